@@ -1,0 +1,105 @@
+#!/usr/bin/env bash
+# Build the API server and etcd that the integration tests run against.
+#
+# usage: hack/test-assets.sh DIR
+#
+# Afterwards KUBEBUILDER_ASSETS=DIR lets envtest find both binaries. They are
+# built from their Go modules, so the module proxy is all this needs. A second
+# run returns at once. A run with KUBEBUILDER_ASSETS already set and filled does
+# nothing: those binaries are used as they are.
+set -euo pipefail
+
+kubernetes=v1.36.3
+etcd=v3.6.16
+
+say() { printf 'test-assets: %s\n' "$*"; }
+
+filled() { [[ -x $1/kube-apiserver && -x $1/etcd ]]; }
+
+# current says whether DIR already holds the versions wanted.
+current() { filled "$dir" && [[ $(cat "$dir/versions" 2>/dev/null) == "$wanted" ]]; }
+
+# module starts a throw-away main module in a new folder and goes there. It is
+# needed because go install refuses modules that have replace directives.
+module() {
+	mkdir "$tmp/$1"
+	cd "$tmp/$1"
+	go mod init "assets/$1" 2>/dev/null
+	go mod edit -require="$2@$3"
+}
+
+# build_apiserver pairs kubernetes v1.X.Y with the libraries published from the
+# same commit as v0.X.Y: its own go.mod names them v0.0.0, which never existed.
+build_apiserver() {
+	local gomod major minor staging library
+	module kube-apiserver k8s.io/kubernetes "$kubernetes"
+	IFS=. read -r major minor _ <<<"${kubernetes#v}"
+	gomod=$(cd / && go list -m -f '{{.GoMod}}' "k8s.io/kubernetes@$kubernetes")
+	staging=$(awk '$2 == "v0.0.0" { print $1 }' "$gomod")
+	for library in $staging; do
+		go mod edit -replace="$library=$library@v0.${kubernetes#v1.}"
+	done
+	local version=k8s.io/component-base/version
+	compile kube-apiserver k8s.io/kubernetes/cmd/kube-apiserver \
+		"-X $version.gitVersion=$kubernetes -X $version.gitMajor=$major -X $version.gitMinor=$minor"
+}
+
+build_etcd() {
+	module etcd go.etcd.io/etcd/server/v3 "$etcd"
+	compile etcd go.etcd.io/etcd/server/v3 ""
+}
+
+# compile NAME PACKAGE LDFLAGS builds at low priority, to leave the machine usable.
+compile() {
+	say "building $1"
+	nice go build -trimpath -ldflags "-s -w $3" -o "$tmp/bin/$1" "$2"
+}
+
+# install_all moves the stamp last, so that it never vouches for a mixed pair.
+install_all() {
+	printf '%s\n' "$wanted" >"$tmp/bin/versions"
+	rm -f "$dir/versions"
+	local name
+	for name in etcd kube-apiserver versions; do
+		mv -f "$tmp/bin/$name" "$dir/$name"
+	done
+}
+
+if [[ $# -ne 1 || -z $1 ]]; then
+	echo "usage: $0 DIR" >&2
+	exit 2
+fi
+if [[ -n ${KUBEBUILDER_ASSETS:-} ]] && filled "$KUBEBUILDER_ASSETS"; then
+	say "using KUBEBUILDER_ASSETS=$KUBEBUILDER_ASSETS"
+	exit 0
+fi
+
+mkdir -p "$1"
+dir=$(cd "$1" && pwd)
+wanted="kubernetes $kubernetes, etcd $etcd"
+if current; then
+	say "$dir has $wanted"
+	exit 0
+fi
+
+# One run at a time: a second one waits here, then finds the work done. Under the
+# lock any other build folder is what a killed run left behind.
+exec 9>"$dir/.lock"
+flock 9
+if current; then
+	say "$dir has $wanted"
+	exit 0
+fi
+rm -rf "$dir"/.build.*
+tmp=$(mktemp -d "$dir/.build.XXXXXX")
+trap 'rm -rf "$tmp"' EXIT
+
+# The compiler's work folder is in there too, so removing it also ends an orphaned build.
+mkdir "$tmp/bin" "$tmp/work"
+export GOTMPDIR=$tmp/work GOFLAGS=-mod=mod GOWORK=off CGO_ENABLED=0 GOOS='' GOARCH=''
+
+say "building $wanted; the first time takes minutes"
+(build_etcd)
+(build_apiserver)
+install_all
+say "done in ${SECONDS}s: $dir"

@@ -1,0 +1,67 @@
+package cluster
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// Change is what differs since the Take before, as it is now. Its cost follows
+// the number of touched services, not the number of services.
+type Change struct {
+	Services []State
+	Facts    *Facts // nil: as before
+}
+
+// State is one service as it is now: nil Service means there is none (any
+// more), whatever slices it may have.
+type State struct {
+	Name    Name
+	Service *Service
+	Slices  []*Slice
+}
+
+// Facts are what holds for the whole node.
+type Facts struct {
+	Node         *Node          // nil: unknown
+	ServiceCIDRs []netip.Prefix // sorted
+	Local        []netip.Addr   // addresses on this host's interfaces, sorted
+}
+
+// Empty reports whether the change says nothing.
+func (c Change) Empty() bool { return len(c.Services) == 0 && c.Facts == nil }
+
+// Take returns what changed since the last Take; after a change of the Node
+// that is every service.
+func (s *Store) Take() Change {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var c Change
+	if s.facts {
+		c.Facts = &Facts{Node: s.node, ServiceCIDRs: s.cidrs, Local: s.local}
+	}
+	if s.all {
+		for name := range s.services {
+			s.dirty[name] = struct{}{}
+		}
+	}
+	c.Services = make([]State, 0, len(s.dirty))
+	for name := range s.dirty {
+		c.Services = append(c.Services, s.state(name))
+	}
+	slices.SortFunc(c.Services, func(a, b State) int { return a.Name.Compare(b.Name) })
+	s.facts, s.all = false, false
+	if len(s.dirty) > 1024 {
+		s.dirty = map[Name]struct{}{} // let the memory of a burst go
+	} else {
+		clear(s.dirty)
+	}
+	return c
+}
+
+func (s *Store) state(name Name) State {
+	st := State{Name: name}
+	if e := s.services[name]; e != nil {
+		st.Service, st.Slices = e.service, e.slices
+	}
+	return st
+}

@@ -1,0 +1,127 @@
+// Package cluster holds what Sluice knows of a Kubernetes cluster: Services,
+// their EndpointSlices and the own Node, as plain values, and the Store that
+// collects them. It imports the standard library only. A value handed to the
+// Store is never changed afterwards; a change is a new value.
+package cluster
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Name identifies a namespaced object.
+type Name struct{ Namespace, Name string }
+
+// String returns "namespace/name".
+func (n Name) String() string { return n.Namespace + "/" + n.Name }
+
+// Protocol is a transport protocol, by its IANA number.
+type Protocol uint8
+
+// The protocols a Service port may have.
+const (
+	TCP  Protocol = 6
+	UDP  Protocol = 17
+	SCTP Protocol = 132
+)
+
+// String returns the name as Kubernetes and nftables print it in lower case.
+func (p Protocol) String() string {
+	switch p {
+	case TCP:
+		return "tcp"
+	case UDP:
+		return "udp"
+	case SCTP:
+		return "sctp"
+	}
+	return "unknown"
+}
+
+// Type is spec.type of a Service. ExternalName Services are never programmed
+// and carry Service.Ignored instead.
+type Type uint8
+
+// The Service types that have a virtual address.
+const (
+	ClusterIP Type = iota
+	NodePort
+	LoadBalancer
+)
+
+// Service is one Service, reduced to what a proxy needs. Addresses are
+// canonical, of either family, and free of duplicates.
+type Service struct {
+	Name    Name
+	Created time.Time // metadata.creationTimestamp: the older wins a contested address
+
+	// Ignored says why this Service is not programmed ("headless",
+	// "ExternalName", "label service.kubernetes.io/service-proxy-name=foo",
+	// "no clusterIP"). Empty: it is programmed.
+	Ignored string
+
+	Type            Type
+	ClusterIPs      []netip.Addr
+	ExternalIPs     []netip.Addr
+	LoadBalancerIPs []netip.Addr // status.loadBalancer.ingress with ipMode VIP
+	Ports           []ServicePort
+
+	InternalLocal bool // spec.internalTrafficPolicy: Local
+	ExternalLocal bool // spec.externalTrafficPolicy: Local, as written; route decides where it counts
+
+	// Restricted: spec.loadBalancerSourceRanges has entries. SourceRanges are
+	// the usable ones; a family with none of its own is closed then.
+	Restricted   bool
+	SourceRanges []netip.Prefix
+
+	Affinity            time.Duration // 0: none; spec.sessionAffinityConfig.clientIP.timeoutSeconds
+	HealthCheckNodePort uint16        // 0: none
+}
+
+// ServicePort is one port of a Service.
+type ServicePort struct {
+	Name     string // may be empty
+	Protocol Protocol
+	Port     uint16
+	NodePort uint16 // 0: none
+}
+
+// Slice is one EndpointSlice (KEP-752) of a Service.
+type Slice struct {
+	Name      Name
+	Service   Name
+	Ports     []SlicePort
+	Endpoints []Endpoint
+}
+
+// SlicePort is one port of an EndpointSlice; it belongs to the Service port of
+// the same name and protocol.
+type SlicePort struct {
+	Name     string
+	Protocol Protocol
+	Port     uint16
+}
+
+// Endpoint is one endpoint of an EndpointSlice.
+type Endpoint struct {
+	Addr        netip.Addr
+	Node        string // empty: unknown
+	Ready       bool
+	Serving     bool
+	Terminating bool
+	Hints       *Hints // nil: none
+}
+
+// Hints are the topology hints of an endpoint.
+type Hints struct {
+	Zones []string
+	Nodes []string
+}
+
+// Node is the Node Sluice runs on.
+type Node struct {
+	Name      string
+	Zone      string       // label topology.kubernetes.io/zone
+	Addresses []netip.Addr // node IPs: the first of each family is the primary one
+	PodCIDRs  []netip.Prefix
+}

@@ -1,0 +1,222 @@
+package cluster
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+)
+
+// Store collects what the sources say. It is safe for concurrent use. Setting
+// what is there already changes nothing and wakes nobody.
+type Store struct {
+	mu       sync.Mutex
+	services map[Name]*entry
+	slices   map[Name]*Slice // by the slice's own name
+	node     *Node
+	cidrs    []netip.Prefix
+	local    []netip.Addr
+
+	dirty map[Name]struct{}
+	all   bool // every service is to be taken again
+	facts bool // node, cidrs or local changed
+
+	feeds   int
+	ready   chan struct{}
+	changed chan struct{}
+}
+
+type entry struct {
+	service *Service
+	slices  []*Slice
+}
+
+// NewStore returns an empty Store.
+func NewStore() *Store {
+	return &Store{
+		services: map[Name]*entry{},
+		slices:   map[Name]*Slice{},
+		dirty:    map[Name]struct{}{},
+		ready:    make(chan struct{}),
+		changed:  make(chan struct{}, 1),
+	}
+}
+
+// Feed announces a feed that has yet to deliver everything once. The caller
+// calls done when it has; further calls of done do nothing. All feeds are
+// announced before the first is done.
+func (s *Store) Feed() (done func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.feeds++
+	return sync.OnceFunc(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.feeds--; s.feeds == 0 {
+			close(s.ready)
+		}
+	})
+}
+
+// Ready is closed when every feed is done.
+func (s *Store) Ready() <-chan struct{} { return s.ready }
+
+// Changed receives a value when there is something to Take. Many changes may
+// make one value.
+func (s *Store) Changed() <-chan struct{} { return s.changed }
+
+// SetService adds or replaces a Service.
+func (s *Store) SetService(svc *Service) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.entry(svc.Name)
+	if e.service != nil && e.service.equal(svc) {
+		return
+	}
+	e.service = svc
+	s.touch(svc.Name)
+}
+
+// DeleteService removes a Service, if there.
+func (s *Store) DeleteService(name Name) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.services[name]
+	if e == nil || e.service == nil {
+		return
+	}
+	e.service = nil
+	s.forget(name, e)
+	s.touch(name)
+}
+
+// SetSlice adds or replaces an EndpointSlice; one that changed its Service
+// leaves the former.
+func (s *Store) SetSlice(sl *Slice) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old := s.slices[sl.Name]
+	if old != nil {
+		if old.equal(sl) {
+			return
+		}
+		s.detach(old)
+	}
+	s.slices[sl.Name] = sl
+	e := s.entry(sl.Service)
+	e.slices = append(slices.Clip(e.slices), sl)
+	s.touch(sl.Service)
+}
+
+// DeleteSlice removes an EndpointSlice, if there.
+func (s *Store) DeleteSlice(name Name) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if old := s.slices[name]; old != nil {
+		delete(s.slices, name)
+		s.detach(old)
+	}
+}
+
+// SetNode sets the own Node; nil: there is none (yet).
+func (s *Store) SetNode(n *Node) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n.equal(s.node) {
+		return
+	}
+	s.node, s.all, s.facts = n, true, true
+	s.wake()
+}
+
+// SetServiceCIDRs sets the union of all ServiceCIDR objects, in any order.
+func (s *Store) SetServiceCIDRs(cidrs []netip.Prefix) {
+	cidrs = slices.Clone(cidrs)
+	slices.SortFunc(cidrs, netip.Prefix.Compare)
+	cidrs = slices.Compact(cidrs)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if slices.Equal(cidrs, s.cidrs) {
+		return
+	}
+	s.cidrs, s.facts = cidrs, true
+	s.wake()
+}
+
+// SetLocalAddresses sets the addresses on this host's interfaces, in any order.
+func (s *Store) SetLocalAddresses(addrs []netip.Addr) {
+	addrs = slices.Clone(addrs)
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	addrs = slices.Compact(addrs)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if slices.Equal(addrs, s.local) {
+		return
+	}
+	s.local, s.facts = addrs, true
+	s.wake()
+}
+
+// ServiceNames returns the names of all Services.
+func (s *Store) ServiceNames() []Name {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	names := make([]Name, 0, len(s.services))
+	for n, e := range s.services {
+		if e.service != nil {
+			names = append(names, n)
+		}
+	}
+	return names
+}
+
+// SliceNames returns the names of all EndpointSlices.
+func (s *Store) SliceNames() []Name {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.slices))
+}
+
+// entry returns the entry of name, made if need be.
+func (s *Store) entry(name Name) *entry {
+	e := s.services[name]
+	if e == nil {
+		e = &entry{}
+		s.services[name] = e
+	}
+	return e
+}
+
+// detach takes a slice from its service. The list is replaced, not changed:
+// a Change may still hold it.
+func (s *Store) detach(sl *Slice) {
+	e := s.services[sl.Service]
+	kept := make([]*Slice, 0, len(e.slices))
+	for _, other := range e.slices {
+		if other != sl {
+			kept = append(kept, other)
+		}
+	}
+	e.slices = kept
+	s.forget(sl.Service, e)
+	s.touch(sl.Service)
+}
+
+// forget drops an entry that says nothing any more.
+func (s *Store) forget(name Name, e *entry) {
+	if e.service == nil && len(e.slices) == 0 {
+		delete(s.services, name)
+	}
+}
+
+func (s *Store) touch(name Name) {
+	s.dirty[name] = struct{}{}
+	s.wake()
+}
+
+func (s *Store) wake() {
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+}

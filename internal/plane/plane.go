@@ -1,0 +1,35 @@
+// Package plane says what a data plane is: something that makes one kernel
+// mechanism do what a route.Table says.
+package plane
+
+import (
+	"context"
+
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// Plane makes one kernel mechanism do what a table says. One goroutine uses it.
+//
+// It reads, thinks and writes in three separate steps. After an error of
+// Refresh or Apply its belief is void: Refresh comes next.
+type Plane interface {
+	// Refresh looks at the kernel and forgets what was believed. It comes
+	// before the first Plan. The Plan after a Refresh compares everything.
+	Refresh(ctx context.Context) error
+
+	// Plan works out what to write so that the kernel does what change.Table
+	// says. It does no I/O. At most one plan is pending: it is applied, or the
+	// Plane refreshed, before the next is made.
+	Plan(change route.Change) Plan
+
+	// Remove takes everything of this plane out of the kernel, also what an
+	// earlier run left. It needs no Refresh.
+	Remove(ctx context.Context) error
+}
+
+// Plan is a change to the kernel, worked out but not made.
+type Plan interface {
+	Steps() int                      // 0: nothing to do
+	String() string                  // one step per line, in the mechanism's own language
+	Apply(ctx context.Context) error // writes; on success the belief is what was wanted
+}

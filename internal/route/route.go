@@ -1,0 +1,229 @@
+// Package route decides all Kubernetes policy, once for all planes: which
+// address leads to which backends, from where, with or without source NAT,
+// sticky or not, refused or dropped. It knows no kernel words and does no I/O.
+//
+// A Compiler turns changes of the cluster into changes of a Table.
+package route
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+)
+
+// Family is an IP family, by its version number.
+type Family uint8
+
+// The two families.
+const (
+	IPv4 Family = 4
+	IPv6 Family = 6
+)
+
+// FamilyOf returns the family of an address.
+func FamilyOf(a netip.Addr) Family {
+	if a.Is4() {
+		return IPv4
+	}
+	return IPv6
+}
+
+// String returns "IPv4" or "IPv6", as metrics and the API spell it.
+func (f Family) String() string {
+	if f == IPv4 {
+		return "IPv4"
+	}
+	return "IPv6"
+}
+
+// Service is one Service, decided for this node. It is never changed once made.
+type Service struct {
+	Name  cluster.Name
+	Ports []Port
+
+	// Ignored says why nothing is programmed, for people; empty otherwise.
+	Ignored string
+}
+
+// Port is one port of a Service in one family: where it is reached and what is
+// behind it.
+type Port struct {
+	Name     string
+	Protocol cluster.Protocol
+	Family   Family
+	Fronts   []Front
+
+	// Cluster and Local are the pools that Ways of the fronts point at: usable
+	// backends anywhere, and on this node. Each is sorted, without duplicates,
+	// and empty when no front points at it.
+	Cluster []netip.AddrPort
+	Local   []netip.AddrPort
+
+	// Here are the addresses in the pools that may be on this node: what may
+	// reach itself through a front (hairpin) and needs source NAT then.
+	Here []netip.Addr
+
+	// Affinity, if not 0, keeps a client address on its backend until it made
+	// no new connection for this long. All fronts of a port share the memory.
+	Affinity time.Duration
+
+	// Serving are all serving backends whatever the policy; only for UDP, where
+	// established flows are held against it.
+	Serving []netip.AddrPort
+}
+
+// Kind says how a front came to be.
+type Kind uint8
+
+// The kinds of fronts.
+const (
+	ClusterIP Kind = iota
+	NodePort
+	ExternalIP
+	LoadBalancer
+)
+
+// String returns the word used in messages.
+func (k Kind) String() string {
+	return [...]string{"clusterIP", "nodePort", "externalIP", "loadBalancerIP"}[k]
+}
+
+// Front is an address, port and protocol that clients use.
+type Front struct {
+	Kind Kind
+	Addr netip.Addr // invalid for NodePort: any address of Host.NodePorts
+	Port uint16
+
+	// What happens to a connection, by where it comes from: pods as the local
+	// traffic detector sees them, this node itself, anybody else. Without a
+	// detector nobody is a pod, and Pods equals Others.
+	Pods, Node, Others Way
+
+	// Allow, when Restricted, are the only client addresses let in; the rest
+	// is dropped before anything else is looked at. May be empty: nobody.
+	Restricted bool
+	Allow      []netip.Prefix
+}
+
+// Way is what happens to a new connection.
+type Way struct {
+	Verdict    Verdict
+	Pool       Pool // for Balance
+	Masquerade bool // for Balance: give it this node's address as source
+}
+
+// Verdict says whether a connection is balanced, refused or dropped.
+type Verdict uint8
+
+// The verdicts.
+const (
+	Balance Verdict = iota
+	Reject          // ICMP port unreachable
+	Drop            // silence
+)
+
+// Pool names one of a Port's lists of backends.
+type Pool uint8
+
+// The pools.
+const (
+	Cluster Pool = iota
+	Local
+)
+
+// Backends returns the backends in a pool.
+func (p *Port) Backends(pool Pool) []netip.AddrPort {
+	if pool == Local {
+		return p.Local
+	}
+	return p.Cluster
+}
+
+// Host is what holds for the whole node.
+type Host struct {
+	Detector      Detector
+	MasqueradeAll bool
+	NodePorts     NodePorts
+	ServiceCIDRs  []netip.Prefix // sorted; addresses in them that belong to no Service are dropped
+}
+
+// Detector tells pods on this node from other clients, for each family on its
+// own: one without a rule for a family sees no pods in it.
+type Detector struct {
+	PodCIDRs  []netip.Prefix // by source address; sorted
+	Interface string         // or by interface the packet arrives on
+	Prefix    string         // or by the beginning of that interface's name
+}
+
+// Detects reports whether there is a rule for the family.
+func (d Detector) Detects(f Family) bool {
+	if d.Interface != "" || d.Prefix != "" {
+		return true
+	}
+	for _, p := range d.PodCIDRs {
+		if FamilyOf(p.Addr()) == f {
+			return true
+		}
+	}
+	return false
+}
+
+// NodePorts says which addresses of this node serve NodePorts.
+type NodePorts struct {
+	All4, All6 bool         // every local address but loopback
+	Addrs      []netip.Addr // otherwise exactly these; sorted
+}
+
+// All reports whether every local address of the family serves NodePorts.
+func (n NodePorts) All(f Family) bool {
+	if f == IPv4 {
+		return n.All4
+	}
+	return n.All6
+}
+
+// Table is everything that should be. The Compiler changes it from one Compile
+// to the next; the Services in it it replaces.
+type Table struct {
+	Host     Host
+	Services map[cluster.Name]*Service
+}
+
+// Change is what one Compile made different in a Table.
+type Change struct {
+	Table   *Table
+	Touched []Touch
+	OldHost *Host // nil: Host is as before
+}
+
+// Touch is one Service before and after; nil where there was or is none.
+type Touch struct {
+	Name     cluster.Name
+	Old, New *Service
+}
+
+// Empty reports whether nothing changed.
+func (c Change) Empty() bool { return len(c.Touched) == 0 && c.OldHost == nil }
+
+// Problem is something a person should know about an object: what is wrong,
+// where, and what was expected. Only the address, port or object it names is
+// left out.
+type Problem struct {
+	Object string // "Service default/web"
+	Field  string // "spec.externalIPs[0]"
+	Value  string
+	Reason string
+}
+
+// String returns the problem as one sentence.
+func (p Problem) String() string {
+	s := p.Object
+	if p.Field != "" {
+		s += ": " + p.Field
+	}
+	if p.Value != "" {
+		s += ": " + p.Value
+	}
+	return s + ": " + p.Reason
+}
