@@ -50,9 +50,11 @@ build_etcd() {
 }
 
 # compile NAME PACKAGE LDFLAGS builds at low priority, to leave the machine usable.
+# It keeps quiet about the hundred-odd modules it fetches.
 compile() {
 	say "building $1"
-	nice go build -trimpath -ldflags "-s -w $3" -o "$tmp/bin/$1" "$2"
+	nice go build -trimpath -ldflags "-s -w $3" -o "$tmp/bin/$1" "$2" \
+		2> >(grep -v '^go: downloading' >&2)
 }
 
 # install_all moves the stamp last, so that it never vouches for a mixed pair.
@@ -85,7 +87,10 @@ fi
 # One run at a time: a second one waits here, then finds the work done. Under the
 # lock any other build folder is what a killed run left behind.
 exec 9>"$dir/.lock"
-flock 9
+if ! flock -n 9; then
+	say "waiting for another run on $dir"
+	flock 9
+fi
 if current; then
 	say "$dir has $wanted"
 	exit 0
