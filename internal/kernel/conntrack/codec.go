@@ -1,0 +1,220 @@
+package conntrack
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/mdlayher/netlink"
+)
+
+// Attribute types of nfnetlink_conntrack.h, as far as they are used.
+const (
+	ctaTupleOrig  = 1
+	ctaTupleReply = 2
+	ctaStatus     = 3
+	ctaNATSrc     = 6
+	ctaTimeout    = 7
+	ctaID         = 12
+	ctaNATDst     = 13
+	ctaZone       = 18
+	ctaFilter     = 25
+
+	ctaTupleIP    = 1
+	ctaTupleProto = 2
+	ctaTupleZone  = 3
+
+	ctaProtoNum     = 1
+	ctaProtoSrcPort = 2
+	ctaProtoDstPort = 3
+
+	ctaFilterOrig  = 1
+	ctaFilterReply = 2
+
+	ctaNATProto    = 3
+	ctaNATPortMin  = 1
+	ctaNATPortMax  = 2
+	nfgenHeaderLen = 4
+)
+
+// What a filter compares, as bits of ctaFilterOrig and ctaFilterReply.
+const (
+	filterSrcAddr = 1 << 0
+	filterDstAddr = 1 << 1
+	filterProto   = 1 << 3
+	filterSrcPort = 1 << 4
+	filterDstPort = 1 << 5
+)
+
+var errShort = errors.New("conntrack message is cut short")
+
+// familyAttributes are the numbers that differ between the families.
+type familyAttributes struct {
+	af             byte
+	src, dst       uint16 // in a tuple
+	natMin, natMax uint16
+}
+
+func attributesOf(f Family) familyAttributes {
+	if f == IPv4 {
+		return familyAttributes{af: 2, src: 1, dst: 2, natMin: 1, natMax: 2}
+	}
+	return familyAttributes{af: 10, src: 3, dst: 4, natMin: 4, natMax: 5}
+}
+
+// header is the nfgenmsg every conntrack message begins with.
+func header(f Family) []byte { return []byte{attributesOf(f).af, 0, 0, 0} }
+
+// encode returns a whole message: header and attributes.
+func encode(f Family, fill func(*netlink.AttributeEncoder)) ([]byte, error) {
+	ae := netlink.NewAttributeEncoder()
+	ae.ByteOrder = binary.BigEndian
+	fill(ae)
+	b, err := ae.Encode()
+	if err != nil {
+		return nil, fmt.Errorf("encode conntrack message: %w", err)
+	}
+	return append(header(f), b...), nil
+}
+
+func nest(ae *netlink.AttributeEncoder, typ uint16, fill func(*netlink.AttributeEncoder)) {
+	ae.Nested(typ, func(inner *netlink.AttributeEncoder) error {
+		inner.ByteOrder = binary.BigEndian
+		fill(inner)
+		return nil
+	})
+}
+
+// tuple is one direction of a flow. Invalid addresses and ports of 0 are left
+// out, as in a filter.
+type tuple struct {
+	family   Family
+	protocol uint8
+	src, dst netip.AddrPort
+}
+
+func (t tuple) encode(ae *netlink.AttributeEncoder, typ uint16) {
+	nest(ae, typ, func(ae *netlink.AttributeEncoder) {
+		if t.src.Addr().IsValid() || t.dst.Addr().IsValid() {
+			nest(ae, ctaTupleIP, t.encodeAddrs)
+		}
+		nest(ae, ctaTupleProto, t.encodePorts)
+	})
+}
+
+func (t tuple) encodeAddrs(ae *netlink.AttributeEncoder) {
+	a := attributesOf(t.family)
+	if t.src.Addr().IsValid() {
+		ae.Bytes(a.src, t.src.Addr().AsSlice())
+	}
+	if t.dst.Addr().IsValid() {
+		ae.Bytes(a.dst, t.dst.Addr().AsSlice())
+	}
+}
+
+func (t tuple) encodePorts(ae *netlink.AttributeEncoder) {
+	ae.Uint8(ctaProtoNum, t.protocol)
+	if t.src.Port() != 0 {
+		ae.Uint16(ctaProtoSrcPort, t.src.Port())
+	}
+	if t.dst.Port() != 0 {
+		ae.Uint16(ctaProtoDstPort, t.dst.Port())
+	}
+}
+
+// flags says which parts of the tuple a filter compares. The kernel reads them
+// in its own byte order.
+func (t tuple) flags() []byte {
+	var flags uint32 = filterProto
+	for _, part := range []struct {
+		set bool
+		bit uint32
+	}{
+		{t.src.Addr().IsValid(), filterSrcAddr},
+		{t.dst.Addr().IsValid(), filterDstAddr},
+		{t.src.Port() != 0, filterSrcPort},
+		{t.dst.Port() != 0, filterDstPort},
+	} {
+		if part.set {
+			flags |= part.bit
+		}
+	}
+	return binary.NativeEndian.AppendUint32(nil, flags)
+}
+
+// encodeFilter asks the kernel to leave out what does not match. Kernels before
+// 5.8 do not know the attribute and send everything of the family.
+//
+// In IPv6 the kernel is only asked for ports: up to 6.18 at least it compares
+// the addresses the wrong way round, and would leave out exactly what matches
+// (ctnetlink_filter_match_tuple takes ipv6_addr_cmp for a test of equality).
+func encodeFilter(f Filter) ([]byte, error) {
+	if f.Family == IPv6 {
+		f.OrigDst = netip.AddrPortFrom(netip.Addr{}, f.OrigDst.Port())
+		f.ReplySrc = netip.AddrPortFrom(netip.Addr{}, f.ReplySrc.Port())
+	}
+	orig := tuple{family: f.Family, protocol: f.Protocol, dst: f.OrigDst}
+	reply := tuple{family: f.Family, protocol: f.Protocol, src: f.ReplySrc}
+	byReply := f.ReplySrc.Addr().IsValid() || f.ReplySrc.Port() != 0
+	return encode(f.Family, func(ae *netlink.AttributeEncoder) {
+		orig.encode(ae, ctaTupleOrig)
+		if byReply {
+			reply.encode(ae, ctaTupleReply)
+		}
+		nest(ae, ctaFilter, func(ae *netlink.AttributeEncoder) {
+			ae.Bytes(ctaFilterOrig, orig.flags())
+			if byReply {
+				ae.Bytes(ctaFilterReply, reply.flags())
+			}
+		})
+	})
+}
+
+// encodeDelete names one entry: by the addresses of its first packet, its zone,
+// and its identity, so that a newer entry with the same addresses is spared.
+func encodeDelete(e Entry) ([]byte, error) {
+	t := tuple{family: e.Family(), protocol: e.Protocol, src: e.OrigSrc, dst: e.OrigDst}
+	return encode(e.Family(), func(ae *netlink.AttributeEncoder) {
+		t.encode(ae, ctaTupleOrig)
+		if e.Zone != 0 {
+			ae.Uint16(ctaZone, e.Zone)
+		}
+		if e.ID != 0 {
+			ae.Uint32(ctaID, e.ID)
+		}
+	})
+}
+
+// encodeCreate is an entry as a first packet makes it. The kernel works out the
+// answer's addresses from the translations asked for.
+func encodeCreate(e Entry, seconds uint32) ([]byte, error) {
+	orig := tuple{family: e.Family(), protocol: e.Protocol, src: e.OrigSrc, dst: e.OrigDst}
+	reply := tuple{family: e.Family(), protocol: e.Protocol, src: e.OrigDst, dst: e.OrigSrc}
+	return encode(e.Family(), func(ae *netlink.AttributeEncoder) {
+		orig.encode(ae, ctaTupleOrig)
+		reply.encode(ae, ctaTupleReply)
+		ae.Uint32(ctaTimeout, seconds)
+		if e.Zone != 0 {
+			ae.Uint16(ctaZone, e.Zone)
+		}
+		if e.ReplySrc != e.OrigDst {
+			encodeNAT(ae, ctaNATDst, e.ReplySrc)
+		}
+		if e.ReplyDst != e.OrigSrc {
+			encodeNAT(ae, ctaNATSrc, e.ReplyDst)
+		}
+	})
+}
+
+func encodeNAT(ae *netlink.AttributeEncoder, typ uint16, to netip.AddrPort) {
+	a := attributesOf(familyOf(to.Addr()))
+	nest(ae, typ, func(ae *netlink.AttributeEncoder) {
+		ae.Bytes(a.natMin, to.Addr().AsSlice())
+		ae.Bytes(a.natMax, to.Addr().AsSlice())
+		nest(ae, ctaNATProto, func(ae *netlink.AttributeEncoder) {
+			ae.Uint16(ctaNATPortMin, to.Port())
+			ae.Uint16(ctaNATPortMax, to.Port())
+		})
+	})
+}

@@ -1,0 +1,98 @@
+package conntrack
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+var sample = Entry{
+	Protocol: UDP, Zone: 7, ID: 9, Status: DstNAT,
+	OrigSrc:  netip.MustParseAddrPort("[fd00::1]:1000"),
+	OrigDst:  netip.MustParseAddrPort("[fd96::10]:53"),
+	ReplySrc: netip.MustParseAddrPort("[fd01::1]:5353"),
+	ReplyDst: netip.MustParseAddrPort("[fd00::1]:1000"),
+}
+
+// What is sent to delete an entry reads back as the entry's first direction,
+// with the zone and identity that single it out.
+func TestEncodeDelete(t *testing.T) {
+	b, err := encodeDelete(sample)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := decode(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := sample
+	want.Status, want.ReplySrc, want.ReplyDst = 0, netip.AddrPort{}, netip.AddrPort{}
+	if got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+// An IPv6 address in a filter would make the kernel leave out what matches.
+func TestEncodeFilterIPv6(t *testing.T) {
+	f := Filter{Family: IPv6, Protocol: UDP, OrigDst: sample.OrigDst, ReplySrc: sample.ReplySrc}
+	b, err := encodeFilter(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := decode(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.OrigDst.Addr().IsValid() || got.ReplySrc.Addr().IsValid() {
+		t.Errorf("addresses are sent: %+v", got)
+	}
+	if got.OrigDst.Port() != 53 || got.ReplySrc.Port() != 5353 || got.Protocol != UDP {
+		t.Errorf("ports are not sent: %+v", got)
+	}
+}
+
+// A listing is repeated while it is interrupted, five times at most, and not
+// for any other reason.
+func TestRepeat(t *testing.T) {
+	cases := []struct {
+		name    string
+		results []error
+		calls   int
+		want    error
+	}{
+		{"at once", []error{nil}, 1, nil},
+		{"third time", []error{unix.EINTR, unix.ENOBUFS, nil}, 3, nil},
+		{"never", []error{unix.EINTR, unix.EINTR, unix.EINTR, unix.EINTR, unix.EINTR, nil}, 5, ErrInterrupted},
+		{"other error", []error{unix.EPERM, nil}, 1, unix.EPERM},
+	}
+	for _, c := range cases {
+		calls := 0
+		err := repeat(func() error { calls++; return c.results[calls-1] })
+		if !errors.Is(err, c.want) || calls != c.calls {
+			t.Errorf("%s: %v after %d calls, want %v after %d", c.name, err, calls, c.want, c.calls)
+		}
+	}
+}
+
+// Whatever comes from a socket, decode does not panic.
+func FuzzDecode(f *testing.F) {
+	for _, encode := range []func(Entry) ([]byte, error){
+		encodeDelete,
+		func(e Entry) ([]byte, error) { return encodeCreate(e, 1) },
+	} {
+		b, err := encode(sample)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+		f.Add(b[:len(b)-3])
+	}
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if e, err := decode(b); err == nil {
+			_ = e.String()
+		}
+	})
+}

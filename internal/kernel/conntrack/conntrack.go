@@ -1,0 +1,136 @@
+// Package conntrack is a typed door to the kernel's connection tracking table:
+// list the entries that match a filter, delete one of them. It knows both IP
+// families and no policy.
+package conntrack
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+)
+
+// Protocols by their IANA number, as Filter and Entry carry them.
+const (
+	TCP  uint8 = 6
+	UDP  uint8 = 17
+	SCTP uint8 = 132
+)
+
+// Family is an IP family, by its version number.
+type Family uint8
+
+// The two families.
+const (
+	IPv4 Family = 4
+	IPv6 Family = 6
+)
+
+// familyOf returns the family of an address.
+func familyOf(a netip.Addr) Family {
+	if a.Is4() {
+		return IPv4
+	}
+	return IPv6
+}
+
+// Status are the state bits of an entry.
+type Status uint32
+
+// The bits that are looked at here; the numbers are the kernel's.
+const (
+	SeenReply Status = 1 << 1
+	Assured   Status = 1 << 2
+	SrcNAT    Status = 1 << 4
+	DstNAT    Status = 1 << 5
+)
+
+// Entry is one tracked flow.
+type Entry struct {
+	Protocol uint8
+
+	// The first packet's addresses, and those an answer has: with destination
+	// NAT, ReplySrc is where the flow really goes.
+	OrigSrc, OrigDst   netip.AddrPort
+	ReplySrc, ReplyDst netip.AddrPort
+
+	Status Status
+	Zone   uint16 // of the original direction
+	ID     uint32 // tells a later entry with the same addresses apart; 0: not known
+}
+
+// Translated reports whether the destination was translated.
+func (e Entry) Translated() bool { return e.Status&DstNAT != 0 }
+
+// Family returns the IP family of the flow.
+func (e Entry) Family() Family { return familyOf(e.OrigDst.Addr()) }
+
+// String returns the flow in one line, for messages and tests.
+func (e Entry) String() string {
+	s := fmt.Sprintf("%d %s > %s", e.Protocol, e.OrigSrc, e.OrigDst)
+	if e.Translated() || e.ReplySrc != e.OrigDst {
+		s += " via " + e.ReplySrc.String()
+	}
+	if e.Zone != 0 {
+		s += fmt.Sprintf(" zone %d", e.Zone)
+	}
+	return s
+}
+
+// Filter says which entries are wanted. In OrigDst and ReplySrc an invalid
+// address or a port of 0 matches every one.
+type Filter struct {
+	Family   Family // required
+	Protocol uint8  // required
+	OrigDst  netip.AddrPort
+	ReplySrc netip.AddrPort
+}
+
+// String returns the filter for messages.
+func (f Filter) String() string {
+	s := fmt.Sprintf("IPv%d protocol %d", f.Family, f.Protocol)
+	for _, side := range []struct {
+		name string
+		end  netip.AddrPort
+	}{{"to", f.OrigDst}, {"answered by", f.ReplySrc}} {
+		switch {
+		case side.end.Addr().IsValid():
+			s += fmt.Sprintf(" %s %s", side.name, side.end)
+		case side.end.Port() != 0:
+			s += fmt.Sprintf(" %s port %d", side.name, side.end.Port())
+		}
+	}
+	return s
+}
+
+// Match reports whether the filter lets the entry through.
+func (f Filter) Match(e Entry) bool {
+	return e.Family() == f.Family && e.Protocol == f.Protocol &&
+		matchEnd(f.OrigDst, e.OrigDst) && matchEnd(f.ReplySrc, e.ReplySrc)
+}
+
+func matchEnd(want, have netip.AddrPort) bool {
+	if want.Addr().IsValid() && want.Addr() != have.Addr() {
+		return false
+	}
+	return want.Port() == 0 || want.Port() == have.Port()
+}
+
+// check refuses a filter that no kernel could understand.
+func (f Filter) check() error {
+	if f.Family != IPv4 && f.Family != IPv6 {
+		return fmt.Errorf("conntrack filter: family %d is neither 4 nor 6", f.Family)
+	}
+	for _, end := range []netip.AddrPort{f.OrigDst, f.ReplySrc} {
+		if end.Addr().IsValid() && familyOf(end.Addr()) != f.Family {
+			return fmt.Errorf("conntrack filter: %s is not IPv%d", end.Addr(), f.Family)
+		}
+	}
+	if f.Protocol == 0 {
+		return errors.New("conntrack filter: no protocol")
+	}
+	return nil
+}
+
+// ErrInterrupted says that the table changed its shape under a listing, again
+// and again: entries may have been missed. Those that were seen were handed out.
+var ErrInterrupted = errors.New("conntrack listing was interrupted")

@@ -1,0 +1,126 @@
+package conntrack
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// Fake is a table in memory that behaves as the kernel's: an address is tracked
+// once per zone, an entry that was replaced is not deleted under its old
+// identity. The zero value is empty and ready.
+type Fake struct {
+	// Fail, if set, is asked before each listing ("each") and deletion
+	// ("delete"); its error is returned instead. Set it before use.
+	Fail func(verb string) error
+
+	// Listed, if set, is called at the end of each listing. Set it before use.
+	Listed func(Filter)
+
+	mu      sync.Mutex
+	entries []Entry
+	filters []Filter
+	lastID  uint32
+}
+
+// ErrExists says that an entry with these addresses is there already.
+var ErrExists = errors.New("conntrack entry exists")
+
+// Create puts an entry in. It becomes translated when its answers come from
+// elsewhere, as the kernel marks it.
+func (f *Fake) Create(e Entry) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if slices.ContainsFunc(f.entries, func(o Entry) bool { return same(e, o) }) {
+		return ErrExists
+	}
+	if e.ReplySrc != e.OrigDst {
+		e.Status |= DstNAT
+	}
+	if e.ReplyDst != e.OrigSrc {
+		e.Status |= SrcNAT
+	}
+	f.lastID++
+	e.ID = f.lastID
+	f.entries = append(f.entries, e)
+	return nil
+}
+
+// Each is as Table.Each.
+func (f *Fake) Each(ctx context.Context, filter Filter, fn func(Entry) error) error {
+	if err := filter.check(); err != nil {
+		return err
+	}
+	if err := f.ask(ctx, "each"); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	f.filters = append(f.filters, filter)
+	entries := slices.Clone(f.entries)
+	f.mu.Unlock()
+	for _, e := range entries {
+		if !filter.Match(e) {
+			continue
+		}
+		if err := fn(e); err != nil {
+			return err
+		}
+	}
+	if f.Listed != nil {
+		f.Listed(filter)
+	}
+	return nil
+}
+
+// Delete is as Table.Delete.
+func (f *Fake) Delete(ctx context.Context, e Entry) error {
+	if err := f.ask(ctx, "delete"); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.entries = slices.DeleteFunc(f.entries, func(o Entry) bool {
+		return same(e, o) && (e.ID == 0 || e.ID == o.ID)
+	})
+	return nil
+}
+
+// Filters returns the filters of all listings since the last call.
+func (f *Fake) Filters() []Filter {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	filters := f.filters
+	f.filters = nil
+	return filters
+}
+
+// String returns the table, one sorted line per entry.
+func (f *Fake) String() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	lines := make([]string, 0, len(f.entries))
+	for _, e := range f.entries {
+		lines = append(lines, e.String()+"\n")
+	}
+	slices.SortFunc(lines, cmp.Compare)
+	return strings.Join(lines, "")
+}
+
+func (f *Fake) ask(ctx context.Context, verb string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if f.Fail == nil {
+		return nil
+	}
+	return f.Fail(verb)
+}
+
+// same reports whether two entries cannot be in one table.
+func same(a, b Entry) bool {
+	return a.Protocol == b.Protocol && a.Zone == b.Zone &&
+		a.OrigSrc == b.OrigSrc && a.OrigDst == b.OrigDst
+}

@@ -1,0 +1,194 @@
+package conntrack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Message types of the conntrack subsystem of nfnetlink.
+const (
+	subsystem = 1 << 8
+	msgNew    = subsystem | 0
+	msgGet    = subsystem | 1
+	msgDelete = subsystem | 2
+)
+
+// attempts is how often a listing is tried when the table changes its shape
+// under it.
+const attempts = 5
+
+// Options says which table is meant.
+type Options struct {
+	NetNS int // file descriptor of a network namespace; 0: the current one
+}
+
+// Table is the connection tracking table of one network namespace. Its methods
+// may be called from several goroutines.
+type Table struct {
+	opts Options
+	conn *netlink.Conn // for everything but listings
+}
+
+// Open opens the table.
+func Open(opts Options) (*Table, error) {
+	conn, err := dial(opts)
+	if err != nil {
+		return nil, err
+	}
+	return &Table{opts: opts, conn: conn}, nil
+}
+
+func dial(opts Options) (*netlink.Conn, error) {
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: opts.NetNS})
+	if err != nil {
+		return nil, fmt.Errorf("open conntrack netlink: %w", err)
+	}
+	return conn, nil
+}
+
+// Close closes the table.
+func (t *Table) Close() error { return t.conn.Close() }
+
+// Each calls fn for every entry that matches, while the table is being read:
+// nothing is collected, and fn may delete entries. An entry may be seen more
+// than once. Each ends early with the error fn returns, or when ctx is done.
+// With ErrInterrupted entries may have been missed.
+//
+// The kernel does the filtering from 5.8 on. Older ones send all entries of the
+// family, which costs time, but gives the same result.
+func (t *Table) Each(ctx context.Context, f Filter, fn func(Entry) error) error {
+	if err := f.check(); err != nil {
+		return err
+	}
+	request, err := encodeFilter(f)
+	if err != nil {
+		return err
+	}
+	matching := func(e Entry) error {
+		if !f.Match(e) {
+			return nil
+		}
+		return fn(e)
+	}
+	err = repeat(func() error { return t.list(ctx, request, matching) })
+	if refused(err) { // the kernel knows filters, but not this one
+		err = repeat(func() error { return t.list(ctx, header(f.Family), matching) })
+	}
+	if err != nil {
+		return fmt.Errorf("list conntrack entries (%s): %w", f, err)
+	}
+	return nil
+}
+
+// repeat runs list until the table keeps its shape while it is read.
+func repeat(list func() error) error {
+	var err error
+	for range attempts {
+		if err = list(); !interrupted(err) {
+			return err
+		}
+	}
+	return fmt.Errorf("%w: %w", ErrInterrupted, err)
+}
+
+// list reads one listing on a connection of its own, so that one given up half
+// way leaves nothing behind.
+func (t *Table) list(ctx context.Context, request []byte, fn func(Entry) error) error {
+	conn, err := dial(t.opts)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }() // nothing was written
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+
+	_, err = conn.Send(netlink.Message{
+		Header: netlink.Header{Type: msgGet, Flags: netlink.Request | netlink.Dump},
+		Data:   request,
+	})
+	if err != nil {
+		return err
+	}
+	err = receive(conn, fn)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+func receive(conn *netlink.Conn, fn func(Entry) error) error {
+	var inconsistent bool
+	for m, err := range conn.ReceiveIter() {
+		if err != nil {
+			return err
+		}
+		inconsistent = inconsistent || m.Header.Flags&netlink.DumpInterrupted != 0
+		e, err := decode(m.Data)
+		if err == nil {
+			err = fn(e)
+		}
+		if err != nil {
+			_ = conn.Close() // or the rest would be read and thrown away
+			return err
+		}
+	}
+	if inconsistent {
+		return unix.EINTR
+	}
+	return nil
+}
+
+// Delete takes one entry out. That it is gone already, or has been replaced by
+// a newer one, is no error.
+func (t *Table) Delete(ctx context.Context, e Entry) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	request, err := encodeDelete(e)
+	if err != nil {
+		return err
+	}
+	err = t.execute(msgDelete, netlink.Request|netlink.Acknowledge, request)
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("delete conntrack entry %s: %w", e, err)
+	}
+	return nil
+}
+
+// Create makes an entry as a first packet would, with a life of an hour. It is
+// for tests and tools: Status and ID are the kernel's to decide.
+func (t *Table) Create(e Entry) error {
+	const life = 3600
+	request, err := encodeCreate(e, life)
+	if err != nil {
+		return err
+	}
+	flags := netlink.Request | netlink.Acknowledge | netlink.Create | netlink.Excl
+	if err := t.execute(msgNew, flags, request); err != nil {
+		return fmt.Errorf("create conntrack entry %s: %w", e, err)
+	}
+	return nil
+}
+
+func (t *Table) execute(typ netlink.HeaderType, flags netlink.HeaderFlags, data []byte) error {
+	_, err := t.conn.Execute(netlink.Message{
+		Header: netlink.Header{Type: typ, Flags: flags},
+		Data:   data,
+	})
+	return err
+}
+
+// interrupted reports whether a listing is worth repeating at once.
+func interrupted(err error) bool {
+	return errors.Is(err, unix.EINTR) || errors.Is(err, unix.ENOBUFS)
+}
+
+// refused reports whether the kernel does not want the filter.
+func refused(err error) bool {
+	return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL)
+}
