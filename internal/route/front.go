@@ -1,0 +1,229 @@
+package route
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+)
+
+// claim is an address, port and protocol that at most one Service can have. A
+// NodePort is the claim of the unspecified address of its family. It has no
+// pointers and is small, as there is one for every front in the cluster.
+type claim struct {
+	addr     [16]byte
+	port     uint16
+	protocol cluster.Protocol
+}
+
+// candidate is a front that a Service asks for.
+type candidate struct {
+	claim  claim
+	addr   netip.Addr // invalid for NodePort
+	kind   Kind
+	family Family
+	port   int // index in the ports of the Service
+	twin   int // index of an earlier port that asks for the same; itself: none
+}
+
+// appendCandidates adds all fronts that a Service asks for: the first family
+// first, then in the order of its ports.
+func appendCandidates(list []candidate, svc *cluster.Service, families []Family) []candidate {
+	if svc.Ignored != "" {
+		return list
+	}
+	for _, f := range families {
+		var few [8]address
+		addrs := appendAddresses(few[:0], svc, f)
+		if len(addrs) == 0 {
+			continue
+		}
+		for i, p := range svc.Ports {
+			twin := twinPort(svc.Ports, i)
+			for _, a := range addrs {
+				list = append(list, candidate{
+					claim: claim{a.addr.As16(), p.Port, p.Protocol},
+					addr:  a.addr, kind: a.kind, family: f, port: i, twin: twin,
+				})
+			}
+			if p.NodePort == 0 || svc.Type == cluster.ClusterIP {
+				continue
+			}
+			list = append(list, candidate{
+				claim: claim{anyAddr(f).As16(), p.NodePort, p.Protocol},
+				kind:  NodePort, family: f, port: i, twin: twinNodePort(svc.Ports, i),
+			})
+		}
+	}
+	return list
+}
+
+type address struct {
+	addr netip.Addr
+	kind Kind
+}
+
+// appendAddresses adds the addresses of a Service in a family, each once; none
+// without a ClusterIP of the family. An address that is both a load balancer's
+// and an external IP keeps its source ranges.
+func appendAddresses(list []address, svc *cluster.Service, f Family) []address {
+	list = appendFamily(list, svc.ClusterIPs, address{kind: ClusterIP}, f)
+	if len(list) == 0 {
+		return list
+	}
+	list = appendFamily(list, svc.LoadBalancerIPs, address{kind: LoadBalancer}, f)
+	return appendFamily(list, svc.ExternalIPs, address{kind: ExternalIP}, f)
+}
+
+func appendFamily(list []address, addrs []netip.Addr, like address, f Family) []address {
+next:
+	for _, a := range addrs {
+		if FamilyOf(a) != f {
+			continue
+		}
+		for _, other := range list {
+			if other.addr == a {
+				continue next
+			}
+		}
+		list = append(list, address{addr: a, kind: like.kind})
+	}
+	return list
+}
+
+func anyAddr(f Family) netip.Addr {
+	if f == IPv4 {
+		return netip.IPv4Unspecified()
+	}
+	return netip.IPv6Unspecified()
+}
+
+func twinPort(ports []cluster.ServicePort, i int) int {
+	for j, p := range ports[:i] {
+		if p.Port == ports[i].Port && p.Protocol == ports[i].Protocol {
+			return j
+		}
+	}
+	return i
+}
+
+func twinNodePort(ports []cluster.ServicePort, i int) int {
+	for j, p := range ports[:i] {
+		if p.NodePort == ports[i].NodePort && p.Protocol == ports[i].Protocol {
+			return j
+		}
+	}
+	return i
+}
+
+// problem says that a front is left out, and who has it.
+func (c candidate) problem(svc *cluster.Service, holder string) Problem {
+	p := Problem{
+		Object: "Service " + svc.Name.String(),
+		Value:  fmt.Sprintf("%s/%s", netip.AddrPortFrom(c.addr, c.claim.port), c.claim.protocol),
+		Reason: "left out, as it belongs to " + holder,
+	}
+	switch c.kind {
+	case ClusterIP:
+		p.Field = "spec.clusterIPs"
+	case ExternalIP:
+		p.Field = "spec.externalIPs"
+	case LoadBalancer:
+		p.Field = "status.loadBalancer.ingress"
+	case NodePort:
+		p.Field = fmt.Sprintf("spec.ports[%d].nodePort", c.port)
+		p.Value = fmt.Sprintf("%d/%s", c.claim.port, c.claim.protocol)
+	}
+	return p
+}
+
+// guard is who may use the load balancer addresses of a Service in a family.
+type guard struct {
+	restricted bool
+	allow      []netip.Prefix
+}
+
+// guardOf works out the source ranges. A range of everything lifts them; a list
+// without a range of the family lets nobody in. A node in the ranges may also
+// appear with the Service's own address, as that is bound to it in some setups
+// and chosen as source then (S-85).
+func guardOf(svc *cluster.Service, f Family, v *view) guard {
+	if !svc.Restricted {
+		return guard{}
+	}
+	allow := ofFamilies(svc.SourceRanges, []Family{f})
+	if len(allow) > 0 && allow[0].Bits() == 0 {
+		return guard{}
+	}
+	if !v.inside(allow) {
+		return guard{restricted: true, allow: allow}
+	}
+	for _, a := range svc.LoadBalancerIPs {
+		if FamilyOf(a) == f {
+			allow = append(allow, netip.PrefixFrom(a, a.BitLen()))
+		}
+	}
+	return guard{restricted: true, allow: simplify(allow)}
+}
+
+// ways are what happens to a connection, by where it comes from.
+type ways struct{ pods, node, others Way }
+
+func same(w Way) ways { return ways{w, w, w} }
+
+// supply is what a Port has to offer.
+type supply struct {
+	cluster, local int  // backends in the pools
+	any            bool // some endpoint somewhere takes traffic
+}
+
+// internalWays decide for ClusterIPs. Clients that are not pods get our address
+// as source so that the answer comes back through us; without a detector that
+// cannot be told and nobody does.
+func internalWays(svc *cluster.Service, s supply, f Family, v *view) ways {
+	if !s.any {
+		return same(Way{Verdict: Reject})
+	}
+	way := Way{Pool: Cluster, Masquerade: v.masqueradeAll}
+	if svc.InternalLocal {
+		way.Pool = Local
+	}
+	if way.Pool == Local && s.local == 0 {
+		return same(Way{Verdict: Drop})
+	}
+	out := same(way)
+	if v.detector.Detects(f) {
+		out.node.Masquerade, out.others.Masquerade = true, true
+	}
+	return out
+}
+
+// externalWays decide for NodePorts, external IPs and load balancers. Under the
+// Local policy pods and the node itself reach every backend, as if they had
+// used the ClusterIP, whatever is on this node.
+func externalWays(svc *cluster.Service, s supply, f Family, v *view) ways {
+	if !s.any {
+		return same(Way{Verdict: Reject})
+	}
+	if !externalLocal(svc) {
+		return same(Way{Pool: Cluster, Masquerade: true})
+	}
+	out := ways{
+		pods:   Way{Pool: Cluster},
+		node:   Way{Pool: Cluster, Masquerade: true},
+		others: Way{Pool: Local},
+	}
+	if s.local == 0 {
+		out.others = Way{Verdict: Drop}
+	}
+	if !v.detector.Detects(f) {
+		out.pods = out.others
+	}
+	return out
+}
+
+// externalLocal reports whether externalTrafficPolicy Local counts: only for
+// Services meant to be reached from outside.
+func externalLocal(svc *cluster.Service) bool {
+	return svc.ExternalLocal && (svc.Type != cluster.ClusterIP || len(svc.ExternalIPs) > 0)
+}

@@ -1,0 +1,182 @@
+package route
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+)
+
+// compileHost works out what holds for the whole node.
+func compileHost(opt Options, facts *cluster.Facts) (Host, []Problem) {
+	ports, problems := nodePorts(opt, facts)
+	return Host{
+		Detector:      detector(opt, facts.Node),
+		MasqueradeAll: opt.MasqueradeAll,
+		NodePorts:     ports,
+		ServiceCIDRs:  ofFamilies(facts.ServiceCIDRs, opt.families()),
+	}, problems
+}
+
+func detector(opt Options, node *cluster.Node) Detector {
+	switch opt.Detector.Kind {
+	case NoDetector:
+	case DetectClusterCIDR:
+		return Detector{PodCIDRs: ofFamilies(opt.Detector.CIDRs, opt.families())}
+	case DetectNodeCIDR:
+		if node != nil {
+			return Detector{PodCIDRs: ofFamilies(node.PodCIDRs, opt.families())}
+		}
+	case DetectBridge:
+		return Detector{Interface: opt.Detector.Interface}
+	case DetectInterfacePrefix:
+		return Detector{Prefix: opt.Detector.Interface}
+	}
+	return Detector{}
+}
+
+// ofFamilies returns the prefixes of these families, masked, sorted, without
+// those that lie in another; nil if there are none.
+func ofFamilies(prefixes []netip.Prefix, families []Family) []netip.Prefix {
+	var list []netip.Prefix
+	for _, p := range prefixes {
+		if p.IsValid() && slices.Contains(families, FamilyOf(p.Addr())) {
+			list = append(list, p.Masked())
+		}
+	}
+	return simplify(list)
+}
+
+// simplify sorts prefixes and leaves out those that lie in another. It reuses
+// the list.
+func simplify(list []netip.Prefix) []netip.Prefix {
+	slices.SortFunc(list, netip.Prefix.Compare)
+	kept := list[:0]
+	for _, p := range list {
+		// In this order a prefix comes right after the one it lies in.
+		if n := len(kept); n > 0 && kept[n-1].Contains(p.Addr()) && kept[n-1].Bits() <= p.Bits() {
+			continue
+		}
+		kept = append(kept, p)
+	}
+	return slices.Clip(kept)
+}
+
+// nodePorts expands the entries of nodePortAddresses. A family that a keyword
+// leaves without an address serves no NodePorts.
+func nodePorts(opt Options, facts *cluster.Facts) (NodePorts, []Problem) {
+	var ports NodePorts
+	var problems []Problem
+	for _, f := range opt.families() {
+		if opt.NodePorts.all(f) {
+			ports.All4 = ports.All4 || f == IPv4
+			ports.All6 = ports.All6 || f == IPv6
+			continue
+		}
+		if !opt.NodePorts.Primary {
+			continue
+		}
+		addr, ok := primary(facts.Node, f)
+		if !ok {
+			problems = append(problems, noPrimary(opt, f))
+			continue
+		}
+		ports.Addrs = append(ports.Addrs, addr)
+	}
+	ports.Addrs = append(ports.Addrs, opt.localAddrs(facts.Local)...)
+	ports.Addrs = slices.DeleteFunc(ports.Addrs, func(a netip.Addr) bool {
+		return ports.All(FamilyOf(a)) && !a.IsLoopback()
+	})
+	slices.SortFunc(ports.Addrs, netip.Addr.Compare)
+	ports.Addrs = slices.Compact(ports.Addrs)
+	if len(ports.Addrs) == 0 {
+		ports.Addrs = nil
+	}
+	return ports, problems
+}
+
+func noPrimary(opt Options, f Family) Problem {
+	return Problem{
+		Object: "Node " + opt.NodeName,
+		Field:  "status.addresses",
+		Reason: fmt.Sprintf("no %s address is known, so primary in nodePortAddresses stands for none over %s", f, f),
+	}
+}
+
+func primary(node *cluster.Node, f Family) (netip.Addr, bool) {
+	if node == nil {
+		return netip.Addr{}, false
+	}
+	for _, a := range node.Addresses {
+		if FamilyOf(a) == f {
+			return a, true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// all reports whether every address of the family serves NodePorts: it is asked
+// for, or there are entries for the other family only (S-61), or none at all.
+func (o NodePortOptions) all(f Family) bool {
+	if o.All {
+		return true
+	}
+	mine := 0
+	for _, p := range o.CIDRs {
+		if FamilyOf(p.Addr()) != f {
+			continue
+		}
+		if p.Bits() == 0 {
+			return true
+		}
+		mine++
+	}
+	return mine == 0 && !o.Primary && !o.Localhost
+}
+
+// loopback are the only loopback addresses that can serve NodePorts.
+func loopback() netip.Prefix { return netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8) }
+
+// localAddrs returns the addresses of this host that the CIDRs and the keyword
+// localhost name. A loopback address has to be meant: a wide CIDR that happens
+// to hold it is not enough.
+func (o Options) localAddrs(local []netip.Addr) []netip.Addr {
+	var list []netip.Addr
+	if o.NodePorts.Localhost && slices.Contains(o.families(), IPv4) {
+		list = append(list, netip.AddrFrom4([4]byte{127, 0, 0, 1}))
+	}
+	for _, a := range local {
+		a = a.WithZone("")
+		if slices.Contains(o.families(), FamilyOf(a)) && o.NodePorts.names(a) {
+			list = append(list, a)
+		}
+	}
+	return list
+}
+
+func (o NodePortOptions) names(a netip.Addr) bool {
+	if !a.IsLoopback() {
+		return slices.ContainsFunc(o.CIDRs, func(p netip.Prefix) bool { return p.Contains(a) })
+	}
+	lo := loopback()
+	if !lo.Contains(a) {
+		return false
+	}
+	return o.Localhost || slices.ContainsFunc(o.CIDRs, func(p netip.Prefix) bool {
+		return p.Contains(a) && p.Bits() >= lo.Bits()
+	})
+}
+
+func (h Host) equal(g Host) bool {
+	return h.Detector.equal(g.Detector) && h.MasqueradeAll == g.MasqueradeAll &&
+		h.NodePorts.equal(g.NodePorts) && slices.Equal(h.ServiceCIDRs, g.ServiceCIDRs)
+}
+
+func (d Detector) equal(e Detector) bool {
+	return slices.Equal(d.PodCIDRs, e.PodCIDRs) && d.Interface == e.Interface && d.Prefix == e.Prefix
+}
+
+func (n NodePorts) equal(m NodePorts) bool {
+	return n.All4 == m.All4 && n.All6 == m.All6 && slices.Equal(n.Addrs, m.Addrs)
+}

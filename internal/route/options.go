@@ -1,0 +1,55 @@
+package route
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// Options are what the configuration says about policy. They hold for the life
+// of a Compiler.
+type Options struct {
+	NodeName      string   // empty: the name of Facts.Node
+	Families      []Family // empty: both
+	Detector      DetectorOptions
+	MasqueradeAll bool
+	NodePorts     NodePortOptions
+}
+
+// DetectorKind says how pods on this node are told from other clients.
+type DetectorKind uint8
+
+// The kinds of local traffic detectors.
+const (
+	NoDetector            DetectorKind = iota
+	DetectClusterCIDR                  // source in DetectorOptions.CIDRs
+	DetectNodeCIDR                     // source in the PodCIDRs of the own Node
+	DetectBridge                       // arrives on the interface DetectorOptions.Interface
+	DetectInterfacePrefix              // arrives on an interface whose name begins with it
+)
+
+// DetectorOptions choose the local traffic detector.
+type DetectorOptions struct {
+	Kind      DetectorKind
+	CIDRs     []netip.Prefix // for DetectClusterCIDR
+	Interface string         // for DetectBridge and DetectInterfacePrefix
+}
+
+// NodePortOptions are the entries of nodePortAddresses. The zero value serves
+// NodePorts on every local address but loopback.
+type NodePortOptions struct {
+	CIDRs     []netip.Prefix
+	Primary   bool // the node's own address of each family
+	Localhost bool // IPv4 loopback addresses
+	All       bool // every local address but loopback
+}
+
+// families returns the enabled families, IPv4 first.
+func (o Options) families() []Family {
+	enabled := make([]Family, 0, 2)
+	for _, f := range [...]Family{IPv4, IPv6} {
+		if len(o.Families) == 0 || slices.Contains(o.Families, f) {
+			enabled = append(enabled, f)
+		}
+	}
+	return enabled
+}

@@ -1,0 +1,291 @@
+package route
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+)
+
+// view is what the policy for Services needs to know of this node.
+type view struct {
+	families      []Family
+	node, zone    string       // empty: unknown
+	addrs         []netip.Addr // of the node
+	detector      Detector
+	masqueradeAll bool
+}
+
+// viewOf takes the part of options and facts that Services depend on.
+func viewOf(opt Options, facts *cluster.Facts, host Host) *view {
+	v := &view{
+		families:      opt.families(),
+		node:          opt.NodeName,
+		detector:      host.Detector,
+		masqueradeAll: host.MasqueradeAll,
+	}
+	if facts.Node == nil {
+		return v
+	}
+	v.zone, v.addrs = facts.Node.Zone, facts.Node.Addresses
+	if v.node == "" {
+		v.node = facts.Node.Name
+	}
+	return v
+}
+
+// same reports whether Services come out the same under both views.
+func (v *view) same(w *view) bool {
+	return v.node == w.node && v.zone == w.zone && slices.Equal(v.addrs, w.addrs) &&
+		v.detector.Detects(IPv4) == w.detector.Detects(IPv4) &&
+		v.detector.Detects(IPv6) == w.detector.Detects(IPv6)
+}
+
+func (v *view) local(e *cluster.Endpoint) bool { return e.Node != "" && e.Node == v.node }
+
+// inside reports whether an address of this node lies in the prefixes.
+func (v *view) inside(prefixes []netip.Prefix) bool {
+	for _, p := range prefixes {
+		if slices.ContainsFunc(v.addrs, p.Contains) {
+			return true
+		}
+	}
+	return false
+}
+
+// builder makes routes for Services. What it makes depends on its arguments
+// only; it keeps room to work in from one to the next.
+type builder struct {
+	view       *view
+	candidates []candidate
+	choices    []Choice
+}
+
+// state is what is known of a Service.
+type state struct {
+	service *cluster.Service
+	slices  []*cluster.Slice
+}
+
+// service makes the route of a Service. The winner of a contested claim is
+// looked up in claims.
+func (b *builder) service(st state, claims *claims) (*Service, []Problem) {
+	svc := st.service
+	out := &Service{Name: svc.Name, Ignored: svc.Ignored}
+	if svc.Ignored != "" {
+		return out, nil
+	}
+	b.candidates = appendCandidates(b.candidates[:0], svc, b.view.families)
+	left := b.candidates
+	if len(left) == 0 {
+		out.Ignored = "no clusterIP of a family in use"
+		return out, nil
+	}
+	var problems []Problem
+	var g guard
+	groups := countGroups(left)
+	out.Ports = make([]Port, 0, groups)
+	for i, f := 0, Family(0); i < groups; i++ {
+		if left[0].family != f {
+			f = left[0].family
+			g = guardOf(svc, f, b.view)
+			problems = append(problems, g.problems(svc, f)...)
+		}
+		n := groupLen(left)
+		won, lost := sift(left[:n], svc, claims)
+		left = left[n:]
+		problems = append(problems, lost...)
+		if len(won) > 0 {
+			out.Ports = append(out.Ports, b.port(st, won, g))
+		}
+	}
+	return out, problems
+}
+
+// groupLen counts the candidates at the beginning that make one Port.
+func groupLen(list []candidate) int {
+	n := 1
+	for n < len(list) && list[n].port == list[0].port && list[n].family == list[0].family {
+		n++
+	}
+	return n
+}
+
+func countGroups(list []candidate) int {
+	groups := 0
+	for ; len(list) > 0; list = list[groupLen(list):] {
+		groups++
+	}
+	return groups
+}
+
+// sift moves the candidates that the Service gets to the front of the list, and
+// says of each other why not.
+func sift(list []candidate, svc *cluster.Service, claims *claims) ([]candidate, []Problem) {
+	var lost []Problem
+	won := list[:0]
+	for _, c := range list {
+		owner := claims.owner[c.claim]
+		switch {
+		case c.twin != c.port:
+			lost = append(lost, c.problem(svc, fmt.Sprintf("spec.ports[%d]", c.twin)))
+		case owner != svc:
+			lost = append(lost, c.problem(svc, "Service "+owner.Name.String()))
+		default:
+			won = append(won, c)
+		}
+	}
+	return won, lost
+}
+
+// problems reports load balancer addresses that nobody can use.
+func (g guard) problems(svc *cluster.Service, f Family) []Problem {
+	if !g.restricted || len(g.allow) > 0 {
+		return nil
+	}
+	if !slices.ContainsFunc(svc.LoadBalancerIPs, func(a netip.Addr) bool { return FamilyOf(a) == f }) {
+		return nil
+	}
+	return []Problem{{
+		Object: "Service " + svc.Name.String(),
+		Field:  "spec.loadBalancerSourceRanges",
+		Reason: fmt.Sprintf("has no usable %s range: the %s load balancer addresses are closed to everybody", f, f),
+	}}
+}
+
+// port makes one Port with the fronts won.
+func (b *builder) port(st state, won []candidate, g guard) Port {
+	sp, f := st.service.Ports[won[0].port], won[0].family
+	p := Port{
+		Name:     sp.Name,
+		Protocol: sp.Protocol,
+		Family:   f,
+		Affinity: st.service.Affinity,
+		Fronts:   make([]Front, 0, len(won)),
+	}
+	var n int
+	b.choices, n = gather(b.choices[:0], st.slices, backendKey{sp.Name, sp.Protocol, f})
+	candidates := b.choices[:n]
+	choose(candidates, Local, b.view)
+	s := supply{local: countChosen(candidates), any: slices.ContainsFunc(candidates, Choice.usable)}
+	internal := internalWays(st.service, s, f, b.view)
+	external := externalWays(st.service, s, f, b.view)
+	for _, c := range won {
+		front := Front{Kind: c.kind, Addr: c.addr, Port: c.claim.port}
+		w := external
+		if c.kind == ClusterIP {
+			w = internal
+		}
+		front.Pods, front.Node, front.Others = w.pods, w.node, w.others
+		if c.kind == LoadBalancer {
+			front.Restricted, front.Allow = g.restricted, g.allow
+		}
+		p.Fronts = append(p.Fronts, front)
+	}
+	b.fill(&p, candidates)
+	return p
+}
+
+// fill sets the lists of backends that the fronts of the Port use. On entry the
+// choices are those for the local pool.
+func (b *builder) fill(p *Port, candidates []Choice) {
+	if p.uses(Local) {
+		p.Local = chosen(candidates)
+		p.Here = b.here(candidates)
+	}
+	if p.uses(Cluster) {
+		choose(candidates, Cluster, b.view)
+		p.Cluster = share(chosen(candidates), p.Local)
+		p.Here = merge(p.Here, b.here(candidates))
+	}
+	if p.Protocol == cluster.UDP {
+		p.Serving = share(serving(candidates), p.Cluster)
+	}
+}
+
+func (p *Port) uses(pool Pool) bool {
+	balances := func(w Way) bool { return w.Verdict == Balance && w.Pool == pool }
+	for _, f := range p.Fronts {
+		if balances(f.Pods) || balances(f.Node) || balances(f.Others) {
+			return true
+		}
+	}
+	return false
+}
+
+func (c Choice) usable() bool { return usable(c.Endpoint) }
+
+func countChosen(list []Choice) int {
+	n := 0
+	for i := range list {
+		if list[i].Reason == Chosen {
+			n++
+		}
+	}
+	return n
+}
+
+// chosen returns the chosen backends; nil if there are none.
+func chosen(list []Choice) []netip.AddrPort {
+	n := countChosen(list)
+	if n == 0 {
+		return nil
+	}
+	out := make([]netip.AddrPort, 0, n)
+	for i := range list {
+		if list[i].Reason == Chosen {
+			out = append(out, list[i].Backend)
+		}
+	}
+	return out
+}
+
+// serving returns the backends whose established flows may go on: those that
+// serve, and ready ones in any case, as they are given new flows (an endpoint
+// published before it is ready is ready without serving).
+func serving(list []Choice) []netip.AddrPort {
+	var out []netip.AddrPort
+	for i := range list {
+		if e := list[i].Endpoint; e.Serving || e.Ready {
+			out = append(out, list[i].Backend)
+		}
+	}
+	return slices.Clip(out)
+}
+
+// here returns the addresses of chosen endpoints that may be on this node.
+func (b *builder) here(list []Choice) []netip.Addr {
+	var out []netip.Addr
+	for i := range list {
+		c := &list[i]
+		if c.Reason != Chosen || c.Endpoint.Node != "" && !b.view.local(c.Endpoint) {
+			continue
+		}
+		if a := c.Backend.Addr(); len(out) == 0 || out[len(out)-1] != a {
+			out = append(out, a)
+		}
+	}
+	return slices.Clip(out)
+}
+
+// merge returns the union of two sorted lists.
+func merge(a, b []netip.Addr) []netip.Addr {
+	if len(a) == 0 || slices.Equal(a, b) {
+		return b
+	}
+	if len(b) == 0 {
+		return a
+	}
+	out := slices.Concat(a, b)
+	slices.SortFunc(out, netip.Addr.Compare)
+	return slices.Clip(slices.Compact(out))
+}
+
+// share returns like in place of list if they are equal: one list in memory.
+func share(list, like []netip.AddrPort) []netip.AddrPort {
+	if slices.Equal(list, like) {
+		return like
+	}
+	return list
+}
