@@ -1,0 +1,83 @@
+package convert
+
+import (
+	"net/netip"
+	"slices"
+
+	utilnet "k8s.io/utils/net"
+)
+
+const (
+	wantAddress = "not an IP address"
+	wantPrefix  = "not a CIDR"
+)
+
+// parseAddr reads an address in any spelling the API ever accepted (leading
+// zeros are decimal) and returns its canonical value; IPv4 written as IPv6 is
+// IPv4.
+func parseAddr(s string) (netip.Addr, bool) {
+	a, err := netip.ParseAddr(s)
+	if err != nil {
+		a, _ = netip.AddrFromSlice(utilnet.ParseIPSloppy(s))
+	}
+	if !a.IsValid() || a.Zone() != "" {
+		return netip.Addr{}, false
+	}
+	return a.Unmap(), true
+}
+
+// parsePrefix reads a CIDR in any spelling the API ever accepted and returns
+// its canonical value, without host bits.
+func parsePrefix(s string) (netip.Prefix, bool) {
+	_, ipnet, err := utilnet.ParseCIDRSloppy(s)
+	if err != nil {
+		return netip.Prefix{}, false
+	}
+	a, _ := netip.AddrFromSlice(ipnet.IP)
+	bits, size := ipnet.Mask.Size()
+	if a.Is4In6() || a.Is4() && size == 128 {
+		bits -= 96
+	}
+	p, err := a.Unmap().Prefix(bits)
+	return p, err == nil
+}
+
+// virtualFault says why an address cannot be one a load balancer or the
+// cluster gave to a Service; empty if it can.
+func virtualFault(a netip.Addr) string {
+	switch {
+	case a.IsUnspecified():
+		return "the unspecified address cannot be used"
+	case a.IsLoopback():
+		return "a loopback address cannot be used"
+	case a.IsMulticast():
+		return "a multicast address cannot be used"
+	}
+	return ""
+}
+
+// remoteFault says why an address cannot be an endpoint or an external IP;
+// empty if it can. Link-local ones could reach what only this node should,
+// such as a cloud's metadata server.
+func remoteFault(a netip.Addr) string {
+	if a.IsLinkLocalUnicast() {
+		return "a link-local address cannot be used"
+	}
+	return virtualFault(a)
+}
+
+// addUnique appends a value that is not there yet. The lists are short.
+func addUnique[T comparable](list []T, v T) []T {
+	if slices.Contains(list, v) {
+		return list
+	}
+	return append(list, v)
+}
+
+// familyOf names the family of an address as the API does.
+func familyOf(a netip.Addr) string {
+	if a.Is4() {
+		return "IPv4"
+	}
+	return "IPv6"
+}

@@ -1,0 +1,81 @@
+// Package convert turns Kubernetes API objects into the values of package
+// cluster. It is pure: what it is given it neither changes nor keeps.
+//
+// Every conversion also returns what is wrong with the object. A problem costs
+// the address, the port or, where nothing is left, the object it names, and
+// nothing else.
+package convert
+
+import (
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// Labels with a meaning to a service proxy that the API types do not name.
+const (
+	LabelProxyName = "service.kubernetes.io/service-proxy-name"
+	LabelHeadless  = corev1.IsHeadlessService
+)
+
+// Converter converts objects. Its zero value leaves externalIPs out; it is
+// safe for concurrent use.
+type Converter struct {
+	// AllowExternalIPs lets Services claim addresses by spec.externalIPs.
+	AllowExternalIPs bool
+
+	// Strings, if not nil, makes equal strings of different objects share
+	// their memory.
+	Strings *Interner
+}
+
+// Object is what problems call an object: "Service default/web".
+func Object(kind string, name cluster.Name) string {
+	if name.Namespace == "" {
+		return kind + " " + name.Name
+	}
+	return kind + " " + name.String()
+}
+
+// notes collects the problems of one object.
+type notes struct {
+	object string
+	list   []route.Problem
+}
+
+func (n *notes) add(field, value, reason string) {
+	n.list = append(n.list, route.Problem{Object: n.object, Field: field, Value: value, Reason: reason})
+}
+
+// at returns the path of an element of a list.
+func at(list string, i int) string {
+	return list + "[" + strconv.Itoa(i) + "]"
+}
+
+// protocol returns the number of a protocol; empty means TCP, as in the API.
+func protocol(p corev1.Protocol) (cluster.Protocol, bool) {
+	switch p {
+	case "", corev1.ProtocolTCP:
+		return cluster.TCP, true
+	case corev1.ProtocolUDP:
+		return cluster.UDP, true
+	case corev1.ProtocolSCTP:
+		return cluster.SCTP, true
+	}
+	return 0, false
+}
+
+const (
+	wantProtocol = "unknown protocol: expected TCP, UDP or SCTP"
+	wantPort     = "not a port number: expected 1 to 65535"
+)
+
+// portNumber returns a port that fits 1 to 65535.
+func portNumber(p int32) (uint16, bool) {
+	return uint16(p), p >= 1 && p <= 65535
+}
+
+func number(p int32) string { return strconv.Itoa(int(p)) }

@@ -1,0 +1,221 @@
+package convert
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// Pod is a Pod as a source of addresses.
+type Pod struct {
+	Name   cluster.Name
+	Labels map[string]string
+
+	node        string
+	addrs       []netip.Addr
+	ready       bool
+	terminating bool
+	ports       []podPort
+}
+
+type podPort struct {
+	name     string
+	protocol cluster.Protocol
+	port     uint16
+}
+
+// Pod converts a Pod. Nil: it runs no more, or has no address (yet).
+func (c Converter) Pod(pod *corev1.Pod) (*Pod, []route.Problem) {
+	name := cluster.Name{Namespace: c.Strings.Of(pod.Namespace), Name: pod.Name}
+	n := &notes{object: Object("Pod", name)}
+	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		return nil, nil
+	}
+	out := &Pod{
+		Name:        name,
+		Labels:      maps.Clone(pod.Labels),
+		node:        c.Strings.Of(pod.Spec.NodeName),
+		addrs:       podAddrs(pod, n),
+		ready:       podReady(pod),
+		terminating: pod.DeletionTimestamp != nil,
+	}
+	if len(out.addrs) == 0 {
+		return nil, n.list
+	}
+	for i := range pod.Spec.InitContainers {
+		out.ports = c.addPodPorts(out.ports, &pod.Spec.InitContainers[i])
+	}
+	for i := range pod.Spec.Containers {
+		out.ports = c.addPodPorts(out.ports, &pod.Spec.Containers[i])
+	}
+	return out, n.list
+}
+
+func podAddrs(pod *corev1.Pod, n *notes) []netip.Addr {
+	texts := []string{pod.Status.PodIP}
+	if len(pod.Status.PodIPs) > 0 {
+		texts = texts[:0]
+	}
+	for _, ip := range pod.Status.PodIPs {
+		texts = append(texts, ip.IP)
+	}
+	var out []netip.Addr
+	for i, text := range texts {
+		if text == "" {
+			continue
+		}
+		a, reason := endpointAddr(text)
+		if reason != "" {
+			n.add(at("status.podIPs", i), text, reason)
+			continue
+		}
+		out = addUnique(out, a)
+	}
+	return out
+}
+
+func podReady(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodRunning &&
+		slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+		})
+}
+
+func (c Converter) addPodPorts(list []podPort, from *corev1.Container) []podPort {
+	for _, p := range from.Ports {
+		proto, ok := protocol(p.Protocol)
+		port, valid := portNumber(p.ContainerPort)
+		if ok && valid && p.Name != "" {
+			list = append(list, podPort{c.Strings.Of(p.Name), proto, port})
+		}
+	}
+	return list
+}
+
+// Selection is which Pods a Service selects, and which of their ports.
+type Selection struct {
+	Service cluster.Name
+	Labels  map[string]string // never empty
+
+	ports           []target
+	families        []netip.Addr // one address of each
+	publishNotReady bool
+}
+
+type target struct {
+	name     string
+	protocol cluster.Protocol
+	port     uint16 // or, if 0, the container port called
+	named    string
+}
+
+// Selection returns whom a Service selects; nil if it has no selector or is
+// not programmed.
+func (c Converter) Selection(svc *corev1.Service) *Selection {
+	out, _ := c.Service(svc)
+	if len(svc.Spec.Selector) == 0 || out.Ignored != "" {
+		return nil
+	}
+	sel := &Selection{
+		Service:         out.Name,
+		Labels:          maps.Clone(svc.Spec.Selector),
+		families:        out.ClusterIPs,
+		publishNotReady: svc.Spec.PublishNotReadyAddresses,
+	}
+	for i := range svc.Spec.Ports {
+		p := &svc.Spec.Ports[i]
+		proto, ok := protocol(p.Protocol)
+		if !ok {
+			continue
+		}
+		t := target{name: c.Strings.Of(p.Name), protocol: proto}
+		if p.TargetPort.Type == intstr.String {
+			t.named = p.TargetPort.StrVal
+		} else {
+			t.port, _ = portNumber(cmp.Or(p.TargetPort.IntVal, p.Port))
+		}
+		sel.ports = append(sel.ports, t)
+	}
+	return sel
+}
+
+// Matches reports whether the Service selects the Pod.
+func (s *Selection) Matches(pod *Pod) bool {
+	if pod.Name.Namespace != s.Service.Namespace {
+		return false
+	}
+	for k, v := range s.Labels {
+		if have, ok := pod.Labels[k]; !ok || have != v {
+			return false
+		}
+	}
+	return true
+}
+
+// Slices returns the slices that Pods the Service selects make: one for each
+// set of ports their containers have. Pods it does not select are left out.
+func (s *Selection) Slices(pods []*Pod) []*cluster.Slice {
+	groups := map[string]*cluster.Slice{}
+	pods = slices.SortedFunc(slices.Values(pods), func(a, b *Pod) int { return a.Name.Compare(b.Name) })
+	for _, pod := range pods {
+		if !s.Matches(pod) {
+			continue
+		}
+		ports := s.resolve(pod)
+		key := fmt.Sprint(ports)
+		sl := groups[key]
+		if sl == nil {
+			sl = &cluster.Slice{Service: s.Service, Ports: ports}
+			groups[key] = sl
+		}
+		sl.Endpoints = s.addEndpoints(sl.Endpoints, pod)
+	}
+	out := make([]*cluster.Slice, 0, len(groups))
+	for i, key := range slices.Sorted(maps.Keys(groups)) {
+		groups[key].Name = derivedName(s.Service, "pods", i)
+		out = append(out, groups[key])
+	}
+	return out
+}
+
+// resolve returns the ports of the Service as they are in one Pod. A named
+// target port that the Pod does not have is left out.
+func (s *Selection) resolve(pod *Pod) []cluster.SlicePort {
+	out := make([]cluster.SlicePort, 0, len(s.ports))
+	for _, t := range s.ports {
+		port := t.port
+		for _, p := range pod.ports {
+			if port == 0 && p.name == t.named && p.protocol == t.protocol {
+				port = p.port
+			}
+		}
+		if port != 0 {
+			out = append(out, cluster.SlicePort{Name: t.name, Protocol: t.protocol, Port: port})
+		}
+	}
+	return out
+}
+
+func (s *Selection) addEndpoints(list []cluster.Endpoint, pod *Pod) []cluster.Endpoint {
+	for _, a := range pod.addrs {
+		if !hasFamilyOf(s.families, a) {
+			continue
+		}
+		list = append(list, cluster.Endpoint{
+			Addr:        a,
+			Node:        pod.node,
+			Ready:       s.publishNotReady || pod.ready && !pod.terminating,
+			Serving:     pod.ready,
+			Terminating: pod.terminating,
+		})
+	}
+	return list
+}

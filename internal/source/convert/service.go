@@ -1,0 +1,304 @@
+package convert
+
+import (
+	"net/netip"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+const (
+	defaultAffinity = 10800 * time.Second // what the API defaults to
+	maxAffinity     = 86400 * time.Second
+)
+
+// Service converts a Service. One that is not programmed says why in Ignored
+// and nothing else.
+func (c Converter) Service(svc *corev1.Service) (*cluster.Service, []route.Problem) {
+	out := &cluster.Service{
+		Name:    cluster.Name{Namespace: c.Strings.Of(svc.Namespace), Name: svc.Name},
+		Created: svc.CreationTimestamp.Time,
+		Ignored: ignored(svc),
+	}
+	n := &notes{object: Object("Service", out.Name)}
+	if out.Ignored != "" {
+		return out, nil
+	}
+	out.ClusterIPs = clusterIPs(svc, n)
+	if len(out.ClusterIPs) == 0 {
+		out.Ignored = "no clusterIP"
+		n.add("spec.clusterIP", "", "the Service has no usable clusterIP and is not programmed; none is invented")
+		return out, n.list
+	}
+	out.Type = serviceType(svc, n)
+	if c.AllowExternalIPs {
+		out.ExternalIPs = externalIPs(svc, out.ClusterIPs, n)
+	}
+	out.LoadBalancerIPs = loadBalancerIPs(svc, out.ClusterIPs, n)
+	out.Ports = c.servicePorts(svc, n)
+	out.SourceRanges, out.Restricted = sourceRanges(svc, n)
+	out.Affinity = affinity(svc, n)
+	policies(svc, out, n)
+	return out, n.list
+}
+
+// ignored says why a Service is not for this proxy; empty if it is.
+func ignored(svc *corev1.Service) string {
+	if v, ok := svc.Labels[LabelProxyName]; ok {
+		return "label " + LabelProxyName + "=" + v
+	}
+	if svc.Spec.Type == corev1.ServiceTypeExternalName {
+		return "ExternalName"
+	}
+	if svc.Spec.ClusterIP == corev1.ClusterIPNone ||
+		len(svc.Spec.ClusterIPs) > 0 && svc.Spec.ClusterIPs[0] == corev1.ClusterIPNone {
+		return "headless"
+	}
+	return ""
+}
+
+// clusterIPs returns the ClusterIPs that agree with ipFamilies, at most one of
+// each family. Objects the API server has not completed may name them in
+// clusterIP or clusterIPs alone.
+func clusterIPs(svc *corev1.Service, n *notes) []netip.Addr {
+	texts := svc.Spec.ClusterIPs
+	if len(texts) == 0 {
+		texts = []string{svc.Spec.ClusterIP}
+	}
+	var out []netip.Addr
+	for i, text := range texts {
+		if text == "" {
+			continue
+		}
+		a, ok := parseAddr(text)
+		reason := wantAddress
+		if ok {
+			reason = clusterIPFault(a, i, svc.Spec.IPFamilies)
+		}
+		if reason == "" && hasFamilyOf(out, a) {
+			reason = "the Service already has a clusterIP of this family"
+		}
+		if reason != "" {
+			n.add(at("spec.clusterIPs", i), text, reason)
+			continue
+		}
+		out = append(out, a)
+	}
+	return out
+}
+
+// clusterIPFault says what is wrong with the ClusterIP at position i.
+func clusterIPFault(a netip.Addr, i int, families []corev1.IPFamily) string {
+	if len(families) == 0 {
+		return virtualFault(a)
+	}
+	if i >= len(families) {
+		return "spec.ipFamilies has no entry for it"
+	}
+	if string(families[i]) != familyOf(a) {
+		return "expected " + string(families[i]) + ", as " + at("spec.ipFamilies", i) + " says"
+	}
+	return virtualFault(a)
+}
+
+// hasFamilyOf reports whether one of the addresses is of the family of a.
+func hasFamilyOf(addrs []netip.Addr, a netip.Addr) bool {
+	for _, b := range addrs {
+		if a.Is4() == b.Is4() {
+			return true
+		}
+	}
+	return false
+}
+
+func serviceType(svc *corev1.Service, n *notes) cluster.Type {
+	switch svc.Spec.Type {
+	case "", corev1.ServiceTypeClusterIP:
+		return cluster.ClusterIP
+	case corev1.ServiceTypeNodePort:
+		return cluster.NodePort
+	case corev1.ServiceTypeLoadBalancer:
+		return cluster.LoadBalancer
+	default:
+		n.add("spec.type", string(svc.Spec.Type), "unknown type, taken as ClusterIP: expected ClusterIP, NodePort, LoadBalancer or ExternalName")
+		return cluster.ClusterIP
+	}
+}
+
+const noFamily = "the Service has no clusterIP of this family"
+
+func externalIPs(svc *corev1.Service, own []netip.Addr, n *notes) []netip.Addr {
+	var out []netip.Addr
+	for i, text := range svc.Spec.ExternalIPs {
+		if strings.TrimSpace(text) == "" {
+			continue
+		}
+		a, ok := parseAddr(text)
+		reason := wantAddress
+		if ok {
+			reason = remoteFault(a)
+		}
+		if reason == "" && !hasFamilyOf(own, a) {
+			reason = noFamily
+		}
+		if reason != "" {
+			n.add(at("spec.externalIPs", i), text, reason)
+			continue
+		}
+		out = addUnique(out, a)
+	}
+	return out
+}
+
+// loadBalancerIPs returns the addresses in the status that are to be
+// intercepted here: not those of a balancer that sends to nodes as a proxy.
+func loadBalancerIPs(svc *corev1.Service, own []netip.Addr, n *notes) []netip.Addr {
+	var out []netip.Addr
+	for i, in := range svc.Status.LoadBalancer.Ingress {
+		if in.IP == "" || in.IPMode != nil && *in.IPMode != corev1.LoadBalancerIPModeVIP {
+			continue
+		}
+		a, ok := parseAddr(in.IP)
+		reason := wantAddress
+		if ok {
+			reason = virtualFault(a)
+		}
+		if reason == "" && !hasFamilyOf(own, a) {
+			reason = noFamily
+		}
+		if reason != "" {
+			n.add(at("status.loadBalancer.ingress", i)+".ip", in.IP, reason)
+			continue
+		}
+		out = addUnique(out, a)
+	}
+	return out
+}
+
+func (c Converter) servicePorts(svc *corev1.Service, n *notes) []cluster.ServicePort {
+	out := make([]cluster.ServicePort, 0, len(svc.Spec.Ports))
+	for i := range svc.Spec.Ports {
+		p := &svc.Spec.Ports[i]
+		port, ok := c.servicePort(p, at("spec.ports", i), n)
+		if !ok {
+			continue
+		}
+		if reason := portClash(out, port); reason != "" {
+			n.add(at("spec.ports", i), p.Name, reason)
+			continue
+		}
+		out = append(out, port)
+	}
+	return out
+}
+
+func (c Converter) servicePort(p *corev1.ServicePort, field string, n *notes) (cluster.ServicePort, bool) {
+	proto, protoOK := protocol(p.Protocol)
+	if !protoOK {
+		n.add(field+".protocol", string(p.Protocol), wantProtocol)
+	}
+	port, portOK := portNumber(p.Port)
+	if !portOK {
+		n.add(field+".port", number(p.Port), wantPort)
+	}
+	nameOK := p.Name == "" || len(validation.IsDNS1123Label(p.Name)) == 0
+	if !nameOK {
+		n.add(field+".name", p.Name, "not a port name: expected at most 63 of a-z, 0-9 and -")
+	}
+	nodePort, ok := portNumber(p.NodePort)
+	if !ok && p.NodePort != 0 {
+		n.add(field+".nodePort", number(p.NodePort), wantPort)
+	}
+	if !ok {
+		nodePort = 0
+	}
+	return cluster.ServicePort{Name: c.Strings.Of(p.Name), Protocol: proto, Port: port, NodePort: nodePort},
+		protoOK && portOK && nameOK
+}
+
+// portClash says which earlier port forbids another one.
+func portClash(ports []cluster.ServicePort, p cluster.ServicePort) string {
+	for _, q := range ports {
+		if p.Protocol != q.Protocol {
+			continue
+		}
+		if p.Name == q.Name {
+			return "another port of the Service has the same name and protocol"
+		}
+		if p.Port == q.Port {
+			return "another port of the Service has the same number and protocol"
+		}
+	}
+	return ""
+}
+
+// sourceRanges returns the usable client ranges, and whether there are any at
+// all: a list of nothing usable lets nobody in.
+func sourceRanges(svc *corev1.Service, n *notes) (ranges []netip.Prefix, restricted bool) {
+	for i, text := range svc.Spec.LoadBalancerSourceRanges {
+		text = strings.TrimSpace(text)
+		if text == "" {
+			continue
+		}
+		restricted = true
+		p, ok := parsePrefix(text)
+		if !ok {
+			n.add(at("spec.loadBalancerSourceRanges", i), text, wantPrefix)
+			continue
+		}
+		ranges = addUnique(ranges, p)
+	}
+	return ranges, restricted
+}
+
+func affinity(svc *corev1.Service, n *notes) time.Duration {
+	switch svc.Spec.SessionAffinity {
+	case "", corev1.ServiceAffinityNone:
+		return 0
+	case corev1.ServiceAffinityClientIP:
+	default:
+		n.add("spec.sessionAffinity", string(svc.Spec.SessionAffinity), "unknown, taken as None: expected None or ClientIP")
+		return 0
+	}
+	config := svc.Spec.SessionAffinityConfig
+	if config == nil || config.ClientIP == nil || config.ClientIP.TimeoutSeconds == nil {
+		return defaultAffinity
+	}
+	seconds := *config.ClientIP.TimeoutSeconds
+	d := time.Duration(seconds) * time.Second
+	if d <= 0 || d > maxAffinity {
+		n.add("spec.sessionAffinityConfig.clientIP.timeoutSeconds", number(seconds), "taken as 10800: expected 1 to 86400")
+		return defaultAffinity
+	}
+	return d
+}
+
+// policies sets the traffic policies and what hangs on them.
+func policies(svc *corev1.Service, out *cluster.Service, n *notes) {
+	const want = "unknown policy, taken as Cluster: expected Cluster or Local"
+	if p := svc.Spec.InternalTrafficPolicy; p != nil {
+		out.InternalLocal = *p == corev1.ServiceInternalTrafficPolicyLocal
+		if !out.InternalLocal && *p != corev1.ServiceInternalTrafficPolicyCluster && *p != "" {
+			n.add("spec.internalTrafficPolicy", string(*p), want)
+		}
+	}
+	p := svc.Spec.ExternalTrafficPolicy
+	out.ExternalLocal = p == corev1.ServiceExternalTrafficPolicyLocal
+	if !out.ExternalLocal && p != corev1.ServiceExternalTrafficPolicyCluster && p != "" {
+		n.add("spec.externalTrafficPolicy", string(p), want)
+	}
+	if out.Type != cluster.LoadBalancer || !out.ExternalLocal || svc.Spec.HealthCheckNodePort == 0 {
+		return
+	}
+	port, ok := portNumber(svc.Spec.HealthCheckNodePort)
+	if !ok {
+		n.add("spec.healthCheckNodePort", number(svc.Spec.HealthCheckNodePort), wantPort)
+		return
+	}
+	out.HealthCheckNodePort = port
+}

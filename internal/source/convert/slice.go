@@ -1,0 +1,113 @@
+package convert
+
+import (
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// Slice converts an EndpointSlice. Nil: it is not for a proxy, or not usable.
+func (c Converter) Slice(es *discoveryv1.EndpointSlice) (*cluster.Slice, []route.Problem) {
+	name := cluster.Name{Namespace: c.Strings.Of(es.Namespace), Name: es.Name}
+	n := &notes{object: Object("EndpointSlice", name)}
+	if _, headless := es.Labels[LabelHeadless]; headless || es.AddressType == discoveryv1.AddressTypeFQDN {
+		return nil, nil
+	}
+	service := es.Labels[discoveryv1.LabelServiceName]
+	if service == "" {
+		n.add("metadata.labels", "", "no label "+discoveryv1.LabelServiceName+": the slice belongs to no Service")
+		return nil, n.list
+	}
+	if es.AddressType != discoveryv1.AddressTypeIPv4 && es.AddressType != discoveryv1.AddressTypeIPv6 {
+		n.add("addressType", string(es.AddressType), "unknown address type: expected IPv4, IPv6 or FQDN")
+		return nil, n.list
+	}
+	return &cluster.Slice{
+		Name:      name,
+		Service:   cluster.Name{Namespace: name.Namespace, Name: service},
+		Ports:     c.slicePorts(es, n),
+		Endpoints: c.endpoints(es, n),
+	}, n.list
+}
+
+func (c Converter) slicePorts(es *discoveryv1.EndpointSlice, n *notes) []cluster.SlicePort {
+	out := make([]cluster.SlicePort, 0, len(es.Ports))
+	for i, p := range es.Ports {
+		if p.Name == nil {
+			n.add(at("ports", i)+".name", "", "a port without a name belongs to no port of the Service; \"\" is a name")
+			continue
+		}
+		if p.Port == nil || *p.Port == 0 {
+			n.add(at("ports", i)+".port", "", "a port without a number (\"all ports\") cannot be balanced")
+			continue
+		}
+		port, ok := portNumber(*p.Port)
+		if !ok {
+			n.add(at("ports", i)+".port", number(*p.Port), wantPort)
+			continue
+		}
+		proto, ok := protocol(ptr.Deref(p.Protocol, corev1.ProtocolTCP))
+		if !ok {
+			n.add(at("ports", i)+".protocol", string(*p.Protocol), wantProtocol)
+			continue
+		}
+		out = append(out, cluster.SlicePort{Name: c.Strings.Of(*p.Name), Protocol: proto, Port: port})
+	}
+	return out
+}
+
+func (c Converter) endpoints(es *discoveryv1.EndpointSlice, n *notes) []cluster.Endpoint {
+	out := make([]cluster.Endpoint, 0, len(es.Endpoints))
+	for i := range es.Endpoints {
+		ep := &es.Endpoints[i]
+		if len(ep.Addresses) == 0 {
+			continue
+		}
+		a, reason := endpointAddr(ep.Addresses[0])
+		if reason == "" && familyOf(a) != string(es.AddressType) {
+			reason = "expected " + string(es.AddressType) + ", the addressType of the slice"
+		}
+		if reason != "" {
+			n.add(at("endpoints", i)+".addresses[0]", ep.Addresses[0], reason)
+			continue
+		}
+		out = append(out, cluster.Endpoint{
+			Addr:        a,
+			Node:        c.Strings.Of(ptr.Deref(ep.NodeName, "")),
+			Ready:       ptr.Deref(ep.Conditions.Ready, true),
+			Serving:     ptr.Deref(ep.Conditions.Serving, true),
+			Terminating: ptr.Deref(ep.Conditions.Terminating, false),
+			Hints:       c.hints(ep.Hints),
+		})
+	}
+	return out
+}
+
+// endpointAddr reads the address of an endpoint, or says what is wrong with it.
+func endpointAddr(text string) (netip.Addr, string) {
+	a, ok := parseAddr(text)
+	if !ok {
+		return a, wantAddress
+	}
+	return a, remoteFault(a)
+}
+
+// hints converts topology hints; empty lists are no hint.
+func (c Converter) hints(h *discoveryv1.EndpointHints) *cluster.Hints {
+	if h == nil || len(h.ForZones) == 0 && len(h.ForNodes) == 0 {
+		return nil
+	}
+	out := &cluster.Hints{}
+	for _, z := range h.ForZones {
+		out.Zones = append(out.Zones, c.Strings.Of(z.Name))
+	}
+	for _, node := range h.ForNodes {
+		out.Nodes = append(out.Nodes, c.Strings.Of(node.Name))
+	}
+	return out
+}
