@@ -1,0 +1,187 @@
+//go:build linux
+
+package lab
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+// Flow is a connection, or for UDP a client that keeps its source port. It is
+// used by one goroutine.
+type Flow struct {
+	probe  Probe
+	socket *socket
+	hello  Result
+	assoc  *association // of SCTP
+}
+
+// Open connects and keeps the connection. For UDP nothing is sent yet. The flow
+// is nil when there is none; the result says why.
+func (h *Host) Open(p Probe) (*Flow, Result) {
+	start := time.Now()
+	if p.Timeout == 0 {
+		p.Timeout = h.world.options.Timeout
+	}
+	f, err := h.connect(p)
+	r := judge(err)
+	if f != nil {
+		r = f.hello
+		r.Local = f.socket.local
+	}
+	r.Took = time.Since(start)
+	return f, r
+}
+
+func (h *Host) connect(p Probe) (*Flow, error) {
+	deadline := time.Now().Add(p.Timeout)
+	s, err := h.open(p)
+	if err != nil {
+		return nil, err
+	}
+	f := &Flow{probe: p, socket: s}
+	if err = s.connect(p, deadline); err == nil {
+		err = f.greet(deadline)
+	}
+	if err != nil {
+		s.close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// greet learns who is at the other end, where the protocol has a beginning.
+func (f *Flow) greet(deadline time.Time) error {
+	switch f.probe.Protocol {
+	case TCP:
+		return f.greetTCP(deadline)
+	case SCTP:
+		return f.greetSCTP(deadline)
+	}
+	return nil
+}
+
+func (f *Flow) greetTCP(deadline time.Time) error {
+	var line []byte
+	b := make([]byte, 256)
+	for {
+		n, err := f.socket.read(b, deadline)
+		if err != nil {
+			return fmt.Errorf("read from %s: %w", f.probe.To, err)
+		}
+		if n == 0 {
+			return fmt.Errorf("%s closed the connection", f.probe.To)
+		}
+		line = append(line, b[:n]...)
+		if r, _, ok := readIdentity(line); ok {
+			f.hello = r
+			return nil
+		}
+	}
+}
+
+// Ask sends something and waits for the answer, for as long as the probe's
+// Timeout. Without a payload it sends a few bytes of its own.
+func (f *Flow) Ask(payload []byte) Result {
+	return f.AskWithin(payload, f.probe.Timeout)
+}
+
+// AskWithin is Ask with a timeout of its own.
+func (f *Flow) AskWithin(payload []byte, timeout time.Duration) Result {
+	start := time.Now()
+	deadline := start.Add(timeout)
+	var r Result
+	var err error
+	switch f.probe.Protocol {
+	case TCP:
+		r, err = f.askTCP(payload, deadline)
+	case SCTP:
+		r, err = f.askSCTP(payload, deadline)
+	case ping:
+		r, err = f.askPing(payload, deadline)
+	default:
+		r, err = f.askUDP(payload, deadline)
+	}
+	if err != nil {
+		r = judge(fmt.Errorf("ask %s: %w", f.probe.To, err))
+	}
+	r.Local, r.Took = f.socket.local, time.Since(start)
+	return r
+}
+
+// Close ends the flow.
+func (f *Flow) Close() { f.socket.close() }
+
+// nonce marks a message, so that a late answer to another is not taken for its.
+func nonce(payload []byte) []byte {
+	return append(fmt.Appendf(nil, "%016x", rand.Uint64()), payload...)
+}
+
+func (f *Flow) askTCP(payload []byte, deadline time.Time) (Result, error) {
+	message := nonce(payload)
+	written := make(chan error, 1)
+	if len(message) > 1<<14 { // both directions at once, or full buffers stop both ends
+		go func() { written <- f.socket.write(message, deadline) }()
+	} else {
+		written <- f.socket.write(message, deadline)
+	}
+	var got []byte
+	b := make([]byte, 1<<16)
+	for len(got) < len(message) {
+		n, err := f.socket.read(b, deadline)
+		if err == nil && n == 0 {
+			err = fmt.Errorf("closed after %d of %d bytes", len(got), len(message))
+		}
+		if err != nil {
+			return Result{}, err
+		}
+		got = append(got, b[:n]...)
+	}
+	r := f.hello
+	r.Echoed = bytes.Equal(got, message)
+	return r, <-written
+}
+
+func (f *Flow) askUDP(payload []byte, deadline time.Time) (Result, error) {
+	message := nonce(payload)
+	if err := f.socket.write(message, deadline); err != nil {
+		return Result{}, err
+	}
+	b := make([]byte, 1<<16)
+	for {
+		n, err := f.socket.read(b, deadline)
+		if err != nil {
+			return Result{}, err
+		}
+		r, rest, ok := readIdentity(b[:n])
+		if !ok || len(rest) < 16 || !bytes.Equal(rest[:16], message[:16]) {
+			continue
+		}
+		r.Echoed = bytes.Equal(rest, message)
+		return r, nil
+	}
+}
+
+// askPing sends an ICMP echo request; the kernel fills in identifier and checksum.
+func (f *Flow) askPing(payload []byte, deadline time.Time) (Result, error) {
+	request, reply := byte(8), byte(0)
+	if f.probe.To.Addr().Is6() {
+		request, reply = 128, 129
+	}
+	message := append([]byte{request, 0, 0, 0, 0, 0, 0, 1}, nonce(payload)...)
+	if err := f.socket.write(message, deadline); err != nil {
+		return Result{}, err
+	}
+	b := make([]byte, 1<<16)
+	for {
+		n, err := f.socket.read(b, deadline)
+		if err != nil {
+			return Result{}, err
+		}
+		if n >= 8 && b[0] == reply && bytes.Equal(b[8:n], message[8:]) {
+			return Result{Outcome: Answered, Backend: f.probe.To, Source: f.socket.local, Echoed: true}, nil
+		}
+	}
+}

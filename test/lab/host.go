@@ -1,0 +1,168 @@
+//go:build linux
+
+package lab
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// machine is one network namespace and what runs in it.
+type machine struct {
+	*namespace
+	name    string
+	world   *world
+	outside bool     // it is several hosts
+	node    *machine // of a pod
+	inner   string   // of a pod: its interface on the node
+
+	addrs4, addrs6 netip.Addr // of a node: how others reach it
+
+	mu      sync.Mutex
+	closers []func()              // what runs here, to be ended before the namespace
+	sctp    map[string]*sctpStack // by family
+	closed  bool
+}
+
+// Host is a machine in the lab, seen from one test: a node, a pod, or an
+// address of the outside.
+type Host struct {
+	*machine
+	t     T
+	addrs []netip.Addr
+}
+
+// For is the same host on behalf of another test.
+func (h *Host) For(t T) *Host { return &Host{machine: h.machine, t: t, addrs: h.addrs} }
+
+// Name says which host it is, for messages.
+func (h *Host) Name() string { return h.name }
+
+// Addr is the first address of the family of like.
+func (h *Host) Addr(like netip.Addr) netip.Addr {
+	for _, a := range h.addrs {
+		if a.Is4() == like.Is4() {
+			return a
+		}
+	}
+	return netip.Addr{}
+}
+
+// Addr4 is the first IPv4 address.
+func (h *Host) Addr4() netip.Addr { return h.Addr(netip.IPv4Unspecified()) }
+
+// Addr6 is the first IPv6 address.
+func (h *Host) Addr6() netip.Addr { return h.Addr(netip.IPv6Unspecified()) }
+
+// Addrs are the addresses the host was made with.
+func (h *Host) Addrs() []netip.Addr { return h.addrs }
+
+// NetNSFD is a descriptor of the host's network namespace, valid until the host
+// goes. It is what nftables.WithNetNSFd and the like want.
+func (h *Host) NetNSFD() int { return h.fd }
+
+// NetNSPath names the host's network namespace in a way that works in this
+// process and its children.
+func (h *Host) NetNSPath() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), h.fd) }
+
+// Do runs f on a thread in the host's namespace. Sockets that f opens and
+// processes that it starts stay there; goroutines that it starts do not.
+func (h *Host) Do(f func() error) error { return h.do(f) }
+
+// Run runs a program in the host's namespace and returns what it printed. Input
+// is the program's standard input.
+func (h *Host) Run(input string, argv ...string) (string, error) {
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Stdin = strings.NewReader(input)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
+	var out []byte
+	err := h.do(func() error {
+		var err error
+		out, err = cmd.CombinedOutput()
+		return err
+	})
+	if err != nil {
+		return string(out), fmt.Errorf("run %s on %s: %w: %s", strings.Join(argv, " "), h.name, err, out)
+	}
+	return string(out), nil
+}
+
+// MustRun is Run without input, and ends the test on an error.
+func (h *Host) MustRun(argv ...string) string {
+	h.t.Helper()
+	out, err := h.Run("", argv...)
+	if err != nil {
+		h.t.Fatalf("%v", err)
+	}
+	return out
+}
+
+// Nft applies rules in nft's language, in one transaction.
+func (h *Host) Nft(rules string) {
+	h.t.Helper()
+	if _, err := h.Run(rules, "nft", "-f", "-"); err != nil {
+		h.t.Fatalf("%v", err)
+	}
+}
+
+// Start starts a program in the host's namespace; it dies with the test. Wait
+// returns what cmd.Wait does.
+func (h *Host) Start(cmd *exec.Cmd) (wait func() error, err error) {
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Pdeathsig = unix.SIGKILL
+	started, done := make(chan error, 1), make(chan error, 1)
+	ended, over := context.WithCancel(context.Background())
+	go func() {
+		defer over()
+		_ = h.do(func() error { // the program dies with the thread that started it: stay
+			err := cmd.Start()
+			started <- err
+			if err == nil {
+				done <- cmd.Wait()
+			}
+			return err
+		})
+	}()
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("start %s on %s: %w", cmd.Path, h.name, err)
+	}
+	h.onClose(func() {
+		_ = cmd.Process.Kill() // ended already: fine
+		<-ended.Done()
+	})
+	return sync.OnceValue(func() error { return <-done }), nil
+}
+
+// onClose has f called before the test or the machine ends, whichever is first.
+func (h *Host) onClose(f func()) {
+	once := sync.OnceFunc(f)
+	h.t.Cleanup(once)
+	h.machine.mu.Lock()
+	defer h.machine.mu.Unlock()
+	h.closers = append(h.closers, once)
+}
+
+// shut ends everything on the machine.
+func (m *machine) shut() {
+	m.mu.Lock()
+	closers, closed := m.closers, m.closed
+	m.closers, m.closed = nil, true
+	m.mu.Unlock()
+	if closed {
+		return
+	}
+	for _, f := range closers {
+		f()
+	}
+	m.namespace.close()
+}

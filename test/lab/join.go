@@ -1,0 +1,201 @@
+//go:build linux
+
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+)
+
+// uplink is a node's and a pod's own interface.
+const uplink = "eth0"
+
+// joinNode puts a node on the LAN. The first node is the one others send to
+// what they have no route for. The world is locked.
+func (w *world) joinNode(h *Host) error {
+	outside := w.nodes[0]
+	c := &cable{nearName: fmt.Sprintf("lan%d", w.serial.Add(1)), farName: uplink}
+	if err := outside.connect(h.machine, c); err != nil {
+		return err
+	}
+	br, err := outside.link(lan)
+	if err != nil {
+		return err
+	}
+	if err := outside.links.LinkSetMaster(c.near, br); err != nil {
+		return fmt.Errorf("put %s on the bridge: %w", h.name, err)
+	}
+	for _, a := range h.addrs {
+		if err := h.assign(c.far, subnet(a)); err != nil {
+			return err
+		}
+	}
+	h.addrs4, h.addrs6 = h.Addr4(), h.Addr6()
+	if err := w.routeNode(h, c.far, br); err != nil {
+		return err
+	}
+	if err := h.addBridge(w.options.Bridge); err != nil {
+		return err
+	}
+	w.nodes = append(w.nodes, h.machine)
+	for a, pod := range w.pods {
+		if err := h.reach(a, pod.node); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *world) routeNode(h *Host, eth, br netlink.Link) error {
+	outside := w.nodes[0]
+	first := len(w.nodes) == 1
+	for _, router := range parse(routerAddr4, routerAddr6) {
+		own := h.addrs4
+		if router.Is6() {
+			own = h.addrs6
+		}
+		if !own.IsValid() {
+			continue
+		}
+		if first {
+			err := errors.Join(h.via(eth, anything(router), router), outside.via(br, anything(router), own))
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		if err := h.viaFirst(eth, router); err != nil {
+			return err
+		}
+	}
+	return w.reachSecondaries(h, br)
+}
+
+// viaFirst routes another node: the outside's own addresses through the outside,
+// all else through the node under test.
+func (h *Host) viaFirst(eth netlink.Link, router netip.Addr) error {
+	first := h.world.nodes[1].reachedAt(router)
+	clients := netip.MustParsePrefix("203.0.113.0/24")
+	if router.Is6() {
+		clients = netip.MustParsePrefix("2001:db8:113::/64")
+	}
+	return errors.Join(h.via(eth, clients, router), h.via(eth, anything(router), first))
+}
+
+// reachSecondaries tells the outside the way to addresses of a node that are not
+// in the LAN's subnet.
+func (w *world) reachSecondaries(h *Host, br netlink.Link) error {
+	for _, a := range h.addrs {
+		next := h.Addr(a)
+		if a == next {
+			continue
+		}
+		if err := w.nodes[0].via(br, alone(a), next); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *machine) reachedAt(like netip.Addr) netip.Addr {
+	if like.Is4() {
+		return m.addrs4
+	}
+	return m.addrs6
+}
+
+func (m *machine) addBridge(name string) error {
+	if name == "" {
+		return nil
+	}
+	br := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name, HardwareAddr: m.world.mac()}}
+	if err := m.links.LinkAdd(br); err != nil {
+		return fmt.Errorf("add bridge %s to %s: %w", name, m.name, err)
+	}
+	return m.links.LinkSetUp(br)
+}
+
+// joinPod connects a pod to its node and tells everybody where it is. The world
+// is locked.
+func (w *world) joinPod(h *Host) error {
+	h.inner = fmt.Sprintf("%s%06x", w.options.VethPrefix, w.serial.Add(1))
+	c := &cable{nearName: h.inner, farName: uplink}
+	if err := h.node.connect(h.machine, c); err != nil {
+		return err
+	}
+	side := c.near
+	if w.options.Bridge != "" {
+		br, err := h.node.link(w.options.Bridge)
+		if err != nil {
+			return err
+		}
+		if err := h.node.links.LinkSetMaster(c.near, br); err != nil {
+			return fmt.Errorf("put %s on %s: %w", h.name, w.options.Bridge, err)
+		}
+		side = br
+	}
+	for _, a := range h.addrs {
+		if err := w.addPodAddr(h.machine, a, [2]netlink.Link{side, c.far}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addPodAddr gives a pod an address; ends are the node's and the pod's interface.
+func (w *world) addPodAddr(pod *machine, a netip.Addr, ends [2]netlink.Link) error {
+	node, eth := ends[0], ends[1]
+	err := errors.Join(
+		pod.assign(eth, alone(a)),
+		pod.knows(eth, gateway(a), node.Attrs().HardwareAddr),
+		pod.via(eth, anything(a), gateway(a)),
+		pod.node.knows(node, a, eth.Attrs().HardwareAddr),
+		pod.node.via(node, alone(a), netip.Addr{}),
+	)
+	if err != nil {
+		return err
+	}
+	w.pods[a] = pod
+	for _, m := range w.nodes {
+		if m == pod.node {
+			continue
+		}
+		if err := m.reach(a, pod.node); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reach routes a pod's address to the node that the pod is on.
+func (m *machine) reach(pod netip.Addr, node *machine) error {
+	name := uplink
+	if m == m.world.nodes[0] {
+		name = lan
+	}
+	link, err := m.link(name)
+	if err != nil {
+		return err
+	}
+	return m.via(link, alone(pod), node.reachedAt(pod))
+}
+
+// forget takes a pod or node that ends out of what the others know.
+func (w *world) forget(gone *machine) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.nodes = slices.DeleteFunc(w.nodes, func(m *machine) bool { return m == gone })
+	for a, pod := range w.pods {
+		if pod != gone {
+			continue
+		}
+		delete(w.pods, a)
+		for _, m := range w.nodes {
+			_ = m.links.RouteDel(&netlink.Route{Dst: ipnet(alone(a))}) // gone with its link: fine
+		}
+	}
+}

@@ -1,0 +1,171 @@
+//go:build linux
+
+package lab
+
+import (
+	"fmt"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// T is who a lab reports to: a test or benchmark, or a program that brings its
+// own. Fatalf does not return.
+type T interface {
+	Helper()
+	Fatalf(format string, args ...any)
+	Logf(format string, args ...any)
+	Cleanup(func())
+}
+
+// Options say how a lab differs from the ordinary one.
+type Options struct {
+	// Bridge, if set, names the bridge that local pods of every node hang on
+	// ("cbr0"). Without it each pod has a veth of its own.
+	Bridge string
+
+	// VethPrefix begins the names of pods' interfaces on the node; "veth" if empty.
+	VethPrefix string
+
+	// Timeout is how long an answer is waited for; two seconds if zero.
+	Timeout time.Duration
+}
+
+// Soon is a Timeout for packets that are expected to be dropped.
+const Soon = 150 * time.Millisecond
+
+// Lab is a cluster in namespaces. Its methods may be used by several goroutines.
+type Lab struct {
+	NodeA   *Host // the node under test
+	NodeB   *Host // another node
+	Outside *Host // a client outside of the cluster; routes between everything
+	Blocked *Host // another address of Outside, for clients to be turned away
+
+	*world
+	t T
+}
+
+// world is what the views of one lab share.
+type world struct {
+	options Options
+	serial  atomic.Uint32
+
+	mu    sync.Mutex
+	nodes []*machine // with the outside first
+	pods  map[netip.Addr]*machine
+}
+
+// Addresses of the ordinary lab.
+const (
+	outsideAddr4, outsideAddr6 = "203.0.113.2", "2001:db8:113::2"
+	blockedAddr4, blockedAddr6 = "203.0.113.130", "2001:db8:113::130"
+	routerAddr4, routerAddr6   = "192.168.0.1", "2001:db8::fe"
+)
+
+// New builds a lab that goes when t ends.
+func New(t T, o Options) *Lab {
+	t.Helper()
+	if o.VethPrefix == "" {
+		o.VethPrefix = "veth"
+	}
+	if o.Timeout == 0 {
+		o.Timeout = 2 * time.Second
+	}
+	l := &Lab{t: t, world: &world{options: o, pods: map[netip.Addr]*machine{}}}
+	outside := l.machine("outside")
+	outside.outside = true
+	if err := outside.route(); err != nil {
+		t.Fatalf("build the outside: %v", err)
+	}
+	l.nodes = append(l.nodes, outside)
+	l.Outside = &Host{t: t, machine: outside, addrs: parse(outsideAddr4, outsideAddr6)}
+	l.Blocked = &Host{t: t, machine: outside, addrs: parse(blockedAddr4, blockedAddr6)}
+	l.NodeA = l.Node("node-a", "192.168.0.2", "2001:db8::1", "192.168.1.2", "2001:db8:1::2")
+	l.NodeB = l.Node("node-b", "192.168.0.3", "2001:db8::3")
+	return l
+}
+
+// For is the same lab on behalf of another test: what that test adds to it goes
+// when that test ends, and failures are that test's.
+func (l *Lab) For(t T) *Lab {
+	return &Lab{
+		NodeA: l.NodeA.For(t), NodeB: l.NodeB.For(t),
+		Outside: l.Outside.For(t), Blocked: l.Blocked.For(t),
+		world: l.world, t: t,
+	}
+}
+
+// Node adds a node. The first address of each family is the one it uses itself.
+func (l *Lab) Node(name string, addrs ...string) *Host {
+	l.t.Helper()
+	h := &Host{t: l.t, machine: l.machine(name), addrs: parse(addrs...)}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.joinNode(h); err != nil {
+		l.t.Fatalf("add node %s: %v", name, err)
+	}
+	l.t.Cleanup(func() { l.forget(h.machine) })
+	return h
+}
+
+// Pod adds a pod with these addresses to a node. All hosts reach it.
+func (l *Lab) Pod(node *Host, addrs ...string) *Host {
+	l.t.Helper()
+	if len(addrs) == 0 {
+		l.t.Fatalf("a pod needs an address")
+	}
+	h := &Host{t: l.t, machine: l.machine("pod-" + addrs[0]), addrs: parse(addrs...)}
+	h.node = node.machine
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.joinPod(h); err != nil {
+		l.t.Fatalf("add pod %s: %v", addrs[0], err)
+	}
+	l.t.Cleanup(func() { l.forget(h.machine) })
+	return h
+}
+
+// machine makes a namespace that is closed when the test ends.
+func (l *Lab) machine(name string) *machine {
+	l.t.Helper()
+	n, err := newNamespace()
+	if err != nil {
+		l.t.Fatalf("make %s: %v", name, err)
+	}
+	m := &machine{namespace: n, name: name, world: l.world}
+	l.t.Cleanup(m.shut)
+	return m
+}
+
+// parse panics on a bad address, which is a mistake in the test's text.
+func parse(addrs ...string) []netip.Addr {
+	out := make([]netip.Addr, 0, len(addrs))
+	for _, a := range addrs {
+		out = append(out, netip.MustParseAddr(a))
+	}
+	return out
+}
+
+// Analog is the IPv6 address that stands for an IPv4 one in the lab: that of the
+// same host, node or service, so that a scenario is written once. It keeps the
+// digits: 10.180.0.1 is fd00:10:180::1.
+func Analog(a netip.Addr) netip.Addr {
+	switch a.String() {
+	case "192.168.0.2":
+		return netip.MustParseAddr("2001:db8::1")
+	case "192.168.0.3":
+		return netip.MustParseAddr("2001:db8::3")
+	case "192.168.1.2":
+		return netip.MustParseAddr("2001:db8:1::2")
+	case "0.0.0.0":
+		return netip.IPv6Unspecified()
+	case "127.0.0.1":
+		return netip.IPv6Loopback()
+	}
+	b := a.As4()
+	if b[0] == 203 && b[1] == 0 && b[2] == 113 {
+		return netip.MustParseAddr(fmt.Sprintf("2001:db8:113::%d", b[3]))
+	}
+	return netip.MustParseAddr(fmt.Sprintf("fd00:%d:%d:%d::%d", b[0], b[1], b[2], b[3]))
+}

@@ -1,0 +1,146 @@
+//go:build linux
+
+package lab
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+const threadNamespace = "/proc/thread-self/ns/net"
+
+// namespace is a network namespace that lives as long as its descriptor and the
+// sockets opened in it.
+type namespace struct {
+	fd    int
+	links *netlink.Handle
+}
+
+// sysctls hold in every namespace, before its first link. Everything forwards,
+// no address waits for duplicate detection, paths may be asymmetric, and ICMP
+// errors are not rationed: tests provoke many.
+var sysctls = [...][2]string{
+	{"net/ipv4/ip_forward", "1"},
+	{"net/ipv4/conf/all/rp_filter", "0"},
+	{"net/ipv4/conf/default/rp_filter", "0"},
+	{"net/ipv4/conf/all/send_redirects", "0"},
+	{"net/ipv4/conf/default/send_redirects", "0"},
+	{"net/ipv4/conf/all/route_localnet", "0"},
+	{"net/ipv4/conf/default/route_localnet", "0"},
+	{"net/ipv4/icmp_ratelimit", "0"},
+	{"net/ipv4/ping_group_range", "0 0"},
+	{"net/ipv6/conf/all/disable_ipv6", "0"},
+	{"net/ipv6/conf/default/disable_ipv6", "0"},
+	{"net/ipv6/conf/all/forwarding", "1"},
+	{"net/ipv6/conf/default/accept_dad", "0"},
+	{"net/ipv6/conf/default/accept_ra", "0"},
+	{"net/ipv6/icmp/ratelimit", "0"},
+}
+
+// newNamespace makes a namespace with lo up.
+func newNamespace() (*namespace, error) {
+	runtime.LockOSThread()
+	home, err := currentNamespace()
+	if err != nil {
+		return nil, err
+	}
+	defer home.close()
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return nil, refusal(err)
+	}
+	n, err := currentNamespace()
+	if err != nil {
+		return nil, err // the thread ends with its goroutine: it is still locked
+	}
+	if err := home.enter(); err != nil {
+		n.close()
+		return nil, err
+	}
+	runtime.UnlockOSThread()
+	if err := n.prepare(); err != nil {
+		n.close()
+		return nil, err
+	}
+	return n, nil
+}
+
+// currentNamespace is the namespace the calling thread is in.
+func currentNamespace() (*namespace, error) {
+	fd, err := unix.Open(threadNamespace, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open own network namespace: %w", err)
+	}
+	return &namespace{fd: fd}, nil
+}
+
+func (n *namespace) enter() error {
+	if err := unix.Setns(n.fd, unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("enter network namespace: %w", err)
+	}
+	return nil
+}
+
+// do runs f on a thread that is in the namespace. Sockets and processes f makes
+// stay in it; goroutines f starts do not run in it.
+func (n *namespace) do(f func() error) error {
+	runtime.LockOSThread()
+	back, err := currentNamespace()
+	if err != nil {
+		runtime.UnlockOSThread()
+		return err
+	}
+	defer back.close()
+	if err := n.enter(); err != nil {
+		runtime.UnlockOSThread()
+		return err
+	}
+	defer func() {
+		if back.enter() == nil {
+			runtime.UnlockOSThread() // otherwise the thread must end with the goroutine
+		}
+	}()
+	return f()
+}
+
+// prepare sets the sysctls, opens netlink and brings lo up.
+func (n *namespace) prepare() error {
+	err := n.do(func() error {
+		if err := writeSysctls(); err != nil {
+			return err
+		}
+		var err error
+		n.links, err = netlink.NewHandle(unix.NETLINK_ROUTE)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("prepare network namespace: %w", err)
+	}
+	lo, err := n.links.LinkByName("lo")
+	if err != nil {
+		return fmt.Errorf("find lo: %w", err)
+	}
+	if err := n.links.LinkSetUp(lo); err != nil {
+		return fmt.Errorf("bring lo up: %w", err)
+	}
+	return nil
+}
+
+func writeSysctls() error {
+	for _, s := range sysctls {
+		if err := os.WriteFile("/proc/sys/"+s[0], []byte(s[1]), 0); err != nil {
+			return fmt.Errorf("set sysctl: %w", err)
+		}
+	}
+	return nil
+}
+
+func (n *namespace) close() {
+	if n.links != nil {
+		n.links.Close()
+	}
+	_ = unix.Close(n.fd)
+}

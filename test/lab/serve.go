@@ -1,0 +1,184 @@
+//go:build linux
+
+package lab
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Server answers on one port of a host, on all its addresses: it says who it is
+// and whom it sees, and sends back what it is sent.
+type Server struct {
+	count atomic.Int64
+	mu    sync.Mutex
+	open  map[io.Closer]bool
+	ended bool
+	wait  sync.WaitGroup
+}
+
+// Count is how many connections, datagrams or associations came in.
+func (s *Server) Count() int { return int(s.count.Load()) }
+
+// Close stops the server and ends its connections.
+func (s *Server) Close() {
+	s.mu.Lock()
+	s.ended = true
+	for c := range s.open {
+		_ = c.Close() // nobody is left to care
+	}
+	s.mu.Unlock()
+	s.wait.Wait()
+}
+
+// keep notes what to close; it reports false when the server has ended.
+func (s *Server) keep(c io.Closer) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		_ = c.Close()
+		return false
+	}
+	s.open[c] = true
+	return true
+}
+
+func (s *Server) drop(c io.Closer) {
+	_ = c.Close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.open, c)
+}
+
+// Serve answers on a port, in both families, until the test ends.
+func (h *Host) Serve(p Protocol, port uint16) *Server {
+	h.t.Helper()
+	s := &Server{open: map[io.Closer]bool{}}
+	start := map[Protocol]func(string, uint16, *Server) error{
+		TCP: h.serveTCP, UDP: h.serveUDP, SCTP: h.serveSCTP,
+	}[p]
+	if start == nil {
+		h.t.Fatalf("no server for %s", p)
+	}
+	h.onClose(s.Close)
+	for _, family := range []string{"4", "6"} {
+		if err := start(family, port, s); err != nil {
+			h.t.Fatalf("serve %s port %d on %s: %v", p, port, h.name, err)
+		}
+	}
+	return s
+}
+
+func (h *Host) serveTCP(family string, port uint16, s *Server) error {
+	var config net.ListenConfig
+	config.SetMultipathTCP(false)
+	var l net.Listener
+	err := h.do(func() error {
+		var err error
+		l, err = config.Listen(context.Background(), "tcp"+family, fmt.Sprintf(":%d", port))
+		return err
+	})
+	if err != nil || !s.keep(l) {
+		return err
+	}
+	s.wait.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			s.count.Add(1)
+			s.wait.Go(func() { s.answer(conn) })
+		}
+	})
+	return nil
+}
+
+// answer talks to one TCP client. Errors are the client's to notice.
+func (s *Server) answer(conn net.Conn) {
+	if !s.keep(conn) {
+		return
+	}
+	defer s.drop(conn)
+	local, remote := conn.LocalAddr().(*net.TCPAddr), conn.RemoteAddr().(*net.TCPAddr)
+	if _, err := conn.Write(identity(local.AddrPort(), remote.AddrPort())); err != nil {
+		return
+	}
+	_, _ = io.Copy(conn, struct{ io.Reader }{conn})
+}
+
+func (h *Host) serveUDP(family string, port uint16, s *Server) error {
+	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		return askDestination(family, c)
+	}}
+	var l net.PacketConn
+	err := h.do(func() error {
+		var err error
+		l, err = config.ListenPacket(context.Background(), "udp"+family, fmt.Sprintf(":%d", port))
+		return err
+	})
+	if err != nil || !s.keep(l) {
+		return err
+	}
+	conn := l.(*net.UDPConn)
+	s.wait.Go(func() {
+		b, oob := make([]byte, 1<<16), make([]byte, 128)
+		for {
+			n, oobn, _, client, err := conn.ReadMsgUDPAddrPort(b, oob)
+			if err != nil {
+				return
+			}
+			s.count.Add(1)
+			to := destination(oob[:oobn])
+			reply := append(identity(netip.AddrPortFrom(to, port), client), b[:n]...)
+			_, _, _ = conn.WriteMsgUDPAddrPort(reply, from(to), client) // the client notices
+		}
+	})
+	return nil
+}
+
+// askDestination has the kernel say which address a packet was sent to.
+func askDestination(family string, c syscall.RawConn) error {
+	level, option := unix.SOL_IP, unix.IP_PKTINFO
+	if family == "6" {
+		level, option = unix.SOL_IPV6, unix.IPV6_RECVPKTINFO
+	}
+	var set error
+	if err := c.Control(func(fd uintptr) { set = unix.SetsockoptInt(int(fd), level, option, 1) }); err != nil {
+		return fmt.Errorf("reach socket: %w", err)
+	}
+	return set
+}
+
+// destination is the address a packet was sent to.
+func destination(oob []byte) netip.Addr {
+	messages, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return netip.Addr{}
+	}
+	for _, m := range messages {
+		switch {
+		case m.Header.Level == unix.SOL_IP && m.Header.Type == unix.IP_PKTINFO && len(m.Data) >= 12:
+			return netip.AddrFrom4([4]byte(m.Data[8:12]))
+		case m.Header.Level == unix.SOL_IPV6 && m.Header.Type == unix.IPV6_PKTINFO && len(m.Data) >= 16:
+			return netip.AddrFrom16([16]byte(m.Data[:16]))
+		}
+	}
+	return netip.Addr{}
+}
+
+// from is the control message that sends a packet from an address.
+func from(a netip.Addr) []byte {
+	if a.Is4() {
+		return unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: a.As4()})
+	}
+	return unix.PktInfo6(&unix.Inet6Pktinfo{Addr: a.As16()})
+}
