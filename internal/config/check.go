@@ -1,0 +1,128 @@
+package config
+
+import (
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	netutils "k8s.io/utils/net"
+
+	"k8s.io/kube-proxy/config/v1alpha1"
+)
+
+// check turns a v1alpha1 configuration into a Config and collects what is
+// wrong with it.
+type check struct {
+	config   *v1alpha1.KubeProxyConfiguration
+	file     *document         // nil: none
+	byFlag   map[string]string // path of a field -> the flag that set it
+	own      ownFlags
+	given    map[string]string
+	problems []Problem
+	warnings []string
+}
+
+// problem says what is wrong with the field at path, in the name of whoever
+// set it.
+func (c *check) problem(path, reason string) {
+	root, _, _ := strings.Cut(path, "[")
+	if flag, ok := c.byFlag[root]; ok {
+		c.problems = append(c.problems, Problem{Field: "--" + flag, Reason: reason})
+		return
+	}
+	p := Problem{Field: kind + "." + path, Reason: reason}
+	if c.file != nil {
+		p.File, p.Line = c.file.name, c.file.lines[path]
+	}
+	c.problems = append(c.problems, p)
+}
+
+func (c *check) flagProblem(flag, reason string) {
+	c.problems = append(c.problems, Problem{Field: "--" + flag, Reason: reason})
+}
+
+func (c *check) warn(format string, args ...any) {
+	c.warnings = append(c.warnings, fmt.Sprintf(format, args...))
+}
+
+// said reports whether a flag or the file sets the field, be it to nothing.
+func (c *check) said(path string) bool {
+	return c.byFlag[path] != "" || c.file != nil && c.file.lines[path] != 0
+}
+
+// name is what to call the field in a sentence.
+func (c *check) name(path string) string {
+	if flag, ok := c.byFlag[path]; ok {
+		return "--" + flag
+	}
+	return path
+}
+
+// between returns n if it is in the range, and complains if not.
+func (c *check) between(path string, n *int32, low, high int32) int {
+	if *n < low || *n > high {
+		c.problem(path, invalid(*n, fmt.Sprintf("must be %d to %d", low, high)))
+		return 0
+	}
+	return int(*n)
+}
+
+func (c *check) notNegative(path string, d time.Duration) time.Duration {
+	if d < 0 {
+		c.problem(path, invalid(d, "must be 0 or more"))
+	}
+	return d
+}
+
+func (c *check) positive(path string, d time.Duration) time.Duration {
+	if d <= 0 {
+		c.problem(path, invalid(d, "must be more than 0"))
+	}
+	return d
+}
+
+func (c *check) oneOf(path, value string, choices []string) {
+	if !slices.Contains(choices, value) {
+		c.problem(path, fmt.Sprintf("Unsupported value: %q: must be one of %s%s", value, strings.Join(choices, ", "), alike(value, choices)))
+	}
+}
+
+func (c *check) cidr(path, text string) (netip.Prefix, bool) {
+	p, err := parseCIDR(text)
+	if err != nil {
+		c.problem(path, invalid(text, "must be a CIDR such as 10.0.0.0/8 or fd00::/48"))
+	}
+	return p, err == nil
+}
+
+// device checks the name of a network interface, or the beginning of one.
+func (c *check) device(path, name string, mode v1alpha1.LocalMode) string {
+	switch {
+	case name == "":
+		c.problem(path, "Required value: detectLocalMode "+string(mode)+" needs it")
+	case !regexp.MustCompile(`^[^\s/]{1,15}$`).MatchString(name):
+		c.problem(path, invalid(name, "must be the name of a network interface: at most 15 bytes without spaces and slashes"))
+	}
+	return name
+}
+
+// parseAddr takes an address as Kubernetes always did: leading zeros in IPv4
+// are ignored. A zone is refused.
+func parseAddr(text string) (netip.Addr, bool) {
+	addr, ok := netip.AddrFromSlice(netutils.ParseIPSloppy(text))
+	return addr.Unmap(), ok
+}
+
+// parseCIDR takes a range with host bits set for the range they are in, and
+// leading zeros as parseAddr does.
+func parseCIDR(text string) (netip.Prefix, error) {
+	_, got, err := netutils.ParseCIDRSloppy(text)
+	if err != nil {
+		return netip.Prefix{}, err
+	}
+	p, err := netip.ParsePrefix(got.String())
+	return p.Masked(), err
+}

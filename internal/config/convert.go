@@ -1,0 +1,179 @@
+package config
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+)
+
+// longestMinSync bounds the time changes may wait: a longer one is a mistake.
+const longestMinSync = time.Hour
+
+// section sets what the file says for each mode on its own. Modes that
+// v1alpha1 has no section for use that of nftables.
+func (c *check) section(cfg *Config) {
+	in := c.config
+	path, bitPath, bit := "nftables", "nftables.masqueradeBit", in.NFTables.MasqueradeBit
+	sync, least, all := in.NFTables.SyncPeriod, in.NFTables.MinSyncPeriod, in.NFTables.MasqueradeAll
+	switch cfg.Mode {
+	case "iptables":
+		path, bitPath, bit = "iptables", "iptables.masqueradeBit", in.IPTables.MasqueradeBit
+		sync, least, all = in.IPTables.SyncPeriod, in.IPTables.MinSyncPeriod, in.IPTables.MasqueradeAll
+	case "ipvs": // shares what is not about time with iptables
+		path, bitPath, bit = "ipvs", "iptables.masqueradeBit", in.IPTables.MasqueradeBit
+		sync, least, all = in.IPVS.SyncPeriod, in.IPVS.MinSyncPeriod, in.IPTables.MasqueradeAll
+	}
+	cfg.MasqueradeAll = all
+	cfg.MasqueradeMark = 1 << c.between(bitPath, bit, 0, 31)
+	cfg.SyncPeriod = c.positive(path+".syncPeriod", sync.Duration)
+	cfg.MinSyncPeriod = c.notNegative(path+".minSyncPeriod", least.Duration)
+	switch {
+	case cfg.MinSyncPeriod > longestMinSync:
+		c.problem(path+".minSyncPeriod", invalid(least.Duration, "must be at most 1h"))
+	case cfg.SyncPeriod > 0 && cfg.MinSyncPeriod > cfg.SyncPeriod:
+		c.problem(path+".minSyncPeriod", invalid(least.Duration, fmt.Sprintf("must be at most %s, which is %v", c.name(path+".syncPeriod"), cfg.SyncPeriod)))
+	}
+}
+
+func (c *check) client() Client {
+	in := c.config.ClientConnection
+	if in.Burst < 0 {
+		c.problem("clientConnection.burst", invalid(in.Burst, "must be 0 or more"))
+	}
+	return Client{
+		Kubeconfig:         in.Kubeconfig,
+		Master:             c.own.master,
+		ContentType:        in.ContentType,
+		AcceptContentTypes: in.AcceptContentTypes,
+		QPS:                in.QPS,
+		Burst:              int(in.Burst),
+	}
+}
+
+// detector checks only what belongs to the chosen way.
+func (c *check) detector() Detector {
+	in := c.config
+	d := Detector{Mode: Detect(in.DetectLocalMode)}
+	switch d.Mode {
+	case DetectClusterCIDR:
+		d.ClusterCIDRs = c.clusterCIDRs()
+	case DetectBridgeInterface:
+		d.Interface = c.device("detectLocal.bridgeInterface", in.DetectLocal.BridgeInterface, in.DetectLocalMode)
+	case DetectInterfaceNamePrefix:
+		d.Prefix = c.device("detectLocal.interfaceNamePrefix", in.DetectLocal.InterfaceNamePrefix, in.DetectLocalMode)
+	case DetectNodeCIDR:
+	default:
+		c.oneOf("detectLocalMode", string(d.Mode), []string{string(DetectClusterCIDR), string(DetectNodeCIDR),
+			string(DetectBridgeInterface), string(DetectInterfaceNamePrefix)})
+	}
+	return d
+}
+
+// clusterCIDRs takes any number of ranges of either family.
+func (c *check) clusterCIDRs() []netip.Prefix {
+	var cidrs []netip.Prefix
+	for _, item := range splitList(c.config.ClusterCIDR) {
+		if p, ok := c.cidr("clusterCIDR", item); ok && !slices.Contains(cidrs, p) {
+			cidrs = append(cidrs, p)
+		}
+	}
+	return cidrs
+}
+
+// nodePorts reads keywords and ranges. A keyword said twice is a mistake; a
+// range said twice is not, as in kube-proxy.
+func (c *check) nodePorts() NodePorts {
+	var n NodePorts
+	keywords := map[string]*bool{"all": &n.All, "primary": &n.Primary, "localhost": &n.Localhost}
+	for i, item := range c.config.NodePortAddresses {
+		path := fmt.Sprintf("nodePortAddresses[%d]", i)
+		if set, ok := keywords[item]; ok {
+			if *set {
+				c.problem(path, fmt.Sprintf("Duplicate value: %q", item))
+			}
+			*set = true
+			continue
+		}
+		p, err := parseCIDR(item)
+		if err != nil {
+			c.problem(path, invalid(item, "must be a CIDR such as 10.0.0.0/8 or fd00::/48, or one of primary, localhost, all"+
+				alike(item, []string{"primary", "localhost", "all"})))
+		} else if !slices.Contains(n.CIDRs, p) {
+			n.CIDRs = append(n.CIDRs, p)
+		}
+	}
+	return n
+}
+
+func (c *check) conntrack() Conntrack {
+	in := c.config.Conntrack
+	const most = 1<<31 - 1
+	return Conntrack{
+		MaxPerCore:     c.between("conntrack.maxPerCore", in.MaxPerCore, 0, most),
+		Min:            c.between("conntrack.min", in.Min, 0, most),
+		TCPEstablished: c.notNegative("conntrack.tcpEstablishedTimeout", in.TCPEstablishedTimeout.Duration),
+		TCPCloseWait:   c.notNegative("conntrack.tcpCloseWaitTimeout", in.TCPCloseWaitTimeout.Duration),
+		TCPBeLiberal:   in.TCPBeLiberal,
+		UDP:            c.notNegative("conntrack.udpTimeout", in.UDPTimeout.Duration),
+		UDPStream:      c.notNegative("conntrack.udpStreamTimeout", in.UDPStreamTimeout.Duration),
+	}
+}
+
+func (c *check) logging() Logging {
+	in := c.config.Logging
+	c.oneOf("logging.format", in.Format, []string{"text", "json"})
+	routing := in.Options.Text.OutputRoutingOptions
+	if in.Format == "json" {
+		routing = in.Options.JSON.OutputRoutingOptions
+	}
+	if in.Format == "json" && len(in.VModule) > 0 {
+		c.problem("logging.vmodule", "Forbidden: only the text format can log by source file")
+	}
+	l := Logging{
+		Format:         in.Format,
+		Verbosity:      int(in.Verbosity),
+		FlushFrequency: c.positive("logging.flushFrequency", in.FlushFrequency.Duration.Duration),
+		SplitStream:    routing.SplitStream,
+		InfoBufferSize: routing.InfoBufferSize.Value(),
+	}
+	for i, item := range in.VModule {
+		path := fmt.Sprintf("logging.vmodule[%d].filePattern", i)
+		switch {
+		case item.FilePattern == "":
+			c.problem(path, "Required value: must be a pattern for the names of source files")
+		case strings.ContainsAny(item.FilePattern, "=,"):
+			c.problem(path, invalid(item.FilePattern, "must not have commas and equal signs"))
+		}
+		l.VModule = append(l.VModule, VModule{Pattern: item.FilePattern, Verbosity: int(item.Verbosity)})
+	}
+	return l
+}
+
+// enabled reports whether a gate that is on by default still is.
+func enabled(set map[string]bool, gate string) bool {
+	on, ok := set[gate]
+	return on || !ok
+}
+
+// dumped reports whether a program wrote the file from a configuration it did
+// not fill in, as kubeadm does: every field is there, and empty means not set.
+// What gives it away is a period of 0, which nobody can want.
+func (d *document) dumped() bool {
+	if d == nil {
+		return false
+	}
+	cfg := d.config
+	for path, period := range map[string]time.Duration{
+		"configSyncPeriod":    cfg.ConfigSyncPeriod.Duration,
+		"iptables.syncPeriod": cfg.IPTables.SyncPeriod.Duration,
+		"nftables.syncPeriod": cfg.NFTables.SyncPeriod.Duration,
+		"ipvs.syncPeriod":     cfg.IPVS.SyncPeriod.Duration,
+	} {
+		if d.lines[path] != 0 && period == 0 {
+			return true
+		}
+	}
+	return false
+}

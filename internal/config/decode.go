@@ -1,0 +1,187 @@
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+	"k8s.io/kube-proxy/config/v1alpha1"
+)
+
+const (
+	apiVersion = "kubeproxy.config.k8s.io/v1alpha1"
+	kind       = "KubeProxyConfiguration"
+)
+
+// document is a configuration file, read but not judged.
+type document struct {
+	name     string
+	config   v1alpha1.KubeProxyConfiguration
+	lines    map[string]int // path of every value that is there (null is not) -> its line
+	problems []Problem
+	warnings []string
+}
+
+// obsolete are fields that older versions of v1alpha1 had. A file may still
+// have them.
+func obsolete(path string) bool {
+	return path == "resourceContainer" || path == "udpIdleTimeout"
+}
+
+// decode reads a file. What does not fit the type is in document.problems; the
+// error is for text that is no YAML or JSON at all.
+func decode(name string, data []byte) (*document, error) {
+	d := &document{name: name, lines: map[string]int{}}
+	root, err := parse(data)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", name, err)
+	}
+	d.value(root, reflect.ValueOf(&d.config).Elem(), "")
+	d.expect("apiVersion", d.config.APIVersion, apiVersion)
+	d.expect("kind", d.config.Kind, kind)
+	return d, nil
+}
+
+// parse returns the root of the one document in data.
+func parse(data []byte) (*yaml.Node, error) {
+	if json.Valid(data) { // YAML has no tabs where JSON may have them; in JSON texts there are none
+		data = bytes.ReplaceAll(data, []byte("\t"), []byte(" "))
+	}
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	var docs []*yaml.Node
+	for {
+		var doc yaml.Node
+		err := decoder.Decode(&doc)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		if root := doc.Content[0]; root.Tag != "!!null" {
+			docs = append(docs, root)
+		}
+	}
+	switch len(docs) {
+	case 0:
+		return nil, errors.New("there is nothing in it")
+	case 1:
+		return docs[0], nil
+	}
+	return nil, fmt.Errorf("line %d: there is a second document; expected one %s", docs[1].Line, kind)
+}
+
+func (d *document) expect(path, got, want string) {
+	switch got {
+	case want:
+	case "":
+		d.add(d.lines[path], path, "Required value: must be "+want)
+	default:
+		d.add(d.lines[path], path, invalid(got, "must be "+want))
+	}
+}
+
+func (d *document) add(line int, path, reason string) {
+	field := kind
+	if path != "" {
+		field += "." + path
+	}
+	d.problems = append(d.problems, Problem{Field: field, File: d.name, Line: line, Reason: reason})
+}
+
+// value reads a node into v, which has the type that belongs to path.
+func (d *document) value(n *yaml.Node, v reflect.Value, path string) {
+	if n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	if n.Tag == "!!null" {
+		return
+	}
+	if path != "" {
+		d.lines[path] = n.Line
+	}
+	if n.Kind == yaml.ScalarNode {
+		d.scalar(n, v, path)
+		return
+	}
+	switch {
+	case isMapping(n, v) && v.Kind() == reflect.Struct:
+		d.fields(n, v, path)
+	case isMapping(n, v):
+		d.entries(n, v, path)
+	case n.Kind == yaml.SequenceNode && v.Kind() == reflect.Slice:
+		d.items(n, v, path)
+	default:
+		d.add(n.Line, path, "Invalid value: must be "+wanted(v))
+	}
+}
+
+func (d *document) scalar(n *yaml.Node, v reflect.Value, path string) {
+	if !isScalar(v) || !fits(n, v) {
+		d.add(n.Line, path, invalid(n.Value, "must be "+wanted(v)))
+		return
+	}
+	if err := setText(v, n.Value); err != nil {
+		d.add(n.Line, path, invalid(n.Value, err.Error()))
+	}
+}
+
+// pairs calls visit for every field of a mapping, once.
+func (d *document) pairs(n *yaml.Node, path string, visit func(key, value *yaml.Node, path string)) {
+	first := map[string]int{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		at := strings.TrimPrefix(path+"."+key.Value, ".")
+		switch {
+		case key.Kind != yaml.ScalarNode || key.Tag == "!!merge":
+			d.add(key.Line, path, "the name of a field must be plain text")
+		case first[key.Value] != 0:
+			d.add(key.Line, at, fmt.Sprintf("duplicate field, first on line %d", first[key.Value]))
+		default:
+			first[key.Value] = key.Line
+			visit(key, value, at)
+		}
+	}
+}
+
+func (d *document) fields(n *yaml.Node, v reflect.Value, path string) {
+	d.pairs(n, path, func(key, value *yaml.Node, at string) {
+		field, ok := fieldNamed(v, key.Value)
+		switch {
+		case ok:
+			d.value(value, field, at)
+		case obsolete(at):
+			d.warnings = append(d.warnings, fmt.Sprintf("%s.%s has no effect any more (%s:%d)", kind, at, d.name, key.Line))
+		default:
+			d.add(key.Line, at, "unknown field"+alike(key.Value, fieldNames(v.Type())))
+		}
+	})
+}
+
+func (d *document) entries(n *yaml.Node, v reflect.Value, path string) {
+	v.Set(reflect.MakeMap(v.Type()))
+	d.pairs(n, path, func(key, value *yaml.Node, at string) {
+		entry := reflect.New(v.Type().Elem()).Elem()
+		d.value(value, entry, at)
+		if d.lines[at] != 0 {
+			v.SetMapIndex(reflect.ValueOf(key.Value), entry)
+		}
+	})
+}
+
+func (d *document) items(n *yaml.Node, v reflect.Value, path string) {
+	v.Set(reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content)))
+	for i, item := range n.Content {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		if item.Tag == "!!null" {
+			d.add(item.Line, at, "Required value: must be "+wanted(v.Index(i)))
+			continue
+		}
+		d.value(item, v.Index(i), at)
+	}
+}

@@ -1,0 +1,205 @@
+package config
+
+import (
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+
+	"k8s.io/kube-proxy/config/v1alpha1"
+	"sigs.k8s.io/yaml"
+)
+
+// Load reads the file if a flag names one, lays the flags over it, fills in
+// the defaults and checks the whole. It returns the configuration and what a
+// person should be warned of. An *InvalidError lists all that is wrong.
+func (f *Flags) Load(env Env, opt Options) (*Config, []string, error) {
+	c := &check{
+		config:   &v1alpha1.KubeProxyConfiguration{},
+		byFlag:   map[string]string{},
+		own:      f.own,
+		given:    f.given,
+		problems: slices.Clone(f.problems),
+	}
+	if err := c.read(env); err != nil {
+		return nil, nil, err
+	}
+	f.apply(c.config)
+	c.blame(f)
+	if c.config.Mode == "" {
+		c.config.Mode = v1alpha1.ProxyMode(opt.Modes[0])
+	}
+	c.setDefaults()
+	cfg := c.convert(opt)
+	cfg.NodeName = c.nodeName(env)
+	if len(c.problems) > 0 {
+		return nil, c.warnings, &InvalidError{Problems: c.problems}
+	}
+	text, err := yaml.Marshal(c.config)
+	if err != nil {
+		return nil, nil, fmt.Errorf("render configuration: %w", err)
+	}
+	cfg.effective = text
+	return cfg, c.warnings, nil
+}
+
+// blame notes which flags set which fields. Of what is put together from flags
+// and file, the file keeps its part.
+func (c *check) blame(f *Flags) {
+	for flag := range f.given {
+		for _, path := range fieldsOf(flag) {
+			if path != "logging.vmodule" || !c.said(path) {
+				c.byFlag[path] = flag
+			}
+		}
+	}
+	for gate := range f.mirrored.FeatureGates {
+		c.byFlag["featureGates."+gate] = "feature-gates"
+	}
+}
+
+func (c *check) read(env Env) error {
+	if c.own.config == "" {
+		return nil
+	}
+	data, err := env.ReadFile(c.own.config)
+	if err != nil {
+		return fmt.Errorf("read --config: %w", err)
+	}
+	c.file, err = decode(c.own.config, data)
+	if err != nil {
+		return err
+	}
+	c.config = c.file.config.DeepCopy()
+	c.problems = append(c.problems, c.file.problems...)
+	c.warnings = append(c.warnings, c.file.warnings...)
+	return nil
+}
+
+// convert checks every setting that counts in the chosen mode.
+func (c *check) convert(opt Options) *Config {
+	in := c.config
+	cfg := &Config{
+		Mode:          string(in.Mode),
+		Manifests:     c.own.manifests,
+		HardFail:      in.BindAddressHardFail,
+		Profiling:     in.EnableProfiling,
+		ResyncPeriod:  c.positive("configSyncPeriod", in.ConfigSyncPeriod.Duration),
+		OOMScoreAdj:   c.between("oomScoreAdj", in.OOMScoreAdj, -1000, 1000),
+		FeatureGates:  c.gates(in.FeatureGates),
+		ConfigFile:    c.own.config,
+		WriteConfigTo: c.own.writeTo,
+		Cleanup:       c.own.cleanup,
+		InitOnly:      c.own.initOnly,
+		Version:       c.own.version,
+	}
+	cfg.ExternalIPs = enabled(in.FeatureGates, gateExternalIPs)
+	c.mode(opt)
+	c.section(cfg)
+	cfg.Client = c.client()
+	c.addresses(cfg)
+	cfg.Detector = c.detector()
+	cfg.NodePorts = c.nodePorts()
+	cfg.Conntrack = c.conntrack()
+	cfg.Logging = c.logging()
+	c.combinations()
+	c.unused()
+	return cfg
+}
+
+func (c *check) mode(opt Options) {
+	mode := string(c.config.Mode)
+	if mode == "ipvs" && !enabled(c.config.FeatureGates, gateIPVS) {
+		c.problem("mode", invalid(mode, "the feature gate "+gateIPVS+" is off"))
+	}
+	if slices.Contains(opt.Modes, mode) {
+		return
+	}
+	c.problem("mode", fmt.Sprintf("Unsupported value: %q: the data planes of this build are: %s%s",
+		mode, strings.Join(opt.Modes, ", "), alike(mode, opt.Modes)))
+}
+
+// addresses sets the node's own address and those of the servers.
+func (c *check) addresses(cfg *Config) {
+	in, ok := c.config, false
+	if cfg.BindAddress, ok = parseAddr(in.BindAddress); !ok {
+		c.problem("bindAddress", invalid(in.BindAddress, "must be an IP address"))
+	}
+	any, loopback := netip.IPv4Unspecified(), netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	if cfg.BindAddress.Is6() {
+		any, loopback = netip.IPv6Unspecified(), netip.IPv6Loopback()
+	}
+	cfg.Healthz = c.server(server{
+		path: "healthzBindAddress", field: &in.HealthzBindAddress,
+		flag: "healthz-bind-address", portFlag: "healthz-port", initial: netip.AddrPortFrom(any, 10256),
+	})
+	cfg.Metrics = c.server(server{
+		path: "metricsBindAddress", field: &in.MetricsBindAddress,
+		flag: "metrics-bind-address", portFlag: "metrics-port", initial: netip.AddrPortFrom(loopback, 10249),
+	})
+}
+
+// nodeName is the override or the host's own name. Kubernetes knows nodes by
+// lower-case names.
+func (c *check) nodeName(env Env) string {
+	override := c.config.HostnameOverride
+	if override != "" {
+		name := strings.ToLower(strings.TrimSpace(override))
+		if name == "" {
+			c.problem("hostnameOverride", invalid(override, "must not be only spaces"))
+		}
+		return name
+	}
+	host, err := env.Hostname()
+	name := strings.ToLower(strings.TrimSpace(host))
+	switch {
+	case err != nil:
+		c.problem("hostnameOverride", fmt.Sprintf("Required value: this host does not tell its name: %v", err))
+	case name == "":
+		c.problem("hostnameOverride", "Required value: this host has no name")
+	}
+	return name
+}
+
+// combinations refuses what contradicts itself. That a file names a kubeconfig
+// contradicts nothing: the flag wins.
+func (c *check) combinations() {
+	if len(c.own.manifests) > 0 {
+		for _, flag := range []string{"kubeconfig", "master"} {
+			if c.given[flag] != "" {
+				c.flagProblem("manifests", fmt.Sprintf("Forbidden: cannot be used together with --%s: Services come from manifests or from an API server", flag))
+			}
+		}
+		if c.config.ClientConnection.Kubeconfig != "" && c.given["kubeconfig"] == "" {
+			c.warn("clientConnection.kubeconfig is not used: --manifests is given")
+		}
+	}
+	if c.own.cleanup && c.own.initOnly {
+		c.flagProblem("cleanup", "Forbidden: cannot be used together with --init-only")
+	}
+	seen := map[string]bool{}
+	for _, path := range c.own.manifests {
+		if path == "" {
+			c.flagProblem("manifests", "Required value: must be a file, a folder, or -")
+		} else if seen[path] {
+			c.flagProblem("manifests", fmt.Sprintf("Duplicate value: %q", path))
+		}
+		seen[path] = true
+	}
+}
+
+// unused warns of what has no effect.
+func (c *check) unused() {
+	if c.config.PortRange != "" {
+		c.warn("%s has no effect any more", c.name("portRange"))
+	}
+	version := c.config.ShowHiddenMetricsForVersion
+	switch {
+	case version == "":
+	case !regexp.MustCompile(`^\d+\.\d+$`).MatchString(version):
+		c.problem("showHiddenMetricsForVersion", invalid(version, "must be a version such as 1.36"))
+	default:
+		c.warn("%s has no effect: no metrics are hidden", c.name("showHiddenMetricsForVersion"))
+	}
+}

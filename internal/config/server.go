@@ -1,0 +1,108 @@
+package config
+
+import (
+	"errors"
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// off is how a file says that a server is not wanted.
+const off = "0"
+
+var (
+	errAddress = errors.New(`must be IP or IP:port, or "0" for no server`)
+	errPort    = errors.New("must be a port, 0 to 65535")
+)
+
+// server is what there is to know about the address of one server.
+type server struct {
+	path     string  // of the field
+	field    *string // what was said; becomes what is understood
+	flag     string
+	portFlag string         // the deprecated one
+	initial  netip.AddrPort // what holds if nothing is said
+}
+
+// server returns the address of a server, not valid if there is none.
+//
+// Empty means none when a flag or a person says so. A file that a program
+// wrote without filling it in says nothing with an empty text.
+func (c *check) server(s server) netip.AddrPort {
+	portText, portGiven := c.given[s.portFlag]
+	port, err := parsePort(portText)
+	if err != nil && portGiven {
+		c.flagProblem(s.portFlag, invalid(portText, err.Error()))
+		return netip.AddrPort{}
+	}
+	if !portGiven {
+		port = s.initial.Port()
+	}
+	byFlag := c.byFlag[s.path] != ""
+	addr, err := s.address(port, byFlag || c.said(s.path) && !c.file.dumped())
+	if err != nil {
+		c.problem(s.path, invalid(*s.field, err.Error()))
+		return netip.AddrPort{}
+	}
+	if portGiven {
+		c.warn("--%s is deprecated, use --%s", s.portFlag, s.flag)
+		if port == 0 || addr.IsValid() && !byFlag {
+			addr = netip.AddrPortFrom(addr.Addr(), port)
+		}
+	}
+	if addr.Port() == 0 {
+		*s.field = off
+		return netip.AddrPort{}
+	}
+	*s.field = addr.String()
+	return addr
+}
+
+// address reads the field. An empty one means no server if said.
+func (s server) address(port uint16, said bool) (netip.AddrPort, error) {
+	switch {
+	case *s.field == off || *s.field == "" && said:
+		return netip.AddrPort{}, nil
+	case *s.field == "":
+		return netip.AddrPortFrom(s.initial.Addr(), port), nil
+	}
+	return parseEndpoint(*s.field, port)
+}
+
+// parseEndpoint takes IP, [IP], IP:port and [IP]:port; port is for those
+// without.
+func parseEndpoint(text string, port uint16) (netip.AddrPort, error) {
+	if addr, ok := parseAddr(unbracket(text)); ok {
+		return netip.AddrPortFrom(addr, port), nil
+	}
+	i := strings.LastIndexByte(text, ':')
+	if i < 0 {
+		return netip.AddrPort{}, errAddress
+	}
+	host, err := unbracket(text[:i]), errAddress
+	addr, ok := parseAddr(host)
+	if !ok || strings.Contains(host, ":") && host == text[:i] {
+		return netip.AddrPort{}, err
+	}
+	port, err = parsePort(text[i+1:])
+	return netip.AddrPortFrom(addr, port), err
+}
+
+func unbracket(host string) string {
+	if len(host) > 2 && host[0] == '[' && host[len(host)-1] == ']' {
+		return host[1 : len(host)-1]
+	}
+	return host
+}
+
+// parsePort takes no port for port 0.
+func parsePort(text string) (uint16, error) {
+	if text == "" {
+		return 0, nil
+	}
+	port, err := strconv.ParseUint(text, 10, 16)
+	if err != nil {
+		return 0, errPort
+	}
+	return uint16(port), nil
+}
