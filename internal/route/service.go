@@ -79,7 +79,7 @@ func (b *builder) service(st state, claims *claims) (*Service, []Problem) {
 	b.candidates = appendCandidates(b.candidates[:0], svc, b.view.families)
 	left := b.candidates
 	if len(left) == 0 {
-		out.Ignored = "no clusterIP of a family in use"
+		out.Ignored = whyNoFronts(svc)
 		return out, nil
 	}
 	var problems []Problem
@@ -101,6 +101,13 @@ func (b *builder) service(st state, claims *claims) (*Service, []Problem) {
 		}
 	}
 	return out, problems
+}
+
+func whyNoFronts(svc *cluster.Service) string {
+	if len(svc.Ports) == 0 {
+		return "no ports"
+	}
+	return "no clusterIP of a family in use"
 }
 
 // groupLen counts the candidates at the beginning that make one Port.
