@@ -61,6 +61,23 @@ func BenchmarkCompileOne(b *testing.B) {
 	}
 }
 
+// BenchmarkCompileWide is one endpoint change of a large Service.
+func BenchmarkCompileWide(b *testing.B) {
+	svc := web(external)
+	var list []cluster.Endpoint
+	for i := range 1000 {
+		list = append(list, cluster.Endpoint{Addr: netip.AddrFrom4([4]byte{10, 1, byte(i * 7), byte(i >> 8)}), Ready: true, Serving: true})
+	}
+	turns := [2]cluster.State{stateOf(svc, sliceOf(svc, "x", list)), stateOf(svc, sliceOf(svc, "x", list[1:]))}
+	c := NewCompiler(benchOptions())
+	b.ReportAllocs()
+	turn := 0
+	for b.Loop() {
+		c.Compile(cluster.Change{Services: turns[turn%2 : turn%2+1]})
+		turn++
+	}
+}
+
 // BenchmarkCompileAll is a cold start. It also tells what a Service costs in
 // memory, the cluster's own values not counted.
 func BenchmarkCompileAll(b *testing.B) {

@@ -129,23 +129,26 @@ func compareChoices(a, b Choice) int {
 // makes the outcome the same every time.
 func preference(a, b *cluster.Endpoint) int {
 	return cmp.Or(
-		falseFirst(a.Terminating, b.Terminating),
-		falseFirst(b.Ready, a.Ready),
-		falseFirst(b.Serving, a.Serving),
+		cmp.Compare(rank(a), rank(b)),
 		strings.Compare(b.Node, a.Node), // known before unknown
 		slices.Compare(nodeHints(a), nodeHints(b)),
 		slices.Compare(zoneHints(a), zoneHints(b)),
 	)
 }
 
-func falseFirst(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case b:
-		return -1
+// rank is lower for the better condition, terminating or not counting most.
+func rank(e *cluster.Endpoint) int {
+	r := 0
+	if e.Terminating {
+		r += 4
 	}
-	return 1
+	if !e.Ready {
+		r += 2
+	}
+	if !e.Serving {
+		r++
+	}
+	return r
 }
 
 func nodeHints(e *cluster.Endpoint) []string {

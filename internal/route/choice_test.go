@@ -105,6 +105,7 @@ func TestDuplicates(t *testing.T) {
 		{"known node before unknown", "1.1.1.1\n1.1.1.1 @B", "1.1.1.1 B"},
 		{"serving before not", "1.1.1.1 @A t\n1.1.1.1 @B st", "1.1.1.1 B"},
 		{"hints as the last resort", "1.1.1.1 @B z=b\n1.1.1.1 @B z=a\n1.1.1.1 @B n=C", "1.1.1.1 B"},
+		{"and node hints before them", "1.1.1.1 @B n=C z=a\n1.1.1.1 @B n=A z=a\n1.1.1.1 @B n=B z=a", "1.1.1.1 B"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

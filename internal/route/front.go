@@ -3,6 +3,7 @@ package route
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 )
@@ -67,26 +68,20 @@ type address struct {
 // without a ClusterIP of the family. An address that is both a load balancer's
 // and an external IP keeps its source ranges.
 func appendAddresses(list []address, svc *cluster.Service, f Family) []address {
-	list = appendFamily(list, svc.ClusterIPs, address{kind: ClusterIP}, f)
+	list = appendFamily(list, svc.ClusterIPs, ClusterIP, f)
 	if len(list) == 0 {
 		return list
 	}
-	list = appendFamily(list, svc.LoadBalancerIPs, address{kind: LoadBalancer}, f)
-	return appendFamily(list, svc.ExternalIPs, address{kind: ExternalIP}, f)
+	list = appendFamily(list, svc.LoadBalancerIPs, LoadBalancer, f)
+	return appendFamily(list, svc.ExternalIPs, ExternalIP, f)
 }
 
-func appendFamily(list []address, addrs []netip.Addr, like address, f Family) []address {
-next:
+func appendFamily(list []address, addrs []netip.Addr, kind Kind, f Family) []address {
 	for _, a := range addrs {
-		if FamilyOf(a) != f {
-			continue
+		known := slices.ContainsFunc(list, func(other address) bool { return other.addr == a })
+		if FamilyOf(a) == f && !known {
+			list = append(list, address{addr: a, kind: kind})
 		}
-		for _, other := range list {
-			if other.addr == a {
-				continue next
-			}
-		}
-		list = append(list, address{addr: a, kind: like.kind})
 	}
 	return list
 }

@@ -55,7 +55,7 @@ func simplify(list []netip.Prefix) []netip.Prefix {
 	kept := list[:0]
 	for _, p := range list {
 		// In this order a prefix comes right after the one it lies in.
-		if n := len(kept); n > 0 && kept[n-1].Contains(p.Addr()) && kept[n-1].Bits() <= p.Bits() {
+		if n := len(kept); n > 0 && kept[n-1].Contains(p.Addr()) {
 			continue
 		}
 		kept = append(kept, p)
