@@ -11,8 +11,10 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// uplink is a node's and a pod's own interface.
-const uplink = "eth0"
+// uplink is a node's and a pod's interface to the others. A node's further
+// addresses are on spare, so that the kernel, asked for an address, prefers the
+// first: it looks through interfaces in their order.
+const uplink, spare = "eth0", "eth1"
 
 // joinNode puts a node on the LAN. The first node is the one others send to
 // what they have no route for. The world is locked.
@@ -29,12 +31,9 @@ func (w *world) joinNode(h *Host) error {
 	if err := outside.links.LinkSetMaster(c.near, br); err != nil {
 		return fmt.Errorf("put %s on the bridge: %w", h.name, err)
 	}
-	for _, a := range h.addrs {
-		if err := h.assign(c.far, subnet(a)); err != nil {
-			return err
-		}
+	if err := h.assignNode(c.far); err != nil {
+		return err
 	}
-	h.addrs4, h.addrs6 = h.Addr4(), h.Addr6()
 	if err := w.routeNode(h, c.far, br); err != nil {
 		return err
 	}
@@ -48,6 +47,22 @@ func (w *world) joinNode(h *Host) error {
 		}
 	}
 	return nil
+}
+
+// assignNode gives a node its addresses.
+func (h *Host) assignNode(eth netlink.Link) error {
+	h.addrs4, h.addrs6 = h.Addr4(), h.Addr6()
+	var further []netip.Addr
+	for _, a := range h.addrs {
+		if a != h.Addr(a) {
+			further = append(further, a)
+			continue
+		}
+		if err := h.assign(eth, subnet(a)); err != nil {
+			return err
+		}
+	}
+	return h.addLink(spare, further)
 }
 
 func (w *world) routeNode(h *Host, eth, br netlink.Link) error {
@@ -72,7 +87,7 @@ func (w *world) routeNode(h *Host, eth, br netlink.Link) error {
 			return err
 		}
 	}
-	return w.reachSecondaries(h, br)
+	return nil
 }
 
 // viaFirst routes another node: the outside's own addresses through the outside,
@@ -84,21 +99,6 @@ func (h *Host) viaFirst(eth netlink.Link, router netip.Addr) error {
 		clients = netip.MustParsePrefix("2001:db8:113::/64")
 	}
 	return errors.Join(h.via(eth, clients, router), h.via(eth, anything(router), first))
-}
-
-// reachSecondaries tells the outside the way to addresses of a node that are not
-// in the LAN's subnet.
-func (w *world) reachSecondaries(h *Host, br netlink.Link) error {
-	for _, a := range h.addrs {
-		next := h.Addr(a)
-		if a == next {
-			continue
-		}
-		if err := w.nodes[0].via(br, alone(a), next); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func (m *machine) reachedAt(like netip.Addr) netip.Addr {

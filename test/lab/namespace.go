@@ -131,9 +131,16 @@ func (n *namespace) prepare() error {
 
 func writeSysctls() error {
 	for _, s := range sysctls {
-		if err := os.WriteFile("/proc/sys/"+s[0], []byte(s[1]), 0); err != nil {
-			return fmt.Errorf("set sysctl: %w", err)
+		if err := writeSysctl(s[0], s[1]); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+func writeSysctl(path, value string) error {
+	if err := os.WriteFile("/proc/sys/"+path, []byte(value), 0); err != nil {
+		return fmt.Errorf("set sysctl: %w", err)
 	}
 	return nil
 }

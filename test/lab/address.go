@@ -1,0 +1,197 @@
+//go:build linux
+
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// AddAddr gives the host another address, which all others reach, until the test
+// ends or DelAddr takes it.
+func (h *Host) AddAddr(a netip.Addr) {
+	h.t.Helper()
+	h.world.mu.Lock()
+	defer h.world.mu.Unlock()
+	if err := h.addAddr(a); err != nil {
+		h.t.Fatalf("add address: %v", err)
+	}
+	h.t.Cleanup(func() {
+		h.world.mu.Lock()
+		defer h.world.mu.Unlock()
+		_ = h.delAddr(a) // taken already: fine
+	})
+}
+
+func (h *Host) addAddr(a netip.Addr) error {
+	link, err := h.link(h.ownLink())
+	if err != nil {
+		return err
+	}
+	if h.node == nil {
+		return errors.Join(h.assign(link, alone(a)), h.announce(a))
+	}
+	name := h.inner
+	if b := h.world.options.Bridge; b != "" {
+		name = b
+	}
+	side, err := h.node.link(name)
+	if err != nil {
+		return err
+	}
+	return h.world.addPodAddr(h.machine, a, [2]netlink.Link{side, link})
+}
+
+// DelAddr takes an address away from the host, also one it was made with.
+func (h *Host) DelAddr(a netip.Addr) {
+	h.t.Helper()
+	h.world.mu.Lock()
+	defer h.world.mu.Unlock()
+	if err := h.delAddr(a); err != nil {
+		h.t.Fatalf("%v", err)
+	}
+}
+
+func (h *Host) delAddr(a netip.Addr) error {
+	link, err := h.link(h.ownLink())
+	if err != nil {
+		return err
+	}
+	p := alone(a)
+	if h.node == nil && a == h.Addr(a) && !h.outside {
+		p = subnet(a)
+		if link, err = h.link(uplink); err != nil {
+			return err
+		}
+	}
+	if err := h.links.AddrDel(link, &netlink.Addr{IPNet: ipnet(p)}); err != nil {
+		return fmt.Errorf("take %s from %s: %w", a, h.name, err)
+	}
+	return nil
+}
+
+// ownLink is the interface that further addresses of the host are on.
+func (h *Host) ownLink() string {
+	switch {
+	case h.outside:
+		return "lo"
+	case h.node == nil:
+		return spare
+	}
+	return uplink
+}
+
+// announce routes an address of a node to it, on the outside.
+func (h *Host) announce(a netip.Addr) error {
+	next := h.reachedAt(a)
+	if h.outside || a == next {
+		return nil
+	}
+	outside := h.world.nodes[0]
+	br, err := outside.link(lan)
+	if err != nil {
+		return err
+	}
+	return outside.via(br, alone(a), next)
+}
+
+// AddLink gives a node another interface that leads nowhere, with addresses that
+// the outside reaches, until the test ends or DelLink takes it.
+func (h *Host) AddLink(name string, addrs ...netip.Addr) {
+	h.t.Helper()
+	h.world.mu.Lock()
+	defer h.world.mu.Unlock()
+	if err := h.addLink(name, addrs); err != nil {
+		h.t.Fatalf("add interface %s to %s: %v", name, h.name, err)
+	}
+	h.t.Cleanup(func() { _ = h.delLink(name) }) // taken already: fine
+}
+
+// addLink makes a veth pair with both ends here: not every kernel has the dummy
+// device, and this one has a carrier.
+func (h *Host) addLink(name string, addrs []netip.Addr) error {
+	veth := &netlink.Veth{
+		LinkAttrs: netlink.LinkAttrs{Name: name, HardwareAddr: h.world.mac()},
+		PeerName:  fmt.Sprintf("nil%d", h.world.serial.Add(1)),
+	}
+	if err := h.links.LinkAdd(veth); err != nil {
+		return err
+	}
+	peer, err := h.link(veth.PeerName)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(h.links.LinkSetUp(peer), h.links.LinkSetUp(veth)); err != nil {
+		return err
+	}
+	for _, a := range addrs {
+		if err := errors.Join(h.assign(veth, alone(a)), h.announce(a)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// DelLink takes an interface away from the host.
+func (h *Host) DelLink(name string) {
+	h.t.Helper()
+	if err := h.delLink(name); err != nil {
+		h.t.Fatalf("%v", err)
+	}
+}
+
+func (h *Host) delLink(name string) error {
+	link, err := h.link(name)
+	if err != nil {
+		return err
+	}
+	if err := h.links.LinkDel(link); err != nil {
+		return fmt.Errorf("delete %s of %s: %w", name, h.name, err)
+	}
+	return nil
+}
+
+// Interface is the name of the interface on the node that leads to a pod, and of
+// a node the one that leads to the others.
+func (h *Host) Interface() string {
+	switch {
+	case h.outside:
+		return lan
+	case h.node == nil:
+		return uplink
+	}
+	return h.inner
+}
+
+// Sysctl sets a kernel parameter in the host's namespace; the path is below
+// /proc/sys: "net/netfilter/nf_conntrack_udp_timeout".
+func (h *Host) Sysctl(path, value string) {
+	h.t.Helper()
+	if err := h.do(func() error { return writeSysctl(path, value) }); err != nil {
+		h.t.Fatalf("%s: %v", h.name, err)
+	}
+}
+
+// Route has the host send what goes to p to the address next; it replaces a
+// route there was.
+func (h *Host) Route(p netip.Prefix, next netip.Addr) {
+	h.t.Helper()
+	name := uplink
+	if h.outside {
+		name = lan
+	}
+	link, err := h.link(name)
+	if err == nil {
+		err = h.via(link, p, next)
+	}
+	if err != nil {
+		h.t.Fatalf("%v", err)
+	}
+	h.t.Cleanup(func() {
+		_ = h.links.RouteDel(&netlink.Route{Dst: ipnet(p), Gw: next.AsSlice(), Protocol: unix.RTPROT_BOOT})
+	})
+}
