@@ -1,0 +1,238 @@
+package kube
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+// Paths of the resources the Source reads.
+const (
+	servicesPath = "/api/v1/services"
+	slicesPath   = "/apis/discovery.k8s.io/v1/endpointslices"
+	nodesPath    = "/api/v1/nodes"
+	cidrsPath    = "/apis/networking.k8s.io/v1/servicecidrs"
+)
+
+// kinds are what the server below serves, by path.
+var kinds = map[string]metav1.TypeMeta{
+	servicesPath: {APIVersion: "v1", Kind: "Service"},
+	slicesPath:   {APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"},
+	nodesPath:    {APIVersion: "v1", Kind: "Node"},
+	cidrsPath:    {APIVersion: "networking.k8s.io/v1", Kind: "ServiceCIDR"},
+}
+
+// apiServer lists and watches like an API server: resource versions count up,
+// a watch starts after the version it names, and one too old is refused.
+type apiServer struct {
+	t    *testing.T
+	http *httptest.Server
+
+	streams bool // lists may come as a stream (WatchList)
+
+	mu       sync.Mutex
+	version  int
+	oldest   int // a watch from before it has expired
+	objects  map[string]map[string]metav1.Object
+	events   map[string][]event
+	woken    chan struct{} // closed at every change
+	cut      chan struct{} // closed to cut all watches off
+	refuse   map[string]int
+	requests []string
+}
+
+type event struct {
+	version int
+	kind    string
+	object  []byte
+}
+
+func newAPIServer(t *testing.T) *apiServer {
+	s := &apiServer{
+		t: t, version: 1,
+		objects: map[string]map[string]metav1.Object{}, events: map[string][]event{}, refuse: map[string]int{},
+		woken: make(chan struct{}), cut: make(chan struct{}),
+	}
+	s.http = httptest.NewServer(s)
+	t.Cleanup(func() {
+		s.cutOff()
+		s.http.Close()
+	})
+	return s
+}
+
+func (s *apiServer) client() kubernetes.Interface {
+	s.t.Helper()
+	c, err := kubernetes.NewForConfig(&rest.Config{Host: s.http.URL, QPS: 1000, Burst: 1000,
+		ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return c
+}
+
+// set adds or changes an object and tells the watchers.
+func (s *apiServer) set(path string, obj metav1.Object) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := obj.GetNamespace() + "/" + obj.GetName()
+	kind := "MODIFIED"
+	if s.objects[path] == nil {
+		s.objects[path] = map[string]metav1.Object{}
+	}
+	if s.objects[path][key] == nil {
+		kind = "ADDED"
+	}
+	s.objects[path][key] = obj
+	s.emit(path, kind, obj)
+}
+
+func (s *apiServer) remove(path, key string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	obj := s.objects[path][key]
+	delete(s.objects[path], key)
+	s.emit(path, "DELETED", obj)
+}
+
+func (s *apiServer) emit(path, kind string, obj metav1.Object) {
+	s.version++
+	obj.SetResourceVersion(strconv.Itoa(s.version))
+	s.events[path] = append(s.events[path], event{s.version, kind, encode(path, obj)})
+	close(s.woken)
+	s.woken = make(chan struct{})
+}
+
+// encode returns an object as JSON that says its kind.
+func encode(path string, obj any) []byte {
+	b, _ := json.Marshal(obj)
+	m := map[string]any{}
+	_ = json.Unmarshal(b, &m)
+	m["apiVersion"], m["kind"] = kinds[path].APIVersion, kinds[path].Kind
+	b, _ = json.Marshal(m)
+	return b
+}
+
+// cutOff ends all watches at once.
+func (s *apiServer) cutOff() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.cut)
+	s.cut = make(chan struct{})
+}
+
+// expire makes every watch that starts from before now be refused.
+func (s *apiServer) expire() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.version++
+	s.oldest = s.version
+}
+
+// answer makes requests of a path fail; 0: no more.
+func (s *apiServer) answer(path string, status int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refuse[path] = status
+}
+
+func (s *apiServer) asked() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]string(nil), s.requests...)
+}
+
+func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	query := r.URL.Query()
+	s.mu.Lock()
+	s.requests = append(s.requests, fmt.Sprintf("%s %s %s", r.URL.Path, query.Get("labelSelector"), query.Get("fieldSelector")))
+	status := s.refuse[r.URL.Path]
+	s.mu.Unlock()
+	w.Header().Set("Content-Type", "application/json")
+	switch {
+	case status != 0:
+		fail(w, status)
+	case query.Get("watch") == "":
+		s.list(w, r.URL.Path)
+	case query.Get("sendInitialEvents") == "":
+		from, _ := strconv.Atoi(query.Get("resourceVersion"))
+		s.watch(w, r, from)
+	case s.streams:
+		s.watch(w, r, s.stream(w, r.URL.Path))
+	default:
+		fail(w, http.StatusUnprocessableEntity) // as servers without WatchList
+	}
+}
+
+func fail(w http.ResponseWriter, status int) {
+	reason := map[int]metav1.StatusReason{
+		http.StatusNotFound: metav1.StatusReasonNotFound, http.StatusForbidden: metav1.StatusReasonForbidden,
+		http.StatusGone: metav1.StatusReasonExpired, http.StatusUnprocessableEntity: metav1.StatusReasonInvalid,
+	}[status]
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(metav1.Status{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
+		Status:   metav1.StatusFailure, Code: int32(status), Reason: reason, Message: "as told",
+	})
+}
+
+func (s *apiServer) list(w http.ResponseWriter, path string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var items []string
+	for _, obj := range s.objects[path] {
+		items = append(items, string(encode(path, obj)))
+	}
+	fmt.Fprintf(w, `{"apiVersion":%q,"kind":"%sList","metadata":{"resourceVersion":"%d"},"items":[%s]}`,
+		kinds[path].APIVersion, kinds[path].Kind, s.version, strings.Join(items, ","))
+}
+
+// stream sends what there is as events, and a bookmark that ends it.
+func (s *apiServer) stream(w http.ResponseWriter, path string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, obj := range s.objects[path] {
+		fmt.Fprintf(w, `{"type":"ADDED","object":%s}`+"\n", encode(path, obj))
+	}
+	fmt.Fprintf(w, `{"type":"BOOKMARK","object":{"apiVersion":%q,"kind":%q,"metadata":{"resourceVersion":"%d","annotations":{%q:"true"}}}}`+"\n",
+		kinds[path].APIVersion, kinds[path].Kind, s.version, metav1.InitialEventsAnnotationKey)
+	return s.version
+}
+
+func (s *apiServer) watch(w http.ResponseWriter, r *http.Request, from int) {
+	s.mu.Lock()
+	expired, cut := from < s.oldest, s.cut
+	s.mu.Unlock()
+	if expired {
+		fail(w, http.StatusGone)
+		return
+	}
+	for {
+		s.mu.Lock()
+		woken := s.woken
+		for _, e := range s.events[r.URL.Path] {
+			if e.version > from {
+				fmt.Fprintf(w, `{"type":%q,"object":%s}`+"\n", e.kind, e.object)
+				from = e.version
+			}
+		}
+		s.mu.Unlock()
+		w.(http.Flusher).Flush()
+		select {
+		case <-woken:
+		case <-cut:
+			return
+		case <-r.Context().Done():
+			return
+		}
+	}
+}

@@ -1,0 +1,71 @@
+package kube
+
+import (
+	"errors"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+// Connection says how to reach the API server. Without Kubeconfig and Master
+// it is the one of the cluster this process runs in as a pod.
+type Connection struct {
+	Kubeconfig string // path of a file
+	Master     string // URL of the server; wins over the one in the file
+
+	ContentType        string // empty: protobuf
+	AcceptContentTypes string // empty: protobuf, else JSON
+	QPS                float32
+	Burst              int
+	UserAgent          string
+}
+
+// errNowhere says what to do when nothing says where the API server is.
+var errNowhere = errors.New("where is the API server? this is not a pod of a cluster: " +
+	"name a kubeconfig with --kubeconfig, a URL with --master, or run without a cluster from files with --manifests")
+
+// RESTConfig returns the configuration of a client. It reads files and the
+// environment of a pod, and speaks to nobody.
+func RESTConfig(c Connection) (*rest.Config, error) {
+	config, err := locate(c)
+	if err != nil {
+		return nil, err
+	}
+	config.ContentType = c.ContentType
+	if config.ContentType == "" {
+		config.ContentType = runtime.ContentTypeProtobuf
+	}
+	config.AcceptContentTypes = c.AcceptContentTypes
+	if config.AcceptContentTypes == "" {
+		config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	}
+	config.QPS, config.Burst, config.UserAgent = c.QPS, c.Burst, c.UserAgent
+	return config, nil
+}
+
+func locate(c Connection) (*rest.Config, error) {
+	if c.Kubeconfig == "" && c.Master == "" {
+		config, err := rest.InClusterConfig()
+		if errors.Is(err, rest.ErrNotInCluster) {
+			return nil, errNowhere
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read the service account of this pod: %w", err)
+		}
+		return config, nil
+	}
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
+		&clientcmd.ClientConfigLoadingRules{ExplicitPath: c.Kubeconfig},
+		&clientcmd.ConfigOverrides{ClusterInfo: clientcmdapi.Cluster{Server: c.Master}},
+	).ClientConfig()
+	if clientcmd.IsEmptyConfig(err) {
+		return nil, fmt.Errorf("kubeconfig %q names no cluster and no server: correct it, or name the server with --master", c.Kubeconfig)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read kubeconfig %q: %w", c.Kubeconfig, err)
+	}
+	return config, nil
+}

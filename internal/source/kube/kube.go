@@ -1,0 +1,213 @@
+// Package kube feeds a cluster.Store from a Kubernetes API server.
+//
+// Reflectors list and watch; what they bring is converted at once and goes
+// straight into the Store, so that no second copy of the objects is kept.
+package kube
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/source/convert"
+	"github.com/sluice-proxy/sluice/internal/source/report"
+)
+
+// Options are what a Source needs besides a Store.
+type Options struct {
+	Client   kubernetes.Interface
+	NodeName string // of the own Node; empty: no Node is watched
+
+	AllowExternalIPs bool // spec.externalIPs of Services count
+
+	Report func([]route.Problem) // told once of each problem of an object; may be nil
+	Log    *slog.Logger          // nil: silence
+}
+
+// Source watches an API server. It is the only source of Services and
+// EndpointSlices of its Store.
+type Source struct {
+	store   *cluster.Store
+	options Options
+	convert convert.Converter
+	report  *report.Reporter
+	feeds   []feed
+}
+
+// feed is one kind of object: where it comes from and where it goes.
+type feed struct {
+	name     string
+	object   any // of the kind
+	from     cache.ListerWatcher
+	to       *sink
+	optional bool // a server that has no such kind is no error
+}
+
+// New assembles a Source and announces its feeds to the Store; each is done
+// when its kind has been listed once. Nothing happens before Run.
+func New(store *cluster.Store, o Options) *Source {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &Source{
+		store:   store,
+		options: o,
+		convert: convert.Converter{AllowExternalIPs: o.AllowExternalIPs, Strings: convert.NewInterner()},
+		report:  report.New(o.Report),
+	}
+	s.feeds = []feed{s.services(), s.slices(), s.serviceCIDRs()}
+	if o.NodeName != "" {
+		s.feeds = append(s.feeds, s.node())
+	}
+	return s
+}
+
+// Run watches until the context ends. What a server refuses or a connection
+// loses is tried again, at growing intervals, for ever.
+func (s *Source) Run(ctx context.Context) error {
+	ctx = klog.NewContext(ctx, logr.FromSlogHandler(s.options.Log.Handler()))
+	var running sync.WaitGroup
+	for _, f := range s.feeds {
+		running.Go(func() { f.run(ctx) })
+	}
+	running.Wait()
+	return nil
+}
+
+func (f feed) run(ctx context.Context) {
+	pause := &wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 8, Cap: 30 * time.Second}
+	if f.optional {
+		ctx = klog.NewContext(ctx, logr.Discard()) // its list says once what is amiss
+		pause.Steps, pause.Cap = 10, time.Minute
+	}
+	cache.NewReflectorWithOptions(f.from, f.object, f.to, cache.ReflectorOptions{
+		Name:    f.name,
+		Backoff: pause,
+	}).RunWithContext(ctx)
+}
+
+// services are the Services meant for this proxy. The server leaves out those
+// of other proxies and headless ones; conversion does so too.
+func (s *Source) services() feed {
+	api := s.options.Client.CoreV1().Services(metav1.NamespaceAll)
+	choose := func(o *metav1.ListOptions) {
+		o.LabelSelector = "!" + convert.LabelProxyName
+		o.FieldSelector = fields.OneTermNotEqualSelector("spec.clusterIP", corev1.ClusterIPNone).String()
+	}
+	return feed{
+		name:   "services",
+		object: &corev1.Service{},
+		from:   listWatch(s.options.Client, api, choose),
+		to: &sink{
+			convert: func(obj any) (any, []route.Problem) { return s.convert.Service(obj.(*corev1.Service)) },
+			put:     func(it *item) { s.store.SetService(it.value.(*cluster.Service)) },
+			drop:    s.store.DeleteService,
+			names:   s.store.ServiceNames,
+			report:  s.reporter("Service"),
+			done:    s.store.Feed(),
+		},
+	}
+}
+
+// slices are the EndpointSlices of Services that have a ClusterIP.
+func (s *Source) slices() feed {
+	api := s.options.Client.DiscoveryV1().EndpointSlices(metav1.NamespaceAll)
+	choose := func(o *metav1.ListOptions) { o.LabelSelector = "!" + convert.LabelHeadless }
+	put := func(it *item) {
+		if sl := it.value.(*cluster.Slice); sl != nil {
+			s.store.SetSlice(sl)
+		} else {
+			s.store.DeleteSlice(it.name)
+		}
+	}
+	return feed{
+		name:   "endpointslices",
+		object: &discoveryv1.EndpointSlice{},
+		from:   listWatch(s.options.Client, api, choose),
+		to: &sink{
+			convert: func(obj any) (any, []route.Problem) { return s.convert.Slice(obj.(*discoveryv1.EndpointSlice)) },
+			put:     put,
+			drop:    s.store.DeleteSlice,
+			names:   s.store.SliceNames,
+			report:  s.reporter("EndpointSlice"),
+			done:    s.store.Feed(),
+		},
+	}
+}
+
+// node is the own Node alone.
+func (s *Source) node() feed {
+	own := cluster.Name{Name: s.options.NodeName}
+	api := s.options.Client.CoreV1().Nodes()
+	choose := func(o *metav1.ListOptions) {
+		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, own.Name).String()
+	}
+	return feed{
+		name:   "node",
+		object: &corev1.Node{},
+		from:   listWatch(s.options.Client, api, choose),
+		to: &sink{
+			convert: func(obj any) (any, []route.Problem) { return s.convert.Node(obj.(*corev1.Node)) },
+			put: func(it *item) {
+				if it.name == own {
+					s.store.SetNode(it.value.(*cluster.Node))
+				}
+			},
+			drop: func(name cluster.Name) {
+				if name == own {
+					s.store.SetNode(nil)
+				}
+			},
+			names:  func() []cluster.Name { return []cluster.Name{own} },
+			report: s.reporter("Node"),
+			done:   s.store.Feed(),
+		},
+	}
+}
+
+// serviceCIDRs are all ServiceCIDRs; clusters before 1.33 may have none, or
+// not let a proxy read them.
+func (s *Source) serviceCIDRs() feed {
+	union := cidrUnion{store: s.store}
+	done := s.store.Feed()
+	return feed{
+		name:     "servicecidrs",
+		object:   &networkingv1.ServiceCIDR{},
+		optional: true,
+		from: listWatch(s.options.Client, &optionalLister{
+			api:  s.options.Client.NetworkingV1().ServiceCIDRs(),
+			log:  s.options.Log,
+			done: done,
+		}, func(*metav1.ListOptions) {}),
+		to: &sink{
+			convert: func(obj any) (any, []route.Problem) { return s.convert.ServiceCIDR(obj.(*networkingv1.ServiceCIDR)) },
+			put:     union.put,
+			drop:    union.drop,
+			names:   union.names,
+			flush:   union.flush,
+			report:  s.reporter("ServiceCIDR"),
+			done:    done,
+		},
+	}
+}
+
+// reporter returns what reports problems of objects of one kind.
+func (s *Source) reporter(kind string) func(cluster.Name, []route.Problem) {
+	return func(name cluster.Name, problems []route.Problem) {
+		s.report.Set(convert.Object(kind, name), problems)
+	}
+}

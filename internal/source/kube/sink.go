@@ -1,0 +1,150 @@
+package kube
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// sink takes what a reflector brings, converts it and passes it on. It keeps
+// nothing itself. It implements cache.TransformingStore.
+type sink struct {
+	convert func(obj any) (any, []route.Problem)
+	put     func(*item)
+	drop    func(cluster.Name)
+	names   func() []cluster.Name // of what was put and not dropped, or more
+	flush   func()                // after each change; may be nil
+	report  func(cluster.Name, []route.Problem)
+	done    func() // after the first Replace
+}
+
+// item is a converted object. It keeps as much of the metadata as the reflector
+// asks for while a list comes in as a stream.
+type item struct {
+	meta     metav1.ObjectMeta
+	name     cluster.Name
+	value    any
+	problems []route.Problem
+}
+
+// GetObjectMeta implements metav1.ObjectMetaAccessor.
+func (it *item) GetObjectMeta() metav1.Object { return &it.meta }
+
+// Transformer converts objects as they come in, so that a long list is never
+// held in full.
+func (s *sink) Transformer() cache.TransformFunc {
+	return func(obj any) (any, error) { return s.item(obj) }
+}
+
+func (s *sink) item(obj any) (*item, error) {
+	if it, ok := obj.(*item); ok {
+		return it, nil
+	}
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return nil, fmt.Errorf("read metadata of %T: %w", obj, err)
+	}
+	it := &item{
+		meta: metav1.ObjectMeta{Namespace: m.GetNamespace(), Name: m.GetName(), ResourceVersion: m.GetResourceVersion()},
+		name: cluster.Name{Namespace: m.GetNamespace(), Name: m.GetName()},
+	}
+	it.value, it.problems = s.convert(obj)
+	return it, nil
+}
+
+// Add implements cache.ReflectorStore.
+func (s *sink) Add(obj any) error {
+	it, err := s.item(obj)
+	if err != nil {
+		return err
+	}
+	s.take(it)
+	s.settle()
+	return nil
+}
+
+// Update implements cache.ReflectorStore.
+func (s *sink) Update(obj any) error { return s.Add(obj) }
+
+// Delete implements cache.ReflectorStore.
+func (s *sink) Delete(obj any) error {
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return fmt.Errorf("read metadata of %T: %w", obj, err)
+	}
+	s.remove(cluster.Name{Namespace: m.GetNamespace(), Name: m.GetName()})
+	s.settle()
+	return nil
+}
+
+// Replace implements cache.ReflectorStore: what is not in the list went away
+// while nobody watched.
+func (s *sink) Replace(list []any, _ string) error {
+	listed := make(map[cluster.Name]struct{}, len(list))
+	for i, obj := range list {
+		it, err := s.item(obj)
+		if err != nil {
+			return err
+		}
+		list[i] = nil // the memory of a long list may go as it is read
+		listed[it.name] = struct{}{}
+		s.take(it)
+	}
+	for _, name := range s.names() {
+		if _, ok := listed[name]; !ok {
+			s.remove(name)
+		}
+	}
+	s.settle()
+	s.done()
+	return nil
+}
+
+// Resync implements cache.ReflectorStore.
+func (s *sink) Resync() error { return nil }
+
+func (s *sink) take(it *item) {
+	s.report(it.name, it.problems)
+	s.put(it)
+}
+
+func (s *sink) remove(name cluster.Name) {
+	s.report(name, nil)
+	s.drop(name)
+}
+
+func (s *sink) settle() {
+	if s.flush != nil {
+		s.flush()
+	}
+}
+
+// cidrUnion keeps the ServiceCIDRs of each object, because what one says
+// another may say too. The reflector's goroutine alone uses it.
+type cidrUnion struct {
+	store *cluster.Store
+	said  map[cluster.Name][]netip.Prefix
+}
+
+func (u *cidrUnion) put(it *item) {
+	if u.said == nil {
+		u.said = map[cluster.Name][]netip.Prefix{}
+	}
+	u.said[it.name] = it.value.([]netip.Prefix)
+}
+
+func (u *cidrUnion) drop(name cluster.Name) { delete(u.said, name) }
+
+func (u *cidrUnion) names() []cluster.Name { return slices.Collect(maps.Keys(u.said)) }
+
+func (u *cidrUnion) flush() {
+	u.store.SetServiceCIDRs(slices.Concat(slices.Collect(maps.Values(u.said))...))
+}
