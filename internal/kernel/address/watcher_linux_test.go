@@ -1,0 +1,179 @@
+package address_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/address"
+	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+)
+
+func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
+
+type watcher interface {
+	Run(context.Context, func([]netip.Addr)) error
+}
+
+// start runs a watcher until the test ends, and returns what it tells. The one
+// who is told is busy for a while each time.
+func start(t *testing.T, w watcher, busy time.Duration) <-chan []netip.Addr {
+	t.Helper()
+	told := make(chan []netip.Addr, 10000)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() {
+		done <- w.Run(ctx, func(a []netip.Addr) {
+			told <- a
+			time.Sleep(busy)
+		})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Errorf("Run: %v", err)
+			}
+		case <-time.After(5 * time.Second):
+			t.Error("Run does not end")
+		}
+	})
+	return told
+}
+
+// expect waits until the told list has, or has not, an address.
+func expect(t *testing.T, told <-chan []netip.Addr, a string, has func(bool) bool) {
+	t.Helper()
+	deadline := time.After(5 * time.Second)
+	for {
+		select {
+		case addrs := <-told:
+			if has(slices.Contains(addrs, netip.MustParseAddr(a))) {
+				return
+			}
+		case <-deadline:
+			t.Fatalf("nothing told about %s", a)
+		}
+	}
+}
+
+func present(b bool) bool { return b }
+func absent(b bool) bool  { return !b }
+
+// change adds or deletes an address of the loopback interface of a namespace.
+func change(t *testing.T, netns int, how func(netlink.Link, *netlink.Addr) error, prefix string) {
+	t.Helper()
+	kerneltest.Do(t, netns, func() error {
+		lo, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		ip, network, err := net.ParseCIDR(prefix)
+		if err != nil {
+			return err
+		}
+		network.IP = ip
+		return how(lo, &netlink.Addr{IPNet: network})
+	})
+}
+
+// The list comes at the start, and at once after each change, in both families.
+func TestWatcher(t *testing.T) {
+	ns := kerneltest.Namespace(t)
+	told := start(t, address.New(address.Options{NetNS: ns}), 0)
+	expect(t, told, "127.0.0.1", present)
+	for _, c := range []struct{ prefix, addr string }{
+		{"192.0.2.1/24", "192.0.2.1"},
+		{"2001:db8::1/64", "2001:db8::1"},
+	} {
+		started := time.Now()
+		change(t, ns, netlink.AddrAdd, c.prefix)
+		expect(t, told, c.addr, present)
+		added := time.Since(started)
+		started = time.Now()
+		change(t, ns, netlink.AddrDel, c.prefix)
+		expect(t, told, c.addr, absent)
+		deleted := time.Since(started)
+		t.Logf("%s: told %v after it was added, %v after it was deleted", c.addr, added, deleted)
+		if limit := 500 * time.Millisecond; added > limit || deleted > limit {
+			t.Errorf("%s: told after %v and %v", c.addr, added, deleted)
+		}
+	}
+}
+
+// A change that changes nothing that counts is not told.
+func TestWatcherSilence(t *testing.T) {
+	ns := kerneltest.Namespace(t)
+	change(t, ns, netlink.AddrAdd, "192.0.2.1/24")
+	told := start(t, address.New(address.Options{NetNS: ns}), 0)
+	expect(t, told, "192.0.2.1", present)
+	change(t, ns, netlink.AddrAdd, "fe80::1/64")
+	change(t, ns, netlink.AddrReplace, "192.0.2.1/24")
+	change(t, ns, netlink.AddrAdd, "192.0.2.1/32") // the same address again
+	change(t, ns, netlink.AddrAdd, "192.0.2.9/32")
+	addrs := <-told
+	if !slices.Contains(addrs, netip.MustParseAddr("192.0.2.9")) {
+		t.Errorf("told of nothing: %v", addrs)
+	}
+}
+
+// The own side of a point-to-point link is listed, not the peer's.
+func TestListPeer(t *testing.T) {
+	ns := kerneltest.Namespace(t)
+	withPeer := func(lo netlink.Link, a *netlink.Addr) error {
+		a.Peer = &net.IPNet{IP: net.IPv4(192, 0, 2, 2), Mask: net.CIDRMask(32, 32)}
+		return netlink.AddrAdd(lo, a)
+	}
+	change(t, ns, withPeer, "192.0.2.1/32")
+	addrs, err := address.New(address.Options{NetNS: ns}).List(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("::1")}
+	if !slices.Equal(addrs, want) {
+		t.Errorf("got %v, want %v", addrs, want)
+	}
+}
+
+// However many changes come at once, also more than the kernel keeps messages
+// for, the last list is right.
+func TestWatcherStorm(t *testing.T) {
+	ns := kerneltest.Namespace(t)
+	told := start(t, address.New(address.Options{NetNS: ns}), 20*time.Millisecond)
+	for i := range 1000 {
+		change(t, ns, netlink.AddrAdd, fmt.Sprintf("10.0.%d.%d/32", i/200, i%200+1))
+	}
+	deadline := time.After(10 * time.Second)
+	for n := 0; n < 1000; {
+		select {
+		case addrs := <-told:
+			n = len(addrs) - 2 // without 127.0.0.1 and ::1
+		case <-deadline:
+			t.Fatalf("only %d addresses were told", n)
+		}
+	}
+}
+
+// The fake behaves alike.
+func TestFake(t *testing.T) {
+	var f address.Fake
+	one, two := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	f.Set(two, one, two)
+	told := start(t, &f, 0)
+	if got := <-told; !slices.Equal(got, []netip.Addr{one, two}) {
+		t.Errorf("first: %v", got)
+	}
+	f.Set(one, two) // no change
+	f.Set(two)
+	if got := <-told; !slices.Equal(got, []netip.Addr{two}) {
+		t.Errorf("second: %v", got)
+	}
+}
