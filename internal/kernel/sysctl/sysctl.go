@@ -1,0 +1,135 @@
+// Package sysctl reads and writes kernel parameters. It writes only what is
+// different, so that a process without the privilege runs where somebody with
+// it has set things up before.
+package sysctl
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// defaultRoot is where the kernel shows its parameters.
+const defaultRoot = "/proc/sys"
+
+// Options says which parameters are meant.
+type Options struct {
+	Root  string // folder of the parameters; "": /proc/sys
+	NetNS int    // file descriptor of the network namespace for net.*; 0: the current one
+}
+
+// Sysctl gives access to the parameters of a host.
+type Sysctl struct{ opts Options }
+
+// New returns access to the parameters.
+func New(opts Options) *Sysctl {
+	if opts.Root == "" {
+		opts.Root = defaultRoot
+	}
+	return &Sysctl{opts: opts}
+}
+
+// ErrNotFound says that the kernel has no parameter of this name.
+var ErrNotFound = errors.New("no such kernel parameter")
+
+// Get returns the value of a parameter, named with slashes or dots, without
+// white space around it. An interface name with dots needs slashes.
+func (s *Sysctl) Get(key string) (string, error) {
+	path, err := s.path(key)
+	if err != nil {
+		return "", err
+	}
+	var value string
+	err = within(s.opts.NetNS, func() error {
+		b, err := os.ReadFile(path)
+		value = strings.TrimSpace(string(b))
+		return err
+	})
+	if err != nil {
+		return "", explain(key, "", err)
+	}
+	return value, nil
+}
+
+// GetInt returns the value of a parameter that is a number.
+func (s *Sysctl) GetInt(key string) (int, error) {
+	value, err := s.Get(key)
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.Atoi(value)
+	if err != nil {
+		return 0, fmt.Errorf("read sysctl %s: %q is not a number", key, value)
+	}
+	return n, nil
+}
+
+// Set gives a parameter a value, unless it has that value already.
+func (s *Sysctl) Set(key, value string) error {
+	path, err := s.path(key)
+	if err != nil {
+		return err
+	}
+	have, err := s.Get(key)
+	if err == nil && strings.Join(strings.Fields(have), " ") == strings.Join(strings.Fields(value), " ") {
+		return nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrPermission) { // some may only be written
+		return err
+	}
+	err = within(s.opts.NetNS, func() error { return write(path, value) })
+	if err != nil {
+		return explain(key, value, err)
+	}
+	return nil
+}
+
+// SetInt gives a parameter a number, unless it has it already.
+func (s *Sysctl) SetInt(key string, value int) error { return s.Set(key, strconv.Itoa(value)) }
+
+// write never makes a file: a parameter that is not there is an error.
+func write(path, value string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(value + "\n")
+	return errors.Join(err, f.Close())
+}
+
+// path returns the file of a parameter.
+func (s *Sysctl) path(key string) (string, error) {
+	name := key
+	if !strings.Contains(key, "/") {
+		name = strings.ReplaceAll(key, ".", "/")
+	}
+	if !filepath.IsLocal(name) {
+		return "", fmt.Errorf("sysctl %q: not the name of a kernel parameter", key)
+	}
+	return filepath.Join(s.opts.Root, name), nil
+}
+
+// explain says what went wrong with which parameter, and what helps. A value of
+// "" means that it was read.
+func explain(key, value string, err error) error {
+	what := "read sysctl " + key
+	if value != "" {
+		what = fmt.Sprintf("set sysctl %s=%s", key, value)
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%s: %w: load the kernel module it belongs to, or use a kernel that has it", what, ErrNotFound)
+	case value == "":
+		return fmt.Errorf("%s: %w", what, err)
+	case errors.Is(err, fs.ErrPermission) || isReadOnly(err):
+		return fmt.Errorf("%s: %w: run privileged with a writable /proc/sys, or set it beforehand with: sysctl -w %s=%q",
+			what, err, key, value)
+	case isInvalid(err):
+		return fmt.Errorf("%s: %w: the kernel does not take this value", what, err)
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}

@@ -1,0 +1,131 @@
+package sysctl_test
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/kernel/sysctl"
+)
+
+func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
+
+// folder makes a root with one parameter.
+func folder(t *testing.T, key, value string) (*sysctl.Sysctl, string) {
+	t.Helper()
+	root := t.TempDir()
+	path := filepath.Join(root, filepath.FromSlash(strings.ReplaceAll(key, ".", "/")))
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(value+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return sysctl.New(sysctl.Options{Root: root}), path
+}
+
+func TestSet(t *testing.T) {
+	cases := []struct {
+		name, have, set, want string
+		written               bool
+	}{
+		{"different", "0", "1", "1", true},
+		{"same", "1", "1", "1", false},
+		{"same but for white space", "4096\t87380  6291456", "4096 87380 6291456", "4096\t87380  6291456", false},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			s, path := folder(t, "net.ipv4.ip_forward", c.have)
+			old := time.Now().Add(-time.Hour)
+			if err := os.Chtimes(path, old, old); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Set("net.ipv4.ip_forward", c.set); err != nil {
+				t.Fatal(err)
+			}
+			got, err := s.Get("net/ipv4/ip_forward")
+			if err != nil || got != c.want {
+				t.Errorf("got %q, %v, want %q", got, err, c.want)
+			}
+			info, err := os.Stat(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if written := info.ModTime().After(old.Add(time.Minute)); written != c.written {
+				t.Errorf("written: %v, want %v", written, c.written)
+			}
+		})
+	}
+}
+
+// An error names the parameter, the value, and what helps.
+func TestErrors(t *testing.T) {
+	s, _ := folder(t, "net.ipv4.ip_forward", "yes")
+	_, missing := s.Get("net.netfilter.nf_conntrack_max")
+	_, number := s.GetInt("net.ipv4.ip_forward")
+	cases := []struct {
+		name string
+		err  error
+		is   error
+		says []string
+	}{
+		{"missing", missing, sysctl.ErrNotFound, []string{"net.netfilter.nf_conntrack_max", "kernel module"}},
+		{"set missing", s.SetInt("net.x", 3), sysctl.ErrNotFound, []string{"net.x"}},
+		{"number", number, nil, []string{"net.ipv4.ip_forward", `"yes"`, "number"}},
+		{"escape", s.Set("../../etc/passwd", "1"), nil, []string{"../../etc/passwd", "not the name"}},
+		{"empty", s.Set("", "1"), nil, []string{"not the name"}},
+	}
+	for _, c := range cases {
+		if c.err == nil || (c.is != nil && !errors.Is(c.err, c.is)) {
+			t.Errorf("%s: %v", c.name, c.err)
+			continue
+		}
+		for _, word := range c.says {
+			if !strings.Contains(c.err.Error(), word) {
+				t.Errorf("%s: %q does not say %q", c.name, c.err, word)
+			}
+		}
+	}
+}
+
+// The kernel's own refusals say what helps.
+func TestKernelRefuses(t *testing.T) {
+	s := sysctl.New(sysctl.Options{NetNS: kerneltest.Namespace(t)})
+	err := s.Set("net.ipv4.conf.lo.forwarding", "many")
+	if !errors.Is(err, unix.EINVAL) || !strings.Contains(err.Error(), "net.ipv4.conf.lo.forwarding=many") {
+		t.Errorf("bad value: %v", err)
+	}
+	err = s.Set("kernel.osrelease", "7.0") // read-only for everybody
+	if !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "sysctl -w kernel.osrelease=") {
+		t.Errorf("read-only: %v", err)
+	}
+}
+
+// A parameter is that of the namespace asked for, and of no other.
+func TestNamespace(t *testing.T) {
+	one := sysctl.New(sysctl.Options{NetNS: kerneltest.Namespace(t)})
+	two := sysctl.New(sysctl.Options{NetNS: kerneltest.Namespace(t)})
+	const key = "net.ipv4.conf.lo.route_localnet"
+	before, err := two.GetInt(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := one.SetInt(key, 1-before); err != nil {
+		t.Fatal(err)
+	}
+	first, err1 := one.GetInt(key)
+	second, err2 := two.GetInt(key)
+	if err := errors.Join(err1, err2); err != nil {
+		t.Fatal(err)
+	}
+	if first != 1-before || second != before {
+		t.Errorf("%d and %d, want %d and %d", first, second, 1-before, before)
+	}
+}
