@@ -1,0 +1,227 @@
+package nft
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Conn talks to nf_tables of one network namespace. One goroutine uses it.
+type Conn struct {
+	netns int
+	lib   *nftables.Conn
+	sock  *netlink.Conn
+	room  int
+}
+
+// Options for Open.
+type Options struct {
+	NetNS int // file descriptor of a network namespace; 0: the caller's
+}
+
+const (
+	wantRoom   = 16 << 20         // bytes; a transaction of some 100,000 elements
+	perMessage = 48 << 10         // a netlink attribute holds at most 65,535 bytes
+	patience   = 60 * time.Second // for one answer of the kernel
+	readTries  = 10
+)
+
+// Open opens a Conn. No privilege is needed until it is used.
+func Open(opt Options) (*Conn, error) {
+	c := &Conn{netns: opt.NetNS}
+	if err := c.dial(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *Conn) dial() error {
+	opts := []nftables.ConnOption{nftables.AsLasting(), nftables.WithSockOptions(c.adopt)}
+	if c.netns != 0 {
+		opts = append(opts, nftables.WithNetNSFd(c.netns))
+	}
+	lib, err := nftables.New(opts...)
+	if err != nil {
+		return fmt.Errorf("open netlink socket to nf_tables: %w", err)
+	}
+	c.lib = lib
+	return nil
+}
+
+// adopt sizes the socket the library opened: a transaction goes in one piece.
+// Without privilege the kernel gives less than asked, so we read it back.
+func (c *Conn) adopt(sock *netlink.Conn) error {
+	c.sock = sock
+	if err := sock.SetWriteBuffer(wantRoom); err != nil {
+		return fmt.Errorf("size netlink send buffer: %w", err)
+	}
+	if err := sock.SetReadBuffer(wantRoom); err != nil {
+		return fmt.Errorf("size netlink receive buffer: %w", err)
+	}
+	raw, err := sock.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("reach netlink socket: %w", err)
+	}
+	var size int
+	var optErr error
+	if err := raw.Control(func(fd uintptr) {
+		size, optErr = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF)
+	}); err != nil {
+		return fmt.Errorf("reach netlink socket: %w", err)
+	}
+	c.room = size * 3 / 4
+	return optErr
+}
+
+// Close closes the socket.
+func (c *Conn) Close() error { return c.lib.CloseLasting() }
+
+// Room returns how many bytes, by Tx.Bytes, one transaction may have.
+func (c *Conn) Room() int { return c.room }
+
+// Commit carries a transaction out, as a whole or not at all.
+func (c *Conn) Commit(ctx context.Context, tx *Tx) error {
+	if tx.Size() == 0 {
+		return nil
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := c.load(tx); err != nil {
+		return fmt.Errorf("encode transaction: %w", err)
+	}
+	if err := c.flush(); err != nil {
+		return fmt.Errorf("commit %d changes to nf_tables: %w", tx.Size(), err)
+	}
+	return nil
+}
+
+// flush sends what is loaded. After an error answers may still be on their way,
+// so the socket is replaced.
+func (c *Conn) flush() error {
+	if err := c.sock.SetDeadline(time.Now().Add(patience)); err != nil {
+		return err
+	}
+	err := c.lib.Flush()
+	if err == nil {
+		return nil
+	}
+	_ = c.lib.CloseLasting()
+	return errors.Join(err, c.dial())
+}
+
+// load turns a transaction into messages, in the order that always works.
+func (c *Conn) load(tx *Tx) error {
+	for _, t := range tx.dropped {
+		c.lib.DelTable(t.table())
+	}
+	for _, t := range tx.tables {
+		c.lib.AddTable(t.table())
+	}
+	for _, s := range tx.sets {
+		if err := c.lib.AddSet(s.set.set(s.table), nil); err != nil {
+			return err
+		}
+	}
+	for _, in := range tx.chains {
+		c.lib.AddChain(in.chain.chain(in.table))
+	}
+	for _, in := range tx.chains {
+		chain := in.chain.chain(in.table)
+		c.lib.FlushChain(chain)
+		for _, r := range in.chain.Rules {
+			c.lib.AddRule(&nftables.Rule{Table: chain.Table, Chain: chain, Exprs: r.exprs()})
+		}
+	}
+	for _, b := range tx.deletes {
+		if err := b.each(c.lib.SetDeleteElements); err != nil {
+			return err
+		}
+	}
+	for _, b := range tx.adds {
+		if err := b.each(c.lib.SetAddElements); err != nil {
+			return err
+		}
+	}
+	c.loadGone(tx.gone)
+	return nil
+}
+
+// loadGone empties all chains before it deletes the first: they may lead to
+// each other.
+func (c *Conn) loadGone(gone []goneIn) {
+	for _, g := range gone {
+		if g.chain {
+			c.lib.FlushChain(&nftables.Chain{Table: g.table.table(), Name: g.name})
+		}
+	}
+	for _, g := range gone {
+		if g.chain {
+			c.lib.DelChain(&nftables.Chain{Table: g.table.table(), Name: g.name})
+			continue
+		}
+		c.lib.DelSet(&nftables.Set{Table: g.table.table(), Name: g.name})
+	}
+}
+
+// each hands the elements over in portions that fit into a message.
+func (b bucket) each(send func(*nftables.Set, []nftables.SetElement) error) error {
+	set := b.set.set(b.table)
+	var portion []nftables.SetElement
+	bytes := 0
+	for _, e := range b.elements {
+		if bytes += e.Bytes(); bytes > perMessage {
+			if err := send(set, portion); err != nil {
+				return err
+			}
+			portion, bytes = nil, e.Bytes()
+		}
+		portion = append(portion, e.elements(b.set)...)
+	}
+	return send(set, portion)
+}
+
+// DeleteTables deletes the tables that exist, as a whole or not at all.
+func (c *Conn) DeleteTables(ctx context.Context, tables ...Table) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	for _, t := range tables {
+		c.lib.AddTable(t.table()) // deleting a table that is missing fails
+		c.lib.DelTable(t.table())
+	}
+	if err := c.flush(); err != nil {
+		return fmt.Errorf("delete nf_tables tables: %w", err)
+	}
+	return nil
+}
+
+// Read returns what a table holds; nil if it does not exist.
+func (c *Conn) Read(ctx context.Context, t Table) (*State, error) {
+	var state *State
+	var err error
+	for range readTries {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		if err := c.sock.SetDeadline(time.Now().Add(patience)); err != nil {
+			return nil, fmt.Errorf("read table %s: %w", t, err)
+		}
+		state, err = c.read(t)
+		// Another program's transaction interrupts the listing; a chain or a
+		// set may vanish while we list.
+		if !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.ENOENT) {
+			break
+		}
+	}
+	if err != nil {
+		_ = c.lib.CloseLasting()
+		return nil, errors.Join(fmt.Errorf("read table %s: %w", t, err), c.dial())
+	}
+	return state, nil
+}

@@ -1,0 +1,119 @@
+package nft
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// Key builds the raw bytes of a key or of data, field by field.
+type Key []byte
+
+// Addr appends an address.
+func (k Key) Addr(a netip.Addr) Key { return append(k, a.AsSlice()...) }
+
+// Proto appends a protocol number.
+func (k Key) Proto(p uint8) Key { return append(k, p, 0, 0, 0) }
+
+// Port appends a port.
+func (k Key) Port(p uint16) Key { return append(k, byte(p>>8), byte(p), 0, 0) }
+
+// Mark appends 32 bits in host order: a Mark or a ClassID.
+func (k Key) Mark(m uint32) Key { return binary.NativeEndian.AppendUint32(k, m) }
+
+// Range returns the element of an interval set of single addresses that covers
+// the prefix: nft_set_rbtree(8) wants the address after the last as the end.
+func Range(p netip.Prefix) (first, end netip.Addr) {
+	first = p.Masked().Addr()
+	return first, last(p).Next()
+}
+
+// Last returns the last address in a prefix, the inclusive end that a
+// concatenated range wants.
+func Last(p netip.Prefix) netip.Addr { return last(p) }
+
+func last(p netip.Prefix) netip.Addr {
+	b := p.Masked().Addr().AsSlice()
+	for i := p.Bits(); i < len(b)*8; i++ {
+		b[i/8] |= 1 << (7 - i%8)
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
+
+// width returns how many bytes a field takes in a key.
+func (t Type) width(f Family) int {
+	if t == Addr && f == IP6 {
+		return 16
+	}
+	return 4
+}
+
+// text prints an element as nft does.
+func (e Element) text(s Set, f Family) string {
+	var b strings.Builder
+	b.WriteString(fields(s.Key, f, e.Key, e.End))
+	if e.Comment != "" {
+		b.WriteString(" comment " + strconv.Quote(e.Comment))
+	}
+	switch {
+	case s.verdicts():
+		b.WriteString(" : goto " + e.Goto)
+	case s.Data != nil:
+		b.WriteString(" : " + fields(s.Data, f, e.Data, ""))
+	}
+	return b.String()
+}
+
+// fields prints raw bytes by the types of their fields; a field whose end
+// differs is a range.
+func fields(types []Type, f Family, raw, end string) string {
+	parts := make([]string, 0, len(types))
+	for _, t := range types {
+		w := t.width(f)
+		if len(raw) < w {
+			return fmt.Sprintf("malformed %x", raw)
+		}
+		part := field(t, raw[:w])
+		if len(end) >= w {
+			if last := field(t, end[:w]); last != part {
+				part += "-" + last
+			}
+			end = end[w:]
+		}
+		parts = append(parts, part)
+		raw = raw[w:]
+	}
+	return strings.Join(parts, " . ")
+}
+
+func field(t Type, raw string) string {
+	b := []byte(raw)
+	switch t {
+	case Addr:
+		a, _ := netip.AddrFromSlice(b)
+		return a.String()
+	case Proto:
+		switch b[0] {
+		case 6:
+			return "tcp"
+		case 17:
+			return "udp"
+		case 132:
+			return "sctp"
+		}
+		return strconv.Itoa(int(b[0]))
+	case Port:
+		return strconv.Itoa(int(binary.BigEndian.Uint16(b)))
+	case Mark:
+		return fmt.Sprintf("0x%08x", binary.NativeEndian.Uint32(b))
+	case ClassID:
+		v := binary.NativeEndian.Uint32(b)
+		return fmt.Sprintf("%x:%x", v>>16, v&0xffff)
+	case Verdict:
+		return ""
+	}
+	return fmt.Sprintf("%x", b)
+}

@@ -1,0 +1,185 @@
+// Package nft is a typed door to nf_tables over netlink: tables, chains, rules,
+// sets and maps as values; a transaction that can be printed and committed; a
+// reader; and a fake kernel that refuses what the real one refuses.
+//
+// It never runs the nft program. What it prints is nft's language (nft(8)).
+package nft
+
+import (
+	"strings"
+
+	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
+)
+
+// Family is an nf_tables family. Chains, sets and rules of different families
+// never mix.
+type Family byte
+
+// The families Sluice uses.
+const (
+	IP4 Family = unix.NFPROTO_IPV4
+	IP6 Family = unix.NFPROTO_IPV6
+)
+
+// String returns the word nft uses.
+func (f Family) String() string {
+	if f == IP4 {
+		return "ip"
+	}
+	return "ip6"
+}
+
+// Table names a table.
+type Table struct {
+	Family Family
+	Name   string
+}
+
+// String returns the table as nft names it, "ip sluice".
+func (t Table) String() string { return t.Family.String() + " " + t.Name }
+
+// Type is the type of one field of a set key or of map data.
+type Type byte
+
+// The field types. Addr is an address of the table's family.
+const (
+	Addr    Type = iota + 1
+	Proto        // IANA protocol number
+	Port         // transport port, network order
+	Mark         // 32 bits, host order
+	ClassID      // 32 bits, host order, printed "major:minor" in hexadecimal (tc(8))
+	Verdict      // map data only
+)
+
+// Set defines a set; with Data, a map.
+type Set struct {
+	Name     string
+	Key      []Type
+	Data     []Type // nil: a plain set; Verdict: a verdict map
+	Interval bool   // keys may be ranges
+	Dynamic  bool   // rules add elements, which time out
+	Size     uint32 // most elements; 0: unlimited. A dynamic set needs one.
+}
+
+// verdicts reports whether the set is a verdict map.
+func (s Set) verdicts() bool { return len(s.Data) == 1 && s.Data[0] == Verdict }
+
+// Hook makes a chain a base chain. Type is "nat" or "filter".
+type Hook struct {
+	Type     string
+	Point    Point
+	Priority int
+}
+
+// Point is a netfilter hook.
+type Point uint32
+
+// The hooks Sluice uses, as the kernel numbers them.
+const (
+	Prerouting  Point = unix.NF_INET_PRE_ROUTING
+	Input       Point = unix.NF_INET_LOCAL_IN
+	Output      Point = unix.NF_INET_LOCAL_OUT
+	Postrouting Point = unix.NF_INET_POST_ROUTING
+)
+
+// String returns the word nft uses.
+func (p Point) String() string {
+	return map[Point]string{Prerouting: "prerouting", Input: "input", Output: "output", Postrouting: "postrouting"}[p]
+}
+
+// Chain is a chain with all its rules.
+type Chain struct {
+	Name  string
+	Hook  *Hook // nil: a regular chain
+	Rules []Rule
+}
+
+// Element is one element. Key, End and Data are the raw bytes of the fields,
+// each padded to four bytes, as the kernel keeps them.
+type Element struct {
+	Key     string
+	End     string // interval sets: the last key of the range, inclusive in concatenations, exclusive otherwise
+	Data    string // data maps
+	Goto    string // verdict maps: the chain to go to
+	Comment string // at most MaxComment bytes
+}
+
+// MaxComment is the longest comment nft accepts, in bytes.
+const MaxComment = 128
+
+// table converts to the library's type.
+func (t Table) table() *nftables.Table {
+	return &nftables.Table{Name: t.Name, Family: nftables.TableFamily(t.Family)}
+}
+
+// set converts to the library's type.
+func (s Set) set(t Table) *nftables.Set {
+	ns := &nftables.Set{
+		Table: t.table(), Name: s.Name, Interval: s.Interval, Dynamic: s.Dynamic,
+		HasTimeout: s.Dynamic, Size: s.Size, IsMap: s.Data != nil,
+		Concatenation: len(s.Key) > 1, KeyType: datatype(t.Family, s.Key),
+	}
+	if s.Data != nil {
+		ns.DataType = datatype(t.Family, s.Data)
+	}
+	return ns
+}
+
+// definition says what a set is, as nft prints it on one line.
+func (s Set) definition(f Family) string {
+	var b strings.Builder
+	b.WriteString("type " + typeNames(f, s.Key))
+	if s.Data != nil {
+		b.WriteString(" : " + typeNames(f, s.Data))
+	}
+	b.WriteString(";")
+	if s.Interval {
+		b.WriteString(" flags interval;")
+	}
+	if s.Dynamic {
+		b.WriteString(" flags dynamic,timeout;")
+	}
+	return b.String()
+}
+
+func typeNames(f Family, types []Type) string {
+	names := make([]string, len(types))
+	for i, t := range types {
+		names[i] = library(f, t).Name
+	}
+	return strings.Join(names, " . ")
+}
+
+func datatype(f Family, types []Type) nftables.SetDatatype {
+	parts := make([]nftables.SetDatatype, len(types))
+	for i, t := range types {
+		parts[i] = library(f, t)
+	}
+	if len(parts) == 1 {
+		return parts[0]
+	}
+	// At most six fields fit; ours have at most four.
+	return nftables.MustConcatSetType(parts...)
+}
+
+func library(f Family, t Type) nftables.SetDatatype {
+	switch t {
+	case Addr:
+		if f == IP4 {
+			return nftables.TypeIPAddr
+		}
+		return nftables.TypeIP6Addr
+	case Proto:
+		return nftables.TypeInetProto
+	case Port:
+		return nftables.TypeInetService
+	case Mark:
+		return nftables.TypeMark
+	case ClassID:
+		return nftables.TypeClassID
+	case Verdict:
+		return nftables.TypeVerdict
+	}
+	return nftables.TypeInvalid
+}

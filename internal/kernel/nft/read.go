@@ -1,0 +1,203 @@
+package nft
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// read lists a table: its sets with their elements, its chains with their rules.
+func (c *Conn) read(t Table) (*State, error) {
+	tables, err := c.lib.ListTablesOfFamily(nftables.TableFamily(t.Family))
+	if err != nil {
+		return nil, err
+	}
+	if !slices.ContainsFunc(tables, func(x *nftables.Table) bool { return x.Name == t.Name }) {
+		return nil, nil
+	}
+	s := &State{Chains: map[string]ChainState{}, Sets: map[string]SetState{}}
+	if err := c.readSets(t, s); err != nil {
+		return nil, err
+	}
+	return s, c.readChains(t, s)
+}
+
+func (c *Conn) readSets(t Table, s *State) error {
+	sets, err := c.lib.GetSets(t.table())
+	if err != nil {
+		return err
+	}
+	for _, ns := range sets {
+		state := SetState{definition: definitionOf(ns), Elements: map[string]Element{}}
+		if !ns.Dynamic {
+			elements, err := c.lib.GetSetElements(ns)
+			if err != nil {
+				return err
+			}
+			state.Elements = collect(ns, elements)
+		}
+		s.Sets[ns.Name] = state
+	}
+	return nil
+}
+
+func (c *Conn) readChains(t Table, s *State) error {
+	chains, err := c.lib.ListChainsOfTableFamily(nftables.TableFamily(t.Family))
+	if err != nil {
+		return err
+	}
+	for _, nc := range chains {
+		if nc.Table.Name != t.Name {
+			continue
+		}
+		rules, err := c.lib.GetRules(t.table(), nc)
+		if err != nil {
+			return err
+		}
+		state := ChainState{hook: hookOf(nc).text()}
+		for _, r := range rules {
+			state.rules = append(state.rules, canonical(r.Exprs))
+		}
+		s.Chains[nc.Name] = state
+	}
+	return nil
+}
+
+// collect converts elements. A range of a plain interval set comes as two
+// elements, its first key and the key after its last.
+func collect(ns *nftables.Set, elements []nftables.SetElement) map[string]Element {
+	m := make(map[string]Element, len(elements))
+	if ns.Interval && !ns.Concatenation {
+		elements = pair(elements)
+	}
+	for _, ne := range elements {
+		e := Element{Key: string(ne.Key), End: string(ne.KeyEnd), Comment: ne.Comment}
+		switch {
+		case readsVerdicts(ns):
+			e.Goto = targetOf(ne.Val)
+		case ns.IsMap:
+			e.Data = string(ne.Val)
+		}
+		m[e.Key+e.End] = e
+	}
+	return m
+}
+
+// readsVerdicts reports whether a set that was read is a verdict map: the
+// library reports verdict as the type of its key then.
+func readsVerdicts(ns *nftables.Set) bool {
+	return ns.IsMap && ns.KeyType.Name == nftables.TypeVerdict.Name
+}
+
+// targetOf returns the chain a verdict leads to: the library hands over the
+// nested attributes as they are.
+func targetOf(verdict []byte) string {
+	ad, err := netlink.NewAttributeDecoder(verdict)
+	if err != nil {
+		return ""
+	}
+	chain := ""
+	for ad.Next() {
+		if ad.Type() == unix.NFTA_VERDICT_CHAIN {
+			chain = ad.String()
+		}
+	}
+	return chain
+}
+
+// pair joins the two elements of each range; a range without end reaches to
+// the last key there is.
+func pair(elements []nftables.SetElement) []nftables.SetElement {
+	slices.SortFunc(elements, func(a, b nftables.SetElement) int {
+		return cmp.Or(cmp.Compare(string(a.Key), string(b.Key)), cmp.Compare(order(a), order(b)))
+	})
+	var ranges []nftables.SetElement
+	for _, e := range elements {
+		switch {
+		case !e.IntervalEnd:
+			ranges = append(ranges, e)
+		case len(ranges) > 0:
+			ranges[len(ranges)-1].KeyEnd = e.Key
+		}
+	}
+	return ranges
+}
+
+// order puts the end of a range before the beginning of the next.
+func order(e nftables.SetElement) int {
+	if e.IntervalEnd {
+		return 0
+	}
+	return 1
+}
+
+// elements converts an element of a set to the library's one or two.
+func (e Element) elements(s Set) []nftables.SetElement {
+	ne := nftables.SetElement{Key: []byte(e.Key), Comment: e.Comment}
+	switch {
+	case s.verdicts():
+		ne.VerdictData = &expr.Verdict{Kind: expr.VerdictGoto, Chain: e.Goto}
+	case s.Data != nil:
+		ne.Val = []byte(e.Data)
+	}
+	if e.End == "" {
+		return []nftables.SetElement{ne}
+	}
+	if len(s.Key) > 1 {
+		ne.KeyEnd = []byte(e.End)
+		return []nftables.SetElement{ne}
+	}
+	return []nftables.SetElement{ne, {Key: []byte(e.End), IntervalEnd: true}}
+}
+
+func definitionOf(ns *nftables.Set) string {
+	if readsVerdicts(ns) {
+		return verdictMap
+	}
+	s := "type " + typeName(ns.KeyType)
+	if ns.IsMap {
+		s += " : " + typeName(ns.DataType)
+	}
+	s += ";"
+	if ns.Interval {
+		s += " flags interval;"
+	}
+	if ns.Dynamic {
+		s += " flags dynamic,timeout;"
+	}
+	return s
+}
+
+func typeName(t nftables.SetDatatype) string {
+	parts := nftables.ConcatSetTypeElements(t)
+	name := ""
+	for i, p := range parts {
+		if i > 0 {
+			name += " . "
+		}
+		name += p.Name
+	}
+	return name
+}
+
+func hookOf(nc *nftables.Chain) *Hook {
+	if nc.Hooknum == nil {
+		return nil
+	}
+	return &Hook{Type: string(nc.Type), Point: Point(*nc.Hooknum), Priority: int(*nc.Priority)}
+}
+
+// chain converts to the library's type.
+func (c Chain) chain(t Table) *nftables.Chain {
+	nc := &nftables.Chain{Table: t.table(), Name: c.Name}
+	if c.Hook != nil {
+		nc.Type = nftables.ChainType(c.Hook.Type)
+		nc.Hooknum = nftables.ChainHookRef(nftables.ChainHook(c.Hook.Point))
+		nc.Priority = nftables.ChainPriorityRef(nftables.ChainPriority(c.Hook.Priority))
+	}
+	return nc
+}

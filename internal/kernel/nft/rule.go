@@ -1,0 +1,357 @@
+package nft
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// Rule is a list of statements.
+type Rule struct {
+	parts []Statement
+}
+
+// NewRule makes a rule of statements; the packet leaves it at the first that
+// does not match.
+func NewRule(parts ...Statement) Rule { return Rule{parts: parts} }
+
+// String returns the rule as nft prints it.
+func (r Rule) String() string {
+	texts := make([]string, len(r.parts))
+	for i, p := range r.parts {
+		texts[i] = p.text
+	}
+	return strings.Join(texts, " ")
+}
+
+func (r Rule) exprs() []expr.Any {
+	var all []expr.Any
+	for _, p := range r.parts {
+		all = append(all, p.exprs...)
+	}
+	return all
+}
+
+// Statement is a part of a rule: what it says and what the kernel runs.
+type Statement struct {
+	text  string
+	exprs []expr.Any
+}
+
+// Registers. The kernel reports a register that starts a 16-byte one by the
+// old number of that (nf_tables_api.c, nft_dump_register), so we write it so.
+const reg1 = unix.NFT_REG_1
+
+// at returns the register that lies n bytes after the start of register 1.
+func at(n int) uint32 {
+	if n%16 == 0 {
+		return reg1 + uint32(n/16)
+	}
+	return unix.NFT_REG32_00 + uint32(n/4)
+}
+
+// Field loads one field of the packet.
+type Field struct {
+	text  string
+	width int
+	load  func(reg uint32) expr.Any
+}
+
+// addresses in the network header: offset of the source, of the destination, width.
+var addresses = [...]struct {
+	family             Family
+	saddr, daddr, size uint32
+}{
+	{IP4, 12, 16, 4},
+	{IP6, 8, 24, 16},
+}
+
+func address(f Family, name string) Field {
+	row := addresses[0]
+	if f == IP6 {
+		row = addresses[1]
+	}
+	offset := row.daddr
+	if name == "saddr" {
+		offset = row.saddr
+	}
+	return Field{f.String() + " " + name, int(row.size), func(reg uint32) expr.Any {
+		return &expr.Payload{DestRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: row.size}
+	}}
+}
+
+// Source is the packet's source address.
+func Source(f Family) Field { return address(f, "saddr") }
+
+// Destination is the packet's destination address.
+func Destination(f Family) Field { return address(f, "daddr") }
+
+// L4Proto is the packet's transport protocol.
+func L4Proto() Field {
+	return Field{"meta l4proto", 4, func(reg uint32) expr.Any {
+		return &expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg}
+	}}
+}
+
+// DestinationPort is the packet's destination port.
+func DestinationPort() Field {
+	return Field{"th dport", 4, func(reg uint32) expr.Any {
+		return &expr.Payload{DestRegister: reg, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2}
+	}}
+}
+
+// Random is a uniformly random number from 0 to n-1.
+func Random(n int) Field {
+	return Field{fmt.Sprintf("numgen random mod %d", n), 4, func(reg uint32) expr.Any {
+		return &expr.Numgen{Register: reg, Modulus: uint32(n), Type: unix.NFT_NG_RANDOM}
+	}}
+}
+
+// join loads fields one after the other from register 1 on.
+func join(fields []Field) (string, []expr.Any) {
+	var (
+		texts []string
+		exprs []expr.Any
+		n     int
+	)
+	for _, f := range fields {
+		texts = append(texts, f.text)
+		exprs = append(exprs, f.load(at(n)))
+		n += f.width
+	}
+	return strings.Join(texts, " . "), exprs
+}
+
+// In matches if the fields together are an element of the set.
+func In(set string, fields ...Field) Statement {
+	text, exprs := join(fields)
+	return Statement{text + " @" + set, append(exprs, &expr.Lookup{SourceRegister: reg1, SetName: set})}
+}
+
+// NotIn matches if the fields together are no element of the set.
+func NotIn(set string, fields ...Field) Statement {
+	text, exprs := join(fields)
+	return Statement{text + " != @" + set, append(exprs, &expr.Lookup{SourceRegister: reg1, SetName: set, Invert: true})}
+}
+
+// Dispatch goes where the verdict map says for the fields, if it says anything.
+func Dispatch(verdicts string, fields ...Field) Statement {
+	text, exprs := join(fields)
+	return Statement{text + " vmap @" + verdicts, append(exprs, lookup(verdicts, unix.NFT_REG_VERDICT))}
+}
+
+// SetPriority sets the packet's priority to what the map has for the fields;
+// no match if it has nothing. It serves as a register between two look-ups.
+func SetPriority(from string, fields ...Field) Statement {
+	text, exprs := join(fields)
+	return Statement{"meta priority set " + text + " map @" + from, append(exprs, lookup(from, reg1),
+		&expr.Meta{Key: expr.MetaKeyPRIORITY, SourceRegister: true, Register: reg1})}
+}
+
+// Priority is the packet's priority (skb->priority).
+func Priority() Field {
+	return Field{"meta priority", 4, func(reg uint32) expr.Any {
+		return &expr.Meta{Key: expr.MetaKeyPRIORITY, Register: reg}
+	}}
+}
+
+// ClearPriority sets the packet's priority to zero.
+func ClearPriority() Statement {
+	return Statement{"meta priority set none", []expr.Any{
+		&expr.Immediate{Register: reg1, Data: make([]byte, 4)},
+		&expr.Meta{Key: expr.MetaKeyPRIORITY, SourceRegister: true, Register: reg1},
+	}}
+}
+
+// TranslateFrom sends the connection to the address and port the map has for
+// the fields; no match if it has nothing.
+func TranslateFrom(f Family, backends string, fields ...Field) Statement {
+	text, exprs := join(fields)
+	return Statement{"dnat " + f.String() + " to " + text + " map @" + backends,
+		append(exprs, lookup(backends, reg1), dnat(f, reg1, at(addrWidth(f))))}
+}
+
+// TranslateTo sends the connection to an address and port.
+func TranslateTo(to netip.AddrPort, proto uint8) Statement {
+	f := IP4
+	if to.Addr().Is6() {
+		f = IP6
+	}
+	port := binary.BigEndian.AppendUint16(nil, to.Port())
+	return Statement{fmt.Sprintf("meta l4proto %s dnat to %s", field(Proto, string([]byte{proto})), to), []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte{proto}},
+		&expr.Immediate{Register: reg1, Data: to.Addr().AsSlice()},
+		&expr.Immediate{Register: at(16), Data: port},
+		dnat(f, reg1, at(16)),
+	}}
+}
+
+func dnat(f Family, addr, port uint32) *expr.NAT {
+	return &expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f),
+		RegAddrMin: addr, RegAddrMax: addr, RegProtoMin: port, RegProtoMax: port, Specified: true}
+}
+
+func addrWidth(f Family) int { return Addr.width(f) }
+
+func lookup(set string, into uint32) *expr.Lookup {
+	return &expr.Lookup{SourceRegister: reg1, DestRegister: into, IsDestRegSet: true, SetName: set}
+}
+
+// Goto ends this chain and goes on in another.
+func Goto(chain string) Statement {
+	return Statement{"goto " + chain, []expr.Any{&expr.Verdict{Kind: expr.VerdictGoto, Chain: chain}}}
+}
+
+// Jump goes through another chain and comes back.
+func Jump(chain string) Statement {
+	return Statement{"jump " + chain, []expr.Any{&expr.Verdict{Kind: expr.VerdictJump, Chain: chain}}}
+}
+
+// Drop drops the packet.
+func Drop() Statement {
+	return Statement{"drop", []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}}
+}
+
+// Reject answers with ICMP port unreachable (RFC 792 type 3 code 3, RFC 4443
+// type 1 code 4).
+func Reject(f Family) Statement {
+	code := uint8(3)
+	if f == IP6 {
+		code = 4
+	}
+	return Statement{"reject", []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: code}}}
+}
+
+// MarkSet sets bits of the packet's mark and leaves the others.
+func MarkSet(bits uint32) Statement {
+	return setMark(fmt.Sprintf("meta mark set meta mark | 0x%08x", bits), ^bits, bits)
+}
+
+// MarkFlip flips bits of the packet's mark and leaves the others.
+func MarkFlip(bits uint32) Statement {
+	return setMark(fmt.Sprintf("meta mark set meta mark ^ 0x%08x", bits), ^uint32(0), bits)
+}
+
+func setMark(text string, mask, xor uint32) Statement {
+	return Statement{text, []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyMARK, Register: reg1},
+		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 4, Mask: Key{}.Mark(mask), Xor: Key{}.Mark(xor)},
+		&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: reg1},
+	}}
+}
+
+// Marked matches if all the bits are set in the packet's mark.
+func Marked(bits uint32) Statement {
+	return Statement{fmt.Sprintf("meta mark & 0x%08x == 0x%08x", bits, bits), []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyMARK, Register: reg1},
+		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 4, Mask: Key{}.Mark(bits), Xor: make([]byte, 4)},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: Key{}.Mark(bits)},
+	}}
+}
+
+// Masquerade gives the connection the address of the interface it leaves by
+// and a random port.
+func Masquerade() Statement {
+	return Statement{"masquerade fully-random", []expr.Any{&expr.Masq{FullyRandom: true}}}
+}
+
+// Translated matches connections whose destination was translated.
+func Translated() Statement { return translated("ct status dnat", expr.CmpOpNeq) }
+
+// NotTranslated matches connections whose destination was not translated.
+func NotTranslated() Statement { return translated("ct status & dnat == 0", expr.CmpOpEq) }
+
+func translated(text string, op expr.CmpOp) Statement {
+	const dstNAT = 1 << 5 // IPS_DST_NAT, linux/netfilter/nf_conntrack_common.h
+	return Statement{text, []expr.Any{
+		&expr.Ct{Key: expr.CtKeySTATUS, Register: reg1},
+		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 4, Mask: Key{}.Mark(dstNAT), Xor: make([]byte, 4)},
+		&expr.Cmp{Op: op, Register: reg1, Data: make([]byte, 4)},
+	}}
+}
+
+// FromHere matches packets whose source is an address of this host.
+func FromHere() Statement { return local("fib saddr type local", &expr.Fib{FlagSADDR: true}) }
+
+// ToHere matches packets whose destination is an address of this host.
+func ToHere() Statement { return local("fib daddr type local", &expr.Fib{FlagDADDR: true}) }
+
+func local(text string, fib *expr.Fib) Statement {
+	fib.Register, fib.ResultADDRTYPE = reg1, true
+	return Statement{text, []expr.Any{fib,
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: Key{}.Mark(unix.RTN_LOCAL)}}}
+}
+
+// NotLoopback matches packets whose destination is not a loopback address.
+func NotLoopback(f Family) Statement {
+	if f == IP6 {
+		return compare("ip6 daddr != ::1", expr.CmpOpNeq, Destination(f), netip.IPv6Loopback().AsSlice())
+	}
+	first := Field{load: func(reg uint32) expr.Any {
+		return &expr.Payload{DestRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: addresses[0].daddr, Len: 1}
+	}}
+	return compare("ip daddr != 127.0.0.0/8", expr.CmpOpNeq, first, []byte{127})
+}
+
+// ToLoopback matches packets to 127.0.0.0/8.
+func ToLoopback() Statement {
+	s := NotLoopback(IP4)
+	s.text = "ip daddr 127.0.0.0/8"
+	s.exprs[1] = &expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte{127}}
+	return s
+}
+
+// FromInterface matches packets that came in on the interface.
+func FromInterface(name string) Statement {
+	return compare(fmt.Sprintf("iifname %q", name), expr.CmpOpEq, inputInterface(), ifname(name))
+}
+
+// NotFromInterface matches packets that did not, or were made on this host.
+func NotFromInterface(name string) Statement {
+	return compare(fmt.Sprintf("iifname != %q", name), expr.CmpOpNeq, inputInterface(), ifname(name))
+}
+
+// FromPrefix matches packets that came in on an interface whose name begins so.
+func FromPrefix(prefix string) Statement {
+	return compare(fmt.Sprintf("iifname %q", prefix+"*"), expr.CmpOpEq, inputInterface(), []byte(prefix))
+}
+
+// NotFromPrefix matches packets that did not, or were made on this host.
+func NotFromPrefix(prefix string) Statement {
+	return compare(fmt.Sprintf("iifname != %q", prefix+"*"), expr.CmpOpNeq, inputInterface(), []byte(prefix))
+}
+
+func inputInterface() Field {
+	return Field{load: func(reg uint32) expr.Any { return &expr.Meta{Key: expr.MetaKeyIIFNAME, Register: reg} }}
+}
+
+func ifname(name string) []byte {
+	b := make([]byte, unix.IFNAMSIZ)
+	copy(b[:unix.IFNAMSIZ-1], name)
+	return b
+}
+
+func compare(text string, op expr.CmpOp, f Field, data []byte) Statement {
+	return Statement{text, []expr.Any{f.load(reg1), &expr.Cmp{Op: op, Register: reg1, Data: data}}}
+}
+
+// Chance matches one packet in n.
+func Chance(n int) Statement {
+	return compare(fmt.Sprintf("numgen random mod %d 0", n), expr.CmpOpEq, Random(n), make([]byte, 4))
+}
+
+// Remember adds the field to a dynamic set, or renews it there, for a time.
+func Remember(set string, f Field, timeout time.Duration) Statement {
+	return Statement{fmt.Sprintf("update @%s { %s timeout %s }", set, f.text, seconds(timeout)), []expr.Any{
+		f.load(reg1),
+		&expr.Dynset{SrcRegKey: reg1, SetName: set, Operation: unix.NFT_DYNSET_OP_UPDATE, Timeout: timeout},
+	}}
+}
+
+func seconds(d time.Duration) string { return fmt.Sprintf("%ds", int(d/time.Second)) }

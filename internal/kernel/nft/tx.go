@@ -1,0 +1,179 @@
+package nft
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Tx collects what one transaction does. Whatever the order of the calls, it
+// is carried out in the one that always works: create, fill, delete.
+type Tx struct {
+	dropped []Table
+	tables  []Table
+	sets    []setIn
+	chains  []chainIn // made, if need be, with these rules in place of any it has
+	deletes []bucket
+	adds    []bucket
+	gone    []goneIn
+	size    int
+	bytes   int
+}
+
+type setIn struct {
+	table Table
+	set   Set
+}
+
+type chainIn struct {
+	table Table
+	chain Chain
+}
+
+type goneIn struct {
+	table Table
+	name  string
+	chain bool
+}
+
+// bucket holds elements of one set.
+type bucket struct {
+	table    Table
+	set      Set
+	elements []Element
+}
+
+// Size returns the number of objects and elements the transaction writes.
+func (t *Tx) Size() int { return t.size }
+
+// Bytes estimates how large the transaction is on its way to the kernel.
+func (t *Tx) Bytes() int { return t.bytes }
+
+// DeleteTable deletes a table with all it holds, before anything else is done;
+// it must be there.
+func (t *Tx) DeleteTable(table Table) {
+	t.dropped = append(t.dropped, table)
+	t.count(64)
+}
+
+// AddTable makes a table unless it exists.
+func (t *Tx) AddTable(table Table) {
+	t.tables = append(t.tables, table)
+	t.count(64)
+}
+
+// AddSet makes a set unless it exists.
+func (t *Tx) AddSet(table Table, s Set) {
+	t.sets = append(t.sets, setIn{table, s})
+	t.count(256)
+}
+
+// SetChain makes a chain unless it exists, and gives it exactly these rules.
+func (t *Tx) SetChain(table Table, c Chain) {
+	t.chains = append(t.chains, chainIn{table, c})
+	t.count(256 + 640*len(c.Rules))
+}
+
+// Add adds an element to a set. Adding what is there is no error; adding a key
+// that is there with other data is one.
+func (t *Tx) Add(table Table, s Set, e Element) {
+	t.adds = into(t.adds, table, s, e)
+	t.count(e.Bytes())
+}
+
+// Delete deletes an element, which must be there. Deletions come before
+// additions, so that deleting and adding a key replaces it.
+func (t *Tx) Delete(table Table, s Set, e Element) {
+	t.deletes = into(t.deletes, table, s, e)
+	t.count(e.Bytes())
+}
+
+// DeleteChain deletes a chain and its rules. Nothing may lead to it any more.
+func (t *Tx) DeleteChain(table Table, name string) {
+	t.gone = append(t.gone, goneIn{table, name, true})
+	t.count(128)
+}
+
+// DeleteSet deletes a set. No rule may use it any more.
+func (t *Tx) DeleteSet(table Table, name string) {
+	t.gone = append(t.gone, goneIn{table, name, false})
+	t.count(128)
+}
+
+func (t *Tx) count(bytes int) {
+	t.size++
+	t.bytes += bytes
+}
+
+// Bytes estimates the size of the element in a message.
+func (e Element) Bytes() int {
+	return 48 + len(e.Key) + len(e.End) + len(e.Data) + len(e.Goto) + len(e.Comment)
+}
+
+// into appends an element to the bucket of its set. There are few sets, and
+// those used last are most likely used next.
+func into(buckets []bucket, table Table, s Set, e Element) []bucket {
+	for i := len(buckets) - 1; i >= 0; i-- {
+		if b := &buckets[i]; b.table == table && b.set.Name == s.Name {
+			b.elements = append(b.elements, e)
+			return buckets
+		}
+	}
+	return append(buckets, bucket{table, s, []Element{e}})
+}
+
+// String prints the transaction, one step a line, as nft commands.
+func (t *Tx) String() string {
+	var b strings.Builder
+	for _, table := range t.dropped {
+		fmt.Fprintf(&b, "delete table %s\n", table)
+	}
+	for _, table := range t.tables {
+		fmt.Fprintf(&b, "add table %s\n", table)
+	}
+	for _, s := range t.sets {
+		fmt.Fprintf(&b, "add %s %s %s { %s }\n", s.set.word(), s.table, s.set.Name, s.set.definition(s.table.Family))
+	}
+	for _, c := range t.chains {
+		fmt.Fprintf(&b, "add chain %s %s%s\n", c.table, c.chain.Name, c.chain.Hook.text())
+	}
+	for _, c := range t.chains {
+		fmt.Fprintf(&b, "flush chain %s %s\n", c.table, c.chain.Name)
+		for _, r := range c.chain.Rules {
+			fmt.Fprintf(&b, "add rule %s %s %s\n", c.table, c.chain.Name, r)
+		}
+	}
+	for _, d := range t.deletes {
+		d.print(&b, "delete")
+	}
+	for _, a := range t.adds {
+		a.print(&b, "add")
+	}
+	for _, g := range t.gone {
+		word := "set"
+		if g.chain {
+			word = "chain"
+		}
+		fmt.Fprintf(&b, "delete %s %s %s\n", word, g.table, g.name)
+	}
+	return b.String()
+}
+
+func (b bucket) print(w *strings.Builder, verb string) {
+	for _, e := range b.elements {
+		fmt.Fprintf(w, "%s element %s %s { %s }\n", verb, b.table, b.set.Name, e.text(b.set, b.table.Family))
+	}
+}
+
+func (s Set) word() string {
+	if s.Data != nil {
+		return "map"
+	}
+	return "set"
+}
+
+func (h *Hook) text() string {
+	if h == nil {
+		return ""
+	}
+	return fmt.Sprintf(" { type %s hook %s priority %d; policy accept; }", h.Type, h.Point, h.Priority)
+}

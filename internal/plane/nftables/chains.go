@@ -1,0 +1,179 @@
+package nftables
+
+import (
+	"slices"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/nft"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// Priorities of the base chains, those of nft's dstnat, srcnat and filter.
+const (
+	dstnat = -100
+	srcnat = 100
+	filter = 0
+)
+
+// builder makes the chains of one family for a host.
+type builder struct {
+	family
+	*layout
+	host *route.Host
+	mark uint32
+}
+
+// fixed returns the chains that do not depend on what services there are.
+func (b builder) fixed() []nft.Chain {
+	chains := []nft.Chain{
+		{Name: "reject", Rules: []nft.Rule{nft.NewRule(nft.Reject(b.table.Family))}},
+		{Name: "drop", Rules: []nft.Rule{nft.NewRule(nft.Drop())}},
+		{Name: "services", Rules: b.services()},
+		{Name: "prerouting", Hook: &nft.Hook{Type: "nat", Point: nft.Prerouting, Priority: dstnat},
+			Rules: []nft.Rule{nft.NewRule(nft.Jump("services"))}},
+		{Name: "output", Hook: &nft.Hook{Type: "nat", Point: nft.Output, Priority: dstnat},
+			Rules: []nft.Rule{nft.NewRule(nft.Jump("services"))}},
+		{Name: "postrouting", Hook: &nft.Hook{Type: "nat", Point: nft.Postrouting, Priority: srcnat}, Rules: b.postrouting()},
+	}
+	if b.servesLoopback() {
+		chains = append(chains, nft.Chain{Name: "input",
+			Hook:  &nft.Hook{Type: "filter", Point: nft.Input, Priority: filter},
+			Rules: []nft.Rule{nft.NewRule(nft.ToLoopback(), nft.NotFromInterface("lo"), nft.NotTranslated(), nft.Drop())}})
+	}
+	return chains
+}
+
+// servesLoopback reports whether NodePorts are served on 127.0.0.1, for which
+// net.ipv4.conf.all.route_localnet must be set. Neighbours could then reach
+// 127.0.0.0/8, so the input chain keeps them out.
+func (b builder) servesLoopback() bool {
+	return b.ip == route.IPv4 && slices.ContainsFunc(b.host.NodePorts.Addrs, isLoopback4)
+}
+
+// services is where every new connection passes, once.
+func (b builder) services() []nft.Rule {
+	f := b.table.Family
+	rules := []nft.Rule{nft.NewRule(b.follow(&b.spaces[byAddress], b.spaces[byAddress].fronts, atOnce)...)}
+	all := b.host.NodePorts.All(b.ip)
+	if all {
+		rules = append(rules, b.nodePorts(nft.ToHere(), nft.NotLoopback(f)))
+	}
+	if !all || b.servesLoopback() {
+		rules = append(rules, b.nodePorts(nft.In(b.nodeIPs.Name, nft.Destination(f))))
+	}
+	return append(rules,
+		nft.NewRule(nft.In(b.clusterIPs.Name, nft.Destination(f)), nft.Goto("reject")),
+		nft.NewRule(nft.In(b.serviceCIDRs.Name, nft.Destination(f)), nft.Goto("drop")))
+}
+
+func (b builder) nodePorts(here ...nft.Statement) nft.Rule {
+	return nft.NewRule(append(here, b.follow(&b.spaces[byNodePort], b.spaces[byNodePort].fronts, atOnce)...)...)
+}
+
+// follow looks a packet up in a map of ways and goes that way.
+func (b builder) follow(s *space, ways nft.Set, level int) []nft.Statement {
+	return []nft.Statement{
+		nft.SetPriority(ways.Name, s.key(b.table.Family)...),
+		nft.Dispatch(b.ways[level].Name, nft.Priority()),
+	}
+}
+
+// postrouting gives marked connections, and those of a backend to itself, this
+// node's address. The mark does not leave the node.
+func (b builder) postrouting() []nft.Rule {
+	f := b.table.Family
+	return []nft.Rule{
+		nft.NewRule(nft.Marked(b.mark), nft.MarkFlip(b.mark), nft.Masquerade()),
+		nft.NewRule(nft.Translated(), nft.In(b.hairpin.Name, nft.Source(f), nft.Destination(f)), nft.Masquerade()),
+	}
+}
+
+// goes returns the chain a way leads to, and further ones that it needs.
+func (b builder) goes(w way) []nft.Chain {
+	s := w.space(b.layout)
+	chain := nft.Chain{Name: w.chain(b.layout)}
+	switch w.kind() {
+	case kindPlain, kindMasquerade, kindOffPod:
+		chain.Rules = append(b.before(w.kind()), b.pick(s, s.backends, w.count()))
+	case kindOutside:
+		chain.Rules = append(b.before(kindPlain), b.pick(s, s.outsideBackends, w.count()))
+	case kindSticky, kindStickyMasq, kindStickyOffPod:
+		chain.Rules = append(b.before(w.kind()), b.remembered(s, s.sticky))
+	case kindStickyOutside:
+		chain.Rules = append(b.before(kindPlain), b.remembered(s, s.outsideSticky))
+	case kindSplit:
+		return b.split(s, chain)
+	case kindGuard:
+		chain.Rules = b.guard(s)
+	default:
+		return nil // reject and drop are fixed
+	}
+	return []nft.Chain{chain}
+}
+
+// before is what the kinds of ways differ in: who is marked for source NAT. It
+// also gives the priority back, which was only borrowed.
+func (b builder) before(kind uint16) []nft.Rule {
+	rules := []nft.Rule{nft.NewRule(nft.ClearPriority())}
+	switch kind {
+	case kindMasquerade, kindStickyMasq:
+		rules = append(rules, nft.NewRule(nft.MarkSet(b.mark)))
+	case kindOffPod, kindStickyOffPod:
+		rules = append(rules, nft.NewRule(b.pod(exclude), nft.MarkSet(b.mark)))
+	}
+	return rules
+}
+
+func (b builder) pick(s *space, backends nft.Set, n int) nft.Rule {
+	key := append(s.key(b.table.Family), nft.Random(n))
+	return nft.NewRule(nft.TranslateFrom(b.table.Family, backends.Name, key...))
+}
+
+func (b builder) remembered(s *space, sticky nft.Set) nft.Rule {
+	return nft.NewRule(nft.Dispatch(sticky.Name, s.key(b.table.Family)...))
+}
+
+// split sends pods and this node one way and all others another.
+func (b builder) split(s *space, chain nft.Chain) []nft.Chain {
+	inside := nft.Chain{Name: s.name + "inside", Rules: []nft.Rule{nft.NewRule(b.follow(s, s.inside, afterSplit)...)}}
+	if b.host.Detector.Detects(b.ip) {
+		chain.Rules = append(chain.Rules, nft.NewRule(b.pod(include), nft.Goto(inside.Name)))
+	}
+	chain.Rules = append(chain.Rules,
+		nft.NewRule(nft.FromHere(), nft.MarkSet(b.mark), nft.Goto(inside.Name)),
+		nft.NewRule(b.follow(s, s.outside, afterSplit)...))
+	return []nft.Chain{inside, chain}
+}
+
+func (b builder) guard(s *space) []nft.Rule {
+	f := b.table.Family
+	return []nft.Rule{
+		nft.NewRule(nft.NotIn(s.allowed.Name, append(s.key(f), nft.Source(f))...), nft.Drop()),
+		nft.NewRule(b.follow(s, s.guarded, afterGuard)...),
+	}
+}
+
+// match says whether a statement is to match pods or everybody else.
+type match int
+
+const (
+	include match = iota
+	exclude
+)
+
+// pod matches by where the host's detector sees pods.
+func (b builder) pod(m match) nft.Statement {
+	d, source := b.host.Detector, nft.Source(b.table.Family)
+	switch {
+	case d.Interface != "" && m == include:
+		return nft.FromInterface(d.Interface)
+	case d.Interface != "":
+		return nft.NotFromInterface(d.Interface)
+	case d.Prefix != "" && m == include:
+		return nft.FromPrefix(d.Prefix)
+	case d.Prefix != "":
+		return nft.NotFromPrefix(d.Prefix)
+	case m == include:
+		return nft.In(b.podCIDRs.Name, source)
+	}
+	return nft.NotIn(b.podCIDRs.Name, source)
+}

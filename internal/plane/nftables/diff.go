@@ -1,0 +1,289 @@
+package nftables
+
+import (
+	"net/netip"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/kernel/nft"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// diff works out the plan from one state of things to another.
+type diff struct {
+	*Plane
+	host *route.Host
+	plan *Plan
+}
+
+// touched plans a change of some services, and perhaps of the host.
+func (d *diff) touched(c route.Change) {
+	before := former{layout: &d.layout, fronts: map[frontKey]front{}}
+	uses := map[use]int32{}
+	for _, t := range c.Touched {
+		d.leave(t.Old, &before, uses)
+	}
+	for _, t := range c.Touched {
+		d.enter(t.New, &before, uses)
+		d.settle(t.Old, t.New)
+	}
+	for k, f := range before.fronts {
+		d.front(k, f, front{})
+	}
+	d.count(uses)
+	if c.OldHost != nil {
+		d.rehost(c.OldHost)
+	}
+	for _, t := range c.Touched {
+		d.objects(t.Old, t.New)
+	}
+}
+
+// source has what the kernel holds for a front, and gives it away.
+type source interface {
+	take(k frontKey) front
+}
+
+// former is a source made of routes that were.
+type former struct {
+	layout *layout
+	fronts map[frontKey]front
+}
+
+func (s *former) take(k frontKey) front {
+	f := s.fronts[k]
+	delete(s.fronts, k)
+	return f
+}
+
+// leave notes what a service as it was has in the kernel.
+func (d *diff) leave(svc *route.Service, before *former, uses map[use]int32) {
+	if svc == nil {
+		return
+	}
+	for i := range svc.Ports {
+		p := &svc.Ports[i]
+		if !d.enabled(p.Family) {
+			continue
+		}
+		slots := d.arranged(svc.Name, p)
+		for j := range p.Fronts {
+			before.fronts[d.layout.key(p, &p.Fronts[j])] = d.layout.render(svc.Name, p, &p.Fronts[j], slots)
+		}
+	}
+	d.used(svc, uses, -1)
+}
+
+// enter plans what a service as it is now needs.
+func (d *diff) enter(svc *route.Service, before source, uses map[use]int32) {
+	if svc == nil {
+		return
+	}
+	for i := range svc.Ports {
+		p := &svc.Ports[i]
+		if d.enabled(p.Family) {
+			d.port(svc.Name, p, before)
+		}
+	}
+	d.used(svc, uses, 1)
+}
+
+// port plans the fronts of a port. The slots are those of before, as far as
+// they fit: of the belief, or, when that is empty, of the first front seen.
+func (d *diff) port(name cluster.Name, p *route.Port, before source) {
+	olds := make([]front, len(p.Fronts))
+	for j := range p.Fronts {
+		olds[j] = before.take(d.layout.key(p, &p.Fronts[j]))
+	}
+	slots := d.rearrange(name, p, olds)
+	for j := range p.Fronts {
+		d.front(d.layout.key(p, &p.Fronts[j]), olds[j], d.layout.render(name, p, &p.Fronts[j], slots))
+	}
+}
+
+// rearrange finds and notes the slots of a port's pools.
+func (d *diff) rearrange(name cluster.Name, p *route.Port, olds []front) pools {
+	var slots pools
+	for pool := range slots {
+		want := p.Backends(route.Pool(pool))
+		slots[pool] = arrange(d.lastSlots(p, route.Pool(pool), olds), want)
+		k := portKey{name, p.Name, p.Protocol, p.Family, route.Pool(pool)}
+		if len(want) == 0 || &slots[pool][0] == &want[0] {
+			delete(d.belief.slots, k) // in order
+			continue
+		}
+		d.belief.slots[k] = slots[pool]
+	}
+	return slots
+}
+
+// lastSlots returns the slots a pool had at the first front that has any.
+func (d *diff) lastSlots(p *route.Port, pool route.Pool, olds []front) []netip.AddrPort {
+	for j, old := range olds {
+		w := d.layout.shape(p, &p.Fronts[j])
+		split := w.first.kind() == kindSplit
+		switch {
+		case split && w.outsidePool == pool && len(old.outside) > 0:
+			return old.outside
+		case w.insidePool == pool && len(old.inside) > 0:
+			return old.inside
+		}
+	}
+	return nil
+}
+
+// arranged returns the slots that a port is believed to have in the kernel.
+func (d *diff) arranged(name cluster.Name, p *route.Port) pools {
+	var slots pools
+	for pool := range slots {
+		slots[pool] = p.Backends(route.Pool(pool))
+		if s, ok := d.belief.slots[portKey{name, p.Name, p.Protocol, p.Family, route.Pool(pool)}]; ok {
+			slots[pool] = s
+		}
+	}
+	return slots
+}
+
+// settle forgets the slots of ports that are gone.
+func (d *diff) settle(old, now *route.Service) {
+	if old == nil || len(d.belief.slots) == 0 {
+		return
+	}
+	for i := range old.Ports {
+		p := &old.Ports[i]
+		if now != nil && hasPort(now, p) {
+			continue
+		}
+		for pool := range len(pools{}) {
+			delete(d.belief.slots, portKey{old.Name, p.Name, p.Protocol, p.Family, route.Pool(pool)})
+		}
+	}
+}
+
+func hasPort(svc *route.Service, p *route.Port) bool {
+	for i := range svc.Ports {
+		q := &svc.Ports[i]
+		if q.Name == p.Name && q.Protocol == p.Protocol && q.Family == p.Family {
+			return true
+		}
+	}
+	return false
+}
+
+// front plans the difference between two states of a front.
+func (d *diff) front(k frontKey, old, now front) {
+	s := &d.layout.spaces[k.space]
+	t := d.table(k.ip)
+	d.singles(t, old.singles, now.singles)
+	d.slots(t, rowsOf{&s.backends, k.key}, old.inside, now.inside)
+	d.slots(t, rowsOf{&s.outsideBackends, k.key}, old.outside, now.outside)
+	d.elements(t, &s.allowed, old.allowed, now.allowed)
+}
+
+func (d *diff) singles(t nft.Table, old, now []single) {
+	for _, o := range old {
+		if find(now, o.set) == nil {
+			d.plan.add(switched, step{do: deleteElement, table: t, set: o.set, elem: o.element})
+		}
+	}
+	for _, n := range now {
+		o := find(old, n.set)
+		if o != nil && o.element == n.element {
+			continue
+		}
+		if o != nil {
+			d.plan.add(switched, step{do: deleteElement, table: t, set: n.set, elem: o.element})
+		}
+		d.plan.add(switched, step{do: addElement, table: t, set: n.set, elem: n.element})
+	}
+}
+
+func find(singles []single, set *nft.Set) *single {
+	for i := range singles {
+		if singles[i].set == set {
+			return &singles[i]
+		}
+	}
+	return nil
+}
+
+// rowsOf names the numbered rows under a key.
+type rowsOf struct {
+	set *nft.Set
+	key string
+}
+
+// slots plans the rows that differ: new ones before anything points at them,
+// those no longer used after nothing does. An invalid backend is a hole.
+func (d *diff) slots(t nft.Table, r rowsOf, old, now []netip.AddrPort) {
+	for i := range max(len(old), len(now)) {
+		o, n := slot(old, i), slot(now, i)
+		remove := step{do: deleteElement, table: t, set: r.set}
+		insert := step{do: addElement, table: t, set: r.set}
+		switch {
+		case o == n:
+		case !o.IsValid():
+			insert.elem = row(r.key, i, n)
+			d.plan.add(rowsAdded, insert)
+		case !n.IsValid():
+			remove.elem = row(r.key, i, o)
+			d.plan.add(rowsGone, remove)
+		default:
+			remove.elem, insert.elem = row(r.key, i, o), row(r.key, i, n)
+			d.plan.add(switched, remove)
+			d.plan.add(switched, insert)
+		}
+	}
+}
+
+func slot(slots []netip.AddrPort, i int) netip.AddrPort {
+	if i < len(slots) {
+		return slots[i]
+	}
+	return netip.AddrPort{}
+}
+
+// elements plans the difference between two lists of elements of a set.
+func (d *diff) elements(t nft.Table, set *nft.Set, old, now []nft.Element) {
+	if len(old) == 0 && len(now) == 0 {
+		return
+	}
+	had, has := map[nft.Element]bool{}, map[nft.Element]bool{}
+	for _, e := range old {
+		had[e] = true
+	}
+	for _, e := range now {
+		has[e] = true
+	}
+	for _, e := range old {
+		if !has[e] {
+			d.plan.add(switched, step{do: deleteElement, table: t, set: set, elem: e})
+		}
+	}
+	for _, e := range now {
+		if !had[e] {
+			d.plan.add(switched, step{do: addElement, table: t, set: set, elem: e})
+		}
+	}
+}
+
+func (d *diff) enabled(ip route.Family) bool {
+	for _, f := range d.families {
+		if f.ip == ip {
+			return true
+		}
+	}
+	return false
+}
+
+func (d *diff) table(ip route.Family) nft.Table {
+	for _, f := range d.families {
+		if f.ip == ip {
+			return f.table
+		}
+	}
+	return nft.Table{}
+}
+
+func (d *diff) builder(f family, host *route.Host) builder {
+	return builder{family: f, layout: &d.layout, host: host, mark: d.opt.Mark}
+}

@@ -1,0 +1,101 @@
+// Package nftables is the plane that balances with nf_tables, in two tables of
+// its own, "ip sluice" and "ip6 sluice". README.md draws the path of a packet.
+//
+// Services are elements of maps, not chains: a change costs a few elements,
+// whatever the number of services.
+package nftables
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/nft"
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// Kernel is what the plane needs of nf_tables: nft.Conn, or nft.Fake.
+type Kernel interface {
+	Read(ctx context.Context, t nft.Table) (*nft.State, error)
+	Commit(ctx context.Context, tx *nft.Tx) error
+	DeleteTables(ctx context.Context, tables ...nft.Table) error
+	Room() int
+}
+
+// Options for New.
+type Options struct {
+	Families []route.Family // those the host can do
+	Mark     uint32         // bit of the packet mark for "masquerade this"
+}
+
+// Plane balances with nf_tables. It implements plane.Plane.
+type Plane struct {
+	kernel   Kernel
+	opt      Options
+	families []family
+	layout   layout
+
+	seen   map[nft.Table]*nft.State // what Refresh saw; nil once a Plan used it
+	belief belief
+}
+
+// belief is what the kernel is thought to hold beyond what follows from the
+// route.Table: the slots of backends that are not in order, and how many
+// fronts or services share an element or chain.
+type belief struct {
+	slots map[portKey][]netip.AddrPort
+	uses  map[use]int32
+}
+
+// use is an element or a chain that several services may share.
+type use struct {
+	ip    route.Family
+	of    *nft.Set // clusterIPs, hairpin or one of ways; nil: the chain of a way
+	addr  netip.Addr
+	value way
+}
+
+// New makes a Plane. It does nothing yet.
+func New(kernel Kernel, opt Options) *Plane {
+	return &Plane{kernel: kernel, opt: opt, families: rows(opt.Families), layout: newLayout()}
+}
+
+// Refresh reads both tables.
+func (p *Plane) Refresh(ctx context.Context) error {
+	seen := map[nft.Table]*nft.State{}
+	for _, f := range p.families {
+		state, err := p.kernel.Read(ctx, f.table)
+		if err != nil {
+			return fmt.Errorf("read kernel state: %w", err)
+		}
+		if state == nil {
+			state = &nft.State{}
+		}
+		seen[f.table] = state
+	}
+	p.seen = seen
+	return nil
+}
+
+// Plan works out what to write; after a Refresh by comparing everything.
+func (p *Plane) Plan(change route.Change) plane.Plan {
+	d := &diff{Plane: p, host: &change.Table.Host, plan: &Plan{kernel: p.kernel}}
+	if p.seen == nil {
+		d.touched(change)
+		return d.plan
+	}
+	p.belief = belief{slots: map[portKey][]netip.AddrPort{}, uses: map[use]int32{}}
+	d.everything(change.Table, p.seen)
+	p.seen = nil
+	return d.plan
+}
+
+// Remove deletes both tables, of either family whatever the options say.
+func (p *Plane) Remove(ctx context.Context) error {
+	var tables []nft.Table
+	for _, f := range rows([]route.Family{route.IPv4, route.IPv6}) {
+		tables = append(tables, f.table)
+	}
+	return p.kernel.DeleteTables(ctx, tables...)
+}

@@ -1,0 +1,221 @@
+package nftables
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/nft"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// used adds what a service uses that others may use too: its ClusterIPs, the
+// backends that may reach themselves, the ways of its fronts.
+func (d *diff) used(svc *route.Service, uses map[use]int32, by int32) {
+	for i := range svc.Ports {
+		p := &svc.Ports[i]
+		if !d.enabled(p.Family) {
+			continue
+		}
+		for _, a := range p.Here {
+			uses[use{ip: p.Family, of: &d.layout.hairpin, addr: a}] += by
+		}
+		for j := range p.Fronts {
+			f := &p.Fronts[j]
+			if f.Kind == route.ClusterIP {
+				uses[use{ip: p.Family, of: &d.layout.clusterIPs, addr: f.Addr}] += by
+			}
+			d.usedWays(p, f, uses, by)
+		}
+	}
+}
+
+func (d *diff) usedWays(p *route.Port, f *route.Front, uses map[use]int32, by int32) {
+	w := d.layout.shape(p, f)
+	level := atOnce
+	note := func(w way, level int) {
+		uses[use{ip: p.Family, of: &d.layout.ways[level], value: w}] += by
+		uses[use{ip: p.Family, value: w}] += by
+	}
+	if f.Restricted {
+		note(d.layout.spaces[spaceOf(f)].way(kindGuard, 0), level)
+		level = afterGuard
+	}
+	note(w.first, level)
+	if w.first.kind() == kindSplit {
+		note(w.inside, afterSplit)
+		note(w.outside, afterSplit)
+	}
+}
+
+// count adds up the uses and plans what comes into use and what falls out of it.
+func (d *diff) count(uses map[use]int32) {
+	for u, by := range uses {
+		had := d.belief.uses[u]
+		has := had + by
+		if has > 0 {
+			d.belief.uses[u] = has
+		} else {
+			delete(d.belief.uses, u)
+		}
+		switch {
+		case had <= 0 && has > 0:
+			d.begin(u)
+		case had > 0 && has <= 0:
+			d.end(u)
+		}
+	}
+}
+
+func (d *diff) begin(u use) {
+	t := d.table(u.ip)
+	for _, c := range d.goes(u) {
+		d.plan.add(objects0, step{do: setChain, table: t, chain: c})
+	}
+	if u.of != nil {
+		at, _ := u.phases(&d.layout)
+		d.plan.add(at, step{do: addElement, table: t, set: u.of, elem: u.element(&d.layout)})
+	}
+}
+
+func (d *diff) end(u use) {
+	t := d.table(u.ip)
+	for _, c := range d.goes(u) {
+		d.plan.add(objectsGone, step{do: deleteChain, table: t, chain: nft.Chain{Name: c.Name}})
+	}
+	if u.of != nil {
+		_, at := u.phases(&d.layout)
+		d.plan.add(at, step{do: deleteElement, table: t, set: u.of, elem: u.element(&d.layout)})
+	}
+}
+
+// phases returns when the element of a use comes and when it goes: a way is
+// there before a front points at it, and as long as one does.
+func (u use) phases(l *layout) (come, leave int) {
+	if u.of == &l.clusterIPs || u.of == &l.hairpin {
+		return switched, switched
+	}
+	return rowsAdded, rowsGone
+}
+
+// goes returns the chains of a way in use.
+func (d *diff) goes(u use) []nft.Chain {
+	if u.of != nil {
+		return nil
+	}
+	for _, f := range d.families {
+		if f.ip == u.ip {
+			return d.builder(f, d.host).goes(u.value)
+		}
+	}
+	return nil
+}
+
+// element renders what is shared.
+func (u use) element(l *layout) nft.Element {
+	switch u.of {
+	case &l.clusterIPs:
+		return nft.Element{Key: string(nft.Key{}.Addr(u.addr))}
+	case &l.hairpin:
+		return nft.Element{Key: string(nft.Key{}.Addr(u.addr).Addr(u.addr))}
+	}
+	return nft.Element{Key: u.value.data(), Goto: u.value.chain(l)}
+}
+
+// rehost plans a change of what holds for the whole node.
+func (d *diff) rehost(old *route.Host) {
+	for _, f := range d.families {
+		before, now := d.builder(f, old), d.builder(f, d.host)
+		for _, set := range []*nft.Set{&d.layout.podCIDRs, &d.layout.serviceCIDRs, &d.layout.nodeIPs} {
+			d.elements(f.table, set, before.elementsOf(set), now.elementsOf(set))
+		}
+		had, has := d.chains(before), d.chains(now)
+		d.chainsDiffer(f.table, had, has)
+	}
+}
+
+// elementsOf renders the elements of a set that the host decides.
+func (b builder) elementsOf(set *nft.Set) []nft.Element {
+	switch set {
+	case &b.podCIDRs:
+		return ranges(b.ip, b.host.Detector.PodCIDRs)
+	case &b.serviceCIDRs:
+		return ranges(b.ip, b.host.ServiceCIDRs)
+	}
+	return addresses(b.ip, b.host.NodePorts.Addrs)
+}
+
+// chains returns all chains but those of single services.
+func (d *diff) chains(b builder) map[string]nft.Chain {
+	all := map[string]nft.Chain{}
+	for _, c := range b.fixed() {
+		all[c.Name] = c
+	}
+	for u := range d.belief.uses {
+		if u.of != nil || u.ip != b.ip {
+			continue
+		}
+		for _, c := range b.goes(u.value) {
+			all[c.Name] = c
+		}
+	}
+	return all
+}
+
+// chainsDiffer plans the difference between two sets of chains.
+func (d *diff) chainsDiffer(t nft.Table, old, now map[string]nft.Chain) {
+	for _, name := range slices.Sorted(maps.Keys(now)) {
+		if o, ok := old[name]; !ok || !sameRules(o, now[name]) {
+			d.plan.add(objects0, step{do: setChain, table: t, chain: now[name]})
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(old)) {
+		if _, ok := now[name]; !ok {
+			d.plan.add(objectsGone, step{do: deleteChain, table: t, chain: nft.Chain{Name: name}})
+		}
+	}
+}
+
+func sameRules(a, b nft.Chain) bool {
+	return slices.EqualFunc(a.Rules, b.Rules, func(x, y nft.Rule) bool { return x.String() == y.String() })
+}
+
+// objects plans the chains and sets that a service needs for itself.
+func (d *diff) objects(old, now *route.Service) {
+	if !remembers(old) && !remembers(now) {
+		return
+	}
+	for _, f := range d.families {
+		o, n := d.own(f, old), d.own(f, now)
+		for _, name := range slices.Sorted(maps.Keys(n.sets)) {
+			if _, ok := o.sets[name]; !ok {
+				d.plan.add(objects0, step{do: addSet, table: f.table, set: ptr(n.sets[name])})
+			}
+		}
+		d.chainsDiffer(f.table, o.chains, n.chains)
+		for _, name := range slices.Sorted(maps.Keys(o.sets)) {
+			if _, ok := n.sets[name]; !ok {
+				d.plan.add(objectsGone, step{do: deleteSet, table: f.table, set: ptr(o.sets[name])})
+			}
+		}
+	}
+}
+
+func remembers(svc *route.Service) bool {
+	return svc != nil && slices.ContainsFunc(svc.Ports, func(p route.Port) bool { return p.Affinity > 0 })
+}
+
+// own returns the chains and sets that a service needs for itself.
+func (d *diff) own(f family, svc *route.Service) objects {
+	o := objects{chains: map[string]nft.Chain{}, sets: map[string]nft.Set{}}
+	if svc == nil {
+		return o
+	}
+	for i := range svc.Ports {
+		if p := &svc.Ports[i]; p.Family == f.ip {
+			o.remembering(f.table.Family, svc.Name, p)
+		}
+	}
+	return o
+}
+
+func ptr(s nft.Set) *nft.Set { return &s }
