@@ -125,7 +125,7 @@ func (h *Host) addLink(name string, addrs []netip.Addr) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(h.links.LinkSetUp(peer), h.links.LinkSetUp(veth)); err != nil {
+	if err := errors.Join(h.links.LinkSetUp(peer), h.links.LinkSetUp(veth), h.awaitUp(veth)); err != nil {
 		return err
 	}
 	for _, a := range addrs {

@@ -28,10 +28,13 @@ func (w *world) joinNode(h *Host) error {
 	if err != nil {
 		return err
 	}
-	if err := outside.links.LinkSetMaster(c.near, br); err != nil {
-		return fmt.Errorf("put %s on the bridge: %w", h.name, err)
+	if err := outside.enslave(c.near, br); err != nil {
+		return err
 	}
 	if err := h.assignNode(c.far); err != nil {
+		return err
+	}
+	if err := w.introduce(h, c.far, br); err != nil {
 		return err
 	}
 	if err := w.routeNode(h, c.far, br); err != nil {
@@ -63,6 +66,38 @@ func (h *Host) assignNode(eth netlink.Link) error {
 		}
 	}
 	return h.addLink(spare, further)
+}
+
+// introduce tells a node and all others on the LAN each other's hardware
+// addresses.
+func (w *world) introduce(h *Host, eth, br netlink.Link) error {
+	for _, own := range []netip.Addr{h.addrs4, h.addrs6} {
+		if !own.IsValid() {
+			continue
+		}
+		router := parse(routerAddr4)[0]
+		if own.Is6() {
+			router = parse(routerAddr6)[0]
+		}
+		err := errors.Join(
+			h.knows(eth, router, br.Attrs().HardwareAddr),
+			w.nodes[0].knows(br, own, eth.Attrs().HardwareAddr),
+		)
+		for _, m := range w.nodes[1:] {
+			link, linkErr := m.link(uplink)
+			if linkErr != nil {
+				return linkErr
+			}
+			err = errors.Join(err, m.knows(link, own, eth.Attrs().HardwareAddr))
+			if other := m.reachedAt(own); other.IsValid() {
+				err = errors.Join(err, h.knows(eth, other, link.Attrs().HardwareAddr))
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (w *world) routeNode(h *Host, eth, br netlink.Link) error {
@@ -133,8 +168,8 @@ func (w *world) joinPod(h *Host) error {
 		if err != nil {
 			return err
 		}
-		if err := h.node.links.LinkSetMaster(c.near, br); err != nil {
-			return fmt.Errorf("put %s on %s: %w", h.name, w.options.Bridge, err)
+		if err := h.node.enslave(c.near, br); err != nil {
+			return err
 		}
 		side = br
 	}

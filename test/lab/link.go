@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -96,7 +97,7 @@ func (m *machine) assign(link netlink.Link, p netip.Prefix) error {
 	if err := m.links.AddrAdd(link, a); err != nil {
 		return fmt.Errorf("give %s to %s of %s: %w", p, link.Attrs().Name, m.name, err)
 	}
-	return nil
+	return m.awaitOwn(p.Addr())
 }
 
 // via sends what goes to p over the link, to a neighbour if there is one.
@@ -137,6 +138,14 @@ type cable struct {
 	nearName, farName string
 }
 
+// enslave puts a link on a bridge.
+func (m *machine) enslave(link, bridge netlink.Link) error {
+	if err := m.links.LinkSetMaster(link, bridge); err != nil {
+		return fmt.Errorf("put %s of %s on %s: %w", link.Attrs().Name, m.name, bridge.Attrs().Name, err)
+	}
+	return m.awaitUp(bridge)
+}
+
 // connect lays a cable from m to another machine and brings it up.
 func (m *machine) connect(to *machine, c *cable) error {
 	veth := &netlink.Veth{
@@ -153,7 +162,51 @@ func (m *machine) connect(to *machine, c *cable) error {
 		return fmt.Errorf("find %s of %s: %w", c.farName, to.name, err)
 	}
 	c.near, c.far = veth, far
-	return errors.Join(m.links.LinkSetUp(veth), to.links.LinkSetUp(far))
+	err = errors.Join(m.links.LinkSetUp(veth), to.links.LinkSetUp(far))
+	return errors.Join(err, m.awaitUp(veth), to.awaitUp(far))
+}
+
+// The kernel finishes some things after it has answered; packets sent before
+// that are lost, and a second goes by until they are repeated.
+const (
+	settleStep  = 50 * time.Microsecond
+	settleLimit = 5 * time.Second
+)
+
+func settled(done func() (bool, error)) error {
+	for deadline := time.Now().Add(settleLimit); time.Now().Before(deadline); time.Sleep(settleStep) {
+		if ok, err := done(); ok || err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("not ready after %v", settleLimit)
+}
+
+// awaitUp waits until a link with a carrier sends packets.
+func (m *machine) awaitUp(link netlink.Link) error {
+	err := settled(func() (bool, error) {
+		now, err := m.links.LinkByIndex(link.Attrs().Index)
+		return err == nil && now.Attrs().OperState == netlink.OperUp, err
+	})
+	if err != nil {
+		return fmt.Errorf("wait for %s of %s: %w", link.Attrs().Name, m.name, err)
+	}
+	return nil
+}
+
+// awaitOwn waits until packets to an address stay on the machine.
+func (m *machine) awaitOwn(a netip.Addr) error {
+	err := settled(func() (bool, error) {
+		routes, err := m.links.RouteGet(a.AsSlice())
+		if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
+			return false, nil
+		}
+		return len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL, err
+	})
+	if err != nil {
+		return fmt.Errorf("wait for %s of %s: %w", a, m.name, err)
+	}
+	return nil
 }
 
 func (m *machine) link(name string) (netlink.Link, error) {
