@@ -1,0 +1,192 @@
+// Package probe finds out whether this kernel and this process can do what a
+// data plane needs. It tries instead of looking at version numbers: features
+// are carried back to old kernels, and left out of new ones.
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/sysctl"
+)
+
+// patience is how long the kernel may take to answer one question. Loading its
+// modules is part of the answer.
+const patience = 10 * time.Second
+
+// tableName is what the throw-away table is called. Nobody ever sees it: the
+// transaction that makes it deletes it.
+const tableName = "sluice-probe"
+
+// Options says where to look.
+type Options struct {
+	NetNS int // file descriptor of a network namespace; 0: the current one
+}
+
+// Support says what can be used.
+type Support struct {
+	IPv4, IPv6 bool
+
+	// Notes say why a family is not used, one sentence each.
+	Notes []string
+}
+
+// What is wrong, for those who have to tell the one from the other.
+var (
+	// ErrPrivilege: this process may not do it.
+	ErrPrivilege = errors.New("missing privilege")
+	// ErrFeature: this kernel cannot do it.
+	ErrFeature = errors.New("missing kernel feature")
+)
+
+// Nftables checks what the nftables plane needs. The error has a sentence with
+// the remedy for each problem, one per line, and is ErrPrivilege or ErrFeature.
+// IPv6 is not needed: a host without it is served in IPv4 alone.
+func Nftables(ctx context.Context, opts Options) (Support, error) {
+	if err := reach(opts); err != nil {
+		return Support{}, err
+	}
+	try := func(f family, features []feature) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		return commit(opts, f, features)
+	}
+	if err := check(families()[0], try); err != nil {
+		return Support{}, err
+	}
+	s := Support{IPv4: true}
+	reason, err := noIPv6(opts)
+	if err != nil {
+		return Support{}, err
+	}
+	if reason == "" {
+		err := check(families()[1], try)
+		if err != nil && !errors.Is(err, ErrFeature) {
+			return Support{}, err
+		}
+		if err != nil {
+			reason = err.Error()
+		}
+	}
+	if reason != "" {
+		s.Notes = append(s.Notes, "IPv6 is not served: "+reason)
+	}
+	s.IPv6 = reason == ""
+	return s, nil
+}
+
+// reach asks nf_tables for its generation number: the least one can ask for.
+func reach(opts Options) error {
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: opts.NetNS})
+	switch {
+	case errors.Is(err, unix.EPROTONOSUPPORT):
+		return fmt.Errorf("%w: the kernel has no netfilter netlink: load the module nfnetlink, or use a kernel with CONFIG_NETFILTER_NETLINK", ErrFeature)
+	case err != nil:
+		return fmt.Errorf("open netfilter netlink: %w", err)
+	}
+	defer func() { _ = conn.Close() }() // nothing was written
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		return fmt.Errorf("open netfilter netlink: %w", err)
+	}
+	_, err = conn.Execute(netlink.Message{
+		Header: netlink.Header{
+			Type:  netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN),
+			Flags: netlink.Request,
+		},
+		Data: make([]byte, 4),
+	})
+	return explainReach(err)
+}
+
+func explainReach(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, os.ErrPermission):
+		return fmt.Errorf("%w: programming nftables needs the capability CAP_NET_ADMIN: run as root, or grant it (in a pod: securityContext.capabilities.add: [NET_ADMIN])", ErrPrivilege)
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOENT):
+		return fmt.Errorf("%w: the kernel has no nf_tables: load it with: modprobe nf_tables, or use a kernel with CONFIG_NF_TABLES", ErrFeature)
+	}
+	return fmt.Errorf("ask nf_tables for its state: %w", err)
+}
+
+// check tries all features of a family at once, and one by one only when that
+// fails, to tell which it is.
+func check(f family, try func(family, []feature) error) error {
+	all := features()
+	whole := try(f, all)
+	if whole == nil {
+		return nil
+	}
+	var problems []error
+	for _, one := range all {
+		err := try(f, []feature{one})
+		switch {
+		case err == nil:
+		case errors.Is(err, os.ErrPermission):
+			return explainReach(err)
+		case !unsupported(err):
+			return fmt.Errorf("try nftables %s in %s: %w", one.name, f.name, err)
+		default:
+			problems = append(problems, fmt.Errorf("%w: nftables %s in %s: %s", ErrFeature, one.name, f.name, one.remedy(f)))
+		}
+	}
+	if problems == nil {
+		return fmt.Errorf("try nftables in %s: each feature alone works, all together not: %w", f.name, whole)
+	}
+	return errors.Join(problems...)
+}
+
+// unsupported reports whether an error says that the kernel does not know what
+// was asked for.
+func unsupported(err error) bool {
+	return slices.ContainsFunc([]error{
+		unix.EOPNOTSUPP, unix.ENOENT, unix.EINVAL, unix.EAFNOSUPPORT, unix.EPROTONOSUPPORT, unix.ENOSYS, unix.ERANGE,
+	}, func(no error) bool { return errors.Is(err, no) })
+}
+
+// commit makes and deletes a table with the features in one transaction. The
+// table is dormant: no packet ever meets it.
+func commit(opts Options, f family, features []feature) error {
+	conn, err := nftables.New(nftables.WithNetNSFd(opts.NetNS), nftables.WithSockOptions(func(c *netlink.Conn) error {
+		return c.SetDeadline(time.Now().Add(patience))
+	}))
+	if err != nil {
+		return fmt.Errorf("open nftables netlink: %w", err)
+	}
+	const dormant = 1
+	t := conn.AddTable(&nftables.Table{Name: tableName, Family: f.table, Flags: dormant})
+	b := builder{conn: conn, table: t, family: f}
+	for _, one := range features {
+		if err := one.build(b); err != nil {
+			return fmt.Errorf("encode %s: %w", one.name, err)
+		}
+	}
+	conn.DelTable(t)
+	return conn.Flush()
+}
+
+// noIPv6 says why this host has no IPv6; "" when it has.
+func noIPv6(opts Options) (string, error) {
+	const key = "net.ipv6.conf.all.disable_ipv6"
+	off, err := sysctl.New(sysctl.Options{NetNS: opts.NetNS}).Get(key)
+	switch {
+	case errors.Is(err, sysctl.ErrNotFound):
+		return "the kernel has no IPv6", nil
+	case err != nil:
+		return "", fmt.Errorf("find out whether there is IPv6: %w", err)
+	case strings.TrimSpace(off) != "0":
+		return fmt.Sprintf("%s is %s; to use it: sysctl -w %s=0", key, off, key), nil
+	}
+	return "", nil
+}

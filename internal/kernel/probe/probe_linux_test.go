@@ -1,0 +1,177 @@
+package probe
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/kernel/sysctl"
+)
+
+func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
+
+// This kernel can do everything, in a fraction of a second, and nothing is left
+// of the question.
+func TestNftables(t *testing.T) {
+	ns := kerneltest.Namespace(t)
+	started := time.Now()
+	got, err := Nftables(t.Context(), Options{NetNS: ns})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("asked for %v", time.Since(started))
+	if !got.IPv4 || !got.IPv6 || len(got.Notes) != 0 {
+		t.Errorf("got %+v", got)
+	}
+	conn, err := nftables.New(nftables.WithNetNSFd(ns))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tables, err := conn.ListTables()
+	if err != nil || len(tables) != 0 {
+		t.Errorf("left behind: %v, %v", tables, err)
+	}
+}
+
+// Each feature alone is something the kernel takes: otherwise it would be
+// blamed for the lack of another.
+func TestEachFeature(t *testing.T) {
+	opts := Options{NetNS: kerneltest.Namespace(t)}
+	for _, family := range families() {
+		for _, one := range features() {
+			if err := commit(opts, family, []feature{one}); err != nil {
+				t.Errorf("%s in %s: %v", one.name, family.name, err)
+			}
+		}
+	}
+}
+
+// A host on which IPv6 is switched off is served in IPv4, and the note says how
+// to switch it on. (S-301)
+func TestIPv6SwitchedOff(t *testing.T) {
+	ns := kerneltest.Namespace(t)
+	const key = "net.ipv6.conf.all.disable_ipv6"
+	if err := sysctl.New(sysctl.Options{NetNS: ns}).Set(key, "1"); err != nil {
+		t.Fatal(err)
+	}
+	got, err := Nftables(t.Context(), Options{NetNS: ns})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !got.IPv4 || got.IPv6 || len(got.Notes) != 1 || !strings.Contains(got.Notes[0], "sysctl -w "+key+"=0") {
+		t.Errorf("got %+v", got)
+	}
+}
+
+// Without the capability the error says so, and what helps.
+func TestWithoutCapability(t *testing.T) {
+	var got error
+	kerneltest.Do(t, kerneltest.Namespace(t), func() error {
+		if err := dropNetAdmin(); err != nil {
+			return err
+		}
+		_, got = Nftables(t.Context(), Options{})
+		return nil
+	})
+	if !errors.Is(got, ErrPrivilege) || !strings.Contains(got.Error(), "CAP_NET_ADMIN: run as root") {
+		t.Errorf("got %v", got)
+	}
+}
+
+// dropNetAdmin takes the capability from the calling thread.
+func dropNetAdmin() error {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&header, &data[0]); err != nil {
+		return fmt.Errorf("capget: %w", err)
+	}
+	data[0].Effective &^= 1 << unix.CAP_NET_ADMIN
+	if err := unix.Capset(&header, &data[0]); err != nil {
+		return fmt.Errorf("capset: %w", err)
+	}
+	return nil
+}
+
+// What a kernel lacks is named, each with its own remedy, and nothing else.
+func TestMissingFeatures(t *testing.T) {
+	lacks := func(names ...string) func(family, []feature) error {
+		return func(_ family, features []feature) error {
+			for _, f := range features {
+				for _, name := range names {
+					if strings.HasPrefix(f.name, name) {
+						return fmt.Errorf("conn.Receive: %w", unix.EOPNOTSUPP)
+					}
+				}
+			}
+			return nil
+		}
+	}
+	always := func(err error) func(family, []feature) error {
+		return func(family, []feature) error { return err }
+	}
+	together := func(_ family, features []feature) error {
+		if len(features) > 1 {
+			return unix.ENOMEM
+		}
+		return nil
+	}
+	ip4, ip6 := families()[0], families()[1]
+	cases := []struct {
+		name   string
+		family family
+		try    func(family, []feature) error
+		is     error
+		want   string
+	}{
+		{"nothing", ip4, lacks(), nil, ""},
+		{
+			"one", ip4, lacks("reject"), ErrFeature,
+			"missing kernel feature: nftables reject in prerouting in IPv4: use kernel 5.9 or newer with CONFIG_NFT_REJECT",
+		},
+		{
+			"two", ip6, lacks("address type", "random"), ErrFeature,
+			"missing kernel feature: nftables random numbers (numgen) in IPv6: use a kernel with CONFIG_NFT_NUMGEN\n" +
+				"missing kernel feature: nftables address type look-ups (fib) in IPv6: use a kernel with CONFIG_NFT_FIB_IPV6",
+		},
+		{
+			"privilege", ip4, always(os.ErrPermission), ErrPrivilege,
+			"missing privilege: programming nftables needs the capability CAP_NET_ADMIN: run as root, or grant it (in a pod: securityContext.capabilities.add: [NET_ADMIN])",
+		},
+		{"trouble", ip4, always(unix.ENOMEM), unix.ENOMEM, "try nftables NAT chains in IPv4: cannot allocate memory"},
+		{
+			"together", ip4, together, unix.ENOMEM,
+			"try nftables in IPv4: each feature alone works, all together not: cannot allocate memory",
+		},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			err := check(c.family, c.try)
+			if !errors.Is(err, c.is) {
+				t.Fatalf("got %v", err)
+			}
+			if err != nil && err.Error() != c.want {
+				t.Errorf("got\n%v\nwant\n%s", err, c.want)
+			}
+		})
+	}
+}
+
+// A kernel without nf_tables at all.
+func TestUnreachable(t *testing.T) {
+	for _, code := range []error{unix.EINVAL, unix.EOPNOTSUPP} {
+		err := explainReach(fmt.Errorf("netlink receive: %w", code))
+		if !errors.Is(err, ErrFeature) || !strings.Contains(err.Error(), "modprobe nf_tables") {
+			t.Errorf("%v: %v", code, err)
+		}
+	}
+	if err := explainReach(unix.EIO); errors.Is(err, ErrFeature) || errors.Is(err, ErrPrivilege) {
+		t.Errorf("an input/output error is neither: %v", err)
+	}
+}
