@@ -37,7 +37,7 @@ func (s *Store) Take() Change {
 	defer s.mu.Unlock()
 	var c Change
 	if s.facts {
-		c.Facts = &Facts{Node: s.node, ServiceCIDRs: s.cidrs, Local: s.local}
+		c.Facts = &Facts{Node: s.ownNode(), ServiceCIDRs: s.cidrs, Local: s.local}
 	}
 	if s.all {
 		for name := range s.services {

@@ -14,6 +14,7 @@ type Store struct {
 	services map[Name]*entry
 	slices   map[Name]*Slice // by the slice's own name
 	node     *Node
+	stand    *Node // stands in while node is nil
 	cidrs    []netip.Prefix
 	local    []netip.Addr
 
@@ -119,14 +120,29 @@ func (s *Store) DeleteSlice(name Name) {
 }
 
 // SetNode sets the own Node; nil: there is none (yet).
-func (s *Store) SetNode(n *Node) {
+func (s *Store) SetNode(n *Node) { s.setNode(&s.node, n) }
+
+// SetStandIn sets what stands in for the own Node while there is none: what
+// the host itself tells, where no cluster does.
+func (s *Store) SetStandIn(n *Node) { s.setNode(&s.stand, n) }
+
+func (s *Store) setNode(which **Node, n *Node) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n.equal(s.node) {
+	before := s.ownNode()
+	*which = n
+	if s.ownNode().equal(before) {
 		return
 	}
-	s.node, s.all, s.facts = n, true, true
+	s.all, s.facts = true, true
 	s.wake()
+}
+
+func (s *Store) ownNode() *Node {
+	if s.node != nil {
+		return s.node
+	}
+	return s.stand
 }
 
 // SetServiceCIDRs sets the union of all ServiceCIDR objects, in any order.

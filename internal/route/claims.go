@@ -1,13 +1,15 @@
 package route
 
 import (
+	"net/netip"
 	"slices"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 )
 
-// claims know which Service has which address, port and protocol. The oldest
-// that asks gets it, then the first by name. Who has it depends on who asks
+// claims know which Service has which address, port and protocol. Of those that
+// ask the one whose ClusterIP it is gets it, so that nobody can take a ClusterIP
+// by an externalIP; then the oldest, then the first by name. Who has it depends on who asks
 // only, not on the order of asking.
 type claims struct {
 	owner map[claim]*cluster.Service
@@ -60,7 +62,7 @@ func (c *claims) take(k candidate, svc *cluster.Service) []cluster.Name {
 	if list == nil {
 		list = []*cluster.Service{owner}
 	}
-	at, _ := slices.BinarySearchFunc(list, svc, precedence)
+	at, _ := slices.BinarySearchFunc(list, svc, k.claim.precedence)
 	list = slices.Insert(list, at, svc)
 	c.asking[k.claim] = list
 	if at > 0 {
@@ -90,7 +92,15 @@ func (c *claims) release(k candidate, svc *cluster.Service) []cluster.Name {
 }
 
 // precedence orders Services that ask for the same.
-func precedence(a, b *cluster.Service) int {
+func (k claim) precedence(a, b *cluster.Service) int {
+	addr := netip.AddrFrom16(k.addr).Unmap()
+	mine, theirs := slices.Contains(a.ClusterIPs, addr), slices.Contains(b.ClusterIPs, addr)
+	switch {
+	case mine && !theirs:
+		return -1
+	case theirs && !mine:
+		return 1
+	}
 	if c := a.Created.Compare(b.Created); c != 0 {
 		return c
 	}

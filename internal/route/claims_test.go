@@ -82,6 +82,8 @@ func TestClaims(t *testing.T) {
 			[]*cluster.Service{claimant("a", 1, clusterIP("172.30.0.1"), np), claimant("b", 2, clusterIP("172.30.0.2 fd00::2"), np)}, "a/IPv4 b/IPv6"},
 		{"an external IP against a ClusterIP", ExternalIP,
 			[]*cluster.Service{claimant("a", 1, clusterIP("172.30.0.1")), claimant("b", 2, clusterIP("172.30.0.2"), externalIP("172.30.0.1"))}, ""},
+		{"an older one's external IP takes no ClusterIP", ExternalIP,
+			[]*cluster.Service{claimant("a", 2, clusterIP("172.30.0.1")), claimant("b", 1, clusterIP("172.30.0.2"), externalIP("172.30.0.1"))}, ""},
 		{"a ClusterIP in two Services", ClusterIP,
 			[]*cluster.Service{claimant("a", 2, clusterIP("172.30.0.1")), claimant("b", 1, clusterIP("172.30.0.1"))}, "b/IPv4"},
 		{"the ignored ask for nothing", ExternalIP,

@@ -1,7 +1,6 @@
 package route
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 
@@ -67,7 +66,6 @@ func simplify(list []netip.Prefix) []netip.Prefix {
 // leaves without an address serves no NodePorts.
 func nodePorts(opt Options, facts *cluster.Facts) (NodePorts, []Problem) {
 	var ports NodePorts
-	var problems []Problem
 	for _, f := range opt.families() {
 		if opt.NodePorts.all(f) {
 			ports.All4 = ports.All4 || f == IPv4
@@ -77,12 +75,13 @@ func nodePorts(opt Options, facts *cluster.Facts) (NodePorts, []Problem) {
 		if !opt.NodePorts.Primary {
 			continue
 		}
-		addr, ok := primary(facts.Node, f)
-		if !ok {
-			problems = append(problems, noPrimary(opt, f))
-			continue
+		if addr, ok := opt.primary(facts.Node, f); ok {
+			ports.Addrs = append(ports.Addrs, addr)
 		}
-		ports.Addrs = append(ports.Addrs, addr)
+	}
+	var problems []Problem
+	if opt.NodePorts.Primary && len(ports.Addrs) == 0 && !ports.All4 && !ports.All6 {
+		problems = append(problems, noPrimary(opt))
 	}
 	ports.Addrs = append(ports.Addrs, opt.localAddrs(facts.Local)...)
 	ports.Addrs = slices.DeleteFunc(ports.Addrs, func(a netip.Addr) bool {
@@ -96,15 +95,20 @@ func nodePorts(opt Options, facts *cluster.Facts) (NodePorts, []Problem) {
 	return ports, problems
 }
 
-func noPrimary(opt Options, f Family) Problem {
+// noPrimary is told of a node without any address; one that has none of one
+// family is nothing unusual.
+func noPrimary(opt Options) Problem {
 	return Problem{
 		Object: "Node " + opt.NodeName,
 		Field:  "status.addresses",
-		Reason: fmt.Sprintf("no %s address is known, so primary in nodePortAddresses stands for none over %s", f, f),
+		Reason: "no address is known, so primary in nodePortAddresses stands for none",
 	}
 }
 
-func primary(node *cluster.Node, f Family) (netip.Addr, bool) {
+func (o Options) primary(node *cluster.Node, f Family) (netip.Addr, bool) {
+	if o.Primary.IsValid() && FamilyOf(o.Primary) == f {
+		return o.Primary, true
+	}
 	if node == nil {
 		return netip.Addr{}, false
 	}

@@ -13,6 +13,7 @@ type Options struct {
 	Detector      DetectorOptions
 	MasqueradeAll bool
 	NodePorts     NodePortOptions
+	Primary       netip.Addr // if valid, the node's own address of its family, whatever the Node says
 }
 
 // DetectorKind says how pods on this node are told from other clients.
