@@ -80,7 +80,7 @@ func (t *Table) Each(ctx context.Context, f Filter, fn func(Entry) error) error 
 		err = repeat(func() error { return t.list(ctx, header(f.Family), matching) })
 	}
 	if err != nil {
-		return fmt.Errorf("list conntrack entries (%s): %w", f, err)
+		return fmt.Errorf("list conntrack entries (%s): %w%s", f, err, remedy(err))
 	}
 	return nil
 }
@@ -155,7 +155,7 @@ func (t *Table) Delete(ctx context.Context, e Entry) error {
 	}
 	err = t.execute(msgDelete, netlink.Request|netlink.Acknowledge, request)
 	if err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("delete conntrack entry %s: %w", e, err)
+		return fmt.Errorf("delete conntrack entry %s: %w%s", e, err, remedy(err))
 	}
 	return nil
 }
@@ -191,4 +191,15 @@ func interrupted(err error) bool {
 // refused reports whether the kernel does not want the filter.
 func refused(err error) bool {
 	return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL)
+}
+
+// remedy says what helps, if that is known.
+func remedy(err error) string {
+	switch {
+	case errors.Is(err, unix.EPERM):
+		return ": run as root, or grant CAP_NET_ADMIN"
+	case refused(err):
+		return ": load it with: modprobe nf_conntrack_netlink, or use a kernel with CONFIG_NF_CT_NETLINK"
+	}
+	return ""
 }

@@ -3,6 +3,7 @@ package conntrack
 import (
 	"errors"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -73,6 +74,22 @@ func TestRepeat(t *testing.T) {
 		if !errors.Is(err, c.want) || calls != c.calls {
 			t.Errorf("%s: %v after %d calls, want %v after %d", c.name, err, calls, c.want, c.calls)
 		}
+	}
+}
+
+// The errors a person can do something about say what.
+func TestRemedy(t *testing.T) {
+	for err, want := range map[error]string{
+		unix.EPERM:      "CAP_NET_ADMIN",
+		unix.EINVAL:     "modprobe nf_conntrack_netlink",
+		unix.EOPNOTSUPP: "CONFIG_NF_CT_NETLINK",
+	} {
+		if got := remedy(err); !strings.Contains(got, want) {
+			t.Errorf("%v: %q does not say %q", err, got, want)
+		}
+	}
+	if got := remedy(unix.EIO); got != "" {
+		t.Errorf("an input/output error has no remedy, got %q", got)
 	}
 }
 
