@@ -35,11 +35,7 @@ func (h *Host) addAddr(a netip.Addr) error {
 	if h.node == nil {
 		return errors.Join(h.assign(link, alone(a)), h.announce(a))
 	}
-	name := h.inner
-	if b := h.world.options.Bridge; b != "" {
-		name = b
-	}
-	side, err := h.node.link(name)
+	side, err := h.node.link(h.podSide())
 	if err != nil {
 		return err
 	}
@@ -158,13 +154,27 @@ func (h *Host) delLink(name string) error {
 // Interface is the name of the interface on the node that leads to a pod, and of
 // a node the one that leads to the others.
 func (h *Host) Interface() string {
-	switch {
-	case h.outside:
-		return lan
-	case h.node == nil:
-		return uplink
+	if h.node != nil {
+		return h.inner
 	}
-	return h.inner
+	return h.lanLink()
+}
+
+// lanLink is the machine's interface to all others.
+func (m *machine) lanLink() string {
+	if m.outside {
+		return lan
+	}
+	return uplink
+}
+
+// podSide is the interface of the node that has the pod's route and is its
+// gateway.
+func (m *machine) podSide() string {
+	if b := m.world.options.Bridge; b != "" {
+		return b
+	}
+	return m.inner
 }
 
 // Sysctl sets a kernel parameter in the host's namespace; the path is below
@@ -180,11 +190,7 @@ func (h *Host) Sysctl(path, value string) {
 // route there was.
 func (h *Host) Route(p netip.Prefix, next netip.Addr) {
 	h.t.Helper()
-	name := uplink
-	if h.outside {
-		name = lan
-	}
-	link, err := h.link(name)
+	link, err := h.link(h.lanLink())
 	if err == nil {
 		err = h.via(link, p, next)
 	}

@@ -208,11 +208,7 @@ func (w *world) addPodAddr(pod *machine, a netip.Addr, ends [2]netlink.Link) err
 
 // reach routes a pod's address to the node that the pod is on.
 func (m *machine) reach(pod netip.Addr, node *machine) error {
-	name := uplink
-	if m == m.world.nodes[0] {
-		name = lan
-	}
-	link, err := m.link(name)
+	link, err := m.link(m.lanLink())
 	if err != nil {
 		return err
 	}

@@ -32,6 +32,7 @@ var sysctls = [...][2]string{
 	{"net/ipv4/conf/all/route_localnet", "0"},
 	{"net/ipv4/conf/default/route_localnet", "0"},
 	{"net/ipv4/icmp_ratelimit", "0"},
+	{"net/ipv4/tcp_tw_reuse", "1"}, // ports do not run short
 	{"net/ipv4/ping_group_range", "0 0"},
 	{"net/ipv6/conf/all/disable_ipv6", "0"},
 	{"net/ipv6/conf/default/disable_ipv6", "0"},

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
@@ -112,6 +113,17 @@ func (h *Host) Repeat(n int, p Probe) []Result {
 	for range n {
 		out = append(out, h.Try(p))
 	}
+	return out
+}
+
+// TryAll makes probes at the same time and returns the results in their order.
+func (h *Host) TryAll(probes ...Probe) []Result {
+	out := make([]Result, len(probes))
+	var wait sync.WaitGroup
+	for i, p := range probes {
+		wait.Go(func() { out[i] = h.Try(p) })
+	}
+	wait.Wait()
 	return out
 }
 
