@@ -1,14 +1,26 @@
 package conntrack
 
-import "github.com/sluice-proxy/sluice/internal/route"
+import (
+	"slices"
+
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// Flows that many scenarios have: to the first and second backend, and one made
+// while nobody translated it.
+const (
+	one  = "17 10.0.0.1:7 > 10.96.0.10:53 via 10.1.0.1:5353"
+	two  = "17 10.0.0.2:7 > 10.96.0.10:53 via 10.1.0.2:5353"
+	none = "17 10.0.0.3:7 > 10.96.0.10:53"
+)
 
 // scenarios returns what is run against the table in memory and the kernel's.
 func scenarios() []scenario {
-	const (
-		one  = "17 10.0.0.1:7 > 10.96.0.10:53 via 10.1.0.1:5353"
-		two  = "17 10.0.0.2:7 > 10.96.0.10:53 via 10.1.0.2:5353"
-		none = "17 10.0.0.3:7 > 10.96.0.10:53"
-	)
+	return slices.Concat(backendScenarios(), serviceScenarios(), hostScenarios())
+}
+
+// backendScenarios: backends that come and go (S-197 to S-209).
+func backendScenarios() []scenario {
 	return []scenario{{
 		name:   "S-197 node port gets its first backend",
 		before: []string{"dns: 10.96.0.10:53 nodePort:30053 ="},
@@ -67,7 +79,12 @@ func scenarios() []scenario {
 			"132 10.0.0.1:7 > 10.96.0.10:53 via 10.1.0.1:5353",
 			"17 10.0.0.1:7 > 10.96.0.10:54 via 10.1.0.1:5353",
 		},
-	}, {
+	}}
+}
+
+// serviceScenarios: Services and fronts that come and go.
+func serviceScenarios() []scenario {
+	return []scenario{{
 		name:   "S-210 S-213 the last backend goes",
 		before: []string{"dns: 10.96.0.10:53 lb:203.0.113.5:53 external:203.0.113.6:53 nodePort:30053 = 10.1.0.1:5353"},
 		after:  []string{"dns: 10.96.0.10:53 lb:203.0.113.5:53 external:203.0.113.6:53 nodePort:30053 ="},
@@ -124,7 +141,12 @@ func scenarios() []scenario {
 		after:  []string{"b: 10.96.0.2:53 lb:203.0.113.5:53 = 10.1.0.2:53 10.1.0.3:53", "a: 10.96.0.1:53 = 10.1.0.1:53 10.1.0.2:53"},
 		gone:   []string{"17 203.0.113.9:1 > 203.0.113.5:53 via 10.1.0.1:53"},
 		kept:   []string{"17 203.0.113.9:2 > 203.0.113.5:53 via 10.1.0.2:53", "17 203.0.113.9:3 > 203.0.113.5:53 via 10.1.0.3:53"},
-	}, {
+	}}
+}
+
+// hostScenarios: where the host serves node ports.
+func hostScenarios() []scenario {
+	return []scenario{{
 		name:   "node ports at chosen addresses only",
 		host:   func() route.Host { return onlyAt("192.0.2.1") },
 		before: []string{"dns: 10.96.0.10:53 nodePort:30053 = 10.1.0.1:5353"},
