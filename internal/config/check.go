@@ -35,9 +35,15 @@ func (c *check) problem(path, reason string) {
 	}
 	p := Problem{Field: kind + "." + path, Reason: reason}
 	if c.file != nil {
-		p.File, p.Line = c.file.name, c.file.lines[path]
+		p.File, p.Line = c.file.name, c.file.line(path)
 	}
 	c.problems = append(c.problems, p)
+}
+
+// sorted returns the problems in the order of the file, those of flags first.
+func (c *check) sorted() []Problem {
+	slices.SortStableFunc(c.problems, func(a, b Problem) int { return a.Line - b.Line })
+	return c.problems
 }
 
 func (c *check) flagProblem(flag, reason string) {
@@ -68,6 +74,14 @@ func (c *check) between(path string, n *int32, low, high int32) int {
 		return 0
 	}
 	return int(*n)
+}
+
+// atLeast0 returns n if it is not negative, and complains if it is.
+func (c *check) atLeast0(path string, n int32) int {
+	if n < 0 {
+		c.problem(path, invalid(n, "must be 0 or more"))
+	}
+	return int(n)
 }
 
 func (c *check) notNegative(path string, d time.Duration) time.Duration {

@@ -136,7 +136,7 @@ type Env struct {
 
 // Options say what this build can do.
 type Options struct {
-	// Modes are the data planes there are; the first is the default.
+	// Modes are the data planes there are, at least one; the first is the default.
 	Modes []string
 }
 

@@ -39,16 +39,13 @@ func (c *check) section(cfg *Config) {
 
 func (c *check) client() Client {
 	in := c.config.ClientConnection
-	if in.Burst < 0 {
-		c.problem("clientConnection.burst", invalid(in.Burst, "must be 0 or more"))
-	}
 	return Client{
 		Kubeconfig:         in.Kubeconfig,
 		Master:             c.own.master,
 		ContentType:        in.ContentType,
 		AcceptContentTypes: in.AcceptContentTypes,
 		QPS:                in.QPS,
-		Burst:              int(in.Burst),
+		Burst:              c.atLeast0("clientConnection.burst", in.Burst),
 	}
 }
 
@@ -109,10 +106,9 @@ func (c *check) nodePorts() NodePorts {
 
 func (c *check) conntrack() Conntrack {
 	in := c.config.Conntrack
-	const most = 1<<31 - 1
 	return Conntrack{
-		MaxPerCore:     c.between("conntrack.maxPerCore", in.MaxPerCore, 0, most),
-		Min:            c.between("conntrack.min", in.Min, 0, most),
+		MaxPerCore:     c.atLeast0("conntrack.maxPerCore", *in.MaxPerCore),
+		Min:            c.atLeast0("conntrack.min", *in.Min),
 		TCPEstablished: c.notNegative("conntrack.tcpEstablishedTimeout", in.TCPEstablishedTimeout.Duration),
 		TCPCloseWait:   c.notNegative("conntrack.tcpCloseWaitTimeout", in.TCPCloseWaitTimeout.Duration),
 		TCPBeLiberal:   in.TCPBeLiberal,

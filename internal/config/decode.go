@@ -76,6 +76,15 @@ func parse(data []byte) (*yaml.Node, error) {
 	return nil, fmt.Errorf("line %d: there is a second document; expected one %s", docs[1].Line, kind)
 }
 
+// line returns where the field at path is, or else what it would be in; 0 if
+// neither is there.
+func (d *document) line(path string) int {
+	for path != "" && d.lines[path] == 0 {
+		path = path[:max(0, strings.LastIndexAny(path, ".["))]
+	}
+	return d.lines[path]
+}
+
 func (d *document) expect(path, got, want string) {
 	switch got {
 	case want:
@@ -123,7 +132,11 @@ func (d *document) value(n *yaml.Node, v reflect.Value, path string) {
 
 func (d *document) scalar(n *yaml.Node, v reflect.Value, path string) {
 	if !isScalar(v) || !fits(n, v) {
-		d.add(n.Line, path, invalid(n.Value, "must be "+wanted(v)))
+		reason := "must be " + wanted(v)
+		if isScalar(v) && n.Tag == "!!str" && n.Style != 0 {
+			reason += ", without quotes"
+		}
+		d.add(n.Line, path, invalid(n.Value, reason))
 		return
 	}
 	if err := setText(v, n.Value); err != nil {
@@ -167,8 +180,9 @@ func (d *document) entries(n *yaml.Node, v reflect.Value, path string) {
 	v.Set(reflect.MakeMap(v.Type()))
 	d.pairs(n, path, func(key, value *yaml.Node, at string) {
 		entry := reflect.New(v.Type().Elem()).Elem()
+		before := len(d.problems)
 		d.value(value, entry, at)
-		if d.lines[at] != 0 {
+		if d.lines[at] != 0 && len(d.problems) == before {
 			v.SetMapIndex(reflect.ValueOf(key.Value), entry)
 		}
 	})

@@ -34,7 +34,7 @@ func (f *Flags) Load(env Env, opt Options) (*Config, []string, error) {
 	cfg := c.convert(opt)
 	cfg.NodeName = c.nodeName(env)
 	if len(c.problems) > 0 {
-		return nil, c.warnings, &InvalidError{Problems: c.problems}
+		return nil, c.warnings, &InvalidError{Problems: c.sorted()}
 	}
 	text, err := yaml.Marshal(c.config)
 	if err != nil {
@@ -126,13 +126,13 @@ func (c *check) addresses(cfg *Config) {
 	if cfg.BindAddress, ok = parseAddr(in.BindAddress); !ok {
 		c.problem("bindAddress", invalid(in.BindAddress, "must be an IP address"))
 	}
-	any, loopback := netip.IPv4Unspecified(), netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	every, loopback := netip.IPv4Unspecified(), netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	if cfg.BindAddress.Is6() {
-		any, loopback = netip.IPv6Unspecified(), netip.IPv6Loopback()
+		every, loopback = netip.IPv6Unspecified(), netip.IPv6Loopback()
 	}
 	cfg.Healthz = c.server(server{
 		path: "healthzBindAddress", field: &in.HealthzBindAddress,
-		flag: "healthz-bind-address", portFlag: "healthz-port", initial: netip.AddrPortFrom(any, 10256),
+		flag: "healthz-bind-address", portFlag: "healthz-port", initial: netip.AddrPortFrom(every, 10256),
 	})
 	cfg.Metrics = c.server(server{
 		path: "metricsBindAddress", field: &in.MetricsBindAddress,

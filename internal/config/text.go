@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -135,7 +136,11 @@ func setFlush(t *logsapi.TimeOrMetaDuration, text string) error {
 	return setDuration(&t.Duration.Duration, text)
 }
 
+// setQuantity takes sizes only: the general type spends minutes on 1e-99999999.
 func setQuantity(q *resource.QuantityValue, text string) error {
+	if !regexp.MustCompile(`^\d{1,18}(\.\d{1,9})?([kMGTPE]|[KMGTPE]i|[eE]\d{1,2})?$`).MatchString(text) {
+		return errQuantity
+	}
 	got, err := resource.ParseQuantity(text)
 	if err != nil {
 		return errQuantity
