@@ -88,6 +88,18 @@ func (f *Follower) SetLocal(addrs []netip.Addr) {
 	f.queue(f.index.setLocal(addrs))
 }
 
+// Recheck looks at the flows to all fronts again. It is for when the kernel did
+// something else for a while than was applied: after a foreign edit was repaired.
+func (f *Follower) Recheck() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	w := work{}
+	for k := range f.index.fronts {
+		w.add(k, need{all: true})
+	}
+	f.queue(w)
+}
+
 func (f *Follower) queue(w work) {
 	for k, n := range w {
 		f.pending.add(k, n)
