@@ -1,0 +1,20 @@
+// Command sluice is a Kubernetes service proxy; see internal/cli.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/sluice-proxy/sluice/internal/cli"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(cli.Main(ctx, os.Args, cli.Env{
+		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+		Hostname: os.Hostname, ReadFile: os.ReadFile,
+	}))
+}

@@ -1,0 +1,50 @@
+package app
+
+import (
+	"fmt"
+
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/source/kube"
+	"github.com/sluice-proxy/sluice/internal/source/manifest"
+)
+
+// openSource builds what feeds the store: manifests, or an API server.
+func openSource(store *cluster.Store, o Options) (source, error) {
+	if len(o.Config.Manifests) > 0 {
+		return openManifests(store, o), nil
+	}
+	return openKube(store, o)
+}
+
+func openManifests(store *cluster.Store, o Options) *manifest.Source {
+	return manifest.New(store, manifest.Options{
+		Paths: o.Config.Manifests, Stdin: o.Stdin, NodeName: o.Config.NodeName,
+		AllowExternalIPs: o.Config.ExternalIPs, Report: o.report,
+	})
+}
+
+func openKube(store *cluster.Store, o Options) (*kube.Source, error) {
+	c := o.Config
+	rest, err := kube.RESTConfig(kube.Connection{
+		Kubeconfig:         c.Client.Kubeconfig,
+		Master:             c.Client.Master,
+		ContentType:        c.Client.ContentType,
+		AcceptContentTypes: c.Client.AcceptContentTypes,
+		QPS:                c.Client.QPS,
+		Burst:              c.Client.Burst,
+		UserAgent:          "sluice",
+	})
+	if err != nil {
+		return nil, err
+	}
+	client, err := kubernetes.NewForConfig(rest)
+	if err != nil {
+		return nil, fmt.Errorf("make a client for the API server: %w", err)
+	}
+	return kube.New(store, kube.Options{
+		Client: client, NodeName: c.NodeName, AllowExternalIPs: c.ExternalIPs,
+		Report: o.report, Log: o.Log,
+	}), nil
+}

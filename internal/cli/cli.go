@@ -1,0 +1,130 @@
+// Package cli is the command line: the proxy itself, which takes kube-proxy's,
+// and commands that answer questions.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/sluice-proxy/sluice/internal/app"
+	"github.com/sluice-proxy/sluice/internal/config"
+)
+
+// Env is what a command sees of the world.
+type Env struct {
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	Hostname       func() (string, error)
+	ReadFile       func(name string) ([]byte, error)
+}
+
+// Main runs a command line, args[0] being the name of the program, and returns
+// the exit status. Under the name kube-proxy there are no subcommands.
+func Main(ctx context.Context, args []string, env Env) int {
+	name := filepath.Base(args[0])
+	root := newRoot(name, env)
+	if name != "kube-proxy" {
+		root.AddCommand(newPlan(env), newVersion(env))
+	} else {
+		root.CompletionOptions.DisableDefaultCmd = true
+	}
+	root.SetArgs(args[1:])
+	root.SetIn(env.Stdin)
+	root.SetOut(env.Stdout)
+	root.SetErr(env.Stderr)
+	if err := root.ExecuteContext(ctx); err != nil {
+		fmt.Fprintf(env.Stderr, "%s: %v\n", name, err)
+		return 1
+	}
+	return 0
+}
+
+func newRoot(name string, env Env) *cobra.Command {
+	fs := pflag.NewFlagSet(name, pflag.ContinueOnError)
+	flags := config.NewFlags(fs)
+	root := &cobra.Command{
+		Use:           name + " [flags]",
+		Short:         "Make the kernel send each connection for a Kubernetes Service to a healthy backend",
+		Long:          intro(name),
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          noPositional,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), flags, env) },
+	}
+	root.Flags().AddFlagSet(fs)
+	root.Flags().SetNormalizeFunc(fs.GetNormalizeFunc())
+	root.Flags().SortFlags = false
+	root.SetUsageFunc(func(cmd *cobra.Command) error { return usage(cmd, env.Stdout) })
+	return root
+}
+
+func intro(name string) string {
+	return strings.ReplaceAll(`Sluice makes this node's kernel send each connection for a Kubernetes Service to a
+healthy backend. It takes kube-proxy's flags and configuration file.
+
+  NAME --manifests services/                    without a cluster, from files
+  NAME --kubeconfig ~/.kube/config              on a node, from an API server
+  NAME --config /var/lib/kube-proxy/config.conf as a drop-in for kube-proxy
+  NAME --cleanup                                take everything out of the kernel again`, "NAME", name)
+}
+
+// noPositional refuses arguments; empty ones are let pass, as kube-proxy does.
+func noPositional(_ *cobra.Command, args []string) error {
+	for _, a := range args {
+		if a != "" {
+			return fmt.Errorf("unexpected argument %q: flags begin with --; see --help", a)
+		}
+	}
+	return nil
+}
+
+// run is the proxy, or what its flags ask to be done instead.
+func run(ctx context.Context, flags *config.Flags, env Env) error {
+	if v := flags.Version(); v.Print != "" {
+		return printVersion(env.Stdout, v)
+	}
+	cfg, warnings, err := flags.Load(config.Env{Hostname: env.Hostname, ReadFile: env.ReadFile}, config.Options{Modes: app.Modes()})
+	if err != nil {
+		return err
+	}
+	log := newLog(cfg.Logging, env.Stderr)
+	for _, w := range warnings {
+		log.Warn(w)
+	}
+	o := app.Options{Config: cfg, Log: log, Stdin: env.Stdin}
+	switch {
+	case cfg.WriteConfigTo != "":
+		return cfg.Write()
+	case cfg.Cleanup:
+		return app.Cleanup(ctx, o)
+	case cfg.InitOnly:
+		return app.Check(ctx, o)
+	}
+	log.Info("Starting", "version", version(), "mode", cfg.Mode, "node", cfg.NodeName)
+	return serve(ctx, o)
+}
+
+// serve runs the proxy until it is told to stop. The write in hand is finished;
+// what is in the kernel stays.
+func serve(ctx context.Context, o app.Options) error {
+	done := make(chan error, 1)
+	go func() { done <- app.Run(ctx, o) }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	err := waitFor(done)
+	if err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	o.Log.Info("Stopped; the rules stay")
+	return nil
+}

@@ -1,0 +1,77 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/sluice-proxy/sluice/internal/app"
+	"github.com/sluice-proxy/sluice/internal/config"
+)
+
+// newPlan makes the command that prints what would be programmed.
+func newPlan(env Env) *cobra.Command {
+	var files []string
+	var mode string
+	fs := pflag.NewFlagSet("plan", pflag.ContinueOnError)
+	flags := config.NewFlags(fs)
+	cmd := &cobra.Command{
+		Use:   "plan -f PATH",
+		Short: "Print what manifests would put into the kernel; needs no privileges",
+		Long: `Print what manifests would put into the kernel of this node, in the language of the
+data plane. Nothing is written and no privileges are needed. The flags of the proxy
+that decide what is programmed (--cluster-cidr, --nodeport-addresses ...) work here too.`,
+		Example: "  sluice plan -f manifests/\n  kubectl get svc,endpointslices,nodes -A -o yaml | sluice plan -f - --mode nftables",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := set(fs, map[string][]string{"manifests": files, "proxy-mode": {mode}}); err != nil {
+				return err
+			}
+			return plan(cmd, flags, env)
+		},
+	}
+	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "file or folder with manifests, or - for standard input; repeatable")
+	cmd.Flags().StringVar(&mode, "mode", "", "data plane (default nftables)")
+	fs.VisitAll(func(f *pflag.Flag) {
+		f.Hidden = true
+		cmd.Flags().AddFlag(f)
+	})
+	return cmd
+}
+
+// set gives flags of the proxy the values of flags with shorter names.
+func set(fs *pflag.FlagSet, values map[string][]string) error {
+	for name, list := range values {
+		for _, v := range list {
+			if v == "" {
+				continue
+			}
+			if err := fs.Set(name, v); err != nil {
+				return fmt.Errorf("--%s: %w", name, err)
+			}
+		}
+	}
+	return nil
+}
+
+func plan(cmd *cobra.Command, flags *config.Flags, env Env) error {
+	cfg, warnings, err := flags.Load(config.Env{Hostname: env.Hostname, ReadFile: env.ReadFile}, config.Options{Modes: app.Modes()})
+	if err != nil {
+		return err
+	}
+	if len(cfg.Manifests) == 0 {
+		return errors.New("no manifests: name a file or folder with -f, or - for standard input")
+	}
+	log := newLog(cfg.Logging, env.Stderr)
+	for _, w := range warnings {
+		log.Warn(w)
+	}
+	p, err := app.Preview(cmd.Context(), app.Options{Config: cfg, Log: log, Stdin: env.Stdin})
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprint(env.Stdout, p)
+	return err
+}

@@ -1,0 +1,48 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-proxy/sluice/internal/config"
+)
+
+// version is the one of the module, as the go tool stamped it.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok || info.Main.Version == "" || info.Main.Version == "(devel)" {
+		return "v0.0.0-dev"
+	}
+	return info.Main.Version
+}
+
+func newVersion(env Env) *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			_, err := fmt.Fprintf(env.Stdout, "sluice %s (%s, %s/%s)\n", version(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			return err
+		},
+	}
+}
+
+// printVersion answers --version as kube-proxy does: installers read it.
+func printVersion(w io.Writer, v config.Version) error {
+	reported := v.Report
+	if reported == "" {
+		reported = version()
+	}
+	if v.Print == "raw" {
+		_, err := fmt.Fprintf(w, "version.Info{GitVersion:%q, GoVersion:%q, Compiler:%q, Platform:%q}\n",
+			reported, runtime.Version(), runtime.Compiler, runtime.GOOS+"/"+runtime.GOARCH)
+		return err
+	}
+	_, err := fmt.Fprintf(w, "Kubernetes %s\n", reported)
+	return err
+}

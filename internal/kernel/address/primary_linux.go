@@ -1,0 +1,69 @@
+package address
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+)
+
+// Primary returns the address of each family this host calls its own: the one
+// it speaks to the world from, or else, without a way to the world, the first
+// that is not loopback. No packet is sent.
+func (w *Watcher) Primary() ([]netip.Addr, error) {
+	handle, err := handleIn(w.opts.NetNS)
+	if err != nil {
+		return nil, fmt.Errorf("open routing netlink: %w", err)
+	}
+	defer handle.Close()
+	all, err := w.List(context.Background())
+	if err != nil {
+		return nil, err
+	}
+	var primary []netip.Addr
+	// Addresses for documentation (RFC 5737, RFC 3849) are beyond any network.
+	for _, world := range []string{"192.0.2.1", "2001:db8:ffff:ffff::1"} {
+		far := netip.MustParseAddr(world)
+		if a := towards(handle, far); a.IsValid() {
+			primary = append(primary, a)
+			continue
+		}
+		if a := first(all, far); a.IsValid() {
+			primary = append(primary, a)
+		}
+	}
+	return primary, nil
+}
+
+func handleIn(fd int) (*netlink.Handle, error) {
+	if fd == 0 {
+		return netlink.NewHandle(netlink.FAMILY_ALL)
+	}
+	return netlink.NewHandleAt(netns.NsHandle(fd))
+}
+
+// towards returns the source address of packets to another; invalid if there
+// is no route or only one that goes nowhere.
+func towards(handle *netlink.Handle, far netip.Addr) netip.Addr {
+	routes, err := handle.RouteGet(net.IP(far.AsSlice()))
+	if err != nil || len(routes) == 0 {
+		return netip.Addr{}
+	}
+	a, _ := netip.AddrFromSlice(routes[0].Src)
+	if a = a.Unmap(); a.Is4() != far.Is4() || a.IsLoopback() {
+		return netip.Addr{}
+	}
+	return a
+}
+
+func first(all []netip.Addr, like netip.Addr) netip.Addr {
+	for _, a := range all {
+		if a.Is4() == like.Is4() && a.IsGlobalUnicast() {
+			return a
+		}
+	}
+	return netip.Addr{}
+}
