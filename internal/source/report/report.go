@@ -2,7 +2,6 @@
 package report
 
 import (
-	"slices"
 	"sync"
 
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -14,7 +13,7 @@ type Reporter struct {
 	tell func([]route.Problem)
 
 	mu    sync.Mutex
-	known map[string][]route.Problem // objects without problems are not in it
+	known map[string]map[route.Problem]struct{} // objects without problems are not in it
 }
 
 // New returns a Reporter that calls tell, never with an empty list and never
@@ -23,7 +22,7 @@ func New(tell func([]route.Problem)) *Reporter {
 	if tell == nil {
 		tell = func([]route.Problem) {}
 	}
-	return &Reporter{tell: tell, known: map[string][]route.Problem{}}
+	return &Reporter{tell: tell, known: map[string]map[route.Problem]struct{}{}}
 }
 
 // Set says that these are now all problems of an object, and tells the new
@@ -36,22 +35,18 @@ func (r *Reporter) Set(object string, problems []route.Problem) {
 		delete(r.known, object)
 		return
 	}
-	r.known[object] = problems
-	fresh := slices.DeleteFunc(slices.Clone(problems), func(p route.Problem) bool {
-		return slices.Contains(old, p)
-	})
+	now := make(map[route.Problem]struct{}, len(problems))
+	var fresh []route.Problem
+	for _, p := range problems {
+		_, before := old[p]
+		_, twice := now[p]
+		now[p] = struct{}{}
+		if !before && !twice {
+			fresh = append(fresh, p)
+		}
+	}
+	r.known[object] = now
 	if len(fresh) > 0 {
 		r.tell(fresh)
 	}
-}
-
-// Current returns the problems there are, by object.
-func (r *Reporter) Current() map[string][]route.Problem {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	out := make(map[string][]route.Problem, len(r.known))
-	for object, problems := range r.known {
-		out[object] = slices.Clone(problems)
-	}
-	return out
 }

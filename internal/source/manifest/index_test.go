@@ -1,0 +1,202 @@
+package manifest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/source/report"
+)
+
+func newTestIndex() *index { return newIndex(cluster.NewStore(), report.New(nil)) }
+
+// view is what a Store has, kept up to date by taking changes.
+type view map[string]string
+
+// take returns the names of what changed.
+func (v view) take(store *cluster.Store) []string {
+	var names []string
+	for _, s := range store.Take().Services {
+		names = append(names, s.Name.Name)
+		delete(v, s.Name.Name)
+		if s.Service == nil {
+			continue
+		}
+		var eps []string
+		for _, sl := range s.Slices {
+			for _, ep := range sl.Endpoints {
+				text := ep.Addr.String()
+				for _, p := range sl.Ports {
+					text += fmt.Sprintf(" %d", p.Port)
+				}
+				if !ep.Ready {
+					text += " not ready"
+				}
+				eps = append(eps, text)
+			}
+		}
+		slices.Sort(eps)
+		v[s.Name.Name] = fmt.Sprint(s.Service.ClusterIPs, " ", strings.Join(eps, ", "))
+	}
+	return names
+}
+
+// sets is a set of files, given to an index one after the other.
+type sets struct {
+	t     *testing.T
+	index *index
+	files map[string]*content
+	view  view
+	told  []string
+}
+
+func newSets(t *testing.T) *sets {
+	s := &sets{t: t, files: map[string]*content{}, view: view{}}
+	s.index = newIndex(cluster.NewStore(), report.New(func(ps []route.Problem) {
+		for _, p := range ps {
+			s.told = append(s.told, p.String())
+		}
+	}))
+	return s
+}
+
+// write gives a file new text and says what is in the Store then.
+func (s *sets) write(name, text string, want view) {
+	s.t.Helper()
+	old := s.files[name]
+	if old == nil {
+		old = &content{}
+	}
+	now := reader{}.parse(name, []byte(text)).over(*old)
+	s.index.replace(rank{path: name}, old, &now)
+	s.files[name] = &now
+	s.view.take(s.index.store)
+	if d := cmp.Diff(want, s.view); d != "" {
+		s.t.Errorf("after writing %s (-want +got):\n%s", name, d)
+	}
+}
+
+const selecting = `
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  clusterIP: 10.96.0.1
+  selector: {app: web}
+  ports: [{port: 80, targetPort: http}]
+`
+
+const pods = `
+apiVersion: v1
+kind: List
+items:
+- apiVersion: v1
+  kind: Pod
+  metadata: {name: a, labels: {app: web}}
+  spec: {containers: [{name: c, ports: [{name: http, containerPort: 8080}]}]}
+  status: {phase: Running, podIP: 10.0.0.1, conditions: [{type: Ready, status: "True"}]}
+- apiVersion: v1
+  kind: Pod
+  metadata: {name: b, labels: {app: web}}
+  spec: {containers: [{name: c, ports: [{name: http, containerPort: 8080}]}]}
+  status: {phase: Running, podIP: 10.0.0.2}
+`
+
+const endpoints = `
+apiVersion: v1
+kind: Endpoints
+metadata: {name: web}
+subsets: [{addresses: [{ip: 10.0.0.9}], ports: [{port: 9090}]}]
+`
+
+// EndpointSlices win over Endpoints, and those over Pods; whatever goes, what
+// is left counts again.
+func TestWhereEndpointsComeFrom(t *testing.T) {
+	s := newSets(t)
+	s.write("svc", selecting, view{"web": "[10.96.0.1] "})
+	s.write("pods", pods, view{"web": "[10.96.0.1] 10.0.0.1 8080, 10.0.0.2 8080 not ready"})
+	s.write("pods", strings.Replace(pods, "10.0.0.1,", "10.0.0.7,", 1), view{"web": "[10.96.0.1] 10.0.0.2 8080 not ready, 10.0.0.7 8080"})
+	s.write("eps", endpoints, view{"web": "[10.96.0.1] 10.0.0.9 9090"})
+	s.write("slice", webSlice, view{"web": "[10.96.0.1] 10.0.0.1 8080"})
+	s.write("eps", "", view{"web": "[10.96.0.1] 10.0.0.1 8080"})
+	s.write("slice", "", view{"web": "[10.96.0.1] 10.0.0.2 8080 not ready, 10.0.0.7 8080"})
+	s.write("svc", strings.Replace(selecting, "app: web", "app: db", 1), view{"web": "[10.96.0.1] "})
+	s.write("svc", selecting, view{"web": "[10.96.0.1] 10.0.0.2 8080 not ready, 10.0.0.7 8080"})
+	s.write("pods", "", view{"web": "[10.96.0.1] "})
+	s.write("svc", "", view{})
+	if n := len(s.index.store.SliceNames()); n != 0 {
+		t.Errorf("%d slices are left", n)
+	}
+}
+
+func TestASliceMovesToAnotherService(t *testing.T) {
+	s := newSets(t)
+	s.write("svc", selecting, view{"web": "[10.96.0.1] "})
+	s.write("eps", endpoints, view{"web": "[10.96.0.1] 10.0.0.9 9090"})
+	s.write("slice", webSlice, view{"web": "[10.96.0.1] 10.0.0.1 8080"})
+	s.write("slice", strings.Replace(webSlice, "service-name: web", "service-name: db", 1), view{"web": "[10.96.0.1] 10.0.0.9 9090"})
+}
+
+// Of an object in two files the first by name counts; the other is reported,
+// and takes over when the first goes.
+func TestObjectInTwoFiles(t *testing.T) {
+	s := newSets(t)
+	other := strings.Replace(web, "10.96.0.1", "10.96.0.2", 1)
+	s.write("b", other, view{"web": "[10.96.0.2] "})
+	s.write("a", web, view{"web": "[10.96.0.1] "})
+	s.write("b", strings.Replace(web, "10.96.0.1", "10.96.0.3", 1), view{"web": "[10.96.0.1] "})
+	s.write("a", "", view{"web": "[10.96.0.3] "})
+	if d := cmp.Diff([]string{"b: Service default/web: also in a, which counts"}, s.told); d != "" {
+		t.Errorf("told (-want +got):\n%s", d)
+	}
+}
+
+// What is broken keeps what it last said; the rest of the file counts.
+func TestBrokenPartsKeepWhatTheySaid(t *testing.T) {
+	db := strings.NewReplacer("web", "db", "10.96.0.1", "10.96.0.5").Replace(web)
+	s := newSets(t)
+	s.write("f", web+"---"+db, view{"web": "[10.96.0.1] ", "db": "[10.96.0.5] "})
+	s.write("f", strings.Replace(web, "80", "x", 1)+"---"+strings.Replace(db, "10.96.0.5", "10.96.0.6", 1),
+		view{"web": "[10.96.0.1] ", "db": "[10.96.0.6] "})
+	s.write("f", strings.Replace(web, "80", "x", 1), view{"web": "[10.96.0.1] "}) // the broken one is known: db is gone
+	s.write("f", web+"---"+db, view{"web": "[10.96.0.1] ", "db": "[10.96.0.5] "})
+	s.write("f", strings.Replace(web, "10.96.0.1", "10.96.0.9", 1)+"---\nmetadata: [\n", view{"web": "[10.96.0.9] ", "db": "[10.96.0.5] "})
+	s.write("f", "{{{", view{"web": "[10.96.0.9] ", "db": "[10.96.0.5] "})
+	s.write("f", "# nothing\n", view{})
+}
+
+// A Service is never in the Store without the endpoints that came with it.
+func TestServicesComeLastAndGoFirst(t *testing.T) {
+	x := newTestIndex()
+	c := reader{}.parse("f", []byte(web+"---"+webSlice))
+	turns := []turn{}
+	for i := range c.objects {
+		turns = append(turns, turn{key: c.objects[i].key, new: &c.objects[i]})
+	}
+	x.apply(turns)
+	if st := x.store.Take().Services; len(st) != 1 || st[0].Service == nil || len(st[0].Slices) != 1 {
+		t.Fatalf("the Store has %+v", st)
+	}
+}
+
+// One Pod that changes touches the Services that select it, no others.
+func TestCostOfAPodFollowsThePod(t *testing.T) {
+	s := newSets(t)
+	var many strings.Builder
+	for i := range 500 {
+		fmt.Fprintf(&many, "---\napiVersion: v1\nkind: Service\nmetadata: {name: s%d}\nspec: {clusterIP: 10.1.%d.%d, selector: {app: s%d}, ports: [{port: 80}]}\n", i, i/250, 1+i%250, i)
+	}
+	c := reader{}.parse("many", []byte(many.String()))
+	s.index.replace(rank{path: "many"}, &content{}, &c)
+	s.index.store.Take()
+	p := reader{}.parse("pods", []byte(strings.ReplaceAll(pods, "app: web", "app: s7")))
+	s.index.replace(rank{path: "pods"}, &content{}, &p)
+	if names := (view{}).take(s.index.store); !slices.Equal(names, []string{"s7"}) {
+		t.Errorf("touched %v, want s7 alone", names)
+	}
+}

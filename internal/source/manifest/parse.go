@@ -1,0 +1,228 @@
+package manifest
+
+import (
+	"cmp"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+
+	"sigs.k8s.io/json"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/source/convert"
+)
+
+// key says which object it is.
+type key struct {
+	kind string
+	name cluster.Name
+}
+
+// String returns what problems call the object.
+func (k key) String() string { return convert.Object(k.kind, k.name) }
+
+func (k key) compare(l key) int {
+	return cmp.Or(strings.Compare(k.kind, l.kind), k.name.Compare(l.name))
+}
+
+// object is one object of a file.
+type object struct {
+	key      key
+	value    any // nil: nothing to a proxy
+	problems []route.Problem
+}
+
+// content is what a file says.
+type content struct {
+	objects []object // each key once
+
+	// What could not be read: objects that are known to be there, and whether
+	// there is anything of which not even that is known.
+	broken []key
+	lost   bool
+
+	problems []route.Problem // of none of the objects
+}
+
+// over returns what the file says when last is what it said before: what is
+// broken stays as it was.
+func (c content) over(last content) content {
+	if !c.lost && len(c.broken) == 0 {
+		return c
+	}
+	now := map[key]struct{}{}
+	for i := range c.objects {
+		now[c.objects[i].key] = struct{}{}
+	}
+	for _, o := range last.objects {
+		_, said := now[o.key]
+		if !said && (c.lost || slices.Contains(c.broken, o.key)) {
+			c.objects = append(c.objects, o)
+		}
+	}
+	return c
+}
+
+// drops reports whether an object of last is no longer there.
+func (c content) drops(last content) bool {
+	now := make(map[key]struct{}, len(c.objects))
+	for i := range c.objects {
+		now[c.objects[i].key] = struct{}{}
+	}
+	return slices.ContainsFunc(last.objects, func(o object) bool {
+		_, ok := now[o.key]
+		return !ok
+	})
+}
+
+// all returns every problem of the file and of its objects.
+func (c content) all() []route.Problem {
+	out := slices.Clone(c.problems)
+	for i := range c.objects {
+		out = append(out, c.objects[i].problems...)
+	}
+	return out
+}
+
+// parse reads a file. It is pure; name is for messages.
+func (r reader) parse(name string, data []byte) content {
+	docs := split(data)
+	parts := make([]content, len(docs))
+	workers := min(runtime.GOMAXPROCS(0), 1+len(docs)/64)
+	var running sync.WaitGroup
+	for w := range workers {
+		running.Go(func() {
+			for i := w; i < len(docs); i += workers {
+				parts[i] = r.document(name, docs[i])
+			}
+		})
+	}
+	running.Wait()
+	return join(parts)
+}
+
+// join makes one content of those of the documents, in order. Of an object
+// that is there twice the first counts.
+func join(parts []content) content {
+	var out content
+	seen := map[key]struct{}{}
+	for _, p := range parts {
+		out.lost = out.lost || p.lost
+		out.broken = append(out.broken, p.broken...)
+		out.problems = append(out.problems, p.problems...)
+		for _, o := range p.objects {
+			if _, twice := seen[o.key]; twice {
+				out.problems = append(out.problems, route.Problem{
+					Object: o.key.String(), Reason: "the object is in this file more than once; the first counts",
+				})
+				continue
+			}
+			seen[o.key] = struct{}{}
+			out.objects = append(out.objects, o)
+		}
+	}
+	return out
+}
+
+func (r reader) document(file string, d document) content {
+	place := fmt.Sprintf("%s: document %d", file, d.number)
+	text, odd, err := d.toJSON()
+	if err != nil {
+		return content{lost: true, problems: []route.Problem{{Object: place, Reason: err.Error()}}}
+	}
+	out := r.object(text, header{})
+	if odd != nil {
+		out.problems = append(out.problems, route.Problem{Reason: odd.Error()})
+	}
+	out.locate(place)
+	return out
+}
+
+// locate puts a place before the names of objects in problems.
+func (c *content) locate(place string) {
+	put := func(problems []route.Problem) {
+		for i := range problems {
+			if problems[i].Object == "" {
+				problems[i].Object = place
+			} else {
+				problems[i].Object = place + ": " + problems[i].Object
+			}
+		}
+	}
+	put(c.problems)
+	for i := range c.objects {
+		put(c.objects[i].problems)
+	}
+}
+
+// object reads one object, or all of a list. What it leaves out of its header
+// it has from the list it is in.
+func (r reader) object(text []byte, from header) content {
+	h := header{APIVersion: from.APIVersion, Kind: from.Kind}
+	err := json.UnmarshalCaseSensitivePreserveInts(text, &h)
+	if h.Kind == "" || h.APIVersion == "" {
+		return content{lost: true, problems: []route.Problem{notAnObject(h, err)}}
+	}
+	if kind, ok := strings.CutSuffix(h.Kind, "List"); ok {
+		return r.list(h, kind, text)
+	}
+	t, ok := traitOf(h.Kind)
+	group, version := h.groupVersion()
+	if !ok || group != t.group {
+		return content{} // something else's
+	}
+	if !slices.Contains(t.versions, version) {
+		return content{problems: []route.Problem{{
+			Object: h.Kind + " " + h.Metadata.Name, Field: "apiVersion", Value: h.APIVersion,
+			Reason: "this version is not read; expected " + strings.TrimPrefix(t.group+"/"+t.versions[0], "/"),
+		}}}
+	}
+	if err != nil {
+		return content{lost: true, problems: []route.Problem{unreadable(h.Kind, err)}}
+	}
+	k, problem := h.key(t)
+	if problem != nil {
+		return content{lost: true, problems: []route.Problem{*problem}}
+	}
+	value, problems, err := r.value(k, text)
+	if err != nil {
+		return content{broken: []key{k}, problems: []route.Problem{unreadable(k.String(), err)}}
+	}
+	return content{objects: []object{{key: k, value: value, problems: problems}}}
+}
+
+// notAnObject says what something without apiVersion or kind lacks.
+func notAnObject(h header, err error) route.Problem {
+	if err != nil {
+		return unreadable("", err)
+	}
+	p := route.Problem{Field: "kind", Value: h.Kind, Reason: "not a Kubernetes object: it needs an apiVersion and a kind"}
+	if h.Kind != "" {
+		p.Field, p.Value = "apiVersion", h.APIVersion
+	}
+	return p
+}
+
+// list reads the items of a list: of anything, or of one kind.
+func (r reader) list(h header, kind string, text []byte) content {
+	var from header
+	if kind != "" {
+		if _, ok := traitOf(kind); !ok {
+			return content{}
+		}
+		from = header{APIVersion: h.APIVersion, Kind: kind}
+	}
+	var l items
+	if err := json.UnmarshalCaseSensitivePreserveInts(text, &l); err != nil {
+		return content{lost: true, problems: []route.Problem{unreadable(h.Kind, err)}}
+	}
+	parts := make([]content, len(l.Items))
+	for i, item := range l.Items {
+		parts[i] = r.object(item, from)
+		parts[i].locate(fmt.Sprintf("item %d", i+1))
+	}
+	return join(parts)
+}

@@ -1,0 +1,398 @@
+package manifest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// running is a Source that follows files.
+type running struct {
+	t     *testing.T
+	store *cluster.Store
+	view  view
+
+	mu   sync.Mutex
+	told []string
+}
+
+func run(t *testing.T, paths ...string) *running {
+	t.Helper()
+	r := &running{t: t, store: cluster.NewStore(), view: view{}}
+	src := New(r.store, Options{Paths: paths, NodeName: "n1", Report: func(ps []route.Problem) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for _, p := range ps {
+			r.told = append(r.told, p.String())
+		}
+	}})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- src.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	select {
+	case <-r.store.Ready():
+	case <-time.After(5 * time.Second):
+		t.Fatal("nothing was read in 5 s")
+	}
+	r.view.take(r.store)
+	return r
+}
+
+// becomes waits for a state and returns how long it took.
+func (r *running) becomes(want view) time.Duration {
+	r.t.Helper()
+	begin := time.Now()
+	for {
+		r.view.take(r.store)
+		if cmp.Equal(want, r.view) {
+			return time.Since(begin)
+		}
+		select {
+		case <-r.store.Changed():
+		case <-time.After(3 * time.Second):
+			r.t.Fatalf("not so after 3 s (-want +got):\n%s", cmp.Diff(want, r.view))
+		}
+	}
+}
+
+// stays holds that nothing changes for a while.
+func (r *running) stays(d time.Duration) {
+	r.t.Helper()
+	time.Sleep(d)
+	if names := r.view.take(r.store); len(names) > 0 {
+		r.t.Errorf("%v changed to %v", names, r.view)
+	}
+}
+
+// hears waits until a problem with these words is reported.
+func (r *running) hears(words ...string) {
+	r.t.Helper()
+	for deadline := time.Now().Add(3 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		r.mu.Lock()
+		heard := slices.ContainsFunc(r.told, func(line string) bool {
+			return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) })
+		})
+		r.mu.Unlock()
+		if heard {
+			return
+		}
+	}
+	r.t.Errorf("nothing reported with %q; there is %q", words, r.told)
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// svc is the text of a Service.
+func svc(name, ip string) string {
+	return fmt.Sprintf("---\napiVersion: v1\nkind: Service\nmetadata:\n  name: %s\nspec:\n  clusterIP: %s\n  ports:\n  - port: 80\n", name, ip)
+}
+
+func TestLoad(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "b.yml"), svc("b", "10.0.0.2"))
+	write(t, filepath.Join(dir, "a.json"), `{"apiVersion":"v1","kind":"Service","metadata":{"name":"a"},"spec":{"clusterIP":"10.0.0.1"}}`)
+	write(t, filepath.Join(dir, "c.yaml"), "apiVersion: networking.k8s.io/v1\nkind: ServiceCIDR\nmetadata: {name: k}\nspec: {cidrs: [10.0.0.0/16]}\n---\n"+
+		"apiVersion: v1\nkind: Node\nmetadata: {name: n1}\n---\napiVersion: v1\nkind: Node\nmetadata: {name: n2}\n")
+	for _, name := range []string{"notes.txt", ".hidden.yaml", "x.yaml~", ".#b.yml"} {
+		write(t, filepath.Join(dir, name), svc("not", "10.0.0.3"))
+	}
+	must(t, os.Mkdir(filepath.Join(dir, "folder.yaml"), 0o700))
+	write(t, filepath.Join(dir, "folder.yaml", "x.yaml"), svc("not", "10.0.0.3"))
+	store := cluster.NewStore()
+	src := New(store, Options{Paths: []string{dir, "-", filepath.Join(dir, "b.yml")}, Stdin: strings.NewReader(svc("c", "10.0.0.4")), NodeName: "n1"})
+	select {
+	case <-store.Ready():
+		t.Fatal("ready before anything was read")
+	default:
+	}
+	must(t, src.Load())
+	<-store.Ready()
+	change := store.Take()
+	if n := change.Facts.Node; n == nil || n.Name != "n1" {
+		t.Errorf("the Node is %v", n)
+	}
+	if got := fmt.Sprint(change.Facts.ServiceCIDRs); got != "[10.0.0.0/16]" {
+		t.Errorf("ServiceCIDRs %s", got)
+	}
+	var got []string
+	for _, s := range change.Services {
+		got = append(got, s.Name.String())
+	}
+	if d := cmp.Diff([]string{"default/a", "default/b", "default/c"}, got); d != "" {
+		t.Errorf("services (-want +got):\n%s", d)
+	}
+}
+
+func TestLoadErrors(t *testing.T) {
+	store := cluster.NewStore()
+	err := New(store, Options{Paths: []string{filepath.Join(t.TempDir(), "none"), "-"}}).Load()
+	if !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "no standard input") {
+		t.Errorf("error %v does not name both paths", err)
+	}
+	select {
+	case <-store.Ready():
+		t.Error("ready though not everything could be read")
+	default:
+	}
+}
+
+func TestFilesComeChangeAndGo(t *testing.T) {
+	dir := t.TempDir()
+	a, b := filepath.Join(dir, "a.yaml"), filepath.Join(dir, "b.yaml")
+	write(t, a, svc("a", "10.0.0.1"))
+	r := run(t, dir)
+	r.becomes(view{"a": "[10.0.0.1] "})
+	write(t, b, svc("b", "10.0.0.2"))
+	r.becomes(view{"a": "[10.0.0.1] ", "b": "[10.0.0.2] "})
+	write(t, a, svc("a", "10.0.0.9")+svc("c", "10.0.0.3"))
+	r.becomes(view{"a": "[10.0.0.9] ", "b": "[10.0.0.2] ", "c": "[10.0.0.3] "})
+	write(t, a, svc("c", "10.0.0.3"))
+	r.becomes(view{"b": "[10.0.0.2] ", "c": "[10.0.0.3] "})
+	must(t, os.Remove(b))
+	r.becomes(view{"c": "[10.0.0.3] "})
+	must(t, os.Rename(a, filepath.Join(dir, "z.yaml")))
+	r.stays(100 * time.Millisecond)
+	must(t, os.Rename(filepath.Join(dir, "z.yaml"), filepath.Join(dir, "z.bak")))
+	r.becomes(view{})
+}
+
+// Editors write a new file and rename it over the old one, or move the old
+// one away first.
+func TestRenameSwap(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a.yaml")
+	for name, root := range map[string]string{"folder": dir, "file": path} {
+		t.Run(name, func(t *testing.T) {
+			write(t, path, svc("a", "10.0.0.1"))
+			r := run(t, root)
+			write(t, path+".tmp", svc("a", "10.0.0.2"))
+			must(t, os.Rename(path+".tmp", path))
+			r.becomes(view{"a": "[10.0.0.2] "})
+			must(t, os.Rename(path, path+"~"))
+			write(t, path, svc("a", "10.0.0.3"))
+			r.becomes(view{"a": "[10.0.0.3] "})
+			must(t, os.Remove(path))
+			r.becomes(view{})
+			write(t, path, svc("a", "10.0.0.4"))
+			r.becomes(view{"a": "[10.0.0.4] "})
+		})
+	}
+}
+
+// A volume with a ConfigMap: files are links through ..data, which is swapped.
+func TestSymlinkSwap(t *testing.T) {
+	for _, name := range []string{"folder", "file"} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			version := func(v, text string) {
+				must(t, os.Mkdir(filepath.Join(dir, v), 0o700))
+				write(t, filepath.Join(dir, v, "a.yaml"), text)
+				must(t, os.Symlink(v, filepath.Join(dir, "..tmp")))
+				must(t, os.Rename(filepath.Join(dir, "..tmp"), filepath.Join(dir, "..data")))
+			}
+			version("..1", svc("a", "10.0.0.1"))
+			must(t, os.Symlink("..data/a.yaml", filepath.Join(dir, "a.yaml")))
+			root := dir
+			if name == "file" {
+				root = filepath.Join(dir, "a.yaml")
+			}
+			r := run(t, root)
+			r.becomes(view{"a": "[10.0.0.1] "})
+			version("..2", svc("a", "10.0.0.2"))
+			must(t, os.RemoveAll(filepath.Join(dir, "..1")))
+			r.becomes(view{"a": "[10.0.0.2] "})
+			version("..3", svc("b", "10.0.0.3"))
+			must(t, os.RemoveAll(filepath.Join(dir, "..2")))
+			r.becomes(view{"b": "[10.0.0.3] "})
+			write(t, filepath.Join(dir, "..3", "a.yaml"), svc("b", "10.0.0.4")) // in place, behind two links
+			r.becomes(view{"b": "[10.0.0.4] "})
+		})
+	}
+}
+
+func TestFolderIsReplaced(t *testing.T) {
+	top := t.TempDir()
+	dir := filepath.Join(top, "m")
+	must(t, os.Mkdir(dir, 0o700))
+	write(t, filepath.Join(dir, "a.yaml"), svc("a", "10.0.0.1"))
+	r := run(t, dir)
+	must(t, os.Rename(dir, filepath.Join(top, "old")))
+	r.hears(dir, "kept")
+	r.stays(50 * time.Millisecond)
+	must(t, os.Mkdir(filepath.Join(top, "new"), 0o700))
+	write(t, filepath.Join(top, "new", "b.yaml"), svc("b", "10.0.0.2"))
+	must(t, os.Rename(filepath.Join(top, "new"), dir))
+	r.becomes(view{"b": "[10.0.0.2] "})
+	write(t, filepath.Join(dir, "c.yaml"), svc("c", "10.0.0.3"))
+	r.becomes(view{"b": "[10.0.0.2] ", "c": "[10.0.0.3] "})
+	write(t, filepath.Join(top, "old", "a.yaml"), svc("a", "10.0.0.7")) // nobody's any more
+	r.stays(50 * time.Millisecond)
+	must(t, os.RemoveAll(dir))
+	r.becomes(view{})
+}
+
+func TestLinkedFolderIsSwapped(t *testing.T) {
+	top := t.TempDir()
+	for i, v := range []string{"v1", "v2"} {
+		must(t, os.MkdirAll(filepath.Join(top, v, "m"), 0o700))
+		write(t, filepath.Join(top, v, "m", "a.yaml"), svc("a", fmt.Sprintf("10.0.0.%d", i+1)))
+	}
+	must(t, os.Symlink("v1", filepath.Join(top, "current")))
+	r := run(t, filepath.Join(top, "current", "m"))
+	r.becomes(view{"a": "[10.0.0.1] "})
+	must(t, os.Symlink("v2", filepath.Join(top, "next")))
+	must(t, os.Rename(filepath.Join(top, "next"), filepath.Join(top, "current")))
+	r.becomes(view{"a": "[10.0.0.2] "})
+	write(t, filepath.Join(top, "v2", "m", "a.yaml"), svc("a", "10.0.0.3"))
+	r.becomes(view{"a": "[10.0.0.3] "})
+}
+
+// A file is written slowly, in pieces that end wherever they do. What it said
+// stays until it is whole; what is new may come as it is written.
+func TestHalfWritten(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.yaml")
+	was := svc("a", "10.0.0.1") + svc("b", "10.0.0.2")
+	write(t, path, was)
+	r := run(t, path)
+	now := svc("a", "10.0.0.1") + svc("b", "10.0.0.12")
+	for _, cut := range []int{0, 5, len(now) - 25, len(now) - 2} { // nothing; a word; "10.0.0.1"; "8" of "80"
+		f, err := os.Create(path)
+		must(t, err)
+		_, err = f.WriteString(now[:cut])
+		must(t, err)
+		r.stays(150 * time.Millisecond)
+		_, err = f.WriteString(now[cut:])
+		must(t, err)
+		must(t, f.Close())
+		r.becomes(view{"a": "[10.0.0.1] ", "b": "[10.0.0.12] "})
+		write(t, path, was)
+		r.becomes(view{"a": "[10.0.0.1] ", "b": "[10.0.0.2] "})
+	}
+	r.hears(path, "the file is empty")
+}
+
+func TestBrokenFileIsReportedAndKept(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.yaml")
+	write(t, path, svc("a", "10.0.0.1")+svc("b", "10.0.0.2"))
+	r := run(t, path)
+	write(t, path, svc("a", "10.0.0.3")+strings.Replace(svc("b", "10.0.0.4"), "80", "http", 1))
+	r.becomes(view{"a": "[10.0.0.3] ", "b": "[10.0.0.2] "})
+	r.hears(path, "document 2", "Service default/b", "spec.ports.port", "whole number")
+	write(t, path, svc("a", "10.0.0.3")+"---\n{")
+	r.hears(path, "document 2", "line 11")
+	r.stays(50 * time.Millisecond)
+	write(t, path, svc("a", "10.0.0.3"))
+	r.becomes(view{"a": "[10.0.0.3] "})
+}
+
+func TestUnreadableFileIsKept(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a.yaml")
+	write(t, path, svc("a", "10.0.0.1"))
+	r := run(t, path)
+	must(t, os.Remove(path)) // a folder in its place cannot be read as a file
+	must(t, os.Mkdir(path, 0o700))
+	time.Sleep(100 * time.Millisecond)
+	must(t, os.Remove(path))
+	write(t, path, svc("a", "10.0.0.2"))
+	r.becomes(view{"a": "[10.0.0.2] "})
+}
+
+// A change is live in under 50 ms: in the Store after a few. The bound here
+// leaves room for a loaded machine.
+func TestLatency(t *testing.T) {
+	dir := t.TempDir()
+	for i := range 200 {
+		write(t, filepath.Join(dir, fmt.Sprintf("other%d.yaml", i)), svc(fmt.Sprintf("other%d", i), fmt.Sprintf("10.1.0.%d", i+1)))
+	}
+	path := filepath.Join(dir, "a.yaml")
+	write(t, path, svc("a", "10.0.0.1"))
+	r := run(t, dir)
+	rest := view{}
+	for k, v := range r.view {
+		rest[k] = v
+	}
+	measure := func(what string, change func(i int), want func(i int) string) {
+		var took []time.Duration
+		for i := range 20 {
+			change(i)
+			if rest["a"] = want(i); rest["a"] == "" {
+				delete(rest, "a")
+			}
+			took = append(took, r.becomes(rest))
+		}
+		slices.Sort(took)
+		t.Logf("%s: median %v, longest %v", what, took[len(took)/2], took[len(took)-1])
+		if took[len(took)/2] > 50*time.Millisecond {
+			t.Errorf("%s: median %v is not under 50 ms", what, took[len(took)/2])
+		}
+	}
+	ip := func(i int) string { return fmt.Sprintf("10.0.%d.1", i) }
+	changed := func(i int) string { return "[" + ip(i) + "] " }
+	measure("change in place", func(i int) { write(t, path, svc("a", ip(i))) }, changed)
+	measure("rename over", func(i int) {
+		write(t, path+".tmp", svc("a", ip(i+50)))
+		must(t, os.Rename(path+".tmp", path))
+	}, func(i int) string { return changed(i + 50) })
+	measure("remove and put back", func(i int) {
+		if i%2 == 0 {
+			must(t, os.Remove(path))
+		} else {
+			write(t, path, svc("a", ip(1)))
+		}
+	}, func(i int) string {
+		if i%2 == 0 {
+			return ""
+		}
+		return changed(1)
+	})
+}
+
+// Standard input and pipes are read once and never again.
+func TestPipe(t *testing.T) {
+	read, w, err := os.Pipe()
+	must(t, err)
+	defer read.Close()
+	go func() {
+		_, _ = w.WriteString(svc("a", "10.0.0.1"))
+		_ = w.Close()
+	}()
+	path := fmt.Sprintf("/dev/fd/%d", read.Fd())
+	if _, err := os.Stat(path); err != nil {
+		t.Skipf("only where %s is a pipe: %v", path, err)
+	}
+	r := run(t, path)
+	r.becomes(view{"a": "[10.0.0.1] "})
+	r.stays(50 * time.Millisecond)
+}

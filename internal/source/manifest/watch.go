@@ -1,0 +1,268 @@
+package manifest
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+const (
+	quiet     = 2 * time.Millisecond  // no event for so long: whoever writes has paused
+	impatient = 10 * time.Millisecond // or the first event was so long ago
+	rescan    = 10 * time.Second      // for file systems that tell of nothing
+	mostLinks = 40                    // of one path, as in the kernel
+)
+
+// Run reads everything, then follows changes until the context ends.
+func (s *Source) Run(ctx context.Context) error {
+	notify, err := fsnotify.NewWatcher()
+	if err != nil {
+		return fmt.Errorf("watch manifests: %w", err)
+	}
+	defer notify.Close()
+	w := &watch{Watcher: notify, source: s, seen: map[string]fs.FileInfo{}}
+	w.settle() // before reading: nothing that happens meanwhile is missed
+	if err := s.Load(); err != nil {
+		return err
+	}
+	w.settle()
+	return w.loop(ctx)
+}
+
+// watch turns events of the file system into looks at files.
+type watch struct {
+	*fsnotify.Watcher
+	source *Source
+
+	seen    map[string]fs.FileInfo // folders that are watched, as they were then
+	folders map[string]*root       // roots that are folders, by their real path
+	points  map[string]bool        // paths on the way to a root or a linked file
+
+	since  time.Time       // the first event not acted upon; zero: none
+	last   time.Time       // the last one
+	paths  map[string]bool // files that had events
+	always bool            // something that may mean any file happened
+}
+
+func (w *watch) loop(ctx context.Context) error {
+	again := time.NewTicker(rescan)
+	defer again.Stop()
+	for {
+		wake := time.NewTimer(w.wait(time.Now()))
+		select {
+		case <-ctx.Done():
+			wake.Stop()
+			return nil
+		case e, ok := <-w.Events:
+			if ok {
+				w.note(e, time.Now())
+			}
+		case <-w.Errors: // events were lost
+			w.touch(time.Now())
+			w.always = true
+		case <-again.C:
+			w.touch(time.Now())
+			w.always = true
+		case <-wake.C:
+			w.act(time.Now())
+		}
+		wake.Stop()
+	}
+}
+
+// wait says how long nothing is to be done.
+func (w *watch) wait(now time.Time) time.Duration {
+	next := now.Add(time.Hour)
+	if !w.since.IsZero() {
+		next = earlier(w.last.Add(quiet), w.since.Add(impatient))
+	}
+	for _, due := range w.source.doubts {
+		next = earlier(next, due)
+	}
+	return next.Sub(now)
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+func (w *watch) touch(now time.Time) {
+	w.last = now
+	if w.since.IsZero() {
+		w.since = now
+	}
+}
+
+// note remembers what an event may mean.
+func (w *watch) note(e fsnotify.Event, now time.Time) {
+	if e.Op == fsnotify.Chmod {
+		return
+	}
+	folder, name := filepath.Split(e.Name)
+	if r := w.folders[filepath.Clean(folder)]; r != nil && isManifest(name) && !w.points[e.Name] {
+		w.touch(now)
+		if w.paths == nil {
+			w.paths = map[string]bool{}
+		}
+		w.paths[filepath.Join(r.path, name)] = true
+		return
+	}
+	if _, watched := w.seen[e.Name]; watched || w.points[e.Name] {
+		w.touch(now)
+		w.always = true
+	}
+}
+
+// act looks at what had events, if they have come to a pause, and at files in
+// doubt whose time has come.
+func (w *watch) act(now time.Time) {
+	s := w.source
+	pause := !w.since.IsZero() && !now.Before(earlier(w.last.Add(quiet), w.since.Add(impatient)))
+	if pause && w.always {
+		w.settle()
+		s.refresh(now)
+		if w.settle() {
+			s.refresh(now)
+		}
+	}
+	if pause {
+		for path := range w.paths {
+			if from, ok := s.rankOf(path); ok {
+				s.look(from, now)
+			}
+		}
+		w.since, w.paths, w.always = time.Time{}, nil, false
+	}
+	for path, due := range s.doubts {
+		if !now.Before(due) {
+			s.look(s.files[path].from, now)
+		}
+	}
+}
+
+// rankOf returns the rank of a file in a folder. A link, or something else
+// that is no plain file, is only known after a refresh.
+func (s *Source) rankOf(path string) (rank, bool) {
+	if f := s.files[path]; f != nil {
+		return f.from, true
+	}
+	info, err := os.Stat(path)
+	i := slices.IndexFunc(s.roots, func(r *root) bool { return r.folder && r.path == filepath.Dir(path) })
+	return rank{i, path}, i >= 0 && err == nil && info.Mode().IsRegular()
+}
+
+// settle makes the folders that are watched those that matter now, and
+// reports whether one was added.
+func (w *watch) settle() bool {
+	w.folders, w.points = map[string]*root{}, map[string]bool{}
+	want := map[string]bool{}
+	for _, r := range w.source.roots {
+		if r.path == stdin {
+			continue
+		}
+		steps := trail(r.path)
+		w.pass(want, steps)
+		real := steps[len(steps)-1]
+		entries, err := os.ReadDir(real)
+		if err != nil {
+			continue
+		}
+		want[real] = true
+		if w.folders[real] == nil {
+			w.folders[real] = r
+		}
+		for _, e := range entries {
+			if e.Type()&fs.ModeSymlink != 0 && isManifest(e.Name()) {
+				w.pass(want, trail(filepath.Join(real, e.Name())))
+			}
+		}
+	}
+	for path := range w.seen {
+		if !want[path] {
+			_ = w.Remove(path) // it may be gone itself
+			delete(w.seen, path)
+		}
+	}
+	added := false
+	for path := range want {
+		added = w.watchFolder(path) || added
+	}
+	return added
+}
+
+// pass makes the steps of a trail points, and wants their folders watched.
+func (w *watch) pass(want map[string]bool, steps []string) {
+	for _, step := range steps {
+		w.points[step] = true
+		want[filepath.Dir(step)] = true
+	}
+}
+
+// watchFolder watches a folder, anew if another took its place, and reports
+// whether it had to.
+func (w *watch) watchFolder(path string) bool {
+	info, err := os.Stat(path)
+	old := w.seen[path]
+	if err == nil && old != nil && os.SameFile(info, old) && slices.Contains(w.WatchList(), path) {
+		return false
+	}
+	if old != nil {
+		_ = w.Remove(path) // it may have gone by itself
+		delete(w.seen, path)
+	}
+	if err != nil || w.Add(path) != nil {
+		return false // there is nothing to watch; the rescan will find it
+	}
+	w.seen[path] = info
+	return true
+}
+
+// trail returns the symbolic links that lead to a path, and last what they
+// lead to: its real name, or that of the first thing on the way that is not
+// there.
+func trail(path string) []string {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return []string{filepath.Clean(path)}
+	}
+	var steps []string
+	top := filepath.VolumeName(path) + string(filepath.Separator)
+	real, rest := top, parts(path[len(top):])
+	for len(rest) > 0 {
+		next := filepath.Join(real, rest[0])
+		rest = rest[1:]
+		info, err := os.Lstat(next)
+		if err != nil {
+			return append(steps, next)
+		}
+		if info.Mode()&fs.ModeSymlink == 0 {
+			real = next
+			continue
+		}
+		steps = append(steps, next)
+		to, err := os.Readlink(next)
+		if err != nil || len(steps) > mostLinks {
+			return steps
+		}
+		if filepath.IsAbs(to) {
+			real, to = top, to[len(filepath.VolumeName(to)):]
+		}
+		rest = append(parts(to), rest...)
+	}
+	return append(steps, real)
+}
+
+// parts returns the elements of a path.
+func parts(path string) []string {
+	return strings.FieldsFunc(path, func(r rune) bool { return r == filepath.Separator || r == '/' })
+}
