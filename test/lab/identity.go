@@ -4,6 +4,7 @@ package lab
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net/netip"
 )
@@ -18,10 +19,11 @@ func identity(backend, client netip.AddrPort) []byte {
 func readIdentity(b []byte) (r Result, rest []byte, ok bool) {
 	line, rest, found := bytes.Cut(b, []byte("\n"))
 	backend, client, _ := bytes.Cut(line, []byte(" "))
-	if !found || r.Backend.UnmarshalText(backend) != nil || r.Source.UnmarshalText(client) != nil {
+	r.Outcome = Answered
+	err := errors.Join(r.Backend.UnmarshalText(backend), r.Source.UnmarshalText(client))
+	if !found || err != nil || !r.Backend.IsValid() || !r.Source.IsValid() {
 		return Result{}, nil, false
 	}
-	r.Outcome = Answered
 	return r, rest, true
 }
 
