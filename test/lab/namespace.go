@@ -3,9 +3,12 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"runtime"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -32,6 +35,7 @@ var sysctls = [...][2]string{
 	{"net/ipv4/conf/all/route_localnet", "0"},
 	{"net/ipv4/conf/default/route_localnet", "0"},
 	{"net/ipv4/icmp_ratelimit", "0"},
+	{"net/ipv4/icmp_ratemask", "0"},
 	{"net/ipv4/tcp_tw_reuse", "1"}, // ports do not run short
 	{"net/ipv4/ping_group_range", "0 0"},
 	{"net/ipv6/conf/all/disable_ipv6", "0"},
@@ -40,6 +44,7 @@ var sysctls = [...][2]string{
 	{"net/ipv6/conf/default/accept_dad", "0"},
 	{"net/ipv6/conf/default/accept_ra", "0"},
 	{"net/ipv6/icmp/ratelimit", "0"},
+	{"net/ipv6/icmp/ratemask", "2"}, // an empty mask cannot be written
 }
 
 // newNamespace makes a namespace with lo up.
@@ -140,7 +145,11 @@ func writeSysctls() error {
 }
 
 func writeSysctl(path, value string) error {
-	if err := os.WriteFile("/proc/sys/"+path, []byte(value), 0); err != nil {
+	err := os.WriteFile("/proc/sys/"+path, []byte(value), 0)
+	if errors.Is(err, fs.ErrNotExist) && strings.HasPrefix(path, "net/ipv6/") {
+		return fmt.Errorf("IPv6 is switched off in this kernel (ipv6.disable=1?): %w", err)
+	}
+	if err != nil {
 		return fmt.Errorf("set sysctl: %w", err)
 	}
 	return nil

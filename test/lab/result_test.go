@@ -141,3 +141,15 @@ func TestParsePacket(t *testing.T) {
 		t.Errorf("a later fragment was read as %s", got)
 	}
 }
+
+// Kernels ration ICMP errors; a test that provokes many needs each of them.
+func TestEveryRefusalArrives(t *testing.T) {
+	s := build(t, Options{Timeout: time.Second})
+	s.NodeA.Nft("table inet lab { chain forward { type filter hook forward priority 0; reject; }; }")
+	each(t, []Protocol{UDP}, func(t *testing.T, p Protocol, fam func(string) netip.Addr) {
+		results := s.near.Repeat(1000, Probe{Protocol: p, To: netip.AddrPortFrom(fam("10.180.1.1"), 80)})
+		if got := Outcomes(results); got[Refused] != len(results) {
+			t.Errorf("outcomes %v", got)
+		}
+	})
+}
