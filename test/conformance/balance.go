@@ -1,0 +1,116 @@
+//go:build linux
+
+package conformance
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+// balance is an expectation of many connections of a client.
+type balance struct {
+	from, to string
+	seen     source
+	want     []netip.AddrPort
+	n        int
+	even     bool
+}
+
+// balance makes the connections, and gives up at the first that is wrong.
+func (e *env) balance(b balance) error {
+	client, probe, err := e.probe(b.from, b.to)
+	if err != nil {
+		return err
+	}
+	hits := map[netip.AddrPort]int{}
+	for range b.n {
+		r := client.Try(probe)
+		if r.Outcome != lab.Answered || !slices.Contains(b.want, r.Backend) {
+			return fmt.Errorf("%s to %s: %s, want an answer of %s", b.from, b.to, r, b.want)
+		}
+		if !e.sees(b.seen, client, r) {
+			return fmt.Errorf("%s to %s: %s, want the source %s", b.from, b.to, r, b.seen)
+		}
+		hits[r.Backend]++
+	}
+	lo, hi := 1, b.n
+	if b.even {
+		lo, hi = bounds(b.n, 1/float64(len(b.want)))
+	}
+	for _, backend := range b.want {
+		if h := hits[backend]; h < lo || h > hi {
+			return fmt.Errorf("%s to %s: %d of %d connections reached %s, want %d to %d", b.from, b.to, h, b.n, backend, lo, hi)
+		}
+	}
+	return nil
+}
+
+// sees reports whether a backend saw the source it should.
+func (e *env) sees(want source, client *lab.Host, r lab.Result) bool {
+	switch want {
+	case original:
+		return !r.Masqueraded()
+	case masqueraded:
+		return e.isOfNodeA(r.Source.Addr()) && (client.Name() == e.lab.NodeA.Name() || r.Masqueraded())
+	}
+	return true
+}
+
+// String returns the source as a word.
+func (s source) String() string {
+	return [...]string{"any", "as it was", "masqueraded"}[s]
+}
+
+// probe is an attempt of a client.
+func (e *env) probe(from, to string) (*lab.Host, lab.Probe, error) {
+	client, err := e.host(from)
+	if err != nil {
+		return nil, lab.Probe{}, err
+	}
+	target, protocol, err := e.target(to)
+	if err != nil {
+		return nil, lab.Probe{}, err
+	}
+	p := lab.Probe{Protocol: protocol, To: target}
+	if client == e.lab.Outside || client == e.lab.Blocked {
+		p.From = netip.AddrPortFrom(client.Addr(target.Addr()), 0)
+	}
+	return client, p, nil
+}
+
+func (e *env) backends(texts []string) ([]netip.AddrPort, error) {
+	var out []netip.AddrPort
+	for _, text := range texts {
+		a, err := netip.ParseAddrPort(e.text(text))
+		if err != nil {
+			return nil, fmt.Errorf("read backend: %w", err)
+		}
+		out = append(out, a)
+	}
+	return out, nil
+}
+
+// isOfNodeA reports whether the kernel of node A takes an address for its own.
+func (e *env) isOfNodeA(a netip.Addr) bool {
+	if a.IsLoopback() || slices.Contains(e.lab.NodeA.Addrs(), a) {
+		return true
+	}
+	out, err := e.lab.NodeA.Run("", "ip", "-o", "route", "get", a.String())
+	return err == nil && len(out) > 5 && out[:5] == "local"
+}
+
+// onNodeB reports whether what a client sends crosses the outside on its way to
+// node A.
+func (e *env) onNodeB(client *lab.Host) bool {
+	return client == e.lab.NodeB || e.remote[client]
+}
+
+// cameTo tells packets of a probe that somebody else sent here.
+func cameTo(p lab.Probe) func(lab.Packet) bool {
+	return func(seen lab.Packet) bool {
+		return !seen.Out && seen.Protocol == p.Protocol && seen.Dst == p.To
+	}
+}

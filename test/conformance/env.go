@@ -1,0 +1,227 @@
+//go:build linux
+
+package conformance
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+// env is where the steps of one scenario are played.
+type env struct {
+	translator
+	t        testing.TB
+	lab      *lab.Lab
+	objects  *objects
+	proxy    *proxyUnderTest
+	hosts    map[string]*lab.Host // pods, by address
+	serving  map[server]bool
+	remote   map[*lab.Host]bool // pods on node B
+	flows    map[string]*lab.Flow
+	answered map[string]netip.AddrPort // who answered last, by flow
+	tap      *lab.Tap
+}
+
+// server is what listens somewhere.
+type server struct {
+	host     *lab.Host
+	protocol lab.Protocol
+	port     uint16
+}
+
+// change applies documents and removes objects, and sees to it that pods are
+// behind all endpoints first.
+func (e *env) change(docs, gone []string) error {
+	for _, text := range docs {
+		d, err := e.objects.parse(text)
+		if err == nil {
+			err = e.serveEndpoints(d)
+		}
+		if err != nil {
+			return fmt.Errorf("%w in:\n%s", err, text)
+		}
+	}
+	for _, text := range docs {
+		if err := e.objects.set(text); err != nil {
+			return err
+		}
+	}
+	for _, key := range gone {
+		if err := e.objects.remove(key); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// serveEndpoints makes a pod for each endpoint of a slice, on its node.
+func (e *env) serveEndpoints(d document) error {
+	if d.slice == nil {
+		return nil
+	}
+	for _, ep := range d.slice.Endpoints {
+		if len(ep.Addresses) == 0 {
+			continue
+		}
+		a, err := netip.ParseAddr(ep.Addresses[0])
+		if err != nil {
+			continue // there to be refused
+		}
+		node := "B"
+		if ep.NodeName != nil && *ep.NodeName == "node-a" {
+			node = "A"
+		}
+		h := e.podAt(a, node)
+		for _, p := range d.slice.Ports {
+			if p.Port == nil || *p.Port == 0 {
+				continue
+			}
+			protocol := cluster.TCP
+			if p.Protocol != nil {
+				if protocol, err = protocolOf(string(*p.Protocol)); err != nil {
+					return err
+				}
+			}
+			e.serve(server{h, protocol, uint16(*p.Port)})
+		}
+	}
+	return nil
+}
+
+// serve starts a server unless there is one.
+func (e *env) serve(s server) {
+	if !e.serving[s] {
+		e.serving[s] = true
+		s.host.Serve(s.protocol, s.port)
+	}
+}
+
+// pod makes what a line of scenario.pods says.
+func (e *env) pod(text string) error {
+	words := strings.Fields(text)
+	name, rest := words[0], words[1:]
+	if len(rest) > 0 && len(rest[0]) == 1 {
+		name, rest = name+"@"+rest[0], rest[1:]
+	}
+	h, err := e.host(name)
+	if err != nil {
+		return err
+	}
+	for _, w := range rest {
+		port, protocol, err := portOf(w)
+		if err != nil {
+			return err
+		}
+		e.serve(server{h, protocol, port})
+	}
+	return nil
+}
+
+// host finds a host by its name: "node", "node-b", "outside", "blocked", the
+// address of a pod, which is made on node A if there is none, or one with its
+// node, "10.180.1.9@B".
+func (e *env) host(name string) (*lab.Host, error) {
+	switch name {
+	case "node":
+		return e.lab.NodeA, nil
+	case "node-b":
+		return e.lab.NodeB, nil
+	case "outside":
+		return e.lab.Outside, nil
+	case "blocked":
+		return e.lab.Blocked, nil
+	}
+	text, node, _ := strings.Cut(name, "@")
+	a, err := netip.ParseAddr(e.text(text))
+	if err != nil {
+		return nil, fmt.Errorf("unknown host %q", name)
+	}
+	return e.podAt(a, node), nil
+}
+
+// podAt returns who has the address; a new pod on the node if nobody has.
+func (e *env) podAt(a netip.Addr, node string) *lab.Host {
+	if h := e.hosts[a.String()]; h != nil {
+		return h
+	}
+	for _, h := range []*lab.Host{e.lab.NodeA, e.lab.NodeB, e.lab.Outside, e.lab.Blocked} {
+		if slices.Contains(h.Addrs(), a) {
+			return h
+		}
+	}
+	on := e.lab.NodeA
+	if node == "B" {
+		on = e.lab.NodeB
+	}
+	addrs := []string{a.String()}
+	if a.Is4() {
+		addrs = append(addrs, lab.Analog(a).String())
+	}
+	h := e.lab.Pod(on, addrs...)
+	e.remote[h] = on == e.lab.NodeB
+	for _, text := range addrs {
+		e.hosts[text] = h
+	}
+	return h
+}
+
+// outsideTap watches what comes to the outside.
+func (e *env) outsideTap() *lab.Tap {
+	if e.tap == nil {
+		e.tap = e.lab.Outside.Tap()
+	}
+	return e.tap
+}
+
+func (e *env) closeFlows() {
+	for _, f := range e.flows {
+		f.Close()
+	}
+}
+
+// target reads "172.30.0.41:80" (TCP) or "172.30.0.41:53/udp".
+func (e *env) target(text string) (netip.AddrPort, lab.Protocol, error) {
+	text = e.text(text)
+	protocol := lab.TCP
+	var err error
+	if i := strings.LastIndex(text, "/"); i >= 0 {
+		if protocol, err = protocolOf(text[i+1:]); err != nil {
+			return netip.AddrPort{}, 0, err
+		}
+		text = text[:i]
+	}
+	to, err := netip.ParseAddrPort(text)
+	if err != nil {
+		return to, 0, fmt.Errorf("read target: %w", err)
+	}
+	return to, protocol, nil
+}
+
+func portOf(text string) (uint16, lab.Protocol, error) {
+	number, name, found := strings.Cut(text, "/")
+	if !found {
+		name = "tcp"
+	}
+	port, err := strconv.ParseUint(number, 10, 16)
+	if err != nil {
+		return 0, 0, fmt.Errorf("read port: %w", err)
+	}
+	protocol, err := protocolOf(name)
+	return uint16(port), protocol, err
+}
+
+func protocolOf(name string) (lab.Protocol, error) {
+	for _, p := range []lab.Protocol{lab.TCP, lab.UDP, lab.SCTP} {
+		if p.String() == strings.ToLower(name) {
+			return p, nil
+		}
+	}
+	return 0, fmt.Errorf("unknown protocol %q", name)
+}

@@ -1,0 +1,80 @@
+//go:build linux
+
+package conformance
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+// open connects and keeps the connection under a name (for UDP: the client's
+// port). One of the backends must answer.
+func open(name, from, to string, backends ...string) step {
+	return func(e *env) error {
+		client, probe, err := e.probe(from, to)
+		if err != nil {
+			return err
+		}
+		e.shut(name)
+		f, r := client.Open(probe)
+		if f == nil {
+			return fmt.Errorf("open %s from %s to %s: %s", name, from, to, r)
+		}
+		e.flows[name] = f
+		if len(backends) == 0 {
+			return nil
+		}
+		return ask(name, backends...)(e)
+	}
+}
+
+// ask sends something on an open flow; one of the backends must answer. Without
+// backends it must be the one that answered before, or anybody the first time.
+func ask(name string, backends ...string) step {
+	return func(e *env) error {
+		want, err := e.backends(backends)
+		if err != nil {
+			return err
+		}
+		if before, ok := e.answered[name]; ok && len(want) == 0 {
+			want = []netip.AddrPort{before}
+		}
+		f := e.flows[name]
+		if f == nil {
+			return fmt.Errorf("no flow %q is open", name)
+		}
+		r := f.AskWithin(nil, 4*lab.Soon)
+		if r.Outcome != lab.Answered || len(want) > 0 && !slices.Contains(want, r.Backend) {
+			return fmt.Errorf("flow %s: %s, want an answer of %s", name, r, want)
+		}
+		e.answered[name] = r.Backend
+		return nil
+	}
+}
+
+// unanswered sends something on an open flow, which must end so:
+// lab.TimedOut, lab.Refused ...
+func unanswered(name string, want lab.Outcome) step {
+	return func(e *env) error {
+		f := e.flows[name]
+		if f == nil {
+			return fmt.Errorf("no flow %q is open", name)
+		}
+		if r := f.AskWithin(nil, lab.Soon); r.Outcome != want {
+			return fmt.Errorf("flow %s: %s, want %s", name, r, want)
+		}
+		return nil
+	}
+}
+
+// shut ends a flow of this name, if open.
+func (e *env) shut(name string) {
+	if f := e.flows[name]; f != nil {
+		f.Close()
+		delete(e.flows, name)
+		delete(e.answered, name)
+	}
+}

@@ -1,0 +1,155 @@
+//go:build linux
+
+package conformance
+
+import (
+	"fmt"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/source/convert"
+)
+
+// objects are what an API server would hold, and the store that is told of it.
+type objects struct {
+	convert convert.Converter
+	docs    map[string]document // by kind/name
+	store   *cluster.Store      // nil: the proxy is not running
+}
+
+// document is one object, converted.
+type document struct {
+	key   string // kind/name
+	put   func(*cluster.Store)
+	take  func(*cluster.Store)
+	cidrs []netip.Prefix // of a ServiceCIDR
+	slice *discoveryv1.EndpointSlice
+}
+
+func newObjects(s settings) *objects {
+	return &objects{
+		convert: convert.Converter{AllowExternalIPs: !s.noExternalIPs},
+		docs:    map[string]document{},
+	}
+}
+
+// set adds or replaces an object.
+func (o *objects) set(text string) error {
+	d, err := o.parse(text)
+	if err != nil {
+		return fmt.Errorf("%w in:\n%s", err, text)
+	}
+	o.docs[d.key] = d
+	if o.store != nil {
+		d.put(o.store)
+	}
+	o.tellCIDRs()
+	return nil
+}
+
+// remove deletes an object by its kind and name.
+func (o *objects) remove(key string) error {
+	d, ok := o.docs[key]
+	if !ok {
+		return fmt.Errorf("there is no %s to remove", key)
+	}
+	delete(o.docs, key)
+	if o.store != nil {
+		d.take(o.store)
+	}
+	o.tellCIDRs()
+	return nil
+}
+
+// feed tells a new store everything.
+func (o *objects) feed(store *cluster.Store) {
+	o.store = store
+	for _, d := range o.docs {
+		d.put(store)
+	}
+	o.tellCIDRs()
+}
+
+func (o *objects) tellCIDRs() {
+	if o.store == nil {
+		return
+	}
+	var all []netip.Prefix
+	for _, d := range o.docs {
+		all = append(all, d.cidrs...)
+	}
+	o.store.SetServiceCIDRs(all)
+}
+
+func (o *objects) parse(text string) (document, error) {
+	var meta struct {
+		metav1.TypeMeta   `json:",inline"`
+		metav1.ObjectMeta `json:"metadata"`
+	}
+	if err := yaml.Unmarshal([]byte(text), &meta); err != nil {
+		return document{}, fmt.Errorf("read object: %w", err)
+	}
+	parse, ok := map[string]func(string, *document) error{
+		"Service": o.service, "EndpointSlice": o.slice, "Node": o.node, "ServiceCIDR": o.serviceCIDR,
+	}[meta.Kind]
+	if !ok {
+		return document{}, fmt.Errorf("unknown kind %q", meta.Kind)
+	}
+	d := document{key: meta.Kind + "/" + meta.Name, put: func(*cluster.Store) {}, take: func(*cluster.Store) {}}
+	return d, parse(text, &d)
+}
+
+func (o *objects) service(text string, d *document) error {
+	var svc corev1.Service
+	if err := yaml.UnmarshalStrict([]byte(text), &svc); err != nil {
+		return fmt.Errorf("read Service: %w", err)
+	}
+	svc.Namespace = "default"
+	value, _ := o.convert.Service(&svc) // what is wrong shows in what clients see
+	d.put = func(s *cluster.Store) { s.SetService(value) }
+	d.take = func(s *cluster.Store) { s.DeleteService(value.Name) }
+	return nil
+}
+
+func (o *objects) slice(text string, d *document) error {
+	var es discoveryv1.EndpointSlice
+	if err := yaml.UnmarshalStrict([]byte(text), &es); err != nil {
+		return fmt.Errorf("read EndpointSlice: %w", err)
+	}
+	es.Namespace = "default"
+	value, _ := o.convert.Slice(&es)
+	name := cluster.Name{Namespace: es.Namespace, Name: es.Name}
+	d.slice = &es
+	d.take = func(s *cluster.Store) { s.DeleteSlice(name) }
+	d.put = d.take
+	if value != nil {
+		d.put = func(s *cluster.Store) { s.SetSlice(value) }
+	}
+	return nil
+}
+
+func (o *objects) node(text string, d *document) error {
+	var node corev1.Node
+	if err := yaml.UnmarshalStrict([]byte(text), &node); err != nil {
+		return fmt.Errorf("read Node: %w", err)
+	}
+	value, _ := o.convert.Node(&node)
+	d.put = func(s *cluster.Store) { s.SetNode(value) }
+	d.take = func(s *cluster.Store) { s.SetNode(nil) }
+	return nil
+}
+
+func (o *objects) serviceCIDR(text string, d *document) error {
+	var sc networkingv1.ServiceCIDR
+	if err := yaml.UnmarshalStrict([]byte(text), &sc); err != nil {
+		return fmt.Errorf("read ServiceCIDR: %w", err)
+	}
+	d.cidrs, _ = o.convert.ServiceCIDR(&sc)
+	return nil
+}

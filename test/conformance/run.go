@@ -1,0 +1,75 @@
+//go:build linux
+
+package conformance
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+// Run puts each plane through every scenario. The calling test binary must have
+// entered namespaces of its own by lab.Main.
+func Run(t *testing.T, planes ...Plane) {
+	for _, p := range planes {
+		t.Run(p.Name, func(t *testing.T) {
+			for _, s := range scenarios() {
+				t.Run(s.name(), func(t *testing.T) { s.run(t, p) })
+			}
+		})
+	}
+}
+
+func (s scenario) run(t *testing.T, p Plane) {
+	if reason := s.cannot(p); reason != "" {
+		t.Skip(reason)
+	}
+	for name, translated := range s.variants() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s.play(t, p, translator{ipv6: translated})
+		})
+	}
+}
+
+// play runs a scenario once, in a lab of its own.
+func (s scenario) play(t *testing.T, p Plane, tr translator) {
+	e := &env{
+		translator: tr,
+		t:          t,
+		lab:        lab.New(t, s.lab),
+		objects:    newObjects(s.settings),
+		hosts:      map[string]*lab.Host{},
+		serving:    map[server]bool{},
+		remote:     map[*lab.Host]bool{},
+		flows:      map[string]*lab.Flow{},
+		answered:   map[string]netip.AddrPort{},
+	}
+	t.Cleanup(e.closeFlows)
+	e.proxy = newProxy(t, e.lab.NodeA, p, options(s.settings, tr))
+	if err := e.prepare(s); err != nil {
+		t.Fatalf("prepare: %v", err)
+	}
+	for i, step := range s.steps {
+		if err := step(e); err != nil {
+			t.Fatalf("step %d: %v", i+1, err)
+		}
+	}
+}
+
+// prepare builds what there is before the first step.
+func (e *env) prepare(s scenario) error {
+	for _, text := range s.pods {
+		if err := e.pod(e.text(text)); err != nil {
+			return err
+		}
+	}
+	if err := e.change(base(), nil); err != nil {
+		return err
+	}
+	if err := e.change(e.texts(s.cluster), nil); err != nil {
+		return err
+	}
+	return e.proxy.start(e.objects)
+}

@@ -1,0 +1,108 @@
+//go:build linux
+
+package conformance
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+// Plane is a data plane to be put to the test.
+type Plane struct {
+	Name string
+
+	// Start makes the plane for a host. It may be called again for the same
+	// host, as after a restart of the process; what it opens it closes when t
+	// ends.
+	Start func(t testing.TB, host *lab.Host) plane.Plane
+
+	// Cannot says of each scenario, by its S-number, that the plane cannot do,
+	// why not.
+	Cannot map[int]string
+}
+
+// scenario is a small cluster and what clients see of it. doc.go tells how to
+// write one.
+type scenario struct {
+	covers   []int  // S-numbers
+	says     string // one sentence
+	in       in
+	settings settings
+	lab      lab.Options
+	cluster  []string // documents, see service and slice
+	pods     []string // further servers: "10.180.0.1 A 80/tcp 53/udp", "node-b 8080/tcp"
+	steps    []step
+}
+
+// in says in which IP families a scenario is run.
+type in uint8
+
+const (
+	bothFamilies in = iota // as written, and translated to IPv6
+	onlyIPv4               // as written
+	onlyIPv6               // translated to IPv6
+	dualStack              // once, as written, with addresses of both families in it
+)
+
+// settings are the configuration of the proxy.
+type settings struct {
+	// detector tells pods from others: "" is by the CIDR of all pods; "none",
+	// "NodeCIDR", "bridge cbr0", "prefix veth".
+	detector string
+
+	masqueradeAll  bool
+	nodePorts      []string // nodePortAddresses; nil is what nftables mode has: primary
+	noExternalIPs  bool     // Services may not claim addresses by spec.externalIPs
+	disabledFamily string   // "IPv4" or "IPv6": the host cannot do it
+}
+
+// name begins with every S-number, for people to search.
+func (s scenario) name() string {
+	var b strings.Builder
+	for _, n := range s.covers {
+		fmt.Fprintf(&b, "S-%03d ", n)
+	}
+	return b.String() + s.says
+}
+
+// cannot says why the plane cannot do the scenario; empty if it can.
+func (s scenario) cannot(p Plane) string {
+	for _, n := range s.covers {
+		if reason := p.Cannot[n]; reason != "" {
+			return fmt.Sprintf("S-%03d: %s", n, reason)
+		}
+	}
+	return ""
+}
+
+// variants are the names of the runs of a scenario, and whether each is
+// translated to IPv6.
+func (s scenario) variants() map[string]bool {
+	switch s.in {
+	case onlyIPv4:
+		return map[string]bool{"IPv4": false}
+	case onlyIPv6:
+		return map[string]bool{"IPv6": true}
+	case dualStack:
+		return map[string]bool{"dual-stack": false}
+	}
+	return map[string]bool{"IPv4": false, "IPv6": true}
+}
+
+// scenarios is the table: all sections of it.
+func scenarios() []scenario {
+	var all []scenario
+	for _, section := range []func() []scenario{
+		clusterIPs,
+		//B
+		//C
+		//D
+	} {
+		all = append(all, section()...)
+	}
+	return all
+}

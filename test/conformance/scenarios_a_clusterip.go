@@ -1,0 +1,158 @@
+//go:build linux
+
+package conformance
+
+// clusterIPs is section 7.A: ClusterIP basics.
+func clusterIPs() []scenario {
+	one := []string{
+		service("svc1", `clusterIP: 172.30.0.41, ports: [{port: 80}]`),
+		slice("svc1", "80", "10.180.0.1 A"),
+	}
+	two := []string{
+		service("svc1", `clusterIP: 172.30.0.41, ports: [{port: 80}]`),
+		slice("svc1", "80", "10.180.0.9 A"),
+		service("svc2", `clusterIP: 172.30.0.42, ports: [
+  {name: http, port: 80},
+  {name: https, port: 443},
+  {name: dns-tcp, port: 53, protocol: TCP},
+  {name: dns, port: 53, protocol: UDP},
+  {name: dns-sctp, port: 53, protocol: SCTP}]`),
+		slice("svc2", "http:80 https:8443 dns-tcp:5353 dns:53/udp dns-sctp:53/sctp", "10.180.0.1 A", "10.180.2.1 B"),
+	}
+	return []scenario{
+		{
+			covers: []int{1}, says: "pod to ClusterIP reaches the backend, which sees the pod",
+			cluster: one,
+			steps:   []step{reach("10.180.0.2", "172.30.0.41:80", original, "10.180.0.1:80")},
+		},
+		{
+			covers: []int{2}, says: "a backend reaches itself through the ClusterIP, and sees the node",
+			cluster: one,
+			steps:   []step{reach("10.180.0.1", "172.30.0.41:80", masqueraded, "10.180.0.1:80")},
+		},
+		{
+			covers: []int{3}, says: "connections are spread evenly over a local and a remote backend",
+			cluster: two,
+			steps: []step{
+				evenly(400, "10.180.0.2", "172.30.0.42:80", "10.180.0.1:80", "10.180.2.1:80"),
+				reach("10.180.0.2", "172.30.0.42:80", original, "10.180.0.1:80", "10.180.2.1:80"),
+			},
+		},
+		{
+			covers: []int{4}, says: "the target port may differ from the port of the Service",
+			cluster: two,
+			steps:   []step{reach("10.180.0.2", "172.30.0.42:443", original, "10.180.0.1:8443", "10.180.2.1:8443")},
+		},
+		{
+			covers: []int{5, 6, 7}, says: "TCP, UDP and SCTP on one port number are three ports of their own",
+			cluster: two,
+			steps: []step{
+				reach("10.180.0.2", "172.30.0.42:53/tcp", original, "10.180.0.1:5353", "10.180.2.1:5353"),
+				reach("10.180.0.2", "172.30.0.42:53/udp", original, "10.180.0.1:53", "10.180.2.1:53"),
+				reach("10.180.0.2", "172.30.0.42:53/sctp", original, "10.180.0.1:53", "10.180.2.1:53"),
+			},
+		},
+		{
+			covers: []int{8}, says: "UDP to a port that is TCP only is refused",
+			cluster: two,
+			steps:   []step{refused("10.180.0.2", "172.30.0.42:80/udp"), refused("node", "172.30.0.42:80/udp")},
+		},
+		{
+			covers: []int{9}, says: "a port of another Service is refused",
+			cluster: two,
+			steps:   []step{refused("10.180.0.2", "172.30.0.41:443"), refused("node", "172.30.0.41:443")},
+		},
+		{
+			covers: []int{10, 11}, says: "what is for an address of the ServiceCIDR that no Service has is dropped",
+			cluster: one,
+			steps: []step{
+				dropped("10.180.0.2", "172.30.0.50:80"),
+				dropped("node", "172.30.0.50:80"),
+				dropped("outside", "172.30.0.50:80"),
+			},
+		},
+		{
+			covers: []int{12}, says: "an ICMP echo to a ClusterIP is rejected",
+			cluster: one,
+			steps:   []step{pingRefused("10.180.0.2", "172.30.0.41"), pingRefused("node", "172.30.0.41")},
+		},
+		{
+			covers: []int{13}, says: "each port of a Service leads to its own target port",
+			cluster: []string{
+				service("web", `clusterIP: 172.30.0.41, ports: [{name: a, port: 80}, {name: b, port: 81}]`),
+				slice("web", "a:8080 b:8081", "10.180.0.1 A", "10.180.1.1 B"),
+			},
+			steps: []step{
+				reach("10.180.0.2", "172.30.0.41:80", original, "10.180.0.1:8080", "10.180.1.1:8080"),
+				reach("10.180.0.2", "172.30.0.41:81", original, "10.180.0.1:8081", "10.180.1.1:8081"),
+			},
+		},
+		{
+			covers: []int{14}, says: "a single port needs no name",
+			cluster: []string{
+				service("web", `clusterIP: 172.30.0.41, ports: [{name: "", port: 80}]`),
+				slice("web", "8080", "10.180.0.1 A"),
+			},
+			steps: []step{reach("10.180.0.2", "172.30.0.41:80", original, "10.180.0.1:8080")},
+		},
+		{
+			covers: []int{15}, says: "a named target port may be another number on another pod",
+			cluster: []string{
+				service("web", `clusterIP: 172.30.0.41, ports: [{name: http, port: 80, targetPort: web}]`),
+				slice("web/a", "http:80", "10.180.0.1 A"),
+				slice("web/b", "http:8080", "10.180.0.2 A"),
+			},
+			steps: []step{reach("10.180.0.3", "172.30.0.41:80", original, "10.180.0.1:80", "10.180.0.2:8080")},
+		},
+		{
+			covers: []int{16}, says: "two Services may have the same backends",
+			cluster: []string{
+				service("one", `clusterIP: 172.30.0.41, ports: [{port: 80}]`),
+				slice("one", "8080", "10.180.0.1 A", "10.180.1.1 B"),
+				service("two", `clusterIP: 172.30.0.42, ports: [{port: 81}]`),
+				slice("two", "8080", "10.180.0.1 A", "10.180.1.1 B"),
+			},
+			steps: []step{
+				reach("10.180.0.2", "172.30.0.41:80", original, "10.180.0.1:8080", "10.180.1.1:8080"),
+				reach("10.180.0.2", "172.30.0.42:81", original, "10.180.0.1:8080", "10.180.1.1:8080"),
+				remove("Service/one", "EndpointSlice/one"),
+				reach("10.180.0.2", "172.30.0.42:81", original, "10.180.0.1:8080", "10.180.1.1:8080"),
+			},
+		},
+		{
+			covers: []int{17}, says: "a backend on another node sees the pod",
+			cluster: []string{
+				service("web", `clusterIP: 172.30.0.41, ports: [{port: 80}]`),
+				slice("web", "80", "10.180.1.1 B"),
+			},
+			steps: []step{reach("10.180.0.2", "172.30.0.41:80", original, "10.180.1.1:80")},
+		},
+		{
+			covers: []int{18}, says: "a node may be a backend: a pod in the host's network",
+			cluster: []string{
+				service("web", `clusterIP: 172.30.0.41, ports: [{port: 80}]`),
+				slice("web", "8080", "192.168.0.2 A", "192.168.0.3 B"),
+			},
+			steps: []step{reach("10.180.0.2", "172.30.0.41:80", original, "192.168.0.2:8080", "192.168.0.3:8080")},
+		},
+		{
+			covers: []int{19}, says: "a backend may be any address outside of the cluster",
+			cluster: []string{
+				service("web", `clusterIP: 172.30.0.41, ports: [{port: 80}]`),
+				slice("web", "8080", "203.0.113.2"),
+			},
+			steps: []step{reach("10.180.0.2", "172.30.0.41:80", original, "203.0.113.2:8080")},
+		},
+		{
+			covers: []int{20}, says: "what is larger than a packet arrives whole",
+			cluster: []string{
+				service("web", `clusterIP: 172.30.0.41, ports: [{name: a, port: 80}, {name: b, port: 80, protocol: UDP}]`),
+				slice("web", "a:80 b:80/udp", "10.180.1.1 B"),
+			},
+			steps: []step{
+				large("10.180.0.2", "172.30.0.41:80/tcp", "10.180.1.1:80", 4000, 1<<20),
+				large("10.180.0.2", "172.30.0.41:80/udp", "10.180.1.1:80", 1400, 4000, 40000),
+			},
+		},
+	}
+}

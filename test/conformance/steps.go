@@ -1,0 +1,210 @@
+//go:build linux
+
+package conformance
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+// step is one thing that happens in a scenario, or one look at what clients
+// see. It says what is not as it should be.
+type step func(*env) error
+
+// source is which address of the client a backend sees.
+type source uint8
+
+const (
+	anySource   source = iota
+	original           // the client's own
+	masqueraded        // one of node A
+)
+
+// reach has a client connect so often that each backend must have answered, and
+// nobody else may. To is "172.30.0.41:80" (TCP), "172.30.0.41:53/udp" ...;
+// how clients are named see env.host.
+func reach(from, to string, seen source, backends ...string) step {
+	return func(e *env) error {
+		want, err := e.backends(backends)
+		if err != nil {
+			return err
+		}
+		return e.balance(balance{from: from, to: to, seen: seen, want: want, n: samples(len(want))})
+	}
+}
+
+// evenly is reach with n connections, of which each backend must have a share
+// that is likely for an equal chance.
+func evenly(n int, from, to string, backends ...string) step {
+	return func(e *env) error {
+		want, err := e.backends(backends)
+		if err != nil {
+			return err
+		}
+		return e.balance(balance{from: from, to: to, want: want, n: n, even: true})
+	}
+}
+
+// large is reach once for each size, in bytes, of what is sent and comes back.
+func large(from, to, backend string, sizes ...int) step {
+	return func(e *env) error {
+		want, err := e.backends([]string{backend})
+		if err != nil {
+			return err
+		}
+		client, probe, err := e.probe(from, to)
+		if err != nil {
+			return err
+		}
+		for _, size := range sizes {
+			probe.Payload = slices.Repeat([]byte("0123456789abcdef"), size/16)
+			r := client.Try(probe)
+			if r.Outcome != lab.Answered || r.Backend != want[0] || !r.Echoed {
+				return fmt.Errorf("%d bytes from %s to %s: %s (whole: %t), want %s", size, from, to, r, r.Echoed, want[0])
+			}
+		}
+		return nil
+	}
+}
+
+// refused has a client be told at once, by ICMP port unreachable.
+func refused(from, to string) step {
+	return func(e *env) error {
+		client, probe, err := e.probe(from, to)
+		if err != nil {
+			return err
+		}
+		for range 3 {
+			r := client.Try(probe)
+			if r.Outcome != lab.Refused || r.Took > time.Second {
+				return fmt.Errorf("%s to %s: %s after %v, want refused at once", from, to, r, r.Took)
+			}
+		}
+		return nil
+	}
+}
+
+// dropped has nobody answer, and nothing leave node A for the outside.
+func dropped(from, to string) step {
+	return func(e *env) error {
+		client, probe, err := e.probe(from, to)
+		if err != nil {
+			return err
+		}
+		tap := e.outsideTap()
+		tap.Reset()
+		probe.Timeout = lab.Soon
+		if r := client.Try(probe); r.Outcome != lab.TimedOut {
+			return fmt.Errorf("%s to %s: %s, want silence", from, to, r)
+		}
+		if n := tap.Count(cameTo(probe)); n > 0 && !e.onNodeB(client) {
+			return fmt.Errorf("%s to %s: left the node, want it dropped", from, to)
+		}
+		return nil
+	}
+}
+
+// untouched has the proxy do nothing at all: what is for node A reaches a server
+// there, and what is not leaves node A as it came.
+func untouched(from, to string) step {
+	return func(e *env) error {
+		client, probe, err := e.probe(from, to)
+		if err != nil {
+			return err
+		}
+		if e.isOfNodeA(probe.To.Addr()) {
+			s := e.lab.NodeA.Serve(probe.Protocol, probe.To.Port())
+			defer s.Close()
+			return e.balance(balance{from: from, to: to, want: []netip.AddrPort{probe.To}, n: samples(1)})
+		}
+		tap := e.outsideTap()
+		tap.Reset()
+		probe.Timeout = lab.Soon
+		if r := client.Try(probe); r.Outcome != lab.TimedOut {
+			return fmt.Errorf("%s to %s: %s, want it to leave the node", from, to, r)
+		}
+		if tap.Count(cameTo(probe)) == 0 {
+			return fmt.Errorf("%s to %s: did not leave the node", from, to)
+		}
+		return nil
+	}
+}
+
+// pingRefused has an ICMP echo be answered by port unreachable.
+func pingRefused(from, to string) step {
+	return func(e *env) error {
+		client, err := e.host(from)
+		if err != nil {
+			return err
+		}
+		if r := client.Ping(netip.MustParseAddr(e.text(to))); r.Outcome != lab.Refused {
+			return fmt.Errorf("ping from %s to %s: %s, want refused", from, to, r)
+		}
+		return nil
+	}
+}
+
+// apply adds and replaces objects, and waits until the proxy wrote the change.
+func apply(docs ...string) step {
+	return func(e *env) error {
+		return errors.Join(e.change(e.texts(docs), nil), e.proxy.settle())
+	}
+}
+
+// remove deletes objects, "Service/web" or "EndpointSlice/web", and waits.
+func remove(keys ...string) step {
+	return func(e *env) error {
+		return errors.Join(e.change(nil, keys), e.proxy.settle())
+	}
+}
+
+// soon repeats a step until all is well, for as long as a change may take. It
+// is for what nobody says the end of; apply and remove wait by themselves.
+func soon(s step) step {
+	return func(e *env) error {
+		deadline := time.Now().Add(patience)
+		for {
+			err := s(e)
+			if err == nil || time.Now().After(deadline) {
+				return err
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
+}
+
+// gainAddress gives node A an address that the others reach; without an answer
+// to when the proxy knows: look with soon.
+func gainAddress(addr string) step {
+	return func(e *env) error {
+		e.lab.NodeA.AddAddr(netip.MustParseAddr(e.text(addr)))
+		return nil
+	}
+}
+
+// loseAddress takes an address of node A away.
+func loseAddress(addr string) step {
+	return func(e *env) error {
+		e.lab.NodeA.DelAddr(netip.MustParseAddr(e.text(addr)))
+		return nil
+	}
+}
+
+// serve starts a server, as in scenario.pods, while the scenario is under way.
+func serve(text string) step {
+	return func(e *env) error { return e.pod(e.text(text)) }
+}
+
+// stopProxy ends the process; what it wrote stays.
+func stopProxy(e *env) error {
+	e.proxy.stop()
+	return nil
+}
+
+// startProxy starts it again, and waits until the kernel does what the objects say.
+func startProxy(e *env) error { return e.proxy.start(e.objects) }
