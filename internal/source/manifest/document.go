@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
+	"strconv"
 
 	"sigs.k8s.io/yaml"
 )
@@ -103,15 +105,18 @@ func (d document) toJSON() (text []byte, odd, err error) {
 	if err == nil {
 		return text, nil, nil
 	}
-	_, err = yaml.YAMLToJSONStrict(d.inPlace()) // the same, with the lines of the file
 	text, loose := yaml.YAMLToJSON(d.text)
+	err = fmt.Errorf("read YAML: %s", d.relocate(err.Error()))
 	if loose != nil {
-		return nil, nil, fmt.Errorf("read YAML: %w", err)
+		return nil, nil, err
 	}
 	return text, err, nil
 }
 
-// inPlace returns the text moved down to where it stands in the file.
-func (d document) inPlace() []byte {
-	return append(bytes.Repeat([]byte("\n"), d.line-1), d.text...)
+// relocate makes the lines of the document in a message those of the file.
+func (d document) relocate(message string) string {
+	return regexp.MustCompile(`line \d+`).ReplaceAllStringFunc(message, func(text string) string {
+		line, _ := strconv.Atoi(text[len("line "):])
+		return fmt.Sprintf("line %d", line+d.line-1)
+	})
 }

@@ -2,9 +2,9 @@ package manifest
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"io/fs"
 	"os"
 	"time"
@@ -31,13 +31,13 @@ type file struct {
 type reading struct {
 	info fs.FileInfo // nil: standard input
 	data []byte
-	sum  uint64
+	sum  hash
 	ends bool // not in the middle of a line
 }
 
 // doubt is a state of a file that is not believed yet.
 type doubt struct {
-	sum   uint64 // 0: the file is not there
+	sum   hash // zero: the file is not there
 	since time.Time
 }
 
@@ -50,9 +50,7 @@ func readFile(path string) (reading, error) {
 	if err != nil {
 		return reading{}, err
 	}
-	h := fnv.New64a()
-	_, _ = h.Write(data)
-	return reading{info: info, data: data, sum: h.Sum64() | 1, ends: endsWhole(data)}, nil
+	return reading{info: info, data: data, sum: sha256.Sum256(data), ends: endsWhole(data)}, nil
 }
 
 // endsWhole reports whether text ends with a line or a bracket.
@@ -100,7 +98,7 @@ func (s *Source) next(f *file, r reading) content {
 			Object: f.from.path, Reason: "the file is empty; what it last said is kept until it is removed or says something",
 		}}}.over(f.content)
 	}
-	return s.reader.parse(f.from.path, r.data).over(f.content)
+	return s.reader.parseAgain(f.from.path, r.data, f.content).over(f.content)
 }
 
 // patience says how long to wait before a file is believed.
@@ -117,7 +115,7 @@ func patience(f *file, r reading, next content) time.Duration {
 
 // doubted reports whether a file has not stayed as it is for long enough, and
 // sees to it that it is looked at again when it may have.
-func (s *Source) doubted(f *file, sum uint64, now time.Time, patience time.Duration) bool {
+func (s *Source) doubted(f *file, sum hash, now time.Time, patience time.Duration) bool {
 	if f.doubt.since.IsZero() || f.doubt.sum != sum {
 		f.doubt = doubt{sum: sum, since: now}
 	}
@@ -131,7 +129,7 @@ func (s *Source) doubted(f *file, sum uint64, now time.Time, patience time.Durat
 
 // accept takes over what a file says.
 func (s *Source) accept(f *file, r reading, next content) {
-	s.index.replace(f.from, &f.content, &next)
+	s.index.replace(f.from, f.content, next)
 	delete(s.doubts, f.from.path)
 	r.data = nil
 	f.content, f.read, f.doubt = next, r, doubt{}
@@ -140,11 +138,11 @@ func (s *Source) accept(f *file, r reading, next content) {
 
 // missing forgets a file that is not there any more.
 func (s *Source) missing(f *file, now time.Time) {
-	if f == nil || s.doubted(f, 0, now, shortDoubt) {
+	if f == nil || s.doubted(f, hash{}, now, shortDoubt) {
 		return
 	}
 	delete(s.doubts, f.from.path)
-	s.index.replace(f.from, &f.content, &content{})
+	s.index.replace(f.from, f.content, content{})
 	s.report.Set(f.from.path, nil)
 	delete(s.files, f.from.path)
 }

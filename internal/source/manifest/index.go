@@ -56,18 +56,16 @@ type turn struct {
 }
 
 // replace says that a file now has other content.
-func (x *index) replace(from rank, old, now *content) {
+func (x *index) replace(from rank, old, now content) {
 	var turns []turn
 	said := make(map[key]struct{}, len(now.objects))
-	for i := range now.objects {
-		o := &now.objects[i]
+	for _, o := range now.objects {
 		said[o.key] = struct{}{}
 		turns = x.claim(turns, o.key, claim{from, o})
 	}
-	for i := range old.objects {
-		k := old.objects[i].key
-		if _, ok := said[k]; !ok {
-			turns = x.claim(turns, k, claim{from: from})
+	for _, o := range old.objects {
+		if _, ok := said[o.key]; !ok {
+			turns = x.claim(turns, o.key, claim{from: from})
 		}
 	}
 	x.apply(turns)

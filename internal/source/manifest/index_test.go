@@ -50,13 +50,13 @@ func (v view) take(store *cluster.Store) []string {
 type sets struct {
 	t     *testing.T
 	index *index
-	files map[string]*content
+	files map[string]content
 	view  view
 	told  []string
 }
 
 func newSets(t *testing.T) *sets {
-	s := &sets{t: t, files: map[string]*content{}, view: view{}}
+	s := &sets{t: t, files: map[string]content{}, view: view{}}
 	s.index = newIndex(cluster.NewStore(), report.New(func(ps []route.Problem) {
 		for _, p := range ps {
 			s.told = append(s.told, p.String())
@@ -69,12 +69,9 @@ func newSets(t *testing.T) *sets {
 func (s *sets) write(name, text string, want view) {
 	s.t.Helper()
 	old := s.files[name]
-	if old == nil {
-		old = &content{}
-	}
-	now := reader{}.parse(name, []byte(text)).over(*old)
-	s.index.replace(rank{path: name}, old, &now)
-	s.files[name] = &now
+	now := reader{}.parseAgain(name, []byte(text), old).over(old)
+	s.index.replace(rank{path: name}, old, now)
+	s.files[name] = now
 	s.view.take(s.index.store)
 	if d := cmp.Diff(want, s.view); d != "" {
 		s.t.Errorf("after writing %s (-want +got):\n%s", name, d)
@@ -175,8 +172,8 @@ func TestServicesComeLastAndGoFirst(t *testing.T) {
 	x := newTestIndex()
 	c := reader{}.parse("f", []byte(web+"---"+webSlice))
 	turns := []turn{}
-	for i := range c.objects {
-		turns = append(turns, turn{key: c.objects[i].key, new: &c.objects[i]})
+	for _, o := range c.objects {
+		turns = append(turns, turn{key: o.key, new: o})
 	}
 	x.apply(turns)
 	if st := x.store.Take().Services; len(st) != 1 || st[0].Service == nil || len(st[0].Slices) != 1 {
@@ -192,10 +189,10 @@ func TestCostOfAPodFollowsThePod(t *testing.T) {
 		fmt.Fprintf(&many, "---\napiVersion: v1\nkind: Service\nmetadata: {name: s%d}\nspec: {clusterIP: 10.1.%d.%d, selector: {app: s%d}, ports: [{port: 80}]}\n", i, i/250, 1+i%250, i)
 	}
 	c := reader{}.parse("many", []byte(many.String()))
-	s.index.replace(rank{path: "many"}, &content{}, &c)
+	s.index.replace(rank{path: "many"}, content{}, c)
 	s.index.store.Take()
 	p := reader{}.parse("pods", []byte(strings.ReplaceAll(pods, "app: web", "app: s7")))
-	s.index.replace(rank{path: "pods"}, &content{}, &p)
+	s.index.replace(rank{path: "pods"}, content{}, p)
 	if names := (view{}).take(s.index.store); !slices.Equal(names, []string{"s7"}) {
 		t.Errorf("touched %v, want s7 alone", names)
 	}

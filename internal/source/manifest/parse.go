@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"fmt"
 	"runtime"
 	"slices"
@@ -37,7 +38,7 @@ type object struct {
 
 // content is what a file says.
 type content struct {
-	objects []object // each key once
+	objects []*object // each key once
 
 	// What could not be read: objects that are known to be there, and whether
 	// there is anything of which not even that is known.
@@ -45,7 +46,13 @@ type content struct {
 	lost   bool
 
 	problems []route.Problem // of none of the objects
+
+	// documents are those that can be taken as they are when they come again.
+	documents map[hash]content
 }
+
+// hash stands for the text of a document or a file.
+type hash = [sha256.Size]byte
 
 // over returns what the file says when last is what it said before: what is
 // broken stays as it was.
@@ -72,7 +79,7 @@ func (c content) drops(last content) bool {
 	for i := range c.objects {
 		now[c.objects[i].key] = struct{}{}
 	}
-	return slices.ContainsFunc(last.objects, func(o object) bool {
+	return slices.ContainsFunc(last.objects, func(o *object) bool {
 		_, ok := now[o.key]
 		return !ok
 	})
@@ -89,19 +96,43 @@ func (c content) all() []route.Problem {
 
 // parse reads a file. It is pure; name is for messages.
 func (r reader) parse(name string, data []byte) content {
+	return r.parseAgain(name, data, content{})
+}
+
+// parseAgain reads a file that said last before. Documents that are as they
+// were are not read again: the cost follows what changed.
+func (r reader) parseAgain(name string, data []byte, last content) content {
 	docs := split(data)
-	parts := make([]content, len(docs))
+	parts, sums := make([]content, len(docs)), make([]hash, len(docs))
 	workers := min(runtime.GOMAXPROCS(0), 1+len(docs)/64)
 	var running sync.WaitGroup
 	for w := range workers {
 		running.Go(func() {
 			for i := w; i < len(docs); i += workers {
-				parts[i] = r.document(name, docs[i])
+				sums[i] = sha256.Sum256(docs[i].text)
+				part, ok := last.documents[sums[i]]
+				if !ok {
+					part = r.document(name, docs[i])
+				}
+				parts[i] = part
 			}
 		})
 	}
 	running.Wait()
-	return join(parts)
+	out := join(parts)
+	out.documents = make(map[hash]content, len(docs))
+	for i, part := range parts {
+		if len(docs) > 1 && part.sound() {
+			out.documents[sums[i]] = part
+		}
+	}
+	return out
+}
+
+// sound reports whether there is nothing to say about a document, which would
+// have to name its place.
+func (c content) sound() bool {
+	return !c.lost && len(c.broken) == 0 && len(c.all()) == 0
 }
 
 // join makes one content of those of the documents, in order. Of an object
@@ -191,7 +222,7 @@ func (r reader) object(text []byte, from header) content {
 	if err != nil {
 		return content{broken: []key{k}, problems: []route.Problem{unreadable(k.String(), err)}}
 	}
-	return content{objects: []object{{key: k, value: value, problems: problems}}}
+	return content{objects: []*object{{key: k, value: value, problems: problems}}}
 }
 
 // notAnObject says what something without apiVersion or kind lacks.

@@ -108,7 +108,7 @@ items: 9
 		{name: "unknown field", in: web + "  colour: red\n", objects: []string{"Service default/web"},
 			problems: []string{"f.yaml: document 1: Service default/web: spec.colour: unknown field, ignored"}},
 		{name: "key twice", in: web + "  clusterIP: 10.96.0.2\n", objects: []string{"Service default/web"},
-			problems: []string{`f.yaml: document 1: yaml: unmarshal errors:` + "\n" + `  line 8: key "clusterIP" already set in map`}},
+			problems: []string{`f.yaml: document 1: read YAML: yaml: unmarshal errors:` + "\n" + `  line 8: key "clusterIP" already set in map`}},
 		{name: "object twice", in: web + "---" + web, objects: []string{"Service default/web"},
 			problems: []string{"Service default/web: the object is in this file more than once; the first counts"}},
 		{name: "not an object", in: "replicas: 3\n", lost: true,
@@ -195,9 +195,9 @@ func FuzzManifest(f *testing.F) {
 			t.Errorf("a half-written file drops objects")
 		}
 		x := newTestIndex()
-		x.replace(rank{}, &content{}, &whole)
-		x.replace(rank{}, &whole, &kept)
-		x.replace(rank{}, &kept, &content{})
+		x.replace(rank{}, content{}, whole)
+		x.replace(rank{}, whole, kept)
+		x.replace(rank{}, kept, content{})
 		if n, m := len(x.store.ServiceNames()), len(x.store.SliceNames()); n+m+len(x.claims)+len(x.backends.services)+len(x.backends.pods)+len(x.backends.selects) > 0 {
 			t.Errorf("%d services, %d slices are left, index %+v", n, m, x.backends)
 		}

@@ -1,0 +1,96 @@
+package manifest
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/source/convert"
+	"github.com/sluice-proxy/sluice/internal/source/report"
+)
+
+// manyServices is a file of Services with three endpoints each.
+func manyServices(n int) []byte {
+	var b strings.Builder
+	for i := range n {
+		ip := fmt.Sprintf("%d.%d.%d", i>>16, i>>8&255, i&255)
+		fmt.Fprintf(&b, `---
+apiVersion: v1
+kind: Service
+metadata:
+  name: s%[1]d
+  namespace: default
+spec:
+  clusterIP: 10.%[2]s
+  clusterIPs:
+  - 10.%[2]s
+  ipFamilies:
+  - IPv4
+  ports:
+  - name: http
+    port: 80
+    protocol: TCP
+    targetPort: 8080
+  selector:
+    app: s%[1]d
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata:
+  name: s%[1]d-x
+  namespace: default
+  labels:
+    kubernetes.io/service-name: s%[1]d
+addressType: IPv4
+ports:
+- name: http
+  port: 8080
+  protocol: TCP
+endpoints:
+- addresses: [11.%[2]s]
+  nodeName: n1
+- addresses: [12.%[2]s]
+  nodeName: n2
+- addresses: [13.%[2]s]
+  nodeName: n3
+`, i, ip)
+	}
+	return []byte(b.String())
+}
+
+// BenchmarkLoad reads a file of 10,000 Services with three endpoints each.
+func BenchmarkLoad(b *testing.B) {
+	data := manyServices(10000)
+	b.SetBytes(int64(len(data)))
+	for b.Loop() {
+		r := reader{convert: convert.Converter{Strings: convert.NewInterner()}}
+		x := newIndex(cluster.NewStore(), report.New(nil))
+		c := r.parse("f", data)
+		x.replace(rank{}, content{}, c)
+		if n := len(x.store.ServiceNames()); n != 10000 {
+			b.Fatalf("%d services", n)
+		}
+	}
+}
+
+// BenchmarkChange changes one Service in such a file.
+func BenchmarkChange(b *testing.B) {
+	data := manyServices(10000)
+	other := bytes.Replace(data, []byte("port: 80\n"), []byte("port: 81\n"), 1)
+	r := reader{convert: convert.Converter{Strings: convert.NewInterner()}}
+	x := newIndex(cluster.NewStore(), report.New(nil))
+	last := r.parse("f", data)
+	x.replace(rank{}, content{}, last)
+	x.store.Take()
+	for b.Loop() {
+		data, other = other, data
+		c := r.parseAgain("f", data, last)
+		x.replace(rank{}, last, c)
+		last = c
+		if n := len(x.store.Take().Services); n != 1 {
+			b.Fatalf("%d services touched", n)
+		}
+	}
+}
