@@ -10,6 +10,9 @@
 // Node A is the node under test: the outside and node B send everything they
 // have no better route for (service addresses, VIPs) to it. What it does not
 // take itself it sends to the outside, where a Tap sees it and nobody answers.
+// Pods of other nodes talk with the outside through node A too, so it can
+// translate for them without masquerading. It cannot do that where the answer
+// does not pass it: a client on node B needs a backend elsewhere, or masquerade.
 //
 // A test binary calls Main from TestMain, which runs it again in fresh
 // namespaces (also a user namespace when it is not root); the machine's own

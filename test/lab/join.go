@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // uplink is a node's and a pod's interface to the others. A node's further
@@ -125,15 +126,25 @@ func (w *world) routeNode(h *Host, eth, br netlink.Link) error {
 	return nil
 }
 
-// viaFirst routes another node: the outside's own addresses through the outside,
-// all else through the node under test.
+// directTable holds a node's own way to clients on the outside.
+const directTable = 100
+
+// viaFirst routes another node: all through the node under test, which so sees
+// both directions of what its pods have to do with the outside. Only what the
+// node itself says to clients goes straight to them, as they do to it.
 func (h *Host) viaFirst(eth netlink.Link, router netip.Addr) error {
 	first := h.world.nodes[1].reachedAt(router)
-	clients := netip.MustParsePrefix("203.0.113.0/24")
+	clients, family := netip.MustParsePrefix("203.0.113.0/24"), unix.AF_INET
 	if router.Is6() {
-		clients = netip.MustParsePrefix("2001:db8:113::/64")
+		clients, family = netip.MustParsePrefix("2001:db8:113::/64"), unix.AF_INET6
 	}
-	return errors.Join(h.via(eth, clients, router), h.via(eth, anything(router), first))
+	rule := netlink.NewRule()
+	rule.Family, rule.Priority, rule.Table = family, directTable, directTable
+	rule.IifName, rule.Dst = "lo", ipnet(clients)
+	direct := &netlink.Route{
+		LinkIndex: eth.Attrs().Index, Dst: ipnet(clients), Gw: router.AsSlice(), Table: directTable,
+	}
+	return errors.Join(h.via(eth, anything(router), first), h.links.RuleAdd(rule), h.links.RouteAdd(direct))
 }
 
 func (m *machine) reachedAt(like netip.Addr) netip.Addr {
@@ -206,8 +217,12 @@ func (w *world) addPodAddr(pod *machine, a netip.Addr, ends [2]netlink.Link) err
 	return nil
 }
 
-// reach routes a pod's address to the node that the pod is on.
+// reach routes a pod's address to the node that the pod is on; from the outside,
+// to the node under test.
 func (m *machine) reach(pod netip.Addr, node *machine) error {
+	if m.outside {
+		node = m.world.nodes[1]
+	}
 	link, err := m.link(m.lanLink())
 	if err != nil {
 		return err

@@ -150,6 +150,23 @@ func service(family, vip, pod string) string {
 	`, family, vip, pod)
 }
 
+// The client's address can be kept although the backend is on another node.
+func TestTranslatedToAnotherNode(t *testing.T) {
+	s := build(t, Options{})
+	s.NodeA.Nft(service("ip", "172.30.0.41", "10.180.1.1") + service("ip6", "fd00:172:30::41", "fd00:10:180:1::1"))
+	for _, p := range protocols {
+		s.far.Serve(p, 8080)
+	}
+	each(t, protocols[:], func(t *testing.T, p Protocol, fam func(string) netip.Addr) {
+		for _, client := range []*Host{s.near, s.Outside, s.Blocked} {
+			r := client.Dial(p, netip.AddrPortFrom(fam("172.30.0.41"), 80))
+			if r.Backend != netip.AddrPortFrom(fam("10.180.1.1"), 8080) || r.Source.Addr() != client.Addr(r.Source.Addr()) {
+				t.Errorf("from %s: %s", client.Name(), r)
+			}
+		}
+	})
+}
+
 func TestPayloads(t *testing.T) {
 	s := build(t, Options{})
 	for _, p := range protocols {
