@@ -93,7 +93,7 @@ func (c *Conn) Commit(ctx context.Context, tx *Tx) error {
 		return err
 	}
 	if err := c.load(tx); err != nil {
-		return fmt.Errorf("encode transaction: %w", err)
+		return errors.Join(fmt.Errorf("encode transaction: %w", err), c.redial())
 	}
 	if err := c.flush(); err != nil {
 		return fmt.Errorf("commit %d changes to nf_tables: %w", tx.Size(), err)
@@ -101,18 +101,23 @@ func (c *Conn) Commit(ctx context.Context, tx *Tx) error {
 	return nil
 }
 
-// flush sends what is loaded. After an error answers may still be on their way,
-// so the socket is replaced.
+// flush sends what is loaded.
 func (c *Conn) flush() error {
-	if err := c.sock.SetDeadline(time.Now().Add(patience)); err != nil {
-		return err
-	}
-	err := c.lib.Flush()
+	err := c.sock.SetDeadline(time.Now().Add(patience))
 	if err == nil {
-		return nil
+		err = c.lib.Flush()
 	}
+	if err != nil {
+		return errors.Join(err, c.redial())
+	}
+	return nil
+}
+
+// redial replaces the socket after an error: answers may still be on their way
+// to the old one, and messages be loaded that nobody wants sent.
+func (c *Conn) redial() error {
 	_ = c.lib.CloseLasting()
-	return errors.Join(err, c.dial())
+	return c.dial()
 }
 
 // load turns a transaction into messages, in the order that always works.
@@ -148,19 +153,17 @@ func (c *Conn) load(tx *Tx) error {
 			return err
 		}
 	}
-	c.loadGone(tx.gone)
+	c.loadGone(tx)
 	return nil
 }
 
 // loadGone empties all chains before it deletes the first: they may lead to
 // each other.
-func (c *Conn) loadGone(gone []goneIn) {
-	for _, g := range gone {
-		if g.chain {
-			c.lib.FlushChain(&nftables.Chain{Table: g.table.table(), Name: g.name})
-		}
+func (c *Conn) loadGone(tx *Tx) {
+	for _, g := range tx.flushed {
+		c.lib.FlushChain(&nftables.Chain{Table: g.table.table(), Name: g.name})
 	}
-	for _, g := range gone {
+	for _, g := range tx.gone {
 		if g.chain {
 			c.lib.DelChain(&nftables.Chain{Table: g.table.table(), Name: g.name})
 			continue
@@ -220,8 +223,7 @@ func (c *Conn) Read(ctx context.Context, t Table) (*State, error) {
 		}
 	}
 	if err != nil {
-		_ = c.lib.CloseLasting()
-		return nil, errors.Join(fmt.Errorf("read table %s: %w", t, err), c.dial())
+		return nil, errors.Join(fmt.Errorf("read table %s: %w", t, err), c.redial())
 	}
 	return state, nil
 }

@@ -99,7 +99,7 @@ func (f *Fake) run(tx *Tx) error {
 			return err
 		}
 	}
-	return f.remove(tx.gone)
+	return f.remove(tx)
 }
 
 func (f *Fake) addSet(s setIn) error {
@@ -221,14 +221,21 @@ func (f *Fake) delete(b bucket) error {
 	return nil
 }
 
-// remove empties all chains that go before it takes away the first.
-func (f *Fake) remove(gone []goneIn) error {
-	for _, g := range gone {
-		if g.chain {
-			delete(f.Rules[g.table], g.name)
+// remove empties chains before it takes away the first.
+func (f *Fake) remove(tx *Tx) error {
+	for _, g := range tx.flushed {
+		state := f.Tables[g.table]
+		if state == nil {
+			return fmt.Errorf("flush chain %s: no such table: %s", g.name, g.table)
 		}
+		cs, there := state.Chains[g.name]
+		if !there {
+			return fmt.Errorf("flush chain %s %s: no such chain", g.table, g.name)
+		}
+		state.Chains[g.name] = ChainState{hook: cs.hook}
+		delete(f.Rules[g.table], g.name)
 	}
-	for _, g := range gone {
+	for _, g := range tx.gone {
 		state := f.Tables[g.table]
 		if state == nil {
 			return fmt.Errorf("delete %s: no such table: %s", g.name, g.table)
@@ -243,6 +250,7 @@ func (f *Fake) remove(gone []goneIn) error {
 		}
 		if g.chain {
 			delete(state.Chains, g.name)
+			delete(f.Rules[g.table], g.name)
 		} else {
 			delete(state.Sets, g.name)
 		}
@@ -254,6 +262,9 @@ var errBusy = errors.New("still in use")
 
 func (f *Fake) unused(g goneIn) error {
 	for from, rules := range f.Rules[g.table] {
+		if g.chain && from == g.name {
+			continue // its own rules go with it
+		}
 		for _, r := range rules {
 			chains, sets := r.uses()
 			used := sets

@@ -14,6 +14,7 @@ type Tx struct {
 	chains  []chainIn // made, if need be, with these rules in place of any it has
 	deletes []bucket
 	adds    []bucket
+	flushed []goneIn
 	gone    []goneIn
 	size    int
 	bytes   int
@@ -52,25 +53,25 @@ func (t *Tx) Bytes() int { return t.bytes }
 // it must be there.
 func (t *Tx) DeleteTable(table Table) {
 	t.dropped = append(t.dropped, table)
-	t.count(64)
+	t.count(perObject)
 }
 
 // AddTable makes a table unless it exists.
 func (t *Tx) AddTable(table Table) {
 	t.tables = append(t.tables, table)
-	t.count(64)
+	t.count(perObject)
 }
 
 // AddSet makes a set unless it exists.
 func (t *Tx) AddSet(table Table, s Set) {
 	t.sets = append(t.sets, setIn{table, s})
-	t.count(256)
+	t.count(perObject)
 }
 
 // SetChain makes a chain unless it exists, and gives it exactly these rules.
 func (t *Tx) SetChain(table Table, c Chain) {
 	t.chains = append(t.chains, chainIn{table, c})
-	t.count(256 + 640*len(c.Rules))
+	t.count(c.Bytes())
 }
 
 // Add adds an element to a set. Adding what is there is no error; adding a key
@@ -87,22 +88,36 @@ func (t *Tx) Delete(table Table, s Set, e Element) {
 	t.count(e.Bytes())
 }
 
-// DeleteChain deletes a chain and its rules. Nothing may lead to it any more.
+// FlushChain takes all rules out of a chain, which must be there.
+func (t *Tx) FlushChain(table Table, name string) {
+	t.flushed = append(t.flushed, goneIn{table, name, true})
+	t.count(perObject)
+}
+
+// DeleteChain deletes a chain, which must be there. Nothing may lead to it any
+// more.
 func (t *Tx) DeleteChain(table Table, name string) {
 	t.gone = append(t.gone, goneIn{table, name, true})
-	t.count(128)
+	t.count(perObject)
 }
 
 // DeleteSet deletes a set. No rule may use it any more.
 func (t *Tx) DeleteSet(table Table, name string) {
 	t.gone = append(t.gone, goneIn{table, name, false})
-	t.count(128)
+	t.count(perObject)
 }
 
 func (t *Tx) count(bytes int) {
 	t.size++
 	t.bytes += bytes
 }
+
+// perObject is what a message about a chain, a set or a rule takes: there, or as
+// an answer in the receive buffer, where the kernel counts 768 bytes for one.
+const perObject = 1024
+
+// Bytes estimates what the chain takes in a transaction.
+func (c Chain) Bytes() int { return perObject * (2 + len(c.Rules)) }
 
 // Bytes estimates the size of the element in a message.
 func (e Element) Bytes() int {
@@ -147,6 +162,9 @@ func (t *Tx) String() string {
 	}
 	for _, a := range t.adds {
 		a.print(&b, "add")
+	}
+	for _, g := range t.flushed {
+		fmt.Fprintf(&b, "flush chain %s %s\n", g.table, g.name)
 	}
 	for _, g := range t.gone {
 		word := "set"
