@@ -23,7 +23,8 @@ func (d *diff) touched(c route.Change) {
 		d.leave(t.Old, &before, uses)
 	}
 	for _, t := range c.Touched {
-		d.enter(t.New, &before, uses)
+		d.enter(t.New, &before)
+		d.used(t.New, uses, 1)
 		d.settle(t.Old, t.New)
 	}
 	for k, f := range before.fronts {
@@ -60,6 +61,7 @@ func (d *diff) leave(svc *route.Service, before *former, uses map[use]int32) {
 	if svc == nil {
 		return
 	}
+	d.used(svc, uses, -1)
 	for i := range svc.Ports {
 		p := &svc.Ports[i]
 		if !d.enabled(p.Family) {
@@ -70,11 +72,10 @@ func (d *diff) leave(svc *route.Service, before *former, uses map[use]int32) {
 			before.fronts[d.layout.key(p, &p.Fronts[j])] = d.layout.render(svc.Name, p, &p.Fronts[j], slots)
 		}
 	}
-	d.used(svc, uses, -1)
 }
 
-// enter plans what a service as it is now needs.
-func (d *diff) enter(svc *route.Service, before source, uses map[use]int32) {
+// enter plans the fronts of a service as it is now.
+func (d *diff) enter(svc *route.Service, before source) {
 	if svc == nil {
 		return
 	}
@@ -84,7 +85,6 @@ func (d *diff) enter(svc *route.Service, before source, uses map[use]int32) {
 			d.port(svc.Name, p, before)
 		}
 	}
-	d.used(svc, uses, 1)
 }
 
 // port plans the fronts of a port. The slots are those of before, as far as
@@ -173,10 +173,12 @@ func hasPort(svc *route.Service, p *route.Port) bool {
 func (d *diff) front(k frontKey, old, now front) {
 	s := &d.layout.spaces[k.space]
 	t := d.table(k.ip)
+	first := len(d.plan.phases[switched])
 	d.singles(t, old.singles, now.singles)
 	d.slots(t, rowsOf{&s.backends, k.key}, old.inside, now.inside)
 	d.slots(t, rowsOf{&s.outsideBackends, k.key}, old.outside, now.outside)
 	d.elements(t, &s.allowed, old.allowed, now.allowed)
+	d.plan.tie(first)
 }
 
 func (d *diff) singles(t nft.Table, old, now []single) {

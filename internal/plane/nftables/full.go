@@ -16,17 +16,21 @@ import (
 // everything plans the difference between what the kernel holds and what it
 // should: adoption at start, and repair.
 func (d *diff) everything(t *route.Table, seen map[nft.Table]*nft.State) {
+	for _, svc := range t.Services {
+		d.used(svc, d.belief.uses, 1)
+	}
 	for _, f := range d.families {
-		seen[f.table] = d.skeleton(f, seen[f.table])
+		want := d.wanted(f, t)
+		if old := seen[f.table]; old.Chains != nil && !want.fit(f, old) {
+			d.plan.add(made, step{do: deleteTable, table: f.table})
+			seen[f.table] = &nft.State{}
+		}
+		d.skeleton(f, seen[f.table], want)
+		d.shared(f, seen[f.table])
 	}
 	before := d.index(seen)
-	names := slices.SortedFunc(maps.Keys(t.Services), firstThings)
-	for _, name := range names {
-		d.enter(t.Services[name], before, d.belief.uses)
-	}
-	for _, f := range d.families {
-		d.shared(f, seen[f.table])
-		d.allChains(f, seen[f.table], t)
+	for _, name := range slices.SortedFunc(maps.Keys(t.Services), firstThings) {
+		d.enter(t.Services[name], before)
 	}
 	before.rest(d)
 }
@@ -43,38 +47,61 @@ func rank(n cluster.Name) int {
 	return 1
 }
 
-// skeleton plans the table and its sets, and returns what can be kept of what
-// is there: all, or nothing if it was laid out in another way.
-func (d *diff) skeleton(f family, state *nft.State) *nft.State {
-	if state.Chains != nil && !d.fits(f, state) {
-		d.plan.add(objects0, step{do: deleteTable, table: f.table})
-		state = &nft.State{}
-	}
-	if state.Chains == nil {
-		d.plan.add(objects0, step{do: addTable, table: f.table})
-	}
+// wanted returns all chains and sets that should be.
+func (d *diff) wanted(f family, t *route.Table) objects {
+	want := objects{chains: d.chains(d.builder(f, d.host)), sets: map[string]nft.Set{}}
 	for _, set := range d.layout.sets() {
-		if _, ok := state.Sets[set.Name]; !ok {
-			d.plan.add(objects0, step{do: addSet, table: f.table, set: set})
+		want.sets[set.Name] = *set
+	}
+	for _, svc := range t.Services {
+		if remembers(svc) {
+			want.remembered(f, svc)
 		}
 	}
-	return state
+	return want
 }
 
-// fits reports whether sets and base chains, which cannot be changed in place,
-// are as we make them.
-func (d *diff) fits(f family, state *nft.State) bool {
-	for _, set := range d.layout.sets() {
-		if s, ok := state.Sets[set.Name]; ok && !s.Is(f.table.Family, *set) {
+// fit reports whether the sets and the hooks of chains there are, which cannot
+// be changed in place, are as they should be.
+func (o *objects) fit(f family, state *nft.State) bool {
+	for name, s := range state.Sets {
+		if set, ok := o.sets[name]; ok && !s.Is(f.table.Family, set) {
 			return false
 		}
 	}
-	for _, c := range d.builder(f, d.host).fixed() {
-		if s, ok := state.Chains[c.Name]; ok && !s.SameHook(c) {
+	for name, s := range state.Chains {
+		if c, ok := o.chains[name]; ok && !s.SameHook(c) {
 			return false
 		}
 	}
 	return true
+}
+
+// skeleton plans the table with its sets and chains.
+func (d *diff) skeleton(f family, state *nft.State, want objects) {
+	if state.Chains == nil {
+		d.plan.add(made, step{do: addTable, table: f.table})
+	}
+	for _, name := range slices.Sorted(maps.Keys(want.sets)) {
+		if _, ok := state.Sets[name]; !ok {
+			d.plan.add(made, step{do: addSet, table: f.table, set: ptr(want.sets[name])})
+		}
+	}
+	for _, name := range inOrder(want.chains) {
+		if s, ok := state.Chains[name]; !ok || !s.Is(want.chains[name]) {
+			d.plan.add(made, step{do: setChain, table: f.table, chain: want.chains[name]})
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(state.Chains)) {
+		if _, ok := want.chains[name]; !ok {
+			d.plan.dropChain(f.table, name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(state.Sets)) {
+		if _, ok := want.sets[name]; !ok {
+			d.plan.add(setsGone, step{do: deleteSet, table: f.table, set: &nft.Set{Name: name}})
+		}
+	}
 }
 
 // shared plans the elements that do not belong to a single front.
@@ -120,48 +147,6 @@ func (d *diff) ways(f family, state *nft.State, all map[*nft.Set][]nft.Element, 
 
 func sorted(elements iter.Seq[nft.Element]) []nft.Element {
 	return slices.SortedFunc(elements, func(a, b nft.Element) int { return cmp.Compare(a.Key, b.Key) })
-}
-
-// allChains plans all chains, and the sets that services need for themselves.
-func (d *diff) allChains(f family, state *nft.State, t *route.Table) {
-	want := d.chains(d.builder(f, d.host))
-	sets := map[string]nft.Set{}
-	for _, svc := range t.Services {
-		if !remembers(svc) {
-			continue
-		}
-		o := d.own(f, svc)
-		maps.Copy(want, o.chains)
-		maps.Copy(sets, o.sets)
-	}
-	for _, name := range slices.Sorted(maps.Keys(sets)) {
-		if _, ok := state.Sets[name]; !ok {
-			d.plan.add(objects0, step{do: addSet, table: f.table, set: ptr(sets[name])})
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(want)) {
-		if s, ok := state.Chains[name]; !ok || !s.Is(want[name]) {
-			d.plan.add(objects0, step{do: setChain, table: f.table, chain: want[name]})
-		}
-	}
-	d.unwanted(f, state, want, sets)
-}
-
-// unwanted plans the end of chains and sets of ours that nothing needs.
-func (d *diff) unwanted(f family, state *nft.State, chains map[string]nft.Chain, sets map[string]nft.Set) {
-	for _, set := range d.layout.sets() {
-		sets[set.Name] = *set
-	}
-	for _, name := range slices.Sorted(maps.Keys(state.Chains)) {
-		if _, ok := chains[name]; !ok {
-			d.plan.add(objectsGone, step{do: deleteChain, table: f.table, chain: nft.Chain{Name: name}})
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(state.Sets)) {
-		if _, ok := sets[name]; !ok {
-			d.plan.add(objectsGone, step{do: deleteSet, table: f.table, set: &nft.Set{Name: name}})
-		}
-	}
 }
 
 // kernel is a source made of what was read: what is taken is left out of rest.

@@ -9,8 +9,8 @@ import (
 )
 
 // Plan is a change to the tables. It is carried out in one transaction if it
-// fits into one, and otherwise phase by phase, in any of which every packet
-// finds its way.
+// fits into one, and otherwise in several, in the order of its phases; after
+// each of them every packet finds its way.
 type Plan struct {
 	kernel Kernel
 	phases [lastPhase + 1][]step
@@ -18,12 +18,13 @@ type Plan struct {
 
 // The phases of a plan.
 const (
-	objects0  = iota // tables, sets, chains
+	made      = iota // tables, sets, chains
 	rowsAdded        // backends nobody points at yet
 	switched         // what points at backends, and backends that change in place
-	rowsGone         // backends nobody points at any more
-	objectsGone
-	lastPhase = objectsGone
+	rowsGone         // backends nobody points at any more, rules of such chains
+	setsGone         // before chains: their elements may lead to those
+	chainsGone
+	lastPhase = chainsGone
 )
 
 // step is one thing to do to a table.
@@ -32,7 +33,8 @@ type step struct {
 	table nft.Table
 	set   *nft.Set
 	elem  nft.Element
-	chain nft.Chain // with its name only, for deleteChain
+	chain nft.Chain // with its name only, for flushChain and deleteChain
+	tied  bool      // to the next step: both in one transaction, unless that gets too large
 }
 
 type verb uint8
@@ -44,11 +46,28 @@ const (
 	setChain
 	deleteElement
 	addElement
+	flushChain
 	deleteChain
 	deleteSet
 )
 
 func (p *Plan) add(phase int, s step) { p.phases[phase] = append(p.phases[phase], s) }
+
+// tie ties the steps of the switched phase from this one on to each other.
+func (p *Plan) tie(from int) {
+	steps := p.phases[switched]
+	for i := from; i < len(steps)-1; i++ {
+		steps[i].tied = true
+	}
+}
+
+// dropChain adds the end of a chain. Its rules go first: they may lead to other
+// chains and sets that go.
+func (p *Plan) dropChain(t nft.Table, name string) {
+	c := nft.Chain{Name: name}
+	p.add(rowsGone, step{do: flushChain, table: t, chain: c})
+	p.add(chainsGone, step{do: deleteChain, table: t, chain: c})
+}
 
 // Steps returns the number of objects and elements to write.
 func (p *Plan) Steps() int {
@@ -78,22 +97,19 @@ func (p *Plan) Apply(ctx context.Context) error {
 	return nil
 }
 
-const unlimited = 1 << 62
+const unlimited = 1 << 60
 
-// transactions packs the steps. What is deleted for good comes in one of its
-// own: kernels before 6.2 see in the next transaction only that nothing leads
+// transactions packs the steps. Sets and chains are deleted in transactions of
+// their own: kernels before 6.2 see in the next one only that nothing leads
 // there any more.
 func (p *Plan) transactions(room int) iter.Seq[*nft.Tx] {
 	return func(yield func(*nft.Tx) bool) {
-		groups := [][][]step{p.phases[:objectsGone], p.phases[objectsGone:]}
-		if bytes(groups[0]) > room {
-			groups = nil
-			for i := range p.phases {
-				groups = append(groups, p.phases[i:i+1])
+		for _, phases := range [][][]step{p.phases[:setsGone], p.phases[setsGone:chainsGone], p.phases[chainsGone:]} {
+			portion := room / 4
+			if size(phases) <= room {
+				portion = unlimited
 			}
-		}
-		for _, group := range groups {
-			for tx := range pack(group, room) {
+			for tx := range pack(phases, portion) {
 				if !yield(tx) {
 					return
 				}
@@ -102,15 +118,19 @@ func (p *Plan) transactions(room int) iter.Seq[*nft.Tx] {
 	}
 }
 
-// pack fills transactions up to the room each has. An element that replaces
-// another stays in one with it: the two steps follow each other.
-func pack(phases [][]step, room int) iter.Seq[*nft.Tx] {
+// pack cuts the steps into transactions of about a portion each; steps that
+// are tied may make one three times as large.
+func pack(phases [][]step, portion int) iter.Seq[*nft.Tx] {
 	return func(yield func(*nft.Tx) bool) {
 		tx := &nft.Tx{}
 		for _, steps := range phases {
 			for i := range steps {
 				steps[i].into(tx)
-				if tx.Bytes() < room*3/4 || steps[i].do == deleteElement {
+				most := portion
+				if steps[i].tied {
+					most = 3 * portion
+				}
+				if tx.Bytes() < most || replaces(steps, i) {
 					continue
 				}
 				if !yield(tx) {
@@ -125,11 +145,17 @@ func pack(phases [][]step, room int) iter.Seq[*nft.Tx] {
 	}
 }
 
-func bytes(phases [][]step) int {
+// replaces reports whether step i and the next replace one element by another.
+func replaces(steps []step, i int) bool {
+	return i+1 < len(steps) && steps[i].do == deleteElement && steps[i+1].do == addElement &&
+		steps[i].set == steps[i+1].set && steps[i].elem.Key == steps[i+1].elem.Key
+}
+
+func size(phases [][]step) int {
 	n := 0
 	for _, steps := range phases {
 		for i := range steps {
-			n += steps[i].elem.Bytes() + 512*len(steps[i].chain.Rules)
+			n += steps[i].elem.Bytes() + steps[i].chain.Bytes()
 		}
 	}
 	return n
@@ -149,6 +175,8 @@ func (s *step) into(tx *nft.Tx) {
 		tx.Delete(s.table, *s.set, s.elem)
 	case addElement:
 		tx.Add(s.table, *s.set, s.elem)
+	case flushChain:
+		tx.FlushChain(s.table, s.chain.Name)
 	case deleteChain:
 		tx.DeleteChain(s.table, s.chain.Name)
 	case deleteSet:

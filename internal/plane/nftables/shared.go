@@ -3,6 +3,7 @@ package nftables
 import (
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -11,6 +12,9 @@ import (
 // used adds what a service uses that others may use too: its ClusterIPs, the
 // backends that may reach themselves, the ways of its fronts.
 func (d *diff) used(svc *route.Service, uses map[use]int32, by int32) {
+	if svc == nil {
+		return
+	}
 	for i := range svc.Ports {
 		p := &svc.Ports[i]
 		if !d.enabled(p.Family) {
@@ -69,7 +73,7 @@ func (d *diff) count(uses map[use]int32) {
 func (d *diff) begin(u use) {
 	t := d.table(u.ip)
 	for _, c := range d.goes(u) {
-		d.plan.add(objects0, step{do: setChain, table: t, chain: c})
+		d.plan.add(made, step{do: setChain, table: t, chain: c})
 	}
 	if u.of != nil {
 		at, _ := u.phases(&d.layout)
@@ -80,7 +84,7 @@ func (d *diff) begin(u use) {
 func (d *diff) end(u use) {
 	t := d.table(u.ip)
 	for _, c := range d.goes(u) {
-		d.plan.add(objectsGone, step{do: deleteChain, table: t, chain: nft.Chain{Name: c.Name}})
+		d.plan.dropChain(t, c.Name)
 	}
 	if u.of != nil {
 		_, at := u.phases(&d.layout)
@@ -163,16 +167,30 @@ func (d *diff) chains(b builder) map[string]nft.Chain {
 
 // chainsDiffer plans the difference between two sets of chains.
 func (d *diff) chainsDiffer(t nft.Table, old, now map[string]nft.Chain) {
-	for _, name := range slices.Sorted(maps.Keys(now)) {
+	for _, name := range inOrder(now) {
 		if o, ok := old[name]; !ok || !sameRules(o, now[name]) {
-			d.plan.add(objects0, step{do: setChain, table: t, chain: now[name]})
+			d.plan.add(made, step{do: setChain, table: t, chain: now[name]})
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(old)) {
 		if _, ok := now[name]; !ok {
-			d.plan.add(objectsGone, step{do: deleteChain, table: t, chain: nft.Chain{Name: name}})
+			d.plan.dropChain(t, name)
 		}
 	}
+}
+
+// inOrder returns the names of chains so that none leads to a later one: base
+// chains come last; of the others, those that lead further are named so.
+func inOrder(chains map[string]nft.Chain) []string {
+	return slices.SortedFunc(maps.Keys(chains), func(a, b string) int {
+		if base := chains[a].Hook != nil; base != (chains[b].Hook != nil) {
+			if base {
+				return 1
+			}
+			return -1
+		}
+		return strings.Compare(a, b)
+	})
 }
 
 func sameRules(a, b nft.Chain) bool {
@@ -188,13 +206,13 @@ func (d *diff) objects(old, now *route.Service) {
 		o, n := d.own(f, old), d.own(f, now)
 		for _, name := range slices.Sorted(maps.Keys(n.sets)) {
 			if _, ok := o.sets[name]; !ok {
-				d.plan.add(objects0, step{do: addSet, table: f.table, set: ptr(n.sets[name])})
+				d.plan.add(made, step{do: addSet, table: f.table, set: ptr(n.sets[name])})
 			}
 		}
 		d.chainsDiffer(f.table, o.chains, n.chains)
 		for _, name := range slices.Sorted(maps.Keys(o.sets)) {
 			if _, ok := n.sets[name]; !ok {
-				d.plan.add(objectsGone, step{do: deleteSet, table: f.table, set: ptr(o.sets[name])})
+				d.plan.add(setsGone, step{do: deleteSet, table: f.table, set: ptr(o.sets[name])})
 			}
 		}
 	}
@@ -207,15 +225,19 @@ func remembers(svc *route.Service) bool {
 // own returns the chains and sets that a service needs for itself.
 func (d *diff) own(f family, svc *route.Service) objects {
 	o := objects{chains: map[string]nft.Chain{}, sets: map[string]nft.Set{}}
-	if svc == nil {
-		return o
+	if svc != nil {
+		o.remembered(f, svc)
 	}
+	return o
+}
+
+// remembered adds the chains and sets of a service that remembers its clients.
+func (o *objects) remembered(f family, svc *route.Service) {
 	for i := range svc.Ports {
 		if p := &svc.Ports[i]; p.Family == f.ip {
 			o.remembering(f.table.Family, svc.Name, p)
 		}
 	}
-	return o
 }
 
 func ptr(s nft.Set) *nft.Set { return &s }

@@ -1,0 +1,157 @@
+package nftables
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/nft"
+)
+
+// audit looks at a fake kernel after every transaction: a front that worked
+// before and works afterwards works all the time. "Works" means that every way
+// its packets may take leads to backends, or to a verdict, without a gap.
+type audit struct {
+	fake     *nft.Fake
+	layout   layout
+	families []family
+	before   map[frontKey]error
+	during   []map[frontKey]error
+}
+
+func newAudit(fake *nft.Fake) *audit { return &audit{fake: fake, layout: newLayout()} }
+
+func (a *audit) begin(families []family) {
+	a.families = families
+	a.before, a.during = a.fronts(), nil
+}
+func (a *audit) note() { a.during = append(a.during, a.fronts()) }
+
+func (a *audit) end() error {
+	after := a.fronts()
+	for k, bad := range after {
+		if bad != nil {
+			return fmt.Errorf("front %x: %w", k.key, bad)
+		}
+		if was, there := a.before[k]; !there || was != nil {
+			continue
+		}
+		for i, now := range a.during {
+			bad, there := now[k]
+			if !there {
+				bad = errors.New("is gone")
+			}
+			if bad != nil {
+				return fmt.Errorf("after transaction %d of %d: front %d %d %x: %w", i+1, len(a.during), k.ip, k.space, k.key, bad)
+			}
+		}
+	}
+	return nil
+}
+
+// fronts says of every front whether it works.
+func (a *audit) fronts() map[frontKey]error {
+	all := map[frontKey]error{}
+	for _, f := range a.families {
+		state := a.fake.Tables[f.table]
+		if state == nil {
+			continue
+		}
+		for i := range a.layout.spaces {
+			s := &a.layout.spaces[i]
+			for key, e := range state.Sets[s.fronts.Name].Elements {
+				v := visit{a, f.table, state, s, key}
+				all[frontKey{f.ip, i, key}] = v.follow(e.Data, atOnce, false)
+			}
+		}
+	}
+	return all
+}
+
+// visit follows the packets to one front.
+type visit struct {
+	*audit
+	table nft.Table
+	state *nft.State
+	space *space
+	key   string
+}
+
+func (v visit) follow(data string, level int, outside bool) error {
+	w := way(binary.NativeEndian.Uint32([]byte(data)))
+	e, ok := v.state.Sets[v.layout.ways[level].Name].Elements[data]
+	if !ok {
+		return fmt.Errorf("way %x: not in %s", w, v.layout.ways[level].Name)
+	}
+	if err := v.chain(e.Goto); err != nil {
+		return err
+	}
+	switch w.kind() {
+	case kindReject, kindDrop:
+		return nil
+	case kindPlain, kindMasquerade, kindOffPod:
+		return v.rows(v.space.backends, w.count())
+	case kindOutside:
+		return v.rows(v.space.outsideBackends, w.count())
+	case kindSticky, kindStickyMasq, kindStickyOffPod:
+		return v.sticky(v.space.sticky)
+	case kindStickyOutside:
+		return v.sticky(v.space.outsideSticky)
+	case kindSplit:
+		return errors.Join(v.next(v.space.inside, afterSplit, outside), v.next(v.space.outside, afterSplit, true))
+	case kindGuard:
+		return v.next(v.space.guarded, afterGuard, outside)
+	}
+	return fmt.Errorf("way %x: unknown", w)
+}
+
+func (v visit) next(set nft.Set, level int, outside bool) error {
+	e, ok := v.state.Sets[set.Name].Elements[v.key]
+	if !ok {
+		return fmt.Errorf("not in %s", set.Name)
+	}
+	return v.follow(e.Data, level, outside)
+}
+
+func (v visit) rows(set nft.Set, n int) error {
+	if n == 0 {
+		return errors.New("balances over nobody")
+	}
+	for i := range n {
+		key := nft.Key(v.key).Mark(uint32(i))
+		if _, ok := v.state.Sets[set.Name].Elements[string(key)]; !ok {
+			return fmt.Errorf("%s has no row %d of %d", set.Name, i, n)
+		}
+	}
+	return nil
+}
+
+func (v visit) sticky(set nft.Set) error {
+	e, ok := v.state.Sets[set.Name].Elements[v.key]
+	if !ok {
+		return fmt.Errorf("not in %s", set.Name)
+	}
+	return v.chain(e.Goto)
+}
+
+// chain wants a chain that does something.
+func (v visit) chain(name string) error {
+	if _, ok := v.state.Chains[name]; !ok || len(v.fake.Rules[v.table][name]) == 0 {
+		return fmt.Errorf("chain %q is missing or empty", name)
+	}
+	return nil
+}
+
+// netipOf returns an address of the table's family.
+func netipOf(t nft.Table, i int) netip.Addr {
+	if t.Family == nft.IP4 {
+		return netip.AddrFrom4([4]byte{172, 30, 0, byte(i)})
+	}
+	return netip.MustParseAddr(fmt.Sprintf("fd00:172:30::%d", i))
+}
+
+func backendOf(t nft.Table) netip.AddrPort {
+	return netip.AddrPortFrom(map[nft.Family]netip.Addr{
+		nft.IP4: netip.MustParseAddr("10.9.9.9"), nft.IP6: netip.MustParseAddr("fd00::9")}[t.Family], 9)
+}
