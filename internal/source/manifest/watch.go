@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -11,6 +12,8 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+
+	"github.com/sluice-proxy/sluice/internal/route"
 )
 
 const (
@@ -24,7 +27,7 @@ const (
 func (s *Source) Run(ctx context.Context) error {
 	notify, err := fsnotify.NewWatcher()
 	if err != nil {
-		return fmt.Errorf("watch manifests: %w", err)
+		return fmt.Errorf("watch manifests (on Linux fs.inotify.max_user_instances may be too low): %w", err)
 	}
 	defer notify.Close()
 	w := &watch{Watcher: notify, source: s, seen: map[string]fs.FileInfo{}}
@@ -220,11 +223,26 @@ func (w *watch) watchFolder(path string) bool {
 		_ = w.Remove(path) // it may have gone by itself
 		delete(w.seen, path)
 	}
-	if err != nil || w.Add(path) != nil {
-		return false // there is nothing to watch; the rescan will find it
+	if err != nil {
+		return false // there is nothing to watch yet
+	}
+	err = w.Add(path)
+	w.source.report.Set("watch "+path, unwatched(path, err))
+	if err != nil {
+		return false
 	}
 	w.seen[path] = info
 	return true
+}
+
+// unwatched says what a folder that cannot be watched means.
+func unwatched(path string, err error) []route.Problem {
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return []route.Problem{{
+		Object: path, Reason: fmt.Sprintf("cannot be watched, so changes are seen only every %v: %v", rescan, err),
+	}}
 }
 
 // trail returns the symbolic links that lead to a path, and last what they

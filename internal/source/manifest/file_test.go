@@ -1,0 +1,163 @@
+package manifest
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+func TestPatience(t *testing.T) {
+	dir := t.TempDir()
+	stat := func(name string) os.FileInfo {
+		write(t, filepath.Join(dir, name), "x")
+		info, err := os.Stat(filepath.Join(dir, name))
+		must(t, err)
+		return info
+	}
+	same, other := stat("same"), stat("other")
+	was := reader{}.parse("f", []byte(svc("a", "10.0.0.1")+svc("b", "10.0.0.2")))
+	parsed := func(text string) content { return reader{}.parse("f", []byte(text)).over(was) }
+	for _, tc := range []struct {
+		name string
+		info os.FileInfo
+		text string
+		want time.Duration
+	}{
+		{"changed in place", same, svc("a", "10.0.0.3") + svc("b", "10.0.0.2"), 0},
+		{"replaced", other, svc("a", "10.0.0.3") + svc("b", "10.0.0.2"), 0},
+		{"ends in mid-line, in place", same, svc("a", "10.0.0.1") + strings.TrimSuffix(svc("b", "10.0.0.2"), "0\n"), longDoubt},
+		{"ends in mid-line, replaced", other, strings.TrimSpace(svc("a", "10.0.0.1") + svc("b", "10.0.0.3")), shortDoubt},
+		{"an object is gone", same, svc("a", "10.0.0.1"), shortDoubt},
+		{"an object is broken", same, svc("a", "[1]") + svc("b", "10.0.0.2"), shortDoubt},
+		{"a document is broken", same, svc("a", "10.0.0.1") + "---\n{\n", shortDoubt},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			f := &file{content: was, read: reading{info: same, ends: true}}
+			r := reading{info: tc.info, ends: endsWhole([]byte(tc.text))}
+			if got := patience(f, r, parsed(tc.text)); got != tc.want {
+				t.Errorf("patience %v, want %v", got, tc.want)
+			}
+		})
+	}
+}
+
+// A file that ends in mid-line is believed once nobody touched it for long.
+func TestLongDoubtEnds(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.yaml")
+	write(t, path, svc("a", "10.0.0.1"))
+	store := cluster.NewStore()
+	s := New(store, Options{Paths: []string{path}})
+	must(t, s.Load())
+	v := view{}
+	v.take(store)
+	write(t, path, strings.TrimSpace(svc("a", "10.0.0.2")))
+	now := time.Now()
+	for _, tc := range []struct {
+		after time.Duration
+		want  string
+	}{
+		{0, "[10.0.0.1] "}, {longDoubt - time.Millisecond, "[10.0.0.1] "}, {longDoubt, "[10.0.0.2] "},
+	} {
+		s.look(s.files[path].from, now.Add(tc.after))
+		v.take(store)
+		if v["a"] != tc.want {
+			t.Errorf("after %v: %s, want %s", tc.after, v["a"], tc.want)
+		}
+	}
+	if len(s.doubts) > 0 {
+		t.Errorf("there is still doubt: %v", s.doubts)
+	}
+}
+
+// A file that goes away for less than the doubt lasts has never been away.
+func TestGoneForAMoment(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.yaml")
+	write(t, path, svc("a", "10.0.0.1"))
+	store := cluster.NewStore()
+	s := New(store, Options{Paths: []string{path}})
+	must(t, s.Load())
+	store.Take()
+	now := time.Now()
+	must(t, os.Rename(path, path+"~"))
+	s.refresh(now)
+	must(t, os.Rename(path+"~", path))
+	s.refresh(now.Add(time.Hour))
+	if c := store.Take(); !c.Empty() || len(s.doubts) > 0 {
+		t.Errorf("change %+v, doubts %v", c, s.doubts)
+	}
+	must(t, os.Remove(path))
+	s.refresh(now)
+	s.refresh(now.Add(shortDoubt))
+	if len(store.ServiceNames())+len(s.files)+len(s.doubts) > 0 {
+		t.Errorf("left: %v, %v, %v", store.ServiceNames(), s.files, s.doubts)
+	}
+}
+
+// What cannot be read for a while is reported, kept, and good again later.
+func TestUnreadableForAWhile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.yaml")
+	write(t, path, svc("a", "10.0.0.1"))
+	store := cluster.NewStore()
+	var told []route.Problem
+	s := New(store, Options{Paths: []string{path}, Report: func(p []route.Problem) { told = append(told, p...) }})
+	must(t, s.Load())
+	must(t, os.Rename(path, path+"~"))
+	must(t, os.Mkdir(path, 0o700))
+	s.look(s.files[path].from, time.Now())
+	s.look(s.files[path].from, time.Now())
+	if len(told) != 1 || told[0].Object != path || !strings.Contains(told[0].Reason, "kept") {
+		t.Errorf("told %v", told)
+	}
+	if len(store.ServiceNames()) != 1 {
+		t.Error("the Service was not kept")
+	}
+	must(t, os.Remove(path))
+	write(t, path, svc("a", "10.0.0.1")+svc("b", "10.0.0.2"))
+	s.refresh(time.Now())
+	if len(store.ServiceNames()) != 2 {
+		t.Errorf("services %v", store.ServiceNames())
+	}
+}
+
+func TestTrail(t *testing.T) {
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	must(t, err)
+	must(t, os.MkdirAll(filepath.Join(dir, "v1", "m"), 0o700))
+	write(t, filepath.Join(dir, "v1", "m", "a.yaml"), "")
+	link := func(to, name string) { must(t, os.Symlink(to, filepath.Join(dir, name))) }
+	link("v1", "current")
+	link(filepath.Join(dir, "current", "m"), "m")
+	link("../"+filepath.Base(dir)+"/m/a.yaml", "a.yaml")
+	link("loop", "loop")
+	link("nowhere/x", "dangling")
+	for _, tc := range []struct {
+		path string
+		want []string
+	}{
+		{"v1/m/a.yaml", []string{"v1/m/a.yaml"}},
+		{"current/m", []string{"current", "v1/m"}},
+		{"m/a.yaml", []string{"m", "current", "v1/m/a.yaml"}},
+		{"a.yaml", []string{"a.yaml", "m", "current", "v1/m/a.yaml"}},
+		{"v1/../v1/m", []string{"v1/m"}},
+		{"none/there", []string{"none"}},
+		{"dangling", []string{"dangling", "nowhere"}},
+	} {
+		var want []string
+		for _, w := range tc.want {
+			want = append(want, filepath.Join(dir, w))
+		}
+		if d := cmp.Diff(want, trail(filepath.Join(dir, tc.path))); d != "" {
+			t.Errorf("trail of %s (-want +got):\n%s", tc.path, d)
+		}
+	}
+	if n := len(trail(filepath.Join(dir, "loop"))); n < mostLinks || n > 2*mostLinks {
+		t.Errorf("a loop has a trail of %d", n)
+	}
+}

@@ -1,0 +1,110 @@
+package manifest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+)
+
+// randomDocument is one of a small number of objects, so that random files
+// have the same ones, change them and fight over them.
+func randomDocument(r *rand.Rand) string {
+	name, n := fmt.Sprintf("s%d", r.IntN(3)), 1+r.IntN(3)
+	switch r.IntN(8) {
+	case 0, 1:
+		return fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec: {clusterIP: 10.96.0.%d, selector: {app: %s}, ports: [{port: 80}]}\n", name, n, name)
+	case 2:
+		return fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec: {clusterIP: 10.96.0.%d, selector: {app: %s, tier: a}, ports: [{port: 80, targetPort: x}]}\n", name, n, name)
+	case 3:
+		return fmt.Sprintf("apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: e%d, labels: {kubernetes.io/service-name: %s}}\naddressType: IPv4\nports: [{port: 8080}]\nendpoints: [{addresses: [10.1.0.%d]}]\n", r.IntN(3), name, n)
+	case 4:
+		return fmt.Sprintf("apiVersion: v1\nkind: Endpoints\nmetadata: {name: %s}\nsubsets: [{addresses: [{ip: 10.2.0.%d}], ports: [{port: 9090}]}]\n", name, n)
+	case 5:
+		return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: p%d, labels: {app: %s, tier: %c}}\nspec: {containers: [{ports: [{name: x, containerPort: %d}]}]}\nstatus: {phase: Running, podIP: 10.3.0.%d}\n", r.IntN(4), name, 'a'+r.IntN(2), 8080+n, n)
+	case 6:
+		return fmt.Sprintf("apiVersion: networking.k8s.io/v1\nkind: ServiceCIDR\nmetadata: {name: c%d}\nspec: {cidrs: [10.96.0.0/1%d]}\n", r.IntN(2), n)
+	default:
+		return fmt.Sprintf("apiVersion: v1\nkind: Node\nmetadata: {name: n1}\nspec: {podCIDR: 10.3.%d.0/24}\n", n)
+	}
+}
+
+func randomFile(r *rand.Rand) string {
+	docs := make([]string, r.IntN(6))
+	for i := range docs {
+		docs[i] = randomDocument(r)
+	}
+	return "# a file\n" + strings.Join(docs, "---\n")
+}
+
+// all is everything a Store has.
+func all(store *cluster.Store) (view, string) {
+	change, v := store.Take(), view{}
+	for _, s := range change.Services {
+		if s.Service == nil {
+			continue
+		}
+		line := fmt.Sprint(s.Service.ClusterIPs)
+		set := map[string]bool{}
+		for _, sl := range s.Slices {
+			set[fmt.Sprint(sl.Name, sl.Ports, sl.Endpoints)] = true
+		}
+		v[s.Name.Name] = line + fmt.Sprint(set)
+	}
+	facts := change.Facts
+	if facts == nil {
+		facts = &cluster.Facts{}
+	}
+	node := "none"
+	if facts.Node != nil {
+		node = fmt.Sprint(*facts.Node)
+	}
+	return v, fmt.Sprint(facts.ServiceCIDRs, " ", node)
+}
+
+// Whatever was written, changed and removed in whatever order, the Store has
+// what it would have had the files been read for the first time.
+func TestChangesEqualAFreshStart(t *testing.T) {
+	names := []string{"a.yaml", "b.yaml", "c.yaml"}
+	rd := reader{nodeName: "n1"}
+	for seed := range uint64(100) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		files := map[string]content{}
+		x := newTestIndex()
+		for step := range 15 {
+			name := names[r.IntN(len(names))]
+			now := rd.parseAgain(name, []byte(randomFile(r)), files[name])
+			x.replace(rank{path: name}, files[name], now)
+			files[name] = now
+
+			fresh := newTestIndex()
+			for _, name := range names {
+				fresh.replace(rank{path: name}, content{}, files[name])
+			}
+			want, wantFacts := all(fresh.store)
+			x.store.SetNode(&cluster.Node{Name: "other"}) // so that Take gives everything
+			x.store.SetNode(nodeOf(x))
+			got, gotFacts := all(x.store)
+			if d := cmp.Diff(want, got) + cmp.Diff(wantFacts, gotFacts); d != "" {
+				t.Fatalf("seed %d, step %d (-fresh +changed):\n%s", seed, step, d)
+			}
+			if n, m := len(x.store.SliceNames()), len(fresh.store.SliceNames()); n != m {
+				t.Fatalf("seed %d, step %d: %d slices, fresh %d", seed, step, n, m)
+			}
+		}
+	}
+}
+
+// nodeOf returns the Node that counts in an index.
+func nodeOf(x *index) *cluster.Node {
+	claims := x.claims[key{kind: kindNode, name: cluster.Name{Name: "n1"}}]
+	if len(claims) == 0 {
+		return nil
+	}
+	n, _ := valueOf[*cluster.Node](claims[0].object)
+	return n
+}
