@@ -20,8 +20,12 @@ func (k Key) Proto(p uint8) Key { return append(k, p, 0, 0, 0) }
 // Port appends a port.
 func (k Key) Port(p uint16) Key { return append(k, byte(p>>8), byte(p), 0, 0) }
 
-// Mark appends 32 bits in host order: a Mark or a ClassID.
+// Mark appends 32 bits in host order.
 func (k Key) Mark(m uint32) Key { return binary.NativeEndian.AppendUint32(k, m) }
+
+// ClassID appends a class. The order of its bytes is ours to choose, as long as
+// packets only carry it from one map to another; nft takes this one for granted.
+func (k Key) ClassID(c uint32) Key { return binary.BigEndian.AppendUint32(k, c) }
 
 // Range returns the element of an interval set of single addresses that covers
 // the prefix: nft_set_rbtree(8) wants the address after the last as the end.
@@ -54,7 +58,7 @@ func (t Type) width(f Family) int {
 // text prints an element as nft does.
 func (e Element) text(s Set, f Family) string {
 	var b strings.Builder
-	b.WriteString(fields(s.Key, f, e.Key, e.End))
+	b.WriteString(fields(s.Key, f, e.Key, e.last(s)))
 	if e.Comment != "" {
 		b.WriteString(" comment " + strconv.Quote(e.Comment))
 	}
@@ -65,6 +69,31 @@ func (e Element) text(s Set, f Family) string {
 		b.WriteString(" : " + fields(s.Data, f, e.Data, ""))
 	}
 	return b.String()
+}
+
+// last returns the last key of a range, in whatever way its end is kept; nothing
+// for a single key.
+func (e Element) last(s Set) string {
+	if !s.Interval || len(s.Key) > 1 {
+		return e.End
+	}
+	if e.End == "" {
+		return strings.Repeat("\xff", len(e.Key))
+	}
+	end, _ := netip.AddrFromSlice([]byte(e.End))
+	return string(end.Prev().AsSlice())
+}
+
+// span prints a range of addresses, as a prefix if it is one.
+func span(t Type, first, end string) string {
+	a, _ := netip.AddrFromSlice([]byte(first))
+	b, _ := netip.AddrFromSlice([]byte(end))
+	for bits := range a.BitLen() {
+		if p := netip.PrefixFrom(a, bits); p.Masked().Addr() == a && last(p) == b {
+			return p.String()
+		}
+	}
+	return field(t, first) + "-" + field(t, end)
 }
 
 // fields prints raw bytes by the types of their fields; a field whose end
@@ -78,8 +107,8 @@ func fields(types []Type, f Family, raw, end string) string {
 		}
 		part := field(t, raw[:w])
 		if len(end) >= w {
-			if last := field(t, end[:w]); last != part {
-				part += "-" + last
+			if end[:w] != raw[:w] {
+				part = span(t, raw[:w], end[:w])
 			}
 			end = end[w:]
 		}
@@ -110,7 +139,7 @@ func field(t Type, raw string) string {
 	case Mark:
 		return fmt.Sprintf("0x%08x", binary.NativeEndian.Uint32(b))
 	case ClassID:
-		v := binary.NativeEndian.Uint32(b)
+		v := binary.BigEndian.Uint32(b)
 		return fmt.Sprintf("%x:%x", v>>16, v&0xffff)
 	case Verdict:
 		return ""

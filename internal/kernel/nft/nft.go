@@ -48,7 +48,7 @@ const (
 	Proto        // IANA protocol number
 	Port         // transport port, network order
 	Mark         // 32 bits, host order
-	ClassID      // 32 bits, host order, printed "major:minor" in hexadecimal (tc(8))
+	ClassID      // 32 bits, network order, printed "major:minor" in hexadecimal (tc(8))
 	Verdict      // map data only
 )
 

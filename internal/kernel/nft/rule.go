@@ -265,7 +265,7 @@ func Masquerade() Statement {
 func Translated() Statement { return translated("ct status dnat", expr.CmpOpNeq) }
 
 // NotTranslated matches connections whose destination was not translated.
-func NotTranslated() Statement { return translated("ct status & dnat == 0", expr.CmpOpEq) }
+func NotTranslated() Statement { return translated("ct status ! dnat", expr.CmpOpEq) }
 
 func translated(text string, op expr.CmpOp) Statement {
 	const dstNAT = 1 << 5 // IPS_DST_NAT, linux/netfilter/nf_conntrack_common.h
@@ -354,4 +354,17 @@ func Remember(set string, f Field, timeout time.Duration) Statement {
 	}}
 }
 
-func seconds(d time.Duration) string { return fmt.Sprintf("%ds", int(d/time.Second)) }
+// seconds prints a duration as nft does, "1d2h3m4s".
+func seconds(d time.Duration) string {
+	var b strings.Builder
+	for _, unit := range []struct {
+		name string
+		size time.Duration
+	}{{"d", 24 * time.Hour}, {"h", time.Hour}, {"m", time.Minute}, {"s", time.Second}} {
+		if n := d / unit.size; n > 0 {
+			fmt.Fprintf(&b, "%d%s", n, unit.name)
+			d -= n * unit.size
+		}
+	}
+	return b.String()
+}

@@ -79,7 +79,7 @@ type visit struct {
 }
 
 func (v visit) follow(data string, level int, outside bool) error {
-	w := way(binary.NativeEndian.Uint32([]byte(data)))
+	w := way(binary.BigEndian.Uint32([]byte(data)))
 	e, ok := v.state.Sets[v.layout.ways[level].Name].Elements[data]
 	if !ok {
 		return fmt.Errorf("way %x: not in %s", w, v.layout.ways[level].Name)

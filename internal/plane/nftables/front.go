@@ -172,7 +172,7 @@ func (r *front) balance(name cluster.Name, p *route.Port, t target, slots pools)
 	return backends[:min(len(backends), maxBackends)]
 }
 
-func (w way) data() string { return string(nft.Key{}.Mark(uint32(w))) }
+func (w way) data() string { return string(nft.Key{}.ClassID(uint32(w))) }
 
 // allowed renders the clients that are let in, as ranges of addresses.
 func allowed(key string, prefixes []netip.Prefix) []nft.Element {

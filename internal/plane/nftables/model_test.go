@@ -19,7 +19,6 @@ import (
 // The model test (E.4): whatever happens to the cluster, and whatever goes
 // wrong on the way, the kernel ends up as if it had been told everything at once.
 
-//
 // A failure names its seed: -args -seed N -seeds 1 repeats that one.
 var (
 	firstSeed = flag.Uint64("seed", 0, "first seed of the model test")

@@ -1,0 +1,115 @@
+package nft
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The sets and maps that rules in tests use.
+var (
+	fronts   = Set{Name: "fronts", Key: []Type{Addr, Proto, Port}, Data: []Type{ClassID}}
+	backends = Set{Name: "backends", Key: []Type{Addr, Proto, Port, Mark}, Data: []Type{Addr, Port}}
+	ways     = Set{Name: "ways", Key: []Type{ClassID}, Data: []Type{Verdict}}
+	direct   = Set{Name: "direct", Key: []Type{Addr, Proto, Port}, Data: []Type{Verdict}}
+	some     = Set{Name: "some", Key: []Type{Addr}}
+	pairs    = Set{Name: "pairs", Key: []Type{Addr, Addr}}
+	nets     = Set{Name: "nets", Key: []Type{Addr}, Interval: true}
+	allowed  = Set{Name: "allowed", Key: []Type{Addr, Proto, Port, Addr}, Interval: true}
+	clients  = Set{Name: "clients", Key: []Type{Addr}, Dynamic: true, Size: 1000}
+)
+
+func everySet() []Set {
+	return []Set{fronts, backends, ways, direct, some, pairs, nets, allowed, clients}
+}
+
+// everyRule returns a rule for each statement there is, and for each hook the
+// rules that only it allows.
+func everyRule(f Family) []Chain {
+	key := []Field{Destination(f), L4Proto(), DestinationPort()}
+	to := netip.AddrPortFrom(addr(f, 1), 8080)
+	var any []Rule
+	for _, s := range []Statement{
+		In("some", Source(f)), NotIn("some", Destination(f)), In("nets", Source(f)), In("pairs", Source(f), Destination(f)),
+		NotIn("allowed", append(key, Source(f))...), Dispatch("direct", key...), Dispatch("ways", Priority()),
+		SetPriority("fronts", key...), ClearPriority(), Goto("other"), Jump("other"), Drop(), Reject(f),
+		MarkSet(0x4000), MarkFlip(0x4000), Marked(0x4000), MarkSet(0x80000001), Marked(1),
+		Translated(), NotTranslated(), FromHere(), ToHere(), NotLoopback(f),
+		FromInterface("cbr0"), NotFromInterface("cbr0"), FromInterface("fifteen-letters"), FromPrefix("veth"), NotFromPrefix("veth"),
+		Chance(3), Remember("clients", Source(f), 3*time.Hour), Remember("clients", Source(f), time.Second),
+		Remember("clients", Source(f), 26*time.Hour+61*time.Second),
+	} {
+		any = append(any, NewRule(s))
+	}
+	if f == IP4 {
+		any = append(any, NewRule(ToLoopback()))
+	}
+	any = append(any,
+		NewRule(FromHere(), MarkSet(0x4000), Goto("other")),
+		NewRule(In("nets", Destination(f)), NotFromPrefix("veth"), MarkSet(1)))
+	return []Chain{
+		{Name: "other"},
+		{Name: "any", Rules: any},
+		{Name: "prerouting", Hook: &Hook{Type: "nat", Point: Prerouting, Priority: -100}, Rules: []Rule{
+			NewRule(TranslateTo(to, 6)), NewRule(TranslateTo(to, 17)), NewRule(TranslateTo(to, 132)),
+			NewRule(TranslateFrom(f, "backends", append(key, Random(3))...)),
+			NewRule(TranslateFrom(f, "backends", append(key, Random(65535))...))}},
+		{Name: "output", Hook: &Hook{Type: "nat", Point: Output, Priority: -100}},
+		{Name: "input", Hook: &Hook{Type: "filter", Point: Input, Priority: 0}},
+		{Name: "postrouting", Hook: &Hook{Type: "nat", Point: Postrouting, Priority: 100}, Rules: []Rule{
+			NewRule(Masquerade()), NewRule(Translated(), In("pairs", Source(f), Destination(f)), Masquerade())}},
+	}
+}
+
+func allOf(f Family, table Table) *Tx {
+	tx := &Tx{}
+	tx.AddTable(table)
+	for _, s := range everySet() {
+		tx.AddSet(table, s)
+	}
+	for _, c := range everyRule(f) {
+		tx.SetChain(table, c)
+	}
+	return tx
+}
+
+// What a rule says of itself is what nft says of it, and what is read back is
+// what was sent.
+func TestRulesReadAndPrintAsNftDoes(t *testing.T) {
+	for _, table := range tables {
+		t.Run(table.String(), func(t *testing.T) {
+			conn, netns := realKernel(t)
+			f := table.Family
+			commit(t, conn, allOf(f, table))
+			state := read(t, conn, table)
+			for _, c := range everyRule(f) {
+				if !state.Chains[c.Name].Is(c) {
+					t.Errorf("chain %s is not what was sent", c.Name)
+				}
+				listed := ruleLines(runNft(t, netns, "list", "chain", f.String(), table.Name, c.Name))
+				if len(listed) != len(c.Rules) {
+					t.Fatalf("chain %s: %d rules listed, want %d:\n%s", c.Name, len(listed), len(c.Rules), strings.Join(listed, "\n"))
+				}
+				for i, r := range c.Rules {
+					if listed[i] != r.String() {
+						t.Errorf("\nnft says %s\nwe say   %s", listed[i], r)
+					}
+				}
+			}
+		})
+	}
+}
+
+// ruleLines returns the rules in what nft printed of a chain.
+func ruleLines(listing string) []string {
+	var rules []string
+	for line := range strings.Lines(listing) {
+		line = strings.TrimSpace(line)
+		if line == "" || line == "}" || strings.HasSuffix(line, "{") || strings.HasPrefix(line, "type ") {
+			continue
+		}
+		rules = append(rules, line)
+	}
+	return rules
+}
