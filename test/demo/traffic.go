@@ -1,0 +1,140 @@
+//go:build linux
+
+package main
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+// path is a way to a service.
+type path struct {
+	from *lab.Host
+	who  string // from, for people
+	kind string
+	to   netip.AddrPort
+}
+
+// request is one that was made: a connection, and an answer on it.
+type request struct {
+	begun, ended time.Time
+	result       lab.Result
+}
+
+// traffic is requests at a steady rate.
+type traffic struct {
+	quit chan struct{}
+	wait sync.WaitGroup
+
+	mu   sync.Mutex
+	made []request
+}
+
+const perPath = 200 // requests each second
+
+// startTraffic makes requests over all paths until it is stopped. Each path has
+// two clients, so that one slow answer does not hold up the rate.
+func startTraffic(paths []path) *traffic {
+	const clients = 2
+	t := &traffic{quit: make(chan struct{})}
+	for i := range clients * len(paths) {
+		t.wait.Go(func() { t.send(paths[i/clients], time.Second*clients/perPath) })
+	}
+	return t
+}
+
+func (t *traffic) send(p path, each time.Duration) {
+	tick := time.NewTicker(each)
+	defer tick.Stop()
+	for {
+		select {
+		case <-t.quit:
+			return
+		case <-tick.C:
+		}
+		begun := time.Now()
+		r := request{begun: begun, result: p.from.Dial(lab.TCP, p.to)}
+		r.ended = time.Now()
+		t.mu.Lock()
+		t.made = append(t.made, r)
+		t.mu.Unlock()
+	}
+}
+
+// stop waits for the last answers and returns all requests, by their beginning.
+func (t *traffic) stop() requests {
+	close(t.quit)
+	t.wait.Wait()
+	slices.SortFunc(t.made, func(a, b request) int { return a.begun.Compare(b.begun) })
+	return t.made
+}
+
+// requests are in the order they were begun.
+type requests []request
+
+// lost returns those without an answer.
+func (r requests) lost() requests {
+	return slices.DeleteFunc(slices.Clone(r), func(q request) bool { return q.result.Outcome == lab.Answered })
+}
+
+// slowest is the longest that a request took.
+func (r requests) slowest() time.Duration {
+	var most time.Duration
+	for _, q := range r {
+		most = max(most, q.ended.Sub(q.begun))
+	}
+	return most
+}
+
+// between returns those that began in a span of time.
+func (r requests) between(from, to time.Time) requests {
+	return slices.DeleteFunc(slices.Clone(r), func(q request) bool {
+		return q.begun.Before(from) || !q.begun.Before(to)
+	})
+}
+
+// answeredBy returns those that one of the backends answered.
+func (r requests) answeredBy(backends []netip.Addr) requests {
+	return slices.DeleteFunc(slices.Clone(r), func(q request) bool {
+		return q.result.Outcome != lab.Answered || !slices.Contains(backends, q.result.Backend.Addr())
+	})
+}
+
+// spread counts the answers of each pod.
+func (r requests) spread(pods []pod) []int {
+	counts := map[netip.Addr]int{}
+	for _, q := range r {
+		counts[q.result.Backend.Addr()]++
+	}
+	return perPod(counts, pods)
+}
+
+func perPod(counts map[netip.Addr]int, pods []pod) []int {
+	var out []int
+	for _, p := range pods {
+		n := 0
+		for _, a := range p.Addrs() {
+			n += counts[a]
+		}
+		out = append(out, n)
+	}
+	return out
+}
+
+// outcomes says how requests ended, for people.
+func (r requests) outcomes() string {
+	seen := map[string]bool{}
+	for _, q := range r {
+		seen[q.result.String()] = true
+	}
+	all := slices.Sorted(maps.Keys(seen))
+	if len(all) == 0 {
+		return "none"
+	}
+	return all[0]
+}
