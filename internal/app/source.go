@@ -1,10 +1,6 @@
 package app
 
 import (
-	"fmt"
-
-	"k8s.io/client-go/kubernetes"
-
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/source/kube"
 	"github.com/sluice-proxy/sluice/internal/source/manifest"
@@ -27,7 +23,7 @@ func openManifests(store *cluster.Store, o Options) *manifest.Source {
 
 func openKube(store *cluster.Store, o Options) (*kube.Source, error) {
 	c := o.Config
-	rest, err := kube.RESTConfig(kube.Connection{
+	client, err := kube.Dial(kube.Connection{
 		Kubeconfig:         c.Client.Kubeconfig,
 		Master:             c.Client.Master,
 		ContentType:        c.Client.ContentType,
@@ -38,10 +34,6 @@ func openKube(store *cluster.Store, o Options) (*kube.Source, error) {
 	})
 	if err != nil {
 		return nil, err
-	}
-	client, err := kubernetes.NewForConfig(rest)
-	if err != nil {
-		return nil, fmt.Errorf("make a client for the API server: %w", err)
 	}
 	return kube.New(store, kube.Options{
 		Client: client, NodeName: c.NodeName, AllowExternalIPs: c.ExternalIPs,

@@ -72,8 +72,10 @@ func newAPIServer(t *testing.T) *apiServer {
 
 func (s *apiServer) client() kubernetes.Interface {
 	s.t.Helper()
-	c, err := kubernetes.NewForConfig(&rest.Config{Host: s.http.URL, QPS: 1000, Burst: 1000,
-		ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
+	c, err := kubernetes.NewForConfig(&rest.Config{
+		Host: s.http.URL, QPS: 1000, Burst: 1000,
+		ContentConfig: rest.ContentConfig{ContentType: "application/json"},
+	})
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -44,6 +45,19 @@ func RESTConfig(c Connection) (*rest.Config, error) {
 	}
 	config.QPS, config.Burst, config.UserAgent = c.QPS, c.Burst, c.UserAgent
 	return config, nil
+}
+
+// Dial makes a client of the API server. It does not speak to it yet.
+func Dial(c Connection) (kubernetes.Interface, error) {
+	config, err := RESTConfig(c)
+	if err != nil {
+		return nil, err
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make a client for the API server: %w", err)
+	}
+	return client, nil
 }
 
 func locate(c Connection) (*rest.Config, error) {

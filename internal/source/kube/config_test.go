@@ -80,3 +80,16 @@ func TestRESTConfigTraits(t *testing.T) {
 		t.Errorf("content types as told: %v, %v", got, err)
 	}
 }
+
+func TestDialSpeaksToNobody(t *testing.T) {
+	client, err := Dial(Connection{Master: "http://192.0.2.1:1"})
+	if err != nil || client == nil {
+		t.Errorf("Dial = %v, %v; want a client", client, err)
+	}
+	if _, err := Dial(Connection{Kubeconfig: filepath.Join(t.TempDir(), "none")}); err == nil {
+		t.Error("Dial takes a kubeconfig that is not there")
+	}
+	if _, err := Dial(Connection{Master: "http://[::1"}); err == nil {
+		t.Error("Dial takes a URL that is none")
+	}
+}

@@ -37,7 +37,7 @@ func endpointSlice(name, svc, ip string) *discoveryv1.EndpointSlice {
 	return &discoveryv1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: svc}},
 		AddressType: discoveryv1.AddressTypeIPv4,
-		Ports:       []discoveryv1.EndpointPort{{Name: ptr.To(""), Port: ptr.To[int32](8080)}},
+		Ports:       []discoveryv1.EndpointPort{{Name: new(""), Port: ptr.To[int32](8080)}},
 		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{ip}}},
 	}
 }
