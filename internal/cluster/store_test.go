@@ -72,11 +72,15 @@ func TestStoreTellsWhatChanged(t *testing.T) {
 		{"ServiceCIDRs, in any order and twice", func(s *Store) {
 			s.SetServiceCIDRs([]netip.Prefix{netip.MustParsePrefix("10.2.0.0/16"), netip.MustParsePrefix("10.0.0.0/16"), netip.MustParsePrefix("10.2.0.0/16")})
 		}, "node=none cidrs=[10.0.0.0/16 10.2.0.0/16] local=[]"},
-		{"local addresses", func(s *Store) { s.SetLocalAddresses(ips("192.168.0.2", "127.0.0.1")) },
-			"node=none cidrs=[10.0.0.0/16 10.2.0.0/16] local=[127.0.0.1 192.168.0.2]"},
+		{
+			"local addresses", func(s *Store) { s.SetLocalAddresses(ips("192.168.0.2", "127.0.0.1")) },
+			"node=none cidrs=[10.0.0.0/16 10.2.0.0/16] local=[127.0.0.1 192.168.0.2]",
+		},
 		{"the same in another order", func(s *Store) { s.SetLocalAddresses(ips("127.0.0.1", "192.168.0.2", "192.168.0.2")) }, ""},
-		{"the Node: every service", func(s *Store) { s.SetNode(&Node{Name: "a"}) },
-			"dns=[10.0.0.2],10.1.0.9 new=none,10.1.0.3 web=[10.0.0.1] node=a cidrs=[10.0.0.0/16 10.2.0.0/16] local=[127.0.0.1 192.168.0.2]"},
+		{
+			"the Node: every service", func(s *Store) { s.SetNode(&Node{Name: "a"}) },
+			"dns=[10.0.0.2],10.1.0.9 new=none,10.1.0.3 web=[10.0.0.1] node=a cidrs=[10.0.0.0/16 10.2.0.0/16] local=[127.0.0.1 192.168.0.2]",
+		},
 		{"an equal Node", func(s *Store) { s.SetNode(&Node{Name: "a"}) }, ""},
 		{"a stand-in while there is a Node", func(s *Store) { s.SetStandIn(&Node{Name: "b"}) }, ""},
 	}

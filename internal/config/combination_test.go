@@ -22,8 +22,10 @@ func TestCombinations(t *testing.T) {
 		{"kubeconfig and master", "", "--kubeconfig=/k --master=m", ""},
 		{"write and cleanup", "", "--write-config-to=/w --cleanup", ""},
 		{"json and vmodule", "", "--logging-format=json --vmodule=a=1", "--vmodule: Forbidden"},
-		{"json and the file's vmodule", header + "logging: {vmodule: [{filePattern: a, verbosity: 1}]}", "--logging-format=json --vmodule=a=1",
-			"KubeProxyConfiguration.logging.vmodule: Forbidden: only the text format can log by source file (config.yaml:3)"},
+		{
+			"json and the file's vmodule", header + "logging: {vmodule: [{filePattern: a, verbosity: 1}]}", "--logging-format=json --vmodule=a=1",
+			"KubeProxyConfiguration.logging.vmodule: Forbidden: only the text format can log by source file (config.yaml:3)",
+		},
 		{"least above the period", "", "--iptables-min-sync-period=31s", "--iptables-min-sync-period: Invalid value: 31s: must be at most nftables.syncPeriod, which is 30s"},
 		{"least equals the period", "", "--iptables-min-sync-period=30s", ""},
 		{"one hour", "", "--iptables-min-sync-period=1h --iptables-sync-period=2h", ""},

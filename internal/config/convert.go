@@ -62,8 +62,10 @@ func (c *check) detector() Detector {
 		d.Prefix = c.device("detectLocal.interfaceNamePrefix", in.DetectLocal.InterfaceNamePrefix, in.DetectLocalMode)
 	case DetectNodeCIDR:
 	default:
-		c.oneOf("detectLocalMode", string(d.Mode), []string{string(DetectClusterCIDR), string(DetectNodeCIDR),
-			string(DetectBridgeInterface), string(DetectInterfaceNamePrefix)})
+		c.oneOf("detectLocalMode", string(d.Mode), []string{
+			string(DetectClusterCIDR), string(DetectNodeCIDR),
+			string(DetectBridgeInterface), string(DetectInterfaceNamePrefix),
+		})
 	}
 	return d
 }

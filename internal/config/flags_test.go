@@ -84,10 +84,14 @@ func settings() []flagCase {
 		{args: "--log-flush-frequency=1s", want: func(c *Config) { c.Logging.FlushFrequency = time.Second }},
 		{args: "--log-text-split-stream", want: func(c *Config) { c.Logging.SplitStream = true }},
 		{args: "--log-text-info-buffer-size=1Ki", want: func(c *Config) { c.Logging.InfoBufferSize = 1024 }},
-		{args: "--healthz-port=9", want: func(c *Config) { c.Healthz = netip.MustParseAddrPort("0.0.0.0:9") },
-			warning: "--healthz-port is deprecated, use --healthz-bind-address"},
-		{args: "--metrics-port=9", want: func(c *Config) { c.Metrics = netip.MustParseAddrPort("127.0.0.1:9") },
-			warning: "--metrics-port is deprecated, use --metrics-bind-address"},
+		{
+			args: "--healthz-port=9", want: func(c *Config) { c.Healthz = netip.MustParseAddrPort("0.0.0.0:9") },
+			warning: "--healthz-port is deprecated, use --healthz-bind-address",
+		},
+		{
+			args: "--metrics-port=9", want: func(c *Config) { c.Metrics = netip.MustParseAddrPort("127.0.0.1:9") },
+			warning: "--metrics-port is deprecated, use --metrics-bind-address",
+		},
 		{args: "--cluster_cidr=10.1.0.0/16", want: func(c *Config) { c.Detector.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")} }},
 	}
 }

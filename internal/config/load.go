@@ -122,7 +122,8 @@ func (c *check) mode(opt Options) {
 
 // addresses sets the node's own address and those of the servers.
 func (c *check) addresses(cfg *Config) {
-	in, ok := c.config, false
+	in := c.config
+	var ok bool
 	if cfg.BindAddress, ok = parseAddr(in.BindAddress); !ok {
 		c.problem("bindAddress", invalid(in.BindAddress, "must be an IP address"))
 	}

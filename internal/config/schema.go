@@ -27,10 +27,10 @@ func fieldNamed(v reflect.Value, name string) (reflect.Value, bool) {
 // fieldNames returns the names JSON has for the fields of struct type t.
 func fieldNames(t reflect.Type) []string {
 	var names []string
-	for i := range t.NumField() {
-		tag, inline := jsonName(t.Field(i))
+	for field := range t.Fields() {
+		tag, inline := jsonName(field)
 		if inline {
-			names = append(names, fieldNames(t.Field(i).Type)...)
+			names = append(names, fieldNames(field.Type)...)
 			continue
 		}
 		names = append(names, tag)

@@ -35,176 +35,302 @@ func on(fields ...string) []string { return fields }
 
 func mostUsed() []flagDef {
 	return []flagDef{
-		{name: "manifests", own: func(o *ownFlags) any { return &o.manifests },
-			usage: "read Services from this file or folder, or from standard input (-), instead of an API server; repeatable"},
-		{name: "kubeconfig", fields: on("clientConnection.kubeconfig"),
-			usage: "file with the credentials for the API server; without it, those of the pod this runs in"},
-		{name: "config", own: func(o *ownFlags) any { return &o.config },
-			usage: "KubeProxyConfiguration v1alpha1 file; flags given as well win over it"},
-		{name: "proxy-mode", fields: on("mode"),
-			usage: "data plane: nftables (the default)"},
-		{name: "cluster-cidr", fields: on("clusterCIDR"),
-			usage: "pod address ranges of the cluster, separated by commas, to tell pods from other clients"},
-		{name: "nodeport-addresses", initial: "primary", fields: on("nodePortAddresses"),
-			usage: "addresses that serve NodePorts: CIDRs, primary, localhost, all; separated by commas"},
-		{name: "hostname-override", fields: on("hostnameOverride"),
-			usage: "name of this node; without it, the hostname"},
-		{name: "v", short: "v", initial: "0", fields: on("logging.verbosity"),
-			usage: "log more: 0 is least"},
+		{
+			name: "manifests", own: func(o *ownFlags) any { return &o.manifests },
+			usage: "read Services from this file or folder, or from standard input (-), instead of an API server; repeatable",
+		},
+		{
+			name: "kubeconfig", fields: on("clientConnection.kubeconfig"),
+			usage: "file with the credentials for the API server; without it, those of the pod this runs in",
+		},
+		{
+			name: "config", own: func(o *ownFlags) any { return &o.config },
+			usage: "KubeProxyConfiguration v1alpha1 file; flags given as well win over it",
+		},
+		{
+			name: "proxy-mode", fields: on("mode"),
+			usage: "data plane: nftables (the default)",
+		},
+		{
+			name: "cluster-cidr", fields: on("clusterCIDR"),
+			usage: "pod address ranges of the cluster, separated by commas, to tell pods from other clients",
+		},
+		{
+			name: "nodeport-addresses", initial: "primary", fields: on("nodePortAddresses"),
+			usage: "addresses that serve NodePorts: CIDRs, primary, localhost, all; separated by commas",
+		},
+		{
+			name: "hostname-override", fields: on("hostnameOverride"),
+			usage: "name of this node; without it, the hostname",
+		},
+		{
+			name: "v", short: "v", initial: "0", fields: on("logging.verbosity"),
+			usage: "log more: 0 is least",
+		},
 	}
 }
 
 func traffic() []flagDef {
 	return []flagDef{
-		{name: "detect-local-mode", initial: "ClusterCIDR", fields: on("detectLocalMode"),
-			usage: "how to tell pods of this node: ClusterCIDR, NodeCIDR, BridgeInterface, InterfaceNamePrefix"},
-		{name: "pod-bridge-interface", fields: on("detectLocal.bridgeInterface"),
-			usage: "for BridgeInterface: what arrives on this interface is from a pod"},
-		{name: "pod-interface-name-prefix", fields: on("detectLocal.interfaceNamePrefix"),
-			usage: "for InterfaceNamePrefix: what arrives on an interface whose name begins so is from a pod"},
-		{name: "masquerade-all", initial: "false", fields: on("iptables.masqueradeAll", "nftables.masqueradeAll"),
-			usage: "source NAT for everything sent to cluster addresses"},
-		{name: "bind-address", initial: "0.0.0.0", fields: on("bindAddress"),
-			usage: "if not 0.0.0.0 or ::, the primary address of this node; nothing listens on it"},
-		{name: "feature-gates", fields: on("featureGates"),
-			usage: "feature gates of Kubernetes; AllowServiceExternalIPs=false leaves externalIPs out"},
+		{
+			name: "detect-local-mode", initial: "ClusterCIDR", fields: on("detectLocalMode"),
+			usage: "how to tell pods of this node: ClusterCIDR, NodeCIDR, BridgeInterface, InterfaceNamePrefix",
+		},
+		{
+			name: "pod-bridge-interface", fields: on("detectLocal.bridgeInterface"),
+			usage: "for BridgeInterface: what arrives on this interface is from a pod",
+		},
+		{
+			name: "pod-interface-name-prefix", fields: on("detectLocal.interfaceNamePrefix"),
+			usage: "for InterfaceNamePrefix: what arrives on an interface whose name begins so is from a pod",
+		},
+		{
+			name: "masquerade-all", initial: "false", fields: on("iptables.masqueradeAll", "nftables.masqueradeAll"),
+			usage: "source NAT for everything sent to cluster addresses",
+		},
+		{
+			name: "bind-address", initial: "0.0.0.0", fields: on("bindAddress"),
+			usage: "if not 0.0.0.0 or ::, the primary address of this node; nothing listens on it",
+		},
+		{
+			name: "feature-gates", fields: on("featureGates"),
+			usage: "feature gates of Kubernetes; AllowServiceExternalIPs=false leaves externalIPs out",
+		},
 	}
 }
 
 func servers() []flagDef {
 	return []flagDef{
-		{name: "healthz-bind-address", initial: "0.0.0.0:10256", fields: on("healthzBindAddress"),
-			usage: "IP or IP:port of the health server; 0 or empty: none"},
-		{name: "metrics-bind-address", initial: "127.0.0.1:10249", fields: on("metricsBindAddress"),
-			usage: "IP or IP:port of the metrics server; 0 or empty: none"},
-		{name: "bind-address-hard-fail", initial: "false", fields: on("bindAddressHardFail"),
-			usage: "exit if the health or metrics server cannot listen"},
-		{name: "profiling", initial: "false", fields: on("enableProfiling"),
-			usage: "serve pprof on the metrics server"},
+		{
+			name: "healthz-bind-address", initial: "0.0.0.0:10256", fields: on("healthzBindAddress"),
+			usage: "IP or IP:port of the health server; 0 or empty: none",
+		},
+		{
+			name: "metrics-bind-address", initial: "127.0.0.1:10249", fields: on("metricsBindAddress"),
+			usage: "IP or IP:port of the metrics server; 0 or empty: none",
+		},
+		{
+			name: "bind-address-hard-fail", initial: "false", fields: on("bindAddressHardFail"),
+			usage: "exit if the health or metrics server cannot listen",
+		},
+		{
+			name: "profiling", initial: "false", fields: on("enableProfiling"),
+			usage: "serve pprof on the metrics server",
+		},
 	}
 }
 
 func runOnce() []flagDef {
 	return []flagDef{
-		{name: "version", initial: "false", own: func(o *ownFlags) any { return &o.version },
-			usage: "print the version (raw: all that is known); vX.Y.Z: report this version instead"},
-		{name: "write-config-to", own: func(o *ownFlags) any { return &o.writeTo },
-			usage: "write the configuration in force, defaults and flags included, to this file"},
-		{name: "cleanup", initial: "false", own: func(o *ownFlags) any { return &o.cleanup },
-			usage: "remove everything a proxy left in the kernel"},
-		{name: "init-only", initial: "false", own: func(o *ownFlags) any { return &o.initOnly },
-			usage: "do what needs more privileges than running does"},
+		{
+			name: "version", initial: "false", own: func(o *ownFlags) any { return &o.version },
+			usage: "print the version (raw: all that is known); vX.Y.Z: report this version instead",
+		},
+		{
+			name: "write-config-to", own: func(o *ownFlags) any { return &o.writeTo },
+			usage: "write the configuration in force, defaults and flags included, to this file",
+		},
+		{
+			name: "cleanup", initial: "false", own: func(o *ownFlags) any { return &o.cleanup },
+			usage: "remove everything a proxy left in the kernel",
+		},
+		{
+			name: "init-only", initial: "false", own: func(o *ownFlags) any { return &o.initOnly },
+			usage: "do what needs more privileges than running does",
+		},
 	}
 }
 
 func kernel() []flagDef {
 	return []flagDef{
-		{name: "oom-score-adj", initial: "-999", fields: on("oomScoreAdj"),
-			usage: "how readily the kernel kills this process, -1000 to 1000"},
-		{name: "conntrack-max-per-core", initial: "32768", fields: on("conntrack.maxPerCore"),
-			usage: "tracked connections per CPU; 0: leave the limit as it is"},
-		{name: "conntrack-min", initial: "131072", fields: on("conntrack.min"),
-			usage: "tracked connections at least"},
-		{name: "conntrack-tcp-timeout-established", initial: "24h0m0s", fields: on("conntrack.tcpEstablishedTimeout"),
-			usage: "forget idle TCP connections after this; 0: leave as it is"},
-		{name: "conntrack-tcp-timeout-close-wait", initial: "1h0m0s", fields: on("conntrack.tcpCloseWaitTimeout"),
-			usage: "forget TCP connections in CLOSE_WAIT after this; 0: leave as it is"},
-		{name: "conntrack-tcp-be-liberal", initial: "false", fields: on("conntrack.tcpBeLiberal"),
-			usage: "do not take TCP packets outside the window for invalid"},
-		{name: "conntrack-udp-timeout", initial: "0s", fields: on("conntrack.udpTimeout"),
-			usage: "forget unanswered UDP flows after this; 0: leave as it is"},
-		{name: "conntrack-udp-timeout-stream", initial: "0s", fields: on("conntrack.udpStreamTimeout"),
-			usage: "forget answered UDP flows after this; 0: leave as it is"},
+		{
+			name: "oom-score-adj", initial: "-999", fields: on("oomScoreAdj"),
+			usage: "how readily the kernel kills this process, -1000 to 1000",
+		},
+		{
+			name: "conntrack-max-per-core", initial: "32768", fields: on("conntrack.maxPerCore"),
+			usage: "tracked connections per CPU; 0: leave the limit as it is",
+		},
+		{
+			name: "conntrack-min", initial: "131072", fields: on("conntrack.min"),
+			usage: "tracked connections at least",
+		},
+		{
+			name: "conntrack-tcp-timeout-established", initial: "24h0m0s", fields: on("conntrack.tcpEstablishedTimeout"),
+			usage: "forget idle TCP connections after this; 0: leave as it is",
+		},
+		{
+			name: "conntrack-tcp-timeout-close-wait", initial: "1h0m0s", fields: on("conntrack.tcpCloseWaitTimeout"),
+			usage: "forget TCP connections in CLOSE_WAIT after this; 0: leave as it is",
+		},
+		{
+			name: "conntrack-tcp-be-liberal", initial: "false", fields: on("conntrack.tcpBeLiberal"),
+			usage: "do not take TCP packets outside the window for invalid",
+		},
+		{
+			name: "conntrack-udp-timeout", initial: "0s", fields: on("conntrack.udpTimeout"),
+			usage: "forget unanswered UDP flows after this; 0: leave as it is",
+		},
+		{
+			name: "conntrack-udp-timeout-stream", initial: "0s", fields: on("conntrack.udpStreamTimeout"),
+			usage: "forget answered UDP flows after this; 0: leave as it is",
+		},
 	}
 }
 
 func client() []flagDef {
 	return []flagDef{
-		{name: "master", own: func(o *ownFlags) any { return &o.master },
-			usage: "URL of the API server, overrides the one in the kubeconfig"},
-		{name: "kube-api-content-type", initial: protobuf, fields: on("clientConnection.contentType"),
-			usage: "content type of requests"},
-		{name: "kube-api-qps", initial: "5", fields: on("clientConnection.qps"),
-			usage: "requests per second; negative: no limit"},
-		{name: "kube-api-burst", initial: "10", fields: on("clientConnection.burst"),
-			usage: "requests at once"},
-		{name: "config-sync-period", initial: "15m0s", fields: on("configSyncPeriod"),
-			usage: "time between two full looks at what the API server said"},
-		{name: "iptables-sync-period", initial: "30s", fields: on("iptables.syncPeriod", "nftables.syncPeriod"),
-			usage: "time between two full looks at the kernel, in every mode but ipvs"},
-		{name: "iptables-min-sync-period", initial: "0s", fields: on("iptables.minSyncPeriod", "nftables.minSyncPeriod"),
-			usage: "least time between two changes of the kernel, in every mode but ipvs; 0: at once"},
+		{
+			name: "master", own: func(o *ownFlags) any { return &o.master },
+			usage: "URL of the API server, overrides the one in the kubeconfig",
+		},
+		{
+			name: "kube-api-content-type", initial: protobuf, fields: on("clientConnection.contentType"),
+			usage: "content type of requests",
+		},
+		{
+			name: "kube-api-qps", initial: "5", fields: on("clientConnection.qps"),
+			usage: "requests per second; negative: no limit",
+		},
+		{
+			name: "kube-api-burst", initial: "10", fields: on("clientConnection.burst"),
+			usage: "requests at once",
+		},
+		{
+			name: "config-sync-period", initial: "15m0s", fields: on("configSyncPeriod"),
+			usage: "time between two full looks at what the API server said",
+		},
+		{
+			name: "iptables-sync-period", initial: "30s", fields: on("iptables.syncPeriod", "nftables.syncPeriod"),
+			usage: "time between two full looks at the kernel, in every mode but ipvs",
+		},
+		{
+			name: "iptables-min-sync-period", initial: "0s", fields: on("iptables.minSyncPeriod", "nftables.minSyncPeriod"),
+			usage: "least time between two changes of the kernel, in every mode but ipvs; 0: at once",
+		},
 	}
 }
 
 func logging() []flagDef {
 	return []flagDef{
-		{name: "logging-format", initial: "text", fields: on("logging.format"),
-			usage: "text or json"},
-		{name: "vmodule", fields: on("logging.vmodule"),
-			usage: "verbosity by source file (text format only), added to the file's"},
-		{name: "log-flush-frequency", initial: "5s", fields: on("logging.flushFrequency"),
-			usage: "longest time a log line is held back"},
-		{name: "log-text-split-stream", initial: "false", fields: on("logging.options.text.splitStream"),
-			usage: "text format: errors to standard error, the rest to standard output"},
-		{name: "log-text-info-buffer-size", initial: "0", fields: on("logging.options.text.infoBufferSize"),
-			usage: "text format with split streams: buffer of standard output"},
-		{name: "log-json-split-stream", initial: "false", fields: on("logging.options.json.splitStream"),
-			usage: "json format: errors to standard error, the rest to standard output"},
-		{name: "log-json-info-buffer-size", initial: "0", fields: on("logging.options.json.infoBufferSize"),
-			usage: "json format with split streams: buffer of standard output"},
+		{
+			name: "logging-format", initial: "text", fields: on("logging.format"),
+			usage: "text or json",
+		},
+		{
+			name: "vmodule", fields: on("logging.vmodule"),
+			usage: "verbosity by source file (text format only), added to the file's",
+		},
+		{
+			name: "log-flush-frequency", initial: "5s", fields: on("logging.flushFrequency"),
+			usage: "longest time a log line is held back",
+		},
+		{
+			name: "log-text-split-stream", initial: "false", fields: on("logging.options.text.splitStream"),
+			usage: "text format: errors to standard error, the rest to standard output",
+		},
+		{
+			name: "log-text-info-buffer-size", initial: "0", fields: on("logging.options.text.infoBufferSize"),
+			usage: "text format with split streams: buffer of standard output",
+		},
+		{
+			name: "log-json-split-stream", initial: "false", fields: on("logging.options.json.splitStream"),
+			usage: "json format: errors to standard error, the rest to standard output",
+		},
+		{
+			name: "log-json-info-buffer-size", initial: "0", fields: on("logging.options.json.infoBufferSize"),
+			usage: "json format with split streams: buffer of standard output",
+		},
 	}
 }
 
 func otherModes() []flagDef {
 	return []flagDef{
-		{name: "iptables-masquerade-bit", initial: "14", fields: on("iptables.masqueradeBit"),
-			usage: "bit of the packet mark that asks for source NAT, 0 to 31"},
-		{name: "iptables-localhost-nodeports", initial: "true", fields: on("iptables.localhostNodePorts"),
-			usage: "serve NodePorts on 127.0.0.1"},
-		{name: "ipvs-sync-period", initial: "30s", fields: on("ipvs.syncPeriod"),
-			usage: "time between two full looks at the kernel"},
-		{name: "ipvs-min-sync-period", initial: "0s", fields: on("ipvs.minSyncPeriod"),
-			usage: "least time between two changes of the kernel; 0: at once"},
-		{name: "ipvs-scheduler", fields: on("ipvs.scheduler"),
-			usage: "how to choose an endpoint; empty: rr"},
-		{name: "ipvs-exclude-cidrs", fields: on("ipvs.excludeCIDRs"),
-			usage: "virtual servers in these ranges are left alone; separated by commas"},
-		{name: "ipvs-strict-arp", initial: "false", fields: on("ipvs.strictARP"),
-			usage: "answer ARP only on the interface that has the address"},
-		{name: "ipvs-tcp-timeout", initial: "0s", fields: on("ipvs.tcpTimeout"),
-			usage: "forget idle TCP connections after this; 0: leave as it is"},
-		{name: "ipvs-tcpfin-timeout", initial: "0s", fields: on("ipvs.tcpFinTimeout"),
-			usage: "forget TCP connections after FIN after this; 0: leave as it is"},
-		{name: "ipvs-udp-timeout", initial: "0s", fields: on("ipvs.udpTimeout"),
-			usage: "forget UDP flows after this; 0: leave as it is"},
+		{
+			name: "iptables-masquerade-bit", initial: "14", fields: on("iptables.masqueradeBit"),
+			usage: "bit of the packet mark that asks for source NAT, 0 to 31",
+		},
+		{
+			name: "iptables-localhost-nodeports", initial: "true", fields: on("iptables.localhostNodePorts"),
+			usage: "serve NodePorts on 127.0.0.1",
+		},
+		{
+			name: "ipvs-sync-period", initial: "30s", fields: on("ipvs.syncPeriod"),
+			usage: "time between two full looks at the kernel",
+		},
+		{
+			name: "ipvs-min-sync-period", initial: "0s", fields: on("ipvs.minSyncPeriod"),
+			usage: "least time between two changes of the kernel; 0: at once",
+		},
+		{
+			name: "ipvs-scheduler", fields: on("ipvs.scheduler"),
+			usage: "how to choose an endpoint; empty: rr",
+		},
+		{
+			name: "ipvs-exclude-cidrs", fields: on("ipvs.excludeCIDRs"),
+			usage: "virtual servers in these ranges are left alone; separated by commas",
+		},
+		{
+			name: "ipvs-strict-arp", initial: "false", fields: on("ipvs.strictARP"),
+			usage: "answer ARP only on the interface that has the address",
+		},
+		{
+			name: "ipvs-tcp-timeout", initial: "0s", fields: on("ipvs.tcpTimeout"),
+			usage: "forget idle TCP connections after this; 0: leave as it is",
+		},
+		{
+			name: "ipvs-tcpfin-timeout", initial: "0s", fields: on("ipvs.tcpFinTimeout"),
+			usage: "forget TCP connections after FIN after this; 0: leave as it is",
+		},
+		{
+			name: "ipvs-udp-timeout", initial: "0s", fields: on("ipvs.udpTimeout"),
+			usage: "forget UDP flows after this; 0: leave as it is",
+		},
 	}
 }
 
 func windows() []flagDef {
 	return []flagDef{
-		{name: "windows-service", initial: "false", fields: on("windowsRunAsService"),
-			usage: "run as a service"},
-		{name: "source-vip", fields: on("winkernel.sourceVip"),
-			usage: "source address for NAT"},
-		{name: "network-name", fields: on("winkernel.networkName"),
-			usage: "network to work on"},
-		{name: "enable-dsr", initial: "false", fields: on("winkernel.enableDSR"),
-			usage: "direct server return"},
-		{name: "root-hnsendpoint-name", initial: "cbr0", fields: on("winkernel.rootHnsEndpointName"),
-			usage: "endpoint of the node in an l2bridge network"},
-		{name: "forward-healthcheck-vip", initial: "false", fields: on("winkernel.forwardHealthCheckVip"),
-			usage: "forward health checks of a virtual address"},
+		{
+			name: "windows-service", initial: "false", fields: on("windowsRunAsService"),
+			usage: "run as a service",
+		},
+		{
+			name: "source-vip", fields: on("winkernel.sourceVip"),
+			usage: "source address for NAT",
+		},
+		{
+			name: "network-name", fields: on("winkernel.networkName"),
+			usage: "network to work on",
+		},
+		{
+			name: "enable-dsr", initial: "false", fields: on("winkernel.enableDSR"),
+			usage: "direct server return",
+		},
+		{
+			name: "root-hnsendpoint-name", initial: "cbr0", fields: on("winkernel.rootHnsEndpointName"),
+			usage: "endpoint of the node in an l2bridge network",
+		},
+		{
+			name: "forward-healthcheck-vip", initial: "false", fields: on("winkernel.forwardHealthCheckVip"),
+			usage: "forward health checks of a virtual address",
+		},
 	}
 }
 
 func deprecated() []flagDef {
 	return []flagDef{
-		{name: "healthz-port", initial: "10256", own: func(o *ownFlags) any { return &o.healthzPort },
-			usage: "use --healthz-bind-address; port of the health server if that says none; 0: none"},
-		{name: "metrics-port", initial: "10249", own: func(o *ownFlags) any { return &o.metricsPort },
-			usage: "use --metrics-bind-address; port of the metrics server if that says none; 0: none"},
-		{name: "show-hidden-metrics-for-version", fields: on("showHiddenMetricsForVersion"),
-			usage: "no effect: no metrics are hidden"},
+		{
+			name: "healthz-port", initial: "10256", own: func(o *ownFlags) any { return &o.healthzPort },
+			usage: "use --healthz-bind-address; port of the health server if that says none; 0: none",
+		},
+		{
+			name: "metrics-port", initial: "10249", own: func(o *ownFlags) any { return &o.metricsPort },
+			usage: "use --metrics-bind-address; port of the metrics server if that says none; 0: none",
+		},
+		{
+			name: "show-hidden-metrics-for-version", fields: on("showHiddenMetricsForVersion"),
+			usage: "no effect: no metrics are hidden",
+		},
 	}
 }

@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"regexp"
 	"strconv"
@@ -174,9 +175,7 @@ func setGates(m *map[string]bool, text string) error {
 	if *m == nil {
 		*m = map[string]bool{}
 	}
-	for name, on := range got {
-		(*m)[name] = on
-	}
+	maps.Copy(*m, got)
 	return nil
 }
 

@@ -112,7 +112,7 @@ func TestDuplicates(t *testing.T) {
 			list := endpoints(t, tt.entries)
 			key := backendKey{protocol: cluster.TCP, family: IPv4}
 			var first *cluster.Hints
-			for turn := range len(list) {
+			for turn := range list {
 				all, n := gather(nil, []*cluster.Slice{sliceOf(web(), "x", list)}, key)
 				if n != 1 || len(all) != len(list) {
 					t.Fatalf("%d candidates of %d", n, len(all))

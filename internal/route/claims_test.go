@@ -68,26 +68,56 @@ func TestClaims(t *testing.T) {
 		list []*cluster.Service
 		want string // who has a front of the kind
 	}{
-		{"S-249 the older has the external IP", ExternalIP,
-			[]*cluster.Service{claimant("a", 2, clusterIP("172.30.0.1"), x), claimant("b", 1, clusterIP("172.30.0.2"), x)}, "b/IPv4"},
-		{"of the same age the first by name", ExternalIP,
-			[]*cluster.Service{claimant("b", 1, clusterIP("172.30.0.1"), x), claimant("a", 1, clusterIP("172.30.0.2"), x)}, "a/IPv4"},
-		{"another port is no conflict", ExternalIP,
-			[]*cluster.Service{claimant("a", 1, clusterIP("172.30.0.1"), x), claimant("b", 1, clusterIP("172.30.0.2"), x, func(s *cluster.Service) { s.Ports[0].Port = 81 })}, "a/IPv4 b/IPv4"},
-		{"S-72 another protocol is no conflict", NodePort,
-			[]*cluster.Service{claimant("a", 1, clusterIP("172.30.0.1"), np), claimant("b", 1, clusterIP("172.30.0.2"), np, func(s *cluster.Service) { s.Ports[0].Protocol = cluster.UDP })}, "a/IPv4 b/IPv4"},
-		{"a NodePort belongs to one Service", NodePort,
-			[]*cluster.Service{claimant("a", 2, clusterIP("172.30.0.1"), np), claimant("b", 1, clusterIP("172.30.0.2"), np)}, "b/IPv4"},
-		{"in each family", NodePort,
-			[]*cluster.Service{claimant("a", 1, clusterIP("172.30.0.1"), np), claimant("b", 2, clusterIP("172.30.0.2 fd00::2"), np)}, "a/IPv4 b/IPv6"},
-		{"an external IP against a ClusterIP", ExternalIP,
-			[]*cluster.Service{claimant("a", 1, clusterIP("172.30.0.1")), claimant("b", 2, clusterIP("172.30.0.2"), externalIP("172.30.0.1"))}, ""},
-		{"an older one's external IP takes no ClusterIP", ExternalIP,
-			[]*cluster.Service{claimant("a", 2, clusterIP("172.30.0.1")), claimant("b", 1, clusterIP("172.30.0.2"), externalIP("172.30.0.1"))}, ""},
-		{"a ClusterIP in two Services", ClusterIP,
-			[]*cluster.Service{claimant("a", 2, clusterIP("172.30.0.1")), claimant("b", 1, clusterIP("172.30.0.1"))}, "b/IPv4"},
-		{"the ignored ask for nothing", ExternalIP,
-			[]*cluster.Service{claimant("a", 1, clusterIP("172.30.0.1"), x, func(s *cluster.Service) { s.Ignored = "headless" }), claimant("b", 2, clusterIP("172.30.0.2"), x)}, "b/IPv4"},
+		{
+			"S-249 the older has the external IP", ExternalIP,
+			[]*cluster.Service{claimant("a", 2, clusterIP("172.30.0.1"), x), claimant("b", 1, clusterIP("172.30.0.2"), x)},
+			"b/IPv4",
+		},
+		{
+			"of the same age the first by name", ExternalIP,
+			[]*cluster.Service{claimant("b", 1, clusterIP("172.30.0.1"), x), claimant("a", 1, clusterIP("172.30.0.2"), x)},
+			"a/IPv4",
+		},
+		{
+			"another port is no conflict", ExternalIP,
+			[]*cluster.Service{claimant("a", 1, clusterIP("172.30.0.1"), x), claimant("b", 1, clusterIP("172.30.0.2"), x, func(s *cluster.Service) { s.Ports[0].Port = 81 })},
+			"a/IPv4 b/IPv4",
+		},
+		{
+			"S-72 another protocol is no conflict", NodePort,
+			[]*cluster.Service{claimant("a", 1, clusterIP("172.30.0.1"), np), claimant("b", 1, clusterIP("172.30.0.2"), np, func(s *cluster.Service) { s.Ports[0].Protocol = cluster.UDP })},
+			"a/IPv4 b/IPv4",
+		},
+		{
+			"a NodePort belongs to one Service", NodePort,
+			[]*cluster.Service{claimant("a", 2, clusterIP("172.30.0.1"), np), claimant("b", 1, clusterIP("172.30.0.2"), np)},
+			"b/IPv4",
+		},
+		{
+			"in each family", NodePort,
+			[]*cluster.Service{claimant("a", 1, clusterIP("172.30.0.1"), np), claimant("b", 2, clusterIP("172.30.0.2 fd00::2"), np)},
+			"a/IPv4 b/IPv6",
+		},
+		{
+			"an external IP against a ClusterIP", ExternalIP,
+			[]*cluster.Service{claimant("a", 1, clusterIP("172.30.0.1")), claimant("b", 2, clusterIP("172.30.0.2"), externalIP("172.30.0.1"))},
+			"",
+		},
+		{
+			"an older one's external IP takes no ClusterIP", ExternalIP,
+			[]*cluster.Service{claimant("a", 2, clusterIP("172.30.0.1")), claimant("b", 1, clusterIP("172.30.0.2"), externalIP("172.30.0.1"))},
+			"",
+		},
+		{
+			"a ClusterIP in two Services", ClusterIP,
+			[]*cluster.Service{claimant("a", 2, clusterIP("172.30.0.1")), claimant("b", 1, clusterIP("172.30.0.1"))},
+			"b/IPv4",
+		},
+		{
+			"the ignored ask for nothing", ExternalIP,
+			[]*cluster.Service{claimant("a", 1, clusterIP("172.30.0.1"), x, func(s *cluster.Service) { s.Ignored = "headless" }), claimant("b", 2, clusterIP("172.30.0.2"), x)},
+			"b/IPv4",
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -168,8 +168,8 @@ func same(w Way) ways { return ways{w, w, w} }
 
 // supply is what a Port has to offer.
 type supply struct {
-	cluster, local int  // backends in the pools
-	any            bool // some endpoint somewhere takes traffic
+	local int  // backends in the local pool
+	any   bool // some endpoint somewhere takes traffic
 }
 
 // internalWays decide for ClusterIPs. Clients that are not pods get our address

@@ -16,7 +16,7 @@ func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
 
 func ips(s string) []netip.Addr {
 	var list []netip.Addr
-	for _, f := range strings.Fields(s) {
+	for f := range strings.FieldsSeq(s) {
 		list = append(list, ip(f))
 	}
 	return list
@@ -24,7 +24,7 @@ func ips(s string) []netip.Addr {
 
 func cidrs(s string) []netip.Prefix {
 	var list []netip.Prefix
-	for _, f := range strings.Fields(s) {
+	for f := range strings.FieldsSeq(s) {
 		list = append(list, netip.MustParsePrefix(f))
 	}
 	return list

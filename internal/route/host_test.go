@@ -31,10 +31,18 @@ func TestNodePortAddresses(t *testing.T) {
 		{"S-67 localhost and primary", NodePortOptions{Primary: true, Localhost: true}, cluster.Facts{}, "[127.0.0.1 192.168.0.2 2001:db8::1]"},
 		{"S-65 localhost is IPv4 only", NodePortOptions{Localhost: true, CIDRs: cidrs("::1/128")}, cluster.Facts{}, "[127.0.0.1]"},
 		{"localhost beside all", NodePortOptions{Localhost: true, All: true}, cluster.Facts{}, "all4 all6 [127.0.0.1]"},
-		{"L-19 no node yet: none", NodePortOptions{Primary: true}, cluster.Facts{Node: &cluster.Node{}},
-			"[] primary in nodePortAddresses stands for none;"},
-		{"L-19 no address of a family: none of it", NodePortOptions{Primary: true}, cluster.Facts{Node: &cluster.Node{Addresses: ips("192.168.0.2")}},
-			"[192.168.0.2]"},
+		{
+			"L-19 no node yet: none",
+			NodePortOptions{Primary: true},
+			cluster.Facts{Node: &cluster.Node{}},
+			"[] primary in nodePortAddresses stands for none;",
+		},
+		{
+			"L-19 no address of a family: none of it",
+			NodePortOptions{Primary: true},
+			cluster.Facts{Node: &cluster.Node{Addresses: ips("192.168.0.2")}},
+			"[192.168.0.2]",
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -88,10 +96,18 @@ func TestDetector(t *testing.T) {
 		want     Detector
 	}{
 		{"none", DetectorOptions{}, nil, Detector{}},
-		{"cluster CIDRs, all of them (L-30)", DetectorOptions{Kind: DetectClusterCIDR, CIDRs: cidrs("fd00::/16 10.64.0.0/10 10.0.0.0/16")}, nil,
-			Detector{PodCIDRs: cidrs("10.0.0.0/16 10.64.0.0/10 fd00::/16")}},
-		{"cluster CIDRs of a family in use", DetectorOptions{Kind: DetectClusterCIDR, CIDRs: cidrs("10.0.0.0/8 fd00::/16")}, []Family{IPv4},
-			Detector{PodCIDRs: cidrs("10.0.0.0/8")}},
+		{
+			"cluster CIDRs, all of them (L-30)",
+			DetectorOptions{Kind: DetectClusterCIDR, CIDRs: cidrs("fd00::/16 10.64.0.0/10 10.0.0.0/16")},
+			nil,
+			Detector{PodCIDRs: cidrs("10.0.0.0/16 10.64.0.0/10 fd00::/16")},
+		},
+		{
+			"cluster CIDRs of a family in use",
+			DetectorOptions{Kind: DetectClusterCIDR, CIDRs: cidrs("10.0.0.0/8 fd00::/16")},
+			[]Family{IPv4},
+			Detector{PodCIDRs: cidrs("10.0.0.0/8")},
+		},
 		{"S-55 node CIDRs", DetectorOptions{Kind: DetectNodeCIDR}, nil, Detector{PodCIDRs: cidrs("10.180.0.0/24 fd00:10:180::/64")}},
 		{"S-53 bridge", DetectorOptions{Kind: DetectBridge, Interface: "cbr0"}, nil, Detector{Interface: "cbr0"}},
 		{"S-54 prefix", DetectorOptions{Kind: DetectInterfacePrefix, Interface: "veth"}, nil, Detector{Prefix: "veth"}},

@@ -26,13 +26,13 @@ func service(t testing.TB, text string) *route.Service {
 	s := &route.Service{Name: cluster.Name{Namespace: "default", Name: name}}
 	for _, family := range []route.Family{route.IPv4, route.IPv6} {
 		p := route.Port{Protocol: cluster.UDP, Family: family}
-		for _, f := range strings.Fields(fronts) {
+		for f := range strings.FieldsSeq(fronts) {
 			front, of := readFront(f)
 			if of == family || of == 0 {
 				p.Fronts = append(p.Fronts, front)
 			}
 		}
-		for _, b := range strings.Fields(backends) {
+		for b := range strings.FieldsSeq(backends) {
 			if a := netip.MustParseAddrPort(b); route.FamilyOf(a.Addr()) == family {
 				p.Serving = append(p.Serving, a)
 			}

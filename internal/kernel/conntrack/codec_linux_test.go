@@ -107,7 +107,7 @@ func FuzzDecode(f *testing.F) {
 		f.Add(b[:len(b)-3])
 	}
 	f.Add([]byte{})
-	f.Fuzz(func(t *testing.T, b []byte) {
+	f.Fuzz(func(_ *testing.T, b []byte) {
 		if e, err := decode(b); err == nil {
 			_ = e.String()
 		}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 )
 
 // Protocols by their IANA number, as Filter and Entry carry them.
@@ -87,19 +88,20 @@ type Filter struct {
 
 // String returns the filter for messages.
 func (f Filter) String() string {
-	s := fmt.Sprintf("IPv%d protocol %d", f.Family, f.Protocol)
+	var s strings.Builder
+	fmt.Fprintf(&s, "IPv%d protocol %d", f.Family, f.Protocol)
 	for _, side := range []struct {
 		name string
 		end  netip.AddrPort
 	}{{"to", f.OrigDst}, {"answered by", f.ReplySrc}} {
 		switch {
 		case side.end.Addr().IsValid():
-			s += fmt.Sprintf(" %s %s", side.name, side.end)
+			fmt.Fprintf(&s, " %s %s", side.name, side.end)
 		case side.end.Port() != 0:
-			s += fmt.Sprintf(" %s port %d", side.name, side.end.Port())
+			fmt.Fprintf(&s, " %s port %d", side.name, side.end.Port())
 		}
 	}
-	return s
+	return s.String()
 }
 
 // Match reports whether the filter lets the entry through.

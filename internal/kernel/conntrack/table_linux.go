@@ -13,7 +13,7 @@ import (
 // Message types of the conntrack subsystem of nfnetlink.
 const (
 	subsystem = 1 << 8
-	msgNew    = subsystem | 0
+	msgNew    = subsystem // number 0
 	msgGet    = subsystem | 1
 	msgDelete = subsystem | 2
 )

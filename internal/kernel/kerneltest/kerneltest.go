@@ -34,8 +34,7 @@ func Main(m *testing.M) int {
 		Pdeathsig:   syscall.SIGKILL,
 	}
 	err := cmd.Run()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		return exit.ExitCode()
 	}
 	if err != nil {

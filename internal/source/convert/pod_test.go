@@ -45,29 +45,42 @@ func TestPodsOfAService(t *testing.T) {
 		pods []*corev1.Pod
 		want []group
 	}{
-		{"named port, sorted by name", named,
+		{
+			"named port, sorted by name", named,
 			[]*corev1.Pod{pod("b", "10.0.0.2", asIs), pod("a", "10.0.0.1", asIs)},
-			[]group{{http, []cluster.Endpoint{ready("10.0.0.1"), ready("10.0.0.2")}}}},
-		{"no targetPort means the port", func(*corev1.Service) {},
+			[]group{{http, []cluster.Endpoint{ready("10.0.0.1"), ready("10.0.0.2")}}},
+		},
+		{
+			"no targetPort means the port", func(*corev1.Service) {},
 			[]*corev1.Pod{pod("a", "10.0.0.1", asIs)},
-			[]group{{[]cluster.SlicePort{{Name: "http", Protocol: cluster.TCP, Port: 80}}, []cluster.Endpoint{ready("10.0.0.1")}}}},
-		{"named port of different numbers", named,
+			[]group{{[]cluster.SlicePort{{Name: "http", Protocol: cluster.TCP, Port: 80}}, []cluster.Endpoint{ready("10.0.0.1")}}},
+		},
+		{
+			"named port of different numbers", named,
 			[]*corev1.Pod{pod("a", "10.0.0.1", asIs), pod("b", "10.0.0.2", func(p *corev1.Pod) { p.Spec.Containers[0].Ports[0].ContainerPort = 9090 })},
 			[]group{
 				{http, []cluster.Endpoint{ready("10.0.0.1")}},
 				{[]cluster.SlicePort{{Name: "http", Protocol: cluster.TCP, Port: 9090}}, []cluster.Endpoint{ready("10.0.0.2")}},
-			}},
-		{"a pod without the port called", func(s *corev1.Service) { s.Spec.Ports[0].TargetPort = intstr.FromString("dns") },
+			},
+		},
+		{
+			"a pod without the port called", func(s *corev1.Service) { s.Spec.Ports[0].TargetPort = intstr.FromString("dns") },
 			[]*corev1.Pod{pod("a", "10.0.0.1", asIs)}, // dns is UDP there
-			[]group{{nil, []cluster.Endpoint{ready("10.0.0.1")}}}},
-		{"both families", named,
+			[]group{{nil, []cluster.Endpoint{ready("10.0.0.1")}}},
+		},
+		{
+			"both families", named,
 			[]*corev1.Pod{pod("a", "10.0.0.1", func(p *corev1.Pod) { p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: "fd00::1"}) })},
-			[]group{{http, []cluster.Endpoint{ready("10.0.0.1"), ready("fd00::1")}}}},
-		{"only the families of the Service", func(s *corev1.Service) {
-			named(s)
-			s.Spec.ClusterIPs, s.Spec.IPFamilies = s.Spec.ClusterIPs[:1], s.Spec.IPFamilies[:1]
-		}, []*corev1.Pod{pod("a", "10.0.0.1", func(p *corev1.Pod) { p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: "fd00::1"}) })},
-			[]group{{http, []cluster.Endpoint{ready("10.0.0.1")}}}},
+			[]group{{http, []cluster.Endpoint{ready("10.0.0.1"), ready("fd00::1")}}},
+		},
+		{
+			"only the families of the Service", func(s *corev1.Service) {
+				named(s)
+				s.Spec.ClusterIPs, s.Spec.IPFamilies = s.Spec.ClusterIPs[:1], s.Spec.IPFamilies[:1]
+			},
+			[]*corev1.Pod{pod("a", "10.0.0.1", func(p *corev1.Pod) { p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: "fd00::1"}) })},
+			[]group{{http, []cluster.Endpoint{ready("10.0.0.1")}}},
+		},
 		{"not ready, terminating, pending", named, []*corev1.Pod{
 			pod("a", "10.0.0.1", func(p *corev1.Pod) { p.Status.Conditions = nil }),
 			pod("b", "10.0.0.2", func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} }),

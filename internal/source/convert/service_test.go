@@ -246,10 +246,14 @@ func TestServicePorts(t *testing.T) {
 	}
 	long := "a23456789-123456789-123456789-123456789-123456789-123456789-123" // 63
 	runServices(t, Converter{Strings: NewInterner()}, []serviceCase{
-		{name: "no name, no protocol", in: set(corev1.ServicePort{Port: 443}),
-			want: want(cluster.ServicePort{Protocol: cluster.TCP, Port: 443})},
-		{name: "S-251 long names", in: set(corev1.ServicePort{Name: long, Port: 1}),
-			want: want(cluster.ServicePort{Name: long, Protocol: cluster.TCP, Port: 1})},
+		{
+			name: "no name, no protocol", in: set(corev1.ServicePort{Port: 443}),
+			want: want(cluster.ServicePort{Protocol: cluster.TCP, Port: 443}),
+		},
+		{
+			name: "S-251 long names", in: set(corev1.ServicePort{Name: long, Port: 1}),
+			want: want(cluster.ServicePort{Name: long, Protocol: cluster.TCP, Port: 1}),
+		},
 		{name: "one number, three protocols", in: set(
 			corev1.ServicePort{Name: "t", Protocol: "TCP", Port: 53, NodePort: 30053},
 			corev1.ServicePort{Name: "u", Protocol: "UDP", Port: 53, NodePort: 30053},

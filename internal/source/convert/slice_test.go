@@ -18,7 +18,7 @@ func endpointSlice(mutate func(*discoveryv1.EndpointSlice)) *discoveryv1.Endpoin
 			Labels: map[string]string{discoveryv1.LabelServiceName: "web"},
 		},
 		AddressType: discoveryv1.AddressTypeIPv4,
-		Ports:       []discoveryv1.EndpointPort{{Name: ptr.To("http"), Port: ptr.To[int32](8080)}},
+		Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Port: ptr.To[int32](8080)}},
 		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}}},
 	}
 	mutate(es)
@@ -51,11 +51,11 @@ func TestSlice(t *testing.T) {
 		{"S-242 odd ports", func(es *discoveryv1.EndpointSlice) {
 			es.Ports = []discoveryv1.EndpointPort{
 				{Port: ptr.To[int32](1)},
-				{Name: ptr.To("all")},
-				{Name: ptr.To("zero"), Port: ptr.To[int32](0)},
-				{Name: ptr.To("high"), Port: ptr.To[int32](65536)},
-				{Name: ptr.To("proto"), Port: ptr.To[int32](2), Protocol: ptr.To(corev1.Protocol("IGMP"))},
-				{Name: ptr.To(""), Port: ptr.To[int32](53), Protocol: ptr.To(corev1.ProtocolUDP)},
+				{Name: new("all")},
+				{Name: new("zero"), Port: ptr.To[int32](0)},
+				{Name: new("high"), Port: ptr.To[int32](65536)},
+				{Name: new("proto"), Port: ptr.To[int32](2), Protocol: ptr.To(corev1.Protocol("IGMP"))},
+				{Name: new(""), Port: ptr.To[int32](53), Protocol: ptr.To(corev1.ProtocolUDP)},
 			}
 		}, func(sl *cluster.Slice) {
 			sl.Ports = []cluster.SlicePort{{Protocol: cluster.UDP, Port: 53}}
@@ -79,13 +79,13 @@ func TestSlice(t *testing.T) {
 			"endpoints[1].addresses[0] ::ffff:10.0.0.1", "endpoints[2].addresses[0] fe80::1",
 		}},
 		{"conditions and node", func(es *discoveryv1.EndpointSlice) {
-			es.Endpoints[0].NodeName = ptr.To("n1")
-			es.Endpoints[0].Conditions = discoveryv1.EndpointConditions{Ready: ptr.To(false), Serving: ptr.To(false), Terminating: ptr.To(true)}
+			es.Endpoints[0].NodeName = new("n1")
+			es.Endpoints[0].Conditions = discoveryv1.EndpointConditions{Ready: new(false), Serving: new(false), Terminating: new(true)}
 		}, func(sl *cluster.Slice) {
 			sl.Endpoints[0] = cluster.Endpoint{Addr: addrs("10.0.0.1")[0], Node: "n1", Terminating: true}
 		}, nil},
 		{"serving is true unless said", func(es *discoveryv1.EndpointSlice) {
-			es.Endpoints[0].Conditions.Ready = ptr.To(false)
+			es.Endpoints[0].Conditions.Ready = new(false)
 		}, func(sl *cluster.Slice) { sl.Endpoints[0].Ready = false }, nil},
 		{"hints", func(es *discoveryv1.EndpointSlice) {
 			es.Endpoints[0].Hints = &discoveryv1.EndpointHints{
@@ -120,7 +120,7 @@ func TestEndpoints(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"},
 		Subsets: []corev1.EndpointSubset{
 			{
-				Addresses:         []corev1.EndpointAddress{{IP: "10.0.0.01", NodeName: ptr.To("n1")}, {IP: "fd00::1"}, {IP: "127.0.0.1"}},
+				Addresses:         []corev1.EndpointAddress{{IP: "10.0.0.01", NodeName: new("n1")}, {IP: "fd00::1"}, {IP: "127.0.0.1"}},
 				NotReadyAddresses: []corev1.EndpointAddress{{IP: "10.0.0.2"}, {IP: "?"}},
 				Ports:             []corev1.EndpointPort{{Port: 8080}, {Name: "zero"}, {Name: "p", Port: 1, Protocol: "X"}},
 			},
