@@ -54,7 +54,7 @@ func (e *env) sees(want source, client *lab.Host, r lab.Result) bool {
 	case original:
 		return !r.Masqueraded()
 	case masqueraded:
-		return e.isOfNodeA(r.Source.Addr()) && (client.Name() == e.lab.NodeA.Name() || r.Masqueraded())
+		return slices.Contains(e.nodeAddrs, r.Source.Addr()) && (client == e.lab.NodeA || r.Masqueraded())
 	}
 	return true
 }

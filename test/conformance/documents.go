@@ -33,11 +33,12 @@ func service(name, spec string) string {
 // loadBalancer is the YAML of a Service of type LoadBalancer that has these
 // addresses in its status.
 func loadBalancer(name, spec string, vips ...string) string {
-	for i, vip := range vips {
-		vips[i] = fmt.Sprintf("{ip: %q, ipMode: VIP}", vip)
+	var ingress []string
+	for _, vip := range vips {
+		ingress = append(ingress, fmt.Sprintf("{ip: %q, ipMode: VIP}", vip))
 	}
 	return fmt.Sprintf("{kind: Service, metadata: {name: %s}, spec: {type: LoadBalancer, %s}, status: {loadBalancer: {ingress: [%s]}}}",
-		name, spec, strings.Join(vips, ", "))
+		name, spec, strings.Join(ingress, ", "))
 }
 
 // slice is the YAML of an EndpointSlice. The name is that of the Service, or

@@ -27,6 +27,8 @@ type env struct {
 	flows    map[string]*lab.Flow
 	answered map[string]netip.AddrPort // who answered last, by flow
 	tap      *lab.Tap
+
+	nodeAddrs []netip.Addr // of node A: what masqueraded clients may look like
 }
 
 // server is what listens somewhere.

@@ -4,6 +4,7 @@ package conformance
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/sluice-proxy/sluice/test/lab"
@@ -33,8 +34,19 @@ func (s scenario) run(t *testing.T, p Plane) {
 	}
 }
 
-// play runs a scenario once, in a lab of its own.
+// play runs a scenario once.
 func (s scenario) play(t *testing.T, p Plane, tr translator) {
+	e := s.enact(t, p, tr)
+	for i, step := range s.steps {
+		if err := step(e); err != nil {
+			t.Fatalf("step %d: %v", i+1, err)
+		}
+	}
+}
+
+// enact builds a lab for a scenario with the proxy at work in it.
+func (s scenario) enact(t *testing.T, p Plane, tr translator) *env {
+	t.Helper()
 	e := &env{
 		translator: tr,
 		t:          t,
@@ -46,16 +58,13 @@ func (s scenario) play(t *testing.T, p Plane, tr translator) {
 		flows:      map[string]*lab.Flow{},
 		answered:   map[string]netip.AddrPort{},
 	}
+	e.nodeAddrs = slices.Clone(e.lab.NodeA.Addrs())
 	t.Cleanup(e.closeFlows)
 	e.proxy = newProxy(t, e.lab.NodeA, p, options(s.settings, tr))
 	if err := e.prepare(s); err != nil {
 		t.Fatalf("prepare: %v", err)
 	}
-	for i, step := range s.steps {
-		if err := step(e); err != nil {
-			t.Fatalf("step %d: %v", i+1, err)
-		}
-	}
+	return e
 }
 
 // prepare builds what there is before the first step.

@@ -98,9 +98,14 @@ func scenarios() []scenario {
 	var all []scenario
 	for _, section := range []func() []scenario{
 		clusterIPs,
-		//B
-		//C
-		//D
+		masquerading,
+		nodePorts,
+		loadBalancers,
+		externalLocals,
+		internalLocals,
+		terminatings,
+		noEndpoints,
+		topologies,
 	} {
 		all = append(all, section()...)
 	}

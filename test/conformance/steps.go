@@ -50,6 +50,34 @@ func evenly(n int, from, to string, backends ...string) step {
 	}
 }
 
+// sticky has a client reach one of the backends, and always the same.
+func sticky(from, to string, backends ...string) step {
+	return func(e *env) error {
+		want, err := e.backends(backends)
+		if err != nil {
+			return err
+		}
+		client, probe, err := e.probe(from, to)
+		if err != nil {
+			return err
+		}
+		var first lab.Result
+		for n := range samples(len(want)) {
+			r := client.Try(probe)
+			if r.Outcome != lab.Answered || !slices.Contains(want, r.Backend) {
+				return fmt.Errorf("%s to %s: %s, want an answer of one of %s", from, to, r, want)
+			}
+			if n == 0 {
+				first = r
+			}
+			if r.Backend != first.Backend {
+				return fmt.Errorf("%s to %s: %s after %s, want one backend for one client", from, to, r.Backend, first.Backend)
+			}
+		}
+		return nil
+	}
+}
+
 // large is reach once for each size, in bytes, of what is sent and comes back.
 func large(from, to, backend string, sizes ...int) step {
 	return func(e *env) error {
@@ -178,11 +206,13 @@ func soon(s step) step {
 	}
 }
 
-// gainAddress gives node A an address that the others reach; without an answer
-// to when the proxy knows: look with soon.
+// gainAddress gives node A an address that the others reach; it tells nobody when
+// the proxy knows: look with soon.
 func gainAddress(addr string) step {
 	return func(e *env) error {
-		e.lab.NodeA.AddAddr(netip.MustParseAddr(e.text(addr)))
+		a := netip.MustParseAddr(e.text(addr))
+		e.lab.NodeA.AddAddr(a)
+		e.nodeAddrs = append(e.nodeAddrs, a)
 		return nil
 	}
 }
@@ -208,3 +238,15 @@ func stopProxy(e *env) error {
 
 // startProxy starts it again, and waits until the kernel does what the objects say.
 func startProxy(e *env) error { return e.proxy.start(e.objects) }
+
+// sendVia has a host send what is for a prefix to another one.
+func sendVia(from, prefix, next string) step {
+	return func(e *env) error {
+		h, err := e.host(from)
+		if err != nil {
+			return err
+		}
+		h.Route(netip.MustParsePrefix(e.text(prefix)), netip.MustParseAddr(e.text(next)))
+		return nil
+	}
+}

@@ -1,0 +1,184 @@
+//go:build linux
+
+package conformance
+
+import (
+	"context"
+	"math/rand/v2"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+func TestTranslate(t *testing.T) {
+	for in, want := range map[string]string{
+		"172.30.0.41:80":                      "[fd00:172:30::41]:80",
+		"172.30.0.41:53/udp":                  "[fd00:172:30::41]:53/udp",
+		"clusterIP: 172.30.0.41, ports":       "clusterIP: fd00:172:30::41, ports",
+		`["10.180.0.1"], addressType: IPv4`:   `["fd00:10:180::1"], addressType: IPv6`,
+		`" 203.0.113.0/25", "0.0.0.0/0"`:      `" 2001:db8:113::/120", "::/0"`,
+		"10.0.0.0/8 10.180.0.0/24 1.2.3.4/32": "fd00:10::/32 fd00:10:180::/64 fd00:1:2:3::4/128",
+		"192.168.0.0/24 128.0.0.0/1":          "2001:db8::/64 8000::/1",
+		"fd00:10:180::1 stays":                "fd00:10:180::1 stays",
+		"172.30.0.041 is none":                "172.30.0.041 is none",
+	} {
+		if got := (translator{ipv6: true}).text(in); got != want {
+			t.Errorf("%q became %q, want %q", in, got, want)
+		}
+		if got := (translator{}).text(in); got != in {
+			t.Errorf("%q became %q without being translated", in, got)
+		}
+	}
+}
+
+func TestPrefixesHoldTheAnalogsOfWhatTheyHeld(t *testing.T) {
+	for _, c := range []struct {
+		prefix, inside, outside string
+	}{
+		{"203.0.113.0/25", "203.0.113.2", "203.0.113.130"},
+		{"10.0.0.0/8", "10.0.0.2", "172.30.0.41"},
+		{"10.180.0.0/24", "10.180.0.9", "10.180.1.9"},
+		{"192.168.0.0/24", "192.168.0.2", "192.168.1.2"},
+		{"172.30.0.0/16", "172.30.0.50", "172.31.0.50"},
+	} {
+		tr := translator{ipv6: true}
+		p := mustPrefix(t, tr.text(c.prefix))
+		if !p.Contains(mustAddr(t, tr.text(c.inside))) || p.Contains(mustAddr(t, tr.text(c.outside))) {
+			t.Errorf("%s became %s, which should hold %s and not %s", c.prefix, p, tr.text(c.inside), tr.text(c.outside))
+		}
+	}
+}
+
+func TestSamplesMissNobody(t *testing.T) {
+	for k, want := range map[int]int{1: 35, 2: 35, 3: 60, 5: 111} {
+		if got := samples(k); got != want {
+			t.Errorf("%d backends: %d connections, want %d", k, got, want)
+		}
+	}
+}
+
+func TestBounds(t *testing.T) {
+	if lo, hi := bounds(400, 0.5); lo != 136 || hi != 264 {
+		t.Errorf("400 times a half: %d to %d", lo, hi)
+	}
+	if lo, hi := bounds(10, 0.5); lo != 0 || hi != 10 {
+		t.Errorf("10 attempts say nothing, got %d to %d", lo, hi)
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	lo, hi := bounds(300, 1.0/3)
+	for range 10000 {
+		hits := 0
+		for range 300 {
+			if random.IntN(3) == 0 {
+				hits++
+			}
+		}
+		if hits < lo || hits > hi {
+			t.Fatalf("%d of 300 is out of %d to %d", hits, lo, hi)
+		}
+	}
+}
+
+func TestDocuments(t *testing.T) {
+	got := slice("web/b", "http:8080 dns:53/udp", "10.180.0.1 A", "10.180.1.1 B 011 zones=a,b nodes=A")
+	want := `{kind: EndpointSlice, metadata: {name: web-b, labels: {kubernetes.io/service-name: web}},
+  addressType: IPv4, ports: [{name: "http", port: 8080, protocol: TCP}, {name: "dns", port: 53, protocol: UDP}], ` +
+		`endpoints: [{addresses: ["10.180.0.1"], nodeName: node-a}, ` +
+		`{addresses: ["10.180.1.1"], nodeName: node-b, conditions: {ready: false, serving: true, terminating: true}, ` +
+		`hints: {forZones: [{name: zone-a}, {name: zone-b}], forNodes: [{name: node-a}]}}]}`
+	if got != want {
+		t.Errorf("got:\n%s\nwant:\n%s", got, want)
+	}
+	o := newObjects(settings{})
+	for _, text := range append(base(), got, service("web", "clusterIP: 172.30.0.1")) {
+		if err := o.set(text); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, text := range []string{"{", "{kind: Pod}", "{kind: Service, spec: {clusterAddress: x}}"} {
+		if err := o.set(text); err == nil {
+			t.Errorf("%s was taken", text)
+		}
+	}
+	if err := o.remove("Service/other"); err == nil {
+		t.Error("removed what is not there")
+	}
+}
+
+// idle is a plane that does nothing. No scenario in which something is to
+// happen may pass with it.
+type idle struct{}
+
+func (idle) Refresh(context.Context) error { return nil }
+func (idle) Plan(route.Change) plane.Plan  { return idle{} }
+func (idle) Remove(context.Context) error  { return nil }
+func (idle) Steps() int                    { return 0 }
+func (idle) String() string                { return "" }
+func (idle) Apply(context.Context) error   { return nil }
+
+// With a plane that does nothing every look at a Service finds fault, and
+// untouched does not.
+func TestLooksFindFault(t *testing.T) {
+	nothing := Plane{Start: func(testing.TB, *lab.Host) plane.Plane { return idle{} }}
+	e := scenario{
+		cluster: aNodePort(`{port: 80, nodePort: 3001}`),
+		lab:     lab.Options{Timeout: lab.Soon},
+	}.enact(t, nothing, translator{})
+	for what, look := range map[string]step{
+		"no answer":       reach("10.180.0.2", "172.30.0.41:80", original, "10.180.0.1:80"),
+		"nobody listens":  reach("outside", "192.168.0.2:3001", anySource, "10.180.0.1:80"),
+		"wrong backend":   reach("10.180.0.2", "10.180.0.1:80", original, "10.180.1.1:80"),
+		"missing backend": reach("10.180.0.2", "10.180.0.1:80", original, "10.180.0.1:80", "10.180.1.1:80"),
+		"wrong source":    reach("10.180.0.2", "10.180.0.1:80", masqueraded, "10.180.0.1:80"),
+		"uneven":          evenly(200, "10.180.0.2", "10.180.0.1:80", "10.180.0.1:80", "10.180.1.1:80"),
+		"not refused":     refused("10.180.0.2", "10.180.0.1:80"),
+		"reset, not ICMP": refused("10.180.0.2", "10.180.0.1:81"),
+		"not dropped":     dropped("10.180.0.2", "10.180.0.1:80"),
+		"left the node":   dropped("10.180.0.2", "172.30.0.50:80"),
+		"touched":         untouched("10.180.0.2", "10.180.0.1:80"),
+		"echo":            pingRefused("10.180.0.2", "10.180.0.1"),
+		"large":           large("10.180.0.2", "172.30.0.41:80", "10.180.0.1:80", 4000),
+		"sticky":          sticky("10.180.0.2", "172.30.0.41:80", "10.180.0.1:80"),
+		"no such flow":    ask("nobody"),
+		"no such object":  remove("Service/other"),
+		"no such host":    reach("somebody", "172.30.0.41:80", original, "10.180.0.1:80"),
+	} {
+		if err := look(e); err == nil {
+			t.Errorf("%s: found nothing wrong", what)
+		} else {
+			t.Logf("%s: %s", what, strings.TrimSpace(err.Error()))
+		}
+	}
+	for what, look := range map[string]step{
+		"node port":  untouched("outside", "192.168.0.2:3001"),
+		"loopback":   untouched("node", "127.0.0.1:3001"),
+		"cluster ip": untouched("10.180.0.2", "172.30.0.41:80"),
+		"direct":     reach("10.180.0.2", "10.180.0.1:80", original, "10.180.0.1:80"),
+	} {
+		if err := look(e); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+func mustAddr(t *testing.T, text string) netip.Addr {
+	t.Helper()
+	a, err := netip.ParseAddr(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func mustPrefix(t *testing.T, text string) netip.Prefix {
+	t.Helper()
+	p, err := netip.ParsePrefix(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}

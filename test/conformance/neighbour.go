@@ -1,0 +1,98 @@
+//go:build linux
+
+package conformance
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+// neighbourSendsToLoopback has a machine on the network of node A send UDP to
+// 127.0.0.1 there, which no ordinary socket would do. Nobody must get it.
+func neighbourSendsToLoopback(port uint16) step {
+	return func(e *env) error {
+		s := e.lab.NodeA.Serve(lab.UDP, port)
+		defer s.Close()
+		mac, err := hardwareAddr(e.lab.NodeA)
+		if err != nil {
+			return err
+		}
+		if err := sendTo(e.lab.Outside, mac, [4]byte{192, 168, 0, 2}, port); err != nil {
+			return err
+		}
+		time.Sleep(lab.Soon / 3)
+		if s.Count() != 1 {
+			return fmt.Errorf("the packet to the node's own address did not arrive: the test is wrong")
+		}
+		if err := sendTo(e.lab.Outside, mac, [4]byte{127, 0, 0, 1}, port); err != nil {
+			return err
+		}
+		time.Sleep(lab.Soon / 3)
+		if s.Count() != 1 {
+			return errors.New("what listens on 127.0.0.1 got a packet of a neighbour")
+		}
+		return nil
+	}
+}
+
+func hardwareAddr(h *lab.Host) (mac net.HardwareAddr, err error) {
+	err = h.Do(func() error {
+		link, err := net.InterfaceByName(h.Interface())
+		if err != nil {
+			return fmt.Errorf("find interface: %w", err)
+		}
+		mac = link.HardwareAddr
+		return nil
+	})
+	return mac, err
+}
+
+// sendTo sends one UDP packet to an interface, whatever its address.
+func sendTo(from *lab.Host, mac net.HardwareAddr, to [4]byte, port uint16) error {
+	return from.Do(func() error {
+		link, err := net.InterfaceByName(from.Interface())
+		if err != nil {
+			return fmt.Errorf("find interface: %w", err)
+		}
+		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM, 0)
+		if err != nil {
+			return fmt.Errorf("open packet socket: %w", err)
+		}
+		defer unix.Close(fd)
+		dst := unix.SockaddrLinklayer{Protocol: ethIP, Ifindex: link.Index, Halen: 6}
+		copy(dst.Addr[:], mac)
+		if err := unix.Sendto(fd, datagram(to, port), 0, &dst); err != nil {
+			return fmt.Errorf("send packet: %w", err)
+		}
+		return nil
+	})
+}
+
+// ethIP is unix.ETH_P_IP in network order.
+const ethIP = unix.ETH_P_IP>>8 | unix.ETH_P_IP&0xff<<8
+
+// datagram is a UDP packet (RFC 791, RFC 768) of a neighbour of node A, without
+// a UDP checksum.
+func datagram(to [4]byte, port uint16) []byte {
+	b := make([]byte, 32)
+	b[0], b[8], b[9] = 0x45, 64, unix.IPPROTO_UDP
+	binary.BigEndian.PutUint16(b[2:], uint16(len(b)))
+	copy(b[12:], []byte{192, 168, 0, 1})
+	copy(b[16:], to[:])
+	sum := uint32(0)
+	for i := 0; i < 20; i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(b[i:]))
+	}
+	binary.BigEndian.PutUint16(b[10:], ^uint16(sum+sum>>16))
+	binary.BigEndian.PutUint16(b[20:], 40000)
+	binary.BigEndian.PutUint16(b[22:], port)
+	binary.BigEndian.PutUint16(b[24:], 12)
+	return b
+}

@@ -1,0 +1,228 @@
+//go:build linux
+
+package conformance
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+// The clients of section 7.B.
+const aPod, external = "10.0.0.2", "outside"
+
+// three are the Services of section 7.B: svcC with both policies Cluster, svcE
+// with externalTrafficPolicy Local, svcI with internalTrafficPolicy Local.
+func three() []string {
+	return []string{
+		loadBalancer("svc-c", `clusterIP: 172.30.0.41, ports: [{port: 80, nodePort: 3001}]`, "1.2.3.4"),
+		slice("svc-c", "80", "10.180.0.1 A", "10.180.1.1 B"),
+		loadBalancer("svc-e", `clusterIP: 172.30.0.42, ports: [{port: 80, nodePort: 3002}],
+  externalTrafficPolicy: Local`, "5.6.7.8"),
+		slice("svc-e", "80", "10.180.0.2 A", "10.180.1.2 B"),
+		loadBalancer("svc-i", `clusterIP: 172.30.0.43, ports: [{port: 80, nodePort: 3003}],
+  internalTrafficPolicy: Local`, "9.10.11.12"),
+		slice("svc-i", "80", "10.180.0.3 A", "10.180.1.3 B"),
+	}
+}
+
+// masquerading is section 7.B: the masquerade matrix.
+func masquerading() []scenario {
+	return append(append(matrix(), withoutDetector()...), detectors()...)
+}
+
+// matrix is who reaches what with which source, detector and policies as usual.
+func matrix() []scenario {
+	c := []string{"10.180.0.1:80", "10.180.1.1:80"}
+	e := []string{"10.180.0.2:80", "10.180.1.2:80"}
+	i := []string{"10.180.0.3:80", "10.180.1.3:80"}
+	var all []scenario
+	for _, row := range []struct {
+		n        int
+		says     string
+		from, to string
+		seen     source
+		backends []string
+	}{
+		{21, "pod to ClusterIP", aPod, "172.30.0.41:80", original, c},
+		{22, "pod to NodePort", aPod, "192.168.0.2:3001", masqueraded, c},
+		{23, "pod to VIP", aPod, "1.2.3.4:80", masqueraded, c},
+		{24, "node to ClusterIP", "node", "172.30.0.41:80", masqueraded, c},
+		{25, "node to NodePort", "node", "192.168.0.2:3001", masqueraded, c},
+		{26, "node to VIP", "node", "1.2.3.4:80", masqueraded, c},
+		{27, "outside to ClusterIP", external, "172.30.0.41:80", masqueraded, c},
+		{28, "outside to NodePort", external, "192.168.0.2:3001", masqueraded, c},
+		{29, "outside to VIP", external, "1.2.3.4:80", masqueraded, c},
+		{30, "external Local: pod to ClusterIP, as without the policy", aPod, "172.30.0.42:80", original, e},
+		{31, "external Local: pod to NodePort of its node, short-circuit", aPod, "192.168.0.2:3002", original, e},
+		{32, "external Local: pod to VIP, short-circuit", aPod, "5.6.7.8:80", original, e},
+		{33, "external Local: node to ClusterIP", "node", "172.30.0.42:80", masqueraded, e},
+		{34, "external Local: node to NodePort, short-circuit", "node", "192.168.0.2:3002", masqueraded, e},
+		{35, "external Local: node to VIP, short-circuit", "node", "5.6.7.8:80", masqueraded, e},
+		{36, "external Local: outside to ClusterIP", external, "172.30.0.42:80", masqueraded, e},
+		{37, "external Local: outside to NodePort, only here", external, "192.168.0.2:3002", original, e[:1]},
+		{38, "external Local: outside to VIP, only here", external, "5.6.7.8:80", original, e[:1]},
+		{39, "internal Local: pod to ClusterIP, only here", aPod, "172.30.0.43:80", original, i[:1]},
+		{40, "internal Local: pod to NodePort, as without the policy", aPod, "192.168.0.2:3003", masqueraded, i},
+		{41, "internal Local: pod to VIP, as without the policy", aPod, "9.10.11.12:80", masqueraded, i},
+		{42, "internal Local: node to ClusterIP, only here", "node", "172.30.0.43:80", masqueraded, i[:1]},
+		{43, "internal Local: node to NodePort", "node", "192.168.0.2:3003", masqueraded, i},
+		{44, "internal Local: node to VIP", "node", "9.10.11.12:80", masqueraded, i},
+		{45, "internal Local: outside to ClusterIP, only here", external, "172.30.0.43:80", masqueraded, i[:1]},
+		{46, "internal Local: outside to NodePort", external, "192.168.0.2:3003", masqueraded, i},
+		{46, "internal Local: outside to VIP", external, "9.10.11.12:80", masqueraded, i},
+	} {
+		all = append(all, scenario{
+			covers: []int{row.n}, says: fmt.Sprintf("%s: source %s", row.says, row.seen),
+			cluster: three(),
+			steps:   []step{reach(row.from, row.to, row.seen, row.backends...)},
+		})
+	}
+	return all
+}
+
+// withoutDetector is what changes when nobody is known to be a pod, or everybody
+// is masqueraded.
+func withoutDetector() []scenario {
+	c := []string{"10.180.0.1:80", "10.180.1.1:80"}
+	e := []string{"10.180.0.2:80", "10.180.1.2:80"}
+	const i = "10.180.0.3:80"
+	return []scenario{
+		{
+			covers: []int{47}, says: "without a detector nobody is masqueraded on the way to a ClusterIP",
+			settings: settings{detector: "none"}, cluster: three(),
+			steps: []step{
+				sendVia("node-b", "203.0.113.0/24", "192.168.0.2"), // answers go back the way they came
+				reach("node", "172.30.0.41:80", original, c...), reach(external, "172.30.0.41:80", original, c...),
+				reach("node", "172.30.0.42:80", original, e...), reach(external, "172.30.0.42:80", original, e...),
+				reach("node", "172.30.0.43:80", original, i), reach(external, "172.30.0.43:80", original, i),
+			},
+		},
+		{
+			covers: []int{48}, says: "without a detector there is no short-circuit for pods",
+			settings: settings{detector: "none"}, cluster: three(),
+			steps: []step{
+				reach(aPod, "192.168.0.2:3002", original, e[0]),
+				reach(aPod, "5.6.7.8:80", original, e[0]),
+			},
+		},
+		{
+			covers: []int{49}, says: "masqueradeAll is for every ClusterIP",
+			settings: settings{masqueradeAll: true}, cluster: three(),
+			steps: []step{
+				reach(aPod, "172.30.0.41:80", masqueraded, c...),
+				reach(aPod, "172.30.0.42:80", masqueraded, e...),
+				reach(aPod, "172.30.0.43:80", masqueraded, i),
+			},
+		},
+		{
+			covers: []int{50}, says: "masqueradeAll without a detector is for ClusterIPs, not for external traffic under Local",
+			settings: settings{masqueradeAll: true, detector: "none"}, cluster: three(),
+			steps: []step{
+				reach(aPod, "172.30.0.41:80", masqueraded, c...),
+				reach(aPod, "5.6.7.8:80", original, e[0]),
+				reach("node", "172.30.0.41:80", masqueraded, c...),
+				reach(external, "172.30.0.41:80", masqueraded, c...),
+			},
+		},
+		{
+			covers: []int{51}, says: "masqueradeAll: a backend reaches itself through the ClusterIP",
+			settings: settings{masqueradeAll: true}, cluster: three(),
+			steps: []step{reach("10.180.0.1", "172.30.0.41:80", masqueraded, c...)},
+		},
+		{
+			covers: []int{52}, says: "a backend reaches itself by the short-circuit of a VIP under Local, masqueraded",
+			cluster: three(),
+			steps: []step{
+				reach("10.180.0.2", "5.6.7.8:80", anySource, e...),
+				apply(slice("svc-e", "80", "10.180.0.2 A")),
+				reach("10.180.0.2", "5.6.7.8:80", masqueraded, e[0]),
+				reach("10.180.0.2", "192.168.0.2:3002", masqueraded, e[0]),
+			},
+		},
+	}
+}
+
+// detectors are the ways to tell pods of this node from everybody else.
+func detectors() []scenario {
+	const here, elsewhere = "10.180.0.9", "10.180.1.9@B"
+	c := []string{"10.180.0.1:80", "10.180.1.1:80"}
+	told := []step{
+		reach(here, "172.30.0.41:80", original, c...),
+		reach(elsewhere, "172.30.0.41:80", masqueraded, c...),
+		reach("node", "172.30.0.41:80", masqueraded, c...),
+		reach(here, "5.6.7.8:80", original, "10.180.0.2:80", "10.180.1.2:80"),
+		reach("10.180.0.1", "172.30.0.41:80", anySource, c...), // hairpin among them
+	}
+	return []scenario{
+		{
+			covers: []int{53}, says: "pods told by their bridge: one of another node is not local",
+			settings: settings{detector: "bridge cbr0"}, lab: lab.Options{Bridge: "cbr0"},
+			cluster: three(), steps: append([]step{hairpinPort("10.180.0.1")}, told...),
+		},
+		{
+			covers: []int{54}, says: "pods told by the names of their interfaces",
+			settings: settings{detector: "prefix veth"}, cluster: three(), steps: told,
+		},
+		{
+			covers: []int{55}, says: "pods told by the node's podCIDR: one of another node is not local",
+			settings: settings{detector: "NodeCIDR"}, cluster: three(), steps: told,
+		},
+		{
+			covers: []int{56}, says: "the mark of masqueraded packets is 0x4000, gone when they leave, and no other bit is touched",
+			cluster: three(),
+			steps: []step{
+				watchMarks,
+				reach(external, "1.2.3.4:80", masqueraded, c...),
+				marksSeen,
+			},
+		},
+	}
+}
+
+// hairpinPort lets the bridge send frames back out of the port they came in by,
+// as network plugins set it up: with br_netfilter a connection of a pod to itself
+// does not leave the bridge.
+func hairpinPort(pod string) step {
+	return func(e *env) error {
+		h, err := e.host(pod)
+		if err != nil {
+			return err
+		}
+		e.lab.NodeA.MustRun("ip", "link", "set", h.Interface(), "type", "bridge_slave", "hairpin", "on")
+		return nil
+	}
+}
+
+// watchMarks marks what comes to node A, and counts marks on the way out, before
+// and after the source is translated.
+func watchMarks(e *env) error {
+	e.lab.NodeA.Nft(`table inet watch {
+	counter marked {}
+	counter clean {}
+	counter wrong {}
+	chain in { type filter hook prerouting priority -150; meta mark set 0x1; }
+	chain before { type filter hook postrouting priority 50; tcp dport 80 meta mark 0x4001 counter name marked; }
+	chain after { type filter hook postrouting priority 150;
+		tcp dport 80 meta mark 0x1 counter name clean
+		tcp dport 80 meta mark != 0x1 counter name wrong
+	}
+}`)
+	return nil
+}
+
+func marksSeen(e *env) error {
+	out := e.lab.NodeA.MustRun("nft", "list", "counters")
+	for name, wanted := range map[string]bool{"marked": true, "clean": true, "wrong": false} {
+		m := regexp.MustCompile(`counter ` + name + ` \{\s+packets (\d+)`).FindStringSubmatch(out)
+		if m == nil {
+			return fmt.Errorf("no counter %s in:\n%s", name, out)
+		}
+		if n, _ := strconv.Atoi(m[1]); n > 0 != wanted {
+			return fmt.Errorf("%d packets %s, want some: %t", n, name, wanted)
+		}
+	}
+	return nil
+}

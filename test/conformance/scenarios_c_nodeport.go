@@ -1,0 +1,179 @@
+//go:build linux
+
+package conformance
+
+// nodePorts is section 7.C.
+func nodePorts() []scenario {
+	return append(nodePortAddresses(), nodePortChanges()...)
+}
+
+// aNodePort is a Service with a NodePort and a backend on each node.
+func aNodePort(ports string) []string {
+	return []string{
+		service("web", `type: NodePort, clusterIP: 172.30.0.41, ports: [`+ports+`]`),
+		slice("web", "80 u:53/udp", "10.180.0.1 A", "10.180.1.1 B"),
+	}
+}
+
+func nodePortAddresses() []scenario {
+	const p3001 = `{port: 80, nodePort: 3001}`
+	both := []string{"10.180.0.1:80", "10.180.1.1:80"}
+	return []scenario{
+		{
+			covers: []int{57, 58}, says: "NodePorts on all addresses: the primary and any other one",
+			settings: settings{nodePorts: []string{"0.0.0.0/0"}}, cluster: aNodePort(p3001),
+			steps: []step{
+				reach("outside", "192.168.0.2:3001", masqueraded, both...),
+				reach("outside", "192.168.1.2:3001", masqueraded, both...),
+				gainAddress("192.168.0.77"),
+				soon(reach("outside", "192.168.0.77:3001", masqueraded, both...)),
+				untouched("node", "127.0.0.1:3001"),
+			},
+		},
+		{
+			covers: []int{59}, says: "by default NodePorts are served on the primary address only",
+			cluster: aNodePort(p3001),
+			steps: []step{
+				untouched("outside", "192.168.1.2:3001"),
+				reach("outside", "192.168.0.2:3001", masqueraded, both...),
+			},
+		},
+		{
+			covers: []int{60}, says: "NodePorts on the addresses in given prefixes, also on one that comes later",
+			settings: settings{nodePorts: []string{"192.168.0.0/24", "192.168.1.0/24"}}, cluster: aNodePort(p3001),
+			steps: []step{
+				reach("outside", "192.168.0.2:3001", masqueraded, both...),
+				reach("outside", "192.168.1.2:3001", masqueraded, both...),
+				gainAddress("192.168.99.2"),
+				untouched("outside", "192.168.99.2:3001"),
+			},
+		},
+		{
+			covers: []int{61}, says: "prefixes of one family say nothing about the other", in: dualStack,
+			settings: settings{nodePorts: []string{"192.168.0.0/24"}},
+			cluster: []string{
+				service("web", `type: NodePort, clusterIPs: [172.30.0.41, "fd00:172:30::41"], ports: [`+p3001+`]`),
+				slice("web/4", "80", "10.180.0.1 A"),
+				slice("web/6", "80", "fd00:10:180::1 A"),
+			},
+			steps: []step{
+				reach("outside", "192.168.0.2:3001", masqueraded, "10.180.0.1:80"),
+				untouched("outside", "192.168.1.2:3001"),
+				reach("outside", "[2001:db8::1]:3001", masqueraded, "[fd00:10:180::1]:80"),
+				reach("outside", "[2001:db8:1::2]:3001", masqueraded, "[fd00:10:180::1]:80"),
+			},
+		},
+		{
+			covers: []int{65, 66}, says: "loopback addresses serve no NodePorts unless asked to, that of IPv6 never",
+			cluster: aNodePort(p3001),
+			steps:   []step{untouched("node", "127.0.0.1:3001")},
+		},
+		{
+			covers: []int{65}, says: "asked for localhost, the loopback address of IPv6 still serves none", in: onlyIPv6,
+			settings: settings{nodePorts: []string{"primary", "localhost"}}, cluster: aNodePort(p3001),
+			steps: []step{untouched("node", "127.0.0.1:3001")},
+		},
+		{
+			covers: []int{67, 79},
+			says:   "with localhost in nodePortAddresses, and no feature gate, 127.0.0.1 balances as any other address, as for pulls from a registry",
+			in:     onlyIPv4, settings: settings{nodePorts: []string{"primary", "localhost"}}, cluster: aNodePort(p3001),
+			steps: []step{
+				reach("node", "127.0.0.1:3001", masqueraded, both...),
+				evenly(400, "node", "127.0.0.1:3001", both...),
+			},
+		},
+		{
+			covers: []int{68}, says: "session affinity holds for 127.0.0.1 too", in: onlyIPv4,
+			settings: settings{nodePorts: []string{"primary", "localhost"}},
+			cluster: []string{
+				service("web", `type: NodePort, clusterIP: 172.30.0.41, ports: [`+p3001+`], sessionAffinity: ClientIP`),
+				slice("web", "80", "10.180.0.1 A", "10.180.1.1 B"),
+			},
+			steps: []step{sticky("node", "127.0.0.1:3001", both...)},
+		},
+		{
+			covers: []int{69}, says: "UDP to 127.0.0.1 is balanced as TCP is, where kube-proxy refuses it", in: onlyIPv4,
+			settings: settings{nodePorts: []string{"primary", "localhost"}},
+			cluster:  aNodePort(`{name: u, protocol: UDP, port: 53, nodePort: 3001}`),
+			steps:    []step{reach("node", "127.0.0.1:3001/udp", masqueraded, "10.180.0.1:53", "10.180.1.1:53")},
+		},
+		{
+			covers: []int{71}, says: "with localhost served, a neighbour still reaches nothing that listens on 127.0.0.1", in: onlyIPv4,
+			settings: settings{nodePorts: []string{"primary", "localhost"}}, cluster: aNodePort(p3001),
+			steps: []step{
+				reach("node", "127.0.0.1:3001", masqueraded, both...),
+				neighbourSendsToLoopback(7777),
+			},
+		},
+	}
+}
+
+func nodePortChanges() []scenario {
+	const p3001 = `{port: 80, nodePort: 3001}`
+	both := []string{"10.180.0.1:80", "10.180.1.1:80"}
+	return []scenario{
+		{
+			covers: []int{72}, says: "one NodePort number for TCP and for UDP",
+			cluster: aNodePort(`{port: 80, nodePort: 30053}, {name: u, protocol: UDP, port: 53, nodePort: 30053}`),
+			steps: []step{
+				reach("outside", "192.168.0.2:30053/tcp", masqueraded, both...),
+				reach("outside", "192.168.0.2:30053/udp", masqueraded, "10.180.0.1:53", "10.180.1.1:53"),
+			},
+		},
+		{
+			covers: []int{73}, says: "a NodePort changes its number",
+			cluster: aNodePort(p3001),
+			steps: []step{
+				reach("outside", "192.168.0.2:3001", masqueraded, both...),
+				apply(aNodePort(`{port: 80, nodePort: 3005}`)...),
+				untouched("outside", "192.168.0.2:3001"),
+				reach("outside", "192.168.0.2:3005", masqueraded, both...),
+			},
+		},
+		{
+			covers: []int{74}, says: "a NodePort ends with its type",
+			cluster: aNodePort(p3001),
+			steps: []step{
+				reach("outside", "192.168.0.2:3001", masqueraded, both...),
+				apply(service("web", `type: ClusterIP, clusterIP: 172.30.0.41, ports: [{port: 80}]`)),
+				untouched("outside", "192.168.0.2:3001"),
+				reach("10.180.0.2", "172.30.0.41:80", original, both...),
+			},
+		},
+		{
+			covers: []int{75}, says: "a NodePort changes its protocol",
+			cluster: aNodePort(p3001),
+			steps: []step{
+				reach("outside", "192.168.0.2:3001", masqueraded, both...),
+				untouched("outside", "192.168.0.2:3001/udp"),
+				apply(aNodePort(`{name: u, protocol: UDP, port: 53, nodePort: 3001}`)...),
+				untouched("outside", "192.168.0.2:3001/tcp"),
+				reach("outside", "192.168.0.2:3001/udp", masqueraded, "10.180.0.1:53", "10.180.1.1:53"),
+			},
+		},
+		{
+			covers: []int{76}, says: "the Service comes before a process of the node that listens on the NodePort",
+			cluster: aNodePort(p3001), pods: []string{"node 3001/tcp"},
+			steps: []step{
+				reach("outside", "192.168.0.2:3001", masqueraded, both...),
+				reach("node", "192.168.0.2:3001", masqueraded, both...),
+			},
+		},
+		{
+			covers: []int{77}, says: "a NodePort reaches a backend that is on another node only",
+			cluster: []string{
+				service("web", `type: NodePort, clusterIP: 172.30.0.41, ports: [`+p3001+`]`),
+				slice("web", "80", "10.180.1.1 B"),
+			},
+			steps: []step{reach("outside", "192.168.0.2:3001", masqueraded, "10.180.1.1:80")},
+		},
+		{
+			covers: []int{78}, says: "a pod of another node reaches the NodePort of this one",
+			cluster: aNodePort(p3001),
+			steps: []step{
+				reach("10.180.1.9@B", "192.168.0.2:3001", masqueraded, both...),
+				reach("node-b", "192.168.0.2:3001", masqueraded, both...),
+			},
+		},
+	}
+}

@@ -1,0 +1,89 @@
+//go:build linux
+
+package conformance
+
+import (
+	_ "embed"
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+//go:embed uncovered.txt
+var uncovered string
+
+const (
+	last    = 312 // the numbers are 1 to last
+	leastOf = 150 // how many must be covered
+)
+
+// Every S-number is covered by a scenario or listed with the reason why not.
+func TestEveryNumberIsCoveredOrListed(t *testing.T) {
+	covered := coveredNumbers()
+	listed := listedNumbers(t)
+	for n := 1; n <= last; n++ {
+		switch {
+		case covered[n] && listed[n] != "":
+			t.Errorf("S-%03d is covered, and uncovered.txt says it is not", n)
+		case !covered[n] && listed[n] == "":
+			t.Errorf("S-%03d is neither covered nor in uncovered.txt", n)
+		}
+	}
+	if len(covered)+len(listed) != last {
+		t.Errorf("%d covered and %d listed numbers, want %d together", len(covered), len(listed), last)
+	}
+	t.Logf("%d of %d covered", len(covered), last)
+	if len(covered) < leastOf {
+		t.Errorf("%d covered, want %d", len(covered), leastOf)
+	}
+}
+
+func coveredNumbers() map[int]bool {
+	covered := map[int]bool{}
+	for _, s := range scenarios() {
+		for _, n := range s.covers {
+			covered[n] = true
+		}
+	}
+	return covered
+}
+
+func listedNumbers(t *testing.T) map[int]string {
+	listed := map[int]string{}
+	for line := range strings.Lines(uncovered) {
+		line = strings.TrimSpace(line)
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		number, reason, _ := strings.Cut(line, "  ")
+		var n int
+		if _, err := fmt.Sscanf(number, "S-%03d", &n); err != nil || reason == "" {
+			t.Errorf("uncovered.txt: want S-number, two spaces, reason: %q", line)
+		}
+		if listed[n] != "" {
+			t.Errorf("uncovered.txt: S-%03d is there twice", n)
+		}
+		listed[n] = reason
+	}
+	return listed
+}
+
+// Names begin with all S-numbers, tell scenarios apart, and are sentences.
+func TestNamesAreUniqueAndNumbered(t *testing.T) {
+	shape := regexp.MustCompile(`^(S-\d{3} )+[^ ].*[^.]$`)
+	seen := map[string]bool{}
+	for _, s := range scenarios() {
+		name := s.name()
+		if !shape.MatchString(name) || len(s.covers) != strings.Count(name[:strings.Index(name, s.says)], "S-") {
+			t.Errorf("name %q, want S-001 a sentence", name)
+		}
+		if seen[name] {
+			t.Errorf("two scenarios are called %q", name)
+		}
+		seen[name] = true
+		if len(s.steps) == 0 {
+			t.Errorf("%s looks at nothing", name)
+		}
+	}
+}
