@@ -16,6 +16,7 @@ type Conn struct {
 	netns int
 	lib   *nftables.Conn
 	sock  *netlink.Conn
+	want  int // bytes of buffer
 	room  int
 }
 
@@ -33,7 +34,7 @@ const (
 
 // Open opens a Conn. No privilege is needed until it is used.
 func Open(opt Options) (*Conn, error) {
-	c := &Conn{netns: opt.NetNS}
+	c := &Conn{netns: opt.NetNS, want: wantRoom}
 	if err := c.dial(); err != nil {
 		return nil, err
 	}
@@ -57,10 +58,10 @@ func (c *Conn) dial() error {
 // Without privilege the kernel gives less than asked, so we read it back.
 func (c *Conn) adopt(sock *netlink.Conn) error {
 	c.sock = sock
-	if err := sock.SetWriteBuffer(wantRoom); err != nil {
+	if err := sock.SetWriteBuffer(c.want); err != nil {
 		return fmt.Errorf("size netlink send buffer: %w", err)
 	}
-	if err := sock.SetReadBuffer(wantRoom); err != nil {
+	if err := sock.SetReadBuffer(c.want); err != nil {
 		return fmt.Errorf("size netlink receive buffer: %w", err)
 	}
 	raw, err := sock.SyscallConn()

@@ -198,13 +198,42 @@ func (f *Fake) add(b bucket) error {
 			return fmt.Errorf("add element %s %s { %s }: exists with other data", b.table, b.set.Name, e.text(b.set, b.table.Family))
 		}
 		if _, ok := f.Tables[b.table].Chains[e.Goto]; e.Goto != "" && !ok {
-			return fmt.Errorf("add element %s %s: no such chain: %s", b.table, b.set.Name, e.Goto)
+			return fmt.Errorf("add element %s %s { %s }: no such chain: %s", b.table, b.set.Name, e.text(b.set, b.table.Family), e.Goto)
+		}
+		if other := b.overlapping(e, elements); other != "" && !there {
+			return fmt.Errorf("add element %s %s { %s }: overlaps %s", b.table, b.set.Name, e.text(b.set, b.table.Family), other)
 		}
 		if !there {
 			elements[e.Key+e.End] = e
 		}
 	}
 	return nil
+}
+
+// overlapping returns a range that shares a key with a new one.
+func (b bucket) overlapping(e Element, elements map[string]Element) string {
+	if !b.set.Interval {
+		return ""
+	}
+	for _, other := range elements {
+		if e.meets(other, b.set, b.table.Family) {
+			return other.text(b.set, b.table.Family)
+		}
+	}
+	return ""
+}
+
+// meets reports whether two ranges share a key: in each of their fields.
+func (e Element) meets(o Element, s Set, f Family) bool {
+	at := 0
+	for _, t := range s.Key {
+		end := at + t.width(f)
+		if e.Key[at:end] > o.last(s)[at:end] || o.Key[at:end] > e.last(s)[at:end] {
+			return false
+		}
+		at = end
+	}
+	return true
 }
 
 func (f *Fake) delete(b bucket) error {
@@ -262,9 +291,6 @@ var errBusy = errors.New("still in use")
 
 func (f *Fake) unused(g goneIn) error {
 	for from, rules := range f.Rules[g.table] {
-		if g.chain && from == g.name {
-			continue // its own rules go with it
-		}
 		for _, r := range rules {
 			chains, sets := r.uses()
 			used := sets

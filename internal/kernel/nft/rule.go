@@ -127,16 +127,20 @@ func join(fields []Field) (string, []expr.Any) {
 	return strings.Join(texts, " . "), exprs
 }
 
+// byName is the number of no set: the kernel, if it does not find one by name,
+// looks for a set of the same transaction by number, and that may be zero.
+const byName = ^uint32(0)
+
 // In matches if the fields together are an element of the set.
 func In(set string, fields ...Field) Statement {
 	text, exprs := join(fields)
-	return Statement{text + " @" + set, append(exprs, &expr.Lookup{SourceRegister: reg1, SetName: set})}
+	return Statement{text + " @" + set, append(exprs, &expr.Lookup{SourceRegister: reg1, SetName: set, SetID: byName})}
 }
 
 // NotIn matches if the fields together are no element of the set.
 func NotIn(set string, fields ...Field) Statement {
 	text, exprs := join(fields)
-	return Statement{text + " != @" + set, append(exprs, &expr.Lookup{SourceRegister: reg1, SetName: set, Invert: true})}
+	return Statement{text + " != @" + set, append(exprs, &expr.Lookup{SourceRegister: reg1, SetName: set, SetID: byName, Invert: true})}
 }
 
 // Dispatch goes where the verdict map says for the fields, if it says anything.
@@ -200,7 +204,7 @@ func dnat(f Family, addr, port uint32) *expr.NAT {
 func addrWidth(f Family) int { return Addr.width(f) }
 
 func lookup(set string, into uint32) *expr.Lookup {
-	return &expr.Lookup{SourceRegister: reg1, DestRegister: into, IsDestRegSet: true, SetName: set}
+	return &expr.Lookup{SourceRegister: reg1, DestRegister: into, IsDestRegSet: true, SetName: set, SetID: byName}
 }
 
 // Goto ends this chain and goes on in another.
@@ -350,7 +354,7 @@ func Chance(n int) Statement {
 func Remember(set string, f Field, timeout time.Duration) Statement {
 	return Statement{fmt.Sprintf("update @%s { %s timeout %s }", set, f.text, seconds(timeout)), []expr.Any{
 		f.load(reg1),
-		&expr.Dynset{SrcRegKey: reg1, SetName: set, Operation: unix.NFT_DYNSET_OP_UPDATE, Timeout: timeout},
+		&expr.Dynset{SrcRegKey: reg1, SetName: set, SetID: byName, Operation: unix.NFT_DYNSET_OP_UPDATE, Timeout: timeout},
 	}}
 }
 

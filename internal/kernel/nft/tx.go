@@ -146,7 +146,7 @@ func (t *Tx) String() string {
 		fmt.Fprintf(&b, "add table %s\n", table)
 	}
 	for _, s := range t.sets {
-		fmt.Fprintf(&b, "add %s %s %s { %s }\n", s.set.word(), s.table, s.set.Name, s.set.definition(s.table.Family))
+		fmt.Fprintf(&b, "add %s %s %s { %s }\n", s.set.word(), s.table, s.set.Name, s.set.body(s.table.Family))
 	}
 	for _, c := range t.chains {
 		fmt.Fprintf(&b, "add chain %s %s%s\n", c.table, c.chain.Name, c.chain.Hook.text())
@@ -180,6 +180,13 @@ func (b bucket) print(w *strings.Builder, verb string) {
 	for _, e := range b.elements {
 		fmt.Fprintf(w, "%s element %s %s { %s }\n", verb, b.table, b.set.Name, e.text(b.set, b.table.Family))
 	}
+}
+
+func (s Set) body(f Family) string {
+	if s.Size == 0 {
+		return s.definition(f)
+	}
+	return fmt.Sprintf("%s size %d;", s.definition(f), s.Size)
 }
 
 func (s Set) word() string {

@@ -1,0 +1,189 @@
+package nft
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+var (
+	ip4   = tables[0]
+	first = Element{Key: string(Key{}.Addr(addr(IP4, 1)))}
+)
+
+func TestNoTableIsNil(t *testing.T) {
+	for name, k := range kernels(t) {
+		if s := read(t, k, ip4); s != nil {
+			t.Errorf("%s: %s", name, s)
+		}
+		if err := k.DeleteTables(context.Background(), tables...); err != nil {
+			t.Errorf("%s: delete what is not there: %v", name, err)
+		}
+		commit(t, k, &Tx{})
+	}
+}
+
+// After a transaction that is refused the next one works, and nothing of the
+// refused one is left.
+func TestRefusedTransactionsLeaveNothing(t *testing.T) {
+	ctx := context.Background()
+	for name, k := range kernels(t) {
+		t.Run(name, func(t *testing.T) {
+			tx := &Tx{}
+			tx.AddTable(ip4)
+			tx.AddSet(ip4, some)
+			commit(t, k, tx)
+			for i := range 5 {
+				bad := &Tx{}
+				bad.AddSet(ip4, pairs)
+				bad.Add(ip4, some, Element{Key: string(Key{}.Addr(addr(IP4, 100+i)))})
+				bad.DeleteChain(ip4, "no-such-chain")
+				if err := k.Commit(ctx, bad); err == nil {
+					t.Fatal("a chain that is not there was deleted")
+				}
+				good := &Tx{}
+				good.Add(ip4, some, Element{Key: string(Key{}.Addr(addr(IP4, i)))})
+				commit(t, k, good)
+			}
+			s := read(t, k, ip4)
+			if n := len(s.Sets["some"].Elements); n != 5 || len(s.Sets) != 1 {
+				t.Errorf("%d elements in %d sets, want 5 in 1:\n%s", n, len(s.Sets), s)
+			}
+		})
+	}
+}
+
+// What cannot be encoded is not sent, and not sent later either.
+func TestTransactionThatCannotBeEncoded(t *testing.T) {
+	conn, _ := realKernel(t)
+	bad := &Tx{}
+	bad.AddTable(ip4)
+	bad.AddSet(ip4, Set{Name: "bad", Key: []Type{Type(99)}})
+	if err := conn.Commit(context.Background(), bad); err == nil {
+		t.Fatal("a set of an unknown type was made")
+	}
+	good := &Tx{}
+	good.AddTable(tables[1])
+	commit(t, conn, good)
+	if s := read(t, conn, ip4); s != nil {
+		t.Errorf("left of the first transaction:\n%s", s)
+	}
+}
+
+func TestCancelled(t *testing.T) {
+	conn, _ := realKernel(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	tx := &Tx{}
+	tx.AddTable(ip4)
+	if err := conn.Commit(ctx, tx); !errors.Is(err, context.Canceled) {
+		t.Errorf("commit: %v", err)
+	}
+	if _, err := conn.Read(ctx, ip4); !errors.Is(err, context.Canceled) {
+		t.Errorf("read: %v", err)
+	}
+	if err := conn.DeleteTables(ctx, ip4); !errors.Is(err, context.Canceled) {
+		t.Errorf("delete: %v", err)
+	}
+	if s := read(t, conn, ip4); s != nil {
+		t.Errorf("written all the same:\n%s", s)
+	}
+}
+
+// Without privilege the kernel grants small buffers only. A transaction of the
+// size that Room tells goes through all the same, whatever it is made of.
+func TestSmallBuffers(t *testing.T) {
+	const unprivileged = 212992 / 2 // net.core.wmem_max; the kernel doubles it
+	for name, fill := range map[string]func(tx *Tx, i int){
+		"elements": func(tx *Tx, i int) { tx.Add(ip4, some, Element{Key: string(Key{}.Addr(addr(IP4, i)))}) },
+		"comments": func(tx *Tx, i int) {
+			tx.Add(ip4, some, Element{Key: string(Key{}.Addr(addr(IP4, i))), Comment: fmt.Sprintf("%0127d", i)})
+		},
+		"sets": func(tx *Tx, i int) {
+			tx.AddSet(ip4, Set{Name: fmt.Sprintf("clients-%d", i), Key: []Type{Addr}, Dynamic: true, Size: 1000})
+		},
+		"chains": func(tx *Tx, i int) {
+			tx.SetChain(ip4, Chain{Name: fmt.Sprintf("chain-%d", i), Rules: []Rule{
+				NewRule(Remember("clients", Source(IP4), time.Hour)),
+				NewRule(TranslateTo(netip.MustParseAddrPort("10.0.0.1:80"), 6))}})
+		},
+		"ends": func(tx *Tx, i int) { tx.FlushChain(ip4, "other") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn, _ := realKernel(t)
+			commit(t, conn, allOf(IP4, ip4))
+			conn.want = unprivileged
+			if err := conn.redial(); err != nil {
+				t.Fatal(err)
+			}
+			if conn.Room() > 2*unprivileged {
+				t.Fatalf("room for %d bytes in a buffer of %d", conn.Room(), 2*unprivileged)
+			}
+			tx := &Tx{}
+			for i := 0; tx.Bytes() < conn.Room()-perObject; i++ {
+				fill(tx, i)
+			}
+			commit(t, conn, tx)
+		})
+	}
+}
+
+// A Conn in a namespace stays there when it replaces its socket.
+func TestRecoversInItsNamespace(t *testing.T) {
+	conn, _ := realKernel(t)
+	other, _ := realKernel(t)
+	bad := &Tx{}
+	bad.AddSet(ip4, some)
+	if err := conn.Commit(context.Background(), bad); !errors.Is(err, unix.ENOENT) {
+		t.Fatalf("set in a table that is not there: %v", err)
+	}
+	tx := &Tx{}
+	tx.AddTable(ip4)
+	commit(t, conn, tx)
+	if read(t, conn, ip4) == nil || read(t, other, ip4) != nil {
+		t.Error("the table is in the wrong namespace")
+	}
+}
+
+// Reading does not fail while another program writes.
+func TestReadsWhileOthersWrite(t *testing.T) {
+	conn, netns := realKernel(t)
+	writer, err := Open(Options{NetNS: netns})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = writer.Close() }()
+	commit(t, conn, allOf(IP4, ip4))
+	done := make(chan error, 1)
+	go func() {
+		for i := range 300 {
+			tx := &Tx{}
+			tx.SetChain(ip4, Chain{Name: fmt.Sprintf("c%d", i%10)})
+			tx.Add(ip4, some, Element{Key: string(Key{}.Addr(addr(IP4, i)))})
+			if i >= 10 {
+				tx.DeleteChain(ip4, fmt.Sprintf("c%d", (i+1)%10))
+			}
+			if err := writer.Commit(context.Background(), tx); err != nil && !errors.Is(err, unix.ENOENT) {
+				done <- err
+				return
+			}
+		}
+		done <- nil
+	}()
+	for {
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Error(err)
+			}
+			return
+		default:
+			read(t, conn, ip4)
+		}
+	}
+}
