@@ -109,21 +109,21 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
-// idle is a plane that does nothing. No scenario in which something is to
+// inert is a plane that does nothing. No scenario in which something is to
 // happen may pass with it.
-type idle struct{}
+type inert struct{}
 
-func (idle) Refresh(context.Context) error { return nil }
-func (idle) Plan(route.Change) plane.Plan  { return idle{} }
-func (idle) Remove(context.Context) error  { return nil }
-func (idle) Steps() int                    { return 0 }
-func (idle) String() string                { return "" }
-func (idle) Apply(context.Context) error   { return nil }
+func (inert) Refresh(context.Context) error { return nil }
+func (inert) Plan(route.Change) plane.Plan  { return inert{} }
+func (inert) Remove(context.Context) error  { return nil }
+func (inert) Steps() int                    { return 0 }
+func (inert) String() string                { return "" }
+func (inert) Apply(context.Context) error   { return nil }
 
 // With a plane that does nothing every look at a Service finds fault, and
 // untouched does not.
 func TestLooksFindFault(t *testing.T) {
-	nothing := Plane{Start: func(testing.TB, *lab.Host) plane.Plane { return idle{} }}
+	nothing := Plane{Start: func(testing.TB, *lab.Host) plane.Plane { return inert{} }}
 	e := scenario{
 		cluster: aNodePort(`{port: 80, nodePort: 3001}`),
 		lab:     lab.Options{Timeout: lab.Soon},
