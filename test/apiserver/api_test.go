@@ -1,0 +1,37 @@
+//go:build linux
+
+package apiserver
+
+import (
+	"testing"
+)
+
+// TestAPIServer starts one API server for all.
+func TestAPIServer(t *testing.T) {
+	c := Start(t)
+	for _, test := range []struct {
+		name string
+		run  func(*world)
+	}{
+		{"S-222 S-225 changes reach the kernel", testChanges},
+		{"S-230 types", testTypes},
+		{"S-227 S-228 S-229 ExternalName", testExternalName},
+		{"S-236 S-237 other proxy", testProxyName},
+		{"S-238 headless slices", testHeadlessLabel},
+		{"S-239 headless Service", testHeadless},
+		{"kinds", testKinds},
+		{"several slices", testEverySliceKeeps},
+		{"S-312 ServiceCIDR objects", testServiceCIDRs},
+		{"S-178 zone of the Node", testZone},
+		{"addresses of the Node", testNodeAddress},
+		{"nothing is written before everything is listed", testSlowLists},
+		{"a server without ServiceCIDRs", testNoServiceCIDRs},
+		{"S-275 S-276 the API server goes and comes", testServerDown},
+		{"S-276 changes while cut off", testUnseen},
+		{"S-274 restart", testRestart},
+		{"latency", testLatency},
+		{"the program", testProgram},
+	} {
+		t.Run(test.name, func(t *testing.T) { test.run(newWorld(t, c)) })
+	}
+}

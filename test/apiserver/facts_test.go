@@ -1,0 +1,118 @@
+//go:build linux
+
+package apiserver
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+func testServiceCIDRs(w *world) {
+	w.run()
+	w.back("web", w.pods[0])
+	inRange := func(range4 string) func() error {
+		return func() error {
+			if !strings.Contains(w.rules(), range4) {
+				return fmt.Errorf("%s is not in the kernel", range4)
+			}
+			return nil
+		}
+	}
+	w.eventually(inRange(ServiceCIDR4))
+
+	// What nobody knows leaves the node for the outside; unused addresses of a
+	// known range do not.
+	tap := w.lab.Outside.Tap()
+	stray := ports(80, "172.31.0.9")[0]
+	w.client.Try(lab.Probe{Protocol: lab.TCP, To: stray, Timeout: lab.Soon})
+	leaked := func(p lab.Packet) bool { return p.Dst == stray }
+	if tap.Count(leaked) == 0 {
+		w.Fatalf("a packet for %s did not leave the node: %v", stray, tap.Packets())
+	}
+
+	api := w.Client.NetworkingV1().ServiceCIDRs()
+	more, err := api.Create(w.Context(), &networkingv1.ServiceCIDR{
+		ObjectMeta: metav1.ObjectMeta{Name: "more"},
+		Spec:       networkingv1.ServiceCIDRSpec{CIDRs: []string{"172.31.0.0/24"}},
+	}, metav1.CreateOptions{})
+	w.must(err)
+	more.Status.Conditions = []metav1.Condition{{
+		Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue, Reason: "Test", LastTransitionTime: metav1.Now(),
+	}} // as its controller does
+	_, err = api.UpdateStatus(w.Context(), more, metav1.UpdateOptions{})
+	w.must(err)
+	w.eventually(inRange("172.31.0.0/24"))
+	tap.Reset()
+	w.ends(w.client, ports(80, stray.Addr().String()), lab.TimedOut)
+	if tap.Count(leaked) > 0 {
+		w.Errorf("packets for %s still leave the node", stray)
+	}
+
+	svc := w.allocate("172.31.0.20")
+	w.reaches(w.client, targets(svc, 80), w.pods[0])
+	w.remove("web")
+
+	w.must(api.Delete(w.Context(), "more", metav1.DeleteOptions{}))
+	w.eventually(func() error {
+		if inRange("172.31.0.0/24")() == nil {
+			return fmt.Errorf("the range is still in the kernel")
+		}
+		return nil
+	})
+	w.must(inRange(ServiceCIDR4)())
+}
+
+// allocate makes the Service "web" with an address of a range that the API
+// server may need a moment to know of.
+func (w *world) allocate(ip string) *corev1.Service {
+	w.Helper()
+	single := corev1.IPFamilyPolicySingleStack
+	svc := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: "web"},
+		Spec:       corev1.ServiceSpec{ClusterIP: ip, IPFamilyPolicy: &single, Ports: []corev1.ServicePort{{Port: 80}}},
+	}
+	var made *corev1.Service
+	w.eventually(func() error {
+		var err error
+		made, err = w.Client.CoreV1().Services(w.ns).Create(w.Context(), svc, metav1.CreateOptions{})
+		return err
+	})
+	return made
+}
+
+func testZone(w *world) {
+	w.run()
+	svc := w.create()
+	for _, s := range slicesOf("web", w.pods[:2]) {
+		for i, zone := range []string{"zone-a", "zone-b"} {
+			s.Endpoints[i].Hints = &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: zone}}}
+		}
+		w.setSlice(s)
+	}
+	to := targets(svc, 80)
+	w.reaches(w.client, to, w.pods[0])
+	w.setNode("zone-b", "192.168.0.2", "2001:db8::1")
+	w.reaches(w.client, to, w.pods[1])
+	w.setNode("zone-c", "192.168.0.2", "2001:db8::1") // nobody is there: hints do not count
+	w.reaches(w.client, to, w.pods[:2]...)
+}
+
+func testNodeAddress(w *world) {
+	w.run("--nodeport-addresses=primary")
+	w.back("web", w.pods[0])
+	svc := w.create(func(svc *corev1.Service) { svc.Spec.Type = corev1.ServiceTypeNodePort })
+	first := w.nodePorts(svc)
+	second := ports(first[0].Port(), "192.168.1.2", "2001:db8:1::2")
+	w.reaches(w.lab.Outside, first, w.pods[0])
+	w.ends(w.lab.Outside, second, lab.Reset)
+	w.setNode("zone-a", "192.168.1.2", "2001:db8:1::2")
+	w.reaches(w.lab.Outside, second, w.pods[0])
+	w.ends(w.lab.Outside, first, lab.Reset)
+}

@@ -1,0 +1,150 @@
+//go:build linux
+
+package apiserver
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+)
+
+// gate stands before the API server, as administrator. It holds up, or turns
+// away, requests for some kinds.
+type gate struct {
+	*httptest.Server
+	to http.Handler
+
+	mu     sync.Mutex
+	held   map[string]chan struct{} // by kind; closed when it is let through
+	absent []string                 // kinds the server does not know
+	asked  map[string]int
+	isCut  bool
+}
+
+func newGate(t *testing.T, c *Cluster) *gate {
+	t.Helper()
+	base, err := url.Parse(c.Config.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport, err := rest.TransportFor(c.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &gate{held: map[string]chan struct{}{}, asked: map[string]int{}}
+	g.to = &httputil.ReverseProxy{
+		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(base) },
+		Transport:     transport,
+		FlushInterval: -1,
+	}
+	g.Server = httptest.NewServer(g)
+	t.Cleanup(func() {
+		g.CloseClientConnections()
+		g.Close()
+	})
+	return g
+}
+
+func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	kind := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]
+	g.mu.Lock()
+	g.asked[kind]++
+	held, absent, isCut := g.held[kind], slices.Contains(g.absent, kind), g.isCut
+	g.mu.Unlock()
+	if isCut {
+		panic(http.ErrAbortHandler)
+	}
+	if absent {
+		http.NotFound(w, r)
+		return
+	}
+	if held != nil {
+		select {
+		case <-held:
+		case <-r.Context().Done():
+			return
+		}
+	}
+	g.to.ServeHTTP(w, r)
+}
+
+// hold makes requests for a kind wait until open is called.
+func (g *gate) hold(kind string) (open func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	held := make(chan struct{})
+	g.held[kind] = held
+	return func() { close(held) }
+}
+
+// cut ends all connections and lets no new ones be of use until mend.
+func (g *gate) cut() {
+	g.setCut(true)
+	g.CloseClientConnections()
+}
+
+func (g *gate) mend() { g.setCut(false) }
+
+func (g *gate) setCut(now bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.isCut = now
+}
+
+// kinds are those asked for so far.
+func (g *gate) kinds() []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var out []string
+	for kind := range g.asked {
+		out = append(out, kind)
+	}
+	slices.Sort(out)
+	return out
+}
+
+func testSlowLists(w *world) {
+	svc := w.create()
+	w.back("web", w.pods[0])
+	g := newGate(w.T, w.Cluster)
+	var opens []func()
+	for _, kind := range []string{"endpointslices", "services", "nodes", "servicecidrs"} {
+		opens = append(opens, g.hold(kind))
+	}
+	p := Run(w, w.lab.NodeA, "--master="+g.URL)
+	w.eventually(func() error {
+		if kinds := g.kinds(); !slices.Equal(kinds, []string{"endpointslices", "nodes", "servicecidrs", "services"}) {
+			return fmt.Errorf("only %v were asked for", kinds)
+		}
+		return nil
+	})
+	for _, open := range opens {
+		time.Sleep(quiet)
+		if n := len(p.Syncs()); n > 0 || strings.Contains(w.rules(), "sluice") {
+			w.Fatalf("%d writes before everything was listed; the kernel holds\n%s", n, w.rules())
+		}
+		open()
+	}
+	w.reaches(w.client, targets(svc, 80), w.pods[0])
+}
+
+func testNoServiceCIDRs(w *world) {
+	svc := w.create()
+	w.back("web", w.pods[0])
+	g := newGate(w.T, w.Cluster)
+	g.absent = []string{"servicecidrs"}
+	p := Run(w, w.lab.NodeA, "--master="+g.URL)
+	w.reaches(w.client, targets(svc, 80), w.pods[0])
+	if n := strings.Count(p.Log(), "ServiceCIDR"); n != 1 {
+		w.Errorf("the log says %d times that there are no ServiceCIDRs:\n%s", n, p.Log())
+	}
+}

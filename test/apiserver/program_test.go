@@ -1,0 +1,46 @@
+//go:build linux
+
+package apiserver
+
+import (
+	"bytes"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+// testProgram runs the program itself on node A, with a kubeconfig file.
+func testProgram(w *world) {
+	program := filepath.Join(w.TempDir(), "sluice")
+	build := exec.CommandContext(w.Context(), "go", "build", "-o", program, "../../cmd/sluice")
+	if out, err := build.CombinedOutput(); err != nil {
+		w.Fatalf("build sluice: %v\n%s", err, out)
+	}
+	w.Forward(w, w.lab.NodeA)
+	kubeconfig, err := w.Kubeconfig("")
+	w.must(err)
+	svc := w.create()
+	w.back("web", w.pods[0])
+
+	var log bytes.Buffer
+	cmd := exec.Command(program, "--kubeconfig", kubeconfig, "--hostname-override", "node-a",
+		"--healthz-bind-address=", "--metrics-bind-address=")
+	cmd.Stderr = &log
+	wait, err := w.lab.NodeA.Start(cmd)
+	w.must(err)
+	w.reaches(w.client, targets(svc, 80), w.pods[0])
+
+	began := time.Now()
+	w.must(cmd.Process.Signal(syscall.SIGTERM))
+	if err := wait(); err != nil {
+		w.Errorf("after SIGTERM: %v\n%s", err, log.String())
+	}
+	if took := time.Since(began); took > time.Second {
+		w.Errorf("stopping took %v", took)
+	}
+	w.reaches(w.client, targets(svc, 80), w.pods[0])
+	w.ends(w.client, ports(81, svc.Spec.ClusterIPs...), lab.Refused)
+}

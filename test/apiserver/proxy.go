@@ -1,0 +1,126 @@
+//go:build linux
+
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/spf13/pflag"
+
+	"github.com/sluice-proxy/sluice/internal/app"
+	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/proxy"
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+// Proxy is Sluice, running in this process for one host of a lab.
+type Proxy struct {
+	t    lab.T
+	stop func()
+
+	mu    sync.Mutex
+	syncs []proxy.Sync
+	wake  chan struct{} // closed at every sync
+	lines []string
+}
+
+// Run runs Sluice for a host until Stop or the end of t. args are more of its
+// command line than where the API server is and the node's name.
+func (c *Cluster) Run(t lab.T, host *lab.Host, args ...string) *Proxy {
+	t.Helper()
+	kubeconfig, err := c.Kubeconfig("")
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return Run(t, host, append([]string{"--kubeconfig=" + kubeconfig}, args...)...)
+}
+
+// Run is Cluster.Run with the whole command line but for the node's name.
+func Run(t lab.T, host *lab.Host, args ...string) *Proxy {
+	t.Helper()
+	cfg, err := load(append([]string{"--hostname-override=" + host.Name()}, args...))
+	if err != nil {
+		t.Fatalf("read the command line of Sluice: %v", err)
+	}
+	p := &Proxy{t: t, wake: make(chan struct{})}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() {
+		done <- app.Run(ctx, app.Options{
+			Config: cfg, Log: slog.New(slog.NewTextHandler(p, nil)), NetNS: host.NetNSFD(), Synced: p.synced,
+		})
+	}()
+	p.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Fatalf("Sluice ended with: %v", err)
+		}
+	})
+	t.Cleanup(p.stop)
+	return p
+}
+
+func load(args []string) (*config.Config, error) {
+	fs := pflag.NewFlagSet("sluice", pflag.ContinueOnError)
+	flags := config.NewFlags(fs)
+	if err := fs.Parse(args); err != nil {
+		return nil, err
+	}
+	cfg, _, err := flags.Load(config.Env{Hostname: os.Hostname, ReadFile: os.ReadFile}, config.Options{Modes: app.Modes()})
+	return cfg, err
+}
+
+// Stop stops Sluice, as a signal would; what is in the kernel stays.
+func (p *Proxy) Stop() { p.stop() }
+
+// Syncs are all attempts to write so far.
+func (p *Proxy) Syncs() []proxy.Sync {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.syncs[:len(p.syncs):len(p.syncs)]
+}
+
+// First waits for the first attempt to write.
+func (p *Proxy) First(ctx context.Context) (proxy.Sync, error) {
+	for {
+		p.mu.Lock()
+		syncs, wake := p.syncs, p.wake
+		p.mu.Unlock()
+		if len(syncs) > 0 {
+			return syncs[0], nil
+		}
+		select {
+		case <-wake:
+		case <-ctx.Done():
+			return proxy.Sync{}, fmt.Errorf("nothing was written, the log says: %s", p.Log())
+		}
+	}
+}
+
+func (p *Proxy) synced(s proxy.Sync) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.syncs = append(p.syncs, s)
+	close(p.wake)
+	p.wake = make(chan struct{})
+}
+
+// Log is what Sluice logged.
+func (p *Proxy) Log() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return strings.Join(p.lines, "")
+}
+
+// Write takes a line of the log.
+func (p *Proxy) Write(line []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lines = append(p.lines, string(line))
+	return len(line), nil
+}

@@ -1,0 +1,63 @@
+//go:build linux
+
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+)
+
+// user is whom Sluice is to the API server. It may do no more than it needs.
+const user = "system:serviceaccount:kube-system:sluice"
+
+// grant gives the user what Sluice needs: to list and watch four kinds.
+func (c *Cluster) grant() error {
+	watches := []string{"list", "watch"}
+	role := &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: "sluice"},
+		Rules: []rbacv1.PolicyRule{
+			{APIGroups: []string{""}, Resources: []string{"services", "nodes"}, Verbs: watches},
+			{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: watches},
+			{APIGroups: []string{"networking.k8s.io"}, Resources: []string{"servicecidrs"}, Verbs: watches},
+		},
+	}
+	binding := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "sluice"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
+	}
+	ctx := context.Background()
+	if _, err := c.Client.RbacV1().ClusterRoles().Create(ctx, role, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	_, err := c.Client.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{})
+	return err
+}
+
+// Kubeconfig writes a kubeconfig for Sluice and returns its path. A server other
+// than "" is used in place of the API server's own URL.
+func (c *Cluster) Kubeconfig(server string) (string, error) {
+	who, err := c.env.AddUser(envtest.User{Name: user}, nil)
+	if err != nil {
+		return "", err
+	}
+	if server != "" {
+		who.Config().Host = server
+	}
+	text, err := who.KubeConfig()
+	if err != nil {
+		return "", fmt.Errorf("make a kubeconfig: %w", err)
+	}
+	f, err := os.CreateTemp(c.dir, "*.kubeconfig")
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = f.Close() }()
+	_, err = f.Write(text)
+	return f.Name(), err
+}
