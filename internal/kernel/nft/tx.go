@@ -2,6 +2,7 @@ package nft
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -182,11 +183,27 @@ func (b bucket) print(w *strings.Builder, verb string) {
 	}
 }
 
+// body defines the set so that nft takes it together with the rules: it lets
+// numgen look up a Mark only in a map that is defined by example. It is the
+// same set to the kernel.
 func (s Set) body(f Family) string {
-	if s.Size == 0 {
-		return s.definition(f)
+	text := s.definition(f)
+	if slices.Contains(s.Key, Mark) {
+		text = "typeof " + examples(f, s.Key) + " : " + examples(f, s.Data) + ";"
 	}
-	return fmt.Sprintf("%s size %d;", s.definition(f), s.Size)
+	if s.Size > 0 {
+		text += fmt.Sprintf(" size %d;", s.Size)
+	}
+	return text
+}
+
+func examples(f Family, types []Type) string {
+	names := map[Type]string{Addr: f.String() + " daddr", Proto: "meta l4proto", Port: "th dport", Mark: "numgen random mod 65535"}
+	var parts []string
+	for _, t := range types {
+		parts = append(parts, names[t])
+	}
+	return strings.Join(parts, " . ")
 }
 
 func (s Set) word() string {

@@ -20,12 +20,14 @@ func TestTxPrintsInOrder(t *testing.T) {
 	tx.SetChain(ip4, Chain{Name: "c", Hook: &Hook{Type: "nat", Point: Output, Priority: -100}, Rules: []Rule{NewRule(Drop())}})
 	tx.AddSet(ip4, fronts)
 	tx.AddSet(ip4, clients)
+	tx.AddSet(ip4, backends)
 	tx.AddTable(ip4)
 	tx.DeleteTable(tables[1])
 	want := `delete table ip6 t
 add table ip t
 add map ip t fronts { type ipv4_addr . inet_proto . inet_service : classid; }
 add set ip t clients { type ipv4_addr; flags dynamic,timeout; size 1000; }
+add map ip t backends { typeof ip daddr . meta l4proto . th dport . numgen random mod 65535 : ip daddr . th dport; }
 add chain ip t c { type nat hook output priority -100; policy accept; }
 flush chain ip t c
 add rule ip t c drop
@@ -39,8 +41,8 @@ delete chain ip t old-chain
 	if got := tx.String(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-	if tx.Size() != 11 {
-		t.Errorf("size %d, want 11", tx.Size())
+	if tx.Size() != 12 {
+		t.Errorf("size %d, want 12", tx.Size())
 	}
 }
 

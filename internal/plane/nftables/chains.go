@@ -14,6 +14,13 @@ const (
 	filter = 0
 )
 
+// The chains of the two verdicts; without the "ed" they would be words of nft's
+// language.
+const (
+	rejected = "rejected"
+	dropped  = "dropped"
+)
+
 // builder makes the chains of one family for a host.
 type builder struct {
 	family
@@ -25,8 +32,8 @@ type builder struct {
 // fixed returns the chains that do not depend on what services there are.
 func (b builder) fixed() []nft.Chain {
 	chains := []nft.Chain{
-		{Name: "reject", Rules: []nft.Rule{nft.NewRule(nft.Reject(b.table.Family))}},
-		{Name: "drop", Rules: []nft.Rule{nft.NewRule(nft.Drop())}},
+		{Name: rejected, Rules: []nft.Rule{nft.NewRule(nft.Reject(b.table.Family))}},
+		{Name: dropped, Rules: []nft.Rule{nft.NewRule(nft.Drop())}},
 		{Name: "services", Rules: b.services()},
 		{Name: "prerouting", Hook: &nft.Hook{Type: "nat", Point: nft.Prerouting, Priority: dstnat},
 			Rules: []nft.Rule{nft.NewRule(nft.Jump("services"))}},
@@ -61,8 +68,8 @@ func (b builder) services() []nft.Rule {
 		rules = append(rules, b.nodePorts(nft.In(b.nodeIPs.Name, nft.Destination(f))))
 	}
 	return append(rules,
-		nft.NewRule(nft.In(b.clusterIPs.Name, nft.Destination(f)), nft.Goto("reject")),
-		nft.NewRule(nft.In(b.serviceCIDRs.Name, nft.Destination(f)), nft.Goto("drop")))
+		nft.NewRule(nft.In(b.clusterIPs.Name, nft.Destination(f)), nft.Goto(rejected)),
+		nft.NewRule(nft.In(b.serviceCIDRs.Name, nft.Destination(f)), nft.Goto(dropped)))
 }
 
 func (b builder) nodePorts(here ...nft.Statement) nft.Rule {

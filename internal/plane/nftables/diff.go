@@ -1,7 +1,9 @@
 package nftables
 
 import (
+	"maps"
 	"net/netip"
+	"slices"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
@@ -27,8 +29,8 @@ func (d *diff) touched(c route.Change) {
 		d.used(t.New, uses, 1)
 		d.settle(t.Old, t.New)
 	}
-	for k, f := range before.fronts {
-		d.front(k, f, front{})
+	for _, k := range slices.SortedFunc(maps.Keys(before.fronts), frontKey.compare) {
+		d.front(k, before.fronts[k], front{})
 	}
 	d.count(uses)
 	if c.OldHost != nil {

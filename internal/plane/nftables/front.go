@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"cmp"
 	"net/netip"
 	"strings"
 
@@ -14,6 +15,10 @@ type frontKey struct {
 	ip    route.Family
 	space int
 	key   string // as in the maps
+}
+
+func (k frontKey) compare(l frontKey) int {
+	return cmp.Or(cmp.Compare(k.ip, l.ip), cmp.Compare(k.space, l.space), cmp.Compare(k.key, l.key))
 }
 
 // front is all that the maps hold for one front.

@@ -237,19 +237,17 @@ func (s *space) singles() []*nft.Set {
 
 // rest plans the end of all elements that no front took.
 func (k *kernel) rest(d *diff) {
-	for key, slots := range k.rows {
+	for _, key := range slices.SortedFunc(maps.Keys(k.rows), func(a, b rowKey) int { return a.compare(b.frontKey) }) {
 		set := &k.layout.spaces[key.space].backends
 		if key.outside {
 			set = &k.layout.spaces[key.space].outsideBackends
 		}
-		d.slots(d.table(key.ip), rowsOf{set, key.key}, slots, nil)
+		d.slots(d.table(key.ip), rowsOf{set, key.key}, k.rows[key], nil)
 	}
-	for ip, state := range k.states {
+	for _, f := range d.families {
 		for i := range k.layout.spaces {
 			for _, set := range k.layout.spaces[i].sets() {
-				for _, e := range state.Sets[set.Name].Elements {
-					d.plan.add(switched, step{do: deleteElement, table: d.table(ip), set: set, elem: e})
-				}
+				d.elements(f.table, set, sorted(maps.Values(k.states[f.ip].Sets[set.Name].Elements)), nil)
 			}
 		}
 	}

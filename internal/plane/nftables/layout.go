@@ -175,9 +175,9 @@ func (w way) chain(l *layout) string {
 	name := w.space(l).name
 	switch w.kind() {
 	case kindReject:
-		return "reject"
+		return rejected
 	case kindDrop:
-		return "drop"
+		return dropped
 	case kindPlain:
 		return fmt.Sprintf("%sbalance-%d", name, w.count())
 	case kindMasquerade:

@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -53,7 +54,8 @@ func (d *diff) usedWays(p *route.Port, f *route.Front, uses map[use]int32, by in
 
 // count adds up the uses and plans what comes into use and what falls out of it.
 func (d *diff) count(uses map[use]int32) {
-	for u, by := range uses {
+	for _, u := range slices.SortedFunc(maps.Keys(uses), use.compare) {
+		by := uses[u]
 		had := d.belief.uses[u]
 		has := had + by
 		if has > 0 {
@@ -68,6 +70,17 @@ func (d *diff) count(uses map[use]int32) {
 			d.end(u)
 		}
 	}
+}
+
+// compare puts what is used into a fixed order: a plan reads the same each time.
+func (u use) compare(v use) int {
+	name := func(s *nft.Set) string {
+		if s == nil {
+			return ""
+		}
+		return s.Name
+	}
+	return cmp.Or(cmp.Compare(u.ip, v.ip), cmp.Compare(name(u.of), name(v.of)), u.addr.Compare(v.addr), cmp.Compare(u.value, v.value))
 }
 
 func (d *diff) begin(u use) {

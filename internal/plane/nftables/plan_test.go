@@ -1,0 +1,165 @@
+package nftables
+
+import (
+	"context"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/kernel/nft"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// golden compares a text with testdata/name.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s, -want +got (-update writes it):\n%s", file, diff)
+	}
+}
+
+// story is a small cluster to which things happen.
+type story struct {
+	*testing.T
+	store    *cluster.Store
+	compiler *route.Compiler
+	plane    *Plane
+}
+
+func newStory(t *testing.T, kernel Kernel) *story {
+	t.Helper()
+	s := cluster.NewStore()
+	s.SetNode(node("10.180.0.0/24"))
+	s.SetServiceCIDRs(prefixes("172.30.0.0/16"))
+	s.SetLocalAddresses(addrs("127.0.0.1", "192.168.0.2"))
+	opt := route.Options{NodeName: "a", Families: bothFamilies[:1], Detector: route.DetectorOptions{Kind: route.DetectNodeCIDR}}
+	st := &story{t, s, route.NewCompiler(opt), New(kernel, Options{Families: opt.Families, Mark: testMark})}
+	if err := st.plane.Refresh(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	return st
+}
+
+// happens plans and applies what changed, and returns the plan's text.
+func (s *story) happens() string {
+	s.Helper()
+	change, problems := s.compiler.Compile(s.store.Take())
+	if len(problems) > 0 {
+		s.Fatal(problems)
+	}
+	plan := s.plane.Plan(change)
+	text := plan.String()
+	if err := plan.Apply(context.Background()); err != nil {
+		s.Fatalf("%v\n%s", err, text)
+	}
+	if n := strings.Count(text, "\n"); plan.Steps() == 0 != (n == 0) {
+		s.Errorf("%d steps print as %d lines", plan.Steps(), n)
+	}
+	return text
+}
+
+func (s *story) endpoints(name string, list ...cluster.Endpoint) {
+	svc := cluster.Name{Namespace: "shop", Name: name}
+	s.store.SetSlice(&cluster.Slice{Name: svc, Service: svc, Endpoints: list, Ports: []cluster.SlicePort{
+		{Name: "http", Protocol: cluster.TCP, Port: 8080}}})
+}
+
+func (s *story) service(name string, change func(*cluster.Service)) {
+	svc := &cluster.Service{Name: cluster.Name{Namespace: "shop", Name: name}, ClusterIPs: addrs("172.30.0.10"),
+		Ports: []cluster.ServicePort{{Name: "http", Protocol: cluster.TCP, Port: 80}}}
+	change(svc)
+	s.store.SetService(svc)
+}
+
+// A plan reads as what a person would type, one step a line.
+func TestPlansReadAsNftCommands(t *testing.T) {
+	s := newStory(t, nft.NewFake())
+	s.service("web", func(svc *cluster.Service) {
+		svc.Type, svc.Ports[0].NodePort, svc.ExternalLocal = cluster.LoadBalancer, 30080, true
+		svc.LoadBalancerIPs, svc.Restricted, svc.SourceRanges = addrs("203.0.113.1"), true, prefixes("198.51.100.0/24")
+	})
+	s.endpoints("web", endpoint("10.180.0.1", "a"), endpoint("10.180.1.1", "b"))
+	s.service("cart", func(svc *cluster.Service) {
+		svc.ClusterIPs, svc.Affinity = addrs("172.30.0.11"), 3*time.Hour
+	})
+	s.endpoints("cart", endpoint("10.180.0.2", "a"), endpoint("10.180.1.2", "b"))
+	golden(t, "start.nft", s.happens())
+
+	s.endpoints("web", endpoint("10.180.0.1", "a"), endpoint("10.180.1.1", "b"), endpoint("10.180.1.3", "b"))
+	golden(t, "scale-up.nft", s.happens())
+	s.endpoints("web", endpoint("10.180.0.1", "a"), endpoint("10.180.1.3", "b"), endpoint("10.180.1.4", "b"))
+	golden(t, "replace.nft", s.happens())
+	s.endpoints("cart", endpoint("10.180.1.2", "b"))
+	golden(t, "sticky-backend-gone.nft", s.happens())
+	s.store.DeleteService(cluster.Name{Namespace: "shop", Name: "web"})
+	golden(t, "delete.nft", s.happens())
+	if text := s.happens(); text != "" {
+		t.Errorf("nothing happened, but\n%s", text)
+	}
+}
+
+// What a plan prints, nft takes: every line, of every shape of rule.
+func TestNftTakesAPlan(t *testing.T) {
+	for name, opt := range detectors() {
+		t.Run(name, func(t *testing.T) {
+			_, netns := realKernel(t)
+			p := New(nft.NewFake(), Options{Families: bothFamilies, Mark: testMark})
+			if err := p.Refresh(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+			plan := p.Plan(compile(everyShape(), opt))
+			if out, err := runNft(t, netns, plan.String(), "-f", "-"); err != nil {
+				t.Fatalf("%v\n%.3000s", err, out)
+			}
+			listing, err := runNft(t, netns, "", "list", "ruleset")
+			if err != nil {
+				t.Fatalf("%v\n%.3000s", err, listing)
+			}
+			_, other := realKernel(t)
+			if out, err := runNft(t, other, listing, "-f", "-"); err != nil {
+				t.Errorf("what nft lists it does not take back: %v\n%.3000s", err, out)
+			}
+		})
+	}
+}
+
+// And from the tables that the plane itself wrote, every chain can be listed by
+// its name: none is a word of nft's language.
+func TestEveryChainListsByName(t *testing.T) {
+	conn, netns := realKernel(t)
+	load(t, conn, compile(everyShape(), detectors()["primary"]))
+	for _, table := range bothTables {
+		state, err := conn.Read(context.Background(), table)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var script strings.Builder
+		for name := range state.Chains {
+			script.WriteString("list chain " + table.String() + " " + name + "\n")
+		}
+		for name := range state.Sets {
+			script.WriteString("list set " + table.String() + " " + name + "\n")
+		}
+		if out, err := runNft(t, netns, strings.ReplaceAll(script.String(), "list set", "list map"), "-c", "-f", "-"); strings.Contains(out, "syntax error") {
+			t.Errorf("%v\n%.3000s", err, out)
+		}
+	}
+}
