@@ -2,13 +2,25 @@
 
 package conformance
 
+import "slices"
+
 // clusterIPs is section 7.A: ClusterIP basics.
 func clusterIPs() []scenario {
-	one := []string{
+	return slices.Concat(balanced(), notBalanced(), ports(), kindsOfBackends())
+}
+
+// aClusterIP is a Service with a backend on node A.
+func aClusterIP() []string {
+	return []string{
 		service("svc1", `clusterIP: 172.30.0.41, ports: [{port: 80}]`),
 		slice("svc1", "80", "10.180.0.1 A"),
 	}
-	two := []string{
+}
+
+// twoClusterIPs are Services of which the second has many ports, and backends on
+// both nodes.
+func twoClusterIPs() []string {
+	return []string{
 		service("svc1", `clusterIP: 172.30.0.41, ports: [{port: 80}]`),
 		slice("svc1", "80", "10.180.0.9 A"),
 		service("svc2", `clusterIP: 172.30.0.42, ports: [
@@ -19,20 +31,24 @@ func clusterIPs() []scenario {
   {name: dns-sctp, port: 53, protocol: SCTP}]`),
 		slice("svc2", "http:80 https:8443 dns-tcp:5353 dns:53/udp dns-sctp:53/sctp", "10.180.0.1 A", "10.180.2.1 B"),
 	}
+}
+
+// balanced is what every client of a ClusterIP relies on.
+func balanced() []scenario {
 	return []scenario{
 		{
 			covers: []int{1}, says: "pod to ClusterIP reaches the backend, which sees the pod",
-			cluster: one,
+			cluster: aClusterIP(),
 			steps:   []step{reach("10.180.0.2", "172.30.0.41:80", original, "10.180.0.1:80")},
 		},
 		{
 			covers: []int{2}, says: "a backend reaches itself through the ClusterIP, and sees the node",
-			cluster: one,
+			cluster: aClusterIP(),
 			steps:   []step{reach("10.180.0.1", "172.30.0.41:80", masqueraded, "10.180.0.1:80")},
 		},
 		{
 			covers: []int{3}, says: "connections are spread evenly over a local and a remote backend",
-			cluster: two,
+			cluster: twoClusterIPs(),
 			steps: []step{
 				evenly(400, "10.180.0.2", "172.30.0.42:80", "10.180.0.1:80", "10.180.2.1:80"),
 				reach("10.180.0.2", "172.30.0.42:80", original, "10.180.0.1:80", "10.180.2.1:80"),
@@ -40,31 +56,37 @@ func clusterIPs() []scenario {
 		},
 		{
 			covers: []int{4}, says: "the target port may differ from the port of the Service",
-			cluster: two,
+			cluster: twoClusterIPs(),
 			steps:   []step{reach("10.180.0.2", "172.30.0.42:443", original, "10.180.0.1:8443", "10.180.2.1:8443")},
 		},
 		{
 			covers: []int{5, 6, 7}, says: "TCP, UDP and SCTP on one port number are three ports of their own",
-			cluster: two,
+			cluster: twoClusterIPs(),
 			steps: []step{
 				reach("10.180.0.2", "172.30.0.42:53/tcp", original, "10.180.0.1:5353", "10.180.2.1:5353"),
 				reach("10.180.0.2", "172.30.0.42:53/udp", original, "10.180.0.1:53", "10.180.2.1:53"),
 				reach("10.180.0.2", "172.30.0.42:53/sctp", original, "10.180.0.1:53", "10.180.2.1:53"),
 			},
 		},
+	}
+}
+
+// notBalanced is what of a ClusterIP and the addresses around it is not balanced.
+func notBalanced() []scenario {
+	return []scenario{
 		{
 			covers: []int{8}, says: "UDP to a port that is TCP only is refused",
-			cluster: two,
+			cluster: twoClusterIPs(),
 			steps:   []step{refused("10.180.0.2", "172.30.0.42:80/udp"), refused("node", "172.30.0.42:80/udp")},
 		},
 		{
 			covers: []int{9}, says: "a port of another Service is refused",
-			cluster: two,
+			cluster: twoClusterIPs(),
 			steps:   []step{refused("10.180.0.2", "172.30.0.41:443"), refused("node", "172.30.0.41:443")},
 		},
 		{
 			covers: []int{10, 11}, says: "what is for an address of the ServiceCIDR that no Service has is dropped",
-			cluster: one,
+			cluster: aClusterIP(),
 			steps: []step{
 				dropped("10.180.0.2", "172.30.0.50:80"),
 				dropped("node", "172.30.0.50:80"),
@@ -73,9 +95,15 @@ func clusterIPs() []scenario {
 		},
 		{
 			covers: []int{12}, says: "an ICMP echo to a ClusterIP is rejected",
-			cluster: one,
+			cluster: aClusterIP(),
 			steps:   []step{pingRefused("10.180.0.2", "172.30.0.41"), pingRefused("node", "172.30.0.41")},
 		},
+	}
+}
+
+// ports is how ports of Services lead to ports of backends.
+func ports() []scenario {
+	return []scenario{
 		{
 			covers: []int{13}, says: "each port of a Service leads to its own target port",
 			cluster: []string{
@@ -119,6 +147,12 @@ func clusterIPs() []scenario {
 				reach("10.180.0.2", "172.30.0.42:81", original, "10.180.0.1:8080", "10.180.1.1:8080"),
 			},
 		},
+	}
+}
+
+// kindsOfBackends is who may be a backend, and what it gets.
+func kindsOfBackends() []scenario {
+	return []scenario{
 		{
 			covers: []int{17}, says: "a backend on another node sees the pod",
 			cluster: []string{

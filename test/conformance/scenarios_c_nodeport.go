@@ -2,9 +2,11 @@
 
 package conformance
 
+import "slices"
+
 // nodePorts is section 7.C.
 func nodePorts() []scenario {
-	return append(nodePortAddresses(), nodePortChanges()...)
+	return slices.Concat(nodePortAddresses(), loopbackNodePorts(), nodePortChanges())
 }
 
 // aNodePort is a Service with a NodePort and a backend on each node.
@@ -39,7 +41,7 @@ func nodePortAddresses() []scenario {
 			},
 		},
 		{
-			covers: []int{60}, says: "NodePorts on the addresses in given prefixes, also on one that comes later",
+			covers: []int{60}, says: "NodePorts on the addresses in given prefixes, not on one that comes elsewhere",
 			settings: settings{nodePorts: []string{"192.168.0.0/24", "192.168.1.0/24"}}, cluster: aNodePort(p3001),
 			steps: []step{
 				reach("outside", "192.168.0.2:3001", masqueraded, both...),
@@ -63,6 +65,14 @@ func nodePortAddresses() []scenario {
 				reach("outside", "[2001:db8:1::2]:3001", masqueraded, "[fd00:10:180::1]:80"),
 			},
 		},
+	}
+}
+
+// loopbackNodePorts are those of localhost.
+func loopbackNodePorts() []scenario {
+	const p3001 = `{port: 80, nodePort: 3001}`
+	both := []string{"10.180.0.1:80", "10.180.1.1:80"}
+	return []scenario{
 		{
 			covers: []int{65, 66}, says: "loopback addresses serve no NodePorts unless asked to, that of IPv6 never",
 			cluster: aNodePort(p3001),
