@@ -43,7 +43,8 @@ func (t *tour) balance() error {
 func (t *tour) latency() error {
 	const rounds = 400
 	t.head("Latency: time to connect, through the Service and straight to its pods")
-	t.note("%-46s%-22s%-22s%s", "from     to", "Service: median   p99", "straight: median  p99", "  extra")
+	t.note("%-45s%12s%20s%13s", "", "Service", "straight", "extra")
+	t.note("%-45s%8s%9s%11s%9s%10s", "from     to", "median", "p99", "median", "p99", "median")
 	var through, straight []time.Duration
 	for _, p := range t.ways() {
 		r := race{from: p.from, service: p.to}
@@ -56,8 +57,8 @@ func (t *tour) latency() error {
 			continue
 		}
 		service, direct := quantile(l.service, 0.5), quantile(l.direct, 0.5)
-		t.say("%s%15s%8s%15s%8s %s", p, micros(service), micros(quantile(l.service, 0.99)),
-			micros(direct), micros(quantile(l.direct, 0.99)), t.paint(strong, fmt.Sprintf("%+7d µs", (service-direct).Microseconds())))
+		t.say("%-45s%8s%9s%11s%9s%s", p, micros(service), micros(quantile(l.service, 0.99)),
+			micros(direct), micros(quantile(l.direct, 0.99)), t.paint(strong, fmt.Sprintf("%10s", micros(service-direct))))
 		through, straight = append(through, l.service...), append(straight, l.direct...)
 	}
 	a, b := quantile(through, 0.5), quantile(straight, 0.5)
@@ -109,7 +110,7 @@ func (t *tour) source() {
 			return
 		}
 	}
-	t.pass("%-24sstays on the node, and the pod sees the client's own address, %s", "Local traffic policy", t.Outside.Addr4())
+	t.pass("%-24sstays on the node; the pod sees the client itself, %s", "Local traffic policy", t.Outside.Addr4())
 }
 
 func (t *tour) selector() {

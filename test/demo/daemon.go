@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os/exec"
 	"regexp"
@@ -32,6 +33,9 @@ type synced struct {
 
 const patience = 10 * time.Second
 
+// errGone: sluice ended before it was ready. Its last words say why.
+var errGone = errors.New("sluice gave up")
+
 // startDaemon runs sluice on a host, in a process group of its own: a Ctrl-C is
 // not for it.
 func startDaemon(on *lab.Host, argv ...string) (*daemon, error) {
@@ -60,7 +64,7 @@ func (d *daemon) ready() (synced, error) {
 		}
 		select {
 		case <-d.gone:
-			return synced{}, fmt.Errorf("%w: sluice gave up: %s", errCannot, d.log.last(1))
+			return synced{}, fmt.Errorf("%w, saying:\n  %s", errGone, d.log.last(1))
 		case <-time.After(time.Millisecond):
 		}
 	}

@@ -153,7 +153,7 @@ func columns(table []byte, n int) string {
 
 // summary ends the tour.
 func (t *tour) summary(took time.Duration) {
-	t.head("In short")
+	fmt.Fprintf(t, "\n     %s\n\n", t.paint(strong, "In short"))
 	for _, f := range t.facts {
 		t.say("%s %s", t.paint(faint, fmt.Sprintf("%-14s", f.what)), f.result)
 	}

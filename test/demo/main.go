@@ -75,8 +75,8 @@ func cannot(w io.Writer, err error) int {
 	return exitCannot
 }
 
-// errCannot marks what is the machine's fault, not Sluice's.
-var errCannot = errors.New("cannot run here")
+// unable is an error that is the machine's fault, not Sluice's.
+type unable struct{ error }
 
 // run gives the whole tour and returns the exit code.
 func run(s *screen, o options) int {
@@ -87,8 +87,8 @@ func run(s *screen, o options) int {
 	}
 	t := &tour{screen: s, options: o}
 	err = lab.Run(t.show)
-	if errors.Is(t.broken, errCannot) {
-		return cannot(s, t.broken)
+	if why := (unable{}); errors.As(t.broken, &why) {
+		return cannot(s, why)
 	}
 	if err = errors.Join(err, t.broken); err != nil {
 		t.fail("The demo broke off: %v", err)

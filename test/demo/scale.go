@@ -22,7 +22,7 @@ type era struct {
 // scale changes the number of backends while traffic flows.
 func (t *tour) scale() error {
 	paths := t.webWays()
-	t.head(fmt.Sprintf("Scale while traffic flows: 3, 5, 1 backends, %d requests a second", perPath*len(paths)))
+	t.head(fmt.Sprintf("Scale while traffic flows: 3, 5, 1 backends, %s requests a second", count(perPath*len(paths))))
 	flow := startTraffic(paths)
 	eras := []era{{pods: t.pods[:3], begun: time.Now().Add(-settling)}}
 	pause()
@@ -108,9 +108,11 @@ func (t *tour) losses(what string, made requests) {
 		return
 	}
 	if len(lost) > 0 {
-		t.fail("%s requests, lost %d: %s", count(len(made)), len(lost), lost.outcomes())
+		t.fail("%s requests, lost %d: %s", count(len(made)), len(lost), lost.why())
 		return
 	}
-	t.pass("%s requests, %s. The slowest took %s.", count(len(made)), t.paint(strong, "lost 0"), millis(made.slowest()))
-	t.learn(what, "%s requests, lost 0; slowest %s", count(len(made)), millis(made.slowest()))
+	times := made.times()
+	t.pass("%s requests, %s. Median %s, p99 %s, slowest %s.", count(len(made)), t.paint(strong, "lost 0"),
+		millis(quantile(times, 0.5)), millis(quantile(times, 0.99)), millis(quantile(times, 1)))
+	t.learn(what, "%s requests, lost 0; p99 %s", count(len(made)), millis(quantile(times, 0.99)))
 }

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -135,6 +136,9 @@ func (t *tour) start() error {
 	t.head("Start")
 	t.say("%s", t.paint(blue, "$ sluice --manifests examples/"))
 	ready, err := t.run()
+	if errors.Is(err, errGone) {
+		return unable{err}
+	}
 	if err != nil {
 		return err
 	}
@@ -195,4 +199,4 @@ func (t *tour) bars(counts []int, width int) string {
 }
 
 // pause lets traffic flow.
-func pause() { time.Sleep(700 * time.Millisecond) }
+func pause() { time.Sleep(1200 * time.Millisecond) }
