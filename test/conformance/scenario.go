@@ -106,6 +106,8 @@ func scenarios() []scenario {
 		terminatings,
 		noEndpoints,
 		topologies,
+		affinities,
+		udpFlows,
 	} {
 		all = append(all, section()...)
 	}

@@ -2,14 +2,17 @@
 
 package conformance
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // clientIP are the fields of a Service that remembers its clients.
 const clientIP = `sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {timeoutSeconds: 10800}}`
 
 // affinities is section 7.J: session affinity ClientIP.
 func affinities() []scenario {
-	return append(remembering(), forgetting()...)
+	return slices.Concat(remembering(), shared(), forgetting())
 }
 
 // remembering is who is remembered where.
@@ -66,6 +69,13 @@ func remembering() []scenario {
 				times(3, choose("one", "10.180.0.2", same), choose("other", "10.180.0.3", same)),
 			},
 		},
+	}
+}
+
+// shared is what the addresses of a Service remember together, and for how long.
+func shared() []scenario {
+	four := []string{"10.180.0.1:8080", "10.180.0.3:8080", "10.180.1.1:8080", "10.180.1.3:8080"}
+	return []scenario{
 		{
 			covers: []int{191}, says: "all addresses of a port share what they remember",
 			cluster: []string{
@@ -73,10 +83,10 @@ func remembering() []scenario {
 				slice("web", "8080", "10.180.0.1 A", "10.180.0.3 A", "10.180.1.1 B", "10.180.1.3 B"),
 			},
 			steps: []step{
-				sticks("pod", "10.180.0.2", "172.30.0.41:80", "10.180.0.1:8080", "10.180.0.3:8080", "10.180.1.1:8080", "10.180.1.3:8080"),
-				sticks("pod", "10.180.0.2", "192.168.99.1:80", "10.180.0.1:8080", "10.180.0.3:8080", "10.180.1.1:8080", "10.180.1.3:8080"),
-				sticks("pod", "10.180.0.2", "192.168.0.2:32000", "10.180.0.1:8080", "10.180.0.3:8080", "10.180.1.1:8080", "10.180.1.3:8080"),
-				sticks("pod", "10.180.0.2", "192.168.99.22:80", "10.180.0.1:8080", "10.180.0.3:8080", "10.180.1.1:8080", "10.180.1.3:8080"),
+				sticks("pod", "10.180.0.2", "172.30.0.41:80", four...),
+				sticks("pod", "10.180.0.2", "192.168.99.1:80", four...),
+				sticks("pod", "10.180.0.2", "192.168.0.2:32000", four...),
+				sticks("pod", "10.180.0.2", "192.168.99.22:80", four...),
 			},
 		},
 		{

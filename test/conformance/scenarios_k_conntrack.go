@@ -1,0 +1,219 @@
+//go:build linux
+
+package conformance
+
+import "github.com/sluice-proxy/sluice/test/lab"
+
+// udpFlows is section 7.K: UDP and conntrack.
+func udpFlows() []scenario {
+	return append(append(udpStories(), staleFlows()...), oneWay()...)
+}
+
+// udpStories are UDP clients that keep their source port while backends come
+// and go.
+func udpStories() []scenario {
+	const near, far = "10.180.0.1", "10.180.1.1"
+	plain := service("web", `clusterIP: 172.30.0.41, ports: [{port: 53, protocol: UDP}]`)
+	nodePort := service("web", `type: NodePort, clusterIP: 172.30.0.41, ports: [{port: 53, protocol: UDP, nodePort: 32000}]`)
+	balanced := loadBalancer("web", `clusterIP: 172.30.0.41, ports: [{port: 53, protocol: UDP}]`, "192.168.99.1")
+	return []scenario{
+		{
+			covers: []int{197, 198}, says: "a UDP client outside that keeps sending to a NodePort follows the backends",
+			cluster: []string{nodePort},
+			steps:   follows("outside", "192.168.0.2:32000/udp", near+" A", far+" B"),
+		},
+		{
+			covers: []int{197}, says: "a UDP client that began before there was such a NodePort gets to the backend",
+			cluster: []string{service("web", `clusterIP: 172.30.0.41, ports: [{port: 53, protocol: UDP}]`), slice("web", "53/udp", near+" A")},
+			steps: []step{
+				open("f", "outside", "192.168.0.2:32000/udp"),
+				unanswered("f", lab.Refused),
+				fates(apply(nodePort), ends("f")),
+				soon(ask("f", near+":53")),
+			},
+		},
+		{
+			covers: []int{199}, says: "a UDP client that keeps sending to a ClusterIP follows the backends",
+			cluster: []string{plain},
+			steps:   follows("10.180.0.2", "172.30.0.41:53/udp", near+" A", far+" B"),
+		},
+		{
+			covers: []int{200}, says: "a UDP client of a ClusterIP with the local policy follows the backends",
+			cluster: []string{service("web", `clusterIP: 172.30.0.41, internalTrafficPolicy: Local, ports: [{port: 53, protocol: UDP}]`)},
+			steps:   follows("10.180.0.2", "172.30.0.41:53/udp", near+" A", "10.180.0.3 A"),
+		},
+		{
+			covers: []int{201}, says: "a UDP client in the host's network follows the backends of a ClusterIP",
+			cluster: []string{plain},
+			steps:   follows("node", "172.30.0.41:53/udp", near+" A", far+" B"),
+		},
+		{
+			covers: []int{202}, says: "a UDP client of a load balancer's address follows backends on other nodes",
+			cluster: []string{balanced},
+			steps:   follows("outside", "192.168.99.1:53/udp", near+" A", far+" B"),
+		},
+		{
+			covers: []int{202}, says: "a UDP client of a load balancer's address follows backends on the same node",
+			cluster: []string{balanced},
+			steps:   follows("outside", "192.168.99.1:53/udp", near+" A", "10.180.0.3 A"),
+		},
+		{
+			covers: []int{203}, says: "a UDP client reaches an endpoint as soon as it is ready",
+			cluster: []string{plain, slice("web", "53/udp", near+" A 000")},
+			steps: []step{
+				open("f", "10.180.0.2", "172.30.0.41:53/udp"),
+				unanswered("f", lab.Refused),
+				apply(slice("web", "53/udp", near+" A")),
+				soon(ask("f", near+":53")),
+			},
+		},
+		{
+			covers: []int{204}, says: "a UDP client of a NodePort follows a changed target port",
+			cluster: []string{nodePort, slice("web", "53/udp", near+" A")},
+			steps: []step{
+				open("f", "outside", "192.168.0.2:32000/udp", near+":53"),
+				fates(apply(slice("web", "5353/udp", near+" A")), ends("f")),
+				ask("f", near+":5353"),
+			},
+		},
+	}
+}
+
+// follows is the story of a UDP client that sends before there are endpoints;
+// then comes one, another, and the first goes.
+func follows(from, to, first, second string) []step {
+	address := func(endpoint string) string { return endpoint[:len(endpoint)-len(" A")] + ":53" }
+	return []step{
+		open("f", from, to),
+		unanswered("f", lab.Refused),
+		apply(slice("web", "53/udp", first)),
+		soon(ask("f", address(first))),
+		apply(slice("web", "53/udp", first, second)),
+		ask("f", address(first)),
+		fates(apply(slice("web", "53/udp", second)), ends("f")),
+		ask("f", address(second)),
+	}
+}
+
+// staleFlows are which entries are deleted after a change: exactly those that
+// lead to where nobody serves, or past a Service.
+func staleFlows() []scenario {
+	const fields = `externalIPs: [192.168.99.22], ports: [{name: u, port: 8000, protocol: UDP, nodePort: 32000}]`
+	everywhere := loadBalancer("web", `clusterIP: 172.30.0.41, `+fields, "192.168.99.1")
+	opened := []step{
+		open("cluster", "10.180.0.2", "172.30.0.41:8000/udp", "10.180.0.1:8000"),
+		open("vip", "outside", "192.168.99.1:8000/udp", "10.180.0.1:8000"),
+		open("external", "outside", "192.168.99.22:8000/udp", "10.180.0.1:8000"),
+		open("node port", "outside", "192.168.0.2:32000/udp", "10.180.0.1:8000"),
+	}
+	all := []fate{ends("cluster"), ends("vip"), ends("external"), ends("node port")}
+	return []scenario{
+		whatAnEndpointTakesWithIt(),
+		{
+			covers: []int{210}, says: "without serving endpoints all UDP entries of a Service end, those of its NodePort too (kube-proxy keeps these)",
+			cluster: []string{everywhere, slice("web", "u:8000/udp", "10.180.0.1 A")},
+			steps: append(opened[:len(opened):len(opened)],
+				fates(apply(slice("web", "u:8000/udp", "10.180.0.1 A 000")), all...),
+				unanswered("cluster", lab.Refused),
+				unanswered("vip", lab.Refused),
+				unanswered("external", lab.Refused),
+				unanswered("node port", lab.Refused),
+			),
+		},
+		{
+			covers: []int{210}, says: "the UDP entries of a deleted Service end with it (kube-proxy keeps them)",
+			cluster: []string{everywhere, slice("web", "u:8000/udp", "10.180.0.1 A")},
+			steps: append(opened[:len(opened):len(opened)],
+				fates(remove("Service/web"), all...),
+				unanswered("cluster", lab.TimedOut),
+			),
+		},
+		{
+			covers: []int{211}, says: "a flow that went past the Service before it was there is turned to it",
+			cluster: []string{service("other", `clusterIP: 172.30.0.42, ports: [{port: 53, protocol: UDP}]`)},
+			steps: []step{
+				open("f", "10.180.0.2", "172.31.0.41:8000/udp"),
+				unanswered("f", lab.TimedOut),
+				fates(apply(
+					service("web", `clusterIP: 172.31.0.41, ports: [{port: 8000, protocol: UDP}]`),
+					slice("web", "8000/udp", "10.180.0.1 A"),
+				), ends("f")),
+				ask("f", "10.180.0.1:8000"),
+			},
+		},
+		{
+			covers: []int{212}, says: "a flow to somebody else's port is none of ours, though a NodePort has the same number (kube-proxy deletes it)",
+			cluster: []string{everywhere, slice("web", "u:8000/udp", "10.180.0.1 A")},
+			pods:    []string{"outside 32000/udp"},
+			steps: []step{
+				open("foreign", "10.180.0.2", "203.0.113.2:32000/udp", "203.0.113.2:32000"),
+				open("node port", "outside", "192.168.0.2:32000/udp", "10.180.0.1:8000"),
+				fates(apply(slice("web", "u:8000/udp", "10.180.0.3 A")), ends("node port"), stays("foreign")),
+				fates(apply(slice("web", "u:8000/udp")), ends("node port"), stays("foreign")),
+				ask("foreign", "203.0.113.2:32000"),
+			},
+		},
+	}
+}
+
+// whatAnEndpointTakesWithIt is one change to endpoints of every kind.
+func whatAnEndpointTakesWithIt() scenario {
+	const udp, tcp, sctp, other = "172.30.0.41:8000/udp", "172.30.0.41:8000/tcp", "172.30.0.41:8000/sctp", "172.30.0.41:8001/udp"
+	const ports = "u:8000/udp t:8000/tcp s:8000/sctp"
+	return scenario{
+		covers: []int{205, 206, 207, 208, 209}, says: "only UDP entries to endpoints that serve no more are deleted",
+		cluster: []string{
+			service("web", `clusterIP: 172.30.0.41, ports: [
+  {name: u, port: 8000, protocol: UDP}, {name: t, port: 8000, protocol: TCP},
+  {name: s, port: 8000, protocol: SCTP}, {name: v, port: 8001, protocol: UDP}]`),
+			slice("web", ports, "10.180.0.1 A", "10.180.0.3 A", "10.180.1.1 B", "10.180.1.3 B"),
+			slice("web/v", "v:8001/udp", "10.180.0.3 A"),
+		},
+		steps: []step{
+			openTo("ready", "10.180.0.2", udp, "10.180.0.1:8000"),
+			openTo("deleted", "10.180.0.2", udp, "10.180.0.3:8000"),
+			openTo("terminating", "10.180.0.2", udp, "10.180.1.1:8000"),
+			openTo("not serving", "10.180.0.2", udp, "10.180.1.3:8000"),
+			openTo("tcp", "10.180.0.2", tcp, "10.180.0.3:8000"),
+			openTo("sctp", "10.180.0.2", sctp, "10.180.0.3:8000"),
+			openTo("other port", "10.180.0.2", other, "10.180.0.3:8001"),
+			fates(apply(slice("web", ports, "10.180.0.1 A", "10.180.1.1 B 011", "10.180.1.3 B 001")),
+				ends("deleted"), ends("not serving"),
+				stays("ready"), stays("terminating"), stays("tcp"), stays("sctp"), stays("other port")),
+			ask("tcp"), ask("sctp"), ask("terminating"),
+			ask("deleted", "10.180.0.1:8000"), ask("not serving", "10.180.0.1:8000"),
+		},
+	}
+}
+
+// oneWay is what is not asked and answered.
+func oneWay() []scenario {
+	return []scenario{
+		{
+			covers: []int{213}, says: "a stream that nobody answers is told when the last endpoint goes",
+			cluster: []string{
+				service("statsd", `clusterIP: 172.30.0.41, ports: [{port: 8125, protocol: UDP}]`),
+				slice("statsd", "8125/udp", "10.180.0.1 A"),
+			},
+			steps: []step{
+				mute("10.180.0.1", 8125),
+				open("f", "10.180.0.2", "172.30.0.41:8125/udp"),
+				unanswered("f", lab.TimedOut),
+				fates(apply(slice("statsd", "8125/udp")), ends("f")),
+				unanswered("f", lab.Refused),
+			},
+		},
+		{
+			covers: []int{214}, says: "a segment out of the window does not end a connection",
+			cluster: []string{
+				service("web", `clusterIP: 172.30.0.41, ports: [{port: 80}]`),
+				slice("web", "8080", "10.180.0.1 A"),
+			},
+			steps: []step{
+				open("f", "10.180.0.2", "172.30.0.41:80", "10.180.0.1:8080"),
+				outOfWindow("f", "10.180.0.2", "10.180.0.1"),
+				ask("f", "10.180.0.1:8080"),
+			},
+		},
+	}
+}

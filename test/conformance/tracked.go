@@ -1,0 +1,217 @@
+//go:build linux
+
+package conformance
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/conntrack"
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+// fate is what becomes of the entry that node A's conntrack has for a flow.
+type fate struct {
+	flow string
+	ends bool
+}
+
+func ends(flow string) fate  { return fate{flow, true} }
+func stays(flow string) fate { return fate{flow, false} }
+
+// fates makes a change and looks what becomes of flows: of those that end the
+// entries go, and only when they all are gone are the others looked for, which
+// must have kept theirs. There is no other way to know that nothing more goes.
+func fates(change step, all ...fate) step {
+	return func(e *env) error {
+		before := make([]conntrack.Entry, len(all))
+		for i, f := range all {
+			var err error
+			if before[i], err = e.track(f.flow); err != nil {
+				return err
+			}
+		}
+		if err := change(e); err != nil {
+			return err
+		}
+		var wrong []error
+		for _, ends := range []bool{true, false} {
+			for i, f := range all {
+				if f.ends == ends {
+					wrong = append(wrong, e.fate(f, before[i]))
+				}
+			}
+		}
+		return errors.Join(wrong...)
+	}
+}
+
+// fate waits for an entry that ends, or looks whether one stays.
+func (e *env) fate(f fate, before conntrack.Entry) error {
+	gone := soon(func(e *env) error {
+		there, err := e.tracked(before)
+		if err == nil && there {
+			err = fmt.Errorf("flow %s: its entry is still there: %s", f.flow, before)
+		}
+		return err
+	})
+	if f.ends {
+		return gone(e)
+	}
+	there, err := e.tracked(before)
+	if err == nil && !there {
+		err = fmt.Errorf("flow %s: its entry is gone: %s", f.flow, before)
+	}
+	return err
+}
+
+// track sends something on an open flow, answered or not, and finds its entry.
+func (e *env) track(name string) (conntrack.Entry, error) {
+	f := e.flows[name]
+	if f == nil {
+		return conntrack.Entry{}, fmt.Errorf("no flow %q is open", name)
+	}
+	client := f.AskWithin(nil, lab.Soon).Local
+	var found []conntrack.Entry
+	err := e.entries(client.Addr(), func(c conntrack.Entry) {
+		if c.OrigSrc == client {
+			found = append(found, c)
+		}
+	})
+	if err == nil && len(found) != 1 {
+		err = fmt.Errorf("flow %s from %s: %d entries, want one: %v", name, client, len(found), found)
+	}
+	if err != nil {
+		return conntrack.Entry{}, err
+	}
+	return found[0], nil
+}
+
+// tracked reports whether the same entry is there still.
+func (e *env) tracked(entry conntrack.Entry) (there bool, err error) {
+	err = e.entries(entry.OrigSrc.Addr(), func(c conntrack.Entry) {
+		there = there || c.ID == entry.ID && c.OrigSrc == entry.OrigSrc && c.OrigDst == entry.OrigDst
+	})
+	return there, err
+}
+
+// entries lists what node A tracks, of the family of an address.
+func (e *env) entries(like netip.Addr, each func(conntrack.Entry)) error {
+	table, err := conntrack.Open(conntrack.Options{NetNS: e.lab.NodeA.NetNSFD()})
+	if err != nil {
+		return fmt.Errorf("open conntrack: %w", err)
+	}
+	defer func() { _ = table.Close() }() // nothing is left to lose
+	family := conntrack.IPv4
+	if like.Is6() {
+		family = conntrack.IPv6
+	}
+	for _, protocol := range []uint8{conntrack.TCP, conntrack.UDP, conntrack.SCTP} {
+		err := table.Each(context.Background(), conntrack.Filter{Family: family, Protocol: protocol},
+			func(c conntrack.Entry) error {
+				each(c)
+				return nil
+			})
+		if err != nil {
+			return fmt.Errorf("list conntrack: %w", err)
+		}
+	}
+	return nil
+}
+
+// openTo opens flows under a name until one leads to that backend.
+func openTo(name, from, to, backend string) step {
+	return func(e *env) error {
+		want, err := e.backends([]string{backend})
+		if err != nil {
+			return err
+		}
+		for range 4 * samples(4) {
+			if err := together(open(name, from, to), ask(name))(e); err != nil {
+				return err
+			}
+			if e.answered[name] == want[0] {
+				return nil
+			}
+		}
+		return fmt.Errorf("%s to %s: %s never answers", from, to, want[0])
+	}
+}
+
+// mute has a pod take UDP packets for a port and answer nothing.
+func mute(pod string, port uint16) step {
+	return func(e *env) error {
+		h, err := e.host(pod)
+		if err != nil {
+			return err
+		}
+		h.Nft(fmt.Sprintf(`table inet mute {
+  chain input { type filter hook input priority 0; udp dport %d drop; }
+}`, port))
+		return nil
+	}
+}
+
+// outOfWindow has the server of an open TCP flow send segments that are far behind,
+// as late retransmissions are. The client must not be made to reset the
+// connection.
+func outOfWindow(name, client, server string) step {
+	return func(e *env) error {
+		c, err := e.host(client)
+		if err != nil {
+			return err
+		}
+		s, err := e.host(server)
+		if err != nil {
+			return err
+		}
+		tap := c.Tap()
+		r := e.flows[name].AskWithin(nil, 4*lab.Soon)
+		last, ok := lastSegment(tap.Packets(), r.Local)
+		if r.Outcome != lab.Answered || !ok {
+			return fmt.Errorf("flow %s: %s, and saw an answer: %t", name, r, ok)
+		}
+		last.Src, last.Dst, last.Payload = r.Backend, r.Source, []byte("boom")
+		for _, behind := range []uint32{100000, 1 << 30} {
+			late := last
+			late.Flags, late.Seq = lab.ACK, last.Seq-behind
+			s.Inject(e.lab.NodeA, late.Packet())
+		}
+		time.Sleep(lab.Soon)
+		if n := tap.Count(func(p lab.Packet) bool { return p.Out && isReset(p) }); n > 0 {
+			return fmt.Errorf("flow %s: the client sent %d RST", name, n)
+		}
+		return nil
+	}
+}
+
+// lastSegment is the last TCP segment that came to a client.
+func lastSegment(seen []lab.Packet, client netip.AddrPort) (last lab.Segment, found bool) {
+	for _, p := range seen {
+		if p.Out || p.Protocol != lab.TCP || p.Dst != client {
+			continue
+		}
+		h := tcpHeader(p)
+		last = lab.Segment{
+			Protocol: lab.TCP,
+			Seq:      binary.BigEndian.Uint32(h[4:]) + uint32(len(h)-int(h[12]>>4)*4),
+			Ack:      binary.BigEndian.Uint32(h[8:]),
+		}
+		found = true
+	}
+	return last, found
+}
+
+func isReset(p lab.Packet) bool { return p.Protocol == lab.TCP && tcpHeader(p)[13]&lab.RST != 0 }
+
+// tcpHeader is what follows the IP header.
+func tcpHeader(p lab.Packet) []byte {
+	if p.Dst.Addr().Is6() {
+		return p.Data[40:]
+	}
+	return p.Data[int(p.Data[0]&15)*4:]
+}
