@@ -11,8 +11,14 @@ import (
 	"github.com/sluice-proxy/sluice/internal/config"
 )
 
-// version is the one of the module, as the go tool stamped it.
+// stamp is the version that the linker was told: -X .../internal/cli.stamp=v1.2.3.
+var stamp string //nolint:gochecknoglobals // the linker can set nothing else
+
+// version is the one of the build: stamped by the linker, or else by the go tool.
 func version() string {
+	if stamp != "" {
+		return stamp
+	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok || info.Main.Version == "" || info.Main.Version == "(devel)" {
 		return "v0.0.0-dev"

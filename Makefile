@@ -1,0 +1,86 @@
+# What people and CI do. `make help` lists it; CONTRIBUTING.md explains it.
+# Everything made here is in bin/ and .cache/.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := build
+
+# hack/setup.sh puts Go there if the machine has none that is new enough.
+export PATH := $(CURDIR)/.cache/go/bin:$(PATH)
+
+LINT_VERSION := v2.15.0
+LINT         := .cache/golangci-lint/$(LINT_VERSION)/golangci-lint
+FUZZTIME     ?= 20s
+BENCH        ?= .
+
+# A folder with kube-apiserver and etcd; made if it lacks them.
+KUBEBUILDER_ASSETS ?= $(CURDIR)/.cache/test-assets
+
+# The version is that of the last tag, if this is a Git checkout with one.
+VERSION ?= $(shell git describe --tags --match 'v[0-9]*' --dirty 2>/dev/null || git describe --always --dirty --exclude '*' 2>/dev/null | sed 's/^/v0.0.0-dev+/')
+LDFLAGS := -s -w -X github.com/sluice-proxy/sluice/internal/cli.stamp=$(VERSION)
+GOBUILD := CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)'
+TESTSUM := .cache/bin/testsum
+
+.PHONY: help build build-all demo unit test test-assets lint fmt bench fuzz clean distclean setup-build setup-demo setup-test
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' Makefile
+
+build: setup-build ## bin/sluice, one static binary (the default)
+	@$(GOBUILD) -o bin/sluice ./cmd/sluice
+
+build-all: setup-build ## bin/sluice and bin/sluice-linux-{amd64,arm64}
+	@for arch in amd64 arm64; do \
+		echo "building bin/sluice-linux-$$arch"; \
+		GOOS=linux GOARCH=$$arch $(GOBUILD) -o bin/sluice-linux-$$arch ./cmd/sluice; \
+	done
+	@$(GOBUILD) -o bin/sluice ./cmd/sluice
+
+demo: setup-demo build ## a little cluster in namespaces, with real traffic; touches nothing else
+	@CGO_ENABLED=0 go build -o bin/sluice-demo ./test/demo
+	@bin/sluice-demo
+
+unit: setup-build ## the quick tests, without root: under a minute
+	@go build -o $(TESTSUM) ./hack/testsum
+	@$(TESTSUM) 'unit: go test -short -json ./cmd/... ./internal/... ./hack/...'
+
+# Every step runs, also after a failure; the last line is the sum.
+test: setup-test ## everything, what it needs included
+	@go build -o $(TESTSUM) ./hack/testsum
+	@$(TESTSUM) \
+		'build-all: make build-all' \
+		'examples: bin/sluice plan -f examples >/dev/null' \
+		'lint: make lint' \
+		'test-assets: make test-assets' \
+		'test: KUBEBUILDER_ASSETS="$(KUBEBUILDER_ASSETS)" go test -race -count=1 -timeout=15m -json ./...'
+
+test-assets: setup-build ## the real API server and etcd for the tests: minutes, once
+	@KUBEBUILDER_ASSETS= hack/test-assets.sh "$(KUBEBUILDER_ASSETS)"
+
+lint: setup-build $(LINT) ## house style, formatting, modules, shell scripts
+	@$(LINT) run ./...
+	@go mod tidy -diff
+	@if command -v shellcheck >/dev/null; then shellcheck hack/*.sh .ci/run; else echo 'lint: no shellcheck here, scripts not checked'; fi
+
+fmt: setup-build $(LINT) ## format the code
+	@$(LINT) fmt ./...
+
+$(LINT):
+	@echo 'building golangci-lint $(LINT_VERSION): minutes, once'
+	@GOBIN=$(CURDIR)/$(@D) GOFLAGS= go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION) 2> >(grep -v '^go: downloading' >&2)
+
+bench: setup-build ## the benchmarks (BENCH=regexp)
+	@go test -run='^$$' -bench='$(BENCH)' -benchmem ./...
+
+fuzz: setup-build ## each fuzz test for a while (FUZZTIME=20s)
+	@hack/fuzz.sh '$(FUZZTIME)'
+
+clean: ## remove what was built
+	@rm -rf bin dist
+
+distclean: clean ## and what was fetched for building and testing
+	@rm -rf .cache
+
+setup-build setup-demo setup-test: setup-%:
+	@hack/setup.sh $*
