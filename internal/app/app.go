@@ -7,17 +7,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net/netip"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/config"
-	follow "github.com/sluice-proxy/sluice/internal/follow/conntrack"
-	"github.com/sluice-proxy/sluice/internal/follow/localnet"
-	"github.com/sluice-proxy/sluice/internal/kernel/address"
-	"github.com/sluice-proxy/sluice/internal/kernel/conntrack"
-	"github.com/sluice-proxy/sluice/internal/kernel/sysctl"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
@@ -31,81 +23,26 @@ type Options struct {
 	Synced func(proxy.Sync) // told of every attempt to write; may be nil
 }
 
-// source keeps a store current until the context ends.
-type source interface {
-	Run(ctx context.Context) error
-}
-
 // Run serves until the context ends; what is in the kernel stays there.
 func Run(ctx context.Context, o Options) error {
 	p, families, err := openPlane(ctx, o)
 	if err != nil {
 		return err
 	}
-	flows, err := conntrack.Open(conntrack.Options{NetNS: o.NetNS})
-	if err != nil {
-		return err
-	}
-	defer func() { _ = flows.Close() }()
-
 	store := cluster.NewStore()
 	src, err := openSource(store, o)
 	if err != nil {
 		return err
 	}
-	stale := follow.New(follow.Options{Table: flows, Report: func(err error) {
-		o.Log.Warn("Cannot end stale UDP flows, retrying", "error", err)
-	}})
-	local := localnet.New(sysctl.New(sysctl.Options{NetNS: o.NetNS}), func(err error) {
-		o.Log.Warn("NodePorts on 127.0.0.1 will not work", "error", err)
-	})
-	loop := proxy.New(proxy.Options{
-		Store:     store,
-		Compiler:  route.NewCompiler(Policy(o.Config, families)),
-		Plane:     p,
-		Followers: []proxy.Follower{stale, local},
-		Log:       o.Log,
-		MinPeriod: o.Config.MinSyncPeriod,
-		Report:    o.report,
-		Observe:   o.observe,
-	})
-	addresses := watcher{address.New(address.Options{NetNS: o.NetNS}), store, stale, o}
-
-	group, ctx := errgroup.WithContext(ctx)
-	addressesKnown := store.Feed()
-	group.Go(func() error { return addresses.run(ctx, addressesKnown) })
-	group.Go(func() error { return src.Run(ctx) })
-	group.Go(func() error { return stale.Run(ctx) })
-	group.Go(func() error { return loop.Run(ctx) })
-	return group.Wait()
-}
-
-// watcher passes the addresses of this host on to those who need them.
-type watcher struct {
-	*address.Watcher
-	store *cluster.Store
-	stale *follow.Follower
-	opt   Options
-}
-
-func (w watcher) run(ctx context.Context, known func()) error {
-	return w.Run(ctx, func(addrs []netip.Addr) {
-		w.store.SetLocalAddresses(addrs)
-		w.stale.SetLocal(addrs)
-		if len(w.opt.Config.Manifests) > 0 {
-			w.store.SetStandIn(w.standIn())
-		}
-		known()
-	})
-}
-
-// standIn is the Node as the host itself tells it: manifests need not have one.
-func (w watcher) standIn() *cluster.Node {
-	primary, err := w.Primary()
-	if err != nil {
-		w.opt.Log.Warn("Cannot tell this host's own address", "error", err)
+	n := Node{
+		Store: store, Source: src, Plane: p, Policy: Policy(o.Config, families),
+		NetNS: o.NetNS, Log: o.Log, MinPeriod: o.Config.MinSyncPeriod,
+		Report: o.report, Observe: o.observe,
 	}
-	return &cluster.Node{Name: w.opt.Config.NodeName, Addresses: primary}
+	if len(o.Config.Manifests) > 0 {
+		n.StandIn = o.Config.NodeName
+	}
+	return n.Run(ctx)
 }
 
 // report tells problems with objects to the log.

@@ -23,7 +23,7 @@ func Preview(ctx context.Context, o Options) (plane.Plan, error) {
 		return nil, err
 	}
 	store.SetLocalAddresses(local)
-	store.SetStandIn(watcher{Watcher: addresses, opt: o}.standIn())
+	store.SetStandIn(standIn(addresses, o.Config.NodeName, o.Log))
 
 	families := []route.Family{route.IPv4, route.IPv6}
 	compiler := route.NewCompiler(Policy(o.Config, families))

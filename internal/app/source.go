@@ -7,7 +7,7 @@ import (
 )
 
 // openSource builds what feeds the store: manifests, or an API server.
-func openSource(store *cluster.Store, o Options) (source, error) {
+func openSource(store *cluster.Store, o Options) (Source, error) {
 	if len(o.Config.Manifests) > 0 {
 		return openManifests(store, o), nil
 	}

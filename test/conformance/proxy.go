@@ -12,11 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/internal/app"
 	"github.com/sluice-proxy/sluice/internal/cluster"
-	follow "github.com/sluice-proxy/sluice/internal/follow/conntrack"
-	"github.com/sluice-proxy/sluice/internal/kernel/address"
-	"github.com/sluice-proxy/sluice/internal/kernel/conntrack"
-	"github.com/sluice-proxy/sluice/internal/kernel/sysctl"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/test/lab"
@@ -88,69 +85,48 @@ func detector(text string) route.DetectorOptions {
 // start runs the proxy until stop, or until the test ends, and waits until the
 // kernel does what the objects say.
 func (p *proxyUnderTest) start(objects *objects) error {
-	table, err := conntrack.Open(conntrack.Options{NetNS: p.host.NetNSFD()})
-	if err != nil {
-		return fmt.Errorf("open conntrack: %w", err)
-	}
 	p.store = cluster.NewStore()
-	told, listed := p.store.Feed(), p.store.Feed()
-	flows := follow.New(follow.Options{Table: table})
-	watcher := address.New(address.Options{NetNS: p.host.NetNSFD()})
 	p.barrier = newBarrier()
-	localnet := routeLocalnet{sysctl.New(sysctl.Options{NetNS: p.host.NetNSFD()})}
-	loop := proxy.New(proxy.Options{
-		Store: p.store, Compiler: route.NewCompiler(p.options), Plane: p.plane.Start(p.t, p.host),
-		Followers: []proxy.Follower{flows, localnet, p.barrier},
-		Log:       slog.New(slog.NewTextHandler(testLog{p.t}, nil)),
-	})
-	var running sync.WaitGroup
-	ctx, cancel := context.WithCancel(context.Background())
-	run := func(f func(context.Context) error) {
-		running.Go(func() {
-			if err := f(ctx); err != nil {
-				p.t.Errorf("a part of the proxy ended: %v", err)
-			}
-		})
+	node := app.Node{
+		Store: p.store, Source: feed(objects, p.store, p.barrier), Plane: p.plane.Start(p.t, p.host),
+		Policy: p.options, NetNS: p.host.NetNSFD(), Followers: []proxy.Follower{p.barrier},
+		Log: slog.New(slog.NewTextHandler(testLog{p.t}, nil)),
 	}
-	run(loop.Run)
-	run(flows.Run)
-	run(func(ctx context.Context) error {
-		return watcher.Run(ctx, func(addrs []netip.Addr) {
-			p.store.SetLocalAddresses(addrs)
-			flows.SetLocal(addrs)
-			listed()
-		})
-	})
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- node.Run(ctx) }()
 	p.stop = sync.OnceFunc(func() {
 		cancel()
-		running.Wait()
-		_ = table.Close() // nothing is left to lose
+		if err := <-ended; err != nil {
+			p.t.Errorf("the proxy ended: %v", err)
+		}
 		objects.store = nil
 	})
 	p.t.Cleanup(p.stop)
-	objects.feed(p.store)
-	p.barrier.raise(p.store)
-	told()
 	return p.barrier.wait()
+}
+
+// fed is the source of a store that has everything already.
+type fed struct{ done func() }
+
+func feed(o *objects, store *cluster.Store, b *barrier) fed {
+	f := fed{store.Feed()}
+	o.feed(store)
+	b.raise(store)
+	return f
+}
+
+// Run implements app.Source.
+func (f fed) Run(ctx context.Context) error {
+	f.done()
+	<-ctx.Done()
+	return nil
 }
 
 // settle waits until the kernel does what the store says.
 func (p *proxyUnderTest) settle() error {
 	p.barrier.raise(p.store)
 	return p.barrier.wait()
-}
-
-// routeLocalnet lets connections to loopback addresses leave the host where they
-// serve NodePorts.
-type routeLocalnet struct{ sysctl *sysctl.Sysctl }
-
-func (r routeLocalnet) Applied(c route.Change) {
-	for _, a := range c.Table.Host.NodePorts.Addrs {
-		if a.IsLoopback() {
-			_ = r.sysctl.SetInt("net/ipv4/conf/all/route_localnet", 1) // clients see when it failed
-			return
-		}
-	}
 }
 
 // barrier tells when everything that was put into a store is in the kernel: it
