@@ -1,0 +1,179 @@
+//go:build linux
+
+package conformance
+
+// externalLocals is section 7.E: externalTrafficPolicy Local.
+func externalLocals() []scenario {
+	return append(append(externalLocal(), localOnOtherNodes()...), localChanges()...)
+}
+
+// exposed is a Service with an address of every kind, under a policy for what
+// comes from outside. See onFronts.
+func exposed(policy string, endpoints ...string) []string {
+	return []string{
+		loadBalancer("web", `clusterIP: 172.30.0.41, ports: [{port: 80, nodePort: 3001}],
+  externalIPs: [192.168.99.11], externalTrafficPolicy: `+policy, "1.2.3.4"),
+		slice("web", "80", endpoints...),
+	}
+}
+
+// onFronts looks at each address that exposed has for the outside.
+func onFronts(look func(to string) step) step {
+	return together(look("192.168.99.11:80"), look("1.2.3.4:80"), look("192.168.0.2:3001"))
+}
+
+func externalLocal() []scenario {
+	const here, elsewhere = "10.180.2.1:80", "10.180.0.1:80"
+	both := exposed("Local", "10.180.0.1 B", "10.180.2.1 A")
+	remote := exposed("Local", "10.180.0.1 B")
+	return []scenario{
+		{
+			covers: []int{106}, says: "pod to ClusterIP reaches all", cluster: both,
+			steps: []step{reach(aPod, "172.30.0.41:80", original, here, elsewhere)},
+		},
+		{
+			covers: []int{107}, says: "pod to all other addresses reaches all too", cluster: both,
+			steps: []step{onFronts(func(to string) step { return reach(aPod, to, original, here, elsewhere) })},
+		},
+		{
+			covers: []int{108}, says: "the outside reaches what is on the node, which sees it", cluster: both,
+			steps: []step{onFronts(func(to string) step { return reach("outside", to, original, here) })},
+		},
+		{
+			covers: []int{109}, says: "the node itself reaches all", cluster: both,
+			steps: []step{onFronts(func(to string) step { return reach("node", to, masqueraded, here, elsewhere) })},
+		},
+		{
+			covers: []int{110}, says: "nothing on the node: the outside is dropped", cluster: remote,
+			steps: []step{onFronts(func(to string) step { return dropped("outside", to) })},
+		},
+		{
+			covers: []int{111}, says: "nothing on the node: its pods and itself reach the others", cluster: remote,
+			steps: []step{onFronts(func(to string) step {
+				return together(reach(aPod, to, original, elsewhere), reach("node", to, masqueraded, elsewhere))
+			})},
+		},
+		{
+			covers: []int{118}, says: "the policy is none of a Service that is not for the outside",
+			cluster: []string{
+				service("web", `clusterIP: 172.30.0.41, ports: [{port: 80}], externalTrafficPolicy: Local`),
+				slice("web", "80", "10.180.0.1 B", "10.180.2.1 A"),
+			},
+			steps: []step{
+				reach(aPod, "172.30.0.41:80", original, here, elsewhere),
+				reach("outside", "172.30.0.41:80", masqueraded, here, elsewhere),
+				apply(slice("web", "80", "10.180.0.1 B")),
+				reach("outside", "172.30.0.41:80", masqueraded, elsewhere),
+			},
+		},
+		{
+			covers: []int{119}, says: "hints for another zone do not count on the node",
+			cluster: exposed("Local", "10.180.0.1 B zones=a", "10.180.2.1 A zones=b", "10.180.2.2 A zones=b"),
+			steps: []step{onFronts(func(to string) step {
+				return reach("outside", to, original, "10.180.2.1:80", "10.180.2.2:80")
+			})},
+		},
+	}
+}
+
+// localOnOtherNodes is about clients that are on another node, or are the node.
+func localOnOtherNodes() []scenario {
+	return []scenario{
+		{
+			covers: []int{112}, says: "a pod of another node, seen as such, reaches what is elsewhere",
+			cluster: exposed("Local", "203.0.113.2"),
+			steps:   []step{reach("10.180.1.9@B", "192.168.0.2:3001", original, "203.0.113.2:80")},
+		},
+		{
+			covers: []int{112}, says: "a pod of another node, not known as one, is dropped",
+			cluster: exposed("Local", "203.0.113.2"), settings: settings{detector: "NodeCIDR"},
+			steps: []step{
+				dropped("10.180.1.9@B", "192.168.0.2:3001"),
+				reach("10.180.0.9", "192.168.0.2:3001", original, "203.0.113.2:80"),
+			},
+		},
+		{
+			covers: []int{113}, says: "another node reaches what is on this node, which sees it",
+			cluster: exposed("Local", "10.180.2.1 A", "10.180.0.1 B"),
+			steps:   []step{reach("node-b", "192.168.0.2:3001", original, "10.180.2.1:80")},
+		},
+		{
+			covers: []int{114}, says: "the node reaches what is elsewhere through its own NodePort",
+			cluster: exposed("Local", "10.180.0.1 B"),
+			steps:   []step{reach("node", "192.168.0.2:3001", masqueraded, "10.180.0.1:80")},
+		},
+		{
+			covers: []int{115}, says: "another node gets no answer of one without a backend",
+			cluster: exposed("Local", "10.180.0.1 B"),
+			steps:   []step{dropped("node-b", "192.168.0.2:3001")},
+		},
+	}
+}
+
+// localChanges is about the policy and the endpoints changing. That the health
+// check port comes and goes with the policy is not looked at here.
+func localChanges() []scenario {
+	all := onFronts(func(to string) step {
+		return reach("outside", to, masqueraded, "10.180.0.1:80", "10.180.2.1:80")
+	})
+	here := onFronts(func(to string) step { return reach("outside", to, original, "10.180.2.1:80") })
+	endpoints := []string{"10.180.0.1 B", "10.180.2.1 A"}
+	return []scenario{
+		{
+			covers: []int{116, 117}, says: "the policy may change to Cluster and back",
+			cluster: exposed("Local", endpoints...),
+			steps: []step{
+				here,
+				apply(exposed("Cluster", endpoints...)...), all,
+				apply(exposed("Local", endpoints...)...), here,
+			},
+		},
+		{
+			covers: []int{116, 117}, says: "a node without a backend has some under Cluster only",
+			cluster: exposed("Local", "10.180.0.1 B"),
+			steps: []step{
+				onFronts(func(to string) step { return dropped("outside", to) }),
+				apply(exposed("Cluster", "10.180.0.1 B")...),
+				onFronts(func(to string) step { return reach("outside", to, masqueraded, "10.180.0.1:80") }),
+				apply(exposed("Local", "10.180.0.1 B")...),
+				onFronts(func(to string) step { return dropped("outside", to) }),
+			},
+		},
+		{
+			covers: []int{120}, says: "an update of the pods breaks no connection on the node",
+			cluster: exposed("Local", "10.180.0.1 A", "10.180.1.1 B"),
+			steps: []step{
+				unbroken("outside", "1.2.3.4:80", rollingUpdate()...),
+				reach("outside", "1.2.3.4:80", original, "10.180.0.2:80"),
+			},
+		},
+		{
+			covers: []int{121}, says: "under the policy Cluster neither",
+			cluster: exposed("Cluster", "10.180.0.1 A", "10.180.1.1 B"),
+			steps: []step{
+				unbroken("outside", "1.2.3.4:80", rollingUpdate()...),
+				reach("outside", "1.2.3.4:80", masqueraded, "10.180.0.2:80", "10.180.1.2:80"),
+			},
+		},
+	}
+}
+
+// rollingUpdate replaces the one pod of each node, that of node B first; the one
+// of node A has nobody beside it when it has to go.
+func rollingUpdate() []step {
+	to := func(endpoints ...string) step { return apply(slice("web", "80", endpoints...)) }
+	return []step{
+		to("10.180.0.1 A", "10.180.1.1 B", "10.180.1.2 B 000"),
+		to("10.180.0.1 A", "10.180.1.1 B", "10.180.1.2 B"),
+		to("10.180.0.1 A", "10.180.1.1 B 011", "10.180.1.2 B"),
+		to("10.180.0.1 A", "10.180.1.1 B 001", "10.180.1.2 B"),
+		cut("10.180.1.1"),
+		to("10.180.0.1 A", "10.180.1.2 B"),
+		to("10.180.0.1 A 011", "10.180.1.2 B"),
+		to("10.180.0.1 A 011", "10.180.1.2 B", "10.180.0.2 A 000"),
+		to("10.180.0.1 A 011", "10.180.1.2 B", "10.180.0.2 A 110"),
+		to("10.180.0.1 A 001", "10.180.1.2 B", "10.180.0.2 A 110"),
+		cut("10.180.0.1"),
+		to("10.180.1.2 B", "10.180.0.2 A 110"),
+	}
+}

@@ -1,0 +1,81 @@
+//go:build linux
+
+package conformance
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+// together is several steps in one, the first that fails ends it.
+func together(steps ...step) step {
+	return func(e *env) error {
+		for _, s := range steps {
+			if err := s(e); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// unbroken has a client connect again and again while the steps go on. Each of
+// the connections must be answered, by whomever.
+func unbroken(from, to string, steps ...step) step {
+	return func(e *env) error {
+		client, probe, err := e.probe(from, to)
+		if err != nil {
+			return err
+		}
+		var probing sync.WaitGroup
+		var broken error
+		over := make(chan struct{})
+		probing.Go(func() { broken = probeUntil(over, client, probe) })
+		err = together(steps...)(e)
+		close(over)
+		probing.Wait()
+		if broken != nil {
+			broken = fmt.Errorf("%s to %s: %w", from, to, broken)
+		}
+		return errors.Join(err, broken)
+	}
+}
+
+// probeUntil connects until over, and gives up at the first that fails.
+func probeUntil(over <-chan struct{}, client *lab.Host, p lab.Probe) error {
+	for n := 0; ; n++ {
+		select {
+		case <-over:
+			if n == 0 {
+				return errors.New("never connected")
+			}
+			return nil
+		case <-time.After(time.Millisecond):
+		}
+		if r := client.Try(p); r.Outcome != lab.Answered {
+			return fmt.Errorf("%s after %d connections that were answered", r, n)
+		}
+	}
+}
+
+// cut takes a pod off the network, as when it is gone, after the time it has to
+// end what was begun.
+func cut(pod string) step {
+	return func(e *env) error {
+		time.Sleep(lab.Soon / 3)
+		h, err := e.host(pod)
+		if err != nil {
+			return err
+		}
+		node := e.lab.NodeA
+		if e.remote[h] {
+			node = e.lab.NodeB
+		}
+		_, err = node.Run("", "ip", "link", "set", h.Interface(), "down")
+		return err
+	}
+}
