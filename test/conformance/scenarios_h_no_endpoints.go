@@ -1,0 +1,168 @@
+//go:build linux
+
+package conformance
+
+import (
+	"fmt"
+
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+// noEndpoints is section 7.H: Services with nobody behind them.
+func noEndpoints() []scenario {
+	return append(emptyServices(), emptyAndNot()...)
+}
+
+// empty is a Service on TCP, UDP and SCTP, with an address of every kind, that
+// has no endpoint.
+func empty() []string {
+	return []string{
+		loadBalancer("web", `clusterIP: 172.30.0.41, externalIPs: [192.168.99.11], ports: [
+  {name: t, port: 80, nodePort: 3001},
+  {name: u, port: 80, nodePort: 3001, protocol: UDP},
+  {name: s, port: 80, nodePort: 3001, protocol: SCTP}]`, "1.2.3.4"),
+	}
+}
+
+func emptyServices() []scenario {
+	// refuse looks at a front over every protocol.
+	refuse := func(from, to string) step {
+		return together(refused(from, to), refused(from, to+"/udp"), refused(from, to+"/sctp"))
+	}
+	const nodePort = "192.168.0.2:3001"
+	return []scenario{
+		{
+			covers: []int{153, 154}, says: "pod to ClusterIP is refused", cluster: empty(),
+			steps: []step{refuse(aPod, inside)},
+		},
+		{
+			covers: []int{155}, says: "node to ClusterIP is refused", cluster: empty(),
+			steps: []step{refuse("node", inside)},
+		},
+		{
+			covers: []int{156}, says: "the outside to a NodePort is refused, others too", cluster: empty(),
+			steps: []step{refuse("outside", nodePort), refuse(aPod, nodePort), refuse("node", nodePort)},
+		},
+		{
+			covers: []int{157}, says: "a NodePort on an address that has none is left alone", cluster: empty(),
+			steps: []step{
+				untouched("outside", "192.168.1.2:3001"), untouched(aPod, "192.168.1.2:3001"),
+				refuse("outside", nodePort),
+			},
+		},
+		{
+			covers: []int{158}, says: "the outside to a VIP is refused, others too", cluster: empty(),
+			steps: []step{refuse("outside", outwards), refuse(aPod, outwards), refuse("node", outwards)},
+		},
+		{
+			covers: []int{159}, says: "pod and outside to an externalIP are refused", cluster: empty(),
+			steps: []step{
+				refuse(aPod, "192.168.99.11:80"), refuse("outside", "192.168.99.11:80"), refuse("node", "192.168.99.11:80"),
+			},
+		},
+		{
+			covers: []int{156, 158, 159}, says: "under external Local they are refused, not dropped",
+			cluster: exposed("Local"),
+			steps:   []step{onFronts(func(to string) step { return together(refused("outside", to), refused(aPod, to)) })},
+		},
+		{
+			covers: []int{162}, says: "with ICMPv6", in: onlyIPv6, cluster: empty(),
+			steps: []step{refuse(aPod, inside), refusedBy(aPod, inside, lab.ICMP{Type: 1, Code: 4})},
+		},
+		{
+			covers: []int{153}, says: "with ICMP", in: onlyIPv4, cluster: empty(),
+			steps: []step{refuse(aPod, inside), refusedBy(aPod, inside, lab.ICMP{Type: 3, Code: 3})},
+		},
+	}
+}
+
+// emptyAndNot is about endpoints that come and go.
+func emptyAndNot() []scenario {
+	spec := `sessionAffinity: ClientIP, clusterIP: 172.30.0.41, ports: [{port: 80}]`
+	return []scenario{
+		{
+			covers: []int{160}, says: "refused as soon as the last pod is gone",
+			cluster: exposed("Cluster", "10.180.0.1 A"),
+			steps: []step{
+				reach(aPod, inside, original, "10.180.0.1:80"),
+				remove("EndpointSlice/web"),
+				refused(aPod, inside), onFronts(func(to string) step { return refused("outside", to) }),
+			},
+		},
+		{
+			covers: []int{160}, says: "refused as soon as the slice is empty, or of another Service",
+			cluster: exposed("Cluster", "10.180.0.1 A"),
+			steps: []step{
+				apply(slice("web", "80")), refused(aPod, inside),
+				apply(slice("web", "80", "10.180.0.1 A")), reach(aPod, inside, original, "10.180.0.1:80"),
+				apply(slice("web", "other:80", "10.180.0.1 A")), refused(aPod, inside),
+			},
+		},
+		{
+			covers: []int{161}, says: "balanced as soon as the first endpoint is there",
+			cluster: exposed("Cluster"),
+			steps: []step{
+				refused(aPod, inside),
+				apply(slice("web", "80", "10.180.0.1 A", "10.180.1.1 B")),
+				reach(aPod, inside, original, "10.180.0.1:80", "10.180.1.1:80"),
+				onFronts(func(to string) step { return reach("outside", to, masqueraded, "10.180.0.1:80", "10.180.1.1:80") }),
+			},
+		},
+		{
+			covers: []int{163}, says: "session affinity: refused, and nothing is remembered of before",
+			cluster: []string{service("web", spec)},
+			steps: []step{
+				refused(aPod, inside),
+				forgotten(aPod, inside, []string{slice("web", "80", "10.180.0.1 A", "10.180.1.1 B")}, "10.180.0.1:80", "10.180.1.1:80"),
+			},
+		},
+	}
+}
+
+// refusedBy is refused, and names the message.
+func refusedBy(from, to string, want lab.ICMP) step {
+	return func(e *env) error {
+		client, probe, err := e.probe(from, to)
+		if err != nil {
+			return err
+		}
+		if r := client.Try(probe); r.Outcome != lab.Refused || r.ICMP.Type != want.Type || r.ICMP.Code != want.Code {
+			return fmt.Errorf("%s to %s: %s, want ICMP type %d code %d", from, to, r, want.Type, want.Code)
+		}
+		return nil
+	}
+}
+
+// forgotten takes the slice of the Service "web" away and brings it back so
+// often that a client who got the same backend each time must have been
+// remembered.
+func forgotten(from, to string, slices []string, backends ...string) step {
+	return func(e *env) error {
+		want, err := e.backends(backends)
+		if err != nil {
+			return err
+		}
+		client, probe, err := e.probe(from, to)
+		if err != nil {
+			return err
+		}
+		hits := map[string]bool{}
+		for range samples(len(want)) {
+			if err := apply(slices...)(e); err != nil {
+				return err
+			}
+			r := client.Try(probe)
+			if r.Outcome != lab.Answered {
+				return fmt.Errorf("%s to %s: %s, want an answer", from, to, r)
+			}
+			hits[r.Backend.String()] = true
+			if err := together(remove("EndpointSlice/web"), refused(from, to))(e); err != nil {
+				return err
+			}
+		}
+		if len(hits) != len(want) {
+			return fmt.Errorf("%s to %s: always reached %v, want all of %s", from, to, hits, want)
+		}
+		return nil
+	}
+}
