@@ -1,0 +1,127 @@
+//go:build linux
+
+package conformance
+
+// topologies is section 7.I: hints of zones and nodes. The own node is node-a
+// in zone-a.
+func topologies() []scenario {
+	all := append(zoneHints(), nodeHints()...)
+	return append(append(all, hintsOfOthers()...), topologyChanges()...)
+}
+
+// hinted is one row: endpoints with hints, and those that a pod reaches.
+func hinted(number int, says string, endpoints []string, backends ...string) scenario {
+	return scenario{
+		covers: []int{number}, says: says,
+		cluster: exposed("Cluster", endpoints...),
+		steps:   []step{reach(aPod, inside, original, backends...)},
+	}
+}
+
+// onNode replaces the own Node of a scenario.
+func (s scenario) onNode(document string) scenario {
+	s.cluster = append([]string{document}, s.cluster...)
+	return s
+}
+
+func zoneHints() []scenario {
+	spread := []string{"10.180.0.1 A zones=a", "10.180.1.1 B zones=b", "10.180.1.2 C zones=c", "10.180.1.3 B zones=a"}
+	const a1, b1, c1, a2 = "10.180.0.1:80", "10.180.1.1:80", "10.180.1.2:80", "10.180.1.3:80"
+	return []scenario{
+		hinted(164, "those hinted to our zone", spread, a1, a2),
+		hinted(165, "all, if one has no hint",
+			[]string{"10.180.0.1 A zones=a", "10.180.1.1 B zones=b", "10.180.1.2 C", "10.180.1.3 B zones=a"}, a1, b1, c1, a2),
+		hinted(166, "all, if the zone of the node is empty", spread, a1, b1, c1, a2).onNode(nodeA("")),
+		hinted(166, "all, if the node has no zone", spread, a1, b1, c1, a2).
+			onNode(`{kind: Node, metadata: {name: node-a}}`),
+		hinted(167, "all, if none is hinted to our zone", spread, a1, b1, c1, a2).onNode(nodeA("zone-d")),
+		hinted(168, "the others, if those of our zone are not ready",
+			[]string{"10.180.0.1 A 000 zones=a", "10.180.1.1 B zones=b", "10.180.1.2 C zones=c", "10.180.1.3 B 000 zones=a"}, b1, c1),
+		hinted(169, "the one of our zone that is ready",
+			[]string{"10.180.0.1 A 000 zones=a", "10.180.1.1 B zones=b", "10.180.1.2 C zones=c", "10.180.1.3 B zones=a"}, a2),
+		hinted(169, "hints that one lacks which is not ready",
+			[]string{"10.180.0.1 A 000", "10.180.1.1 B zones=b", "10.180.1.2 C zones=c", "10.180.1.3 B zones=a"}, a2),
+		hinted(170, "each of which our zone is one of several",
+			[]string{"10.180.0.1 A zones=a,b,c", "10.180.1.1 B zones=b,c", "10.180.1.2 C zones=b,d", "10.180.1.3 B zones=c"}, a1, b1, a2).
+			onNode(nodeA("zone-c")),
+		hinted(180, "all, for a client in a zone of its own", spread, a1, b1, c1, a2).onNode(nodeA("zone-e")),
+	}
+}
+
+func nodeHints() []scenario {
+	const a, b, c = "10.180.0.1:80", "10.180.1.1:80", "10.180.1.2:80"
+	return []scenario{
+		hinted(171, "the one hinted to our node",
+			[]string{"10.180.0.1 A nodes=A zones=a", "10.180.1.1 B nodes=B zones=a", "10.180.1.2 C nodes=C zones=b"}, a),
+		hinted(171, "several hinted to our node, wherever they are",
+			[]string{"10.180.0.1 A nodes=B", "10.180.1.1 B nodes=A,B", "10.180.1.2 C nodes=A"}, b, c),
+		hinted(172, "those of our zone, if none is hinted to our node",
+			[]string{"10.180.0.1 A nodes=B zones=b", "10.180.1.1 B nodes=B zones=a", "10.180.1.2 C nodes=C zones=a"}, b, c),
+		hinted(173, "those of our zone, if one has no hint of a node",
+			[]string{"10.180.0.1 A nodes=A zones=a", "10.180.1.1 B zones=a", "10.180.1.2 C nodes=C zones=b"}, a, b),
+		hinted(174, "all, if one has no hint at all",
+			[]string{"10.180.0.1 A nodes=A zones=a", "10.180.1.1 B nodes=B zones=a", "10.180.1.2 C"}, a, b, c),
+	}
+}
+
+// hintsOfOthers is about clients from outside, and endpoints on their way out.
+func hintsOfOthers() []scenario {
+	return []scenario{
+		{
+			covers: []int{175}, says: "external Cluster: the outside reaches those hinted to our zone",
+			cluster: exposed("Cluster", "10.180.0.1 A zones=b", "10.180.1.1 B zones=a", "10.180.1.2 C zones=a"),
+			steps: []step{onFronts(func(to string) step {
+				return reach("outside", to, masqueraded, "10.180.1.1:80", "10.180.1.2:80")
+			})},
+		},
+		{
+			covers: []int{176}, says: "external Local: the outside reaches what is on the node, pods what is of our zone",
+			cluster: exposed("Local", "10.180.0.1 A zones=b", "10.180.1.1 B zones=a", "10.180.1.2 C zones=b"),
+			steps: []step{onFronts(func(to string) step {
+				return together(
+					reach("outside", to, original, "10.180.0.1:80"),
+					reach(aPod, to, original, "10.180.1.1:80"),
+					reach("node", to, masqueraded, "10.180.1.1:80"),
+				)
+			})},
+		},
+		hinted(177, "all that still serve, without hints",
+			[]string{"10.180.0.1 A 011", "10.180.1.1 B 011", "10.180.1.2 C 001"}, "10.180.0.1:80", "10.180.1.1:80"),
+		hinted(177, "all that still serve, with hints",
+			[]string{"10.180.0.1 A 011 zones=a nodes=A", "10.180.1.1 B 011 zones=b nodes=B", "10.180.1.2 C 001 zones=a nodes=A"},
+			"10.180.0.1:80", "10.180.1.1:80"),
+	}
+}
+
+func topologyChanges() []scenario {
+	all := []string{"10.180.0.1 A nodes=A zones=a", "10.180.1.1 B nodes=B zones=b", "10.180.1.2 C nodes=C zones=c"}
+	return []scenario{
+		{
+			covers: []int{178}, says: "the zone of the node may change",
+			cluster: exposed("Cluster", "10.180.0.1 A zones=a", "10.180.1.1 B zones=b", "10.180.1.2 C zones=b"),
+			steps: []step{
+				reach(aPod, inside, original, "10.180.0.1:80"),
+				apply(nodeA("zone-b")),
+				reach(aPod, inside, original, "10.180.1.1:80", "10.180.1.2:80"),
+				reach("outside", outwards, masqueraded, "10.180.1.1:80", "10.180.1.2:80"),
+				apply(nodeA("zone-a")),
+				reach(aPod, inside, original, "10.180.0.1:80"),
+				remove("Node/node-a"),
+				reach(aPod, inside, original, "10.180.0.1:80", "10.180.1.1:80", "10.180.1.2:80"),
+			},
+		},
+		{
+			covers: []int{179}, says: "the pod on the node may go and come back",
+			cluster: exposed("Cluster", all...),
+			steps: []step{
+				reach(aPod, inside, original, "10.180.0.1:80"),
+				unbroken(aPod, inside,
+					apply(slice("web", "80", all[1:]...)),
+					reach(aPod, inside, original, "10.180.1.1:80", "10.180.1.2:80"),
+					apply(slice("web", "80", append([]string{"10.180.0.2 A nodes=A zones=a"}, all[1:]...)...)),
+					reach(aPod, inside, original, "10.180.0.2:80"),
+				),
+			},
+		},
+	}
+}
