@@ -108,6 +108,7 @@ func scenarios() []scenario {
 		topologies,
 		affinities,
 		udpFlows,
+		changes,
 	} {
 		all = append(all, section()...)
 	}

@@ -1,0 +1,336 @@
+//go:build linux
+
+package conformance
+
+import (
+	"fmt"
+	"slices"
+)
+
+// changes is section 7.L: dynamic changes and lifecycle.
+func changes() []scenario {
+	return slices.Concat(comingAndGoing(), portsChange(), typesChange(), endpointsMove(), bursts())
+}
+
+// comingAndGoing is Services and endpoints that appear and disappear.
+func comingAndGoing() []scenario {
+	web := service("web", `clusterIP: 172.30.0.41, ports: [{port: 80}]`)
+	pods := slice("web", "8080", "10.180.0.1 A", "10.180.1.1 B")
+	both := []string{"10.180.0.1:8080", "10.180.1.1:8080"}
+	other := []string{
+		service("other", `clusterIP: 172.30.0.42, ports: [{port: 80}]`),
+		slice("other", "8080", "10.180.0.3 A"),
+	}
+	const client, vip = "10.180.0.2", "172.30.0.41:80"
+	return []scenario{
+		{
+			covers: []int{217}, says: "a Service refuses until it has endpoints",
+			cluster: []string{web},
+			steps:   []step{refused(client, vip), apply(pods), reach(client, vip, original, both...)},
+		},
+		{
+			covers: []int{218}, says: "endpoints may be there before their Service",
+			cluster: []string{pods},
+			steps:   []step{dropped(client, vip), apply(web), reach(client, vip, original, both...)},
+		},
+		{
+			covers: []int{219, 220}, says: "a Service deleted is gone, and others are unaffected; made again it works",
+			cluster: append([]string{web, pods}, other...),
+			steps: []step{
+				unbroken(client, "172.30.0.42:80",
+					remove("Service/web"),
+					dropped(client, vip), dropped("node", vip),
+					apply(web),
+					reach(client, vip, original, both...),
+					remove("Service/web", "EndpointSlice/web"),
+					dropped(client, vip),
+					apply(web, pods),
+					reach(client, vip, original, both...),
+				),
+			},
+		},
+		{
+			covers: []int{221}, says: "a Service made again with another ClusterIP is at the new one only",
+			cluster: []string{web, pods},
+			steps: []step{
+				remove("Service/web"),
+				apply(service("web", `clusterIP: 172.30.0.43, ports: [{port: 80}]`)),
+				dropped(client, vip),
+				reach(client, "172.30.0.43:80", original, both...),
+			},
+		},
+		{
+			covers: []int{225}, says: "scaled from nothing to three and back, a Service refuses, balances, refuses",
+			cluster: []string{web, slice("web", "8080")},
+			steps: []step{times(2,
+				refused(client, vip),
+				apply(slice("web", "8080", "10.180.0.1 A", "10.180.1.1 B", "10.180.1.3 B")),
+				reach(client, vip, original, "10.180.0.1:8080", "10.180.1.1:8080", "10.180.1.3:8080"),
+				apply(slice("web", "8080")),
+			)},
+		},
+		{
+			covers: []int{226}, says: "of three Services one goes and another comes, and the rest keep working",
+			cluster: append([]string{web, pods,
+				service("third", `clusterIP: 172.30.0.44, ports: [{port: 80}]`), slice("third", "8080", "10.180.1.4 B")}, other...),
+			steps: []step{
+				unbroken(client, vip, unbroken(client, "172.30.0.42:80",
+					remove("Service/third", "EndpointSlice/third"),
+					apply(service("fourth", `clusterIP: 172.30.0.45, ports: [{port: 80}]`), slice("fourth", "8080", "10.180.0.5 A")),
+					reach(client, "172.30.0.45:80", original, "10.180.0.5:8080"),
+					dropped(client, "172.30.0.44:80"),
+				)),
+			},
+		},
+	}
+}
+
+// portsChange is ports that come, go and get another name.
+func portsChange() []scenario {
+	const fields = `clusterIP: 172.30.0.41, ports: `
+	one := []string{service("web", fields+`[{name: a, port: 80}]`), slice("web", "a:8080", "10.180.0.1 A")}
+	two := []string{service("web", fields+`[{name: a, port: 80}, {name: b, port: 81}]`), slice("web", "a:8080 b:8081", "10.180.0.1 A")}
+	renamed := []string{service("web", fields+`[{name: c, port: 80}]`), slice("web", "c:8080", "10.180.0.1 A")}
+	const client, vip, second = "10.180.0.2", "172.30.0.41:80", "172.30.0.41:81"
+	return []scenario{
+		{
+			covers: []int{222, 223}, says: "a port is added and removed, and the other one is uninterrupted",
+			cluster: one,
+			steps: []step{
+				open("kept", client, vip, "10.180.0.1:8080"),
+				unbroken(client, vip,
+					refused(client, second),
+					apply(two...),
+					reach(client, second, original, "10.180.0.1:8081"),
+					apply(one...),
+					refused(client, second),
+				),
+				ask("kept"),
+			},
+		},
+		{
+			covers: []int{224}, says: "a port is renamed in the Service, then in its slices",
+			cluster: one,
+			steps: []step{
+				apply(renamed[0]),
+				refused(client, vip),
+				apply(renamed[1]),
+				reach(client, vip, original, "10.180.0.1:8080"),
+			},
+		},
+		{
+			covers: []int{224}, says: "a port is renamed in the slices, then in the Service",
+			cluster: one,
+			steps: []step{
+				apply(renamed[1]),
+				refused(client, vip),
+				apply(renamed[0]),
+				reach(client, vip, original, "10.180.0.1:8080"),
+			},
+		},
+		{
+			covers: []int{224}, says: "a port is renamed with the slices of both names there for a while",
+			cluster: one,
+			steps: []step{
+				unbroken(client, vip,
+					apply(slice("web/c", "c:8080", "10.180.0.1 A")),
+					reach(client, vip, original, "10.180.0.1:8080"),
+					apply(renamed[0]),
+					reach(client, vip, original, "10.180.0.1:8080"),
+					remove("EndpointSlice/web"),
+				),
+				reach(client, vip, original, "10.180.0.1:8080"),
+			},
+		},
+	}
+}
+
+// typesChange is Services that become of another type.
+func typesChange() []scenario {
+	const ports = `ports: [{port: 80}]`
+	external := service("web", `type: ExternalName, externalName: example.com`)
+	clusterIP := service("web", `clusterIP: 172.30.0.41, `+ports)
+	nodePort := service("web", `type: NodePort, clusterIP: 172.30.0.41, ports: [{port: 80, nodePort: 32000}]`)
+	pods := slice("web", "8080", "10.180.0.1 A")
+	const client, vip, node, pod = "10.180.0.2", "172.30.0.41:80", "192.168.0.2:32000", "10.180.0.1:8080"
+	return []scenario{
+		{
+			covers: []int{227, 228}, says: "an ExternalName becomes a ClusterIP and an ExternalName again",
+			cluster: []string{external, pods},
+			steps: []step{
+				dropped(client, vip),
+				apply(clusterIP),
+				reach(client, vip, original, pod),
+				apply(external),
+				dropped(client, vip),
+			},
+		},
+		{
+			covers: []int{229}, says: "an ExternalName becomes a NodePort and an ExternalName again",
+			cluster: []string{external, pods},
+			steps: []step{
+				untouched("outside", node),
+				apply(nodePort),
+				reach("outside", node, masqueraded, pod),
+				reach(client, vip, original, pod),
+				apply(external),
+				untouched("outside", node),
+				dropped(client, vip),
+			},
+		},
+		throughAllTypes("tcp", "TCP"),
+		throughAllTypes("udp", "UDP"),
+	}
+}
+
+// throughAllTypes is one Service that is of each type in turn, with other ports
+// each time, reachable by the means of that type only. That UDP flows which
+// were there end takes a moment; new ones may have the same ports.
+func throughAllTypes(protocol, name string) scenario {
+	port := func(fields string) string { return fmt.Sprintf("ports: [{protocol: %s, %s}]", name, fields) }
+	at := func(addr string) string { return addr + "/" + protocol }
+	const client, pod = "10.180.0.2", "10.180.0.1:8080"
+	return scenario{
+		covers: []int{230}, says: "a Service goes through all types and other ports over " + name,
+		cluster: []string{
+			service("web", `clusterIP: 172.30.0.41, `+port("port: 80")),
+			slice("web", at("8080"), "10.180.0.1 A"),
+		},
+		steps: []step{
+			reach(client, at("172.30.0.41:80"), original, pod),
+			untouched("outside", at("192.168.0.2:32000")),
+			apply(service("web", `type: NodePort, clusterIP: 172.30.0.41, `+port("port: 81, nodePort: 32000"))),
+			reach(client, at("172.30.0.41:81"), original, pod),
+			reach("outside", at("192.168.0.2:32000"), masqueraded, pod),
+			soon(refused(client, at("172.30.0.41:80"))),
+			untouched(client, at("192.168.99.1:82")),
+			apply(loadBalancer("web", `clusterIP: 172.30.0.41, `+port("port: 82, nodePort: 32001"), "192.168.99.1")),
+			reach(client, at("172.30.0.41:82"), original, pod),
+			reach("outside", at("192.168.99.1:82"), masqueraded, pod),
+			reach("outside", at("192.168.0.2:32001"), masqueraded, pod),
+			soon(untouched("outside", at("192.168.0.2:32000"))),
+			soon(refused(client, at("172.30.0.41:81"))),
+			apply(service("web", `clusterIP: 172.30.0.41, `+port("port: 83"))),
+			reach(client, at("172.30.0.41:83"), original, pod),
+			soon(refused(client, at("172.30.0.41:82"))),
+			soon(untouched("outside", at("192.168.0.2:32001"))),
+			untouched(client, at("192.168.99.1:82")),
+		},
+	}
+}
+
+// endpointsMove is endpoints that change their slice or their address.
+func endpointsMove() []scenario {
+	web := service("web", `clusterIP: 172.30.0.41, ports: [{port: 80}]`)
+	const client, vip = "10.180.0.2", "172.30.0.41:80"
+	return []scenario{
+		{
+			covers: []int{231}, says: "an endpoint moves to another slice, in both for a while",
+			cluster: []string{web, slice("web/x", "8080", "10.180.0.1 A"), slice("web/y", "8080", "10.180.1.1 B")},
+			steps: []step{
+				unbroken(client, vip,
+					apply(slice("web/y", "8080", "10.180.0.1 A", "10.180.1.1 B")),
+					evenly(300, client, vip, "10.180.0.1:8080", "10.180.1.1:8080"),
+					apply(slice("web/x", "8080")),
+					evenly(300, client, vip, "10.180.0.1:8080", "10.180.1.1:8080"),
+					remove("EndpointSlice/web-x"),
+				),
+				reach(client, vip, original, "10.180.0.1:8080", "10.180.1.1:8080"),
+			},
+		},
+		{
+			covers: []int{231}, says: "an endpoint moves to another slice, in none for a while",
+			cluster: []string{web, slice("web/x", "8080", "10.180.0.1 A"), slice("web/y", "8080", "10.180.1.1 B")},
+			steps: []step{
+				unbroken(client, vip,
+					apply(slice("web/x", "8080")),
+					reach(client, vip, original, "10.180.1.1:8080"),
+					apply(slice("web/y", "8080", "10.180.0.1 A", "10.180.1.1 B")),
+				),
+				reach(client, vip, original, "10.180.0.1:8080", "10.180.1.1:8080"),
+			},
+		},
+		{
+			covers: []int{232}, says: "a pod comes back with another address, and the old one is not used",
+			cluster: []string{web, slice("web", "8080", "10.180.0.1 A", "10.180.1.1 B")},
+			steps: []step{
+				apply(slice("web", "8080", "10.180.0.1 A")),
+				reach(client, vip, original, "10.180.0.1:8080"),
+				apply(slice("web", "8080", "10.180.0.1 A", "10.180.1.3 B")),
+				reach(client, vip, original, "10.180.0.1:8080", "10.180.1.3:8080"),
+				apply(slice("web", "8080", "10.180.0.1 A", "10.180.1.4 B")),
+				reach(client, vip, original, "10.180.0.1:8080", "10.180.1.4:8080"),
+			},
+		},
+	}
+}
+
+// bursts is many changes at once.
+func bursts() []scenario {
+	web := []string{
+		service("web", `clusterIP: 172.30.0.41, ports: [{port: 80}]`),
+		slice("web", "8080", "10.180.0.1 A", "10.180.1.1 B"),
+	}
+	const client, vip = "10.180.0.2", "172.30.0.41:80"
+	return []scenario{
+		{
+			covers: []int{233}, says: "updates that come while another is being written are written together, and the last one counts",
+			cluster: web,
+			steps: []step{
+				whileBusy(1, thousandUpdates),
+				reach(client, vip, original, "10.180.0.1:8080", "10.180.0.3:8080"),
+			},
+		},
+		{
+			covers: []int{234}, says: "an update taken back before it was written changes nothing",
+			cluster: web,
+			steps: []step{
+				whileBusy(0, together(
+					changeUnseen(service("web", `clusterIP: 172.30.0.41, ports: [{port: 81}]`), slice("web", "8080", "10.180.0.3 A")),
+					changeUnseen(web...),
+				)),
+				reach(client, vip, original, "10.180.0.1:8080", "10.180.1.1:8080"),
+			},
+		},
+		{
+			covers: []int{235}, says: "connections outlive a hundred replacements of endpoints, their own among them",
+			cluster: web,
+			steps:   []step{unbroken(client, vip, manyConnections(20, hundredReplacements))},
+		},
+	}
+}
+
+// thousandUpdates are a thousand versions of one slice, as fast as can be.
+func thousandUpdates(e *env) error {
+	for i := range 1000 {
+		endpoint := fmt.Sprintf("10.180.0.%d A", 3+(999-i)%4)
+		if err := e.change(e.texts([]string{slice("web", "8080", "10.180.0.1 A", endpoint)}), nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// hundredReplacements replaces one endpoint after the other.
+func hundredReplacements(e *env) error {
+	for i := range 100 {
+		a, b := fmt.Sprintf("10.180.0.%d A", 3+i%4), fmt.Sprintf("10.180.1.%d B", 1+(i+1)/2%3)
+		if err := apply(slice("web", "8080", a, b))(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// manyConnections opens so many, and asks all of them before, between and after.
+func manyConnections(n int, change step) step {
+	return func(e *env) error {
+		var opens, asks []step
+		for i := range n {
+			name := fmt.Sprint(i)
+			opens = append(opens, open(name, "10.180.0.2", "172.30.0.41:80"), ask(name))
+			asks = append(asks, ask(name))
+		}
+		return together(together(opens...), change, together(asks...), change, together(asks...))(e)
+	}
+}
