@@ -2,6 +2,7 @@ package nft
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"time"
@@ -72,11 +73,32 @@ func (c *Conn) adopt(sock *netlink.Conn) error {
 	var optErr error
 	if err := raw.Control(func(fd uintptr) {
 		size, optErr = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF)
+		optErr = errors.Join(optErr, askForLargeAnswers(int(fd)))
 	}); err != nil {
 		return fmt.Errorf("reach netlink socket: %w", err)
 	}
 	c.room = size * 3 / 4
 	return optErr
+}
+
+// askForLargeAnswers makes the kernel answer in pieces of 32 KB, the most it
+// does, by receiving one answer with a buffer of that size (af_netlink.c,
+// netlink_recvmsg). It walks the set from its beginning for each piece of a
+// listing, and the library alone would get pieces of 4 KB.
+func askForLargeAnswers(fd int) error {
+	const request = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN
+	b := make([]byte, 32<<10)
+	binary.NativeEndian.PutUint32(b[0:], unix.NLMSG_HDRLEN+4)
+	binary.NativeEndian.PutUint16(b[4:], request)
+	binary.NativeEndian.PutUint16(b[6:], unix.NLM_F_REQUEST)
+	if err := unix.Sendto(fd, b[:unix.NLMSG_HDRLEN+4], 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return fmt.Errorf("ask nf_tables for its generation: %w", err)
+	}
+	// Without privilege the answer is a refusal, and as good.
+	if _, _, err := unix.Recvfrom(fd, b, 0); err != nil {
+		return fmt.Errorf("read generation of nf_tables: %w", err)
+	}
+	return nil
 }
 
 // Close closes the socket.
