@@ -104,7 +104,7 @@ func TestScaleReplacesTheFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer old.Close()
+	defer func() { _ = old.Close() }()
 	start := time.Now()
 	when, err := m.scale("web.yaml", []netip.Addr{netip.MustParseAddr("10.0.0.7")})
 	if err != nil || when.Before(start) || when.After(time.Now()) {

@@ -10,7 +10,7 @@ import (
 
 // settling is how long after a change its traffic is not counted as balanced
 // yet; how long it really took is measured.
-const settling = 100 * time.Millisecond
+const settling = 300 * time.Millisecond
 
 // era is a time in which a Service had some backends.
 type era struct {

@@ -62,7 +62,7 @@ func TestPlainScreen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }()
 	s := newScreen(file, func(string) string { return "" })
 	s.head("Title")
 	s.say("%-20s", "text")

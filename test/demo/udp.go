@@ -23,7 +23,7 @@ func (t *tour) udp() error {
 	}
 	defer f.Close()
 	q := &questions{flow: f}
-	q.ask(300 * time.Millisecond)
+	q.ask(300*time.Millisecond, never)
 	old := q.by
 	if len(q.moves) != 1 {
 		t.fail("%d backends answered before any change, want 1.", len(q.moves))
@@ -34,7 +34,8 @@ func (t *tour) udp() error {
 	if err != nil {
 		return err
 	}
-	q.ask(400 * time.Millisecond)
+	q.ask(2*time.Second, func() bool { return len(q.moves) > 1 })
+	q.ask(300*time.Millisecond, never)
 	if !slices.Contains(stay, q.by) || len(q.moves) != 2 {
 		t.fail("The client still talks to %s, which has left.", t.label(q.by))
 		return nil
@@ -58,9 +59,12 @@ type questions struct {
 	unanswered int
 }
 
-func (q *questions) ask(span time.Duration) {
-	for deadline := time.Now().Add(span); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		r := q.flow.AskWithin([]byte("who?"), 100*time.Millisecond)
+func never() bool { return false }
+
+// ask asks for a span of time, or until there is enough.
+func (q *questions) ask(span time.Duration, enough func() bool) {
+	for deadline := time.Now().Add(span); time.Now().Before(deadline) && !enough(); time.Sleep(time.Millisecond) {
+		r := q.flow.AskWithin([]byte("who?"), time.Second)
 		q.asked++
 		if r.Outcome != lab.Answered {
 			q.unanswered++

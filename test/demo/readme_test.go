@@ -1,0 +1,48 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/internal/cli"
+)
+
+// The README names flags that there are, and every example.
+func TestReadme(t *testing.T) {
+	text, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var help bytes.Buffer
+	if code := cli.Main(t.Context(), []string{"sluice", "--help"}, cli.Env{Stdout: &help, Stderr: &help}); code != 0 {
+		t.Fatalf("--help: exit code %d", code)
+	}
+	for line := range strings.Lines(string(text)) {
+		if strings.Contains(line, "kubectl") || strings.Contains(line, "'{") {
+			continue // not Sluice's flags
+		}
+		for _, flag := range regexp.MustCompile(`--[a-z][a-z-]+`).FindAllString(line, -1) {
+			if !regexp.MustCompile(flag + `\b`).MatchString(help.String()) {
+				t.Errorf("there is no flag %s: %s", flag, line)
+			}
+		}
+	}
+	files, err := filepath.Glob(filepath.Join(examples, "*.yaml"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no examples: %v", err)
+	}
+	for _, file := range files {
+		if name := "](examples/" + filepath.Base(file) + ")"; !strings.Contains(string(text), name) {
+			t.Errorf("no link to %s", filepath.Base(file))
+		}
+	}
+	if !strings.Contains(string(text), "make demo") || strings.Contains(string(text), "\x1b") {
+		t.Error("no word of the demo, or escape codes")
+	}
+}
