@@ -109,6 +109,7 @@ func scenarios() []scenario {
 		affinities,
 		udpFlows,
 		changes,
+		oddObjects,
 	} {
 		all = append(all, section()...)
 	}
