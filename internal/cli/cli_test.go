@@ -1,0 +1,115 @@
+package cli
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/sluice-proxy/sluice/internal/config"
+)
+
+func TestWaitForWaitsSoLongAndNoLonger(t *testing.T) {
+	wrong := errors.New("wrong")
+	for _, tt := range []struct {
+		name  string
+		after time.Duration
+		took  time.Duration
+		want  error
+	}{
+		{"there already", 0, 0, wrong},
+		{"in time", grace / 2, grace / 2, wrong},
+		{"too late", time.Hour, grace, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				done := make(chan error, 1)
+				timer := time.AfterFunc(tt.after, func() { done <- wrong })
+				defer timer.Stop()
+				synctest.Wait()
+				began := time.Now()
+				if err := waitFor(done); !errors.Is(err, tt.want) {
+					t.Errorf("waitFor = %v, want %v", err, tt.want)
+				}
+				if took := time.Since(began); took != tt.took {
+					t.Errorf("took %v, want %v", took, tt.took)
+				}
+			})
+		})
+	}
+}
+
+// Stopping is promised within a second.
+func TestGraceLeavesTimeToExit(t *testing.T) {
+	if grace > 900*time.Millisecond {
+		t.Errorf("grace is %v, want less than a second by some", grace)
+	}
+}
+
+func TestLog(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		in       config.Logging
+		info     string // contained in the line
+		hasDebug bool
+	}{
+		{"text", config.Logging{}, `level=INFO msg=hello k=v`, false},
+		{"JSON", config.Logging{Format: "json"}, `"level":"INFO","msg":"hello","k":"v"`, false},
+		{"some verbosity", config.Logging{Verbosity: 3}, `msg=hello`, false},
+		{"all", config.Logging{Verbosity: 4}, `msg=hello`, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var out bytes.Buffer
+			log := newLog(tt.in, &out)
+			log.Info("hello", "k", "v")
+			log.Debug("whisper")
+			if !strings.Contains(out.String(), tt.info) {
+				t.Errorf("logged %q, want %q in it", &out, tt.info)
+			}
+			if got := strings.Contains(out.String(), "whisper"); got != tt.hasDebug {
+				t.Errorf("debug logged: %v, want %v", got, tt.hasDebug)
+			}
+		})
+	}
+}
+
+// A flag that help does not show is one nobody finds.
+func TestHelpShowsEveryFlagOnce(t *testing.T) {
+	var out bytes.Buffer
+	if status := Main(t.Context(), []string{"sluice", "--help"}, Env{Stdout: &out, Stderr: &out}); status != 0 {
+		t.Fatalf("status %d:\n%s", status, &out)
+	}
+	shown := map[string]int{}
+	for line := range strings.Lines(out.String()) {
+		for word := range strings.FieldsSeq(line) {
+			if !strings.HasPrefix(word, "-") {
+				break
+			}
+			if name, ok := strings.CutPrefix(word, "--"); ok {
+				name, _, _ = strings.Cut(name, "[")
+				shown[name]++
+			}
+		}
+	}
+	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+	config.NewFlags(fs)
+	fs.VisitAll(func(f *pflag.Flag) {
+		want := 1
+		if f.Hidden {
+			want = 0
+		}
+		if shown[f.Name] != want {
+			t.Errorf("--%s is shown %d times, want %d", f.Name, shown[f.Name], want)
+		}
+	})
+}
+
+func TestVersionIsThatOfTheBuild(t *testing.T) {
+	if v := version(); !strings.HasPrefix(v, "v") {
+		t.Errorf("version %q, want one that begins with v", v)
+	}
+}

@@ -1,0 +1,109 @@
+package cli
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// TestMain makes this test program act as the real one under both its names.
+func TestMain(m *testing.M) {
+	program := func() {
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+		defer stop()
+		os.Exit(Main(ctx, os.Args, Env{
+			Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+			Hostname: func() (string, error) { return "Node-A", nil },
+			ReadFile: os.ReadFile,
+		}))
+	}
+	testscript.Main(m, map[string]func(){"sluice": program, "kube-proxy": program})
+}
+
+// TestScripts runs the scripts, each a story told through the command line.
+// They write to no kernel: what could is run without the privilege to.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/script",
+		Setup: func(env *testscript.Env) error {
+			// Where no test machine's cluster is found by accident.
+			env.Vars = append(env.Vars, "KUBECONFIG=", "KUBERNETES_SERVICE_HOST=", "KUBERNETES_SERVICE_PORT=")
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"unprivileged": unprivileged,
+			"lines":        lines,
+			"link":         link,
+		},
+	})
+}
+
+// unprivileged runs a program that may do nothing to the network; it is
+// expected to fail:
+//
+//	unprivileged PROGRAM ARG...
+//
+// In a user namespace that maps nobody to root a process has no capabilities,
+// whoever started it.
+func unprivileged(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) == 0 {
+		ts.Fatalf("usage: unprivileged program arg...")
+	}
+	cmd := exec.Command(find(ts, args[0]), args[1:]...)
+	cmd.Args[0] = args[0]
+	cmd.Dir = ts.MkAbs(".")
+	cmd.Stdout, cmd.Stderr = ts.Stdout(), ts.Stderr()
+	if os.Geteuid() == 0 {
+		cmd.SysProcAttr = powerless()
+	}
+	if err := cmd.Run(); err == nil {
+		ts.Fatalf("%s does not fail without privileges", args[0])
+	}
+}
+
+// link makes a symbolic link to a program:
+//
+//	link PROGRAM NAME
+func link(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: link program name")
+	}
+	ts.Check(os.Symlink(find(ts, args[0]), ts.MkAbs(args[1])))
+}
+
+// find looks for a program where the script does.
+func find(ts *testscript.TestScript, program string) string {
+	for _, dir := range filepath.SplitList(ts.Getenv("PATH")) {
+		if path := filepath.Join(dir, program); isThere(path) {
+			return path
+		}
+	}
+	ts.Fatalf("no %s in $PATH", program)
+	return ""
+}
+
+func isThere(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// lines compares the number of lines in a file or standard output:
+//
+//	lines N FILE
+func lines(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: lines n file")
+	}
+	text := ts.ReadFile(args[1])
+	if got := strings.Count(text, "\n"); args[0] != strconv.Itoa(got) {
+		ts.Fatalf("%s has %d lines, want %s:\n%s", args[1], got, args[0], text)
+	}
+}
