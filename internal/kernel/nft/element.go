@@ -20,8 +20,8 @@ func (k Key) Proto(p uint8) Key { return append(k, p, 0, 0, 0) }
 // Port appends a port.
 func (k Key) Port(p uint16) Key { return append(k, byte(p>>8), byte(p), 0, 0) }
 
-// Mark appends 32 bits in host order.
-func (k Key) Mark(m uint32) Key { return binary.NativeEndian.AppendUint32(k, m) }
+// Index appends 32 bits in host order.
+func (k Key) Index(i uint32) Key { return binary.NativeEndian.AppendUint32(k, i) }
 
 // ClassID appends a class. The order of its bytes is ours to choose, as long as
 // packets only carry it from one map to another; nft takes this one for granted.
@@ -136,13 +136,20 @@ func field(t Type, raw string) string {
 		return strconv.Itoa(int(b[0]))
 	case Port:
 		return strconv.Itoa(int(binary.BigEndian.Uint16(b)))
-	case Mark:
-		return fmt.Sprintf("0x%08x", binary.NativeEndian.Uint32(b))
+	case Index:
+		return class(binary.NativeEndian.Uint32(b))
 	case ClassID:
-		v := binary.BigEndian.Uint32(b)
-		return fmt.Sprintf("%x:%x", v>>16, v&0xffff)
+		return class(binary.BigEndian.Uint32(b))
 	case Verdict:
 		return ""
 	}
 	return fmt.Sprintf("%x", b)
+}
+
+// class prints a class as tc(8) does.
+func class(v uint32) string {
+	if v == 0 {
+		return "none"
+	}
+	return fmt.Sprintf("%x:%x", v>>16, v&0xffff)
 }

@@ -102,7 +102,7 @@ func randomElement(r *rand.Rand, f Family, s Set, chain func() string) Element {
 	case "fronts":
 		return Element{Key: string(front()), Data: string(Key{}.ClassID(uint32(r.IntN(2)))), Comment: []string{"", "c"}[r.IntN(2)]}
 	case "backends":
-		return Element{Key: string(front().Mark(uint32(r.IntN(2)))), Data: string(Key{}.Addr(addr(f, r.IntN(2))).Port(80))}
+		return Element{Key: string(front().Index(uint32(r.IntN(2)))), Data: string(Key{}.Addr(addr(f, r.IntN(2))).Port(80))}
 	case "ways":
 		return Element{Key: string(Key{}.ClassID(uint32(r.IntN(3)))), Goto: chain()}
 	case "direct":

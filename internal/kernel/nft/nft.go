@@ -47,7 +47,7 @@ const (
 	Addr    Type = iota + 1
 	Proto        // IANA protocol number
 	Port         // transport port, network order
-	Mark         // 32 bits, host order
+	Index        // 32 bits, host order, as numgen makes them; printed as a ClassID
 	ClassID      // 32 bits, network order, printed "major:minor" in hexadecimal (tc(8))
 	Verdict      // map data only
 )
@@ -174,9 +174,7 @@ func library(f Family, t Type) nftables.SetDatatype {
 		return nftables.TypeInetProto
 	case Port:
 		return nftables.TypeInetService
-	case Mark:
-		return nftables.TypeMark
-	case ClassID:
+	case ClassID, Index:
 		return nftables.TypeClassID
 	case Verdict:
 		return nftables.TypeVerdict

@@ -157,6 +157,13 @@ func SetPriority(from string, fields ...Field) Statement {
 		&expr.Meta{Key: expr.MetaKeyPRIORITY, SourceRegister: true, Register: reg1})}
 }
 
+// Draw sets the packet's priority to a uniformly random number from 0 to n-1.
+func Draw(n int) Statement {
+	r := Random(n)
+	return Statement{"meta priority set " + r.text, []expr.Any{r.load(reg1),
+		&expr.Meta{Key: expr.MetaKeyPRIORITY, SourceRegister: true, Register: reg1}}}
+}
+
 // Priority is the packet's priority (skb->priority).
 func Priority() Field {
 	return Field{"meta priority", 4, func(reg uint32) expr.Any {
@@ -245,7 +252,7 @@ func MarkFlip(bits uint32) Statement {
 func setMark(text string, mask, xor uint32) Statement {
 	return Statement{text, []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyMARK, Register: reg1},
-		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 4, Mask: Key{}.Mark(mask), Xor: Key{}.Mark(xor)},
+		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 4, Mask: Key{}.Index(mask), Xor: Key{}.Index(xor)},
 		&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: reg1},
 	}}
 }
@@ -254,8 +261,8 @@ func setMark(text string, mask, xor uint32) Statement {
 func Marked(bits uint32) Statement {
 	return Statement{fmt.Sprintf("meta mark & 0x%08x == 0x%08x", bits, bits), []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyMARK, Register: reg1},
-		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 4, Mask: Key{}.Mark(bits), Xor: make([]byte, 4)},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: Key{}.Mark(bits)},
+		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 4, Mask: Key{}.Index(bits), Xor: make([]byte, 4)},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: Key{}.Index(bits)},
 	}}
 }
 
@@ -275,7 +282,7 @@ func translated(text string, op expr.CmpOp) Statement {
 	const dstNAT = 1 << 5 // IPS_DST_NAT, linux/netfilter/nf_conntrack_common.h
 	return Statement{text, []expr.Any{
 		&expr.Ct{Key: expr.CtKeySTATUS, Register: reg1},
-		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 4, Mask: Key{}.Mark(dstNAT), Xor: make([]byte, 4)},
+		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 4, Mask: Key{}.Index(dstNAT), Xor: make([]byte, 4)},
 		&expr.Cmp{Op: op, Register: reg1, Data: make([]byte, 4)},
 	}}
 }
@@ -289,7 +296,7 @@ func ToHere() Statement { return local("fib daddr type local", &expr.Fib{FlagDAD
 func local(text string, fib *expr.Fib) Statement {
 	fib.Register, fib.ResultADDRTYPE = reg1, true
 	return Statement{text, []expr.Any{fib,
-		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: Key{}.Mark(unix.RTN_LOCAL)}}}
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: Key{}.Index(unix.RTN_LOCAL)}}}
 }
 
 // NotLoopback matches packets whose destination is not a loopback address.

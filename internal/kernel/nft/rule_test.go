@@ -10,7 +10,7 @@ import (
 // The sets and maps that rules in tests use.
 var (
 	fronts   = Set{Name: "fronts", Key: []Type{Addr, Proto, Port}, Data: []Type{ClassID}}
-	backends = Set{Name: "backends", Key: []Type{Addr, Proto, Port, Mark}, Data: []Type{Addr, Port}}
+	backends = Set{Name: "backends", Key: []Type{Addr, Proto, Port, Index}, Data: []Type{Addr, Port}}
 	ways     = Set{Name: "ways", Key: []Type{ClassID}, Data: []Type{Verdict}}
 	direct   = Set{Name: "direct", Key: []Type{Addr, Proto, Port}, Data: []Type{Verdict}}
 	some     = Set{Name: "some", Key: []Type{Addr}}
@@ -33,7 +33,7 @@ func everyRule(f Family) []Chain {
 	for _, s := range []Statement{
 		In("some", Source(f)), NotIn("some", Destination(f)), In("nets", Source(f)), In("pairs", Source(f), Destination(f)),
 		NotIn("allowed", append(key, Source(f))...), Dispatch("direct", key...), Dispatch("ways", Priority()),
-		SetPriority("fronts", key...), ClearPriority(), Goto("other"), Jump("other"), Drop(), Reject(f),
+		SetPriority("fronts", key...), ClearPriority(), Draw(3), Draw(65535), Goto("other"), Jump("other"), Drop(), Reject(f),
 		MarkSet(0x4000), MarkFlip(0x4000), Marked(0x4000), MarkSet(0x80000001), Marked(1),
 		Translated(), NotTranslated(), FromHere(), ToHere(), NotLoopback(f),
 		FromInterface("cbr0"), NotFromInterface("cbr0"), FromInterface("fifteen-letters"), FromPrefix("veth"), NotFromPrefix("veth"),
@@ -54,7 +54,7 @@ func everyRule(f Family) []Chain {
 		{Name: "prerouting", Hook: &Hook{Type: "nat", Point: Prerouting, Priority: -100}, Rules: []Rule{
 			NewRule(TranslateTo(to, 6)), NewRule(TranslateTo(to, 17)), NewRule(TranslateTo(to, 132)),
 			NewRule(TranslateFrom(f, "backends", append(key, Random(3))...)),
-			NewRule(TranslateFrom(f, "backends", append(key, Random(65535))...))}},
+			NewRule(TranslateFrom(f, "backends", append(key, Priority())...))}},
 		{Name: "output", Hook: &Hook{Type: "nat", Point: Output, Priority: -100}},
 		{Name: "input", Hook: &Hook{Type: "filter", Point: Input, Priority: 0}},
 		{Name: "postrouting", Hook: &Hook{Type: "nat", Point: Postrouting, Priority: 100}, Rules: []Rule{

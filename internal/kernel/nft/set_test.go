@@ -46,8 +46,8 @@ func everyElement(f Family) map[string][]Element {
 			{Key: string(front(2, 132, 65535)), Data: value(0xffff, 0)},
 		},
 		"backends": {
-			{Key: string(front(1, 6, 80).Mark(0)), Data: string(Key{}.Addr(addr(f, 9)).Port(8080))},
-			{Key: string(front(1, 6, 80).Mark(65534)), Data: string(Key{}.Addr(addr(f, 10)).Port(1))},
+			{Key: string(front(1, 6, 80).Index(0)), Data: string(Key{}.Addr(addr(f, 9)).Port(8080))},
+			{Key: string(front(1, 6, 80).Index(65534)), Data: string(Key{}.Addr(addr(f, 10)).Port(1))},
 		},
 		"ways":    {{Key: value(0x110, 3), Goto: "other"}, {Key: value(1, 0), Goto: "any"}},
 		"direct":  {{Key: string(front(1, 6, 80)), Goto: "other", Comment: "c"}},

@@ -2,7 +2,6 @@ package nft
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 )
 
@@ -183,27 +182,12 @@ func (b bucket) print(w *strings.Builder, verb string) {
 	}
 }
 
-// body defines the set so that nft takes it together with the rules: it lets
-// numgen look up a Mark only in a map that is defined by example. It is the
-// same set to the kernel.
+// body is the definition with what nft lists on a line of its own.
 func (s Set) body(f Family) string {
-	text := s.definition(f)
-	if slices.Contains(s.Key, Mark) {
-		text = "typeof " + examples(f, s.Key) + " : " + examples(f, s.Data) + ";"
+	if s.Size == 0 {
+		return s.definition(f)
 	}
-	if s.Size > 0 {
-		text += fmt.Sprintf(" size %d;", s.Size)
-	}
-	return text
-}
-
-func examples(f Family, types []Type) string {
-	names := map[Type]string{Addr: f.String() + " daddr", Proto: "meta l4proto", Port: "th dport", Mark: "numgen random mod 65535"}
-	var parts []string
-	for _, t := range types {
-		parts = append(parts, names[t])
-	}
-	return strings.Join(parts, " . ")
+	return fmt.Sprintf("%s size %d;", s.definition(f), s.Size)
 }
 
 func (s Set) word() string {

@@ -27,7 +27,7 @@ func TestTxPrintsInOrder(t *testing.T) {
 add table ip t
 add map ip t fronts { type ipv4_addr . inet_proto . inet_service : classid; }
 add set ip t clients { type ipv4_addr; flags dynamic,timeout; size 1000; }
-add map ip t backends { typeof ip daddr . meta l4proto . th dport . numgen random mod 65535 : ip daddr . th dport; }
+add map ip t backends { type ipv4_addr . inet_proto . inet_service . classid : ipv4_addr . inet_service; }
 add chain ip t c { type nat hook output priority -100; policy accept; }
 flush chain ip t c
 add rule ip t c drop

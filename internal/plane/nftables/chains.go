@@ -41,6 +41,10 @@ func (b builder) fixed() []nft.Chain {
 			Rules: []nft.Rule{nft.NewRule(nft.Jump("services"))}},
 		{Name: "postrouting", Hook: &nft.Hook{Type: "nat", Point: nft.Postrouting, Priority: srcnat}, Rules: b.postrouting()},
 	}
+	for i := range b.spaces {
+		s := &b.spaces[i]
+		chains = append(chains, b.translation(s, s.backends), b.translation(s, s.outsideBackends))
+	}
 	if b.servesLoopback() {
 		chains = append(chains, nft.Chain{Name: "input",
 			Hook:  &nft.Hook{Type: "filter", Point: nft.Input, Priority: filter},
@@ -85,10 +89,12 @@ func (b builder) follow(s *space, ways nft.Set, level int) []nft.Statement {
 }
 
 // postrouting gives marked connections, and those of a backend to itself, this
-// node's address. The mark does not leave the node.
+// node's address. The mark does not leave the node, nor does the priority, which
+// was only borrowed.
 func (b builder) postrouting() []nft.Rule {
 	f := b.table.Family
 	return []nft.Rule{
+		nft.NewRule(nft.Translated(), nft.ClearPriority()),
 		nft.NewRule(nft.Marked(b.mark), nft.MarkFlip(b.mark), nft.Masquerade()),
 		nft.NewRule(nft.Translated(), nft.In(b.hairpin.Name, nft.Source(f), nft.Destination(f)), nft.Masquerade()),
 	}
@@ -100,9 +106,9 @@ func (b builder) goes(w way) []nft.Chain {
 	chain := nft.Chain{Name: w.chain(b.layout)}
 	switch w.kind() {
 	case kindPlain, kindMasquerade, kindOffPod:
-		chain.Rules = append(b.before(w.kind()), b.pick(s, s.backends, w.count()))
+		chain.Rules = append(b.before(w.kind()), b.draw(s.backends, w.count()))
 	case kindOutside:
-		chain.Rules = append(b.before(kindPlain), b.pick(s, s.outsideBackends, w.count()))
+		chain.Rules = append(b.before(kindPlain), b.draw(s.outsideBackends, w.count()))
 	case kindSticky, kindStickyMasq, kindStickyOffPod:
 		chain.Rules = append(b.before(w.kind()), b.remembered(s, s.sticky))
 	case kindStickyOutside:
@@ -117,23 +123,34 @@ func (b builder) goes(w way) []nft.Chain {
 	return []nft.Chain{chain}
 }
 
-// before is what the kinds of ways differ in: who is marked for source NAT. It
-// also gives the priority back, which was only borrowed.
+// before is what the kinds of ways differ in: who is marked for source NAT.
 func (b builder) before(kind uint16) []nft.Rule {
-	rules := []nft.Rule{nft.NewRule(nft.ClearPriority())}
 	switch kind {
 	case kindMasquerade, kindStickyMasq:
-		rules = append(rules, nft.NewRule(nft.MarkSet(b.mark)))
+		return []nft.Rule{nft.NewRule(nft.MarkSet(b.mark))}
 	case kindOffPod, kindStickyOffPod:
-		rules = append(rules, nft.NewRule(b.pod(exclude), nft.MarkSet(b.mark)))
+		return []nft.Rule{nft.NewRule(b.pod(exclude), nft.MarkSet(b.mark))}
 	}
-	return rules
+	return nil
 }
 
-func (b builder) pick(s *space, backends nft.Set, n int) nft.Rule {
-	key := append(s.key(b.table.Family), nft.Random(n))
-	return nft.NewRule(nft.TranslateFrom(b.table.Family, backends.Name, key...))
+// draw chooses one of n backends. The look-up is not here but in a chain that
+// is there from the beginning: the kernel walks a map when another chain comes
+// to use it (nf_tables_api.c, nf_tables_bind_set), and the one with all backends
+// is large.
+func (b builder) draw(backends nft.Set, n int) nft.Rule {
+	return nft.NewRule(nft.Draw(n), nft.Goto(translates(backends)))
 }
+
+// translation is the chain that sends a connection to the backend drawn.
+func (b builder) translation(s *space, backends nft.Set) nft.Chain {
+	key := append(s.key(b.table.Family), nft.Priority())
+	return nft.Chain{Name: translates(backends), Rules: []nft.Rule{
+		nft.NewRule(nft.TranslateFrom(b.table.Family, backends.Name, key...))}}
+}
+
+// translates names the chain that looks a map of backends up.
+func translates(backends nft.Set) string { return "at-" + backends.Name }
 
 func (b builder) remembered(s *space, sticky nft.Set) nft.Rule {
 	return nft.NewRule(nft.Dispatch(sticky.Name, s.key(b.table.Family)...))

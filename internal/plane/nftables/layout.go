@@ -97,8 +97,8 @@ func newSpace(name string, base uint16, key ...nft.Type) space {
 		outside:         nft.Set{Name: name + "outside", Key: key, Data: way},
 		guarded:         nft.Set{Name: name + "guarded", Key: key, Data: way},
 		allowed:         nft.Set{Name: name + "allowed", Key: with(nft.Addr), Interval: true},
-		backends:        nft.Set{Name: name + "backends", Key: with(nft.Mark), Data: backend},
-		outsideBackends: nft.Set{Name: name + "outside-backends", Key: with(nft.Mark), Data: backend},
+		backends:        nft.Set{Name: name + "backends", Key: with(nft.Index), Data: backend},
+		outsideBackends: nft.Set{Name: name + "outside-backends", Key: with(nft.Index), Data: backend},
 		sticky:          nft.Set{Name: name + "sticky", Key: key, Data: chain},
 		outsideSticky:   nft.Set{Name: name + "outside-sticky", Key: key, Data: chain},
 	}
