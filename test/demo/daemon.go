@@ -120,6 +120,19 @@ func (j *journal) last(n int) string {
 	return strings.Join(out, "\n")
 }
 
+// warnings returns the lines that a person should look at.
+func (j *journal) warnings() []string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	var out []string
+	for _, l := range j.lines {
+		if strings.Contains(l.text, "level=WARN") || strings.Contains(l.text, "level=ERROR") {
+			out = append(out, l.text)
+		}
+	}
+	return out
+}
+
 // synced finds the first line that tells of a complete write.
 func (j *journal) synced() (synced, bool) {
 	j.mu.Lock()

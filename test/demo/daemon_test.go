@@ -45,7 +45,11 @@ func TestJournal(t *testing.T) {
 	if !ok || s.steps != 212 || s.when.IsZero() {
 		t.Errorf("found %+v %t", s, ok)
 	}
-	for n, want := range map[int]string{0: "", 1: "later", 9: "one\ntwo\n" + startLine + "\nlater"} {
+	fmt.Fprint(j, "level=WARN msg=careful\n")
+	if got := j.warnings(); len(got) != 1 || got[0] != "level=WARN msg=careful" {
+		t.Errorf("warnings: %q", got)
+	}
+	for n, want := range map[int]string{0: "", 1: "level=WARN msg=careful", 9: "one\ntwo\n" + startLine + "\nlater\nlevel=WARN msg=careful"} {
 		if got := j.last(n); got != want {
 			t.Errorf("last %d: %q", n, got)
 		}

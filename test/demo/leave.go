@@ -25,6 +25,9 @@ func (t *tour) cleanup() error {
 	if err := t.sluice.wait(); err != nil {
 		t.fail("sluice ended badly when asked to stop: %v", err)
 	}
+	for _, w := range t.sluice.log.warnings() {
+		t.note("It had warned: %s", w)
+	}
 	stay, err := t.tables()
 	if err != nil {
 		return err
