@@ -9,9 +9,11 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/go-logr/logr"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/sluice-proxy/sluice/test/lab"
 )
@@ -61,6 +63,7 @@ func Start(t lab.T) *Cluster {
 	if err := c.prepare(); err != nil {
 		t.Fatalf("prepare the API server: %v", err)
 	}
+	log.SetLogger(logr.Discard()) // else envtest complains that nobody did
 	err := c.one.do(func() error {
 		var err error
 		c.Config, err = c.env.Start()
@@ -70,6 +73,7 @@ func Start(t lab.T) *Cluster {
 		t.Fatalf("start the API server: %v", err)
 	}
 	t.Cleanup(c.close)
+	c.Config.WarningHandler = rest.NoWarnings{}
 	if c.Client, err = kubernetes.NewForConfig(c.Config); err != nil {
 		t.Fatalf("make a client: %v", err)
 	}

@@ -1,0 +1,79 @@
+//go:build linux
+
+// Command bench measures Sluice on the kernel of this machine, in network
+// namespaces of its own, and prints tables in markdown. docs/benchmarks.md says
+// what each number is and how it came about.
+//
+//	go run ./test/bench                      # store -> kernel
+//	go run ./test/bench -cluster 10000       # with a real API server
+//
+// It needs root, or unprivileged user namespaces.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// options are the flags.
+type options struct {
+	sizes   []int
+	runs    int
+	changes int
+	cluster int    // services in an API server; 0: store -> kernel instead
+	child   int    // services; set in the process that measures one size
+	profile string // folder for profiles of the measuring processes
+}
+
+func main() {
+	o, err := parse(os.Args[1:])
+	if err == nil {
+		err = run(o, os.Stdout)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func parse(args []string) (options, error) {
+	o := options{sizes: []int{1_000, 10_000, 100_000}}
+	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
+	fs.Func("sizes", "numbers of Services, with commas between (default 1000,10000,100000)", func(text string) error {
+		o.sizes = nil
+		for _, word := range strings.Split(text, ",") {
+			n, err := strconv.Atoi(word)
+			if err != nil || n < 100 {
+				return fmt.Errorf("want numbers from 100 up, got %q", word)
+			}
+			o.sizes = append(o.sizes, n)
+		}
+		return nil
+	})
+	fs.IntVar(&o.runs, "runs", 5, "runs of each size; the table has their medians")
+	fs.IntVar(&o.changes, "changes", 1000, "changes of each kind in a run")
+	fs.IntVar(&o.cluster, "cluster", 0, "measure with a real API server that holds so many Services; KUBEBUILDER_ASSETS names its folder")
+	fs.StringVar(&o.profile, "profile", "", "folder to write CPU and heap profiles to")
+	fs.IntVar(&o.child, "child", 0, "measure one size in this process and print JSON; for bench itself")
+	if err := fs.Parse(args); err != nil {
+		return o, err
+	}
+	if o.runs < 1 || o.changes < 10 {
+		return o, fmt.Errorf("want at least one run of 10 changes, got %d of %d", o.runs, o.changes)
+	}
+	return o, nil
+}
+
+func run(o options, w io.Writer) error {
+	switch {
+	case o.child > 0:
+		return measureChild(o, w)
+	case o.cluster > 0:
+		return measureCluster(o, w)
+	}
+	return measureSizes(o, w)
+}

@@ -1,0 +1,88 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+func TestMain(m *testing.M) { lab.Main(m) }
+
+func TestParse(t *testing.T) {
+	for _, test := range []struct {
+		name, args, problem string
+		want                options
+	}{
+		{name: "nothing", want: options{sizes: []int{1000, 10000, 100000}, runs: 5, changes: 1000}},
+		{name: "sizes", args: "-sizes 100,200 -runs 1 -changes 10", want: options{sizes: []int{100, 200}, runs: 1, changes: 10}},
+		{name: "too small", args: "-sizes 99", problem: "from 100 up"},
+		{name: "no number", args: "-sizes many", problem: "from 100 up"},
+		{name: "no runs", args: "-runs 0", problem: "at least one run"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := parse(strings.Fields(test.args))
+			if test.problem != "" {
+				if err == nil || !strings.Contains(err.Error(), test.problem) {
+					t.Fatalf("got %v, want one about %q", err, test.problem)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.runs != test.want.runs || got.changes != test.want.changes || len(got.sizes) != len(test.want.sizes) {
+				t.Errorf("got %+v, want %+v", got, test.want)
+			}
+		})
+	}
+}
+
+// TestMeasure measures a small size for real: every change is one that is
+// written, and the restart adopts all.
+func TestMeasure(t *testing.T) {
+	r, err := measure(options{child: 100, changes: 20, profile: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Cold.Steps < 100*(1+endpoints) {
+		t.Errorf("the cold load took %d steps, want one for each Service and endpoint at least", r.Cold.Steps)
+	}
+	for kind, got := range map[string]repeated{
+		"replace": r.Replace, "grow": r.Grow, "shrink": r.Shrink, "add": r.Add, "delete": r.Delete,
+	} {
+		if got.P50 <= 0 || got.P99 < got.P50 || got.Allocs <= 0 || got.Bytes <= 0 {
+			t.Errorf("%s: %+v", kind, got)
+		}
+	}
+	if r.Heap == 0 || r.PeakRSS < r.Heap {
+		t.Errorf("heap %d, peak RSS %d", r.Heap, r.PeakRSS)
+	}
+	var table bytes.Buffer
+	if err := printSizes(&table, []int{100}, [][]result{{r}}); err != nil {
+		t.Fatal(err)
+	}
+	if lines := strings.Split(strings.TrimSpace(table.String()), "\n"); len(lines) != 2+len(rows())+2 {
+		t.Errorf("the table has %d lines:\n%s", len(lines), table.String())
+	}
+}
+
+func TestUsageOfThisProcess(t *testing.T) {
+	if n, err := peakRSS("self"); err != nil || n < 1<<20 {
+		t.Errorf("peak RSS %d, %v", n, err)
+	}
+	if _, err := vmHWM([]byte("Name:\tx\nVmRSS:\t 1 kB\n")); err == nil {
+		t.Error("a status without VmHWM was accepted")
+	}
+	stat, err := os.ReadFile("/proc/self/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cpuTime(string(stat)); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,157 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"runtime"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/kernel/nft"
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/plane/nftables"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// result is what was measured of one size in one process. Durations are
+// nanoseconds in its JSON.
+type result struct {
+	Cold    parts // first load into an empty kernel
+	Adopt   parts // a restart with nothing changed
+	Heap    uint64
+	PeakRSS uint64 // of the cold load and all changes
+
+	Replace, Grow, Shrink, Add, Delete repeated
+}
+
+// parts are the times of one pass from the store to the kernel.
+type parts struct {
+	Compile, Refresh, Plan, Apply time.Duration
+	CPU                           time.Duration // of the whole process, in all of them
+	Steps                         int
+}
+
+func (p parts) total() time.Duration { return p.Compile + p.Refresh + p.Plan + p.Apply }
+
+// path is the way from the store to the kernel, as the loop of the proxy goes it.
+type path struct {
+	store    *cluster.Store
+	compiler *route.Compiler
+	plane    plane.Plane
+}
+
+func newPath() (*path, error) {
+	conn, err := nft.Open(nft.Options{})
+	if err != nil {
+		return nil, err
+	}
+	families := []route.Family{route.IPv4, route.IPv6}
+	return &path{
+		store: cluster.NewStore(),
+		compiler: route.NewCompiler(route.Options{
+			NodeName: "node-0000", Families: families,
+			Detector: route.DetectorOptions{
+				Kind: route.DetectClusterCIDR, CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
+			},
+			NodePorts: route.NodePortOptions{Primary: true},
+		}),
+		plane: nftables.New(conn, nftables.Options{Families: families, Mark: 1 << 14}),
+	}, nil
+}
+
+// full is the first pass: everything is compared with the kernel.
+func (p *path) full(ctx context.Context) (parts, error) {
+	var took parts
+	before, err := usage()
+	if err != nil {
+		return took, err
+	}
+	began := time.Now()
+	change, problems := p.compiler.Compile(p.store.Take())
+	took.Compile = lap(&began)
+	if len(problems) > 0 {
+		return took, fmt.Errorf("compile: %+v", problems[0])
+	}
+	if err := p.plane.Refresh(ctx); err != nil {
+		return took, err
+	}
+	took.Refresh = lap(&began)
+	plan := p.plane.Plan(change)
+	took.Steps = plan.Steps()
+	took.Plan = lap(&began)
+	if err := plan.Apply(ctx); err != nil {
+		return took, err
+	}
+	took.Apply = lap(&began)
+	after, err := usage()
+	took.CPU = after.cpu - before.cpu
+	return took, err
+}
+
+// lap returns the time since began, and begins anew.
+func lap(began *time.Time) time.Duration {
+	now := time.Now()
+	d := now.Sub(*began)
+	*began = now
+	return d
+}
+
+// next is one of the passes that follow.
+func (p *path) next(ctx context.Context) error {
+	change, _ := p.compiler.Compile(p.store.Take())
+	plan := p.plane.Plan(change)
+	if plan.Steps() == 0 {
+		return fmt.Errorf("nothing to write for %d touched Services", len(change.Touched))
+	}
+	return plan.Apply(ctx)
+}
+
+func measure(o options) (result, error) {
+	var r result
+	ctx := context.Background()
+	stop, err := profile(o)
+	if err != nil {
+		return r, err
+	}
+	p, err := newPath()
+	if err != nil {
+		return r, err
+	}
+	m := newMaker()
+	m.fill(p.store, o.child)
+	if r.Cold, err = p.full(ctx); err != nil {
+		return r, fmt.Errorf("load: %w", err)
+	}
+	r.Heap = heap()
+	for _, c := range m.changes(o, p.store) {
+		if *c.into(&r), err = p.repeat(ctx, c); err != nil {
+			return r, fmt.Errorf("change: %w", err)
+		}
+	}
+	if r.PeakRSS, err = peakRSS("self"); err != nil {
+		return r, err
+	}
+	if err := stop(); err != nil {
+		return r, err
+	}
+	runtime.KeepAlive(p)
+	r.Adopt, err = adopt(ctx, o)
+	return r, err
+}
+
+// adopt measures a restart: everything new but the kernel.
+func adopt(ctx context.Context, o options) (parts, error) {
+	p, err := newPath()
+	if err != nil {
+		return parts{}, err
+	}
+	newMaker().fill(p.store, o.child)
+	took, err := p.full(ctx)
+	if err == nil && took.Steps != 0 {
+		err = fmt.Errorf("a restart with nothing changed took %d steps, want 0", took.Steps)
+	}
+	return took, err
+}

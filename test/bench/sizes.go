@@ -1,0 +1,61 @@
+//go:build linux
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+// measureSizes measures every size in processes of its own, so that peaks of
+// memory are that size's, in turns, so that a busy minute of the machine does
+// not hit one size alone.
+func measureSizes(o options, w io.Writer) error {
+	results := make([][]result, len(o.sizes))
+	for turn := range o.runs {
+		for i, n := range o.sizes {
+			fmt.Fprintf(os.Stderr, "run %d of %d: %d Services\n", turn+1, o.runs, n)
+			r, err := spawn(o, n)
+			if err != nil {
+				return fmt.Errorf("measure %d Services: %w", n, err)
+			}
+			results[i] = append(results[i], r)
+		}
+	}
+	return printSizes(w, o.sizes, results)
+}
+
+func spawn(o options, n int) (result, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return result{}, err
+	}
+	cmd := exec.Command(self, fmt.Sprint("-child=", n), fmt.Sprint("-changes=", o.changes), "-profile="+o.profile)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return result{}, err
+	}
+	var r result
+	if err := json.Unmarshal(out, &r); err != nil {
+		return r, fmt.Errorf("read what was measured: %w", err)
+	}
+	return r, nil
+}
+
+// measureChild measures one size in a fresh network namespace.
+func measureChild(o options, w io.Writer) error {
+	if err := lab.Enter(); err != nil {
+		return err
+	}
+	r, err := measure(o)
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(w).Encode(r)
+}

@@ -1,0 +1,92 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/pprof"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// used is what this process has used so far.
+type used struct {
+	cpu           time.Duration // in user and system mode
+	allocs, bytes uint64
+}
+
+func usage() (used, error) {
+	var ru unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &ru); err != nil {
+		return used{}, fmt.Errorf("read resource usage: %w", err)
+	}
+	var ms runtime.MemStats
+	runtime.ReadMemStats(&ms)
+	return used{
+		cpu:    time.Duration(ru.Utime.Nano() + ru.Stime.Nano()),
+		allocs: ms.Mallocs, bytes: ms.TotalAlloc,
+	}, nil
+}
+
+// heap is what lives on the heap.
+func heap() uint64 {
+	runtime.GC()
+	runtime.GC() // what pools held goes with the second
+	var ms runtime.MemStats
+	runtime.ReadMemStats(&ms)
+	return ms.HeapAlloc
+}
+
+// peakRSS is the most memory a process has had, in bytes.
+func peakRSS(pid string) (uint64, error) {
+	status, err := os.ReadFile("/proc/" + pid + "/status")
+	if err != nil {
+		return 0, err
+	}
+	return vmHWM(status)
+}
+
+func vmHWM(status []byte) (uint64, error) {
+	for line := range bytes.Lines(status) {
+		words := bytes.Fields(line)
+		if len(words) == 3 && string(words[0]) == "VmHWM:" {
+			kb, err := strconv.ParseUint(string(words[1]), 10, 64)
+			return kb << 10, err
+		}
+	}
+	return 0, fmt.Errorf("no VmHWM in the status of a process")
+}
+
+// profile starts profiles if asked for; stop writes them.
+func profile(o options) (stop func() error, err error) {
+	if o.profile == "" {
+		return func() error { return nil }, nil
+	}
+	name := func(kind string) string { return filepath.Join(o.profile, fmt.Sprintf("%s-%d.pprof", kind, o.child)) }
+	cpu, err := os.Create(name("cpu"))
+	if err != nil {
+		return nil, err
+	}
+	if err := pprof.StartCPUProfile(cpu); err != nil {
+		return nil, err
+	}
+	return func() error {
+		pprof.StopCPUProfile()
+		if err := cpu.Close(); err != nil {
+			return err
+		}
+		f, err := os.Create(name("heap"))
+		if err != nil {
+			return err
+		}
+		defer func() { _ = f.Close() }()
+		runtime.GC()
+		return pprof.WriteHeapProfile(f)
+	}, nil
+}
