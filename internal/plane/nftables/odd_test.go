@@ -1,0 +1,255 @@
+package nftables
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/kernel/nft"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// More backends than a way can count: the rest is left out, and nothing breaks.
+func TestMoreBackendsThanAWayCounts(t *testing.T) {
+	svc := member(1)
+	list := func(first, n int) []netip.AddrPort {
+		var all []netip.AddrPort
+		for i := range n {
+			all = append(all, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte((first + i) >> 16), byte((first + i) >> 8), byte(first + i)}), 80))
+		}
+		return all
+	}
+	svc.Ports[0].Cluster = list(0, maxBackends+100)
+	table := &route.Table{Services: map[cluster.Name]*route.Service{svc.Name: svc}}
+	conn, _ := realKernel(t)
+	p := load(t, conn, route.Change{Table: table}, route.IPv4)
+	rows := func() int {
+		state, err := conn.Read(context.Background(), bothTables[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(state.Sets["backends"].Elements)
+	}
+	if n := rows(); n != maxBackends {
+		t.Errorf("%d backends, want %d", n, maxBackends)
+	}
+	settled(t, conn, table, route.IPv4)
+
+	other := member(1)
+	other.Ports[0].Cluster = list(50, maxBackends+7)
+	table.Services[svc.Name] = other
+	if err := p.Plan(route.Change{Table: table, Touched: []route.Touch{{Name: svc.Name, Old: svc, New: other}}}).Apply(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	settled(t, conn, table, route.IPv4)
+	few := member(1, 0, 1)
+	table.Services[svc.Name] = few
+	if err := p.Plan(route.Change{Table: table, Touched: []route.Touch{{Name: svc.Name, Old: other, New: few}}}).Apply(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	settled(t, conn, table, route.IPv4)
+	if n := rows(); n != 2 {
+		t.Errorf("%d backends left, want 2", n)
+	}
+}
+
+// S-251: the longest names there can be, with and without session affinity.
+func TestLongestNames(t *testing.T) {
+	long := strings.Repeat("n", 63)
+	s := cluster.NewStore()
+	for i, affinity := range []time.Duration{0, time.Hour} {
+		svc := &cluster.Service{Name: cluster.Name{Namespace: long, Name: long[1:] + fmt.Sprint(i)}, Affinity: affinity,
+			ClusterIPs: addrs(fmt.Sprintf("172.30.0.%d", i+1), fmt.Sprintf("fd00::%d", i+1))}
+		sl := &cluster.Slice{Name: svc.Name, Service: svc.Name}
+		for k, name := range []string{long[1:] + "a", long[1:] + "b", ""} {
+			svc.Ports = append(svc.Ports, cluster.ServicePort{Name: name, Protocol: cluster.SCTP, Port: uint16(80 + k)})
+			sl.Ports = append(sl.Ports, cluster.SlicePort{Name: name, Protocol: cluster.SCTP, Port: uint16(8080 + k)})
+		}
+		six := &cluster.Slice{Name: cluster.Name{Namespace: long, Name: fmt.Sprint("six", i)}, Service: svc.Name, Ports: sl.Ports}
+		sl.Endpoints = append(sl.Endpoints, endpoint("10.180.100.100", "a"), endpoint("10.180.100.101", "a"))
+		six.Endpoints = append(six.Endpoints, endpoint("fd00:1111:2222:3333:4444:5555:6666:7777", "a"), endpoint("fd00:1111:2222:3333:4444:5555:6666:7778", "a"))
+		s.SetService(svc)
+		s.SetSlice(sl)
+		s.SetSlice(six)
+	}
+	change := compile(s, route.Options{})
+	conn, netns := realKernel(t)
+	roundTrip(t, conn, change)
+	out, err := runNft(t, netns, "", "list", "ruleset")
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if n := strings.Count(out, "chain endpoint-"); n != 12 {
+		t.Errorf("%d chains of endpoints, want 12: names are cut to the same", n)
+	}
+	if want := `comment "` + long + "/" + long[1:] + "0"; !strings.Contains(out, want) {
+		t.Errorf("no %s in\n%.3000s", want, out)
+	}
+}
+
+func TestComments(t *testing.T) {
+	long := strings.Repeat("x", 63)
+	for _, c := range []struct{ namespace, name, port, want string }{
+		{"ns", "web", "http", "ns/web:http"},
+		{"ns", "web", "", "ns/web"},
+		{long, long, "", long + "/" + long},
+		{long, long, "http", (long + "/" + long + ":http")[:nft.MaxComment-1]},
+	} {
+		if got := comment(cluster.Name{Namespace: c.namespace, Name: c.name}, c.port); got != c.want {
+			t.Errorf("got  %s\nwant %s", got, c.want)
+		}
+	}
+}
+
+// The kernel refuses ranges that overlap, so what lies in another is left out.
+func TestDisjoint(t *testing.T) {
+	for in, want := range map[string]string{
+		"10.0.0.0/8 10.0.0.0/8":                  "10.0.0.0/8",
+		"10.1.0.0/16 10.0.0.0/8 11.0.0.0/8":      "10.0.0.0/8 11.0.0.0/8",
+		"10.0.0.7/8":                             "10.0.0.0/8",
+		"10.0.0.0/24 10.0.1.0/24":                "10.0.0.0/24 10.0.1.0/24",
+		"0.0.0.0/0 255.255.255.255/32 0.0.0.0/1": "0.0.0.0/0",
+		"fd00::/8 fd00::1/128 ::/0":              "::/0",
+	} {
+		if got := disjoint(prefixes(strings.Fields(in)...)); !slices.Equal(got, prefixes(strings.Fields(want)...)) {
+			t.Errorf("%s: %v, want %s", in, got, want)
+		}
+	}
+}
+
+func TestArrangeMovesAsLittleAsPossible(t *testing.T) {
+	list := func(text string) []netip.AddrPort {
+		var all []netip.AddrPort
+		for _, c := range text {
+			all = append(all, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(c)}), 80))
+			if c == '.' {
+				all[len(all)-1] = netip.AddrPort{}
+			}
+		}
+		return all
+	}
+	for _, c := range []struct{ before, want, slots string }{
+		{"", "abc", "abc"},
+		{"abc", "abc", "abc"},
+		{"abc", "abcd", "abcd"},
+		{"bcd", "abcd", "bcda"},
+		{"abc", "bc", "cb"}, // the last moves into the hole
+		{"abcd", "bd", "db"},
+		{"abc", "ab", "ab"},
+		{"abc", "xyz", "xyz"},
+		{"cab", "abc", "cab"},
+		{"cab", "abx", "xab"},
+		{"a.c", "ac", "ac"}, // a hole somebody made
+		{"aab", "ab", "ab"}, // twice the same
+		{"...", "a", "a"},
+		{"abc", "", ""},
+	} {
+		want := list(c.want)
+		slices.SortFunc(want, netip.AddrPort.Compare)
+		if got := arrange(list(c.before), want); !slices.Equal(got, list(c.slots)) {
+			t.Errorf("%q -> %q: %v, want %q", c.before, c.want, got, c.slots)
+		}
+	}
+}
+
+// A host with one family only leaves the other alone.
+func TestOneFamilyOnly(t *testing.T) {
+	for i, ip := range bothFamilies {
+		fake := nft.NewFake()
+		change := compile(everyShape(), route.Options{Families: []route.Family{ip}})
+		load(t, fake, change, ip)
+		settled(t, fake, change.Table, ip)
+		if fake.Tables[bothTables[i]] == nil || fake.Tables[bothTables[1-i]] != nil {
+			t.Errorf("%s: the wrong tables are there", ip)
+		}
+	}
+}
+
+// A table that another version laid out otherwise, or somebody else made, is
+// replaced; what is merely superfluous in ours is taken away.
+func TestLeftovers(t *testing.T) {
+	for name, leftover := range map[string]string{
+		"other map":          "add table ip sluice; add map ip sluice fronts { type ipv4_addr : ipv4_addr; }",
+		"other flags":        "add table ip sluice; add set ip sluice cluster-ips { type ipv4_addr; flags interval; }",
+		"other hook":         "add table ip sluice; add chain ip sluice prerouting { type filter hook prerouting priority 0; }",
+		"no hook":            "add table ip sluice; add chain ip sluice prerouting",
+		"hook of no base":    "add table ip sluice; add chain ip sluice services { type nat hook prerouting priority 0; }",
+		"hook of a way":      "add table ip sluice; add chain ip sluice balance-2 { type nat hook prerouting priority 0; }",
+		"other priority":     "add table ip sluice; add chain ip sluice output { type nat hook output priority -99; }",
+		"other client set":   "add table ip sluice; add set ip sluice clients-CLIENT { type ipv4_addr; }",
+		"foreign chain":      "add table ip sluice; add chain ip sluice mine { type filter hook input priority 0; policy drop; }",
+		"foreign rule":       "add table ip sluice; add chain ip sluice services; add rule ip sluice services drop",
+		"foreign map":        "add table ip sluice; add chain ip sluice a; add map ip sluice m { type ipv4_addr : verdict; }; add element ip sluice m { 10.0.0.1 : goto a }",
+		"chains that circle": "add table ip sluice; add chain ip sluice a; add chain ip sluice b; add rule ip sluice a jump b; add rule ip sluice b jump a",
+		"one family":         "add table ip6 sluice",
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn, netns := realKernel(t)
+			change := compile(everyShape(), route.Options{})
+			client := ""
+			for set := range load(t, conn, change).own(rows(bothFamilies)[0], change.Table.Services[cluster.Name{Namespace: "ns", Name: "svc-5"}]).sets {
+				client = strings.TrimPrefix(set, "clients-")
+			}
+			if err := conn.DeleteTables(context.Background(), bothTables...); err != nil {
+				t.Fatal(err)
+			}
+			leftover = strings.ReplaceAll(leftover, "CLIENT", client)
+			if out, err := runNft(t, netns, strings.ReplaceAll(leftover, "; add", "\nadd"), "-f", "-"); err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			load(t, conn, change)
+			settled(t, conn, change.Table)
+		})
+	}
+}
+
+// own exposes diff.own for the names that a service's own sets have.
+func (p *Plane) own(f family, svc *route.Service) objects { return (&diff{Plane: p}).own(f, svc) }
+
+// Base chains that are ours stay registered while all else is repaired.
+func TestRepairDoesNotReplaceTheTable(t *testing.T) {
+	conn, netns := realKernel(t)
+	change := compile(everyShape(), route.Options{})
+	p := load(t, conn, change)
+	edits := `delete element ip sluice fronts { 172.30.0.3 . tcp . 80 }
+flush map ip6 sluice backends
+flush chain ip sluice services
+flush chain ip sluice prerouting
+add rule ip6 sluice postrouting drop
+add element ip sluice cluster-ips { 172.30.9.9 }
+add chain ip sluice mine
+`
+	if out, err := runNft(t, netns, edits, "-f", "-"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if err := p.Refresh(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	plan := p.Plan(route.Change{Table: change.Table})
+	if text := plan.String(); strings.Contains(text, "delete table") || strings.Count(text, "flush chain") != 4 {
+		t.Errorf("more than a repair:\n%.3000s", text)
+	}
+	if err := plan.Apply(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	settled(t, conn, change.Table)
+}
+
+// S-279 from the other side: nothing of the plane depends on what other tables
+// hold, even of the same names.
+func TestForeignTablesWithOurNames(t *testing.T) {
+	conn, netns := realKernel(t)
+	foreign := "table inet sluice {\n\tset fronts {\n\t\ttype ipv4_addr\n\t}\n\n\tchain services {\n\t\tdrop\n\t}\n}\n"
+	if out, err := runNft(t, netns, foreign, "-f", "-"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	roundTrip(t, conn, compile(everyShape(), route.Options{}))
+	if out, err := runNft(t, netns, "", "list", "table", "inet", "sluice"); err != nil || out != foreign {
+		t.Errorf("%v\n%s\nwant\n%s", err, out, foreign)
+	}
+}
