@@ -4,6 +4,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
+MAKEFLAGS += --no-print-directory
 
 # hack/setup.sh puts Go there if the machine has none that is new enough.
 export PATH := $(CURDIR)/.cache/go/bin:$(PATH)
