@@ -1,0 +1,96 @@
+//go:build linux
+
+package conformance
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+// enactForSteps builds a scenario to try steps in, with the real proxy.
+func enactForSteps(t *testing.T) *env {
+	t.Helper()
+	return scenario{
+		cluster: exposed("Cluster", "10.180.0.1 A", "10.180.1.1 B"),
+		lab:     lab.Options{Timeout: time.Second},
+	}.enact(t, nftablesPlane(), translator{})
+}
+
+func TestTogetherEndsAtTheFirstFailure(t *testing.T) {
+	var done []string
+	does := func(name string, err error) step {
+		return func(*env) error {
+			done = append(done, name)
+			return err
+		}
+	}
+	want := errors.New("wrong")
+	err := together(does("a", nil), does("b", want), does("c", nil))(nil)
+	if !errors.Is(err, want) || strings.Join(done, " ") != "a b" {
+		t.Errorf("did %v and said %v", done, err)
+	}
+	if err := together()(nil); err != nil {
+		t.Errorf("nothing to do said %v", err)
+	}
+}
+
+func TestUnbrokenSeesGaps(t *testing.T) {
+	endpoint := func(text string) step { return apply(slice("web", "80", text)) }
+	local, remote := endpoint("10.180.0.1 A"), endpoint("10.180.1.1 B")
+	for _, c := range []struct {
+		says  string
+		from  string
+		steps []step
+		want  string // in the error; "" for none
+	}{
+		{"a pod goes before it is told", aPod, []step{local, cut("10.180.0.1"), lull, remote}, "timed out"},
+		{"a pod goes after it is told", aPod, []step{local, remote, cut("10.180.0.1"), lull}, ""},
+		{"a pod of node B goes", aPod, []step{remote, cut("10.180.1.1"), lull}, "timed out"},
+		{"all go", aPod, []step{remove("EndpointSlice/web"), lull, local}, "refused"},
+		{"a step fails", aPod, []step{remove("Service/other")}, "no Service/other"},
+		{"nobody connects", "nobody", nil, "unknown host"},
+	} {
+		t.Run(c.says, func(t *testing.T) {
+			t.Parallel()
+			err := unbroken(c.from, inside, c.steps...)(enactForSteps(t))
+			if c.want == "" && err != nil {
+				t.Errorf("found %v", err)
+			}
+			if c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("found %v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+// lull is long enough for a client to connect.
+func lull(*env) error {
+	time.Sleep(4 * lab.Soon)
+	return nil
+}
+
+func TestForgottenSeesMemory(t *testing.T) {
+	e := enactForSteps(t)
+	always := []string{slice("web", "80", "10.180.0.1 A")}
+	err := forgotten(aPod, inside, always, "10.180.0.1:80", "10.180.1.1:80")(e)
+	if err == nil || !strings.Contains(err.Error(), "always reached") {
+		t.Errorf("always the same backend: %v", err)
+	}
+}
+
+func TestRefusedByTellsMessagesApart(t *testing.T) {
+	e := enactForSteps(t)
+	if err := remove("EndpointSlice/web")(e); err != nil {
+		t.Fatal(err)
+	}
+	if err := refusedBy(aPod, inside, lab.ICMP{Type: 3, Code: 3})(e); err != nil {
+		t.Error(err)
+	}
+	if err := refusedBy(aPod, inside, lab.ICMP{Type: 3, Code: 13})(e); err == nil {
+		t.Error("took port unreachable for another message")
+	}
+}
