@@ -105,8 +105,8 @@ func DestinationPort() Field {
 	}}
 }
 
-// Random is a uniformly random number from 0 to n-1.
-func Random(n int) Field {
+// random is a uniformly random number from 0 to n-1.
+func random(n int) Field {
 	return Field{fmt.Sprintf("numgen random mod %d", n), 4, func(reg uint32) expr.Any {
 		return &expr.Numgen{Register: reg, Modulus: uint32(n), Type: unix.NFT_NG_RANDOM}
 	}}
@@ -157,10 +157,11 @@ func SetPriority(from string, fields ...Field) Statement {
 		&expr.Meta{Key: expr.MetaKeyPRIORITY, SourceRegister: true, Register: reg1})}
 }
 
-// Draw sets the packet's priority to a uniformly random number from 0 to n-1.
+// Draw sets the packet's priority to a uniformly random number from 1 to n. (As
+// a priority, nft would list 0 as "none".)
 func Draw(n int) Statement {
-	r := Random(n)
-	return Statement{"meta priority set " + r.text, []expr.Any{r.load(reg1),
+	return Statement{fmt.Sprintf("meta priority set numgen random mod %d offset 1", n), []expr.Any{
+		&expr.Numgen{Register: reg1, Modulus: uint32(n), Type: unix.NFT_NG_RANDOM, Offset: 1},
 		&expr.Meta{Key: expr.MetaKeyPRIORITY, SourceRegister: true, Register: reg1}}}
 }
 
@@ -354,7 +355,7 @@ func compare(text string, op expr.CmpOp, f Field, data []byte) Statement {
 
 // Chance matches one packet in n.
 func Chance(n int) Statement {
-	return compare(fmt.Sprintf("numgen random mod %d 0", n), expr.CmpOpEq, Random(n), make([]byte, 4))
+	return compare(fmt.Sprintf("numgen random mod %d 0", n), expr.CmpOpEq, random(n), make([]byte, 4))
 }
 
 // Remember adds the field to a dynamic set, or renews it there, for a time.

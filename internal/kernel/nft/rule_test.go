@@ -53,7 +53,7 @@ func everyRule(f Family) []Chain {
 		{Name: "any", Rules: any},
 		{Name: "prerouting", Hook: &Hook{Type: "nat", Point: Prerouting, Priority: -100}, Rules: []Rule{
 			NewRule(TranslateTo(to, 6)), NewRule(TranslateTo(to, 17)), NewRule(TranslateTo(to, 132)),
-			NewRule(TranslateFrom(f, "backends", append(key, Random(3))...)),
+			NewRule(TranslateFrom(f, "backends", append(key, random(3))...)),
 			NewRule(TranslateFrom(f, "backends", append(key, Priority())...))}},
 		{Name: "output", Hook: &Hook{Type: "nat", Point: Output, Priority: -100}},
 		{Name: "input", Hook: &Hook{Type: "filter", Point: Input, Priority: 0}},

@@ -193,9 +193,9 @@ func (k *kernel) indexRows(ip route.Family, space int, set *nft.Set) {
 	elements := k.states[ip].Sets[set.Name].Elements
 	for at, e := range elements {
 		cut := len(e.Key) - 4
-		slot := int(binary.NativeEndian.Uint32([]byte(e.Key[cut:])))
+		slot := int(binary.NativeEndian.Uint32([]byte(e.Key[cut:]))) - 1
 		addr, ok := netip.AddrFromSlice([]byte(e.Data[:addrLen(ip)]))
-		if !ok || slot > maxBackends {
+		if !ok || slot < 0 || slot >= maxBackends {
 			continue
 		}
 		port := binary.BigEndian.Uint16([]byte(e.Data[addrLen(ip):]))

@@ -260,7 +260,7 @@ func renumber(rows []nft.Element) error {
 	slices.SortFunc(rows, func(a, b nft.Element) int { return int(index(a)) - int(index(b)) })
 	keys := make([]string, len(rows))
 	for i, e := range rows {
-		if int(index(e)) != i {
+		if int(index(e)) != i+1 {
 			return fmt.Errorf("slot %d is missing", i)
 		}
 		keys[i] = e.Key
