@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -66,6 +67,13 @@ func (w *world) put(name string, port uint16) {
 
 func (w *world) remove(name string) {
 	w.store.DeleteService(cluster.Name{Namespace: "default", Name: name})
+}
+
+// pass lets time pass. Timers alone do not order what goroutines do.
+func (w *world) pass(d time.Duration) {
+	w.plane.fence.Add(1)
+	time.Sleep(d)
+	synctest.Wait()
 }
 
 // diary waits until nothing moves and compares what the plane had to do.

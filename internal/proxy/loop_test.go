@@ -15,7 +15,7 @@ func TestNothingIsWrittenBeforeEverythingWasListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)
 		w.put("a", 1)
-		time.Sleep(time.Hour)
+		w.pass(time.Hour)
 		w.diary("")
 		w.put("b", 1)
 		w.listed()
@@ -99,7 +99,7 @@ func TestMinPeriodKeepsWritesApart(t *testing.T) {
 		w.listed()
 		for port := range uint16(5) {
 			w.put("a", port+1)
-			time.Sleep(300 * time.Millisecond)
+			w.pass(300 * time.Millisecond)
 		}
 		synctest.Wait()
 		for i := 1; i < len(times); i++ {
@@ -107,13 +107,12 @@ func TestMinPeriodKeepsWritesApart(t *testing.T) {
 				t.Errorf("write %d came %v after the one before, want at least 1s", i, gap)
 			}
 		}
-		time.Sleep(time.Second)
-		synctest.Wait()
+		w.pass(time.Second)
 		if len(times) != 3 {
 			t.Errorf("%d writes, want 3: at the start, and one each for what came in a second", len(times))
 		}
 		// After quiet, the first change is written at once.
-		time.Sleep(time.Minute)
+		w.pass(time.Minute)
 		before := time.Now()
 		w.put("b", 1)
 		synctest.Wait()
@@ -136,7 +135,7 @@ func TestAFailureIsRepairedFromWhatIsThere(t *testing.T) {
 		w.diary("apply +b")
 		w.told("")
 		delete(w.plane.kernel, "a") // whatever happened to it meanwhile
-		time.Sleep(firstRetry)
+		w.pass(firstRetry)
 		w.diary("refresh\napply +a +b")
 		w.told("b ->1")
 	})
@@ -160,13 +159,12 @@ func TestFollowersAreToldOnceOfManyAttempts(t *testing.T) {
 		synctest.Wait()
 		w.put("a", 3)
 		w.remove("b")
-		time.Sleep(firstRetry)
-		synctest.Wait()
+		w.pass(firstRetry)
 		w.put("a", 4)
 		w.put("b", 5)
 		w.remove("c")
 		w.store.SetServiceCIDRs([]netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")})
-		time.Sleep(time.Minute)
+		w.pass(time.Minute)
 		w.told("a 1>4, b 1>5, c 1>-, host")
 	})
 }
@@ -184,8 +182,7 @@ func TestRetriesBackOff(t *testing.T) {
 			w.plane.refuse = append(w.plane.refuse, errors.New("no memory"))
 		}
 		w.listed()
-		time.Sleep(time.Hour)
-		synctest.Wait()
+		w.pass(time.Hour)
 		want := []time.Duration{0}
 		for wait := firstRetry; len(want) < 14; wait = min(2*wait, lastRetry) {
 			want = append(want, wait)
@@ -202,7 +199,7 @@ func TestRetriesBackOff(t *testing.T) {
 		w.plane.refuse = []error{errors.New("no memory")}
 		times = nil
 		w.put("a", 1)
-		time.Sleep(time.Hour)
+		w.pass(time.Hour)
 		if len(times) != 2 || times[1] != firstRetry {
 			t.Errorf("waits %v, want %v before the retry", times, firstRetry)
 		}
@@ -215,14 +212,14 @@ func TestAFailureIsLoggedOnce(t *testing.T) {
 		memory, lock := errors.New("no memory"), errors.New("locked")
 		w.plane.refuse = []error{memory, memory, memory, lock, lock, nil, memory}
 		w.listed()
-		time.Sleep(time.Minute)
+		w.pass(time.Minute)
 		w.logged(
 			"ERROR msg=Cannot write to the kernel, retrying error=no memory",
 			"ERROR msg=Cannot write to the kernel, retrying error=locked",
 			"INFO msg=Writing to the kernel works again",
 		)
 		w.put("a", 1)
-		time.Sleep(time.Minute)
+		w.pass(time.Minute)
 		w.logged(
 			"ERROR msg=Cannot write to the kernel, retrying error=no memory",
 			"INFO msg=Writing to the kernel works again",
@@ -237,10 +234,10 @@ func TestAKernelThatCannotBeRead(t *testing.T) {
 		w.put("a", 1)
 		w.listed()
 		w.diary("refresh")
-		time.Sleep(firstRetry)
+		w.pass(firstRetry)
 		w.diary("refresh")
 		w.plane.blind = nil
-		time.Sleep(time.Minute)
+		w.pass(time.Minute)
 		w.diary("refresh\napply +a")
 		w.told("a ->1, host")
 		w.logged(
@@ -301,8 +298,7 @@ func TestObserve(t *testing.T) {
 		synctest.Wait()
 		w.plane.refuse = []error{errors.New("no memory")}
 		w.put("b", 2)
-		time.Sleep(time.Minute)
-		synctest.Wait()
+		w.pass(time.Minute)
 		type seen struct {
 			full            bool
 			services, steps int
@@ -337,7 +333,7 @@ func TestProblemsAreReportedOnce(t *testing.T) {
 		}
 		w.plane.refuse = []error{errors.New("no memory")}
 		w.listed()
-		time.Sleep(time.Minute)
+		w.pass(time.Minute)
 		w.put("x", 1)
 		synctest.Wait()
 		if len(w.problems) != 1 || w.problems[0].Object != "Service default/second" {

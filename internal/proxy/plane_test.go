@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/plane"
@@ -25,6 +26,8 @@ type recorder struct {
 	blind   error           // what Refresh ends with
 	onApply func()          // runs while a write is under way
 	hold    <-chan struct{} // a write waits for it, or for its context
+
+	fence atomic.Int32 // what the test did before it let time pass is seen after it
 }
 
 func newRecorder() *recorder { return &recorder{kernel: map[string]bool{}} }
@@ -40,6 +43,7 @@ func (r *recorder) read() string {
 }
 
 func (r *recorder) Refresh(context.Context) error {
+	r.fence.Load()
 	r.note("refresh")
 	if r.blind != nil {
 		return r.blind
@@ -49,6 +53,7 @@ func (r *recorder) Refresh(context.Context) error {
 }
 
 func (r *recorder) Plan(c route.Change) plane.Plan {
+	r.fence.Load()
 	if !r.fresh {
 		r.note("plan without belief")
 	}
