@@ -50,14 +50,12 @@ need_for_build() {
 	fi
 }
 
-need_for_demo() {
-	have ip || need ip iproute2
-}
-
 need_for_test() {
 	have ip || need ip iproute2
 	have nft || need nft nftables
 	have nsenter || need nsenter util-linux
+	have iptables || need iptables iptables
+	have conntrack || need conntrack conntrack
 	have shellcheck || need shellcheck shellcheck
 	compiles || need "gcc with libc headers" gcc libc6-dev
 }
@@ -65,11 +63,14 @@ need_for_test() {
 # install_missing brings everything noted, or says what is to be brought.
 install_missing() {
 	[[ ${#packages[@]} -gt 0 ]] || return 0
+	local missing
+	missing=$(printf ', %s' "${names[@]}")
+	missing=${missing#, }
 	if ! have apt-get; then
-		die "'make $level' needs ${names[*]}: install with this system's package manager (on Debian: ${packages[*]})"
+		die "'make $level' needs $missing: install with this system's package manager (on Debian: ${packages[*]})"
 	fi
 	if [[ $(id -u) -ne 0 ]]; then
-		die "'make $level' needs ${names[*]}: run it as root, or first 'sudo apt-get install ${packages[*]}'"
+		die "'make $level' needs $missing: run it as root, or first 'sudo apt-get install ${packages[*]}'"
 	fi
 	say "installing ${packages[*]}"
 	export DEBIAN_FRONTEND=noninteractive
@@ -149,7 +150,7 @@ cd "$root"
 PATH=$root/.cache/go/bin:$PATH
 names=() packages=()
 need_for_build
-[[ $level == build ]] || "need_for_$level"
+if [[ $level == test ]]; then need_for_test; fi
 install_missing
 good_go || install_go
 good_go || die "Go $(go env GOVERSION 2>/dev/null) cannot build this module: $(go list -m 2>&1 | tail -n 1)"
