@@ -205,7 +205,7 @@ func (b bucket) each(send func(*nftables.Set, []nftables.SetElement) error) erro
 			if err := send(set, portion); err != nil {
 				return err
 			}
-			portion, bytes = nil, e.Bytes()
+			portion, bytes = portion[:0], e.Bytes() // send has encoded them
 		}
 		portion = append(portion, e.elements(b.set)...)
 	}

@@ -119,7 +119,7 @@ func (v visit) rows(set nft.Set, n int) error {
 		return errors.New("balances over nobody")
 	}
 	for i := range n {
-		key := nft.Key(v.key).Index(uint32(i+1))
+		key := nft.Key(v.key).Index(uint32(i + 1))
 		if _, ok := v.state.Sets[set.Name].Elements[string(key)]; !ok {
 			return fmt.Errorf("%s has no row %d of %d", set.Name, i, n)
 		}

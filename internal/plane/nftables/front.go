@@ -195,7 +195,7 @@ func allowed(key string, prefixes []netip.Prefix) []nft.Element {
 func row(key string, slot int, backend netip.AddrPort) nft.Element {
 	k := append(make(nft.Key, 0, len(key)+4), key...)
 	return nft.Element{
-		Key:  string(k.Index(uint32(slot+1))),
+		Key:  string(k.Index(uint32(slot + 1))),
 		Data: string(make(nft.Key, 0, 20).Addr(backend.Addr()).Port(backend.Port())),
 	}
 }

@@ -89,7 +89,7 @@ func (d *diff) skeleton(f family, state *nft.State, want objects) {
 	}
 	for _, name := range inOrder(want.chains) {
 		if s, ok := state.Chains[name]; !ok || !s.Is(want.chains[name]) {
-			d.plan.add(made, step{do: setChain, table: f.table, chain: want.chains[name]})
+			d.plan.add(made, step{do: setChain, table: f.table, chain: ptr(want.chains[name])})
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(state.Chains)) {

@@ -33,8 +33,8 @@ type step struct {
 	table nft.Table
 	set   *nft.Set
 	elem  nft.Element
-	chain nft.Chain // with its name only, for flushChain and deleteChain
-	tied  bool      // to the next step: both in one transaction, unless that gets too large
+	chain *nft.Chain // with its name only, for flushChain and deleteChain
+	tied  bool       // to the next step: both in one transaction, unless that gets too large
 }
 
 type verb uint8
@@ -64,7 +64,7 @@ func (p *Plan) tie(from int) {
 // dropChain adds the end of a chain. Its rules go first: they may lead to other
 // chains and sets that go.
 func (p *Plan) dropChain(t nft.Table, name string) {
-	c := nft.Chain{Name: name}
+	c := &nft.Chain{Name: name}
 	p.add(rowsGone, step{do: flushChain, table: t, chain: c})
 	p.add(chainsGone, step{do: deleteChain, table: t, chain: c})
 }
@@ -155,7 +155,10 @@ func size(phases [][]step) int {
 	n := 0
 	for _, steps := range phases {
 		for i := range steps {
-			n += steps[i].elem.Bytes() + steps[i].chain.Bytes()
+			n += steps[i].elem.Bytes()
+			if c := steps[i].chain; c != nil {
+				n += c.Bytes()
+			}
 		}
 	}
 	return n
@@ -170,7 +173,7 @@ func (s *step) into(tx *nft.Tx) {
 	case addSet:
 		tx.AddSet(s.table, *s.set)
 	case setChain:
-		tx.SetChain(s.table, s.chain)
+		tx.SetChain(s.table, *s.chain)
 	case deleteElement:
 		tx.Delete(s.table, *s.set, s.elem)
 	case addElement:

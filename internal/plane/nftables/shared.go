@@ -86,7 +86,7 @@ func (u use) compare(v use) int {
 func (d *diff) begin(u use) {
 	t := d.table(u.ip)
 	for _, c := range d.goes(u) {
-		d.plan.add(made, step{do: setChain, table: t, chain: c})
+		d.plan.add(made, step{do: setChain, table: t, chain: &c})
 	}
 	if u.of != nil {
 		at, _ := u.phases(&d.layout)
@@ -182,7 +182,7 @@ func (d *diff) chains(b builder) map[string]nft.Chain {
 func (d *diff) chainsDiffer(t nft.Table, old, now map[string]nft.Chain) {
 	for _, name := range inOrder(now) {
 		if o, ok := old[name]; !ok || !sameRules(o, now[name]) {
-			d.plan.add(made, step{do: setChain, table: t, chain: now[name]})
+			d.plan.add(made, step{do: setChain, table: t, chain: ptr(now[name])})
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(old)) {
@@ -253,4 +253,4 @@ func (o *objects) remembered(f family, svc *route.Service) {
 	}
 }
 
-func ptr(s nft.Set) *nft.Set { return &s }
+func ptr[T any](v T) *T { return &v }
