@@ -111,6 +111,9 @@ func (f *Flow) AskWithin(payload []byte, timeout time.Duration) Result {
 	return r
 }
 
+// Probe is what the flow was opened with.
+func (f *Flow) Probe() Probe { return f.probe }
+
 // Close ends the flow.
 func (f *Flow) Close() { f.socket.close() }
 
