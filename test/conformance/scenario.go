@@ -110,6 +110,7 @@ func scenarios() []scenario {
 		udpFlows,
 		changes,
 		oddObjects,
+		restarts,
 	} {
 		all = append(all, section()...)
 	}

@@ -75,10 +75,10 @@ func (e *env) track(name string) (conntrack.Entry, error) {
 	if f == nil {
 		return conntrack.Entry{}, fmt.Errorf("no flow %q is open", name)
 	}
-	client := f.AskWithin(nil, lab.Soon).Local
+	client, to := f.AskWithin(nil, lab.Soon).Local, f.Probe()
 	var found []conntrack.Entry
 	err := e.entries(client.Addr(), func(c conntrack.Entry) {
-		if c.OrigSrc == client {
+		if c.OrigSrc == client && c.OrigDst == to.To && c.Protocol == uint8(to.Protocol) {
 			found = append(found, c)
 		}
 	})
@@ -94,7 +94,7 @@ func (e *env) track(name string) (conntrack.Entry, error) {
 // tracked reports whether the same entry is there still.
 func (e *env) tracked(entry conntrack.Entry) (there bool, err error) {
 	err = e.entries(entry.OrigSrc.Addr(), func(c conntrack.Entry) {
-		there = there || c.ID == entry.ID && c.OrigSrc == entry.OrigSrc && c.OrigDst == entry.OrigDst
+		there = there || c.ID == entry.ID && c.OrigSrc == entry.OrigSrc && c.OrigDst == entry.OrigDst && c.Protocol == entry.Protocol
 	})
 	return there, err
 }

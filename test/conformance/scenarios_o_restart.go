@@ -1,0 +1,184 @@
+//go:build linux
+
+package conformance
+
+import (
+	"slices"
+	"time"
+)
+
+// restarts is section 7.O: robustness and restart.
+func restarts() []scenario {
+	return slices.Concat(whileStopped(), disturbed())
+}
+
+// ofEveryKind is a cluster with one of each thing that is kept in the kernel.
+func ofEveryKind() []string {
+	return []string{
+		service("web", `type: NodePort, clusterIP: 172.30.0.41, externalIPs: [192.168.99.22],
+  ports: [{name: t, port: 80, nodePort: 32000}, {name: u, port: 53, protocol: UDP}, {name: s, port: 90, protocol: SCTP}]`),
+		slice("web", "t:8080 u:53/udp s:90/sctp", "10.180.0.1 A", "10.180.1.1 B"),
+		service("sticky", `clusterIP: 172.30.0.42, ports: [{port: 80}], `+clientIP),
+		slice("sticky", "8080", "10.180.0.1 A", "10.180.1.1 B"),
+		loadBalancer("guarded", `clusterIP: 172.30.0.43, externalTrafficPolicy: Local,
+  loadBalancerSourceRanges: [203.0.113.0/25], ports: [{port: 80, nodePort: 32001}]`, "192.168.99.1"),
+		slice("guarded", "8080", "10.180.0.1 A", "10.180.1.1 B"),
+		service("empty", `type: NodePort, clusterIP: 172.30.0.44, ports: [{port: 80, nodePort: 32002}]`),
+		service("inside", `clusterIP: 172.30.0.45, internalTrafficPolicy: Local, ports: [{port: 80}]`),
+		slice("inside", "8080", "10.180.1.1 B"),
+	}
+}
+
+// everyKindWorks is a look at all of them.
+func everyKindWorks() step {
+	const client, here, there = "10.180.0.2", "10.180.0.1:8080", "10.180.1.1:8080"
+	return together(
+		reach(client, "172.30.0.41:80", original, here, there),
+		reach("outside", "192.168.0.2:32000", masqueraded, here, there),
+		reach("outside", "192.168.99.22:80", masqueraded, here, there),
+		reach("outside", "192.168.99.1:80", original, here),
+		dropped("blocked", "192.168.99.1:80"),
+		refused(client, "172.30.0.44:80"),
+		dropped(client, "172.30.0.45:80"),
+		dropped(client, "172.30.0.50:80"),
+		sticks("client", client, "172.30.0.42:80", here, there),
+	)
+}
+
+// whileStopped is what holds while no proxy runs, and what a new one makes of it.
+func whileStopped() []scenario {
+	const client, vip = "10.180.0.2", "172.30.0.41:80"
+	return []scenario{
+		{
+			covers: []int{273}, says: "Services work while the proxy is not there, changes wait for it",
+			cluster: ofEveryKind(),
+			steps: []step{
+				everyKindWorks(),
+				open("kept", client, vip, "10.180.0.1:8080", "10.180.1.1:8080"),
+				unbroken(client, vip, unbroken("outside", "192.168.0.2:32000",
+					stopProxy,
+					everyKindWorks(),
+					changeUnseen(slice("web", "t:8080 u:53/udp s:90/sctp", "10.180.0.3 A"), service("new", `clusterIP: 172.30.0.46, ports: [{port: 80}]`)),
+					everyKindWorks(),
+					dropped(client, "172.30.0.46:80"),
+					startProxy,
+					reach(client, vip, original, "10.180.0.3:8080"),
+					refused(client, "172.30.0.46:80"),
+				)),
+				ask("kept"),
+			},
+		},
+		{
+			covers: []int{274}, says: "a restart with nothing changed writes nothing, and disturbs neither connections nor memories",
+			cluster: ofEveryKind(),
+			steps: []step{
+				everyKindWorks(),
+				open("tcp", client, vip, "10.180.0.1:8080", "10.180.1.1:8080"),
+				open("udp", client, "172.30.0.41:53/udp", "10.180.0.1:53", "10.180.1.1:53"),
+				open("sctp", client, "172.30.0.41:90/sctp", "10.180.0.1:90", "10.180.1.1:90"),
+				unbroken(client, vip, unbroken("outside", "192.168.0.2:32000", times(3,
+					fates(together(restartWithoutChange, idle(200*time.Millisecond)), stays("tcp"), stays("udp"), stays("sctp")),
+				))),
+				ask("tcp"), ask("udp"), ask("sctp"),
+				everyKindWorks(),
+			},
+		},
+		{
+			covers: []int{274}, says: "a restart with Services changed brings all up to date, with no moment without rules",
+			cluster: append(ofEveryKind(), service("old", `clusterIP: 172.30.0.46, ports: [{port: 80}], `+clientIP), slice("old", "8080", "10.180.0.4 A")),
+			steps: []step{
+				everyKindWorks(),
+				reach(client, "172.30.0.46:80", original, "10.180.0.4:8080"),
+				unbroken(client, vip, unbroken("outside", "192.168.0.2:32000",
+					stopProxy,
+					removeUnseen("Service/old", "EndpointSlice/old"),
+					changeUnseen(
+						service("new", `clusterIP: 172.30.0.47, ports: [{port: 80}]`), slice("new", "8080", "10.180.0.5 A"),
+						slice("inside", "8080", "10.180.0.5 A"),
+						slice("web", "t:8080 u:53/udp s:90/sctp", "10.180.0.1 A", "10.180.1.3 B"),
+					),
+					startProxy,
+				)),
+				dropped(client, "172.30.0.46:80"),
+				reach(client, "172.30.0.47:80", original, "10.180.0.5:8080"),
+				reach(client, "172.30.0.45:80", original, "10.180.0.5:8080"),
+				reach(client, vip, original, "10.180.0.1:8080", "10.180.1.3:8080"),
+			},
+		},
+	}
+}
+
+// disturbed is other programs, a kernel that refuses, and the end.
+func disturbed() []scenario {
+	const client, vip = "10.180.0.2", "172.30.0.41:80"
+	return []scenario{
+		{
+			covers: []int{277}, says: "rules that somebody deleted are back with the next change",
+			cluster: ofEveryKind(),
+			steps: []step{
+				everyKindWorks(),
+				flushRules,
+				untouched(client, vip),
+				apply(slice("empty", "8080", "10.180.0.3 A")),
+				reach(client, "172.30.0.44:80", original, "10.180.0.3:8080"),
+				remove("EndpointSlice/empty"),
+				forget("client"),
+				everyKindWorks(),
+			},
+		},
+		{
+			covers: []int{278}, says: "a change that the kernel refuses leaves all as it was, and is tried again",
+			cluster: ofEveryKind(),
+			steps: []step{
+				everyKindWorks(),
+				unbroken(client, vip, rejecting(
+					changeUnseen(slice("web", "t:8080 u:53/udp s:90/sctp", "10.180.0.3 A"), slice("empty", "8080", "10.180.0.3 A")),
+					everyKindWorks(),
+				)),
+				reach(client, vip, original, "10.180.0.3:8080"),
+				reach(client, "172.30.0.44:80", original, "10.180.0.3:8080"),
+			},
+		},
+		{
+			covers: []int{279}, says: "somebody else's rules at the same hooks are never touched",
+			cluster: ofEveryKind(),
+			steps: []step{
+				besideForeign(
+					everyKindWorks(),
+					apply(slice("web", "t:8080 u:53/udp s:90/sctp", "10.180.0.3 A")),
+					reach(client, vip, original, "10.180.0.3:8080"),
+					stopProxy, startProxy,
+					reach(client, vip, original, "10.180.0.3:8080"),
+					removed,
+					untouched(client, vip),
+					startProxy,
+					reach(client, vip, original, "10.180.0.3:8080"),
+				),
+			},
+		},
+		{
+			covers: []int{282}, says: "cleaned up, nothing is left, nothing is translated, and it can begin again",
+			cluster: ofEveryKind(),
+			steps: []step{
+				everyKindWorks(),
+				cleanUp,
+				untouched(client, vip),
+				untouched(client, "172.30.0.44:80"),
+				untouched("outside", "192.168.0.2:32000"),
+				untouched("outside", "192.168.0.2:32002"),
+				cleanUp,
+				startProxy,
+				forget("client"),
+				everyKindWorks(),
+			},
+		},
+	}
+}
+
+// forget has a memory be nothing to go by.
+func forget(memory string) step {
+	return func(e *env) error {
+		delete(e.answered, memory)
+		return nil
+	}
+}
