@@ -49,6 +49,7 @@ func TestSummary(t *testing.T) {
 			output: `{"Action":"run","Package":"p","Test":"TestGood"}
 {"Action":"output","Package":"p","Test":"TestGood","Output":"chatter\n"}
 {"Action":"pass","Package":"p","Test":"TestGood","Elapsed":0.1}
+{"Action":"output","Package":"p","Test":"TestBad","Output":"=== RUN   TestBad\n"}
 {"Action":"output","Package":"p","Test":"TestBad","Output":"    bad_test.go:7: got 1, want 2\n"}
 {"Action":"fail","Package":"p","Test":"TestBad","Elapsed":0.1}
 {"Action":"fail","Package":"p","Elapsed":0.3}
@@ -56,7 +57,7 @@ func TestSummary(t *testing.T) {
 			ended: errExit,
 			last:  "sluice: 1 passed, 1 failed, 0 skipped",
 			says:  []string{"bad_test.go:7: got 1, want 2\n", "fail p (1 passed, 1 failed, 0 skipped) 0.3s\n", "failed:\n  p TestBad\n"},
-			not:   []string{"chatter"},
+			not:   []string{"chatter", "=== RUN"},
 		},
 		{
 			name: "subtests count, not what holds them",

@@ -98,7 +98,9 @@ func (s *summary) line(line string) {
 	key := id{e.Package, e.Test}
 	switch e.Action {
 	case "output":
-		s.output[key] = append(s.output[key], e.Output)
+		if !strings.HasPrefix(e.Output, "=== ") { // RUN, PAUSE, CONT, NAME
+			s.output[key] = append(s.output[key], e.Output)
+		}
 	case "build-output":
 		s.printf("%s", e.Output)
 	case "pass", "fail", "skip":
