@@ -4,7 +4,8 @@ package conformance
 
 // externalLocals is section 7.E: externalTrafficPolicy Local.
 func externalLocals() []scenario {
-	return append(append(externalLocal(), localOnOtherNodes()...), localChanges()...)
+	all := append(externalLocal(), localOverUDPAndSCTP()...)
+	return append(append(all, localOnOtherNodes()...), localChanges()...)
 }
 
 // exposed is a Service with an address of every kind, under a policy for what
@@ -14,6 +15,17 @@ func exposed(policy string, endpoints ...string) []string {
 		loadBalancer("web", `clusterIP: 172.30.0.41, ports: [{port: 80, nodePort: 3001}],
   externalIPs: [192.168.99.11], externalTrafficPolicy: `+policy, "1.2.3.4"),
 		slice("web", "80", endpoints...),
+	}
+}
+
+// everyProtocol is exposed on TCP, UDP and SCTP.
+func everyProtocol(policy string, endpoints ...string) []string {
+	return []string{
+		loadBalancer("web", `clusterIP: 172.30.0.41, externalIPs: [192.168.99.11], ports: [
+  {name: t, port: 80, nodePort: 3001},
+  {name: u, port: 80, nodePort: 3001, protocol: UDP},
+  {name: s, port: 80, nodePort: 3001, protocol: SCTP}], externalTrafficPolicy: `+policy, "1.2.3.4"),
+		slice("web", "t:80 u:80/udp s:80/sctp", endpoints...),
 	}
 }
 
@@ -71,6 +83,37 @@ func externalLocal() []scenario {
 			cluster: exposed("Local", "10.180.0.1 B zones=a", "10.180.2.1 A zones=b", "10.180.2.2 A zones=b"),
 			steps: []step{onFronts(func(to string) step {
 				return reach("outside", to, original, "10.180.2.1:80", "10.180.2.2:80")
+			})},
+		},
+	}
+}
+
+// localOverUDPAndSCTP has what externalLocal has. Nothing changes in it: a new
+// client on the port of an old one would be taken for that one.
+func localOverUDPAndSCTP() []scenario {
+	const here, elsewhere = "10.180.2.1:80", "10.180.0.1:80"
+	both := func(look func(to string) step) step {
+		return onFronts(func(to string) step { return together(look(to+"/udp"), look(to+"/sctp")) })
+	}
+	return []scenario{
+		{
+			covers: []int{107, 108, 109}, says: "over UDP and SCTP too", cluster: everyProtocol("Local", "10.180.0.1 B", "10.180.2.1 A"),
+			steps: []step{both(func(to string) step {
+				return together(
+					reach(aPod, to, original, here, elsewhere),
+					reach("outside", to, original, here),
+					reach("node", to, masqueraded, here, elsewhere),
+				)
+			})},
+		},
+		{
+			covers: []int{110, 111}, says: "over UDP and SCTP too", cluster: everyProtocol("Local", "10.180.0.1 B"),
+			steps: []step{both(func(to string) step {
+				return together(
+					dropped("outside", to),
+					reach(aPod, to, original, elsewhere),
+					reach("node", to, masqueraded, elsewhere),
+				)
 			})},
 		},
 	}

@@ -13,16 +13,9 @@ func noEndpoints() []scenario {
 	return append(emptyServices(), emptyAndNot()...)
 }
 
-// empty is a Service on TCP, UDP and SCTP, with an address of every kind, that
-// has no endpoint.
-func empty() []string {
-	return []string{
-		loadBalancer("web", `clusterIP: 172.30.0.41, externalIPs: [192.168.99.11], ports: [
-  {name: t, port: 80, nodePort: 3001},
-  {name: u, port: 80, nodePort: 3001, protocol: UDP},
-  {name: s, port: 80, nodePort: 3001, protocol: SCTP}]`, "1.2.3.4"),
-	}
-}
+// empty is a Service on every protocol with an address of every kind, that has
+// no endpoint.
+func empty() []string { return everyProtocol("Cluster")[:1] }
 
 func emptyServices() []scenario {
 	// refuse looks at a front over every protocol.
