@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"time"
 )
 
@@ -37,6 +38,9 @@ func (h *Host) Open(p Probe) (*Flow, Result) {
 
 func (h *Host) connect(p Probe) (*Flow, error) {
 	deadline := time.Now().Add(p.Timeout)
+	if p.From.Port() == 0 && (p.Protocol == UDP || p.Protocol == SCTP) {
+		p.From = netip.AddrPortFrom(p.From.Addr(), h.freshPort())
+	}
 	s, err := h.open(p)
 	if err != nil {
 		return nil, err
@@ -187,4 +191,11 @@ func (f *Flow) askPing(payload []byte, deadline time.Time) (Result, error) {
 			return Result{Outcome: Answered, Backend: f.probe.To, Source: f.socket.local, Echoed: true}, nil
 		}
 	}
+}
+
+// freshPort is a source port that no client of this machine had before. A
+// translating node remembers those without a connection to end for a while, and
+// would take a new client for an old one.
+func (m *machine) freshPort() uint16 {
+	return uint16(firstClientPort + m.clients.Add(1)%(lastClientPort-firstClientPort))
 }

@@ -10,10 +10,14 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 )
+
+// The source ports of clients over UDP and SCTP. Those of TCP are the kernel's.
+const firstClientPort, lastClientPort = 10000, 32000
 
 // machine is one network namespace and what runs in it.
 type machine struct {
@@ -25,6 +29,8 @@ type machine struct {
 	inner   string   // of a pod: its interface on the node
 
 	addrs4, addrs6 netip.Addr // of a node: how others reach it
+
+	clients atomic.Uint32 // how many had a port from freshPort
 
 	mu      sync.Mutex
 	closers []func()              // what runs here, to be ended before the namespace
