@@ -111,6 +111,8 @@ func scenarios() []scenario {
 		changes,
 		oddObjects,
 		restarts,
+		settingsThatShow,
+		bothStacks,
 	} {
 		all = append(all, section()...)
 	}
