@@ -31,6 +31,7 @@ const (
 	perMessage = 48 << 10         // a netlink attribute holds at most 65,535 bytes
 	patience   = 60 * time.Second // for one answer of the kernel
 	readTries  = 10
+	settle     = 5 * time.Millisecond
 )
 
 // Open opens a Conn. No privilege is needed until it is used.

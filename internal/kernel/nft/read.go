@@ -2,7 +2,9 @@ package nft
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
+	"time"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -34,15 +36,35 @@ func (c *Conn) readSets(t Table, s *State) error {
 	for _, ns := range sets {
 		state := SetState{definition: definitionOf(ns), Elements: map[string]Element{}}
 		if !ns.Dynamic {
-			elements, err := c.lib.GetSetElements(ns)
-			if err != nil {
+			if state.Elements, err = c.readElements(ns); err != nil {
 				return err
 			}
-			state.Elements = collect(ns, elements)
 		}
 		s.Sets[ns.Name] = state
 	}
 	return nil
+}
+
+// readElements reads a set until it is read in one piece. For some milliseconds
+// after a set has grown much the kernel moves its elements about, and a listing
+// misses some and has as many others twice: each part of it goes on at a
+// position, not at an element (nft_set_hash.c, nft_rhash_walk).
+func (c *Conn) readElements(ns *nftables.Set) (map[string]Element, error) {
+	for try := range readTries {
+		listed, err := c.lib.GetSetElements(ns)
+		if err != nil {
+			return nil, err
+		}
+		if ns.Interval && !ns.Concatenation {
+			listed = pair(listed)
+		}
+		elements := collect(ns, listed)
+		if len(elements) == len(listed) {
+			return elements, nil
+		}
+		time.Sleep(time.Duration(try+1) * settle)
+	}
+	return nil, fmt.Errorf("set %s does not come to rest", ns.Name)
 }
 
 func (c *Conn) readChains(t Table, s *State) error {
@@ -67,13 +89,9 @@ func (c *Conn) readChains(t Table, s *State) error {
 	return nil
 }
 
-// collect converts elements. A range of a plain interval set comes as two
-// elements, its first key and the key after its last.
+// collect converts elements.
 func collect(ns *nftables.Set, elements []nftables.SetElement) map[string]Element {
 	m := make(map[string]Element, len(elements))
-	if ns.Interval && !ns.Concatenation {
-		elements = pair(elements)
-	}
 	for _, ne := range elements {
 		e := Element{Key: string(ne.Key), End: string(ne.KeyEnd), Comment: ne.Comment}
 		switch {
@@ -109,8 +127,9 @@ func targetOf(verdict []byte) string {
 	return chain
 }
 
-// pair joins the two elements of each range; a range without end reaches to
-// the last key there is.
+// pair joins the two elements as which a range of a plain interval set comes,
+// its first key and the key after its last; a range without end reaches to the
+// last key there is.
 func pair(elements []nftables.SetElement) []nftables.SetElement {
 	slices.SortFunc(elements, func(a, b nftables.SetElement) int {
 		return cmp.Or(cmp.Compare(string(a.Key), string(b.Key)), cmp.Compare(order(a), order(b)))
