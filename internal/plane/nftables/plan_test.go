@@ -5,6 +5,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -125,17 +126,21 @@ func TestNftTakesAPlan(t *testing.T) {
 			if err := p.Refresh(context.Background()); err != nil {
 				t.Fatal(err)
 			}
-			plan := p.Plan(compile(everyShape(), opt))
-			if out, err := runNft(t, netns, plan.String(), "-f", "-"); err != nil {
-				t.Fatalf("%v\n%.3000s", err, out)
+			plan := p.Plan(compile(everyShape(), opt)).String()
+			for lines := range slices.Chunk(slices.Collect(strings.Lines(plan)), 200) { // its buffer may be small
+				if out, err := runNft(t, netns, strings.Join(lines, ""), "-f", "-"); err != nil {
+					t.Fatalf("%v\n%.3000s", err, out)
+				}
 			}
 			listing, err := runNft(t, netns, "", "list", "ruleset")
 			if err != nil {
 				t.Fatalf("%v\n%.3000s", err, listing)
 			}
 			_, other := realKernel(t)
-			if out, err := runNft(t, other, listing, "-f", "-"); err != nil {
-				t.Errorf("what nft lists it does not take back: %v\n%.3000s", err, out)
+			for _, table := range strings.SplitAfter(listing, "\n}\n") {
+				if out, err := runNft(t, other, table, "-f", "-"); err != nil {
+					t.Errorf("what nft lists it does not take back: %v\n%.3000s", err, out)
+				}
 			}
 		})
 	}
