@@ -110,9 +110,9 @@ func (b builder) goes(w way) []nft.Chain {
 	case kindOutside:
 		chain.Rules = append(b.before(kindPlain), b.draw(s.outsideBackends, w.count()))
 	case kindSticky, kindStickyMasq, kindStickyOffPod:
-		chain.Rules = append(b.before(w.kind()), b.remembered(s, s.sticky))
+		chain.Rules = orDrop(append(b.before(w.kind()), b.remembered(s, s.sticky)))
 	case kindStickyOutside:
-		chain.Rules = append(b.before(kindPlain), b.remembered(s, s.outsideSticky))
+		chain.Rules = orDrop(append(b.before(kindPlain), b.remembered(s, s.outsideSticky)))
 	case kindSplit:
 		return b.split(s, chain)
 	case kindGuard:
@@ -142,11 +142,14 @@ func (b builder) draw(backends nft.Set, n int) nft.Rule {
 	return nft.NewRule(nft.Draw(n), nft.Goto(translates(backends)))
 }
 
-// translation is the chain that sends a connection to the backend drawn.
+// translation is the chain that sends a connection to the backend drawn. If that
+// is gone since the draw, the first one takes the connection; if that is gone as
+// well, the client's next attempt finds how things are then.
 func (b builder) translation(s *space, backends nft.Set) nft.Chain {
 	key := append(s.key(b.table.Family), nft.Priority())
+	translate := nft.TranslateFrom(b.table.Family, backends.Name, key...)
 	return nft.Chain{Name: translates(backends), Rules: []nft.Rule{
-		nft.NewRule(nft.TranslateFrom(b.table.Family, backends.Name, key...))}}
+		nft.NewRule(translate), nft.NewRule(nft.Draw(1), translate), nft.NewRule(nft.Drop())}}
 }
 
 // translates names the chain that looks a map of backends up.
@@ -158,23 +161,29 @@ func (b builder) remembered(s *space, sticky nft.Set) nft.Rule {
 
 // split sends pods and this node one way and all others another.
 func (b builder) split(s *space, chain nft.Chain) []nft.Chain {
-	inside := nft.Chain{Name: s.name + "inside", Rules: []nft.Rule{nft.NewRule(b.follow(s, s.inside, afterSplit)...)}}
+	inside := nft.Chain{Name: s.name + "inside", Rules: orDrop([]nft.Rule{nft.NewRule(b.follow(s, s.inside, afterSplit)...)})}
 	if b.host.Detector.Detects(b.ip) {
 		chain.Rules = append(chain.Rules, nft.NewRule(b.pod(include), nft.Goto(inside.Name)))
 	}
 	chain.Rules = append(chain.Rules,
 		nft.NewRule(nft.FromHere(), nft.MarkSet(b.mark), nft.Goto(inside.Name)),
 		nft.NewRule(b.follow(s, s.outside, afterSplit)...))
+	chain.Rules = orDrop(chain.Rules)
 	return []nft.Chain{inside, chain}
 }
 
 func (b builder) guard(s *space) []nft.Rule {
 	f := b.table.Family
-	return []nft.Rule{
+	return orDrop([]nft.Rule{
 		nft.NewRule(nft.NotIn(s.allowed.Name, append(s.key(f), nft.Source(f))...), nft.Drop()),
 		nft.NewRule(b.follow(s, s.guarded, afterGuard)...),
-	}
+	})
 }
+
+// orDrop ends a chain that is only reached through a front. A packet gets past
+// its rules when the front changed between two look-ups; untranslated it would
+// make a flow that leads nowhere, dropped it is sent again.
+func orDrop(rules []nft.Rule) []nft.Rule { return append(rules, nft.NewRule(nft.Drop())) }
 
 // match says whether a statement is to match pods or everybody else.
 type match int

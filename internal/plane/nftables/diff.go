@@ -179,14 +179,17 @@ func (d *diff) front(k frontKey, old, now front) {
 	d.singles(t, old.singles, now.singles)
 	d.slots(t, rowsOf{&s.backends, k.key}, old.inside, now.inside)
 	d.slots(t, rowsOf{&s.outsideBackends, k.key}, old.outside, now.outside)
-	d.elements(t, &s.allowed, old.allowed, now.allowed)
+	d.allowed(t, &s.allowed, old.allowed, now.allowed)
 	d.plan.tie(first)
 }
 
+// singles plans what differs under the key of a front. What leads to a front's
+// other elements changes after they are there, and before they go.
 func (d *diff) singles(t nft.Table, old, now []single) {
 	for _, o := range old {
 		if find(now, o.set) == nil {
-			d.plan.add(switched, step{do: deleteElement, table: t, set: o.set, elem: o.element})
+			_, phase := d.layout.comeAndGo(o.set)
+			d.plan.add(phase, step{do: deleteElement, table: t, set: o.set, elem: o.element})
 		}
 	}
 	for _, n := range now {
@@ -194,10 +197,38 @@ func (d *diff) singles(t nft.Table, old, now []single) {
 		if o != nil && o.element == n.element {
 			continue
 		}
+		phase, _ := d.layout.comeAndGo(n.set)
 		if o != nil {
-			d.plan.add(switched, step{do: deleteElement, table: t, set: n.set, elem: o.element})
+			phase = switched
+			d.plan.add(phase, step{do: deleteElement, table: t, set: n.set, elem: o.element})
 		}
-		d.plan.add(switched, step{do: addElement, table: t, set: n.set, elem: n.element})
+		d.plan.add(phase, step{do: addElement, table: t, set: n.set, elem: n.element})
+	}
+}
+
+// comeAndGo returns the phases in which an element under a front's key comes
+// and goes: the one that clients meet first comes last and goes first.
+func (l *layout) comeAndGo(set *nft.Set) (come, leave int) {
+	if set == &l.spaces[byAddress].fronts || set == &l.spaces[byNodePort].fronts {
+		return switched, switched
+	}
+	return rowsAdded, rowsGone
+}
+
+// allowed plans the clients to let in, who are there as long as the guard is.
+// Ranges must not overlap at any time, so a change of them is made at once.
+func (d *diff) allowed(t nft.Table, set *nft.Set, old, now []nft.Element) {
+	switch {
+	case len(old) == 0:
+		for _, e := range now {
+			d.plan.add(rowsAdded, step{do: addElement, table: t, set: set, elem: e})
+		}
+	case len(now) == 0:
+		for _, e := range old {
+			d.plan.add(rowsGone, step{do: deleteElement, table: t, set: set, elem: e})
+		}
+	default:
+		d.elements(t, set, old, now)
 	}
 }
 

@@ -8,9 +8,10 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
 )
 
-// Plan is a change to the tables. It is carried out in one transaction if it
-// fits into one, and otherwise in several, in the order of its phases; after
-// each of them every packet finds its way.
+// Plan is a change to the tables, carried out in the order of its phases; after
+// each transaction every packet finds its way. What is pointed at and what points
+// at it never change in the same one: a packet that makes several look-ups may
+// make the first before a transaction counts and the next one after.
 type Plan struct {
 	kernel Kernel
 	phases [lastPhase + 1][]step
@@ -99,12 +100,15 @@ func (p *Plan) Apply(ctx context.Context) error {
 
 const unlimited = 1 << 60
 
-// transactions packs the steps. Sets and chains are deleted in transactions of
-// their own: kernels before 6.2 see in the next one only that nothing leads
-// there any more.
+// transactions packs the steps. Most changes need one or two. Sets and chains
+// are deleted in transactions of their own: kernels before 6.2 see in the next
+// one only that nothing leads there any more.
 func (p *Plan) transactions(room int) iter.Seq[*nft.Tx] {
 	return func(yield func(*nft.Tx) bool) {
-		for _, phases := range [][][]step{p.phases[:setsGone], p.phases[setsGone:chainsGone], p.phases[chainsGone:]} {
+		from := 0
+		for _, to := range []int{switched, rowsGone, setsGone, chainsGone, lastPhase + 1} {
+			phases := p.phases[from:to]
+			from = to
 			portion := room / 4
 			if size(phases) <= room {
 				portion = unlimited
