@@ -1,0 +1,82 @@
+//go:build linux
+
+package conformance
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+// Steps that look at what is kept over changes find fault where there is some.
+func TestKeptLooksFindFault(t *testing.T) {
+	const client, vip, udp = "10.180.0.2", "172.30.0.41:80", "172.30.0.41:53/udp"
+	e := scenario{
+		cluster: []string{
+			service("web", `clusterIP: 172.30.0.41, ports: [{name: t, port: 80}, {name: u, port: 53, protocol: UDP}]`),
+			slice("web", "t:8080 u:53/udp", "10.180.0.1 A", "10.180.1.1 B"),
+		},
+		lab: lab.Options{Timeout: lab.Soon},
+	}.enact(t, nftablesPlane(), translator{})
+	nothing := together()
+	moved := slice("web", "t:8080 u:53/udp", "10.180.0.3 A")
+	for _, c := range []struct {
+		what string
+		look step
+	}{
+		{"no affinity", sticks("m", client, vip, "10.180.0.1:8080", "10.180.1.1:8080")},
+		{"other backends", sticks("m", client, vip, "10.180.0.9:8080")},
+		{"never leads there", openTo("f", client, udp, "10.180.0.9:53")},
+		{"an entry that stays", together(open("f", client, udp), ask("f"), fates(nothing, ends("f")))},
+		{"an entry that ends", together(open("f", client, udp), ask("f"),
+			fates(together(apply(moved), idle(lab.Soon)), stays("f")))},
+		{"no such flow", fates(nothing, stays("nobody"))},
+		{"nothing refused", rejecting(nothing, nothing)},
+		{"more plans", whileBusy(0, changeUnseen(slice("web", "t:8080 u:53/udp", "10.180.0.1 A")))},
+		{"fewer plans", whileBusy(1, nothing)},
+		{"a change at restart", together(stopProxy, changeUnseen(moved), restartWithoutChange)},
+		{"foreign rules touched", besideForeign(func(e *env) error {
+			_, err := e.lab.NodeA.Run("", "nft", "delete", "chain", "ip", "other", "sluice")
+			return err
+		})},
+		{"rules left", cleanUp},
+	} {
+		if err := c.look(e); err == nil {
+			t.Errorf("%s: found nothing wrong", c.what)
+		} else {
+			t.Logf("%s: %s", c.what, strings.TrimSpace(err.Error()))
+		}
+	}
+}
+
+func TestChoices(t *testing.T) {
+	one, other := netip.MustParseAddrPort("10.180.0.1:8080"), netip.MustParseAddrPort("10.180.0.3:8080")
+	var all, but choices
+	for i := range all {
+		all[i], but[i] = one, one
+	}
+	but[7] = other
+	for _, c := range []struct {
+		what        string
+		rule        func(before, now choices) error
+		before, now choices
+		fine        bool
+	}{
+		{"same", same, but, but, true},
+		{"not the same", same, all, but, false},
+		{"varied", varied, all, but, true},
+		{"all alike", varied, but, all, false},
+		{"chosen anew", chosenAnew, all, but, true},
+		{"not chosen anew", chosenAnew, but, but, false},
+		{"only the one gone moved", onlyOf("3"), but, all, true},
+		{"another one moved", onlyOf("3"), all, but, false},
+		{"the one gone stayed", onlyOf("3"), but, but, false},
+		{"the first look", anything, all, but, true},
+	} {
+		if err := c.rule(c.before, c.now); (err == nil) != c.fine {
+			t.Errorf("%s: %v", c.what, err)
+		}
+	}
+}
