@@ -30,7 +30,7 @@ type options struct {
 }
 
 func main() {
-	o, err := parse(os.Args[1:])
+	o, err := parse(os.Args[1:], os.Stderr)
 	if err == nil {
 		err = run(o, os.Stdout)
 	}
@@ -40,9 +40,11 @@ func main() {
 	}
 }
 
-func parse(args []string) (options, error) {
+// parse reads the flags, and says on help what they are if it cannot.
+func parse(args []string, help io.Writer) (options, error) {
 	o := options{sizes: []int{1_000, 10_000, 100_000}}
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
+	fs.SetOutput(help)
 	fs.Func("sizes", "numbers of Services, with commas between (default 1000,10000,100000)", func(text string) error {
 		o.sizes = nil
 		for _, word := range strings.Split(text, ",") {

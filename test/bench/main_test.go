@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"io"
 	"os"
 	"strings"
 	"testing"
@@ -25,7 +26,7 @@ func TestParse(t *testing.T) {
 		{name: "no runs", args: "-runs 0", problem: "at least one run"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			got, err := parse(strings.Fields(test.args))
+			got, err := parse(strings.Fields(test.args), io.Discard)
 			if test.problem != "" {
 				if err == nil || !strings.Contains(err.Error(), test.problem) {
 					t.Fatalf("got %v, want one about %q", err, test.problem)
