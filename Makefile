@@ -71,8 +71,9 @@ $(LINT):
 	@echo 'building golangci-lint $(LINT_VERSION): minutes, once'
 	@GOBIN=$(CURDIR)/$(@D) GOFLAGS= go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION) 2> >(grep -v '^go: downloading' >&2)
 
-bench: setup-build ## the benchmarks (BENCH=regexp)
-	@go test -run='^$$' -bench='$(BENCH)' -benchmem ./...
+bench: setup-demo setup-build ## the path from store to kernel at three sizes, then the Go benchmarks (BENCH=regexp)
+	@go run ./test/bench
+	@go test -run='^$$' -bench='$(BENCH)' -benchmem ./internal/...
 
 fuzz: setup-build ## each fuzz test for a while (FUZZTIME=20s)
 	@hack/fuzz.sh '$(FUZZTIME)'

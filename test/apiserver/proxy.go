@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 
@@ -82,7 +83,7 @@ func (p *Proxy) Stop() { p.stop() }
 func (p *Proxy) Syncs() []proxy.Sync {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.syncs[:len(p.syncs):len(p.syncs)]
+	return slices.Clip(p.syncs)
 }
 
 // First waits for the first attempt to write.

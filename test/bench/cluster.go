@@ -134,7 +134,7 @@ func (b *clusterBench) reachable() error {
 	for _, i := range b.probed {
 		for b.client.Dial(lab.TCP, serviceTarget(i)).Outcome != lab.Answered {
 			if time.Now().After(deadline) {
-				return fmt.Errorf("Service %d does not answer", i)
+				return fmt.Errorf("no answer of Service %d", i)
 			}
 		}
 	}

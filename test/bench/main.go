@@ -47,7 +47,7 @@ func parse(args []string, help io.Writer) (options, error) {
 	fs.SetOutput(help)
 	fs.Func("sizes", "numbers of Services, with commas between (default 1000,10000,100000)", func(text string) error {
 		o.sizes = nil
-		for _, word := range strings.Split(text, ",") {
+		for word := range strings.SplitSeq(text, ",") {
 			n, err := strconv.Atoi(word)
 			if err != nil || n < 100 {
 				return fmt.Errorf("want numbers from 100 up, got %q", word)

@@ -99,7 +99,7 @@ func TestReporter(t *testing.T) {
 		t.Errorf("cleaned up in the order %v", order)
 	}
 	want := errors.New("plain")
-	if err := attempt(func(*reporter) error { return want }); err != want {
+	if err := attempt(func(*reporter) error { return want }); !errors.Is(err, want) {
 		t.Errorf("got %v, want %v", err, want)
 	}
 }

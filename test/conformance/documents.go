@@ -56,7 +56,7 @@ func slice(name, ports string, endpoints ...string) string {
 		family = "IPv6"
 	}
 	var eps, ps []string
-	for _, p := range strings.Fields(ports) {
+	for p := range strings.FieldsSeq(ports) {
 		ps = append(ps, slicePort(p))
 	}
 	for _, e := range endpoints {
@@ -105,7 +105,7 @@ func hints(words []string) string {
 	for _, w := range words {
 		key, list, _ := strings.Cut(w, "=")
 		var names []string
-		for _, n := range strings.Split(list, ",") {
+		for n := range strings.SplitSeq(list, ",") {
 			switch key {
 			case "zones":
 				n = "zone-" + n

@@ -2,7 +2,11 @@
 
 package conformance
 
-import "github.com/sluice-proxy/sluice/test/lab"
+import (
+	"slices"
+
+	"github.com/sluice-proxy/sluice/test/lab"
+)
 
 // udpFlows is section 7.K: UDP and conntrack.
 func udpFlows() []scenario {
@@ -112,7 +116,7 @@ func staleFlows() []scenario {
 		{
 			covers: []int{210}, says: "without serving endpoints all UDP entries of a Service end, those of its NodePort too (kube-proxy keeps these)",
 			cluster: []string{everywhere, slice("web", "u:8000/udp", "10.180.0.1 A")},
-			steps: append(opened[:len(opened):len(opened)],
+			steps: append(slices.Clip(opened),
 				fates(apply(slice("web", "u:8000/udp", "10.180.0.1 A 000")), all...),
 				unanswered("cluster", lab.Refused),
 				unanswered("vip", lab.Refused),
@@ -123,7 +127,7 @@ func staleFlows() []scenario {
 		{
 			covers: []int{210}, says: "the UDP entries of a deleted Service end with it (kube-proxy keeps them)",
 			cluster: []string{everywhere, slice("web", "u:8000/udp", "10.180.0.1 A")},
-			steps: append(opened[:len(opened):len(opened)],
+			steps: append(slices.Clip(opened),
 				fates(remove("Service/web"), all...),
 				unanswered("cluster", lab.TimedOut),
 			),

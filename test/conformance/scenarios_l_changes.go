@@ -71,8 +71,10 @@ func comingAndGoing() []scenario {
 		},
 		{
 			covers: []int{226}, says: "of three Services one goes and another comes, and the rest keep working",
-			cluster: append([]string{web, pods,
-				service("third", `clusterIP: 172.30.0.44, ports: [{port: 80}]`), slice("third", "8080", "10.180.1.4 B")}, other...),
+			cluster: append([]string{
+				web, pods,
+				service("third", `clusterIP: 172.30.0.44, ports: [{port: 80}]`), slice("third", "8080", "10.180.1.4 B"),
+			}, other...),
 			steps: []step{
 				unbroken(client, vip, unbroken(client, "172.30.0.42:80",
 					remove("Service/third", "EndpointSlice/third"),

@@ -217,19 +217,6 @@ func gainAddress(addr string) step {
 	}
 }
 
-// loseAddress takes an address of node A away.
-func loseAddress(addr string) step {
-	return func(e *env) error {
-		e.lab.NodeA.DelAddr(netip.MustParseAddr(e.text(addr)))
-		return nil
-	}
-}
-
-// serve starts a server, as in scenario.pods, while the scenario is under way.
-func serve(text string) step {
-	return func(e *env) error { return e.pod(e.text(text)) }
-}
-
 // stopProxy ends the process; what it wrote stays.
 func stopProxy(e *env) error {
 	e.proxy.stop()

@@ -14,9 +14,9 @@ const settling = 300 * time.Millisecond
 
 // era is a time in which a Service had some backends.
 type era struct {
-	pods       []pod
-	begun      time.Time // the manifest was in place
-	next, last time.Time // the manifest of the next era was; requests begun later count
+	pods  []pod
+	begun time.Time // the manifest was in place
+	next  time.Time // the manifest of the next era was; requests begun later count
 }
 
 // scale changes the number of backends while traffic flows.

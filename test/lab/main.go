@@ -68,7 +68,10 @@ func again() (int, error) {
 	cmd.Args[0] = os.Args[0]
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.Env = append(os.Environ(), insideVar+"="+strconv.Itoa(os.Getpid()))
-	cmd.SysProcAttr = fresh(privileged)
+	cmd.SysProcAttr = fresh()
+	if !privileged {
+		asRoot(cmd.SysProcAttr)
+	}
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGQUIT, unix.SIGHUP)
 	defer signal.Stop(signals)
@@ -105,17 +108,19 @@ func forward(p *os.Process, signals <-chan os.Signal, done <-chan struct{}) {
 	}
 }
 
-func fresh(privileged bool) *syscall.SysProcAttr {
+func fresh() *syscall.SysProcAttr {
 	a := &syscall.SysProcAttr{
 		Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS,
 		Pdeathsig:  unix.SIGKILL,
 	}
-	if !privileged {
-		a.Cloneflags |= unix.CLONE_NEWUSER
-		a.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
-		a.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
-	}
 	return a
+}
+
+// asRoot puts the process into a user namespace in which it is root.
+func asRoot(a *syscall.SysProcAttr) {
+	a.Cloneflags |= unix.CLONE_NEWUSER
+	a.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
+	a.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
 }
 
 // administers reports whether this process may make network namespaces.

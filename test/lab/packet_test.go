@@ -12,7 +12,7 @@ import (
 func TestInjectedPacketsAreTaken(t *testing.T) {
 	s := build(t, Options{})
 	for _, client := range []*Host{s.near, s.NodeB, s.Outside} {
-		each(t, []Protocol{UDP}, func(t *testing.T, p Protocol, fam func(string) netip.Addr) {
+		each(t, []Protocol{UDP}, func(t *testing.T, _ Protocol, fam func(string) netip.Addr) {
 			server := s.NodeA.For(t).Serve(UDP, 80)
 			tap := client.For(t).Tap()
 			segment := Segment{
@@ -49,7 +49,7 @@ func TestInjectedMartian(t *testing.T) {
 func TestInjectedSYNIsAnswered(t *testing.T) {
 	s := build(t, Options{})
 	s.NodeA.Serve(TCP, 80)
-	each(t, []Protocol{TCP}, func(t *testing.T, p Protocol, fam func(string) netip.Addr) {
+	each(t, []Protocol{TCP}, func(t *testing.T, _ Protocol, fam func(string) netip.Addr) {
 		tap := s.near.For(t).Tap()
 		syn := Segment{
 			Protocol: TCP, Seq: 7, Flags: SYN,

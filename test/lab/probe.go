@@ -9,8 +9,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/cluster"
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
 )
 
 // Protocol is what a probe speaks. The names are here for short.

@@ -152,8 +152,10 @@ func (c *Conn) load(tx *Tx) error {
 	for _, t := range tx.tables {
 		c.lib.AddTable(t.table())
 	}
-	for _, s := range tx.sets {
-		if err := c.lib.AddSet(s.set.set(s.table), nil); err != nil {
+	for i, s := range tx.sets {
+		set := s.set.set(s.table)
+		set.ID = uint32(i + 1) // else the library counts, for all connections together and without a lock
+		if err := c.lib.AddSet(set, nil); err != nil {
 			return err
 		}
 	}

@@ -110,9 +110,10 @@ func TestSmallBuffers(t *testing.T) {
 		"chains": func(tx *Tx, i int) {
 			tx.SetChain(ip4, Chain{Name: fmt.Sprintf("chain-%d", i), Rules: []Rule{
 				NewRule(Remember("clients", Source(IP4), time.Hour)),
-				NewRule(TranslateTo(netip.MustParseAddrPort("10.0.0.1:80"), 6))}})
+				NewRule(TranslateTo(netip.MustParseAddrPort("10.0.0.1:80"), 6)),
+			}})
 		},
-		"ends": func(tx *Tx, i int) { tx.FlushChain(ip4, "other") },
+		"ends": func(tx *Tx, _ int) { tx.FlushChain(ip4, "other") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			conn, _ := realKernel(t)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 
 	"github.com/google/nftables/expr"
 )
@@ -297,10 +298,8 @@ func (f *Fake) unused(g goneIn) error {
 			if g.chain {
 				used = chains
 			}
-			for _, name := range used {
-				if name == g.name {
-					return fmt.Errorf("delete %s %s: %w by chain %s", g.table, g.name, errBusy, from)
-				}
+			if slices.Contains(used, g.name) {
+				return fmt.Errorf("delete %s %s: %w by chain %s", g.table, g.name, errBusy, from)
 			}
 		}
 	}

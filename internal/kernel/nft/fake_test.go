@@ -81,7 +81,7 @@ func randomTx(r *rand.Rand) *Tx {
 	return tx
 }
 
-func randomRules(r *rand.Rand, f Family, chain func() string) []Rule {
+func randomRules(r *rand.Rand, f Family, _ func() string) []Rule {
 	var rules []Rule
 	for range r.IntN(3) {
 		rules = append(rules, []Rule{

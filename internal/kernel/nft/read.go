@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/nftables"
@@ -193,14 +194,14 @@ func definitionOf(ns *nftables.Set) string {
 
 func typeName(t nftables.SetDatatype) string {
 	parts := nftables.ConcatSetTypeElements(t)
-	name := ""
+	var name strings.Builder
 	for i, p := range parts {
 		if i > 0 {
-			name += " . "
+			name.WriteString(" . ")
 		}
-		name += p.Name
+		name.WriteString(p.Name)
 	}
-	return name
+	return name.String()
 }
 
 func hookOf(nc *nftables.Chain) *Hook {
@@ -215,8 +216,8 @@ func (c Chain) chain(t Table) *nftables.Chain {
 	nc := &nftables.Chain{Table: t.table(), Name: c.Name}
 	if c.Hook != nil {
 		nc.Type = nftables.ChainType(c.Hook.Type)
-		nc.Hooknum = nftables.ChainHookRef(nftables.ChainHook(c.Hook.Point))
-		nc.Priority = nftables.ChainPriorityRef(nftables.ChainPriority(c.Hook.Priority))
+		nc.Hooknum = new(nftables.ChainHook(c.Hook.Point))
+		nc.Priority = new(nftables.ChainPriority(c.Hook.Priority))
 	}
 	return nc
 }

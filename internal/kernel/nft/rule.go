@@ -62,20 +62,18 @@ type Field struct {
 	load  func(reg uint32) expr.Any
 }
 
-// addresses in the network header: offset of the source, of the destination, width.
-var addresses = [...]struct {
-	family             Family
-	saddr, daddr, size uint32
-}{
-	{IP4, 12, 16, 4},
-	{IP6, 8, 24, 16},
+// header is where a network header has its addresses, and how wide they are.
+type header struct{ saddr, daddr, size uint32 }
+
+func (f Family) header() header {
+	if f == IP4 {
+		return header{12, 16, 4}
+	}
+	return header{8, 24, 16}
 }
 
 func address(f Family, name string) Field {
-	row := addresses[0]
-	if f == IP6 {
-		row = addresses[1]
-	}
+	row := f.header()
 	offset := row.daddr
 	if name == "saddr" {
 		offset = row.saddr
@@ -162,7 +160,8 @@ func SetPriority(from string, fields ...Field) Statement {
 func Draw(n int) Statement {
 	return Statement{fmt.Sprintf("meta priority set numgen random mod %d offset 1", n), []expr.Any{
 		&expr.Numgen{Register: reg1, Modulus: uint32(n), Type: unix.NFT_NG_RANDOM, Offset: 1},
-		&expr.Meta{Key: expr.MetaKeyPRIORITY, SourceRegister: true, Register: reg1}}}
+		&expr.Meta{Key: expr.MetaKeyPRIORITY, SourceRegister: true, Register: reg1},
+	}}
 }
 
 // Priority is the packet's priority (skb->priority).
@@ -184,8 +183,10 @@ func ClearPriority() Statement {
 // the fields; no match if it has nothing.
 func TranslateFrom(f Family, backends string, fields ...Field) Statement {
 	text, exprs := join(fields)
-	return Statement{"dnat " + f.String() + " to " + text + " map @" + backends,
-		append(exprs, lookup(backends, reg1), dnat(f, reg1, at(addrWidth(f))))}
+	return Statement{
+		"dnat " + f.String() + " to " + text + " map @" + backends,
+		append(exprs, lookup(backends, reg1), dnat(f, reg1, at(addrWidth(f)))),
+	}
 }
 
 // TranslateTo sends the connection to an address and port.
@@ -205,8 +206,10 @@ func TranslateTo(to netip.AddrPort, proto uint8) Statement {
 }
 
 func dnat(f Family, addr, port uint32) *expr.NAT {
-	return &expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f),
-		RegAddrMin: addr, RegAddrMax: addr, RegProtoMin: port, RegProtoMax: port, Specified: true}
+	return &expr.NAT{
+		Type: expr.NATTypeDestNAT, Family: uint32(f),
+		RegAddrMin: addr, RegAddrMax: addr, RegProtoMin: port, RegProtoMax: port, Specified: true,
+	}
 }
 
 func addrWidth(f Family) int { return Addr.width(f) }
@@ -296,8 +299,10 @@ func ToHere() Statement { return local("fib daddr type local", &expr.Fib{FlagDAD
 
 func local(text string, fib *expr.Fib) Statement {
 	fib.Register, fib.ResultADDRTYPE = reg1, true
-	return Statement{text, []expr.Any{fib,
-		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: Key{}.Index(unix.RTN_LOCAL)}}}
+	return Statement{text, []expr.Any{
+		fib,
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: Key{}.Index(unix.RTN_LOCAL)},
+	}}
 }
 
 // NotLoopback matches packets whose destination is not a loopback address.
@@ -306,7 +311,7 @@ func NotLoopback(f Family) Statement {
 		return compare("ip6 daddr != ::1", expr.CmpOpNeq, Destination(f), netip.IPv6Loopback().AsSlice())
 	}
 	first := Field{load: func(reg uint32) expr.Any {
-		return &expr.Payload{DestRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: addresses[0].daddr, Len: 1}
+		return &expr.Payload{DestRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: IP4.header().daddr, Len: 1}
 	}}
 	return compare("ip daddr != 127.0.0.0/8", expr.CmpOpNeq, first, []byte{127})
 }

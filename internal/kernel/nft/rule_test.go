@@ -54,11 +54,13 @@ func everyRule(f Family) []Chain {
 		{Name: "prerouting", Hook: &Hook{Type: "nat", Point: Prerouting, Priority: -100}, Rules: []Rule{
 			NewRule(TranslateTo(to, 6)), NewRule(TranslateTo(to, 17)), NewRule(TranslateTo(to, 132)),
 			NewRule(TranslateFrom(f, "backends", append(key, random(3))...)),
-			NewRule(TranslateFrom(f, "backends", append(key, Priority())...))}},
+			NewRule(TranslateFrom(f, "backends", append(key, Priority())...)),
+		}},
 		{Name: "output", Hook: &Hook{Type: "nat", Point: Output, Priority: -100}},
 		{Name: "input", Hook: &Hook{Type: "filter", Point: Input, Priority: 0}},
 		{Name: "postrouting", Hook: &Hook{Type: "nat", Point: Postrouting, Priority: 100}, Rules: []Rule{
-			NewRule(Masquerade()), NewRule(Translated(), In("pairs", Source(f), Destination(f)), Masquerade())}},
+			NewRule(Masquerade()), NewRule(Translated(), In("pairs", Source(f), Destination(f)), Masquerade()),
+		}},
 	}
 }
 

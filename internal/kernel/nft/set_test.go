@@ -76,7 +76,8 @@ func rangesFrom(key Key, prefixes ...netip.Prefix) []Element {
 	for _, p := range prefixes {
 		all = append(all, Element{
 			Key: string(slices.Clone(key).Addr(p.Addr())),
-			End: string(slices.Clone(key).Addr(Last(p)))})
+			End: string(slices.Clone(key).Addr(Last(p))),
+		})
 	}
 	return all
 }
@@ -174,8 +175,10 @@ func TestManyElementsArrive(t *testing.T) {
 		tx.AddTable(table)
 		tx.AddSet(table, fronts)
 		for i := range n {
-			tx.Add(table, fronts, Element{Key: string(Key{}.Addr(addr(table.Family, i)).Proto(6).Port(80)),
-				Data: "abcd", Comment: strings.Repeat("c", i%MaxComment)})
+			tx.Add(table, fronts, Element{
+				Key:  string(Key{}.Addr(addr(table.Family, i)).Proto(6).Port(80)),
+				Data: "abcd", Comment: strings.Repeat("c", i%MaxComment),
+			})
 		}
 		commit(t, conn, tx)
 		elements := read(t, conn, table).Sets["fronts"].Elements

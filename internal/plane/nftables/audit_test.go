@@ -153,5 +153,6 @@ func netipOf(t nft.Table, i int) netip.Addr {
 
 func backendOf(t nft.Table) netip.AddrPort {
 	return netip.AddrPortFrom(map[nft.Family]netip.Addr{
-		nft.IP4: netip.MustParseAddr("10.9.9.9"), nft.IP6: netip.MustParseAddr("fd00::9")}[t.Family], 9)
+		nft.IP4: netip.MustParseAddr("10.9.9.9"), nft.IP6: netip.MustParseAddr("fd00::9"),
+	}[t.Family], 9)
 }

@@ -15,8 +15,10 @@ var sizes = []int{1_000, 10_000, 100_000}
 
 // crowd returns a table of n services.
 func crowd(n int) *route.Table {
-	t := &route.Table{Services: map[cluster.Name]*route.Service{},
-		Host: route.Host{NodePorts: route.NodePorts{All4: true}, ServiceCIDRs: prefixes("172.16.0.0/12")}}
+	t := &route.Table{
+		Services: map[cluster.Name]*route.Service{},
+		Host:     route.Host{NodePorts: route.NodePorts{All4: true}, ServiceCIDRs: prefixes("172.16.0.0/12")},
+	}
 	for i := range n {
 		svc := member(i, 0, 1, 2)
 		t.Services[svc.Name] = svc
@@ -28,8 +30,10 @@ func crowd(n int) *route.Table {
 func member(i int, backends ...int) *route.Service {
 	p := route.Port{Name: "http", Protocol: cluster.TCP, Family: route.IPv4}
 	way := route.Way{Verdict: route.Balance}
-	p.Fronts = []route.Front{{Kind: route.ClusterIP, Addr: netip.AddrFrom4([4]byte{172, 16 + byte(i>>16), byte(i >> 8), byte(i)}),
-		Port: 80, Pods: way, Node: way, Others: way}}
+	p.Fronts = []route.Front{{
+		Kind: route.ClusterIP, Addr: netip.AddrFrom4([4]byte{172, 16 + byte(i>>16), byte(i >> 8), byte(i)}),
+		Port: 80, Pods: way, Node: way, Others: way,
+	}}
 	for _, b := range backends {
 		p.Cluster = append(p.Cluster, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(16*b) + byte(i>>16), byte(i >> 8), byte(i)}), 8080))
 	}

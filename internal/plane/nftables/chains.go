@@ -35,10 +35,14 @@ func (b builder) fixed() []nft.Chain {
 		{Name: rejected, Rules: []nft.Rule{nft.NewRule(nft.Reject(b.table.Family))}},
 		{Name: dropped, Rules: []nft.Rule{nft.NewRule(nft.Drop())}},
 		{Name: "services", Rules: b.services()},
-		{Name: "prerouting", Hook: &nft.Hook{Type: "nat", Point: nft.Prerouting, Priority: dstnat},
-			Rules: []nft.Rule{nft.NewRule(nft.Jump("services"))}},
-		{Name: "output", Hook: &nft.Hook{Type: "nat", Point: nft.Output, Priority: dstnat},
-			Rules: []nft.Rule{nft.NewRule(nft.Jump("services"))}},
+		{
+			Name: "prerouting", Hook: &nft.Hook{Type: "nat", Point: nft.Prerouting, Priority: dstnat},
+			Rules: []nft.Rule{nft.NewRule(nft.Jump("services"))},
+		},
+		{
+			Name: "output", Hook: &nft.Hook{Type: "nat", Point: nft.Output, Priority: dstnat},
+			Rules: []nft.Rule{nft.NewRule(nft.Jump("services"))},
+		},
 		{Name: "postrouting", Hook: &nft.Hook{Type: "nat", Point: nft.Postrouting, Priority: srcnat}, Rules: b.postrouting()},
 	}
 	for i := range b.spaces {
@@ -46,9 +50,11 @@ func (b builder) fixed() []nft.Chain {
 		chains = append(chains, b.translation(s, s.backends), b.translation(s, s.outsideBackends))
 	}
 	if b.servesLoopback() {
-		chains = append(chains, nft.Chain{Name: "input",
+		chains = append(chains, nft.Chain{
+			Name:  "input",
 			Hook:  &nft.Hook{Type: "filter", Point: nft.Input, Priority: filter},
-			Rules: []nft.Rule{nft.NewRule(nft.ToLoopback(), nft.NotFromInterface("lo"), nft.NotTranslated(), nft.Drop())}})
+			Rules: []nft.Rule{nft.NewRule(nft.ToLoopback(), nft.NotFromInterface("lo"), nft.NotTranslated(), nft.Drop())},
+		})
 	}
 	return chains
 }
@@ -149,7 +155,8 @@ func (b builder) translation(s *space, backends nft.Set) nft.Chain {
 	key := append(s.key(b.table.Family), nft.Priority())
 	translate := nft.TranslateFrom(b.table.Family, backends.Name, key...)
 	return nft.Chain{Name: translates(backends), Rules: []nft.Rule{
-		nft.NewRule(translate), nft.NewRule(nft.Draw(1), translate), nft.NewRule(nft.Drop())}}
+		nft.NewRule(translate), nft.NewRule(nft.Draw(1), translate), nft.NewRule(nft.Drop()),
+	}}
 }
 
 // translates names the chain that looks a map of backends up.

@@ -84,12 +84,12 @@ func (d *diff) skeleton(f family, state *nft.State, want objects) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(want.sets)) {
 		if _, ok := state.Sets[name]; !ok {
-			d.plan.add(made, step{do: addSet, table: f.table, set: ptr(want.sets[name])})
+			d.plan.add(made, step{do: addSet, table: f.table, set: new(want.sets[name])})
 		}
 	}
 	for _, name := range inOrder(want.chains) {
 		if s, ok := state.Chains[name]; !ok || !s.Is(want.chains[name]) {
-			d.plan.add(made, step{do: setChain, table: f.table, chain: ptr(want.chains[name])})
+			d.plan.add(made, step{do: setChain, table: f.table, chain: new(want.chains[name])})
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(state.Chains)) {
@@ -116,8 +116,10 @@ func (d *diff) shared(f family, state *nft.State) {
 			want[u.of] = append(want[u.of], u.element(&d.layout))
 		}
 	}
-	for _, set := range []*nft.Set{&d.layout.podCIDRs, &d.layout.serviceCIDRs, &d.layout.nodeIPs,
-		&d.layout.clusterIPs, &d.layout.hairpin} {
+	for _, set := range []*nft.Set{
+		&d.layout.podCIDRs, &d.layout.serviceCIDRs, &d.layout.nodeIPs,
+		&d.layout.clusterIPs, &d.layout.hairpin,
+	} {
 		had := sorted(maps.Values(state.Sets[set.Name].Elements))
 		d.elements(f.table, set, had, sorted(slices.Values(want[set])))
 	}

@@ -91,8 +91,10 @@ func everyShape() *cluster.Store {
 			for _, affinity := range []int{0, 1} {
 				for _, endpoints := range []string{"none", "remote", "both"} {
 					i++
-					addShape(s, i, &cluster.Service{InternalLocal: local && restricted, ExternalLocal: local,
-						Restricted: restricted, Affinity: time.Duration(affinity) * 3 * time.Hour}, endpoints)
+					addShape(s, i, &cluster.Service{
+						InternalLocal: local && restricted, ExternalLocal: local,
+						Restricted: restricted, Affinity: time.Duration(affinity) * 3 * time.Hour,
+					}, endpoints)
 				}
 			}
 		}

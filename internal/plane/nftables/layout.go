@@ -114,8 +114,10 @@ func (l *layout) sets() []*nft.Set {
 }
 
 func (s *space) sets() []*nft.Set {
-	return []*nft.Set{&s.backends, &s.outsideBackends, &s.sticky, &s.outsideSticky,
-		&s.allowed, &s.guarded, &s.inside, &s.outside, &s.fronts}
+	return []*nft.Set{
+		&s.backends, &s.outsideBackends, &s.sticky, &s.outsideSticky,
+		&s.allowed, &s.guarded, &s.inside, &s.outside, &s.fronts,
+	}
 }
 
 // key lists the fields of a packet that a front of this space is found by.

@@ -63,8 +63,10 @@ func TestLongestNames(t *testing.T) {
 	long := strings.Repeat("n", 63)
 	s := cluster.NewStore()
 	for i, affinity := range []time.Duration{0, time.Hour} {
-		svc := &cluster.Service{Name: cluster.Name{Namespace: long, Name: long[1:] + fmt.Sprint(i)}, Affinity: affinity,
-			ClusterIPs: addrs(fmt.Sprintf("172.30.0.%d", i+1), fmt.Sprintf("fd00::%d", i+1))}
+		svc := &cluster.Service{
+			Name: cluster.Name{Namespace: long, Name: long[1:] + fmt.Sprint(i)}, Affinity: affinity,
+			ClusterIPs: addrs(fmt.Sprintf("172.30.0.%d", i+1), fmt.Sprintf("fd00::%d", i+1)),
+		}
 		sl := &cluster.Slice{Name: svc.Name, Service: svc.Name}
 		for k, name := range []string{long[1:] + "a", long[1:] + "b", ""} {
 			svc.Ports = append(svc.Ports, cluster.ServicePort{Name: name, Protocol: cluster.SCTP, Port: uint16(80 + k)})

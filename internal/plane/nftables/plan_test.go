@@ -80,12 +80,15 @@ func (s *story) happens() string {
 func (s *story) endpoints(name string, list ...cluster.Endpoint) {
 	svc := cluster.Name{Namespace: "shop", Name: name}
 	s.store.SetSlice(&cluster.Slice{Name: svc, Service: svc, Endpoints: list, Ports: []cluster.SlicePort{
-		{Name: "http", Protocol: cluster.TCP, Port: 8080}}})
+		{Name: "http", Protocol: cluster.TCP, Port: 8080},
+	}})
 }
 
 func (s *story) service(name string, change func(*cluster.Service)) {
-	svc := &cluster.Service{Name: cluster.Name{Namespace: "shop", Name: name}, ClusterIPs: addrs("172.30.0.10"),
-		Ports: []cluster.ServicePort{{Name: "http", Protocol: cluster.TCP, Port: 80}}}
+	svc := &cluster.Service{
+		Name: cluster.Name{Namespace: "shop", Name: name}, ClusterIPs: addrs("172.30.0.10"),
+		Ports: []cluster.ServicePort{{Name: "http", Protocol: cluster.TCP, Port: 80}},
+	}
 	change(svc)
 	s.store.SetService(svc)
 }

@@ -182,7 +182,7 @@ func (d *diff) chains(b builder) map[string]nft.Chain {
 func (d *diff) chainsDiffer(t nft.Table, old, now map[string]nft.Chain) {
 	for _, name := range inOrder(now) {
 		if o, ok := old[name]; !ok || !sameRules(o, now[name]) {
-			d.plan.add(made, step{do: setChain, table: t, chain: ptr(now[name])})
+			d.plan.add(made, step{do: setChain, table: t, chain: new(now[name])})
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(old)) {
@@ -219,13 +219,13 @@ func (d *diff) objects(old, now *route.Service) {
 		o, n := d.own(f, old), d.own(f, now)
 		for _, name := range slices.Sorted(maps.Keys(n.sets)) {
 			if _, ok := o.sets[name]; !ok {
-				d.plan.add(made, step{do: addSet, table: f.table, set: ptr(n.sets[name])})
+				d.plan.add(made, step{do: addSet, table: f.table, set: new(n.sets[name])})
 			}
 		}
 		d.chainsDiffer(f.table, o.chains, n.chains)
 		for _, name := range slices.Sorted(maps.Keys(o.sets)) {
 			if _, ok := n.sets[name]; !ok {
-				d.plan.add(setsGone, step{do: deleteSet, table: f.table, set: ptr(o.sets[name])})
+				d.plan.add(setsGone, step{do: deleteSet, table: f.table, set: new(o.sets[name])})
 			}
 		}
 	}
@@ -252,5 +252,3 @@ func (o *objects) remembered(f family, svc *route.Service) {
 		}
 	}
 }
-
-func ptr[T any](v T) *T { return &v }

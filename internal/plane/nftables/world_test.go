@@ -25,8 +25,10 @@ type world struct {
 }
 
 func newWorld(r *rand.Rand) *world {
-	return &world{Rand: r, store: cluster.NewStore(),
-		services: map[cluster.Name]*cluster.Service{}, slices: map[cluster.Name]*cluster.Slice{}}
+	return &world{
+		Rand: r, store: cluster.NewStore(),
+		services: map[cluster.Name]*cluster.Service{}, slices: map[cluster.Name]*cluster.Slice{},
+	}
 }
 
 // fresh returns a store that is told everything at once.
@@ -127,9 +129,11 @@ func (w *world) service(name cluster.Name) *cluster.Service {
 		svc.Affinity = pick(w.Rand, time.Second, 3*time.Hour)
 	}
 	for i, name := range []string{"", "web", "dns"}[w.IntN(3):] {
-		svc.Ports = append(svc.Ports, cluster.ServicePort{Name: name,
+		svc.Ports = append(svc.Ports, cluster.ServicePort{
+			Name:     name,
 			Protocol: pick(w.Rand, cluster.TCP, cluster.UDP, cluster.SCTP), Port: uint16(80 + w.IntN(2) + 10*i),
-			NodePort: pick(w.Rand, 0, uint16(30000+w.IntN(4)))})
+			NodePort: pick(w.Rand, 0, uint16(30000+w.IntN(4))),
+		})
 	}
 	return svc
 }

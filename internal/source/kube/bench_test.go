@@ -7,7 +7,6 @@ import (
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/client-go/kubernetes/fake"
-	"k8s.io/utils/ptr"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 )
@@ -23,7 +22,7 @@ func BenchmarkRelist(b *testing.B) {
 			es := endpointSlice(fmt.Sprintf("s%d-x", i), fmt.Sprintf("s%d", i), "10.1."+ip)
 			for j := range 2 {
 				es.Endpoints = append(es.Endpoints, discoveryv1.Endpoint{
-					Addresses: []string{fmt.Sprintf("10.%d.%s", j+2, ip)}, NodeName: ptr.To(fmt.Sprintf("n%d", i%100)),
+					Addresses: []string{fmt.Sprintf("10.%d.%s", j+2, ip)}, NodeName: new(fmt.Sprintf("n%d", i%100)),
 				})
 			}
 			slices = append(slices, es)

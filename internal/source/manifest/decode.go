@@ -11,7 +11,6 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/json"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
@@ -122,7 +121,7 @@ func (r reader) value(k key, text []byte) (any, []route.Problem, error) {
 			o.Namespace = k.name.Namespace
 			for i := range o.Ports {
 				if o.Ports[i].Name == nil {
-					o.Ports[i].Name = ptr.To("") // as the API server completes it
+					o.Ports[i].Name = new("") // as the API server completes it
 				}
 			}
 			return orNothing(r.convert.Slice(o))
@@ -181,8 +180,7 @@ func read[T any](k key, text []byte, to func(*T) (any, []route.Problem)) (any, [
 // oddField says that a field is unknown or there twice.
 func oddField(k key, err error) route.Problem {
 	p := route.Problem{Object: k.String(), Reason: err.Error()}
-	var field json.FieldError
-	if errors.As(err, &field) {
+	if field, ok := errors.AsType[json.FieldError](err); ok {
 		p.Field = field.FieldPath()
 		what, _, _ := strings.Cut(err.Error(), " \"")
 		p.Reason = what + ", ignored"
@@ -193,8 +191,7 @@ func oddField(k key, err error) route.Problem {
 // unreadable says why an object cannot be read.
 func unreadable(object string, err error) route.Problem {
 	p := route.Problem{Object: object, Reason: err.Error()}
-	var wrong *stdjson.UnmarshalTypeError
-	if errors.As(err, &wrong) {
+	if wrong, ok := errors.AsType[*stdjson.UnmarshalTypeError](err); ok {
 		p.Field, p.Value = wrong.Field, wrong.Value
 		p.Reason = "wrong type: expected " + expected(wrong.Type)
 	}

@@ -156,8 +156,10 @@ func (s *Source) refresh(now time.Time) {
 			continue
 		}
 		paths, err := r.list()
-		kept[i] = err != nil && (r.folder || !errors.Is(err, fs.ErrNotExist))
-		s.reportRoot(r, err, kept[i])
+		if kept[i] = err != nil && (r.folder || !errors.Is(err, fs.ErrNotExist)); !kept[i] {
+			err = nil
+		}
+		s.report.Set("path "+r.path, r.problems(err))
 		for _, p := range paths {
 			if !listed[p] {
 				listed[p] = true
@@ -172,14 +174,12 @@ func (s *Source) refresh(now time.Time) {
 	}
 }
 
-func (s *Source) reportRoot(r *root, err error, kept bool) {
-	if !kept {
-		s.report.Set("path "+r.path, nil)
-		return
+// problems says that what a path last said is kept, and why.
+func (r *root) problems(err error) []route.Problem {
+	if err == nil {
+		return nil
 	}
-	s.report.Set("path "+r.path, []route.Problem{{
-		Object: r.path, Reason: fmt.Sprintf("%v; what it last said is kept", err),
-	}})
+	return []route.Problem{{Object: r.path, Reason: fmt.Sprintf("%v; what it last said is kept", err)}}
 }
 
 // glance looks at a file if its size, time or identity changed.

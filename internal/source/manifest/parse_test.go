@@ -69,8 +69,10 @@ func TestParse(t *testing.T) {
 		problems []string
 	}{
 		{name: "namespace default", in: web + "---" + webSlice, objects: []string{"Service default/web", "EndpointSlice default/web-1"}},
-		{name: "JSON", in: `{"apiVersion":"v1","kind":"Service","metadata":{"name":"a","namespace":"x"},"spec":{"clusterIP":"10.0.0.1"}}`,
-			objects: []string{"Service x/a"}},
+		{
+			name: "JSON", in: `{"apiVersion":"v1","kind":"Service","metadata":{"name":"a","namespace":"x"},"spec":{"clusterIP":"10.0.0.1"}}`,
+			objects: []string{"Service x/a"},
+		},
 		{name: "a list of anything", in: `
 apiVersion: v1
 kind: List
@@ -82,11 +84,15 @@ items:
 `, objects: []string{"Service default/a", "Pod default/p"}, broken: []string{"Service default/b"}, problems: []string{
 			"f.yaml: document 1: item 4: Service default/b: spec.clusterIP: array: wrong type: expected a string",
 		}},
-		{name: "a list of one kind", in: `{"apiVersion":"v1","kind":"ServiceList","items":[{"metadata":{"name":"a"},"spec":{"clusterIP":"10.0.0.1"}}]}`,
-			objects: []string{"Service default/a"}},
+		{
+			name: "a list of one kind", in: `{"apiVersion":"v1","kind":"ServiceList","items":[{"metadata":{"name":"a"},"spec":{"clusterIP":"10.0.0.1"}}]}`,
+			objects: []string{"Service default/a"},
+		},
 		{name: "a list of slices", in: "apiVersion: discovery.k8s.io/v1\nkind: EndpointSliceList\nitems: []\n"},
-		{name: "items that are no list", in: "apiVersion: v1\nkind: List\nitems: 5\n", lost: true,
-			problems: []string{"f.yaml: document 1: List: items: number: wrong type: expected a list"}},
+		{
+			name: "items that are no list", in: "apiVersion: v1\nkind: List\nitems: 5\n", lost: true,
+			problems: []string{"f.yaml: document 1: List: items: number: wrong type: expected a list"},
+		},
 		{name: "other kinds and groups", in: `
 apiVersion: apps/v1
 kind: Deployment
@@ -101,34 +107,62 @@ apiVersion: v1
 kind: ConfigMapList
 items: 9
 `},
-		{name: "other version", in: "apiVersion: discovery.k8s.io/v1beta1\nkind: EndpointSlice\nmetadata: {name: x}\n",
-			problems: []string{"f.yaml: document 1: EndpointSlice x: apiVersion: discovery.k8s.io/v1beta1: this version is not read; expected discovery.k8s.io/v1"}},
-		{name: "own Node only", in: "apiVersion: v1\nkind: Node\nmetadata: {name: n1}\n---\napiVersion: v1\nkind: Node\nmetadata: {name: n2}\nspec: 1\n",
-			objects: []string{"Node n1", "Node n2"}},
-		{name: "unknown field", in: web + "  colour: red\n", objects: []string{"Service default/web"},
-			problems: []string{"f.yaml: document 1: Service default/web: spec.colour: unknown field, ignored"}},
-		{name: "key twice", in: web + "  clusterIP: 10.96.0.2\n", objects: []string{"Service default/web"},
-			problems: []string{`f.yaml: document 1: read YAML: yaml: unmarshal errors:` + "\n" + `  line 8: key "clusterIP" already set in map`}},
-		{name: "object twice", in: web + "---" + web, objects: []string{"Service default/web"},
-			problems: []string{"Service default/web: the object is in this file more than once; the first counts"}},
-		{name: "not an object", in: "replicas: 3\n", lost: true,
-			problems: []string{"f.yaml: document 1: kind: not a Kubernetes object: it needs an apiVersion and a kind"}},
-		{name: "a word", in: "hello\n", lost: true,
-			problems: []string{"f.yaml: document 1: string: wrong type: expected an object"}},
-		{name: "no apiVersion", in: "kind: Service\n", lost: true,
-			problems: []string{"f.yaml: document 1: apiVersion: not a Kubernetes object: it needs an apiVersion and a kind"}},
-		{name: "no name", in: "apiVersion: v1\nkind: Service\n", lost: true,
-			problems: []string{"f.yaml: document 1: Service: metadata.name: an object needs a name"}},
-		{name: "broken YAML says the line of the file", in: web + "---\nkind: Service\n a: [\n", objects: []string{"Service default/web"}, lost: true,
-			problems: []string{"f.yaml: document 2: read YAML: yaml: line 10: mapping values are not allowed in this context"}},
-		{name: "half a JSON list", in: `{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1",`, lost: true,
-			problems: []string{"f.yaml: document 1: read YAML: yaml: line 1: did not find expected node content"}},
-		{name: "half of the second JSON value", in: `{"apiVersion":"v1","kind":"Node","metadata":{"name":"n1"}} {"kind":`, objects: []string{"Node n1"}, lost: true,
-			problems: []string{"f.yaml: document 2: unexpected EOF"}},
-		{name: "problems of a conversion", in: strings.Replace(web, "10.96.0.1", "", 1), objects: []string{"Service default/web"},
-			problems: []string{"f.yaml: document 1: Service default/web: spec.clusterIP: the Service has no usable clusterIP and is not programmed; none is invented"}},
-		{name: "type error deep inside", in: strings.Replace(web, "80", "http", 1), broken: []string{"Service default/web"},
-			problems: []string{"f.yaml: document 1: Service default/web: spec.ports.port: string: wrong type: expected a whole number that fits int32"}},
+		{
+			name: "other version", in: "apiVersion: discovery.k8s.io/v1beta1\nkind: EndpointSlice\nmetadata: {name: x}\n",
+			problems: []string{"f.yaml: document 1: EndpointSlice x: apiVersion: discovery.k8s.io/v1beta1: this version is not read; expected discovery.k8s.io/v1"},
+		},
+		{
+			name: "own Node only", in: "apiVersion: v1\nkind: Node\nmetadata: {name: n1}\n---\napiVersion: v1\nkind: Node\nmetadata: {name: n2}\nspec: 1\n",
+			objects: []string{"Node n1", "Node n2"},
+		},
+		{
+			name: "unknown field", in: web + "  colour: red\n", objects: []string{"Service default/web"},
+			problems: []string{"f.yaml: document 1: Service default/web: spec.colour: unknown field, ignored"},
+		},
+		{
+			name: "key twice", in: web + "  clusterIP: 10.96.0.2\n", objects: []string{"Service default/web"},
+			problems: []string{`f.yaml: document 1: read YAML: yaml: unmarshal errors:` + "\n" + `  line 8: key "clusterIP" already set in map`},
+		},
+		{
+			name: "object twice", in: web + "---" + web, objects: []string{"Service default/web"},
+			problems: []string{"Service default/web: the object is in this file more than once; the first counts"},
+		},
+		{
+			name: "not an object", in: "replicas: 3\n", lost: true,
+			problems: []string{"f.yaml: document 1: kind: not a Kubernetes object: it needs an apiVersion and a kind"},
+		},
+		{
+			name: "a word", in: "hello\n", lost: true,
+			problems: []string{"f.yaml: document 1: string: wrong type: expected an object"},
+		},
+		{
+			name: "no apiVersion", in: "kind: Service\n", lost: true,
+			problems: []string{"f.yaml: document 1: apiVersion: not a Kubernetes object: it needs an apiVersion and a kind"},
+		},
+		{
+			name: "no name", in: "apiVersion: v1\nkind: Service\n", lost: true,
+			problems: []string{"f.yaml: document 1: Service: metadata.name: an object needs a name"},
+		},
+		{
+			name: "broken YAML says the line of the file", in: web + "---\nkind: Service\n a: [\n", objects: []string{"Service default/web"}, lost: true,
+			problems: []string{"f.yaml: document 2: read YAML: yaml: line 10: mapping values are not allowed in this context"},
+		},
+		{
+			name: "half a JSON list", in: `{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1",`, lost: true,
+			problems: []string{"f.yaml: document 1: read YAML: yaml: line 1: did not find expected node content"},
+		},
+		{
+			name: "half of the second JSON value", in: `{"apiVersion":"v1","kind":"Node","metadata":{"name":"n1"}} {"kind":`, objects: []string{"Node n1"}, lost: true,
+			problems: []string{"f.yaml: document 2: unexpected EOF"},
+		},
+		{
+			name: "problems of a conversion", in: strings.Replace(web, "10.96.0.1", "", 1), objects: []string{"Service default/web"},
+			problems: []string{"f.yaml: document 1: Service default/web: spec.clusterIP: the Service has no usable clusterIP and is not programmed; none is invented"},
+		},
+		{
+			name: "type error deep inside", in: strings.Replace(web, "80", "http", 1), broken: []string{"Service default/web"},
+			problems: []string{"f.yaml: document 1: Service default/web: spec.ports.port: string: wrong type: expected a whole number that fits int32"},
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r := reader{convert: convert.Converter{}, nodeName: "n1"}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -340,9 +341,7 @@ func TestLatency(t *testing.T) {
 	write(t, path, svc("a", "10.0.0.1"))
 	r := run(t, dir)
 	rest := view{}
-	for k, v := range r.view {
-		rest[k] = v
-	}
+	maps.Copy(rest, r.view)
 	measure := func(what string, change func(i int), want func(i int) string) {
 		var took []time.Duration
 		for i := range 20 {

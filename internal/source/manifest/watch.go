@@ -67,7 +67,10 @@ func (w *watch) loop(ctx context.Context) error {
 			if ok {
 				w.note(e, time.Now())
 			}
-		case <-w.Errors: // events were lost
+		case err := <-w.Errors: // events were lost
+			if err == nil {
+				break
+			}
 			w.touch(time.Now())
 			w.always = true
 		case <-again.C:
