@@ -61,6 +61,15 @@ func commit(t testing.TB, k kernel, tx *Tx) {
 	}
 }
 
+// commitFull commits a transaction that has no room left for another element.
+func commitFull(t testing.TB, k kernel, tx *Tx) {
+	t.Helper()
+	if tx.Bytes()+512 > k.Room() {
+		commit(t, k, tx)
+		tx.Reset()
+	}
+}
+
 func read(t testing.TB, k kernel, table Table) *State {
 	t.Helper()
 	s, err := k.Read(context.Background(), table)

@@ -166,7 +166,7 @@ func TestRangeOfAllAddresses(t *testing.T) {
 }
 
 // A netlink attribute holds 65,535 bytes; what does not fit goes into further
-// ones, and nothing is lost.
+// ones, and nothing is lost. Transactions are filled to the last, and used again.
 func TestManyElementsArrive(t *testing.T) {
 	const n = 20000
 	for _, table := range tables {
@@ -179,6 +179,7 @@ func TestManyElementsArrive(t *testing.T) {
 				Key:  string(Key{}.Addr(addr(table.Family, i)).Proto(6).Port(80)),
 				Data: "abcd", Comment: strings.Repeat("c", i%MaxComment),
 			})
+			commitFull(t, conn, tx)
 		}
 		commit(t, conn, tx)
 		elements := read(t, conn, table).Sets["fronts"].Elements
@@ -188,6 +189,7 @@ func TestManyElementsArrive(t *testing.T) {
 		gone := &Tx{}
 		for _, e := range elements {
 			gone.Delete(table, fronts, e)
+			commitFull(t, conn, gone)
 		}
 		commit(t, conn, gone)
 		if left := len(read(t, conn, table).Sets["fronts"].Elements); left != 0 {

@@ -43,6 +43,17 @@ type bucket struct {
 	elements []Element
 }
 
+// Reset makes the transaction an empty one, and keeps its memory.
+func (t *Tx) Reset() {
+	for _, buckets := range [][]bucket{t.deletes, t.adds} {
+		for i := range buckets {
+			clear(buckets[i].elements)
+			buckets[i].elements = buckets[i].elements[:0]
+		}
+	}
+	*t = Tx{deletes: t.deletes, adds: t.adds}
+}
+
 // Size returns the number of objects and elements the transaction writes.
 func (t *Tx) Size() int { return t.size }
 

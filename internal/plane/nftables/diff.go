@@ -175,7 +175,7 @@ func hasPort(svc *route.Service, p *route.Port) bool {
 func (d *diff) front(k frontKey, old, now front) {
 	s := &d.layout.spaces[k.space]
 	t := d.table(k.ip)
-	first := len(d.plan.phases[switched])
+	first := d.plan.phases[switched].n
 	d.singles(t, old.singles, now.singles)
 	d.slots(t, rowsOf{&s.backends, k.key}, old.inside, now.inside)
 	d.slots(t, rowsOf{&s.outsideBackends, k.key}, old.outside, now.outside)
@@ -279,15 +279,9 @@ func slot(slots []netip.AddrPort, i int) netip.AddrPort {
 
 // elements plans the difference between two lists of elements of a set.
 func (d *diff) elements(t nft.Table, set *nft.Set, old, now []nft.Element) {
-	if len(old) == 0 && len(now) == 0 {
-		return
-	}
-	had, has := map[nft.Element]bool{}, map[nft.Element]bool{}
-	for _, e := range old {
-		had[e] = true
-	}
-	for _, e := range now {
-		has[e] = true
+	var had, has map[nft.Element]bool // at the first load there is nothing to compare with
+	if len(old) > 0 {
+		had, has = setOf(old), setOf(now)
 	}
 	for _, e := range old {
 		if !has[e] {
@@ -299,6 +293,14 @@ func (d *diff) elements(t nft.Table, set *nft.Set, old, now []nft.Element) {
 			d.plan.add(switched, step{do: addElement, table: t, set: set, elem: e})
 		}
 	}
+}
+
+func setOf(elements []nft.Element) map[nft.Element]bool {
+	m := make(map[nft.Element]bool, len(elements))
+	for _, e := range elements {
+		m[e] = true
+	}
+	return m
 }
 
 func (d *diff) enabled(ip route.Family) bool {

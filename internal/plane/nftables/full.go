@@ -28,6 +28,11 @@ func (d *diff) everything(t *route.Table, seen map[nft.Table]*nft.State) {
 		d.skeleton(f, seen[f.table], want)
 		d.shared(f, seen[f.table])
 	}
+	for _, f := range everyFamily() {
+		if !d.enabled(f.ip) && seen[f.table].Chains != nil {
+			d.plan.add(made, step{do: deleteTable, table: f.table})
+		}
+	}
 	before := d.index(seen)
 	for _, name := range slices.SortedFunc(maps.Keys(t.Services), firstThings) {
 		d.enter(t.Services[name], before)

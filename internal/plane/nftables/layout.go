@@ -25,6 +25,8 @@ func rows(enabled []route.Family) []family {
 	return all
 }
 
+func everyFamily() []family { return rows([]route.Family{route.IPv4, route.IPv6}) }
+
 // space is one of the two ways in which a front is recognised, each with maps
 // of its own: by address, protocol and port, or, for NodePorts, by protocol and
 // port on any of the node's addresses.

@@ -61,10 +61,10 @@ func New(kernel Kernel, opt Options) *Plane {
 	return &Plane{kernel: kernel, opt: opt, families: rows(opt.Families), layout: newLayout()}
 }
 
-// Refresh reads both tables.
+// Refresh reads both tables, also one of a family that is not served any more.
 func (p *Plane) Refresh(ctx context.Context) error {
 	seen := map[nft.Table]*nft.State{}
-	for _, f := range p.families {
+	for _, f := range everyFamily() {
 		state, err := p.kernel.Read(ctx, f.table)
 		if err != nil {
 			return fmt.Errorf("read kernel state: %w", err)
@@ -94,7 +94,7 @@ func (p *Plane) Plan(change route.Change) plane.Plan {
 // Remove deletes both tables, of either family whatever the options say.
 func (p *Plane) Remove(ctx context.Context) error {
 	var tables []nft.Table
-	for _, f := range rows([]route.Family{route.IPv4, route.IPv6}) {
+	for _, f := range everyFamily() {
 		tables = append(tables, f.table)
 	}
 	return p.kernel.DeleteTables(ctx, tables...)

@@ -14,7 +14,7 @@ import (
 // make the first before a transaction counts and the next one after.
 type Plan struct {
 	kernel Kernel
-	phases [lastPhase + 1][]step
+	phases [lastPhase + 1]steps
 }
 
 // The phases of a plan.
@@ -52,13 +52,42 @@ const (
 	deleteSet
 )
 
-func (p *Plan) add(phase int, s step) { p.phases[phase] = append(p.phases[phase], s) }
+// steps is a list of steps in blocks: there may be very many, and a list that
+// grows by copying would take twice the memory.
+type steps struct {
+	blocks [][]step
+	n      int
+}
+
+const perBlock = 256
+
+func (l *steps) add(s step) {
+	if l.n%perBlock == 0 {
+		l.blocks = append(l.blocks, make([]step, 0, l.nextBlock()))
+	}
+	last := &l.blocks[len(l.blocks)-1]
+	*last = append(*last, s)
+	l.n++
+}
+
+// nextBlock returns the size of the next block to begin with: most plans are
+// small.
+func (l *steps) nextBlock() int {
+	if l.n == 0 {
+		return 4
+	}
+	return perBlock
+}
+
+func (l *steps) at(i int) *step { return &l.blocks[i/perBlock][i%perBlock] }
+
+func (p *Plan) add(phase int, s step) { p.phases[phase].add(s) }
 
 // tie ties the steps of the switched phase from this one on to each other.
 func (p *Plan) tie(from int) {
-	steps := p.phases[switched]
-	for i := from; i < len(steps)-1; i++ {
-		steps[i].tied = true
+	list := &p.phases[switched]
+	for i := from; i < list.n-1; i++ {
+		list.at(i).tied = true
 	}
 }
 
@@ -73,8 +102,8 @@ func (p *Plan) dropChain(t nft.Table, name string) {
 // Steps returns the number of objects and elements to write.
 func (p *Plan) Steps() int {
 	n := 0
-	for _, steps := range p.phases {
-		n += len(steps)
+	for i := range p.phases {
+		n += p.phases[i].n
 	}
 	return n
 }
@@ -124,23 +153,25 @@ func (p *Plan) transactions(room int) iter.Seq[*nft.Tx] {
 
 // pack cuts the steps into transactions of about a portion each; steps that
 // are tied may make one three times as large.
-func pack(phases [][]step, portion int) iter.Seq[*nft.Tx] {
+// Each is used up before the next is made, in the same memory.
+func pack(phases []steps, portion int) iter.Seq[*nft.Tx] {
 	return func(yield func(*nft.Tx) bool) {
 		tx := &nft.Tx{}
-		for _, steps := range phases {
-			for i := range steps {
-				steps[i].into(tx)
+		for p := range phases {
+			list := &phases[p]
+			for i := range list.n {
+				list.at(i).into(tx)
 				most := portion
-				if steps[i].tied {
+				if list.at(i).tied {
 					most = 3 * portion
 				}
-				if tx.Bytes() < most || replaces(steps, i) {
+				if tx.Bytes() < most || list.replaces(i) {
 					continue
 				}
 				if !yield(tx) {
 					return
 				}
-				tx = &nft.Tx{}
+				tx.Reset()
 			}
 		}
 		if tx.Size() > 0 {
@@ -150,18 +181,22 @@ func pack(phases [][]step, portion int) iter.Seq[*nft.Tx] {
 }
 
 // replaces reports whether step i and the next replace one element by another.
-func replaces(steps []step, i int) bool {
-	return i+1 < len(steps) && steps[i].do == deleteElement && steps[i+1].do == addElement &&
-		steps[i].set == steps[i+1].set && steps[i].elem.Key == steps[i+1].elem.Key
+func (l *steps) replaces(i int) bool {
+	if i+1 >= l.n {
+		return false
+	}
+	this, next := l.at(i), l.at(i+1)
+	return this.do == deleteElement && next.do == addElement && this.set == next.set && this.elem.Key == next.elem.Key
 }
 
-func size(phases [][]step) int {
+func size(phases []steps) int {
 	n := 0
-	for _, steps := range phases {
-		for i := range steps {
-			n += steps[i].elem.Bytes()
-			if c := steps[i].chain; c != nil {
-				n += c.Bytes()
+	for p := range phases {
+		for i := range phases[p].n {
+			s := phases[p].at(i)
+			n += s.elem.Bytes()
+			if s.chain != nil {
+				n += s.chain.Bytes()
 			}
 		}
 	}
