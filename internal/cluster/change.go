@@ -27,9 +27,6 @@ type Facts struct {
 	Local        []netip.Addr   // addresses on this host's interfaces, sorted
 }
 
-// Empty reports whether the change says nothing.
-func (c Change) Empty() bool { return len(c.Services) == 0 && c.Facts == nil }
-
 // Take returns what changed since the last Take; after a change of the Node
 // that is every service.
 func (s *Store) Take() Change {

@@ -147,29 +147,23 @@ func (s *Store) ownNode() *Node {
 
 // SetServiceCIDRs sets the union of all ServiceCIDR objects, in any order.
 func (s *Store) SetServiceCIDRs(cidrs []netip.Prefix) {
-	cidrs = slices.Clone(cidrs)
-	slices.SortFunc(cidrs, netip.Prefix.Compare)
-	cidrs = slices.Compact(cidrs)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if slices.Equal(cidrs, s.cidrs) {
-		return
-	}
-	s.cidrs, s.facts = cidrs, true
-	s.wake()
+	setFact(s, &s.cidrs, slices.SortedFunc(slices.Values(cidrs), netip.Prefix.Compare))
 }
 
 // SetLocalAddresses sets the addresses on this host's interfaces, in any order.
 func (s *Store) SetLocalAddresses(addrs []netip.Addr) {
-	addrs = slices.Clone(addrs)
-	slices.SortFunc(addrs, netip.Addr.Compare)
-	addrs = slices.Compact(addrs)
+	setFact(s, &s.local, slices.SortedFunc(slices.Values(addrs), netip.Addr.Compare))
+}
+
+// setFact replaces a list by a sorted one.
+func setFact[T comparable](s *Store, fact *[]T, sorted []T) {
+	sorted = slices.Compact(sorted)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if slices.Equal(addrs, s.local) {
+	if slices.Equal(sorted, *fact) {
 		return
 	}
-	s.local, s.facts = addrs, true
+	*fact, s.facts = sorted, true
 	s.wake()
 }
 
