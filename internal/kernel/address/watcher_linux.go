@@ -1,3 +1,5 @@
+// Package address watches the addresses of this host's interfaces, of both
+// families, loopback ones included and link-local ones not.
 package address
 
 import (

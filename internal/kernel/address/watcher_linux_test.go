@@ -161,19 +161,3 @@ func TestWatcherStorm(t *testing.T) {
 		}
 	}
 }
-
-// The fake behaves alike.
-func TestFake(t *testing.T) {
-	var f address.Fake
-	one, two := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
-	f.Set(two, one, two)
-	told := start(t, &f, 0)
-	if got := <-told; !slices.Equal(got, []netip.Addr{one, two}) {
-		t.Errorf("first: %v", got)
-	}
-	f.Set(one, two) // no change
-	f.Set(two)
-	if got := <-told; !slices.Equal(got, []netip.Addr{two}) {
-		t.Errorf("second: %v", got)
-	}
-}

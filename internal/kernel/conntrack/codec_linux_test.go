@@ -65,7 +65,7 @@ func TestRepeat(t *testing.T) {
 	}{
 		{"at once", []error{nil}, 1, nil},
 		{"third time", []error{unix.EINTR, unix.ENOBUFS, nil}, 3, nil},
-		{"never", []error{unix.EINTR, unix.EINTR, unix.EINTR, unix.EINTR, unix.EINTR, nil}, 5, ErrInterrupted},
+		{"never", []error{unix.EINTR, unix.EINTR, unix.EINTR, unix.EINTR, unix.EINTR, nil}, 5, unix.EINTR},
 		{"other error", []error{unix.EPERM, nil}, 1, unix.EPERM},
 	}
 	for _, c := range cases {

@@ -39,10 +39,8 @@ type Status uint32
 
 // The bits that are looked at here; the numbers are the kernel's.
 const (
-	SeenReply Status = 1 << 1
-	Assured   Status = 1 << 2
-	SrcNAT    Status = 1 << 4
-	DstNAT    Status = 1 << 5
+	SrcNAT Status = 1 << 4
+	DstNAT Status = 1 << 5
 )
 
 // Entry is one tracked flow.
@@ -132,7 +130,3 @@ func (f Filter) check() error {
 	}
 	return nil
 }
-
-// ErrInterrupted says that the table changed its shape under a listing, again
-// and again: entries may have been missed. Those that were seen were handed out.
-var ErrInterrupted = errors.New("conntrack listing was interrupted")

@@ -57,7 +57,8 @@ func (t *Table) Close() error { return t.conn.Close() }
 // Each calls fn for every entry that matches, while the table is being read:
 // nothing is collected, and fn may delete entries. An entry may be seen more
 // than once. Each ends early with the error fn returns, or when ctx is done.
-// With ErrInterrupted entries may have been missed.
+// After an error entries may have been missed: so it is too when the table
+// changed its shape under the listing, again and again.
 //
 // The kernel does the filtering from 5.8 on. Older ones send all entries of the
 // family, which costs time, but gives the same result.
@@ -93,7 +94,7 @@ func repeat(list func() error) error {
 			return err
 		}
 	}
-	return fmt.Errorf("%w: %w", ErrInterrupted, err)
+	return fmt.Errorf("interrupted %d times: %w", attempts, err)
 }
 
 // list reads one listing on a connection of its own, so that one given up half

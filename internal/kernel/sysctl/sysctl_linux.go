@@ -9,8 +9,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
+	"runtime"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // defaultRoot is where the kernel shows its parameters.
@@ -55,19 +57,6 @@ func (s *Sysctl) Get(key string) (string, error) {
 	return value, nil
 }
 
-// GetInt returns the value of a parameter that is a number.
-func (s *Sysctl) GetInt(key string) (int, error) {
-	value, err := s.Get(key)
-	if err != nil {
-		return 0, err
-	}
-	n, err := strconv.Atoi(value)
-	if err != nil {
-		return 0, fmt.Errorf("read sysctl %s: %q is not a number", key, value)
-	}
-	return n, nil
-}
-
 // Set gives a parameter a value, unless it has that value already.
 func (s *Sysctl) Set(key, value string) error {
 	path, err := s.path(key)
@@ -87,9 +76,6 @@ func (s *Sysctl) Set(key, value string) error {
 	}
 	return nil
 }
-
-// SetInt gives a parameter a number, unless it has it already.
-func (s *Sysctl) SetInt(key string, value int) error { return s.Set(key, strconv.Itoa(value)) }
 
 // write never makes a file: a parameter that is not there is an error.
 func write(path, value string) error {
@@ -125,11 +111,29 @@ func explain(key, value string, err error) error {
 		return fmt.Errorf("%s: %w: load the kernel module it belongs to, or use a kernel that has it", what, ErrNotFound)
 	case value == "":
 		return fmt.Errorf("%s: %w", what, err)
-	case errors.Is(err, fs.ErrPermission) || isReadOnly(err):
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, unix.EROFS):
 		return fmt.Errorf("%s: %w: run privileged with a writable /proc/sys, or set it beforehand with: sysctl -w %s=%q",
 			what, err, key, value)
-	case isInvalid(err):
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ERANGE):
 		return fmt.Errorf("%s: %w: the kernel does not take this value", what, err)
 	}
 	return fmt.Errorf("%s: %w", what, err)
+}
+
+// within runs fn in a network namespace: /proc/sys/net shows that of the thread
+// that looks.
+func within(netns int, fn func() error) error {
+	if netns == 0 {
+		return fn()
+	}
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		if err := unix.Setns(netns, unix.CLONE_NEWNET); err != nil {
+			done <- fmt.Errorf("enter network namespace: %w", err)
+			return
+		}
+		done <- fn()
+	}()
+	return <-done
 }
