@@ -88,18 +88,6 @@ func (f *Follower) SetLocal(addrs []netip.Addr) {
 	f.queue(f.index.setLocal(addrs))
 }
 
-// Recheck looks at the flows to all fronts again. It is for when the kernel did
-// something else for a while than was applied: after a foreign edit was repaired.
-func (f *Follower) Recheck() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	w := work{}
-	for k := range f.index.fronts {
-		w.add(k, need{all: true})
-	}
-	f.queue(w)
-}
-
 func (f *Follower) queue(w work) {
 	for k, n := range w {
 		f.pending.add(k, n)
@@ -125,12 +113,10 @@ func (f *Follower) Run(ctx context.Context) error {
 		started := time.Now()
 		err := f.look(ctx, w)
 		now := time.Now()
-		spent := now.Sub(started)
-		f.count.busy.Add(int64(spent))
 		if ctx.Err() != nil {
 			return nil
 		}
-		pause := min(rest*spent, maxRest)
+		pause := min(rest*now.Sub(started), maxRest)
 		if err == nil {
 			failed = 0
 			f.lookAgain(w, now.Add(secondLook))
@@ -196,7 +182,6 @@ func (f *Follower) look(ctx context.Context, w work) error {
 	f.count.looks.Add(1)
 	var failures []error
 	for _, filter := range w.listings() {
-		f.count.listings.Add(1)
 		err := f.opts.Table.Each(ctx, filter, func(e kernel.Entry) error {
 			err := f.judge(ctx, e, w)
 			if err == nil {
@@ -217,7 +202,6 @@ func (f *Follower) look(ctx context.Context, w work) error {
 // judge deletes a flow that is stale by what is known at this moment: the state
 // may be newer than the work that led here.
 func (f *Follower) judge(ctx context.Context, e kernel.Entry, w work) error {
-	f.count.seen.Add(1)
 	f.mu.Lock()
 	stale := f.index.stale(e, w)
 	f.mu.Unlock()
@@ -251,20 +235,14 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-type counters struct {
-	looks, listings, seen, deleted, failures atomic.Uint64
-	busy                                     atomic.Int64
-}
+type counters struct{ looks, deleted, failures atomic.Uint64 }
 
 // Stats are what a Follower did since it was made.
 type Stats struct {
-	Looks    uint64        // rounds of work
-	Listings uint64        // times the kernel's table was read
-	Seen     uint64        // flows the kernel handed over
-	Deleted  uint64        // flows that were stale
-	Failures uint64        // looks that have to be repeated
-	Busy     time.Duration // time spent on looks
-	Pending  int           // fronts waiting for their first look
+	Looks    uint64 // rounds of work
+	Deleted  uint64 // flows that were stale
+	Failures uint64 // looks that have to be repeated
+	Pending  int    // fronts waiting for their first look
 }
 
 // Stats returns the counts so far.
@@ -274,11 +252,8 @@ func (f *Follower) Stats() Stats {
 	f.mu.Unlock()
 	return Stats{
 		Looks:    f.count.looks.Load(),
-		Listings: f.count.listings.Load(),
-		Seen:     f.count.seen.Load(),
 		Deleted:  f.count.deleted.Load(),
 		Failures: f.count.failures.Load(),
-		Busy:     time.Duration(f.count.busy.Load()),
 		Pending:  pending,
 	}
 }

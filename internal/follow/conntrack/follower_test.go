@@ -318,24 +318,3 @@ func TestSetLocal(t *testing.T) {
 		t.Errorf("%d fronts to look at after addresses went", n)
 	}
 }
-
-// Flows made while somebody had emptied the rules are found by a recheck, and
-// the right ones stay.
-func TestRecheck(t *testing.T) {
-	table := &kernel.Fake{}
-	f := New(Options{Table: table})
-	f.Applied(change(t, allLocal(), dns1, "web: 10.96.0.99:80 [fd96::99]:80 = 10.1.0.9:80 [fd01::9]:80"))
-	settle(t, f)
-	const right = "17 [fd00::1]:7 > [fd96::99]:80 via [fd01::9]:80"
-	mustCreate(t, table, toB1, right, "17 10.0.0.2:7 > 10.96.0.10:53", "17 10.0.0.2:7 > 10.96.0.99:80")
-	f.Applied(change(t, allLocal()))
-	settle(t, f)
-	if left := contents(t, table); len(left) != 4 {
-		t.Errorf("an empty change deleted flows, left: %v", left)
-	}
-	f.Recheck()
-	settle(t, f)
-	if d := cmp.Diff([]string{toB1, right}, contents(t, table)); d != "" {
-		t.Errorf("flows left (-want +got):\n%s", d)
-	}
-}

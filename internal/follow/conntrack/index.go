@@ -50,14 +50,15 @@ func newIndex() *index {
 // it. It compares with what it was told before, not with Touch.Old.
 func (x *index) apply(c route.Change) work {
 	before := map[key]front{}
-	touched := c.Touched
-	if c.Table != nil && !sameNodePorts(x.nodePorts, c.Table.Host.NodePorts) {
+	touched, nodePorts := c.Touched, x.nodePorts
+	if c.Table != nil {
+		nodePorts = c.Table.Host.NodePorts
+	}
+	if !sameNodePorts(x.nodePorts, nodePorts) {
 		touched = append(x.others(touched), touched...)
-		x.forget(touched, before)
-		x.nodePorts = c.Table.Host.NodePorts
-		x.nodePorts.Addrs = slices.Clone(x.nodePorts.Addrs)
 	}
 	x.forget(touched, before)
+	x.nodePorts = nodePorts
 	for _, t := range touched {
 		x.learn(t.New, before)
 	}
