@@ -90,15 +90,11 @@ func run(ctx context.Context, flags *config.Flags, env Env) error {
 	if v := flags.Version(); v.Print != "" {
 		return printVersion(env.Stdout, v)
 	}
-	cfg, warnings, err := flags.Load(config.Env{Hostname: env.Hostname, ReadFile: env.ReadFile}, config.Options{Modes: app.Modes()})
+	o, err := load(flags, env)
 	if err != nil {
 		return err
 	}
-	log := newLog(cfg.Logging, env.Stderr)
-	for _, w := range warnings {
-		log.Warn(w)
-	}
-	o := app.Options{Config: cfg, Log: log, Stdin: env.Stdin}
+	cfg := o.Config
 	switch {
 	case cfg.WriteConfigTo != "":
 		return cfg.Write()
@@ -107,8 +103,21 @@ func run(ctx context.Context, flags *config.Flags, env Env) error {
 	case cfg.InitOnly:
 		return app.Check(ctx, o)
 	}
-	log.Info("Starting", "version", version(), "mode", cfg.Mode, "node", cfg.NodeName)
+	o.Log.Info("Starting", "version", version(), "mode", cfg.Mode, "node", cfg.NodeName)
 	return serve(ctx, o)
+}
+
+// load reads the configuration and warns of what is odd in it.
+func load(flags *config.Flags, env Env) (app.Options, error) {
+	cfg, warnings, err := flags.Load(config.Env{Hostname: env.Hostname, ReadFile: env.ReadFile}, config.Options{Modes: app.Modes()})
+	if err != nil {
+		return app.Options{}, err
+	}
+	log := newLog(cfg.Logging, env.Stderr)
+	for _, w := range warnings {
+		log.Warn(w)
+	}
+	return app.Options{Config: cfg, Log: log, Stdin: env.Stdin}, nil
 }
 
 // serve runs the proxy until it is told to stop. The write in hand is finished;

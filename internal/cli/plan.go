@@ -57,18 +57,14 @@ func set(fs *pflag.FlagSet, values map[string][]string) error {
 }
 
 func plan(cmd *cobra.Command, flags *config.Flags, env Env) error {
-	cfg, warnings, err := flags.Load(config.Env{Hostname: env.Hostname, ReadFile: env.ReadFile}, config.Options{Modes: app.Modes()})
+	o, err := load(flags, env)
 	if err != nil {
 		return err
 	}
-	if len(cfg.Manifests) == 0 {
+	if len(o.Config.Manifests) == 0 {
 		return errors.New("no manifests: name a file or folder with -f, or - for standard input")
 	}
-	log := newLog(cfg.Logging, env.Stderr)
-	for _, w := range warnings {
-		log.Warn(w)
-	}
-	p, err := app.Preview(cmd.Context(), app.Options{Config: cfg, Log: log, Stdin: env.Stdin})
+	p, err := app.Preview(cmd.Context(), o)
 	if err != nil {
 		return err
 	}
