@@ -93,13 +93,13 @@ func Policy(c *config.Config, families []route.Family) route.Options {
 
 // Cleanup takes everything of Sluice out of the kernel.
 func Cleanup(ctx context.Context, o Options) error {
-	for _, mode := range Modes() {
-		p, err := planes()[mode](parts{o.Config, o.NetNS, nil})
+	for _, kind := range kinds() {
+		p, err := kind.open(parts{o.Config, o.NetNS, nil})
 		if err != nil {
 			return err
 		}
 		if err := p.Remove(ctx); err != nil {
-			return fmt.Errorf("remove what the %s plane left: %w", mode, err)
+			return fmt.Errorf("remove what the %s plane left: %w", kind.mode, err)
 		}
 	}
 	return nil

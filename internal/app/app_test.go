@@ -73,12 +73,13 @@ func manifests(t *testing.T, text string) string {
 
 func TestEveryModeHasAPlane(t *testing.T) {
 	for _, mode := range Modes() {
-		if planes()[mode] == nil {
-			t.Errorf("mode %q has no plane", mode)
+		k := kindOf(mode)
+		if k.mode != mode || k.probe == nil || k.open == nil || k.preview == nil {
+			t.Errorf("mode %q has no plane, or half of one: %+v", mode, k)
 		}
 	}
-	if len(planes()) != len(Modes()) {
-		t.Errorf("%d planes, %d modes: one cannot be chosen", len(planes()), len(Modes()))
+	if len(kinds()) != len(Modes()) {
+		t.Errorf("%d planes, %d modes: one cannot be chosen", len(kinds()), len(Modes()))
 	}
 }
 

@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"log/slog"
+	"slices"
 
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
@@ -19,16 +20,34 @@ type parts struct {
 	families []route.Family
 }
 
-// planes has the constructor of each plane, by mode: the one line to add for
-// another.
-func planes() map[string]func(parts) (plane.Plane, error) {
-	return map[string]func(parts) (plane.Plane, error){
-		"nftables": openNftables,
+// kind is one plane that this build has.
+type kind struct {
+	mode    string
+	probe   func(context.Context, probe.Options) (probe.Support, error)
+	open    func(parts) (plane.Plane, error)
+	preview func(parts) plane.Plane // over a kernel that holds nothing, for plans that are only printed
+}
+
+// kinds are all of them, the default first: the one line to add for another.
+func kinds() []kind {
+	return []kind{
+		{"nftables", probe.Nftables, openNftables, previewNftables},
 	}
 }
 
 // Modes lists the planes of this build; the first is the default.
-func Modes() []string { return []string{"nftables"} }
+func Modes() []string {
+	var modes []string
+	for _, k := range kinds() {
+		modes = append(modes, k.mode)
+	}
+	return modes
+}
+
+// kindOf returns the plane of a mode that the configuration let through.
+func kindOf(mode string) kind {
+	return kinds()[slices.Index(Modes(), mode)]
+}
 
 func openNftables(p parts) (plane.Plane, error) {
 	conn, err := nft.Open(nft.Options{NetNS: p.netns})
@@ -38,10 +57,15 @@ func openNftables(p parts) (plane.Plane, error) {
 	return nftables.New(conn, nftables.Options{Families: p.families, Mark: p.config.MasqueradeMark}), nil
 }
 
+func previewNftables(p parts) plane.Plane {
+	return nftables.New(nft.NewFake(), nftables.Options{Families: p.families, Mark: p.config.MasqueradeMark})
+}
+
 // openPlane makes sure that the kernel can do what the mode needs, and builds
 // its plane.
 func openPlane(ctx context.Context, o Options) (plane.Plane, []route.Family, error) {
-	support, err := probe.Nftables(ctx, probe.Options{NetNS: o.NetNS})
+	kind := kindOf(o.Config.Mode)
+	support, err := kind.probe(ctx, probe.Options{NetNS: o.NetNS})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -55,12 +79,6 @@ func openPlane(ctx context.Context, o Options) (plane.Plane, []route.Family, err
 	if support.IPv6 {
 		families = append(families, route.IPv6)
 	}
-	p, err := planes()[o.Config.Mode](parts{o.Config, o.NetNS, families})
+	p, err := kind.open(parts{o.Config, o.NetNS, families})
 	return p, families, err
-}
-
-// preview builds the plane of a mode over a kernel that holds nothing, for
-// plans that are only printed.
-func preview(c *config.Config, families []route.Family) plane.Plane {
-	return nftables.New(nft.NewFake(), nftables.Options{Families: families, Mark: c.MasqueradeMark})
 }

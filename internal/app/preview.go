@@ -29,7 +29,7 @@ func Preview(ctx context.Context, o Options) (plane.Plan, error) {
 	compiler := route.NewCompiler(Policy(o.Config, families))
 	change, problems := compiler.Compile(store.Take())
 	o.report(problems)
-	p := preview(o.Config, families)
+	p := kindOf(o.Config.Mode).preview(parts{o.Config, o.NetNS, families})
 	if err := p.Refresh(ctx); err != nil {
 		return nil, err
 	}
@@ -38,6 +38,6 @@ func Preview(ctx context.Context, o Options) (plane.Plan, error) {
 
 // Check makes sure that this process can do its work here, and does nothing.
 func Check(ctx context.Context, o Options) error {
-	_, err := probe.Nftables(ctx, probe.Options{NetNS: o.NetNS})
+	_, err := kindOf(o.Config.Mode).probe(ctx, probe.Options{NetNS: o.NetNS})
 	return err
 }
