@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/json"
@@ -111,68 +110,59 @@ type reader struct {
 func (r reader) value(k key, text []byte) (any, []route.Problem, error) {
 	switch k.kind {
 	case kindService:
-		return read(k, text, func(o *corev1.Service) (any, []route.Problem) {
-			o.Namespace = k.name.Namespace
-			svc, problems := r.convert.Service(o)
-			return service{svc, r.convert.Selection(o)}, problems
-		})
+		return read(k, text, r.service)
 	case kindEndpointSlice:
-		return read(k, text, func(o *discoveryv1.EndpointSlice) (any, []route.Problem) {
-			o.Namespace = k.name.Namespace
-			for i := range o.Ports {
-				if o.Ports[i].Name == nil {
-					o.Ports[i].Name = new("") // as the API server completes it
-				}
-			}
-			return orNothing(r.convert.Slice(o))
-		})
+		return read(k, text, r.slice)
 	case kindEndpoints:
-		return read(k, text, func(o *corev1.Endpoints) (any, []route.Problem) {
-			o.Namespace = k.name.Namespace
-			slices, problems := r.convert.Endpoints(o)
-			if slices == nil {
-				return nil, problems
-			}
-			return slices, problems
-		})
+		return read(k, text, r.convert.Endpoints)
 	case kindPod:
-		return read(k, text, func(o *corev1.Pod) (any, []route.Problem) {
-			o.Namespace = k.name.Namespace
-			return orNothing(r.convert.Pod(o))
-		})
+		return read(k, text, r.convert.Pod)
 	case kindServiceCIDR:
-		return read(k, text, func(o *networkingv1.ServiceCIDR) (any, []route.Problem) {
-			cidrs, problems := r.convert.ServiceCIDR(o)
-			return cidrs, problems
-		})
+		return read(k, text, r.convert.ServiceCIDR)
 	case kindNode:
-		if k.name.Name != r.nodeName {
-			return nil, nil, nil
+		if k.name.Name == r.nodeName {
+			return read(k, text, r.convert.Node)
 		}
-		return read(k, text, func(o *corev1.Node) (any, []route.Problem) { return orNothing(r.convert.Node(o)) })
 	}
 	return nil, nil, nil
 }
 
-// orNothing makes a nil pointer a nil value.
-func orNothing[T any](v *T, problems []route.Problem) (any, []route.Problem) {
-	if v == nil {
-		return nil, problems
-	}
-	return v, problems
+func (r reader) service(o *corev1.Service) (service, []route.Problem) {
+	svc, problems := r.convert.Service(o)
+	return service{svc, r.convert.Selection(o)}, problems
 }
 
-// read decodes an object and converts it. Fields the API types do not have
-// are a problem, not an error: a newer API may have them.
-func read[T any](k key, text []byte, to func(*T) (any, []route.Problem)) (any, []route.Problem, error) {
-	var o T
-	odd, err := json.UnmarshalStrict(text, &o)
+// slice takes a port without a name as the API server completes it.
+func (r reader) slice(o *discoveryv1.EndpointSlice) (*cluster.Slice, []route.Problem) {
+	for i := range o.Ports {
+		if o.Ports[i].Name == nil {
+			o.Ports[i].Name = new("")
+		}
+	}
+	return r.convert.Slice(o)
+}
+
+// pointer is a pointer to an API object of type T.
+type pointer[T any] interface {
+	*T
+	metav1.Object
+}
+
+// read decodes an object and converts it; a zero value is nothing. Fields the
+// API types do not have are a problem, not an error: a newer API may have them.
+func read[T any, O pointer[T], V any](k key, text []byte, convert func(O) (V, []route.Problem)) (any, []route.Problem, error) {
+	o := O(new(T))
+	odd, err := json.UnmarshalStrict(text, o)
 	if err != nil {
 		return nil, nil, err
 	}
-	value, problems := to(&o)
+	o.SetNamespace(k.name.Namespace)
+	value, problems := convert(o)
 	for _, e := range odd {
 		problems = append(problems, oddField(k, e))
+	}
+	if reflect.ValueOf(&value).Elem().IsZero() {
+		return nil, problems, nil
 	}
 	return value, problems, nil
 }
