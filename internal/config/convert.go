@@ -162,14 +162,8 @@ func (d *document) dumped() bool {
 	if d == nil {
 		return false
 	}
-	cfg := d.config
-	for path, period := range map[string]time.Duration{
-		"configSyncPeriod":    cfg.ConfigSyncPeriod.Duration,
-		"iptables.syncPeriod": cfg.IPTables.SyncPeriod.Duration,
-		"nftables.syncPeriod": cfg.NFTables.SyncPeriod.Duration,
-		"ipvs.syncPeriod":     cfg.IPVS.SyncPeriod.Duration,
-	} {
-		if d.lines[path] != 0 && period == 0 {
+	for path, period := range periods(&d.config) {
+		if d.lines[path] != 0 && period.Duration == 0 {
 			return true
 		}
 	}

@@ -43,13 +43,7 @@ func (c *check) setDefaults() {
 // periods sets those that must not be 0. The least time between two writes is
 // 0 unless something else is said, in every mode.
 func (c *check) periods() {
-	cfg := c.config
-	for path, d := range map[string]*metav1.Duration{
-		"configSyncPeriod":    &cfg.ConfigSyncPeriod,
-		"iptables.syncPeriod": &cfg.IPTables.SyncPeriod,
-		"nftables.syncPeriod": &cfg.NFTables.SyncPeriod,
-		"ipvs.syncPeriod":     &cfg.IPVS.SyncPeriod,
-	} {
+	for path, d := range periods(c.config) {
 		if d.Duration != 0 || c.byFlag[path] != "" {
 			continue
 		}
@@ -57,6 +51,16 @@ func (c *check) periods() {
 		if path == "configSyncPeriod" {
 			d.Duration = 15 * time.Minute
 		}
+	}
+}
+
+// periods are the fields where 0 makes no sense.
+func periods(cfg *v1alpha1.KubeProxyConfiguration) map[string]*metav1.Duration {
+	return map[string]*metav1.Duration{
+		"configSyncPeriod":    &cfg.ConfigSyncPeriod,
+		"iptables.syncPeriod": &cfg.IPTables.SyncPeriod,
+		"nftables.syncPeriod": &cfg.NFTables.SyncPeriod,
+		"ipvs.syncPeriod":     &cfg.IPVS.SyncPeriod,
 	}
 }
 

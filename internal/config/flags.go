@@ -1,10 +1,12 @@
 package config
 
 import (
+	"maps"
 	"reflect"
 	"strings"
 
 	"github.com/spf13/pflag"
+	logsapi "k8s.io/component-base/logs/api/v1"
 	"k8s.io/kube-proxy/config/v1alpha1"
 )
 
@@ -95,18 +97,13 @@ func (f *Flags) apply(to *v1alpha1.KubeProxyConfiguration) {
 }
 
 func overlay(to, from reflect.Value) {
-	switch p := to.Addr().Interface().(type) {
-	case *map[string]bool:
+	switch said := to.Interface().(type) {
+	case map[string]bool:
 		merged := map[string]bool{}
-		for _, m := range []reflect.Value{to, from} {
-			for it := m.MapRange(); it.Next(); {
-				merged[it.Key().String()] = it.Value().Bool()
-			}
-		}
-		*p = merged
-		return
-	}
-	if to.Type().Name() == "VModuleConfiguration" {
+		maps.Copy(merged, said)
+		maps.Copy(merged, from.Interface().(map[string]bool))
+		from = reflect.ValueOf(merged)
+	case logsapi.VModuleConfiguration:
 		from = reflect.AppendSlice(to, from)
 	}
 	to.Set(from)
