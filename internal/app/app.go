@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/config"
@@ -48,17 +49,25 @@ func Run(ctx context.Context, o Options) error {
 // report tells problems with objects to the log.
 func (o Options) report(problems []route.Problem) {
 	for _, p := range problems {
-		o.Log.Warn("Left out", "object", p.Object, "field", p.Field, "value", p.Value, "reason", p.Reason)
+		said := []slog.Attr{
+			slog.String("object", p.Object), slog.String("field", p.Field),
+			slog.String("value", p.Value), slog.String("reason", p.Reason),
+		}
+		said = slices.DeleteFunc(said, func(a slog.Attr) bool { return a.Value.String() == "" })
+		o.Log.LogAttrs(context.Background(), slog.LevelWarn, "Problem", said...)
 	}
 }
 
+// observe logs what was written; what was not, the loop does.
 func (o Options) observe(s proxy.Sync) {
 	level := slog.LevelDebug
-	if s.Full && s.Err == nil {
+	if s.Full {
 		level = slog.LevelInfo
 	}
-	o.Log.Log(context.Background(), level, "Synced", "services", s.Services, "steps", s.Steps,
-		"compile", s.Compile, "apply", s.Apply, "full", s.Full)
+	if s.Err == nil {
+		o.Log.Log(context.Background(), level, "Synced", "services", s.Services, "steps", s.Steps,
+			"compile", s.Compile, "apply", s.Apply, "full", s.Full)
+	}
 	if o.Synced != nil {
 		o.Synced(s)
 	}

@@ -177,10 +177,13 @@ spec: {clusterIP: 10.96.0.999, ports: [{port: 80}]}
 	if plan.Steps() == 0 || !strings.Contains(plan.String(), "10.96.0.80") {
 		t.Errorf("the plan does not have the good Service:\n%s", plan)
 	}
-	for _, want := range []string{"Left out", "Service default/odd", "10.96.0.999"} {
+	for _, want := range []string{"Problem", "Service default/odd", "10.96.0.999"} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("the log does not say %q:\n%s", want, &log)
 		}
+	}
+	if strings.Contains(log.String(), `=""`) {
+		t.Errorf("the log says that there is nothing to say:\n%s", &log)
 	}
 }
 

@@ -56,7 +56,7 @@ func (l *optionalLister) List(ctx context.Context, o metav1.ListOptions) (*netwo
 	}
 	if text := err.Error(); text != l.said && ctx.Err() == nil {
 		l.said = text
-		l.log.Warn("ServiceCIDRs cannot be listed; unused service addresses are not dropped until they can", "err", err)
+		l.log.Warn("ServiceCIDRs cannot be listed; unused service addresses are not dropped until they can", "error", err)
 	}
 	return list, err
 }

@@ -119,7 +119,7 @@ func (r reader) parseAgain(name string, data []byte, last content) content {
 		})
 	}
 	running.Wait()
-	out := join(parts)
+	out := join(parts, name+": ")
 	out.documents = make(map[hash]content, len(docs))
 	for i, part := range parts {
 		if len(docs) > 1 && part.sound() {
@@ -135,9 +135,9 @@ func (c content) sound() bool {
 	return !c.lost && len(c.broken) == 0 && len(c.all()) == 0
 }
 
-// join makes one content of those of the documents, in order. Of an object
-// that is there twice the first counts.
-func join(parts []content) content {
+// join makes one content of those of documents or items, in order. Of an object
+// that is there twice the first counts; place goes before its name.
+func join(parts []content, place string) content {
 	var out content
 	seen := map[key]struct{}{}
 	for _, p := range parts {
@@ -147,7 +147,7 @@ func join(parts []content) content {
 		for _, o := range p.objects {
 			if _, twice := seen[o.key]; twice {
 				out.problems = append(out.problems, route.Problem{
-					Object: o.key.String(), Reason: "the object is in this file more than once; the first counts",
+					Object: place + o.key.String(), Reason: "the object is in this file more than once; the first counts",
 				})
 				continue
 			}
@@ -255,5 +255,5 @@ func (r reader) list(h header, kind string, text []byte) content {
 		parts[i] = r.object(item, from)
 		parts[i].locate(fmt.Sprintf("item %d", i+1))
 	}
-	return join(parts)
+	return join(parts, "") // its document has a place
 }

@@ -125,7 +125,7 @@ items: 9
 		},
 		{
 			name: "object twice", in: web + "---" + web, objects: []string{"Service default/web"},
-			problems: []string{"Service default/web: the object is in this file more than once; the first counts"},
+			problems: []string{"f.yaml: Service default/web: the object is in this file more than once; the first counts"},
 		},
 		{
 			name: "not an object", in: "replicas: 3\n", lost: true,
