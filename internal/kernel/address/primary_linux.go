@@ -2,21 +2,19 @@ package address
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 )
 
 // Primary returns the address of each family this host calls its own: the one
 // it speaks to the world from, or else, without a way to the world, the first
 // that is not loopback. No packet is sent.
 func (w *Watcher) Primary() ([]netip.Addr, error) {
-	handle, err := handleIn(w.opts.NetNS)
+	handle, err := open(w.opts)
 	if err != nil {
-		return nil, fmt.Errorf("open routing netlink: %w", err)
+		return nil, err
 	}
 	defer handle.Close()
 	all, err := w.List(context.Background())
@@ -36,13 +34,6 @@ func (w *Watcher) Primary() ([]netip.Addr, error) {
 		}
 	}
 	return primary, nil
-}
-
-func handleIn(fd int) (*netlink.Handle, error) {
-	if fd == 0 {
-		return netlink.NewHandle(netlink.FAMILY_ALL)
-	}
-	return netlink.NewHandleAt(netns.NsHandle(fd))
 }
 
 // towards returns the source address of packets to another; invalid if there

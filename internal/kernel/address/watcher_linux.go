@@ -8,17 +8,9 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
-)
-
-// When addresses change under a listing it is repeated, after minPause at first
-// and maxPause at last.
-const (
-	minPause = time.Millisecond
-	maxPause = 100 * time.Millisecond
 )
 
 // Options says whose addresses are meant.
@@ -95,87 +87,10 @@ func listen(events *netlink.Conn, dirty chan<- struct{}) error {
 	}
 }
 
-// List returns all addresses, sorted and without duplicates.
-func (w *Watcher) List(ctx context.Context) ([]netip.Addr, error) {
-	for pause := minPause; ; pause = min(2*pause, maxPause) {
-		addrs, err := w.list(ctx)
-		if err == nil {
-			slices.SortFunc(addrs, netip.Addr.Compare)
-			return slices.Compact(addrs), nil
-		}
-		if !errors.Is(err, unix.EINTR) {
-			return nil, fmt.Errorf("list addresses: %w", err)
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-		}
-	}
-}
-
-func (w *Watcher) list(ctx context.Context) ([]netip.Addr, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	conn, err := dial(w.opts)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = conn.Close() }() // nothing was written
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })
-	defer stop()
-	messages, err := conn.Execute(netlink.Message{
-		Header: netlink.Header{Type: unix.RTM_GETADDR, Flags: netlink.Request | netlink.Dump},
-		Data:   make([]byte, unix.SizeofIfAddrmsg),
-	})
-	if err != nil {
-		return nil, err
-	}
-	var addrs []netip.Addr
-	for _, m := range messages {
-		if m.Header.Flags&netlink.DumpInterrupted != 0 {
-			return nil, unix.EINTR
-		}
-		a, err := decode(m.Data)
-		if err != nil {
-			return nil, err
-		}
-		if a.IsValid() && !a.IsLinkLocalUnicast() {
-			addrs = append(addrs, a)
-		}
-	}
-	return addrs, nil
-}
-
 func dial(opts Options) (*netlink.Conn, error) {
 	conn, err := netlink.Dial(unix.NETLINK_ROUTE, &netlink.Config{NetNS: opts.NetNS})
 	if err != nil {
 		return nil, fmt.Errorf("open route netlink: %w", err)
 	}
 	return conn, nil
-}
-
-// decode returns the host's own address. On a point-to-point link IFA_ADDRESS is
-// the peer's, and IFA_LOCAL ours; otherwise IFA_LOCAL is the same or missing.
-func decode(b []byte) (netip.Addr, error) {
-	if len(b) < unix.SizeofIfAddrmsg {
-		return netip.Addr{}, errors.New("address message is cut short")
-	}
-	ad, err := netlink.NewAttributeDecoder(b[unix.SizeofIfAddrmsg:])
-	if err != nil {
-		return netip.Addr{}, fmt.Errorf("decode address: %w", err)
-	}
-	var addr, local netip.Addr
-	for ad.Next() {
-		switch ad.Type() {
-		case unix.IFA_ADDRESS:
-			addr, _ = netip.AddrFromSlice(ad.Bytes())
-		case unix.IFA_LOCAL:
-			local, _ = netip.AddrFromSlice(ad.Bytes())
-		}
-	}
-	if local.IsValid() {
-		addr = local
-	}
-	return addr, ad.Err()
 }

@@ -18,13 +18,9 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
 
-type watcher interface {
-	Run(context.Context, func([]netip.Addr)) error
-}
-
 // start runs a watcher until the test ends, and returns what it tells. The one
 // who is told is busy for a while each time.
-func start(t *testing.T, w watcher, busy time.Duration) <-chan []netip.Addr {
+func start(t *testing.T, w *address.Watcher, busy time.Duration) <-chan []netip.Addr {
 	t.Helper()
 	told := make(chan []netip.Addr, 10000)
 	ctx, cancel := context.WithCancel(t.Context())

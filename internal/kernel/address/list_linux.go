@@ -1,0 +1,70 @@
+package address
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// When addresses change under a listing it is repeated, after minPause at first
+// and maxPause at last.
+const (
+	minPause = time.Millisecond
+	maxPause = 100 * time.Millisecond
+)
+
+// List returns all addresses, sorted and without duplicates.
+func (w *Watcher) List(ctx context.Context) ([]netip.Addr, error) {
+	handle, err := open(w.opts)
+	if err != nil {
+		return nil, err
+	}
+	defer handle.Close()
+	for pause := minPause; ctx.Err() == nil; pause = min(2*pause, maxPause) {
+		list, err := handle.AddrList(nil, netlink.FAMILY_ALL)
+		if err == nil {
+			return canonical(list), nil
+		}
+		if !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return nil, fmt.Errorf("list addresses: %w", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
+	return nil, fmt.Errorf("list addresses: %w", context.Cause(ctx))
+}
+
+func open(opts Options) (*netlink.Handle, error) {
+	ns := netns.None()
+	if opts.NetNS != 0 {
+		ns = netns.NsHandle(opts.NetNS)
+	}
+	handle, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("open route netlink: %w", err)
+	}
+	return handle, nil
+}
+
+func canonical(list []netlink.Addr) []netip.Addr {
+	addrs := make([]netip.Addr, 0, len(list))
+	for _, l := range list {
+		if l.IPNet == nil { // the message names none
+			continue
+		}
+		if a, ok := netip.AddrFromSlice(l.IP); ok && !a.IsLinkLocalUnicast() {
+			addrs = append(addrs, a)
+		}
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return slices.Compact(addrs)
+}
