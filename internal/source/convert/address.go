@@ -73,11 +73,3 @@ func addUnique[T comparable](list []T, v T) []T {
 	}
 	return append(list, v)
 }
-
-// familyOf names the family of an address as the API does.
-func familyOf(a netip.Addr) string {
-	if a.Is4() {
-		return "IPv4"
-	}
-	return "IPv6"
-}

@@ -54,7 +54,7 @@ func FuzzService(f *testing.F) {
 		if svc.Affinity < 0 || svc.Affinity > maxAffinity || svc.Affinity%time.Second != 0 {
 			t.Errorf("affinity %v", svc.Affinity)
 		}
-		if sel := c.Selection(&in); sel != nil && (svc.Ignored != "" || len(sel.Labels) == 0) {
+		if sel := c.Selection(&in, svc); sel != nil && (svc.Ignored != "" || len(sel.Labels) == 0) {
 			t.Errorf("selection %+v of %+v", sel, svc)
 		}
 	})
@@ -87,7 +87,7 @@ func FuzzSlice(f *testing.F) {
 		}
 		for _, ep := range sl.Endpoints {
 			checkAddrs(t, []netip.Addr{ep.Addr})
-			if familyOf(ep.Addr) != string(in.AddressType) || ep.Addr.IsLinkLocalUnicast() {
+			if route.FamilyOf(ep.Addr).String() != string(in.AddressType) || ep.Addr.IsLinkLocalUnicast() {
 				t.Errorf("%v in a slice of %s", ep.Addr, in.AddressType)
 			}
 			if h := ep.Hints; h != nil && len(h.Zones)+len(h.Nodes) == 0 {

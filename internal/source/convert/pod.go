@@ -117,10 +117,9 @@ type target struct {
 	named    string
 }
 
-// Selection returns whom a Service selects; nil if it has no selector or is
-// not programmed.
-func (c Converter) Selection(svc *corev1.Service) *Selection {
-	out, _ := c.Service(svc)
+// Selection returns whom a Service selects, out being what it was converted
+// to; nil if it has no selector or is not programmed.
+func (c Converter) Selection(svc *corev1.Service, out *cluster.Service) *Selection {
 	if len(svc.Spec.Selector) == 0 || out.Ignored != "" {
 		return nil
 	}

@@ -110,10 +110,10 @@ func TestPodsOfAService(t *testing.T) {
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
-			sel := Converter{}.Selection(service(func(s *corev1.Service) {
+			sel := selection(func(s *corev1.Service) {
 				s.Spec.Selector = map[string]string{"app": "web"}
 				tc.svc(s)
-			}))
+			})
 			var pods []*Pod
 			for _, p := range tc.pods {
 				if got, problems := (Converter{}).Pod(p); len(problems) > 0 {
@@ -136,6 +136,14 @@ func TestPodsOfAService(t *testing.T) {
 	}
 }
 
+// selection is whom a Service selects.
+func selection(mutate func(*corev1.Service)) *Selection {
+	var c Converter
+	in := service(mutate)
+	out, _ := c.Service(in)
+	return c.Selection(in, out)
+}
+
 func TestSelectionOfNobody(t *testing.T) {
 	for name, mutate := range map[string]func(*corev1.Service){
 		"no selector": func(*corev1.Service) {},
@@ -143,7 +151,7 @@ func TestSelectionOfNobody(t *testing.T) {
 			s.Spec.Selector, s.Spec.ClusterIPs, s.Spec.ClusterIP = map[string]string{"a": "b"}, nil, "None"
 		},
 	} {
-		if sel := (Converter{}).Selection(service(mutate)); sel != nil {
+		if sel := selection(mutate); sel != nil {
 			t.Errorf("%s: selects %v", name, sel)
 		}
 	}

@@ -100,7 +100,7 @@ func clusterIPFault(a netip.Addr, i int, families []corev1.IPFamily) string {
 	if i >= len(families) {
 		return "spec.ipFamilies has no entry for it"
 	}
-	if string(families[i]) != familyOf(a) {
+	if string(families[i]) != route.FamilyOf(a).String() {
 		return "expected " + string(families[i]) + ", as " + at("spec.ipFamilies", i) + " says"
 	}
 	return virtualFault(a)

@@ -69,7 +69,7 @@ func (c Converter) endpoints(es *discoveryv1.EndpointSlice, n *notes) []cluster.
 			continue
 		}
 		a, reason := endpointAddr(ep.Addresses[0])
-		if reason == "" && familyOf(a) != string(es.AddressType) {
+		if reason == "" && route.FamilyOf(a).String() != string(es.AddressType) {
 			reason = "expected " + string(es.AddressType) + ", the addressType of the slice"
 		}
 		if reason != "" {

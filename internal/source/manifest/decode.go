@@ -129,7 +129,7 @@ func (r reader) value(k key, text []byte) (any, []route.Problem, error) {
 
 func (r reader) service(o *corev1.Service) (service, []route.Problem) {
 	svc, problems := r.convert.Service(o)
-	return service{svc, r.convert.Selection(o)}, problems
+	return service{svc, r.convert.Selection(o, svc)}, problems
 }
 
 // slice takes a port without a name as the API server completes it.
