@@ -43,9 +43,6 @@ type Config struct {
 	// FeatureGates are the gates that were set, by name.
 	FeatureGates map[string]bool
 
-	// ConfigFile is where the file was read from; empty: there is none.
-	ConfigFile string
-
 	// What to do instead of running; Version only sets what is reported.
 	WriteConfigTo string
 	Cleanup       bool

@@ -86,7 +86,6 @@ func TestNothingSaid(t *testing.T) {
 		t.Errorf("without flags (-want +got):\n%s", diff)
 	}
 	want := defaults()
-	want.ConfigFile = "config.yaml"
 	if diff := cmp.Diff(want, mustLoad(t, header), compare); diff != "" {
 		t.Errorf("with an empty file (-want +got):\n%s", diff)
 	}
@@ -95,7 +94,6 @@ func TestNothingSaid(t *testing.T) {
 // kubeadm writes every field, empty ones included, and means nothing by it.
 func TestKubeadm(t *testing.T) {
 	want := defaults()
-	want.ConfigFile = "config.yaml"
 	want.Client.Kubeconfig = "/var/lib/kube-proxy/kubeconfig.conf"
 	want.Detector.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
 	if diff := cmp.Diff(want, mustLoad(t, read(t, "kubeadm.yaml")), compare); diff != "" {
@@ -107,7 +105,6 @@ func TestKubeadm(t *testing.T) {
 func TestReference(t *testing.T) {
 	text := read(t, "reference.yaml")
 	want := defaults()
-	want.ConfigFile = "config.yaml"
 	want.Detector.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/56")}
 	want.FeatureGates = map[string]bool{"AllowServiceExternalIPs": true}
 	want.Logging.VModule = []VModule{{Pattern: "loop*", Verbosity: 4}}

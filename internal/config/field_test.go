@@ -159,7 +159,6 @@ func testField(t *testing.T, tc fieldCase) {
 		t.Errorf("warnings (-want +got):\n%s", diff)
 	}
 	want := defaults()
-	want.ConfigFile = "config.yaml"
 	if tc.want != nil {
 		tc.want(want)
 	}

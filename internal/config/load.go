@@ -88,7 +88,6 @@ func (c *check) convert(opt Options) *Config {
 		ResyncPeriod:  c.positive("configSyncPeriod", in.ConfigSyncPeriod.Duration),
 		OOMScoreAdj:   c.between("oomScoreAdj", in.OOMScoreAdj, -1000, 1000),
 		FeatureGates:  c.gates(in.FeatureGates),
-		ConfigFile:    c.own.config,
 		WriteConfigTo: c.own.writeTo,
 		Cleanup:       c.own.cleanup,
 		InitOnly:      c.own.initOnly,

@@ -31,7 +31,6 @@ logging: {verbosity: 2, vmodule: [{filePattern: a, verbosity: 1}]}
 		"--nodeport-addresses=", "--conntrack-max-per-core=0", "--feature-gates=AllowServiceExternalIPs=true",
 		"-v=0", "--vmodule=b=2")
 	want := defaults()
-	want.ConfigFile = "config.yaml"
 	want.SyncPeriod = time.Minute
 	want.NodeName = "from-flag"
 	want.Detector.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}
