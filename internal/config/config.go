@@ -49,6 +49,10 @@ type Config struct {
 	InitOnly      bool
 	Version       Version
 
+	// effective is the configuration in force, defaults and flags included, as a
+	// KubeProxyConfiguration v1alpha1. Loading it gives the same Config, but for
+	// what no file can say: Manifests, Client.Master, and what to do instead of
+	// running.
 	effective []byte
 }
 
@@ -136,9 +140,3 @@ type Options struct {
 	// Modes are the data planes there are, at least one; the first is the default.
 	Modes []string
 }
-
-// Effective returns the configuration in force, defaults and flags included,
-// as a KubeProxyConfiguration v1alpha1. Loading it gives the same Config, but
-// for what no file can say: Manifests, Client.Master, and what to do instead
-// of running.
-func (c *Config) Effective() []byte { return c.effective }

@@ -84,14 +84,14 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			return
 		}
-		again, _, err := load(t, string(cfg.Effective()))
+		again, _, err := load(t, string(cfg.effective))
 		if err != nil {
-			t.Fatalf("read back: %v\n%s", err, cfg.Effective())
+			t.Fatalf("read back: %v\n%s", err, cfg.effective)
 		}
 		if diff := cmp.Diff(cfg, again, compare); diff != "" {
 			t.Errorf("read back (-want +got):\n%s", diff)
 		}
-		if diff := cmp.Diff(string(cfg.Effective()), string(again.Effective())); diff != "" {
+		if diff := cmp.Diff(string(cfg.effective), string(again.effective)); diff != "" {
 			t.Errorf("written again (-want +got):\n%s", diff)
 		}
 	})

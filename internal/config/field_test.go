@@ -165,14 +165,14 @@ func testField(t *testing.T, tc fieldCase) {
 	if diff := cmp.Diff(want, got, compare); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	again, _, err := load(t, string(got.Effective()))
+	again, _, err := load(t, string(got.effective))
 	if err != nil {
-		t.Fatalf("read back: %v\n%s", err, got.Effective())
+		t.Fatalf("read back: %v\n%s", err, got.effective)
 	}
 	if diff := cmp.Diff(got, again, compare); diff != "" {
 		t.Errorf("read back (-want +got):\n%s", diff)
 	}
-	wasSaid(t, tc.path, file, string(got.Effective()))
+	wasSaid(t, tc.path, file, string(got.effective))
 }
 
 // wasSaid checks that a field of file has the same value in effective; some are

@@ -171,7 +171,7 @@ func TestHelp(t *testing.T) {
 			groups[name]++
 		}
 	}
-	doc, err := decode("effective", mustLoad(t, "").Effective())
+	doc, err := decode("effective", mustLoad(t, "").effective)
 	if err != nil {
 		t.Fatal(err)
 	}

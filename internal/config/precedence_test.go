@@ -110,7 +110,7 @@ func TestServers(t *testing.T) {
 			if cfg.Healthz != endpoint(tc.healthz) || cfg.Metrics != endpoint(tc.metrics) {
 				t.Errorf("healthz %v, metrics %v", cfg.Healthz, cfg.Metrics)
 			}
-			again := mustLoad(t, string(cfg.Effective()))
+			again := mustLoad(t, string(cfg.effective))
 			if cfg.Healthz != again.Healthz || cfg.Metrics != again.Metrics {
 				t.Errorf("read back: healthz %v, metrics %v", again.Healthz, again.Metrics)
 			}

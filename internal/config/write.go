@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 )
 
-// Write writes Effective to WriteConfigTo. A file is replaced as a whole, so
+// Write writes the configuration in force to WriteConfigTo. A file is replaced as a whole, so
 // that nobody reads half of one; a device, pipe or link is written to.
 func (c *Config) Write() error {
 	info, err := os.Lstat(c.WriteConfigTo)

@@ -43,7 +43,7 @@ func TestWriteAndReadBack(t *testing.T) {
 
 // The defaults, in full.
 func TestEffectiveGolden(t *testing.T) {
-	golden(t, "testdata/effective.txt", string(mustLoad(t, "").Effective()))
+	golden(t, "testdata/effective.txt", string(mustLoad(t, "").effective))
 }
 
 // A link is written through, as one that leads to a pipe or a device must be.
@@ -61,7 +61,7 @@ func TestWriteThroughLink(t *testing.T) {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(file)
-	if err != nil || string(text) != string(cfg.Effective()) {
+	if err != nil || string(text) != string(cfg.effective) {
 		t.Errorf("error %v, file:\n%s", err, text)
 	}
 }
