@@ -32,9 +32,9 @@ type Config struct {
 	MasqueradeMark uint32 // the packet mark, one bit
 	ExternalIPs    bool   // false: spec.externalIPs is not served
 
-	SyncPeriod    time.Duration // between two comparisons with the kernel
+	SyncPeriod    time.Duration // between two comparisons with the kernel; not used yet
 	MinSyncPeriod time.Duration // between two writes; 0: write at once
-	ResyncPeriod  time.Duration // of the API client's caches
+	ResyncPeriod  time.Duration // of the API client's caches; not used, nothing is cached
 
 	OOMScoreAdj int
 	Conntrack   Conntrack

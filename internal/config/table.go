@@ -20,11 +20,11 @@ func table() []flagGroup {
 	return []flagGroup{
 		{"Most used", mostUsed()},
 		{"Traffic", traffic()},
-		{"Health, metrics, profiling", servers()},
+		{"Health, metrics, profiling (no effect yet)", servers()},
 		{"Run once and exit", runOnce()},
-		{"Node and kernel settings", kernel()},
+		{"Node and kernel settings (no effect yet)", kernel()},
 		{"API client and timing", client()},
-		{"Logging", logging()},
+		{"Logging (only the format has an effect yet)", logging()},
 		{"Only in iptables or ipvs mode", otherModes()},
 		{"Only on Windows", windows()},
 		{"Deprecated", deprecated()},
@@ -132,11 +132,11 @@ func runOnce() []flagDef {
 		},
 		{
 			name: "cleanup", initial: "false", own: func(o *ownFlags) any { return &o.cleanup },
-			usage: "remove everything a proxy left in the kernel",
+			usage: "remove everything Sluice put into the kernel",
 		},
 		{
 			name: "init-only", initial: "false", own: func(o *ownFlags) any { return &o.initOnly },
-			usage: "do what needs more privileges than running does",
+			usage: "make sure that this process can do its work here; changes nothing",
 		},
 	}
 }
@@ -198,11 +198,11 @@ func client() []flagDef {
 		},
 		{
 			name: "config-sync-period", initial: "15m0s", fields: on("configSyncPeriod"),
-			usage: "time between two full looks at what the API server said",
+			usage: "time between two full looks at what the API server said; no effect: none is needed",
 		},
 		{
 			name: "iptables-sync-period", initial: "30s", fields: on("iptables.syncPeriod", "nftables.syncPeriod"),
-			usage: "time between two full looks at the kernel, in every mode but ipvs",
+			usage: "time between two full looks at the kernel, in every mode but ipvs; no effect yet",
 		},
 		{
 			name: "iptables-min-sync-period", initial: "0s", fields: on("iptables.minSyncPeriod", "nftables.minSyncPeriod"),
