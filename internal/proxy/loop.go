@@ -1,5 +1,5 @@
 // Package proxy is the one loop: wait for a change, compile it, plan it, apply
-// it, tell the followers. It alone retries and waits; nothing else does.
+// it, tell the followers. It alone asks the plane to write, waits, and tries again.
 package proxy
 
 import (

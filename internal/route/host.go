@@ -174,13 +174,14 @@ func (o NodePortOptions) names(a netip.Addr) bool {
 
 func (h Host) equal(g Host) bool {
 	return h.Detector.equal(g.Detector) && h.MasqueradeAll == g.MasqueradeAll &&
-		h.NodePorts.equal(g.NodePorts) && slices.Equal(h.ServiceCIDRs, g.ServiceCIDRs)
+		h.NodePorts.Equal(g.NodePorts) && slices.Equal(h.ServiceCIDRs, g.ServiceCIDRs)
 }
 
 func (d Detector) equal(e Detector) bool {
 	return slices.Equal(d.PodCIDRs, e.PodCIDRs) && d.Interface == e.Interface && d.Prefix == e.Prefix
 }
 
-func (n NodePorts) equal(m NodePorts) bool {
+// Equal reports whether the same addresses serve NodePorts.
+func (n NodePorts) Equal(m NodePorts) bool {
 	return n.All4 == m.All4 && n.All6 == m.All6 && slices.Equal(n.Addrs, m.Addrs)
 }

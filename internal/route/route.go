@@ -7,6 +7,7 @@ package route
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
@@ -68,8 +69,8 @@ type Port struct {
 	// no new connection for this long. All fronts of a port share the memory.
 	Affinity time.Duration
 
-	// Serving are all serving backends whatever the policy; only for UDP, where
-	// established flows are held against it.
+	// Serving are all serving backends whatever the policy, sorted; only for UDP,
+	// where established flows are held against it.
 	Serving []netip.AddrPort
 }
 
@@ -181,6 +182,11 @@ func (n NodePorts) All(f Family) bool {
 		return n.All4
 	}
 	return n.All6
+}
+
+// Loopback4 reports whether NodePorts are served on addresses in 127.0.0.0/8.
+func (n NodePorts) Loopback4() bool {
+	return slices.ContainsFunc(n.Addrs, func(a netip.Addr) bool { return a.Is4() && a.IsLoopback() })
 }
 
 // Table is everything that should be. The Compiler changes it from one Compile

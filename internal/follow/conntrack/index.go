@@ -54,7 +54,7 @@ func (x *index) apply(c route.Change) work {
 	if c.Table != nil {
 		nodePorts = c.Table.Host.NodePorts
 	}
-	if !sameNodePorts(x.nodePorts, nodePorts) {
+	if !x.nodePorts.Equal(nodePorts) {
 		touched = append(x.others(touched), touched...)
 	}
 	x.forget(touched, before)
@@ -122,7 +122,7 @@ func (x *index) frontsOf(s *route.Service) map[key]front {
 		if p.Protocol != cluster.UDP {
 			continue
 		}
-		f := front{owner: s.Name, serving: sorted(p.Serving)}
+		f := front{owner: s.Name, serving: p.Serving}
 		for _, where := range p.Fronts {
 			f.nodePort = where.Kind == route.NodePort
 			for _, a := range x.addrs(where, p.Family) {
@@ -216,17 +216,4 @@ func (x *index) isLocal(e kernel.Entry) bool {
 	}
 	_, ok := x.local[a]
 	return ok
-}
-
-func sorted(backends []netip.AddrPort) []netip.AddrPort {
-	if slices.IsSortedFunc(backends, netip.AddrPort.Compare) {
-		return backends
-	}
-	backends = slices.Clone(backends)
-	slices.SortFunc(backends, netip.AddrPort.Compare)
-	return backends
-}
-
-func sameNodePorts(a, b route.NodePorts) bool {
-	return a.All4 == b.All4 && a.All6 == b.All6 && slices.Equal(a.Addrs, b.Addrs)
 }

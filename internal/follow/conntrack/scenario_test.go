@@ -34,7 +34,8 @@ func service(t testing.TB, text string) *route.Service {
 		}
 		for b := range strings.FieldsSeq(backends) {
 			if a := netip.MustParseAddrPort(b); route.FamilyOf(a.Addr()) == family {
-				p.Serving = append(p.Serving, a)
+				at, _ := slices.BinarySearchFunc(p.Serving, a, netip.AddrPort.Compare)
+				p.Serving = slices.Insert(p.Serving, at, a)
 			}
 		}
 		s.Ports = append(s.Ports, p)

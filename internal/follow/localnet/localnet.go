@@ -4,12 +4,7 @@
 // Planes keep neighbours out of 127.0.0.0/8 as long as NodePorts are served there.
 package localnet
 
-import (
-	"net/netip"
-	"slices"
-
-	"github.com/sluice-proxy/sluice/internal/route"
-)
+import "github.com/sluice-proxy/sluice/internal/route"
 
 const key = "net/ipv4/conf/all/route_localnet"
 
@@ -28,12 +23,10 @@ func New(s Sysctl, report func(error)) *Follower { return &Follower{s, report} }
 
 // Applied looks at where NodePorts are served now.
 func (f *Follower) Applied(c route.Change) {
-	if c.OldHost == nil || !slices.ContainsFunc(c.Table.Host.NodePorts.Addrs, isLoopback4) {
+	if c.OldHost == nil || !c.Table.Host.NodePorts.Loopback4() {
 		return
 	}
 	if err := f.sysctl.Set(key, "1"); err != nil {
 		f.report(err)
 	}
 }
-
-func isLoopback4(a netip.Addr) bool { return a.Is4() && a.IsLoopback() }

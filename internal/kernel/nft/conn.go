@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"syscall"
 	"time"
 
 	"github.com/google/nftables"
@@ -131,10 +132,16 @@ func (c *Conn) flush() error {
 	if err == nil {
 		err = c.lib.Flush()
 	}
-	if err != nil {
-		return errors.Join(err, c.redial())
+	if err == nil {
+		return nil
 	}
-	return nil
+	// The kernel refuses each message that builds on a refused one; the library
+	// tells all of it, the first says what there is to say.
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		err = errno
+	}
+	return errors.Join(err, c.redial())
 }
 
 // redial replaces the socket after an error: answers may still be on their way

@@ -8,8 +8,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-func isLoopback4(a netip.Addr) bool { return a.Is4() && a.IsLoopback() }
-
 // disjoint returns the prefixes without those that lie in others: the kernel
 // refuses ranges that overlap.
 func disjoint(prefixes []netip.Prefix) []netip.Prefix {

@@ -1,8 +1,6 @@
 package nftables
 
 import (
-	"slices"
-
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
@@ -63,7 +61,7 @@ func (b builder) fixed() []nft.Chain {
 // net.ipv4.conf.all.route_localnet must be set. Neighbours could then reach
 // 127.0.0.0/8, so the input chain keeps them out.
 func (b builder) servesLoopback() bool {
-	return b.ip == route.IPv4 && slices.ContainsFunc(b.host.NodePorts.Addrs, isLoopback4)
+	return b.ip == route.IPv4 && b.host.NodePorts.Loopback4()
 }
 
 // services is where every new connection passes, once.

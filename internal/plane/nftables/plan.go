@@ -3,6 +3,7 @@ package nftables
 import (
 	"context"
 	"iter"
+	"math"
 	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
@@ -127,7 +128,7 @@ func (p *Plan) Apply(ctx context.Context) error {
 	return nil
 }
 
-const unlimited = 1 << 60
+const unlimited = math.MaxInt
 
 // transactions packs the steps. Most changes need one or two. Sets and chains
 // are deleted in transactions of their own: kernels before 6.2 see in the next
