@@ -137,8 +137,7 @@ func (c *Conn) flush() error {
 	}
 	// The kernel refuses each message that builds on a refused one; the library
 	// tells all of it, the first says what there is to say.
-	var errno syscall.Errno
-	if errors.As(err, &errno) {
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		err = errno
 	}
 	return errors.Join(err, c.redial())
