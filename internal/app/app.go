@@ -4,6 +4,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -11,6 +12,9 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/follow/localnet"
+	"github.com/sluice-proxy/sluice/internal/kernel/probe"
+	"github.com/sluice-proxy/sluice/internal/kernel/sysctl"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
@@ -39,6 +43,7 @@ func Run(ctx context.Context, o Options) error {
 		Store: store, Source: src, Plane: p, Policy: Policy(o.Config, families),
 		NetNS: o.NetNS, Log: o.Log, MinPeriod: o.Config.MinSyncPeriod,
 		Report: o.report, Observe: o.observe,
+		Followers: []proxy.Follower{ignored{o.Log, slog.LevelDebug}},
 	}
 	if len(o.Config.Manifests) > 0 {
 		n.StandIn = o.Config.NodeName
@@ -103,6 +108,9 @@ func Policy(c *config.Config, families []route.Family) route.Options {
 // Cleanup takes everything of Sluice out of the kernel.
 func Cleanup(ctx context.Context, o Options) error {
 	for _, kind := range kinds() {
+		if _, err := kind.probe(ctx, probe.Options{NetNS: o.NetNS}); errors.Is(err, probe.ErrPrivilege) {
+			return err
+		}
 		p, err := kind.open(parts{o.Config, o.NetNS, nil})
 		if err != nil {
 			return err
@@ -110,6 +118,9 @@ func Cleanup(ctx context.Context, o Options) error {
 		if err := p.Remove(ctx); err != nil {
 			return fmt.Errorf("remove what the %s plane left: %w", kind.mode, err)
 		}
+	}
+	if err := localnet.LeftOn(sysctl.New(sysctl.Options{NetNS: o.NetNS})); err != nil {
+		o.Log.Warn("Loopback addresses", "error", err)
 	}
 	return nil
 }

@@ -53,7 +53,7 @@ func (n Node) Run(ctx context.Context) error {
 		n.Log.Warn("Cannot end stale UDP flows, retrying", "error", err)
 	}})
 	local := localnet.New(sysctl.New(sysctl.Options{NetNS: n.NetNS}), func(err error) {
-		n.Log.Warn("NodePorts on 127.0.0.1 will not work", "error", err)
+		n.Log.Warn("Loopback addresses", "error", err)
 	})
 	loop := proxy.New(proxy.Options{
 		Store: n.Store, Compiler: route.NewCompiler(n.Policy), Plane: n.Plane,

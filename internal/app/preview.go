@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"log/slog"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/kernel/address"
@@ -29,6 +30,7 @@ func Preview(ctx context.Context, o Options) (plane.Plan, error) {
 	compiler := route.NewCompiler(Policy(o.Config, families))
 	change, problems := compiler.Compile(store.Take())
 	o.report(problems)
+	ignored{o.Log, slog.LevelInfo}.Applied(change)
 	p := kindOf(o.Config.Mode).preview(parts{o.Config, o.NetNS, families})
 	if err := p.Refresh(ctx); err != nil {
 		return nil, err

@@ -3,45 +3,69 @@ package localnet
 import (
 	"errors"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
 type sysctl struct {
-	values map[string]string
-	err    error
+	value string
+	err   error
 }
 
-func (s sysctl) Set(key, value string) error {
-	s.values[key] = value
+func (s *sysctl) Get(string) (string, error) { return s.value, nil }
+
+func (s *sysctl) Set(_, value string) error {
+	if s.err == nil {
+		s.value = value
+	}
 	return s.err
 }
 
-func change(old *route.Host, addrs ...string) route.Change {
-	t := &route.Table{}
+func host(addrs ...string) *route.Host {
+	var h route.Host
 	for _, a := range addrs {
-		t.Host.NodePorts.Addrs = append(t.Host.NodePorts.Addrs, netip.MustParseAddr(a))
+		h.NodePorts.Addrs = append(h.NodePorts.Addrs, netip.MustParseAddr(a))
 	}
-	return route.Change{Table: t, OldHost: old}
+	return &h
 }
 
-func TestOnlyWhereLoopbackServesNodePorts(t *testing.T) {
+func TestTheParameterFollowsTheNodePorts(t *testing.T) {
+	with, without := host("127.0.0.1", "192.168.0.2"), host("192.168.0.2", "::1")
 	for _, tt := range []struct {
 		name   string
-		change route.Change
+		value  string
+		hosts  []*route.Host // one after the other; nil: a change of services only
 		want   string
+		report string
 	}{
-		{"127.0.0.1 serves NodePorts", change(&route.Host{}, "127.0.0.1", "192.168.0.2"), "1"},
-		{"only other addresses", change(&route.Host{}, "192.168.0.2"), ""},
-		{"::1 has no such parameter", change(&route.Host{}, "::1"), ""},
-		{"the host is as before", change(nil, "127.0.0.1"), ""},
+		{"127.0.0.1 serves NodePorts", "0", []*route.Host{with}, "1", ""},
+		{"only other addresses do", "0", []*route.Host{without}, "0", ""},
+		{"they come to be served there", "0", []*route.Host{without, with}, "1", ""},
+		{"and no longer are", "0", []*route.Host{with, without}, "0", ""},
+		{"services change", "0", []*route.Host{with, nil, nil}, "1", ""},
+		{"found on at the start, and needed", "1", []*route.Host{with}, "1", ""},
+		{"found on at the start, and not needed", "1", []*route.Host{without, nil}, "1", "neighbours can reach"},
+		{"somebody switches it on later", "1", []*route.Host{with, nil}, "1", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := sysctl{values: map[string]string{}}
-			New(s, func(err error) { t.Error(err) }).Applied(tt.change)
-			if got := s.values["net/ipv4/conf/all/route_localnet"]; got != tt.want {
-				t.Errorf("route_localnet is %q, want %q", got, tt.want)
+			s := &sysctl{value: tt.value}
+			told := ""
+			f := New(s, func(err error) { told += err.Error() })
+			now := &route.Host{}
+			for _, h := range tt.hosts {
+				c := route.Change{Table: &route.Table{Host: *now}}
+				if h != nil {
+					c.OldHost, c.Table.Host, now = now, *h, h
+				}
+				f.Applied(c)
+			}
+			if s.value != tt.want {
+				t.Errorf("route_localnet is %q, want %q", s.value, tt.want)
+			}
+			if !strings.Contains(told, tt.report) || (told != "") != (tt.report != "") {
+				t.Errorf("told %q, want %q", told, tt.report)
 			}
 		})
 	}
@@ -49,8 +73,8 @@ func TestOnlyWhereLoopbackServesNodePorts(t *testing.T) {
 
 func TestAFailureIsReported(t *testing.T) {
 	var told error
-	s := sysctl{values: map[string]string{}, err: errors.New("read-only")}
-	New(s, func(err error) { told = err }).Applied(change(&route.Host{}, "127.0.0.1"))
+	s := &sysctl{value: "0", err: errors.New("read-only")}
+	New(s, func(err error) { told = err }).Applied(route.Change{Table: &route.Table{Host: *host("127.0.0.1")}, OldHost: host()})
 	if !errors.Is(told, s.err) {
 		t.Errorf("told %v, want %v", told, s.err)
 	}
