@@ -106,8 +106,8 @@ type reader struct {
 }
 
 // value returns the value an object stands for, nil if that is nothing, and
-// what is wrong with the object. An error: it cannot be read.
-func (r reader) value(k key, text []byte) (any, []route.Problem, error) {
+// what is wrong with the object. One problem apart: it cannot be read.
+func (r reader) value(k key, text []byte) (any, []route.Problem, *route.Problem) {
 	switch k.kind {
 	case kindService:
 		return read(k, text, r.service)
@@ -150,11 +150,11 @@ type pointer[T any] interface {
 
 // read decodes an object and converts it; a zero value is nothing. Fields the
 // API types do not have are a problem, not an error: a newer API may have them.
-func read[T any, O pointer[T], V any](k key, text []byte, convert func(O) (V, []route.Problem)) (any, []route.Problem, error) {
+func read[T any, O pointer[T], V any](k key, text []byte, convert func(O) (V, []route.Problem)) (any, []route.Problem, *route.Problem) {
 	o := O(new(T))
 	odd, err := json.UnmarshalStrict(text, o)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, unreadable(k.String(), text, o, err)
 	}
 	o.SetNamespace(k.name.Namespace)
 	value, problems := convert(o)
@@ -176,32 +176,4 @@ func oddField(k key, err error) route.Problem {
 		p.Reason = what + ", ignored"
 	}
 	return p
-}
-
-// unreadable says why an object cannot be read.
-func unreadable(object string, err error) route.Problem {
-	p := route.Problem{Object: object, Reason: err.Error()}
-	if wrong, ok := errors.AsType[*stdjson.UnmarshalTypeError](err); ok {
-		p.Field, p.Value = wrong.Field, wrong.Value
-		p.Reason = "wrong type: expected " + expected(wrong.Type)
-	}
-	return p
-}
-
-// expected says in plain words what a type wants.
-func expected(t reflect.Type) string {
-	switch t.Kind() {
-	case reflect.Pointer:
-		return expected(t.Elem())
-	case reflect.Bool:
-		return "true or false"
-	case reflect.String:
-		return "a string"
-	case reflect.Slice:
-		return "a list"
-	case reflect.Struct, reflect.Map:
-		return "an object"
-	default:
-		return "a whole number that fits " + t.String()
-	}
 }

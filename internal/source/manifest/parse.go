@@ -195,7 +195,7 @@ func (r reader) object(text []byte, from header) content {
 	h := header{APIVersion: from.APIVersion, Kind: from.Kind}
 	err := json.UnmarshalCaseSensitivePreserveInts(text, &h)
 	if h.Kind == "" || h.APIVersion == "" {
-		return content{lost: true, problems: []route.Problem{notAnObject(h, err)}}
+		return content{lost: true, problems: []route.Problem{notAnObject(h, text, err)}}
 	}
 	if kind, ok := strings.CutSuffix(h.Kind, "List"); ok {
 		return r.list(h, kind, text)
@@ -212,23 +212,23 @@ func (r reader) object(text []byte, from header) content {
 		}}}
 	}
 	if err != nil {
-		return content{lost: true, problems: []route.Problem{unreadable(h.Kind, err)}}
+		return content{lost: true, problems: []route.Problem{*unreadable(h.Kind, text, h, err)}}
 	}
 	k, problem := h.key(t)
 	if problem != nil {
 		return content{lost: true, problems: []route.Problem{*problem}}
 	}
-	value, problems, err := r.value(k, text)
-	if err != nil {
-		return content{broken: []key{k}, problems: []route.Problem{unreadable(k.String(), err)}}
+	value, problems, problem := r.value(k, text)
+	if problem != nil {
+		return content{broken: []key{k}, problems: []route.Problem{*problem}}
 	}
 	return content{objects: []*object{{key: k, value: value, problems: problems}}}
 }
 
 // notAnObject says what something without apiVersion or kind lacks.
-func notAnObject(h header, err error) route.Problem {
+func notAnObject(h header, text []byte, err error) route.Problem {
 	if err != nil {
-		return unreadable("", err)
+		return *unreadable("", text, h, err)
 	}
 	p := route.Problem{Field: "kind", Value: h.Kind, Reason: "not a Kubernetes object: it needs an apiVersion and a kind"}
 	if h.Kind != "" {
@@ -248,7 +248,7 @@ func (r reader) list(h header, kind string, text []byte) content {
 	}
 	var l items
 	if err := json.UnmarshalCaseSensitivePreserveInts(text, &l); err != nil {
-		return content{lost: true, problems: []route.Problem{unreadable(h.Kind, err)}}
+		return content{lost: true, problems: []route.Problem{*unreadable(h.Kind, text, l, err)}}
 	}
 	parts := make([]content, len(l.Items))
 	for i, item := range l.Items {

@@ -82,7 +82,7 @@ items:
 - {apiVersion: apps/v1, kind: Deployment, metadata: {name: d}}
 - {apiVersion: v1, kind: Service, metadata: {name: b}, spec: {clusterIP: [1]}}
 `, objects: []string{"Service default/a", "Pod default/p"}, broken: []string{"Service default/b"}, problems: []string{
-			"f.yaml: document 1: item 4: Service default/b: spec.clusterIP: array: wrong type: expected a string",
+			"f.yaml: document 1: item 4: Service default/b: spec.clusterIP: [1]: wrong type: expected a string",
 		}},
 		{
 			name: "a list of one kind", in: `{"apiVersion":"v1","kind":"ServiceList","items":[{"metadata":{"name":"a"},"spec":{"clusterIP":"10.0.0.1"}}]}`,
@@ -91,7 +91,7 @@ items:
 		{name: "a list of slices", in: "apiVersion: discovery.k8s.io/v1\nkind: EndpointSliceList\nitems: []\n"},
 		{
 			name: "items that are no list", in: "apiVersion: v1\nkind: List\nitems: 5\n", lost: true,
-			problems: []string{"f.yaml: document 1: List: items: number: wrong type: expected a list"},
+			problems: []string{"f.yaml: document 1: List: items: 5: wrong type: expected a list"},
 		},
 		{name: "other kinds and groups", in: `
 apiVersion: apps/v1
@@ -133,7 +133,7 @@ items: 9
 		},
 		{
 			name: "a word", in: "hello\n", lost: true,
-			problems: []string{"f.yaml: document 1: string: wrong type: expected an object"},
+			problems: []string{"f.yaml: document 1: \"hello\": wrong type: expected an object"},
 		},
 		{
 			name: "no apiVersion", in: "kind: Service\n", lost: true,
@@ -161,7 +161,7 @@ items: 9
 		},
 		{
 			name: "type error deep inside", in: strings.Replace(web, "80", "http", 1), broken: []string{"Service default/web"},
-			problems: []string{"f.yaml: document 1: Service default/web: spec.ports.port: string: wrong type: expected a whole number that fits int32"},
+			problems: []string{"f.yaml: document 1: Service default/web: spec.ports[0].port: \"http\": wrong type: expected a whole number that fits int32"},
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

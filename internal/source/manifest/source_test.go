@@ -309,7 +309,7 @@ func TestBrokenFileIsReportedAndKept(t *testing.T) {
 	r := run(t, path)
 	write(t, path, svc("a", "10.0.0.3")+strings.Replace(svc("b", "10.0.0.4"), "80", "http", 1))
 	r.becomes(view{"a": "[10.0.0.3] ", "b": "[10.0.0.2] "})
-	r.hears(path, "document 2", "Service default/b", "spec.ports.port", "whole number")
+	r.hears(path, "document 2", "Service default/b", "spec.ports[0].port", "whole number")
 	write(t, path, svc("a", "10.0.0.3")+"---\n{")
 	r.hears(path, "document 2", "line 11")
 	r.stays(50 * time.Millisecond)
