@@ -106,7 +106,7 @@ func (d document) toJSON() (text []byte, odd, err error) {
 		return text, nil, nil
 	}
 	text, loose := yaml.YAMLToJSON(d.text)
-	err = fmt.Errorf("read YAML: %s", d.relocate(err.Error()))
+	err = fmt.Errorf("read YAML: %s", oneLine(d.relocate(err.Error())))
 	if loose != nil {
 		return nil, nil, err
 	}

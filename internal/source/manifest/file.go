@@ -73,7 +73,10 @@ func (s *Source) look(from rank, now time.Time) {
 		s.files[from.path] = f
 	}
 	if err != nil {
-		p := route.Problem{Object: from.path, Reason: err.Error() + "; what it last said is kept"}
+		p := route.Problem{Object: from.path, Reason: err.Error()}
+		if len(f.content.objects) > 0 {
+			p.Reason += "; " + isKept
+		}
 		s.report.Set(from.path, append(f.content.all(), p))
 		f.read.info = nil // look again at every chance
 		return
@@ -94,9 +97,9 @@ func (s *Source) look(from rank, now time.Time) {
 // that is how most programs begin to write a file.
 func (s *Source) next(f *file, r reading) content {
 	if len(bytes.TrimSpace(r.data)) == 0 && len(f.content.objects) > 0 {
-		return content{lost: true, problems: []route.Problem{{
-			Object: f.from.path, Reason: "the file is empty; what it last said is kept until it is removed or says something",
-		}}}.over(f.content)
+		return lost(route.Problem{
+			Object: f.from.path, Reason: "the file is empty, which takes nothing away until it is removed or says something",
+		}).over(f.content)
 	}
 	return s.reader.parseAgain(f.from.path, r.data, f.content).over(f.content)
 }
@@ -107,7 +110,7 @@ func patience(f *file, r reading, next content) time.Duration {
 	switch {
 	case inPlace && len(f.content.objects) > 0 && f.read.ends && !r.ends:
 		return longDoubt
-	case !r.ends, next.lost, len(next.broken) > 0, next.drops(f.content):
+	case !r.ends, len(next.failures) > 0, next.drops(f.content):
 		return shortDoubt
 	}
 	return 0
@@ -179,7 +182,7 @@ func (r *root) problems(err error) []route.Problem {
 	if err == nil {
 		return nil
 	}
-	return []route.Problem{{Object: r.path, Reason: fmt.Sprintf("%v; what it last said is kept", err)}}
+	return []route.Problem{{Object: r.path, Reason: fmt.Sprintf("%v; %s", err, isKept)}}
 }
 
 // glance looks at a file if its size, time or identity changed.

@@ -36,14 +36,14 @@ type object struct {
 	problems []route.Problem
 }
 
+// isKept says that what cannot be read now stays as it was.
+const isKept = "what it last said is kept"
+
 // content is what a file says.
 type content struct {
 	objects []*object // each key once
 
-	// What could not be read: objects that are known to be there, and whether
-	// there is anything of which not even that is known.
-	broken []key
-	lost   bool
+	failures []failure // what could not be read
 
 	problems []route.Problem // of none of the objects
 
@@ -51,23 +51,47 @@ type content struct {
 	documents map[hash]content
 }
 
+// failure is something in a file that could not be read.
+type failure struct {
+	key     key // the object that is known to be there; zero: not even that is known
+	problem route.Problem
+}
+
+// lost returns the content of text of which nothing is known.
+func lost(p route.Problem) content { return content{failures: []failure{{problem: p}}} }
+
+// misses reports whether an object that is not there may be in what could not
+// be read.
+func (c content) misses(k key) bool {
+	return slices.ContainsFunc(c.failures, func(f failure) bool { return f.key == (key{}) || f.key == k })
+}
+
 // hash stands for the text of a document or a file.
 type hash = [sha256.Size]byte
 
 // over returns what the file says when last is what it said before: what is
-// broken stays as it was.
+// broken stays as it was, and its problem says so.
 func (c content) over(last content) content {
-	if !c.lost && len(c.broken) == 0 {
+	if len(c.failures) == 0 {
 		return c
 	}
 	now := map[key]struct{}{}
 	for i := range c.objects {
 		now[c.objects[i].key] = struct{}{}
 	}
+	kept := map[key]struct{}{}
 	for _, o := range last.objects {
-		_, said := now[o.key]
-		if !said && (c.lost || slices.Contains(c.broken, o.key)) {
+		if _, said := now[o.key]; !said && c.misses(o.key) {
 			c.objects = append(c.objects, o)
+			kept[o.key] = struct{}{}
+		}
+	}
+	c.failures = slices.Clone(c.failures)
+	for i := range c.failures {
+		f := &c.failures[i]
+		_, keeps := kept[f.key]
+		if keeps || f.key == (key{}) && len(kept) > 0 {
+			f.problem.Reason += "; " + isKept
 		}
 	}
 	return c
@@ -88,6 +112,9 @@ func (c content) drops(last content) bool {
 // all returns every problem of the file and of its objects.
 func (c content) all() []route.Problem {
 	out := slices.Clone(c.problems)
+	for _, f := range c.failures {
+		out = append(out, f.problem)
+	}
 	for i := range c.objects {
 		out = append(out, c.objects[i].problems...)
 	}
@@ -119,7 +146,7 @@ func (r reader) parseAgain(name string, data []byte, last content) content {
 		})
 	}
 	running.Wait()
-	out := join(parts, name+": ")
+	out := join(parts, name+": ", "document")
 	out.documents = make(map[hash]content, len(docs))
 	for i, part := range parts {
 		if len(docs) > 1 && part.sound() {
@@ -132,26 +159,27 @@ func (r reader) parseAgain(name string, data []byte, last content) content {
 // sound reports whether there is nothing to say about a document, which would
 // have to name its place.
 func (c content) sound() bool {
-	return !c.lost && len(c.broken) == 0 && len(c.all()) == 0
+	return len(c.all()) == 0
 }
 
-// join makes one content of those of documents or items, in order. Of an object
-// that is there twice the first counts; place goes before its name.
-func join(parts []content, place string) content {
+// join makes one content of those of documents or items, in order; unit is
+// what they are called, place is where they are. Of an object that is there
+// twice the first counts.
+func join(parts []content, place, unit string) content {
 	var out content
-	seen := map[key]struct{}{}
-	for _, p := range parts {
-		out.lost = out.lost || p.lost
-		out.broken = append(out.broken, p.broken...)
+	seen := map[key]int{}
+	for i, p := range parts {
+		out.failures = append(out.failures, p.failures...)
 		out.problems = append(out.problems, p.problems...)
 		for _, o := range p.objects {
-			if _, twice := seen[o.key]; twice {
+			if first, twice := seen[o.key]; twice {
 				out.problems = append(out.problems, route.Problem{
-					Object: place + o.key.String(), Reason: "the object is in this file more than once; the first counts",
+					Object: fmt.Sprintf("%s%s %d: %v", place, unit, i+1, o.key),
+					Reason: fmt.Sprintf("also in %s %d, which counts", unit, first+1),
 				})
 				continue
 			}
-			seen[o.key] = struct{}{}
+			seen[o.key] = i
 			out.objects = append(out.objects, o)
 		}
 	}
@@ -162,30 +190,29 @@ func (r reader) document(file string, d document) content {
 	place := fmt.Sprintf("%s: document %d", file, d.number)
 	text, odd, err := d.toJSON()
 	if err != nil {
-		return content{lost: true, problems: []route.Problem{{Object: place, Reason: err.Error()}}}
+		return lost(route.Problem{Object: place, Reason: err.Error()})
 	}
 	out := r.object(text, header{})
 	if odd != nil {
-		out.problems = append(out.problems, route.Problem{Reason: odd.Error()})
+		out.problems = append(out.problems, d.oddities(text, odd)...)
 	}
 	out.locate(place)
 	return out
 }
 
 // locate puts a place before the names of objects in problems.
-func (c *content) locate(place string) {
-	put := func(problems []route.Problem) {
-		for i := range problems {
-			if problems[i].Object == "" {
-				problems[i].Object = place
-			} else {
-				problems[i].Object = place + ": " + problems[i].Object
-			}
-		}
+func (c content) locate(place string) {
+	put := func(p *route.Problem) { p.Object = strings.TrimSuffix(place+": "+p.Object, ": ") }
+	for i := range c.problems {
+		put(&c.problems[i])
 	}
-	put(c.problems)
-	for i := range c.objects {
-		put(c.objects[i].problems)
+	for i := range c.failures {
+		put(&c.failures[i].problem)
+	}
+	for _, o := range c.objects {
+		for i := range o.problems {
+			put(&o.problems[i])
+		}
 	}
 }
 
@@ -195,7 +222,7 @@ func (r reader) object(text []byte, from header) content {
 	h := header{APIVersion: from.APIVersion, Kind: from.Kind}
 	err := json.UnmarshalCaseSensitivePreserveInts(text, &h)
 	if h.Kind == "" || h.APIVersion == "" {
-		return content{lost: true, problems: []route.Problem{notAnObject(h, text, err)}}
+		return lost(notAnObject(h, text, err))
 	}
 	if kind, ok := strings.CutSuffix(h.Kind, "List"); ok {
 		return r.list(h, kind, text)
@@ -212,15 +239,15 @@ func (r reader) object(text []byte, from header) content {
 		}}}
 	}
 	if err != nil {
-		return content{lost: true, problems: []route.Problem{*unreadable(h.Kind, text, h, err)}}
+		return lost(*unreadable(h.Kind, text, h, err))
 	}
 	k, problem := h.key(t)
 	if problem != nil {
-		return content{lost: true, problems: []route.Problem{*problem}}
+		return lost(*problem)
 	}
 	value, problems, problem := r.value(k, text)
 	if problem != nil {
-		return content{broken: []key{k}, problems: []route.Problem{*problem}}
+		return content{failures: []failure{{k, *problem}}}
 	}
 	return content{objects: []*object{{key: k, value: value, problems: problems}}}
 }
@@ -248,12 +275,12 @@ func (r reader) list(h header, kind string, text []byte) content {
 	}
 	var l items
 	if err := json.UnmarshalCaseSensitivePreserveInts(text, &l); err != nil {
-		return content{lost: true, problems: []route.Problem{*unreadable(h.Kind, text, l, err)}}
+		return lost(*unreadable(h.Kind, text, l, err))
 	}
 	parts := make([]content, len(l.Items))
 	for i, item := range l.Items {
 		parts[i] = r.object(item, from)
 		parts[i].locate(fmt.Sprintf("item %d", i+1))
 	}
-	return join(parts, "") // its document has a place
+	return join(parts, "", "item") // its document has a place
 }
