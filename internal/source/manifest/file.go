@@ -150,6 +150,15 @@ func (s *Source) missing(f *file, now time.Time) {
 	delete(s.files, f.from.path)
 }
 
+// gone reports whether a file that was read is not there now.
+func (s *Source) gone(path string) bool {
+	if s.files[path] == nil {
+		return false // standard input
+	}
+	_, err := os.Stat(path)
+	return errors.Is(err, fs.ErrNotExist)
+}
+
 // refresh looks at whatever file of any root is not as it was last read.
 func (s *Source) refresh(now time.Time) {
 	listed := map[string]bool{}

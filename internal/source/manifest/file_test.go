@@ -126,6 +126,27 @@ func TestUnreadableForAWhile(t *testing.T) {
 	}
 }
 
+// A file that gets another name, and its old one again, is never in two files.
+func TestRenamedFileContestsNothing(t *testing.T) {
+	dir := t.TempDir()
+	a, c := filepath.Join(dir, "a.yaml"), filepath.Join(dir, "c.yaml")
+	write(t, a, svc("a", "10.0.0.1"))
+	r := run(t, dir)
+	for range 2 {
+		must(t, os.Rename(a, c))
+		r.stays(4 * shortDoubt)
+		must(t, os.Rename(c, a))
+		r.stays(4 * shortDoubt)
+	}
+	r.mu.Lock()
+	if len(r.told) > 0 {
+		t.Errorf("told %q", r.told)
+	}
+	r.mu.Unlock()
+	write(t, c, svc("a", "10.0.0.2"))
+	r.hears(c, "Service default/a", "also in "+a)
+}
+
 func TestTrail(t *testing.T) {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	must(t, err)

@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -34,7 +35,8 @@ type index struct {
 	store  *cluster.Store
 	report *report.Reporter
 
-	claims   map[key][]claim // sorted by rank; the first counts
+	claims   map[key][]claim  // sorted by rank; the first counts
+	disputes map[key]struct{} // of which contest has yet to say who counts
 	cidrs    map[cluster.Name][]netip.Prefix
 	backends backends
 }
@@ -44,6 +46,7 @@ func newIndex(store *cluster.Store, r *report.Reporter) *index {
 		store:    store,
 		report:   r,
 		claims:   map[key][]claim{},
+		disputes: map[key]struct{}{},
 		cidrs:    map[cluster.Name][]netip.Prefix{},
 		backends: newBackends(),
 	}
@@ -96,12 +99,34 @@ func (x *index) claim(turns []turn, k key, c claim) []turn {
 		delete(x.claims, k)
 	}
 	if before > 1 || len(claims) > 1 {
-		x.report.Set("claims "+k.String(), contested(k, claims))
+		x.disputes[k] = struct{}{}
 	}
 	if old == now {
 		return turns
 	}
 	return append(turns, turn{k, old, now})
+}
+
+// contest reports the objects that are in two files. Those in a file that is
+// gone wait until that is settled: the file may have got another name.
+func (x *index) contest(gone func(path string) bool) {
+	known := map[string]bool{}
+	isGone := func(c claim) bool {
+		is, ok := known[c.from.path]
+		if !ok {
+			is = gone(c.from.path)
+			known[c.from.path] = is
+		}
+		return is
+	}
+	for _, k := range slices.SortedFunc(maps.Keys(x.disputes), key.compare) {
+		claims := x.claims[k]
+		if len(claims) > 1 && slices.ContainsFunc(claims, isGone) {
+			continue
+		}
+		x.report.Set("claims "+k.String(), contested(k, claims))
+		delete(x.disputes, k)
+	}
 }
 
 // contested says which files lose an object to the first.

@@ -53,6 +53,7 @@ type sets struct {
 	files map[string]content
 	view  view
 	told  []string
+	gone  map[string]bool
 }
 
 func newSets(t *testing.T) *sets {
@@ -71,6 +72,7 @@ func (s *sets) write(name, text string, want view) {
 	old := s.files[name]
 	now := reader{}.parseAgain(name, []byte(text), old).over(old)
 	s.index.replace(rank{path: name}, old, now)
+	s.index.contest(func(path string) bool { return s.gone[path] })
 	s.files[name] = now
 	s.view.take(s.index.store)
 	if d := cmp.Diff(want, s.view); d != "" {
@@ -150,6 +152,27 @@ func TestObjectInTwoFiles(t *testing.T) {
 	s.write("a", "", view{"web": "[10.96.0.3] "})
 	if d := cmp.Diff([]string{"b: Service default/web: also in a, which counts"}, s.told); d != "" {
 		t.Errorf("told (-want +got):\n%s", d)
+	}
+}
+
+// A file that is gone contests nothing until it is known whether it comes back.
+func TestObjectInAFileThatIsGone(t *testing.T) {
+	s := newSets(t)
+	s.write("a", web, view{"web": "[10.96.0.1] "})
+	s.gone = map[string]bool{"a": true}
+	s.write("c", web, view{"web": "[10.96.0.1] "})
+	if len(s.told) > 0 || len(s.index.disputes) != 1 {
+		t.Errorf("told %q, disputes %v", s.told, s.index.disputes)
+	}
+	s.gone = nil
+	s.write("other", webSlice, view{"web": "[10.96.0.1] 10.0.0.1 8080"})
+	if d := cmp.Diff([]string{"c: Service default/web: also in a, which counts"}, s.told); d != "" {
+		t.Errorf("told when it came back (-want +got):\n%s", d)
+	}
+	s.gone = map[string]bool{"a": true}
+	s.write("a", "", view{"web": "[10.96.0.1] 10.0.0.1 8080"})
+	if len(s.told) != 1 || len(s.index.disputes) != 0 {
+		t.Errorf("told %q, disputes %v", s.told, s.index.disputes)
 	}
 }
 

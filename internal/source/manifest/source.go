@@ -106,6 +106,7 @@ func (s *Source) Load() error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
+	s.index.contest(s.gone)
 	s.done()
 	return nil
 }

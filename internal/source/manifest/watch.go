@@ -154,6 +154,7 @@ func (w *watch) act(now time.Time) {
 			s.look(s.files[path].from, now)
 		}
 	}
+	s.index.contest(s.gone)
 }
 
 // rankOf returns the rank of a file in a folder. A link, or something else
