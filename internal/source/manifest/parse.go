@@ -230,12 +230,12 @@ func (r reader) object(text []byte, from header) content {
 	t, ok := traitOf(h.Kind)
 	group, version := h.groupVersion()
 	if !ok || group != t.group {
-		return content{} // something else's
+		return content{problems: h.stranger(h.Kind)} // something else's
 	}
 	if !slices.Contains(t.versions, version) {
 		return content{problems: []route.Problem{{
 			Object: h.Kind + " " + h.Metadata.Name, Field: "apiVersion", Value: h.APIVersion,
-			Reason: "this version is not read; expected " + strings.TrimPrefix(t.group+"/"+t.versions[0], "/"),
+			Reason: "this version is not read; expected " + t.apiVersion(),
 		}}}
 	}
 	if err != nil {
@@ -269,7 +269,7 @@ func (r reader) list(h header, kind string, text []byte) content {
 	var from header
 	if kind != "" {
 		if _, ok := traitOf(kind); !ok {
-			return content{}
+			return content{problems: h.stranger(kind)}
 		}
 		from = header{APIVersion: h.APIVersion, Kind: kind}
 	}

@@ -1,0 +1,73 @@
+package manifest
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// stranger returns what there is to say of an object of a kind that is not
+// read: nothing, unless it looks like a mistyped kind that is.
+func (h header) stranger(kind string) []route.Problem {
+	group, _ := h.groupVersion()
+	meant := meantKind(kind)
+	t, ok := traitOf(meant)
+	if !ok || !isOfTheAPI(group) || group != t.group && meant != kind {
+		return nil
+	}
+	p := route.Problem{Object: strings.TrimSpace(h.Kind + " " + h.Metadata.Name)}
+	if meant == kind {
+		p.Field, p.Value = "apiVersion", h.APIVersion
+		p.Reason = "the group has no such kind, so the object is not read; expected " + t.apiVersion()
+		return []route.Problem{p}
+	}
+	p.Field, p.Value = "kind", h.Kind
+	p.Reason = "there is no such kind, so the object is not read; meant is probably " + meant + strings.TrimPrefix(h.Kind, kind)
+	return []route.Problem{p}
+}
+
+// apiVersion returns the version of a kind that is best written.
+func (t trait) apiVersion() string { return strings.TrimPrefix(t.group+"/"+t.versions[0], "/") }
+
+// isOfTheAPI reports whether a group is one of which Kubernetes has all kinds.
+func isOfTheAPI(group string) bool {
+	return group == "" || group == "discovery.k8s.io" || group == "networking.k8s.io"
+}
+
+// meantKind returns the kind that is read and that a kind is, or is as good as
+// in spelling; empty if there is none. No other kind of their groups is as near.
+func meantKind(kind string) string {
+	kinds := []string{kindService, kindEndpointSlice, kindEndpoints, kindNode, kindServiceCIDR, kindPod}
+	if slices.Contains(kinds, kind) {
+		return kind
+	}
+	for _, k := range kinds {
+		if distance(strings.ToLower(kind), strings.ToLower(k)) <= min(2, len(k)/3) {
+			return k
+		}
+	}
+	return ""
+}
+
+// distance returns how many letters are to be put in, left out or replaced to
+// make one word of another.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1) // to make the first j letters of b of those of a seen so far
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		before := row[0] // of the row above, one to the left
+		row[0] = i + 1
+		for j := range len(b) {
+			change := before
+			if a[i] != b[j] {
+				change++
+			}
+			before = row[j+1]
+			row[j+1] = min(change, before+1, row[j]+1)
+		}
+	}
+	return row[len(b)]
+}
