@@ -72,12 +72,17 @@ func newAPIServer(t *testing.T) *apiServer {
 
 func (s *apiServer) client() kubernetes.Interface {
 	s.t.Helper()
+	return clientOf(s.t, s.http.URL)
+}
+
+func clientOf(t *testing.T, url string) kubernetes.Interface {
+	t.Helper()
 	c, err := kubernetes.NewForConfig(&rest.Config{
-		Host: s.http.URL, QPS: 1000, Burst: 1000,
+		Host: url, QPS: 1000, Burst: 1000,
 		ContentConfig: rest.ContentConfig{ContentType: "application/json"},
 	})
 	if err != nil {
-		s.t.Fatal(err)
+		t.Fatal(err)
 	}
 	return c
 }
@@ -178,7 +183,8 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func fail(w http.ResponseWriter, status int) {
 	reason := map[int]metav1.StatusReason{
 		http.StatusNotFound: metav1.StatusReasonNotFound, http.StatusForbidden: metav1.StatusReasonForbidden,
-		http.StatusGone: metav1.StatusReasonExpired, http.StatusUnprocessableEntity: metav1.StatusReasonInvalid,
+		http.StatusUnauthorized: metav1.StatusReasonUnauthorized,
+		http.StatusGone:         metav1.StatusReasonExpired, http.StatusUnprocessableEntity: metav1.StatusReasonInvalid,
 	}[status]
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(metav1.Status{

@@ -45,8 +45,17 @@ type Source struct {
 	options Options
 	convert convert.Converter
 	report  *report.Reporter
+	contact *contact
 	feeds   []feed
 }
+
+// Kinds of objects, as RBAC calls them.
+const (
+	kindServices     = "services"
+	kindSlices       = "endpointslices"
+	kindNodes        = "nodes"
+	kindServiceCIDRs = "servicecidrs"
+)
 
 // feed is one kind of object: where it comes from and where it goes.
 type feed struct {
@@ -68,6 +77,7 @@ func New(store *cluster.Store, o Options) *Source {
 		options: o,
 		convert: convert.Converter{AllowExternalIPs: o.AllowExternalIPs, Strings: convert.NewInterner()},
 		report:  report.New(o.Report),
+		contact: newContact(o.Log),
 	}
 	s.feeds = []feed{s.services(), s.slices(), s.serviceCIDRs()}
 	if o.NodeName != "" {
@@ -77,9 +87,9 @@ func New(store *cluster.Store, o Options) *Source {
 }
 
 // Run watches until the context ends. What a server refuses or a connection
-// loses is tried again, at growing intervals, for ever.
+// loses is said once and tried again, at growing intervals, for ever.
 func (s *Source) Run(ctx context.Context) error {
-	ctx = klog.NewContext(ctx, logr.FromSlogHandler(s.options.Log.Handler()))
+	ctx = klog.NewContext(ctx, logr.FromSlogHandler(demoted{s.options.Log.Handler()}))
 	var running sync.WaitGroup
 	for _, f := range s.feeds {
 		running.Go(func() { f.run(ctx) })
@@ -91,25 +101,25 @@ func (s *Source) Run(ctx context.Context) error {
 func (f feed) run(ctx context.Context) {
 	pause := &wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 8, Cap: 30 * time.Second}
 	if f.optional {
-		ctx = klog.NewContext(ctx, logr.Discard()) // its list says once what is amiss
 		pause.Steps, pause.Cap = 10, time.Minute
 	}
 	cache.NewReflectorWithOptions(f.from, f.object, f.to, cache.ReflectorOptions{
 		Name:    f.name,
 		Backoff: pause,
+		Clock:   stoppable(ctx),
 	}).RunWithContext(ctx)
 }
 
 // services are the Services meant for this proxy. The server leaves out those
 // of other proxies and headless ones; conversion does so too.
 func (s *Source) services() feed {
-	api := s.options.Client.CoreV1().Services(metav1.NamespaceAll)
+	api := observed[*corev1.ServiceList]{s.options.Client.CoreV1().Services(metav1.NamespaceAll), kindServices, s.contact}
 	choose := func(o *metav1.ListOptions) {
 		o.LabelSelector = "!" + convert.LabelProxyName
 		o.FieldSelector = fields.OneTermNotEqualSelector("spec.clusterIP", corev1.ClusterIPNone).String()
 	}
 	return feed{
-		name:   "services",
+		name:   kindServices,
 		object: &corev1.Service{},
 		from:   listWatch(s.options.Client, api, choose),
 		to: &sink{
@@ -125,7 +135,7 @@ func (s *Source) services() feed {
 
 // slices are the EndpointSlices of Services that have a ClusterIP.
 func (s *Source) slices() feed {
-	api := s.options.Client.DiscoveryV1().EndpointSlices(metav1.NamespaceAll)
+	api := observed[*discoveryv1.EndpointSliceList]{s.options.Client.DiscoveryV1().EndpointSlices(metav1.NamespaceAll), kindSlices, s.contact}
 	choose := func(o *metav1.ListOptions) { o.LabelSelector = "!" + convert.LabelHeadless }
 	put := func(it *item) {
 		if sl := it.value.(*cluster.Slice); sl != nil {
@@ -135,7 +145,7 @@ func (s *Source) slices() feed {
 		}
 	}
 	return feed{
-		name:   "endpointslices",
+		name:   kindSlices,
 		object: &discoveryv1.EndpointSlice{},
 		from:   listWatch(s.options.Client, api, choose),
 		to: &sink{
@@ -152,12 +162,12 @@ func (s *Source) slices() feed {
 // node is the own Node alone.
 func (s *Source) node() feed {
 	own := cluster.Name{Name: s.options.NodeName}
-	api := s.options.Client.CoreV1().Nodes()
+	api := observed[*corev1.NodeList]{s.options.Client.CoreV1().Nodes(), kindNodes, s.contact}
 	choose := func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, own.Name).String()
 	}
 	return feed{
-		name:   "node",
+		name:   kindNodes,
 		object: &corev1.Node{},
 		from:   listWatch(s.options.Client, api, choose),
 		to: &sink{
@@ -173,10 +183,22 @@ func (s *Source) node() feed {
 				}
 			},
 			names:  func() []cluster.Name { return []cluster.Name{own} },
+			absent: func(name cluster.Name) []route.Problem { return missing(name, own) },
 			report: s.reporter("Node"),
 			done:   s.store.Feed(),
 		},
 	}
+}
+
+// missing is the problem that the own Node is not there.
+func missing(name, own cluster.Name) []route.Problem {
+	if name != own {
+		return nil
+	}
+	return []route.Problem{{
+		Object: convert.Object("Node", own),
+		Reason: "does not exist in the cluster (yet): --hostname-override names another",
+	}}
 }
 
 // serviceCIDRs are all ServiceCIDRs; clusters before 1.33 may have none, or
@@ -184,15 +206,12 @@ func (s *Source) node() feed {
 func (s *Source) serviceCIDRs() feed {
 	union := cidrUnion{store: s.store}
 	done := s.store.Feed()
+	api := observed[*networkingv1.ServiceCIDRList]{s.options.Client.NetworkingV1().ServiceCIDRs(), kindServiceCIDRs, s.contact}
 	return feed{
-		name:     "servicecidrs",
+		name:     kindServiceCIDRs,
 		object:   &networkingv1.ServiceCIDR{},
 		optional: true,
-		from: listWatch(s.options.Client, &optionalLister{
-			api:  s.options.Client.NetworkingV1().ServiceCIDRs(),
-			log:  s.options.Log,
-			done: done,
-		}, func(*metav1.ListOptions) {}),
+		from:     listWatch(s.options.Client, &optionalLister{api, done}, func(*metav1.ListOptions) {}),
 		to: &sink{
 			convert: func(obj any) (any, []route.Problem) { return s.convert.ServiceCIDR(obj.(*networkingv1.ServiceCIDR)) },
 			put:     union.put,

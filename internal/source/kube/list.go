@@ -2,7 +2,7 @@ package kube
 
 import (
 	"context"
-	"log/slog"
+	"reflect"
 
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -17,6 +17,45 @@ type lister[L runtime.Object] interface {
 	List(context.Context, metav1.ListOptions) (L, error)
 	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
 }
+
+// observed tells a contact how each request of a lister ends.
+type observed[L runtime.Object] struct {
+	api  lister[L]
+	kind string
+	by   *contact
+}
+
+// List implements lister.
+func (l observed[L]) List(ctx context.Context, o metav1.ListOptions) (L, error) {
+	r := l.by.begin(l.kind)
+	list, err := l.api.List(ctx, o)
+	switch {
+	case err == nil:
+		r.succeeded()
+	case !isStale(err):
+		r.failed(ctx, err)
+	}
+	return list, err
+}
+
+// Watch implements lister.
+func (l observed[L]) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	r := l.by.begin(l.kind)
+	w, err := l.api.Watch(ctx, o)
+	switch {
+	case err != nil && isStale(err):
+	case err != nil && o.SendInitialEvents != nil && apierrors.ReasonForError(err) != metav1.StatusReasonUnknown:
+		// Not every server streams lists; the list that follows tells.
+	case err != nil:
+		r.failed(ctx, err)
+	case reflect.TypeOf(w) != reflect.TypeOf(watch.NewEmptyWatch()): // stands for a lost connection
+		r.succeeded()
+	}
+	return w, err
+}
+
+// isStale tells that a version is too old, which a new list mends.
+func isStale(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }
 
 // listWatch lists and watches what choose selects on the server. The client
 // tells whether a list may come as a stream, which saves memory here.
@@ -34,34 +73,18 @@ func listWatch[L runtime.Object](client any, api lister[L], choose func(*metav1.
 }
 
 // optionalLister lists ServiceCIDRs where there are any. A server that knows
-// none counts as having been listed; one goroutine uses it.
+// none, or shows none, counts as having been listed.
 type optionalLister struct {
-	api  lister[*networkingv1.ServiceCIDRList]
-	log  *slog.Logger
-	done func()
+	lister[*networkingv1.ServiceCIDRList]
 
-	said string // the last failure
+	done func()
 }
 
 // List implements lister.
 func (l *optionalLister) List(ctx context.Context, o metav1.ListOptions) (*networkingv1.ServiceCIDRList, error) {
-	list, err := l.api.List(ctx, o)
-	if err == nil {
-		l.said = ""
-		return list, nil
-	}
-	absent := apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsMethodNotSupported(err)
-	if absent {
+	list, err := l.lister.List(ctx, o)
+	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsMethodNotSupported(err) {
 		l.done()
 	}
-	if text := err.Error(); text != l.said && ctx.Err() == nil {
-		l.said = text
-		l.log.Warn("ServiceCIDRs cannot be listed; unused service addresses are not dropped until they can", "error", err)
-	}
 	return list, err
-}
-
-// Watch implements lister.
-func (l *optionalLister) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-	return l.api.Watch(ctx, o)
 }

@@ -23,7 +23,8 @@ type sink struct {
 	names   func() []cluster.Name // of what was put and not dropped, or more
 	flush   func()                // after each change; may be nil
 	report  func(cluster.Name, []route.Problem)
-	done    func() // after the first Replace
+	absent  func(cluster.Name) []route.Problem // of what is not there; may be nil
+	done    func()                             // after the first Replace
 }
 
 // item is a converted object. It keeps as much of the metadata as the reflector
@@ -117,7 +118,11 @@ func (s *sink) take(it *item) {
 }
 
 func (s *sink) remove(name cluster.Name) {
-	s.report(name, nil)
+	var problems []route.Problem
+	if s.absent != nil {
+		problems = s.absent(name)
+	}
+	s.report(name, problems)
 	s.drop(name)
 }
 

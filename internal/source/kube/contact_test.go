@@ -1,0 +1,290 @@
+package kube
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes"
+)
+
+// logText is a log as text that may be read while it is written.
+type logText struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logText) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *logText) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// unstable matches what differs from one run to the next.
+var unstable = regexp.MustCompile(`time=\S+ level=|msg=| error=("([^"\\]|\\.)*"|\S+)`)
+
+// said returns the lines of the log without times and errors.
+func (f *feedOf) said() []string {
+	return slices.Collect(strings.Lines(unstable.ReplaceAllString(f.log.String(), "")))
+}
+
+func lines(want ...string) []string {
+	ended := make([]string, len(want))
+	for i, line := range want {
+		ended[i] = line + "\n"
+	}
+	return ended
+}
+
+// says waits until the log has these lines and no other.
+func (f *feedOf) says(want ...string) {
+	f.t.Helper()
+	f.until(func() string { return cmp.Diff(lines(want...), f.said()) })
+}
+
+// port is a TCP port of this machine that sometimes has a server.
+type port struct {
+	t       *testing.T
+	address string
+	serving *httptest.Server
+}
+
+func closedPort(t *testing.T) *port {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return &port{t: t, address: l.Addr().String()}
+}
+
+func (p *port) url() string { return "http://" + p.address }
+
+func (p *port) open(h http.Handler) {
+	p.t.Helper()
+	l, err := net.Listen("tcp", p.address)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.serving = &httptest.Server{Listener: l, Config: &http.Server{Handler: h}}
+	p.serving.Start()
+	p.t.Cleanup(p.close)
+}
+
+// close ends the server as a kill does.
+func (p *port) close() {
+	p.serving.Listener.Close()
+	p.serving.CloseClientConnections()
+}
+
+func TestOutageIsSaidOnce(t *testing.T) {
+	t.Run("listed", func(t *testing.T) { outage(t, newAPIServer(t)) })
+	t.Run("streamed", func(t *testing.T) {
+		api := newAPIServer(t)
+		api.streams = true
+		outage(t, api)
+	})
+}
+
+func outage(t *testing.T, api *apiServer) {
+	t.Helper()
+	api.set(servicesPath, service("web", "10.96.0.1"))
+	p := closedPort(t)
+	f := startWith(t, clientOf(t, p.url()))
+	lost := fmt.Sprintf(`WARN %q server=%s`, unreachable.text(), p.url())
+	back := `INFO "The API server answers again" server=` + p.url()
+	f.says(lost)
+	time.Sleep(600 * time.Millisecond) // it tries again meanwhile
+	f.says(lost)
+	if !strings.Contains(f.log.String(), "connection refused") {
+		t.Errorf("the log does not say why:\n%s", f.log)
+	}
+	p.open(api)
+	f.ready()
+	f.says(lost, back)
+
+	p.close()
+	f.says(lost, back, lost)
+	p.open(api)
+	f.says(lost, back, lost, back)
+	api.set(servicesPath, service("db", "10.96.0.2"))
+	f.becomes(map[string]string{"default/web": "[10.96.0.1] []", "default/db": "[10.96.0.2] []"})
+	f.stop()
+	f.says(lost, back, lost, back)
+}
+
+func TestRefusalIsSaidOncePerKind(t *testing.T) {
+	api := newAPIServer(t)
+	for _, path := range []string{servicesPath, slicesPath} {
+		api.answer(path, http.StatusForbidden)
+	}
+	f := start(t, api)
+	time.Sleep(700 * time.Millisecond) // it tries again meanwhile
+	for _, path := range []string{servicesPath, slicesPath} {
+		api.answer(path, 0)
+	}
+	f.ready()
+	f.stop()
+	got := f.said()
+	slices.Sort(got)
+	want := lines(
+		`INFO "The API server answers again" kind=endpointslices`, `INFO "The API server answers again" kind=services`,
+		fmt.Sprintf(`WARN %q kind=endpointslices`, forbidden.text()), fmt.Sprintf(`WARN %q kind=services`, forbidden.text()),
+	)
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("log (-want +got):\n%s", d)
+	}
+}
+
+func TestBadCredentialsAreSaidOnce(t *testing.T) {
+	api := newAPIServer(t)
+	for path := range kinds {
+		api.answer(path, http.StatusUnauthorized)
+	}
+	f := start(t, api)
+	time.Sleep(500 * time.Millisecond) // all kinds, some twice
+	f.stop()
+	f.says(fmt.Sprintf(`WARN %q`, unauthorized.text()))
+}
+
+// A step of the story of a contact: what a request of a kind came to.
+type outcome struct {
+	kind string
+	err  error
+	want string // in the log
+}
+
+func TestContact(t *testing.T) {
+	refused := &url.Error{Op: "Get", URL: "https://k8s:6443/api/v1/nodes?limit=500", Err: errors.New("connection refused")}
+	timeout := &url.Error{Op: "Get", URL: "https://k8s:6443/api/v1/pods", Err: errors.New("timeout")}
+	stranger := &url.Error{Op: "Get", URL: "https://k8s:6443/", Err: &tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}}}
+	denied := apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, "", errors.New("no"))
+	broken := apierrors.NewInternalError(errors.New("etcd"))
+	const (
+		lost = "Cannot reach the API server, retrying; the rules stay server=https://k8s:6443"
+		back = "The API server answers again server=https://k8s:6443\n"
+	)
+	f := &feedOf{t: t, log: &logText{}}
+	c := newContact(slog.New(slog.NewTextHandler(f.log, nil)))
+	seen := 0
+	for i, s := range []outcome{
+		{"nodes", nil, ""},
+		{"nodes", refused, lost},
+		{"services", timeout, ""},
+		{"nodes", refused, ""},
+		{"nodes", stranger, untrusted.text() + " server=https://k8s:6443"},
+		{"nodes", denied, back + forbidden.text() + " kind=nodes"},
+		{"services", nil, ""},
+		{"nodes", denied, ""},
+		{"services", broken, failing.text() + " kind=services"},
+		{"nodes", nil, "The API server answers again kind=nodes"},
+		{"services", refused, lost},
+		{"services", nil, back + "The API server answers again kind=services"},
+		{"services", nil, ""},
+	} {
+		r := c.begin(s.kind)
+		if s.err == nil {
+			r.succeeded()
+		} else {
+			r.failed(t.Context(), s.err)
+		}
+		got := f.said()[seen:]
+		seen += len(got)
+		text := strings.NewReplacer("WARN ", "", "INFO ", "", `"`, "").Replace(strings.Join(got, ""))
+		if d := cmp.Diff(s.want, strings.TrimSuffix(text, "\n")); d != "" {
+			t.Errorf("step %d (-want +got):\n%s", i, d)
+		}
+	}
+}
+
+// What ends late does not deny what another request found out since, and what
+// was given up says nothing.
+func TestRequestsThatDoNotCount(t *testing.T) {
+	f := &feedOf{t: t, log: &logText{}}
+	c := newContact(slog.New(slog.NewTextHandler(f.log, nil)))
+	refused := &url.Error{Op: "Get", URL: "https://k8s:6443/", Err: errors.New("connection refused")}
+	late := c.begin("nodes")
+	c.begin("services").succeeded()
+	late.failed(t.Context(), refused)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	c.begin("nodes").failed(gone, refused)
+	if got := f.log.String(); got != "" {
+		t.Errorf("the log says:\n%s", got)
+	}
+}
+
+// A Node that is not there is a problem of it, told once; it may come later.
+func TestMissingNode(t *testing.T) {
+	api := newAPIServer(t)
+	f := start(t, api)
+	f.ready()
+	api.expire()
+	api.cutOff() // a second list
+	api.set(nodesPath, node("n1", "192.168.0.1"))
+	f.until(func() string {
+		if f.facts.Node == nil {
+			return "no Node"
+		}
+		return ""
+	})
+	f.stop()
+	if d := cmp.Diff([]string{"Node n1 "}, f.problems); d != "" {
+		t.Errorf("problems (-want +got):\n%s", d)
+	}
+	if d := cmp.Diff("Node n1: does not exist in the cluster (yet): --hostname-override names another",
+		missing(own("n1"), own("n1"))[0].String()); d != "" {
+		t.Errorf("text (-want +got):\n%s", d)
+	}
+	if got := missing(own("n2"), own("n1")); got != nil {
+		t.Errorf("another Node is a problem: %v", got)
+	}
+}
+
+func TestStopIsQuick(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts, and says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	for name, client := range map[string]kubernetes.Interface{
+		"refused": clientOf(t, closedPort(t).url()),
+		"silent":  clientOf(t, "http://"+silent.Addr().String()),
+		"no way":  clientOf(t, "http://192.0.2.1"), // no machine has this address
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := startWith(t, client)
+			time.Sleep(2 * time.Second) // the pauses have grown
+			before := time.Now()
+			f.stop()
+			if took := time.Since(before); took > 100*time.Millisecond {
+				t.Errorf("Run went on for %v", took)
+			}
+		})
+	}
+}

@@ -1,0 +1,82 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/klog/v2"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+)
+
+func own(name string) cluster.Name { return cluster.Name{Name: name} }
+
+func TestLibrariesLogAtDebugLevel(t *testing.T) {
+	for _, tc := range []struct {
+		level slog.Level
+		want  []string
+	}{
+		{slog.LevelInfo, nil},
+		{slog.LevelDebug, lines(
+			`DEBUG "Failed to watch" a=1 logger=UnhandledError g.err=lost g.reflector=nodes`,
+			`DEBUG plain a=1 g.b=2`,
+		)},
+	} {
+		t.Run(tc.level.String(), func(t *testing.T) {
+			f := &feedOf{t: t, log: &logText{}}
+			inner := slog.NewTextHandler(f.log, &slog.HandlerOptions{Level: tc.level})
+			h := demoted{inner}.WithAttrs([]slog.Attr{slog.Int("a", 1)})
+			ctx := klog.NewContext(t.Context(), logr.FromSlogHandler(h.WithGroup("g")))
+			utilruntime.HandleErrorWithContext(ctx, errors.New("lost"), "Failed to watch", "reflector", "nodes")
+			klog.FromContext(ctx).Info("plain", "b", 2)
+			klog.FromContext(ctx).V(8).Info("too much")
+			got := f.said()
+			if len(got) > 0 { // the place of the name of a logger is up to the library
+				got[0] = strings.Replace(got[0], "g.logger", "logger", 1)
+			}
+			if d := cmp.Diff(tc.want, got); d != "" {
+				t.Errorf("log (-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+func TestProcessLogIsDemotedOnce(t *testing.T) {
+	if _, err := Dial(Connection{Master: "http://127.0.0.1:1"}); err != nil {
+		t.Fatal(err)
+	}
+	first := logr.ToSlogHandler(klog.Background())
+	if _, ours := first.(demoted); !ours {
+		t.Fatalf("klog writes to a %T", first)
+	}
+	if _, err := Dial(Connection{Master: "http://127.0.0.1:1", Log: slog.Default()}); err != nil {
+		t.Fatal(err)
+	}
+	if logr.ToSlogHandler(klog.Background()) != first {
+		t.Error("the second call of Dial counts")
+	}
+}
+
+func TestClockEndsWithContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	c := stoppable(ctx)
+	select {
+	case <-c.After(time.Millisecond):
+	case <-time.After(10 * time.Second):
+		t.Error("a pause does not end by itself")
+	}
+	long := c.After(time.Hour)
+	cancel()
+	select {
+	case <-long:
+	case <-time.After(10 * time.Second):
+		t.Error("a pause does not end with the context")
+	}
+}
