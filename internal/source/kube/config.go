@@ -3,7 +3,6 @@ package kube
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
@@ -23,8 +22,6 @@ type Connection struct {
 	QPS                float32
 	Burst              int
 	UserAgent          string
-
-	Log *slog.Logger // takes what client libraries log, at the debug level; nil: silence
 }
 
 // errNowhere says what to do when nothing says where the API server is.
@@ -50,17 +47,12 @@ func RESTConfig(c Connection) (*rest.Config, error) {
 	return config, nil
 }
 
-// Dial makes a client of the API server. It does not speak to it yet. From
-// the first call on, the client libraries of the process log to its Log.
+// Dial makes a client of the API server. It does not speak to it yet.
 func Dial(c Connection) (kubernetes.Interface, error) {
 	config, err := RESTConfig(c)
 	if err != nil {
 		return nil, err
 	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
-	demote(c.Log)
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("make a client for the API server: %w", err)

@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/go-logr/logr"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 )
@@ -39,12 +38,10 @@ func (d demoted) WithGroup(name string) slog.Handler {
 	return demoted{d.Handler.WithGroup(name)}
 }
 
-// demote sends what the libraries log by way of the process to log. The first
-// call counts: clients of earlier calls may be logging already.
-func demote(log *slog.Logger) {
-	if _, ours := logr.ToSlogHandler(klog.Background()).(demoted); ours {
-		return
-	}
+// DemoteLibraries sends what client libraries log by way of the process, and
+// not of a Source, to log at the debug level. It is for the start of a program:
+// no client may be at work yet.
+func DemoteLibraries(log *slog.Logger) {
 	klog.SetSlogLogger(slog.New(demoted{log.Handler()}))
 }
 

@@ -48,19 +48,19 @@ func TestLibrariesLogAtDebugLevel(t *testing.T) {
 	}
 }
 
-func TestProcessLogIsDemotedOnce(t *testing.T) {
-	if _, err := Dial(Connection{Master: "http://127.0.0.1:1"}); err != nil {
-		t.Fatal(err)
+func TestProcessLogIsDemoted(t *testing.T) {
+	t.Cleanup(klog.ClearLogger)
+	f := &feedOf{t: t, log: &logText{}}
+	DemoteLibraries(slog.New(slog.NewTextHandler(f.log, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	klog.ErrorS(errors.New("lost"), "Structured")
+	klog.Warning("plain")
+	if d := cmp.Diff(lines("DEBUG Structured err=lost", "DEBUG plain"), f.said()); d != "" {
+		t.Errorf("log (-want +got):\n%s", d)
 	}
-	first := logr.ToSlogHandler(klog.Background())
-	if _, ours := first.(demoted); !ours {
-		t.Fatalf("klog writes to a %T", first)
-	}
-	if _, err := Dial(Connection{Master: "http://127.0.0.1:1", Log: slog.Default()}); err != nil {
-		t.Fatal(err)
-	}
-	if logr.ToSlogHandler(klog.Background()) != first {
-		t.Error("the second call of Dial counts")
+	DemoteLibraries(slog.New(slog.NewTextHandler(f.log, nil)))
+	klog.ErrorS(errors.New("lost"), "Structured again")
+	if n := len(f.said()); n != 2 {
+		t.Errorf("%d lines, want no more than before:\n%s", n, f.log)
 	}
 }
 
