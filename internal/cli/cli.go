@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/app"
 	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/source/kube"
 )
 
 // Env is what a command sees of the world.
@@ -123,6 +124,7 @@ func load(flags *config.Flags, env Env) (app.Options, error) {
 // serve runs the proxy until it is told to stop. The write in hand is finished;
 // what is in the kernel stays.
 func serve(ctx context.Context, o app.Options) error {
+	kube.DemoteLibraries(o.Log)
 	done := make(chan error, 1)
 	go func() { done <- app.Run(ctx, o) }()
 	select {
