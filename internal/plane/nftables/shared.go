@@ -54,6 +54,8 @@ func (d *diff) usedWays(p *route.Port, f *route.Front, uses map[use]int32, by in
 
 // count adds up the uses and plans what comes into use and what falls out of it.
 func (d *diff) count(uses map[use]int32) {
+	// Most of what a service uses it used before; the belief is large and cold.
+	maps.DeleteFunc(uses, func(_ use, by int32) bool { return by == 0 })
 	for _, u := range slices.SortedFunc(maps.Keys(uses), use.compare) {
 		by := uses[u]
 		had := d.belief.uses[u]
