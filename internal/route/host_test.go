@@ -2,6 +2,7 @@ package route
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -133,4 +134,21 @@ func TestServiceCIDRs(t *testing.T) {
 	sameText(t, join(host.ServiceCIDRs), "10.96.0.0/12 172.30.0.0/16 fd00:172::/112")
 	host, _ = compileHost(Options{Families: []Family{IPv6}}, facts)
 	sameText(t, join(host.ServiceCIDRs), "fd00:172::/112")
+}
+
+// Planes rely on it: the kernel refuses ranges that overlap, so what lies in
+// another is left out.
+func TestPrefixesAreDisjoint(t *testing.T) {
+	for in, want := range map[string]string{
+		"10.0.0.0/8 10.0.0.0/8":                  "10.0.0.0/8",
+		"10.1.0.0/16 10.0.0.0/8 11.0.0.0/8":      "10.0.0.0/8 11.0.0.0/8",
+		"10.0.0.7/8":                             "10.0.0.0/8",
+		"10.0.0.0/24 10.0.1.0/24":                "10.0.0.0/24 10.0.1.0/24",
+		"0.0.0.0/0 255.255.255.255/32 0.0.0.0/1": "0.0.0.0/0",
+		"fd00::/8 fd00::1/128 ::/0":              "::/0",
+	} {
+		if got := ofFamilies(cidrs(in), []Family{IPv4, IPv6}); !slices.Equal(got, cidrs(want)) {
+			t.Errorf("%s: %v, want %s", in, got, want)
+		}
+	}
 }

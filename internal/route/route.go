@@ -102,7 +102,8 @@ type Front struct {
 	Pods, Node, Others Way
 
 	// Allow, when Restricted, are the only client addresses let in; the rest
-	// is dropped before anything else is looked at. May be empty: nobody.
+	// is dropped before anything else is looked at. Sorted, none inside
+	// another; may be empty: nobody.
 	Restricted bool
 	Allow      []netip.Prefix
 }
@@ -146,13 +147,13 @@ type Host struct {
 	Detector      Detector
 	MasqueradeAll bool
 	NodePorts     NodePorts
-	ServiceCIDRs  []netip.Prefix // sorted; addresses in them that belong to no Service are dropped
+	ServiceCIDRs  []netip.Prefix // sorted, none inside another; addresses in them that belong to no Service are dropped
 }
 
 // Detector tells pods on this node from other clients, for each family on its
 // own: one without a rule for a family sees no pods in it.
 type Detector struct {
-	PodCIDRs  []netip.Prefix // by source address; sorted
+	PodCIDRs  []netip.Prefix // by source address; sorted, none inside another
 	Interface string         // or by interface the packet arrives on
 	Prefix    string         // or by the beginning of that interface's name
 }

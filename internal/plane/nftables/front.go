@@ -182,7 +182,7 @@ func (w way) data() string { return string(nft.Key{}.ClassID(uint32(w))) }
 // allowed renders the clients that are let in, as ranges of addresses.
 func allowed(key string, prefixes []netip.Prefix) []nft.Element {
 	var all []nft.Element
-	for _, p := range disjoint(prefixes) {
+	for _, p := range prefixes {
 		all = append(all, nft.Element{
 			Key: string(nft.Key(key).Addr(p.Addr())),
 			End: string(nft.Key(key).Addr(nft.Last(p))),

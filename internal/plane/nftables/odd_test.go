@@ -108,22 +108,6 @@ func TestComments(t *testing.T) {
 	}
 }
 
-// The kernel refuses ranges that overlap, so what lies in another is left out.
-func TestDisjoint(t *testing.T) {
-	for in, want := range map[string]string{
-		"10.0.0.0/8 10.0.0.0/8":                  "10.0.0.0/8",
-		"10.1.0.0/16 10.0.0.0/8 11.0.0.0/8":      "10.0.0.0/8 11.0.0.0/8",
-		"10.0.0.7/8":                             "10.0.0.0/8",
-		"10.0.0.0/24 10.0.1.0/24":                "10.0.0.0/24 10.0.1.0/24",
-		"0.0.0.0/0 255.255.255.255/32 0.0.0.0/1": "0.0.0.0/0",
-		"fd00::/8 fd00::1/128 ::/0":              "::/0",
-	} {
-		if got := disjoint(prefixes(strings.Fields(in)...)); !slices.Equal(got, prefixes(strings.Fields(want)...)) {
-			t.Errorf("%s: %v, want %s", in, got, want)
-		}
-	}
-}
-
 func TestArrangeMovesAsLittleAsPossible(t *testing.T) {
 	list := func(text string) []netip.AddrPort {
 		var all []netip.AddrPort

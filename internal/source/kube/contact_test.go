@@ -102,12 +102,7 @@ func (p *port) close() {
 }
 
 func TestOutageIsSaidOnce(t *testing.T) {
-	t.Run("listed", func(t *testing.T) { outage(t, newAPIServer(t)) })
-	t.Run("streamed", func(t *testing.T) {
-		api := newAPIServer(t)
-		api.streams = true
-		outage(t, api)
-	})
+	listedAndStreamed(t, outage)
 }
 
 func outage(t *testing.T, api *apiServer) {

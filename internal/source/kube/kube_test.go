@@ -155,13 +155,19 @@ func (f *feedOf) until(diff func() string) {
 	}
 }
 
-func TestListAndWatch(t *testing.T) {
-	t.Run("listed", func(t *testing.T) { listAndWatch(t, newAPIServer(t)) })
+// listedAndStreamed runs a test against both ways a server tells what there is.
+func listedAndStreamed(t *testing.T, test func(*testing.T, *apiServer)) {
+	t.Helper()
+	t.Run("listed", func(t *testing.T) { test(t, newAPIServer(t)) })
 	t.Run("streamed", func(t *testing.T) {
 		api := newAPIServer(t)
 		api.streams = true
-		listAndWatch(t, api)
+		test(t, api)
 	})
+}
+
+func TestListAndWatch(t *testing.T) {
+	listedAndStreamed(t, listAndWatch)
 }
 
 func listAndWatch(t *testing.T, api *apiServer) {
@@ -282,12 +288,7 @@ func TestWatchResumesAfterACut(t *testing.T) {
 }
 
 func TestRelistDropsWhatVanished(t *testing.T) {
-	t.Run("listed", func(t *testing.T) { relist(t, newAPIServer(t)) })
-	t.Run("streamed", func(t *testing.T) {
-		api := newAPIServer(t)
-		api.streams = true
-		relist(t, api)
-	})
+	listedAndStreamed(t, relist)
 }
 
 func relist(t *testing.T, api *apiServer) {
