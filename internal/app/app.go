@@ -66,12 +66,12 @@ func (o Options) report(problems []route.Problem) {
 // observe logs what was written; what was not, the loop does.
 func (o Options) observe(s proxy.Sync) {
 	level := slog.LevelDebug
-	if s.Full {
+	if s.Full() {
 		level = slog.LevelInfo
 	}
 	if s.Err == nil {
 		o.Log.Log(context.Background(), level, "Synced", "services", s.Services, "steps", s.Steps,
-			"compile", s.Compile, "apply", s.Apply, "full", s.Full)
+			"compile", s.Compile, "apply", s.Apply, "cause", string(s.Cause))
 	}
 	if o.Synced != nil {
 		o.Synced(s)

@@ -74,7 +74,7 @@ func TestLifeOfANode(t *testing.T) {
 
 	r := run(t, o)
 	first := r.sync()
-	if !first.Full || first.Services != 1 || first.Steps == 0 {
+	if !first.Full() || first.Services != 1 || first.Steps == 0 {
 		t.Errorf("the first write is %+v, want all of one service", first)
 	}
 	if err := r.stop(); err != nil {
@@ -82,7 +82,7 @@ func TestLifeOfANode(t *testing.T) {
 	}
 
 	r = run(t, o)
-	if again := r.sync(); !again.Full || again.Steps != 0 {
+	if again := r.sync(); !again.Full() || again.Steps != 0 {
 		t.Errorf("a restart with nothing changed writes %d steps, want 0", again.Steps)
 	}
 	scaled := strings.Replace(webService, "endpoints: [", "endpoints: [{addresses: [10.244.1.6]}, ", 1)
@@ -90,7 +90,7 @@ func TestLifeOfANode(t *testing.T) {
 		t.Fatal(err)
 	}
 	change := r.sync()
-	if change.Full || change.Services != 1 || change.Steps == 0 || change.Steps >= first.Steps {
+	if change.Full() || change.Services != 1 || change.Steps == 0 || change.Steps >= first.Steps {
 		t.Errorf("one endpoint more is %+v, want fewer steps than the %d of the start", change, first.Steps)
 	}
 	if err := r.stop(); err != nil {

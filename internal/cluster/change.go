@@ -47,6 +47,7 @@ func (s *Store) Take() Change {
 	}
 	slices.SortFunc(c.Services, func(a, b State) int { return a.Name.Compare(b.Name) })
 	s.facts, s.all = false, false
+	s.taken, s.fresh = s.taken.and(s.fresh), Window{}
 	if len(s.dirty) > 1024 {
 		s.dirty = map[Name]struct{}{} // let the memory of a burst go
 	} else {

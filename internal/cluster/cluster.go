@@ -92,6 +92,7 @@ type Slice struct {
 	Service   Name
 	Ports     []SlicePort
 	Endpoints []Endpoint
+	Trigger   time.Time // of the change to endpoints that this slice came from; zero: unknown
 }
 
 // SlicePort is one port of an EndpointSlice; it belongs to the Service port of
@@ -124,4 +125,9 @@ type Node struct {
 	Zone      string       // label topology.kubernetes.io/zone
 	Addresses []netip.Addr // node IPs: the first of each family is the primary one
 	PodCIDRs  []netip.Prefix
+
+	// Leaving: it is being deleted, or the cluster autoscaler is about to remove
+	// it (taint ToBeDeletedByClusterAutoscaler). Load balancers should send
+	// nothing new here; the rules stay as they are.
+	Leaving bool
 }

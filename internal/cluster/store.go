@@ -22,6 +22,10 @@ type Store struct {
 	all   bool // every service is to be taken again
 	facts bool // node, cidrs or local changed
 
+	fresh Window // came in since the last Take
+	taken Window // taken, and not settled yet
+	total Totals
+
 	feeds   int
 	ready   chan struct{}
 	changed chan struct{}
@@ -70,11 +74,13 @@ func (s *Store) Changed() <-chan struct{} { return s.changed }
 func (s *Store) SetService(svc *Service) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.total.Services++
 	e := s.entry(svc.Name)
 	if e.service != nil && e.service.equal(svc) {
 		return
 	}
 	e.service = svc
+	s.note(Window{Services: 1})
 	s.touch(svc.Name)
 }
 
@@ -82,11 +88,13 @@ func (s *Store) SetService(svc *Service) {
 func (s *Store) DeleteService(name Name) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.total.Services++
 	e := s.services[name]
 	if e == nil || e.service == nil {
 		return
 	}
 	e.service = nil
+	s.note(Window{Services: 1})
 	s.forget(name, e)
 	s.touch(name)
 }
@@ -96,6 +104,7 @@ func (s *Store) DeleteService(name Name) {
 func (s *Store) SetSlice(sl *Slice) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.total.Slices++
 	old := s.slices[sl.Name]
 	if old != nil {
 		if old.equal(sl) {
@@ -106,6 +115,7 @@ func (s *Store) SetSlice(sl *Slice) {
 	s.slices[sl.Name] = sl
 	e := s.entry(sl.Service)
 	e.slices = append(slices.Clip(e.slices), sl)
+	s.note(Window{Slices: 1, Triggers: triggers(old, sl)})
 	s.touch(sl.Service)
 }
 
@@ -113,8 +123,10 @@ func (s *Store) SetSlice(sl *Slice) {
 func (s *Store) DeleteSlice(name Name) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.total.Slices++
 	if old := s.slices[name]; old != nil {
 		delete(s.slices, name)
+		s.note(Window{Slices: 1})
 		s.detach(old)
 	}
 }
@@ -135,7 +147,24 @@ func (s *Store) setNode(which **Node, n *Node) {
 		return
 	}
 	s.all, s.facts = true, true
+	s.note(Window{})
 	s.wake()
+}
+
+// Again makes the next Take return everything.
+func (s *Store) Again() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all, s.facts = true, true
+	s.note(Window{})
+	s.wake()
+}
+
+// Node returns the own Node, or what stands in for it; nil: unknown.
+func (s *Store) Node() *Node {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ownNode()
 }
 
 func (s *Store) ownNode() *Node {
@@ -164,6 +193,7 @@ func setFact[T comparable](s *Store, fact *[]T, sorted []T) {
 		return
 	}
 	*fact, s.facts = sorted, true
+	s.note(Window{})
 	s.wake()
 }
 

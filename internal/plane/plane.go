@@ -30,6 +30,7 @@ type Plane interface {
 // Plan is a change to the kernel, worked out but not made.
 type Plan interface {
 	Steps() int                      // 0: nothing to do
+	Kept() int                       // entries found in the kernel that are right; only after a Refresh
 	String() string                  // one step per line, in the mechanism's own language
 	Apply(ctx context.Context) error // writes; on success the belief is what was wanted
 }

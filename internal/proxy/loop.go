@@ -36,24 +36,20 @@ type Options struct {
 	Observe func(Sync)
 }
 
-// Sync is what one attempt to write came to.
-type Sync struct {
-	Full     bool // everything was compared with the kernel
-	Services int  // touched
-	Steps    int
-	Compile  time.Duration
-	Apply    time.Duration // planning included
-	Err      error
-}
-
 // Loop keeps the plane doing what the store says.
 type Loop struct {
 	opt   Options
-	fresh bool // the plane's belief holds
+	doubt Cause // why the plane's belief does not hold; Change: it does
 
 	// pending is what was compiled and is not known to be in the kernel yet.
 	pending map[cluster.Name]route.Touch
 	oldHost *route.Host
+
+	writes  uint64
+	started bool  // a write went well
+	failure error // of the last write
+
+	asked chan func() // what others want done between two writes
 }
 
 // The waits between attempts after an error.
@@ -64,75 +60,174 @@ const (
 
 // New makes a Loop. It does nothing yet.
 func New(opt Options) *Loop {
-	return &Loop{opt: opt, pending: map[cluster.Name]route.Touch{}}
+	return &Loop{opt: opt, doubt: Start, pending: map[cluster.Name]route.Touch{}, asked: make(chan func())}
 }
 
 // Run runs until the context ends. It writes nothing before every feed of the
 // store has delivered everything once: half a picture is never applied.
 func (l *Loop) Run(ctx context.Context) error {
-	select {
-	case <-ctx.Done():
-		return nil
-	case <-l.opt.Store.Ready():
-	}
-	failure := ""
-	wait := firstRetry
-	for {
+	for wait := firstRetry; ; {
+		if !l.idle(ctx) {
+			return nil
+		}
 		err := l.sync(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
-		failure = l.tell(failure, err)
+		l.tell(err)
 		pause := l.opt.MinPeriod
 		if err != nil {
 			pause, wait = wait, min(2*wait, lastRetry)
 		} else {
 			wait = firstRetry
 		}
-		if !sleep(ctx, pause) || err == nil && !l.changed(ctx) {
+		if !l.sleep(ctx, pause) {
 			return nil
 		}
 	}
 }
 
-// changed waits for something new; false: the context ended.
-func (l *Loop) changed(ctx context.Context) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-l.opt.Store.Changed():
-		return true
+// idle waits until there is something to write; false: the context ended.
+func (l *Loop) idle(ctx context.Context) bool {
+	ready := l.opt.Store.Ready()
+	for {
+		changed := l.opt.Store.Changed()
+		select {
+		case <-ready: // stays so
+			ready = nil
+		default:
+		}
+		if ready != nil {
+			changed = nil // half a picture
+		} else if l.doubt != Change {
+			return ctx.Err() == nil
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-ready:
+		case <-changed:
+			return true
+		case do := <-l.asked:
+			do()
+		}
 	}
 }
 
+// sleep waits, and does what others ask meanwhile; false: the context ended.
+func (l *Loop) sleep(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return ctx.Err() == nil
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-timer.C:
+			return true
+		case do := <-l.asked:
+			do()
+		}
+	}
+}
+
+// Do runs a function between two writes. It holds up the loop, so it is quick.
+// It is an error if the context ends first.
+func (l *Loop) Do(ctx context.Context, look func(View)) error {
+	return l.ask(ctx, func() {
+		look(View{
+			Compiler: l.opt.Compiler, Table: l.opt.Compiler.Table(), Writes: l.writes,
+			Pending: l.pending, Started: l.started, Err: l.failure,
+		})
+	})
+}
+
+// Compare makes the loop compare everything with the kernel, as soon as it may.
+// Of several causes before it does, the first counts.
+func (l *Loop) Compare(ctx context.Context, why Cause) error {
+	return l.ask(ctx, func() {
+		if l.doubt == Change {
+			l.doubt = why
+		}
+	})
+}
+
+// Replace makes the loop go on with another compiler, plane and period: all is
+// compiled anew and compared with the kernel, and only what differs is written.
+// Those of opt that are nil stay as they are.
+func (l *Loop) Replace(ctx context.Context, c *route.Compiler, p plane.Plane, minPeriod time.Duration) error {
+	return l.ask(ctx, func() {
+		l.opt.MinPeriod = minPeriod
+		if p != nil {
+			l.opt.Plane = p
+		}
+		if c != nil {
+			l.recompile(c)
+		}
+		if l.doubt == Change {
+			l.doubt = Configuration
+		}
+	})
+}
+
+// recompile takes another compiler. Followers are told of what becomes
+// different as if it were a change of the Services themselves.
+func (l *Loop) recompile(c *route.Compiler) {
+	old := l.opt.Compiler.Table()
+	l.opt.Compiler = c
+	l.opt.Store.Again()
+	if l.oldHost == nil {
+		l.oldHost = &old.Host
+	}
+	for name, svc := range old.Services {
+		if _, known := l.pending[name]; !known {
+			l.pending[name] = route.Touch{Name: name, Old: svc}
+		}
+	}
+}
+
+// ask has a function run between two writes.
+func (l *Loop) ask(ctx context.Context, do func()) error {
+	done := make(chan struct{})
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case l.asked <- func() { defer close(done); do() }:
+	}
+	<-done
+	return nil
+}
+
 // tell logs a failure once, and the recovery from it.
-func (l *Loop) tell(before string, err error) string {
+func (l *Loop) tell(err error) {
+	before := l.failure
+	l.failure = err
 	switch {
-	case err == nil && before != "":
+	case err == nil && before != nil:
 		l.opt.Log.Info("Writing to the kernel works again")
-		return ""
-	case err == nil:
-		return ""
-	case err.Error() != before:
+	case err != nil && (before == nil || err.Error() != before.Error()):
 		l.opt.Log.Error("Cannot write to the kernel, retrying", "error", err)
 	}
-	return err.Error()
 }
 
 // sync brings the kernel up to what the store says now.
 func (l *Loop) sync(ctx context.Context) error {
-	began := time.Now()
+	s := Sync{Cause: l.doubt, Began: time.Now()}
 	change, problems := l.opt.Compiler.Compile(l.opt.Store.Take())
 	if len(problems) > 0 && l.opt.Report != nil {
 		l.opt.Report(problems)
 	}
 	l.remember(change)
-	s := Sync{Full: !l.fresh, Services: len(change.Touched), Compile: time.Since(began)}
-	if l.fresh && change.Empty() {
+	s.Services = len(change.Touched)
+	s.Compile = time.Since(s.Began)
+	if !s.Full() && change.Empty() {
+		l.opt.Store.Settle() // it came to nothing
 		return nil
 	}
-	began = time.Now()
-	s.Steps, s.Err = l.write(ctx, change)
+	began := time.Now()
+	l.write(ctx, change, &s)
 	s.Apply = time.Since(began)
 	if l.opt.Observe != nil {
 		l.opt.Observe(s)
@@ -142,21 +237,23 @@ func (l *Loop) sync(ctx context.Context) error {
 
 // write plans and applies a change. After an error the kernel is looked at
 // anew and everything compared.
-func (l *Loop) write(ctx context.Context, change route.Change) (int, error) {
-	if !l.fresh {
-		if err := l.opt.Plane.Refresh(ctx); err != nil {
-			return 0, err
+func (l *Loop) write(ctx context.Context, change route.Change, s *Sync) {
+	l.writes++
+	if s.Full() {
+		if s.Err = l.opt.Plane.Refresh(ctx); s.Err != nil {
+			return
 		}
 	}
 	plan := l.opt.Plane.Plan(change)
-	steps := plan.Steps()
+	s.Steps = plan.Steps()
 	if err := plan.Apply(ctx); err != nil {
-		l.fresh = false
-		return steps, errors.Join(err, ctx.Err())
+		l.doubt, s.Err = Failure, errors.Join(err, ctx.Err())
+		return
 	}
-	l.fresh = true
+	l.doubt, l.started = Change, true
+	s.Adopted = plan.Kept()
+	s.In = l.opt.Store.Settle()
 	l.applied(change.Table)
-	return steps, nil
 }
 
 // remember adds a change to what is pending: what a follower is told spans all
@@ -182,20 +279,5 @@ func (l *Loop) applied(table *route.Table) {
 	l.pending, l.oldHost = map[cluster.Name]route.Touch{}, nil
 	for _, f := range l.opt.Followers {
 		f.Applied(change)
-	}
-}
-
-// sleep waits; false: the context ended.
-func sleep(ctx context.Context, d time.Duration) bool {
-	if d <= 0 {
-		return ctx.Err() == nil
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
 	}
 }

@@ -307,7 +307,7 @@ func TestObserve(t *testing.T) {
 		want := []seen{{true, 2, 2, false}, {false, 1, 1, true}, {true, 0, 0, false}}
 		var got []seen
 		for _, s := range w.syncs {
-			got = append(got, seen{s.Full, s.Services, s.Steps, s.Err != nil})
+			got = append(got, seen{s.Full(), s.Services, s.Steps, s.Err != nil})
 		}
 		if len(got) != len(want) {
 			t.Fatalf("observed %v, want %v", got, want)

@@ -67,6 +67,9 @@ func (r *recorder) Plan(c route.Change) plane.Plan {
 	return p
 }
 
+// Kept implements plane.Plan.
+func (p *recorded) Kept() int { return 0 }
+
 func (r *recorder) Remove(context.Context) error { return errors.New("not part of the loop") }
 
 type recorded struct {

@@ -31,7 +31,7 @@ func testRestart(w *world) {
 	p = w.run()
 	first, err := p.First(w.Context())
 	w.must(err)
-	if !first.Full || first.Steps != 0 {
+	if !first.Full() || first.Steps != 0 {
 		w.Errorf("with nothing changed the restart took %d steps, want 0", first.Steps)
 	}
 	time.Sleep(quiet)

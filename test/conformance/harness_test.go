@@ -117,6 +117,7 @@ func (inert) Refresh(context.Context) error { return nil }
 func (inert) Plan(route.Change) plane.Plan  { return inert{} }
 func (inert) Remove(context.Context) error  { return nil }
 func (inert) Steps() int                    { return 0 }
+func (inert) Kept() int { return 0 }
 func (inert) String() string                { return "" }
 func (inert) Apply(context.Context) error   { return nil }
 

@@ -103,3 +103,12 @@ func (s *State) String() string {
 	}
 	return b.String()
 }
+
+// Count returns the number of elements in all sets.
+func (s *State) Count() int {
+	n := 0
+	for _, set := range s.Sets {
+		n += len(set.Elements)
+	}
+	return n
+}

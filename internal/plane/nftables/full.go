@@ -22,7 +22,7 @@ func (d *diff) everything(t *route.Table, seen map[nft.Table]*nft.State) {
 	for _, f := range d.families {
 		want := d.wanted(f, t)
 		if old := seen[f.table]; old.Chains != nil && !want.fit(f, old) {
-			d.plan.add(made, step{do: deleteTable, table: f.table})
+			d.dropTable(f.table, old)
 			seen[f.table] = &nft.State{}
 		}
 		d.skeleton(f, seen[f.table], want)
@@ -30,7 +30,7 @@ func (d *diff) everything(t *route.Table, seen map[nft.Table]*nft.State) {
 	}
 	for _, f := range everyFamily() {
 		if !d.enabled(f.ip) && seen[f.table].Chains != nil {
-			d.plan.add(made, step{do: deleteTable, table: f.table})
+			d.dropTable(f.table, seen[f.table])
 		}
 	}
 	before := d.index(seen)
@@ -38,6 +38,12 @@ func (d *diff) everything(t *route.Table, seen map[nft.Table]*nft.State) {
 		d.enter(t.Services[name], before)
 	}
 	before.rest(d)
+}
+
+// dropTable plans the end of a table with all that is in it.
+func (d *diff) dropTable(t nft.Table, state *nft.State) {
+	d.plan.add(made, step{do: deleteTable, table: t})
+	d.plan.lost += state.Count()
 }
 
 // firstThings orders services: the API server's own comes first.
@@ -105,6 +111,7 @@ func (d *diff) skeleton(f family, state *nft.State, want objects) {
 	for _, name := range slices.Sorted(maps.Keys(state.Sets)) {
 		if _, ok := want.sets[name]; !ok {
 			d.plan.add(setsGone, step{do: deleteSet, table: f.table, set: &nft.Set{Name: name}})
+			d.plan.lost += len(state.Sets[name].Elements)
 		}
 	}
 }

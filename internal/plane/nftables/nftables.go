@@ -86,7 +86,9 @@ func (p *Plane) Plan(change route.Change) plane.Plan {
 		return d.plan
 	}
 	p.belief = belief{slots: map[portKey][]netip.AddrPort{}, uses: map[use]int32{}}
+	found := elements(p.seen)
 	d.everything(change.Table, p.seen)
+	d.plan.kept = found - d.plan.gone()
 	p.seen = nil
 	return d.plan
 }

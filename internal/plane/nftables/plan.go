@@ -16,6 +16,8 @@ import (
 type Plan struct {
 	kernel Kernel
 	phases [lastPhase + 1]steps
+	kept   int
+	lost   int // elements that go with their set or table
 }
 
 // The phases of a plan.
@@ -105,6 +107,33 @@ func (p *Plan) Steps() int {
 	n := 0
 	for i := range p.phases {
 		n += p.phases[i].n
+	}
+	return n
+}
+
+// Kept returns the number of elements found in the kernel that stay.
+func (p *Plan) Kept() int { return p.kept }
+
+// gone returns the number of elements that go.
+func (p *Plan) gone() int {
+	n := p.lost
+	for i := range p.phases {
+		for _, block := range p.phases[i].blocks {
+			for j := range block {
+				if block[j].do == deleteElement {
+					n++
+				}
+			}
+		}
+	}
+	return n
+}
+
+// elements counts what was read.
+func elements(seen map[nft.Table]*nft.State) int {
+	n := 0
+	for _, state := range seen {
+		n += state.Count()
 	}
 	return n
 }

@@ -2,6 +2,7 @@ package convert
 
 import (
 	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -15,8 +16,9 @@ import (
 func (c Converter) Node(node *corev1.Node) (*cluster.Node, []route.Problem) {
 	n := &notes{object: Object("Node", cluster.Name{Name: node.Name})}
 	out := &cluster.Node{
-		Name: c.Strings.Of(node.Name),
-		Zone: c.Strings.Of(node.Labels[corev1.LabelTopologyZone]),
+		Name:    c.Strings.Of(node.Name),
+		Zone:    c.Strings.Of(node.Labels[corev1.LabelTopologyZone]),
+		Leaving: node.DeletionTimestamp != nil || slices.ContainsFunc(node.Spec.Taints, toBeDeleted),
 	}
 	for _, kind := range []corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP} {
 		for i, in := range node.Status.Addresses {
@@ -38,6 +40,10 @@ func (c Converter) Node(node *corev1.Node) (*cluster.Node, []route.Problem) {
 	out.PodCIDRs = prefixes(cidrs, field, n)
 	return out, n.list
 }
+
+// toBeDeleted is the taint by which the cluster autoscaler says that it is about
+// to remove the node; whatever its value and effect (KEP-3836).
+func toBeDeleted(t corev1.Taint) bool { return t.Key == "ToBeDeletedByClusterAutoscaler" }
 
 // ServiceCIDR converts a ServiceCIDR.
 func (c Converter) ServiceCIDR(sc *networkingv1.ServiceCIDR) ([]netip.Prefix, []route.Problem) {

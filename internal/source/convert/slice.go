@@ -2,6 +2,7 @@ package convert
 
 import (
 	"net/netip"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -32,7 +33,17 @@ func (c Converter) Slice(es *discoveryv1.EndpointSlice) (*cluster.Slice, []route
 		Service:   cluster.Name{Namespace: name.Namespace, Name: service},
 		Ports:     c.slicePorts(es, n),
 		Endpoints: c.endpoints(es, n),
+		Trigger:   trigger(es),
 	}, n.list
+}
+
+// trigger is when the change to endpoints came about that a slice tells.
+func trigger(es *discoveryv1.EndpointSlice) time.Time {
+	at, err := time.Parse(time.RFC3339Nano, es.Annotations[corev1.EndpointsLastChangeTriggerTime])
+	if err != nil {
+		return time.Time{}
+	}
+	return at
 }
 
 func (c Converter) slicePorts(es *discoveryv1.EndpointSlice, n *notes) []cluster.SlicePort {

@@ -1,0 +1,78 @@
+package cluster
+
+import (
+	"slices"
+	"time"
+)
+
+// Window is what came in over some time and made a difference.
+type Window struct {
+	Since, Last      time.Time // of the first and the last change; zero: there was none
+	Services, Slices int       // changes of each kind
+
+	// Triggers are when the changes to endpoints came about, as far as their
+	// slices tell (annotation endpoints.kubernetes.io/last-change-trigger-time).
+	Triggers []time.Time
+}
+
+// Empty reports whether nothing came in.
+func (w Window) Empty() bool { return w.Since.IsZero() }
+
+// and returns both windows as one; later is not before w.
+func (w Window) and(later Window) Window {
+	if w.Empty() {
+		return later
+	}
+	if later.Empty() {
+		return w
+	}
+	return Window{
+		Since: w.Since, Last: later.Last,
+		Services: w.Services + later.Services, Slices: w.Slices + later.Slices,
+		Triggers: append(w.Triggers, later.Triggers...),
+	}
+}
+
+// Totals count what a Store was told since it was made, whether or not it made
+// a difference.
+type Totals struct{ Services, Slices uint64 }
+
+// Totals returns the counts.
+func (s *Store) Totals() Totals {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.total
+}
+
+// Backlog is what came in and has not been settled.
+func (s *Store) Backlog() Window {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := s.taken.and(s.fresh)
+	all.Triggers = slices.Clone(all.Triggers)
+	return all
+}
+
+// Settle says that all that was taken is in force, and returns what that was.
+func (s *Store) Settle() Window {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	done := s.taken
+	s.taken = Window{}
+	return done
+}
+
+// note adds a change that is made now.
+func (s *Store) note(w Window) {
+	w.Since = time.Now()
+	w.Last = w.Since
+	s.fresh = s.fresh.and(w)
+}
+
+// triggers returns when a slice changed, unless it said so before.
+func triggers(old, now *Slice) []time.Time {
+	if now.Trigger.IsZero() || old != nil && old.Trigger.Equal(now.Trigger) {
+		return nil
+	}
+	return []time.Time{now.Trigger}
+}

@@ -1,0 +1,57 @@
+package proxy
+
+import (
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// Cause says why everything is compared with the kernel.
+type Cause string
+
+// The causes.
+const (
+	Change        Cause = ""              // nothing is compared: one change is written
+	Start         Cause = "start"         // the first look at the kernel
+	Failure       Cause = "failure"       // a write failed, so that the kernel may hold anything
+	ForeignEdit   Cause = "foreign-edit"  // another program changed what is ours
+	Configuration Cause = "configuration" // a new configuration is in force
+	Request       Cause = "request"       // a person asked for it
+	Period        Cause = "period"        // it is time again
+)
+
+// Causes lists all that compare everything.
+func Causes() []Cause { return []Cause{Start, Failure, ForeignEdit, Configuration, Request, Period} }
+
+// Sync is what one attempt to write came to.
+type Sync struct {
+	Cause    Cause // not Change: everything was compared with the kernel
+	Services int   // touched
+	Steps    int   // with Cause, how much the kernel differed
+	Adopted  int   // with Cause, entries that were there and right
+	Began    time.Time
+	Compile  time.Duration
+	Apply    time.Duration // planning included
+	Err      error
+
+	// In is what came in and is in force now; empty after an error.
+	In cluster.Window
+}
+
+// Full reports whether everything was compared with the kernel.
+func (s Sync) Full() bool { return s.Cause != Change }
+
+// View is what the loop knows between two writes. It is only good inside the
+// function that Do runs, and nothing it leads to may be changed.
+type View struct {
+	Compiler *route.Compiler
+	Table    *route.Table // what should be
+	Writes   uint64       // attempts to write since the start
+
+	// Pending are the Services that are not known to be in the kernel as the
+	// Table says, and Err why: the last attempt failed, or none was made yet.
+	Pending map[cluster.Name]route.Touch
+	Started bool // everything was in the kernel once
+	Err     error
+}
