@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
-# Build the API server and etcd that the integration tests run against.
+# Build the API server and etcd that the integration tests run against, and the
+# kube-proxy of the same version that they take over from.
 #
 # usage: hack/test-assets.sh DIR
 #
-# Afterwards KUBEBUILDER_ASSETS=DIR lets envtest find both binaries. They are
-# built from their Go modules, so the module proxy is all this needs. A second
-# run returns at once. A run with KUBEBUILDER_ASSETS already set and filled does
-# nothing: those binaries are used as they are.
+# Afterwards KUBEBUILDER_ASSETS=DIR lets envtest find the first two, and
+# KUBE_PROXY=DIR/kube-proxy names the third. They are built from their Go modules,
+# so the module proxy is all this needs. A second run returns at once, and one
+# that finds some of the programs builds the others. A run with KUBEBUILDER_ASSETS
+# already set and filled does nothing: those binaries are used as they are, and
+# tests that want kube-proxy do without if it is not among them.
 set -euo pipefail
 
 kubernetes=v1.36.3
@@ -16,8 +19,13 @@ say() { printf 'test-assets: %s\n' "$*"; }
 
 filled() { [[ -x $1/kube-apiserver && -x $1/etcd ]]; }
 
-# current says whether DIR already holds the versions wanted.
-current() { filled "$dir" && [[ $(cat "$dir/versions" 2>/dev/null) == "$wanted" ]]; }
+# stamped says whether what DIR holds is of the versions wanted, current whether
+# nothing is missing.
+stamped() { [[ $(cat "$dir/versions" 2>/dev/null) == "$wanted" ]]; }
+current() { stamped && filled "$dir" && [[ -x $dir/kube-proxy ]]; }
+
+# lacks says whether a program has to be built.
+lacks() { ! stamped || [[ ! -x $dir/$1 ]]; }
 
 # module starts a throw-away main module in a new folder and goes there. It is
 # needed because go install refuses modules that have replace directives.
@@ -28,11 +36,11 @@ module() {
 	go mod edit -require="$2@$3"
 }
 
-# build_apiserver pairs kubernetes v1.X.Y with the libraries published from the
-# same commit as v0.X.Y: its own go.mod names them v0.0.0, which never existed.
-build_apiserver() {
+# build_kubernetes NAME pairs kubernetes v1.X.Y with the libraries published from
+# the same commit as v0.X.Y: its own go.mod names them v0.0.0, which never existed.
+build_kubernetes() {
 	local gomod major minor staging library
-	module kube-apiserver k8s.io/kubernetes "$kubernetes"
+	module "$1" k8s.io/kubernetes "$kubernetes"
 	IFS=. read -r major minor _ <<<"${kubernetes#v}"
 	gomod=$(cd / && go list -m -f '{{.GoMod}}' "k8s.io/kubernetes@$kubernetes")
 	staging=$(awk '$2 == "v0.0.0" { print $1 }' "$gomod")
@@ -40,7 +48,7 @@ build_apiserver() {
 		go mod edit -replace="$library=$library@v0.${kubernetes#v1.}"
 	done
 	local version=k8s.io/component-base/version
-	compile kube-apiserver k8s.io/kubernetes/cmd/kube-apiserver \
+	compile "$1" "k8s.io/kubernetes/cmd/$1" \
 		"-X $version.gitVersion=$kubernetes -X $version.gitMajor=$major -X $version.gitMinor=$minor"
 }
 
@@ -57,14 +65,12 @@ compile() {
 		2> >(grep -v '^go: downloading' >&2)
 }
 
-# install_all moves the stamp last, so that it never vouches for a mixed pair.
+# install_all moves the stamp last, so that it never vouches for mixed versions.
 install_all() {
-	printf '%s\n' "$wanted" >"$tmp/bin/versions"
-	rm -f "$dir/versions"
-	local name
-	for name in etcd kube-apiserver versions; do
-		mv -f "$tmp/bin/$name" "$dir/$name"
-	done
+	printf '%s\n' "$wanted" >"$tmp/versions"
+	stamped || rm -f "$dir/versions"
+	mv -f "$tmp/bin"/* "$dir"
+	mv -f "$tmp/versions" "$dir/versions"
 }
 
 if [[ $# -ne 1 || -z $1 ]]; then
@@ -104,7 +110,9 @@ mkdir "$tmp/bin" "$tmp/work"
 export GOTMPDIR=$tmp/work GOFLAGS=-mod=mod GOWORK=off CGO_ENABLED=0 GOOS='' GOARCH=''
 
 say "building $wanted; the first time takes minutes"
-(build_etcd)
-(build_apiserver)
+if lacks etcd; then (build_etcd); fi
+for name in kube-apiserver kube-proxy; do
+	if lacks "$name"; then (build_kubernetes "$name"); fi
+done
 install_all
 say "done in ${SECONDS}s: $dir"
