@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"syscall"
 	"time"
 
@@ -13,9 +15,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Conn talks to nf_tables of one network namespace. One goroutine uses it.
+// Conn talks to nf_tables of one network namespace. One goroutine uses it, but
+// for Ours.
 type Conn struct {
 	netns int
+	ports ports
 	lib   *nftables.Conn
 	sock  *netlink.Conn
 	want  int // bytes of buffer
@@ -61,6 +65,7 @@ func (c *Conn) dial() error {
 // Without privilege the kernel gives less than asked, so we read it back.
 func (c *Conn) adopt(sock *netlink.Conn) error {
 	c.sock = sock
+	c.ports.add(sock.PID())
 	if err := sock.SetWriteBuffer(c.want); err != nil {
 		return fmt.Errorf("size netlink send buffer: %w", err)
 	}
@@ -105,6 +110,31 @@ func askForLargeAnswers(fd int) error {
 
 // Close closes the socket.
 func (c *Conn) Close() error { return c.lib.CloseLasting() }
+
+// Ours reports whether a transaction that came through a netlink port was made
+// by this Conn. It may be called from any goroutine.
+func (c *Conn) Ours(port uint32) bool { return c.ports.has(port) }
+
+// ports are the netlink ports of this and the former sockets: news of what was
+// done through one may come after it was closed.
+type ports struct {
+	mu   sync.Mutex
+	used [4]uint32
+	next int
+}
+
+func (p *ports) add(port uint32) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.used[p.next%len(p.used)] = port
+	p.next++
+}
+
+func (p *ports) has(port uint32) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Contains(p.used[:], port)
+}
 
 // Room returns how many bytes, by Tx.Bytes, one transaction may have.
 func (c *Conn) Room() int { return c.room }

@@ -1,0 +1,192 @@
+package nft
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+)
+
+// Edit is one transaction of another program that changed a table we watch.
+type Edit struct {
+	What []string // kinds of objects, "table", "chain", "rule", "set", "element"; sorted
+	By   string   // name of the program; empty: unknown
+	PID  uint32   // of its thread, in the first PID namespace; 0: unknown
+
+	// Lost says that the kernel had more to tell than it could keep: anything
+	// may have changed.
+	Lost bool
+}
+
+// String describes the edit in a few words.
+func (e Edit) String() string {
+	if e.Lost {
+		return "notifications were lost"
+	}
+	return strings.Join(e.What, ", ")
+}
+
+// WatchOptions say what to watch.
+type WatchOptions struct {
+	NetNS  int // file descriptor of a network namespace; 0: the current one
+	Tables []Table
+
+	// Ours reports whether a transaction came through a socket of ours, by its
+	// netlink port.
+	Ours func(port uint32) bool
+}
+
+// watchRoom is how many bytes of notifications the kernel keeps for us: deleting
+// a set with 100,000 elements makes some 10 MB, most of it in a filter of ours.
+const watchRoom = 2 << 20
+
+// Watch tells of edits that others make, until the context ends; it returns nil
+// then. Subscribed is called once it hears everything from then on.
+func Watch(ctx context.Context, opt WatchOptions, subscribed func(), tell func(Edit)) error {
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: opt.NetNS})
+	if err != nil {
+		return fmt.Errorf("open netlink socket to nf_tables: %w", err)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() }) // wakes Receive
+	defer func() {
+		stop()
+		_ = conn.Close()
+	}()
+	if err := conn.SetReadBuffer(watchRoom); err != nil {
+		return fmt.Errorf("size netlink receive buffer: %w", err)
+	}
+	if err := conn.JoinGroup(unix.NFNLGRP_NFTABLES); err != nil {
+		return fmt.Errorf("subscribe to changes of nf_tables: %w", err)
+	}
+	subscribed()
+	w := watch{opt: opt, conn: conn}
+	for {
+		messages, err := conn.Receive()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, unix.ENOBUFS):
+			w.what = nil
+			tell(Edit{Lost: true})
+		case err != nil:
+			return fmt.Errorf("wait for changes of nf_tables: %w", err)
+		}
+		for _, m := range messages {
+			if edit, ok := w.hear(m); ok {
+				tell(edit)
+			}
+		}
+	}
+}
+
+// watch puts the messages of a transaction together. The last of them says that
+// there is a new generation, and who made it.
+type watch struct {
+	opt  WatchOptions
+	conn *netlink.Conn
+	deaf uint32 // port the filter leaves out
+	what []string
+}
+
+func (w *watch) hear(m netlink.Message) (Edit, bool) {
+	if m.Header.PID != 0 && w.opt.Ours(m.Header.PID) {
+		w.ignore(m.Header.PID)
+		return Edit{}, false
+	}
+	if m.Header.Type>>8 != unix.NFNL_SUBSYS_NFTABLES || len(m.Data) < nfgenLen {
+		return Edit{}, false
+	}
+	if m.Header.Type&0xff == unix.NFT_MSG_NEWGEN {
+		return w.end(m)
+	}
+	kind := kindOf(m.Header.Type & 0xff)
+	if kind != "" && !slices.Contains(w.what, kind) && slices.Contains(w.opt.Tables, tableOf(m)) {
+		w.what = append(w.what, kind)
+	}
+	return Edit{}, false
+}
+
+// end takes the last message of a transaction.
+func (w *watch) end(m netlink.Message) (Edit, bool) {
+	if len(w.what) == 0 {
+		return Edit{}, false
+	}
+	edit := Edit{What: w.what}
+	w.what = nil
+	slices.Sort(edit.What)
+	attrs, err := netlink.UnmarshalAttributes(m.Data[nfgenLen:])
+	if err != nil {
+		return edit, true // who it was is not known
+	}
+	for _, a := range attrs {
+		switch {
+		case a.Type == unix.NFTA_GEN_PROC_PID && len(a.Data) == 4:
+			edit.PID = binary.BigEndian.Uint32(a.Data)
+		case a.Type == unix.NFTA_GEN_PROC_NAME:
+			edit.By = strings.TrimRight(string(a.Data), "\x00")
+		}
+	}
+	return edit, true
+}
+
+// nfgenLen is the size of struct nfgenmsg, with which each message begins.
+const nfgenLen = 4
+
+// tableOf returns the table a message is about. Its name is attribute 1 in
+// messages of all kinds (linux/netfilter/nf_tables.h).
+func tableOf(m netlink.Message) Table {
+	attrs, err := netlink.UnmarshalAttributes(m.Data[nfgenLen:])
+	if err != nil {
+		return Table{}
+	}
+	for _, a := range attrs {
+		if a.Type == unix.NFTA_TABLE_NAME {
+			return Table{Family: Family(m.Data[0]), Name: strings.TrimRight(string(a.Data), "\x00")}
+		}
+	}
+	return Table{}
+}
+
+// kindOf names the kind of object a message is about.
+func kindOf(message netlink.HeaderType) string {
+	switch message {
+	case unix.NFT_MSG_NEWTABLE, unix.NFT_MSG_DELTABLE:
+		return "table"
+	case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN:
+		return "chain"
+	case unix.NFT_MSG_NEWRULE, unix.NFT_MSG_DELRULE:
+		return "rule"
+	case unix.NFT_MSG_NEWSET, unix.NFT_MSG_DELSET:
+		return "set"
+	case unix.NFT_MSG_NEWSETELEM, unix.NFT_MSG_DELSETELEM:
+		return "element"
+	}
+	return ""
+}
+
+// ignore makes the kernel keep what comes through a port of ours to itself, so
+// that our own writes cost next to nothing here. All messages that arrive as one
+// come through the same port, so the first one's header says it.
+func (w *watch) ignore(port uint32) {
+	if port == w.deaf {
+		return
+	}
+	const portOffset = 12 // of nlmsg_pid in struct nlmsghdr
+	var order [4]byte
+	binary.NativeEndian.PutUint32(order[:], port)
+	filter, err := bpf.Assemble([]bpf.Instruction{
+		bpf.LoadAbsolute{Off: portOffset, Size: 4},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: binary.BigEndian.Uint32(order[:]), SkipTrue: 1},
+		bpf.RetConstant{Val: 1 << 31},
+		bpf.RetConstant{Val: 0},
+	})
+	if err == nil && w.conn.SetBPF(filter) == nil { // without it we hear, and pass over, our own
+		w.deaf = port
+	}
+}

@@ -1,0 +1,136 @@
+package nft
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+)
+
+// observer is a Conn whose tables are watched.
+type observer struct {
+	t     *testing.T
+	conn  *Conn
+	netns int
+	edits chan Edit
+}
+
+func observe(t *testing.T) *observer {
+	t.Helper()
+	conn, netns := realKernel(t)
+	o := &observer{t: t, conn: conn, netns: netns, edits: make(chan Edit, 100)}
+	ctx, cancel := context.WithCancel(t.Context())
+	done, listening := make(chan error, 1), make(chan struct{})
+	go func() {
+		done <- Watch(ctx, WatchOptions{NetNS: o.netns, Tables: tables, Ours: o.conn.Ours},
+			func() { close(listening) }, func(e Edit) { o.edits <- e })
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("the watch ended with: %v", err)
+		}
+	})
+	<-listening
+	return o
+}
+
+// nft runs nft in the namespace.
+func (o *observer) nft(command string) {
+	o.t.Helper()
+	runNft(o.t, o.netns, command)
+}
+
+// next waits for an edit; nothing of our own may come before it.
+func (o *observer) next() Edit {
+	o.t.Helper()
+	select {
+	case e := <-o.edits:
+		return e
+	case <-time.After(20 * time.Second):
+		o.t.Fatal("no edit was told")
+		return Edit{}
+	}
+}
+
+// fill puts a table with a set, a chain and many elements there.
+func (o *observer) fill(elements int) {
+	o.t.Helper()
+	tx := &Tx{}
+	tx.AddTable(ip4)
+	tx.AddSet(ip4, some)
+	tx.SetChain(ip4, Chain{Name: "mine"})
+	for i := range elements {
+		tx.Add(ip4, some, Element{Key: string(Key{}.Addr(addr(IP4, i)))})
+	}
+	commit(o.t, o.conn, tx)
+}
+
+func TestEditsOfOthersAreTold(t *testing.T) {
+	o := observe(t)
+	for _, tt := range []struct {
+		command string
+		want    []string
+	}{
+		{"add rule ip t mine drop", []string{"rule"}},
+		{"add rule ip t mine drop; flush chain ip t mine", []string{"rule"}},
+		{"add chain ip t theirs", []string{"chain"}},
+		{"add element ip t some { 198.51.100.1 }", []string{"element"}},
+		{"delete element ip t some { 198.51.100.1 }", []string{"element"}},
+		{"delete chain ip t mine", []string{"chain"}},
+		{"delete table ip t", []string{"chain", "set", "table"}},
+		{"flush ruleset", []string{"chain", "set", "table"}},
+	} {
+		o.fill(3)
+		o.nft("add table ip foreign; add chain ip foreign c; delete table ip foreign") // nobody's business
+		o.nft(tt.command)
+		e := o.next()
+		if !slices.Equal(e.What, tt.want) || e.By != "nft" || e.PID == 0 || e.Lost {
+			t.Errorf("after %q: told %+v, want %v by nft", tt.command, e, tt.want)
+		}
+	}
+	if len(o.edits) > 0 {
+		t.Errorf("told too much: %v", <-o.edits)
+	}
+}
+
+// What this program writes is not told, also not after its socket had to be
+// replaced.
+func TestOwnWritesAreNotTold(t *testing.T) {
+	o := observe(t)
+	for range 3 {
+		o.fill(1000)
+		if err := o.conn.redial(); err != nil {
+			t.Fatal(err)
+		}
+		o.fill(2000)
+		if err := o.conn.DeleteTables(t.Context(), ip4); err != nil {
+			t.Fatal(err)
+		}
+	}
+	o.fill(1)
+	o.nft("delete table ip t")
+	if e := o.next(); e.By != "nft" {
+		t.Errorf("told %+v, want only what nft did", e)
+	}
+}
+
+// A flush of very much does not go unnoticed because there is so much to tell.
+func TestALargeFlushIsTold(t *testing.T) {
+	o := observe(t)
+	for n := range 20 {
+		tx := &Tx{}
+		tx.AddTable(ip4)
+		tx.AddSet(ip4, some)
+		for i := range 5000 {
+			tx.Add(ip4, some, Element{Key: string(Key{}.Addr(addr(IP4, 5000*n+i)))})
+		}
+		commit(t, o.conn, tx)
+	}
+	o.nft("flush ruleset")
+	e := o.next()
+	t.Logf("told %+v", e)
+	if !e.Lost && !slices.Contains(e.What, "table") {
+		t.Errorf("told %+v, want that the table is gone, or that anything may be", e)
+	}
+}
