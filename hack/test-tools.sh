@@ -1,0 +1,135 @@
+#!/usr/bin/env bash
+# Fetch the programs that the tests of deploy/ run: kubectl, helm, prometheus and
+# promtool.
+#
+# usage: hack/test-tools.sh DIR
+#
+# kubectl and helm are built from their Go modules, in one go because most of
+# either is the same libraries. The other two are taken out of Debian's package
+# without installing it, so nothing is started; where there is no apt-get, those
+# on the PATH are used. A second run returns at once, and one that finds some of
+# the programs fetches the others.
+set -euo pipefail
+
+kubernetes=v0.36.3 # of the libraries; kubectl calls it v1.36.3
+helm=v3.21.4       # the release that is built on these libraries
+
+say() { printf 'test-tools: %s\n' "$*"; }
+
+die() {
+	say "$*" >&2
+	exit 1
+}
+
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# lacks says whether a program is missing, or of another version than wanted.
+lacks() { [[ $(cat "$dir/versions" 2>/dev/null) != "$wanted" || ! -x $dir/$1 ]]; }
+
+current() { ! lacks kubectl && ! lacks helm && ! lacks prometheus && ! lacks promtool; }
+
+# build_clients makes a throw-away main module of both. kubectl's own main is no
+# more than what is written here.
+build_clients() {
+	mkdir -p "$tmp/clients/kubectl"
+	cd "$tmp/clients"
+	go mod init tools/clients 2>/dev/null
+	go mod edit -require="k8s.io/kubectl@$kubernetes" -require="helm.sh/helm/v3@$helm"
+	cat >kubectl/main.go <<'GO'
+package main
+
+import (
+	"k8s.io/component-base/cli"
+	"k8s.io/kubectl/pkg/cmd"
+	"k8s.io/kubectl/pkg/cmd/util"
+)
+
+func main() {
+	if err := cli.RunNoErrOutput(cmd.NewDefaultKubectlCommand()); err != nil {
+		util.CheckErr(err)
+	}
+}
+GO
+	compile kubectl ./kubectl "-X k8s.io/component-base/version.gitVersion=v1.${kubernetes#v0.}"
+	compile helm helm.sh/helm/v3/cmd/helm "-X helm.sh/helm/v3/internal/version.version=$helm"
+}
+
+# compile NAME PACKAGE LDFLAGS builds at low priority, to leave the machine usable.
+# It keeps quiet about the hundred-odd modules it fetches.
+compile() {
+	say "building $1"
+	nice go build -trimpath -ldflags "-s -w $3" -o "$tmp/bin/$1" "$2" \
+		2> >(grep -v '^go: downloading' >&2)
+}
+
+fetch_prometheus() {
+	if have apt-get && have dpkg; then
+		say "fetching prometheus"
+		unpack_prometheus
+	elif have prometheus && have promtool; then
+		ln -s "$(command -v prometheus)" "$(command -v promtool)" "$tmp/bin/"
+	else
+		die "the tests of deploy/ need prometheus and promtool: put them on the PATH (https://prometheus.io/download)"
+	fi
+}
+
+# unpack_prometheus runs in the build folder, which apt's own user must be able to
+# enter. Lists of packages are fetched only if those at hand do not do.
+unpack_prometheus() {
+	chmod 755 "$tmp"
+	mkdir -m 777 "$tmp/deb"
+	cd "$tmp/deb"
+	quietly apt-get -q download prometheus || {
+		quietly apt-get -q -o DPkg::Lock::Timeout=300 update || die "cannot fetch lists of packages: $(cat "$tmp/log")"
+		quietly apt-get -q download prometheus || die "cannot fetch prometheus: $(cat "$tmp/log")"
+	}
+	dpkg -x ./*.deb tree
+	mv tree/usr/bin/prometheus tree/usr/bin/promtool "$tmp/bin"
+}
+
+quietly() { "$@" </dev/null >"$tmp/log" 2>&1; }
+
+# install_all moves the stamp last, so that it never vouches for mixed versions.
+install_all() {
+	[[ $(cat "$dir/versions" 2>/dev/null) == "$wanted" ]] || rm -f "$dir/versions"
+	mv -f "$tmp/bin"/* "$dir"
+	printf '%s\n' "$wanted" >"$tmp/versions"
+	mv -f "$tmp/versions" "$dir/versions"
+}
+
+if [[ $# -ne 1 || -z $1 ]]; then
+	echo "usage: $0 DIR" >&2
+	exit 2
+fi
+
+mkdir -p "$1"
+dir=$(cd "$1" && pwd)
+wanted="kubectl v1.${kubernetes#v0.}, helm $helm, prometheus"
+if current; then
+	say "$dir has $wanted"
+	exit 0
+fi
+
+# One run at a time: a second one waits here, then finds the work done. Under the
+# lock any other build folder is what a killed run left behind.
+exec 9>"$dir/.lock"
+if ! flock -n 9; then
+	say "waiting for another run on $dir"
+	flock 9
+fi
+if current; then
+	say "$dir has $wanted"
+	exit 0
+fi
+rm -rf "$dir"/.build.*
+tmp=$(mktemp -d "$dir/.build.XXXXXX")
+trap 'rm -rf "$tmp"' EXIT
+
+# The compiler's work folder is in there too, so removing it also ends an orphaned build.
+mkdir "$tmp/bin" "$tmp/work"
+export GOTMPDIR=$tmp/work GOFLAGS=-mod=mod GOWORK=off CGO_ENABLED=0 GOOS='' GOARCH=''
+
+if lacks prometheus || lacks promtool; then (fetch_prometheus); fi
+if lacks kubectl || lacks helm; then (build_clients); fi
+install_all
+say "done in ${SECONDS}s: $dir"
