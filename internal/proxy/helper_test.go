@@ -17,6 +17,7 @@ import (
 // world is a loop with a store before it and a recorder behind it.
 type world struct {
 	t        *testing.T
+	loop     *Loop
 	store    *cluster.Store
 	listed   func() // everything was listed once
 	plane    *recorder
@@ -47,7 +48,8 @@ func start(t *testing.T, tune func(*Options)) *world {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	w.stop = cancel
-	go func() { w.ended <- New(opt).Run(ctx) }()
+	w.loop = New(opt)
+	go func() { w.ended <- w.loop.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
 		synctest.Wait()

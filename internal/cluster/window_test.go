@@ -1,0 +1,85 @@
+package cluster
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestWindows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := NewStore()
+		if b := s.Backlog(); !b.Empty() {
+			t.Errorf("an empty store has a backlog: %+v", b)
+		}
+		first := time.Now()
+		trigger := first.Add(-time.Second)
+		name := Name{Namespace: "default", Name: "web"}
+		s.SetService(&Service{Name: name})
+		time.Sleep(time.Second)
+		s.SetSlice(&Slice{Name: name, Service: name, Trigger: trigger})
+		s.SetSlice(&Slice{Name: name, Service: name, Trigger: trigger}) // nothing new
+		s.Take()
+		time.Sleep(time.Second)
+		later := &Slice{Name: name, Service: name, Trigger: first, Endpoints: []Endpoint{{Ready: true}}}
+		s.SetSlice(later)
+
+		want := Window{Since: first, Last: first.Add(2 * time.Second), Services: 1, Slices: 2, Triggers: []time.Time{trigger, first}}
+		if b := s.Backlog(); !same(b, want) {
+			t.Errorf("backlog %+v, want %+v", b, want)
+		}
+		// Only what was taken can be in force.
+		done := s.Settle()
+		if done.Services != 1 || done.Slices != 1 || !slices.Equal(done.Triggers, []time.Time{trigger}) {
+			t.Errorf("settled %+v, want what was taken", done)
+		}
+		if b := s.Backlog(); b.Slices != 1 || !b.Since.Equal(want.Last) {
+			t.Errorf("left %+v, want what came after the take", b)
+		}
+		// Two takes without settling are one backlog.
+		s.Take()
+		s.DeleteSlice(name)
+		s.DeleteService(name)
+		s.Take()
+		if done := s.Settle(); done.Services != 1 || done.Slices != 2 || !done.Since.Equal(want.Last) {
+			t.Errorf("settled %+v, want both", done)
+		}
+		if n := s.Totals(); n != (Totals{Services: 2, Slices: 4}) {
+			t.Errorf("told of %+v, want all events", n)
+		}
+	})
+}
+
+func same(a, b Window) bool {
+	return a.Since.Equal(b.Since) && a.Last.Equal(b.Last) && a.Services == b.Services && a.Slices == b.Slices &&
+		slices.EqualFunc(a.Triggers, b.Triggers, time.Time.Equal)
+}
+
+func TestAgainTakesEverything(t *testing.T) {
+	s := NewStore()
+	for _, n := range []string{"a", "b"} {
+		s.SetService(&Service{Name: Name{Namespace: "default", Name: n}})
+	}
+	s.Take()
+	s.Again()
+	<-s.Changed()
+	if c := s.Take(); len(c.Services) != 2 || c.Facts == nil {
+		t.Errorf("taken %+v, want both Services and the facts", c)
+	}
+}
+
+// A node that is about to go changes nothing in the kernel.
+func TestALeavingNodeTouchesNothing(t *testing.T) {
+	s := NewStore()
+	s.SetService(&Service{Name: Name{Namespace: "default", Name: "a"}})
+	s.SetNode(&Node{Name: "node-a"})
+	s.Take()
+	s.SetNode(&Node{Name: "node-a", Leaving: true})
+	if c := s.Take(); len(c.Services) != 0 || c.Facts != nil {
+		t.Errorf("taken %+v, want nothing", c)
+	}
+	if n := s.Node(); n == nil || !n.Leaving {
+		t.Errorf("the node is %+v, want it leaving", n)
+	}
+}

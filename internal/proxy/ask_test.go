@@ -1,0 +1,173 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// look has the loop show what it knows.
+func (w *world) look() (v View) {
+	w.t.Helper()
+	if err := w.loop.Do(w.t.Context(), func(now View) { v = now }); err != nil {
+		w.t.Error(err)
+	}
+	return v
+}
+
+func (w *world) compare(why Cause) {
+	w.t.Helper()
+	if err := w.loop.Compare(w.t.Context(), why); err != nil {
+		w.t.Error(err)
+	}
+}
+
+func TestALoopThatWaitsAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, nil)
+		if v := w.look(); v.Started || v.Writes != 0 || v.Err != nil {
+			t.Errorf("before anything was listed: %+v", v)
+		}
+		w.put("a", 1)
+		w.listed()
+		synctest.Wait()
+		if v := w.look(); !v.Started || v.Writes != 1 || len(v.Table.Services) != 1 || len(v.Pending) != 0 {
+			t.Errorf("after the first write: %+v", v)
+		}
+		broken := errors.New("no memory")
+		w.plane.refuse = []error{broken}
+		w.put("b", 1)
+		synctest.Wait()
+		v := w.look() // between two attempts
+		if !errors.Is(v.Err, broken) || len(v.Pending) != 1 || v.Writes != 2 {
+			t.Errorf("after a write that failed: %+v", v)
+		}
+	})
+}
+
+func TestNobodyWaitsForALoopThatIsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, nil)
+		w.stop()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := w.loop.Do(ctx, func(View) { t.Error("looked") }); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("error %v, want the deadline", err)
+		}
+	})
+}
+
+// What others ask for is compared at once, and repaired.
+func TestComparisonOnRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, nil)
+		w.put("a", 1)
+		w.listed()
+		w.diary("refresh\napply +a")
+		delete(w.plane.kernel, "a")
+		began := time.Now()
+		w.compare(ForeignEdit)
+		w.diary("refresh\napply +a")
+		if waited := time.Since(began); waited != 0 {
+			t.Errorf("repaired after %v, want at once", waited)
+		}
+		w.compare(Request)
+		w.diary("refresh\napply ")
+		var causes []Cause
+		for _, s := range w.syncs {
+			causes = append(causes, s.Cause)
+		}
+		if len(causes) != 3 || causes[0] != Start || causes[1] != ForeignEdit || causes[2] != Request {
+			t.Errorf("causes %q", causes)
+		}
+	})
+}
+
+// Half a picture is not written on request either.
+func TestNothingIsComparedBeforeEverythingWasListed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, nil)
+		w.put("a", 1)
+		w.compare(Request)
+		w.diary("")
+		w.listed()
+		w.diary("refresh\napply +a")
+	})
+}
+
+// A new compiler makes everything anew; only what comes out different is
+// written, and followers are told from what to what.
+func TestAnotherCompiler(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, nil)
+		w.put("a", 1)
+		w.put("b", 2)
+		w.listed()
+		w.diary("refresh\napply +a +b")
+		w.follower.read()
+		w.remove("b") // taken by the new one
+		synctest.Wait()
+		w.diary("apply -b")
+		w.follower.read()
+		c := route.NewCompiler(route.Options{MasqueradeAll: true})
+		if err := w.loop.Replace(t.Context(), c, nil, time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		w.diary("refresh\napply ")
+		w.told("a 1>1, host")
+		if v := w.look(); v.Compiler != c || !v.Table.Host.MasqueradeAll {
+			t.Error("the loop goes on with the old compiler")
+		}
+		// From now on with the new period.
+		w.put("c", 1)
+		w.diary("")
+		w.pass(time.Minute)
+		w.diary("apply +c")
+	})
+}
+
+func TestWhatIsInForceIsSettled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, nil)
+		w.put("a", 1)
+		w.listed()
+		synctest.Wait()
+		if b := w.store.Backlog(); !b.Empty() {
+			t.Errorf("after a write %+v waits, want nothing", b)
+		}
+		w.plane.refuse = []error{errors.New("no memory")}
+		since := time.Now()
+		w.put("b", 1)
+		synctest.Wait()
+		if b := w.store.Backlog(); !b.Since.Equal(since) || b.Services != 1 {
+			t.Errorf("after a write that failed %+v waits, want one Service since %v", b, since)
+		}
+		w.pass(10 * time.Millisecond)
+		w.put("c", 1)
+		w.pass(firstRetry)
+		synctest.Wait()
+		last := w.syncs[len(w.syncs)-1]
+		if !last.In.Since.Equal(since) || last.In.Services != 2 || last.Cause != Failure {
+			t.Errorf("the write that went well brought in %+v (%s), want both since %v", last.In, last.Cause, since)
+		}
+		// What comes to nothing is no backlog.
+		w.store.SetLocalAddresses([]netip.Addr{netip.MustParseAddr("192.0.2.1")})
+		w.remove("nobody")
+		w.put("d", 1)
+		w.remove("d")
+		synctest.Wait()
+		if b := w.store.Backlog(); !b.Empty() {
+			t.Errorf("%+v waits, want nothing", b)
+		}
+		if n := w.store.Totals(); n != (cluster.Totals{Services: 6}) {
+			t.Errorf("told %+v, want 6 events", n)
+		}
+	})
+}
