@@ -1,0 +1,46 @@
+package takeover
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Entry is what one mechanism has, or had.
+type Entry struct {
+	Mechanism Mechanism
+	Count     int    // of objects: tables, chains, rules, virtual servers, sets, interfaces
+	What      string // in words, without the mechanism
+}
+
+// String returns one line.
+func (e Entry) String() string { return fmt.Sprintf("%s: %s", e.Mechanism, e.What) }
+
+// Account says what was removed and what was not.
+type Account struct {
+	Removed []Entry
+	Left    []Entry // not kube-proxy's, or still in use; What says why
+}
+
+// Lines are the account for people, one line each.
+func (a Account) Lines() []string {
+	var out []string
+	for _, e := range a.Removed {
+		out = append(out, "removed "+e.String())
+	}
+	for _, e := range a.Left {
+		out = append(out, "left "+e.String())
+	}
+	return out
+}
+
+// String returns the account in one line.
+func (a Account) String() string { return strings.Join(a.Lines(), "; ") }
+
+// counts adds up entries by mechanism.
+func counts(entries []Entry) map[Mechanism]int {
+	out := map[Mechanism]int{}
+	for _, e := range entries {
+		out[e.Mechanism] += e.Count
+	}
+	return out
+}

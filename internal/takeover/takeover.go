@@ -1,0 +1,54 @@
+// Package takeover takes a node over from kube-proxy. It finds what kube-proxy
+// of any mode has left in the kernel, notices a kube-proxy that still runs, and
+// removes the leftovers once Sluice's own rules are in force and nobody would
+// put them back.
+package takeover
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"time"
+)
+
+// Mechanism is a way in which kube-proxy programs the kernel.
+type Mechanism string
+
+// The mechanisms. The words are those of the label of the metrics.
+const (
+	IPTablesLegacy Mechanism = "iptables-legacy"
+	IPTablesNFT    Mechanism = "iptables-nft"
+	IPVS           Mechanism = "ipvs"
+	NFTables       Mechanism = "nftables"
+)
+
+// Mechanisms are all of them, sorted.
+func Mechanisms() []Mechanism { return []Mechanism{IPTablesLegacy, IPTablesNFT, IPVS, NFTables} }
+
+// Options say where and how to take over.
+type Options struct {
+	NetNS int // file descriptor of the network namespace to serve; 0: the current one
+	Log   *slog.Logger
+
+	// Ours are mechanisms that Sluice itself uses on this node under kube-proxy's
+	// names. They are left alone.
+	Ours []Mechanism
+
+	// NodePorts are those of the Services known. IPVS serves them at the node's
+	// own addresses, where others may have virtual servers too. Nil: any of
+	// 30000-32767 is taken for one.
+	NodePorts func() []uint16
+
+	// Address is where kube-proxy serves its diagnostics; 127.0.0.1:10249 if empty.
+	Address string
+	// Dial connects to it; nil: as usual. For tests, which serve another namespace.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+
+	// Soon is how long to wait before looking again while there is something to
+	// wait for, Rarely while there is not. 3 seconds and a minute if zero.
+	Soon, Rarely time.Duration
+}
+
+// ServerHeader is what Sluice says of itself in the Server header of every
+// answer at kube-proxy's addresses: there it looks like kube-proxy otherwise.
+const ServerHeader = "sluice"
