@@ -1,0 +1,102 @@
+// Package unixsock opens abstract unix sockets, which belong to a network
+// namespace instead of a file system, and says who is at the other end.
+package unixsock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"runtime"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// The ways in which there is nobody or somebody already.
+var (
+	ErrInUse  = errors.New("address in use")
+	ErrNobody = errors.New("nobody listens")
+)
+
+// Options says where a socket is.
+type Options struct {
+	Name  string // of an abstract socket, with its "@"
+	NetNS int    // file descriptor of a network namespace; 0: the current one
+}
+
+// Listen opens the socket. It is ErrInUse if another process has it. It is
+// closed when the process ends, however that comes.
+func Listen(ctx context.Context, o Options) (*net.UnixListener, error) {
+	var l net.Listener
+	err := within(o.NetNS, func() (err error) {
+		l, err = new(net.ListenConfig).Listen(ctx, "unix", o.Name)
+		return err
+	})
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("listen on %s: %w", o.Name, ErrInUse)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", o.Name, err)
+	}
+	return l.(*net.UnixListener), nil
+}
+
+// Dial connects to the socket. It is ErrNobody if no process has it.
+func Dial(ctx context.Context, o Options) (*net.UnixConn, error) {
+	var c net.Conn
+	err := within(o.NetNS, func() (err error) {
+		c, err = new(net.Dialer).DialContext(ctx, "unix", o.Name)
+		return err
+	})
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		return nil, fmt.Errorf("connect to %s: %w", o.Name, ErrNobody)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", o.Name, err)
+	}
+	return c.(*net.UnixConn), nil
+}
+
+// Peer is a process at the other end: who it was when it connected or began to
+// listen, as this process sees it.
+type Peer struct {
+	PID int // 0: in another PID namespace
+	UID int // 65534 for a user that this user namespace has no number for
+}
+
+// PeerOf asks the kernel who is at the other end of a connection (SO_PEERCRED,
+// unix(7)); the peer cannot lie about it.
+func PeerOf(c *net.UnixConn) (Peer, error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return Peer{}, fmt.Errorf("reach socket: %w", err)
+	}
+	var cred *unix.Ucred
+	var credErr error
+	err = raw.Control(func(fd uintptr) {
+		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	if err := errors.Join(err, credErr); err != nil {
+		return Peer{}, fmt.Errorf("ask who is at the other end: %w", err)
+	}
+	return Peer{PID: int(cred.Pid), UID: int(cred.Uid)}, nil
+}
+
+// within runs fn on a thread in a network namespace: a socket belongs to the
+// one that its thread is in when it is made.
+func within(netns int, fn func() error) error {
+	if netns == 0 {
+		return fn()
+	}
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		if err := unix.Setns(netns, unix.CLONE_NEWNET); err != nil {
+			done <- fmt.Errorf("enter network namespace: %w", err)
+			return
+		}
+		done <- fn()
+	}()
+	return <-done
+}
