@@ -4,7 +4,8 @@ import "slices"
 
 // equal reports whether two routes say the same.
 func (s *Service) equal(t *Service) bool {
-	return s.Name == t.Name && s.Ignored == t.Ignored && slices.EqualFunc(s.Ports, t.Ports, Port.equal)
+	return s.Name == t.Name && s.Ignored == t.Ignored && s.Health.equal(t.Health) &&
+		slices.EqualFunc(s.Ports, t.Ports, Port.equal)
 }
 
 func (p Port) equal(q Port) bool {

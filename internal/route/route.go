@@ -40,8 +40,9 @@ func (f Family) String() string {
 
 // Service is one Service, decided for this node. It is never changed once made.
 type Service struct {
-	Name  cluster.Name
-	Ports []Port
+	Name   cluster.Name
+	Ports  []Port
+	Health *Health // nil: no load balancer asks for it
 
 	// Ignored says why nothing is programmed, for people; empty otherwise.
 	Ignored string

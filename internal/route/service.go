@@ -100,6 +100,7 @@ func (b *builder) service(st state, claims *claims) (*Service, []Problem) {
 			out.Ports = append(out.Ports, b.port(st, won, g))
 		}
 	}
+	out.Health = b.health(st)
 	return out, problems
 }
 
