@@ -1,0 +1,56 @@
+// Package listen opens TCP ports, also in another network namespace than the
+// own one.
+package listen
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// Door opens ports in one network namespace.
+type Door struct {
+	NetNS int // file descriptor of the network namespace; 0: the current one
+}
+
+// Listen opens a TCP port. Network is "tcp4" or "tcp6" for one family, and
+// "tcp" where [::] stands for both, as in net.Listen. The listener stays in its
+// namespace whatever happens to the descriptor.
+func (d Door) Listen(ctx context.Context, network string, at netip.AddrPort) (net.Listener, error) {
+	var l net.Listener
+	err := d.within(func() (err error) {
+		l, err = config().Listen(ctx, network, at.String())
+		return err
+	})
+	return l, err
+}
+
+// config is for many small listeners: multipath TCP, which the net package has
+// on, costs a second socket for each.
+func config() *net.ListenConfig {
+	lc := &net.ListenConfig{}
+	lc.SetMultipathTCP(false)
+	return lc
+}
+
+// within runs fn in the namespace: a socket belongs to that of the thread that
+// makes it.
+func (d Door) within(fn func() error) error {
+	if d.NetNS == 0 {
+		return fn()
+	}
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		if err := unix.Setns(d.NetNS, unix.CLONE_NEWNET); err != nil {
+			done <- fmt.Errorf("enter network namespace: %w", err)
+			return
+		}
+		done <- fn()
+	}()
+	return <-done
+}

@@ -1,0 +1,88 @@
+package listen_test
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/kernel/listen"
+)
+
+func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
+
+func open(t *testing.T, d listen.Door, network, at string) error {
+	t.Helper()
+	l, err := d.Listen(t.Context(), network, netip.MustParseAddrPort(at))
+	if err == nil {
+		t.Cleanup(func() { _ = l.Close() })
+	}
+	return err
+}
+
+// Each namespace has all ports of its own, and a port is there once.
+func TestPortsBelongToANamespace(t *testing.T) {
+	one, other := listen.Door{NetNS: kerneltest.Namespace(t)}, listen.Door{NetNS: kerneltest.Namespace(t)}
+	for _, d := range []listen.Door{one, other} {
+		if err := open(t, d, "tcp", "127.0.0.1:10256"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := open(t, one, "tcp", "127.0.0.1:10256"); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("a port is opened twice: %v", err)
+	}
+	if err := open(t, one, "tcp", "192.0.2.1:10256"); !errors.Is(err, syscall.EADDRNOTAVAIL) {
+		t.Errorf("an address that is not there: %v", err)
+	}
+}
+
+// A client reaches a listener from its namespace, and from no other.
+func TestAListenerIsReachedInItsNamespace(t *testing.T) {
+	in, out := kerneltest.Namespace(t), kerneltest.Namespace(t)
+	if err := open(t, listen.Door{NetNS: in}, "tcp", "127.0.0.1:10256"); err != nil {
+		t.Fatal(err)
+	}
+	dial := func() error {
+		c, err := net.Dial("tcp", "127.0.0.1:10256")
+		if err != nil {
+			return err
+		}
+		return c.Close()
+	}
+	kerneltest.Do(t, in, dial)
+	kerneltest.Do(t, out, func() error {
+		if err := dial(); !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("from another namespace: %v, want it refused", err)
+		}
+		return nil
+	})
+}
+
+// Both families can have the same port, unless one listener is for both.
+func TestFamilies(t *testing.T) {
+	d := listen.Door{NetNS: kerneltest.Namespace(t)}
+	for _, one := range [][2]string{{"tcp4", "0.0.0.0:1"}, {"tcp6", "[::]:1"}, {"tcp", "[::]:2"}} {
+		if err := open(t, d, one[0], one[1]); err != nil {
+			t.Errorf("%v: %v", one, err)
+		}
+	}
+	if err := open(t, d, "tcp4", "0.0.0.0:2"); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("[::] leaves IPv4 out: %v", err)
+	}
+}
+
+func TestANamespaceThatIsNone(t *testing.T) {
+	f, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	err = open(t, listen.Door{NetNS: int(f.Fd())}, "tcp", "127.0.0.1:1")
+	if err == nil || !strings.Contains(err.Error(), "enter network namespace") {
+		t.Errorf("got %v, want it to say what failed", err)
+	}
+}
