@@ -111,13 +111,18 @@ func explain(key, value string, err error) error {
 		return fmt.Errorf("%s: %w: load the kernel module it belongs to, or use a kernel that has it", what, ErrNotFound)
 	case value == "":
 		return fmt.Errorf("%s: %w", what, err)
-	case errors.Is(err, fs.ErrPermission), errors.Is(err, unix.EROFS):
+	case Forbidden(err):
 		return fmt.Errorf("%s: %w: run privileged with a writable /proc/sys, or set it beforehand with: sysctl -w %s=%q",
 			what, err, key, value)
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ERANGE):
 		return fmt.Errorf("%s: %w: the kernel does not take this value", what, err)
 	}
 	return fmt.Errorf("%s: %w", what, err)
+}
+
+// Forbidden reports whether an error is about the right to set a parameter.
+func Forbidden(err error) bool {
+	return errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS)
 }
 
 // within runs fn in a network namespace: /proc/sys/net shows that of the thread

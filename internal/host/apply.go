@@ -1,0 +1,97 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/sysctl"
+)
+
+// Effect is what came of one Setting.
+type Effect struct {
+	Name   string
+	Wanted string
+	Was    string // before; empty: unknown
+	Is     string // now; empty: unknown
+	Err    error  // nil: the host has what is wanted
+}
+
+// Apply makes settings, each only if the host has something else. One that fails
+// does not keep others from being made.
+func (h *Host) Apply(settings []Setting) []Effect {
+	effects := make([]Effect, 0, len(settings))
+	for _, s := range settings {
+		effects = append(effects, h.make(s))
+	}
+	return effects
+}
+
+func (h *Host) make(s Setting) Effect {
+	e := Effect{Name: s.Name, Wanted: s.Value}
+	to := h.door(s.Name)
+	if e.Was, e.Err = to.Get(s.Name); e.Err != nil {
+		return e
+	}
+	e.Is = e.Was
+	if s.holds(e.Was) {
+		return e
+	}
+	if err := to.Set(s.Name, s.Value); err != nil {
+		e.Err = s.explain(err)
+		return e
+	}
+	e.Is, e.Err = to.Get(s.Name)
+	if e.Err == nil && !s.holds(e.Is) {
+		e.Err = fmt.Errorf("set %s=%s: the kernel made it %s", s.Name, s.Value, e.Is)
+	}
+	return e
+}
+
+func (h *Host) door(name string) door {
+	if strings.HasPrefix(name, "/") {
+		return h.files
+	}
+	return h.parameters
+}
+
+// holds reports whether a value is as good as the wanted one.
+func (s Setting) holds(value string) bool {
+	if !s.AtLeast {
+		return value == s.Value
+	}
+	have, err1 := strconv.Atoi(value)
+	want, err2 := strconv.Atoi(s.Value)
+	return err1 == nil && err2 == nil && have >= want
+}
+
+// explain says more about settings that only the host itself has.
+func (s Setting) explain(err error) error {
+	if !s.HostOnly || !sysctl.Forbidden(err) {
+		return err
+	}
+	return fmt.Errorf("%w; in a network namespace that is not the host's it cannot be set at all", err)
+}
+
+// Failed returns an error that names every setting that could not be made; nil
+// if there is none.
+func Failed(effects []Effect) error {
+	var errs []error
+	for _, e := range effects {
+		errs = append(errs, e.Err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("settings of the host: %w", &failures{errs: err})
+	}
+	return nil
+}
+
+// failures says on one line what errors.Join says on several.
+type failures struct{ errs error }
+
+// Error implements error.
+func (f *failures) Error() string { return strings.ReplaceAll(f.errs.Error(), "\n", "; ") }
+
+// Unwrap gives the single errors to errors.Is.
+func (f *failures) Unwrap() error { return f.errs }

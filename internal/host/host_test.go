@@ -1,0 +1,272 @@
+package host_test
+
+import (
+	"errors"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/host"
+	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+)
+
+func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
+
+const (
+	established = "net.netfilter.nf_conntrack_tcp_timeout_established"
+	closeWait   = "net.netfilter.nf_conntrack_tcp_timeout_close_wait"
+)
+
+// fresh is a host as the kernel leaves it.
+func fresh() map[string]string {
+	return map[string]string{
+		maximum: "65536", hashsize: "16384", oom: "0", localnet: "0",
+		"net.netfilter.nf_conntrack_count": "17",
+		established:                        "432000", closeWait: "60",
+		"/sys/devices/system/cpu/online": "0-3,8",
+	}
+}
+
+func file(root, name string) string {
+	if strings.HasPrefix(name, "/") {
+		return filepath.Join(root, name)
+	}
+	return filepath.Join(root, "proc/sys", strings.ReplaceAll(name, ".", "/"))
+}
+
+// tree is a folder that stands in for /.
+func tree(t *testing.T, values map[string]string) string {
+	t.Helper()
+	root := t.TempDir()
+	for name, value := range values {
+		path := file(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(value+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
+
+// values reads a tree.
+func values(t *testing.T, root string, names map[string]string) map[string]string {
+	t.Helper()
+	got := map[string]string{}
+	for name := range names {
+		data, err := os.ReadFile(file(root, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got[name] = strings.TrimSpace(string(data))
+	}
+	return got
+}
+
+// defaults are what kube-proxy wants of a host when nothing is said.
+func defaults() *config.Config {
+	return &config.Config{OOMScoreAdj: -999, Conntrack: config.Conntrack{
+		MaxPerCore: 32768, Min: 131072, TCPEstablished: 24 * time.Hour, TCPCloseWait: time.Hour,
+	}}
+}
+
+// A fresh host gets all that is wanted, and what it had is told.
+func TestBring(t *testing.T) {
+	root := tree(t, fresh())
+	h := host.New(host.Options{Root: root})
+	if err := h.Bring(defaults()); err != nil {
+		t.Fatal(err)
+	}
+	want := fresh()
+	maps.Copy(want, map[string]string{
+		maximum: "163840", hashsize: "40960", oom: "-999", established: "86400", closeWait: "3600",
+	})
+	if diff := cmp.Diff(want, values(t, root, want)); diff != "" {
+		t.Errorf("the host (-want +got):\n%s", diff)
+	}
+	effects := []host.Effect{
+		{Name: maximum, Wanted: "163840", Was: "65536", Is: "163840"},
+		{Name: hashsize, Wanted: "40960", Was: "16384", Is: "40960"},
+		{Name: established, Wanted: "86400", Was: "432000", Is: "86400"},
+		{Name: closeWait, Wanted: "3600", Was: "60", Is: "3600"},
+		{Name: oom, Wanted: "-999", Was: "0", Is: "-999"},
+	}
+	if diff := cmp.Diff(effects, h.Effects()); diff != "" {
+		t.Errorf("effects (-want +got):\n%s", diff)
+	}
+}
+
+// A host that is as it should be is written to by nobody: that lets a process
+// without privileges run after --init-only (S-292).
+func TestNothingIsWrittenTwice(t *testing.T) {
+	root := tree(t, fresh())
+	c := defaults()
+	c.NodePorts.Localhost = true
+	if err := host.New(host.Options{Root: root}).Prepare(c); err != nil {
+		t.Fatal(err)
+	}
+	if got := values(t, root, fresh()); got[localnet] != "1" || got[oom] != "0" {
+		t.Errorf("prepared: %v", got)
+	}
+	long := time.Now().Add(-time.Hour)
+	for name := range fresh() {
+		if err := os.Chtimes(file(root, name), long, long); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := host.New(host.Options{Root: root}).Bring(c); err != nil {
+		t.Fatal(err)
+	}
+	var written []string
+	for name := range fresh() {
+		info, err := os.Stat(file(root, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.ModTime().After(long) {
+			written = append(written, name)
+		}
+	}
+	if !slices.Equal(written, []string{oom}) {
+		t.Errorf("written again: %v", written)
+	}
+}
+
+// A table that is larger than needed stays: it is never made smaller.
+func TestLargerTableStays(t *testing.T) {
+	now := fresh()
+	now[hashsize] = "1000000"
+	h := host.New(host.Options{Root: tree(t, now)})
+	if err := h.Bring(defaults()); err != nil {
+		t.Fatal(err)
+	}
+	want := host.Effect{Name: hashsize, Wanted: "40960", Was: "1000000", Is: "1000000"}
+	if got := h.Effects()[1]; got != want {
+		t.Errorf("effect %+v, want %+v", got, want)
+	}
+}
+
+// One setting that cannot be made is named and keeps no other from being made.
+func TestOneThatFails(t *testing.T) {
+	now := fresh()
+	delete(now, closeWait)
+	root := tree(t, now)
+	h := host.New(host.Options{Root: root})
+	err := h.Bring(defaults())
+	if err == nil || !strings.HasPrefix(err.Error(), "settings of the host: read sysctl "+closeWait+": no such kernel parameter") {
+		t.Errorf("error %v", err)
+	}
+	if got := values(t, root, now)[oom]; got != "-999" {
+		t.Errorf("what comes after it: %s", got)
+	}
+	want := []host.Effect{{Name: closeWait, Wanted: "3600"}}
+	got := slices.DeleteFunc(h.Effects(), func(e host.Effect) bool { return e.Err == nil })
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(host.Effect{}, "Err")); diff != "" {
+		t.Errorf("failed (-want +got):\n%s", diff)
+	}
+}
+
+// All that fails is told on one line, and errors.Is finds each.
+func TestFailed(t *testing.T) {
+	one, two := errors.New("one"), errors.New("two")
+	err := host.Failed([]host.Effect{{Name: "a", Err: one}, {Name: "b"}, {Name: "c", Err: two}})
+	if err == nil || err.Error() != "settings of the host: one; two" {
+		t.Errorf("error %v", err)
+	}
+	if !errors.Is(err, one) || !errors.Is(err, two) {
+		t.Errorf("%v does not wrap both", err)
+	}
+	if err := host.Failed([]host.Effect{{Name: "a"}}); err != nil {
+		t.Errorf("none failed: %v", err)
+	}
+}
+
+// What the kernel makes of a value is looked at.
+func TestAKernelThatDoesOtherwise(t *testing.T) {
+	now := fresh()
+	root := tree(t, now)
+	if err := os.Remove(file(root, oom)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/dev/null", file(root, oom)); err != nil { // takes all, holds nothing
+		t.Fatal(err)
+	}
+	err := host.New(host.Options{Root: root}).Bring(defaults())
+	if err == nil || !strings.Contains(err.Error(), "set "+oom+"=-999: the kernel made it") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// The CPUs are those of the machine; a machine that does not tell them has
+// those that this process may use.
+func TestFacts(t *testing.T) {
+	for list, want := range map[string]int{
+		"0": 1, "0-3": 4, "0-3,8": 5, "0,2,4-5": 4, "0-63\n": 64,
+		"": runtime.NumCPU(), "all": runtime.NumCPU(), "3-1": runtime.NumCPU(),
+	} {
+		h := host.New(host.Options{Root: tree(t, map[string]string{"/sys/devices/system/cpu/online": list})})
+		if got := h.Facts().CPUs; got != want {
+			t.Errorf("%q: %d CPUs, want %d", list, got, want)
+		}
+	}
+	if got := host.New(host.Options{Root: t.TempDir()}).Facts().CPUs; got != runtime.NumCPU() {
+		t.Errorf("nothing there: %d CPUs", got)
+	}
+}
+
+func TestUsage(t *testing.T) {
+	got, err := host.New(host.Options{Root: tree(t, fresh())}).Usage()
+	if want := (host.Usage{Count: 17, Max: 65536}); got != want || err != nil {
+		t.Errorf("%+v, %v, want %+v", got, err, want)
+	}
+	if _, err := host.New(host.Options{Root: t.TempDir()}).Usage(); err == nil {
+		t.Error("no error without the table")
+	}
+	odd := fresh()
+	odd[maximum] = "many"
+	if _, err := host.New(host.Options{Root: tree(t, odd)}).Usage(); err == nil || !strings.Contains(err.Error(), `nf_conntrack_max is "many"`) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// In a network namespace that is not the host's the size cannot be set; that is
+// said, and the time-outs, which each namespace has for itself, are set.
+func TestNamespaceThatIsNotTheHosts(t *testing.T) {
+	netns := kerneltest.Namespace(t)
+	kerneltest.Do(t, netns, func() error {
+		info, err := os.Stat("/proc/sys/net/netfilter/nf_conntrack_max")
+		if err == nil && info.Mode().Perm()&0o222 != 0 {
+			t.Skip("this kernel has a limit for each network namespace")
+		}
+		return err
+	})
+	h := host.New(host.Options{NetNS: netns})
+	before, err := h.Usage()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := config.Conntrack{MaxPerCore: 1, Min: before.Max + 4, TCPCloseWait: time.Hour}
+	settings := slices.DeleteFunc(host.Lasting(&config.Config{Conntrack: c}, host.Facts{CPUs: 1}),
+		func(s host.Setting) bool { return s.Name == hashsize })
+	effects := h.Apply(settings)
+	if len(effects) != 2 || effects[1].Err != nil || effects[1].Is != "3600" {
+		t.Errorf("effects %+v", effects)
+	}
+	if err := effects[0].Err; !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "network namespace that is not the host's") {
+		t.Errorf("error %v", err)
+	}
+	if after, err := h.Usage(); err != nil || after.Max != before.Max {
+		t.Errorf("limit %d, %v, was %d", after.Max, err, before.Max)
+	}
+}

@@ -1,0 +1,106 @@
+package host
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/config"
+)
+
+// Setting is one thing that the host is to have.
+type Setting struct {
+	Name  string // of a kernel parameter, or the path of a file
+	Value string
+
+	// AtLeast takes any greater number as well.
+	AtLeast bool
+	// HostOnly says that only the network namespace of the host has it.
+	HostOnly bool
+}
+
+// What the settings are called.
+const (
+	conntrackMax  = "net.netfilter.nf_conntrack_max"
+	conntrackHash = "/sys/module/nf_conntrack/parameters/hashsize"
+	oomScoreAdj   = "/proc/self/oom_score_adj"
+	routeLocalnet = "net.ipv4.conf.all.route_localnet"
+	timeouts      = "net.netfilter.nf_conntrack_"
+)
+
+// mostTracked is the most connections that the number of CPUs alone asks for.
+const mostTracked = 1 << 20
+
+// perBucket is how many connections share one bucket of the hash table.
+const perBucket = 4
+
+// Settings returns all that a serving process wants of its host. It does no I/O.
+func Settings(c *config.Config, f Facts) []Setting {
+	own := Setting{Name: oomScoreAdj, Value: strconv.Itoa(c.OOMScoreAdj)}
+	return append(conntrack(c.Conntrack, f), own)
+}
+
+// Lasting returns what outlives the process that sets it, with what the proxy
+// would otherwise set when there is need. It does no I/O.
+func Lasting(c *config.Config, f Facts) []Setting {
+	settings := conntrack(c.Conntrack, f)
+	if servesLoopback(c.NodePorts) {
+		settings = append(settings, Setting{Name: routeLocalnet, Value: "1"})
+	}
+	return settings
+}
+
+// servesLoopback reports whether NodePorts may be served on 127.0.0.0/8, which
+// has to be meant: a wider range that happens to hold it is not enough.
+func servesLoopback(n config.NodePorts) bool {
+	loopback := netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
+	return n.Localhost || slices.ContainsFunc(n.CIDRs, func(p netip.Prefix) bool {
+		return p.Bits() >= loopback.Bits() && loopback.Overlaps(p)
+	})
+}
+
+func conntrack(c config.Conntrack, f Facts) []Setting {
+	var settings []Setting
+	if limit := tracked(c, f.CPUs); limit > 0 {
+		settings = append(settings,
+			Setting{Name: conntrackMax, Value: strconv.Itoa(limit), HostOnly: true},
+			Setting{Name: conntrackHash, Value: strconv.Itoa(limit / perBucket), AtLeast: true, HostOnly: true})
+	}
+	for _, t := range []struct {
+		name string
+		time time.Duration
+	}{
+		{"tcp_timeout_established", c.TCPEstablished},
+		{"tcp_timeout_close_wait", c.TCPCloseWait},
+		{"udp_timeout", c.UDP},
+		{"udp_timeout_stream", c.UDPStream},
+	} {
+		if t.time > 0 {
+			settings = append(settings, Setting{Name: timeouts + t.name, Value: seconds(t.time)})
+		}
+	}
+	if c.TCPBeLiberal {
+		settings = append(settings, Setting{Name: timeouts + "tcp_be_liberal", Value: "1"})
+	}
+	return settings
+}
+
+// tracked returns the limit of tracked connections, 0 to leave it as it is. The
+// bound of what CPUs ask for wins over Min only when they ask for more.
+func tracked(c config.Conntrack, cpus int) int {
+	scaled := c.MaxPerCore * cpus
+	switch {
+	case c.MaxPerCore == 0:
+		return 0
+	case scaled > mostTracked:
+		return mostTracked
+	}
+	return max(scaled, c.Min)
+}
+
+// seconds drops the part of a second. Less than one is one: 0 would forget
+// connections at once.
+func seconds(d time.Duration) string {
+	return strconv.Itoa(max(1, int(d/time.Second)))
+}
