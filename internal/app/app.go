@@ -39,14 +39,18 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	n := Node{
+	opt := NodeOptions{
 		Store: store, Source: src, Plane: p, Policy: Policy(o.Config, families),
 		NetNS: o.NetNS, Log: o.Log, MinPeriod: o.Config.MinSyncPeriod,
 		Report: o.report, Observe: o.observe,
 		Followers: []proxy.Follower{ignored{o.Log, slog.LevelDebug}},
 	}
 	if len(o.Config.Manifests) > 0 {
-		n.StandIn = o.Config.NodeName
+		opt.StandIn = o.Config.NodeName
+	}
+	n, err := NewNode(opt)
+	if err != nil {
+		return err
 	}
 	return n.Run(ctx)
 }

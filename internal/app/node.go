@@ -25,9 +25,8 @@ type Source interface {
 	Run(ctx context.Context) error
 }
 
-// Node is the proxy of one node, made of a source, a plane and all that goes
-// with them.
-type Node struct {
+// NodeOptions are what a Node is made of.
+type NodeOptions struct {
 	Store  *cluster.Store
 	Source Source
 	Plane  plane.Plane
@@ -42,44 +41,75 @@ type Node struct {
 	Observe   func(proxy.Sync)      // may be nil
 }
 
-// Run serves until the context ends; what is in the kernel stays there.
-func (n Node) Run(ctx context.Context) error {
-	flows, err := conntrack.Open(conntrack.Options{NetNS: n.NetNS})
-	if err != nil {
-		return err
-	}
-	defer func() { _ = flows.Close() }() // nothing is left to lose
-	stale := follow.New(follow.Options{Table: flows, Report: func(err error) {
-		n.Log.Warn("Cannot end stale UDP flows, retrying", "error", err)
-	}})
-	local := localnet.New(sysctl.New(sysctl.Options{NetNS: n.NetNS}), func(err error) {
-		n.Log.Warn("Loopback addresses", "error", err)
-	})
-	loop := proxy.New(proxy.Options{
-		Store: n.Store, Compiler: route.NewCompiler(n.Policy), Plane: n.Plane,
-		Followers: append([]proxy.Follower{stale, local}, n.Followers...),
-		Log:       n.Log, MinPeriod: n.MinPeriod, Report: n.Report, Observe: n.Observe,
-	})
-	known := n.Store.Feed()
+// Node is the proxy of one node: a source, a plane and all that goes with them.
+type Node struct {
+	opt   NodeOptions
+	flows *conntrack.Table
+	stale *follow.Follower
+	loop  *proxy.Loop
+	known func() // the addresses of this host were told once
+}
 
+// NewNode assembles a Node and announces its own feed to the store.
+func NewNode(opt NodeOptions) (*Node, error) {
+	flows, err := conntrack.Open(conntrack.Options{NetNS: opt.NetNS})
+	if err != nil {
+		return nil, err
+	}
+	n := &Node{opt: opt, flows: flows, known: opt.Store.Feed()}
+	n.stale = follow.New(follow.Options{Table: flows, Report: func(err error) {
+		opt.Log.Warn("Cannot end stale UDP flows, retrying", "error", err)
+	}})
+	local := localnet.New(sysctl.New(sysctl.Options{NetNS: opt.NetNS}), func(err error) {
+		opt.Log.Warn("Loopback addresses", "error", err)
+	})
+	n.loop = proxy.New(proxy.Options{
+		Store: opt.Store, Compiler: route.NewCompiler(opt.Policy), Plane: opt.Plane,
+		Followers: append([]proxy.Follower{n.stale, local}, opt.Followers...),
+		Log:       opt.Log, MinPeriod: opt.MinPeriod, Report: opt.Report, Observe: opt.Observe,
+	})
+	return n, nil
+}
+
+// Loop is the loop at the heart of the node, to look at it and to ask of it.
+func (n *Node) Loop() *proxy.Loop { return n.loop }
+
+// Flows is what ends stale UDP flows.
+func (n *Node) Flows() *follow.Follower { return n.stale }
+
+// Run serves until the context ends, once; what is in the kernel stays there.
+// The first look at the kernel comes after edits of others would be heard.
+func (n *Node) Run(ctx context.Context) error {
+	defer func() { _ = n.flows.Close() }() // nothing is left to lose
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return n.watch(ctx, known, stale) })
-	group.Go(func() error { return n.Source.Run(ctx) })
-	group.Go(func() error { return stale.Run(ctx) })
-	group.Go(func() error { return loop.Run(ctx) })
+	heard := make(chan struct{})
+	guard := newGuard(n.loop, n.opt.Log)
+	group.Go(func() error { return n.opt.Plane.Watch(ctx, func() { close(heard) }, guard.edited) })
+	group.Go(func() error { return guard.run(ctx) })
+	group.Go(func() error { return n.addresses(ctx) })
+	group.Go(func() error { return n.opt.Source.Run(ctx) })
+	group.Go(func() error { return n.stale.Run(ctx) })
+	group.Go(func() error {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-heard:
+			return n.loop.Run(ctx)
+		}
+	})
 	return group.Wait()
 }
 
-// watch passes the addresses of this host on to those who need them.
-func (n Node) watch(ctx context.Context, known func(), stale *follow.Follower) error {
-	w := address.New(address.Options{NetNS: n.NetNS})
+// addresses passes the addresses of this host on to those who need them.
+func (n *Node) addresses(ctx context.Context) error {
+	w := address.New(address.Options{NetNS: n.opt.NetNS})
 	return w.Run(ctx, func(addrs []netip.Addr) {
-		n.Store.SetLocalAddresses(addrs)
-		stale.SetLocal(addrs)
-		if n.StandIn != "" {
-			n.Store.SetStandIn(standIn(w, n.StandIn, n.Log))
+		n.opt.Store.SetLocalAddresses(addrs)
+		n.stale.SetLocal(addrs)
+		if n.opt.StandIn != "" {
+			n.opt.Store.SetStandIn(standIn(w, n.opt.StandIn, n.opt.Log))
 		}
-		known()
+		n.known()
 	})
 }
 

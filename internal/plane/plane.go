@@ -8,7 +8,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Plane makes one kernel mechanism do what a table says. One goroutine uses it.
+// Plane makes one kernel mechanism do what a table says. One goroutine uses it,
+// but for Watch.
 //
 // It reads, thinks and writes in three separate steps. After an error of
 // Refresh or Apply its belief is void: Refresh comes next.
@@ -22,6 +23,12 @@ type Plane interface {
 	// Plane refreshed, before the next is made.
 	Plan(change route.Change) Plan
 
+	// Watch tells of what other programs change in what is this plane's, until
+	// the context ends; it returns nil then. Subscribed is called when it would
+	// hear of everything from then on. It runs beside the goroutine that uses the
+	// rest.
+	Watch(ctx context.Context, subscribed func(), tell func(Edit)) error
+
 	// Remove takes everything of this plane out of the kernel, also what an
 	// earlier run left. It needs no Refresh.
 	Remove(ctx context.Context) error
@@ -33,4 +40,10 @@ type Plan interface {
 	Kept() int                       // entries found in the kernel that are right; only after a Refresh
 	String() string                  // one step per line, in the mechanism's own language
 	Apply(ctx context.Context) error // writes; on success the belief is what was wanted
+}
+
+// Edit is a change that another program made to what is a plane's.
+type Edit struct {
+	What string // in a few words: "chain, rule"
+	By   string // the program, as far as it is known: "nft (thread 812)"
 }

@@ -70,6 +70,10 @@ func (r *recorder) Plan(c route.Change) plane.Plan {
 // Kept implements plane.Plan.
 func (p *recorded) Kept() int { return 0 }
 
+func (r *recorder) Watch(context.Context, func(), func(plane.Edit)) error {
+	return errors.New("not part of the loop")
+}
+
 func (r *recorder) Remove(context.Context) error { return errors.New("not part of the loop") }
 
 type recorded struct {

@@ -116,10 +116,15 @@ type inert struct{}
 func (inert) Refresh(context.Context) error { return nil }
 func (inert) Plan(route.Change) plane.Plan  { return inert{} }
 func (inert) Remove(context.Context) error  { return nil }
-func (inert) Steps() int                    { return 0 }
-func (inert) Kept() int { return 0 }
-func (inert) String() string                { return "" }
-func (inert) Apply(context.Context) error   { return nil }
+func (inert) Watch(ctx context.Context, subscribed func(), _ func(plane.Edit)) error {
+	subscribed()
+	<-ctx.Done()
+	return nil
+}
+func (inert) Steps() int                  { return 0 }
+func (inert) Kept() int                   { return 0 }
+func (inert) String() string              { return "" }
+func (inert) Apply(context.Context) error { return nil }
 
 // With a plane that does nothing every look at a Service finds fault, and
 // untouched does not.

@@ -87,10 +87,13 @@ func detector(text string) route.DetectorOptions {
 func (p *proxyUnderTest) start(objects *objects) error {
 	p.store = cluster.NewStore()
 	p.barrier = newBarrier()
-	node := app.Node{
+	node, err := app.NewNode(app.NodeOptions{
 		Store: p.store, Source: feed(objects, p.store, p.barrier), Plane: p.plane.Start(p.t, p.host),
 		Policy: p.options, NetNS: p.host.NetNSFD(), Followers: []proxy.Follower{p.barrier},
 		Log: slog.New(slog.NewTextHandler(testLog{p.t}, nil)),
+	})
+	if err != nil {
+		return err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

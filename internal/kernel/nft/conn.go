@@ -16,7 +16,7 @@ import (
 )
 
 // Conn talks to nf_tables of one network namespace. One goroutine uses it, but
-// for Ours.
+// for Watch.
 type Conn struct {
 	netns int
 	ports ports
@@ -110,10 +110,6 @@ func askForLargeAnswers(fd int) error {
 
 // Close closes the socket.
 func (c *Conn) Close() error { return c.lib.CloseLasting() }
-
-// Ours reports whether a transaction that came through a netlink port was made
-// by this Conn. It may be called from any goroutine.
-func (c *Conn) Ours(port uint32) bool { return c.ports.has(port) }
 
 // ports are the netlink ports of this and the former sockets: news of what was
 // done through one may come after it was closed.

@@ -52,6 +52,13 @@ func (f *Fake) DeleteTables(_ context.Context, tables ...Table) error {
 	return nil
 }
 
+// Watch waits for the context: nobody else edits a Fake.
+func (f *Fake) Watch(ctx context.Context, _ []Table, subscribed func(), _ func(Edit)) error {
+	subscribed()
+	<-ctx.Done()
+	return nil
+}
+
 // Commit carries a transaction out, as a whole or not at all.
 func (f *Fake) Commit(_ context.Context, tx *Tx) error {
 	if f.Fail != nil {

@@ -32,24 +32,15 @@ func (e Edit) String() string {
 	return strings.Join(e.What, ", ")
 }
 
-// WatchOptions say what to watch.
-type WatchOptions struct {
-	NetNS  int // file descriptor of a network namespace; 0: the current one
-	Tables []Table
-
-	// Ours reports whether a transaction came through a socket of ours, by its
-	// netlink port.
-	Ours func(port uint32) bool
-}
-
 // watchRoom is how many bytes of notifications the kernel keeps for us: deleting
 // a set with 100,000 elements makes some 10 MB, most of it in a filter of ours.
 const watchRoom = 2 << 20
 
-// Watch tells of edits that others make, until the context ends; it returns nil
-// then. Subscribed is called once it hears everything from then on.
-func Watch(ctx context.Context, opt WatchOptions, subscribed func(), tell func(Edit)) error {
-	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: opt.NetNS})
+// Watch tells of edits that others make to tables, until the context ends; it
+// returns nil then. Subscribed is called when it hears everything from then on.
+// It may run beside the goroutine that uses the Conn.
+func (c *Conn) Watch(ctx context.Context, tables []Table, subscribed func(), tell func(Edit)) error {
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: c.netns})
 	if err != nil {
 		return fmt.Errorf("open netlink socket to nf_tables: %w", err)
 	}
@@ -65,7 +56,7 @@ func Watch(ctx context.Context, opt WatchOptions, subscribed func(), tell func(E
 		return fmt.Errorf("subscribe to changes of nf_tables: %w", err)
 	}
 	subscribed()
-	w := watch{opt: opt, conn: conn}
+	w := watch{tables: tables, ours: c.ports.has, conn: conn}
 	for {
 		messages, err := conn.Receive()
 		switch {
@@ -88,14 +79,15 @@ func Watch(ctx context.Context, opt WatchOptions, subscribed func(), tell func(E
 // watch puts the messages of a transaction together. The last of them says that
 // there is a new generation, and who made it.
 type watch struct {
-	opt  WatchOptions
-	conn *netlink.Conn
-	deaf uint32 // port the filter leaves out
-	what []string
+	tables []Table
+	ours   func(port uint32) bool
+	conn   *netlink.Conn
+	deaf   uint32 // port the filter leaves out
+	what   []string
 }
 
 func (w *watch) hear(m netlink.Message) (Edit, bool) {
-	if m.Header.PID != 0 && w.opt.Ours(m.Header.PID) {
+	if m.Header.PID != 0 && w.ours(m.Header.PID) {
 		w.ignore(m.Header.PID)
 		return Edit{}, false
 	}
@@ -106,7 +98,7 @@ func (w *watch) hear(m netlink.Message) (Edit, bool) {
 		return w.end(m)
 	}
 	kind := kindOf(m.Header.Type & 0xff)
-	if kind != "" && !slices.Contains(w.what, kind) && slices.Contains(w.opt.Tables, tableOf(m)) {
+	if kind != "" && !slices.Contains(w.what, kind) && slices.Contains(w.tables, tableOf(m)) {
 		w.what = append(w.what, kind)
 	}
 	return Edit{}, false

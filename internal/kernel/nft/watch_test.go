@@ -22,8 +22,7 @@ func observe(t *testing.T) *observer {
 	ctx, cancel := context.WithCancel(t.Context())
 	done, listening := make(chan error, 1), make(chan struct{})
 	go func() {
-		done <- Watch(ctx, WatchOptions{NetNS: o.netns, Tables: tables, Ours: o.conn.Ours},
-			func() { close(listening) }, func(e Edit) { o.edits <- e })
+		done <- o.conn.Watch(ctx, tables, func() { close(listening) }, func(e Edit) { o.edits <- e })
 	}()
 	t.Cleanup(func() {
 		cancel()

@@ -17,7 +17,18 @@ import (
 
 // Kernel is what the plane needs of nf_tables: nft.Conn, or nft.Fake.
 type Kernel interface {
+	Reader
+	Writer
+}
+
+// Reader looks at tables.
+type Reader interface {
 	Read(ctx context.Context, t nft.Table) (*nft.State, error)
+	Watch(ctx context.Context, tables []nft.Table, subscribed func(), tell func(nft.Edit)) error
+}
+
+// Writer changes tables. A transaction has Room for so many bytes.
+type Writer interface {
 	Commit(ctx context.Context, tx *nft.Tx) error
 	DeleteTables(ctx context.Context, tables ...nft.Table) error
 	Room() int
@@ -93,11 +104,27 @@ func (p *Plane) Plan(change route.Change) plane.Plan {
 	return d.plan
 }
 
+// Watch tells what others change in our tables.
+func (p *Plane) Watch(ctx context.Context, subscribed func(), tell func(plane.Edit)) error {
+	return p.kernel.Watch(ctx, tables(), subscribed, func(e nft.Edit) {
+		by := e.By
+		if e.PID != 0 {
+			by = fmt.Sprintf("%s (thread %d)", by, e.PID)
+		}
+		tell(plane.Edit{What: e.String(), By: by})
+	})
+}
+
 // Remove deletes both tables, of either family whatever the options say.
 func (p *Plane) Remove(ctx context.Context) error {
-	var tables []nft.Table
+	return p.kernel.DeleteTables(ctx, tables()...)
+}
+
+// tables are those of both families.
+func tables() []nft.Table {
+	var all []nft.Table
 	for _, f := range everyFamily() {
-		tables = append(tables, f.table)
+		all = append(all, f.table)
 	}
-	return p.kernel.DeleteTables(ctx, tables...)
+	return all
 }
