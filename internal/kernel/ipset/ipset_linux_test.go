@@ -1,0 +1,85 @@
+package ipset
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+)
+
+func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
+
+func run(t *testing.T, netns int, argv ...string) {
+	t.Helper()
+	kerneltest.Do(t, netns, func() error {
+		if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
+			return fmt.Errorf("%v: %w: %s", argv, err, out)
+		}
+		return nil
+	})
+}
+
+func TestSetsAreListedByNameAndDestroyed(t *testing.T) {
+	netns := kerneltest.Namespace(t)
+	sets := New(Options{NetNS: netns})
+	if names, err := sets.Names(t.Context()); err != nil || names != nil {
+		t.Fatalf("at first: %v, %v", names, err)
+	}
+	run(t, netns, "ipset", "create", "KUBE-NODE-PORT-TCP", "bitmap:port", "range", "0-65535")
+	run(t, netns, "ipset", "create", "KUBE-6-CLUSTER-IP", "hash:ip,port", "family", "inet6")
+	run(t, netns, "ipset", "create", "foreign", "hash:ip")
+	run(t, netns, "ipset", "add", "KUBE-6-CLUSTER-IP", "fd00::1,tcp:80")
+	names, err := sets.Names(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"KUBE-6-CLUSTER-IP", "KUBE-NODE-PORT-TCP", "foreign"}, names); diff != "" {
+		t.Fatalf("names (-want +got):\n%s", diff)
+	}
+	for _, name := range append(names[:2], "KUBE-NODE-PORT-TCP") { // one of them twice
+		if err := sets.Destroy(t.Context(), name); err != nil {
+			t.Errorf("destroy: %v", err)
+		}
+	}
+	if names, err = sets.Names(t.Context()); err != nil || !cmp.Equal(names, []string{"foreign"}) {
+		t.Errorf("at last: %v, %v, want that of others", names, err)
+	}
+}
+
+func TestASetThatARuleRefersToStays(t *testing.T) {
+	netns := kerneltest.Namespace(t)
+	sets := New(Options{NetNS: netns})
+	run(t, netns, "ipset", "create", "used", "hash:ip")
+	run(t, netns, "iptables-nft", "-A", "INPUT", "-m", "set", "--match-set", "used", "src", "-j", "ACCEPT")
+	err := sets.Destroy(t.Context(), "used")
+	if err == nil || err.Error() != "destroy ipset used: rules refer to it" {
+		t.Errorf("got %v", err)
+	}
+	if names, err := sets.Names(t.Context()); err != nil || !cmp.Equal(names, []string{"used"}) {
+		t.Errorf("afterwards: %v, %v", names, err)
+	}
+}
+
+func TestAKernelThatHasNotLoadedItIsNotAsked(t *testing.T) {
+	netns := kerneltest.Namespace(t)
+	run(t, netns, "ipset", "create", "there", "hash:ip")
+	modules := t.TempDir() // of a kernel with other modules
+	if names, err := New(Options{NetNS: netns, Modules: modules}).Names(t.Context()); err != nil || names != nil {
+		t.Errorf("without the module: %v, %v", names, err)
+	}
+	if names, err := New(Options{NetNS: netns, Modules: modules + "/absent"}).Names(t.Context()); err != nil || len(names) != 1 {
+		t.Errorf("where it cannot be told: %v, %v", names, err)
+	}
+}
+
+func TestAnAnswerThatIsCutOffIsAnError(t *testing.T) {
+	for _, b := range [][]byte{nil, {2}, {2, 0, 0, 0, 9, 0, 2}} {
+		if name, err := setName(b); err == nil && name != "" {
+			t.Errorf("%v is read as %q", b, name)
+		}
+	}
+}
