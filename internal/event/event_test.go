@@ -1,0 +1,91 @@
+package event
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// What is wrong with an object is one warning for each class, so that the
+// aggregation of Events, which does not look at notes, swallows none.
+func TestProblemsOfOneObjectAreFewWarnings(t *testing.T) {
+	got := OfProblems([]route.Problem{
+		{Object: "Service default/web", Field: "spec.externalIPs[0]", Value: "1.2.3", Reason: "not an IP address"},
+		{Object: "Node n1", Reason: "does not exist"},
+		{Object: "Service default/web", Field: "spec.externalIPs[2]", Value: "::", Reason: "unspecified"},
+		{Object: "Service default/web", Field: "spec.ports[0].port", Value: "0", Reason: "expected 1 to 65535"},
+		{Object: "/etc/sluice/a.yaml: Service default/web", Reason: "also in b.yaml, which counts"},
+		{Object: "/etc/sluice/a.yaml", Reason: "permission denied"},
+		{Object: "Service", Field: "metadata.name", Reason: "an object needs a name"},
+		{Object: "Service default/db", Field: "spec.externalIPs[0]", Value: "x", Reason: "not an IP address"},
+	})
+	web, db := Object{"Service", "default", "web"}, Object{"Service", "default", "db"}
+	want := []Event{
+		{web, Warning, "InvalidAddress", "Program", "spec.externalIPs[0]: 1.2.3: not an IP address; spec.externalIPs[2]: ::: unspecified"},
+		{Object{"Node", "", "n1"}, Warning, "InvalidObject", "Program", "does not exist"},
+		{web, Warning, "InvalidPort", "Program", "spec.ports[0].port: 0: expected 1 to 65535"},
+		{db, Warning, "InvalidAddress", "Program", "spec.externalIPs[0]: x: not an IP address"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+	if got := OfProblems(nil); got != nil {
+		t.Errorf("no problems make %v", got)
+	}
+}
+
+// Conflicts are told by the words of package route: this holds them together.
+func TestAConflictIsOne(t *testing.T) {
+	store := cluster.NewStore()
+	for _, name := range []string{"first", "second"} {
+		store.SetService(&cluster.Service{
+			Name:        cluster.Name{Namespace: "default", Name: name},
+			ClusterIPs:  []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 0, name[0]})},
+			ExternalIPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")},
+			Ports:       []cluster.ServicePort{{Protocol: cluster.TCP, Port: 80}},
+		})
+	}
+	_, problems := route.NewCompiler(route.Options{}).Compile(store.Take())
+	want := []Event{{
+		Object{"Service", "default", "second"}, Warning, "ConflictingClaim", "Program",
+		"spec.externalIPs: 192.0.2.1:80/tcp: left out, as it belongs to Service default/first",
+	}}
+	if diff := cmp.Diff(want, OfProblems(problems)); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+}
+
+func TestClasses(t *testing.T) {
+	for field, want := range map[string]Class{
+		"spec.clusterIP": Address, "spec.clusterIPs[1]": Address, "spec.externalIPs[0]": Address,
+		"status.loadBalancer.ingress[0].ip": Address, "spec.loadBalancerSourceRanges[0]": Address,
+		"endpoints[3].addresses[0]": Address, "status.addresses[0].address": Address, "spec.cidrs[0]": Address,
+		"spec.podCIDRs[0]": Address, "status.podIPs[0]": Address,
+		"spec.ports[0].port": Port, "spec.ports[0].nodePort": Port, "spec.ports[2]": Port, "ports[0].protocol": Port,
+		"spec.healthCheckNodePort": Port,
+		"spec.type":                Other, "addressType": Other, "spec.sessionAffinity": Other, "": Other,
+		"spec.whatever.people[0].write": Other,
+	} {
+		if got := ClassOf(route.Problem{Field: field}); got != want {
+			t.Errorf("a problem of %q is of class %s, want %s", field, got, want)
+		}
+	}
+}
+
+func TestWellKnownEvents(t *testing.T) {
+	busy := errors.New("listen tcp4 :30000: address already in use")
+	got := []Event{Starting(), StartFailed(FailedToStartMetricServer, busy), HealthPortFailed("default", "web", busy)}
+	want := []Event{
+		{Object{}, Normal, "Starting", "StartKubeProxy", ""},
+		{Object{}, Warning, "FailedToStartMetricServer", "StartKubeProxy", busy.Error()},
+		{Object{"Service", "default", "web"}, Warning, "FailedToStartServiceHealthcheck", "Listen", busy.Error()},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,102 @@
+package event
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// Class is a sort of problem. There are few, so that they can be counted.
+type Class string
+
+// The classes.
+const (
+	Conflict Class = "conflict" // what is claimed belongs to another
+	Address  Class = "address"  // not an address or range that can be used
+	Port     Class = "port"     // not a port that can be used
+	Other    Class = "other"
+)
+
+// Classes lists all of them.
+func Classes() []Class { return []Class{Conflict, Address, Port, Other} }
+
+// Kinds lists the kinds of objects that have problems, as the API names them.
+func Kinds() []string {
+	return []string{"EndpointSlice", "Endpoints", "Node", "Pod", "Service", "ServiceCIDR"}
+}
+
+// beforeOwner is how the reason of a contested claim begins.
+const beforeOwner = "left out, as it belongs to "
+
+// ClassOf sorts a problem, by the field it is about.
+func ClassOf(p route.Problem) Class {
+	if strings.HasPrefix(p.Reason, beforeOwner) {
+		return Conflict
+	}
+	for field := range strings.FieldsFuncSeq(p.Field, func(r rune) bool { return r == '.' || r == '[' }) {
+		switch field {
+		case "clusterIP", "clusterIPs", "externalIPs", "ingress", "loadBalancerSourceRanges",
+			"addresses", "podIPs", "podCIDRs", "cidrs":
+			return Address
+		case "ports", "healthCheckNodePort":
+			return Port
+		}
+	}
+	return Other
+}
+
+// ObjectOf returns the object that a problem names; false: it is none of the
+// cluster's, such as a file.
+func ObjectOf(p route.Problem) (Object, bool) {
+	kind, name, _ := strings.Cut(p.Object, " ")
+	if !slices.Contains(Kinds(), kind) || name == "" || strings.Contains(name, " ") {
+		return Object{}, false
+	}
+	namespace, name, namespaced := strings.Cut(name, "/")
+	if !namespaced {
+		namespace, name = "", namespace
+	}
+	return Object{Kind: kind, Namespace: namespace, Name: name}, true
+}
+
+// OfProblems returns a warning for each object and class of problem, in the
+// order given. Problems of what is no object of the cluster are left out.
+func OfProblems(problems []route.Problem) []Event {
+	type key struct {
+		object Object
+		class  Class
+	}
+	var events []Event
+	at := map[key]int{}
+	for _, p := range problems {
+		object, ok := ObjectOf(p)
+		if !ok {
+			continue
+		}
+		k := key{object, ClassOf(p)}
+		p.Object = ""
+		note := strings.TrimPrefix(p.String(), ": ")
+		if i, known := at[k]; known {
+			events[i].Note += "; " + note
+			continue
+		}
+		at[k] = len(events)
+		events = append(events, Event{Object: object, Type: Warning, Reason: k.class.reason(), Action: actionProgram, Note: note})
+	}
+	return events
+}
+
+// reason is what Events call the class.
+func (c Class) reason() string {
+	switch c {
+	case Conflict:
+		return "ConflictingClaim"
+	case Address:
+		return "InvalidAddress"
+	case Port:
+		return "InvalidPort"
+	default:
+		return "InvalidObject"
+	}
+}
