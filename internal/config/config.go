@@ -139,4 +139,8 @@ type Env struct {
 type Options struct {
 	// Modes are the data planes there are, at least one; the first is the default.
 	Modes []string
+
+	// Default, if not nil, is asked for one of them when the configuration names
+	// none.
+	Default func() string
 }

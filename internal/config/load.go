@@ -28,7 +28,7 @@ func (f *Flags) Load(env Env, opt Options) (*Config, []string, error) {
 	f.apply(c.config)
 	c.blame(f)
 	if c.config.Mode == "" {
-		c.config.Mode = v1alpha1.ProxyMode(opt.Modes[0])
+		c.config.Mode = v1alpha1.ProxyMode(opt.blank())
 	}
 	c.setDefaults()
 	cfg := c.convert(opt)
@@ -42,6 +42,14 @@ func (f *Flags) Load(env Env, opt Options) (*Config, []string, error) {
 	}
 	cfg.effective = text
 	return cfg, c.warnings, nil
+}
+
+// blank returns the mode of a configuration that names none.
+func (o Options) blank() string {
+	if o.Default == nil {
+		return o.Modes[0]
+	}
+	return o.Default()
 }
 
 // blame notes which flags set which fields. Of what is put together from flags
