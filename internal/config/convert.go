@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"net/netip"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -143,10 +144,17 @@ func (c *check) logging() Logging {
 			c.problem(path, "Required value: must be a pattern for the names of source files")
 		case strings.ContainsAny(item.FilePattern, "=,"):
 			c.problem(path, invalid(item.FilePattern, "must not have commas and equal signs"))
+		case badPattern(item.FilePattern):
+			c.warn("%s %q is not a pattern and has no effect", c.name("logging.vmodule"), item.FilePattern)
 		}
 		l.VModule = append(l.VModule, VModule{Pattern: item.FilePattern, Verbosity: int(item.Verbosity)})
 	}
 	return l
+}
+
+func badPattern(pattern string) bool {
+	_, err := path.Match(pattern, "")
+	return err != nil
 }
 
 // enabled reports whether a gate that is on by default still is.

@@ -86,6 +86,9 @@ func Groups() []Group {
 // that is wrong does not hide the version.
 func (f *Flags) Version() Version { return f.own.version }
 
+// File returns the path of the configuration file, "" if there is none.
+func (f *Flags) File() string { return f.own.config }
+
 // apply writes what flags say over what the file says. Maps are merged by key,
 // --vmodule adds to the file's list.
 func (f *Flags) apply(to *v1alpha1.KubeProxyConfiguration) {
