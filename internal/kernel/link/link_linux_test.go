@@ -1,0 +1,81 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+)
+
+func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
+
+func parse(addrs ...string) []netip.Addr {
+	var out []netip.Addr
+	for _, a := range addrs {
+		out = append(out, netip.MustParseAddr(a))
+	}
+	return out
+}
+
+// bridge makes an interface as IPVS' is: kernels here have no dummy ones.
+func bridge(t *testing.T, netns int, addrs ...string) *Links {
+	t.Helper()
+	kerneltest.Do(t, netns, func() error {
+		commands := [][]string{{"ip", "link", "add", "vips", "type", "bridge"}}
+		for _, a := range addrs {
+			commands = append(commands, []string{"ip", "addr", "add", a, "dev", "vips"})
+		}
+		for _, c := range commands {
+			if out, err := exec.Command(c[0], c[1:]...).CombinedOutput(); err != nil {
+				return fmt.Errorf("%v: %w: %s", c, err, out)
+			}
+		}
+		return nil
+	})
+	return New(Options{NetNS: netns})
+}
+
+func TestAddressesAreListedAndRemovedAndTheInterfaceDeleted(t *testing.T) {
+	links := bridge(t, kerneltest.Namespace(t), "10.96.0.10/32", "10.96.0.1/32", "fd00::1/128")
+	check := func(want ...string) {
+		t.Helper()
+		got, err := links.Addresses(t.Context(), "vips")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(parse(want...), got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+			t.Errorf("addresses (-want +got):\n%s", diff)
+		}
+	}
+	check("10.96.0.1", "10.96.0.10", "fd00::1")
+	for range 2 { // the second time they are gone
+		if err := links.RemoveAddresses(t.Context(), "vips", parse("10.96.0.10", "fd00::1")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check("10.96.0.1")
+	for range 2 {
+		if err := links.Delete(t.Context(), "vips"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := links.Addresses(t.Context(), "vips"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("after deletion: %v, want %v", err, ErrNotFound)
+	}
+	if err := links.RemoveAddresses(t.Context(), "vips", parse("10.96.0.1")); err != nil {
+		t.Errorf("an address of an interface that is gone: %v", err)
+	}
+}
+
+func TestTheLoopbackInterfaceCannotBeDeleted(t *testing.T) {
+	if err := New(Options{NetNS: kerneltest.Namespace(t)}).Delete(t.Context(), "lo"); err == nil {
+		t.Error("no error")
+	}
+}
