@@ -1,0 +1,99 @@
+// Package web has what Sluice answers over HTTP: the health of the proxy, and
+// pages for metrics and diagnostics, each as kube-proxy answers them; and a
+// Server that keeps one of them at an address.
+package web
+
+import (
+	"encoding/json"
+	"net/http"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/health"
+)
+
+// Judge says how the proxy is.
+type Judge interface{ Verdict() health.Verdict }
+
+// Counter counts answers by their status.
+type Counter interface {
+	Healthz(code int)
+	Livez(code int)
+}
+
+// Health answers /healthz and /livez, whatever the method, and nothing else.
+func Health(j Judge, c Counter) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/healthz":
+			v := j.Verdict()
+			c.Healthz(report(v, v.Programmed(), &v.Eligible).write(w))
+		case "/livez":
+			v := j.Verdict()
+			c.Livez(report(v, v.Live, nil).write(w))
+		default:
+			http.NotFound(w, r)
+		}
+	})
+}
+
+// healthReport is the body; load balancers of some clouds read it.
+type healthReport struct {
+	LastUpdated  time.Time               `json:"lastUpdated"`
+	CurrentTime  time.Time               `json:"currentTime"`
+	NodeEligible *bool                   `json:"nodeEligible,omitempty"`
+	Healthy      bool                    `json:"healthy"`
+	Status       map[string]familyReport `json:"status,omitempty"`
+}
+
+type familyReport struct {
+	LastUpdated time.Time `json:"lastUpdated"`
+	Healthy     bool      `json:"healthy"`
+}
+
+// report makes the body; eligible is nil where the node does not count.
+func report(v health.Verdict, healthy bool, eligible *bool) healthReport {
+	r := healthReport{LastUpdated: v.LastUpdated, CurrentTime: v.Now, NodeEligible: eligible, Healthy: healthy}
+	for _, f := range v.Families {
+		if r.Status == nil {
+			r.Status = map[string]familyReport{}
+		}
+		r.Status[f.String()] = familyReport{v.LastUpdated, healthy}
+	}
+	if r.code() == http.StatusOK {
+		r.LastUpdated = v.Now // as if it had just been written: nothing waits
+	}
+	return r
+}
+
+func (r healthReport) code() int {
+	if !r.Healthy || r.NodeEligible != nil && !*r.NodeEligible {
+		return http.StatusServiceUnavailable
+	}
+	return http.StatusOK
+}
+
+// write answers, and returns the status.
+func (r healthReport) write(w http.ResponseWriter) int {
+	body, err := json.Marshal(r)
+	if err != nil { // a year of five digits
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return http.StatusInternalServerError
+	}
+	writeBody(w, typeJSON, r.code(), body)
+	return r.code()
+}
+
+// The media types of answers.
+const (
+	typeText = "text/plain; charset=utf-8"
+	typeJSON = "application/json"
+	typeYAML = "application/yaml"
+)
+
+// writeBody answers with a body that is what it says it is.
+func writeBody(w http.ResponseWriter, mediaType string, code int, body []byte) {
+	w.Header().Set("Content-Type", mediaType)
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(code)
+	_, _ = w.Write(body) // who went away does not mind
+}

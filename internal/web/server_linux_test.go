@@ -1,0 +1,101 @@
+package web
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/kernel/listen"
+)
+
+func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
+
+// patience is for a machine that is busy; nothing here takes a second.
+const patience = 20 * time.Second
+
+// serve runs a Server in a namespace and returns it, listening.
+func serve(t *testing.T, ns int, s Setting) *Server {
+	t.Helper()
+	server := NewServer(ServerOptions{
+		Name: "health", Listen: listen.Door{NetNS: ns}.Listen, Log: slog.New(slog.DiscardHandler),
+	}, s)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- server.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("ended with %v", err)
+		}
+	})
+	waitFor(t, server, func(st State) bool { return st.Serving.IsValid() })
+	return server
+}
+
+func waitFor(t *testing.T, s *Server, done func(State) bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !done(s.State()); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("still %+v", s.State())
+		}
+	}
+}
+
+// get asks in a namespace, by hand: an http.Client dials where it likes.
+func get(t *testing.T, ns int, at netip.AddrPort, path string) string {
+	t.Helper()
+	answer := ""
+	kerneltest.Do(t, ns, func() error {
+		c, err := net.Dial("tcp", at.String())
+		if err != nil {
+			answer = err.Error()
+			return nil
+		}
+		defer func() { _ = c.Close() }()
+		if _, err := io.WriteString(c, "GET "+path+" HTTP/1.0\r\n\r\n"); err != nil {
+			return err
+		}
+		b, err := io.ReadAll(c)
+		answer = string(b)
+		return err
+	})
+	return answer
+}
+
+// The whole of it with a real kernel: the server answers on both families where
+// it is asked to, and moves from every address to one.
+func TestServerInAKernel(t *testing.T) {
+	ns := kerneltest.Namespace(t)
+	var c counts
+	s := serve(t, ns, Setting{at("[::]:10256"), Health(well(), &c)})
+	for _, addr := range []string{"127.0.0.1:10256", "[::1]:10256"} {
+		got := get(t, ns, at(addr), "/livez")
+		if !strings.HasPrefix(got, "HTTP/1.0 200 OK\r\n") || !strings.Contains(got, `"healthy":true`) {
+			t.Errorf("%s: got %q", addr, got)
+		}
+	}
+	s.Set(Setting{at("127.0.0.1:10256"), Health(well(), &c)})
+	waitFor(t, s, func(st State) bool { return st.Serving == at("127.0.0.1:10256") })
+	if got := get(t, ns, at("127.0.0.1:10256"), "/foo"); !strings.HasPrefix(got, "HTTP/1.0 404") {
+		t.Errorf("S-262 at the new address: got %q", got)
+	}
+	if got := get(t, ns, at("[::1]:10256"), "/livez"); !strings.Contains(got, "refused") {
+		t.Errorf("at the old address: got %q", got)
+	}
+}
+
+// The kernel chooses a port for 0, and the state tells which.
+func TestServerTellsItsPort(t *testing.T) {
+	ns := kerneltest.Namespace(t)
+	s := serve(t, ns, setting("127.0.0.1:0", "one"))
+	if got := get(t, ns, s.State().Serving, "/"); !strings.HasSuffix(got, "one") {
+		t.Errorf("got %q", got)
+	}
+}
