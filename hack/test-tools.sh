@@ -51,7 +51,10 @@ func main() {
 }
 GO
 	compile kubectl ./kubectl "-X k8s.io/component-base/version.gitVersion=v1.${kubernetes#v0.}"
-	compile helm helm.sh/helm/v3/cmd/helm "-X helm.sh/helm/v3/internal/version.version=$helm"
+	local minor=${kubernetes#v0.} module=helm.sh/helm/v3
+	compile helm $module/cmd/helm "-X $module/internal/version.version=$helm \
+		-X $module/pkg/chartutil.k8sVersionMajor=1 -X $module/pkg/chartutil.k8sVersionMinor=${minor%.*} \
+		-X $module/pkg/lint/rules.k8sVersionMajor=1 -X $module/pkg/lint/rules.k8sVersionMinor=${minor%.*}"
 }
 
 # compile NAME PACKAGE LDFLAGS builds at low priority, to leave the machine usable.
