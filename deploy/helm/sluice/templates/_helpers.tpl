@@ -1,0 +1,40 @@
+{{- define "sluice.labels" -}}
+app.kubernetes.io/name: sluice
+app.kubernetes.io/component: proxy
+{{- end }}
+
+{{- define "sluice.image" -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+
+{{- define "sluice.configMap" -}}
+{{ .Values.existingConfigMap | default "sluice" }}
+{{- end }}
+
+{{- /* The configuration as the values have it, with what other values decide. */ -}}
+{{- define "sluice.config" -}}
+{{- $zero := dict "maxPerCore" 0 "min" 0 "tcpEstablishedTimeout" "0s" "tcpCloseWaitTimeout" "0s" -}}
+{{- $conntrack := ternary .Values.sysctls.conntrack $zero .Values.sysctls.enabled -}}
+{{- $metrics := ternary "127.0.0.1:10249" "0.0.0.0:10249" (eq .Values.metrics.scrape "none") -}}
+{{- $computed := dict "conntrack" $conntrack "metricsBindAddress" $metrics -}}
+{{- toYaml (merge (deepCopy .Values.config) $computed) -}}
+{{- end }}
+
+{{- define "sluice.env" -}}
+- name: NODE_NAME
+  valueFrom:
+    fieldRef:
+      fieldPath: spec.nodeName
+# Where the API server is, in place of its Service: Sluice cannot depend on what
+# it is to provide.
+- name: KUBERNETES_SERVICE_HOST
+  valueFrom:
+    configMapKeyRef:
+      name: sluice-apiserver
+      key: host
+- name: KUBERNETES_SERVICE_PORT
+  valueFrom:
+    configMapKeyRef:
+      name: sluice-apiserver
+      key: port
+{{- end }}

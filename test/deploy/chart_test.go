@@ -1,0 +1,218 @@
+//go:build linux
+
+package deploy
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+)
+
+// template is what helm makes of the chart.
+func template(t *testing.T, args ...string) string {
+	t.Helper()
+	return run(t, append([]string{tool("helm"), "template", "sluice", project("deploy/helm/sluice"), "--namespace=kube-system"}, args...)...)
+}
+
+// sources are the parts of what helm made, by the file each comes from.
+func sources(text string) map[string]string {
+	out := map[string]string{}
+	for doc := range strings.SplitSeq(text, "---\n") {
+		head, body, found := strings.Cut(doc, "\n")
+		name, is := strings.CutPrefix(head, "# Source: sluice/templates/")
+		if !found || !is {
+			continue
+		}
+		if out[name] != "" {
+			out[name] += "---\n"
+		}
+		out[name] += strings.TrimRight(body, "\n") + "\n"
+	}
+	return out
+}
+
+const madeFrom = "# Made from deploy/helm/sluice; test/deploy makes it anew.\n"
+
+// Manifests and chart cannot drift: one is made from the other.
+func TestManifestsAreTheChart(t *testing.T) {
+	plain := sources(template(t))
+	files := map[string]string{
+		"monitoring/podmonitor.yaml": sources(template(t, "--set=metrics.scrape=podMonitor"))["podmonitor.yaml"],
+		"monitoring/configmap.yaml":  sources(template(t, "--set=metrics.scrape=podMonitor"))["configmap.yaml"],
+		"sysctls/configmap.yaml":     sources(template(t, "--set=sysctls.enabled=true"))["configmap.yaml"],
+	}
+	for name, text := range plain {
+		files["base/"+name] = text
+	}
+	for name, want := range files {
+		path := filepath.Join(project("deploy/kubernetes"), name)
+		want = madeFrom + want
+		if *update {
+			if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, string(got)); diff != "" {
+			t.Errorf("%s is not what the chart makes (-chart +file); `go test ./test/deploy -run TestManifestsAreTheChart -update` makes it anew:\n%s", name, diff)
+		}
+	}
+}
+
+// objects are those of manifests, by kind and name.
+func objects(t *testing.T, text string) map[string]map[string]any {
+	t.Helper()
+	out := map[string]map[string]any{}
+	for doc := range strings.SplitSeq("\n"+text, "\n---\n") {
+		doc += "\n" // else the last text of it would lack its own
+		var o map[string]any
+		if err := yaml.UnmarshalStrict([]byte(doc), &o); err != nil {
+			t.Fatalf("read manifest: %v in\n%s", err, doc)
+		}
+		if o == nil {
+			continue
+		}
+		meta, _ := o["metadata"].(map[string]any)
+		key, _ := o["kind"].(string)
+		name, _ := meta["name"].(string)
+		out[key+" "+name] = o
+	}
+	return out
+}
+
+// What kustomize makes of an overlay is what helm makes of the values that say
+// the same.
+func TestOverlaysAreTheChart(t *testing.T) {
+	for _, tt := range []struct {
+		overlay string
+		args    []string
+	}{
+		{"base", nil},
+		{"canary", []string{"--set=nodeSelector.service-proxy=sluice"}},
+		{"monitoring", []string{"--set=metrics.scrape=podMonitor"}},
+		{"sysctls", []string{"--set=sysctls.enabled=true"}},
+	} {
+		t.Run(tt.overlay, func(t *testing.T) {
+			got := objects(t, run(t, tool("kubectl"), "kustomize", filepath.Join(project("deploy/kubernetes"), tt.overlay)))
+			want := objects(t, template(t, tt.args...))
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("(-helm +kustomize):\n%s", diff)
+			}
+		})
+	}
+}
+
+// The static pod is the pod of the DaemonSet, but for where its files come from.
+func TestStaticPodIsThatOfTheDaemonSet(t *testing.T) {
+	file, err := os.ReadFile(project("deploy/static-pod/sluice.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := part(objects(t, string(file))["Pod sluice"], "spec")
+	want := part(objects(t, template(t))["DaemonSet sluice"], "spec", "template", "spec")
+	for _, key := range []string{"serviceAccountName", "nodeSelector", "volumes"} {
+		delete(want, key)
+	}
+	delete(got, "volumes")
+	env := func(spec map[string]any) *any {
+		c, _ := spec["containers"].([]any)
+		first, _ := c[0].(map[string]any)
+		list, _ := first["env"].([]any)
+		first["env"] = list[:1]
+		return &list[0]
+	}
+	env(want)
+	if name := *env(got); cmp.Equal(name, nil) {
+		t.Error("the static pod does not know its node")
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-DaemonSet +static pod):\n%s", diff)
+	}
+}
+
+// part walks down an object.
+func part(o map[string]any, path ...string) map[string]any {
+	for _, p := range path {
+		o, _ = o[p].(map[string]any)
+	}
+	return o
+}
+
+func TestChartIsClean(t *testing.T) {
+	out := run(t, tool("helm"), "lint", "--strict", project("deploy/helm/sluice"))
+	if !strings.Contains(out, "1 chart(s) linted, 0 chart(s) failed") || strings.Contains(out, "WARNING") {
+		t.Errorf("helm lint says:\n%s", out)
+	}
+}
+
+// A value that is misspelled or out of range is refused, and named.
+func TestChartRefusesWhatItDoesNotKnow(t *testing.T) {
+	for _, tt := range []struct{ set, says string }{
+		{"apiserver.host=x", "apiserver"},
+		{"apiServer.host=https://x", "/apiServer/host"},
+		{"apiServer.port=70000", "/apiServer/port"},
+		{"metrics.scrape=yes", "/metrics/scrape"},
+		{"config.kind=Pod", "/config"},
+		{"maxUnavailable=0", "/maxUnavailable"},
+		{"image.pullPolicy=never", "/image/pullPolicy"},
+	} {
+		_, err := try(t, tool("helm"), "template", project("deploy/helm/sluice"), "--set="+tt.set)
+		if err == nil || !strings.Contains(err.Error(), tt.says) {
+			t.Errorf("--set %s: %v, want an error about %q", tt.set, err, tt.says)
+		}
+	}
+}
+
+// Every value is in the table of the chart's README, with its default.
+func TestChartReadmeHasEveryValue(t *testing.T) {
+	text, err := os.ReadFile(project("deploy/helm/sluice/values.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var values map[string]any
+	if err := yaml.UnmarshalStrict(text, &values); err != nil {
+		t.Fatal(err)
+	}
+	readme, err := os.ReadFile(project("deploy/helm/sluice/README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for line := range strings.Lines(string(readme)) {
+		cells := strings.Split(line, " | ")
+		if len(cells) == 3 && strings.HasPrefix(cells[0], "| `") {
+			got[strings.Trim(cells[0], "|` ")] = strings.Trim(cells[1], "` ")
+		}
+	}
+	if diff := cmp.Diff(leaves(t, "", values), got); diff != "" {
+		t.Errorf("(-values.yaml +README.md):\n%s", diff)
+	}
+}
+
+// leaves are values by their path, as JSON.
+func leaves(t *testing.T, prefix string, v map[string]any) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for _, key := range slices.Sorted(maps.Keys(v)) {
+		path := strings.ReplaceAll(key, ".", `\.`)
+		if inner, is := v[key].(map[string]any); is && len(inner) > 0 {
+			maps.Copy(out, leaves(t, prefix+path+".", inner))
+			continue
+		}
+		text, err := yaml.Marshal(v[key])
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[prefix+path] = strings.ReplaceAll(strings.TrimSpace(strings.TrimPrefix(string(text), "- ")), `"`, "")
+	}
+	return out
+}
