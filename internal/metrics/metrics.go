@@ -1,0 +1,92 @@
+// Package metrics is the one home of everything that is counted: the names that
+// dashboards made for kube-proxy read (kubeproxy_*, rest_client_*, kubernetes_*),
+// and Sluice's own (sluice_*). No series is made for each Service, so that their
+// number does not grow with the cluster.
+package metrics
+
+import (
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// Options are what does not change while the process lives.
+type Options struct {
+	Mode    string // "nftables": which families there are
+	Reason  string // why this mode
+	Version string // of Sluice
+
+	// Families are the enabled ones, that of the cluster's primary addresses first.
+	Families []route.Family
+
+	Gates   []Gate
+	Started time.Time // what came about before is not counted as latency
+}
+
+// Gate is a feature gate.
+type Gate struct {
+	Name    string
+	Stage   string // "ALPHA", "BETA", "DEPRECATED"; empty: generally available
+	Enabled bool
+}
+
+// Metrics counts. All methods are safe for concurrent use.
+type Metrics struct {
+	opt      Options
+	registry *prometheus.Registry
+	slis     *prometheus.Registry
+
+	readings atomic.Pointer[Readings]
+	services services
+	queued   atomic.Int64 // when something last came in, in ns since 1970
+	expiry   atomic.Pointer[time.Time]
+	families map[string]prometheus.Collector
+
+	vectors
+}
+
+// vectors hold what is counted as it happens, as opposed to Readings.
+type vectors struct {
+	synced, full, partial, programming, looked *prometheus.HistogramVec
+	healthz, livez, ended                      *prometheus.CounterVec
+	nftablesSync, nftablesCleanup              *prometheus.CounterVec
+	last                                       *prometheus.GaugeVec
+
+	steps, latency                 *prometheus.HistogramVec
+	failures, comparisons, repairs *prometheus.CounterVec
+	rejected, reloads, takenOver   *prometheus.CounterVec
+	adopted, reloaded, build, mode *prometheus.GaugeVec
+
+	kubernetes, gates, healthcheck, started    *prometheus.GaugeVec
+	registered, hidden, disabled, healthchecks *prometheus.CounterVec
+}
+
+// New makes the families of a mode, in a registry of their own.
+func New(o Options) *Metrics {
+	m := &Metrics{opt: o, registry: prometheus.NewRegistry(), slis: prometheus.NewRegistry(), families: map[string]prometheus.Collector{}}
+	m.registry.MustRegister(
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	)
+	n := m.register(m.registry, m.table())
+	m.register(m.slis, m.sliTable())
+	m.queued.Store(o.Started.UnixNano())
+	m.constants(n)
+	return m
+}
+
+// Handler serves /metrics, as text, OpenMetrics or protobuf as the client asks.
+func (m *Metrics) Handler() http.Handler { return serve(m.registry) }
+
+func serve(from prometheus.Gatherer) http.Handler {
+	return promhttp.HandlerFor(from, promhttp.HandlerOpts{
+		EnableOpenMetrics: true,
+		ErrorHandling:     promhttp.ContinueOnError,
+	})
+}

@@ -1,0 +1,124 @@
+package metrics
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+)
+
+// Readings are taken when somebody asks. All are safe for concurrent use and
+// return at once. What is nil has no series.
+type Readings struct {
+	Totals    func() cluster.Totals
+	Backlog   func() cluster.Window
+	Connected func() bool
+
+	FlowsEnded         func() uint64 // stale ones, since the start
+	RestartDue         func() bool
+	KubeProxyRunning   func() bool
+	Leftovers          func() map[string]int // rules by mechanism; what is not in it has none
+	HealthPortFailures func() int
+	HostSettingsFailed func() int
+}
+
+// Read says where readings are to be had. Before it there are none.
+func (m *Metrics) Read(r Readings) { m.readings.Store(&r) }
+
+// put passes a value on, with its labels.
+type put func(value float64, labels ...string)
+
+// reading is a family that is read when somebody asks.
+type reading struct {
+	kind prometheus.ValueType
+	from func(Readings, put)
+}
+
+const (
+	counter = prometheus.CounterValue
+	gauge   = prometheus.GaugeValue
+)
+
+// reader is the collector of one reading.
+type reader struct {
+	reading
+
+	m    *Metrics
+	desc *prometheus.Desc
+}
+
+// Describe implements prometheus.Collector.
+func (r *reader) Describe(out chan<- *prometheus.Desc) { out <- r.desc }
+
+// Collect implements prometheus.Collector.
+func (r *reader) Collect(out chan<- prometheus.Metric) {
+	var from Readings
+	if set := r.m.readings.Load(); set != nil {
+		from = *set
+	}
+	r.from(from, func(value float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(r.desc, r.kind, value, labels...)
+	})
+}
+
+func endpointChanges(r Readings, p put) {
+	number(r.Totals, func(t cluster.Totals) uint64 { return t.Slices }, p)
+}
+
+func serviceChanges(r Readings, p put) {
+	number(r.Totals, func(t cluster.Totals) uint64 { return t.Services }, p)
+}
+
+func endpointsPending(r Readings, p put) {
+	number(r.Backlog, func(w cluster.Window) int { return w.Slices }, p)
+}
+
+func servicesPending(r Readings, p put) {
+	number(r.Backlog, func(w cluster.Window) int { return w.Services }, p)
+}
+
+func flowsEnded(r Readings, p put)       { number(r.FlowsEnded, same, p) }
+func connected(r Readings, p put)        { number(r.Connected, truth, p) }
+func restartDue(r Readings, p put)       { number(r.RestartDue, truth, p) }
+func kubeProxyRunning(r Readings, p put) { number(r.KubeProxyRunning, truth, p) }
+
+func healthPortFailures(r Readings, p put) { number(r.HealthPortFailures, same, p) }
+func hostSettingsFailed(r Readings, p put) { number(r.HostSettingsFailed, same, p) }
+
+func leftovers(r Readings, p put) {
+	if r.Leftovers == nil {
+		return
+	}
+	found := r.Leftovers()
+	for _, mechanism := range mechanisms() {
+		p(float64(found[mechanism]), mechanism)
+	}
+}
+
+// number passes on one number out of a reading, if there is one.
+func number[R any, N int | uint64](read func() R, part func(R) N, p put) {
+	if read != nil {
+		p(float64(part(read())))
+	}
+}
+
+func same[N int | uint64](n N) N { return n }
+
+func truth(is bool) int { return map[bool]int{true: 1}[is] }
+
+// lastQueued is when the newest change came in, whether or not it is settled.
+func (m *Metrics) lastQueued(r Readings, p put) {
+	at := time.Unix(0, m.queued.Load())
+	if r.Backlog != nil {
+		if w := r.Backlog(); !w.Empty() {
+			at = w.Last
+		}
+	}
+	for _, f := range m.opt.Families {
+		p(seconds(at), f.String())
+	}
+}
+
+// seconds is a time as Prometheus has it.
+func seconds(at time.Time) float64 { return float64(at.UnixMicro()) / 1e6 }

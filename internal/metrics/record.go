@@ -1,0 +1,106 @@
+package metrics
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/event"
+	"github.com/sluice-proxy/sluice/internal/proxy"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// repairing are the causes of comparisons that are expected to find something.
+func repairing() []proxy.Cause { return []proxy.Cause{proxy.ForeignEdit, proxy.Failure} }
+
+// Synced is told of every attempt to write (proxy.Options.Observe).
+func (m *Metrics) Synced(s proxy.Sync) {
+	sort := m.partial
+	if s.Full() {
+		sort = m.full
+		m.comparisons.WithLabelValues(string(s.Cause)).Inc()
+	}
+	took := s.Compile + s.Apply
+	for _, f := range m.opt.Families {
+		m.synced.WithLabelValues(f.String()).Observe(took.Seconds())
+		sort.WithLabelValues(f.String()).Observe(took.Seconds())
+	}
+	if s.Err != nil {
+		m.failed()
+		return
+	}
+	m.succeeded(s, s.Began.Add(took))
+}
+
+func (m *Metrics) failed() {
+	m.failures.WithLabelValues().Inc()
+	for _, f := range m.opt.Families {
+		m.nftablesSync.WithLabelValues(f.String()).Inc()
+	}
+}
+
+func (m *Metrics) succeeded(s proxy.Sync, at time.Time) {
+	for _, f := range m.opt.Families {
+		m.last.WithLabelValues(f.String()).Set(seconds(at))
+	}
+	m.steps.WithLabelValues().Observe(float64(s.Steps))
+	if s.Full() {
+		m.adopted.WithLabelValues().Set(float64(s.Adopted))
+	}
+	for _, cause := range repairing() {
+		if s.Cause == cause && s.Steps > 0 {
+			m.repairs.WithLabelValues(string(cause)).Inc()
+		}
+	}
+	if s.In.Empty() {
+		return
+	}
+	m.queued.Store(s.In.Last.UnixNano())
+	m.latency.WithLabelValues().Observe(at.Sub(s.In.Since).Seconds())
+	for _, trigger := range s.In.Triggers {
+		if trigger.After(m.opt.Started) && len(m.opt.Families) > 0 {
+			m.programming.WithLabelValues(m.opt.Families[0].String()).Observe(at.Sub(trigger).Seconds())
+		}
+	}
+}
+
+// Rejected is told of problems with objects, each once.
+func (m *Metrics) Rejected(problems []route.Problem) {
+	for _, p := range problems {
+		kind := kindOther
+		if object, ok := event.ObjectOf(p); ok {
+			kind = object.Kind
+		}
+		m.rejected.WithLabelValues(kind, string(event.ClassOf(p))).Inc()
+	}
+}
+
+// Healthz is told of every answer of /healthz on the health port.
+func (m *Metrics) Healthz(code int) { m.healthz.WithLabelValues(strconv.Itoa(code)).Inc() }
+
+// Livez is told of every answer of /livez on the health port.
+func (m *Metrics) Livez(code int) { m.livez.WithLabelValues(strconv.Itoa(code)).Inc() }
+
+// Looked is told of one look for stale flows: how long it took, and how many
+// flows of each family it ended.
+func (m *Metrics) Looked(took time.Duration, ended map[route.Family]int) {
+	for _, f := range m.opt.Families {
+		m.looked.WithLabelValues(f.String()).Observe(took.Seconds())
+		m.ended.WithLabelValues(f.String()).Add(float64(ended[f]))
+	}
+}
+
+// Reloaded is told how reading the configuration again ended; nil: it is in
+// force since then.
+func (m *Metrics) Reloaded(at time.Time, err error) {
+	if err != nil {
+		m.reloads.WithLabelValues(reloadRefused).Inc()
+		return
+	}
+	m.reloads.WithLabelValues(reloadOK).Inc()
+	m.reloaded.WithLabelValues().Set(seconds(at))
+}
+
+// Removed is told how many rules of another proxy were removed.
+func (m *Metrics) Removed(mechanism string, rules int) {
+	m.takenOver.WithLabelValues(mechanism).Add(float64(rules))
+}

@@ -1,0 +1,152 @@
+package metrics
+
+import (
+	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluice-proxy/sluice/internal/event"
+	"github.com/sluice-proxy/sluice/internal/proxy"
+)
+
+// The modes that have families of their own.
+const modeNFTables = "nftables"
+
+// table is every family of /metrics but those of the runtime. What is another
+// mode's alone has its row here as well, and says so in modes.
+func (m *Metrics) table() []family {
+	return slices.Concat(
+		m.proxyTable(), m.changeTable(), m.planeTable(), m.conntrackTable(),
+		m.writeTable(), m.nodeTable(), m.clientTable(), m.kubernetesTable(),
+	)
+}
+
+// partly lists the modes that tell a full sync from a partial one.
+func partly() []string { return []string{"iptables", modeNFTables} }
+
+// tracked lists the modes that end stale flows.
+func tracked() []string { return []string{"iptables", "ipvs", modeNFTables} }
+
+// durations are 1 ms to 16 s.
+func durations() []float64 { return prometheus.ExponentialBuckets(0.001, 2, 15) }
+
+// programmingTimes are kube-proxy's, for which Kubernetes has an objective.
+func programmingTimes() []float64 {
+	return slices.Concat(
+		[]float64{0.25, 0.5},
+		prometheus.LinearBuckets(1, 1, 59),
+		prometheus.LinearBuckets(60, 5, 12),
+		prometheus.LinearBuckets(120, 30, 7),
+	)
+}
+
+// proxyTable is what every kube-proxy has.
+func (m *Metrics) proxyTable() []family {
+	label, families := []string{"ip_family"}, each(familyNames(m.opt.Families))
+	code, codes := []string{"code"}, each([]string{"200", "503"})
+	return []family{{
+		name: "kubeproxy_sync_proxy_rules_duration_seconds", labels: label, series: families, buckets: durations(), into: &m.synced,
+		help: "Time one write to the kernel takes, from taking the changes. One write is for both families.",
+	}, {
+		name: "kubeproxy_sync_full_proxy_rules_duration_seconds", labels: label, series: families, buckets: durations(), into: &m.full,
+		modes: partly(), help: "Time of the writes that compare everything with the kernel.",
+	}, {
+		name: "kubeproxy_sync_partial_proxy_rules_duration_seconds", labels: label, series: families, buckets: durations(), into: &m.partial,
+		modes: partly(), help: "Time of the writes of changes alone.",
+	}, {
+		name: "kubeproxy_sync_proxy_rules_last_timestamp_seconds", labels: label, series: families, into: &m.last,
+		help: "When a write last succeeded.",
+	}, {
+		name: "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds", labels: label, into: reading{gauge, m.lastQueued},
+		help: "When something to write last came in.",
+	}, {
+		name: "kubeproxy_network_programming_duration_seconds", labels: label, series: families, buckets: programmingTimes(), into: &m.programming,
+		help: "Time from a change of endpoints, as the controller tells it, to the kernel having it. All are counted under the primary family.",
+	}, {
+		name: "kubeproxy_sync_proxy_rules_no_local_endpoints_total", labels: []string{"traffic_policy", "ip_family"}, into: reading{gauge, m.noLocal},
+		help: "Service ports with the policy Local that have endpoints, but none here.",
+	}, {
+		name: "kubeproxy_proxy_healthz_total", labels: code, series: codes, into: &m.healthz,
+		help: "Answers to /healthz.",
+	}, {
+		name: "kubeproxy_proxy_livez_total", labels: code, series: codes, into: &m.livez,
+		help: "Answers to /livez.",
+	}}
+}
+
+// changeTable is what comes in.
+func (m *Metrics) changeTable() []family {
+	return []family{{
+		name: "kubeproxy_sync_proxy_rules_endpoint_changes_total", into: reading{counter, endpointChanges},
+		help: "Changes of EndpointSlices that came in.",
+	}, {
+		name: "kubeproxy_sync_proxy_rules_endpoint_changes_pending", into: reading{gauge, endpointsPending},
+		help: "Changes of EndpointSlices that are not in the kernel yet.",
+	}, {
+		name: "kubeproxy_sync_proxy_rules_service_changes_total", into: reading{counter, serviceChanges},
+		help: "Changes of Services that came in.",
+	}, {
+		name: "kubeproxy_sync_proxy_rules_service_changes_pending", into: reading{gauge, servicesPending},
+		help: "Changes of Services that are not in the kernel yet.",
+	}}
+}
+
+// planeTable is what some data planes alone have.
+func (m *Metrics) planeTable() []family {
+	label, families := []string{"ip_family"}, each(familyNames(m.opt.Families))
+	return []family{{
+		name: "kubeproxy_sync_proxy_rules_nftables_sync_failures_total", labels: label, series: families, into: &m.nftablesSync,
+		modes: []string{modeNFTables}, help: "Writes that failed. One write is for both families.",
+	}, {
+		name: "kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total", labels: label, series: families, into: &m.nftablesCleanup,
+		modes: []string{modeNFTables}, help: "Always 0: what is stale goes in the same write.",
+	}}
+}
+
+// conntrackTable is about stale flows.
+func (m *Metrics) conntrackTable() []family {
+	label, families := []string{"ip_family"}, each(familyNames(m.opt.Families))
+	return []family{{
+		name: "kubeproxy_conntrack_reconciler_sync_duration_seconds", labels: label, series: families, buckets: durations(), into: &m.looked,
+		modes: tracked(), help: "Time of one look for stale flows.",
+	}, {
+		name: "kubeproxy_conntrack_reconciler_deleted_entries_total", labels: label, series: families, into: &m.ended,
+		modes: tracked(), help: "Stale flows that were ended.",
+	}, {
+		name: "sluice_conntrack_entries_removed_total", into: reading{counter, flowsEnded},
+		modes: tracked(), help: "Stale flows of both families that were ended.",
+	}}
+}
+
+// writeTable is what Sluice tells of its writes.
+func (m *Metrics) writeTable() []family {
+	cause := []string{"cause"}
+	return []family{{
+		name: "sluice_apply_steps", buckets: append([]float64{0}, prometheus.ExponentialBuckets(1, 4, 11)...), into: &m.steps,
+		help: "Steps of one write, such as adding an entry.",
+	}, {
+		name: "sluice_event_to_kernel_duration_seconds", buckets: prometheus.ExponentialBuckets(0.0001, 2, 21), into: &m.latency,
+		help: "Time from the first change of a write reaching this process to the kernel having it.",
+	}, {
+		name: "sluice_apply_failures_total", into: &m.failures,
+		help: "Writes that failed.",
+	}, {
+		name: "sluice_comparisons_total", labels: cause, series: each(words(proxy.Causes())), into: &m.comparisons,
+		help: "Writes that compared everything with the kernel, by why.",
+	}, {
+		name: "sluice_repairs_total", labels: cause, series: each(words(repairing())), into: &m.repairs,
+		help: "Comparisons that found something wrong and mended it, by why they were made.",
+	}, {
+		name: "sluice_adopted_entries", into: &m.adopted,
+		help: "Entries that the last comparison found in the kernel and left as they are.",
+	}, {
+		name: "sluice_services", into: reading{gauge, m.serviceCount},
+		help: "Services that are programmed.",
+	}, {
+		name: "sluice_endpoints", into: reading{gauge, m.endpointCount},
+		help: "Distinct backends of each Service that is programmed, summed up.",
+	}, {
+		name: "sluice_objects_rejected_total", labels: []string{"kind", "reason"}, series: each(rejectedKinds(), words(event.Classes())), into: &m.rejected,
+		help: "Problems with objects; what each names was left out.",
+	}}
+}
