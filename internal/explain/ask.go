@@ -1,0 +1,248 @@
+package explain
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// mostCases is how many are answered at once; of a node's address without a
+// port there may be thousands.
+const mostCases = 32
+
+// asker answers one question.
+type asker struct {
+	view     View
+	table    *route.Table
+	question Question
+}
+
+// found is a front with what it belongs to.
+type found struct {
+	service *route.Service
+	port    *route.Port
+	front   *route.Front
+}
+
+// Ask answers a question. Its cost follows the number of Services.
+func Ask(v View, q Question) Answer {
+	a := &asker{view: v, table: v.Routes.Table(), question: q}
+	out := Answer{Source: q.From(), Destination: q.To(), Plane: v.Plane.Name}
+	if q.Destination.IsValid() {
+		out.Cases = a.at(q.Destination)
+	} else {
+		a.byName(&out)
+	}
+	if n := len(out.Cases) - mostCases; n > 0 {
+		out.Cases = out.Cases[:mostCases]
+		out.Notes = append(out.Notes, fmt.Sprintf("%d more are not shown: name a port", n))
+	}
+	out.Notes = append(out.Notes, a.problems(out)...)
+	return out
+}
+
+// problems are those known of the Services in an answer.
+func (a *asker) problems(out Answer) []string {
+	about := map[string]bool{}
+	if !a.question.Destination.IsValid() {
+		about["Service "+a.question.Service.String()] = true
+	}
+	for _, c := range out.Cases {
+		if c.Front != nil {
+			about["Service "+c.Front.Service] = true
+		}
+	}
+	return texts(filter(a.view.Problems, func(p route.Problem) bool { return about[p.Object] }))
+}
+
+// at answers for an address: the ways in that it is, or else what becomes of
+// the rest.
+func (a *asker) at(to netip.Addr) []Case {
+	n := a.survey(to)
+	if len(n.matching) == 0 {
+		return []Case{a.nowhere(to, n)}
+	}
+	var cases []Case
+	for _, f := range n.matching {
+		cases = append(cases, a.enter(to, f))
+	}
+	return cases
+}
+
+// survey is what the Services have to do with an address.
+type survey struct {
+	matching   []found // the ways in that the question asks for, by address before by NodePort
+	others     []found // other ports at the address
+	nodePorts  []found // NodePorts of the number asked for, which the address does not serve
+	clusterIP  bool
+	backend    string // the Service and port it is a backend of; empty: of none
+	isNodePort bool   // the address serves NodePorts
+}
+
+func (a *asker) survey(to netip.Addr) survey {
+	n := survey{isNodePort: a.servesNodePorts(to)}
+	for _, svc := range a.table.Services {
+		for i := range svc.Ports {
+			p := &svc.Ports[i]
+			if p.Family == route.FamilyOf(to) {
+				a.surveyPort(&n, to, found{service: svc, port: p})
+			}
+		}
+	}
+	for _, all := range [][]found{n.matching, n.others, n.nodePorts} {
+		slices.SortFunc(all, found.compare)
+	}
+	return n
+}
+
+func (a *asker) surveyPort(n *survey, to netip.Addr, f found) {
+	isBackend := func(b netip.AddrPort) bool {
+		return b.Addr() == to && (a.question.Port == 0 || a.question.Port == b.Port())
+	}
+	if slices.ContainsFunc(f.port.Cluster, isBackend) || slices.ContainsFunc(f.port.Local, isBackend) {
+		n.backend = cmp.Or(n.backend, f.service.Name.String())
+	}
+	for i := range f.port.Fronts {
+		f.front = &f.port.Fronts[i]
+		asked := a.asks(f)
+		switch {
+		case f.front.Kind == route.NodePort && asked && n.isNodePort:
+			n.matching = append(n.matching, f)
+		case f.front.Kind == route.NodePort && asked && a.question.Port != 0:
+			n.nodePorts = append(n.nodePorts, f)
+		case f.front.Kind == route.NodePort || f.front.Addr != to:
+		case asked:
+			n.matching = append(n.matching, f)
+		default:
+			n.others = append(n.others, f)
+		}
+		n.clusterIP = n.clusterIP || f.front.Kind == route.ClusterIP && f.front.Addr == to
+	}
+}
+
+// asks reports whether the question is about a front's port and protocol.
+func (a *asker) asks(f found) bool {
+	q := a.question
+	return (q.Port == 0 || q.Port == f.front.Port) && (q.Protocol == 0 || q.Protocol == f.port.Protocol)
+}
+
+// compare puts addresses before NodePorts, as packets are looked at, and sorts
+// by port.
+func (f found) compare(g found) int {
+	byNodePort := func(f found) int {
+		if f.front.Kind == route.NodePort {
+			return 1
+		}
+		return 0
+	}
+	return cmp.Or(
+		cmp.Compare(byNodePort(f), byNodePort(g)),
+		cmp.Compare(f.front.Port, g.front.Port),
+		cmp.Compare(f.port.Protocol, g.port.Protocol),
+		f.service.Name.Compare(g.service.Name),
+	)
+}
+
+// String names a port as in "80/tcp (http)".
+func (f found) String() string {
+	s := fmt.Sprintf("%d/%s", f.front.Port, f.port.Protocol)
+	if f.port.Name != "" {
+		s += " (" + f.port.Name + ")"
+	}
+	return s
+}
+
+func (a *asker) servesNodePorts(to netip.Addr) bool {
+	n := a.table.Host.NodePorts
+	if slices.Contains(n.Addrs, to) {
+		return true
+	}
+	return n.All(route.FamilyOf(to)) && a.isLocal(to) && !to.IsLoopback()
+}
+
+// enter answers for connections that take a front.
+func (a *asker) enter(to netip.Addr, f found) Case {
+	c := a.client(to)
+	out := Case{
+		Destination: target(to, f.front.Port, f.port.Protocol),
+		Front:       frontOf(f),
+		Client:      c.Client,
+	}
+	if f.front.Restricted {
+		out.Access = &Access{Allowed: inside(f.front.Allow, c.addr), Ranges: texts(f.front.Allow)}
+		if !out.Access.Allowed {
+			out.Verdict, out.Why = Dropped, "the source ranges of the Service do not let the client in"
+			return out
+		}
+	}
+	w := c.way(f.front)
+	switch w.Verdict {
+	case route.Balance:
+		a.balance(&out, f, c)
+	case route.Reject:
+		a.refuse(&out, f)
+	case route.Drop:
+		a.drop(&out, f)
+	}
+	return out
+}
+
+func frontOf(f found) *Front {
+	out := &Front{Service: f.service.Name.String(), Port: f.port.Name, Kind: f.front.Kind.String()}
+	out.Address = fmt.Sprintf("%d/%s", f.front.Port, f.port.Protocol)
+	if f.front.Kind != route.NodePort {
+		out.Address = target(f.front.Addr, f.front.Port, f.port.Protocol)
+	}
+	return out
+}
+
+// refuse says why nothing takes traffic.
+func (a *asker) refuse(out *Case, f found) {
+	choices := a.view.Routes.Explain(f.service.Name, f.port, route.Cluster)
+	out.LeftOut = leftOut(choices)
+	out.Verdict, out.Why = Refused, "the Service has no endpoints"
+	if n := len(out.LeftOut); n > 0 {
+		out.Why = fmt.Sprintf("none of the Service's %s takes traffic", count(n, "endpoint"))
+	}
+}
+
+// drop says that what takes traffic is on other nodes.
+func (a *asker) drop(out *Case, f found) {
+	choices := a.view.Routes.Explain(f.service.Name, f.port, route.Local)
+	out.LeftOut = leftOut(choices)
+	out.Verdict = Dropped
+	out.Why = fmt.Sprintf("%s is Local, and no endpoint on this node takes traffic while others do", policyField(f.front))
+}
+
+func leftOut(choices []route.Choice) []LeftOut {
+	var out []LeftOut
+	for _, c := range choices {
+		if c.Reason == route.Chosen {
+			continue
+		}
+		l := LeftOut{Address: c.Backend.String(), Reason: c.Reason.String(), Node: c.Endpoint.Node, Slice: c.Slice.Name.Name}
+		if c.Backend.Port() == 0 {
+			l.Address = c.Backend.Addr().String()
+		}
+		out = append(out, l)
+	}
+	return out
+}
+
+func policyField(f *route.Front) string {
+	if f.Kind == route.ClusterIP {
+		return "internalTrafficPolicy"
+	}
+	return "externalTrafficPolicy"
+}
+
+// count writes "1 endpoint", "2 endpoints".
+func count(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}

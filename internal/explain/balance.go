@@ -1,0 +1,87 @@
+package explain
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// balance says where balanced connections go.
+func (a *asker) balance(out *Case, f found, c client) {
+	w := c.way(f.front)
+	policy := policyOf(f.front, c)
+	out.Policy = &policy
+	nat := a.sourceNAT(f, c)
+	out.SourceNAT = &nat
+	out.AffinitySeconds = seconds(f.port.Affinity)
+
+	choices := a.view.Routes.Explain(f.service.Name, f.port, w.Pool)
+	pool := f.port.Backends(w.Pool)
+	for _, b := range pool {
+		backend := Backend{Address: b.String(), Chance: fmt.Sprintf("1/%d", len(pool))}
+		backend.Hairpin = b.Addr() == c.addr && slices.Contains(f.port.Here, c.addr)
+		if i := slices.IndexFunc(choices, chosen(b)); i >= 0 {
+			e := choices[i].Endpoint
+			backend.Node, backend.Slice = e.Node, choices[i].Slice.Name.Name
+			backend.Terminating = e.Terminating
+		}
+		out.Backends = append(out.Backends, backend)
+	}
+	out.LeftOut = leftOut(choices)
+	out.Verdict = Balanced
+	out.Why = fmt.Sprintf("over %s, each with the same chance", count(len(pool), "backend"))
+	if len(pool) == 1 {
+		out.Why = "over 1 backend, to which all connections go"
+	}
+}
+
+func chosen(b netip.AddrPort) func(route.Choice) bool {
+	return func(c route.Choice) bool { return c.Reason == route.Chosen && c.Backend == b }
+}
+
+// policyOf says which endpoints are considered. Those outside of the cluster are
+// led by the policy alone; pods and this node are spared an external Local.
+func policyOf(f *route.Front, c client) Policy {
+	switch {
+	case c.way(f).Pool == route.Local:
+		return Policy{"Local", policyField(f) + " Local: only endpoints on this node"}
+	case f.Kind == route.ClusterIP || f.Others.Verdict == route.Balance && f.Others.Pool == route.Cluster:
+		return Policy{"Cluster", policyField(f) + " Cluster: any usable endpoint of the Service"}
+	}
+	who := "a pod"
+	if c.CountsAs == Node {
+		who = "this node"
+	}
+	return Policy{"ShortCircuit", "externalTrafficPolicy Local is for clients outside of the cluster; " +
+		who + " reaches any usable endpoint of the Service"}
+}
+
+// sourceNAT says whether backends see an address of this node, and why.
+func (a *asker) sourceNAT(f found, c client) SourceNAT {
+	if !c.way(f.front).Masquerade {
+		return SourceNAT{false, whyOriginal(f, c)}
+	}
+	external := f.front.Kind != route.ClusterIP
+	why := "the client is not a pod, so the answer must come back through this node"
+	switch {
+	case external && policyOf(f.front, c).Name == "Cluster":
+		why = "externalTrafficPolicy Cluster: the answer must come back through this node"
+	case a.table.Host.MasqueradeAll && !external:
+		why = "masqueradeAll is set, which is for everything sent to a clusterIP"
+	case c.CountsAs == Node:
+		why = "sent by this node itself, so that the source fits the way to the backend"
+	}
+	return SourceNAT{true, why}
+}
+
+func whyOriginal(f found, c client) string {
+	switch {
+	case c.CountsAs == Pod:
+		return "pods keep their address, as answers to them pass the node they are on"
+	case f.front.Kind != route.ClusterIP:
+		return "externalTrafficPolicy Local keeps the client's address"
+	}
+	return fmt.Sprintf("nothing tells pods from others in %s, so no client of a clusterIP gets it", f.port.Family)
+}

@@ -1,0 +1,138 @@
+package explain
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// client is who connects, with its address as a value.
+type client struct {
+	Client
+	addr netip.Addr // not valid: not known
+}
+
+// way returns what a front does with the client.
+func (c *client) way(f *route.Front) route.Way {
+	switch c.CountsAs {
+	case Pod:
+		return f.Pods
+	case Node:
+		return f.Node
+	case Outside:
+	}
+	return f.Others
+}
+
+// client says who the source of the question is for a destination. Pods are
+// told first: an address of the node that is among those of pods is a pod's.
+func (a *asker) client(to netip.Addr) client {
+	addr := a.question.Source
+	if !addr.IsValid() {
+		addr = a.ownSource(to)
+	}
+	c := client{addr: addr, Client: Client{Via: a.question.Via}}
+	if addr.IsValid() {
+		c.Address = addr.String()
+	}
+	local := !a.question.Source.IsValid() || a.isLocal(addr)
+	d := a.table.Host.Detector
+	switch {
+	case d.Interface != "" || d.Prefix != "":
+		c.CountsAs, c.Why = a.byInterface(d, addr, local)
+	case inside(d.PodCIDRs, addr):
+		c.CountsAs, c.Why = Pod, fmt.Sprintf("%s is in %s, where pods are", addr, list(containing(d.PodCIDRs, addr)))
+	case local:
+		c.CountsAs, c.Why = Node, a.whyNode()
+	case !d.Detects(route.FamilyOf(addr)):
+		c.CountsAs, c.Why = Outside, fmt.Sprintf("nothing tells pods from others in %s: no pod CIDR is known", route.FamilyOf(addr))
+	default:
+		c.CountsAs = Outside
+		c.Why = fmt.Sprintf("%s is not in the pod CIDRs (%s) and not an address of this node", addr, list(ofFamily(d.PodCIDRs, addr)))
+	}
+	return c
+}
+
+func (a *asker) whyNode() string {
+	if a.question.Source.IsValid() {
+		return a.question.Source.String() + " is an address of this node"
+	}
+	return "this node itself"
+}
+
+// byInterface judges by where a connection arrives, as far as that is known;
+// what this node sends itself arrives nowhere.
+func (a *asker) byInterface(d route.Detector, addr netip.Addr, local bool) (Who, string) {
+	rule, matches := "on "+d.Interface, a.question.Via == d.Interface
+	if d.Prefix != "" {
+		rule, matches = "on interfaces named "+d.Prefix+"...", strings.HasPrefix(a.question.Via, d.Prefix)
+	}
+	switch {
+	case local:
+		return Node, a.whyNode()
+	case a.question.Via != "" && matches:
+		return Pod, fmt.Sprintf("it arrives on %s, and pods arrive %s", a.question.Via, rule)
+	case a.question.Via != "":
+		return Outside, fmt.Sprintf("it arrives on %s, and pods arrive %s", a.question.Via, rule)
+	}
+	if a.view.Node != nil && inside(a.view.Node.PodCIDRs, addr) {
+		return Pod, fmt.Sprintf("pods arrive %s, and so does %s, it is assumed, being in a podCIDR of this node; the interface was not given", rule, addr)
+	}
+	return Outside, fmt.Sprintf("pods arrive %s, and %s does not, it is assumed; the interface was not given", rule, addr)
+}
+
+// ownSource is the source address this node chooses: the destination's if that
+// is its own, or else its primary one.
+func (a *asker) ownSource(to netip.Addr) netip.Addr {
+	if a.isLocal(to) {
+		return to
+	}
+	if a.view.Node != nil {
+		for _, addr := range a.view.Node.Addresses {
+			if addr.Is4() == to.Is4() {
+				return addr
+			}
+		}
+	}
+	return netip.Addr{}
+}
+
+// isLocal reports whether this node takes an address for its own.
+func (a *asker) isLocal(addr netip.Addr) bool {
+	return addr.IsLoopback() || slices.Contains(a.view.Local, addr) ||
+		a.view.Node != nil && slices.Contains(a.view.Node.Addresses, addr)
+}
+
+func inside(prefixes []netip.Prefix, a netip.Addr) bool { return len(containing(prefixes, a)) > 0 }
+
+func containing(prefixes []netip.Prefix, a netip.Addr) []netip.Prefix {
+	return filter(prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+func ofFamily(prefixes []netip.Prefix, a netip.Addr) []netip.Prefix {
+	return filter(prefixes, func(p netip.Prefix) bool { return p.Addr().Is4() == a.Is4() })
+}
+
+func filter[T any](all []T, keep func(T) bool) []T {
+	var out []T
+	for _, x := range all {
+		if keep(x) {
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+// list writes things with commas between.
+func list[T fmt.Stringer](all []T) string { return strings.Join(texts(all), ", ") }
+
+func texts[T fmt.Stringer](all []T) []string {
+	out := make([]string, len(all))
+	for i, x := range all {
+		out[i] = x.String()
+	}
+	return out
+}

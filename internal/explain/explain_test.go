@@ -1,0 +1,235 @@
+package explain
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+var update = flag.Bool("update", false, "write what was answered to testdata")
+
+// TestAnswers asks the questions of testdata/*.txt and compares the answers
+// whole. A question is a line "$ SETTING SOURCE DESTINATION [INTERFACE]"; lines
+// that begin with # tell the story.
+func TestAnswers(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no questions:", err)
+	}
+	for _, name := range files {
+		t.Run(filepath.Base(name), func(t *testing.T) {
+			want, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := answerAll(t, string(want))
+			if *update {
+				if err := os.WriteFile(name, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got != string(want) {
+				t.Errorf("got\n%s\nwant\n%s", got, want)
+			}
+		})
+	}
+}
+
+// answerAll keeps questions and comments, and answers anew.
+func answerAll(t *testing.T, text string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		switch {
+		case strings.HasPrefix(line, "#"):
+			b.WriteString(line)
+		case strings.HasPrefix(line, "$ "):
+			fmt.Fprintf(&b, "%s\n%s\n", line, ask(t, strings.Fields(line)[1:]))
+		}
+	}
+	return b.String()
+}
+
+func ask(t *testing.T, words []string) Answer {
+	t.Helper()
+	opt := usual()
+	change := settings()[words[0]]
+	if change == nil {
+		t.Fatalf("unknown setting %q", words[0])
+	}
+	change(&opt)
+	q, err := Parse(words[1], words[2])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(words) > 3 {
+		q.Via = words[3]
+	}
+	return Ask(view(t, opt), q)
+}
+
+// Programs read the names of fields; they do not change.
+func TestAnswerInJSON(t *testing.T) {
+	got, err := json.MarshalIndent(ask(t, []string{"usual", "10.244.1.5", "198.51.100.7:80"}), "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const refused = `{
+  "source": "10.244.1.5",
+  "destination": "198.51.100.7:80/tcp",
+  "plane": "nftables",
+  "cases": [
+    {
+      "destination": "198.51.100.7:80/tcp",
+      "front": {
+        "service": "default/web",
+        "port": "http",
+        "kind": "loadBalancerIP",
+        "address": "198.51.100.7:80/tcp"
+      },
+      "client": {
+        "address": "10.244.1.5",
+        "countsAs": "pod",
+        "why": "10.244.1.5 is in 10.244.0.0/16, where pods are"
+      },
+      "verdict": "dropped",
+      "why": "the source ranges of the Service do not let the client in",
+      "access": {
+        "allowed": false,
+        "ranges": [
+          "203.0.113.0/25"
+        ]
+      }
+    }
+  ]
+}`
+	if string(got) != refused {
+		t.Errorf("got\n%s\nwant\n%s", got, refused)
+	}
+}
+
+func TestBalancedAnswerInJSON(t *testing.T) {
+	a := ask(t, []string{"usual", "10.244.1.5", "default/web:http"})
+	got, err := json.Marshal(a.Cases[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = `{"destination":"10.96.0.80:80/tcp",` +
+		`"front":{"service":"default/web","port":"http","kind":"clusterIP","address":"10.96.0.80:80/tcp"},` +
+		`"client":{"address":"10.244.1.5","countsAs":"pod","why":"10.244.1.5 is in 10.244.0.0/16, where pods are"},` +
+		`"verdict":"balanced","why":"over 2 backends, each with the same chance",` +
+		`"policy":{"name":"Cluster","why":"internalTrafficPolicy Cluster: any usable endpoint of the Service"},` +
+		`"sourceNAT":{"applied":false,"why":"pods keep their address, as answers to them pass the node they are on"},` +
+		`"affinitySeconds":10800,` +
+		`"backends":[{"address":"10.244.1.5:8080","chance":"1/2","hairpin":true,"node":"one","slice":"web-north"},` +
+		`{"address":"10.244.2.5:8080","chance":"1/2","node":"two","slice":"web-north"}],` +
+		`"leftOut":[{"address":"10.244.2.6:8080","reason":"not ready","node":"two","slice":"web-north"},` +
+		`{"address":"10.244.2.7:8080","reason":"terminating, while there are ready endpoints","node":"two","slice":"web-north"},` +
+		`{"address":"10.244.3.5","reason":"its slice has no port of this name and protocol","node":"three","slice":"web-south"}]}`
+	if string(got) != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// Another plane tells its own where planes differ.
+func TestPlaneSaysWhatItDoes(t *testing.T) {
+	v := view(t, usual())
+	v.Plane = Plane{
+		Name:        "other",
+		OtherPort:   Behaviour{Untouched, "not looked at"},
+		Ping:        Behaviour{Untouched, "answered by the host"},
+		Unallocated: Behaviour{Refused, "refused"},
+	}
+	for to, want := range map[string]Behaviour{
+		"10.96.0.80:81":     v.Plane.OtherPort,
+		"10.96.0.80/icmp":   v.Plane.Ping,
+		"10.96.0.99:80":     v.Plane.Unallocated,
+		"10.96.0.99/icmp":   v.Plane.Unallocated,
+		"10.96.0.80:53/udp": v.Plane.OtherPort,
+	} {
+		q, err := Parse("node", to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := Ask(v, q)
+		if c := got.Cases[0]; got.Plane != "other" || c.Verdict != want.Verdict || !strings.HasPrefix(c.Why, want.Why) {
+			t.Errorf("%s: %s of plane %s, because %q, want %v", to, c.Verdict, got.Plane, c.Why, want)
+		}
+	}
+}
+
+// A node's address has as many ways in as there are NodePorts.
+func TestManyCasesAreCut(t *testing.T) {
+	store := cluster.NewStore()
+	svc := &cluster.Service{Name: cluster.Name{Namespace: "default", Name: "many"}, Type: cluster.NodePort, ClusterIPs: addrs("10.96.0.1")}
+	for i := range uint16(40) {
+		svc.Ports = append(svc.Ports, cluster.ServicePort{Protocol: cluster.TCP, Port: 1000 + i, NodePort: 30000 + i})
+	}
+	store.SetService(svc)
+	store.SetNode(&cluster.Node{Name: "one", Addresses: addrs("192.168.0.2")})
+	c := route.NewCompiler(usual())
+	c.Compile(store.Take())
+	v := View{Routes: c, Node: store.Node(), Plane: Nftables()}
+
+	q, err := Parse("node", "192.168.0.2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := Ask(v, q)
+	if len(a.Cases) != 32 || a.Cases[31].Destination != "192.168.0.2:30031/tcp" || !slices.Equal(a.Notes, []string{"8 more are not shown: name a port"}) {
+		t.Errorf("%d cases, the last to %s, noted %q", len(a.Cases), a.Cases[len(a.Cases)-1].Destination, a.Notes)
+	}
+	if q, err = Parse("node", "default/many"); err != nil {
+		t.Fatal(err)
+	}
+	noted := Ask(v, q).Notes
+	const also = "default/many is also reached by nodePort 30000/tcp, nodePort 30001/tcp, nodePort 30002/tcp, nodePort 30003/tcp, " +
+		"nodePort 30004/tcp, nodePort 30005/tcp, nodePort 30006/tcp, nodePort 30007/tcp, 32 more"
+	if !slices.Equal(noted, []string{also, "8 more are not shown: name a port"}) {
+		t.Errorf("noted %q", noted)
+	}
+}
+
+// Without a Node and without addresses of the host, little is known, and that
+// is said.
+func TestUnknownNode(t *testing.T) {
+	v := View{Routes: route.NewCompiler(usual()), Plane: Nftables()}
+	q, err := Parse("node", "192.168.0.2:80")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "node to 192.168.0.2:80/tcp: not for Sluice, left as it is\n" +
+		"  Why     no Service that is programmed has this address\n  Client  this node\n"
+	if got := Ask(v, q).String(); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestPeriod(t *testing.T) {
+	for seconds, want := range map[int]string{10800: "3h", 90: "1m30s", 3600: "1h", 60: "1m", 3601: "1h0m1s", 5400: "1h30m", 600: "10m", 36000: "10h", 1: "1s"} {
+		if got := period(seconds); got != want {
+			t.Errorf("%d seconds: %s, want %s", seconds, got, want)
+		}
+	}
+}
+
+func TestEdits(t *testing.T) {
+	for _, tt := range []struct {
+		a, b string
+		want int
+	}{
+		{"web", "web", 0}, {"web", "wbe", 2}, {"web", "we", 1}, {"web", "webs", 1}, {"web", "wab", 1},
+		{"", "ab", 2}, {"web", "website", 3}, {"abcdef", "ghijkl", 3},
+	} {
+		if got := edits(tt.a, tt.b); got != tt.want {
+			t.Errorf("%q and %q: %d, want %d", tt.a, tt.b, got, tt.want)
+		}
+	}
+}

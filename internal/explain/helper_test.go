@@ -1,0 +1,69 @@
+package explain
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/source/manifest"
+)
+
+func addrs(texts ...string) []netip.Addr {
+	var out []netip.Addr
+	for _, s := range texts {
+		out = append(out, netip.MustParseAddr(s))
+	}
+	return out
+}
+
+func prefixes(texts ...string) []netip.Prefix {
+	var out []netip.Prefix
+	for _, s := range texts {
+		out = append(out, netip.MustParsePrefix(s))
+	}
+	return out
+}
+
+// usual is a configuration as most nodes have it.
+func usual() route.Options {
+	return route.Options{
+		NodeName:  "one",
+		Detector:  route.DetectorOptions{Kind: route.DetectClusterCIDR, CIDRs: prefixes("10.244.0.0/16")},
+		NodePorts: route.NodePortOptions{Primary: true},
+	}
+}
+
+// settings are those that questions in testdata are asked under.
+func settings() map[string]func(*route.Options) {
+	detect := func(d route.DetectorOptions) func(*route.Options) {
+		return func(o *route.Options) { o.Detector = d }
+	}
+	return map[string]func(*route.Options){
+		"usual":          func(*route.Options) {},
+		"no-detector":    detect(route.DetectorOptions{}),
+		"bridge":         detect(route.DetectorOptions{Kind: route.DetectBridge, Interface: "cni0"}),
+		"prefix":         detect(route.DetectorOptions{Kind: route.DetectInterfacePrefix, Interface: "veth"}),
+		"masquerade-all": func(o *route.Options) { o.MasqueradeAll = true },
+		"all-nodeports":  func(o *route.Options) { o.NodePorts = route.NodePortOptions{All: true, Localhost: true} },
+		"ipv4-only":      func(o *route.Options) { o.Families = []route.Family{route.IPv4} },
+	}
+}
+
+// view compiles testdata/cluster.yaml for node one.
+func view(t testing.TB, opt route.Options) View {
+	t.Helper()
+	store := cluster.NewStore()
+	src := manifest.New(store, manifest.Options{
+		Paths: []string{"testdata/cluster.yaml"}, NodeName: "one", AllowExternalIPs: true,
+		Report: func(all []route.Problem) { t.Errorf("problems in the manifests: %v", all) },
+	})
+	if err := src.Load(); err != nil {
+		t.Fatal(err)
+	}
+	local := addrs("127.0.0.1", "::1", "192.168.0.2", "192.168.1.2", "2001:db8::2")
+	store.SetLocalAddresses(local)
+	c := route.NewCompiler(opt)
+	_, problems := c.Compile(store.Take())
+	return View{Routes: c, Problems: problems, Node: store.Node(), Local: local, Plane: Nftables()}
+}

@@ -1,0 +1,173 @@
+package explain
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// byName answers for a Service: what becomes of connections to its clusterIPs,
+// which is what its name stands for in DNS.
+func (a *asker) byName(out *Answer) {
+	svc := a.table.Services[a.question.Service]
+	switch {
+	case svc == nil:
+		out.Unanswered = fmt.Sprintf("there is no Service %s", a.question.Service) + a.similar()
+		return
+	case svc.Ignored != "":
+		out.Unanswered = fmt.Sprintf("Service %s is not programmed: %s", svc.Name, svc.Ignored)
+		return
+	}
+	ips := a.clusterIPs(svc)
+	if len(ips) == 0 {
+		out.Unanswered = fmt.Sprintf("Service %s has no clusterIP of its own%s", svc.Name, a.ofSource())
+		out.Notes = alsoAt(svc)
+		return
+	}
+	if a.question.PortName != "" && !a.resolve(svc) {
+		out.Unanswered = fmt.Sprintf("Service %s has no port %s; it has %s", svc.Name, a.question.PortName, strings.Join(portsOf(svc), ", "))
+		return
+	}
+	for _, ip := range ips {
+		out.Cases = append(out.Cases, a.at(ip)...)
+	}
+	out.Notes = append(out.Notes, alsoAt(svc)...)
+}
+
+func (a *asker) ofSource() string {
+	if !a.question.Source.IsValid() {
+		return ""
+	}
+	return fmt.Sprintf(" in %s, the family of %s", route.FamilyOf(a.question.Source), a.question.Source)
+}
+
+// clusterIPs are those of the Service that the source can send to.
+func (a *asker) clusterIPs(svc *route.Service) []netip.Addr {
+	var out []netip.Addr
+	for _, f := range frontsOf(svc) {
+		reachable := !a.question.Source.IsValid() || a.question.Source.Is4() == f.front.Addr.Is4()
+		if f.front.Kind == route.ClusterIP && reachable && !slices.Contains(out, f.front.Addr) {
+			out = append(out, f.front.Addr)
+		}
+	}
+	return out
+}
+
+func frontsOf(svc *route.Service) []found {
+	var out []found
+	for i := range svc.Ports {
+		for j := range svc.Ports[i].Fronts {
+			out = append(out, found{svc, &svc.Ports[i], &svc.Ports[i].Fronts[j]})
+		}
+	}
+	return out
+}
+
+// resolve turns the name of a port into its number and protocol.
+func (a *asker) resolve(svc *route.Service) bool {
+	for _, f := range frontsOf(svc) {
+		wanted := a.question.Protocol == 0 || a.question.Protocol == f.port.Protocol
+		if f.front.Kind == route.ClusterIP && f.port.Name == a.question.PortName && wanted {
+			a.question.Port, a.question.Protocol = f.front.Port, f.port.Protocol
+			return true
+		}
+	}
+	return false
+}
+
+// portsOf lists the ports of a Service, each once.
+func portsOf(svc *route.Service) []string {
+	var out []string
+	for _, f := range frontsOf(svc) {
+		if s := f.String(); f.front.Kind == route.ClusterIP && !slices.Contains(out, s) {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// alsoAt notes the other addresses of a Service.
+func alsoAt(svc *route.Service) []string {
+	var all []string
+	for _, f := range frontsOf(svc) {
+		if f.front.Kind == route.ClusterIP {
+			continue
+		}
+		if s := f.front.Kind.String() + " " + frontOf(f).Address; !slices.Contains(all, s) {
+			all = append(all, s)
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	const most = 8
+	if n := len(all) - most; n > 0 {
+		all = append(all[:most], fmt.Sprintf("%d more", n))
+	}
+	return []string{svc.Name.String() + " is also reached by " + strings.Join(all, ", ")}
+}
+
+// similar suggests Services whose names are near the one asked for.
+func (a *asker) similar() string {
+	type near struct {
+		name cluster.Name
+		far  int
+	}
+	var all []near
+	for name := range a.table.Services {
+		if d := distance(a.question.Service, name); d <= 2 && d < len(name.Name) {
+			all = append(all, near{name, d})
+		}
+	}
+	if len(all) == 0 {
+		return ""
+	}
+	slices.SortFunc(all, func(x, y near) int { return cmp.Or(x.far-y.far, x.name.Compare(y.name)) })
+	var names []string
+	for _, n := range all[:min(len(all), 3)] {
+		names = append(names, n.name.String())
+	}
+	return "; is it " + strings.Join(names, " or ") + "?"
+}
+
+// distance is how many letters differ between two names. The same name in
+// another namespace is near.
+func distance(a, b cluster.Name) int {
+	if a.Name == b.Name {
+		return 1
+	}
+	if a.Namespace != b.Namespace {
+		return edits(a.String(), b.String())
+	}
+	return edits(a.Name, b.Name)
+}
+
+// edits is how many letters are to be changed, added or taken away (Levenshtein);
+// no more than 3 are counted.
+func edits(a, b string) int {
+	if n := len(a) - len(b); n > 2 || n < -2 {
+		return 3
+	}
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		before := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := before
+			if a[i] != b[j] {
+				cost++
+			}
+			before = row[j+1]
+			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
+		}
+	}
+	return min(row[len(b)], 3)
+}

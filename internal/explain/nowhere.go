@@ -1,0 +1,82 @@
+package explain
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// nowhere answers for connections that take no way into a Service. The order is
+// the one in which packets are looked at.
+func (a *asker) nowhere(to netip.Addr, n survey) Case {
+	out := Case{
+		Destination: target(to, a.question.Port, a.question.Protocol),
+		Client:      a.client(to).Client,
+	}
+	set := func(b Behaviour, more string) Case {
+		out.Verdict, out.Why = b.Verdict, b.Why+more
+		return out
+	}
+	switch {
+	case n.clusterIP && a.question.Protocol == ICMP:
+		return set(a.view.Plane.Ping, "")
+	case n.clusterIP:
+		return set(a.view.Plane.OtherPort, "; "+portsAt(to, n.others))
+	case inside(a.table.Host.ServiceCIDRs, to):
+		cidr := list(containing(a.table.Host.ServiceCIDRs, to))
+		return set(a.view.Plane.Unallocated, " ("+cidr+")")
+	}
+	return set(Behaviour{Untouched, a.whyUntouched(to, n)}, "")
+}
+
+func (a *asker) whyUntouched(to netip.Addr, n survey) string {
+	switch {
+	case len(n.nodePorts) > 0:
+		return fmt.Sprintf("%s is a nodePort of %s, but %s", n.nodePorts[0], n.nodePorts[0].service.Name, a.whyNoNodePorts(to))
+	case len(n.others) > 0:
+		return portsAt(to, n.others) + "; other ports of it are left alone"
+	case n.backend != "":
+		return fmt.Sprintf("it is a backend of %s, which is reached directly", n.backend)
+	case n.isNodePort:
+		return fmt.Sprintf("%s serves nodePorts, but no Service has this one", to)
+	}
+	return "no Service that is programmed has this address"
+}
+
+// whyNoNodePorts completes "but".
+func (a *asker) whyNoNodePorts(to netip.Addr) string {
+	ports := a.table.Host.NodePorts
+	switch {
+	case to.IsLoopback() && to.Is6():
+		return fmt.Sprintf("%s serves none: that cannot be done for the loopback address of IPv6", to)
+	case to.IsLoopback():
+		return fmt.Sprintf("%s serves none: loopback addresses do only if nodePortAddresses has localhost, or a part of 127.0.0.0/8", to)
+	case !a.isLocal(to):
+		return fmt.Sprintf("%s is not an address of this node", to)
+	}
+	if served := ofFamilyAddrs(ports.Addrs, to); len(served) > 0 {
+		return fmt.Sprintf("%s serves none: nodePortAddresses makes only %s do so", to, list(served))
+	}
+	return fmt.Sprintf("%s serves none: no address of this node does in %s", to, route.FamilyOf(to))
+}
+
+func ofFamilyAddrs(addrs []netip.Addr, like netip.Addr) []netip.Addr {
+	return filter(addrs, func(a netip.Addr) bool { return a.Is4() == like.Is4() })
+}
+
+// portsAt says which ports an address has, of one Service or several.
+func portsAt(to netip.Addr, at []found) string {
+	of := ""
+	for i, f := range at {
+		switch {
+		case i == 0:
+			of = fmt.Sprintf("%s is the %s of %s with %s", to, f.front.Kind, f.service.Name, f)
+		case f.service == at[i-1].service:
+			of += fmt.Sprintf(", %s", f)
+		default:
+			of += fmt.Sprintf("; the %s of %s with %s", f.front.Kind, f.service.Name, f)
+		}
+	}
+	return of
+}
