@@ -25,7 +25,8 @@ const (
 	grace       = 2 * time.Second // for requests under way when a server stops
 )
 
-// Listen opens a TCP port; network "tcp" lets [::] stand for both families.
+// Listen opens a TCP port; with network "tcp" 0.0.0.0 and [::] stand for every
+// address of both families.
 type Listen func(ctx context.Context, network string, at netip.AddrPort) (net.Listener, error)
 
 // ServerOptions for NewServer. Listen and Log are needed.

@@ -69,12 +69,12 @@ func get(t *testing.T, ns int, at netip.AddrPort, path string) string {
 	return answer
 }
 
-// The whole of it with a real kernel: the server answers on both families where
-// it is asked to, and moves from every address to one.
+// The whole of it with a real kernel: 0.0.0.0 stands for both families, as
+// it does for kube-proxy, and the server moves from every address to one.
 func TestServerInAKernel(t *testing.T) {
 	ns := kerneltest.Namespace(t)
 	var c counts
-	s := serve(t, ns, Setting{at("[::]:10256"), Health(well(), &c)})
+	s := serve(t, ns, Setting{at("0.0.0.0:10256"), Health(well(), &c)})
 	for _, addr := range []string{"127.0.0.1:10256", "[::1]:10256"} {
 		got := get(t, ns, at(addr), "/livez")
 		if !strings.HasPrefix(got, "HTTP/1.0 200 OK\r\n") || !strings.Contains(got, `"healthy":true`) {

@@ -13,7 +13,12 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/listen"
 )
+
+// host has the address 192.0.2.1.
+func host() *listen.Fake { return listen.NewFake(netip.MustParseAddr("192.0.2.1")) }
 
 func at(s string) netip.AddrPort {
 	if s == "" {
@@ -28,14 +33,14 @@ func setting(addr, says string) Setting { return Setting{Addr: at(addr), Handler
 type running struct {
 	*Server
 	t      *testing.T
-	net    *network
+	net    *listen.Fake
 	log    *strings.Builder
 	failed *[]string
 	cancel context.CancelFunc
 	ended  chan error
 }
 
-func run(t *testing.T, n *network, s Setting, change func(*ServerOptions)) running {
+func run(t *testing.T, n *listen.Fake, s Setting, change func(*ServerOptions)) running {
 	t.Helper()
 	r := running{t: t, net: n, log: &strings.Builder{}, failed: &[]string{}, ended: make(chan error, 1)}
 	o := ServerOptions{
@@ -66,7 +71,7 @@ func (r running) expect(what, want string) {
 	var got []string
 	for one := range strings.FieldsSeq(want) {
 		addr, _, _ := strings.Cut(one, "=")
-		got = append(got, addr+"="+r.net.get(r.t, addr))
+		got = append(got, addr+"="+answerOf(r.t, r.net, addr))
 	}
 	if g := strings.Join(got, " "); g != want {
 		r.t.Errorf("%s: got %s, want %s", what, g, want)
@@ -87,13 +92,13 @@ func (r running) end() {
 	if err := <-r.ended; err != nil {
 		r.t.Errorf("ended with %v", err)
 	}
-	if n := len(r.net.open); n > 0 {
+	if n := len(r.net.Open()); n > 0 {
 		r.t.Errorf("%d ports are left open", n)
 	}
 }
 
 // occupy opens a port as another program.
-func occupy(t *testing.T, n *network, addr string) net.Listener {
+func occupy(t *testing.T, n *listen.Fake, addr string) net.Listener {
 	t.Helper()
 	l, err := n.Listen(t.Context(), "tcp", at(addr))
 	if err != nil {
@@ -107,7 +112,7 @@ const busy = "serve metrics: listen tcp 127.0.0.1:10249: address already in use"
 func TestServerRetries(t *testing.T) {
 	t.Run("S-272 port busy, hard-fail false: retried every 5 s, told once", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			n := newNetwork()
+			n := host()
 			other := occupy(t, n, "127.0.0.1:10249")
 			r := run(t, n, setting("127.0.0.1:10249", "one"), nil)
 			r.expectState("busy", "127.0.0.1:10249 invalid AddrPort "+busy)
@@ -132,7 +137,7 @@ func TestServerRetries(t *testing.T) {
 	})
 	t.Run("S-272 port busy, hard-fail true: event and exit", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			n := newNetwork()
+			n := host()
 			other := occupy(t, n, "127.0.0.1:10249")
 			r := run(t, n, setting("127.0.0.1:10249", "one"), func(o *ServerOptions) { o.HardFail = true })
 			if err := <-r.ended; err == nil || err.Error() != busy || !errors.Is(err, syscall.EADDRINUSE) {
@@ -149,7 +154,7 @@ func TestServerRetries(t *testing.T) {
 // Whatever it is told to change to, what works goes on until the new works.
 func TestServerMoves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
+		n := host()
 		other := occupy(t, n, "127.0.0.1:2")
 		r := run(t, n, setting("127.0.0.1:1", "one"), func(o *ServerOptions) { o.HardFail = true })
 		r.expect("at first", "127.0.0.1:1=one")
@@ -188,7 +193,7 @@ func TestServerMoves(t *testing.T) {
 // be had either, the own port is opened again.
 func TestServerReturnsToItsPort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
+		n := host()
 		r := run(t, n, setting("127.0.0.1:1", "one"), nil)
 		other := occupy(t, n, "192.0.2.1:1")
 		r.Set(setting("0.0.0.0:1", "two"))
@@ -202,9 +207,9 @@ func TestServerReturnsToItsPort(t *testing.T) {
 
 func TestServerOpensAPortThatBreaks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
+		n := host()
 		r := run(t, n, setting("127.0.0.1:1", "one"), func(o *ServerOptions) { o.HardFail = true })
-		n.find(at("127.0.0.1:1")).broken <- errors.New("out of order")
+		n.Break(at("127.0.0.1:1"), errors.New("out of order"))
 		r.expect("broken", "127.0.0.1:1=refused")
 		r.expectState("broken", "127.0.0.1:1 invalid AddrPort serve metrics at 127.0.0.1:1: out of order")
 		time.Sleep(5 * time.Second)
@@ -221,7 +226,7 @@ func TestServerEndsInPeace(t *testing.T) {
 	}{{time.Second, time.Second, "done"}, {time.Hour, 2 * time.Second, "EOF"}} {
 		t.Run(tt.answer, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				n := newNetwork()
+				n := host()
 				slow := func(w http.ResponseWriter, r *http.Request) {
 					select {
 					case <-time.After(tt.takes):
@@ -230,7 +235,7 @@ func TestServerEndsInPeace(t *testing.T) {
 					}
 				}
 				r := run(t, n, Setting{at("127.0.0.1:1"), http.HandlerFunc(slow)}, nil)
-				c, err := n.dial(t.Context(), "127.0.0.1:1")
+				c, err := n.Dial(t.Context(), "127.0.0.1:1")
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -265,13 +270,13 @@ func TestServerEndsInPeace(t *testing.T) {
 // Who connects and says nothing, or says it slowly, is cut off.
 func TestServerHasNoPatience(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
+		n := host()
 		r := run(t, n, setting("127.0.0.1:1", "one"), nil)
 		for _, tt := range []struct {
 			says string
 			ends time.Duration
 		}{{"", 5 * time.Second}, {"GET / HTTP/1.1\r\n", 5 * time.Second}, {"GET / HTTP/1.1\r\nHost: a\r\n\r\n", 90 * time.Second}} {
-			c, err := n.dial(t.Context(), "127.0.0.1:1")
+			c, err := n.Dial(t.Context(), "127.0.0.1:1")
 			if err != nil {
 				t.Fatal(err)
 			}

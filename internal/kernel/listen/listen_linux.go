@@ -17,9 +17,10 @@ type Door struct {
 	NetNS int // file descriptor of the network namespace; 0: the current one
 }
 
-// Listen opens a TCP port. Network is "tcp4" or "tcp6" for one family, and
-// "tcp" where [::] stands for both, as in net.Listen. The listener stays in its
-// namespace whatever happens to the descriptor.
+// Listen opens a TCP port. Network is "tcp4" or "tcp6" for one family; with
+// "tcp" both 0.0.0.0 and [::] stand for every address of both, as in net.Listen
+// and so in kube-proxy. The listener stays in its namespace whatever happens to
+// the descriptor.
 func (d Door) Listen(ctx context.Context, network string, at netip.AddrPort) (net.Listener, error) {
 	var l net.Listener
 	err := d.within(func() (err error) {

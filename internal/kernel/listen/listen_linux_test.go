@@ -1,6 +1,7 @@
 package listen_test
 
 import (
+	"context"
 	"errors"
 	"net"
 	"net/netip"
@@ -62,16 +63,41 @@ func TestAListenerIsReachedInItsNamespace(t *testing.T) {
 	})
 }
 
-// Both families can have the same port, unless one listener is for both.
-func TestFamilies(t *testing.T) {
-	d := listen.Door{NetNS: kerneltest.Namespace(t)}
-	for _, one := range [][2]string{{"tcp4", "0.0.0.0:1"}, {"tcp6", "[::]:1"}, {"tcp", "[::]:2"}} {
-		if err := open(t, d, one[0], one[1]); err != nil {
-			t.Errorf("%v: %v", one, err)
+// What can be open at the same time, in a kernel and in the Fake.
+func TestWhatOverlaps(t *testing.T) {
+	for name, listen := range map[string]func(context.Context, string, netip.AddrPort) (net.Listener, error){
+		"kernel": listen.Door{NetNS: kerneltest.Namespace(t)}.Listen,
+		"fake":   listen.NewFake().Listen,
+	} {
+		for _, tt := range []struct {
+			network, at string
+			want        error
+		}{
+			{"tcp4", "0.0.0.0:1", nil},
+			{"tcp4", "0.0.0.0:1", syscall.EADDRINUSE},
+			{"tcp4", "127.0.0.1:1", syscall.EADDRINUSE},
+			{"tcp6", "[::]:1", nil},
+			{"tcp6", "[::1]:1", syscall.EADDRINUSE},
+			{"tcp", "[::]:1", syscall.EADDRINUSE},
+			{"tcp", "[::]:2", nil},
+			{"tcp4", "127.0.0.1:2", syscall.EADDRINUSE},
+			{"tcp4", "127.0.0.1:3", nil},
+			{"tcp4", "127.0.0.2:3", nil},
+			{"tcp6", "[::1]:3", nil},
+			{"tcp4", "0.0.0.0:3", syscall.EADDRINUSE},
+			{"tcp", "0.0.0.0:4", nil},
+			{"tcp6", "[::]:4", syscall.EADDRINUSE},
+			{"tcp4", "192.0.2.1:1", syscall.EADDRNOTAVAIL},
+			{"tcp4", "192.0.2.1:5", syscall.EADDRNOTAVAIL},
+		} {
+			l, err := listen(t.Context(), tt.network, netip.MustParseAddrPort(tt.at))
+			if err == nil {
+				t.Cleanup(func() { _ = l.Close() })
+			}
+			if !errors.Is(err, tt.want) {
+				t.Errorf("%s: %s %s: got %v, want %v", name, tt.network, tt.at, err, tt.want)
+			}
 		}
-	}
-	if err := open(t, d, "tcp4", "0.0.0.0:2"); !errors.Is(err, syscall.EADDRINUSE) {
-		t.Errorf("[::] leaves IPv4 out: %v", err)
 	}
 }
 

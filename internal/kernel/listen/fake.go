@@ -1,0 +1,161 @@
+package listen
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"syscall"
+)
+
+// Fake is a host with TCP ports in memory. It refuses what Linux refuses: an
+// address that is not there, and a port that is open on an address that
+// overlaps. Its methods may be called from several goroutines.
+type Fake struct {
+	mu    sync.Mutex
+	addrs []netip.Addr
+	open  []*fakePort
+	opens int
+}
+
+// fakePort is a net.Listener.
+type fakePort struct {
+	host    *Fake
+	network string
+	at      netip.AddrPort
+	conns   chan net.Conn
+	broken  chan error
+	closed  chan struct{}
+}
+
+// NewFake returns a host that has these addresses, and loopback.
+func NewFake(addrs ...netip.Addr) *Fake { return &Fake{addrs: addrs} }
+
+// SetAddrs changes the addresses. Like Linux it leaves ports open on one that
+// went.
+func (f *Fake) SetAddrs(addrs ...netip.Addr) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.addrs = addrs
+}
+
+// Listen is that of a Door.
+func (f *Fake) Listen(_ context.Context, network string, at netip.AddrPort) (net.Listener, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.opens++
+	p := &fakePort{f, network, at, make(chan net.Conn), make(chan error, 1), make(chan struct{})}
+	if a := at.Addr(); !a.IsUnspecified() && !a.IsLoopback() && !slices.Contains(f.addrs, a) {
+		return nil, p.error(syscall.EADDRNOTAVAIL)
+	}
+	if slices.ContainsFunc(f.open, p.overlaps) {
+		return nil, p.error(syscall.EADDRINUSE)
+	}
+	f.open = append(f.open, p)
+	return p, nil
+}
+
+// Open lists the ports that are open, sorted by port.
+func (f *Fake) Open() []netip.AddrPort {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var list []netip.AddrPort
+	for _, p := range f.open {
+		list = append(list, p.at)
+	}
+	slices.SortFunc(list, func(a, b netip.AddrPort) int {
+		return cmp.Or(cmp.Compare(a.Port(), b.Port()), a.Compare(b))
+	})
+	return list
+}
+
+// Opens counts the calls of Listen.
+func (f *Fake) Opens() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.opens
+}
+
+// Dial connects a client on this host; at is an address and port.
+func (f *Fake) Dial(ctx context.Context, at string) (net.Conn, error) {
+	to, err := netip.ParseAddrPort(at)
+	if err != nil {
+		return nil, err
+	}
+	p := f.find(to)
+	if p == nil {
+		return nil, syscall.ECONNREFUSED
+	}
+	here, there := net.Pipe()
+	select {
+	case p.conns <- there:
+		return here, nil
+	case <-p.closed:
+		return nil, syscall.ECONNREFUSED
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Break makes a port that is open fail.
+func (f *Fake) Break(at netip.AddrPort, with error) {
+	if p := f.find(at); p != nil {
+		p.broken <- with
+	}
+}
+
+func (f *Fake) find(at netip.AddrPort) *fakePort {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, p := range f.open {
+		if p.at.Port() == at.Port() && (p.at == at || p.covers(at.Addr())) {
+			return p
+		}
+	}
+	return nil
+}
+
+func (p *fakePort) overlaps(q *fakePort) bool {
+	return p.at.Port() == q.at.Port() && (p.at == q.at || p.covers(q.at.Addr()) || q.covers(p.at.Addr()))
+}
+
+// covers reports whether the port is open on every address like this one.
+func (p *fakePort) covers(a netip.Addr) bool {
+	every := p.at.Addr()
+	return every.IsUnspecified() && (every.Is6() == a.Is6() || p.network == "tcp")
+}
+
+func (p *fakePort) error(err error) error {
+	return &net.OpError{Op: "listen", Net: p.network, Addr: p.Addr(), Err: err}
+}
+
+// Accept implements net.Listener.
+func (p *fakePort) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case err := <-p.broken:
+		return nil, err
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener.
+func (p *fakePort) Close() error {
+	p.host.mu.Lock()
+	defer p.host.mu.Unlock()
+	i := slices.Index(p.host.open, p)
+	if i < 0 {
+		return errors.New("closed already")
+	}
+	p.host.open = slices.Delete(p.host.open, i, i+1)
+	close(p.closed)
+	return nil
+}
+
+// Addr implements net.Listener.
+func (p *fakePort) Addr() net.Addr { return net.TCPAddrFromAddrPort(p.at) }
