@@ -1,0 +1,263 @@
+package xtables_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
+)
+
+func TestReadsWhatTheProgramsPrint(t *testing.T) {
+	h := newHost(t)
+	h.load()
+	var want []xtables.Table
+	for _, program := range programs {
+		id := xtables.TableID{Variant: xtables.Legacy, Family: xtables.IPv4}
+		if strings.HasPrefix(program, "ip6") {
+			id.Family = xtables.IPv6
+		}
+		if strings.HasSuffix(program, "-nft") {
+			id.Variant = xtables.NFT
+		}
+		want = append(want, parse(h.save(program), id)...)
+	}
+	got := h.tables()
+	for _, tables := range [][]xtables.Table{got, want} {
+		for _, table := range tables {
+			slices.SortFunc(table.Chains, func(a, b xtables.Chain) int { return strings.Compare(a.Name, b.Name) })
+			for _, chain := range table.Chains {
+				for i := range chain.Rules {
+					chain.Rules[i].ID = 0 // the programs know none
+				}
+			}
+		}
+		slices.SortFunc(tables, func(a, b xtables.Table) int {
+			return strings.Compare(a.String(), b.String())
+		})
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("tables (-iptables-save +here):\n%s", diff)
+	}
+}
+
+// The other rules keep their order, their bytes and their counters.
+func TestRemovesTheirsAndNothingElse(t *testing.T) {
+	h := newHost(t)
+	h.load()
+	before := h.saveAll()
+	for _, family := range []string{"iptables", "ip6tables"} {
+		recorded, err := os.ReadFile(filepath.Join("testdata", family+".save"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if loaded := sorted(h.save(family + "-legacy")); loaded != sorted(string(recorded)) {
+			t.Fatalf("%s is not what was loaded:\n%s", family, cmp.Diff(string(recorded), loaded))
+		}
+	}
+
+	if err := h.kernel().Remove(t.Context(), removals(h.tables())...); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(strip(before), h.saveAll()); diff != "" {
+		t.Errorf("rules (-want +got):\n%s", diff)
+	}
+	for _, r := range removals(h.tables()) {
+		if r.Size() != 0 {
+			t.Errorf("left: %s", r)
+		}
+	}
+	h.run("", "iptables-legacy", "-t", "nat", "-A", "ADMIN", "-j", "DOCKER") // the programs can go on
+	h.run("", "iptables-nft", "-t", "nat", "-A", "ADMIN", "-j", "DOCKER")
+}
+
+func sorted(text string) string {
+	lines := strings.Split(text, "\n")
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+// Of legacy tables, asking for one makes it, and then every packet goes through
+// its hooks.
+func TestLookingMakesNoTables(t *testing.T) {
+	h := newHost(t)
+	h.run("", "iptables-legacy", "-t", "mangle", "-A", "INPUT", "-j", "ACCEPT")
+	const where = "/proc/thread-self/net/ip_tables_names"
+	before := h.run("", "cat", where, "/proc/thread-self/net/ip6_tables_names")
+	if before != "mangle\n" {
+		t.Fatalf("there are %q, want one table", before)
+	}
+	if tables := h.tables(); len(tables) != 1 || tables[0].Name != "mangle" {
+		t.Errorf("read %v, want one table", tables)
+	}
+	for _, variant := range []xtables.Variant{xtables.Legacy, xtables.NFT} {
+		for _, family := range []xtables.Family{xtables.IPv4, xtables.IPv6} {
+			err := h.kernel().Remove(t.Context(), xtables.Removal{
+				Table:  xtables.TableID{Variant: variant, Family: family, Name: "nat"},
+				Chains: []string{"KUBE-SERVICES"},
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if after := h.run("", "cat", where, "/proc/thread-self/net/ip6_tables_names"); after != before {
+		t.Errorf("there are %q, were %q", after, before)
+	}
+	if ruleset := h.run("", "nft", "list", "ruleset"); ruleset != "" {
+		t.Errorf("nf_tables has %s", ruleset)
+	}
+}
+
+// An nft table that is no table of iptables is not looked at.
+func TestOtherTablesOfNftAreNotSeen(t *testing.T) {
+	h := newHost(t)
+	h.run("table ip kube-proxy { chain KUBE-SERVICES { } ; }\ntable inet nat { chain KUBE-SERVICES { } ; }", "nft", "-f", "-")
+	if tables := h.tables(); tables != nil {
+		t.Errorf("read %v, want nothing", tables)
+	}
+}
+
+// nft keeps comments, verdict maps and statements in its own way.
+func TestReadsRulesThatNftWrote(t *testing.T) {
+	h := newHost(t)
+	h.run(`table ip filter {
+		chain A { }
+		chain INPUT {
+			type filter hook input priority 0
+			tcp dport 1 counter jump A comment "by nft"
+			tcp dport 2 goto A
+			tcp dport vmap { 3 : jump A }
+			ip saddr 192.0.2.1 reject
+			ct state new counter
+		}
+	}`, "nft", "-f", "-")
+	got := h.tables()[0]
+	for i := range got.Chains[1].Rules {
+		got.Chains[1].Rules[i].ID = 0
+	}
+	want := xtables.Table{
+		TableID: xtables.TableID{Variant: xtables.NFT, Family: xtables.IPv4, Name: "filter"},
+		Chains: []xtables.Chain{{Name: "A"}, {Name: "INPUT", Builtin: true, Rules: []xtables.Rule{
+			{Target: "A", Jump: true, Comment: "by nft"}, {Target: "A", Jump: true}, {}, {Target: "REJECT"}, {},
+		}}},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("table (-want +got):\n%s", diff)
+	}
+	r := xtables.Removal{Table: got.TableID, Chains: []string{"A"}}
+	for _, rule := range h.tables()[0].Chains[1].Rules[:2] {
+		r.Rules = append(r.Rules, xtables.ChainRule{Chain: "INPUT", Rule: rule})
+	}
+	before := h.run("", "nft", "list", "ruleset")
+	if err := h.kernel().Remove(t.Context(), r); !errors.Is(err, xtables.ErrInUse) {
+		t.Errorf("remove a chain that a verdict map leads to: got %v, want %v", err, xtables.ErrInUse)
+	}
+	if after := h.run("", "nft", "list", "ruleset"); after != before {
+		t.Errorf("rules (-before +after):\n%s", cmp.Diff(before, after))
+	}
+}
+
+func TestWithoutPrivilegeSaysWhatIsMissing(t *testing.T) {
+	h := newHost(t)
+	h.load()
+	before := h.tables()
+	var errs []error
+	kerneltest.Do(t, h.netns, func() error {
+		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		var none [2]unix.CapUserData
+		if err := unix.Capset(&header, &none[0]); err != nil {
+			return fmt.Errorf("drop capabilities: %w", err)
+		}
+		kernel := xtables.New(xtables.Options{Lock: h.lock})
+		_, err := kernel.Tables(t.Context())
+		errs = append(errs, err)
+		for _, r := range removals(before) {
+			errs = append(errs, kernel.Remove(t.Context(), r))
+		}
+		return nil
+	})
+	for _, err := range errs {
+		if !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "CAP_NET_ADMIN") {
+			t.Errorf("got %v, want that CAP_NET_ADMIN is missing", err)
+		}
+	}
+	if diff := cmp.Diff(before, h.tables()); diff != "" {
+		t.Errorf("tables (-before +after):\n%s", diff)
+	}
+}
+
+var policy = regexp.MustCompile(`(?m)^:.*\n`)
+
+// Somebody else, who takes the same lock, keeps changing the tables. Nothing of
+// either is lost.
+func TestGoesTogetherWithOthersWhoWrite(t *testing.T) {
+	h := newHost(t)
+	h.load()
+	before := map[string]string{}
+	for _, program := range programs {
+		before[program] = h.save(program)
+	}
+	const rules = 30
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := range rules {
+			for _, program := range programs {
+				h.run("", program, "-w", "-t", "nat", "-A", "ADMIN", "-p", "tcp", "--dport", fmt.Sprint(10000+i))
+			}
+		}
+	}()
+	time.Sleep(20 * time.Millisecond)
+	for {
+		err := h.kernel().Remove(t.Context(), removals(h.tables())...)
+		if err != nil && !errors.Is(err, xtables.ErrInUse) {
+			t.Error(err)
+		}
+		if err == nil {
+			break
+		}
+	}
+	<-done
+	for _, program := range programs {
+		var want []string
+		for i := range rules {
+			want = append(want, fmt.Sprintf("[0:0] -A ADMIN -p tcp -m tcp --dport %d", 10000+i))
+		}
+		want = append(want, strings.Split(strip(before[program]), "\n")...)
+		// iptables-legacy -A sets the counters of policies to 0.
+		got := policy.ReplaceAllString(sorted(h.save(program)), "")
+		if diff := cmp.Diff(policy.ReplaceAllString(sorted(strings.Join(want, "\n")), ""), got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", program, diff)
+		}
+	}
+}
+
+func TestStopsWhenAsked(t *testing.T) {
+	h := newHost(t)
+	h.load()
+	all := removals(h.tables())
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	if _, err := h.kernel().Tables(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("read: got %v, want %v", err, context.Canceled)
+	}
+	if err := h.kernel().Remove(ctx, all...); !errors.Is(err, context.Canceled) {
+		t.Errorf("remove: got %v, want %v", err, context.Canceled)
+	}
+	if diff := cmp.Diff(all, removals(h.tables())); diff != "" {
+		t.Errorf("tables (-before +after):\n%s", diff)
+	}
+}
