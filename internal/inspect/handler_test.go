@@ -1,0 +1,185 @@
+package inspect
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/proxy"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// ask asks a handler, and returns the code and what it says.
+func ask(t *testing.T, h http.Handler, url string) (int, string) {
+	t.Helper()
+	rec := httptest.NewRecorder()
+	h.ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody))
+	return rec.Code, strings.TrimSpace(rec.Body.String())
+}
+
+func TestAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var trouble error
+		w := start(t, func(_ *world, o *Options) {
+			o.Diff = func(context.Context) (Difference, error) { return Difference{2, "add a\nadd b\n"}, trouble }
+			o.Explain = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.URL.RawQuery) })
+		})
+		w.load()
+		h := w.Handler()
+		for _, tt := range []struct {
+			url  string
+			code int
+			want string
+		}{
+			{"/services?namespace=nowhere", 200, `{"items":[]}`},
+			{
+				"/services?name=staging/web", 200,
+				`{"items":[{"namespace":"staging","name":"web","state":"not programmed","reason":"headless"}` + "\n]}",
+			},
+			{"/services?name=a/b/c", 400, `name "a/b/c": want NAME or NAMESPACE/NAME`},
+			{"/backends?name=nothing", 404, `no Service "nothing" is known on this node; sluice get services lists them`},
+			{"/names?name=w", 200, `["default/web","staging/web"]`},
+			{"/names?name=nothing", 200, `[]`},
+			{"/diff", 200, `{"steps":2,"text":"add a\nadd b\n"}`},
+			{"/explain?from=a", 200, "from=a"},
+			{"/pods", 501, "unknown question GET /pods"},
+		} {
+			if code, got := ask(t, h, tt.url); code != tt.code || got != tt.want {
+				t.Errorf("%s: %d %s\nwant %d %s", tt.url, code, got, tt.code, tt.want)
+			}
+		}
+		trouble = errors.New("read kernel state: no")
+		if code, got := ask(t, h, "/diff"); code != 503 || got != "read kernel state: no" {
+			t.Errorf("a comparison that fails: %d %s", code, got)
+		}
+		var s Status
+		if _, got := ask(t, h, "/status"); json.Unmarshal([]byte(got), &s) != nil || s.Counts.Services != 3 {
+			t.Errorf("the status is %s", got)
+		}
+		var list struct{ Items []NodePort }
+		if _, got := ask(t, h, "/nodeports"); json.Unmarshal([]byte(got), &list) != nil || len(list.Items) != 3 {
+			t.Errorf("the node ports are %s", got)
+		}
+	})
+}
+
+func TestWhatADaemonCannotAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hold := make(chan struct{})
+		defer close(hold)
+		w := start(t, func(w *world, _ *Options) { w.kernel.hold = hold })
+		w.load() // the first write takes long
+		h := w.Handler()
+		for url, want := range map[string]string{
+			"/services": "503 " + errBusy.Error(),
+			"/names":    "503 " + errBusy.Error(),
+			"/diff":     "501 this daemon cannot compare",
+			"/explain":  "501 unknown question GET /explain",
+		} {
+			if code, got := ask(t, h, url); fmt.Sprint(code, " ", got) != want {
+				t.Errorf("%s: %d %s, want %s", url, code, got, want)
+			}
+		}
+	})
+}
+
+// Many look while the loop writes; nobody sees half of anything.
+func TestManyLookWhileTheLoopWrites(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, nil)
+		w.load()
+		h := w.Handler()
+		var all sync.WaitGroup
+		for i := range 8 {
+			all.Go(func() {
+				for range 50 {
+					_, said := ask(t, h, []string{"/services", "/backends?name=default/web", "/status", "/nodeports"}[i%4])
+					if !json.Valid([]byte(said)) {
+						t.Errorf("not JSON: %s", said)
+					}
+				}
+			})
+		}
+		all.Go(func() {
+			for i := range 200 {
+				w.store.SetService(&cluster.Service{
+					Name: name("default", "web"), ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.80")},
+					Ports: []cluster.ServicePort{{Name: "http", Protocol: cluster.TCP, Port: uint16(1000 + i)}},
+				})
+			}
+		})
+		all.Wait()
+		synctest.Wait()
+		if got := must(w.Services(t.Context(), Filter{"default", "web"})); got[0].Ports[0].Port != 1199 {
+			t.Errorf("in the end: %+v", got)
+		}
+	})
+}
+
+// stopwatch is a loop of so many Services that times how long it is held up.
+type stopwatch struct {
+	view proxy.View
+	took time.Duration
+}
+
+func (s *stopwatch) Do(_ context.Context, look func(proxy.View)) error {
+	began := time.Now()
+	look(s.view)
+	s.took = time.Since(began)
+	return nil
+}
+
+// heldUp returns how long a question about n Services holds up the loop.
+func heldUp(tb testing.TB, n int, question func(*Inspector)) time.Duration {
+	tb.Helper()
+	table := &route.Table{Services: make(map[cluster.Name]*route.Service, n)}
+	for i := range n {
+		name := name("default", fmt.Sprint("service-", i))
+		table.Services[name] = &route.Service{Name: name}
+	}
+	loop := &stopwatch{view: proxy.View{Table: table, Compiler: route.NewCompiler(route.Options{})}}
+	question(New(Options{Loop: loop, Store: cluster.NewStore(), History: NewHistory()}))
+	return loop.took
+}
+
+// A hundred thousand Services are looked through without the proxy noticing.
+// The limit is for a busy machine; BenchmarkHeldUp tells what it takes.
+func TestTheLoopIsNotHeldUp(t *testing.T) {
+	const limit = 250 * time.Millisecond
+	for what, question := range questions(t.Context()) {
+		if took := heldUp(t, 100_000, question); took > limit {
+			t.Errorf("%s hold up the loop for %v, want less than %v", what, took, limit)
+		}
+	}
+}
+
+func questions(ctx context.Context) map[string]func(*Inspector) {
+	return map[string]func(*Inspector){
+		"all services": func(i *Inspector) { _, _ = i.Services(ctx, Filter{}) },
+		"one service":  func(i *Inspector) { _, _ = i.Services(ctx, Filter{"default", "service-7"}) },
+		"names":        func(i *Inspector) { _, _ = i.Names(ctx, Filter{Name: "serv"}) },
+		"the status":   func(i *Inspector) { i.Status(ctx) },
+	}
+}
+
+func BenchmarkHeldUp(b *testing.B) {
+	for what, question := range questions(b.Context()) {
+		b.Run(what, func(b *testing.B) {
+			var took time.Duration
+			for b.Loop() {
+				took += heldUp(b, 100_000, question)
+			}
+			b.ReportMetric(float64(took.Microseconds())/float64(b.N), "held-µs/op")
+		})
+	}
+}

@@ -1,0 +1,85 @@
+package inspect
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/proxy"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// maxProblems is how many problems with objects are kept.
+const maxProblems = 20
+
+// History keeps what a Status tells of the past. It is safe for concurrent use.
+type History struct {
+	mu       sync.Mutex
+	last     Sync
+	compared []Tally
+	repaired []Tally
+	began    bool // everything was compared once, and is as it should be
+	adopted  int
+	rejected int
+	problems []Problem // newest first
+}
+
+// NewHistory returns an empty one.
+func NewHistory() *History { return &History{} }
+
+// Observe is told of every attempt to write (proxy.Options.Observe).
+func (h *History) Observe(s proxy.Sync) {
+	if s.Err != nil {
+		return // the loop knows of it as long as it matters
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	took := s.Compile + s.Apply
+	h.last = Sync{
+		At: s.Began.Add(took), Took: Duration(took),
+		Services: s.Services, Steps: s.Steps, Cause: "change",
+	}
+	if !s.Full() {
+		return
+	}
+	h.last.Cause = string(s.Cause)
+	h.compared = count(h.compared, h.last)
+	if !h.began {
+		h.began, h.adopted = true, s.Adopted
+		return
+	}
+	if s.Cause != proxy.Configuration && s.Steps > 0 {
+		h.repaired = count(h.repaired, h.last)
+	}
+}
+
+// count adds one to the tally of a cause.
+func count(list []Tally, s Sync) []Tally {
+	i := slices.IndexFunc(list, func(t Tally) bool { return t.Cause == s.Cause })
+	if i < 0 {
+		return append(list, Tally{Cause: s.Cause, Count: 1, Last: s.At})
+	}
+	list[i].Count++
+	list[i].Last = s.At
+	return list
+}
+
+// Report is told of problems with objects, each once.
+func (h *History) Report(problems []route.Problem) {
+	now := time.Now()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.rejected += len(problems)
+	for _, p := range problems {
+		h.problems = slices.Insert(h.problems, 0, Problem{At: now, Object: p.Object, Field: p.Field, Value: p.Value, Reason: p.Reason})
+		h.problems = h.problems[:min(len(h.problems), maxProblems)]
+	}
+}
+
+// fill tells the past to a status.
+func (h *History) fill(s *Status) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s.LastSync, s.Adopted, s.Counts.Rejected = h.last, h.adopted, h.rejected
+	s.Comparisons, s.Repairs, s.Problems = slices.Clone(h.compared), slices.Clone(h.repaired), slices.Clone(h.problems)
+}

@@ -1,0 +1,246 @@
+package inspect
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+)
+
+// listing is one of the lists, as tables and JSON.
+type listing struct {
+	table func(w *world, f Filter, width Width, out io.Writer) error
+	json  func(w *world, f Filter) ([]byte, error)
+}
+
+func listings() map[string]listing {
+	return map[string]listing{
+		"services": {
+			func(w *world, f Filter, width Width, out io.Writer) error {
+				return Services(must(w.Services(w.t.Context(), f))).WriteTable(out, width)
+			},
+			func(w *world, f Filter) ([]byte, error) {
+				return json.MarshalIndent(must(w.Services(w.t.Context(), f)), "", "  ")
+			},
+		},
+		"backends": {
+			func(w *world, f Filter, width Width, out io.Writer) error {
+				return Backends(must(w.Backends(w.t.Context(), f))).WriteTable(out, width)
+			},
+			func(w *world, f Filter) ([]byte, error) {
+				return json.MarshalIndent(must(w.Backends(w.t.Context(), f)), "", "  ")
+			},
+		},
+		"nodeports": {
+			func(w *world, f Filter, width Width, out io.Writer) error {
+				return NodePorts(must(w.NodePorts(w.t.Context(), f))).WriteTable(out, width)
+			},
+			func(w *world, f Filter) ([]byte, error) {
+				return json.MarshalIndent(must(w.NodePorts(w.t.Context(), f)), "", "  ")
+			},
+		},
+	}
+}
+
+func must[T any](seq iter.Seq[T], err error) []T {
+	if err != nil {
+		panic(err)
+	}
+	return slices.Collect(seq)
+}
+
+// What a person sees of a node, in full.
+func TestTables(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, nil)
+		w.load()
+		web := Filter{"default", "web"}
+		for kind, l := range listings() {
+			for _, tt := range []struct {
+				file   string
+				filter Filter
+				width  Width
+			}{
+				{kind + ".txt", Filter{}, Narrow},
+				{kind + "-wide.txt", Filter{}, Wide},
+				{kind + "-web.txt", web, Narrow},
+				{kind + "-web-wide.txt", web, Wide},
+			} {
+				var out bytes.Buffer
+				if err := l.table(w, tt.filter, tt.width, &out); err != nil {
+					t.Fatal(err)
+				}
+				golden(t, tt.file, out.Bytes())
+			}
+			said, err := l.json(w, web)
+			if err != nil {
+				t.Fatal(err)
+			}
+			golden(t, kind+"-web.json", append(said, '\n'))
+		}
+	})
+}
+
+// names lists the Services that come out of a filter, with their state.
+func names(w *world, f Filter) string {
+	var out []string
+	for _, s := range must(w.Services(w.t.Context(), f)) {
+		out = append(out, s.Namespace+"/"+s.Name+" "+stateText(s.State, s.Reason))
+	}
+	return strings.Join(out, "\n")
+}
+
+func TestFilters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, nil)
+		w.load()
+		for _, tt := range []struct{ name, namespace, want string }{
+			{"", "default", "default/empty programmed\ndefault/web programmed"},
+			{"", "nowhere", ""},
+			{"web", "", "default/web programmed\nstaging/web not programmed: headless"},
+			{"web", "staging", "staging/web not programmed: headless"},
+			{"staging/outside", "", "staging/outside not programmed: ExternalName"},
+			{"staging/thief", "staging", "staging/thief not programmed: conflict: other Services have all its addresses and ports"},
+		} {
+			f, err := ParseFilter(tt.name, tt.namespace)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := names(w, f); got != tt.want {
+				t.Errorf("%q in %q:\n%s\nwant:\n%s", tt.name, tt.namespace, got, tt.want)
+			}
+		}
+	})
+}
+
+func TestMistakesInFilters(t *testing.T) {
+	for _, tt := range []struct{ name, namespace, want string }{
+		{"a/b/c", "", `name "a/b/c": want NAME or NAMESPACE/NAME`},
+		{"/b", "", `name "/b": want NAME or NAMESPACE/NAME`},
+		{"a/", "", `name "a/": want NAME or NAMESPACE/NAME`},
+		{"a/b", "c", `name "a/b" is not in namespace "c"`},
+	} {
+		if _, err := ParseFilter(tt.name, tt.namespace); err == nil || err.Error() != tt.want {
+			t.Errorf("%q in %q: %v, want %s", tt.name, tt.namespace, err, tt.want)
+		}
+	}
+}
+
+func TestThereIsNoSuchService(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, nil)
+		w.load()
+		for _, f := range []Filter{{"default", "nothing"}, {"", "nothing"}} {
+			_, services := w.Services(t.Context(), f)
+			_, backends := w.Backends(t.Context(), f)
+			_, ports := w.NodePorts(t.Context(), f)
+			for _, err := range []error{services, backends, ports} {
+				want := fmt.Sprintf("no Service %q is known on this node; sluice get services lists them", f)
+				if _, ok := errors.AsType[*NotFoundError](err); !ok || err.Error() != want {
+					t.Errorf("%v, want %s", err, want)
+				}
+			}
+		}
+	})
+}
+
+// What the kernel refuses is pending, with the reason, and so is what it has to
+// forget; what was written before is still programmed.
+func TestPendingServicesSayWhy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, nil)
+		w.load()
+		w.kernel.refuse = errors.New("no space")
+		w.store.DeleteService(name("default", "web"))
+		w.store.DeleteService(name("staging", "web"))
+		w.store.SetService(&cluster.Service{Name: name("default", "new"), Ignored: "headless"})
+		synctest.Wait()
+		want := "default/empty programmed\n" +
+			"default/new pending: no space\n" +
+			"default/web pending: to be removed: no space"
+		if got := names(w, Filter{Namespace: "default"}); got != want {
+			t.Errorf("in default:\n%s\nwant:\n%s", got, want)
+		}
+		for f, want := range map[Filter]string{
+			{"default", "web"}: "default/web pending: to be removed: no space",
+			{"default", "new"}: "default/new pending: no space",
+		} {
+			if got := names(w, f); got != want {
+				t.Errorf("%s: %s, want %s", f, got, want)
+			}
+		}
+		// Its endpoints are not forgotten yet, and nor are its backends.
+		if got := len(must(w.Backends(t.Context(), Filter{Namespace: "default"}))); got == 0 {
+			t.Error("what is to be removed has no backends")
+		}
+	})
+}
+
+func TestBeforeTheFirstSyncAllIsPending(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, func(w *world, _ *Options) { w.kernel.refuse = errors.New("not yet") })
+		w.load()
+		if got, want := names(w, Filter{"kube-system", "dns"}), "kube-system/dns pending: not yet"; got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	})
+}
+
+// While the loop is in a long write nobody waits for ever.
+func TestABusyLoopIsSaidToBe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hold := make(chan struct{})
+		w := start(t, func(w *world, _ *Options) { w.kernel.hold = hold })
+		w.load()
+		ctx, cancel := context.WithTimeout(t.Context(), answerTime)
+		defer cancel()
+		if _, err := w.Services(ctx, Filter{}); !errors.Is(err, errBusy) {
+			t.Errorf("%v, want that it is busy", err)
+		}
+		s := w.Status(t.Context())
+		if s.Busy == "" || s.Health.State != Starting {
+			t.Errorf("the status is %q, busy %q, want starting and busy", s.Health, s.Busy)
+		}
+		close(hold)
+		synctest.Wait()
+		if s := w.Status(t.Context()); s.Busy != "" || s.Health.State != Healthy {
+			t.Errorf("then the status is %q, busy %q, want healthy", s.Health, s.Busy)
+		}
+	})
+}
+
+func TestNamesForCompletion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, nil)
+		w.load()
+		for f, want := range map[Filter]string{
+			{"", "we"}:         "[default/web staging/web]",
+			{"", "st"}:         "[staging/outside staging/thief staging/web]",
+			{"", "staging/t"}:  "[staging/thief]",
+			{"", "stag/t"}:     "[]",
+			{"default", ""}:    "[default/empty default/web]",
+			{"default", "e"}:   "[default/empty]",
+			{"default", "def"}: "[]",
+		} {
+			if got, err := w.Names(t.Context(), f); err != nil || fmt.Sprint(got) != want {
+				t.Errorf("names that begin with %q: %v, %v, want %s", f, got, err, want)
+			}
+		}
+		for i := range 2 * maxNames {
+			w.store.SetService(&cluster.Service{Name: name("many", fmt.Sprint(i))})
+		}
+		synctest.Wait()
+		if got, err := w.Names(t.Context(), Filter{Namespace: "many"}); err != nil || len(got) != maxNames {
+			t.Errorf("%d names are offered, %v, want %d", len(got), err, maxNames)
+		}
+	})
+}

@@ -1,0 +1,221 @@
+package inspect
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"reflect"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/proxy"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// now is when the answers of these tests are made.
+var now = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+
+func ago(d time.Duration) time.Time { return now.Add(-d) }
+
+// quiet is a daemon of which there is little to tell.
+func quiet() Status {
+	return Status{
+		At: now, Version: "v1.2.0", PID: 812, Since: ago(192 * time.Second), Health: Health{State: Healthy},
+		Mode: Mode{"nftables", "the first that this kernel can do"}, Families: []string{"IPv4", "IPv6"},
+		Node: Node{Name: "node-a", Zone: "zone-1", Addresses: []netip.Addr{
+			netip.MustParseAddr("192.168.0.4"), netip.MustParseAddr("fd00::4"),
+		}},
+		Source: Source{
+			Kind: "API server", From: "https://10.96.0.1:443", Connected: true,
+			Since: ago(190 * time.Second), LastEvent: ago(4 * time.Second),
+		},
+		LastSync:      Sync{At: ago(4 * time.Second), Took: Duration(1234 * time.Microsecond), Services: 1, Steps: 3, Cause: "change"},
+		Counts:        Counts{Services: 120, Ports: 140, Fronts: 160, Backends: 700},
+		Comparisons:   []Tally{{"start", 1, ago(191 * time.Second)}},
+		Adopted:       4321,
+		Configuration: Configuration{File: "/var/lib/kube-proxy/config.conf", Loaded: ago(192 * time.Second)},
+		Servers:       []Server{{Name: "healthz", Address: "0.0.0.0:10256"}, {Name: "metrics", Address: "127.0.0.1:10249"}},
+	}
+}
+
+// troubled is one of which there is a lot.
+func troubled() Status {
+	s := quiet()
+	s.Since, s.Health = ago(75*time.Hour), Health{Sick, "no complete sync for 2m0s"}
+	s.Node.Leaving = true
+	s.Source = Source{
+		Kind: "API server", From: "https://10.96.0.1:443", Since: ago(2*time.Hour + 5*time.Minute),
+		Trouble: "connection refused", LastEvent: ago(3 * time.Hour),
+	}
+	s.LastSync = Sync{At: ago(500 * time.Millisecond), Took: Duration(5 * time.Second), Services: 2, Steps: 1, Cause: "foreign-edit"}
+	s.Lag = Lag{Oldest: ago(9500 * time.Millisecond), Services: 1, Slices: 4}
+	s.Counts.NotProgrammed, s.Counts.Rejected, s.Pending, s.Error = 1, 2, 3, "apply 7 steps: no space left on device"
+	s.Repairs = []Tally{{"foreign-edit", 2, ago(500 * time.Millisecond)}, {"failure", 1, ago(time.Minute)}}
+	s.Takeover = []string{"kube-proxy's iptables rules: removed 1,204", "kube-proxy runs beside this (pid 77): stop it"}
+	s.Configuration = Configuration{
+		File: "/etc/sluice.conf", Loaded: ago(time.Hour), RefusedAt: ago(time.Minute), Refused: "line 3: mode: Unsupported value",
+		RestartDue: []string{"healthzBindAddress changed"},
+	}
+	s.Servers[1].Error = "listen on 127.0.0.1:10249: address already in use"
+	s.HostSettings = []HostSetting{
+		{Name: "net.netfilter.nf_conntrack_max", Want: "131072", Was: "65536", Is: "131072"},
+		{Name: "oom_score_adj", Want: "-999", Was: "0", Is: "0", Error: "permission denied"},
+	}
+	s.HealthPorts = []HealthPort{{"default/web", 32000, "address already in use"}}
+	s.Problems = []Problem{
+		{ago(time.Second), "Service default/web", "spec.externalIPs[0]", "bogus", "want an IP address"},
+		{ago(time.Hour), "Node node-a", "", "", "has no address"},
+	}
+	return s
+}
+
+func TestText(t *testing.T) {
+	busy := Status{
+		At: now, Version: "v1.2.0", PID: 1, Since: ago(1500 * time.Millisecond), Busy: "a write to the kernel is under way",
+		Health: Health{Starting, "not everything has been written once"}, Mode: Mode{Name: "nftables"},
+		Node: Node{Name: "node-a"}, Source: Source{Kind: "manifests", From: "services/", Connected: true},
+	}
+	for name, s := range map[string]Status{"quiet": quiet(), "troubled": troubled(), "busy": busy} {
+		var out bytes.Buffer
+		if err := s.WriteText(&out); err != nil {
+			t.Fatal(err)
+		}
+		golden(t, "status-"+name+".txt", out.Bytes())
+	}
+}
+
+// What is read at the other end is what was said.
+func TestJSONIsTheWholeStatus(t *testing.T) {
+	said, err := json.MarshalIndent(troubled(), "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "status-troubled.json", append(said, '\n'))
+	var heard Status
+	if err := json.Unmarshal(said, &heard); err != nil {
+		t.Fatal(err)
+	}
+	if want := troubled(); !reflect.DeepEqual(heard, want) {
+		t.Errorf("heard:\n%+v\nsaid:\n%+v", heard, want)
+	}
+}
+
+func TestDurations(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0:                                 "0s",
+		1234567 * time.Nanosecond:         "1.23ms",
+		123456 * time.Microsecond:         "123ms",
+		4321 * time.Millisecond:           "4.3s",
+		192*time.Second + time.Nanosecond: "3m12s",
+		25*time.Hour - time.Minute:        "1d0h",
+		24*time.Hour - time.Minute:        "23h59m",
+		75*time.Hour + 59*time.Minute:     "3d3h",
+	} {
+		if got := Duration(d).String(); got != want {
+			t.Errorf("%d is %s, want %s", d, got, want)
+		}
+	}
+}
+
+// A status is put together from what everybody knows.
+func TestStatusOfALife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, func(_ *world, o *Options) {
+			o.Status = func(context.Context) Status {
+				return Status{Version: "v1.2.0", Mode: Mode{Name: "nftables"}, Node: Node{Name: "from the flags"}}
+			}
+		})
+		before := w.Status(t.Context())
+		if before.Health.State != Starting || before.Node.Name != "from the flags" || before.Mode.Name != "nftables" {
+			t.Errorf("before anything was listed: %+v", before)
+		}
+		w.load()
+		began := time.Now()
+		s := w.Status(t.Context())
+		want := Status{
+			At: began, Version: "v1.2.0", Mode: Mode{Name: "nftables"}, Health: Health{State: Healthy},
+			Node: Node{Name: "node-a", Zone: "zone-1", Addresses: []netip.Addr{
+				netip.MustParseAddr("192.168.0.4"), netip.MustParseAddr("fd00::4"),
+			}},
+			LastSync:    Sync{At: began, Services: 6, Steps: 6, Cause: "start"},
+			Counts:      Counts{Services: 3, Ports: 5, Fronts: 9, Backends: 4, NotProgrammed: 3, Rejected: 1},
+			Comparisons: []Tally{{"start", 1, began}},
+			Adopted:     7,
+			Problems: []Problem{{
+				At: began, Object: "Service staging/thief", Field: "spec.clusterIPs", Value: "10.96.0.81:80/tcp",
+				Reason: "left out, as it belongs to Service default/empty",
+			}},
+		}
+		if !reflect.DeepEqual(s, want) {
+			t.Errorf("the status is\n%+v\nwant\n%+v", s, want)
+		}
+
+		// Another program's edit is repaired, a comparison that finds nothing is none.
+		time.Sleep(time.Minute)
+		w.kernel.edits = 2
+		for range 2 {
+			if err := w.loop.Compare(t.Context(), proxy.ForeignEdit); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			time.Sleep(time.Second)
+		}
+		s = w.Status(t.Context())
+		repaired := []Tally{{"foreign-edit", 1, began.Add(time.Minute)}}
+		compared := []Tally{{"start", 1, began}, {"foreign-edit", 2, began.Add(time.Minute + time.Second)}}
+		if !reflect.DeepEqual(s.Repairs, repaired) || !reflect.DeepEqual(s.Comparisons, compared) {
+			t.Errorf("repaired %v, compared %v, want %v and %v", s.Repairs, s.Comparisons, repaired, compared)
+		}
+
+		// The kernel refuses.
+		w.kernel.refuse = errors.New("no space")
+		failed := time.Now()
+		w.store.DeleteService(name("default", "web"))
+		synctest.Wait()
+		s = w.Status(t.Context())
+		if s.Error != "no space" || s.Pending != 1 || s.Health != (Health{Sick, "the last write failed"}) {
+			t.Errorf("after a refusal: error %q, %d pending, %s", s.Error, s.Pending, s.Health)
+		}
+		if want := (Lag{Oldest: failed, Services: 1}); s.Lag != want {
+			t.Errorf("the lag is %+v, want %+v", s.Lag, want)
+		}
+	})
+}
+
+func TestHistoryKeepsTheLatestProblems(t *testing.T) {
+	h := NewHistory()
+	for i := range 3 * maxProblems {
+		h.Report([]route.Problem{{Object: "Service a/b", Value: string(rune('a' + i))}, {Object: "Node"}})
+	}
+	h.Observe(proxy.Sync{Cause: proxy.Failure, Err: errors.New("refused"), Steps: 5})
+	var s Status
+	h.fill(&s)
+	if len(s.Problems) != maxProblems || s.Problems[0].Object != "Node" || s.Problems[1].Value != string(rune('a'+3*maxProblems-1)) {
+		t.Errorf("kept: %+v", s.Problems)
+	}
+	if s.Counts.Rejected != 6*maxProblems || s.LastSync != (Sync{}) || len(s.Comparisons) != 0 {
+		t.Errorf("counted: %+v", s)
+	}
+}
+
+func TestCountsAreOfDistinctBackends(t *testing.T) {
+	at := func(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
+	port := route.Port{
+		Fronts:  make([]route.Front, 2),
+		Cluster: []netip.AddrPort{at("10.0.0.1:80"), at("10.0.0.2:80")},
+		Local:   []netip.AddrPort{at("10.0.0.1:80")},
+	}
+	other := route.Port{Cluster: []netip.AddrPort{at("10.0.0.1:80"), at("10.0.0.1:81")}}
+	got := countAll([]*route.Service{
+		{Name: cluster.Name{Name: "a"}, Ports: []route.Port{port, other}},
+		{Name: cluster.Name{Name: "b"}, Ports: []route.Port{port}},
+		{Name: cluster.Name{Name: "c"}, Ignored: "headless"},
+	})
+	if want := (Counts{Services: 2, Ports: 3, Fronts: 4, Backends: 3, NotProgrammed: 1}); got != want {
+		t.Errorf("counted %+v, want %+v", got, want)
+	}
+}
