@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/url"
 	"sync"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
@@ -75,10 +76,14 @@ type contact struct {
 	outage  trouble            // of the server as a whole; empty: none
 	server  string             // its URL, as far as a failure told
 	kinds   map[string]trouble // of one kind of object each
+	why     map[string]string  // the error of each kind in trouble; of "": the outage's
+
+	connected bool
+	since     time.Time // connected is as it is; zero: it never changed
 }
 
 func newContact(log *slog.Logger) *contact {
-	return &contact{log: log, kinds: map[string]trouble{}}
+	return &contact{log: log, kinds: map[string]trouble{}, why: map[string]string{}}
 }
 
 // request is one request for objects of a kind.
@@ -104,6 +109,7 @@ func (r request) succeeded() {
 	c.over()
 	if _, had := c.kinds[r.kind]; had {
 		delete(c.kinds, r.kind)
+		delete(c.why, r.kind)
 		c.log.Info("The API server answers again", "kind", r.kind)
 	}
 }
@@ -128,6 +134,7 @@ func (r request) failed(ctx context.Context, err error) {
 	if told, ok := errors.AsType[*url.Error](err); ok {
 		c.server, err = base(told.URL), told.Err
 	}
+	c.lost(err)
 	c.log.LogAttrs(ctx, slog.LevelWarn, t.text(), c.where(slog.Any("error", err))...)
 }
 
@@ -135,6 +142,7 @@ func (c *contact) kind(kind string, t trouble, err error) {
 	if apierrors.ReasonForError(err) != "" {
 		c.over() // a refusal is an answer
 	}
+	c.why[kind] = err.Error()
 	if c.kinds[kind] == t {
 		return
 	}
@@ -146,8 +154,20 @@ func (c *contact) kind(kind string, t trouble, err error) {
 	c.log.Warn(text, "kind", kind, "error", err)
 }
 
-// over ends an outage, if there is one.
+// lost begins an outage.
+func (c *contact) lost(err error) {
+	c.why[""] = err.Error()
+	if c.connected {
+		c.connected, c.since = false, time.Now()
+	}
+}
+
+// over is called at every answer, and ends an outage if there is one.
 func (c *contact) over() {
+	delete(c.why, "")
+	if !c.connected {
+		c.connected, c.since = true, time.Now()
+	}
 	if c.outage == "" {
 		return
 	}

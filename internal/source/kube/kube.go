@@ -63,6 +63,7 @@ type feed struct {
 	object   any // of the kind
 	from     cache.ListerWatcher
 	to       *sink
+	seen     *sight
 	optional bool // a server that has no such kind is no error
 }
 
@@ -82,6 +83,9 @@ func New(store *cluster.Store, o Options) *Source {
 	s.feeds = []feed{s.services(), s.slices(), s.serviceCIDRs()}
 	if o.NodeName != "" {
 		s.feeds = append(s.feeds, s.node())
+	}
+	for i := range s.feeds {
+		s.feeds[i].seen = &sight{}
 	}
 	return s
 }
@@ -103,7 +107,7 @@ func (f feed) run(ctx context.Context) {
 	if f.optional {
 		pause.Steps, pause.Cap = 10, time.Minute
 	}
-	cache.NewReflectorWithOptions(f.from, f.object, f.to, cache.ReflectorOptions{
+	cache.NewReflectorWithOptions(f.from, f.object, watched{f.to, f.seen}, cache.ReflectorOptions{
 		Name:    f.name,
 		Backoff: pause,
 		Clock:   stoppable(ctx),

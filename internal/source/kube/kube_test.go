@@ -58,6 +58,7 @@ type feedOf struct {
 	t     *testing.T
 	store *cluster.Store
 	log   *logText
+	src   *Source
 	stop  func()
 
 	mu       sync.Mutex
@@ -85,6 +86,7 @@ func startWith(t *testing.T, client kubernetes.Interface) *feedOf {
 			}
 		},
 	})
+	f.src = src
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- src.Run(ctx) }()

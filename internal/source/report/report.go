@@ -50,3 +50,10 @@ func (r *Reporter) Set(object string, problems []route.Problem) {
 		r.tell(fresh)
 	}
 }
+
+// Count returns how many objects have problems now.
+func (r *Reporter) Count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.known)
+}

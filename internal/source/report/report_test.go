@@ -41,11 +41,11 @@ func TestEachProblemOnce(t *testing.T) {
 func TestNobodyIsTold(t *testing.T) {
 	r := New(nil)
 	r.Set("web", []route.Problem{{Reason: "x"}})
-	if len(r.known) != 1 {
+	if r.Count() != 1 {
 		t.Error("the problem was not kept")
 	}
 	r.Set("web", nil)
-	if len(r.known) != 0 {
+	if r.Count() != 0 {
 		t.Error("an object without problems is kept")
 	}
 }

@@ -1,0 +1,120 @@
+package kube
+
+import (
+	"context"
+	"net/url"
+	"strconv"
+	"time"
+
+	"k8s.io/client-go/tools/metrics"
+)
+
+// Meter is told what clients of API servers do, under the names that all of
+// Kubernetes has for it. Label values come in the order of Kubernetes' labels.
+// It is safe for concurrent use.
+type Meter interface {
+	Count(name string, labels ...string)
+	Observe(name string, value float64, labels ...string) // seconds or bytes
+	Set(name string, value float64)
+	Expires(at *time.Time) // the certificate of an exec plugin; nil: there is none
+}
+
+// MeasureClients makes all clients of this process tell a Meter what they do.
+// It is for the start of a program, before there is a client; only the first
+// call counts.
+func MeasureClients(m Meter) {
+	metrics.Register(metrics.RegisterOpts{
+		ClientCertExpiry:             expiry{m},
+		ClientCertRotationAge:        duration{m, "rest_client_exec_plugin_certificate_rotation_age"},
+		RequestLatency:               latency{m, "rest_client_request_duration_seconds"},
+		RateLimiterLatency:           latency{m, "rest_client_rate_limiter_duration_seconds"},
+		RequestSize:                  size{m, "rest_client_request_size_bytes"},
+		ResponseSize:                 size{m, "rest_client_response_size_bytes"},
+		RequestResult:                requests{m},
+		RequestRetry:                 requests{m},
+		ExecPluginCalls:              calls{m},
+		TransportCacheEntries:        entries{m},
+		TransportCreateCalls:         result{m, "rest_client_transport_create_calls_total"},
+		TransportCAReloads:           reloads{m},
+		TransportCertRotationGCCalls: once{m},
+		TransportCacheGCCalls:        result{m, "rest_client_transport_cache_gc_calls_total"},
+	})
+}
+
+type expiry struct{ m Meter }
+
+// Set implements metrics.ExpiryMetric.
+func (e expiry) Set(at *time.Time) { e.m.Expires(at) }
+
+type duration struct {
+	m    Meter
+	name string
+}
+
+// Observe implements metrics.DurationMetric.
+func (d duration) Observe(took time.Duration) { d.m.Observe(d.name, took.Seconds()) }
+
+type latency struct {
+	m    Meter
+	name string
+}
+
+// Observe implements metrics.LatencyMetric.
+func (l latency) Observe(_ context.Context, verb string, u url.URL, took time.Duration) {
+	l.m.Observe(l.name, took.Seconds(), verb, u.Host)
+}
+
+type size struct {
+	m    Meter
+	name string
+}
+
+// Observe implements metrics.SizeMetric.
+func (s size) Observe(_ context.Context, verb, host string, bytes float64) {
+	s.m.Observe(s.name, bytes, verb, host)
+}
+
+type requests struct{ m Meter }
+
+// Increment implements metrics.ResultMetric.
+func (r requests) Increment(_ context.Context, code, method, host string) {
+	r.m.Count("rest_client_requests_total", code, method, host)
+}
+
+// IncrementRetry implements metrics.RetryMetric.
+func (r requests) IncrementRetry(_ context.Context, code, verb, host string) {
+	r.m.Count("rest_client_request_retries_total", code, verb, host)
+}
+
+type calls struct{ m Meter }
+
+// Increment implements metrics.CallsMetric.
+func (c calls) Increment(code int, status string) {
+	c.m.Count("rest_client_exec_plugin_call_total", strconv.Itoa(code), status)
+}
+
+type entries struct{ m Meter }
+
+// Observe implements metrics.TransportCacheMetric.
+func (e entries) Observe(n int) { e.m.Set("rest_client_transport_cache_entries", float64(n)) }
+
+type result struct {
+	m    Meter
+	name string
+}
+
+// Increment implements metrics.TransportCreateCallsMetric and
+// metrics.TransportCacheGCCallsMetric.
+func (r result) Increment(how string) { r.m.Count(r.name, how) }
+
+type reloads struct{ m Meter }
+
+// Increment implements metrics.TransportCAReloadsMetric.
+func (r reloads) Increment(how, why string) {
+	r.m.Count("rest_client_transport_ca_reload_total", how, why)
+}
+
+type once struct{ m Meter }
+
+// Increment implements metrics.TransportCertRotationGCCallsMetric.
+func (o once) Increment() { o.m.Count("rest_client_transport_cert_rotation_gc_calls_total") }

@@ -1,0 +1,119 @@
+package kube
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/source/state"
+)
+
+// isState waits until the Source is so. Of a trouble the beginning counts;
+// times are compared by whether there are any.
+func (f *feedOf) isState(want state.State) {
+	f.t.Helper()
+	f.until(func() string {
+		got := f.src.State()
+		if want.Trouble != "" && strings.HasPrefix(got.Trouble, want.Trouble) {
+			got.Trouble = want.Trouble
+		}
+		for _, at := range []*time.Time{&got.Since, &got.LastEvent} {
+			if !at.IsZero() {
+				*at = someTime
+			}
+		}
+		return cmp.Diff(want, got)
+	})
+}
+
+var someTime = time.Unix(1, 0)
+
+// A source tells of its server from the first answer to the outage and back.
+func TestStateThroughAnOutage(t *testing.T) {
+	listedAndStreamed(t, func(t *testing.T, api *apiServer) {
+		t.Helper()
+		api.set(nodesPath, node("n1", "192.0.2.1"))
+		api.set(servicesPath, service("web", "10.96.0.1"))
+		api.set(slicesPath, endpointSlice("web-x", "web", "10.0.0.1"))
+		api.set(slicesPath, endpointSlice("web-y", "web", "10.0.0.2"))
+		p := closedPort(t)
+		f := startWith(t, clientOf(t, p.url()))
+		f.isState(state.State{From: p.url(), Trouble: "unreachable: dial tcp", Objects: map[string]int{}})
+
+		p.open(api)
+		up := state.State{
+			From: p.url(), Connected: true, Since: someTime, LastEvent: someTime,
+			Objects: map[string]int{"services": 1, "endpointslices": 2, "nodes": 1, "servicecidrs": 0},
+		}
+		f.isState(up)
+		first := f.src.State()
+
+		p.close()
+		down := up
+		down.Connected, down.Trouble = false, "unreachable: dial tcp"
+		f.isState(down)
+		if lost := f.src.State(); !lost.Since.After(first.Since) || lost.LastEvent.Before(first.LastEvent) {
+			t.Errorf("connected since %v, lost since %v", first.Since, lost.Since)
+		}
+		p.open(api)
+		f.isState(up)
+	})
+}
+
+// What is counted follows what comes and goes, and a problem lasts as long as
+// its object has it.
+func TestStateCountsObjects(t *testing.T) {
+	api := newAPIServer(t)
+	api.set(nodesPath, node("n1", "192.0.2.1"))
+	f := start(t, api)
+	f.ready()
+	want := state.State{
+		From: api.http.URL, Connected: true, Since: someTime, LastEvent: someTime,
+		Objects: map[string]int{"services": 0, "endpointslices": 0, "nodes": 1, "servicecidrs": 0},
+	}
+	f.isState(want)
+
+	bad := service("bad", "10.96.0.2")
+	bad.Spec.ExternalIPs = []string{"nonsense"}
+	api.set(servicesPath, service("web", "10.96.0.1"))
+	api.set(servicesPath, bad)
+	api.set(servicesPath, service("web", "10.96.0.3")) // changed, not another one
+	want.Objects["services"], want.Problems = 2, 1
+	f.isState(want)
+
+	api.expire() // a new list tells the same
+	api.cutOff()
+	api.remove(servicesPath, "default/bad")
+	want.Objects["services"], want.Problems = 1, 0
+	f.isState(want)
+}
+
+// A server that refuses one kind is there all the same.
+func TestStateNamesWhatIsRefused(t *testing.T) {
+	api := newAPIServer(t)
+	api.set(nodesPath, node("n1", "192.0.2.1"))
+	api.answer(slicesPath, http.StatusForbidden)
+	f := start(t, api)
+	want := state.State{
+		From: api.http.URL, Connected: true, Since: someTime, LastEvent: someTime,
+		Trouble: "endpointslices: forbidden: as told",
+		Objects: map[string]int{"services": 0, "nodes": 1, "servicecidrs": 0},
+	}
+	f.isState(want)
+	api.answer(slicesPath, 0)
+	want.Objects["endpointslices"], want.Trouble = 0, ""
+	f.isState(want)
+}
+
+// A client that is not for a server names none.
+func TestStateOfAClientWithoutServer(t *testing.T) {
+	src := New(cluster.NewStore(), Options{Client: fake.NewClientset()})
+	if d := cmp.Diff(state.State{Objects: map[string]int{}}, src.State()); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
