@@ -19,6 +19,7 @@ func (e Entry) String() string { return fmt.Sprintf("%s: %s", e.Mechanism, e.Wha
 type Account struct {
 	Removed []Entry
 	Left    []Entry // not kube-proxy's, or still in use; What says why
+	Rival   *Rival  // runs, and will put back what was removed; nil: none
 }
 
 // Lines are the account for people, one line each.
@@ -29,6 +30,9 @@ func (a Account) Lines() []string {
 	}
 	for _, e := range a.Left {
 		out = append(out, "left "+e.String())
+	}
+	if a.Rival != nil {
+		out = append(out, fmt.Sprintf("%s runs and will put its rules back: stop it first", a.Rival))
 	}
 	return out
 }

@@ -1,21 +1,201 @@
 package takeover
 
-import "context"
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/address"
+	"github.com/sluice-proxy/sluice/internal/kernel/ipset"
+	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
+	"github.com/sluice-proxy/sluice/internal/kernel/link"
+	"github.com/sluice-proxy/sluice/internal/kernel/tables"
+	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
+)
+
+const (
+	defaultSoon   = 3 * time.Second
+	defaultRarely = time.Minute
+
+	// passing is far longer than a packet takes through this node.
+	passing = 10 * time.Millisecond
+
+	remembered = 8 // entries of what was removed
+)
 
 // Keeper takes over after the first complete sync, and watches that no other
 // kube-proxy is started.
-type Keeper struct{}
+type Keeper struct {
+	rules        *rules
+	watch        *watch
+	ready        <-chan struct{}
+	log          *slog.Logger
+	soon, rarely time.Duration
+
+	clean bool          // nothing was left at the last look, and nobody made more
+	wait  time.Duration // before the next look, while there is something to remove
+	said  string        // the error last logged
+
+	mu    sync.Mutex
+	state State
+}
 
 // New returns a Keeper. ready is closed when Sluice's own rules are in force.
-func New(o Options, ready <-chan struct{}) *Keeper { return nil }
+func New(o Options, ready <-chan struct{}) *Keeper {
+	k := &Keeper{
+		rules: newRules(o), watch: newWatch(o), ready: ready, log: o.Log,
+		soon: o.Soon, rarely: o.Rarely,
+		state: State{Leftovers: map[Mechanism]int{}, Removed: map[Mechanism]int{}},
+	}
+	if k.soon == 0 {
+		k.soon = defaultSoon
+	}
+	if k.rarely == 0 {
+		k.rarely = defaultRarely
+	}
+	return k
+}
+
+func newRules(o Options) *rules {
+	return &rules{
+		chains:  xtables.New(xtables.Options{NetNS: o.NetNS}),
+		tables:  tables.New(tables.Options{NetNS: o.NetNS}),
+		servers: ipvs.New(ipvs.Options{NetNS: o.NetNS}),
+		sets:    ipset.New(ipset.Options{NetNS: o.NetNS}),
+		links:   link.New(link.Options{NetNS: o.NetNS}),
+		host:    address.New(address.Options{NetNS: o.NetNS}),
+		ours:    o.Ours, nodePorts: o.NodePorts,
+		pause: func() { time.Sleep(passing) },
+	}
+}
 
 // Run takes over and keeps watch until the context ends.
-func (k *Keeper) Run(ctx context.Context) error { return nil }
+func (k *Keeper) Run(ctx context.Context) error {
+	select {
+	case <-k.ready:
+	case <-ctx.Done():
+		return nil
+	}
+	for {
+		select {
+		case <-time.After(k.look(ctx)):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
 
 // State is how far the take-over is, at any time and for any goroutine.
-func (k *Keeper) State() State { return State{} }
+func (k *Keeper) State() State {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.state.clone()
+}
 
-// Cleanup removes at once what kube-proxy left, of all modes, also what still
-// has connections. What could not be removed is in the error, and the rest is
-// removed all the same.
-func Cleanup(ctx context.Context, o Options) (Account, error) { return Account{}, nil }
+func (k *Keeper) set(change func(*State)) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	change(&k.state)
+}
+
+// look looks once, does what is to be done, and says when to look again.
+func (k *Keeper) look(ctx context.Context) time.Duration {
+	rival, err := k.watch.look(ctx)
+	if ctx.Err() != nil {
+		return 0
+	}
+	before := k.State().Rival
+	if rival != nil {
+		if before == nil || *before != *rival {
+			k.meet(ctx, rival)
+		}
+		k.clean, k.wait = false, 0
+		return k.soon
+	}
+	if before != nil {
+		k.log.Info("kube-proxy has stopped, removing its rules", "pid", before.PID, "mode", before.Mode)
+		k.set(func(s *State) { s.Rival = nil })
+	}
+	if k.clean {
+		k.report(err)
+		return k.rarely
+	}
+	return k.remove(ctx, err)
+}
+
+// meet tells of a kube-proxy that runs. Its rules stay: it would put them back.
+func (k *Keeper) meet(ctx context.Context, rival *Rival) {
+	k.log.Warn("A kube-proxy runs beside this proxy; its rules stay until it is stopped",
+		"pid", rival.PID, "mode", rival.Mode, "noticed", rival.How)
+	found, err := k.rules.find(ctx)
+	k.report(err)
+	k.set(func(s *State) { s.Looked, s.Rival, s.Leftovers = true, rival, counts(found.entries()) })
+}
+
+// remove removes what is left, and looks again afterwards: if there is something
+// still, or again because somebody puts it back, each time later.
+func (k *Keeper) remove(ctx context.Context, err error) time.Duration {
+	found, e := k.rules.find(ctx)
+	err = errors.Join(err, e)
+	entries := found.entries()
+	var account Account
+	if len(entries) > 0 {
+		account, e = k.rules.remove(ctx, found)
+		err = errors.Join(err, e)
+	}
+	if ctx.Err() != nil {
+		return 0
+	}
+	k.enter(entries, account)
+	k.report(err)
+	if k.clean = err == nil && len(entries) == 0; k.clean {
+		k.wait = 0
+		return k.rarely
+	}
+	k.wait = min(max(k.soon, 2*k.wait), k.rarely)
+	return k.wait
+}
+
+// enter keeps account of what was found and removed, and logs what is new.
+func (k *Keeper) enter(found []Entry, a Account) {
+	for _, e := range a.Removed {
+		k.log.Info("Removed what kube-proxy left", "mechanism", string(e.Mechanism), "removed", e.What)
+	}
+	if last := k.State().Last; len(a.Left) > 0 && (len(a.Removed) > 0 || len(last.Left) == 0) {
+		for _, e := range a.Left {
+			k.log.Info("Left alone", "mechanism", string(e.Mechanism), "left", e.What)
+		}
+	}
+	removed := counts(a.Removed)
+	k.set(func(s *State) {
+		s.Looked, s.Leftovers = true, counts(found)
+		for m, n := range removed {
+			s.Removed[m] += n
+			if s.Leftovers[m] -= n; s.Leftovers[m] <= 0 {
+				delete(s.Leftovers, m)
+			}
+		}
+		s.Last.Left = a.Left
+		s.Last.Removed = append(s.Last.Removed, a.Removed...)
+		s.Last.Removed = s.Last.Removed[max(0, len(s.Last.Removed)-remembered):]
+	})
+}
+
+// report logs an error when it is new, and when it is over.
+func (k *Keeper) report(err error) {
+	k.set(func(s *State) { s.Err = err })
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	switch {
+	case text == k.said:
+	case err != nil:
+		k.log.Warn("Cannot take over from kube-proxy, retrying", "error", err)
+	default:
+		k.log.Info("Can take over from kube-proxy again")
+	}
+	k.said = text
+}

@@ -30,7 +30,7 @@ type State struct {
 	Rival     *Rival            // runs beside Sluice; nil: none
 	Leftovers map[Mechanism]int // objects; nothing of those that are clean
 	Removed   map[Mechanism]int // objects, since the start
-	Last      Account           // of the last removal
+	Last      Account           // what was removed last, and what is left alone
 	Err       error             // of the last look or removal
 }
 

@@ -1,0 +1,161 @@
+package takeover
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
+)
+
+// device is the interface that kube-proxy puts the addresses of Services on.
+const device = "kube-ipvs0"
+
+// vips is what kube-proxy's ipvs mode left, besides rules of iptables.
+type vips struct {
+	Idle    []ipvs.Server // kube-proxy's, without connections
+	Busy    []busy        // kube-proxy's, with connections that would end with them
+	Foreign []ipvs.Server // of others, or not to be told from theirs
+	Device  bool          // whether there is kube-ipvs0
+	Addrs   []netip.Addr  // on it
+	Sets    []string      // ipsets
+}
+
+// busy is a virtual server that is in use.
+type busy struct {
+	ipvs.Server
+	Connections int
+}
+
+// defaultNodePort tells the ports that an API server gives if not told others.
+func defaultNodePort(port uint16) bool { return port >= 30000 && port <= 32767 }
+
+// among returns what tells whether a port is one of those.
+func among(ports []uint16) func(uint16) bool {
+	known := map[uint16]bool{}
+	for _, p := range ports {
+		known[p] = true
+	}
+	return func(port uint16) bool { return known[port] }
+}
+
+// owned says which virtual servers are kube-proxy's: those at the addresses on
+// its interface, and those for node ports at the node's own. The others may be
+// anybody's.
+func (v vips) owned(servers []ipvs.Server, local []netip.Addr, nodePort func(uint16) bool) (theirs, foreign []ipvs.Server) {
+	for _, s := range servers {
+		service := slices.Contains(v.Addrs, s.Addr)
+		node := slices.Contains(local, s.Addr) && !s.Addr.IsLoopback() && nodePort(s.Port)
+		if s.Mark == 0 && (service || node) {
+			theirs = append(theirs, s)
+			continue
+		}
+		foreign = append(foreign, s)
+	}
+	return theirs, foreign
+}
+
+// unused are the addresses on the interface that no busy server needs.
+func (v vips) unused() []netip.Addr {
+	return slices.DeleteFunc(slices.Clone(v.Addrs), func(a netip.Addr) bool {
+		return slices.ContainsFunc(v.Busy, func(b busy) bool { return b.Addr == a })
+	})
+}
+
+// atOnce does not wait for connections to end.
+func (v vips) atOnce() vips {
+	for _, b := range v.Busy {
+		v.Idle = append(slices.Clip(v.Idle), b.Server)
+	}
+	v.Busy = nil
+	return v
+}
+
+// kubeSet says whether an ipset is kube-proxy's, by its name: that of IPv6 is
+// derived from that of IPv4, and cut to what the kernel takes. Others begin
+// theirs with KUBE- too.
+func kubeSet(name string) bool {
+	const longest = 31
+	return slices.ContainsFunc(setNames(), func(own string) bool {
+		six := "KUBE-6-" + strings.TrimPrefix(own, "KUBE-")
+		return name == own || name == six[:min(len(six), longest)]
+	})
+}
+
+func setNames() []string {
+	return []string{
+		"KUBE-LOOP-BACK", "KUBE-CLUSTER-IP", "KUBE-EXTERNAL-IP", "KUBE-EXTERNAL-IP-LOCAL",
+		"KUBE-LOAD-BALANCER", "KUBE-LOAD-BALANCER-LOCAL", "KUBE-LOAD-BALANCER-FW",
+		"KUBE-LOAD-BALANCER-SOURCE-IP", "KUBE-LOAD-BALANCER-SOURCE-CIDR",
+		"KUBE-NODE-PORT-TCP", "KUBE-NODE-PORT-LOCAL-TCP", "KUBE-NODE-PORT-UDP", "KUBE-NODE-PORT-LOCAL-UDP",
+		"KUBE-NODE-PORT-SCTP-HASH", "KUBE-NODE-PORT-LOCAL-SCTP-HASH",
+		"KUBE-HEALTH-CHECK-NODE-PORT", "KUBE-IPVS-IPS",
+	}
+}
+
+// entry is what there is to remove.
+func (v vips) entry() Entry {
+	var parts []string
+	if n := len(v.Idle) + len(v.Busy); n > 0 {
+		parts = append(parts, number(n, "virtual server"))
+	}
+	count := len(v.Idle) + len(v.Busy) + len(v.Sets)
+	if v.Device {
+		parts = append(parts, fmt.Sprintf("interface %s with %s", device, number(len(v.Addrs), "address")))
+		count++
+	}
+	if len(v.Sets) > 0 {
+		parts = append(parts, number(len(v.Sets), "ipset"))
+	}
+	return Entry{IPVS, count, strings.Join(parts, ", ")}
+}
+
+// left says what is not to be removed, and why.
+func (v vips) left() []Entry {
+	var out []Entry
+	if n := len(v.Busy); n > 0 {
+		sum := 0
+		for _, b := range v.Busy {
+			sum += b.Connections
+		}
+		out = append(out, Entry{IPVS, n, fmt.Sprintf("%s and the rules of iptables until %s ended: %s",
+			number(n, "virtual server"), number(sum, "connection")+have(sum), some(v.Busy))})
+	}
+	if n := len(v.Foreign); n > 0 {
+		out = append(out, Entry{IPVS, n, fmt.Sprintf("%s not known as kube-proxy's: %s", number(n, "virtual server"), some(v.Foreign))})
+	}
+	return out
+}
+
+// some names the first few.
+func some[S fmt.Stringer](all []S) string {
+	const few = 3
+	var names []string
+	for _, s := range all[:min(len(all), few)] {
+		names = append(names, s.String())
+	}
+	text := strings.Join(names, ", ")
+	if more := len(all) - few; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+// number is a number of things in words.
+func number(n int, thing string) string {
+	switch {
+	case n == 1:
+		return "1 " + thing
+	case strings.HasSuffix(thing, "s"):
+		return fmt.Sprintf("%d %ses", n, thing)
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}
+
+func have(n int) string {
+	if n == 1 {
+		return " has"
+	}
+	return " have"
+}
