@@ -59,6 +59,8 @@ type Front struct {
 	Port    string `json:"port"`    // its name, empty if it has none
 	Kind    string `json:"kind"`    // "clusterIP", "nodePort", "externalIP", "loadBalancerIP"
 	Address string `json:"address"` // "10.96.0.10:53/udp"; "30080/tcp" for a nodePort
+
+	name cluster.Name // of the Service
 }
 
 // Client is who connects, as policy sees it.
@@ -120,15 +122,15 @@ type LeftOut struct {
 type Routes interface {
 	Table() *route.Table
 	Explain(name cluster.Name, port *route.Port, pool route.Pool) []route.Choice
+	Problems(name cluster.Name) []route.Problem
 }
 
 // View is what an answer is taken from.
 type View struct {
-	Routes   Routes
-	Problems []route.Problem // known ones of any objects; those of a Service in the answer are noted
-	Node     *cluster.Node   // the own one; nil: not known
-	Local    []netip.Addr    // addresses of this host
-	Plane    Plane
+	Routes Routes
+	Node   *cluster.Node // the own one; nil: not known
+	Local  []netip.Addr  // addresses of this host
+	Plane  Plane
 }
 
 // Plane is what a data plane does where planes may differ.

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -40,22 +41,25 @@ func Ask(v View, q Question) Answer {
 		out.Cases = out.Cases[:mostCases]
 		out.Notes = append(out.Notes, fmt.Sprintf("%d more are not shown: name a port", n))
 	}
-	out.Notes = append(out.Notes, a.problems(out)...)
+	out.Notes = append(out.Notes, a.problems(out.Cases)...)
 	return out
 }
 
-// problems are those known of the Services in an answer.
-func (a *asker) problems(out Answer) []string {
-	about := map[string]bool{}
-	if !a.question.Destination.IsValid() {
-		about["Service "+a.question.Service.String()] = true
-	}
-	for _, c := range out.Cases {
+// problems are those of the Service asked for, and of those that the cases lead
+// to.
+func (a *asker) problems(cases []Case) []string {
+	about := []cluster.Name{a.question.Service}
+	for _, c := range cases {
 		if c.Front != nil {
-			about["Service "+c.Front.Service] = true
+			about = append(about, c.Front.name)
 		}
 	}
-	return texts(filter(a.view.Problems, func(p route.Problem) bool { return about[p.Object] }))
+	slices.SortFunc(about, cluster.Name.Compare)
+	var out []string
+	for _, name := range slices.Compact(about) {
+		out = append(out, texts(a.view.Routes.Problems(name))...)
+	}
+	return out
 }
 
 // at answers for an address: the ways in that it is, or else what becomes of
@@ -191,7 +195,7 @@ func (a *asker) enter(to netip.Addr, f found) Case {
 }
 
 func frontOf(f found) *Front {
-	out := &Front{Service: f.service.Name.String(), Port: f.port.Name, Kind: f.front.Kind.String()}
+	out := &Front{name: f.service.Name, Service: f.service.Name.String(), Port: f.port.Name, Kind: f.front.Kind.String()}
 	out.Address = fmt.Sprintf("%d/%s", f.front.Port, f.port.Protocol)
 	if f.front.Kind != route.NodePort {
 		out.Address = target(f.front.Addr, f.front.Port, f.port.Protocol)

@@ -64,6 +64,6 @@ func view(t testing.TB, opt route.Options) View {
 	local := addrs("127.0.0.1", "::1", "192.168.0.2", "192.168.1.2", "2001:db8::2")
 	store.SetLocalAddresses(local)
 	c := route.NewCompiler(opt)
-	_, problems := c.Compile(store.Take())
-	return View{Routes: c, Problems: problems, Node: store.Node(), Local: local, Plane: Nftables()}
+	c.Compile(store.Take())
+	return View{Routes: c, Node: store.Node(), Local: local, Plane: Nftables()}
 }

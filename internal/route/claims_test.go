@@ -208,6 +208,10 @@ func TestTwins(t *testing.T) {
 		Service default/web: spec.ports[2].nodePort: 3001/tcp: left out, as it belongs to spec.ports[0]
 		Service default/web: spec.clusterIPs: 172.30.0.41:81/tcp: left out, as it belongs to spec.ports[2]
 		Service default/web: spec.ports[4].nodePort: 3002/tcp: left out, as it belongs to spec.ports[1]`)
+	sameText(t, joinProblems(c.Problems(svc.Name)), joinProblems(problems))
+	if again, news := c.Compile(change(svc)); !again.Empty() || len(news) > 0 || len(c.Problems(svc.Name)) != 4 {
+		t.Errorf("what was told is told again: %v; and %d problems are known still", news, len(c.Problems(svc.Name)))
+	}
 	const reject = ": pods reject, node reject, others reject\n"
 	sameText(t, c.Table().Services[svc.Name].text(), `
 		"a" tcp IPv4

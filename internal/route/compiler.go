@@ -144,6 +144,10 @@ func without(problems, known []Problem) []Problem {
 	return news
 }
 
+// Problems returns what is wrong with a Service at present. The list is not to
+// be changed.
+func (c *Compiler) Problems(name cluster.Name) []Problem { return c.problems[name] }
+
 // Explain says of every endpoint in the slices of a Service whether it is in a
 // pool of one of its Ports, and if not, why. It looks at the pool also if no
 // front of the Port uses it. Endpoints are sorted by address.
