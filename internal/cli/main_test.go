@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -42,6 +43,7 @@ func TestScripts(t *testing.T) {
 			"unprivileged": unprivileged,
 			"lines":        lines,
 			"link":         link,
+			"exits":        exits,
 		},
 	})
 }
@@ -105,5 +107,24 @@ func lines(ts *testscript.TestScript, neg bool, args []string) {
 	text := ts.ReadFile(args[1])
 	if got := strings.Count(text, "\n"); args[0] != strconv.Itoa(got) {
 		ts.Fatalf("%s has %d lines, want %s:\n%s", args[1], got, args[0], text)
+	}
+}
+
+// exits runs a program and looks at the status it ends with:
+//
+//	exits STATUS PROGRAM ARG...
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits status program arg...")
+	}
+	err := ts.Exec(args[1], args[2:]...)
+	got := 0
+	if e, ended := errors.AsType[*exec.ExitError](err); ended {
+		got = e.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	if args[0] != strconv.Itoa(got) {
+		ts.Fatalf("%s ended with %d, want %s", strings.Join(args[1:], " "), got, args[0])
 	}
 }

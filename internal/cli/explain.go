@@ -1,0 +1,141 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/sluice-proxy/sluice/internal/app"
+	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/control"
+	"github.com/sluice-proxy/sluice/internal/explain"
+)
+
+const explainLong = `Say what becomes of new connections on this node: which Service takes them and by
+which policy, to which backends with which chance, with source NAT or without and
+why, and why each other endpoint is left out. Nothing is sent.
+
+SOURCE is an IP address, or "node" for this node itself. DESTINATION is an address or
+a Service (namespace/name, which stands for its clusterIPs); without a port all ports
+of it are meant. PROTOCOL is tcp (if there is a port number), udp, sctp or icmp.
+
+The daemon of this node answers; that takes root. With -f the answer is made from
+manifests, for a node that has this machine's addresses, and takes no privileges; the
+flags of the proxy that decide what is programmed work then.
+
+It ends with 0 when there is an answer, whatever it is; with 1 when there is none, as
+for a Service that does not exist or is not programmed; with 2 when the question makes
+no sense.`
+
+const explainExample = `  sluice explain 10.244.1.5 10.96.0.10:53/udp     from a pod to a clusterIP
+  sluice explain node default/web:http            from this node to a port by its name
+  sluice explain 203.0.113.9 192.168.0.2:30080    from outside to a NodePort
+  sluice explain node [fd00:96::a]:443 -o json
+  kubectl get svc,endpointslices,nodes -A -o yaml | sluice explain -f - node default/web`
+
+// explaining is what the flags of the command say.
+type explaining struct {
+	env    Env
+	flags  *config.Flags
+	files  []string
+	via    string
+	output *output
+}
+
+// newExplain makes the command that tells where connections go.
+func newExplain(env Env) *cobra.Command {
+	fs := pflag.NewFlagSet("explain", pflag.ContinueOnError)
+	e := &explaining{env: env, flags: config.NewFlags(fs), output: newOutput("text", "json", "yaml")}
+	cmd := &cobra.Command{
+		Use:     "explain SOURCE DESTINATION[:PORT][/PROTOCOL]",
+		Short:   "Say where connections go, and why",
+		Long:    explainLong,
+		Example: explainExample,
+		Args:    twoArguments,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := set(fs, map[string][]string{"manifests": e.files}); err != nil {
+				return usageError{err}
+			}
+			return e.run(cmd.Context(), args[0], args[1])
+		},
+	}
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	cmd.Flags().StringArrayVarP(&e.files, "filename", "f", nil, "ask a file or folder with manifests, or - for standard input, instead of the daemon; repeatable")
+	cmd.Flags().StringVar(&e.via, "via", "", "`interface` the connection arrives on, where pods are told by that")
+	e.output.register(cmd, cmd.Flags())
+	fs.VisitAll(func(f *pflag.Flag) {
+		f.Hidden = true
+		cmd.Flags().AddFlag(f)
+	})
+	return cmd
+}
+
+func twoArguments(_ *cobra.Command, args []string) error {
+	if len(args) != 2 {
+		return usageError{fmt.Errorf("explain takes a source and a destination, got %d arguments; see sluice explain --help", len(args))}
+	}
+	return nil
+}
+
+func (e *explaining) run(ctx context.Context, source, destination string) error {
+	q, err := explain.Parse(source, destination)
+	if err != nil {
+		return usageError{err}
+	}
+	q.Via = e.via
+	ask := e.askDaemon
+	if len(e.files) > 0 {
+		ask = e.askFiles
+	}
+	said, err := ask(ctx, q)
+	if err != nil {
+		return err
+	}
+	answer, err := decode[explain.Answer](said)
+	if err != nil {
+		return err
+	}
+	err = e.output.print(e.env.Stdout, said, func() error { return e.print(answer) })
+	if err == nil && answer.Unanswered != "" {
+		err = errors.New(strings.Join(append([]string{answer.Unanswered}, answer.Notes...), "\n"))
+	}
+	return err
+}
+
+// print prints an answer for people; that there is none is an error, which comes
+// later.
+func (e *explaining) print(a explain.Answer) error {
+	if a.Unanswered != "" {
+		return nil
+	}
+	_, err := io.WriteString(e.env.Stdout, a.String())
+	return err
+}
+
+func (e *explaining) askFiles(ctx context.Context, q explain.Question) (json.RawMessage, error) {
+	o, logs, err := load(e.flags, e.env)
+	if err != nil {
+		return nil, err
+	}
+	defer logs.Flush()
+	answer, err := app.Explain(ctx, o, q)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(answer)
+}
+
+func (e *explaining) askDaemon(ctx context.Context, q explain.Question) (said json.RawMessage, err error) {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	query := url.Values{"source": {q.From()}, "destination": {q.To()}, "via": {q.Via}}
+	err = control.Dial(control.Options{}).Get(ctx, "/explain", query, &said)
+	return said, err
+}
