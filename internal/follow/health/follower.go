@@ -1,0 +1,251 @@
+// Package health answers load balancers that ask, at the healthCheckNodePort of
+// a Service, whether this node has endpoints of it.
+//
+// Each such Service has a port open for each of its families, on the addresses
+// that serve NodePorts. What is asked for does not matter: the port tells which
+// Service is meant.
+package health
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// Options for New. Listen and Live are needed.
+type Options struct {
+	// Listen opens a TCP port of one family, "tcp4" or "tcp6".
+	Listen func(ctx context.Context, network string, at netip.AddrPort) (net.Listener, error)
+
+	// Live reports whether the proxy does its work: no write is overdue.
+	Live func() bool
+
+	// Failed is told of a port that cannot be opened, once until it can. It may
+	// be nil.
+	Failed func(Failure)
+}
+
+// What kube-proxy's Event for a Failure is called, about the Service.
+const (
+	Reason = "FailedToStartServiceHealthcheck"
+	Action = "Listen"
+)
+
+// Failure is a port that cannot be opened.
+type Failure struct {
+	Service cluster.Name
+	At      netip.AddrPort
+	Err     error
+}
+
+// Error returns what is wrong, for people.
+func (f Failure) Error() string {
+	return fmt.Sprintf("cannot answer load balancers that ask for Service %s at %s: %v", f.Service, f.At, f.Err)
+}
+
+// retryPeriod is between attempts to open a port. Changes make one, too.
+const retryPeriod = 5 * time.Second
+
+// Follower keeps the ports of all Services.
+type Follower struct {
+	opt      Options
+	server   *http.Server
+	serving  sync.WaitGroup
+	failures atomic.Int64
+	awake    chan struct{}
+
+	mu     sync.Mutex
+	news   map[cluster.Name]*route.Health // nil: it has none any more
+	where  route.NodePorts                // as told last
+	moved  bool                           // where changed since it was looked at
+	broken []*listener
+
+	// Of the goroutine of Run.
+	ports  map[key]*port
+	failed map[key]*port // those that are not open everywhere
+	open   route.NodePorts
+}
+
+// key names the ports of a Service in a family.
+type key struct {
+	name   cluster.Name
+	family route.Family
+}
+
+// New returns a Follower. It does nothing yet.
+func New(o Options) *Follower {
+	f := &Follower{
+		opt: o, awake: make(chan struct{}, 1), news: map[cluster.Name]*route.Health{},
+		ports: map[key]*port{}, failed: map[key]*port{},
+	}
+	f.server = newServer(o.Live)
+	return f
+}
+
+// Failures counts the Services, each family on its own, whose port is not open
+// on every address.
+func (f *Follower) Failures() int { return int(f.failures.Load()) }
+
+// Applied implements proxy.Follower. What is to be done Run does.
+func (f *Follower) Applied(c route.Change) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, t := range c.Touched {
+		before, now := healthOf(t.Old), healthOf(t.New)
+		if before != nil || now != nil {
+			f.news[t.Name] = now
+		}
+	}
+	if to := c.Table.Host.NodePorts; !to.Equal(f.where) {
+		f.where, f.moved = to, true
+	}
+	if len(f.news) > 0 || f.moved {
+		f.wake()
+	}
+}
+
+func healthOf(s *route.Service) *route.Health {
+	if s == nil {
+		return nil
+	}
+	return s.Health
+}
+
+func (f *Follower) wake() {
+	select {
+	case f.awake <- struct{}{}:
+	default:
+	}
+}
+
+// Run keeps the ports open until the context ends.
+func (f *Follower) Run(ctx context.Context) error {
+	defer f.end()
+	for {
+		var again <-chan time.Time
+		if len(f.failed) > 0 {
+			again = time.After(retryPeriod)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-f.awake:
+		case <-again:
+		}
+		f.follow(ctx)
+	}
+}
+
+// follow does what is new, and tries again what failed. Everything is closed
+// before anything is opened: ports pass from one Service to another.
+func (f *Follower) follow(ctx context.Context) {
+	news, moved, broken := f.take()
+	look := map[key]*port{}
+	for name, h := range news {
+		f.update(name, h, look)
+	}
+	if moved {
+		for k, p := range f.ports {
+			p.closeBut(f.addrs(k.family))
+			look[k] = p
+		}
+	}
+	for k, p := range f.failed {
+		look[k] = p
+	}
+	for _, p := range inOrder(look) {
+		f.openAll(ctx, p)
+	}
+	for _, l := range broken { // tried again in a moment: it would break again at once
+		if l.port.drop(l) {
+			f.failed[l.port.key] = l.port
+		}
+	}
+	f.failures.Store(int64(len(f.failed)))
+}
+
+// take returns what came in since.
+func (f *Follower) take() (news map[cluster.Name]*route.Health, moved bool, broken []*listener) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	news, moved, broken = f.news, f.moved, f.broken
+	f.news, f.moved, f.broken = map[cluster.Name]*route.Health{}, false, nil
+	f.open = f.where
+	return news, moved, broken
+}
+
+// update takes over what is known of a Service, and adds its ports to those to
+// look at.
+func (f *Follower) update(name cluster.Name, h *route.Health, look map[key]*port) {
+	for _, family := range [...]route.Family{route.IPv4, route.IPv6} {
+		k := key{name, family}
+		n, ok := h.Count(family)
+		p := f.ports[k]
+		switch {
+		case !ok && p != nil:
+			p.local.Store(0) // for who is connected already
+			p.closeBut(nil)
+			delete(f.ports, k)
+			delete(f.failed, k)
+		case ok && p == nil:
+			p = &port{key: k, number: h.Port}
+			f.ports[k] = p
+		case ok && p.number != h.Port:
+			p.closeBut(nil)
+			p.number, p.told = h.Port, ""
+		}
+		if ok {
+			p.local.Store(int64(n))
+			look[k] = p
+		}
+	}
+}
+
+// inOrder makes the outcome the same every time if two want the same port.
+func inOrder(ports map[key]*port) []*port {
+	list := make([]*port, 0, len(ports))
+	for _, p := range ports {
+		list = append(list, p)
+	}
+	slices.SortFunc(list, func(a, b *port) int {
+		return cmp.Or(a.name.Compare(b.name), cmp.Compare(a.family, b.family))
+	})
+	return list
+}
+
+// addrs are those on which ports of the family are open.
+func (f *Follower) addrs(family route.Family) []netip.Addr {
+	if f.open.All(family) {
+		if family == route.IPv4 {
+			return []netip.Addr{netip.IPv4Unspecified()}
+		}
+		return []netip.Addr{netip.IPv6Unspecified()}
+	}
+	var list []netip.Addr
+	for _, a := range f.open.Addrs {
+		if route.FamilyOf(a) == family {
+			list = append(list, a)
+		}
+	}
+	return list
+}
+
+// end closes every port and waits for those who answer.
+func (f *Follower) end() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if err := f.server.Shutdown(ctx); err != nil {
+		_ = f.server.Close() // they had their time
+	}
+	f.serving.Wait()
+}

@@ -1,0 +1,113 @@
+package health
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// port is that of a Service in a family, on one or more addresses.
+type port struct {
+	key
+	number uint16
+	local  atomic.Int64 // how many endpoints there are here
+	open   []*listener
+	told   string // of what failed; empty: nothing
+}
+
+// listener is a port on one address. Connections know which port they are of.
+type listener struct {
+	net.Listener
+	port *port
+	at   netip.Addr
+}
+
+// conn is a client of a port.
+type conn struct {
+	net.Conn
+	port *port
+}
+
+// Accept implements net.Listener.
+func (l *listener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return &conn{c, l.port}, nil
+}
+
+// closeBut closes the port on all but these addresses.
+func (p *port) closeBut(addrs []netip.Addr) {
+	p.open = slices.DeleteFunc(p.open, func(l *listener) bool {
+		if slices.Contains(addrs, l.at) {
+			return false
+		}
+		_ = l.Close() // gone either way
+		return true
+	})
+}
+
+// drop closes a listener that no longer works; false: it was closed on purpose.
+func (p *port) drop(l *listener) bool {
+	i := slices.Index(p.open, l)
+	if i < 0 {
+		return false
+	}
+	_ = l.Close() // gone either way
+	p.open = slices.Delete(p.open, i, i+1)
+	return true
+}
+
+// openAll opens a port on the addresses where it is not. What works on one
+// address is kept whatever happens on another.
+func (f *Follower) openAll(ctx context.Context, p *port) {
+	var failure *Failure
+	for _, a := range f.addrs(p.family) {
+		if slices.ContainsFunc(p.open, func(l *listener) bool { return l.at == a }) {
+			continue
+		}
+		at := netip.AddrPortFrom(a, p.number)
+		l, err := f.opt.Listen(ctx, network(p.family), at)
+		if err == nil {
+			f.serve(&listener{l, p, a})
+		} else if failure == nil {
+			failure = &Failure{p.name, at, err}
+		}
+	}
+	if failure == nil {
+		p.told = ""
+		delete(f.failed, p.key)
+		return
+	}
+	f.failed[p.key] = p
+	if text := failure.Error(); text != p.told && ctx.Err() == nil {
+		p.told = text
+		if f.opt.Failed != nil {
+			f.opt.Failed(*failure)
+		}
+	}
+}
+
+func network(f route.Family) string {
+	if f == route.IPv4 {
+		return "tcp4"
+	}
+	return "tcp6"
+}
+
+// serve answers at a listener until it is closed.
+func (f *Follower) serve(l *listener) {
+	l.port.open = append(l.port.open, l)
+	f.serving.Go(func() {
+		_ = f.server.Serve(l) // if nobody closed it, it is opened again
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.broken = append(f.broken, l)
+		f.wake()
+	})
+}
