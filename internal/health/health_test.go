@@ -32,27 +32,33 @@ func TestVerdictFollowsFromFacts(t *testing.T) {
 	}{
 		{"nothing is known", facts{now: at(time.Hour)}, "started=false live=true eligible=false ready=false []"},
 		{
-			"lists arrive for an hour", facts{now: at(time.Hour), pending: start, node: here},
+			"lists arrive for an hour",
+			facts{now: at(time.Hour), pending: start, node: here},
 			"started=false live=true eligible=true ready=false []",
 		},
 		{
-			"the first write has a minute", facts{now: at(59 * time.Second), listed: start, pending: at(-time.Hour), node: here},
+			"the first write has a minute",
+			facts{now: at(59 * time.Second), listed: start, pending: at(-time.Hour), node: here},
 			"started=false live=true eligible=true ready=false [IPv4 IPv6]",
 		},
 		{
-			"and no more", facts{now: at(time.Minute), listed: start, node: here},
+			"and no more",
+			facts{now: at(time.Minute), listed: start, node: here},
 			"started=false live=false eligible=true ready=false [IPv4 IPv6]",
 		},
 		{
-			"idle", facts{now: at(100 * time.Hour), listed: start, synced: start, node: here},
+			"idle",
+			facts{now: at(100 * time.Hour), listed: start, synced: start, node: here},
 			"started=true live=true eligible=true ready=true [IPv4 IPv6]",
 		},
 		{
-			"a change just not overdue", facts{now: at(time.Minute - 1), listed: start, synced: start, pending: start, node: here},
+			"a change just not overdue",
+			facts{now: at(time.Minute - 1), listed: start, synced: start, pending: start, node: here},
 			"started=true live=true eligible=true ready=true [IPv4 IPv6]",
 		},
 		{
-			"overdue to the nanosecond", facts{now: at(time.Minute), listed: start, synced: start, pending: start, node: here},
+			"overdue to the nanosecond",
+			facts{now: at(time.Minute), listed: start, synced: start, pending: start, node: here},
 			"started=true live=false eligible=true ready=false [IPv4 IPv6]",
 		},
 		{
@@ -66,7 +72,8 @@ func TestVerdictFollowsFromFacts(t *testing.T) {
 			"started=true live=true eligible=true ready=true [IPv4 IPv6]",
 		},
 		{
-			"the node leaves", facts{now: start, listed: start, synced: start, node: &cluster.Node{Leaving: true}},
+			"the node leaves",
+			facts{now: start, listed: start, synced: start, node: &cluster.Node{Leaving: true}},
 			"started=true live=true eligible=false ready=false [IPv4 IPv6]",
 		},
 	} {

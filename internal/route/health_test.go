@@ -46,18 +46,21 @@ func TestHealthCountsWhatIsReadyHere(t *testing.T) {
 		{"no endpoints", balanced(), nil, "30500 IPv4=0"},
 		{
 			"two here, one elsewhere, one nobody knows where", balanced(),
-			[]*cluster.Slice{sliceOf(web(), "x", endpoints(t, "1.1.1.1 @A\n1.1.1.2 @A\n1.1.1.3 @B\n1.1.1.4"))}, "30500 IPv4=2",
+			[]*cluster.Slice{sliceOf(web(), "x", endpoints(t, "1.1.1.1 @A\n1.1.1.2 @A\n1.1.1.3 @B\n1.1.1.4"))},
+			"30500 IPv4=2",
 		},
 		{
 			"S-150 serving while it terminates does not count", balanced(),
-			[]*cluster.Slice{sliceOf(web(), "x", endpoints(t, "1.1.1.1 @A st\n1.1.1.2 @A t\n1.1.1.3 @A -"))}, "30500 IPv4=0",
+			[]*cluster.Slice{sliceOf(web(), "x", endpoints(t, "1.1.1.1 @A st\n1.1.1.2 @A t\n1.1.1.3 @A -"))},
+			"30500 IPv4=0",
 		},
 		{
 			"S-263 an address counts once over all ports and slices", balanced(twoPorts),
 			[]*cluster.Slice{
 				named("a", cluster.TCP, endpoints(t, "1.1.1.1 @A\n1.1.1.2 @A")),
 				named("b", cluster.UDP, endpoints(t, "1.1.1.1 @A\n1.1.1.2 @A")),
-			}, "30500 IPv4=2",
+			},
+			"30500 IPv4=2",
 		},
 		{
 			"ports may have different endpoints", balanced(twoPorts),
@@ -65,18 +68,21 @@ func TestHealthCountsWhatIsReadyHere(t *testing.T) {
 				named("a", cluster.TCP, endpoints(t, "1.1.1.1 @A")),
 				named("b", cluster.UDP, endpoints(t, "1.1.1.2 @A")),
 				named("other", cluster.TCP, endpoints(t, "1.1.1.3 @A")),
-			}, "30500 IPv4=2",
+			},
+			"30500 IPv4=2",
 		},
 		{
 			"each family for itself", balanced(dual),
 			[]*cluster.Slice{
 				sliceOf(web(), "x", endpoints(t, "1.1.1.1 @A")),
 				sliceOf(web(), "y", endpoints(t, "fd01::1 @A\nfd01::2 @A")),
-			}, "30500 IPv4=1 IPv6=2",
+			},
+			"30500 IPv4=1 IPv6=2",
 		},
 		{
 			"hints narrow nothing here", balanced(),
-			[]*cluster.Slice{sliceOf(web(), "x", endpoints(t, "1.1.1.1 @A z=b\n1.1.1.2 @B z=a"))}, "30500 IPv4=1",
+			[]*cluster.Slice{sliceOf(web(), "x", endpoints(t, "1.1.1.1 @A z=b\n1.1.1.2 @B z=a"))},
+			"30500 IPv4=1",
 		},
 		{"another type", balanced(func(s *cluster.Service) { s.Type = cluster.NodePort }), nil, "none"},
 		{"another policy", balanced(func(s *cluster.Service) { s.ExternalLocal = false }), nil, "none"},

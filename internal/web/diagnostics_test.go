@@ -44,7 +44,7 @@ func TestPages(t *testing.T) {
 		{"S-271 no flags", "PUT /debug/flags/v", plain, "404 page not found\n", 404},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := ask(t, h, tt.request, "")
+			r := ask(t, h, tt.request)
 			if got := bodyOf(t, r); got != tt.body || r.StatusCode != tt.code {
 				t.Errorf("got %d %q, want %d %q", r.StatusCode, got, tt.code, tt.body)
 			}
@@ -61,7 +61,7 @@ func TestPages(t *testing.T) {
 func TestConfigThatIsNone(t *testing.T) {
 	o := options()
 	o.Config = []byte("kind:")
-	if r := ask(t, Diagnostics(o), "GET /configz", ""); r.StatusCode != http.StatusInternalServerError {
+	if r := ask(t, Diagnostics(o), "GET /configz"); r.StatusCode != http.StatusInternalServerError {
 		t.Errorf("got %d", r.StatusCode)
 	}
 }
@@ -88,7 +88,7 @@ func TestProfiling(t *testing.T) {
 		{"no other flag", "PUT /debug/flags/w", "1", 404, "not found"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := ask(t, h, tt.request, tt.body)
+			r := ask(t, h, tt.request+"\n"+tt.body)
 			if got := bodyOf(t, r); r.StatusCode != tt.code || !strings.Contains(got, tt.has) {
 				t.Errorf("got %d %q, want %d with %q", r.StatusCode, got, tt.code, tt.has)
 			}
@@ -133,7 +133,7 @@ func TestFlagzInEveryForm(t *testing.T) {
 		{"nonsense", "?;?", "", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := ask(t, Diagnostics(options()), "GET /flagz", "", "Accept: "+tt.accept)
+			r := ask(t, Diagnostics(options()), "GET /flagz", "Accept: "+tt.accept)
 			body := bodyOf(t, r)
 			if tt.media == "" {
 				if r.StatusCode != http.StatusNotAcceptable || !strings.Contains(body, "as=Flagz") {
@@ -171,13 +171,13 @@ Paths: /configz /flagz /healthz /metrics /proxyMode
 Sluice: all is well
 `
 		unversioned := func(s string) string { return strings.ReplaceAll(s, runtime.Version(), "VERSION") }
-		if got := unversioned(bodyOf(t, ask(t, h, "GET /statusz", ""))); got != want {
+		if got := unversioned(bodyOf(t, ask(t, h, "GET /statusz"))); got != want {
 			t.Errorf("got\n%s\nwant\n%s", got, want)
 		}
 		object := `{"kind":"Statusz","apiVersion":"config.k8s.io/v1beta1","metadata":{"name":"kube-proxy"},` +
 			`"startTime":"2000-01-01T00:00:00Z","uptimeSeconds":90123,"goVersion":"VERSION","binaryVersion":"v1.2.3",` +
 			`"emulationVersion":"1.37","paths":["/configz","/flagz","/healthz","/metrics","/proxyMode"]}` + "\n"
-		r := ask(t, h, "GET /statusz", "", "Accept: application/json;g=config.k8s.io;v=v1beta1;as=Statusz")
+		r := ask(t, h, "GET /statusz", "Accept: application/json;g=config.k8s.io;v=v1beta1;as=Statusz")
 		if got := unversioned(bodyOf(t, r)); got != object {
 			t.Errorf("got\n%s\nwant\n%s", got, object)
 		}
@@ -188,7 +188,7 @@ Sluice: all is well
 func TestStatuszNamesPages(t *testing.T) {
 	h := Diagnostics(options())
 	for _, path := range paths() {
-		if r := ask(t, h, "GET "+path, ""); r.StatusCode != 200 {
+		if r := ask(t, h, "GET "+path); r.StatusCode != 200 {
 			t.Errorf("%s: got %d", path, r.StatusCode)
 		}
 	}

@@ -89,7 +89,7 @@ func TestHealth(t *testing.T) {
 				code    int
 				body    string
 			}{{"GET /healthz", tt.healthz, tt.ready}, {"POST /livez?x=y", tt.livez, tt.live}} {
-				r := ask(t, h, one.request, "")
+				r := ask(t, h, one.request)
 				if got := bodyOf(t, r); got != one.body || r.StatusCode != one.code {
 					t.Errorf("%s: got %d\n%s\nwant %d\n%s", one.request, r.StatusCode, got, one.code, one.body)
 				}
@@ -110,7 +110,7 @@ func TestHealthHasTwoPages(t *testing.T) {
 		var c counts
 		h := Health(well(), &c)
 		for _, path := range []string{"/foo", "/", "/healthz/", "/livez/x", "/metrics"} {
-			if r := ask(t, h, "GET "+path, ""); r.StatusCode != http.StatusNotFound {
+			if r := ask(t, h, "GET "+path); r.StatusCode != http.StatusNotFound {
 				t.Errorf("%s: got %d", path, r.StatusCode)
 			}
 		}

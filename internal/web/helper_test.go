@@ -14,10 +14,12 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/listen"
 )
 
-// ask sends a request to a handler: "GET /path", then headers as "Name: value".
-func ask(t *testing.T, h http.Handler, request, body string, headers ...string) *http.Response {
+// ask sends a request to a handler: "GET /path", with a body on the next line,
+// and headers as "Name: value".
+func ask(t *testing.T, h http.Handler, request string, headers ...string) *http.Response {
 	t.Helper()
-	method, path, _ := strings.Cut(request, " ")
+	line, body, _ := strings.Cut(request, "\n")
+	method, path, _ := strings.Cut(line, " ")
 	r := httptest.NewRequestWithContext(t.Context(), method, path, strings.NewReader(body))
 	for _, line := range headers {
 		name, value, _ := strings.Cut(line, ": ")
