@@ -32,19 +32,20 @@ func Main(ctx context.Context, args []string, env Env) int {
 	name := filepath.Base(args[0])
 	root := newRoot(name, env)
 	if name != "kube-proxy" {
-		root.AddCommand(newPlan(env), newVersion(env))
-	} else {
-		root.CompletionOptions.DisableDefaultCmd = true
+		root.AddCommand(newGet(env), newStatus(env), newDiff(env), newExplain(env), newPlan(env),
+			newCompletion(env), newVersion(env))
+		completeModes(root)
 	}
+	root.CompletionOptions.DisableDefaultCmd = true // ours says more, and kube-proxy has none
 	root.SetArgs(args[1:])
 	root.SetIn(env.Stdin)
 	root.SetOut(env.Stdout)
 	root.SetErr(env.Stderr)
-	if err := root.ExecuteContext(ctx); err != nil {
+	err := root.ExecuteContext(ctx)
+	if err != nil && err.Error() != "" {
 		fmt.Fprintf(env.Stderr, "%s: %v\n", name, err)
-		return 1
 	}
-	return 0
+	return exitStatus(err)
 }
 
 func newRoot(name string, env Env) *cobra.Command {

@@ -18,6 +18,7 @@ import (
 // TestMain makes this test program act as the real one under both its names.
 func TestMain(m *testing.M) {
 	program := func() {
+		enter()
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 		defer stop()
 		os.Exit(Main(ctx, os.Args, Env{
@@ -26,7 +27,7 @@ func TestMain(m *testing.M) {
 			ReadFile: os.ReadFile,
 		}))
 	}
-	testscript.Main(m, map[string]func(){"sluice": program, "kube-proxy": program})
+	testscript.Main(testsInNamespace{m}, map[string]func(){"sluice": program, "kube-proxy": program, "daemon": daemon})
 }
 
 // TestScripts runs the scripts, each a story told through the command line.

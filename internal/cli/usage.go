@@ -19,9 +19,12 @@ func usage(cmd *cobra.Command, w io.Writer) error {
 		b.WriteString("\nCommands:\n")
 		for _, c := range cmd.Commands() {
 			if c.IsAvailableCommand() {
-				fmt.Fprintf(&b, "  %-12s %s\n", c.Name(), c.Short)
+				fmt.Fprintf(&b, "  %-12s %s\n", strings.Join(append([]string{c.Name()}, c.Aliases...), ", "), c.Short)
 			}
 		}
+	}
+	if cmd.HasExample() {
+		fmt.Fprintf(&b, "\nExamples:\n%s\n", cmd.Example)
 	}
 	if cmd.HasParent() {
 		fmt.Fprintf(&b, "\nFlags:\n%s", cmd.Flags().FlagUsagesWrapped(width))

@@ -1,0 +1,107 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/sluice-proxy/sluice/internal/app"
+)
+
+// newCompletion makes the command that prints completion scripts.
+func newCompletion(env Env) *cobra.Command {
+	return &cobra.Command{
+		Use:   "completion bash|zsh|fish",
+		Short: "Print a script that makes a shell complete commands, flags and names of Services",
+		Long: `Print a script that makes a shell complete commands, flags, their values, and names of Services,
+which the daemon on this node is asked for.
+
+  bash  needs the package bash-completion; now: source <(sluice completion bash)
+        for good: sluice completion bash > /etc/bash_completion.d/sluice
+  zsh   needs compinit; for good: sluice completion zsh > "${fpath[1]}/_sluice"
+  fish  now: sluice completion fish | source
+        for good: sluice completion fish > ~/.config/fish/completions/sluice.fish`,
+		Example:   "  source <(sluice completion bash)",
+		ValidArgs: []string{"bash", "zsh", "fish"},
+		Args:      cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			root := cmd.Root()
+			switch args[0] {
+			case "bash":
+				return root.GenBashCompletionV2(env.Stdout, true)
+			case "zsh":
+				return root.GenZshCompletion(env.Stdout)
+			case "fish":
+				return root.GenFishCompletion(env.Stdout, true)
+			}
+			return fmt.Errorf("unknown shell %q: want bash, zsh or fish", args[0])
+		},
+	}
+}
+
+// complete offers words as the values of a flag; without any, nothing.
+func complete(cmd *cobra.Command, flag string, words []string) {
+	// It is an error only if there is no such flag, or it is completed twice.
+	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// completeModes offers the modes of this build, wherever one is said, and
+// leaves flags that are neither files nor of few values without file names.
+func completeModes(root *cobra.Command) {
+	for _, cmd := range append(root.Commands(), root) {
+		for _, flag := range []string{"mode", "proxy-mode"} {
+			if cmd.Flags().Lookup(flag) != nil {
+				complete(cmd, flag, app.Modes())
+			}
+		}
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			if f.Name == "hostname-override" || strings.HasSuffix(f.Name, "-address") || strings.HasSuffix(f.Name, "-cidr") {
+				complete(cmd, f.Name, nil)
+			}
+		})
+	}
+}
+
+// nameTime is how long a person waits for a completion.
+const nameTime = 2 * time.Second
+
+// completeNames offers names of Services that the daemon knows, in the namespace
+// if one is said. Without a daemon it offers none.
+func completeNames(namespace *string) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		ctx, cancel := context.WithTimeout(cmd.Context(), nameTime)
+		defer cancel()
+		said, err := ask(ctx, "/names", url.Values{"namespace": {*namespace}, "name": {begun}})
+		var names []string
+		if err != nil || json.Unmarshal(said, &names) != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return candidates(names, *namespace, begun), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// candidates are the names as the person began to write them.
+func candidates(names []string, namespace, begun string) []string {
+	var out []string
+	for _, full := range names {
+		_, name, _ := strings.Cut(full, "/")
+		switch {
+		case namespace != "":
+			out = append(out, name)
+		case strings.HasPrefix(full, begun):
+			out = append(out, full)
+		default:
+			out = append(out, name)
+		}
+	}
+	return out
+}

@@ -1,0 +1,171 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/control"
+	"github.com/sluice-proxy/sluice/internal/inspect"
+	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/kernel/nft"
+	"github.com/sluice-proxy/sluice/internal/plane/nftables"
+	"github.com/sluice-proxy/sluice/internal/proxy"
+	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/source/manifest"
+)
+
+// netnsPath tells a program of these scripts which network namespace it is to
+// run in.
+const netnsPath = "SLUICE_TEST_NETNS"
+
+var update = flag.Bool("update", false, "write what is compared in scripts of a daemon anew")
+
+// testsInNamespace are the tests of this package, with a namespace to make
+// others in when not started by root.
+type testsInNamespace struct{ m *testing.M }
+
+// Run implements testscript.TestingM.
+func (t testsInNamespace) Run() int { return kerneltest.Main(t.m) }
+
+// enter starts this program anew in the network namespace it is told, if any.
+// A process begins in the one of the thread that made it.
+func enter() {
+	path := os.Getenv(netnsPath)
+	if path == "" {
+		return
+	}
+	runtime.LockOSThread()
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err == nil {
+		err = unix.Setns(fd, unix.CLONE_NEWNET)
+	}
+	if err == nil {
+		err = os.Unsetenv(netnsPath)
+	}
+	if err == nil {
+		err = syscall.Exec("/proc/self/exe", os.Args, os.Environ())
+	}
+	fmt.Fprintln(os.Stderr, "enter the namespace of the test:", err)
+	os.Exit(1)
+}
+
+// TestDaemonScripts runs the scripts of a daemon that is asked, each in a
+// network namespace of its own.
+func TestDaemonScripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/daemon/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scripts: %v", err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			netns := fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), kerneltest.Namespace(t))
+			testscript.Run(t, testscript.Params{
+				Files: []string{file}, UpdateScripts: *update,
+				Setup: func(env *testscript.Env) error {
+					env.Setenv(netnsPath, netns)
+					return nil
+				},
+				Cmds: map[string]func(*testscript.TestScript, bool, []string){
+					"exits": exits, "await": await, "lines": lines,
+				},
+			})
+		})
+	}
+}
+
+// await runs a program until it succeeds:
+//
+//	await PROGRAM ARG...
+func await(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) == 0 {
+		ts.Fatalf("usage: await program arg...")
+	}
+	const patience = 20 * time.Second // of a busy machine
+	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		err := ts.Exec(args[0], args[1:]...)
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			ts.Fatalf("%v, and does not change", err)
+		}
+	}
+}
+
+// daemon is the part of a daemon that is asked, over a kernel in memory, with
+// the manifests in the folders of its arguments. What differs between that
+// kernel and what should be is what the file "difference" says, if there.
+func daemon() {
+	enter()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := serveFolder(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "daemon:", err)
+		os.Exit(1)
+	}
+}
+
+func serveFolder(ctx context.Context, folders []string) error {
+	door, err := control.Listen(ctx, control.Options{})
+	if err != nil {
+		return err
+	}
+	store, history := cluster.NewStore(), inspect.NewHistory()
+	store.SetLocalAddresses([]netip.Addr{netip.MustParseAddr("192.168.0.4")})
+	store.SetStandIn(&cluster.Node{Name: "node-a", Addresses: []netip.Addr{netip.MustParseAddr("192.168.0.4")}})
+	src := manifest.New(store, manifest.Options{Paths: folders, NodeName: "node-a", Report: history.Report})
+	loop := proxy.New(proxy.Options{
+		Store: store, Compiler: route.NewCompiler(route.Options{NodeName: "node-a"}),
+		Plane: nftables.New(nft.NewFake(), nftables.Options{Families: []route.Family{route.IPv4, route.IPv6}}),
+		Log:   slog.New(slog.DiscardHandler), Observe: history.Observe,
+	})
+	i := inspect.New(inspect.Options{
+		Loop: loop, Store: store, History: history, Status: known, Diff: difference,
+	})
+	who := control.Identity{PID: os.Getpid(), Version: "v1.2.0", Host: "node-a", Mode: "nftables", Since: time.Now()}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return src.Run(ctx) })
+	group.Go(func() error { return loop.Run(ctx) })
+	group.Go(func() error { return door.Serve(ctx, who, i.Handler()) })
+	return group.Wait()
+}
+
+// known is what others know of the daemon.
+func known(context.Context) inspect.Status {
+	s := inspect.Status{
+		Version: "v1.2.0", PID: os.Getpid(), Mode: inspect.Mode{Name: "nftables", Reason: "the default"},
+		Source: inspect.Source{Kind: "manifests", From: "services", Connected: true}, Since: time.Now(),
+	}
+	if why, err := os.ReadFile("sick"); err == nil {
+		s.Health = inspect.Health{State: inspect.Sick, Reason: string(bytes.TrimSpace(why))}
+	}
+	return s
+}
+
+func difference(context.Context) (inspect.Difference, error) {
+	text, err := os.ReadFile("difference")
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return inspect.Difference{}, nil
+	case bytes.HasPrefix(text, []byte("error: ")):
+		return inspect.Difference{}, errors.New(string(bytes.TrimSpace(text[len("error: "):])))
+	}
+	return inspect.Difference{Steps: bytes.Count(text, []byte("\n")), Text: string(text)}, err
+}

@@ -1,0 +1,157 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/url"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-proxy/sluice/internal/control"
+	"github.com/sluice-proxy/sluice/internal/inspect"
+)
+
+// askTime is how long an answer may take.
+const askTime = 30 * time.Second
+
+// resource is something that the daemon lists.
+type resource struct {
+	name    string
+	aliases []string
+	short   string
+	long    string
+	print   func(w io.Writer, said json.RawMessage, width inspect.Width) (lines int, err error)
+}
+
+// resources are all of them.
+func resources() []resource {
+	return []resource{
+		{
+			"services", []string{"service", "svc"}, "Services, and why those are not programmed that are not",
+			`List Services as programmed on this node, one line for each port and IP family.
+
+POLICY says where connections from outside go: to all backends ("cluster"), to those on this
+node ("local"), nowhere: refused, as there is no backend, or dropped, as there is none on this
+node. BACKENDS counts those in use. STATE is "programmed", "pending" with the reason, or "not
+programmed" with the reason. --output wide adds the IP family, session affinity and the clients
+let in to load balancer addresses; json and yaml tell all.`,
+			printTable[inspect.Services],
+		},
+		{
+			"backends", []string{"backend", "be"}, "backends, and why endpoints are left out",
+			`List the backends in use on this node, one line for each backend of each port of a Service.
+
+POOLS says for what: "cluster" for clients that may reach any backend, "local" for those that
+stay on this node. For Services asked for by name every endpoint is listed, with the reason why
+it is left out. --output wide adds its node, conditions and EndpointSlice.`,
+			printTable[inspect.Backends],
+		},
+		{
+			"nodeports", []string{"nodeport", "np"}, "node ports",
+			`List node ports as programmed on this node, by number.
+
+POLICY and BACKENDS are those for clients outside this node that are no pods of it; --output wide
+adds what the others meet, and whether they get this node's address as source ("masqueraded").`,
+			printTable[inspect.NodePorts],
+		},
+	}
+}
+
+// newGet makes the command that lists what is programmed.
+func newGet(env Env) *cobra.Command {
+	get := &cobra.Command{
+		Use:   "get",
+		Short: "List what is programmed on this node: services, backends, node ports",
+		Long: `List what the daemon has programmed on this node.
+
+It asks the daemon of the network namespace it is run in, so on a node run it as root in the
+host's, or in the Sluice pod. NAME is NAME or NAMESPACE/NAME; all namespaces are listed unless
+one is said.`,
+		Example: `  sluice get services
+  sluice get svc web -n default -o wide
+  sluice get backends default/web
+  sluice get nodeports -o json
+  kubectl -n kube-system exec POD -- sluice get services`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("unknown resource %q: want services, backends or nodeports", args[0])
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	for _, r := range resources() {
+		get.AddCommand(newGetOne(r, env))
+	}
+	return get
+}
+
+// newGetOne makes the command that lists one resource.
+func newGetOne(r resource, env Env) *cobra.Command {
+	var namespace string
+	o := newOutput("table", "wide", "json", "yaml")
+	cmd := &cobra.Command{
+		Use:     r.name + " [NAME]",
+		Aliases: r.aliases,
+		Short:   "List " + r.short,
+		Long:    r.long,
+		Example: fmt.Sprintf("  sluice get %[1]s\n  sluice get %[2]s default/web\n  sluice get %[2]s -n kube-system -o wide", r.name, r.aliases[1:][0]),
+		Args:    cobra.MaximumNArgs(1),
+	}
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "only this namespace (default: all)")
+	cmd.Flags().BoolP("all-namespaces", "A", false, "all namespaces, as without --namespace")
+	cmd.MarkFlagsMutuallyExclusive("namespace", "all-namespaces")
+	o.register(cmd, cmd.Flags())
+	complete(cmd, "namespace", nil)
+	cmd.ValidArgsFunction = completeNames(&namespace)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		query := url.Values{"namespace": {namespace}, "name": args}
+		said, err := ask(cmd.Context(), "/"+r.name, query)
+		if err != nil {
+			return err
+		}
+		return o.print(env.Stdout, said, func() error { return r.show(env, said, o.width()) })
+	}
+	return cmd
+}
+
+func (o *output) width() inspect.Width {
+	if o.is == "wide" {
+		return inspect.Wide
+	}
+	return inspect.Narrow
+}
+
+// show prints the table, or that there is nothing in it.
+func (r resource) show(env Env, said json.RawMessage, width inspect.Width) error {
+	n, err := r.print(env.Stdout, said, width)
+	if err == nil && n == 0 {
+		fmt.Fprintf(env.Stderr, "No %s.\n", r.name)
+	}
+	return err
+}
+
+// tabular is a list that is printed as a table.
+type tabular interface {
+	~[]inspect.Service | ~[]inspect.Backend | ~[]inspect.NodePort
+	WriteTable(w io.Writer, width inspect.Width) error
+}
+
+// printTable prints a list as a table, unless it is empty.
+func printTable[T tabular](w io.Writer, said json.RawMessage, width inspect.Width) (int, error) {
+	v, err := decode[struct{ Items T }](said)
+	if err != nil || len(v.Items) == 0 {
+		return 0, err
+	}
+	return len(v.Items), v.Items.WriteTable(w, width)
+}
+
+// ask asks the daemon of the network namespace that this process is in.
+func ask(ctx context.Context, path string, query url.Values) (json.RawMessage, error) {
+	var said json.RawMessage
+	err := control.Dial(control.Options{}).Get(ctx, path, query, &said)
+	return said, err
+}

@@ -1,0 +1,53 @@
+package cli
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-proxy/sluice/internal/inspect"
+)
+
+// newStatus makes the command that tells how the daemon is.
+func newStatus(env Env) *cobra.Command {
+	o := newOutput("text", "json", "yaml")
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Tell how the daemon on this node is: health, mode and why, last sync, lag, repairs, trouble",
+		Long: `Tell how the daemon of this network namespace is: mode and why, what it is connected to, the
+last write and what waits for one, comparisons and repairs, what it took over, its configuration,
+host settings, servers, and what is wrong with objects.
+
+Exit status: 0 healthy; 1 not healthy, or starting; 2 it cannot be asked: none is running here,
+this is not root, or it does not answer.`,
+		Example: `  sluice status
+  sluice status -o json | jq .lastSync
+  sluice status >/dev/null && echo healthy`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, cancel := context.WithTimeout(cmd.Context(), askTime)
+			defer cancel()
+			return status(ctx, o, env)
+		},
+	}
+	o.register(cmd, cmd.Flags())
+	return answers(cmd)
+}
+
+func status(ctx context.Context, o *output, env Env) error {
+	said, err := ask(ctx, "/status", nil)
+	if err != nil {
+		return err
+	}
+	s, err := decode[inspect.Status](said)
+	if err != nil {
+		return err
+	}
+	if err := o.print(env.Stdout, said, func() error { return s.WriteText(env.Stdout) }); err != nil {
+		return err
+	}
+	if s.Health.State != inspect.Healthy {
+		return &exitError{status: exitFailure}
+	}
+	return nil
+}
