@@ -43,14 +43,14 @@ type apiServer struct {
 	version  int
 	oldest   int // a watch from before it has expired
 	objects  map[string]map[string]metav1.Object
-	events   map[string][]event
+	events   map[string][]happened
 	woken    chan struct{} // closed at every change
 	cut      chan struct{} // closed to cut all watches off
 	refuse   map[string]int
 	requests []string
 }
 
-type event struct {
+type happened struct {
 	version int
 	kind    string
 	object  []byte
@@ -59,7 +59,7 @@ type event struct {
 func newAPIServer(t *testing.T) *apiServer {
 	s := &apiServer{
 		t: t, version: 1,
-		objects: map[string]map[string]metav1.Object{}, events: map[string][]event{}, refuse: map[string]int{},
+		objects: map[string]map[string]metav1.Object{}, events: map[string][]happened{}, refuse: map[string]int{},
 		woken: make(chan struct{}), cut: make(chan struct{}),
 	}
 	s.http = httptest.NewServer(s)
@@ -114,7 +114,7 @@ func (s *apiServer) remove(path, key string) {
 func (s *apiServer) emit(path, kind string, obj metav1.Object) {
 	s.version++
 	obj.SetResourceVersion(strconv.Itoa(s.version))
-	s.events[path] = append(s.events[path], event{s.version, kind, encode(path, obj)})
+	s.events[path] = append(s.events[path], happened{s.version, kind, encode(path, obj)})
 	close(s.woken)
 	s.woken = make(chan struct{})
 }
