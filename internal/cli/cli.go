@@ -92,10 +92,11 @@ func run(ctx context.Context, flags *config.Flags, env Env) error {
 	if v := flags.Version(); v.Print != "" {
 		return printVersion(env.Stdout, v)
 	}
-	o, err := load(flags, env)
+	o, logs, err := load(flags, env)
 	if err != nil {
 		return err
 	}
+	defer logs.Flush()
 	cfg := o.Config
 	switch {
 	case cfg.WriteConfigTo != "":
@@ -109,17 +110,19 @@ func run(ctx context.Context, flags *config.Flags, env Env) error {
 	return serve(ctx, o)
 }
 
-// load reads the configuration and warns of what is odd in it.
-func load(flags *config.Flags, env Env) (app.Options, error) {
+// load reads the configuration and warns of what is odd in it. The logs are to
+// be flushed at the end.
+func load(flags *config.Flags, env Env) (app.Options, *logs, error) {
 	cfg, warnings, err := flags.Load(config.Env{Hostname: env.Hostname, ReadFile: env.ReadFile}, config.Options{Modes: app.Modes()})
 	if err != nil {
-		return app.Options{}, err
+		return app.Options{}, nil, err
 	}
-	log := newLog(cfg.Logging, env.Stderr)
+	logs := newLogs(cfg.Logging, env.Stdout, env.Stderr)
+	log := logs.Logger()
 	for _, w := range warnings {
 		log.Warn(w)
 	}
-	return app.Options{Config: cfg, Log: log, Stdin: env.Stdin}, nil
+	return app.Options{Config: cfg, Log: log, Stdin: env.Stdin}, logs, nil
 }
 
 // serve runs the proxy until it is told to stop. The write in hand is finished;

@@ -50,33 +50,6 @@ func TestGraceLeavesTimeToExit(t *testing.T) {
 	}
 }
 
-func TestLog(t *testing.T) {
-	for _, tt := range []struct {
-		name     string
-		in       config.Logging
-		info     string // contained in the line
-		hasDebug bool
-	}{
-		{"text", config.Logging{}, `level=INFO msg=hello k=v`, false},
-		{"JSON", config.Logging{Format: "json"}, `"level":"INFO","msg":"hello","k":"v"`, false},
-		{"some verbosity", config.Logging{Verbosity: 3}, `msg=hello`, false},
-		{"all", config.Logging{Verbosity: 4}, `msg=hello`, true},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			var out bytes.Buffer
-			log := newLog(tt.in, &out)
-			log.Info("hello", "k", "v")
-			log.Debug("whisper")
-			if !strings.Contains(out.String(), tt.info) {
-				t.Errorf("logged %q, want %q in it", &out, tt.info)
-			}
-			if got := strings.Contains(out.String(), "whisper"); got != tt.hasDebug {
-				t.Errorf("debug logged: %v, want %v", got, tt.hasDebug)
-			}
-		})
-	}
-}
-
 // A flag that help does not show is one nobody finds.
 func TestHelpShowsEveryFlagOnce(t *testing.T) {
 	var out bytes.Buffer

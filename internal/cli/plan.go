@@ -57,10 +57,11 @@ func set(fs *pflag.FlagSet, values map[string][]string) error {
 }
 
 func plan(cmd *cobra.Command, flags *config.Flags, env Env) error {
-	o, err := load(flags, env)
+	o, logs, err := load(flags, env)
 	if err != nil {
 		return err
 	}
+	defer logs.Flush()
 	if len(o.Config.Manifests) == 0 {
 		return errors.New("no manifests: name a file or folder with -f, or - for standard input")
 	}

@@ -1,0 +1,288 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-proxy/sluice/internal/config"
+)
+
+// streams are the two that a process has.
+type streams struct{ out, err stream }
+
+type stream struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *stream) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+// take returns what came since the last time, without times.
+func (s *stream) take() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	text := regexp.MustCompile(`time=\S+ |"time":"[^"]*",`).ReplaceAllString(s.b.String(), "")
+	s.b.Reset()
+	return text
+}
+
+func (s *streams) logs(c config.Logging) *logs { return newLogs(c, &s.out, &s.err) }
+
+// expect compares what came with what should have.
+func (s *streams) expect(t *testing.T, stdout, stderr string) {
+	t.Helper()
+	out, err := s.out.take(), s.err.take()
+	if diff := cmp.Diff([]string{stdout, stderr}, []string{out, err}); diff != "" {
+		t.Errorf("standard output and error (-want +got):\n%s", diff)
+	}
+}
+
+// Each level of -v shows what is logged at its level of slog, and all above.
+func TestVerbosity(t *testing.T) {
+	ctx := context.Background()
+	for _, tt := range []struct {
+		v    int
+		want string
+	}{
+		{-3, "info error "},
+		{0, "info error "},
+		{2, "info error two "},
+		{3, "info error two "},
+		{4, "info error two debug "},
+		{9, "info error two debug nine "},
+		{1 << 31, "info error two debug nine "},
+	} {
+		var s streams
+		log := s.logs(config.Logging{Verbosity: tt.v}).Logger()
+		log.Info("info")
+		log.Error("error")
+		log.Log(ctx, slog.Level(-2), "two")
+		log.Debug("debug")
+		log.Log(ctx, slog.Level(-9), "nine")
+		out, text := s.out.take(), s.err.take()
+		var got strings.Builder
+		for _, m := range regexp.MustCompile(`msg=(\w+)`).FindAllStringSubmatch(text, -1) {
+			got.WriteString(m[1] + " ")
+		}
+		if got.String() != tt.want || out != "" {
+			t.Errorf("-v=%d: %s on standard error, want %s; %q on standard output", tt.v, &got, tt.want, out)
+		}
+	}
+}
+
+// All goes to standard error, in either format, unless streams are split.
+func TestFormatsAndStreams(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		settings config.Logging
+		out, err string
+	}{
+		{"text", config.Logging{Format: "text"}, "", "level=INFO msg=hello k=v\nlevel=WARN msg=careful\nlevel=ERROR msg=no\n"},
+		{"nothing said", config.Logging{}, "", "level=INFO msg=hello k=v\nlevel=WARN msg=careful\nlevel=ERROR msg=no\n"},
+		{
+			"json", config.Logging{Format: "json"}, "",
+			`{"level":"INFO","msg":"hello","k":"v"}` + "\n" + `{"level":"WARN","msg":"careful"}` + "\n" + `{"level":"ERROR","msg":"no"}` + "\n",
+		},
+		{"split text", config.Logging{SplitStream: true}, "level=INFO msg=hello k=v\nlevel=WARN msg=careful\n", "level=ERROR msg=no\n"},
+		{
+			"split json", config.Logging{Format: "json", SplitStream: true},
+			`{"level":"INFO","msg":"hello","k":"v"}` + "\n" + `{"level":"WARN","msg":"careful"}` + "\n", `{"level":"ERROR","msg":"no"}` + "\n",
+		},
+		{"a buffer without split streams", config.Logging{InfoBufferSize: 1 << 20, FlushFrequency: time.Hour}, "", "level=INFO msg=hello k=v\nlevel=WARN msg=careful\nlevel=ERROR msg=no\n"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var s streams
+			log := s.logs(tt.settings).Logger()
+			log.Info("hello", "k", "v")
+			log.Warn("careful")
+			log.Error("no")
+			s.expect(t, tt.out, tt.err)
+		})
+	}
+}
+
+// A logger that exists already, with attributes and groups, does as new settings
+// say.
+func TestSet(t *testing.T) {
+	var s streams
+	l := s.logs(config.Logging{Format: "text"})
+	plain := l.Logger()
+	log := plain.With("a", 1).WithGroup("g").With("b", 2)
+	log.Info("one", "c", 3)
+	log.Debug("no")
+	s.expect(t, "", "level=INFO msg=one a=1 g.b=2 g.c=3\n")
+
+	l.Set(config.Logging{Format: "json", Verbosity: 4, SplitStream: true})
+	log.Debug("two", "c", 3)
+	plain.Error("three")
+	s.expect(t, `{"level":"DEBUG","msg":"two","a":1,"g":{"b":2,"c":3}}`+"\n", `{"level":"ERROR","msg":"three"}`+"\n")
+
+	l.Set(config.Logging{Format: "text"})
+	log.Info("four")
+	log.Debug("no")
+	s.expect(t, "", "level=INFO msg=four a=1 g.b=2\n")
+}
+
+// A verbosity set by hand holds until the settings change, and only then not.
+func TestSetVerbosity(t *testing.T) {
+	var s streams
+	l := s.logs(config.Logging{Verbosity: 1})
+	log := l.Logger()
+	l.SetVerbosity(5)
+	log.Debug("by hand")
+	l.Set(config.Logging{Verbosity: 1}) // another field of the file changed
+	log.Debug("still")
+	s.expect(t, "", "level=DEBUG msg=\"by hand\"\nlevel=DEBUG msg=still\n")
+	l.Set(config.Logging{Verbosity: 2})
+	log.Debug("no")
+	s.expect(t, "", "")
+}
+
+// A source file may log more than the others; the first pattern that matches it
+// counts, and none makes it log less.
+func TestVModule(t *testing.T) {
+	const here = "level=DEBUG msg=here\n"
+	for _, tt := range []struct {
+		name      string
+		verbosity int
+		files     []config.VModule
+		want      string
+	}{
+		{"this file", 0, []config.VModule{{Pattern: "log_test", Verbosity: 4}}, here},
+		{"a pattern", 0, []config.VModule{{Pattern: "log_*", Verbosity: 9}}, here},
+		{"not enough", 0, []config.VModule{{Pattern: "log_*", Verbosity: 3}}, ""},
+		{"another file", 0, []config.VModule{{Pattern: "log", Verbosity: 9}, {Pattern: "loop*", Verbosity: 9}}, ""},
+		{"the first counts", 0, []config.VModule{{Pattern: "log_*", Verbosity: 1}, {Pattern: "*", Verbosity: 9}}, ""},
+		{"not less", 4, []config.VModule{{Pattern: "*", Verbosity: 0}}, here},
+		{"not a pattern", 0, []config.VModule{{Pattern: "[", Verbosity: 9}, {Pattern: "*_test", Verbosity: 4}}, here},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var s streams
+			log := s.logs(config.Logging{Verbosity: tt.verbosity, VModule: tt.files}).Logger()
+			for range 2 { // the second time it is known
+				log.Debug("here")
+				s.expect(t, "", tt.want)
+			}
+		})
+	}
+}
+
+// A record that does not say where it is from is judged as those of all files.
+func TestVModuleWithoutSource(t *testing.T) {
+	var s streams
+	h := s.logs(config.Logging{VModule: []config.VModule{{Pattern: "*", Verbosity: 9}}}).Logger().Handler()
+	for _, level := range []slog.Level{slog.LevelDebug, slog.LevelInfo} {
+		if err := h.Handle(t.Context(), slog.NewRecord(time.Time{}, level, "x", 0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.expect(t, "", "level=INFO msg=x\n")
+}
+
+// What is not shown costs nothing.
+func TestSilenceIsCheap(t *testing.T) {
+	var s streams
+	log := s.logs(config.Logging{Verbosity: 2}).Logger().With("a", 1)
+	if n := testing.AllocsPerRun(100, func() { log.Debug("no") }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// With a buffer, lines wait until it is full, the period is over, an error comes,
+// the settings change, or the process ends.
+func TestBuffer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const line = "level=INFO msg=a\n"
+		buffered := config.Logging{SplitStream: true, InfoBufferSize: 180, FlushFrequency: 5 * time.Second}
+		var s streams
+		l := s.logs(buffered)
+		log := l.Logger()
+
+		log.Info("a")
+		time.Sleep(4 * time.Second)
+		log.Info("a") // does not make the first wait longer
+		s.expect(t, "", "")
+		time.Sleep(time.Second + 1)
+		synctest.Wait()
+		s.expect(t, line+line, "")
+		time.Sleep(time.Hour)
+		s.expect(t, "", "")
+
+		for range 4 { // of 47 bytes, with the time
+			log.Info("a")
+		}
+		s.expect(t, strings.Repeat(line, 4), "")
+
+		log.Info("a")
+		log.Error("b")
+		s.expect(t, line, "level=ERROR msg=b\n")
+
+		log.Info("a")
+		l.Set(config.Logging{SplitStream: true})
+		log.Info("a")
+		s.expect(t, line+line, "")
+
+		l.Set(buffered)
+		log.Info("a")
+		l.Flush()
+		l.Flush()
+		s.expect(t, line, "")
+	})
+}
+
+// A stream that is closed stops nobody, and is not kept in memory.
+func TestBrokenStream(t *testing.T) {
+	l := newLogs(config.Logging{SplitStream: true, InfoBufferSize: 10, FlushFrequency: time.Hour}, broken{}, broken{})
+	log := l.Logger()
+	for range 100 {
+		log.Info("a")
+	}
+	log.Error("b")
+	if n := len(l.out.held); n != 0 {
+		t.Errorf("%d bytes are held", n)
+	}
+}
+
+type broken struct{}
+
+func (broken) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
+
+// Lines stay whole when many log and the settings change meanwhile.
+func TestManyAtOnce(t *testing.T) {
+	var s streams
+	l := s.logs(config.Logging{})
+	var group sync.WaitGroup
+	for range 4 {
+		log := l.Logger().With("k", "v")
+		group.Go(func() {
+			for range 200 {
+				log.Info("a")
+			}
+		})
+	}
+	for i := range 50 {
+		l.Set(config.Logging{Verbosity: i % 3, SplitStream: i%2 == 0, InfoBufferSize: 64, FlushFrequency: time.Millisecond})
+		l.SetVerbosity(i)
+	}
+	group.Wait()
+	l.Flush()
+	out, err := s.out.take(), s.err.take()
+	lines := strings.Count(out+err, "\n")
+	if whole := strings.Count(out+err, "level=INFO msg=a k=v\n"); lines != 800 || whole != 800 {
+		t.Errorf("%d lines, %d of them whole, want 800", lines, whole)
+	}
+}
