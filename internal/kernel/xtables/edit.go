@@ -9,7 +9,8 @@ import (
 // has which it was.
 func (b *blob) without(c cut) (image, []int) {
 	kept := b.keep(c)
-	img := image{hooks: b.hooks, number: uint32(len(kept))}
+	img := b.image
+	img.number = uint32(len(kept))
 	moved := make([]int, len(b.entries)) // where entries are now
 	at := 0
 	for _, i := range kept {

@@ -45,15 +45,15 @@ func New(opts Options) *Kernel {
 // tables with iptables' names, whoever made them.
 func (k *Kernel) Tables(ctx context.Context) ([]Table, error) {
 	var tables []Table
-	err := within(k.opts.NetNS, func() error {
-		legacy, err := legacyTables(ctx)
-		if err != nil {
-			return err
-		}
-		nft, err := nftTables(ctx)
-		tables = append(legacy, nft...)
+	err := within(k.opts.NetNS, func() (err error) {
+		tables, err = legacyTables(ctx)
 		return err
 	})
+	if err == nil {
+		var nft []Table
+		nft, err = nftTables(ctx, k.opts.NetNS)
+		tables = append(tables, nft...)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read iptables rules: %w%s", err, remedy(err))
 	}
@@ -65,8 +65,10 @@ func (k *Kernel) Tables(ctx context.Context) ([]Table, error) {
 // failure does not keep it from the others. What is gone already is no error.
 //
 // Packets see either the old or the new table. Connections that exist stay as
-// they are: conntrack translates them, not the rules. In the legacy variant the
-// counters of the other rules are some microseconds late.
+// they are, as conntrack translates them and not the rules: but only while other
+// rules of that family still use conntrack, since the kernel stops tracking with
+// its last user. In the legacy variant the counters of the other rules are some
+// microseconds late.
 //
 // A rule that somebody adds to a legacy table in the instant between our last
 // look at it and our writing is lost, as with iptables itself, unless both can
@@ -80,9 +82,10 @@ func (k *Kernel) Remove(ctx context.Context, removals ...Removal) error {
 		}
 		legacy = append(legacy, r)
 	}
-	err := within(k.opts.NetNS, func() error {
-		return errors.Join(removeNFT(ctx, nft), k.removeLegacy(ctx, legacy))
-	})
+	err := errors.Join(
+		removeNFT(ctx, k.opts.NetNS, nft),
+		within(k.opts.NetNS, func() error { return k.removeLegacy(ctx, legacy) }),
+	)
 	if err != nil {
 		return fmt.Errorf("remove iptables rules: %w%s", err, remedy(err))
 	}

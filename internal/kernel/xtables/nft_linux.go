@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	patience  = 60 * time.Second // for one answer of the kernel
+	patience  = 60 * time.Second // for all that is asked through one socket
 	leastRoom = 64 << 10         // bytes of a transaction
 	envelope  = 4 << 10          // bytes, more than the marks around it
 )
@@ -22,13 +22,16 @@ const (
 type nftSocket struct{ *netlink.Conn }
 
 // openNFT opens a socket; ok is false if the kernel has no nfnetlink.
-func openNFT() (s nftSocket, ok bool, err error) {
-	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+func openNFT(netns int) (s nftSocket, ok bool, err error) {
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: netns})
 	if errors.Is(err, unix.EPROTONOSUPPORT) {
 		return nftSocket{}, false, nil
 	}
 	if err != nil {
 		return nftSocket{}, false, fmt.Errorf("open netlink socket to nf_tables: %w", err)
+	}
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		return nftSocket{}, false, errors.Join(err, conn.Close())
 	}
 	s = nftSocket{conn}
 	return s, true, s.askForLargeAnswers()
@@ -60,26 +63,19 @@ func (s nftSocket) askForLargeAnswers() error {
 }
 
 // nftTables lists the tables of the nft variant.
-func nftTables(ctx context.Context) ([]Table, error) {
-	s, ok, err := openNFT()
+func nftTables(ctx context.Context, netns int) ([]Table, error) {
+	s, ok, err := openNFT(netns)
 	if err != nil || !ok {
 		return nil, err
 	}
 	defer func() { _ = s.Close() }() // nothing was written
 	var tables []Table
-	for _, f := range []Family{IPv4, IPv6} {
-		err := repeat(ctx, func() error {
-			of, err := s.tables(f)
-			if err == nil {
-				tables = append(tables, of...)
-			}
-			return err
-		})
-		if err != nil {
-			return nil, fmt.Errorf("list nf_tables: %w", err)
-		}
-	}
-	return tables, nil
+	err = repeat(ctx, func() error {
+		var err error
+		tables, err = s.tables(ctx, nil)
+		return err
+	})
+	return tables, err
 }
 
 // repeat runs list until nobody changes what is listed meanwhile.
@@ -89,14 +85,52 @@ func repeat(ctx context.Context, list func() error) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err = list(); !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.ENOENT) {
+		if err = list(); !disturbed(err) {
 			return err
 		}
 	}
 	return fmt.Errorf("disturbed %d times: %w", attempts, err)
 }
 
-func (s nftSocket) tables(f Family) ([]Table, error) {
+// disturbed reports whether somebody changed the rules while we looked.
+func disturbed(err error) bool {
+	return errors.Is(err, unix.EINTR) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ERESTART)
+}
+
+// absent reports whether an error means that the kernel has no nf_tables.
+func absent(err error) bool {
+	return errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP)
+}
+
+// tables lists all tables, but of the chains that are to be left out only the
+// names.
+func (s nftSocket) tables(ctx context.Context, without map[TableID]map[string]bool) ([]Table, error) {
+	var all []Table
+	for _, f := range []Family{IPv4, IPv6} {
+		tables, err := s.family(f)
+		if err != nil {
+			return nil, fmt.Errorf("list tables of nf_tables: %w", err)
+		}
+		for _, t := range tables {
+			for i := range t.Chains {
+				if without[t.TableID][t.Chains[i].Name] {
+					continue
+				}
+				if err := ctx.Err(); err != nil {
+					return nil, err
+				}
+				if err := s.rules(t.TableID, &t.Chains[i]); err != nil {
+					return nil, fmt.Errorf("list rules of %s %s: %w", t.TableID, t.Chains[i].Name, err)
+				}
+			}
+		}
+		all = append(all, tables...)
+	}
+	return all, nil
+}
+
+// family lists tables and their chains.
+func (s nftSocket) family(f Family) ([]Table, error) {
 	var tables []Table
 	err := s.list(unix.NFT_MSG_GETTABLE, f, nil, func(m []byte) error {
 		o, err := decodeTable(m)
@@ -105,33 +139,13 @@ func (s nftSocket) tables(f Family) ([]Table, error) {
 		}
 		return err
 	})
-	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) { // the kernel has no nf_tables
+	if absent(err) {
 		return nil, nil
 	}
 	if err != nil || len(tables) == 0 {
 		return nil, err
 	}
-	index := make(map[[2]string]*Chain)
-	if err := s.chains(f, tables); err != nil {
-		return nil, err
-	}
-	for i := range tables {
-		for j := range tables[i].Chains {
-			chain := &tables[i].Chains[j]
-			index[[2]string{tables[i].Name, chain.Name}] = chain
-		}
-	}
-	for _, t := range tables {
-		if err := s.rules(t.TableID, index); err != nil {
-			return nil, err
-		}
-	}
-	return tables, nil
-}
-
-// chains adds their chains to the tables.
-func (s nftSocket) chains(f Family, tables []Table) error {
-	return s.list(unix.NFT_MSG_GETCHAIN, f, nil, func(m []byte) error {
+	return tables, s.list(unix.NFT_MSG_GETCHAIN, f, nil, func(m []byte) error {
 		o, err := decodeChain(m)
 		for i := range tables {
 			if tables[i].Name == o.table {
@@ -142,10 +156,12 @@ func (s nftSocket) chains(f Family, tables []Table) error {
 	})
 }
 
-// rules adds the rules of one table to its chains.
-func (s nftSocket) rules(t TableID, index map[[2]string]*Chain) error {
+// rules adds the rules of one chain. The kernel starts a listing of a table from
+// its beginning for each piece of the answer, so chain by chain is faster.
+func (s nftSocket) rules(t TableID, chain *Chain) error {
 	ae := netlink.NewAttributeEncoder()
 	ae.String(unix.NFTA_RULE_TABLE, t.Name)
+	ae.String(unix.NFTA_RULE_CHAIN, chain.Name)
 	attrs, err := ae.Encode()
 	if err != nil {
 		return fmt.Errorf("encode message: %w", err)
@@ -153,28 +169,20 @@ func (s nftSocket) rules(t TableID, index map[[2]string]*Chain) error {
 	return s.list(unix.NFT_MSG_GETRULE, t.Family, attrs, func(m []byte) error {
 		o, err := decodeRule(m)
 		if err != nil {
-			return fmt.Errorf("understand rule %d of %s: %w", o.rule.ID, t, err)
+			return fmt.Errorf("understand rule %d: %w", o.rule.ID, err)
 		}
-		chain, ok := index[[2]string{o.table, o.chain}]
-		if !ok || o.table != t.Name { // older kernels list all tables of the family
-			return nil
+		if o.table == t.Name && o.chain == chain.Name { // old kernels list more
+			chain.Rules = append(chain.Rules, o.rule)
 		}
-		chain.Rules = append(chain.Rules, o.rule)
 		return nil
 	})
 }
 
 // list calls fn for each message of a listing.
 func (s nftSocket) list(number int, f Family, attrs []byte, fn func([]byte) error) error {
-	if err := s.SetDeadline(time.Now().Add(patience)); err != nil {
-		return err
-	}
 	_, err := s.Send(netlink.Message{
-		Header: netlink.Header{
-			Type:  netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | number),
-			Flags: netlink.Request | netlink.Dump,
-		},
-		Data: append(nfgen(nftFamily(f)), attrs...),
+		Header: header(number, netlink.Dump),
+		Data:   append(nfgen(nftFamily(f)), attrs...),
 	})
 	if err != nil {
 		return err
@@ -197,30 +205,47 @@ func (s nftSocket) list(number int, f Family, attrs []byte, fn func([]byte) erro
 // removeNFT changes all tables in one transaction. Where the kernel does not
 // let us have the room, without privilege outside of our user namespace, it
 // takes several.
-func removeNFT(ctx context.Context, removals []Removal) error {
+func removeNFT(ctx context.Context, netns int, removals []Removal) error {
 	if len(removals) == 0 {
 		return nil
 	}
-	err := repeat(ctx, func() error {
-		tables, err := nftTables(ctx)
-		if err != nil {
-			return err
-		}
-		messages, err := plan(tables, removals)
-		if err != nil || len(messages) == 0 {
-			return err
-		}
-		s, _, err := openNFT()
-		if err != nil {
-			return err
-		}
-		defer func() { _ = s.Close() }() // the transaction is done, or was refused
-		return s.commit(messages)
-	})
-	if errors.Is(err, unix.EBUSY) { // something else than a rule leads there, or a rule that is new
+	s, ok, err := openNFT(netns)
+	if err != nil || !ok {
+		return err
+	}
+	defer func() { _ = s.Close() }() // the transaction is done, or was refused
+	err = repeat(ctx, func() error { return s.try(ctx, removals) })
+	if errors.Is(err, unix.EBUSY) { // something else than a rule leads there
 		err = errors.Join(ErrInUse, err)
 	}
 	return err
+}
+
+// try removes, unless anything changes meanwhile: a handle may be that of
+// another rule when a table was made anew.
+func (s nftSocket) try(ctx context.Context, removals []Removal) error {
+	going := make(map[TableID]map[string]bool)
+	for _, r := range removals {
+		if going[r.Table] == nil {
+			going[r.Table] = make(map[string]bool, len(r.Chains))
+		}
+		for _, chain := range r.Chains {
+			going[r.Table][chain] = true
+		}
+	}
+	generation, err := s.generation()
+	if err != nil {
+		return err
+	}
+	tables, err := s.tables(ctx, going)
+	if err != nil {
+		return err
+	}
+	messages, err := plan(tables, removals)
+	if err != nil || len(messages) == 0 {
+		return err
+	}
+	return s.commit(generation, messages)
 }
 
 // plan returns what to tell the kernel.
@@ -246,7 +271,7 @@ func plan(tables []Table, removals []Removal) ([]netlink.Message, error) {
 }
 
 // commit sends the messages, in as few transactions as possible.
-func (s nftSocket) commit(messages []netlink.Message) error {
+func (s nftSocket) commit(generation uint32, messages []netlink.Message) error {
 	size := envelope
 	for _, m := range messages {
 		size += unix.NLMSG_HDRLEN + len(m.Data)
@@ -266,30 +291,44 @@ func (s nftSocket) commit(messages []netlink.Message) error {
 				break
 			}
 		}
-		if err := s.transaction(messages[:n]); err != nil {
+		if err := s.transaction(generation, messages[:n]); err != nil {
 			return fmt.Errorf("commit %d changes to nf_tables: %w", n, err)
 		}
 		messages = messages[n:]
+		generation++ // by what we did
 	}
 	return nil
 }
 
-// transaction carries messages out, all or none. Only the last is
-// acknowledged: the kernel answers after it has done them all, and refusals
-// come first.
-func (s nftSocket) transaction(messages []netlink.Message) error {
+// transaction carries messages out, all or none, and none if the generation is
+// another. Only the last is acknowledged: the kernel answers after it has done
+// them all, and refusals come first.
+func (s nftSocket) transaction(generation uint32, messages []netlink.Message) error {
 	messages = slices.Clone(messages)
 	messages[len(messages)-1].Header.Flags |= netlink.Acknowledge
-	mark := func(number netlink.HeaderType) []netlink.Message {
-		return []netlink.Message{{Header: netlink.Header{Type: number, Flags: netlink.Request}, Data: batchMark()}}
-	}
-	batch := slices.Concat(mark(unix.NFNL_MSG_BATCH_BEGIN), messages, mark(unix.NFNL_MSG_BATCH_END))
-	if err := s.SetDeadline(time.Now().Add(patience)); err != nil {
+	begin, end, err := envelopes(generation)
+	if err != nil {
 		return err
 	}
+	batch := slices.Concat([]netlink.Message{begin}, messages, []netlink.Message{end})
 	if _, err := s.SendMessages(batch); err != nil {
 		return err
 	}
-	_, err := s.Receive()
+	_, err = s.Receive()
 	return err
+}
+
+// generation returns the number of the last transaction of anybody.
+func (s nftSocket) generation() (uint32, error) {
+	if _, err := s.Send(netlink.Message{Header: header(unix.NFT_MSG_GETGEN, 0), Data: nfgen(unix.AF_UNSPEC)}); err != nil {
+		return 0, err
+	}
+	answer, err := s.Receive()
+	if absent(err) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read generation of nf_tables: %w", err)
+	}
+	return decodeGeneration(answer[0].Data)
 }

@@ -1,0 +1,79 @@
+package xtables_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// services is a nat table of so many services with three endpoints each, and
+// some foreign rules.
+func services(n int) string {
+	var chains, rules strings.Builder
+	for i := range n {
+		fmt.Fprintf(&chains, ":KUBE-SVC-%016d - [0:0]\n", i)
+		vip := fmt.Sprintf("10.96.%d.%d", i/250, i%250+1)
+		fmt.Fprintf(&rules, "-A KUBE-SERVICES -d %s/32 -p tcp -m comment --comment \"ns/svc-%d:http cluster IP\" -m tcp --dport 80 -j KUBE-SVC-%016d\n", vip, i, i)
+		fmt.Fprintf(&rules, "-A KUBE-SVC-%016d ! -s 10.244.0.0/16 -d %s/32 -p tcp -m comment --comment \"ns/svc-%d:http cluster IP\" -m tcp --dport 80 -j KUBE-MARK-MASQ\n", i, vip, i)
+		for j := range 3 {
+			pod := fmt.Sprintf("10.%d.%d.%d", 128+j, i/250, i%250+1)
+			sep := fmt.Sprintf("KUBE-SEP-%d%015d", j, i)
+			fmt.Fprintf(&chains, ":%s - [0:0]\n", sep)
+			fmt.Fprintf(&rules, "-A KUBE-SVC-%016d -m comment --comment \"ns/svc-%d:http -> %s:8080\" -m statistic --mode random --probability 0.33333333349 -j %s\n", i, i, pod, sep)
+			fmt.Fprintf(&rules, "-A %s -s %s/32 -m comment --comment \"ns/svc-%d:http\" -j KUBE-MARK-MASQ\n", sep, pod, i)
+			fmt.Fprintf(&rules, "-A %s -p tcp -m comment --comment \"ns/svc-%d:http\" -m tcp -j DNAT --to-destination %s:8080\n", sep, i, pod)
+		}
+	}
+	return "*nat\n:PREROUTING ACCEPT [0:0]\n:INPUT ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\n:POSTROUTING ACCEPT [0:0]\n" +
+		":DOCKER - [0:0]\n:KUBE-MARK-MASQ - [0:0]\n:KUBE-SERVICES - [0:0]\n" + chains.String() +
+		"-A PREROUTING -j KUBE-SERVICES\n-A PREROUTING -j DOCKER\n-A OUTPUT -j KUBE-SERVICES\n-A OUTPUT -p udp -j ACCEPT\n" +
+		"-A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000\n" + rules.String() + "COMMIT\n"
+}
+
+// More than fits into one message of the kernel's, and into a buffer of the
+// usual size.
+func TestManyServices(t *testing.T) {
+	const many = 600
+	for _, program := range []string{"iptables-legacy", "iptables-nft"} {
+		h := newHost(t)
+		h.run(services(many), program+"-restore")
+		before := h.save(program)
+		tables := h.tables()
+		chains, rules := 0, 0
+		for _, chain := range tables[0].Chains {
+			chains++
+			rules += len(chain.Rules)
+		}
+		if wantChains, wantRules := 7+many*4, 5+many*11; chains != wantChains || rules != wantRules {
+			t.Errorf("%s: read %d chains, %d rules, want %d and %d", program, chains, rules, wantChains, wantRules)
+		}
+		if err := h.kernel().Remove(t.Context(), removals(tables)...); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(strip(before), h.save(program)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", program, diff)
+		}
+	}
+}
+
+// BenchmarkTenThousandServices reads and removes 110,000 rules in 40,000 chains.
+func BenchmarkTenThousandServices(b *testing.B) {
+	for _, program := range []string{"iptables-legacy", "iptables-nft"} {
+		b.Run(program, func(b *testing.B) {
+			h := newHost(b)
+			for b.Loop() {
+				b.StopTimer()
+				h.run(services(10000), program+"-restore")
+				b.StartTimer()
+				tables := h.tables()
+				read := b.Elapsed()
+				if err := h.kernel().Remove(b.Context(), removals(tables)...); err != nil {
+					b.Fatal(err)
+				}
+				b.ReportMetric(read.Seconds(), "read-s")
+			}
+		})
+	}
+}
