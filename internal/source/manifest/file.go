@@ -136,6 +136,7 @@ func (s *Source) accept(f *file, r reading, next content) {
 	delete(s.doubts, f.from.path)
 	r.data = nil
 	f.content, f.read, f.doubt = next, r, doubt{}
+	s.latest = time.Now()
 	s.report.Set(f.from.path, next.all())
 }
 
@@ -146,6 +147,7 @@ func (s *Source) missing(f *file, now time.Time) {
 	}
 	delete(s.doubts, f.from.path)
 	s.index.replace(f.from, f.content, content{})
+	s.latest = now
 	s.report.Set(f.from.path, nil)
 	delete(s.files, f.from.path)
 }

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
@@ -40,7 +41,8 @@ type Options struct {
 	Report func([]route.Problem) // told once of each problem; may be nil
 }
 
-// Source reads files into a Store. One goroutine uses it.
+// Source reads files into a Store. One goroutine uses it; any may ask for its
+// State.
 type Source struct {
 	roots  []*root
 	stdin  io.Reader
@@ -51,6 +53,10 @@ type Source struct {
 
 	files  map[string]*file
 	doubts map[string]time.Time // files that are to be looked at again, and when
+
+	streams  int       // standard inputs that were read
+	latest   time.Time // something was taken over
+	progress atomic.Pointer[progress]
 }
 
 // root is a path as the caller gave it.
@@ -107,6 +113,7 @@ func (s *Source) Load() error {
 		return err
 	}
 	s.index.contest(s.gone)
+	s.publish()
 	s.done()
 	return nil
 }
@@ -119,6 +126,7 @@ func (s *Source) readStdin(i int) error {
 	if err != nil {
 		return fmt.Errorf("read manifests from standard input: %w", err)
 	}
+	s.streams++
 	s.accept(&file{from: rank{i, "stdin"}}, reading{data: data}, s.reader.parse("stdin", data))
 	return nil
 }

@@ -24,6 +24,7 @@ import (
 type running struct {
 	t     *testing.T
 	store *cluster.Store
+	src   *Source
 	view  view
 
 	mu   sync.Mutex
@@ -40,6 +41,7 @@ func run(t *testing.T, paths ...string) *running {
 			r.told = append(r.told, p.String())
 		}
 	}})
+	r.src = src
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- src.Run(ctx) }()

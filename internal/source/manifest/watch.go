@@ -155,6 +155,7 @@ func (w *watch) act(now time.Time) {
 		}
 	}
 	s.index.contest(s.gone)
+	s.publish()
 }
 
 // rankOf returns the rank of a file in a folder. A link, or something else

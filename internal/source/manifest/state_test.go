@@ -1,0 +1,69 @@
+package manifest
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/source/state"
+)
+
+// isState waits until a Source is so, and returns its times.
+func isState(t *testing.T, src *Source, want state.State) (since, last time.Time) {
+	t.Helper()
+	var d string
+	for deadline := time.Now().Add(3 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		got := src.State()
+		since, last = got.Since, got.LastEvent
+		got.Since, got.LastEvent = time.Time{}, time.Time{}
+		if d = cmp.Diff(want, got); d == "" {
+			return since, last
+		}
+	}
+	t.Errorf("not so after 3 s (-want +got):\n%s", d)
+	return since, last
+}
+
+// The state follows the files: how many, when one last said something else,
+// and how many have something wrong with them.
+func TestState(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	write(t, at("a.yaml"), svc("a", "10.0.0.1"))
+	r := run(t, dir)
+	want := state.State{From: dir, Connected: true, Files: 1}
+	since, first := isState(t, r.src, want)
+	if since.IsZero() || first.IsZero() || since.Before(first) {
+		t.Errorf("read at %v, all read at %v", first, since)
+	}
+
+	write(t, at("b.yaml"), svc("b", "10.0.0.300"))
+	want.Files, want.Problems = 2, 1
+	again, second := isState(t, r.src, want)
+	if !again.Equal(since) || !second.After(first) {
+		t.Errorf("all read at %v and then at %v; the last file at %v and then at %v", since, again, first, second)
+	}
+
+	must(t, os.Remove(at("b.yaml")))
+	want.Files, want.Problems = 1, 0
+	if _, third := isState(t, r.src, want); !third.After(second) {
+		t.Errorf("a file went at %v, the change before was at %v", third, second)
+	}
+}
+
+// Before everything was read once, and with the standard input as a file.
+func TestStateBeforeAndAfterLoad(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "a.yaml")
+	write(t, file, svc("a", "10.0.0.1"))
+	src := New(cluster.NewStore(), Options{Paths: []string{file, "-"}, Stdin: strings.NewReader(svc("b", "10.0.0.2"))})
+	if d := cmp.Diff(state.State{From: file + ", -"}, src.State()); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	must(t, src.Load())
+	isState(t, src, state.State{From: file + ", -", Connected: true, Files: 2})
+}
