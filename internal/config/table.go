@@ -22,9 +22,9 @@ func table() []flagGroup {
 		{"Traffic", traffic()},
 		{"Health, metrics, profiling (no effect yet)", servers()},
 		{"Run once and exit", runOnce()},
-		{"Node and kernel settings (no effect yet)", kernel()},
+		{"Node and kernel settings", kernel()},
 		{"API client and timing", client()},
-		{"Logging (only the format has an effect yet)", logging()},
+		{"Logging", logging()},
 		{"Only in iptables or ipvs mode", otherModes()},
 		{"Only on Windows", windows()},
 		{"Deprecated", deprecated()},
@@ -65,7 +65,7 @@ func mostUsed() []flagDef {
 		},
 		{
 			name: "v", short: "v", initial: "0", fields: on("logging.verbosity"),
-			usage: "log more: 0 is least",
+			usage: "log more: 0 to 3 what a person should know, from 4 on each write to the kernel too",
 		},
 	}
 }
@@ -136,7 +136,7 @@ func runOnce() []flagDef {
 		},
 		{
 			name: "init-only", initial: "false", own: func(o *ownFlags) any { return &o.initOnly },
-			usage: "make sure that this process can do its work here; changes nothing",
+			usage: "make the settings of this node that need privileges, make sure that the kernel can do what is needed",
 		},
 	}
 }
