@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/rogpeppe/go-internal/txtar"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
@@ -87,6 +88,35 @@ func TestDaemonScripts(t *testing.T) {
 				},
 			})
 		})
+	}
+}
+
+// The page about commands shows what is printed.
+func TestCommandsPageShowsWhatIsPrinted(t *testing.T) {
+	page, err := os.ReadFile("../../docs/commands.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	script, err := txtar.ParseFile("testdata/daemon/get.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := map[string][]byte{}
+	for _, f := range script.Files {
+		if f.Name == "services.txt" || f.Name == "web-backends.txt" {
+			shown[f.Name] = f.Data
+		}
+	}
+	if shown["status"], err = os.ReadFile("../inspect/testdata/status-quiet.txt"); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range shown {
+		if len(text) == 0 || !bytes.Contains(page, text) {
+			t.Errorf("docs/commands.md lacks %s:\n%s", name, text)
+		}
+	}
+	if len(shown) != 3 {
+		t.Errorf("compared %d, want 3", len(shown))
 	}
 }
 

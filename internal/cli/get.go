@@ -63,7 +63,7 @@ adds what the others meet, and whether they get this node's address as source ("
 // newGet makes the command that lists what is programmed.
 func newGet(env Env) *cobra.Command {
 	get := &cobra.Command{
-		Use:   "get",
+		Use:   "get RESOURCE [NAME]",
 		Short: "List what is programmed on this node: services, backends, node ports",
 		Long: `List what the daemon has programmed on this node.
 
@@ -98,7 +98,7 @@ func newGetOne(r resource, env Env) *cobra.Command {
 		Aliases: r.aliases,
 		Short:   "List " + r.short,
 		Long:    r.long,
-		Example: fmt.Sprintf("  sluice get %[1]s\n  sluice get %[2]s default/web\n  sluice get %[2]s -n kube-system -o wide", r.name, r.aliases[1:][0]),
+		Example: fmt.Sprintf("  sluice get %[1]s\n  sluice get %[2]s default/web\n  sluice get %[2]s -n kube-system -o wide", r.name, r.aliases[1]),
 		Args:    cobra.MaximumNArgs(1),
 	}
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "only this namespace (default: all)")

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -17,11 +18,7 @@ func usage(cmd *cobra.Command, w io.Writer) error {
 	fmt.Fprintf(&b, "Usage:\n  %s\n", cmd.UseLine())
 	if cmd.HasAvailableSubCommands() {
 		b.WriteString("\nCommands:\n")
-		for _, c := range cmd.Commands() {
-			if c.IsAvailableCommand() {
-				fmt.Fprintf(&b, "  %-12s %s\n", strings.Join(append([]string{c.Name()}, c.Aliases...), ", "), c.Short)
-			}
-		}
+		printCommands(&b, cmd.Commands())
 	}
 	if cmd.HasExample() {
 		fmt.Fprintf(&b, "\nExamples:\n%s\n", cmd.Example)
@@ -36,6 +33,17 @@ func usage(cmd *cobra.Command, w io.Writer) error {
 }
 
 const width = 100
+
+// printCommands prints what commands there are, with their other names.
+func printCommands(b *strings.Builder, all []*cobra.Command) {
+	out := tabwriter.NewWriter(b, 0, 8, 3, ' ', 0)
+	for _, c := range all {
+		if c.IsAvailableCommand() {
+			fmt.Fprintf(out, "  %s\t%s\n", strings.Join(append([]string{c.Name()}, c.Aliases...), ", "), c.Short)
+		}
+	}
+	_ = out.Flush() // a strings.Builder takes everything
+}
 
 func printGroups(b *strings.Builder, all *pflag.FlagSet) {
 	for _, g := range config.Groups() {
