@@ -1,0 +1,179 @@
+package takeover
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
+)
+
+// parseSaved reads what iptables-save prints.
+func parseSaved(saved string) []xtables.Table {
+	line := regexp.MustCompile(`(?m)^(?:\*(\S+)|:(\S+) (\S+) .*|(?:\[\S+\] )?-A (\S+)(?:.*? -[jg] (\S+))?.*)$`)
+	var all []xtables.Table
+	for _, m := range line.FindAllStringSubmatch(saved, -1) {
+		if m[1] != "" {
+			id := xtables.TableID{Variant: xtables.Legacy, Family: xtables.IPv4, Name: m[1]}
+			all = append(all, xtables.Table{TableID: id})
+			continue
+		}
+		t := &all[len(all)-1]
+		if m[2] != "" {
+			t.Chains = append(t.Chains, xtables.Chain{Name: m[2], Builtin: m[3] != "-"})
+			continue
+		}
+		find := func(name string) int {
+			return slices.IndexFunc(t.Chains, func(c xtables.Chain) bool { return c.Name == name })
+		}
+		chain := &t.Chains[find(m[4])]
+		chain.Rules = append(chain.Rules, xtables.Rule{Target: m[5], Jump: find(m[5]) >= 0})
+	}
+	return all
+}
+
+// A node has docker, flannel, kubelet and rules of its operator besides
+// kube-proxy's.
+func TestLeftoversOfTheIptablesMode(t *testing.T) {
+	saved, err := os.ReadFile("../kernel/xtables/testdata/iptables.save")
+	if err != nil {
+		t.Fatal(err)
+	}
+	kernel := xtables.NewFake(parseSaved(string(saved))...)
+	all, err := kernel.Tables(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := leftovers(all)
+	var lines []string
+	for _, r := range found {
+		for _, rule := range r.Rules {
+			lines = append(lines, fmt.Sprintf("%s: %s to %s", r.Table.Name, rule.Chain, rule.Target))
+		}
+		lines = append(lines, r.Table.Name+": "+strings.Join(r.Chains, " "))
+	}
+	const want = `mangle: KUBE-PROXY-CANARY
+nat: PREROUTING to KUBE-SERVICES
+nat: OUTPUT to KUBE-SERVICES
+nat: POSTROUTING to KUBE-POSTROUTING
+nat: ADMIN to KUBE-SVC-67RL4FN6JRUPOJYM
+nat: KUBE-EXT-67RL4FN6JRUPOJYM KUBE-FW-67RL4FN6JRUPOJYM KUBE-MARK-MASQ KUBE-NODEPORTS KUBE-POSTROUTING KUBE-PROXY-CANARY KUBE-SEP-ID6YWIT3F6WNZ47P KUBE-SEP-IN2YML2VIFH5RO2T KUBE-SERVICES KUBE-SVC-67RL4FN6JRUPOJYM KUBE-SVC-NPX46M4PTMTKRN6Y KUBE-SVL-67RL4FN6JRUPOJYM
+filter: INPUT to KUBE-PROXY-FIREWALL
+filter: INPUT to KUBE-NODEPORTS
+filter: INPUT to KUBE-EXTERNAL-SERVICES
+filter: FORWARD to KUBE-PROXY-FIREWALL
+filter: FORWARD to KUBE-FORWARD
+filter: FORWARD to KUBE-SERVICES
+filter: FORWARD to KUBE-EXTERNAL-SERVICES
+filter: OUTPUT to KUBE-PROXY-FIREWALL
+filter: OUTPUT to KUBE-SERVICES
+filter: KUBE-EXTERNAL-SERVICES KUBE-FORWARD KUBE-NODEPORTS KUBE-PROXY-CANARY KUBE-PROXY-FIREWALL KUBE-SERVICES`
+	if diff := cmp.Diff(want, strings.Join(lines, "\n")); diff != "" {
+		t.Errorf("leftovers (-want +got):\n%s", diff)
+	}
+
+	if err := kernel.Remove(t.Context(), found...); err != nil {
+		t.Fatal(err)
+	}
+	const stays = `# iptables-legacy mangle
+:PREROUTING
+:INPUT
+:FORWARD
+:OUTPUT
+:POSTROUTING
+:KUBE-IPTABLES-HINT
+:KUBE-KUBELET-CANARY
+-A FORWARD -j TCPMSS
+# iptables-legacy nat
+:PREROUTING
+:INPUT
+:OUTPUT
+:POSTROUTING
+:ADMIN
+:CNI-HOSTPORT-DNAT
+:DOCKER
+:KUBE-KUBELET-CANARY
+:KUBE-MARK-DROP
+-A PREROUTING -j RETURN
+-A PREROUTING -j DOCKER
+-A PREROUTING -j CNI-HOSTPORT-DNAT
+-A OUTPUT -j DOCKER
+-A OUTPUT -j ADMIN
+-A POSTROUTING -j MASQUERADE
+-A POSTROUTING -j MASQUERADE
+-A ADMIN
+-A ADMIN -j DOCKER
+-A CNI-HOSTPORT-DNAT -j DNAT
+-A DOCKER -j RETURN
+-A DOCKER -j DNAT
+-A KUBE-MARK-DROP -j MARK
+# iptables-legacy filter
+:INPUT
+:FORWARD
+:OUTPUT
+:DOCKER-USER
+:KUBE-FIREWALL
+:KUBE-KUBELET-CANARY
+:KUBE-ROUTER-INPUT
+-A INPUT -j KUBE-FIREWALL
+-A INPUT -j KUBE-ROUTER-INPUT
+-A INPUT -j LOG
+-A FORWARD -j DOCKER-USER
+-A FORWARD -j ACCEPT
+-A FORWARD -j ACCEPT
+-A OUTPUT -j KUBE-FIREWALL
+-A DOCKER-USER -j RETURN
+-A KUBE-FIREWALL -j DROP
+-A KUBE-ROUTER-INPUT -j RETURN
+`
+	if diff := cmp.Diff(stays, kernel.String()); diff != "" {
+		t.Errorf("what stays (-want +got):\n%s", diff)
+	}
+	if all, err = kernel.Tables(t.Context()); err != nil || leftovers(all) != nil {
+		t.Errorf("a second look finds %v, %v, want nothing", leftovers(all), err)
+	}
+	lost := []string{"iptables-legacy nat: chain ADMIN, not kube-proxy's, leads to KUBE-SVC-67RL4FN6JRUPOJYM"}
+	if diff := cmp.Diff(lost, neighbours(found)); diff != "" {
+		t.Errorf("neighbours (-want +got):\n%s", diff)
+	}
+}
+
+// The names of all modes and versions, and names that only look like them.
+func TestWhoseChainItIs(t *testing.T) {
+	theirs := `KUBE-SERVICES KUBE-EXTERNAL-SERVICES KUBE-NODEPORTS KUBE-POSTROUTING KUBE-MARK-MASQ KUBE-FORWARD
+		KUBE-PROXY-FIREWALL KUBE-PROXY-CANARY KUBE-SVC-NPX46M4PTMTKRN6Y KUBE-SVL-NPX46M4PTMTKRN6Y
+		KUBE-EXT-NPX46M4PTMTKRN6Y KUBE-FW-NPX46M4PTMTKRN6Y KUBE-SEP-ID6YWIT3F6WNZ47P KUBE-XLB-NPX46M4PTMTKRN6Y
+		KUBE-NODE-PORT KUBE-LOAD-BALANCER KUBE-SOURCE-RANGES-FIREWALL KUBE-IPVS-FILTER KUBE-IPVS-OUT-FILTER
+		KUBE-FIRE-WALL KUBE-PORTALS-CONTAINER KUBE-PORTALS-HOST KUBE-NODEPORT-CONTAINER KUBE-NODEPORT-HOST
+		KUBE-NODEPORT-NON-LOCAL`
+	others := `KUBE-FIREWALL KUBE-MARK-DROP KUBE-KUBELET-CANARY KUBE-IPTABLES-HINT KUBE-HOSTPORTS KUBE-HP-NPX46M4PTMTKRN6Y
+		KUBE-ROUTER-SERVICES KUBE-POD-FW-NPX46M4PTMTKRN6Y KUBE-NWPLCY-NPX46M4PTMTKRN6Y KUBE-SERVICES-OLD MY-KUBE-SERVICES
+		SERVICES SVC-NPX46M4PTMTKRN6Y KUBE- kube-services DOCKER INPUT CNI-HOSTPORT-DNAT cali-PREROUTING CILIUM_PRE_nat`
+	for _, name := range strings.Fields(theirs) {
+		if !kubeChain(name) {
+			t.Errorf("%s is not taken for kube-proxy's", name)
+		}
+	}
+	for _, name := range strings.Fields(others) {
+		if kubeChain(name) {
+			t.Errorf("%s is taken for kube-proxy's", name)
+		}
+	}
+}
+
+// A rule can do what a chain of that name would: a target is no chain, and a
+// built-in chain is not removed whatever it is called.
+func TestLeftoversAreChains(t *testing.T) {
+	id := xtables.TableID{Variant: xtables.NFT, Family: xtables.IPv6, Name: "nat"}
+	all := []xtables.Table{{TableID: id, Chains: []xtables.Chain{
+		{Name: "KUBE-SERVICES", Builtin: true, Rules: []xtables.Rule{{Target: "KUBE-MARK-MASQ"}}},
+	}}}
+	if found := leftovers(all); found != nil {
+		t.Errorf("found %v, want nothing", found)
+	}
+}
