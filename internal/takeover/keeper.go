@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/ipset"
 	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
 	"github.com/sluice-proxy/sluice/internal/kernel/link"
+	"github.com/sluice-proxy/sluice/internal/kernel/socket"
 	"github.com/sluice-proxy/sluice/internal/kernel/tables"
 	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
 )
@@ -66,6 +67,7 @@ func newRules(o Options) *rules {
 		sets:    ipset.New(ipset.Options{NetNS: o.NetNS}),
 		links:   link.New(link.Options{NetNS: o.NetNS}),
 		host:    address.New(address.Options{NetNS: o.NetNS}),
+		sockets: socket.New(socket.Options{NetNS: o.NetNS}),
 		ours:    o.Ours, nodePorts: o.NodePorts,
 		pause: func() { time.Sleep(passing) },
 	}
@@ -108,8 +110,11 @@ func (k *Keeper) look(ctx context.Context) time.Duration {
 	}
 	before := k.State().Rival
 	if rival != nil {
-		if before == nil || *before != *rival {
+		if before == nil || before.PID != rival.PID {
 			k.meet(ctx, rival)
+		}
+		if rival.Mode != "" { // just started, or about to stop, it does not say
+			k.set(func(s *State) { s.Rival = rival })
 		}
 		k.clean, k.wait = false, 0
 		return k.soon

@@ -3,6 +3,8 @@ package takeover
 import (
 	"context"
 	"errors"
+	"net/netip"
+	"slices"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
 	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
@@ -18,32 +20,36 @@ import (
 // removal. New connections do not reach them: Sluice translates earlier.
 func (r *rules) remove(ctx context.Context, f findings) (Account, error) {
 	var a Account
-	var errs [3]error
+	var tableErr error
 	if len(f.tables) > 0 {
-		errs[0] = a.note(r.removeTables(ctx, f), tableEntry(f.tables))
+		tableErr = a.note(r.removeTables(ctx, f), tableEntry(f.tables))
 	}
-	gone, err := r.removeServers(ctx, f.vips)
-	errs[1] = err
-	if len(f.vips.Busy) > 0 {
-		if e := gone.entry(); e.Count > 0 {
-			a.Removed = append(a.Removed, e)
-		}
-		a.Left = append(a.Left, f.vips.left()...)
-		return a, errors.Join(errs[:]...)
+	v, gone, serverErr := r.removeServers(ctx, f.vips)
+	if v.inUse() {
+		a.enter(gone, v)
+		return a, errors.Join(tableErr, serverErr)
 	}
-	if err == nil {
-		gone, errs[1] = r.removeDevice(ctx, f.vips, gone)
+	var deviceErr error
+	if serverErr == nil {
+		gone.Addrs, deviceErr = v.Addrs, r.removeDevice(ctx, v)
+		gone.Device = v.Device && deviceErr == nil
 	}
-	errs[2] = r.removeChains(ctx, f.chains)
-	if errs[2] == nil {
-		gone.Sets, errs[2] = r.removeSets(ctx, f.vips.Sets) // rules referred to them
+	chainErr := r.removeChains(ctx, f.chains)
+	var setErr error
+	if chainErr == nil { // rules referred to the sets
 		a.Removed = append(a.Removed, chainEntries(f.chains)...)
+		gone.Sets, setErr = r.removeSets(ctx, v.Sets)
 	}
+	a.enter(gone, v)
+	return a, errors.Join(tableErr, serverErr, deviceErr, chainErr, setErr)
+}
+
+// enter enters what of IPVS is gone, and what is left.
+func (a *Account) enter(gone, v vips) {
 	if e := gone.entry(); e.Count > 0 {
 		a.Removed = append(a.Removed, e)
 	}
-	a.Left = append(a.Left, f.vips.left()...)
-	return a, errors.Join(errs[:]...)
+	a.Left = append(a.Left, v.left()...)
 }
 
 // note enters what was removed, unless that failed.
@@ -69,29 +75,45 @@ func (r *rules) removeTables(ctx context.Context, f findings) error {
 }
 
 // removeServers removes the idle virtual servers and the addresses that nobody
-// needs, and returns what of them is gone.
-func (r *rules) removeServers(ctx context.Context, v vips) (gone vips, err error) {
+// needs, and returns what of them is gone. It also says what is in use.
+func (r *rules) removeServers(ctx context.Context, v vips) (now, gone vips, err error) {
 	for _, s := range v.Idle {
 		if err := r.servers.Delete(ctx, s); err != nil {
-			return gone, err
+			return v, gone, err
 		}
 		gone.Idle = append(gone.Idle, s)
 	}
-	if !v.Device {
-		return gone, nil
+	if !v.Device || v.AtOnce {
+		return v, gone, nil
 	}
-	return gone, r.links.RemoveAddresses(ctx, device, v.unused())
+	v, err = r.hold(ctx, v)
+	if err != nil {
+		return v, gone, err
+	}
+	return v, gone, r.links.RemoveAddresses(ctx, device, v.unused())
 }
 
-func (r *rules) removeDevice(ctx context.Context, v, gone vips) (vips, error) {
+// hold finds the addresses that programs of this host have connections from: to
+// an address on the interface they connect from that address, and would not get
+// answers without it. First it has the next ones connect from elsewhere.
+func (r *rules) hold(ctx context.Context, v vips) (vips, error) {
+	local, err := r.host.Primary()
+	if err != nil {
+		return v, err
+	}
+	local = slices.DeleteFunc(local, func(a netip.Addr) bool { return slices.Contains(v.Addrs, a) })
+	if err := r.links.Prefer(ctx, device, local); err != nil {
+		return v, err
+	}
+	connections, err := r.sockets.Connections(ctx)
+	return v.hold(connections), err
+}
+
+func (r *rules) removeDevice(ctx context.Context, v vips) error {
 	if !v.Device {
-		return gone, nil
+		return nil
 	}
-	if err := r.links.Delete(ctx, device); err != nil {
-		return gone, err
-	}
-	gone.Device, gone.Addrs = true, v.Addrs
-	return gone, nil
+	return r.links.Delete(ctx, device)
 }
 
 // removeChains removes from all tables of iptables that have something.

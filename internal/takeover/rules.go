@@ -38,11 +38,16 @@ type (
 	}
 	linkDoor interface {
 		Addresses(ctx context.Context, name string) ([]netip.Addr, error)
+		Prefer(ctx context.Context, name string, sources []netip.Addr) error
 		RemoveAddresses(ctx context.Context, name string, addrs []netip.Addr) error
 		Delete(ctx context.Context, name string) error
 	}
 	hostDoor interface {
 		List(ctx context.Context) ([]netip.Addr, error)
+		Primary() ([]netip.Addr, error)
+	}
+	socketDoor interface {
+		Connections(ctx context.Context) (map[netip.Addr]int, error)
 	}
 )
 
@@ -54,6 +59,7 @@ type rules struct {
 	sets    setDoor
 	links   linkDoor
 	host    hostDoor
+	sockets socketDoor
 
 	ours      []Mechanism
 	nodePorts func() []uint16 // nil: the usual range

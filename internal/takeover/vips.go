@@ -16,15 +16,23 @@ const device = "kube-ipvs0"
 type vips struct {
 	Idle    []ipvs.Server // kube-proxy's, without connections
 	Busy    []busy        // kube-proxy's, with connections that would end with them
+	Held    []held        // addresses that programs of this host have connections from
 	Foreign []ipvs.Server // of others, or not to be told from theirs
 	Device  bool          // whether there is kube-ipvs0
 	Addrs   []netip.Addr  // on it
 	Sets    []string      // ipsets
+	AtOnce  bool          // connections do not count
 }
 
 // busy is a virtual server that is in use.
 type busy struct {
 	ipvs.Server
+	Connections int
+}
+
+// held is an address that is in use.
+type held struct {
+	netip.Addr
 	Connections int
 }
 
@@ -56,10 +64,26 @@ func (v vips) owned(servers []ipvs.Server, local []netip.Addr, nodePort func(uin
 	return theirs, foreign
 }
 
-// unused are the addresses on the interface that no busy server needs.
+// hold notes which addresses are in use, given the connections of this host's
+// programs by their local address.
+func (v vips) hold(connections map[netip.Addr]int) vips {
+	v.Held = nil
+	for _, a := range v.Addrs {
+		if n := connections[a]; n > 0 {
+			v.Held = append(v.Held, held{a, n})
+		}
+	}
+	return v
+}
+
+// inUse says whether connections would end if all was removed.
+func (v vips) inUse() bool { return len(v.Busy)+len(v.Held) > 0 }
+
+// unused are the addresses on the interface that nobody needs.
 func (v vips) unused() []netip.Addr {
 	return slices.DeleteFunc(slices.Clone(v.Addrs), func(a netip.Addr) bool {
-		return slices.ContainsFunc(v.Busy, func(b busy) bool { return b.Addr == a })
+		return slices.ContainsFunc(v.Busy, func(b busy) bool { return b.Server.Addr == a }) ||
+			slices.ContainsFunc(v.Held, func(h held) bool { return h.Addr == a })
 	})
 }
 
@@ -68,7 +92,7 @@ func (v vips) atOnce() vips {
 	for _, b := range v.Busy {
 		v.Idle = append(slices.Clip(v.Idle), b.Server)
 	}
-	v.Busy = nil
+	v.Busy, v.AtOnce = nil, true
 	return v
 }
 
@@ -119,8 +143,19 @@ func (v vips) left() []Entry {
 		for _, b := range v.Busy {
 			sum += b.Connections
 		}
-		out = append(out, Entry{IPVS, n, fmt.Sprintf("%s and the rules of iptables until %s ended: %s",
-			number(n, "virtual server"), number(sum, "connection")+have(sum), some(v.Busy))})
+		out = append(out, Entry{IPVS, n, fmt.Sprintf("%s, as long as connections go through (now %d): %s",
+			number(n, "virtual server"), sum, some(v.Busy))})
+	}
+	if n := len(v.Held); n > 0 {
+		sum := 0
+		for _, h := range v.Held {
+			sum += h.Connections
+		}
+		out = append(out, Entry{IPVS, n, fmt.Sprintf("%s, as long as programs of this node have connections from there (now %d): %s",
+			number(n, "address"), sum, some(v.Held))})
+	}
+	if v.inUse() {
+		out = append(out, Entry{IPVS, 1, fmt.Sprintf("interface %s and what there is in iptables, until then", device)})
 	}
 	if n := len(v.Foreign); n > 0 {
 		out = append(out, Entry{IPVS, n, fmt.Sprintf("%s not known as kube-proxy's: %s", number(n, "virtual server"), some(v.Foreign))})
@@ -151,11 +186,4 @@ func number(n int, thing string) string {
 		return fmt.Sprintf("%d %ses", n, thing)
 	}
 	return fmt.Sprintf("%d %ss", n, thing)
-}
-
-func have(n int) string {
-	if n == 1 {
-		return " has"
-	}
-	return " have"
 }

@@ -66,6 +66,65 @@ func addresses(ctx context.Context, h *netlink.Handle, link netlink.Link) ([]net
 	return list, err
 }
 
+// Prefer has programs of this host connect to an address on the interface from
+// one of these sources of its family, and no longer from that address itself.
+func (l *Links) Prefer(ctx context.Context, name string, sources []netip.Addr) error {
+	err := l.with(name, func(h *netlink.Handle, link netlink.Link) error {
+		list, err := addresses(ctx, h, link)
+		for _, have := range list {
+			a, ok := netip.AddrFromSlice(have.IP)
+			i := slices.IndexFunc(sources, func(s netip.Addr) bool { return s.Is4() == a.Is4() })
+			if !ok || i < 0 || a.IsLinkLocalUnicast() {
+				continue
+			}
+			route := local(link, a)
+			route.Src = sources[i].AsSlice()
+			if err := replace(h, route); err != nil {
+				return fmt.Errorf("%s from %s: %w", a, sources[i], err)
+			}
+		}
+		return err
+	})
+	if err != nil && !errors.Is(err, ErrNotFound) {
+		return fmt.Errorf("set the source of connections to addresses on %s: %w", name, err)
+	}
+	return nil
+}
+
+// replace puts a route in the place of the kernel's own. In IPv6 that has metric
+// 0, which only the kernel can give, so that both are there for a moment.
+func replace(h *netlink.Handle, route *netlink.Route) error {
+	if err := h.RouteReplace(route); err != nil {
+		return err
+	}
+	if route.Scope == unix.RT_SCOPE_HOST {
+		return nil
+	}
+	all, err := h.RouteListFiltered(netlink.FAMILY_V6, route,
+		netlink.RT_FILTER_TABLE|netlink.RT_FILTER_OIF|netlink.RT_FILTER_DST|netlink.RT_FILTER_TYPE)
+	if err != nil {
+		return err
+	}
+	for _, r := range all {
+		if r.Priority == 0 {
+			return h.RouteDel(&r)
+		}
+	}
+	return nil
+}
+
+// local is the route by which the kernel takes an address for its own.
+func local(link netlink.Link, a netip.Addr) *netlink.Route {
+	r := &netlink.Route{
+		LinkIndex: link.Attrs().Index, Dst: netlink.NewIPNet(a.AsSlice()), Type: unix.RTN_LOCAL,
+		Table: unix.RT_TABLE_LOCAL, Protocol: unix.RTPROT_KERNEL,
+	}
+	if a.Is4() {
+		r.Scope = unix.RT_SCOPE_HOST
+	}
+	return r
+}
+
 // RemoveAddresses removes addresses from an interface. Those that are gone, with
 // the interface or without it, are none of its business.
 func (l *Links) RemoveAddresses(ctx context.Context, name string, addrs []netip.Addr) error {
@@ -74,7 +133,7 @@ func (l *Links) RemoveAddresses(ctx context.Context, name string, addrs []netip.
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			if err := h.AddrDel(link, address(a)); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+			if err := remove(h, link, a); err != nil {
 				return fmt.Errorf("%s: %w", a, err)
 			}
 		}
@@ -86,10 +145,17 @@ func (l *Links) RemoveAddresses(ctx context.Context, name string, addrs []netip.
 	return nil
 }
 
-// address is an address without neighbours.
-func address(a netip.Addr) *netlink.Addr {
-	ip := netlink.NewIPNet(a.AsSlice())
-	return &netlink.Addr{IPNet: ip}
+// remove removes an address, and its route: the kernel leaves one that was
+// changed.
+func remove(h *netlink.Handle, link netlink.Link, a netip.Addr) error {
+	err := h.AddrDel(link, &netlink.Addr{IPNet: netlink.NewIPNet(a.AsSlice())})
+	if err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+		return err
+	}
+	if err := h.RouteDel(local(link, a)); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("remove its route: %w", err)
+	}
+	return nil
 }
 
 // Delete deletes an interface; that it is gone already is no error.

@@ -3,9 +3,11 @@ package link
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -30,7 +32,7 @@ func bridge(t *testing.T, netns int, addrs ...string) *Links {
 	kerneltest.Do(t, netns, func() error {
 		commands := [][]string{{"ip", "link", "add", "vips", "type", "bridge"}}
 		for _, a := range addrs {
-			commands = append(commands, []string{"ip", "addr", "add", a, "dev", "vips"})
+			commands = append(commands, []string{"ip", "addr", "add", a, "dev", "vips", "nodad"})
 		}
 		for _, c := range commands {
 			if out, err := exec.Command(c[0], c[1:]...).CombinedOutput(); err != nil {
@@ -72,6 +74,69 @@ func TestAddressesAreListedAndRemovedAndTheInterfaceDeleted(t *testing.T) {
 	if err := links.RemoveAddresses(t.Context(), "vips", parse("10.96.0.1")); err != nil {
 		t.Errorf("an address of an interface that is gone: %v", err)
 	}
+}
+
+func TestProgramsConnectFromTheSourcesPreferred(t *testing.T) {
+	netns := kerneltest.Namespace(t)
+	links := bridge(t, netns, "10.96.0.10/32", "fd00::1/128")
+	kerneltest.Do(t, netns, func() error {
+		for _, c := range [][]string{
+			{"ip", "link", "set", "vips", "up"},
+			{"ip", "addr", "add", "192.0.2.7/32", "dev", "lo"},
+			{"ip", "addr", "add", "2001:db8::7/128", "dev", "lo"},
+		} {
+			if out, err := exec.Command(c[0], c[1:]...).CombinedOutput(); err != nil {
+				return fmt.Errorf("%v: %w: %s", c, err, out)
+			}
+		}
+		return nil
+	})
+	sources := func() (got []netip.Addr) {
+		t.Helper()
+		kerneltest.Do(t, netns, func() error {
+			for _, to := range []string{"10.96.0.10:80", "[fd00::1]:80"} {
+				c, err := net.Dial("udp", to) // sends nothing
+				if err != nil {
+					return err
+				}
+				got = append(got, netip.MustParseAddrPort(c.LocalAddr().String()).Addr())
+				_ = c.Close()
+			}
+			return nil
+		})
+		return got
+	}
+	same := cmpopts.EquateComparable(netip.Addr{})
+	if diff := cmp.Diff(parse("10.96.0.10", "fd00::1"), sources(), same); diff != "" {
+		t.Fatalf("this kernel chooses otherwise than is assumed (-want +got):\n%s", diff)
+	}
+	want := parse("192.0.2.7", "2001:db8::7")
+	for range 2 {
+		if err := links.Prefer(t.Context(), "vips", want); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff(want, sources(), same); diff != "" {
+		t.Errorf("sources (-want +got):\n%s", diff)
+	}
+
+	if err := links.RemoveAddresses(t.Context(), "vips", parse("10.96.0.10", "fd00::1")); err != nil {
+		t.Fatal(err)
+	}
+	kerneltest.Do(t, netns, func() error {
+		for _, family := range []string{"-4", "-6"} {
+			out, err := exec.Command("ip", family, "route", "show", "table", "local", "dev", "vips").CombinedOutput()
+			if err != nil {
+				return err
+			}
+			for line := range strings.Lines(string(out)) {
+				if strings.HasPrefix(line, "local 10.96") || strings.HasPrefix(line, "local fd00::1") {
+					t.Errorf("a route is left: %s", line)
+				}
+			}
+		}
+		return nil
+	})
 }
 
 func TestTheLoopbackInterfaceCannotBeDeleted(t *testing.T) {

@@ -1,0 +1,177 @@
+package takeover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
+	"github.com/sluice-proxy/sluice/internal/kernel/link"
+	"github.com/sluice-proxy/sluice/internal/kernel/nft"
+	"github.com/sluice-proxy/sluice/internal/kernel/tables"
+	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
+)
+
+// node is a kernel in memory, as far as a take-over goes. It refuses what the
+// real one refuses, and keeps account of what was done in which order.
+type node struct {
+	chains  *xtables.Fake
+	tables  []tables.Table
+	servers map[ipvs.Server]int // with their connections
+	order   []ipvs.Server
+	sets    []string
+	vips    []netip.Addr // on kube-ipvs0; nil: there is none
+	others  []netip.Addr // addresses of other interfaces
+	sockets map[netip.Addr]int
+	source  []netip.Addr // that programs prefer
+	broken  map[string]error
+	done    []string
+}
+
+func (n *node) do(format string, args ...any) error {
+	what := fmt.Sprintf(format, args...)
+	verb, _, _ := strings.Cut(what, " ")
+	if err := n.broken[verb]; err != nil {
+		return err
+	}
+	if verb != "read" {
+		n.done = append(n.done, what)
+	}
+	return nil
+}
+
+// rules are the doors to it.
+func (n *node) rules() *rules {
+	if n.chains == nil {
+		n.chains = xtables.NewFake()
+	}
+	return &rules{
+		chains: chainsFake{n}, tables: tablesFake{n}, servers: serversFake{n}, sets: setsFake{n},
+		links: linksFake{n}, host: hostFake{n}, sockets: socketsFake{n},
+		pause: func() { _ = n.do("pause") },
+	}
+}
+
+type chainsFake struct{ *node }
+
+func (f chainsFake) Tables(ctx context.Context) ([]xtables.Table, error) {
+	if err := f.do("read chains"); err != nil {
+		return nil, err
+	}
+	return f.chains.Tables(ctx)
+}
+
+func (f chainsFake) Remove(ctx context.Context, removals ...xtables.Removal) error {
+	if err := f.do("unchain"); err != nil {
+		return err
+	}
+	return f.chains.Remove(ctx, removals...)
+}
+
+type tablesFake struct{ *node }
+
+func (f tablesFake) Find(_ context.Context, names ...nft.Table) ([]tables.Table, error) {
+	found := slices.DeleteFunc(slices.Clone(f.tables), func(t tables.Table) bool { return !slices.Contains(names, t.Table) })
+	return found, f.do("read tables")
+}
+
+func (f tablesFake) Close(_ context.Context, all ...tables.Table) error {
+	for _, t := range all {
+		if err := f.do("close %s", t.Table); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f tablesFake) Delete(_ context.Context, names ...nft.Table) error {
+	for _, name := range names {
+		if err := f.do("delete %s", name); err != nil {
+			return err
+		}
+	}
+	f.node.tables = slices.DeleteFunc(slices.Clone(f.node.tables), func(t tables.Table) bool { return slices.Contains(names, t.Table) })
+	return nil
+}
+
+type serversFake struct{ *node }
+
+func (f serversFake) Servers(context.Context) ([]ipvs.Server, error) {
+	return f.node.order, f.do("read servers")
+}
+
+func (f serversFake) Connections(_ context.Context, s ipvs.Server) (int, error) {
+	return f.node.servers[s], f.do("read connections")
+}
+
+func (f serversFake) Delete(_ context.Context, s ipvs.Server) error {
+	delete(f.node.servers, s)
+	f.node.order = slices.DeleteFunc(slices.Clone(f.node.order), func(o ipvs.Server) bool { return o == s })
+	return f.do("stop %s", s)
+}
+
+type setsFake struct{ *node }
+
+func (f setsFake) Names(context.Context) ([]string, error) { return f.node.sets, f.do("read sets") }
+
+// Destroy refuses while there are rules of kube-proxy's, which refer to the sets.
+func (f setsFake) Destroy(ctx context.Context, name string) error {
+	all, _ := f.chains.Tables(ctx)
+	if len(leftovers(all)) > 0 {
+		return errors.New("rules refer to it")
+	}
+	f.node.sets = slices.DeleteFunc(slices.Clone(f.node.sets), func(s string) bool { return s == name })
+	return f.do("destroy %s", name)
+}
+
+type linksFake struct{ *node }
+
+func (f linksFake) Addresses(_ context.Context, name string) ([]netip.Addr, error) {
+	if f.vips == nil || name != "kube-ipvs0" {
+		return nil, link.ErrNotFound
+	}
+	return slices.Clone(f.vips), f.do("read addresses")
+}
+
+func (f linksFake) Prefer(_ context.Context, _ string, sources []netip.Addr) error {
+	f.source = sources
+	return f.do("prefer %s", join(sources))
+}
+
+func (f linksFake) RemoveAddresses(_ context.Context, name string, addrs []netip.Addr) error {
+	f.node.vips = slices.DeleteFunc(f.vips, func(a netip.Addr) bool { return slices.Contains(addrs, a) })
+	return f.do("unaddress %s %s", name, join(addrs))
+}
+
+func (f linksFake) Delete(_ context.Context, name string) error {
+	f.node.vips = nil
+	return f.do("unlink %s", name)
+}
+
+func join[S fmt.Stringer](all []S) string {
+	var out []string
+	for _, s := range all {
+		out = append(out, s.String())
+	}
+	return strings.Join(out, " ")
+}
+
+type hostFake struct{ *node }
+
+func (f hostFake) List(context.Context) ([]netip.Addr, error) {
+	return slices.Concat(f.others, f.vips), f.do("read host")
+}
+
+func (f hostFake) Primary() ([]netip.Addr, error) {
+	return slices.DeleteFunc(slices.Clone(f.others), netip.Addr.IsLoopback), nil
+}
+
+type socketsFake struct{ *node }
+
+func (f socketsFake) Connections(context.Context) (map[netip.Addr]int, error) {
+	return maps.Clone(f.sockets), f.do("read sockets")
+}

@@ -1,0 +1,209 @@
+package takeover
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// stage is a keeper at work, on a node and machine that are in memory.
+type stage struct {
+	*node
+	*machine
+	keeper *Keeper
+	ready  chan struct{}
+	log    *bytes.Buffer
+}
+
+// play has a keeper run in a bubble of time, for as long as the story takes.
+func play(t *testing.T, n *node, story func(*stage)) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stage{node: n, machine: &machine{}, ready: make(chan struct{}), log: &bytes.Buffer{}}
+		plain := &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey || a.Key == slog.LevelKey {
+				return slog.Attr{}
+			}
+			return a
+		}}
+		s.keeper = New(Options{Log: slog.New(slog.NewTextHandler(s.log, plain))}, s.ready)
+		s.keeper.rules, s.keeper.watch = n.rules(), s.machine.watch()
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- s.keeper.Run(ctx) }()
+		synctest.Wait()
+		story(s)
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("it ended with: %v", err)
+		}
+	})
+}
+
+// after lets time pass.
+func (s *stage) after(d time.Duration) State {
+	time.Sleep(d)
+	synctest.Wait()
+	return s.keeper.State()
+}
+
+// said returns what was logged since it was last called.
+func (s *stage) said() string {
+	defer s.log.Reset()
+	return s.log.String()
+}
+
+func TestNothingIsDoneBeforeSluicesRulesAreInForce(t *testing.T) {
+	play(t, afterNFTables(), func(s *stage) {
+		if state := s.after(time.Hour); s.done != nil || s.looks > 0 || state.Looked {
+			t.Errorf("done: %v, %d looks, %+v", s.done, s.looks, state)
+		}
+		close(s.ready)
+		state := s.after(0)
+		want := State{Looked: true, Leftovers: map[Mechanism]int{}, Removed: map[Mechanism]int{NFTables: 23}, Last: Account{
+			Removed: []Entry{{NFTables, 23, "table ip kube-proxy with 20 chains, table ip6 kube-proxy with 1 chain"}},
+		}}
+		if diff := cmp.Diff(want, state); diff != "" {
+			t.Errorf("state (-want +got):\n%s", diff)
+		}
+		compare(t, "log", `msg="Removed what kube-proxy left" mechanism=nftables `+
+			`removed="table ip kube-proxy with 20 chains, table ip6 kube-proxy with 1 chain"`+"\n", s.said())
+	})
+}
+
+func TestACleanNodeIsLookedAtRarelyAndNothingIsLogged(t *testing.T) {
+	play(t, &node{}, func(s *stage) {
+		close(s.ready)
+		s.after(0)
+		s.done, s.looks = nil, 0
+		s.broken = map[string]error{"read": errors.New("a quiet node's rules are not read")}
+		state := s.after(time.Hour)
+		if s.looks != 60 || s.done != nil || state.Err != nil || s.said() != "" {
+			t.Errorf("in an hour %d looks for processes, done %v, %+v, logged %q", s.looks, s.done, state, s.said())
+		}
+	})
+}
+
+func TestTheRulesOfAKubeProxyThatRunsStayUntilItStops(t *testing.T) {
+	play(t, afterNFTables(), func(s *stage) {
+		s.pids, s.answers = []int{7}, speaking("nftables")
+		close(s.ready)
+		state := s.after(time.Hour)
+		want := State{
+			Looked: true, Rival: &Rival{7, "nftables", "a process of this name"},
+			Leftovers: map[Mechanism]int{NFTables: 23}, Removed: map[Mechanism]int{},
+		}
+		if diff := cmp.Diff(want, state); diff != "" {
+			t.Errorf("beside it (-want +got):\n%s", diff)
+		}
+		s.answers = nil // about to stop
+		s.after(time.Minute)
+		if s.done != nil {
+			t.Errorf("beside it was done: %v", s.done)
+		}
+		compare(t, "log", `msg="A kube-proxy runs beside this proxy; its rules stay until it is stopped" `+
+			`pid=7 mode=nftables noticed="a process of this name"`+"\n", s.said())
+		compare(t, "in words", "kube-proxy (pid 7) in mode nftables runs beside Sluice: stop it, then Sluice removes its rules",
+			strings.Join(state.Lines(), "\n"))
+
+		s.pids = nil
+		state = s.after(3 * time.Second)
+		if state.Rival != nil || len(state.Leftovers) > 0 || state.Removed[NFTables] != 23 || len(s.tables) != 1 {
+			t.Errorf("when it has stopped: %+v, tables %v", state, s.tables)
+		}
+		compare(t, "log", `msg="kube-proxy has stopped, removing its rules" pid=7 mode=nftables
+msg="Removed what kube-proxy left" mechanism=nftables removed="table ip kube-proxy with 20 chains, table ip6 kube-proxy with 1 chain"
+`, s.said())
+	})
+}
+
+func TestAKubeProxyThatIsStartedLaterIsNoticedWithinAMinute(t *testing.T) {
+	play(t, &node{}, func(s *stage) {
+		close(s.ready)
+		s.after(10 * time.Minute)
+		s.pids = []int{7}
+		s.node.tables = afterNFTables().tables
+		if state := s.after(time.Minute); state.Rival == nil || state.Leftovers[NFTables] != 23 {
+			t.Errorf("after a minute: %+v", state)
+		}
+		s.pids = []int{8} // it was restarted
+		if state := s.after(5 * time.Second); state.Rival == nil || state.Rival.PID != 8 {
+			t.Errorf("restarted: %+v", state)
+		}
+		s.pids = nil
+		if state := s.after(5 * time.Second); len(state.Leftovers) > 0 || len(s.node.tables) > 1 {
+			t.Errorf("stopped: %+v, tables %v", state, s.node.tables)
+		}
+	})
+}
+
+func TestWhatSomebodyOutOfSightPutsBackIsRemovedLessAndLessOften(t *testing.T) {
+	play(t, afterNFTables(), func(s *stage) {
+		all := s.node.tables
+		close(s.ready)
+		removals := 0
+		for range 3600 {
+			if s.after(time.Second); len(s.node.tables) == 1 {
+				removals++
+				s.node.tables = all
+			}
+		}
+		if removals < 50 || removals > 70 {
+			t.Errorf("%d removals in an hour, want about one a minute", removals)
+		}
+		if n := len(s.keeper.State().Last.Removed); n > remembered {
+			t.Errorf("it remembers %d removals", n)
+		}
+	})
+}
+
+func TestAFailureIsLoggedOnceAndItsEndOnce(t *testing.T) {
+	play(t, afterNFTables(), func(s *stage) {
+		s.broken = map[string]error{"delete": errors.New("no permission")}
+		close(s.ready)
+		state := s.after(10 * time.Minute)
+		if state.Err == nil || state.Leftovers[NFTables] != 23 {
+			t.Errorf("state: %+v", state)
+		}
+		compare(t, "log", `msg="Cannot take over from kube-proxy, retrying" error="no permission"`+"\n", s.said())
+		compare(t, "in words", "cannot take over, retrying: no permission", strings.Join(state.Lines(), "\n"))
+		s.broken = nil
+		state = s.after(time.Minute)
+		if state.Err != nil || len(s.tables) != 1 {
+			t.Errorf("state: %+v, tables %v", state, s.tables)
+		}
+		compare(t, "log", `msg="Removed what kube-proxy left" mechanism=nftables removed="table ip kube-proxy with 20 chains, table ip6 kube-proxy with 1 chain"
+msg="Can take over from kube-proxy again"
+`, s.said())
+	})
+}
+
+func TestConnectionsThatAreWaitedForAreLoggedOnce(t *testing.T) {
+	n := afterIPVS()
+	n.servers[tcp("10.96.0.1:443")] = 3
+	play(t, n, func(s *stage) {
+		close(s.ready)
+		state := s.after(time.Hour)
+		if state.Leftovers[IPVS] == 0 || len(state.Last.Left) != 3 {
+			t.Errorf("state: %+v", state)
+		}
+		if text := s.said(); strings.Count(text, "now 3") != 1 || strings.Count(text, "\n") != 4 {
+			t.Errorf("log:\n%s", text)
+		}
+		s.node.servers[tcp("10.96.0.1:443")] = 0
+		if state = s.after(time.Minute); len(state.Leftovers) > 0 || s.node.vips != nil {
+			t.Errorf("state: %+v", state)
+		}
+	})
+}
+
+func TestItEndsAtOnceAlsoBeforeItBegan(t *testing.T) {
+	play(t, &node{}, func(s *stage) {})
+	play(t, afterNFTables(), func(s *stage) { close(s.ready) })
+}

@@ -1,0 +1,297 @@
+package takeover
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
+	"github.com/sluice-proxy/sluice/internal/kernel/nft"
+	"github.com/sluice-proxy/sluice/internal/kernel/tables"
+	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
+)
+
+func addrs(text ...string) []netip.Addr {
+	var out []netip.Addr
+	for _, a := range text {
+		out = append(out, netip.MustParseAddr(a))
+	}
+	return out
+}
+
+func tcp(text string) ipvs.Server {
+	at := netip.MustParseAddrPort(text)
+	return ipvs.Server{Addr: at.Addr(), Port: at.Port(), Protocol: unix.IPPROTO_TCP}
+}
+
+// afterNFTables is what its nftables mode leaves.
+func afterNFTables() *node {
+	return &node{tables: []tables.Table{
+		{Table: nft.Table{Family: nft.IP4, Name: "kube-proxy"}, Chains: 20, Entrances: []string{"nat-prerouting"}},
+		{Table: nft.Table{Family: nft.IP6, Name: "kube-proxy"}, Chains: 1},
+		{Table: nft.Table{Family: nft.IP4, Name: "others"}, Chains: 3},
+	}}
+}
+
+// afterIPTables is what its iptables mode leaves, in one variant.
+func afterIPTables(v xtables.Variant) *node {
+	return &node{chains: xtables.NewFake(
+		xtables.Table{TableID: xtables.TableID{Variant: v, Family: xtables.IPv4, Name: "nat"}, Chains: []xtables.Chain{
+			{Name: "PREROUTING", Builtin: true, Rules: []xtables.Rule{
+				{Target: "MINE", Jump: true},
+				{Target: "KUBE-SERVICES", Jump: true, Comment: "kubernetes service portals"},
+			}},
+			{Name: "KUBE-SERVICES", Rules: []xtables.Rule{{Target: "KUBE-SVC-NPX46M4PTMTKRN6Y", Jump: true}}},
+			{Name: "KUBE-SVC-NPX46M4PTMTKRN6Y"},
+			{Name: "MINE", Rules: []xtables.Rule{{Target: "ACCEPT"}}},
+		}},
+	)}
+}
+
+// afterIPVS is what its ipvs mode leaves, beside virtual servers of others.
+func afterIPVS() *node {
+	n := afterIPTables(xtables.NFT)
+	n.vips = addrs("10.96.0.1", "10.96.0.10")
+	n.others = addrs("127.0.0.1", "192.0.2.7")
+	n.sets = []string{"KUBE-6-NODE-PORT-LOCAL-SCTP-HAS", "KUBE-CLUSTER-IP", "KUBE-SRC-OTHERS", "mine"}
+	n.order = []ipvs.Server{
+		tcp("10.96.0.1:443"), tcp("10.96.0.10:53"), // Services
+		tcp("192.0.2.7:30080"), tcp("192.0.2.7:80"), // a node port, and somebody else's
+		tcp("198.51.100.1:80"), {Addr: netip.IPv4Unspecified(), Mark: 7},
+	}
+	n.servers = map[ipvs.Server]int{}
+	for _, s := range n.order {
+		n.servers[s] = 0
+	}
+	return n
+}
+
+// takeAll finds and removes, and says what was done, and the account.
+func takeAll(t *testing.T, n *node, r *rules) string {
+	t.Helper()
+	found, err := r.find(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return removeAll(t, n, r, found)
+}
+
+func removeAll(t *testing.T, n *node, r *rules, found findings) string {
+	t.Helper()
+	n.done = nil
+	a, err := r.remove(t.Context(), found)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Join(append(n.done, a.Lines()...), "\n") + "\n"
+}
+
+func compare(t *testing.T, what, want, got string) {
+	t.Helper()
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+}
+
+func TestTablesOfNFTablesModeAreClosedBeforeTheyAreDeleted(t *testing.T) {
+	n := afterNFTables()
+	compare(t, "done", `close ip kube-proxy
+close ip6 kube-proxy
+pause
+delete ip kube-proxy
+delete ip6 kube-proxy
+removed nftables: table ip kube-proxy with 20 chains, table ip6 kube-proxy with 1 chain
+`, takeAll(t, n, n.rules()))
+	compare(t, "again", "\n", takeAll(t, n, n.rules()))
+	if len(n.tables) != 1 || n.tables[0].Name != "others" {
+		t.Errorf("tables left: %v", n.tables)
+	}
+}
+
+func TestIPTablesModeIsRemovedInEitherVariant(t *testing.T) {
+	for _, v := range []xtables.Variant{xtables.Legacy, xtables.NFT} {
+		n := afterIPTables(v)
+		compare(t, "done", fmt.Sprintf(`unchain
+removed iptables-%s: 2 chains and 1 rule in iptables-%[1]s nat
+`, v), takeAll(t, n, n.rules()))
+		compare(t, "again", "\n", takeAll(t, n, n.rules()))
+		compare(t, "rules left", fmt.Sprintf(`# iptables-%s nat
+:PREROUTING
+:MINE
+-A PREROUTING -j MINE
+-A MINE -j ACCEPT
+`, v), n.chains.String())
+	}
+}
+
+func TestIPVSModeGoesWithoutTheVirtualServersOfOthers(t *testing.T) {
+	n := afterIPVS()
+	compare(t, "done", `stop tcp 10.96.0.1:443
+stop tcp 10.96.0.10:53
+stop tcp 192.0.2.7:30080
+prefer 192.0.2.7
+unaddress kube-ipvs0 10.96.0.1 10.96.0.10
+unlink kube-ipvs0
+unchain
+destroy KUBE-6-NODE-PORT-LOCAL-SCTP-HAS
+destroy KUBE-CLUSTER-IP
+removed iptables-nft: 2 chains and 1 rule in iptables-nft nat
+removed ipvs: 3 virtual servers, interface kube-ipvs0 with 2 addresses, 2 ipsets
+left ipvs: 3 virtual servers not known as kube-proxy's: tcp 192.0.2.7:80, tcp 198.51.100.1:80, mark 7
+`, takeAll(t, n, n.rules()))
+	compare(t, "again", "\n", takeAll(t, n, n.rules()))
+}
+
+func TestNodePortsThatAreKnownAreNoOthers(t *testing.T) {
+	n := afterIPVS()
+	r := n.rules()
+	r.nodePorts = func() []uint16 { return []uint16{80} }
+	takeAll(t, n, r)
+	want := "tcp 192.0.2.7:30080 tcp 198.51.100.1:80 mark 7"
+	compare(t, "virtual servers left", want, join(n.order))
+}
+
+func TestWithoutItsInterfaceNoVirtualServerIsKubeProxys(t *testing.T) {
+	n := afterIPVS()
+	n.vips, n.chains, n.sets = nil, nil, nil
+	compare(t, "done", "\n", takeAll(t, n, n.rules()))
+}
+
+func TestConnectionsThroughIPVSEndBeforeTheirVirtualServerGoes(t *testing.T) {
+	n := afterIPVS()
+	n.servers[tcp("10.96.0.1:443")] = 3
+	compare(t, "with connections", `stop tcp 10.96.0.10:53
+stop tcp 192.0.2.7:30080
+prefer 192.0.2.7
+unaddress kube-ipvs0 10.96.0.10
+removed ipvs: 2 virtual servers
+left ipvs: 1 virtual server, as long as connections go through (now 3): tcp 10.96.0.1:443
+left ipvs: interface kube-ipvs0 and what there is in iptables, until then
+left ipvs: 3 virtual servers not known as kube-proxy's: tcp 192.0.2.7:80, tcp 198.51.100.1:80, mark 7
+`, takeAll(t, n, n.rules()))
+
+	n.servers[tcp("10.96.0.1:443")] = 0
+	compare(t, "when they have ended", `stop tcp 10.96.0.1:443
+prefer 192.0.2.7
+unaddress kube-ipvs0 10.96.0.1
+unlink kube-ipvs0
+unchain
+destroy KUBE-6-NODE-PORT-LOCAL-SCTP-HAS
+destroy KUBE-CLUSTER-IP
+removed iptables-nft: 2 chains and 1 rule in iptables-nft nat
+removed ipvs: 1 virtual server, interface kube-ipvs0 with 1 address, 2 ipsets
+left ipvs: 3 virtual servers not known as kube-proxy's: tcp 192.0.2.7:80, tcp 198.51.100.1:80, mark 7
+`, takeAll(t, n, n.rules()))
+}
+
+func TestAnAddressThatProgramsOfThisNodeConnectFromStaysUntilTheyAreDone(t *testing.T) {
+	n := afterIPVS()
+	n.sockets = map[netip.Addr]int{n.vips[0]: 2, n.others[1]: 5}
+	compare(t, "with connections", `stop tcp 10.96.0.1:443
+stop tcp 10.96.0.10:53
+stop tcp 192.0.2.7:30080
+prefer 192.0.2.7
+unaddress kube-ipvs0 10.96.0.10
+removed ipvs: 3 virtual servers
+left ipvs: 1 address, as long as programs of this node have connections from there (now 2): 10.96.0.1
+left ipvs: interface kube-ipvs0 and what there is in iptables, until then
+left ipvs: 3 virtual servers not known as kube-proxy's: tcp 192.0.2.7:80, tcp 198.51.100.1:80, mark 7
+`, takeAll(t, n, n.rules()))
+	n.sockets = nil
+	takeAll(t, n, n.rules())
+	if n.vips != nil || len(n.sets) != 2 {
+		t.Errorf("left: addresses %v, sets %v", n.vips, n.sets)
+	}
+}
+
+func TestCleanupWaitsForNobody(t *testing.T) {
+	n := afterIPVS()
+	n.servers[tcp("10.96.0.1:443")] = 3
+	n.sockets = map[netip.Addr]int{n.vips[0]: 2}
+	r := n.rules()
+	a, err := cleanup(t.Context(), r, silent())
+	if err != nil {
+		t.Fatal(err)
+	}
+	compare(t, "account", `removed iptables-nft: 2 chains and 1 rule in iptables-nft nat; `+
+		`removed ipvs: 3 virtual servers, interface kube-ipvs0 with 2 addresses, 2 ipsets; `+
+		`left ipvs: 3 virtual servers not known as kube-proxy's: tcp 192.0.2.7:80, tcp 198.51.100.1:80, mark 7`, a.String())
+}
+
+func TestWhatFailsInOneMechanismDoesNotKeepItFromTheOthers(t *testing.T) {
+	refused := errors.New("refused")
+	for _, c := range []struct{ verb, want string }{
+		{"close", "removed iptables-nft, ipvs"},
+		{"delete", "removed iptables-nft, ipvs"},
+		{"stop", "removed nftables, iptables-nft, ipvs"}, // the ipsets
+		{"prefer", "removed nftables, iptables-nft, ipvs"},
+		{"unlink", "removed nftables, iptables-nft, ipvs"},
+		{"unchain", "removed nftables, ipvs"},
+		{"destroy", "removed nftables, iptables-nft, ipvs"},
+	} {
+		n := afterIPVS()
+		n.tables = afterNFTables().tables
+		n.broken = map[string]error{c.verb: refused}
+		r := n.rules()
+		found, err := r.find(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := r.remove(t.Context(), found)
+		if !errors.Is(err, refused) {
+			t.Errorf("%s: the error is %v", c.verb, err)
+		}
+		var removed []string
+		for _, e := range a.Removed {
+			removed = append(removed, string(e.Mechanism))
+		}
+		compare(t, c.verb, c.want, "removed "+strings.Join(removed, ", "))
+
+		n.broken = nil // later it works
+		takeAll(t, n, r)
+		if found, err = r.find(t.Context()); err != nil || len(found.entries()) > 0 {
+			t.Errorf("%s: tried again, there is left %v, %v", c.verb, found.entries(), err)
+		}
+	}
+}
+
+func TestWhatCannotBeReadDoesNotHideTheRest(t *testing.T) {
+	n := afterIPVS()
+	n.tables = afterNFTables().tables
+	r := n.rules()
+	r.servers = serversFake{&node{broken: map[string]error{"read": errors.New("cut off")}}}
+	found, err := r.find(t.Context())
+	if err == nil || err.Error() != "cut off" {
+		t.Errorf("the error is %v", err)
+	}
+	var seen []string
+	for _, e := range found.entries() {
+		seen = append(seen, e.String())
+	}
+	compare(t, "found", `iptables-nft: 2 chains and 1 rule in iptables-nft nat
+ipvs: interface kube-ipvs0 with 2 addresses, 2 ipsets
+nftables: table ip kube-proxy with 20 chains, table ip6 kube-proxy with 1 chain`, strings.Join(seen, "\n"))
+}
+
+func TestMechanismsThatAreOursAreLeftAlone(t *testing.T) {
+	n := afterIPVS()
+	n.tables = afterNFTables().tables
+	r := n.rules()
+	r.ours = []Mechanism{IPVS, IPTablesNFT}
+	found, err := r.find(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[Mechanism]int{NFTables: 23}, counts(found.entries())); diff != "" {
+		t.Errorf("found (-want +got):\n%s", diff)
+	}
+	r.ours = Mechanisms()
+	if found, err := r.find(t.Context()); err != nil || len(found.entries()) > 0 {
+		t.Errorf("with all ours: %v, %v", found.entries(), err)
+	}
+}
