@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-proxy/sluice/internal/explain"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
@@ -52,15 +53,17 @@ func (e *env) stick(memory, from, to string, want []netip.AddrPort) error {
 	if err != nil {
 		return err
 	}
+	saw := sight{verdict: explain.Balanced, sticky: true}
 	for range samples(2) {
 		r := client.Try(probe)
 		if r.Outcome != lab.Answered || !slices.Contains(want, r.Backend) {
 			return fmt.Errorf("%s to %s: %s, want an answer of one of %s", from, to, r, want)
 		}
 		want = []netip.AddrPort{r.Backend}
+		saw.results = append(saw.results, r)
 	}
 	e.answered[memory] = want[0]
-	return nil
+	return e.agree(client, probe, saw)
 }
 
 // without applies the slice of Service web again, without the backend that is

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/sluice-proxy/sluice/internal/explain"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
@@ -26,6 +27,10 @@ func (e *env) balance(b balance) error {
 		return err
 	}
 	hits := map[netip.AddrPort]int{}
+	saw := sight{verdict: explain.Balanced, backends: slices.Clone(b.want)}
+	if slices.Equal(b.want, []netip.AddrPort{probe.To}) {
+		saw.verdict = explain.Untouched
+	}
 	for range b.n {
 		r := client.Try(probe)
 		if r.Outcome != lab.Answered || !slices.Contains(b.want, r.Backend) {
@@ -35,6 +40,7 @@ func (e *env) balance(b balance) error {
 			return fmt.Errorf("%s to %s: %s, want the source %s", b.from, b.to, r, b.seen)
 		}
 		hits[r.Backend]++
+		saw.results = append(saw.results, r)
 	}
 	lo, hi := 1, b.n
 	if b.even {
@@ -45,7 +51,7 @@ func (e *env) balance(b balance) error {
 			return fmt.Errorf("%s to %s: %d of %d connections reached %s, want %d to %d", b.from, b.to, h, b.n, backend, lo, hi)
 		}
 	}
-	return nil
+	return e.agree(client, probe, saw)
 }
 
 // sees reports whether a backend saw the source it should.

@@ -159,6 +159,7 @@ func TestLooksFindFault(t *testing.T) {
 			t.Logf("%s: %s", what, strings.TrimSpace(err.Error()))
 		}
 	}
+	e.proxy.bare = true
 	for what, look := range map[string]step{
 		"node port":  untouched("outside", "192.168.0.2:3001"),
 		"loopback":   untouched("node", "127.0.0.1:3001"),

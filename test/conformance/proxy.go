@@ -32,6 +32,10 @@ type proxyUnderTest struct {
 	barrier *barrier
 	store   *cluster.Store
 	stop    func() // nil: not running
+	bare    bool   // somebody took the rules away
+
+	// look has a function see the routes, unless they are not in the kernel.
+	look func(func(*route.Compiler)) (seen bool, err error)
 }
 
 func newProxy(t testing.TB, host *lab.Host, p Plane, o route.Options) *proxyUnderTest {
@@ -98,7 +102,9 @@ func (p *proxyUnderTest) start(objects *objects) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- node.Run(ctx) }()
+	p.bare, p.look = false, looking(node.Loop())
 	p.stop = sync.OnceFunc(func() {
+		p.look = stopped(p.look)
 		cancel()
 		if err := <-ended; err != nil {
 			p.t.Errorf("the proxy ended: %v", err)
@@ -107,6 +113,33 @@ func (p *proxyUnderTest) start(objects *objects) error {
 	})
 	p.t.Cleanup(p.stop)
 	return p.barrier.wait()
+}
+
+// looking returns what looks at the routes of a running proxy.
+func looking(loop *proxy.Loop) func(func(*route.Compiler)) (bool, error) {
+	return func(look func(*route.Compiler)) (seen bool, err error) {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		err = loop.Do(ctx, func(v proxy.View) {
+			if seen = v.Started && len(v.Pending) == 0 && v.Err == nil; seen {
+				look(v.Compiler)
+			}
+		})
+		return seen, err
+	}
+}
+
+// stopped is what looks at the routes of a proxy that is about to stop, from
+// then on.
+func stopped(before func(func(*route.Compiler)) (bool, error)) func(func(*route.Compiler)) (bool, error) {
+	var last *route.Compiler
+	seen, err := before(func(c *route.Compiler) { last = c })
+	return func(look func(*route.Compiler)) (bool, error) {
+		if seen {
+			look(last)
+		}
+		return seen, err
+	}
 }
 
 // fed is the source of a store that has everything already.
@@ -128,6 +161,7 @@ func (f fed) Run(ctx context.Context) error {
 
 // settle waits until the kernel does what the store says.
 func (p *proxyUnderTest) settle() error {
+	p.bare = false
 	p.barrier.raise(p.store)
 	return p.barrier.wait()
 }

@@ -24,6 +24,7 @@ func removeUnseen(keys ...string) step {
 // removed ends the proxy and takes away what it wrote, as --cleanup does.
 func removed(e *env) error {
 	e.proxy.stop()
+	e.proxy.bare = true
 	p := e.proxy.plane.Start(e.t, e.lab.NodeA)
 	if err := p.Remove(context.Background()); err != nil {
 		return fmt.Errorf("remove: %w", err)
@@ -45,6 +46,7 @@ func cleanUp(e *env) error {
 
 // flushRules has somebody delete every rule on node A.
 func flushRules(e *env) error {
+	e.proxy.bare = true
 	_, err := e.lab.NodeA.Run("", "nft", "flush", "ruleset")
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluice-proxy/sluice/internal/explain"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
@@ -74,7 +75,7 @@ func sticky(from, to string, backends ...string) step {
 				return fmt.Errorf("%s to %s: %s after %s, want one backend for one client", from, to, r.Backend, first.Backend)
 			}
 		}
-		return nil
+		return e.agree(client, probe, sight{verdict: explain.Balanced, results: []lab.Result{first}, sticky: true})
 	}
 }
 
@@ -96,7 +97,7 @@ func large(from, to, backend string, sizes ...int) step {
 				return fmt.Errorf("%d bytes from %s to %s: %s (whole: %t), want %s", size, from, to, r, r.Echoed, want[0])
 			}
 		}
-		return nil
+		return e.agree(client, probe, sight{verdict: explain.Balanced, backends: want})
 	}
 }
 
@@ -113,7 +114,7 @@ func refused(from, to string) step {
 				return fmt.Errorf("%s to %s: %s after %v, want refused at once", from, to, r, r.Took)
 			}
 		}
-		return nil
+		return e.agree(client, probe, sight{verdict: explain.Refused})
 	}
 }
 
@@ -133,7 +134,7 @@ func dropped(from, to string) step {
 		if n := tap.Count(cameTo(probe)); n > 0 && !e.onNodeB(client) {
 			return fmt.Errorf("%s to %s: left the node, want it dropped", from, to)
 		}
-		return nil
+		return e.agree(client, probe, sight{verdict: explain.Dropped})
 	}
 }
 
@@ -159,7 +160,7 @@ func untouched(from, to string) step {
 		if tap.Count(cameTo(probe)) == 0 {
 			return fmt.Errorf("%s to %s: did not leave the node", from, to)
 		}
-		return nil
+		return e.agree(client, probe, sight{verdict: explain.Untouched})
 	}
 }
 
@@ -170,10 +171,11 @@ func pingRefused(from, to string) step {
 		if err != nil {
 			return err
 		}
-		if r := client.Ping(netip.MustParseAddr(e.text(to))); r.Outcome != lab.Refused {
+		addr := netip.MustParseAddr(e.text(to))
+		if r := client.Ping(addr); r.Outcome != lab.Refused {
 			return fmt.Errorf("ping from %s to %s: %s, want refused", from, to, r)
 		}
-		return nil
+		return e.agree(client, lab.Probe{To: netip.AddrPortFrom(addr, 0)}, sight{verdict: explain.Refused})
 	}
 }
 

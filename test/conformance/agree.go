@@ -1,0 +1,116 @@
+//go:build linux
+
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/sluice-proxy/sluice/internal/explain"
+	"github.com/sluice-proxy/sluice/internal/kernel/address"
+	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+// sight is what a step saw of a client's connections.
+type sight struct {
+	verdict  explain.Verdict
+	backends []netip.AddrPort // exactly these answered; nil: only results tell
+	results  []lab.Result     // those that were answered
+	sticky   bool             // one backend for the client
+}
+
+// agree looks whether explain says of the client's connections what was seen.
+// Where what it is taken from is not in the kernel it is not asked.
+func (e *env) agree(client *lab.Host, p lab.Probe, saw sight) error {
+	answer, known, err := e.explain(client, p)
+	if err != nil || !known {
+		return err
+	}
+	c := answer.Cases[0]
+	if err := e.agrees(client, c, saw); err != nil {
+		return fmt.Errorf("explain does not say what is: %w; it says\n%s", err, answer)
+	}
+	return nil
+}
+
+func (e *env) agrees(client *lab.Host, c explain.Case, saw sight) error {
+	said := map[netip.AddrPort]explain.Backend{}
+	var order []netip.AddrPort
+	for _, b := range c.Backends {
+		a := netip.MustParseAddrPort(b.Address)
+		said[a], order = b, append(order, a)
+	}
+	slices.SortFunc(saw.backends, netip.AddrPort.Compare)
+	switch {
+	case c.Verdict != saw.verdict:
+		return fmt.Errorf("connections are %s", saw.verdict)
+	case saw.verdict != explain.Balanced:
+		return nil
+	case saw.backends != nil && !slices.Equal(saw.backends, order):
+		return fmt.Errorf("the backends are %s", saw.backends)
+	case saw.sticky && c.AffinitySeconds == 0:
+		return fmt.Errorf("the client stays with its backend")
+	}
+	for _, r := range saw.results {
+		b, known := said[r.Backend]
+		want := original
+		if c.SourceNAT.Applied || b.Hairpin {
+			want = masqueraded
+		}
+		if !known || !e.sees(want, client, r) {
+			return fmt.Errorf("a connection is %s", r)
+		}
+		if r.Local.IsValid() && r.Local.Addr().String() != c.Client.Address {
+			return fmt.Errorf("the client is %s", r.Local.Addr())
+		}
+	}
+	return nil
+}
+
+// explain asks what becomes of a client's connections, of the routes that the
+// proxy has, or had when it stopped. It cannot be known while they are not in
+// the kernel: somebody deleted them, or it refuses them.
+func (e *env) explain(client *lab.Host, p lab.Probe) (answer explain.Answer, known bool, err error) {
+	if e.proxy.bare {
+		return answer, false, nil
+	}
+	local, err := address.New(address.Options{NetNS: e.lab.NodeA.NetNSFD()}).List(context.Background())
+	if err != nil {
+		return answer, false, err
+	}
+	q := e.question(client, p)
+	known, err = e.proxy.look(func(c *route.Compiler) {
+		answer = explain.Ask(explain.View{Routes: c, Node: e.proxy.store.Node(), Local: local, Plane: explain.Nftables()}, q)
+	})
+	if known && len(answer.Cases) != 1 {
+		err = fmt.Errorf("explain answers with %d cases, want one:\n%s", len(answer.Cases), answer)
+	}
+	return answer, known, err
+}
+
+// question asks about the connections of a probe.
+func (e *env) question(client *lab.Host, p lab.Probe) explain.Question {
+	q := explain.Question{Destination: p.To.Addr(), Port: p.To.Port(), Protocol: p.Protocol}
+	if q.Port == 0 {
+		q.Protocol = explain.ICMP
+	}
+	if client == e.lab.NodeA {
+		return q
+	}
+	if q.Source = p.From.Addr(); !q.Source.IsValid() {
+		q.Source = client.Addr(p.To.Addr())
+	}
+	detector := e.proxy.options.Detector
+	switch {
+	case client == e.lab.Outside || client == e.lab.Blocked || e.onNodeB(client):
+		q.Via = e.lab.NodeA.Interface()
+	case detector.Kind == route.DetectBridge:
+		q.Via = detector.Interface
+	default:
+		q.Via = client.Interface()
+	}
+	return q
+}
