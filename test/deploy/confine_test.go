@@ -2,6 +2,195 @@
 
 package deploy
 
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// confined is the first argument of this program when it is to become another
+// one with the rights of a container.
 const confined = "confined"
 
-func confine([]string) {}
+// confinement is what a container runtime does to a process before it is the
+// program. The zero value takes everything away.
+type confinement struct {
+	Root         string            // the container's file system; "": that of the host, read-only
+	Mounts       map[string]string // folders, by where they are seen; read-only
+	Capabilities []int             // the bounding set; of root also what it has
+	User         int
+	Privileged   bool // all capabilities, no filter, /proc/sys and /sys writable
+	GainNew      bool // the program may gain privileges that it has not
+	OOMScoreAdj  int
+	Filter       []unix.SockFilter
+	Argv, Env    []string
+}
+
+// confine makes this process the program. It has namespaces of its own for
+// mounts and processes already.
+func confine(args []string) {
+	var c confinement
+	err := json.Unmarshal([]byte(args[0]), &c)
+	if err == nil {
+		err = c.become()
+	}
+	fmt.Fprintln(os.Stderr, "confine:", err)
+	os.Exit(125)
+}
+
+// become does not return unless something is wrong. Rights are those of a
+// thread, and the thread that calls exec is all that is left of the process.
+func (c confinement) become() error {
+	runtime.LockOSThread()
+	// A machine that is a container itself may forbid it. Then Sluice is refused as
+	// well, and that must not keep it from its work either.
+	_ = os.WriteFile("/proc/self/oom_score_adj", []byte(strconv.Itoa(c.OOMScoreAdj)), 0)
+	if err := c.enterRoot(); err != nil {
+		return fmt.Errorf("enter the root: %w", err)
+	}
+	if !c.Privileged {
+		if err := c.renounce(); err != nil {
+			return fmt.Errorf("drop rights: %w", err)
+		}
+	}
+	return fmt.Errorf("run %s: %w", c.Argv[0], unix.Exec(c.program(), c.Argv, c.Env))
+}
+
+// program finds the program on the PATH of the image.
+func (c confinement) program() string {
+	if filepath.IsAbs(c.Argv[0]) {
+		return c.Argv[0]
+	}
+	return filepath.Join("/usr/local/bin", c.Argv[0])
+}
+
+// mount is one call of mount(2).
+type mount struct {
+	source, target, kind string
+	flags                uintptr
+	data                 string
+}
+
+func (m mount) do() error {
+	if err := unix.Mount(m.source, m.target, m.kind, m.flags, m.data); err != nil {
+		return fmt.Errorf("mount %s on %s: %w", m.source, m.target, err)
+	}
+	return nil
+}
+
+// enterRoot mounts what runtimes mount, and goes there.
+func (c confinement) enterRoot() error {
+	if c.Root == "" {
+		return c.protectHost()
+	}
+	at := func(p string) string { return filepath.Join(c.Root, p) }
+	mounts := []mount{
+		{"", "/", "", unix.MS_REC | unix.MS_PRIVATE, ""},
+		{c.Root, c.Root, "", unix.MS_BIND, ""},
+		{"proc", at("proc"), "proc", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC, ""},
+		{"sysfs", at("sys"), "sysfs", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC | c.readOnly(), ""},
+		{"/dev/null", at("dev/null"), "", unix.MS_BIND, ""},
+	}
+	for target, source := range c.Mounts {
+		mounts = append(mounts, bound(source, at(target))...)
+	}
+	if !c.Privileged {
+		for _, p := range []string{"proc/sys", "proc/sysrq-trigger", "proc/irq", "proc/bus", "proc/fs"} {
+			mounts = append(mounts, bound(at(p), at(p))...)
+		}
+	}
+	// Last: the mounts above are not read-only by it, what they hang on is.
+	mounts = append(mounts, mount{"", c.Root, "", unix.MS_BIND | unix.MS_REMOUNT | unix.MS_RDONLY, ""})
+	for _, m := range mounts {
+		if err := m.do(); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return errors.Join(unix.Chroot(c.Root), unix.Chdir("/"))
+}
+
+func (c confinement) readOnly() uintptr {
+	if c.Privileged {
+		return 0
+	}
+	return unix.MS_RDONLY
+}
+
+// bound shows a folder at another place, read-only.
+func bound(source, target string) []mount {
+	return []mount{
+		{source, target, "", unix.MS_BIND, ""},
+		{"", target, "", unix.MS_BIND | unix.MS_REMOUNT | unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV, ""},
+	}
+}
+
+// protectHost is what ProtectSystem=strict, ProtectKernelTunables= and
+// ProtectControlGroups= of systemd do to the file system of the host.
+func (c confinement) protectHost() error {
+	if err := (mount{"", "/", "", unix.MS_REC | unix.MS_PRIVATE, ""}).do(); err != nil {
+		return err
+	}
+	err := unix.MountSetattr(unix.AT_FDCWD, "/", unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
+	if err != nil {
+		return fmt.Errorf("make everything read-only: %w", err)
+	}
+	for target, source := range c.Mounts {
+		for _, m := range bound(source, target) {
+			if err := m.do(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// renounce leaves the process with the rights of the container.
+func (c confinement) renounce() error {
+	var keep [2]unix.CapUserData
+	for _, n := range c.Capabilities {
+		keep[n/32].Permitted |= 1 << (n % 32)
+	}
+	for n := 0; n <= unix.CAP_LAST_CAP; n++ {
+		if keep[n/32].Permitted&(1<<(n%32)) == 0 {
+			if err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(n), 0, 0, 0); err != nil && !errors.Is(err, unix.EINVAL) {
+				return err
+			}
+		}
+	}
+	// By the system call: of syscall.Setresuid all threads would have to agree.
+	if _, _, no := syscall.RawSyscall(unix.SYS_SETRESUID, uintptr(c.User), uintptr(c.User), uintptr(c.User)); no != 0 {
+		return no
+	}
+	for i := range keep {
+		if c.User != 0 {
+			keep[i].Permitted = 0
+		}
+		keep[i].Effective = keep[i].Permitted
+	}
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	if err := unix.Capset(&header, &keep[0]); err != nil {
+		return err
+	}
+	return c.restrict()
+}
+
+// restrict comes last: it may forbid all of the above.
+func (c confinement) restrict() error {
+	if !c.GainNew {
+		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+			return err
+		}
+	}
+	if len(c.Filter) == 0 {
+		return nil
+	}
+	return install(c.Filter)
+}

@@ -1,0 +1,254 @@
+//go:build linux
+
+package deploy
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+// capabilities are those that a manifest of ours could name.
+var capabilities = map[corev1.Capability]int{
+	"NET_ADMIN": unix.CAP_NET_ADMIN, "NET_RAW": unix.CAP_NET_RAW, "SYS_ADMIN": unix.CAP_SYS_ADMIN,
+	"SYS_RESOURCE": unix.CAP_SYS_RESOURCE, "DAC_OVERRIDE": unix.CAP_DAC_OVERRIDE, "BPF": unix.CAP_BPF,
+}
+
+// image builds the program and lays out the file system of the image.
+func image(t testing.TB) string {
+	t.Helper()
+	root := filepath.Join(t.TempDir(), "root")
+	for _, dir := range []string{"usr/local/bin", "proc", "sys", "dev", "etc/sluice", "var/run/secrets/kubernetes.io/serviceaccount"} {
+		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(root, "dev/null"), nil, 0o644); err != nil { // to mount on
+		t.Fatal(err)
+	}
+	build := exec.Command("go", "build", "-o", filepath.Join(root, "usr/local/bin/sluice"), "github.com/sluice-proxy/sluice/cmd/sluice")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build sluice: %v\n%s", err, out)
+	}
+	if err := os.Symlink("sluice", filepath.Join(root, "usr/local/bin/kube-proxy")); err != nil {
+		t.Fatal(err)
+	}
+	return root
+}
+
+// daemonSet is the one that is deployed.
+func daemonSet(t testing.TB) *appsv1.DaemonSet {
+	t.Helper()
+	text, err := os.ReadFile(project("deploy/kubernetes/base/daemonset.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ds appsv1.DaemonSet
+	if err := yaml.UnmarshalStrict(text, &ds); err != nil {
+		t.Fatal(err)
+	}
+	return &ds
+}
+
+// kubelet is what turns a pod into processes, as far as ours ask for.
+type kubelet struct {
+	root string                       // of the image
+	node *lab.Host                    // hostNetwork: where it runs
+	maps map[string]map[string]string // ConfigMaps, by name
+	dir  string                       // where volumes are written
+	more map[string]string            // further mounts
+}
+
+// confinement is what a container of a pod is given. Fields of the security
+// context that are not set are what the API says of them.
+func (k kubelet) confinement(t *testing.T, pod *corev1.PodSpec, c *corev1.Container) confinement {
+	t.Helper()
+	if !pod.HostNetwork || pod.PriorityClassName != "system-node-critical" {
+		t.Fatal("this is no pod of a node's daemon")
+	}
+	out := confinement{
+		Root: k.root, Argv: k.expand(c.Command, c.Env), Env: k.env(t, c.Env), Mounts: map[string]string{},
+		OOMScoreAdj: -997, // what the kubelet gives node-critical pods
+		User:        int(*pod.SecurityContext.RunAsUser),
+		Privileged:  c.SecurityContext.Privileged != nil && *c.SecurityContext.Privileged,
+		GainNew:     c.SecurityContext.AllowPrivilegeEscalation == nil || *c.SecurityContext.AllowPrivilegeEscalation,
+	}
+	if !*c.SecurityContext.ReadOnlyRootFilesystem {
+		t.Fatal("the root is not read-only: nobody tried what that lets through")
+	}
+	if pod.SecurityContext.SeccompProfile.Type == corev1.SeccompProfileTypeRuntimeDefault {
+		out.Filter = runtimeDefault(t)
+	}
+	if caps := c.SecurityContext.Capabilities; caps != nil {
+		if len(caps.Drop) != 1 || caps.Drop[0] != "ALL" {
+			t.Fatalf("capabilities are dropped one by one: %v", caps.Drop)
+		}
+		for _, name := range caps.Add {
+			number, known := capabilities[name]
+			if !known {
+				t.Fatalf("capability %s is unknown", name)
+			}
+			out.Capabilities = append(out.Capabilities, number)
+		}
+	}
+	for _, m := range c.VolumeMounts {
+		out.Mounts[m.MountPath] = k.volume(t, pod, m.Name)
+	}
+	for target, source := range k.more {
+		out.Mounts[target] = source
+	}
+	return out
+}
+
+// expand replaces $(NAME) as the kubelet does.
+func (k kubelet) expand(command []string, env []corev1.EnvVar) []string {
+	var out []string
+	for _, word := range command {
+		for _, e := range env {
+			if e.ValueFrom != nil && e.ValueFrom.FieldRef != nil && e.ValueFrom.FieldRef.FieldPath == "spec.nodeName" {
+				word = strings.ReplaceAll(word, "$("+e.Name+")", k.node.Name())
+			}
+		}
+		out = append(out, word)
+	}
+	return out
+}
+
+func (k kubelet) env(t *testing.T, env []corev1.EnvVar) []string {
+	t.Helper()
+	out := []string{"PATH=/usr/local/bin"}
+	for _, e := range env {
+		value := e.Value
+		if e.ValueFrom != nil && e.ValueFrom.FieldRef != nil {
+			value = k.node.Name()
+		}
+		if e.ValueFrom != nil && e.ValueFrom.ConfigMapKeyRef != nil {
+			ref := e.ValueFrom.ConfigMapKeyRef
+			var there bool
+			if value, there = k.maps[ref.Name][ref.Key]; !there {
+				t.Fatalf("the pod waits for key %s of ConfigMap %s", ref.Key, ref.Name)
+			}
+		}
+		out = append(out, e.Name+"="+value)
+	}
+	return out
+}
+
+// volume writes a ConfigMap as the kubelet does: behind a link that is swapped.
+func (k kubelet) volume(t *testing.T, pod *corev1.PodSpec, name string) string {
+	t.Helper()
+	for _, v := range pod.Volumes {
+		if v.Name != name || v.ConfigMap == nil {
+			continue
+		}
+		dir := filepath.Join(k.dir, name)
+		if err := os.MkdirAll(filepath.Join(dir, "..1"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		_ = os.Symlink("..1", filepath.Join(dir, "..data")) // there already: the same
+		for key, text := range k.maps[v.ConfigMap.Name] {
+			if err := os.WriteFile(filepath.Join(dir, "..1", key), []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			_ = os.Symlink("..data/"+key, filepath.Join(dir, key)) // as above
+		}
+		return dir
+	}
+	t.Fatalf("volume %q is no ConfigMap: nothing else of the node is to be needed", name)
+	return ""
+}
+
+// process is a program that runs confined.
+type process struct {
+	t    testing.TB
+	cmd  *exec.Cmd
+	wait func() error
+	log  *output
+}
+
+// output is what a program said so far.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(b)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+// start runs a program on a host.
+func (c confinement) start(t testing.TB, host *lab.Host) *process {
+	t.Helper()
+	text, err := json.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &process{t: t, cmd: exec.Command("/proc/self/exe", confined, string(text)), log: &output{}}
+	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC}
+	if p.wait, err = host.Start(p.cmd); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("%v said:\n%s", c.Argv, p.log)
+		}
+	})
+	return p
+}
+
+// stop asks the program to end and waits for it.
+func (p *process) stop() error {
+	_ = p.cmd.Process.Signal(syscall.SIGTERM) // ended already: fine
+	return p.wait()
+}
+
+// says waits until the program has said something.
+func (p *process) says(text string) {
+	p.t.Helper()
+	eventually(p.t, func() error {
+		if !strings.Contains(p.log.String(), text) {
+			return fmt.Errorf("it does not say %q:\n%s", text, p.log)
+		}
+		return nil
+	})
+}
+
+// patience is how long what must happen may take.
+const patience = 15 * time.Second
+
+// eventually tries until there is no error.
+func eventually(t testing.TB, try func() error) {
+	t.Helper()
+	var err error
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		if err = try(); err == nil {
+			return
+		}
+	}
+	t.Fatalf("still after %v: %v", patience, err)
+}

@@ -1,0 +1,87 @@
+//go:build linux
+
+package deploy
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// testManifests has the API server take every manifest, whole and with nothing it
+// does not know.
+func testManifests(t *testing.T, c *cluster) {
+	c.kubectl(t, "apply", "-f", "testdata/podmonitor-crd.yaml")
+	c.kubectl(t, "wait", "--for=condition=Established", "crd/podmonitors.monitoring.coreos.com", "--timeout=20s")
+	// Established is said a little before it is served.
+	eventually(t, func() error {
+		_, err := try(t, tool("kubectl"), "--kubeconfig="+c.kubeconfig, "get", "podmonitors", "-A")
+		return err
+	})
+	strict := []string{"apply", "--dry-run=server", "--validate=strict"}
+	for _, folder := range []string{"base", "canary", "monitoring", "sysctls", "cleanup"} {
+		t.Run(folder, func(t *testing.T) {
+			path := filepath.Join(project("deploy/kubernetes"), folder)
+			// The API server drops no field, else what came back would lack it.
+			out := c.kubectl(t, append(strict, "-k", path)...)
+			if n := strings.Count(out, "(server dry run)"); n != len(objects(t, c.kubectl(t, "kustomize", path))) {
+				t.Errorf("%d objects were taken:\n%s", n, out)
+			}
+		})
+	}
+	t.Run("static pod", func(t *testing.T) {
+		c.kubectl(t, append(strict, "-f", project("deploy/static-pod/sluice.yaml"))...)
+		text, err := os.ReadFile(project("deploy/static-pod/sluice.yaml"))
+		must(t, err)
+		// The kubelet runs no static pod that refers to objects of the API.
+		for _, word := range []string{"configMap", "secret:", "serviceAccount"} {
+			if strings.Contains(string(text), word) {
+				t.Errorf("a static pod may not have %q", word)
+			}
+		}
+	})
+	for name, set := range map[string]string{
+		"everything": "apiServer.host=10.0.0.1,apiServer.port=443,sysctls.enabled=true,metrics.scrape=podMonitor," +
+			"metrics.podMonitor.labels.release=prometheus,maxUnavailable=1,imagePullSecrets[0].name=pull," +
+			"extraArgs[0]=--v=4,podAnnotations.a=b,image.tag=v9,resources.limits.memory=256Mi," +
+			"affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0].key=x," +
+			"affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0].operator=Exists",
+		"annotations":     "metrics.scrape=annotations",
+		"another's files": "existingConfigMap=kube-proxy",
+	} {
+		t.Run("chart with "+name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "chart.yaml")
+			must(t, os.WriteFile(file, []byte(template(t, "--set="+set)), 0o600))
+			c.kubectl(t, append(strict, "-f", file)...)
+		})
+	}
+}
+
+// testChart installs the chart, upgrades it and takes it away; what it tells
+// people fits what they set.
+func testChart(t *testing.T, c *cluster) {
+	chart := project("deploy/helm/sluice")
+	bare := c.helm(t, "install", "sluice", chart)
+	for _, warning := range []string{"create configmap sluice-apiserver", "config.clusterCIDR"} {
+		if !strings.Contains(bare, warning) {
+			t.Errorf("nothing is set, and the notes do not say %q:\n%s", warning, bare)
+		}
+	}
+	full := c.helm(t, "upgrade", "sluice", chart, "--set=apiServer.host=10.0.0.1,config.clusterCIDR=10.244.0.0/16")
+	if strings.Contains(full, "create configmap") || strings.Contains(full, "are not set") {
+		t.Errorf("all is set, and the notes complain:\n%s", full)
+	}
+	maps := c.configMaps(t)
+	if at := maps["sluice-apiserver"]; at["host"] != "10.0.0.1" || at["port"] != "6443" {
+		t.Errorf("the API server is at %v", at)
+	}
+	if !strings.Contains(maps["sluice"]["config.conf"], "clusterCIDR: 10.244.0.0/16\n") {
+		t.Errorf("the configuration is\n%s", maps["sluice"]["config.conf"])
+	}
+	c.helm(t, "uninstall", "sluice", "--wait", "--timeout="+time.Minute.String())
+	if out := c.kubectl(t, "get", "daemonsets,clusterroles,clusterrolebindings", "-A", "-l", "app.kubernetes.io/name=sluice", "-o", "name"); out != "" {
+		t.Errorf("left behind:\n%s", out)
+	}
+}
