@@ -31,6 +31,8 @@ func TestAPIServer(t *testing.T) {
 		{"S-274 restart", testRestart},
 		{"latency", testLatency},
 		{"the program", testProgram},
+		{"Events", testEvents},
+		{"Events are forbidden", testEventsForbidden},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(newWorld(t, c)) })
 	}

@@ -89,8 +89,8 @@ func (r *Recorder) Run(ctx context.Context) error {
 		case e := <-r.queue:
 			to.Eventf(r.reference(e.Object), nil, string(e.Type), e.Reason, e.Action, "%s", cut(e.Note, longestNote))
 		}
-		if err := pace.Wait(ctx); err != nil {
-			return nil //nolint:nilerr // the context ended, which is no error
+		if pace.Wait(ctx) != nil {
+			return nil // the context ended
 		}
 	}
 }

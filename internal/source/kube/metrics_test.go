@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"context"
 	"net/http/httptest"
 	"net/url"
 	"os"
@@ -42,8 +41,8 @@ func TestClientsAreMeasured(t *testing.T) {
 	// The rest is what a plugin, a rotation and the like would tell.
 	hooks.ClientCertExpiry.Set(new(time.Now().Add(time.Hour)))
 	hooks.ClientCertRotationAge.Observe(time.Hour)
-	hooks.RateLimiterLatency.Observe(context.Background(), "GET", url.URL{Host: "a:1"}, time.Second)
-	hooks.RequestRetry.IncrementRetry(context.Background(), "429", "GET", "a:1")
+	hooks.RateLimiterLatency.Observe(t.Context(), "GET", url.URL{Host: "a:1"}, time.Second)
+	hooks.RequestRetry.IncrementRetry(t.Context(), "429", "GET", "a:1")
 	hooks.ExecPluginCalls.Increment(1, "plugin_execution_error")
 	hooks.TransportCacheEntries.Observe(3)
 	hooks.TransportCreateCalls.Increment("hit")
