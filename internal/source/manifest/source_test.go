@@ -89,7 +89,7 @@ func (r *running) stays(d time.Duration) {
 // hears waits until a problem with these words is reported.
 func (r *running) hears(words ...string) {
 	r.t.Helper()
-	for deadline := time.Now().Add(3 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		r.mu.Lock()
 		heard := slices.ContainsFunc(r.told, func(line string) bool {
 			return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) })
