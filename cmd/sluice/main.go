@@ -21,8 +21,10 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
 	os.Exit(cli.Main(ctx, os.Args, cli.Env{
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
-		Hostname: os.Hostname, ReadFile: os.ReadFile,
+		Hostname: os.Hostname, ReadFile: os.ReadFile, Hangup: hangup,
 	}))
 }

@@ -8,15 +8,17 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"slices"
+	"os"
 
-	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/follow/localnet"
+	"github.com/sluice-proxy/sluice/internal/host"
+	"github.com/sluice-proxy/sluice/internal/kernel/listen"
 	"github.com/sluice-proxy/sluice/internal/kernel/probe"
 	"github.com/sluice-proxy/sluice/internal/kernel/sysctl"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/takeover"
 )
 
 // Options for Run.
@@ -26,60 +28,34 @@ type Options struct {
 	Stdin  io.Reader        // for "--manifests -"
 	NetNS  int              // file descriptor of the network namespace to serve; 0: the current one
 	Synced func(proxy.Sync) // told of every attempt to write; may be nil
+
+	Reason  string            // why Config.Mode is the mode
+	Version string            // of this program
+	Flags   map[string]string // the command line, for /flagz
+	Logs    Logs              // how to log may change; nil: it does not
+
+	// Load reads the command line and File again; File is empty if there is none.
+	Load func() (*config.Config, []string, error)
+	File string
+
+	// Compare asks for the configuration to be read and everything to be compared
+	// with the kernel, now.
+	Compare <-chan os.Signal
+}
+
+// Logs can change while the program runs.
+type Logs interface {
+	Set(settings config.Logging)
+	SetVerbosity(level int)
 }
 
 // Run serves until the context ends; what is in the kernel stays there.
 func Run(ctx context.Context, o Options) error {
-	p, families, err := openPlane(ctx, o)
+	d, err := newDaemon(ctx, o)
 	if err != nil {
 		return err
 	}
-	store := cluster.NewStore()
-	src, err := openSource(store, o)
-	if err != nil {
-		return err
-	}
-	opt := NodeOptions{
-		Store: store, Source: src, Plane: p, Policy: Policy(o.Config, families),
-		NetNS: o.NetNS, Log: o.Log, MinPeriod: o.Config.MinSyncPeriod,
-		Report: o.report, Observe: o.observe,
-		Followers: []proxy.Follower{ignored{o.Log, slog.LevelDebug}},
-	}
-	if len(o.Config.Manifests) > 0 {
-		opt.StandIn = o.Config.NodeName
-	}
-	n, err := NewNode(opt)
-	if err != nil {
-		return err
-	}
-	return n.Run(ctx)
-}
-
-// report tells problems with objects to the log.
-func (o Options) report(problems []route.Problem) {
-	for _, p := range problems {
-		said := []slog.Attr{
-			slog.String("object", p.Object), slog.String("field", p.Field),
-			slog.String("value", p.Value), slog.String("reason", p.Reason),
-		}
-		said = slices.DeleteFunc(said, func(a slog.Attr) bool { return a.Value.String() == "" })
-		o.Log.LogAttrs(context.Background(), slog.LevelWarn, "Problem", said...)
-	}
-}
-
-// observe logs what was written; what was not, the loop does.
-func (o Options) observe(s proxy.Sync) {
-	level := slog.LevelDebug
-	if s.Full() {
-		level = slog.LevelInfo
-	}
-	if s.Err == nil {
-		o.Log.Log(context.Background(), level, "Synced", "services", s.Services, "steps", s.Steps,
-			"compile", s.Compile, "apply", s.Apply, "cause", string(s.Cause))
-	}
-	if o.Synced != nil {
-		o.Synced(s)
-	}
+	return d.run(ctx)
 }
 
 // Policy is what a configuration says about policy.
@@ -109,22 +85,37 @@ func Policy(c *config.Config, families []route.Family) route.Options {
 	return o
 }
 
-// Cleanup takes everything of Sluice out of the kernel.
-func Cleanup(ctx context.Context, o Options) error {
+// Cleanup takes everything of Sluice out of the kernel, and what kube-proxy of
+// any mode left there. It returns what that was, a line each.
+func Cleanup(ctx context.Context, o Options) (removed []string, err error) {
 	for _, kind := range kinds() {
 		if _, err := kind.probe(ctx, probe.Options{NetNS: o.NetNS}); errors.Is(err, probe.ErrPrivilege) {
-			return err
+			return removed, err
 		}
-		p, err := kind.open(parts{o.Config, o.NetNS, nil})
+		planes, err := kind.open(parts{o.Config, o.NetNS, nil})
 		if err != nil {
-			return err
+			return removed, err
 		}
-		if err := p.Remove(ctx); err != nil {
-			return fmt.Errorf("remove what the %s plane left: %w", kind.mode, err)
+		gone, err := planes(o.Config).Remove(ctx)
+		if err != nil {
+			return removed, fmt.Errorf("remove what the %s plane left: %w", kind.mode, err)
+		}
+		for _, what := range gone {
+			removed = append(removed, "removed sluice: "+what)
 		}
 	}
 	if err := localnet.LeftOn(sysctl.New(sysctl.Options{NetNS: o.NetNS})); err != nil {
 		o.Log.Warn("Loopback addresses", "error", err)
 	}
-	return nil
+	account, err := takeover.Cleanup(ctx, takeover.Options{NetNS: o.NetNS, Log: o.Log, Dial: listen.Door{NetNS: o.NetNS}.Dial})
+	return append(removed, account.Lines()...), err
+}
+
+// Prepare does what takes more privileges than serving does, and ends: a later
+// process finds the host as it wants it.
+func Prepare(ctx context.Context, o Options) error {
+	if err := Check(ctx, o); err != nil {
+		return err
+	}
+	return host.New(host.Options{NetNS: o.NetNS}).Prepare(o.Config)
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/metrics"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -202,7 +203,8 @@ func TestWhereServicesComeFrom(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			o := options(t, tt.args...)
 			o.Stdin = io.NopCloser(strings.NewReader(""))
-			_, err := openSource(cluster.NewStore(), o)
+			d := &daemon{o: o, store: cluster.NewStore(), metrics: metrics.New(metrics.Options{Mode: o.Config.Mode})}
+			_, _, err := d.openSource()
 			if tt.err == "" && err != nil {
 				t.Fatal(err)
 			}

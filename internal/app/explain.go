@@ -20,7 +20,7 @@ import (
 // no privileges.
 func Explain(ctx context.Context, o Options, q explain.Question) (explain.Answer, error) {
 	store := cluster.NewStore()
-	if err := openManifests(store, o).Load(); err != nil {
+	if err := openManifests(store, o, o.report).Load(); err != nil {
 		return explain.Answer{}, err
 	}
 	addresses := address.New(address.Options{NetNS: o.NetNS})
@@ -32,7 +32,7 @@ func Explain(ctx context.Context, o Options, q explain.Question) (explain.Answer
 	store.SetStandIn(standIn(addresses, o.Config.NodeName, o.Log))
 	compiler := route.NewCompiler(Policy(o.Config, []route.Family{route.IPv4, route.IPv6}))
 	compiler.Compile(store.Take()) // problems of what is asked about are in the answer
-	return explain.Ask(explain.View{Routes: compiler, Node: store.Node(), Local: local, Plane: explain.Nftables()}, q), nil
+	return explain.Ask(explain.View{Routes: compiler, Node: store.Node(), Local: local, Plane: kindOf(o.Config.Mode).explain()}, q), nil
 }
 
 // Explainer answers questions to a running proxy over HTTP:

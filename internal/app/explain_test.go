@@ -28,7 +28,7 @@ func TestExplainFromManifests(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := Explain(t.Context(), Options{
-		Config: &config.Config{Manifests: []string{"-"}, NodeName: "one", Detector: config.Detector{Mode: config.DetectClusterCIDR}},
+		Config: &config.Config{Mode: Modes()[0], Manifests: []string{"-"}, NodeName: "one", Detector: config.Detector{Mode: config.DetectClusterCIDR}},
 		Log:    slog.New(slog.DiscardHandler), Stdin: strings.NewReader(oneService),
 	}, q)
 	if err != nil {

@@ -39,6 +39,9 @@ type NodeOptions struct {
 	Followers []proxy.Follower      // besides the node's own
 	Report    func([]route.Problem) // may be nil
 	Observe   func(proxy.Sync)      // may be nil
+
+	// Looked is told of each look for stale UDP flows. It may be nil.
+	Looked func(took time.Duration, ended map[route.Family]int)
 }
 
 // Node is the proxy of one node: a source, a plane and all that goes with them.
@@ -57,7 +60,7 @@ func NewNode(opt NodeOptions) (*Node, error) {
 		return nil, err
 	}
 	n := &Node{opt: opt, flows: flows, known: opt.Store.Feed()}
-	n.stale = follow.New(follow.Options{Table: flows, Report: func(err error) {
+	n.stale = follow.New(follow.Options{Table: flows, Looked: opt.Looked, Report: func(err error) {
 		opt.Log.Warn("Cannot end stale UDP flows, retrying", "error", err)
 	}})
 	local := localnet.New(sysctl.New(sysctl.Options{NetNS: opt.NetNS}), func(err error) {

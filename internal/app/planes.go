@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/explain"
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
 	"github.com/sluice-proxy/sluice/internal/kernel/probe"
 	"github.com/sluice-proxy/sluice/internal/plane"
@@ -24,14 +25,19 @@ type parts struct {
 type kind struct {
 	mode    string
 	probe   func(context.Context, probe.Options) (probe.Support, error)
-	open    func(parts) (plane.Plane, error)
+	open    func(parts) (maker, error)
 	preview func(parts) plane.Plane // over a kernel that holds nothing, for plans that are only printed
+	explain func() explain.Plane    // what it does where planes differ
 }
+
+// maker makes planes for one configuration after the other, over one connection
+// to the kernel. One goroutine uses all of them.
+type maker func(*config.Config) plane.Plane
 
 // kinds are all of them, the default first: the one line to add for another.
 func kinds() []kind {
 	return []kind{
-		{"nftables", probe.Nftables, openNftables, previewNftables},
+		{"nftables", probe.Nftables, openNftables, previewNftables, explain.Nftables},
 	}
 }
 
@@ -49,21 +55,23 @@ func kindOf(mode string) kind {
 	return kinds()[slices.Index(Modes(), mode)]
 }
 
-func openNftables(p parts) (plane.Plane, error) {
+func openNftables(p parts) (maker, error) {
 	conn, err := nft.Open(nft.Options{NetNS: p.netns})
 	if err != nil {
 		return nil, err
 	}
-	return nftables.New(conn, nftables.Options{Families: p.families, Mark: p.config.MasqueradeMark}), nil
+	return func(c *config.Config) plane.Plane {
+		return nftables.New(conn, nftables.Options{Families: p.families, Mark: c.MasqueradeMark})
+	}, nil
 }
 
 func previewNftables(p parts) plane.Plane {
 	return nftables.New(nft.NewFake(), nftables.Options{Families: p.families, Mark: p.config.MasqueradeMark})
 }
 
-// openPlane makes sure that the kernel can do what the mode needs, and builds
-// its plane.
-func openPlane(ctx context.Context, o Options) (plane.Plane, []route.Family, error) {
+// openPlane makes sure that the kernel can do what the mode needs, and opens the
+// way to it.
+func openPlane(ctx context.Context, o Options) (maker, []route.Family, error) {
 	kind := kindOf(o.Config.Mode)
 	support, err := kind.probe(ctx, probe.Options{NetNS: o.NetNS})
 	if err != nil {
@@ -79,6 +87,6 @@ func openPlane(ctx context.Context, o Options) (plane.Plane, []route.Family, err
 	if support.IPv6 {
 		families = append(families, route.IPv6)
 	}
-	p, err := kind.open(parts{o.Config, o.NetNS, families})
-	return p, families, err
+	planes, err := kind.open(parts{o.Config, o.NetNS, families})
+	return planes, families, err
 }

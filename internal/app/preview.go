@@ -15,7 +15,7 @@ import (
 // It needs no privileges.
 func Preview(ctx context.Context, o Options) (plane.Plan, error) {
 	store := cluster.NewStore()
-	if err := openManifests(store, o).Load(); err != nil {
+	if err := openManifests(store, o, o.report).Load(); err != nil {
 		return nil, err
 	}
 	addresses := address.New(address.Options{NetNS: o.NetNS})

@@ -98,7 +98,7 @@ func TestLifeOfANode(t *testing.T) {
 	}
 
 	for range 2 { // the second has nothing to do
-		if err := Cleanup(t.Context(), o); err != nil {
+		if _, err := Cleanup(t.Context(), o); err != nil {
 			t.Fatalf("cleanup: %v", err)
 		}
 	}

@@ -1,28 +1,36 @@
 package app
 
 import (
+	"context"
+
 	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/event"
 	"github.com/sluice-proxy/sluice/internal/source/kube"
 	"github.com/sluice-proxy/sluice/internal/source/manifest"
+	"github.com/sluice-proxy/sluice/internal/source/state"
 )
 
-// openSource builds what feeds the store: manifests, or an API server.
-func openSource(store *cluster.Store, o Options) (Source, error) {
-	if len(o.Config.Manifests) > 0 {
-		return openManifests(store, o), nil
+// stated is a Source that tells how it is doing.
+type stated interface {
+	Source
+	State() state.State
+}
+
+// recorder brings Events to people while it runs.
+type recorder interface {
+	event.Recorder
+	Run(ctx context.Context) error
+}
+
+// openSource builds what feeds the store, and where Events go: manifests and
+// nowhere, or an API server.
+func (d *daemon) openSource() (stated, recorder, error) {
+	if len(d.o.Config.Manifests) > 0 {
+		o := d.o
+		return openManifests(d.store, o, d.report), nowhere{}, nil
 	}
-	return openKube(store, o)
-}
-
-func openManifests(store *cluster.Store, o Options) *manifest.Source {
-	return manifest.New(store, manifest.Options{
-		Paths: o.Config.Manifests, Stdin: o.Stdin, NodeName: o.Config.NodeName,
-		AllowExternalIPs: o.Config.ExternalIPs, Report: o.report,
-	})
-}
-
-func openKube(store *cluster.Store, o Options) (*kube.Source, error) {
-	c := o.Config
+	c := d.o.Config
+	kube.MeasureClients(d.metrics.Client())
 	client, err := kube.Dial(kube.Connection{
 		Kubeconfig:         c.Client.Kubeconfig,
 		Master:             c.Client.Master,
@@ -33,10 +41,26 @@ func openKube(store *cluster.Store, o Options) (*kube.Source, error) {
 		UserAgent:          "sluice",
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return kube.New(store, kube.Options{
-		Client: client, NodeName: c.NodeName, AllowExternalIPs: c.ExternalIPs,
-		Report: o.report, Log: o.Log,
-	}), nil
+	source := kube.New(d.store, kube.Options{
+		Client: client, NodeName: c.NodeName, AllowExternalIPs: c.ExternalIPs, Report: d.report, Log: d.o.Log,
+	})
+	return source, kube.NewRecorder(kube.RecorderOptions{Client: client, NodeName: c.NodeName, Log: d.o.Log}), nil
+}
+
+func openManifests(store *cluster.Store, o Options, report reporter) *manifest.Source {
+	return manifest.New(store, manifest.Options{
+		Paths: o.Config.Manifests, Stdin: o.Stdin, NodeName: o.Config.NodeName,
+		AllowExternalIPs: o.Config.ExternalIPs, Report: report,
+	})
+}
+
+// nowhere is where Events go when there is no cluster to tell.
+type nowhere struct{ event.Discard }
+
+// Run waits for the context to end.
+func (nowhere) Run(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
 }

@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -24,6 +26,7 @@ type Env struct {
 	Stdout, Stderr io.Writer
 	Hostname       func() (string, error)
 	ReadFile       func(name string) ([]byte, error)
+	Hangup         <-chan os.Signal // asks for a full comparison with the kernel; may be nil
 }
 
 // Main runs a command line, args[0] being the name of the program, and returns
@@ -92,7 +95,12 @@ func run(ctx context.Context, flags *config.Flags, env Env) error {
 	if v := flags.Version(); v.Print != "" {
 		return printVersion(env.Stdout, v)
 	}
-	o, logs, err := load(flags, env)
+	chosen := app.Configured("")
+	reader := configuration{flags, env, config.Options{
+		Modes:   app.Modes(),
+		Default: sync.OnceValue(func() string { chosen = app.Choose(ctx, 0); return chosen.Mode }),
+	}}
+	o, logs, err := reader.load()
 	if err != nil {
 		return err
 	}
@@ -102,27 +110,56 @@ func run(ctx context.Context, flags *config.Flags, env Env) error {
 	case cfg.WriteConfigTo != "":
 		return cfg.Write()
 	case cfg.Cleanup:
-		return app.Cleanup(ctx, o)
+		return cleanup(ctx, o, env.Stdout)
 	case cfg.InitOnly:
-		return app.Check(ctx, o)
+		return app.Prepare(ctx, o)
 	}
-	o.Log.Info("Starting", "version", version(), "mode", cfg.Mode, "node", cfg.NodeName)
+	o.Reason, o.Version, o.Flags, o.Logs = chosen.Reason, version(), flags.Values(), logs
+	o.Load, o.File, o.Compare = reader.read, flags.File(), env.Hangup
+	o.Log.Info("Starting", "version", o.Version, "mode", cfg.Mode, "reason", o.Reason, "node", cfg.NodeName)
 	return serve(ctx, o)
+}
+
+// cleanup takes everything out of the kernel and says what it was.
+func cleanup(ctx context.Context, o app.Options, w io.Writer) error {
+	removed, err := app.Cleanup(ctx, o)
+	for _, line := range removed {
+		fmt.Fprintln(w, line)
+	}
+	return err
+}
+
+// configuration is where settings come from, at the start and whenever the file
+// changes.
+type configuration struct {
+	flags *config.Flags
+	env   Env
+	opt   config.Options
+}
+
+func (c configuration) read() (*config.Config, []string, error) {
+	return c.flags.Load(config.Env{Hostname: c.env.Hostname, ReadFile: c.env.ReadFile}, c.opt)
 }
 
 // load reads the configuration and warns of what is odd in it. The logs are to
 // be flushed at the end.
-func load(flags *config.Flags, env Env) (app.Options, *logs, error) {
-	cfg, warnings, err := flags.Load(config.Env{Hostname: env.Hostname, ReadFile: env.ReadFile}, config.Options{Modes: app.Modes()})
+func (c configuration) load() (app.Options, *logs, error) {
+	cfg, warnings, err := c.read()
 	if err != nil {
 		return app.Options{}, nil, err
 	}
-	logs := newLogs(cfg.Logging, env.Stdout, env.Stderr)
+	logs := newLogs(cfg.Logging, c.env.Stdout, c.env.Stderr)
 	log := logs.Logger()
 	for _, w := range warnings {
 		log.Warn(w)
 	}
-	return app.Options{Config: cfg, Log: log, Stdin: env.Stdin}, logs, nil
+	return app.Options{Config: cfg, Log: log, Stdin: c.env.Stdin}, logs, nil
+}
+
+// load is for commands that need the best mode of this build, whatever the
+// kernel here can do.
+func load(flags *config.Flags, env Env) (app.Options, *logs, error) {
+	return configuration{flags, env, config.Options{Modes: app.Modes()}}.load()
 }
 
 // serve runs the proxy until it is told to stop. The write in hand is finished;

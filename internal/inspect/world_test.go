@@ -28,8 +28,8 @@ type kernel struct {
 	edits  int           // of others, found by the next comparison
 }
 
-func (k *kernel) Refresh(context.Context) error { return nil }
-func (k *kernel) Remove(context.Context) error  { return nil }
+func (k *kernel) Refresh(context.Context) error            { return nil }
+func (k *kernel) Remove(context.Context) ([]string, error) { return nil, nil }
 
 func (k *kernel) Watch(context.Context, func(), func(plane.Edit)) error {
 	return errors.New("not part of the loop")

@@ -30,8 +30,9 @@ type Plane interface {
 	Watch(ctx context.Context, subscribed func(), tell func(Edit)) error
 
 	// Remove takes everything of this plane out of the kernel, also what an
-	// earlier run left. It needs no Refresh.
-	Remove(ctx context.Context) error
+	// earlier run left, and says in a few words each what that was. It needs no
+	// Refresh.
+	Remove(ctx context.Context) (removed []string, err error)
 }
 
 // Plan is a change to the kernel, worked out but not made.

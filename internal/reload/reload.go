@@ -62,7 +62,7 @@ func (r *Reloader) Run(ctx context.Context) error {
 		Watch(ctx, r.opt.File, r.opt.Log, func() { r.Check(ctx) })
 	}
 	<-ctx.Done()
-	return ctx.Err()
+	return nil
 }
 
 // State returns where things stand. It may be called at any time.

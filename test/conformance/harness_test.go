@@ -113,9 +113,9 @@ func TestDocuments(t *testing.T) {
 // happen may pass with it.
 type inert struct{}
 
-func (inert) Refresh(context.Context) error { return nil }
-func (inert) Plan(route.Change) plane.Plan  { return inert{} }
-func (inert) Remove(context.Context) error  { return nil }
+func (inert) Refresh(context.Context) error            { return nil }
+func (inert) Plan(route.Change) plane.Plan             { return inert{} }
+func (inert) Remove(context.Context) ([]string, error) { return nil, nil }
 func (inert) Watch(ctx context.Context, subscribed func(), _ func(plane.Edit)) error {
 	subscribed()
 	<-ctx.Done()

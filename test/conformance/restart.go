@@ -26,7 +26,7 @@ func removed(e *env) error {
 	e.proxy.stop()
 	e.proxy.bare = true
 	p := e.proxy.plane.Start(e.t, e.lab.NodeA)
-	if err := p.Remove(context.Background()); err != nil {
+	if _, err := p.Remove(context.Background()); err != nil {
 		return fmt.Errorf("remove: %w", err)
 	}
 	return nil

@@ -48,6 +48,10 @@ type Table interface {
 type Options struct {
 	Table  Table
 	Report func(error) // called when a look failed and will be repeated; may be nil
+
+	// Looked is told after each look how long it took, and how many flows of
+	// each family it ended. It may be nil.
+	Looked func(took time.Duration, ended map[route.Family]int)
 }
 
 // Follower deletes UDP flows that a change left behind. All methods may be
@@ -111,8 +115,12 @@ func (f *Follower) Run(ctx context.Context) error {
 			continue
 		}
 		started := time.Now()
-		err := f.look(ctx, w)
+		ended := map[route.Family]int{}
+		err := f.look(ctx, w, ended)
 		now := time.Now()
+		if f.opts.Looked != nil {
+			f.opts.Looked(now.Sub(started), ended)
+		}
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -176,14 +184,17 @@ func (f *Follower) failed(w work, err error) {
 	}
 }
 
-// look does the work once. A deletion that fails does not keep others from
-// being made.
-func (f *Follower) look(ctx context.Context, w work) error {
+// look does the work once, and counts the flows it ended. A deletion that fails
+// does not keep others from being made.
+func (f *Follower) look(ctx context.Context, w work, ended map[route.Family]int) error {
 	f.count.looks.Add(1)
 	var failures []error
 	for _, filter := range w.listings() {
 		err := f.opts.Table.Each(ctx, filter, func(e kernel.Entry) error {
-			err := f.judge(ctx, e, w)
+			stale, err := f.judge(ctx, e, w)
+			if stale && err == nil {
+				ended[route.FamilyOf(e.OrigDst.Addr())]++
+			}
 			if err == nil {
 				return nil
 			}
@@ -201,18 +212,18 @@ func (f *Follower) look(ctx context.Context, w work) error {
 
 // judge deletes a flow that is stale by what is known at this moment: the state
 // may be newer than the work that led here.
-func (f *Follower) judge(ctx context.Context, e kernel.Entry, w work) error {
+func (f *Follower) judge(ctx context.Context, e kernel.Entry, w work) (stale bool, err error) {
 	f.mu.Lock()
-	stale := f.index.stale(e, w)
+	stale = f.index.stale(e, w)
 	f.mu.Unlock()
 	if !stale {
-		return nil
+		return false, nil
 	}
 	if err := f.opts.Table.Delete(ctx, e); err != nil {
-		return err
+		return true, err
 	}
 	f.count.deleted.Add(1)
-	return nil
+	return true, nil
 }
 
 // idle waits for work, or for the next second look.

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	kernel "github.com/sluice-proxy/sluice/internal/kernel/conntrack"
+	"github.com/sluice-proxy/sluice/internal/route"
 )
 
 func TestScenarios(t *testing.T) {
@@ -230,7 +231,7 @@ func TestDeleteTheRest(t *testing.T) {
 		return errors.New("no")
 	}
 	f.Applied(change(t, allLocal(), dns2))
-	if err := f.look(t.Context(), f.pending); err == nil {
+	if err := f.look(t.Context(), f.pending, map[route.Family]int{}); err == nil {
 		t.Error("no error")
 	}
 	if left := contents(t, table); len(left) != 1 {

@@ -61,7 +61,7 @@ type Follower struct {
 	opt      Options
 	server   *http.Server
 	serving  sync.WaitGroup
-	failures atomic.Int64
+	failures atomic.Pointer[[]Failure] // of all in failed
 	awake    chan struct{}
 
 	mu     sync.Mutex
@@ -94,7 +94,24 @@ func New(o Options) *Follower {
 
 // Failures counts the Services, each family on its own, whose port is not open
 // on every address.
-func (f *Follower) Failures() int { return int(f.failures.Load()) }
+func (f *Follower) Failures() int { return len(f.Failing()) }
+
+// Failing lists what Failures counts, in no order.
+func (f *Follower) Failing() []Failure {
+	if list := f.failures.Load(); list != nil {
+		return *list
+	}
+	return nil
+}
+
+// publish shows others what failed.
+func (f *Follower) publish() {
+	list := make([]Failure, 0, len(f.failed))
+	for _, p := range f.failed {
+		list = append(list, p.wrong)
+	}
+	f.failures.Store(&list)
+}
 
 // Applied implements proxy.Follower. What is to be done Run does.
 func (f *Follower) Applied(c route.Change) {
@@ -168,10 +185,11 @@ func (f *Follower) follow(ctx context.Context) {
 	}
 	for _, l := range broken { // tried again in a moment: it would break again at once
 		if l.port.drop(l) {
+			l.port.wrong = Failure{l.port.name, netip.AddrPortFrom(l.at, l.port.number), net.ErrClosed}
 			f.failed[l.port.key] = l.port
 		}
 	}
-	f.failures.Store(int64(len(f.failed)))
+	f.publish()
 }
 
 // take returns what came in since.

@@ -16,7 +16,8 @@ type port struct {
 	number uint16
 	local  atomic.Int64 // how many endpoints there are here
 	open   []*listener
-	told   string // of what failed; empty: nothing
+	told   string  // of what failed; empty: nothing
+	wrong  Failure // the last one
 }
 
 // listener is a port on one address. Connections know which port they are of.
@@ -84,7 +85,7 @@ func (f *Follower) openAll(ctx context.Context, p *port) {
 		delete(f.failed, p.key)
 		return
 	}
-	f.failed[p.key] = p
+	f.failed[p.key], p.wrong = p, *failure
 	if text := failure.Error(); text != p.told && ctx.Err() == nil {
 		p.told = text
 		if f.opt.Failed != nil {

@@ -30,6 +30,16 @@ func (d Door) Listen(ctx context.Context, network string, at netip.AddrPort) (ne
 	return l, err
 }
 
+// Dial connects to an address and port, given as numbers.
+func (d Door) Dial(ctx context.Context, network, address string) (net.Conn, error) {
+	var c net.Conn
+	err := d.within(func() (err error) {
+		c, err = (&net.Dialer{}).DialContext(ctx, network, address)
+		return err
+	})
+	return c, err
+}
+
 // config is for many small listeners: multipath TCP, which the net package has
 // on, costs a second socket for each.
 func config() *net.ListenConfig {

@@ -116,8 +116,21 @@ func (p *Plane) Watch(ctx context.Context, subscribed func(), tell func(plane.Ed
 }
 
 // Remove deletes both tables, of either family whatever the options say.
-func (p *Plane) Remove(ctx context.Context) error {
-	return p.kernel.DeleteTables(ctx, tables()...)
+func (p *Plane) Remove(ctx context.Context) ([]string, error) {
+	var removed []string
+	for _, t := range tables() {
+		state, err := p.kernel.Read(ctx, t)
+		if err != nil {
+			return nil, fmt.Errorf("look at what is to be removed: %w", err)
+		}
+		if state != nil {
+			removed = append(removed, fmt.Sprintf("table %s with %d elements", t, state.Count()))
+		}
+	}
+	if err := p.kernel.DeleteTables(ctx, tables()...); err != nil {
+		return nil, err
+	}
+	return removed, nil
 }
 
 // tables are those of both families.

@@ -57,11 +57,15 @@ func TestRemoveTakesOurTablesOnly(t *testing.T) {
 	ctx := context.Background()
 	for range 2 { // with our tables, and without
 		p := load(t, conn, compile(everyShape(), route.Options{}))
-		if err := p.Remove(ctx); err != nil {
+		said, err := p.Remove(ctx)
+		if err != nil {
 			t.Fatal(err)
 		}
-		if err := New(conn, Options{}).Remove(ctx); err != nil {
-			t.Fatalf("remove what is not there: %v", err)
+		if len(said) != 2 || !strings.HasPrefix(said[0], "table ip sluice with ") || !strings.HasPrefix(said[1], "table ip6 sluice with ") {
+			t.Errorf("said %q, want that both tables were removed", said)
+		}
+		if said, err = New(conn, Options{}).Remove(ctx); err != nil || len(said) > 0 {
+			t.Fatalf("remove what is not there: %v, %q", err, said)
 		}
 	}
 	if out, err := runNft(t, netns, "", "list", "ruleset"); err != nil || out != foreign {

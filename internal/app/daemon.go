@@ -1,0 +1,245 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"reflect"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/control"
+	"github.com/sluice-proxy/sluice/internal/event"
+	serviceports "github.com/sluice-proxy/sluice/internal/follow/health"
+	"github.com/sluice-proxy/sluice/internal/health"
+	"github.com/sluice-proxy/sluice/internal/host"
+	"github.com/sluice-proxy/sluice/internal/inspect"
+	"github.com/sluice-proxy/sluice/internal/kernel/listen"
+	"github.com/sluice-proxy/sluice/internal/metrics"
+	"github.com/sluice-proxy/sluice/internal/proxy"
+	"github.com/sluice-proxy/sluice/internal/reload"
+	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/takeover"
+	"github.com/sluice-proxy/sluice/internal/web"
+)
+
+// daemon is a Node with all that is beside the rules: health, metrics, Events,
+// answers to questions, settings of the host, a configuration that may change,
+// and another proxy's rules to take over.
+type daemon struct {
+	o        Options
+	started  time.Time
+	planes   maker
+	families []route.Family
+
+	door    *control.Server // nil: nobody can ask
+	store   *cluster.Store
+	source  stated
+	node    *Node
+	events  recorder
+	metrics *metrics.Metrics
+	history *inspect.History
+	health  *health.Tracker
+	ports   *serviceports.Follower
+	host    *host.Host
+	keeper  *takeover.Keeper
+	reload  *reload.Reloader
+	inspect *inspect.Inspector
+
+	healthz, diagnostics *web.Server
+
+	inForce     chan struct{} // closed when everything was in the kernel once
+	inForceOnce func()
+}
+
+// newDaemon assembles everything. It takes the place of the daemon of this
+// network namespace first: where there is one already nothing is touched.
+func newDaemon(ctx context.Context, o Options) (*daemon, error) {
+	planes, families, err := openPlane(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	d := &daemon{
+		o: o, started: time.Now(), planes: planes, families: families,
+		store: cluster.NewStore(), history: inspect.NewHistory(), host: host.New(host.Options{NetNS: o.NetNS}),
+		inForce: make(chan struct{}),
+	}
+	d.inForceOnce = sync.OnceFunc(func() { close(d.inForce) })
+	if err := d.take(ctx); err != nil {
+		return nil, err
+	}
+	if err := d.assemble(); err != nil {
+		d.leave()
+		return nil, err
+	}
+	return d, nil
+}
+
+// take takes the place of the daemon.
+func (d *daemon) take(ctx context.Context) error {
+	door, err := control.Listen(ctx, control.Options{NetNS: d.o.NetNS})
+	if _, occupied := errors.AsType[*control.OccupiedError](err); occupied {
+		d.o.Log.Warn("Nobody can ask this daemon", "error", err)
+		return nil
+	}
+	d.door = door
+	return err
+}
+
+func (d *daemon) leave() {
+	if d.door != nil {
+		_ = d.door.Close() // the end of the process does it as well
+	}
+}
+
+// assemble makes the parts, those first that others need.
+func (d *daemon) assemble() error {
+	o := d.o
+	d.metrics = metrics.New(metrics.Options{
+		Mode: o.Config.Mode, Reason: o.Reason, Version: o.Version, Families: d.families,
+		Gates: gates(o.Config), Started: d.started,
+	})
+	var err error
+	if d.source, d.events, err = d.openSource(); err != nil {
+		return err
+	}
+	d.health = health.New(health.Options{Store: d.store, Families: d.families, SyncPeriod: o.Config.SyncPeriod})
+	door := listen.Door{NetNS: o.NetNS}
+	d.ports = serviceports.New(serviceports.Options{
+		Listen: door.Listen, Live: d.health.Live,
+		Failed: func(f serviceports.Failure) {
+			o.Log.Warn("Cannot open the health check port of a Service, retrying", "service", f.Service.String(), "address", f.At.String(), "error", f.Err)
+			d.events.Record(event.HealthPortFailed(f.Service.Namespace, f.Service.Name, f))
+		},
+	})
+	if err := d.assembleNode(); err != nil {
+		return err
+	}
+	d.keeper = takeover.New(takeover.Options{NetNS: o.NetNS, Log: o.Log, NodePorts: d.nodePorts, Dial: door.Dial}, d.inForce)
+	d.reload = reload.New(reload.Options{
+		File: o.File, Config: o.Config, Load: o.Load, Apply: d.apply, Log: o.Log, Changed: d.reloaded,
+	})
+	d.inspect = inspect.New(inspect.Options{
+		Loop: d.node.Loop(), Store: d.store, History: d.history, Status: d.status, Diff: d.diff, Explain: d.explainer(),
+	})
+	d.assembleServers(door)
+	d.metrics.Read(d.readings())
+	return nil
+}
+
+func (d *daemon) assembleNode() error {
+	opt := NodeOptions{
+		Store: d.store, Source: d.source, Plane: d.planes(d.o.Config), Policy: Policy(d.o.Config, d.families),
+		NetNS: d.o.NetNS, Log: d.o.Log, MinPeriod: d.o.Config.MinSyncPeriod,
+		Report: d.report, Observe: d.observe, Looked: d.metrics.Looked,
+		Followers: []proxy.Follower{ignored{d.o.Log, slog.LevelDebug}, d.ports, d.metrics},
+	}
+	if len(d.o.Config.Manifests) > 0 {
+		opt.StandIn = d.o.Config.NodeName
+	}
+	var err error
+	d.node, err = NewNode(opt)
+	return err
+}
+
+// report tells of problems with objects, wherever people look.
+func (d *daemon) report(problems []route.Problem) {
+	d.o.report(problems)
+	d.history.Report(problems)
+	d.metrics.Rejected(problems)
+	for _, e := range event.OfProblems(problems) {
+		d.events.Record(e)
+	}
+}
+
+// observe takes note of an attempt to write.
+func (d *daemon) observe(s proxy.Sync) {
+	d.metrics.Synced(s)
+	d.health.Observe(s)
+	d.history.Observe(s)
+	if s.Err == nil {
+		d.inForceOnce()
+	}
+	d.o.observe(s)
+}
+
+// run runs all parts until the context ends or one of them does.
+func (d *daemon) run(ctx context.Context) error {
+	d.bring(d.o.Config)
+	d.events.Record(event.Starting())
+	group, ctx := errgroup.WithContext(ctx)
+	for _, part := range []func(context.Context) error{
+		d.node.Run, d.events.Run, d.health.Run, d.ports.Run, d.keeper.Run,
+		d.healthz.Run, d.diagnostics.Run, d.reload.Run, d.answer, d.onRequest,
+	} {
+		group.Go(func() error { return part(ctx) })
+	}
+	return group.Wait()
+}
+
+// answer answers questions until the context ends.
+func (d *daemon) answer(ctx context.Context) error {
+	if d.door == nil {
+		<-ctx.Done()
+		return nil
+	}
+	return d.door.Serve(ctx, d.identity(), d.inspect.Handler())
+}
+
+// onRequest reads the configuration and compares everything whenever somebody
+// asks.
+func (d *daemon) onRequest(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-d.o.Compare:
+			d.reload.Check(ctx)
+			if err := d.node.Loop().Compare(ctx, proxy.Request); err != nil {
+				return nil // the context ended
+			}
+		}
+	}
+}
+
+// bring gives the host its settings. Traffic does not wait for them.
+func (d *daemon) bring(c *config.Config) {
+	if err := d.host.Bring(c); err != nil {
+		d.o.Log.Warn("Cannot make all settings of the host; serving goes on", "error", err)
+	}
+}
+
+// apply makes another configuration hold, as far as that is possible in a
+// running process.
+func (d *daemon) apply(ctx context.Context, c *config.Config) error {
+	old := d.reload.State().InForce
+	if d.o.Logs != nil {
+		d.o.Logs.Set(c.Logging)
+	}
+	d.health.SetSyncPeriod(c.SyncPeriod)
+	d.setServers(c)
+	if c.Conntrack != old.Conntrack || c.OOMScoreAdj != old.OOMScoreAdj {
+		d.bring(c)
+	}
+	policy := Policy(c, d.families)
+	if c.MinSyncPeriod == old.MinSyncPeriod && c.MasqueradeMark == old.MasqueradeMark &&
+		reflect.DeepEqual(policy, Policy(old, d.families)) {
+		return nil
+	}
+	return d.node.Loop().Replace(ctx, route.NewCompiler(policy), d.planes(c), c.MinSyncPeriod)
+}
+
+// reloaded takes note of a configuration that was taken over or refused.
+func (d *daemon) reloaded(s reload.State) { d.metrics.Reloaded(s.LoadedAt, s.Refused) }
+
+func gates(c *config.Config) []metrics.Gate {
+	var list []metrics.Gate
+	for name, on := range c.FeatureGates {
+		list = append(list, metrics.Gate{Name: name, Enabled: on})
+	}
+	return list
+}

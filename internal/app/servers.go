@@ -1,0 +1,73 @@
+package app
+
+import (
+	"context"
+	"io"
+	"net/http"
+
+	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/event"
+	"github.com/sluice-proxy/sluice/internal/kernel/listen"
+	"github.com/sluice-proxy/sluice/internal/takeover"
+	"github.com/sluice-proxy/sluice/internal/web"
+)
+
+// emulates is the version of Kubernetes whose kube-proxy this is like.
+const emulates = "1.37"
+
+// assembleServers makes the HTTP servers, at kube-proxy's addresses.
+func (d *daemon) assembleServers(door listen.Door) {
+	c := d.o.Config
+	d.healthz = web.NewServer(d.serverOptions("healthz", door, event.FailedToStartProxierHealthcheck), d.healthSetting(c))
+	d.diagnostics = web.NewServer(d.serverOptions("metrics", door, event.FailedToStartMetricServer), d.diagnosticsSetting(c))
+}
+
+func (d *daemon) serverOptions(name string, door listen.Door, reason string) web.ServerOptions {
+	return web.ServerOptions{
+		Name: name, Listen: door.Listen, Log: d.o.Log, HardFail: d.o.Config.HardFail,
+		Failed: func(err error) {
+			if d.o.Config.HardFail {
+				d.events.Record(event.StartFailed(reason, err))
+			}
+		},
+	}
+}
+
+// setServers makes the servers serve as another configuration says.
+func (d *daemon) setServers(c *config.Config) {
+	d.healthz.Set(d.healthSetting(c))
+	d.diagnostics.Set(d.diagnosticsSetting(c))
+}
+
+func (d *daemon) healthSetting(c *config.Config) web.Setting {
+	return web.Setting{Addr: c.Healthz, Handler: signed(web.Health(d.health, d.metrics))}
+}
+
+func (d *daemon) diagnosticsSetting(c *config.Config) web.Setting {
+	text, err := c.Effective()
+	if err != nil {
+		d.o.Log.Error("Cannot show the configuration", "error", err)
+	}
+	o := web.Options{
+		Mode: c.Mode, Config: text, Flags: d.o.Flags,
+		Metrics: d.metrics.Handler(), SLIs: d.metrics.SLIs(),
+		Checked:   func() { d.metrics.Checked("ping", "healthz", nil) },
+		Version:   d.o.Version,
+		Emulates:  emulates,
+		Started:   d.started,
+		Status:    func(w io.Writer) { _ = d.inspect.Status(context.Background()).WriteText(w) },
+		Profiling: c.Profiling,
+	}
+	if d.o.Logs != nil {
+		o.SetVerbosity = d.o.Logs.SetVerbosity
+	}
+	return web.Setting{Addr: c.Metrics, Handler: signed(web.Diagnostics(o))}
+}
+
+// signed says in each answer whose it is: everything else looks like kube-proxy's.
+func signed(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Server", takeover.ServerHeader)
+		h.ServeHTTP(w, r)
+	})
+}

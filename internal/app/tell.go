@@ -1,0 +1,41 @@
+package app
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+
+	"github.com/sluice-proxy/sluice/internal/proxy"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// reporter is told of problems with objects, each once.
+type reporter = func([]route.Problem)
+
+// report tells problems with objects to the log.
+func (o Options) report(problems []route.Problem) {
+	for _, p := range problems {
+		said := []slog.Attr{
+			slog.String("object", p.Object), slog.String("field", p.Field),
+			slog.String("value", p.Value), slog.String("reason", p.Reason),
+		}
+		said = slices.DeleteFunc(said, func(a slog.Attr) bool { return a.Value.String() == "" })
+		o.Log.LogAttrs(context.Background(), slog.LevelWarn, "Problem", said...)
+	}
+}
+
+// observe logs what was written; what was not, the loop does. A comparison that
+// nobody waits for and that finds nothing is not worth a line.
+func (o Options) observe(s proxy.Sync) {
+	level := slog.LevelDebug
+	if s.Full() && (s.Cause != proxy.Period || s.Steps > 0) {
+		level = slog.LevelInfo
+	}
+	if s.Err == nil {
+		o.Log.Log(context.Background(), level, "Synced", "services", s.Services, "steps", s.Steps,
+			"compile", s.Compile, "apply", s.Apply, "cause", string(s.Cause))
+	}
+	if o.Synced != nil {
+		o.Synced(s)
+	}
+}
