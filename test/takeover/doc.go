@@ -1,0 +1,10 @@
+// Package takeover tests that Sluice takes a node over from kube-proxy with
+// traffic running: no connection that exists breaks, and none that is made
+// fails.
+//
+// KUBE_PROXY names the real program; if it is not set it is taken from the
+// folder KUBEBUILDER_ASSETS, where `make test-assets` puts it. Where there is
+// none, what it leaves in the kernel comes from testdata, recorded from it:
+//
+//	go test ./test/takeover -run TestRecord -record
+package takeover

@@ -1,0 +1,128 @@
+//go:build linux
+
+package takeover
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// mode is one of kube-proxy's, with the variant of iptables it uses.
+type mode struct {
+	name     string // of the test and its recorded rules
+	mode     string // as kube-proxy calls it
+	iptables string // the program behind iptables; empty: none is used
+}
+
+func modes() []mode {
+	return []mode{
+		{"nftables", "nftables", ""},
+		{"iptables-nft", "iptables", "xtables-nft-multi"},
+		{"iptables-legacy", "iptables", "xtables-legacy-multi"},
+	}
+}
+
+// program is the path of the real kube-proxy; empty if there is none.
+func program() string {
+	path := os.Getenv("KUBE_PROXY")
+	if path == "" {
+		path = filepath.Join(os.Getenv("KUBEBUILDER_ASSETS"), "kube-proxy")
+	}
+	if _, err := os.Stat(path); err != nil {
+		return ""
+	}
+	return path
+}
+
+// kubeProxy is a real one that runs on node A.
+type kubeProxy struct {
+	*world
+	pid int
+	end func() // as a signal does, and waits
+	log *bytes.Buffer
+}
+
+// kubeProxy starts the real one and waits until it serves.
+func (w *world) kubeProxy(m mode) *kubeProxy {
+	w.Helper()
+	kubeconfig, err := w.Kubeconfig("")
+	w.must(err)
+	cmd := exec.Command(program(), "--kubeconfig", kubeconfig, "--hostname-override", w.lab.NodeA.Name(),
+		"--proxy-mode", m.mode, "--cluster-cidr", clusterCIDRs,
+		"--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0")
+	cmd.Args[0] = "kube-proxy"
+	cmd.Env = append(os.Environ(), "PATH="+programs(w.T, m.iptables)+":"+os.Getenv("PATH"))
+	k := &kubeProxy{world: w, log: &bytes.Buffer{}}
+	cmd.Stdout, cmd.Stderr = k.log, k.log
+	wait, err := w.lab.NodeA.Start(cmd)
+	w.must(err)
+	k.pid = cmd.Process.Pid
+	k.end = func() {
+		w.must(cmd.Process.Signal(syscall.SIGTERM))
+		_ = wait() // it ends by the signal
+	}
+	w.eventually(func() error {
+		if err := w.reachable(); err != nil {
+			return fmt.Errorf("with kube-proxy: %w", err)
+		}
+		return nil
+	})
+	return k
+}
+
+// programs makes a folder in which iptables is this variant.
+func programs(t *testing.T, variant string) string {
+	t.Helper()
+	dir := t.TempDir()
+	if variant == "" {
+		return dir
+	}
+	path, err := exec.LookPath(variant)
+	if err != nil {
+		t.Fatalf("find a variant of iptables: %v", err)
+	}
+	for _, name := range []string{
+		"iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore",
+	} {
+		if err := os.Symlink(path, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// dump is what a node has in the kernel: what it lists, without what changes all
+// the time or has no content.
+func (w *world) dump() string {
+	w.Helper()
+	var b strings.Builder
+	for _, command := range [][]string{
+		{"iptables-legacy-save"}, {"ip6tables-legacy-save"}, {"iptables-nft-save"}, {"ip6tables-nft-save"}, {"nft", "list", "tables"},
+	} {
+		fmt.Fprintf(&b, "== %s\n", strings.Join(command, " "))
+		for line := range strings.Lines(w.lab.NodeA.MustRun(command...)) {
+			if content(line) {
+				b.WriteString(line)
+			}
+		}
+	}
+	return b.String()
+}
+
+// content leaves out comments, which tell the time; built-in chains, which have
+// counters, and the tables that exist for them, which nobody deletes; and the
+// tables of Sluice itself.
+func content(line string) bool {
+	for _, start := range []string{"#", "*", "COMMIT", "table ip filter", "table ip nat", "table ip mangle", "table ip6 filter", "table ip6 nat", "table ip6 mangle", "table ip sluice", "table ip6 sluice"} {
+		if strings.HasPrefix(line, start) {
+			return false
+		}
+	}
+	return !strings.HasPrefix(line, ":") || strings.Contains(line, " - ")
+}

@@ -1,0 +1,30 @@
+//go:build linux
+
+package takeover
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/test/apiserver"
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+// record has what kube-proxy leaves written to testdata.
+var record = flag.Bool("record", false, "write testdata anew, with the kube-proxy that KUBE_PROXY names")
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if testing.Short() {
+		// Not skipped but not there: go test says "no tests to run".
+		_ = flag.Set("test.run", "^$")
+		os.Exit(m.Run())
+	}
+	if err := apiserver.Assets(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	lab.Main(m)
+}

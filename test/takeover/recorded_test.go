@@ -1,0 +1,99 @@
+//go:build linux
+
+package takeover
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/test/apiserver"
+)
+
+// recording is one file of testdata: what lists it, and what loads it.
+type recording struct {
+	file       string
+	list, load []string
+}
+
+// recordings are the files of a mode.
+func (m mode) recordings() []recording {
+	if m.iptables == "" {
+		return []recording{
+			{m.name + "-ip4.nft", []string{"nft", "-s", "list", "table", "ip", "kube-proxy"}, []string{"nft", "-f", "-"}},
+			{m.name + "-ip6.nft", []string{"nft", "-s", "list", "table", "ip6", "kube-proxy"}, []string{"nft", "-f", "-"}},
+		}
+	}
+	var out []recording
+	for _, program := range []string{"iptables", "ip6tables"} {
+		variant := strings.Replace(m.name, "iptables", program, 1)
+		out = append(out, recording{variant + ".save", []string{variant + "-save"}, []string{variant + "-restore"}})
+	}
+	return out
+}
+
+// TestRecord writes what a real kube-proxy leaves, if asked to.
+func TestRecord(t *testing.T) {
+	if !*record {
+		t.Skip("-record is not given")
+	}
+	c := apiserver.Start(t)
+	for _, m := range modes() {
+		w := newWorld(t, c)
+		w.kubeProxy(m).end()
+		for _, r := range m.recordings() {
+			text := timeless(w.lab.NodeA.MustRun(r.list...))
+			text = strings.ReplaceAll(text, w.ns+"/", "recorded/") // in comments and names, which are cut off nowhere
+			w.must(os.WriteFile(filepath.Join("testdata", r.file), []byte(text), 0o644))
+		}
+		w.sweep()
+	}
+}
+
+// timeless leaves out when it was recorded, how many packets there were, the
+// objects that count packets, which are no part of the rules, and what kube-proxy
+// shares with kubelet.
+func timeless(text string) string {
+	for _, change := range [][2]string{
+		{`(?m)^#.*\n`, ""},
+		{`\[\d+:\d+\]`, "[0:0]"},
+		{` -m nfacct --nfacct-name  ?\S+`, ""},
+		{`(?m)^.*KUBE-FIREWALL\b.*\n`, ""},
+	} {
+		text = regexp.MustCompile(change[0]).ReplaceAllString(text, change[1])
+	}
+	return text
+}
+
+// leave loads what kube-proxy leaves in a mode.
+func (w *world) leave(m mode) {
+	w.Helper()
+	for _, r := range m.recordings() {
+		text, err := os.ReadFile(filepath.Join("testdata", r.file))
+		w.must(err)
+		load := r.load
+		if m.iptables != "" {
+			load = append(load, "--noflush")
+		}
+		_, err = w.lab.NodeA.Run(string(text), load...)
+		w.must(err)
+	}
+	w.eventually(w.reachable)
+}
+
+// testRecorded: kube-proxy is gone for long, what it left is taken over.
+func testRecorded(w *world, m mode) {
+	w.others(m)
+	before := w.dump()
+	w.leave(m)
+	if w.dump() == before {
+		w.Fatal("nothing was loaded, so there is nothing to take over")
+	}
+	traffic := w.start()
+	k := w.takeOver()
+	w.clean(k)
+	w.same(before)
+	w.settled(traffic)
+}

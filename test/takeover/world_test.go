@@ -1,0 +1,207 @@
+//go:build linux
+
+package takeover
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sluice-proxy/sluice/test/apiserver"
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+// patience is how long what must happen may take.
+const patience = 20 * time.Second
+
+// All addresses and ports are fixed, so that rules recorded once fit always.
+const (
+	clusterIP4, clusterIP6 = "172.30.0.80", "fd00:172:30::80"
+	stickyIP4, stickyIP6   = "172.30.0.81", "fd00:172:30::81"
+	emptyIP4, emptyIP6     = "172.30.0.82", "fd00:172:30::82"
+	nodePort               = 30080
+	clusterCIDRs           = "10.180.0.0/16,fd00:10:180::/48"
+)
+
+// world is a lab with three backends and a client, Services of several kinds for
+// them in a real API server, and node A to be taken over.
+type world struct {
+	*apiserver.Cluster
+	*testing.T
+	lab    *lab.Lab
+	client *lab.Host // a pod on node A
+	pods   [3]*lab.Host
+	ns     string
+	sweep  func() // deletes what the test made, which nobody else would
+}
+
+func newWorld(t *testing.T, c *apiserver.Cluster) *world {
+	l := lab.New(t, lab.Options{Timeout: time.Second})
+	w := &world{Cluster: c, T: t, lab: l, client: l.Pod(l.NodeA, "10.180.0.9", "fd00:10:180::9")}
+	for i, node := range []*lab.Host{l.NodeA, l.NodeB, l.NodeA} {
+		a := netip.AddrFrom4([4]byte{10, 180, 1, byte(i + 1)})
+		w.pods[i] = l.Pod(node, a.String(), lab.Analog(a).String())
+		w.pods[i].Serve(lab.TCP, 80)
+	}
+	ns, err := c.Client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"},
+	}, metav1.CreateOptions{})
+	w.must(err)
+	w.ns = ns.Name
+	w.sweep = sync.OnceFunc(w.clear)
+	t.Cleanup(w.sweep)
+	w.node()
+	w.services()
+	c.Forward(t, l.NodeA)
+	return w
+}
+
+// clear deletes what the test made, which nobody else would.
+func (w *world) clear() {
+	ctx := context.Background() // that of the test is over
+	for _, name := range []string{"web", "sticky", "empty"} {
+		w.must(w.Client.CoreV1().Services(w.ns).Delete(ctx, name, metav1.DeleteOptions{}))
+	}
+	w.must(w.Client.DiscoveryV1().EndpointSlices(w.ns).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}))
+	w.must(w.Client.CoreV1().Nodes().Delete(ctx, w.lab.NodeA.Name(), metav1.DeleteOptions{}))
+}
+
+func (w *world) must(err error) {
+	w.Helper()
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+// eventually tries until there is no error.
+func (w *world) eventually(try func() error) {
+	w.Helper()
+	var err error
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		if err = try(); err == nil {
+			return
+		}
+	}
+	w.Fatalf("still after %v: %v", patience, err)
+}
+
+// services makes one with everything, one with affinity and one without backends.
+func (w *world) services() {
+	w.create("web", [2]string{clusterIP4, clusterIP6}, func(s *corev1.ServiceSpec) {
+		s.Type = corev1.ServiceTypeLoadBalancer
+		s.Ports[0].NodePort = nodePort
+		s.ExternalIPs = []string{"203.0.113.90", "2001:db8:113::90"}
+		s.LoadBalancerSourceRanges = []string{"203.0.113.0/25", "2001:db8:113::/121"}
+	})
+	w.setVIPs()
+	w.create("sticky", [2]string{stickyIP4, stickyIP6}, func(s *corev1.ServiceSpec) {
+		s.SessionAffinity = corev1.ServiceAffinityClientIP
+	})
+	w.create("empty", [2]string{emptyIP4, emptyIP6}, func(*corev1.ServiceSpec) {})
+	w.back("web")
+	w.back("sticky")
+}
+
+func (w *world) create(name string, ips [2]string, change func(*corev1.ServiceSpec)) {
+	w.Helper()
+	both := corev1.IPFamilyPolicyRequireDualStack
+	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.ServiceSpec{
+		ClusterIP: ips[0], ClusterIPs: ips[:], IPFamilyPolicy: &both,
+		Ports: []corev1.ServicePort{{Port: 80}},
+	}}
+	change(&svc.Spec)
+	_, err := w.Client.CoreV1().Services(w.ns).Create(w.Context(), svc, metav1.CreateOptions{})
+	w.must(err)
+}
+
+// setVIPs does what a cloud does.
+func (w *world) setVIPs() {
+	w.Helper()
+	api := w.Client.CoreV1().Services(w.ns)
+	svc, err := api.Get(w.Context(), "web", metav1.GetOptions{})
+	w.must(err)
+	svc.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "203.0.113.77"}, {IP: "2001:db8:113::77"}}
+	_, err = api.UpdateStatus(w.Context(), svc, metav1.UpdateOptions{})
+	w.must(err)
+}
+
+// back puts all pods behind a Service.
+func (w *world) back(service string) {
+	w.Helper()
+	none, port, yes := "", int32(80), true
+	for family, like := range map[discoveryv1.AddressType]netip.Addr{
+		discoveryv1.AddressTypeIPv4: netip.IPv4Unspecified(), discoveryv1.AddressTypeIPv6: netip.IPv6Unspecified(),
+	} {
+		s := &discoveryv1.EndpointSlice{
+			ObjectMeta: metav1.ObjectMeta{
+				Name:   service + "-" + strings.ToLower(string(family)),
+				Labels: map[string]string{discoveryv1.LabelServiceName: service},
+			},
+			AddressType: family,
+			Ports:       []discoveryv1.EndpointPort{{Name: &none, Port: &port}},
+		}
+		for _, pod := range w.pods {
+			s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
+				Addresses:  []string{pod.Addr(like).String()},
+				Conditions: discoveryv1.EndpointConditions{Ready: &yes, Serving: &yes},
+			})
+		}
+		_, err := w.Client.DiscoveryV1().EndpointSlices(w.ns).Create(w.Context(), s, metav1.CreateOptions{})
+		w.must(err)
+	}
+}
+
+// node makes the Node of node A: no kubelet does.
+func (w *world) node() {
+	w.Helper()
+	api := w.Client.CoreV1().Nodes()
+	node, err := api.Create(w.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: w.lab.NodeA.Name()}}, metav1.CreateOptions{})
+	w.must(err)
+	for _, a := range []string{"192.168.0.2", "2001:db8::1"} {
+		node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a})
+	}
+	_, err = api.UpdateStatus(w.Context(), node, metav1.UpdateOptions{})
+	w.must(err)
+}
+
+// way is somebody who connects to the Service "web" or "sticky".
+type way struct {
+	from *lab.Host
+	to   netip.AddrPort
+}
+
+func (v way) String() string { return fmt.Sprintf("%s to %s", v.from.Name(), v.to) }
+
+// ways are from a pod, from the node itself and from outside, in both families.
+func (w *world) ways() []way {
+	var out []way
+	add := func(from *lab.Host, port uint16, addrs ...string) {
+		for _, a := range addrs {
+			out = append(out, way{from, netip.AddrPortFrom(netip.MustParseAddr(a), port)})
+		}
+	}
+	add(w.client, 80, clusterIP4, clusterIP6, stickyIP4, stickyIP6)
+	add(w.lab.NodeA, 80, clusterIP4, clusterIP6)
+	add(w.lab.Outside, nodePort, "192.168.0.2", "2001:db8::1")
+	add(w.lab.Outside, 80, "203.0.113.90", "2001:db8:113::90", "203.0.113.77", "2001:db8:113::77")
+	return out
+}
+
+// reachable says who does not answer.
+func (w *world) reachable() error {
+	for _, v := range w.ways() {
+		r := v.from.Try(lab.Probe{Protocol: lab.TCP, To: v.to, Timeout: lab.Soon})
+		if r.Outcome != lab.Answered {
+			return fmt.Errorf("%s: %s", v, r)
+		}
+	}
+	return nil
+}
