@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"runtime"
@@ -128,7 +129,7 @@ func await(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("usage: await program arg...")
 	}
 	const patience = 20 * time.Second // of a busy machine
-	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
 		err := ts.Exec(args[0], args[1:]...)
 		if err == nil {
 			return
@@ -136,6 +137,29 @@ func await(ts *testscript.TestScript, neg bool, args []string) {
 		if time.Now().After(deadline) {
 			ts.Fatalf("%v, and does not change", err)
 		}
+	}
+}
+
+// within runs a program of the machine in the network namespace of a test:
+//
+//	exec within PROGRAM ARG...
+func within() {
+	enter()
+	path, err := exec.LookPath(os.Args[1])
+	if err == nil {
+		err = syscall.Exec(path, os.Args[1:], os.Environ())
+	}
+	fmt.Fprintln(os.Stderr, "within:", err)
+	os.Exit(1)
+}
+
+// lagging succeeds when the daemon has something to write.
+func lagging() {
+	enter()
+	var s inspect.Status
+	err := control.Dial(control.Options{}).Get(context.Background(), "/status", nil, &s)
+	if err != nil || s.Lag.Oldest.IsZero() {
+		os.Exit(1)
 	}
 }
 

@@ -27,7 +27,10 @@ func TestMain(m *testing.M) {
 			ReadFile: os.ReadFile,
 		}))
 	}
-	testscript.Main(testsInNamespace{m}, map[string]func(){"sluice": program, "kube-proxy": program, "daemon": daemon})
+	testscript.Main(testsInNamespace{m}, map[string]func(){
+		"sluice": program, "kube-proxy": program,
+		"daemon": daemon, "within": within, "lagging": lagging,
+	})
 }
 
 // TestScripts runs the scripts, each a story told through the command line.

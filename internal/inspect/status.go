@@ -134,8 +134,8 @@ type HostSetting struct {
 
 // Server is an address that this process listens on, or should.
 type Server struct {
-	Name    string `json:"name"` // "healthz", "metrics"
-	Address string `json:"address"`
+	Name    string `json:"name"`    // "healthz", "metrics"
+	Address string `json:"address"` // empty: it is turned off
 	Error   string `json:"error,omitempty"`
 }
 

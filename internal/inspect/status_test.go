@@ -61,9 +61,10 @@ func troubled() Status {
 		RestartDue: []string{"healthzBindAddress changed"},
 	}
 	s.Servers[1].Error = "listen on 127.0.0.1:10249: address already in use"
+	s.Servers = append(s.Servers, Server{Name: "debug"})
 	s.HostSettings = []HostSetting{
 		{Name: "net.netfilter.nf_conntrack_max", Want: "131072", Was: "65536", Is: "131072"},
-		{Name: "oom_score_adj", Want: "-999", Was: "0", Is: "0", Error: "permission denied"},
+		{Name: "oom_score_adj", Want: "-999", Was: "0", Is: "0", Error: "write -999 to oom_score_adj: permission denied"},
 	}
 	s.HealthPorts = []HealthPort{{"default/web", 32000, "address already in use"}}
 	s.Problems = []Problem{

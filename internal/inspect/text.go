@@ -118,15 +118,10 @@ func (s Status) lists(p *page) {
 	if len(s.Servers) > 0 {
 		p.head("Servers", "NAME", "ADDRESS", "STATE")
 		for _, v := range s.Servers {
-			p.line(v.Name, v.Address, orElse(v.Error, "listening"))
+			p.line(v.Name, orElse(v.Address, "-"), v.state())
 		}
 	}
-	if len(s.HostSettings) > 0 {
-		p.head("Host settings", "NAME", "WANTED", "WAS", "IS", "")
-		for _, h := range s.HostSettings {
-			p.line(h.Name, orElse(h.Want, "-"), orElse(h.Was, "-"), orElse(h.Is, "-"), h.Error)
-		}
-	}
+	s.settings(p)
 	if len(s.HealthPorts) > 0 {
 		p.head("Health ports that cannot be opened", "SERVICE", "PORT", "WHY")
 		for _, h := range s.HealthPorts {
@@ -139,6 +134,34 @@ func (s Status) lists(p *page) {
 	p.head("Problems with objects, the latest first", "AGE", "OBJECT", "FIELD", "VALUE", "REASON")
 	for _, v := range s.Problems {
 		p.line(p.since(v.At), v.Object, orElse(v.Field, "-"), orElse(v.Value, "-"), v.Reason)
+	}
+}
+
+func (v Server) state() string {
+	if v.Address == "" {
+		return "off"
+	}
+	return orElse(v.Error, "listening")
+}
+
+// settings writes those of the host. What went wrong is told below the table,
+// as it takes sentences.
+func (s Status) settings(p *page) {
+	if len(s.HostSettings) == 0 {
+		return
+	}
+	var wrong []string
+	p.head("Host settings", "NAME", "WANTED", "WAS", "IS", "STATE")
+	for _, h := range s.HostSettings {
+		state := "ok"
+		if h.Error != "" {
+			state = "failed"
+			wrong = append(wrong, h.Error)
+		}
+		p.line(h.Name, orElse(h.Want, "-"), orElse(h.Was, "-"), orElse(h.Is, "-"), state)
+	}
+	for _, why := range wrong {
+		p.printf("  failed: %s\n", why)
 	}
 }
 
