@@ -92,8 +92,7 @@ func testRecorded(w *world, m mode) {
 		w.Fatal("nothing was loaded, so there is nothing to take over")
 	}
 	traffic := w.start()
-	k := w.takeOver()
-	w.clean(k)
+	w.taken(w.takeOver(), m)
 	w.same(before)
 	w.settled(traffic)
 }

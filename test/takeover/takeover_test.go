@@ -3,18 +3,13 @@
 package takeover
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"log/slog"
-	"net"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-proxy/sluice/internal/takeover"
 	"github.com/sluice-proxy/sluice/test/apiserver"
 )
 
@@ -78,48 +73,28 @@ func (w *world) others(m mode) {
 	}
 }
 
-// takeOver starts Sluice, and what takes over when its rules are in force.
-func (w *world) takeOver() *takeover.Keeper {
+// takeOver starts Sluice.
+func (w *world) takeOver() *apiserver.Proxy {
 	w.Helper()
-	p := w.Cluster.Run(w, w.lab.NodeA, "--cluster-cidr="+clusterCIDRs)
-	ready := make(chan struct{})
-	ctx, cancel := context.WithCancel(context.Background())
-	k := takeover.New(takeover.Options{
-		NetNS: w.lab.NodeA.NetNSFD(), Log: slog.New(slog.NewTextHandler(w.Output(), nil)),
-		Dial: w.dial, Soon: 50 * time.Millisecond,
-	}, ready)
-	done := make(chan error, 1)
-	go func() { done <- k.Run(ctx) }()
-	w.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			w.Errorf("the take-over ended with: %v", err)
-		}
-	})
-	if _, err := p.First(w.Context()); err != nil {
-		w.Fatal(err)
+	return w.Cluster.Run(w, w.lab.NodeA, "--cluster-cidr="+clusterCIDRs)
+}
+
+// taken waits until Sluice says that it has removed what there was of a
+// mechanism, all at once.
+func (w *world) taken(p *apiserver.Proxy, m mode) {
+	w.Helper()
+	w.says(p, `msg="Removed what kube-proxy left" mechanism=`+m.name)
+	if n := strings.Count(p.Log(), "Removed what kube-proxy left"); n != 1 {
+		w.Errorf("it was removed in %d steps:\n%s", n, p.Log())
 	}
-	close(ready)
-	return k
 }
 
-// dial connects on node A.
-func (w *world) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	var conn net.Conn
-	err := w.lab.NodeA.Do(func() error {
-		var err error
-		conn, err = (&net.Dialer{}).DialContext(ctx, network, address)
-		return err
-	})
-	return conn, err
-}
-
-// clean waits until nothing is left and nobody runs.
-func (w *world) clean(k *takeover.Keeper) {
+// says waits until Sluice logs something.
+func (w *world) says(p *apiserver.Proxy, text string) {
 	w.Helper()
 	w.eventually(func() error {
-		if s := k.State(); !s.Looked || s.Rival != nil || s.Err != nil || len(s.Leftovers) > 0 || len(s.Removed) == 0 {
-			return fmt.Errorf("the take-over is at %+v", s)
+		if !strings.Contains(p.Log(), text) {
+			return fmt.Errorf("the log lacks %q:\n%s", text, p.Log())
 		}
 		return nil
 	})
@@ -154,8 +129,7 @@ func testAfter(w *world, m mode) {
 	if w.dump() == before {
 		w.Fatal("kube-proxy left nothing, so there is nothing to take over")
 	}
-	k := w.takeOver()
-	w.clean(k)
+	w.taken(w.takeOver(), m)
 	w.same(before)
 	w.settled(traffic)
 }
@@ -166,24 +140,16 @@ func testBeside(w *world, m mode) {
 	before := w.dump()
 	kp := w.kubeProxy(m)
 	traffic := w.start()
-	k := w.takeOver()
-	w.eventually(func() error {
-		if k.State().Rival == nil {
-			return errors.New("kube-proxy is not noticed")
-		}
-		return nil
-	})
-	want := takeover.Rival{PID: kp.pid, Mode: m.mode, How: "a process of this name"}
-	if diff := cmp.Diff(want, *k.State().Rival); diff != "" {
-		w.Errorf("noticed (-want +got):\n%s", diff)
-	}
+	p := w.takeOver()
+	w.says(p, fmt.Sprintf(`msg="A kube-proxy runs beside this proxy; its rules stay until it is stopped" pid=%d mode=%s`, kp.pid, m.mode))
 	beside := w.dump()
 	time.Sleep(300 * time.Millisecond)
 	if diff := cmp.Diff(beside, w.dump()); diff != "" {
 		w.Errorf("rules changed while both run (-before, +now):\n%s", diff)
 	}
 	kp.end()
-	w.clean(k)
+	w.says(p, fmt.Sprintf(`msg="kube-proxy has stopped, removing its rules" pid=%d mode=%s`, kp.pid, m.mode))
+	w.taken(p, m)
 	w.same(before)
 	w.settled(traffic)
 }
