@@ -3,13 +3,17 @@
 package takeover
 
 import (
+	"log/slog"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 
+	"github.com/sluice-proxy/sluice/internal/app"
+	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/test/apiserver"
+	"github.com/sluice-proxy/sluice/test/lab"
 )
 
 // recording is one file of testdata: what lists it, and what loads it.
@@ -67,8 +71,14 @@ func timeless(text string) string {
 	return text
 }
 
-// leave loads what kube-proxy leaves in a mode.
+// leave loads what kube-proxy leaves in a mode, and sees that it works.
 func (w *world) leave(m mode) {
+	w.Helper()
+	w.load(m)
+	w.eventually(w.reachable)
+}
+
+func (w *world) load(m mode) {
 	w.Helper()
 	for _, r := range m.recordings() {
 		text, err := os.ReadFile(filepath.Join("testdata", r.file))
@@ -80,7 +90,6 @@ func (w *world) leave(m mode) {
 		_, err = w.lab.NodeA.Run(string(text), load...)
 		w.must(err)
 	}
-	w.eventually(w.reachable)
 }
 
 // testRecorded: kube-proxy is gone for long, what it left is taken over.
@@ -95,4 +104,39 @@ func testRecorded(w *world, m mode) {
 	w.taken(w.takeOver(), m)
 	w.same(before)
 	w.settled(traffic)
+}
+
+// TestCleanup: what kube-proxy left, in all modes that it ever ran in, goes with
+// what Sluice itself has, and what is said is what went. It takes no API server,
+// and nobody's connections are promised anything.
+func TestCleanup(t *testing.T) {
+	l := lab.New(t, lab.Options{})
+	w := &world{T: t, lab: l}
+	for _, m := range modes() {
+		w.others(m)
+	}
+	before := w.dump()
+	for _, m := range modes() {
+		w.load(m)
+	}
+	said := w.cleanup()
+	w.same(before)
+	for _, m := range modes() {
+		if !strings.Contains(said, "removed "+m.name+": ") {
+			t.Errorf("it does not say what of %s was removed:\n%s", m.name, said)
+		}
+	}
+	if said := w.cleanup(); said != "" {
+		t.Errorf("with nothing left it says:\n%s", said)
+	}
+}
+
+// cleanup does what --cleanup does on node A.
+func (w *world) cleanup() string {
+	w.Helper()
+	said, err := app.Cleanup(w.Context(), app.Options{
+		Config: &config.Config{}, Log: slog.New(slog.DiscardHandler), NetNS: w.lab.NodeA.NetNSFD(),
+	})
+	w.must(err)
+	return strings.Join(said, "\n")
 }

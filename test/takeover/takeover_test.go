@@ -59,8 +59,8 @@ const localnet = `-A KUBE-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8 -m comment --
 // others loads the rules of others.
 func (w *world) others(m mode) {
 	w.Helper()
-	w.lab.NodeA.Nft("table inet others { chain input { type filter hook input priority 0; tcp dport 9995 drop; }; }")
 	if m.iptables == "" {
+		w.lab.NodeA.Nft("table inet others { chain input { type filter hook input priority 0; tcp dport 9995 drop; }; }")
 		return
 	}
 	folder := programs(w.T, m.iptables)
