@@ -25,7 +25,7 @@ func load(t *testing.T, args ...string) *config.Config {
 	t.Helper()
 	fs := pflag.NewFlagSet("sluice", pflag.ContinueOnError)
 	flags := config.NewFlags(fs)
-	if err := fs.Parse(args); err != nil {
+	if err := fs.Parse(append([]string{"--oom-score-adj=0"}, args...)); err != nil { // the test's own is nobody's business
 		t.Fatal(err)
 	}
 	cfg, _, err := flags.Load(config.Env{

@@ -48,6 +48,7 @@ type daemon struct {
 	host    *host.Host
 	keeper  *takeover.Keeper
 	reload  *reload.Reloader
+	applied *config.Config // last, by apply; its goroutine's alone
 	inspect *inspect.Inspector
 
 	healthz, diagnostics *web.Server
@@ -64,7 +65,7 @@ func newDaemon(ctx context.Context, o Options) (*daemon, error) {
 		return nil, err
 	}
 	d := &daemon{
-		o: o, started: time.Now(), planes: planes, families: families,
+		o: o, started: time.Now(), planes: planes, families: families, applied: o.Config,
 		store: cluster.NewStore(), history: inspect.NewHistory(), host: host.New(host.Options{NetNS: o.NetNS}),
 		inForce: make(chan struct{}),
 	}
@@ -216,7 +217,8 @@ func (d *daemon) bring(c *config.Config) {
 // apply makes another configuration hold, as far as that is possible in a
 // running process.
 func (d *daemon) apply(ctx context.Context, c *config.Config) error {
-	old := d.reload.State().InForce
+	old := d.applied
+	d.applied = c // also if it fails half-way: then the one before is applied again
 	if d.o.Logs != nil {
 		d.o.Logs.Set(c.Logging)
 	}

@@ -32,7 +32,7 @@ type Config struct {
 	MasqueradeMark uint32 // the packet mark, one bit
 	ExternalIPs    bool   // false: spec.externalIPs is not served
 
-	SyncPeriod    time.Duration // between two comparisons with the kernel; not used yet
+	SyncPeriod    time.Duration // a change that waits for twice as long makes the proxy unhealthy
 	MinSyncPeriod time.Duration // between two writes; 0: write at once
 	ResyncPeriod  time.Duration // of the API client's caches; not used, nothing is cached
 

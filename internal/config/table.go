@@ -20,7 +20,7 @@ func table() []flagGroup {
 	return []flagGroup{
 		{"Most used", mostUsed()},
 		{"Traffic", traffic()},
-		{"Health, metrics, profiling (no effect yet)", servers()},
+		{"Health, metrics, profiling", servers()},
 		{"Run once and exit", runOnce()},
 		{"Node and kernel settings", kernel()},
 		{"API client and timing", client()},
@@ -202,7 +202,7 @@ func client() []flagDef {
 		},
 		{
 			name: "iptables-sync-period", initial: "30s", fields: on("iptables.syncPeriod", "nftables.syncPeriod"),
-			usage: "time between two full looks at the kernel, in every mode but ipvs; no effect yet",
+			usage: "a change that is not in the kernel after twice this time makes the proxy unhealthy, in every mode but ipvs",
 		},
 		{
 			name: "iptables-min-sync-period", initial: "0s", fields: on("iptables.minSyncPeriod", "nftables.minSyncPeriod"),

@@ -74,7 +74,9 @@ func (r *recorder) Watch(context.Context, func(), func(plane.Edit)) error {
 	return errors.New("not part of the loop")
 }
 
-func (r *recorder) Remove(context.Context) ([]string, error) { return nil, errors.New("not part of the loop") }
+func (r *recorder) Remove(context.Context) ([]string, error) {
+	return nil, errors.New("not part of the loop")
+}
 
 type recorded struct {
 	plane *recorder

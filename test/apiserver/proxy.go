@@ -69,7 +69,7 @@ func Run(t lab.T, host *lab.Host, args ...string) *Proxy {
 func load(args []string) (*config.Config, error) {
 	fs := pflag.NewFlagSet("sluice", pflag.ContinueOnError)
 	flags := config.NewFlags(fs)
-	if err := fs.Parse(args); err != nil {
+	if err := fs.Parse(append([]string{"--oom-score-adj=0"}, args...)); err != nil { // the test's own is nobody's business
 		return nil, err
 	}
 	cfg, _, err := flags.Load(config.Env{Hostname: os.Hostname, ReadFile: os.ReadFile}, config.Options{Modes: app.Modes()})

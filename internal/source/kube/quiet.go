@@ -9,13 +9,13 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// demoted is what libraries log: all of it at the debug level, because what
+// demoted is what libraries log: none of it above the debug level, because what
 // matters of it is said once elsewhere.
 type demoted struct{ slog.Handler }
 
 // Enabled implements slog.Handler.
 func (d demoted) Enabled(ctx context.Context, level slog.Level) bool {
-	return level >= slog.LevelDebug && d.Handler.Enabled(ctx, slog.LevelDebug)
+	return d.Handler.Enabled(ctx, min(level, slog.LevelDebug))
 }
 
 // Handle implements slog.Handler. It asks itself whether it is wanted, because
@@ -24,7 +24,7 @@ func (d demoted) Handle(ctx context.Context, r slog.Record) error {
 	if !d.Enabled(ctx, r.Level) {
 		return nil
 	}
-	r.Level = slog.LevelDebug
+	r.Level = min(r.Level, slog.LevelDebug)
 	return d.Handler.Handle(ctx, r)
 }
 
