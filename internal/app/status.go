@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/reload"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/takeover"
 	"github.com/sluice-proxy/sluice/internal/web"
 )
 
@@ -101,18 +102,20 @@ func (d *daemon) readings() metrics.Readings {
 		FlowsEnded:         func() uint64 { return d.node.Flows().Stats().Deleted },
 		RestartDue:         func() bool { return len(d.reload.State().RestartDue) > 0 },
 		KubeProxyRunning:   func() bool { return d.keeper.State().Rival != nil },
-		Leftovers:          d.leftovers,
+		Leftovers:          func() map[string]int { return byName(d.keeper.State().Leftovers) },
+		Removed:            func() map[string]int { return byName(d.keeper.State().Removed) },
 		HealthPortFailures: d.ports.Failures,
 		HostSettingsFailed: d.settingsFailed,
 	}
 }
 
-func (d *daemon) leftovers() map[string]int {
-	found := map[string]int{}
-	for mechanism, n := range d.keeper.State().Leftovers {
-		found[string(mechanism)] = n
+// byName has the same numbers under plain words.
+func byName(numbers map[takeover.Mechanism]int) map[string]int {
+	named := map[string]int{}
+	for mechanism, n := range numbers {
+		named[string(mechanism)] = n
 	}
-	return found
+	return named
 }
 
 func (d *daemon) settingsFailed() int {

@@ -12,7 +12,13 @@ type Window struct {
 
 	// Triggers are when the changes to endpoints came about, as far as their
 	// slices tell (annotation endpoints.kubernetes.io/last-change-trigger-time).
-	Triggers []time.Time
+	Triggers []Trigger
+}
+
+// Trigger is when a change to endpoints of one family came about.
+type Trigger struct {
+	At   time.Time
+	IPv6 bool
 }
 
 // Empty reports whether nothing came in.
@@ -70,9 +76,12 @@ func (s *Store) note(w Window) {
 }
 
 // triggers returns when a slice changed, unless it said so before.
-func triggers(old, now *Slice) []time.Time {
+func triggers(old, now *Slice) []Trigger {
 	if now.Trigger.IsZero() || old != nil && old.Trigger.Equal(now.Trigger) {
 		return nil
 	}
-	return []time.Time{now.Trigger}
+	return []Trigger{{now.Trigger, now.ipv6() || old != nil && old.ipv6()}}
 }
+
+// ipv6 reports whether the endpoints have IPv6 addresses: all have, or none.
+func (s *Slice) ipv6() bool { return len(s.Endpoints) > 0 && s.Endpoints[0].Addr.Is6() }

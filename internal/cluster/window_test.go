@@ -25,13 +25,13 @@ func TestWindows(t *testing.T) {
 		later := &Slice{Name: name, Service: name, Trigger: first, Endpoints: []Endpoint{{Ready: true}}}
 		s.SetSlice(later)
 
-		want := Window{Since: first, Last: first.Add(2 * time.Second), Services: 1, Slices: 2, Triggers: []time.Time{trigger, first}}
+		want := Window{Since: first, Last: first.Add(2 * time.Second), Services: 1, Slices: 2, Triggers: []Trigger{{At: trigger}, {At: first}}}
 		if b := s.Backlog(); !same(b, want) {
 			t.Errorf("backlog %+v, want %+v", b, want)
 		}
 		// Only what was taken can be in force.
 		done := s.Settle()
-		if done.Services != 1 || done.Slices != 1 || !slices.Equal(done.Triggers, []time.Time{trigger}) {
+		if done.Services != 1 || done.Slices != 1 || !slices.EqualFunc(done.Triggers, []Trigger{{At: trigger}}, sameTrigger) {
 			t.Errorf("settled %+v, want what was taken", done)
 		}
 		if b := s.Backlog(); b.Slices != 1 || !b.Since.Equal(want.Last) {
@@ -53,8 +53,10 @@ func TestWindows(t *testing.T) {
 
 func same(a, b Window) bool {
 	return a.Since.Equal(b.Since) && a.Last.Equal(b.Last) && a.Services == b.Services && a.Slices == b.Slices &&
-		slices.EqualFunc(a.Triggers, b.Triggers, time.Time.Equal)
+		slices.EqualFunc(a.Triggers, b.Triggers, sameTrigger)
 }
+
+func sameTrigger(a, b Trigger) bool { return a.At.Equal(b.At) && a.IPv6 == b.IPv6 }
 
 func TestAgainTakesEverything(t *testing.T) {
 	s := NewStore()

@@ -60,7 +60,7 @@ type vectors struct {
 
 	steps, latency                 *prometheus.HistogramVec
 	failures, comparisons, repairs *prometheus.CounterVec
-	rejected, reloads, takenOver   *prometheus.CounterVec
+	rejected, reloads              *prometheus.CounterVec
 	adopted, reloaded, build, mode *prometheus.GaugeVec
 
 	kubernetes, gates, healthcheck, started    *prometheus.GaugeVec

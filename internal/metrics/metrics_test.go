@@ -51,6 +51,7 @@ func wired(mode string) *Metrics {
 		RestartDue:         func() bool { return false },
 		KubeProxyRunning:   func() bool { return true },
 		Leftovers:          func() map[string]int { return map[string]int{"ipvs": 3} },
+		Removed:            func() map[string]int { return map[string]int{"ipvs": 12} },
 		HealthPortFailures: func() int { return 2 },
 		HostSettingsFailed: func() int { return 1 },
 	})
@@ -238,7 +239,8 @@ host_settings_failed{} 1
 kube_proxy_running{} 1
 mode_info{mode="nftables", reason="configured"} 1
 source_connected{} 1
-takeover_leftovers{mechanism="ipvs"} 3`)
+takeover_leftovers{mechanism="ipvs"} 3
+takeover_removed_total{mechanism="ipvs"} 12`)
 }
 
 // What waits is told while it waits, and when it came is remembered after.
@@ -271,7 +273,7 @@ func TestSyncs(t *testing.T) {
 		Steps: 3, Began: at, Compile: time.Millisecond, Apply: 3 * time.Millisecond,
 		In: cluster.Window{
 			Since: at.Add(-6 * time.Millisecond), Last: at, Slices: 1,
-			Triggers: []time.Time{at.Add(-996 * time.Millisecond), start, start.Add(-time.Hour)},
+			Triggers: []cluster.Trigger{{At: at.Add(-996 * time.Millisecond)}, {At: at.Add(-time.Second), IPv6: true}, {At: start}, {At: start.Add(-time.Hour)}},
 		},
 	})
 	m.Synced(proxy.Sync{Began: at, Apply: time.Second, Err: errors.New("no memory")})
@@ -281,6 +283,7 @@ func TestSyncs(t *testing.T) {
 
 	compare(t, values(t, m, "kubeproxy_"), `
 network_programming_duration_seconds{ip_family="IPv4"} 1 times, 1 in all
+network_programming_duration_seconds{ip_family="IPv6"} 1 times, 1.004 in all
 sync_full_proxy_rules_duration_seconds{ip_family="IPv4"} 4 times, 5 in all
 sync_full_proxy_rules_duration_seconds{ip_family="IPv6"} 4 times, 5 in all
 sync_partial_proxy_rules_duration_seconds{ip_family="IPv4"} 2 times, 1.004 in all
@@ -325,7 +328,6 @@ reconciler_sync_duration_seconds{ip_family="IPv6"} 1 times, 0.25 in all`)
 
 	m.Reloaded(start.Add(time.Minute), nil)
 	m.Reloaded(start.Add(time.Hour), errors.New("mode: unknown"))
-	m.Removed("ipvs", 12)
 	m.Rejected([]route.Problem{
 		{Object: "Service default/web", Field: "spec.externalIPs[0]", Reason: "not an IP address"},
 		{Object: "Service default/web", Reason: "left out, as it belongs to Service default/db"},
@@ -339,8 +341,7 @@ _reloads_total{result="refused"} 1
 rejected_total{kind="EndpointSlice", reason="other"} 1
 rejected_total{kind="Service", reason="address"} 1
 rejected_total{kind="Service", reason="conflict"} 1
-rejected_total{kind="other", reason="other"} 1
-removed_total{mechanism="ipvs"} 12`)
+rejected_total{kind="other", reason="other"} 1`)
 }
 
 // The time of a certificate is what is left when somebody asks.

@@ -19,6 +19,7 @@ type Readings struct {
 	RestartDue         func() bool
 	KubeProxyRunning   func() bool
 	Leftovers          func() map[string]int // rules by mechanism; what is not in it has none
+	Removed            func() map[string]int // the same, since the start
 	HealthPortFailures func() int
 	HostSettingsFailed func() int
 }
@@ -86,11 +87,14 @@ func kubeProxyRunning(r Readings, p put) { number(r.KubeProxyRunning, truth, p) 
 func healthPortFailures(r Readings, p put) { number(r.HealthPortFailures, same, p) }
 func hostSettingsFailed(r Readings, p put) { number(r.HostSettingsFailed, same, p) }
 
-func leftovers(r Readings, p put) {
-	if r.Leftovers == nil {
+func leftovers(r Readings, p put) { byMechanism(r.Leftovers, p) }
+func takenOver(r Readings, p put) { byMechanism(r.Removed, p) }
+
+func byMechanism(read func() map[string]int, p put) {
+	if read == nil {
 		return
 	}
-	found := r.Leftovers()
+	found := read()
 	for _, mechanism := range mechanisms() {
 		p(float64(found[mechanism]), mechanism)
 	}

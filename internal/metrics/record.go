@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/event"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -56,9 +57,9 @@ func (m *Metrics) succeeded(s proxy.Sync, at time.Time) {
 	}
 	m.queued.Store(s.In.Last.UnixNano())
 	m.latency.WithLabelValues().Observe(at.Sub(s.In.Since).Seconds())
-	for _, trigger := range s.In.Triggers {
-		if trigger.After(m.opt.Started) && len(m.opt.Families) > 0 {
-			m.programming.WithLabelValues(m.opt.Families[0].String()).Observe(at.Sub(trigger).Seconds())
+	for _, t := range s.In.Triggers {
+		if t.At.After(m.opt.Started) {
+			m.programming.WithLabelValues(familyOf(t).String()).Observe(at.Sub(t.At).Seconds())
 		}
 	}
 }
@@ -100,7 +101,9 @@ func (m *Metrics) Reloaded(at time.Time, err error) {
 	m.reloaded.WithLabelValues().Set(seconds(at))
 }
 
-// Removed is told how many rules of another proxy were removed.
-func (m *Metrics) Removed(mechanism string, rules int) {
-	m.takenOver.WithLabelValues(mechanism).Add(float64(rules))
+func familyOf(t cluster.Trigger) route.Family {
+	if t.IPv6 {
+		return route.IPv6
+	}
+	return route.IPv4
 }

@@ -43,7 +43,7 @@ func (m *Metrics) nodeTable() []family {
 		name: "sluice_takeover_leftovers", labels: mechanism, into: reading{gauge, leftovers},
 		help: "Rules of another service proxy that are still there.",
 	}, {
-		name: "sluice_takeover_removed_total", labels: mechanism, series: each(mechanisms()), into: &m.takenOver,
+		name: "sluice_takeover_removed_total", labels: mechanism, into: reading{counter, takenOver},
 		help: "Rules of another service proxy that were removed.",
 	}, {
 		name: "sluice_kube_proxy_running", into: reading{gauge, kubeProxyRunning},
