@@ -18,8 +18,9 @@ func (e Entry) String() string { return fmt.Sprintf("%s: %s", e.Mechanism, e.Wha
 // Account says what was removed and what was not.
 type Account struct {
 	Removed []Entry
-	Left    []Entry // not kube-proxy's, or still in use; What says why
-	Rival   *Rival  // runs, and will put back what was removed; nil: none
+	Lost    []string // rules of others that led to kube-proxy's chains, and went with them
+	Left    []Entry  // not kube-proxy's, or still in use; What says why
+	Rival   *Rival   // runs, and will put back what was removed; nil: none
 }
 
 // Lines are the account for people, one line each.
@@ -27,6 +28,9 @@ func (a Account) Lines() []string {
 	var out []string
 	for _, e := range a.Removed {
 		out = append(out, "removed "+e.String())
+	}
+	for _, rule := range a.Lost {
+		out = append(out, "removed a rule of others: "+rule)
 	}
 	for _, e := range a.Left {
 		out = append(out, "left "+e.String())

@@ -168,6 +168,9 @@ func (k *Keeper) enter(found []Entry, a Account) {
 	for _, e := range a.Removed {
 		k.log.Info("Removed what kube-proxy left", "mechanism", string(e.Mechanism), "removed", e.What)
 	}
+	for _, rule := range a.Lost {
+		k.log.Warn("Removed a rule of others, which led to one of kube-proxy's chains", "rule", rule)
+	}
 	if last := k.State().Last; len(a.Left) > 0 && (len(a.Removed) > 0 || len(last.Left) == 0) {
 		for _, e := range a.Left {
 			k.log.Info("Left alone", "mechanism", string(e.Mechanism), "left", e.What)
@@ -182,7 +185,7 @@ func (k *Keeper) enter(found []Entry, a Account) {
 				delete(s.Leftovers, m)
 			}
 		}
-		s.Last.Left = a.Left
+		s.Last.Left, s.Last.Lost = a.Left, a.Lost
 		s.Last.Removed = append(s.Last.Removed, a.Removed...)
 		s.Last.Removed = s.Last.Removed[max(0, len(s.Last.Removed)-remembered):]
 	})

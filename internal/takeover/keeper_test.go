@@ -204,6 +204,6 @@ func TestConnectionsThatAreWaitedForAreLoggedOnce(t *testing.T) {
 }
 
 func TestItEndsAtOnceAlsoBeforeItBegan(t *testing.T) {
-	play(t, &node{}, func(s *stage) {})
+	play(t, &node{}, func(*stage) {})
 	play(t, afterNFTables(), func(s *stage) { close(s.ready) })
 }

@@ -37,7 +37,7 @@ func (r *rules) remove(ctx context.Context, f findings) (Account, error) {
 	chainErr := r.removeChains(ctx, f.chains)
 	var setErr error
 	if chainErr == nil { // rules referred to the sets
-		a.Removed = append(a.Removed, chainEntries(f.chains)...)
+		a.Removed, a.Lost = append(a.Removed, chainEntries(f.chains)...), neighbours(f.chains)
 		gone.Sets, setErr = r.removeSets(ctx, v.Sets)
 	}
 	a.enter(gone, v)
@@ -97,16 +97,28 @@ func (r *rules) removeServers(ctx context.Context, v vips) (now, gone vips, err 
 // an address on the interface they connect from that address, and would not get
 // answers without it. First it has the next ones connect from elsewhere.
 func (r *rules) hold(ctx context.Context, v vips) (vips, error) {
-	local, err := r.host.Primary()
+	sources, err := r.sources(ctx, v)
 	if err != nil {
 		return v, err
 	}
-	local = slices.DeleteFunc(local, func(a netip.Addr) bool { return slices.Contains(v.Addrs, a) })
-	if err := r.links.Prefer(ctx, device, local); err != nil {
+	if err := r.links.Prefer(ctx, device, sources); err != nil {
 		return v, err
 	}
 	connections, err := r.sockets.Connections(ctx)
 	return v.hold(connections), err
+}
+
+// sources are the addresses of this host besides those on the interface, its
+// primary ones first.
+func (r *rules) sources(ctx context.Context, v vips) ([]netip.Addr, error) {
+	primary, err := r.host.Primary()
+	if err != nil {
+		return nil, err
+	}
+	all, err := r.host.List(ctx)
+	return slices.DeleteFunc(slices.Concat(primary, all), func(a netip.Addr) bool {
+		return a.IsLoopback() || slices.Contains(v.Addrs, a)
+	}), err
 }
 
 func (r *rules) removeDevice(ctx context.Context, v vips) error {

@@ -129,12 +129,27 @@ removed iptables-%s: 2 chains and 1 rule in iptables-%[1]s nat
 	}
 }
 
+func TestARuleOfOthersThatLeadsToKubeProxysChainsGoesAndIsNamed(t *testing.T) {
+	n := afterIPTables(xtables.NFT)
+	n.chains = xtables.NewFake(xtables.Table{
+		TableID: xtables.TableID{Variant: xtables.NFT, Family: xtables.IPv6, Name: "nat"},
+		Chains: []xtables.Chain{
+			{Name: "KUBE-MARK-MASQ"},
+			{Name: "CNI-SN", Rules: []xtables.Rule{{Target: "KUBE-MARK-MASQ", Jump: true}, {Target: "ACCEPT"}}},
+		},
+	})
+	compare(t, "done", `unchain
+removed iptables-nft: 1 chain and 1 rule in ip6tables-nft nat
+removed a rule of others: ip6tables-nft nat: chain CNI-SN, not kube-proxy's, leads to KUBE-MARK-MASQ
+`, takeAll(t, n, n.rules()))
+}
+
 func TestIPVSModeGoesWithoutTheVirtualServersOfOthers(t *testing.T) {
 	n := afterIPVS()
 	compare(t, "done", `stop tcp 10.96.0.1:443
 stop tcp 10.96.0.10:53
 stop tcp 192.0.2.7:30080
-prefer 192.0.2.7
+prefer 192.0.2.7 192.0.2.7
 unaddress kube-ipvs0 10.96.0.1 10.96.0.10
 unlink kube-ipvs0
 unchain
@@ -167,7 +182,7 @@ func TestConnectionsThroughIPVSEndBeforeTheirVirtualServerGoes(t *testing.T) {
 	n.servers[tcp("10.96.0.1:443")] = 3
 	compare(t, "with connections", `stop tcp 10.96.0.10:53
 stop tcp 192.0.2.7:30080
-prefer 192.0.2.7
+prefer 192.0.2.7 192.0.2.7
 unaddress kube-ipvs0 10.96.0.10
 removed ipvs: 2 virtual servers
 left ipvs: 1 virtual server, as long as connections go through (now 3): tcp 10.96.0.1:443
@@ -177,7 +192,7 @@ left ipvs: 3 virtual servers not known as kube-proxy's: tcp 192.0.2.7:80, tcp 19
 
 	n.servers[tcp("10.96.0.1:443")] = 0
 	compare(t, "when they have ended", `stop tcp 10.96.0.1:443
-prefer 192.0.2.7
+prefer 192.0.2.7 192.0.2.7
 unaddress kube-ipvs0 10.96.0.1
 unlink kube-ipvs0
 unchain
@@ -195,7 +210,7 @@ func TestAnAddressThatProgramsOfThisNodeConnectFromStaysUntilTheyAreDone(t *test
 	compare(t, "with connections", `stop tcp 10.96.0.1:443
 stop tcp 10.96.0.10:53
 stop tcp 192.0.2.7:30080
-prefer 192.0.2.7
+prefer 192.0.2.7 192.0.2.7
 unaddress kube-ipvs0 10.96.0.10
 removed ipvs: 3 virtual servers
 left ipvs: 1 address, as long as programs of this node have connections from there (now 2): 10.96.0.1

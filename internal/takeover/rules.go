@@ -205,7 +205,11 @@ func chainEntries(all []xtables.Removal) []Entry {
 			e.What += ", "
 		}
 		e.Mechanism, e.Count = m, e.Count+c.Size()
-		e.What += fmt.Sprintf("%s and %s in %s", number(len(c.Chains), "chain"), number(len(c.Rules), "rule"), c.Table)
+		e.What += number(len(c.Chains), "chain")
+		if n := len(c.Rules); n > 0 {
+			e.What += " and " + number(n, "rule")
+		}
+		e.What += " in " + c.Table.String()
 		found[m] = e
 	}
 	var out []Entry

@@ -1,0 +1,173 @@
+package takeover
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+)
+
+func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
+
+// sh runs commands in a namespace, one a line.
+func sh(t *testing.T, netns int, commands string) {
+	t.Helper()
+	kerneltest.Do(t, netns, func() error {
+		out, err := exec.Command("sh", "-ec", commands).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	})
+}
+
+// afterRealIPVS is about what kube-proxy's ipvs mode leaves: a Service at two
+// addresses, a node port, and rules that refer to an ipset.
+const afterRealIPVS = `
+sysctl -qw net.ipv4.vs.conntrack=1
+ip addr add 192.0.2.7/32 dev lo
+ip link add kube-ipvs0 type dummy
+for vip in 10.96.0.1 10.96.0.10; do
+	ip addr add $vip/32 dev kube-ipvs0
+	ipvsadm -A -t $vip:80 -s rr
+	ipvsadm -a -t $vip:80 -r 127.0.0.1:8080 -m
+done
+ip addr add fd00::1/128 dev kube-ipvs0
+ipvsadm -A -t [fd00::1]:80 -s rr
+ipvsadm -A -t 192.0.2.7:30080 -s rr
+ipset create KUBE-CLUSTER-IP hash:ip,port
+ipset create KUBE-6-CLUSTER-IP hash:ip,port family inet6
+iptables-legacy -t nat -N KUBE-SERVICES
+iptables-legacy -t nat -A KUBE-SERVICES -m set --match-set KUBE-CLUSTER-IP dst,dst -j ACCEPT
+iptables-legacy -t nat -A OUTPUT -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
+`
+
+// foreignIPVS is somebody else's.
+const foreignIPVS = `
+ipvsadm -A -t 192.0.2.7:80 -s rr
+ipvsadm -A -f 7 -s rr
+ipset create mine hash:ip
+`
+
+// talk opens a connection that is used whenever the function returned is called.
+func talk(t *testing.T, netns int, to string) (conn *net.TCPConn, say func()) {
+	t.Helper()
+	kerneltest.Do(t, netns, func() error {
+		c, err := net.DialTimeout("tcp", to, 2*time.Second)
+		if err != nil {
+			return err
+		}
+		conn = c.(*net.TCPConn)
+		return nil
+	})
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn, func() {
+		t.Helper()
+		_ = conn.SetDeadline(time.Now().Add(2 * time.Second))
+		if _, err := conn.Write([]byte("hello")); err != nil {
+			t.Fatalf("%s: %v", to, err)
+		}
+		if _, err := io.ReadFull(conn, make([]byte, 5)); err != nil {
+			t.Fatalf("%s: %v", to, err)
+		}
+	}
+}
+
+// echo answers on port 8080.
+func echo(t *testing.T, netns int) {
+	t.Helper()
+	var l net.Listener
+	kerneltest.Do(t, netns, func() (err error) {
+		l, err = net.Listen("tcp4", ":8080")
+		return err
+	})
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				_, _ = io.Copy(c, c)
+				_ = c.Close()
+			}()
+		}
+	}()
+}
+
+// TestIPVSModeIsTakenOverInARealKernel ran in user-mode Linux 6.1, which has
+// IPVS: connections through it, and those that programs of the node made from an
+// address on kube-ipvs0, go on until they end by themselves.
+func TestIPVSModeIsTakenOverInARealKernel(t *testing.T) {
+	if _, err := os.Stat("/proc/net/ip_vs"); err != nil {
+		t.Skip("this kernel has no IPVS")
+	}
+	netns := kerneltest.Namespace(t)
+	sh(t, netns, afterRealIPVS)
+	sh(t, netns, foreignIPVS)
+	echo(t, netns)
+	through, sayThrough := talk(t, netns, "10.96.0.1:80")
+	sayThrough()
+
+	// From here on another proxy's rules are in force.
+	sh(t, netns, "iptables-legacy -t nat -I OUTPUT -p tcp --dport 80 -d 10.96.0.0/24 -j DNAT --to-destination 127.0.0.1:8080")
+	past, sayPast := talk(t, netns, "10.96.0.10:80")
+	sayPast()
+
+	r := newRules(Options{NetNS: netns})
+	first := takeOnce(t, r)
+	compare(t, "while there are connections", `removed ipvs: 3 virtual servers
+left ipvs: 1 virtual server, as long as connections go through (now 1): tcp 10.96.0.1:80
+left ipvs: 2 addresses, as long as programs of this node have connections from there (now 2): 10.96.0.1, 10.96.0.10
+left ipvs: interface kube-ipvs0 and what there is in iptables, until then
+left ipvs: 2 virtual servers not known as kube-proxy's: mark 7, tcp 192.0.2.7:80`, sortForeign(first))
+	sayThrough()
+	sayPast()
+	fresh, sayFresh := talk(t, netns, "10.96.0.10:80")
+	sayFresh()
+	if from := fresh.LocalAddr().String(); !strings.HasPrefix(from, "192.0.2.7:") {
+		t.Errorf("a new connection comes from %s", from)
+	}
+
+	for _, c := range []*net.TCPConn{through, past} {
+		_ = c.Close()
+	}
+	last := "" // IPVS remembers them for two minutes
+	for deadline := time.Now().Add(150 * time.Second); time.Now().Before(deadline); time.Sleep(time.Second) {
+		if last = takeOnce(t, r); !strings.Contains(last, "until then") {
+			break
+		}
+	}
+	compare(t, "when they have ended", `removed iptables-legacy: 1 chain and 1 rule in iptables-legacy nat
+removed ipvs: 1 virtual server, interface kube-ipvs0 with 2 addresses, 2 ipsets
+left ipvs: 2 virtual servers not known as kube-proxy's: mark 7, tcp 192.0.2.7:80`, sortForeign(last))
+	sayFresh()
+	compare(t, "again", "", takeOnce(t, r))
+}
+
+// takeOnce finds, removes, and returns the account.
+func takeOnce(t *testing.T, r *rules) string {
+	t.Helper()
+	found, err := r.find(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := r.remove(t.Context(), found)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Join(a.Lines(), "\n")
+}
+
+// sortForeign puts the two virtual servers, which the kernel lists in any order,
+// into one.
+func sortForeign(account string) string {
+	return strings.Replace(account, "tcp 192.0.2.7:80, mark 7", "mark 7, tcp 192.0.2.7:80", 1)
+}
