@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -116,8 +117,8 @@ func checkWithout(t *testing.T, b *blob, r Removal) {
 	if err != nil {
 		t.Fatalf("without %v: %v", r.Chains, err)
 	}
-	if diff := cmp.Diff(c.apply(table), after.table(TableID{})); diff != "" {
-		t.Errorf("without %v (-want +got):\n%s", r.Chains, diff)
+	if want, got := c.apply(table), after.table(TableID{}); !reflect.DeepEqual(want, got) {
+		t.Errorf("without %v (-want +got):\n%s", r.Chains, cmp.Diff(want, got))
 	}
 	for i, k := range kept { // an entry keeps its bytes, but for where it leads
 		x := b.data[b.entries[k].at:b.entries[k].part]
@@ -163,13 +164,47 @@ func TestRefusesImagesThatAreDamaged(t *testing.T) {
 	}
 }
 
+// smaller leaves few chains, so that there is less to get wrong at random.
+func smaller(t testing.TB, b []byte, six bool) []byte {
+	t.Helper()
+	family, img := unpack(b, six)
+	parsed, err := parse(family, img)
+	if err != nil {
+		t.Fatal(err)
+	}
+	table := parsed.table(TableID{})
+	c := cut{chains: make(map[string]bool), rules: make(map[place]bool)}
+	left := 0
+	for i, chain := range table.Chains {
+		if !chain.Builtin {
+			left++
+			c.chains[chain.Name] = left > 2
+		}
+		for j, rule := range chain.Rules {
+			c.rules[place{i, j}] = j > 1 || rule.Jump && i > 0
+		}
+	}
+	for j, rule := range table.Chains[0].Rules {
+		c.rules[place{0, j}] = c.chains[rule.Target]
+	}
+	img, _ = parsed.without(c)
+	info := bytes.Clone(b[:infoLen])
+	for hook := range hookCount {
+		binary.NativeEndian.PutUint32(info[nameLen+4*(1+hook):], img.entry[hook])
+		binary.NativeEndian.PutUint32(info[nameLen+4*(1+hookCount+hook):], img.underflow[hook])
+	}
+	binary.NativeEndian.PutUint32(info[nameLen+4*(1+2*hookCount):], img.number)
+	return append(info, img.data...)
+}
+
 func FuzzParse(f *testing.F) {
 	for _, path := range recordings(f) {
 		b, err := os.ReadFile(path)
 		if err != nil {
 			f.Fatal(err)
 		}
-		f.Add(b, strings.Contains(path, "ipv6"))
+		six := strings.Contains(path, "ipv6")
+		f.Add(smaller(f, b, six), six)
 	}
 	f.Fuzz(func(t *testing.T, b []byte, six bool) {
 		family, img := unpack(b, six)

@@ -1,8 +1,12 @@
 package xtables
 
 import (
+	"reflect"
+	"slices"
+	"strings"
 	"testing"
 
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -62,6 +66,43 @@ func FuzzDecode(f *testing.F) {
 			t.Errorf("%q leads to %q", b, o.rule.Target)
 		}
 	})
+}
+
+// A transaction that is too large goes in parts: first nothing leads to what
+// goes, then it is empty, then it goes.
+func TestPartsOfATransactionAreInOrder(t *testing.T) {
+	table := Table{TableID: TableID{Variant: NFT, Family: IPv6, Name: "nat"}, Chains: []Chain{
+		{Name: "A", Rules: []Rule{{Target: "B", Jump: true, ID: 1}}},
+		{Name: "OUTPUT", Builtin: true, Rules: []Rule{{Target: "A", Jump: true, ID: 2}, {ID: 3}}},
+		{Name: "B"},
+	}}
+	r := Removal{Chains: []string{"A", "B"}, Rules: []ChainRule{{Chain: "OUTPUT", Rule: table.Chains[1].Rules[0]}}}
+	c, err := r.cut(table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	messages, err := c.changes(table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	size := 0
+	var kinds []string
+	for _, m := range messages {
+		size += length(m)
+		kinds = append(kinds, map[netlink.HeaderType]string{
+			unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_DELRULE:  "rules",
+			unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_DELCHAIN: "chain",
+		}[m.Header.Type])
+	}
+	if got, want := strings.Join(kinds, " "), "rules rules rules chain chain"; got != want {
+		t.Errorf("changes are %s, want %s", got, want)
+	}
+	for room, want := range map[int]int{size: 1, size - 1: 2, length(messages[0]) * 2: 3, 1: 5} {
+		parts := portions(messages, room)
+		if len(parts) != want || !reflect.DeepEqual(slices.Concat(parts...), messages) {
+			t.Errorf("with room for %d of %d bytes there are %d parts, want %d", room, size, len(parts), want)
+		}
+	}
 }
 
 func TestDecodesARule(t *testing.T) {

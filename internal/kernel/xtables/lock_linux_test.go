@@ -37,7 +37,11 @@ func TestWaitsForTheLockAndSaysWhoHasIt(t *testing.T) {
 	impatient := xtables.New(xtables.Options{NetNS: h.netns, Lock: h.lock, Wait: 50 * time.Millisecond})
 
 	err := impatient.Remove(t.Context(), all...)
-	want := fmt.Sprintf("lock %s: held by xtables.test (process %d) after 50ms", h.lock, os.Getpid())
+	name, nameErr := os.ReadFile("/proc/self/comm")
+	if nameErr != nil {
+		t.Fatal(nameErr)
+	}
+	want := fmt.Sprintf("lock %s: held by %s (process %d) after 50ms", h.lock, strings.TrimSpace(string(name)), os.Getpid())
 	if err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %v, want %s", err, want)
 	}

@@ -274,7 +274,7 @@ func plan(tables []Table, removals []Removal) ([]netlink.Message, error) {
 func (s nftSocket) commit(generation uint32, messages []netlink.Message) error {
 	size := envelope
 	for _, m := range messages {
-		size += unix.NLMSG_HDRLEN + len(m.Data)
+		size += length(m)
 	}
 	if err := s.SetWriteBuffer(size); err != nil {
 		return fmt.Errorf("size netlink send buffer: %w", err)
@@ -283,18 +283,10 @@ func (s nftSocket) commit(generation uint32, messages []netlink.Message) error {
 	if err != nil {
 		return fmt.Errorf("read size of netlink send buffer: %w", err)
 	}
-	room = max(room-envelope, leastRoom)
-	for len(messages) > 0 {
-		n, size := 0, 0
-		for ; n < len(messages); n++ {
-			if size += unix.NLMSG_HDRLEN + len(messages[n].Data); size > room {
-				break
-			}
+	for _, portion := range portions(messages, max(room-envelope, leastRoom)) {
+		if err := s.transaction(generation, portion); err != nil {
+			return fmt.Errorf("commit %d changes to nf_tables: %w", len(portion), err)
 		}
-		if err := s.transaction(generation, messages[:n]); err != nil {
-			return fmt.Errorf("commit %d changes to nf_tables: %w", n, err)
-		}
-		messages = messages[n:]
 		generation++ // by what we did
 	}
 	return nil

@@ -312,3 +312,20 @@ func (c cut) changes(t Table) ([]netlink.Message, error) {
 	}
 	return slices.Concat(rules, flushes, chains), nil
 }
+
+// length returns how many bytes a message takes.
+func length(m netlink.Message) int { return unix.NLMSG_HDRLEN + len(m.Data) }
+
+// portions divides messages into as few parts of so many bytes as possible. A
+// message alone is always small enough.
+func portions(messages []netlink.Message, room int) [][]netlink.Message {
+	var parts [][]netlink.Message
+	start, size := 0, 0
+	for i, m := range messages {
+		if size += length(m); size > room && i > start {
+			parts = append(parts, messages[start:i])
+			start, size = i, length(m)
+		}
+	}
+	return append(parts, messages[start:])
+}
