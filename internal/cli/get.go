@@ -23,7 +23,7 @@ type resource struct {
 	aliases []string
 	short   string
 	long    string
-	print   func(w io.Writer, said json.RawMessage, width inspect.Width) (lines int, err error)
+	table   func(w io.Writer, width inspect.Width) printer
 }
 
 // resources are all of them.
@@ -38,7 +38,7 @@ node ("local"), nowhere: refused, as there is no backend, or dropped, as there i
 node. BACKENDS counts those in use. STATE is "programmed", "pending" with the reason, or "not
 programmed" with the reason. --output wide adds the IP family, session affinity and the clients
 let in to load balancer addresses; json and yaml tell all.`,
-			printTable[inspect.Services],
+			func(w io.Writer, width inspect.Width) printer { return tableItems(w, width, inspect.ServiceTable) },
 		},
 		{
 			"backends", []string{"backend", "be"}, "backends, and why endpoints are left out",
@@ -47,7 +47,7 @@ let in to load balancer addresses; json and yaml tell all.`,
 POOLS says for what: "cluster" for clients that may reach any backend, "local" for those that
 stay on this node. For Services asked for by name every endpoint is listed, with the reason why
 it is left out. --output wide adds its node, conditions and EndpointSlice.`,
-			printTable[inspect.Backends],
+			func(w io.Writer, width inspect.Width) printer { return tableItems(w, width, inspect.BackendTable) },
 		},
 		{
 			"nodeports", []string{"nodeport", "np"}, "node ports",
@@ -55,7 +55,7 @@ it is left out. --output wide adds its node, conditions and EndpointSlice.`,
 
 POLICY and BACKENDS are those for clients outside this node that are no pods of it; --output wide
 adds what the others meet, and whether they get this node's address as source ("masqueraded").`,
-			printTable[inspect.NodePorts],
+			func(w io.Writer, width inspect.Width) printer { return tableItems(w, width, inspect.NodePortTable) },
 		},
 	}
 }
@@ -108,45 +108,39 @@ func newGetOne(r resource, env Env) *cobra.Command {
 	complete(cmd, "namespace", nil)
 	cmd.ValidArgsFunction = completeNames(&namespace)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		query := url.Values{"namespace": {namespace}, "name": args}
-		said, err := ask(cmd.Context(), "/"+r.name, query)
+		ctx, cancel := context.WithTimeout(cmd.Context(), askTime)
+		defer cancel()
+		body, err := control.Dial(control.Options{}).Ask(ctx, "/"+r.name, url.Values{"namespace": {namespace}, "name": args})
 		if err != nil {
 			return err
 		}
-		return o.print(env.Stdout, said, func() error { return r.show(env, said, o.width()) })
+		defer func() { _ = body.Close() }() // it is only read
+		return r.show(env, body, o)
 	}
 	return cmd
 }
 
-func (o *output) width() inspect.Width {
-	if o.is == "wide" {
-		return inspect.Wide
+// show prints a list.
+func (r resource) show(env Env, said io.Reader, o *output) error {
+	var p printer
+	switch o.is {
+	case "json":
+		p = jsonItems(env.Stdout)
+	case "yaml":
+		p = yamlItems(env.Stdout)
+	case "wide":
+		p = r.table(env.Stdout, inspect.Wide)
+	default:
+		p = r.table(env.Stdout, inspect.Narrow)
 	}
-	return inspect.Narrow
-}
-
-// show prints the table, or that there is nothing in it.
-func (r resource) show(env Env, said json.RawMessage, width inspect.Width) error {
-	n, err := r.print(env.Stdout, said, width)
-	if err == nil && n == 0 {
+	n, err := eachItem(said, p.item)
+	if err != nil {
+		return err
+	}
+	if n == 0 {
 		fmt.Fprintf(env.Stderr, "No %s.\n", r.name)
 	}
-	return err
-}
-
-// tabular is a list that is printed as a table.
-type tabular interface {
-	~[]inspect.Service | ~[]inspect.Backend | ~[]inspect.NodePort
-	WriteTable(w io.Writer, width inspect.Width) error
-}
-
-// printTable prints a list as a table, unless it is empty.
-func printTable[T tabular](w io.Writer, said json.RawMessage, width inspect.Width) (int, error) {
-	v, err := decode[struct{ Items T }](said)
-	if err != nil || len(v.Items) == 0 {
-		return 0, err
-	}
-	return len(v.Items), v.Items.WriteTable(w, width)
+	return p.end()
 }
 
 // ask asks the daemon of the network namespace that this process is in.

@@ -69,7 +69,7 @@ func (o *output) print(w io.Writer, said json.RawMessage, text func() error) err
 func decode[T any](said json.RawMessage) (T, error) {
 	var v T
 	if err := json.Unmarshal(said, &v); err != nil {
-		return v, fmt.Errorf("read the answer of the daemon (is it of another version? --output json prints it): %w", err)
+		return v, fmt.Errorf("read the answer of the daemon (is it of another version?): %w", err)
 	}
 	return v, nil
 }

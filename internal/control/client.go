@@ -50,24 +50,34 @@ func dialTrusted(ctx context.Context, o Options) (net.Conn, error) {
 	return c, nil
 }
 
-// Get asks a question and decodes the JSON answer into out. Where the daemon
-// cannot answer, its words are the error.
-func (c *Client) Get(ctx context.Context, path string, query url.Values, out any) error {
+// Ask asks a question and returns the answer, which the caller closes. Where
+// the daemon cannot answer, its words are the error.
+func (c *Client) Ask(ctx context.Context, path string, query url.Values) (io.ReadCloser, error) {
 	u := url.URL{Scheme: "http", Host: "sluice", Path: path, RawQuery: query.Encode()}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
-		return fmt.Errorf("ask the daemon: %w", err)
+		return nil, fmt.Errorf("ask the daemon: %w", err)
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return explain(err)
+		return nil, explain(err)
 	}
-	defer func() { _ = resp.Body.Close() }() // it is only read
 	if resp.StatusCode != http.StatusOK {
-		return refusal(resp)
+		defer func() { _ = resp.Body.Close() }() // it is only read
+		return nil, refusal(resp)
 	}
-	if err := json.NewDecoder(resp.Body).Decode(out); err != nil {
-		return fmt.Errorf("read the answer of the daemon (%s): %w", resp.Header.Get(versionHeader), explain(err))
+	return resp.Body, nil
+}
+
+// Get asks a question and decodes the JSON answer into out.
+func (c *Client) Get(ctx context.Context, path string, query url.Values, out any) error {
+	body, err := c.Ask(ctx, path, query)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = body.Close() }() // it is only read
+	if err := json.NewDecoder(body).Decode(out); err != nil {
+		return fmt.Errorf("read the answer of the daemon: %w", explain(err))
 	}
 	return nil
 }

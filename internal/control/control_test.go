@@ -75,7 +75,7 @@ func TestQuestionsAndAnswers(t *testing.T) {
 	for _, tt := range []struct{ path, want string }{
 		{"/missing", "no Service default/web"},
 		{"/silent", "503 Service Unavailable"},
-		{"/odd", "read the answer of the daemon (v1.2.0): invalid character 'o' looking for beginning of value"},
+		{"/odd", "read the answer of the daemon: invalid character 'o' looking for beginning of value"},
 		{"/new", "unknown question /new (the daemon is Sluice v1.2.0; is this another version?)"},
 		{"/slow", "the daemon has not answered in time: context deadline exceeded"},
 	} {

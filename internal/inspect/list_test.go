@@ -26,7 +26,7 @@ func listings() map[string]listing {
 	return map[string]listing{
 		"services": {
 			func(w *world, f Filter, width Width, out io.Writer) error {
-				return Services(must(w.Services(w.t.Context(), f))).WriteTable(out, width)
+				return tabulate(ServiceTable(out, width), must(w.Services(w.t.Context(), f)))
 			},
 			func(w *world, f Filter) ([]byte, error) {
 				return json.MarshalIndent(must(w.Services(w.t.Context(), f)), "", "  ")
@@ -34,7 +34,7 @@ func listings() map[string]listing {
 		},
 		"backends": {
 			func(w *world, f Filter, width Width, out io.Writer) error {
-				return Backends(must(w.Backends(w.t.Context(), f))).WriteTable(out, width)
+				return tabulate(BackendTable(out, width), must(w.Backends(w.t.Context(), f)))
 			},
 			func(w *world, f Filter) ([]byte, error) {
 				return json.MarshalIndent(must(w.Backends(w.t.Context(), f)), "", "  ")
@@ -42,13 +42,20 @@ func listings() map[string]listing {
 		},
 		"nodeports": {
 			func(w *world, f Filter, width Width, out io.Writer) error {
-				return NodePorts(must(w.NodePorts(w.t.Context(), f))).WriteTable(out, width)
+				return tabulate(NodePortTable(out, width), must(w.NodePorts(w.t.Context(), f)))
 			},
 			func(w *world, f Filter) ([]byte, error) {
 				return json.MarshalIndent(must(w.NodePorts(w.t.Context(), f)), "", "  ")
 			},
 		},
 	}
+}
+
+func tabulate[T any](t *Table[T], list []T) error {
+	for _, v := range list {
+		t.Add(v)
+	}
+	return t.Flush()
 }
 
 func must[T any](seq iter.Seq[T], err error) []T {

@@ -19,80 +19,32 @@ const (
 	Wide         // everything that fits into words
 )
 
-// Services are written as a table, one line for each port and IP family.
-type Services []Service
-
-// Backends are written as a table.
-type Backends []Backend
-
-// NodePorts are written as a table.
-type NodePorts []NodePort
-
-// WriteTable writes the table.
-func (list Services) WriteTable(w io.Writer, width Width) error {
-	t := newTable(w, width, "NAMESPACE", "NAME", "PORT", "CLUSTER-IP", "EXTERNAL", "NODE-PORT", "POLICY", "BACKENDS", "STATE")
-	t.wide("FAMILY", "AFFINITY", "CLIENTS")
-	for _, s := range list {
-		if len(s.Ports) == 0 {
-			t.line([]string{s.Namespace, s.Name, "", "", "", "", "", "", s.state()}, "", "", "")
-		}
-		for _, p := range s.Ports {
-			t.line([]string{
-				s.Namespace, s.Name, portText(p.Name, p.Port, p.Protocol),
-				p.addresses("clusterIP"), p.addresses("externalIP", "loadBalancerIP"), p.nodePort(),
-				p.policy(), p.backends(), s.state(),
-			}, p.Family, p.affinity(), p.clients())
-		}
-	}
-	return t.out.Flush()
-}
-
-// WriteTable writes the table.
-func (list Backends) WriteTable(w io.Writer, width Width) error {
-	t := newTable(w, width, "NAMESPACE", "NAME", "PORT", "BACKEND", "POOLS", "LEFT-OUT")
-	t.wide("NODE", "CONDITIONS", "ENDPOINTSLICE")
-	for _, b := range list {
-		e := b.Endpoint
-		if e == nil {
-			e = &Endpoint{}
-		}
-		t.line([]string{
-			b.Namespace, b.Service, portText(b.PortName, b.Port, b.Protocol),
-			b.at(), strings.Join(b.Pools, ","), b.leftOut(),
-		}, e.Node, e.conditions(), e.Slice)
-	}
-	return t.out.Flush()
-}
-
-// WriteTable writes the table.
-func (list NodePorts) WriteTable(w io.Writer, width Width) error {
-	t := newTable(w, width, "PORT", "FAMILY", "NAMESPACE", "NAME", "PORT-NAME", "ADDRESSES", "POLICY", "BACKENDS", "STATE")
-	t.wide("FROM-PODS", "FROM-NODE", "FROM-OTHERS")
-	for _, n := range list {
-		t.line([]string{
-			fmt.Sprintf("%d/%s", n.Port, n.Protocol), n.Family, n.Namespace, n.Service, n.PortName,
-			n.addresses(), n.Others.To, strconv.Itoa(n.Backends), stateText(n.State, n.Reason),
-		}, n.Pods.String(), n.Node.String(), n.Others.String())
-	}
-	return t.out.Flush()
-}
-
-// table is columns, of which the last are only for wide ones.
-type table struct {
+// Table writes things in columns, a line or more for each. Those that are only
+// in wide tables come last.
+type Table[T any] struct {
 	out   *tabwriter.Writer
 	width Width
-	head  []string
+	lines func(t *Table[T], v T)
 }
 
-func newTable(w io.Writer, width Width, head ...string) *table {
-	return &table{tabwriter.NewWriter(w, 0, 8, 2, ' ', 0), width, head}
-}
+// Add adds a thing. Nothing is written before Flush, which knows how wide the
+// columns are.
+func (t *Table[T]) Add(v T) { t.lines(t, v) }
 
-// wide names the columns for wide tables, and writes the heading.
-func (t *table) wide(head ...string) { t.line(t.head, head...) }
+// Flush writes the table.
+func (t *Table[T]) Flush() error { return t.out.Flush() }
+
+// heading is the first line of a table, in two parts.
+type heading struct{ narrow, wide []string }
+
+func newTable[T any](w io.Writer, width Width, head heading, lines func(t *Table[T], v T)) *Table[T] {
+	t := &Table[T]{tabwriter.NewWriter(w, 0, 8, 2, ' ', 0), width, lines}
+	t.line(head.narrow, head.wide...)
+	return t
+}
 
 // line writes a line; the tabwriter tells errors when flushed.
-func (t *table) line(cells []string, wide ...string) {
+func (t *Table[T]) line(cells []string, wide ...string) {
 	if t.width == Wide {
 		cells = append(cells, wide...)
 	}
@@ -103,6 +55,58 @@ func (t *table) line(cells []string, wide ...string) {
 		fmt.Fprint(t.out, orElse(c, "-"))
 	}
 	fmt.Fprintln(t.out)
+}
+
+// ServiceTable has a line for each port and IP family of a Service.
+func ServiceTable(w io.Writer, width Width) *Table[Service] {
+	head := heading{
+		[]string{"NAMESPACE", "NAME", "PORT", "CLUSTER-IP", "EXTERNAL", "NODE-PORT", "POLICY", "BACKENDS", "STATE"},
+		[]string{"FAMILY", "AFFINITY", "CLIENTS"},
+	}
+	return newTable(w, width, head, func(t *Table[Service], s Service) {
+		if len(s.Ports) == 0 {
+			t.line([]string{s.Namespace, s.Name, "", "", "", "", "", "", s.state()}, "", "", "")
+		}
+		for _, p := range s.Ports {
+			t.line([]string{
+				s.Namespace, s.Name, portText(p.Name, p.Port, p.Protocol),
+				p.addresses("clusterIP"), p.addresses("externalIP", "loadBalancerIP"), p.nodePort(),
+				p.policy(), p.backends(), s.state(),
+			}, p.Family, p.affinity(), p.clients())
+		}
+	})
+}
+
+// BackendTable has a line for each backend.
+func BackendTable(w io.Writer, width Width) *Table[Backend] {
+	head := heading{
+		[]string{"NAMESPACE", "NAME", "PORT", "BACKEND", "POOLS", "LEFT-OUT"},
+		[]string{"NODE", "CONDITIONS", "ENDPOINTSLICE"},
+	}
+	return newTable(w, width, head, func(t *Table[Backend], b Backend) {
+		e := b.Endpoint
+		if e == nil {
+			e = &Endpoint{}
+		}
+		t.line([]string{
+			b.Namespace, b.Service, portText(b.PortName, b.Port, b.Protocol),
+			b.at(), strings.Join(b.Pools, ","), b.leftOut(),
+		}, e.Node, e.conditions(), e.Slice)
+	})
+}
+
+// NodePortTable has a line for each node port and IP family.
+func NodePortTable(w io.Writer, width Width) *Table[NodePort] {
+	head := heading{
+		[]string{"PORT", "FAMILY", "NAMESPACE", "NAME", "PORT-NAME", "ADDRESSES", "POLICY", "BACKENDS", "STATE"},
+		[]string{"FROM-PODS", "FROM-NODE", "FROM-OTHERS"},
+	}
+	return newTable(w, width, head, func(t *Table[NodePort], n NodePort) {
+		t.line([]string{
+			fmt.Sprintf("%d/%s", n.Port, n.Protocol), n.Family, n.Namespace, n.Service, n.PortName,
+			n.addresses(), n.Others.To, strconv.Itoa(n.Backends), stateText(n.State, n.Reason),
+		}, n.Pods.String(), n.Node.String(), n.Others.String())
+	})
 }
 
 // portText writes a port as "http:80/tcp".
