@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
@@ -259,5 +261,55 @@ func TestStopsWhenAsked(t *testing.T) {
 	}
 	if diff := cmp.Diff(all, removals(h.tables())); diff != "" {
 		t.Errorf("tables (-before +after):\n%s", diff)
+	}
+}
+
+// Some matches keep state outside of their rule: a set, a list of addresses, a
+// budget of packets. Rules of others still have theirs.
+func TestRulesOfOthersKeepTheirState(t *testing.T) {
+	for _, program := range []string{"iptables-legacy", "iptables-nft"} {
+		h := newHost(t)
+		kerneltest.Do(t, h.netns, func() error {
+			return errors.Join(
+				netlink.IpsetCreate("others", "hash:ip", netlink.IpsetCreateOptions{Family: unix.AF_INET}),
+				netlink.IpsetAdd("others", &netlink.IPSetEntry{IP: net.IPv4(127, 0, 0, 1).To4()}),
+			)
+		})
+		h.run(`*filter
+:OUTPUT ACCEPT [0:0]
+:KUBE-SERVICES - [0:0]
+-A OUTPUT -j KUBE-SERVICES
+-A OUTPUT -m set --match-set others dst -p udp -m udp --dport 9 -m recent --set --name seen --rdest
+-A OUTPUT -p udp -m udp --dport 9 -m hashlimit --hashlimit-upto 5/hour --hashlimit-burst 5 --hashlimit-mode dstip --hashlimit-name few -j ACCEPT
+-A KUBE-SERVICES -m set --match-set others src -m recent --update --name KUBE-SEP-AAAAAAAAAAAAAAAA
+COMMIT
+`, program+"-restore")
+		send := func() {
+			kerneltest.Do(t, h.netns, func() error {
+				conn, err := net.Dial("udp", "127.0.0.1:9")
+				if err != nil {
+					return fmt.Errorf("dial: %w", err)
+				}
+				defer func() { _ = conn.Close() }()
+				_, err = conn.Write([]byte("x"))
+				return err
+			})
+		}
+		send()
+		seen := h.run("", "cat", "/proc/thread-self/net/xt_recent/seen")
+		before := h.save(program)
+		if err := h.kernel().Remove(t.Context(), removals(h.tables())...); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(strip(before), h.save(program)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", program, diff)
+		}
+		if after := h.run("", "cat", "/proc/thread-self/net/xt_recent/seen"); after != seen || !strings.Contains(seen, "127.0.0.1") {
+			t.Errorf("%s: the list was %q, is %q", program, seen, after)
+		}
+		send()
+		if got := h.save(program); !strings.Contains(got, "[2:58] -A OUTPUT -p udp -m set --match-set others dst") {
+			t.Errorf("%s: the set does not match any more:\n%s", program, got)
+		}
 	}
 }

@@ -216,7 +216,7 @@ func removeNFT(ctx context.Context, netns int, removals []Removal) error {
 	defer func() { _ = s.Close() }() // the transaction is done, or was refused
 	err = repeat(ctx, func() error { return s.try(ctx, removals) })
 	if errors.Is(err, unix.EBUSY) { // something else than a rule leads there
-		err = errors.Join(ErrInUse, err)
+		err = fmt.Errorf("%w: %w", ErrInUse, err)
 	}
 	return err
 }
