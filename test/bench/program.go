@@ -54,7 +54,7 @@ func (b *clusterBench) again() (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	full := regexp.MustCompile(`msg=Synced .*steps=(\d+).*full=true`)
+	full := regexp.MustCompile(`msg=Synced .*steps=(\d+).*cause=start`)
 	for time.Since(p.began) < 5*time.Minute {
 		if m := full.FindStringSubmatch(p.log.String()); m != nil {
 			took := time.Since(p.began)

@@ -147,7 +147,7 @@ func (j *journal) synced() (synced, bool) {
 }
 
 func parseSynced(line string) (synced, bool) {
-	if !strings.Contains(line, "msg=Synced") || !strings.Contains(line, "full=true") {
+	if !strings.Contains(line, "msg=Synced") || !strings.Contains(line, "cause=start") {
 		return synced{}, false
 	}
 	services, ok := field(line, "services")

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-const startLine = `time=2026-01-02T03:04:05Z level=INFO msg=Synced services=6 steps=212 compile=87.2µs apply=10.3ms full=true`
+const startLine = `time=2026-01-02T03:04:05Z level=INFO msg=Synced services=6 steps=212 compile=87.2µs apply=10.3ms cause=start`
 
 func TestParseSynced(t *testing.T) {
 	for _, c := range []struct {
@@ -16,9 +16,9 @@ func TestParseSynced(t *testing.T) {
 		ok   bool
 	}{
 		{startLine, synced{services: 6, steps: 212}, true},
-		{"level=INFO msg=Synced services=6 steps=0 full=true", synced{services: 6}, true},
+		{"level=INFO msg=Synced services=6 steps=0 cause=start", synced{services: 6}, true},
 		{"level=DEBUG msg=Synced services=6 steps=4 full=false", synced{}, false},
-		{"level=INFO msg=Synced services=6 full=true", synced{}, false},
+		{"level=INFO msg=Synced services=6 cause=start", synced{}, false},
 		{"level=INFO msg=Starting version=v1 mode=nftables", synced{}, false},
 		{"", synced{}, false},
 	} {
