@@ -31,7 +31,10 @@ func sh(t *testing.T, netns int, commands string) {
 // addresses, a node port, and rules that refer to an ipset.
 const afterRealIPVS = `
 sysctl -qw net.ipv4.vs.conntrack=1
-ip addr add 192.0.2.7/32 dev lo
+ip link add wan type dummy
+ip link set wan up
+ip addr add 192.0.2.7/24 dev wan
+ip route add default dev wan
 ip link add kube-ipvs0 type dummy
 for vip in 10.96.0.1 10.96.0.10; do
 	ip addr add $vip/32 dev kube-ipvs0
@@ -146,7 +149,7 @@ left ipvs: 2 virtual servers not known as kube-proxy's: mark 7, tcp 192.0.2.7:80
 		}
 	}
 	compare(t, "when they have ended", `removed iptables-legacy: 1 chain and 1 rule in iptables-legacy nat
-removed ipvs: 1 virtual server, interface kube-ipvs0 with 2 addresses, 2 ipsets
+removed ipvs: 1 virtual server, interface kube-ipvs0 with 1 address, 2 ipsets
 left ipvs: 2 virtual servers not known as kube-proxy's: mark 7, tcp 192.0.2.7:80`, sortForeign(last))
 	sayFresh()
 	compare(t, "again", "", takeOnce(t, r))

@@ -104,11 +104,11 @@ func (k *Keeper) set(change func(*State)) {
 
 // look looks once, does what is to be done, and says when to look again.
 func (k *Keeper) look(ctx context.Context) time.Duration {
+	before := k.State().Rival
 	rival, err := k.watch.look(ctx)
 	if ctx.Err() != nil {
 		return 0
 	}
-	before := k.State().Rival
 	if rival != nil {
 		if before == nil || before.PID != rival.PID {
 			k.meet(ctx, rival)

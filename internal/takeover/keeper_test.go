@@ -46,8 +46,9 @@ func play(t *testing.T, n *node, story func(*stage)) {
 	})
 }
 
-// after lets time pass.
+// after lets time pass, for the keeper to see what the story changed.
 func (s *stage) after(d time.Duration) State {
+	_ = s.keeper.State() // its lock tells the race detector the order
 	time.Sleep(d)
 	synctest.Wait()
 	return s.keeper.State()
