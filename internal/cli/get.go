@@ -30,32 +30,35 @@ type resource struct {
 func resources() []resource {
 	return []resource{
 		{
-			"services", []string{"service", "svc"}, "Services, and why those are not programmed that are not",
-			`List Services as programmed on this node, one line for each port and IP family.
+			name: "services", aliases: []string{"service", "svc"},
+			short: "Services, and why those are not programmed that are not",
+			long: `List Services as programmed on this node, one line for each port and IP family.
 
 POLICY says where connections from outside go: to all backends ("cluster"), to those on this
 node ("local"), nowhere: refused, as there is no backend, or dropped, as there is none on this
 node. BACKENDS counts those in use. STATE is "programmed", "pending" with the reason, or "not
 programmed" with the reason. --output wide adds the IP family, session affinity and the clients
 let in to load balancer addresses; json and yaml tell all.`,
-			func(w io.Writer, width inspect.Width) printer { return tableItems(w, width, inspect.ServiceTable) },
+			table: func(w io.Writer, width inspect.Width) printer { return tableItems(w, width, inspect.ServiceTable) },
 		},
 		{
-			"backends", []string{"backend", "be"}, "backends, and why endpoints are left out",
-			`List the backends in use on this node, one line for each backend of each port of a Service.
+			name: "backends", aliases: []string{"backend", "be"},
+			short: "backends, and why endpoints are left out",
+			long: `List the backends in use on this node, one line for each backend of each port of a Service.
 
 POOLS says for what: "cluster" for clients that may reach any backend, "local" for those that
 stay on this node. For Services asked for by name every endpoint is listed, with the reason why
 it is left out. --output wide adds its node, conditions and EndpointSlice.`,
-			func(w io.Writer, width inspect.Width) printer { return tableItems(w, width, inspect.BackendTable) },
+			table: func(w io.Writer, width inspect.Width) printer { return tableItems(w, width, inspect.BackendTable) },
 		},
 		{
-			"nodeports", []string{"nodeport", "np"}, "node ports",
-			`List node ports as programmed on this node, by number.
+			name: "nodeports", aliases: []string{"nodeport", "np"},
+			short: "node ports",
+			long: `List node ports as programmed on this node, by number.
 
 POLICY and BACKENDS are those for clients outside this node that are no pods of it; --output wide
 adds what the others meet, and whether they get this node's address as source ("masqueraded").`,
-			func(w io.Writer, width inspect.Width) printer { return tableItems(w, width, inspect.NodePortTable) },
+			table: func(w io.Writer, width inspect.Width) printer { return tableItems(w, width, inspect.NodePortTable) },
 		},
 	}
 }

@@ -99,8 +99,8 @@ func yamlItems(w io.Writer) printer {
 
 // tableItems prints what this version knows of an answer as a table; nothing,
 // if there is nothing in it.
-func tableItems[T any](w io.Writer, width inspect.Width, make func(io.Writer, inspect.Width) *inspect.Table[T]) printer {
-	t := make(w, width)
+func tableItems[T any](w io.Writer, width inspect.Width, newTable func(io.Writer, inspect.Width) *inspect.Table[T]) printer {
+	t := newTable(w, width)
 	empty := true
 	return printer{
 		item: func(said json.RawMessage) error {

@@ -17,7 +17,7 @@ import (
 // ErrNobody says that no daemon serves the network namespace.
 var ErrNobody = errors.New("no Sluice is running in this network namespace; " +
 	"on a node, ask in the host's (a shell on the node, or kubectl exec into the Sluice pod), " +
-	"for another one with: ip netns exec NAME sluice ...")
+	"for another one with ip netns exec NAME sluice COMMAND")
 
 // Client asks the daemon of a network namespace.
 type Client struct{ http *http.Client }
@@ -84,11 +84,11 @@ func (c *Client) Get(ctx context.Context, path string, query url.Values, out any
 
 // explain leaves out what only says how we asked.
 func explain(err error) error {
-	var occupied *OccupiedError
+	occupied, isOccupied := errors.AsType[*OccupiedError](err)
 	switch {
 	case errors.Is(err, ErrNobody):
 		return ErrNobody
-	case errors.As(err, &occupied):
+	case isOccupied:
 		return occupied
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("the daemon has not answered in time: %w", context.DeadlineExceeded)

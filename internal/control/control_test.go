@@ -104,7 +104,7 @@ func TestStoppingIsQuick(t *testing.T) {
 	o := Options{NetNS: namespace(t)}
 	stop := serve(t, o)
 	asked := make(chan error, 1)
-	go func() { asked <- Dial(o).Get(context.Background(), "/slow", nil, nil) }()
+	go func() { asked <- Dial(o).Get(t.Context(), "/slow", nil, nil) }()
 	time.Sleep(20 * time.Millisecond)
 	began := time.Now()
 	stop()
@@ -120,8 +120,8 @@ func TestTheSecondNamesTheFirst(t *testing.T) {
 	o := Options{NetNS: namespace(t)}
 	serve(t, o)
 	_, err := Listen(t.Context(), o)
-	var taken *TakenError
-	if !errors.As(err, &taken) || taken.Holder == nil || *taken.Holder != identity() {
+	taken, ok := errors.AsType[*TakenError](err)
+	if !ok || taken.Holder == nil || *taken.Holder != identity() {
 		t.Fatalf("Listen = %#v, want a TakenError with the first", err)
 	}
 	want := fmt.Sprintf("another Sluice (pid %d, v1.2.0 on node-a, mode nftables, since 2026-11-20T10:00:00Z) "+

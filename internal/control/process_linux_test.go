@@ -123,8 +123,8 @@ func TestKillFreesThePlace(t *testing.T) {
 			t.Fatal(said)
 		}
 		_, err := Listen(t.Context(), o)
-		var taken *TakenError
-		if !errors.As(err, &taken) || taken.PID != first.Process.Pid {
+		taken, ok := errors.AsType[*TakenError](err)
+		if !ok || taken.PID != first.Process.Pid {
 			t.Fatalf("Listen = %v, want it taken by pid %d", err, first.Process.Pid)
 		}
 		if err := first.Process.Kill(); err != nil {
@@ -175,8 +175,8 @@ func TestAStrangerIsNoDaemon(t *testing.T) {
 	_, listen := Listen(t.Context(), o)
 	get := Dial(o).Get(t.Context(), "/echo", nil, new(url.Values))
 	for what, err := range map[string]error{"listening": listen, "asking": get} {
-		var got *OccupiedError
-		if !errors.As(err, &got) || *got != want {
+		got, ok := errors.AsType[*OccupiedError](err)
+		if !ok || *got != want {
 			t.Errorf("%s: %v, want %v", what, err, &want)
 		}
 	}

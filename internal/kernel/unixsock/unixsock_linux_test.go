@@ -1,7 +1,6 @@
 package unixsock
 
 import (
-	"context"
 	"errors"
 	"os"
 	"testing"
@@ -90,10 +89,10 @@ func TestNoSuchNamespace(t *testing.T) {
 	defer func() { _ = f.Close() }()
 	o := Options{Name: name, NetNS: int(f.Fd())}
 	const want = "enter network namespace: invalid argument"
-	if _, err := Listen(context.Background(), o); err == nil || err.Error() != "listen on "+name+": "+want {
+	if _, err := Listen(t.Context(), o); err == nil || err.Error() != "listen on "+name+": "+want {
 		t.Errorf("listen: %v, want %q", err, want)
 	}
-	if _, err := Dial(context.Background(), o); err == nil || err.Error() != "connect to "+name+": "+want {
+	if _, err := Dial(t.Context(), o); err == nil || err.Error() != "connect to "+name+": "+want {
 		t.Errorf("dial: %v, want %q", err, want)
 	}
 }
