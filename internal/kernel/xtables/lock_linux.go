@@ -21,7 +21,7 @@ const poll = 20 * time.Millisecond
 func lock(ctx context.Context, opts Options) (unlock func(), err error) {
 	fd, err := unix.Open(opts.Lock, unix.O_RDONLY|unix.O_CREAT|unix.O_CLOEXEC, 0o600)
 	if err != nil {
-		return func() {}, nil //nolint:nilerr // as the contract says
+		return func() {}, nil
 	}
 	unlock = func() { _ = unix.Close(fd) }
 	ctx, stop := context.WithTimeoutCause(ctx, opts.Wait, errStillLocked)
