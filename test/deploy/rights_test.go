@@ -234,5 +234,7 @@ func TestCluster(t *testing.T) {
 	t.Run("manifests", func(t *testing.T) { testManifests(t, c) })
 	t.Run("chart", func(t *testing.T) { testChart(t, c) })
 	t.Run("rights are enough", func(t *testing.T) { testRights(t, c, root) })
+	t.Run("docs/install.md", func(t *testing.T) { testInstall(t, c, root) })
+	t.Run("docs/migration.md", func(t *testing.T) { testMigration(t, c, root) })
 	t.Run("each right is needed", func(t *testing.T) { testEachRight(t, c, root) })
 }

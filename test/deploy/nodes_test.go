@@ -1,0 +1,222 @@
+//go:build linux
+
+package deploy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+// nodes are the scheduler, the DaemonSet controller and the kubelets of a
+// cluster, as far as DaemonSets of ours and of kube-proxy need them.
+type nodes struct {
+	t       *testing.T
+	cluster *cluster
+	root    string // of the image
+	hosts   map[string]*lab.Host
+	pods    map[string]*podOnNode // by DaemonSet and node
+	stop    func()
+}
+
+// podOnNode is one pod that runs.
+type podOnNode struct {
+	made    int64 // the generation of the DaemonSet it is of
+	process *process
+	ready   func() error
+}
+
+// startNodes runs until the end of the test.
+func startNodes(t *testing.T, c *cluster, root string, hosts ...*lab.Host) *nodes {
+	t.Helper()
+	n := &nodes{t: t, cluster: c, root: root, hosts: map[string]*lab.Host{}, pods: map[string]*podOnNode{}}
+	for _, h := range hosts {
+		n.hosts[h.Name()] = h
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			if err := n.reconcile(ctx); err != nil && ctx.Err() == nil {
+				t.Logf("nodes: %v", err)
+			}
+			time.Sleep(30 * time.Millisecond)
+		}
+	}()
+	n.stop = sync.OnceFunc(func() {
+		cancel()
+		<-done
+		for _, p := range n.pods {
+			_ = p.process.stop()
+		}
+	})
+	t.Cleanup(n.stop)
+	return n
+}
+
+// reconcile does what there is to do once.
+func (n *nodes) reconcile(ctx context.Context) error {
+	sets, err := n.cluster.Client.AppsV1().DaemonSets(system).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	list, err := n.cluster.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	wanted := map[string]bool{}
+	for _, ds := range sets.Items {
+		for _, node := range list.Items {
+			if belongs(&ds.Spec.Template.Spec, node.Labels) {
+				wanted[ds.Name+" "+node.Name] = true
+			}
+		}
+	}
+	for key, pod := range n.pods { // first who goes, then who comes
+		if !wanted[key] {
+			_ = pod.process.stop()
+			delete(n.pods, key)
+		}
+	}
+	for _, ds := range sets.Items {
+		if err := n.run(ctx, &ds, wanted); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// run has the pods of one DaemonSet run, and tells their state.
+func (n *nodes) run(ctx context.Context, ds *appsv1.DaemonSet, wanted map[string]bool) error {
+	var total, ready int32
+	for name := range n.hosts {
+		key := ds.Name + " " + name
+		if !wanted[key] {
+			continue
+		}
+		total++
+		pod := n.pods[key]
+		if pod != nil && pod.made != ds.Generation { // the template may be another
+			_ = pod.process.stop()
+			pod = nil
+		}
+		if pod == nil {
+			pod = n.start(ds, n.hosts[name])
+			n.pods[key] = pod
+		}
+		if pod.ready() == nil {
+			ready++
+		}
+	}
+	was := ds.Status
+	ds.Status = appsv1.DaemonSetStatus{
+		ObservedGeneration: ds.Generation, DesiredNumberScheduled: total, CurrentNumberScheduled: total,
+		UpdatedNumberScheduled: total, NumberReady: ready, NumberAvailable: ready, NumberUnavailable: total - ready,
+	}
+	if was.ObservedGeneration == ds.Status.ObservedGeneration && was.NumberReady == ready && was.DesiredNumberScheduled == total {
+		return nil
+	}
+	_, err := n.cluster.Client.AppsV1().DaemonSets(system).UpdateStatus(ctx, ds, metav1.UpdateOptions{})
+	return err
+}
+
+// belongs says whether a pod may be on a node with these labels.
+func belongs(pod *corev1.PodSpec, labels map[string]string) bool {
+	for k, v := range pod.NodeSelector {
+		if labels[k] != v {
+			return false
+		}
+	}
+	if pod.Affinity == nil || pod.Affinity.NodeAffinity == nil {
+		return true
+	}
+	for _, term := range pod.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
+		for _, e := range term.MatchExpressions {
+			in := slices.Contains(e.Values, labels[e.Key])
+			if e.Operator == corev1.NodeSelectorOpNotIn && in || e.Operator == corev1.NodeSelectorOpIn && !in {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// start starts a pod.
+func (n *nodes) start(ds *appsv1.DaemonSet, host *lab.Host) *podOnNode {
+	if ds.Name == "kube-proxy" {
+		return &podOnNode{made: ds.Generation, process: n.kubeProxy(host), ready: func() error { return programmed(host) }}
+	}
+	spec := &ds.Spec.Template.Spec
+	k := kubelet{root: n.root, node: host, maps: n.cluster.configMaps(n.t), dir: n.t.TempDir(), more: map[string]string{}}
+	if spec.ServiceAccountName != "" {
+		k.more["/var/run/secrets/kubernetes.io/serviceaccount"] = n.cluster.account(n.t, spec.ServiceAccountName)
+	}
+	if ds.Name == "sluice-cleanup" {
+		p := k.confinement(n.t, spec, &spec.InitContainers[0]).start(n.t, host)
+		return &podOnNode{made: ds.Generation, process: p, ready: p.wait}
+	}
+	p := k.confinement(n.t, spec, &spec.Containers[0]).start(n.t, host)
+	return &podOnNode{made: ds.Generation, process: p, ready: func() error {
+		if !strings.Contains(p.log.String(), "msg=Synced") {
+			return errors.New("nothing is written yet")
+		}
+		return nil
+	}}
+}
+
+// kubeProxy is the real one, privileged, with its files at other places.
+func (n *nodes) kubeProxy(host *lab.Host) *process {
+	n.t.Helper()
+	dir := n.t.TempDir()
+	at := strings.NewReplacer("/var/lib/kube-proxy", dir,
+		"/var/run/secrets/kubernetes.io/serviceaccount", n.cluster.account(n.t, "kube-proxy"))
+	for name, text := range n.cluster.configMaps(n.t)["kube-proxy"] {
+		must(n.t, os.WriteFile(filepath.Join(dir, name), []byte(at.Replace(text)), 0o600))
+	}
+	p := &process{t: n.t, log: &output{}}
+	p.cmd = exec.Command(kubeProxyPath(), "--config="+dir+"/config.conf", "--hostname-override="+host.Name())
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{}
+	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
+	var err error
+	p.wait, err = host.Start(p.cmd)
+	must(n.t, err)
+	n.t.Cleanup(func() {
+		if n.t.Failed() {
+			n.t.Logf("kube-proxy on %s said:\n%s", host.Name(), p.log)
+		}
+	})
+	return p
+}
+
+// kubeProxyPath is where hack/test-assets.sh puts it, or what KUBE_PROXY names.
+func kubeProxyPath() string {
+	if path := os.Getenv("KUBE_PROXY"); path != "" {
+		return path
+	}
+	return filepath.Join(os.Getenv("KUBEBUILDER_ASSETS"), "kube-proxy")
+}
+
+// programmed says whether kube-proxy's rules are on a host.
+func programmed(host *lab.Host) error {
+	rules, err := host.Run("", "iptables-save")
+	if err == nil && !strings.Contains(rules, "-A KUBE-SVC-") {
+		err = fmt.Errorf("no rules of kube-proxy on %s", host.Name())
+	}
+	return err
+}
