@@ -1,0 +1,259 @@
+//go:build linux
+
+package deploy
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/sluice-proxy/sluice/test/conformance"
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+// Each alert is played through, quiet and loud, with its whole text.
+func TestAlertRules(t *testing.T) {
+	run(t, tool("promtool"), "check", "rules", project("deploy/prometheus/alerts.yaml"))
+	run(t, tool("promtool"), "test", "rules", project("deploy/prometheus/alerts_test.yaml"))
+	tests, err := os.ReadFile(project("deploy/prometheus/alerts_test.yaml"))
+	must(t, err)
+	for name := range alerts(t) {
+		if !strings.Contains(string(tests), "alertname: "+name+"\n") {
+			t.Errorf("alert %s is not tested", name)
+		}
+	}
+}
+
+// alerts are the expressions of the alerts, by name.
+func alerts(t *testing.T) map[string]string {
+	t.Helper()
+	text, err := os.ReadFile(project("deploy/prometheus/alerts.yaml"))
+	must(t, err)
+	var file struct {
+		Groups []struct {
+			Rules []struct{ Alert, Expr string }
+		}
+	}
+	must(t, yaml.Unmarshal(text, &file))
+	out := map[string]string{}
+	for _, g := range file.Groups {
+		for _, r := range g.Rules {
+			out[r.Alert] = r.Expr
+		}
+	}
+	return out
+}
+
+// panel is a panel of the dashboard, as far as it matters here.
+type panel struct {
+	Title, Description, Type string
+	Targets                  []struct{ Expr, LegendFormat string }
+	FieldConfig              struct {
+		Defaults struct{ Unit string }
+	}
+	GridPos struct{ X, Y, W, H int }
+}
+
+func panels(t *testing.T) []panel {
+	t.Helper()
+	text, err := os.ReadFile(project("deploy/grafana/sluice.json"))
+	must(t, err)
+	var dashboard struct{ Panels []panel }
+	must(t, json.Unmarshal(text, &dashboard))
+	return dashboard.Panels
+}
+
+// A panel that does not say what it shows, or lies over another, is of no use.
+func TestDashboardIsReadable(t *testing.T) {
+	titles, taken := map[string]bool{}, map[[2]int]string{}
+	var rows []string
+	for _, p := range panels(t) {
+		if titles[p.Title] || p.Title == "" {
+			t.Errorf("two panels %q", p.Title)
+		}
+		titles[p.Title] = true
+		for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
+			for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
+				if other := taken[[2]int{x, y}]; other != "" || x >= 24 {
+					t.Fatalf("%q lies over %q", p.Title, other)
+				}
+				taken[[2]int{x, y}] = p.Title
+			}
+		}
+		if p.Type == "row" {
+			rows = append(rows, p.Title)
+			continue
+		}
+		if p.Description == "" || len(p.Targets) == 0 || p.FieldConfig.Defaults.Unit == "" && p.Type != "heatmap" {
+			t.Errorf("%q lacks a description, a query or a unit", p.Title)
+		}
+		for _, q := range p.Targets {
+			if q.LegendFormat == "" && p.Type == "timeseries" {
+				t.Errorf("%q has no legend for %s", p.Title, q.Expr)
+			}
+		}
+	}
+	if want := []string{"Overview", "Latency", "Kernel writes", "Repairs", "API", "Health"}; !slices.Equal(rows, want) {
+		t.Errorf("the rows are %v, want %v", rows, want)
+	}
+}
+
+// monitored is a Sluice with a Prometheus that scrapes it, on node A.
+type monitored struct {
+	t    *testing.T
+	node *lab.Host
+	dir  string
+}
+
+const scrape = `
+global: {scrape_interval: 1s, evaluation_interval: 1s}
+rule_files: [%s]
+scrape_configs:
+  - job_name: sluice
+    static_configs: [{targets: ["127.0.0.1:10249"], labels: {instance: node-a}}]
+`
+
+func monitor(t *testing.T) *monitored {
+	t.Helper()
+	l := lab.New(t, lab.Options{})
+	m := &monitored{t: t, node: l.NodeA, dir: t.TempDir()}
+	m.write(1)
+	given(t, image(t), conformance.Program{Host: l.NodeA, Manifests: m.dir, Args: []string{"--hostname-override=node-a"}}).
+		start(t, l.NodeA).says("msg=Synced")
+	config := filepath.Join(t.TempDir(), "prometheus.yaml")
+	must(t, os.WriteFile(config, fmt.Appendf(nil, scrape, project("deploy/prometheus/alerts.yaml")), 0o600))
+	run(t, tool("promtool"), "check", "config", config)
+	cmd := exec.Command(tool("prometheus"), "--config.file="+config, "--storage.tsdb.path="+t.TempDir(),
+		"--web.listen-address=127.0.0.1:9090", "--log.level=error")
+	said := &output{}
+	cmd.Stdout, cmd.Stderr = said, said
+	_, err := l.NodeA.Start(cmd)
+	must(t, err)
+	return m
+}
+
+// write changes what Sluice serves; n is part of it. One object is wrong.
+func (m *monitored) write(n int) {
+	m.t.Helper()
+	text := fmt.Sprintf(`
+{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {clusterIP: 10.96.0.1, ports: [{port: 80}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata:
+  name: web
+  labels: {kubernetes.io/service-name: web}
+  annotations: {endpoints.kubernetes.io/last-change-trigger-time: %q}
+addressType: IPv4
+ports: [{port: 80}]
+endpoints: [{addresses: [10.180.0.%d]}]
+---
+{apiVersion: v1, kind: Service, metadata: {name: odd}, spec: {clusterIP: 10.96.0.999, ports: [{port: 80}]}}
+`, time.Now().Format(time.RFC3339Nano), n)
+	temp := filepath.Join(m.dir, ".new")
+	must(m.t, os.WriteFile(temp, []byte(text), 0o600))
+	must(m.t, os.Rename(temp, filepath.Join(m.dir, "all.yaml")))
+}
+
+// busy has something to see in every panel.
+func (m *monitored) busy() {
+	m.t.Helper()
+	for n := range 5 {
+		m.write(n + 2)
+		m.node.MustRun("nft", "flush", "table", "ip", "sluice")
+		for _, path := range []string{"healthz", "livez"} {
+			_, err := fetch(m.node, netip.MustParseAddrPort("127.0.0.1:10256"), "/"+path)
+			must(m.t, err)
+		}
+		time.Sleep(time.Second)
+	}
+}
+
+// query asks Prometheus, and returns the values of what it finds.
+func (m *monitored) query(expr string) ([]string, error) {
+	out, err := fetch(m.node, netip.MustParseAddrPort("127.0.0.1:9090"), "/api/v1/query?"+url.Values{"query": {expr}}.Encode())
+	if err != nil {
+		return nil, err
+	}
+	var answer struct {
+		Error string
+		Data  struct {
+			Result []struct{ Value [2]any }
+		}
+	}
+	if err := json.Unmarshal(out, &answer); err != nil {
+		return nil, fmt.Errorf("read %q: %w", out, err)
+	}
+	if answer.Error != "" {
+		return nil, fmt.Errorf("%s: %s", expr, answer.Error)
+	}
+	var values []string
+	for _, r := range answer.Data.Result {
+		values = append(values, fmt.Sprint(r.Value[1]))
+	}
+	return values, nil
+}
+
+// TestQueries asks a real Prometheus, which has a real Sluice, what the dashboard
+// and the alerts ask.
+func TestQueries(t *testing.T) {
+	m := monitor(t)
+	eventually(t, func() error {
+		if up, err := m.query("up"); err != nil || !slices.Equal(up, []string{"1"}) {
+			return fmt.Errorf("up is %v: %w", up, err)
+		}
+		return nil
+	})
+	m.busy()
+	variables := strings.NewReplacer("$instance", ".+", "$__rate_interval", "1m")
+	for _, p := range panels(t) {
+		for _, q := range p.Targets {
+			expr := variables.Replace(q.Expr)
+			eventually(t, func() error {
+				values, err := m.query(expr)
+				if err == nil && len(slices.DeleteFunc(values, func(v string) bool { return v == "NaN" })) == 0 {
+					err = fmt.Errorf("panel %q shows nothing: %s", p.Title, expr)
+				}
+				return err
+			})
+		}
+	}
+	for name, expr := range alerts(t) {
+		if _, err := m.query(expr); err != nil {
+			t.Errorf("alert %s: %v", name, err)
+		}
+		for metric := range names(expr) {
+			if values, err := m.query(fmt.Sprintf("count({__name__=%q})", metric)); err != nil || len(values) == 0 {
+				t.Errorf("alert %s asks for %s, which Sluice has not: %v", name, metric, err)
+			}
+		}
+	}
+	for _, change := range []string{
+		`sum(increase(sluice_repairs_total{cause="foreign-edit"}[1m]))`, `sum(rate(kubeproxy_proxy_healthz_total[1m]))`,
+		`sum(sluice_objects_rejected_total)`, `sum(rate(kubeproxy_network_programming_duration_seconds_count[1m]))`,
+	} {
+		if values, err := m.query(change); err != nil || len(values) != 1 || values[0] == "0" {
+			t.Errorf("%s is %v (%v), want more than 0", change, values, err)
+		}
+	}
+}
+
+// names are the metrics in an expression.
+func names(expr string) map[string]bool {
+	out := map[string]bool{}
+	for _, name := range regexp.MustCompile(`\b(sluice|kubeproxy)_\w+`).FindAllString(expr, -1) {
+		out[name] = true
+	}
+	return out
+}
