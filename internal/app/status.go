@@ -84,7 +84,7 @@ func configuration(s reload.State) inspect.Configuration {
 }
 
 func server(name string, s web.State) inspect.Server {
-	out := inspect.Server{Name: name, Address: "off"}
+	out := inspect.Server{Name: name}
 	if s.Wanted.IsValid() {
 		out.Address = s.Wanted.String()
 	}

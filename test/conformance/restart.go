@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 )
 
@@ -44,11 +45,38 @@ func cleanUp(e *env) error {
 	return err
 }
 
-// flushRules has somebody delete every rule on node A.
+// flushRules has somebody delete every rule on node A, and waits until what
+// clients meet, which comes last, is back. Who connects meanwhile is not
+// translated, and stays so.
 func flushRules(e *env) error {
-	e.proxy.bare = true
-	_, err := e.lab.NodeA.Run("", "nft", "flush", "ruleset")
-	return err
+	before, err := e.fronts()
+	if err != nil {
+		return err
+	}
+	if _, err := e.lab.NodeA.Run("", "nft", "flush", "ruleset"); err != nil {
+		return err
+	}
+	return soon(func(e *env) error {
+		after, err := e.fronts()
+		if err == nil && !slices.Equal(after, before) {
+			err = fmt.Errorf("somebody flushed all rules; there are fronts %q, want %q", after, before)
+		}
+		return err
+	})(e)
+}
+
+// fronts are the words in the listings of all fronts on node A, sorted.
+func (e *env) fronts() ([]string, error) {
+	var words []string
+	for _, family := range []string{"ip", "ip6"} {
+		text, err := e.lab.NodeA.Run("", "nft", "list", "map", family, "sluice", "fronts")
+		if err != nil {
+			return nil, err
+		}
+		words = append(words, strings.Fields(strings.ReplaceAll(text, ",", " "))...)
+	}
+	slices.Sort(words)
+	return words, nil
 }
 
 // foreignRules are somebody else's, at the same hooks and under names that ours
