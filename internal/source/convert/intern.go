@@ -1,16 +1,22 @@
 package convert
 
 import (
+	"encoding/binary"
 	"strings"
 	"sync"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
 )
 
-// Interner hands out one copy of strings that many objects repeat: namespaces,
-// node names, zones, port names. It is safe for concurrent use; a nil one
-// hands out what it is given.
+// Interner hands out one copy of what many objects repeat: namespaces, node
+// names, zones, port names, topology hints. It is safe for concurrent use; a nil
+// one keeps nothing.
 type Interner struct {
-	mu   sync.Mutex
-	seen map[string]string
+	mu    sync.Mutex
+	seen  map[string]string
+	hints map[string]*cluster.Hints
 }
 
 // mostInterned bounds what an Interner keeps alive. It is more than the nodes,
@@ -20,7 +26,7 @@ const mostInterned = 1 << 15
 
 // NewInterner returns an empty Interner.
 func NewInterner() *Interner {
-	return &Interner{seen: map[string]string{}}
+	return &Interner{seen: map[string]string{}, hints: map[string]*cluster.Hints{}}
 }
 
 // Of returns the one copy of s.
@@ -39,4 +45,54 @@ func (in *Interner) Of(s string) string {
 	s = strings.Clone(s) // not a part of something larger
 	in.seen[s] = s
 	return s
+}
+
+// Hints converts topology hints that are not empty.
+func (in *Interner) Hints(h *discoveryv1.EndpointHints) *cluster.Hints {
+	if in == nil {
+		return in.convert(h)
+	}
+	var room [128]byte
+	key := appendHints(room[:0], h)
+	in.mu.Lock()
+	kept := in.hints[string(key)]
+	in.mu.Unlock()
+	if kept != nil {
+		return kept
+	}
+	made := in.convert(h)
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if len(in.hints) >= mostInterned {
+		in.hints = map[string]*cluster.Hints{}
+	}
+	in.hints[string(key)] = made
+	return made
+}
+
+// appendHints adds bytes that only equal hints have in common.
+func appendHints(key []byte, h *discoveryv1.EndpointHints) []byte {
+	key = binary.AppendUvarint(key, uint64(len(h.ForZones)))
+	for i := range h.ForZones {
+		key = appendText(key, h.ForZones[i].Name)
+	}
+	for i := range h.ForNodes {
+		key = appendText(key, h.ForNodes[i].Name)
+	}
+	return key
+}
+
+func appendText(key []byte, text string) []byte {
+	return append(binary.AppendUvarint(key, uint64(len(text))), text...)
+}
+
+func (in *Interner) convert(h *discoveryv1.EndpointHints) *cluster.Hints {
+	out := &cluster.Hints{}
+	for i := range h.ForZones {
+		out.Zones = append(out.Zones, in.Of(h.ForZones[i].Name))
+	}
+	for i := range h.ForNodes {
+		out.Nodes = append(out.Nodes, in.Of(h.ForNodes[i].Name))
+	}
+	return out
 }

@@ -2,6 +2,7 @@ package convert
 
 import (
 	"net/netip"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,6 +21,9 @@ func (c Converter) Slice(es *discoveryv1.EndpointSlice) (*cluster.Slice, []route
 		return nil, nil
 	}
 	service := es.Labels[discoveryv1.LabelServiceName]
+	if strings.HasPrefix(es.Name, service) {
+		service = es.Name[:len(service)] // as controllers name slices: one string in memory
+	}
 	if service == "" {
 		n.add("metadata.labels", "", "no label "+discoveryv1.LabelServiceName+": the slice belongs to no Service")
 		return nil, n.list
@@ -113,12 +117,5 @@ func (c Converter) hints(h *discoveryv1.EndpointHints) *cluster.Hints {
 	if h == nil || len(h.ForZones) == 0 && len(h.ForNodes) == 0 {
 		return nil
 	}
-	out := &cluster.Hints{}
-	for _, z := range h.ForZones {
-		out.Zones = append(out.Zones, c.Strings.Of(z.Name))
-	}
-	for _, node := range h.ForNodes {
-		out.Nodes = append(out.Nodes, c.Strings.Of(node.Name))
-	}
-	return out
+	return c.Strings.Hints(h)
 }

@@ -27,17 +27,19 @@ type sink struct {
 	done    func()                             // after the first Replace
 }
 
-// item is a converted object. It keeps as much of the metadata as the reflector
-// asks for while a list comes in as a stream.
+// item is a converted object. While a list comes in as a stream the reflector
+// holds one of each.
 type item struct {
-	meta     metav1.ObjectMeta
 	name     cluster.Name
 	value    any
 	problems []route.Problem
 }
 
-// GetObjectMeta implements metav1.ObjectMetaAccessor.
-func (it *item) GetObjectMeta() metav1.Object { return &it.meta }
+// GetObjectMeta implements metav1.ObjectMetaAccessor: the reflector asks for the
+// name. What it returns is large, so it is not kept.
+func (it *item) GetObjectMeta() metav1.Object {
+	return &metav1.ObjectMeta{Namespace: it.name.Namespace, Name: it.name.Name}
+}
 
 // Transformer converts objects as they come in, so that a long list is never
 // held in full.
@@ -53,10 +55,7 @@ func (s *sink) item(obj any) (*item, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read metadata of %T: %w", obj, err)
 	}
-	it := &item{
-		meta: metav1.ObjectMeta{Namespace: m.GetNamespace(), Name: m.GetName(), ResourceVersion: m.GetResourceVersion()},
-		name: cluster.Name{Namespace: m.GetNamespace(), Name: m.GetName()},
-	}
+	it := &item{name: cluster.Name{Namespace: m.GetNamespace(), Name: m.GetName()}}
 	it.value, it.problems = s.convert(obj)
 	return it, nil
 }
@@ -89,20 +88,21 @@ func (s *sink) Delete(obj any) error {
 // Replace implements cache.ReflectorStore: what is not in the list went away
 // while nobody watched.
 func (s *sink) Replace(list []any, _ string) error {
-	listed := make(map[cluster.Name]struct{}, len(list))
+	gone := map[cluster.Name]struct{}{}
+	for _, name := range s.names() {
+		gone[name] = struct{}{}
+	}
 	for i, obj := range list {
 		it, err := s.item(obj)
 		if err != nil {
 			return err
 		}
 		list[i] = nil // the memory of a long list may go as it is read
-		listed[it.name] = struct{}{}
+		delete(gone, it.name)
 		s.take(it)
 	}
-	for _, name := range s.names() {
-		if _, ok := listed[name]; !ok {
-			s.remove(name)
-		}
+	for name := range gone {
+		s.remove(name)
 	}
 	s.settle()
 	s.done()

@@ -1,0 +1,80 @@
+package convert
+
+import (
+	"fmt"
+	"testing"
+	"unsafe"
+
+	"github.com/google/go-cmp/cmp"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+)
+
+func TestInterner(t *testing.T) {
+	in := NewInterner()
+	whole := "a long text of which web-1 is a part"
+	a, b := in.Of(whole[21:26]), in.Of("web-1")
+	if a != "web-1" || unsafe.StringData(a) != unsafe.StringData(b) {
+		t.Errorf("got %q and %q, want one copy", a, b)
+	}
+	if unsafe.StringData(a) == unsafe.StringData(whole[21:]) {
+		t.Error("a part keeps the whole text alive")
+	}
+	var none *Interner
+	if got := none.Of("web-1"); got != "web-1" {
+		t.Errorf("without an Interner %q", got)
+	}
+}
+
+func hints(zones, nodes []string) *discoveryv1.EndpointHints {
+	h := &discoveryv1.EndpointHints{}
+	for _, z := range zones {
+		h.ForZones = append(h.ForZones, discoveryv1.ForZone{Name: z})
+	}
+	for _, n := range nodes {
+		h.ForNodes = append(h.ForNodes, discoveryv1.ForNode{Name: n})
+	}
+	return h
+}
+
+// Equal hints are one value in memory; hints that only look alike when written
+// in a row are not.
+func TestInternedHints(t *testing.T) {
+	in := NewInterner()
+	seen := map[*cluster.Hints]string{}
+	for _, h := range [][2][]string{
+		{{"a"}, nil}, {{"a", "b"}, nil}, {{"ab"}, nil}, {{"a"}, {"b"}}, {nil, {"a", "b"}}, {{"a\x01b"}, nil},
+	} {
+		want := &cluster.Hints{Zones: h[0], Nodes: h[1]}
+		got := in.Hints(hints(h[0], h[1]))
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("(-want +got)\n%s", diff)
+		}
+		if again := in.Hints(hints(h[0], h[1])); again != got {
+			t.Errorf("%v: two copies", h)
+		}
+		if other, ok := seen[got]; ok {
+			t.Errorf("%v is taken for %s", h, other)
+		}
+		seen[got] = fmt.Sprint(h)
+	}
+}
+
+// However many different values come by, an Interner does not grow for ever,
+// and still gives back what it is given.
+func TestInternerForgets(t *testing.T) {
+	in := NewInterner()
+	for i := range 2*mostInterned + 10 {
+		name := fmt.Sprint(i)
+		if got := in.Of(name); got != name {
+			t.Fatalf("got %q, want %q", got, name)
+		}
+		if got := in.Hints(hints([]string{name}, nil)); got.Zones[0] != name {
+			t.Fatalf("got %v, want zone %s", got, name)
+		}
+	}
+	if len(in.seen) > mostInterned || len(in.hints) > mostInterned {
+		t.Errorf("%d strings and %d hints are kept, want %d at most", len(in.seen), len(in.hints), mostInterned)
+	}
+}
