@@ -103,12 +103,20 @@ func runtimeDefault(t *testing.T) []unix.SockFilter {
 	)
 }
 
-// only lets nothing through but system calls of these names; those that this
-// machine has not are passed over.
-func only(t *testing.T, names []string) []unix.SockFilter {
+// only lets nothing through but system calls of these names, and sockets of
+// these families; calls that this machine has not are passed over.
+func only(t *testing.T, names []string, families ...int) []unix.SockFilter {
 	t.Helper()
 	all := numbers(t)
-	filter := []unix.SockFilter{load(dataNumber)}
+	filter := []unix.SockFilter{
+		load(dataNumber),
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(all["socket"]), Jf: uint8(2*len(families) + 2)},
+		load(dataFirst),
+	}
+	for _, family := range families {
+		filter = append(filter, when(family, retAllow)...)
+	}
+	filter = append(filter, end(retForbid))
 	for _, name := range names {
 		if number, here := all[name]; here {
 			filter = append(filter, when(number, retAllow)...)
