@@ -14,8 +14,10 @@ LINT         := .cache/golangci-lint/$(LINT_VERSION)/golangci-lint
 FUZZTIME     ?= 20s
 BENCH        ?= .
 
-# A folder with kube-apiserver and etcd; made if it lacks them.
+# A folder with kube-apiserver, etcd and kube-proxy, and one with kubectl, helm,
+# prometheus and promtool; made if they lack them.
 KUBEBUILDER_ASSETS ?= $(CURDIR)/.cache/test-assets
+TEST_TOOLS         ?= $(CURDIR)/.cache/test-tools
 
 # The version is that of the last tag, if this is a Git checkout with one.
 VERSION ?= $(shell git describe --tags --match 'v[0-9]*' --dirty 2>/dev/null || git describe --always --dirty --exclude '*' 2>/dev/null | sed 's/^/v0.0.0-dev+/')
@@ -23,7 +25,7 @@ LDFLAGS := -s -w -X github.com/sluice-proxy/sluice/internal/cli.stamp=$(VERSION)
 GOBUILD := CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)'
 TESTSUM := .cache/bin/testsum
 
-.PHONY: help build build-all demo unit test test-assets lint fmt bench fuzz clean distclean setup-build setup-demo setup-test
+.PHONY: help build build-all demo unit test test-assets test-tools lint fmt bench fuzz clean distclean setup-build setup-demo setup-test
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' Makefile
@@ -54,10 +56,14 @@ test: setup-test ## everything, what it needs included
 		'examples: bin/sluice plan -f examples >/dev/null' \
 		'lint: make lint' \
 		'test-assets: make test-assets' \
-		'test: KUBEBUILDER_ASSETS="$(KUBEBUILDER_ASSETS)" go test -race -count=1 -timeout=15m -json ./...'
+		'test-tools: make test-tools' \
+		'test: KUBEBUILDER_ASSETS="$(KUBEBUILDER_ASSETS)" TEST_TOOLS="$(TEST_TOOLS)" go test -race -count=1 -timeout=20m -json ./...'
 
-test-assets: setup-build ## the real API server and etcd for the tests: minutes, once
+test-assets: setup-build ## the real API server, etcd and kube-proxy for the tests: minutes, once
 	@KUBEBUILDER_ASSETS= hack/test-assets.sh "$(KUBEBUILDER_ASSETS)"
+
+test-tools: setup-build ## kubectl, helm and prometheus for the tests: minutes, once
+	@hack/test-tools.sh "$(TEST_TOOLS)"
 
 lint: setup-build $(LINT) ## house style, formatting, modules, shell scripts
 	@$(LINT) run ./...
