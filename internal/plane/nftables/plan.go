@@ -31,59 +31,6 @@ const (
 	lastPhase = chainsGone
 )
 
-// step is one thing to do to a table.
-type step struct {
-	do    verb
-	table nft.Table
-	set   *nft.Set
-	elem  nft.Element
-	chain *nft.Chain // with its name only, for flushChain and deleteChain
-	tied  bool       // to the next step: both in one transaction, unless that gets too large
-}
-
-type verb uint8
-
-const (
-	deleteTable verb = iota
-	addTable
-	addSet
-	setChain
-	deleteElement
-	addElement
-	flushChain
-	deleteChain
-	deleteSet
-)
-
-// steps is a list of steps in blocks: there may be very many, and a list that
-// grows by copying would take twice the memory.
-type steps struct {
-	blocks [][]step
-	n      int
-}
-
-const perBlock = 256
-
-func (l *steps) add(s step) {
-	if l.n%perBlock == 0 {
-		l.blocks = append(l.blocks, make([]step, 0, l.nextBlock()))
-	}
-	last := &l.blocks[len(l.blocks)-1]
-	*last = append(*last, s)
-	l.n++
-}
-
-// nextBlock returns the size of the next block to begin with: most plans are
-// small.
-func (l *steps) nextBlock() int {
-	if l.n == 0 {
-		return 4
-	}
-	return perBlock
-}
-
-func (l *steps) at(i int) *step { return &l.blocks[i/perBlock][i%perBlock] }
-
 func (p *Plan) add(phase int, s step) { p.phases[phase].add(s) }
 
 // tie ties the steps of the switched phase from this one on to each other.
@@ -118,13 +65,7 @@ func (p *Plan) Kept() int { return p.kept }
 func (p *Plan) gone() int {
 	n := p.lost
 	for i := range p.phases {
-		for _, block := range p.phases[i].blocks {
-			for j := range block {
-				if block[j].do == deleteElement {
-					n++
-				}
-			}
-		}
+		n += p.phases[i].deleted
 	}
 	return n
 }
@@ -188,14 +129,13 @@ func pack(phases []steps, portion int) iter.Seq[*nft.Tx] {
 	return func(yield func(*nft.Tx) bool) {
 		tx := &nft.Tx{}
 		for p := range phases {
-			list := &phases[p]
-			for i := range list.n {
-				list.at(i).into(tx)
+			for s := range phases[p].all() {
+				s.into(tx)
 				most := portion
-				if list.at(i).tied {
+				if s.tied {
 					most = 3 * portion
 				}
-				if tx.Bytes() < most || list.replaces(i) {
+				if tx.Bytes() < most || s.replaced {
 					continue
 				}
 				if !yield(tx) {
@@ -210,48 +150,10 @@ func pack(phases []steps, portion int) iter.Seq[*nft.Tx] {
 	}
 }
 
-// replaces reports whether step i and the next replace one element by another.
-func (l *steps) replaces(i int) bool {
-	if i+1 >= l.n {
-		return false
-	}
-	this, next := l.at(i), l.at(i+1)
-	return this.do == deleteElement && next.do == addElement && this.set == next.set && this.elem.Key == next.elem.Key
-}
-
 func size(phases []steps) int {
 	n := 0
 	for p := range phases {
-		for i := range phases[p].n {
-			s := phases[p].at(i)
-			n += s.elem.Bytes()
-			if s.chain != nil {
-				n += s.chain.Bytes()
-			}
-		}
+		n += phases[p].bytes
 	}
 	return n
-}
-
-func (s *step) into(tx *nft.Tx) {
-	switch s.do {
-	case deleteTable:
-		tx.DeleteTable(s.table)
-	case addTable:
-		tx.AddTable(s.table)
-	case addSet:
-		tx.AddSet(s.table, *s.set)
-	case setChain:
-		tx.SetChain(s.table, *s.chain)
-	case deleteElement:
-		tx.Delete(s.table, *s.set, s.elem)
-	case addElement:
-		tx.Add(s.table, *s.set, s.elem)
-	case flushChain:
-		tx.FlushChain(s.table, s.chain.Name)
-	case deleteChain:
-		tx.DeleteChain(s.table, s.chain.Name)
-	case deleteSet:
-		tx.DeleteSet(s.table, s.set.Name)
-	}
 }
