@@ -142,8 +142,10 @@ func (d *daemon) explainer() http.Handler {
 
 // nodePorts are the ports that Services have on this node.
 func (d *daemon) nodePorts() []uint16 {
+	ctx, cancel := context.WithTimeout(context.Background(), answerTime)
+	defer cancel()
 	ports := map[uint16]bool{}
-	_ = d.node.Loop().Do(context.Background(), func(v proxy.View) {
+	_ = d.node.Loop().Do(ctx, func(v proxy.View) { // a loop that has ended knows of none
 		for _, svc := range v.Table.Services {
 			for i := range svc.Ports {
 				for _, f := range svc.Ports[i].Fronts {
