@@ -34,7 +34,9 @@ func (d *diff) everything(t *route.Table, seen map[nft.Table]*nft.State) {
 		}
 	}
 	before := d.index(seen)
-	for _, name := range slices.SortedFunc(maps.Keys(t.Services), firstThings) {
+	names := slices.AppendSeq(make([]cluster.Name, 0, len(t.Services)), maps.Keys(t.Services))
+	slices.SortFunc(names, firstThings)
+	for _, name := range names {
 		d.enter(t.Services[name], before)
 	}
 	before.rest(d)
@@ -119,32 +121,58 @@ func (d *diff) skeleton(f family, state *nft.State, want objects) {
 // shared plans the elements that do not belong to a single front.
 func (d *diff) shared(f family, state *nft.State) {
 	b := d.builder(f, d.host)
-	want := map[*nft.Set][]nft.Element{}
 	for _, set := range []*nft.Set{&d.layout.podCIDRs, &d.layout.serviceCIDRs, &d.layout.nodeIPs} {
-		want[set] = b.elementsOf(set)
-	}
-	for u := range d.belief.uses {
-		if u.ip == f.ip && u.of != nil {
-			want[u.of] = append(want[u.of], u.element(&d.layout))
-		}
-	}
-	for _, set := range []*nft.Set{
-		&d.layout.podCIDRs, &d.layout.serviceCIDRs, &d.layout.nodeIPs,
-		&d.layout.clusterIPs, &d.layout.hairpin,
-	} {
 		had := sorted(maps.Values(state.Sets[set.Name].Elements))
-		d.elements(f.table, set, had, sorted(slices.Values(want[set])))
+		d.elements(f.table, set, had, sorted(slices.Values(b.elementsOf(set))))
+	}
+	for _, of := range []shared{clusterIPs, hairpin} {
+		d.members(f, state, of)
 	}
 	for level := range d.layout.ways {
-		d.ways(f, state, want, &d.layout.ways[level])
+		d.ways(f, state, firstWays+shared(level))
+	}
+}
+
+// inUse returns what is used of one kind, in order.
+func (d *diff) inUse(ip route.Family, of shared) []use {
+	var list []use
+	for u := range d.belief.uses {
+		if u.ip == ip && u.of == of {
+			list = append(list, u)
+		}
+	}
+	slices.SortFunc(list, use.compare)
+	return list
+}
+
+// members plans the elements of a set that may be very large. What stays it
+// takes out of the state.
+func (d *diff) members(f family, state *nft.State, of shared) {
+	set := use{of: of}.set(&d.layout)
+	had := state.Sets[set.Name].Elements
+	missing := slices.DeleteFunc(d.inUse(f.ip, of), func(u use) bool {
+		e := u.element(&d.layout)
+		if old, ok := had[e.Key]; !ok || old != e {
+			return false
+		}
+		delete(had, e.Key)
+		return true
+	})
+	for _, e := range sorted(maps.Values(had)) {
+		d.plan.add(switched, step{do: deleteElement, table: f.table, set: set, elem: e})
+	}
+	for _, u := range missing {
+		d.plan.add(switched, step{do: addElement, table: f.table, set: set, elem: u.element(&d.layout)})
 	}
 }
 
 // ways plans the ways: they are there before a front points at them, and as
 // long as one does.
-func (d *diff) ways(f family, state *nft.State, all map[*nft.Set][]nft.Element, set *nft.Set) {
+func (d *diff) ways(f family, state *nft.State, of shared) {
+	set := use{of: of}.set(&d.layout)
 	had := maps.Clone(state.Sets[set.Name].Elements)
-	for _, e := range sorted(slices.Values(all[set])) {
+	for _, u := range d.inUse(f.ip, of) {
+		e := u.element(&d.layout)
 		old, ok := had[e.Key]
 		delete(had, e.Key)
 		switch {

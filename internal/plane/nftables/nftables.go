@@ -59,13 +59,24 @@ type belief struct {
 	uses  map[use]int32
 }
 
-// use is an element or a chain that several services may share.
+// use is an element or a chain that several services may share. It is small and
+// has no pointers, as there is one for every ClusterIP.
 type use struct {
-	ip    route.Family
-	of    *nft.Set // clusterIPs, hairpin or one of ways; nil: the chain of a way
-	addr  netip.Addr
+	addr  [16]byte
 	value way
+	of    shared
+	ip    route.Family
 }
+
+// shared says what a use is of.
+type shared uint8
+
+const (
+	wayChain   shared = iota // the chain of a way
+	clusterIPs               // an element of the set of this name
+	hairpin                  // the same
+	firstWays                // an element of the map of ways of the first level; the other levels follow
+)
 
 // New makes a Plane. It does nothing yet.
 func New(kernel Kernel, opt Options) *Plane {

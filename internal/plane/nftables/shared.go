@@ -1,8 +1,10 @@
 package nftables
 
 import (
+	"bytes"
 	"cmp"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -22,12 +24,12 @@ func (d *diff) used(svc *route.Service, uses map[use]int32, by int32) {
 			continue
 		}
 		for _, a := range p.Here {
-			uses[use{ip: p.Family, of: &d.layout.hairpin, addr: a}] += by
+			uses[use{ip: p.Family, of: hairpin, addr: a.As16()}] += by
 		}
 		for j := range p.Fronts {
 			f := &p.Fronts[j]
 			if f.Kind == route.ClusterIP {
-				uses[use{ip: p.Family, of: &d.layout.clusterIPs, addr: f.Addr}] += by
+				uses[use{ip: p.Family, of: clusterIPs, addr: f.Addr.As16()}] += by
 			}
 			d.usedWays(p, f, uses, by)
 		}
@@ -38,7 +40,7 @@ func (d *diff) usedWays(p *route.Port, f *route.Front, uses map[use]int32, by in
 	w := d.layout.shape(p, f)
 	level := atOnce
 	note := func(w way, level int) {
-		uses[use{ip: p.Family, of: &d.layout.ways[level], value: w}] += by
+		uses[use{ip: p.Family, of: firstWays + shared(level), value: w}] += by
 		uses[use{ip: p.Family, value: w}] += by
 	}
 	if f.Restricted {
@@ -76,13 +78,21 @@ func (d *diff) count(uses map[use]int32) {
 
 // compare puts what is used into a fixed order: a plan reads the same each time.
 func (u use) compare(v use) int {
-	name := func(s *nft.Set) string {
-		if s == nil {
-			return ""
-		}
-		return s.Name
+	return cmp.Or(cmp.Compare(u.ip, v.ip), cmp.Compare(u.of, v.of), bytes.Compare(u.addr[:], v.addr[:]), cmp.Compare(u.value, v.value))
+}
+
+// set returns the set or map that the use is an element of; nil: it is a chain.
+func (u use) set(l *layout) *nft.Set {
+	switch u.of {
+	case wayChain:
+		return nil
+	case clusterIPs:
+		return &l.clusterIPs
+	case hairpin:
+		return &l.hairpin
+	default:
+		return &l.ways[u.of-firstWays]
 	}
-	return cmp.Or(cmp.Compare(u.ip, v.ip), cmp.Compare(name(u.of), name(v.of)), u.addr.Compare(v.addr), cmp.Compare(u.value, v.value))
 }
 
 func (d *diff) begin(u use) {
@@ -90,9 +100,9 @@ func (d *diff) begin(u use) {
 	for _, c := range d.goes(u) {
 		d.plan.add(made, step{do: setChain, table: t, chain: &c})
 	}
-	if u.of != nil {
-		at, _ := u.phases(&d.layout)
-		d.plan.add(at, step{do: addElement, table: t, set: u.of, elem: u.element(&d.layout)})
+	if set := u.set(&d.layout); set != nil {
+		at, _ := u.phases()
+		d.plan.add(at, step{do: addElement, table: t, set: set, elem: u.element(&d.layout)})
 	}
 }
 
@@ -101,16 +111,16 @@ func (d *diff) end(u use) {
 	for _, c := range d.goes(u) {
 		d.plan.dropChain(t, c.Name)
 	}
-	if u.of != nil {
-		_, at := u.phases(&d.layout)
-		d.plan.add(at, step{do: deleteElement, table: t, set: u.of, elem: u.element(&d.layout)})
+	if set := u.set(&d.layout); set != nil {
+		_, at := u.phases()
+		d.plan.add(at, step{do: deleteElement, table: t, set: set, elem: u.element(&d.layout)})
 	}
 }
 
 // phases returns when the element of a use comes and when it goes: a way is
 // there before a front points at it, and as long as one does.
-func (u use) phases(l *layout) (come, leave int) {
-	if u.of == &l.clusterIPs || u.of == &l.hairpin {
+func (u use) phases() (come, leave int) {
+	if u.of == clusterIPs || u.of == hairpin {
 		return switched, switched
 	}
 	return rowsAdded, rowsGone
@@ -118,7 +128,7 @@ func (u use) phases(l *layout) (come, leave int) {
 
 // goes returns the chains of a way in use.
 func (d *diff) goes(u use) []nft.Chain {
-	if u.of != nil {
+	if u.of != wayChain {
 		return nil
 	}
 	for _, f := range d.families {
@@ -131,11 +141,12 @@ func (d *diff) goes(u use) []nft.Chain {
 
 // element renders what is shared.
 func (u use) element(l *layout) nft.Element {
+	addr := netip.AddrFrom16(u.addr).Unmap()
 	switch u.of {
-	case &l.clusterIPs:
-		return nft.Element{Key: string(nft.Key{}.Addr(u.addr))}
-	case &l.hairpin:
-		return nft.Element{Key: string(nft.Key{}.Addr(u.addr).Addr(u.addr))}
+	case clusterIPs:
+		return nft.Element{Key: string(nft.Key{}.Addr(addr))}
+	case hairpin:
+		return nft.Element{Key: string(nft.Key{}.Addr(addr).Addr(addr))}
 	}
 	return nft.Element{Key: u.value.data(), Goto: u.value.chain(l)}
 }
@@ -170,7 +181,7 @@ func (d *diff) chains(b builder) map[string]nft.Chain {
 		all[c.Name] = c
 	}
 	for u := range d.belief.uses {
-		if u.of != nil || u.ip != b.ip {
+		if u.of != wayChain || u.ip != b.ip {
 			continue
 		}
 		for _, c := range b.goes(u.value) {
