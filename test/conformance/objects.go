@@ -26,6 +26,7 @@ type objects struct {
 // document is one object, converted.
 type document struct {
 	key   string // kind/name
+	text  string
 	put   func(*cluster.Store)
 	take  func(*cluster.Store)
 	cidrs []netip.Prefix // of a ServiceCIDR
@@ -101,7 +102,7 @@ func (o *objects) parse(text string) (document, error) {
 	if !ok {
 		return document{}, fmt.Errorf("unknown kind %q", meta.Kind)
 	}
-	d := document{key: meta.Kind + "/" + meta.Name, put: func(*cluster.Store) {}, take: func(*cluster.Store) {}}
+	d := document{key: meta.Kind + "/" + meta.Name, text: text, put: func(*cluster.Store) {}, take: func(*cluster.Store) {}}
 	return d, parse(text, &d)
 }
 

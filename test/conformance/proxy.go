@@ -28,6 +28,8 @@ type proxyUnderTest struct {
 	host    *lab.Host
 	plane   Plane
 	options route.Options
+	args    []string // of a program
+	running *running // nil: the proxy is in this process
 
 	barrier *barrier
 	store   *cluster.Store
@@ -89,6 +91,9 @@ func detector(text string) route.DetectorOptions {
 // start runs the proxy until stop, or until the test ends, and waits until the
 // kernel does what the objects say.
 func (p *proxyUnderTest) start(objects *objects) error {
+	if p.plane.Launch != nil {
+		return p.launch(objects)
+	}
 	p.store = cluster.NewStore()
 	p.barrier = newBarrier()
 	node, err := app.NewNode(app.NodeOptions{
@@ -161,6 +166,9 @@ func (f fed) Run(ctx context.Context) error {
 
 // settle waits until the kernel does what the store says.
 func (p *proxyUnderTest) settle() error {
+	if p.running != nil {
+		return p.running.settle()
+	}
 	p.bare = false
 	p.barrier.raise(p.store)
 	return p.barrier.wait()

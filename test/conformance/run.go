@@ -23,10 +23,17 @@ func Run(t *testing.T, planes ...Plane) {
 }
 
 func (s scenario) run(t *testing.T, p Plane) {
+	if p.Launch != nil {
+		t.Parallel() // most of the time is spent waiting for the program
+	}
 	if reason := s.cannot(p); reason != "" {
 		t.Skip(reason)
 	}
-	for name, translated := range s.variants() {
+	variants := s.variants()
+	if p.Launch != nil {
+		variants = s.one(variants)
+	}
+	for name, translated := range variants {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s.play(t, p, translator{ipv6: translated})
@@ -61,6 +68,7 @@ func (s scenario) enact(t *testing.T, p Plane, tr translator) *env {
 	e.nodeAddrs = slices.Clone(e.lab.NodeA.Addrs())
 	t.Cleanup(e.closeFlows)
 	e.proxy = newProxy(t, e.lab.NodeA, p, options(s.settings, tr))
+	e.proxy.args = arguments(s.settings, tr)
 	if err := e.prepare(s); err != nil {
 		t.Fatalf("prepare: %v", err)
 	}

@@ -20,6 +20,12 @@ type Plane struct {
 	// ends.
 	Start func(t testing.TB, host *lab.Host) plane.Plane
 
+	// Launch, if there is one, runs the proxy as a program of its own, which is
+	// how it is put to the test then. It returns what stops the program, and may
+	// be called for that again. Scenarios that look into the proxy call Start,
+	// which is to skip them.
+	Launch func(t testing.TB, p Program) (stop func())
+
 	// Cannot says of each scenario, by its S-number, that the plane cannot do,
 	// why not.
 	Cannot map[int]string
@@ -75,6 +81,9 @@ func (s scenario) cannot(p Plane) string {
 		if reason := p.Cannot[n]; reason != "" {
 			return fmt.Sprintf("S-%03d: %s", n, reason)
 		}
+	}
+	if p.Launch != nil {
+		return s.settings.cannotRun()
 	}
 	return ""
 }

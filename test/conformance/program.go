@@ -1,0 +1,176 @@
+//go:build linux
+
+package conformance
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+// Program is how the proxy is to be run as a program of its own: by manifests in
+// a folder, which change while it runs.
+type Program struct {
+	Host      *lab.Host
+	Manifests string   // the folder
+	Args      []string // of the command line, but for --manifests
+}
+
+// arguments are the settings as the command line wants them.
+func arguments(s settings, tr translator) []string {
+	args := []string{"--hostname-override=node-a", "--proxy-mode=nftables"}
+	kind, name, _ := strings.Cut(s.detector, " ")
+	switch kind {
+	case "":
+		args = append(args, "--cluster-cidr=10.0.0.0/8,fd00:10::/32")
+	case "NodeCIDR":
+		args = append(args, "--detect-local-mode=NodeCIDR")
+	case "bridge":
+		args = append(args, "--detect-local-mode=BridgeInterface", "--pod-bridge-interface="+name)
+	case "prefix":
+		args = append(args, "--detect-local-mode=InterfaceNamePrefix", "--pod-interface-name-prefix="+name)
+	}
+	if s.masqueradeAll {
+		args = append(args, "--masquerade-all")
+	}
+	if len(s.nodePorts) > 0 {
+		args = append(args, "--nodeport-addresses="+strings.Join(tr.texts(s.nodePorts), ","))
+	}
+	return args
+}
+
+// one is one of the variants of a scenario, of either family in turn: a program
+// takes a while to start, and which family it is was tried without one.
+func (s scenario) one(variants map[string]bool) map[string]bool {
+	if len(variants) == 1 {
+		return variants
+	}
+	if s.covers[0]%2 == 0 {
+		return map[string]bool{"IPv6": variants["IPv6"]}
+	}
+	return map[string]bool{"IPv4": variants["IPv4"]}
+}
+
+// cannotRun says what of a scenario is no setting of the program.
+func (s settings) cannotRun() string {
+	switch {
+	case s.noExternalIPs:
+		return "the program has no setting that forbids external IPs"
+	case s.disabledFamily != "":
+		return "a host of the lab always has both families"
+	}
+	return ""
+}
+
+// running is the proxy as a program of its own.
+type running struct {
+	Program
+	objects *objects
+	raised  uint16
+}
+
+// launch is start, of a program. What goes on inside it nobody sees.
+func (p *proxyUnderTest) launch(o *objects) error {
+	dir, err := os.MkdirTemp("/run", "manifests-") // of this process only, see lab.Enter
+	if err != nil {
+		return err
+	}
+	p.t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	p.running = &running{Program: Program{Host: p.host, Manifests: dir, Args: p.args}, objects: o}
+	p.bare = true
+	if err := p.running.write(); err != nil {
+		return err
+	}
+	p.stop = p.plane.Launch(p.t, p.running.Program)
+	if err := p.running.wait(startup); err != nil {
+		return err
+	}
+	return p.running.settle()
+}
+
+// startup is how long a program may take to start, which on a busy machine with
+// dozens of them is not what is put to the test.
+const startup = 20 * time.Second
+
+// settle waits until all objects are in the kernel. The files are read one after
+// the other and the Store is told object by object, so that what was written
+// before the second barrier is there when that is.
+func (r *running) settle() error {
+	for range 2 {
+		r.raised++
+		if err := r.write(); err != nil {
+			return err
+		}
+		if err := r.wait(patience); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// barriers are the addresses of the Service that tells: others each time, because
+// an address that is known refuses at all ports. There are no endpoints behind it.
+func (r *running) barriers() []netip.Addr {
+	four := netip.AddrFrom4([4]byte{172, 30, byte(250 + r.raised>>8), byte(r.raised)})
+	return []netip.Addr{four, lab.Analog(four)}
+}
+
+// wait waits until both addresses of the barrier refuse.
+func (r *running) wait(patience time.Duration) error {
+	for _, addr := range r.barriers() {
+		probe := lab.Probe{Protocol: lab.TCP, To: netip.AddrPortFrom(addr, 80), Timeout: lab.Soon}
+		deadline := time.Now().Add(patience)
+		for result := r.Host.Try(probe); result.Outcome != lab.Refused; result = r.Host.Try(probe) {
+			if time.Now().After(deadline) {
+				return fmt.Errorf("the change was not written within %v: %s is %s", patience, probe.To, result)
+			}
+		}
+	}
+	return nil
+}
+
+// write puts all objects into one file, which is replaced as a whole.
+func (r *running) write() error {
+	var all []string
+	for _, d := range r.objects.docs {
+		all = append(all, d.text)
+	}
+	vips := r.barriers()
+	all = append(all, fmt.Sprintf(`{kind: Service, metadata: {name: barrier, namespace: conformance},
+  spec: {clusterIP: %[1]q, clusterIPs: [%[1]q, %[2]q], ports: [{port: 80}]}}`, vips[0].String(), vips[1].String()))
+	var file strings.Builder
+	for _, text := range all {
+		whole, err := manifest(text)
+		if err != nil {
+			return err
+		}
+		file.WriteString("---\n" + whole + "\n")
+	}
+	temp := filepath.Join(r.Manifests, ".new")
+	if err := os.WriteFile(temp, []byte(file.String()), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(temp, filepath.Join(r.Manifests, "all.yaml"))
+}
+
+// manifest is a document with what scenarios leave out.
+func manifest(text string) (string, error) {
+	var o map[string]any
+	if err := yaml.Unmarshal([]byte(text), &o); err != nil {
+		return "", fmt.Errorf("read object: %w", err)
+	}
+	kind, _ := o["kind"].(string)
+	o["apiVersion"] = map[string]string{
+		"Service": "v1", "Node": "v1", "EndpointSlice": "discovery.k8s.io/v1", "ServiceCIDR": "networking.k8s.io/v1",
+	}[kind]
+	whole, err := json.Marshal(o)
+	return string(whole), err
+}
