@@ -29,6 +29,7 @@ func TestMain(m *testing.M) {
 		_ = flag.Set("test.run", "^$")
 		os.Exit(m.Run())
 	}
+	_ = flag.Set("test.parallel", "6") // most wait for programs
 	if err := prepare(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)

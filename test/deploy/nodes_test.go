@@ -192,6 +192,7 @@ func (n *nodes) kubeProxy(host *lab.Host) *process {
 	p := &process{t: n.t, log: &output{}}
 	p.cmd = exec.Command(kubeProxyPath(), "--config="+dir+"/config.conf", "--hostname-override="+host.Name())
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{}
+	p.cmd.Env = append(os.Environ(), "PATH="+iptables(n.t, host)+":"+os.Getenv("PATH"))
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
 	var err error
 	p.wait, err = host.Start(p.cmd)
@@ -212,9 +213,30 @@ func kubeProxyPath() string {
 	return filepath.Join(os.Getenv("KUBEBUILDER_ASSETS"), "kube-proxy")
 }
 
+// iptables is a folder with the kind of iptables that a host uses: node B the
+// legacy one, all others that of nf_tables.
+func iptables(t *testing.T, host *lab.Host) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range []string{"iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore"} {
+		path, err := exec.LookPath(multi(host))
+		must(t, err)
+		must(t, os.Symlink(path, filepath.Join(dir, name)))
+	}
+	return dir
+}
+
+// multi is the program that all of them are.
+func multi(host *lab.Host) string {
+	if host.Name() == "node-b" {
+		return "xtables-legacy-multi"
+	}
+	return "xtables-nft-multi"
+}
+
 // programmed says whether kube-proxy's rules are on a host.
 func programmed(host *lab.Host) error {
-	rules, err := host.Run("", "iptables-save")
+	rules, err := host.Run("", multi(host), "iptables-save")
 	if err == nil && !strings.Contains(rules, "-A KUBE-SVC-") {
 		err = fmt.Errorf("no rules of kube-proxy on %s", host.Name())
 	}

@@ -1,0 +1,120 @@
+//go:build linux
+
+package deploy
+
+import (
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/test/conformance"
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+// given is what the DaemonSet gives its container, with another command line
+// and without a cluster. What it would set on the host is what it may not.
+func given(t *testing.T, root string, p conformance.Program) confinement {
+	t.Helper()
+	ds := daemonSet(t).Spec.Template.Spec
+	container := ds.Containers[0].DeepCopy()
+	container.Env, container.VolumeMounts = nil, nil
+	k := kubelet{root: root, node: p.Host, dir: t.TempDir(), more: map[string]string{"/etc/sluice": p.Manifests}}
+	container.Command = append([]string{
+		"sluice", "--manifests=/etc/sluice", "--oom-score-adj=-997", "--conntrack-max-per-core=0",
+		"--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0",
+	}, p.Args...)
+	return k.confinement(t, &ds, container)
+}
+
+// cannot is what the DaemonSet of deploy/kubernetes/base has no right to.
+func cannot() map[int]string {
+	const localhost = "127.0.0.1 is routed by the kernel parameter route_localnet, which needs the overlay sysctls"
+	return map[int]string{
+		67: localhost, 68: localhost, 69: localhost, 71: localhost,
+		163: "replaces files for 20 seconds",
+		235: "replaces files for a minute",
+		242: "in files a port needs no name, because people write them",
+	}
+}
+
+// TestConformanceAsDeployed puts the program through the suite with what the
+// DaemonSet gives it and no more.
+func TestConformanceAsDeployed(t *testing.T) {
+	root := image(t)
+	conformance.Run(t, conformance.Plane{
+		Name:   "nftables as deployed",
+		Cannot: cannot(),
+		Start: func(t testing.TB, _ *lab.Host) plane.Plane {
+			t.Skip("looks into the proxy, which is another process here")
+			return nil
+		},
+		Launch: func(tb testing.TB, p conformance.Program) func() {
+			t, _ := tb.(*testing.T)
+			process := given(t, root, p).start(t, p.Host)
+			return sync.OnceFunc(func() {
+				if err := process.stop(); err != nil {
+					t.Errorf("the program ended with: %v\n%s", err, process.log)
+				}
+			})
+		},
+	})
+}
+
+// TestNothingLessWorks takes away one thing at a time that the DaemonSet gives,
+// and Sluice says what it lacks.
+func TestNothingLessWorks(t *testing.T) {
+	root := image(t)
+	for _, tt := range []struct {
+		name string
+		less func(*confinement)
+		says string
+	}{
+		{"no NET_ADMIN", func(c *confinement) { c.Capabilities = nil }, "CAP_NET_ADMIN"},
+		{"nobody", func(c *confinement) { c.User = 65534 }, "CAP_NET_ADMIN"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			l := lab.New(t, lab.Options{})
+			c := given(t, root, conformance.Program{Host: l.NodeA, Manifests: project("examples")})
+			tt.less(&c)
+			p := c.start(t, l.NodeA)
+			if err := p.wait(); err == nil {
+				t.Error("it ends as if all were well")
+			}
+			if !strings.Contains(p.log.String(), tt.says) {
+				t.Errorf("it says\n%s\nwant something of %q", p.log, tt.says)
+			}
+		})
+	}
+}
+
+// The child that says what it may do shows that the tests above confine at all.
+func TestConfinementConfines(t *testing.T) {
+	l := lab.New(t, lab.Options{})
+	c := given(t, image(t), conformance.Program{Host: l.NodeA, Manifests: project("examples")})
+	if len(c.Capabilities) != 1 || c.Capabilities[0] != unix.CAP_NET_ADMIN || c.GainNew || c.Privileged {
+		t.Fatalf("the DaemonSet gives %v", c)
+	}
+	p := c.start(t, l.NodeA)
+	p.says("msg=Synced")
+	status := l.NodeA.MustRun("cat", "/proc/"+strconv.Itoa(p.cmd.Process.Pid)+"/status")
+	for _, want := range []string{
+		"CapEff:\t0000000000001000", "CapPrm:\t0000000000001000", "CapBnd:\t0000000000001000", "CapInh:\t0000000000000000",
+		"NoNewPrivs:\t1", "Seccomp:\t2",
+	} {
+		if !strings.Contains(status, want+"\n") {
+			t.Errorf("no %q in the status of the process:\n%s", want, status)
+		}
+	}
+	mounts := l.NodeA.MustRun("cat", "/proc/"+strconv.Itoa(p.cmd.Process.Pid)+"/mounts")
+	for line := range strings.Lines(mounts) {
+		words := strings.Fields(line)
+		if words[1] != "/proc" && words[1] != "/dev/null" && !strings.HasPrefix(words[3], "ro") {
+			t.Errorf("writable: %s", line)
+		}
+	}
+	must(t, p.stop())
+}
