@@ -3,6 +3,7 @@
 package apiserver
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -49,16 +50,28 @@ type Cluster struct {
 	Client kubernetes.Interface // as administrator, in no hurry to be polite
 	Config *rest.Config         // of that client
 
-	t   lab.T
-	env *envtest.Environment
-	dir string
-	one *thread
+	t       lab.T
+	options Options
+	env     *envtest.Environment
+	dir     string
+	one     *thread
+}
+
+// Options say how an API server differs from the ordinary one.
+type Options struct {
+	ServiceCIDR4 string // the range Services get IPv4 addresses from, in place of ServiceCIDR4
 }
 
 // Start starts an API server and its etcd. They end with t, or with the process.
 func Start(t lab.T) *Cluster {
 	t.Helper()
-	c := &Cluster{t: t, one: newThread()}
+	return StartWith(t, Options{})
+}
+
+// StartWith is Start with another than the ordinary API server.
+func StartWith(t lab.T, o Options) *Cluster {
+	t.Helper()
+	c := &Cluster{t: t, options: o, one: newThread()}
 	t.Cleanup(c.one.end)
 	if err := c.prepare(); err != nil {
 		t.Fatalf("prepare the API server: %v", err)
@@ -106,10 +119,13 @@ func (c *Cluster) prepare() error {
 	server := c.env.ControlPlane.GetAPIServer()
 	server.Path, server.CertDir = c.path("kube-apiserver-bound"), c.path("certs")
 	server.Configure().
-		Set("service-cluster-ip-range", ServiceCIDR4+","+ServiceCIDR6).
+		Set("service-cluster-ip-range", cmp.Or(c.options.ServiceCIDR4, ServiceCIDR4)+","+ServiceCIDR6).
 		Set("advertise-address", "192.0.2.1") // it would look for an interface besides lo
 	return nil
 }
+
+// EtcdURL is where etcd answers, without credentials.
+func (c *Cluster) EtcdURL() string { return c.env.ControlPlane.Etcd.URL.String() }
 
 func (c *Cluster) path(name string) string { return filepath.Join(c.dir, name) }
 
@@ -139,3 +155,9 @@ func (c *Cluster) StopServer() error {
 
 // StartServer starts the API server again, where it was.
 func (c *Cluster) StartServer() error { return c.one.do(c.env.ControlPlane.GetAPIServer().Start) }
+
+// StopStore stops etcd, without which the API server is of no use.
+func (c *Cluster) StopStore() error { return c.one.do(c.env.ControlPlane.Etcd.Stop) }
+
+// StartStore starts etcd again, with what it knew.
+func (c *Cluster) StartStore() error { return c.one.do(c.env.ControlPlane.Etcd.Start) }

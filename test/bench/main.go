@@ -1,11 +1,11 @@
 //go:build linux
 
-// Command bench measures Sluice on the kernel of this machine, in network
-// namespaces of its own, and prints tables in markdown. docs/benchmarks.md says
-// what each number is and how it came about.
+// Command bench measures Sluice's way from its store to the kernel of this
+// machine, in network namespaces of its own, and prints a table in markdown.
+// docs/benchmarks.md says what each number is and how it came about. The program
+// as a whole, and kube-proxy, are measured by test/bench/versus.
 //
-//	go run ./test/bench                      # store -> kernel
-//	go run ./test/bench -cluster 10000       # with a real API server
+//	go run ./test/bench
 //
 // It needs root, or unprivileged user namespaces.
 package main
@@ -24,7 +24,6 @@ type options struct {
 	sizes   []int
 	runs    int
 	changes int
-	cluster int    // services in an API server; 0: store -> kernel instead
 	child   int    // services; set in the process that measures one size
 	profile string // folder for profiles of the measuring processes
 }
@@ -58,7 +57,6 @@ func parse(args []string, help io.Writer) (options, error) {
 	})
 	fs.IntVar(&o.runs, "runs", 5, "runs of each size; the table has their medians")
 	fs.IntVar(&o.changes, "changes", 1000, "changes of each kind in a run")
-	fs.IntVar(&o.cluster, "cluster", 0, "measure with a real API server that holds so many Services; KUBEBUILDER_ASSETS names its folder")
 	fs.StringVar(&o.profile, "profile", "", "folder to write CPU and heap profiles to")
 	fs.IntVar(&o.child, "child", 0, "measure one size in this process and print JSON; for bench itself")
 	if err := fs.Parse(args); err != nil {
@@ -71,11 +69,8 @@ func parse(args []string, help io.Writer) (options, error) {
 }
 
 func run(o options, w io.Writer) error {
-	switch {
-	case o.child > 0:
+	if o.child > 0 {
 		return measureChild(o, w)
-	case o.cluster > 0:
-		return measureCluster(o, w)
 	}
 	return measureSizes(o, w)
 }

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"errors"
 	"net/netip"
 	"strings"
 	"testing"
@@ -45,17 +44,6 @@ func TestMedian(t *testing.T) {
 	}
 }
 
-func TestCPUTime(t *testing.T) {
-	stat := "42 (a (strange) name) S 1 42 42 0 -1 4194304 0 0 0 0 150 50 0 0 20 0"
-	got, err := cpuTime(stat)
-	if err != nil || got != 2*time.Second {
-		t.Errorf("got %v, %v, want 2s", got, err)
-	}
-	if _, err := cpuTime("42"); err == nil {
-		t.Error("nonsense was accepted")
-	}
-}
-
 // TestData makes sure that no address is used twice, and that Services are what
 // the source would make of them.
 func TestData(t *testing.T) {
@@ -81,25 +69,5 @@ func TestData(t *testing.T) {
 	m.fill(store, 50)
 	if got := len(store.ServiceNames()); got != 50 {
 		t.Errorf("the store has %d Services, want 50", got)
-	}
-}
-
-func TestReporter(t *testing.T) {
-	var order []string
-	err := attempt(func(r *reporter) error {
-		r.Cleanup(func() { order = append(order, "first made") })
-		r.Cleanup(func() { order = append(order, "last made") })
-		r.Fatalf("no %s", "luck")
-		return nil
-	})
-	if err == nil || err.Error() != "no luck" {
-		t.Errorf("got %v", err)
-	}
-	if strings.Join(order, ", ") != "last made, first made" {
-		t.Errorf("cleaned up in the order %v", order)
-	}
-	want := errors.New("plain")
-	if err := attempt(func(*reporter) error { return want }); !errors.Is(err, want) {
-		t.Errorf("got %v, want %v", err, want)
 	}
 }

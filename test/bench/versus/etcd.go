@@ -1,0 +1,105 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	"k8s.io/client-go/kubernetes/scheme"
+)
+
+// entry is one object under the key where the API server looks for it.
+type entry struct {
+	key    string
+	object runtime.Object
+}
+
+// entries are the objects of Service i.
+func entries(i int, slice runtime.Object) []entry {
+	return []entry{
+		{"/registry/ipaddresses/" + clusterIP(i).String(), addressObject(i)},
+		{"/registry/services/specs/" + namespace + "/" + serviceName(i), serviceObject(i)},
+		{"/registry/endpointslices/" + namespace + "/" + sliceName(i, 0), slice},
+	}
+}
+
+// put is one step of a transaction of etcd's, as its JSON gateway wants it.
+type put struct {
+	RequestPut struct {
+		Key   []byte `json:"key"`
+		Value []byte `json:"value"`
+	} `json:"requestPut"`
+}
+
+// transaction encodes objects as the API server stores them.
+func transaction(list []entry) ([]byte, error) {
+	var body struct {
+		Success []put `json:"success"`
+	}
+	encoder := protobuf.NewSerializer(scheme.Scheme, scheme.Scheme)
+	for _, e := range list {
+		var value bytes.Buffer
+		if err := encoder.Encode(e.object, &value); err != nil {
+			return nil, fmt.Errorf("encode %s: %w", e.key, err)
+		}
+		var p put
+		p.RequestPut.Key, p.RequestPut.Value = []byte(e.key), value.Bytes()
+		body.Success = append(body.Success, p)
+	}
+	return json.Marshal(body)
+}
+
+// etcd is one that is written to behind the API server's back, which is twenty
+// times as fast as asking the API server.
+type etcd struct{ url string }
+
+// perWrite is how many Services go into one transaction: etcd takes 128 steps.
+const perWrite = 40
+
+// fill writes the objects of n Services.
+func (e etcd) fill(ctx context.Context, n int, slice func(i int) runtime.Object) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(4)
+	for from := 0; from < n; from += perWrite {
+		group.Go(func() error {
+			var list []entry
+			for i := from; i < min(from+perWrite, n); i++ {
+				list = append(list, entries(i, slice(i))...)
+			}
+			return e.write(ctx, list)
+		})
+	}
+	return group.Wait()
+}
+
+func (e etcd) write(ctx context.Context, list []entry) error {
+	body, err := transaction(list)
+	if err != nil {
+		return err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, e.url+"/v3/kv/txn", bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return fmt.Errorf("write to etcd: %w", err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	answer, err := io.ReadAll(response.Body)
+	if err != nil {
+		return fmt.Errorf("read the answer of etcd: %w", err)
+	}
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("write %d objects to etcd: %s: %s", len(list), response.Status, answer)
+	}
+	return nil
+}

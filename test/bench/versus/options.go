@@ -1,0 +1,143 @@
+//go:build linux
+
+package main
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// options are the flags.
+type options struct {
+	sizes     []int
+	proxies   []string
+	parts     []string
+	results   string // file
+	report    bool   // only print what is there
+	kubeProxy string // program; empty if there is none
+	sluice    string // program
+	limit     time.Duration
+	amounts
+}
+
+// amounts are how much of everything is measured.
+type amounts struct {
+	changes     int           // isolated ones, at most
+	changing    time.Duration // after which no further isolated change is begun
+	idle        time.Duration
+	connects    int // of each kind
+	rate        int // changes a second
+	churn       time.Duration
+	rolling     int // endpoints
+	rollingRate int // slices written in a second
+}
+
+func usual() amounts {
+	return amounts{
+		changes: 200, changing: 5 * time.Minute, idle: time.Minute, connects: 4000,
+		rate: 100, churn: time.Minute, rolling: 5000, rollingRate: 20,
+	}
+}
+
+// quick is enough to run every line, and for no number to mean much.
+func quick() amounts {
+	return amounts{
+		changes: 20, changing: 10 * time.Second, idle: time.Second, connects: 100,
+		rate: 50, churn: 2 * time.Second, rolling: 400, rollingRate: 20,
+	}
+}
+
+// partNames are what can be measured, in the order in which it is.
+func partNames() []string {
+	return []string{"start", "idle", "change", "connect", "churn", "rolling", "heap", "restart"}
+}
+
+// parse reads the flags, and says on help what they are if it cannot.
+func parse(args []string, kubeProxy string, help io.Writer) (options, error) {
+	o := options{kubeProxy: kubeProxy, amounts: usual(), parts: partNames(), proxies: []string{"sluice"}}
+	if kubeProxy != "" {
+		o.proxies = []string{"sluice", "nftables", "iptables"}
+	}
+	fs := flag.NewFlagSet("versus", flag.ContinueOnError)
+	fs.SetOutput(help)
+	fs.Func("sizes", "numbers of Services, with commas between (default 1000,10000,100000)", func(text string) (err error) {
+		o.sizes, err = numbers(text)
+		return err
+	})
+	fs.Func("proxies", "of "+strings.Join(proxyNames(), ",")+"; the -eager ones have the shortest minSyncPeriod\n"+
+		"there is (default sluice,nftables,iptables; sluice alone without KUBE_PROXY)", words(&o.proxies, proxyNames()))
+	fs.Func("parts", "of "+strings.Join(partNames(), ",")+" (default all)", words(&o.parts, partNames()))
+	fs.StringVar(&o.results, "results", "bench.json", "file with the results; what is there stays unless measured again")
+	fs.BoolVar(&o.report, "report", false, "only print the tables of what was measured before")
+	fs.DurationVar(&o.limit, "limit", 10*time.Minute, "how long to wait for anything before it counts as not reached")
+	fs.DurationVar(&o.changing, "changing", o.changing, "how long to go on with isolated changes, of which there are 200 if time allows")
+	small := fs.Bool("quick", false, "500 Services and little of everything")
+	if err := fs.Parse(args); err != nil {
+		return o, err
+	}
+	if fs.NArg() > 0 {
+		return o, fmt.Errorf("want flags only, got %q", fs.Arg(0))
+	}
+	return o.complete(*small), o.check()
+}
+
+// complete fills in what was left open.
+//
+//nolint:revive // flag-parameter: it is one
+func (o options) complete(small bool) options {
+	if small {
+		o.amounts = quick()
+	}
+	if len(o.sizes) == 0 && small {
+		o.sizes = []int{500}
+	}
+	if len(o.sizes) == 0 {
+		o.sizes = []int{1_000, 10_000, 100_000}
+	}
+	return o
+}
+
+func (o options) check() error {
+	for _, name := range o.proxies {
+		if name == "sluice" || o.report {
+			continue
+		}
+		if o.kubeProxy == "" {
+			return fmt.Errorf("measure %s: KUBE_PROXY is not set; want the path of the program kube-proxy", name)
+		}
+		if _, err := os.Stat(o.kubeProxy); err != nil {
+			return fmt.Errorf("KUBE_PROXY names no program: %w", err)
+		}
+	}
+	return nil
+}
+
+func numbers(text string) ([]int, error) {
+	var out []int
+	for word := range strings.SplitSeq(text, ",") {
+		n, err := strconv.Atoi(word)
+		if err != nil || n < 100 || n > largest {
+			return nil, fmt.Errorf("want numbers from 100 to %d, got %q", largest, word)
+		}
+		out = append(out, n)
+	}
+	return out, nil
+}
+
+func words(into *[]string, known []string) func(string) error {
+	return func(text string) error {
+		*into = strings.Split(text, ",")
+		for _, word := range *into {
+			if !slices.Contains(known, word) {
+				return fmt.Errorf("want some of %s, got %q", strings.Join(known, ","), word)
+			}
+		}
+		return nil
+	}
+}

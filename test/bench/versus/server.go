@@ -1,0 +1,142 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/sluice-proxy/sluice/test/apiserver"
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+// probes is how many Services, spread over all, have real pods behind them.
+const probes = 20
+
+// The hosts everything is measured on.
+const (
+	nodeName   = "node-a"
+	nodeAddr   = "192.168.0.2"
+	clientAddr = "10.180.0.9"
+)
+
+// podAddrs are the pods behind the probed Services.
+func podAddrs() [2]netip.Addr {
+	return [2]netip.Addr{netip.MustParseAddr("10.180.1.1"), netip.MustParseAddr("10.180.1.2")}
+}
+
+// server is an API server full of Services.
+type server struct {
+	*apiserver.Cluster
+	client   kubernetes.Interface // in a hurry
+	services int
+	probed   []int // their numbers
+}
+
+// spreadOver are the numbers of the Services that are probed, of n.
+func spreadOver(n int) []int {
+	out := make([]int, probes)
+	for i := range out {
+		out[i] = i * (n - 1) / (probes - 1)
+	}
+	return out
+}
+
+func newServer(t lab.T, n int) (*server, error) {
+	s := &server{
+		Cluster:  apiserver.StartWith(t, apiserver.Options{ServiceCIDR4: serviceCIDR}),
+		services: n, probed: spreadOver(n),
+	}
+	config := rest.CopyConfig(s.Config)
+	config.QPS, config.ContentType = -1, "application/vnd.kubernetes.protobuf"
+	var err error
+	if s.client, err = kubernetes.NewForConfig(config); err != nil {
+		return nil, err
+	}
+	return s, s.populate()
+}
+
+// populate makes the objects.
+func (s *server) populate() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
+	defer cancel()
+	began := time.Now()
+	if err := s.frame(ctx); err != nil {
+		return err
+	}
+	err := etcd{s.EtcdURL()}.fill(ctx, s.services, func(i int) runtime.Object { return s.slice(i, podAddrs()[0]) })
+	if err != nil {
+		return err
+	}
+	if err := s.served(ctx); err != nil {
+		return err
+	}
+	say("%d Services and EndpointSlices are in the API server after %v", s.services, time.Since(began).Round(100*time.Millisecond))
+	return nil
+}
+
+// frame makes what all Services need: the namespace and the node.
+func (s *server) frame(ctx context.Context) error {
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
+	if _, err := s.client.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}}
+	node, err := s.client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: nodeAddr}}
+	_, err = s.client.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{})
+	return err
+}
+
+// served waits until the API server hands out what was written behind its back.
+func (s *server) served(ctx context.Context) error {
+	last := serviceName(s.services - 1)
+	for {
+		_, err := s.client.DiscoveryV1().EndpointSlices(namespace).Get(ctx, sliceName(s.services-1, 0), metav1.GetOptions{ResourceVersion: "0"})
+		if err == nil {
+			_, err = s.client.CoreV1().Services(namespace).Get(ctx, last, metav1.GetOptions{ResourceVersion: "0"})
+		}
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the API server does not serve %s: %w", last, err)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// slice is the EndpointSlice of Service i: one real pod behind one that is
+// probed, and behind the others three that nobody calls.
+func (s *server) slice(i int, pod netip.Addr) runtime.Object {
+	if slices.Contains(s.probed, i) {
+		return sliceObject(i, 0, pod)
+	}
+	return sliceObject(i, 0, idle(i)...)
+}
+
+// set updates EndpointSlice n of Service i. The API server is asked for no more
+// than seconds.
+func (s *server) set(ctx context.Context, i, n int, addrs ...netip.Addr) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	es := sliceObject(i, n, addrs...)
+	es.UID, es.CreationTimestamp = "", metav1.Time{}
+	if _, err := s.client.DiscoveryV1().EndpointSlices(namespace).Update(ctx, es, metav1.UpdateOptions{}); err != nil {
+		return fmt.Errorf("write EndpointSlice %s: %w", es.Name, err)
+	}
+	return nil
+}
