@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -17,6 +18,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -282,4 +284,35 @@ func TestStopIsQuick(t *testing.T) {
 			}
 		})
 	}
+}
+
+// However long nobody was there, the first one who is is found within two
+// seconds; who refuses is left in peace for longer and longer.
+func TestInsist(t *testing.T) {
+	gone := &url.Error{Op: "Get", URL: "https://a/b", Err: errors.New("connection refused")}
+	synctest.Test(t, func(t *testing.T) {
+		began, asked := time.Now(), 0
+		answer, err := insist(t.Context(), func() (string, error) {
+			if asked++; time.Since(began) < time.Hour {
+				return "", gone
+			}
+			return "here", nil
+		})
+		if took := time.Since(began); answer != "here" || err != nil || took > time.Hour+1500*time.Millisecond {
+			t.Errorf("got %q, %v after %v", answer, err, took)
+		}
+		if most := 3600 + 10; asked > most {
+			t.Errorf("asked %d times in an hour, want at most %d", asked, most)
+		}
+
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if _, err := insist(ctx, func() (int, error) { return 0, gone }); !errors.Is(err, gone) || ctx.Err() == nil {
+			t.Errorf("the end of the context: %v", err)
+		}
+		asked = 0
+		if _, err := insist(t.Context(), func() (int, error) { asked++; return 0, io.EOF }); !errors.Is(err, io.EOF) || asked != 1 {
+			t.Errorf("another error: asked %d times, %v", asked, err)
+		}
+	})
 }

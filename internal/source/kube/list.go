@@ -3,11 +3,13 @@ package kube
 import (
 	"context"
 	"reflect"
+	"time"
 
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 )
@@ -27,6 +29,33 @@ type observed[L runtime.Object] struct {
 
 // List implements lister.
 func (l observed[L]) List(ctx context.Context, o metav1.ListOptions) (L, error) {
+	return insist(ctx, func() (L, error) { return l.list(ctx, o) })
+}
+
+// Watch implements lister.
+func (l observed[L]) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	return insist(ctx, func() (watch.Interface, error) { return l.watch(ctx, o) })
+}
+
+// insist makes a request until there is somebody who can be asked, or the
+// context ends. Nobody is bothered by it: there is none. A reflector would make
+// pauses that grow to half a minute, and be as late when the server is back.
+func insist[T any](ctx context.Context, request func() (T, error)) (T, error) {
+	pause := wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 5, Cap: time.Second}
+	for {
+		answer, err := request()
+		if err == nil || troubleOf(err) != unreachable {
+			return answer, err
+		}
+		select {
+		case <-ctx.Done():
+			return answer, err
+		case <-time.After(pause.Step()):
+		}
+	}
+}
+
+func (l observed[L]) list(ctx context.Context, o metav1.ListOptions) (L, error) {
 	r := l.by.begin(l.kind)
 	list, err := l.api.List(ctx, o)
 	switch {
@@ -38,8 +67,7 @@ func (l observed[L]) List(ctx context.Context, o metav1.ListOptions) (L, error) 
 	return list, err
 }
 
-// Watch implements lister.
-func (l observed[L]) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+func (l observed[L]) watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	r := l.by.begin(l.kind)
 	w, err := l.api.Watch(ctx, o)
 	switch {
