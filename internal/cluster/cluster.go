@@ -60,22 +60,23 @@ type Service struct {
 	// "no clusterIP"). Empty: it is programmed.
 	Ignored string
 
-	Type            Type
+	// The small fields stand together, as there are very many Services.
+	Type                Type
+	InternalLocal       bool   // spec.internalTrafficPolicy: Local
+	ExternalLocal       bool   // spec.externalTrafficPolicy: Local, as written; route decides where it counts
+	Restricted          bool   // spec.loadBalancerSourceRanges has entries
+	HealthCheckNodePort uint16 // 0: none
+
 	ClusterIPs      []netip.Addr
 	ExternalIPs     []netip.Addr
 	LoadBalancerIPs []netip.Addr // status.loadBalancer.ingress with ipMode VIP
 	Ports           []ServicePort
 
-	InternalLocal bool // spec.internalTrafficPolicy: Local
-	ExternalLocal bool // spec.externalTrafficPolicy: Local, as written; route decides where it counts
-
-	// Restricted: spec.loadBalancerSourceRanges has entries. SourceRanges are
-	// the usable ones; a family with none of its own is closed then.
-	Restricted   bool
+	// SourceRanges, when Restricted, are the usable ones; a family with none of
+	// its own is closed then.
 	SourceRanges []netip.Prefix
 
-	Affinity            time.Duration // 0: none; spec.sessionAffinityConfig.clientIP.timeoutSeconds
-	HealthCheckNodePort uint16        // 0: none
+	Affinity time.Duration // 0: none; spec.sessionAffinityConfig.clientIP.timeoutSeconds
 }
 
 // ServicePort is one port of a Service.

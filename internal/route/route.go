@@ -91,10 +91,10 @@ func (k Kind) String() string {
 	return [...]string{"clusterIP", "nodePort", "externalIP", "loadBalancerIP"}[k]
 }
 
-// Front is an address, port and protocol that clients use.
+// Front is an address, port and protocol that clients use. The small fields
+// stand together, as there are very many fronts.
 type Front struct {
 	Kind Kind
-	Addr netip.Addr // invalid for NodePort: any address of Host.NodePorts
 	Port uint16
 
 	// What happens to a connection, by where it comes from: pods as the local
@@ -106,6 +106,7 @@ type Front struct {
 	// is dropped before anything else is looked at. Sorted, none inside
 	// another; may be empty: nobody.
 	Restricted bool
+	Addr       netip.Addr // invalid for NodePort: any address of Host.NodePorts
 	Allow      []netip.Prefix
 }
 
