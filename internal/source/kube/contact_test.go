@@ -22,8 +22,11 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 )
 
@@ -315,4 +318,50 @@ func TestInsist(t *testing.T) {
 			t.Errorf("another error: asked %d times, %v", asked, err)
 		}
 	})
+}
+
+// A load balancer without servers takes connections and closes them. That is an
+// outage too, and over as soon as there is a server.
+func TestClosedConnectionsAreAnOutage(t *testing.T) {
+	empty := listerOf{watch: watch.NewEmptyWatch()}
+	api := observed[*corev1.ServiceList]{&empty, kindServices, newContact(slog.New(slog.DiscardHandler))}
+	api.by.begin(kindServices).succeeded()
+	synctest.Test(t, func(t *testing.T) {
+		time.AfterFunc(time.Hour, func() { empty.set(watch.NewFake()) })
+		time.AfterFunc(time.Minute, func() {
+			if st := api.by.state(); st.Connected || !strings.Contains(st.Trouble, "unreachable: "+errLost.Error()) {
+				t.Errorf("after a minute: %+v", st)
+			}
+		})
+		began := time.Now()
+		w, err := api.Watch(t.Context(), metav1.ListOptions{})
+		if w == nil || err != nil || time.Since(began) > time.Hour+1500*time.Millisecond {
+			t.Errorf("got %v, %v after %v", w, err, time.Since(began))
+		}
+	})
+	if st := api.by.state(); !st.Connected || st.Trouble != "" {
+		t.Errorf("in the end: %+v", st)
+	}
+}
+
+// listerOf answers with one watch.
+type listerOf struct {
+	mu    sync.Mutex
+	watch watch.Interface
+}
+
+func (l *listerOf) set(w watch.Interface) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.watch = w
+}
+
+func (*listerOf) List(context.Context, metav1.ListOptions) (*corev1.ServiceList, error) {
+	return &corev1.ServiceList{}, nil
+}
+
+func (l *listerOf) Watch(context.Context, metav1.ListOptions) (watch.Interface, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.watch, nil
 }

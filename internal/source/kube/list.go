@@ -2,6 +2,8 @@ package kube
 
 import (
 	"context"
+	"errors"
+	"net/url"
 	"reflect"
 	"time"
 
@@ -76,11 +78,19 @@ func (l observed[L]) watch(ctx context.Context, o metav1.ListOptions) (watch.Int
 		// Not every server streams lists; the list that follows tells.
 	case err != nil:
 		r.failed(ctx, err)
-	case reflect.TypeOf(w) != reflect.TypeOf(watch.NewEmptyWatch()): // stands for a lost connection
+	case reflect.TypeOf(w) == reflect.TypeOf(watch.NewEmptyWatch()):
+		err = &url.Error{Op: "Watch", Err: errLost}
+		r.failed(ctx, err)
+		return nil, err
+	default:
 		r.succeeded()
 	}
 	return w, err
 }
+
+// errLost is what the client makes an empty watch of, after some tries: whoever
+// takes the connection closes it, as a load balancer without servers does.
+var errLost = errors.New("connections are closed without an answer")
 
 // isStale tells that a version is too old, which a new list mends.
 func isStale(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }
