@@ -8,9 +8,11 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -95,6 +97,7 @@ func run(ctx context.Context, flags *config.Flags, env Env) error {
 	if v := flags.Version(); v.Print != "" {
 		return printVersion(env.Stdout, v)
 	}
+	signal.Ignore(syscall.SIGPIPE) // nobody to read the log is no reason to end
 	chosen := app.Configured("")
 	reader := configuration{flags, env, config.Options{
 		Modes:   app.Modes(),

@@ -29,6 +29,7 @@ func levelOf(verbosity int) slog.Level { return slog.Level(-max(0, verbosity)) }
 // before it along.
 type logs struct {
 	out, err *sink
+	streams  [2]*patient // below both
 
 	mu       sync.Mutex     // held while settings change
 	settings config.Logging // as Set got them
@@ -37,7 +38,8 @@ type logs struct {
 
 // newLogs logs to these streams, as settings say.
 func newLogs(settings config.Logging, stdout, stderr io.Writer) *logs {
-	l := &logs{out: &sink{to: stdout}, err: &sink{to: stderr}}
+	streams := [2]*patient{{to: stdout}, {to: stderr}}
+	l := &logs{out: &sink{to: streams[0]}, err: &sink{to: streams[1]}, streams: streams}
 	l.apply(settings)
 	return l
 }
@@ -70,6 +72,9 @@ func (l *logs) Flush() { l.out.Flush() }
 
 func (l *logs) apply(settings config.Logging) {
 	l.settings = settings
+	for _, s := range l.streams {
+		s.speak(settings.Format)
+	}
 	var size int64
 	if settings.SplitStream {
 		size = settings.InfoBufferSize
