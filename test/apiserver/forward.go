@@ -10,16 +10,25 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
+// Wire is how programs on a host reach the API server.
+type Wire struct {
+	to string
+
+	mu    sync.Mutex
+	isCut bool
+	open  map[net.Conn]bool
+}
+
 // Forward lets programs on a host reach the API server, at the same loopback
 // address as here.
-func (c *Cluster) Forward(t lab.T, host *lab.Host) {
+func (c *Cluster) Forward(t lab.T, host *lab.Host) *Wire {
 	t.Helper()
 	server := c.env.ControlPlane.GetAPIServer().SecureServing
-	address := net.JoinHostPort(server.Address, server.Port)
+	w := &Wire{to: net.JoinHostPort(server.Address, server.Port), open: map[net.Conn]bool{}}
 	var l net.Listener
 	err := host.Do(func() error {
 		var err error
-		l, err = net.Listen("tcp", address)
+		l, err = net.Listen("tcp", w.to)
 		return err
 	})
 	if err != nil {
@@ -32,15 +41,37 @@ func (c *Cluster) Forward(t lab.T, host *lab.Host) {
 			if err != nil {
 				return
 			}
-			go join(conn, address)
+			go w.join(conn)
 		}
 	}()
+	return w
 }
 
-// join connects a connection with an address until either side ends.
-func join(near net.Conn, address string) {
+// Cut ends all connections, and new ones at once, until Mend.
+func (w *Wire) Cut() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.isCut = true
+	for conn := range w.open {
+		_ = conn.Close()
+	}
+}
+
+// Mend undoes Cut.
+func (w *Wire) Mend() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.isCut = false
+}
+
+// join connects a connection with the API server until either side ends.
+func (w *Wire) join(near net.Conn) {
 	defer func() { _ = near.Close() }()
-	far, err := net.Dial("tcp", address)
+	if !w.keep(near) {
+		return
+	}
+	defer w.drop(near)
+	far, err := net.Dial("tcp", w.to)
 	if err != nil {
 		return
 	}
@@ -52,4 +83,19 @@ func join(near net.Conn, address string) {
 		})
 	}
 	both.Wait()
+}
+
+func (w *Wire) keep(conn net.Conn) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.isCut {
+		w.open[conn] = true
+	}
+	return !w.isCut
+}
+
+func (w *Wire) drop(conn net.Conn) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.open, conn)
 }
