@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -59,6 +60,11 @@ func daemonSet(t testing.TB) *appsv1.DaemonSet {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return readDaemonSet(t, text)
+}
+
+func readDaemonSet(t testing.TB, text []byte) *appsv1.DaemonSet {
+	t.Helper()
 	var ds appsv1.DaemonSet
 	if err := yaml.UnmarshalStrict(text, &ds); err != nil {
 		t.Fatal(err)
@@ -110,9 +116,7 @@ func (k kubelet) confinement(t *testing.T, pod *corev1.PodSpec, c *corev1.Contai
 	for _, m := range c.VolumeMounts {
 		out.Mounts[m.MountPath] = k.volume(t, pod, m.Name)
 	}
-	for target, source := range k.more {
-		out.Mounts[target] = source
-	}
+	maps.Copy(out.Mounts, k.more)
 	return out
 }
 

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -31,7 +30,6 @@ type nodes struct {
 	root    string // of the image
 	hosts   map[string]*lab.Host
 	pods    map[string]*podOnNode // by DaemonSet and node
-	stop    func()
 }
 
 // podOnNode is one pod that runs.
@@ -42,7 +40,7 @@ type podOnNode struct {
 }
 
 // startNodes runs until the end of the test.
-func startNodes(t *testing.T, c *cluster, root string, hosts ...*lab.Host) *nodes {
+func startNodes(t *testing.T, c *cluster, root string, hosts ...*lab.Host) {
 	t.Helper()
 	n := &nodes{t: t, cluster: c, root: root, hosts: map[string]*lab.Host{}, pods: map[string]*podOnNode{}}
 	for _, h := range hosts {
@@ -59,15 +57,13 @@ func startNodes(t *testing.T, c *cluster, root string, hosts ...*lab.Host) *node
 			time.Sleep(30 * time.Millisecond)
 		}
 	}()
-	n.stop = sync.OnceFunc(func() {
+	t.Cleanup(func() {
 		cancel()
 		<-done
 		for _, p := range n.pods {
 			_ = p.process.stop()
 		}
 	})
-	t.Cleanup(n.stop)
-	return n
 }
 
 // reconcile does what there is to do once.

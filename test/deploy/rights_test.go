@@ -77,7 +77,11 @@ func (d *deployed) service(t *testing.T, name, pod string) netip.AddrPort {
 
 // reaches says whether the pod answers at the Service's address.
 func (d *deployed) reaches(to netip.AddrPort, pod string) error {
-	r := d.client.Try(lab.Probe{Protocol: lab.TCP, To: to, Timeout: lab.Soon})
+	return d.reachesWithin(lab.Soon, to, pod)
+}
+
+func (d *deployed) reachesWithin(patience time.Duration, to netip.AddrPort, pod string) error {
+	r := d.client.Try(lab.Probe{Protocol: lab.TCP, To: to, Timeout: patience})
 	if r.Outcome != lab.Answered || r.Backend.Addr().String() != pod {
 		return fmt.Errorf("%s: %s, want an answer of %s", to, r, pod)
 	}
