@@ -19,6 +19,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/app"
 	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/source/kube"
 )
 
@@ -29,6 +30,7 @@ type Env struct {
 	Hostname       func() (string, error)
 	ReadFile       func(name string) ([]byte, error)
 	Hangup         <-chan os.Signal // asks for a full comparison with the kernel; may be nil
+	Synced         func(proxy.Sync) // told of every attempt to write to the kernel; may be nil
 }
 
 // Main runs a command line, args[0] being the name of the program, and returns
@@ -156,7 +158,7 @@ func (c configuration) load() (app.Options, *logs, error) {
 	for _, w := range warnings {
 		log.Warn(w)
 	}
-	return app.Options{Config: cfg, Log: log, Stdin: c.env.Stdin}, logs, nil
+	return app.Options{Config: cfg, Log: log, Stdin: c.env.Stdin, Synced: c.env.Synced}, logs, nil
 }
 
 // load is for commands that need the best mode of this build, whatever the
