@@ -147,8 +147,9 @@ func (u use) element(l *layout) nft.Element {
 		return nft.Element{Key: string(nft.Key{}.Addr(addr))}
 	case hairpin:
 		return nft.Element{Key: string(nft.Key{}.Addr(addr).Addr(addr))}
+	default:
+		return nft.Element{Key: u.value.data(), Goto: u.value.chain(l)}
 	}
-	return nft.Element{Key: u.value.data(), Goto: u.value.chain(l)}
 }
 
 // rehost plans a change of what holds for the whole node.

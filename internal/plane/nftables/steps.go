@@ -2,6 +2,7 @@ package nftables
 
 import (
 	"iter"
+	"slices"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
 )
@@ -110,8 +111,8 @@ func (l *steps) room() *block {
 // place finds the set of a step about an element, most likely one of the last.
 func (l *steps) place(s *step) uint8 {
 	p := place{table: s.table, set: s.set}
-	for i := len(l.sets) - 1; i >= 0; i-- {
-		if l.sets[i] == p {
+	for i, known := range slices.Backward(l.sets) {
+		if known == p {
 			return uint8(i)
 		}
 	}
