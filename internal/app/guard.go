@@ -26,7 +26,7 @@ type comparer interface {
 
 const (
 	mostAtOnce    = 10          // repairs without a pause
-	pause         = time.Second // between repairs after that
+	pause         = time.Second // from one repair to the next after that
 	calmAfter     = time.Minute // without an edit, all is forgiven
 	comparePeriod = time.Hour   // between comparisons that nobody asked for
 )
@@ -81,13 +81,14 @@ func (g *guard) tell(e plane.Edit) {
 	}
 }
 
-// rest waits before a repair if there were many; false: the context ended.
+// rest waits before a repair if there were many and the last was a moment ago;
+// false: the context ended.
 func (g *guard) rest(ctx context.Context) bool {
 	defer func() { g.last = time.Now() }()
 	if g.calm >= 0 {
 		return true
 	}
-	timer := time.NewTimer(pause)
+	timer := time.NewTimer(pause - time.Since(g.last))
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():

@@ -87,6 +87,22 @@ func TestAFightCostsLittle(t *testing.T) {
 	})
 }
 
+// Who changes our rules now and then, however often, waits for nobody.
+func TestEditsFarApartArePutRightAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, seen, _ := guarded(t)
+		for n := range 3 * mostAtOnce {
+			time.Sleep(pause)
+			began := time.Now()
+			g.edited(plane.Edit{What: "table", By: "other"})
+			synctest.Wait()
+			if len(seen.at) != n+1 || !seen.at[n].Equal(began) {
+				t.Fatalf("edit %d of %s: compared at %v", n, began, seen.at)
+			}
+		}
+	})
+}
+
 func TestEverythingIsComparedNowAndThen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, seen, log := guarded(t)
