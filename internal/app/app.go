@@ -88,6 +88,7 @@ func Policy(c *config.Config, families []route.Family) route.Options {
 // Cleanup takes everything of Sluice out of the kernel, and what kube-proxy of
 // any mode left there. It returns what that was, a line each.
 func Cleanup(ctx context.Context, o Options) (removed []string, err error) {
+	var errs []error // one thing that cannot be removed keeps nothing else from it
 	for _, kind := range kinds() {
 		if _, err := kind.probe(ctx, probe.Options{NetNS: o.NetNS}); errors.Is(err, probe.ErrPrivilege) {
 			return removed, err
@@ -98,7 +99,7 @@ func Cleanup(ctx context.Context, o Options) (removed []string, err error) {
 		}
 		gone, err := planes(o.Config).Remove(ctx)
 		if err != nil {
-			return removed, fmt.Errorf("remove what the %s plane left: %w", kind.mode, err)
+			errs = append(errs, fmt.Errorf("remove what the %s plane left: %w", kind.mode, err))
 		}
 		for _, what := range gone {
 			removed = append(removed, "removed sluice: "+what)
@@ -107,8 +108,10 @@ func Cleanup(ctx context.Context, o Options) (removed []string, err error) {
 	if err := localnet.LeftOn(sysctl.New(sysctl.Options{NetNS: o.NetNS})); err != nil {
 		o.Log.Warn("Loopback addresses", "error", err)
 	}
-	account, err := takeover.Cleanup(ctx, takeover.Options{NetNS: o.NetNS, Log: o.Log, Dial: listen.Door{NetNS: o.NetNS}.Dial})
-	return append(removed, account.Lines()...), err
+	account, err := takeover.Cleanup(ctx, takeover.Options{
+		NetNS: o.NetNS, Log: o.Log, Dial: listen.Door{NetNS: o.NetNS}.Dial, Address: rivalAddress(o.Config),
+	})
+	return append(removed, account.Lines()...), errors.Join(append(errs, err)...)
 }
 
 // Prepare does what takes more privileges than serving does, and ends: a later

@@ -14,15 +14,18 @@ func TestChoose(t *testing.T) {
 	}{
 		{"all work", nil, Choice{"nftables", "the default, and this kernel can do it"}},
 		{
-			"the first does not", map[string]string{"nftables": "no numgen\nno fib"},
+			"the first does not",
+			map[string]string{"nftables": "no numgen\nno fib"},
 			Choice{"ipvs", "the best this kernel can do; not nftables: no numgen; no fib"},
 		},
 		{
-			"only the last does", map[string]string{"nftables": "no nf_tables", "ipvs": "no ip_vs"},
+			"only the last does",
+			map[string]string{"nftables": "no nf_tables", "ipvs": "no ip_vs"},
 			Choice{"iptables", "the best this kernel can do; not nftables: no nf_tables; not ipvs: no ip_vs"},
 		},
 		{
-			"none does", map[string]string{"nftables": "a", "ipvs": "b", "iptables": "c"},
+			"none does",
+			map[string]string{"nftables": "a", "ipvs": "b", "iptables": "c"},
 			Choice{"nftables", "the default, but nothing works here; not nftables: a; not ipvs: b; not iptables: c"},
 		},
 	} {

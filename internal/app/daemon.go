@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/netip"
 	"reflect"
 	"sync"
 	"time"
@@ -120,7 +121,9 @@ func (d *daemon) assemble() error {
 	if err := d.assembleNode(); err != nil {
 		return err
 	}
-	d.keeper = takeover.New(takeover.Options{NetNS: o.NetNS, Log: o.Log, NodePorts: d.nodePorts, Dial: door.Dial}, d.inForce)
+	d.keeper = takeover.New(takeover.Options{
+		NetNS: o.NetNS, Log: o.Log, NodePorts: d.nodePorts, Dial: door.Dial, Address: rivalAddress(o.Config),
+	}, d.inForce)
 	d.reload = reload.New(reload.Options{
 		File: o.File, Config: o.Config, Load: o.Load, Apply: d.apply, Log: o.Log, Changed: d.reloaded,
 	})
@@ -237,6 +240,26 @@ func (d *daemon) apply(ctx context.Context, c *config.Config) error {
 
 // reloaded takes note of a configuration that was taken over or refused.
 func (d *daemon) reloaded(s reload.State) { d.metrics.Reloaded(s.LoadedAt, s.Refused) }
+
+// rivalAddress is where a kube-proxy with the same configuration answers; empty:
+// it is not known, or nowhere.
+func rivalAddress(c *config.Config) string {
+	at := c.Metrics
+	if at.IsValid() && at.Addr().IsUnspecified() {
+		at = netip.AddrPortFrom(loopback(at.Addr()), at.Port())
+	}
+	if !at.IsValid() {
+		return ""
+	}
+	return at.String()
+}
+
+func loopback(of netip.Addr) netip.Addr {
+	if of.Is4() {
+		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	}
+	return netip.IPv6Loopback()
+}
 
 func gates(c *config.Config) []metrics.Gate {
 	var list []metrics.Gate

@@ -82,19 +82,26 @@ func TestExplainerAnswersOverHTTP(t *testing.T) {
 		{"an answer", "source=node&destination=default/web:http", still{view: proxy.View{Started: true}}, http.StatusOK, "refused"},
 		{
 			"the kernel refuses", "source=node&destination=default/web:http",
-			still{view: proxy.View{Started: true, Err: errors.New("no space\nfor rules")}}, http.StatusOK,
+			still{view: proxy.View{Started: true, Err: errors.New("no space\nfor rules")}},
+			http.StatusOK,
 			"refused; the kernel may not do so yet, it refuses to: no space; for rules",
 		},
 		{
-			"just started", "source=node&destination=default/web:http", still{}, http.StatusOK,
+			"just started", "source=node&destination=default/web:http",
+			still{},
+			http.StatusOK,
 			"refused; the kernel may not do so yet: nothing was written since the start",
 		},
 		{
-			"a bad question", "source=me&destination=default/web", still{}, http.StatusBadRequest,
+			"a bad question", "source=me&destination=default/web",
+			still{},
+			http.StatusBadRequest,
 			`source "me": want an IP address, or "node" for this node itself`,
 		},
 		{
-			"the loop ends", "source=node&destination=default/web", still{err: context.Canceled}, http.StatusServiceUnavailable,
+			"the loop ends", "source=node&destination=default/web",
+			still{err: context.Canceled},
+			http.StatusServiceUnavailable,
 			"ask the proxy: context canceled",
 		},
 	} {

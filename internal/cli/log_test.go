@@ -94,12 +94,15 @@ func TestFormatsAndStreams(t *testing.T) {
 		{"text", config.Logging{Format: "text"}, "", "level=INFO msg=hello k=v\nlevel=WARN msg=careful\nlevel=ERROR msg=no\n"},
 		{"nothing said", config.Logging{}, "", "level=INFO msg=hello k=v\nlevel=WARN msg=careful\nlevel=ERROR msg=no\n"},
 		{
-			"json", config.Logging{Format: "json"}, "",
+			"json",
+			config.Logging{Format: "json"},
+			"",
 			`{"level":"INFO","msg":"hello","k":"v"}` + "\n" + `{"level":"WARN","msg":"careful"}` + "\n" + `{"level":"ERROR","msg":"no"}` + "\n",
 		},
 		{"split text", config.Logging{SplitStream: true}, "level=INFO msg=hello k=v\nlevel=WARN msg=careful\n", "level=ERROR msg=no\n"},
 		{
-			"split json", config.Logging{Format: "json", SplitStream: true},
+			"split json",
+			config.Logging{Format: "json", SplitStream: true},
 			`{"level":"INFO","msg":"hello","k":"v"}` + "\n" + `{"level":"WARN","msg":"careful"}` + "\n", `{"level":"ERROR","msg":"no"}` + "\n",
 		},
 		{"a buffer without split streams", config.Logging{InfoBufferSize: 1 << 20, FlushFrequency: time.Hour}, "", "level=INFO msg=hello k=v\nlevel=WARN msg=careful\nlevel=ERROR msg=no\n"},

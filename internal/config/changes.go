@@ -84,11 +84,8 @@ func changed(old, new *Config) []setting {
 
 // same takes nothing for nothing: an empty list for none.
 func same(a, b reflect.Value) bool {
-	switch a.Kind() {
-	case reflect.Slice, reflect.Map:
-		if a.Len() == 0 && b.Len() == 0 {
-			return true
-		}
+	if k := a.Kind(); (k == reflect.Slice || k == reflect.Map) && a.Len() == 0 && b.Len() == 0 {
+		return true
 	}
 	return reflect.DeepEqual(a.Interface(), b.Interface())
 }

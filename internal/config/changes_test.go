@@ -18,14 +18,14 @@ func TestEveryFieldIsInOneSetting(t *testing.T) {
 	for _, s := range allSettings() {
 		counted[s.name]++
 	}
-	visit(reflect.TypeFor[Config](), "", func(name string) bool {
+	visit(t, reflect.TypeFor[Config](), "", func(name string) bool {
 		if counted[name] > 1 {
 			t.Errorf("%s is in %d settings", name, counted[name])
 		}
 		found := counted[name] > 0
 		delete(counted, name)
 		return found
-	}, t)
+	})
 	for name := range counted {
 		t.Errorf("Config has no field %s, or it is in another setting", name)
 	}
@@ -33,14 +33,14 @@ func TestEveryFieldIsInOneSetting(t *testing.T) {
 
 // visit calls known for each field of a struct, and goes into those structs of
 // this package that are not known.
-func visit(of reflect.Type, prefix string, known func(name string) bool, t *testing.T) {
+func visit(t *testing.T, of reflect.Type, prefix string, known func(name string) bool) {
 	t.Helper()
 	for field := range of.Fields() {
 		name := prefix + field.Name
 		switch {
 		case known(name):
 		case field.Type.Kind() == reflect.Struct && field.Type.PkgPath() == of.PkgPath():
-			visit(field.Type, name+".", known, t)
+			visit(t, field.Type, name+".", known)
 		default:
 			t.Errorf("%s is in no setting: can it change while the process runs?", name)
 		}

@@ -52,7 +52,8 @@ func TestAConflictIsOne(t *testing.T) {
 	}
 	_, problems := route.NewCompiler(route.Options{}).Compile(store.Take())
 	want := []Event{{
-		Object{"Service", "default", "second"}, Warning, "ConflictingClaim", "Program",
+		Object{"Service", "default", "second"},
+		Warning, "ConflictingClaim", "Program",
 		"spec.externalIPs: 192.0.2.1:80/tcp: left out, as it belongs to Service default/first",
 	}}
 	if diff := cmp.Diff(want, OfProblems(problems)); diff != "" {

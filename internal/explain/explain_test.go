@@ -225,8 +225,14 @@ func TestEdits(t *testing.T) {
 		a, b string
 		want int
 	}{
-		{"web", "web", 0}, {"web", "wbe", 2}, {"web", "we", 1}, {"web", "webs", 1}, {"web", "wab", 1},
-		{"", "ab", 2}, {"web", "website", 3}, {"abcdef", "ghijkl", 3},
+		{"web", "web", 0},
+		{"web", "wbe", 2},
+		{"web", "we", 1},
+		{"web", "webs", 1},
+		{"web", "wab", 1},
+		{"", "ab", 2},
+		{"web", "website", 3},
+		{"abcdef", "ghijkl", 3},
 	} {
 		if got := edits(tt.a, tt.b); got != tt.want {
 			t.Errorf("%q and %q: %d, want %d", tt.a, tt.b, got, tt.want)

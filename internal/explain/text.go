@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"text/tabwriter"
@@ -135,7 +136,7 @@ func (c Case) printBackends(b *strings.Builder) {
 		if x.Terminating {
 			said = append(said, "terminating")
 		}
-		printRow(w, x.Chance+" "+x.Address, x.Node, x.Slice, strings.Join(said, "; "))
+		printRow(w, strings.Join(said, "; "), x.Chance+" "+x.Address, x.Node, x.Slice)
 	}
 	_ = w.Flush() // to memory
 }
@@ -154,7 +155,7 @@ func (c Case) printLeftOut(b *strings.Builder) {
 			foreign++
 			continue
 		}
-		printRow(w, x.Address, x.Node, x.Slice, x.Reason)
+		printRow(w, x.Reason, x.Address, x.Node, x.Slice)
 	}
 	_ = w.Flush() // to memory
 	if foreign > 0 {
@@ -162,17 +163,14 @@ func (c Case) printLeftOut(b *strings.Builder) {
 	}
 }
 
-// printRow writes the cells of a row; what is not known is a dash.
-func printRow(w *tabwriter.Writer, address, node, slice, said string) {
-	dash := func(s string) string {
-		if s == "" {
-			return "-"
-		}
-		return s
+// printRow writes the cells of a row, a dash for what is not known, and what
+// else there is to say.
+func printRow(w *tabwriter.Writer, said string, cells ...string) {
+	for i := range cells {
+		cells[i] = cmp.Or(cells[i], "-")
 	}
-	row := fmt.Sprintf("    %s\t%s\t%s", address, dash(node), dash(slice))
 	if said != "" {
-		row += "\t" + said
+		cells = append(cells, said)
 	}
-	fmt.Fprintln(w, row)
+	fmt.Fprintln(w, "    "+strings.Join(cells, "\t"))
 }

@@ -128,13 +128,14 @@ func number(p *route.Port) uint16 {
 }
 
 func wayOf(w route.Way) Way {
-	switch {
-	case w.Verdict == route.Reject:
+	switch w.Verdict {
+	case route.Reject:
 		return Way{To: "refused"}
-	case w.Verdict == route.Drop:
+	case route.Drop:
 		return Way{To: "dropped"}
+	default:
+		return Way{To: poolName(w.Pool), Masquerade: w.Masquerade}
 	}
-	return Way{To: poolName(w.Pool), Masquerade: w.Masquerade}
 }
 
 func poolName(p route.Pool) string {

@@ -129,7 +129,8 @@ func (w *watch) wait(ctx context.Context, notify *fsnotify.Watcher, names []stri
 			if slices.Contains(names, e.Name) {
 				return true
 			}
-		case <-failures: // events may be lost
+		case err := <-failures: // events may be lost
+			w.log.Debug("Watching a file", "file", w.path, "error", err)
 			return true
 		case <-tick.C:
 			if notify == nil || w.look().sum != w.told.sum {

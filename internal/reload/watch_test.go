@@ -82,10 +82,10 @@ func (s *safeBuffer) String() string {
 // start runs Watch, and returns once it watches.
 func start(t *testing.T, path string) *watcher {
 	t.Helper()
-	return (&watch{path: path, open: fsnotify.NewWatcher, poll: often}).start(t)
+	return follow(t, &watch{path: path, open: fsnotify.NewWatcher, poll: often})
 }
 
-func (inner *watch) start(t *testing.T) *watcher {
+func follow(t *testing.T, inner *watch) *watcher {
 	t.Helper()
 	path := inner.path
 	w := &watcher{calls: make(chan string, 10), log: &safeBuffer{}}
@@ -350,7 +350,7 @@ func TestWithoutNotifications(t *testing.T) {
 	write(t, path, "one\n")
 	none := errors.New("too many open files")
 	const now = 300 * time.Millisecond
-	w := (&watch{path: path, open: func() (*fsnotify.Watcher, error) { return nil, none }, poll: now}).start(t)
+	w := follow(t, &watch{path: path, open: func() (*fsnotify.Watcher, error) { return nil, none }, poll: now})
 	for _, text := range []string{"two\n", "three\n"} {
 		write(t, path, text)
 		w.expect(t, text, now+soon)

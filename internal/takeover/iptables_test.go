@@ -154,12 +154,12 @@ func TestWhoseChainItIs(t *testing.T) {
 	others := `KUBE-FIREWALL KUBE-MARK-DROP KUBE-KUBELET-CANARY KUBE-IPTABLES-HINT KUBE-HOSTPORTS KUBE-HP-NPX46M4PTMTKRN6Y
 		KUBE-ROUTER-SERVICES KUBE-POD-FW-NPX46M4PTMTKRN6Y KUBE-NWPLCY-NPX46M4PTMTKRN6Y KUBE-SERVICES-OLD MY-KUBE-SERVICES
 		SERVICES SVC-NPX46M4PTMTKRN6Y KUBE- kube-services DOCKER INPUT CNI-HOSTPORT-DNAT cali-PREROUTING CILIUM_PRE_nat`
-	for _, name := range strings.Fields(theirs) {
+	for name := range strings.FieldsSeq(theirs) {
 		if !kubeChain(name) {
 			t.Errorf("%s is not taken for kube-proxy's", name)
 		}
 	}
-	for _, name := range strings.Fields(others) {
+	for name := range strings.FieldsSeq(others) {
 		if kubeChain(name) {
 			t.Errorf("%s is taken for kube-proxy's", name)
 		}

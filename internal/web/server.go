@@ -126,7 +126,7 @@ func (s *Server) Run(ctx context.Context) error {
 		if ended := s.wait(ctx, err); ended != nil {
 			s.now = nil
 			s.tell(ended)
-			s.wait(ctx, ended)
+			_ = s.wait(ctx, ended) // nothing is served that could end
 		}
 		if ctx.Err() != nil {
 			return nil
@@ -231,7 +231,9 @@ func (s *Server) stop() {
 	if err := s.now.server.Shutdown(ctx); err != nil {
 		_ = s.now.server.Close() // they had their time
 	}
-	<-s.now.ended
+	if err := <-s.now.ended; err != nil && !errors.Is(err, http.ErrServerClosed) {
+		s.opt.Log.Debug("Serving ended", "server", s.opt.Name, "error", err)
+	}
 	s.now = nil
 	s.note(func(st *State) { st.Serving = netip.AddrPort{} })
 }

@@ -120,7 +120,7 @@ func TestServerRetries(t *testing.T) {
 			_ = other.Close()
 			time.Sleep(3*time.Second - 1)
 			r.expect("just before the third retry", "127.0.0.1:10249=refused")
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			r.expect("after it", "127.0.0.1:10249=one")
 			r.expectState("after it", "127.0.0.1:10249 127.0.0.1:10249 <nil>")
 			if got := fmt.Sprint(*r.failed); got != "["+busy+"]" {

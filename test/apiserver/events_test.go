@@ -70,7 +70,7 @@ func (w *world) described(namespace string, obj runtime.Object, want ...string) 
 	w.Helper()
 	var got []string
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-		list, err := w.Client.CoreV1().Events(namespace).Search(scheme.Scheme, obj)
+		list, err := w.Client.CoreV1().Events(namespace).SearchWithContext(w.Context(), scheme.Scheme, obj)
 		w.must(err)
 		got = nil
 		for _, e := range list.Items {

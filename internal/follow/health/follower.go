@@ -10,6 +10,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -177,9 +178,7 @@ func (f *Follower) follow(ctx context.Context) {
 			look[k] = p
 		}
 	}
-	for k, p := range f.failed {
-		look[k] = p
-	}
+	maps.Copy(look, f.failed)
 	for _, p := range inOrder(look) {
 		f.openAll(ctx, p)
 	}

@@ -141,7 +141,8 @@ func TestServersAreNamed(t *testing.T) {
 func TestAServerIsReadAsItIsWritten(t *testing.T) {
 	for _, s := range []Server{
 		server(unix.IPPROTO_TCP, "10.96.0.1:443"), server(unix.IPPROTO_UDP, "[fd00::1]:53"),
-		{Addr: netip.IPv4Unspecified(), Mark: 7}, {Addr: netip.IPv6Unspecified(), Mark: 1 << 31},
+		{Addr: netip.IPv4Unspecified(), Mark: 7},
+		{Addr: netip.IPv6Unspecified(), Mark: 1 << 31},
 	} {
 		ae := netlink.NewAttributeEncoder()
 		ae.Nested(attrService, encodeServer(s))

@@ -158,8 +158,9 @@ func kindOf(message netlink.HeaderType) string {
 		return "set"
 	case unix.NFT_MSG_NEWSETELEM, unix.NFT_MSG_DELSETELEM:
 		return "element"
+	default:
+		return ""
 	}
-	return ""
 }
 
 // ignore makes the kernel keep what comes through a port of ours to itself, so

@@ -232,8 +232,11 @@ func TestEventsOutlastAnOutage(t *testing.T) {
 
 func TestCut(t *testing.T) {
 	for _, tt := range []struct{ text, want string }{
-		{"", ""}, {"0123456789", "0123456789"}, {"0123456789a", "0123456…"},
-		{"012345äöü", "012345…"}, {"ääääää", "äää…"},
+		{"", ""},
+		{"0123456789", "0123456789"},
+		{"0123456789a", "0123456…"},
+		{"012345äöü", "012345…"},
+		{"ääääää", "äää…"},
 	} {
 		got := cut(tt.text, 10)
 		if got != tt.want || len(got) > 10 {

@@ -1,0 +1,95 @@
+package metrics
+
+import (
+	"errors"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// The time of a certificate is what is left when somebody asks.
+func TestCertificateOfExecPlugin(t *testing.T) {
+	m := newMetrics(modeNFTables)
+	c := m.Client()
+	left := func() float64 {
+		for _, f := range gather(t, m.registry) {
+			if f.GetName() == "rest_client_exec_plugin_ttl_seconds" {
+				return f.GetMetric()[0].GetGauge().GetValue()
+			}
+		}
+		return math.NaN()
+	}
+	if got := left(); !math.IsInf(got, 1) {
+		t.Errorf("without a certificate %v is left, want +Inf", got)
+	}
+	c.Expires(new(time.Now().Add(time.Hour)))
+	if got := left(); got < 3590 || got > 3600 {
+		t.Errorf("of an hour %v s are left", got)
+	}
+	c.Expires(nil)
+	if got := left(); !math.IsInf(got, 1) {
+		t.Errorf("without a certificate again %v is left, want +Inf", got)
+	}
+}
+
+// Scrapers get the format they ask for.
+func TestFormats(t *testing.T) {
+	m := busy(t)
+	for accept, want := range map[string]string{
+		"":           "text/plain; version=0.0.4; charset=utf-8; escaping=underscores",
+		"text/plain": "text/plain; version=0.0.4; charset=utf-8; escaping=underscores",
+		"application/openmetrics-text; version=1.0.0":                                                            "application/openmetrics-text; version=1.0.0; charset=utf-8; escaping=underscores",
+		"application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited; q=1, */*": "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited; escaping=underscores",
+	} {
+		r := httptest.NewRequest(http.MethodGet, "/metrics", nil)
+		r.Header.Set("Accept", accept)
+		w := httptest.NewRecorder()
+		m.Handler().ServeHTTP(w, r)
+		if got := w.Header().Get("Content-Type"); w.Code != http.StatusOK || got != want {
+			t.Errorf("Accept %q: %d %q, want 200 %q", accept, w.Code, got, want)
+		}
+		if !strings.Contains(w.Body.String(), "kubeproxy_sync_proxy_rules_duration_seconds") {
+			t.Errorf("Accept %q: the duration of writes is not in it", accept)
+		}
+	}
+}
+
+// /metrics/slis counts health checks, and forgets them when told to.
+func TestSLIs(t *testing.T) {
+	m := newMetrics(modeNFTables)
+	ask := func(method string) string {
+		w := httptest.NewRecorder()
+		m.SLIs().ServeHTTP(w, httptest.NewRequest(method, "/metrics/slis", nil))
+		var samples []string
+		for line := range strings.Lines(w.Body.String()) {
+			if !strings.HasPrefix(line, "#") {
+				samples = append(samples, strings.TrimSpace(line))
+			}
+		}
+		return strings.Join(samples, "\n")
+	}
+	m.Checked("ping", "healthz", nil)
+	m.Checked("ping", "healthz", nil)
+	m.Checked("ping", "healthz", errors.New("broken"))
+	compare(t, ask(http.MethodGet), `
+kubernetes_healthcheck{name="ping",type="healthz"} 0
+kubernetes_healthchecks_total{name="ping",status="error",type="healthz"} 1
+kubernetes_healthchecks_total{name="ping",status="success",type="healthz"} 2
+process_start_time_seconds 1.767323045e+09`)
+	compare(t, ask(http.MethodDelete), "metrics reset")
+	compare(t, ask(http.MethodGet), "process_start_time_seconds 1.767323045e+09")
+}
+
+// addr returns the nth address of a family, for backends and fronts.
+func addr(f route.Family, n byte) netip.Addr {
+	if f == route.IPv4 {
+		return netip.AddrFrom4([4]byte{10, 0, 0, n})
+	}
+	return netip.AddrFrom16([16]byte{0: 0xfd, 15: n})
+}
