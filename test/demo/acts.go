@@ -158,7 +158,7 @@ func (t *tour) refuse() error {
 func (t *tour) until(p path, wanted func(lab.Result) bool) lab.Result {
 	deadline := time.Now().Add(2 * time.Second)
 	for {
-		r := p.from.Dial(lab.TCP, p.to)
+		r := p.request()
 		if wanted(r) || time.Now().After(deadline) {
 			return r
 		}

@@ -21,7 +21,7 @@ func (t *tour) crash() error {
 		return nil
 	}
 	flow := startTraffic(t.webWays())
-	pause()
+	moment()
 	_, err = t.sluice.signal(unix.SIGKILL)
 	died := time.Now()
 	var ready synced
@@ -37,12 +37,7 @@ func (t *tour) crash() error {
 	}
 	down := t.sluice.born.Sub(died)
 	t.say("Killed. %s later started again, and back after %s.", millis(down), millis(ready.when.Sub(t.sluice.born)))
-	t.losses("Crash", made)
-	if unanswered > 0 {
-		t.fail("%d open connections: %d of %d questions had no answer.", connections, unanswered, asked)
-	} else {
-		t.pass("%d connections that were open all along: %s questions, lost 0.", connections, count(asked))
-	}
+	t.undisturbed(score{what: "Crash", connections: connections, made: made, asked: asked, unanswered: unanswered})
 	if ready.steps != 0 {
 		t.fail("The restart wrote %d changes; nothing had changed.", ready.steps)
 		return nil

@@ -133,6 +133,18 @@ func (j *journal) warnings() []string {
 	return out
 }
 
+// find returns the first line that has a text.
+func (j *journal) find(text string) (entry, bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, l := range j.lines {
+		if strings.Contains(l.text, text) {
+			return l, true
+		}
+	}
+	return entry{}, false
+}
+
 // synced finds the first line that tells of a complete write.
 func (j *journal) synced() (synced, bool) {
 	j.mu.Lock()

@@ -51,10 +51,17 @@ func TestDemo(t *testing.T) {
 		t.Fatalf("%v\n%s", err, &out)
 	}
 	t.Logf("%v\n%s", time.Since(start), &out)
-	for _, want := range []string{"lost 0", "0 changes", "nothing is left", "In short", "All of it shown"} {
+	for _, want := range []string{
+		"lost 0", "0 changes", "nothing is left", "In short", "All of it shown",
+		"removed what kube-proxy had left", "table ip kube-proxy with", "It was as explain had said",
+		"without a restart", "foreign-edit",
+	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("nothing about %q", want)
 		}
+	}
+	if strings.Contains(out.String(), "It had warned") {
+		t.Error("there are warnings")
 	}
 	if strings.ContainsAny(out.String(), "\x1b✗") {
 		t.Error("escape codes or failures in a log")

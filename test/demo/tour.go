@@ -3,7 +3,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -23,6 +22,7 @@ type tour struct {
 	client    *lab.Host // a pod that asks
 	pods      []pod     // that answer, in the order they are scaled up
 	manifests manifests
+	settings  *settings
 	sluice    *daemon
 	pids      []int    // of all processes that were started
 	spaces    []string // the namespaces of all hosts
@@ -59,7 +59,8 @@ func (t *tour) show(owner lab.T) {
 	t.populate()
 	t.intro()
 	for _, chapter := range []func() error{
-		t.start, t.balance, t.latency, t.promises, t.scale, t.refuse, t.udp, t.crash, t.cleanup,
+		t.takeOver, t.look, t.balance, t.latency, t.promises, t.scale, t.refuse, t.udp,
+		t.reload, t.crash, t.repair, t.cleanup,
 	} {
 		if t.broken = chapter(); t.broken != nil {
 			return
@@ -127,31 +128,10 @@ func (t *tour) intro() {
 	}
 }
 
-// start runs sluice on node A and waits until it is ready.
-func (t *tour) start() error {
-	var err error
-	if t.manifests, err = copyManifests(t.examples); err != nil {
-		return err
-	}
-	t.head("Start")
-	t.say("%s", t.paint(blue, "$ sluice --manifests examples/"))
-	ready, err := t.run()
-	if errors.Is(err, errGone) {
-		return unable{err}
-	}
-	if err != nil {
-		return err
-	}
-	took := ready.when.Sub(t.sluice.born)
-	t.pass("%d Services in the kernel %s after the process started, in both IP families.", ready.services, millis(took))
-	t.learn("Start", "%d Services in the kernel after %s", ready.services, millis(took))
-	return nil
-}
-
 // run starts the sluice process on node A.
 func (t *tour) run() (synced, error) {
-	d, err := startDaemon(t.NodeA, t.options.sluice, "--manifests", t.manifests.dir, "--hostname-override", "node-a",
-		"--cluster-cidr", "10.180.0.0/16,fd00:10:180::/48")
+	d, err := startDaemon(t.NodeA, t.options.sluice, "--config", t.settings.path(),
+		"--manifests", t.manifests.dir, "--hostname-override", "node-a")
 	if err != nil {
 		return synced{}, err
 	}
@@ -164,14 +144,14 @@ func (t *tour) run() (synced, error) {
 func (t *tour) ways() []path {
 	at := netip.MustParseAddrPort
 	return []path{
-		{t.client, "pod", "ClusterIP", at("10.96.0.10:80")},
-		{t.client, "pod", "ClusterIP", at("[fd00:10:96::10]:80")},
-		{t.NodeA, "node", "ClusterIP", at("10.96.0.10:80")},
-		{t.NodeA, "node", "ClusterIP", at("[fd00:10:96::10]:80")},
-		{t.Outside, "outside", "NodePort", at("192.168.0.2:30080")},
-		{t.Outside, "outside", "NodePort", at("[2001:db8::1]:30080")},
-		{t.Outside, "outside", "LoadBalancer", at("198.51.100.10:80")},
-		{t.Outside, "outside", "LoadBalancer", at("[2001:db8:198::10]:80")},
+		{from: t.client, who: "pod", kind: "ClusterIP", to: at("10.96.0.10:80")},
+		{from: t.client, who: "pod", kind: "ClusterIP", to: at("[fd00:10:96::10]:80")},
+		{from: t.NodeA, who: "node", kind: "ClusterIP", to: at("10.96.0.10:80")},
+		{from: t.NodeA, who: "node", kind: "ClusterIP", to: at("[fd00:10:96::10]:80")},
+		{from: t.Outside, who: "outside", kind: "NodePort", to: at("192.168.0.2:30080")},
+		{from: t.Outside, who: "outside", kind: "NodePort", to: at("[2001:db8::1]:30080")},
+		{from: t.Outside, who: "outside", kind: "LoadBalancer", to: at("198.51.100.10:80")},
+		{from: t.Outside, who: "outside", kind: "LoadBalancer", to: at("[2001:db8:198::10]:80")},
 	}
 }
 
@@ -198,5 +178,8 @@ func (t *tour) bars(counts []int, width int) string {
 	return strings.Join(parts, "  ")
 }
 
-// pause lets traffic flow.
+// pause lets traffic flow, long enough for a spread to be judged.
 func pause() { time.Sleep(1200 * time.Millisecond) }
+
+// moment lets traffic flow before and after something.
+func moment() { time.Sleep(400 * time.Millisecond) }

@@ -17,6 +17,13 @@ type path struct {
 	who  string // from, for people
 	kind string
 	to   netip.AddrPort
+
+	timeout time.Duration // of requests; the lab's if zero
+}
+
+// request makes one.
+func (p path) request() lab.Result {
+	return p.from.Try(lab.Probe{Protocol: lab.TCP, To: p.to, Timeout: p.timeout})
 }
 
 // request is one that was made: a connection, and an answer on it.
@@ -63,7 +70,7 @@ func (t *traffic) send(p path, each time.Duration) {
 		case <-tick.C:
 		}
 		begun := time.Now()
-		r := request{begun: begun, result: p.from.Dial(lab.TCP, p.to)}
+		r := request{begun: begun, result: p.request()}
 		r.ended = time.Now()
 		t.mu.Lock()
 		t.made = append(t.made, r)

@@ -64,7 +64,7 @@ func never() bool { return false }
 // ask asks for a span of time, or until there is enough.
 func (q *questions) ask(span time.Duration, enough func() bool) {
 	for deadline := time.Now().Add(span); time.Now().Before(deadline) && !enough(); time.Sleep(time.Millisecond) {
-		r := q.flow.AskWithin([]byte("who?"), time.Second)
+		r := q.flow.AskWithin([]byte("who?"), lab.Soon)
 		q.asked++
 		if r.Outcome != lab.Answered {
 			q.unanswered++
