@@ -4,12 +4,10 @@ package listen
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"net/netip"
-	"runtime"
 
-	"golang.org/x/sys/unix"
+	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 )
 
 // Door opens ports in one network namespace.
@@ -23,7 +21,7 @@ type Door struct {
 // the descriptor.
 func (d Door) Listen(ctx context.Context, network string, at netip.AddrPort) (net.Listener, error) {
 	var l net.Listener
-	err := d.within(func() (err error) {
+	err := netns.Do(d.NetNS, func() (err error) {
 		l, err = config().Listen(ctx, network, at.String())
 		return err
 	})
@@ -33,7 +31,7 @@ func (d Door) Listen(ctx context.Context, network string, at netip.AddrPort) (ne
 // Dial connects to an address and port, given as numbers.
 func (d Door) Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	var c net.Conn
-	err := d.within(func() (err error) {
+	err := netns.Do(d.NetNS, func() (err error) {
 		c, err = (&net.Dialer{}).DialContext(ctx, network, address)
 		return err
 	})
@@ -46,22 +44,4 @@ func config() *net.ListenConfig {
 	lc := &net.ListenConfig{}
 	lc.SetMultipathTCP(false)
 	return lc
-}
-
-// within runs fn in the namespace: a socket belongs to that of the thread that
-// makes it.
-func (d Door) within(fn func() error) error {
-	if d.NetNS == 0 {
-		return fn()
-	}
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		if err := unix.Setns(d.NetNS, unix.CLONE_NEWNET); err != nil {
-			done <- fmt.Errorf("enter network namespace: %w", err)
-			return
-		}
-		done <- fn()
-	}()
-	return <-done
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 )
 
 // Files gives access to what the kernel shows in files outside of /proc/sys:
@@ -30,7 +32,7 @@ func NewFiles(opts Options) *Files {
 // Get returns what a file says, without white space around it.
 func (f *Files) Get(path string) (string, error) {
 	var value string
-	err := within(f.netns, func() error {
+	err := netns.Do(f.netns, func() error {
 		b, err := os.ReadFile(filepath.Join(f.root, path))
 		value = strings.TrimSpace(string(b))
 		return err
@@ -43,7 +45,7 @@ func (f *Files) Get(path string) (string, error) {
 
 // Set writes a value, whatever the file says now.
 func (f *Files) Set(path, value string) error {
-	err := within(f.netns, func() error { return write(filepath.Join(f.root, path), value) })
+	err := netns.Do(f.netns, func() error { return write(filepath.Join(f.root, path), value) })
 	switch {
 	case err == nil:
 		return nil

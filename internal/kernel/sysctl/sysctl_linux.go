@@ -9,10 +9,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 )
 
 // defaultRoot is where the kernel shows its parameters.
@@ -46,7 +47,7 @@ func (s *Sysctl) Get(key string) (string, error) {
 		return "", err
 	}
 	var value string
-	err = within(s.opts.NetNS, func() error {
+	err = netns.Do(s.opts.NetNS, func() error {
 		b, err := os.ReadFile(path)
 		value = strings.TrimSpace(string(b))
 		return err
@@ -70,7 +71,7 @@ func (s *Sysctl) Set(key, value string) error {
 	if err != nil && !errors.Is(err, fs.ErrPermission) { // some may only be written
 		return err
 	}
-	err = within(s.opts.NetNS, func() error { return write(path, value) })
+	err = netns.Do(s.opts.NetNS, func() error { return write(path, value) })
 	if err != nil {
 		return explain(key, value, err)
 	}
@@ -123,22 +124,4 @@ func explain(key, value string, err error) error {
 // Forbidden reports whether an error is about the right to set a parameter.
 func Forbidden(err error) bool {
 	return errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS)
-}
-
-// within runs fn in a network namespace: /proc/sys/net shows that of the thread
-// that looks.
-func within(netns int, fn func() error) error {
-	if netns == 0 {
-		return fn()
-	}
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		if err := unix.Setns(netns, unix.CLONE_NEWNET); err != nil {
-			done <- fmt.Errorf("enter network namespace: %w", err)
-			return
-		}
-		done <- fn()
-	}()
-	return <-done
 }

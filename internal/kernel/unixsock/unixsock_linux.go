@@ -7,10 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"runtime"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 )
 
 // The ways in which there is nobody or somebody already.
@@ -29,7 +30,7 @@ type Options struct {
 // closed when the process ends, however that comes.
 func Listen(ctx context.Context, o Options) (*net.UnixListener, error) {
 	var l net.Listener
-	err := within(o.NetNS, func() (err error) {
+	err := netns.Do(o.NetNS, func() (err error) {
 		l, err = new(net.ListenConfig).Listen(ctx, "unix", o.Name)
 		return err
 	})
@@ -45,7 +46,7 @@ func Listen(ctx context.Context, o Options) (*net.UnixListener, error) {
 // Dial connects to the socket. It is ErrNobody if no process has it.
 func Dial(ctx context.Context, o Options) (*net.UnixConn, error) {
 	var c net.Conn
-	err := within(o.NetNS, func() (err error) {
+	err := netns.Do(o.NetNS, func() (err error) {
 		c, err = new(net.Dialer).DialContext(ctx, "unix", o.Name)
 		return err
 	})
@@ -81,22 +82,4 @@ func PeerOf(c *net.UnixConn) (Peer, error) {
 		return Peer{}, fmt.Errorf("ask who is at the other end: %w", err)
 	}
 	return Peer{PID: int(cred.Pid), UID: int(cred.Uid)}, nil
-}
-
-// within runs fn on a thread in a network namespace: a socket belongs to the
-// one that its thread is in when it is made.
-func within(netns int, fn func() error) error {
-	if netns == 0 {
-		return fn()
-	}
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		if err := unix.Setns(netns, unix.CLONE_NEWNET); err != nil {
-			done <- fmt.Errorf("enter network namespace: %w", err)
-			return
-		}
-		done <- fn()
-	}()
-	return <-done
 }

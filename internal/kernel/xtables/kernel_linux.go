@@ -5,10 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"runtime"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 )
 
 // Options says which rules are meant.
@@ -45,7 +44,7 @@ func New(opts Options) *Kernel {
 // tables with iptables' names, whoever made them.
 func (k *Kernel) Tables(ctx context.Context) ([]Table, error) {
 	var tables []Table
-	err := within(k.opts.NetNS, func() (err error) {
+	err := netns.Do(k.opts.NetNS, func() (err error) {
 		tables, err = legacyTables(ctx)
 		return err
 	})
@@ -84,7 +83,7 @@ func (k *Kernel) Remove(ctx context.Context, removals ...Removal) error {
 	}
 	err := errors.Join(
 		removeNFT(ctx, k.opts.NetNS, nft),
-		within(k.opts.NetNS, func() error { return k.removeLegacy(ctx, legacy) }),
+		netns.Do(k.opts.NetNS, func() error { return k.removeLegacy(ctx, legacy) }),
 	)
 	if err != nil {
 		return fmt.Errorf("remove iptables rules: %w%s", err, remedy(err))
@@ -106,23 +105,6 @@ func (k *Kernel) removeLegacy(ctx context.Context, removals []Removal) error {
 		err = errors.Join(err, removeFromLegacy(ctx, r))
 	}
 	return err
-}
-
-// within runs fn in a network namespace, on a thread of its own.
-func within(netns int, fn func() error) error {
-	if netns == 0 {
-		return fn()
-	}
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		if err := unix.Setns(netns, unix.CLONE_NEWNET); err != nil {
-			done <- fmt.Errorf("enter network namespace: %w", err)
-			return
-		}
-		done <- fn()
-	}()
-	return <-done
 }
 
 // remedy says what helps, if that is known.
