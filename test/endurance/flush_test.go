@@ -1,0 +1,98 @@
+//go:build linux
+
+package endurance
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/inspect"
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+const (
+	flushes   = 20
+	flushed   = 2000                   // Services besides "web"
+	repairIn  = 50 * time.Millisecond  // and the load itself
+	slack     = 250 * time.Millisecond // of a machine that is busy with other tests
+	nextFlush = 1200 * time.Millisecond
+)
+
+func TestAFlushUnderTrafficIsRepaired(t *testing.T) {
+	w := newWorld(t) // alone: it measures
+	w.write("many.json", many(flushed, 0))
+	d := w.start(launch{}, "-v=4")
+	first := d.settled(flushed + 1)
+	way := w.ways()[0]
+	flow, r := way.From.Open(lab.Probe{Protocol: lab.TCP, To: way.To})
+	if flow == nil {
+		t.Fatal(r)
+	}
+	defer flow.Close()
+
+	var times, loads []time.Duration
+	for range flushes {
+		w.lab.NodeA.MustRun("nft", "flush", "ruleset")
+		began := time.Now()
+		w.connects(way)
+		times = append(times, time.Since(began))
+		if r := flow.AskWithin([]byte("still there?"), 3*time.Second); r.Outcome != lab.Answered || !r.Echoed {
+			t.Fatalf("the connection that was there all along: %s", r)
+		}
+		loads = append(loads, w.repair(began))
+		time.Sleep(nextFlush - time.Since(began))
+	}
+	slices.Sort(times)
+	slices.Sort(loads)
+	t.Logf("%d Services, first load %v; after each of %d flushes a new connection works in %v to %v, median %v",
+		flushed, time.Duration(first.LastSync.Took), flushes, times[0], times[flushes-1], times[flushes/2])
+	t.Logf("of that the load took %v to %v, median %v", loads[0], loads[flushes-1], loads[flushes/2])
+	if most := loads[flushes/2] + repairIn + slack; times[flushes/2] > most {
+		t.Errorf("repairs take %v, want less than %v", times[flushes/2], most)
+	}
+	w.same()
+	w.repaired(flushes)
+	d.once("Another program keeps changing our rules")
+}
+
+// connects waits until a new connection is answered. Each try is a flow of its
+// own: what was on its way without rules stays without.
+func (w *world) connects(way lab.Way) {
+	w.Helper()
+	w.eventually(func() error {
+		for range 500 {
+			if r := way.From.Try(lab.Probe{Protocol: lab.TCP, To: way.To, Timeout: 10 * time.Millisecond}); r.Outcome == lab.Answered {
+				return nil
+			}
+		}
+		return fmt.Errorf("%s is not answered", way)
+	})
+}
+
+// repair waits until a repair that ended after a time is over, and returns how
+// long it took to write.
+func (w *world) repair(after time.Time) (took time.Duration) {
+	w.Helper()
+	w.eventually(func() error {
+		s, err := w.status()
+		if err == nil && (s.LastSync.Cause != "foreign-edit" || s.LastSync.At.Before(after)) {
+			err = fmt.Errorf("the last write is of %s, because of %s", s.LastSync.At, s.LastSync.Cause)
+		}
+		took = time.Duration(s.LastSync.Took)
+		return err
+	})
+	return took
+}
+
+// repaired makes sure that this many edits of others were found and mended.
+func (w *world) repaired(n int) {
+	w.Helper()
+	s, err := w.status()
+	w.must(err)
+	i := slices.IndexFunc(s.Repairs, func(t inspect.Tally) bool { return t.Cause == "foreign-edit" })
+	if i < 0 || int(s.Repairs[i].Count) < n {
+		w.Errorf("repairs are %+v, want %d after edits of others", s.Repairs, n)
+	}
+}

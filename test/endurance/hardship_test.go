@@ -1,0 +1,67 @@
+//go:build linux
+
+package endurance
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// hardshipVar tells this program to become another, once something holds for it.
+const hardshipVar = "SLUICE_ENDURANCE_HARDSHIP"
+
+// The hardships.
+const (
+	readOnly  = "read-only" // needs a mount namespace of its own
+	powerless = "powerless" // without CAP_NET_ADMIN
+	inCgroup  = "cgroup "   // and the folder of one
+)
+
+// become makes a hardship hold and becomes another program. It returns only if
+// that cannot be.
+func become(hardship string, argv []string) error {
+	var err error
+	switch {
+	case hardship == readOnly:
+		err = makeReadOnly()
+	case hardship == powerless:
+		err = unix.Prctl(unix.PR_CAPBSET_DROP, unix.CAP_NET_ADMIN, 0, 0, 0)
+	case strings.HasPrefix(hardship, inCgroup):
+		procs := filepath.Join(strings.TrimPrefix(hardship, inCgroup), "cgroup.procs")
+		err = os.WriteFile(procs, []byte(strconv.Itoa(os.Getpid())), 0o644)
+	default:
+		err = errors.New("unknown")
+	}
+	if err != nil {
+		return fmt.Errorf("hardship %q: %w", hardship, err)
+	}
+	if err := os.Unsetenv(hardshipVar); err != nil {
+		return err
+	}
+	return fmt.Errorf("become %s: %w", argv[0], syscall.Exec(argv[0], argv[1:], os.Environ()))
+}
+
+// makeReadOnly makes everything that is mounted read-only, and makes sure of it.
+func makeReadOnly() error {
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
+	if err := unix.MountSetattr(unix.AT_FDCWD, "/", unix.AT_RECURSIVE, &attr); err != nil {
+		return fmt.Errorf("make all mounts read-only: %w", err)
+	}
+	if err := os.Chdir("/"); err != nil {
+		return err
+	}
+	for _, dir := range []string{"/", "/tmp", "/run", "/dev/shm", "/proc/sys/net/ipv4", os.TempDir()} {
+		name := filepath.Join(dir, "sluice-was-here")
+		if err := os.WriteFile(name, nil, 0o644); err == nil {
+			return fmt.Errorf("%s can be written", name)
+		}
+	}
+	return nil
+}
