@@ -20,7 +20,7 @@ type Account struct {
 	Removed []Entry
 	Lost    []string // rules of others that led to kube-proxy's chains, and went with them
 	Left    []Entry  // not kube-proxy's, or still in use; What says why
-	Rival   *Rival   // runs, and will put back what was removed; nil: none
+	Rival   *Rival   // runs, and uses all that is there; nil: none
 }
 
 // Lines are the account for people, one line each.
@@ -36,7 +36,7 @@ func (a Account) Lines() []string {
 		out = append(out, "left "+e.String())
 	}
 	if a.Rival != nil {
-		out = append(out, fmt.Sprintf("%s runs and will put its rules back: stop it first", a.Rival))
+		out = append(out, fmt.Sprintf("%s runs and uses them: stop it first if they are to go", a.Rival))
 	}
 	return out
 }

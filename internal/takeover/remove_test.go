@@ -238,6 +238,18 @@ func TestCleanupWaitsForNobody(t *testing.T) {
 		`left ipvs: 3 virtual servers not known as kube-proxy's: tcp 192.0.2.7:80, tcp 198.51.100.1:80, mark 7`, a.String())
 }
 
+// What a kube-proxy that runs has in the kernel is no leftover.
+func TestCleanupSparesAKubeProxyThatRuns(t *testing.T) {
+	n := afterIPVS()
+	a, err := cleanup(t.Context(), n.rules(), (&machine{pids: []int{812}}).watch())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(a.Removed) > 0 || a.Rival == nil || a.Rival.PID != 812 || len(a.Left) != 2 {
+		t.Errorf("account %q, want all left to it", a)
+	}
+}
+
 func TestWhatFailsInOneMechanismDoesNotKeepItFromTheOthers(t *testing.T) {
 	refused := errors.New("refused")
 	for _, c := range []struct{ verb, want string }{
