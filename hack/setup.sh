@@ -57,6 +57,7 @@ need_for_test() {
 	have iptables || need iptables iptables
 	have conntrack || need conntrack conntrack
 	have shellcheck || need shellcheck shellcheck
+	have systemd-analyze || need systemd-analyze systemd
 	compiles || need "gcc with libc headers" gcc libc6-dev
 }
 
