@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"sync"
 	"time"
@@ -21,7 +22,6 @@ const seenEvery = 10
 type churner struct {
 	*node
 	group *errgroup.Group
-	ctx   context.Context //nolint:containedctx // that of the group
 
 	mu      sync.Mutex
 	request []time.Duration
@@ -71,28 +71,29 @@ func (n *node) churn(r *result) error {
 
 // write makes all changes.
 func (c *churner) write() error {
-	c.group, c.ctx = errgroup.WithContext(context.Background())
+	var ctx context.Context
+	c.group, ctx = errgroup.WithContext(context.Background())
 	c.group.SetLimit(64)
 	tick := time.NewTicker(time.Second / time.Duration(c.o.rate))
 	defer tick.Stop()
 	for turn := range int(c.o.churn.Seconds() * float64(c.o.rate)) {
 		select {
 		case <-tick.C:
-		case <-c.ctx.Done():
+		case <-ctx.Done():
 			return c.group.Wait()
 		}
-		c.one(turn)
+		c.one(ctx, turn)
 	}
 	return c.group.Wait()
 }
 
 // one begins a change. A probed Service that is still on its way is left alone,
 // and so another one changed.
-func (c *churner) one(turn int) {
+func (c *churner) one(ctx context.Context, turn int) {
 	if turn%seenEvery == 0 {
 		i := c.probed[turn/seenEvery%probes]
 		if pod, ok := c.depart(i); ok {
-			c.group.Go(func() error { return c.timed(i, pod) })
+			c.group.Go(func() error { return c.timed(ctx, i, pod) })
 			return
 		}
 	}
@@ -100,7 +101,7 @@ func (c *churner) one(turn int) {
 	for _, busy := c.behind[i]; busy; _, busy = c.behind[i] {
 		i = (i + 1) % c.services
 	}
-	c.group.Go(func() error { return c.timed(i, podIP(i, 0), podIP(i, 1), podIP(i, 4+turn/c.services%2)) })
+	c.group.Go(func() error { return c.timed(ctx, i, podIP(i, 0), podIP(i, 1), podIP(i, 4+turn/c.services%2)) })
 }
 
 // depart notes that a probed Service goes to its other pod, unless it is still
@@ -117,9 +118,9 @@ func (c *churner) depart(i int) (netip.Addr, bool) {
 	return to, true
 }
 
-func (c *churner) timed(i int, addrs ...netip.Addr) error {
+func (c *churner) timed(ctx context.Context, i int, addrs ...netip.Addr) error {
 	began := time.Now()
-	if err := c.set(c.ctx, i, 0, addrs...); err != nil {
+	if err := c.set(ctx, i, 0, addrs...); err != nil {
 		return fmt.Errorf("change Service %d: %w", i, err)
 	}
 	c.mu.Lock()
@@ -143,11 +144,7 @@ func (c *churner) look(ctx context.Context) {
 func (c *churner) underWay() map[int]movement {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	out := make(map[int]movement, len(c.moving))
-	for i, m := range c.moving {
-		out[i] = m
-	}
-	return out
+	return maps.Clone(c.moving)
 }
 
 func (c *churner) arrive(i int, took time.Duration) {

@@ -54,8 +54,7 @@ func measureProxy(s *server, o options, k kind) error {
 		}
 		r := result{Services: s.services, Proxy: k.name, Versions: n.versions(), When: time.Now().UTC().Truncate(time.Second)}
 		trouble = n.measure(&r)
-		var slow late
-		if errors.As(trouble, &slow) {
+		if slow, ok := errors.AsType[late](trouble); ok {
 			say("%s, %d Services: %v", k.name, s.services, trouble)
 			r.NotReached = fmt.Sprintf("%s: not within %v", slow.what, slow.limit)
 			trouble = save(o.results, r)

@@ -10,7 +10,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/uuid"
 )
@@ -110,7 +109,7 @@ func sliceObject(i, n int, addrs ...netip.Addr) *discoveryv1.EndpointSlice {
 			NodeName:   &node,
 			Conditions: discoveryv1.EndpointConditions{Ready: &yes, Serving: &yes, Terminating: &no},
 			TargetRef: &corev1.ObjectReference{
-				Kind: "Pod", Namespace: namespace, Name: serviceName(i) + "-" + a.String(), UID: types.UID(uuid.NewUUID()),
+				Kind: "Pod", Namespace: namespace, Name: serviceName(i) + "-" + a.String(), UID: uuid.NewUUID(),
 			},
 		})
 	}

@@ -73,7 +73,7 @@ func parse(args []string, kubeProxy string, help io.Writer) (options, error) {
 	fs.Func("proxies", "of "+strings.Join(proxyNames(), ",")+"; the -eager ones have the shortest minSyncPeriod\n"+
 		"there is (default sluice,nftables,iptables; sluice alone without KUBE_PROXY)", words(&o.proxies, proxyNames()))
 	fs.Func("parts", "of "+strings.Join(partNames(), ",")+" (default all)", words(&o.parts, partNames()))
-	fs.StringVar(&o.results, "results", "bench.json", "file with the results; what is there stays unless measured again")
+	fs.StringVar(&o.results, "results", ".cache/bench.json", "file with the results; what is there stays unless measured again")
 	fs.BoolVar(&o.report, "report", false, "only print the tables of what was measured before")
 	fs.DurationVar(&o.limit, "limit", 10*time.Minute, "how long to wait for anything before it counts as not reached")
 	fs.DurationVar(&o.changing, "changing", o.changing, "how long to go on with isolated changes, of which there are 200 if time allows")
@@ -84,23 +84,14 @@ func parse(args []string, kubeProxy string, help io.Writer) (options, error) {
 	if fs.NArg() > 0 {
 		return o, fmt.Errorf("want flags only, got %q", fs.Arg(0))
 	}
-	return o.complete(*small), o.check()
-}
-
-// complete fills in what was left open.
-//
-//nolint:revive // flag-parameter: it is one
-func (o options) complete(small bool) options {
-	if small {
-		o.amounts = quick()
-	}
-	if len(o.sizes) == 0 && small {
-		o.sizes = []int{500}
+	sizes := []int{1_000, 10_000, 100_000}
+	if *small {
+		sizes, o.amounts = []int{500}, quick()
 	}
 	if len(o.sizes) == 0 {
-		o.sizes = []int{1_000, 10_000, 100_000}
+		o.sizes = sizes
 	}
-	return o
+	return o, o.check()
 }
 
 func (o options) check() error {

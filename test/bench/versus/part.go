@@ -3,11 +3,9 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"regexp"
-	"slices"
 	"strconv"
 	"time"
 
@@ -21,17 +19,20 @@ func (n *node) start(r *result) error {
 		return err
 	}
 	var s started
-	for _, i := range n.probed {
-		err := n.proxy.wait(n.o.limit-time.Since(n.proxy.began), "every probed Service reachable", func() error {
-			_, err := n.reaches(i)
-			return err
-		})
-		if err != nil {
-			return limited(err, n.o.limit)
+	left := n.probed
+	err := n.proxy.wait(n.o.limit, "every probed Service reachable", func() error {
+		for len(left) > 0 {
+			if _, err := n.reaches(left[0]); err != nil {
+				return err
+			}
+			left = left[1:]
 		}
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	s.Reachable = time.Since(n.proxy.began)
-	var err error
 	if s.Synced, err = n.proxy.synced(n.o.limit); err != nil {
 		return err
 	}
@@ -152,16 +153,6 @@ func steps(log string) int {
 	return count
 }
 
-// limited has a part of a limit count as the whole.
-func limited(err error, limit time.Duration) error {
-	var l late
-	if !errors.As(err, &l) {
-		return err
-	}
-	l.limit = limit
-	return errors.Join(l, err)
-}
-
 // syncTimes finds how long every write took, in a log of Sluice at verbosity 4.
 func syncTimes(log string) []time.Duration {
 	var out []time.Duration
@@ -174,5 +165,5 @@ func syncTimes(log string) []time.Duration {
 			out = append(out, compile+apply)
 		}
 	}
-	return slices.Clip(out)
+	return out
 }

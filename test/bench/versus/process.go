@@ -44,6 +44,7 @@ func startProcess(host *lab.Host, cmd *exec.Cmd) (*process, error) {
 		},
 	}}
 	cmd.Stdout, cmd.Stderr = p.log, p.log
+	cmd.WaitDelay = time.Second // a child that outlives the proxy holds both open
 	p.began = time.Now()
 	wait, err := host.Start(cmd)
 	if err != nil {

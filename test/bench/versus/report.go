@@ -153,7 +153,7 @@ func columnsTable(b *strings.Builder, columns []result) {
 		for _, c := range columns {
 			value := r.of(c)
 			measured = measured || !math.IsNaN(value)
-			cells += " " + cell(r, value, r.of(columns[0]), columns[0].Proxy == sluice && c.Proxy != sluice) + " |"
+			cells += " " + cell(r, value) + against(r, value, columns[0], c) + " |"
 		}
 		if measured {
 			fmt.Fprintf(b, "| %s |%s\n", r.title, cells)
@@ -162,18 +162,20 @@ func columnsTable(b *strings.Builder, columns []result) {
 	b.WriteString("\n")
 }
 
-// cell is one number.
-//
-//nolint:revive // flag-parameter: whether there is something to compare with
-func cell(r row, value, base float64, compare bool) string {
+func cell(r row, value float64) string {
 	if math.IsNaN(value) {
 		return ""
 	}
-	text := r.print(value)
-	if compare && base > 0 && value > 0 && r.title != many {
-		text += fmt.Sprintf(" (%s)", times(value/base))
+	return r.print(value)
+}
+
+// against is how often a number of Sluice, which is first, goes into another's.
+func against(r row, value float64, first, other result) string {
+	base := r.of(first)
+	if first.Proxy != sluice || other.Proxy == sluice || !(base > 0 && value > 0) || r.title == many {
+		return ""
 	}
-	return text
+	return fmt.Sprintf(" (%s)", times(value/base))
 }
 
 // growth compares sizes of Sluice.
@@ -190,7 +192,7 @@ func growth(b *strings.Builder, list []result) {
 		if first, last := r.of(list[0]), r.of(list[len(list)-1]); first > 0 && last > 0 && r.title != many {
 			fmt.Fprintf(b, "| %s |", r.title)
 			for _, result := range list {
-				fmt.Fprintf(b, " %s |", cell(r, r.of(result), 0, false))
+				fmt.Fprintf(b, " %s |", cell(r, r.of(result)))
 			}
 			fmt.Fprintf(b, " %.2f |\n", last/first)
 		}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"time"
 )
 
@@ -112,6 +113,9 @@ func save(path string, r result) error {
 	}
 	text, err := json.MarshalIndent(merge(results, r), "", " ")
 	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
 		return err
 	}
 	if err := os.WriteFile(path+".new", text, 0o666); err != nil {

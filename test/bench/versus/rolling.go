@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sluice-proxy/sluice/test/lab"
@@ -89,8 +90,8 @@ func (n *node) rolling(r *result) error {
 	return n.proxy.verbosity("2")
 }
 
-// prepareRolling gives the first pod all addresses, and makes the Service if the
-// proxy before did not.
+// prepareRolling gives the first pod all addresses, and has the Service begin
+// with the old ones.
 func (n *node) prepareRolling() error {
 	pod := n.pods[0].Addr4().String()
 	for generation := range 2 {
@@ -104,16 +105,8 @@ func (n *node) prepareRolling() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
-	services, slices := n.server.client.CoreV1().Services(namespace), n.server.client.DiscoveryV1().EndpointSlices(namespace)
-	if _, err := services.Get(ctx, serviceName(rollingService), metav1.GetOptions{}); err != nil {
-		if _, err := services.Create(ctx, serviceObject(rollingService), metav1.CreateOptions{}); err != nil {
-			return err
-		}
-		for slice := range n.o.rolling / perSlice {
-			if _, err := slices.Create(ctx, sliceObject(rollingService, slice, mixed(slice, 0)...), metav1.CreateOptions{}); err != nil {
-				return err
-			}
-		}
+	if err := n.createRolling(ctx); err != nil {
+		return err
 	}
 	for slice := range n.o.rolling / perSlice {
 		if err := n.set(ctx, rollingService, slice, mixed(slice, 0)...); err != nil {
@@ -121,6 +114,25 @@ func (n *node) prepareRolling() error {
 		}
 	}
 	return n.replaced(0)
+}
+
+// createRolling makes the Service, unless it is there from the proxy before.
+func (n *node) createRolling(ctx context.Context) error {
+	api := n.server.client
+	_, err := api.CoreV1().Services(namespace).Create(ctx, serviceObject(rollingService), metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for slice := range n.o.rolling / perSlice {
+		es := sliceObject(rollingService, slice, mixed(slice, 0)...)
+		if _, err := api.DiscoveryV1().EndpointSlices(namespace).Create(ctx, es, metav1.CreateOptions{}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // replaced waits until connections have long ended on one generation alone.

@@ -1,0 +1,133 @@
+//go:build linux
+
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/test/apiserver"
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if testing.Short() {
+		// Not skipped but not there: go test says "no tests to run".
+		_ = flag.Set("test.run", "^$")
+		os.Exit(m.Run())
+	}
+	if err := apiserver.Assets(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	lab.Main(m)
+}
+
+// TestQuick measures little of everything, for real.
+func TestQuick(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "results.json")
+	o, err := parse([]string{"-quick", "-sizes=200", "-results=" + file}, "", os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.changes, o.idle, o.churn, o.rolling = 10, 200*time.Millisecond, time.Second, 200
+	if err := measure(o); err != nil {
+		t.Fatal(err)
+	}
+	results, err := load(file)
+	if err != nil || len(results) != 1 {
+		t.Fatalf("got %d results, %v, want that of Sluice", len(results), err)
+	}
+	r := results[0]
+	if r.NotReached != "" {
+		t.Errorf("not reached: %s", r.NotReached)
+	}
+	if r.Restart.Steps != 0 {
+		t.Errorf("a restart with nothing changed took %d steps, want 0", r.Restart.Steps)
+	}
+	if r.Change.Seen.N != 10 || r.Churn.Writes != 50 || r.Churn.Unseen != 0 || r.Rolling.Writes != 8 || r.Rolling.Failed != 0 {
+		t.Errorf("want 10 changes, 50 writes that all arrived and a rolling update of 8 without a failure, got %+v, %+v, %+v", r.Change, r.Churn, r.Rolling)
+	}
+	for _, row := range rows() {
+		if value := row.of(r); value < 0 || (value != value && !strings.Contains(row.title, "CPU")) { // of which a tick is 10 ms
+			t.Errorf("%s is %v", row.title, value)
+		}
+	}
+	if !strings.Contains(r.Heap, "flat") {
+		t.Errorf("the heap profile is %q", r.Heap)
+	}
+	var report strings.Builder
+	if err := run(options{report: true, results: file}, &report); err != nil {
+		t.Fatal(err)
+	}
+	t.Log(report.String())
+}
+
+// TestTooSlow has a limit that nobody keeps: it is a result, not an error, and
+// says what was waited for.
+func TestTooSlow(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "results.json")
+	o, err := parse([]string{"-quick", "-sizes=200", "-limit=1ms", "-results=" + file}, "", os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := measure(o); err != nil {
+		t.Fatal(err)
+	}
+	results, err := load(file)
+	if err != nil || len(results) != 1 {
+		t.Fatalf("got %d results, %v", len(results), err)
+	}
+	if want := "every probed Service reachable: not within 1ms"; results[0].NotReached != want || results[0].Start != nil {
+		t.Errorf("got %q, want %q and no start", results[0].NotReached, want)
+	}
+}
+
+func TestParse(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "kube-proxy")
+	if err := os.WriteFile(program, nil, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	all := []string{"sluice", "nftables", "iptables"}
+	for _, test := range []struct {
+		name, args, kubeProxy, problem string
+		sizes                          []int
+		proxies                        []string
+	}{
+		{name: "nothing", sizes: []int{1000, 10000, 100000}, proxies: all[:1]},
+		{name: "with kube-proxy", kubeProxy: program, sizes: []int{1000, 10000, 100000}, proxies: all},
+		{name: "quick", args: "-quick", sizes: []int{500}, proxies: all[:1]},
+		{name: "a quick one of a size", args: "-quick -sizes 200,300", sizes: []int{200, 300}, proxies: all[:1]},
+		{name: "too small", args: "-sizes 99", problem: `want numbers from 100 to 1000000, got "99"`},
+		{name: "no number", args: "-sizes many", problem: `got "many"`},
+		{name: "unknown proxy", args: "-proxies sluice,haproxy", problem: `got "haproxy"`},
+		{name: "unknown part", args: "-parts stop", problem: `got "stop"`},
+		{name: "no kube-proxy", args: "-proxies iptables", problem: "KUBE_PROXY is not set"},
+		{name: "none there", args: "-proxies iptables", kubeProxy: program + "x", problem: "KUBE_PROXY names no program"},
+		{name: "words", args: "please", problem: `got "please"`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var help strings.Builder
+			got, err := parse(strings.Fields(test.args), test.kubeProxy, &help)
+			if test.problem != "" {
+				if err == nil || !strings.Contains(err.Error(), test.problem) {
+					t.Fatalf("got %v, want one about %q", err, test.problem)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !slices.Equal(got.sizes, test.sizes) || !slices.Equal(got.proxies, test.proxies) || !slices.Equal(got.parts, partNames()) {
+				t.Errorf("got sizes %v, proxies %v, parts %v", got.sizes, got.proxies, got.parts)
+			}
+		})
+	}
+}

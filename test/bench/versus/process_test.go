@@ -1,0 +1,102 @@
+//go:build linux
+
+package main
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+// TestWaiting has an end in every case, and says what was waited for and what
+// the program said.
+func TestWaiting(t *testing.T) {
+	host := lab.New(t, lab.Options{}).NodeA
+	nothing := errors.New("nothing there")
+	for _, test := range []struct {
+		name, script string
+		want         []string
+	}{
+		{"too slow", "echo on my way; sleep 3", []string{"a miracle: not within 300ms: nothing there", "said: on my way"}},
+		{"ended", "echo no kernel >&2; exit 3", []string{"a miracle", "has ended", "exit status 3", "said: no kernel"}},
+		{"ended well", "exit 0", []string{"has ended", "without an error"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			p, err := startProcess(host.For(t), exec.Command("sh", "-c", test.script))
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = p.wait(300*time.Millisecond, "a miracle", func() error { return nothing })
+			for _, want := range test.want {
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("got %v, want %q in it", err, want)
+				}
+			}
+			var l late
+			if errors.As(err, &l) != (test.name == "too slow") {
+				t.Errorf("%v is late or not", err)
+			}
+		})
+	}
+	if _, err := startProcess(host, exec.Command("/no/such/program")); err == nil {
+		t.Error("started nothing")
+	}
+}
+
+func TestStopping(t *testing.T) {
+	p, err := startProcess(lab.New(t, lab.Options{}).NodeA, exec.Command("sleep", "600"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.stop(); err != nil {
+		t.Error(err)
+	}
+	if err := p.wait(0, "it", func() error { return nil }); err != nil {
+		t.Errorf("what is there at once needs no time: %v", err)
+	}
+}
+
+// TestMemoryOfChildren sees a child that has long had more memory than its
+// parent, and not that which is a copy of it.
+func TestMemoryOfChildren(t *testing.T) {
+	const script = `x=$(head -c 30000000 /dev/zero | tr '\0' x); sleep 0.2`
+	cmd := exec.Command("sh", "-c", `/bin/bash -c "$0" & wait`, script)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w := watch(cmd.Process.Pid)
+	var got memory
+	for range 100 {
+		if m, err := w.peak(); err == nil {
+			got = m
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	w.stop()
+	_ = cmd.Wait() // whatever became of it
+	if got.Process == 0 || got.Process > 20<<20 || got.Child < 28<<20 || got.total() != got.Process+got.Child {
+		t.Errorf("got %+v, want a small process with a child of 30 MB", got)
+	}
+}
+
+func TestUsage(t *testing.T) {
+	stat := "42 (a (strange) name) S 1 42 42 0 -1 4194304 0 0 0 0 150 50 20 5 20 0 8"
+	if got, err := cpuTime(stat); err != nil || got != 2250*time.Millisecond {
+		t.Errorf("got %v, %v, want 2.25s", got, err)
+	}
+	if _, err := cpuTime("42"); err == nil {
+		t.Error("nonsense was accepted")
+	}
+	if _, err := vmHWM([]byte("Name:\tx\nVmRSS:\t 1 kB\n")); err == nil {
+		t.Error("a status without VmHWM was accepted")
+	}
+	p := &process{pid: os.Getpid()}
+	if _, err := p.cpu(); err != nil {
+		t.Error(err)
+	}
+}
