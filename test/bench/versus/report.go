@@ -111,8 +111,8 @@ func rollingRows() []row {
 		span("— of which the writes took", rolling, func(r *rolled) time.Duration { return r.Writing }),
 		span("— CPU", rolling, func(r *rolled) time.Duration { return r.CPU }),
 		span("— longest sync, at most", rolling, func(r *rolled) time.Duration { return r.Sync }),
-		span("— longest compile and apply", rolling, func(r *rolled) time.Duration { return r.Step }),
 	}
+	all = append(all, spreads("— compile and apply of a sync", rolling, func(r *rolled) spread { return r.Step })...)
 	all = append(all, spreads("— new connections meanwhile", rolling, func(r *rolled) spread { return r.Connect })...)
 	return append(all, number("— failed", rolling, func(r *rolled) float64 { return float64(r.Failed) }, count))
 }

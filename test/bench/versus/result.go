@@ -79,7 +79,7 @@ type rolled struct {
 	Connect           spread        // new connections meanwhile
 	Failed            int           // of them
 	Sync              time.Duration // end of the bucket of the longest sync
-	Step              time.Duration // longest compile and apply, as Sluice logs
+	Step              spread        // compile and apply of each sync, as Sluice logs
 }
 
 // restarted is a second start with nothing changed.

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
@@ -84,7 +83,7 @@ func (n *node) rolling(r *result) error {
 	const name = "kubeproxy_sync_proxy_rules_duration_seconds"
 	out.Sync = highest(since(before.histogram(name), after.histogram(name)))
 	if n.kind.name == sluice {
-		out.Step = slices.Max(append(syncTimes(n.proxy.log.String())[known:], 0))
+		out.Step = spreadOf(syncTimes(n.proxy.log.String())[known:])
 	}
 	r.Rolling = out
 	return n.proxy.verbosity("2")

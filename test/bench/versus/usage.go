@@ -115,7 +115,7 @@ func children(pid int) []int {
 	var out []int
 	for _, path := range lists {
 		text, _ := os.ReadFile(path) // a thread that has ended has none
-		for _, word := range strings.FieldsSeq(string(text)) {
+		for word := range strings.FieldsSeq(string(text)) {
 			if n, err := strconv.Atoi(word); err == nil {
 				out = append(out, n)
 			}
