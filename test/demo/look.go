@@ -17,7 +17,9 @@ import (
 // look asks the running sluice what it does, and sees whether it is so.
 func (t *tour) look() error {
 	t.head("Look: ask the running process, then see whether it is so")
-	t.ask([]string{"status"}, func(line string) bool { return starts(line, "Sluice", "Mode", "Families", "Last sync", "Programmed", "Repaired") })
+	t.ask([]string{"status"}, func(line string) bool {
+		return starts(line, "Sluice", "Mode", "Families", "Last sync", "Programmed", "Repaired")
+	})
 	t.ask([]string{"get", "services", "dns"}, func(string) bool { return true })
 	t.ask([]string{"explain", t.client.Addr4().String(), "10.96.0.10:80"}, func(string) bool { return true })
 	t.foretold()
@@ -68,7 +70,7 @@ type question struct {
 // foretold compares what explain says with what connections do.
 func (t *tour) foretold() {
 	const connections = 60
-	t.note("%-11s%-22s%-37s%s", "from", "to", "explain said of pods", fmt.Sprintf("%d connections did", connections))
+	t.note("%-11s%-23s%-37s%s", "from", "to", "explain said of pods", fmt.Sprintf("%d connections", connections))
 	right := 0
 	questions := t.questions()
 	for _, q := range questions {
@@ -77,7 +79,7 @@ func (t *tour) foretold() {
 			t.fail("%s to %s: %v", q.who, q.to, err)
 			continue
 		}
-		t.say("%-11s%-22s%-37s%s", q.who, q.to, said, did)
+		t.say("%-11s%-23s%-37s%s", q.who, q.to, said, did)
 		right++
 	}
 	if right < len(questions) {

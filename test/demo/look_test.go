@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/explain"
 	"github.com/sluice-proxy/sluice/test/lab"
@@ -80,5 +81,22 @@ func TestParseRepairs(t *testing.T) {
 		if got := parseRepairs(text); got != want {
 			t.Errorf("%q: %d, want %d", text, got, want)
 		}
+	}
+}
+
+func TestUnderWay(t *testing.T) {
+	start := time.Unix(100, 0)
+	at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
+	all := requests{
+		{begun: at(0), ended: at(9)}, {begun: at(0), ended: at(11)}, {begun: at(12), ended: at(13)},
+		{begun: at(19), ended: at(30)}, {begun: at(21), ended: at(22)}, {begun: at(0), ended: at(99)},
+	}
+	want := []time.Time{at(11), at(13), at(30), at(99)}
+	var got []time.Time
+	for _, q := range all.underWay(gap{begun: at(10), deleted: at(11), ended: at(20)}) {
+		got = append(got, q.ended)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 	"regexp"
+	"slices"
 	"strconv"
 	"time"
 
@@ -21,6 +22,11 @@ import (
 // flushes is how often another program deletes everything. After ten times in a
 // row, sluice takes its time: two programs could be at odds for ever.
 const flushes = 8
+
+const (
+	flushEvery = 500 * time.Millisecond // how long there are rules in between
+	lostAfter  = 300 * time.Millisecond // without an answer; TCP sends again after a second
+)
 
 // gap is a time in which there were no rules: from before they were deleted
 // until new connections worked.
@@ -90,12 +96,11 @@ func (t *tour) goOn(quiet []*lab.Flow) {
 	t.note("Without rules the kernel translates no addresses: connections in use then may break.")
 }
 
-// impatient are ways to a service for which a lost packet is a lost request: in
-// a second, when TCP sends it again, the rules are back for long.
+// impatient are ways to a service for which a lost packet is a lost request.
 func (t *tour) impatient() []path {
 	out := t.webWays()
 	for i := range out {
-		out[i].timeout = lab.Soon
+		out[i].timeout = lostAfter
 	}
 	return out
 }
@@ -104,7 +109,7 @@ func (t *tour) impatient() []path {
 func (t *tour) flush() ([]gap, error) {
 	var out []gap
 	for range flushes {
-		time.Sleep(lab.Soon)
+		time.Sleep(flushEvery)
 		conn, err := nftables.New(nftables.WithNetNSFd(t.NodeA.NetNSFD()))
 		if err != nil {
 			return nil, fmt.Errorf("open nftables: %w", err)
@@ -121,16 +126,19 @@ func (t *tour) flush() ([]gap, error) {
 		g.ended = time.Now()
 		out = append(out, g)
 	}
-	time.Sleep(2 * lab.Soon) // the last requests that may be lost are
+	time.Sleep(flushEvery) // for the last requests that may be lost
 	return out, nil
 }
 
 // back waits until connections work again in both IP families.
 func (t *tour) back() error {
+	deadline := time.Now().Add(patience)
 	for _, p := range t.webWays() {
-		p.timeout = 3 * time.Millisecond
-		if r := t.until(p, func(r lab.Result) bool { return r.Outcome == lab.Answered }); r.Outcome != lab.Answered {
-			return fmt.Errorf("%s after the rules were deleted: %s", p, r)
+		p.timeout = 10 * time.Millisecond
+		for r := p.request(); r.Outcome != lab.Answered; r = p.request() {
+			if time.Now().After(deadline) {
+				return fmt.Errorf("%s after the rules were deleted: %s", p, r)
+			}
 		}
 	}
 	return nil
@@ -142,7 +150,7 @@ func (t *tour) repaired(gaps []gap, made requests) {
 	var within int
 	for _, g := range gaps {
 		times = append(times, g.ended.Sub(g.deleted))
-		within += len(made.between(g.begun.Add(-slack), g.ended.Add(slack)).lost())
+		within += len(made.lost().underWay(g))
 	}
 	median, most := quantile(times, 0.5), quantile(times, 1)
 	t.pass("New connections worked again after %s (median), %s at most, in both IP families.", millis(median), millis(most))
@@ -150,13 +158,16 @@ func (t *tour) repaired(gaps []gap, made requests) {
 	if outside := len(lost) - within; outside > 0 {
 		t.fail("%d requests were lost while the rules were there: %s", outside, lost.why())
 	}
-	t.pass("%s requests, lost %d: those begun while there were no rules.", count(len(made)), within)
+	t.pass("%s requests, lost %d: those under way while there were no rules.", count(len(made)), within)
 	t.learn("Repair", "all rules deleted %d times: back after %s, %s at most", len(gaps), millis(median), millis(most))
 }
 
-// slack is how long before the rules went a request may have been begun whose
-// first packet met none.
-const slack = 5 * time.Millisecond
+// underWay returns those that were, at some time of a gap.
+func (r requests) underWay(g gap) requests {
+	return slices.DeleteFunc(slices.Clone(r), func(q request) bool {
+		return q.ended.Before(g.begun) || q.begun.After(g.ended)
+	})
+}
 
 // repairs is how many foreign edits sluice has repaired, as its metrics say.
 func (t *tour) repairs() (int, error) {
