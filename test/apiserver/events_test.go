@@ -16,7 +16,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
@@ -30,7 +29,7 @@ func (w *world) record(user string) (event.Recorder, *safeText) {
 	w.Helper()
 	who, err := w.env.AddUser(envtest.User{Name: user}, nil)
 	w.must(err)
-	client, err := kubernetes.NewForConfig(who.Config())
+	client, err := kube.NewClient(who.Config())
 	w.must(err)
 	said := &safeText{}
 	r := kube.NewRecorder(kube.RecorderOptions{

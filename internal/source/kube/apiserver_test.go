@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 )
 
@@ -70,14 +69,14 @@ func newAPIServer(t *testing.T) *apiServer {
 	return s
 }
 
-func (s *apiServer) client() kubernetes.Interface {
+func (s *apiServer) client() *Client {
 	s.t.Helper()
 	return clientOf(s.t, s.http.URL)
 }
 
-func clientOf(t *testing.T, url string) kubernetes.Interface {
+func clientOf(t testing.TB, url string) *Client {
 	t.Helper()
-	c, err := kubernetes.NewForConfig(&rest.Config{
+	c, err := NewClient(&rest.Config{
 		Host: url, QPS: 1000, Burst: 1000,
 		ContentConfig: rest.ContentConfig{ContentType: "application/json"},
 	})

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 )
@@ -36,7 +35,7 @@ func BenchmarkRelist(b *testing.B) {
 		return m.HeapAlloc
 	}
 	store := cluster.NewStore()
-	src := New(store, Options{Client: fake.NewClientset(), NodeName: "n1"})
+	src := New(store, Options{Client: clientOf(b, "http://127.0.0.1:1"), NodeName: "n1"})
 	before := heap()
 	for b.Loop() {
 		b.StopTimer()

@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -48,16 +47,12 @@ func RESTConfig(c Connection) (*rest.Config, error) {
 }
 
 // Dial makes a client of the API server. It does not speak to it yet.
-func Dial(c Connection) (kubernetes.Interface, error) {
+func Dial(c Connection) (*Client, error) {
 	config, err := RESTConfig(c)
 	if err != nil {
 		return nil, err
 	}
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("make a client for the API server: %w", err)
-	}
-	return client, nil
+	return NewClient(config)
 }
 
 func locate(c Connection) (*rest.Config, error) {

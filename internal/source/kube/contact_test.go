@@ -27,7 +27,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes"
 )
 
 // logText is a log as text that may be read while it is written.
@@ -271,7 +270,7 @@ func TestStopIsQuick(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer silent.Close()
-	for name, client := range map[string]kubernetes.Interface{
+	for name, client := range map[string]*Client{
 		"refused": clientOf(t, closedPort(t).url()),
 		"silent":  clientOf(t, "http://"+silent.Addr().String()),
 		"no way":  clientOf(t, "http://192.0.2.1"), // no machine has this address

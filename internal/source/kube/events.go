@@ -1,24 +1,19 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
-	"sync/atomic"
+	"time"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	networkingv1 "k8s.io/api/networking/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/tools/record/util"
 	"k8s.io/client-go/util/flowcontrol"
-	"k8s.io/klog/v2"
 
 	"github.com/sluice-proxy/sluice/internal/event"
 )
@@ -42,7 +37,7 @@ const (
 
 // RecorderOptions are the parts of a Recorder.
 type RecorderOptions struct {
-	Client   kubernetes.Interface
+	Client   *Client
 	NodeName string       // of the own Node
 	Log      *slog.Logger // nil: silence
 }
@@ -74,24 +69,44 @@ func (r *Recorder) Record(e event.Event) {
 // Run passes Events on until the context ends. A server that refuses them is
 // logged once and no reason to end.
 func (r *Recorder) Run(ctx context.Context) error {
-	ctx = klog.NewContext(ctx, logr.FromSlogHandler(demoted{r.options.Log.Handler()}))
-	broadcaster := events.NewBroadcaster(&eventSink{options: r.options})
-	defer broadcaster.Shutdown()
-	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
-		return err
-	}
-	to := broadcaster.NewRecorder(scheme.Scheme, controller).WithLogger(klog.FromContext(ctx))
+	w := newEventWriting(r.options)
 	pace := flowcontrol.NewTokenBucketRateLimiter(eventRate, eventBurst)
+	tell := time.NewTicker(eventSeries)
+	defer tell.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-tell.C:
+			w.tell(ctx)
+			continue
 		case e := <-r.queue:
-			to.Eventf(r.reference(e.Object), nil, string(e.Type), e.Reason, e.Action, "%s", cut(e.Note, longestNote))
+			if !w.take(ctx, r.made(e)) {
+				continue // nothing was asked of the server
+			}
 		}
 		if pace.Wait(ctx) != nil {
 			return nil // the context ended
 		}
+	}
+}
+
+// made is an Event as the API has it.
+func (r *Recorder) made(e event.Event) *eventsv1.Event {
+	on, now := r.reference(e.Object), time.Now()
+	return &eventsv1.Event{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:      util.GenerateEventName(on.Name, now.UnixNano()),
+			Namespace: cmp.Or(on.Namespace, metav1.NamespaceDefault),
+		},
+		EventTime:           metav1.NewMicroTime(now),
+		ReportingController: controller,
+		ReportingInstance:   cut(r.options.NodeName, longestInstance),
+		Type:                string(e.Type),
+		Reason:              e.Reason,
+		Action:              e.Action,
+		Regarding:           *on,
+		Note:                cut(e.Note, longestNote),
 	}
 }
 
@@ -132,61 +147,4 @@ func cut(text string, longest int) string {
 		end = i
 	}
 	return text[:end] + "…"
-}
-
-// eventSink writes Events. It implements events.EventSink.
-type eventSink struct {
-	options RecorderOptions
-	refused atomic.Bool // the last one was, and it is logged
-}
-
-// Create implements events.EventSink. It says which node reports, and which
-// Service is meant: `kubectl describe` looks for the UID.
-func (s *eventSink) Create(ctx context.Context, e *eventsv1.Event) (*eventsv1.Event, error) {
-	e.ReportingInstance = cut(s.options.NodeName, longestInstance)
-	if e.Regarding.Kind == "Service" && e.Regarding.UID == "" {
-		e.Regarding.UID = s.uid(ctx, e.Regarding)
-	}
-	return s.told(s.options.Client.EventsV1().Events(e.Namespace).Create(ctx, e, metav1.CreateOptions{}))
-}
-
-// Update implements events.EventSink.
-func (s *eventSink) Update(ctx context.Context, e *eventsv1.Event) (*eventsv1.Event, error) {
-	return s.told(s.options.Client.EventsV1().Events(e.Namespace).Update(ctx, e, metav1.UpdateOptions{}))
-}
-
-// Patch implements events.EventSink.
-func (s *eventSink) Patch(ctx context.Context, e *eventsv1.Event, patch []byte) (*eventsv1.Event, error) {
-	return s.told(s.options.Client.EventsV1().Events(e.Namespace).Patch(ctx, e.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}))
-}
-
-// uid looks a Service up, by a list because a proxy may not get one. Empty: it
-// is not there, or cannot be seen.
-func (s *eventSink) uid(ctx context.Context, of corev1.ObjectReference) types.UID {
-	list, err := s.options.Client.CoreV1().Services(of.Namespace).List(ctx, metav1.ListOptions{
-		FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, of.Name).String(),
-	})
-	if err != nil {
-		return ""
-	}
-	for i := range list.Items {
-		if list.Items[i].Name == of.Name {
-			return list.Items[i].UID
-		}
-	}
-	return ""
-}
-
-// told logs once that the server refuses Events, until it takes one.
-func (s *eventSink) told(e *eventsv1.Event, err error) (*eventsv1.Event, error) {
-	switch {
-	case err == nil:
-		s.refused.Store(false)
-	case !apierrors.IsForbidden(err) && !apierrors.IsUnauthorized(err):
-	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
-	case s.refused.CompareAndSwap(false, true):
-		s.options.Log.Warn("The API server refuses Events; nothing else suffers; grant create, patch and update "+
-			"on events in events.k8s.io, as the cluster role system:node-proxier does", "error", err)
-	}
-	return e, err
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -49,8 +50,12 @@ func record(t *testing.T, objects ...runtime.Object) *recording {
 		return err != nil, nil, err
 	})
 	r.Recorder = NewRecorder(RecorderOptions{
-		Client: r.server, NodeName: "n1",
-		Log: slog.New(slog.NewTextHandler(r.log, nil)),
+		Client: &Client{
+			services: func(ns string) lister[*corev1.ServiceList] { return r.server.CoreV1().Services(ns) },
+			events:   func(ns string) eventWriter { return r.server.EventsV1().Events(ns) },
+		},
+		NodeName: "n1",
+		Log:      slog.New(slog.NewTextHandler(r.log, nil)),
 	})
 	return r
 }
@@ -141,6 +146,69 @@ func TestEqualEventsAreOne(t *testing.T) {
 		if n := r.asked.Load(); n != 2 {
 			t.Errorf("%d requests, want 2", n)
 		}
+	})
+}
+
+// How often it happened is told every few minutes while it goes on. What has not
+// happened for longer is news when it comes again, also if the first Event is
+// still there.
+func TestEventsAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := record(t)
+		r.run()
+		taken := event.HealthPortFailed("default", "web", errors.New("port 30000 is taken"))
+		counts := func(want ...int32) {
+			t.Helper()
+			synctest.Wait()
+			list, err := r.server.EventsV1().Events("default").List(t.Context(), metav1.ListOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []int32
+			for _, e := range list.Items {
+				got = append(got, 1)
+				if e.Series != nil {
+					got[len(got)-1] = e.Series.Count
+				}
+			}
+			slices.Sort(got)
+			if d := cmp.Diff(want, got); d != "" {
+				t.Errorf("counts after %d requests (-want +got):\n%s", r.asked.Load(), d)
+			}
+		}
+		for range 20 {
+			r.Record(taken)
+			time.Sleep(time.Second)
+		}
+		counts(2)
+		time.Sleep(eventSeries)
+		counts(20)
+		time.Sleep(2 * eventSeries)
+		if n := r.asked.Load(); n != 3 {
+			t.Errorf("%d requests, want 3: the first, the second, and how many there were", n)
+		}
+		r.Record(taken)
+		counts(1, 20)
+	})
+}
+
+// An Event that the server has forgotten, as it does after an hour, is made
+// again.
+func TestForgottenEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := record(t)
+		r.run()
+		r.Record(event.Starting())
+		synctest.Wait()
+		list, err := r.server.EventsV1().Events("default").List(t.Context(), metav1.ListOptions{})
+		if err != nil || len(list.Items) != 1 {
+			t.Fatalf("%d Events, %v", len(list.Items), err)
+		}
+		if err := r.server.EventsV1().Events("default").Delete(t.Context(), list.Items[0].Name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		r.Record(event.Starting())
+		r.wrote("Normal Starting StartKubeProxy v1 Node /n1 n1 in default by kube-proxy on n1  (again)")
 	})
 }
 

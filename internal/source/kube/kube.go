@@ -17,7 +17,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
@@ -29,7 +28,7 @@ import (
 
 // Options are what a Source needs besides a Store.
 type Options struct {
-	Client   kubernetes.Interface
+	Client   *Client
 	NodeName string // of the own Node; empty: no Node is watched
 
 	AllowExternalIPs bool // spec.externalIPs of Services count
@@ -117,7 +116,7 @@ func (f feed) run(ctx context.Context) {
 // services are the Services meant for this proxy. The server leaves out those
 // of other proxies and headless ones; conversion does so too.
 func (s *Source) services() feed {
-	api := observed[*corev1.ServiceList]{s.options.Client.CoreV1().Services(metav1.NamespaceAll), kindServices, s.contact}
+	api := observed[*corev1.ServiceList]{s.options.Client.services(metav1.NamespaceAll), kindServices, s.contact}
 	choose := func(o *metav1.ListOptions) {
 		o.LabelSelector = "!" + convert.LabelProxyName
 		o.FieldSelector = fields.OneTermNotEqualSelector("spec.clusterIP", corev1.ClusterIPNone).String()
@@ -125,7 +124,7 @@ func (s *Source) services() feed {
 	return feed{
 		name:   kindServices,
 		object: &corev1.Service{},
-		from:   listWatch(s.options.Client, api, choose),
+		from:   listWatch(api, choose),
 		to: &sink{
 			convert: func(obj any) (any, []route.Problem) { return s.convert.Service(obj.(*corev1.Service)) },
 			put:     func(it *item) { s.store.SetService(it.value.(*cluster.Service)) },
@@ -139,7 +138,7 @@ func (s *Source) services() feed {
 
 // slices are the EndpointSlices of Services that have a ClusterIP.
 func (s *Source) slices() feed {
-	api := observed[*discoveryv1.EndpointSliceList]{s.options.Client.DiscoveryV1().EndpointSlices(metav1.NamespaceAll), kindSlices, s.contact}
+	api := observed[*discoveryv1.EndpointSliceList]{s.options.Client.slices, kindSlices, s.contact}
 	choose := func(o *metav1.ListOptions) { o.LabelSelector = "!" + convert.LabelHeadless }
 	put := func(it *item) {
 		if sl := it.value.(*cluster.Slice); sl != nil {
@@ -151,7 +150,7 @@ func (s *Source) slices() feed {
 	return feed{
 		name:   kindSlices,
 		object: &discoveryv1.EndpointSlice{},
-		from:   listWatch(s.options.Client, api, choose),
+		from:   listWatch(api, choose),
 		to: &sink{
 			convert: func(obj any) (any, []route.Problem) { return s.convert.Slice(obj.(*discoveryv1.EndpointSlice)) },
 			put:     put,
@@ -166,14 +165,14 @@ func (s *Source) slices() feed {
 // node is the own Node alone.
 func (s *Source) node() feed {
 	own := cluster.Name{Name: s.options.NodeName}
-	api := observed[*corev1.NodeList]{s.options.Client.CoreV1().Nodes(), kindNodes, s.contact}
+	api := observed[*corev1.NodeList]{s.options.Client.nodes, kindNodes, s.contact}
 	choose := func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, own.Name).String()
 	}
 	return feed{
 		name:   kindNodes,
 		object: &corev1.Node{},
-		from:   listWatch(s.options.Client, api, choose),
+		from:   listWatch(api, choose),
 		to: &sink{
 			convert: func(obj any) (any, []route.Problem) { return s.convert.Node(obj.(*corev1.Node)) },
 			put: func(it *item) {
@@ -210,12 +209,12 @@ func missing(name, own cluster.Name) []route.Problem {
 func (s *Source) serviceCIDRs() feed {
 	union := cidrUnion{store: s.store}
 	done := s.store.Feed()
-	api := observed[*networkingv1.ServiceCIDRList]{s.options.Client.NetworkingV1().ServiceCIDRs(), kindServiceCIDRs, s.contact}
+	api := observed[*networkingv1.ServiceCIDRList]{s.options.Client.cidrs, kindServiceCIDRs, s.contact}
 	return feed{
 		name:     kindServiceCIDRs,
 		object:   &networkingv1.ServiceCIDR{},
 		optional: true,
-		from:     listWatch(s.options.Client, &optionalLister{api, done}, func(*metav1.ListOptions) {}),
+		from:     listWatch(&optionalLister{api, done}, func(*metav1.ListOptions) {}),
 		to: &sink{
 			convert: func(obj any) (any, []route.Problem) { return s.convert.ServiceCIDR(obj.(*networkingv1.ServiceCIDR)) },
 			put:     union.put,

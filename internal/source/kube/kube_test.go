@@ -17,7 +17,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
@@ -72,7 +71,7 @@ func start(t *testing.T, api *apiServer) *feedOf {
 	return startWith(t, api.client())
 }
 
-func startWith(t *testing.T, client kubernetes.Interface) *feedOf {
+func startWith(t *testing.T, client *Client) *feedOf {
 	t.Helper()
 	f := &feedOf{t: t, store: cluster.NewStore(), log: &logText{}, state: map[string]string{}}
 	src := New(f.store, Options{

@@ -95,10 +95,9 @@ var errLost = errors.New("connections are closed without an answer")
 // isStale tells that a version is too old, which a new list mends.
 func isStale(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }
 
-// listWatch lists and watches what choose selects on the server. The client
-// tells whether a list may come as a stream, which saves memory here.
-func listWatch[L runtime.Object](client any, api lister[L], choose func(*metav1.ListOptions)) cache.ListerWatcher {
-	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+// listWatch lists and watches what choose selects on the server.
+func listWatch[L runtime.Object](api lister[L], choose func(*metav1.ListOptions)) cache.ListerWatcher {
+	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			choose(&o)
 			return api.List(ctx, o)
@@ -107,7 +106,7 @@ func listWatch[L runtime.Object](client any, api lister[L], choose func(*metav1.
 			choose(&o)
 			return api.Watch(ctx, o)
 		},
-	}, client)
+	}
 }
 
 // optionalLister lists ServiceCIDRs where there are any. A server that knows

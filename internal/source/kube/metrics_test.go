@@ -35,7 +35,7 @@ func TestClientsAreMeasured(t *testing.T) {
 	// A real client tells of its requests.
 	api := newAPIServer(t)
 	api.set(servicesPath, service("web", "10.96.0.1"))
-	if _, err := api.client().CoreV1().Services("").List(t.Context(), metav1.ListOptions{}); err != nil {
+	if _, err := api.client().services("").List(t.Context(), metav1.ListOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	// The rest is what a plugin, a rotation and the like would tell.

@@ -6,9 +6,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
-
 	"github.com/sluice-proxy/sluice/internal/source/state"
 )
 
@@ -17,7 +14,7 @@ import (
 // something answers. It is safe for concurrent use.
 func (s *Source) State() state.State {
 	st := s.contact.state()
-	st.From = serverOf(s.options.Client)
+	st.From = s.options.Client.server
 	st.Problems = s.report.Count()
 	st.Objects = map[string]int{}
 	for _, f := range s.feeds {
@@ -29,16 +26,6 @@ func (s *Source) State() state.State {
 		}
 	}
 	return st
-}
-
-// serverOf is the URL of the server that a client speaks to; empty: it does not
-// tell.
-func serverOf(client kubernetes.Interface) string {
-	c, ok := client.CoreV1().RESTClient().(*rest.RESTClient)
-	if !ok || c == nil {
-		return ""
-	}
-	return base(c.Get().URL().String())
 }
 
 // state is what a contact knows.

@@ -7,9 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"k8s.io/client-go/kubernetes/fake"
 
-	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/source/state"
 )
 
@@ -108,12 +106,4 @@ func TestStateNamesWhatIsRefused(t *testing.T) {
 	api.answer(slicesPath, 0)
 	want.Objects["endpointslices"], want.Trouble = 0, ""
 	f.isState(want)
-}
-
-// A client that is not for a server names none.
-func TestStateOfAClientWithoutServer(t *testing.T) {
-	src := New(cluster.NewStore(), Options{Client: fake.NewClientset()})
-	if d := cmp.Diff(state.State{Objects: map[string]int{}}, src.State()); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
-	}
 }

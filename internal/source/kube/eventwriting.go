@@ -1,0 +1,158 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+)
+
+// How Events are written, as client-go does it, whose own way brings all kinds of
+// objects there are into the program.
+const (
+	eventSeries = 6 * time.Minute  // equal ones within it are one, and counted
+	eventRetry  = 10 * time.Second // between attempts, and up to a quarter more
+	eventTries  = 12
+)
+
+// eventKey is what makes Events equal.
+type eventKey struct {
+	kind, reason, action string
+	regarding            corev1.ObjectReference
+}
+
+// counted is an Event that was written.
+type counted struct {
+	event *eventsv1.Event
+	told  int32 // the count that the server knows
+}
+
+// eventWriting writes Events, one after the other.
+type eventWriting struct {
+	options RecorderOptions
+	recent  map[eventKey]*counted
+	refused bool // the last one was, and it is logged
+}
+
+func newEventWriting(o RecorderOptions) *eventWriting {
+	return &eventWriting{options: o, recent: map[eventKey]*counted{}}
+}
+
+// take writes an Event, or counts it: of equal ones the first two are written at
+// once. It reports whether it was written.
+func (w *eventWriting) take(ctx context.Context, e *eventsv1.Event) bool {
+	key := eventKey{e.Type, e.Reason, e.Action, e.Regarding}
+	c := w.recent[key]
+	switch {
+	case c == nil:
+		c = &counted{event: e}
+		w.recent[key] = c
+	case c.event.Series == nil:
+		c.event.Series = &eventsv1.EventSeries{Count: 2, LastObservedTime: e.EventTime}
+	default:
+		c.event.Series.Count++
+		c.event.Series.LastObservedTime = e.EventTime
+		return false
+	}
+	w.write(ctx, c)
+	return true
+}
+
+// tell writes the counts that the server does not know, and forgets what has not
+// come again for long.
+func (w *eventWriting) tell(ctx context.Context) {
+	for key, c := range w.recent {
+		last := c.event.EventTime
+		if s := c.event.Series; s != nil {
+			last = s.LastObservedTime
+			if s.Count != c.told {
+				w.write(ctx, c)
+			}
+		}
+		if time.Since(last.Time) > eventSeries {
+			delete(w.recent, key)
+		}
+	}
+}
+
+// write writes an Event until the server has it or refuses it.
+func (w *eventWriting) write(ctx context.Context, c *counted) {
+	for range eventTries {
+		again := w.attempt(ctx, c.event.DeepCopy())
+		if !again {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait.Jitter(eventRetry, 0.25)):
+		}
+	}
+	if s := c.event.Series; s != nil {
+		c.told = s.Count
+	}
+}
+
+// attempt writes an Event once, and says whether to try again.
+func (w *eventWriting) attempt(ctx context.Context, e *eventsv1.Event) (again bool) {
+	api := w.options.Client.events(e.Namespace)
+	var err error
+	if e.Series != nil {
+		_, err = api.Patch(ctx, e.Name, types.StrategicMergePatchType, seriesPatch(e.Series), metav1.PatchOptions{})
+	}
+	if e.Series == nil || apierrors.IsNotFound(err) {
+		if e.Regarding.Kind == "Service" && e.Regarding.UID == "" {
+			e.Regarding.UID = w.uid(ctx, e.Regarding) // kubectl describe looks for it
+		}
+		_, err = api.Create(ctx, e, metav1.CreateOptions{})
+	}
+	w.told(err)
+	return err != nil && apierrors.ReasonForError(err) == metav1.StatusReasonUnknown // nobody answered
+}
+
+func seriesPatch(s *eventsv1.EventSeries) []byte {
+	at, _ := json.Marshal(s.LastObservedTime) // a time always can be
+	return fmt.Appendf(nil, `{"series":{"count":%d,"lastObservedTime":%s}}`, s.Count, at)
+}
+
+// uid looks a Service up, by a list because a proxy may not get one. Empty: it
+// is not there, or cannot be seen.
+func (w *eventWriting) uid(ctx context.Context, of corev1.ObjectReference) types.UID {
+	list, err := w.options.Client.services(of.Namespace).List(ctx, metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, of.Name).String(),
+	})
+	if err != nil {
+		return ""
+	}
+	for i := range list.Items {
+		if list.Items[i].Name == of.Name {
+			return list.Items[i].UID
+		}
+	}
+	return ""
+}
+
+// told logs once that the server refuses Events, until it takes one. All else
+// that goes wrong is said at the debug level.
+func (w *eventWriting) told(err error) {
+	log := w.options.Log
+	switch {
+	case err == nil:
+		w.refused = false
+	case !apierrors.IsForbidden(err) && !apierrors.IsUnauthorized(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		log.Debug("Cannot write an Event", slog.Any("error", err))
+	case !w.refused:
+		w.refused = true
+		log.Warn("The API server refuses Events; nothing else suffers; grant create, patch and update "+
+			"on events in events.k8s.io, as the cluster role system:node-proxier does", "error", err)
+	}
+}
