@@ -1,0 +1,53 @@
+//go:build linux
+
+package lab
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+)
+
+// steadyWay is from node A to a pod that answers.
+func steadyWay(t *testing.T) (*Lab, Way) {
+	l := New(t, Options{})
+	l.Pod(l.NodeA, "10.180.0.1", "fd00:10:180::1").Serve(TCP, 80)
+	return l, Way{From: l.NodeA, To: netip.MustParseAddrPort("10.180.0.1:80")}
+}
+
+func TestSteadyTrafficThatNothingHappensTo(t *testing.T) {
+	_, way := steadyWay(t)
+	s := StartSteady(t, time.Millisecond, way)
+	time.Sleep(200 * time.Millisecond)
+	if err := s.End(); err != nil {
+		t.Error(err)
+	}
+	if strings.HasPrefix(s.String(), "0 ") || strings.Contains(s.String(), " 0 new") {
+		t.Errorf("there was %s", s)
+	}
+}
+
+func TestSteadyTrafficSeesOneLostPacket(t *testing.T) {
+	l, way := steadyWay(t)
+	s := StartSteady(t, time.Millisecond, way)
+	l.NodeA.Nft(`table inet lossy { chain output { type filter hook output priority 0
+		tcp dport 80 tcp flags & (syn | ack) == syn limit rate 1/hour burst 1 packets counter drop
+	}; }`)
+	time.Sleep(1500 * time.Millisecond) // it is sent again
+	if err := s.End(); err == nil || !strings.Contains(err.Error(), "its first packet was lost") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestSteadyTrafficSeesAWrongAnswer(t *testing.T) {
+	_, way := steadyWay(t)
+	wrong := errors.New("not what I want")
+	way.Check = func(Result) error { return wrong }
+	s := StartSteady(t, time.Millisecond, way)
+	time.Sleep(100 * time.Millisecond)
+	if err := s.End(); !errors.Is(err, wrong) {
+		t.Errorf("got %v", err)
+	}
+}
