@@ -32,8 +32,11 @@ func (p *patient) Write(lines []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	select {
-	case <-p.busy:
+	case err := <-p.busy:
 		p.busy = nil
+		if err != nil {
+			p.lost++
+		}
 	default:
 	}
 	if p.busy != nil {
