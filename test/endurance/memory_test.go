@@ -38,7 +38,7 @@ func TestMemoryOf64MB(t *testing.T) {
 	select {
 	case <-d.gone:
 		w.Logf("10,000 Services: %v, %s", d.end, limit)
-	case <-time.After(patience):
+	case <-time.After(patience / 3):
 		w.Logf("10,000 Services: it lives, %s", limit)
 		d.kill()
 	}
@@ -65,7 +65,7 @@ func TestMemoryOf64MB(t *testing.T) {
 // first waits for the first complete write and returns its steps, or says how
 // the daemon ended.
 func (d *daemon) first() (steps int, err error) {
-	for deadline := time.Now().Add(2 * patience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		select {
 		case <-d.gone:
 			return 0, d.end

@@ -23,7 +23,7 @@ import (
 
 // patience is how long what must happen may take; pace is that of traffic.
 const (
-	patience = 20 * time.Second
+	patience = time.Minute
 	pace     = 20 * time.Millisecond
 )
 
