@@ -44,6 +44,9 @@ func TestForeignEditsArePutRight(t *testing.T) {
 		"add chain ip sluice intruder",
 		"flush map ip sluice backends",
 		"add element ip sluice cluster-ips { 10.96.0.99 }",
+		"add table ip sluice { flags dormant; }",
+		"chain ip sluice prerouting { policy drop; }",
+		"chain ip sluice postrouting { policy drop; }",
 		"flush ruleset; add " + foreign,
 	} {
 		began := time.Now()

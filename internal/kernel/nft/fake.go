@@ -88,6 +88,7 @@ func (f *Fake) run(tx *Tx) error {
 			f.Tables[t] = &State{Chains: map[string]ChainState{}, Sets: map[string]SetState{}}
 			f.Rules[t] = map[string][]Rule{}
 		}
+		f.Tables[t].Dormant = false
 	}
 	for _, s := range tx.sets {
 		if err := f.addSet(s); err != nil {
@@ -330,7 +331,7 @@ func (f *Fake) clone() *Fake {
 }
 
 func (s *State) clone() *State {
-	n := &State{Chains: maps.Clone(s.Chains), Sets: make(map[string]SetState, len(s.Sets))}
+	n := &State{Chains: maps.Clone(s.Chains), Sets: make(map[string]SetState, len(s.Sets)), Dormant: s.Dormant}
 	for name, set := range s.Sets {
 		n.Sets[name] = SetState{definition: set.definition, Elements: maps.Clone(set.Elements)}
 	}

@@ -19,10 +19,11 @@ func (c *Conn) read(t Table) (*State, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !slices.ContainsFunc(tables, func(x *nftables.Table) bool { return x.Name == t.Name }) {
+	i := slices.IndexFunc(tables, func(x *nftables.Table) bool { return x.Name == t.Name })
+	if i < 0 {
 		return nil, nil
 	}
-	s := &State{Chains: map[string]ChainState{}, Sets: map[string]SetState{}}
+	s := &State{Chains: map[string]ChainState{}, Sets: map[string]SetState{}, Dormant: tables[i].Flags != 0}
 	if err := c.readSets(t, s); err != nil {
 		return nil, err
 	}
@@ -81,7 +82,7 @@ func (c *Conn) readChains(t Table, s *State) error {
 		if err != nil {
 			return err
 		}
-		state := ChainState{hook: hookOf(nc).text()}
+		state := ChainState{hook: hookOf(nc).text(), drops: nc.Policy != nil && *nc.Policy == nftables.ChainPolicyDrop}
 		for _, r := range rules {
 			state.rules = append(state.rules, canonical(r.Exprs))
 		}
@@ -218,6 +219,7 @@ func (c Chain) chain(t Table) *nftables.Chain {
 		nc.Type = nftables.ChainType(c.Hook.Type)
 		nc.Hooknum = new(nftables.ChainHook(c.Hook.Point))
 		nc.Priority = new(nftables.ChainPriority(c.Hook.Priority))
+		nc.Policy = new(nftables.ChainPolicyAccept)
 	}
 	return nc
 }

@@ -13,11 +13,16 @@ import (
 type State struct {
 	Chains map[string]ChainState
 	Sets   map[string]SetState
+
+	// Dormant says that its chains are switched off. Adding the table again
+	// switches them on.
+	Dormant bool
 }
 
 // ChainState is what a chain holds.
 type ChainState struct {
 	hook  string
+	drops bool // its policy is to drop
 	rules []string
 }
 
@@ -30,7 +35,7 @@ type SetState struct {
 
 // Is reports whether the chain is exactly as wanted.
 func (s ChainState) Is(c Chain) bool {
-	if s.hook != c.Hook.text() || len(s.rules) != len(c.Rules) {
+	if s.drops || s.hook != c.Hook.text() || len(s.rules) != len(c.Rules) {
 		return false
 	}
 	for i, r := range c.Rules {

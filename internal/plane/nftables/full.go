@@ -92,7 +92,7 @@ func (o *objects) fit(f family, state *nft.State) bool {
 
 // skeleton plans the table with its sets and chains.
 func (d *diff) skeleton(f family, state *nft.State, want objects) {
-	if state.Chains == nil {
+	if state.Chains == nil || state.Dormant {
 		d.plan.add(made, step{do: addTable, table: f.table})
 	}
 	for _, name := range slices.Sorted(maps.Keys(want.sets)) {
