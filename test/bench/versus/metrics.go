@@ -107,18 +107,17 @@ func quantile(buckets []bucket, q float64) time.Duration {
 	return seconds(low.le)
 }
 
-// highest is the end of the bucket with the largest observation.
-func highest(buckets []bucket) time.Duration {
-	total, end := 0.0, 0.0
+// atLeast is the beginning of the bucket with the largest observation: of that
+// beyond all buckets the end is not known.
+func atLeast(buckets []bucket) time.Duration {
+	total, begin, low := 0.0, 0.0, 0.0
 	for _, b := range buckets {
 		if b.count > total {
-			total, end = b.count, b.le
+			total, begin = b.count, low
 		}
+		low = b.le
 	}
-	if math.IsInf(end, 1) {
-		return math.MaxInt64
-	}
-	return seconds(end)
+	return seconds(begin)
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * 1e9) }

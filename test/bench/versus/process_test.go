@@ -4,9 +4,9 @@ package main
 
 import (
 	"errors"
-	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -95,8 +95,24 @@ func TestUsage(t *testing.T) {
 	if _, err := vmHWM([]byte("Name:\tx\nVmRSS:\t 1 kB\n")); err == nil {
 		t.Error("a status without VmHWM was accepted")
 	}
-	p := &process{pid: os.Getpid()}
-	if _, err := p.cpu(); err != nil {
-		t.Error(err)
+}
+
+// TestProcessorTimeOfChildren counts a child that still runs.
+func TestProcessorTimeOfChildren(t *testing.T) {
+	cmd := exec.Command("sh", "-c", "(i=0; while [ $i -lt 5000000 ]; do i=$((i+1)); done) & exec sleep 20")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		_ = cmd.Wait() // killed
+	})
+	p := &process{pid: cmd.Process.Pid}
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if used, err := p.cpu(); err == nil && used > 50*time.Millisecond {
+			return
+		}
+	}
+	t.Error("the child does not count")
 }

@@ -110,7 +110,7 @@ func rollingRows() []row {
 		span("— first write to last connection on an old endpoint", rolling, func(r *rolled) time.Duration { return r.Total }),
 		span("— of which the writes took", rolling, func(r *rolled) time.Duration { return r.Writing }),
 		span("— CPU", rolling, func(r *rolled) time.Duration { return r.CPU }),
-		span("— longest sync, at most", rolling, func(r *rolled) time.Duration { return r.Sync }),
+		span("— longest sync, at least", rolling, func(r *rolled) time.Duration { return r.Sync }),
 	}
 	all = append(all, spreads("— compile and apply of a sync", rolling, func(r *rolled) spread { return r.Step })...)
 	all = append(all, spreads("— new connections meanwhile", rolling, func(r *rolled) spread { return r.Connect })...)

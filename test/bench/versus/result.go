@@ -78,7 +78,7 @@ type rolled struct {
 	CPU               time.Duration
 	Connect           spread        // new connections meanwhile
 	Failed            int           // of them
-	Sync              time.Duration // end of the bucket of the longest sync
+	Sync              time.Duration // the longest took at least this, as a histogram tells
 	Step              spread        // compile and apply of each sync, as Sluice logs
 }
 

@@ -81,7 +81,7 @@ func (n *node) rolling(r *result) error {
 		return err
 	}
 	const name = "kubeproxy_sync_proxy_rules_duration_seconds"
-	out.Sync = highest(since(before.histogram(name), after.histogram(name)))
+	out.Sync = atLeast(since(before.histogram(name), after.histogram(name)))
 	if n.kind.name == sluice {
 		out.Step = spreadOf(syncTimes(n.proxy.log.String())[known:])
 	}

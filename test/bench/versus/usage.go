@@ -13,16 +13,32 @@ import (
 	"time"
 )
 
-// cpu is the time the proxy and its ended children have run on processors.
+// cpu is the time the proxy and its children, of which one may run for a minute,
+// have run on processors.
 func (p *process) cpu() (time.Duration, error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.pid))
 	if err != nil {
 		return 0, err
 	}
-	return cpuTime(string(stat))
+	sum, err := cpuTime(string(stat))
+	if err != nil {
+		return 0, err
+	}
+	for _, pid := range children(p.pid) {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			continue // it has just ended
+		}
+		d, err := cpuTime(string(stat))
+		if err != nil {
+			return 0, err
+		}
+		sum += d
+	}
+	return sum, nil
 }
 
-// cpuTime reads user and system time, own and of children, from a
+// cpuTime reads user and system time, own and of ended children, from a
 // /proc/PID/stat, where they are in ticks of 10 ms.
 func cpuTime(stat string) (time.Duration, error) {
 	words := strings.Fields(stat[strings.LastIndex(stat, ")")+1:]) // the name may hold anything
