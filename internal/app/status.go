@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"net/http"
 	"os"
@@ -141,11 +142,11 @@ func (d *daemon) explainer() http.Handler {
 }
 
 // nodePorts are the ports that Services have on this node.
-func (d *daemon) nodePorts() []uint16 {
-	ctx, cancel := context.WithTimeout(context.Background(), answerTime)
+func (d *daemon) nodePorts(ctx context.Context) ([]uint16, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	ports := map[uint16]bool{}
-	_ = d.node.Loop().Do(ctx, func(v proxy.View) { // a loop that has ended knows of none
+	err := d.node.Loop().Do(ctx, func(v proxy.View) {
 		for _, svc := range v.Table.Services {
 			for i := range svc.Ports {
 				for _, f := range svc.Ports[i].Fronts {
@@ -156,7 +157,10 @@ func (d *daemon) nodePorts() []uint16 {
 			}
 		}
 	})
-	return slices.Sorted(maps.Keys(ports))
+	if err != nil {
+		return nil, fmt.Errorf("ask for the node ports of all Services: %w", err)
+	}
+	return slices.Sorted(maps.Keys(ports)), nil
 }
 
 // diffTries is how often the kernel is read before a difference is believed: a

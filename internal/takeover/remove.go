@@ -77,6 +77,9 @@ func (r *rules) removeTables(ctx context.Context, f findings) error {
 // removeServers removes the idle virtual servers and the addresses that nobody
 // needs, and returns what of them is gone. It also says what is in use.
 func (r *rules) removeServers(ctx context.Context, v vips) (now, gone vips, err error) {
+	if v.Unknown {
+		return v, gone, nil
+	}
 	for _, s := range v.Idle {
 		if err := r.servers.Delete(ctx, s); err != nil {
 			return v, gone, err

@@ -1,11 +1,13 @@
 package takeover
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -165,10 +167,33 @@ left ipvs: 3 virtual servers not known as kube-proxy's: tcp 192.0.2.7:80, tcp 19
 func TestNodePortsThatAreKnownAreNoOthers(t *testing.T) {
 	n := afterIPVS()
 	r := n.rules()
-	r.nodePorts = func() []uint16 { return []uint16{80} }
+	r.nodePorts = func(context.Context) ([]uint16, error) { return []uint16{80}, nil }
 	takeAll(t, n, r)
 	want := "tcp 192.0.2.7:30080 tcp 198.51.100.1:80 mark 7"
 	compare(t, "virtual servers left", want, join(n.order))
+}
+
+// While it is not known which virtual servers are kube-proxy's, the interface
+// that tells stays, and all that their connections need. What is sure goes.
+func TestWhileNodePortsAreNotKnownNothingOfIPVSIsRemoved(t *testing.T) {
+	n := afterIPVS()
+	n.tables = afterNFTables().tables
+	whole := join(n.order)
+	play(t, n, func(s *stage) {
+		busy := errors.New("the proxy is busy")
+		s.keeper.rules.nodePorts = func(context.Context) ([]uint16, error) { return []uint16{30080}, busy }
+		close(s.ready)
+		state := s.after(0)
+		if !errors.Is(state.Err, busy) || len(n.vips) != 2 || join(n.order) != whole || len(n.tables) != 1 {
+			t.Errorf("left %v, %v, tables %v, %+v", n.order, n.vips, n.tables, state)
+		}
+		compare(t, "done", "close ip kube-proxy, close ip6 kube-proxy, pause, delete ip kube-proxy, delete ip6 kube-proxy", strings.Join(s.done, ", "))
+		busy = nil
+		state = s.after(time.Hour)
+		if state.Err != nil || n.vips != nil || join(n.order) != "tcp 192.0.2.7:80 tcp 198.51.100.1:80 mark 7" {
+			t.Errorf("later left %v, %v, %+v", n.order, n.vips, state)
+		}
+	})
 }
 
 func TestWithoutItsInterfaceNoVirtualServerIsKubeProxys(t *testing.T) {

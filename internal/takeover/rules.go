@@ -62,8 +62,8 @@ type rules struct {
 	sockets socketDoor
 
 	ours      []Mechanism
-	nodePorts func() []uint16 // nil: the usual range
-	pause     func()          // as long as a packet is on its way through this node
+	nodePorts func(context.Context) ([]uint16, error) // nil: the usual range
+	pause     func()                                  // as long as a packet is on its way through this node
 }
 
 // findings are what kube-proxy left.
@@ -134,7 +134,9 @@ func (r *rules) findVIPs(ctx context.Context) (vips, error) {
 		return v, err
 	}
 	v.Device = true
-	return r.findServers(ctx, v)
+	v, err = r.findServers(ctx, v)
+	v.Unknown = err != nil
+	return v, err
 }
 
 func (r *rules) findServers(ctx context.Context, v vips) (vips, error) {
@@ -148,7 +150,11 @@ func (r *rules) findServers(ctx context.Context, v vips) (vips, error) {
 	}
 	nodePort := defaultNodePort
 	if r.nodePorts != nil {
-		nodePort = among(r.nodePorts())
+		ports, err := r.nodePorts(ctx)
+		if err != nil {
+			return v, err
+		}
+		nodePort = among(ports)
 	}
 	theirs, foreign := v.owned(servers, local, nodePort)
 	v.Foreign = foreign

@@ -36,8 +36,9 @@ type Options struct {
 
 	// NodePorts are those of the Services known. IPVS serves them at the node's
 	// own addresses, where others may have virtual servers too. Nil: any of
-	// 30000-32767 is taken for one.
-	NodePorts func() []uint16
+	// 30000-32767 is taken for one. After an error nothing of IPVS is removed
+	// before it was asked again.
+	NodePorts func(context.Context) ([]uint16, error)
 
 	// Address is where kube-proxy serves its diagnostics; 127.0.0.1:10249 if empty.
 	Address string

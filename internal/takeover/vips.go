@@ -18,6 +18,7 @@ type vips struct {
 	Busy    []busy        // kube-proxy's, with connections that would end with them
 	Held    []held        // addresses that programs of this host have connections from
 	Foreign []ipvs.Server // of others, or not to be told from theirs
+	Unknown bool          // whether there may be more, or with connections
 	Device  bool          // whether there is kube-ipvs0
 	Addrs   []netip.Addr  // on it
 	Sets    []string      // ipsets
@@ -76,8 +77,8 @@ func (v vips) hold(connections map[netip.Addr]int) vips {
 	return v
 }
 
-// inUse says whether connections would end if all was removed.
-func (v vips) inUse() bool { return len(v.Busy)+len(v.Held) > 0 }
+// inUse says whether connections would end if all was removed, or may.
+func (v vips) inUse() bool { return len(v.Busy)+len(v.Held) > 0 || v.Unknown }
 
 // unused are the addresses on the interface that nobody needs.
 func (v vips) unused() []netip.Addr {
@@ -153,6 +154,9 @@ func (v vips) left() []Entry {
 		}
 		out = append(out, Entry{IPVS, n, fmt.Sprintf("%s, as long as programs of this node have connections from there (now %d): %s",
 			number(n, "address"), sum, some(v.Held))})
+	}
+	if v.Unknown {
+		out = append(out, Entry{IPVS, 1, "virtual servers, until all of kube-proxy's are known"})
 	}
 	if v.inUse() {
 		out = append(out, Entry{IPVS, 1, fmt.Sprintf("interface %s and what there is in iptables, until then", device)})
