@@ -231,7 +231,7 @@ func (w *world) rules() string {
 
 // get reads a page of a server on node A.
 func (w *world) get(address, path string) (code int, body string, err error) {
-	dial := func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
+	dial := func(_ context.Context, network, addr string) (conn net.Conn, err error) {
 		err = w.lab.NodeA.Do(func() error {
 			conn, err = net.DialTimeout(network, addr, time.Second)
 			return err
