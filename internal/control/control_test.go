@@ -155,7 +155,8 @@ func TestProcessesOfOtherPIDNamespacesHaveNoNumber(t *testing.T) {
 		&TakenError{}: "another Sluice (pid unknown, as it is in another PID namespace) already serves",
 		&TakenError{Holder: &Identity{PID: 1, Version: "v1", Host: "h", Mode: "m", Since: since}}: "another Sluice (pid unknown, " +
 			"as it is in another PID namespace, v1 on h, mode m, since 2026-11-20T10:00:00Z)",
-		&OccupiedError{UID: 1000}: "held by a process of uid 1000 (pid unknown, ",
+		&OccupiedError{PID: unknown, UID: unknown}: "held by a process that takes no connections, which is no Sluice",
+		&OccupiedError{UID: 1000}:                  "held by a process of uid 1000 (pid unknown, ",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q\nwant in it:\n%q", err, want)

@@ -181,3 +181,64 @@ func TestAStrangerIsNoDaemon(t *testing.T) {
 		}
 	}
 }
+
+// bind takes the name without listening.
+func bind(t *testing.T, o Options) (fd int) {
+	t.Helper()
+	kerneltest.Do(t, o.NetNS, func() (err error) {
+		fd, err = syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+		return err
+	})
+	if err := syscall.Bind(fd, &syscall.SockaddrUnix{Name: name}); err != nil {
+		t.Fatal(err)
+	}
+	return fd
+}
+
+// Who has the name and takes no connections is no daemon either, and that is
+// known soon. Nothing else is.
+func TestWhoTakesNoConnectionsIsNoDaemon(t *testing.T) {
+	o := Options{NetNS: namespace(t)}
+	fd := bind(t, o)
+	defer func() { _ = syscall.Close(fd) }()
+	known := func(what string) {
+		t.Helper()
+		began := time.Now()
+		_, err := Listen(t.Context(), o)
+		got, ok := errors.AsType[*OccupiedError](err)
+		if !ok || *got != (OccupiedError{PID: unknown, UID: unknown}) {
+			t.Errorf("%s: %v, want an OccupiedError of nobody known", what, err)
+		}
+		if took := time.Since(began); took < goingTries*goingPause || took > patience+goingTries*goingPause {
+			t.Errorf("%s: known after %v", what, took)
+		}
+	}
+	known("only bound")
+	if err := syscall.Listen(fd, 0); err != nil {
+		t.Fatal(err)
+	}
+	first, err := unixsock.Dial(t.Context(), o.socket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = first.Close() }()
+	known("no room for another connection")
+}
+
+// One that is just going is waited for, and no longer than the context.
+func TestWhoIsGoingIsWaitedFor(t *testing.T) {
+	o := Options{NetNS: namespace(t)}
+	fd := bind(t, o)
+	ctx, cancel := context.WithTimeout(t.Context(), goingPause)
+	defer cancel()
+	if _, err := Listen(ctx, o); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("until the context ended: %v", err)
+	}
+	going := time.AfterFunc(2*goingPause, func() { _ = syscall.Close(fd) })
+	defer going.Stop()
+	s, err := Listen(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = s.Close()
+}

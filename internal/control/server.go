@@ -19,9 +19,10 @@ type Server struct{ socket *net.UnixListener }
 
 // Listen takes the place, and holds it until Close or the end of the process,
 // however that comes. It is a *TakenError if another daemon has it, and an
-// *OccupiedError if something that is no daemon of ours has.
+// *OccupiedError if something that is no daemon of ours has. Who takes no
+// connections may be about to go: it is given a moment.
 func Listen(ctx context.Context, o Options) (*Server, error) {
-	for {
+	for try := 1; ; try++ {
 		l, err := unixsock.Listen(ctx, o.socket())
 		if err == nil {
 			return &Server{l}, nil
@@ -29,11 +30,23 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 		if !errors.Is(err, unixsock.ErrInUse) {
 			return nil, fmt.Errorf("open control socket: %w", err)
 		}
-		if err := whoHas(ctx, o); !errors.Is(err, unixsock.ErrNobody) { // otherwise it has gone meanwhile
+		err = whoHas(ctx, o)
+		if occupied, ok := errors.AsType[*OccupiedError](err); !ok || occupied.UID != unknown || try > goingTries {
 			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("open control socket: %w", ctx.Err())
+		case <-time.After(goingPause):
 		}
 	}
 }
+
+// The moment that who takes no connections is given to go.
+const (
+	goingTries = 5
+	goingPause = 20 * time.Millisecond
+)
 
 // Close gives the place up, if Serve has not.
 func (s *Server) Close() error { return s.socket.Close() }

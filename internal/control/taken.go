@@ -23,32 +23,40 @@ func (e *TakenError) Error() string {
 	return fmt.Sprintf("another Sluice (%s) already serves this network namespace; stop it first", who)
 }
 
-// OccupiedError says that a process that is neither root's nor our own user's
-// has the name of the socket. It is no daemon of ours and cannot serve the
-// namespace: there is no reason not to, save that nobody can ask us.
+// OccupiedError says that a process has the name of the socket that is neither
+// root's nor our own user's, or takes no connections. It is no daemon of ours and
+// cannot serve the namespace: there is no reason not to, save that nobody can ask
+// us. Of who takes no connections nothing is known: PID and UID are -1.
 type OccupiedError struct{ PID, UID int }
+
+// unknown stands for what the kernel does not tell.
+const unknown = -1
 
 // Error names the process.
 func (e *OccupiedError) Error() string {
-	return fmt.Sprintf("control socket %s is held by a process of uid %d (%s), which is no Sluice; "+
-		"until it ends, sluice get, status, diff and explain do not work", name, e.UID, pidText(e.PID))
+	who := fmt.Sprintf("of uid %d (%s)", e.UID, pidText(e.PID))
+	if e.UID == unknown {
+		who = "that takes no connections"
+	}
+	return fmt.Sprintf("control socket %s is held by a process %s, which is no Sluice; "+
+		"until it ends, sluice get, status, diff and explain do not work", name, who)
 }
 
 // patience is for another daemon to say who it is.
 const patience = time.Second
 
-// whoHas finds out who has the place; unixsock.ErrNobody: nobody any more.
+// whoHas finds out who has the place: a *TakenError or an *OccupiedError.
 func whoHas(ctx context.Context, o Options) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	c, err := unixsock.Dial(ctx, o.socket())
 	if err != nil {
-		return fmt.Errorf("find out who has the control socket: %w", err)
+		return &OccupiedError{PID: unknown, UID: unknown}
 	}
 	peer, err := unixsock.PeerOf(c)
 	_ = c.Close() // nothing was said
 	if err != nil {
-		return fmt.Errorf("find out who has the control socket: %w", err)
+		return &OccupiedError{PID: unknown, UID: unknown}
 	}
 	if !trusted(peer) {
 		return &OccupiedError{PID: peer.PID, UID: peer.UID}

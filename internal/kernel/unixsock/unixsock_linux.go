@@ -43,7 +43,8 @@ func Listen(ctx context.Context, o Options) (*net.UnixListener, error) {
 	return l.(*net.UnixListener), nil
 }
 
-// Dial connects to the socket. It is ErrNobody if no process has it.
+// Dial connects to the socket. It is ErrNobody if no process listens there; one
+// may have the name all the same. It does not wait for one that is too busy.
 func Dial(ctx context.Context, o Options) (*net.UnixConn, error) {
 	var c net.Conn
 	err := netns.Do(o.NetNS, func() (err error) {

@@ -3,6 +3,7 @@ package unixsock
 import (
 	"errors"
 	"os"
+	"syscall"
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
@@ -46,6 +47,38 @@ func TestANameBelongsToANamespace(t *testing.T) {
 		t.Fatalf("listen after the first closed: %v", err)
 	}
 	_ = again.Close()
+}
+
+// A name can be had without listening, and by one who takes no more connections.
+// Neither makes who wants it wait.
+func TestANameThatAnswersNobody(t *testing.T) {
+	o := Options{Name: name, NetNS: kerneltest.Namespace(t)}
+	var fd int
+	kerneltest.Do(t, o.NetNS, func() (err error) {
+		fd, err = syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+		return err
+	})
+	defer func() { _ = syscall.Close(fd) }()
+	if err := syscall.Bind(fd, &syscall.SockaddrUnix{Name: name}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Listen(t.Context(), o); !errors.Is(err, ErrInUse) {
+		t.Errorf("listen where it is bound: %v, want ErrInUse", err)
+	}
+	if _, err := Dial(t.Context(), o); !errors.Is(err, ErrNobody) {
+		t.Errorf("dial where it is only bound: %v, want ErrNobody", err)
+	}
+	if err := syscall.Listen(fd, 0); err != nil {
+		t.Fatal(err)
+	}
+	first, err := Dial(t.Context(), o) // waits to be accepted, for which there is room once
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = first.Close() }()
+	if _, err := Dial(t.Context(), o); !errors.Is(err, syscall.EAGAIN) {
+		t.Errorf("dial where there is no more room: %v, want %v", err, syscall.EAGAIN)
+	}
 }
 
 func TestBothEndsKnowWhoTheOtherIs(t *testing.T) {
