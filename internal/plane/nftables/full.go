@@ -19,8 +19,10 @@ func (d *diff) everything(t *route.Table, seen map[nft.Table]*nft.State) {
 	for _, svc := range t.Services {
 		d.used(svc, d.belief.uses, 1)
 	}
+	d.plan.first = true
 	for _, f := range d.families {
 		want := d.wanted(f, t)
+		d.plan.first = d.plan.first && seen[f.table].Chains == nil
 		if old := seen[f.table]; old.Chains != nil && !want.fit(f, old) {
 			d.dropTable(f.table, old)
 			seen[f.table] = &nft.State{}

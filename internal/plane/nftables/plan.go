@@ -17,6 +17,7 @@ type Plan struct {
 	kernel Kernel
 	phases [lastPhase + 1]steps
 	kept   int
+	first  bool // there is nothing yet that a packet could be in the middle of
 	lost   int // elements that go with their set or table
 }
 
@@ -100,13 +101,14 @@ func (p *Plan) Apply(ctx context.Context) error {
 
 const unlimited = math.MaxInt
 
-// transactions packs the steps. Most changes need one or two. Sets and chains
-// are deleted in transactions of their own: kernels before 6.2 see in the next
-// one only that nothing leads there any more.
+// transactions packs the steps. Most changes need one or two; the first load is
+// made in one, if it is small enough, as nothing is in the middle of it. Sets
+// and chains are deleted in transactions of their own: kernels before 6.2 see in
+// the next one only that nothing leads there any more.
 func (p *Plan) transactions(room int) iter.Seq[*nft.Tx] {
 	return func(yield func(*nft.Tx) bool) {
 		from := 0
-		for _, to := range []int{switched, rowsGone, setsGone, chainsGone, lastPhase + 1} {
+		for _, to := range p.ends(room) {
 			phases := p.phases[from:to]
 			from = to
 			portion := room / 4
@@ -120,6 +122,14 @@ func (p *Plan) transactions(room int) iter.Seq[*nft.Tx] {
 			}
 		}
 	}
+}
+
+// ends are where transactions end, by phase.
+func (p *Plan) ends(room int) []int {
+	if p.first && size(p.phases[:]) <= room {
+		return []int{lastPhase + 1}
+	}
+	return []int{switched, rowsGone, setsGone, chainsGone, lastPhase + 1}
 }
 
 // pack cuts the steps into transactions of about a portion each; steps that

@@ -1,0 +1,31 @@
+package nftables
+
+import (
+	"testing"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/kernel/nft"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// Nobody is in the middle of what is not there yet: it is made at once. What is
+// there changes in an order.
+func TestTheFirstLoadIsOneTransaction(t *testing.T) {
+	fake := nft.NewFake()
+	fake.Space = 64 << 20
+	load(t, fake, compile(everyShape(), route.Options{}))
+	if fake.Commits != 1 {
+		t.Errorf("the first load is %d transactions, want 1", fake.Commits)
+	}
+	small := nft.NewFake()
+	small.Space = 1 << 20
+	load(t, small, compile(everyShape(), route.Options{}))
+	if small.Commits < 5 {
+		t.Errorf("without room for all the first load is %d transactions, want one for each phase at least", small.Commits)
+	}
+	before := fake.Commits
+	load(t, fake, compile(cluster.NewStore(), route.Options{}))
+	if n := fake.Commits - before; n < 2 {
+		t.Errorf("to take all away is %d transactions, want an order", n)
+	}
+}
