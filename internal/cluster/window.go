@@ -1,9 +1,6 @@
 package cluster
 
-import (
-	"slices"
-	"time"
-)
+import "time"
 
 // Window is what came in over some time and made a difference.
 type Window struct {
@@ -11,7 +8,8 @@ type Window struct {
 	Services, Slices int       // changes of each kind
 
 	// Triggers are when the changes to endpoints came about, as far as their
-	// slices tell (annotation endpoints.kubernetes.io/last-change-trigger-time).
+	// slices tell (annotation endpoints.kubernetes.io/last-change-trigger-time),
+	// of the latest thousand. The Backlog has none.
 	Triggers []Trigger
 }
 
@@ -20,6 +18,10 @@ type Trigger struct {
 	At   time.Time
 	IPv6 bool
 }
+
+// maxTriggers is how many are kept: a kernel that refuses for hours must not
+// make them grow for as long.
+const maxTriggers = 1000
 
 // Empty reports whether nothing came in.
 func (w Window) Empty() bool { return w.Since.IsZero() }
@@ -32,10 +34,12 @@ func (w Window) and(later Window) Window {
 	if later.Empty() {
 		return w
 	}
+	triggers := w.Triggers
+	triggers = append(triggers, later.Triggers...)
 	return Window{
 		Since: w.Since, Last: later.Last,
 		Services: w.Services + later.Services, Slices: w.Slices + later.Slices,
-		Triggers: append(w.Triggers, later.Triggers...),
+		Triggers: triggers[max(0, len(triggers)-maxTriggers):],
 	}
 }
 
@@ -50,13 +54,14 @@ func (s *Store) Totals() Totals {
 	return s.total
 }
 
-// Backlog is what came in and has not been settled.
+// Backlog is what came in and has not been settled, but for the Triggers: many
+// ask, and none for those.
 func (s *Store) Backlog() Window {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	all := s.taken.and(s.fresh)
-	all.Triggers = slices.Clone(all.Triggers)
-	return all
+	taken, fresh := s.taken, s.fresh
+	taken.Triggers, fresh.Triggers = nil, nil
+	return taken.and(fresh)
 }
 
 // Settle says that all that was taken is in force, and returns what that was.
