@@ -133,6 +133,43 @@ func TestAnotherCompiler(t *testing.T) {
 	})
 }
 
+// A problem that another configuration leaves as it is is not told again; one
+// that it makes is, and so is one that comes back.
+func TestProblemsAreToldOnceUnderManyCompilers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, nil)
+		told := func(want int) {
+			t.Helper()
+			synctest.Wait()
+			if len(w.problems) != want {
+				t.Errorf("told of %v, want %d problems", w.problems, want)
+			}
+			w.problems = nil
+		}
+		thief := &cluster.Service{
+			Name:       cluster.Name{Namespace: "default", Name: "thief"},
+			ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 0, 'a'})}, // of a
+			Ports:      []cluster.ServicePort{{Protocol: cluster.TCP, Port: 1}},
+		}
+		w.put("a", 1)
+		w.store.SetService(thief)
+		w.listed()
+		told(1)
+		for range 2 {
+			for range 2 { // the second comes before the first has compiled
+				if err := w.loop.Replace(t.Context(), route.NewCompiler(route.Options{MasqueradeAll: true}), nil, 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+			told(0)
+		}
+		w.store.DeleteService(thief.Name)
+		told(0)
+		w.store.SetService(thief)
+		told(1)
+	})
+}
+
 func TestWhatIsInForceIsSettled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)

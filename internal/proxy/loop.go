@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
@@ -45,6 +46,8 @@ type Loop struct {
 	pending map[cluster.Name]route.Touch
 	oldHost *route.Host
 
+	told map[route.Problem]bool // by the compilers before this one, which has not compiled yet
+
 	writes  uint64
 	started bool  // a write went well
 	failure error // of the last write
@@ -60,7 +63,10 @@ const (
 
 // New makes a Loop. It does nothing yet.
 func New(opt Options) *Loop {
-	return &Loop{opt: opt, doubt: Start, pending: map[cluster.Name]route.Touch{}, asked: make(chan func())}
+	return &Loop{
+		opt: opt, doubt: Start, pending: map[cluster.Name]route.Touch{},
+		told: map[route.Problem]bool{}, asked: make(chan func()),
+	}
 }
 
 // Run runs until the context ends. It writes nothing before every feed of the
@@ -176,6 +182,9 @@ func (l *Loop) Replace(ctx context.Context, c *route.Compiler, p plane.Plane, mi
 // different as if it were a change of the Services themselves.
 func (l *Loop) recompile(c *route.Compiler) {
 	old := l.opt.Compiler.Table()
+	for _, p := range l.opt.Compiler.AllProblems() {
+		l.told[p] = true
+	}
 	l.opt.Compiler = c
 	l.opt.Store.Again()
 	if l.oldHost == nil {
@@ -216,9 +225,7 @@ func (l *Loop) tell(err error) {
 func (l *Loop) sync(ctx context.Context) error {
 	s := Sync{Cause: l.doubt, Began: time.Now()}
 	change, problems := l.opt.Compiler.Compile(l.opt.Store.Take())
-	if len(problems) > 0 && l.opt.Report != nil {
-		l.opt.Report(problems)
-	}
+	l.report(problems)
 	l.remember(change)
 	s.Services = len(change.Touched)
 	s.Compile = time.Since(s.Began)
@@ -235,6 +242,16 @@ func (l *Loop) sync(ctx context.Context) error {
 	return s.Err
 }
 
+// report tells of problems, but for those that are still the same under another
+// compiler.
+func (l *Loop) report(problems []route.Problem) {
+	news := slices.DeleteFunc(problems, func(p route.Problem) bool { return l.told[p] })
+	clear(l.told)
+	if len(news) > 0 && l.opt.Report != nil {
+		l.opt.Report(news)
+	}
+}
+
 // write plans and applies a change. After an error the kernel is looked at
 // anew and everything compared.
 func (l *Loop) write(ctx context.Context, change route.Change, s *Sync) {
@@ -247,7 +264,10 @@ func (l *Loop) write(ctx context.Context, change route.Change, s *Sync) {
 	plan := l.opt.Plane.Plan(change)
 	s.Steps = plan.Steps()
 	if err := plan.Apply(ctx); err != nil {
-		l.doubt, s.Err = Failure, errors.Join(err, ctx.Err())
+		if l.started {
+			l.doubt = Failure
+		}
+		s.Err = errors.Join(err, ctx.Err())
 		return
 	}
 	l.doubt, l.started = Change, true

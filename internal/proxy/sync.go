@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"slices"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
@@ -13,13 +14,21 @@ type Cause string
 // The causes.
 const (
 	Change        Cause = ""              // nothing is compared: one change is written
-	Start         Cause = "start"         // the first look at the kernel
+	Start         Cause = "start"         // nothing was written with success yet
 	Failure       Cause = "failure"       // a write failed, so that the kernel may hold anything
 	ForeignEdit   Cause = "foreign-edit"  // another program changed what is ours
 	Configuration Cause = "configuration" // a new configuration is in force
 	Request       Cause = "request"       // a person asked for it
 	Period        Cause = "period"        // it is time again
 )
+
+// String returns the cause as people read it.
+func (c Cause) String() string {
+	if c == Change {
+		return "change"
+	}
+	return string(c)
+}
 
 // Causes lists all that compare everything.
 func Causes() []Cause { return []Cause{Start, Failure, ForeignEdit, Configuration, Request, Period} }
@@ -41,6 +50,15 @@ type Sync struct {
 
 // Full reports whether everything was compared with the kernel.
 func (s Sync) Full() bool { return s.Cause != Change }
+
+// Repair reports whether the kernel was not as it had been left, and is again.
+// What a start or a new configuration writes is nothing that was broken.
+func (s Sync) Repair() bool { return s.Err == nil && s.Steps > 0 && s.Cause.mends() }
+
+// Mending lists the causes of comparisons that may come to a repair.
+func Mending() []Cause { return slices.DeleteFunc(Causes(), func(c Cause) bool { return !c.mends() }) }
+
+func (c Cause) mends() bool { return c != Change && c != Start && c != Configuration }
 
 // View is what the loop knows between two writes. It is only good inside the
 // function that Do runs, and nothing it leads to may be changed.

@@ -148,6 +148,15 @@ func without(problems, known []Problem) []Problem {
 // be changed.
 func (c *Compiler) Problems(name cluster.Name) []Problem { return c.problems[name] }
 
+// AllProblems returns what is wrong at present with anything, in no order.
+func (c *Compiler) AllProblems() []Problem {
+	all := slices.Clone(c.hostProblems)
+	for _, problems := range c.problems {
+		all = append(all, problems...)
+	}
+	return all
+}
+
 // Explain says of every endpoint in the slices of a Service whether it is in a
 // pool of one of its Ports, and if not, why. It looks at the pool also if no
 // front of the Port uses it. Endpoints are sorted by address.
