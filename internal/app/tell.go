@@ -33,7 +33,7 @@ func (o Options) observe(s proxy.Sync) {
 	}
 	if s.Err == nil {
 		o.Log.Log(context.Background(), level, "Synced", "services", s.Services, "steps", s.Steps,
-			"compile", s.Compile, "apply", s.Apply, "cause", string(s.Cause))
+			"compile", s.Compile, "apply", s.Apply, "cause", s.Cause.String())
 	}
 	if o.Synced != nil {
 		o.Synced(s)

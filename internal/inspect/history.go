@@ -37,18 +37,16 @@ func (h *History) Observe(s proxy.Sync) {
 	took := s.Compile + s.Apply
 	h.last = Sync{
 		At: s.Began.Add(took), Took: Duration(took),
-		Services: s.Services, Steps: s.Steps, Cause: "change",
+		Services: s.Services, Steps: s.Steps, Cause: s.Cause.String(),
 	}
 	if !s.Full() {
 		return
 	}
-	h.last.Cause = string(s.Cause)
 	h.compared = count(h.compared, h.last)
 	if !h.began {
 		h.began, h.adopted = true, s.Adopted
-		return
 	}
-	if s.Cause != proxy.Configuration && s.Steps > 0 {
+	if s.Repair() {
 		h.repaired = count(h.repaired, h.last)
 	}
 }

@@ -10,9 +10,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// repairing are the causes of comparisons that are expected to find something.
-func repairing() []proxy.Cause { return []proxy.Cause{proxy.ForeignEdit, proxy.Failure} }
-
 // Synced is told of every attempt to write (proxy.Options.Observe).
 func (m *Metrics) Synced(s proxy.Sync) {
 	sort := m.partial
@@ -47,10 +44,8 @@ func (m *Metrics) succeeded(s proxy.Sync, at time.Time) {
 	if s.Full() {
 		m.adopted.WithLabelValues().Set(float64(s.Adopted))
 	}
-	for _, cause := range repairing() {
-		if s.Cause == cause && s.Steps > 0 {
-			m.repairs.WithLabelValues(string(cause)).Inc()
-		}
+	if s.Repair() {
+		m.repairs.WithLabelValues(string(s.Cause)).Inc()
 	}
 	if s.In.Empty() {
 		return

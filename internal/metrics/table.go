@@ -134,7 +134,7 @@ func (m *Metrics) writeTable() []family {
 		name: "sluice_comparisons_total", labels: cause, series: each(words(proxy.Causes())), into: &m.comparisons,
 		help: "Writes that compared everything with the kernel, by why.",
 	}, {
-		name: "sluice_repairs_total", labels: cause, series: each(words(repairing())), into: &m.repairs,
+		name: "sluice_repairs_total", labels: cause, series: each(words(proxy.Mending())), into: &m.repairs,
 		help: "Comparisons that found something wrong and mended it, by why they were made.",
 	}, {
 		name: "sluice_adopted_entries", into: &m.adopted,
