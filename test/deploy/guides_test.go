@@ -137,12 +137,9 @@ func testMigration(t *testing.T, c *cluster, root string) {
 
 	desk, visits := newDesk(t, c, d.lab.NodeA, root), d.visit(to, "10.180.1.4")
 	for _, b := range blocks(t, "docs/migration.md") {
-		if b.section == "Back" && visits != nil {
-			visits.end(t)
-			visits = nil
-		}
 		d.look(t, b, desk.do(b))
 	}
+	visits.end(t)
 	eventually(t, func() error { return d.reaches(to, "10.180.1.4") })
 	if rules := d.lab.NodeA.MustRun("nft", "list", "tables"); strings.Contains(rules, "sluice") {
 		t.Errorf("left behind on node A:\n%s", rules)
@@ -166,6 +163,13 @@ func (d *deployed) look(t *testing.T, b block, out string) {
 		if !strings.Contains(out, "healthy") || !strings.Contains(out, "web-") {
 			t.Errorf("a look at the node shows\n%s", out)
 		}
+	case b.section == "Back" && strings.Contains(b.text, "curl"):
+		must(t, programmed(d.lab.NodeA))
+		if !strings.Contains(d.lab.NodeA.MustRun("nft", "list", "tables"), "sluice") {
+			t.Error("Sluice's rules went before kube-proxy's were complete")
+		}
+	case b.section == "Back" && strings.Contains(b.text, "rollout status daemonset/sluice-cleanup"):
+		must(t, programmed(d.lab.NodeA)) // still: they were spared
 	case b.section == "All nodes":
 		eventually(t, func() error {
 			if programmed(d.lab.NodeB) == nil {
