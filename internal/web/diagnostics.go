@@ -24,8 +24,8 @@ type Options struct {
 	Started  time.Time       // this process
 	Status   func(io.Writer) // what else /statusz says to people; may be nil
 
-	// SetVerbosity sets how much is logged. Profiling adds pprof and a page to
-	// set the verbosity.
+	// SetVerbosity sets how much is logged; nil: that cannot be. Profiling adds
+	// pprof and a page to set the verbosity.
 	SetVerbosity func(level int)
 	Profiling    bool
 }
@@ -96,6 +96,10 @@ func (o Options) verbosity(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPut {
 		w.Header().Set("Allow", http.MethodPut)
 		http.Error(w, "must be PUT", http.StatusMethodNotAllowed)
+		return
+	}
+	if o.SetVerbosity == nil {
+		http.Error(w, "how much is logged cannot be set here", http.StatusNotImplemented)
 		return
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 64))

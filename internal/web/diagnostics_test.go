@@ -99,6 +99,15 @@ func TestProfiling(t *testing.T) {
 	}
 }
 
+func TestVerbosityThatCannotBeSet(t *testing.T) {
+	o := options()
+	o.Profiling = true
+	r := ask(t, Diagnostics(o), "PUT /debug/flags/v\n4")
+	if got := bodyOf(t, r); r.StatusCode != http.StatusNotImplemented || got != "how much is logged cannot be set here\n" {
+		t.Errorf("got %d %q", r.StatusCode, got)
+	}
+}
+
 const flagText = `
 kube-proxy flagz
 Warning: for people to read, not for programs: it may look different tomorrow.
