@@ -27,7 +27,7 @@ type comparer interface {
 const (
 	mostAtOnce    = 10          // repairs without a pause
 	pause         = time.Second // from one repair to the next after that
-	calmAfter     = time.Minute // without an edit, all is forgiven
+	calmAfter     = time.Minute // without an edit, all is forgiven, and told if it was much
 	comparePeriod = time.Hour   // between comparisons that nobody asked for
 )
 
@@ -48,11 +48,16 @@ func (g *guard) edited(e plane.Edit) {
 func (g *guard) run(ctx context.Context) error {
 	period := time.NewTicker(comparePeriod)
 	defer period.Stop()
+	over := time.NewTimer(calmAfter)
+	defer over.Stop()
 	for {
 		why := proxy.Period
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-over.C:
+			g.forgive()
+			continue
 		case <-period.C:
 		case e := <-g.edits:
 			why = proxy.ForeignEdit
@@ -64,14 +69,23 @@ func (g *guard) run(ctx context.Context) error {
 		if err := g.loop.Compare(ctx, why); err != nil {
 			return nil // the context ended
 		}
+		if why == proxy.ForeignEdit {
+			over.Reset(calmAfter)
+		}
 	}
+}
+
+// forgive begins anew when edits have ended, and logs that if it was logged that
+// they do not.
+func (g *guard) forgive() {
+	if g.calm <= 0 {
+		g.log.Info("No program changes our rules any more", "repairs", mostAtOnce-g.calm)
+	}
+	g.calm = mostAtOnce
 }
 
 // tell logs an edit; when they do not end, that it goes on.
 func (g *guard) tell(e plane.Edit) {
-	if time.Since(g.last) > calmAfter {
-		g.calm = mostAtOnce
-	}
 	g.calm--
 	switch {
 	case g.calm > 0:

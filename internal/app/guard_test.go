@@ -3,6 +3,7 @@ package app
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -55,6 +56,11 @@ func TestAnEditIsPutRightAtOnce(t *testing.T) {
 				t.Errorf("the log does not say %q:\n%s", want, log)
 			}
 		}
+		log.Reset()
+		time.Sleep(2 * calmAfter)
+		if log.Len() > 0 {
+			t.Errorf("the end of what was put right at once is worth a line:\n%s", log)
+		}
 	})
 }
 
@@ -76,8 +82,13 @@ func TestAFightCostsLittle(t *testing.T) {
 		if n := strings.Count(log.String(), "keeps changing"); n != 1 {
 			t.Errorf("said %d times that it goes on, want once", n)
 		}
-		// When it is over, all is as before.
+		// When it is over, that is said once, and all is as before.
+		log.Reset()
 		time.Sleep(2 * calmAfter)
+		want := fmt.Sprintf("level=INFO msg=\"No program changes our rules any more\" repairs=%d\n", len(seen.at))
+		if _, said, _ := strings.Cut(log.String(), " "); said != want {
+			t.Errorf("when it is over it says %q, want %q", said, want)
+		}
 		before := len(seen.at)
 		g.edited(plane.Edit{What: "table", By: "other"})
 		synctest.Wait()
