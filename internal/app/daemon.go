@@ -49,7 +49,6 @@ type daemon struct {
 	host    *host.Host
 	keeper  *takeover.Keeper
 	reload  *reload.Reloader
-	applied *config.Config // last, by apply; its goroutine's alone
 	inspect *inspect.Inspector
 
 	healthz, diagnostics *web.Server
@@ -66,7 +65,7 @@ func newDaemon(ctx context.Context, o Options) (*daemon, error) {
 		return nil, err
 	}
 	d := &daemon{
-		o: o, started: time.Now(), planes: planes, families: families, applied: o.Config,
+		o: o, started: time.Now(), planes: planes, families: families,
 		store: cluster.NewStore(), history: inspect.NewHistory(), host: host.New(host.Options{NetNS: o.NetNS}),
 		inForce: make(chan struct{}),
 	}
@@ -219,9 +218,7 @@ func (d *daemon) bring(c *config.Config) {
 
 // apply makes another configuration hold, as far as that is possible in a
 // running process.
-func (d *daemon) apply(ctx context.Context, c *config.Config) error {
-	old := d.applied
-	d.applied = c // also if it fails half-way: then the one before is applied again
+func (d *daemon) apply(ctx context.Context, old, c *config.Config) {
 	if d.o.Logs != nil {
 		d.o.Logs.Set(c.Logging)
 	}
@@ -233,9 +230,9 @@ func (d *daemon) apply(ctx context.Context, c *config.Config) error {
 	policy := Policy(c, d.families)
 	if c.MinSyncPeriod == old.MinSyncPeriod && c.MasqueradeMark == old.MasqueradeMark &&
 		reflect.DeepEqual(policy, Policy(old, d.families)) {
-		return nil
+		return
 	}
-	return d.node.Loop().Replace(ctx, route.NewCompiler(policy), d.planes(c), c.MinSyncPeriod)
+	_ = d.node.Loop().Replace(ctx, route.NewCompiler(policy), d.planes(c), c.MinSyncPeriod) // fails when the context ends
 }
 
 // reloaded takes note of a configuration that was taken over or refused.

@@ -5,7 +5,6 @@ package reload
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -21,10 +20,9 @@ type Options struct {
 	Config *config.Config // in force
 	// Load reads flags and file again, and returns what to warn of.
 	Load func() (*config.Config, []string, error)
-	// Apply makes a configuration hold that differs from the one in force only in
-	// what can change in a running process. After an error it is called with the
-	// one that was in force before.
-	Apply func(context.Context, *config.Config) error
+	// Apply makes next hold instead of old, which is in force; they differ only in
+	// what can change in a running process. It ends early only with the context.
+	Apply func(ctx context.Context, old, next *config.Config)
 	Log   *slog.Logger
 	// Changed is told of the state after every file that was taken or refused.
 	Changed func(State)
@@ -113,30 +111,15 @@ func (r *Reloader) take(ctx context.Context, s State) State {
 		return r.refuse(s, err)
 	}
 	if len(live) > 0 {
-		err := r.apply(ctx, s.InForce, merged)
+		r.opt.Apply(ctx, s.InForce, merged)
 		if ctx.Err() != nil { // the process ends
 			return s
-		}
-		if err != nil {
-			return r.refuse(s, fmt.Errorf("apply %s: %w", join(live), err))
 		}
 	}
 	r.tell(s, live, restart)
 	s.InForce, s.LoadedAt, s.Refused, s.RestartDue = merged, time.Now(), nil, restart
 	s.Taken++
 	return s
-}
-
-// apply makes all of next hold, or all of old.
-func (r *Reloader) apply(ctx context.Context, old, next *config.Config) error {
-	err := r.opt.Apply(ctx, next)
-	if err == nil || ctx.Err() != nil {
-		return err
-	}
-	if back := r.opt.Apply(ctx, old); back != nil {
-		return fmt.Errorf("%w; and go back: %w", err, back)
-	}
-	return err
 }
 
 // refuse keeps what is in force. An error is logged when it is new.

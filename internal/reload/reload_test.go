@@ -3,7 +3,6 @@ package reload
 import (
 	"bytes"
 	"context"
-	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -26,14 +25,15 @@ type world struct {
 	text    string
 	out     bytes.Buffer
 	applied []*config.Config
-	fail    func(*config.Config) error
 	told    int
+
+	applying func() // done while a configuration is applied
 }
 
 // begin starts a process with flags and a file.
 func begin(t *testing.T, text string, args ...string) *world {
 	t.Helper()
-	w := &world{text: text, fail: func(*config.Config) error { return nil }}
+	w := &world{text: text, applying: func() {}}
 	set := pflag.NewFlagSet("sluice", pflag.ContinueOnError)
 	flags := config.NewFlags(set)
 	if err := set.Parse(append(args, "--config=/etc/c.conf")); err != nil {
@@ -63,9 +63,12 @@ func begin(t *testing.T, text string, args ...string) *world {
 	}}))
 	w.Reloader = New(Options{
 		File: flags.File(), Config: cfg, Load: load, Log: log,
-		Apply: func(_ context.Context, c *config.Config) error {
-			w.applied = append(w.applied, c)
-			return w.fail(c)
+		Apply: func(_ context.Context, old, next *config.Config) {
+			if old != w.State().InForce {
+				t.Errorf("what is applied follows %+v, which is not in force", old)
+			}
+			w.applied = append(w.applied, next)
+			w.applying()
 		},
 		Changed: func(State) { w.told++ },
 	})
@@ -167,46 +170,16 @@ func TestRestartDue(t *testing.T) {
 	}
 }
 
-// What cannot be applied goes back to what was, as a whole, and is tried again.
-func TestApplyFails(t *testing.T) {
-	w := begin(t, "oomScoreAdj: 1\n")
-	first := w.State().InForce
-	busy := errors.New("address in use")
-	w.fail = func(c *config.Config) error {
-		if c.Metrics.Port() == 99 {
-			return busy
-		}
-		return nil
-	}
-	w.becomes(t, "metricsBindAddress: 127.0.0.1:99\noomScoreAdj: 2\n", 2,
-		`level=ERROR msg="The configuration file is refused, the old configuration stays in force" file=/etc/c.conf error="apply metricsBindAddress: 127.0.0.1:10249 -> 127.0.0.1:99; oomScoreAdj: 1 -> 2: address in use"`)
-	if w.applied[1] != first || w.State().InForce != first || !errors.Is(w.State().Refused, busy) {
-		t.Errorf("state %+v", w.State())
-	}
-	w.fail = func(*config.Config) error { return nil }
-	w.becomes(t, w.text, 1,
-		`level=INFO msg="The configuration file was taken over" file=/etc/c.conf changed="metricsBindAddress: 127.0.0.1:10249 -> 127.0.0.1:99; oomScoreAdj: 1 -> 2"`)
-
-	w.fail = func(*config.Config) error { return busy }
-	w.text = "oomScoreAdj: 3\n"
-	w.Check(t.Context())
-	if err := w.State().Refused; err == nil || !strings.HasSuffix(err.Error(), "address in use; and go back: address in use") {
-		t.Errorf("refused: %v", err)
-	}
-}
-
 // A process that is told to stop in the middle has nothing to complain of.
 func TestStopWhileApplying(t *testing.T) {
 	w := begin(t, "oomScoreAdj: 1\n")
 	ctx, stop := context.WithCancel(t.Context())
-	w.fail = func(*config.Config) error {
-		stop()
-		return ctx.Err()
-	}
+	first := w.State().InForce
+	w.applying = stop
 	w.text = "oomScoreAdj: 2\n"
 	w.Check(ctx)
-	if w.out.Len() > 0 || w.State().Rejected != 0 {
-		t.Errorf("logged %s", &w.out)
+	if s := w.State(); w.out.Len() > 0 || s.Rejected != 0 || s.Taken != 0 || s.InForce != first {
+		t.Errorf("state %+v, logged %s", s, &w.out)
 	}
 }
 
@@ -246,10 +219,7 @@ func TestRun(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	r := New(Options{
 		File: path, Config: cfg, Load: load, Log: slog.New(slog.DiscardHandler),
-		Apply: func(_ context.Context, c *config.Config) error {
-			applied <- c.OOMScoreAdj
-			return nil
-		},
+		Apply: func(_ context.Context, _, next *config.Config) { applied <- next.OOMScoreAdj },
 	})
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
