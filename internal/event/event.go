@@ -36,6 +36,9 @@ type Event struct {
 	Reason string // one word, for machines
 	Action string // what was being done, one word
 	Note   string // for people; what is longer than 1,024 bytes is cut off
+
+	// Everywhere says that every node finds the same: one Event is enough.
+	Everywhere bool
 }
 
 // Recorder brings Events to people. Record returns at once. It is safe for

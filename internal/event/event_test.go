@@ -26,10 +26,10 @@ func TestProblemsOfOneObjectAreFewWarnings(t *testing.T) {
 	})
 	web, db := Object{"Service", "default", "web"}, Object{"Service", "default", "db"}
 	want := []Event{
-		{web, Warning, "InvalidAddress", "Program", "spec.externalIPs[0]: 1.2.3: not an IP address; spec.externalIPs[2]: ::: unspecified"},
-		{Object{"Node", "", "n1"}, Warning, "InvalidObject", "Program", "does not exist"},
-		{web, Warning, "InvalidPort", "Program", "spec.ports[0].port: 0: expected 1 to 65535"},
-		{db, Warning, "InvalidAddress", "Program", "spec.externalIPs[0]: x: not an IP address"},
+		{web, Warning, "InvalidAddress", "Program", "spec.externalIPs[0]: 1.2.3: not an IP address; spec.externalIPs[2]: ::: unspecified", true},
+		{Object{"Node", "", "n1"}, Warning, "InvalidObject", "Program", "does not exist", false},
+		{web, Warning, "InvalidPort", "Program", "spec.ports[0].port: 0: expected 1 to 65535", true},
+		{db, Warning, "InvalidAddress", "Program", "spec.externalIPs[0]: x: not an IP address", true},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
@@ -55,6 +55,7 @@ func TestAConflictIsOne(t *testing.T) {
 		Object{"Service", "default", "second"},
 		Warning, "ConflictingClaim", "Program",
 		"spec.externalIPs: 192.0.2.1:80/tcp: left out, as it belongs to Service default/first",
+		true,
 	}}
 	if diff := cmp.Diff(want, OfProblems(problems)); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
@@ -82,9 +83,9 @@ func TestWellKnownEvents(t *testing.T) {
 	busy := errors.New("listen tcp4 :30000: address already in use")
 	got := []Event{Starting(), StartFailed(FailedToStartMetricServer, busy), HealthPortFailed("default", "web", busy)}
 	want := []Event{
-		{Object{}, Normal, "Starting", "StartKubeProxy", ""},
-		{Object{}, Warning, "FailedToStartMetricServer", "StartKubeProxy", busy.Error()},
-		{Object{"Service", "default", "web"}, Warning, "FailedToStartServiceHealthcheck", "Listen", busy.Error()},
+		{Object{}, Normal, "Starting", "StartKubeProxy", "", false},
+		{Object{}, Warning, "FailedToStartMetricServer", "StartKubeProxy", busy.Error(), false},
+		{Object{"Service", "default", "web"}, Warning, "FailedToStartServiceHealthcheck", "Listen", busy.Error(), false},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)

@@ -82,7 +82,7 @@ func OfProblems(problems []route.Problem) []Event {
 			continue
 		}
 		at[k] = len(events)
-		events = append(events, Event{Object: object, Type: Warning, Reason: k.class.reason(), Action: actionProgram, Note: note})
+		events = append(events, Event{Object: object, Type: Warning, Reason: k.class.reason(), Action: actionProgram, Note: note, Everywhere: object.Kind != "Node"})
 	}
 	return events
 }

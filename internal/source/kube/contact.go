@@ -71,6 +71,8 @@ func isType[E error](err error) bool {
 type contact struct {
 	log *slog.Logger
 
+	turn chan struct{} // held by who asks again while nobody answers
+
 	mu      sync.Mutex
 	answers int                // how many there were
 	outage  trouble            // of the server as a whole; empty: none
@@ -83,7 +85,7 @@ type contact struct {
 }
 
 func newContact(log *slog.Logger) *contact {
-	return &contact{log: log, kinds: map[string]trouble{}, why: map[string]string{}}
+	return &contact{log: log, turn: make(chan struct{}, 1), kinds: map[string]trouble{}, why: map[string]string{}}
 }
 
 // request is one request for objects of a kind.

@@ -3,7 +3,10 @@ package kube
 import (
 	"cmp"
 	"context"
+	"fmt"
+	"hash/fnv"
 	"log/slog"
+	"math/rand/v2"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -27,6 +30,12 @@ const (
 	eventQueue = 100 // more at once are left out
 	eventBurst = 25
 	eventRate  = 1 // for each second, after the burst
+
+	// What all nodes find, each tells after a while of up to sharedSpread, a few
+	// at once and then one in as long again: 5,000 nodes make 500 requests a second
+	// of it, for some seconds, and one Event.
+	sharedSpread = 20 * time.Second
+	sharedBurst  = 5
 )
 
 // The longest texts that the API takes, in bytes.
@@ -40,6 +49,10 @@ type RecorderOptions struct {
 	Client   *Client
 	NodeName string       // of the own Node
 	Log      *slog.Logger // nil: silence
+
+	// Spread is the time over which nodes spread what all of them find; 0: as
+	// long as is good for a large cluster.
+	Spread time.Duration
 }
 
 // Recorder brings Events to an API server. It implements event.Recorder.
@@ -53,12 +66,23 @@ func NewRecorder(o RecorderOptions) *Recorder {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
+	if o.Spread == 0 {
+		o.Spread = sharedSpread
+	}
 	return &Recorder{options: o, queue: make(chan event.Event, eventQueue)}
 }
 
 // Record implements event.Recorder. Equal Events of one object become one that
 // counts them; when very many come at once some are left out.
 func (r *Recorder) Record(e event.Event) {
+	if e.Everywhere {
+		time.AfterFunc(rand.N(r.options.Spread), func() { r.enqueue(e) })
+		return
+	}
+	r.enqueue(e)
+}
+
+func (r *Recorder) enqueue(e event.Event) {
 	select {
 	case r.queue <- e:
 	default:
@@ -71,16 +95,22 @@ func (r *Recorder) Record(e event.Event) {
 func (r *Recorder) Run(ctx context.Context) error {
 	w := newEventWriting(r.options)
 	pace := flowcontrol.NewTokenBucketRateLimiter(eventRate, eventBurst)
+	shared := flowcontrol.NewTokenBucketRateLimiter(float32(time.Second)/float32(r.options.Spread), sharedBurst)
 	tell := time.NewTicker(eventSeries)
 	defer tell.Stop()
 	for {
 		select {
 		case <-ctx.Done():
+			r.last(ctx, w)
 			return nil
 		case <-tell.C:
 			w.tell(ctx)
 			continue
 		case e := <-r.queue:
+			if e.Everywhere && !shared.TryAccept() {
+				r.Record(e) // later
+				continue
+			}
 			if !w.take(ctx, r.made(e)) {
 				continue // nothing was asked of the server
 			}
@@ -91,12 +121,36 @@ func (r *Recorder) Run(ctx context.Context) error {
 	}
 }
 
-// made is an Event as the API has it.
+// last writes what is queued when the program ends: why it does may be there.
+func (r *Recorder) last(ctx context.Context, w *eventWriting) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastWords)
+	defer cancel()
+	for {
+		select {
+		case e := <-r.queue:
+			w.take(ctx, r.made(e))
+		default:
+			return
+		}
+	}
+}
+
+// lastWords is how long the end of the program waits for Events.
+const lastWords = 500 * time.Millisecond
+
+// made is an Event as the API has it. What all nodes find has the same name on
+// all of them, so that there is one.
 func (r *Recorder) made(e event.Event) *eventsv1.Event {
 	on, now := r.reference(e.Object), time.Now()
+	name := util.GenerateEventName(on.Name, now.UnixNano())
+	if e.Everywhere {
+		h := fnv.New64a()
+		fmt.Fprint(h, on.Kind, on.Namespace, "/", on.Name, e.Reason, e.Note)
+		name = util.GenerateEventName(on.Name, int64(h.Sum64()>>1))
+	}
 	return &eventsv1.Event{
 		ObjectMeta: metav1.ObjectMeta{
-			Name:      util.GenerateEventName(on.Name, now.UnixNano()),
+			Name:      name,
 			Namespace: cmp.Or(on.Namespace, metav1.NamespaceDefault),
 		},
 		EventTime:           metav1.NewMicroTime(now),

@@ -60,6 +60,57 @@ func record(t *testing.T, objects ...runtime.Object) *recording {
 	return r
 }
 
+// What all nodes find is one Event, whoever is first, and not at once.
+func TestWhatAllNodesFindIsOneEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := record(t)
+		r.run()
+		other := NewRecorder(RecorderOptions{Client: r.options.Client, NodeName: "n2"})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go func() { _ = other.Run(ctx) }()
+		web := event.Event{
+			Object: event.Object{Kind: "Service", Namespace: "default", Name: "web"}, Type: event.Warning,
+			Reason: "InvalidAddress", Action: "Program", Note: "spec.externalIPs[0]: 1.2.3", Everywhere: true,
+		}
+		r.Record(web)
+		other.Record(web)
+		time.Sleep(sharedSpread + time.Second)
+		synctest.Wait()
+		list, err := r.server.EventsV1().Events("default").List(ctx, metav1.ListOptions{})
+		if err != nil || len(list.Items) != 1 || r.asked.Load() != 2 {
+			t.Errorf("%d Events (%v) after %d requests, want one after two", len(list.Items), err, r.asked.Load())
+		}
+		// Very many come slowly.
+		for i := range 50 {
+			e := web
+			e.Object.Name = "web" + strings.Repeat("x", i)
+			r.Record(e)
+		}
+		before := r.asked.Load()
+		time.Sleep(sharedSpread)
+		if n := r.asked.Load() - before; n > sharedBurst+2 {
+			t.Errorf("%d requests within %v, want a few", n, sharedSpread)
+		}
+	})
+}
+
+// The last words of a program are heard.
+func TestWhatIsQueuedAtTheEndIsWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := record(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		r.Record(event.StartFailed(event.FailedToStartMetricServer, errors.New("address already in use")))
+		if err := r.Run(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if n := r.asked.Load(); n != 1 {
+			t.Errorf("%d Events were written, want the one that says why", n)
+		}
+	})
+}
+
 // answers says how the server answers to an Event; nil: it takes it.
 func (r *recording) answers(err error) { r.answer.Store(&err) }
 

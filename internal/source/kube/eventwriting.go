@@ -115,6 +115,9 @@ func (w *eventWriting) attempt(ctx context.Context, e *eventsv1.Event) (again bo
 		}
 		_, err = api.Create(ctx, e, metav1.CreateOptions{})
 	}
+	if apierrors.IsAlreadyExists(err) {
+		err = nil // another node was faster
+	}
 	w.told(err)
 	return err != nil && apierrors.ReasonForError(err) == metav1.StatusReasonUnknown // nobody answered
 }
@@ -128,7 +131,8 @@ func seriesPatch(s *eventsv1.EventSeries) []byte {
 // is not there, or cannot be seen.
 func (w *eventWriting) uid(ctx context.Context, of corev1.ObjectReference) types.UID {
 	list, err := w.options.Client.services(of.Namespace).List(ctx, metav1.ListOptions{
-		FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, of.Name).String(),
+		FieldSelector:   fields.OneTermEqualSelector(metav1.ObjectNameField, of.Name).String(),
+		ResourceVersion: "0", // what the server remembers is good enough
 	})
 	if err != nil {
 		return ""

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/url"
 	"reflect"
+	"syscall"
 	"time"
 
 	networkingv1 "k8s.io/api/networking/v1"
@@ -31,30 +32,47 @@ type observed[L runtime.Object] struct {
 
 // List implements lister.
 func (l observed[L]) List(ctx context.Context, o metav1.ListOptions) (L, error) {
-	return insist(ctx, func() (L, error) { return l.list(ctx, o) })
+	return insist(ctx, l.by.turn, func() (L, error) { return l.list(ctx, o) })
 }
 
 // Watch implements lister.
 func (l observed[L]) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-	return insist(ctx, func() (watch.Interface, error) { return l.watch(ctx, o) })
+	return insist(ctx, l.by.turn, func() (watch.Interface, error) { return l.watch(ctx, o) })
 }
 
 // insist makes a request until there is somebody who can be asked, or the
-// context ends. Nobody is bothered by it: there is none. A reflector would make
-// pauses that grow to half a minute, and be as late when the server is back.
-func insist[T any](ctx context.Context, request func() (T, error)) (T, error) {
-	pause := wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 5, Cap: time.Second}
+// context ends. A reflector would make pauses that grow to half a minute, and be
+// as late when the server is back. Of all that wait only one asks, every second
+// or two: who has the turn. A server that is there and slow is left to the
+// reflector and its pauses.
+func insist[T any](ctx context.Context, turn chan struct{}, request func() (T, error)) (T, error) {
+	answer, err := request()
+	if !nobodyThere(err) {
+		return answer, err
+	}
+	select {
+	case <-ctx.Done():
+		return answer, err
+	case turn <- struct{}{}:
+		defer func() { <-turn }()
+	}
+	pause := wait.Backoff{Duration: 50 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 6, Cap: time.Second}
 	for {
-		answer, err := request()
-		if err == nil || troubleOf(err) != unreachable {
-			return answer, err
-		}
 		select {
 		case <-ctx.Done():
 			return answer, err
 		case <-time.After(pause.Step()):
 		}
+		if answer, err = request(); !nobodyThere(err) {
+			return answer, err
+		}
 	}
+}
+
+// nobodyThere reports whether a request failed because nobody took it.
+func nobodyThere(err error) bool {
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.EHOSTUNREACH) ||
+		errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, errLost)
 }
 
 func (l observed[L]) list(ctx context.Context, o metav1.ListOptions) (L, error) {
