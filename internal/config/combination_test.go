@@ -30,7 +30,15 @@ func TestCombinations(t *testing.T) {
 		{"least equals the period", "", "--iptables-min-sync-period=30s", ""},
 		{"one hour", "", "--iptables-min-sync-period=1h --iptables-sync-period=2h", ""},
 		{"file's period, flag's least", header + "nftables: {syncPeriod: 5s}", "--iptables-min-sync-period=6s", "--iptables-min-sync-period: Invalid value: 6s"},
-		{"other mode's mistakes", header + "ipvs: {minSyncPeriod: 5h, excludeCIDRs: [x], tcpTimeout: -1s}\niptables: {masqueradeBit: 99}", "", ""},
+		{"other mode's mistakes", header + "ipvs: {minSyncPeriod: 5h, excludeCIDRs: [x], tcpTimeout: -1s}\niptables: {syncPeriod: -1s}", "", ""},
+		{
+			"the bit that modes share", header + "iptables: {masqueradeBit: 40}", "",
+			"configuration: KubeProxyConfiguration.iptables.masqueradeBit: Invalid value: 40: must be 0 to 31 (config.yaml:3)",
+		},
+		{
+			"the bit that modes share, by flag", "", "--iptables-masquerade-bit=40",
+			"configuration: --iptables-masquerade-bit: Invalid value: 40: must be 0 to 31",
+		},
 		{"detector's other options", header + "detectLocal: {bridgeInterface: 'not looked at in this mode'}", "", ""},
 		{"cluster range of another detector", "", "--detect-local-mode=NodeCIDR --cluster-cidr=x", ""},
 	} {

@@ -13,7 +13,9 @@ import (
 const longestMinSync = time.Hour
 
 // section sets what the file says for each mode on its own. Modes that
-// v1alpha1 has no section for use that of nftables.
+// v1alpha1 has no section for use that of nftables. The bit of iptables, which
+// several modes share, is checked in all, as in kube-proxy; the rest where it
+// counts.
 func (c *check) section(cfg *Config) {
 	in := c.config
 	path, bitPath, bit := "nftables", "nftables.masqueradeBit", in.NFTables.MasqueradeBit
@@ -27,6 +29,9 @@ func (c *check) section(cfg *Config) {
 		sync, least, all = in.IPVS.SyncPeriod, in.IPVS.MinSyncPeriod, in.IPTables.MasqueradeAll
 	}
 	cfg.MasqueradeAll = all
+	if shared := "iptables.masqueradeBit"; bitPath != shared {
+		c.between(shared, in.IPTables.MasqueradeBit, 0, 31)
+	}
 	cfg.MasqueradeMark = 1 << c.between(bitPath, bit, 0, 31)
 	cfg.SyncPeriod = c.positive(path+".syncPeriod", sync.Duration)
 	cfg.MinSyncPeriod = c.notNegative(path+".minSyncPeriod", least.Duration)

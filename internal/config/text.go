@@ -22,6 +22,7 @@ type paths []string
 var (
 	errBool     = errors.New("must be true or false")
 	errInt      = errors.New("must be a whole number")
+	errNegative = errors.New("must be 0 or more")
 	errNumber   = errors.New("must be a number")
 	errDuration = errors.New(`must be a duration such as "30s" or "1h30m"`)
 	errQuantity = errors.New(`must be a quantity such as "64Ki"`)
@@ -78,11 +79,14 @@ func setPlain(v reflect.Value, text string) error {
 		}
 		v.SetInt(n)
 	case reflect.Uint32: // verbosity, which klog keeps as int32
-		n, err := strconv.ParseUint(text, 0, 31)
+		n, err := strconv.ParseInt(text, 0, 32)
 		if err != nil {
 			return numberError(err, errInt)
 		}
-		v.SetUint(n)
+		if n < 0 {
+			return errNegative
+		}
+		v.SetUint(uint64(n))
 	case reflect.Float32:
 		n, err := strconv.ParseFloat(text, 32)
 		if err != nil || n-n != 0 { // n-n is not 0 for infinities and NaN
