@@ -61,6 +61,7 @@ func measureProxy(s *server, o options, k kind) error {
 		}
 	})
 	if err := errors.Join(err, trouble); err != nil {
+		say("%s, %d Services: %v", k.name, s.services, err)
 		return fmt.Errorf("measure %s with %d Services: %w", k.name, s.services, err)
 	}
 	return nil

@@ -107,7 +107,11 @@ func (n *node) isolated(i int) (time.Duration, error) {
 // which each is first every other time.
 func (n *node) connect(r *result) error {
 	i := n.probed[probes/2]
-	pod, err := n.reaches(i)
+	var pod netip.Addr
+	err := n.proxy.wait(n.o.limit, "an answer", func() (err error) {
+		pod, err = n.reaches(i)
+		return err
+	})
 	if err != nil {
 		return err
 	}

@@ -21,12 +21,7 @@ type row struct {
 
 // span is a row of a duration of a part. None is one that was not measured.
 func span[T any](title string, part func(result) *T, of func(*T) time.Duration) row {
-	return number(title, part, func(p *T) float64 {
-		if d := of(p); d != 0 {
-			return float64(d)
-		}
-		return math.NaN()
-	}, duration)
+	return number(title, part, func(p *T) float64 { return known(of(p)) }, duration)
 }
 
 func number[T any](title string, part func(result) *T, of func(*T) float64, print func(float64) string) row {
@@ -49,8 +44,16 @@ func spreads[T any](title string, part func(result) *T, of func(*T) spread) []ro
 		span("— p90", part, func(p *T) time.Duration { return of(p).P90 }),
 		span("— p99", part, func(p *T) time.Duration { return of(p).P99 }),
 		span("— max", part, func(p *T) time.Duration { return of(p).Max }),
-		number(many, part, func(p *T) float64 { return float64(of(p).N) }, count),
+		number(many, part, func(p *T) float64 { return known(of(p).N) }, count),
 	}
+}
+
+// known is a number that is not there if it is 0.
+func known[N int | time.Duration](n N) float64 {
+	if n == 0 {
+		return math.NaN()
+	}
+	return float64(n)
 }
 
 func start(r result) *started     { return r.Start }

@@ -118,11 +118,11 @@ func (n *node) prepareRolling() error {
 // createRolling makes the Service, unless it is there from the proxy before.
 func (n *node) createRolling(ctx context.Context) error {
 	api := n.server.client
-	_, err := api.CoreV1().Services(namespace).Create(ctx, serviceObject(rollingService), metav1.CreateOptions{})
-	if apierrors.IsAlreadyExists(err) {
-		return nil
+	_, err := api.CoreV1().Services(namespace).Get(ctx, serviceName(rollingService), metav1.GetOptions{})
+	if !apierrors.IsNotFound(err) {
+		return err
 	}
-	if err != nil {
+	if _, err := api.CoreV1().Services(namespace).Create(ctx, serviceObject(rollingService), metav1.CreateOptions{}); err != nil {
 		return err
 	}
 	for slice := range n.o.rolling / perSlice {
