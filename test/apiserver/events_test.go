@@ -80,6 +80,7 @@ func (w *world) described(namespace string, obj runtime.Object, want ...string) 
 			got = append(got, fmt.Sprintf("%s %s %s %s/%s%s: %s", e.Type, e.Reason, e.Action, e.ReportingController, e.ReportingInstance, again, e.Message))
 		}
 		slices.Sort(got)
+		got = slices.Compact(got) // every daemon that ran on this node started
 		if slices.Equal(got, want) {
 			return
 		}

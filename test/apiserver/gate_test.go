@@ -100,13 +100,15 @@ func (g *gate) setCut(now bool) {
 	g.isCut = now
 }
 
-// kinds are those asked for so far.
+// kinds are those asked for so far. Events are told, not asked for.
 func (g *gate) kinds() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var out []string
 	for kind := range g.asked {
-		out = append(out, kind)
+		if kind != "events" {
+			out = append(out, kind)
+		}
 	}
 	slices.Sort(out)
 	return out
