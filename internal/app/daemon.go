@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"net/netip"
 	"reflect"
@@ -37,7 +36,8 @@ type daemon struct {
 	planes   maker
 	families []route.Family
 
-	door    *control.Server // nil: nobody can ask
+	place   place
+	held    *control.Server // nil: what is no Sluice has the place, and nobody can ask
 	store   *cluster.Store
 	source  stated
 	node    *Node
@@ -60,51 +60,34 @@ type daemon struct {
 // newDaemon assembles everything. It takes the place of the daemon of this
 // network namespace first: where there is one already nothing is touched.
 func newDaemon(ctx context.Context, o Options) (*daemon, error) {
-	planes, families, err := openPlane(ctx, o)
-	if err != nil {
-		return nil, err
-	}
 	d := &daemon{
-		o: o, started: time.Now(), planes: planes, families: families,
+		o: o, started: time.Now(), place: placeIn(o.NetNS, o.Log),
 		store: cluster.NewStore(), history: inspect.NewHistory(), host: host.New(host.Options{NetNS: o.NetNS}),
 		inForce: make(chan struct{}),
 	}
 	d.inForceOnce = sync.OnceFunc(func() { close(d.inForce) })
-	if err := d.take(ctx); err != nil {
+	var err error
+	if d.held, err = d.place.take(ctx); err != nil {
 		return nil, err
 	}
-	if err := d.assemble(); err != nil {
-		d.leave()
+	if err := d.assemble(ctx); err != nil {
+		leave(d.held)
 		return nil, err
 	}
 	return d, nil
 }
 
-// take takes the place of the daemon.
-func (d *daemon) take(ctx context.Context) error {
-	door, err := control.Listen(ctx, control.Options{NetNS: d.o.NetNS})
-	if _, occupied := errors.AsType[*control.OccupiedError](err); occupied {
-		d.o.Log.Warn("Nobody can ask this daemon", "error", err)
-		return nil
-	}
-	d.door = door
-	return err
-}
-
-func (d *daemon) leave() {
-	if d.door != nil {
-		_ = d.door.Close() // the end of the process does it as well
-	}
-}
-
 // assemble makes the parts, those first that others need.
-func (d *daemon) assemble() error {
+func (d *daemon) assemble(ctx context.Context) error {
 	o := d.o
+	var err error
+	if d.planes, d.families, err = openPlane(ctx, o); err != nil {
+		return err
+	}
 	d.metrics = metrics.New(metrics.Options{
 		Mode: o.Config.Mode, Reason: o.Reason, Version: o.Version, Families: d.families,
 		Gates: gates(o.Config), Started: d.started,
 	})
-	var err error
 	if d.source, d.events, err = d.openSource(); err != nil {
 		return err
 	}
@@ -170,14 +153,27 @@ func (d *daemon) observe(s proxy.Sync) {
 	d.o.observe(s)
 }
 
-// run runs all parts until the context ends or one of them does.
+// run runs all parts until the context ends or one of them does. It gives the
+// place up last, when nothing is written any more.
 func (d *daemon) run(ctx context.Context) error {
 	d.bring(d.o.Config)
 	d.events.Record(event.Starting())
 	group, ctx := errgroup.WithContext(ctx)
+	asked, hangUp := context.WithCancel(context.WithoutCancel(ctx))
+	group.Go(func() error { return d.answer(asked) })
+	group.Go(func() error {
+		defer hangUp()
+		return d.work(ctx)
+	})
+	return group.Wait()
+}
+
+// work runs all parts that make rules, or tell of them unasked.
+func (d *daemon) work(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
 	for _, part := range []func(context.Context) error{
 		d.node.Run, d.events.Run, d.health.Run, d.ports.Run, d.keeper.Run,
-		d.healthz.Run, d.diagnostics.Run, d.reload.Run, d.answer, d.onRequest,
+		d.healthz.Run, d.diagnostics.Run, d.reload.Run, d.onRequest,
 	} {
 		group.Go(func() error { return part(ctx) })
 	}
@@ -186,11 +182,13 @@ func (d *daemon) run(ctx context.Context) error {
 
 // answer answers questions until the context ends.
 func (d *daemon) answer(ctx context.Context) error {
-	if d.door == nil {
-		<-ctx.Done()
+	if d.held == nil {
+		d.held = d.place.takeOnceFree(ctx)
+	}
+	if d.held == nil {
 		return nil
 	}
-	return d.door.Serve(ctx, d.identity(), d.inspect.Handler())
+	return d.held.Serve(ctx, d.identity(), d.inspect.Handler())
 }
 
 // onRequest reads the configuration and compares everything whenever somebody
