@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/follow/localnet"
@@ -86,8 +87,23 @@ func Policy(c *config.Config, families []route.Family) route.Options {
 }
 
 // Cleanup takes everything of Sluice out of the kernel, and what kube-proxy of
-// any mode left there. It returns what that was, a line each.
+// any mode left there. It returns what that was, a line each. A daemon would put
+// its rules back: one that does not end soon is a *control.TakenError, and
+// nothing is removed.
 func Cleanup(ctx context.Context, o Options) (removed []string, err error) {
+	return cleanup(ctx, o, endingTime)
+}
+
+func cleanup(ctx context.Context, o Options, wait time.Duration) (removed []string, err error) {
+	held, err := placeIn(o.NetNS, o.Log).takeAfter(ctx, wait)
+	if err != nil {
+		return nil, err
+	}
+	defer leave(held)
+	return removeAll(ctx, o)
+}
+
+func removeAll(ctx context.Context, o Options) (removed []string, err error) {
 	var errs []error // one thing that cannot be removed keeps nothing else from it
 	for _, kind := range kinds() {
 		if _, err := kind.probe(ctx, probe.Options{NetNS: o.NetNS}); errors.Is(err, probe.ErrPrivilege) {

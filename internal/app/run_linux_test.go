@@ -1,12 +1,17 @@
 package app
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"log/slog"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/internal/control"
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 )
@@ -105,6 +110,115 @@ func TestLifeOfANode(t *testing.T) {
 	r = run(t, o)
 	if anew := r.sync(); anew.Steps < first.Steps {
 		t.Errorf("after a cleanup %d steps are written, want all %d: something was left", anew.Steps, first.Steps)
+	}
+}
+
+// Beside a daemon nothing is removed, as it would come back. One that is about to
+// end is waited for.
+func TestCleanupWaitsForTheDaemonToEnd(t *testing.T) {
+	o := options(t, "--manifests="+manifests(t, webService))
+	o.NetNS = kerneltest.Namespace(t)
+	r := run(t, o)
+	r.sync()
+	before := runNft(t, o.NetNS, "list", "ruleset")
+	removed, err := cleanup(t.Context(), o, endingPause)
+	if taken, ok := errors.AsType[*control.TakenError](err); !ok || taken.PID != os.Getpid() || removed != nil {
+		t.Errorf("beside a daemon it removed %v, %v, want that named and nothing removed", removed, err)
+	}
+	if after := runNft(t, o.NetNS, "list", "ruleset"); after != before {
+		t.Errorf("beside a daemon there is left:\n%s\nwant\n%s", after, before)
+	}
+
+	waiting, done := &bytes.Buffer{}, make(chan error, 1)
+	o.Log = slog.New(slog.NewTextHandler(waiting, nil))
+	go func() {
+		_, err := cleanup(t.Context(), o, patience)
+		done <- err
+	}()
+	time.Sleep(5 * endingPause)
+	if len(done) > 0 {
+		t.Fatalf("it does not wait: %v", <-done)
+	}
+	if err := r.stop(); err != nil {
+		t.Fatalf("the daemon ended with %v", err)
+	}
+	if err := <-done; err != nil {
+		t.Errorf("after the end of the daemon: %v", err)
+	}
+	if n := strings.Count(waiting.String(), "Waiting for a Sluice"); n != 1 {
+		t.Errorf("said %d times that it waits:\n%s", n, waiting)
+	}
+	if after := runNft(t, o.NetNS, "list", "ruleset"); after != "" {
+		t.Errorf("there is left:\n%s", after)
+	}
+	if held, err := placeIn(o.NetNS, o.Log).take(t.Context()); held == nil || err != nil {
+		t.Errorf("afterwards the place is not free: %v", err)
+	} else {
+		leave(held)
+	}
+}
+
+// A program that has the place and is no Sluice keeps nobody from cleaning up.
+func TestCleanupWithoutThePlace(t *testing.T) {
+	o := options(t, "--manifests="+manifests(t, webService))
+	o.NetNS = kerneltest.Namespace(t)
+	r := run(t, o)
+	r.sync()
+	if err := r.stop(); err != nil {
+		t.Fatalf("the daemon ended with %v", err)
+	}
+	occupy(t, o.NetNS)
+	removed, err := Cleanup(t.Context(), o)
+	if err != nil || len(removed) == 0 {
+		t.Errorf("removed %v, %v", removed, err)
+	}
+	if after := runNft(t, o.NetNS, "list", "ruleset"); after != "" {
+		t.Errorf("there is left:\n%s", after)
+	}
+}
+
+// occupy has the name of the control socket and never answers.
+func occupy(t *testing.T, netns int) {
+	t.Helper()
+	var fd int
+	kerneltest.Do(t, netns, func() (err error) {
+		fd, err = syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+		return err
+	})
+	t.Cleanup(func() { _ = syscall.Close(fd) })
+	if err := syscall.Bind(fd, &syscall.SockaddrUnix{Name: "@sluice-proxy/sluice"}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAnOccupiedPlaceKeepsNobodyFromServing(t *testing.T) {
+	o := options(t, "--manifests="+manifests(t, webService))
+	o.NetNS = kerneltest.Namespace(t)
+	occupy(t, o.NetNS)
+	if s := run(t, o).sync(); s.Steps == 0 {
+		t.Errorf("the first write is %+v, want all of one service", s)
+	}
+}
+
+// The first thing a daemon does is to take its place: the second touches
+// nothing, not even to find out what the kernel can do.
+func TestTheSecondDoesNotTryTheKernel(t *testing.T) {
+	o := options(t, "--manifests="+manifests(t, webService))
+	o.NetNS = kerneltest.Namespace(t)
+	held, err := placeIn(o.NetNS, o.Log).take(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer leave(held)
+	runNft(t, o.NetNS, "add table ip before")
+	err = Run(t.Context(), o)
+	if _, taken := errors.AsType[*control.TakenError](err); !taken {
+		t.Errorf("Run = %v, want a TakenError", err)
+	}
+	runNft(t, o.NetNS, "add table ip after")
+	want := "table ip before { # handle 1\n}\ntable ip after { # handle 2\n}\n" // numbered as they are made
+	if got := runNft(t, o.NetNS, "-a", "list", "ruleset"); got != want {
+		t.Errorf("there is\n%s\nwant\n%s", got, want)
 	}
 }
 
