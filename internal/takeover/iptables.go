@@ -13,11 +13,16 @@ import (
 //
 // The chains of kubelet stay, with what leads there: KUBE-FIREWALL,
 // KUBE-MARK-DROP, KUBE-KUBELET-CANARY and KUBE-IPTABLES-HINT. So do all others
-// that lead to kube-proxy's, without the rules that do.
+// that lead to kube-proxy's, without the rules that do, but for one: network
+// plugins have packets masqueraded by a jump to KUBE-MARK-MASQ (portmap's
+// externalSetMarkChain), as kube-proxy's own documents advise. Where they do it
+// goes on working.
 func leftovers(all []xtables.Table) []xtables.Removal {
 	var found []xtables.Removal
 	for _, t := range all {
 		r := xtables.Removal{Table: t.TableID}
+		lent := lentOut(t)
+		kubeChain := func(name string) bool { return kubeChain(name) && !slices.Contains(lent, name) }
 		for _, chain := range t.Chains {
 			if !chain.Builtin && kubeChain(chain.Name) {
 				r.Chains = append(r.Chains, chain.Name)
@@ -34,6 +39,21 @@ func leftovers(all []xtables.Table) []xtables.Removal {
 		}
 	}
 	return found
+}
+
+// lentOut are the chains of a table that others need to have packets masqueraded.
+func lentOut(t xtables.Table) []string {
+	for _, chain := range t.Chains {
+		if chain.Builtin || kubeChain(chain.Name) {
+			continue
+		}
+		for _, rule := range chain.Rules {
+			if rule.Jump && rule.Target == "KUBE-MARK-MASQ" {
+				return []string{"KUBE-MARK-MASQ", "KUBE-POSTROUTING"}
+			}
+		}
+	}
+	return nil
 }
 
 // neighbours says which chains of others lose rules that lead to kube-proxy's: a

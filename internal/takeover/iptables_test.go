@@ -3,6 +3,7 @@ package takeover
 import (
 	"fmt"
 	"os"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -175,5 +176,26 @@ func TestLeftoversAreChains(t *testing.T) {
 	}}}
 	if found := leftovers(all); found != nil {
 		t.Errorf("found %v, want nothing", found)
+	}
+}
+
+// A network plugin that has packets masqueraded by kube-proxy's chains keeps them.
+func TestMasqueradingForOthersStays(t *testing.T) {
+	id := xtables.TableID{Variant: xtables.NFT, Family: xtables.IPv4, Name: "nat"}
+	jump := func(to string) xtables.Rule { return xtables.Rule{Target: to, Jump: true} }
+	all := []xtables.Table{{TableID: id, Chains: []xtables.Chain{
+		{Name: "PREROUTING", Builtin: true, Rules: []xtables.Rule{jump("KUBE-SERVICES")}},
+		{Name: "POSTROUTING", Builtin: true, Rules: []xtables.Rule{jump("KUBE-POSTROUTING")}},
+		{Name: "KUBE-SERVICES", Rules: []xtables.Rule{jump("KUBE-MARK-MASQ")}},
+		{Name: "KUBE-MARK-MASQ"},
+		{Name: "KUBE-POSTROUTING"},
+		{Name: "CNI-HOSTPORT-SETMARK", Rules: []xtables.Rule{jump("KUBE-MARK-MASQ")}},
+	}}}
+	want := []xtables.Removal{{
+		Table: id, Chains: []string{"KUBE-SERVICES"},
+		Rules: []xtables.ChainRule{{Chain: "PREROUTING", Rule: jump("KUBE-SERVICES")}},
+	}}
+	if found := leftovers(all); !reflect.DeepEqual(found, want) {
+		t.Errorf("found %v, want %v", found, want)
 	}
 }

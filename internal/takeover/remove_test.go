@@ -136,13 +136,13 @@ func TestARuleOfOthersThatLeadsToKubeProxysChainsGoesAndIsNamed(t *testing.T) {
 	n.chains = xtables.NewFake(xtables.Table{
 		TableID: xtables.TableID{Variant: xtables.NFT, Family: xtables.IPv6, Name: "nat"},
 		Chains: []xtables.Chain{
-			{Name: "KUBE-MARK-MASQ"},
-			{Name: "CNI-SN", Rules: []xtables.Rule{{Target: "KUBE-MARK-MASQ", Jump: true}, {Target: "ACCEPT"}}},
+			{Name: "KUBE-SERVICES"},
+			{Name: "MINE", Rules: []xtables.Rule{{Target: "KUBE-SERVICES", Jump: true}, {Target: "ACCEPT"}}},
 		},
 	})
 	compare(t, "done", `unchain
 removed iptables-nft: 1 chain and 1 rule in ip6tables-nft nat
-removed a rule of others: ip6tables-nft nat: chain CNI-SN, not kube-proxy's, leads to KUBE-MARK-MASQ
+removed a rule of others: ip6tables-nft nat: chain MINE, not kube-proxy's, leads to KUBE-SERVICES
 `, takeAll(t, n, n.rules()))
 }
 

@@ -34,6 +34,9 @@ type Options struct {
 	// Failed is told of a port that cannot be opened, once until it can. It may
 	// be nil.
 	Failed func(Failure)
+
+	// Opened is told of a port that failed and is open now. It may be nil.
+	Opened func(service cluster.Name, port uint16)
 }
 
 // What kube-proxy's Event for a Failure is called, about the Service.

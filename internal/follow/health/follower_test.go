@@ -131,6 +131,9 @@ func TestBusyPort(t *testing.T) {
 			f.expect("just before the third retry", "0.0.0.0:1001: 503 0 z")
 			time.Sleep(time.Nanosecond)
 			f.expect("after it", "0.0.0.0:1000: 200 1 web", "0.0.0.0:1001: 503 0 z")
+			if len(f.opened) != 1 || <-f.opened != "ns/web 1000" {
+				t.Error("that it works now is not told once")
+			}
 			if n := f.Failures(); n != 0 {
 				t.Errorf("%d failures, want none", n)
 			}

@@ -23,6 +23,7 @@ type node struct {
 	dead     atomic.Bool
 	live     func() bool // may be nil; set before there is a port
 	told     chan Failure
+	opened   chan string
 	stop     func()
 }
 
@@ -31,11 +32,12 @@ type listenFunc = func(context.Context, string, netip.AddrPort) (net.Listener, e
 // start runs a Follower on node A. It ends with the test, or with stop.
 func start(t *testing.T, listen listenFunc, ports route.NodePortOptions) *node {
 	t.Helper()
-	n := &node{t: t, compiler: route.NewCompiler(route.Options{NodeName: "A", NodePorts: ports}), told: make(chan Failure, 100)}
+	n := &node{t: t, compiler: route.NewCompiler(route.Options{NodeName: "A", NodePorts: ports}), told: make(chan Failure, 100), opened: make(chan string, 100)}
 	n.Follower = New(Options{
 		Listen: listen,
 		Live:   func() bool { return !n.dead.Load() && (n.live == nil || n.live()) },
 		Failed: func(f Failure) { n.told <- f },
+		Opened: func(s cluster.Name, port uint16) { n.opened <- fmt.Sprint(s, " ", port) },
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)

@@ -81,6 +81,9 @@ func (f *Follower) openAll(ctx context.Context, p *port) {
 		}
 	}
 	if failure == nil {
+		if p.told != "" && f.opt.Opened != nil {
+			f.opt.Opened(p.name, p.number)
+		}
 		p.told = ""
 		delete(f.failed, p.key)
 		return

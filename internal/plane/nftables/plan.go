@@ -18,7 +18,7 @@ type Plan struct {
 	phases [lastPhase + 1]steps
 	kept   int
 	first  bool // there is nothing yet that a packet could be in the middle of
-	lost   int // elements that go with their set or table
+	lost   int  // elements that go with their set or table
 }
 
 // The phases of a plan.

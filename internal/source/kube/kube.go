@@ -182,7 +182,7 @@ func (s *Source) node() feed {
 			},
 			drop: func(name cluster.Name) {
 				if name == own {
-					s.store.SetNode(nil)
+					s.store.SetNode(left(s.store.Node()))
 				}
 			},
 			names:  func() []cluster.Name { return []cluster.Name{own} },
@@ -191,6 +191,17 @@ func (s *Source) node() feed {
 			done:   s.store.Feed(),
 		},
 	}
+}
+
+// left is a Node that is no longer in the cluster: what was known of it holds on,
+// as its rules do, but load balancers should send nothing new.
+func left(n *cluster.Node) *cluster.Node {
+	if n == nil {
+		return nil
+	}
+	gone := *n
+	gone.Leaving = true
+	return &gone
 }
 
 // missing is the problem that the own Node is not there.
