@@ -19,6 +19,7 @@ type asker struct {
 	view     View
 	table    *route.Table
 	question Question
+	untold   int // cases
 }
 
 // found is a front with what it belongs to.
@@ -38,7 +39,9 @@ func Ask(v View, q Question) Answer {
 		a.byName(&out)
 	}
 	if n := len(out.Cases) - mostCases; n > 0 {
-		out.Cases = out.Cases[:mostCases]
+		out.Cases, a.untold = out.Cases[:mostCases], a.untold+n
+	}
+	if n := a.untold; n > 0 {
 		out.Notes = append(out.Notes, fmt.Sprintf("%d more are not shown: name a port", n))
 	}
 	out.Notes = append(out.Notes, a.problems(out.Cases)...)
@@ -69,8 +72,10 @@ func (a *asker) at(to netip.Addr) []Case {
 	if len(n.matching) == 0 {
 		return []Case{a.nowhere(to, n)}
 	}
+	told := n.matching[:min(len(n.matching), mostCases)]
+	a.untold += len(n.matching) - len(told)
 	var cases []Case
-	for _, f := range n.matching {
+	for _, f := range told {
 		cases = append(cases, a.enter(to, f))
 	}
 	return cases
