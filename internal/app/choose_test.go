@@ -2,6 +2,8 @@ package app
 
 import (
 	"errors"
+	"os"
+	"strings"
 	"testing"
 )
 
@@ -38,5 +40,17 @@ func TestChoose(t *testing.T) {
 		if got != tt.want {
 			t.Errorf("%s: chose %+v, want %+v", tt.what, got, tt.want)
 		}
+	}
+}
+
+// The page about the commands shows the words of this build.
+func TestThePageShowsAReasonThatIsGiven(t *testing.T) {
+	page, err := os.ReadFile("../../docs/commands.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := choose(kinds(), func(kind) error { return nil })
+	if want := c.Mode + " (" + c.Reason + ")\n"; !strings.Contains(string(page), want) {
+		t.Errorf("docs/commands.md lacks %q, which is what `sluice status` says", want)
 	}
 }

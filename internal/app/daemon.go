@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/control"
 	"github.com/sluice-proxy/sluice/internal/event"
 	serviceports "github.com/sluice-proxy/sluice/internal/follow/health"
+	"github.com/sluice-proxy/sluice/internal/follow/sizes"
 	"github.com/sluice-proxy/sluice/internal/health"
 	"github.com/sluice-proxy/sluice/internal/host"
 	"github.com/sluice-proxy/sluice/internal/inspect"
@@ -43,6 +44,7 @@ type daemon struct {
 	node    *Node
 	events  recorder
 	metrics *metrics.Metrics
+	sizes   *sizes.Follower
 	history *inspect.History
 	health  *health.Tracker
 	ports   *serviceports.Follower
@@ -62,7 +64,7 @@ type daemon struct {
 func newDaemon(ctx context.Context, o Options) (*daemon, error) {
 	d := &daemon{
 		o: o, started: time.Now(), place: placeIn(o.NetNS, o.Log),
-		store: cluster.NewStore(), history: inspect.NewHistory(), host: host.New(host.Options{NetNS: o.NetNS}),
+		store: cluster.NewStore(), history: inspect.NewHistory(), sizes: sizes.New(), host: host.New(host.Options{NetNS: o.NetNS}),
 		inForce: make(chan struct{}),
 	}
 	d.inForceOnce = sync.OnceFunc(func() { close(d.inForce) })
@@ -110,7 +112,7 @@ func (d *daemon) assemble(ctx context.Context) error {
 		File: o.File, Config: o.Config, Load: o.Load, Apply: d.apply, Log: o.Log, Changed: d.reloaded,
 	})
 	d.inspect = inspect.New(inspect.Options{
-		Loop: d.node.Loop(), Store: d.store, History: d.history, Status: d.status, Diff: d.diff, Explain: d.explainer(),
+		Loop: d.node.Loop(), Store: d.store, History: d.history, Sizes: d.sizes.Sizes, Status: d.status, Diff: d.diff, Explain: d.explainer(),
 	})
 	d.assembleServers(door)
 	d.metrics.Read(d.readings())
@@ -122,7 +124,7 @@ func (d *daemon) assembleNode() error {
 		Store: d.store, Source: d.source, Plane: d.planes(d.o.Config), Policy: Policy(d.o.Config, d.families),
 		NetNS: d.o.NetNS, Log: d.o.Log, MinPeriod: d.o.Config.MinSyncPeriod,
 		Report: d.report, Observe: d.observe, Looked: d.metrics.Looked,
-		Followers: []proxy.Follower{ignored{d.o.Log, slog.LevelDebug}, d.ports, d.metrics},
+		Followers: []proxy.Follower{ignored{d.o.Log, slog.LevelDebug}, d.ports, d.sizes},
 	}
 	if len(d.o.Config.Manifests) > 0 {
 		opt.StandIn = d.o.Config.NodeName

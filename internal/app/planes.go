@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"io"
 	"log/slog"
 	"slices"
 
@@ -25,13 +26,14 @@ type parts struct {
 type kind struct {
 	mode    string
 	probe   func(context.Context, probe.Options) (probe.Support, error)
-	open    func(parts) (maker, error)
+	open    func(parts) (maker, io.Closer, error)
 	preview func(parts) plane.Plane // over a kernel that holds nothing, for plans that are only printed
 	explain func() explain.Plane    // what it does where planes differ
 }
 
 // maker makes planes for one configuration after the other, over one connection
-// to the kernel. One goroutine uses all of them.
+// to the kernel, which is closed when none of them is used any more. One
+// goroutine uses all of them.
 type maker func(*config.Config) plane.Plane
 
 // kinds are all of them, the default first: the one line to add for another.
@@ -55,14 +57,14 @@ func kindOf(mode string) kind {
 	return kinds()[slices.Index(Modes(), mode)]
 }
 
-func openNftables(p parts) (maker, error) {
+func openNftables(p parts) (maker, io.Closer, error) {
 	conn, err := nft.Open(nft.Options{NetNS: p.netns})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	return func(c *config.Config) plane.Plane {
 		return nftables.New(conn, nftables.Options{Families: p.families, Mark: c.MasqueradeMark})
-	}, nil
+	}, conn, nil
 }
 
 func previewNftables(p parts) plane.Plane {
@@ -70,7 +72,7 @@ func previewNftables(p parts) plane.Plane {
 }
 
 // openPlane makes sure that the kernel can do what the mode needs, and opens the
-// way to it.
+// way to it, which lasts as long as the process.
 func openPlane(ctx context.Context, o Options) (maker, []route.Family, error) {
 	kind := kindOf(o.Config.Mode)
 	support, err := kind.probe(ctx, probe.Options{NetNS: o.NetNS})
@@ -87,6 +89,6 @@ func openPlane(ctx context.Context, o Options) (maker, []route.Family, error) {
 	if support.IPv6 {
 		families = append(families, route.IPv6)
 	}
-	planes, err := kind.open(parts{o.Config, o.NetNS, families})
+	planes, _, err := kind.open(parts{o.Config, o.NetNS, families})
 	return planes, families, err
 }

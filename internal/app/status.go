@@ -4,18 +4,15 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"net/http"
 	"os"
 	"slices"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/control"
 	"github.com/sluice-proxy/sluice/internal/inspect"
-	"github.com/sluice-proxy/sluice/internal/kernel/address"
-	"github.com/sluice-proxy/sluice/internal/metrics"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/reload"
 	"github.com/sluice-proxy/sluice/internal/route"
-	"github.com/sluice-proxy/sluice/internal/takeover"
 	"github.com/sluice-proxy/sluice/internal/web"
 )
 
@@ -76,7 +73,7 @@ func (d *daemon) sourceStatus() inspect.Source {
 func configuration(s reload.State) inspect.Configuration {
 	c := inspect.Configuration{File: s.File, Loaded: s.LoadedAt}
 	if s.Refused != nil {
-		c.Refused = s.Refused.Error()
+		c.Refused, c.RefusedAt = s.Refused.Error(), s.RefusedAt
 	}
 	for _, f := range s.RestartDue {
 		c.RestartDue = append(c.RestartDue, f.String())
@@ -95,51 +92,14 @@ func server(name string, s web.State) inspect.Server {
 	return out
 }
 
-// readings are what metrics read when somebody asks.
-func (d *daemon) readings() metrics.Readings {
-	return metrics.Readings{
-		Totals: d.store.Totals, Backlog: d.store.Backlog,
-		Connected:          func() bool { return d.source.State().Connected },
-		FlowsEnded:         func() uint64 { return d.node.Flows().Stats().Deleted },
-		RestartDue:         func() bool { return len(d.reload.State().RestartDue) > 0 },
-		KubeProxyRunning:   func() bool { return d.keeper.State().Rival != nil },
-		Leftovers:          func() map[string]int { return byName(d.keeper.State().Leftovers) },
-		Removed:            func() map[string]int { return byName(d.keeper.State().Removed) },
-		HealthPortFailures: d.ports.Failures,
-		HostSettingsFailed: d.settingsFailed,
-	}
-}
-
-// byName has the same numbers under plain words.
-func byName(numbers map[takeover.Mechanism]int) map[string]int {
-	named := map[string]int{}
-	for mechanism, n := range numbers {
-		named[string(mechanism)] = n
-	}
-	return named
-}
-
-func (d *daemon) settingsFailed() int {
-	n := 0
-	for _, e := range d.host.Effects() {
-		if e.Err != nil {
-			n++
-		}
-	}
-	return n
-}
-
 // identity is what another daemon is told that finds the place taken.
 func (d *daemon) identity() control.Identity {
 	name, _ := os.Hostname() // one without a name is not worth failing
 	return control.Identity{PID: os.Getpid(), Version: d.o.Version, Host: name, Mode: d.o.Config.Mode, Since: d.started}
 }
 
-// explainer answers where connections would go.
-func (d *daemon) explainer() http.Handler {
-	w := address.New(address.Options{NetNS: d.o.NetNS})
-	return Explainer{Loop: d.node.Loop(), Store: d.store, Local: w.List, Plane: kindOf(d.o.Config.Mode).explain()}
-}
+// answerTime is how long an answer waits while the proxy writes.
+const answerTime = 10 * time.Second
 
 // nodePorts are the ports that Services have on this node.
 func (d *daemon) nodePorts(ctx context.Context) ([]uint16, error) {
@@ -161,52 +121,4 @@ func (d *daemon) nodePorts(ctx context.Context) ([]uint16, error) {
 		return nil, fmt.Errorf("ask for the node ports of all Services: %w", err)
 	}
 	return slices.Sorted(maps.Keys(ports)), nil
-}
-
-// diffTries is how often the kernel is read before a difference is believed: a
-// write may come between reading and comparing.
-const diffTries = 5
-
-// diff compares the kernel as it is with what should be. It reads through a
-// connection of its own, and the loop does not wait for it.
-func (d *daemon) diff(ctx context.Context) (inspect.Difference, error) {
-	c := d.reload.State().InForce
-	planes, err := kindOf(c.Mode).open(parts{c, d.o.NetNS, d.families})
-	if err != nil {
-		return inspect.Difference{}, err
-	}
-	p := planes(c)
-	var out inspect.Difference
-	for range diffTries {
-		before, err := d.writes(ctx)
-		if err != nil {
-			return inspect.Difference{}, err
-		}
-		if err := p.Refresh(ctx); err != nil {
-			return inspect.Difference{}, err
-		}
-		table, after, err := d.table(ctx)
-		if err != nil {
-			return inspect.Difference{}, err
-		}
-		plan := p.Plan(route.Change{Table: table})
-		out = inspect.Difference{Steps: plan.Steps(), Text: plan.String()}
-		if out.Steps == 0 || before == after {
-			break
-		}
-	}
-	return out, nil
-}
-
-func (d *daemon) writes(ctx context.Context) (n uint64, err error) {
-	err = d.node.Loop().Do(ctx, func(v proxy.View) { n = v.Writes })
-	return n, err
-}
-
-// table copies what should be. Services in it are shared: they never change.
-func (d *daemon) table(ctx context.Context) (t *route.Table, writes uint64, err error) {
-	err = d.node.Loop().Do(ctx, func(v proxy.View) {
-		t, writes = &route.Table{Host: v.Table.Host, Services: maps.Clone(v.Table.Services)}, v.Writes
-	})
-	return t, writes, err
 }

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"context"
 	"fmt"
 	"net/http/httptest"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/follow/sizes"
 	"github.com/sluice-proxy/sluice/internal/inspect"
 	"github.com/sluice-proxy/sluice/internal/metrics"
 	"github.com/sluice-proxy/sluice/internal/proxy"
@@ -27,7 +29,8 @@ func TestEverybodyCountsTheSameRepairs(t *testing.T) {
 		history.Observe(s)
 		counts.Synced(s)
 	}
-	status := inspect.New(inspect.Options{Loop: still{view: proxy.View{Table: &route.Table{}}}, Store: cluster.NewStore(), History: history}).Status(t.Context())
+	status := inspect.New(inspect.Options{Loop: still{view: proxy.View{Table: &route.Table{}}}, Store: cluster.NewStore(), History: history, Sizes: sizes.New().Sizes,
+		Status: func(context.Context) inspect.Status { return inspect.Status{} }}).Status(t.Context())
 	told := map[string]bool{}
 	for _, r := range status.Repairs {
 		told[fmt.Sprintf("sluice_repairs_total{cause=%q} %d", r.Cause, r.Count)] = true

@@ -21,7 +21,8 @@ func newDiff(env Env) *cobra.Command {
 		Short: "Compare the kernel with what should be; print what would be written",
 		Long: `Compare what is in the kernel now with what should be there, and print what would be written to
 make it so, in the language of the data plane. Nothing is written. What other programs change is
-repaired at once, so that usually there is nothing to print.
+repaired at once, so that usually there is nothing to print. While the daemon writes all the time
+no two looks are of one moment; it says so then rather than print differences that are none.
 
 Exit status: 0 they are equal; 1 they differ; 2 trouble, as of diff(1).`,
 		Example: "  sluice diff\n  sluice diff && echo as it should be",

@@ -36,9 +36,7 @@ func (i *Inspector) Handler() http.Handler {
 	mux.HandleFunc("GET /names", i.names)
 	mux.HandleFunc("GET /status", i.status)
 	mux.HandleFunc("GET /diff", i.diff)
-	if i.opt.Explain != nil {
-		mux.Handle("GET /explain", i.opt.Explain)
-	}
+	mux.Handle("GET /explain", i.opt.Explain)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "unknown question "+r.Method+" "+r.URL.Path, http.StatusNotImplemented)
 	})
@@ -104,18 +102,28 @@ func (i *Inspector) names(w http.ResponseWriter, r *http.Request) {
 func (i *Inspector) status(w http.ResponseWriter, r *http.Request) { answer(w, i.Status(r.Context())) }
 
 func (i *Inspector) diff(w http.ResponseWriter, r *http.Request) {
-	if i.opt.Diff == nil {
-		refuse(w, errors.New("this daemon cannot compare"), http.StatusNotImplemented)
-		return
-	}
 	ctx, cancel := context.WithTimeout(r.Context(), diffTime)
 	defer cancel()
-	d, err := i.opt.Diff(ctx)
+	d, err := i.compare(ctx)
 	if err != nil {
 		refuse(w, err, http.StatusServiceUnavailable)
 		return
 	}
 	answer(w, d)
+}
+
+// errComparing says that others were before.
+var errComparing = errors.New("another comparison is under way and has not ended in time; try again")
+
+// compare compares when it is its turn.
+func (i *Inspector) compare(ctx context.Context) (Difference, error) {
+	select {
+	case <-ctx.Done():
+		return Difference{}, errComparing
+	case i.comparing <- struct{}{}:
+	}
+	defer func() { <-i.comparing }()
+	return i.opt.Diff(ctx)
 }
 
 func answer(w http.ResponseWriter, v any) {

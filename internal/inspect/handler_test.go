@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/follow/sizes"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
@@ -83,13 +84,47 @@ func TestWhatADaemonCannotAnswer(t *testing.T) {
 		for url, want := range map[string]string{
 			"/services": "503 " + errBusy.Error(),
 			"/names":    "503 " + errBusy.Error(),
-			"/diff":     "501 this daemon cannot compare",
-			"/explain":  "501 unknown question GET /explain",
 		} {
 			if code, got := ask(t, h, url); fmt.Sprint(code, " ", got) != want {
 				t.Errorf("%s: %d %s, want %s", url, code, got, want)
 			}
 		}
+	})
+}
+
+// Comparisons wait for each other, and not for ever.
+func TestOneComparisonAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		under, most, takes := 0, 0, time.Second
+		w := start(t, func(_ *world, o *Options) {
+			o.Diff = func(context.Context) (Difference, error) {
+				under++
+				most = max(most, under)
+				time.Sleep(takes)
+				under--
+				return Difference{}, nil
+			}
+		})
+		h := w.Handler()
+		var all sync.WaitGroup
+		for range 5 {
+			all.Go(func() {
+				if code, said := ask(t, h, "/diff"); code != 200 {
+					t.Errorf("%d %s", code, said)
+				}
+			})
+		}
+		all.Wait()
+		if most != 1 {
+			t.Errorf("%d comparisons at once, want 1", most)
+		}
+		takes = time.Hour
+		all.Go(func() { ask(t, h, "/diff") })
+		synctest.Wait()
+		if code, said := ask(t, h, "/diff"); code != 503 || said != errComparing.Error() {
+			t.Errorf("behind one that does not end: %d %s", code, said)
+		}
+		all.Wait()
 	})
 }
 
@@ -148,7 +183,10 @@ func heldUp(tb testing.TB, n int, question func(*Inspector)) time.Duration {
 		table.Services[name] = &route.Service{Name: name}
 	}
 	loop := &stopwatch{view: proxy.View{Table: table, Compiler: route.NewCompiler(route.Options{})}}
-	question(New(Options{Loop: loop, Store: cluster.NewStore(), History: NewHistory()}))
+	question(New(Options{
+		Loop: loop, Store: cluster.NewStore(), History: NewHistory(), Sizes: sizes.New().Sizes,
+		Status: func(context.Context) Status { return Status{} },
+	}))
 	return loop.took
 }
 

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/follow/sizes"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
@@ -26,20 +27,22 @@ type Store interface {
 	Node() *cluster.Node
 }
 
-// Options for New. Loop, Store and History are needed.
+// Options for New. All are needed.
 type Options struct {
 	Loop    Loop
 	Store   Store
 	History *History
+	Sizes   func() sizes.Sizes // of what is in the kernel
 
 	// Status is what the others do not know: all of it but what Inspector.Status
-	// fills in. It may be nil.
+	// fills in.
 	Status func(context.Context) Status
 
-	// Diff compares the kernel as it is now with what should be. It may be nil.
+	// Diff compares the kernel as it is now with what should be. It is
+	// asked once at a time.
 	Diff func(context.Context) (Difference, error)
 
-	// Explain answers /explain. It may be nil.
+	// Explain answers /explain.
 	Explain http.Handler
 }
 
@@ -50,10 +53,13 @@ type Difference struct {
 }
 
 // Inspector answers. It is safe for concurrent use.
-type Inspector struct{ opt Options }
+type Inspector struct {
+	opt       Options
+	comparing chan struct{} // of one: there is memory for one comparison, not for many
+}
 
 // New makes an Inspector.
-func New(opt Options) *Inspector { return &Inspector{opt: opt} }
+func New(opt Options) *Inspector { return &Inspector{opt, make(chan struct{}, 1)} }
 
 // Filter chooses Services; an empty field chooses all.
 type Filter struct{ Namespace, Name string }

@@ -2,8 +2,6 @@ package inspect
 
 import (
 	"context"
-	"hash/maphash"
-	"net/netip"
 	"slices"
 	"time"
 
@@ -17,19 +15,19 @@ import (
 const statusTime = time.Second
 
 // Status says how the daemon is. To what Options.Status knows it adds the time,
-// Node, Lag, Counts, Pending, Error and what History keeps, and Health where
-// nothing is said of it.
+// Node, Lag, Counts, Pending, Error and what History keeps.
 func (i *Inspector) Status(ctx context.Context) Status {
-	var s Status
-	if i.opt.Status != nil {
-		s = i.opt.Status(ctx)
-	}
+	s := i.opt.Status(ctx)
 	s.At = time.Now()
-	if n := i.opt.Store.Node(); n != nil {
-		s.Node = Node{Name: n.Name, Zone: n.Zone, Addresses: n.Addresses, Leaving: n.Leaving}
+	if own := i.opt.Store.Node(); own != nil {
+		s.Node = Node{Name: own.Name, Zone: own.Zone, Addresses: own.Addresses, Leaving: own.Leaving}
 	}
 	w := i.opt.Store.Backlog()
 	s.Lag = Lag{Oldest: w.Since, Services: w.Services, Slices: w.Slices}
+	n := i.opt.Sizes()
+	s.Counts = Counts{
+		Services: n.Services, Ports: n.Ports, Fronts: n.Fronts, Backends: n.Backends, NotProgrammed: n.NotProgrammed,
+	}
 	i.opt.History.fill(&s)
 	i.ask(ctx, &s)
 	return s
@@ -39,25 +37,15 @@ func (i *Inspector) Status(ctx context.Context) Status {
 func (i *Inspector) ask(ctx context.Context, s *Status) {
 	ctx, cancel := context.WithTimeout(ctx, statusTime)
 	defer cancel()
-	var services []*route.Service
-	started := false
 	err := i.opt.Loop.Do(ctx, func(v proxy.View) {
-		services = all(v)
-		s.Pending, started = len(v.Pending), v.Started
+		s.Pending = len(v.Pending)
 		if v.Err != nil {
 			s.Error = v.Err.Error()
 		}
 	})
 	if err != nil {
 		s.Busy = "a write to the kernel is under way"
-		started = !s.LastSync.At.IsZero()
 	}
-	if s.Health.State == "" {
-		s.Health = health(started, s.Error)
-	}
-	rejected := s.Counts.Rejected
-	s.Counts = countAll(services)
-	s.Counts.Rejected = rejected
 }
 
 // all returns every Service that there is.
@@ -67,43 +55,6 @@ func all(v proxy.View) []*route.Service {
 		list = append(list, svc)
 	}
 	return list
-}
-
-func health(started bool, failure string) Health {
-	switch {
-	case !started:
-		return Health{Starting, "not everything has been written once"}
-	case failure != "":
-		return Health{Sick, "the last write failed"}
-	}
-	return Health{State: Healthy}
-}
-
-// countAll counts what Services come to.
-func countAll(services []*route.Service) Counts {
-	var c Counts
-	seed := maphash.MakeSeed()
-	var seen []uint64 // hashes, as this may be a million backends
-	for _, svc := range services {
-		if len(svc.Ports) == 0 {
-			c.NotProgrammed++
-			continue
-		}
-		c.Services++
-		c.Ports += len(svc.Ports)
-		for i := range svc.Ports {
-			p := &svc.Ports[i]
-			c.Fronts += len(p.Fronts)
-			for _, list := range [][]netip.AddrPort{p.Cluster, p.Local} {
-				for _, b := range list {
-					seen = append(seen, maphash.Comparable(seed, b))
-				}
-			}
-		}
-	}
-	slices.Sort(seen)
-	c.Backends = len(slices.Compact(seen))
-	return c
 }
 
 // maxNames is how many names a completion is offered.

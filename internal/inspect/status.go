@@ -26,7 +26,7 @@ type Status struct {
 	Pending  int    `json:"pending"`         // Services not known to be in the kernel as they should be
 	Error    string `json:"error,omitempty"` // of the latest write
 
-	// Busy says why Counts and Pending are missing: a write takes long.
+	// Busy says why Pending and Error are missing: a write takes long.
 	Busy string `json:"busy,omitempty"`
 
 	Comparisons []Tally  `json:"comparisons,omitempty"` // everything compared with the kernel, by cause
@@ -97,12 +97,12 @@ type Lag struct {
 	Slices   int       `json:"endpointSlices"`
 }
 
-// Counts are sizes of what should be in the kernel.
+// Counts are sizes of what is in the kernel, as of the last sync.
 type Counts struct {
 	Services      int `json:"services"` // programmed ones
 	Ports         int `json:"ports"`    // per family
 	Fronts        int `json:"fronts"`   // addresses, ports and protocols that clients use
-	Backends      int `json:"backends"` // distinct
+	Backends      int `json:"backends"` // distinct ones of each Service, summed up
 	NotProgrammed int `json:"notProgrammed"`
 	Rejected      int `json:"rejected"` // problems with objects since the start
 }

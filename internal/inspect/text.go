@@ -78,13 +78,13 @@ func (s Status) writes(p *page) {
 	}
 	p.row("Lag", lag)
 	p.row("Last write failed", s.Error)
+	c := s.Counts
+	p.row("Programmed", fmt.Sprintf("%s, %s, %s, %s", plural(c.Services, "service"), plural(c.Ports, "port"),
+		plural(c.Fronts, "front"), plural(c.Backends, "backend")))
+	p.count("Not programmed", c.NotProgrammed, "service", "(sluice get services tells why)")
 	if s.Busy != "" {
-		p.row("Programmed", "unknown: "+s.Busy)
+		p.row("Pending", "unknown: "+s.Busy)
 	} else {
-		c := s.Counts
-		p.row("Programmed", fmt.Sprintf("%s, %s, %s, %s", plural(c.Services, "service"), plural(c.Ports, "port"),
-			plural(c.Fronts, "front"), plural(c.Backends, "backend")))
-		p.count("Not programmed", c.NotProgrammed, "service", "(sluice get services tells why)")
 		p.count("Pending", s.Pending, "service", "(not in the kernel as they should be)")
 	}
 	p.count("Rejected", s.Counts.Rejected, "problem", "with objects since the start")
@@ -104,7 +104,11 @@ func (s Status) setup(p *page) {
 	}
 	p.row("Configuration", file)
 	if c.Refused != "" {
-		p.row("", "not in force: the file as read "+p.ago(c.RefusedAt)+": "+c.Refused)
+		file := "the file"
+		if !c.RefusedAt.IsZero() {
+			file += " as read " + p.ago(c.RefusedAt)
+		}
+		p.row("", "not in force: "+file+": "+c.Refused)
 	}
 	for _, why := range c.RestartDue {
 		p.row("", "restart due: "+why)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"log/slog"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"testing/synctest"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/follow/sizes"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -75,7 +77,13 @@ func start(t *testing.T, tune func(*world, *Options)) *world {
 	t.Helper()
 	w := &world{t: t, store: cluster.NewStore(), kernel: &kernel{}, history: NewHistory()}
 	w.store.SetLocalAddresses([]netip.Addr{netip.MustParseAddr("192.168.0.4")})
-	opt := Options{Store: w.store, History: w.history}
+	counted := sizes.New()
+	opt := Options{
+		Store: w.store, History: w.history, Sizes: counted.Sizes,
+		Status:  func(context.Context) Status { return Status{} },
+		Diff:    func(context.Context) (Difference, error) { return Difference{}, nil },
+		Explain: http.NotFoundHandler(),
+	}
 	if tune != nil {
 		tune(w, &opt)
 	}
@@ -84,7 +92,8 @@ func start(t *testing.T, tune func(*world, *Options)) *world {
 		Compiler: route.NewCompiler(route.Options{
 			NodeName: "node-a", Detector: route.DetectorOptions{Kind: route.DetectNodeCIDR},
 		}),
-		Report: w.history.Report, Observe: w.history.Observe,
+		Followers: []proxy.Follower{counted},
+		Report:    w.history.Report, Observe: w.history.Observe,
 	})
 	opt.Loop = w.loop
 	w.Inspector = New(opt)

@@ -43,7 +43,6 @@ type Metrics struct {
 	slis     *prometheus.Registry
 
 	readings atomic.Pointer[Readings]
-	services services
 	queued   atomic.Int64 // when something last came in, in ns since 1970
 	expiry   atomic.Pointer[time.Time]
 	families map[string]prometheus.Collector

@@ -19,8 +19,10 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/follow/sizes"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/takeover"
 )
 
 var update = flag.Bool("update", false, "write testdata anew")
@@ -42,13 +44,14 @@ func wired(mode string) *Metrics {
 	m.Read(Readings{
 		Totals:    func() cluster.Totals { return cluster.Totals{Services: 7, Slices: 11} },
 		Backlog:   func() cluster.Window { return cluster.Window{} },
+		Sizes:     func() sizes.Sizes { return sizes.Sizes{Services: 4, Backends: 9} },
 		Connected: func() bool { return true },
 
 		FlowsEnded:         func() uint64 { return 5 },
 		RestartDue:         func() bool { return false },
 		KubeProxyRunning:   func() bool { return true },
-		Leftovers:          func() map[string]int { return map[string]int{"ipvs": 3} },
-		Removed:            func() map[string]int { return map[string]int{"ipvs": 12} },
+		Leftovers:          func() map[takeover.Mechanism]int { return map[takeover.Mechanism]int{takeover.IPVS: 3} },
+		Removed:            func() map[takeover.Mechanism]int { return map[takeover.Mechanism]int{takeover.IPVS: 12} },
 		HealthPortFailures: func() int { return 2 },
 		HostSettingsFailed: func() int { return 1 },
 	})
@@ -231,10 +234,12 @@ proxy_rules_service_changes_total{} 7`)
 build_info{goversion="`+runtime.Version()+`", version="v1.2.3"} 1
 config_last_reload_timestamp_seconds{} 1767323045
 conntrack_entries_removed_total{} 5
+endpoints{} 9
 health_port_failures{} 2
 host_settings_failed{} 1
 kube_proxy_running{} 1
 mode_info{mode="nftables", reason="configured"} 1
+services{} 4
 source_connected{} 1
 takeover_leftovers{mechanism="ipvs"} 3
 takeover_removed_total{mechanism="ipvs"} 12`)

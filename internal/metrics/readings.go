@@ -6,6 +6,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/follow/sizes"
+	"github.com/sluice-proxy/sluice/internal/takeover"
 )
 
 // Readings are taken when somebody asks. All are safe for concurrent use and
@@ -13,13 +15,14 @@ import (
 type Readings struct {
 	Totals    func() cluster.Totals
 	Backlog   func() cluster.Window
+	Sizes     func() sizes.Sizes
 	Connected func() bool
 
 	FlowsEnded         func() uint64 // stale ones, since the start
 	RestartDue         func() bool
 	KubeProxyRunning   func() bool
-	Leftovers          func() map[string]int // rules by mechanism; what is not in it has none
-	Removed            func() map[string]int // the same, since the start
+	Leftovers          func() map[takeover.Mechanism]int // rules by mechanism; what is not in it has none
+	Removed            func() map[takeover.Mechanism]int // the same, since the start
 	HealthPortFailures func() int
 	HostSettingsFailed func() int
 }
@@ -79,6 +82,26 @@ func servicesPending(r Readings, p put) {
 	number(r.Backlog, func(w cluster.Window) int { return w.Services }, p)
 }
 
+func serviceCount(r Readings, p put) {
+	number(r.Sizes, func(s sizes.Sizes) int { return s.Services }, p)
+}
+
+func endpointCount(r Readings, p put) {
+	number(r.Sizes, func(s sizes.Sizes) int { return s.Backends }, p)
+}
+
+// noLocal is a gauge of each policy and family.
+func (m *Metrics) noLocal(r Readings, p put) {
+	if r.Sizes == nil {
+		return
+	}
+	now := r.Sizes()
+	for _, f := range m.opt.Families {
+		p(float64(now.NoLocal(sizes.Internal, f)), "internal", f.String())
+		p(float64(now.NoLocal(sizes.External, f)), "external", f.String())
+	}
+}
+
 func flowsEnded(r Readings, p put)       { number(r.FlowsEnded, same, p) }
 func connected(r Readings, p put)        { number(r.Connected, truth, p) }
 func restartDue(r Readings, p put)       { number(r.RestartDue, truth, p) }
@@ -90,13 +113,13 @@ func hostSettingsFailed(r Readings, p put) { number(r.HostSettingsFailed, same, 
 func leftovers(r Readings, p put) { byMechanism(r.Leftovers, p) }
 func takenOver(r Readings, p put) { byMechanism(r.Removed, p) }
 
-func byMechanism(read func() map[string]int, p put) {
+func byMechanism(read func() map[takeover.Mechanism]int, p put) {
 	if read == nil {
 		return
 	}
 	found := read()
-	for _, mechanism := range mechanisms() {
-		p(float64(found[mechanism]), mechanism)
+	for _, mechanism := range takeover.Mechanisms() {
+		p(float64(found[mechanism]), string(mechanism))
 	}
 }
 

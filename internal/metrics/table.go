@@ -140,10 +140,10 @@ func (m *Metrics) writeTable() []family {
 		name: "sluice_adopted_entries", into: &m.adopted,
 		help: "Entries that the last comparison found in the kernel and left as they are.",
 	}, {
-		name: "sluice_services", into: reading{gauge, m.serviceCount},
+		name: "sluice_services", into: reading{gauge, serviceCount},
 		help: "Services that are programmed.",
 	}, {
-		name: "sluice_endpoints", into: reading{gauge, m.endpointCount},
+		name: "sluice_endpoints", into: reading{gauge, endpointCount},
 		help: "Distinct backends of each Service that is programmed, summed up.",
 	}, {
 		name: "sluice_objects_rejected_total", labels: []string{"kind", "reason"}, series: each(rejectedKinds(), words(event.Classes())), into: &m.rejected,

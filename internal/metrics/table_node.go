@@ -8,11 +8,6 @@ const (
 	reloadRefused = "refused"
 )
 
-// mechanisms are what another proxy may have left rules in.
-func mechanisms() []string {
-	return []string{"iptables-legacy", "iptables-nft", "ipvs", modeNFTables}
-}
-
 // rejectedKinds are those of objects, and one for whatever else a problem names.
 func rejectedKinds() []string { return append(event.Kinds(), kindOther) }
 

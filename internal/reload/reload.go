@@ -34,6 +34,7 @@ type State struct {
 	InForce    *config.Config
 	LoadedAt   time.Time      // when what is in force was taken over
 	Refused    error          // why the file as it is now does not hold; nil: it does
+	RefusedAt  time.Time      // when it was found to be so
 	RestartDue []config.Field // what waits for the next start
 
 	// How many files were taken over and refused, without the one at the start.
@@ -129,7 +130,7 @@ func (r *Reloader) refuse(s State, err error) State {
 	}
 	r.opt.Log.Error("The configuration file is refused, the old configuration stays in force",
 		"file", s.File, "error", err)
-	s.Refused = err
+	s.Refused, s.RefusedAt = err, time.Now()
 	s.Rejected++
 	return s
 }

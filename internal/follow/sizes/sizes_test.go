@@ -1,27 +1,26 @@
-package metrics
+package sizes
 
 import (
 	"fmt"
 	"net/netip"
-	"strings"
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// node is a compiler whose changes the metrics follow.
+// node is a compiler whose changes are followed.
 type node struct {
 	t        *testing.T
 	store    *cluster.Store
 	compiler *route.Compiler
-	metrics  *Metrics
+	sizes    *Follower
 }
 
 func newNode(t *testing.T) *node {
 	t.Helper()
 	n := &node{
-		t: t, store: cluster.NewStore(), metrics: newMetrics(modeNFTables),
+		t: t, store: cluster.NewStore(), sizes: New(),
 		compiler: route.NewCompiler(route.Options{NodeName: "here"}),
 	}
 	n.store.SetNode(&cluster.Node{Name: "here"})
@@ -32,7 +31,7 @@ func newNode(t *testing.T) *node {
 func (n *node) service(id byte, tune func(*cluster.Service)) {
 	svc := &cluster.Service{
 		Name: name(id), Type: cluster.NodePort,
-		ClusterIPs: []netip.Addr{addr(route.IPv4, id), addr(route.IPv6, id)},
+		ClusterIPs: []netip.Addr{v4(id), v6(id)},
 		Ports: []cluster.ServicePort{
 			{Name: "a", Protocol: cluster.TCP, Port: 80, NodePort: 30000 + uint16(id)},
 			{Name: "b", Protocol: cluster.TCP, Port: 81, NodePort: 31000 + uint16(id)},
@@ -55,44 +54,45 @@ func (n *node) endpoints(id byte, on string, ends ...byte) {
 		Ports: []cluster.SlicePort{{Name: "a", Protocol: cluster.TCP, Port: 8080}, {Name: "b", Protocol: cluster.TCP, Port: 8080}},
 	}
 	for _, e := range ends {
-		sl.Endpoints = append(sl.Endpoints, cluster.Endpoint{Addr: addr(route.IPv4, e), Node: on, Ready: true, Serving: true})
+		sl.Endpoints = append(sl.Endpoints, cluster.Endpoint{Addr: v4(e), Node: on, Ready: true, Serving: true})
 	}
 	n.store.SetSlice(sl)
 }
 
-// counts brings the metrics up to date and compares what they say.
-func (n *node) counts(want string) {
+// v4 and v6 are addresses of their own for each id.
+func v4(id byte) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, id}) }
+func v6(id byte) netip.Addr { return netip.AddrFrom16([16]byte{0: 0xfd, 15: id}) }
+
+// counts follows what changed and compares the numbers.
+func (n *node) counts(want Sizes) {
 	n.t.Helper()
 	change, _ := n.compiler.Compile(n.store.Take())
-	n.metrics.Applied(change)
-	var got []string
-	for line := range strings.Lines(values(n.t, n.metrics, "kubeproxy_sync_proxy_rules_no_local_") + "\n" + values(n.t, n.metrics, "sluice_")) {
-		if strings.HasPrefix(line, "endpoints") || strings.HasPrefix(line, "services") {
-			got = append(got, strings.TrimSpace(line))
-		}
+	n.sizes.Applied(change)
+	if got := n.sizes.Sizes(); got != want {
+		n.t.Errorf("counted\n%+v\nwant\n%+v", got, want)
 	}
-	compare(n.t, strings.Join(got, "\n"), want)
 }
 
 // Services are counted as they come and go, and backends once for each Service.
 func TestServicesAndEndpoints(t *testing.T) {
 	n := newNode(t)
-	n.counts("")
+	n.counts(Sizes{})
 	n.service(1, nil)
-	n.counts("services{} 1")
+	n.counts(Sizes{Services: 1, Ports: 4, Fronts: 8})
 	n.endpoints(1, "here", 11, 12, 13)
-	n.counts("endpoints{} 3\nservices{} 1")
+	n.counts(Sizes{Services: 1, Ports: 4, Fronts: 8, Backends: 3})
 	n.service(2, nil)
 	n.endpoints(2, "there", 13, 14)
 	n.service(3, func(s *cluster.Service) { s.Ignored = "externalName" })
-	n.counts("endpoints{} 5\nservices{} 2")
+	n.counts(Sizes{Services: 2, NotProgrammed: 1, Ports: 8, Fronts: 16, Backends: 5})
 	n.endpoints(1, "here", 11)
-	n.counts("endpoints{} 3\nservices{} 2")
-	n.counts("endpoints{} 3\nservices{} 2")
+	n.counts(Sizes{Services: 2, NotProgrammed: 1, Ports: 8, Fronts: 16, Backends: 3})
+	n.counts(Sizes{Services: 2, NotProgrammed: 1, Ports: 8, Fronts: 16, Backends: 3})
 	n.store.DeleteService(name(1))
-	n.counts("endpoints{} 2\nservices{} 1")
+	n.store.DeleteService(name(3))
+	n.counts(Sizes{Services: 1, Ports: 4, Fronts: 8, Backends: 2})
 	n.store.DeleteService(name(2))
-	n.counts("")
+	n.counts(Sizes{})
 }
 
 // A port counts for each policy that keeps it from the endpoints elsewhere; one
@@ -100,18 +100,19 @@ func TestServicesAndEndpoints(t *testing.T) {
 func TestNoLocalEndpoints(t *testing.T) {
 	n := newNode(t)
 	n.service(1, func(s *cluster.Service) { s.InternalLocal = true })
-	n.counts("services{} 1")
+	without := Sizes{Services: 1, Ports: 4, Fronts: 8}
+	n.counts(without)
 	n.endpoints(1, "there", 11)
-	n.counts(`
-endpoints_total{ip_family="IPv4", traffic_policy="internal"} 2
-endpoints{} 1
-services{} 1`)
+	internal := Sizes{Services: 1, Ports: 4, Fronts: 8, Backends: 1}
+	internal.noLocal[Internal][0] = 2
+	n.counts(internal)
 	n.service(1, func(s *cluster.Service) { s.InternalLocal, s.ExternalLocal = true, true })
-	n.counts(`
-endpoints_total{ip_family="IPv4", traffic_policy="external"} 2
-endpoints_total{ip_family="IPv4", traffic_policy="internal"} 2
-endpoints{} 1
-services{} 1`)
+	both := internal
+	both.noLocal[External][0] = 2
+	n.counts(both)
+	if s := n.sizes.Sizes(); s.NoLocal(External, route.IPv4) != 2 || s.NoLocal(Internal, route.IPv6) != 0 {
+		t.Errorf("of a policy and a family: %+v", s)
+	}
 	n.endpoints(1, "here", 11)
-	n.counts("endpoints{} 1\nservices{} 1")
+	n.counts(Sizes{Services: 1, Ports: 4, Fronts: 8, Backends: 1})
 }

@@ -1,0 +1,92 @@
+package app
+
+import (
+	"os"
+	"runtime/debug"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/control"
+	"github.com/sluice-proxy/sluice/internal/inspect"
+	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+)
+
+// descriptors counts the file descriptors of this process.
+func descriptors(t *testing.T) int {
+	t.Helper()
+	list, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(list)
+}
+
+// Whoever asks often takes nothing for good.
+func TestComparingLeavesNothingOpen(t *testing.T) {
+	o := options(t, "--manifests="+manifests(t, webService))
+	o.NetNS = kerneltest.Namespace(t)
+	r := run(t, o)
+	r.sync()
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // which closes what nobody refers to
+	asked := control.Dial(control.Options{NetNS: o.NetNS})
+	compare := func() {
+		var d inspect.Difference
+		if err := asked.Get(t.Context(), "/diff", nil, &d); err != nil || d.Steps != 0 {
+			t.Fatalf("differs by %+v (%v), want nothing", d, err)
+		}
+	}
+	compare()
+	before := descriptors(t)
+	for range 50 {
+		compare()
+	}
+	const others = 5 // connections that end by themselves
+	if after := descriptors(t); after > before+others {
+		t.Errorf("%d file descriptors after 50 comparisons, %d before", after, before)
+	}
+}
+
+// While the loop writes all the time a comparison finds nothing that is not
+// there: it says equal, or that it cannot tell.
+func TestComparingUnderChurn(t *testing.T) {
+	path := manifests(t, webService)
+	o := options(t, "--manifests="+path)
+	o.NetNS = kerneltest.Namespace(t)
+	r := run(t, o)
+	r.sync()
+	end, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for i := 0; ; i++ {
+			select {
+			case <-end:
+				return
+			case <-r.syncs:
+			case <-time.After(5 * time.Millisecond):
+			}
+			text := strings.ReplaceAll(webService, "10.244.1.5", "10.244.1."+string(rune('1'+i%9)))
+			_ = os.WriteFile(path+".new", []byte(text), 0o600)
+			_ = os.Rename(path+".new", path)
+		}
+	}()
+	asked := control.Dial(control.Options{NetNS: o.NetNS})
+	equal, unsure := 0, 0
+	for range 8 {
+		var d inspect.Difference
+		err := asked.Get(t.Context(), "/diff", nil, &d)
+		switch {
+		case err != nil && strings.Contains(err.Error(), errWriting.Error()):
+			unsure++
+		case err != nil:
+			t.Error(err)
+		case d.Steps != 0:
+			t.Errorf("differs by %s", d.Text)
+		default:
+			equal++
+		}
+	}
+	close(end)
+	<-ended
+	t.Logf("equal %d times, not told %d times", equal, unsure)
+}

@@ -1,0 +1,31 @@
+package app
+
+import (
+	"github.com/sluice-proxy/sluice/internal/metrics"
+	"github.com/sluice-proxy/sluice/internal/takeover"
+)
+
+// readings are what metrics read when somebody asks.
+func (d *daemon) readings() metrics.Readings {
+	return metrics.Readings{
+		Totals: d.store.Totals, Backlog: d.store.Backlog, Sizes: d.sizes.Sizes,
+		Connected:          func() bool { return d.source.State().Connected },
+		FlowsEnded:         func() uint64 { return d.node.Flows().Stats().Deleted },
+		RestartDue:         func() bool { return len(d.reload.State().RestartDue) > 0 },
+		KubeProxyRunning:   func() bool { return d.keeper.State().Rival != nil },
+		Leftovers:          func() map[takeover.Mechanism]int { return d.keeper.State().Leftovers },
+		Removed:            func() map[takeover.Mechanism]int { return d.keeper.State().Removed },
+		HealthPortFailures: d.ports.Failures,
+		HostSettingsFailed: d.settingsFailed,
+	}
+}
+
+func (d *daemon) settingsFailed() int {
+	n := 0
+	for _, e := range d.host.Effects() {
+		if e.Err != nil {
+			n++
+		}
+	}
+	return n
+}

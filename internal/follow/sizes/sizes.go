@@ -1,0 +1,145 @@
+// Package sizes counts what is in the kernel as it changes, so that nobody who
+// asks has to look at all of it.
+package sizes
+
+import (
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// Sizes are what the Services in the kernel come to.
+type Sizes struct {
+	Services      int // programmed ones
+	NotProgrammed int // as they are ignored, or others have all their addresses
+	Ports         int // per family
+	Fronts        int // addresses, ports and protocols that clients use
+	Backends      int // distinct ones of each Service, summed up
+
+	noLocal [2][2]int // by policy, then family
+}
+
+// Policy is one that may keep a port from endpoints on other nodes.
+type Policy int
+
+// The policies.
+const (
+	Internal Policy = iota // internalTrafficPolicy Local
+	External               // externalTrafficPolicy Local
+)
+
+// NoLocal is how many ports of a family a policy keeps from their endpoints, as
+// all are on other nodes.
+func (s Sizes) NoLocal(p Policy, f route.Family) int { return s.noLocal[p][familyIndex(f)] }
+
+func (s Sizes) plus(t Sizes, sign int) Sizes {
+	s.Services += sign * t.Services
+	s.NotProgrammed += sign * t.NotProgrammed
+	s.Ports += sign * t.Ports
+	s.Fronts += sign * t.Fronts
+	s.Backends += sign * t.Backends
+	for policy := range s.noLocal {
+		for family := range s.noLocal[policy] {
+			s.noLocal[policy][family] += sign * t.noLocal[policy][family]
+		}
+	}
+	return s
+}
+
+// Follower counts. It is safe for concurrent use.
+type Follower struct {
+	mu   sync.Mutex
+	sum  Sizes
+	room []backend // of Applied's goroutine
+}
+
+// New returns a Follower that has counted nothing.
+func New() *Follower { return &Follower{} }
+
+// Sizes returns the numbers as of the last write that went well.
+func (f *Follower) Sizes() Sizes {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.sum
+}
+
+// Applied implements proxy.Follower. It looks at what changed and at nothing
+// else.
+func (f *Follower) Applied(c route.Change) {
+	var more Sizes
+	for _, t := range c.Touched {
+		more = more.plus(f.of(t.Old), -1).plus(f.of(t.New), +1)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.sum = f.sum.plus(more, +1)
+}
+
+// backend tells one from another: TCP and UDP to the same are two.
+type backend struct {
+	protocol cluster.Protocol
+	addr     netip.AddrPort
+}
+
+func (b backend) compare(c backend) int {
+	if b.protocol != c.protocol {
+		return int(b.protocol) - int(c.protocol)
+	}
+	return b.addr.Compare(c.addr)
+}
+
+// of counts one Service.
+func (f *Follower) of(svc *route.Service) Sizes {
+	switch {
+	case svc == nil:
+		return Sizes{}
+	case len(svc.Ports) == 0:
+		return Sizes{NotProgrammed: 1}
+	}
+	out := Sizes{Services: 1, Ports: len(svc.Ports)}
+	f.room = f.room[:0]
+	for i := range svc.Ports {
+		p := &svc.Ports[i]
+		out.Fronts += len(p.Fronts)
+		for _, pool := range [...][]netip.AddrPort{p.Cluster, p.Local} {
+			for _, addr := range pool {
+				f.room = append(f.room, backend{p.Protocol, addr})
+			}
+		}
+		for policy, without := range noLocal(p) {
+			if without {
+				out.noLocal[policy][familyIndex(p.Family)]++
+			}
+		}
+	}
+	slices.SortFunc(f.room, backend.compare)
+	out.Backends = len(slices.Compact(f.room))
+	return out
+}
+
+// noLocal tells of each policy whether it keeps the port from endpoints that
+// are elsewhere only: that alone makes a route drop.
+func noLocal(p *route.Port) [2]bool {
+	var without [2]bool
+	for _, f := range p.Fronts {
+		if f.Others.Verdict != route.Drop {
+			continue
+		}
+		policy := External
+		if f.Kind == route.ClusterIP {
+			policy = Internal
+		}
+		without[policy] = true
+	}
+	return without
+}
+
+func familyIndex(f route.Family) int {
+	if f == route.IPv6 {
+		return 1
+	}
+	return 0
+}
