@@ -5,7 +5,9 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,18 +18,48 @@ import (
 
 // compared notes when and why everything was compared.
 type compared struct {
+	mu  sync.Mutex
 	at  []time.Time
 	why []proxy.Cause
 }
 
 func (c *compared) Compare(_ context.Context, why proxy.Cause) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.at, c.why = append(c.at, time.Now()), append(c.why, why)
 	return nil
 }
 
-func guarded(t *testing.T) (*guard, *compared, *bytes.Buffer) {
+// times returns when that was.
+func (c *compared) times() []time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.at)
+}
+
+// journal is a log that is read while it is written.
+type journal struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (j *journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.b.Write(p)
+}
+
+// said returns what was logged since it was last called.
+func (j *journal) said() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	defer j.b.Reset()
+	return j.b.String()
+}
+
+func guarded(t *testing.T) (*guard, *compared, *journal) {
 	t.Helper()
-	seen, log := &compared{}, &bytes.Buffer{}
+	seen, log := &compared{}, &journal{}
 	g := newGuard(seen, slog.New(slog.NewTextHandler(log, nil)))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -48,18 +80,19 @@ func TestAnEditIsPutRightAtOnce(t *testing.T) {
 		began := time.Now()
 		g.edited(plane.Edit{What: "chain, rule", By: "nft (thread 812)"})
 		synctest.Wait()
-		if len(seen.at) != 1 || !seen.at[0].Equal(began) || seen.why[0] != proxy.ForeignEdit {
-			t.Errorf("compared at %v because of %v, want once, at once", seen.at, seen.why)
+		if len(seen.times()) != 1 || !seen.times()[0].Equal(began) || seen.why[0] != proxy.ForeignEdit {
+			t.Errorf("compared at %v because of %v, want once, at once", seen.times(), seen.why)
 		}
+		said := log.said()
 		for _, want := range []string{"chain, rule", "nft (thread 812)"} {
-			if !strings.Contains(log.String(), want) {
-				t.Errorf("the log does not say %q:\n%s", want, log)
+			if !strings.Contains(said, want) {
+				t.Errorf("the log does not say %q:\n%s", want, said)
 			}
 		}
-		log.Reset()
 		time.Sleep(2 * calmAfter)
-		if log.Len() > 0 {
-			t.Errorf("the end of what was put right at once is worth a line:\n%s", log)
+		synctest.Wait()
+		if said := log.said(); said != "" {
+			t.Errorf("the end of what was put right at once is worth a line:\n%s", said)
 		}
 	})
 }
@@ -73,26 +106,27 @@ func TestAFightCostsLittle(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		synctest.Wait()
-		if n := len(seen.at); n < mostAtOnce+8 || n > mostAtOnce+11 {
+		if n := len(seen.times()); n < mostAtOnce+8 || n > mostAtOnce+11 {
 			t.Errorf("compared %d times in 10 s, want %d at once and then one a second", n, mostAtOnce)
 		}
-		if n := strings.Count(log.String(), "\n"); n != mostAtOnce {
-			t.Errorf("logged %d lines, want %d:\n%s", n, mostAtOnce, log)
+		fight := log.said()
+		if n := strings.Count(fight, "\n"); n != mostAtOnce {
+			t.Errorf("logged %d lines, want %d:\n%s", n, mostAtOnce, fight)
 		}
-		if n := strings.Count(log.String(), "keeps changing"); n != 1 {
+		if n := strings.Count(fight, "keeps changing"); n != 1 {
 			t.Errorf("said %d times that it goes on, want once", n)
 		}
 		// When it is over, that is said once, and all is as before.
-		log.Reset()
 		time.Sleep(2 * calmAfter)
-		want := fmt.Sprintf("level=INFO msg=\"No program changes our rules any more\" repairs=%d\n", len(seen.at))
-		if _, said, _ := strings.Cut(log.String(), " "); said != want {
+		synctest.Wait()
+		want := fmt.Sprintf("level=INFO msg=\"No program changes our rules any more\" repairs=%d\n", len(seen.times()))
+		if _, said, _ := strings.Cut(log.said(), " "); said != want {
 			t.Errorf("when it is over it says %q, want %q", said, want)
 		}
-		before := len(seen.at)
+		before := len(seen.times())
 		g.edited(plane.Edit{What: "table", By: "other"})
 		synctest.Wait()
-		if len(seen.at) != before+1 {
+		if len(seen.times()) != before+1 {
 			t.Error("an edit after a long quiet is not put right at once")
 		}
 	})
@@ -107,8 +141,8 @@ func TestEditsFarApartArePutRightAtOnce(t *testing.T) {
 			began := time.Now()
 			g.edited(plane.Edit{What: "table", By: "other"})
 			synctest.Wait()
-			if len(seen.at) != n+1 || !seen.at[n].Equal(began) {
-				t.Fatalf("edit %d of %s: compared at %v", n, began, seen.at)
+			if len(seen.times()) != n+1 || !seen.times()[n].Equal(began) {
+				t.Fatalf("edit %d of %s: compared at %v", n, began, seen.times())
 			}
 		}
 	})
@@ -118,11 +152,12 @@ func TestEverythingIsComparedNowAndThen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, seen, log := guarded(t)
 		time.Sleep(5*time.Hour + time.Minute)
+		synctest.Wait()
 		if len(seen.why) != 5 || seen.why[0] != proxy.Period {
 			t.Errorf("compared because of %v, want once an hour", seen.why)
 		}
-		if log.Len() > 0 {
-			t.Errorf("logged on a quiet node:\n%s", log)
+		if said := log.said(); said != "" {
+			t.Errorf("logged on a quiet node:\n%s", said)
 		}
 	})
 }

@@ -73,7 +73,9 @@ func TestTakingThePlace(t *testing.T) {
 		"it cannot be":  {nil, []error{broken}, false, broken, 0, ""},
 		"another stays": {nil, []error{other}, false, other, 10 * second, "level=INFO msg=\"Waiting for a Sluice that may be about to end\" holder=" + otherSaid + "\n"},
 		"another ends": {
-			[]time.Duration{3 * second}, []error{other, nil}, true, nil, 3 * second,
+			[]time.Duration{3 * second},
+			[]error{other, nil},
+			true, nil, 3 * second,
 			"level=INFO msg=\"Waiting for a Sluice that may be about to end\" holder=" + otherSaid + "\n",
 		},
 	} {
@@ -82,7 +84,7 @@ func TestTakingThePlace(t *testing.T) {
 				began := time.Now()
 				h := held(tt.until, tt.are...)
 				server, err := h.takeAfter(t.Context(), endingTime)
-				if (server != nil) != tt.held || err != tt.err || time.Since(began) != tt.took {
+				if (server != nil) != tt.held || !errors.Is(err, tt.err) || time.Since(began) != tt.took {
 					t.Errorf("after %v: %v, %v, want it held %v, %v, after %v", time.Since(began), server, err, tt.held, tt.err, tt.took)
 				}
 				if h.log.String() != tt.log {
