@@ -7,12 +7,14 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -24,6 +26,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/control"
+	"github.com/sluice-proxy/sluice/internal/follow/sizes"
 	"github.com/sluice-proxy/sluice/internal/inspect"
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
@@ -181,17 +184,22 @@ func serveFolder(ctx context.Context, folders []string) error {
 	if err != nil {
 		return err
 	}
-	store, history := cluster.NewStore(), inspect.NewHistory()
+	store, history, counted, synced := cluster.NewStore(), inspect.NewHistory(), sizes.New(), &atomic.Bool{}
 	store.SetLocalAddresses([]netip.Addr{netip.MustParseAddr("192.168.0.4")})
 	store.SetStandIn(&cluster.Node{Name: "node-a", Addresses: []netip.Addr{netip.MustParseAddr("192.168.0.4")}})
 	src := manifest.New(store, manifest.Options{Paths: folders, NodeName: "node-a", Report: history.Report})
 	loop := proxy.New(proxy.Options{
 		Store: store, Compiler: route.NewCompiler(route.Options{NodeName: "node-a"}),
 		Plane: nftables.New(nft.NewFake(), nftables.Options{Families: []route.Family{route.IPv4, route.IPv6}}),
-		Log:   slog.New(slog.DiscardHandler), Observe: history.Observe,
+		Log:   slog.New(slog.DiscardHandler), Followers: []proxy.Follower{counted},
+		Observe: func(s proxy.Sync) {
+			history.Observe(s)
+			synced.Store(true)
+		},
 	})
 	i := inspect.New(inspect.Options{
-		Loop: loop, Store: store, History: history, Status: known, Diff: difference,
+		Loop: loop, Store: store, History: history, Sizes: counted.Sizes, Diff: difference, Explain: http.NotFoundHandler(),
+		Status: func(context.Context) inspect.Status { return known(synced.Load()) },
 	})
 	who := control.Identity{PID: os.Getpid(), Version: "v1.2.0", Host: "node-a", Mode: "nftables", Since: time.Now()}
 	group, ctx := errgroup.WithContext(ctx)
@@ -202,10 +210,14 @@ func serveFolder(ctx context.Context, folders []string) error {
 }
 
 // known is what others know of the daemon.
-func known(context.Context) inspect.Status {
+func known(synced bool) inspect.Status {
 	s := inspect.Status{
 		Version: "v1.2.0", PID: os.Getpid(), Mode: inspect.Mode{Name: "nftables", Reason: "the default"},
 		Source: inspect.Source{Kind: "manifests", From: "services", Connected: true}, Since: time.Now(),
+	}
+	s.Health.State = inspect.Starting
+	if synced {
+		s.Health.State = inspect.Healthy
 	}
 	if why, err := os.ReadFile("sick"); err == nil {
 		s.Health = inspect.Health{State: inspect.Sick, Reason: string(bytes.TrimSpace(why))}

@@ -54,7 +54,7 @@ it is left out. --output wide adds its node, conditions and EndpointSlice.`,
 		{
 			name: "nodeports", aliases: []string{"nodeport", "np"},
 			short: "node ports",
-			long: `List node ports as programmed on this node, by number.
+			long: `List node ports as programmed on this node, by number. NAME may be such a number.
 
 POLICY and BACKENDS are those for clients outside this node that are no pods of it; --output wide
 adds what the others meet, and whether they get this node's address as source ("masqueraded").`,
@@ -76,7 +76,7 @@ one is said.`,
 		Example: `  sluice get services
   sluice get svc web -n default -o wide
   sluice get backends default/web
-  sluice get nodeports -o json
+  sluice get nodeports 30080
   kubectl -n kube-system exec POD -- sluice get services`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {

@@ -49,6 +49,8 @@ func TestAnswers(t *testing.T) {
 			},
 			{"/services?name=a/b/c", 400, `name "a/b/c": want NAME or NAMESPACE/NAME`},
 			{"/backends?name=nothing", 404, `no Service "nothing" is known on this node; sluice get services lists them`},
+			{"/nodeports?name=1", 404, `no node port "1" is known on this node; sluice get nodeports lists them`},
+			{"/nodeports?name=70000", 404, `no Service "70000" is known on this node; sluice get services lists them`},
 			{"/names?name=w", 200, `["default/web","staging/web"]`},
 			{"/names?name=nothing", 200, `[]`},
 			{"/diff", 200, `{"steps":2,"text":"add a\nadd b\n"}`},

@@ -103,12 +103,16 @@ func (f Filter) String() string {
 	return f.Namespace + "/" + f.Name
 }
 
-// NotFoundError says that there is no Service of the name asked for.
-type NotFoundError struct{ Filter Filter }
+// NotFoundError says that there is nothing of the name asked for.
+type NotFoundError struct {
+	Kind   string // "Service", "node port"
+	Filter Filter
+}
 
 // Error implements error.
 func (e *NotFoundError) Error() string {
-	return fmt.Sprintf("no Service %q is known on this node; sluice get services lists them", e.Filter)
+	list := strings.ToLower(strings.ReplaceAll(e.Kind, " ", "")) + "s"
+	return fmt.Sprintf("no %s %q is known on this node; sluice get %s lists them", e.Kind, e.Filter, list)
 }
 
 // errBusy says that the loop has not come to answer.
@@ -129,7 +133,7 @@ func (i *Inspector) look(ctx context.Context, f Filter, take func(*sight, proxy.
 		return nil, errBusy
 	}
 	if f.Name != "" && len(s.services) == 0 {
-		return nil, &NotFoundError{f}
+		return nil, &NotFoundError{"Service", f}
 	}
 	slices.SortFunc(s.services, func(a, b *route.Service) int { return a.Name.Compare(b.Name) })
 	return s, nil

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -198,6 +199,26 @@ func TestBeforeTheFirstSyncAllIsPending(t *testing.T) {
 		w.load()
 		if got, want := names(w, Filter{"kube-system", "dns"}), "kube-system/dns pending: not yet"; got != want {
 			t.Errorf("%s, want %s", got, want)
+		}
+	})
+}
+
+// A number asks for the node ports that have it, of any Service.
+func TestNodePortsByNumber(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, nil)
+		w.load()
+		all := must(w.NodePorts(t.Context(), Filter{}))
+		one := all[0]
+		want := slices.DeleteFunc(slices.Clone(all), func(n NodePort) bool { return n.Port != one.Port })
+		asked := fmt.Sprint(one.Port)
+		for _, f := range []Filter{{"", asked}, {one.Namespace, asked}} {
+			if got := must(w.NodePorts(t.Context(), f)); !reflect.DeepEqual(got, want) || len(got) == len(all) {
+				t.Errorf("%s: %+v, want %+v", f, got, want)
+			}
+		}
+		if _, err := w.NodePorts(t.Context(), Filter{"nowhere", asked}); err == nil {
+			t.Errorf("node port %s is found in a namespace that does not have it", asked)
 		}
 	})
 }

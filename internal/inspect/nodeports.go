@@ -5,6 +5,7 @@ import (
 	"iter"
 	"net/netip"
 	"slices"
+	"strconv"
 
 	"github.com/sluice-proxy/sluice/internal/route"
 )
@@ -31,13 +32,25 @@ type NodePort struct {
 }
 
 // NodePorts lists the node ports of the Services that a filter chooses, sorted
-// by number.
+// by number. A name that is a number chooses the node ports that have it.
 func (i *Inspector) NodePorts(ctx context.Context, f Filter) (iter.Seq[NodePort], error) {
+	asked := f
+	number, err := strconv.ParseUint(f.Name, 10, 16)
+	byNumber := err == nil
+	if byNumber {
+		f.Name = ""
+	}
 	s, err := i.look(ctx, f, (*sight).take)
 	if err != nil {
 		return nil, err
 	}
 	list := s.nodePorts()
+	if byNumber {
+		list = slices.DeleteFunc(list, func(n nodePort) bool { return uint64(n.front.Port) != number })
+		if len(list) == 0 {
+			return nil, &NotFoundError{"node port", asked}
+		}
+	}
 	return func(yield func(NodePort) bool) {
 		for _, n := range list {
 			if !yield(s.nodePort(n)) {
