@@ -87,28 +87,6 @@ func countCPUs(list string) (int, error) {
 	return count, nil
 }
 
-// Usage is how full the table of tracked connections is.
-type Usage struct {
-	Count int
-	Max   int
-}
-
-// Usage reads the numbers of the table of tracked connections, in which all
-// network namespaces of a host may have a part.
-func (h *Host) Usage() (Usage, error) {
-	var u Usage
-	for name, to := range map[string]*int{"net.netfilter.nf_conntrack_count": &u.Count, conntrackMax: &u.Max} {
-		text, err := h.parameters.Get(name)
-		if err != nil {
-			return Usage{}, err
-		}
-		if *to, err = strconv.Atoi(text); err != nil {
-			return Usage{}, fmt.Errorf("%s is %q, not a number", name, text)
-		}
-	}
-	return u, nil
-}
-
 // Bring gives the host what the configuration wants. An error names each
 // setting that could not be made; the others are made. Whoever serves goes on.
 func (h *Host) Bring(c *config.Config) error {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/host"
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/kernel/sysctl"
 )
 
 func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
@@ -31,8 +33,7 @@ const (
 func fresh() map[string]string {
 	return map[string]string{
 		maximum: "65536", hashsize: "16384", oom: "0", localnet: "0",
-		"net.netfilter.nf_conntrack_count": "17",
-		established:                        "432000", closeWait: "60",
+		established: "432000", closeWait: "60",
 		"/sys/devices/system/cpu/online": "0-3,8",
 	}
 }
@@ -225,21 +226,6 @@ func TestFacts(t *testing.T) {
 	}
 }
 
-func TestUsage(t *testing.T) {
-	got, err := host.New(host.Options{Root: tree(t, fresh())}).Usage()
-	if want := (host.Usage{Count: 17, Max: 65536}); got != want || err != nil {
-		t.Errorf("%+v, %v, want %+v", got, err, want)
-	}
-	if _, err := host.New(host.Options{Root: t.TempDir()}).Usage(); err == nil {
-		t.Error("no error without the table")
-	}
-	odd := fresh()
-	odd[maximum] = "many"
-	if _, err := host.New(host.Options{Root: tree(t, odd)}).Usage(); err == nil || !strings.Contains(err.Error(), `nf_conntrack_max is "many"`) {
-		t.Errorf("error %v", err)
-	}
-}
-
 // In a network namespace that is not the host's the size cannot be set; that is
 // said, and the time-outs, which each namespace has for itself, are set.
 func TestNamespaceThatIsNotTheHosts(t *testing.T) {
@@ -252,11 +238,16 @@ func TestNamespaceThatIsNotTheHosts(t *testing.T) {
 		return err
 	})
 	h := host.New(host.Options{NetNS: netns})
-	before, err := h.Usage()
-	if err != nil {
-		t.Fatal(err)
+	limit := func() int {
+		text, err := sysctl.New(sysctl.Options{NetNS: netns}).Get(maximum)
+		n, wrong := strconv.Atoi(text)
+		if err != nil || wrong != nil {
+			t.Fatalf("limit %q, %v", text, err)
+		}
+		return n
 	}
-	c := config.Conntrack{MaxPerCore: 1, Min: before.Max + 4, TCPCloseWait: time.Hour}
+	before := limit()
+	c := config.Conntrack{MaxPerCore: 1, Min: before + 4, TCPCloseWait: time.Hour}
 	settings := slices.DeleteFunc(host.Lasting(&config.Config{Conntrack: c}, host.Facts{CPUs: 1}),
 		func(s host.Setting) bool { return s.Name == hashsize })
 	effects := h.Apply(settings)
@@ -266,7 +257,7 @@ func TestNamespaceThatIsNotTheHosts(t *testing.T) {
 	if err := effects[0].Err; !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "network namespace that is not the host's") {
 		t.Errorf("error %v", err)
 	}
-	if after, err := h.Usage(); err != nil || after.Max != before.Max {
-		t.Errorf("limit %d, %v, was %d", after.Max, err, before.Max)
+	if after := limit(); after != before {
+		t.Errorf("limit %d, was %d", after, before)
 	}
 }

@@ -39,12 +39,6 @@ type Options struct {
 	Opened func(service cluster.Name, port uint16)
 }
 
-// What kube-proxy's Event for a Failure is called, about the Service.
-const (
-	Reason = "FailedToStartServiceHealthcheck"
-	Action = "Listen"
-)
-
 // Failure is a port that cannot be opened.
 type Failure struct {
 	Service cluster.Name
