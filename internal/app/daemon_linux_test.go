@@ -161,6 +161,9 @@ func TestAChangedConfigurationHolds(t *testing.T) {
 	if len(r.syncs) > 0 {
 		t.Errorf("a wrong file led to %+v", <-r.syncs)
 	}
+	if _, said := get(t, netns, "127.0.0.1:10250/statusz"); !strings.Contains(said, "s ago: configuration: ") {
+		t.Errorf("the status does not say when and why a file was refused:\n%s", said)
+	}
 	_, body := get(t, netns, "127.0.0.1:10250/configz")
 	var shown map[string]map[string]any
 	if err := json.Unmarshal([]byte(body), &shown); err != nil || shown["kubeproxy.config.k8s.io"]["clusterCIDR"] != "10.244.0.0/16" {

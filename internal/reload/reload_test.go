@@ -127,10 +127,13 @@ func TestBadFile(t *testing.T) {
 	w.becomes(t, bad, 0, refused+`"configuration: 2 errors:\n  KubeProxyConfiguration.conntrack.min: Invalid value: -6: must be 0 or more (/etc/c.conf:3)`+
 		`\n  KubeProxyConfiguration.oomScoreAdj: Invalid value: 2000: must be -1000 to 1000 (/etc/c.conf:4)"`)
 	s := w.State()
-	if s.InForce != first || s.Refused == nil || s.Rejected != 1 || s.Taken != 0 {
+	if s.InForce != first || s.Refused == nil || s.RefusedAt.Before(s.LoadedAt) || s.Rejected != 1 || s.Taken != 0 {
 		t.Errorf("state %+v", s)
 	}
 	w.becomes(t, bad, 0) // looked at again, nothing new
+	if again := w.State().RefusedAt; !again.Equal(s.RefusedAt) {
+		t.Errorf("refused at %v, want the first time, %v", again, s.RefusedAt)
+	}
 	w.becomes(t, "", 0, refused+`"read --config: file does not exist"`)
 	w.becomes(t, "conntrack: {min: 5}\n", 0, `level=INFO msg="The configuration file is accepted again" file=/etc/c.conf`)
 	if s = w.State(); s.Refused != nil || s.Rejected != 2 || s.Taken != 1 || w.told != 3 {
