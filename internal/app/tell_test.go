@@ -21,16 +21,24 @@ func TestEverybodyCountsTheSameRepairs(t *testing.T) {
 	history := inspect.NewHistory()
 	counts := metrics.New(metrics.Options{Mode: Modes()[0], Families: []route.Family{route.IPv4}})
 	for _, s := range []proxy.Sync{
-		{Cause: proxy.Start, Steps: 90}, {Cause: proxy.Change, Steps: 3}, {Cause: proxy.Configuration, Steps: 4},
-		{Cause: proxy.Failure, Steps: 2}, {Cause: proxy.ForeignEdit, Steps: 1}, {Cause: proxy.ForeignEdit},
-		{Cause: proxy.ForeignEdit, Steps: 1}, {Cause: proxy.Request, Steps: 5}, {Cause: proxy.Period},
+		{Cause: proxy.Start, Steps: 90},
+		{Cause: proxy.Change, Steps: 3},
+		{Cause: proxy.Configuration, Steps: 4},
+		{Cause: proxy.Failure, Steps: 2},
+		{Cause: proxy.ForeignEdit, Steps: 1},
+		{Cause: proxy.ForeignEdit},
+		{Cause: proxy.ForeignEdit, Steps: 1},
+		{Cause: proxy.Request, Steps: 5},
+		{Cause: proxy.Period},
 	} {
 		s.Began = time.Now()
 		history.Observe(s)
 		counts.Synced(s)
 	}
-	status := inspect.New(inspect.Options{Loop: still{view: proxy.View{Table: &route.Table{}}}, Store: cluster.NewStore(), History: history, Sizes: sizes.New().Sizes,
-		Status: func(context.Context) inspect.Status { return inspect.Status{} }}).Status(t.Context())
+	status := inspect.New(inspect.Options{
+		Loop: still{view: proxy.View{Table: &route.Table{}}}, Store: cluster.NewStore(), History: history, Sizes: sizes.New().Sizes,
+		Status: func(context.Context) inspect.Status { return inspect.Status{} },
+	}).Status(t.Context())
 	told := map[string]bool{}
 	for _, r := range status.Repairs {
 		told[fmt.Sprintf("sluice_repairs_total{cause=%q} %d", r.Cause, r.Count)] = true

@@ -5,12 +5,9 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/sluice-proxy/sluice/internal/route"
 )
 
 // The time of a certificate is what is left when somebody asks.
@@ -84,12 +81,4 @@ kubernetes_healthchecks_total{name="ping",status="success",type="healthz"} 2
 process_start_time_seconds 1.767323045e+09`)
 	compare(t, ask(http.MethodDelete), "metrics reset")
 	compare(t, ask(http.MethodGet), "process_start_time_seconds 1.767323045e+09")
-}
-
-// addr returns the nth address of a family, for backends and fronts.
-func addr(f route.Family, n byte) netip.Addr {
-	if f == route.IPv4 {
-		return netip.AddrFrom4([4]byte{10, 0, 0, n})
-	}
-	return netip.AddrFrom16([16]byte{0: 0xfd, 15: n})
 }
