@@ -5,12 +5,13 @@ import (
 	"os"
 	"runtime/debug"
 	"testing"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/proxy"
 )
 
-// percent returns how much the heap may grow at present.
-func percent() int {
+// growth returns how much the heap may grow at present.
+func growth() int {
 	now := debug.SetGCPercent(100)
 	debug.SetGCPercent(now)
 	return now
@@ -23,19 +24,20 @@ func TestSaveMemory(t *testing.T) {
 	if err := os.Unsetenv("GOGC"); err != nil {
 		t.Fatal(err)
 	}
-	before := percent()
+	before := growth()
 	t.Cleanup(func() { debug.SetGCPercent(before) })
 	synced := saveMemory()
 	for _, step := range []struct {
 		tell proxy.Sync
 		want int
 	}{
-		{proxy.Sync{Err: errors.New("no")}, loadingPercent},
+		{proxy.Sync{Err: errors.New("no")}, mostPercent},
 		{proxy.Sync{}, steadyPercent},
 		{proxy.Sync{Err: errors.New("no")}, steadyPercent},
 	} {
 		synced(step.tell)
-		if got := percent(); got != step.want {
+		time.Sleep(20 * lookPeriod) // the heap of a test is small
+		if got := growth(); got != step.want {
 			t.Errorf("after %+v the heap may grow by %d %%, want %d", step.tell, got, step.want)
 		}
 	}
@@ -44,8 +46,19 @@ func TestSaveMemory(t *testing.T) {
 // Who sets GOGC gets what it says.
 func TestGOGCWins(t *testing.T) {
 	t.Setenv("GOGC", "200")
-	before := percent()
-	if saveMemory() != nil || percent() != before {
+	before := growth()
+	if saveMemory() != nil || growth() != before {
 		t.Error("GOGC was overruled")
+	}
+}
+
+func TestPercent(t *testing.T) {
+	for live, want := range map[uint64]int{
+		0: mostPercent, 1 << 20: mostPercent, 3 << 20: 400, 12 << 20: 100, 24 << 20: 50,
+		40 << 20: leastPercent, 1 << 30: leastPercent,
+	} {
+		if got := percent(live); got != want {
+			t.Errorf("a heap of %d MB may grow by %d %%, want %d", live>>20, got, want)
+		}
 	}
 }
