@@ -55,6 +55,8 @@ type daemon struct {
 
 	healthz, diagnostics *web.Server
 
+	unset string // settings of the host that could not be made, as told
+
 	inForce     chan struct{} // closed when everything was in the kernel once
 	inForceOnce func()
 }
@@ -100,6 +102,9 @@ func (d *daemon) assemble(ctx context.Context) error {
 		Failed: func(f serviceports.Failure) {
 			o.Log.Warn("Cannot open the health check port of a Service, retrying", "service", f.Service.String(), "address", f.At.String(), "error", f.Err)
 			d.events.Record(event.HealthPortFailed(f.Service.Namespace, f.Service.Name, f))
+		},
+		Opened: func(service cluster.Name, port uint16) {
+			o.Log.Info("The health check port of a Service is open now", "service", service.String(), "port", port)
 		},
 	})
 	if err := d.assembleNode(); err != nil {
@@ -211,9 +216,18 @@ func (d *daemon) onRequest(ctx context.Context) error {
 
 // bring gives the host its settings. Traffic does not wait for them.
 func (d *daemon) bring(c *config.Config) {
+	said := ""
 	if err := d.host.Bring(c); err != nil {
-		d.o.Log.Warn("Cannot make all settings of the host; serving goes on", "error", err)
+		said = err.Error()
 	}
+	switch {
+	case said == d.unset:
+	case said != "":
+		d.o.Log.Warn("Cannot make all settings of the host; serving goes on", "error", said)
+	default:
+		d.o.Log.Info("All settings of the host are made")
+	}
+	d.unset = said
 }
 
 // apply makes another configuration hold, as far as that is possible in a

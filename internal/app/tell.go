@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"slices"
+	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -17,11 +18,20 @@ func (o Options) report(problems []route.Problem) {
 	for _, p := range problems {
 		said := []slog.Attr{
 			slog.String("object", p.Object), slog.String("field", p.Field),
-			slog.String("value", p.Value), slog.String("reason", p.Reason),
+			slog.String("value", shortened(p.Value)), slog.String("reason", p.Reason),
 		}
 		said = slices.DeleteFunc(said, func(a slog.Attr) bool { return a.Value.String() == "" })
 		o.Log.LogAttrs(context.Background(), slog.LevelWarn, "Problem", said...)
 	}
+}
+
+// shortened is as much of a value as fits into a line.
+func shortened(value string) string {
+	const most = 200
+	if len(value) <= most {
+		return value
+	}
+	return strings.ToValidUTF8(value[:most], "") + "…"
 }
 
 // observe logs what was written; what was not, the loop does. A comparison that

@@ -132,7 +132,7 @@ func runOnce() []flagDef {
 		},
 		{
 			name: "cleanup", initial: "false", own: func(o *ownFlags) any { return &o.cleanup },
-			usage: "remove everything Sluice put into the kernel",
+			usage: "remove everything that Sluice, or a kube-proxy that no longer runs, put into the kernel",
 		},
 		{
 			name: "init-only", initial: "false", own: func(o *ownFlags) any { return &o.initOnly },

@@ -88,8 +88,12 @@ func TestUnderWay(t *testing.T) {
 	start := time.Unix(100, 0)
 	at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
 	all := requests{
-		{begun: at(0), ended: at(9)}, {begun: at(0), ended: at(11)}, {begun: at(12), ended: at(13)},
-		{begun: at(19), ended: at(30)}, {begun: at(21), ended: at(22)}, {begun: at(0), ended: at(99)},
+		{begun: at(0), ended: at(9)},
+		{begun: at(0), ended: at(11)},
+		{begun: at(12), ended: at(13)},
+		{begun: at(19), ended: at(30)},
+		{begun: at(21), ended: at(22)},
+		{begun: at(0), ended: at(99)},
 	}
 	want := []time.Time{at(11), at(13), at(30), at(99)}
 	var got []time.Time
