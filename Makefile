@@ -13,6 +13,7 @@ LINT_VERSION := v2.15.0
 LINT         := .cache/golangci-lint/$(LINT_VERSION)/golangci-lint
 FUZZTIME     ?= 20s
 BENCH        ?= .
+VERSUS       ?=
 
 # A folder with kube-apiserver, etcd and kube-proxy, and one with kubectl, helm,
 # prometheus and promtool; made if they lack them.
@@ -77,8 +78,10 @@ $(LINT):
 	@echo 'building golangci-lint $(LINT_VERSION): minutes, once'
 	@GOBIN=$(CURDIR)/$(@D) GOFLAGS= go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION) 2> >(grep -v '^go: downloading' >&2)
 
-bench: setup-demo setup-build ## the path from store to kernel at three sizes, then the Go benchmarks (BENCH=regexp)
+# VERSUS has flags, such as -sizes 10000 -parts start,change; see test/bench/versus.
+bench: setup-test test-assets ## store to kernel; with an API server, and beside kube-proxy if KUBE_PROXY names it; Go benchmarks (BENCH=regexp)
 	@go run ./test/bench
+	@KUBEBUILDER_ASSETS="$(KUBEBUILDER_ASSETS)" go run ./test/bench/versus $(VERSUS)
 	@go test -run='^$$' -bench='$(BENCH)' -benchmem ./internal/...
 
 fuzz: setup-build ## each fuzz test for a while (FUZZTIME=20s)
