@@ -5,7 +5,7 @@
 // At first the node is served by what a real kube-proxy left for examples/. That
 // is recorded in testdata, and is recorded anew, when examples/ change, by
 //
-//	KUBE_PROXY=path go test -run TestRecord -record ./test/demo
+//	KUBE_PROXY=path go test -tags record -run TestRecord ./test/demo
 //
 // The machine's own network is not touched. Everything lives in the namespaces
 // and mounts of this process and goes with it, however it ends.

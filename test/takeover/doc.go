@@ -6,5 +6,5 @@
 // folder KUBEBUILDER_ASSETS, where `make test-assets` puts it. Where there is
 // none, what it leaves in the kernel comes from testdata, recorded from it:
 //
-//	go test ./test/takeover -run TestRecord -record
+//	go test -tags record -run TestRecord ./test/takeover
 package takeover

@@ -12,9 +12,6 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// record has what kube-proxy leaves written to testdata.
-var record = flag.Bool("record", false, "write testdata anew, with the kube-proxy that KUBE_PROXY names")
-
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if testing.Short() {
