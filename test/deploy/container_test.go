@@ -225,9 +225,15 @@ func (c confinement) start(t testing.TB, host *lab.Host) *process {
 	return p
 }
 
-// stop asks the program to end and waits for it.
+// grace is how long a program has to end once it is asked to.
+const grace = 5 * time.Second
+
+// stop asks the program to end and waits for it. As a kubelet it then kills it:
+// the first process of a PID namespace hears no signal before it listens.
 func (p *process) stop() error {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM) // ended already: fine
+	kill := time.AfterFunc(grace, func() { _ = p.cmd.Process.Kill() })
+	defer kill.Stop()
 	return p.wait()
 }
 
