@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/sluice-proxy/sluice/internal/text"
+
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
@@ -214,7 +216,7 @@ func (a *asker) refuse(out *Case, f found) {
 	out.LeftOut = leftOut(choices)
 	out.Verdict, out.Why = Refused, "the Service has no endpoints"
 	if n := len(out.LeftOut); n > 0 {
-		out.Why = fmt.Sprintf("none of the Service's %s takes traffic", count(n, "endpoint"))
+		out.Why = fmt.Sprintf("none of the Service's %s takes traffic", text.Count(n, "endpoint"))
 	}
 }
 
@@ -246,12 +248,4 @@ func policyField(f *route.Front) string {
 		return "internalTrafficPolicy"
 	}
 	return "externalTrafficPolicy"
-}
-
-// count writes "1 endpoint", "2 endpoints".
-func count(n int, thing string) string {
-	if n == 1 {
-		return "1 " + thing
-	}
-	return fmt.Sprintf("%d %ss", n, thing)
 }

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/sluice-proxy/sluice/internal/text"
+
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -31,7 +33,7 @@ func (a *asker) balance(out *Case, f found, c client) {
 	}
 	out.LeftOut = leftOut(choices)
 	out.Verdict = Balanced
-	out.Why = fmt.Sprintf("over %s, each with the same chance", count(len(pool), "backend"))
+	out.Why = fmt.Sprintf("over %s, each with the same chance", text.Count(len(pool), "backend"))
 	if len(pool) == 1 {
 		out.Why = "over 1 backend, to which all connections go"
 	}

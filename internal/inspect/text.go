@@ -6,6 +6,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/sluice-proxy/sluice/internal/text"
 )
 
 // WriteText writes the status as a person reads it: what is well in a word,
@@ -68,19 +70,19 @@ func (s Status) writes(p *page) {
 	last := "none yet"
 	if l := s.LastSync; !l.At.IsZero() {
 		last = fmt.Sprintf("%s, took %s: %s for %s, cause: %s", p.ago(l.At), l.Took,
-			plural(l.Steps, "step"), plural(l.Services, "service"), l.Cause)
+			text.Count(l.Steps, "step"), text.Count(l.Services, "service"), l.Cause)
 	}
 	p.row("Last sync", last)
 	lag := "none"
 	if l := s.Lag; !l.Oldest.IsZero() {
 		lag = fmt.Sprintf("%s: %s and %s wait", p.since(l.Oldest),
-			plural(l.Services, "Service change"), plural(l.Slices, "EndpointSlice change"))
+			text.Count(l.Services, "Service change"), text.Count(l.Slices, "EndpointSlice change"))
 	}
 	p.row("Lag", lag)
 	p.row("Last write failed", s.Error)
 	c := s.Counts
-	p.row("Programmed", fmt.Sprintf("%s, %s, %s, %s", plural(c.Services, "service"), plural(c.Ports, "port"),
-		plural(c.Fronts, "front"), plural(c.Backends, "backend")))
+	p.row("Programmed", fmt.Sprintf("%s, %s, %s, %s", text.Count(c.Services, "service"), text.Count(c.Ports, "port"),
+		text.Count(c.Fronts, "front"), text.Count(c.Backends, "backend")))
 	p.count("Not programmed", c.NotProgrammed, "service", "(sluice get services tells why)")
 	if s.Busy != "" {
 		p.row("Pending", "unknown: "+s.Busy)
@@ -190,7 +192,7 @@ func (p *page) count(name string, n int, what, more string) {
 		p.row(name, "none")
 		return
 	}
-	p.row(name, plural(n, what)+" "+more)
+	p.row(name, text.Count(n, what)+" "+more)
 }
 
 func (p *page) head(title string, columns ...string) {
@@ -229,14 +231,6 @@ func short(d time.Duration) string {
 		return fmt.Sprintf("%dh%dm", d/time.Hour, d%time.Hour/time.Minute)
 	}
 	return fmt.Sprintf("%dd%dh", d/day, d%day/time.Hour)
-}
-
-// plural counts things: "1 step", "2 steps".
-func plural(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 func inBrackets(s string) string {

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sluice-proxy/sluice/internal/text"
+
 	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
 	"github.com/sluice-proxy/sluice/internal/kernel/link"
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
@@ -195,7 +197,7 @@ func tableEntry(all []tables.Table) Entry {
 	var parts []string
 	for _, t := range all {
 		e.Count += 1 + t.Chains
-		parts = append(parts, fmt.Sprintf("table %s with %s", t.Table, number(t.Chains, "chain")))
+		parts = append(parts, fmt.Sprintf("table %s with %s", t.Table, text.Count(t.Chains, "chain")))
 	}
 	e.What = strings.Join(parts, ", ")
 	return e
@@ -211,9 +213,9 @@ func chainEntries(all []xtables.Removal) []Entry {
 			e.What += ", "
 		}
 		e.Mechanism, e.Count = m, e.Count+c.Size()
-		e.What += number(len(c.Chains), "chain")
+		e.What += text.Count(len(c.Chains), "chain")
 		if n := len(c.Rules); n > 0 {
-			e.What += " and " + number(n, "rule")
+			e.What += " and " + text.Count(n, "rule")
 		}
 		e.What += " in " + c.Table.String()
 		found[m] = e

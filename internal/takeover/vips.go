@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sluice-proxy/sluice/internal/text"
+
 	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
 )
 
@@ -123,15 +125,15 @@ func setNames() []string {
 func (v vips) entry() Entry {
 	var parts []string
 	if n := len(v.Idle) + len(v.Busy); n > 0 {
-		parts = append(parts, number(n, "virtual server"))
+		parts = append(parts, text.Count(n, "virtual server"))
 	}
 	count := len(v.Idle) + len(v.Busy) + len(v.Sets)
 	if v.Device {
-		parts = append(parts, fmt.Sprintf("interface %s with %s", device, number(len(v.Addrs), "address")))
+		parts = append(parts, fmt.Sprintf("interface %s with %s", device, text.Count(len(v.Addrs), "address")))
 		count++
 	}
 	if len(v.Sets) > 0 {
-		parts = append(parts, number(len(v.Sets), "ipset"))
+		parts = append(parts, text.Count(len(v.Sets), "ipset"))
 	}
 	return Entry{IPVS, count, strings.Join(parts, ", ")}
 }
@@ -145,7 +147,7 @@ func (v vips) left() []Entry {
 			sum += b.Connections
 		}
 		out = append(out, Entry{IPVS, n, fmt.Sprintf("%s, as long as connections go through (now %d): %s",
-			number(n, "virtual server"), sum, some(v.Busy))})
+			text.Count(n, "virtual server"), sum, some(v.Busy))})
 	}
 	if n := len(v.Held); n > 0 {
 		sum := 0
@@ -153,7 +155,7 @@ func (v vips) left() []Entry {
 			sum += h.Connections
 		}
 		out = append(out, Entry{IPVS, n, fmt.Sprintf("%s, as long as programs of this node have connections from there (now %d): %s",
-			number(n, "address"), sum, some(v.Held))})
+			text.Count(n, "address"), sum, some(v.Held))})
 	}
 	if v.Unknown {
 		out = append(out, Entry{IPVS, 1, "virtual servers, until all of kube-proxy's are known"})
@@ -162,7 +164,7 @@ func (v vips) left() []Entry {
 		out = append(out, Entry{IPVS, 1, fmt.Sprintf("interface %s and what there is in iptables, until then", device)})
 	}
 	if n := len(v.Foreign); n > 0 {
-		out = append(out, Entry{IPVS, n, fmt.Sprintf("%s not known as kube-proxy's: %s", number(n, "virtual server"), some(v.Foreign))})
+		out = append(out, Entry{IPVS, n, fmt.Sprintf("%s not known as kube-proxy's: %s", text.Count(n, "virtual server"), some(v.Foreign))})
 	}
 	return out
 }
@@ -179,15 +181,4 @@ func some[S fmt.Stringer](all []S) string {
 		text += fmt.Sprintf(" and %d more", more)
 	}
 	return text
-}
-
-// number is a number of things in words.
-func number(n int, thing string) string {
-	switch {
-	case n == 1:
-		return "1 " + thing
-	case strings.HasSuffix(thing, "s"):
-		return fmt.Sprintf("%d %ses", n, thing)
-	}
-	return fmt.Sprintf("%d %ss", n, thing)
 }
