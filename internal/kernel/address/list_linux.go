@@ -9,8 +9,9 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 )
 
 // When addresses change under a listing it is repeated, after minPause at first
@@ -44,11 +45,7 @@ func (w *Watcher) List(ctx context.Context) ([]netip.Addr, error) {
 }
 
 func open(opts Options) (*netlink.Handle, error) {
-	ns := netns.None()
-	if opts.NetNS != 0 {
-		ns = netns.NsHandle(opts.NetNS)
-	}
-	handle, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
+	handle, err := netns.Handle(opts.NetNS, unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("open route netlink: %w", err)
 	}

@@ -9,8 +9,9 @@ import (
 	"slices"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 )
 
 // attempts is how often a listing is tried when it changes meanwhile.
@@ -172,11 +173,7 @@ func (l *Links) Delete(ctx context.Context, name string) error {
 
 // with has fn called with an interface.
 func (l *Links) with(name string, fn func(*netlink.Handle, netlink.Link) error) error {
-	ns := netns.None()
-	if l.opts.NetNS != 0 {
-		ns = netns.NsHandle(l.opts.NetNS)
-	}
-	h, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
+	h, err := netns.Handle(l.opts.NetNS, unix.NETLINK_ROUTE)
 	if err != nil {
 		return fmt.Errorf("open route netlink: %w", err)
 	}

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 )
@@ -43,5 +45,28 @@ func TestDo(t *testing.T) {
 	}
 	if err := netns.Do(1<<20, func() error { return nil }); err == nil || !strings.Contains(err.Error(), "enter network namespace") {
 		t.Errorf("error %v, want that there is no such namespace", err)
+	}
+}
+
+// A handle sees the interfaces of its namespace.
+func TestHandle(t *testing.T) {
+	h, err := netns.Handle(kerneltest.Namespace(t), unix.NETLINK_ROUTE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	links, err := h.LinkList()
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]bool{}
+	for _, l := range links {
+		names[l.Attrs().Name] = true
+	}
+	if !names["lo"] || names["eth0"] {
+		t.Errorf("interfaces %v, want those of a namespace made anew", names)
+	}
+	if _, err := netns.Handle(1<<20, unix.NETLINK_ROUTE); err == nil {
+		t.Error("a handle in no namespace was opened")
 	}
 }

@@ -9,8 +9,9 @@ import (
 	"slices"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 )
 
 // attempts is how often a listing is tried when it changes meanwhile.
@@ -30,11 +31,7 @@ func New(opts Options) *Sockets { return &Sockets{opts: opts} }
 // Connections returns how many TCP connections, and attempts at one, there are
 // for each local address that has any.
 func (s *Sockets) Connections(ctx context.Context) (map[netip.Addr]int, error) {
-	ns := netns.None()
-	if s.opts.NetNS != 0 {
-		ns = netns.NsHandle(s.opts.NetNS)
-	}
-	h, err := netlink.NewHandleAt(ns, unix.NETLINK_INET_DIAG)
+	h, err := netns.Handle(s.opts.NetNS, unix.NETLINK_INET_DIAG)
 	if err != nil {
 		return nil, fmt.Errorf("open socket netlink: %w", err)
 	}
