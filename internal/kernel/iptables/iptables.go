@@ -1,0 +1,61 @@
+// Package iptables runs the programs of iptables in a network namespace:
+// PROGRAM-save to read tables, PROGRAM-restore --noflush to change them. Which of
+// the two variants is in use on a node is found out as iptables-wrapper of
+// Kubernetes does it. IPv4 and IPv6 differ in the program only.
+//
+// It knows no policy: what a rule is for is the business of who writes it.
+package iptables
+
+import (
+	"fmt"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
+)
+
+// Family is an IP family.
+type Family = xtables.Family
+
+// The two families.
+const (
+	IPv4 = xtables.IPv4
+	IPv6 = xtables.IPv6
+)
+
+// Table names a table of a family, such as "nat".
+type Table struct {
+	Family Family
+	Name   string
+}
+
+// Chains are what a table holds, by name.
+type Chains map[string]Chain
+
+// Chain is a chain with its rules in their order: what stands behind "-A NAME "
+// in the output of PROGRAM-save, made comparable by Canonical.
+type Chain struct {
+	Policy string // of a chain that a hook of the kernel leads to: "ACCEPT"; "-" for others
+	Rules  []string
+}
+
+// Edit is a change that another program made to chains of ours.
+type Edit struct {
+	What string // in a few words: "rule of KUBE-SERVICES in nat"
+	By   string // the program, as far as it is known: "iptables (thread 812)"
+}
+
+// RestoreError is input that PROGRAM-restore refused. Tables are changed one by
+// one, so those before the refused one stay changed.
+type RestoreError struct {
+	Program string // "ip6tables-nft-restore"
+	Line    int    // of the input, from 1; 0: it did not say, or named a COMMIT
+	Rule    string // that line; empty without one
+	Reason  string // what the program said, on one line
+}
+
+// Error says what was refused and why.
+func (e *RestoreError) Error() string {
+	if e.Rule == "" {
+		return fmt.Sprintf("%s: %s", e.Program, e.Reason)
+	}
+	return fmt.Sprintf("%s: %q: %s", e.Program, e.Rule, e.Reason)
+}
