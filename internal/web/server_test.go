@@ -80,6 +80,7 @@ func (r running) expect(what, want string) {
 
 func (r running) expectState(what, want string) {
 	r.t.Helper()
+	synctest.Wait()
 	s := r.State()
 	if got := fmt.Sprintf("%s %s %v", s.Wanted, s.Serving, s.Err); got != want {
 		r.t.Errorf("%s: state is\n%s\nwant\n%s", what, got, want)
