@@ -137,10 +137,10 @@ func TestAnotherCompiler(t *testing.T) {
 // that it makes is, and so is one that comes back.
 func TestProblemsAreToldOnceUnderManyCompilers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t, nil)
+		w := start(t, func(o *Options) { o.MinPeriod = time.Second })
 		told := func(want int) {
 			t.Helper()
-			synctest.Wait()
+			w.pass(time.Second)
 			if len(w.problems) != want {
 				t.Errorf("told of %v, want %d problems", w.problems, want)
 			}
@@ -195,16 +195,19 @@ func TestWhatIsInForceIsSettled(t *testing.T) {
 			t.Errorf("the write that went well brought in %+v (%s), want both since %v", last.In, last.Cause, since)
 		}
 		// What comes to nothing is no backlog.
+		w.plane.read()
+		release := w.slow()
 		w.store.SetLocalAddresses([]netip.Addr{netip.MustParseAddr("192.0.2.1")})
 		w.remove("nobody")
 		w.put("d", 1)
 		w.remove("d")
+		release()
 		synctest.Wait()
 		if b := w.store.Backlog(); !b.Empty() {
 			t.Errorf("%+v waits, want nothing", b)
 		}
-		if n := w.store.Totals(); n != (cluster.Totals{Services: 6}) {
-			t.Errorf("told %+v, want 6 events", n)
+		if n := w.store.Totals(); n != (cluster.Totals{Services: 7}) {
+			t.Errorf("told %+v, want 7 events", n)
 		}
 	})
 }

@@ -71,6 +71,18 @@ func (w *world) remove(name string) {
 	w.store.DeleteService(cluster.Name{Namespace: "default", Name: name})
 }
 
+// slow has the loop write something that takes until release is called. What the
+// test does meanwhile the loop takes together; while it is idle it may take a
+// part of it.
+func (w *world) slow() (release func()) {
+	w.t.Helper()
+	hold := make(chan struct{})
+	w.plane.hold = hold
+	w.put("slow", 1)
+	w.diary("apply +slow")
+	return func() { close(hold) }
+}
+
 // pass lets time pass. Timers alone do not order what goroutines do.
 func (w *world) pass(d time.Duration) {
 	w.plane.fence.Add(1)

@@ -64,10 +64,13 @@ func TestWhatChangesNothingIsNotWritten(t *testing.T) {
 		w.follower.read()
 		w.put("a", 1)
 		w.remove("nobody")
+		w.diary("")
+		release := w.slow()
 		w.put("b", 1)
 		w.remove("b")
+		release()
 		w.diary("")
-		w.told("")
+		w.told("slow ->1")
 	})
 }
 
@@ -76,18 +79,15 @@ func TestChangesDuringAWriteAreTakenTogether(t *testing.T) {
 		w := start(t, nil)
 		w.listed()
 		w.diary("refresh\napply ")
-		hold := make(chan struct{})
-		w.plane.hold = hold
-		w.put("a", 1)
-		w.diary("apply +a")
+		release := w.slow()
 		for port := range uint16(100) {
 			w.put("b", port+1)
 			w.put("c", port+1)
 			synctest.Wait()
 		}
-		close(hold)
+		release()
 		w.diary("apply +b +c")
-		w.told("host\na ->1\nb ->100, c ->100")
+		w.told("host\nslow ->1\nb ->100, c ->100")
 	})
 }
 
