@@ -83,16 +83,24 @@ func nodePorts(opt Options, facts *cluster.Facts) (NodePorts, []Problem) {
 	if opt.NodePorts.Primary && len(ports.Addrs) == 0 && !ports.All4 && !ports.All6 {
 		problems = append(problems, noPrimary(opt))
 	}
+	ports.All127 = ports.All4 && opt.NodePorts.Loopback == LoopbackIncluded
 	ports.Addrs = append(ports.Addrs, opt.localAddrs(facts.Local)...)
-	ports.Addrs = slices.DeleteFunc(ports.Addrs, func(a netip.Addr) bool {
-		return ports.All(FamilyOf(a)) && !a.IsLoopback()
-	})
+	ports.Addrs = slices.DeleteFunc(ports.Addrs, ports.implied)
 	slices.SortFunc(ports.Addrs, netip.Addr.Compare)
 	ports.Addrs = slices.Compact(ports.Addrs)
 	if len(ports.Addrs) == 0 {
 		ports.Addrs = nil
 	}
 	return ports, problems
+}
+
+// implied reports whether an address is one of those that serve NodePorts by
+// being local.
+func (n NodePorts) implied(a netip.Addr) bool {
+	if a.IsLoopback() {
+		return n.All127 && a.Is4()
+	}
+	return n.All(FamilyOf(a))
 }
 
 // noPrimary is told of a node without any address; one that has none of one
@@ -143,11 +151,10 @@ func (o NodePortOptions) all(f Family) bool {
 func loopback() netip.Prefix { return netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8) }
 
 // localAddrs returns the addresses of this host that the CIDRs and the keyword
-// localhost name. A loopback address has to be meant: a wide CIDR that happens
-// to hold it is not enough.
+// localhost name.
 func (o Options) localAddrs(local []netip.Addr) []netip.Addr {
 	var list []netip.Addr
-	if o.NodePorts.Localhost && slices.Contains(o.families(), IPv4) {
+	if o.NodePorts.Localhost && o.NodePorts.Loopback != LoopbackNever && slices.Contains(o.families(), IPv4) {
 		list = append(list, netip.AddrFrom4([4]byte{127, 0, 0, 1}))
 	}
 	for _, a := range local {
@@ -160,15 +167,21 @@ func (o Options) localAddrs(local []netip.Addr) []netip.Addr {
 }
 
 func (o NodePortOptions) names(a netip.Addr) bool {
-	if !a.IsLoopback() {
-		return slices.ContainsFunc(o.CIDRs, func(p netip.Prefix) bool { return p.Contains(a) })
+	if a.IsLoopback() {
+		return o.namesLoopback(a)
 	}
+	return slices.ContainsFunc(o.CIDRs, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// namesLoopback reports whether a loopback address serves NodePorts. Unless the
+// rule says otherwise, a wide CIDR that happens to hold it is not enough.
+func (o NodePortOptions) namesLoopback(a netip.Addr) bool {
 	lo := loopback()
-	if !lo.Contains(a) {
+	if !lo.Contains(a) || o.Loopback == LoopbackNever {
 		return false
 	}
 	return o.Localhost || slices.ContainsFunc(o.CIDRs, func(p netip.Prefix) bool {
-		return p.Contains(a) && p.Bits() >= lo.Bits()
+		return p.Contains(a) && (p.Bits() >= lo.Bits() || o.Loopback == LoopbackIncluded)
 	})
 }
 
@@ -183,5 +196,5 @@ func (d Detector) equal(e Detector) bool {
 
 // Equal reports whether the same addresses serve NodePorts.
 func (n NodePorts) Equal(m NodePorts) bool {
-	return n.All4 == m.All4 && n.All6 == m.All6 && slices.Equal(n.Addrs, m.Addrs)
+	return n.All4 == m.All4 && n.All6 == m.All6 && n.All127 == m.All127 && slices.Equal(n.Addrs, m.Addrs)
 }

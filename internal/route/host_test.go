@@ -32,6 +32,21 @@ func TestNodePortAddresses(t *testing.T) {
 		{"S-67 localhost and primary", NodePortOptions{Primary: true, Localhost: true}, cluster.Facts{}, "[127.0.0.1 192.168.0.2 2001:db8::1]"},
 		{"S-65 localhost is IPv4 only", NodePortOptions{Localhost: true, CIDRs: cidrs("::1/128")}, cluster.Facts{}, "[127.0.0.1]"},
 		{"localhost beside all", NodePortOptions{Localhost: true, All: true}, cluster.Facts{}, "all4 all6 [127.0.0.1]"},
+		{"S-62 all, and loopback is included", NodePortOptions{All: true, Loopback: LoopbackIncluded}, cluster.Facts{}, "all4 all127 all6 []"},
+		{"S-62 nothing said, and loopback is included", NodePortOptions{Loopback: LoopbackIncluded}, cluster.Facts{}, "all4 all127 all6 []"},
+		{
+			"a zero CIDR includes loopback, localhost adds nothing",
+			NodePortOptions{CIDRs: cidrs("0.0.0.0/0 2001:db8::/32"), Localhost: true, Loopback: LoopbackIncluded},
+			cluster.Facts{},
+			"all4 all127 [2001:db8::1 2001:db8:1::2]",
+		},
+		{"S-63 all, and loopback never", NodePortOptions{All: true, Localhost: true, Loopback: LoopbackNever}, cluster.Facts{}, "all4 all6 []"},
+		{"S-64 included where nothing holds it", NodePortOptions{CIDRs: cidrs("192.168.0.0/24"), Loopback: LoopbackIncluded}, cluster.Facts{}, "all6 [192.168.0.2]"},
+		{"primary holds no loopback", NodePortOptions{Primary: true, Loopback: LoopbackIncluded}, cluster.Facts{}, "[192.168.0.2 2001:db8::1]"},
+		{"a wide CIDR includes loopback", NodePortOptions{CIDRs: cidrs("64.0.0.0/2 ::/1"), Loopback: LoopbackIncluded}, cluster.Facts{}, "[127.0.0.1 2001:db8::1 2001:db8:1::2]"},
+		{"S-65 IPv6 loopback is never included", NodePortOptions{CIDRs: cidrs("::/0 127.0.0.0/8"), Loopback: LoopbackIncluded}, cluster.Facts{}, "all6 [127.0.0.1]"},
+		{"localhost alone, and loopback never: none", NodePortOptions{Localhost: true, Loopback: LoopbackNever}, cluster.Facts{}, "[]"},
+		{"127/8 alone, and loopback never: none of IPv4", NodePortOptions{CIDRs: cidrs("127.0.0.0/8"), Loopback: LoopbackNever}, cluster.Facts{}, "all6 []"},
 		{
 			"L-19 no node yet: none",
 			NodePortOptions{Primary: true},
@@ -62,6 +77,9 @@ func nodePortText(n NodePorts, problems []Problem) string {
 	if n.All(IPv4) {
 		b.WriteString("all4 ")
 	}
+	if n.All127 {
+		b.WriteString("all127 ")
+	}
 	if n.All(IPv6) {
 		b.WriteString("all6 ")
 	}
@@ -83,6 +101,7 @@ func TestNodePortsOfOneFamily(t *testing.T) {
 		{[]Family{IPv6}, NodePortOptions{Primary: true, Localhost: true}, "[2001:db8::1]"},
 		{[]Family{IPv4}, NodePortOptions{CIDRs: cidrs("192.168.0.0/24 2001:db8:1::/64")}, "[192.168.0.2]"},
 		{[]Family{IPv6}, NodePortOptions{}, "all6 []"},
+		{[]Family{IPv6}, NodePortOptions{All: true, Loopback: LoopbackIncluded}, "all6 []"},
 	} {
 		host, problems := compileHost(Options{Families: tt.families, NodePorts: tt.opt}, facts)
 		sameText(t, nodePortText(host.NodePorts, problems), tt.want)
@@ -149,6 +168,26 @@ func TestPrefixesAreDisjoint(t *testing.T) {
 	} {
 		if got := ofFamilies(cidrs(in), []Family{IPv4, IPv6}); !slices.Equal(got, cidrs(want)) {
 			t.Errorf("%s: %v, want %s", in, got, want)
+		}
+	}
+}
+
+// A plane and what follows it hear of it when loopback comes to be served, or
+// no longer is.
+func TestLoopbackMakesADifference(t *testing.T) {
+	without, with := NodePorts{All4: true}, NodePorts{All4: true, All127: true}
+	if with.Equal(without) || !with.Equal(with) {
+		t.Error("that all of 127.0.0.0/8 serves NodePorts is not seen")
+	}
+	for _, tt := range []struct {
+		ports NodePorts
+		want  bool
+	}{
+		{without, false}, {with, true},
+		{NodePorts{All4: true, Addrs: ips("127.0.0.1")}, true}, {NodePorts{Addrs: ips("::1 192.168.0.2")}, false},
+	} {
+		if got := tt.ports.Loopback4(); got != tt.want {
+			t.Errorf("%+v: served on loopback %v, want %v", tt.ports, got, tt.want)
 		}
 	}
 }

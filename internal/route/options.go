@@ -41,8 +41,20 @@ type NodePortOptions struct {
 	CIDRs     []netip.Prefix
 	Primary   bool // the node's own address of each family
 	Localhost bool // IPv4 loopback addresses
-	All       bool // every local address but loopback
+	All       bool // every local address, loopback as Loopback says
+	Loopback  Loopback
 }
+
+// Loopback says when an address in 127.0.0.0/8 serves NodePorts. No other
+// loopback address ever does.
+type Loopback uint8
+
+// The rules for loopback addresses.
+const (
+	LoopbackNamed    Loopback = iota // when an entry means it: Localhost, or a CIDR in 127.0.0.0/8
+	LoopbackIncluded                 // when any entry holds it: also a wide CIDR, and where all serve, all of 127.0.0.0/8
+	LoopbackNever
+)
 
 // families returns the enabled families, IPv4 first.
 func (o Options) families() []Family {

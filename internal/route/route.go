@@ -176,7 +176,8 @@ func (d Detector) Detects(f Family) bool {
 // NodePorts says which addresses of this node serve NodePorts.
 type NodePorts struct {
 	All4, All6 bool         // every local address but loopback
-	Addrs      []netip.Addr // otherwise exactly these; sorted
+	All127     bool         // with All4: every address in 127.0.0.0/8 as well
+	Addrs      []netip.Addr // besides those exactly these; sorted
 }
 
 // All reports whether every local address of the family serves NodePorts.
@@ -189,7 +190,7 @@ func (n NodePorts) All(f Family) bool {
 
 // Loopback4 reports whether NodePorts are served on addresses in 127.0.0.0/8.
 func (n NodePorts) Loopback4() bool {
-	return slices.ContainsFunc(n.Addrs, func(a netip.Addr) bool { return a.Is4() && a.IsLoopback() })
+	return n.All127 || slices.ContainsFunc(n.Addrs, func(a netip.Addr) bool { return a.Is4() && a.IsLoopback() })
 }
 
 // Table is everything that should be. The Compiler changes it from one Compile
