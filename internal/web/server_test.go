@@ -65,6 +65,8 @@ func run(t *testing.T, n *listen.Fake, s Setting, change func(*ServerOptions)) r
 }
 
 // expect compares what clients of the addresses get: "address=answer ...".
+// It ends when the server, too, is done with them: to stop it would take a while
+// otherwise, and no time passes in a test that does not wait.
 func (r running) expect(what, want string) {
 	r.t.Helper()
 	synctest.Wait()
@@ -73,6 +75,7 @@ func (r running) expect(what, want string) {
 		addr, _, _ := strings.Cut(one, "=")
 		got = append(got, addr+"="+answerOf(r.t, r.net, addr))
 	}
+	synctest.Wait()
 	if g := strings.Join(got, " "); g != want {
 		r.t.Errorf("%s: got %s, want %s", what, g, want)
 	}
@@ -80,7 +83,6 @@ func (r running) expect(what, want string) {
 
 func (r running) expectState(what, want string) {
 	r.t.Helper()
-	synctest.Wait()
 	s := r.State()
 	if got := fmt.Sprintf("%s %s %v", s.Wanted, s.Serving, s.Err); got != want {
 		r.t.Errorf("%s: state is\n%s\nwant\n%s", what, got, want)
