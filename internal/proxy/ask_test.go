@@ -156,8 +156,10 @@ func TestProblemsAreToldOnceUnderManyCompilers(t *testing.T) {
 		w.listed()
 		told(1)
 		for range 2 {
+			w.compare(Request) // and for a second nothing is written
+			synctest.Wait()
 			for range 2 { // the second comes before the first has compiled
-				if err := w.loop.Replace(t.Context(), route.NewCompiler(route.Options{MasqueradeAll: true}), nil, 0); err != nil {
+				if err := w.loop.Replace(t.Context(), route.NewCompiler(route.Options{MasqueradeAll: true}), nil, time.Second); err != nil {
 					t.Fatal(err)
 				}
 			}
