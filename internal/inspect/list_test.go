@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"testing/synctest"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/route"
 )
 
 // listing is one of the lists, as tables and JSON.
@@ -221,6 +223,37 @@ func TestNodePortsByNumber(t *testing.T) {
 			t.Errorf("node port %s is found in a namespace that does not have it", asked)
 		}
 	})
+}
+
+// Loopback addresses are told where they serve node ports.
+func TestWhichAddressesServeNodePorts(t *testing.T) {
+	for _, tt := range []struct {
+		ports route.NodePorts
+		want  string // of IPv4, of IPv6
+	}{
+		{route.NodePorts{All4: true, All6: true, All127: true}, "all; all but loopback"},
+		{route.NodePorts{All4: true, All6: true, Addrs: addrs("127.0.0.1")}, "all and 127.0.0.1; all but loopback"},
+		{route.NodePorts{Addrs: addrs("127.0.0.1", "192.168.0.2")}, "127.0.0.1,192.168.0.2; none"},
+	} {
+		var got []string
+		for _, f := range []route.Family{route.IPv4, route.IPv6} {
+			s := &sight{host: route.Host{NodePorts: tt.ports}}
+			svc := &route.Service{Ports: []route.Port{{Family: f, Fronts: []route.Front{{Kind: route.NodePort, Port: 30080}}}}}
+			n := s.nodePort(nodePort{svc, &svc.Ports[0], &svc.Ports[0].Fronts[0]})
+			got = append(got, n.addresses())
+		}
+		if got := strings.Join(got, "; "); got != tt.want {
+			t.Errorf("%+v: %s, want %s", tt.ports, got, tt.want)
+		}
+	}
+}
+
+func addrs(texts ...string) []netip.Addr {
+	var out []netip.Addr
+	for _, s := range texts {
+		out = append(out, netip.MustParseAddr(s))
+	}
+	return out
 }
 
 // While the loop is in a long write nobody waits for ever.

@@ -19,8 +19,10 @@ type NodePort struct {
 	Service   string `json:"service"`
 	PortName  string `json:"portName,omitempty"` // of the Service port
 
-	// Every address of this node but loopback serves it, or just Addresses do.
+	// Every address of this node but loopback serves it, with Loopback those in
+	// 127.0.0.0/8 too. Addresses do besides, or alone.
 	Every     bool         `json:"everyAddress,omitempty"`
+	Loopback  bool         `json:"loopback,omitempty"`
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 
 	Pods     Way         `json:"pods"`
@@ -86,15 +88,16 @@ func (s *sight) nodePort(n nodePort) NodePort {
 	out := NodePort{
 		Port: n.front.Port, Protocol: n.port.Protocol.String(), Family: n.port.Family.String(),
 		Namespace: n.service.Name.Namespace, Service: n.service.Name.Name, PortName: n.port.Name,
-		Every: s.host.NodePorts.All(n.port.Family),
-		Pods:  wayOf(n.front.Pods), Node: wayOf(n.front.Node), Others: wayOf(n.front.Others),
+		Every:    s.host.NodePorts.All(n.port.Family),
+		Loopback: s.host.NodePorts.All127 && n.port.Family == route.IPv4,
+		Pods:     wayOf(n.front.Pods), Node: wayOf(n.front.Node), Others: wayOf(n.front.Others),
 	}
 	out.State, out.Reason = s.state(n.service)
 	if n.front.Others.Verdict == route.Balance {
 		out.Backends = len(n.port.Backends(n.front.Others.Pool))
 	}
 	for _, a := range s.host.NodePorts.Addrs {
-		if !out.Every && route.FamilyOf(a) == n.port.Family {
+		if route.FamilyOf(a) == n.port.Family {
 			out.Addresses = append(out.Addresses, a)
 		}
 	}

@@ -239,10 +239,16 @@ func (e *Endpoint) conditions() string {
 }
 
 func (n NodePort) addresses() string {
-	if n.Every {
+	listed := join(n.Addresses, netip.Addr.String)
+	switch {
+	case n.Every && n.Loopback:
+		return "all"
+	case n.Every && listed != "":
+		return "all and " + listed
+	case n.Every:
 		return "all but loopback"
 	}
-	return orElse(join(n.Addresses, netip.Addr.String), "none")
+	return orElse(listed, "none")
 }
 
 func join[T any](list []T, text func(T) string) string {

@@ -183,8 +183,10 @@ func TestLoopbackMakesADifference(t *testing.T) {
 		ports NodePorts
 		want  bool
 	}{
-		{without, false}, {with, true},
-		{NodePorts{All4: true, Addrs: ips("127.0.0.1")}, true}, {NodePorts{Addrs: ips("::1 192.168.0.2")}, false},
+		{without, false},
+		{with, true},
+		{NodePorts{All4: true, Addrs: ips("127.0.0.1")}, true},
+		{NodePorts{Addrs: ips("::1 192.168.0.2")}, false},
 	} {
 		if got := tt.ports.Loopback4(); got != tt.want {
 			t.Errorf("%+v: served on loopback %v, want %v", tt.ports, got, tt.want)
