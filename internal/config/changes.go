@@ -27,6 +27,9 @@ func Changes(old, new *Config) (live, restart []Field) {
 	from, to := texts(old), texts(new)
 	for _, s := range changed(old, new) {
 		f := s.field(from, to, new)
+		if f.Old == f.New && s.ofMode && old.Mode != new.Mode {
+			continue // follows from the mode
+		}
 		if f.Old == f.New { // one that the world says, such as the host's name
 			f.Old, f.New = fmt.Sprint(s.of(old).Interface()), fmt.Sprint(s.of(new).Interface())
 		}

@@ -150,10 +150,11 @@ func TestChangesOfWhatTheWorldSays(t *testing.T) {
 	}
 }
 
-// What belongs to another mode waits for it, along with the mode.
+// What belongs to another mode waits for it, along with the mode; what merely
+// follows from the mode is not told.
 func TestChangesOfAnotherMode(t *testing.T) {
-	old, new := mustLoad(t, header), mustLoad(t, header)
-	new.Mode, new.MasqueradeMark, new.NodePorts, new.OOMScoreAdj = "iptables", 1, NodePorts{All: true}, 0
+	old := mustLoad(t, header)
+	new := mustLoad(t, header+"mode: iptables\noomScoreAdj: 0\niptables: {masqueradeBit: 3}\n")
 	live, restart := Changes(old, new)
 	if got := fmt.Sprint(names(live), names(restart)); got != "[oomScoreAdj] [nodePortAddresses iptables.masqueradeBit mode]" {
 		t.Errorf("changes %s", got)
@@ -166,6 +167,20 @@ func TestChangesOfAnotherMode(t *testing.T) {
 	want.OOMScoreAdj = 0
 	if diff := cmp.Diff(want, merged, compare); diff != "" {
 		t.Errorf("in force (-want +got):\n%s", diff)
+	}
+}
+
+// Whether loopback addresses serve NodePorts can change while the process runs.
+func TestChangeOfLocalhostNodePorts(t *testing.T) {
+	old := mustLoad(t, header+"mode: iptables\n")
+	new := mustLoad(t, header+"mode: iptables\niptables: {localhostNodePorts: false}\n")
+	live, restart := Changes(old, new)
+	if diff := cmp.Diff([]string{"iptables.localhostNodePorts: true -> false"}, lines(live)); diff != "" || restart != nil {
+		t.Errorf("at a restart: %v; live (-want +got):\n%s", restart, diff)
+	}
+	merged, err := Merge(old, new)
+	if err != nil || merged.Loopback != LoopbackNever {
+		t.Errorf("in force: %q, %v", merged.Loopback, err)
 	}
 }
 

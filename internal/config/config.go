@@ -28,9 +28,10 @@ type Config struct {
 
 	Detector       Detector
 	NodePorts      NodePorts
-	MasqueradeAll  bool   // source NAT for everything sent to cluster addresses
-	MasqueradeMark uint32 // the packet mark, one bit
-	ExternalIPs    bool   // false: spec.externalIPs is not served
+	Loopback       Loopback // which loopback addresses serve NodePorts
+	MasqueradeAll  bool     // source NAT for everything sent to cluster addresses
+	MasqueradeMark uint32   // the packet mark, one bit
+	ExternalIPs    bool     // false: spec.externalIPs is not served
 
 	SyncPeriod    time.Duration // a change that waits for twice as long makes the proxy unhealthy
 	MinSyncPeriod time.Duration // between two writes; 0: write at once
@@ -54,6 +55,12 @@ type Config struct {
 	// what no file can say: Manifests, Client.Master, and what to do instead of
 	// running.
 	effective []byte
+}
+
+// PollPeriod is how often to look for what other programs changed, where the
+// kernel does not tell: ten times as often as kube-proxy looks, within bounds.
+func (c *Config) PollPeriod() time.Duration {
+	return min(max(c.SyncPeriod/10, shortestPoll), longestPoll)
 }
 
 // Client says how to reach the API server. Without Kubeconfig and Master it is
@@ -94,6 +101,16 @@ type NodePorts struct {
 	Localhost bool // 127.0.0.0/8 and ::1
 	CIDRs     []netip.Prefix
 }
+
+// Loopback says when an address in 127.0.0.0/8 serves NodePorts. ::1 never does.
+type Loopback string
+
+// The rules for loopback addresses.
+const (
+	LoopbackNamed    Loopback = "named"    // when nodePortAddresses means it: localhost, or a part of 127.0.0.0/8
+	LoopbackIncluded Loopback = "included" // when it is in any entry, such as all
+	LoopbackNever    Loopback = "never"
+)
 
 // Conntrack are the kernel's connection tracking settings. Zero leaves a
 // setting as it is.

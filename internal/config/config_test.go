@@ -44,7 +44,7 @@ func load(t *testing.T, file string, args ...string) (*Config, []string, error) 
 			return []byte(file), nil
 		},
 	}
-	return f.Load(env, Options{Modes: []string{"nftables"}})
+	return f.Load(env, Options{Modes: []string{"nftables", "iptables"}})
 }
 
 // mustLoad is load where nothing may go wrong and nothing be warned of.
@@ -70,6 +70,7 @@ func defaults() *Config {
 		Metrics:     netip.MustParseAddrPort("127.0.0.1:10249"),
 		Detector:    Detector{Mode: DetectClusterCIDR},
 		NodePorts:   NodePorts{Primary: true},
+		Loopback:    LoopbackNamed,
 
 		MasqueradeMark: 0x4000,
 		ExternalIPs:    true,

@@ -12,6 +12,13 @@ import (
 // longestMinSync bounds the time changes may wait: a longer one is a mistake.
 const longestMinSync = time.Hour
 
+// The bounds of the time between two looks for what others changed: a look costs
+// as much as there are rules.
+const (
+	shortestPoll = time.Second
+	longestPoll  = 30 * time.Second
+)
+
 // section sets what the file says for each mode on its own. Modes that
 // v1alpha1 has no section for use that of nftables. The bit of iptables, which
 // several modes share, is checked in all, as in kube-proxy; the rest where it
@@ -29,6 +36,7 @@ func (c *check) section(cfg *Config) {
 		sync, least, all = in.IPVS.SyncPeriod, in.IPVS.MinSyncPeriod, in.IPTables.MasqueradeAll
 	}
 	cfg.MasqueradeAll = all
+	cfg.Loopback = loopback(cfg.Mode, *in.IPTables.LocalhostNodePorts)
 	if shared := "iptables.masqueradeBit"; bitPath != shared {
 		c.between(shared, in.IPTables.MasqueradeBit, 0, 31)
 	}
@@ -41,6 +49,18 @@ func (c *check) section(cfg *Config) {
 	case cfg.SyncPeriod > 0 && cfg.MinSyncPeriod > cfg.SyncPeriod:
 		c.problem(path+".minSyncPeriod", invalid(least.Duration, fmt.Sprintf("must be at most %s, which is %v", c.name(path+".syncPeriod"), cfg.SyncPeriod)))
 	}
+}
+
+// loopback is the rule of a mode for NodePorts on loopback addresses: the mode
+// iptables has a setting for it, the others want them to be meant.
+func loopback(mode string, localhost bool) Loopback {
+	switch {
+	case mode != "iptables":
+		return LoopbackNamed
+	case localhost:
+		return LoopbackIncluded
+	}
+	return LoopbackNever
 }
 
 func (c *check) client() Client {

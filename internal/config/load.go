@@ -112,6 +112,7 @@ func (c *check) convert(opt Options) *Config {
 	cfg.Logging = c.logging()
 	c.combinations()
 	c.unused()
+	c.contradictions(cfg)
 	return cfg
 }
 
@@ -194,6 +195,13 @@ func (c *check) combinations() {
 			c.flagProblem("manifests", fmt.Sprintf("Duplicate value: %q", path))
 		}
 		seen[path] = true
+	}
+}
+
+// contradictions warns of a setting that another one takes back.
+func (c *check) contradictions(cfg *Config) {
+	if cfg.NodePorts.Localhost && cfg.Loopback == LoopbackNever {
+		c.warn("localhost in %s has no effect: %s is false", c.name("nodePortAddresses"), c.name("iptables.localhostNodePorts"))
 	}
 }
 

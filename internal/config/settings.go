@@ -34,6 +34,7 @@ func runningSettings() []setting {
 		{"Detector.Interface", "detectLocal.bridgeInterface", whileRunning, false},
 		{"Detector.Prefix", "detectLocal.interfaceNamePrefix", whileRunning, false},
 		{"NodePorts", "nodePortAddresses", whileRunning, true},
+		{"Loopback", "iptables.localhostNodePorts", whileRunning, true},
 		{"MasqueradeAll", "RULES.masqueradeAll", whileRunning, true},
 		{"MasqueradeMark", "RULES.masqueradeBit", whileRunning, true},
 		{"SyncPeriod", "TIMES.syncPeriod", whileRunning, true},

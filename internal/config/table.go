@@ -25,7 +25,8 @@ func table() []flagGroup {
 		{"Node and kernel settings", kernel()},
 		{"API client and timing", client()},
 		{"Logging", logging()},
-		{"Only in iptables or ipvs mode", otherModes()},
+		{"Only in iptables mode", onlyIPTables()},
+		{"Only in ipvs mode", onlyIPVS()},
 		{"Only on Windows", windows()},
 		{"Deprecated", deprecated()},
 	}
@@ -49,7 +50,7 @@ func mostUsed() []flagDef {
 		},
 		{
 			name: "proxy-mode", fields: on("mode"),
-			usage: "data plane: nftables (the default)",
+			usage: "data plane: nftables (the default) or iptables",
 		},
 		{
 			name: "cluster-cidr", fields: on("clusterCIDR"),
@@ -202,7 +203,7 @@ func client() []flagDef {
 		},
 		{
 			name: "iptables-sync-period", initial: "30s", fields: on("iptables.syncPeriod", "nftables.syncPeriod"),
-			usage: "a change that is not in the kernel after twice this time makes the proxy unhealthy, in every mode but ipvs",
+			usage: "twice this late, a change makes the proxy unhealthy (not in mode ipvs); a tenth: looks at iptables-legacy",
 		},
 		{
 			name: "iptables-min-sync-period", initial: "0s", fields: on("iptables.minSyncPeriod", "nftables.minSyncPeriod"),
@@ -244,16 +245,21 @@ func logging() []flagDef {
 	}
 }
 
-func otherModes() []flagDef {
+func onlyIPTables() []flagDef {
 	return []flagDef{
 		{
 			name: "iptables-masquerade-bit", initial: "14", fields: on("iptables.masqueradeBit"),
-			usage: "bit of the packet mark that asks for source NAT, 0 to 31",
+			usage: "bit of the packet mark that asks for source NAT, 0 to 31; the mode ipvs has the same one",
 		},
 		{
 			name: "iptables-localhost-nodeports", initial: "true", fields: on("iptables.localhostNodePorts"),
-			usage: "serve NodePorts on 127.0.0.1",
+			usage: "serve NodePorts on 127.0.0.1, if it is among the addresses that serve them; false: never",
 		},
+	}
+}
+
+func onlyIPVS() []flagDef {
+	return []flagDef{
 		{
 			name: "ipvs-sync-period", initial: "30s", fields: on("ipvs.syncPeriod"),
 			usage: "time between two full looks at the kernel",
