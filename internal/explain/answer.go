@@ -30,7 +30,12 @@ type Case struct {
 	Verdict     Verdict `json:"verdict"`
 	Why         string  `json:"why"` // of the verdict
 
-	Access    *Access    `json:"access,omitempty"`    // nil: all sources are let in
+	// Path is what the first packet passes in the kernel, in their order and in
+	// the words of the mechanism, up to the choice of a backend. Nil: the plane
+	// does not tell.
+	Path []string `json:"path,omitempty"`
+
+	Access    *Access    `json:"access,omitempty"`    // nil: source ranges are not asked
 	Policy    *Policy    `json:"policy,omitempty"`    // nil: not balanced
 	SourceNAT *SourceNAT `json:"sourceNAT,omitempty"` // nil: not balanced
 
@@ -108,6 +113,8 @@ type Backend struct {
 	Terminating bool   `json:"terminating,omitempty"`
 	Node        string `json:"node,omitempty"` // empty: not known
 	Slice       string `json:"slice,omitempty"`
+
+	Path []string `json:"path,omitempty"` // what follows on that of the case
 }
 
 // LeftOut is an endpoint that is not a backend.
@@ -131,30 +138,6 @@ type View struct {
 	Node   *cluster.Node // the own one; nil: not known
 	Local  []netip.Addr  // addresses of this host
 	Plane  Plane
-}
-
-// Plane is what a data plane does where planes may differ.
-type Plane struct {
-	Name        string
-	OtherPort   Behaviour // to a clusterIP, at a port that its Service does not have
-	Ping        Behaviour // ICMP echo to a clusterIP
-	Unallocated Behaviour // to an address of a ServiceCIDR that no Service has
-}
-
-// Behaviour is a verdict with the sentence that says why.
-type Behaviour struct {
-	Verdict Verdict
-	Why     string
-}
-
-// Nftables is the nftables plane.
-func Nftables() Plane {
-	return Plane{
-		Name:        "nftables",
-		OtherPort:   Behaviour{Refused, "other ports of a clusterIP are refused, so that clients need not wait"},
-		Ping:        Behaviour{Refused, "a clusterIP is no host: an ICMP echo is refused"},
-		Unallocated: Behaviour{Dropped, "no Service that is programmed has this address of a ServiceCIDR, and it is kept from leaving the node"},
-	}
 }
 
 // seconds rounds up: a memory is never said to be shorter than it is.

@@ -171,7 +171,10 @@ func (a *asker) servesNodePorts(to netip.Addr) bool {
 	if slices.Contains(n.Addrs, to) {
 		return true
 	}
-	return n.All(route.FamilyOf(to)) && a.isLocal(to) && !to.IsLoopback()
+	if to.IsLoopback() {
+		return n.All127 && to.Is4()
+	}
+	return n.All(route.FamilyOf(to)) && a.isLocal(to)
 }
 
 // enter answers for connections that take a front.
@@ -182,22 +185,21 @@ func (a *asker) enter(to netip.Addr, f found) Case {
 		Front:       frontOf(f),
 		Client:      c.Client,
 	}
-	if f.front.Restricted {
-		out.Access = &Access{Allowed: inside(f.front.Allow, c.addr), Ranges: texts(f.front.Allow)}
-		if !out.Access.Allowed {
-			out.Verdict, out.Why = Dropped, "the source ranges of the Service do not let the client in"
-			return out
-		}
-	}
 	w := c.way(f.front)
-	switch w.Verdict {
-	case route.Balance:
+	if a.view.Plane.asks(f.front, w) {
+		out.Access = &Access{Allowed: inside(f.front.Allow, c.addr), Ranges: texts(f.front.Allow)}
+	}
+	switch {
+	case out.Access != nil && !out.Access.Allowed:
+		out.Verdict, out.Why = Dropped, "the source ranges of the Service do not let the client in"
+	case w.Verdict == route.Balance:
 		a.balance(&out, f, c)
-	case route.Reject:
+	case w.Verdict == route.Reject:
 		a.refuse(&out, f)
-	case route.Drop:
+	default:
 		a.drop(&out, f)
 	}
+	a.path(&out, f, w)
 	return out
 }
 
@@ -217,6 +219,9 @@ func (a *asker) refuse(out *Case, f found) {
 	out.Verdict, out.Why = Refused, "the Service has no endpoints"
 	if n := len(out.LeftOut); n > 0 {
 		out.Why = fmt.Sprintf("none of the Service's %s takes traffic", text.Count(n, "endpoint"))
+	}
+	if f.front.Restricted && out.Access == nil {
+		out.Why += "; source ranges are not asked then"
 	}
 }
 

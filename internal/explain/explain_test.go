@@ -72,7 +72,37 @@ func ask(t *testing.T, words []string) Answer {
 	if len(words) > 3 {
 		q.Via = words[3]
 	}
-	return Ask(view(t, opt), q)
+	v := view(t, opt)
+	if strings.HasPrefix(words[0], "iptables") {
+		v.Plane = Iptables()
+		v.Plane.Path = chains
+	}
+	return Ask(v, q)
+}
+
+// chains is a path with the outline of kube-proxy's, and names of its own.
+func chains(p Passage) []string {
+	if p.Way.Verdict == route.Reject {
+		return []string{"filter REFUSING"}
+	}
+	path := []string{"nat SERVICES"}
+	if p.Front.Kind == route.NodePort {
+		path = append(path, "NODEPORTS")
+	}
+	if p.Front.Restricted {
+		path = append(path, "RANGES-"+p.Service.Name)
+	}
+	switch {
+	case p.KeptOut:
+		return append(path, "filter KEPT-OUT")
+	case p.Way.Verdict == route.Drop:
+		return append(path, "filter DROPPING")
+	}
+	path = append(path, fmt.Sprintf("%s-%s-%s", p.Client, p.Service.Name, p.Port.Name))
+	if p.Backend.IsValid() {
+		path = append(path, "TO-"+p.Backend.String())
+	}
+	return path
 }
 
 // Programs read the names of fields; they do not change.
@@ -133,6 +163,50 @@ func TestBalancedAnswerInJSON(t *testing.T) {
 		`"leftOut":[{"address":"10.244.2.6:8080","reason":"not ready","node":"two","slice":"web-north"},` +
 		`{"address":"10.244.2.7:8080","reason":"terminating, while there are ready endpoints","node":"two","slice":"web-north"},` +
 		`{"address":"10.244.3.5","reason":"its slice has no port of this name and protocol","node":"three","slice":"web-south"}]}`
+	if string(got) != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// Where source ranges are asked, and of whom, is the plane's.
+func TestSourceRangesWithoutEndpoints(t *testing.T) {
+	q, err := Parse("203.0.113.200", "198.51.100.7:443")
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := view(t, usual())
+	for _, tt := range []struct {
+		plane Plane
+		want  Verdict
+		asked bool
+	}{{Nftables(), Dropped, true}, {Iptables(), Refused, false}} {
+		v.Plane = tt.plane
+		if c := Ask(v, q).Cases[0]; c.Verdict != tt.want || (c.Access != nil) != tt.asked {
+			t.Errorf("%s: %s because %s, asked %+v; want %s", tt.plane.Name, c.Verdict, c.Why, c.Access, tt.want)
+		}
+	}
+}
+
+// A backend's part of the path is what leads on from that of the case.
+func TestPathGoesOnToTheBackend(t *testing.T) {
+	for _, tt := range []struct{ common, whole, want string }{
+		{"a b", "a b c", "c"},
+		{"a b", "a b", ""},
+		{"a b", "a c d", "a c d"},
+		{"a b", "a", "a"},
+		{"", "a", "a"},
+	} {
+		if got := strings.Join(beyond(strings.Fields(tt.common), strings.Fields(tt.whole)), " "); got != tt.want {
+			t.Errorf("%q after %q: %q, want %q", tt.whole, tt.common, got, tt.want)
+		}
+	}
+	a := ask(t, []string{"iptables", "10.244.1.9", "default/web:http"})
+	got, err := json.Marshal([]any{a.Cases[0].Path, a.Cases[0].Backends[1]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = `[["nat SERVICES","pod-web-http"],` +
+		`{"address":"10.244.2.5:8080","chance":"1/2","node":"two","slice":"web-north","path":["TO-10.244.2.5:8080"]}]`
 	if string(got) != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}

@@ -46,7 +46,13 @@ func settings() map[string]func(*route.Options) {
 		"prefix":         detect(route.DetectorOptions{Kind: route.DetectInterfacePrefix, Interface: "veth"}),
 		"masquerade-all": func(o *route.Options) { o.MasqueradeAll = true },
 		"all-nodeports":  func(o *route.Options) { o.NodePorts = route.NodePortOptions{All: true, Localhost: true} },
-		"ipv4-only":      func(o *route.Options) { o.Families = []route.Family{route.IPv4} },
+		"iptables": func(o *route.Options) {
+			o.NodePorts = route.NodePortOptions{All: true, Loopback: route.LoopbackIncluded}
+		},
+		"iptables-no-localhost": func(o *route.Options) {
+			o.NodePorts = route.NodePortOptions{All: true, Loopback: route.LoopbackNever}
+		},
+		"ipv4-only": func(o *route.Options) { o.Families = []route.Family{route.IPv4} },
 	}
 }
 

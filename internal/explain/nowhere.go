@@ -51,7 +51,7 @@ func (a *asker) whyNoNodePorts(to netip.Addr) string {
 	case to.IsLoopback() && to.Is6():
 		return fmt.Sprintf("%s serves none: that cannot be done for the loopback address of IPv6", to)
 	case to.IsLoopback():
-		return fmt.Sprintf("%s serves none: loopback addresses do only if nodePortAddresses has localhost, or a part of 127.0.0.0/8", to)
+		return fmt.Sprintf("%s serves none: loopback addresses do only if %s", to, a.view.Plane.Loopback)
 	case !a.isLocal(to):
 		return fmt.Sprintf("%s is not an address of this node", to)
 	}

@@ -73,6 +73,9 @@ func (c Case) rows() [][2]string {
 	if c.SourceNAT != nil {
 		rows = append(rows, [2]string{"Source NAT", c.SourceNAT.text()})
 	}
+	if len(c.Path) > 0 {
+		rows = append(rows, [2]string{"Path", strings.Join(c.Path, " -> ")})
+	}
 	if c.AffinitySeconds > 0 {
 		rows = append(rows, [2]string{"Affinity", fmt.Sprintf(
 			"a client stays with its backend until it made no new connection for %s", period(c.AffinitySeconds))})
@@ -136,7 +139,11 @@ func (c Case) printBackends(b *strings.Builder) {
 		if x.Terminating {
 			said = append(said, "terminating")
 		}
-		printRow(w, strings.Join(said, "; "), x.Chance+" "+x.Address, x.Node, x.Slice)
+		cells := []string{x.Chance + " " + x.Address, x.Node, x.Slice}
+		if len(x.Path) > 0 {
+			cells = append(cells, "by "+strings.Join(x.Path, " -> "))
+		}
+		printRow(w, strings.Join(said, "; "), cells...)
 	}
 	_ = w.Flush() // to memory
 }

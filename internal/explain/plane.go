@@ -1,0 +1,107 @@
+package explain
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// Plane is what a data plane does where planes may differ.
+type Plane struct {
+	Name        string
+	OtherPort   Behaviour // to a clusterIP, at a port that its Service does not have
+	Ping        Behaviour // ICMP echo to a clusterIP
+	Unallocated Behaviour // to an address of a ServiceCIDR that no Service has
+	Ranges      Ranges    // when source ranges are asked
+	Loopback    string    // what it takes for NodePorts on loopback addresses; completes "only if"
+
+	// Path names what the first packet of a connection passes: chains, maps. Nil:
+	// that is not told.
+	Path func(Passage) []string
+}
+
+// Behaviour is a verdict with the sentence that says why.
+type Behaviour struct {
+	Verdict Verdict
+	Why     string
+}
+
+// Ranges says when the source ranges of a Service are asked.
+type Ranges uint8
+
+// The orders in which packets are looked at.
+const (
+	RangesFirst       Ranges = iota // before anything else
+	RangesWhileServed               // while the Service has endpoints; otherwise everybody is refused
+)
+
+// Passage is a connection that takes a way into a Service, for a Plane to say
+// what it passes.
+type Passage struct {
+	Host    *route.Host
+	Service cluster.Name
+	Port    *route.Port
+	Front   *route.Front
+	Client  Who
+	Way     route.Way      // of such a client
+	KeptOut bool           // source ranges do not let the client in, whatever Way says
+	Backend netip.AddrPort // the one chosen, to whom the path goes on; not valid: up to the choice
+}
+
+// Nftables is the nftables plane.
+func Nftables() Plane {
+	return Plane{
+		Name:        "nftables",
+		OtherPort:   Behaviour{Refused, "other ports of a clusterIP are refused, so that clients need not wait"},
+		Ping:        Behaviour{Refused, "a clusterIP is no host: an ICMP echo is refused"},
+		Unallocated: Behaviour{Dropped, "no Service that is programmed has this address of a ServiceCIDR, and it is kept from leaving the node"},
+		Loopback:    "nodePortAddresses has localhost, or a part of 127.0.0.0/8",
+	}
+}
+
+// Iptables is the iptables plane. As kube-proxy in this mode it has rules for
+// the ports of Services alone.
+func Iptables() Plane {
+	return Plane{
+		Name:        "iptables",
+		OtherPort:   Behaviour{Untouched, "only the ports of its Service are looked at, and other packets to a clusterIP go where the routes of this node lead"},
+		Ping:        Behaviour{Untouched, "an ICMP echo to a clusterIP goes where the routes of this node lead: only ports of Services are looked at"},
+		Unallocated: Behaviour{Untouched, "no Service that is programmed has this address of a ServiceCIDR, and such addresses are not kept from leaving the node"},
+		Ranges:      RangesWhileServed,
+		Loopback:    "iptables.localhostNodePorts is true and nodePortAddresses holds the address",
+	}
+}
+
+// asks reports whether source ranges decide on clients that would go a way.
+func (p Plane) asks(f *route.Front, w route.Way) bool {
+	return f.Restricted && (p.Ranges == RangesFirst || w.Verdict != route.Reject)
+}
+
+// path fills in what packets pass: for all, and behind it for each backend.
+func (a *asker) path(out *Case, f found, w route.Way) {
+	if a.view.Plane.Path == nil {
+		return
+	}
+	p := Passage{
+		Host: &a.table.Host, Service: f.service.Name, Port: f.port, Front: f.front,
+		Client: out.Client.CountsAs, Way: w, KeptOut: out.Access != nil && !out.Access.Allowed,
+	}
+	out.Path = a.view.Plane.Path(p)
+	if out.Verdict != Balanced {
+		return
+	}
+	for i, b := range f.port.Backends(w.Pool) {
+		p.Backend = b
+		out.Backends[i].Path = beyond(out.Path, a.view.Plane.Path(p))
+	}
+}
+
+// beyond is what a path has that leads on from another.
+func beyond(common, whole []string) []string {
+	if n := len(common); len(whole) >= n && slices.Equal(whole[:n], common) {
+		return whole[n:]
+	}
+	return whole
+}
