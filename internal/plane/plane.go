@@ -3,8 +3,14 @@
 package plane
 
 import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
 	"context"
 
+	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -40,11 +46,40 @@ type Plan interface {
 	Steps() int                      // 0: nothing to do
 	Kept() int                       // entries found in the kernel that are right; only after a Refresh
 	String() string                  // one step per line, in the mechanism's own language
-	Apply(ctx context.Context) error // writes; on success the belief is what was wanted
+	Apply(ctx context.Context) error // writes; on success the belief is what was wanted. It may be Refused
 }
 
 // Edit is a change that another program made to what is a plane's.
 type Edit struct {
 	What string // in a few words: "chain, rule"
 	By   string // the program, as far as it is known: "nft (thread 812)"
+}
+
+// Refused is the error of an Apply after which everything is in the kernel but
+// some Services, whose rules it does not take, and why. They are as they were
+// before, or not there. What the plane believes of the others holds.
+type Refused map[cluster.Name]error
+
+// Names returns the Services in order.
+func (r Refused) Names() []cluster.Name {
+	return slices.SortedFunc(maps.Keys(r), cluster.Name.Compare)
+}
+
+// With returns the same and one more.
+func (r Refused) With(name cluster.Name, err error) Refused {
+	out := maps.Clone(r)
+	if out == nil {
+		out = Refused{}
+	}
+	out[name] = err
+	return out
+}
+
+// Error names each Service and says why.
+func (r Refused) Error() string {
+	var lines []string
+	for _, name := range r.Names() {
+		lines = append(lines, fmt.Sprintf("Service %s: %s", name, r[name]))
+	}
+	return strings.Join(lines, "; ")
 }

@@ -51,6 +51,7 @@ type Loop struct {
 	writes  uint64
 	started bool  // a write went well
 	failure error // of the last write
+	refused refusals
 
 	asked chan func() // what others want done between two writes
 }
@@ -114,9 +115,20 @@ func (l *Loop) idle(ctx context.Context) bool {
 		case <-ready:
 		case <-changed:
 			return true
+		case <-l.refused.again:
+			l.refused.again = nil
+			l.doubtIt(Failure)
 		case do := <-l.asked:
 			do()
 		}
+	}
+}
+
+// doubtIt makes the next write compare everything. Of several causes the first
+// counts.
+func (l *Loop) doubtIt(why Cause) {
+	if l.doubt == Change {
+		l.doubt = why
 	}
 }
 
@@ -145,7 +157,7 @@ func (l *Loop) Do(ctx context.Context, look func(View)) error {
 	return l.ask(ctx, func() {
 		look(View{
 			Compiler: l.opt.Compiler, Table: l.opt.Compiler.Table(), Writes: l.writes,
-			Pending: l.pending, Started: l.started, Err: l.failure,
+			Pending: l.pending, Refused: l.refused.services, Started: l.started, Err: l.failure,
 		})
 	})
 }
@@ -153,11 +165,7 @@ func (l *Loop) Do(ctx context.Context, look func(View)) error {
 // Compare makes the loop compare everything with the kernel, as soon as it may.
 // Of several causes before it does, the first counts.
 func (l *Loop) Compare(ctx context.Context, why Cause) error {
-	return l.ask(ctx, func() {
-		if l.doubt == Change {
-			l.doubt = why
-		}
-	})
+	return l.ask(ctx, func() { l.doubtIt(why) })
 }
 
 // Replace makes the loop go on with another compiler, plane and period: all is
@@ -172,9 +180,7 @@ func (l *Loop) Replace(ctx context.Context, c *route.Compiler, p plane.Plane, mi
 		if c != nil {
 			l.recompile(c)
 		}
-		if l.doubt == Change {
-			l.doubt = Configuration
-		}
+		l.doubtIt(Configuration)
 	})
 }
 
@@ -263,13 +269,17 @@ func (l *Loop) write(ctx context.Context, change route.Change, s *Sync) {
 	}
 	plan := l.opt.Plane.Plan(change)
 	s.Steps = plan.Steps()
-	if err := plan.Apply(ctx); err != nil {
+	err := plan.Apply(ctx)
+	var refused plane.Refused
+	if err != nil && !errors.As(err, &refused) {
 		if l.started {
 			l.doubt = Failure
 		}
 		s.Err = errors.Join(err, ctx.Err())
 		return
 	}
+	s.Refused = len(refused)
+	l.refuse(refused, s.Cause)
 	l.doubt, l.started = Change, true
 	s.Adopted = plan.Kept()
 	s.In = l.opt.Store.Settle()
@@ -290,13 +300,18 @@ func (l *Loop) remember(change route.Change) {
 	}
 }
 
-// applied tells the followers all that is pending.
+// applied tells the followers all that is pending, but for what was refused.
 func (l *Loop) applied(table *route.Table) {
 	change := route.Change{Table: table, OldHost: l.oldHost, Touched: make([]route.Touch, 0, len(l.pending))}
-	for _, t := range l.pending {
+	left := map[cluster.Name]route.Touch{}
+	for name, t := range l.pending {
+		if _, refused := l.refused.services[name]; refused {
+			left[name] = t
+			continue
+		}
 		change.Touched = append(change.Touched, t)
 	}
-	l.pending, l.oldHost = map[cluster.Name]route.Touch{}, nil
+	l.pending, l.oldHost = left, nil
 	for _, f := range l.opt.Followers {
 		f.Applied(change)
 	}

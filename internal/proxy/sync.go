@@ -42,6 +42,7 @@ type Sync struct {
 	Began    time.Time
 	Compile  time.Duration
 	Apply    time.Duration // planning included
+	Refused  int           // Services that the kernel did not take, while it took all others
 	Err      error
 
 	// In is what came in and is in force now; empty after an error.
@@ -70,6 +71,7 @@ type View struct {
 	// Pending are the Services that are not known to be in the kernel as the
 	// Table says, and Err why: the last attempt failed, or none was made yet.
 	Pending map[cluster.Name]route.Touch
-	Started bool // everything was in the kernel once
+	Refused map[cluster.Name]error // those that the kernel does not take
+	Started bool                   // everything was in the kernel once
 	Err     error
 }

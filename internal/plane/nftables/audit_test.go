@@ -18,6 +18,8 @@ type audit struct {
 	families []family
 	before   map[frontKey]error
 	during   []map[frontKey]error
+	last     map[question]answer // after the last transaction
+	late     error
 }
 
 func newAudit(fake *nft.Fake) *audit { return &audit{fake: fake, layout: newLayout()} }
@@ -25,10 +27,20 @@ func newAudit(fake *nft.Fake) *audit { return &audit{fake: fake, layout: newLayo
 func (a *audit) begin(families []family) {
 	a.families = families
 	a.before, a.during = a.fronts(), nil
+	a.last, a.late = a.questions(), nil
 }
-func (a *audit) note() { a.during = append(a.during, a.fronts()) }
+
+func (a *audit) note() {
+	a.during = append(a.during, a.fronts())
+	now := a.questions()
+	a.late = errors.Join(a.late, late(a.last, now))
+	a.last = now
+}
 
 func (a *audit) end() error {
+	if a.late != nil {
+		return a.late
+	}
 	after := a.fronts()
 	for k, bad := range after {
 		if bad != nil {

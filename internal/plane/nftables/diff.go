@@ -179,7 +179,7 @@ func (d *diff) front(k frontKey, old, now front) {
 	d.singles(t, old.singles, now.singles)
 	d.slots(t, rowsOf{&s.backends, k.key}, old.inside, now.inside)
 	d.slots(t, rowsOf{&s.outsideBackends, k.key}, old.outside, now.outside)
-	d.allowed(t, &s.allowed, old.allowed, now.allowed)
+	d.ranges(t, &s.allowed, old.allowed, now.allowed)
 	d.plan.tie(first)
 }
 
@@ -215,13 +215,13 @@ func (l *layout) comeAndGo(set *nft.Set) (come, leave int) {
 	return rowsAdded, rowsGone
 }
 
-// allowed plans the clients to let in, who are there as long as the guard is.
-// Ranges must not overlap at any time, so a change of them is made at once.
-func (d *diff) allowed(t nft.Table, set *nft.Set, old, now []nft.Element) {
+// ranges plans the clients to let in, who are there as long as the guard is, or
+// pods. Ranges must not overlap at any time, so a change of them is made at once.
+func (d *diff) ranges(t nft.Table, set *nft.Set, old, now []nft.Element) {
 	switch {
 	case len(old) == 0:
 		for _, e := range now {
-			d.plan.add(rowsAdded, step{do: addElement, table: t, set: set, elem: e})
+			d.plan.add(ranged, step{do: addElement, table: t, set: set, elem: e})
 		}
 	case len(now) == 0:
 		for _, e := range old {

@@ -46,7 +46,7 @@ func (d *diff) everything(t *route.Table, seen map[nft.Table]*nft.State) {
 
 // dropTable plans the end of a table with all that is in it.
 func (d *diff) dropTable(t nft.Table, state *nft.State) {
-	d.plan.add(made, step{do: deleteTable, table: t})
+	d.plan.add(prepared, step{do: deleteTable, table: t})
 	d.plan.lost += state.Count()
 }
 
@@ -95,11 +95,11 @@ func (o *objects) fit(f family, state *nft.State) bool {
 // skeleton plans the table with its sets and chains.
 func (d *diff) skeleton(f family, state *nft.State, want objects) {
 	if state.Chains == nil || state.Dormant {
-		d.plan.add(made, step{do: addTable, table: f.table})
+		d.plan.add(prepared, step{do: addTable, table: f.table})
 	}
 	for _, name := range slices.Sorted(maps.Keys(want.sets)) {
 		if _, ok := state.Sets[name]; !ok {
-			d.plan.add(made, step{do: addSet, table: f.table, set: new(want.sets[name])})
+			d.plan.add(prepared, step{do: addSet, table: f.table, set: new(want.sets[name])})
 		}
 	}
 	for _, name := range inOrder(want.chains) {
@@ -123,10 +123,9 @@ func (d *diff) skeleton(f family, state *nft.State, want objects) {
 // shared plans the elements that do not belong to a single front.
 func (d *diff) shared(f family, state *nft.State) {
 	b := d.builder(f, d.host)
-	for _, set := range []*nft.Set{&d.layout.podCIDRs, &d.layout.serviceCIDRs, &d.layout.nodeIPs} {
-		had := sorted(maps.Values(state.Sets[set.Name].Elements))
-		d.elements(f.table, set, had, sorted(slices.Values(b.elementsOf(set))))
-	}
+	d.ofHost(f.table, func(set *nft.Set) (old, now []nft.Element) {
+		return sorted(maps.Values(state.Sets[set.Name].Elements)), sorted(slices.Values(b.elementsOf(set)))
+	})
 	for _, of := range []shared{clusterIPs, hairpin} {
 		d.members(f, state, of)
 	}

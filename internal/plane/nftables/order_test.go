@@ -8,14 +8,20 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Nobody is in the middle of what is not there yet: it is made at once. What is
-// there changes in an order.
+// Nobody is in the middle of what is not there yet: it is made at once, but for
+// ranges, which packets see late. What is there changes in an order.
 func TestTheFirstLoadIsOneTransaction(t *testing.T) {
 	fake := nft.NewFake()
 	fake.Space = 64 << 20
-	load(t, fake, compile(everyShape(), route.Options{}))
+	load(t, fake, compile(cluster.NewStore(), route.Options{}))
 	if fake.Commits != 1 {
-		t.Errorf("the first load is %d transactions, want 1", fake.Commits)
+		t.Errorf("the first load without ranges is %d transactions, want 1", fake.Commits)
+	}
+	fake = nft.NewFake()
+	fake.Space = 64 << 20
+	load(t, fake, compile(everyShape(), route.Options{}))
+	if fake.Commits != 2 {
+		t.Errorf("the first load with ranges is %d transactions, want 2", fake.Commits)
 	}
 	small := nft.NewFake()
 	small.Space = 1 << 20

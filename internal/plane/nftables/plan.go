@@ -23,7 +23,9 @@ type Plan struct {
 
 // The phases of a plan.
 const (
-	made      = iota // tables, sets, chains
+	prepared  = iota // tables, sets
+	ranged           // clients and pods, as ranges, that nobody asks for yet
+	made             // chains
 	rowsAdded        // backends nobody points at yet
 	switched         // what points at backends, and backends that change in place
 	rowsGone         // backends nobody points at any more, rules of such chains
@@ -102,9 +104,9 @@ func (p *Plan) Apply(ctx context.Context) error {
 const unlimited = math.MaxInt
 
 // transactions packs the steps. Most changes need one or two; the first load is
-// made in one, if it is small enough, as nothing is in the middle of it. Sets
-// and chains are deleted in transactions of their own: kernels before 6.2 see in
-// the next one only that nothing leads there any more.
+// made in one, ranges apart, if it is small enough, as nothing is in the middle of
+// it. Sets and chains are deleted in transactions of their own: kernels before 6.2
+// see in the next one only that nothing leads there any more.
 func (p *Plan) transactions(room int) iter.Seq[*nft.Tx] {
 	return func(yield func(*nft.Tx) bool) {
 		from := 0
@@ -124,12 +126,19 @@ func (p *Plan) transactions(room int) iter.Seq[*nft.Tx] {
 	}
 }
 
-// ends are where transactions end, by phase.
+// ends are where transactions end, by phase. Ranges come in one before the chains
+// that ask for them: packets see the chains of a transaction at once, and its
+// ranges only when the kernel is through with all of it (nf_tables_api.c,
+// nf_tables_commit). Until then nobody is known, and so nobody let in.
 func (p *Plan) ends(room int) []int {
+	ends := []int{switched, rowsGone, setsGone, chainsGone, lastPhase + 1}
 	if p.first && size(p.phases[:]) <= room {
-		return []int{lastPhase + 1}
+		ends = []int{lastPhase + 1}
 	}
-	return []int{switched, rowsGone, setsGone, chainsGone, lastPhase + 1}
+	if p.phases[ranged].n > 0 {
+		ends = append([]int{made}, ends...)
+	}
+	return ends
 }
 
 // pack cuts the steps into transactions of about a portion each; steps that

@@ -156,11 +156,22 @@ func (u use) element(l *layout) nft.Element {
 func (d *diff) rehost(old *route.Host) {
 	for _, f := range d.families {
 		before, now := d.builder(f, old), d.builder(f, d.host)
-		for _, set := range []*nft.Set{&d.layout.podCIDRs, &d.layout.serviceCIDRs, &d.layout.nodeIPs} {
-			d.elements(f.table, set, before.elementsOf(set), now.elementsOf(set))
-		}
+		d.ofHost(f.table, func(set *nft.Set) (had, has []nft.Element) {
+			return before.elementsOf(set), now.elementsOf(set)
+		})
 		had, has := d.chains(before), d.chains(now)
 		d.chainsDiffer(f.table, had, has)
+	}
+}
+
+// ofHost plans the sets whose elements the host decides. Ways ask for pods; the
+// other two are asked for those that have no front, who miss nothing meanwhile.
+func (d *diff) ofHost(t nft.Table, states func(*nft.Set) (old, now []nft.Element)) {
+	old, now := states(&d.layout.podCIDRs)
+	d.ranges(t, &d.layout.podCIDRs, old, now)
+	for _, set := range []*nft.Set{&d.layout.serviceCIDRs, &d.layout.nodeIPs} {
+		old, now := states(set)
+		d.elements(t, set, old, now)
 	}
 }
 
@@ -233,7 +244,7 @@ func (d *diff) objects(old, now *route.Service) {
 		o, n := d.own(f, old), d.own(f, now)
 		for _, name := range slices.Sorted(maps.Keys(n.sets)) {
 			if _, ok := o.sets[name]; !ok {
-				d.plan.add(made, step{do: addSet, table: f.table, set: new(n.sets[name])})
+				d.plan.add(prepared, step{do: addSet, table: f.table, set: new(n.sets[name])})
 			}
 		}
 		d.chainsDiffer(f.table, o.chains, n.chains)

@@ -1,0 +1,194 @@
+package iptables
+
+import (
+	"bytes"
+	"slices"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+)
+
+// edit is what to write for one Service, or, without one, for what all share.
+type edit struct {
+	service cluster.Name
+	chains  []chain   // written anew
+	ordered []command // after them, in this order
+	add     []line    // at an end of a chain that is shared, whichever does not matter
+	del     []line    // of such a chain
+	gone    []ref     // chains that go
+}
+
+// command is a line with what to do with it.
+type command struct {
+	verb string // "-A", "-I", "-D"
+	line
+}
+
+// ref names a chain.
+type ref struct {
+	table table
+	name  string
+}
+
+// lines counts what an edit writes, about.
+func (e *edit) lines() int {
+	n := len(e.ordered) + len(e.add) + len(e.del) + 2*len(e.gone)
+	for _, c := range e.chains {
+		n += 1 + len(c.rules)
+	}
+	return n
+}
+
+// in counts the same for one table.
+func (e *edit) in(t table) int {
+	n := 0
+	for _, c := range e.chains {
+		if c.table == t {
+			n += 1 + len(c.rules)
+		}
+	}
+	for _, c := range e.ordered {
+		n += btoi(c.table == t)
+	}
+	for _, l := range slices.Concat(e.add, e.del) {
+		n += btoi(l.table == t)
+	}
+	for _, g := range e.gone {
+		n += btoi(g.table == t)
+	}
+	return n
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// compose prints edits as the input of one restore, in which each COMMIT counts
+// as a whole. What refuses packets comes before what leads them elsewhere goes,
+// and goes after what leads them elsewhere has come.
+func compose(edits []edit) []byte {
+	var b bytes.Buffer
+	w := writer{&b}
+	w.section(filter, edits, without)
+	w.section(nat, edits, with)
+	w.section(filter, edits, only)
+	w.section(mangle, edits, with)
+	return b.Bytes()
+}
+
+// removals says whether rules and chains that go are in a section.
+type removals int
+
+const (
+	with removals = iota
+	without
+	only
+)
+
+// writer prints the input of a restore.
+type writer struct{ *bytes.Buffer }
+
+func (w writer) line(words ...string) {
+	for i, word := range words {
+		if i > 0 {
+			w.WriteByte(' ')
+		}
+		w.WriteString(word)
+	}
+	w.WriteByte('\n')
+}
+
+// section prints what is to be done in a table; nothing if that is nothing.
+func (w writer) section(t table, edits []edit, r removals) {
+	start := w.Len()
+	w.line("*" + t.String())
+	empty := w.Len()
+	if r != without {
+		w.empty(t, edits)
+	}
+	if r != only {
+		w.additions(t, edits)
+	}
+	if r != without {
+		w.removals(t, edits)
+	}
+	if w.Len() == empty {
+		w.Truncate(start)
+		return
+	}
+	w.line("COMMIT")
+}
+
+// empty takes the rules out of the chains that go: they may lead to each other.
+func (w writer) empty(t table, edits []edit) {
+	for i := range edits {
+		for _, g := range edits[i].gone {
+			if g.table == t {
+				w.line(":"+g.name, "-", "[0:0]")
+			}
+		}
+	}
+}
+
+// additions prints the names of chains first, as rules lead to them.
+func (w writer) additions(t table, edits []edit) {
+	for i := range edits {
+		for _, c := range edits[i].chains {
+			if c.table == t {
+				w.line(":"+c.name, "-", "[0:0]")
+			}
+		}
+	}
+	for i := range edits {
+		w.additionsOf(t, &edits[i])
+	}
+}
+
+func (w writer) additionsOf(t table, e *edit) {
+	for _, c := range e.chains {
+		if c.table != t {
+			continue
+		}
+		for _, rule := range c.rules {
+			w.line("-A", c.name, rule)
+		}
+	}
+	for _, c := range e.ordered {
+		if c.table == t {
+			w.line(c.verb, c.chain, c.rule)
+		}
+	}
+	for _, l := range e.add {
+		if l.table == t {
+			w.line(verb(l), l.chain, l.rule)
+		}
+	}
+}
+
+// verb says at which end a rule is added: in one chain there are rules that stay
+// last.
+func verb(l line) string {
+	if l.table == nat && l.chain == services {
+		return "-I"
+	}
+	return "-A"
+}
+
+func (w writer) removals(t table, edits []edit) {
+	for i := range edits {
+		for _, l := range edits[i].del {
+			if l.table == t {
+				w.line("-D", l.chain, l.rule)
+			}
+		}
+	}
+	for i := range edits {
+		for _, g := range edits[i].gone {
+			if g.table == t {
+				w.line("-X", g.name)
+			}
+		}
+	}
+}

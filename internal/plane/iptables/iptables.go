@@ -1,0 +1,165 @@
+// Package iptables is the plane that balances with rules of iptables, in chains
+// with kube-proxy's names: what people look for with iptables-save is where it
+// always was, and a node that kube-proxy served is taken over in place.
+//
+// A change writes the chains that changed, and single rules of those that all
+// Services share. README.md draws the path of a packet.
+package iptables
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// Kernel is what the plane needs of iptables: iptables.Tools, or iptables.Fake.
+type Kernel interface {
+	Reader
+	Writer
+}
+
+// Reader looks at tables.
+type Reader interface {
+	Read(ctx context.Context, t iptables.Table) (iptables.Chains, error)
+	Watch(ctx context.Context, ours func(chain string) bool, subscribed func(), tell func(iptables.Edit)) error
+}
+
+// Writer changes tables. One restore has Room for so many lines.
+type Writer interface {
+	Restore(ctx context.Context, f iptables.Family, input []byte) error
+	Room() int
+}
+
+// Observer is told of what is counted.
+type Observer interface {
+	// Rules is told, after a write, how many rules of a table are ours, and how
+	// many lines about it were written.
+	Rules(f route.Family, table string, total, written int)
+	// RestoreFailed and PartialRestoreFailed are told of restores that did not
+	// succeed, the latter of those that were about changes alone.
+	RestoreFailed(f route.Family)
+	PartialRestoreFailed(f route.Family)
+}
+
+// Options for New.
+type Options struct {
+	Families []route.Family // those the host can do
+	Mark     uint32         // bit of the packet mark for "masquerade this"
+
+	// KeepInvalid lets forwarded packets through that conntrack finds invalid: it
+	// has been told to be liberal, and finds few so.
+	KeepInvalid bool
+
+	Observer Observer // may be nil
+}
+
+// Plane balances with iptables. It implements plane.Plane.
+type Plane struct {
+	kernel   Kernel
+	opt      Options
+	families []family
+
+	seen map[route.Family]state // what Refresh saw; nil once a Plan used it
+
+	// behind are the rules of others that end a packet's way, and came after our
+	// jumps when last seen.
+	behind map[builtinKey][]string
+	totals map[tableKey]int // of our rules
+}
+
+// state is what a family's tables hold.
+type state map[table]iptables.Chains
+
+// builtinKey and tableKey name chains and tables of all families.
+type (
+	builtinKey struct {
+		tableKey
+		chain string
+	}
+	tableKey struct {
+		ip    route.Family
+		table table
+	}
+)
+
+// New makes a Plane. It does nothing yet.
+func New(kernel Kernel, opt Options) *Plane {
+	return &Plane{
+		kernel: kernel, opt: opt, families: rows(opt.Families),
+		behind: map[builtinKey][]string{}, totals: map[tableKey]int{},
+	}
+}
+
+// Refresh reads the tables of the families that are served.
+func (p *Plane) Refresh(ctx context.Context) error {
+	seen := map[route.Family]state{}
+	for _, f := range p.families {
+		s, err := p.read(ctx, f)
+		if err != nil {
+			return fmt.Errorf("read kernel state: %w", err)
+		}
+		seen[f.ip] = s
+	}
+	p.seen = seen
+	return nil
+}
+
+func (p *Plane) read(ctx context.Context, f family) (state, error) {
+	s := state{}
+	for _, t := range everyTable() {
+		chains, err := p.kernel.Read(ctx, iptables.Table{Family: f.kernel, Name: t.String()})
+		if err != nil {
+			return nil, err
+		}
+		s[t] = chains
+	}
+	return s, nil
+}
+
+// Plan works out what to write; after a Refresh by comparing everything.
+func (p *Plane) Plan(change route.Change) plane.Plan {
+	plan := &Plan{kernel: p.kernel, observer: p.opt.Observer, totals: p.totals, full: p.seen != nil}
+	for i := range p.families {
+		f := &p.families[i]
+		d := &diff{Plane: p, family: f, table: change.Table, host: &change.Table.Host, plan: &familyPlan{family: f}}
+		if p.seen != nil {
+			d.everything(p.seen[f.ip])
+		} else {
+			d.touched(change)
+		}
+		plan.kept += d.kept
+		d.plan.settle()
+		plan.families = append(plan.families, d.plan)
+	}
+	p.seen = nil
+	return plan
+}
+
+// Watch tells what others change in our chains, and in what leads there.
+func (p *Plane) Watch(ctx context.Context, subscribed func(), tell func(plane.Edit)) error {
+	return p.kernel.Watch(ctx, ours, subscribed, func(e iptables.Edit) {
+		tell(plane.Edit{What: e.What, By: e.By})
+	})
+}
+
+// Remove takes all chains with kube-proxy's names out, but for those that
+// others need.
+func (p *Plane) Remove(ctx context.Context) ([]string, error) {
+	if err := p.Refresh(ctx); err != nil {
+		return nil, err
+	}
+	plan := &Plan{kernel: p.kernel, totals: p.totals, full: true}
+	var removed []string
+	for i := range p.families {
+		f := &p.families[i]
+		d := &diff{Plane: p, family: f, plan: &familyPlan{family: f}}
+		removed = append(removed, d.nothing(p.seen[f.ip])...)
+		d.plan.settle()
+		plan.families = append(plan.families, d.plan)
+	}
+	p.seen = nil
+	return removed, plan.Apply(ctx)
+}

@@ -1,0 +1,143 @@
+package iptables
+
+import (
+	"crypto/sha256"
+	"encoding/base32"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// The chains that several Services share. They are kube-proxy's, so that what
+// people know and have written down about those is true of these.
+const (
+	services    = "KUBE-SERVICES"
+	external    = "KUBE-EXTERNAL-SERVICES"
+	nodePorts   = "KUBE-NODEPORTS"
+	firewall    = "KUBE-PROXY-FIREWALL"
+	forward     = "KUBE-FORWARD"
+	postrouting = "KUBE-POSTROUTING"
+	markMasq    = "KUBE-MARK-MASQ"
+
+	// localnet is kubelet's too, and has the same rule there.
+	localnet = "KUBE-FIREWALL"
+
+	// markOutside is there only when the pods have several ranges of addresses,
+	// for which kube-proxy has no rules.
+	markOutside = "KUBE-MARK-MASQ-NOT-POD"
+)
+
+// The prefixes of chains that a Service port has for itself.
+const (
+	clusterPrefix  = "KUBE-SVC-" // to any usable endpoint
+	localPrefix    = "KUBE-SVL-" // to endpoints on this node
+	externalPrefix = "KUBE-EXT-" // from addresses meant for the outside
+	rangesPrefix   = "KUBE-FW-"  // only from source ranges
+	endpointPrefix = "KUBE-SEP-"
+)
+
+// ours reports whether a chain has a name that kube-proxy of any version, or
+// this plane, gives to chains, but for those that kubelet shares.
+func ours(name string) bool {
+	switch name {
+	case services, external, nodePorts, firewall, forward, postrouting, markMasq, markOutside,
+		"KUBE-PROXY-CANARY":
+		return true
+	}
+	return owned(name) || strings.HasPrefix(name, "KUBE-XLB-") || strings.HasPrefix(name, "KUBE-PORTALS-") ||
+		strings.HasPrefix(name, "KUBE-NODEPORT-")
+}
+
+// owned reports whether a chain is a Service port's own.
+func owned(name string) bool {
+	for _, prefix := range []string{clusterPrefix, localPrefix, externalPrefix, rangesPrefix, endpointPrefix} {
+		if strings.HasPrefix(name, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// id is a Service port, as its chains are named after it.
+type id struct {
+	text string // "default/web:http", as in comments
+	hash string // "default/web:httptcp", which chains are named after
+}
+
+// idOf names a port as kube-proxy does. Of ports without a name, which only files
+// have several of, the first has that name; the others are told apart by number.
+func idOf(svc *route.Service, i int) id {
+	p := &svc.Ports[i]
+	name := p.Name
+	for j := range svc.Ports[:i] {
+		o := &svc.Ports[j]
+		if o.Name == p.Name && o.Protocol == p.Protocol && o.Family == p.Family && len(p.Fronts) > 0 {
+			name = strings.TrimPrefix(name+"-"+strconv.Itoa(int(p.Fronts[0].Port)), "-")
+			break
+		}
+	}
+	text := svc.Name.String()
+	if name != "" {
+		text += ":" + name
+	}
+	return id{text, text + p.Protocol.String()}
+}
+
+func (n id) cluster() string  { return clusterPrefix + hash(n.hash) }
+func (n id) local() string    { return localPrefix + hash(n.hash) }
+func (n id) external() string { return externalPrefix + hash(n.hash) }
+func (n id) ranges() string   { return rangesPrefix + hash(n.hash) }
+
+func (n id) endpoint(backend string) string { return endpointPrefix + hash(n.hash+backend) }
+
+// hash is the first 80 bits of the SHA-256 sum in base 32: 16 characters.
+func hash(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return base32.StdEncoding.EncodeToString(sum[:10])
+}
+
+// ChainsOf names the chains that a packet of a front goes through in table nat,
+// up to the one of a backend.
+func ChainsOf(svc *route.Service, port, front int, way route.Way, backend netip.AddrPort) []string {
+	p := &svc.Ports[port]
+	f, name := &p.Fronts[front], idOf(svc, port)
+	path := []string{services}
+	switch f.Kind {
+	case route.ClusterIP:
+	case route.NodePort:
+		path = append(path, nodePorts, name.external())
+	default:
+		if f.Restricted {
+			path = append(path, name.ranges())
+		}
+		path = append(path, name.external())
+	}
+	if way.Verdict != route.Balance {
+		return path
+	}
+	path = append(path, name.pool(way.Pool))
+	if backend.IsValid() {
+		path = append(path, name.endpoint(backend.String()))
+	}
+	return path
+}
+
+func (n id) pool(pool route.Pool) string {
+	if pool == route.Local {
+		return n.local()
+	}
+	return n.cluster()
+}
+
+// comment is what leads a person from a rule to its Service; nothing else in a
+// rule may have more than 255 bytes.
+func comment(parts ...string) string {
+	s := strings.Join(parts, "")
+	return s[:min(len(s), maxComment)]
+}
+
+// maxComment is XT_MAX_COMMENT_LEN without the byte that ends it
+// (linux/netfilter/xt_comment.h).
+const maxComment = 255

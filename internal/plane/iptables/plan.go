@@ -1,0 +1,219 @@
+package iptables
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
+	"github.com/sluice-proxy/sluice/internal/plane"
+)
+
+// Plan is a change to the tables, carried out in restores of a size that the
+// programs can handle. After each of them a Service is either there whole, or as
+// it was.
+type Plan struct {
+	kernel   Writer
+	observer Observer
+	families []*familyPlan
+	totals   map[tableKey]int // of our rules, once it is applied
+	full     bool             // it compares everything
+	kept     int
+
+	refused plane.Refused
+}
+
+// familyPlan is the part of a plan that is about one family.
+type familyPlan struct {
+	*family
+	first    edit   // what all Services need
+	services []edit // one for each that changes
+	rewrites edit   // shared chains that lose so much that they are written anew
+	last     edit   // what no Service needs any more
+}
+
+// settle moves what leads nowhere any more behind the rewriting of the chains that
+// led there.
+func (p *familyPlan) settle() {
+	if len(p.rewrites.chains) == 0 {
+		return
+	}
+	rewritten := func(l line) bool {
+		return slices.ContainsFunc(p.rewrites.chains, func(c chain) bool { return c.table == l.table && c.name == l.chain })
+	}
+	for i := range p.services {
+		e := &p.services[i]
+		e.del = slices.DeleteFunc(e.del, rewritten)
+		p.last.gone = append(p.last.gone, e.gone...)
+		e.gone = nil
+	}
+	p.last.del = slices.DeleteFunc(p.last.del, rewritten)
+}
+
+// restores yields what is written at once, in order. Chains are emptied before
+// any of them goes, as they may lead to each other.
+func (p *familyPlan) restores(room int) iter.Seq[[]edit] {
+	return func(yield func([]edit) bool) {
+		all := append(append([]edit{p.first}, p.services...), p.last)
+		if len(p.rewrites.chains) == 0 && size(all) <= room {
+			all = slices.DeleteFunc(all, func(e edit) bool { return e.lines() == 0 })
+			if len(all) > 0 {
+				yield(all)
+			}
+			return
+		}
+		parts := [][]edit{{p.first}}
+		parts = append(parts, portions(p.services, room)...)
+		parts = append(parts, []edit{p.rewrites}, []edit{{ordered: p.last.ordered, del: p.last.del}})
+		for gone := range slices.Chunk(p.last.gone, max(1, room/2)) {
+			parts = append(parts, []edit{{chains: emptied(gone)}})
+		}
+		for gone := range slices.Chunk(p.last.gone, max(1, room/2)) {
+			parts = append(parts, []edit{{gone: gone}})
+		}
+		for _, part := range parts {
+			if size(part) > 0 && !yield(part) {
+				return
+			}
+		}
+	}
+}
+
+func emptied(gone []ref) []chain {
+	var list []chain
+	for _, g := range gone {
+		list = append(list, chain{g.table, g.name, nil})
+	}
+	return list
+}
+
+// portions groups edits so that each group has room, or is a single edit.
+func portions(edits []edit, room int) [][]edit {
+	var parts [][]edit
+	from, n := 0, 0
+	for i := range edits {
+		lines := edits[i].lines()
+		if i > from && n+lines > room {
+			parts = append(parts, edits[from:i])
+			from, n = i, 0
+		}
+		n += lines
+	}
+	return append(parts, edits[from:])
+}
+
+func size(edits []edit) int {
+	n := 0
+	for i := range edits {
+		n += edits[i].lines()
+	}
+	return n
+}
+
+// each calls a function with all edits.
+func (p *familyPlan) each(do func(*edit)) {
+	do(&p.first)
+	for i := range p.services {
+		do(&p.services[i])
+	}
+	do(&p.rewrites)
+	do(&p.last)
+}
+
+// Steps returns the number of lines to write.
+func (p *Plan) Steps() int {
+	n := 0
+	for _, f := range p.families {
+		f.each(func(e *edit) { n += e.lines() })
+	}
+	return n
+}
+
+// Kept returns the number of rules found in the kernel that stay.
+func (p *Plan) Kept() int { return p.kept }
+
+// String prints the plan as what is given to the programs.
+func (p *Plan) String() string {
+	var b strings.Builder
+	for _, f := range p.families {
+		for edits := range f.restores(math.MaxInt) {
+			b.WriteString("# " + f.program + "-restore --noflush\n")
+			b.Write(compose(edits))
+		}
+	}
+	return b.String()
+}
+
+// Apply writes the plan. A Service whose rules are refused does not keep others
+// from theirs: the error is a plane.Refused then.
+func (p *Plan) Apply(ctx context.Context) error {
+	for _, f := range p.families {
+		for edits := range f.restores(p.kernel.Room()) {
+			if err := p.restore(ctx, f, edits); err != nil {
+				return err
+			}
+		}
+		p.observe(f)
+	}
+	if len(p.refused) > 0 {
+		return p.refused
+	}
+	return nil
+}
+
+// restore writes edits; if they are refused each half on its own, until it is
+// known which Service it is.
+func (p *Plan) restore(ctx context.Context, f *familyPlan, edits []edit) error {
+	err := p.kernel.Restore(ctx, f.kernel, compose(edits))
+	if err == nil {
+		return nil
+	}
+	p.failed(f)
+	var refused *iptables.RestoreError
+	if !errors.As(err, &refused) {
+		return err
+	}
+	if len(edits) > 1 {
+		half := len(edits) / 2
+		if err := p.restore(ctx, f, edits[:half]); err != nil {
+			return err
+		}
+		return p.restore(ctx, f, edits[half:])
+	}
+	name := edits[0].service
+	if name == (cluster.Name{}) {
+		return err
+	}
+	p.refused = p.refused.With(name, errors.Join(p.refused[name], err))
+	return nil
+}
+
+func (p *Plan) failed(f *familyPlan) {
+	switch {
+	case p.observer == nil:
+	case p.full:
+		p.observer.RestoreFailed(f.ip)
+	default:
+		p.observer.PartialRestoreFailed(f.ip)
+	}
+}
+
+// observe tells how much of a family is ours and was written.
+func (p *Plan) observe(f *familyPlan) {
+	if p.observer == nil {
+		return
+	}
+	for _, t := range []table{filter, nat} {
+		written := 0
+		f.each(func(e *edit) { written += e.in(t) })
+		p.observer.Rules(f.ip, t.String(), p.totals[tableKey{f.ip, t}], written)
+	}
+}
+
+// sortedNames returns the keys in order: a plan reads the same each time.
+func sortedNames[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

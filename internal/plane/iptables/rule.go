@@ -1,0 +1,93 @@
+package iptables
+
+import (
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+)
+
+// rule is a rule of a Service, field by field in the order of iptables-save.
+// What is empty is not asked of a packet.
+type rule struct {
+	from     source
+	to       netip.Addr
+	loopback bool // to 127.0.0.0/8
+	protocol cluster.Protocol
+	comment  string
+	match    string // any other, in words of iptables: "-m addrtype --dst-type LOCAL"
+	port     uint16 // of protocol; 0: any
+	target   string // "KUBE-SVC-NPX46M4PTMTKRN6Y", "DNAT --to-destination 10.0.0.1:80"; empty: none
+}
+
+// source says where packets come from: an address range or an interface.
+type source struct {
+	not   bool // from anywhere else
+	cidr  string
+	iface string // a name, or its beginning and "+"
+}
+
+// String prints the rule as iptables-save does behind "-A CHAIN ".
+func (r rule) String() string {
+	var b strings.Builder
+	b.Grow(192)
+	word := func(flag, value string) {
+		if b.Len() > 0 {
+			b.WriteByte(' ')
+		}
+		b.WriteString(flag)
+		b.WriteByte(' ')
+		b.WriteString(value)
+	}
+	if r.from.cidr != "" {
+		word(negate(r.from.not, "-s"), r.from.cidr)
+	}
+	if r.to.IsValid() {
+		word("-d", single(r.to))
+	}
+	if r.loopback {
+		word("-d", "127.0.0.0/8")
+	}
+	if r.from.iface != "" {
+		word(negate(r.from.not, "-i"), r.from.iface)
+	}
+	if r.protocol != 0 {
+		word("-p", r.protocol.String())
+	}
+	if r.comment != "" {
+		word("-m comment --comment", quote(r.comment))
+	}
+	if r.match != "" {
+		name, rest, _ := strings.Cut(r.match, " ")
+		word(name, rest)
+	}
+	if r.protocol != 0 {
+		word("-m", r.protocol.String())
+	}
+	if r.port != 0 {
+		word("--dport", strconv.Itoa(int(r.port)))
+	}
+	if r.target != "" {
+		word("-j", r.target)
+	}
+	return b.String()
+}
+
+func negate(not bool, flag string) string {
+	if not {
+		return "! " + flag
+	}
+	return flag
+}
+
+// single prints an address as the range of it alone.
+func single(a netip.Addr) string { return netip.PrefixFrom(a, a.BitLen()).String() }
+
+// quote prints a comment as a word of iptables-restore.
+func quote(s string) string {
+	if !strings.ContainsAny(s, `"\'`) {
+		return `"` + s + `"`
+	}
+	return `"` + strings.NewReplacer(`"`, `\"`, `\`, `\\`, `'`, `\'`).Replace(s) + `"`
+}

@@ -1,0 +1,61 @@
+package proxy
+
+import (
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// refusals are the Services that the kernel does not take, while all others are
+// as they should be.
+type refusals struct {
+	services plane.Refused
+	wait     time.Duration    // before the next attempt
+	again    <-chan time.Time // it is time for it; nil: none is due
+}
+
+// refuse takes note of what a write came to. A write of changes says nothing of
+// the Services refused before that it was not about.
+func (l *Loop) refuse(now plane.Refused, why Cause) {
+	before := l.refused.services
+	if why == Change {
+		for name, err := range before {
+			if _, again := now[name]; !again {
+				now = now.With(name, err)
+			}
+		}
+	}
+	l.refused.services = now
+	if len(now) == 0 {
+		l.refused = refusals{}
+		if len(before) > 0 {
+			l.opt.Log.Info("The kernel takes the rules of all Services again")
+		}
+		return
+	}
+	l.report(complaints(before, now))
+	if l.refused.again == nil {
+		l.refused.wait = min(max(firstRetry, 2*l.refused.wait), lastRetry)
+		l.refused.again = time.After(l.refused.wait)
+	}
+}
+
+// complaints are what is new to people.
+func complaints(before, now plane.Refused) []route.Problem {
+	var list []route.Problem
+	for _, name := range now.Names() {
+		if old := before[name]; old == nil || old.Error() != now[name].Error() {
+			list = append(list, complaint(name, now[name]))
+		}
+	}
+	return list
+}
+
+func complaint(name cluster.Name, err error) route.Problem {
+	return route.Problem{
+		Object: "Service " + name.String(),
+		Reason: "the kernel does not take its rules; tried again now and then: " + err.Error(),
+	}
+}
