@@ -15,6 +15,7 @@ type family struct {
 	series     [][]string // label values of what is there from the start, at 0
 	buckets    []float64  // of a histogram
 	modes      []string   // that have it; nil: all
+	failures   bool       // it counts the writes that failed, by IP family
 
 	// into is where it is kept, which tells its type: a pointer to one of the
 	// vectors, or a reading.
@@ -30,6 +31,9 @@ func (m *Metrics) register(in *prometheus.Registry, table []family) int {
 		m.families[f.name] = c
 		if f.modes != nil && !slices.Contains(f.modes, m.opt.Mode) {
 			continue
+		}
+		if f.failures {
+			m.failing = append(m.failing, *f.into.(**prometheus.CounterVec))
 		}
 		in.MustRegister(c)
 		shown++

@@ -18,7 +18,7 @@ import (
 
 // Options are what does not change while the process lives.
 type Options struct {
-	Mode    string // "nftables": which families there are
+	Mode    string // "nftables", "iptables": which families there are
 	Reason  string // why this mode
 	Version string // of Sluice
 
@@ -46,6 +46,7 @@ type Metrics struct {
 	queued   atomic.Int64 // when something last came in, in ns since 1970
 	expiry   atomic.Pointer[time.Time]
 	families map[string]prometheus.Collector
+	failing  []*prometheus.CounterVec // by IP family: writes that failed, as this mode calls them
 
 	vectors
 }
@@ -55,7 +56,8 @@ type vectors struct {
 	synced, full, partial, programming, looked *prometheus.HistogramVec
 	healthz, livez, ended                      *prometheus.CounterVec
 	nftablesSync, nftablesCleanup              *prometheus.CounterVec
-	last                                       *prometheus.GaugeVec
+	restores, partialRestores                  *prometheus.CounterVec
+	last, rules, sent                          *prometheus.GaugeVec
 
 	steps, latency                 *prometheus.HistogramVec
 	failures, comparisons, repairs *prometheus.CounterVec

@@ -143,9 +143,9 @@ func golden(t *testing.T, path, got string) {
 }
 
 // busy has told everything once, so that every series is there.
-func busy(t *testing.T) *Metrics {
+func busy(t *testing.T, mode string) *Metrics {
 	t.Helper()
-	m := wired(modeNFTables)
+	m := wired(mode)
 	c := m.Client()
 	for name, collector := range m.families {
 		if !strings.HasPrefix(name, "rest_client_") {
@@ -167,9 +167,11 @@ func busy(t *testing.T) *Metrics {
 
 // Every family, its type, labels, the series there are and the buckets.
 func TestExposition(t *testing.T) {
-	got := shape(gather(t, busy(t).registry))
-	got = strings.NewReplacer(runtime.Version(), "GO", runtime.GOOS+"/"+runtime.GOARCH, "PLATFORM").Replace(got)
-	golden(t, "testdata/exposition.txt", got)
+	for mode, file := range map[string]string{modeNFTables: "exposition.txt", modeIPTables: "exposition-iptables.txt"} {
+		got := shape(gather(t, busy(t, mode).registry))
+		got = strings.NewReplacer(runtime.Version(), "GO", runtime.GOOS+"/"+runtime.GOARCH, "PLATFORM").Replace(got)
+		golden(t, "testdata/"+file, got)
+	}
 }
 
 // What there is in one mode and not in another: dashboards of one mode show
@@ -182,8 +184,16 @@ func TestFamiliesOfOtherModesAreNotShown(t *testing.T) {
 		}
 		return out
 	}
-	all := names(modeNFTables)
+	all := append(names(modeNFTables), names(modeIPTables)...)
+	slices.Sort(all)
+	all = slices.Compact(all)
 	for mode, missing := range map[string][]string{
+		"nftables": {
+			"kubeproxy_sync_proxy_rules_iptables_last",
+			"kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total",
+			"kubeproxy_sync_proxy_rules_iptables_restore_failures_total",
+			"kubeproxy_sync_proxy_rules_iptables_total",
+		},
 		"iptables": {
 			"kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total",
 			"kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
@@ -191,6 +201,9 @@ func TestFamiliesOfOtherModesAreNotShown(t *testing.T) {
 		"ipvs": {
 			"kubeproxy_sync_full_proxy_rules_duration_seconds",
 			"kubeproxy_sync_partial_proxy_rules_duration_seconds",
+			"kubeproxy_sync_proxy_rules_iptables_last",
+			"kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total",
+			"kubeproxy_sync_proxy_rules_iptables_total",
 			"kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total",
 			"kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
 		},
@@ -199,6 +212,10 @@ func TestFamiliesOfOtherModesAreNotShown(t *testing.T) {
 			"kubeproxy_conntrack_reconciler_sync_duration_seconds",
 			"kubeproxy_sync_full_proxy_rules_duration_seconds",
 			"kubeproxy_sync_partial_proxy_rules_duration_seconds",
+			"kubeproxy_sync_proxy_rules_iptables_last",
+			"kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total",
+			"kubeproxy_sync_proxy_rules_iptables_restore_failures_total",
+			"kubeproxy_sync_proxy_rules_iptables_total",
 			"kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total",
 			"kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
 			"sluice_conntrack_entries_removed_total",
@@ -311,6 +328,39 @@ config_last_reload_timestamp_seconds{} 1767323045
 event_to_kernel_duration_seconds{} 1 times, 0.01 in all
 mode_info{mode="nftables", reason="configured"} 1
 repairs_total{cause="failure"} 1`)
+}
+
+// What iptables-restore does and refuses; nothing of it is counted as another
+// mode's.
+func TestIPTablesCounts(t *testing.T) {
+	m := newMetrics(modeIPTables)
+	m.Rules(route.IPv4, "nat", 120, 120)
+	m.Rules(route.IPv4, "filter", 9, 9)
+	m.Rules(route.IPv6, "nat", 7, 7)
+	m.Rules(route.IPv4, "nat", 121, 4)
+	m.RestoreFailed(route.IPv6)
+	m.PartialRestoreFailed(route.IPv4)
+	m.PartialRestoreFailed(route.IPv4)
+	m.Synced(proxy.Sync{Began: start, Apply: time.Second, Err: errors.New("refused")})
+	compare(t, values(t, m, "kubeproxy_sync_proxy_rules_iptables_"), `
+last{ip_family="IPv4", table="filter"} 9
+last{ip_family="IPv4", table="nat"} 4
+last{ip_family="IPv6", table="nat"} 7
+partial_restore_failures_total{ip_family="IPv4"} 2
+restore_failures_total{ip_family="IPv4"} 2
+restore_failures_total{ip_family="IPv6"} 1
+total{ip_family="IPv4", table="filter"} 9
+total{ip_family="IPv4", table="nat"} 121
+total{ip_family="IPv6", table="nat"} 7`)
+	for _, s := range []*prometheus.CounterVec{m.nftablesSync, m.nftablesCleanup} {
+		for _, f := range m.opt.Families {
+			var counted dto.Metric
+			if err := s.WithLabelValues(f.String()).Write(&counted); err != nil || counted.GetCounter().GetValue() != 0 {
+				t.Errorf("counted %v as the mode nftables does (%v)", counted.GetCounter().GetValue(), err)
+			}
+		}
+	}
+	compare(t, values(t, m, "sluice_apply_failures"), "_total{} 1")
 }
 
 func TestOtherCounts(t *testing.T) {

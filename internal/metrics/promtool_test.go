@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -35,17 +36,25 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// Prometheus' own tool finds nothing wrong but with the one name that we have
-// from kube-proxy.
+// Prometheus' own tool finds nothing wrong but with the names that we have from
+// kube-proxy.
 func TestPromtoolChecksMetrics(t *testing.T) {
 	tool := promtool(t)
-	w := httptest.NewRecorder()
-	busy(t).Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
-	check := exec.CommandContext(t.Context(), tool, "check", "metrics")
-	check.Stdin = w.Body
-	said, err := check.CombinedOutput()
-	want := `kubeproxy_sync_proxy_rules_no_local_endpoints_total non-counter metrics should not have "_total" suffix`
-	if got := strings.TrimSpace(string(said)); got != want {
-		t.Errorf("promtool check metrics (%v):\n%s\nwant:\n%s", err, got, want)
+	for mode, gauges := range map[string][]string{
+		modeNFTables: {"no_local_endpoints_total"},
+		modeIPTables: {"iptables_total", "no_local_endpoints_total"},
+	} {
+		w := httptest.NewRecorder()
+		busy(t, mode).Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+		check := exec.CommandContext(t.Context(), tool, "check", "metrics")
+		check.Stdin = w.Body
+		said, err := check.CombinedOutput()
+		var want []string
+		for _, g := range gauges {
+			want = append(want, "kubeproxy_sync_proxy_rules_"+g+` non-counter metrics should not have "_total" suffix`)
+		}
+		if got := strings.Split(strings.TrimSpace(string(said)), "\n"); !slices.Equal(got, want) {
+			t.Errorf("promtool check metrics in mode %s (%v):\n%s\nwant:\n%s", mode, err, said, strings.Join(want, "\n"))
+		}
 	}
 }

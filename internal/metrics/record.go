@@ -32,7 +32,9 @@ func (m *Metrics) Synced(s proxy.Sync) {
 func (m *Metrics) failed() {
 	m.failures.WithLabelValues().Inc()
 	for _, f := range m.opt.Families {
-		m.nftablesSync.WithLabelValues(f.String()).Inc()
+		for _, c := range m.failing {
+			c.WithLabelValues(f.String()).Inc()
+		}
 	}
 }
 
@@ -57,6 +59,23 @@ func (m *Metrics) succeeded(s proxy.Sync, at time.Time) {
 			m.programming.WithLabelValues(familyOf(t).String()).Observe(at.Sub(t.At).Seconds())
 		}
 	}
+}
+
+// Rules is told of a write of the mode iptables: how many rules of ours a table
+// of a family has since then, and how many of them were sent.
+func (m *Metrics) Rules(f route.Family, table string, total, sent int) {
+	m.rules.WithLabelValues(table, f.String()).Set(float64(total))
+	m.sent.WithLabelValues(table, f.String()).Set(float64(sent))
+}
+
+// RestoreFailed is told of rules of a family that iptables-restore refused.
+func (m *Metrics) RestoreFailed(f route.Family) { m.restores.WithLabelValues(f.String()).Inc() }
+
+// PartialRestoreFailed is told of the same, where those were rules of changes
+// alone.
+func (m *Metrics) PartialRestoreFailed(f route.Family) {
+	m.RestoreFailed(f)
+	m.partialRestores.WithLabelValues(f.String()).Inc()
 }
 
 // Rejected is told of problems with objects, each once.

@@ -37,7 +37,7 @@ func TestCertificateOfExecPlugin(t *testing.T) {
 
 // Scrapers get the format they ask for.
 func TestFormats(t *testing.T) {
-	m := busy(t)
+	m := busy(t, modeNFTables)
 	for accept, want := range map[string]string{
 		"":           "text/plain; version=0.0.4; charset=utf-8; escaping=underscores",
 		"text/plain": "text/plain; version=0.0.4; charset=utf-8; escaping=underscores",

@@ -10,22 +10,26 @@ import (
 )
 
 // The modes that have families of their own.
-const modeNFTables = "nftables"
+const (
+	modeNFTables = "nftables"
+	modeIPTables = "iptables"
+	modeIPVS     = "ipvs"
+)
 
 // table is every family of /metrics but those of the runtime. What is another
 // mode's alone has its row here as well, and says so in modes.
 func (m *Metrics) table() []family {
 	return slices.Concat(
-		m.proxyTable(), m.changeTable(), m.planeTable(), m.conntrackTable(),
+		m.proxyTable(), m.changeTable(), m.nftablesTable(), m.iptablesTable(), m.conntrackTable(),
 		m.writeTable(), m.nodeTable(), m.clientTable(), m.kubernetesTable(),
 	)
 }
 
 // partly lists the modes that tell a full sync from a partial one.
-func partly() []string { return []string{"iptables", modeNFTables} }
+func partly() []string { return []string{modeIPTables, modeNFTables} }
 
 // tracked lists the modes that end stale flows.
-func tracked() []string { return []string{"iptables", "ipvs", modeNFTables} }
+func tracked() []string { return []string{modeIPTables, modeIPVS, modeNFTables} }
 
 // durations are 1 ms to 16 s.
 func durations() []float64 { return prometheus.ExponentialBuckets(0.001, 2, 15) }
@@ -91,15 +95,35 @@ func (m *Metrics) changeTable() []family {
 	}}
 }
 
-// planeTable is what some data planes alone have.
-func (m *Metrics) planeTable() []family {
+// nftablesTable is what the mode nftables alone has.
+func (m *Metrics) nftablesTable() []family {
 	label, families := []string{"ip_family"}, each(familyNames(m.opt.Families))
 	return []family{{
 		name: "kubeproxy_sync_proxy_rules_nftables_sync_failures_total", labels: label, series: families, into: &m.nftablesSync,
-		modes: []string{modeNFTables}, help: "Writes that failed. One write is for both families.",
+		modes: []string{modeNFTables}, failures: true, help: "Writes that failed. One write is for both families.",
 	}, {
 		name: "kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total", labels: label, series: families, into: &m.nftablesCleanup,
 		modes: []string{modeNFTables}, help: "Always 0: what is stale goes in the same write.",
+	}}
+}
+
+// iptablesTable is what the mode iptables has, and in part any mode that runs
+// iptables-restore.
+func (m *Metrics) iptablesTable() []family {
+	label, families := []string{"ip_family"}, each(familyNames(m.opt.Families))
+	tables := each([]string{"filter", "nat"}, familyNames(m.opt.Families))
+	return []family{{
+		name: "kubeproxy_sync_proxy_rules_iptables_total", labels: []string{"table", "ip_family"}, series: tables, into: &m.rules,
+		modes: []string{modeIPTables}, help: "Rules of Sluice in a table.",
+	}, {
+		name: "kubeproxy_sync_proxy_rules_iptables_last", labels: []string{"table", "ip_family"}, series: tables, into: &m.sent,
+		modes: []string{modeIPTables}, help: "Rules that the last write sent to the kernel.",
+	}, {
+		name: "kubeproxy_sync_proxy_rules_iptables_restore_failures_total", labels: label, series: families, into: &m.restores,
+		modes: []string{modeIPTables, modeIPVS}, help: "Calls of iptables-restore that failed.",
+	}, {
+		name: "kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total", labels: label, series: families, into: &m.partialRestores,
+		modes: []string{modeIPTables}, help: "Those of them that wrote changes alone.",
 	}}
 }
 
