@@ -8,6 +8,7 @@ package iptables
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
 )
@@ -58,4 +59,13 @@ func (e *RestoreError) Error() string {
 		return fmt.Sprintf("%s: %s", e.Program, e.Reason)
 	}
 	return fmt.Sprintf("%s: %q: %s", e.Program, e.Rule, e.Reason)
+}
+
+// programName names a program of a family, such as ip6tables-nft-save.
+func programName(f Family, suffixes ...string) string {
+	name := "iptables"
+	if f == IPv6 {
+		name = "ip6tables"
+	}
+	return name + strings.Join(suffixes, "")
 }

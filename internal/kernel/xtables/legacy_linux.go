@@ -116,14 +116,12 @@ func (s legacySocket) image(ctx context.Context, name string) (image, error) {
 		if err := ctx.Err(); err != nil {
 			return image{}, err
 		}
-		var info [infoLen]byte
-		copy(info[:nameLen-1], name)
-		if err := s.get(getInfo, info[:]); err != nil {
-			return image{}, fmt.Errorf("read size: %w", err)
+		img, size, err := s.info(name)
+		if err != nil {
+			return image{}, err
 		}
-		img, size := decodeInfo(info)
 		listing := encodeListing(name, size)
-		err := s.get(getEntries, listing)
+		err = s.get(getEntries, listing)
 		if errors.Is(err, unix.EAGAIN) {
 			continue
 		}
@@ -134,6 +132,17 @@ func (s legacySocket) image(ctx context.Context, name string) (image, error) {
 		return img, nil
 	}
 	return image{}, fmt.Errorf("read %d times, and it changed each time", attempts)
+}
+
+// info reads all of a table but its entries, and their size.
+func (s legacySocket) info(name string) (image, uint32, error) {
+	var info [infoLen]byte
+	copy(info[:nameLen-1], name)
+	if err := s.get(getInfo, info[:]); err != nil {
+		return image{}, 0, fmt.Errorf("read size: %w", err)
+	}
+	img, size := decodeInfo(info)
+	return img, size, nil
 }
 
 // removeFromLegacy changes one table.

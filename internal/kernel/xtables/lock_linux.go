@@ -59,26 +59,65 @@ func pause(ctx context.Context) error {
 	}
 }
 
-// holder says who holds the lock, as far as can be told: /proc/locks shows
-// processes of our own PID namespace only (proc(5)).
+// holder says who holds the lock, as far as can be told.
 func holder(fd int) string {
 	var stat unix.Stat_t
 	if err := unix.Fstat(fd, &stat); err != nil {
 		return errStillLocked.Error()
 	}
+	return holderOf(stat).String()
+}
+
+// Holder is a process that holds the lock. Both are empty if it cannot be seen:
+// /proc/locks shows processes of our own PID namespace only (proc(5)).
+type Holder struct {
+	PID     int
+	Program string
+}
+
+// String says who it is: "held by iptables (process 812)".
+func (h Holder) String() string {
+	switch {
+	case h.PID == 0:
+		return errStillLocked.Error()
+	case h.Program == "":
+		return fmt.Sprintf("held by process %d", h.PID)
+	}
+	return fmt.Sprintf("held by %s (process %d)", h.Program, h.PID)
+}
+
+// LockHolder says who holds the lock file; held is false if nobody does, or if
+// there is no such file.
+func LockHolder(path string) (h Holder, held bool) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return Holder{}, false
+	}
+	defer func() { _ = unix.Close(fd) }()
+	var stat unix.Stat_t
+	if err := unix.Fstat(fd, &stat); err != nil {
+		return Holder{}, false
+	}
+	if h = holderOf(stat); h.PID != 0 {
+		return h, true
+	}
+	err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) // closing gives it back
+	return Holder{}, errors.Is(err, unix.EWOULDBLOCK)
+}
+
+func holderOf(file unix.Stat_t) Holder {
 	locks, err := os.ReadFile("/proc/locks")
 	if err != nil {
-		return errStillLocked.Error()
+		return Holder{}
 	}
-	pid := locker(string(locks), fmt.Sprintf("%02x:%02x:%d", unix.Major(stat.Dev), unix.Minor(stat.Dev), stat.Ino))
-	if pid == 0 {
-		return errStillLocked.Error()
+	h := Holder{PID: locker(string(locks), fmt.Sprintf("%02x:%02x:%d", unix.Major(file.Dev), unix.Minor(file.Dev), file.Ino))}
+	if h.PID == 0 {
+		return Holder{}
 	}
-	program, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
-	if err != nil {
-		return fmt.Sprintf("held by process %d", pid)
+	if program, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", h.PID)); err == nil {
+		h.Program = strings.TrimSpace(string(program))
 	}
-	return fmt.Sprintf("held by %s (process %d)", strings.TrimSpace(string(program)), pid)
+	return h
 }
 
 // locker finds the process that has locked a file, named by device and inode;

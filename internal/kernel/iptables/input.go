@@ -1,0 +1,103 @@
+package iptables
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// command is one line of what PROGRAM-restore reads.
+type command struct {
+	line  int    // from 1
+	table string // that it is about
+	verb  string // "*", ":", "COMMIT", "-A", "-I", "-D", "-X", "-F", "-N", "-P"
+	chain string
+	at    int    // of -I and -D: the number of the rule; 0: none given
+	rest  string // the rule, or the policy
+}
+
+// commands calls fn for each line of input that says something, until it
+// returns an error.
+func commands(input string, fn func(command) error) error {
+	c := command{}
+	for line := range strings.Lines(input) {
+		c.line++
+		line = strings.TrimSpace(line)
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		c.read(line)
+		if err := fn(c); err != nil {
+			return err
+		}
+		if c.verb == "COMMIT" {
+			c.table = ""
+		}
+	}
+	return nil
+}
+
+// read takes a line apart.
+func (c *command) read(line string) {
+	c.chain, c.rest, c.at = "", "", 0
+	switch line[0] {
+	case '*':
+		c.verb, c.table = "*", line[1:]
+		return
+	case ':':
+		c.verb = ":"
+		c.chain, c.rest, _ = strings.Cut(line[1:], " ")
+		c.rest, _, _ = strings.Cut(c.rest, " ")
+		return
+	}
+	c.verb, c.rest, _ = strings.Cut(line, " ")
+	c.chain, c.rest, _ = strings.Cut(strings.TrimSpace(c.rest), " ")
+	if c.verb != "-I" && c.verb != "-D" {
+		return
+	}
+	first, rest, _ := strings.Cut(c.rest, " ")
+	if n, err := strconv.Atoi(first); err == nil {
+		c.at, c.rest = n, rest
+	}
+}
+
+// lineOf returns a line of input.
+func lineOf(input string, number int) string {
+	n := 0
+	for line := range strings.Lines(input) {
+		if n++; n == number {
+			return strings.TrimSpace(line)
+		}
+	}
+	return ""
+}
+
+// Target returns where a rule leads, or what it does: "KUBE-SERVICES", "DNAT";
+// empty if neither.
+func Target(rule string) string {
+	var buffer [48]token
+	tokens := split(buffer[:0], rule)
+	for i, t := range tokens[:max(len(tokens)-1, 0)] {
+		if !t.quoted && (t.text == "-j" || t.text == "-g") && (i == 0 || tokens[i-1].text != "--comment") {
+			return tokens[i+1].text
+		}
+	}
+	return ""
+}
+
+// maxName is how long the name of a chain may be (XT_EXTENSION_MAXNAMELEN, with
+// the zero at its end).
+const maxName = 28
+
+// CheckName says what is wrong with the name of a chain.
+func CheckName(name string) error {
+	switch {
+	case name == "":
+		return fmt.Errorf("a chain has no name")
+	case len(name) > maxName:
+		return fmt.Errorf("chain name %q is longer than %d characters", name, maxName)
+	case strings.ContainsAny(name[:1], "-!") || strings.ContainsAny(name, " \t\n"):
+		return fmt.Errorf("chain name %q is not valid", name)
+	}
+	return nil
+}

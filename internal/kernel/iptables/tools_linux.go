@@ -1,0 +1,184 @@
+package iptables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
+)
+
+// Options says where and how the programs are run.
+type Options struct {
+	NetNS int           // file descriptor of a network namespace; 0: the current one
+	Log   *slog.Logger  // nil: nothing is logged
+	Lock  string        // file that the legacy variant locks; "": /run/xtables.lock
+	Wait  time.Duration // how long to wait for the lock; 0: 5 s, as kube-proxy
+	Poll  time.Duration // legacy: between looks for edits of others; 0: a second
+	Path  string        // folders in which the programs are; "": $PATH, /usr/sbin and /sbin
+}
+
+const (
+	defaultLock = "/run/xtables.lock"
+	defaultWait = 5 * time.Second
+	defaultPoll = time.Second
+)
+
+// Tools are the programs of one variant in one network namespace. They may be
+// used by several goroutines.
+type Tools struct {
+	opts     Options
+	kernel   *xtables.Kernel
+	variant  xtables.Variant
+	reason   string
+	programs map[Family]programs
+}
+
+// programs are the paths of those of one family.
+type programs struct{ save, restore string }
+
+// Open finds the programs, and out which variant is in use. It starts nothing
+// that stays.
+func Open(ctx context.Context, o Options) (*Tools, error) {
+	o.fill()
+	t := &Tools{opts: o, kernel: xtables.New(xtables.Options{NetNS: o.NetNS, Lock: o.Lock, Wait: o.Wait})}
+	installed, err := o.installed(ctx)
+	if err != nil {
+		return nil, err
+	}
+	variant, reason, err := detect(ctx, t.kernel)
+	if err != nil {
+		return nil, fmt.Errorf("find out which variant of iptables is in use: %w", err)
+	}
+	t.variant, t.reason = choose(variant, reason, installed)
+	t.programs = installed[t.variant]
+	return t, nil
+}
+
+func (o *Options) fill() {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Lock == "" {
+		o.Lock = defaultLock
+	}
+	if o.Wait == 0 {
+		o.Wait = defaultWait
+	}
+	if o.Poll == 0 {
+		o.Poll = defaultPoll
+	}
+	if o.Path == "" {
+		o.Path = strings.Join([]string{os.Getenv("PATH"), "/usr/sbin", "/sbin"}, string(filepath.ListSeparator))
+	}
+}
+
+// ErrMissing says that a program is not installed.
+var ErrMissing = errors.New("not installed")
+
+// Variant returns which variant is used.
+func (t *Tools) Variant() xtables.Variant { return t.variant }
+
+// Reason says why: "KUBE-IPTABLES-HINT is in mangle of nft".
+func (t *Tools) Reason() string { return t.reason }
+
+// Has reports whether the programs of a family are installed.
+func (t *Tools) Has(f Family) bool { return t.programs[f].restore != "" }
+
+// Close ends the use of the tools.
+func (t *Tools) Close() error { return nil }
+
+// roomNFT is how many lines one Restore should have: iptables-nft-restore looks
+// for each chain among all that it has made, so it takes four times as long for
+// twice as much.
+const roomNFT = 7500
+
+// Room returns how many lines of input one Restore should have at most. The
+// legacy variant writes each table as a whole, so that one is better than two.
+func (t *Tools) Room() int {
+	if t.variant == xtables.NFT {
+		return roomNFT
+	}
+	return int(^uint(0) >> 1)
+}
+
+// look finds a program; empty if there is none.
+func (o *Options) look(name string) string {
+	for _, folder := range filepath.SplitList(o.Path) {
+		path := filepath.Join(folder, name)
+		info, err := os.Stat(path)
+		if folder != "" && err == nil && !info.IsDir() && info.Mode()&0o111 != 0 {
+			return path
+		}
+	}
+	return ""
+}
+
+// installed finds the programs of all variants, by the names that all
+// distributions have since both variants exist. Where there are none of these,
+// those without a variant in their name say which they are.
+func (o *Options) installed(ctx context.Context) (map[xtables.Variant]map[Family]programs, error) {
+	all := map[xtables.Variant]map[Family]programs{}
+	for _, variant := range []xtables.Variant{xtables.NFT, xtables.Legacy} {
+		if found := o.family("-" + string(variant)); found[IPv4].restore != "" {
+			all[variant] = found
+		}
+	}
+	if len(all) > 0 {
+		return all, nil
+	}
+	found := o.family("")
+	if found[IPv4].restore == "" {
+		return nil, fmt.Errorf("iptables is %w: looked for iptables-nft-restore, iptables-legacy-restore and iptables-restore in %s: install the package iptables", ErrMissing, o.Path)
+	}
+	variant, err := o.version(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all[variant] = found
+	return all, nil
+}
+
+func (o *Options) family(suffix string) map[Family]programs {
+	found := map[Family]programs{}
+	for _, f := range []Family{IPv4, IPv6} {
+		p := programs{
+			save:    o.look(programName(f, suffix, "-save")),
+			restore: o.look(programName(f, suffix, "-restore")),
+		}
+		if p.save != "" && p.restore != "" {
+			found[f] = p
+		}
+	}
+	return found
+}
+
+// version asks iptables for its variant: "iptables v1.8.9 (nf_tables)". Versions
+// before 1.8.0 do not say, and are legacy.
+func (o *Options) version(ctx context.Context) (xtables.Variant, error) {
+	path := o.look(programName(IPv4))
+	if path == "" {
+		path = o.look(programName(IPv4, "-restore"))
+	}
+	cmd := exec.CommandContext(ctx, path, "--version")
+	cmd.Env = o.environment()
+	cmd.WaitDelay = patience
+	said, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("ask %s for its version: %w", path, err)
+	}
+	if strings.Contains(string(said), "nf_tables") {
+		return xtables.NFT, nil
+	}
+	return xtables.Legacy, nil
+}
+
+func (o *Options) environment() []string {
+	return []string{"LC_ALL=C", "PATH=" + o.Path, "XTABLES_LOCKFILE=" + o.Lock}
+}
