@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/plane/planetest"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -17,7 +18,7 @@ var sizes = []int{1_000, 10_000, 100_000}
 func crowd(n int) *route.Table {
 	t := &route.Table{
 		Services: map[cluster.Name]*route.Service{},
-		Host:     route.Host{NodePorts: route.NodePorts{All4: true}, ServiceCIDRs: prefixes("172.16.0.0/12")},
+		Host:     route.Host{NodePorts: route.NodePorts{All4: true}, ServiceCIDRs: planetest.Prefixes("172.16.0.0/12")},
 	}
 	for i := range n {
 		svc := member(i, 0, 1, 2)

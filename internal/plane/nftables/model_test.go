@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
+	"github.com/sluice-proxy/sluice/internal/plane/planetest"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -84,7 +85,7 @@ func (k *weak) Commit(ctx context.Context, tx *nft.Tx) error {
 
 // model is a world, and the three parts that carry it into a kernel.
 type model struct {
-	*world
+	*planetest.World
 	kernel   *weak
 	opt      route.Options
 	compiler *route.Compiler
@@ -94,14 +95,14 @@ type model struct {
 }
 
 func newModel(seed uint64, kernel Kernel) *model {
-	w := newWorld(rand.New(rand.NewPCG(seed, 0)))
-	m := &model{world: w, kernel: &weak{Kernel: kernel}, opt: w.options()}
+	w := planetest.NewWorld(rand.New(rand.NewPCG(seed, 0)))
+	m := &model{World: w, kernel: &weak{Kernel: kernel}, opt: w.Options()}
 	m.restart()
 	return m
 }
 
 func (m *model) restart() {
-	m.store = m.world.fresh()
+	m.Store = m.World.Fresh()
 	m.compiler = route.NewCompiler(m.opt)
 	m.plane = m.newPlane(m.kernel)
 	m.fresh = false
@@ -115,12 +116,12 @@ func (m *model) newPlane(k Kernel) *Plane {
 func (m *model) run() error {
 	for turn := range turns {
 		for range 1 + m.IntN(4) {
-			m.change()
+			m.Change()
 		}
 		switch m.IntN(12) {
 		case 0:
-			if m.chance(3) {
-				m.opt = m.options() // another configuration finds the same kernel
+			if m.Chance(3) {
+				m.opt = m.Options() // another configuration finds the same kernel
 			}
 			m.restart()
 		case 1, 2:
@@ -140,12 +141,12 @@ func (m *model) run() error {
 
 // sync does what the loop does: try until it works.
 func (m *model) sync() error {
-	m.kernel.room = pick(m.Rand, 1, 800, 3000, 24000, 24000, 50000, 1<<20)
+	m.kernel.room = planetest.Pick(m.Rand, 1, 800, 3000, 24000, 24000, 50000, 1<<20)
 	m.kernel.failAt = m.IntN(12)
-	m.kernel.late = m.chance(2)
+	m.kernel.late = m.Chance(2)
 	m.watch()
 	for try := range 100 {
-		change, _ := m.compiler.Compile(m.store.Take())
+		change, _ := m.compiler.Compile(m.Store.Take())
 		if !m.fresh {
 			if err := m.plane.Refresh(context.Background()); err != nil {
 				return err
@@ -161,11 +162,11 @@ func (m *model) sync() error {
 			return fmt.Errorf("try %d: %w\n%s", try, err, plan)
 		}
 		m.fresh = false
-		if m.chance(2) {
+		if m.Chance(2) {
 			m.kernel.failAt = 1 + m.IntN(12)
 		}
-		if m.chance(3) {
-			m.change()
+		if m.Chance(3) {
+			m.Change()
 			m.watch() // what is to come is no longer what it was
 		}
 	}
@@ -205,7 +206,7 @@ func (m *model) check() error {
 	if err := p.Refresh(ctx); err != nil {
 		return err
 	}
-	change, _ := route.NewCompiler(m.opt).Compile(m.world.fresh().Take())
+	change, _ := route.NewCompiler(m.opt).Compile(m.World.Fresh().Take())
 	if err := p.Plan(change).Apply(ctx); err != nil {
 		return err
 	}
@@ -280,7 +281,7 @@ func index(row nft.Element) uint32 {
 // refuses does not happen.
 func (m *model) meddle() error {
 	m.fresh = false // the watch would tell
-	t := pick(m.Rand, m.plane.families...).table
+	t := planetest.Pick(m.Rand, m.plane.families...).table
 	state, err := m.kernel.Read(context.Background(), t)
 	if err != nil {
 		return err
@@ -292,7 +293,7 @@ func (m *model) meddle() error {
 		tx = m.meddling(t, state)
 	}
 	_ = m.kernel.Kernel.Commit(context.Background(), tx)
-	if m.chance(20) {
+	if m.Chance(20) {
 		return m.kernel.DeleteTables(context.Background(), t)
 	}
 	return nil
@@ -301,20 +302,20 @@ func (m *model) meddle() error {
 func (m *model) meddling(t nft.Table, state *nft.State) *nft.Tx {
 	tx := &nft.Tx{}
 	l := newLayout()
-	set := *pick(m.Rand, l.sets()...)
+	set := *planetest.Pick(m.Rand, l.sets()...)
 	elements := slices.SortedFunc(maps.Values(state.Sets[set.Name].Elements), func(a, b nft.Element) int { return strings.Compare(a.Key+a.End, b.Key+b.End) })
-	chain := pick(m.Rand, slices.Sorted(maps.Keys(state.Chains))...)
+	chain := planetest.Pick(m.Rand, slices.Sorted(maps.Keys(state.Chains))...)
 	foreign := nft.Set{Name: "foreign-map", Key: []nft.Type{nft.Addr}, Data: []nft.Type{nft.Verdict}}
 	switch m.IntN(6) {
 	case 0: // some elements vanish
 		for _, e := range elements {
-			if m.chance(2) {
+			if m.Chance(2) {
 				tx.Delete(t, set, e)
 			}
 		}
 	case 1: // an element says something else
 		if len(elements) > 0 {
-			e := pick(m.Rand, elements...)
+			e := planetest.Pick(m.Rand, elements...)
 			tx.Delete(t, set, e)
 			e.Comment = "foreign"
 			if len(e.Data) > 4 {

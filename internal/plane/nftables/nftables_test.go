@@ -6,14 +6,15 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
+	"github.com/sluice-proxy/sluice/internal/plane/planetest"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
 func TestEveryShapeIsKeptByTheKernelAndListed(t *testing.T) {
-	for name, opt := range detectors() {
+	for name, opt := range planetest.Detectors() {
 		t.Run(name, func(t *testing.T) {
 			conn, netns := realKernel(t)
-			roundTrip(t, conn, compile(everyShape(), opt))
+			roundTrip(t, conn, planetest.Compile(planetest.EveryShape(), opt))
 			out, err := runNft(t, netns, "", "list", "ruleset")
 			if err != nil || !strings.Contains(out, "ns/svc-7:udp") {
 				t.Errorf("nft list ruleset: %v\n%.2000s", err, out)
@@ -23,8 +24,8 @@ func TestEveryShapeIsKeptByTheKernelAndListed(t *testing.T) {
 }
 
 func TestEveryShapeOnTheFake(t *testing.T) {
-	for name, opt := range detectors() {
-		t.Run(name, func(t *testing.T) { roundTrip(t, nft.NewFake(), compile(everyShape(), opt)) })
+	for name, opt := range planetest.Detectors() {
+		t.Run(name, func(t *testing.T) { roundTrip(t, nft.NewFake(), planetest.Compile(planetest.EveryShape(), opt)) })
 	}
 }
 
@@ -56,7 +57,7 @@ func TestRemoveTakesOurTablesOnly(t *testing.T) {
 	}
 	ctx := context.Background()
 	for range 2 { // with our tables, and without
-		p := load(t, conn, compile(everyShape(), route.Options{}))
+		p := load(t, conn, planetest.Compile(planetest.EveryShape(), route.Options{}))
 		said, err := p.Remove(ctx)
 		if err != nil {
 			t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
+	"github.com/sluice-proxy/sluice/internal/plane/planetest"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -65,7 +66,7 @@ func TestLongestNames(t *testing.T) {
 	for i, affinity := range []time.Duration{0, time.Hour} {
 		svc := &cluster.Service{
 			Name: cluster.Name{Namespace: long, Name: long[1:] + fmt.Sprint(i)}, Affinity: affinity,
-			ClusterIPs: addrs(fmt.Sprintf("172.30.0.%d", i+1), fmt.Sprintf("fd00::%d", i+1)),
+			ClusterIPs: planetest.Addrs(fmt.Sprintf("172.30.0.%d", i+1), fmt.Sprintf("fd00::%d", i+1)),
 		}
 		sl := &cluster.Slice{Name: svc.Name, Service: svc.Name}
 		for k, name := range []string{long[1:] + "a", long[1:] + "b", ""} {
@@ -73,13 +74,13 @@ func TestLongestNames(t *testing.T) {
 			sl.Ports = append(sl.Ports, cluster.SlicePort{Name: name, Protocol: cluster.SCTP, Port: uint16(8080 + k)})
 		}
 		six := &cluster.Slice{Name: cluster.Name{Namespace: long, Name: fmt.Sprint("six", i)}, Service: svc.Name, Ports: sl.Ports}
-		sl.Endpoints = append(sl.Endpoints, endpoint("10.180.100.100", "a"), endpoint("10.180.100.101", "a"))
-		six.Endpoints = append(six.Endpoints, endpoint("fd00:1111:2222:3333:4444:5555:6666:7777", "a"), endpoint("fd00:1111:2222:3333:4444:5555:6666:7778", "a"))
+		sl.Endpoints = append(sl.Endpoints, planetest.Endpoint("10.180.100.100", "a"), planetest.Endpoint("10.180.100.101", "a"))
+		six.Endpoints = append(six.Endpoints, planetest.Endpoint("fd00:1111:2222:3333:4444:5555:6666:7777", "a"), planetest.Endpoint("fd00:1111:2222:3333:4444:5555:6666:7778", "a"))
 		s.SetService(svc)
 		s.SetSlice(sl)
 		s.SetSlice(six)
 	}
-	change := compile(s, route.Options{})
+	change := planetest.Compile(s, route.Options{})
 	conn, netns := realKernel(t)
 	roundTrip(t, conn, change)
 	out, err := runNft(t, netns, "", "list", "ruleset")
@@ -146,13 +147,13 @@ func TestArrangeMovesAsLittleAsPossible(t *testing.T) {
 // A host with one family only has nothing of ours in the other, also if it once
 // had both.
 func TestOneFamilyOnly(t *testing.T) {
-	for i, ip := range append(bothFamilies, bothFamilies...) {
+	for i, ip := range append(planetest.Families(), planetest.Families()...) {
 		fake := nft.NewFake()
-		if i >= len(bothFamilies) {
-			i -= len(bothFamilies)
-			load(t, fake, compile(everyShape(), route.Options{}), bothFamilies...)
+		if i >= len(planetest.Families()) {
+			i -= len(planetest.Families())
+			load(t, fake, planetest.Compile(planetest.EveryShape(), route.Options{}), planetest.Families()...)
 		}
-		change := compile(everyShape(), route.Options{Families: []route.Family{ip}})
+		change := planetest.Compile(planetest.EveryShape(), route.Options{Families: []route.Family{ip}})
 		load(t, fake, change, ip)
 		settled(t, fake, change.Table, ip)
 		if fake.Tables[bothTables[i]] == nil || fake.Tables[bothTables[1-i]] != nil {
@@ -181,9 +182,9 @@ func TestLeftovers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			conn, netns := realKernel(t)
-			change := compile(everyShape(), route.Options{})
+			change := planetest.Compile(planetest.EveryShape(), route.Options{})
 			client := ""
-			for set := range load(t, conn, change).own(rows(bothFamilies)[0], change.Table.Services[cluster.Name{Namespace: "ns", Name: "svc-5"}]).sets {
+			for set := range load(t, conn, change).own(rows(planetest.Families())[0], change.Table.Services[cluster.Name{Namespace: "ns", Name: "svc-5"}]).sets {
 				client = strings.TrimPrefix(set, "clients-")
 			}
 			if err := conn.DeleteTables(context.Background(), bothTables...); err != nil {
@@ -205,7 +206,7 @@ func (p *Plane) own(f family, svc *route.Service) objects { return (&diff{Plane:
 // Base chains that are ours stay registered while all else is repaired.
 func TestRepairDoesNotReplaceTheTable(t *testing.T) {
 	conn, netns := realKernel(t)
-	change := compile(everyShape(), route.Options{})
+	change := planetest.Compile(planetest.EveryShape(), route.Options{})
 	p := load(t, conn, change)
 	edits := `delete element ip sluice fronts { 172.30.0.3 . tcp . 80 }
 flush map ip6 sluice backends
@@ -239,7 +240,7 @@ func TestForeignTablesWithOurNames(t *testing.T) {
 	if out, err := runNft(t, netns, foreign, "-f", "-"); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	roundTrip(t, conn, compile(everyShape(), route.Options{}))
+	roundTrip(t, conn, planetest.Compile(planetest.EveryShape(), route.Options{}))
 	if out, err := runNft(t, netns, "", "list", "table", "inet", "sluice"); err != nil || out != foreign {
 		t.Errorf("%v\n%s\nwant\n%s", err, out, foreign)
 	}

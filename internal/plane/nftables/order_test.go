@@ -5,6 +5,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
+	"github.com/sluice-proxy/sluice/internal/plane/planetest"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -13,24 +14,24 @@ import (
 func TestTheFirstLoadIsOneTransaction(t *testing.T) {
 	fake := nft.NewFake()
 	fake.Space = 64 << 20
-	load(t, fake, compile(cluster.NewStore(), route.Options{}))
+	load(t, fake, planetest.Compile(cluster.NewStore(), route.Options{}))
 	if fake.Commits != 1 {
 		t.Errorf("the first load without ranges is %d transactions, want 1", fake.Commits)
 	}
 	fake = nft.NewFake()
 	fake.Space = 64 << 20
-	load(t, fake, compile(everyShape(), route.Options{}))
+	load(t, fake, planetest.Compile(planetest.EveryShape(), route.Options{}))
 	if fake.Commits != 2 {
 		t.Errorf("the first load with ranges is %d transactions, want 2", fake.Commits)
 	}
 	small := nft.NewFake()
 	small.Space = 1 << 20
-	load(t, small, compile(everyShape(), route.Options{}))
+	load(t, small, planetest.Compile(planetest.EveryShape(), route.Options{}))
 	if small.Commits < 5 {
 		t.Errorf("without room for all the first load is %d transactions, want one for each phase at least", small.Commits)
 	}
 	before := fake.Commits
-	load(t, fake, compile(cluster.NewStore(), route.Options{}))
+	load(t, fake, planetest.Compile(cluster.NewStore(), route.Options{}))
 	if n := fake.Commits - before; n < 2 {
 		t.Errorf("to take all away is %d transactions, want an order", n)
 	}

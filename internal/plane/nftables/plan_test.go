@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
+	"github.com/sluice-proxy/sluice/internal/plane/planetest"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -48,10 +49,10 @@ type story struct {
 func newStory(t *testing.T, kernel Kernel) *story {
 	t.Helper()
 	s := cluster.NewStore()
-	s.SetNode(node("10.180.0.0/24"))
-	s.SetServiceCIDRs(prefixes("172.30.0.0/16"))
-	s.SetLocalAddresses(addrs("127.0.0.1", "192.168.0.2"))
-	opt := route.Options{NodeName: "a", Families: bothFamilies[:1], Detector: route.DetectorOptions{Kind: route.DetectNodeCIDR}}
+	s.SetNode(planetest.NewNode("10.180.0.0/24"))
+	s.SetServiceCIDRs(planetest.Prefixes("172.30.0.0/16"))
+	s.SetLocalAddresses(planetest.Addrs("127.0.0.1", "192.168.0.2"))
+	opt := route.Options{NodeName: "a", Families: planetest.Families()[:1], Detector: route.DetectorOptions{Kind: route.DetectNodeCIDR}}
 	st := &story{t, s, route.NewCompiler(opt), New(kernel, Options{Families: opt.Families, Mark: testMark})}
 	if err := st.plane.Refresh(context.Background()); err != nil {
 		t.Fatal(err)
@@ -86,7 +87,7 @@ func (s *story) endpoints(name string, list ...cluster.Endpoint) {
 
 func (s *story) service(name string, change func(*cluster.Service)) {
 	svc := &cluster.Service{
-		Name: cluster.Name{Namespace: "shop", Name: name}, ClusterIPs: addrs("172.30.0.10"),
+		Name: cluster.Name{Namespace: "shop", Name: name}, ClusterIPs: planetest.Addrs("172.30.0.10"),
 		Ports: []cluster.ServicePort{{Name: "http", Protocol: cluster.TCP, Port: 80}},
 	}
 	change(svc)
@@ -98,20 +99,20 @@ func TestPlansReadAsNftCommands(t *testing.T) {
 	s := newStory(t, nft.NewFake())
 	s.service("web", func(svc *cluster.Service) {
 		svc.Type, svc.Ports[0].NodePort, svc.ExternalLocal = cluster.LoadBalancer, 30080, true
-		svc.LoadBalancerIPs, svc.Restricted, svc.SourceRanges = addrs("203.0.113.1"), true, prefixes("198.51.100.0/24")
+		svc.LoadBalancerIPs, svc.Restricted, svc.SourceRanges = planetest.Addrs("203.0.113.1"), true, planetest.Prefixes("198.51.100.0/24")
 	})
-	s.endpoints("web", endpoint("10.180.0.1", "a"), endpoint("10.180.1.1", "b"))
+	s.endpoints("web", planetest.Endpoint("10.180.0.1", "a"), planetest.Endpoint("10.180.1.1", "b"))
 	s.service("cart", func(svc *cluster.Service) {
-		svc.ClusterIPs, svc.Affinity = addrs("172.30.0.11"), 3*time.Hour
+		svc.ClusterIPs, svc.Affinity = planetest.Addrs("172.30.0.11"), 3*time.Hour
 	})
-	s.endpoints("cart", endpoint("10.180.0.2", "a"), endpoint("10.180.1.2", "b"))
+	s.endpoints("cart", planetest.Endpoint("10.180.0.2", "a"), planetest.Endpoint("10.180.1.2", "b"))
 	golden(t, "start.nft", s.happens())
 
-	s.endpoints("web", endpoint("10.180.0.1", "a"), endpoint("10.180.1.1", "b"), endpoint("10.180.1.3", "b"))
+	s.endpoints("web", planetest.Endpoint("10.180.0.1", "a"), planetest.Endpoint("10.180.1.1", "b"), planetest.Endpoint("10.180.1.3", "b"))
 	golden(t, "scale-up.nft", s.happens())
-	s.endpoints("web", endpoint("10.180.0.1", "a"), endpoint("10.180.1.3", "b"), endpoint("10.180.1.4", "b"))
+	s.endpoints("web", planetest.Endpoint("10.180.0.1", "a"), planetest.Endpoint("10.180.1.3", "b"), planetest.Endpoint("10.180.1.4", "b"))
 	golden(t, "replace.nft", s.happens())
-	s.endpoints("cart", endpoint("10.180.1.2", "b"))
+	s.endpoints("cart", planetest.Endpoint("10.180.1.2", "b"))
 	golden(t, "sticky-backend-gone.nft", s.happens())
 	s.store.DeleteService(cluster.Name{Namespace: "shop", Name: "web"})
 	golden(t, "delete.nft", s.happens())
@@ -122,14 +123,14 @@ func TestPlansReadAsNftCommands(t *testing.T) {
 
 // What a plan prints, nft takes: every line, of every shape of rule.
 func TestNftTakesAPlan(t *testing.T) {
-	for name, opt := range detectors() {
+	for name, opt := range planetest.Detectors() {
 		t.Run(name, func(t *testing.T) {
 			_, netns := realKernel(t)
-			p := New(nft.NewFake(), Options{Families: bothFamilies, Mark: testMark})
+			p := New(nft.NewFake(), Options{Families: planetest.Families(), Mark: testMark})
 			if err := p.Refresh(context.Background()); err != nil {
 				t.Fatal(err)
 			}
-			plan := p.Plan(compile(everyShape(), opt)).String()
+			plan := p.Plan(planetest.Compile(planetest.EveryShape(), opt)).String()
 			for lines := range slices.Chunk(slices.Collect(strings.Lines(plan)), 200) { // its buffer may be small
 				if out, err := runNft(t, netns, strings.Join(lines, ""), "-f", "-"); err != nil {
 					t.Fatalf("%v\n%.3000s", err, out)
@@ -153,7 +154,7 @@ func TestNftTakesAPlan(t *testing.T) {
 // its name: none is a word of nft's language.
 func TestEveryChainListsByName(t *testing.T) {
 	conn, netns := realKernel(t)
-	load(t, conn, compile(everyShape(), detectors()["primary"]))
+	load(t, conn, planetest.Compile(planetest.EveryShape(), planetest.Detectors()["primary"]))
 	for _, table := range bothTables {
 		state, err := conn.Read(context.Background(), table)
 		if err != nil {

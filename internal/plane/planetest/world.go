@@ -1,4 +1,6 @@
-package nftables
+// Package planetest has what the tests of several planes need: clusters that
+// change at random, and one in which everything occurs.
+package planetest
 
 import (
 	"fmt"
@@ -12,11 +14,11 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// world is a random cluster that changes at random. All it holds is also in
+// World is a random cluster that changes at random. All it holds is also in
 // the store; what is not, after a restart, is told anew.
-type world struct {
+type World struct {
 	*rand.Rand
-	store    *cluster.Store
+	Store    *cluster.Store
 	services map[cluster.Name]*cluster.Service
 	slices   map[cluster.Name]*cluster.Slice
 	node     *cluster.Node
@@ -24,15 +26,16 @@ type world struct {
 	local    []netip.Addr
 }
 
-func newWorld(r *rand.Rand) *world {
-	return &world{
-		Rand: r, store: cluster.NewStore(),
+// NewWorld returns an empty one.
+func NewWorld(r *rand.Rand) *World {
+	return &World{
+		Rand: r, Store: cluster.NewStore(),
 		services: map[cluster.Name]*cluster.Service{}, slices: map[cluster.Name]*cluster.Slice{},
 	}
 }
 
-// fresh returns a store that is told everything at once.
-func (w *world) fresh() *cluster.Store {
+// Fresh returns a store that is told everything at once.
+func (w *World) Fresh() *cluster.Store {
 	s := cluster.NewStore()
 	for _, svc := range w.services {
 		s.SetService(svc)
@@ -46,26 +49,27 @@ func (w *world) fresh() *cluster.Store {
 	return s
 }
 
-func pick[T any](r *rand.Rand, list ...T) T { return list[r.IntN(len(list))] }
+// Pick picks one of a list.
+func Pick[T any](r *rand.Rand, list ...T) T { return list[r.IntN(len(list))] }
 
-// one in n.
-func (w *world) chance(n int) bool { return w.IntN(n) == 0 }
+// Chance is true once in n times.
+func (w *World) Chance(n int) bool { return w.IntN(n) == 0 }
 
 const worldServices = 7
 
-func (w *world) serviceName() cluster.Name {
+func (w *World) serviceName() cluster.Name {
 	return cluster.Name{Namespace: "ns", Name: fmt.Sprintf("s%d", w.IntN(worldServices))}
 }
 
-// change changes something.
-func (w *world) change() {
+// Change changes something.
+func (w *World) Change() {
 	switch w.IntN(20) {
 	case 0, 1, 2, 3:
 		w.setService(w.service(w.serviceName()))
 	case 4:
 		name := w.serviceName()
 		delete(w.services, name)
-		w.store.DeleteService(name)
+		w.Store.DeleteService(name)
 	case 5, 6, 7, 8, 9:
 		w.setSlice()
 	case 10, 11, 12, 13, 14:
@@ -73,33 +77,33 @@ func (w *world) change() {
 	case 15:
 		for name := range w.slices {
 			delete(w.slices, name)
-			w.store.DeleteSlice(name)
+			w.Store.DeleteSlice(name)
 			break
 		}
 	case 16:
-		w.node = pick(w.Rand, nil, node(), node("10.180.0.0/24", "fd00:10:180::/64"),
-			node("10.180.0.0/24", "10.180.1.0/24"), node("0.0.0.0/0", "::/0"), node("255.255.255.0/24"))
-		w.store.SetNode(w.node)
+		w.node = Pick(w.Rand, nil, NewNode(), NewNode("10.180.0.0/24", "fd00:10:180::/64"),
+			NewNode("10.180.0.0/24", "10.180.1.0/24"), NewNode("0.0.0.0/0", "::/0"), NewNode("255.255.255.0/24"))
+		w.Store.SetNode(w.node)
 	case 17:
-		w.cidrs = pick(w.Rand, nil, prefixes("172.30.0.0/16", "fd00:172:30::/112"),
-			prefixes("172.30.0.0/24", "172.30.1.0/24"), prefixes("172.30.0.0/16", "172.30.4.0/24", "::/0"))
-		w.store.SetServiceCIDRs(w.cidrs)
+		w.cidrs = Pick(w.Rand, nil, Prefixes("172.30.0.0/16", "fd00:172:30::/112"),
+			Prefixes("172.30.0.0/24", "172.30.1.0/24"), Prefixes("172.30.0.0/16", "172.30.4.0/24", "::/0"))
+		w.Store.SetServiceCIDRs(w.cidrs)
 	case 18:
-		w.local = pick(w.Rand, nil, addrs("127.0.0.1", "::1", "192.168.0.2", "2001:db8::1"),
-			addrs("127.0.0.1", "192.168.0.2", "192.168.0.3"))
-		w.store.SetLocalAddresses(w.local)
+		w.local = Pick(w.Rand, nil, Addrs("127.0.0.1", "::1", "192.168.0.2", "2001:db8::1"),
+			Addrs("127.0.0.1", "192.168.0.2", "192.168.0.3"))
+		w.Store.SetLocalAddresses(w.local)
 	case 19:
 		w.changeAffinity()
 	}
 }
 
-func (w *world) setService(svc *cluster.Service) {
+func (w *World) setService(svc *cluster.Service) {
 	w.services[svc.Name] = svc
-	w.store.SetService(svc)
+	w.Store.SetService(svc)
 }
 
 // service makes one up. Addresses and ports are few, so that they are contested.
-func (w *world) service(name cluster.Name) *cluster.Service {
+func (w *World) service(name cluster.Name) *cluster.Service {
 	few := func(format string, n int) []netip.Addr {
 		var all []netip.Addr
 		for range w.IntN(3) {
@@ -111,38 +115,38 @@ func (w *world) service(name cluster.Name) *cluster.Service {
 	}
 	svc := &cluster.Service{
 		Name: name, Created: time.Unix(int64(w.IntN(5)), 0),
-		Type:            pick(w.Rand, cluster.ClusterIP, cluster.NodePort, cluster.LoadBalancer),
-		ClusterIPs:      addrs(fmt.Sprintf("172.30.0.%d", 1+w.IntN(9)), fmt.Sprintf("fd00:172:30::%d", 1+w.IntN(9)))[:1+w.IntN(2)],
+		Type:            Pick(w.Rand, cluster.ClusterIP, cluster.NodePort, cluster.LoadBalancer),
+		ClusterIPs:      Addrs(fmt.Sprintf("172.30.0.%d", 1+w.IntN(9)), fmt.Sprintf("fd00:172:30::%d", 1+w.IntN(9)))[:1+w.IntN(2)],
 		ExternalIPs:     append(few("198.51.100.%d", 3), few("2001:db8:100::%d", 3)...),
 		LoadBalancerIPs: append(few("203.0.113.%d", 3), few("2001:db8:113::%d", 3)...),
-		InternalLocal:   w.chance(4), ExternalLocal: w.chance(3),
+		InternalLocal:   w.Chance(4), ExternalLocal: w.Chance(3),
 	}
-	if w.chance(12) {
+	if w.Chance(12) {
 		svc.Ignored = "headless"
 	}
-	if w.chance(3) {
+	if w.Chance(3) {
 		svc.Restricted = true
-		svc.SourceRanges = pick(w.Rand, nil, prefixes("10.0.0.0/8", "10.1.0.0/16", "fd00::/8"),
-			prefixes("0.0.0.0/0", "::/0"), prefixes("10.0.0.0/24", "10.0.1.0/24", "10.0.0.0/24"))
+		svc.SourceRanges = Pick(w.Rand, nil, Prefixes("10.0.0.0/8", "10.1.0.0/16", "fd00::/8"),
+			Prefixes("0.0.0.0/0", "::/0"), Prefixes("10.0.0.0/24", "10.0.1.0/24", "10.0.0.0/24"))
 	}
-	if w.chance(3) {
-		svc.Affinity = pick(w.Rand, time.Second, 3*time.Hour)
+	if w.Chance(3) {
+		svc.Affinity = Pick(w.Rand, time.Second, 3*time.Hour)
 	}
 	for i, name := range []string{"", "web", "dns"}[w.IntN(3):] {
 		svc.Ports = append(svc.Ports, cluster.ServicePort{
 			Name:     name,
-			Protocol: pick(w.Rand, cluster.TCP, cluster.UDP, cluster.SCTP), Port: uint16(80 + w.IntN(2) + 10*i),
-			NodePort: pick(w.Rand, 0, uint16(30000+w.IntN(4))),
+			Protocol: Pick(w.Rand, cluster.TCP, cluster.UDP, cluster.SCTP), Port: uint16(80 + w.IntN(2) + 10*i),
+			NodePort: Pick(w.Rand, 0, uint16(30000+w.IntN(4))),
 		})
 	}
 	return svc
 }
 
-func (w *world) changeAffinity() {
+func (w *World) changeAffinity() {
 	for _, name := range slices.SortedFunc(maps.Keys(w.services), cluster.Name.Compare) {
-		if w.chance(2) {
+		if w.Chance(2) {
 			svc := *w.services[name]
-			svc.Affinity = pick(w.Rand, 0, time.Second, time.Minute)
+			svc.Affinity = Pick(w.Rand, 0, time.Second, time.Minute)
 			w.setService(&svc)
 			return
 		}
@@ -150,9 +154,9 @@ func (w *world) changeAffinity() {
 }
 
 // setSlice makes an EndpointSlice, or replaces it.
-func (w *world) setSlice() {
+func (w *World) setSlice() {
 	svc := w.serviceName()
-	format := pick(w.Rand, "10.180.%d.%d", "fd00:10:180:%d::%d")
+	format := Pick(w.Rand, "10.180.%d.%d", "fd00:10:180:%d::%d")
 	sl := &cluster.Slice{Service: svc, Name: cluster.Name{Namespace: "ns", Name: fmt.Sprintf("%s-%d-%d", svc.Name, len(format), w.IntN(2))}}
 	for _, name := range []string{"", "web", "dns"} {
 		for _, proto := range []cluster.Protocol{cluster.TCP, cluster.UDP, cluster.SCTP} {
@@ -161,13 +165,13 @@ func (w *world) setSlice() {
 	}
 	for range w.IntN(7) {
 		n := w.IntN(3)
-		sl.Endpoints = append(sl.Endpoints, w.condition(endpoint(fmt.Sprintf(format, n, 1+w.IntN(9)), []string{"a", "b", "c"}[n])))
+		sl.Endpoints = append(sl.Endpoints, w.condition(Endpoint(fmt.Sprintf(format, n, 1+w.IntN(9)), []string{"a", "b", "c"}[n])))
 	}
 	w.slices[sl.Name] = sl
-	w.store.SetSlice(sl)
+	w.Store.SetSlice(sl)
 }
 
-func (w *world) condition(e cluster.Endpoint) cluster.Endpoint {
+func (w *World) condition(e cluster.Endpoint) cluster.Endpoint {
 	switch w.IntN(8) {
 	case 0:
 		e.Ready, e.Terminating = false, true
@@ -180,12 +184,12 @@ func (w *world) condition(e cluster.Endpoint) cluster.Endpoint {
 }
 
 // moveEndpoint changes one endpoint of a slice, adds one or takes one away.
-func (w *world) moveEndpoint() {
+func (w *World) moveEndpoint() {
 	names := slices.SortedFunc(maps.Keys(w.slices), cluster.Name.Compare)
 	if len(names) == 0 {
 		return
 	}
-	sl := *w.slices[pick(w.Rand, names...)]
+	sl := *w.slices[Pick(w.Rand, names...)]
 	sl.Endpoints = slices.Clone(sl.Endpoints)
 	if len(sl.Endpoints) == 0 {
 		return
@@ -204,20 +208,21 @@ func (w *world) moveEndpoint() {
 		sl.Endpoints = append(sl.Endpoints, e)
 	}
 	w.slices[sl.Name] = &sl
-	w.store.SetSlice(&sl)
+	w.Store.SetSlice(&sl)
 }
 
-// options makes up a configuration.
-func (w *world) options() route.Options {
+// Options makes up a configuration.
+func (w *World) Options() route.Options {
+	both := Families()
 	opt := route.Options{
-		NodeName: "a", MasqueradeAll: w.chance(6),
-		Families: pick(w.Rand, bothFamilies, bothFamilies, bothFamilies, bothFamilies[:1], bothFamilies[1:]),
-		NodePorts: pick(w.Rand, route.NodePortOptions{}, route.NodePortOptions{Primary: true}, route.NodePortOptions{All: true, Localhost: true},
-			route.NodePortOptions{CIDRs: prefixes("192.168.0.0/24", "2001:db8::/64", "127.0.0.0/8")}),
+		NodeName: "a", MasqueradeAll: w.Chance(6),
+		Families: Pick(w.Rand, both, both, both, both[:1], both[1:]),
+		NodePorts: Pick(w.Rand, route.NodePortOptions{}, route.NodePortOptions{Primary: true}, route.NodePortOptions{All: true, Localhost: true},
+			route.NodePortOptions{CIDRs: Prefixes("192.168.0.0/24", "2001:db8::/64", "127.0.0.0/8")}),
 	}
-	opt.Detector = pick(w.Rand, route.DetectorOptions{}, route.DetectorOptions{Kind: route.DetectNodeCIDR},
+	opt.Detector = Pick(w.Rand, route.DetectorOptions{}, route.DetectorOptions{Kind: route.DetectNodeCIDR},
 		route.DetectorOptions{Kind: route.DetectNodeCIDR}, route.DetectorOptions{Kind: route.DetectNodeCIDR},
-		route.DetectorOptions{Kind: route.DetectClusterCIDR, CIDRs: prefixes("10.0.0.0/8", "fd00::/16")},
+		route.DetectorOptions{Kind: route.DetectClusterCIDR, CIDRs: Prefixes("10.0.0.0/8", "fd00::/16")},
 		route.DetectorOptions{Kind: route.DetectBridge, Interface: "cbr0"},
 		route.DetectorOptions{Kind: route.DetectInterfacePrefix, Interface: "veth"})
 	return opt
