@@ -85,12 +85,13 @@ func chains(p Passage) []string {
 	if p.Way.Verdict == route.Reject {
 		return []string{"filter REFUSING"}
 	}
-	path := []string{"nat SERVICES"}
-	if p.Front.Kind == route.NodePort {
+	port := &p.Service.Ports[p.Port]
+	front, path := &port.Fronts[p.Front], []string{"nat SERVICES"}
+	if front.Kind == route.NodePort {
 		path = append(path, "NODEPORTS")
 	}
-	if p.Front.Restricted {
-		path = append(path, "RANGES-"+p.Service.Name)
+	if front.Restricted {
+		path = append(path, "RANGES-"+p.Service.Name.Name)
 	}
 	switch {
 	case p.KeptOut:
@@ -98,7 +99,7 @@ func chains(p Passage) []string {
 	case p.Way.Verdict == route.Drop:
 		return append(path, "filter DROPPING")
 	}
-	path = append(path, fmt.Sprintf("%s-%s-%s", p.Client, p.Service.Name, p.Port.Name))
+	path = append(path, fmt.Sprintf("%s-%s-%s", p.Client, p.Service.Name.Name, port.Name))
 	if p.Backend.IsValid() {
 		path = append(path, "TO-"+p.Backend.String())
 	}

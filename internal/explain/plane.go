@@ -4,7 +4,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -41,9 +40,9 @@ const (
 // what it passes.
 type Passage struct {
 	Host    *route.Host
-	Service cluster.Name
-	Port    *route.Port
-	Front   *route.Front
+	Service *route.Service
+	Port    int // of Service.Ports
+	Front   int // of the Fronts of that
 	Client  Who
 	Way     route.Way      // of such a client
 	KeptOut bool           // source ranges do not let the client in, whatever Way says
@@ -85,7 +84,7 @@ func (a *asker) path(out *Case, f found, w route.Way) {
 		return
 	}
 	p := Passage{
-		Host: &a.table.Host, Service: f.service.Name, Port: f.port, Front: f.front,
+		Host: &a.table.Host, Service: f.service, Port: index(f.service.Ports, f.port), Front: index(f.port.Fronts, f.front),
 		Client: out.Client.CountsAs, Way: w, KeptOut: out.Access != nil && !out.Access.Allowed,
 	}
 	out.Path = a.view.Plane.Path(p)
@@ -104,4 +103,14 @@ func beyond(common, whole []string) []string {
 		return whole[n:]
 	}
 	return whole
+}
+
+// index is where in a list something stands.
+func index[T any](list []T, at *T) int {
+	for i := range list {
+		if &list[i] == at {
+			return i
+		}
+	}
+	return -1
 }
