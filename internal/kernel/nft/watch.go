@@ -2,14 +2,10 @@ package nft
 
 import (
 	"context"
-	"encoding/binary"
-	"errors"
-	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/mdlayher/netlink"
-	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 )
 
@@ -32,58 +28,35 @@ func (e Edit) String() string {
 	return strings.Join(e.What, ", ")
 }
 
-// watchRoom is how many bytes of notifications the kernel keeps for us: deleting
-// a set with 100,000 elements makes some 10 MB, most of it in a filter of ours.
-const watchRoom = 2 << 20
-
 // Watch tells of edits that others make to tables, until the context ends; it
 // returns nil then. Subscribed is called when it hears everything from then on.
 // It may run beside the goroutine that uses the Conn.
 func (c *Conn) Watch(ctx context.Context, tables []Table, subscribed func(), tell func(Edit)) error {
-	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: c.netns})
+	l, err := Listen(c.netns)
 	if err != nil {
-		return fmt.Errorf("open netlink socket to nf_tables: %w", err)
-	}
-	stop := context.AfterFunc(ctx, func() { _ = conn.Close() }) // wakes Receive
-	defer func() {
-		stop()
-		_ = conn.Close()
-	}()
-	if err := conn.SetReadBuffer(watchRoom); err != nil {
-		return fmt.Errorf("size netlink receive buffer: %w", err)
-	}
-	if err := conn.JoinGroup(unix.NFNLGRP_NFTABLES); err != nil {
-		return fmt.Errorf("subscribe to changes of nf_tables: %w", err)
+		return err
 	}
 	subscribed()
-	w := watch{tables: tables, ours: c.ports.has, conn: conn}
-	for {
-		messages, err := conn.Receive()
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case errors.Is(err, unix.ENOBUFS):
-			w.what = nil
-			tell(Edit{Lost: true})
-		case err != nil:
-			return fmt.Errorf("wait for changes of nf_tables: %w", err)
-		}
-		for _, m := range messages {
-			if edit, ok := w.hear(m); ok {
-				tell(edit)
-			}
-		}
+	w := watch{tables: tables, ours: c.ports.has, listener: l}
+	lost := func() {
+		w.what = nil
+		tell(Edit{Lost: true})
 	}
+	return l.Hear(ctx, lost, func(m netlink.Message) {
+		if edit, ok := w.hear(m); ok {
+			tell(edit)
+		}
+	})
 }
 
 // watch puts the messages of a transaction together. The last of them says that
 // there is a new generation, and who made it.
 type watch struct {
-	tables []Table
-	ours   func(port uint32) bool
-	conn   *netlink.Conn
-	deaf   uint32 // port the filter leaves out
-	what   []string
+	tables   []Table
+	ours     func(port uint32) bool
+	listener *Listener
+	deaf     uint32 // port that the listener leaves out
+	what     []string
 }
 
 func (w *watch) hear(m netlink.Message) (Edit, bool) {
@@ -112,18 +85,7 @@ func (w *watch) end(m netlink.Message) (Edit, bool) {
 	edit := Edit{What: w.what}
 	w.what = nil
 	slices.Sort(edit.What)
-	attrs, err := netlink.UnmarshalAttributes(m.Data[nfgenLen:])
-	if err != nil {
-		return edit, true // who it was is not known
-	}
-	for _, a := range attrs {
-		switch {
-		case a.Type == unix.NFTA_GEN_PROC_PID && len(a.Data) == 4:
-			edit.PID = binary.BigEndian.Uint32(a.Data)
-		case a.Type == unix.NFTA_GEN_PROC_NAME:
-			edit.By = strings.TrimRight(string(a.Data), "\x00")
-		}
-	}
+	edit.By, edit.PID = Author(m)
 	return edit, true
 }
 
@@ -163,23 +125,10 @@ func kindOf(message netlink.HeaderType) string {
 	}
 }
 
-// ignore makes the kernel keep what comes through a port of ours to itself, so
-// that our own writes cost next to nothing here. All messages that arrive as one
-// come through the same port, so the first one's header says it.
+// ignore leaves out what comes through a port of ours. All messages that arrive
+// as one come through the same port, so the first one's header says it.
 func (w *watch) ignore(port uint32) {
-	if port == w.deaf {
-		return
-	}
-	const portOffset = 12 // of nlmsg_pid in struct nlmsghdr
-	var order [4]byte
-	binary.NativeEndian.PutUint32(order[:], port)
-	filter, err := bpf.Assemble([]bpf.Instruction{
-		bpf.LoadAbsolute{Off: portOffset, Size: 4},
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: binary.BigEndian.Uint32(order[:]), SkipTrue: 1},
-		bpf.RetConstant{Val: 1 << 31},
-		bpf.RetConstant{Val: 0},
-	})
-	if err == nil && w.conn.SetBPF(filter) == nil { // without it we hear, and pass over, our own
+	if port != w.deaf && w.listener.Ignore(port) == nil { // otherwise we hear, and pass over, our own
 		w.deaf = port
 	}
 }
