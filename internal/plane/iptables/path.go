@@ -1,0 +1,61 @@
+package iptables
+
+import (
+	"net/netip"
+
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// Passage is a connection that takes a way into a Service.
+type Passage struct {
+	Service *route.Service
+	Port    int // of Service.Ports
+	Front   int // of the Fronts of that
+	Way     route.Way
+	KeptOut bool           // source ranges do not let the client in
+	Backend netip.AddrPort // the one chosen; not valid: up to the choice
+}
+
+// Path names the chains that the first packet of a connection passes, each with
+// its table, as far as they are ours.
+func Path(p Passage) []string {
+	port := &p.Service.Ports[p.Port]
+	f, name := &port.Fronts[p.Front], idOf(p.Service, p.Port)
+	if f.Kind == route.ClusterIP && p.Way.Verdict != route.Balance {
+		return []string{in(filter, services)}
+	}
+	if f.Node.Verdict != route.Balance { // refused to all alike
+		return []string{in(filter, external)}
+	}
+	path := append([]string{in(nat, services)}, entries(name, f, p.KeptOut)...)
+	switch {
+	case p.KeptOut:
+		return append(path, in(filter, firewall))
+	case p.Way.Verdict != route.Balance:
+		return append(path, in(filter, external))
+	}
+	path = append(path, in(nat, name.pool(p.Way.Pool)))
+	if p.Backend.IsValid() {
+		path = append(path, in(nat, name.endpoint(p.Backend.String())))
+	}
+	return path
+}
+
+// entries are the chains between KUBE-SERVICES and those that choose a backend.
+func entries(name id, f *route.Front, keptOut bool) []string {
+	var path []string
+	switch {
+	case f.Kind == route.ClusterIP:
+		return nil
+	case f.Kind == route.NodePort:
+		path = append(path, in(nat, nodePorts))
+	case f.Restricted:
+		path = append(path, in(nat, name.ranges()))
+	}
+	if keptOut {
+		return path
+	}
+	return append(path, in(nat, name.external()))
+}
+
+func in(t table, chain string) string { return t.String() + " " + chain }
