@@ -109,11 +109,11 @@ func removeAll(ctx context.Context, o Options) (removed []string, err error) {
 		if _, err := kind.probe(ctx, probe.Options{NetNS: o.NetNS}); errors.Is(err, probe.ErrPrivilege) {
 			return removed, err
 		}
-		planes, conn, err := kind.open(parts{o.Config, o.NetNS, nil})
+		planes, conn, err := kind.open(parts{o.Config, o.NetNS, o.Log, nil})
 		if err != nil {
 			return removed, err
 		}
-		gone, err := planes(o.Config).Remove(ctx)
+		gone, err := planes(o.Config, nil).Remove(ctx)
 		_ = conn.Close() // all is answered
 		if err != nil {
 			errs = append(errs, fmt.Errorf("remove what the %s plane left: %w", kind.mode, err))

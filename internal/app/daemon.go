@@ -126,7 +126,7 @@ func (d *daemon) assemble(ctx context.Context) error {
 
 func (d *daemon) assembleNode() error {
 	opt := NodeOptions{
-		Store: d.store, Source: d.source, Plane: d.planes(d.o.Config), Policy: Policy(d.o.Config, d.families),
+		Store: d.store, Source: d.source, Plane: d.planes(d.o.Config, d.metrics), Policy: Policy(d.o.Config, d.families),
 		NetNS: d.o.NetNS, Log: d.o.Log, MinPeriod: d.o.Config.MinSyncPeriod,
 		Report: d.report, Observe: d.observe, Looked: d.metrics.Looked,
 		Followers: []proxy.Follower{ignored{d.o.Log, slog.LevelDebug}, d.ports, d.sizes},
@@ -246,7 +246,7 @@ func (d *daemon) apply(ctx context.Context, old, c *config.Config) {
 		reflect.DeepEqual(policy, Policy(old, d.families)) {
 		return
 	}
-	_ = d.node.Loop().Replace(ctx, route.NewCompiler(policy), d.planes(c), c.MinSyncPeriod) // fails when the context ends
+	_ = d.node.Loop().Replace(ctx, route.NewCompiler(policy), d.planes(c, d.metrics), c.MinSyncPeriod) // fails when the context ends
 }
 
 // reloaded takes note of a configuration that was taken over or refused.

@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/explain"
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
 	"github.com/sluice-proxy/sluice/internal/kernel/probe"
+	"github.com/sluice-proxy/sluice/internal/metrics"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/nftables"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -19,6 +20,7 @@ import (
 type parts struct {
 	config   *config.Config
 	netns    int
+	log      *slog.Logger
 	families []route.Family
 }
 
@@ -33,13 +35,15 @@ type kind struct {
 
 // maker makes planes for one configuration after the other, over one connection
 // to the kernel, which is closed when none of them is used any more. One
-// goroutine uses all of them.
-type maker func(*config.Config) plane.Plane
+// goroutine uses all of them. What they count goes to the metrics, which may be
+// nil.
+type maker func(*config.Config, *metrics.Metrics) plane.Plane
 
 // kinds are all of them, the default first: the one line to add for another.
 func kinds() []kind {
 	return []kind{
 		{"nftables", probe.Nftables, openNftables, previewNftables, explain.Nftables},
+		{"iptables", probeIptables, openIptables, previewIptables, explainIptables},
 	}
 }
 
@@ -62,7 +66,7 @@ func openNftables(p parts) (maker, io.Closer, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return func(c *config.Config) plane.Plane {
+	return func(c *config.Config, _ *metrics.Metrics) plane.Plane {
 		return nftables.New(conn, nftables.Options{Families: p.families, Mark: c.MasqueradeMark})
 	}, conn, nil
 }
@@ -89,6 +93,6 @@ func openPlane(ctx context.Context, o Options) (maker, []route.Family, error) {
 	if support.IPv6 {
 		families = append(families, route.IPv6)
 	}
-	planes, _, err := kind.open(parts{o.Config, o.NetNS, families})
+	planes, _, err := kind.open(parts{o.Config, o.NetNS, o.Log, families})
 	return planes, families, err
 }

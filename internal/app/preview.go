@@ -18,7 +18,7 @@ func Preview(ctx context.Context, o Options) (plane.Plan, error) {
 	change, problems := f.compiler.Compile(f.store.Take())
 	o.report(problems)
 	ignored{o.Log, slog.LevelInfo}.Applied(change)
-	p := kindOf(o.Config.Mode).preview(parts{o.Config, o.NetNS, f.families})
+	p := kindOf(o.Config.Mode).preview(parts{o.Config, o.NetNS, o.Log, f.families})
 	if err := p.Refresh(ctx); err != nil {
 		return nil, err
 	}

@@ -3,7 +3,6 @@ package iptables
 import (
 	"crypto/sha256"
 	"encoding/base32"
-	"net/netip"
 	"strconv"
 	"strings"
 
@@ -96,32 +95,6 @@ func (n id) endpoint(backend string) string { return endpointPrefix + hash(n.has
 func hash(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return base32.StdEncoding.EncodeToString(sum[:10])
-}
-
-// ChainsOf names the chains that a packet of a front goes through in table nat,
-// up to the one of a backend.
-func ChainsOf(svc *route.Service, port, front int, way route.Way, backend netip.AddrPort) []string {
-	p := &svc.Ports[port]
-	f, name := &p.Fronts[front], idOf(svc, port)
-	path := []string{services}
-	switch f.Kind {
-	case route.ClusterIP:
-	case route.NodePort:
-		path = append(path, nodePorts, name.external())
-	default:
-		if f.Restricted {
-			path = append(path, name.ranges())
-		}
-		path = append(path, name.external())
-	}
-	if way.Verdict != route.Balance {
-		return path
-	}
-	path = append(path, name.pool(way.Pool))
-	if backend.IsValid() {
-		path = append(path, name.endpoint(backend.String()))
-	}
-	return path
 }
 
 func (n id) pool(pool route.Pool) string {

@@ -1,0 +1,68 @@
+package app
+
+import (
+	"context"
+	"io"
+	"strings"
+
+	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/explain"
+	kernel "github.com/sluice-proxy/sluice/internal/kernel/iptables"
+	"github.com/sluice-proxy/sluice/internal/kernel/probe"
+	"github.com/sluice-proxy/sluice/internal/kernel/sysctl"
+	"github.com/sluice-proxy/sluice/internal/metrics"
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/plane/iptables"
+)
+
+func openIptables(p parts) (maker, io.Closer, error) {
+	tools, err := kernel.Open(context.Background(), kernel.Options{NetNS: p.netns, Log: p.log, Poll: p.config.PollPeriod()})
+	if err != nil {
+		return nil, nil, err
+	}
+	p.log.Info("Rules are written with iptables", "variant", string(tools.Variant()), "why", tools.Reason())
+	settings := sysctl.New(sysctl.Options{NetNS: p.netns})
+	return func(c *config.Config, m *metrics.Metrics) plane.Plane {
+		o := p.iptables(c)
+		o.KeepInvalid = o.KeepInvalid || liberal(settings)
+		if m != nil {
+			o.Observer = m
+		}
+		return iptables.New(tools, o)
+	}, tools, nil
+}
+
+func previewIptables(p parts) plane.Plane {
+	return iptables.New(kernel.NewFake(), p.iptables(p.config))
+}
+
+func (p parts) iptables(c *config.Config) iptables.Options {
+	return iptables.Options{Families: p.families, Mark: c.MasqueradeMark, KeepInvalid: c.Conntrack.TCPBeLiberal}
+}
+
+// explainIptables names the chains that packets pass, too.
+func explainIptables() explain.Plane {
+	p := explain.Iptables()
+	p.Path = func(at explain.Passage) []string {
+		return iptables.Path(iptables.Passage{
+			Service: at.Service, Port: at.Port, Front: at.Front, Way: at.Way, KeptOut: at.KeptOut, Backend: at.Backend,
+		})
+	}
+	return p
+}
+
+// liberal reports whether conntrack has been told, by whomever, to find few
+// packets invalid.
+func liberal(settings *sysctl.Sysctl) bool {
+	value, err := settings.Get("net.netfilter.nf_conntrack_tcp_be_liberal")
+	return err == nil && strings.TrimSpace(value) != "0"
+}
+
+// probeIptables stands in until there is probe.Iptables.
+func probeIptables(ctx context.Context, o probe.Options) (probe.Support, error) {
+	tools, err := kernel.Open(ctx, kernel.Options{NetNS: o.NetNS})
+	if err != nil {
+		return probe.Support{}, err
+	}
+	return probe.Support{IPv4: tools.Has(kernel.IPv4), IPv6: tools.Has(kernel.IPv6)}, tools.Close()
+}
