@@ -1,0 +1,194 @@
+package rules
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Diff says how the rules of one dump differ from those wanted; empty if they are
+// the same: the same chains in nat and filter, with the same rules in the same
+// order. It does not heed
+//
+//   - the order of different service ports among each other where kube-proxy
+//     itself has none (it goes through a map), nor that of the addresses that
+//     lead to KUBE-NODEPORTS;
+//   - counting with nfacct, which kube-proxy does where the kernel has it: a
+//     match in rules, and rules that are there for nothing else;
+//   - the chain KUBE-PROXY-CANARY, and built-in chains that are as if not there.
+func Diff(want, got Dump) string {
+	var b strings.Builder
+	for _, table := range []string{"filter", "nat"} {
+		w, g := canonical(want[table]), canonical(got[table])
+		all := maps.Clone(w)
+		maps.Copy(all, g)
+		for _, name := range slices.Sorted(maps.Keys(all)) {
+			if change := changes(w.lines(name), g.lines(name)); change != "" {
+				fmt.Fprintf(&b, "%s %s (-want, +got):\n%s", table, name, change)
+			}
+		}
+	}
+	return b.String()
+}
+
+// lines are a chain as Diff shows it. That it is there is a line too.
+func (t Table) lines(name string) []string {
+	c, ok := t[name]
+	if !ok {
+		return nil
+	}
+	return append([]string{"chain, policy " + c.Policy}, c.Rules...)
+}
+
+// canonical is a table such that two with the same rules are equal.
+func canonical(t Table) Table {
+	out := Table{}
+	for name, c := range t {
+		if name == canary || c.Policy == "ACCEPT" && len(c.Rules) == 0 {
+			continue
+		}
+		c.Rules = unaccounted(c.Rules)
+		if isUnordered(name) {
+			c.Rules = ordered(c.Rules)
+		}
+		out[name] = c
+	}
+	return out
+}
+
+const (
+	// canary is the chain whose absence tells kube-proxy that somebody took its
+	// rules away. Sluice needs none.
+	canary = "KUBE-PROXY-CANARY"
+
+	// localhostCounter is the object of nfacct that counts connections to node
+	// ports at loopback. That of invalid packets is in a rule that acts.
+	localhostCounter = "localhost_nps_accepted_pkts"
+)
+
+var counting = regexp.MustCompile(` ?-m nfacct --nfacct-name +(\S+)`)
+
+// unaccounted is what kube-proxy writes where the kernel has no nfacct: no rule
+// that is there only to count, and no counting in others.
+func unaccounted(rules []string) []string {
+	var out []string
+	for _, r := range rules {
+		if m := counting.FindStringSubmatch(r); m != nil && m[1] == localhostCounter {
+			continue
+		}
+		out = append(out, counting.ReplaceAllString(r, ""))
+	}
+	return out
+}
+
+// isUnordered reports whether kube-proxy writes the service ports of a chain in
+// any order.
+func isUnordered(chain string) bool {
+	return slices.Contains([]string{
+		"KUBE-SERVICES", "KUBE-EXTERNAL-SERVICES", "KUBE-NODEPORTS", "KUBE-PROXY-FIREWALL",
+	}, chain)
+}
+
+// ordered puts the service ports between two rules that are none's into an order.
+// Those of one stay as they are among each other.
+func ordered(rules []string) []string {
+	var out []string
+	for rest := rules; len(rest) > 0; {
+		port := servicePort(rest[0])
+		n := slices.IndexFunc(rest, func(r string) bool { return (servicePort(r) == "") != (port == "") })
+		if n < 0 {
+			n = len(rest)
+		}
+		run := slices.Clone(rest[:n])
+		if port == "" {
+			slices.Sort(run)
+		} else {
+			slices.SortStableFunc(run, func(a, b string) int { return cmp.Compare(servicePort(a), servicePort(b)) })
+		}
+		out, rest = append(out, run...), rest[n:]
+	}
+	return out
+}
+
+var comment = regexp.MustCompile(`--comment (?:"([^" ]*)[^"]*"|(\S+))`)
+
+// servicePort is the namespace, Service and port that a rule is of, which its
+// comment begins with; empty if it is of none.
+func servicePort(rule string) string {
+	m := comment.FindStringSubmatch(rule)
+	if m == nil {
+		return ""
+	}
+	name := m[1] + m[2]
+	if !strings.Contains(name, "/") {
+		return ""
+	}
+	return name
+}
+
+// changes are the lines to leave out and to put in to make one text the other,
+// with how many lines are the same between them.
+func changes(from, to []string) string {
+	if slices.Equal(from, to) {
+		return ""
+	}
+	var b strings.Builder
+	same := 0
+	tell := func() {
+		if same > 0 {
+			fmt.Fprintf(&b, "    ... %d the same\n", same)
+		}
+		same = 0
+	}
+	common := longest(from, to)
+	next := func(text []string) bool { return len(common) > 0 && text[0] == common[0] }
+	for len(from) > 0 || len(to) > 0 {
+		switch {
+		case len(from) > 0 && !next(from):
+			tell()
+			fmt.Fprintf(&b, "  - %s\n", from[0])
+			from = from[1:]
+		case len(to) > 0 && !next(to):
+			tell()
+			fmt.Fprintf(&b, "  + %s\n", to[0])
+			to = to[1:]
+		default:
+			from, to, common = from[1:], to[1:], common[1:]
+			same++
+		}
+	}
+	tell()
+	return b.String()
+}
+
+// longest is the longest text that is left of both by leaving lines out.
+func longest(a, b []string) []string {
+	length := make([][]int, len(a)+1) // of what is common to a[i:] and b[j:]
+	length[len(a)] = make([]int, len(b)+1)
+	for i := len(a) - 1; i >= 0; i-- {
+		length[i] = make([]int, len(b)+1)
+		for j := len(b) - 1; j >= 0; j-- {
+			length[i][j] = max(length[i+1][j], length[i][j+1])
+			if a[i] == b[j] {
+				length[i][j] = length[i+1][j+1] + 1
+			}
+		}
+	}
+	var out []string
+	for i, j := 0, 0; i < len(a) && j < len(b); {
+		switch {
+		case a[i] == b[j]:
+			out = append(out, a[i])
+			i++
+			j++
+		case length[i+1][j] >= length[i][j+1]:
+			i++
+		default:
+			j++
+		}
+	}
+	return out
+}

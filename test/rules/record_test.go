@@ -1,0 +1,270 @@
+//go:build linux && record
+
+package rules
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/sluice-proxy/sluice/test/apiserver"
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+// The rules are recorded when they have been the same for as long as quiet, for
+// which kube-proxy has until patience.
+const (
+	quiet    = 3 * time.Second
+	patience = time.Minute
+)
+
+// TestRecord writes what a real kube-proxy makes of every case.
+func TestRecord(t *testing.T) {
+	if err := apiserver.Assets(); err != nil {
+		t.Fatal(err)
+	}
+	kubeProxy := filepath.Join(os.Getenv("KUBEBUILDER_ASSETS"), "kube-proxy")
+	if path := os.Getenv("KUBE_PROXY"); path != "" {
+		kubeProxy = path
+	}
+	withoutOwnEndpoints(t)
+	c := apiserver.Start(t)
+	_, err := c.Client.CoreV1().Namespaces().Create(t.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "rules"}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range Cases() {
+		t.Run(k.Name, func(t *testing.T) {
+			r := recorder{T: t, Cluster: c, program: kubeProxy, c: k}
+			r.load()
+			for _, v := range Variants() {
+				t.Run(v.Name, func(t *testing.T) { r.For(t).record(v) })
+			}
+		})
+	}
+}
+
+// withoutOwnEndpoints has the API server leave the endpoints of its own Service
+// alone, whose port is another each time.
+func withoutOwnEndpoints(t *testing.T) {
+	t.Helper()
+	dir, real := t.TempDir(), os.Getenv("KUBEBUILDER_ASSETS")
+	script := fmt.Sprintf("#!/bin/sh\nexec %q \"$@\" --endpoint-reconciler-type=none\n", filepath.Join(real, "kube-apiserver"))
+	if err := errors.Join(
+		os.WriteFile(filepath.Join(dir, "kube-apiserver"), []byte(script), 0o700),
+		os.Symlink(filepath.Join(real, "etcd"), filepath.Join(dir, "etcd")),
+	); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("KUBEBUILDER_ASSETS", dir)
+}
+
+// recorder records one case.
+type recorder struct {
+	*testing.T
+	*apiserver.Cluster
+	program string
+	c       Case
+}
+
+// For is the same on behalf of another test.
+func (r recorder) For(t *testing.T) recorder {
+	r.T = t
+	return r
+}
+
+func (r recorder) must(err error) {
+	r.Helper()
+	if err != nil {
+		r.Fatal(err)
+	}
+}
+
+// record has a kube-proxy make the rules on a new node.
+func (r recorder) record(v Variant) {
+	host := lab.New(r.T, lab.Options{}).NodeA
+	r.Forward(r.T, host)
+	var log bytes.Buffer
+	cmd := exec.Command(r.program, "--config", r.config(), "--hostname-override", host.Name())
+	cmd.Args[0] = "kube-proxy"
+	cmd.Env = append(os.Environ(), "PATH="+programs(r.T, v)+":"+os.Getenv("PATH"))
+	cmd.Stdout, cmd.Stderr = &log, &log
+	wait, err := host.Start(cmd)
+	r.must(err)
+	rules := r.settled(host, v)
+	r.must(cmd.Process.Signal(syscall.SIGTERM))
+	_ = wait() // it ends by the signal
+	if rules == nil {
+		r.Fatalf("there are no rules that stay after %v:\n%s", patience, log.String())
+	}
+	for _, line := range regexp.MustCompile(`(?m)^E\d{4} .*$`).FindAllString(log.String(), -1) {
+		r.Logf("kube-proxy: %s", line)
+	}
+	for family, text := range rules {
+		r.must(os.WriteFile(r.c.Recording(v, family), []byte(text), 0o644))
+	}
+}
+
+// programs makes a folder in which iptables is this variant.
+func programs(t *testing.T, v Variant) string {
+	t.Helper()
+	path, err := exec.LookPath(v.Program)
+	if err != nil {
+		t.Fatalf("find a variant of iptables: %v", err)
+	}
+	dir := t.TempDir()
+	for _, family := range Families() {
+		for _, name := range []string{family, family + "-save", family + "-restore"} {
+			if err := os.Symlink(path, filepath.Join(dir, name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return dir
+}
+
+// config is the configuration of the case, with where the API server is.
+func (r recorder) config() string {
+	text, err := os.ReadFile(r.c.Config())
+	r.must(err)
+	kubeconfig, err := r.Kubeconfig("")
+	r.must(err)
+	path := filepath.Join(r.TempDir(), "config.yaml")
+	text = fmt.Appendf(text, "clientConnection: {kubeconfig: %q}\n", kubeconfig)
+	r.must(os.WriteFile(path, text, 0o644))
+	return path
+}
+
+// settled are the rules of both families when kube-proxy has made them; nil if it
+// does not come to an end.
+func (r recorder) settled(host *lab.Host, v Variant) map[string]string {
+	var last map[string]string
+	since := time.Now()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(250 * time.Millisecond) {
+		now, complete := map[string]string{}, true
+		for _, family := range Families() {
+			now[family] = timeless(host.MustRun(v.Command(family, "save")))
+			complete = complete && strings.Contains(now[family], "-j KUBE-SVC-")
+		}
+		if fmt.Sprint(now) != fmt.Sprint(last) {
+			last, since = now, time.Now()
+		}
+		if complete && time.Since(since) > quiet {
+			return last
+		}
+	}
+	return nil
+}
+
+// timeless leaves out when it was recorded and how many packets there were.
+func timeless(text string) string {
+	for _, change := range [][2]string{{`(?m)^#.*\n`, ""}, {`\[\d+:\d+\]`, "[0:0]"}} {
+		text = regexp.MustCompile(change[0]).ReplaceAllString(text, change[1])
+	}
+	return text
+}
+
+// load puts the objects of the case into the API server, until it is over.
+func (r recorder) load() {
+	r.Cleanup(r.clear)
+	docs, err := r.c.Documents()
+	r.must(err)
+	for _, doc := range docs {
+		var kind metav1.TypeMeta
+		r.must(yaml.Unmarshal([]byte(doc), &kind))
+		if err := r.create(kind.Kind, []byte(doc)); err != nil {
+			r.Fatalf("%v in:\n%s", err, doc)
+		}
+	}
+}
+
+func (r recorder) create(kind string, doc []byte) error {
+	ctx, opt := r.Context(), metav1.CreateOptions{FieldValidation: "Strict"}
+	switch kind {
+	case "Node":
+		var n corev1.Node
+		if err := yaml.UnmarshalStrict(doc, &n); err != nil {
+			return err
+		}
+		made, err := r.Client.CoreV1().Nodes().Create(ctx, &n, opt)
+		if err != nil {
+			return err
+		}
+		made.Status = n.Status
+		_, err = r.Client.CoreV1().Nodes().UpdateStatus(ctx, made, metav1.UpdateOptions{})
+		return err
+	case "EndpointSlice":
+		var s discoveryv1.EndpointSlice
+		if err := yaml.UnmarshalStrict(doc, &s); err != nil {
+			return err
+		}
+		_, err := r.Client.DiscoveryV1().EndpointSlices(s.Namespace).Create(ctx, &s, opt)
+		return err
+	}
+	return r.createService(ctx, doc)
+}
+
+func (r recorder) createService(ctx context.Context, doc []byte) error {
+	var s corev1.Service
+	if err := yaml.UnmarshalStrict(doc, &s); err != nil {
+		return err
+	}
+	api := r.Client.CoreV1().Services(s.Namespace)
+	if isOwn(s) {
+		return r.same(ctx, s)
+	}
+	made, err := api.Create(ctx, &s, metav1.CreateOptions{})
+	if err != nil || len(s.Status.LoadBalancer.Ingress) == 0 {
+		return err
+	}
+	made.Status = s.Status
+	_, err = api.UpdateStatus(ctx, made, metav1.UpdateOptions{})
+	return err
+}
+
+// same makes sure that the API server's own Service is as the file says.
+func (r recorder) same(ctx context.Context, want corev1.Service) error {
+	got, err := r.Client.CoreV1().Services(want.Namespace).Get(ctx, want.Name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	p, q := want.Spec.Ports[0], got.Spec.Ports[0]
+	if len(got.Spec.Ports) != 1 || p.Name != q.Name || p.Port != q.Port || want.Spec.ClusterIP != got.Spec.ClusterIP {
+		return fmt.Errorf("it is %+v", got.Spec)
+	}
+	return nil
+}
+
+// isOwn reports whether a Service is the one that the API server makes itself.
+func isOwn(s corev1.Service) bool { return s.Namespace == "default" && s.Name == "kubernetes" }
+
+// clear deletes what load made.
+func (r recorder) clear() {
+	ctx := context.Background() // that of the test is over
+	services, err := r.Client.CoreV1().Services("").List(ctx, metav1.ListOptions{})
+	r.must(err)
+	for _, s := range services.Items {
+		if !isOwn(s) {
+			r.must(r.Client.CoreV1().Services(s.Namespace).Delete(ctx, s.Name, metav1.DeleteOptions{}))
+		}
+	}
+	for _, namespace := range []string{"default", "rules"} {
+		r.must(r.Client.DiscoveryV1().EndpointSlices(namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}))
+	}
+	r.must(r.Client.CoreV1().Nodes().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}))
+}
