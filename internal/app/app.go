@@ -67,6 +67,11 @@ func Policy(c *config.Config, families []route.Family) route.Options {
 		config.DetectBridgeInterface:     route.DetectBridge,
 		config.DetectInterfaceNamePrefix: route.DetectInterfacePrefix,
 	}
+	loopbacks := map[config.Loopback]route.Loopback{
+		config.LoopbackNamed:    route.LoopbackNamed,
+		config.LoopbackIncluded: route.LoopbackIncluded,
+		config.LoopbackNever:    route.LoopbackNever,
+	}
 	o := route.Options{
 		NodeName: c.NodeName,
 		Families: families,
@@ -77,7 +82,7 @@ func Policy(c *config.Config, families []route.Family) route.Options {
 		MasqueradeAll: c.MasqueradeAll,
 		NodePorts: route.NodePortOptions{
 			CIDRs: c.NodePorts.CIDRs, Primary: c.NodePorts.Primary,
-			Localhost: c.NodePorts.Localhost, All: c.NodePorts.All,
+			Localhost: c.NodePorts.Localhost, All: c.NodePorts.All, Loopback: loopbacks[c.Loopback],
 		},
 	}
 	if c.BindAddress.IsValid() && !c.BindAddress.IsUnspecified() {

@@ -85,7 +85,8 @@ func (f *family) outside(host *route.Host) (from source, target string) {
 	return from, markMasq
 }
 
-// nodeIPs are the addresses that serve NodePorts where not all do.
+// nodeIPs are the addresses that serve NodePorts besides all, or where not all
+// do.
 func (f *family) nodeIPs(host *route.Host) []netip.Addr {
 	var list []netip.Addr
 	for _, a := range host.NodePorts.Addrs {

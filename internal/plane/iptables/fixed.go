@@ -80,13 +80,14 @@ func notFrom(pods []source) []string {
 // node that no other front wants.
 func (f *family) tail(host *route.Host) []string {
 	const note = `-m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain"`
-	switch {
-	case f.loopback(host) && host.NodePorts.All(f.ip):
-		return []string{note + " -m addrtype --dst-type LOCAL -j " + nodePorts}
-	case host.NodePorts.All(f.ip):
-		return []string{"! -d " + f.loopbackNet + " " + note + " -m addrtype --dst-type LOCAL -j " + nodePorts}
-	}
 	var list []string
+	if host.NodePorts.All(f.ip) {
+		all := note + " -m addrtype --dst-type LOCAL -j " + nodePorts
+		if f.ip == route.IPv6 || !host.NodePorts.All127 {
+			all = "! -d " + f.loopbackNet + " " + all
+		}
+		list = append(list, all)
+	}
 	for _, a := range f.nodeIPs(host) {
 		list = append(list, "-d "+single(a)+" "+note+" -j "+nodePorts)
 	}
