@@ -54,7 +54,10 @@ need_for_test() {
 	have ip || need ip iproute2
 	have nft || need nft nftables
 	have nsenter || need nsenter util-linux
-	have iptables || need iptables iptables
+	{ have iptables-nft && have iptables-legacy; } || need "iptables of both variants" iptables
+	have ipset || need ipset ipset
+	have firewalld || need firewalld firewalld # as a test runs it, see without_services
+	have dbus-daemon || need dbus-daemon dbus
 	have conntrack || need conntrack conntrack
 	have shellcheck || need shellcheck shellcheck
 	have systemd-analyze || need systemd-analyze systemd
@@ -76,7 +79,29 @@ install_missing() {
 	say "installing ${packages[*]}"
 	export DEBIAN_FRONTEND=noninteractive
 	quietly apt-get -o Acquire::Retries=3 -o DPkg::Lock::Timeout=300 update
-	quietly apt-get -o Acquire::Retries=3 -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "${packages[@]}"
+	without_services apt-get -o Acquire::Retries=3 -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "${packages[@]}"
+}
+
+# without_services has packages start nothing on this machine: programs are for
+# tests, which run them in namespaces. The firewall of firewalld would also come
+# with the next start of the machine, so its unit is masked until somebody wants
+# it: systemctl unmask firewalld.
+without_services() {
+	local policy=/usr/sbin/policy-rc.d unit=/etc/systemd/system/firewalld.service ours=
+	if [[ " ${packages[*]} " == *' firewalld '* && ! -e $unit && ! -L $unit ]]; then
+		mkdir -p "${unit%/*}"
+		ln -s /dev/null "$unit"
+		say "firewalld is masked: it is not to run on this machine"
+	fi
+	if [[ ! -e $policy ]]; then
+		ours=$policy
+		printf '#!/bin/sh\nexit 101\n' >"$policy"
+		chmod 755 "$policy"
+		trap 'rm -f /usr/sbin/policy-rc.d' EXIT
+	fi
+	quietly "$@"
+	[[ -z $ours ]] || rm -f "$ours"
+	trap - EXIT
 }
 
 # quietly shows the output of a command only if it fails.
