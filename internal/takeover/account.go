@@ -10,10 +10,25 @@ type Entry struct {
 	Mechanism Mechanism
 	Count     int    // of objects: tables, chains, rules, virtual servers, sets, interfaces
 	What      string // in words, without the mechanism
+	MayBeOwn  bool   // of Sluice in an earlier run in mode iptables, whose chains have kube-proxy's names
 }
 
 // String returns one line.
-func (e Entry) String() string { return fmt.Sprintf("%s: %s", e.Mechanism, e.What) }
+func (e Entry) String() string {
+	s := fmt.Sprintf("%s: %s", e.Mechanism, e.What)
+	if e.MayBeOwn {
+		s += " (of kube-proxy, or of Sluice in mode iptables)"
+	}
+	return s
+}
+
+// whose says who left it.
+func (e Entry) whose() string {
+	if e.MayBeOwn {
+		return "kube-proxy, or Sluice in mode iptables,"
+	}
+	return "kube-proxy"
+}
 
 // Account says what was removed and what was not.
 type Account struct {

@@ -3,21 +3,67 @@ package takeover
 import (
 	"context"
 	"errors"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
 )
 
 // Cleanup removes at once what kube-proxy left, of all modes, also what still
-// has connections. What could not be removed is in the error, and the rest is
-// removed all the same. While a kube-proxy runs, nothing is left over: all of it
-// is in use, and stays. So a node goes back to kube-proxy without a gap.
+// has connections, and with it what Sluice left in its mode iptables, whose chains
+// have the same names. What could not be removed is in the error, and the rest is
+// removed all the same. While a kube-proxy runs, nothing that it may use is left
+// over. So a node goes back to kube-proxy without a gap.
 func Cleanup(ctx context.Context, o Options) (Account, error) {
 	return cleanup(ctx, newRules(o), newWatch(o))
 }
 
 func cleanup(ctx context.Context, r *rules, w *watch) (Account, error) {
 	found, foundErr := r.find(ctx)
-	if rival, _ := w.look(ctx); rival != nil { // one that cannot be seen cannot be spared
-		return Account{Left: found.entries(), Rival: rival}, foundErr
+	rival, _ := w.look(ctx) // one that cannot be seen cannot be spared
+	unused, used := found.divide(rival)
+	account, err := r.remove(ctx, unused.atOnce())
+	if rival != nil && errors.Is(err, xtables.ErrInUse) { // it has not written over what leads there yet
+		account.Left, err = append(account.Left, unused.entries()...), nil
 	}
-	account, err := r.remove(ctx, found.atOnce())
+	account.Left, account.Rival = append(account.Left, used.entries()...), rival
 	return account, errors.Join(foundErr, err)
+}
+
+// divide tells what goes from what a kube-proxy that runs may use: in mode
+// nftables no chain of iptables, in others those that Sluice alone makes, too.
+// One that does not say its mode may use anything kube-proxy makes.
+func (f findings) divide(rival *Rival) (unused, used findings) {
+	if rival == nil {
+		return f, findings{}
+	}
+	used = f
+	if rival.Mode == "nftables" {
+		unused.chains, used.chains = f.chains, nil
+		return unused, used
+	}
+	used.chains = nil
+	for _, c := range f.chains {
+		own, rest := divideChains(c)
+		unused.chains, used.chains = appendIfAny(unused.chains, own), appendIfAny(used.chains, rest)
+	}
+	return unused, used
+}
+
+// divideChains tells the chains that Sluice alone makes from the rest.
+func divideChains(c xtables.Removal) (own, rest xtables.Removal) {
+	own.Table, rest.Table, rest.Rules = c.Table, c.Table, c.Rules
+	for _, name := range c.Chains {
+		to := &rest
+		if sluiceAlone(name) {
+			to = &own
+		}
+		to.Chains = append(to.Chains, name)
+	}
+	return own, rest
+}
+
+func appendIfAny(list []xtables.Removal, r xtables.Removal) []xtables.Removal {
+	if r.Size() == 0 {
+		return list
+	}
+	return append(list, r)
 }

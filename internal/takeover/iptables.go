@@ -72,27 +72,43 @@ func neighbours(found []xtables.Removal) []string {
 }
 
 // kubeChain reports whether kube-proxy made a chain of this name, in any of its
-// versions. Behind the prefixes is a hash; kube-proxy, too, deletes what begins
-// with them.
+// versions, or Sluice in its mode iptables. Behind the prefixes is a hash;
+// kube-proxy, too, deletes what begins with them.
 func kubeChain(name string) bool {
-	rest, ok := strings.CutPrefix(name, "KUBE-")
-	if !ok {
-		return false
+	if kubeProxyAlone(name) || sluiceAlone(name) {
+		return true
 	}
-	for _, prefix := range []string{"SVC-", "SVL-", "EXT-", "FW-", "SEP-", "XLB-", "PORTALS-"} {
-		if strings.HasPrefix(rest, prefix) {
+	for _, prefix := range []string{"KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-", "KUBE-SEP-"} {
+		if strings.HasPrefix(name, prefix) {
 			return true
 		}
 	}
-	switch rest {
-	case "SERVICES", "EXTERNAL-SERVICES", "NODEPORTS", "POSTROUTING", "MARK-MASQ", "FORWARD",
-		"PROXY-FIREWALL", "PROXY-CANARY": // all modes
-		return true
-	case "NODE-PORT", "LOAD-BALANCER", "SOURCE-RANGES-FIREWALL", "IPVS-FILTER", "IPVS-OUT-FILTER",
-		"FIRE-WALL": // ipvs; the last until Kubernetes 1.9
-		return true
-	case "NODEPORT-CONTAINER", "NODEPORT-HOST", "NODEPORT-NON-LOCAL": // userspace
+	switch name {
+	case "KUBE-SERVICES", "KUBE-EXTERNAL-SERVICES", "KUBE-NODEPORTS", "KUBE-POSTROUTING", "KUBE-MARK-MASQ",
+		"KUBE-FORWARD", "KUBE-PROXY-FIREWALL":
 		return true
 	}
 	return false
 }
+
+// kubeProxyAlone reports whether kube-proxy makes a chain of this name, and
+// Sluice never does.
+func kubeProxyAlone(name string) bool {
+	if strings.HasPrefix(name, "KUBE-XLB-") || strings.HasPrefix(name, "KUBE-PORTALS-") {
+		return true
+	}
+	switch name {
+	case "KUBE-PROXY-CANARY": // iptables
+		return true
+	case "KUBE-NODE-PORT", "KUBE-LOAD-BALANCER", "KUBE-SOURCE-RANGES-FIREWALL", "KUBE-IPVS-FILTER",
+		"KUBE-IPVS-OUT-FILTER", "KUBE-FIRE-WALL": // ipvs; the last until Kubernetes 1.9
+		return true
+	case "KUBE-NODEPORT-CONTAINER", "KUBE-NODEPORT-HOST", "KUBE-NODEPORT-NON-LOCAL": // userspace
+		return true
+	}
+	return false
+}
+
+// sluiceAlone reports whether Sluice makes a chain of this name in its mode
+// iptables, and kube-proxy never does.
+func sluiceAlone(name string) bool { return name == "KUBE-MARK-MASQ-NOT-POD" }

@@ -31,6 +31,7 @@ const (
 type Keeper struct {
 	rules        *rules
 	watch        *watch
+	own          *own
 	ready        <-chan struct{}
 	log          *slog.Logger
 	soon, rarely time.Duration
@@ -46,7 +47,7 @@ type Keeper struct {
 // New returns a Keeper. ready is closed when Sluice's own rules are in force.
 func New(o Options, ready <-chan struct{}) *Keeper {
 	k := &Keeper{
-		rules: newRules(o), watch: newWatch(o), ready: ready, log: o.Log,
+		rules: newRules(o), watch: newWatch(o), own: &own{pending: o.Others, log: o.Log}, ready: ready, log: o.Log,
 		soon: o.Soon, rarely: o.Rarely,
 		state: State{Leftovers: map[Mechanism]int{}, Removed: map[Mechanism]int{}},
 	}
@@ -82,11 +83,23 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 	for {
 		select {
-		case <-time.After(k.look(ctx)):
+		case <-time.After(k.turn(ctx)):
 		case <-ctx.Done():
 			return nil
 		}
 	}
+}
+
+// turn removes what Sluice itself left before, looks after kube-proxy, and says
+// when to do so again.
+func (k *Keeper) turn(ctx context.Context) time.Duration {
+	again := k.own.remove(ctx, k.soon, k.rarely)
+	k.set(func(s *State) { s.Others = k.own.lines() })
+	next := k.look(ctx)
+	if again > 0 {
+		return min(again, next)
+	}
+	return next
 }
 
 // State is how far the take-over is, at any time and for any goroutine.
@@ -114,14 +127,13 @@ func (k *Keeper) look(ctx context.Context) time.Duration {
 			k.meet(ctx, rival)
 		}
 		if rival.Mode != "" { // just started, or about to stop, it does not say
-			k.set(func(s *State) { s.Rival = rival })
+			k.know(rival)
 		}
 		k.clean, k.wait = false, 0
 		return k.soon
 	}
 	if before != nil {
-		k.log.Info("kube-proxy has stopped, removing its rules", "pid", before.PID, "mode", before.Mode)
-		k.set(func(s *State) { s.Rival = nil })
+		k.part(ctx, before)
 	}
 	if k.clean {
 		k.report(err)
@@ -132,11 +144,34 @@ func (k *Keeper) look(ctx context.Context) time.Duration {
 
 // meet tells of a kube-proxy that runs. Its rules stay: it would put them back.
 func (k *Keeper) meet(ctx context.Context, rival *Rival) {
-	k.log.Warn("A kube-proxy runs beside this proxy; its rules stay until it is stopped",
-		"pid", rival.PID, "mode", rival.Mode, "noticed", rival.How)
+	if !k.rules.shared(rival.Mode) {
+		k.log.Warn("A kube-proxy runs beside this proxy; its rules stay until it is stopped",
+			"pid", rival.PID, "mode", rival.Mode, "noticed", rival.How)
+	}
 	found, err := k.rules.find(ctx)
 	k.report(err)
-	k.set(func(s *State) { s.Looked, s.Rival, s.Leftovers = true, rival, counts(found.entries()) })
+	k.set(func(s *State) { s.Looked, s.Rival, s.Same, s.Leftovers = true, rival, false, counts(found.entries()) })
+}
+
+// know takes note of what a kube-proxy that runs says of itself. One that writes
+// what Sluice writes is worse than one that merely does the same work.
+func (k *Keeper) know(rival *Rival) {
+	same := k.rules.shared(rival.Mode)
+	if same && !k.State().Same {
+		k.log.Warn("A kube-proxy runs beside this proxy and writes the same chains, each against the other: stop it",
+			"pid", rival.PID, "mode", rival.Mode, "noticed", rival.How)
+	}
+	k.set(func(s *State) { s.Rival, s.Same = rival, same })
+}
+
+// part tells of a kube-proxy that runs no more.
+func (k *Keeper) part(ctx context.Context, from *Rival) {
+	text := "kube-proxy has stopped, removing its rules"
+	if k.State().Same {
+		text = "kube-proxy has stopped, this proxy alone writes the chains that both wrote"
+	}
+	k.log.LogAttrs(ctx, slog.LevelInfo, text, slog.Int("pid", from.PID), slog.String("mode", from.Mode))
+	k.set(func(s *State) { s.Rival, s.Same = nil, false })
 }
 
 // remove removes what is left, and looks again afterwards: if there is something
@@ -166,7 +201,7 @@ func (k *Keeper) remove(ctx context.Context, err error) time.Duration {
 // enter keeps account of what was found and removed, and logs what is new.
 func (k *Keeper) enter(found []Entry, a Account) {
 	for _, e := range a.Removed {
-		k.log.Info("Removed what kube-proxy left", "mechanism", string(e.Mechanism), "removed", e.What)
+		k.log.Info("Removed what "+e.whose()+" left", "mechanism", string(e.Mechanism), "removed", e.What)
 	}
 	for _, rule := range a.Lost {
 		k.log.Warn("Removed a rule of others, which led to one of kube-proxy's chains", "rule", rule)

@@ -6,11 +6,14 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
 )
 
 // stage is a keeper at work, on a node and machine that are in memory.
@@ -24,6 +27,13 @@ type stage struct {
 
 // play has a keeper run in a bubble of time, for as long as the story takes.
 func play(t *testing.T, n *node, story func(*stage)) {
+	t.Helper()
+	playWith(t, n, Options{}, story)
+}
+
+// playWith is play with options of its own.
+func playWith(t *testing.T, n *node, o Options, story func(*stage)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		s := &stage{node: n, machine: &machine{}, ready: make(chan struct{}), log: &bytes.Buffer{}}
 		plain := &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
@@ -32,8 +42,10 @@ func play(t *testing.T, n *node, story func(*stage)) {
 			}
 			return a
 		}}
-		s.keeper = New(Options{Log: slog.New(slog.NewTextHandler(s.log, plain))}, s.ready)
+		o.Log = slog.New(slog.NewTextHandler(s.log, plain))
+		s.keeper = New(o, s.ready)
 		s.keeper.rules, s.keeper.watch = n.rules(), s.machine.watch()
+		s.keeper.rules.ours = o.Ours
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- s.keeper.Run(ctx) }()
@@ -68,7 +80,7 @@ func TestNothingIsDoneBeforeSluicesRulesAreInForce(t *testing.T) {
 		close(s.ready)
 		state := s.after(0)
 		want := State{Looked: true, Leftovers: map[Mechanism]int{}, Removed: map[Mechanism]int{NFTables: 23}, Last: Account{
-			Removed: []Entry{{NFTables, 23, "table ip kube-proxy with 20 chains, table ip6 kube-proxy with 1 chain"}},
+			Removed: []Entry{{Mechanism: NFTables, Count: 23, What: "table ip kube-proxy with 20 chains, table ip6 kube-proxy with 1 chain"}},
 		}}
 		if diff := cmp.Diff(want, state); diff != "" {
 			t.Errorf("state (-want +got):\n%s", diff)
@@ -207,4 +219,109 @@ func TestConnectionsThatAreWaitedForAreLoggedOnce(t *testing.T) {
 func TestItEndsAtOnceAlsoBeforeItBegan(t *testing.T) {
 	play(t, &node{}, func(*stage) {})
 	play(t, afterNFTables(), func(s *stage) { close(s.ready) })
+}
+
+// What Sluice left in other modes goes first, also beside a kube-proxy.
+func TestWhatSluiceLeftInOtherModesGoesFirst(t *testing.T) {
+	n := afterNFTables()
+	others := []Leftover{
+		{"nftables", func(context.Context) ([]string, error) {
+			return []string{"table ip sluice", "table ip6 sluice"}, n.do("take out nftables")
+		}},
+		{"ebpf", func(context.Context) ([]string, error) { return nil, n.do("take out ebpf") }},
+	}
+	playWith(t, n, Options{Others: others}, func(s *stage) {
+		if s.after(time.Hour); s.done != nil {
+			t.Errorf("before Sluice's rules are in force was done: %v", s.done)
+		}
+		s.pids, s.answers = []int{7}, speaking("nftables")
+		close(s.ready)
+		state := s.after(time.Hour)
+		compare(t, "done beside a kube-proxy", "take out nftables, take out ebpf", strings.Join(s.done, ", "))
+		const gone = "removed what Sluice left in mode nftables: table ip sluice, table ip6 sluice"
+		compare(t, "in words", "kube-proxy (pid 7) in mode nftables runs beside Sluice: stop it, then Sluice removes its rules\n"+gone,
+			strings.Join(state.Lines(), "\n"))
+		if len(state.Removed) > 0 {
+			t.Errorf("counted as kube-proxy's: %v", state.Removed)
+		}
+		if text := s.said(); !strings.HasPrefix(text, `msg="Removed what Sluice left in another mode" mode=nftables removed="table ip sluice, table ip6 sluice"`+"\n") {
+			t.Errorf("log:\n%s", text)
+		}
+		s.pids, s.answers = nil, nil
+		if s.after(time.Hour); strings.Count(strings.Join(s.done, ", "), "take out") != 2 {
+			t.Errorf("when all is gone it is tried again: %v", s.done)
+		}
+	})
+}
+
+func TestWhatCannotBeRemovedOfOtherModesIsTriedAgain(t *testing.T) {
+	var tries atomic.Int32
+	var permitted atomic.Bool
+	others := []Leftover{{"nftables", func(context.Context) ([]string, error) {
+		tries.Add(1)
+		if !permitted.Load() {
+			return nil, errors.New("no permission")
+		}
+		return []string{"table ip sluice"}, nil
+	}}}
+	playWith(t, &node{}, Options{Others: others}, func(s *stage) {
+		close(s.ready)
+		state := s.after(time.Hour)
+		if n := tries.Load(); n < 55 || n > 70 {
+			t.Errorf("%d tries in an hour, want about one a minute", n)
+		}
+		compare(t, "log", `msg="Cannot remove what Sluice left in another mode, retrying" error="mode nftables: no permission"`+"\n", s.said())
+		compare(t, "in words", "cannot remove what Sluice left in another mode, retrying: mode nftables: no permission",
+			strings.Join(state.Lines(), "\n"))
+		if state.Err != nil || !state.Looked {
+			t.Errorf("kube-proxy's are looked after all the same: %+v", state)
+		}
+		permitted.Store(true)
+		state = s.after(time.Minute)
+		compare(t, "log", `msg="Removed what Sluice left in another mode" mode=nftables removed="table ip sluice"`+"\n", s.said())
+		compare(t, "in words", "removed what Sluice left in mode nftables: table ip sluice", strings.Join(state.Lines(), "\n"))
+	})
+}
+
+// A kube-proxy whose chains are ours, too, is named as what it is.
+func TestAKubeProxyThatWritesTheSameChains(t *testing.T) {
+	playWith(t, afterIPTables(xtables.NFT), Options{Ours: []Mechanism{IPTablesNFT}}, func(s *stage) {
+		s.pids = []int{7} // just started, it does not say what it is
+		close(s.ready)
+		s.after(time.Second)
+		s.answers = speaking("iptables")
+		state := s.after(time.Hour)
+		compare(t, "log", `msg="A kube-proxy runs beside this proxy; its rules stay until it is stopped" pid=7 mode="" noticed="a process of this name"
+msg="A kube-proxy runs beside this proxy and writes the same chains, each against the other: stop it" pid=7 mode=iptables noticed="a process of this name"
+`, s.said())
+		compare(t, "in words", "kube-proxy (pid 7) in mode iptables runs beside Sluice, and both write the same chains, each against the other: stop it",
+			strings.Join(state.Lines(), "\n"))
+		if len(state.Leftovers) > 0 || s.done != nil {
+			t.Errorf("ours were taken for left over: %v, done %v", state.Leftovers, s.done)
+		}
+		s.pids, s.answers = nil, nil
+		state = s.after(time.Minute)
+		compare(t, "log", `msg="kube-proxy has stopped, this proxy alone writes the chains that both wrote" pid=7 mode=iptables`+"\n", s.said())
+		if len(state.Lines()) > 0 || state.Same {
+			t.Errorf("then: %q, %+v", state.Lines(), state)
+		}
+	})
+}
+
+func TestWhichKubeProxyWritesTheSameChains(t *testing.T) {
+	for _, tt := range []struct {
+		ours []Mechanism
+		mode string
+		want bool
+	}{
+		{nil, "iptables", false},
+		{[]Mechanism{IPTablesNFT}, "iptables", true},
+		{[]Mechanism{IPTablesLegacy}, "ipvs", true},
+		{[]Mechanism{IPTablesLegacy}, "nftables", false},
+		{[]Mechanism{IPTablesLegacy}, "", false},
+	} {
+		if got := (&rules{ours: tt.ours}).shared(tt.mode); got != tt.want {
+			t.Errorf("ours %v, kube-proxy in mode %q: the same chains %v, want %v", tt.ours, tt.mode, got, tt.want)
+		}
+	}
 }

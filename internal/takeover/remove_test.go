@@ -50,6 +50,7 @@ func afterIPTables(v xtables.Variant) *node {
 			}},
 			{Name: "KUBE-SERVICES", Rules: []xtables.Rule{{Target: "KUBE-SVC-NPX46M4PTMTKRN6Y", Jump: true}}},
 			{Name: "KUBE-SVC-NPX46M4PTMTKRN6Y"},
+			{Name: "KUBE-PROXY-CANARY"},
 			{Name: "MINE", Rules: []xtables.Rule{{Target: "ACCEPT"}}},
 		}},
 	)}
@@ -119,7 +120,7 @@ func TestIPTablesModeIsRemovedInEitherVariant(t *testing.T) {
 	for _, v := range []xtables.Variant{xtables.Legacy, xtables.NFT} {
 		n := afterIPTables(v)
 		compare(t, "done", fmt.Sprintf(`unchain
-removed iptables-%s: 2 chains and 1 rule in iptables-%[1]s nat
+removed iptables-%s: 3 chains and 1 rule in iptables-%[1]s nat
 `, v), takeAll(t, n, n.rules()))
 		compare(t, "again", "\n", takeAll(t, n, n.rules()))
 		compare(t, "rules left", fmt.Sprintf(`# iptables-%s nat
@@ -141,7 +142,7 @@ func TestARuleOfOthersThatLeadsToKubeProxysChainsGoesAndIsNamed(t *testing.T) {
 		},
 	})
 	compare(t, "done", `unchain
-removed iptables-nft: 1 chain and 1 rule in ip6tables-nft nat
+removed iptables-nft: 1 chain and 1 rule in ip6tables-nft nat (of kube-proxy, or of Sluice in mode iptables)
 removed a rule of others: ip6tables-nft nat: chain MINE, not kube-proxy's, leads to KUBE-SERVICES
 `, takeAll(t, n, n.rules()))
 }
@@ -157,7 +158,7 @@ unlink kube-ipvs0
 unchain
 destroy KUBE-6-NODE-PORT-LOCAL-SCTP-HAS
 destroy KUBE-CLUSTER-IP
-removed iptables-nft: 2 chains and 1 rule in iptables-nft nat
+removed iptables-nft: 3 chains and 1 rule in iptables-nft nat
 removed ipvs: 3 virtual servers, interface kube-ipvs0 with 2 addresses, 2 ipsets
 left ipvs: 3 virtual servers not known as kube-proxy's: tcp 192.0.2.7:80, tcp 198.51.100.1:80, mark 7
 `, takeAll(t, n, n.rules()))
@@ -223,7 +224,7 @@ unlink kube-ipvs0
 unchain
 destroy KUBE-6-NODE-PORT-LOCAL-SCTP-HAS
 destroy KUBE-CLUSTER-IP
-removed iptables-nft: 2 chains and 1 rule in iptables-nft nat
+removed iptables-nft: 3 chains and 1 rule in iptables-nft nat
 removed ipvs: 1 virtual server, interface kube-ipvs0 with 1 address, 2 ipsets
 left ipvs: 3 virtual servers not known as kube-proxy's: tcp 192.0.2.7:80, tcp 198.51.100.1:80, mark 7
 `, takeAll(t, n, n.rules()))
@@ -258,7 +259,7 @@ func TestCleanupWaitsForNobody(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	compare(t, "account", `removed iptables-nft: 2 chains and 1 rule in iptables-nft nat; `+
+	compare(t, "account", `removed iptables-nft: 3 chains and 1 rule in iptables-nft nat; `+
 		`removed ipvs: 3 virtual servers, interface kube-ipvs0 with 2 addresses, 2 ipsets; `+
 		`left ipvs: 3 virtual servers not known as kube-proxy's: tcp 192.0.2.7:80, tcp 198.51.100.1:80, mark 7`, a.String())
 }
@@ -325,7 +326,7 @@ func TestWhatCannotBeReadDoesNotHideTheRest(t *testing.T) {
 	for _, e := range found.entries() {
 		seen = append(seen, e.String())
 	}
-	compare(t, "found", `iptables-nft: 2 chains and 1 rule in iptables-nft nat
+	compare(t, "found", `iptables-nft: 3 chains and 1 rule in iptables-nft nat
 ipvs: interface kube-ipvs0 with 2 addresses, 2 ipsets
 nftables: table ip kube-proxy with 20 chains, table ip6 kube-proxy with 1 chain`, strings.Join(seen, "\n"))
 }

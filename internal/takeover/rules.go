@@ -92,6 +92,15 @@ func (r *rules) find(ctx context.Context) (findings, error) {
 
 func (r *rules) isOurs(m Mechanism) bool { return slices.Contains(r.ours, m) }
 
+// shared reports whether a kube-proxy in a mode writes chains that are ours. Which
+// variant of iptables it runs is not known; it chooses as Sluice does.
+func (r *rules) shared(mode string) bool {
+	if mode != "iptables" && mode != "ipvs" { // which has KUBE-SERVICES and KUBE-POSTROUTING too
+		return false
+	}
+	return r.isOurs(IPTablesLegacy) || r.isOurs(IPTablesNFT)
+}
+
 // kubeTables are those of kube-proxy's nftables mode.
 func kubeTables() []nft.Table {
 	const name = "kube-proxy"
@@ -221,7 +230,10 @@ func chainEntries(all []xtables.Removal) []Entry {
 		found[m] = e
 	}
 	var out []Entry
-	for _, e := range found {
+	for m, e := range found {
+		e.MayBeOwn = !slices.ContainsFunc(all, func(c xtables.Removal) bool {
+			return variant(c) == m && slices.ContainsFunc(c.Chains, kubeProxyAlone)
+		})
 		out = append(out, e)
 	}
 	slices.SortFunc(out, func(a, b Entry) int { return cmp.Compare(a.Mechanism, b.Mechanism) })

@@ -31,8 +31,14 @@ type Options struct {
 	Log   *slog.Logger
 
 	// Ours are mechanisms that Sluice itself uses on this node under kube-proxy's
-	// names. They are left alone.
+	// names. They are left alone: what kube-proxy has there besides is for the
+	// plane to remove.
 	Ours []Mechanism
+
+	// Others are the planes that Sluice could have used on this node before. What
+	// they left goes as soon as Sluice's own rules are in force, whether or not a
+	// kube-proxy runs. Cleanup does not look at them.
+	Others []Leftover
 
 	// NodePorts are those of the Services known. IPVS serves them at the node's
 	// own addresses, where others may have virtual servers too. Nil: any of
@@ -48,6 +54,12 @@ type Options struct {
 	// Soon is how long to wait before looking again while there is something to
 	// wait for, Rarely while there is not. 3 seconds and a minute if zero.
 	Soon, Rarely time.Duration
+}
+
+// Leftover is what another plane of Sluice may have left.
+type Leftover struct {
+	Mode   string                                  // the plane's
+	Remove func(context.Context) ([]string, error) // says in a few words each what was there
 }
 
 // ServerHeader is what Sluice says of itself in the Server header of every

@@ -135,7 +135,7 @@ func (v vips) entry() Entry {
 	if len(v.Sets) > 0 {
 		parts = append(parts, text.Count(len(v.Sets), "ipset"))
 	}
-	return Entry{IPVS, count, strings.Join(parts, ", ")}
+	return Entry{Mechanism: IPVS, Count: count, What: strings.Join(parts, ", ")}
 }
 
 // left says what is not to be removed, and why.
@@ -146,7 +146,7 @@ func (v vips) left() []Entry {
 		for _, b := range v.Busy {
 			sum += b.Connections
 		}
-		out = append(out, Entry{IPVS, n, fmt.Sprintf("%s, as long as connections go through (now %d): %s",
+		out = append(out, Entry{Mechanism: IPVS, Count: n, What: fmt.Sprintf("%s, as long as connections go through (now %d): %s",
 			text.Count(n, "virtual server"), sum, some(v.Busy))})
 	}
 	if n := len(v.Held); n > 0 {
@@ -154,17 +154,17 @@ func (v vips) left() []Entry {
 		for _, h := range v.Held {
 			sum += h.Connections
 		}
-		out = append(out, Entry{IPVS, n, fmt.Sprintf("%s, as long as programs of this node have connections from there (now %d): %s",
+		out = append(out, Entry{Mechanism: IPVS, Count: n, What: fmt.Sprintf("%s, as long as programs of this node have connections from there (now %d): %s",
 			text.Count(n, "address"), sum, some(v.Held))})
 	}
 	if v.Unknown {
-		out = append(out, Entry{IPVS, 1, "virtual servers, until all of kube-proxy's are known"})
+		out = append(out, Entry{Mechanism: IPVS, Count: 1, What: "virtual servers, until all of kube-proxy's are known"})
 	}
 	if v.inUse() {
-		out = append(out, Entry{IPVS, 1, fmt.Sprintf("interface %s and what there is in iptables, until then", device)})
+		out = append(out, Entry{Mechanism: IPVS, Count: 1, What: fmt.Sprintf("interface %s and what there is in iptables, until then", device)})
 	}
 	if n := len(v.Foreign); n > 0 {
-		out = append(out, Entry{IPVS, n, fmt.Sprintf("%s not known as kube-proxy's: %s", text.Count(n, "virtual server"), some(v.Foreign))})
+		out = append(out, Entry{Mechanism: IPVS, Count: n, What: fmt.Sprintf("%s not known as kube-proxy's: %s", text.Count(n, "virtual server"), some(v.Foreign))})
 	}
 	return out
 }

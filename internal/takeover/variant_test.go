@@ -1,0 +1,117 @@
+package takeover
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
+)
+
+// What Sluice made in its mode iptables goes while a kube-proxy runs, as far as
+// that kube-proxy cannot be using it.
+func TestCleanupTakesWhatAKubeProxyThatRunsCannotUse(t *testing.T) {
+	const ownChain = "KUBE-MARK-MASQ-NOT-POD"
+	nat := func(services ...xtables.Rule) *node {
+		return &node{tables: afterNFTables().tables, chains: xtables.NewFake(xtables.Table{
+			TableID: xtables.TableID{Variant: xtables.NFT, Family: xtables.IPv4, Name: "nat"},
+			Chains: []xtables.Chain{
+				{Name: "KUBE-SERVICES", Rules: services},
+				{Name: "KUBE-MARK-MASQ"},
+				{Name: ownChain, Rules: []xtables.Rule{{Target: "KUBE-MARK-MASQ", Jump: true}}},
+			},
+		})}
+	}
+	leading := xtables.Rule{Target: ownChain, Jump: true}
+	const beside = "left nftables: table ip kube-proxy with 20 chains, table ip6 kube-proxy with 1 chain\n"
+	for _, c := range []struct {
+		name string
+		node *node
+		mode string
+		want string
+	}{
+		{
+			"mode nftables", nat(leading), "nftables",
+			"removed iptables-nft: 3 chains in iptables-nft nat (of kube-proxy, or of Sluice in mode iptables)\n" + beside,
+		},
+		{
+			"mode iptables", nat(), "iptables",
+			"removed iptables-nft: 1 chain in iptables-nft nat (of kube-proxy, or of Sluice in mode iptables)\n" +
+				"left iptables-nft: 2 chains in iptables-nft nat (of kube-proxy, or of Sluice in mode iptables)\n" + beside,
+		},
+		{
+			"Sluice's rules lead there yet", nat(leading), "iptables",
+			"left iptables-nft: 1 chain in iptables-nft nat (of kube-proxy, or of Sluice in mode iptables)\n" +
+				"left iptables-nft: 2 chains in iptables-nft nat (of kube-proxy, or of Sluice in mode iptables)\n" + beside,
+		},
+	} {
+		m := &machine{pids: []int{812}, answers: speaking(c.mode)}
+		a, err := cleanup(t.Context(), c.node.rules(), m.watch())
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		compare(t, c.name, c.want+"kube-proxy (pid 812) in mode "+c.mode+" runs and uses them: stop it first if they are to go",
+			strings.Join(a.Lines(), "\n"))
+	}
+}
+
+// Sluice in mode iptables has kube-proxy's names. What only kube-proxy makes
+// tells whose they are, for all of a variant.
+func TestWhoseChainsTheyAre(t *testing.T) {
+	chains := func(v xtables.Variant, table string, names ...string) xtables.Removal {
+		return xtables.Removal{Table: xtables.TableID{Variant: v, Family: xtables.IPv4, Name: table}, Chains: names}
+	}
+	for name, c := range map[string]struct {
+		found []xtables.Removal
+		want  string
+	}{
+		"a canary": {[]xtables.Removal{
+			chains(xtables.NFT, "nat", "KUBE-SERVICES"), chains(xtables.NFT, "mangle", "KUBE-PROXY-CANARY"),
+			chains(xtables.Legacy, "nat", "KUBE-SERVICES"),
+		}, "iptables-legacy: may be own; iptables-nft: kube-proxy's"},
+		"ipvs": {[]xtables.Removal{chains(xtables.NFT, "nat", "KUBE-SERVICES", "KUBE-LOAD-BALANCER")}, "iptables-nft: kube-proxy's"},
+		"old":  {[]xtables.Removal{chains(xtables.NFT, "nat", "KUBE-XLB-X")}, "iptables-nft: kube-proxy's"},
+		"own":  {[]xtables.Removal{chains(xtables.NFT, "nat", "KUBE-SVC-X", "KUBE-MARK-MASQ-NOT-POD")}, "iptables-nft: may be own"},
+	} {
+		var got []string
+		for _, e := range chainEntries(c.found) {
+			whose := map[bool]string{true: "may be own", false: "kube-proxy's"}[e.MayBeOwn]
+			got = append(got, string(e.Mechanism)+": "+whose)
+		}
+		compare(t, name, c.want, strings.Join(got, "; "))
+	}
+}
+
+// With one variant ours, what is in the other is a leftover all the same, for
+// all that counts and tells.
+func TestTheVariantThatIsNotOursIsCleared(t *testing.T) {
+	both := func() *node {
+		all, err := afterIPTables(xtables.Legacy).chains.Tables(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		own, err := afterIPTables(xtables.NFT).chains.Tables(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &node{chains: xtables.NewFake(append(all, own...)...)}
+	}
+	untouched := afterIPTables(xtables.NFT).chains.String()
+	n := both()
+	r := n.rules()
+	r.ours = []Mechanism{IPTablesNFT}
+	compare(t, "done", "unchain\nremoved iptables-legacy: 3 chains and 1 rule in iptables-legacy nat\n", takeAll(t, n, r))
+	if !strings.Contains(n.chains.String(), untouched) {
+		t.Errorf("ours were changed:\n%s\nwant\n%s", n.chains, untouched)
+	}
+	if found, err := r.find(t.Context()); err != nil || len(found.entries()) > 0 {
+		t.Errorf("then there is left %v, %v", found.entries(), err)
+	}
+	n = both()
+	r = n.rules()
+	r.ours = []Mechanism{IPTablesNFT}
+	a, err := cleanup(t.Context(), r, silent())
+	if err != nil {
+		t.Fatal(err)
+	}
+	compare(t, "cleanup", "removed iptables-legacy: 3 chains and 1 rule in iptables-legacy nat", a.String())
+}
