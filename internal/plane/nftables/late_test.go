@@ -22,7 +22,7 @@ type answer struct{ ranges, asks []string }
 // questions are those of all tables of a fake kernel.
 func (a *audit) questions() map[question]answer {
 	all := map[question]answer{}
-	for _, f := range a.families {
+	for _, f := range everyFamily() {
 		state := a.fake.Tables[f.table]
 		if state == nil {
 			continue

@@ -3,22 +3,22 @@ package nftables
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"flag"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
+	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/planetest"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
 // The model test (E.4): whatever happens to the cluster, and whatever goes
 // wrong on the way, the kernel ends up as if it had been told everything at once.
+// planetest.Model is the part that is the same for every plane.
 
 // A failure names its seed: -args -seed N -seeds 1 repeats that one.
 var (
@@ -26,14 +26,12 @@ var (
 	seeds     = flag.Uint64("seeds", 40, "how many worlds the model test lives through; a tenth of that on the kernel")
 )
 
-const turns = 60
-
 func TestModelOnTheFake(t *testing.T) {
 	for seed := *firstSeed; seed < *firstSeed+*seeds; seed++ {
 		fake := nft.NewFake()
-		m := newModel(seed, fake)
-		m.audit = newAudit(fake)
-		if err := m.run(); err != nil {
+		s := subject(fake)
+		s.Audit = newAudit(fake, s.Faults)
+		if err := planetest.NewModel(seed, s).Run(); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
 	}
@@ -42,7 +40,7 @@ func TestModelOnTheFake(t *testing.T) {
 func TestModelOnTheKernel(t *testing.T) {
 	for seed := *firstSeed; seed < *firstSeed+(*seeds+9)/10; seed++ {
 		conn, netns := realKernel(t)
-		if err := newModel(seed, conn).run(); err != nil {
+		if err := planetest.NewModel(seed, subject(conn)).Run(); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
 		if out, err := runNft(t, netns, "", "list", "ruleset"); err != nil {
@@ -51,186 +49,58 @@ func TestModelOnTheKernel(t *testing.T) {
 	}
 }
 
-var errInjected = errors.New("injected")
-
 // weak is a kernel with little room that fails now and then.
 type weak struct {
 	Kernel
-	room   int
-	failAt int // which commit from now on; 0: none
-	late   bool
-	after  func() // called after each commit that was carried out; may be nil
+	*planetest.Faults
 }
 
-func (k *weak) Room() int { return k.room }
+func (k weak) Room() int { return k.Faults.Room }
 
-// Commit fails before the transaction is carried out, or, when late, after:
-// the answer got lost.
-func (k *weak) Commit(ctx context.Context, tx *nft.Tx) error {
-	k.failAt--
-	if k.failAt == 0 && !k.late {
-		return errInjected
+func (k weak) Read(ctx context.Context, t nft.Table) (*nft.State, error) {
+	if err := k.Faults.Read(); err != nil {
+		return nil, err
 	}
-	if err := k.Kernel.Commit(ctx, tx); err != nil {
-		return err
-	}
-	if k.after != nil {
-		k.after()
-	}
-	if k.failAt == 0 {
-		return errInjected
-	}
-	return nil
+	return k.Kernel.Read(ctx, t)
 }
 
-// model is a world, and the three parts that carry it into a kernel.
-type model struct {
-	*planetest.World
-	kernel   *weak
-	opt      route.Options
-	compiler *route.Compiler
-	plane    *Plane
-	fresh    bool // the plane's belief holds
-	audit    *audit
+func (k weak) Commit(ctx context.Context, tx *nft.Tx) error {
+	return k.Write(func() error { return k.Kernel.Commit(ctx, tx) })
 }
 
-func newModel(seed uint64, kernel Kernel) *model {
-	w := planetest.NewWorld(rand.New(rand.NewPCG(seed, 0)))
-	m := &model{World: w, kernel: &weak{Kernel: kernel}, opt: w.Options()}
-	m.restart()
-	return m
-}
-
-func (m *model) restart() {
-	m.Store = m.World.Fresh()
-	m.compiler = route.NewCompiler(m.opt)
-	m.plane = m.newPlane(m.kernel)
-	m.fresh = false
-}
-
-func (m *model) newPlane(k Kernel) *Plane {
-	return New(k, Options{Families: m.opt.Families, Mark: testMark})
-}
-
-// run lives through many turns, in each of which something happens.
-func (m *model) run() error {
-	for turn := range turns {
-		for range 1 + m.IntN(4) {
-			m.Change()
-		}
-		switch m.IntN(12) {
-		case 0:
-			if m.Chance(3) {
-				m.opt = m.Options() // another configuration finds the same kernel
-			}
-			m.restart()
-		case 1, 2:
-			if err := m.meddle(); err != nil {
-				return fmt.Errorf("turn %d: %w", turn, err)
-			}
-		}
-		if err := m.sync(); err != nil {
-			return fmt.Errorf("turn %d: %w", turn, err)
-		}
-		if err := m.check(); err != nil {
-			return fmt.Errorf("turn %d: %w", turn, err)
-		}
-	}
-	return nil
-}
-
-// sync does what the loop does: try until it works.
-func (m *model) sync() error {
-	m.kernel.room = planetest.Pick(m.Rand, 1, 800, 3000, 24000, 24000, 50000, 1<<20)
-	m.kernel.failAt = m.IntN(12)
-	m.kernel.late = m.Chance(2)
-	m.watch()
-	for try := range 100 {
-		change, _ := m.compiler.Compile(m.Store.Take())
-		if !m.fresh {
-			if err := m.plane.Refresh(context.Background()); err != nil {
-				return err
-			}
-		}
-		plan := m.plane.Plan(change)
-		err := plan.Apply(context.Background())
-		if err == nil {
-			m.fresh = true
-			return nil
-		}
-		if !errors.Is(err, errInjected) {
-			return fmt.Errorf("try %d: %w\n%s", try, err, plan)
-		}
-		m.fresh = false
-		if m.Chance(2) {
-			m.kernel.failAt = 1 + m.IntN(12)
-		}
-		if m.Chance(3) {
-			m.Change()
-			m.watch() // what is to come is no longer what it was
-		}
-	}
-	return errors.New("does not come to an end")
-}
-
-// watch begins to audit every transaction from here on, unless there is so
-// little room that not even steps that are tied fit in.
-func (m *model) watch() {
-	m.kernel.after = nil
-	if m.audit != nil {
-		m.audit.begin(m.plane.families)
-	}
-	if m.audit != nil && m.kernel.room >= 24000 {
-		m.kernel.after = m.audit.note
+// subject is what the model is told of the plane and a kernel.
+func subject(kernel Kernel) planetest.Subject {
+	faults := &planetest.Faults{Room: 1 << 20}
+	return planetest.Subject{
+		Faults: faults,
+		Rooms:  []int{1, 800, 3000, 24000, 24000, 50000, 1 << 20},
+		Plane: func(opt route.Options) plane.Plane {
+			return New(weak{kernel, faults}, Options{Families: opt.Families, Mark: testMark})
+		},
+		State:   func(*route.Table) (string, error) { return abstract(kernel) },
+		Scratch: func() planetest.Subject { return subject(nft.NewFake()) },
+		Meddle:  func(w *planetest.World) error { return meddler{w, kernel}.meddle() },
 	}
 }
 
-// check compares the kernel with one that was told everything at once, and
-// wants nothing to be left to do.
-func (m *model) check() error {
-	ctx := context.Background()
-	if m.audit != nil {
-		if err := m.audit.end(); err != nil {
-			return err
-		}
-	}
-	other := m.newPlane(m.kernel)
-	if err := other.Refresh(ctx); err != nil {
-		return err
-	}
-	if plan := other.Plan(route.Change{Table: m.compiler.Table()}); plan.Steps() != 0 {
-		return fmt.Errorf("something is left to do:\n%s", plan)
-	}
-	scratch := nft.NewFake()
-	p := m.newPlane(scratch)
-	if err := p.Refresh(ctx); err != nil {
-		return err
-	}
-	change, _ := route.NewCompiler(m.opt).Compile(m.World.Fresh().Take())
-	if err := p.Plan(change).Apply(ctx); err != nil {
-		return err
-	}
-	for _, t := range p.families {
-		got, err := abstract(m.kernel, t.table)
+// abstract prints the tables of both families.
+func abstract(k Kernel) (string, error) {
+	var all strings.Builder
+	for _, t := range bothTables {
+		text, err := abstractTable(k, t)
 		if err != nil {
-			return err
+			return "", err
 		}
-		want, err := abstract(scratch, t.table)
-		if err != nil {
-			return err
-		}
-		if got != want {
-			return fmt.Errorf("%s is\n%s\nbut from scratch\n%s", t.table, got, want)
-		}
+		fmt.Fprintf(&all, "%s:\n%s", t, text)
 	}
-	return nil
+	return all.String(), nil
 }
 
-// abstract prints a table, with the rows of each front in the order of their
+// abstractTable prints a table, with the rows of each front in the order of their
 // backends: which slot a backend has is the only thing history decides.
-func abstract(k Kernel, t nft.Table) (string, error) {
+func abstractTable(k Kernel, t nft.Table) (string, error) {
 	state, err := k.Read(context.Background(), t)
-	if err != nil {
+	if err != nil || state == nil {
 		return "", err
 	}
 	l := newLayout()
@@ -277,11 +147,16 @@ func index(row nft.Element) uint32 {
 	return binary.NativeEndian.Uint32([]byte(row.Key[len(row.Key)-4:]))
 }
 
-// meddle does what another program might do to our tables. What the kernel
-// refuses does not happen.
-func (m *model) meddle() error {
-	m.fresh = false // the watch would tell
-	t := planetest.Pick(m.Rand, m.plane.families...).table
+// meddler is another program.
+type meddler struct {
+	*planetest.World
+	kernel Kernel
+}
+
+// meddle does what it might do to our tables. What the kernel refuses does not
+// happen.
+func (m meddler) meddle() error {
+	t := planetest.Pick(m.Rand, bothTables...)
 	state, err := m.kernel.Read(context.Background(), t)
 	if err != nil {
 		return err
@@ -292,14 +167,14 @@ func (m *model) meddle() error {
 	if state != nil {
 		tx = m.meddling(t, state)
 	}
-	_ = m.kernel.Kernel.Commit(context.Background(), tx)
+	_ = m.kernel.Commit(context.Background(), tx)
 	if m.Chance(20) {
 		return m.kernel.DeleteTables(context.Background(), t)
 	}
 	return nil
 }
 
-func (m *model) meddling(t nft.Table, state *nft.State) *nft.Tx {
+func (m meddler) meddling(t nft.Table, state *nft.State) *nft.Tx {
 	tx := &nft.Tx{}
 	l := newLayout()
 	set := *planetest.Pick(m.Rand, l.sets()...)

@@ -1,0 +1,216 @@
+package planetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// Model is a world, and the parts that carry it into a kernel. It holds a plane
+// to this: whatever happens to the cluster, and whatever goes wrong on the way,
+// the kernel ends up as if it had been told everything at once.
+type Model struct {
+	*World
+	Options route.Options
+
+	subject  Subject
+	compiler *route.Compiler
+	plane    plane.Plane
+	fresh    bool // the plane's belief holds
+}
+
+// Subject is a kernel, and what makes planes for it.
+type Subject struct {
+	// Plane makes one that knows nothing yet. It meets the Faults.
+	Plane  func(route.Options) plane.Plane
+	Faults *Faults
+	Rooms  []int // how much room there is for one write, now and then
+
+	// State prints what of the kernel's state history does not decide.
+	State func(*route.Table) (string, error)
+
+	// Scratch returns another kernel, which holds nothing.
+	Scratch func() Subject
+
+	// Meddle does what another program might do.
+	Meddle func(*World) error
+
+	// Audit looks at the kernel meanwhile. It may be nil.
+	Audit Audit
+}
+
+// Audit says what must hold after every write of a sync, and at its end.
+type Audit interface {
+	Begin(m *Model)
+	Note() // a write was carried out
+	End(m *Model) error
+}
+
+const (
+	turns = 60
+	tries = 100
+)
+
+// NewModel makes one. The same seed leads the same life.
+func NewModel(seed uint64, s Subject) *Model {
+	w := NewWorld(rand.New(rand.NewPCG(seed, 0)))
+	m := &Model{World: w, Options: w.Options(), subject: s}
+	m.restart()
+	return m
+}
+
+// Table is what should be.
+func (m *Model) Table() *route.Table { return m.compiler.Table() }
+
+func (m *Model) restart() {
+	m.Store = m.World.Fresh()
+	m.compiler = route.NewCompiler(m.Options)
+	m.plane = m.subject.Plane(m.Options)
+	m.fresh = false
+}
+
+// Run lives through many turns, in each of which something happens.
+func (m *Model) Run() error {
+	for turn := range turns {
+		if err := m.turn(); err != nil {
+			return fmt.Errorf("turn %d: %w", turn, err)
+		}
+	}
+	return nil
+}
+
+func (m *Model) turn() error {
+	for range 1 + m.IntN(4) {
+		m.Change()
+	}
+	switch m.IntN(12) {
+	case 0:
+		if m.Chance(3) {
+			m.Options = m.World.Options() // another configuration finds the same kernel
+		}
+		m.restart()
+	case 1, 2:
+		m.fresh = false // the watch would tell
+		if err := m.subject.Meddle(m.World); err != nil {
+			return err
+		}
+	}
+	if err := m.sync(); err != nil {
+		return err
+	}
+	return m.check()
+}
+
+// sync does what the loop does: try until it works.
+func (m *Model) sync() error {
+	f := m.subject.Faults
+	f.Room = Pick(m.Rand, m.subject.Rooms...)
+	f.deal(m.Rand)
+	m.watch()
+	for range tries {
+		done, err := m.try()
+		if done || err != nil {
+			return err
+		}
+		m.fresh = false
+		if m.Chance(2) {
+			f.deal(m.Rand)
+		}
+		if m.Chance(3) {
+			m.Change()
+			m.watch() // what is to come is no longer what it was
+		}
+	}
+	return errors.New("does not come to an end")
+}
+
+// try writes what changed. Only what was injected may go wrong, and what others
+// did to the kernel may keep it from taking single Services once.
+func (m *Model) try() (done bool, err error) {
+	change, _ := m.compiler.Compile(m.Store.Take())
+	compared := !m.fresh
+	if compared {
+		if err := m.plane.Refresh(context.Background()); err != nil {
+			return false, unlessInjected(err)
+		}
+	}
+	plan := m.plane.Plan(change)
+	err = plan.Apply(context.Background())
+	if err == nil {
+		m.fresh = true
+		return true, nil
+	}
+	if refused := plane.Refused(nil); errors.As(err, &refused) && !compared {
+		return false, nil
+	}
+	if err = unlessInjected(err); err != nil {
+		return false, fmt.Errorf("%w\n%s", err, plan)
+	}
+	return false, nil
+}
+
+func unlessInjected(err error) error {
+	if errors.Is(err, ErrInjected) {
+		return nil
+	}
+	return err
+}
+
+// watch begins to audit every write from here on.
+func (m *Model) watch() {
+	if m.subject.Audit == nil {
+		return
+	}
+	m.subject.Audit.Begin(m)
+	m.subject.Faults.After = m.subject.Audit.Note
+}
+
+// check compares the kernel with one that was told everything at once, and
+// wants nothing to be left to do.
+func (m *Model) check() error {
+	*m.subject.Faults = Faults{Room: m.subject.Faults.Room}
+	if m.subject.Audit != nil {
+		if err := m.subject.Audit.End(m); err != nil {
+			return err
+		}
+	}
+	table := m.compiler.Table()
+	other := m.subject.Plane(m.Options)
+	if err := other.Refresh(context.Background()); err != nil {
+		return err
+	}
+	if plan := other.Plan(route.Change{Table: table}); plan.Steps() != 0 {
+		return fmt.Errorf("something is left to do:\n%s", plan)
+	}
+	got, err := m.subject.State(table)
+	if err != nil {
+		return err
+	}
+	want, err := m.fromScratch()
+	if err != nil {
+		return err
+	}
+	if got != want {
+		return fmt.Errorf("the kernel holds\n%s\nbut from scratch\n%s", got, want)
+	}
+	return nil
+}
+
+// fromScratch tells another kernel everything at once.
+func (m *Model) fromScratch() (string, error) {
+	scratch := m.subject.Scratch()
+	p := scratch.Plane(m.Options)
+	if err := p.Refresh(context.Background()); err != nil {
+		return "", err
+	}
+	compiler := route.NewCompiler(m.Options)
+	change, _ := compiler.Compile(m.World.Fresh().Take())
+	if err := p.Plan(change).Apply(context.Background()); err != nil {
+		return "", err
+	}
+	return scratch.State(change.Table)
+}
