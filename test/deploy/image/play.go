@@ -1,0 +1,187 @@
+//go:build linux
+
+package image
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// instruction is one of a Dockerfile.
+type instruction struct{ name, rest string }
+
+// stage begins with FROM.
+type stage struct {
+	from, name   string
+	instructions []instruction
+}
+
+// stages reads the Dockerfile.
+func stages(t testing.TB) []stage {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(project(), "Dockerfile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole := regexp.MustCompile(`(?m)^#.*\n`).ReplaceAllString(string(text), "")
+	var out []stage
+	for line := range strings.Lines(strings.ReplaceAll(whole, "\\\n", " ")) {
+		name, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+		switch name {
+		case "":
+		case "FROM":
+			words := strings.Fields(rest)
+			words = slices.DeleteFunc(words, func(w string) bool { return strings.HasPrefix(w, "--") })
+			out = append(out, stage{from: words[0]})
+			if len(words) == 3 {
+				out[len(out)-1].name = words[2]
+			}
+		default:
+			last := &out[len(out)-1]
+			last.instructions = append(last.instructions, instruction{name, strings.TrimSpace(rest)})
+		}
+	}
+	return out
+}
+
+// project is the folder of this project.
+func project() string {
+	_, file, _, _ := runtime.Caller(0)
+	return filepath.Join(filepath.Dir(file), "../../..")
+}
+
+// Stage plays one stage that needs no other, and returns what it has put into its
+// folder /out.
+func Stage(t testing.TB, name string) string {
+	t.Helper()
+	s := &script{t: t, images: map[string]image{}}
+	for _, st := range stages(t) {
+		if st.name == name {
+			s.play(st)
+		}
+	}
+	if len(s.images) == 0 {
+		t.Fatalf("the Dockerfile has no stage %q", name)
+	}
+	s.add("cp -a %s/out $WORK/result", s.images[name].root)
+	work := t.TempDir()
+	if out, err := s.run(work); err != nil {
+		t.Fatalf("play stage %s: %v\n%s", name, err, out)
+	}
+	return filepath.Join(work, "result")
+}
+
+// script plays stages as commands of a shell, which has a mount namespace of its
+// own. $WORK is a folder for it, $CONTEXT the one that is built.
+type script struct {
+	t      testing.TB
+	lines  []string
+	dir    string // WORKDIR
+	image         // that is being made
+	images map[string]image
+}
+
+// image is what a stage makes.
+type image struct {
+	root  string
+	env   []string // of RUN, and in the end of the image
+	entry string
+}
+
+func (s *script) add(format string, args ...any) {
+	s.lines = append(s.lines, fmt.Sprintf(format, args...))
+}
+
+// run runs the script and returns what it said.
+func (s *script) run(work string) (string, error) {
+	cmd := exec.CommandContext(s.t.Context(), "unshare", "--mount", "bash", "-euo", "pipefail", "-c", strings.Join(s.lines, "\n"))
+	cmd.Env = append(os.Environ(), "WORK="+work, "CONTEXT="+project())
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+func (s *script) play(st stage) {
+	s.dir = "/"
+	s.image = image{root: "$WORK/" + cmp.Or(st.name, "default")}
+	s.add("mkdir -p %s", s.root)
+	if st.from != "scratch" {
+		s.machine("$WORK/written-" + st.name)
+	}
+	for _, i := range st.instructions {
+		s.do(i)
+	}
+	s.images[st.name] = s.image
+}
+
+// machine lays this machine out, with what is written kept apart.
+func (s *script) machine(apart string) {
+	s.add("mkdir -p %[1]s && mount -t tmpfs none %[1]s && mkdir -p %[1]s/upper %[1]s/work", apart)
+	s.add("mount -t overlay -o lowerdir=/,upperdir=%[1]s/upper,workdir=%[1]s/work none %[2]s", apart, s.root)
+	s.add("mount --rbind /proc %[1]s/proc && mount --rbind /dev %[1]s/dev", s.root)
+	s.add(`for dir in "$(go env GOCACHE)" "$(go env GOMODCACHE)"; do mkdir -p "$dir" && mount --bind "$dir" %s"$dir"; done`, s.root)
+	// hack/setup.sh has installed what the Dockerfile installs.
+	s.add("printf '%%s\\n' %s >%s/usr/bin/apt-get", quote(aptGet), s.root)
+	s.add("chmod +x %s/usr/bin/apt-get", s.root)
+}
+
+// aptGet does not install anything but looks that it is there.
+const aptGet = `#!/bin/sh
+case $1 in
+update) ;;
+install) for word; do case $word in install | -*) ;; *) dpkg-query -s "$word" >/dev/null ;; esac || exit 1; done ;;
+*) exit 1 ;;
+esac`
+
+func (s *script) do(i instruction) {
+	switch i.name {
+	case "WORKDIR":
+		s.dir = i.rest
+		s.add("mkdir -p %s%s", s.root, s.dir)
+	case "ARG":
+		name, value, _ := strings.Cut(i.rest, "=")
+		if name == "TARGETARCH" {
+			value = runtime.GOARCH // the builder says it
+		}
+		if name == "VERSION" {
+			value = "v9.8.7"
+		}
+		s.env = append(s.env, name+"="+value)
+	case "ENV":
+		s.env = append(s.env, i.rest)
+	case "RUN":
+		s.add("env %s chroot %s /bin/sh -c %s", strings.Join(s.env, " "), s.root, quote("cd "+s.dir+" && "+i.rest))
+	case "COPY":
+		s.copy(strings.Fields(i.rest))
+	case "ENTRYPOINT":
+		s.entry = strings.Trim(i.rest, `[]"`)
+	case "LABEL", "USER":
+	default:
+		s.t.Fatalf("nothing here plays %s %s", i.name, i.rest)
+	}
+}
+
+// copy is COPY: of a folder, what is in it.
+func (s *script) copy(words []string) {
+	from := "$CONTEXT"
+	if name, is := strings.CutPrefix(words[0], "--from="); is {
+		from, words = s.images[name].root, words[1:]
+	}
+	to := words[len(words)-1]
+	for _, source := range words[:len(words)-1] {
+		target := s.root + filepath.Join("/", s.dir, to)
+		if filepath.IsAbs(to) {
+			target = s.root + to
+		}
+		s.add("if [ -d %[1]s/%[2]s ]; then mkdir -p %[3]s && cp -a %[1]s/%[2]s/. %[3]s; else cp %[1]s/%[2]s %[3]s; fi", from, source, target)
+	}
+}
+
+func quote(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
