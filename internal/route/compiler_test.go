@@ -127,7 +127,7 @@ func TestFactsGuard(t *testing.T) {
 		}
 		return ""
 	}
-	sameText(t, allow(got.Touched[0].Old), "1.2.3.4/32 192.168.0.0/24")
+	sameText(t, allow(got.Touched[0].Old), "192.168.0.0/24 1.2.3.4/32")
 	sameText(t, allow(got.Touched[0].New), "192.168.0.0/24")
 }
 

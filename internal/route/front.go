@@ -146,7 +146,7 @@ func guardOf(svc *cluster.Service, f Family, v *view) guard {
 	if !svc.Restricted {
 		return guard{}
 	}
-	allow := ofFamilies(svc.SourceRanges, []Family{f})
+	allow := outermost(svc.SourceRanges, f)
 	if len(allow) > 0 && allow[0].Bits() == 0 {
 		return guard{}
 	}
@@ -158,7 +158,24 @@ func guardOf(svc *cluster.Service, f Family, v *view) guard {
 			allow = append(allow, netip.PrefixFrom(a, a.BitLen()))
 		}
 	}
-	return guard{restricted: true, allow: simplify(allow)}
+	return guard{restricted: true, allow: outermost(allow, f)}
+}
+
+// outermost returns the prefixes of a family, masked, in their order, each once
+// and without those that lie in another.
+func outermost(prefixes []netip.Prefix, f Family) []netip.Prefix {
+	left := map[netip.Prefix]bool{}
+	for _, p := range ofFamilies(prefixes, []Family{f}) {
+		left[p] = true
+	}
+	list := make([]netip.Prefix, 0, len(left))
+	for _, p := range prefixes {
+		if p = p.Masked(); left[p] {
+			list = append(list, p)
+			delete(left, p)
+		}
+	}
+	return slices.Clip(list)
 }
 
 // ways are what happens to a connection, by where it comes from.

@@ -103,8 +103,8 @@ type Front struct {
 	Pods, Node, Others Way
 
 	// Allow, when Restricted, are the only client addresses let in; the rest
-	// is dropped before anything else is looked at. Sorted, none inside
-	// another; may be empty: nobody.
+	// is dropped, if there is anything to let them in to. In the order of the
+	// Service, none inside another; may be empty: nobody.
 	Restricted bool
 	Addr       netip.Addr // invalid for NodePort: any address of Host.NodePorts
 	Allow      []netip.Prefix

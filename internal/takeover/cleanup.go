@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
+	"github.com/sluice-proxy/sluice/internal/kubechain"
 )
 
 // Cleanup removes at once what kube-proxy left, of all modes, also what still
@@ -53,7 +54,7 @@ func divideChains(c xtables.Removal) (own, rest xtables.Removal) {
 	own.Table, rest.Table, rest.Rules = c.Table, c.Table, c.Rules
 	for _, name := range c.Chains {
 		to := &rest
-		if sluiceAlone(name) {
+		if kubechain.SluiceAlone(name) {
 			to = &own
 		}
 		to.Chains = append(to.Chains, name)

@@ -3,9 +3,9 @@ package takeover
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
+	"github.com/sluice-proxy/sluice/internal/kubechain"
 )
 
 // leftovers says what of iptables is kube-proxy's: its chains, and the rules of
@@ -22,14 +22,14 @@ func leftovers(all []xtables.Table) []xtables.Removal {
 	for _, t := range all {
 		r := xtables.Removal{Table: t.TableID}
 		lent := lentOut(t)
-		kubeChain := func(name string) bool { return kubeChain(name) && !slices.Contains(lent, name) }
+		goes := func(name string) bool { return kubechain.Proxy(name) && !slices.Contains(lent, name) }
 		for _, chain := range t.Chains {
-			if !chain.Builtin && kubeChain(chain.Name) {
+			if !chain.Builtin && goes(chain.Name) {
 				r.Chains = append(r.Chains, chain.Name)
 				continue
 			}
 			for _, rule := range chain.Rules {
-				if rule.Jump && kubeChain(rule.Target) {
+				if rule.Jump && goes(rule.Target) {
 					r.Rules = append(r.Rules, xtables.ChainRule{Chain: chain.Name, Rule: rule})
 				}
 			}
@@ -44,7 +44,7 @@ func leftovers(all []xtables.Table) []xtables.Removal {
 // lentOut are the chains of a table that others need to have packets masqueraded.
 func lentOut(t xtables.Table) []string {
 	for _, chain := range t.Chains {
-		if chain.Builtin || kubeChain(chain.Name) {
+		if chain.Builtin || kubechain.Proxy(chain.Name) {
 			continue
 		}
 		for _, rule := range chain.Rules {
@@ -70,45 +70,3 @@ func neighbours(found []xtables.Removal) []string {
 	}
 	return lines
 }
-
-// kubeChain reports whether kube-proxy made a chain of this name, in any of its
-// versions, or Sluice in its mode iptables. Behind the prefixes is a hash;
-// kube-proxy, too, deletes what begins with them.
-func kubeChain(name string) bool {
-	if kubeProxyAlone(name) || sluiceAlone(name) {
-		return true
-	}
-	for _, prefix := range []string{"KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-", "KUBE-SEP-"} {
-		if strings.HasPrefix(name, prefix) {
-			return true
-		}
-	}
-	switch name {
-	case "KUBE-SERVICES", "KUBE-EXTERNAL-SERVICES", "KUBE-NODEPORTS", "KUBE-POSTROUTING", "KUBE-MARK-MASQ",
-		"KUBE-FORWARD", "KUBE-PROXY-FIREWALL":
-		return true
-	}
-	return false
-}
-
-// kubeProxyAlone reports whether kube-proxy makes a chain of this name, and
-// Sluice never does.
-func kubeProxyAlone(name string) bool {
-	if strings.HasPrefix(name, "KUBE-XLB-") || strings.HasPrefix(name, "KUBE-PORTALS-") {
-		return true
-	}
-	switch name {
-	case "KUBE-PROXY-CANARY": // iptables
-		return true
-	case "KUBE-NODE-PORT", "KUBE-LOAD-BALANCER", "KUBE-SOURCE-RANGES-FIREWALL", "KUBE-IPVS-FILTER",
-		"KUBE-IPVS-OUT-FILTER", "KUBE-FIRE-WALL": // ipvs; the last until Kubernetes 1.9
-		return true
-	case "KUBE-NODEPORT-CONTAINER", "KUBE-NODEPORT-HOST", "KUBE-NODEPORT-NON-LOCAL": // userspace
-		return true
-	}
-	return false
-}
-
-// sluiceAlone reports whether Sluice makes a chain of this name in its mode
-// iptables, and kube-proxy never does.
-func sluiceAlone(name string) bool { return name == "KUBE-MARK-MASQ-NOT-POD" }

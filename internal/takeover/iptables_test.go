@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
+	"github.com/sluice-proxy/sluice/internal/kubechain"
 )
 
 // parseSaved reads what iptables-save prints.
@@ -156,12 +157,12 @@ func TestWhoseChainItIs(t *testing.T) {
 		KUBE-ROUTER-SERVICES KUBE-POD-FW-NPX46M4PTMTKRN6Y KUBE-NWPLCY-NPX46M4PTMTKRN6Y KUBE-SERVICES-OLD MY-KUBE-SERVICES
 		SERVICES SVC-NPX46M4PTMTKRN6Y KUBE- kube-services DOCKER INPUT CNI-HOSTPORT-DNAT cali-PREROUTING CILIUM_PRE_nat`
 	for name := range strings.FieldsSeq(theirs) {
-		if !kubeChain(name) {
+		if !kubechain.Proxy(name) {
 			t.Errorf("%s is not taken for kube-proxy's", name)
 		}
 	}
 	for name := range strings.FieldsSeq(others) {
-		if kubeChain(name) {
+		if kubechain.Proxy(name) {
 			t.Errorf("%s is taken for kube-proxy's", name)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
 	"github.com/sluice-proxy/sluice/internal/kernel/tables"
 	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
+	"github.com/sluice-proxy/sluice/internal/kubechain"
 )
 
 // The doors to the kernel, as far as they are needed here.
@@ -232,7 +233,7 @@ func chainEntries(all []xtables.Removal) []Entry {
 	var out []Entry
 	for m, e := range found {
 		e.MayBeOwn = !slices.ContainsFunc(all, func(c xtables.Removal) bool {
-			return variant(c) == m && slices.ContainsFunc(c.Chains, kubeProxyAlone)
+			return variant(c) == m && slices.ContainsFunc(c.Chains, kubechain.KubeProxyAlone)
 		})
 		out = append(out, e)
 	}

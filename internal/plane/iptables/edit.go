@@ -144,6 +144,9 @@ func (w writer) additions(t table, edits []edit) {
 	for i := range edits {
 		w.additionsOf(t, &edits[i])
 	}
+	for i := range slices.Backward(edits) {
+		w.insertions(t, &edits[i])
+	}
 }
 
 func (w writer) additionsOf(t table, e *edit) {
@@ -161,20 +164,24 @@ func (w writer) additionsOf(t table, e *edit) {
 		}
 	}
 	for _, l := range e.add {
-		if l.table == t {
-			w.line(verb(l), l.chain, l.rule)
+		if l.table == t && !l.first() {
+			w.line("-A", l.chain, l.rule)
 		}
 	}
 }
 
-// verb says at which end a rule is added: in one chain there are rules that stay
-// last.
-func verb(l line) string {
-	if l.table == nat && l.chain == services {
-		return "-I"
+// insertions prints what comes to the front of a chain, the last first.
+func (w writer) insertions(t table, e *edit) {
+	for _, l := range slices.Backward(e.add) {
+		if l.table == t && l.first() {
+			w.line("-I", l.chain, l.rule)
+		}
 	}
-	return "-A"
 }
+
+// first reports whether a rule is added at the front: in one chain there are
+// rules that stay last.
+func (l line) first() bool { return l.table == nat && l.chain == services }
 
 func (w writer) removals(t table, edits []edit) {
 	for i := range edits {

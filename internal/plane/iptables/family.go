@@ -4,12 +4,9 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
-
-const tcp = cluster.TCP
 
 // table is a table that the plane has rules in.
 type table uint8

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
+	"github.com/sluice-proxy/sluice/internal/kubechain"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/text"
 )
@@ -65,7 +66,7 @@ func (d *diff) look(seen state) *found {
 	f := &found{chains: map[ref][]string{}, lines: map[ref]map[string]int{}, order: map[ref][]string{}}
 	for t, chains := range seen {
 		for name, c := range chains {
-			if ours(name) {
+			if kubechain.Proxy(name) {
 				f.chains[ref{t, name}] = c.Rules
 			}
 		}
@@ -177,14 +178,21 @@ func (d *diff) leftovers(seen state, found *found) {
 		}
 	}
 	led := ledTo(seen)
-	for at := range found.chains {
-		if !led[at] {
-			d.plan.last.gone = append(d.plan.last.gone, at)
+	last := &d.plan.last
+	for at, rules := range found.chains {
+		switch {
+		case !led[at]:
+			last.gone = append(last.gone, at)
+		case len(rules) > 0: // it has to stay, but leads nowhere
+			last.chains = append(last.chains, chain{at.table, at.name, nil})
 		}
 	}
-	slices.SortFunc(d.plan.last.gone, func(a, b ref) int {
-		return cmp.Or(cmp.Compare(a.table, b.table), cmp.Compare(a.name, b.name))
-	})
+	slices.SortFunc(last.gone, ref.compare)
+	slices.SortFunc(last.chains, func(a, b chain) int { return ref{a.table, a.name}.compare(ref{b.table, b.name}) })
+}
+
+func (r ref) compare(o ref) int {
+	return cmp.Or(cmp.Compare(r.table, o.table), cmp.Compare(r.name, o.name))
 }
 
 // ledTo returns the chains that chains of others lead to.
@@ -192,11 +200,11 @@ func ledTo(seen state) map[ref]bool {
 	led := map[ref]bool{}
 	for t, chains := range seen {
 		for name, c := range chains {
-			if ours(name) {
+			if kubechain.Proxy(name) {
 				continue
 			}
 			for _, rule := range c.Rules {
-				led[ref{t, targetOf(rule)}] = true
+				led[ref{t, iptables.Target(rule)}] = true
 			}
 		}
 	}
@@ -215,7 +223,7 @@ func (d *diff) lead(t table, name string, rules []string) {
 	}
 	d.totals[tableKey{d.ip, t}] += len(want)
 	for _, rule := range rules {
-		if ours(targetOf(rule)) {
+		if kubechain.Proxy(iptables.Target(rule)) {
 			have = append(have, rule)
 		}
 	}
@@ -235,24 +243,9 @@ func (d *diff) lead(t table, name string, rules []string) {
 	d.behind[key] = slices.DeleteFunc(slices.Clone(rules), func(r string) bool { return !ends(r) })
 }
 
-// targetOf returns what a rule does with a packet, or where it leads.
-func targetOf(rule string) string {
-	_, target, _ := cutLast(" "+rule, " -j ")
-	target, _, _ = strings.Cut(target, " ")
-	return target
-}
-
-// cutLast cuts around the last occurrence: comments may hold anything.
-func cutLast(s, sep string) (before, after string, found bool) {
-	if i := strings.LastIndex(s, sep); i >= 0 {
-		return s[:i], s[i+len(sep):], true
-	}
-	return s, "", false
-}
-
 // ends reports whether a rule ends the way of packets it matches.
 func ends(rule string) bool {
-	return slices.Contains([]string{"ACCEPT", "DROP", "REJECT", "RETURN", "DNAT", "SNAT", "MASQUERADE", "REDIRECT"}, targetOf(rule))
+	return slices.Contains([]string{"ACCEPT", "DROP", "REJECT", "RETURN", "DNAT", "SNAT", "MASQUERADE", "REDIRECT"}, iptables.Target(rule))
 }
 
 // overtaken reports whether a rule that ends packets' way has come before our
@@ -313,7 +306,7 @@ func (d *diff) nothing(seen state) []string {
 // they do, that goes on working.
 func (d *diff) clear(t table, chains iptables.Chains) string {
 	lent := lentOut(chains)
-	goes := func(name string) bool { return ours(name) && !slices.Contains(lent, name) }
+	goes := func(name string) bool { return kubechain.Proxy(name) && !slices.Contains(lent, name) }
 	gone, rules := 0, 0
 	for _, name := range sortedNames(chains) {
 		if goes(name) {
@@ -322,7 +315,7 @@ func (d *diff) clear(t table, chains iptables.Chains) string {
 			continue
 		}
 		for _, rule := range chains[name].Rules {
-			if goes(targetOf(rule)) {
+			if goes(iptables.Target(rule)) {
 				rules++
 				d.plan.first.ordered = append(d.plan.first.ordered, command{"-D", line{t, name, rule}})
 			}
@@ -336,7 +329,7 @@ func (d *diff) clear(t table, chains iptables.Chains) string {
 
 func lentOut(chains iptables.Chains) []string {
 	for name, c := range chains {
-		if !ours(name) && slices.ContainsFunc(c.Rules, func(r string) bool { return targetOf(r) == markMasq }) {
+		if !kubechain.Proxy(name) && slices.ContainsFunc(c.Rules, func(r string) bool { return iptables.Target(r) == markMasq }) {
 			return []string{markMasq, postrouting}
 		}
 	}

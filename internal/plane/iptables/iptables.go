@@ -11,6 +11,7 @@ import (
 	"fmt"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
+	"github.com/sluice-proxy/sluice/internal/kubechain"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
@@ -140,7 +141,7 @@ func (p *Plane) Plan(change route.Change) plane.Plan {
 
 // Watch tells what others change in our chains, and in what leads there.
 func (p *Plane) Watch(ctx context.Context, subscribed func(), tell func(plane.Edit)) error {
-	return p.kernel.Watch(ctx, ours, subscribed, func(e iptables.Edit) {
+	return p.kernel.Watch(ctx, kubechain.Proxy, subscribed, func(e iptables.Edit) {
 		tell(plane.Edit{What: e.What, By: e.By})
 	})
 }

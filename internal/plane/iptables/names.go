@@ -37,28 +37,6 @@ const (
 	endpointPrefix = "KUBE-SEP-"
 )
 
-// ours reports whether a chain has a name that kube-proxy of any version, or
-// this plane, gives to chains, but for those that kubelet shares.
-func ours(name string) bool {
-	switch name {
-	case services, external, nodePorts, firewall, forward, postrouting, markMasq, markOutside,
-		"KUBE-PROXY-CANARY":
-		return true
-	}
-	return owned(name) || strings.HasPrefix(name, "KUBE-XLB-") || strings.HasPrefix(name, "KUBE-PORTALS-") ||
-		strings.HasPrefix(name, "KUBE-NODEPORT-")
-}
-
-// owned reports whether a chain is a Service port's own.
-func owned(name string) bool {
-	for _, prefix := range []string{clusterPrefix, localPrefix, externalPrefix, rangesPrefix, endpointPrefix} {
-		if strings.HasPrefix(name, prefix) {
-			return true
-		}
-	}
-	return false
-}
-
 // id is a Service port, as its chains are named after it.
 type id struct {
 	text string // "default/web:http", as in comments

@@ -69,7 +69,7 @@ func (p *familyPlan) restores(room int) iter.Seq[[]edit] {
 		}
 		parts := [][]edit{{p.first}}
 		parts = append(parts, portions(p.services, room)...)
-		parts = append(parts, []edit{p.rewrites}, []edit{{ordered: p.last.ordered, del: p.last.del}})
+		parts = append(parts, []edit{p.rewrites}, []edit{{chains: p.last.chains, ordered: p.last.ordered, del: p.last.del}})
 		for gone := range slices.Chunk(p.last.gone, max(1, room/2)) {
 			parts = append(parts, []edit{{chains: emptied(gone)}})
 		}

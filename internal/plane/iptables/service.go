@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -38,22 +39,19 @@ func (f *family) render(svc *route.Service, host *route.Host) rules {
 		return r.rules
 	}
 	for i := range svc.Ports {
-		if svc.Ports[i].Family == f.ip {
-			r.port(idOf(svc, i), &svc.Ports[i])
+		if svc.Ports[i].Family != f.ip {
+			continue
+		}
+		name := idOf(svc, i)
+		r.port(name, &svc.Ports[i])
+		if svc.Health != nil {
+			r.line(filter, nodePorts, rule{
+				protocol: cluster.TCP, port: svc.Health.Port, target: "ACCEPT",
+				comment: comment(name.text, " health check node port"),
+			})
 		}
 	}
-	if svc.Health != nil && f.has(svc) {
-		r.line(filter, nodePorts, rule{
-			protocol: tcp, port: svc.Health.Port, target: "ACCEPT",
-			comment: comment(svc.Name.String(), " health check node port"),
-		})
-	}
 	return r.rules
-}
-
-// has reports whether a Service has a port in the family.
-func (f *family) has(svc *route.Service) bool {
-	return slices.ContainsFunc(svc.Ports, func(p route.Port) bool { return p.Family == f.ip })
 }
 
 // renderer collects the rules of a Service.
@@ -83,8 +81,7 @@ func (r *renderer) own(name string, list ...rule) {
 // they lead to.
 func (r *renderer) port(name id, p *route.Port) {
 	used := [2]bool{}
-	for i := range p.Fronts {
-		f := &p.Fronts[i]
+	for _, f := range inKindOrder(p.Fronts) {
 		for _, w := range []route.Way{f.Pods, f.Node, f.Others} {
 			if w.Verdict == route.Balance {
 				used[w.Pool] = true
@@ -101,6 +98,19 @@ func (r *renderer) port(name id, p *route.Port) {
 			r.pool(name, p, pool)
 		}
 	}
+}
+
+// inKindOrder returns fronts in the order of kube-proxy's rules.
+func inKindOrder(fronts []route.Front) []*route.Front {
+	list := make([]*route.Front, 0, len(fronts))
+	for _, kind := range []route.Kind{route.ClusterIP, route.ExternalIP, route.LoadBalancer, route.NodePort} {
+		for i := range fronts {
+			if fronts[i].Kind == kind {
+				list = append(list, &fronts[i])
+			}
+		}
+	}
+	return list
 }
 
 // internal adds how a ClusterIP is recognised.

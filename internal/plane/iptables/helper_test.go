@@ -1,0 +1,87 @@
+package iptables
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
+	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
+	"github.com/sluice-proxy/sluice/internal/plane/planetest"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
+
+const testMark = 0x4000
+
+// realKernel returns a door to a fresh network namespace, through the programs of
+// one variant.
+func realKernel(t testing.TB, variant xtables.Variant) (tools *iptables.Tools, netns int) {
+	t.Helper()
+	netns = kerneltest.Namespace(t)
+	programs := t.TempDir()
+	for _, family := range []string{"iptables", "ip6tables"} {
+		for _, suffix := range []string{"", "-save", "-restore"} {
+			name := family + "-" + string(variant) + suffix
+			path, err := exec.LookPath(filepath.Join("/usr/sbin", name))
+			if err != nil {
+				t.Fatalf("the programs of iptables are needed: %v", err)
+			}
+			if err := os.Symlink(path, filepath.Join(programs, name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	tools, err := iptables.Open(t.Context(), iptables.Options{NetNS: netns, Path: programs, Lock: filepath.Join(t.TempDir(), "lock")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tools.Close() }) // nothing is left to lose
+	return tools, netns
+}
+
+func variants() []xtables.Variant { return []xtables.Variant{xtables.NFT, xtables.Legacy} }
+
+func newPlane(kernel Kernel) *Plane {
+	return New(kernel, Options{Families: planetest.Families(), Mark: testMark})
+}
+
+// load makes the kernel do what the change says, from whatever it does now.
+func load(t testing.TB, kernel Kernel, change route.Change) *Plane {
+	t.Helper()
+	p := newPlane(kernel)
+	if err := p.Refresh(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	plan := p.Plan(change)
+	if err := plan.Apply(context.Background()); err != nil {
+		t.Fatalf("%v\n%.2000s", err, plan)
+	}
+	return p
+}
+
+// settled wants a plane that looks at the kernel for the first time to find
+// nothing to do.
+func settled(t testing.TB, kernel Kernel, table *route.Table) {
+	t.Helper()
+	p := newPlane(kernel)
+	if err := p.Refresh(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if plan := p.Plan(route.Change{Table: table}); plan.Steps() != 0 {
+		t.Fatalf("%d steps left to do, want none:\n%.3000s", plan.Steps(), plan)
+	}
+}
+
+// owned reports whether a chain is a Service port's own.
+func owned(name string) bool {
+	return slices.ContainsFunc([]string{clusterPrefix, localPrefix, externalPrefix, rangesPrefix, endpointPrefix}, func(prefix string) bool {
+		return strings.HasPrefix(name, prefix)
+	})
+}

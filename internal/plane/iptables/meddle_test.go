@@ -1,0 +1,179 @@
+package iptables
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
+	"github.com/sluice-proxy/sluice/internal/kubechain"
+	"github.com/sluice-proxy/sluice/internal/plane/planetest"
+)
+
+// meddler is another program that changes a table.
+type meddler struct {
+	*planetest.World
+	family family
+	table  table
+	chains iptables.Chains
+	input  []string
+}
+
+func (m *meddler) say(format string, args ...any) {
+	m.input = append(m.input, fmt.Sprintf(format, args...))
+}
+
+// meddle does what another program might do. What the kernel refuses does not
+// happen.
+func (s *subject) meddle(w *planetest.World) error {
+	for range 1 + w.IntN(3) {
+		f := planetest.Pick(w.Rand, rows(planetest.Families())...)
+		t := planetest.Pick(w.Rand, nat, nat, filter, mangle)
+		chains, err := s.kernel.Read(context.Background(), iptables.Table{Family: f.kernel, Name: t.String()})
+		if err != nil {
+			return err
+		}
+		m := &meddler{World: w, family: f, table: t, chains: chains}
+		m.think()
+		input := "*" + t.String() + "\n" + strings.Join(m.input, "\n") + "\nCOMMIT\n"
+		_ = s.kernel.Restore(context.Background(), f.kernel, []byte(input))
+	}
+	if s.audit != nil {
+		s.audit.skip = true
+	}
+	foreign, err := s.others()
+	s.foreign = foreign
+	return err
+}
+
+func (m *meddler) think() {
+	var mine []string
+	for _, name := range sortedNames(m.chains) {
+		if kubechain.Proxy(name) {
+			mine = append(mine, name)
+		}
+	}
+	if len(mine) == 0 || m.table == mangle {
+		m.leave()
+		return
+	}
+	name := planetest.Pick(m.Rand, mine...)
+	rules := m.chains[name].Rules
+	switch m.IntN(11) {
+	case 0: // a rule vanishes
+		if len(rules) > 0 {
+			m.say("-D %s %d", name, 1+m.IntN(len(rules)))
+		}
+	case 1: // all rules do
+		m.say("-F %s", name)
+	case 2: // rules of others in the middle of ours, and the same twice
+		m.say("-I %s %d -s 192.0.2.1/32 -j %s", name, 1+m.IntN(1+len(rules)), planetest.Pick(m.Rand, "RETURN", "ACCEPT"))
+		if len(rules) > 0 {
+			m.say("-A %s %s", name, planetest.Pick(m.Rand, rules...))
+		}
+	case 3: // the first comes last, perhaps behind what must be last
+		if len(rules) > 0 {
+			m.say("-D %s 1", name)
+			m.say("-A %s %s", name, rules[0])
+		}
+	case 4: // the chain is deleted, and what leads there
+		m.drop(name)
+	case 5:
+		m.dropAll(mine)
+	case 6, 7:
+		m.jumps()
+	case 8:
+		m.leave()
+	default:
+		m.neighbour(name)
+	}
+}
+
+// drop deletes a chain.
+func (m *meddler) drop(name string) {
+	for _, other := range sortedNames(m.chains) {
+		for i, rule := range slices.Backward(m.chains[other].Rules) {
+			if iptables.Target(rule) == name && other != name {
+				m.say("-D %s %d", other, i+1)
+			}
+		}
+	}
+	m.say("-F %s", name)
+	m.say("-X %s", name)
+}
+
+// dropAll does what the restart of a firewall does.
+func (m *meddler) dropAll(mine []string) {
+	for _, other := range sortedNames(m.chains) {
+		for i, rule := range slices.Backward(m.chains[other].Rules) {
+			if !kubechain.Proxy(other) && kubechain.Proxy(iptables.Target(rule)) {
+				m.say("-D %s %d", other, i+1)
+			}
+		}
+	}
+	for _, name := range mine {
+		m.say("-F %s", name)
+	}
+	for _, name := range mine {
+		m.say("-X %s", name)
+	}
+}
+
+// jumps takes jumps out, moves them, and puts rules of others around them.
+func (m *meddler) jumps() {
+	chain := planetest.Pick(m.Rand, builtin(m.table)...)
+	rules := m.chains[chain].Rules
+	if len(rules) > 0 {
+		i := m.IntN(len(rules))
+		m.say("-D %s %d", chain, i+1)
+		if m.Chance(2) {
+			m.say("-A %s %s", chain, rules[i])
+		}
+	}
+	foreign := "-s 192.0.2.7/32 -j " + planetest.Pick(m.Rand, "ACCEPT", "RETURN")
+	if !slices.Contains(rules, foreign) {
+		m.say("-I %s %d %s", chain, 1+m.IntN(max(1, len(rules))), foreign)
+	}
+}
+
+// leave makes what kube-proxy leaves: of Services that are gone, of other modes
+// and of versions long ago.
+func (m *meddler) leave() {
+	m.say(":KUBE-PROXY-CANARY - [0:0]")
+	if m.table != nat {
+		return
+	}
+	for _, name := range []string{"KUBE-SVC-STRAYAAAAAAAAAAA", "KUBE-SEP-STRAYBBBBBBBBBBB", "KUBE-XLB-STRAYCCCCCCCCCCC", "KUBE-PORTALS-HOST"} {
+		m.say(":%s - [0:0]", name)
+	}
+	m.say("-A KUBE-XLB-STRAYCCCCCCCCCCC -j KUBE-SVC-STRAYAAAAAAAAAAA")
+	m.say("-A KUBE-SVC-STRAYAAAAAAAAAAA -j KUBE-SEP-STRAYBBBBBBBBBBB")
+	m.say("-A OUTPUT -j KUBE-PORTALS-HOST")
+}
+
+// neighbour makes chains of others that lead to each other and to ours.
+func (m *meddler) neighbour(name string) {
+	if m.chains["cali-a"].Policy == "" {
+		m.say(":cali-a - [0:0]")
+		m.say(":cali-b - [0:0]")
+	}
+	chain := planetest.Pick(m.Rand, builtin(m.table)...)
+	if jump := "-j cali-a"; !slices.Contains(m.chains[chain].Rules, jump) {
+		m.say("-I %s %s", chain, jump)
+	}
+	if len(m.chains["cali-a"].Rules) > 5 {
+		m.say("-F cali-a")
+	}
+	m.say("-A cali-a -s 192.0.2.9/32 -j cali-b")
+	if m.table != nat {
+		return
+	}
+	m.say("-A cali-a -s 192.0.2.10/32 -j %s", markMasq)
+	if owned(name) {
+		m.say("-A cali-a -s 192.0.2.11/32 %s %s", planetest.Pick(m.Rand, "-j", "-g"), name)
+	}
+	if plugin := "-s 192.0.2.12/32 -j " + markMasq; !slices.Contains(m.chains["POSTROUTING"].Rules, plugin) {
+		m.say("-A POSTROUTING %s", plugin)
+	}
+}

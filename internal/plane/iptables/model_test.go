@@ -1,0 +1,216 @@
+package iptables
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
+	"github.com/sluice-proxy/sluice/internal/kubechain"
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/plane/planetest"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// The model test: whatever happens to the cluster, and whatever goes wrong on the
+// way, the kernel ends up as if it had been told everything at once.
+
+// A failure names its seed: -args -seed N -seeds 1 repeats that one.
+var (
+	firstSeed = flag.Uint64("seed", 0, "first seed of the model test")
+	seeds     = flag.Uint64("seeds", 40, "how many worlds the model test lives through; a twentieth of that on each real kernel")
+)
+
+func TestModelOnTheFake(t *testing.T) {
+	for seed := *firstSeed; seed < *firstSeed+*seeds; seed++ {
+		fake := iptables.NewFake()
+		s := newSubject(fake)
+		s.audit = newAudit(fake)
+		if err := s.run(seed); err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+	}
+}
+
+func TestModelOnTheKernel(t *testing.T) {
+	for _, variant := range variants() {
+		t.Run(string(variant), func(t *testing.T) {
+			for seed := *firstSeed; seed < *firstSeed+(*seeds+19)/20; seed++ {
+				kernel, _ := realKernel(t, variant)
+				if err := newSubject(kernel).run(seed); err != nil {
+					t.Fatalf("seed %d: %v", seed, err)
+				}
+			}
+		})
+	}
+}
+
+// weak is a kernel with little room that fails now and then, also between two
+// tables of one input.
+type weak struct {
+	Kernel
+	*planetest.Faults
+}
+
+func (k weak) Room() int { return k.Faults.Room }
+
+func (k weak) Read(ctx context.Context, t iptables.Table) (iptables.Chains, error) {
+	if err := k.Faults.Read(); err != nil {
+		return nil, err
+	}
+	return k.Kernel.Read(ctx, t)
+}
+
+func (k weak) Restore(ctx context.Context, f iptables.Family, input []byte) error {
+	commit := []byte("COMMIT\n")
+	for part := range bytes.SplitAfterSeq(input, commit) {
+		if len(part) == 0 {
+			continue
+		}
+		if err := k.Write(func() error { return k.Kernel.Restore(ctx, f, part) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// subject is what the model is told of the plane and a kernel.
+type subject struct {
+	kernel  Kernel
+	faults  *planetest.Faults
+	audit   *audit // nil: on a kernel whose steps cannot be watched
+	foreign string // what others had there when they were last seen
+}
+
+func newSubject(kernel Kernel) *subject {
+	return &subject{kernel: kernel, faults: &planetest.Faults{Room: 1 << 20}}
+}
+
+func (s *subject) run(seed uint64) error {
+	return planetest.NewModel(seed, s.hooks()).Run()
+}
+
+func (s *subject) hooks() planetest.Subject {
+	return planetest.Subject{
+		Plane:   func(route.Options) plane.Plane { return newPlane(weak{s.kernel, s.faults}) },
+		Faults:  s.faults,
+		Rooms:   []int{1, 20, 60, 60, 200, 1 << 20, 1 << 20},
+		State:   s.state,
+		Scratch: func() planetest.Subject { return newSubject(iptables.NewFake()).hooks() },
+		Meddle:  s.meddle,
+		Audit:   s,
+	}
+}
+
+// Begin implements planetest.Audit.
+func (s *subject) Begin(m *planetest.Model) {
+	if s.audit != nil {
+		s.audit.Begin(m)
+	}
+}
+
+// Note implements planetest.Audit.
+func (s *subject) Note() {
+	if s.audit != nil {
+		s.audit.Note()
+	}
+}
+
+// End implements planetest.Audit. What others have is as they left it.
+func (s *subject) End(m *planetest.Model) error {
+	if s.audit != nil {
+		if err := s.audit.End(m); err != nil {
+			return err
+		}
+	}
+	foreign, err := s.others()
+	if err != nil {
+		return err
+	}
+	if s.foreign != "" && foreign != s.foreign {
+		return fmt.Errorf("others had\n%s\nand now have\n%s", s.foreign, foreign)
+	}
+	return nil
+}
+
+// state prints what is ours. History decides about the order of rules in chains
+// that Services share, and about nothing else.
+func (s *subject) state(table *route.Table) (string, error) {
+	var all strings.Builder
+	for _, f := range rows(planetest.Families()) {
+		seen, err := newPlane(s.kernel).read(context.Background(), f)
+		if err != nil {
+			return "", err
+		}
+		led := ledTo(seen)
+		for _, t := range everyTable() {
+			for _, name := range sortedNames(seen[t]) {
+				rules := seen[t][name].Rules
+				if kubechain.Proxy(name) && led[ref{t, name}] && len(rules) == 0 && owned(name) {
+					continue // it is there for others only
+				}
+				for _, line := range f.abstract(t, name, rules, &table.Host) {
+					fmt.Fprintf(&all, "%s %s %s %s\n", f.program, t, name, line)
+				}
+			}
+		}
+	}
+	return all.String(), nil
+}
+
+// abstract returns what of a chain is ours.
+func (f *family) abstract(t table, name string, rules []string, host *route.Host) []string {
+	isShared := func(c chain) bool { return c.table == t && c.name == name }
+	lines := []string{"is there"}
+	switch i := slices.IndexFunc(f.shared(host), isShared); {
+	case i >= 0:
+		tail := len(f.shared(host)[i].rules)
+		head := slices.Sorted(slices.Values(rules[:max(0, len(rules)-tail)]))
+		return append(append(lines, head...), rules[max(0, len(rules)-tail):]...)
+	case kubechain.Proxy(name):
+		return append(lines, rules...)
+	case name == localnet && !f.loopback(host):
+		return nil
+	}
+	lines = nil
+	for _, rule := range rules {
+		to := iptables.Target(rule)
+		guard := to == localnet && f.loopback(host) || name == localnet
+		if kubechain.Proxy(to) && to != markMasq || guard && isGuard(f.guards(host), name, rule) {
+			lines = append(lines, rule)
+		}
+	}
+	return lines
+}
+
+func isGuard(guards []line, chain, rule string) bool {
+	return slices.ContainsFunc(guards, func(l line) bool { return l.chain == chain && iptables.Canonical(l.rule) == rule })
+}
+
+// others prints what is not ours.
+func (s *subject) others() (string, error) {
+	var all strings.Builder
+	for _, f := range rows(planetest.Families()) {
+		seen, err := newPlane(s.kernel).read(context.Background(), f)
+		if err != nil {
+			return "", err
+		}
+		for _, t := range everyTable() {
+			for _, name := range sortedNames(seen[t]) {
+				if kubechain.Proxy(name) || name == localnet {
+					continue
+				}
+				for _, rule := range seen[t][name].Rules {
+					if to := iptables.Target(rule); to != localnet && (seen[t][name].Policy == "-" || !kubechain.Proxy(to) || to == markMasq) {
+						fmt.Fprintf(&all, "%s %s %s %s\n", f.program, t, name, rule)
+					}
+				}
+			}
+		}
+	}
+	return all.String(), nil
+}

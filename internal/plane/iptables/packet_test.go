@@ -1,0 +1,272 @@
+package iptables
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
+)
+
+// packet is a new connection's first. It is followed through rules in words: what
+// may happen to it is every end that it can come to, as chance has it.
+type packet struct {
+	hook     string // "PREROUTING" or "OUTPUT"
+	from, to netip.Addr
+	iface    string
+	protocol string
+	port     string
+	marked   bool
+	owner    string // the Service of the last rule that named one
+}
+
+// parsed is a rule taken apart.
+type parsed struct {
+	from, to     netip.Prefix
+	notFrom      bool
+	notTo        bool
+	iface        string
+	notIface     bool
+	protocol     string
+	port         string
+	fromLocal    bool
+	toLocal      bool
+	chance       bool // whether it matches is up to the past or to chance
+	marked       string
+	states       string
+	owner        string
+	target       string
+	destination  string
+	unrecognised string
+}
+
+// walker follows packets. It remembers rules that it has taken apart.
+type walker struct {
+	known map[string]*parsed
+	local func(netip.Addr) bool
+}
+
+func newWalker() *walker {
+	return &walker{known: map[string]*parsed{}, local: func(a netip.Addr) bool {
+		return a.IsLoopback() || slices.Contains(nodeAddrs(), a)
+	}}
+}
+
+func nodeAddrs() []netip.Addr {
+	return []netip.Addr{
+		netip.MustParseAddr("192.168.0.2"), netip.MustParseAddr("192.168.0.3"), netip.MustParseAddr("2001:db8::1"),
+	}
+}
+
+// rule takes a rule apart. Options that say nothing about new connections to a
+// Service are passed over; none is that the walker does not know.
+func (w *walker) rule(text string) *parsed {
+	if p := w.known[text]; p != nil {
+		return p
+	}
+	p := &parsed{owner: ownerOf(text)}
+	head := text
+	if i := strings.Index(text, `--comment "`); i >= 0 { // what is quoted has blanks
+		j := strings.Index(text[i+11:], `"`)
+		head = text[:i] + text[i+12+j:]
+	}
+	not := false
+	words := strings.Fields(head)
+	for i := 0; i < len(words); i++ {
+		value := ""
+		if i+1 < len(words) {
+			value = words[i+1]
+		}
+		switch word := words[i]; word {
+		case "!":
+			not = true
+			continue
+		case "-s":
+			p.from, p.notFrom = netip.MustParsePrefix(value), not
+		case "-d":
+			p.to, p.notTo = netip.MustParsePrefix(value), not
+		case "-i":
+			p.iface, p.notIface = value, not
+		case "-p":
+			p.protocol = value
+		case "--dport":
+			p.port = value
+		case "--dst-type":
+			p.toLocal = true
+		case "--src-type":
+			p.fromLocal = true
+		case "--probability":
+			p.chance = true
+		case "--rcheck":
+			p.chance = true
+			i--
+		case "--mark":
+			p.marked = map[bool]string{false: "yes", true: "no"}[not]
+		case "--ctstate":
+			p.states = value
+		case "-j", "-g":
+			p.target = value
+		case "--to-destination":
+			p.destination = value
+		case "-m", "--seconds", "--name", "--mode", "--reject-with", "--set-xmark", "--comment":
+		case "--reap", "--set", "--random-fully":
+			i--
+		default:
+			p.unrecognised = word
+		}
+		i++
+		not = false
+	}
+	w.known[text] = p
+	return p
+}
+
+// ownerOf returns the Service that a comment names: "ns/s1".
+func ownerOf(rule string) string {
+	_, comment, _ := strings.Cut(rule, "--comment ")
+	for word := range strings.FieldsSeq(strings.ReplaceAll(comment, `"`, " ")) {
+		if namespace, name, ok := strings.Cut(word, "/"); ok && (namespace == "ns" || namespace == "shop") {
+			name, _, _ = strings.Cut(name, ":")
+			return namespace + "/" + name
+		}
+	}
+	return ""
+}
+
+func (p *parsed) matches(pk *packet, w *walker) bool {
+	if p.from.IsValid() && p.from.Contains(pk.from) == p.notFrom || p.to.IsValid() && p.to.Contains(pk.to) == p.notTo {
+		return false
+	}
+	if p.iface != "" {
+		same := pk.iface == p.iface
+		if prefix, wild := strings.CutSuffix(p.iface, "+"); wild {
+			same = strings.HasPrefix(pk.iface, prefix)
+		}
+		if same == p.notIface {
+			return false
+		}
+	}
+	switch {
+	case p.protocol != "" && p.protocol != pk.protocol, p.port != "" && p.port != pk.port:
+		return false
+	case p.fromLocal && !w.local(pk.from), p.toLocal && !w.local(pk.to):
+		return false
+	case p.marked == "yes" && !pk.marked, p.marked == "no" && pk.marked:
+		return false
+	case p.states != "" && p.states != "NEW":
+		return false // INVALID; RELATED,ESTABLISHED
+	}
+	return true
+}
+
+// end is one way for a packet to leave a table: with a verdict, or none.
+type end struct {
+	packet
+	verdict string // "", "ACCEPT", "DROP", "REJECT", "DNAT"
+}
+
+// chain returns all ends that a packet may come to in a chain. An end without a
+// verdict goes on behind whatever led there.
+func (w *walker) chain(table iptables.Chains, name string, pk packet) []end {
+	ways := []packet{pk}
+	var ends []end
+	for _, text := range table[name].Rules {
+		r := w.rule(text)
+		if r.unrecognised != "" {
+			return []end{{pk, "what is " + r.unrecognised + " in " + text}}
+		}
+		var on []packet
+		for _, pk := range ways {
+			if !r.matches(&pk, w) {
+				on = append(on, pk)
+				continue
+			}
+			if r.chance {
+				on = append(on, pk)
+			}
+			for _, e := range w.target(table, r, pk) {
+				if e.verdict == "" {
+					on = append(on, e.packet)
+				} else {
+					ends = append(ends, e)
+				}
+			}
+		}
+		if ways = on; len(ways) == 0 {
+			return ends
+		}
+	}
+	for _, pk := range ways {
+		ends = append(ends, end{packet: pk})
+	}
+	return ends
+}
+
+func (w *walker) target(table iptables.Chains, r *parsed, pk packet) []end {
+	if r.owner != "" && r.target != "" {
+		pk.owner = r.owner
+	}
+	switch r.target {
+	case "":
+		return []end{{packet: pk}}
+	case "MARK":
+		pk.marked = true
+		return []end{{packet: pk}}
+	case "DNAT":
+		to := netip.MustParseAddrPort(r.destination)
+		pk.to, pk.port = to.Addr(), fmt.Sprint(to.Port())
+		return []end{{pk, "DNAT"}}
+	case "RETURN":
+		return []end{{packet: pk, verdict: "RETURN"}}
+	}
+	if _, there := table[r.target]; !there {
+		return []end{{pk, r.target}}
+	}
+	ends := w.chain(table, r.target, pk)
+	for i := range ends {
+		if ends[i].verdict == "RETURN" {
+			ends[i].verdict = ""
+		}
+	}
+	return ends
+}
+
+// fate says what may become of a packet, in words that can be compared, and which
+// Service it is about: "" if none.
+func (w *walker) fate(s state, pk packet) (fate, owner string) {
+	var words []string
+	for _, e := range w.chain(s[nat], pk.hook, pk) {
+		word := "untouched"
+		if e.verdict == "DNAT" {
+			word = fmt.Sprintf("%s:%s", e.to, e.port)
+		} else if e.verdict != "" && e.verdict != "RETURN" && e.verdict != "ACCEPT" {
+			word = e.verdict
+		}
+		if e.marked {
+			word += " masqueraded"
+		}
+		if e.owner != "" {
+			owner = e.owner
+		}
+		for _, f := range w.chain(s[filter], filterHook(pk.hook, w.local(e.to)), e.packet) {
+			if f.verdict == "DROP" || f.verdict == "REJECT" {
+				word = "refused"
+				owner = f.owner
+			}
+		}
+		words = append(words, word)
+	}
+	slices.Sort(words)
+	return strings.Join(slices.Compact(words), ", "), owner
+}
+
+func filterHook(hook string, local bool) string {
+	switch {
+	case hook == "OUTPUT":
+		return "OUTPUT"
+	case local:
+		return "INPUT"
+	}
+	return "FORWARD"
+}
