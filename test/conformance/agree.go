@@ -83,7 +83,7 @@ func (e *env) explain(client *lab.Host, p lab.Probe) (answer explain.Answer, kno
 	}
 	q := e.question(client, p)
 	known, err = e.proxy.look(func(c *route.Compiler) {
-		answer = explain.Ask(explain.View{Routes: c, Node: e.proxy.store.Node(), Local: local, Plane: explain.Nftables()}, q)
+		answer = explain.Ask(explain.View{Routes: c, Node: e.proxy.store.Node(), Local: local, Plane: e.proxy.plane.Explain}, q)
 	})
 	if known && len(answer.Cases) != 1 {
 		err = fmt.Errorf("explain answers with %d cases, want one:\n%s", len(answer.Cases), answer)

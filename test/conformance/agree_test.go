@@ -8,19 +8,17 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/explain"
-	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
 // What is seen is held against what explain says, whatever the kernel does: here
 // it does nothing, and what was seen is made up.
 func TestAgree(t *testing.T) {
-	nothing := Plane{Start: func(testing.TB, *lab.Host) plane.Plane { return inert{} }}
 	e := scenario{
 		cluster: append(aNodePort(`{port: 80, nodePort: 3001}`),
 			service("sticky", `clusterIP: 172.30.0.42, ports: [{port: 80}], `+clientIP), slice("sticky", "80", "10.180.0.1 A")),
 		lab: lab.Options{Timeout: lab.Soon},
-	}.enact(t, nothing, translator{})
+	}.enact(t, nothing(), translator{})
 	here, there := netip.MustParseAddrPort("10.180.0.1:80"), netip.MustParseAddrPort("10.180.1.1:80")
 	both := []netip.AddrPort{here, there}
 	answered := func(by netip.AddrPort, client, seen string) []lab.Result {

@@ -3,10 +3,15 @@
 package conformance
 
 import (
+	"context"
 	"testing"
 
+	"github.com/sluice-proxy/sluice/internal/explain"
+	kernel "github.com/sluice-proxy/sluice/internal/kernel/iptables"
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
+	"github.com/sluice-proxy/sluice/internal/kernel/sysctl"
 	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/plane/iptables"
 	"github.com/sluice-proxy/sluice/internal/plane/nftables"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/test/lab"
@@ -14,20 +19,57 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-func TestConformance(t *testing.T) { Run(t, nftablesPlane()) }
+func TestConformance(t *testing.T) {
+	Run(t, nftablesPlane(), iptablesPlane("nft"), iptablesPlane("legacy"))
+}
+
+func bothFamiliesOf() []route.Family { return []route.Family{route.IPv4, route.IPv6} }
 
 func nftablesPlane() Plane {
 	return Plane{
-		Name: "nftables",
+		Name: "nftables", Nature: Nftables(), Explain: explain.Nftables(),
+		Other: func() Plane { return iptablesPlane("nft") },
 		Start: func(t testing.TB, host *lab.Host) plane.Plane {
 			conn, err := nft.Open(nft.Options{NetNS: host.NetNSFD()})
 			if err != nil {
 				t.Fatalf("open nf_tables: %v", err)
 			}
 			t.Cleanup(func() { _ = conn.Close() }) // nothing is left to lose
-			return nftables.New(conn, nftables.Options{
-				Families: []route.Family{route.IPv4, route.IPv6}, Mark: 0x4000,
-			})
+			return nftables.New(conn, nftables.Options{Families: bothFamiliesOf(), Mark: 0x4000})
 		},
 	}
+}
+
+// iptablesPlane is the plane with the programs of a variant, which the host uses.
+func iptablesPlane(variant string) Plane {
+	nature := Iptables(variant)
+	return Plane{
+		Name: "iptables-" + variant, Nature: nature, Explain: explain.Iptables(),
+		Other: nftablesPlane,
+		Start: func(t testing.TB, host *lab.Host) plane.Plane {
+			if err := nature.firewall.leaveHint(host); err != nil {
+				t.Fatalf("%v", err)
+			}
+			tools, err := kernel.Open(context.Background(), kernel.Options{
+				NetNS: host.NetNSFD(), Lock: lockOf(host), Poll: patience / 10,
+			})
+			if err != nil {
+				t.Fatalf("find iptables: %v", err)
+			}
+			t.Cleanup(func() { _ = tools.Close() }) // nothing is left to lose
+			if got := string(tools.Variant()); got != variant {
+				t.Fatalf("uses %s, because %s, want %s", got, tools.Reason(), variant)
+			}
+			return iptables.New(tools, iptables.Options{Families: bothFamiliesOf(), Mark: 0x4000, KeepInvalid: liberal(t, host)})
+		},
+	}
+}
+
+// liberal reports whether conntrack on a host was told to be.
+func liberal(t testing.TB, host *lab.Host) bool {
+	value, err := sysctl.New(sysctl.Options{NetNS: host.NetNSFD()}).Get("net/netfilter/nf_conntrack_tcp_be_liberal")
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return value != "0"
 }

@@ -19,6 +19,7 @@ type env struct {
 	translator
 	t        testing.TB
 	lab      *lab.Lab
+	settings settings
 	objects  *objects
 	proxy    *proxyUnderTest
 	hosts    map[string]*lab.Host // pods, by address

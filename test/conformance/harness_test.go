@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluice-proxy/sluice/internal/explain"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/test/lab"
@@ -126,14 +127,21 @@ func (inert) Kept() int                   { return 0 }
 func (inert) String() string              { return "" }
 func (inert) Apply(context.Context) error { return nil }
 
+// nothing is a plane that does nothing, and should be one of nftables.
+func nothing() Plane {
+	return Plane{
+		Nature: Nftables(), Explain: explain.Nftables(),
+		Start: func(testing.TB, *lab.Host) plane.Plane { return inert{} },
+	}
+}
+
 // With a plane that does nothing every look at a Service finds fault, and
 // untouched does not.
 func TestLooksFindFault(t *testing.T) {
-	nothing := Plane{Start: func(testing.TB, *lab.Host) plane.Plane { return inert{} }}
 	e := scenario{
 		cluster: aNodePort(`{port: 80, nodePort: 3001}`),
 		lab:     lab.Options{Timeout: lab.Soon},
-	}.enact(t, nothing, translator{})
+	}.enact(t, nothing(), translator{})
 	for what, look := range map[string]step{
 		"no answer":       reach("10.180.0.2", "172.30.0.41:80", original, "10.180.0.1:80"),
 		"nobody listens":  reach("outside", "192.168.0.2:3001", anySource, "10.180.0.1:80"),
@@ -148,6 +156,14 @@ func TestLooksFindFault(t *testing.T) {
 		"touched":         untouched("10.180.0.2", "10.180.0.1:80"),
 		"echo":            pingRefused("10.180.0.2", "10.180.0.1"),
 		"large":           large("10.180.0.2", "172.30.0.41:80", "10.180.0.1:80", 4000),
+		"echo untouched":  pingUntouched("10.180.0.2", "10.180.0.1"),
+		"not kept out":    keptOut("10.180.0.2", "10.180.0.1:80"),
+		"no such pod":     keptOut("somebody", "10.180.0.1:80"),
+		"invalid":         invalidDropped("10.180.0.2", "203.0.113.2:80"),
+		"not there":       invalidPasses("somebody", "203.0.113.2:80"),
+		"loopback routed": localnet("1"),
+		"of its nature":   otherPort("10.180.0.2", "172.30.0.41:81"),
+		"of all others":   on(inIptablesMode).otherwise(refused("10.180.0.2", "10.180.0.1:80")),
 		"sticky":          sticky("10.180.0.2", "172.30.0.41:80", "10.180.0.1:80"),
 		"no such flow":    ask("nobody"),
 		"no such object":  remove("Service/other"),
@@ -161,6 +177,8 @@ func TestLooksFindFault(t *testing.T) {
 	}
 	e.proxy.bare = true
 	for what, look := range map[string]step{
+		"echo":       pingUntouched("10.180.0.2", "172.30.0.41"),
+		"invalid":    invalidPasses("10.180.0.2", "203.0.113.2:80"),
 		"node port":  untouched("outside", "192.168.0.2:3001"),
 		"loopback":   untouched("node", "127.0.0.1:3001"),
 		"cluster ip": untouched("10.180.0.2", "172.30.0.41:80"),
@@ -169,6 +187,9 @@ func TestLooksFindFault(t *testing.T) {
 		if err := look(e); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
+	}
+	if err := together(keepsOut, keptOut("outside", "192.168.0.2:3001"), keptOut("10.180.0.2", "10.180.1.1:80"))(e); err != nil {
+		t.Errorf("firewall: %v", err)
 	}
 }
 

@@ -7,11 +7,22 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
 // Steps that look at what is kept over changes find fault where there is some.
 func TestKeptLooksFindFault(t *testing.T) {
+	for _, p := range []Plane{nftablesPlane(), iptablesPlane("nft"), iptablesPlane("legacy")} {
+		t.Run(p.Name, func(t *testing.T) {
+			t.Parallel()
+			keptLooksFindFault(t, p)
+		})
+	}
+}
+
+func keptLooksFindFault(t *testing.T, p Plane) {
+	t.Helper()
 	const client, vip, udp = "10.180.0.2", "172.30.0.41:80", "172.30.0.41:53/udp"
 	e := scenario{
 		cluster: []string{
@@ -19,7 +30,7 @@ func TestKeptLooksFindFault(t *testing.T) {
 			slice("web", "t:8080 u:53/udp", "10.180.0.1 A", "10.180.1.1 B"),
 		},
 		lab: lab.Options{Timeout: lab.Soon},
-	}.enact(t, nftablesPlane(), translator{})
+	}.enact(t, p, translator{})
 	nothing := together()
 	moved := slice("web", "t:8080 u:53/udp", "10.180.0.3 A")
 	for _, c := range []struct {
@@ -41,6 +52,13 @@ func TestKeptLooksFindFault(t *testing.T) {
 			_, err := e.lab.NodeA.Run("", "nft", "delete", "chain", "ip", "other", "sluice")
 			return err
 		})},
+		{"foreign chains touched", besideForeign(func(e *env) error {
+			return e.nature().firewall.both(e.lab.NodeA, "-D", "FORWARD", "-m", "comment", "--comment", "foreign", "-j", "FOREIGN-SVC")
+		})},
+		{"rules of the mode before", func(e *env) error {
+			e.proxy.plane.Start = func(testing.TB, *lab.Host) plane.Plane { return inert{} }
+			return switched(e)
+		}},
 		{"rules left", cleanUp},
 	} {
 		if err := c.look(e); err == nil {

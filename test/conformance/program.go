@@ -25,8 +25,8 @@ type Program struct {
 }
 
 // arguments are the settings as the command line wants them.
-func arguments(s settings, tr translator) []string {
-	args := []string{"--hostname-override=node-a", "--proxy-mode=nftables"}
+func arguments(s settings, tr translator, mode string) []string {
+	args := []string{"--hostname-override=node-a", "--proxy-mode=" + mode}
 	kind, name, _ := strings.Cut(s.detector, " ")
 	switch kind {
 	case "":
@@ -43,6 +43,9 @@ func arguments(s settings, tr translator) []string {
 	}
 	if len(s.nodePorts) > 0 {
 		args = append(args, "--nodeport-addresses="+strings.Join(tr.texts(s.nodePorts), ","))
+	}
+	if s.noLocalhost {
+		args = append(args, "--iptables-localhost-nodeports=false")
 	}
 	return args
 }

@@ -44,8 +44,8 @@ func newProxy(t testing.TB, host *lab.Host, p Plane, o route.Options) *proxyUnde
 	return &proxyUnderTest{t: t, host: host, plane: p, options: o}
 }
 
-// options are the settings as the compiler wants them.
-func options(s settings, tr translator) route.Options {
+// options are the settings as the compiler wants them for a plane.
+func options(s settings, tr translator, n Nature) route.Options {
 	o := route.Options{NodeName: "node-a", MasqueradeAll: s.masqueradeAll, Detector: detector(s.detector)}
 	switch s.disabledFamily {
 	case "IPv4":
@@ -53,8 +53,12 @@ func options(s settings, tr translator) route.Options {
 	case "IPv6":
 		o.Families = []route.Family{route.IPv4}
 	}
+	o.NodePorts.Loopback = n.loopback
+	if s.noLocalhost && n.loopback == route.LoopbackIncluded {
+		o.NodePorts.Loopback = route.LoopbackNever
+	}
 	if s.nodePorts == nil {
-		o.NodePorts.Primary = true
+		s.nodePorts = n.nodePorts
 	}
 	for _, text := range tr.texts(s.nodePorts) {
 		switch text {

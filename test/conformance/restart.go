@@ -9,6 +9,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"github.com/sluice-proxy/sluice/test/lab"
 )
 
 // changeUnseen adds and replaces objects without waiting for the proxy, which may
@@ -38,45 +40,57 @@ func cleanUp(e *env) error {
 	if err := removed(e); err != nil {
 		return err
 	}
-	rules, err := e.lab.NodeA.Run("", "nft", "list", "ruleset")
-	if err == nil && strings.TrimSpace(rules) != "" {
-		err = fmt.Errorf("rules are left:\n%s", rules)
+	return e.nature().clean(e.lab.NodeA)
+}
+
+// clean has no rules of a plane be left.
+func (n *Nature) clean(h *lab.Host) error {
+	left, err := n.rules.left(h)
+	if err == nil && left != "" {
+		err = fmt.Errorf("rules are left:\n%s", left)
 	}
 	return err
+}
+
+// switched starts the proxy again in another mode, and what it wrote in the first
+// one goes as soon as the rules of the other are there.
+func switched(e *env) error {
+	if e.proxy.running != nil {
+		e.t.Skip("looks into the proxy, which is another process here")
+	}
+	e.proxy.stop()
+	first := e.proxy.plane
+	e.proxy.plane = first.Other()
+	e.proxy.plane.Other = func() Plane { return first }
+	e.proxy.options = options(e.settings, e.translator, e.proxy.plane.Nature)
+	if err := e.proxy.start(e.objects); err != nil {
+		return err
+	}
+	if _, err := first.Start(e.t, e.lab.NodeA).Remove(context.Background()); err != nil {
+		return fmt.Errorf("remove rules of %s: %w", first.Name, err)
+	}
+	return first.clean(e.lab.NodeA)
 }
 
 // flushRules has somebody delete every rule on node A, and waits until what
 // clients meet, which comes last, is back. Who connects meanwhile is not
 // translated, and stays so.
 func flushRules(e *env) error {
-	before, err := e.fronts()
+	rules := e.nature().rules
+	before, err := rules.fronts(e.lab.NodeA)
 	if err != nil {
 		return err
 	}
-	if _, err := e.lab.NodeA.Run("", "nft", "flush", "ruleset"); err != nil {
+	if err := rules.flush(e.lab.NodeA); err != nil {
 		return err
 	}
 	return soon(func(e *env) error {
-		after, err := e.fronts()
+		after, err := rules.fronts(e.lab.NodeA)
 		if err == nil && !slices.Equal(after, before) {
 			err = fmt.Errorf("somebody flushed all rules; there are fronts %q, want %q", after, before)
 		}
 		return err
 	})(e)
-}
-
-// fronts are the words in the listings of all fronts on node A, sorted.
-func (e *env) fronts() ([]string, error) {
-	var words []string
-	for _, family := range []string{"ip", "ip6"} {
-		text, err := e.lab.NodeA.Run("", "nft", "list", "map", family, "sluice", "fronts")
-		if err != nil {
-			return nil, err
-		}
-		words = append(words, strings.Fields(strings.ReplaceAll(text, ",", " "))...)
-	}
-	slices.Sort(words)
-	return words, nil
 }
 
 // foreignRules are somebody else's, at the same hooks and under names that ours
@@ -101,11 +115,36 @@ table ip other {
 }
 `
 
+// foreignChains are somebody else's in iptables, of either family.
+const foreignChains = `*mangle
+:KUBE-KUBELET-CANARY - [0:0]
+COMMIT
+*nat
+:KUBE-KUBELET-CANARY - [0:0]
+:FOREIGN-SVC - [0:0]
+-A PREROUTING -p tcp -m tcp --dport 4245 -m comment --comment foreign -j REDIRECT --to-ports 4246
+-A OUTPUT -m comment --comment foreign -j FOREIGN-SVC
+-A POSTROUTING -m comment --comment foreign -j FOREIGN-SVC
+-A FOREIGN-SVC -p tcp -m tcp --dport 4247 -m comment --comment foreign -j RETURN
+COMMIT
+*filter
+:KUBE-KUBELET-CANARY - [0:0]
+:FOREIGN-SVC - [0:0]
+-A INPUT -m comment --comment foreign -j FOREIGN-SVC
+-A FORWARD -p tcp -m tcp --dport 4248 -m comment --comment foreign -j DROP
+-A FORWARD -m comment --comment foreign -j FOREIGN-SVC
+-A FOREIGN-SVC -m comment --comment foreign -j RETURN
+COMMIT
+`
+
 // besideForeign has somebody else's rules there, which must be as they were after
 // the steps.
 func besideForeign(steps ...step) step {
 	return func(e *env) error {
 		e.lab.NodeA.Nft(foreignRules)
+		if err := e.nature().firewall.add(e.lab.NodeA, foreignChains); err != nil {
+			return err
+		}
 		before, err := e.foreign()
 		if err != nil {
 			return err
@@ -131,7 +170,13 @@ func (e *env) foreign() (string, error) {
 		}
 		all.WriteString(text)
 	}
-	return all.String(), nil
+	lines, err := e.nature().firewall.saved(e.lab.NodeA)
+	for _, line := range lines {
+		if strings.Contains(line, "FOREIGN-SVC") || strings.Contains(line, "foreign") || strings.Contains(line, "CANARY") {
+			all.WriteString(line + "\n")
+		}
+	}
+	return all.String(), err
 }
 
 // withoutLoadingSCTP has the kernel's sctp module not be loaded by the steps.

@@ -58,6 +58,7 @@ func (s scenario) enact(t *testing.T, p Plane, tr translator) *env {
 		translator: tr,
 		t:          t,
 		lab:        lab.New(t, s.lab),
+		settings:   s.settings,
 		objects:    newObjects(s.settings),
 		hosts:      map[string]*lab.Host{},
 		serving:    map[server]bool{},
@@ -67,8 +68,11 @@ func (s scenario) enact(t *testing.T, p Plane, tr translator) *env {
 	}
 	e.nodeAddrs = slices.Clone(e.lab.NodeA.Addrs())
 	t.Cleanup(e.closeFlows)
-	e.proxy = newProxy(t, e.lab.NodeA, p, options(s.settings, tr))
-	e.proxy.args = arguments(s.settings, tr)
+	e.proxy = newProxy(t, e.lab.NodeA, p, options(s.settings, tr, p.Nature))
+	e.proxy.args = arguments(s.settings, tr, p.mode)
+	if s.settings.liberal {
+		setOn(t, e.lab.NodeA, "net/netfilter/nf_conntrack_tcp_be_liberal")
+	}
 	if err := e.prepare(s); err != nil {
 		t.Fatalf("prepare: %v", err)
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluice-proxy/sluice/internal/explain"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
@@ -14,6 +15,10 @@ import (
 // Plane is a data plane to be put to the test.
 type Plane struct {
 	Name string
+	Nature
+
+	// Explain is what the plane says it does, which is held against what is seen.
+	Explain explain.Plane
 
 	// Start makes the plane for a host. It may be called again for the same
 	// host, as after a restart of the process; what it opens it closes when t
@@ -25,6 +30,10 @@ type Plane struct {
 	// be called for that again. Scenarios that look into the proxy call Start,
 	// which is to skip them.
 	Launch func(t testing.TB, p Program) (stop func())
+
+	// Other makes a plane of another mode, to switch the proxy to and back. A
+	// plane that is launched needs none.
+	Other func() Plane
 
 	// Cannot says of each scenario, by its S-number, that the plane cannot do,
 	// why not.
@@ -61,9 +70,11 @@ type settings struct {
 	detector string
 
 	masqueradeAll  bool
-	nodePorts      []string // nodePortAddresses; nil is what nftables mode has: primary
+	nodePorts      []string // nodePortAddresses; nil: those of the mode
+	noLocalhost    bool     // localhostNodePorts of iptables mode is false
 	noExternalIPs  bool     // Services may not claim addresses by spec.externalIPs
 	disabledFamily string   // "IPv4" or "IPv6": the host cannot do it
+	liberal        bool     // conntrack.tcpBeLiberal, set on the host before the proxy starts
 }
 
 // name begins with every S-number, for people to search.

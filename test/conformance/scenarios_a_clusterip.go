@@ -75,28 +75,28 @@ func balanced() []scenario {
 func notBalanced() []scenario {
 	return []scenario{
 		{
-			covers: []int{8}, says: "UDP to a port that is TCP only is refused",
+			covers: []int{8}, says: "UDP to a port that is TCP only is not balanced",
 			cluster: twoClusterIPs(),
-			steps:   []step{refused("10.180.0.2", "172.30.0.42:80/udp"), refused("node", "172.30.0.42:80/udp")},
+			steps:   []step{otherPort("10.180.0.2", "172.30.0.42:80/udp"), otherPort("node", "172.30.0.42:80/udp")},
 		},
 		{
-			covers: []int{9}, says: "a port of another Service is refused",
+			covers: []int{9}, says: "a port of another Service is not balanced",
 			cluster: twoClusterIPs(),
-			steps:   []step{refused("10.180.0.2", "172.30.0.41:443"), refused("node", "172.30.0.41:443")},
+			steps:   []step{otherPort("10.180.0.2", "172.30.0.41:443"), otherPort("node", "172.30.0.41:443")},
 		},
 		{
-			covers: []int{10, 11}, says: "what is for an address of the ServiceCIDR that no Service has is dropped",
+			covers: []int{10, 11}, says: "an address of the ServiceCIDR that no Service has",
 			cluster: aClusterIP(),
 			steps: []step{
-				dropped("10.180.0.2", "172.30.0.50:80"),
-				dropped("node", "172.30.0.50:80"),
-				dropped("outside", "172.30.0.50:80"),
+				unallocated("10.180.0.2", "172.30.0.50:80"),
+				unallocated("node", "172.30.0.50:80"),
+				unallocated("outside", "172.30.0.50:80"),
 			},
 		},
 		{
-			covers: []int{12}, says: "an ICMP echo to a ClusterIP is rejected",
+			covers: []int{12}, says: "an ICMP echo to a ClusterIP is not answered by a backend",
 			cluster: aClusterIP(),
-			steps:   []step{pingRefused("10.180.0.2", "172.30.0.41"), pingRefused("node", "172.30.0.41")},
+			steps:   []step{pinged("10.180.0.2", "172.30.0.41"), pinged("node", "172.30.0.41")},
 		},
 	}
 }

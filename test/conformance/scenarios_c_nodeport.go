@@ -6,7 +6,7 @@ import "slices"
 
 // nodePorts is section 7.C.
 func nodePorts() []scenario {
-	return slices.Concat(nodePortAddresses(), loopbackNodePorts(), nodePortChanges())
+	return slices.Concat(nodePortAddresses(), loopbackByDefault(), loopbackNodePorts(), nodePortChanges())
 }
 
 // aNodePort is a Service with a NodePort and a backend on each node.
@@ -29,15 +29,18 @@ func nodePortAddresses() []scenario {
 				reach("outside", "192.168.1.2:3001", masqueraded, both...),
 				gainAddress("192.168.0.77"),
 				soon(reach("outside", "192.168.0.77:3001", masqueraded, both...)),
-				untouched("node", "127.0.0.1:3001"),
 			},
 		},
 		{
-			covers: []int{59}, says: "by default NodePorts are served on the primary address only",
+			covers: []int{57, 58, 59}, says: "by default NodePorts are served on the primary address, or in iptables mode on all",
 			cluster: aNodePort(p3001),
 			steps: []step{
-				untouched("outside", "192.168.1.2:3001"),
 				reach("outside", "192.168.0.2:3001", masqueraded, both...),
+				on(inIptablesMode, reach("outside", "192.168.1.2:3001", masqueraded, both...)).
+					otherwise(untouched("outside", "192.168.1.2:3001")),
+				gainAddress("192.168.0.77"),
+				on(inIptablesMode, soon(reach("outside", "192.168.0.77:3001", masqueraded, both...))).
+					otherwise(untouched("outside", "192.168.0.77:3001")),
 			},
 		},
 		{
@@ -68,16 +71,52 @@ func nodePortAddresses() []scenario {
 	}
 }
 
-// loopbackNodePorts are those of localhost.
+// loopbackByDefault is what loopback addresses do unless they are meant.
+func loopbackByDefault() []scenario {
+	web := aNodePort(`{port: 80, nodePort: 3001}`)
+	both := []string{"10.180.0.1:80", "10.180.1.1:80"}
+	served := on(inIptablesMode,
+		localnet("1"),
+		reach("node", "127.0.0.1:3001", masqueraded, both...),
+		evenly(400, "node", "127.0.0.1:3001", both...),
+		reach("node", "127.1.2.3:3001", masqueraded, both...),
+		neighbourSendsToLoopback(7777),
+	).otherwise(
+		localnet("0"),
+		untouched("node", "127.0.0.1:3001"),
+	)
+	unserved := together(localnet("0"), untouched("node", "127.0.0.1:3001"))
+	return []scenario{
+		{
+			covers: []int{62, 66}, says: "127.0.0.1 serves NodePorts by default in iptables mode only, which keeps neighbours out",
+			in: onlyIPv4, cluster: web, steps: []step{served},
+		},
+		{
+			covers: []int{62, 66}, says: "all addresses are those of loopback too in iptables mode only",
+			in: onlyIPv4, settings: settings{nodePorts: []string{"0.0.0.0/0"}}, cluster: web, steps: []step{served},
+		},
+		{
+			covers: []int{63}, says: "with localhostNodePorts false 127.0.0.1 serves none", in: onlyIPv4,
+			settings: settings{noLocalhost: true}, cluster: web,
+			steps: []step{unserved, reach("outside", "192.168.0.2:3001", masqueraded, both...)},
+		},
+		{
+			covers: []int{64}, says: "nodePortAddresses that do not hold 127.0.0.1 leave it alone", in: onlyIPv4,
+			settings: settings{nodePorts: []string{"192.168.0.0/24"}}, cluster: web,
+			steps: []step{unserved, reach("outside", "192.168.0.2:3001", masqueraded, both...)},
+		},
+		{
+			covers: []int{65}, says: "the loopback address of IPv6 serves none", in: onlyIPv6, cluster: web,
+			steps: []step{untouched("node", "127.0.0.1:3001")},
+		},
+	}
+}
+
+// loopbackNodePorts are those of localhost, where it is named.
 func loopbackNodePorts() []scenario {
 	const p3001 = `{port: 80, nodePort: 3001}`
 	both := []string{"10.180.0.1:80", "10.180.1.1:80"}
 	return []scenario{
-		{
-			covers: []int{65, 66}, says: "loopback addresses serve no NodePorts unless asked to, that of IPv6 never",
-			cluster: aNodePort(p3001),
-			steps:   []step{untouched("node", "127.0.0.1:3001")},
-		},
 		{
 			covers: []int{65}, says: "asked for localhost, the loopback address of IPv6 still serves none", in: onlyIPv6,
 			settings: settings{nodePorts: []string{"primary", "localhost"}}, cluster: aNodePort(p3001),

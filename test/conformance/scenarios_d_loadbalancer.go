@@ -114,10 +114,10 @@ func otherRanges() []scenario {
 			},
 		},
 		{
-			covers: []int{96}, says: "a client not in the ranges is dropped also when there is no backend", cluster: guarded(`"203.0.113.0/25"`),
+			covers: []int{96}, says: "no backend, and a client in the ranges, and one that is not", cluster: guarded(`"203.0.113.0/25"`),
 			steps: []step{
 				remove("EndpointSlice/web"),
-				dropped("blocked", "1.2.3.4:80"), refused("outside", "1.2.3.4:80"),
+				unlisted("blocked", "1.2.3.4:80"), refused("outside", "1.2.3.4:80"),
 			},
 		},
 	}

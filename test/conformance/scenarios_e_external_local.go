@@ -2,10 +2,12 @@
 
 package conformance
 
+import "slices"
+
 // externalLocals is section 7.E: externalTrafficPolicy Local.
 func externalLocals() []scenario {
 	all := append(externalLocal(), localOverUDPAndSCTP()...)
-	return append(append(all, localOnOtherNodes()...), localChanges()...)
+	return slices.Concat(all, localOnOtherNodes(), localChanges(), firewalled())
 }
 
 // exposed is a Service with an address of every kind, under a policy for what
@@ -196,6 +198,56 @@ func localChanges() []scenario {
 			steps: []step{
 				unbroken("outside", "1.2.3.4:80", rollingUpdate()...),
 				reach("outside", "1.2.3.4:80", masqueraded, "10.180.0.2:80", "10.180.1.2:80"),
+			},
+		},
+	}
+}
+
+// firewalled is a node whose own firewall lets nothing in that no rule accepts.
+// In iptables mode there are such rules, for what has another source now; it is
+// not needed otherwise that anything accepts it before.
+func firewalled() []scenario {
+	const here, elsewhere = "10.180.0.1:80", "10.180.1.1:80"
+	return []scenario{
+		{
+			covers: []int{122}, says: "a firewall that forwards nothing: what is masqueraded passes in iptables mode",
+			cluster: exposed("Cluster", "10.180.0.1 A", "10.180.1.1 B"),
+			steps: []step{
+				keepsOut,
+				onFronts(func(to string) step {
+					return on(inIptablesMode,
+						reach("outside", to, masqueraded, here, elsewhere), reach(aPod, to, masqueraded, here, elsewhere),
+					).otherwise(keptOut("outside", to), keptOut(aPod, to))
+				}),
+				keptOut(aPod, inside), // others have to accept what has its own source
+				remove("EndpointSlice/web"),
+				refused("outside", outwards), refused(aPod, inside),
+			},
+		},
+		{
+			covers: []int{122}, says: "a firewall that forwards nothing: what keeps its source does not pass",
+			cluster: exposed("Local", "10.180.0.1 A", "10.180.1.1 B"),
+			steps: []step{
+				keepsOut,
+				onFronts(func(to string) step { return keptOut("outside", to) }),
+			},
+		},
+		{
+			covers: []int{122}, says: "a firewall that lets nothing in: health checks pass in iptables mode",
+			cluster: []string{
+				loadBalancer("web", `clusterIP: 172.30.0.41, ports: [{port: 80, nodePort: 3001}],
+  externalTrafficPolicy: Local, healthCheckNodePort: 30000`, "1.2.3.4"),
+				slice("web", "80", "10.180.0.1 A"),
+			},
+			pods: []string{"node 30000/tcp 30001/tcp"},
+			steps: []step{
+				reach("outside", "192.168.0.2:30000", original, "192.168.0.2:30000"),
+				keepsOut,
+				on(inIptablesMode, reach("outside", "192.168.0.2:30000", original, "192.168.0.2:30000")).
+					otherwise(keptOut("outside", "192.168.0.2:30000")),
+				keptOut("outside", "192.168.0.2:30001"),
+				apply(exposed("Cluster", "10.180.0.1 A")...),
+				keptOut("outside", "192.168.0.2:30000"),
 			},
 		},
 	}

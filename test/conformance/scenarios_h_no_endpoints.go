@@ -22,6 +22,9 @@ func emptyServices() []scenario {
 	refuse := func(from, to string) step {
 		return together(refused(from, to), refused(from, to+"/udp"), refused(from, to+"/sctp"))
 	}
+	own := func(to string) step {
+		return together(ownEmpty(to), ownEmpty(to+"/udp"), ownEmpty(to+"/sctp"))
+	}
 	const nodePort = "192.168.0.2:3001"
 	return []scenario{
 		{
@@ -37,20 +40,21 @@ func emptyServices() []scenario {
 			steps: []step{refuse("outside", nodePort), refuse(aPod, nodePort), refuse("node", nodePort)},
 		},
 		{
-			covers: []int{157}, says: "a NodePort on an address that has none is left alone", cluster: empty(),
+			covers: []int{157}, says: "a NodePort on an address that has none", cluster: empty(),
+			settings: settings{nodePorts: []string{"primary"}},
 			steps: []step{
-				untouched("outside", "192.168.1.2:3001"), untouched(aPod, "192.168.1.2:3001"),
+				unserved("outside", "192.168.1.2:3001"), unserved(aPod, "192.168.1.2:3001"),
 				refuse("outside", nodePort),
 			},
 		},
 		{
 			covers: []int{158}, says: "the outside to a VIP is refused, others too", cluster: empty(),
-			steps: []step{refuse("outside", outwards), refuse(aPod, outwards), refuse("node", outwards)},
+			steps: []step{refuse("outside", outwards), refuse(aPod, outwards), own(outwards)},
 		},
 		{
 			covers: []int{159}, says: "pod and outside to an externalIP are refused", cluster: empty(),
 			steps: []step{
-				refuse(aPod, "192.168.99.11:80"), refuse("outside", "192.168.99.11:80"), refuse("node", "192.168.99.11:80"),
+				refuse(aPod, "192.168.99.11:80"), refuse("outside", "192.168.99.11:80"), own("192.168.99.11:80"),
 			},
 		},
 		{

@@ -192,6 +192,7 @@ func whatAnEndpointTakesWithIt() scenario {
 
 // oneWay is what is not asked and answered.
 func oneWay() []scenario {
+	const here = "10.180.0.1"
 	return []scenario{
 		{
 			covers: []int{213}, says: "a stream that nobody answers is told when the last endpoint goes",
@@ -217,6 +218,26 @@ func oneWay() []scenario {
 				open("f", "10.180.0.2", "172.30.0.41:80", "10.180.0.1:8080"),
 				outOfWindow("f", "10.180.0.2", "10.180.0.1"),
 				ask("f", "10.180.0.1:8080"),
+			},
+		},
+		{
+			covers: []int{214}, says: "what belongs to no connection and begins none is forwarded, but not in iptables mode",
+			cluster: exposed("Cluster", "10.180.0.1 A"),
+			steps: []step{
+				on(inIptablesMode, invalidDropped("10.180.0.2", "203.0.113.2:80")).
+					otherwise(invalidPasses("10.180.0.2", "203.0.113.2:80")),
+				removed,
+				invalidPasses("10.180.0.2", "203.0.113.2:80"),
+			},
+		},
+		{
+			covers: []int{214}, says: "where conntrack is liberal it is forwarded in iptables mode too",
+			settings: settings{liberal: true}, cluster: exposed("Cluster", "10.180.0.1 A"),
+			steps: []step{
+				invalidPasses("10.180.0.2", "203.0.113.2:80"),
+				open("f", aPod, inside, here+":80"),
+				outOfWindow("f", aPod, here),
+				ask("f", here+":80"),
 			},
 		},
 	}

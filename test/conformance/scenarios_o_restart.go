@@ -9,7 +9,7 @@ import (
 
 // restarts is section 7.O: robustness and restart.
 func restarts() []scenario {
-	return slices.Concat(whileStopped(), disturbed())
+	return slices.Concat(whileStopped(), disturbed(), beside())
 }
 
 // ofEveryKind is a cluster with one of each thing that is kept in the kernel.
@@ -40,7 +40,7 @@ func everyKindWorks() step {
 		dropped("blocked", "192.168.99.1:80"),
 		refused(client, "172.30.0.44:80"),
 		dropped(client, "172.30.0.45:80"),
-		dropped(client, "172.30.0.50:80"),
+		unallocated(client, "172.30.0.50:80"),
 		sticks("client", client, "172.30.0.42:80", here, there),
 	)
 }
@@ -60,7 +60,7 @@ func whileStopped() []scenario {
 					everyKindWorks(),
 					changeUnseen(slice("web", "t:8080 u:53/udp s:90/sctp", "10.180.0.3 A"), service("new", `clusterIP: 172.30.0.46, ports: [{port: 80}]`)),
 					everyKindWorks(),
-					dropped(client, "172.30.0.46:80"),
+					unallocated(client, "172.30.0.46:80"),
 					startProxy,
 					reach(client, vip, original, "10.180.0.3:8080"),
 					refused(client, "172.30.0.46:80"),
@@ -99,7 +99,7 @@ func whileStopped() []scenario {
 					),
 					startProxy,
 				)),
-				dropped(client, "172.30.0.46:80"),
+				unallocated(client, "172.30.0.46:80"),
 				reach(client, "172.30.0.47:80", original, "10.180.0.5:8080"),
 				reach(client, "172.30.0.45:80", original, "10.180.0.5:8080"),
 				reach(client, vip, original, "10.180.0.1:8080", "10.180.1.3:8080"),
@@ -169,6 +169,43 @@ func disturbed() []scenario {
 				startProxy,
 				forget("client"),
 				everyKindWorks(),
+			},
+		},
+	}
+}
+
+// beside is what a mode shares with other programs, and with other modes.
+func beside() []scenario {
+	const client, vip = "10.180.0.2", "172.30.0.41:80"
+	return []scenario{
+		{
+			covers: []int{280}, says: "a change waits while another program has the lock of iptables, where there is one",
+			cluster: ofEveryKind(),
+			steps: []step{
+				everyKindWorks(),
+				whileLocked(
+					changeUnseen(slice("web", "t:8080 u:53/udp s:90/sctp", "10.180.0.3 A")),
+					on(locking, idle(3*time.Second), everyKindWorks()).
+						otherwise(settled),
+				),
+				soon(reach(client, vip, original, "10.180.0.3:8080")),
+				settled,
+				reach("outside", "192.168.0.2:32000", masqueraded, "10.180.0.3:8080"),
+			},
+		},
+		{
+			covers: []int{281}, says: "switched to another mode and back, with connections kept and no moment without rules",
+			cluster: ofEveryKind(),
+			steps: []step{
+				everyKindWorks(),
+				open("tcp", client, vip, "10.180.0.1:8080", "10.180.1.1:8080"),
+				open("udp", client, "172.30.0.41:53/udp", "10.180.0.1:53", "10.180.1.1:53"),
+				unbroken(client, vip, unbroken("outside", "192.168.0.2:32000", times(2,
+					fates(switched, stays("tcp"), stays("udp")),
+					forget("client"), // which is in the rules of a mode
+					everyKindWorks(),
+				))),
+				ask("tcp"), ask("udp"),
 			},
 		},
 	}

@@ -26,6 +26,7 @@ func settingsThatShow() []scenario {
 		},
 		{
 			covers: []int{297}, says: "when the Node has another address NodePorts are there at once (kube-proxy ends)", cluster: web,
+			settings: settings{nodePorts: []string{"primary"}},
 			steps: []step{
 				open("kept", "outside", "192.168.0.2:32000", pod),
 				reach("outside", "192.168.0.2:32000", masqueraded, pod),

@@ -179,6 +179,26 @@ func pingRefused(from, to string) step {
 	}
 }
 
+// pingUntouched has an ICMP echo leave node A as it came.
+func pingUntouched(from, to string) step {
+	return func(e *env) error {
+		client, err := e.host(from)
+		if err != nil {
+			return err
+		}
+		addr := netip.MustParseAddr(e.text(to))
+		tap := e.outsideTap()
+		tap.Reset()
+		if r := client.Try(lab.Probe{Protocol: lab.Echo, To: netip.AddrPortFrom(addr, 0), Timeout: lab.Soon}); r.Outcome != lab.TimedOut {
+			return fmt.Errorf("ping from %s to %s: %s, want it to leave the node", from, to, r)
+		}
+		if tap.Count(func(p lab.Packet) bool { return !p.Out && p.Dst.Addr() == addr }) == 0 {
+			return fmt.Errorf("ping from %s to %s: did not leave the node", from, to)
+		}
+		return e.agree(client, lab.Probe{To: netip.AddrPortFrom(addr, 0)}, sight{verdict: explain.Untouched})
+	}
+}
+
 // apply adds and replaces objects, and waits until the proxy wrote the change.
 func apply(docs ...string) step {
 	return func(e *env) error {

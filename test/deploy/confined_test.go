@@ -47,6 +47,7 @@ func TestConformanceAsDeployed(t *testing.T) {
 	root := image(t)
 	conformance.Run(t, conformance.Plane{
 		Name:   "nftables as deployed",
+		Nature: conformance.Nftables(),
 		Cannot: cannot(),
 		Start: func(t testing.TB, _ *lab.Host) plane.Plane {
 			t.Skip("looks into the proxy, which is another process here")

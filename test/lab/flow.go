@@ -103,7 +103,7 @@ func (f *Flow) AskWithin(payload []byte, timeout time.Duration) Result {
 		r, err = f.askTCP(payload, deadline)
 	case SCTP:
 		r, err = f.askSCTP(payload, deadline)
-	case ping:
+	case Echo:
 		r, err = f.askPing(payload, deadline)
 	default:
 		r, err = f.askUDP(payload, deadline)

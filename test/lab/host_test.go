@@ -165,7 +165,7 @@ func TestMistakesAreTold(t *testing.T) {
 		"a pod needs an address":           func(t T) { s.For(t).Pod(s.NodeA) },
 		"address already in use":           func(t T) { s.near.For(t).Serve(TCP, 80) },
 		"sctp port 80 on pod-10.180.0.1":   func(t T) { s.near.For(t).Serve(SCTP, 80) },
-		"no server for":                    func(t T) { s.near.For(t).Serve(ping, 80) },
+		"no server for":                    func(t T) { s.near.For(t).Serve(Echo, 80) },
 		"add address":                      func(t T) { s.NodeA.For(t).AddAddr(s.NodeA.Addrs()[2]) },
 		"take 9.9.9.9 from node-a":         func(t T) { s.NodeA.For(t).DelAddr(strange) },
 		"find nil of node-a":               func(t T) { s.NodeA.For(t).DelLink("nil") },

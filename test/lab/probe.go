@@ -24,8 +24,8 @@ const (
 	SCTP = cluster.SCTP
 )
 
-// ping asks for an ICMP echo.
-const ping Protocol = 1
+// Echo asks for an ICMP echo, of any port.
+const Echo Protocol = 1
 
 // Outcome is how an attempt to talk to somebody ended.
 type Outcome uint8
@@ -105,7 +105,7 @@ func (h *Host) Dial(p Protocol, to netip.AddrPort) Result {
 
 // Ping asks for an ICMP echo.
 func (h *Host) Ping(to netip.Addr) Result {
-	return h.Try(Probe{Protocol: ping, To: netip.AddrPortFrom(to, 0)})
+	return h.Try(Probe{Protocol: Echo, To: netip.AddrPortFrom(to, 0)})
 }
 
 // Repeat makes a probe n times, one after the other.

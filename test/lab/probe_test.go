@@ -96,7 +96,7 @@ func TestPing(t *testing.T) {
 				t.Errorf("ping of a rejected address: %s", r)
 			}
 			nobody := s.near.Try(Probe{
-				Protocol: ping, Timeout: Soon,
+				Protocol: Echo, Timeout: Soon,
 				To: netip.AddrPortFrom(family(netip.MustParseAddr("198.51.100.1")), 0),
 			})
 			if nobody.Outcome != TimedOut {

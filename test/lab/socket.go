@@ -59,7 +59,7 @@ func (h *Host) open(p Probe) (*socket, error) {
 		kind = unix.SOCK_STREAM
 	case SCTP:
 		kind = unix.SOCK_RAW
-	case ping:
+	case Echo:
 		if domain == unix.AF_INET6 {
 			proto = unix.IPPROTO_ICMPV6
 		}

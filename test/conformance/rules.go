@@ -1,0 +1,162 @@
+//go:build linux
+
+package conformance
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+// rules is what people see of a plane's rules on a host, and can do to them, with
+// the programs they have.
+type rules interface {
+	// fronts is what clients meet, or more than that, sorted.
+	fronts(h *lab.Host) ([]string, error)
+
+	// flush deletes all rules.
+	flush(h *lab.Host) error
+
+	// left is all that is there of such rules, on a host where nobody else has
+	// any; empty for nothing.
+	left(h *lab.Host) (string, error)
+}
+
+// nftRules are those of nftables mode.
+type nftRules struct{}
+
+func (nftRules) fronts(h *lab.Host) ([]string, error) {
+	var words []string
+	for _, family := range []string{"ip", "ip6"} {
+		text, err := h.Run("", "nft", "list", "map", family, "sluice", "fronts")
+		if err != nil {
+			return nil, err
+		}
+		words = append(words, strings.Fields(strings.ReplaceAll(text, ",", " "))...)
+	}
+	slices.Sort(words)
+	return words, nil
+}
+
+func (nftRules) flush(h *lab.Host) error {
+	_, err := h.Run("", "nft", "flush", "ruleset")
+	return err
+}
+
+// left leaves out the tables that are those of iptables.
+func (nftRules) left(h *lab.Host) (string, error) {
+	tables, err := h.Run("", "nft", "list", "tables")
+	var left []string
+	for line := range strings.Lines(tables) {
+		w := strings.Fields(line) // table ip sluice
+		if len(w) == 3 && !slices.Contains([]string{"filter", "nat", "mangle", "raw", "security"}, w[2]) {
+			left = append(left, strings.Join(w, " "))
+		}
+	}
+	return strings.Join(left, "\n"), err
+}
+
+// variant is one of the two of iptables, "nft" or "legacy", of which a host has
+// the programs.
+type variant string
+
+// hint is the chain by which kubelet tells others which variant a node uses
+// (KEP-3178). It is here before the plane, and stays.
+const hint = "KUBE-IPTABLES-HINT"
+
+// program names the iptables or ip6tables of the variant, or a program that
+// belongs to it: "-save", "-restore".
+func (v variant) program(family, of string) string { return family + "-" + string(v) + of }
+
+func programs() [2]string { return [...]string{"iptables", "ip6tables"} }
+
+// lockOf is the lock of a host, which hosts do not share as they would /run.
+func lockOf(h *lab.Host) string { return fmt.Sprintf("/run/xtables-%d.lock", h.NetNSFD()) }
+
+// run runs a program of a family.
+func (v variant) run(h *lab.Host, input, program string, args ...string) (string, error) {
+	return h.Run(input, append([]string{"env", "XTABLES_LOCKFILE=" + lockOf(h), program}, args...)...)
+}
+
+// both runs the same program of both families.
+func (v variant) both(h *lab.Host, args ...string) error {
+	var all error
+	for _, family := range programs() {
+		_, err := v.run(h, "", v.program(family, ""), append([]string{"-w"}, args...)...)
+		all = errors.Join(all, err)
+	}
+	return all
+}
+
+// add adds rules to those of both families.
+func (v variant) add(h *lab.Host, rules string) error {
+	var all error
+	for _, family := range programs() {
+		_, err := v.run(h, rules, v.program(family, "-restore"), "-w", "--noflush")
+		all = errors.Join(all, err)
+	}
+	return all
+}
+
+// leaveHint makes the chain that says which variant the host uses.
+func (v variant) leaveHint(h *lab.Host) error {
+	saved, err := v.run(h, "", v.program("iptables", "-save"), "-t", "mangle")
+	if err != nil || strings.Contains(saved, hint) {
+		return err
+	}
+	return v.both(h, "-t", "mangle", "-N", hint)
+}
+
+// saved are the chains and rules that somebody made, of both families, in their
+// order, without what changes with packets.
+func (v variant) saved(h *lab.Host) ([]string, error) {
+	var lines []string
+	for _, family := range programs() {
+		text, err := v.run(h, "", v.program(family, "-save"))
+		if err != nil {
+			return nil, err
+		}
+		table := ""
+		for line := range strings.Lines(text) {
+			line = strings.TrimSpace(line)
+			switch {
+			case strings.HasPrefix(line, "*"):
+				table = family + " " + line[1:] + " "
+			case strings.HasPrefix(line, "-A"), strings.HasPrefix(line, ":") && strings.Contains(line, " - "):
+				name, _, _ := strings.Cut(line, " - [")
+				lines = append(lines, table+name)
+			}
+		}
+	}
+	return lines, nil
+}
+
+func (v variant) fronts(h *lab.Host) ([]string, error) {
+	lines, err := v.saved(h)
+	slices.Sort(lines)
+	return lines, err
+}
+
+// flush leaves the table with the hint alone, which is nobody's to touch.
+func (v variant) flush(h *lab.Host) error {
+	for _, table := range []string{"filter", "nat"} {
+		for _, what := range []string{"-F", "-X"} {
+			if err := v.both(h, "-t", table, what); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// left leaves out KUBE-FIREWALL, which is kubelet's too.
+func (v variant) left(h *lab.Host) (string, error) {
+	lines, err := v.saved(h)
+	lines = slices.DeleteFunc(lines, func(line string) bool {
+		return strings.Contains(line, hint) || strings.Contains(line, "KUBE-FIREWALL")
+	})
+	return strings.Join(lines, "\n"), err
+}
