@@ -111,15 +111,13 @@ func cleanup(ctx context.Context, o Options, wait time.Duration) (removed []stri
 func removeAll(ctx context.Context, o Options) (removed []string, err error) {
 	var errs []error // one thing that cannot be removed keeps nothing else from it
 	for _, kind := range kinds() {
+		if kind.kubeProxys {
+			continue
+		}
 		if _, err := kind.probe(ctx, probe.Options{NetNS: o.NetNS}); errors.Is(err, probe.ErrPrivilege) {
 			return removed, err
 		}
-		planes, conn, err := kind.open(parts{o.Config, o.NetNS, o.Log, nil})
-		if err != nil {
-			return removed, err
-		}
-		gone, err := planes(o.Config, nil).Remove(ctx)
-		_ = conn.Close() // all is answered
+		gone, err := kind.remove(ctx, o)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("remove what the %s plane left: %w", kind.mode, err))
 		}

@@ -34,7 +34,7 @@ import (
 type daemon struct {
 	o        Options
 	started  time.Time
-	planes   maker
+	kernel   *opened
 	families []route.Family
 
 	place   place
@@ -85,7 +85,7 @@ func newDaemon(ctx context.Context, o Options) (*daemon, error) {
 func (d *daemon) assemble(ctx context.Context) error {
 	o := d.o
 	var err error
-	if d.planes, d.families, err = openPlane(ctx, o); err != nil {
+	if d.kernel, d.families, err = openPlane(ctx, o); err != nil {
 		return err
 	}
 	d.metrics = metrics.New(metrics.Options{
@@ -111,7 +111,8 @@ func (d *daemon) assemble(ctx context.Context) error {
 		return err
 	}
 	d.keeper = takeover.New(takeover.Options{
-		NetNS: o.NetNS, Log: o.Log, NodePorts: d.nodePorts, Dial: door.Dial, Address: rivalAddress(o.Config),
+		NetNS: o.NetNS, Log: o.Log, Ours: d.kernel.ours, Others: leftovers(o),
+		NodePorts: d.nodePorts, Dial: door.Dial, Address: rivalAddress(o.Config),
 	}, d.inForce)
 	d.reload = reload.New(reload.Options{
 		File: o.File, Config: o.Config, Load: o.Load, Apply: d.apply, Log: o.Log, Changed: d.reloaded,
@@ -126,7 +127,7 @@ func (d *daemon) assemble(ctx context.Context) error {
 
 func (d *daemon) assembleNode() error {
 	opt := NodeOptions{
-		Store: d.store, Source: d.source, Plane: d.planes(d.o.Config, d.metrics), Policy: Policy(d.o.Config, d.families),
+		Store: d.store, Source: d.source, Plane: d.kernel.plane(d.o.Config, d.metrics), Policy: Policy(d.o.Config, d.families),
 		NetNS: d.o.NetNS, Log: d.o.Log, MinPeriod: d.o.Config.MinSyncPeriod,
 		Report: d.report, Observe: d.observe, Looked: d.metrics.Looked,
 		Followers: []proxy.Follower{ignored{d.o.Log, slog.LevelDebug}, d.ports, d.sizes},
@@ -242,11 +243,11 @@ func (d *daemon) apply(ctx context.Context, old, c *config.Config) {
 		d.bring(c)
 	}
 	policy := Policy(c, d.families)
-	if c.MinSyncPeriod == old.MinSyncPeriod && c.MasqueradeMark == old.MasqueradeMark &&
-		reflect.DeepEqual(policy, Policy(old, d.families)) {
+	if c.MinSyncPeriod == old.MinSyncPeriod && c.PollPeriod() == old.PollPeriod() && c.MasqueradeMark == old.MasqueradeMark &&
+		c.Conntrack.TCPBeLiberal == old.Conntrack.TCPBeLiberal && reflect.DeepEqual(policy, Policy(old, d.families)) {
 		return
 	}
-	_ = d.node.Loop().Replace(ctx, route.NewCompiler(policy), d.planes(c, d.metrics), c.MinSyncPeriod) // fails when the context ends
+	_ = d.node.Loop().Replace(ctx, route.NewCompiler(policy), d.kernel.plane(c, d.metrics), c.MinSyncPeriod) // fails when the context ends
 }
 
 // reloaded takes note of a configuration that was taken over or refused.

@@ -28,12 +28,12 @@ var errWriting = errors.New("the proxy keeps writing to the kernel, so that no t
 // connection of its own, and the loop does not wait for it.
 func (d *daemon) diff(ctx context.Context) (inspect.Difference, error) {
 	c := d.reload.State().InForce
-	planes, conn, err := kindOf(c.Mode).open(parts{c, d.o.NetNS, d.o.Log, d.families})
+	kernel, err := kindOf(c.Mode).open(ctx, parts{c, d.o.NetNS, d.o.Log, d.families})
 	if err != nil {
 		return inspect.Difference{}, err
 	}
-	defer func() { _ = conn.Close() }() // it was only read from
-	return differ{d.node.Loop(), planes(c, nil)}.compare(ctx)
+	defer func() { _ = kernel.Close() }() // it was only read from
+	return differ{d.node.Loop(), kernel.plane(c, nil)}.compare(ctx)
 }
 
 // differ compares the kernel with what a loop wants there.

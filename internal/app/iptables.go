@@ -2,7 +2,7 @@ package app
 
 import (
 	"context"
-	"io"
+	"fmt"
 	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/config"
@@ -10,26 +10,39 @@ import (
 	kernel "github.com/sluice-proxy/sluice/internal/kernel/iptables"
 	"github.com/sluice-proxy/sluice/internal/kernel/probe"
 	"github.com/sluice-proxy/sluice/internal/kernel/sysctl"
+	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
 	"github.com/sluice-proxy/sluice/internal/metrics"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/iptables"
+	"github.com/sluice-proxy/sluice/internal/takeover"
 )
 
-func openIptables(p parts) (maker, io.Closer, error) {
-	tools, err := kernel.Open(context.Background(), kernel.Options{NetNS: p.netns, Log: p.log, Poll: p.config.PollPeriod()})
+func openIptables(ctx context.Context, p parts) (*opened, error) {
+	tools, err := kernel.Open(ctx, kernel.Options{NetNS: p.netns, Log: p.log, Poll: p.config.PollPeriod()})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	p.log.Info("Rules are written with iptables", "variant", string(tools.Variant()), "why", tools.Reason())
 	settings := sysctl.New(sysctl.Options{NetNS: p.netns})
-	return func(c *config.Config, m *metrics.Metrics) plane.Plane {
-		o := p.iptables(c)
-		o.KeepInvalid = o.KeepInvalid || liberal(settings)
-		if m != nil {
-			o.Observer = m
-		}
-		return iptables.New(tools, o)
-	}, tools, nil
+	return &opened{
+		Closer: tools,
+		ours:   []takeover.Mechanism{mechanism(tools.Variant())},
+		how:    fmt.Sprintf("by iptables-%s, as %s", tools.Variant(), tools.Reason()),
+		plane: func(c *config.Config, m *metrics.Metrics) plane.Plane {
+			o := p.iptables(c)
+			o.KeepInvalid = o.KeepInvalid || liberal(settings)
+			if m != nil {
+				o.Observer = m
+			}
+			return iptables.New(tools, o)
+		},
+	}, nil
+}
+
+func mechanism(v xtables.Variant) takeover.Mechanism {
+	if v == xtables.Legacy {
+		return takeover.IPTablesLegacy
+	}
+	return takeover.IPTablesNFT
 }
 
 func previewIptables(p parts) plane.Plane {

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/nftables"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/takeover"
 )
 
 // parts is what a plane is built of.
@@ -28,22 +30,34 @@ type parts struct {
 type kind struct {
 	mode    string
 	probe   func(context.Context, probe.Options) (probe.Support, error)
-	open    func(parts) (maker, io.Closer, error)
+	open    func(context.Context, parts) (*opened, error)
 	preview func(parts) plane.Plane // over a kernel that holds nothing, for plans that are only printed
 	explain func() explain.Plane    // what it does where planes differ
+
+	// kubeProxys says that its rules have kube-proxy's names: what it left is
+	// found and removed with what kube-proxy left.
+	kubeProxys bool
 }
 
-// maker makes planes for one configuration after the other, over one connection
-// to the kernel, which is closed when none of them is used any more. One
-// goroutine uses all of them. What they count goes to the metrics, which may be
-// nil.
+// opened is a plane with its way to the kernel, which is closed when nobody uses
+// it any more.
+type opened struct {
+	io.Closer
+	plane maker
+	ours  []takeover.Mechanism // in which it uses kube-proxy's names
+	how   string               // for people, if there is something to say: "by iptables-nft"
+}
+
+// maker makes planes for one configuration after the other, over one way to the
+// kernel. One goroutine uses all of them. What they count goes to the metrics,
+// which may be nil.
 type maker func(*config.Config, *metrics.Metrics) plane.Plane
 
 // kinds are all of them, the default first: the one line to add for another.
 func kinds() []kind {
 	return []kind{
-		{"nftables", probe.Nftables, openNftables, previewNftables, explain.Nftables},
-		{"iptables", probeIptables, openIptables, previewIptables, explainIptables},
+		{"nftables", probe.Nftables, openNftables, previewNftables, explain.Nftables, false},
+		{"iptables", probeIptables, openIptables, previewIptables, explainIptables, true},
 	}
 }
 
@@ -61,14 +75,14 @@ func kindOf(mode string) kind {
 	return kinds()[slices.Index(Modes(), mode)]
 }
 
-func openNftables(p parts) (maker, io.Closer, error) {
+func openNftables(_ context.Context, p parts) (*opened, error) {
 	conn, err := nft.Open(nft.Options{NetNS: p.netns})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	return func(c *config.Config, _ *metrics.Metrics) plane.Plane {
+	return &opened{Closer: conn, plane: func(c *config.Config, _ *metrics.Metrics) plane.Plane {
 		return nftables.New(conn, nftables.Options{Families: p.families, Mark: c.MasqueradeMark})
-	}, conn, nil
+	}}, nil
 }
 
 func previewNftables(p parts) plane.Plane {
@@ -77,7 +91,7 @@ func previewNftables(p parts) plane.Plane {
 
 // openPlane makes sure that the kernel can do what the mode needs, and opens the
 // way to it, which lasts as long as the process.
-func openPlane(ctx context.Context, o Options) (maker, []route.Family, error) {
+func openPlane(ctx context.Context, o Options) (*opened, []route.Family, error) {
 	kind := kindOf(o.Config.Mode)
 	support, err := kind.probe(ctx, probe.Options{NetNS: o.NetNS})
 	if err != nil {
@@ -93,6 +107,37 @@ func openPlane(ctx context.Context, o Options) (maker, []route.Family, error) {
 	if support.IPv6 {
 		families = append(families, route.IPv6)
 	}
-	planes, _, err := kind.open(parts{o.Config, o.NetNS, o.Log, families})
-	return planes, families, err
+	opened, err := kind.open(ctx, parts{o.Config, o.NetNS, o.Log, families})
+	if err == nil && opened.how != "" {
+		o.Log.Info("Rules are written " + opened.how)
+	}
+	return opened, families, err
+}
+
+// leftovers are what other planes may have left when the mode changed, but for
+// those that kube-proxy could have left as well.
+func leftovers(o Options) []takeover.Leftover {
+	var list []takeover.Leftover
+	for _, k := range kinds() {
+		if k.mode != o.Config.Mode && !k.kubeProxys {
+			list = append(list, takeover.Leftover{Mode: k.mode, Remove: func(ctx context.Context) ([]string, error) {
+				return k.remove(ctx, o)
+			}})
+		}
+	}
+	return list
+}
+
+// remove takes everything of a plane out of the kernel. Where the kernel cannot
+// do what it needs there is nothing.
+func (k kind) remove(ctx context.Context, o Options) ([]string, error) {
+	if _, err := k.probe(ctx, probe.Options{NetNS: o.NetNS}); errors.Is(err, probe.ErrFeature) {
+		return nil, nil
+	}
+	opened, err := k.open(ctx, parts{o.Config, o.NetNS, o.Log, nil})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = opened.Close() }() // all is answered
+	return opened.plane(o.Config, nil).Remove(ctx)
 }

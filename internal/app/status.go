@@ -21,7 +21,7 @@ func (d *daemon) status(context.Context) inspect.Status {
 	s := inspect.Status{
 		Version: d.o.Version, PID: os.Getpid(), Since: d.started,
 		Health:        d.verdict(),
-		Mode:          inspect.Mode{Name: d.o.Config.Mode, Reason: d.o.Reason},
+		Mode:          inspect.Mode{Name: d.o.Config.Mode, Reason: d.o.Reason, How: d.kernel.how},
 		Source:        d.sourceStatus(),
 		Takeover:      d.keeper.State().Lines(),
 		Configuration: configuration(d.reload.State()),

@@ -61,6 +61,7 @@ type Health struct {
 type Mode struct {
 	Name   string `json:"name"`
 	Reason string `json:"reason,omitempty"` // why it was chosen
+	How    string `json:"how,omitempty"`    // it writes rules: "by iptables-nft, as ..."
 }
 
 // Node is the Node as this process knows it.

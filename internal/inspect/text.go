@@ -32,6 +32,9 @@ func (h Health) String() string {
 
 func (s Status) identity(p *page) {
 	p.row("Mode", s.Mode.Name+inBrackets(s.Mode.Reason))
+	if s.Mode.How != "" {
+		p.row("Rules", "written "+s.Mode.How)
+	}
 	p.row("Families", strings.Join(s.Families, ", "))
 	node := []string{s.Node.Name}
 	if s.Node.Zone != "" {
