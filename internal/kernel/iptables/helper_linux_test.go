@@ -69,28 +69,25 @@ func newHostWith(t *testing.T, variant xtables.Variant, o Options) *host {
 
 // run runs a command in the namespace as another program would; the variant is
 // put into the names of iptables and ip6tables.
-func (h *host) run(command string) string {
+func (h *host) run(command string) {
 	h.t.Helper()
 	args := strings.Fields(command)
 	if program, suffix, _ := strings.Cut(args[0], "-"); strings.HasSuffix(program, "tables") {
 		args[0] = strings.TrimSuffix(program+"-"+string(h.tools.Variant())+"-"+suffix, "-")
 	}
-	return runIn(h.t, h.netns, h.lock, args...)
+	runIn(h.t, h.netns, h.lock, args...)
 }
 
-func runIn(t *testing.T, netns int, lock string, args ...string) string {
+func runIn(t *testing.T, netns int, lock string, args ...string) {
 	t.Helper()
-	var out []byte
-	kerneltest.Do(t, netns, func() (err error) {
+	kerneltest.Do(t, netns, func() error {
 		cmd := exec.Command(args[0], args[1:]...)
 		cmd.Env = append(os.Environ(), "XTABLES_LOCKFILE="+lock, "PATH=/usr/sbin:/sbin:/usr/bin:/bin")
-		out, err = cmd.CombinedOutput()
-		if err != nil {
+		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, out)
 		}
 		return nil
 	})
-	return string(out)
 }
 
 func (h *host) restore(family Family, input string) {

@@ -2,6 +2,8 @@ package iptables
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -59,6 +61,25 @@ func (c *command) read(line string) {
 	if n, err := strconv.Atoi(first); err == nil {
 		c.at, c.rest = n, rest
 	}
+}
+
+// chainsOf returns the chains that input names, by table.
+func chainsOf(input string) map[string][]string {
+	named := map[string]map[string]bool{}
+	_ = commands(input, func(c command) error { // it returns no error
+		if c.verb == "*" && named[c.table] == nil {
+			named[c.table] = map[string]bool{}
+		}
+		if c.chain != "" && named[c.table] != nil {
+			named[c.table][c.chain] = true
+		}
+		return nil
+	})
+	all := make(map[string][]string, len(named))
+	for table, chains := range named {
+		all[table] = slices.Collect(maps.Keys(chains))
+	}
+	return all
 }
 
 // lineOf returns a line of input.

@@ -42,14 +42,37 @@ func (t *Tools) Read(ctx context.Context, table Table) (Chains, error) {
 // Restore gives input to PROGRAM-restore --noflush. The error is a RestoreError
 // if the program refused it.
 func (t *Tools) Restore(ctx context.Context, f Family, input []byte) error {
+	return t.restore(ctx, f, input)
+}
+
+// Test has PROGRAM-restore read input as Restore does, but change nothing. What
+// only the kernel would refuse is not found. The legacy variant makes the tables
+// that are named.
+func (t *Tools) Test(ctx context.Context, f Family, input []byte) error {
+	return t.restore(ctx, f, input, "--test")
+}
+
+// In returns the same programs for another namespace, by its file descriptor.
+func (t *Tools) In(netns int) *Tools {
+	o := t.opts
+	o.NetNS = netns
+	return &Tools{
+		opts: o, kernel: xtables.New(xtables.Options{NetNS: netns, Lock: o.Lock, Wait: o.Wait}),
+		variant: t.variant, reason: t.reason, programs: t.programs,
+	}
+}
+
+func (t *Tools) restore(ctx context.Context, f Family, input []byte, more ...string) error {
 	path, err := t.program(f, "-restore")
 	if err != nil {
 		return err
 	}
 	seconds := int((t.opts.Wait + time.Second - 1) / time.Second)
-	c := call{path: path, args: []string{"--noflush", "-w", strconv.Itoa(seconds)}, input: input}
+	c := call{path: path, args: append(more, "--noflush", "-w", strconv.Itoa(seconds)), input: input}
 	c.started = t.started
+	done := t.announce(ctx, f, string(input))
 	err = t.run(ctx, c)
+	done()
 	failed, ok := errors.AsType[*failure](err)
 	if !ok {
 		return err
@@ -61,6 +84,8 @@ func (t *Tools) Restore(ctx context.Context, f Family, input []byte) error {
 		return fmt.Errorf("%s: lock %s: %s after %s", program, t.opts.Lock, holder, t.opts.Wait)
 	case strings.Contains(failed.said, "you must be root"):
 		return fmt.Errorf("%w: run as root, or grant CAP_NET_ADMIN and CAP_NET_RAW", err)
+	case strings.Contains(failed.said, "unable to initialize table"): // legacy; it does not say why
+		return fmt.Errorf("%w: run as root, or grant CAP_NET_ADMIN and CAP_NET_RAW; or the kernel does not have the table", err)
 	}
 	return refused(program, string(input), failed.said)
 }
@@ -82,17 +107,42 @@ func (t *Tools) id(table Table) xtables.TableID {
 	return xtables.TableID{Variant: t.variant, Family: table.Family, Name: table.Name}
 }
 
-// started watches over a program while it waits for the lock.
+// started tells the listeners whose child it is, and watches over a program while
+// it waits for the lock.
 func (t *Tools) started(pid int) func() {
+	t.own.started(pid)
 	if t.variant != xtables.Legacy {
-		return func() {}
+		return func() { t.own.ended(pid) }
 	}
 	timer := time.AfterFunc(patient, func() {
 		if holder, held := xtables.LockHolder(t.opts.Lock); held && holder.PID != pid {
 			t.opts.Log.Info("waiting for the lock of iptables", "file", t.opts.Lock, "holder", holder.String())
 		}
 	})
-	return func() { timer.Stop() }
+	return func() {
+		timer.Stop()
+		t.own.ended(pid)
+	}
+}
+
+// announce tells those who look at legacy tables what we are going to change;
+// what it returns, that it is done.
+func (t *Tools) announce(ctx context.Context, f Family, input string) func() {
+	var looks []*look
+	if t.own.looking(func(l *look) { looks = append(looks, l) }); len(looks) == 0 {
+		return func() {}
+	}
+	named := chainsOf(input)
+	stamps, _ := t.kernel.Stamps(ctx) // without them everything looks edited, and is compared
+	for _, l := range looks {
+		l.begin(f, named, stamps)
+	}
+	return func() {
+		stamps, _ := t.kernel.Stamps(context.WithoutCancel(ctx))
+		for _, l := range looks {
+			l.end(f, named, stamps)
+		}
+	}
 }
 
 // patient is how long waiting for the lock is nothing to speak of.

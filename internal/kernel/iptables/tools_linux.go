@@ -38,6 +38,7 @@ type Tools struct {
 	variant  xtables.Variant
 	reason   string
 	programs map[Family]programs
+	own      own
 }
 
 // programs are the paths of those of one family.

@@ -74,7 +74,7 @@ func TestIPv6SwitchedOff(t *testing.T) {
 func TestWithoutCapability(t *testing.T) {
 	var got error
 	kerneltest.Do(t, kerneltest.Namespace(t), func() error {
-		if err := dropNetAdmin(); err != nil {
+		if err := drop(unix.CAP_NET_ADMIN); err != nil {
 			return err
 		}
 		_, got = Nftables(t.Context(), Options{})
@@ -85,14 +85,14 @@ func TestWithoutCapability(t *testing.T) {
 	}
 }
 
-// dropNetAdmin takes the capability from the calling thread.
-func dropNetAdmin() error {
+// drop takes a capability from the calling thread.
+func drop(capability int) error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
 	if err := unix.Capget(&header, &data[0]); err != nil {
 		return fmt.Errorf("capget: %w", err)
 	}
-	data[0].Effective &^= 1 << unix.CAP_NET_ADMIN
+	data[0].Effective &^= 1 << capability
 	if err := unix.Capset(&header, &data[0]); err != nil {
 		return fmt.Errorf("capset: %w", err)
 	}

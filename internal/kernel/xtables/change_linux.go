@@ -32,7 +32,8 @@ func DecodeChange(m netlink.Message) (change Change, ok bool) {
 	}
 	var o object
 	var err error
-	switch m.Header.Type & 0xff {
+	kind := int(m.Header.Type & 0xff)
+	switch kind {
 	case unix.NFT_MSG_NEWTABLE, unix.NFT_MSG_DELTABLE:
 		c.Kind = "table"
 		o, err = decodeTable(m.Data)
@@ -45,10 +46,7 @@ func DecodeChange(m netlink.Message) (change Change, ok bool) {
 	default:
 		return Change{}, false
 	}
-	switch m.Header.Type & 0xff {
-	case unix.NFT_MSG_DELTABLE, unix.NFT_MSG_DELCHAIN, unix.NFT_MSG_DELRULE:
-		c.Gone = true
-	}
+	c.Gone = kind == unix.NFT_MSG_DELTABLE || kind == unix.NFT_MSG_DELCHAIN || kind == unix.NFT_MSG_DELRULE
 	c.Table.Name, c.Chain, c.Rule = o.table, o.chain, o.rule
 	return c, err == nil && slices.Contains(nftNames(), o.table)
 }

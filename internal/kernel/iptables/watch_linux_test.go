@@ -1,0 +1,274 @@
+package iptables
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
+)
+
+func ours(chain string) bool { return strings.HasPrefix(chain, "KUBE-") }
+
+// observer is a host whose chains are watched.
+type observer struct {
+	*host
+	edits chan Edit
+}
+
+func observe(t *testing.T, variant xtables.Variant, prepare func(*host)) *observer {
+	t.Helper()
+	o := &observer{host: newHost(t, variant), edits: make(chan Edit, 1000)}
+	prepare(o.host)
+	ctx, cancel := context.WithCancel(t.Context())
+	done, listening := make(chan error, 1), make(chan struct{})
+	go func() {
+		done <- o.tools.Watch(ctx, ours, func() { close(listening) }, func(e Edit) { o.edits <- e })
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("the watch ended with: %v", err)
+		}
+	})
+	<-listening
+	return o
+}
+
+// next waits for an edit.
+func (o *observer) next() Edit {
+	o.t.Helper()
+	select {
+	case e := <-o.edits:
+		return e
+	case <-time.After(20 * time.Second):
+		o.t.Fatal("no edit was told")
+		return Edit{}
+	}
+}
+
+// settle waits until everything has been noticed that could be, and returns what
+// was told meanwhile.
+func (o *observer) settle() []Edit {
+	o.t.Helper()
+	time.Sleep(60 * time.Millisecond) // a legacy table is looked at each 20 ms
+	for deadline := time.Now().Add(20 * time.Second); !o.settled(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			o.t.Fatal("the watch never comes to rest")
+		}
+	}
+	time.Sleep(5 * time.Millisecond) // to tell
+	var all []Edit
+	for len(o.edits) > 0 {
+		all = append(all, <-o.edits)
+	}
+	return all
+}
+
+// settled reports whether all that changed was looked at.
+func (o *observer) settled() bool {
+	stamps, err := o.tools.kernel.Stamps(o.t.Context())
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	settled := true
+	o.tools.own.looking(func(l *look) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		for table, s := range l.seen {
+			settled = settled && !s.edited && len(s.mine) == 0 && s.stamp == stamps[o.tools.id(table)]
+		}
+	})
+	return settled
+}
+
+// base is what is there before others edit: chains of ours, jumps to them, and
+// rules of others around these.
+const base = `*nat
+:KUBE-SERVICES - [0:0]
+:KUBE-SVC-A - [0:0]
+:KUBE-EMPTY - [0:0]
+:DOCKER - [0:0]
+-A PREROUTING -j DOCKER
+-A PREROUTING -j KUBE-SERVICES
+-A PREROUTING -p udp -j DOCKER
+-A DOCKER -j RETURN
+-A KUBE-SERVICES -p tcp -j KUBE-SVC-A
+-A KUBE-SERVICES -p udp -j KUBE-SVC-A
+-A KUBE-SVC-A -j RETURN
+COMMIT
+*filter
+:KUBE-SERVICES - [0:0]
+:DOCKER - [0:0]
+-A INPUT -j KUBE-SERVICES
+-A KUBE-SERVICES -j RETURN
+COMMIT
+`
+
+// reset makes what is in base of whatever is there.
+func (o *observer) reset() {
+	o.t.Helper()
+	clean := "*nat\n-F\n-X\nCOMMIT\n*filter\n-F\n-X\nCOMMIT\n"
+	for _, family := range families() {
+		o.restore(family, clean)
+		o.restore(family, base)
+	}
+}
+
+func TestEditsOfOthersAreTold(t *testing.T) {
+	both(t, func(t *testing.T, variant xtables.Variant) {
+		o := observe(t, variant, func(*host) {})
+		for _, tt := range []struct {
+			command string
+			want    string
+		}{
+			{"iptables -t nat -F KUBE-SERVICES", "rule of KUBE-SERVICES in nat"},
+			{"iptables -F KUBE-SERVICES", "rule of KUBE-SERVICES in filter"},
+			{"ip6tables -t nat -F KUBE-SVC-A", "rule of KUBE-SVC-A in nat of IPv6"},
+			{"iptables -t nat -F", "rule of "},
+			{"iptables -t nat -X KUBE-EMPTY", "chain KUBE-EMPTY in nat"},
+			{"iptables -t nat -N KUBE-NEW", "chain KUBE-NEW in nat"},
+			{"iptables -t nat -D PREROUTING -j KUBE-SERVICES", "rule of PREROUTING in nat"},
+			{"iptables -D INPUT -j KUBE-SERVICES", "rule of INPUT in filter"},
+			{"ip6tables -D INPUT -j KUBE-SERVICES", "rule of INPUT in filter of IPv6"},
+			{"iptables -I OUTPUT -j KUBE-SERVICES", "rule of OUTPUT in filter"},
+			{"iptables -t nat -I KUBE-SVC-A -j ACCEPT", "rule of KUBE-SVC-A in nat"},
+			{"iptables -t nat -R KUBE-SVC-A 1 -j ACCEPT", "rule of KUBE-SVC-A in nat"},
+			{"iptables -t nat -D KUBE-SERVICES 1", "rule of KUBE-SERVICES in nat"},
+			{"iptables -t nat -A DOCKER -j KUBE-SVC-A", "rule of DOCKER in nat"},
+		} {
+			o.reset()
+			o.settle()
+			o.run("iptables -t nat -A DOCKER -j ACCEPT") // nobody's business
+			if told := o.settle(); len(told) > 0 {
+				t.Fatalf("before %q: told %v", tt.command, told)
+			}
+			o.run(tt.command)
+			e := o.next()
+			if !strings.HasPrefix(e.What, tt.want) {
+				t.Errorf("after %q: told %q, want %q", tt.command, e.What, tt.want)
+			}
+			if variant == xtables.NFT && !strings.Contains(e.By, "tables-nft (thread ") {
+				t.Errorf("after %q: by %q", tt.command, e.By)
+			}
+			o.settle()
+		}
+	})
+}
+
+// A jump that is moved behind the rules of others is told, though there are as
+// many rules as before.
+func TestAJumpThatIsMovedIsTold(t *testing.T) {
+	both(t, func(t *testing.T, variant xtables.Variant) {
+		o := observe(t, variant, func(h *host) { h.restore(IPv4, base) })
+		input := "*nat\n-D PREROUTING -j KUBE-SERVICES\n-A PREROUTING -j KUBE-SERVICES\nCOMMIT\n"
+		file := filepath.Join(t.TempDir(), "input")
+		if err := os.WriteFile(file, []byte(input), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		o.run("iptables-restore --noflush " + file)
+		if e := o.next(); e.What != "rule of PREROUTING in nat" {
+			t.Errorf("told %+v", e)
+		}
+	})
+}
+
+// What nft does to tables of the nft variant is told as well.
+func TestEditsByNftAreTold(t *testing.T) {
+	o := observe(t, xtables.NFT, func(*host) {})
+	for _, command := range []string{"nft flush table ip nat", "nft delete table ip nat", "nft flush ruleset", "nft flush chain ip nat KUBE-SVC-A"} {
+		o.restore(IPv4, base)
+		o.run(command)
+		if e := o.next(); !strings.Contains(e.What, "KUBE-S") || !strings.HasPrefix(e.By, "nft (thread ") {
+			t.Errorf("after %q: told %+v", command, e)
+		}
+		o.settle()
+	}
+}
+
+// What others do with what is theirs is not told.
+func TestChainsOfOthersAreNotTold(t *testing.T) {
+	both(t, func(t *testing.T, variant xtables.Variant) {
+		o := observe(t, variant, func(h *host) { h.restore(IPv4, base) })
+		for _, command := range []string{
+			"iptables -t nat -F DOCKER",
+			"iptables -t nat -I PREROUTING -p tcp -j DOCKER",
+			"iptables -t nat -A PREROUTING -j ACCEPT",
+			"iptables -t nat -D PREROUTING -p udp -j DOCKER",
+			"iptables -N THEIRS",
+			"iptables -I INPUT -j THEIRS",
+			"iptables -P FORWARD DROP",
+			"iptables -t mangle -A PREROUTING -j ACCEPT",
+			"iptables -t raw -A PREROUTING -j ACCEPT",
+			"iptables -t nat -S",
+			"ip6tables -t nat -A PREROUTING -j ACCEPT",
+		} {
+			o.run(command)
+			if told := o.settle(); len(told) > 0 {
+				t.Errorf("after %q: told %v", command, told)
+			}
+		}
+	})
+}
+
+// What Restore does is not told, however much it is, and what others do between
+// two Restores is.
+func TestOwnWritesAreNotTold(t *testing.T) {
+	both(t, func(t *testing.T, variant xtables.Variant) {
+		o := observe(t, variant, func(*host) {})
+		o.restore(IPv4, base)
+		for round := range 5 {
+			var b strings.Builder
+			b.WriteString("*nat\n")
+			for i := range 1000 {
+				fmt.Fprintf(&b, ":KUBE-SVC-%d-%d - [0:0]\n-A KUBE-SVC-%d-%d -j ACCEPT\n", round, i, round, i)
+			}
+			b.WriteString("-D PREROUTING -j KUBE-SERVICES\n-I PREROUTING -j KUBE-SERVICES\nCOMMIT\n")
+			o.restore(IPv4, b.String())
+		}
+		if told := o.settle(); len(told) > 0 {
+			t.Fatalf("told %v", told)
+		}
+		o.run("iptables -t nat -I KUBE-SVC-0-1 -j RETURN")
+		o.restore(IPv4, "*nat\n:KUBE-SVC-A - [0:0]\n-A KUBE-SVC-A -j ACCEPT\nCOMMIT\n")
+		if e := o.next(); e.What != "rule of KUBE-SVC-0-1 in nat" {
+			t.Errorf("told %+v", e)
+		}
+		if told := o.settle(); len(told) > 0 {
+			t.Errorf("told too much: %v", told)
+		}
+	})
+}
+
+// An edit while a Restore of ours waits for its input is told, and what the
+// Restore does is not.
+func TestEditsDuringARestore(t *testing.T) {
+	both(t, func(t *testing.T, variant xtables.Variant) {
+		o := observe(t, variant, func(h *host) { h.restore(IPv4, base) })
+		inputs := make(chan error)
+		go func() {
+			var err error
+			for i := range 20 {
+				input := fmt.Sprintf("*nat\n:KUBE-SVC-%d - [0:0]\n-A KUBE-SVC-%d -j ACCEPT\nCOMMIT\n", i, i)
+				if err == nil {
+					err = o.tools.Restore(t.Context(), IPv4, []byte(input))
+				}
+			}
+			inputs <- err
+		}()
+		o.run("iptables -w 10 -t nat -I KUBE-SVC-A -j ACCEPT")
+		if err := <-inputs; err != nil {
+			t.Fatal(err)
+		}
+		if e := o.next(); e.What != "rule of KUBE-SVC-A in nat" {
+			t.Errorf("told %+v", e)
+		}
+		if told := o.settle(); len(told) > 0 {
+			t.Errorf("told too much: %v", told)
+		}
+	})
+}

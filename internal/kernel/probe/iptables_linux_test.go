@@ -1,0 +1,191 @@
+package probe
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
+	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
+)
+
+// hint makes a namespace look like one whose host uses a variant.
+func hint(t *testing.T, variant xtables.Variant) int {
+	t.Helper()
+	ns := kerneltest.Namespace(t)
+	kerneltest.Do(t, ns, func() error {
+		cmd := exec.Command("iptables-"+string(variant), "-t", "mangle", "-N", "KUBE-IPTABLES-HINT")
+		cmd.Env = append(os.Environ(), "XTABLES_LOCKFILE="+filepath.Join(t.TempDir(), "lock"))
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	})
+	return ns
+}
+
+// tables lists what tables there are in a namespace.
+func tables(t *testing.T, ns int) []string {
+	t.Helper()
+	all, err := xtables.New(xtables.Options{NetNS: ns}).Tables(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, table := range all {
+		names = append(names, table.String())
+		for _, c := range table.Chains {
+			if strings.HasPrefix(c.Name, "SLUICE") {
+				t.Errorf("left behind: chain %s", c.Name)
+			}
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// This kernel can do everything, in either variant, and nothing is left of the
+// question.
+func TestIptables(t *testing.T) {
+	for _, variant := range []xtables.Variant{xtables.NFT, xtables.Legacy} {
+		ns := hint(t, variant)
+		before := tables(t, ns)
+		started := time.Now()
+		got, err := Iptables(t.Context(), Options{NetNS: ns})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%s: asked for %v", variant, time.Since(started))
+		if !got.IPv4 || !got.IPv6 || len(got.Notes) != 0 {
+			t.Errorf("%s: %+v", variant, got)
+		}
+		if after := tables(t, ns); !slices.Equal(after, before) {
+			t.Errorf("%s: tables %v, before %v", variant, after, before)
+		}
+	}
+}
+
+// Each extension alone is something that the programs and the kernel take, also
+// where rules can only be tested.
+func TestEachExtension(t *testing.T) {
+	for _, variant := range []xtables.Variant{xtables.NFT, xtables.Legacy} {
+		tools, err := iptables.Open(t.Context(), iptables.Options{
+			NetNS: hint(t, variant), Lock: filepath.Join(t.TempDir(), "lock"),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range xtFamilies() {
+			for _, one := range extensions(variant) {
+				if err := tools.Restore(t.Context(), f.family, []byte(input(f, []extension{one}))); err != nil {
+					t.Errorf("%s in %s: %v", one.name, f.name, err)
+				}
+			}
+			if err := tools.Test(t.Context(), f.family, []byte(input(f, extensions(variant)))); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// Without the capabilities the error says which, and what helps.
+func TestIptablesWithoutCapability(t *testing.T) {
+	for _, c := range []struct {
+		variant    xtables.Variant
+		name       string
+		capability int
+	}{
+		{xtables.NFT, "CAP_NET_ADMIN", unix.CAP_NET_ADMIN},
+		{xtables.Legacy, "CAP_NET_ADMIN", unix.CAP_NET_ADMIN},
+		{xtables.Legacy, "CAP_NET_RAW", unix.CAP_NET_RAW},
+	} {
+		var got error
+		kerneltest.Do(t, hint(t, c.variant), func() error {
+			if err := drop(c.capability); err != nil {
+				return err
+			}
+			_, got = Iptables(t.Context(), Options{})
+			return nil
+		})
+		if !errors.Is(got, ErrPrivilege) || !strings.Contains(got.Error(), "needs the capability "+c.name+": run as root") {
+			t.Errorf("%s without %s: %v", c.variant, c.name, got)
+		}
+	}
+}
+
+// What is lacking is named, each with its own remedy; what can be done without
+// is no error.
+func TestMissingExtensions(t *testing.T) {
+	refusal := &iptables.RestoreError{Program: "iptables-restore", Rule: "-A X", Reason: "Couldn't load it"}
+	lacks := func(names ...string) attempt {
+		return func(_ xtFamily, all []extension) error {
+			for _, e := range all {
+				if slices.Contains(names, e.name) {
+					return refusal
+				}
+			}
+			return nil
+		}
+	}
+	ip4, ip6 := xtFamilies()[0], xtFamilies()[1]
+	for _, c := range []struct {
+		name   string
+		family xtFamily
+		try    attempt
+		is     error
+		want   string
+		notes  string
+	}{
+		{"nothing", ip4, lacks(), nil, "", ""},
+		{
+			"a match", ip4, lacks("match statistic"), ErrFeature,
+			"missing kernel feature: iptables match statistic in IPv4: load it with: modprobe xt_statistic, or use a kernel with CONFIG_NETFILTER_XT_MATCH_STATISTIC" +
+				` (iptables-restore: "-A X": Couldn't load it)`, "",
+		},
+		{
+			"a table", ip6, lacks("table nat"), ErrFeature,
+			"missing kernel feature: iptables table nat in IPv6: load it with: modprobe ip6table_nat, or use a kernel with CONFIG_IP6_NF_NAT" +
+				` (iptables-restore: "-A X": Couldn't load it)`, "",
+		},
+		{
+			"what not everybody needs", ip4, lacks("match sctp", "match recent"), nil, "",
+			"session affinity is not served in IPv4: iptables match recent is missing: load it with: modprobe xt_recent, or use a kernel with CONFIG_NETFILTER_XT_MATCH_RECENT\n" +
+				"SCTP is not served in IPv4: iptables match sctp is missing: load it with: modprobe xt_sctp, or use a kernel with CONFIG_NETFILTER_XT_MATCH_SCTP",
+		},
+		{"trouble", ip4, func(_ xtFamily, all []extension) error {
+			if all[0].table == "" || len(all) > 1 {
+				return unix.ENOMEM
+			}
+			return nil
+		}, unix.ENOMEM, "try iptables match tcp in IPv4: cannot allocate memory", ""},
+		{"together", ip4, func(_ xtFamily, all []extension) error {
+			if len(all) > 1 {
+				return unix.ENOMEM
+			}
+			return nil
+		}, unix.ENOMEM, "try iptables in IPv4: each extension alone works, all together not: cannot allocate memory", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			notes, err := needs{extensions(xtables.Legacy), c.try}.check(c.family)
+			if !errors.Is(err, c.is) {
+				t.Fatalf("got %v", err)
+			}
+			if err != nil && err.Error() != c.want {
+				t.Errorf("got\n%v\nwant\n%s", err, c.want)
+			}
+			if got := strings.Join(notes, "\n"); got != c.notes {
+				t.Errorf("notes\n%s\nwant\n%s", got, c.notes)
+			}
+		})
+	}
+}
