@@ -54,10 +54,7 @@ func (d *diff) rehost(before *route.Host) {
 		}
 		d.totals[tableKey{d.ip, nat}] += len(now) - len(old)
 	}
-	if guards := d.guards(d.host); len(d.guards(before)) == 0 && len(guards) > 0 {
-		d.plan.first.chains = append(d.plan.first.chains, chain{filter, localnet, nil})
-		d.guard(guards)
-	}
+	d.guard(missing(d.guards(d.host), d.guards(before)))
 }
 
 // guard adds rules that only have to be there: first in the kernel's own chains.

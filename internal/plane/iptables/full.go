@@ -203,13 +203,20 @@ func ledTo(seen state) map[ref]bool {
 			if kubechain.Proxy(name) {
 				continue
 			}
+			mine := slices.Contains(builtin(t), name)
 			for _, rule := range c.Rules {
-				led[ref{t, iptables.Target(rule)}] = true
+				if to := iptables.Target(rule); !mine || !leads(to) {
+					led[ref{t, to}] = true
+				}
 			}
 		}
 	}
 	return led
 }
+
+// leads reports whether a rule of one of the kernel's own chains with this target
+// is a proxy's: KUBE-MARK-MASQ is for others to use as well.
+func leads(target string) bool { return kubechain.Proxy(target) && target != markMasq }
 
 // lead plans the jumps of a chain of the kernel's. They are right if each is
 // there once and in order, and no rule of others that would end a packet's way
@@ -223,7 +230,7 @@ func (d *diff) lead(t table, name string, rules []string) {
 	}
 	d.totals[tableKey{d.ip, t}] += len(want)
 	for _, rule := range rules {
-		if kubechain.Proxy(iptables.Target(rule)) {
+		if leads(iptables.Target(rule)) {
 			have = append(have, rule)
 		}
 	}
@@ -275,19 +282,19 @@ func endsBehind(rules, jumps []string) []string {
 	return list
 }
 
-// protect plans the guards of 127.0.0.0/8 that are missing.
+// protect plans the guards that are missing. Their chain is not only ours: if it
+// is there, what is in it stays.
 func (d *diff) protect(seen state) {
-	var missing []line
+	if _, there := seen[filter][localnet]; !there {
+		d.plan.first.chains = append(d.plan.first.chains, chain{filter, localnet, nil})
+	}
+	var absent []line
 	for _, l := range d.guards(d.host) {
-		c, ok := seen[l.table][l.chain]
-		if !ok {
-			d.plan.first.chains = append(d.plan.first.chains, chain{l.table, l.chain, nil})
-		}
-		if !slices.Contains(c.Rules, iptables.Canonical(l.rule)) {
-			missing = append(missing, l)
+		if !slices.Contains(seen[l.table][l.chain].Rules, iptables.Canonical(l.rule)) {
+			absent = append(absent, l)
 		}
 	}
-	d.guard(missing)
+	d.guard(absent)
 }
 
 // nothing plans the end of all that is ours, and says what that is.

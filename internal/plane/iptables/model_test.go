@@ -180,7 +180,7 @@ func (f *family) abstract(t table, name string, rules []string, host *route.Host
 	for _, rule := range rules {
 		to := iptables.Target(rule)
 		guard := to == localnet && f.loopback(host) || name == localnet
-		if kubechain.Proxy(to) && to != markMasq || guard && isGuard(f.guards(host), name, rule) {
+		if slices.Contains(builtin(t), name) && leads(to) || guard && isGuard(f.guards(host), name, rule) {
 			lines = append(lines, rule)
 		}
 	}

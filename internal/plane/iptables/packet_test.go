@@ -21,6 +21,10 @@ type packet struct {
 	owner    string // the Service of the last rule that named one
 }
 
+func (p packet) String() string {
+	return fmt.Sprintf("%s %s%s > %s:%s/%s", p.hook, p.from, p.iface, p.to, p.port, p.protocol)
+}
+
 // parsed is a rule taken apart.
 type parsed struct {
 	from, to     netip.Prefix
