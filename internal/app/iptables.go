@@ -8,7 +8,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/explain"
 	kernel "github.com/sluice-proxy/sluice/internal/kernel/iptables"
-	"github.com/sluice-proxy/sluice/internal/kernel/probe"
 	"github.com/sluice-proxy/sluice/internal/kernel/sysctl"
 	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
 	"github.com/sluice-proxy/sluice/internal/metrics"
@@ -69,13 +68,4 @@ func explainIptables() explain.Plane {
 func liberal(settings *sysctl.Sysctl) bool {
 	value, err := settings.Get("net.netfilter.nf_conntrack_tcp_be_liberal")
 	return err == nil && strings.TrimSpace(value) != "0"
-}
-
-// probeIptables stands in until there is probe.Iptables.
-func probeIptables(ctx context.Context, o probe.Options) (probe.Support, error) {
-	tools, err := kernel.Open(ctx, kernel.Options{NetNS: o.NetNS})
-	if err != nil {
-		return probe.Support{}, err
-	}
-	return probe.Support{IPv4: tools.Has(kernel.IPv4), IPv6: tools.Has(kernel.IPv6)}, tools.Close()
 }

@@ -57,7 +57,7 @@ type maker func(*config.Config, *metrics.Metrics) plane.Plane
 func kinds() []kind {
 	return []kind{
 		{"nftables", probe.Nftables, openNftables, previewNftables, explain.Nftables, false},
-		{"iptables", probeIptables, openIptables, previewIptables, explainIptables, true},
+		{"iptables", probe.Iptables, openIptables, previewIptables, explainIptables, true},
 	}
 }
 
