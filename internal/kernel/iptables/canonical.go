@@ -2,7 +2,6 @@ package iptables
 
 import (
 	"math"
-	"slices"
 	"strings"
 )
 
@@ -104,7 +103,7 @@ func (s *spelling) parse(tokens []token) {
 			continue
 		}
 		o := option{part: len(s.parts) - 1, not: not, name: t.text}
-		for i < len(tokens) && o.number < len(o.values) && o.takes(tokens[i]) {
+		for i < len(tokens) && o.number < o.room() && o.takes(tokens[i]) {
 			o.values[o.number] = tokens[i].text
 			o.number++
 			i++
@@ -117,6 +116,15 @@ func (s *spelling) parse(tokens []token) {
 			s.add(o)
 		}
 	}
+}
+
+// room returns how many words may belong to an option.
+func (o option) room() int {
+	switch short(o.name) {
+	case "-m", "-j", "-g":
+		return 1
+	}
+	return len(o.values)
 }
 
 // takes reports whether a word belongs to the option before it.
@@ -200,9 +208,10 @@ func (s *spelling) ofProtocol(current int) int {
 	if s.protocol == "" {
 		return current
 	}
-	named := func(p part) bool { return p.flag == "-m" && p.name == s.protocol }
-	if i := slices.IndexFunc(s.parts, named); i >= 0 {
-		return i
+	for i, p := range s.parts {
+		if p.flag == "-m" && p.name == s.protocol {
+			return i
+		}
 	}
 	s.parts = append(s.parts, part{flag: "-m", name: s.protocol})
 	return len(s.parts) - 1
@@ -212,16 +221,11 @@ func (s *spelling) ofProtocol(current int) int {
 func (s *spelling) print(size int) string {
 	var b strings.Builder
 	b.Grow(size + 32)
-	for _, name := range [5]string{"-s", "-d", "-i", "-o", "-p"} {
+	for _, name := range [6]string{"-s", "-d", "-i", "-o", "-p", ""} {
 		for _, o := range s.options {
-			if o.part == head && o.name == name {
+			if o.part == head && first(o.name) == name {
 				o.print(&b)
 			}
-		}
-	}
-	for _, o := range s.options {
-		if o.part == head && !slices.Contains([]string{"-s", "-d", "-i", "-o", "-p"}, o.name) {
-			o.print(&b)
 		}
 	}
 	for i, p := range s.parts {
@@ -237,23 +241,45 @@ func (s *spelling) print(size int) string {
 	return b.String()
 }
 
+// first returns the name of an option that has its place before all others.
+func first(name string) string {
+	switch name {
+	case "-s", "-d", "-i", "-o", "-p":
+		return name
+	}
+	return ""
+}
+
 func (s *spelling) printPart(b *strings.Builder, i int) {
 	p := s.parts[i]
-	mine := func(o option) bool { return o.part == i }
-	if p.flag == "-m" && p.name == s.protocol && !slices.ContainsFunc(s.options, mine) {
+	if p.flag == "-m" && p.name == s.protocol && !s.has(i) {
 		return // it says nothing that the protocol does not
 	}
 	word(b, p.flag)
-	word(b, p.name)
-	if p.flag == "-m" && p.name == "recent" {
-		slices.SortStableFunc(s.options, func(x, y option) int { return rank(x.name) - rank(y.name) })
+	if p.name != "" {
+		word(b, protect(p.name))
 	}
-	for _, o := range s.options {
-		if o.part == i {
-			o.print(b)
+	for place := range ranks {
+		for _, o := range s.options {
+			if o.part == i && (p.name == "recent" && rank(o.name) == place || p.name != "recent" && place == 0) {
+				o.print(b)
+			}
 		}
 	}
 }
+
+// has reports whether a part has options.
+func (s *spelling) has(part int) bool {
+	for _, o := range s.options {
+		if o.part == part {
+			return true
+		}
+	}
+	return false
+}
+
+// ranks is how many ranks there are.
+const ranks = 6
 
 // rank is the place of an option among those of the match "recent".
 func rank(name string) int {
@@ -276,13 +302,14 @@ func (o option) print(b *strings.Builder) {
 	if o.not {
 		word(b, "!")
 	}
-	word(b, o.name)
+	word(b, protect(o.name))
 	for _, v := range o.values[:o.number] {
-		if o.name != "--comment" && o.name != "--log-prefix" {
-			word(b, v)
-			continue
+		if o.name == "--comment" || o.name == "--log-prefix" {
+			v = quote(v)
+		} else {
+			v = protect(v)
 		}
-		word(b, quote(v))
+		word(b, v)
 	}
 }
 

@@ -134,6 +134,14 @@ func states(s string) string {
 	return b.String()
 }
 
+// protect quotes a word that would not be one without.
+func protect(s string) string {
+	if s == "" || strings.ContainsAny(s, " \t\n\"") {
+		return quote(s)
+	}
+	return s
+}
+
 // quote spells free text as PROGRAM-save does (xtables_save_string).
 func quote(s string) string {
 	if s != "" && strings.IndexFunc(s, special) < 0 {

@@ -1,0 +1,104 @@
+package iptables
+
+import "testing"
+
+// Each line has spellings of one rule; the last is the one that they share.
+func TestCanonical(t *testing.T) {
+	for _, spellings := range [][]string{
+		{
+			`-m comment --comment "a/b:c cluster IP" -m tcp -p tcp -d 172.30.0.41 --dport 80 -j KUBE-SVC-X`,
+			`-d 172.30.0.41/32 -p TCP -m comment --comment "a/b:c cluster IP" -m tcp --dport 80 -j KUBE-SVC-X`,
+			`--jump KUBE-SVC-X --destination 172.30.0.41 --protocol tcp --match comment --comment "a/b:c cluster IP" --destination-port 80`,
+			`-d 172.30.0.41/32 -p tcp -m comment --comment "a/b:c cluster IP" -m tcp --dport 80 -j KUBE-SVC-X`,
+		},
+		{
+			`-m statistic --mode random --probability 0.3333333333 -j A`,
+			`-m statistic --mode random --probability 0.33333333349 -j A`,
+		},
+		{
+			`-m statistic --mode random --probability 0.5 -j A`,
+			`-m statistic --mode random --probability 0.50000000000 -j A`,
+		},
+		{
+			`-m recent --name S --rcheck --seconds 10800 --reap -j S`,
+			`-m recent --rcheck --seconds 10800 --reap --name S --mask 255.255.255.255 --rsource -j S`,
+			`-m recent --rcheck --seconds 10800 --reap --name S --mask ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff --rsource -j S`,
+			`-m recent --rcheck --seconds 10800 --reap --name S -j S`,
+		},
+		{
+			`-m recent --name S --set -p tcp -m tcp -j DNAT --to-destination [fd00:0:0::1]:80`,
+			`-p tcp -m recent --set --name S -j DNAT --to-destination [fd00::1]:80`,
+		},
+		{`-j MARK --or-mark 0x4000`, `-j MARK --set-xmark 0x00004000/0x4000`, `-j MARK --set-xmark 0x4000/0x4000`},
+		{`-j MARK --xor-mark 0x4000`, `-j MARK --set-xmark 0x4000/0x0`},
+		{`-j MARK --and-mark 0xffff`, `-j MARK --set-xmark 0x0/0xffff0000`},
+		{`-j MARK --set-mark 16384`, `-j MARK --set-xmark 0x4000/0xffffffff`},
+		{`-m mark ! --mark 0x00004000/0x00004000 -j RETURN`, `-m mark ! --mark 0x4000/0x4000 -j RETURN`},
+		{`-m mark --mark 0x1/0xffffffff`, `-m mark --mark 0x1`},
+		{`-j REJECT --reject-with icmp-port-unreachable`, `-j REJECT --reject-with icmp6-port-unreachable`, `-j REJECT`},
+		{`-j REJECT --reject-with tcp-reset`},
+		{`-m comment --comment "plain" -j A`, `-m comment --comment plain -j A`},
+		{`-m comment --comment "it's \"so\" \\ -j X" -g A`, `-m comment --comment "it\'s \"so\" \\ -j X" -g A`},
+		{`-m comment --comment -x -j A`},
+		{`-m comment --comment "" -j A`},
+		{
+			`-j DROP -m conntrack ! --ctstate DNAT,ESTABLISHED,RELATED ! -s 127.0.0.1/8 -d 127.0.0.0/8`,
+			`! -s 127.0.0.0/8 -d 127.0.0.0/8 -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP`,
+		},
+		{`-d 0.0.0.0/0 -s ::/0 -i eth0 -j A`, `-i eth0 -j A`},
+		{`-d fd00:0::1 -j A`, `-d fd00::1/128 -j A`},
+		{`-j MASQUERADE --random-fully`},
+		{``},
+		{`-j`},
+		{`-m comment --comment "not closed`, `-m comment --comment "not closed"`},
+	} {
+		want := spellings[len(spellings)-1]
+		for _, s := range spellings {
+			if got := Canonical(s); got != want {
+				t.Errorf("%s\nis %s\nwant %s", s, got, want)
+			}
+		}
+	}
+}
+
+// What differs is kept apart.
+func TestCanonicalKeepsDifferences(t *testing.T) {
+	seen := map[string]string{}
+	for _, rule := range []string{
+		`-d 10.0.0.1 -j A`, `-d 10.0.0.2 -j A`, `! -d 10.0.0.1 -j A`, `-s 10.0.0.1 -j A`, `-d 10.0.0.0/24 -j A`, `-d 10.0.0.1 -g A`,
+		`-m statistic --mode random --probability 0.3333333 -j A`, `-m statistic --mode random --probability 0.3333334 -j A`,
+		`-m mark --mark 0x4000/0x4000 -j A`, `-m mark --mark 0x4000 -j A`, `-m mark ! --mark 0x4000 -j A`,
+		`-m recent --name A --set`, `-m recent --name A --rcheck`, `-m recent --name A --set --rdest`, `-m recent --name A --set --mask 255.255.255.0`,
+		`-m comment --comment a -j A`, `-m comment --comment "a b" -j A`, `-m comment --comment "a  b" -j A`, `-p tcp -j A`, `-p udp -j A`,
+		`-m conntrack --ctstate NEW -j A`, `-m conntrack --ctstate NEW,INVALID -j A`, `-m conntrack ! --ctstate NEW -j A`,
+	} {
+		c := Canonical(rule)
+		if other, ok := seen[c]; ok {
+			t.Errorf("%s and %s are both %s", rule, other, c)
+		}
+		seen[c] = rule
+	}
+}
+
+func TestTarget(t *testing.T) {
+	for rule, want := range map[string]string{
+		`-m comment --comment "x -j Y" -j KUBE-A`:     "KUBE-A",
+		`-m comment --comment -j -g KUBE-A`:           "KUBE-A",
+		`-j LOG --log-prefix "a -j b"`:                "LOG",
+		`-m recent --set --name X`:                    "",
+		`-p tcp -j DNAT --to-destination 10.0.0.1:80`: "DNAT",
+		`-j`: "",
+	} {
+		if got := Target(rule); got != want {
+			t.Errorf("%s leads to %q, want %q", rule, got, want)
+		}
+	}
+}
+
+func BenchmarkCanonical(b *testing.B) {
+	rule := `-m comment --comment "default/web:http -> 10.1.1.1:80" -m statistic --mode random --probability 0.33333333349 -j KUBE-SEP-SXIVWICOYRO3J4NJ`
+	b.ReportAllocs()
+	for b.Loop() {
+		Canonical(rule)
+	}
+}
