@@ -46,6 +46,8 @@ func TestManifestsAreTheChart(t *testing.T) {
 		"monitoring/podmonitor.yaml": sources(template(t, "--set=metrics.scrape=podMonitor"))["podmonitor.yaml"],
 		"monitoring/configmap.yaml":  sources(template(t, "--set=metrics.scrape=podMonitor"))["configmap.yaml"],
 		"sysctls/configmap.yaml":     sources(template(t, "--set=sysctls.enabled=true"))["configmap.yaml"],
+
+		"components/iptables/configmap.yaml": sources(template(t, "--set=config.mode=iptables"))["configmap.yaml"],
 	}
 	for name, text := range plain {
 		files["base/"+name] = text
@@ -100,6 +102,8 @@ func TestOverlaysAreTheChart(t *testing.T) {
 		{"canary", []string{"--set=nodeSelector.service-proxy=sluice"}},
 		{"monitoring", []string{"--set=metrics.scrape=podMonitor"}},
 		{"sysctls", []string{"--set=sysctls.enabled=true"}},
+		{"iptables", []string{"--set=config.mode=iptables"}},
+		{"canary-iptables", []string{"--set=config.mode=iptables", "--set=nodeSelector.service-proxy=sluice"}},
 	} {
 		t.Run(tt.overlay, func(t *testing.T) {
 			got := objects(t, run(t, tool("kubectl"), "kustomize", filepath.Join(project("deploy/kubernetes"), tt.overlay)))
@@ -111,31 +115,38 @@ func TestOverlaysAreTheChart(t *testing.T) {
 	}
 }
 
-// The static pod is the pod of the DaemonSet, but for where its files come from.
-func TestStaticPodIsThatOfTheDaemonSet(t *testing.T) {
-	file, err := os.ReadFile(project("deploy/static-pod/sluice.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := part(objects(t, string(file))["Pod sluice"], "spec")
-	want := part(objects(t, template(t))["DaemonSet sluice"], "spec", "template", "spec")
-	for _, key := range []string{"serviceAccountName", "nodeSelector", "volumes"} {
-		delete(want, key)
-	}
-	delete(got, "volumes")
-	env := func(spec map[string]any) *any {
-		c, _ := spec["containers"].([]any)
-		first, _ := c[0].(map[string]any)
-		list, _ := first["env"].([]any)
-		first["env"] = list[:1]
-		return &list[0]
-	}
-	env(want)
-	if name := *env(got); cmp.Equal(name, nil) {
-		t.Error("the static pod does not know its node")
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-DaemonSet +static pod):\n%s", diff)
+// The static pods are those of the DaemonSet, but for where its files come from.
+func TestStaticPodsAreThoseOfTheDaemonSet(t *testing.T) {
+	for name, mode := range map[string]string{"sluice.yaml": "nftables", "sluice-iptables.yaml": "iptables"} {
+		t.Run(name, func(t *testing.T) {
+			file, err := os.ReadFile(filepath.Join(project("deploy/static-pod"), name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := part(objects(t, string(file))["Pod sluice"], "spec")
+			want := part(objects(t, template(t, "--set=config.mode="+mode))["DaemonSet sluice"], "spec", "template", "spec")
+			for _, key := range []string{"serviceAccountName", "nodeSelector"} {
+				delete(want, key)
+			}
+			env := func(spec map[string]any) *any {
+				c, _ := spec["containers"].([]any)
+				first, _ := c[0].(map[string]any)
+				list, _ := first["env"].([]any)
+				first["env"] = list[:1]
+				return &list[0]
+			}
+			env(want)
+			if name := *env(got); cmp.Equal(name, nil) {
+				t.Error("the static pod does not know its node")
+			}
+			for _, spec := range []map[string]any{got, want} { // the last are its files
+				volumes, _ := spec["volumes"].([]any)
+				spec["volumes"] = volumes[:len(volumes)-1]
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("(-DaemonSet +static pod):\n%s", diff)
+			}
+		})
 	}
 }
 
@@ -162,6 +173,7 @@ func TestChartRefusesWhatItDoesNotKnow(t *testing.T) {
 		{"apiServer.port=70000", "/apiServer/port"},
 		{"metrics.scrape=yes", "/metrics/scrape"},
 		{"config.kind=Pod", "/config"},
+		{"config.mode=ipvs", "/config/mode"},
 		{"maxUnavailable=0", "/maxUnavailable"},
 		{"image.pullPolicy=never", "/image/pullPolicy"},
 	} {

@@ -25,6 +25,7 @@ const confined = "confined"
 type confinement struct {
 	Root         string            // the container's file system; "": that of the host, read-only
 	Mounts       map[string]string // folders, by where they are seen; read-only
+	Writable     map[string]string // files of the host, likewise
 	Capabilities []int             // the bounding set; of root also what it has
 	User         int
 	Privileged   bool // all capabilities, no filter, /proc/sys and /sys writable
@@ -102,6 +103,9 @@ func (c confinement) enterRoot() error {
 	for target, source := range c.Mounts {
 		mounts = append(mounts, bound(source, at(target))...)
 	}
+	for target, source := range c.Writable {
+		mounts = append(mounts, mount{source, at(target), "", unix.MS_BIND, ""})
+	}
 	if !c.Privileged {
 		for _, p := range []string{"proc/sys", "proc/sysrq-trigger", "proc/irq", "proc/bus", "proc/fs"} {
 			mounts = append(mounts, bound(at(p), at(p))...)
@@ -144,6 +148,14 @@ func (c confinement) protectHost() error {
 	}
 	for target, source := range c.Mounts {
 		for _, m := range bound(source, target) {
+			if err := m.do(); err != nil {
+				return err
+			}
+		}
+	}
+	for target, source := range c.Writable {
+		writable := mount{"", target, "", unix.MS_BIND | unix.MS_REMOUNT, ""}
+		for _, m := range []mount{{source, target, "", unix.MS_BIND, ""}, writable} {
 			if err := m.do(); err != nil {
 				return err
 			}

@@ -3,25 +3,29 @@
 package deploy
 
 import (
+	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/test/conformance"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// given is what the DaemonSet gives its container, with another command line
-// and without a cluster. What it would set on the host is what it may not.
-func given(t *testing.T, root string, p conformance.Program) confinement {
+// given is what the DaemonSet of a mode gives its container, with another command
+// line and without a cluster. What it would set on the host is what it may not.
+func given(t *testing.T, root, mode string, p conformance.Program) confinement {
 	t.Helper()
-	ds := daemonSet(t).Spec.Template.Spec
+	ds := daemonSetFor(t, mode).Spec.Template.Spec
 	container := ds.Containers[0].DeepCopy()
-	container.Env, container.VolumeMounts = nil, nil
+	container.Env = nil
+	container.VolumeMounts = slices.DeleteFunc(container.VolumeMounts, func(m corev1.VolumeMount) bool { return !isLock(&ds, m) })
 	k := kubelet{root: root, node: p.Host, dir: t.TempDir(), more: map[string]string{"/etc/sluice": p.Manifests}}
 	container.Command = append([]string{
 		"sluice", "--manifests=/etc/sluice", "--oom-score-adj=-997", "--conntrack-max-per-core=0",
@@ -44,10 +48,21 @@ func cannot() map[int]string {
 // TestConformanceAsDeployed puts the program through the suite with what the
 // DaemonSet gives it and no more.
 func TestConformanceAsDeployed(t *testing.T) {
-	root := image(t)
-	conformance.Run(t, conformance.Plane{
-		Name:   "nftables as deployed",
-		Nature: conformance.Nftables(),
+	conformance.Run(
+		t,
+		asDeployed(t, "nftables", conformance.Nftables()),
+		asDeployed(t, "iptables-nft", conformance.Iptables("nft")),
+		asDeployed(t, "iptables-legacy", conformance.Iptables("legacy")),
+	)
+}
+
+// asDeployed is the program in a mode, on hosts that use a variant of iptables.
+func asDeployed(t *testing.T, name string, nature conformance.Nature) conformance.Plane {
+	t.Helper()
+	mode, variant, _ := strings.Cut(name, "-")
+	root := imageFor(t, mode)
+	return conformance.Plane{
+		Name: name + " as deployed", Nature: nature,
 		Cannot: cannot(),
 		Start: func(t testing.TB, _ *lab.Host) plane.Plane {
 			t.Skip("looks into the proxy, which is another process here")
@@ -55,14 +70,28 @@ func TestConformanceAsDeployed(t *testing.T) {
 		},
 		Launch: func(tb testing.TB, p conformance.Program) func() {
 			t, _ := tb.(*testing.T)
-			process := given(t, root, p).start(t, p.Host)
+			if variant != "" {
+				leaveHint(t, p.Host, variant)
+			}
+			process := given(t, root, mode, p).start(t, p.Host)
 			return sync.OnceFunc(func() {
 				if err := process.stop(); err != nil {
 					t.Errorf("the program ended with: %v\n%s", err, process.log)
 				}
 			})
 		},
-	})
+	}
+}
+
+// leaveHint is what the kubelet does first: it tells which variant its host uses.
+func leaveHint(t *testing.T, host *lab.Host, variant string) {
+	t.Helper()
+	program, hint := "iptables-"+variant, "KUBE-IPTABLES-HINT"
+	env := []string{"env", fmt.Sprintf("XTABLES_LOCKFILE=/run/xtables-%d.lock", host.NetNSFD()), program, "-t", "mangle", "-w"}
+	if _, err := host.Run("", append(env, "-L", hint)...); err == nil {
+		return
+	}
+	host.MustRun(append(env, "-N", hint)...)
 }
 
 // TestNothingLessWorks takes away one thing at a time that the DaemonSet gives,
@@ -79,7 +108,7 @@ func TestNothingLessWorks(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			l := lab.New(t, lab.Options{})
-			c := given(t, root, conformance.Program{Host: l.NodeA, Manifests: project("examples")})
+			c := given(t, root, "nftables", conformance.Program{Host: l.NodeA, Manifests: project("examples")})
 			tt.less(&c)
 			p := c.start(t, l.NodeA)
 			if err := p.wait(); err == nil {
@@ -95,7 +124,7 @@ func TestNothingLessWorks(t *testing.T) {
 // The child that says what it may do shows that the tests above confine at all.
 func TestConfinementConfines(t *testing.T) {
 	l := lab.New(t, lab.Options{})
-	c := given(t, image(t), conformance.Program{Host: l.NodeA, Manifests: project("examples")})
+	c := given(t, image(t), "nftables", conformance.Program{Host: l.NodeA, Manifests: project("examples")})
 	if len(c.Capabilities) != 1 || c.Capabilities[0] != unix.CAP_NET_ADMIN || c.GainNew || c.Privileged {
 		t.Fatalf("the DaemonSet gives %v", c)
 	}

@@ -21,6 +21,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
+	dockerfile "github.com/sluice-proxy/sluice/test/deploy/image"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
@@ -34,13 +35,15 @@ var capabilities = map[corev1.Capability]int{
 func image(t testing.TB) string {
 	t.Helper()
 	root := filepath.Join(t.TempDir(), "root")
-	for _, dir := range []string{"usr/local/bin", "proc", "sys", "dev", "etc/sluice", "var/run/secrets/kubernetes.io/serviceaccount"} {
+	for _, dir := range []string{"usr/local/bin", "proc", "sys", "dev", "run", "etc/sluice", "var/run/secrets/kubernetes.io/serviceaccount"} {
 		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(root, "dev/null"), nil, 0o644); err != nil { // to mount on
-		t.Fatal(err)
+	for _, file := range []string{"dev/null", lockFile} { // to mount on
+		if err := os.WriteFile(filepath.Join(root, file), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 	build := exec.Command("go", "build", "-o", filepath.Join(root, "usr/local/bin/sluice"), "github.com/sluice-proxy/sluice/cmd/sluice")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -51,6 +54,24 @@ func image(t testing.TB) string {
 		t.Fatal(err)
 	}
 	return root
+}
+
+// imageFor is the image of a mode.
+func imageFor(t testing.TB, mode string) string {
+	t.Helper()
+	root := image(t)
+	if mode == "iptables" {
+		if out, err := exec.Command("cp", "-a", dockerfile.Stage(t, "programs")+"/.", root).CombinedOutput(); err != nil {
+			t.Fatalf("add the programs: %v\n%s", err, out)
+		}
+	}
+	return root
+}
+
+// daemonSetFor is that of a mode.
+func daemonSetFor(t *testing.T, mode string) *appsv1.DaemonSet {
+	t.Helper()
+	return readDaemonSet(t, []byte(sources(template(t, "--set=config.mode="+mode))["daemonset.yaml"]))
 }
 
 // daemonSet is the one that is deployed.
@@ -89,7 +110,8 @@ func (k kubelet) confinement(t *testing.T, pod *corev1.PodSpec, c *corev1.Contai
 		t.Fatal("this is no pod of a node's daemon")
 	}
 	out := confinement{
-		Root: k.root, Argv: k.expand(c.Command, c.Env), Env: k.env(t, c.Env), Mounts: map[string]string{},
+		Root: k.root, Argv: k.expand(c.Command, c.Env), Env: k.env(t, c.Env),
+		Mounts: map[string]string{}, Writable: map[string]string{},
 		OOMScoreAdj: -997, // what the kubelet gives node-critical pods
 		User:        int(*pod.SecurityContext.RunAsUser),
 		Privileged:  c.SecurityContext.Privileged != nil && *c.SecurityContext.Privileged,
@@ -114,6 +136,10 @@ func (k kubelet) confinement(t *testing.T, pod *corev1.PodSpec, c *corev1.Contai
 		}
 	}
 	for _, m := range c.VolumeMounts {
+		if isLock(pod, m) {
+			out.Writable[m.MountPath] = k.lock(t)
+			continue
+		}
 		out.Mounts[m.MountPath] = k.volume(t, pod, m.Name)
 	}
 	maps.Copy(out.Mounts, k.more)
@@ -152,6 +178,30 @@ func (k kubelet) env(t *testing.T, env []corev1.EnvVar) []string {
 		out = append(out, e.Name+"="+value)
 	}
 	return out
+}
+
+// lockFile is what all who change legacy tables of iptables lock.
+const lockFile = "/run/xtables.lock"
+
+// isLock says whether a mount is that of the host's lock.
+func isLock(pod *corev1.PodSpec, m corev1.VolumeMount) bool {
+	for _, v := range pod.Volumes {
+		if v.Name == m.Name && v.HostPath != nil {
+			return v.HostPath.Path == lockFile && *v.HostPath.Type == corev1.HostPathFileOrCreate && m.MountPath == lockFile && !m.ReadOnly
+		}
+	}
+	return false
+}
+
+// lock is the lock of a host, where the conformance suite has it: hosts of the
+// lab share /run. It is made as the kubelet does.
+func (k kubelet) lock(t *testing.T) string {
+	t.Helper()
+	path := fmt.Sprintf("/run/xtables-%d.lock", k.node.NetNSFD())
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDONLY, 0o644)
+	must(t, err)
+	must(t, file.Close())
+	return path
 }
 
 // volume writes a ConfigMap as the kubelet does: behind a link that is swapped.

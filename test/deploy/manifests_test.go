@@ -21,7 +21,7 @@ func testManifests(t *testing.T, c *cluster) {
 		return err
 	})
 	strict := []string{"apply", "--dry-run=server", "--validate=strict"}
-	for _, folder := range []string{"base", "canary", "monitoring", "sysctls", "cleanup"} {
+	for _, folder := range []string{"base", "canary", "canary-iptables", "cleanup", "iptables", "monitoring", "sysctls"} {
 		t.Run(folder, func(t *testing.T) {
 			path := filepath.Join(project("deploy/kubernetes"), folder)
 			// The API server drops no field, else what came back would lack it.
@@ -31,17 +31,20 @@ func testManifests(t *testing.T, c *cluster) {
 			}
 		})
 	}
-	t.Run("static pod", func(t *testing.T) {
-		c.kubectl(t, append(strict, "-f", project("deploy/static-pod/sluice.yaml"))...)
-		text, err := os.ReadFile(project("deploy/static-pod/sluice.yaml"))
-		must(t, err)
-		// The kubelet runs no static pod that refers to objects of the API.
-		for _, word := range []string{"configMap", "secret:", "serviceAccount"} {
-			if strings.Contains(string(text), word) {
-				t.Errorf("a static pod may not have %q", word)
+	for _, name := range []string{"sluice.yaml", "sluice-iptables.yaml"} {
+		t.Run("static pod "+name, func(t *testing.T) {
+			path := filepath.Join(project("deploy/static-pod"), name)
+			c.kubectl(t, append(strict, "-f", path)...)
+			text, err := os.ReadFile(path)
+			must(t, err)
+			// The kubelet runs no static pod that refers to objects of the API.
+			for _, word := range []string{"configMap", "secret:", "serviceAccount"} {
+				if strings.Contains(string(text), word) {
+					t.Errorf("a static pod may not have %q", word)
+				}
 			}
-		}
-	})
+		})
+	}
 	for name, set := range map[string]string{
 		"everything": "apiServer.host=10.0.0.1,apiServer.port=443,sysctls.enabled=true,metrics.scrape=podMonitor," +
 			"metrics.podMonitor.labels.release=prometheus,maxUnavailable=1,imagePullSecrets[0].name=pull," +
@@ -49,6 +52,7 @@ func testManifests(t *testing.T, c *cluster) {
 			"affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0].key=x," +
 			"affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0].operator=Exists",
 		"annotations":     "metrics.scrape=annotations",
+		"mode iptables":   "config.mode=iptables,sysctls.enabled=true",
 		"another's files": "existingConfigMap=kube-proxy",
 	} {
 		t.Run("chart with "+name, func(t *testing.T) {

@@ -129,7 +129,7 @@ func monitor(t *testing.T) *monitored {
 	l := lab.New(t, lab.Options{})
 	m := &monitored{t: t, node: l.NodeA, dir: t.TempDir()}
 	m.write(1)
-	given(t, image(t), conformance.Program{Host: l.NodeA, Manifests: m.dir, Args: []string{"--hostname-override=node-a"}}).
+	given(t, image(t), "nftables", conformance.Program{Host: l.NodeA, Manifests: m.dir, Args: []string{"--hostname-override=node-a"}}).
 		start(t, l.NodeA).says("msg=Synced")
 	config := filepath.Join(t.TempDir(), "prometheus.yaml")
 	must(t, os.WriteFile(config, fmt.Appendf(nil, scrape, project("deploy/prometheus/alerts.yaml")), 0o600))

@@ -3,8 +3,13 @@ app.kubernetes.io/name: sluice
 app.kubernetes.io/component: proxy
 {{- end }}
 
+{{- /* Not empty in mode iptables, which needs programs, and rights for them. */ -}}
+{{- define "sluice.iptables" -}}
+{{ if eq (.Values.config.mode | default "") "iptables" }}yes{{ end }}
+{{- end }}
+
 {{- define "sluice.image" -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ if include "sluice.iptables" . }}-iptables{{ end }}
 {{- end }}
 
 {{- define "sluice.configMap" -}}
@@ -17,6 +22,9 @@ app.kubernetes.io/component: proxy
 {{- $conntrack := ternary .Values.sysctls.conntrack $zero .Values.sysctls.enabled -}}
 {{- $metrics := ternary "127.0.0.1:10249" "0.0.0.0:10249" (eq .Values.metrics.scrape "none") -}}
 {{- $computed := dict "conntrack" $conntrack "metricsBindAddress" $metrics -}}
+{{- if and (include "sluice.iptables" .) (not .Values.sysctls.enabled) -}}
+{{- $_ := set $computed "iptables" (dict "localhostNodePorts" false) -}}
+{{- end -}}
 {{- toYaml (merge (deepCopy .Values.config) $computed) -}}
 {{- end }}
 
