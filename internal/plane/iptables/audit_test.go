@@ -16,13 +16,13 @@ import (
 // audit looks at a fake kernel after every COMMIT: what becomes of a connection is
 // what became of it before, or what will. Where nothing served it before, it may
 // also be refused for a while; where nothing will, it may already meet what is
-// behind other fronts of the Service, or be refused; which kind of refusal it is may change early.
+// behind other fronts of the Service, or be refused.
 type audit struct {
 	fake   *iptables.Fake
 	walker *walker
 	seen   []tables // after each COMMIT; the first: before any
 	host   string   // what held for the whole node before
-	skip   bool // others meddled, so that what was before is no measure
+	skip   bool     // others meddled, so that what was before is no measure
 }
 
 // tables are those of all families.
@@ -66,9 +66,12 @@ func (a *audit) End(m *planetest.Model) error {
 
 func (a *audit) judge() error {
 	for _, f := range rows(planetest.Families()) {
-		before, after := a.seen[0][f.ip], a.seen[len(a.seen)-1][f.ip]
-		for _, pk := range a.probes(f.ip, before, after) {
-			if err := a.follow(f, pk, before, after); err != nil {
+		states := a.steps(f.ip)
+		if len(states) < 3 {
+			continue // there was nothing in between
+		}
+		for _, pk := range a.probes(f.ip, states[0], states[len(states)-1]) {
+			if err := a.follow(pk, states); err != nil {
 				return err
 			}
 		}
@@ -76,35 +79,41 @@ func (a *audit) judge() error {
 	return nil
 }
 
-func (a *audit) follow(f family, pk packet, before, after state) error {
-	was, had := a.walker.fate(before, pk)
-	is, has := a.walker.fate(after, pk)
+// steps are the states that a family's tables had, one after the other.
+func (a *audit) steps(ip route.Family) []state {
+	var list []state
+	for _, s := range a.seen {
+		if len(list) == 0 || !list[len(list)-1].equal(s[ip]) {
+			list = append(list, s[ip])
+		}
+	}
+	return list
+}
+
+func (s state) equal(o state) bool {
+	return maps.EqualFunc(s, o, func(a, b iptables.Chains) bool {
+		return maps.EqualFunc(a, b, func(c, d iptables.Chain) bool { return slices.Equal(c.Rules, d.Rules) })
+	})
+}
+
+func (a *audit) follow(pk packet, states []state) error {
+	was, had := a.walker.fate(states[0], pk)
+	is, has := a.walker.fate(states[len(states)-1], pk)
 	if partial(is) {
 		return fmt.Errorf("%s comes to %q: some get lost", pk, is)
 	}
 	if had != "" && has != "" && had != has {
 		return nil // for a moment it may be nobody's
 	}
-	for i, s := range a.seen[1:] {
-		now, _ := a.walker.fate(s[f.ip], pk)
-		if now == was || now == is || now == "refused" && was == "untouched" {
-			continue
+	for i, s := range states[1:] {
+		now, _ := a.walker.fate(s, pk)
+		switch {
+		case now == was, now == is:
+		case now == "refused" && was == "untouched":
+		case is == "untouched" && !partial(now):
+		default:
+			return fmt.Errorf("after COMMIT %d of %d, %s comes to\n%s\nbefore\n%s\nand in the end\n%s", i+1, len(states)-1, pk, now, was, is)
 		}
-		if is == "untouched" && !partial(now) {
-			continue // of a front that goes
-		}
-		for k, s := range a.seen {
-			for _, t := range everyTable() {
-				for _, n := range sortedNames(s[f.ip][t]) {
-					for _, r := range s[f.ip][t][n].Rules {
-						if strings.Contains(r, pk.to.String()) && strings.Contains(r, "dport "+pk.port) {
-							fmt.Println("DEBUG", k, t, n, r)
-						}
-					}
-				}
-			}
-		}
-		return fmt.Errorf("after COMMIT %d of %d, %s comes to\n%s\nbefore\n%s\nand in the end\n%s", i+1, len(a.seen)-1, pk, now, was, is)
 	}
 	return nil
 }
@@ -120,28 +129,30 @@ func (a *audit) probes(ip route.Family, states ...state) []packet {
 		to             netip.Addr
 		protocol, port string
 	}
-	fronts := map[front]bool{}
+	var fronts []front
 	for _, s := range states {
 		for _, at := range []ref{{nat, services}, {filter, services}, {filter, external}, {nat, nodePorts}} {
 			for _, text := range s[at.table][at.name].Rules {
 				r := a.walker.rule(text)
-				if r.port == "" {
-					continue
-				}
-				if r.to.IsValid() && r.to.IsSingleIP() {
-					fronts[front{r.to.Addr(), r.protocol, r.port}] = true
-					continue
-				}
-				for _, node := range append(nodeAddrs(), netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("::1")) {
-					if route.FamilyOf(node) == ip {
-						fronts[front{node, r.protocol, r.port}] = true
+				switch {
+				case r.port == "":
+				case r.to.IsValid() && r.to.IsSingleIP():
+					fronts = append(fronts, front{r.to.Addr(), r.protocol, r.port})
+				default:
+					for _, node := range nodeAddrs() {
+						fronts = append(fronts, front{node, r.protocol, r.port})
 					}
 				}
 			}
 		}
 	}
 	var all []packet
-	for f := range maps.Keys(fronts) {
+	known := map[front]bool{}
+	for _, f := range fronts {
+		if known[f] || route.FamilyOf(f.to) != ip {
+			continue
+		}
+		known[f] = true
 		for _, from := range sources() {
 			if route.FamilyOf(from.from) == ip && (from.hook == "OUTPUT" || !f.to.IsLoopback()) {
 				from.to, from.protocol, from.port = f.to, f.protocol, f.port
@@ -149,7 +160,6 @@ func (a *audit) probes(ip route.Family, states ...state) []packet {
 			}
 		}
 	}
-	slices.SortFunc(all, func(a, b packet) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
 	return all
 }
 

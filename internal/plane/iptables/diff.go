@@ -54,13 +54,15 @@ func (d *diff) rehost(before *route.Host) {
 		}
 		d.totals[tableKey{d.ip, nat}] += len(now) - len(old)
 	}
-	d.guard(missing(d.guards(d.host), d.guards(before)))
+	d.guard()
 }
 
-// guard adds rules that only have to be there: first in the kernel's own chains.
-func (d *diff) guard(missing []line) {
-	for _, l := range missing {
+// guard adds the rules that only have to be there, and are not: in front of
+// others.
+func (d *diff) guard() {
+	for _, l := range missing(d.guards(d.host), d.guarded[d.ip]) {
 		d.plan.first.ordered = append(d.plan.first.ordered, command{"-I", l})
+		d.guarded[d.ip] = append(d.guarded[d.ip], l)
 	}
 }
 

@@ -41,20 +41,22 @@ func (f *family) fixed(host *route.Host, opt Options) []chain {
 
 // guards are rules that only have to be there, and stay, in the order in which
 // they are put in front of others: kubelet makes the same ones, and has others in
-// that chain. The first keeps neighbours from 127.0.0.0/8, which can be routed as
+// that chain. The first, which is of IPv4 only, keeps neighbours from 127.0.0.0/8, which can be routed as
 // soon as it serves NodePorts (CVE-2020-8558).
 func (f *family) guards(host *route.Host) []line {
-	list := []line{
+	list := everyGuard()
+	if !f.loopback(host) {
+		return list[1:]
+	}
+	return list
+}
+
+func everyGuard() []line {
+	return []line{
+		{filter, localnet, `! -s 127.0.0.0/8 -d 127.0.0.0/8 -m comment --comment "block incoming localnet connections" -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP`},
 		{filter, "INPUT", "-j " + localnet},
 		{filter, "OUTPUT", "-j " + localnet},
 	}
-	if !f.loopback(host) {
-		return list
-	}
-	return slices.Insert(list, 0, line{
-		filter, localnet,
-		`! -s 127.0.0.0/8 -d 127.0.0.0/8 -m comment --comment "block incoming localnet connections" -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP`,
-	})
 }
 
 // forward are the rules for packets on their way through this node. Without the

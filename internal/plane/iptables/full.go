@@ -288,13 +288,13 @@ func (d *diff) protect(seen state) {
 	if _, there := seen[filter][localnet]; !there {
 		d.plan.first.chains = append(d.plan.first.chains, chain{filter, localnet, nil})
 	}
-	var absent []line
-	for _, l := range d.guards(d.host) {
-		if !slices.Contains(seen[l.table][l.chain].Rules, iptables.Canonical(l.rule)) {
-			absent = append(absent, l)
+	d.guarded[d.ip] = nil
+	for _, l := range everyGuard() {
+		if slices.Contains(seen[l.table][l.chain].Rules, iptables.Canonical(l.rule)) {
+			d.guarded[d.ip] = append(d.guarded[d.ip], l)
 		}
 	}
-	d.guard(absent)
+	d.guard()
 }
 
 // nothing plans the end of all that is ours, and says what that is.

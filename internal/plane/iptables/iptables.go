@@ -69,6 +69,8 @@ type Plane struct {
 	// jumps when last seen.
 	behind map[builtinKey][]string
 	totals map[tableKey]int // of our rules
+
+	guarded map[route.Family][]line // the guards that are there
 }
 
 // state is what a family's tables hold.
@@ -90,7 +92,7 @@ type (
 func New(kernel Kernel, opt Options) *Plane {
 	return &Plane{
 		kernel: kernel, opt: opt, families: rows(opt.Families),
-		behind: map[builtinKey][]string{}, totals: map[tableKey]int{},
+		behind: map[builtinKey][]string{}, totals: map[tableKey]int{}, guarded: map[route.Family][]line{},
 	}
 }
 

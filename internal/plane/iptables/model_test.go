@@ -173,18 +173,17 @@ func (f *family) abstract(t table, name string, rules []string, host *route.Host
 		return append(append(lines, head...), rules[max(0, len(rules)-tail):]...)
 	case kubechain.Proxy(name):
 		return append(lines, rules...)
-	case name == localnet && !f.loopback(host):
-		return nil
 	}
-	lines = nil
+	var jumps, guards []string // wherever those are
 	for _, rule := range rules {
-		to := iptables.Target(rule)
-		guard := to == localnet && f.loopback(host) || name == localnet
-		if slices.Contains(builtin(t), name) && leads(to) || guard && isGuard(f.guards(host), name, rule) {
-			lines = append(lines, rule)
+		switch to := iptables.Target(rule); {
+		case slices.Contains(builtin(t), name) && leads(to):
+			jumps = append(jumps, rule)
+		case isGuard(f.guards(host), name, rule):
+			guards = append(guards, rule)
 		}
 	}
-	return lines
+	return append(jumps, guards...)
 }
 
 func isGuard(guards []line, chain, rule string) bool {

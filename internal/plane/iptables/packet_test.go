@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
+	"github.com/sluice-proxy/sluice/internal/plane/planetest"
 )
 
 // packet is a new connection's first. It is followed through rules in words: what
@@ -52,15 +53,14 @@ type walker struct {
 }
 
 func newWalker() *walker {
+	nodes := nodeAddrs()
 	return &walker{known: map[string]*parsed{}, local: func(a netip.Addr) bool {
-		return a.IsLoopback() || slices.Contains(nodeAddrs(), a)
+		return slices.Contains(nodes, a)
 	}}
 }
 
 func nodeAddrs() []netip.Addr {
-	return []netip.Addr{
-		netip.MustParseAddr("192.168.0.2"), netip.MustParseAddr("192.168.0.3"), netip.MustParseAddr("2001:db8::1"),
-	}
+	return planetest.Addrs("192.168.0.2", "192.168.0.3", "127.0.0.1", "2001:db8::1", "::1")
 }
 
 // rule takes a rule apart. Options that say nothing about new connections to a

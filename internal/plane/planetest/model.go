@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
+	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -195,7 +198,7 @@ func (m *Model) check() error {
 		return err
 	}
 	if got != want {
-		return fmt.Errorf("the kernel holds\n%s\nbut from scratch\n%s", got, want)
+		return fmt.Errorf("the kernel holds (-), unlike from scratch (+):\n%s", difference(got, want))
 	}
 	return nil
 }
@@ -213,4 +216,34 @@ func (m *Model) fromScratch() (string, error) {
 		return "", err
 	}
 	return scratch.State(change.Table)
+}
+
+// difference returns the lines that only one of two texts has.
+func difference(got, want string) string {
+	count := map[string]int{}
+	for line := range strings.Lines(got) {
+		count[line]++
+	}
+	for line := range strings.Lines(want) {
+		count[line]--
+	}
+	var list []string
+	for _, line := range slices.Sorted(maps.Keys(count)) {
+		switch n := count[line]; {
+		case n > 0:
+			list = append(list, "-"+line)
+		case n < 0:
+			list = append(list, "+"+line)
+		}
+	}
+	if len(list) > 0 {
+		return strings.Join(list, "")
+	}
+	has, wants := strings.SplitAfter(got, "\n"), strings.SplitAfter(want, "\n")
+	for i := range has {
+		if has[i] != wants[i] {
+			list = append(list, "-"+has[i], "+"+wants[i])
+		}
+	}
+	return "in this order:\n" + strings.Join(list, "")
 }

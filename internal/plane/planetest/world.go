@@ -75,10 +75,10 @@ func (w *World) Change() {
 	case 10, 11, 12, 13, 14:
 		w.moveEndpoint()
 	case 15:
-		for name := range w.slices {
+		if len(w.slices) > 0 {
+			name := Pick(w.Rand, slices.SortedFunc(maps.Keys(w.slices), cluster.Name.Compare)...)
 			delete(w.slices, name)
 			w.Store.DeleteSlice(name)
-			break
 		}
 	case 16:
 		w.node = Pick(w.Rand, nil, NewNode(), NewNode("10.180.0.0/24", "fd00:10:180::/64"),
@@ -104,10 +104,10 @@ func (w *World) setService(svc *cluster.Service) {
 
 // service makes one up. Addresses and ports are few, so that they are contested.
 func (w *World) service(name cluster.Name) *cluster.Service {
-	few := func(format string, n int) []netip.Addr {
+	few := func(format string) []netip.Addr {
 		var all []netip.Addr
 		for range w.IntN(3) {
-			if a := netip.MustParseAddr(fmt.Sprintf(format, 1+w.IntN(n))); !slices.Contains(all, a) {
+			if a := netip.MustParseAddr(fmt.Sprintf(format, 1+w.IntN(3))); !slices.Contains(all, a) {
 				all = append(all, a)
 			}
 		}
@@ -117,8 +117,8 @@ func (w *World) service(name cluster.Name) *cluster.Service {
 		Name: name, Created: time.Unix(int64(w.IntN(5)), 0),
 		Type:            Pick(w.Rand, cluster.ClusterIP, cluster.NodePort, cluster.LoadBalancer),
 		ClusterIPs:      Addrs(fmt.Sprintf("172.30.0.%d", 1+w.IntN(9)), fmt.Sprintf("fd00:172:30::%d", 1+w.IntN(9)))[:1+w.IntN(2)],
-		ExternalIPs:     append(few("198.51.100.%d", 3), few("2001:db8:100::%d", 3)...),
-		LoadBalancerIPs: append(few("203.0.113.%d", 3), few("2001:db8:113::%d", 3)...),
+		ExternalIPs:     append(few("198.51.100.%d"), few("2001:db8:100::%d")...),
+		LoadBalancerIPs: append(few("203.0.113.%d"), few("2001:db8:113::%d")...),
 		InternalLocal:   w.Chance(4), ExternalLocal: w.Chance(3),
 	}
 	if w.Chance(12) {
