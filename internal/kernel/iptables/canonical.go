@@ -14,12 +14,7 @@ import (
 // protocol come first, options go with the match they belong to, numbers are as
 // precise as the kernel keeps them, defaults are left out.
 func Canonical(rule string) string {
-	var tokens [48]token
-	var options [24]option
-	var parts [12]part
-	s := spelling{options: options[:0], parts: parts[:0]}
-	s.parse(split(tokens[:0], rule))
-	return s.print(len(rule))
+	return new(spelling).canonical(rule)
 }
 
 // token is a word of a rule, without its quotes.
@@ -86,11 +81,22 @@ const head = -1
 // part is a match ("-m") or what becomes of the packet ("-j", "-g").
 type part struct{ flag, name string }
 
-// spelling is a rule taken apart.
+// spelling is a rule taken apart. It may be used for one after the other.
 type spelling struct {
+	tokens   []token
 	protocol string
 	options  []option
 	parts    []part
+}
+
+func (s *spelling) canonical(rule string) string {
+	const usual = 16 // no rule of kube-proxy's shapes has more options
+	if s.tokens == nil {
+		s.tokens, s.options, s.parts = make([]token, 0, 2*usual), make([]option, 0, usual), make([]part, 0, usual/2)
+	}
+	s.tokens, s.options, s.parts, s.protocol = split(s.tokens[:0], rule), s.options[:0], s.parts[:0], ""
+	s.parse(s.tokens)
+	return s.print(len(rule))
 }
 
 func (s *spelling) parse(tokens []token) {

@@ -94,11 +94,3 @@ func TestTarget(t *testing.T) {
 		}
 	}
 }
-
-func BenchmarkCanonical(b *testing.B) {
-	rule := `-m comment --comment "default/web:http -> 10.1.1.1:80" -m statistic --mode random --probability 0.33333333349 -j KUBE-SEP-SXIVWICOYRO3J4NJ`
-	b.ReportAllocs()
-	for b.Loop() {
-		Canonical(rule)
-	}
-}

@@ -15,8 +15,9 @@ import (
 var inputs = []string{
 	"*nat\n:A - [0:0]\n:B - [0:0]\n-A A -p tcp -m comment --comment \"x y\" -j B\n-A A -j RETURN\n-I A -j ACCEPT\n-I A 2 -p udp -j B\nCOMMIT\n",
 	"*nat\n-D A -p udp -j B\n-A B -d 10.0.0.1 -j MARK --or-mark 0x4000\nCOMMIT\n",
-	"*nat\n-D A -p sctp -j B\nCOMMIT\n",                                               // not there
-	"*nat\n:A - [0:0]\n-X B\nCOMMIT\n",                                                // has rules
+	"*nat\n-D A -p sctp -j B\nCOMMIT\n", // not there
+	"*nat\n:A - [0:0]\n-X B\nCOMMIT\n",  // has rules
+	"*nat\n-A A -j DROP\nCOMMIT\n*filter\n:A - [0:0]\n-A A -j DROP\nCOMMIT\n",
 	"*nat\n:B - [0:0]\n-X B\nCOMMIT\n",                                                // is led to
 	"*nat\n-A A -j C\nCOMMIT\n",                                                       // no such chain
 	"*nat\n-A C -j A\nCOMMIT\n",                                                       // no such chain

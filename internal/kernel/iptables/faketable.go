@@ -255,7 +255,12 @@ func (a *attempt) check(rule string) error {
 		return nil
 	}
 	switch to {
-	case "", "ACCEPT", "DROP", "RETURN", "MARK", "LOG", "NFLOG", "CONNMARK":
+	case "DROP":
+		if a.name == "nat" {
+			return said(`The "nat" table is not intended for filtering, the use of DROP is therefore inhibited.`)
+		}
+		return nil
+	case "", "ACCEPT", "RETURN", "MARK", "LOG", "NFLOG", "CONNMARK":
 		return nil
 	case "DNAT", "SNAT", "MASQUERADE", "REDIRECT":
 		if a.name == "nat" {

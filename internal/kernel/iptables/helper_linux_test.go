@@ -110,7 +110,10 @@ func (h *host) read(family Family, table string) Chains {
 func both(t *testing.T, test func(t *testing.T, variant xtables.Variant)) {
 	t.Helper()
 	for _, variant := range []xtables.Variant{xtables.NFT, xtables.Legacy} {
-		t.Run(string(variant), func(t *testing.T) { test(t, variant) })
+		t.Run(string(variant), func(t *testing.T) {
+			t.Parallel() // most of the time is waiting
+			test(t, variant)
+		})
 	}
 }
 

@@ -82,6 +82,8 @@ func (t *Tools) restore(ctx context.Context, f Family, input []byte, more ...str
 	case strings.Contains(failed.said, "xtables lock"):
 		holder, _ := xtables.LockHolder(t.opts.Lock)
 		return fmt.Errorf("%s: lock %s: %s after %s", program, t.opts.Lock, holder, t.opts.Wait)
+	case strings.Contains(failed.said, "lock file"):
+		return err
 	case strings.Contains(failed.said, "you must be root"):
 		return fmt.Errorf("%w: run as root, or grant CAP_NET_ADMIN and CAP_NET_RAW", err)
 	case strings.Contains(failed.said, "unable to initialize table"): // legacy; it does not say why

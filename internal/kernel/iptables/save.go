@@ -20,6 +20,7 @@ func parseSave(r io.Reader, table string) (Chains, error) {
 		rules = nil
 	}
 	inside, complete := false, false
+	var spelling spelling
 	lines := bufio.NewScanner(r)
 	lines.Buffer(make([]byte, 64<<10), 1<<20)
 	for lines.Scan() {
@@ -40,7 +41,7 @@ func parseSave(r io.Reader, table string) (Chains, error) {
 				keep()
 				name = strings.Clone(chain)
 			}
-			rules = append(rules, Canonical(rule))
+			rules = append(rules, spelling.canonical(rule))
 		}
 	}
 	keep()

@@ -2,12 +2,18 @@ package iptables
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
 )
@@ -271,4 +277,58 @@ func TestEditsDuringARestore(t *testing.T) {
 			t.Errorf("told too much: %v", told)
 		}
 	})
+}
+
+// A program whose netlink port somebody else has is known by its process.
+func TestAProgramWithoutItsPort(t *testing.T) {
+	o := observe(t, xtables.NFT, func(h *host) { h.restore(IPv4, base) })
+	folder := t.TempDir()
+	program := filepath.Join(folder, "iptables-nft-restore")
+	script := fmt.Sprintf("#!/bin/sh\necho $$ >%s/pid.new; mv %[1]s/pid.new %[1]s/pid\n"+
+		"until [ -e %[1]s/go ]; do sleep 0.01; done\nexec %[2]s \"$@\"\n", folder, "/usr/sbin/iptables-nft-restore")
+	if err := os.WriteFile(program, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	o.tools.programs = map[Family]programs{IPv4: {restore: program}}
+	o.tools.opts.Path = "/usr/sbin:/usr/bin:/bin"
+	done := make(chan error, 1)
+	go func() {
+		done <- o.tools.Restore(t.Context(), IPv4, []byte("*nat\n:KUBE-SVC-A - [0:0]\n-A KUBE-SVC-A -j ACCEPT\nCOMMIT\n"))
+	}()
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: o.netns, PID: uint32(numberIn(t, filepath.Join(folder, "pid")))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if err := os.WriteFile(filepath.Join(folder, "go"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if told := o.settle(); len(told) > 0 == countsAsKernel() {
+		t.Errorf("told %v", told)
+	}
+	o.run("iptables -t nat -F KUBE-SVC-A")
+	if e := o.next(); e.What != "rule of KUBE-SVC-A in nat" {
+		t.Errorf("told %+v", e)
+	}
+}
+
+// numberIn waits for a file and reads the number in it.
+func numberIn(t *testing.T, path string) int {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		b, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		n, convErr := strconv.Atoi(strings.TrimSpace(string(b)))
+		if err = errors.Join(err, convErr); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	t.Fatalf("nothing wrote %s", path)
+	return 0
 }

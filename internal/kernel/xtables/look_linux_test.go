@@ -1,0 +1,167 @@
+package xtables_test
+
+import (
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/nft"
+	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
+)
+
+// Looking for tables and chains finds what is there, and makes nothing.
+func TestLooking(t *testing.T) {
+	h := newHost(t)
+	for _, variant := range []xtables.Variant{xtables.Legacy, xtables.NFT} {
+		for _, family := range []xtables.Family{xtables.IPv4, xtables.IPv6} {
+			id := xtables.TableID{Variant: variant, Family: family, Name: "mangle"}
+			program, _, _ := strings.Cut(id.String(), " ")
+			there, err := h.kernel().Exists(t.Context(), id)
+			if err != nil || there {
+				t.Errorf("%s is there: %t, %v", id, there, err)
+			}
+			if found, err := h.kernel().HasChain(t.Context(), id, "A"); err != nil || found {
+				t.Errorf("%s has a chain: %t, %v", id, found, err)
+			}
+			if there, err = h.kernel().Exists(t.Context(), id); err != nil || there {
+				t.Errorf("%s was made: %t, %v", id, there, err)
+			}
+			h.run("", program, "-t", "mangle", "-N", "A")
+			there, err = h.kernel().Exists(t.Context(), id)
+			found, err2 := h.kernel().HasChain(t.Context(), id, "A")
+			other, err3 := h.kernel().HasChain(t.Context(), id, "B")
+			if err := errors.Join(err, err2, err3); err != nil || !there || !found || other {
+				t.Errorf("%s is there: %t, has A: %t, B: %t, %v", id, there, found, other, err)
+			}
+		}
+	}
+}
+
+// The rules of legacy tables are counted, without those that come with a table.
+func TestLegacyRules(t *testing.T) {
+	h := newHost(t)
+	for i, command := range []string{
+		"iptables-nft -A INPUT -j ACCEPT", "iptables-legacy -t nat -L", "iptables-legacy -t nat -A OUTPUT -j ACCEPT",
+		"ip6tables-legacy -A INPUT -j ACCEPT",
+	} {
+		args := strings.Fields(command)
+		h.run("", args[0], args[1:]...)
+		if got, err := h.kernel().LegacyRules(t.Context()); err != nil || got != max(i-1, 0) {
+			t.Errorf("after %s: %d, %v", command, got, err)
+		}
+	}
+}
+
+// A digest differs where rules differ, and nowhere else.
+func TestDigest(t *testing.T) {
+	h := newHost(t)
+	id := xtables.TableID{Variant: xtables.Legacy, Family: xtables.IPv4, Name: "nat"}
+	seed := maphash.MakeSeed()
+	ours := func(chain string) bool { return strings.HasPrefix(chain, "KUBE-") }
+	look := func() xtables.Digest {
+		d, err := h.kernel().Digest(t.Context(), id, seed, ours)
+		stamps, err2 := h.kernel().Stamps(t.Context())
+		if err := errors.Join(err, err2); err != nil {
+			t.Fatal(err)
+		}
+		if stamps[id] != d.Stamp || len(stamps) != 1 {
+			t.Errorf("stamps %v, digest %v", stamps, d.Stamp)
+		}
+		return d
+	}
+	change := func(lines string) { h.run("*nat\n"+lines+"COMMIT\n", "iptables-legacy-restore", "--noflush") }
+	change(":KUBE-A - [0:0]\n:KUBE-B - [0:0]\n:OTHER - [0:0]\n-A KUBE-A -m statistic --mode random --probability 0.5 -j KUBE-B\n" +
+		"-A KUBE-B -p tcp -m recent --name X --set -j DNAT --to-destination 10.0.0.1:80\n-A OUTPUT -j KUBE-A\n-A OTHER -j RETURN\n")
+	first := look()
+	if got := slices.Sorted(maps.Keys(first.Chains)); !slices.Equal(got, []string{"KUBE-A", "KUBE-B"}) {
+		t.Errorf("digest has %v", got)
+	}
+	if got := slices.Collect(maps.Keys(first.Others)); !slices.Equal(got, []string{"OUTPUT"}) {
+		t.Errorf("digest has others %v", got)
+	}
+	change("-I OTHER -j ACCEPT\n:AAA - [0:0]\n-I OUTPUT -j AAA\n") // everything else moves by that
+	second := look()
+	if !maps.Equal(first.Chains, second.Chains) || first.Stamp == second.Stamp {
+		t.Errorf("after an edit of others: %v, before %v", second, first)
+	}
+	if o := second.Others["OUTPUT"]; len(o) != 2 || o[0].Leads || o[1] != first.Others["OUTPUT"][0] {
+		t.Errorf("OUTPUT has %v, before %v", o, first.Others["OUTPUT"])
+	}
+	change("-R KUBE-B 1 -p tcp -m recent --name X --set -j DNAT --to-destination 10.0.0.2:80\n")
+	third := look()
+	if third.Stamp != second.Stamp || third.Chains["KUBE-A"] != second.Chains["KUBE-A"] || third.Chains["KUBE-B"] == second.Chains["KUBE-B"] {
+		t.Errorf("after a rule was replaced: %v, before %v", third, second)
+	}
+}
+
+// What nf_tables tells is understood, also of a rule that is deleted.
+func TestDecodeChange(t *testing.T) {
+	h := newHost(t)
+	l, err := nft.Listen(h.netns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	told, done := make(chan string, 100), make(chan error, 1)
+	go func() {
+		done <- l.Hear(t.Context(), func() { told <- "lost" }, func(m netlink.Message) {
+			c, ok := xtables.DecodeChange(m)
+			switch {
+			case ok:
+				told <- fmt.Sprintf("%s: %s %s %s gone=%t", c.Table, c.Kind, c.Chain, c.Rule.Target, c.Gone)
+			case m.Header.Type&0xff == unix.NFT_MSG_NEWGEN:
+				by, pid := nft.Author(m)
+				told <- fmt.Sprintf("by %s %t", by, pid > 0)
+			}
+		})
+	}()
+	for _, command := range []string{
+		"ip6tables-nft -t nat -N KUBE-A", "ip6tables-nft -t nat -A OUTPUT -j KUBE-A", "ip6tables-nft -t nat -D OUTPUT -j KUBE-A",
+		"nft add table inet mine", "nft delete table ip6 nat",
+	} {
+		args := strings.Fields(command)
+		h.run("", args[0], args[1:]...)
+	}
+	for _, want := range []string{
+		"ip6tables-nft nat: table   gone=false", "ip6tables-nft nat: chain KUBE-A  gone=false", "by ip6tables-nft true",
+		"ip6tables-nft nat: chain OUTPUT  gone=false", "ip6tables-nft nat: rule OUTPUT KUBE-A gone=false", "by ip6tables-nft true",
+		"ip6tables-nft nat: rule OUTPUT KUBE-A gone=true", "by ip6tables-nft true",
+		"by nft true",
+	} {
+		select {
+		case got := <-told:
+			if got != want {
+				t.Errorf("told %q, want %q", got, want)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatalf("not told: %s", want)
+		}
+	}
+}
+
+// Who holds the lock is told, and that nobody does.
+func TestLockHolder(t *testing.T) {
+	path := t.TempDir() + "/lock"
+	if holder, held := xtables.LockHolder(path); held {
+		t.Errorf("a file that is not there: %s", holder)
+	}
+	free := hold(t, path)
+	if holder, held := xtables.LockHolder(path); !held || holder.PID != os.Getpid() || holder.Program == "" {
+		t.Errorf("held %t by %+v", held, holder)
+	}
+	free()
+	if holder, held := xtables.LockHolder(path); held {
+		t.Errorf("after it is free: %s", holder)
+	}
+	if got := (xtables.Holder{}).String(); got != "held by another process" {
+		t.Errorf("unknown: %s", got)
+	}
+}
