@@ -15,16 +15,19 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 )
 
 // options are the flags.
 type options struct {
+	plane   string // of planes()
 	sizes   []int
 	runs    int
 	changes int
 	child   int    // services; set in the process that measures one size
+	dir     string // for files of the measuring process; set there
 	profile string // folder for profiles of the measuring processes
 }
 
@@ -55,6 +58,7 @@ func parse(args []string, help io.Writer) (options, error) {
 		}
 		return nil
 	})
+	fs.StringVar(&o.plane, "plane", planes()[0].name, "of "+strings.Join(planeNames(), ","))
 	fs.IntVar(&o.runs, "runs", 5, "runs of each size; the table has their medians")
 	fs.IntVar(&o.changes, "changes", 1000, "changes of each kind in a run")
 	fs.StringVar(&o.profile, "profile", "", "folder to write CPU and heap profiles to")
@@ -64,6 +68,9 @@ func parse(args []string, help io.Writer) (options, error) {
 	}
 	if o.runs < 1 || o.changes < 10 {
 		return o, fmt.Errorf("want at least one run of 10 changes, got %d of %d", o.runs, o.changes)
+	}
+	if !slices.Contains(planeNames(), o.plane) {
+		return o, fmt.Errorf("want a plane of %s, got %q", strings.Join(planeNames(), ","), o.plane)
 	}
 	return o, nil
 }

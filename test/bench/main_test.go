@@ -22,6 +22,7 @@ func TestParse(t *testing.T) {
 		{name: "sizes", args: "-sizes 100,200 -runs 1 -changes 10", want: options{sizes: []int{100, 200}, runs: 1, changes: 10}},
 		{name: "too small", args: "-sizes 99", problem: "from 100 up"},
 		{name: "no number", args: "-sizes many", problem: "from 100 up"},
+		{name: "unknown plane", args: "-plane ipchains", problem: "want a plane of"},
 		{name: "no runs", args: "-runs 0", problem: "at least one run"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -45,7 +46,7 @@ func TestParse(t *testing.T) {
 // TestMeasure measures a small size for real: every change is one that is
 // written, and the restart adopts all.
 func TestMeasure(t *testing.T) {
-	r, err := measure(options{child: 100, changes: 20, profile: t.TempDir()})
+	r, err := measure(options{plane: "nftables", child: 100, changes: 20, profile: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}

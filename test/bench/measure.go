@@ -10,9 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
-	"github.com/sluice-proxy/sluice/internal/kernel/nft"
 	"github.com/sluice-proxy/sluice/internal/plane"
-	"github.com/sluice-proxy/sluice/internal/plane/nftables"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -43,12 +41,12 @@ type path struct {
 	plane    plane.Plane
 }
 
-func newPath() (*path, error) {
-	conn, err := nft.Open(nft.Options{})
+func newPath(o options) (*path, error) {
+	families := []route.Family{route.IPv4, route.IPv6}
+	opened, err := openPlane(o.plane, o.dir, families)
 	if err != nil {
 		return nil, err
 	}
-	families := []route.Family{route.IPv4, route.IPv6}
 	return &path{
 		store: cluster.NewStore(),
 		compiler: route.NewCompiler(route.Options{
@@ -58,7 +56,7 @@ func newPath() (*path, error) {
 			},
 			NodePorts: route.NodePortOptions{Primary: true},
 		}),
-		plane: nftables.New(conn, nftables.Options{Families: families, Mark: 1 << 14}),
+		plane: opened,
 	}, nil
 }
 
@@ -116,7 +114,7 @@ func measure(o options) (result, error) {
 	if err != nil {
 		return r, err
 	}
-	p, err := newPath()
+	p, err := newPath(o)
 	if err != nil {
 		return r, err
 	}
@@ -144,7 +142,7 @@ func measure(o options) (result, error) {
 
 // adopt measures a restart: everything new but the kernel.
 func adopt(ctx context.Context, o options) (parts, error) {
-	p, err := newPath()
+	p, err := newPath(o)
 	if err != nil {
 		return parts{}, err
 	}

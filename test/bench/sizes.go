@@ -35,7 +35,7 @@ func spawn(o options, n int) (result, error) {
 	if err != nil {
 		return result{}, err
 	}
-	cmd := exec.Command(self, fmt.Sprint("-child=", n), fmt.Sprint("-changes=", o.changes), "-profile="+o.profile)
+	cmd := exec.Command(self, fmt.Sprint("-child=", n), "-plane="+o.plane, fmt.Sprint("-changes=", o.changes), "-profile="+o.profile)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
@@ -53,6 +53,11 @@ func measureChild(o options, w io.Writer) error {
 	if err := lab.Enter(); err != nil {
 		return err
 	}
+	var err error
+	if o.dir, err = os.MkdirTemp("", "sluice-bench-"); err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(o.dir) }()
 	r, err := measure(o)
 	if err != nil {
 		return err

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -15,21 +16,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// used is what this process has used so far.
+// used is what this process, and programs it ran, have used so far.
 type used struct {
 	cpu           time.Duration // in user and system mode
 	allocs, bytes uint64
 }
 
 func usage() (used, error) {
-	var ru unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &ru); err != nil {
+	var self, children unix.Rusage
+	if err := errors.Join(unix.Getrusage(unix.RUSAGE_SELF, &self), unix.Getrusage(unix.RUSAGE_CHILDREN, &children)); err != nil {
 		return used{}, fmt.Errorf("read resource usage: %w", err)
 	}
 	var ms runtime.MemStats
 	runtime.ReadMemStats(&ms)
 	return used{
-		cpu:    time.Duration(ru.Utime.Nano() + ru.Stime.Nano()),
+		cpu:    time.Duration(self.Utime.Nano() + self.Stime.Nano() + children.Utime.Nano() + children.Stime.Nano()),
 		allocs: ms.Mallocs, bytes: ms.TotalAlloc,
 	}, nil
 }

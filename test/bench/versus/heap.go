@@ -12,7 +12,7 @@ import (
 
 // heap tells where the memory of Sluice is, by what allocated it.
 func (n *node) heap(r *result) error {
-	if n.kind.name != sluice {
+	if !n.kind.ours() {
 		return nil
 	}
 	profile, err := n.proxy.get("/debug/pprof/heap?gc=1")

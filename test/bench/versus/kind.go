@@ -4,13 +4,16 @@ package main
 
 import (
 	"fmt"
+	"strings"
 	"time"
 )
 
 // kind is a proxy with its settings.
 type kind struct {
 	name    string // of the column
+	title   string // as people call it
 	mode    string // --proxy-mode
+	variant string // of iptables, where it is chosen as kubelet does; empty: it is not
 	minSync string // minSyncPeriod in the configuration; empty: the default
 
 	// gap is how long after one isolated change the next is made: longer than
@@ -18,19 +21,25 @@ type kind struct {
 	gap time.Duration
 }
 
-// sluice is the name of the one that is not kube-proxy.
+// sluice begins the names of those that are not kube-proxy; alone it is the
+// name of the one with the default mode.
 const sluice = "sluice"
 
 func kinds() []kind {
-	const none, short = "1ms", 200 * time.Millisecond // 0 stands for the default of 1s
+	const none, short, long = "1ms", 200 * time.Millisecond, 1200 * time.Millisecond // 0 stands for the default of 1s
 	return []kind{
-		{sluice, "nftables", "", short},
-		{"nftables", "nftables", "", 1200 * time.Millisecond},
-		{"iptables", "iptables", "", 1200 * time.Millisecond},
-		{"nftables-eager", "nftables", none, short},
-		{"iptables-eager", "iptables", none, short},
+		{sluice, "Sluice", "nftables", "", "", short},
+		{"sluice-iptables-nft", "Sluice iptables (nft)", "iptables", "nft", "", short},
+		{"sluice-iptables-legacy", "Sluice iptables (legacy)", "iptables", "legacy", "", short},
+		{"nftables", "kube-proxy nftables", "nftables", "", "", long},
+		{"iptables", "kube-proxy iptables", "iptables", "", "", long},
+		{"nftables-eager", "kube-proxy nftables, minSyncPeriod " + none, "nftables", "", none, short},
+		{"iptables-eager", "kube-proxy iptables, minSyncPeriod " + none, "iptables", "", none, short},
 	}
 }
+
+// ours reports whether it is Sluice.
+func (k kind) ours() bool { return strings.HasPrefix(k.name, sluice) }
 
 func proxyNames() []string {
 	var out []string
@@ -38,17 +47,6 @@ func proxyNames() []string {
 		out = append(out, k.name)
 	}
 	return out
-}
-
-// title is how people call it.
-func (k kind) title() string {
-	switch {
-	case k.name == sluice:
-		return "Sluice"
-	case k.minSync != "":
-		return "kube-proxy " + k.mode + ", minSyncPeriod " + k.minSync
-	}
-	return "kube-proxy " + k.mode
 }
 
 const (

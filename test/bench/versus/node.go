@@ -45,7 +45,7 @@ func newNode(t lab.T, s *server, o options, k kind) (*node, error) {
 		return nil, err
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(n.dir) })
-	if k.name == sluice {
+	if k.ours() {
 		n.program = o.sluice
 	}
 	return n, n.settle()
@@ -72,6 +72,11 @@ func (n *node) launch() error {
 	if err := os.WriteFile(config, []byte(n.kind.config(kubeconfig)), 0o600); err != nil {
 		return err
 	}
+	if v := n.kind.variant; v != "" {
+		if _, err := n.host.Run("*mangle\n:KUBE-IPTABLES-HINT - [0:0]\nCOMMIT\n", "iptables-"+v+"-restore", "--noflush"); err != nil {
+			return err
+		}
+	}
 	if n.proxy, err = startProcess(n.host, exec.Command(n.program, "--config="+config)); err != nil {
 		return err
 	}
@@ -93,7 +98,7 @@ func (n *node) versions() string {
 	}
 	text := string(version)
 	tool := map[string]string{"nftables": "nft", "iptables": "iptables"}[n.kind.mode]
-	if n.kind.name != sluice {
+	if !n.kind.ours() {
 		more, _ := n.host.Run("", tool, "--version") // kube-proxy says more if there is none
 		text += more
 	}

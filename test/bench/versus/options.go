@@ -96,7 +96,7 @@ func parse(args []string, kubeProxy string, help io.Writer) (options, error) {
 
 func (o options) check() error {
 	for _, name := range o.proxies {
-		if name == "sluice" || o.report {
+		if isOurs(name) || o.report {
 			continue
 		}
 		if o.kubeProxy == "" {

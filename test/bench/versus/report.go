@@ -175,7 +175,7 @@ func cell(r row, value float64) string {
 // against is how often a number of Sluice, which is first, goes into another's.
 func against(r row, value float64, first, other result) string {
 	base := r.of(first)
-	if first.Proxy != sluice || other.Proxy == sluice || !(base > 0 && value > 0) || r.title == many {
+	if !isOurs(first.Proxy) || isOurs(other.Proxy) || !(base > 0 && value > 0) || r.title == many {
 		return ""
 	}
 	return fmt.Sprintf(" (%s)", times(value/base))
@@ -235,10 +235,12 @@ func of(results []result, wanted func(result) bool) []result {
 	return out
 }
 
+func isOurs(name string) bool { return kind{name: name}.ours() }
+
 func titleOf(name string) string {
 	for _, k := range kinds() {
 		if k.name == name {
-			return k.title()
+			return k.title
 		}
 	}
 	return name

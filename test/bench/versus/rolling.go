@@ -82,7 +82,7 @@ func (n *node) rolling(r *result) error {
 	}
 	const name = "kubeproxy_sync_proxy_rules_duration_seconds"
 	out.Sync = atLeast(since(before.histogram(name), after.histogram(name)))
-	if n.kind.name == sluice {
+	if n.kind.ours() {
 		out.Step = spreadOf(syncTimes(n.proxy.log.String())[known:])
 	}
 	r.Rolling = out

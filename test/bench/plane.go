@@ -1,0 +1,78 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
+	"github.com/sluice-proxy/sluice/internal/kernel/nft"
+	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
+	"github.com/sluice-proxy/sluice/internal/plane"
+	planeiptables "github.com/sluice-proxy/sluice/internal/plane/iptables"
+	"github.com/sluice-proxy/sluice/internal/plane/nftables"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// mark is the bit for "masquerade this".
+const mark = 1 << 14
+
+// planeKind is a plane that can be measured.
+type planeKind struct {
+	name string
+	open func(dir string, families []route.Family) (plane.Plane, error)
+}
+
+func planes() []planeKind {
+	return []planeKind{
+		{"nftables", openNftables},
+		{"iptables-nft", openIptables(xtables.NFT)},
+		{"iptables-legacy", openIptables(xtables.Legacy)},
+	}
+}
+
+func planeNames() []string {
+	var out []string
+	for _, p := range planes() {
+		out = append(out, p.name)
+	}
+	return out
+}
+
+// openPlane opens the way to the kernel of this process's network namespace. The
+// folder is for files that it needs.
+func openPlane(name, dir string, families []route.Family) (plane.Plane, error) {
+	return planes()[slices.Index(planeNames(), name)].open(dir, families)
+}
+
+func openNftables(_ string, families []route.Family) (plane.Plane, error) {
+	conn, err := nft.Open(nft.Options{})
+	if err != nil {
+		return nil, err
+	}
+	return nftables.New(conn, nftables.Options{Families: families, Mark: mark}), nil
+}
+
+// openIptables chooses a variant as kubelet does: by a chain in table mangle.
+func openIptables(v xtables.Variant) func(string, []route.Family) (plane.Plane, error) {
+	return func(dir string, families []route.Family) (plane.Plane, error) {
+		hint := exec.Command("iptables-"+string(v)+"-restore", "--noflush")
+		hint.Stdin = strings.NewReader("*mangle\n:KUBE-IPTABLES-HINT - [0:0]\nCOMMIT\n")
+		if out, err := hint.CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("%s: %w: %s", hint, err, out)
+		}
+		tools, err := iptables.Open(context.Background(), iptables.Options{Lock: filepath.Join(dir, "lock")})
+		if err != nil {
+			return nil, err
+		}
+		if tools.Variant() != v {
+			return nil, fmt.Errorf("the variant is %s, want %s: %s", tools.Variant(), v, tools.Reason())
+		}
+		return planeiptables.New(tools, planeiptables.Options{Families: families, Mark: mark}), nil
+	}
+}
