@@ -143,7 +143,8 @@ func (p *Plane) Plan(change route.Change) plane.Plan {
 
 // Watch tells what others change in our chains, and in what leads there.
 func (p *Plane) Watch(ctx context.Context, subscribed func(), tell func(plane.Edit)) error {
-	return p.kernel.Watch(ctx, kubechain.Proxy, subscribed, func(e iptables.Edit) {
+	ours := func(chain string) bool { return chain == localnet || kubechain.Proxy(chain) }
+	return p.kernel.Watch(ctx, ours, subscribed, func(e iptables.Edit) {
 		tell(plane.Edit{What: e.What, By: e.By})
 	})
 }

@@ -154,7 +154,12 @@ func (p *Plan) String() string {
 func (p *Plan) Apply(ctx context.Context) error {
 	for _, f := range p.families {
 		for edits := range f.restores(p.kernel.Room()) {
-			if err := p.restore(ctx, f, edits); err != nil {
+			left := len(p.refused)
+			err := p.restore(ctx, f, edits)
+			if err != nil || len(p.refused) > left {
+				p.failed(f)
+			}
+			if err != nil {
 				return err
 			}
 		}
@@ -173,7 +178,6 @@ func (p *Plan) restore(ctx context.Context, f *familyPlan, edits []edit) error {
 	if err == nil {
 		return nil
 	}
-	p.failed(f)
 	var refused *iptables.RestoreError
 	if !errors.As(err, &refused) {
 		return err
