@@ -58,6 +58,7 @@ func explainIptables() explain.Plane {
 	p.Path = func(at explain.Passage) []string {
 		return iptables.Path(iptables.Passage{
 			Service: at.Service, Port: at.Port, Front: at.Front, Way: at.Way, KeptOut: at.KeptOut, Backend: at.Backend,
+			Unserved: at.Unserved,
 		})
 	}
 	return p

@@ -29,6 +29,8 @@ type found struct {
 	service *route.Service
 	port    *route.Port
 	front   *route.Front
+
+	unserved bool // a NodePort at an address that serves none, and refuses or drops even so
 }
 
 // Ask answers a question. Its cost follows the number of Services.
@@ -122,6 +124,8 @@ func (a *asker) surveyPort(n *survey, to netip.Addr, f found) {
 		switch {
 		case f.front.Kind == route.NodePort && asked && n.isNodePort:
 			n.matching = append(n.matching, f)
+		case f.front.Kind == route.NodePort && asked && a.endsUnserved(to, f.front):
+			n.matching = append(n.matching, found{service: f.service, port: f.port, front: f.front, unserved: true})
 		case f.front.Kind == route.NodePort && asked && a.question.Port != 0:
 			n.nodePorts = append(n.nodePorts, f)
 		case f.front.Kind == route.NodePort || f.front.Addr != to:
@@ -177,6 +181,30 @@ func (a *asker) servesNodePorts(to netip.Addr) bool {
 	return n.All(route.FamilyOf(to)) && a.isLocal(to)
 }
 
+// endsUnserved reports whether a NodePort refuses or drops at an address that
+// serves none.
+func (a *asker) endsUnserved(to netip.Addr, f *route.Front) bool {
+	return a.view.Plane.Ends.Unserved && f.Others.Verdict != route.Balance && a.isLocal(to)
+}
+
+// ends reports whether what comes of a way without backends comes of the packets
+// of a client. Otherwise nothing looks at them.
+func (a *asker) ends(to netip.Addr, f *route.Front, c client) bool {
+	at, passes := a.view.Plane.Ends.External, Passing
+	if f.Kind == route.ClusterIP {
+		at = a.view.Plane.Ends.ClusterIPs
+	}
+	switch local := a.isLocal(to); {
+	case c.own && local:
+		passes = Leaving | Arriving
+	case c.own:
+		passes = Leaving
+	case local:
+		passes = Arriving
+	}
+	return at&passes != 0
+}
+
 // enter answers for connections that take a front.
 func (a *asker) enter(to netip.Addr, f found) Case {
 	c := a.client(to)
@@ -185,7 +213,7 @@ func (a *asker) enter(to netip.Addr, f found) Case {
 		Front:       frontOf(f),
 		Client:      c.Client,
 	}
-	w := c.way(f.front)
+	w := f.way(c)
 	if a.view.Plane.asks(f.front, w) {
 		out.Access = &Access{Allowed: inside(f.front.Allow, c.addr), Ranges: texts(f.front.Allow)}
 	}
@@ -194,10 +222,8 @@ func (a *asker) enter(to netip.Addr, f found) Case {
 		out.Verdict, out.Why = Dropped, "the source ranges of the Service do not let the client in"
 	case w.Verdict == route.Balance:
 		a.balance(&out, f, c)
-	case w.Verdict == route.Reject:
-		a.refuse(&out, f)
 	default:
-		a.drop(&out, f)
+		a.end(&out, to, f, c)
 	}
 	a.path(&out, f, w)
 	return out
@@ -210,6 +236,35 @@ func frontOf(f found) *Front {
 		out.Address = target(f.front.Addr, f.front.Port, f.port.Protocol)
 	}
 	return out
+}
+
+// way returns what becomes of a client here. At an address without NodePorts
+// nothing tells clients apart.
+func (f found) way(c client) route.Way {
+	if f.unserved {
+		return f.front.Others
+	}
+	return c.way(f.front)
+}
+
+// end says what becomes of connections that lead to no backend.
+func (a *asker) end(out *Case, to netip.Addr, f found, c client) {
+	if f.way(c).Verdict == route.Reject {
+		a.refuse(out, f)
+	} else {
+		a.drop(out, f)
+	}
+	switch {
+	case f.unserved:
+		out.Why += fmt.Sprintf("; %s serves no nodePorts, but one without a backend is like this at every address of this node", to)
+	case a.ends(to, f.front, c):
+	case a.isLocal(to):
+		out.Verdict = Untouched
+		out.Why += fmt.Sprintf("; but that is not looked at when packets arrive at %s, which this node has for its own", to)
+	default:
+		out.Verdict = Untouched
+		out.Why += fmt.Sprintf("; but what this node itself sends to a %s is not refused then, and goes where its routes lead", f.front.Kind)
+	}
 }
 
 // refuse says why nothing takes traffic.

@@ -13,6 +13,7 @@ import (
 type client struct {
 	Client
 	addr netip.Addr // not valid: not known
+	own  bool       // this node sends, whatever it counts as
 }
 
 // way returns what a front does with the client.
@@ -34,11 +35,11 @@ func (a *asker) client(to netip.Addr) client {
 	if !addr.IsValid() {
 		addr = a.ownSource(to)
 	}
-	c := client{addr: addr, Client: Client{Via: a.question.Via}}
+	local := !a.question.Source.IsValid() || a.isLocal(addr)
+	c := client{addr: addr, own: local, Client: Client{Via: a.question.Via}}
 	if addr.IsValid() {
 		c.Address = addr.String()
 	}
-	local := !a.question.Source.IsValid() || a.isLocal(addr)
 	d := a.table.Host.Detector
 	switch {
 	case d.Interface != "" || d.Prefix != "":
@@ -85,9 +86,13 @@ func (a *asker) byInterface(d route.Detector, addr netip.Addr, local bool) (Who,
 }
 
 // ownSource is the source address this node chooses: the destination's if that
-// is its own, or else its primary one.
+// is its own, or else its primary one. All of 127.0.0.0/8 is its own, with
+// 127.0.0.1 as the source for those that no interface has.
 func (a *asker) ownSource(to netip.Addr) netip.Addr {
-	if a.isLocal(to) {
+	switch {
+	case to.Is4() && to.IsLoopback() && !slices.Contains(a.view.Local, to):
+		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	case a.isLocal(to):
 		return to
 	}
 	if a.view.Node != nil {

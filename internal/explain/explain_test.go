@@ -77,13 +77,19 @@ func ask(t *testing.T, words []string) Answer {
 		v.Plane = Iptables()
 		v.Plane.Path = chains
 	}
+	if words[0] == "iptables-bound" { // addresses of Services are the node's as well
+		v.Local = append(v.Local, addrs("198.51.100.7", "10.96.0.80")...)
+	}
 	return Ask(v, q)
 }
 
 // chains is a path with the outline of kube-proxy's, and names of its own.
 func chains(p Passage) []string {
-	if p.Way.Verdict == route.Reject {
+	switch {
+	case p.Way.Verdict == route.Reject:
 		return []string{"filter REFUSING"}
+	case p.Unserved:
+		return []string{"filter DROPPING"}
 	}
 	port := &p.Service.Ports[p.Port]
 	front, path := &port.Fronts[p.Front], []string{"nat SERVICES"}
@@ -210,6 +216,24 @@ func TestPathGoesOnToTheBackend(t *testing.T) {
 		`{"address":"10.244.2.5:8080","chance":"1/2","node":"two","slice":"web-north","path":["TO-10.244.2.5:8080"]}]`
 	if string(got) != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// An address in 127.0.0.0/8 is a source only if an interface has it.
+func TestSourceOfThisNodeToItself(t *testing.T) {
+	v := view(t, usual())
+	v.Local = append(v.Local, addrs("127.0.0.53")...)
+	for to, want := range map[string]string{
+		"127.0.0.1": "127.0.0.1", "127.0.0.53": "127.0.0.53", "127.0.0.54": "127.0.0.1",
+		"192.168.1.2": "192.168.1.2", "::1": "::1", "203.0.113.1": "192.168.0.2", "2001:db8:9::1": "2001:db8::2",
+	} {
+		q, err := Parse("node", to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c := Ask(v, q).Cases[0]; c.Client.Address != want || c.Client.CountsAs != Node {
+			t.Errorf("to %s: %+v, want the source %s", to, c.Client, want)
+		}
 	}
 }
 

@@ -49,6 +49,8 @@ func settings() map[string]func(*route.Options) {
 		"iptables": func(o *route.Options) {
 			o.NodePorts = route.NodePortOptions{All: true, Loopback: route.LoopbackIncluded}
 		},
+		"iptables-primary": func(o *route.Options) { o.NodePorts = route.NodePortOptions{Primary: true} },
+		"iptables-bound":   func(o *route.Options) { o.NodePorts = route.NodePortOptions{Primary: true} },
 		"iptables-no-localhost": func(o *route.Options) {
 			o.NodePorts = route.NodePortOptions{All: true, Loopback: route.LoopbackNever}
 		},

@@ -62,7 +62,7 @@ func frontsOf(svc *route.Service) []found {
 	var out []found
 	for i := range svc.Ports {
 		for j := range svc.Ports[i].Fronts {
-			out = append(out, found{svc, &svc.Ports[i], &svc.Ports[i].Fronts[j]})
+			out = append(out, found{service: svc, port: &svc.Ports[i], front: &svc.Ports[i].Fronts[j]})
 		}
 	}
 	return out

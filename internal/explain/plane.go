@@ -14,6 +14,7 @@ type Plane struct {
 	Ping        Behaviour // ICMP echo to a clusterIP
 	Unallocated Behaviour // to an address of a ServiceCIDR that no Service has
 	Ranges      Ranges    // when source ranges are asked
+	Ends        Ends      // where what no backend takes is refused or dropped
 	Loopback    string    // what it takes for NodePorts on loopback addresses; completes "only if"
 
 	// Path names what the first packet of a connection passes: chains, maps. Nil:
@@ -36,6 +37,29 @@ const (
 	RangesWhileServed               // while the Service has endpoints; otherwise everybody is refused
 )
 
+// Ends are where a plane refuses or drops connections that lead to no backend.
+// Elsewhere they are left alone.
+type Ends struct {
+	ClusterIPs Places // those to a clusterIP
+	External   Places // those to all other addresses, NodePorts among them
+
+	// Unserved says that NodePorts that refuse or drop do so at every address of
+	// this node, also where none are served.
+	Unserved bool
+}
+
+// Places are those that packets pass on their way through a node.
+type Places uint8
+
+// The places. A packet of this node to itself passes two of them.
+const (
+	Arriving Places = 1 << iota // at an address of this node
+	Passing                     // from and to others
+	Leaving                     // sent by this node itself
+
+	everywhere = Arriving | Passing | Leaving
+)
+
 // Passage is a connection that takes a way into a Service, for a Plane to say
 // what it passes.
 type Passage struct {
@@ -47,6 +71,9 @@ type Passage struct {
 	Way     route.Way      // of such a client
 	KeptOut bool           // source ranges do not let the client in, whatever Way says
 	Backend netip.AddrPort // the one chosen, to whom the path goes on; not valid: up to the choice
+
+	// Unserved: it is to a NodePort, at an address that serves none (Ends.Unserved).
+	Unserved bool
 }
 
 // Nftables is the nftables plane.
@@ -56,12 +83,15 @@ func Nftables() Plane {
 		OtherPort:   Behaviour{Refused, "other ports of a clusterIP are refused, so that clients need not wait"},
 		Ping:        Behaviour{Refused, "a clusterIP is no host: an ICMP echo is refused"},
 		Unallocated: Behaviour{Dropped, "no Service that is programmed has this address of a ServiceCIDR, and it is kept from leaving the node"},
+		Ends:        Ends{ClusterIPs: everywhere, External: everywhere},
 		Loopback:    "nodePortAddresses has localhost, or a part of 127.0.0.0/8",
 	}
 }
 
 // Iptables is the iptables plane. As kube-proxy in this mode it has rules for
-// the ports of Services alone.
+// the ports of Services alone, and refuses in KUBE-SERVICES (FORWARD and OUTPUT of
+// table filter) and KUBE-EXTERNAL-SERVICES (INPUT and FORWARD), there at any local
+// address.
 func Iptables() Plane {
 	return Plane{
 		Name:        "iptables",
@@ -69,6 +99,7 @@ func Iptables() Plane {
 		Ping:        Behaviour{Untouched, "an ICMP echo to a clusterIP goes where the routes of this node lead: only ports of Services are looked at"},
 		Unallocated: Behaviour{Untouched, "no Service that is programmed has this address of a ServiceCIDR, and such addresses are not kept from leaving the node"},
 		Ranges:      RangesWhileServed,
+		Ends:        Ends{ClusterIPs: Passing | Leaving, External: Arriving | Passing, Unserved: true},
 		Loopback:    "iptables.localhostNodePorts is true and nodePortAddresses holds the address",
 	}
 }
@@ -80,12 +111,13 @@ func (p Plane) asks(f *route.Front, w route.Way) bool {
 
 // path fills in what packets pass: for all, and behind it for each backend.
 func (a *asker) path(out *Case, f found, w route.Way) {
-	if a.view.Plane.Path == nil {
+	if a.view.Plane.Path == nil || out.Verdict == Untouched {
 		return
 	}
 	p := Passage{
 		Host: &a.table.Host, Service: f.service, Port: index(f.service.Ports, f.port), Front: index(f.port.Fronts, f.front),
 		Client: out.Client.CountsAs, Way: w, KeptOut: out.Access != nil && !out.Access.Allowed,
+		Unserved: f.unserved,
 	}
 	out.Path = a.view.Plane.Path(p)
 	if out.Verdict != Balanced {

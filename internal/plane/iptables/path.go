@@ -14,6 +14,9 @@ type Passage struct {
 	Way     route.Way
 	KeptOut bool           // source ranges do not let the client in
 	Backend netip.AddrPort // the one chosen; not valid: up to the choice
+
+	// Unserved: it is to a NodePort, at an address that serves none.
+	Unserved bool
 }
 
 // Path names the chains that the first packet of a connection passes, each with
@@ -24,13 +27,13 @@ func Path(p Passage) []string {
 	if f.Kind == route.ClusterIP && p.Way.Verdict != route.Balance {
 		return []string{in(filter, services)}
 	}
-	if f.Node.Verdict != route.Balance { // refused to all alike
+	if p.Unserved || f.Node.Verdict != route.Balance { // refused to all alike
 		return []string{in(filter, external)}
 	}
 	path := append([]string{in(nat, services)}, entries(name, f, p.KeptOut)...)
 	switch {
-	case p.KeptOut:
-		return append(path, in(filter, firewall))
+	case p.KeptOut, f.Restricted && p.Way.Verdict != route.Balance:
+		return append(path, in(filter, firewall)) // it comes before KUBE-EXTERNAL-SERVICES
 	case p.Way.Verdict != route.Balance:
 		return append(path, in(filter, external))
 	}
