@@ -135,14 +135,12 @@ func (t *Tools) announce(ctx context.Context, f Family, input string) func() {
 		return func() {}
 	}
 	named := chainsOf(input)
-	stamps, _ := t.kernel.Stamps(ctx) // without them everything looks edited, and is compared
 	for _, l := range looks {
-		l.begin(f, named, stamps)
+		l.begin(ctx, f, named)
 	}
 	return func() {
-		stamps, _ := t.kernel.Stamps(context.WithoutCancel(ctx))
 		for _, l := range looks {
-			l.end(f, named, stamps)
+			l.end(context.WithoutCancel(ctx), f, named)
 		}
 	}
 }

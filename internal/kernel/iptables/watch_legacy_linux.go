@@ -18,7 +18,7 @@ import (
 // rule may take the place of another of its size.
 const (
 	thrift  = 1000             // times of what a look costs until the next without a cause: 0.1% of a CPU
-	thrift2 = 50               // with a cause
+	thrift2 = 20               // with a cause: 5%
 	longest = 10 * time.Minute // until the next without a cause
 )
 
@@ -79,79 +79,95 @@ func ended(ctx context.Context, err error) error {
 	return err
 }
 
+// cause is why a table is to be read.
+type cause struct {
+	table   Table
+	there   bool
+	foreign bool   // it looks different, and not by us
+	number  uint64 // of the last Restore then
+	quiet   bool   // no Restore was running
+}
+
 // round looks at all tables once.
 func (l *look) round(ctx context.Context, tell func(Edit)) error {
-	stamps, err := l.tools.kernel.Stamps(ctx)
+	due, err := l.due(ctx, time.Now())
 	if err != nil {
 		return err
 	}
+	for _, c := range due {
+		edits, err := l.compare(ctx, c)
+		if err != nil {
+			return err
+		}
+		if len(edits.what) > 0 {
+			tell(Edit{What: edits.String()})
+		}
+	}
+	return nil
+}
+
+// due lists the tables that it is time to read.
+func (l *look) due(ctx context.Context, now time.Time) ([]cause, error) {
+	l.mu.Lock() // also while the kernel is asked: what it says is compared with what was last known
+	defer l.mu.Unlock()
+	stamps, err := l.tools.kernel.Stamps(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var all []cause
 	for table, s := range l.seen {
 		stamp := stamps[l.tools.id(table)]
-		if !l.due(s, stamp, time.Now()) {
-			continue
+		c := cause{table: table, there: stamp != xtables.Stamp{}, number: l.number, quiet: l.running == 0}
+		c.foreign = s.edited || c.quiet && stamp != s.stamp
+		wait := min(thrift*s.cost, longest)
+		if c.foreign || c.quiet && len(s.mine) > 0 {
+			wait = thrift2 * s.cost
 		}
-		if err := l.compare(ctx, table, stamp, tell); err != nil {
-			return err
+		if (c.there || c.foreign) && now.Sub(s.at) >= wait {
+			s.edited = false
+			all = append(all, c)
 		}
 	}
-	return nil
+	return all, nil
 }
 
-// due reports whether it is time to read a table.
-func (l *look) due(s *sight, stamp xtables.Stamp, now time.Time) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	since := now.Sub(s.at)
-	if l.running == 0 && (s.edited || stamp != s.stamp || len(s.mine) > 0) {
-		return since >= thrift2*s.cost
-	}
-	return stamp != xtables.Stamp{} && since >= min(thrift*s.cost, longest)
-}
-
-// compare reads a table and tells of what others did.
-func (l *look) compare(ctx context.Context, table Table, stamp xtables.Stamp, tell func(Edit)) error {
-	l.mu.Lock()
-	s := l.seen[table]
-	foreign := s.edited || l.running == 0 && stamp != s.stamp
-	done := l.number
-	if l.running > 0 { // that one may be yet to come
-		done = 0
-	}
-	s.edited = false
-	l.mu.Unlock()
-
+// compare reads a table and returns what others did.
+func (l *look) compare(ctx context.Context, c cause) (found, error) {
 	started := time.Now()
 	var now xtables.Digest
-	if (stamp != xtables.Stamp{}) {
+	if c.there {
 		var err error
-		if now, err = l.tools.kernel.Digest(ctx, l.tools.id(table), l.seed, l.ours); err != nil {
-			return err
+		if now, err = l.tools.kernel.Digest(ctx, l.tools.id(c.table), l.seed, l.ours); err != nil {
+			return found{}, err
 		}
 	}
 	l.mu.Lock()
-	edits := differences(s.digest, now, func(chain string) bool { return s.mine[chain] > 0 })
-	if foreign && len(edits) == 0 && len(s.mine) > 0 { // may be any of these, or nobody's business
-		edits = append(edits, "chains just written")
+	defer l.mu.Unlock()
+	s := l.seen[c.table]
+	var edits found
+	for _, what := range differences(s.digest, now, func(chain string) bool { return s.mine[chain] > 0 }) {
+		edits.add(what + where(c.table))
 	}
-	maps.DeleteFunc(s.mine, func(_ string, number uint64) bool { return number <= done })
-	s.digest, s.stamp, s.at = now, now.Stamp, time.Now()
+	if c.foreign && len(edits.what) == 0 && len(s.mine) > 0 { // may be any of these, or nobody's business
+		edits.add("chains just written" + where(c.table))
+	}
+	if c.quiet { // otherwise what is named may be yet to come
+		maps.DeleteFunc(s.mine, func(_ string, number uint64) bool { return number <= c.number })
+	}
+	if c.quiet && c.number == l.number { // otherwise the end of a Restore says what it looks like
+		s.stamp = now.Stamp
+	}
+	s.digest, s.at = now, time.Now()
 	s.cost = s.at.Sub(started)
-	l.mu.Unlock()
-	if len(edits) == 0 {
-		return nil
-	}
-	var all found
-	for _, what := range edits {
-		all.add(what + where(table))
-	}
-	tell(Edit{What: all.String()})
-	return nil
+	return edits, nil
 }
 
-// begin notes that input of ours is about to be carried out.
-func (l *look) begin(f Family, named map[string][]string, stamps map[xtables.TableID]xtables.Stamp) {
+// begin notes that input of ours is about to be carried out. Where the kernel does
+// not answer everything looks edited, and is compared.
+func (l *look) begin(ctx context.Context, f Family, named map[string][]string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	stamps, _ := l.tools.kernel.Stamps(ctx)
 	l.number++
 	for name, chains := range named {
 		s := l.seen[Table{f, name}]
@@ -169,9 +185,10 @@ func (l *look) begin(f Family, named map[string][]string, stamps map[xtables.Tab
 }
 
 // end notes that it was, and what the tables look like since.
-func (l *look) end(f Family, named map[string][]string, stamps map[xtables.TableID]xtables.Stamp) {
+func (l *look) end(ctx context.Context, f Family, named map[string][]string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	stamps, _ := l.tools.kernel.Stamps(ctx)
 	l.running--
 	for name := range named {
 		if s := l.seen[Table{f, name}]; s != nil {
