@@ -49,13 +49,15 @@ type kubeProxy struct {
 }
 
 // kubeProxy starts the real one and waits until it serves.
-func (w *world) kubeProxy(m mode) *kubeProxy {
+func (w *world) kubeProxy(m mode, more ...string) *kubeProxy {
 	w.Helper()
 	kubeconfig, err := w.Kubeconfig("")
 	w.must(err)
-	cmd := exec.Command(program(), "--kubeconfig", kubeconfig, "--hostname-override", w.lab.NodeA.Name(),
+	cmd := exec.Command(program(), append([]string{
+		"--kubeconfig", kubeconfig, "--hostname-override", w.lab.NodeA.Name(),
 		"--proxy-mode", m.mode, "--cluster-cidr", clusterCIDRs,
-		"--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0")
+		"--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0",
+	}, more...)...)
 	cmd.Args[0] = "kube-proxy"
 	cmd.Env = append(os.Environ(), "PATH="+programs(w.T, m.iptables)+":"+os.Getenv("PATH"))
 	k := &kubeProxy{world: w, log: &bytes.Buffer{}}

@@ -25,7 +25,12 @@ func TestTakeover(t *testing.T) {
 			t.Run("kube-proxy first stopped", func(t *testing.T) { testAfter(newWorld(t, c), m) })
 			t.Run("kube-proxy stopped last", func(t *testing.T) { testBeside(newWorld(t, c), m) })
 		})
+		if m.iptables != "" {
+			t.Run(m.name+" in place", func(t *testing.T) { testInPlace(t, c, m) })
+			t.Run(m.name+" and nftables", func(t *testing.T) { testModes(newWorld(t, c), m) })
+		}
 	}
+	t.Run("elsewhere", func(t *testing.T) { testOthers(t, c) })
 }
 
 // foreign are rules of others, in all variants: a CNI plugin's, a person's, and
@@ -74,9 +79,9 @@ func (w *world) others(m mode) {
 }
 
 // takeOver starts Sluice.
-func (w *world) takeOver() *apiserver.Proxy {
+func (w *world) takeOver(more ...string) *apiserver.Proxy {
 	w.Helper()
-	return w.Cluster.Run(w, w.lab.NodeA, "--cluster-cidr="+clusterCIDRs)
+	return w.Cluster.Run(w, w.lab.NodeA, append([]string{"--cluster-cidr=" + clusterCIDRs}, more...)...)
 }
 
 // taken waits until Sluice says that it has removed what there was of a

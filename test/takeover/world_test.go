@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sluice-proxy/sluice/test/apiserver"
@@ -43,19 +44,37 @@ type world struct {
 	sweep  func() // deletes what the test made, which nobody else would
 }
 
+// recordedIn is the namespace of the Services in testdata.
+const recordedIn = "recorded"
+
+// newWorld makes one with a namespace of its own.
 func newWorld(t *testing.T, c *apiserver.Cluster) *world {
+	t.Helper()
+	ns, err := c.Client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newWorldIn(t, c, ns.Name)
+}
+
+// newWorldIn makes one with its Services in this namespace, which is made if it
+// is not there.
+func newWorldIn(t *testing.T, c *apiserver.Cluster, namespace string) *world {
 	l := lab.New(t, lab.Options{Timeout: time.Second})
-	w := &world{Cluster: c, T: t, lab: l, client: l.Pod(l.NodeA, "10.180.0.9", "fd00:10:180::9")}
+	w := &world{Cluster: c, T: t, lab: l, ns: namespace, client: l.Pod(l.NodeA, "10.180.0.9", "fd00:10:180::9")}
 	for i, node := range []*lab.Host{l.NodeA, l.NodeB, l.NodeA} {
 		a := netip.AddrFrom4([4]byte{10, 180, 1, byte(i + 1)})
 		w.pods[i] = l.Pod(node, a.String(), lab.Analog(a).String())
 		w.pods[i].Serve(lab.TCP, 80)
 	}
-	ns, err := c.Client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"},
+	_, err := c.Client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{
+		ObjectMeta: metav1.ObjectMeta{Name: namespace},
 	}, metav1.CreateOptions{})
-	w.must(err)
-	w.ns = ns.Name
+	if !apierrors.IsAlreadyExists(err) {
+		w.must(err)
+	}
 	w.sweep = sync.OnceFunc(w.clear)
 	t.Cleanup(w.sweep)
 	w.node()

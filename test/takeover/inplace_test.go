@@ -1,0 +1,130 @@
+//go:build linux
+
+package takeover
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/proxy"
+	"github.com/sluice-proxy/sluice/test/apiserver"
+)
+
+// testInPlace: in mode iptables Sluice goes on with kube-proxy's chains, and
+// kube-proxy with Sluice's.
+func testInPlace(t *testing.T, c *apiserver.Cluster, m mode) {
+	t.Run("recorded", func(t *testing.T) { testInPlaceRecorded(newWorldIn(t, c, recordedIn), m) })
+	if program() == "" {
+		t.Log("there is no real kube-proxy (KUBE_PROXY): only what it leaves was tested")
+		return
+	}
+	t.Run("there and back", func(t *testing.T) { testThereAndBack(newWorld(t, c), m) })
+	t.Run("side by side", func(t *testing.T) { testSameChains(newWorld(t, c), m) })
+}
+
+// testInPlaceRecorded: kube-proxy is gone for long.
+func testInPlaceRecorded(w *world, m mode) {
+	w.others(m)
+	w.leave(m)
+	traffic := w.start()
+	counters := w.counters(m.name)
+	_, first := w.inPlace(m)
+	w.adopted(first)
+	w.exact(m.name)
+	w.untouched(m.name, counters)
+	w.settled(traffic)
+}
+
+// inPlace starts Sluice in mode iptables, and returns it with its first write.
+func (w *world) inPlace(m mode) (*apiserver.Proxy, proxy.Sync) {
+	w.Helper()
+	p := w.takeOver("--proxy-mode=iptables")
+	first, err := p.First(w.Context())
+	w.must(err)
+	w.must(first.Err)
+	if want := fmt.Sprintf("Rules are written by %s", m.name); !strings.Contains(p.Log(), want) {
+		w.Errorf("the log lacks %q:\n%s", want, p.Log())
+	}
+	return p, first
+}
+
+// few is how many lines Sluice writes where kube-proxy, with the same Services,
+// wrote last: it differs in nothing that a Service has for itself.
+const few = 30
+
+// adopted makes sure that what was there stayed.
+func (w *world) adopted(first proxy.Sync) {
+	w.Helper()
+	w.Logf("the first write: %d lines, %d rules stay as they are", first.Steps, first.Adopted)
+	if first.Steps > few || first.Adopted < 2*few {
+		w.Errorf("the first write has %d lines, and leaves %d rules as they are", first.Steps, first.Adopted)
+	}
+}
+
+// testThereAndBack: kube-proxy is stopped, then Sluice started; Sluice is
+// stopped, then kube-proxy started. Nobody finds anything to remove.
+func testThereAndBack(w *world, m mode) {
+	w.others(m)
+	kp := w.kubeProxy(m)
+	traffic := w.start()
+	kp.wrote(m)
+	chains := w.chains(m.name)
+	kp.end()
+	counters := w.counters(m.name)
+
+	p, first := w.inPlace(m)
+	w.adopted(first)
+	w.exact(m.name)
+	w.untouched(m.name, counters)
+	if strings.Contains(p.Log(), "Removed ") {
+		w.Errorf("chains that both use were removed:\n%s", p.Log())
+	}
+	p.Stop()
+
+	kp = w.kubeProxy(m)
+	kp.wrote(m)
+	said := w.cleanup()
+	if want := fmt.Sprintf("kube-proxy (pid %d) in mode iptables runs and uses them", kp.pid); !strings.Contains(said, want) {
+		w.Errorf("the cleanup does not say %q:\n%s", want, said)
+	}
+	w.equal(m.name, chains)
+	w.settled(traffic)
+}
+
+// testSameChains: kube-proxy goes on beside Sluice, and undoes its work, until it
+// is stopped. Traffic does not notice.
+func testSameChains(w *world, m mode) {
+	w.others(m)
+	kp := w.kubeProxy(m, "--iptables-sync-period=1s")
+	traffic := w.start()
+	kp.wrote(m)
+	p, first := w.inPlace(m)
+	w.adopted(first)
+	w.says(p, fmt.Sprintf(`msg="A kube-proxy runs beside this proxy and writes the same chains, each against the other: stop it" pid=%d mode=iptables`, kp.pid))
+	w.back("empty") // both write that
+	time.Sleep(2 * time.Second)
+	kp.end()
+	w.says(p, fmt.Sprintf(`msg="kube-proxy has stopped, this proxy alone writes the chains that both wrote" pid=%d mode=iptables`, kp.pid))
+	w.exact(m.name)
+	w.settled(traffic)
+}
+
+// wrote waits until there is nothing more to come.
+func (k *kubeProxy) wrote(m mode) {
+	k.Helper()
+	before := k.chains(m.name)
+	k.eventually(func() error {
+		time.Sleep(400 * time.Millisecond)
+		now := k.chains(m.name)
+		same := slices.Equal(before, now)
+		before = now
+		if !same || !slices.ContainsFunc(now, func(line string) bool { return strings.Contains(line, "KUBE-PROXY-CANARY") }) {
+			return errors.New("kube-proxy has not written all yet")
+		}
+		return nil
+	})
+}
