@@ -31,7 +31,8 @@ func TestExplainFromManifests(t *testing.T) {
 		"  Why         the Service has no endpoints\n" +
 		"  Service     default/web, port http\n" +
 		"  Reached by  clusterIP 10.96.0.80:80/tcp\n" +
-		"  Client      this node, as 127.0.0.1\n"
+		"  Client      this node, as 127.0.0.1\n" +
+		"  Path        map fronts -> chain rejected\n"
 	if got.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}

@@ -56,7 +56,7 @@ type maker func(*config.Config, *metrics.Metrics) plane.Plane
 // kinds are all of them, the default first: the one line to add for another.
 func kinds() []kind {
 	return []kind{
-		{"nftables", probe.Nftables, openNftables, previewNftables, explain.Nftables, false},
+		{"nftables", probe.Nftables, openNftables, previewNftables, explainNftables, false},
 		{"iptables", probe.Iptables, openIptables, previewIptables, explainIptables, true},
 	}
 }
@@ -87,6 +87,20 @@ func openNftables(_ context.Context, p parts) (*opened, error) {
 
 func previewNftables(p parts) plane.Plane {
 	return nftables.New(nft.NewFake(), nftables.Options{Families: p.families, Mark: p.config.MasqueradeMark})
+}
+
+// explainNftables names the maps and chains that packets pass, too.
+func explainNftables() explain.Plane {
+	p := explain.Nftables()
+	p.OtherPort.Path, p.Unallocated.Path = nftables.Strays()
+	p.Ping.Path = p.OtherPort.Path
+	p.Path = func(at explain.Passage) []string {
+		return nftables.Path(nftables.Passage{
+			Service: at.Service, Port: at.Port, Front: at.Front, Inside: at.Client != explain.Outside,
+			KeptOut: at.KeptOut, Backend: at.Backend,
+		})
+	}
+	return p
 }
 
 // openPlane makes sure that the kernel can do what the mode needs, and opens the

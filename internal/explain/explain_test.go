@@ -242,9 +242,9 @@ func TestPlaneSaysWhatItDoes(t *testing.T) {
 	v := view(t, usual())
 	v.Plane = Plane{
 		Name:        "other",
-		OtherPort:   Behaviour{Untouched, "not looked at"},
-		Ping:        Behaviour{Untouched, "answered by the host"},
-		Unallocated: Behaviour{Refused, "refused"},
+		OtherPort:   Behaviour{Verdict: Untouched, Why: "not looked at"},
+		Ping:        Behaviour{Verdict: Untouched, Why: "answered by the host"},
+		Unallocated: Behaviour{Verdict: Refused, Why: "refused", Path: []string{"chain ALL", "chain NOBODY"}},
 	}
 	for to, want := range map[string]Behaviour{
 		"10.96.0.80:81":     v.Plane.OtherPort,
@@ -258,7 +258,7 @@ func TestPlaneSaysWhatItDoes(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := Ask(v, q)
-		if c := got.Cases[0]; got.Plane != "other" || c.Verdict != want.Verdict || !strings.HasPrefix(c.Why, want.Why) {
+		if c := got.Cases[0]; got.Plane != "other" || c.Verdict != want.Verdict || !strings.HasPrefix(c.Why, want.Why) || !slices.Equal(c.Path, want.Path) {
 			t.Errorf("%s: %s of plane %s, because %q, want %v", to, c.Verdict, got.Plane, c.Why, want)
 		}
 	}

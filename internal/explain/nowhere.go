@@ -15,7 +15,7 @@ func (a *asker) nowhere(to netip.Addr, n survey) Case {
 		Client:      a.client(to).Client,
 	}
 	set := func(b Behaviour, more string) Case {
-		out.Verdict, out.Why = b.Verdict, b.Why+more
+		out.Verdict, out.Why, out.Path = b.Verdict, b.Why+more, b.Path
 		return out
 	}
 	switch {
@@ -27,7 +27,7 @@ func (a *asker) nowhere(to netip.Addr, n survey) Case {
 		cidr := list(containing(a.table.Host.ServiceCIDRs, to))
 		return set(a.view.Plane.Unallocated, " ("+cidr+")")
 	}
-	return set(Behaviour{Untouched, a.whyUntouched(to, n)}, "")
+	return set(Behaviour{Verdict: Untouched, Why: a.whyUntouched(to, n)}, "")
 }
 
 func (a *asker) whyUntouched(to netip.Addr, n survey) string {

@@ -22,10 +22,12 @@ type Plane struct {
 	Path func(Passage) []string
 }
 
-// Behaviour is a verdict with the sentence that says why.
+// Behaviour is a verdict with the sentence that says why, and the path to it if
+// the plane tells.
 type Behaviour struct {
 	Verdict Verdict
 	Why     string
+	Path    []string
 }
 
 // Ranges says when the source ranges of a Service are asked.
@@ -80,9 +82,9 @@ type Passage struct {
 func Nftables() Plane {
 	return Plane{
 		Name:        "nftables",
-		OtherPort:   Behaviour{Refused, "other ports of a clusterIP are refused, so that clients need not wait"},
-		Ping:        Behaviour{Refused, "a clusterIP is no host: an ICMP echo is refused"},
-		Unallocated: Behaviour{Dropped, "no Service that is programmed has this address of a ServiceCIDR, and it is kept from leaving the node"},
+		OtherPort:   Behaviour{Verdict: Refused, Why: "other ports of a clusterIP are refused, so that clients need not wait"},
+		Ping:        Behaviour{Verdict: Refused, Why: "a clusterIP is no host: an ICMP echo is refused"},
+		Unallocated: Behaviour{Verdict: Dropped, Why: "no Service that is programmed has this address of a ServiceCIDR, and it is kept from leaving the node"},
 		Ends:        Ends{ClusterIPs: everywhere, External: everywhere},
 		Loopback:    "nodePortAddresses has localhost, or a part of 127.0.0.0/8",
 	}
@@ -95,9 +97,9 @@ func Nftables() Plane {
 func Iptables() Plane {
 	return Plane{
 		Name:        "iptables",
-		OtherPort:   Behaviour{Untouched, "only the ports of its Service are looked at, and other packets to a clusterIP go where the routes of this node lead"},
-		Ping:        Behaviour{Untouched, "an ICMP echo to a clusterIP goes where the routes of this node lead: only ports of Services are looked at"},
-		Unallocated: Behaviour{Untouched, "no Service that is programmed has this address of a ServiceCIDR, and such addresses are not kept from leaving the node"},
+		OtherPort:   Behaviour{Verdict: Untouched, Why: "only the ports of its Service are looked at, and other packets to a clusterIP go where the routes of this node lead"},
+		Ping:        Behaviour{Verdict: Untouched, Why: "an ICMP echo to a clusterIP goes where the routes of this node lead: only ports of Services are looked at"},
+		Unallocated: Behaviour{Verdict: Untouched, Why: "no Service that is programmed has this address of a ServiceCIDR, and such addresses are not kept from leaving the node"},
 		Ranges:      RangesWhileServed,
 		Ends:        Ends{ClusterIPs: Passing | Leaving, External: Arriving | Passing, Unserved: true},
 		Loopback:    "iptables.localhostNodePorts is true and nodePortAddresses holds the address",

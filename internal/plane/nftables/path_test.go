@@ -1,0 +1,234 @@
+package nftables
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/nft"
+	"github.com/sluice-proxy/sluice/internal/plane/planetest"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// Every path there is can be walked in the tables that are loaded: each step is
+// there, and leads to the next.
+func TestPathsLeadThroughTheTables(t *testing.T) {
+	walked := map[string]bool{}
+	for detector, opt := range planetest.Detectors() {
+		fake := nft.NewFake()
+		change := planetest.Compile(planetest.EveryShape(), opt)
+		load(t, fake, change)
+		for _, svc := range change.Table.Services {
+			for i := range svc.Ports {
+				for _, p := range passages(svc, i) {
+					path := Path(p)
+					if err := walk(fake, p, path); err != nil {
+						t.Errorf("%s: %+v: %s: %v", detector, p, strings.Join(path, " -> "), err)
+					}
+					for _, step := range path {
+						walked[step] = true
+					}
+				}
+			}
+		}
+	}
+	l := newLayout()
+	for i := range l.spaces {
+		for _, set := range l.spaces[i].sets() {
+			never := set.Name == "nodeport-allowed" || set.Name == "nodeport-guarded" // NodePorts have no source ranges
+			if !never && !walked["map "+set.Name] && !walked["set "+set.Name] {
+				t.Errorf("no path leads through %s", set.Name)
+			}
+		}
+	}
+}
+
+// passages are all connections to a port: of clients of every kind, up to the
+// choice and on to a backend.
+func passages(svc *route.Service, port int) []Passage {
+	var all []Passage
+	p := &svc.Ports[port]
+	for i, f := range p.Fronts {
+		all = append(all, Passage{Service: svc, Port: port, Front: i, KeptOut: f.Restricted})
+		for inside, w := range map[bool]route.Way{true: f.Node, false: f.Others} {
+			at := Passage{Service: svc, Port: port, Front: i, Inside: inside}
+			all = append(all, at)
+			if w.Verdict != route.Balance {
+				continue
+			}
+			for _, at.Backend = range p.Backends(w.Pool) {
+				all = append(all, at)
+			}
+		}
+	}
+	return all
+}
+
+// walk goes along a path, in the tables alone.
+func walk(fake *nft.Fake, p Passage, path []string) error {
+	w := walker{fake, everyFamily()[0].table, p}
+	port := &p.Service.Ports[p.Port]
+	if port.Family == route.IPv6 {
+		w.table = everyFamily()[1].table
+	}
+	l := newLayout()
+	k := l.key(port, &port.Fronts[p.Front])
+	chain := "services"
+	for i, step := range path {
+		kind, name, _ := strings.Cut(step, " ")
+		switch {
+		case kind != "chain":
+			if !w.mentions(chain, "@"+name) {
+				return fmt.Errorf("chain %s does not look into %s", chain, name)
+			}
+		case i > 0 && strings.HasPrefix(path[i-1], "map "):
+			if !slices.Contains(w.leads(strings.TrimPrefix(path[i-1], "map "), k.key), name) {
+				return fmt.Errorf("%s does not lead to %s", path[i-1], step)
+			}
+			chain = name
+		default:
+			if !w.mentions(chain, "goto "+name) {
+				return fmt.Errorf("chain %s does not lead to %s", chain, name)
+			}
+			chain = name
+		}
+	}
+	return w.ends(path[len(path)-1], k.key)
+}
+
+type walker struct {
+	fake  *nft.Fake
+	table nft.Table
+	Passage
+}
+
+// mentions reports whether a rule of a chain has these words.
+func (w walker) mentions(chain, words string) bool {
+	return slices.ContainsFunc(w.fake.Rules[w.table][chain], func(r nft.Rule) bool {
+		return strings.Contains(" "+r.String()+" ", " "+words+" ")
+	})
+}
+
+// leads are the chains that an element leads to, at once or by the maps of ways.
+func (w walker) leads(set, key string) []string {
+	state := w.fake.Tables[w.table]
+	e, there := state.Sets[set].Elements[key]
+	if !there {
+		return nil
+	}
+	chains := []string{e.Goto}
+	for _, ways := range newLayout().ways {
+		chains = append(chains, state.Sets[ways.Name].Elements[e.Data].Goto)
+	}
+	return chains
+}
+
+// ends wants a path to end where the packet finds its backends, or its end.
+func (w walker) ends(step, key string) error {
+	port := &w.Service.Ports[w.Port]
+	f := &port.Fronts[w.Front]
+	way := f.Others
+	if w.Inside {
+		way = f.Node
+	}
+	kind, name, _ := strings.Cut(step, " ")
+	switch {
+	case w.KeptOut:
+		return wanted(kind == "set" && strings.HasSuffix(name, "allowed"), "the ranges")
+	case way.Verdict == route.Reject:
+		return wanted(step == "chain rejected", "a refusal")
+	case way.Verdict == route.Drop:
+		return wanted(step == "chain dropped", "silence")
+	case port.Affinity > 0 && w.Backend.IsValid():
+		return wanted(w.mentions(name, "dnat to "+w.Backend.String()), "the chain of the backend")
+	case port.Affinity > 0:
+		return wanted(strings.HasPrefix(step, "chain sticky-"), "the chain of the port")
+	}
+	var backends []netip.AddrPort
+	elements := w.fake.Tables[w.table].Sets[name].Elements
+	for i := range len(port.Backends(way.Pool)) {
+		data := elements[string(nft.Key(key).Index(uint32(i+1)))].Data
+		backends = append(backends, backendIn(data, port.Family))
+	}
+	slices.SortFunc(backends, netip.AddrPort.Compare)
+	return wanted(slices.Equal(backends, port.Backends(way.Pool)), "the backends")
+}
+
+func wanted(is bool, what string) error {
+	if is {
+		return nil
+	}
+	return fmt.Errorf("does not end at %s", what)
+}
+
+// backendIn reads what row writes.
+func backendIn(data string, f route.Family) netip.AddrPort {
+	n := 16
+	if f == route.IPv4 {
+		n = 4
+	}
+	if len(data) < n+2 {
+		return netip.AddrPort{}
+	}
+	addr, _ := netip.AddrFromSlice([]byte(data[:n]))
+	return netip.AddrPortFrom(addr, binary.BigEndian.Uint16([]byte(data[n:])))
+}
+
+func TestStraysAreRefusedAndDropped(t *testing.T) {
+	fake := nft.NewFake()
+	load(t, fake, planetest.Compile(planetest.EveryShape(), route.Options{}))
+	refused, lost := Strays()
+	for rule, path := range map[string][]string{
+		"daddr @cluster-ips goto rejected": refused, "daddr @service-cidrs goto dropped": lost,
+	} {
+		step := strings.NewReplacer("set ", "@", "chain ", "goto ").Replace(strings.Join(path, " "))
+		if !strings.HasSuffix(rule, step) {
+			t.Errorf("%q is not %q", step, rule)
+		}
+		for _, f := range everyFamily() {
+			if w := (walker{fake: fake, table: f.table}); !w.mentions("services", rule) {
+				t.Errorf("%s: no rule %q", f.table, rule)
+			}
+		}
+	}
+}
+
+// What people read.
+func TestPath(t *testing.T) {
+	change := planetest.Compile(planetest.EveryShape(), planetest.Detectors()["cidr"])
+	for _, tt := range []struct {
+		service, front string
+		passage        Passage
+		want           string
+	}{
+		{"svc-3", "clusterIP", Passage{}, "map fronts > chain off-pod-3 > chain at-backends > map backends"},
+		{"svc-3", "nodePort", Passage{}, "map nodeport-fronts > chain nodeport-masquerade-3 > chain at-nodeport-backends > map nodeport-backends"},
+		{"svc-1", "clusterIP", Passage{}, "map fronts > chain rejected"},
+		{"svc-9", "loadBalancerIP", Passage{KeptOut: true}, "map fronts > chain guard > set allowed"},
+		{"svc-9", "loadBalancerIP", Passage{}, "map fronts > chain guard > set allowed > map guarded > chain masquerade-3 > chain at-backends > map backends"},
+		{"svc-14", "externalIP", Passage{}, "map fronts > chain split > map outside > chain dropped"},
+		{"svc-15", "externalIP", Passage{}, "map fronts > chain split > map outside > chain outside-1 > chain at-outside-backends > map outside-backends"},
+		{"svc-15", "externalIP", Passage{Inside: true}, "map fronts > chain split > chain inside > map inside > chain balance-3 > chain at-backends > map backends"},
+		{
+			"svc-6", "clusterIP",
+			Passage{Backend: netip.MustParseAddrPort("10.180.0.6:8080")},
+			"map fronts > chain sticky-off-pod > map sticky > chain sticky-KLUW5WIU-ns/svc-6/tcp/tcp > " +
+				"chain endpoint-PQV2LPKE-ns/svc-6/tcp/tcp__10.180.0.6/8080",
+		},
+	} {
+		p := tt.passage
+		for name, svc := range change.Table.Services {
+			if name.Name == tt.service {
+				p.Service = svc
+			}
+		}
+		p.Port = slices.IndexFunc(p.Service.Ports, func(p route.Port) bool { return p.Family == route.IPv4 })
+		p.Front = slices.IndexFunc(p.Service.Ports[p.Port].Fronts, func(f route.Front) bool { return f.Kind.String() == tt.front })
+		if got := strings.Join(Path(p), " > "); got != tt.want {
+			t.Errorf("%s of %s, %+v: %s, want %s", tt.front, tt.service, tt.passage, got, tt.want)
+		}
+	}
+}
