@@ -17,7 +17,7 @@ import (
 )
 
 func openIptables(ctx context.Context, p parts) (*opened, error) {
-	tools, err := kernel.Open(ctx, kernel.Options{NetNS: p.netns, Log: p.log, Poll: p.config.PollPeriod()})
+	tools, err := kernel.Open(ctx, kernel.Options{NetNS: p.netns, Log: p.log})
 	if err != nil {
 		return nil, err
 	}
@@ -27,6 +27,7 @@ func openIptables(ctx context.Context, p parts) (*opened, error) {
 		ours:   []takeover.Mechanism{mechanism(tools.Variant())},
 		how:    fmt.Sprintf("by iptables-%s, as %s", tools.Variant(), tools.Reason()),
 		plane: func(c *config.Config, m *metrics.Metrics) plane.Plane {
+			tools.SetPoll(c.PollPeriod())
 			o := p.iptables(c)
 			o.KeepInvalid = o.KeepInvalid || liberal(settings)
 			if m != nil {

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
@@ -38,6 +39,7 @@ type Tools struct {
 	variant  xtables.Variant
 	reason   string
 	programs map[Family]programs
+	period   atomic.Int64 // nanoseconds between looks at legacy tables
 	own      own
 }
 
@@ -49,6 +51,7 @@ type programs struct{ save, restore string }
 func Open(ctx context.Context, o Options) (*Tools, error) {
 	o.fill()
 	t := &Tools{opts: o, kernel: xtables.New(xtables.Options{NetNS: o.NetNS, Lock: o.Lock, Wait: o.Wait})}
+	t.SetPoll(o.Poll)
 	installed, err := o.installed(ctx)
 	if err != nil {
 		return nil, err
@@ -72,9 +75,6 @@ func (o *Options) fill() {
 	if o.Wait == 0 {
 		o.Wait = defaultWait
 	}
-	if o.Poll == 0 {
-		o.Poll = defaultPoll
-	}
 	if o.Path == "" {
 		o.Path = strings.Join([]string{os.Getenv("PATH"), "/usr/sbin", "/sbin"}, string(filepath.ListSeparator))
 	}
@@ -88,6 +88,17 @@ func (t *Tools) Variant() xtables.Variant { return t.variant }
 
 // Reason says why: "KUBE-IPTABLES-HINT is in mangle of nft".
 func (t *Tools) Reason() string { return t.reason }
+
+// SetPoll changes how long it is from one look at legacy tables to the next; 0: a
+// second. It counts from the next look on.
+func (t *Tools) SetPoll(d time.Duration) {
+	if d == 0 {
+		d = defaultPoll
+	}
+	t.period.Store(int64(d))
+}
+
+func (t *Tools) poll() time.Duration { return time.Duration(t.period.Load()) }
 
 // Has reports whether the programs of a family are installed.
 func (t *Tools) Has(f Family) bool { return t.programs[f].restore != "" }

@@ -57,18 +57,32 @@ func (t *Tools) look(ctx context.Context, ours func(string) bool, subscribed fun
 		return ended(ctx, err)
 	}
 	subscribed()
-	ticker := time.NewTicker(t.opts.Poll)
-	defer ticker.Stop()
-	for {
+	timer := time.NewTimer(t.poll())
+	defer timer.Stop()
+	for said := ""; ; {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-ticker.C:
-			if err := l.round(ctx, tell); err != nil {
-				return ended(ctx, err)
-			}
+		case <-timer.C:
+			said = t.report(ended(ctx, l.round(ctx, tell)), said)
+			timer.Reset(t.poll())
 		}
 	}
+}
+
+// report logs that the tables could not be looked at when that is new, and when it
+// is over. It returns what it said last.
+func (t *Tools) report(err error, said string) string {
+	switch {
+	case err == nil && said != "":
+		t.opts.Log.Info("The tables of iptables can be looked at again")
+	case err != nil && err.Error() != said:
+		t.opts.Log.Warn("Cannot look for what others change in the tables of iptables, retrying", "error", err)
+	}
+	if err == nil {
+		return ""
+	}
+	return err.Error()
 }
 
 // ended leaves out an error that is the end of the context.
