@@ -206,10 +206,16 @@ func (d *diff) singles(t nft.Table, old, now []single) {
 	}
 }
 
-// comeAndGo returns the phases in which an element under a front's key comes
-// and goes: the one that clients meet first comes last and goes first.
+// comeAndGo returns the phases in which an element comes and goes. What a front
+// leads to, ways and all that is under its key, is there before it and as long as
+// it is. Who refuses an address except at its fronts comes after them and goes
+// before them: until all are there, another proxy may serve it, whose rules are
+// asked next.
 func (l *layout) comeAndGo(set *nft.Set) (come, leave int) {
-	if set == &l.spaces[byAddress].fronts || set == &l.spaces[byNodePort].fronts {
+	switch set {
+	case &l.clusterIPs, &l.serviceCIDRs:
+		return refusalsAdded, refusalsGone
+	case &l.spaces[byAddress].fronts, &l.spaces[byNodePort].fronts, &l.nodeIPs, &l.hairpin:
 		return switched, switched
 	}
 	return rowsAdded, rowsGone
@@ -220,13 +226,9 @@ func (l *layout) comeAndGo(set *nft.Set) (come, leave int) {
 func (d *diff) ranges(t nft.Table, set *nft.Set, old, now []nft.Element) {
 	switch {
 	case len(old) == 0:
-		for _, e := range now {
-			d.plan.add(ranged, step{do: addElement, table: t, set: set, elem: e})
-		}
+		d.each(ranged, step{do: addElement, table: t, set: set}, now)
 	case len(now) == 0:
-		for _, e := range old {
-			d.plan.add(rowsGone, step{do: deleteElement, table: t, set: set, elem: e})
-		}
+		d.each(rowsGone, step{do: deleteElement, table: t, set: set}, old)
 	default:
 		d.elements(t, set, old, now)
 	}
@@ -277,30 +279,37 @@ func slot(slots []netip.AddrPort, i int) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// elements plans the difference between two lists of elements of a set.
+// elements plans the difference between two lists of elements of a set, made at
+// once.
 func (d *diff) elements(t nft.Table, set *nft.Set, old, now []nft.Element) {
-	var had, has map[nft.Element]bool // at the first load there is nothing to compare with
-	if len(old) > 0 {
-		had, has = setOf(old), setOf(now)
-	}
-	for _, e := range old {
-		if !has[e] {
-			d.plan.add(switched, step{do: deleteElement, table: t, set: set, elem: e})
-		}
-	}
-	for _, e := range now {
-		if !had[e] {
-			d.plan.add(switched, step{do: addElement, table: t, set: set, elem: e})
-		}
+	d.each(switched, step{do: deleteElement, table: t, set: set}, without(old, now))
+	d.each(switched, step{do: addElement, table: t, set: set}, without(now, old))
+}
+
+// ordered plans the same, with elements that come and go when their set's do.
+func (d *diff) ordered(t nft.Table, set *nft.Set, old, now []nft.Element) {
+	come, leave := d.layout.comeAndGo(set)
+	d.each(leave, step{do: deleteElement, table: t, set: set}, without(old, now))
+	d.each(come, step{do: addElement, table: t, set: set}, without(now, old))
+}
+
+// each adds a step for each of the elements.
+func (d *diff) each(phase int, s step, elements []nft.Element) {
+	for _, s.elem = range elements {
+		d.plan.add(phase, s)
 	}
 }
 
-func setOf(elements []nft.Element) map[nft.Element]bool {
-	m := make(map[nft.Element]bool, len(elements))
-	for _, e := range elements {
-		m[e] = true
+// without returns the elements of a list that are not in another.
+func without(list, other []nft.Element) []nft.Element {
+	if len(list) == 0 || len(other) == 0 {
+		return list
 	}
-	return m
+	in := make(map[nft.Element]bool, len(other))
+	for _, e := range other {
+		in[e] = true
+	}
+	return slices.DeleteFunc(slices.Clone(list), func(e nft.Element) bool { return in[e] })
 }
 
 func (d *diff) enabled(ip route.Family) bool {

@@ -122,13 +122,13 @@ func (d *diff) skeleton(f family, state *nft.State, want objects) {
 
 // shared plans the elements that do not belong to a single front.
 func (d *diff) shared(f family, state *nft.State) {
+	for _, of := range []shared{clusterIPs, hairpin} {
+		d.members(f, state, of)
+	}
 	b := d.builder(f, d.host)
 	d.ofHost(f.table, func(set *nft.Set) (old, now []nft.Element) {
 		return sorted(maps.Values(state.Sets[set.Name].Elements)), sorted(slices.Values(b.elementsOf(set)))
 	})
-	for _, of := range []shared{clusterIPs, hairpin} {
-		d.members(f, state, of)
-	}
 	for level := range d.layout.ways {
 		d.ways(f, state, firstWays+shared(level))
 	}
@@ -150,6 +150,7 @@ func (d *diff) inUse(ip route.Family, of shared) []use {
 // takes out of the state.
 func (d *diff) members(f family, state *nft.State, of shared) {
 	set := use{of: of}.set(&d.layout)
+	come, leave := d.layout.comeAndGo(set)
 	had := state.Sets[set.Name].Elements
 	missing := slices.DeleteFunc(d.inUse(f.ip, of), func(u use) bool {
 		e := u.element(&d.layout)
@@ -160,10 +161,10 @@ func (d *diff) members(f family, state *nft.State, of shared) {
 		return true
 	})
 	for _, e := range sorted(maps.Values(had)) {
-		d.plan.add(switched, step{do: deleteElement, table: f.table, set: set, elem: e})
+		d.plan.add(leave, step{do: deleteElement, table: f.table, set: set, elem: e})
 	}
 	for _, u := range missing {
-		d.plan.add(switched, step{do: addElement, table: f.table, set: set, elem: u.element(&d.layout)})
+		d.plan.add(come, step{do: addElement, table: f.table, set: set, elem: u.element(&d.layout)})
 	}
 }
 

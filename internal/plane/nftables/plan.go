@@ -4,6 +4,7 @@ import (
 	"context"
 	"iter"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
@@ -23,13 +24,15 @@ type Plan struct {
 
 // The phases of a plan.
 const (
-	prepared  = iota // tables, sets
-	ranged           // clients and pods, as ranges, that nobody asks for yet
-	made             // chains
-	rowsAdded        // backends nobody points at yet
-	switched         // what points at backends, and backends that change in place
-	rowsGone         // backends nobody points at any more, rules of such chains
-	setsGone         // before chains: their elements may lead to those
+	prepared      = iota // tables, sets
+	ranged               // clients and pods, as ranges, that nobody asks for yet
+	made                 // chains
+	rowsAdded            // backends nobody points at yet
+	refusalsGone         // addresses refused but for their fronts, while those are there
+	switched             // what points at backends, and backends that change in place
+	refusalsAdded        // the same addresses, once their fronts are there
+	rowsGone             // backends nobody points at any more, rules of such chains
+	setsGone             // before chains: their elements may lead to those
 	chainsGone
 	lastPhase = chainsGone
 )
@@ -130,8 +133,12 @@ func (p *Plan) transactions(room int) iter.Seq[*nft.Tx] {
 // that ask for them: packets see the chains of a transaction at once, and its
 // ranges only when the kernel is through with all of it (nf_tables_api.c,
 // nf_tables_commit). Until then nobody is known, and so nobody let in.
+// Fronts and what is refused beside them share one if it is large enough.
 func (p *Plan) ends(room int) []int {
-	ends := []int{switched, rowsGone, setsGone, chainsGone, lastPhase + 1}
+	ends := []int{refusalsGone, rowsGone, setsGone, chainsGone, lastPhase + 1}
+	if size(p.phases[refusalsGone:rowsGone]) > room {
+		ends = slices.Insert(ends, 1, refusalsAdded)
+	}
 	if p.first && size(p.phases[:]) <= room {
 		ends = []int{lastPhase + 1}
 	}

@@ -101,7 +101,7 @@ func (d *diff) begin(u use) {
 		d.plan.add(made, step{do: setChain, table: t, chain: &c})
 	}
 	if set := u.set(&d.layout); set != nil {
-		at, _ := u.phases()
+		at, _ := d.layout.comeAndGo(set)
 		d.plan.add(at, step{do: addElement, table: t, set: set, elem: u.element(&d.layout)})
 	}
 }
@@ -112,18 +112,9 @@ func (d *diff) end(u use) {
 		d.plan.dropChain(t, c.Name)
 	}
 	if set := u.set(&d.layout); set != nil {
-		_, at := u.phases()
+		_, at := d.layout.comeAndGo(set)
 		d.plan.add(at, step{do: deleteElement, table: t, set: set, elem: u.element(&d.layout)})
 	}
-}
-
-// phases returns when the element of a use comes and when it goes: a way is
-// there before a front points at it, and as long as one does.
-func (u use) phases() (come, leave int) {
-	if u.of == clusterIPs || u.of == hairpin {
-		return switched, switched
-	}
-	return rowsAdded, rowsGone
 }
 
 // goes returns the chains of a way in use.
@@ -164,14 +155,13 @@ func (d *diff) rehost(old *route.Host) {
 	}
 }
 
-// ofHost plans the sets whose elements the host decides. Ways ask for pods; the
-// other two are asked for those that have no front, who miss nothing meanwhile.
+// ofHost plans the sets whose elements the host decides. Ways ask for pods.
 func (d *diff) ofHost(t nft.Table, states func(*nft.Set) (old, now []nft.Element)) {
 	old, now := states(&d.layout.podCIDRs)
 	d.ranges(t, &d.layout.podCIDRs, old, now)
 	for _, set := range []*nft.Set{&d.layout.serviceCIDRs, &d.layout.nodeIPs} {
 		old, now := states(set)
-		d.elements(t, set, old, now)
+		d.ordered(t, set, old, now)
 	}
 }
 
