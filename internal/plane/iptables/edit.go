@@ -3,6 +3,7 @@ package iptables
 import (
 	"bytes"
 	"slices"
+	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 )
@@ -180,8 +181,11 @@ func (w writer) insertions(t table, e *edit) {
 }
 
 // first reports whether a rule is added at the front: in one chain there are
-// rules that stay last.
-func (l line) first() bool { return l.table == nat && l.chain == services }
+// rules that stay last, and what counts connections to loopback alone comes before
+// what takes them all.
+func (l line) first() bool {
+	return l.table == nat && (l.chain == services || l.chain == nodePorts && strings.HasPrefix(l.rule, "-d "+loopbackRange))
+}
 
 func (w writer) removals(t table, edits []edit) {
 	for i := range edits {

@@ -32,17 +32,24 @@ type family struct {
 	loopbackNet string // where NodePorts are not served, unless asked for
 	unreachable string // what refused clients are told
 	allOnes     string // the mask of a whole address
+	counting    bool   // rules count with nfacct
 }
 
-func rows(enabled []route.Family) []family {
+func rows(opt Options) []family {
 	var all []family
-	for _, ip := range enabled {
+	for _, ip := range opt.Families {
 		if ip == route.IPv4 {
-			all = append(all, family{ip, iptables.IPv4, "iptables", "127.0.0.0/8", "icmp-port-unreachable", "255.255.255.255"})
+			all = append(all, family{
+				ip: ip, kernel: iptables.IPv4, program: "iptables", loopbackNet: "127.0.0.0/8",
+				unreachable: "icmp-port-unreachable", allOnes: "255.255.255.255", counting: opt.Accounting != nil,
+			})
 			continue
 		}
 		ones := strings.TrimSuffix(strings.Repeat("ffff:", 8), ":")
-		all = append(all, family{ip, iptables.IPv6, "ip6tables", "::1/128", "icmp6-port-unreachable", ones})
+		all = append(all, family{
+			ip: ip, kernel: iptables.IPv6, program: "ip6tables", loopbackNet: "::1/128",
+			unreachable: "icmp6-port-unreachable", allOnes: ones, counting: opt.Accounting != nil,
+		})
 	}
 	return all
 }

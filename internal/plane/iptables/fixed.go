@@ -62,8 +62,12 @@ func everyGuard() []line {
 // forward are the rules for packets on their way through this node. Without the
 // first, segments outside of the window would reach clients untranslated.
 func (f *family) forward(bits string, opt Options) []string {
+	invalid := `-m conntrack --ctstate INVALID`
+	if f.counting {
+		invalid += ` -m nfacct --nfacct-name ` + InvalidDropped
+	}
 	list := []string{
-		`-m conntrack --ctstate INVALID -j DROP`,
+		invalid + ` -j DROP`,
 		`-m comment --comment "kubernetes forwarding rules" -m mark --mark ` + bits + ` -j ACCEPT`,
 		`-m comment --comment "kubernetes forwarding conntrack rule" -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT`,
 	}

@@ -45,6 +45,20 @@ type Observer interface {
 	PartialRestoreFailed(f route.Family)
 }
 
+// Accounting makes the objects of nfacct that rules count packets with, where
+// they are not there: nfacct.Objects.
+type Accounting interface {
+	Ensure(ctx context.Context, names ...string) error
+}
+
+// The objects of nfacct, named as kube-proxy's.
+const (
+	// InvalidDropped counts packets that conntrack found invalid.
+	InvalidDropped = "ct_state_invalid_dropped_pkts"
+	// LoopbackNodePorts counts connections to NodePorts at 127.0.0.0/8.
+	LoopbackNodePorts = "localhost_nps_accepted_pkts"
+)
+
 // Options for New.
 type Options struct {
 	Families []route.Family // those the host can do
@@ -53,6 +67,12 @@ type Options struct {
 	// KeepInvalid lets forwarded packets through that conntrack finds invalid: it
 	// has been told to be liberal, and finds few so.
 	KeepInvalid bool
+
+	// Accounting has the rule that drops invalid packets count them, and gives
+	// NodePorts a rule of their own for 127.0.0.0/8, which counts. Refresh makes
+	// sure of the objects, without which the kernel refuses such rules. Nil: no
+	// rule counts in this way, as the kernel or the programs may not know how.
+	Accounting Accounting
 
 	Observer Observer // may be nil
 }
@@ -91,13 +111,19 @@ type (
 // New makes a Plane. It does nothing yet.
 func New(kernel Kernel, opt Options) *Plane {
 	return &Plane{
-		kernel: kernel, opt: opt, families: rows(opt.Families),
+		kernel: kernel, opt: opt, families: rows(opt),
 		behind: map[builtinKey][]string{}, totals: map[tableKey]int{}, guarded: map[route.Family][]line{},
 	}
 }
 
-// Refresh reads the tables of the families that are served.
+// Refresh reads the tables of the families that are served. What rules count with
+// is made here, as it can get lost with them.
 func (p *Plane) Refresh(ctx context.Context) error {
+	if p.opt.Accounting != nil {
+		if err := p.opt.Accounting.Ensure(ctx, InvalidDropped, LoopbackNodePorts); err != nil {
+			return fmt.Errorf("make what rules count with: %w", err)
+		}
+	}
 	seen := map[route.Family]state{}
 	for _, f := range p.families {
 		s, err := p.read(ctx, f)

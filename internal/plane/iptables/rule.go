@@ -18,8 +18,12 @@ type rule struct {
 	comment  string
 	match    string // any other, in words of iptables: "-m addrtype --dst-type LOCAL"
 	port     uint16 // of protocol; 0: any
+	counter  string // object of nfacct that counts what matches; empty: none
 	target   string // "KUBE-SVC-NPX46M4PTMTKRN6Y", "DNAT --to-destination 10.0.0.1:80"; empty: none
 }
+
+// loopbackRange are the addresses that a host has for itself.
+const loopbackRange = "127.0.0.0/8"
 
 // source says where packets come from: an address range or an interface.
 type source struct {
@@ -47,7 +51,7 @@ func (r rule) String() string {
 		word("-d", single(r.to))
 	}
 	if r.loopback {
-		word("-d", "127.0.0.0/8")
+		word("-d", loopbackRange)
 	}
 	if r.from.iface != "" {
 		word(negate(r.from.not, "-i"), r.from.iface)
@@ -67,6 +71,9 @@ func (r rule) String() string {
 	}
 	if r.port != 0 {
 		word("--dport", strconv.Itoa(int(r.port)))
+	}
+	if r.counter != "" {
+		word("-m nfacct --nfacct-name", r.counter)
 	}
 	if r.target != "" {
 		word("-j", r.target)

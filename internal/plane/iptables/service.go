@@ -156,13 +156,13 @@ func (r *renderer) external(name id, p *route.Port, f *route.Front) {
 }
 
 // nodePort adds how a NodePort is recognised in the chain that packets to this
-// node's addresses pass. Those to 127.0.0.0/8 have a rule of their own, so that
-// its counter shows who relies on it.
+// node's addresses pass. Those to 127.0.0.0/8 have a rule of their own where they
+// are counted.
 func (r *renderer) nodePort(name id, at rule) {
 	at.match, at.comment = "", comment(name.text)
-	if r.loopback(r.host) {
+	if r.counting && r.loopback(r.host) {
 		own := at
-		own.loopback = true
+		own.loopback, own.counter = true, LoopbackNodePorts
 		r.line(nat, nodePorts, own)
 	}
 	r.line(nat, nodePorts, at)

@@ -1,0 +1,145 @@
+package iptables
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
+	"github.com/sluice-proxy/sluice/internal/kernel/nfacct"
+	"github.com/sluice-proxy/sluice/internal/plane/planetest"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// atLoopback serves NodePorts at 127.0.0.0/8 too.
+func atLoopback() route.Change {
+	return planetest.Compile(planetest.EveryShape(), route.Options{
+		NodePorts: route.NodePortOptions{All: true, Loopback: route.LoopbackIncluded},
+	})
+}
+
+// counting says how many rules of a family count with nfacct, at which place.
+func counting(t *testing.T, kernel Reader, f iptables.Family) (nodePort, invalid int) {
+	t.Helper()
+	for _, table := range everyTable() {
+		chains, err := kernel.Read(t.Context(), iptables.Table{Family: f, Name: table.String()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, c := range chains {
+			for i, rule := range c.Rules {
+				switch {
+				case rule == "-m conntrack --ctstate INVALID -m nfacct --nfacct-name "+InvalidDropped+" -j DROP" && name == forward:
+					invalid++
+				case strings.HasPrefix(rule, "-d 127.0.0.0/8 ") && name == nodePorts:
+					nodePort++
+					// A rule for all addresses leads where it does, and comes later.
+					all := strings.Replace(strings.TrimPrefix(rule, "-d 127.0.0.0/8 "), " -m nfacct --nfacct-name "+LoopbackNodePorts, "", 1)
+					if !slices.Contains(c.Rules[i:], all) {
+						t.Errorf("behind %s does not come %s", rule, all)
+					}
+				case strings.Contains(rule, "nfacct"):
+					t.Errorf("%s %s: %s", table, name, rule)
+				}
+			}
+		}
+	}
+	return nodePort, invalid
+}
+
+// Rules count where the kernel can, and are found again as they should be; what
+// they count with is made anew when it got lost; without it nothing counts.
+func TestAccounting(t *testing.T) {
+	for _, variant := range variants() {
+		t.Run(string(variant), func(t *testing.T) {
+			kernel, netns := realKernel(t, variant)
+			objects := nfacct.New(nfacct.Options{NetNS: netns})
+			change := atLoopback()
+			with := Options{Families: planetest.Families(), Mark: testMark, Accounting: objects}
+			without := with
+			without.Accounting = nil
+
+			for _, step := range []struct {
+				opt  Options
+				want [4]int
+			}{
+				{without, [4]int{}},
+				{with, [4]int{nodePortsOf(change.Table, route.IPv4), 1, 0, 1}},
+				{without, [4]int{}},
+			} {
+				bring(t, New(kernel, step.opt), change)
+				var got [4]int
+				got[0], got[1] = counting(t, kernel, iptables.IPv4)
+				got[2], got[3] = counting(t, kernel, iptables.IPv6)
+				if got != step.want {
+					t.Errorf("rules that count: %v, want %v", got, step.want)
+				}
+				p := New(kernel, step.opt)
+				if err := p.Refresh(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if plan := p.Plan(route.Change{Table: change.Table}); plan.Steps() != 0 {
+					t.Errorf("%d steps left to do:\n%.2000s", plan.Steps(), plan)
+				}
+			}
+			for _, name := range []string{InvalidDropped, LoopbackNodePorts} {
+				if _, err := objects.Read(t.Context(), name); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+func bring(t *testing.T, p *Plane, change route.Change) {
+	t.Helper()
+	if err := p.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	plan := p.Plan(change)
+	if err := plan.Apply(t.Context()); err != nil {
+		t.Fatalf("%v\n%.2000s", err, plan)
+	}
+}
+
+// nodePortsOf is how many NodePorts lead to backends.
+func nodePortsOf(table *route.Table, f route.Family) (n int) {
+	for _, svc := range table.Services {
+		for _, p := range svc.Ports {
+			for _, front := range p.Fronts {
+				if p.Family == f && front.Kind == route.NodePort && front.Node.Verdict == route.Balance {
+					n++
+				}
+			}
+		}
+	}
+	return n
+}
+
+// refusing makes no objects, as long as there is an error.
+type refusing struct{ err error }
+
+func (r *refusing) Ensure(context.Context, ...string) error { return r.err }
+
+func TestNothingIsReadWithoutWhatRulesCountWith(t *testing.T) {
+	objects := &refusing{errors.New("no memory")}
+	p := New(iptables.NewFake(), Options{Families: planetest.Families(), Mark: testMark, Accounting: objects})
+	if err := p.Refresh(t.Context()); !errors.Is(err, objects.err) {
+		t.Errorf("got %v", err)
+	}
+	objects.err = nil
+	if err := p.Refresh(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// A node that does not drop invalid packets has no rule to count them.
+func TestWhatIsKeptIsNotCounted(t *testing.T) {
+	p := New(iptables.NewFake(), Options{Families: planetest.Families(), KeepInvalid: true, Accounting: &refusing{}})
+	rules := p.families[0].forward("0x4000/0x4000", p.opt)
+	if slices.ContainsFunc(rules, func(r string) bool { return strings.Contains(r, "nfacct") || strings.Contains(r, "INVALID") }) {
+		t.Errorf("rules %q", rules)
+	}
+}
