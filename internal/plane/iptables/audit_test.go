@@ -32,7 +32,7 @@ func newAudit(fake *iptables.Fake) *audit { return &audit{fake: fake, walker: ne
 
 func (a *audit) look() tables {
 	all := tables{}
-	for _, f := range rows(planetest.Families()) {
+	for _, f := range bothFamilies() {
 		s, err := newPlane(a.fake).read(context.Background(), f)
 		if err != nil {
 			panic(err) // a Fake that is not told to fails no read
@@ -65,7 +65,7 @@ func (a *audit) End(m *planetest.Model) error {
 }
 
 func (a *audit) judge() error {
-	for _, f := range rows(planetest.Families()) {
+	for _, f := range bothFamilies() {
 		states := a.steps(f.ip)
 		if len(states) < 3 {
 			continue // there was nothing in between

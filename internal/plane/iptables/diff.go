@@ -151,7 +151,7 @@ func (d *diff) whole(c chain) chain {
 	for _, name := range inNameOrder(d.table) {
 		for _, l := range d.render(d.table.Services[name], d.host).lines {
 			if l.table == c.table && l.chain == c.name {
-				c.rules = append(c.rules, l.rule)
+				c.rules, c.of = append(c.rules, l.rule), append(c.of, name)
 			}
 		}
 	}

@@ -16,6 +16,7 @@ type edit struct {
 	add     []line    // at an end of a chain that is shared, whichever does not matter
 	del     []line    // of such a chain
 	gone    []ref     // chains that go
+	emptied []ref     // chains that will
 }
 
 // command is a line with what to do with it.
@@ -32,7 +33,7 @@ type ref struct {
 
 // lines counts what an edit writes, about.
 func (e *edit) lines() int {
-	n := len(e.ordered) + len(e.add) + len(e.del) + 2*len(e.gone)
+	n := len(e.ordered) + len(e.add) + len(e.del) + 2*len(e.gone) + len(e.emptied)
 	for _, c := range e.chains {
 		n += 1 + len(c.rules)
 	}
@@ -125,7 +126,7 @@ func (w writer) section(t table, edits []edit, r removals) {
 // empty takes the rules out of the chains that go: they may lead to each other.
 func (w writer) empty(t table, edits []edit) {
 	for i := range edits {
-		for _, g := range edits[i].gone {
+		for _, g := range slices.Concat(edits[i].emptied, edits[i].gone) {
 			if g.table == t {
 				w.line(":"+g.name, "-", "[0:0]")
 			}

@@ -78,11 +78,15 @@ func (f *family) pods(host *route.Host) []source {
 }
 
 // outside says how a rule marks packets that do not come from pods: as one rule
-// excludes one range at most, several have a chain that does.
+// excludes one range at most, several have a chain that does. Where everybody is
+// a pod there is no target: the kernel takes no rule that matches nobody.
 func (f *family) outside(host *route.Host) (from source, target string) {
 	pods := f.pods(host)
-	if len(pods) != 1 {
+	switch {
+	case len(pods) != 1:
 		return source{}, markOutside
+	case strings.HasSuffix(pods[0].cidr, "/0"):
+		return source{}, ""
 	}
 	from = pods[0]
 	from.not = true

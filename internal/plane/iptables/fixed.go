@@ -11,12 +11,12 @@ import (
 // come after those.
 func (f *family) shared(host *route.Host) []chain {
 	return []chain{
-		{filter, services, nil},
-		{filter, external, nil},
-		{filter, nodePorts, nil},
-		{filter, firewall, nil},
-		{nat, nodePorts, nil},
-		{nat, services, f.tail(host)},
+		{table: filter, name: services},
+		{table: filter, name: external},
+		{table: filter, name: nodePorts},
+		{table: filter, name: firewall},
+		{table: nat, name: nodePorts},
+		{table: nat, name: services, rules: f.tail(host)},
 	}
 }
 
@@ -25,16 +25,16 @@ func (f *family) fixed(host *route.Host, opt Options) []chain {
 	mark := fmt.Sprintf("%#x", opt.Mark)
 	bits := mark + "/" + mark
 	list := []chain{
-		{filter, forward, f.forward(bits, opt)},
-		{nat, markMasq, []string{"-j MARK --set-xmark " + bits}},
-		{nat, postrouting, []string{
+		{table: filter, name: forward, rules: f.forward(bits, opt)},
+		{table: nat, name: markMasq, rules: []string{"-j MARK --set-xmark " + bits}},
+		{table: nat, name: postrouting, rules: []string{
 			"-m mark ! --mark " + bits + " -j RETURN",
 			"-j MARK --set-xmark " + mark + "/0x0",
 			`-m comment --comment "kubernetes service traffic requiring SNAT" -j MASQUERADE --random-fully`,
 		}},
 	}
 	if pods := f.pods(host); len(pods) > 1 {
-		list = append(list, chain{nat, markOutside, notFrom(pods)})
+		list = append(list, chain{table: nat, name: markOutside, rules: notFrom(pods)})
 	}
 	return list
 }

@@ -184,7 +184,7 @@ func (d *diff) leftovers(seen state, found *found) {
 		case !led[at]:
 			last.gone = append(last.gone, at)
 		case len(rules) > 0: // it has to stay, but leads nowhere
-			last.chains = append(last.chains, chain{at.table, at.name, nil})
+			last.chains = append(last.chains, chain{table: at.table, name: at.name})
 		}
 	}
 	slices.SortFunc(last.gone, ref.compare)
@@ -286,7 +286,7 @@ func endsBehind(rules, jumps []string) []string {
 // is there, what is in it stays.
 func (d *diff) protect(seen state) {
 	if _, there := seen[filter][localnet]; !there {
-		d.plan.first.chains = append(d.plan.first.chains, chain{filter, localnet, nil})
+		d.plan.first.chains = append(d.plan.first.chains, chain{table: filter, name: localnet})
 	}
 	d.guarded[d.ip] = nil
 	for _, l := range everyGuard() {

@@ -85,3 +85,5 @@ func owned(name string) bool {
 		return strings.HasPrefix(name, prefix)
 	})
 }
+
+func bothFamilies() []family { return newPlane(nil).families }

@@ -9,6 +9,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
 	"github.com/sluice-proxy/sluice/internal/kubechain"
 	"github.com/sluice-proxy/sluice/internal/plane/planetest"
+	"github.com/sluice-proxy/sluice/internal/route"
 )
 
 // meddler is another program that changes a table.
@@ -20,6 +21,14 @@ type meddler struct {
 	input  []string
 }
 
+// host is an address of somebody else, in the words of the family.
+func (m *meddler) host(i int) string {
+	if m.family.ip == route.IPv4 {
+		return fmt.Sprintf("192.0.2.%d/32", i)
+	}
+	return fmt.Sprintf("2001:db8:2::%d/128", i)
+}
+
 func (m *meddler) say(format string, args ...any) {
 	m.input = append(m.input, fmt.Sprintf(format, args...))
 }
@@ -28,7 +37,7 @@ func (m *meddler) say(format string, args ...any) {
 // happen.
 func (s *subject) meddle(w *planetest.World) error {
 	for range 1 + w.IntN(3) {
-		f := planetest.Pick(w.Rand, rows(planetest.Families())...)
+		f := planetest.Pick(w.Rand, bothFamilies()...)
 		t := planetest.Pick(w.Rand, nat, nat, filter, mangle)
 		chains, err := s.kernel.Read(context.Background(), iptables.Table{Family: f.kernel, Name: t.String()})
 		if err != nil {
@@ -68,7 +77,7 @@ func (m *meddler) think() {
 	case 1: // all rules do
 		m.say("-F %s", name)
 	case 2: // rules of others in the middle of ours, and the same twice
-		m.say("-I %s %d -s 192.0.2.1/32 -j %s", name, 1+m.IntN(1+len(rules)), planetest.Pick(m.Rand, "RETURN", "ACCEPT"))
+		m.say("-I %s %d -s %s -j %s", name, 1+m.IntN(1+len(rules)), m.host(1), planetest.Pick(m.Rand, "RETURN", "ACCEPT"))
 		if len(rules) > 0 {
 			m.say("-A %s %s", name, planetest.Pick(m.Rand, rules...))
 		}
@@ -131,7 +140,7 @@ func (m *meddler) jumps() {
 			m.say("-A %s %s", chain, rules[i])
 		}
 	}
-	foreign := "-s 192.0.2.7/32 -j " + planetest.Pick(m.Rand, "ACCEPT", "RETURN")
+	foreign := "-s " + m.host(7) + " -j " + planetest.Pick(m.Rand, "ACCEPT", "RETURN")
 	if !slices.Contains(rules, foreign) {
 		m.say("-I %s %d %s", chain, 1+m.IntN(max(1, len(rules))), foreign)
 	}
@@ -165,15 +174,15 @@ func (m *meddler) neighbour(name string) {
 	if len(m.chains["cali-a"].Rules) > 5 {
 		m.say("-F cali-a")
 	}
-	m.say("-A cali-a -s 192.0.2.9/32 -j cali-b")
+	m.say("-A cali-a -s %s -j cali-b", m.host(9))
 	if m.table != nat {
 		return
 	}
-	m.say("-A cali-a -s 192.0.2.10/32 -j %s", markMasq)
+	m.say("-A cali-a -s %s -j %s", m.host(10), markMasq)
 	if owned(name) {
-		m.say("-A cali-a -s 192.0.2.11/32 %s %s", planetest.Pick(m.Rand, "-j", "-g"), name)
+		m.say("-A cali-a -s %s %s %s", m.host(11), planetest.Pick(m.Rand, "-j", "-g"), name)
 	}
-	if plugin := "-s 192.0.2.12/32 -j " + markMasq; !slices.Contains(m.chains["POSTROUTING"].Rules, plugin) {
+	if plugin := "-s " + m.host(12) + " -j " + markMasq; !slices.Contains(m.chains["POSTROUTING"].Rules, plugin) {
 		m.say("-A POSTROUTING %s", plugin)
 	}
 }

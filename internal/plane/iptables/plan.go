@@ -35,6 +35,8 @@ type familyPlan struct {
 	services []edit // one for each that changes
 	rewrites edit   // shared chains that lose so much that they are written anew
 	last     edit   // what no Service needs any more
+
+	refused map[cluster.Name]bool // Services that stay as they are
 }
 
 // settle moves what leads nowhere any more behind the rewriting of the chains that
@@ -71,7 +73,7 @@ func (p *familyPlan) restores(room int) iter.Seq[[]edit] {
 		parts = append(parts, portions(p.services, room)...)
 		parts = append(parts, []edit{p.rewrites}, []edit{{chains: p.last.chains, ordered: p.last.ordered, del: p.last.del}})
 		for gone := range slices.Chunk(p.last.gone, max(1, room/2)) {
-			parts = append(parts, []edit{{chains: emptied(gone)}})
+			parts = append(parts, []edit{{emptied: gone}})
 		}
 		for gone := range slices.Chunk(p.last.gone, max(1, room/2)) {
 			parts = append(parts, []edit{{gone: gone}})
@@ -84,10 +86,24 @@ func (p *familyPlan) restores(room int) iter.Seq[[]edit] {
 	}
 }
 
-func emptied(gone []ref) []chain {
-	var list []chain
-	for _, g := range gone {
-		list = append(list, chain{g.table, g.name, nil})
+// without returns edits that leave alone what Services need that are refused: the
+// chains that their old rules may lead to. In a chain written anew they have no
+// rules, as those may lead to chains that are not there.
+func (p *familyPlan) without(edits []edit) []edit {
+	if len(p.refused) == 0 {
+		return edits
+	}
+	var list []edit
+	for _, e := range edits {
+		if e.service == (cluster.Name{}) {
+			e.gone, e.emptied, e.chains = nil, nil, slices.Clone(e.chains)
+			for i := range e.chains {
+				e.chains[i] = e.chains[i].without(p.refused)
+			}
+		}
+		if e.lines() > 0 {
+			list = append(list, e)
+		}
 	}
 	return list
 }
@@ -174,6 +190,10 @@ func (p *Plan) Apply(ctx context.Context) error {
 // restore writes edits; if they are refused each half on its own, until it is
 // known which Service it is.
 func (p *Plan) restore(ctx context.Context, f *familyPlan, edits []edit) error {
+	edits = f.without(edits)
+	if len(edits) == 0 {
+		return nil
+	}
 	err := p.kernel.Restore(ctx, f.kernel, compose(edits))
 	if err == nil {
 		return nil
@@ -194,6 +214,10 @@ func (p *Plan) restore(ctx context.Context, f *familyPlan, edits []edit) error {
 		return err
 	}
 	p.refused = p.refused.With(name, errors.Join(p.refused[name], err))
+	if f.refused == nil {
+		f.refused = map[cluster.Name]bool{}
+	}
+	f.refused[name] = true
 	return nil
 }
 

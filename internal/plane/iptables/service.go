@@ -22,6 +22,19 @@ type chain struct {
 	table table
 	name  string
 	rules []string
+	of    []cluster.Name // whose the first rules are, in a chain of all Services
+}
+
+// without returns the chain without the rules of some Services.
+func (c chain) without(names map[cluster.Name]bool) chain {
+	var kept []string
+	for i, rule := range c.rules {
+		if i >= len(c.of) || !names[c.of[i]] {
+			kept = append(kept, rule)
+		}
+	}
+	c.rules = kept
+	return c
 }
 
 // line is a rule of a chain that Services share.
@@ -230,7 +243,9 @@ func (r *renderer) pool(name id, p *route.Port, pool route.Pool) {
 			if !f.Pods.Masquerade {
 				at.from, at.target = r.outside(r.host)
 			}
-			list = append(list, at)
+			if at.target != "" {
+				list = append(list, at)
+			}
 		}
 	}
 	backends := inOrder(p.Backends(pool))

@@ -1,0 +1,150 @@
+package iptables
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
+	"github.com/sluice-proxy/sluice/internal/plane/planetest"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// A plan reads as what a person would give to iptables-restore.
+func TestPlansReadAsInputOfTheProgram(t *testing.T) {
+	s := newStory(t, iptables.NewFake(), nodeCIDR())
+	s.service("web", "172.30.0.10", func(svc *cluster.Service) {
+		svc.Type, svc.Ports[0].NodePort, svc.ExternalLocal = cluster.LoadBalancer, 30080, true
+		svc.LoadBalancerIPs, svc.Restricted, svc.SourceRanges = planetest.Addrs("203.0.113.1"), true, planetest.Prefixes("198.51.100.0/24")
+	})
+	s.endpoints("web", "10.180.0.1", "10.180.1.1")
+	s.service("cart", "172.30.0.11", func(svc *cluster.Service) { svc.Affinity = 3 * time.Hour })
+	s.endpoints("cart", "10.180.0.2", "10.180.1.2")
+	golden(t, "start.rules", s.happens())
+	s.endpoints("web", "10.180.0.1", "10.180.1.1", "10.180.1.3")
+	golden(t, "scale-up.rules", s.happens())
+	s.endpoints("cart")
+	golden(t, "no-endpoints.rules", s.happens())
+	s.remove("web")
+	golden(t, "delete.rules", s.happens())
+	if text := s.happens(); text != "" {
+		t.Errorf("nothing happened, but\n%s", text)
+	}
+	s.right()
+}
+
+// One change costs the same whatever the number of Services, and nothing is read.
+func TestOneChangeIsAFewLines(t *testing.T) {
+	lines := map[string]int{}
+	for _, n := range []int{10, 1000} {
+		fake := iptables.NewFake()
+		s := newStory(t, fake, nodeCIDR())
+		s.crowd(n)
+		s.happens()
+		s.happens() // the plane knows what is there
+		fake.FailRead = func(table iptables.Table) error { return fmt.Errorf("%v is read", table) }
+		for _, c := range []struct {
+			what string
+			do   func()
+			most int
+		}{
+			// The chain of the Service (1 + 1 masquerading + 4) and that of the endpoint (1 + 2).
+			{"an endpoint more", func() { s.member(7, 4) }, 9},
+			// The chain of the Service (1 + 1 + 3), and the other emptied and deleted.
+			{"an endpoint less", func() { s.member(7, 3) }, 7},
+			// A line in filter, one out of nat, four chains emptied and deleted.
+			{"no endpoints", func() { s.member(7, 0) }, 10},
+			{"endpoints again", func() { s.member(7, 3) }, 16},
+			{"a Service more", func() { s.member(2000, 3) }, 15},
+			{"a Service less", func() { s.remove("svc-2000") }, 9},
+			{"nothing", func() { s.store.SetServiceCIDRs(nil) }, 0},
+		} {
+			before := fake.Lines()
+			c.do()
+			plan := s.happens()
+			got := fake.Lines() - before
+			if want, known := lines[c.what]; got > c.most || known && got != want {
+				t.Errorf("%s among %d: %d lines, want %d at most, and as many at any size\n%s", c.what, n, got, c.most, plan)
+			}
+			lines[c.what] = got
+			if own := strings.Count(plan, "svc-7") + strings.Count(plan, "svc-2000"); strings.Count(plan, "shop/") != own {
+				t.Errorf("%s: the plan is about other Services, too:\n%s", c.what, plan)
+			}
+		}
+		fake.FailRead = nil
+		s.right()
+	}
+}
+
+// Of many rules that go at once the chain is written anew: deleting each would
+// search it each time.
+func TestManyDeletionsAreOneRewrite(t *testing.T) {
+	for _, gone := range []int{bulk, bulk + 1, 90} {
+		t.Run(fmt.Sprint(gone), func(t *testing.T) {
+			s := newStory(t, iptables.NewFake(), nodeCIDR())
+			s.crowd(100)
+			s.happens()
+			for i := range gone {
+				s.remove(fmt.Sprintf("svc-%d", i))
+			}
+			s.member(99, 0)
+			s.service("new", "172.30.200.1")
+			plan := s.happens()
+			deletions, rewritten := strings.Count(plan, "-D "+services), strings.Contains(plan, ":"+services+" -")
+			if many := gone+1 > bulk; many != rewritten || many != (deletions == 0) {
+				t.Errorf("%d deletions, written anew: %v\n%.2000s", deletions, rewritten, plan)
+			}
+			s.right()
+			s.service("late", "172.30.200.2")
+			s.happens()
+			s.right()
+		})
+	}
+}
+
+// What holds for the whole node may change under the Services.
+func TestHostChanges(t *testing.T) {
+	localhost := nodeCIDR()
+	localhost.NodePorts.CIDRs = planetest.Prefixes("127.0.0.0/8", "192.168.0.0/16")
+	localhost.NodePorts.Loopback = route.LoopbackIncluded
+	all := nodeCIDR()
+	all.NodePorts.Loopback = route.LoopbackIncluded
+	for name, opt := range map[string]route.Options{"addresses": localhost, "all": all} {
+		t.Run(name, func(t *testing.T) {
+			fake := iptables.NewFake()
+			s := newStory(t, fake, opt)
+			kubelet := "-m comment --comment \"kubelet's\" -m mark --mark 0x8000/0x8000 -j DROP"
+			if err := fake.Edit(iptables.IPv4, "*filter\n:KUBE-FIREWALL - [0:0]\n-A KUBE-FIREWALL "+kubelet+"\nCOMMIT\n"); err != nil {
+				t.Fatal(err)
+			}
+			s.refresh()
+			for i := range 5 {
+				s.service(fmt.Sprint("svc-", i), fmt.Sprint("172.30.0.", i+1), func(svc *cluster.Service) {
+					svc.Type, svc.Ports[0].NodePort, svc.ExternalLocal = cluster.NodePort, 30000+uint16(i), i%2 == 0
+				})
+				s.endpoints(fmt.Sprint("svc-", i), "10.180.0.1", "10.180.1.1")
+			}
+			s.happens()
+			for step, change := range []func(){
+				func() { s.store.SetNode(planetest.NewNode("10.180.0.0/24", "10.180.1.0/24")) },
+				func() { s.store.SetNode(planetest.NewNode("10.180.4.0/24", "10.180.7.0/24")) },
+				func() { s.store.SetLocalAddresses(planetest.Addrs("127.0.0.1", "192.168.0.2", "192.168.0.3")) },
+				func() { s.store.SetNode(planetest.NewNode("10.180.0.0/24")) },
+				func() { s.store.SetLocalAddresses(planetest.Addrs("192.168.0.3")) },
+				func() { s.store.SetNode(planetest.NewNode("0.0.0.0/0")) },
+				func() { s.store.SetLocalAddresses(planetest.Addrs("127.0.0.1", "192.168.0.2")) },
+				func() { s.store.SetNode(nil) },
+				func() { s.store.SetNode(planetest.NewNode("10.180.0.0/24")); s.member(1, 2) },
+			} {
+				change()
+				s.happens()
+				s.right()
+				if !strings.Contains(fake.String(), "kubelet") || strings.Count(fake.String(), "block incoming localnet") > 1 {
+					t.Fatalf("step %d: %s is not as it should be:\n%s", step, localnet, fake)
+				}
+			}
+		})
+	}
+}

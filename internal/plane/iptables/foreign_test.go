@@ -1,0 +1,218 @@
+package iptables
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
+	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
+	"github.com/sluice-proxy/sluice/internal/plane/planetest"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// edits are what others do to table nat of IPv4, and whether it is in our way.
+func edits() map[string]struct {
+	table, input string
+	harmful      bool
+} {
+	const portals = `-m comment --comment "kubernetes service portals" -j KUBE-SERVICES`
+	return map[string]struct {
+		table, input string
+		harmful      bool
+	}{
+		"a jump is removed":             {"nat", "-D PREROUTING " + portals, true},
+		"a jump is there twice":         {"nat", "-A PREROUTING " + portals, true},
+		"jumps change places":           {"filter", "-D INPUT 3\n-I INPUT 1 -m conntrack --ctstate NEW -m comment --comment \"kubernetes externally-visible service portals\" -j KUBE-EXTERNAL-SERVICES", true},
+		"an ACCEPT for all comes first": {"filter", "-I FORWARD -j ACCEPT", true},
+		"a known DROP comes first":      {"filter", "-D FORWARD -s 192.0.2.1/32 -j DROP\n-I FORWARD -s 192.0.2.1/32 -j DROP", true},
+		"a new DROP for few is first":   {"filter", "-I FORWARD -s 192.0.2.2/32 -j DROP", false},
+		"a chain is flushed":            {"nat", "-F KUBE-MARK-MASQ", true},
+		"a shared chain is flushed":     {"nat", "-F KUBE-SERVICES", true},
+		"a chain is deleted":            {"nat", "-D POSTROUTING -m comment --comment \"kubernetes postrouting rules\" -j KUBE-POSTROUTING\n-F KUBE-POSTROUTING\n-X KUBE-POSTROUTING", true},
+		"a rule in the middle":          {"nat", "-I KUBE-SERVICES 3 -s 192.0.2.3/32 -j RETURN", true},
+		"a rule in a chain of ours":     {"nat", "-A KUBE-MARK-MASQ -j RETURN", true},
+		"a rule behind the last":        {"nat", "-A KUBE-SERVICES -s 192.0.2.3/32 -j RETURN", true},
+		"a rule comes twice":            {"filter", "-A KUBE-NODEPORTS -p tcp -m tcp --dport 1 -j ACCEPT\n-A KUBE-NODEPORTS -p tcp -m tcp --dport 1 -j ACCEPT", true},
+		"docker comes first":            {"nat", ":DOCKER - [0:0]\n-A DOCKER -i docker0 -j RETURN\n-I PREROUTING -m addrtype --dst-type LOCAL -j DOCKER", false},
+		"calico comes first":            {"filter", ":cali-FORWARD - [0:0]\n-I FORWARD -m comment --comment \"cali:x\" -j cali-FORWARD\n-A FORWARD -m comment --comment \"cali:y\" -j ACCEPT", false},
+		"a plugin has packets marked":   {"nat", ":CNI-A - [0:0]\n-A CNI-A -s 192.0.2.4/32 -j KUBE-MARK-MASQ\n-A POSTROUTING -j CNI-A\n-A OUTPUT -s 192.0.2.4/32 -j KUBE-MARK-MASQ", false},
+		"kube-proxy's canaries":         {"nat", ":KUBE-PROXY-CANARY - [0:0]", true},
+		"others lead to a Service":      {"nat", ":mine - [0:0]\n-A mine -d 192.0.2.5/32 -g KUBE-SERVICES", false},
+	}
+}
+
+// Whatever others do in our chains and to what leads there is put right; what
+// they do beside them stays.
+func TestForeignEditsAreRepaired(t *testing.T) {
+	for _, variant := range variants() {
+		t.Run(string(variant), func(t *testing.T) {
+			kernel, _ := realKernel(t, variant)
+			foreignEdits(t, kernel)
+		})
+	}
+	t.Run("fake", func(t *testing.T) { foreignEdits(t, iptables.NewFake()) })
+}
+
+func foreignEdits(t *testing.T, kernel Kernel) {
+	before := "*filter\n-A FORWARD -s 192.0.2.1/32 -j DROP\nCOMMIT\n"
+	if err := kernel.Restore(t.Context(), iptables.IPv4, []byte(before)); err != nil {
+		t.Fatal(err)
+	}
+	s := newStory(t, kernel, nodeCIDR())
+	s.crowd(3)
+	s.happens()
+	watch := newSubject(kernel)
+	for what, edit := range edits() {
+		input := "*" + edit.table + "\n" + edit.input + "\nCOMMIT\n"
+		if err := kernel.Restore(t.Context(), iptables.IPv4, []byte(input)); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		was, err := watch.others()
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.refresh()
+		if plan := s.happens(); edit.harmful != (plan != "") {
+			t.Errorf("%s: is in our way: %v, but the plan is\n%s", what, edit.harmful, plan)
+		}
+		s.right()
+		if is, err := watch.others(); err != nil || is != was {
+			t.Errorf("%s: others had\n%s\nand now have (%v)\n%s", what, was, err, is)
+		}
+		s.refresh()
+		if plan := s.happens(); plan != "" {
+			t.Errorf("%s: still something to do:\n%s", what, plan)
+		}
+	}
+}
+
+// What must be last is last again.
+func TestTheRuleForNodePortsStaysLast(t *testing.T) {
+	fake := iptables.NewFake()
+	s := newStory(t, fake, nodeCIDR())
+	s.crowd(3)
+	s.happens()
+	last := func() string {
+		rules := s.nat()[services].Rules
+		return rules[len(rules)-1]
+	}
+	tail := last()
+	if !strings.Contains(tail, "NOTE: this must be the last rule") {
+		t.Fatalf("the last rule is %s", tail)
+	}
+	if err := fake.Edit(iptables.IPv4, "*nat\n-D KUBE-SERVICES "+tail+"\n-I KUBE-SERVICES "+tail+"\nCOMMIT\n"); err != nil {
+		t.Fatal(err)
+	}
+	s.refresh()
+	s.member(9, 2)
+	s.happens()
+	s.member(10, 2)
+	s.happens()
+	if got := last(); got != tail {
+		t.Errorf("the last rule is\n%s\nwant\n%s", got, tail)
+	}
+	s.right()
+}
+
+// Remove takes all that is ours or kube-proxy's, and nothing else.
+func TestRemove(t *testing.T) {
+	foreign := map[string]string{
+		"nothing of others": "",
+		"a plugin that marks": "*nat\n:CNI-A - [0:0]\n:KUBE-MARK-MASQ - [0:0]\n-A CNI-A -s 192.0.2.4/32 -j KUBE-MARK-MASQ\n" +
+			"-A POSTROUTING -s 192.0.2.4/32 -j CNI-A\nCOMMIT\n*filter\n:KUBE-FIREWALL - [0:0]\n:DOCKER-USER - [0:0]\n" +
+			"-A KUBE-FIREWALL -m mark --mark 0x8000/0x8000 -j DROP\n-A FORWARD -j DOCKER-USER\n-A INPUT -s 192.0.2.1/32 -j DROP\nCOMMIT\n",
+	}
+	for what, others := range foreign {
+		for _, variant := range variants() {
+			t.Run(what+"/"+string(variant), func(t *testing.T) {
+				kernel, netns := realKernel(t, variant)
+				if err := kernel.Restore(t.Context(), iptables.IPv4, []byte(others)); err != nil {
+					t.Fatal(err)
+				}
+				change := planetest.Compile(planetest.EveryShape(), route.Options{})
+				p := load(t, kernel, change)
+				stray := "*nat\n:KUBE-XLB-AAAAAAAAAAAAAAAA - [0:0]\n:KUBE-PROXY-CANARY - [0:0]\nCOMMIT\n"
+				if err := kernel.Restore(t.Context(), iptables.IPv4, []byte(stray)); err != nil {
+					t.Fatal(err)
+				}
+				said, err := p.Remove(t.Context())
+				if err != nil || len(said) != 4 || !strings.HasSuffix(said[0], "in iptables filter") {
+					t.Fatalf("removed %q, %v", said, err)
+				}
+				left := saved(t, netns, variant)
+				for _, want := range wantLeft(others) {
+					if !strings.Contains(left, want) {
+						t.Errorf("%q is gone:\n%s", want, left)
+					}
+				}
+				checkOurs(t, left, others != "")
+				if said, err := p.Remove(t.Context()); err != nil || len(said) != 0 {
+					t.Errorf("what is gone was removed again: %q, %v", said, err)
+				}
+				load(t, kernel, change)
+				settled(t, kernel, change.Table)
+			})
+		}
+	}
+}
+
+// wantLeft are the rules that input made.
+func wantLeft(input string) []string {
+	var list []string
+	for line := range strings.Lines(input) {
+		if strings.HasPrefix(line, "-A ") {
+			list = append(list, strings.TrimSpace(line))
+		}
+	}
+	return list
+}
+
+// checkOurs looks for what should have gone. What a plugin uses stays, with what
+// makes it work.
+func checkOurs(t *testing.T, left string, marked bool) {
+	t.Helper()
+	for line := range strings.Lines(left) {
+		spared := strings.Contains(line, localnet) || strings.Contains(line, "block incoming localnet") ||
+			marked && (strings.Contains(line, markMasq) || strings.Contains(line, postrouting))
+		if strings.Contains(line, "KUBE-") && !spared {
+			t.Errorf("left: %s", line)
+		}
+	}
+	if marked && !strings.Contains(left, "--random-fully") {
+		t.Errorf("what is marked is not masqueraded any more:\n%s", left)
+	}
+}
+
+// saved is what the programs print of both families.
+func saved(t *testing.T, netns int, variant xtables.Variant) string {
+	t.Helper()
+	var all strings.Builder
+	kerneltest.Do(t, netns, func() error {
+		for _, family := range []string{"iptables-", "ip6tables-"} {
+			out, err := exec.Command("/usr/sbin/" + family + string(variant) + "-save").Output()
+			if err != nil {
+				return err
+			}
+			all.Write(out)
+		}
+		return nil
+	})
+	return all.String()
+}
+
+// The API server's own Service comes first where all is written.
+func TestTheAPIServersServiceComesFirst(t *testing.T) {
+	s := newStory(t, iptables.NewFake(), nodeCIDR())
+	s.crowd(3)
+	s.store.SetService(&cluster.Service{
+		Name: cluster.Name{Namespace: "default", Name: "kubernetes"}, ClusterIPs: planetest.Addrs("172.31.0.1"),
+		Ports: []cluster.ServicePort{{Name: "https", Protocol: cluster.TCP, Port: 443}},
+	})
+	plan := s.happens()
+	if api := strings.Index(plan, "default/kubernetes:https"); api < 0 || api > strings.Index(plan, "shop/") {
+		t.Errorf("others come before it:\n%.2000s", plan)
+	}
+}

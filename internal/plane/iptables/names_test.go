@@ -1,0 +1,143 @@
+package iptables
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
+	"github.com/sluice-proxy/sluice/internal/plane/planetest"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// Chains of kube-proxy that people have met.
+func TestNamesAreKubeProxys(t *testing.T) {
+	for _, c := range []struct {
+		service, port string
+		protocol      cluster.Protocol
+		backend       string
+		want          string
+	}{
+		{"default/kubernetes", "https", cluster.TCP, "", "KUBE-SVC-NPX46M4PTMTKRN6Y"},
+		{"ns1/svc1", "p80", cluster.TCP, "", "KUBE-SVC-XPGD46QRK7WJZT7O"},
+		{"ns1/svc1", "p80", cluster.TCP, "10.180.0.1:80", "KUBE-SEP-SXIVWICOYRO3J4NJ"},
+	} {
+		namespace, name, _ := strings.Cut(c.service, "/")
+		svc := &route.Service{
+			Name:  cluster.Name{Namespace: namespace, Name: name},
+			Ports: []route.Port{{Name: c.port, Protocol: c.protocol, Family: route.IPv4}},
+		}
+		id := idOf(svc, 0)
+		got := id.cluster()
+		if c.backend != "" {
+			got = id.endpoint(netip.MustParseAddrPort(c.backend).String())
+		}
+		if got != c.want {
+			t.Errorf("%s:%s %s is %s, want %s", c.service, c.port, c.backend, got, c.want)
+		}
+		for prefix, other := range map[string]string{"KUBE-SVL-": id.local(), "KUBE-EXT-": id.external(), "KUBE-FW-": id.ranges()} {
+			if want := prefix + strings.TrimPrefix(id.cluster(), "KUBE-SVC-"); other != want {
+				t.Errorf("got %s, want %s", other, want)
+			}
+		}
+	}
+}
+
+// Chains of ports without a name that are known from old write-ups are of versions
+// that left the colon in; those of today leave it out. The hash is the same.
+func TestHashes(t *testing.T) {
+	for text, want := range map[string]string{
+		"default/mysql-service:tcp":                     "67RL4FN6JRUPOJYM",
+		"default/mysql-service:tcp192.168.125.129:3306": "ID6YWIT3F6WNZ47P",
+	} {
+		if got := hash(text); got != want {
+			t.Errorf("%s: %s, want %s", text, got, want)
+		}
+	}
+	svc := &route.Service{
+		Name:  cluster.Name{Namespace: "default", Name: "mysql-service"},
+		Ports: []route.Port{{Protocol: cluster.TCP, Family: route.IPv4}},
+	}
+	if got := idOf(svc, 0); got != (id{"default/mysql-service", "default/mysql-servicetcp"}) {
+		t.Errorf("a port without a name is %q", got)
+	}
+}
+
+// A chance of 1/n, as kube-proxy writes it, and none for the last.
+func TestChances(t *testing.T) {
+	for of, want := range map[int]string{
+		1: "", 2: "0.5000000000", 3: "0.3333333333", 7: "0.1428571429", 1000: "0.0010000000",
+	} {
+		if want != "" {
+			want = "-m statistic --mode random --probability " + want
+		}
+		if got := chance(of); got != want {
+			t.Errorf("one of %d: %q, want %q", of, got, want)
+		}
+	}
+}
+
+// Only files have several ports without a name: none of them may take the chains
+// of another.
+func TestUnnamedPortsHaveChainsOfTheirOwn(t *testing.T) {
+	s := cluster.NewStore()
+	name := cluster.Name{Namespace: "shop", Name: "web"}
+	s.SetService(&cluster.Service{Name: name, ClusterIPs: planetest.Addrs("172.30.0.1"), Ports: []cluster.ServicePort{
+		{Protocol: cluster.TCP, Port: 80}, {Protocol: cluster.TCP, Port: 443}, {Protocol: cluster.UDP, Port: 443},
+	}})
+	s.SetSlice(&cluster.Slice{
+		Name: name, Service: name, Endpoints: []cluster.Endpoint{planetest.Endpoint("10.180.0.1", "a")},
+		Ports: []cluster.SlicePort{{Protocol: cluster.TCP, Port: 8080}, {Protocol: cluster.UDP, Port: 8080}},
+	})
+	fake := iptables.NewFake()
+	change := planetest.Compile(s, route.Options{})
+	load(t, fake, change)
+	chains, err := fake.Read(t.Context(), iptables.Table{Family: iptables.IPv4, Name: "nat"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	targets := map[string]bool{}
+	for _, rule := range chains[services].Rules {
+		if to := iptables.Target(rule); strings.HasPrefix(to, clusterPrefix) {
+			targets[to] = true
+		}
+	}
+	if len(targets) != 3 {
+		t.Errorf("three ports lead to %v, want three chains:\n%s", targets, fake)
+	}
+	first := idOf(&route.Service{Name: name, Ports: []route.Port{{Protocol: cluster.TCP, Family: route.IPv4}}}, 0)
+	if !targets[first.cluster()] {
+		t.Errorf("the first port has not the chain %s that a port without a name has", first.cluster())
+	}
+	settled(t, fake, change.Table)
+}
+
+// Names as long as they may be are not cut to the same, and the kernel keeps the
+// comments.
+func TestLongestNames(t *testing.T) {
+	long := strings.Repeat("n", 63)
+	s := cluster.NewStore()
+	for i, last := range []string{"a", "b"} {
+		name := cluster.Name{Namespace: long, Name: long[1:] + last}
+		svc := &cluster.Service{
+			Name: name, Type: cluster.LoadBalancer, Restricted: true, SourceRanges: planetest.Prefixes("fd00::/16"),
+			ClusterIPs: planetest.Addrs("fd00:172:30::" + last), LoadBalancerIPs: planetest.Addrs("2001:db8::" + last),
+		}
+		sl := &cluster.Slice{Name: name, Service: name}
+		for k := range 2 {
+			port := long[1:] + string(rune('a'+k))
+			svc.Ports = append(svc.Ports, cluster.ServicePort{Name: port, Protocol: cluster.SCTP, Port: 60000 + uint16(k), NodePort: 30000 + uint16(2*i+k)})
+			sl.Ports = append(sl.Ports, cluster.SlicePort{Name: port, Protocol: cluster.SCTP, Port: 60000})
+		}
+		sl.Endpoints = append(sl.Endpoints, planetest.Endpoint("fd00:1111:2222:3333:4444:5555:6666:7777", "a"), planetest.Endpoint("fd00:1111:2222:3333:4444:5555:6666:8888", "a"))
+		s.SetService(svc)
+		s.SetSlice(sl)
+	}
+	change := planetest.Compile(s, route.Options{})
+	for _, variant := range variants() {
+		kernel, _ := realKernel(t, variant)
+		load(t, kernel, change)
+		settled(t, kernel, change.Table)
+	}
+}

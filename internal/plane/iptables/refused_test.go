@@ -1,0 +1,147 @@
+package iptables
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
+	"github.com/sluice-proxy/sluice/internal/plane"
+)
+
+// picky refuses input that has a text in it.
+func picky(fake *iptables.Fake, text string) {
+	fake.Fail = func(_ iptables.Family, input []byte) error {
+		for i, line := range bytes.Split(input, []byte("\n")) {
+			if bytes.Contains(line, []byte(text)) {
+				return &iptables.RestoreError{Program: "iptables-restore", Line: i + 1, Rule: string(line), Reason: "it is Tuesday"}
+			}
+		}
+		return nil
+	}
+}
+
+// wantRefused wants an error that is about one Service, and names its rule.
+func wantRefused(t *testing.T, err error, name string) {
+	t.Helper()
+	var refused plane.Refused
+	if !errors.As(err, &refused) || !slices.Equal(refused.Names(), []cluster.Name{{Namespace: "shop", Name: name}}) {
+		t.Fatalf("error %v, want that shop/%s is refused", err, name)
+	}
+	if text := err.Error(); !strings.Contains(text, "-> 10.") || !strings.Contains(text, "it is Tuesday") {
+		t.Errorf("%q does not say which rule and why", text)
+	}
+}
+
+// A Service whose rules are refused keeps no other from theirs, at the start and
+// later, whatever fits into one restore.
+func TestARefusedServiceHoldsUpNoOther(t *testing.T) {
+	for _, room := range []int{0, 40, 1} {
+		t.Run(fmt.Sprint("room ", room), func(t *testing.T) {
+			fake := iptables.NewFake()
+			fake.Space = room
+			s := newStory(t, fake, nodeCIDR())
+			s.crowd(20)
+			s.member(3, 0)
+			picky(fake, `svc-7:http -> `)
+			_, err := s.try()
+			wantRefused(t, err, "svc-7")
+			chains := s.nat()
+			for i := range 20 {
+				there := strings.Contains(strings.Join(chains[services].Rules, "\n"), fmt.Sprintf(`"shop/svc-%d:http cluster IP"`, i))
+				if want := i != 7 && i != 3; there != want {
+					t.Errorf("the front of svc-%d is there: %v, want %v", i, there, want)
+				}
+			}
+			s.member(8, 2)
+			if _, err := s.try(); err != nil {
+				t.Errorf("another Service is refused as well: %v", err)
+			}
+			s.refresh()
+			_, err = s.try()
+			wantRefused(t, err, "svc-7") // still, and again after every look at the kernel
+
+			fake.Fail = nil
+			s.refresh()
+			s.happens()
+			s.right()
+		})
+	}
+}
+
+// While its new rules are refused a Service stays as it was, with the chains that
+// its old ones lead to; what the others lose goes.
+func TestARefusedServiceStaysAsItWas(t *testing.T) {
+	for _, c := range []struct {
+		room, gone int
+	}{{0, 2}, {40, 2}, {0, bulk + 5}} {
+		t.Run(fmt.Sprint("room ", c.room, ", gone ", c.gone), func(t *testing.T) {
+			fake := iptables.NewFake()
+			fake.Space = c.room
+			s := newStory(t, fake, nodeCIDR())
+			s.crowd(50)
+			s.happens()
+			name := idOf(s.compiler.Table().Services[cluster.Name{Namespace: "shop", Name: "svc-7"}], 0)
+			before := s.nat()
+			s.endpoints("svc-7", "10.180.9.9")
+			picky(fake, `svc-7:http -> `)
+			_, err := s.try()
+			wantRefused(t, err, "svc-7")
+			for i := range c.gone {
+				s.remove(fmt.Sprint("svc-", 10+i))
+			}
+			s.refresh()
+			_, err = s.try()
+			wantRefused(t, err, "svc-7")
+			after := s.nat()
+			if !slices.Equal(before[name.cluster()].Rules, after[name.cluster()].Rules) {
+				t.Errorf("%s is %v, want as before", name.cluster(), after[name.cluster()])
+			}
+			for _, rule := range after[name.cluster()].Rules {
+				if to := iptables.Target(rule); to != markMasq && !slices.Equal(before[to].Rules, after[to].Rules) {
+					t.Errorf("%s is %v, want as before", to, after[to])
+				}
+			}
+			if strings.Contains(strings.Join(after[services].Rules, "\n"), "svc-10:") {
+				t.Error("the front of a Service that was deleted is still there")
+			}
+			fake.Fail = nil
+			s.refresh()
+			s.happens()
+			s.right()
+		})
+	}
+}
+
+// What all Services need is refused for all, and so is what is no answer of the
+// program to a rule.
+func TestOtherErrorsAreNoRefusals(t *testing.T) {
+	lock := errors.New("lock /run/xtables.lock: held")
+	for _, c := range []struct {
+		what string
+		fail func(*iptables.Fake)
+	}{
+		{"a fixed chain", func(f *iptables.Fake) { picky(f, "-A KUBE-MARK-MASQ -j MARK") }},
+		{"a jump", func(f *iptables.Fake) { picky(f, "-I PREROUTING") }},
+		{"the lock", func(f *iptables.Fake) { f.Fail = func(iptables.Family, []byte) error { return lock } }},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			fake := iptables.NewFake()
+			s := newStory(t, fake, nodeCIDR())
+			s.crowd(5)
+			c.fail(fake)
+			_, err := s.try()
+			if refused := (plane.Refused)(nil); err == nil || errors.As(err, &refused) {
+				t.Fatalf("error %v, want one that is no refusal", err)
+			}
+			fake.Fail = nil
+			s.refresh()
+			s.happens()
+			s.right()
+		})
+	}
+}

@@ -1,0 +1,154 @@
+package iptables
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
+	"github.com/sluice-proxy/sluice/internal/plane/planetest"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// golden compares a text with testdata/name.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s, -want +got (-update writes it):\n%s", file, diff)
+	}
+}
+
+// story is a cluster of IPv4 to which things happen.
+type story struct {
+	testing.TB
+	store    *cluster.Store
+	compiler *route.Compiler
+	kernel   Kernel
+	plane    *Plane
+}
+
+func newStory(t testing.TB, kernel Kernel, opt route.Options) *story {
+	t.Helper()
+	s := cluster.NewStore()
+	s.SetNode(planetest.NewNode("10.180.0.0/24"))
+	s.SetLocalAddresses(planetest.Addrs("127.0.0.1", "192.168.0.2"))
+	opt.NodeName, opt.Families = "a", planetest.Families()[:1]
+	st := &story{t, s, route.NewCompiler(opt), kernel, New(kernel, Options{Families: opt.Families, Mark: testMark})}
+	st.refresh()
+	return st
+}
+
+func (s *story) refresh() {
+	s.Helper()
+	if err := s.plane.Refresh(context.Background()); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// try plans and applies what changed.
+func (s *story) try() (plan string, err error) {
+	change, _ := s.compiler.Compile(s.store.Take())
+	p := s.plane.Plan(change)
+	return p.String(), p.Apply(context.Background())
+}
+
+// happens is try, of what goes well.
+func (s *story) happens() string {
+	s.Helper()
+	plan, err := s.try()
+	if err != nil {
+		s.Fatalf("%v\n%.3000s", err, plan)
+	}
+	return plan
+}
+
+// right wants the kernel to hold what it would if told everything at once.
+func (s *story) right() {
+	s.Helper()
+	p := New(s.kernel, s.plane.opt)
+	if err := p.Refresh(context.Background()); err != nil {
+		s.Fatal(err)
+	}
+	if plan := p.Plan(route.Change{Table: s.compiler.Table()}); plan.Steps() != 0 {
+		s.Fatalf("%d steps left to do, want none:\n%.3000s", plan.Steps(), plan)
+	}
+}
+
+func (s *story) endpoints(name string, list ...string) {
+	svc := cluster.Name{Namespace: "shop", Name: name}
+	sl := &cluster.Slice{Name: svc, Service: svc, Ports: []cluster.SlicePort{{Name: "http", Protocol: cluster.TCP, Port: 8080}}}
+	for _, addr := range list {
+		node := "b"
+		if netip.MustParsePrefix("10.180.0.0/24").Contains(netip.MustParseAddr(addr)) {
+			node = "a"
+		}
+		sl.Endpoints = append(sl.Endpoints, planetest.Endpoint(addr, node))
+	}
+	s.store.SetSlice(sl)
+}
+
+func (s *story) service(name, clusterIP string, tune ...func(*cluster.Service)) {
+	svc := &cluster.Service{
+		Name: cluster.Name{Namespace: "shop", Name: name}, ClusterIPs: planetest.Addrs(clusterIP),
+		Ports: []cluster.ServicePort{{Name: "http", Protocol: cluster.TCP, Port: 80}},
+	}
+	for _, f := range tune {
+		f(svc)
+	}
+	s.store.SetService(svc)
+}
+
+func (s *story) remove(name string) {
+	s.store.DeleteService(cluster.Name{Namespace: "shop", Name: name})
+}
+
+// crowd makes n Services with three endpoints each.
+func (s *story) crowd(n int) {
+	for i := range n {
+		s.member(i, 3)
+	}
+}
+
+// member makes the i-th Service, with so many endpoints.
+func (s *story) member(i, endpoints int) {
+	name := fmt.Sprintf("svc-%d", i)
+	s.service(name, netip.AddrFrom4([4]byte{172, 30, byte(i >> 8), byte(i)}).String())
+	var list []string
+	for e := range endpoints {
+		list = append(list, netip.AddrFrom4([4]byte{10, byte(181 + e), byte(i >> 8), byte(i)}).String())
+	}
+	s.endpoints(name, list...)
+}
+
+// nat returns a table of IPv4.
+func (s *story) nat() iptables.Chains {
+	s.Helper()
+	chains, err := s.kernel.Read(context.Background(), iptables.Table{Family: iptables.IPv4, Name: "nat"})
+	if err != nil {
+		s.Fatal(err)
+	}
+	return chains
+}
+
+func nodeCIDR() route.Options {
+	return route.Options{Detector: route.DetectorOptions{Kind: route.DetectNodeCIDR}}
+}
