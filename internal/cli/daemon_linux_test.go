@@ -124,6 +124,40 @@ func TestCommandsPageShowsWhatIsPrinted(t *testing.T) {
 	}
 }
 
+// The page about explain shows what is printed: one answer as a whole, and of
+// another the lines that it shows.
+func TestExplainPageShowsWhatIsPrinted(t *testing.T) {
+	page, err := os.ReadFile("../../docs/explain.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	script, err := txtar.ParseFile("testdata/script/explain.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := map[string][]byte{}
+	for _, f := range script.Files {
+		switch f.Name {
+		case "page-nftables.txt":
+			shown["the answer"] = f.Data
+		case "page-iptables.txt":
+			for line := range bytes.Lines(f.Data) {
+				if bytes.Contains(line, []byte("KUBE-")) {
+					shown[string(line)] = line
+				}
+			}
+		}
+	}
+	for name, text := range shown {
+		if !bytes.Contains(page, text) {
+			t.Errorf("docs/explain.md lacks %s:\n%s", name, text)
+		}
+	}
+	if len(shown) != 4 {
+		t.Errorf("compared %d, want 4", len(shown))
+	}
+}
+
 // await runs a program until it succeeds:
 //
 //	await PROGRAM ARG...

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -78,15 +79,16 @@ func (h Handler) Ask(ctx context.Context, q Question) (Answer, error) {
 func (h Handler) ask(ctx context.Context, local []netip.Addr, q Question) (Answer, error) {
 	routes := &snapshot{do: func(look func(proxy.View)) error { return h.Loop.Do(ctx, look) }}
 	var notes []string
+	var refused map[cluster.Name]error
 	err := routes.do(func(v proxy.View) {
 		routes.table = copied(v.Compiler.Table())
-		notes = unwritten(v)
+		notes, refused = unwritten(v), v.Refused
 	})
 	if err != nil {
 		return Answer{}, err
 	}
 	answer := Ask(View{Routes: routes, Node: h.Store.Node(), Local: local, Plane: h.Plane}, q)
-	answer.Notes = append(answer.Notes, notes...)
+	answer.Notes = append(append(answer.Notes, refusals(answer.Cases, refused)...), notes...)
 	return answer, routes.err
 }
 
@@ -104,6 +106,21 @@ func unwritten(v proxy.View) []string {
 		return []string{"the kernel may not do so yet: nothing was written since the start"}
 	}
 	return nil
+}
+
+// refusals say so of the Services that the cases lead to, once each.
+func refusals(cases []Case, refused map[cluster.Name]error) []string {
+	var notes []string
+	for _, c := range cases {
+		if c.Front == nil || refused[c.Front.name] == nil {
+			continue
+		}
+		note := fmt.Sprintf("the kernel does not do so, it does not take the rules of %s: %v", c.Front.name, refused[c.Front.name])
+		if !slices.Contains(notes, note) {
+			notes = append(notes, note)
+		}
+	}
+	return notes
 }
 
 // errChanged says that what was found does not belong together.

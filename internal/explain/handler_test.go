@@ -60,6 +60,14 @@ func TestAnswersOverHTTP(t *testing.T) {
 			"refused; the kernel may not do so yet, it refuses to: no space; for rules",
 		},
 		{
+			"the kernel refuses this one", "source=node&destination=default/web:http",
+			still{view: proxy.View{Started: true, Refused: map[cluster.Name]error{
+				{Namespace: "default", Name: "web"}: errors.New("no such match"), {Namespace: "default", Name: "db"}: errors.New("why not"),
+			}}},
+			http.StatusOK,
+			"refused; the kernel does not do so, it does not take the rules of default/web: no such match",
+		},
+		{
 			"just started", "source=node&destination=default/web:http",
 			still{},
 			http.StatusOK,

@@ -26,6 +26,9 @@ type Backend struct {
 	Pools   []string          `json:"pools,omitempty"`
 	LeftOut map[string]string `json:"leftOut,omitempty"`
 
+	State  Programming `json:"state"` // of the Service
+	Reason string      `json:"reason,omitempty"`
+
 	Endpoint *Endpoint `json:"endpoint,omitempty"` // only for Services asked for by name
 }
 
@@ -73,10 +76,12 @@ func each[T any](list []T, yield func(T) bool) bool {
 
 // backends lists those of a port.
 func (s *sight) backends(svc *route.Service, p *route.Port) []Backend {
+	state, reason := s.state(svc)
 	m := merged{
 		like: Backend{
 			Namespace: svc.Name.Namespace, Service: svc.Name.Name,
 			PortName: p.Name, Port: number(p), Protocol: p.Protocol.String(),
+			State: state, Reason: reason,
 		},
 		at: map[place]int{},
 	}

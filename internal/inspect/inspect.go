@@ -123,12 +123,13 @@ type sight struct {
 	host     route.Host
 	services []*route.Service // sorted by name; those to be removed yet, too
 	pending  map[cluster.Name]string
+	refused  map[cluster.Name]string                       // by the kernel, and why
 	choices  map[*route.Port]map[route.Pool][]route.Choice // of Services asked for by name
 }
 
 // look takes what a filter chooses out of the loop; take runs inside it.
 func (i *Inspector) look(ctx context.Context, f Filter, take func(*sight, proxy.View, Filter)) (*sight, error) {
-	s := &sight{pending: map[cluster.Name]string{}, choices: map[*route.Port]map[route.Pool][]route.Choice{}}
+	s := &sight{pending: map[cluster.Name]string{}, refused: map[cluster.Name]string{}, choices: map[*route.Port]map[route.Pool][]route.Choice{}}
 	if err := i.opt.Loop.Do(ctx, func(v proxy.View) { take(s, v, f) }); err != nil {
 		return nil, errBusy
 	}
@@ -150,6 +151,9 @@ func (s *sight) explain(v proxy.View, f Filter) {
 // take takes Services, as they are and as they were.
 func (s *sight) take(v proxy.View, f Filter) {
 	s.host = v.Table.Host
+	for name, err := range v.Refused {
+		s.refused[name] = "the kernel does not take its rules: " + err.Error()
+	}
 	why := waiting(v)
 	if f.Name == "" || f.Namespace == "" {
 		s.takeAll(v, f, why)

@@ -14,8 +14,10 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -191,6 +193,51 @@ func TestPendingServicesSayWhy(t *testing.T) {
 		// Its endpoints are not forgotten yet, and nor are its backends.
 		if got := len(must(w.Backends(t.Context(), Filter{Namespace: "default"}))); got == 0 {
 			t.Error("what is to be removed has no backends")
+		}
+	})
+}
+
+// A Service that the kernel refuses, while it takes the others, is told from those
+// that wait, and so are its backends and its NodePorts.
+func TestRefusedServicesSayWhy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		web := name("default", "web")
+		w := start(t, func(w *world, _ *Options) {
+			w.kernel.refuse = plane.Refused{web: errors.New("line 7: no such match")}
+		})
+		w.load()
+		const why = "not programmed: the kernel does not take its rules: line 7: no such match"
+		if got, want := names(w, Filter{Namespace: "default"}), "default/empty programmed\ndefault/web "+why; got != want {
+			t.Errorf("in default:\n%s\nwant:\n%s", got, want)
+		}
+		backends := must(w.Backends(t.Context(), Filter(web)))
+		ports := must(w.NodePorts(t.Context(), Filter(web)))
+		if len(backends) == 0 || len(ports) == 0 {
+			t.Fatalf("%d backends, %d NodePorts, want some", len(backends), len(ports))
+		}
+		for _, b := range backends {
+			if got := stateText(b.State, b.Reason); got != why {
+				t.Errorf("backend %s: %s, want %s", b.Address, got, why)
+			}
+		}
+		for _, p := range ports {
+			if got := stateText(p.State, p.Reason); got != why {
+				t.Errorf("NodePort %d: %s, want %s", p.Port, got, why)
+			}
+		}
+		if s := w.Status(t.Context()); s.Refused != 1 || s.Pending != 0 || s.Error != "" {
+			t.Errorf("%d refused, %d pending, error %q; want 1, none, no error", s.Refused, s.Pending, s.Error)
+		}
+
+		// The next attempt succeeds.
+		w.kernel.refuse = nil
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if got, want := names(w, Filter(web)), "default/web programmed"; got != want {
+			t.Errorf("when it is taken: %s, want %s", got, want)
+		}
+		if s := w.Status(t.Context()); s.Refused != 0 || s.Pending != 0 {
+			t.Errorf("%d refused, %d pending, want none", s.Refused, s.Pending)
 		}
 	})
 }

@@ -38,7 +38,7 @@ func (i *Inspector) ask(ctx context.Context, s *Status) {
 	ctx, cancel := context.WithTimeout(ctx, statusTime)
 	defer cancel()
 	err := i.opt.Loop.Do(ctx, func(v proxy.View) {
-		s.Pending = len(v.Pending)
+		s.Pending, s.Refused = pending(v), len(v.Refused)
 		if v.Err != nil {
 			s.Error = v.Err.Error()
 		}
@@ -46,6 +46,17 @@ func (i *Inspector) ask(ctx context.Context, s *Status) {
 	if err != nil {
 		s.Busy = "a write to the kernel is under way"
 	}
+}
+
+// pending is how many Services are, but for those refused.
+func pending(v proxy.View) int {
+	n := len(v.Pending)
+	for name := range v.Refused {
+		if _, both := v.Pending[name]; both {
+			n--
+		}
+	}
+	return n
 }
 
 // all returns every Service that there is.

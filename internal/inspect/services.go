@@ -25,8 +25,8 @@ type Programming string
 // The states of Services.
 const (
 	Programmed    Programming = "programmed"
-	Pending       Programming = "pending" // a write is due, or failed
-	NotProgrammed Programming = "not programmed"
+	Pending       Programming = "pending"        // a write is due, or failed
+	NotProgrammed Programming = "not programmed" // or as before a change that the kernel refuses
 )
 
 // Port is one port of a Service, in one IP family.
@@ -92,7 +92,10 @@ func (s *sight) service(svc *route.Service) Service {
 
 func (s *sight) state(svc *route.Service) (Programming, string) {
 	why, pending := s.pending[svc.Name]
+	refusal, refused := s.refused[svc.Name]
 	switch {
+	case refused:
+		return NotProgrammed, refusal
 	case pending:
 		return Pending, why
 	case svc.Ignored != "":

@@ -24,9 +24,10 @@ type Status struct {
 	Lag      Lag    `json:"lag"`
 	Counts   Counts `json:"counts"`
 	Pending  int    `json:"pending"`         // Services not known to be in the kernel as they should be
+	Refused  int    `json:"refused"`         // Services whose rules the kernel does not take; these are not pending
 	Error    string `json:"error,omitempty"` // of the latest write
 
-	// Busy says why Pending and Error are missing: a write takes long.
+	// Busy says why Pending, Refused and Error are missing: a write takes long.
 	Busy string `json:"busy,omitempty"`
 
 	Comparisons []Tally  `json:"comparisons,omitempty"` // everything compared with the kernel, by cause

@@ -52,7 +52,7 @@ func troubled() Status {
 	}
 	s.LastSync = Sync{At: ago(500 * time.Millisecond), Took: Duration(5 * time.Second), Services: 2, Steps: 1, Cause: "foreign-edit"}
 	s.Lag = Lag{Oldest: ago(9500 * time.Millisecond), Services: 1, Slices: 4}
-	s.Counts.NotProgrammed, s.Counts.Rejected, s.Pending, s.Error = 1, 2, 3, "apply 7 steps: no space left on device"
+	s.Counts.NotProgrammed, s.Counts.Rejected, s.Pending, s.Refused, s.Error = 1, 2, 3, 1, "apply 7 steps: no space left on device"
 	s.Repairs = []Tally{{"foreign-edit", 2, ago(500 * time.Millisecond)}, {"failure", 1, ago(time.Minute)}}
 	s.Takeover = []string{"kube-proxy's iptables rules: removed 1,204", "kube-proxy runs beside this (pid 77): stop it"}
 	s.Configuration = Configuration{

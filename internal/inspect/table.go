@@ -80,7 +80,7 @@ func ServiceTable(w io.Writer, width Width) *Table[Service] {
 // BackendTable has a line for each backend.
 func BackendTable(w io.Writer, width Width) *Table[Backend] {
 	head := heading{
-		[]string{"NAMESPACE", "NAME", "PORT", "BACKEND", "POOLS", "LEFT-OUT"},
+		[]string{"NAMESPACE", "NAME", "PORT", "BACKEND", "POOLS", "LEFT-OUT", "STATE"},
 		[]string{"NODE", "CONDITIONS", "ENDPOINTSLICE"},
 	}
 	return newTable(w, width, head, func(t *Table[Backend], b Backend) {
@@ -90,7 +90,7 @@ func BackendTable(w io.Writer, width Width) *Table[Backend] {
 		}
 		t.line([]string{
 			b.Namespace, b.Service, portText(b.PortName, b.Port, b.Protocol),
-			b.at(), strings.Join(b.Pools, ","), b.leftOut(),
+			b.at(), strings.Join(b.Pools, ","), b.leftOut(), stateText(b.State, b.Reason),
 		}, e.Node, e.conditions(), e.Slice)
 	})
 }

@@ -92,6 +92,9 @@ func (s Status) writes(p *page) {
 	} else {
 		p.count("Pending", s.Pending, "service", "(not in the kernel as they should be)")
 	}
+	if s.Refused > 0 {
+		p.count("Refused", s.Refused, "service", "by the kernel (sluice get services tells why)")
+	}
 	p.count("Rejected", s.Counts.Rejected, "problem", "with objects since the start")
 	p.row("Compared", p.tallies(s.Comparisons))
 	p.row("Repaired", p.tallies(s.Repairs))
