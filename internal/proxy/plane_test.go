@@ -124,15 +124,19 @@ func (p *recorded) Apply(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 	}
+	var refused plane.Refused
 	if len(r.refuse) > 0 {
 		err := r.refuse[0]
 		r.refuse = r.refuse[1:]
-		if err != nil {
+		if err != nil && !errors.As(err, &refused) {
 			r.fresh = false
 			return err
 		}
 	}
 	for _, s := range p.steps {
+		if refused[cluster.Name{Namespace: "default", Name: s[1:]}] != nil {
+			continue // it is as it was
+		}
 		if s[0] == '+' {
 			r.kernel[s[1:]] = true
 		} else {
@@ -140,6 +144,9 @@ func (p *recorded) Apply(ctx context.Context) error {
 		}
 	}
 	r.compare = false
+	if refused != nil {
+		return refused
+	}
 	return nil
 }
 

@@ -198,8 +198,7 @@ func (p *Plan) restore(ctx context.Context, f *familyPlan, edits []edit) error {
 	if err == nil {
 		return nil
 	}
-	var refused *iptables.RestoreError
-	if !errors.As(err, &refused) {
+	if _, refused := errors.AsType[*iptables.RestoreError](err); !refused {
 		return err
 	}
 	if len(edits) > 1 {
