@@ -3,12 +3,11 @@
 package plane
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
-
-	"context"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/route"

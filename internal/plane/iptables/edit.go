@@ -48,23 +48,20 @@ func (e *edit) in(t table) int {
 			n += 1 + len(c.rules)
 		}
 	}
-	for _, c := range e.ordered {
-		n += btoi(c.table == t)
-	}
-	for _, l := range slices.Concat(e.add, e.del) {
-		n += btoi(l.table == t)
-	}
-	for _, g := range e.gone {
-		n += btoi(g.table == t)
-	}
-	return n
+	return n + count(e.ordered, func(c command) bool { return c.table == t }) +
+		count(e.add, func(l line) bool { return l.table == t }) +
+		count(e.del, func(l line) bool { return l.table == t }) +
+		count(e.gone, func(g ref) bool { return g.table == t })
 }
 
-func btoi(b bool) int {
-	if b {
-		return 1
+func count[T any](list []T, is func(T) bool) int {
+	n := 0
+	for _, item := range list {
+		if is(item) {
+			n++
+		}
 	}
-	return 0
+	return n
 }
 
 // compose prints edits as the input of one restore, in which each COMMIT counts

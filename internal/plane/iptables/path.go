@@ -30,7 +30,7 @@ func Path(p Passage) []string {
 	if p.Unserved || f.Node.Verdict != route.Balance { // refused to all alike
 		return []string{in(filter, external)}
 	}
-	path := append([]string{in(nat, services)}, entries(name, f, p.KeptOut)...)
+	path := append([]string{in(nat, services)}, p.entries(name, f)...)
 	switch {
 	case p.KeptOut, f.Restricted && p.Way.Verdict != route.Balance:
 		return append(path, in(filter, firewall)) // it comes before KUBE-EXTERNAL-SERVICES
@@ -45,7 +45,7 @@ func Path(p Passage) []string {
 }
 
 // entries are the chains between KUBE-SERVICES and those that choose a backend.
-func entries(name id, f *route.Front, keptOut bool) []string {
+func (p Passage) entries(name id, f *route.Front) []string {
 	var path []string
 	switch {
 	case f.Kind == route.ClusterIP:
@@ -55,7 +55,7 @@ func entries(name id, f *route.Front, keptOut bool) []string {
 	case f.Restricted:
 		path = append(path, in(nat, name.ranges()))
 	}
-	if keptOut {
+	if p.KeptOut {
 		return path
 	}
 	return append(path, in(nat, name.external()))

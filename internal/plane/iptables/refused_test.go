@@ -135,7 +135,7 @@ func TestOtherErrorsAreNoRefusals(t *testing.T) {
 			s.crowd(5)
 			c.fail(fake)
 			_, err := s.try()
-			if refused := (plane.Refused)(nil); err == nil || errors.As(err, &refused) {
+			if refused := plane.Refused(nil); err == nil || errors.As(err, &refused) {
 				t.Fatalf("error %v, want one that is no refusal", err)
 			}
 			fake.Fail = nil

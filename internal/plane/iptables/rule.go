@@ -45,7 +45,7 @@ func (r rule) String() string {
 		b.WriteString(value)
 	}
 	if r.from.cidr != "" {
-		word(negate(r.from.not, "-s"), r.from.cidr)
+		word(r.from.flag("-s"), r.from.cidr)
 	}
 	if r.to.IsValid() {
 		word("-d", single(r.to))
@@ -54,7 +54,7 @@ func (r rule) String() string {
 		word("-d", loopbackRange)
 	}
 	if r.from.iface != "" {
-		word(negate(r.from.not, "-i"), r.from.iface)
+		word(r.from.flag("-i"), r.from.iface)
 	}
 	if r.protocol != 0 {
 		word("-p", r.protocol.String())
@@ -81,11 +81,11 @@ func (r rule) String() string {
 	return b.String()
 }
 
-func negate(not bool, flag string) string {
-	if not {
-		return "! " + flag
+func (s source) flag(name string) string {
+	if s.not {
+		return "! " + name
 	}
-	return flag
+	return name
 }
 
 // single prints an address as the range of it alone.
