@@ -22,7 +22,7 @@ import (
 // A failure names its seed: -args -seed N -seeds 1 repeats that one.
 var (
 	firstSeed = flag.Uint64("seed", 0, "first seed of the model test")
-	seeds     = flag.Uint64("seeds", 16, "how many worlds the model test lives through; an eighth of that on each real kernel")
+	seeds     = flag.Uint64("seeds", 10, "how many worlds the model test lives through; a fifth of that on each real kernel")
 )
 
 func TestModelOnTheFake(t *testing.T) {
@@ -39,7 +39,7 @@ func TestModelOnTheFake(t *testing.T) {
 func TestModelOnTheKernel(t *testing.T) {
 	for _, variant := range variants() {
 		t.Run(string(variant), func(t *testing.T) {
-			for seed := *firstSeed; seed < *firstSeed+(*seeds+7)/8; seed++ {
+			for seed := *firstSeed; seed < *firstSeed+(*seeds+4)/5; seed++ {
 				kernel, _ := realKernel(t, variant)
 				if err := newSubject(kernel).run(seed); err != nil {
 					t.Fatalf("seed %d: %v", seed, err)
