@@ -54,6 +54,8 @@ func wired(mode string) *Metrics {
 		Removed:            func() map[takeover.Mechanism]int { return map[takeover.Mechanism]int{takeover.IPVS: 12} },
 		HealthPortFailures: func() int { return 2 },
 		HostSettingsFailed: func() int { return 1 },
+		InvalidDropped:     func() (uint64, bool) { return 8, true },
+		LoopbackNodePorts:  func() (uint64, bool) { return 6, true },
 	})
 	return m
 }
@@ -189,6 +191,8 @@ func TestFamiliesOfOtherModesAreNotShown(t *testing.T) {
 	all = slices.Compact(all)
 	for mode, missing := range map[string][]string{
 		"nftables": {
+			"kubeproxy_iptables_ct_state_invalid_dropped_packets_total",
+			"kubeproxy_iptables_localhost_nodeports_accepted_packets_total",
 			"kubeproxy_sync_proxy_rules_iptables_last",
 			"kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total",
 			"kubeproxy_sync_proxy_rules_iptables_restore_failures_total",
@@ -199,6 +203,8 @@ func TestFamiliesOfOtherModesAreNotShown(t *testing.T) {
 			"kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
 		},
 		"ipvs": {
+			"kubeproxy_iptables_ct_state_invalid_dropped_packets_total",
+			"kubeproxy_iptables_localhost_nodeports_accepted_packets_total",
 			"kubeproxy_sync_full_proxy_rules_duration_seconds",
 			"kubeproxy_sync_partial_proxy_rules_duration_seconds",
 			"kubeproxy_sync_proxy_rules_iptables_last",
@@ -210,6 +216,8 @@ func TestFamiliesOfOtherModesAreNotShown(t *testing.T) {
 		"userspace": {
 			"kubeproxy_conntrack_reconciler_deleted_entries_total",
 			"kubeproxy_conntrack_reconciler_sync_duration_seconds",
+			"kubeproxy_iptables_ct_state_invalid_dropped_packets_total",
+			"kubeproxy_iptables_localhost_nodeports_accepted_packets_total",
 			"kubeproxy_sync_full_proxy_rules_duration_seconds",
 			"kubeproxy_sync_partial_proxy_rules_duration_seconds",
 			"kubeproxy_sync_proxy_rules_iptables_last",
@@ -328,39 +336,6 @@ config_last_reload_timestamp_seconds{} 1767323045
 event_to_kernel_duration_seconds{} 1 times, 0.01 in all
 mode_info{mode="nftables", reason="configured"} 1
 repairs_total{cause="failure"} 1`)
-}
-
-// What iptables-restore does and refuses; nothing of it is counted as another
-// mode's.
-func TestIPTablesCounts(t *testing.T) {
-	m := newMetrics(modeIPTables)
-	m.Rules(route.IPv4, "nat", 120, 120)
-	m.Rules(route.IPv4, "filter", 9, 9)
-	m.Rules(route.IPv6, "nat", 7, 7)
-	m.Rules(route.IPv4, "nat", 121, 4)
-	m.RestoreFailed(route.IPv6)
-	m.PartialRestoreFailed(route.IPv4)
-	m.PartialRestoreFailed(route.IPv4)
-	m.Synced(proxy.Sync{Began: start, Apply: time.Second, Err: errors.New("refused")})
-	compare(t, values(t, m, "kubeproxy_sync_proxy_rules_iptables_"), `
-last{ip_family="IPv4", table="filter"} 9
-last{ip_family="IPv4", table="nat"} 4
-last{ip_family="IPv6", table="nat"} 7
-partial_restore_failures_total{ip_family="IPv4"} 2
-restore_failures_total{ip_family="IPv4"} 2
-restore_failures_total{ip_family="IPv6"} 1
-total{ip_family="IPv4", table="filter"} 9
-total{ip_family="IPv4", table="nat"} 121
-total{ip_family="IPv6", table="nat"} 7`)
-	for _, s := range []*prometheus.CounterVec{m.nftablesSync, m.nftablesCleanup} {
-		for _, f := range m.opt.Families {
-			var counted dto.Metric
-			if err := s.WithLabelValues(f.String()).Write(&counted); err != nil || counted.GetCounter().GetValue() != 0 {
-				t.Errorf("counted %v as the mode nftables does (%v)", counted.GetCounter().GetValue(), err)
-			}
-		}
-	}
-	compare(t, values(t, m, "sluice_apply_failures"), "_total{} 1")
 }
 
 func TestOtherCounts(t *testing.T) {

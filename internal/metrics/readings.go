@@ -25,6 +25,10 @@ type Readings struct {
 	Removed            func() map[takeover.Mechanism]int // the same, since the start
 	HealthPortFailures func() int
 	HostSettingsFailed func() int
+
+	// Packets that rules counted; not ok: that cannot be read, and has no series.
+	InvalidDropped    func() (n uint64, ok bool)
+	LoopbackNodePorts func() (n uint64, ok bool)
 }
 
 // Read says where readings are to be had. Before it there are none.
@@ -109,6 +113,18 @@ func kubeProxyRunning(r Readings, p put) { number(r.KubeProxyRunning, truth, p) 
 
 func healthPortFailures(r Readings, p put) { number(r.HealthPortFailures, same, p) }
 func hostSettingsFailed(r Readings, p put) { number(r.HostSettingsFailed, same, p) }
+
+func invalidDropped(r Readings, p put)    { packets(r.InvalidDropped, p) }
+func loopbackNodePorts(r Readings, p put) { packets(r.LoopbackNodePorts, p) }
+
+func packets(read func() (uint64, bool), p put) {
+	if read == nil {
+		return
+	}
+	if n, ok := read(); ok {
+		p(float64(n))
+	}
+}
 
 func leftovers(r Readings, p put) { byMechanism(r.Leftovers, p) }
 func takenOver(r Readings, p put) { byMechanism(r.Removed, p) }

@@ -124,6 +124,12 @@ func (m *Metrics) iptablesTable() []family {
 	}, {
 		name: "kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total", labels: label, series: families, into: &m.partialRestores,
 		modes: []string{modeIPTables}, help: "Those of them that wrote changes alone.",
+	}, {
+		name: "kubeproxy_iptables_ct_state_invalid_dropped_packets_total", into: reading{counter, invalidDropped},
+		modes: []string{modeIPTables}, help: "Forwarded packets that were dropped as conntrack found them invalid. Only where the kernel has nfacct.",
+	}, {
+		name: "kubeproxy_iptables_localhost_nodeports_accepted_packets_total", into: reading{counter, loopbackNodePorts},
+		modes: []string{modeIPTables}, help: "Connections to NodePorts at 127.0.0.0/8. Only where the kernel has nfacct.",
 	}}
 }
 
