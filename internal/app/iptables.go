@@ -22,8 +22,10 @@ func openIptables(ctx context.Context, p parts) (*opened, error) {
 		return nil, err
 	}
 	settings := sysctl.New(sysctl.Options{NetNS: p.netns})
+	objects := accounting(ctx, p, tools)
 	return &opened{
 		Closer: tools,
+		counts: objects,
 		ours:   []takeover.Mechanism{mechanism(tools.Variant())},
 		how:    fmt.Sprintf("by iptables-%s, as %s", tools.Variant(), tools.Reason()),
 		plane: func(c *config.Config, m *metrics.Metrics) plane.Plane {
@@ -32,6 +34,9 @@ func openIptables(ctx context.Context, p parts) (*opened, error) {
 			o.KeepInvalid = o.KeepInvalid || liberal(settings)
 			if m != nil {
 				o.Observer = m
+			}
+			if objects != nil {
+				o.Accounting = objects
 			}
 			return iptables.New(tools, o)
 		},

@@ -2,6 +2,7 @@ package app
 
 import (
 	"github.com/sluice-proxy/sluice/internal/metrics"
+	"github.com/sluice-proxy/sluice/internal/plane/iptables"
 	"github.com/sluice-proxy/sluice/internal/takeover"
 )
 
@@ -17,6 +18,8 @@ func (d *daemon) readings() metrics.Readings {
 		Removed:            func() map[takeover.Mechanism]int { return d.keeper.State().Removed },
 		HealthPortFailures: d.ports.Failures,
 		HostSettingsFailed: d.settingsFailed,
+		InvalidDropped:     counted(d.kernel.counts, iptables.InvalidDropped),
+		LoopbackNodePorts:  counted(d.kernel.counts, iptables.LoopbackNodePorts),
 	}
 }
 

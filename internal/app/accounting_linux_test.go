@@ -1,0 +1,74 @@
+package app
+
+import (
+	"bytes"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/control"
+	"github.com/sluice-proxy/sluice/internal/inspect"
+	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+)
+
+// nodePortService has a NodePort, and a backend that is nowhere.
+const nodePortService = `
+apiVersion: v1
+kind: Service
+metadata: {name: door, namespace: default}
+spec:
+  type: NodePort
+  clusterIP: 10.96.0.81
+  ports: [{name: http, port: 80, nodePort: 30080}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: door-1, namespace: default, labels: {kubernetes.io/service-name: door}}
+addressType: IPv4
+ports: [{name: http, port: 8080}]
+endpoints: [{addresses: [10.244.0.9], conditions: {ready: true}}]
+`
+
+// In the mode iptables a connection to a NodePort at loopback is counted, and the
+// metrics tell; what rules count with is nothing that a comparison would change.
+func TestConnectionsAtLoopbackAreCounted(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	write(t, path, quiet+"mode: iptables\n")
+	r, netns, _ := daemonWith(t, path, "--manifests="+manifests(t, nodePortService))
+	r.sync()
+	tell := func(want string) {
+		t.Helper()
+		for _, line := range []string{"kubeproxy_iptables_ct_state_invalid_dropped_packets_total 0\n", want} {
+			if code, body := get(t, netns, "127.0.0.1:10249/metrics"); code != 200 || !strings.Contains(body, "\n"+line) {
+				t.Errorf("code %d, and not among metrics: %s", code, line)
+			}
+		}
+	}
+	tell("kubeproxy_iptables_localhost_nodeports_accepted_packets_total 0\n")
+	kerneltest.Do(t, netns, func() error {
+		if c, err := net.DialTimeout("tcp", "127.0.0.1:30080", 100*time.Millisecond); err == nil {
+			_ = c.Close() // who answers does not matter
+		}
+		return nil
+	})
+	tell("kubeproxy_iptables_localhost_nodeports_accepted_packets_total 1\n")
+	var d inspect.Difference
+	if err := control.Dial(control.Options{NetNS: netns}).Get(t.Context(), "/diff", nil, &d); err != nil || d.Steps != 0 {
+		t.Errorf("differs by %+v (%v), want nothing", d, err)
+	}
+}
+
+// Without it nothing fails, and who asks for it is told why.
+func TestNothingCountsWhereThatIsNotPossible(t *testing.T) {
+	var said bytes.Buffer
+	p := parts{netns: 1 << 20, log: slog.New(slog.NewTextHandler(&said, &slog.HandlerOptions{Level: whyNot}))}
+	if objects := accounting(t.Context(), p, nil); objects != nil || counted(objects, "any") != nil {
+		t.Error("it can count in a namespace that is not there")
+	}
+	if !strings.Contains(said.String(), `msg="Packets are not counted by rules" why="list accounting objects: `) {
+		t.Errorf("said %q", said.String())
+	}
+}
