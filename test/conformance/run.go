@@ -15,7 +15,7 @@ import (
 func Run(t *testing.T, planes ...Plane) {
 	for _, p := range planes {
 		t.Run(p.Name, func(t *testing.T) {
-			for _, s := range scenarios() {
+			for _, s := range slices.DeleteFunc(scenarios(), func(s scenario) bool { return s.left(p) }) {
 				t.Run(s.name(), func(t *testing.T) { s.run(t, p) })
 			}
 		})

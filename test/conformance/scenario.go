@@ -4,6 +4,7 @@ package conformance
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -38,6 +39,10 @@ type Plane struct {
 	// Cannot says of each scenario, by its S-number, that the plane cannot do,
 	// why not.
 	Cannot map[int]string
+
+	// Only, if there are any, are S-numbers: other scenarios are left out. It is
+	// for a plane that is put through all of them elsewhere.
+	Only []int
 }
 
 // scenario is a small cluster and what clients see of it. doc.go tells how to
@@ -84,6 +89,12 @@ func (s scenario) name() string {
 		fmt.Fprintf(&b, "S-%03d ", n)
 	}
 	return b.String() + s.says
+}
+
+// left says that the scenario is none of those that the plane is put through.
+func (s scenario) left(p Plane) bool {
+	covered := func(n int) bool { return slices.Contains(s.covers, n) }
+	return len(p.Only) > 0 && !slices.ContainsFunc(p.Only, covered)
 }
 
 // cannot says why the plane cannot do the scenario; empty if it can.

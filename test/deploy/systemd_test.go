@@ -5,6 +5,7 @@ package deploy
 import (
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -16,17 +17,23 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-const unitFile = "deploy/systemd/sluice.service"
+// The unit, and what a mode adds to it.
+const (
+	unitFile = "deploy/systemd/sluice.service"
+	dropIn   = "deploy/systemd/iptables.conf"
+)
 
-// unit are the settings of the unit, each with all its values.
-func unit(t *testing.T) map[string][]string {
+// unit are the settings in files, each with all its values.
+func unit(t *testing.T, files ...string) map[string][]string {
 	t.Helper()
-	text, err := os.ReadFile(project(unitFile))
-	must(t, err)
 	out := map[string][]string{}
-	for line := range strings.Lines(string(text)) {
-		if key, value, is := strings.Cut(strings.TrimSpace(line), "="); is && !strings.HasPrefix(key, "#") {
-			out[key] = append(out[key], value)
+	for _, file := range files {
+		text, err := os.ReadFile(project(file))
+		must(t, err)
+		for line := range strings.Lines(string(text)) {
+			if key, value, is := strings.Cut(strings.TrimSpace(line), "="); is && !strings.HasPrefix(key, "#") {
+				out[key] = append(out[key], value)
+			}
 		}
 	}
 	return out
@@ -37,8 +44,13 @@ func TestUnitIsSound(t *testing.T) {
 	if _, err := exec.LookPath("systemd-analyze"); err != nil {
 		t.Fatal("systemd-analyze is of the package systemd: install it")
 	}
-	said, _ := exec.Command("systemd-analyze", "verify", project(unitFile)).CombinedOutput()
-	for line := range strings.Lines(string(said)) {
+	dir := t.TempDir()
+	must(t, os.Symlink(project(unitFile), filepath.Join(dir, "sluice.service")))
+	said, _ := exec.Command("systemd-analyze", "verify", filepath.Join(dir, "sluice.service")).CombinedOutput()
+	must(t, os.Mkdir(filepath.Join(dir, "sluice.service.d"), 0o755))
+	must(t, os.Symlink(project(dropIn), filepath.Join(dir, "sluice.service.d/iptables.conf")))
+	more, _ := exec.Command("systemd-analyze", "verify", filepath.Join(dir, "sluice.service")).CombinedOutput()
+	for line := range strings.Lines(string(said) + string(more)) {
 		if !strings.Contains(line, "/usr/local/bin/sluice is not executable: No such file") { // it is not installed here
 			t.Errorf("systemd-analyze verify: %s", line)
 		}
@@ -60,28 +72,60 @@ func TestUnitIsSound(t *testing.T) {
 // Protect settings besides those for files, which are filters of system calls
 // that the program does not make, or mounts of what it does not look at.
 func TestUnitWorks(t *testing.T) {
-	settings := unit(t)
+	settings := unit(t, unitFile)
 	if !slices.Equal(settings["CapabilityBoundingSet"], []string{"CAP_NET_ADMIN"}) ||
 		settings["RestrictAddressFamilies"][0] != "AF_NETLINK AF_INET AF_INET6 AF_UNIX" ||
 		settings["NoNewPrivileges"][0] != "yes" || settings["ProtectSystem"][0] != "strict" || settings["ProtectKernelTunables"][0] != "yes" {
 		t.Fatalf("the unit says other than what is tried here: %v", settings)
 	}
-	c := confinement{
-		Capabilities: []int{unix.CAP_NET_ADMIN}, OOMScoreAdj: -999,
-		Filter: only(t, calls(t, settings["SystemCallFilter"]), unix.AF_NETLINK, unix.AF_INET, unix.AF_INET6, unix.AF_UNIX),
-
-		Argv: []string{
-			image(t) + "/usr/local/bin/sluice", "--manifests=" + project("examples"), "--hostname-override=node-a",
-			"--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0",
-		},
-	}
 	l := lab.New(t, lab.Options{})
-	p := c.start(t, l.NodeA)
+	p := bounded(t, settings, "nftables").start(t, l.NodeA)
 	p.says("msg=Synced")
 	if rules := l.NodeA.MustRun("nft", "list", "table", "ip", "sluice"); !strings.Contains(rules, "default/web") {
 		t.Errorf("the rules are\n%s", rules)
 	}
 	must(t, p.stop())
+}
+
+// TestUnitWorksInIptablesMode does the same with the drop-in, on a host with the
+// legacy variant, which needs more, and on one with nft.
+func TestUnitWorksInIptablesMode(t *testing.T) {
+	settings := unit(t, unitFile, dropIn)
+	if !slices.Equal(settings["CapabilityBoundingSet"], []string{"CAP_NET_ADMIN", "CAP_NET_RAW"}) ||
+		!slices.Equal(settings["ReadWritePaths"], []string{lockFile}) ||
+		!slices.Contains(settings["ExecStartPre"], "+/usr/bin/touch "+lockFile) {
+		t.Fatalf("the drop-in says other than what is tried here: %v", settings)
+	}
+	for _, variant := range []string{"nft", "legacy"} {
+		t.Run(variant, func(t *testing.T) {
+			l := lab.New(t, lab.Options{})
+			leaveHint(t, l.NodeA, variant)
+			c := bounded(t, settings, "iptables")
+			c.Capabilities = append(c.Capabilities, unix.CAP_NET_RAW)
+			l.NodeA.MustRun("touch", lockFile) // as ExecStartPre=
+			c.Writable = map[string]string{lockFile: lockFile}
+			p := c.start(t, l.NodeA)
+			p.says("msg=Synced")
+			if rules := l.NodeA.MustRun("iptables-"+variant+"-save", "-t", "nat"); !strings.Contains(rules, "default/web") {
+				t.Errorf("the rules are\n%s", rules)
+			}
+			must(t, p.stop())
+		})
+	}
+}
+
+// bounded is the program under what the unit leaves it.
+func bounded(t *testing.T, settings map[string][]string, mode string) confinement {
+	t.Helper()
+	return confinement{
+		Capabilities: []int{unix.CAP_NET_ADMIN}, OOMScoreAdj: -999,
+		Filter: only(t, calls(t, settings["SystemCallFilter"]), unix.AF_NETLINK, unix.AF_INET, unix.AF_INET6, unix.AF_UNIX),
+
+		Argv: []string{
+			image(t) + "/usr/local/bin/sluice", "--manifests=" + project("examples"), "--hostname-override=node-a", "--proxy-mode=" + mode,
+			"--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0",
+		},
+	}
 }
 
 // calls are the names of the system calls that a SystemCallFilter lets through.
