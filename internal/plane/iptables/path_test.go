@@ -1,0 +1,138 @@
+package iptables
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
+	"github.com/sluice-proxy/sluice/internal/plane/planetest"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// Every path there is can be walked in the rules that are loaded: each chain
+// leads to the next, and the last one to what is said.
+func TestPathsLeadThroughTheRules(t *testing.T) {
+	walked := map[string]bool{}
+	for detector, opt := range planetest.Detectors() {
+		fake := iptables.NewFake()
+		change := planetest.Compile(planetest.EveryShape(), opt)
+		load(t, fake, change)
+		rules := map[route.Family]map[table]iptables.Chains{route.IPv4: {}, route.IPv6: {}}
+		for ip, kernel := range map[route.Family]iptables.Family{route.IPv4: iptables.IPv4, route.IPv6: iptables.IPv6} {
+			for _, tab := range []table{filter, nat} {
+				chains, err := fake.Read(t.Context(), iptables.Table{Family: kernel, Name: tab.String()})
+				if err != nil {
+					t.Fatal(err)
+				}
+				rules[ip][tab] = chains
+			}
+		}
+		for _, svc := range change.Table.Services {
+			for i := range svc.Ports {
+				for _, p := range passages(svc, i) {
+					path := Path(p)
+					if err := follow(rules[svc.Ports[i].Family], p, path); err != nil {
+						t.Errorf("%s: %+v: %s: %v", detector, p, strings.Join(path, " -> "), err)
+					}
+					for _, step := range path {
+						_, chain, _ := strings.Cut(step, " ")
+						walked[chain] = true
+					}
+				}
+			}
+		}
+	}
+	for _, chain := range []string{services, external, nodePorts, firewall, clusterPrefix, localPrefix, externalPrefix, rangesPrefix, endpointPrefix} {
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(walked)), func(w string) bool { return strings.HasPrefix(w, chain) }) {
+			t.Errorf("no path leads through %s", chain)
+		}
+	}
+}
+
+// passages are all connections to a port: of clients of every kind, up to the
+// choice and on to a backend.
+func passages(svc *route.Service, port int) []Passage {
+	var all []Passage
+	p := &svc.Ports[port]
+	for i, f := range p.Fronts {
+		at := Passage{Service: svc, Port: port, Front: i}
+		if f.Restricted && f.Node.Verdict == route.Balance {
+			all = append(all, Passage{Service: svc, Port: port, Front: i, KeptOut: true, Way: f.Others})
+		}
+		if f.Kind == route.NodePort && f.Others.Verdict != route.Balance {
+			all = append(all, Passage{Service: svc, Port: port, Front: i, Unserved: true, Way: f.Others})
+		}
+		for _, at.Way = range []route.Way{f.Pods, f.Node, f.Others} {
+			all = append(all, at)
+			if at.Way.Verdict != route.Balance {
+				continue
+			}
+			to := at
+			for _, to.Backend = range p.Backends(at.Way.Pool) {
+				all = append(all, to)
+			}
+		}
+	}
+	return all
+}
+
+// follow goes along a path, in the rules alone.
+func follow(rules map[table]iptables.Chains, p Passage, path []string) error {
+	var inNat []string
+	for _, step := range path {
+		if chain, is := strings.CutPrefix(step, "nat "); is {
+			inNat = append(inNat, chain)
+		}
+	}
+	for i, chain := range inNat {
+		if i == 0 && chain != services {
+			return fmt.Errorf("begins at %s", chain)
+		}
+		if i > 0 && !has(rules[nat][inNat[i-1]], "-j "+chain) {
+			return fmt.Errorf("%s does not lead to %s", inNat[i-1], chain)
+		}
+	}
+	if len(inNat) < len(path) {
+		return refuses(rules[filter], p, strings.TrimPrefix(path[len(path)-1], "filter "))
+	}
+	last, to := inNat[len(inNat)-1], "-j "+endpointPrefix
+	if p.Backend.IsValid() {
+		to = "--to-destination " + p.Backend.String()
+	}
+	if !slices.ContainsFunc(rules[nat][last].Rules, func(r string) bool { return strings.Contains(r, to) }) {
+		return fmt.Errorf("%s has no %q", last, to)
+	}
+	return nil
+}
+
+func has(c iptables.Chain, words string) bool {
+	return slices.ContainsFunc(c.Rules, func(r string) bool { return strings.Contains(r+" ", words+" ") })
+}
+
+// refuses wants a chain to be the first that refuses packets to a front, or drops
+// them, as table filter asks them.
+func refuses(chains iptables.Chains, p Passage, name string) error {
+	port := &p.Service.Ports[p.Port]
+	f := &port.Fronts[p.Front]
+	target := "-j DROP"
+	if !p.KeptOut && p.Way.Verdict == route.Reject {
+		target = "-j REJECT"
+	}
+	for _, chain := range []string{firewall, services, external} {
+		for _, r := range chains[chain].Rules {
+			at := f.Kind == route.NodePort && strings.Contains(r, "--dst-type LOCAL") ||
+				f.Addr.IsValid() && strings.Contains(r, "-d "+single(f.Addr)+" ")
+			if !at || !strings.Contains(r, fmt.Sprintf("--dport %d ", f.Port)) || !strings.Contains(r, "-p "+strings.ToLower(port.Protocol.String())+" ") {
+				continue
+			}
+			if chain != name || !strings.Contains(r, target) {
+				return fmt.Errorf("the first is %s with %s, want %s with %s", chain, r, name, target)
+			}
+			return nil
+		}
+	}
+	return fmt.Errorf("no chain has a rule for the front")
+}
