@@ -234,6 +234,9 @@ func (l *Loop) sync(ctx context.Context) error {
 	l.report(problems)
 	l.remember(change)
 	s.Services = len(change.Touched)
+	if !s.Full() {
+		change = l.spare(change)
+	}
 	s.Compile = time.Since(s.Began)
 	if !s.Full() && change.Empty() {
 		l.opt.Store.Settle() // it came to nothing

@@ -13,7 +13,35 @@ import (
 type refusals struct {
 	services plane.Refused
 	wait     time.Duration    // before the next attempt
+	due      time.Time        // of it
 	again    <-chan time.Time // it is time for it; nil: none is due
+}
+
+// hastened is how long it takes at most until a refused Service that has changed
+// is tried again: it may be what was asked for, or one of very many changes.
+const hastened = time.Second
+
+func (r *refusals) after(wait time.Duration) {
+	r.due, r.again = time.Now().Add(wait), time.After(wait)
+}
+
+// spare leaves out of a change the Services that are refused: what the kernel has
+// of them nobody knows, and only a comparison finds out.
+func (l *Loop) spare(change route.Change) route.Change {
+	if len(l.refused.services) == 0 {
+		return change
+	}
+	var rest []route.Touch
+	for _, t := range change.Touched {
+		if _, refused := l.refused.services[t.Name]; !refused {
+			rest = append(rest, t)
+		}
+	}
+	if len(rest) < len(change.Touched) && time.Until(l.refused.due) > hastened {
+		l.refused.after(hastened)
+	}
+	change.Touched = rest
+	return change
 }
 
 // refuse takes note of what a write came to. A write of changes says nothing of
@@ -38,7 +66,7 @@ func (l *Loop) refuse(now plane.Refused, why Cause) {
 	l.report(complaints(before, now))
 	if l.refused.again == nil {
 		l.refused.wait = min(max(firstRetry, 2*l.refused.wait), lastRetry)
-		l.refused.again = time.After(l.refused.wait)
+		l.refused.after(l.refused.wait)
 	}
 }
 

@@ -143,8 +143,8 @@ func TestARefusedServiceThatGoes(t *testing.T) {
 		w.listed()
 		w.told("b ->1, host")
 		w.remove("a")
-		w.pass(time.Hour)
-		w.told("\na ->-") // only once everything was compared: what the kernel had of it nobody knew
+		w.pass(hastened)
+		w.told("a ->-") // only once everything was compared: what the kernel had of it nobody knew
 		w.logged("INFO msg=The kernel takes the rules of all Services again")
 		if len(w.loop.refused.services) != 0 || w.loop.refused.again != nil {
 			t.Error("it is still waited for")

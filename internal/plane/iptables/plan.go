@@ -201,6 +201,9 @@ func (p *Plan) restore(ctx context.Context, f *familyPlan, edits []edit) error {
 	if _, refused := errors.AsType[*iptables.RestoreError](err); !refused {
 		return err
 	}
+	if len(edits) > 1 && !p.full {
+		return err // parts of it may be in the kernel: a comparison is on firm ground
+	}
 	if len(edits) > 1 {
 		half := len(edits) / 2
 		if err := p.restore(ctx, f, edits[:half]); err != nil {
