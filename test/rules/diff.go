@@ -16,8 +16,7 @@ import (
 //   - the order of different service ports among each other where kube-proxy
 //     itself has none (it goes through a map), nor that of the addresses that
 //     lead to KUBE-NODEPORTS;
-//   - counting with nfacct, which kube-proxy does where the kernel has it: a
-//     match in rules, and rules that are there for nothing else;
+//   - how many blanks iptables-save prints before the name of an nfacct object;
 //   - the chain KUBE-PROXY-CANARY, and built-in chains that are as if not there.
 func Diff(want, got Dump) string {
 	var b strings.Builder
@@ -50,7 +49,7 @@ func canonical(t Table) Table {
 		if name == canary || c.Policy == "ACCEPT" && len(c.Rules) == 0 {
 			continue
 		}
-		c.Rules = unaccounted(c.Rules)
+		c.Rules = respaced(c.Rules)
 		if isUnordered(name) {
 			c.Rules = ordered(c.Rules)
 		}
@@ -71,8 +70,29 @@ const (
 
 var counting = regexp.MustCompile(` ?-m nfacct --nfacct-name +(\S+)`)
 
-// unaccounted is what kube-proxy writes where the kernel has no nfacct: no rule
+// respaced are rules with one blank before the name of an object.
+func respaced(rules []string) []string {
+	var out []string
+	for _, r := range rules {
+		out = append(out, counting.ReplaceAllString(r, " -m nfacct --nfacct-name $1"))
+	}
+	return out
+}
+
+// Unaccounted is what kube-proxy writes where the kernel has no nfacct: no rule
 // that is there only to count, and no counting in others.
+func Unaccounted(d Dump) Dump {
+	out := Dump{}
+	for table, chains := range d {
+		out[table] = Table{}
+		for name, c := range chains {
+			c.Rules = unaccounted(c.Rules)
+			out[table][name] = c
+		}
+	}
+	return out
+}
+
 func unaccounted(rules []string) []string {
 	var out []string
 	for _, r := range rules {

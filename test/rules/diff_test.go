@@ -71,7 +71,7 @@ func TestSameRules(t *testing.T) {
 		"between those of another":   edit(t, `^(.*"a/a:x ext.*\n)(.*"a/a:y.*\n)`, "$2$1"),
 		"node's addresses reordered": edit(t, `^(.*-d 192.168.0.2.*\n)(.*-d 192.168.1.2.*\n)`, "$2$1"),
 		"other counters":             edit(t, `\[12:720\]`, "[0:0]"),
-		"no nfacct":                  edit(t, `^.*localhost_nps.*\n| -m nfacct --nfacct-name  ct_state\S+`, ""),
+		"one blank":                  edit(t, `--nfacct-name  `, "--nfacct-name "),
 		"no canary":                  edit(t, `^.*CANARY.*\n`, ""),
 		"no idle built-in chain":     edit(t, `^:OUTPUT.*\n`, ""),
 		"another table":              sample + "*mangle\n:X - [0:0]\nCOMMIT\n",
@@ -103,6 +103,8 @@ func TestOtherRules(t *testing.T) {
 		"a table is missing":             sample[:strings.Index(sample, "*filter")],
 		"no rule for invalid":            edit(t, `^.*INVALID.*\n`, ""),
 		"a rule counts for nothing else": edit(t, ` -m nfacct --nfacct-name  localhost_nps_accepted_pkts`, ""),
+		"invalid is not counted":         edit(t, ` -m nfacct --nfacct-name  ct_state\S+`, ""),
+		"loopback is not counted":        edit(t, `^.*localhost_nps.*\n`, ""),
 	} {
 		if Diff(parsed(t, sample), parsed(t, text)) == "" {
 			t.Errorf("%s: no difference", what)
@@ -113,12 +115,22 @@ func TestOtherRules(t *testing.T) {
 	}
 }
 
+// Where the kernel has no nfacct nothing counts.
+func TestUnaccounted(t *testing.T) {
+	without := parsed(t, edit(t, `^.*localhost_nps.*\n| -m nfacct --nfacct-name  ct_state\S+`, ""))
+	for _, d := range []Dump{parsed(t, sample), without} {
+		if diff := Diff(without, Unaccounted(d)); diff != "" {
+			t.Error(diff)
+		}
+	}
+}
+
 func TestDiffReads(t *testing.T) {
 	got := Diff(parsed(t, sample), parsed(t, edit(t,
 		`^(-A KUBE-SVC-A.*\n)(-A KUBE-SVC-A.*\n)|^:KUBE-FORWARD.*\n|^-A KUBE-FORWARD.*\n|^:KUBE-SEP-B.*\n`, "$2$1")))
 	want := `filter KUBE-FORWARD (-want, +got):
   - chain, policy -
-  - -m conntrack --ctstate INVALID -j DROP
+  - -m conntrack --ctstate INVALID -m nfacct --nfacct-name ct_state_invalid_dropped_pkts -j DROP
 nat KUBE-SEP-B (-want, +got):
   - chain, policy -
 nat KUBE-SVC-A (-want, +got):
