@@ -48,6 +48,7 @@ func TestCanonical(t *testing.T) {
 		{`-d 0.0.0.0/0 -s ::/0 -i eth0 -j A`, `-i eth0 -j A`},
 		{`-d fd00:0::1 -j A`, `-d fd00::1/128 -j A`},
 		{`-j MASQUERADE --random-fully`},
+		{`-m nfacct --nfacct-name  dropped_pkts -j DROP`, `-m nfacct --nfacct-name dropped_pkts -j DROP`},
 		{``},
 		{`-j`},
 		{`-m comment --comment "not closed`, `-m comment --comment "not closed"`},
