@@ -67,7 +67,7 @@ func (w *world) command(l launch, args ...string) (*exec.Cmd, *journal) {
 		cmd = exec.Command("/proc/self/exe", append([]string{path, path}, args...)...)
 		cmd.Env = append(os.Environ(), append(l.env, hardshipVar+"="+l.hardship)...)
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
-		if l.hardship == readOnly {
+		if l.hardship == readOnly || strings.HasPrefix(l.hardship, ownLock) {
 			cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWNS
 		}
 	}

@@ -22,6 +22,7 @@ const (
 	readOnly  = "read-only" // needs a mount namespace of its own
 	powerless = "powerless" // without CAP_NET_ADMIN
 	inCgroup  = "cgroup "   // and the folder of one
+	ownLock   = "lock "     // and the file that is the lock of iptables; needs a mount namespace
 )
 
 // become makes a hardship hold and becomes another program. It returns only if
@@ -36,6 +37,8 @@ func become(hardship string, argv []string) error {
 	case strings.HasPrefix(hardship, inCgroup):
 		procs := filepath.Join(strings.TrimPrefix(hardship, inCgroup), "cgroup.procs")
 		err = os.WriteFile(procs, []byte(strconv.Itoa(os.Getpid())), 0o644)
+	case strings.HasPrefix(hardship, ownLock):
+		err = mountLock(strings.TrimPrefix(hardship, ownLock))
 	default:
 		err = errors.New("unknown")
 	}
@@ -46,6 +49,16 @@ func become(hardship string, argv []string) error {
 		return err
 	}
 	return fmt.Errorf("become %s: %w", argv[0], syscall.Exec(argv[0], argv[1:], os.Environ()))
+}
+
+// mountLock has a file be the lock that all programs of iptables take.
+func mountLock(file string) error {
+	const lock = "/run/xtables.lock"
+	f, err := os.OpenFile(lock, os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Close(), unix.Mount(file, lock, "", unix.MS_BIND, ""))
 }
 
 // makeReadOnly makes everything that is mounted read-only, and makes sure of it.

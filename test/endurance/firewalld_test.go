@@ -1,0 +1,161 @@
+//go:build linux
+
+package endurance
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// firewall is a real firewalld on node A, with a bus of its own. All interfaces
+// are in the zone "trusted", as those of pods are to be.
+type firewall struct {
+	x   *tables
+	dir string
+	end func()
+}
+
+const busConfig = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
+ "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
+<busconfig><type>system</type><listen>%s</listen><auth>EXTERNAL</auth><policy context="default">
+<allow send_destination="*"/><allow receive_sender="*"/><allow own="*"/></policy></busconfig>
+`
+
+// firewall starts the bus.
+func (x *tables) firewall(backend string) *firewall {
+	x.Helper()
+	for _, program := range []string{"firewalld", "firewall-cmd", "dbus-daemon"} {
+		if _, err := exec.LookPath(program); err != nil {
+			x.Fatalf("%v: make setup-test brings it", err)
+		}
+	}
+	f := &firewall{x: x, dir: x.folder()}
+	x.must(os.Mkdir(filepath.Join(f.dir, "etc"), 0o755))
+	x.must(os.WriteFile(filepath.Join(f.dir, "etc", "firewalld.conf"),
+		[]byte("DefaultZone=trusted\nFirewallBackend="+backend+"\nCleanupModulesOnExit=no\nIPv6_rpfilter=no\n"), 0o644))
+	config := filepath.Join(f.dir, "bus.conf")
+	x.must(os.WriteFile(config, fmt.Appendf(nil, busConfig, f.bus()), 0o644))
+	_, err := x.lab.NodeA.Start(exec.Command("dbus-daemon", "--nofork", "--nopidfile", "--config-file="+config))
+	x.must(err)
+	x.eventually(func() error {
+		_, err := os.Stat(filepath.Join(f.dir, "bus"))
+		return err
+	})
+	return f
+}
+
+func (f *firewall) bus() string { return "unix:path=" + filepath.Join(f.dir, "bus") }
+
+// start starts firewalld, which takes iptables for that of the variant, and waits
+// until it runs.
+func (f *firewall) start() {
+	f.x.Helper()
+	nft, err := exec.LookPath("xtables-nft-multi")
+	f.x.must(err)
+	variant, err := exec.LookPath("xtables-" + f.x.variant + "-multi")
+	f.x.must(err)
+	cmd := exec.Command("unshare", "--mount", "sh", "-c",
+		`mount --bind "$0" "$1" && exec firewalld --nofork --nopid --system-config "$2" --log-target console`,
+		variant, nft, filepath.Join(f.dir, "etc"))
+	log := &journal{}
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Env = append(os.Environ(), "DBUS_SYSTEM_BUS_ADDRESS="+f.bus(), "XTABLES_LOCKFILE="+f.x.lock)
+	wait, err := f.x.lab.NodeA.Start(cmd)
+	f.x.must(err)
+	f.x.eventually(func() error {
+		if out, err := f.ask("--state"); err != nil {
+			return fmt.Errorf("%s %w; firewalld says:\n%s", out, err, log)
+		}
+		return nil
+	})
+	f.end = func() {
+		f.x.must(cmd.Process.Signal(syscall.SIGTERM))
+		_ = wait() // it ends by the signal
+	}
+}
+
+func (f *firewall) ask(args ...string) (string, error) {
+	return f.x.lab.NodeA.Run("", append([]string{"env", "DBUS_SYSTEM_BUS_ADDRESS=" + f.bus(), "firewall-cmd"}, args...)...)
+}
+
+// must makes firewalld do something.
+func (f *firewall) must(args ...string) {
+	f.x.Helper()
+	_, err := f.ask(args...)
+	f.x.must(err)
+}
+
+// Firewalld flushes and reloads, and each time our rules are back, once and for
+// all: its own are not fought.
+func TestFirewalldBesideIptables(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ variant, backend string }{
+		{"nft", "iptables"}, {"legacy", "iptables"}, {"nft", "nftables"},
+	} {
+		t.Run(c.variant+", firewalld by "+c.backend, func(t *testing.T) {
+			t.Parallel()
+			testFirewalld(newWorld(t).iptables(c.variant), c.backend)
+		})
+	}
+}
+
+func testFirewalld(x *tables, backend string) {
+	f := x.firewall(backend)
+	d := x.begin("-v=2")
+	d.settled(1)
+	was, open := x.content(), x.keep()
+	for _, step := range []struct {
+		name string
+		do   func()
+	}{
+		{"firewalld starts", f.start},
+		{"it reloads", func() { f.must("--reload") }},
+		{"it reloads completely", func() { f.must("--complete-reload") }},
+		{"it is started again", func() { f.end(); f.start() }},
+	} {
+		before := x.counts(repairs)
+		step.do()
+		x.calm(was)
+		x.serves(open)
+		x.Logf("%s: %d repairs", step.name, x.counts(repairs)-before)
+		if has := len(x.content().others) > 10; has != (backend == "iptables") {
+			x.Errorf("%s: firewalld has rules in iptables: %t", step.name, has)
+		}
+	}
+	if n := x.counts(repairs); n == 0 {
+		x.Errorf("firewalld flushed nothing")
+	}
+	x.same()
+	d.alive()
+}
+
+// calm waits until all of ours is as it was, and nothing is compared any more.
+func (x *tables) calm(was content) {
+	x.Helper()
+	pause := 1200 * time.Millisecond // longer than from one repair to the next
+	if x.variant == "legacy" {
+		pause += poll
+	}
+	n := -1
+	x.eventually(func() error {
+		before := n
+		if n = x.counts(comparisons); n != before {
+			time.Sleep(pause)
+			return errors.New("it goes on repairing")
+		}
+		now := x.content()
+		if diff := cmp.Diff([2][]string{was.jumps, was.rules}, [2][]string{now.jumps, now.rules}); diff != "" {
+			n = -1
+			return fmt.Errorf("rules are not as they were (-before, +now):\n%s", diff)
+		}
+		return nil
+	})
+}
