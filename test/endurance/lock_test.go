@@ -126,7 +126,7 @@ func childrenOf(pid int) []int {
 	var all []int
 	for _, file := range files {
 		text, _ := os.ReadFile(file)
-		for _, word := range strings.FieldsSeq(string(text)) {
+		for word := range strings.FieldsSeq(string(text)) {
 			if n, err := strconv.Atoi(word); err == nil {
 				all = append(all, n)
 			}
