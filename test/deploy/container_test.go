@@ -59,13 +59,20 @@ func image(t testing.TB) string {
 // imageFor is the image of a mode.
 func imageFor(t testing.TB, mode string) string {
 	t.Helper()
-	root := image(t)
 	if mode == "iptables" {
-		if out, err := exec.Command("cp", "-a", dockerfile.Stage(t, "programs")+"/.", root).CombinedOutput(); err != nil {
-			t.Fatalf("add the programs: %v\n%s", err, out)
-		}
+		return withPrograms(t, image(t))
 	}
-	return root
+	return image(t)
+}
+
+// withPrograms is an image and the programs of iptables.
+func withPrograms(t testing.TB, root string) string {
+	t.Helper()
+	all := dockerfile.Stage(t, "programs")
+	if out, err := exec.Command("cp", "-a", root+"/.", all).CombinedOutput(); err != nil {
+		t.Fatalf("add the image: %v\n%s", err, out)
+	}
+	return all
 }
 
 // daemonSetFor is that of a mode.

@@ -4,11 +4,13 @@ package deploy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -119,13 +121,42 @@ func furnish(t *testing.T, c *cluster, root string) *deployed {
 	return &deployed{cluster: c, lab: l, client: l.Pod(l.NodeA, "10.180.0.9"), root: root}
 }
 
+// modeSection is what in the guide to migration is for mode iptables: blocks that
+// take the place of the first two of the section about no node yet, and then
+// those that switch the mode.
+const modeSection = "Mode iptables"
+
+// migration are the blocks of the guide in the order for a mode.
+func migration(t *testing.T, mode string) []block {
+	t.Helper()
+	var out, other []block
+	for _, b := range blocks(t, "docs/migration.md") {
+		if b.section == modeSection {
+			other = append(other, b)
+			continue
+		}
+		out = append(out, b)
+	}
+	if len(other) < 3 {
+		t.Fatalf("under %q there are %d blocks", modeSection, len(other))
+	}
+	if mode == "nftables" {
+		return out
+	}
+	first := slices.IndexFunc(out, func(b block) bool { return b.section == "Sluice, on no node yet" })
+	copy(out[first:first+2], other)
+	back := slices.IndexFunc(out, func(b block) bool { return b.section == "Back" })
+	return slices.Insert(out, back, other[2:]...)
+}
+
 // testMigration follows the guide there and back, with kube-proxy on the nodes
 // and a client that connects all the time.
-func testMigration(t *testing.T, c *cluster, root string) {
+func testMigration(t *testing.T, c *cluster, root, mode string) {
 	if _, err := os.Stat(kubeProxyPath()); err != nil {
 		t.Fatalf("hack/test-assets.sh builds it: %v", err)
 	}
 	d := furnish(t, c, root)
+	d.mode = mode
 	text, err := os.ReadFile("testdata/kube-proxy.yaml")
 	must(t, err)
 	file := filepath.Join(t.TempDir(), "kube-proxy.yaml")
@@ -136,7 +167,7 @@ func testMigration(t *testing.T, c *cluster, root string) {
 	eventually(t, func() error { return d.reaches(to, "10.180.1.4") })
 
 	desk, visits := newDesk(t, c, d.lab.NodeA, root), d.visit(to, "10.180.1.4")
-	for _, b := range blocks(t, "docs/migration.md") {
+	for _, b := range migration(t, mode) {
 		d.look(t, b, desk.do(b))
 	}
 	visits.end(t)
@@ -148,36 +179,68 @@ func testMigration(t *testing.T, c *cluster, root string) {
 	c.kubectl(t, "delete", "-f", file)
 }
 
+// taken says whether a host is Sluice's: what kube-proxy's rules alone have is
+// gone, and in mode iptables the others are there.
+func (d *deployed) taken(host *lab.Host) error {
+	if d.mode != "iptables" {
+		if programmed(host) == nil {
+			return fmt.Errorf("kube-proxy's rules are still on %s", host.Name())
+		}
+		return nil
+	}
+	rules, err := host.Run("", multi(host), "iptables-save")
+	if err == nil && strings.Contains(rules, "KUBE-PROXY-CANARY") {
+		err = fmt.Errorf("a chain of kube-proxy alone is still on %s", host.Name())
+	}
+	return errors.Join(err, programmed(host))
+}
+
 // look says what a person would see after a block.
 func (d *deployed) look(t *testing.T, b block, out string) {
 	t.Helper()
 	switch {
 	case b.section == "One node" && strings.Contains(b.text, "rollout"):
 		eventually(t, func() error { // its leftovers go when Sluice's rules are complete
-			if programmed(d.lab.NodeA) == nil {
-				return fmt.Errorf("kube-proxy's rules are still on node A")
-			}
-			return programmed(d.lab.NodeB) // where nothing changes
+			return errors.Join(d.taken(d.lab.NodeA), programmed(d.lab.NodeB)) // where nothing changes
 		})
 	case b.section == "One node":
-		if !strings.Contains(out, "healthy") || !strings.Contains(out, "web-") {
+		if !strings.Contains(out, "healthy") || !strings.Contains(out, "web-") || !strings.Contains(out, d.mode+" (") {
 			t.Errorf("a look at the node shows\n%s", out)
 		}
 	case b.section == "Back" && strings.Contains(b.text, "curl"):
 		must(t, programmed(d.lab.NodeA))
-		if !strings.Contains(d.lab.NodeA.MustRun("nft", "list", "tables"), "sluice") {
+		if d.mode == "nftables" && !d.hasTables(d.lab.NodeA) {
 			t.Error("Sluice's rules went before kube-proxy's were complete")
 		}
 	case b.section == "Back" && strings.Contains(b.text, "rollout status daemonset/sluice-cleanup"):
 		must(t, programmed(d.lab.NodeA)) // still: they were spared
 	case b.section == "All nodes":
+		eventually(t, func() error { return d.taken(d.lab.NodeB) })
+	case b.section == modeSection:
+		d.lookAtMode(t, b)
+	}
+}
+
+// lookAtMode has the nodes have the rules of the mode that a block switched to.
+func (d *deployed) lookAtMode(t *testing.T, b block) {
+	t.Helper()
+	for _, host := range []*lab.Host{d.lab.NodeA, d.lab.NodeB} {
 		eventually(t, func() error {
-			if programmed(d.lab.NodeB) == nil {
-				return fmt.Errorf("kube-proxy's rules are still on node B")
+			tables, chains := d.hasTables(host), programmed(host) == nil
+			switch {
+			case strings.Contains(b.text, `\1 nftables/`) && (!tables || chains):
+				return fmt.Errorf("switched to nftables, %s has its tables: %t, chains of iptables: %t", host.Name(), tables, chains)
+			case strings.Contains(b.text, `\1 iptables/`) && strings.Contains(b.text, "restart") && (tables || !chains):
+				return fmt.Errorf("switched to iptables, %s has tables of nftables: %t, chains: %t", host.Name(), tables, chains)
 			}
 			return nil
 		})
 	}
+}
+
+// hasTables says whether Sluice's tables of mode nftables are on a host.
+func (d *deployed) hasTables(host *lab.Host) bool {
+	return strings.Contains(host.MustRun("nft", "list", "tables"), "sluice")
 }
 
 // visits are connections, one after the other.

@@ -28,6 +28,7 @@ type nodes struct {
 	t       *testing.T
 	cluster *cluster
 	root    string // of the image
+	other   string // of that with the programs of iptables
 	hosts   map[string]*lab.Host
 	pods    map[string]*podOnNode // by DaemonSet and node
 }
@@ -42,7 +43,7 @@ type podOnNode struct {
 // startNodes runs until the end of the test.
 func startNodes(t *testing.T, c *cluster, root string, hosts ...*lab.Host) {
 	t.Helper()
-	n := &nodes{t: t, cluster: c, root: root, hosts: map[string]*lab.Host{}, pods: map[string]*podOnNode{}}
+	n := &nodes{t: t, cluster: c, root: root, other: withPrograms(t, root), hosts: map[string]*lab.Host{}, pods: map[string]*podOnNode{}}
 	for _, h := range hosts {
 		n.hosts[h.Name()] = h
 	}
@@ -161,6 +162,9 @@ func (n *nodes) start(ds *appsv1.DaemonSet, host *lab.Host) *podOnNode {
 	}
 	spec := &ds.Spec.Template.Spec
 	k := kubelet{root: n.root, node: host, maps: n.cluster.configMaps(n.t), dir: n.t.TempDir(), more: map[string]string{}}
+	if strings.HasSuffix(spec.Containers[0].Image, "-iptables") {
+		k.root = n.other
+	}
 	if spec.ServiceAccountName != "" {
 		k.more["/var/run/secrets/kubernetes.io/serviceaccount"] = n.cluster.account(n.t, spec.ServiceAccountName)
 	}
