@@ -99,8 +99,12 @@ func testInstall(t *testing.T, c *cluster, root string) {
 			eventually(t, func() error { return d.reaches(to, "10.180.1.3") })
 		}
 		out := desk.do(b)
-		if strings.Contains(b.text, "sluice status") && !strings.Contains(out, "healthy") {
-			t.Errorf("sluice status says\n%s", out)
+		mode := "nftables"
+		if b.section == modeSection {
+			mode = "iptables"
+		}
+		if strings.Contains(b.text, "sluice status") && !(strings.Contains(out, "healthy") && strings.Contains(out, mode+" (")) {
+			t.Errorf("sluice status says\n%s\nwant healthy, and %s", out, mode)
 		}
 	}
 	must(t, d.reaches(to, "10.180.1.3")) // the rules stay
