@@ -3,7 +3,6 @@ package iptables
 import (
 	"bytes"
 	"slices"
-	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 )
@@ -178,12 +177,10 @@ func (w writer) insertions(t table, e *edit) {
 	}
 }
 
-// first reports whether a rule is added at the front: in one chain there are
-// rules that stay last, and what counts connections to loopback alone comes before
-// what takes them all.
-func (l line) first() bool {
-	return l.table == nat && (l.chain == services || l.chain == nodePorts && strings.HasPrefix(l.rule, "-d "+loopbackRange))
-}
+// first reports whether a rule is added at the front, so that rules of a Service
+// stand in their order: in one chain others stay last, in the other what counts
+// connections to loopback addresses comes before what takes them all.
+func (l line) first() bool { return l.table == nat && (l.chain == services || l.chain == nodePorts) }
 
 func (w writer) removals(t table, edits []edit) {
 	for i := range edits {

@@ -3,6 +3,7 @@ package iptables
 import (
 	"bytes"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"slices"
@@ -102,7 +103,14 @@ func (s *subject) hooks() planetest.Subject {
 		State:   s.state,
 		Scratch: func() planetest.Subject { return newSubject(iptables.NewFake()).hooks() },
 		Meddle:  s.meddle,
-		Audit:   s,
+		Disturbed: func(err error) bool {
+			if _, ok := errors.AsType[plane.Refused](err); ok {
+				return true
+			}
+			_, ok := errors.AsType[*iptables.RestoreError](err)
+			return ok
+		},
+		Audit: s,
 	}
 }
 

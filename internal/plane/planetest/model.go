@@ -39,8 +39,10 @@ type Subject struct {
 	// Scratch returns another kernel, which holds nothing.
 	Scratch func() Subject
 
-	// Meddle does what another program might do.
-	Meddle func(*World) error
+	// Meddle does what another program might do. Disturbed says whether that may
+	// be the cause of an error of a write that compared nothing; nil: never.
+	Meddle    func(*World) error
+	Disturbed func(error) bool
 
 	// Audit looks at the kernel meanwhile. It may be nil.
 	Audit Audit
@@ -132,7 +134,7 @@ func (m *Model) sync() error {
 }
 
 // try writes what changed. Only what was injected may go wrong, and what others
-// did to the kernel may keep it from taking single Services once.
+// did to the kernel may keep it from taking a change once.
 func (m *Model) try() (done bool, err error) {
 	change, _ := m.compiler.Compile(m.Store.Take())
 	compared := !m.fresh
@@ -147,7 +149,7 @@ func (m *Model) try() (done bool, err error) {
 		m.fresh = true
 		return true, nil
 	}
-	if refused := plane.Refused(nil); errors.As(err, &refused) && !compared {
+	if !compared && m.subject.Disturbed != nil && m.subject.Disturbed(err) {
 		return false, nil
 	}
 	if err = unlessInjected(err); err != nil {
