@@ -104,15 +104,19 @@ func TestDashboardIsReadable(t *testing.T) {
 			}
 		}
 	}
-	if want := []string{"Overview", "Latency", "Kernel writes", "Repairs", "API", "Health"}; !slices.Equal(rows, want) {
+	if want := []string{"Overview", "Latency", "Kernel writes", "Repairs", "API", "Health", iptablesRow}; !slices.Equal(rows, want) {
 		t.Errorf("the rows are %v, want %v", rows, want)
 	}
 }
+
+// iptablesRow is the row of the dashboard that shows something in that mode only.
+const iptablesRow = "Mode iptables"
 
 // monitored is a Sluice with a Prometheus that scrapes it, on node A.
 type monitored struct {
 	t    *testing.T
 	node *lab.Host
+	mode string
 	dir  string
 }
 
@@ -124,13 +128,14 @@ scrape_configs:
     static_configs: [{targets: ["127.0.0.1:10249"], labels: {instance: node-a}}]
 `
 
-func monitor(t *testing.T) *monitored {
+func monitor(t *testing.T, mode string) *monitored {
 	t.Helper()
 	l := lab.New(t, lab.Options{})
-	m := &monitored{t: t, node: l.NodeA, dir: t.TempDir()}
+	m := &monitored{t: t, node: l.NodeA, mode: mode, dir: t.TempDir()}
 	m.write(1)
-	given(t, image(t), "nftables", conformance.Program{Host: l.NodeA, Manifests: m.dir, Args: []string{"--hostname-override=node-a"}}).
-		start(t, l.NodeA).says("msg=Synced")
+	given(t, imageFor(t, mode), mode, conformance.Program{
+		Host: l.NodeA, Manifests: m.dir, Args: []string{"--hostname-override=node-a", "--proxy-mode=" + mode},
+	}).start(t, l.NodeA).says("msg=Synced")
 	config := filepath.Join(t.TempDir(), "prometheus.yaml")
 	must(t, os.WriteFile(config, fmt.Appendf(nil, scrape, project("deploy/prometheus/alerts.yaml")), 0o600))
 	run(t, tool("promtool"), "check", "config", config)
@@ -171,7 +176,9 @@ func (m *monitored) busy() {
 	m.t.Helper()
 	for n := range 5 {
 		m.write(n + 2)
-		m.node.MustRun("nft", "flush", "table", "ip", "sluice")
+		if m.mode == "nftables" {
+			m.node.MustRun("nft", "flush", "table", "ip", "sluice")
+		}
 		for _, path := range []string{"healthz", "livez"} {
 			_, err := fetch(m.node, netip.MustParseAddrPort("127.0.0.1:10256"), "/"+path)
 			must(m.t, err)
@@ -205,10 +212,10 @@ func (m *monitored) query(expr string) ([]string, error) {
 	return values, nil
 }
 
-// TestQueries asks a real Prometheus, which has a real Sluice, what the dashboard
-// and the alerts ask.
-func TestQueries(t *testing.T) {
-	m := monitor(t)
+// scraped is a Prometheus that has seen a Sluice of a mode at work.
+func scraped(t *testing.T, mode string) *monitored {
+	t.Helper()
+	m := monitor(t, mode)
 	eventually(t, func() error {
 		if up, err := m.query("up"); err != nil || !slices.Equal(up, []string{"1"}) {
 			return fmt.Errorf("up is %v: %w", up, err)
@@ -216,18 +223,44 @@ func TestQueries(t *testing.T) {
 		return nil
 	})
 	m.busy()
+	return m
+}
+
+// shows has a panel show something.
+func (m *monitored) shows(p panel) {
+	m.t.Helper()
 	variables := strings.NewReplacer("$instance", ".+", "$__rate_interval", "1m")
+	for _, q := range p.Targets {
+		expr := variables.Replace(q.Expr)
+		eventually(m.t, func() error {
+			values, err := m.query(expr)
+			if err == nil && len(slices.DeleteFunc(values, func(v string) bool { return v == "NaN" })) == 0 {
+				err = fmt.Errorf("panel %q shows nothing: %s", p.Title, expr)
+			}
+			return err
+		})
+	}
+}
+
+// The panels for mode iptables show something in that mode.
+func TestQueriesOfIptablesMode(t *testing.T) {
+	m := scraped(t, "iptables")
+	all := panels(t)
+	first := slices.IndexFunc(all, func(p panel) bool { return p.Title == iptablesRow })
+	for _, p := range all[first:] {
+		m.shows(p)
+	}
+}
+
+// TestQueries asks a real Prometheus, which has a real Sluice, what the dashboard
+// and the alerts ask.
+func TestQueries(t *testing.T) {
+	m := scraped(t, "nftables")
 	for _, p := range panels(t) {
-		for _, q := range p.Targets {
-			expr := variables.Replace(q.Expr)
-			eventually(t, func() error {
-				values, err := m.query(expr)
-				if err == nil && len(slices.DeleteFunc(values, func(v string) bool { return v == "NaN" })) == 0 {
-					err = fmt.Errorf("panel %q shows nothing: %s", p.Title, expr)
-				}
-				return err
-			})
+		if p.Title == iptablesRow {
+			break
 		}
+		m.shows(p)
 	}
 	for name, expr := range alerts(t) {
 		if _, err := m.query(expr); err != nil {
