@@ -54,7 +54,7 @@ func TestDemo(t *testing.T) {
 	for _, want := range []string{
 		"lost 0", "0 changes", "nothing is left", "In short", "All of it shown",
 		"removed what kube-proxy had left", "table ip kube-proxy with", "It was as explain had said",
-		"without a restart", "foreign-edit",
+		"without a restart", "foreign-edit", "in kube-proxy's chains", "-j KUBE-SVC-", "-t nat -F",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("nothing about %q", want)

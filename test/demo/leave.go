@@ -18,17 +18,9 @@ import (
 // cleanup stops sluice and takes its tables away.
 func (t *tour) cleanup() error {
 	t.head("Leave")
-	took, err := t.sluice.signal(unix.SIGTERM)
+	took, err := t.end()
 	if err != nil {
 		return err
-	}
-	if err := t.sluice.wait(); err != nil {
-		t.fail("sluice ended badly when asked to stop: %v", err)
-	}
-	for _, w := range t.sluice.log.warnings() {
-		if !strings.Contains(w, foreignEdit) {
-			t.note("%s", clip("It had warned: "+w, 90))
-		}
 	}
 	stay, err := t.tables()
 	if err != nil {
@@ -49,6 +41,23 @@ func (t *tour) cleanup() error {
 	}
 	t.pass("sluice --cleanup: no table is left.")
 	return nil
+}
+
+// end asks sluice to stop, and tells what it had warned of.
+func (t *tour) end() (time.Duration, error) {
+	took, err := t.sluice.signal(unix.SIGTERM)
+	if err != nil {
+		return 0, err
+	}
+	if err := t.sluice.wait(); err != nil {
+		t.fail("sluice ended badly when asked to stop: %v", err)
+	}
+	for _, w := range t.sluice.log.warnings() {
+		if !strings.Contains(w, foreignEdit) {
+			t.note("%s", clip("It had warned: "+w, 90))
+		}
+	}
+	return took, nil
 }
 
 // foreignEdit is what sluice warns of when it repairs.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -24,6 +25,9 @@ const (
 )
 
 func main() {
+	// Threads that entered a namespace of the lab end with it, but for this one: it
+	// is to enter none.
+	runtime.LockOSThread()
 	var o options
 	flag.StringVar(&o.sluice, "sluice", "bin/sluice", "the `binary` to show")
 	flag.StringVar(&o.examples, "examples", "examples", "`folder` with the manifests to copy")

@@ -60,7 +60,7 @@ func (t *tour) show(owner lab.T) {
 	t.intro()
 	for _, chapter := range []func() error{
 		t.takeOver, t.look, t.balance, t.latency, t.promises, t.scale, t.refuse, t.udp,
-		t.reload, t.crash, t.repair, t.cleanup,
+		t.reload, t.crash, t.modes, t.repair, t.cleanup,
 	} {
 		if t.broken = chapter(); t.broken != nil {
 			return
@@ -129,9 +129,11 @@ func (t *tour) intro() {
 }
 
 // run starts the sluice process on node A.
-func (t *tour) run() (synced, error) {
-	d, err := startDaemon(t.NodeA, t.options.sluice, "--config", t.settings.path(),
-		"--manifests", t.manifests.dir, "--hostname-override", "node-a")
+func (t *tour) run(flags ...string) (synced, error) {
+	argv := append([]string{
+		t.options.sluice, "--config", t.settings.path(), "--manifests", t.manifests.dir, "--hostname-override", "node-a",
+	}, flags...)
+	d, err := startDaemon(t.NodeA, argv...)
 	if err != nil {
 		return synced{}, err
 	}
