@@ -28,7 +28,7 @@ var errWriting = errors.New("the proxy keeps writing to the kernel, so that no t
 // connection of its own, and the loop does not wait for it.
 func (d *daemon) diff(ctx context.Context) (inspect.Difference, error) {
 	c := d.reload.State().InForce
-	kernel, err := kindOf(c.Mode).open(ctx, parts{c, d.o.NetNS, d.o.Log, d.families})
+	kernel, err := d.kernel.again(ctx)
 	if err != nil {
 		return inspect.Difference{}, err
 	}

@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"fmt"
+	"io"
 	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/config"
@@ -23,23 +24,27 @@ func openIptables(ctx context.Context, p parts) (*opened, error) {
 	}
 	settings := sysctl.New(sysctl.Options{NetNS: p.netns})
 	objects := accounting(ctx, p, tools)
+	planes := func(c *config.Config, m *metrics.Metrics) plane.Plane {
+		tools.SetPoll(c.PollPeriod())
+		o := p.iptables(c)
+		o.KeepInvalid = o.KeepInvalid || liberal(settings)
+		if m != nil {
+			o.Observer = m
+		}
+		if objects != nil {
+			o.Accounting = objects
+		}
+		return iptables.New(tools, o)
+	}
 	return &opened{
 		Closer: tools,
 		counts: objects,
-		ours:   []takeover.Mechanism{mechanism(tools.Variant())},
-		how:    fmt.Sprintf("by iptables-%s, as %s", tools.Variant(), tools.Reason()),
-		plane: func(c *config.Config, m *metrics.Metrics) plane.Plane {
-			tools.SetPoll(c.PollPeriod())
-			o := p.iptables(c)
-			o.KeepInvalid = o.KeepInvalid || liberal(settings)
-			if m != nil {
-				o.Observer = m
-			}
-			if objects != nil {
-				o.Accounting = objects
-			}
-			return iptables.New(tools, o)
+		again: func(context.Context) (*opened, error) { // anybody may use the tools, and a variant is found out once
+			return &opened{Closer: io.NopCloser(nil), plane: planes}, nil
 		},
+		ours:  []takeover.Mechanism{mechanism(tools.Variant())},
+		how:   fmt.Sprintf("by iptables-%s, as %s", tools.Variant(), tools.Reason()),
+		plane: planes,
 	}, nil
 }
 

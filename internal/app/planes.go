@@ -45,8 +45,10 @@ type kind struct {
 type opened struct {
 	io.Closer
 	plane maker
-	ours  []takeover.Mechanism // in which it uses kube-proxy's names
-	how   string               // for people, if there is something to say: "by iptables-nft"
+	again func(context.Context) (*opened, error) // another of the same kind, to use beside this one
+
+	ours []takeover.Mechanism // in which it uses kube-proxy's names
+	how  string               // for people, if there is something to say: "by iptables-nft"
 
 	counts *nfacct.Objects // that its rules count with; nil: they do not
 }
@@ -83,9 +85,13 @@ func openNftables(_ context.Context, p parts) (*opened, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &opened{Closer: conn, plane: func(c *config.Config, _ *metrics.Metrics) plane.Plane {
-		return nftables.New(conn, nftables.Options{Families: p.families, Mark: c.MasqueradeMark})
-	}}, nil
+	return &opened{
+		Closer: conn,
+		again:  func(ctx context.Context) (*opened, error) { return openNftables(ctx, p) },
+		plane: func(c *config.Config, _ *metrics.Metrics) plane.Plane {
+			return nftables.New(conn, nftables.Options{Families: p.families, Mark: c.MasqueradeMark})
+		},
+	}, nil
 }
 
 func previewNftables(p parts) plane.Plane {

@@ -73,6 +73,9 @@ func (t *Tools) restore(ctx context.Context, f Family, input []byte, more ...str
 	done := t.announce(ctx, f, string(input))
 	err = t.run(ctx, c)
 	done()
+	if err == nil {
+		t.waits.Store(false)
+	}
 	failed, ok := errors.AsType[*failure](err)
 	if !ok {
 		return err
@@ -110,15 +113,15 @@ func (t *Tools) id(table Table) xtables.TableID {
 }
 
 // started tells the listeners whose child it is, and watches over a program while
-// it waits for the lock.
+// it waits for the lock. That is told once until a restore has gone well.
 func (t *Tools) started(pid int) func() {
 	t.own.started(pid)
 	if t.variant != xtables.Legacy {
 		return func() { t.own.ended(pid) }
 	}
 	timer := time.AfterFunc(patient, func() {
-		if holder, held := xtables.LockHolder(t.opts.Lock); held && holder.PID != pid {
-			t.opts.Log.Info("waiting for the lock of iptables", "file", t.opts.Lock, "holder", holder.String())
+		if holder, held := xtables.LockHolder(t.opts.Lock); held && holder.PID != pid && t.waits.CompareAndSwap(false, true) {
+			t.opts.Log.Info("Waiting for the lock of iptables", "file", t.opts.Lock, "holder", holder.String())
 		}
 	})
 	return func() {

@@ -8,7 +8,9 @@ import (
 	"io"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/netns"
@@ -42,13 +44,18 @@ func (f *failure) Error() string {
 }
 
 // run runs a program in the namespace and waits for its end. A child is made by
-// the thread that asks for it, and is in that thread's namespace.
+// the thread that asks for it, and is in that thread's namespace. It ends with the
+// thread, and so with this process, however that ends: what it would still write
+// would be out of date. Being killed leaves nothing half.
 func (t *Tools) run(ctx context.Context, c call) error {
 	return netns.Do(t.opts.NetNS, func() error {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
 		program := filepath.Base(c.path)
 		cmd := exec.CommandContext(ctx, c.path, c.args...)
 		cmd.Env = t.opts.environment()
 		cmd.WaitDelay = patience
+		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		stderr := &limited{room: maxStderr}
 		cmd.Stderr = stderr
 		stdin, err := cmd.StdinPipe()

@@ -39,7 +39,8 @@ type Tools struct {
 	variant  xtables.Variant
 	reason   string
 	programs map[Family]programs
-	period   atomic.Int64 // nanoseconds between looks at legacy tables
+	period   atomic.Int64 // nanoseconds between looks at legacy tables; 0: a second
+	waits    atomic.Bool  // for the lock, and that was told
 	own      own
 }
 
@@ -91,14 +92,14 @@ func (t *Tools) Reason() string { return t.reason }
 
 // SetPoll changes how long it is from one look at legacy tables to the next; 0: a
 // second. It counts from the next look on.
-func (t *Tools) SetPoll(d time.Duration) {
-	if d == 0 {
-		d = defaultPoll
-	}
-	t.period.Store(int64(d))
-}
+func (t *Tools) SetPoll(d time.Duration) { t.period.Store(int64(d)) }
 
-func (t *Tools) poll() time.Duration { return time.Duration(t.period.Load()) }
+func (t *Tools) poll() time.Duration {
+	if d := t.period.Load(); d > 0 {
+		return time.Duration(d)
+	}
+	return defaultPoll
+}
 
 // Has reports whether the programs of a family are installed.
 func (t *Tools) Has(f Family) bool { return t.programs[f].restore != "" }

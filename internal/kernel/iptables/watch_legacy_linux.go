@@ -5,8 +5,11 @@ import (
 	"errors"
 	"hash/maphash"
 	"maps"
+	"math"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
 )
@@ -147,7 +150,7 @@ func (l *look) due(ctx context.Context, now time.Time) ([]cause, error) {
 
 // compare reads a table and returns what others did.
 func (l *look) compare(ctx context.Context, c cause) (found, error) {
-	started := time.Now()
+	took := stopwatch()
 	var now xtables.Digest
 	if c.there {
 		var err error
@@ -172,8 +175,23 @@ func (l *look) compare(ctx context.Context, c cause) (found, error) {
 		s.stamp = now.Stamp
 	}
 	s.digest, s.at = now, time.Now()
-	s.cost = s.at.Sub(started)
+	s.cost = took()
 	return edits, nil
+}
+
+// stopwatch returns what tells how much time of a CPU has been used since, at
+// most: on a busy machine much more goes by.
+func stopwatch() func() time.Duration {
+	began, used := time.Now(), cpuTime()
+	return func() time.Duration { return min(time.Since(began), cpuTime()-used) }
+}
+
+func cpuTime() time.Duration {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		return math.MaxInt64 / 2 // not known
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // begin notes that input of ours is about to be carried out. Where the kernel does

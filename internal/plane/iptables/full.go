@@ -256,13 +256,14 @@ func ends(rule string) bool {
 }
 
 // overtaken reports whether a rule that ends packets' way has come before our
-// last jump: one that was behind it, or one for all packets.
+// last jump: one that was behind it, one for all packets, or one between our
+// jumps, which have been put in front together.
 func (d *diff) overtaken(key builtinKey, rules, jumps []string) bool {
 	if len(jumps) == 0 {
 		return false
 	}
-	last := slices.Index(rules, jumps[len(jumps)-1])
-	return slices.ContainsFunc(rules[:last], func(rule string) bool {
+	first, last := slices.Index(rules, jumps[0]), slices.Index(rules, jumps[len(jumps)-1])
+	return slices.ContainsFunc(rules[first:last], ends) || slices.ContainsFunc(rules[:first], func(rule string) bool {
 		return ends(rule) && (strings.HasPrefix(rule, "-j ") || slices.Contains(d.behind[key], rule))
 	})
 }
