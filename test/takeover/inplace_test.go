@@ -40,9 +40,9 @@ func testInPlaceRecorded(w *world, m mode) {
 }
 
 // inPlace starts Sluice in mode iptables, and returns it with its first write.
-func (w *world) inPlace(m mode) (*apiserver.Proxy, proxy.Sync) {
+func (w *world) inPlace(m mode, more ...string) (*apiserver.Proxy, proxy.Sync) {
 	w.Helper()
-	p := w.takeOver("--proxy-mode=iptables")
+	p := w.takeOver(append(more, "--proxy-mode=iptables")...)
 	first, err := p.First(w.Context())
 	w.must(err)
 	w.must(first.Err)
@@ -65,8 +65,12 @@ func (w *world) adopted(first proxy.Sync) {
 	}
 }
 
+// outside is a chain that kube-proxy never has.
+const outside = "KUBE-MARK-MASQ-NOT-POD"
+
 // testThereAndBack: kube-proxy is stopped, then Sluice started; Sluice is
-// stopped, then kube-proxy started. Nobody finds anything to remove.
+// stopped, then kube-proxy started. Each goes on with what the other left, and
+// the cleanup takes away what is Sluice's alone.
 func testThereAndBack(w *world, m mode) {
 	w.others(m)
 	kp := w.kubeProxy(m)
@@ -82,6 +86,13 @@ func testThereAndBack(w *world, m mode) {
 	w.untouched(m.name, counters)
 	if strings.Contains(p.Log(), "Removed ") {
 		w.Errorf("chains that both use were removed:\n%s", p.Log())
+	}
+	p.Stop()
+
+	p, _ = w.inPlace(m, "--cluster-cidr=10.99.0.0/16,"+clusterCIDRs) // which takes a chain more
+	w.exact(m.name)
+	if !strings.Contains(strings.Join(w.chains(m.name), "\n"), ":"+outside) {
+		w.Errorf("there is no chain %s", outside)
 	}
 	p.Stop()
 
