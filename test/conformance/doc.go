@@ -24,7 +24,7 @@
 // written out. The own Node, node-a in zone-a, and a ServiceCIDR 172.30.0.0/16
 // are there already (base); a document of the same kind and name replaces them.
 // Settings are the configuration: without any, pods are told by 10.0.0.0/8 and
-// NodePorts are served on the primary addresses.
+// NodePorts are served where the mode of the plane has them by default.
 //
 // Every endpoint of a slice gets a pod that serves its ports, on the node the
 // slice names, before the proxy hears of it; addresses of nodes and of the
@@ -43,6 +43,13 @@
 //   - apply, remove: change the cluster and wait until the kernel has it; what
 //     comes after must hold at once. soon(step) waits for what has no such end
 //   - open, ask, unanswered: a connection that lasts over changes
+//
+// Where modes differ the scenario says so, and no plane is left out. What several
+// scenarios need is in nature.go, by what the client does: otherPort, unallocated,
+// unlisted, unserved, ownEmpty, pinged look for what the behaviour to reproduce
+// says of the plane's mode. Anything else is written out:
+//
+//	on(inIptablesMode, reach(...)).otherwise(untouched(...))
 //
 // A step is a func(*env) error; what only one scenario needs is written there.
 // The bounds of everything random are in stats.go: a whole run fails for nothing

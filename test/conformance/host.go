@@ -23,10 +23,13 @@ func setOn(t testing.TB, h *lab.Host, key string) {
 	}
 }
 
+// routeLocalnet lets loopback addresses be routed (ip-sysctl.rst).
+const routeLocalnet = "net/ipv4/conf/all/route_localnet"
+
 // localnet has node A's kernel route packets from loopback addresses, "1", or not.
 func localnet(want string) step {
 	return func(e *env) error {
-		got, err := sysctl.New(sysctl.Options{NetNS: e.lab.NodeA.NetNSFD()}).Get("net/ipv4/conf/all/route_localnet")
+		got, err := sysctl.New(sysctl.Options{NetNS: e.lab.NodeA.NetNSFD()}).Get(routeLocalnet)
 		if err == nil && got != want {
 			err = fmt.Errorf("route_localnet is %s, want %s", got, want)
 		}

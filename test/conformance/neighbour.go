@@ -18,28 +18,48 @@ import (
 // 127.0.0.1 there, which no ordinary socket would do. Nobody must get it.
 func neighbourSendsToLoopback(port uint16) step {
 	return func(e *env) error {
-		s := e.lab.NodeA.Serve(lab.UDP, port)
-		defer s.Close()
-		mac, err := hardwareAddr(e.lab.NodeA)
-		if err != nil {
-			return err
+		arrived, err := e.neighbourSends(port)
+		if err == nil && arrived {
+			err = errors.New("what listens on 127.0.0.1 got a packet of a neighbour")
 		}
-		if err := sendTo(e.lab.Outside, mac, [4]byte{192, 168, 0, 2}, port); err != nil {
-			return err
-		}
-		time.Sleep(lab.Soon / 3)
-		if s.Count() != 1 {
-			return fmt.Errorf("the packet to the node's own address did not arrive: the test is wrong")
-		}
-		if err := sendTo(e.lab.Outside, mac, [4]byte{127, 0, 0, 1}, port); err != nil {
-			return err
-		}
-		time.Sleep(lab.Soon / 3)
-		if s.Count() != 1 {
-			return errors.New("what listens on 127.0.0.1 got a packet of a neighbour")
-		}
-		return nil
+		return err
 	}
+}
+
+// neighbourReachesLoopback has such a packet arrive, where somebody else than the
+// proxy has loopback addresses be routed.
+func neighbourReachesLoopback(port uint16) step {
+	return func(e *env) error {
+		setOn(e.t, e.lab.NodeA, routeLocalnet)
+		arrived, err := e.neighbourSends(port)
+		if err == nil && !arrived {
+			err = errors.New("a packet of a neighbour did not arrive on 127.0.0.1, though there are no NodePorts to guard")
+		}
+		return err
+	}
+}
+
+// neighbourSends reports whether a packet of a neighbour arrives at a port of
+// 127.0.0.1 on node A.
+func (e *env) neighbourSends(port uint16) (arrived bool, err error) {
+	s := e.lab.NodeA.Serve(lab.UDP, port)
+	defer s.Close()
+	mac, err := hardwareAddr(e.lab.NodeA)
+	if err != nil {
+		return false, err
+	}
+	if err := sendTo(e.lab.Outside, mac, [4]byte{192, 168, 0, 2}, port); err != nil {
+		return false, err
+	}
+	time.Sleep(lab.Soon / 3)
+	if s.Count() != 1 {
+		return false, errors.New("the packet to the node's own address did not arrive: the test is wrong")
+	}
+	if err := sendTo(e.lab.Outside, mac, [4]byte{127, 0, 0, 1}, port); err != nil {
+		return false, err
+	}
+	time.Sleep(lab.Soon / 3)
+	return s.Count() == 2, nil
 }
 
 func hardwareAddr(h *lab.Host) (mac net.HardwareAddr, err error) {

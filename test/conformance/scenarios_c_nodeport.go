@@ -85,7 +85,7 @@ func loopbackByDefault() []scenario {
 		localnet("0"),
 		untouched("node", "127.0.0.1:3001"),
 	)
-	unserved := together(localnet("0"), untouched("node", "127.0.0.1:3001"))
+	unserved := together(localnet("0"), untouched("node", "127.0.0.1:3001"), neighbourReachesLoopback(7777))
 	return []scenario{
 		{
 			covers: []int{62, 66}, says: "127.0.0.1 serves NodePorts by default in iptables mode only, which keeps neighbours out",
@@ -96,12 +96,12 @@ func loopbackByDefault() []scenario {
 			in: onlyIPv4, settings: settings{nodePorts: []string{"0.0.0.0/0"}}, cluster: web, steps: []step{served},
 		},
 		{
-			covers: []int{63}, says: "with localhostNodePorts false 127.0.0.1 serves none", in: onlyIPv4,
+			covers: []int{63}, says: "with localhostNodePorts false 127.0.0.1 serves none, and nothing guards it", in: onlyIPv4,
 			settings: settings{noLocalhost: true}, cluster: web,
 			steps: []step{unserved, reach("outside", "192.168.0.2:3001", masqueraded, both...)},
 		},
 		{
-			covers: []int{64}, says: "nodePortAddresses that do not hold 127.0.0.1 leave it alone", in: onlyIPv4,
+			covers: []int{64}, says: "nodePortAddresses that do not hold 127.0.0.1 leave it alone, and unguarded", in: onlyIPv4,
 			settings: settings{nodePorts: []string{"192.168.0.0/24"}}, cluster: web,
 			steps: []step{unserved, reach("outside", "192.168.0.2:3001", masqueraded, both...)},
 		},

@@ -48,6 +48,14 @@ func emptyServices() []scenario {
 			},
 		},
 		{
+			covers: []int{157}, says: "a NodePort with nothing on this node, on an address that has none",
+			cluster: exposed("Local", "10.180.1.1 B"), settings: settings{nodePorts: []string{"primary"}},
+			steps: []step{
+				on(inIptablesMode, dropped("outside", "192.168.1.2:3001")).otherwise(untouched("outside", "192.168.1.2:3001")),
+				dropped("outside", nodePort),
+			},
+		},
+		{
 			covers: []int{158}, says: "the outside to a VIP is refused, others too", cluster: empty(),
 			steps: []step{refuse("outside", outwards), refuse(aPod, outwards), own(outwards)},
 		},

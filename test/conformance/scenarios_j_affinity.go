@@ -139,11 +139,11 @@ func forgetting() []scenario {
 	return []scenario{
 		{
 			covers: []int{185, 186}, says: "each new connection keeps the memory alive; after timeoutSeconds without one it is gone",
-			cluster: manyPorts(2, "10.180.0.1 A", "10.180.1.1 B"),
+			cluster: manyPorts(4, "10.180.0.1 A", "10.180.1.1 B"),
 			steps: []step{
 				choose("pod", "10.180.0.2", varied),
-				times(10, idle(500*time.Millisecond), choose("pod", "10.180.0.2", same)),
-				idle(2500 * time.Millisecond),
+				times(6, idle(time.Second), choose("pod", "10.180.0.2", same)),
+				idle(4500 * time.Millisecond),
 				choose("pod", "10.180.0.2", chosenAnew),
 			},
 		},
