@@ -37,7 +37,7 @@ func TestExamples(t *testing.T) {
 		"external-local.yaml":   {"30040 outside 10.180.0.1"},
 		"dual-stack.yaml":       {"fd00:10:96::50 fd00:10:180:1::1", "10.96.0.50 10.180.1.1"},
 	}
-	files, err := filepath.Glob(filepath.Join(examples, "*"))
+	files, err := filepath.Glob(filepath.Join(examples, "*.yaml"))
 	if err != nil || len(files) != len(shows) {
 		t.Errorf("%d files, %d are known here: %v", len(files), len(shows), err)
 	}
