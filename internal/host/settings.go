@@ -45,19 +45,33 @@ func Settings(c *config.Config, f Facts) []Setting {
 // would otherwise set when there is need. It does no I/O.
 func Lasting(c *config.Config, f Facts) []Setting {
 	settings := conntrack(c.Conntrack, f)
-	if servesLoopback(c.NodePorts) {
+	if servesLoopback(c) {
 		settings = append(settings, Setting{Name: routeLocalnet, Value: "1"})
 	}
 	return settings
 }
 
-// servesLoopback reports whether NodePorts may be served on 127.0.0.0/8, which
-// has to be meant: a wider range that happens to hold it is not enough.
-func servesLoopback(n config.NodePorts) bool {
+// servesLoopback reports whether NodePorts may be served on 127.0.0.0/8, by the
+// rule of the mode: where it has to be meant, a wider range that happens to hold
+// it is not enough.
+func servesLoopback(c *config.Config) bool {
 	loopback := netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
-	return n.Localhost || slices.ContainsFunc(n.CIDRs, func(p netip.Prefix) bool {
-		return p.Bits() >= loopback.Bits() && loopback.Overlaps(p)
-	})
+	means := func(p netip.Prefix) bool { return p.Bits() >= loopback.Bits() && loopback.Overlaps(p) }
+	switch c.Loopback {
+	case config.LoopbackNever:
+		return false
+	case config.LoopbackIncluded:
+		return allIPv4(c.NodePorts) || c.NodePorts.Localhost || slices.ContainsFunc(c.NodePorts.CIDRs, loopback.Overlaps)
+	case config.LoopbackNamed:
+	}
+	return c.NodePorts.Localhost || slices.ContainsFunc(c.NodePorts.CIDRs, means)
+}
+
+// allIPv4 reports whether all addresses serve NodePorts: that is asked for, or
+// nothing is said of IPv4.
+func allIPv4(n config.NodePorts) bool {
+	said := n.Primary || n.Localhost || slices.ContainsFunc(n.CIDRs, func(p netip.Prefix) bool { return p.Addr().Is4() })
+	return n.All || !said
 }
 
 func conntrack(c config.Conntrack, f Facts) []Setting {

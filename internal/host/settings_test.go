@@ -114,3 +114,31 @@ func TestLoopbackHasToBeMeant(t *testing.T) {
 		}
 	}
 }
+
+// In mode iptables it is enough that 127.0.0.0/8 is in what is served, unless that
+// is forbidden.
+func TestLoopbackIsIncludedInIptablesMode(t *testing.T) {
+	cidrs := func(text string) config.NodePorts {
+		return config.NodePorts{CIDRs: []netip.Prefix{netip.MustParsePrefix(text)}}
+	}
+	for _, tc := range []struct {
+		ports config.NodePorts
+		want  bool
+	}{
+		{config.NodePorts{}, true},
+		{config.NodePorts{All: true}, true},
+		{config.NodePorts{Localhost: true}, true},
+		{cidrs("0.0.0.0/0"), true},
+		{cidrs("127.0.0.1/32"), true},
+		{cidrs("fd00::/64"), true}, // says nothing of IPv4
+		{cidrs("10.0.0.0/8"), false},
+		{config.NodePorts{Primary: true}, false},
+	} {
+		for rule, want := range map[config.Loopback]bool{config.LoopbackIncluded: tc.want, config.LoopbackNever: false} {
+			got := host.Lasting(&config.Config{NodePorts: tc.ports, Loopback: rule}, host.Facts{})
+			if (len(got) == 1) != want {
+				t.Errorf("%+v, loopback %s: %+v, want the parameter: %v", tc.ports, rule, got, want)
+			}
+		}
+	}
+}
