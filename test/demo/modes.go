@@ -22,6 +22,7 @@ func (t *tour) modes() error {
 	chains, err := t.chains()
 	if err != nil {
 		t.note("%s", clip("Not shown on this machine: "+err.Error(), 95))
+		t.learn("Modes", "iptables not shown on this machine")
 		return nil
 	}
 	talk, err := t.converse(connections)
@@ -191,6 +192,9 @@ func (t *tour) mistake(chains *chains) error {
 	}
 	took := g.ended.Sub(g.begun)
 	t.pass("%s after the command began, new connections worked again, with the same %d rules as before.", millis(took), len(after))
+	if strings.HasSuffix(chains.program, "-legacy") {
+		t.note("Of rules of iptables-legacy the kernel tells nobody: they are looked at every 3 s.")
+	}
 	lost := made.lost()
 	later := len(lost) - len(lost.underWay(g))
 	if later > 0 {

@@ -36,7 +36,7 @@ func TestClusterChain(t *testing.T) {
 // Rows are as wide as allowed, begin with an option, and lose nothing.
 func TestFold(t *testing.T) {
 	for width, want := range map[int][]string{
-		9:  {"-A b", "-c d -e f", "--long g"},
+		9:  {"-A b -c d", "-e f", "--long g"},
 		14: {"-A b -c d -e f", "--long g"},
 		99: {"-A b -c d -e f --long g"},
 		1:  {"-A b", "-c d", "-e f", "--long g"},
