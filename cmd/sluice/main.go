@@ -5,12 +5,17 @@ import (
 	"context"
 	"os"
 	"os/signal"
+	"runtime"
 	"syscall"
 
 	"github.com/sluice-proxy/sluice/internal/cli"
 )
 
 func main() {
+	// What enters another network namespace does so with a thread that ends with
+	// it. The first thread of a process cannot end, so it is kept from that: the
+	// process would be taken for one of that namespace.
+	runtime.LockOSThread()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	hangup := make(chan os.Signal, 1)
