@@ -215,7 +215,9 @@ func (f *Fake) run(family Family, input string, lines *int) ([]change, error) {
 	var current *attempt
 	err := commands(input, func(c command) error {
 		refuse := func(err error) error {
-			return &RestoreError{Program: program, Line: c.line, Rule: lineOf(input, c.line), Reason: err.Error()}
+			return &RestoreError{
+				Program: program, Line: c.line, Rule: lineOf(input, c.line), Reason: err.Error(), Committed: committed(input, c.line),
+			}
 		}
 		switch {
 		case c.verb == "*" && (current != nil || f.tables[Table{family, c.table}] == nil):

@@ -47,10 +47,11 @@ type Edit struct {
 // RestoreError is input that PROGRAM-restore refused. Tables are changed one by
 // one, so those before the refused one stay changed.
 type RestoreError struct {
-	Program string // "ip6tables-nft-restore"
-	Line    int    // of the input, from 1; 0: it did not say, or named a COMMIT
-	Rule    string // that line; empty without one
-	Reason  string // what the program said, on one line
+	Program   string // "ip6tables-nft-restore"
+	Line      int    // of the input, from 1; 0: it did not say, or named a COMMIT
+	Rule      string // that line; empty without one
+	Reason    string // what the program said, on one line
+	Committed int    // how many COMMITs before it were carried out, as far as it said
 }
 
 // Error says what was refused and why.

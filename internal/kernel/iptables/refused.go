@@ -40,8 +40,21 @@ func refused(program, input, said string) *RestoreError {
 	if e.Reason == "" {
 		e.Reason = "refused without a reason"
 	}
+	e.Committed = committed(input, e.Line)
 	e.find(input)
 	return e
+}
+
+// committed counts the COMMITs before a line of input.
+func committed(input string, line int) int {
+	n := 0
+	_ = commands(input, func(c command) error { // it returns no error
+		if c.verb == "COMMIT" && c.line < line {
+			n++
+		}
+		return nil
+	})
+	return n
 }
 
 // withoutProgram cuts off the name and version with which most lines begin.

@@ -79,6 +79,29 @@ func oneOf(alternatives string, is func(string) bool) bool {
 	return false
 }
 
+// Tables before the one that is refused are written, and that is told.
+func TestWhatIsCommittedStays(t *testing.T) {
+	both(t, func(t *testing.T, variant xtables.Variant) {
+		h := newHost(t, variant)
+		for i, refused := range []string{"-A PREROUTING -m nosuch", "-A PREROUTING -j NOPE", "-D PREROUTING -j ACCEPT", "-A PREROUTING -j REJECT"} {
+			for _, family := range families() {
+				chain := fmt.Sprint("A", i)
+				input := "*filter\n:" + chain + " - [0:0]\nCOMMIT\n*nat\n:B - [0:0]\n" + refused + "\nCOMMIT\n*mangle\n:C - [0:0]\nCOMMIT\n"
+				err := h.tools.Restore(t.Context(), family, []byte(input))
+				if e, ok := errors.AsType[*RestoreError](err); !ok || e.Committed != 1 {
+					t.Errorf("%q: %#v, want one that says 1 table is written", refused, err)
+				}
+				if _, there := h.read(family, "filter")[chain]; !there {
+					t.Errorf("%q: the table before is as it was", refused)
+				}
+				if _, there := h.read(family, "nat")["B"]; there {
+					t.Errorf("%q: half of its table is written", refused)
+				}
+			}
+		}
+	})
+}
+
 // A comment that is too long for the kernel is cut off, not refused, and is the
 // same rule all the same.
 func TestLongComments(t *testing.T) {
