@@ -63,17 +63,34 @@ func count[T any](list []T, is func(T) bool) int {
 	return n
 }
 
-// compose prints edits as the input of one restore, in which each COMMIT counts
-// as a whole. What refuses packets comes before what leads them elsewhere goes,
-// and goes after what leads them elsewhere has come.
-func compose(edits []edit) []byte {
+// section is a part of a restore, which its COMMIT makes count as a whole.
+type section struct {
+	table    table
+	removals removals
+}
+
+// sections are those of a restore, in order. What refuses packets comes before
+// what leads them elsewhere goes, and goes after what leads them elsewhere has
+// come.
+func sections() []section {
+	return []section{{filter, without}, {nat, with}, {filter, only}, {mangle, with}}
+}
+
+// compose prints edits as the input of one restore, from a section on, and says
+// which sections have something in them.
+func compose(edits []edit, from int) (input []byte, present []int) {
 	var b bytes.Buffer
 	w := writer{&b}
-	w.section(filter, edits, without)
-	w.section(nat, edits, with)
-	w.section(filter, edits, only)
-	w.section(mangle, edits, with)
-	return b.Bytes()
+	for i, s := range sections() {
+		before := b.Len()
+		if i >= from {
+			w.section(s.table, edits, s.removals)
+		}
+		if b.Len() > before {
+			present = append(present, i)
+		}
+	}
+	return b.Bytes(), present
 }
 
 // removals says whether rules and chains that go are in a section.

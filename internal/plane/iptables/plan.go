@@ -159,7 +159,8 @@ func (p *Plan) String() string {
 	for _, f := range p.families {
 		for edits := range f.restores(math.MaxInt) {
 			b.WriteString("# " + f.program + "-restore --noflush\n")
-			b.Write(compose(edits))
+			input, _ := compose(edits, 0)
+			b.Write(input)
 		}
 	}
 	return b.String()
@@ -171,7 +172,7 @@ func (p *Plan) Apply(ctx context.Context) error {
 	for _, f := range p.families {
 		for edits := range f.restores(p.kernel.Room()) {
 			left := len(p.refused)
-			err := p.restore(ctx, f, edits)
+			err := p.restore(ctx, f, edits, 0)
 			if err != nil || len(p.refused) > left {
 				p.failed(f)
 			}
@@ -187,29 +188,32 @@ func (p *Plan) Apply(ctx context.Context) error {
 	return nil
 }
 
-// restore writes edits; if they are refused each half on its own, until it is
-// known which Service it is.
-func (p *Plan) restore(ctx context.Context, f *familyPlan, edits []edit) error {
+// restore writes edits, from a section on; if they are refused each half on its
+// own, until it is known which Service it is. What comes before the section that
+// was refused is in the kernel then, and is not written twice.
+func (p *Plan) restore(ctx context.Context, f *familyPlan, edits []edit, from int) error {
 	edits = f.without(edits)
-	if len(edits) == 0 {
+	input, present := compose(edits, from)
+	if len(input) == 0 {
 		return nil
 	}
-	err := p.kernel.Restore(ctx, f.kernel, compose(edits))
+	err := p.kernel.Restore(ctx, f.kernel, input)
 	if err == nil {
 		return nil
 	}
-	if _, refused := errors.AsType[*iptables.RestoreError](err); !refused {
+	refusal, refused := errors.AsType[*iptables.RestoreError](err)
+	if !refused {
 		return err
 	}
 	if len(edits) > 1 && !p.full {
 		return err // parts of it may be in the kernel: a comparison is on firm ground
 	}
 	if len(edits) > 1 {
-		half := len(edits) / 2
-		if err := p.restore(ctx, f, edits[:half]); err != nil {
+		half, at := len(edits)/2, present[min(refusal.Committed, len(present)-1)]
+		if err := p.restore(ctx, f, edits[:half], at); err != nil {
 			return err
 		}
-		return p.restore(ctx, f, edits[half:])
+		return p.restore(ctx, f, edits[half:], at)
 	}
 	name := edits[0].service
 	if name == (cluster.Name{}) {

@@ -2,6 +2,7 @@ package iptables
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -114,6 +115,55 @@ func TestARefusedServiceStaysAsItWas(t *testing.T) {
 			s.happens()
 			s.right()
 		})
+	}
+}
+
+// halfway refuses input at a text, as the programs do: the tables before that are
+// written.
+type halfway struct {
+	*iptables.Fake
+	text string
+}
+
+func (h *halfway) Restore(ctx context.Context, f iptables.Family, input []byte) error {
+	before, _, found := bytes.Cut(input, []byte(h.text))
+	if !found {
+		return h.Fake.Restore(ctx, f, input)
+	}
+	commit := []byte("COMMIT\n")
+	committed := bytes.Count(before, commit)
+	if committed > 0 {
+		if err := h.Fake.Restore(ctx, f, before[:bytes.LastIndex(before, commit)+len(commit)]); err != nil {
+			return err
+		}
+	}
+	return &iptables.RestoreError{Program: "iptables-restore", Reason: "it is Tuesday: -> 10.", Committed: committed}
+}
+
+// The programs write table by table. What is written before a table is refused is
+// not written again while it is found out whose rules they are.
+func TestNothingIsWrittenTwice(t *testing.T) {
+	kernel := &halfway{Fake: iptables.NewFake(), text: "svc-7:http -> "}
+	s := newStory(t, kernel, nodeCIDR())
+	s.crowd(20)
+	for i := range 4 {
+		s.member(i, 0) // refused by a rule of the table filter
+	}
+	for range 3 {
+		_, err := s.try()
+		wantRefused(t, err, "svc-7")
+		filter, err := kernel.Read(t.Context(), iptables.Table{Family: iptables.IPv4, Name: "filter"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, c := range filter {
+			for i, rule := range c.Rules {
+				if slices.Contains(c.Rules[:i], rule) {
+					t.Errorf("more than once in %s: %s", name, rule)
+				}
+			}
+		}
+		s.refresh()
 	}
 }
 
