@@ -141,3 +141,22 @@ func TestLongestNames(t *testing.T) {
 		settled(t, kernel, change.Table)
 	}
 }
+
+// Ports that differ in the protocol alone have one rule for the health checks of
+// their Service, which is there as long as one of them is.
+func TestUnnamedPortsShareTheRuleForHealthChecks(t *testing.T) {
+	s := newStory(t, iptables.NewFake(), nodeCIDR())
+	for _, protocols := range [][]cluster.Protocol{{cluster.TCP, cluster.UDP}, {cluster.TCP}, {cluster.TCP, cluster.UDP}} {
+		s.service("dns", "172.30.0.10", func(svc *cluster.Service) {
+			svc.Type, svc.ExternalLocal, svc.HealthCheckNodePort, svc.Ports = cluster.LoadBalancer, true, 31000, nil
+			for _, p := range protocols {
+				svc.Ports = append(svc.Ports, cluster.ServicePort{Protocol: p, Port: 53, NodePort: 30053})
+			}
+		})
+		s.happens()
+		s.right()
+	}
+	s.remove("dns")
+	s.happens()
+	s.right()
+}

@@ -74,8 +74,12 @@ type renderer struct {
 	rules
 }
 
+// line adds a rule, unless it is there already: ports that differ in the protocol
+// alone may have the same name in it.
 func (r *renderer) line(t table, chain string, l rule) {
-	r.lines = append(r.lines, line{t, chain, l.String()})
+	if own := (line{t, chain, l.String()}); !slices.Contains(r.lines, own) {
+		r.lines = append(r.lines, own)
+	}
 }
 
 // own adds a chain, unless it is there already.

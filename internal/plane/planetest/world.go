@@ -121,6 +121,9 @@ func (w *World) service(name cluster.Name) *cluster.Service {
 		LoadBalancerIPs: append(few("203.0.113.%d"), few("2001:db8:113::%d")...),
 		InternalLocal:   w.Chance(4), ExternalLocal: w.Chance(3),
 	}
+	if svc.Type == cluster.LoadBalancer && svc.ExternalLocal {
+		svc.HealthCheckNodePort = uint16(31000 + w.IntN(3))
+	}
 	if w.Chance(12) {
 		svc.Ignored = "headless"
 	}
