@@ -135,6 +135,13 @@ func TestNothingIsReadWithoutWhatRulesCountWith(t *testing.T) {
 	}
 }
 
+func TestNothingIsMadeToRemoveTheRest(t *testing.T) {
+	p := New(iptables.NewFake(), Options{Families: planetest.Families(), Mark: testMark, Accounting: &refusing{errors.New("it was asked for")}})
+	if _, err := p.Remove(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 // A node that does not drop invalid packets has no rule to count them.
 func TestWhatIsKeptIsNotCounted(t *testing.T) {
 	p := New(iptables.NewFake(), Options{Families: planetest.Families(), KeepInvalid: true, Accounting: &refusing{}})

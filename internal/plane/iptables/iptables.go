@@ -124,6 +124,11 @@ func (p *Plane) Refresh(ctx context.Context) error {
 			return fmt.Errorf("make what rules count with: %w", err)
 		}
 	}
+	return p.see(ctx)
+}
+
+// see reads the tables.
+func (p *Plane) see(ctx context.Context) error {
 	seen := map[route.Family]state{}
 	for _, f := range p.families {
 		s, err := p.read(ctx, f)
@@ -178,7 +183,7 @@ func (p *Plane) Watch(ctx context.Context, subscribed func(), tell func(plane.Ed
 // Remove takes all chains with kube-proxy's names out, but for those that
 // others need.
 func (p *Plane) Remove(ctx context.Context) ([]string, error) {
-	if err := p.Refresh(ctx); err != nil {
+	if err := p.see(ctx); err != nil {
 		return nil, err
 	}
 	plan := &Plan{kernel: p.kernel, totals: p.totals, full: true}

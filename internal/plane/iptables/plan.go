@@ -71,7 +71,9 @@ func (p *familyPlan) restores(room int) iter.Seq[[]edit] {
 		}
 		parts := [][]edit{{p.first}}
 		parts = append(parts, portions(p.services, room)...)
-		parts = append(parts, []edit{p.rewrites}, []edit{{chains: p.last.chains, ordered: p.last.ordered, del: p.last.del}})
+		last := p.last
+		last.gone = nil
+		parts = append(parts, []edit{p.rewrites}, []edit{last})
 		for gone := range slices.Chunk(p.last.gone, max(1, room/2)) {
 			parts = append(parts, []edit{{emptied: gone}})
 		}
