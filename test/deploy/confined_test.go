@@ -158,7 +158,7 @@ func TestLockIsThatOfTheHost(t *testing.T) {
 	web, err := os.ReadFile(project("examples/web.yaml"))
 	must(t, err)
 	must(t, os.WriteFile(filepath.Join(dir, "web.yaml"), web, 0o644))
-	p.says("waiting for the lock of iptables")
+	p.says("Waiting for the lock of iptables")
 	if strings.Contains(p.log.String(), "services=1") {
 		t.Errorf("it wrote while another program had the lock:\n%s", p.log)
 	}
