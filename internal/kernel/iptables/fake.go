@@ -4,11 +4,10 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"sync"
-
-	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
 )
 
 // Fake is the programs and the kernel in memory. It refuses what they refuse,
@@ -20,8 +19,7 @@ type Fake struct {
 	// FailRead, if set, may refuse to read a table.
 	FailRead func(Table) error
 
-	Space int             // what Room returns; 0: no limit
-	Kind  xtables.Variant // what Variant returns; "": nft
+	Space int // what Room returns; 0: no limit
 
 	mu       sync.Mutex
 	restores int
@@ -47,27 +45,10 @@ func NewFake() *Fake {
 	return f
 }
 
-// Variant is as that of Tools.
-func (f *Fake) Variant() xtables.Variant {
-	if f.Kind == "" {
-		return xtables.NFT
-	}
-	return f.Kind
-}
-
-// Reason is as that of Tools.
-func (f *Fake) Reason() string { return "it is a fake" }
-
-// Has is as that of Tools.
-func (f *Fake) Has(Family) bool { return true }
-
-// Close is as that of Tools.
-func (f *Fake) Close() error { return nil }
-
 // Room is as that of Tools.
 func (f *Fake) Room() int {
 	if f.Space == 0 {
-		return int(^uint(0) >> 1)
+		return math.MaxInt
 	}
 	return f.Space
 }

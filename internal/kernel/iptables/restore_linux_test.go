@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -223,6 +224,20 @@ func TestAStoppedProgramIsGone(t *testing.T) {
 		if pid > 0 && unix.Kill(pid, 0) == nil {
 			t.Errorf("process %d is still there", pid)
 		}
+	}
+}
+
+// A program whose output is not understood does not wait for somebody to read it.
+func TestOutputThatNobodyReads(t *testing.T) {
+	ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
+	defer stop()
+	odd := errors.New("odd")
+	err := (&Tools{opts: Options{Path: "/usr/bin:/bin"}}).run(ctx, call{
+		path: "/bin/sh", args: []string{"-c", "head -c 1000000 /dev/zero"},
+		output: func(io.Reader) error { return odd },
+	})
+	if !errors.Is(err, odd) {
+		t.Errorf("got %v, want that it is odd", err)
 	}
 }
 

@@ -79,6 +79,7 @@ func (t *Tools) run(ctx context.Context, c call) error {
 		var outErr error
 		if c.output != nil {
 			outErr = c.output(stdout)
+			_, _ = io.Copy(io.Discard, stdout) // what was not understood, or the program waits for a reader
 		}
 		if err := explain(ctx, cmd.Wait(), stderr.String()); err != nil {
 			return fmt.Errorf("%s: %w", program, err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -118,7 +119,7 @@ func (t *Tools) Room() int {
 	if t.variant == xtables.NFT {
 		return roomNFT
 	}
-	return int(^uint(0) >> 1)
+	return math.MaxInt
 }
 
 // look finds a program; empty if there is none.
