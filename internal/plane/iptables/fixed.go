@@ -41,8 +41,8 @@ func (f *family) fixed(host *route.Host, opt Options) []chain {
 
 // guards are rules that only have to be there, and stay, in the order in which
 // they are put in front of others: kubelet makes the same ones, and has others in
-// that chain. The first, which is of IPv4 only, keeps neighbours from 127.0.0.0/8, which can be routed as
-// soon as it serves NodePorts (CVE-2020-8558).
+// that chain. The first, which is of IPv4 only, keeps neighbours from 127.0.0.0/8,
+// which can be routed as soon as it serves NodePorts (CVE-2020-8558).
 func (f *family) guards(host *route.Host) []line {
 	list := everyGuard()
 	if !f.loopback(host) {
