@@ -6,6 +6,7 @@ import (
 
 	kernel "github.com/sluice-proxy/sluice/internal/kernel/iptables"
 	"github.com/sluice-proxy/sluice/internal/kernel/nfacct"
+	"github.com/sluice-proxy/sluice/internal/metrics"
 	"github.com/sluice-proxy/sluice/internal/plane/iptables"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
@@ -48,11 +49,19 @@ func kernelFamily(f route.Family) kernel.Family {
 	return kernel.IPv6
 }
 
-// counted reads how many packets rules counted with an object.
-func counted(objects *nfacct.Objects, name string) func() (uint64, bool) {
+// readCounts says where metrics read what rules counted; nil: nowhere.
+func readCounts(objects *nfacct.Objects) func(*metrics.Readings) {
 	if objects == nil {
 		return nil
 	}
+	return func(r *metrics.Readings) {
+		r.InvalidDropped = counted(objects, iptables.InvalidDropped)
+		r.LoopbackNodePorts = counted(objects, iptables.LoopbackNodePorts)
+	}
+}
+
+// counted reads how many packets rules counted with an object.
+func counted(objects *nfacct.Objects, name string) func() (uint64, bool) {
 	return func() (uint64, bool) {
 		c, err := objects.Read(context.Background(), name) // answered at once
 		return c.Packets, err == nil

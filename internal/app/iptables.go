@@ -38,7 +38,7 @@ func openIptables(ctx context.Context, p parts) (*opened, error) {
 	}
 	return &opened{
 		Closer: tools,
-		counts: objects,
+		read:   readCounts(objects),
 		again: func(context.Context) (*opened, error) { // anybody may use the tools, and a variant is found out once
 			return &opened{Closer: io.NopCloser(nil), plane: planes}, nil
 		},

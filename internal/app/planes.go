@@ -9,7 +9,6 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/explain"
-	"github.com/sluice-proxy/sluice/internal/kernel/nfacct"
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
 	"github.com/sluice-proxy/sluice/internal/kernel/probe"
 	"github.com/sluice-proxy/sluice/internal/metrics"
@@ -50,7 +49,7 @@ type opened struct {
 	ours []takeover.Mechanism // in which it uses kube-proxy's names
 	how  string               // for people, if there is something to say: "by iptables-nft"
 
-	counts *nfacct.Objects // that its rules count with; nil: they do not
+	read func(*metrics.Readings) // fills in what its rules count; nil: nothing
 }
 
 // maker makes planes for one configuration after the other, over one way to the

@@ -2,13 +2,12 @@ package app
 
 import (
 	"github.com/sluice-proxy/sluice/internal/metrics"
-	"github.com/sluice-proxy/sluice/internal/plane/iptables"
 	"github.com/sluice-proxy/sluice/internal/takeover"
 )
 
 // readings are what metrics read when somebody asks.
 func (d *daemon) readings() metrics.Readings {
-	return metrics.Readings{
+	r := metrics.Readings{
 		Totals: d.store.Totals, Backlog: d.store.Backlog, Sizes: d.sizes.Sizes,
 		Connected:          func() bool { return d.source.State().Connected },
 		FlowsEnded:         func() uint64 { return d.node.Flows().Stats().Deleted },
@@ -18,9 +17,11 @@ func (d *daemon) readings() metrics.Readings {
 		Removed:            func() map[takeover.Mechanism]int { return d.keeper.State().Removed },
 		HealthPortFailures: d.ports.Failures,
 		HostSettingsFailed: d.settingsFailed,
-		InvalidDropped:     counted(d.kernel.counts, iptables.InvalidDropped),
-		LoopbackNodePorts:  counted(d.kernel.counts, iptables.LoopbackNodePorts),
 	}
+	if d.kernel.read != nil {
+		d.kernel.read(&r)
+	}
+	return r
 }
 
 func (d *daemon) settingsFailed() int {
