@@ -23,9 +23,7 @@ func Run(t *testing.T, planes ...Plane) {
 }
 
 func (s scenario) run(t *testing.T, p Plane) {
-	if p.Launch != nil {
-		t.Parallel() // most of the time is spent waiting for the program
-	}
+	t.Parallel() // most of the time is spent waiting
 	if reason := s.cannot(p); reason != "" {
 		t.Skip(reason)
 	}
