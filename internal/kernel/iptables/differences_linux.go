@@ -41,7 +41,7 @@ func names[V any](a, b map[string]V) []string {
 
 // moved reports whether the rules of a chain that lead to ours differ, or have
 // another place among those that were there before and still are. That others
-// come and go is nobody's business.
+// come and go is nobody's business, but for those that end every packet's way.
 func moved(was, is []xtables.Entry) bool {
 	return !slices.EqualFunc(sections(was, is), sections(is, was), slices.Equal)
 }
@@ -56,7 +56,7 @@ func sections(entries, also []xtables.Entry) [][]uint64 {
 	all := [][]uint64{}
 	var section []uint64
 	for _, e := range entries {
-		if !e.Leads && there[e.Sum] > 0 {
+		if !e.Leads && (there[e.Sum] > 0 || e.Ends) {
 			there[e.Sum]--
 			section = append(section, e.Sum)
 		}

@@ -13,7 +13,8 @@ import (
 // Watch tells of what other programs change in the tables nat, filter and mangle
 // of both families, until the context ends; it returns nil then. An edit counts
 // when it is about a chain that is ours, or about a rule of any chain that leads
-// to one, or takes a whole table away. What Restore does is not told. Subscribed
+// to one, or takes a whole table away, or ends every packet's way in a chain of the
+// kernel's. What Restore does is not told. Subscribed
 // is called when it notices everything from then on.
 //
 // The nft variant tells at once. Legacy tables tell nobody, and are looked at.

@@ -146,6 +146,7 @@ func TestEditsOfOthersAreTold(t *testing.T) {
 			{"iptables -t nat -R KUBE-SVC-A 1 -j ACCEPT", "rule of KUBE-SVC-A in nat"},
 			{"iptables -t nat -D KUBE-SERVICES 1", "rule of KUBE-SERVICES in nat"},
 			{"iptables -t nat -A DOCKER -j KUBE-SVC-A", "rule of DOCKER in nat"},
+			{"iptables -t nat -I PREROUTING -j RETURN", "rule of PREROUTING in nat"},
 		} {
 			o.reset()
 			o.settle()
@@ -203,7 +204,7 @@ func TestChainsOfOthersAreNotTold(t *testing.T) {
 		for _, command := range []string{
 			"iptables -t nat -F DOCKER",
 			"iptables -t nat -I PREROUTING -p tcp -j DOCKER",
-			"iptables -t nat -A PREROUTING -j ACCEPT",
+			"iptables -t nat -A PREROUTING -p tcp -j ACCEPT",
 			"iptables -t nat -D PREROUTING -p udp -j DOCKER",
 			"iptables -N THEIRS",
 			"iptables -I INPUT -j THEIRS",
@@ -211,7 +212,7 @@ func TestChainsOfOthersAreNotTold(t *testing.T) {
 			"iptables -t mangle -A PREROUTING -j ACCEPT",
 			"iptables -t raw -A PREROUTING -j ACCEPT",
 			"iptables -t nat -S",
-			"ip6tables -t nat -A PREROUTING -j ACCEPT",
+			"ip6tables -t nat -A PREROUTING -p tcp -j ACCEPT",
 		} {
 			o.run(command)
 			if told := o.settle(); len(told) > 0 {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -56,13 +57,20 @@ func (e *ear) hear(m netlink.Message) (Edit, bool) {
 		what = "table"
 	case c.Kind == "chain" && e.ours(c.Chain):
 		what = "chain " + c.Chain
-	case c.Kind == "rule" && (e.ours(c.Chain) || c.Rule.Jump && e.ours(c.Rule.Target)):
+	case c.Kind == "rule" && (e.ours(c.Chain) || c.Rule.Jump && e.ours(c.Rule.Target) || ends(c)):
 		what = "rule of " + c.Chain
 	}
 	if what != "" {
 		e.found.add(what + where(Table{c.Table.Family, c.Table.Name}))
 	}
 	return Edit{}, false
+}
+
+// ends reports whether a change is a new rule that ends every packet's way in a
+// chain of the kernel's: nothing behind it matters any more.
+func ends(c xtables.Change) bool {
+	return c.Table.Name != "mangle" && c.Every && !c.Gone && !c.Rule.Jump && c.Rule.Target != "" && c.Rule.Target != "LOG" &&
+		slices.Contains([]string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}, c.Chain)
 }
 
 // where names a table in the middle of a sentence.

@@ -14,6 +14,7 @@ type Change struct {
 	Gone  bool   // it was deleted
 	Chain string // that it is, or that the rule is in
 	Rule  Rule   // also of one that was deleted: the kernel shows it once more
+	Every bool   // the rule is for every packet that comes to it
 }
 
 // DecodeChange understands what nf_tables tells its listeners; ok is false if it
@@ -47,6 +48,6 @@ func DecodeChange(m netlink.Message) (change Change, ok bool) {
 		return Change{}, false
 	}
 	c.Gone = kind == unix.NFT_MSG_DELTABLE || kind == unix.NFT_MSG_DELCHAIN || kind == unix.NFT_MSG_DELRULE
-	c.Table.Name, c.Chain, c.Rule = o.table, o.chain, o.rule
+	c.Table.Name, c.Chain, c.Rule, c.Every = o.table, o.chain, o.rule, !o.asks
 	return c, err == nil && slices.Contains(nftNames(), o.table)
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -44,6 +45,7 @@ type Digest struct {
 type Entry struct {
 	Sum   uint64
 	Leads bool // to a chain that was asked for
+	Ends  bool // the way of every packet that comes to it
 }
 
 // Stamps returns the stamps of the legacy tables that exist. It costs the same
@@ -145,11 +147,18 @@ func (b *blob) digest(seed maphash.Seed, ours func(string) bool) Digest {
 		for _, e := range rules {
 			h.Reset()
 			b.hash(&h, e)
-			entries = append(entries, Entry{Sum: h.Sum64(), Leads: e.leads != continues && mine[e.leads]})
+			entries = append(entries, Entry{Sum: h.Sum64(), Leads: e.leads != continues && mine[e.leads], Ends: b.ends(e)})
 		}
 		d.Others[s.name] = entries
 	}
 	return d
+}
+
+// ends reports whether a rule asks nothing of a packet, and decides on it.
+func (b *blob) ends(e entry) bool {
+	conditions := b.data[e.at : e.at+b.target] // addresses, interfaces, protocol
+	return e.part == e.at+b.head && (e.name != "" || e.verdict < 0) &&
+		!slices.ContainsFunc(conditions, func(c byte) bool { return c != 0 })
 }
 
 // hash adds what a rule says, without its counters. Where it leads to is a

@@ -56,6 +56,7 @@ type object struct {
 	chain  string
 	hooked bool
 	rule   Rule
+	asks   bool // the rule asks something of packets
 }
 
 // attributes calls fn for each attribute of a message.
@@ -140,7 +141,7 @@ func decodeRule(message []byte) (o object, err error) {
 		case unix.NFTA_RULE_USERDATA:
 			o.rule.Comment = userComment(value)
 		case unix.NFTA_RULE_EXPRESSIONS:
-			return each(value, o.rule.expression)
+			return each(value, o.expression)
 		}
 		return nil
 	})
@@ -148,7 +149,7 @@ func decodeRule(message []byte) (o object, err error) {
 }
 
 // expression decodes one expression of a rule, if it is one that matters.
-func (r *Rule) expression(_ uint16, value []byte) error {
+func (o *object) expression(_ uint16, value []byte) error {
 	var name string
 	var data []byte
 	err := each(value, func(kind uint16, value []byte) error {
@@ -165,17 +166,20 @@ func (r *Rule) expression(_ uint16, value []byte) error {
 	}
 	switch name {
 	case "immediate":
-		return each(data, r.immediate)
+		return each(data, o.rule.immediate)
 	case "match", "target":
-		return r.part(name, data)
+		return o.part(name, data)
 	case "reject", "log":
-		r.Target = strings.ToUpper(name)
+		o.rule.Target = strings.ToUpper(name)
+	case "counter":
+	default:
+		o.asks = true
 	}
 	return nil
 }
 
 // part decodes a match or a target of iptables.
-func (r *Rule) part(expression string, data []byte) error {
+func (o *object) part(expression string, data []byte) error {
 	var name string
 	var info []byte
 	err := each(data, func(kind uint16, value []byte) error {
@@ -189,9 +193,11 @@ func (r *Rule) part(expression string, data []byte) error {
 	})
 	switch {
 	case expression == "target":
-		r.Target = name
+		o.rule.Target = name
 	case name == "comment":
-		r.Comment = text(info)
+		o.rule.Comment = text(info)
+	default:
+		o.asks = true
 	}
 	return err
 }
