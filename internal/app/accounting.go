@@ -30,6 +30,11 @@ func accounting(ctx context.Context, p parts, tools *kernel.Tools) *nfacct.Objec
 	return objects
 }
 
+// asTheyAre makes no objects: it is for who only looks.
+type asTheyAre struct{}
+
+func (asTheyAre) Ensure(context.Context, ...string) error { return nil }
+
 // countable tries whether the programs and the kernel know the match, which is
 // another part of the kernel than the objects are.
 func countable(ctx context.Context, families []route.Family, tools *kernel.Tools) error {

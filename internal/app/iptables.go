@@ -24,15 +24,14 @@ func openIptables(ctx context.Context, p parts) (*opened, error) {
 	}
 	settings := sysctl.New(sysctl.Options{NetNS: p.netns})
 	objects := accounting(ctx, p, tools)
-	planes := func(c *config.Config, m *metrics.Metrics) plane.Plane {
-		tools.SetPoll(c.PollPeriod())
+	planes := func(c *config.Config, m *metrics.Metrics, counts iptables.Accounting) plane.Plane {
 		o := p.iptables(c)
 		o.KeepInvalid = o.KeepInvalid || liberal(settings)
 		if m != nil {
 			o.Observer = m
 		}
 		if objects != nil {
-			o.Accounting = objects
+			o.Accounting = counts
 		}
 		return iptables.New(tools, o)
 	}
@@ -40,11 +39,16 @@ func openIptables(ctx context.Context, p parts) (*opened, error) {
 		Closer: tools,
 		read:   readCounts(objects),
 		again: func(context.Context) (*opened, error) { // anybody may use the tools, and a variant is found out once
-			return &opened{Closer: io.NopCloser(nil), plane: planes}, nil
+			return &opened{Closer: io.NopCloser(nil), plane: func(c *config.Config, m *metrics.Metrics) plane.Plane {
+				return planes(c, m, asTheyAre{})
+			}}, nil
 		},
-		ours:  []takeover.Mechanism{mechanism(tools.Variant())},
-		how:   fmt.Sprintf("by iptables-%s, as %s", tools.Variant(), tools.Reason()),
-		plane: planes,
+		ours: []takeover.Mechanism{mechanism(tools.Variant())},
+		how:  fmt.Sprintf("by iptables-%s, as %s", tools.Variant(), tools.Reason()),
+		plane: func(c *config.Config, m *metrics.Metrics) plane.Plane {
+			tools.SetPoll(c.PollPeriod())
+			return planes(c, m, objects)
+		},
 	}, nil
 }
 

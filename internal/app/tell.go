@@ -35,15 +35,20 @@ func shortened(value string) string {
 }
 
 // observe logs what was written; what was not, the loop does. A comparison that
-// nobody waits for and that finds nothing is not worth a line.
+// nobody waits for and that finds nothing is not worth a line, nor is one more
+// attempt at what the kernel does not take.
 func (o Options) observe(s proxy.Sync) {
 	level := slog.LevelDebug
-	if s.Full() && (s.Cause != proxy.Period || s.Steps > 0) {
+	again := s.Cause == proxy.Period && s.Steps == 0 || s.Cause == proxy.Failure && s.Refused > 0
+	if s.Full() && !again {
 		level = slog.LevelInfo
 	}
+	said := []any{"services", s.Services, "steps", s.Steps, "compile", s.Compile, "apply", s.Apply, "cause", s.Cause.String()}
+	if s.Refused > 0 {
+		said = append(said, "refused", s.Refused)
+	}
 	if s.Err == nil {
-		o.Log.Log(context.Background(), level, "Synced", "services", s.Services, "steps", s.Steps,
-			"compile", s.Compile, "apply", s.Apply, "cause", s.Cause.String())
+		o.Log.Log(context.Background(), level, "Synced", said...)
 	}
 	if o.Synced != nil {
 		o.Synced(s)

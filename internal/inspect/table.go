@@ -8,6 +8,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/sluice-proxy/sluice/internal/text"
 )
 
 // Width says how much a table shows.
@@ -52,7 +54,7 @@ func (t *Table[T]) line(cells []string, wide ...string) {
 		if i > 0 {
 			fmt.Fprint(t.out, "\t")
 		}
-		fmt.Fprint(t.out, orElse(c, "-"))
+		fmt.Fprint(t.out, orElse(text.Line(c), "-"))
 	}
 	fmt.Fprintln(t.out)
 }

@@ -189,7 +189,7 @@ func (p *page) printf(format string, args ...any) { fmt.Fprintf(p.out, format, a
 // row writes a fact, if there is one.
 func (p *page) row(name, value string) {
 	if value != "" {
-		p.printf("%s\t%s\n", name, value)
+		p.printf("%s\t%s\n", name, text.Line(value))
 	}
 }
 
@@ -207,6 +207,9 @@ func (p *page) head(title string, columns ...string) {
 }
 
 func (p *page) line(cells ...string) {
+	for i := range cells {
+		cells[i] = text.Line(cells[i])
+	}
 	p.printf("  %s\n", strings.TrimRight(strings.Join(cells, "\t"), "\t"))
 }
 

@@ -62,7 +62,8 @@ type vectors struct {
 	steps, latency                 *prometheus.HistogramVec
 	failures, comparisons, repairs *prometheus.CounterVec
 	rejected, reloads              *prometheus.CounterVec
-	adopted, reloaded, build, mode *prometheus.GaugeVec
+	adopted, refused               *prometheus.GaugeVec
+	reloaded, build, mode          *prometheus.GaugeVec
 
 	kubernetes, gates, healthcheck, started    *prometheus.GaugeVec
 	registered, hidden, disabled, healthchecks *prometheus.CounterVec

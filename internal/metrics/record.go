@@ -43,6 +43,7 @@ func (m *Metrics) succeeded(s proxy.Sync, at time.Time) {
 		m.last.WithLabelValues(f.String()).Set(seconds(at))
 	}
 	m.steps.WithLabelValues().Observe(float64(s.Steps))
+	m.refused.WithLabelValues().Set(float64(s.Refused))
 	if s.Full() {
 		m.adopted.WithLabelValues().Set(float64(s.Adopted))
 	}

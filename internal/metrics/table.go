@@ -170,6 +170,9 @@ func (m *Metrics) writeTable() []family {
 		name: "sluice_adopted_entries", into: &m.adopted,
 		help: "Entries that the last comparison found in the kernel and left as they are.",
 	}, {
+		name: "sluice_services_refused", into: &m.refused,
+		help: "Services that the kernel does not take, and that are tried again now and then, while all others are served.",
+	}, {
 		name: "sluice_services", into: reading{gauge, serviceCount},
 		help: "Services that are programmed.",
 	}, {

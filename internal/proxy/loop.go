@@ -281,8 +281,8 @@ func (l *Loop) write(ctx context.Context, change route.Change, s *Sync) {
 		s.Err = errors.Join(err, ctx.Err())
 		return
 	}
-	s.Refused = len(refused)
-	l.refuse(refused, s.Cause)
+	l.refuse(refused, *s)
+	s.Refused = len(l.refused.services)
 	l.doubt, l.started = Change, true
 	s.Adopted = plan.Kept()
 	s.In = l.opt.Store.Settle()

@@ -21,6 +21,10 @@ type refusals struct {
 // is tried again: it may be what was asked for, or one of very many changes.
 const hastened = time.Second
 
+// patience is how many times as long as an attempt takes the next is waited for:
+// what comes in meanwhile waits for that attempt.
+const patience = 9
+
 func (r *refusals) after(wait time.Duration) {
 	r.due, r.again = time.Now().Add(wait), time.After(wait)
 }
@@ -46,9 +50,9 @@ func (l *Loop) spare(change route.Change) route.Change {
 
 // refuse takes note of what a write came to. A write of changes says nothing of
 // the Services refused before that it was not about.
-func (l *Loop) refuse(now plane.Refused, why Cause) {
+func (l *Loop) refuse(now plane.Refused, s Sync) {
 	before := l.refused.services
-	if why == Change {
+	if !s.Full() {
 		for name, err := range before {
 			if _, again := now[name]; !again {
 				now = now.With(name, err)
@@ -65,7 +69,7 @@ func (l *Loop) refuse(now plane.Refused, why Cause) {
 	}
 	l.report(complaints(before, now))
 	if l.refused.again == nil {
-		l.refused.wait = min(max(firstRetry, 2*l.refused.wait), lastRetry)
+		l.refused.wait = max(min(max(firstRetry, 2*l.refused.wait), lastRetry), patience*time.Since(s.Began))
 		l.refused.after(l.refused.wait)
 	}
 }

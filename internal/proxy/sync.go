@@ -42,7 +42,7 @@ type Sync struct {
 	Began    time.Time
 	Compile  time.Duration
 	Apply    time.Duration // planning included
-	Refused  int           // Services that the kernel did not take, while it took all others
+	Refused  int           // Services that the kernel does not take, while it took all others
 	Err      error
 
 	// In is what came in and is in force now; empty after an error.
@@ -53,8 +53,11 @@ type Sync struct {
 func (s Sync) Full() bool { return s.Cause != Change }
 
 // Repair reports whether the kernel was not as it had been left, and is again.
-// What a start or a new configuration writes is nothing that was broken.
-func (s Sync) Repair() bool { return s.Err == nil && s.Steps > 0 && s.Cause.mends() }
+// What a start or a new configuration writes is nothing that was broken, and what
+// was refused, once more, is nothing that was mended.
+func (s Sync) Repair() bool {
+	return s.Err == nil && s.Refused == 0 && s.Steps > 0 && s.Cause.mends()
+}
 
 // Mending lists the causes of comparisons that may come to a repair.
 func Mending() []Cause { return slices.DeleteFunc(Causes(), func(c Cause) bool { return !c.mends() }) }

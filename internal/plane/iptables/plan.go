@@ -3,6 +3,7 @@ package iptables
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"maps"
 	"math"
@@ -173,9 +174,9 @@ func (p *Plan) String() string {
 func (p *Plan) Apply(ctx context.Context) error {
 	for _, f := range p.families {
 		for edits := range f.restores(p.kernel.Room()) {
-			left := len(p.refused)
+			left := len(f.refused)
 			err := p.restore(ctx, f, edits, 0)
-			if err != nil || len(p.refused) > left {
+			if err != nil || len(f.refused) > left {
 				p.failed(f)
 			}
 			if err != nil {
@@ -207,8 +208,8 @@ func (p *Plan) restore(ctx context.Context, f *familyPlan, edits []edit, from in
 	if !refused {
 		return err
 	}
-	if len(edits) > 1 && !p.full {
-		return err // parts of it may be in the kernel: a comparison is on firm ground
+	if !p.full {
+		return err // others may be the cause: a comparison is on firm ground
 	}
 	if len(edits) > 1 {
 		half, at := len(edits)/2, present[min(refusal.Committed, len(present)-1)]
@@ -221,7 +222,10 @@ func (p *Plan) restore(ctx context.Context, f *familyPlan, edits []edit, from in
 	if name == (cluster.Name{}) {
 		return err
 	}
-	p.refused = p.refused.With(name, errors.Join(p.refused[name], err))
+	if before := p.refused[name]; before != nil { // in the other family
+		err = fmt.Errorf("%w; %w", before, err)
+	}
+	p.refused = p.refused.With(name, err)
 	if f.refused == nil {
 		f.refused = map[cluster.Name]bool{}
 	}

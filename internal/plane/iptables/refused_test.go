@@ -90,13 +90,14 @@ func TestARefusedServiceStaysAsItWas(t *testing.T) {
 			before := s.nat()
 			s.endpoints("svc-7", "10.180.9.9")
 			picky(fake, `svc-7:http -> `)
-			_, err := s.try()
-			wantRefused(t, err, "svc-7")
+			if _, err := s.try(); err == nil || errors.As(err, new(plane.Refused)) {
+				t.Fatalf("error %v, want one that blames nobody before everything was compared", err)
+			}
 			for i := range c.gone {
 				s.remove(fmt.Sprint("svc-", 10+i))
 			}
 			s.refresh()
-			_, err = s.try()
+			_, err := s.try()
 			wantRefused(t, err, "svc-7")
 			after := s.nat()
 			if !slices.Equal(before[name.cluster()].Rules, after[name.cluster()].Rules) {
