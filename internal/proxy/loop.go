@@ -239,7 +239,9 @@ func (l *Loop) sync(ctx context.Context) error {
 	}
 	s.Compile = time.Since(s.Began)
 	if !s.Full() && change.Empty() {
-		l.opt.Store.Settle() // it came to nothing
+		if s.Services == 0 {
+			l.opt.Store.Settle() // it came to nothing
+		}
 		return nil
 	}
 	began := time.Now()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -52,10 +53,12 @@ func (t *Tools) Test(ctx context.Context, f Family, input []byte) error {
 	return t.restore(ctx, f, input, "--test")
 }
 
-// In returns the same programs for another namespace, by its file descriptor.
+// In returns the same programs for another namespace, by its file descriptor,
+// that nobody else uses: they do not wait for the lock, which is one for all
+// namespaces.
 func (t *Tools) In(netns int) *Tools {
 	o := t.opts
-	o.NetNS = netns
+	o.NetNS, o.Lock = netns, os.DevNull
 	return &Tools{
 		opts: o, kernel: xtables.New(xtables.Options{NetNS: netns, Lock: o.Lock, Wait: o.Wait}),
 		variant: t.variant, reason: t.reason, programs: t.programs,

@@ -240,7 +240,7 @@ func (n needs) check(f xtFamily) (lacks []string, err error) {
 			return nil, fmt.Errorf("try iptables %s in %s: %w", one.name, f.name, err)
 		}
 		if one.lack != "" {
-			lacks = append(lacks, fmt.Sprintf("%s is not served in %s: iptables %s is missing: %s", one.lack, f.name, one.name, one.remedy(f)))
+			lacks = append(lacks, fmt.Sprintf("Services that need %s are not served in %s: iptables %s is missing: %s", one.lack, f.name, one.name, one.remedy(f)))
 			continue
 		}
 		problems = append(problems, fmt.Errorf("%w: iptables %s in %s: %s (%w)", ErrFeature, one.name, f.name, one.remedy(f), err))

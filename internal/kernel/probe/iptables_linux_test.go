@@ -159,8 +159,8 @@ func TestMissingExtensions(t *testing.T) {
 		},
 		{
 			"what not everybody needs", ip4, lacks("match sctp", "match recent"), nil, "",
-			"session affinity is not served in IPv4: iptables match recent is missing: load it with: modprobe xt_recent, or use a kernel with CONFIG_NETFILTER_XT_MATCH_RECENT\n" +
-				"SCTP is not served in IPv4: iptables match sctp is missing: load it with: modprobe xt_sctp, or use a kernel with CONFIG_NETFILTER_XT_MATCH_SCTP",
+			"Services that need session affinity are not served in IPv4: iptables match recent is missing: load it with: modprobe xt_recent, or use a kernel with CONFIG_NETFILTER_XT_MATCH_RECENT\n" +
+				"Services that need SCTP are not served in IPv4: iptables match sctp is missing: load it with: modprobe xt_sctp, or use a kernel with CONFIG_NETFILTER_XT_MATCH_SCTP",
 		},
 		{"trouble", ip4, func(_ xtFamily, all []extension) error {
 			if all[0].table == "" || len(all) > 1 {

@@ -150,3 +150,47 @@ func TestWhatIsKeptIsNotCounted(t *testing.T) {
 		t.Errorf("rules %q", rules)
 	}
 }
+
+// The rule that counts comes first also where another program took the one away
+// that takes all.
+func TestWhatCountsStaysInFront(t *testing.T) {
+	fake := iptables.NewFake()
+	change := atLoopback()
+	opt := Options{Families: planetest.Families(), Mark: testMark, Accounting: noObjects{}}
+	apply := func() {
+		t.Helper()
+		p := New(fake, opt)
+		if err := p.Refresh(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Plan(change).Apply(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	apply()
+	before, _ := counting(t, fake, iptables.IPv4)
+	chains, err := fake.Read(t.Context(), iptables.Table{Family: iptables.IPv4, Name: "nat"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var input strings.Builder
+	input.WriteString("*nat\n")
+	for _, rule := range chains[nodePorts].Rules {
+		if !strings.HasPrefix(rule, "-d ") {
+			input.WriteString("-D " + nodePorts + " " + rule + "\n")
+		}
+	}
+	input.WriteString("COMMIT\n")
+	if err := fake.Edit(iptables.IPv4, input.String()); err != nil {
+		t.Fatal(err)
+	}
+	apply()
+	if after, _ := counting(t, fake, iptables.IPv4); after != before || after == 0 {
+		t.Errorf("%d rules count, want %d", after, before)
+	}
+}
+
+// noObjects has nothing to make.
+type noObjects struct{}
+
+func (noObjects) Ensure(context.Context, ...string) error { return nil }

@@ -150,20 +150,55 @@ func (d *diff) enter(name cluster.Name, found *found) {
 	}
 	for _, l := range r.lines {
 		d.totals[tableKey{d.ip, l.table}]++
-		had := found.lines[ref{l.table, l.chain}]
-		rule := l.rule
-		if had[rule] == 0 && len(had) > 0 {
-			rule = iptables.Canonical(rule)
-		}
-		if had[rule] == 0 {
+		if !found.take(l) {
 			e.add = append(e.add, l)
 			continue
 		}
-		had[rule]--
 		d.kept++
 	}
+	d.reorder(&e, r.lines)
 	if e.lines() > 0 {
 		d.plan.services = append(d.plan.services, e)
+	}
+}
+
+// take takes a rule of a shared chain out of what was found; false: it is not
+// there.
+func (f *found) take(l line) bool {
+	had := f.lines[ref{l.table, l.chain}]
+	if len(had) == 0 {
+		return false
+	}
+	rule := l.rule
+	if had[rule] == 0 {
+		rule = iptables.Canonical(rule)
+	}
+	if had[rule] == 0 {
+		return false
+	}
+	had[rule]--
+	return true
+}
+
+// reorder writes all rules of a Service in nat KUBE-NODEPORTS anew if one of them
+// is missing: there what counts connections to loopback addresses comes before what
+// takes them all.
+func (d *diff) reorder(e *edit, lines []line) {
+	inOrder := func(l line) bool { return l.table == nat && l.chain == nodePorts }
+	if !slices.ContainsFunc(e.add, inOrder) {
+		return
+	}
+	for _, l := range lines {
+		if inOrder(l) && !slices.Contains(e.add, l) {
+			e.ordered = append(e.ordered, command{"-D", l})
+			d.kept--
+		}
+	}
+	e.add = slices.DeleteFunc(e.add, inOrder)
+	for _, l := range lines {
+		if inOrder(l) {
+			e.add = append(e.add, l)
+		}
 	}
 }
 
