@@ -93,7 +93,7 @@ func (s *story) compare(b *testing.B) {
 // What the benchmark measures is a plan of a few lines.
 func TestAChangeIsSmallAtAnySize(t *testing.T) {
 	var plans []plane.Plan
-	for _, n := range []int{10, 500} {
+	for _, n := range []int{10, 300} {
 		s := newStory(t, nowhere{iptables.NewFake()}, nodeCIDR())
 		s.crowd(n)
 		s.happens()

@@ -24,6 +24,7 @@ const bulk = 32
 
 // touched plans a change whose before is known.
 func (d *diff) touched(change route.Change) {
+	d.weigh()
 	before := d.host
 	if change.OldHost != nil {
 		before = change.OldHost
@@ -31,6 +32,7 @@ func (d *diff) touched(change route.Change) {
 	}
 	for _, t := range change.Touched {
 		d.service(t.Name, d.render(t.Old, before), d.render(t.New, d.host))
+		d.endpoints += d.size(t.New) - d.size(t.Old)
 	}
 	if change.OldHost != nil {
 		d.untouched(change, before)

@@ -33,6 +33,39 @@ type family struct {
 	unreachable string // what refused clients are told
 	allOnes     string // the mask of a whole address
 	counting    bool   // rules count with nfacct
+
+	endpoints int  // of all ports, about
+	large     bool // there are many, and rules about single ones have no comments
+}
+
+// many is from how many endpoints on kube-proxy leaves out the comments of rules
+// about single ones. Each is a match that the kernel looks at: after any change it
+// walks all rules that a packet can come to (nf_tables_api.c, nft_table_validate).
+const many = 1000
+
+// weigh finds out whether there are many endpoints.
+func (f *family) weigh() { f.large = f.endpoints > many }
+
+// size counts the endpoints of a Service.
+func (f *family) size(svc *route.Service) int {
+	n := 0
+	if svc == nil {
+		return n
+	}
+	for i := range svc.Ports {
+		if p := &svc.Ports[i]; p.Family == f.ip {
+			n += max(len(p.Cluster), len(p.Local))
+		}
+	}
+	return n
+}
+
+// aside is the comment of a rule about a single endpoint.
+func (f *family) aside(parts ...string) string {
+	if f.large {
+		return ""
+	}
+	return comment(parts...)
 }
 
 func rows(opt Options) []family {

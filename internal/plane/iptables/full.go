@@ -20,6 +20,11 @@ func (d *diff) everything(seen state) {
 	for _, t := range everyTable() {
 		d.totals[tableKey{d.ip, t}] = 0
 	}
+	d.endpoints = 0
+	for _, svc := range d.table.Services {
+		d.endpoints += d.size(svc)
+	}
+	d.weigh()
 	found := d.look(seen)
 	for _, c := range d.fixed(d.host, d.opt) {
 		d.own(&d.plan.first, c, found)
@@ -92,11 +97,52 @@ func (d *diff) own(e *edit, c chain, found *found) {
 	d.totals[tableKey{d.ip, c.table}] += len(c.rules)
 	had, ok := found.chains[at]
 	delete(found.chains, at)
-	if ok && slices.EqualFunc(had, c.rules, func(h, r string) bool { return h == r || h == iptables.Canonical(r) }) {
+	if ok && slices.EqualFunc(had, c.rules, c.alike) {
 		d.kept += len(had)
 		return
 	}
 	e.chains = append(e.chains, c)
+}
+
+// alike reports whether a rule that was found is the one that should be. Comments
+// in chains of endpoints and of those who choose them make no difference: they come
+// and go with the number of endpoints, and say what the names of chains do.
+func (c chain) alike(had, rule string) bool {
+	if had == rule {
+		return true
+	}
+	if rule = iptables.Canonical(rule); had == rule {
+		return true
+	}
+	return c.aboutEndpoints() && uncommented(had) == uncommented(rule)
+}
+
+func (c chain) aboutEndpoints() bool {
+	return slices.ContainsFunc([]string{clusterPrefix, localPrefix, endpointPrefix}, func(prefix string) bool {
+		return strings.HasPrefix(c.name, prefix)
+	})
+}
+
+// uncommented returns a rule, as it was found, without its comment.
+func uncommented(rule string) string {
+	const match = "-m comment --comment "
+	before, rest, commented := strings.Cut(rule, match)
+	if !commented {
+		return rule
+	}
+	if !strings.HasPrefix(rest, `"`) {
+		_, after, _ := strings.Cut(rest, " ")
+		return before + after
+	}
+	for i := 1; i < len(rest); i++ {
+		switch rest[i] {
+		case '\\':
+			i++
+		case '"':
+			return before + strings.TrimPrefix(rest[i+1:], " ")
+		}
+	}
+	return rule
 }
 
 // tailed plans a shared chain, and the rules that come last there.

@@ -278,7 +278,7 @@ func inOrder(backends []netip.AddrPort) []string {
 }
 
 func (r *renderer) choice(name id, backend, match string) rule {
-	return rule{comment: comment(name.text, " -> ", backend), match: match, target: name.endpoint(backend)}
+	return rule{comment: r.aside(name.text, " -> ", backend), match: match, target: name.endpoint(backend)}
 }
 
 // chance matches one of so many packets.
@@ -299,7 +299,7 @@ func (r *renderer) recall(endpoint string, memory time.Duration) string {
 // answer itself directly, and so is masqueraded.
 func (r *renderer) backend(name id, p *route.Port, backend string) {
 	endpoint := name.endpoint(backend)
-	to := rule{protocol: p.Protocol, comment: comment(name.text), target: "DNAT --to-destination " + backend}
+	to := rule{protocol: p.Protocol, comment: r.aside(name.text), target: "DNAT --to-destination " + backend}
 	if p.Affinity > 0 {
 		to.match = fmt.Sprintf("-m recent --set --name %s --mask %s --rsource", endpoint, r.allOnes)
 	}
