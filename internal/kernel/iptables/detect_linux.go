@@ -67,5 +67,5 @@ func choose(use xtables.Variant, reason string, installed map[xtables.Variant]ma
 	if use == xtables.NFT {
 		other = xtables.Legacy
 	}
-	return other, fmt.Sprintf("only %s is installed, although %s speaks for %s", other, reason, use)
+	return other, fmt.Sprintf("the programs of %s are not installed, which would be used because %s", use, reason)
 }

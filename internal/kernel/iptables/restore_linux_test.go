@@ -312,13 +312,13 @@ func TestOpen(t *testing.T) {
 			"only legacy",
 			[]xtables.Variant{legacy},
 			[]string{"iptables-nft -t mangle -N KUBE-IPTABLES-HINT"},
-			legacy, "only legacy is installed, although KUBE-IPTABLES-HINT is in mangle of nft speaks for nft",
+			legacy, "the programs of nft are not installed, which would be used because KUBE-IPTABLES-HINT is in mangle of nft",
 		},
 		{
 			"only nft",
 			[]xtables.Variant{nft},
 			[]string{"iptables-legacy -t mangle -N KUBE-IPTABLES-HINT"},
-			nft, "only nft is installed, although KUBE-IPTABLES-HINT is in mangle of legacy speaks for legacy",
+			nft, "the programs of legacy are not installed, which would be used because KUBE-IPTABLES-HINT is in mangle of legacy",
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -39,18 +39,16 @@ func (e *edit) lines() int {
 	return n
 }
 
-// in counts the same for one table.
-func (e *edit) in(t table) int {
+// rulesIn counts the rules of a table that an edit writes.
+func (e *edit) rulesIn(t table) int {
 	n := 0
 	for _, c := range e.chains {
 		if c.table == t {
-			n += 1 + len(c.rules)
+			n += len(c.rules)
 		}
 	}
-	return n + count(e.ordered, func(c command) bool { return c.table == t }) +
-		count(e.add, func(l line) bool { return l.table == t }) +
-		count(e.del, func(l line) bool { return l.table == t }) +
-		count(e.gone, func(g ref) bool { return g.table == t })
+	return n + count(e.ordered, func(c command) bool { return c.table == t && c.verb != "-D" }) +
+		count(e.add, func(l line) bool { return l.table == t })
 }
 
 func count[T any](list []T, is func(T) bool) int {

@@ -37,7 +37,7 @@ type Writer interface {
 // Observer is told of what is counted.
 type Observer interface {
 	// Rules is told, after a write, how many rules of a table are ours, and how
-	// many lines about it were written.
+	// many were written.
 	Rules(f route.Family, table string, total, written int)
 	// RestoreFailed and PartialRestoreFailed are told of restores that did not
 	// succeed, the latter of those that were about changes alone.

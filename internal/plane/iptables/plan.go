@@ -250,7 +250,7 @@ func (p *Plan) observe(f *familyPlan) {
 	}
 	for _, t := range []table{filter, nat} {
 		written := 0
-		f.each(func(e *edit) { written += e.in(t) })
+		f.each(func(e *edit) { written += e.rulesIn(t) })
 		p.observer.Rules(f.ip, t.String(), p.totals[tableKey{f.ip, t}], written)
 	}
 }
