@@ -171,7 +171,7 @@ func TestPendingServicesSayWhy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)
 		w.load()
-		w.kernel.refuse = errors.New("no space")
+		w.between(func() { w.kernel.refuse = errors.New("no space") })
 		w.store.DeleteService(name("default", "web"))
 		w.store.DeleteService(name("staging", "web"))
 		w.store.SetService(&cluster.Service{Name: name("default", "new"), Ignored: "headless"})
@@ -230,7 +230,7 @@ func TestRefusedServicesSayWhy(t *testing.T) {
 		}
 
 		// The next attempt succeeds.
-		w.kernel.refuse = nil
+		w.between(func() { w.kernel.refuse = nil })
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		if got, want := names(w, Filter(web)), "default/web programmed"; got != want {

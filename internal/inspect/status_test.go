@@ -173,7 +173,7 @@ func TestStatusOfALife(t *testing.T) {
 		}
 
 		// The kernel refuses.
-		w.kernel.refuse = errors.New("no space")
+		w.between(func() { w.kernel.refuse = errors.New("no space") })
 		failed := time.Now()
 		w.store.DeleteService(name("default", "web"))
 		synctest.Wait()

@@ -106,6 +106,14 @@ func start(t *testing.T, tune func(*world, *Options)) *world {
 	return w
 }
 
+// between does something while the loop does nothing.
+func (w *world) between(do func()) {
+	w.t.Helper()
+	if err := w.loop.Do(w.t.Context(), func(proxy.View) { do() }); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
 // load reads the manifests; the loop starts when that is done.
 func (w *world) load() {
 	w.t.Helper()
