@@ -37,7 +37,7 @@ func TestTheLockOfIptablesIsWaitedFor(t *testing.T) {
 	began := time.Now()
 	x.write("web.json", web(0))
 	who := fmt.Sprintf("held by flock (process %d)", holder.Process.Pid)
-	d.says(`msg="waiting for the lock of iptables"`)
+	d.says(`msg="Waiting for the lock of iptables"`)
 	x.answers("127.0.0.1:10256", "/healthz", true)
 	x.answeredBy(x.client, x.ways()[0].To, 0, 1, 2) // as before
 	d.says(`msg="Cannot write to the kernel, retrying"`)

@@ -33,6 +33,12 @@ type SetState struct {
 	Elements   map[string]Element // by Key and End together
 }
 
+// Entrance reports whether the kernel sends packets into the chain before it knows
+// where they go: once none does no connection gets into the table any more.
+func (s ChainState) Entrance() bool {
+	return s.hook != "" && !strings.Contains(s.hook, " hook "+Postrouting.String()+" ")
+}
+
 // Is reports whether the chain is exactly as wanted.
 func (s ChainState) Is(c Chain) bool {
 	if s.drops || s.hook != c.Hook.text() || len(s.rules) != len(c.Rules) {

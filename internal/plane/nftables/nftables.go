@@ -9,6 +9,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
 	"github.com/sluice-proxy/sluice/internal/plane"
@@ -126,17 +127,37 @@ func (p *Plane) Watch(ctx context.Context, subscribed func(), tell func(plane.Ed
 	})
 }
 
-// Remove deletes both tables, of either family whatever the options say.
+// passing is far longer than a packet takes through this node.
+const passing = 10 * time.Millisecond
+
+// Remove deletes both tables, of either family whatever the options say. It closes
+// the entrances first: a packet that is in the middle of the tables still finds
+// what it looks up, and has its source translated. When a table goes, the
+// elements of its maps go a moment before those of its sets, so that such a packet
+// would find no front, but that its ClusterIP is one, and be refused.
 func (p *Plane) Remove(ctx context.Context) ([]string, error) {
 	var removed []string
+	closing := &nft.Tx{}
 	for _, t := range tables() {
 		state, err := p.kernel.Read(ctx, t)
 		if err != nil {
 			return nil, fmt.Errorf("look at what is to be removed: %w", err)
 		}
-		if state != nil {
-			removed = append(removed, fmt.Sprintf("table %s with %d elements", t, state.Count()))
+		if state == nil {
+			continue
 		}
+		removed = append(removed, fmt.Sprintf("table %s with %d elements", t, state.Count()))
+		for name, c := range state.Chains {
+			if c.Entrance() {
+				closing.FlushChain(t, name)
+			}
+		}
+	}
+	if closing.Size() > 0 {
+		if err := p.kernel.Commit(ctx, closing); err != nil {
+			return nil, fmt.Errorf("close what is to be removed: %w", err)
+		}
+		time.Sleep(passing)
 	}
 	if err := p.kernel.DeleteTables(ctx, tables()...); err != nil {
 		return nil, err
