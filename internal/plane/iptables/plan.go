@@ -169,8 +169,8 @@ func (p *Plan) String() string {
 	return b.String()
 }
 
-// Apply writes the plan. A Service whose rules are refused does not keep others
-// from theirs: the error is a plane.Refused then.
+// Apply writes the plan. In one that compares everything a Service whose rules are
+// refused does not keep others from theirs: the error is a plane.Refused then.
 func (p *Plan) Apply(ctx context.Context) error {
 	for _, f := range p.families {
 		for edits := range f.restores(p.kernel.Room()) {
@@ -191,8 +191,8 @@ func (p *Plan) Apply(ctx context.Context) error {
 	return nil
 }
 
-// restore writes edits, from a section on; if they are refused each half on its
-// own, until it is known which Service it is. What comes before the section that
+// restore writes edits, from a section on; if they are refused in a comparison
+// each half on its own, until it is known which Service it is. What comes before the section that
 // was refused is in the kernel then, and is not written twice.
 func (p *Plan) restore(ctx context.Context, f *familyPlan, edits []edit, from int) error {
 	edits = f.without(edits)
