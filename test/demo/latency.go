@@ -45,9 +45,20 @@ func (r race) run(rounds int) (latency, error) {
 	return out, err
 }
 
-// connect times a TCP handshake and nothing else. The connection is reset, so
-// that none waits for its end.
+// connect times a TCP handshake. One that a signal interrupts, as Go's own runtime
+// sends them to its threads, says nothing and is made again.
 func connect(from netip.Addr, to netip.AddrPort) (time.Duration, error) {
+	for {
+		took, err := handshake(from, to)
+		if !errors.Is(err, unix.EINTR) {
+			return took, err
+		}
+	}
+}
+
+// handshake times a TCP handshake and nothing else. The connection is reset, so
+// that none waits for its end.
+func handshake(from netip.Addr, to netip.AddrPort) (time.Duration, error) {
 	domain := unix.AF_INET
 	if to.Addr().Is6() {
 		domain = unix.AF_INET6
