@@ -4,10 +4,13 @@ package lab
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Flow is a connection, or for UDP a client that keeps its source port. It is
@@ -38,22 +41,38 @@ func (h *Host) Open(p Probe) (*Flow, Result) {
 
 func (h *Host) connect(p Probe) (*Flow, error) {
 	deadline := time.Now().Add(p.Timeout)
-	if p.From.Port() == 0 && (p.Protocol == UDP || p.Protocol == SCTP) {
-		p.From = netip.AddrPortFrom(p.From.Addr(), h.freshPort())
-	}
-	s, err := h.open(p)
+	s, err := h.begin(p, deadline)
 	if err != nil {
 		return nil, err
 	}
 	f := &Flow{probe: p, socket: s}
-	if err = s.connect(p, deadline); err == nil {
-		err = f.greet(deadline)
-	}
-	if err != nil {
+	if err := f.greet(deadline); err != nil {
 		s.close()
 		return nil, err
 	}
 	return f, nil
+}
+
+// begin connects a socket, from a fresh port unless the probe names one. Ports
+// that others have are left to them.
+func (h *Host) begin(p Probe, deadline time.Time) (*socket, error) {
+	from, anyPort := p.From, p.From.Port() == 0 && p.Protocol != Echo
+	for {
+		if anyPort {
+			p.From = netip.AddrPortFrom(from.Addr(), h.freshPort())
+		}
+		s, err := h.open(p)
+		if err == nil {
+			if err = s.connect(p, deadline); err == nil {
+				return s, nil
+			}
+			s.close()
+		}
+		taken := errors.Is(err, unix.EADDRINUSE) || errors.Is(err, unix.EADDRNOTAVAIL)
+		if !anyPort || !taken || time.Now().After(deadline) {
+			return nil, err
+		}
+	}
 }
 
 // greet learns who is at the other end, where the protocol has a beginning.
@@ -197,5 +216,10 @@ func (f *Flow) askPing(payload []byte, deadline time.Time) (Result, error) {
 // translating node remembers those without a connection to end for a while, and
 // would take a new client for an old one.
 func (m *machine) freshPort() uint16 {
-	return uint16(firstClientPort + m.clients.Add(1)%(lastClientPort-firstClientPort))
+	const between = endOfNodePorts - firstNodePort
+	port := firstClientPort + m.clients.Add(1)%(endOfClientPorts-firstClientPort-between)
+	if port >= firstNodePort {
+		port += between
+	}
+	return uint16(port)
 }

@@ -16,8 +16,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The source ports of clients over UDP and SCTP. Those of TCP are the kernel's.
-const firstClientPort, lastClientPort = 10000, 32000
+// The source ports of clients: from the first on, but for those of NodePorts.
+const (
+	firstClientPort, endOfClientPorts = 10000, 60000
+	firstNodePort, endOfNodePorts     = 30000, 32768
+)
 
 // machine is one network namespace and what runs in it.
 type machine struct {

@@ -69,3 +69,16 @@ func reaches(t *testing.T, client *Host, p Protocol, to netip.AddrPort) {
 	}
 	t.Log(r, r.Took)
 }
+
+// No client has the port of another of its machine, or one that a NodePort has.
+func TestFreshPorts(t *testing.T) {
+	m := &machine{}
+	had := map[uint16]bool{}
+	for range 40000 {
+		p := m.freshPort()
+		if had[p] || p < firstClientPort || p >= endOfClientPorts || p >= firstNodePort && p < endOfNodePorts {
+			t.Fatalf("client %d has port %d", len(had)+1, p)
+		}
+		had[p] = true
+	}
+}

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/sluice-proxy/sluice/test/lab"
 )
 
 // mode is one of kube-proxy's, with the variant of iptables it uses.
@@ -70,7 +72,7 @@ func (w *world) kubeProxy(m mode, more ...string) *kubeProxy {
 		_ = wait() // it ends by the signal
 	}
 	w.eventually(func() error {
-		if err := w.reachable(); err != nil {
+		if err := w.reachable(lab.Soon); err != nil {
 			return fmt.Errorf("with kube-proxy: %w", err)
 		}
 		return nil

@@ -40,7 +40,7 @@ func (m mode) recordings() []recording {
 func (w *world) leave(m mode) {
 	w.Helper()
 	w.load(m)
-	w.eventually(w.reachable)
+	w.served()
 }
 
 func (w *world) load(m mode) {

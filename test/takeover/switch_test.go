@@ -29,7 +29,7 @@ func testModes(w *world, m mode) {
 	w.others(m)
 	before := w.dump()
 	p, _ := w.inPlace(m)
-	w.eventually(w.reachable)
+	w.served()
 	traffic := w.start()
 	chains := w.chains(m.name)
 	p.Stop()

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-proxy/sluice/test/apiserver"
+	"github.com/sluice-proxy/sluice/test/lab"
 )
 
 func TestTakeover(t *testing.T) {
@@ -114,14 +115,14 @@ func (w *world) same(before string) {
 }
 
 // settled gives traffic the time to suffer.
-func (w *world) settled(t *traffic) {
+func (w *world) settled(t *lab.Steady) {
 	w.Helper()
 	time.Sleep(500 * time.Millisecond)
-	if err := t.end(); err != nil {
+	if err := t.End(); err != nil {
 		w.Error(err)
 	}
-	w.Logf("%d messages on connections that exist, %d new connections", t.messages.Load(), t.connections.Load())
-	w.must(w.reachable())
+	w.Log(t)
+	w.must(w.reachable(patience))
 }
 
 // testAfter: kube-proxy is stopped, then Sluice started.

@@ -191,20 +191,12 @@ func (w *world) node() {
 	w.must(err)
 }
 
-// way is somebody who connects to the Service "web" or "sticky".
-type way struct {
-	from *lab.Host
-	to   netip.AddrPort
-}
-
-func (v way) String() string { return fmt.Sprintf("%s to %s", v.from.Name(), v.to) }
-
 // ways are from a pod, from the node itself and from outside, in both families.
-func (w *world) ways() []way {
-	var out []way
+func (w *world) ways() []lab.Way {
+	var out []lab.Way
 	add := func(from *lab.Host, port uint16, addrs ...string) {
 		for _, a := range addrs {
-			out = append(out, way{from, netip.AddrPortFrom(netip.MustParseAddr(a), port)})
+			out = append(out, lab.Way{From: from, To: netip.AddrPortFrom(netip.MustParseAddr(a), port)})
 		}
 	}
 	add(w.client, 80, clusterIP4, clusterIP6, stickyIP4, stickyIP6)
@@ -214,13 +206,28 @@ func (w *world) ways() []way {
 	return out
 }
 
-// reachable says who does not answer.
-func (w *world) reachable() error {
+// pace is how often something is sent on each way, and a new connection made.
+const pace = 10 * time.Millisecond
+
+// start makes traffic on all ways, which must not notice what goes on.
+func (w *world) start() *lab.Steady {
+	w.Helper()
+	return lab.StartSteady(w, pace, w.ways()...)
+}
+
+// reachable says who does not answer in time.
+func (w *world) reachable(within time.Duration) error {
 	for _, v := range w.ways() {
-		r := v.from.Try(lab.Probe{Protocol: lab.TCP, To: v.to, Timeout: lab.Soon})
+		r := v.From.Try(lab.Probe{Protocol: lab.TCP, To: v.To, Timeout: within})
 		if r.Outcome != lab.Answered {
 			return fmt.Errorf("%s: %s", v, r)
 		}
 	}
 	return nil
+}
+
+// served waits until all ways are served.
+func (w *world) served() {
+	w.Helper()
+	w.eventually(func() error { return w.reachable(lab.Soon) })
 }
