@@ -40,7 +40,7 @@ type NodeOptions struct {
 	Report    func([]route.Problem) // may be nil
 	Observe   func(proxy.Sync)      // may be nil
 
-	// Looked is told of each look for stale UDP flows. It may be nil.
+	// Looked is told of each look for stale flows. It may be nil.
 	Looked func(took time.Duration, ended map[route.Family]int)
 }
 
@@ -61,7 +61,7 @@ func NewNode(opt NodeOptions) (*Node, error) {
 	}
 	n := &Node{opt: opt, flows: flows, known: opt.Store.Feed()}
 	n.stale = follow.New(follow.Options{Table: flows, Looked: opt.Looked, Report: func(err error) {
-		opt.Log.Warn("Cannot end stale UDP flows, retrying", "error", err)
+		opt.Log.Warn("Cannot end stale flows, retrying", "error", err)
 	}})
 	local := localnet.New(sysctl.New(sysctl.Options{NetNS: opt.NetNS}), func(err error) {
 		opt.Log.Warn("Loopback addresses", "error", err)
@@ -77,7 +77,7 @@ func NewNode(opt NodeOptions) (*Node, error) {
 // Loop is the loop at the heart of the node, to look at it and to ask of it.
 func (n *Node) Loop() *proxy.Loop { return n.loop }
 
-// Flows is what ends stale UDP flows.
+// Flows is what ends stale flows.
 func (n *Node) Flows() *follow.Follower { return n.stale }
 
 // Run serves until the context ends, once; what is in the kernel stays there.

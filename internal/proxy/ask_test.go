@@ -84,6 +84,9 @@ func TestComparisonOnRequest(t *testing.T) {
 		for _, s := range w.syncs {
 			causes = append(causes, s.Cause)
 		}
+		if r := w.follower.repaired; len(r) != 1 || r[0] != 1 {
+			t.Errorf("followers were told of repairs of %v Services, want one of 1", r)
+		}
 		if len(causes) != 3 || causes[0] != Start || causes[1] != ForeignEdit || causes[2] != Request {
 			t.Errorf("causes %q", causes)
 		}

@@ -18,6 +18,10 @@ import (
 // once; what takes time it does elsewhere.
 type Follower interface{ Applied(route.Change) }
 
+// Mender is a Follower that is also told, after Applied, when the kernel was not
+// as it had been left for a while, and is again. It does not keep the table.
+type Mender interface{ Repaired(*route.Table) }
+
 // Options for New. Store, Compiler, Plane and Log are needed.
 type Options struct {
 	Store     *cluster.Store
@@ -289,6 +293,9 @@ func (l *Loop) write(ctx context.Context, change route.Change, s *Sync) {
 	s.Adopted = plan.Kept()
 	s.In = l.opt.Store.Settle()
 	l.applied(change.Table)
+	if s.Repair() {
+		l.repaired(change.Table)
+	}
 }
 
 // remember adds a change to what is pending: what a follower is told spans all
@@ -319,5 +326,13 @@ func (l *Loop) applied(table *route.Table) {
 	l.pending, l.oldHost = left, nil
 	for _, f := range l.opt.Followers {
 		f.Applied(change)
+	}
+}
+
+func (l *Loop) repaired(t *route.Table) {
+	for _, f := range l.opt.Followers {
+		if m, ok := f.(Mender); ok {
+			m.Repaired(t)
+		}
 	}
 }

@@ -151,7 +151,12 @@ func (p *recorded) Apply(ctx context.Context) error {
 }
 
 // listener is a follower that keeps what it is told.
-type listener struct{ told []route.Change }
+type listener struct {
+	told     []route.Change
+	repaired []int // how many Services there were each time
+}
+
+func (l *listener) Repaired(t *route.Table) { l.repaired = append(l.repaired, len(t.Services)) }
 
 func (l *listener) Applied(c route.Change) { l.told = append(l.told, c) }
 

@@ -72,6 +72,19 @@ func switched(e *env) error {
 	return first.clean(e.lab.NodeA)
 }
 
+// loseRules has somebody delete every rule on node A, and load some of his own
+// for which flows are tracked on.
+func loseRules(e *env) error {
+	if err := e.nature().rules.flush(e.lab.NodeA); err != nil {
+		return err
+	}
+	e.lab.NodeA.Nft(`table inet foreign {
+  chain prerouting { type filter hook prerouting priority filter; ct state established accept; }
+  chain output { type filter hook output priority filter; ct state established accept; }
+}`)
+	return nil
+}
+
 // flushRules has somebody delete every rule on node A, and waits until what
 // clients meet, which comes last, is back. Who connects meanwhile is not
 // translated, and stays so.

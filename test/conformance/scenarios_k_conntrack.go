@@ -10,7 +10,40 @@ import (
 
 // udpFlows is section 7.K: UDP and conntrack.
 func udpFlows() []scenario {
-	return append(append(udpStories(), staleFlows()...), oneWay()...)
+	return slices.Concat(udpStories(), staleFlows(), oneWay(), earlyClients())
+}
+
+// earlyClients are TCP clients that begin before they can be served: kube-proxy
+// lets them send in vain until they give up, for two minutes at most.
+func earlyClients() []scenario {
+	const near = "10.180.0.1"
+	web := service("web", `clusterIP: 172.30.0.41, ports: [{port: 80}]`)
+	balanced := loadBalancer("web", `clusterIP: 172.30.0.41, ports: [{port: 80}]`, "192.168.99.1")
+	backend := slice("web", "80", near+" A")
+	all := []scenario{
+		{
+			covers: []int{211}, says: "a TCP client that began before there was such a Service is answered",
+			cluster: []string{backend},
+			steps:   []step{early("10.180.0.2", "172.30.0.41:80", apply(web), near+":80")},
+		},
+		{
+			covers: []int{211}, says: "a TCP client that began before a load balancer had its address is answered",
+			cluster: []string{web, backend},
+			steps: []step{early("outside", "192.168.99.1:80",
+				together(stuck("outside", "192.168.99.1:80"), apply(balanced)), near+":80")},
+		},
+	}
+	for _, client := range []string{"10.180.0.2", "node"} {
+		all = append(all, scenario{
+			covers: []int{211}, says: "a TCP client that began while there were no rules is answered: " + client,
+			cluster: []string{web, backend},
+			steps: []step{
+				stopProxy, loseRules,
+				early(client, "172.30.0.41:80", together(stuck(client, "172.30.0.41:80"), startProxy), near+":80"),
+			},
+		})
+	}
+	return all
 }
 
 // udpStories are UDP clients that keep their source port while backends come

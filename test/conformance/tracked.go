@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/conntrack"
@@ -121,6 +122,57 @@ func (e *env) entries(like netip.Addr, each func(conntrack.Entry)) error {
 		}
 	}
 	return nil
+}
+
+// early is a TCP client that began before a change, in vain. After it one of the
+// backends must answer what the client sends again, within a few seconds.
+func early(from, to string, change step, backends ...string) step {
+	return func(e *env) error {
+		client, probe, err := e.probe(from, to)
+		if err != nil {
+			return err
+		}
+		want, err := e.backends(backends)
+		if err != nil {
+			return err
+		}
+		probe.Timeout = 20 * time.Second
+		answer := make(chan lab.Result, 1)
+		go func() { answer <- client.Try(probe) }()
+		time.Sleep(lab.Soon)
+		err = change(e)
+		began := time.Now()
+		r := <-answer
+		took := time.Since(began)
+		switch {
+		case err != nil:
+			return err
+		case r.Outcome != lab.Answered || !slices.Contains(want, r.Backend):
+			return fmt.Errorf("from %s to %s: %s, want an answer of %s", from, to, r, want)
+		case took > 10*time.Second:
+			return fmt.Errorf("from %s to %s: an answer came only %v after the change", from, to, took)
+		}
+		return nil
+	}
+}
+
+// stuck is an error unless node A tracks an unanswered client whose packets it
+// does not translate.
+func stuck(from, to string) step {
+	return func(e *env) error {
+		_, p, err := e.probe(from, to)
+		if err != nil {
+			return err
+		}
+		found := false
+		err = e.entries(p.To.Addr(), func(c conntrack.Entry) {
+			found = found || c.OrigDst == p.To && c.Protocol == uint8(p.Protocol) && !c.Translated() && !c.Answered()
+		})
+		if err == nil && !found {
+			err = fmt.Errorf("no client of %s is tracked without a translation", to)
+		}
+		return err
+	}
 }
 
 // openTo opens flows under a name until one leads to that backend.

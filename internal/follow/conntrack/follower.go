@@ -1,7 +1,12 @@
-// Package conntrack follows what is applied and ends UDP flows that it left
-// behind: the kernel keeps sending a flow where its first packet went, also when
-// that backend is gone, or when the Service had none then. TCP and SCTP find out
-// by themselves; UDP senders that expect no answer never do.
+// Package conntrack follows what is applied and ends flows that it left behind.
+//
+// Over UDP the kernel keeps sending a flow where its first packet went, also
+// when that backend is gone, or when the Service had none then. TCP and SCTP
+// find out by themselves; UDP senders that expect no answer never do.
+//
+// Over TCP and SCTP a connection may never begin: if its first packet came
+// before anybody translated it, so is treated every one sent again, and for two
+// minutes whatever another client sends from the same port.
 //
 // It deletes exactly the flows that are wrong, at a cost that follows the
 // change, and off the path of the change.
@@ -54,7 +59,7 @@ type Options struct {
 	Looked func(took time.Duration, ended map[route.Family]int)
 }
 
-// Follower deletes UDP flows that a change left behind. All methods may be
+// Follower deletes flows that a change left behind. All methods may be
 // called from any goroutine.
 type Follower struct {
 	opts  Options
@@ -82,6 +87,18 @@ func (f *Follower) Applied(c route.Change) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.queue(f.index.apply(c))
+	f.queue(handshakes(c))
+}
+
+// Repaired tells that the kernel did not do for a while what the table says, and
+// does again: any flow may have been made meanwhile.
+func (f *Follower) Repaired(t *route.Table) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.queue(f.index.everything())
+	for _, s := range t.Services {
+		f.queue(leading(s))
+	}
 }
 
 // SetLocal tells which addresses this host has: all of them, each time. NodePorts
@@ -93,11 +110,17 @@ func (f *Follower) SetLocal(addrs []netip.Addr) {
 }
 
 func (f *Follower) queue(w work) {
-	for k, n := range w {
-		f.pending.add(k, n)
-	}
 	if len(w) == 0 {
 		return
+	}
+	second := time.Now().Add(secondLook)
+	for k, n := range w {
+		if n.later {
+			n.second = second
+			f.later.add(k, n)
+			continue
+		}
+		f.pending.add(k, n)
 	}
 	select {
 	case f.wake <- struct{}{}:

@@ -10,16 +10,25 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// key is where UDP clients reach a Service. Without an address it is a NodePort
+// key is where clients reach a Service. Without an address it is a NodePort
 // on every local address.
 type key struct {
-	family route.Family
-	addr   netip.Addr
-	port   uint16
+	family   route.Family
+	protocol uint8
+	addr     netip.Addr
+	port     uint16
 }
 
-// everywhere is the key of the NodePort with this one's family and port.
-func (k key) everywhere() key { return key{family: k.family, port: k.port} }
+// keyOf is where a flow goes.
+func keyOf(e kernel.Entry) key {
+	return key{route.FamilyOf(e.OrigDst.Addr()), e.Protocol, e.OrigDst.Addr(), e.OrigDst.Port()}
+}
+
+// everywhere is the key of the NodePort with this one's family, protocol and port.
+func (k key) everywhere() key {
+	k.addr = netip.Addr{}
+	return k
+}
 
 // front is what is behind a key now.
 type front struct {
@@ -126,7 +135,7 @@ func (x *index) frontsOf(s *route.Service) map[key]front {
 		for _, where := range p.Fronts {
 			f.nodePort = where.Kind == route.NodePort
 			for _, a := range x.addrs(where, p.Family) {
-				fronts[key{p.Family, a, where.Port}] = f
+				fronts[key{p.Family, kernel.UDP, a, where.Port}] = f
 			}
 		}
 	}
@@ -177,13 +186,22 @@ func (x *index) setLocal(addrs []netip.Addr) work {
 	return w
 }
 
+// everything asks for all flows to all fronts.
+func (x *index) everything() work {
+	w := work{}
+	for k := range x.fronts {
+		w[k] = need{all: true}
+	}
+	return w
+}
+
 // stale reports whether a flow must go, by the newest state. Only flows to a
 // front that w names are looked at.
 func (x *index) stale(e kernel.Entry, w work) bool {
 	if e.Protocol != kernel.UDP {
-		return false
+		return stuck(e, w)
 	}
-	here := key{route.FamilyOf(e.OrigDst.Addr()), e.OrigDst.Addr(), e.OrigDst.Port()}
+	here := keyOf(e)
 	n := w[here]
 	f, served := x.fronts[here]
 	if x.isLocal(e) {

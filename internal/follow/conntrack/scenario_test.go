@@ -15,7 +15,7 @@ import (
 
 // service reads "dns: 10.96.0.10:53 nodePort:30053 = 10.1.0.1:53 10.1.0.2:53":
 // the UDP fronts, and the serving backends behind all of them. IPv6 fronts take
-// the IPv6 backends.
+// the IPv6 backends. With "dns/tcp:" and "dns/sctp:" it is about these.
 func service(t testing.TB, text string) *route.Service {
 	t.Helper()
 	if text == "" {
@@ -23,9 +23,10 @@ func service(t testing.TB, text string) *route.Service {
 	}
 	name, rest, _ := strings.Cut(text, ":")
 	fronts, backends, _ := strings.Cut(rest, "=")
+	name, protocol, _ := strings.Cut(name, "/")
 	s := &route.Service{Name: cluster.Name{Namespace: "default", Name: name}}
 	for _, family := range []route.Family{route.IPv4, route.IPv6} {
-		p := route.Port{Protocol: cluster.UDP, Family: family}
+		p := route.Port{Protocol: protocols()[protocol], Family: family}
 		for f := range strings.FieldsSeq(fronts) {
 			front, of := readFront(f)
 			if of == family || of == 0 {
@@ -38,9 +39,19 @@ func service(t testing.TB, text string) *route.Service {
 				p.Serving = slices.Insert(p.Serving, at, a)
 			}
 		}
+		if len(p.Serving) == 0 {
+			for i := range p.Fronts {
+				refuse := route.Way{Verdict: route.Reject}
+				p.Fronts[i].Pods, p.Fronts[i].Node, p.Fronts[i].Others = refuse, refuse, refuse
+			}
+		}
 		s.Ports = append(s.Ports, p)
 	}
 	return s
+}
+
+func protocols() map[string]cluster.Protocol {
+	return map[string]cluster.Protocol{"": cluster.UDP, "tcp": cluster.TCP, "sctp": cluster.SCTP}
 }
 
 func readFront(text string) (route.Front, route.Family) {
@@ -59,9 +70,10 @@ func readFront(text string) (route.Front, route.Family) {
 }
 
 // flow reads "17 10.0.0.1:7 > 10.96.0.10:53 via 10.1.0.1:53", as entries print
-// themselves.
+// themselves. Behind it may be that it was answered.
 func flow(t testing.TB, text string) kernel.Entry {
 	t.Helper()
+	text, isAnswered := strings.CutSuffix(text, answered)
 	w := strings.Fields(text)
 	e := kernel.Entry{
 		Protocol: map[string]uint8{"6": kernel.TCP, "17": kernel.UDP, "132": kernel.SCTP}[w[0]],
@@ -72,8 +84,13 @@ func flow(t testing.TB, text string) kernel.Entry {
 	if len(w) > 4 {
 		e.ReplySrc = netip.MustParseAddrPort(w[5])
 	}
+	if isAnswered {
+		e.Status = kernel.Answered
+	}
 	return e
 }
+
+const answered = " answered"
 
 // allLocal serves NodePorts on every local address.
 func allLocal() route.Host {
@@ -100,6 +117,18 @@ func change(t testing.TB, host route.Host, services ...string) route.Change {
 		}
 		s := service(t, text)
 		c.Touched = append(c.Touched, route.Touch{Name: s.Name, New: s})
+	}
+	return c
+}
+
+// following is a change after another one.
+func following(first, c route.Change) route.Change {
+	for i, t := range c.Touched {
+		for _, before := range first.Touched {
+			if before.Name == t.Name {
+				c.Touched[i].Old = before.New
+			}
+		}
 	}
 	return c
 }
@@ -157,15 +186,19 @@ func (s scenario) run(t *testing.T, table creator) {
 	f := New(Options{Table: table})
 	before, after := s.hosts()
 	f.SetLocal(localAddrs())
-	f.Applied(change(t, before, s.before...))
+	first := change(t, before, s.before...)
+	f.Applied(first)
 	settle(t, f)
 	for _, text := range slices.Concat(s.kept, s.gone) {
 		if err := table.Create(flow(t, text)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	f.Applied(change(t, after, s.after...))
+	f.Applied(following(first, change(t, after, s.after...)))
 	settle(t, f)
+	for i := range s.kept {
+		s.kept[i] = strings.TrimSuffix(s.kept[i], answered)
+	}
 	slices.Sort(s.kept)
 	if d := cmp.Diff(strings.Join(s.kept, "\n"), strings.Join(contents(t, table), "\n")); d != "" {
 		t.Errorf("flows left (-want +got):\n%s", d)

@@ -16,7 +16,52 @@ const (
 
 // scenarios returns what is run against the table in memory and the kernel's.
 func scenarios() []scenario {
-	return slices.Concat(backendScenarios(), serviceScenarios(), hostScenarios())
+	return slices.Concat(backendScenarios(), serviceScenarios(), hostScenarios(), handshakeScenarios())
+}
+
+// handshakeScenarios: connections that may be stuck in their beginning.
+func handshakeScenarios() []scenario {
+	const (
+		stuck4, stuck6 = "6 10.0.0.1:7 > 10.96.0.10:80", "6 [fd00::1]:7 > [fd96::10]:80"
+		balanced       = "web/tcp: 10.96.0.10:80 [fd96::10]:80 lb:203.0.113.5:80 nodePort:30080 ="
+		backends       = " 10.1.0.1:80 [fd01::1]:80"
+	)
+	others := []string{
+		"6 10.0.0.2:7 > 10.96.0.10:80 via 10.1.0.1:80",
+		"6 10.0.0.3:7 > 10.96.0.10:80 via 10.1.0.1:80 answered",
+		"6 10.0.0.4:7 > 10.96.0.10:80 answered", // was another's then, and goes on
+		"6 10.0.0.5:7 > 10.96.0.10:81",
+		"6 10.0.0.6:7 > 10.96.0.11:80",
+		"17 10.0.0.7:7 > 10.96.0.10:80",
+		"132 10.0.0.8:7 > 10.96.0.10:80",
+		"6 203.0.113.9:7 > 192.0.2.1:30080", // the host answers there
+		"6 203.0.113.9:7 > 203.0.113.5:80",  // somebody else may answer yet
+	}
+	return []scenario{{
+		name:  "connections that began before their service",
+		after: []string{balanced + backends},
+		gone:  []string{stuck4, stuck6}, kept: slices.Clone(others),
+	}, {
+		name:   "connections that began before there was a backend",
+		before: []string{balanced},
+		after:  []string{balanced + backends},
+		gone:   []string{stuck4, stuck6}, kept: slices.Clone(others),
+	}, {
+		name:   "connections that begin are let alone while backends come and go",
+		before: []string{balanced + backends},
+		after:  []string{balanced + " 10.1.0.2:80 [fd01::2]:80"},
+		kept:   append(slices.Clone(others), stuck4, stuck6),
+	}, {
+		name:   "connections that begin where a service ends",
+		before: []string{balanced + backends},
+		after:  []string{"-web"},
+		kept:   append(slices.Clone(others), stuck4, stuck6),
+	}, {
+		name:  "associations that began before their service",
+		after: []string{"web/sctp: 10.96.0.10:80 [fd96::10]:80 = 10.1.0.1:80 [fd01::1]:80"},
+		gone:  []string{"132 10.0.0.8:7 > 10.96.0.10:80", "132 [fd00::8]:7 > [fd96::10]:80"},
+		kept:  []string{stuck4, "17 10.0.0.7:7 > 10.96.0.10:80", "132 10.0.0.9:7 > 10.96.0.10:80 via 10.1.0.1:80"},
+	}}
 }
 
 // backendScenarios: backends that come and go (S-197 to S-209).

@@ -7,18 +7,20 @@ import (
 	"time"
 
 	kernel "github.com/sluice-proxy/sluice/internal/kernel/conntrack"
-	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// maxListings is how many filtered listings are cheaper than reading every UDP
-// flow. The kernel walks its whole table for each; what a filter saves is the
-// copying, which is about ten times the walk.
+// maxListings is how many filtered listings are cheaper than reading every flow
+// of a protocol. The kernel walks its whole table for each; what a filter saves
+// is the copying, which is about ten times the walk.
 const maxListings = 8
 
 // need says what may be wrong with the flows to a front.
 type need struct {
 	all  bool             // any flow may be stale
 	gone []netip.AddrPort // otherwise only those that go to one of these
+
+	// later spares the first look: until the second, somebody else may answer.
+	later bool
 
 	// When a second look is due; zero for the first.
 	second time.Time
@@ -39,7 +41,7 @@ func (n need) merge(o need) need {
 	if o.none() {
 		return n
 	}
-	m := need{all: n.all || o.all, gone: slices.Clone(n.gone)}
+	m := need{all: n.all || o.all, later: n.later && o.later, gone: slices.Clone(n.gone)}
 	for _, b := range o.gone {
 		if !slices.Contains(m.gone, b) {
 			m.gone = append(m.gone, b)
@@ -80,16 +82,30 @@ func compare(old, now front) need {
 	return need{gone: gone}
 }
 
-// listings returns the listings that show every flow w asks for: one for each
-// front or each backend that is gone, whichever are fewer; or one of all UDP
-// flows, when that is less work.
+// listings returns the listings that show every flow w asks for.
 func (w work) listings() []kernel.Filter {
-	var fronts, few []kernel.Filter
-	backends := map[kernel.Filter]struct{}{}
-	families := map[route.Family]struct{}{}
+	protocols := map[uint8]work{}
 	for k, n := range w {
-		families[k.family] = struct{}{}
-		f := filter(k.family)
+		if protocols[k.protocol] == nil {
+			protocols[k.protocol] = work{}
+		}
+		protocols[k.protocol][k] = n
+	}
+	var all []kernel.Filter
+	for _, same := range protocols {
+		all = append(all, same.ofOne()...)
+	}
+	return all
+}
+
+// ofOne is listings for work of one protocol: one for each front or each backend
+// that is gone, whichever are fewer; or one of all flows, when that is less work.
+func (w work) ofOne() []kernel.Filter {
+	var fronts, few []kernel.Filter
+	backends, all := map[kernel.Filter]struct{}{}, map[kernel.Filter]struct{}{}
+	for k, n := range w {
+		f := filter(k)
+		all[f] = struct{}{}
 		f.OrigDst = netip.AddrPortFrom(k.addr, k.port)
 		if n.all {
 			fronts = append(fronts, f)
@@ -97,7 +113,7 @@ func (w work) listings() []kernel.Filter {
 		}
 		few = append(few, f)
 		for _, b := range n.gone {
-			f := filter(k.family)
+			f := filter(k)
 			f.ReplySrc = b
 			backends[f] = struct{}{}
 		}
@@ -108,15 +124,12 @@ func (w work) listings() []kernel.Filter {
 	if len(fronts)+len(few) <= maxListings {
 		return append(fronts, few...)
 	}
-	var all []kernel.Filter
-	for _, family := range keys(families) {
-		all = append(all, filter(family))
-	}
-	return all
+	return keys(all)
 }
 
-func filter(f route.Family) kernel.Filter {
-	return kernel.Filter{Family: kernel.Family(f), Protocol: kernel.UDP}
+// filter lets through all flows that a look for a key may end.
+func filter(k key) kernel.Filter {
+	return kernel.Filter{Family: kernel.Family(k.family), Protocol: k.protocol, Unanswered: k.protocol != kernel.UDP}
 }
 
 func keys[K comparable](m map[K]struct{}) []K {

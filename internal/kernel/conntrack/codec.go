@@ -20,6 +20,7 @@ const (
 	ctaNATDst     = 13
 	ctaZone       = 18
 	ctaFilter     = 25
+	ctaStatusMask = 26
 
 	ctaTupleIP    = 1
 	ctaTupleProto = 2
@@ -31,6 +32,9 @@ const (
 
 	ctaFilterOrig  = 1
 	ctaFilterReply = 2
+
+	// confirmed is the bit of every entry that is in the table.
+	confirmed Status = 1 << 3
 
 	ctaNATProto    = 3
 	ctaNATPortMin  = 1
@@ -144,7 +148,8 @@ func (t tuple) flags() []byte {
 }
 
 // encodeFilter asks the kernel to leave out what does not match. Kernels before
-// 5.8 do not know the attribute and send everything of the family.
+// 5.8 do not know the attribute and send everything of the family; before 5.18
+// they do not look at the status.
 //
 // In IPv6 the kernel is only asked for ports: up to 6.18 at least it compares
 // the addresses the wrong way round, and would leave out exactly what matches
@@ -161,6 +166,10 @@ func encodeFilter(f Filter) ([]byte, error) {
 		orig.encode(ae, ctaTupleOrig)
 		if byReply {
 			reply.encode(ae, ctaTupleReply)
+		}
+		if f.Unanswered {
+			ae.Uint32(ctaStatus, 0)
+			ae.Uint32(ctaStatusMask, uint32(Answered))
 		}
 		nest(ae, ctaFilter, func(ae *netlink.AttributeEncoder) {
 			ae.Bytes(ctaFilterOrig, orig.flags())
@@ -186,8 +195,9 @@ func encodeDelete(e Entry) ([]byte, error) {
 	})
 }
 
-// encodeCreate is an entry as a first packet makes it. The kernel works out the
-// answer's addresses from the translations asked for.
+// encodeCreate is an entry as a first packet makes it, and if it is Answered as an
+// answer leaves it. The kernel works out the answer's addresses from the
+// translations asked for.
 func encodeCreate(e Entry, seconds uint32) ([]byte, error) {
 	orig := tuple{family: e.Family(), protocol: e.Protocol, src: e.OrigSrc, dst: e.OrigDst}
 	reply := tuple{family: e.Family(), protocol: e.Protocol, src: e.OrigDst, dst: e.OrigSrc}
@@ -195,6 +205,9 @@ func encodeCreate(e Entry, seconds uint32) ([]byte, error) {
 		orig.encode(ae, ctaTupleOrig)
 		reply.encode(ae, ctaTupleReply)
 		ae.Uint32(ctaTimeout, seconds)
+		if e.Answered() {
+			ae.Uint32(ctaStatus, uint32(Answered|confirmed))
+		}
 		if e.Zone != 0 {
 			ae.Uint16(ctaZone, e.Zone)
 		}

@@ -39,8 +39,9 @@ type Status uint32
 
 // The bits that are looked at here; the numbers are the kernel's.
 const (
-	SrcNAT Status = 1 << 4
-	DstNAT Status = 1 << 5
+	Answered Status = 1 << 1
+	SrcNAT   Status = 1 << 4
+	DstNAT   Status = 1 << 5
 )
 
 // Entry is one tracked flow.
@@ -59,6 +60,9 @@ type Entry struct {
 
 // Translated reports whether the destination was translated.
 func (e Entry) Translated() bool { return e.Status&DstNAT != 0 }
+
+// Answered reports whether a packet came back ever.
+func (e Entry) Answered() bool { return e.Status&Answered != 0 }
 
 // Family returns the IP family of the flow.
 func (e Entry) Family() Family { return familyOf(e.OrigDst.Addr()) }
@@ -82,6 +86,8 @@ type Filter struct {
 	Protocol uint8  // required
 	OrigDst  netip.AddrPort
 	ReplySrc netip.AddrPort
+
+	Unanswered bool // only flows that no packet came back on
 }
 
 // String returns the filter for messages.
@@ -99,12 +105,15 @@ func (f Filter) String() string {
 			fmt.Fprintf(&s, " %s port %d", side.name, side.end.Port())
 		}
 	}
+	if f.Unanswered {
+		s.WriteString(" unanswered")
+	}
 	return s.String()
 }
 
 // Match reports whether the filter lets the entry through.
 func (f Filter) Match(e Entry) bool {
-	return e.Family() == f.Family && e.Protocol == f.Protocol &&
+	return e.Family() == f.Family && e.Protocol == f.Protocol && !(f.Unanswered && e.Answered()) &&
 		matchEnd(f.OrigDst, e.OrigDst) && matchEnd(f.ReplySrc, e.ReplySrc)
 }
 

@@ -62,6 +62,11 @@ func zoned(zone uint16, e conntrack.Entry) conntrack.Entry {
 	return e
 }
 
+func answered(e conntrack.Entry) conntrack.Entry {
+	e.Status |= conntrack.Answered
+	return e
+}
+
 func create(t testing.TB, ct table, entries ...conntrack.Entry) {
 	t.Helper()
 	for _, e := range entries {
@@ -101,6 +106,8 @@ func TestEach(t *testing.T) {
 		plain4 = "17 10.0.0.3:1000 > 10.96.0.10:53"
 		other4 = "17 10.0.0.1:1000 > 10.96.0.10:54 via 10.1.0.1:5353"
 		node4  = "17 10.0.0.1:1000 > 192.0.2.1:53 via 10.1.0.1:5353"
+		tcp4   = "6 10.0.0.1:1000 > 10.96.0.10:53 via 10.1.0.1:5353"
+		begun4 = "6 10.0.0.2:1000 > 10.96.0.10:53"
 		dns6   = "17 [fd00::1]:1000 > [fd96::10]:53 via [fd01::1]:5353"
 	)
 	end := netip.MustParseAddrPort
@@ -128,6 +135,8 @@ func TestEach(t *testing.T) {
 		{with(udp6, none, end("[fd01::1]:5353")), []string{dns6}},
 		{with(udp6, end("[fd96::10]:53"), end("[fd01::2]:5353")), []string{}},
 		{with(udp4, netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), 0), none), []string{node4}},
+		{conntrack.Filter{Family: conntrack.IPv4, Protocol: conntrack.TCP}, []string{tcp4, begun4}},
+		{conntrack.Filter{Family: conntrack.IPv4, Protocol: conntrack.TCP, Unanswered: true}, []string{begun4}},
 	}
 	both(t, func(t *testing.T, ct table) {
 		create(t, ct,
@@ -136,7 +145,8 @@ func TestEach(t *testing.T) {
 			flow(conntrack.UDP, "10.0.0.3:1000", "10.96.0.10:53", "10.96.0.10:53"),
 			flow(conntrack.UDP, "10.0.0.1:1000", "10.96.0.10:54", "10.1.0.1:5353"),
 			flow(conntrack.UDP, "10.0.0.1:1000", "192.0.2.1:53", "10.1.0.1:5353"),
-			flow(conntrack.TCP, "10.0.0.1:1000", "10.96.0.10:53", "10.1.0.1:5353"),
+			answered(flow(conntrack.TCP, "10.0.0.1:1000", "10.96.0.10:53", "10.1.0.1:5353")),
+			flow(conntrack.TCP, "10.0.0.2:1000", "10.96.0.10:53", "10.96.0.10:53"),
 			flow(conntrack.SCTP, "10.0.0.1:1000", "10.96.0.10:53", "10.1.0.1:5353"),
 			flow(conntrack.UDP, "[fd00::1]:1000", "[fd96::10]:53", "[fd01::1]:5353"),
 			flow(conntrack.TCP, "[fd00::1]:1000", "[fd96::10]:53", "[fd01::1]:5353"))
