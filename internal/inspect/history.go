@@ -22,6 +22,7 @@ type History struct {
 	adopted  int
 	rejected int
 	problems []Problem // newest first
+	failure  string    // of the last attempt; empty: it succeeded
 }
 
 // NewHistory returns an empty one.
@@ -29,11 +30,13 @@ func NewHistory() *History { return &History{} }
 
 // Observe is told of every attempt to write (proxy.Options.Observe).
 func (h *History) Observe(s proxy.Sync) {
-	if s.Err != nil {
-		return // the loop knows of it as long as it matters
-	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.failure = ""
+	if s.Err != nil {
+		h.failure = s.Err.Error()
+		return
+	}
 	took := s.Compile + s.Apply
 	h.last = Sync{
 		At: s.Began.Add(took), Took: Duration(took),
@@ -78,6 +81,7 @@ func (h *History) Report(problems []route.Problem) {
 func (h *History) fill(s *Status) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	s.Error = h.failure
 	s.LastSync, s.Adopted, s.Counts.Rejected = h.last, h.adopted, h.rejected
 	s.Comparisons, s.Repairs, s.Problems = slices.Clone(h.compared), slices.Clone(h.repaired), slices.Clone(h.problems)
 }

@@ -15,7 +15,7 @@ import (
 const statusTime = time.Second
 
 // Status says how the daemon is. To what Options.Status knows it adds the time,
-// Node, Lag, Counts, Pending, Error and what History keeps.
+// Node, Lag, Counts, Pending and what History keeps.
 func (i *Inspector) Status(ctx context.Context) Status {
 	s := i.opt.Status(ctx)
 	s.At = time.Now()
@@ -39,9 +39,6 @@ func (i *Inspector) ask(ctx context.Context, s *Status) {
 	defer cancel()
 	err := i.opt.Loop.Do(ctx, func(v proxy.View) {
 		s.Pending, s.Refused = pending(v), len(v.Refused)
-		if v.Err != nil {
-			s.Error = v.Err.Error()
-		}
 	})
 	if err != nil {
 		s.Busy = "a write to the kernel is under way"

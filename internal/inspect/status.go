@@ -27,7 +27,7 @@ type Status struct {
 	Refused  int    `json:"refused"`         // Services whose rules the kernel does not take; these are not pending
 	Error    string `json:"error,omitempty"` // of the latest write
 
-	// Busy says why Pending, Refused and Error are missing: a write takes long.
+	// Busy says why Pending and Refused are missing: a write takes long.
 	Busy string `json:"busy,omitempty"`
 
 	Comparisons []Tally  `json:"comparisons,omitempty"` // everything compared with the kernel, by cause

@@ -77,7 +77,7 @@ func TestText(t *testing.T) {
 	busy := Status{
 		At: now, Version: "v1.2.0", PID: 1, Since: ago(1500 * time.Millisecond), Busy: "a write to the kernel is under way",
 		Health: Health{Starting, "not everything has been written once"}, Counts: Counts{Services: 2, Ports: 2, Fronts: 3, Backends: 1}, Mode: Mode{Name: "nftables"},
-		Node: Node{Name: "node-a"}, Source: Source{Kind: "manifests", From: "services/", Connected: true},
+		Node: Node{Name: "node-a"}, Source: Source{Kind: "manifests", From: "services/", Connected: true}, Error: "the lock is held",
 		Configuration: Configuration{Refused: "line 3: mode: Unsupported value"}, // read at a time that nobody noted
 	}
 	for name, s := range map[string]Status{"quiet": quiet(), "troubled": troubled(), "busy": busy} {

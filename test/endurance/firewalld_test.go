@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -72,6 +73,9 @@ func (f *firewall) start() {
 	f.x.must(err)
 	f.x.eventually(func() error {
 		if out, err := f.ask("--state"); err != nil {
+			if strings.Contains(out, "failed") {
+				f.must("--reload")
+			}
 			return fmt.Errorf("%s %w; firewalld says:\n%s", out, err, log)
 		}
 		return nil
@@ -86,11 +90,18 @@ func (f *firewall) ask(args ...string) (string, error) {
 	return f.x.lab.NodeA.Run("", append([]string{"env", "DBUS_SYSTEM_BUS_ADDRESS=" + f.bus(), "firewall-cmd"}, args...)...)
 }
 
-// must makes firewalld do something.
+// must makes firewalld do something; again, if its ebtables-restore failed: when
+// somebody else writes meanwhile, that of iptables 1.8.9 does not begin anew, as
+// iptables-restore does.
 func (f *firewall) must(args ...string) {
 	f.x.Helper()
-	_, err := f.ask(args...)
-	f.x.must(err)
+	f.x.eventually(func() error {
+		_, err := f.ask(args...)
+		if err != nil && !strings.Contains(err.Error(), "ebtables-restore") {
+			f.x.Fatal(err)
+		}
+		return err
+	})
 }
 
 // Firewalld flushes and reloads, and each time our rules are back, once and for
