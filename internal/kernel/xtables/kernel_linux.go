@@ -22,8 +22,13 @@ const (
 	defaultWait = 5 * time.Second
 )
 
-// attempts is how often something is tried that others may disturb.
-const attempts = 10
+// attempts is how often something is tried that others may disturb, with pauses
+// that double from the first to the last: about three seconds in all.
+const (
+	attempts   = 20
+	firstPause = time.Millisecond
+	lastPause  = 250 * time.Millisecond
+)
 
 // Kernel is the rules of one network namespace. It keeps nothing open.
 type Kernel struct{ opts Options }

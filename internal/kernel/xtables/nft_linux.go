@@ -78,15 +78,20 @@ func nftTables(ctx context.Context, netns int) ([]Table, error) {
 	return tables, err
 }
 
-// repeat runs list until nobody changes what is listed meanwhile.
+// repeat runs list until nobody changes what is listed meanwhile. Who writes a
+// lot is given ever more time to come to an end.
 func repeat(ctx context.Context, list func() error) error {
 	var err error
-	for range attempts {
+	for i := range attempts {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		if err = list(); !disturbed(err) {
 			return err
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(min(firstPause<<i, lastPause)):
 		}
 	}
 	return fmt.Errorf("disturbed %d times: %w", attempts, err)
