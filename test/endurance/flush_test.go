@@ -34,14 +34,18 @@ func TestAFlushUnderTrafficIsRepaired(t *testing.T) {
 
 	var times, loads []time.Duration
 	for range flushes {
-		w.lab.NodeA.MustRun("nft", "flush", "ruleset")
+		w.lab.NodeA.Nft(onlyTheirs)
 		began := time.Now()
+		early := w.early(way)
 		w.connects(way)
 		times = append(times, time.Since(began))
 		if r := flow.AskWithin([]byte("still there?"), 3*time.Second); r.Outcome != lab.Answered || !r.Echoed {
 			t.Fatalf("the connection that was there all along: %s", r)
 		}
 		loads = append(loads, w.repair(began))
+		if r := <-early; r.Outcome != lab.Answered {
+			t.Errorf("a client that began while there were no rules: %s", r)
+		}
 		time.Sleep(nextFlush - time.Since(began))
 	}
 	slices.Sort(times)
@@ -57,8 +61,25 @@ func TestAFlushUnderTrafficIsRepaired(t *testing.T) {
 	d.once("Another program keeps changing our rules")
 }
 
+// onlyTheirs leaves nothing but rules of somebody else, for which flows are
+// tracked on.
+const onlyTheirs = `flush ruleset
+table inet theirs {
+	chain prerouting { type filter hook prerouting priority filter; ct state established accept; }
+}
+`
+
+// early is a client that begins now. It sends again after 1, 3 and 7 seconds.
+func (w *world) early(way lab.Way) <-chan lab.Result {
+	answer := make(chan lab.Result, 1)
+	go func() {
+		answer <- way.From.Try(lab.Probe{Protocol: lab.TCP, To: way.To, Timeout: 15 * time.Second})
+	}()
+	return answer
+}
+
 // connects waits until a new connection is answered. Each try is a flow of its
-// own: what was on its way without rules stays without.
+// own: what was on its way without rules is only helped a little later.
 func (w *world) connects(way lab.Way) {
 	w.Helper()
 	w.eventually(func() error {
