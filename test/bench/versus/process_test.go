@@ -64,22 +64,28 @@ func TestStopping(t *testing.T) {
 // TestMemoryOfChildren sees a child that has long had more memory than its
 // parent, and not that which is a copy of it.
 func TestMemoryOfChildren(t *testing.T) {
-	const script = `x=$(head -c 30000000 /dev/zero | tr '\0' x); sleep 0.2`
+	const (
+		script = `x=$(head -c 30000000 /dev/zero | tr '\0' x); sleep 10`
+		most   = 28 << 20
+	)
 	cmd := exec.Command("sh", "-c", `/bin/bash -c "$0" & wait`, script)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	w := watch(cmd.Process.Pid)
 	var got memory
-	for range 100 {
+	for deadline := time.Now().Add(9 * time.Second); got.Child < most && time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		if m, err := w.peak(); err == nil {
 			got = m
 		}
-		time.Sleep(5 * time.Millisecond)
 	}
 	w.stop()
+	if err := syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL); err != nil {
+		t.Error(err)
+	}
 	_ = cmd.Wait() // whatever became of it
-	if got.Process == 0 || got.Process > 20<<20 || got.Child < 28<<20 || got.total() != got.Process+got.Child {
+	if got.Process == 0 || got.Process > 20<<20 || got.Child < most || got.total() != got.Process+got.Child {
 		t.Errorf("got %+v, want a small process with a child of 30 MB", got)
 	}
 }
