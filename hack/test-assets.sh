@@ -12,20 +12,15 @@
 # tests that want kube-proxy do without if it is not among them.
 set -euo pipefail
 
+# shellcheck source=hack/fill.sh
+source "$(dirname "$0")/fill.sh"
+
 kubernetes=v1.36.3
 etcd=v3.6.16
-
-say() { printf 'test-assets: %s\n' "$*"; }
+wanted="kubernetes $kubernetes, etcd $etcd"
+programs=(kube-apiserver etcd kube-proxy)
 
 filled() { [[ -x $1/kube-apiserver && -x $1/etcd ]]; }
-
-# stamped says whether what DIR holds is of the versions wanted, current whether
-# nothing is missing.
-stamped() { [[ $(cat "$dir/versions" 2>/dev/null) == "$wanted" ]]; }
-current() { stamped && filled "$dir" && [[ -x $dir/kube-proxy ]]; }
-
-# lacks says whether a program has to be built.
-lacks() { ! stamped || [[ ! -x $dir/$1 ]]; }
 
 # module starts a throw-away main module in a new folder and goes there. It is
 # needed because go install refuses modules that have replace directives.
@@ -57,22 +52,6 @@ build_etcd() {
 	compile etcd go.etcd.io/etcd/server/v3 ""
 }
 
-# compile NAME PACKAGE LDFLAGS builds at low priority, to leave the machine usable.
-# It keeps quiet about the hundred-odd modules it fetches.
-compile() {
-	say "building $1"
-	nice go build -trimpath -ldflags "-s -w $3" -o "$tmp/bin/$1" "$2" \
-		2> >(grep -v '^go: downloading' >&2)
-}
-
-# install_all moves the stamp last, so that it never vouches for mixed versions.
-install_all() {
-	printf '%s\n' "$wanted" >"$tmp/versions"
-	stamped || rm -f "$dir/versions"
-	mv -f "$tmp/bin"/* "$dir"
-	mv -f "$tmp/versions" "$dir/versions"
-}
-
 if [[ $# -ne 1 || -z $1 ]]; then
 	echo "usage: $0 DIR" >&2
 	exit 2
@@ -82,37 +61,10 @@ if [[ -n ${KUBEBUILDER_ASSETS:-} ]] && filled "$KUBEBUILDER_ASSETS"; then
 	exit 0
 fi
 
-mkdir -p "$1"
-dir=$(cd "$1" && pwd)
-wanted="kubernetes $kubernetes, etcd $etcd"
-if current; then
-	say "$dir has $wanted"
-	exit 0
-fi
-
-# One run at a time: a second one waits here, then finds the work done. Under the
-# lock any other build folder is what a killed run left behind.
-exec 9>"$dir/.lock"
-if ! flock -n 9; then
-	say "waiting for another run on $dir"
-	flock 9
-fi
-if current; then
-	say "$dir has $wanted"
-	exit 0
-fi
-rm -rf "$dir"/.build.*
-tmp=$(mktemp -d "$dir/.build.XXXXXX")
-trap 'rm -rf "$tmp"' EXIT
-
-# The compiler's work folder is in there too, so removing it also ends an orphaned build.
-mkdir "$tmp/bin" "$tmp/work"
-export GOTMPDIR=$tmp/work GOFLAGS=-mod=mod GOWORK=off CGO_ENABLED=0 GOOS='' GOARCH=''
-
+begin "$1"
 say "building $wanted; the first time takes minutes"
 if lacks etcd; then (build_etcd); fi
 for name in kube-apiserver kube-proxy; do
 	if lacks "$name"; then (build_kubernetes "$name"); fi
 done
 install_all
-say "done in ${SECONDS}s: $dir"

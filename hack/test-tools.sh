@@ -11,10 +11,13 @@
 # the programs fetches the others.
 set -euo pipefail
 
+# shellcheck source=hack/fill.sh
+source "$(dirname "$0")/fill.sh"
+
 kubernetes=v0.36.3 # of the libraries; kubectl calls it v1.36.3
 helm=v3.21.4       # the release that is built on these libraries
-
-say() { printf 'test-tools: %s\n' "$*"; }
+wanted="kubectl v1.${kubernetes#v0.}, helm $helm, prometheus"
+programs=(kubectl helm prometheus promtool)
 
 die() {
 	say "$*" >&2
@@ -22,11 +25,6 @@ die() {
 }
 
 have() { command -v "$1" >/dev/null 2>&1; }
-
-# lacks says whether a program is missing, or of another version than wanted.
-lacks() { [[ $(cat "$dir/versions" 2>/dev/null) != "$wanted" || ! -x $dir/$1 ]]; }
-
-current() { ! lacks kubectl && ! lacks helm && ! lacks prometheus && ! lacks promtool; }
 
 # build_clients makes a throw-away main module of both. kubectl's own main is no
 # more than what is written here.
@@ -57,14 +55,6 @@ GO
 		-X $module/pkg/lint/rules.k8sVersionMajor=1 -X $module/pkg/lint/rules.k8sVersionMinor=${minor%.*}"
 }
 
-# compile NAME PACKAGE LDFLAGS builds at low priority, to leave the machine usable.
-# It keeps quiet about the hundred-odd modules it fetches.
-compile() {
-	say "building $1"
-	nice go build -trimpath -ldflags "-s -w $3" -o "$tmp/bin/$1" "$2" \
-		2> >(grep -v '^go: downloading' >&2)
-}
-
 fetch_prometheus() {
 	if have apt-get && have dpkg; then
 		say "fetching prometheus"
@@ -92,47 +82,12 @@ unpack_prometheus() {
 
 quietly() { "$@" </dev/null >"$tmp/log" 2>&1; }
 
-# install_all moves the stamp last, so that it never vouches for mixed versions.
-install_all() {
-	[[ $(cat "$dir/versions" 2>/dev/null) == "$wanted" ]] || rm -f "$dir/versions"
-	mv -f "$tmp/bin"/* "$dir"
-	printf '%s\n' "$wanted" >"$tmp/versions"
-	mv -f "$tmp/versions" "$dir/versions"
-}
-
 if [[ $# -ne 1 || -z $1 ]]; then
 	echo "usage: $0 DIR" >&2
 	exit 2
 fi
 
-mkdir -p "$1"
-dir=$(cd "$1" && pwd)
-wanted="kubectl v1.${kubernetes#v0.}, helm $helm, prometheus"
-if current; then
-	say "$dir has $wanted"
-	exit 0
-fi
-
-# One run at a time: a second one waits here, then finds the work done. Under the
-# lock any other build folder is what a killed run left behind.
-exec 9>"$dir/.lock"
-if ! flock -n 9; then
-	say "waiting for another run on $dir"
-	flock 9
-fi
-if current; then
-	say "$dir has $wanted"
-	exit 0
-fi
-rm -rf "$dir"/.build.*
-tmp=$(mktemp -d "$dir/.build.XXXXXX")
-trap 'rm -rf "$tmp"' EXIT
-
-# The compiler's work folder is in there too, so removing it also ends an orphaned build.
-mkdir "$tmp/bin" "$tmp/work"
-export GOTMPDIR=$tmp/work GOFLAGS=-mod=mod GOWORK=off CGO_ENABLED=0 GOOS='' GOARCH=''
-
+begin "$1"
 if lacks prometheus || lacks promtool; then (fetch_prometheus); fi
 if lacks kubectl || lacks helm; then (build_clients); fi
 install_all
-say "done in ${SECONDS}s: $dir"

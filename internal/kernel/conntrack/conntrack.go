@@ -113,7 +113,7 @@ func (f Filter) String() string {
 
 // Match reports whether the filter lets the entry through.
 func (f Filter) Match(e Entry) bool {
-	return e.Family() == f.Family && e.Protocol == f.Protocol && !(f.Unanswered && e.Answered()) &&
+	return e.Family() == f.Family && e.Protocol == f.Protocol && (!f.Unanswered || !e.Answered()) &&
 		matchEnd(f.OrigDst, e.OrigDst) && matchEnd(f.ReplySrc, e.ReplySrc)
 }
 
