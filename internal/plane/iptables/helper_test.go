@@ -1,7 +1,6 @@
 package iptables
 
 import (
-	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -56,13 +55,7 @@ func newPlane(kernel Kernel) *Plane {
 func load(t testing.TB, kernel Kernel, change route.Change) *Plane {
 	t.Helper()
 	p := newPlane(kernel)
-	if err := p.Refresh(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	plan := p.Plan(change)
-	if err := plan.Apply(context.Background()); err != nil {
-		t.Fatalf("%v\n%.2000s", err, plan)
-	}
+	planetest.Load(t, p, change)
 	return p
 }
 
@@ -70,13 +63,7 @@ func load(t testing.TB, kernel Kernel, change route.Change) *Plane {
 // nothing to do.
 func settled(t testing.TB, kernel Kernel, table *route.Table) {
 	t.Helper()
-	p := newPlane(kernel)
-	if err := p.Refresh(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	if plan := p.Plan(route.Change{Table: table}); plan.Steps() != 0 {
-		t.Fatalf("%d steps left to do, want none:\n%.3000s", plan.Steps(), plan)
-	}
+	planetest.Settled(t, newPlane(kernel), table)
 }
 
 // owned reports whether a chain is a Service port's own.

@@ -2,14 +2,9 @@ package iptables
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
@@ -17,25 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
-
-// golden compares a text with testdata/name.
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	file := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s, -want +got (-update writes it):\n%s", file, diff)
-	}
-}
+var golden = planetest.Golden()
 
 // story is a cluster of IPv4 to which things happen.
 type story struct {
@@ -84,13 +61,7 @@ func (s *story) happens() string {
 // right wants the kernel to hold what it would if told everything at once.
 func (s *story) right() {
 	s.Helper()
-	p := New(s.kernel, s.plane.opt)
-	if err := p.Refresh(context.Background()); err != nil {
-		s.Fatal(err)
-	}
-	if plan := p.Plan(route.Change{Table: s.compiler.Table()}); plan.Steps() != 0 {
-		s.Fatalf("%d steps left to do, want none:\n%.3000s", plan.Steps(), plan)
-	}
+	planetest.Settled(s, New(s.kernel, s.plane.opt), s.compiler.Table())
 }
 
 func (s *story) endpoints(name string, list ...string) {

@@ -1,7 +1,6 @@
 package nftables
 
 import (
-	"context"
 	"os"
 	"os/exec"
 	"strings"
@@ -50,20 +49,19 @@ func runNft(t testing.TB, netns int, stdin string, args ...string) (string, erro
 	return out.String(), failed
 }
 
-// load makes the kernel do what the change says, from whatever it does now.
-func load(t testing.TB, kernel Kernel, change route.Change, families ...route.Family) *Plane {
-	t.Helper()
+// newPlane makes a plane of both families, or of those given.
+func newPlane(kernel Kernel, families ...route.Family) *Plane {
 	if len(families) == 0 {
 		families = planetest.Families()
 	}
-	p := New(kernel, Options{Families: families, Mark: testMark})
-	if err := p.Refresh(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	plan := p.Plan(change)
-	if err := plan.Apply(context.Background()); err != nil {
-		t.Fatalf("%v\n%.2000s", err, plan)
-	}
+	return New(kernel, Options{Families: families, Mark: testMark})
+}
+
+// load makes the kernel do what the change says, from whatever it does now.
+func load(t testing.TB, kernel Kernel, change route.Change, families ...route.Family) *Plane {
+	t.Helper()
+	p := newPlane(kernel, families...)
+	planetest.Load(t, p, change)
 	return p
 }
 
@@ -71,14 +69,5 @@ func load(t testing.TB, kernel Kernel, change route.Change, families ...route.Fa
 // nothing to do.
 func settled(t testing.TB, kernel Kernel, table *route.Table, families ...route.Family) {
 	t.Helper()
-	if len(families) == 0 {
-		families = planetest.Families()
-	}
-	p := New(kernel, Options{Families: families, Mark: testMark})
-	if err := p.Refresh(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	if plan := p.Plan(route.Change{Table: table}); plan.Steps() != 0 {
-		t.Fatalf("%d steps left to do, want none:\n%.3000s", plan.Steps(), plan)
-	}
+	planetest.Settled(t, newPlane(kernel, families...), table)
 }

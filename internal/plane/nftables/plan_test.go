@@ -2,15 +2,10 @@ package nftables
 
 import (
 	"context"
-	"flag"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
@@ -18,25 +13,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
-
-// golden compares a text with testdata/name.
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	file := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s, -want +got (-update writes it):\n%s", file, diff)
-	}
-}
+var golden = planetest.Golden()
 
 // story is a small cluster to which things happen.
 type story struct {
@@ -126,7 +103,7 @@ func TestNftTakesAPlan(t *testing.T) {
 	for name, opt := range planetest.Detectors() {
 		t.Run(name, func(t *testing.T) {
 			_, netns := realKernel(t)
-			p := New(nft.NewFake(), Options{Families: planetest.Families(), Mark: testMark})
+			p := newPlane(nft.NewFake())
 			if err := p.Refresh(context.Background()); err != nil {
 				t.Fatal(err)
 			}

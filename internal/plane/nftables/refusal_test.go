@@ -155,7 +155,7 @@ func TestRefusalsComeAfterFrontsAndGoBeforeThem(t *testing.T) {
 		opt := w.Options()
 		compiler, families := route.NewCompiler(opt), opt.Families
 		kernel := &refusals{Fake: nft.NewFake()}
-		p := New(kernel, Options{Families: families, Mark: testMark})
+		p := newPlane(kernel, families...)
 		for turn := range 40 {
 			for range 1 + w.IntN(12) {
 				w.Change()

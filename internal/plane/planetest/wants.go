@@ -1,0 +1,59 @@
+package planetest
+
+import (
+	"context"
+	"flag"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// Golden returns what compares a text with testdata/name. It brings the flag
+// -update, so a package calls it once.
+func Golden() func(t testing.TB, name, got string) {
+	update := flag.Bool("update", false, "write the golden files anew")
+	return func(t testing.TB, name, got string) {
+		t.Helper()
+		file := filepath.Join("testdata", name)
+		if *update {
+			if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(string(want), got); diff != "" {
+			t.Errorf("%s, -want +got (-update writes it):\n%s", file, diff)
+		}
+	}
+}
+
+// Load has a plane make the kernel do what the change says, from whatever it does now.
+func Load(t testing.TB, p plane.Plane, change route.Change) {
+	t.Helper()
+	if err := p.Refresh(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	plan := p.Plan(change)
+	if err := plan.Apply(context.Background()); err != nil {
+		t.Fatalf("%v\n%.2000s", err, plan)
+	}
+}
+
+// Settled wants a plane that looks at the kernel to find nothing to do.
+func Settled(t testing.TB, p plane.Plane, table *route.Table) {
+	t.Helper()
+	if err := p.Refresh(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if plan := p.Plan(route.Change{Table: table}); plan.Steps() != 0 {
+		t.Fatalf("%d steps left to do, want none:\n%.3000s", plan.Steps(), plan)
+	}
+}
