@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -76,6 +77,19 @@ func TestAddressesAreListedAndRemovedAndTheInterfaceDeleted(t *testing.T) {
 	}
 }
 
+// settled waits until no address is tentative: the kernel makes them usable a
+// little later, also where nothing has to be detected.
+func settled() error {
+	for range 500 {
+		out, err := exec.Command("ip", "-6", "addr", "show", "scope", "global", "tentative").CombinedOutput()
+		if err != nil || len(out) == 0 {
+			return err
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return errors.New("addresses stay tentative")
+}
+
 func TestProgramsConnectFromTheSourcesPreferred(t *testing.T) {
 	netns := kerneltest.Namespace(t)
 	links := bridge(t, netns, "10.96.0.10/32", "fd00::1/128")
@@ -89,7 +103,7 @@ func TestProgramsConnectFromTheSourcesPreferred(t *testing.T) {
 				return fmt.Errorf("%v: %w: %s", c, err, out)
 			}
 		}
-		return nil
+		return settled()
 	})
 	sources := func() (got []netip.Addr) {
 		t.Helper()
