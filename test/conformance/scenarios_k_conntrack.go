@@ -18,19 +18,12 @@ func udpFlows() []scenario {
 func earlyClients() []scenario {
 	const near = "10.180.0.1"
 	web := service("web", `clusterIP: 172.30.0.41, ports: [{port: 80}]`)
-	balanced := loadBalancer("web", `clusterIP: 172.30.0.41, ports: [{port: 80}]`, "192.168.99.1")
 	backend := slice("web", "80", near+" A")
 	all := []scenario{
 		{
 			covers: []int{211}, says: "a TCP client that began before there was such a Service is answered",
 			cluster: []string{backend},
 			steps:   []step{early("10.180.0.2", "172.30.0.41:80", apply(web), near+":80")},
-		},
-		{
-			covers: []int{211}, says: "a TCP client that began before a load balancer had its address is answered",
-			cluster: []string{web, backend},
-			steps: []step{early("outside", "192.168.99.1:80",
-				together(stuck("outside", "192.168.99.1:80"), apply(balanced)), near+":80")},
 		},
 	}
 	for _, client := range []string{"10.180.0.2", "node"} {

@@ -113,13 +113,7 @@ func (f *Follower) queue(w work) {
 	if len(w) == 0 {
 		return
 	}
-	second := time.Now().Add(secondLook)
 	for k, n := range w {
-		if n.later {
-			n.second = second
-			f.later.add(k, n)
-			continue
-		}
 		f.pending.add(k, n)
 	}
 	select {

@@ -9,7 +9,7 @@ import (
 )
 
 // handshakes returns where connections over TCP and SCTP may be stuck in their
-// beginning: the fronts that lead to backends now and did not before.
+// beginning: the ClusterIPs that lead to backends now and did not before.
 func handshakes(c route.Change) work {
 	w := work{}
 	for _, t := range c.Touched {
@@ -23,9 +23,9 @@ func handshakes(c route.Change) work {
 	return w
 }
 
-// leading returns the fronts of a Service over TCP and SCTP that lead to
-// backends. NodePorts are none of them: this host answers there itself, and
-// what it does not let in it does not track.
+// leading returns the ClusterIPs of a Service over TCP and SCTP that lead to
+// backends. Nobody else answers there. Who connects to another address may talk
+// to somebody whose answers this node does not see.
 func leading(s *route.Service) work {
 	w := work{}
 	if s == nil {
@@ -36,8 +36,8 @@ func leading(s *route.Service) work {
 			continue
 		}
 		for _, f := range p.Fronts {
-			if f.Kind != route.NodePort && balances(f) {
-				w[key{p.Family, uint8(p.Protocol), f.Addr, f.Port}] = need{all: true, later: f.Kind != route.ClusterIP}
+			if f.Kind == route.ClusterIP && balances(f) {
+				w[key{p.Family, uint8(p.Protocol), f.Addr, f.Port}] = need{all: true}
 			}
 		}
 	}
@@ -52,5 +52,5 @@ func balances(f route.Front) bool {
 // nobody answered, and nobody translates what is sent again.
 func stuck(e kernel.Entry, w work) bool {
 	_, ours := w[keyOf(e)]
-	return ours && !e.Answered() && !e.Translated() && e.ReplySrc == e.OrigDst
+	return ours && e.Opening() && e.Zone == 0 && !e.Answered() && !e.Translated() && e.ReplySrc == e.OrigDst
 }

@@ -2,8 +2,6 @@ package conntrack
 
 import (
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -11,35 +9,6 @@ import (
 	kernel "github.com/sluice-proxy/sluice/internal/kernel/conntrack"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
-
-// At a ClusterIP nobody else answers; at other addresses somebody may, and a
-// handshake with him is given the time until the second look.
-func TestHandshakesElsewhere(t *testing.T) {
-	const (
-		stuck, begins = "6 10.0.0.1:7 > 10.96.0.10:80", "6 10.0.0.1:7 > 203.0.113.5:80"
-		web           = "web/tcp: 10.96.0.10:80 lb:203.0.113.5:80 = 10.1.0.1:80"
-	)
-	synctest.Test(t, func(t *testing.T) {
-		table := &kernel.Fake{}
-		f := running(t, table, nil)
-		mustCreate(t, table, stuck, begins)
-		f.Applied(change(t, allLocal(), web))
-		synctest.Wait()
-		if d := cmp.Diff([]string{begins}, contents(t, table)); d != "" {
-			t.Errorf("at first (-want +got):\n%s", d)
-		}
-		time.Sleep(secondLook + time.Millisecond)
-		synctest.Wait()
-		if left := contents(t, table); len(left) != 0 {
-			t.Errorf("later: %v", left)
-		}
-		looks := f.Stats().Looks
-		time.Sleep(time.Hour)
-		if again := f.Stats().Looks; again != looks || looks != 2 {
-			t.Errorf("%d looks, an hour later %d, want 2", looks, again)
-		}
-	})
-}
 
 // After a repair every flow may be wrong that was made before it.
 func TestRepaired(t *testing.T) {
@@ -66,5 +35,21 @@ func TestRepaired(t *testing.T) {
 	settle(t, f)
 	if d := cmp.Diff([]string{dns, fine}, contents(t, table)); d != "" {
 		t.Errorf("after a repair (-want +got):\n%s", d)
+	}
+}
+
+// A zone is somebody's own: what is in it is not ours to end.
+func TestHandshakesInAZone(t *testing.T) {
+	table := &kernel.Fake{}
+	f := New(Options{Table: table})
+	e := flow(t, "6 10.0.0.1:7 > 10.96.0.11:80")
+	e.Zone = 7
+	if err := table.Create(e); err != nil {
+		t.Fatal(err)
+	}
+	f.Applied(change(t, allLocal(), "web/tcp: 10.96.0.11:80 = 10.1.0.1:80"))
+	settle(t, f)
+	if left := contents(t, table); len(left) != 1 {
+		t.Errorf("left: %v", left)
 	}
 }

@@ -70,10 +70,12 @@ func readFront(text string) (route.Front, route.Family) {
 }
 
 // flow reads "17 10.0.0.1:7 > 10.96.0.10:53 via 10.1.0.1:53", as entries print
-// themselves. Behind it may be that it was answered.
+// themselves: over TCP and SCTP one that only begins. Behind it may be that it was
+// answered, or that more than its first packet was seen.
 func flow(t testing.TB, text string) kernel.Entry {
 	t.Helper()
 	text, isAnswered := strings.CutSuffix(text, answered)
+	text, goesOn := strings.CutSuffix(text, oneWay)
 	w := strings.Fields(text)
 	e := kernel.Entry{
 		Protocol: map[string]uint8{"6": kernel.TCP, "17": kernel.UDP, "132": kernel.SCTP}[w[0]],
@@ -84,13 +86,24 @@ func flow(t testing.TB, text string) kernel.Entry {
 	if len(w) > 4 {
 		e.ReplySrc = netip.MustParseAddrPort(w[5])
 	}
-	if isAnswered {
-		e.Status = kernel.Answered
+	const established = 3 // in both protocols
+	switch {
+	case isAnswered:
+		e.Status, e.State = kernel.Answered, established
+	case goesOn:
+		e.State = established
+	case e.Protocol == kernel.TCP:
+		e.State = kernel.SynSent
+	case e.Protocol == kernel.SCTP:
+		e.State = kernel.CookieWait
+	}
+	if e.Protocol == kernel.UDP {
+		e.State = 0
 	}
 	return e
 }
 
-const answered = " answered"
+const answered, oneWay = " answered", " one way"
 
 // allLocal serves NodePorts on every local address.
 func allLocal() route.Host {
@@ -197,7 +210,7 @@ func (s scenario) run(t *testing.T, table creator) {
 	f.Applied(following(first, change(t, after, s.after...)))
 	settle(t, f)
 	for i := range s.kept {
-		s.kept[i] = strings.TrimSuffix(s.kept[i], answered)
+		s.kept[i] = strings.TrimSuffix(strings.TrimSuffix(s.kept[i], answered), oneWay)
 	}
 	slices.Sort(s.kept)
 	if d := cmp.Diff(strings.Join(s.kept, "\n"), strings.Join(contents(t, table), "\n")); d != "" {

@@ -34,8 +34,9 @@ func handshakeScenarios() []scenario {
 		"6 10.0.0.6:7 > 10.96.0.11:80",
 		"17 10.0.0.7:7 > 10.96.0.10:80",
 		"132 10.0.0.8:7 > 10.96.0.10:80",
-		"6 203.0.113.9:7 > 192.0.2.1:30080", // the host answers there
-		"6 203.0.113.9:7 > 203.0.113.5:80",  // somebody else may answer yet
+		"6 203.0.113.9:7 > 192.0.2.1:30080",    // the host answers there
+		"6 10.0.0.9:7 > 10.96.0.10:80 one way", // answers take another way
+		"6 203.0.113.9:7 > 203.0.113.5:80",     // somebody else may answer yet
 	}
 	return []scenario{{
 		name:  "connections that began before their service",

@@ -19,9 +19,6 @@ type need struct {
 	all  bool             // any flow may be stale
 	gone []netip.AddrPort // otherwise only those that go to one of these
 
-	// later spares the first look: until the second, somebody else may answer.
-	later bool
-
 	// When a second look is due; zero for the first.
 	second time.Time
 }
@@ -41,7 +38,7 @@ func (n need) merge(o need) need {
 	if o.none() {
 		return n
 	}
-	m := need{all: n.all || o.all, later: n.later && o.later, gone: slices.Clone(n.gone)}
+	m := need{all: n.all || o.all, gone: slices.Clone(n.gone)}
 	for _, b := range o.gone {
 		if !slices.Contains(m.gone, b) {
 			m.gone = append(m.gone, b)

@@ -14,6 +14,7 @@ const (
 	ctaTupleOrig  = 1
 	ctaTupleReply = 2
 	ctaStatus     = 3
+	ctaProtoInfo  = 4
 	ctaNATSrc     = 6
 	ctaTimeout    = 7
 	ctaID         = 12
@@ -29,6 +30,12 @@ const (
 	ctaProtoNum     = 1
 	ctaProtoSrcPort = 2
 	ctaProtoDstPort = 3
+
+	ctaProtoInfoTCP  = 1
+	ctaProtoInfoSCTP = 3
+	ctaState         = 1 // of either
+	ctaSCTPVTagOrig  = 2
+	ctaSCTPVTagReply = 3
 
 	ctaFilterOrig  = 1
 	ctaFilterReply = 2
@@ -196,8 +203,8 @@ func encodeDelete(e Entry) ([]byte, error) {
 }
 
 // encodeCreate is an entry as a first packet makes it, and if it is Answered as an
-// answer leaves it. The kernel works out the answer's addresses from the
-// translations asked for.
+// answer leaves it, in its State. The kernel works out the answer's addresses
+// from the translations asked for.
 func encodeCreate(e Entry, seconds uint32) ([]byte, error) {
 	orig := tuple{family: e.Family(), protocol: e.Protocol, src: e.OrigSrc, dst: e.OrigDst}
 	reply := tuple{family: e.Family(), protocol: e.Protocol, src: e.OrigDst, dst: e.OrigSrc}
@@ -208,6 +215,9 @@ func encodeCreate(e Entry, seconds uint32) ([]byte, error) {
 		if e.Answered() {
 			ae.Uint32(ctaStatus, uint32(Answered|confirmed))
 		}
+		if e.State != 0 {
+			nest(ae, ctaProtoInfo, e.encodeState)
+		}
 		if e.Zone != 0 {
 			ae.Uint16(ctaZone, e.Zone)
 		}
@@ -217,6 +227,18 @@ func encodeCreate(e Entry, seconds uint32) ([]byte, error) {
 		if e.ReplyDst != e.OrigSrc {
 			encodeNAT(ae, ctaNATSrc, e.ReplyDst)
 		}
+	})
+}
+
+func (e Entry) encodeState(ae *netlink.AttributeEncoder) {
+	if e.Protocol == TCP {
+		nest(ae, ctaProtoInfoTCP, func(ae *netlink.AttributeEncoder) { ae.Uint8(ctaState, uint8(e.State)) })
+		return
+	}
+	nest(ae, ctaProtoInfoSCTP, func(ae *netlink.AttributeEncoder) {
+		ae.Uint8(ctaState, uint8(e.State))
+		ae.Uint32(ctaSCTPVTagOrig, 1)
+		ae.Uint32(ctaSCTPVTagReply, 1)
 	})
 }
 

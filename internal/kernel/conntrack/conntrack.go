@@ -44,6 +44,17 @@ const (
 	DstNAT   Status = 1 << 5
 )
 
+// State is how far a connection is, by the numbers of its protocol
+// (nf_conntrack_tcp.h, nf_conntrack_sctp.h).
+type State uint8
+
+// The states of a connection of which only the first packet was seen, once or
+// more often.
+const (
+	SynSent    State = 1 // TCP
+	CookieWait State = 2 // SCTP
+)
+
 // Entry is one tracked flow.
 type Entry struct {
 	Protocol uint8
@@ -54,6 +65,7 @@ type Entry struct {
 	ReplySrc, ReplyDst netip.AddrPort
 
 	Status Status
+	State  State  // of TCP and SCTP
 	Zone   uint16 // of the original direction
 	ID     uint32 // tells a later entry with the same addresses apart; 0: not known
 }
@@ -63,6 +75,12 @@ func (e Entry) Translated() bool { return e.Status&DstNAT != 0 }
 
 // Answered reports whether a packet came back ever.
 func (e Entry) Answered() bool { return e.Status&Answered != 0 }
+
+// Opening reports whether of a connection over TCP or SCTP only its first packet
+// was seen.
+func (e Entry) Opening() bool {
+	return e.Protocol == TCP && e.State == SynSent || e.Protocol == SCTP && e.State == CookieWait
+}
 
 // Family returns the IP family of the flow.
 func (e Entry) Family() Family { return familyOf(e.OrigDst.Addr()) }

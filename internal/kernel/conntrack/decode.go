@@ -41,6 +41,8 @@ func decode(b []byte) (Entry, error) {
 			v, err := number(data, 4)
 			e.Status = Status(v)
 			return err
+		case ctaProtoInfo:
+			return decodeState(data, &e)
 		case ctaZone:
 			v, err := number(data, 2)
 			e.Zone = uint16(v)
@@ -53,6 +55,22 @@ func decode(b []byte) (Entry, error) {
 		return nil
 	})
 	return e, err
+}
+
+func decodeState(b []byte, e *Entry) error {
+	return attributes(b, func(typ uint16, data []byte) error {
+		if typ != ctaProtoInfoTCP && typ != ctaProtoInfoSCTP {
+			return nil
+		}
+		return attributes(data, func(typ uint16, data []byte) error {
+			if typ != ctaState {
+				return nil
+			}
+			v, err := number(data, 1)
+			e.State = State(v)
+			return err
+		})
+	})
 }
 
 func decodeTuple(b []byte, e *Entry, src, dst *netip.AddrPort) error {

@@ -162,8 +162,8 @@ func (t *Table) Delete(ctx context.Context, e Entry) error {
 }
 
 // Create makes an entry as a first packet would, with a life of an hour; also
-// one that is Answered. It is for tests and tools: the rest of Status and the ID
-// are the kernel's to decide.
+// one that is Answered, or in a State. It is for tests and tools: the rest of
+// Status and the ID are the kernel's to decide.
 func (t *Table) Create(e Entry) error {
 	const life = 3600
 	request, err := encodeCreate(e, life)

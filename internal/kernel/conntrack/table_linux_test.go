@@ -62,6 +62,11 @@ func zoned(zone uint16, e conntrack.Entry) conntrack.Entry {
 	return e
 }
 
+func in(s conntrack.State, e conntrack.Entry) conntrack.Entry {
+	e.State = s
+	return e
+}
+
 func answered(e conntrack.Entry) conntrack.Entry {
 	e.Status |= conntrack.Answered
 	return e
@@ -174,13 +179,15 @@ func TestEntry(t *testing.T) {
 		{"translated", flow(conntrack.UDP, "10.0.0.1:8", "10.96.0.1:53", "10.1.0.1:5353"), conntrack.DstNAT},
 		{"masqueraded", masqueraded, conntrack.DstNAT | conntrack.SrcNAT},
 		{"zone", zoned(9, flow(conntrack.UDP, "10.0.0.1:7", "10.96.0.1:53", "10.1.0.9:5353")), conntrack.DstNAT},
+		{"begun", in(conntrack.SynSent, flow(conntrack.TCP, "10.0.0.1:7", "10.96.0.1:53", "10.96.0.1:53")), 0},
+		{"begun over SCTP", in(conntrack.CookieWait, flow(conntrack.SCTP, "10.0.0.1:7", "10.96.0.1:53", "10.96.0.1:53")), 0},
 		{"ipv6", flow(conntrack.UDP, "[fd00::1]:7", "[fd96::1]:53", "[fd01::1]:5353"), conntrack.DstNAT},
 	}
 	both(t, func(t *testing.T, ct table) {
 		for _, c := range cases {
 			create(t, ct, c.entry)
 			got := list(t, ct, conntrack.Filter{
-				Family: c.entry.Family(), Protocol: conntrack.UDP,
+				Family: c.entry.Family(), Protocol: c.entry.Protocol,
 				OrigDst: c.entry.OrigDst, ReplySrc: c.entry.ReplySrc,
 			})
 			i := slices.IndexFunc(got, func(e conntrack.Entry) bool {
