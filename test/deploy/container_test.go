@@ -311,6 +311,11 @@ const patience = 15 * time.Second
 // eventually tries until there is no error.
 func eventually(t testing.TB, try func() error) {
 	t.Helper()
+	within(t, patience, try)
+}
+
+func within(t testing.TB, patience time.Duration, try func() error) {
+	t.Helper()
 	var err error
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		if err = try(); err == nil {

@@ -120,6 +120,9 @@ func (d *deployed) event(t *testing.T, reason string) error {
 	return fmt.Errorf("%d Events, none %s", len(list.Items), reason)
 }
 
+// spread is how long an Event that all nodes find may wait before it is written.
+const spread = 20 * time.Second
+
 // testEachRight takes away one verb on one kind at a time, and Sluice says what
 // it may not do: none is there for nothing.
 func testEachRight(t *testing.T, c *cluster, root string) {
@@ -141,10 +144,12 @@ func testEachRight(t *testing.T, c *cluster, root string) {
 				pod.Env = append(pod.Env, "KUBE_FEATURE_WatchListClient=false")
 			}
 			p := pod.start(t, d.lab.NodeA)
+			patience := patience
 			if right.verb == "patch" {
 				d.conflict(t)
+				patience += spread
 			}
-			eventually(t, func() error { return right.missed(p) })
+			within(t, patience, func() error { return right.missed(p) })
 			must(t, p.stop())
 		})
 	}
