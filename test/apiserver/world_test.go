@@ -22,7 +22,7 @@ import (
 // patience is how long what must happen may take; quiet is how long what must
 // not happen is watched for.
 const (
-	patience = 10 * time.Second
+	patience = 30 * time.Second
 	quiet    = 300 * time.Millisecond
 )
 

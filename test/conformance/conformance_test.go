@@ -5,6 +5,7 @@ package conformance
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/explain"
 	kernel "github.com/sluice-proxy/sluice/internal/kernel/iptables"
@@ -51,7 +52,7 @@ func iptablesPlane(variant string) Plane {
 				t.Fatalf("%v", err)
 			}
 			tools, err := kernel.Open(context.Background(), kernel.Options{
-				NetNS: host.NetNSFD(), Lock: lockOf(host), Poll: patience / 10,
+				NetNS: host.NetNSFD(), Lock: lockOf(host), Poll: 200 * time.Millisecond,
 			})
 			if err != nil {
 				t.Fatalf("find iptables: %v", err)

@@ -20,7 +20,7 @@ import (
 )
 
 // patience is how long a change may take until clients see it.
-const patience = 2 * time.Second
+const patience = 10 * time.Second
 
 // proxyUnderTest runs the parts of the proxy for one host, as the program does.
 type proxyUnderTest struct {

@@ -31,7 +31,7 @@ type synced struct {
 	when            time.Time
 }
 
-const patience = 10 * time.Second
+const patience = 20 * time.Second
 
 // errGone: sluice ended before it was ready. Its last words say why.
 var errGone = errors.New("sluice gave up")

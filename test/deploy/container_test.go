@@ -306,7 +306,7 @@ func (p *process) says(text string) {
 }
 
 // patience is how long what must happen may take.
-const patience = 15 * time.Second
+const patience = 30 * time.Second
 
 // eventually tries until there is no error.
 func eventually(t testing.TB, try func() error) {

@@ -21,7 +21,7 @@ import (
 )
 
 // patience is how long what must happen may take.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // All addresses and ports are fixed, so that rules recorded once fit always.
 const (
