@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/test/lab"
@@ -28,6 +29,7 @@ type env struct {
 	flows    map[string]*lab.Flow
 	answered map[string]netip.AddrPort // who answered last, by flow
 	tap      *lab.Tap
+	patience time.Duration // with what must happen
 
 	nodeAddrs []netip.Addr // of node A: what masqueraded clients may look like
 }

@@ -31,6 +31,7 @@ func keptLooksFindFault(t *testing.T, p Plane) {
 		},
 		lab: lab.Options{Timeout: lab.Soon},
 	}.enact(t, p, translator{})
+	e.patience = 4 * lab.Soon // for most of what follows never happens
 	nothing := together()
 	moved := slice("web", "t:8080 u:53/udp", "10.180.0.3 A")
 	for _, c := range []struct {

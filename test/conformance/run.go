@@ -53,6 +53,7 @@ func (s scenario) play(t *testing.T, p Plane, tr translator) {
 func (s scenario) enact(t *testing.T, p Plane, tr translator) *env {
 	t.Helper()
 	e := &env{
+		patience:   patience,
 		translator: tr,
 		t:          t,
 		lab:        lab.New(t, s.lab),

@@ -217,7 +217,7 @@ func remove(keys ...string) step {
 // is for what nobody says the end of; apply and remove wait by themselves.
 func soon(s step) step {
 	return func(e *env) error {
-		deadline := time.Now().Add(patience)
+		deadline := time.Now().Add(e.patience)
 		for {
 			err := s(e)
 			if err == nil || time.Now().After(deadline) {
