@@ -26,8 +26,8 @@ type recorder interface {
 // nowhere, or an API server.
 func (d *daemon) openSource() (stated, recorder, error) {
 	if len(d.o.Config.Manifests) > 0 {
-		o := d.o
-		return openManifests(d.store, o, d.report), nowhere{}, nil
+		source := openManifests(d.store, d.o, d.report)
+		return source, nowhere{}, source.Check() // before anything is touched
 	}
 	c := d.o.Config
 	kube.MeasureClients(d.metrics.Client())

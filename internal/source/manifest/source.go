@@ -90,6 +90,20 @@ func New(store *cluster.Store, o Options) *Source {
 	return s
 }
 
+// Check makes sure that there is something at every path, and reads nothing.
+func (s *Source) Check() error {
+	var errs []error
+	for _, r := range s.roots {
+		if r.path == stdin {
+			continue
+		}
+		if _, err := os.Stat(r.path); err != nil {
+			errs = append(errs, fmt.Errorf("read manifests: %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // Load reads everything once. An error means that a path cannot be read; what
 // is wrong inside a file is reported, and everything else in it counts.
 func (s *Source) Load() error {
