@@ -195,7 +195,8 @@ func TestWhereServicesComeFrom(t *testing.T) {
 		args []string
 		err  string // contained
 	}{
-		{"files", []string{"--manifests=services"}, ""},
+		{"files", []string{"--manifests=.", "--manifests=-"}, ""},
+		{"no such files", []string{"--manifests=nowhere"}, "nowhere: no such file"},
 		{"a server", []string{"--master=http://192.0.2.1"}, ""},
 		{"nothing", nil, "where is the API server?"},
 		{"no such kubeconfig", []string{"--kubeconfig=nowhere"}, `read kubeconfig "nowhere"`},
