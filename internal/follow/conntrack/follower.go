@@ -95,10 +95,13 @@ func (f *Follower) Applied(c route.Change) {
 func (f *Follower) Repaired(t *route.Table) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.queue(f.index.everything())
+	w := f.index.everything()
 	for _, s := range t.Services {
-		f.queue(leading(s))
+		for k := range leading(s) {
+			w[k] = need{all: true}
+		}
 	}
+	f.queue(w)
 }
 
 // SetLocal tells which addresses this host has: all of them, each time. NodePorts
@@ -113,9 +116,7 @@ func (f *Follower) queue(w work) {
 	if len(w) == 0 {
 		return
 	}
-	for k, n := range w {
-		f.pending.add(k, n)
-	}
+	f.pending = f.pending.with(w)
 	select {
 	case f.wake <- struct{}{}:
 	default: // it is awake already
@@ -181,20 +182,21 @@ func (f *Follower) lookAgain(w work, at time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for k, n := range w {
-		if n.second.IsZero() {
-			n.second = at
-			f.later.add(k, n)
+		if !n.second.IsZero() {
+			delete(w, k)
+			continue
 		}
+		n.second = at
+		w[k] = n
 	}
+	f.later = f.later.with(w)
 }
 
 // failed keeps the work for the next time.
 func (f *Follower) failed(w work, err error) {
 	f.count.failures.Add(1)
 	f.mu.Lock()
-	for k, n := range w {
-		f.pending.add(k, n)
-	}
+	f.pending = f.pending.with(w)
 	f.mu.Unlock()
 	if f.opts.Report != nil {
 		f.opts.Report(err)

@@ -1,7 +1,7 @@
 package conntrack
 
 import (
-	"maps"
+	"iter"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	kernel "github.com/sluice-proxy/sluice/internal/kernel/conntrack"
@@ -13,7 +13,9 @@ import (
 func handshakes(c route.Change) work {
 	w := work{}
 	for _, t := range c.Touched {
-		maps.Copy(w, leading(t.New))
+		for k := range leading(t.New) {
+			w[k] = need{all: true}
+		}
 	}
 	for _, t := range c.Touched {
 		for k := range leading(t.Old) {
@@ -23,25 +25,25 @@ func handshakes(c route.Change) work {
 	return w
 }
 
-// leading returns the ClusterIPs of a Service over TCP and SCTP that lead to
+// leading yields the ClusterIPs of a Service over TCP and SCTP that lead to
 // backends. Nobody else answers there. Who connects to another address may talk
 // to somebody whose answers this node does not see.
-func leading(s *route.Service) work {
-	w := work{}
-	if s == nil {
-		return w
-	}
-	for _, p := range s.Ports {
-		if p.Protocol == cluster.UDP {
-			continue
+func leading(s *route.Service) iter.Seq[key] {
+	return func(yield func(key) bool) {
+		if s == nil {
+			return
 		}
-		for _, f := range p.Fronts {
-			if f.Kind == route.ClusterIP && balances(f) {
-				w[key{p.Family, uint8(p.Protocol), f.Addr, f.Port}] = need{all: true}
+		for _, p := range s.Ports {
+			for _, f := range p.Fronts {
+				if p.Protocol == cluster.UDP || f.Kind != route.ClusterIP || !balances(f) {
+					continue
+				}
+				if !yield(key{p.Family, uint8(p.Protocol), f.Addr, f.Port}) {
+					return
+				}
 			}
 		}
 	}
-	return w
 }
 
 func balances(f route.Front) bool {

@@ -60,6 +60,18 @@ func (w work) add(k key, n need) {
 	}
 }
 
+// with returns what is in either, and may keep other for it: all of a large
+// cluster is work once, and is not to be there twice.
+func (w work) with(other work) work {
+	if len(w) == 0 {
+		return other
+	}
+	for k, n := range other {
+		w.add(k, n)
+	}
+	return w
+}
+
 // compare returns what may be wrong with the flows to a front that changed; the
 // zero front is none. A front that only gained backends, and had some, has no
 // wrong flows: it costs nothing.
@@ -81,30 +93,29 @@ func compare(old, now front) need {
 
 // listings returns the listings that show every flow w asks for.
 func (w work) listings() []kernel.Filter {
-	protocols := map[uint8]work{}
-	for k, n := range w {
-		if protocols[k.protocol] == nil {
-			protocols[k.protocol] = work{}
-		}
-		protocols[k.protocol][k] = n
-	}
 	var all []kernel.Filter
-	for _, same := range protocols {
-		all = append(all, same.ofOne()...)
+	for _, protocol := range []uint8{kernel.TCP, kernel.UDP, kernel.SCTP} {
+		all = append(all, w.listingsOf(protocol)...)
 	}
 	return all
 }
 
-// ofOne is listings for work of one protocol: one for each front or each backend
-// that is gone, whichever are fewer; or one of all flows, when that is less work.
-func (w work) ofOne() []kernel.Filter {
+// listingsOf is listings for one protocol: one for each front or each backend that
+// is gone, whichever are fewer; or one of all flows, when that is less work.
+func (w work) listingsOf(protocol uint8) []kernel.Filter {
 	var fronts, few []kernel.Filter
 	backends, all := map[kernel.Filter]struct{}{}, map[kernel.Filter]struct{}{}
 	for k, n := range w {
+		if k.protocol != protocol {
+			continue
+		}
 		f := filter(k)
 		all[f] = struct{}{}
 		f.OrigDst = netip.AddrPortFrom(k.addr, k.port)
-		if n.all {
+		switch {
+		case len(fronts) > maxListings: // there are too many already
+			continue
+		case n.all:
 			fronts = append(fronts, f)
 			continue
 		}
