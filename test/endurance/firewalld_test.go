@@ -64,11 +64,12 @@ func (f *firewall) start() {
 	variant, err := exec.LookPath("xtables-" + f.x.variant + "-multi")
 	f.x.must(err)
 	cmd := exec.Command("unshare", "--mount", "sh", "-c",
-		`mount --bind "$0" "$1" && exec firewalld --nofork --nopid --system-config "$2" --log-target console`,
-		variant, nft, filepath.Join(f.dir, "etc"))
+		`mount --bind "$0" "$1" && touch /run/xtables.lock && mount --bind "$2" /run/xtables.lock &&
+exec firewalld --nofork --nopid --system-config "$3" --log-target console`,
+		variant, nft, f.x.lock, filepath.Join(f.dir, "etc")) // it gives its programs no environment
 	log := &journal{}
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.Env = append(os.Environ(), "DBUS_SYSTEM_BUS_ADDRESS="+f.bus(), "XTABLES_LOCKFILE="+f.x.lock)
+	cmd.Env = append(os.Environ(), "DBUS_SYSTEM_BUS_ADDRESS="+f.bus())
 	wait, err := f.x.lab.NodeA.Start(cmd)
 	f.x.must(err)
 	f.x.eventually(func() error {
