@@ -100,7 +100,7 @@ func Cleanup(ctx context.Context, o Options) (removed []string, err error) {
 }
 
 func cleanup(ctx context.Context, o Options, wait time.Duration) (removed []string, err error) {
-	held, err := placeIn(o.NetNS, o.Log).takeAfter(ctx, wait)
+	held, err := placeIn(o.NetNS, o.Log).takeAfter(ctx, toEnd(wait))
 	if err != nil {
 		return nil, err
 	}

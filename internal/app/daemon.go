@@ -71,7 +71,7 @@ func newDaemon(ctx context.Context, o Options) (*daemon, error) {
 	}
 	d.inForceOnce = sync.OnceFunc(func() { close(d.inForce) })
 	var err error
-	if d.held, err = d.place.take(ctx); err != nil {
+	if d.held, err = d.place.takeAfter(ctx, toDie); err != nil {
 		return nil, err
 	}
 	if err := d.assemble(ctx); err != nil {

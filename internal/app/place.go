@@ -26,6 +26,7 @@ func placeIn(netns int, log *slog.Logger) place {
 const (
 	againAfter  = 30 * time.Second       // from one try to take what is occupied to the next
 	endingTime  = 10 * time.Second       // a daemon that was told to stop has ended by then
+	dyingTime   = 3 * time.Second        // and one that was killed, also on a busy machine
 	endingPause = 100 * time.Millisecond // from one look at it to the next
 )
 
@@ -52,22 +53,38 @@ func occupied(err error) bool {
 	return is
 }
 
-// takeAfter is take that gives a daemon time to end.
-func (p place) takeAfter(ctx context.Context, wait time.Duration) (*control.Server, error) {
-	waited := time.Duration(0)
-	for {
+// given is how long the daemon that has the place is given to end.
+type given func(*control.TakenError) time.Duration
+
+// toEnd is for a daemon that was told to stop.
+func toEnd(wait time.Duration) given {
+	return func(*control.TakenError) time.Duration { return wait }
+}
+
+// toDie is for one that was killed: it says nothing of itself, and holds the
+// place until the kernel has taken it apart. One that lives is given no time.
+func toDie(holder *control.TakenError) time.Duration {
+	if holder.Holder != nil {
+		return 0
+	}
+	return dyingTime
+}
+
+// takeAfter is take that gives a daemon time.
+func (p place) takeAfter(ctx context.Context, wait given) (*control.Server, error) {
+	began := time.Now() // to ask who it is takes time as well
+	for said := false; ; said = true {
 		held, err := p.take(ctx)
-		if _, taken := errors.AsType[*control.TakenError](err); !taken || waited >= wait {
+		if holder, taken := errors.AsType[*control.TakenError](err); !taken || time.Since(began) >= wait(holder) {
 			return held, err
 		}
-		if waited == 0 {
+		if !said {
 			p.log.Info("Waiting for a Sluice that may be about to end", "holder", err)
 		}
 		select {
 		case <-ctx.Done():
 			return nil, fmt.Errorf("wait for another Sluice to end: %w", ctx.Err())
 		case <-time.After(endingPause):
-			waited += endingPause
 		}
 	}
 }

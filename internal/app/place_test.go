@@ -83,7 +83,7 @@ func TestTakingThePlace(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began := time.Now()
 				h := held(tt.until, tt.are...)
-				server, err := h.takeAfter(t.Context(), endingTime)
+				server, err := h.takeAfter(t.Context(), toEnd(endingTime))
 				if (server != nil) != tt.held || !errors.Is(err, tt.err) || time.Since(began) != tt.took {
 					t.Errorf("after %v: %v, %v, want it held %v, %v, after %v", time.Since(began), server, err, tt.held, tt.err, tt.took)
 				}
@@ -95,11 +95,31 @@ func TestTakingThePlace(t *testing.T) {
 	}
 }
 
+// One that lives is told of at once, one that was killed is waited for.
+func TestADyingDaemonIsWaitedFor(t *testing.T) {
+	dying, living := &control.TakenError{PID: 7}, &control.TakenError{PID: 7, Holder: &control.Identity{}}
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		server, err := held([]time.Duration{time.Second}, dying, nil).takeAfter(t.Context(), toDie)
+		if server == nil || err != nil || time.Since(began) != time.Second {
+			t.Errorf("after %v: %v, %v, want the place after a second", time.Since(began), server, err)
+		}
+		began = time.Now()
+		if _, err := held(nil, dying).takeAfter(t.Context(), toDie); !errors.Is(err, dying) || time.Since(began) != dyingTime {
+			t.Errorf("after %v: %v, want that it is taken after %v", time.Since(began), err, dyingTime)
+		}
+		began = time.Now()
+		if _, err := held(nil, living).takeAfter(t.Context(), toDie); !errors.Is(err, living) || time.Since(began) != 0 {
+			t.Errorf("after %v: %v, want that it is taken at once", time.Since(began), err)
+		}
+	})
+}
+
 func TestWaitingForThePlaceEndsWithTheContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := held(nil, other).takeAfter(ctx, endingTime); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := held(nil, other).takeAfter(ctx, toEnd(endingTime)); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("waiting for another ended with %v", err)
 		}
 		ctx, cancel = context.WithTimeout(t.Context(), time.Hour)

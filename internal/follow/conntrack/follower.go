@@ -87,7 +87,12 @@ func (f *Follower) Applied(c route.Change) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.queue(f.index.apply(c))
-	f.queue(handshakes(c))
+	begun, over := handshakes(c)
+	for _, k := range over {
+		delete(f.pending, k)
+		delete(f.later, k)
+	}
+	f.queue(begun)
 }
 
 // Repaired tells that the kernel did not do for a while what the table says, and

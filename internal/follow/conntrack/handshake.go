@@ -9,20 +9,24 @@ import (
 )
 
 // handshakes returns where connections over TCP and SCTP may be stuck in their
-// beginning: the ClusterIPs that lead to backends now and did not before.
-func handshakes(c route.Change) work {
-	w := work{}
+// beginning: the ClusterIPs that lead to backends now and did not before. Over are
+// those that do so no more.
+func handshakes(c route.Change) (begun work, over []key) {
+	begun = work{}
 	for _, t := range c.Touched {
 		for k := range leading(t.New) {
-			w[k] = need{all: true}
+			begun[k] = need{all: true}
 		}
 	}
 	for _, t := range c.Touched {
 		for k := range leading(t.Old) {
-			delete(w, k)
+			if _, still := begun[k]; !still {
+				over = append(over, k)
+			}
+			delete(begun, k)
 		}
 	}
-	return w
+	return begun, over
 }
 
 // leading yields the ClusterIPs of a Service over TCP and SCTP that lead to

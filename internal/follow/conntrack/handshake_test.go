@@ -2,6 +2,8 @@ package conntrack
 
 import (
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -52,4 +54,22 @@ func TestHandshakesInAZone(t *testing.T) {
 	if left := contents(t, table); len(left) != 1 {
 		t.Errorf("left: %v", left)
 	}
+}
+
+// What is no more is not looked for a second time.
+func TestHandshakesWhereAServiceEnded(t *testing.T) {
+	const stuck = "6 10.0.0.1:7 > 10.96.0.10:80"
+	synctest.Test(t, func(t *testing.T) {
+		table := &kernel.Fake{}
+		f := running(t, table, nil)
+		first := change(t, allLocal(), "web/tcp: 10.96.0.10:80 = 10.1.0.1:80")
+		f.Applied(first)
+		synctest.Wait()
+		f.Applied(following(first, change(t, allLocal(), "-web")))
+		mustCreate(t, table, stuck)
+		time.Sleep(time.Minute)
+		if d := cmp.Diff([]string{stuck}, contents(t, table)); d != "" {
+			t.Errorf("flows (-want +got):\n%s", d)
+		}
+	})
 }
