@@ -167,7 +167,7 @@ func testMigration(t *testing.T, c *cluster, root, mode string) {
 	must(t, os.WriteFile(file, []byte(strings.ReplaceAll(string(text), "ADDRESS", c.address(t).Host)), 0o600))
 	c.kubectl(t, "apply", "-f", file)
 	to := d.service(t, "web", "10.180.1.4")
-	startNodes(t, c, root, d.lab.NodeA, d.lab.NodeB)
+	stop := startNodes(t, c, root, d.lab.NodeA, d.lab.NodeB)
 	eventually(t, func() error { return d.reaches(to, "10.180.1.4") })
 
 	desk, visits := newDesk(t, c, d.lab.NodeA, root), d.visit(to, "10.180.1.4")
@@ -180,6 +180,7 @@ func testMigration(t *testing.T, c *cluster, root, mode string) {
 		t.Errorf("left behind on node A:\n%s", rules)
 	}
 	must(t, programmed(d.lab.NodeA))
+	stop() // or a pod is started without the account that goes first
 	c.kubectl(t, "delete", "-f", file)
 }
 

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -40,8 +41,8 @@ type podOnNode struct {
 	ready   func() error
 }
 
-// startNodes runs until the end of the test.
-func startNodes(t *testing.T, c *cluster, root string, hosts ...*lab.Host) {
+// startNodes runs until what it returns is called, or the test ends.
+func startNodes(t *testing.T, c *cluster, root string, hosts ...*lab.Host) (stop func()) {
 	t.Helper()
 	n := &nodes{t: t, cluster: c, root: root, other: withPrograms(t, root), hosts: map[string]*lab.Host{}, pods: map[string]*podOnNode{}}
 	for _, h := range hosts {
@@ -58,13 +59,15 @@ func startNodes(t *testing.T, c *cluster, root string, hosts ...*lab.Host) {
 			time.Sleep(30 * time.Millisecond)
 		}
 	}()
-	t.Cleanup(func() {
+	stop = sync.OnceFunc(func() {
 		cancel()
 		<-done
 		for _, p := range n.pods {
 			_ = p.process.stop()
 		}
 	})
+	t.Cleanup(stop)
+	return stop
 }
 
 // reconcile does what there is to do once.
