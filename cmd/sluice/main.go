@@ -22,6 +22,6 @@ func main() {
 	signal.Notify(hangup, syscall.SIGHUP)
 	os.Exit(cli.Main(ctx, os.Args, cli.Env{
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
-		Hostname: os.Hostname, ReadFile: os.ReadFile, Hangup: hangup, Synced: saveMemory(),
+		Hostname: os.Hostname, Hangup: hangup, Synced: saveMemory(),
 	}))
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/follow/localnet"
 	"github.com/sluice-proxy/sluice/internal/host"
 	"github.com/sluice-proxy/sluice/internal/kernel/listen"
+	"github.com/sluice-proxy/sluice/internal/kernel/nft"
 	"github.com/sluice-proxy/sluice/internal/kernel/probe"
 	"github.com/sluice-proxy/sluice/internal/kernel/sysctl"
 	"github.com/sluice-proxy/sluice/internal/proxy"
@@ -29,6 +30,10 @@ type Options struct {
 	Stdin  io.Reader        // for "--manifests -"
 	NetNS  int              // file descriptor of the network namespace to serve; 0: the current one
 	Synced func(proxy.Sync) // told of every attempt to write; may be nil
+
+	// Written is called once when the context has ended and no more rules are
+	// written, unless Run ends before it writes any. It may be nil.
+	Written func()
 
 	Reason  string            // why Config.Mode is the mode
 	Version string            // of this program
@@ -85,6 +90,13 @@ func Policy(c *config.Config, families []route.Family) route.Options {
 			Localhost: c.NodePorts.Localhost, All: c.NodePorts.All, Loopback: loopbacks[c.Loopback],
 		},
 	}
+	for _, l := range []route.Listener{
+		{At: c.Healthz, Name: "health server (healthzBindAddress)"}, {At: c.Metrics, Name: "metrics server (metricsBindAddress)"},
+	} {
+		if l.At.IsValid() {
+			o.Listeners = append(o.Listeners, l)
+		}
+	}
 	if c.BindAddress.IsValid() && !c.BindAddress.IsUnspecified() {
 		o.Primary = c.BindAddress
 	}
@@ -125,13 +137,26 @@ func removeAll(ctx context.Context, o Options) (removed []string, err error) {
 			removed = append(removed, "removed sluice: "+what)
 		}
 	}
-	if err := localnet.LeftOn(sysctl.New(sysctl.Options{NetNS: o.NetNS})); err != nil {
-		o.Log.Warn("Loopback addresses", "error", err)
+	lines, err := withKeeper(o, func(k *localnet.Keeper) ([]string, error) { return k.Remove(ctx) })
+	if err != nil {
+		errs = append(errs, fmt.Errorf("stop routing loopback addresses: %w", err))
 	}
+	removed = append(removed, lines...)
 	account, err := takeover.Cleanup(ctx, takeover.Options{
 		NetNS: o.NetNS, Log: o.Log, Dial: listen.Door{NetNS: o.NetNS}.Dial, Address: rivalAddress(o.Config),
+		IgnoreKubeProxy: o.Config.IgnoreKubeProxy,
 	})
 	return append(removed, account.Lines()...), errors.Join(append(errs, err)...)
+}
+
+// withKeeper uses a localnet.Keeper once.
+func withKeeper(o Options, use func(*localnet.Keeper) ([]string, error)) (lines []string, err error) {
+	conn, err := nft.Open(nft.Options{NetNS: o.NetNS})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close() }() // all is answered
+	return use(localnet.New(localnet.Options{Sysctl: sysctl.New(sysctl.Options{NetNS: o.NetNS}), Kernel: conn}))
 }
 
 // Prepare does what takes more privileges than serving does, and ends: a later
@@ -140,5 +165,14 @@ func Prepare(ctx context.Context, o Options) error {
 	if err := Check(ctx, o); err != nil {
 		return err
 	}
-	return host.New(host.Options{NetNS: o.NetNS}).Prepare(o.Config)
+	_, err := withKeeper(o, func(k *localnet.Keeper) ([]string, error) {
+		if host.ServesLoopback(o.Config) {
+			return nil, k.Prepare(ctx)
+		}
+		return nil, k.Guard(ctx)
+	})
+	if err != nil {
+		err = fmt.Errorf("loopback addresses: %w", err)
+	}
+	return errors.Join(host.New(host.Options{NetNS: o.NetNS}).Prepare(o.Config), err)
 }

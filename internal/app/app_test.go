@@ -21,7 +21,7 @@ import (
 )
 
 // load makes a configuration of a command line, as the program does.
-func load(t *testing.T, args ...string) *config.Config {
+func load(t testing.TB, args ...string) *config.Config {
 	t.Helper()
 	fs := pflag.NewFlagSet("sluice", pflag.ContinueOnError)
 	flags := config.NewFlags(fs)
@@ -38,7 +38,7 @@ func load(t *testing.T, args ...string) *config.Config {
 }
 
 // options are those of a run that is quiet.
-func options(t *testing.T, args ...string) Options {
+func options(t testing.TB, args ...string) Options {
 	t.Helper()
 	return Options{Config: load(t, args...), Log: slog.New(slog.DiscardHandler)}
 }
@@ -63,7 +63,7 @@ endpoints: [{addresses: [10.244.1.5]}]
 `
 
 // manifests writes a file of manifests and returns its path.
-func manifests(t *testing.T, text string) string {
+func manifests(t testing.TB, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "manifests.yaml")
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -144,6 +144,13 @@ func TestPolicy(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			tt.want.Listeners = []route.Listener{
+				{At: netip.MustParseAddrPort("0.0.0.0:10256"), Name: "health server (healthzBindAddress)"},
+				{At: netip.MustParseAddrPort("127.0.0.1:10249"), Name: "metrics server (metricsBindAddress)"},
+			}
+			if tt.args != nil && tt.args[0] == "--bind-address=::" {
+				tt.want.Listeners[0].At, tt.want.Listeners[1].At = netip.MustParseAddrPort("[::]:10256"), netip.MustParseAddrPort("[::1]:10249")
+			}
 			tt.want.NodeName, tt.want.Families = "node-a", []route.Family{route.IPv6}
 			got := Policy(load(t, tt.args...), []route.Family{route.IPv6})
 			if len(got.Detector.CIDRs) == 0 {
@@ -154,7 +161,8 @@ func TestPolicy(t *testing.T) {
 			}
 			same := cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
 			addr := cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
-			if diff := cmp.Diff(tt.want, got, same, addr); diff != "" {
+			port := cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })
+			if diff := cmp.Diff(tt.want, got, same, addr, port); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})

@@ -15,11 +15,14 @@ import (
 	"github.com/sluice-proxy/sluice/internal/control"
 	"github.com/sluice-proxy/sluice/internal/event"
 	serviceports "github.com/sluice-proxy/sluice/internal/follow/health"
+	"github.com/sluice-proxy/sluice/internal/follow/hidden"
 	"github.com/sluice-proxy/sluice/internal/follow/sizes"
 	"github.com/sluice-proxy/sluice/internal/health"
 	"github.com/sluice-proxy/sluice/internal/host"
 	"github.com/sluice-proxy/sluice/internal/inspect"
+	"github.com/sluice-proxy/sluice/internal/kernel/address"
 	"github.com/sluice-proxy/sluice/internal/kernel/listen"
+	"github.com/sluice-proxy/sluice/internal/kernel/socket"
 	"github.com/sluice-proxy/sluice/internal/metrics"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/reload"
@@ -37,21 +40,26 @@ type daemon struct {
 	kernel   *opened
 	families []route.Family
 
-	place   place
-	held    *control.Server // nil: what is no Sluice has the place, and nobody can ask
-	store   *cluster.Store
-	source  stated
-	node    *Node
-	events  recorder
-	metrics *metrics.Metrics
-	sizes   *sizes.Follower
-	history *inspect.History
-	health  *health.Tracker
-	ports   *serviceports.Follower
-	host    *host.Host
-	keeper  *takeover.Keeper
-	reload  *reload.Reloader
-	inspect *inspect.Inspector
+	place    place
+	held     *control.Server // nil if the kernel has no lock; then the daemon cannot be asked
+	store    *cluster.Store
+	source   stated
+	node     *Node
+	events   recorder
+	metrics  *metrics.Metrics
+	sizes    *sizes.Follower
+	history  *inspect.History
+	logged   *event.Digest
+	health   *health.Tracker
+	contests *contestReporter
+	ports    *serviceports.Follower
+	hidden   *hidden.Follower
+	host     *host.Host
+	keeper   *takeover.Keeper
+	reload   *reload.Reloader
+	inspect  *inspect.Inspector
+
+	warnings *event.Digest
 
 	healthz, diagnostics *web.Server
 
@@ -67,8 +75,9 @@ func newDaemon(ctx context.Context, o Options) (*daemon, error) {
 	d := &daemon{
 		o: o, started: time.Now(), place: placeIn(o.NetNS, o.Log),
 		store: cluster.NewStore(), history: inspect.NewHistory(), sizes: sizes.New(), host: host.New(host.Options{NetNS: o.NetNS}),
-		inForce: make(chan struct{}),
+		inForce: make(chan struct{}), logged: o.logged(),
 	}
+	d.warnings = warnings(func(e event.Event) { d.events.Record(e) })
 	d.inForceOnce = sync.OnceFunc(func() { close(d.inForce) })
 	var err error
 	if d.held, err = d.place.takeAfter(ctx, toDie); err != nil {
@@ -96,9 +105,10 @@ func (d *daemon) assemble(ctx context.Context) error {
 		return err
 	}
 	d.health = health.New(health.Options{Store: d.store, Families: d.families, SyncPeriod: o.Config.SyncPeriod})
-	door := listen.Door{NetNS: o.NetNS}
+	d.contests = newContestReporter(d.health.Contest, d.events, o.Log)
+	door, share := listen.Door{NetNS: o.NetNS}, budget(o.Log)
 	d.ports = serviceports.New(serviceports.Options{
-		Listen: door.Listen, Live: d.health.Live,
+		Listen: door.Listen, Live: d.health.Serving, MaxConns: share.PortClients, MaxListeners: share.Ports,
 		Failed: func(f serviceports.Failure) {
 			o.Log.Warn("Cannot open the health check port of a Service, retrying", "service", f.Service.String(), "address", f.At.String(), "error", f.Err)
 			d.events.Record(event.HealthPortFailed(f.Service.Namespace, f.Service.Name, f))
@@ -107,12 +117,15 @@ func (d *daemon) assemble(ctx context.Context) error {
 			o.Log.Info("The health check port of a Service is open now", "service", service.String(), "port", port)
 		},
 	})
+	d.assembleHidden()
 	if err := d.assembleNode(); err != nil {
 		return err
 	}
 	d.keeper = takeover.New(takeover.Options{
 		NetNS: o.NetNS, Log: o.Log, Ours: d.kernel.ours, Others: leftovers(o),
 		NodePorts: d.nodePorts, Dial: door.Dial, Address: rivalAddress(o.Config),
+		IgnoreKubeProxy: o.Config.IgnoreKubeProxy,
+		Record:          func(note string) { d.events.Record(event.KubeProxyRuns(note)) },
 	}, d.inForce)
 	d.reload = reload.New(reload.Options{
 		File: o.File, Config: o.Config, Load: o.Load, Apply: d.apply, Log: o.Log, Changed: d.reloaded,
@@ -125,12 +138,23 @@ func (d *daemon) assemble(ctx context.Context) error {
 	return nil
 }
 
+func (d *daemon) assembleHidden() {
+	d.hidden = hidden.New(hidden.Options{
+		Listeners: socket.New(socket.Options{NetNS: d.o.NetNS}).Listeners,
+		Local:     address.New(address.Options{NetNS: d.o.NetNS, Except: takeover.ServiceDevice}).List,
+		Report:    d.report,
+		Failed: func(err error) {
+			d.o.Log.Warn("Cannot tell which sockets of this node are hidden by Services", "error", err)
+		},
+	})
+}
+
 func (d *daemon) assembleNode() error {
 	opt := NodeOptions{
-		Store: d.store, Source: d.source, Plane: d.kernel.plane(d.o.Config, d.metrics), Policy: Policy(d.o.Config, d.families),
-		NetNS: d.o.NetNS, Log: d.o.Log, MinPeriod: d.o.Config.MinSyncPeriod,
-		Report: d.report, Observe: d.observe, Looked: d.metrics.Looked,
-		Followers: []proxy.Follower{ignored{d.o.Log, slog.LevelDebug}, d.ports, d.sizes},
+		Store: d.store, Source: d.source, Plane: d.kernel.plane(d.o.Config, d.metrics), Policy: kindOf(d.o.Config.Mode).limited(Policy(d.o.Config, d.families)), Load: d.kernel.load,
+		NetNS: d.o.NetNS, Tables: d.kernel.tables, Log: d.o.Log, MinPeriod: d.o.Config.MinSyncPeriod,
+		Report: d.report, Observe: d.observe, Edited: d.edited, Written: d.o.Written, Looked: d.metrics.Looked,
+		Followers: []proxy.Follower{ignored{d.o.Log, slog.LevelDebug}, d.ports, d.sizes, d.hidden},
 	}
 	if len(d.o.Config.Manifests) > 0 {
 		opt.StandIn = d.o.Config.NodeName
@@ -142,12 +166,10 @@ func (d *daemon) assembleNode() error {
 
 // report tells of problems with objects, wherever people look.
 func (d *daemon) report(problems []route.Problem) {
-	d.o.report(problems)
+	d.logged.Report(problems)
 	d.history.Report(problems)
 	d.metrics.Rejected(problems)
-	for _, e := range event.OfProblems(problems) {
-		d.events.Record(e)
-	}
+	d.warnings.Report(problems)
 }
 
 // observe takes note of an attempt to write.
@@ -155,8 +177,11 @@ func (d *daemon) observe(s proxy.Sync) {
 	d.metrics.Synced(s)
 	d.health.Observe(s)
 	d.history.Observe(s)
-	if s.Err == nil {
+	if s.Err == nil && s.Waiting == 0 {
 		d.inForceOnce()
+	}
+	if s.Repair() {
+		d.contests.edited()
 	}
 	d.o.observe(s)
 }
@@ -180,8 +205,9 @@ func (d *daemon) run(ctx context.Context) error {
 func (d *daemon) work(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, part := range []func(context.Context) error{
-		d.node.Run, d.events.Run, d.health.Run, d.ports.Run, d.keeper.Run,
+		d.node.Run, d.events.Run, d.health.Run, d.ports.Run, d.hidden.Run, d.keeper.Run,
 		d.healthz.Run, d.diagnostics.Run, d.reload.Run, d.onRequest,
+		d.logged.Run, d.warnings.Run, d.contests.run,
 	} {
 		group.Go(func() error { return part(ctx) })
 	}
@@ -190,9 +216,6 @@ func (d *daemon) work(ctx context.Context) error {
 
 // answer answers questions until the context ends.
 func (d *daemon) answer(ctx context.Context) error {
-	if d.held == nil {
-		d.held = d.place.takeOnceFree(ctx)
-	}
 	if d.held == nil {
 		return nil
 	}
@@ -247,7 +270,7 @@ func (d *daemon) apply(ctx context.Context, old, c *config.Config) {
 		c.Conntrack.TCPBeLiberal == old.Conntrack.TCPBeLiberal && reflect.DeepEqual(policy, Policy(old, d.families)) {
 		return
 	}
-	_ = d.node.Loop().Replace(ctx, route.NewCompiler(policy), d.kernel.plane(c, d.metrics), c.MinSyncPeriod) // fails when the context ends
+	_ = d.node.Loop().Replace(ctx, route.NewCompiler(kindOf(c.Mode).limited(policy)), d.kernel.plane(c, d.metrics), c.MinSyncPeriod) // fails when the context ends
 }
 
 // reloaded takes note of a configuration that was taken over or refused.

@@ -24,7 +24,7 @@ import (
 )
 
 // get asks a server of the namespace.
-func get(t *testing.T, netns int, url string) (code int, body string) {
+func get(t testing.TB, netns int, url string) (code int, body string) {
 	t.Helper()
 	client := &http.Client{Timeout: patience, Transport: &http.Transport{
 		DisableKeepAlives: true,
@@ -48,6 +48,21 @@ func get(t *testing.T, netns int, url string) (code int, body string) {
 // to compare.
 func daemonWith(t *testing.T, path string, args ...string) (r *running, netns int, hangup chan<- os.Signal) {
 	t.Helper()
+	o, asks := daemonOptions(t, path, args...)
+	o.NetNS = kerneltest.Namespace(t)
+	return run(t, o), o.NetNS, asks
+}
+
+// daemonIn runs a daemon with a configuration file in a namespace.
+func daemonIn(t testing.TB, netns int, path string, args ...string) *running {
+	t.Helper()
+	o, _ := daemonOptions(t, path, args...)
+	o.NetNS = netns
+	return run(t, o)
+}
+
+func daemonOptions(t testing.TB, path string, args ...string) (o Options, hangup chan<- os.Signal) {
+	t.Helper()
 	fs := pflag.NewFlagSet("sluice", pflag.ContinueOnError)
 	flags := config.NewFlags(fs)
 	if err := fs.Parse(append(args, "--config="+path, "--oom-score-adj=0")); err != nil {
@@ -63,11 +78,11 @@ func daemonWith(t *testing.T, path string, args ...string) (r *running, netns in
 		t.Fatal(err)
 	}
 	asks := make(chan os.Signal, 1)
-	o := options(t)
-	o.Config, o.NetNS = cfg, kerneltest.Namespace(t)
+	o = options(t)
+	o.Config = cfg
 	o.Load, o.File, o.Compare, o.Flags = read, path, asks, flags.Values()
 	o.Reason, o.Version = "a test names it", "v1.2.3"
-	return run(t, o), o.NetNS, asks
+	return o, asks
 }
 
 const quiet = `apiVersion: kubeproxy.config.k8s.io/v1alpha1
@@ -176,7 +191,7 @@ func TestAChangedConfigurationHolds(t *testing.T) {
 	}
 }
 
-func write(t *testing.T, path, text string) {
+func write(t testing.TB, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)

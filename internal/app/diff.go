@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"errors"
-	"maps"
 	"math/rand/v2"
 	"time"
 
@@ -39,7 +38,7 @@ func (d *daemon) diff(ctx context.Context) (inspect.Difference, error) {
 // differ compares the kernel with what a loop wants there.
 type differ struct {
 	loop interface {
-		Do(ctx context.Context, look func(proxy.View)) error
+		View(ctx context.Context) (proxy.View, error)
 	}
 	plane plane.Plane // reads; nobody else uses it
 }
@@ -59,32 +58,20 @@ func (d differ) compare(ctx context.Context) (inspect.Difference, error) {
 
 // once compares. It is not sure of a difference if there was a write meanwhile.
 func (d differ) once(ctx context.Context) (out inspect.Difference, sure bool, err error) {
-	before, err := d.writes(ctx)
+	before, err := d.loop.View(ctx)
 	if err != nil {
 		return out, false, err
 	}
 	if err := d.plane.Refresh(ctx); err != nil {
 		return out, false, err
 	}
-	table, after, err := d.table(ctx)
+	after, err := d.loop.View(ctx)
 	if err != nil {
 		return out, false, err
 	}
-	plan := d.plane.Plan(route.Change{Table: table})
-	return inspect.Difference{Steps: plan.Steps(), Text: plan.String()}, plan.Steps() == 0 || before == after, nil
-}
-
-func (d differ) writes(ctx context.Context) (n uint64, err error) {
-	err = d.loop.Do(ctx, func(v proxy.View) { n = v.Writes })
-	return n, err
-}
-
-// table copies what should be. Services in it are shared: they never change.
-func (d differ) table(ctx context.Context) (t *route.Table, writes uint64, err error) {
-	err = d.loop.Do(ctx, func(v proxy.View) {
-		t, writes = &route.Table{Host: v.Table.Host, Services: maps.Clone(v.Table.Services)}, v.Writes
-	})
-	return t, writes, err
+	plan := d.plane.Plan(route.Change{Table: after.Routes.Table()})
+	sure = plan.Steps() == 0 || before.Writes == after.Writes
+	return inspect.Difference{Steps: plan.Steps(), Text: plan.String()}, sure, nil
 }
 
 // rest waits; the error is that of a context that ended.

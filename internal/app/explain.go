@@ -9,6 +9,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/explain"
 	"github.com/sluice-proxy/sluice/internal/kernel/address"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/source/manifest"
 )
 
 // explainer answers where connections would go.
@@ -26,7 +27,7 @@ func Explain(ctx context.Context, o Options, q explain.Question) (explain.Answer
 	}
 	f.compiler.Compile(f.store.Take()) // problems of what is asked about are in the answer
 	return explain.Ask(explain.View{
-		Routes: f.compiler, Node: f.store.Node(), Local: f.local, Plane: kindOf(o.Config.Mode).explain(),
+		Routes: f.compiler.Snapshot(), Node: f.store.Node(), Local: f.local, Plane: kindOf(o.Config.Mode).explain(),
 	}, q), nil
 }
 
@@ -40,16 +41,18 @@ type files struct {
 
 func fromFiles(ctx context.Context, o Options) (files, error) {
 	f := files{store: cluster.NewStore(), families: []route.Family{route.IPv4, route.IPv6}}
-	if err := openManifests(f.store, o, o.report).Load(); err != nil {
+	found := o.logged()
+	err := openManifests(f.store, o, found.Report, manifest.CommandLimits()).Load()
+	found.Flush()
+	if err != nil {
 		return files{}, err
 	}
 	addresses := address.New(address.Options{NetNS: o.NetNS})
-	var err error
 	if f.local, err = addresses.List(ctx); err != nil {
 		return files{}, err
 	}
 	f.store.SetLocalAddresses(f.local)
 	f.store.SetStandIn(standIn(addresses, o.Config.NodeName, o.Log))
-	f.compiler = route.NewCompiler(Policy(o.Config, f.families))
+	f.compiler = route.NewCompiler(kindOf(o.Config.Mode).limited(Policy(o.Config, f.families)))
 	return f, nil
 }

@@ -44,9 +44,4 @@ type still struct {
 	err  error
 }
 
-func (s still) Do(_ context.Context, look func(proxy.View)) error {
-	if s.err == nil {
-		look(s.view)
-	}
-	return s.err
-}
+func (s still) View(context.Context) (proxy.View, error) { return s.view, s.err }

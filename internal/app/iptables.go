@@ -36,8 +36,10 @@ func openIptables(ctx context.Context, p parts) (*opened, error) {
 		return iptables.New(tools, o)
 	}
 	return &opened{
-		Closer: tools,
-		read:   readCounts(objects),
+		Closer:       tools,
+		watchTrouble: tools.WatchTrouble,
+		load:         iptables.Load(tools.Room()),
+		read:         readCounts(objects),
 		again: func(context.Context) (*opened, error) { // anybody may use the tools, and a variant is found out once
 			return &opened{Closer: io.NopCloser(nil), plane: func(c *config.Config, m *metrics.Metrics) plane.Plane {
 				return planes(c, m, asTheyAre{})

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/netip"
 	"time"
@@ -13,10 +14,13 @@ import (
 	"github.com/sluice-proxy/sluice/internal/follow/localnet"
 	"github.com/sluice-proxy/sluice/internal/kernel/address"
 	"github.com/sluice-proxy/sluice/internal/kernel/conntrack"
+	"github.com/sluice-proxy/sluice/internal/kernel/nft"
+	"github.com/sluice-proxy/sluice/internal/kernel/process"
 	"github.com/sluice-proxy/sluice/internal/kernel/sysctl"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/takeover"
 )
 
 // Source keeps a store current until the context ends. It has announced its
@@ -31,14 +35,18 @@ type NodeOptions struct {
 	Source Source
 	Plane  plane.Plane
 	Policy route.Options
+	Load   plane.Load // what one write contains
 
-	NetNS     int    // file descriptor of the network namespace to serve; 0: the current one
-	StandIn   string // not empty: the host itself stands in for a Node of this name while there is none
+	NetNS     int       // file descriptor of the network namespace to serve; 0: the current one
+	Tables    *nft.Conn // through which the plane writes nf_tables; nil: it does not
+	StandIn   string    // not empty: the host itself stands in for a Node of this name while there is none
 	MinPeriod time.Duration
 	Log       *slog.Logger
 	Followers []proxy.Follower      // besides the node's own
 	Report    func([]route.Problem) // may be nil
 	Observe   func(proxy.Sync)      // may be nil
+	Edited    func(plane.Edit)      // called for each edit by another program; may be nil
+	Written   func()                // called once when no more rules are written; may be nil
 
 	// Looked is told of each look for stale flows. It may be nil.
 	Looked func(took time.Duration, ended map[route.Family]int)
@@ -49,7 +57,10 @@ type Node struct {
 	opt   NodeOptions
 	flows *conntrack.Table
 	stale *follow.Follower
+	local *localnet.Keeper
+	rules *nft.Conn // through which local writes
 	loop  *proxy.Loop
+	guard *guard
 	known func() // the addresses of this host were told once
 }
 
@@ -59,18 +70,24 @@ func NewNode(opt NodeOptions) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &Node{opt: opt, flows: flows, known: opt.Store.Feed()}
+	rules, err := nft.Open(nft.Options{NetNS: opt.NetNS, Beside: opt.Tables})
+	if err != nil {
+		return nil, errors.Join(err, flows.Close())
+	}
+	n := &Node{opt: opt, flows: flows, rules: rules, guard: newGuard(opt.Log, process.CPUTime), known: opt.Store.Feed()}
 	n.stale = follow.New(follow.Options{Table: flows, Looked: opt.Looked, Report: func(err error) {
 		opt.Log.Warn("Cannot end stale flows, retrying", "error", err)
 	}})
-	local := localnet.New(sysctl.New(sysctl.Options{NetNS: opt.NetNS}), func(err error) {
-		opt.Log.Warn("Loopback addresses", "error", err)
+	n.local = localnet.New(localnet.Options{
+		Sysctl: sysctl.New(sysctl.Options{NetNS: opt.NetNS}), Kernel: rules,
+		Report: func(err error) { opt.Log.Warn("Loopback addresses", "error", err) },
 	})
 	n.loop = proxy.New(proxy.Options{
-		Store: opt.Store, Compiler: route.NewCompiler(opt.Policy), Plane: opt.Plane,
-		Followers: append([]proxy.Follower{n.stale, local}, opt.Followers...),
-		Log:       opt.Log, MinPeriod: opt.MinPeriod, Report: opt.Report, Observe: opt.Observe,
+		Store: opt.Store, Compiler: route.NewCompiler(opt.Policy), Plane: opt.Plane, Load: opt.Load,
+		Followers: append([]proxy.Follower{n.stale, n.local}, opt.Followers...),
+		Log:       opt.Log, MinPeriod: opt.MinPeriod, Report: opt.Report, Observe: n.observe,
 	})
+	n.guard.loop = n.loop
 	return n, nil
 }
 
@@ -83,16 +100,20 @@ func (n *Node) Flows() *follow.Follower { return n.stale }
 // Run serves until the context ends, once; what is in the kernel stays there.
 // The first look at the kernel comes after edits of others would be heard.
 func (n *Node) Run(ctx context.Context) error {
-	defer func() { _ = n.flows.Close() }() // nothing is left to lose
+	defer func() { _ = errors.Join(n.flows.Close(), n.rules.Close()) }() // nothing is left to lose
+	n.local.Begin(ctx)
 	group, ctx := errgroup.WithContext(ctx)
 	heard := make(chan struct{})
-	guard := newGuard(n.loop, n.opt.Log)
-	group.Go(func() error { return n.opt.Plane.Watch(ctx, func() { close(heard) }, guard.edited) })
-	group.Go(func() error { return guard.run(ctx) })
+	group.Go(func() error { return n.opt.Plane.Watch(ctx, func() { close(heard) }, n.edited) })
+	group.Go(func() error { return n.guard.run(ctx) })
 	group.Go(func() error { return n.addresses(ctx) })
 	group.Go(func() error { return n.opt.Source.Run(ctx) })
 	group.Go(func() error { return n.stale.Run(ctx) })
+	group.Go(func() error { return n.local.Run(ctx) })
 	group.Go(func() error {
+		if n.opt.Written != nil {
+			defer n.opt.Written()
+		}
 		select {
 		case <-ctx.Done():
 			return nil
@@ -103,9 +124,25 @@ func (n *Node) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
+// edited passes an edit by another program on.
+func (n *Node) edited(e plane.Edit) {
+	n.guard.edit(e)
+	if n.opt.Edited != nil && !e.Possible {
+		n.opt.Edited(e)
+	}
+}
+
+// observe passes the outcome of a write on.
+func (n *Node) observe(s proxy.Sync) {
+	n.guard.observe(s)
+	if n.opt.Observe != nil {
+		n.opt.Observe(s)
+	}
+}
+
 // addresses passes the addresses of this host on to those who need them.
 func (n *Node) addresses(ctx context.Context) error {
-	w := address.New(address.Options{NetNS: n.opt.NetNS})
+	w := address.New(address.Options{NetNS: n.opt.NetNS, Except: takeover.ServiceDevice})
 	return w.Run(ctx, func(addrs []netip.Addr) {
 		n.opt.Store.SetLocalAddresses(addrs)
 		n.stale.SetLocal(addrs)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,7 +18,6 @@ type holders struct {
 	until []time.Duration // each is there until then, after the start
 	are   []error
 	log   bytes.Buffer
-	tries int
 }
 
 // held returns a place with holders, each until a time after now; the last stays.
@@ -34,7 +32,6 @@ func held(until []time.Duration, are ...error) *holders {
 	}}
 	h.place.log = slog.New(slog.NewTextHandler(&h.log, plain))
 	h.listen = func(context.Context) (*control.Server, error) {
-		h.tries++
 		now := 0
 		for now < len(until) && time.Since(began) >= until[now] {
 			now++
@@ -47,15 +44,9 @@ func held(until []time.Duration, are ...error) *holders {
 	return h
 }
 
-var (
-	other    = &control.TakenError{PID: 7}
-	stranger = &control.OccupiedError{PID: 8, UID: 1000}
-)
+var other = &control.TakenError{PID: 7}
 
-const (
-	otherSaid    = `"another Sluice (pid 7) already serves this network namespace; stop it first"`
-	strangerSaid = `"control socket @sluice-proxy/sluice is held by a process of uid 1000 (pid 8), which is no Sluice; until it ends, sluice get, status, diff and explain do not work"`
-)
+const otherSaid = `"another Sluice (pid 7) already serves this network namespace; stop it first"`
 
 func TestTakingThePlace(t *testing.T) {
 	broken := errors.New("cut off")
@@ -68,8 +59,10 @@ func TestTakingThePlace(t *testing.T) {
 		took  time.Duration
 		log   string
 	}{
-		"it is free":    {nil, []error{nil}, true, nil, 0, ""},
-		"a stranger's":  {nil, []error{stranger}, false, nil, 0, "level=WARN msg=\"Going on without the control socket\" error=" + strangerSaid + "\n"},
+		"it is free": {nil, []error{nil}, true, nil, 0, ""},
+		"not in this kernel": {nil, []error{control.ErrUnsupported}, false, nil, 0, "level=WARN " +
+			"msg=\"Going on without a lock against a second Sluice; sluice get, status, diff and explain do not work\" error=\"" +
+			control.ErrUnsupported.Error() + "\"\n"},
 		"it cannot be":  {nil, []error{broken}, false, broken, 0, ""},
 		"another stays": {nil, []error{other}, false, other, 10 * second, "level=INFO msg=\"Waiting for a Sluice that may be about to end\" holder=" + otherSaid + "\n"},
 		"another ends": {
@@ -121,32 +114,6 @@ func TestWaitingForThePlaceEndsWithTheContext(t *testing.T) {
 		defer cancel()
 		if _, err := held(nil, other).takeAfter(ctx, toEnd(endingTime)); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("waiting for another ended with %v", err)
-		}
-		ctx, cancel = context.WithTimeout(t.Context(), time.Hour)
-		defer cancel()
-		h := held(nil, stranger)
-		if server := h.takeOnceFree(ctx); server != nil || h.tries != 119 && h.tries != 120 {
-			t.Errorf("in an hour %d tries for %v, want one each %v", h.tries, server, againAfter)
-		}
-		if h.log.Len() > 0 {
-			t.Errorf("what is known is logged again:\n%s", &h.log)
-		}
-	})
-}
-
-// A stranger that goes is followed by another Sluice, which is told of once, and
-// when that has gone as well this daemon can be asked.
-func TestThePlaceIsTakenOnceItIsFree(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		began := time.Now()
-		h := held([]time.Duration{10 * time.Minute, 20 * time.Minute}, stranger, other, nil)
-		if server := h.takeOnceFree(t.Context()); server == nil || time.Since(began) != 20*time.Minute {
-			t.Errorf("taken after %v: %v", time.Since(began), server)
-		}
-		want := "level=ERROR msg=\"Cannot take the control socket, serving goes on without\" error=" + otherSaid + "\n" +
-			"level=INFO msg=\"The control socket is free again, this daemon can be asked\"\n"
-		if got := h.log.String(); got != want {
-			t.Errorf("logged:\n%s\nwant:\n%s", strings.TrimSpace(got), want)
 		}
 	})
 }

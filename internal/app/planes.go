@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/probe"
 	"github.com/sluice-proxy/sluice/internal/metrics"
 	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/plane/iptables"
 	"github.com/sluice-proxy/sluice/internal/plane/nftables"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/takeover"
@@ -33,6 +34,7 @@ type kind struct {
 	open    func(context.Context, parts) (*opened, error)
 	preview func(parts) plane.Plane // over a kernel that holds nothing, for plans that are only printed
 	explain func() explain.Plane    // what it does where planes differ
+	excess  func(*route.Service) (size, limit string)
 
 	// kubeProxys says that its rules have kube-proxy's names: what it left is
 	// found and removed with what kube-proxy left.
@@ -44,10 +46,17 @@ type kind struct {
 type opened struct {
 	io.Closer
 	plane maker
+	load  plane.Load                             // what one write contains
 	again func(context.Context) (*opened, error) // another of the same kind, to use beside this one
+
+	tables *nft.Conn // through which it writes nf_tables; nil: it does not
 
 	ours []takeover.Mechanism // in which it uses kube-proxy's names
 	how  string               // for people, if there is something to say: "by iptables-nft"
+
+	// watchTrouble returns why changes by other programs are not found cheaply;
+	// empty: they are. Nil: they always are.
+	watchTrouble func() string
 
 	read func(*metrics.Readings) // fills in what its rules count; nil: nothing
 }
@@ -60,8 +69,8 @@ type maker func(*config.Config, *metrics.Metrics) plane.Plane
 // kinds are all of them, the default first: the one line to add for another.
 func kinds() []kind {
 	return []kind{
-		{"nftables", probe.Nftables, openNftables, previewNftables, explainNftables, false},
-		{"iptables", probe.Iptables, openIptables, previewIptables, explainIptables, true},
+		{"nftables", probe.Nftables, openNftables, previewNftables, explainNftables, nftables.Excess, false},
+		{"iptables", probe.Iptables, openIptables, previewIptables, explainIptables, iptables.Excess, true},
 	}
 }
 
@@ -79,6 +88,12 @@ func kindOf(mode string) kind {
 	return kinds()[slices.Index(Modes(), mode)]
 }
 
+// limited adds to a policy what a plane does not serve.
+func (k kind) limited(policy route.Options) route.Options {
+	policy.Excess = k.excess
+	return policy
+}
+
 func openNftables(_ context.Context, p parts) (*opened, error) {
 	conn, err := nft.Open(nft.Options{NetNS: p.netns})
 	if err != nil {
@@ -86,6 +101,8 @@ func openNftables(_ context.Context, p parts) (*opened, error) {
 	}
 	return &opened{
 		Closer: conn,
+		load:   nftables.Load(),
+		tables: conn,
 		again:  func(ctx context.Context) (*opened, error) { return openNftables(ctx, p) },
 		plane: func(c *config.Config, _ *metrics.Metrics) plane.Plane {
 			return nftables.New(conn, nftables.Options{Families: p.families, Mark: c.MasqueradeMark})

@@ -16,7 +16,7 @@ func Preview(ctx context.Context, o Options) (plane.Plan, error) {
 		return nil, err
 	}
 	change, problems := f.compiler.Compile(f.store.Take())
-	o.report(problems)
+	o.reportAll(problems)
 	ignored{o.Log, slog.LevelInfo}.Applied(change)
 	p := kindOf(o.Config.Mode).preview(parts{o.Config, o.NetNS, o.Log, f.families})
 	if err := p.Refresh(ctx); err != nil {

@@ -17,6 +17,10 @@ func (d *daemon) readings() metrics.Readings {
 		Removed:            func() map[takeover.Mechanism]int { return d.keeper.State().Removed },
 		HealthPortFailures: d.ports.Failures,
 		HostSettingsFailed: d.settingsFailed,
+		Contest: func() (string, bool) {
+			c := d.health.Contest()
+			return c.Program(), c.Active()
+		},
 	}
 	if d.kernel.read != nil {
 		d.kernel.read(&r)

@@ -3,11 +3,14 @@ package app
 import (
 	"context"
 	"io"
+	"log/slog"
 	"net/http"
 
 	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/connlimit"
 	"github.com/sluice-proxy/sluice/internal/event"
 	"github.com/sluice-proxy/sluice/internal/kernel/listen"
+	"github.com/sluice-proxy/sluice/internal/kernel/process"
 	"github.com/sluice-proxy/sluice/internal/takeover"
 	"github.com/sluice-proxy/sluice/internal/web"
 )
@@ -15,11 +18,26 @@ import (
 // emulates is the version of Kubernetes whose kube-proxy this is like.
 const emulates = "1.37"
 
+// budget returns how many file descriptors each server may have. If the limit
+// cannot be read, the usual smallest one counts.
+func budget(log *slog.Logger) connlimit.Budget {
+	limit, err := process.DescriptorLimit()
+	if err != nil {
+		limit = 1024
+		log.Warn("Cannot read the limit of file descriptors; taking it for the usual one", "limit", limit, "error", err)
+	}
+	return connlimit.Split(limit)
+}
+
 // assembleServers makes the HTTP servers, at kube-proxy's addresses.
 func (d *daemon) assembleServers(door listen.Door) {
-	c := d.o.Config
-	d.healthz = web.NewServer(d.serverOptions("healthz", door, event.FailedToStartProxierHealthcheck), d.healthSetting(c))
-	d.diagnostics = web.NewServer(d.serverOptions("metrics", door, event.FailedToStartMetricServer), d.diagnosticsSetting(c))
+	c, share := d.o.Config, budget(d.o.Log)
+	healthz := d.serverOptions("healthz", door, event.FailedToStartProxierHealthcheck)
+	healthz.MaxConns = share.Health
+	d.healthz = web.NewServer(healthz, d.healthSetting(c))
+	diagnostics := d.serverOptions("metrics", door, event.FailedToStartMetricServer)
+	diagnostics.MaxConns = share.Metrics
+	d.diagnostics = web.NewServer(diagnostics, d.diagnosticsSetting(c))
 }
 
 func (d *daemon) serverOptions(name string, door listen.Door, reason string) web.ServerOptions {

@@ -26,7 +26,7 @@ type recorder interface {
 // nowhere, or an API server.
 func (d *daemon) openSource() (stated, recorder, error) {
 	if len(d.o.Config.Manifests) > 0 {
-		source := openManifests(d.store, d.o, d.report)
+		source := openManifests(d.store, d.o, d.report, manifest.DaemonLimits())
 		return source, nowhere{}, source.Check() // before anything is touched
 	}
 	c := d.o.Config
@@ -49,10 +49,10 @@ func (d *daemon) openSource() (stated, recorder, error) {
 	return source, kube.NewRecorder(kube.RecorderOptions{Client: client, NodeName: c.NodeName, Log: d.o.Log}), nil
 }
 
-func openManifests(store *cluster.Store, o Options, report reporter) *manifest.Source {
+func openManifests(store *cluster.Store, o Options, report reporter, limits manifest.Limits) *manifest.Source {
 	return manifest.New(store, manifest.Options{
 		Paths: o.Config.Manifests, Stdin: o.Stdin, NodeName: o.Config.NodeName,
-		AllowExternalIPs: o.Config.ExternalIPs, Report: report,
+		AllowExternalIPs: o.Config.ExternalIPs, Report: report, Limits: limits,
 	})
 }
 

@@ -10,7 +10,6 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/control"
 	"github.com/sluice-proxy/sluice/internal/inspect"
-	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/reload"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/web"
@@ -26,6 +25,12 @@ func (d *daemon) status(context.Context) inspect.Status {
 		Takeover:      d.keeper.State().Lines(),
 		Configuration: configuration(d.reload.State()),
 		Servers:       []inspect.Server{server("healthz", d.healthz.State()), server("metrics", d.diagnostics.State())},
+	}
+	if d.kernel.watchTrouble != nil {
+		s.WatchTrouble = d.kernel.watchTrouble()
+	}
+	if c := d.health.Contest(); c.Active() {
+		s.Contest = &inspect.Contest{Since: c.Since, Repairs: c.Repairs, What: c.What, By: c.By}
 	}
 	for _, f := range d.families {
 		s.Families = append(s.Families, f.String())
@@ -53,6 +58,8 @@ func (d *daemon) verdict() inspect.Health {
 		return inspect.Health{State: inspect.Starting, Reason: "not everything was in the kernel yet"}
 	case !v.Live:
 		return inspect.Health{State: inspect.Sick, Reason: "a write is overdue"}
+	case v.Contest.Active():
+		return inspect.Health{State: inspect.Sick, Reason: v.Contest.String()}
 	case !v.Eligible:
 		return inspect.Health{State: inspect.Sick, Reason: "the Node is leaving, or not known"}
 	}
@@ -105,20 +112,19 @@ const answerTime = 10 * time.Second
 func (d *daemon) nodePorts(ctx context.Context) ([]uint16, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
+	v, err := d.node.Loop().View(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("ask for the node ports of all Services: %w", err)
+	}
 	ports := map[uint16]bool{}
-	err := d.node.Loop().Do(ctx, func(v proxy.View) {
-		for _, svc := range v.Table.Services {
-			for i := range svc.Ports {
-				for _, f := range svc.Ports[i].Fronts {
-					if f.Kind == route.NodePort {
-						ports[f.Port] = true
-					}
+	for svc := range v.Routes.Services() {
+		for i := range svc.Ports {
+			for _, f := range svc.Ports[i].Fronts {
+				if f.Kind == route.NodePort {
+					ports[f.Port] = true
 				}
 			}
 		}
-	})
-	if err != nil {
-		return nil, fmt.Errorf("ask for the node ports of all Services: %w", err)
 	}
 	return slices.Sorted(maps.Keys(ports)), nil
 }

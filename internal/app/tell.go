@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sluice-proxy/sluice/internal/event"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
@@ -20,9 +21,60 @@ func (o Options) report(problems []route.Problem) {
 			slog.String("object", p.Object), slog.String("field", p.Field),
 			slog.String("value", shortened(p.Value)), slog.String("reason", p.Reason),
 		}
+		if p.Count > 1 {
+			said = append(said, slog.Int("count", p.Count))
+		}
 		said = slices.DeleteFunc(said, func(a slog.Attr) bool { return a.Value.String() == "" })
 		o.Log.LogAttrs(context.Background(), slog.LevelWarn, "Problem", said...)
 	}
+}
+
+// How many problems are logged one by one: of those that differ in nothing but
+// the object, and of one class with objects of one kind in one namespace. The
+// others are counted.
+const (
+	loggedAlike   = 10
+	loggedOfClass = 1000
+)
+
+// logged returns a Digest that brings problems to the log.
+func (o Options) logged() *event.Digest {
+	return event.NewDigest(event.DigestOptions{
+		Levels:  []event.Level{{Group: event.SameProblem, Listed: loggedAlike}, {Group: event.SameClass, Listed: loggedOfClass}},
+		Tell:    o.report,
+		Summary: func(_ event.Group, p route.Problem) { o.report([]route.Problem{p}) },
+	})
+}
+
+// reportAll tells problems to the log that are all there are.
+func (o Options) reportAll(problems []route.Problem) {
+	found := o.logged()
+	found.Report(problems)
+	found.Flush()
+}
+
+// How many problems become Events one by one. They are fewer than what is logged,
+// as an Event is a request to the API server from each node.
+const (
+	warnedAlike   = 3
+	warnedOfClass = 50
+)
+
+// warnings returns a Digest that makes Events of problems.
+func warnings(record func(event.Event)) *event.Digest {
+	return event.NewDigest(event.DigestOptions{
+		Levels: []event.Level{{Group: event.SameProblem, Listed: warnedAlike}, {Group: event.SameClass, Listed: warnedOfClass}},
+		Tell: func(problems []route.Problem) {
+			for _, e := range event.OfProblems(problems) {
+				record(e)
+			}
+		},
+		Summary: func(g event.Group, p route.Problem) {
+			if e, ok := event.OfSummary(g, p); ok {
+				record(e)
+			}
+		},
+	})
 }
 
 // shortened is as much of a value as fits into a line.

@@ -1,14 +1,18 @@
 package app
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/event"
 	"github.com/sluice-proxy/sluice/internal/follow/sizes"
 	"github.com/sluice-proxy/sluice/internal/inspect"
 	"github.com/sluice-proxy/sluice/internal/metrics"
@@ -36,7 +40,7 @@ func TestEverybodyCountsTheSameRepairs(t *testing.T) {
 		counts.Synced(s)
 	}
 	status := inspect.New(inspect.Options{
-		Loop: still{view: proxy.View{Table: &route.Table{}}}, Store: cluster.NewStore(), History: history, Sizes: sizes.New().Sizes,
+		Loop: still{view: proxy.View{Pending: proxy.NewPending()}}, Store: cluster.NewStore(), History: history, Sizes: sizes.New().Sizes,
 		Status: func(context.Context) inspect.Status { return inspect.Status{} },
 	}).Status(t.Context())
 	told := map[string]bool{}
@@ -54,5 +58,40 @@ func TestEverybodyCountsTheSameRepairs(t *testing.T) {
 	}
 	if len(told) > 0 || len(status.Repairs) != 3 {
 		t.Errorf("the status says %+v, want 3 of which all are in the metrics; only there: %v", status.Repairs, told)
+	}
+}
+
+// Very many Services that ask for the same are a few lines in the log and a few
+// Events, with a count; what is wrong with others is told as ever.
+func TestProblemsThatRepeatAreToldOnce(t *testing.T) {
+	store := cluster.NewStore()
+	for i := range 3000 {
+		store.SetService(&cluster.Service{
+			Name:        cluster.Name{Namespace: "shop", Name: fmt.Sprintf("s%04d", i)},
+			Created:     time.Unix(int64(10_000-i), 0), // the newest comes first by name
+			ClusterIPs:  []netip.Addr{netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)})},
+			ExternalIPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")},
+			Ports:       []cluster.ServicePort{{Protocol: cluster.TCP, Port: 80}},
+		})
+	}
+	_, problems := route.NewCompiler(route.Options{}).Compile(store.Take())
+	problems = append(problems, route.Problem{Object: "Service bank/web", Field: "spec.externalIPs[0]", Value: "x", Reason: "not an IP address"})
+
+	var lines bytes.Buffer
+	logged := Options{Log: slog.New(slog.NewTextHandler(&lines, nil))}.logged()
+	var events []event.Event
+	warned := warnings(func(e event.Event) { events = append(events, e) })
+	for _, d := range []*event.Digest{logged, warned} {
+		d.Report(problems)
+		d.Flush()
+	}
+	const more = `reason="left out, as it belongs to Service shop/s2999; 2988 more such problems in namespace shop" count=2989`
+	log := lines.String()
+	if n := strings.Count(log, "\n"); n != loggedAlike+2 || !strings.Contains(log, more) || !strings.Contains(log, "Service bank/web") {
+		t.Errorf("%d lines, want %d, with the sum of the rest:\n%s", n, loggedAlike+2, log)
+	}
+	last := events[len(events)-1]
+	if len(events) != warnedAlike+2 || !strings.HasSuffix(last.Note, "; 2995 more such problems in namespace shop") || last.Name == "" {
+		t.Errorf("%d Events, want %d, with the sum of the rest: %+v", len(events), warnedAlike+2, events)
 	}
 }

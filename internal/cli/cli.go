@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -21,6 +22,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/source/kube"
+	"github.com/sluice-proxy/sluice/internal/text"
 )
 
 // Env is what a command sees of the world.
@@ -28,7 +30,6 @@ type Env struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	Hostname       func() (string, error)
-	ReadFile       func(name string) ([]byte, error)
 	Hangup         <-chan os.Signal // asks for a full comparison with the kernel; may be nil
 	Synced         func(proxy.Sync) // told of every attempt to write to the kernel; may be nil
 }
@@ -39,7 +40,9 @@ func Main(ctx context.Context, args []string, env Env) int {
 	name := filepath.Base(args[0])
 	root := newRoot(name, env)
 	if name != "kube-proxy" {
-		root.AddCommand(newGet(env), newStatus(env), newDiff(env), newExplain(env), newPlan(env),
+		asking := env // what a daemon answers may come from objects that anybody wrote
+		asking.Stdout, asking.Stderr = text.Safe(env.Stdout), text.Safe(env.Stderr)
+		root.AddCommand(newGet(asking), newStatus(asking), newDiff(asking), newExplain(asking), newPlan(env),
 			newCompletion(env), newVersion(env))
 		completeModes(root)
 	}
@@ -50,7 +53,7 @@ func Main(ctx context.Context, args []string, env Env) int {
 	root.SetErr(env.Stderr)
 	err := root.ExecuteContext(ctx)
 	if err != nil && err.Error() != "" {
-		fmt.Fprintf(env.Stderr, "%s: %v\n", name, err)
+		fmt.Fprintf(text.Safe(env.Stderr), "%s: %v\n", name, err)
 	}
 	return exitStatus(err)
 }
@@ -87,6 +90,9 @@ healthy backend. It takes kube-proxy's flags and configuration file.
 // noPositional refuses arguments; empty ones are let pass, as kube-proxy does.
 func noPositional(_ *cobra.Command, args []string) error {
 	for _, a := range args {
+		if _, err := strconv.ParseBool(a); err == nil {
+			return fmt.Errorf("unexpected argument %q: write the value of a flag after =, such as --masquerade-all=%s", a, a)
+		}
 		if a != "" {
 			return fmt.Errorf("unexpected argument %q: flags begin with --; see --help", a)
 		}
@@ -143,7 +149,7 @@ type configuration struct {
 }
 
 func (c configuration) read() (*config.Config, []string, error) {
-	return c.flags.Load(config.Env{Hostname: c.env.Hostname, ReadFile: c.env.ReadFile}, c.opt)
+	return c.flags.Load(config.Env{Hostname: c.env.Hostname, ReadFile: config.ReadFile}, c.opt)
 }
 
 // load reads the configuration and warns of what is odd in it. The logs are to
@@ -167,18 +173,19 @@ func load(flags *config.Flags, env Env) (app.Options, *logs, error) {
 	return configuration{flags, env, config.Options{Modes: app.Modes()}}.load()
 }
 
-// serve runs the proxy until it is told to stop. The write in hand is finished;
-// what is in the kernel stays.
+// serve runs the proxy until the context ends. It lets the current write finish,
+// for at most writeTime; the rules stay in the kernel.
 func serve(ctx context.Context, o app.Options) error {
 	kube.DemoteLibraries(o.Log)
-	done := make(chan error, 1)
+	done, written := make(chan error, 1), make(chan struct{})
+	o.Written = func() { close(written) }
 	go func() { done <- app.Run(ctx, o) }()
 	select {
 	case err := <-done:
 		return err
 	case <-ctx.Done():
 	}
-	err := waitFor(done)
+	err := waitFor(done, written)
 	if err != nil && !errors.Is(err, context.Canceled) {
 		return err
 	}

@@ -16,14 +16,19 @@ import (
 func TestWaitForWaitsSoLongAndNoLonger(t *testing.T) {
 	wrong := errors.New("wrong")
 	for _, tt := range []struct {
-		name  string
-		after time.Duration
-		took  time.Duration
-		want  error
+		name    string
+		written time.Duration // when nothing is written any more
+		after   time.Duration // when it ends
+		took    time.Duration
+		want    error
 	}{
-		{"there already", 0, 0, wrong},
-		{"in time", grace / 2, grace / 2, wrong},
-		{"too late", time.Hour, grace, nil},
+		{"there already", 0, 0, 0, wrong},
+		{"in time", 0, grace / 2, grace / 2, wrong},
+		{"too late", 0, time.Hour, grace, nil},
+		{"ends before it ever wrote", time.Hour, grace / 2, grace / 2, wrong},
+		{"a long write is finished", 10 * time.Second, 10*time.Second + grace/2, 10*time.Second + grace/2, wrong},
+		{"too late after a long write", 10 * time.Second, time.Hour, 10*time.Second + grace, nil},
+		{"a write that never ends", time.Hour, 2 * time.Hour, writeTime + grace, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -32,7 +37,9 @@ func TestWaitForWaitsSoLongAndNoLonger(t *testing.T) {
 				defer timer.Stop()
 				synctest.Wait()
 				began := time.Now()
-				if err := waitFor(done); !errors.Is(err, tt.want) {
+				written := make(chan struct{})
+				defer time.AfterFunc(tt.written, func() { close(written) }).Stop()
+				if err := waitFor(done, written); !errors.Is(err, tt.want) {
 					t.Errorf("waitFor = %v, want %v", err, tt.want)
 				}
 				if took := time.Since(began); took != tt.took {
@@ -43,10 +50,14 @@ func TestWaitForWaitsSoLongAndNoLonger(t *testing.T) {
 	}
 }
 
-// Stopping is promised within a second.
+// Stopping is promised within a second after the last write, and before Kubernetes
+// and systemd kill the program.
 func TestGraceLeavesTimeToExit(t *testing.T) {
 	if grace > 900*time.Millisecond {
 		t.Errorf("grace is %v, want less than a second by some", grace)
+	}
+	if writeTime+grace > 25*time.Second {
+		t.Errorf("stopping takes up to %v, want less than 30s by some", writeTime+grace)
 	}
 }
 

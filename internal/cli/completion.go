@@ -89,12 +89,14 @@ func completeNames(namespace *string) cobra.CompletionFunc {
 	}
 }
 
-// candidates are the names as the person began to write them.
+// candidates are the names as the person began to write them, except names with
+// characters that no name of a Service has.
 func candidates(names []string, namespace, begun string) []string {
 	var out []string
 	for _, full := range names {
 		_, name, _ := strings.Cut(full, "/")
 		switch {
+		case strings.ContainsFunc(full, notOfName):
 		case namespace != "":
 			out = append(out, name)
 		case strings.HasPrefix(full, begun):
@@ -104,4 +106,9 @@ func candidates(names []string, namespace, begun string) []string {
 		}
 	}
 	return out
+}
+
+// notOfName reports whether a character is in no name of a Service.
+func notOfName(r rune) bool {
+	return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyz0123456789-./", r)
 }

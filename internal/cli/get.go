@@ -37,7 +37,7 @@ func resources() []resource {
 POLICY says where connections from outside go: to all backends ("cluster"), to those on this
 node ("local"), nowhere: refused, as there is no backend, or dropped, as there is none on this
 node. BACKENDS counts those in use. STATE is "programmed", "pending" with the reason, or "not
-programmed" with the reason. --output wide adds the IP family, session affinity and the clients
+programmed" with the reason; "conflict" counts the addresses and ports that other Services have. --output wide adds the IP family, session affinity and the clients
 let in to load balancer addresses; json and yaml tell all.`,
 			table: func(w io.Writer, width inspect.Width) printer { return tableItems(w, width, inspect.ServiceTable) },
 		},

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/sluice-proxy/sluice/internal/inspect"
+	"github.com/sluice-proxy/sluice/internal/text"
 )
 
 // printer prints a list one item at a time: it may be long, and in a pod this
@@ -19,16 +20,37 @@ type printer struct {
 	end  func() error
 }
 
-// eachItem reads {"items": [...]} and returns how many there were.
+// maxItem is the longest item in bytes that is read.
+const maxItem = 16 << 20
+
+// itemReader fails when more than left bytes are read before left is set anew.
+type itemReader struct {
+	io.Reader
+	left int
+}
+
+// Read implements io.Reader.
+func (r *itemReader) Read(p []byte) (int, error) {
+	if r.left <= 0 {
+		return 0, fmt.Errorf("an item is longer than %d bytes", maxItem)
+	}
+	n, err := r.Reader.Read(p)
+	r.left -= n
+	return n, err
+}
+
+// eachItem reads {"items": [...]} and returns how many there were. It holds one
+// item in memory, of up to maxItem bytes.
 func eachItem(r io.Reader, do func(json.RawMessage) error) (int, error) {
-	dec := json.NewDecoder(bufio.NewReader(r))
+	items := &itemReader{r, maxItem}
+	dec := json.NewDecoder(bufio.NewReader(items))
 	for _, want := range []json.Token{json.Delim('{'), "items", json.Delim('[')} {
 		got, err := dec.Token()
 		if err != nil {
 			return 0, fmt.Errorf("read the answer of the daemon: %w", err)
 		}
 		if got != want {
-			return 0, fmt.Errorf("read the answer of the daemon (is it of another version?): got %v, want %v", got, want)
+			return 0, fmt.Errorf("read the answer of the daemon (is it of another version?): got %s, want %v", text.Short(fmt.Sprint(got)), want)
 		}
 	}
 	n := 0
@@ -40,6 +62,7 @@ func eachItem(r io.Reader, do func(json.RawMessage) error) (int, error) {
 		if err := do(item); err != nil {
 			return n, err
 		}
+		items.left = maxItem
 	}
 	if _, err := dec.Token(); err != nil {
 		return n, fmt.Errorf("read the answer of the daemon: %w", err)
@@ -78,12 +101,12 @@ func yamlItems(w io.Writer) printer {
 	empty := true
 	return printer{
 		item: func(said json.RawMessage) error {
-			text, err := yaml.JSONToYAML(said)
+			item, err := yaml.JSONToYAML(said)
 			if err != nil {
 				return fmt.Errorf("print the answer: %w", err)
 			}
-			text = bytes.ReplaceAll(bytes.TrimSpace(text), []byte("\n"), []byte("\n  "))
-			_, err = fmt.Fprintf(out, "\n- %s", text)
+			item = bytes.ReplaceAll(bytes.TrimSpace(item), []byte("\n"), []byte("\n  "))
+			_, err = fmt.Fprintf(out, "\n- %s", item)
 			empty = false
 			return err
 		},

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 
@@ -66,6 +67,33 @@ func TestBadAnswers(t *testing.T) {
 		if _, err := eachItem(strings.NewReader(said), p.item); err == nil || err.Error() != want {
 			t.Errorf("%q: %v, want %s", said, err, want)
 		}
+	}
+}
+
+// repeated is text without an end.
+type repeated string
+
+func (r repeated) Read(p []byte) (int, error) { return copy(p, r), nil }
+
+// A list may be long, an item may not.
+func TestAnItemWithoutEndIsCutOff(t *testing.T) {
+	endless := io.MultiReader(strings.NewReader(`{"items":[{"name":"`), repeated("xxxx"))
+	n, err := eachItem(endless, func(json.RawMessage) error { return nil })
+	if n != 0 || err == nil || !strings.Contains(err.Error(), "an item is longer than 16777216 bytes") {
+		t.Errorf("read %d items, %v", n, err)
+	}
+	const many = 1 << 16
+	item := `{"name":"` + strings.Repeat("x", 2*maxItem/many) + `"},`
+	long := `{"items":[` + strings.Repeat(item, many) + `{}]}`
+	if n, err := eachItem(strings.NewReader(long), func(json.RawMessage) error { return nil }); n != many+1 || err != nil {
+		t.Errorf("read %d items, %v, want %d", n, err, many+1)
+	}
+}
+
+func TestOnlyNamesAreCompleted(t *testing.T) {
+	got := candidates([]string{"default/web", "default/$(reboot)", "default/\x1b[2J", "kube-system/kube-dns.x"}, "", "")
+	if want := []string{"default/web", "kube-system/kube-dns.x"}; !slices.Equal(got, want) {
+		t.Errorf("candidates %q, want %q", got, want)
 	}
 }
 

@@ -24,7 +24,6 @@ func TestMain(m *testing.M) {
 		os.Exit(Main(ctx, os.Args, Env{
 			Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 			Hostname: func() (string, error) { return "Node-A", nil },
-			ReadFile: os.ReadFile,
 		}))
 	}
 	testscript.Main(testsInNamespace{m}, map[string]func(){

@@ -2,11 +2,27 @@ package cli
 
 import "time"
 
-// grace is how long parts may take to stop once told to.
-const grace = 800 * time.Millisecond
+const (
+	// grace is how long parts may take to stop once nothing is written any more.
+	grace = 800 * time.Millisecond
 
-// waitFor waits for a result for as long as stopping may take.
-func waitFor(done <-chan error) error {
+	// writeTime is how long the write in hand may take once the program is told to
+	// stop. It is a little more than a restore of iptables has, and less than the
+	// 30 s after which Kubernetes and the systemd unit kill the program.
+	writeTime = 22 * time.Second
+)
+
+// waitFor waits for a result as long as stopping may take: until written is
+// closed, but not for ever, and then for the grace.
+func waitFor(done <-chan error, written <-chan struct{}) error {
+	writing := time.NewTimer(writeTime)
+	defer writing.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-written:
+	case <-writing.C:
+	}
 	timer := time.NewTimer(grace)
 	defer timer.Stop()
 	select {

@@ -54,4 +54,5 @@ func printGroups(b *strings.Builder, all *pflag.FlagSet) {
 		}
 		fmt.Fprintf(b, "\n%s:\n%s", g.Title, fs.FlagUsagesWrapped(width))
 	}
+	b.WriteString("\nFlags that only older versions of kube-proxy had are accepted as well: docs/flags.md lists them.\n")
 }

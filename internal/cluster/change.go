@@ -59,6 +59,7 @@ func (s *Store) Take() Change {
 func (s *Store) state(name Name) State {
 	st := State{Name: name}
 	if e := s.services[name]; e != nil {
+		s.sweep(e)
 		st.Service, st.Slices = e.service, e.slices
 	}
 	return st

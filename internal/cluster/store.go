@@ -31,9 +31,14 @@ type Store struct {
 	changed chan struct{}
 }
 
+// entry is a Service and its slices. The list of slices is only appended to, or
+// replaced by another: a Change may hold its beginning. Slices that were replaced
+// or deleted stay in the list until it is taken or half of it are such, so that
+// many slices of one Service can come and go at little cost each.
 type entry struct {
 	service *Service
 	slices  []*Slice
+	gone    int // how many of slices were replaced or deleted
 }
 
 // NewStore returns an empty Store.
@@ -110,11 +115,17 @@ func (s *Store) SetSlice(sl *Slice) {
 		if old.equal(sl) {
 			return
 		}
-		s.detach(old)
+	}
+	if e := s.services[sl.Service]; e != nil && e.gone > 0 {
+		own := *sl // the very same may be in the list still, as one that is gone
+		sl = &own
 	}
 	s.slices[sl.Name] = sl
+	if old != nil {
+		s.detach(old)
+	}
 	e := s.entry(sl.Service)
-	e.slices = append(slices.Clip(e.slices), sl)
+	e.slices = append(e.slices, sl)
 	s.note(Window{Slices: 1, Triggers: triggers(old, sl)})
 	s.touch(sl.Service)
 }
@@ -227,30 +238,47 @@ func (s *Store) entry(name Name) *entry {
 	return e
 }
 
-// detach takes a slice from its service. The list is replaced, not changed:
-// a Change may still hold it.
+// detach takes a slice from its Service. It is no longer in s.slices.
 func (s *Store) detach(sl *Slice) {
 	e := s.services[sl.Service]
-	kept := make([]*Slice, 0, len(e.slices))
-	for _, other := range e.slices {
-		if other != sl {
-			kept = append(kept, other)
-		}
+	e.gone++
+	if 2*e.gone >= len(e.slices) {
+		s.sweep(e)
 	}
-	e.slices = kept
 	s.forget(sl.Service, e)
 	s.touch(sl.Service)
 }
 
+// sweep makes a list of the slices that an entry still has.
+func (s *Store) sweep(e *entry) {
+	if e.gone == 0 {
+		return
+	}
+	kept := make([]*Slice, 0, len(e.slices)-e.gone)
+	for _, sl := range e.slices {
+		if s.slices[sl.Name] == sl {
+			kept = append(kept, sl)
+		}
+	}
+	e.slices, e.gone = kept, 0
+}
+
 // forget drops an entry that says nothing any more.
 func (s *Store) forget(name Name, e *entry) {
-	if e.service == nil && len(e.slices) == 0 {
+	if e.service == nil && len(e.slices) == e.gone {
 		delete(s.services, name)
 	}
 }
 
 func (s *Store) touch(name Name) {
 	s.dirty[name] = struct{}{}
+	s.wake()
+}
+
+// Wake makes Changed deliver a value, for a reader that took one and did not Take.
+func (s *Store) Wake() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.wake()
 }
 

@@ -2,7 +2,9 @@ package cluster
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -187,5 +189,83 @@ func TestNamesAreListed(t *testing.T) {
 	s.SetSlice(slice("alone", "nobody", "10.1.0.1"))
 	if got := fmt.Sprint(s.ServiceNames(), s.SliceNames()); got != "[default/web] [default/alone]" {
 		t.Errorf("got %s", got)
+	}
+}
+
+// Slices of one Service that come and go are listed once each, in a list that
+// does not grow with how many there were, and a Change keeps what it was given.
+func TestSlicesThatComeAndGo(t *testing.T) {
+	s := NewStore()
+	svc := Name{"default", "web"}
+	s.SetService(&Service{Name: svc})
+	rnd := rand.New(rand.NewPCG(1, 2))
+	have, made := map[Name]*Slice{}, map[string]*Slice{}
+	var before, kept []*Slice
+	for range 5000 {
+		id := fmt.Sprint(rnd.IntN(40))
+		name := Name{"default", id}
+		switch rnd.IntN(5) {
+		case 0, 1:
+			s.DeleteSlice(name)
+			delete(have, name)
+		case 2:
+			taken := s.Take()
+			if !slices.Equal(before, kept) {
+				t.Fatal("a list that was taken has changed")
+			}
+			if len(taken.Services) > 0 {
+				before = taken.Services[0].Slices
+				kept = slices.Clone(before)
+				sameSlices(t, before, have)
+			}
+		default: // one of two versions, made once
+			key := id + fmt.Sprint(rnd.IntN(2))
+			if made[key] == nil {
+				made[key] = &Slice{Name: name, Service: svc, Ports: []SlicePort{{Name: key}}}
+			}
+			s.SetSlice(made[key])
+			have[name] = made[key]
+		}
+		if n := len(s.services[svc].slices); n > 2*40+1 {
+			t.Fatalf("%d slices are kept of %d", n, len(have))
+		}
+	}
+}
+
+func sameSlices(t *testing.T, got []*Slice, want map[Name]*Slice) {
+	t.Helper()
+	seen := map[Name]bool{}
+	for _, sl := range got {
+		if seen[sl.Name] || want[sl.Name] == nil || !sl.equal(want[sl.Name]) {
+			t.Fatalf("slice %v, want %v; listed before: %v", sl, want[sl.Name], seen[sl.Name])
+		}
+		seen[sl.Name] = true
+	}
+	if len(got) != len(want) {
+		t.Fatalf("%d slices, want %d", len(got), len(want))
+	}
+}
+
+// BenchmarkSlicesOfOneService is n slices that come one by one and go one by one.
+// Time and memory for each stay about the same.
+func BenchmarkSlicesOfOneService(b *testing.B) {
+	for _, n := range []int{1_000, 10_000, 100_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			list := make([]*Slice, n)
+			for i := range list {
+				list[i] = &Slice{Name: Name{"default", fmt.Sprint("web-", i)}, Service: Name{"default", "web"}}
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				s := NewStore()
+				for _, sl := range list {
+					s.SetSlice(sl)
+				}
+				for _, sl := range list {
+					s.DeleteSlice(sl.Name)
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed())/float64(b.N)/float64(n), "ns/slice")
+		})
 	}
 }

@@ -67,9 +67,25 @@ func TestModeIsNotInThisBuild(t *testing.T) {
 		if err := fs.Parse(strings.Fields(tc.args)); err != nil {
 			t.Fatal(err)
 		}
-		_, _, err := f.Load(Env{Hostname: os.Hostname, ReadFile: os.ReadFile}, Options{Modes: splitList(tc.modes)})
+		_, _, err := f.Load(Env{Hostname: os.Hostname, ReadFile: ReadFile}, Options{Modes: splitList(tc.modes)})
 		if err == nil || err.Error() != "configuration: "+tc.want {
 			t.Errorf("%s: error %v", tc.args, err)
+		}
+	}
+}
+
+// kube-proxy 1.0 to 1.6 answered health checks on the port that metrics have
+// since 1.7, and unit files say so.
+func TestServersOnOnePort(t *testing.T) {
+	for _, tc := range []struct{ args, want string }{
+		{"--healthz-bind-address=127.0.0.1:10249", "--healthz-bind-address 127.0.0.1:10249 and metricsBindAddress 127.0.0.1:10249: only one of two servers can listen; give one another port"},
+		{"--healthz-bind-address=0.0.0.0:10249", "--healthz-bind-address 0.0.0.0:10249 and metricsBindAddress 127.0.0.1:10249: only one of two servers can listen; give one another port"},
+		{"--healthz-bind-address=10.0.0.1:10249", ""},
+		{"--healthz-bind-address=127.0.0.1:10249 --metrics-bind-address=", ""},
+	} {
+		_, warnings, err := load(t, "", strings.Fields(tc.args)...)
+		if got := strings.Join(warnings, "\n"); err != nil || got != tc.want {
+			t.Errorf("%s: warnings %q, error %v, want %q", tc.args, got, err, tc.want)
 		}
 	}
 }

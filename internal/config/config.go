@@ -50,10 +50,13 @@ type Config struct {
 	InitOnly      bool
 	Version       Version
 
+	// IgnoreKubeProxy removes kube-proxy's rules although one runs.
+	IgnoreKubeProxy bool
+
 	// effective is the configuration in force, defaults and flags included, as a
 	// KubeProxyConfiguration v1alpha1. Loading it gives the same Config, but for
-	// what no file can say: Manifests, Client.Master, and what to do instead of
-	// running.
+	// what no file can say: Manifests, Client.Master, IgnoreKubeProxy, and what to
+	// do instead of running.
 	effective []byte
 }
 

@@ -25,12 +25,8 @@ type document struct {
 	lines    map[string]int // path of every value that is there (null is not) -> its line
 	problems []Problem
 	warnings []string
-}
 
-// obsolete are fields that older versions of v1alpha1 had. A file may still
-// have them.
-func obsolete(path string) bool {
-	return path == "resourceContainer" || path == "udpIdleTimeout"
+	conntrackMax *int32 // the removed field conntrack.max; nil: not there
 }
 
 // decode reads a file. What does not fit the type is in document.problems; the
@@ -42,7 +38,11 @@ func decode(name string, data []byte) (*document, error) {
 		return nil, fmt.Errorf("read %s: %w", name, err)
 	}
 	d.value(root, reflect.ValueOf(&d.config).Elem(), "")
-	d.expect("apiVersion", d.config.APIVersion, apiVersion)
+	if d.config.APIVersion == oldAPIVersion {
+		d.warn(d.lines["apiVersion"], "apiVersion", "Kubernetes 1.9 renamed "+oldAPIVersion+"; use "+apiVersion)
+	} else {
+		d.expect("apiVersion", d.config.APIVersion, apiVersion)
+	}
 	d.expect("kind", d.config.Kind, kind)
 	return d, nil
 }
@@ -130,7 +130,15 @@ func (d *document) value(n *yaml.Node, v reflect.Value, path string) {
 	}
 }
 
+func (d *document) warn(line int, path, text string) {
+	d.warnings = append(d.warnings, fmt.Sprintf("%s.%s: %s (%s:%d)", kind, path, text, d.name, line))
+}
+
 func (d *document) scalar(n *yaml.Node, v reflect.Value, path string) {
+	if path == "featureGates" && n.Tag == "!!str" {
+		d.gatesText(n, v)
+		return
+	}
 	if !isScalar(v) || !fits(n, v) {
 		reason := "must be " + wanted(v)
 		if isScalar(v) && n.Tag == "!!str" && n.Style != 0 {
@@ -168,8 +176,7 @@ func (d *document) fields(n *yaml.Node, v reflect.Value, path string) {
 		switch {
 		case ok:
 			d.value(value, field, at)
-		case obsolete(at):
-			d.warnings = append(d.warnings, fmt.Sprintf("%s.%s has no effect any more (%s:%d)", kind, at, d.name, key.Line))
+		case d.removedField(key, value, at):
 		default:
 			d.add(key.Line, at, "unknown field"+alike(key.Value, fieldNames(v.Type())))
 		}

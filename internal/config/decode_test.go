@@ -73,6 +73,8 @@ func FuzzDecode(f *testing.F) {
 		}
 		f.Add(string(data))
 	}
+	f.Add(header + "conntrack: {max: 9}\nresourceContainer: /kube-proxy\nudpIdleTimeout: 250ms\nfeatureGates: \"IPv6DualStack=true\"\n")
+	f.Add("apiVersion: componentconfig/v1alpha1\nkind: KubeProxyConfiguration\nfeatureGates: \"\"\nconntrack: {max: null}\n")
 	for _, tc := range fieldCases() {
 		f.Add(header + nested(tc.path, tc.value) + tc.also)
 	}

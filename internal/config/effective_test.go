@@ -33,11 +33,14 @@ func TestEffectiveIsJSON(t *testing.T) {
 func TestValuesOfAllFlags(t *testing.T) {
 	fs := pflag.NewFlagSet("sluice", pflag.ContinueOnError)
 	f := NewFlags(fs)
-	if err := fs.Parse([]string{"--cluster_cidr=10.0.0.0/8", "--v=4"}); err != nil {
+	if err := fs.Parse([]string{"--cluster_cidr=10.0.0.0/8", "--v=4", "--storage-driver-password=secret"}); err != nil {
 		t.Fatal(err)
 	}
 	values := f.Values()
 	fs.VisitAll(func(flag *pflag.Flag) {
+		if flag.Hidden {
+			return
+		}
 		if got, ok := values[flag.Name]; !ok || got != flag.Value.String() {
 			t.Errorf("--%s: got %q, want %q", flag.Name, got, flag.Value)
 		}

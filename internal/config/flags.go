@@ -26,9 +26,12 @@ type ownFlags struct {
 	manifests   paths
 	cleanup     bool
 	initOnly    bool
+	ignore      bool
 	version     Version
 	healthzPort string // these two are judged with the address they complete
 	metricsPort string
+
+	conntrackMax *int32 // nil: not given
 }
 
 // Group is a heading of the help text and the flags below it.
@@ -37,7 +40,8 @@ type Group struct {
 	Flags []string
 }
 
-// NewFlags registers all flags. A flag whose value is wrong is not an error of
+// NewFlags registers all flags, those that only older versions of kube-proxy had
+// as hidden ones. A flag whose value is wrong is not an error of
 // the flag set: Load tells it along with everything else that is wrong. Names
 // may be spelled with underscores.
 func NewFlags(fs *pflag.FlagSet) *Flags {
@@ -63,16 +67,17 @@ func (f *Flags) register(fs *pflag.FlagSet, def flagDef) {
 		v.targets = append(v.targets, fieldAt(reflect.ValueOf(&f.mirrored).Elem(), path))
 	}
 	flag := fs.VarPF(v, def.name, def.short, def.usage)
+	flag.Hidden = def.removed != ""
 	if kind := base(v.targets[0].Type()); kind.Kind() == reflect.Bool || kind == reflect.TypeFor[Version]() {
 		flag.NoOptDefVal = "true"
 	}
 }
 
 // Groups returns the headings of the help text in order, what a person needs
-// first at the top. Every flag is in one group.
+// first at the top. Every flag that is not hidden is in one group.
 func Groups() []Group {
 	var groups []Group
-	for _, g := range table() {
+	for _, g := range current() {
 		group := Group{Title: g.title}
 		for _, def := range g.flags {
 			group.Flags = append(group.Flags, def.name)

@@ -63,6 +63,7 @@ func settings() []flagCase {
 		{args: "--version=v1.37.0-x", want: func(c *Config) { c.Version.Report = "v1.37.0-x" }},
 		{args: "--write-config-to=/w", want: func(c *Config) { c.WriteConfigTo = "/w" }},
 		{args: "--cleanup", want: func(c *Config) { c.Cleanup = true }},
+		{args: "--ignore-kube-proxy", want: func(c *Config) { c.IgnoreKubeProxy = true }},
 		{args: "--init-only", want: func(c *Config) { c.InitOnly = true }},
 		{args: "--oom-score-adj=-5", want: func(c *Config) { c.OOMScoreAdj = -5 }},
 		{args: "--conntrack-max-per-core=0", want: func(c *Config) { c.Conntrack.MaxPerCore = 0 }},
@@ -150,7 +151,7 @@ func TestFlags(t *testing.T) {
 		})
 	}
 	flagSet().VisitAll(func(f *pflag.Flag) {
-		if !tested[f.Name] {
+		if !tested[f.Name] && !f.Hidden {
 			t.Errorf("no test for --%s", f.Name)
 		}
 	})
@@ -176,6 +177,9 @@ func TestHelp(t *testing.T) {
 		t.Fatal(err)
 	}
 	flagSet().VisitAll(func(f *pflag.Flag) {
+		if f.Hidden {
+			return
+		}
 		if groups[f.Name] != 1 {
 			t.Errorf("--%s is in %d groups", f.Name, groups[f.Name])
 		}

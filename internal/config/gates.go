@@ -2,6 +2,7 @@ package config
 
 import (
 	_ "embed"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -38,26 +39,59 @@ func knownGates() map[string]string {
 	return gates
 }
 
-// gates checks the feature gates that were set.
+//go:embed gates_removed.txt
+var removedGatesText string
+
+// removedGate is a feature gate that Kubernetes 1.37 no longer has.
+type removedGate struct {
+	removed string // the first release known to be without it
+	always  string // "on", "off": what it switched is always so now; empty: it switched nothing in kube-proxy
+}
+
+// removedGates returns every gate that there was, by name.
+func removedGates() map[string]removedGate {
+	gates := map[string]removedGate{}
+	for line := range strings.Lines(removedGatesText) {
+		words := append(strings.Fields(line), "")
+		if words[0] != "" && words[0] != "#" {
+			gates[words[0]] = removedGate{removed: words[1], always: words[2]}
+		}
+	}
+	return gates
+}
+
+// gates checks the feature gates that were set. A gate that can no longer be
+// switched is not an error, since older configurations have it: what it stood
+// for is as Kubernetes 1.37 has it, whatever is said.
 func (c *check) gates(set map[string]bool) map[string]bool {
-	known := knownGates()
+	known, removed := knownGates(), removedGates()
 	for _, name := range slices.Sorted(maps.Keys(set)) {
-		path := "featureGates." + name
-		value := "false"
-		if set[name] {
-			value = "true"
-		}
+		value := fmt.Sprint(set[name])
 		locked, ok := known[name]
-		if !ok {
-			c.problem(path, invalid(name, "no such feature gate"+alike(name, slices.Sorted(maps.Keys(known)))+
+		gone, was := removed[name]
+		switch {
+		case was:
+			c.gateWarning(name, value, gone.effect())
+		case !ok:
+			c.problem("featureGates."+name, invalid(name, "no such feature gate"+alike(name, slices.Sorted(maps.Keys(known)))+
 				"; known are those of Kubernetes 1.37, among them "+proxyGates))
-			continue
-		}
-		if locked != "" && locked != value {
-			c.problem(path, invalid(name+"="+value, "the feature gate is locked to "+locked))
+		case locked != "" && locked != value:
+			c.gateWarning(name, value, "Kubernetes 1.37 has it locked to "+locked)
 		}
 	}
 	return maps.Clone(set)
+}
+
+func (c *check) gateWarning(name, value, why string) {
+	c.warn("%s: %s=%s has no effect: %s; remove it", c.name("featureGates."+name), name, value, why)
+}
+
+func (g removedGate) effect() string {
+	since := "it is not in Kubernetes since " + g.removed
+	if g.always == "" {
+		return since
+	}
+	return "what it switched is always " + g.always + ", and " + since
 }
 
 // alike returns a hint if name differs from one of the names in case only.

@@ -3,6 +3,8 @@ package config
 import (
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // The gates that are named to people are gates.
@@ -26,9 +28,8 @@ func TestGates(t *testing.T) {
 		{"{AllowServiceExternalIPs: false}", "", ""},
 		{"{AllAlpha: true, AllBeta: false, CPUManagerPolicyAlphaOptions: true}", "", ""}, // one of another component
 		{"{NFTablesProxyMode: true}", "", ""},                                            // locked, but to this
-		{"{NFTablesProxyMode: false}", "", "KubeProxyConfiguration.featureGates.NFTablesProxyMode: Invalid value: \"NFTablesProxyMode=false\": the feature gate is locked to true (config.yaml:3)"},
 		{"{NFTablesProxyMode: false}", "NFTablesProxyMode=true", ""},
-		{"{NFTablesProxyMode: true}", "NFTablesProxyMode=false", "--feature-gates: Invalid value: \"NFTablesProxyMode=false\""},
+		{"{NFTablesProxyMode: true}", "NFTablesProxyMode=false", ""},
 		{"{Nope: true}", "WinDSR=true", "KubeProxyConfiguration.featureGates.Nope: Invalid value: \"Nope\": no such feature gate; known"},
 		{"{}", "kubeproxyipvs=true", "did you mean KubeProxyIPVS?"},
 		{"{}", "KubeProxyIPVS", "--feature-gates: Invalid value: \"KubeProxyIPVS\": must be a list like"},
@@ -44,6 +45,50 @@ func TestGates(t *testing.T) {
 			t.Errorf("%s %s: no error", tc.file, tc.flag)
 		case tc.want == "" || !strings.Contains(err.Error(), tc.want):
 			t.Errorf("%s %s: error %v", tc.file, tc.flag, err)
+		}
+	}
+}
+
+// A gate that can no longer be switched is accepted with a warning, and nothing
+// else changes.
+func TestGatesWithoutEffect(t *testing.T) {
+	for _, tc := range []struct{ file, flag, want string }{
+		{"{NFTablesProxyMode: false}", "", "featureGates.NFTablesProxyMode: NFTablesProxyMode=false has no effect: Kubernetes 1.37 has it locked to true; remove it"},
+		{"{}", "NFTablesProxyMode=false", "--feature-gates: NFTablesProxyMode=false has no effect: Kubernetes 1.37 has it locked to true; remove it"},
+		{"{}", "IPv6DualStack=false", "--feature-gates: IPv6DualStack=false has no effect: what it switched is always on, and it is not in Kubernetes since 1.25; remove it"},
+		{"{ServiceTopology: true}", "", "featureGates.ServiceTopology: ServiceTopology=true has no effect: what it switched is always off, and it is not in Kubernetes since 1.23; remove it"},
+		{"{}", "ExperimentalCriticalPodAnnotation=True", "--feature-gates: ExperimentalCriticalPodAnnotation=true has no effect: it is not in Kubernetes since 1.17; remove it"},
+	} {
+		var args []string
+		if tc.flag != "" {
+			args = append(args, "--feature-gates="+tc.flag)
+		}
+		cfg, warnings, err := load(t, header+"featureGates: "+tc.file, args...)
+		if err != nil {
+			t.Fatalf("%s %s: %v", tc.file, tc.flag, err)
+		}
+		if diff := cmp.Diff([]string{tc.want}, warnings); diff != "" {
+			t.Errorf("%s %s (-want +got):\n%s", tc.file, tc.flag, diff)
+		}
+		cfg.FeatureGates = nil
+		if diff := cmp.Diff(defaults(), cfg, compare); diff != "" {
+			t.Errorf("%s %s changed something (-want +got):\n%s", tc.file, tc.flag, diff)
+		}
+	}
+}
+
+// Every gate in the list of removed ones is well formed and not a current one.
+func TestRemovedGates(t *testing.T) {
+	known, gates := knownGates(), removedGates()
+	if len(gates) < 250 {
+		t.Errorf("%d removed gates", len(gates))
+	}
+	for name, gate := range gates {
+		if _, ok := known[name]; ok {
+			t.Errorf("%s is in gates.txt and in gates_removed.txt", name)
+		}
+		if !release(gate.removed) || gate.always != "" && gate.always != "on" && gate.always != "off" {
+			t.Errorf("%s: %+v", name, gate)
 		}
 	}
 }

@@ -9,6 +9,8 @@ import (
 
 	"k8s.io/kube-proxy/config/v1alpha1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/sluice-proxy/sluice/internal/textfile"
 )
 
 // Load reads the file if a flag names one, lays the flags over it, fills in
@@ -27,6 +29,8 @@ func (f *Flags) Load(env Env, opt Options) (*Config, []string, error) {
 	}
 	f.apply(c.config)
 	c.blame(f)
+	c.warnOfRemoved()
+	c.conntrackMax(f.own.conntrackMax)
 	if c.config.Mode == "" {
 		c.config.Mode = v1alpha1.ProxyMode(opt.blank())
 	}
@@ -43,6 +47,13 @@ func (f *Flags) Load(env Env, opt Options) (*Config, []string, error) {
 	cfg.effective = text
 	return cfg, c.warnings, nil
 }
+
+// mostBytes is the size up to which a configuration file is read.
+const mostBytes = 1 << 20
+
+// ReadFile reads a configuration file for Env. It refuses everything that is no
+// regular file, and files of more than 1 MiB.
+func ReadFile(name string) ([]byte, error) { return textfile.Read(name, mostBytes) }
 
 // blank returns the mode of a configuration that names none.
 func (o Options) blank() string {
@@ -80,6 +91,7 @@ func (c *check) read(env Env) error {
 		return err
 	}
 	c.config = c.file.config.DeepCopy()
+	c.conntrackMax(c.file.conntrackMax)
 	c.problems = append(c.problems, c.file.problems...)
 	c.warnings = append(c.warnings, c.file.warnings...)
 	return nil
@@ -100,6 +112,8 @@ func (c *check) convert(opt Options) *Config {
 		Cleanup:       c.own.cleanup,
 		InitOnly:      c.own.initOnly,
 		Version:       c.own.version,
+
+		IgnoreKubeProxy: c.own.ignore,
 	}
 	cfg.ExternalIPs = enabled(in.FeatureGates, gateExternalIPs)
 	c.mode(opt)
@@ -124,8 +138,21 @@ func (c *check) mode(opt Options) {
 	if slices.Contains(opt.Modes, mode) {
 		return
 	}
-	c.problem("mode", fmt.Sprintf("Unsupported value: %q: the data planes of this build are: %s%s",
-		mode, strings.Join(opt.Modes, ", "), alike(mode, opt.Modes)))
+	c.problem("mode", fmt.Sprintf("Unsupported value: %q: the data planes of this build are: %s%s%s",
+		mode, strings.Join(opt.Modes, ", "), alike(mode, opt.Modes), modeHint(mode)))
+}
+
+// modeHint says what to use in place of a mode of kube-proxy.
+func modeHint(mode string) string {
+	switch mode {
+	case "userspace":
+		return "; kube-proxy 1.26 removed the mode userspace: use nftables, or iptables to keep kube-proxy's chains"
+	case "ipvs":
+		return "; use nftables, or iptables to keep kube-proxy's chains"
+	case "kernelspace":
+		return "; kernelspace is the mode for Windows"
+	}
+	return ""
 }
 
 // addresses sets the node's own address and those of the servers.
@@ -203,12 +230,24 @@ func (c *check) contradictions(cfg *Config) {
 	if cfg.NodePorts.Localhost && cfg.Loopback == LoopbackNever {
 		c.warn("localhost in %s has no effect: %s is false", c.name("nodePortAddresses"), c.name("iptables.localhostNodePorts"))
 	}
+	if collide(cfg.Healthz, cfg.Metrics) {
+		c.warn("%s %v and %s %v: only one of two servers can listen; give one another port",
+			c.name("healthzBindAddress"), cfg.Healthz, c.name("metricsBindAddress"), cfg.Metrics)
+	}
+}
+
+// collide reports whether two servers cannot listen at the same time.
+func collide(a, b netip.AddrPort) bool {
+	if !a.IsValid() || !b.IsValid() || a.Port() != b.Port() {
+		return false
+	}
+	return a.Addr() == b.Addr() || a.Addr().IsUnspecified() || b.Addr().IsUnspecified()
 }
 
 // unused warns of what has no effect.
 func (c *check) unused() {
-	if c.config.PortRange != "" {
-		c.warn("%s has no effect any more", c.name("portRange"))
+	if text := c.config.PortRange; text != "" && text != "0" && text != "0-0" && c.byFlag["portRange"] == "" {
+		c.warn("portRange has no effect: only the mode userspace opened ports for Services; remove the field")
 	}
 	version := c.config.ShowHiddenMetricsForVersion
 	switch {

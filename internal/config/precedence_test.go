@@ -168,11 +168,13 @@ func TestWarnings(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{
-		"KubeProxyConfiguration.udpIdleTimeout has no effect any more (config.yaml:3)",
-		"KubeProxyConfiguration.resourceContainer has no effect any more (config.yaml:4)",
+		"KubeProxyConfiguration.udpIdleTimeout: no effect: only the mode userspace had UDP sessions; " +
+			"use conntrack.udpTimeout for those of the kernel (not in Kubernetes since 1.26) (config.yaml:3)",
+		"KubeProxyConfiguration.resourceContainer: no effect: use Slice= in the systemd unit, " +
+			"or the resources of the pod (not in Kubernetes since 1.16) (config.yaml:4)",
 		"--healthz-port is deprecated, use --healthz-bind-address",
 		"clientConnection.kubeconfig is not used: --manifests is given",
-		"portRange has no effect any more",
+		"portRange has no effect: only the mode userspace opened ports for Services; remove the field",
 	}
 	if diff := cmp.Diff(want, warnings); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)

@@ -80,6 +80,7 @@ func fixedSettings() []setting {
 		{"WriteConfigTo", "", never, false},
 		{"Cleanup", "", never, false},
 		{"InitOnly", "", never, false},
+		{"IgnoreKubeProxy", "", never, false},
 		{"Version", "", never, false},
 		{"effective", "", never, false},
 	}

@@ -2,53 +2,53 @@ package control
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/kernel/netlock"
 	"github.com/sluice-proxy/sluice/internal/kernel/unixsock"
 )
 
-// role says what a copy of this test program does instead of testing.
+// role names what a copy of this test program does instead of testing.
 const role = "SLUICE_TEST_CONTROL_ROLE"
 
-// stranger is the user of processes that are not trusted.
-const stranger = 12345
+// stranger is the user and group of processes without privileges.
+const stranger = 65534
 
 func TestMain(m *testing.M) {
 	switch os.Getenv(role) {
 	case "daemon":
 		daemon()
-	case "stranger-asks":
-		become(stranger)
+	case "ask":
 		fmt.Println(Dial(Options{}).Get(context.Background(), "/echo", nil, new(url.Values)))
-	case "stranger-holds":
-		become(stranger)
-		daemon()
-	case "stranger-crowds":
-		become(stranger)
-		crowd()
+	case "listen":
+		_, err := Listen(context.Background(), Options{})
+		fmt.Println(err)
+	case "squat":
+		squat()
+	case "flood":
+		fmt.Println("flooding")
+		flood()
 	default:
 		os.Exit(kerneltest.Main(m))
 	}
 }
 
-func become(uid int) {
-	if err := syscall.Setuid(uid); err != nil {
-		fmt.Println(err)
-		os.Exit(1)
-	}
-}
-
-// daemon takes the place, says so and stays.
+// daemon takes the lock, prints a line and stays.
 func daemon() {
 	s, err := Listen(context.Background(), Options{})
 	if err != nil {
@@ -59,33 +59,82 @@ func daemon() {
 	_ = s.Serve(context.Background(), identity(), answer())
 }
 
-// crowd makes as many connections as it can, says how many were not hung up on,
-// and keeps them.
-func crowd() {
-	kept := 0
-	for range 5 * maxStrangers {
-		c, err := unixsock.Dial(context.Background(), Options{}.socket())
+// squat is a false daemon at every name that a daemon could have: it listens
+// there and gives an endless answer full of escape sequences.
+func squat() {
+	for _, name := range []string{"sluice", "control", "lock", "daemon"} {
+		l, err := net.Listen("unix", namePrefix+name)
 		if err != nil {
-			break
+			fmt.Println(err)
+			os.Exit(1)
 		}
-		_ = c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
-		if _, err := c.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
-			kept++
-		}
+		go func() { _ = http.Serve(l, http.HandlerFunc(endless)) }()
 	}
-	fmt.Println(kept)
+	fmt.Println("squatting")
 	select {}
 }
 
-// namespace is one for a test.
+// endless is an answer without an end that writes to the terminal.
+func endless(w http.ResponseWriter, _ *http.Request) {
+	chunk := append([]byte(`{"items": ["`), bytes.Repeat([]byte("\x1b]0;owned\a\x1b[2J"), 4<<10)...)
+	for {
+		if _, err := w.Write(chunk); err != nil {
+			return
+		}
+	}
+}
+
+// flood connects to every abstract socket of Sluice's that it can see, as fast
+// as it can, with a false answer on each connection.
+func flood() {
+	var sockets []net.Conn
+	for {
+		text, _ := os.ReadFile("/proc/self/net/unix")
+		for line := range strings.Lines(string(text)) {
+			_, token, found := strings.Cut(strings.TrimSpace(line), namePrefix)
+			if !found {
+				continue
+			}
+			c, err := net.Dial("unix", namePrefix+token)
+			if err != nil {
+				continue
+			}
+			_, _ = io.WriteString(c, strings.Repeat("0", tokenText)+"HTTP/1.1 200 OK\r\n\r\n{\"x\": [\"\x1b[2J\"]}")
+			if sockets = append(sockets, c); len(sockets) > 500 {
+				for _, s := range sockets {
+					_ = s.Close()
+				}
+				sockets = nil
+			}
+		}
+	}
+}
+
+// namespace returns a new network namespace for a test.
 func namespace(t *testing.T) int { return kerneltest.Namespace(t) }
 
-// spawn runs a copy of this program in a role and returns the first line it
-// says. It is killed with the test.
-func spawn(t *testing.T, netns int, as string) (*exec.Cmd, string) {
+// root is a process like this one.
+func root() *syscall.SysProcAttr { return nil }
+
+// nobody is a process without privileges. It skips where root is the only user.
+func nobody(t *testing.T) *syscall.SysProcAttr {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/uid_map")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f := strings.Fields(string(b)); len(f) == 3 && f[2] == "1" {
+		t.Skip("the user namespace of this process has one user only")
+	}
+	return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: stranger, Gid: stranger}}
+}
+
+// spawn runs a copy of this program in a role and returns the first line that it
+// prints. It is killed with the test.
+func spawn(t *testing.T, netns int, as string, attr *syscall.SysProcAttr) (*exec.Cmd, string) {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), role+"="+as)
+	cmd.Env, cmd.SysProcAttr = append(os.Environ(), role+"="+as), attr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -97,28 +146,16 @@ func spawn(t *testing.T, netns int, as string) (*exec.Cmd, string) {
 	})
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {
-		t.Fatalf("%s says %q: %v", as, line, err)
+		t.Fatalf("%s prints %q: %v", as, line, err)
 	}
 	return cmd, strings.TrimSpace(line)
 }
 
-// needStranger skips where root is the only user there is.
-func needStranger(t *testing.T) {
-	t.Helper()
-	b, err := os.ReadFile("/proc/self/uid_map")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if f := strings.Fields(string(b)); len(f) == 3 && f[2] == "1" {
-		t.Skip("the user namespace of this process has one user only")
-	}
-}
-
 // The lock goes with the process, also if that is killed.
-func TestKillFreesThePlace(t *testing.T) {
+func TestKillReleasesTheLock(t *testing.T) {
 	o := Options{NetNS: namespace(t)}
 	for range 3 {
-		first, said := spawn(t, o.NetNS, "daemon")
+		first, said := spawn(t, o.NetNS, "daemon", root())
 		if said != "serving" {
 			t.Fatal(said)
 		}
@@ -130,7 +167,7 @@ func TestKillFreesThePlace(t *testing.T) {
 		if err := first.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
-		_ = first.Wait() // "killed"
+		_ = first.Wait() // killed
 	}
 	s, err := Listen(t.Context(), o)
 	if err != nil {
@@ -139,106 +176,218 @@ func TestKillFreesThePlace(t *testing.T) {
 	_ = s.Close()
 }
 
-func TestOnlyRootIsAnswered(t *testing.T) {
-	needStranger(t)
+// A daemon that is stopped (SIGSTOP) still has the lock and is named.
+func TestAStoppedDaemonIsNamed(t *testing.T) {
 	o := Options{NetNS: namespace(t)}
-	serve(t, o)
-	_, said := spawn(t, o.NetNS, "stranger-asks")
-	if want := "only root may ask the daemon: run as root, for example with sudo"; said != want {
-		t.Errorf("a stranger is told %q, want %q", said, want)
-	}
-}
-
-// Strangers that keep connections open cannot keep root out.
-func TestACrowdDoesNotKeepRootOut(t *testing.T) {
-	needStranger(t)
-	o := Options{NetNS: namespace(t)}
-	serve(t, o)
-	_, said := spawn(t, o.NetNS, "stranger-crowds")
-	if want := fmt.Sprint(maxStrangers); said != want {
-		t.Errorf("%s connections of strangers are kept, want %s", said, want)
-	}
-	if err := Dial(o).Get(t.Context(), "/echo", nil, new(url.Values)); err != nil {
-		t.Errorf("root is not answered: %v", err)
-	}
-}
-
-// Anybody may take the name. It is not taken for a daemon then.
-func TestAStrangerIsNoDaemon(t *testing.T) {
-	needStranger(t)
-	o := Options{NetNS: namespace(t)}
-	thief, said := spawn(t, o.NetNS, "stranger-holds")
+	first, said := spawn(t, o.NetNS, "daemon", root())
 	if said != "serving" {
 		t.Fatal(said)
 	}
-	want := OccupiedError{PID: thief.Process.Pid, UID: stranger}
-	_, listen := Listen(t.Context(), o)
-	get := Dial(o).Get(t.Context(), "/echo", nil, new(url.Values))
-	for what, err := range map[string]error{"listening": listen, "asking": get} {
-		got, ok := errors.AsType[*OccupiedError](err)
-		if !ok || *got != want {
-			t.Errorf("%s: %v, want %v", what, err, &want)
-		}
-	}
-}
-
-// bind takes the name without listening.
-func bind(t *testing.T, o Options) (fd int) {
-	t.Helper()
-	kerneltest.Do(t, o.NetNS, func() (err error) {
-		fd, err = syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
-		return err
-	})
-	if err := syscall.Bind(fd, &syscall.SockaddrUnix{Name: name}); err != nil {
+	if err := first.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	return fd
+	_, err := Listen(t.Context(), o)
+	if taken, ok := errors.AsType[*TakenError](err); !ok || *taken != (TakenError{PID: first.Process.Pid}) {
+		t.Errorf("Listen = %#v, want it taken by pid %d, without more", err, first.Process.Pid)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	err = Dial(o).Get(ctx, "/echo", nil, new(url.Values))
+	if _, is := errors.AsType[*UnansweredError](err); !is {
+		t.Errorf("Get = %v, want an UnansweredError", err)
+	}
 }
 
-// Who has the name and takes no connections is no daemon either, and that is
-// known soon. Nothing else is.
-func TestWhoTakesNoConnectionsIsNoDaemon(t *testing.T) {
+func TestOnlyRootMayAskOrListen(t *testing.T) {
+	attr := nobody(t)
 	o := Options{NetNS: namespace(t)}
-	fd := bind(t, o)
-	defer func() { _ = syscall.Close(fd) }()
-	known := func(what string) {
-		t.Helper()
+	serve(t, o)
+	for as, want := range map[string]string{"ask": errNotRoot.Error(), "listen": ErrPrivilege.Error()} {
+		if _, said := spawn(t, o.NetNS, as, attr); said != want {
+			t.Errorf("a stranger that would %s gets %q, want %q", as, said, want)
+		}
+	}
+}
+
+// Processes without privileges that listen where a daemon might, as well as
+// they can, are neither asked nor in the way of a daemon.
+func TestASquatterIsNotAsked(t *testing.T) {
+	attr := nobody(t)
+	o := Options{NetNS: namespace(t)}
+	if _, said := spawn(t, o.NetNS, "squat", attr); said != "squatting" {
+		t.Fatal(said)
+	}
+	if err := Dial(o).Get(t.Context(), "/echo", nil, new(url.Values)); !errors.Is(err, ErrNobody) {
+		t.Errorf("with a false daemon only: %v, want ErrNobody", err)
+	}
+	serve(t, o)
+	for range 10 {
+		var echo url.Values
+		if err := Dial(o).Get(t.Context(), "/echo", url.Values{"i": {"1"}}, &echo); err != nil || echo.Get("i") != "1" {
+			t.Errorf("beside a false daemon: %v, %v", echo, err)
+		}
+	}
+}
+
+// Two processes that connect in a loop to every socket of a command or daemon,
+// each with a false answer, keep root neither from asking nor from finding that
+// a daemon runs. With a queue of one connection they are as strong as can be.
+func TestAFloodDoesNotKeepRootOut(t *testing.T) {
+	for _, queue := range []string{"4096", "1"} {
+		t.Run("queue of "+queue, func(t *testing.T) { testFlood(t, queue) })
+	}
+}
+
+func testFlood(t *testing.T, queue string) {
+	t.Helper()
+	attr := nobody(t)
+	o := Options{NetNS: namespace(t)}
+	kerneltest.Do(t, o.NetNS, func() error { return os.WriteFile("/proc/sys/net/core/somaxconn", []byte(queue), 0) })
+	if _, said := spawn(t, o.NetNS, "daemon", root()); said != "serving" {
+		t.Fatal(said)
+	}
+	for range 2 {
+		if _, said := spawn(t, o.NetNS, "flood", attr); said != "flooding" {
+			t.Fatal(said)
+		}
+	}
+	for i := range 10 {
 		began := time.Now()
-		_, err := Listen(t.Context(), o)
-		got, ok := errors.AsType[*OccupiedError](err)
-		if !ok || *got != (OccupiedError{PID: unknown, UID: unknown}) {
-			t.Errorf("%s: %v, want an OccupiedError of nobody known", what, err)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		var echo url.Values
+		if err := Dial(o).Get(ctx, "/echo", url.Values{"i": {"1"}}, &echo); err != nil || echo.Get("i") != "1" {
+			t.Errorf("question %d: %v, %v", i, echo, err)
 		}
-		if took := time.Since(began); took < goingTries*goingPause || took > patience+goingTries*goingPause {
-			t.Errorf("%s: known after %v", what, took)
+		t.Logf("question %d took %v", i, time.Since(began))
+		_, err := Listen(ctx, o)
+		if _, taken := errors.AsType[*TakenError](err); !taken {
+			t.Errorf("second daemon %d: %v, want that the lock is taken", i, err)
 		}
+		cancel()
 	}
-	known("only bound")
-	if err := syscall.Listen(fd, 0); err != nil {
-		t.Fatal(err)
-	}
-	first, err := unixsock.Dial(t.Context(), o.socket())
+}
+
+// Root without CAP_NET_ADMIN, as in many containers, can see the name of an
+// invitation and connect, but does not know the proof.
+func TestRootWithoutTheProofIsNotBelieved(t *testing.T) {
+	o := Options{NetNS: namespace(t)}
+	i := newInvitation()
+	l, err := unixsock.Listen(t.Context(), i.socket(o))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = first.Close() }()
-	known("no room for another connection")
+	silent, err := unixsock.Dial(t.Context(), i.socket(o))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = silent.Close() }()
+	wrong := invitation{name: i.name, proof: strings.Repeat("0", tokenText)}
+	liar, err := wrong.follow(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = liar.Close() }()
+	right, err := i.follow(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = right.Close() }()
+	c, _, err := i.accept(t.Context(), l, &strangers{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	if _, err := right.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := io.ReadAll(io.LimitReader(c, 1)); err != nil || string(got) != "x" {
+		t.Errorf("the connection that was chosen reads %q, %v, want that of the daemon", got, err)
+	}
+	if _, err := io.ReadAll(liar); err == nil {
+		_, err = liar.Write([]byte("x"))
+		if err == nil {
+			t.Error("the connection of the liar is open")
+		}
+	}
 }
 
-// One that is just going is waited for, and no longer than the context.
-func TestWhoIsGoingIsWaitedFor(t *testing.T) {
+// The daemon gives its proof, and its answers, to root alone.
+func TestAnInvitationOfAStrangerIsNotFollowed(t *testing.T) {
+	attr := nobody(t)
 	o := Options{NetNS: namespace(t)}
-	fd := bind(t, o)
-	ctx, cancel := context.WithTimeout(t.Context(), goingPause)
-	defer cancel()
-	if _, err := Listen(ctx, o); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("until the context ended: %v", err)
+	if _, said := spawn(t, o.NetNS, "squat", attr); said != "squatting" {
+		t.Fatal(said)
 	}
-	going := time.AfterFunc(2*goingPause, func() { _ = syscall.Close(fd) })
-	defer going.Stop()
+	i := invitation{name: "daemon", proof: strings.Repeat("0", tokenText)}
+	if _, err := i.follow(t.Context(), o); err == nil || !strings.Contains(err.Error(), "belongs to uid 65534") {
+		t.Errorf("follow = %v, want that it refuses", err)
+	}
+}
+
+func TestWhatIsNoInvitationIsIgnored(t *testing.T) {
+	o := Options{NetNS: namespace(t)}
+	serve(t, o)
+	token := strings.Repeat("a", tokenText)
+	for _, text := range []string{
+		" ", "x", greeting, greeting + " a b", greeting + " " + token, greeting + " " + token + " " + token + " x",
+		greeting + " " + token + " ../" + token[3:], "x " + token + " " + token, strings.Repeat("x", netlock.MaxMessage), "\x00",
+		greeting + " " + token + " " + token, // nobody listens there
+	} {
+		if err := netlock.Send(o.lock(), text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := Dial(o).Get(t.Context(), "/echo", nil, new(url.Values)); err != nil {
+		t.Errorf("after that: %v", err)
+	}
+}
+
+// A daemon without bounds, also one of root, fills neither memory nor screen.
+func TestAnEndlessAnswerIsCutOff(t *testing.T) {
+	o := Options{NetNS: namespace(t)}
 	s, err := Listen(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = s.Close()
+	mux := http.NewServeMux()
+	mux.HandleFunc("/endless", endless)
+	mux.HandleFunc("/long", func(w http.ResponseWriter, _ *http.Request) {
+		for _, err := w.Write([]byte(`["`)); err == nil; {
+			_, err = w.Write(bytes.Repeat([]byte("x"), 1<<20))
+		}
+	})
+	mux.HandleFunc("/refusal", func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusTeapot)
+		endless(w, r)
+	})
+	mux.HandleFunc("/header", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("X", strings.Repeat("x", 2*maxHeader))
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { _ = s.Serve(ctx, identity(), mux) })
+	defer running.Wait()
+	defer cancel()
+	client := Dial(o)
+	body, err := client.Ask(ctx, "/endless", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const most = 1 << 20
+	n, err := io.Copy(io.Discard, &bounded{body, most})
+	if n != most || err == nil || !strings.Contains(err.Error(), "too long") {
+		t.Errorf("read %d bytes, %v, want %d and that it is too long", n, err, most)
+	}
+	_ = body.Close()
+	if _, err := client.Ask(ctx, "/refusal", nil); err == nil || len(err.Error()) > maxWords {
+		t.Errorf("a refusal without end has %d bytes", len(err.Error()))
+	}
+	if _, err := client.Ask(ctx, "/header", nil); err == nil {
+		t.Error("a header of 128 KiB is read")
+	}
+	client.maxAnswer = 4 << 20
+	var out any
+	if err := client.Get(ctx, "/long", nil, &out); err == nil || !strings.Contains(err.Error(), "too long") {
+		t.Errorf("decoding an endless answer: %v, want that it is too long", err)
+	}
 }

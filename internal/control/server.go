@@ -9,47 +9,50 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/unixsock"
+	"github.com/sluice-proxy/sluice/internal/kernel/netlock"
 )
 
-// Server holds the place of the daemon of a network namespace.
-type Server struct{ socket *net.UnixListener }
+// Server holds the lock of the daemon of a network namespace.
+type Server struct {
+	lock *netlock.Lock
+	opts Options
+}
 
-// Listen takes the place, and holds it until Close or the end of the process,
-// however that comes. It is a *TakenError if another daemon has it, and an
-// *OccupiedError if something that is no daemon of ours has. Who takes no
-// connections may be about to go: it is given a moment.
+// Errors of Listen besides a *TakenError.
+var (
+	// ErrUnsupported means that the kernel has nothing that can be the lock.
+	ErrUnsupported = netlock.ErrUnsupported
+	// ErrPrivilege means that this process may not hold the lock, nor change rules.
+	ErrPrivilege = errors.New("missing privilege: the lock of the daemon needs CAP_NET_ADMIN " +
+		"in this network namespace; run as root, or give the container this capability")
+)
+
+// Listen takes the lock and holds it until Close or the end of the process,
+// also by kill -9. The error is a *TakenError if another daemon holds it.
 func Listen(ctx context.Context, o Options) (*Server, error) {
+	const tries = 5 // the holder may end before it is asked who it is
 	for try := 1; ; try++ {
-		l, err := unixsock.Listen(ctx, o.socket())
-		if err == nil {
-			return &Server{l}, nil
+		lock, err := netlock.Acquire(o.lock())
+		switch {
+		case err == nil:
+			return &Server{lock, o}, nil
+		case errors.Is(err, netlock.ErrPrivilege):
+			return nil, ErrPrivilege
+		case !errors.Is(err, netlock.ErrHeld):
+			return nil, fmt.Errorf("take the lock of the daemon: %w", err)
 		}
-		if !errors.Is(err, unixsock.ErrInUse) {
-			return nil, fmt.Errorf("open control socket: %w", err)
-		}
-		err = whoHas(ctx, o)
-		if occupied, ok := errors.AsType[*OccupiedError](err); !ok || occupied.UID != unknown || try > goingTries {
-			return nil, err
-		}
-		select {
-		case <-ctx.Done():
-			return nil, fmt.Errorf("open control socket: %w", ctx.Err())
-		case <-time.After(goingPause):
+		taken, held := askHolder(ctx, o)
+		if held || try == tries {
+			return nil, taken
 		}
 	}
 }
 
-// The moment that who takes no connections is given to go.
-const (
-	goingTries = 5
-	goingPause = 20 * time.Millisecond
-)
-
-// Close gives the place up, if Serve has not.
-func (s *Server) Close() error { return s.socket.Close() }
+// Close releases the lock, if Serve has not.
+func (s *Server) Close() error { return s.lock.Close() }
 
 // Limits of a connection. An answer may be a hundred thousand Services.
 const (
@@ -57,11 +60,11 @@ const (
 	writeTime   = 2 * time.Minute
 	idleTime    = 30 * time.Second
 	headerBytes = 16 << 10
-	stopTime    = 200 * time.Millisecond // for answers under way
+	stopTime    = 200 * time.Millisecond // for answers that are being written
 )
 
-// Serve answers root and the own user until the context ends, then gives the
-// place up. It tells who it is to another daemon; all else the handler answers.
+// Serve answers root until the context ends, then releases the lock. It answers
+// another daemon who this one is; the handler answers everything else.
 func (s *Server) Serve(ctx context.Context, who Identity, h http.Handler) error {
 	said, err := json.Marshal(who)
 	if err != nil {
@@ -71,12 +74,11 @@ func (s *Server) Serve(ctx context.Context, who Identity, h http.Handler) error 
 	mux.Handle("/", h)
 	mux.HandleFunc("GET "+identityPath, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(said) // who asked may be gone
+		_, _ = w.Write(said) // the peer may be gone
 	})
 	srv := &http.Server{
 		Handler:           signed(who.Version, mux),
 		BaseContext:       func(net.Listener) context.Context { return ctx },
-		ConnContext:       withPeer,
 		ReadHeaderTimeout: headerTime,
 		ReadTimeout:       headerTime,
 		WriteTimeout:      writeTime,
@@ -84,11 +86,15 @@ func (s *Server) Serve(ctx context.Context, who Identity, h http.Handler) error 
 		MaxHeaderBytes:    headerBytes,
 		ErrorLog:          log.New(io.Discard, "", 0), // about peers that went away
 	}
+	d := newDoor(context.WithoutCancel(ctx), s.lock, s.opts)
+	var running sync.WaitGroup
+	defer running.Wait()
+	running.Go(d.run)
 	down := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() { defer close(down); shutdown(srv) })
-	err = srv.Serve(newGate(s.socket))
+	err = srv.Serve(d)
 	if stop() {
-		return fmt.Errorf("control socket: %w", err)
+		return errors.Join(fmt.Errorf("control socket: %w", err), d.Close())
 	}
 	<-down
 	return nil
@@ -98,29 +104,14 @@ func shutdown(srv *http.Server) {
 	ctx, cancel := context.WithTimeout(context.Background(), stopTime)
 	defer cancel()
 	if srv.Shutdown(ctx) != nil {
-		_ = srv.Close() // what did not end in time is cut off
+		_ = srv.Close() // cuts off what did not end in time
 	}
 }
 
-// signed says the version with each answer, and refuses strangers.
+// signed adds the version to each answer.
 func signed(version string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set(versionHeader, version)
-		if p, ok := r.Context().Value(peerKey{}).(unixsock.Peer); !ok || !trusted(p) {
-			w.Header().Set("Connection", "close")
-			http.Error(w, "only root may ask the daemon", http.StatusForbidden)
-			return
-		}
 		next.ServeHTTP(w, r)
 	})
-}
-
-type peerKey struct{}
-
-// withPeer keeps who is at the other end of a connection.
-func withPeer(ctx context.Context, c net.Conn) context.Context {
-	if k, ok := c.(*known); ok {
-		return context.WithValue(ctx, peerKey{}, k.peer)
-	}
-	return ctx
 }

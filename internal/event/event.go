@@ -19,11 +19,21 @@ const (
 	FailedToStartMetricServer       = "FailedToStartMetricServer"
 )
 
-// What is being done; the last is not kube-proxy's.
+// The reasons of contests, which kube-proxy does not notice.
 const (
-	actionStart   = "StartKubeProxy"
-	actionListen  = "Listen"
-	actionProgram = "Program"
+	ReasonRulesContested   = "RulesContested"
+	ReasonRulesUncontested = "RulesUncontested"
+)
+
+// reasonKubeProxyRuns is the reason of KubeProxyRuns.
+const reasonKubeProxyRuns = "KubeProxyRuns"
+
+// What is being done; the last two are not kube-proxy's.
+const (
+	actionStart    = "StartKubeProxy"
+	actionListen   = "Listen"
+	actionProgram  = "Program"
+	actionTakeOver = "TakeOver"
 )
 
 // Object is what an Event is about; the zero value is the own Node.
@@ -39,6 +49,10 @@ type Event struct {
 
 	// Everywhere says that every node finds the same: one Event is enough.
 	Everywhere bool
+
+	// Name, if Everywhere, is what the Event is known by where nodes may see
+	// different objects and notes of it. Empty: by these.
+	Name string
 }
 
 // Recorder brings Events to people. Record returns at once. It is safe for
@@ -63,6 +77,25 @@ func StartFailed(reason string, err error) Event {
 	return Event{Type: Warning, Reason: reason, Action: actionStart, Note: err.Error()}
 }
 
+// RulesContested says, on the own Node, that another program keeps changing the
+// rules.
+func RulesContested(what string) Event {
+	return Event{
+		Type: Warning, Reason: ReasonRulesContested, Action: actionProgram,
+		Note: what + ". While rules are missing connections to Services fail, and the node is reported unhealthy. " +
+			"Stop that program, or keep it off the tables \"sluice\" (mode nftables) and the chains KUBE-* (mode iptables): " +
+			"a firewall must not flush the whole ruleset.",
+	}
+}
+
+// RulesUncontested says that it has ended.
+func RulesUncontested() Event {
+	return Event{
+		Type: Normal, Reason: ReasonRulesUncontested, Action: actionProgram,
+		Note: "No other program has changed the rules of Sluice for a minute; they are complete.",
+	}
+}
+
 // HealthPortFailed says that the health check port of a Service could not be
 // opened.
 func HealthPortFailed(namespace, name string, err error) Event {
@@ -70,4 +103,10 @@ func HealthPortFailed(namespace, name string, err error) Event {
 		Object: Object{Kind: "Service", Namespace: namespace, Name: name},
 		Type:   Warning, Reason: FailedToStartServiceHealthcheck, Action: actionListen, Note: err.Error(),
 	}
+}
+
+// KubeProxyRuns says that a kube-proxy, or a process that may be one, runs beside
+// this proxy, which process it is, and what becomes of its rules.
+func KubeProxyRuns(note string) Event {
+	return Event{Type: Warning, Reason: reasonKubeProxyRuns, Action: actionTakeOver, Note: note}
 }

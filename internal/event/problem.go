@@ -1,6 +1,7 @@
 package event
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -12,7 +13,7 @@ type Class string
 
 // The classes.
 const (
-	Conflict Class = "conflict" // what is claimed belongs to another
+	Conflict Class = "conflict" // what is claimed belongs to another, or to the node itself
 	Address  Class = "address"  // not an address or range that can be used
 	Port     Class = "port"     // not a port that can be used
 	Other    Class = "other"
@@ -26,13 +27,20 @@ func Kinds() []string {
 	return []string{"EndpointSlice", "Endpoints", "Node", "Pod", "Service", "ServiceCIDR"}
 }
 
-// beforeOwner is how the reason of a contested claim begins.
-const beforeOwner = "left out, as it belongs to "
+// How the reason of a contested claim begins, and those of a front that hides, or
+// would hide, a listener of the node.
+const (
+	beforeOwner  = "left out, as it belongs to "
+	beforeHidden = "left out, as it would hide "
+	beforeHides  = "hides "
+)
 
 // ClassOf sorts a problem, by the field it is about.
 func ClassOf(p route.Problem) Class {
-	if strings.HasPrefix(p.Reason, beforeOwner) {
-		return Conflict
+	for _, start := range []string{beforeOwner, beforeHidden, beforeHides} {
+		if strings.HasPrefix(p.Reason, start) {
+			return Conflict
+		}
 	}
 	for field := range strings.FieldsFuncSeq(p.Field, func(r rune) bool { return r == '.' || r == '[' }) {
 		switch field {
@@ -68,7 +76,7 @@ func OfProblems(problems []route.Problem) []Event {
 		class  Class
 	}
 	var events []Event
-	at := map[key]int{}
+	at, more := map[key]int{}, map[int]int{}
 	for _, p := range problems {
 		object, ok := ObjectOf(p)
 		if !ok {
@@ -78,14 +86,40 @@ func OfProblems(problems []route.Problem) []Event {
 		p.Object = ""
 		note := strings.TrimPrefix(p.String(), ": ")
 		if i, known := at[k]; known {
-			events[i].Note += "; " + note
+			if len(events[i].Note)+len(note) > fullNote {
+				more[i] += p.Weight()
+			} else {
+				events[i].Note += "; " + note
+			}
 			continue
 		}
 		at[k] = len(events)
 		events = append(events, Event{Object: object, Type: Warning, Reason: k.class.reason(), Action: actionProgram, Note: note, Everywhere: object.Kind != "Node"})
 	}
+	for i, n := range more {
+		events[i].Note += fmt.Sprintf("; and %d more", n)
+	}
 	return events
 }
+
+// OfSummary returns a warning for a problem that stands for those of a group.
+// Nodes may count different ones, and yet one such Event is enough. It is false
+// if they are of no object of the cluster.
+func OfSummary(g Group, p route.Problem) (Event, bool) {
+	events := OfProblems([]route.Problem{p})
+	if len(events) == 0 {
+		return Event{}, false
+	}
+	e := events[0]
+	if e.Everywhere {
+		e.Name = fmt.Sprintf("%+v", g)
+	}
+	return e, true
+}
+
+// fullNote is the length up to which problems are added to a note. What is longer
+// than 1,024 bytes is cut off, and the count of the others must not be.
+const fullNote = 900
 
 // reason is what Events call the class.
 func (c Class) reason() string {

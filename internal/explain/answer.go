@@ -125,18 +125,11 @@ type LeftOut struct {
 	Slice   string `json:"slice"`
 }
 
-// Routes are what was decided for this node; a *route.Compiler is some.
-type Routes interface {
-	Table() *route.Table
-	Explain(name cluster.Name, port *route.Port, pool route.Pool) []route.Choice
-	Problems(name cluster.Name) []route.Problem
-}
-
 // View is what an answer is taken from.
 type View struct {
-	Routes Routes
-	Node   *cluster.Node // the own one; nil: not known
-	Local  []netip.Addr  // addresses of this host
+	Routes *route.Snapshot // what was decided for this node
+	Node   *cluster.Node   // the own one; nil: not known
+	Local  []netip.Addr    // addresses of this host
 	Plane  Plane
 }
 

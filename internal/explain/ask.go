@@ -19,7 +19,6 @@ const mostCases = 32
 // asker answers one question.
 type asker struct {
 	view     View
-	table    *route.Table
 	question Question
 	untold   int // cases
 }
@@ -35,7 +34,7 @@ type found struct {
 
 // Ask answers a question. Its cost follows the number of Services.
 func Ask(v View, q Question) Answer {
-	a := &asker{view: v, table: v.Routes.Table(), question: q}
+	a := &asker{view: v, question: q}
 	out := Answer{Source: q.From(), Destination: q.To(), Plane: v.Plane.Name}
 	if q.Destination.IsValid() {
 		out.Cases = a.at(q.Destination)
@@ -97,7 +96,7 @@ type survey struct {
 
 func (a *asker) survey(to netip.Addr) survey {
 	n := survey{isNodePort: a.servesNodePorts(to)}
-	for _, svc := range a.table.Services {
+	for svc := range a.view.Routes.Services() {
 		for i := range svc.Ports {
 			p := &svc.Ports[i]
 			if p.Family == route.FamilyOf(to) {
@@ -171,7 +170,7 @@ func (f found) String() string {
 }
 
 func (a *asker) servesNodePorts(to netip.Addr) bool {
-	n := a.table.Host.NodePorts
+	n := a.view.Routes.Host.NodePorts
 	if slices.Contains(n.Addrs, to) {
 		return true
 	}

@@ -20,13 +20,13 @@ func (a *asker) balance(out *Case, f found, c client) {
 	out.AffinitySeconds = seconds(f.port.Affinity)
 
 	choices := a.view.Routes.Explain(f.service.Name, f.port, w.Pool)
-	pool := f.port.Backends(w.Pool)
+	pool, made := f.port.Backends(w.Pool), chosen(choices)
 	for _, b := range pool {
 		backend := Backend{Address: b.String(), Chance: fmt.Sprintf("1/%d", len(pool))}
 		backend.Hairpin = b.Addr() == c.addr && slices.Contains(f.port.Here, c.addr)
-		if i := slices.IndexFunc(choices, chosen(b)); i >= 0 {
-			e := choices[i].Endpoint
-			backend.Node, backend.Slice = e.Node, choices[i].Slice.Name.Name
+		if choice, ok := made[b]; ok {
+			e := choice.Endpoint
+			backend.Node, backend.Slice = e.Node, choice.Slice.Name.Name
 			backend.Terminating = e.Terminating
 		}
 		out.Backends = append(out.Backends, backend)
@@ -39,8 +39,15 @@ func (a *asker) balance(out *Case, f found, c client) {
 	}
 }
 
-func chosen(b netip.AddrPort) func(route.Choice) bool {
-	return func(c route.Choice) bool { return c.Reason == route.Chosen && c.Backend == b }
+// chosen returns the chosen endpoints by backend.
+func chosen(choices []route.Choice) map[netip.AddrPort]route.Choice {
+	out := map[netip.AddrPort]route.Choice{}
+	for _, c := range choices {
+		if c.Reason == route.Chosen {
+			out[c.Backend] = c
+		}
+	}
+	return out
 }
 
 // policyOf says which endpoints are considered. Those outside of the cluster are
@@ -70,7 +77,7 @@ func (a *asker) sourceNAT(f found, c client) SourceNAT {
 	switch {
 	case external && policyOf(f.front, c).Name == "Cluster":
 		why = "externalTrafficPolicy Cluster: the answer must come back through this node"
-	case a.table.Host.MasqueradeAll && !external:
+	case a.view.Routes.Host.MasqueradeAll && !external:
 		why = "masqueradeAll is set, which is for everything sent to a clusterIP"
 	case c.CountsAs == Node:
 		why = "sent by this node itself, so that the source fits the way to the backend"

@@ -40,7 +40,7 @@ func (a *asker) client(to netip.Addr) client {
 	if addr.IsValid() {
 		c.Address = addr.String()
 	}
-	d := a.table.Host.Detector
+	d := a.view.Routes.Host.Detector
 	switch {
 	case d.Interface != "" || d.Prefix != "":
 		c.CountsAs, c.Why = a.byInterface(d, addr, local)

@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/proxy"
@@ -23,12 +22,7 @@ type still struct {
 	err  error
 }
 
-func (s still) Do(_ context.Context, look func(proxy.View)) error {
-	if s.err == nil {
-		look(s.view)
-	}
-	return s.err
-}
+func (s still) View(context.Context) (proxy.View, error) { return s.view, s.err }
 
 func handler(loop still) Handler {
 	store := cluster.NewStore()
@@ -37,8 +31,9 @@ func handler(loop still) Handler {
 		ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.80")},
 		Ports:      []cluster.ServicePort{{Name: "http", Protocol: cluster.TCP, Port: 80}},
 	})
-	loop.view.Compiler = route.NewCompiler(route.Options{})
-	loop.view.Compiler.Compile(store.Take())
+	compiler := route.NewCompiler(route.Options{})
+	compiler.Compile(store.Take())
+	loop.view.Routes = compiler.Snapshot()
 	return Handler{
 		Loop: loop, Store: store, Plane: Nftables(),
 		Local: func(context.Context) ([]netip.Addr, error) { return nil, nil },
@@ -112,25 +107,19 @@ func TestAddressesThatAreUnknown(t *testing.T) {
 	}
 }
 
-// busy is a loop that changes a Service before every look, so many times, and
-// that times how long each look holds it up.
-type busy struct {
+// changing is a loop that changes a Service after each View that it returns.
+type changing struct {
 	compiler *route.Compiler
 	store    *cluster.Store
-	changes  int
-	longest  time.Duration
+	port     uint16
 }
 
-func (b *busy) Do(_ context.Context, look func(proxy.View)) error {
-	if b.changes > 0 {
-		b.changes--
-		b.store.SetService(webAt(uint16(1000 + b.changes)))
-		b.compiler.Compile(b.store.Take())
-	}
-	began := time.Now()
-	look(proxy.View{Compiler: b.compiler, Started: true})
-	b.longest = max(b.longest, time.Since(began))
-	return nil
+func (c *changing) View(context.Context) (proxy.View, error) {
+	v := proxy.View{Routes: c.compiler.Snapshot(), Started: true}
+	c.port++
+	c.store.SetService(webAt(c.port))
+	c.compiler.Compile(c.store.Take())
+	return v, nil
 }
 
 func webAt(nodePort uint16) *cluster.Service {
@@ -141,54 +130,24 @@ func webAt(nodePort uint16) *cluster.Service {
 	}
 }
 
-func (b *busy) handler() Handler {
-	b.store, b.compiler = cluster.NewStore(), route.NewCompiler(route.Options{})
-	b.store.SetService(webAt(999))
-	b.compiler.Compile(b.store.Take())
-	return Handler{
-		Loop: b, Store: b.store, Plane: Nftables(),
-		Local: func(context.Context) ([]netip.Addr, error) { return nil, nil },
-	}
-}
-
-// An answer is of one moment, although the loop is asked more than once.
+// An answer is of one moment, however often the Service changes.
 func TestAServiceThatChangesMeanwhile(t *testing.T) {
 	q, err := Parse("node", "default/web:http")
 	if err != nil {
 		t.Fatal(err)
 	}
-	loop := &busy{changes: 3}
-	answer, err := loop.handler().Ask(t.Context(), q)
-	if err != nil || len(answer.Cases) != 1 || !strings.Contains(fmt.Sprint(answer.Notes), "1000/tcp") {
-		t.Errorf("after 3 changes %+v, %v, want the last one told", answer, err)
+	loop := &changing{compiler: route.NewCompiler(route.Options{}), store: cluster.NewStore(), port: 999}
+	if _, err := loop.View(t.Context()); err != nil {
+		t.Fatal(err)
 	}
-	loop = &busy{changes: 1000}
-	_, err = loop.handler().Ask(t.Context(), q)
-	if want := "ask the proxy: default/web: it is being changed all the time; try again"; err == nil || err.Error() != want {
-		t.Errorf("of one that changes all the time: %v, want %s", err, want)
+	h := Handler{
+		Loop: loop, Store: loop.store, Plane: Nftables(),
+		Local: func(context.Context) ([]netip.Addr, error) { return nil, nil },
 	}
-}
-
-// The loop waits for what it alone knows, and for nothing else. The limit is for
-// a busy machine.
-func TestTheLoopIsNotHeldUp(t *testing.T) {
-	const services, limit = 100_000, 250 * time.Millisecond
-	loop := &busy{}
-	h := loop.handler()
-	for i := range services {
-		loop.compiler.Table().Services[cluster.Name{Namespace: "default", Name: fmt.Sprint("service-", i)}] = &route.Service{}
-	}
-	for _, to := range []string{"default/servce-7", "default/web", "10.96.0.80:80", "192.0.2.1:80"} {
-		q, err := Parse("10.244.1.5", to)
-		if err != nil {
-			t.Fatal(err)
+	for want := range 3 {
+		answer, err := h.Ask(t.Context(), q)
+		if err != nil || len(answer.Cases) != 1 || !strings.Contains(fmt.Sprint(answer.Notes), fmt.Sprint(1000+want, "/tcp")) {
+			t.Errorf("got %+v, %v; want one case, and nodePort %d in the notes", answer, err, 1000+want)
 		}
-		if _, err := h.Ask(t.Context(), q); err != nil {
-			t.Fatal(err)
-		}
-		t.Logf("%s: held up for %v", to, loop.longest)
-	}
-	if loop.longest > limit {
-		t.Errorf("a question holds up the loop for %v, want less than %v", loop.longest, limit)
 	}
 }

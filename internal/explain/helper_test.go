@@ -50,6 +50,7 @@ func settings() map[string]func(*route.Options) {
 			o.NodePorts = route.NodePortOptions{All: true, Loopback: route.LoopbackIncluded}
 		},
 		"iptables-primary": func(o *route.Options) { o.NodePorts = route.NodePortOptions{Primary: true} },
+		"bound":            func(*route.Options) {},
 		"iptables-bound":   func(o *route.Options) { o.NodePorts = route.NodePortOptions{Primary: true} },
 		"iptables-no-localhost": func(o *route.Options) {
 			o.NodePorts = route.NodePortOptions{All: true, Loopback: route.LoopbackNever}
@@ -73,5 +74,5 @@ func view(t testing.TB, opt route.Options) View {
 	store.SetLocalAddresses(local)
 	c := route.NewCompiler(opt)
 	c.Compile(store.Take())
-	return View{Routes: c, Node: store.Node(), Local: local, Plane: Nftables()}
+	return View{Routes: c.Snapshot(), Node: store.Node(), Local: local, Plane: Nftables()}
 }

@@ -14,7 +14,7 @@ import (
 // byName answers for a Service: what becomes of connections to its clusterIPs,
 // which is what its name stands for in DNS.
 func (a *asker) byName(out *Answer) {
-	svc := a.table.Services[a.question.Service]
+	svc := a.view.Routes.Service(a.question.Service)
 	switch {
 	case svc == nil:
 		out.Unanswered = fmt.Sprintf("there is no Service %s", a.question.Service) + a.similar()
@@ -80,28 +80,40 @@ func (a *asker) resolve(svc *route.Service) bool {
 	return false
 }
 
-// portsOf lists the ports of a Service, each once.
-func portsOf(svc *route.Service) []string {
+// eachOnce returns the different texts of fronts, in their order; empty ones are
+// left out. A Service may have very many fronts.
+func eachOnce(fronts []found, text func(found) string) []string {
 	var out []string
-	for _, f := range frontsOf(svc) {
-		if s := f.String(); f.front.Kind == route.ClusterIP && !slices.Contains(out, s) {
-			out = append(out, s)
+	seen := map[string]struct{}{"": {}}
+	for _, f := range fronts {
+		s := text(f)
+		if _, known := seen[s]; known {
+			continue
 		}
+		seen[s] = struct{}{}
+		out = append(out, s)
 	}
 	return out
 }
 
+// portsOf lists the ports of a Service, each once.
+func portsOf(svc *route.Service) []string {
+	return eachOnce(frontsOf(svc), func(f found) string {
+		if f.front.Kind != route.ClusterIP {
+			return ""
+		}
+		return f.String()
+	})
+}
+
 // alsoAt notes the other addresses of a Service.
 func alsoAt(svc *route.Service) []string {
-	var all []string
-	for _, f := range frontsOf(svc) {
+	all := eachOnce(frontsOf(svc), func(f found) string {
 		if f.front.Kind == route.ClusterIP {
-			continue
+			return ""
 		}
-		if s := f.front.Kind.String() + " " + frontOf(f).Address; !slices.Contains(all, s) {
-			all = append(all, s)
-		}
-	}
+		return f.front.Kind.String() + " " + frontOf(f).Address
+	})
 	if len(all) == 0 {
 		return nil
 	}
@@ -119,9 +131,9 @@ func (a *asker) similar() string {
 		far  int
 	}
 	var all []near
-	for name := range a.table.Services {
-		if d := distance(a.question.Service, name); d <= 2 && d < len(name.Name) {
-			all = append(all, near{name, d})
+	for svc := range a.view.Routes.Services() {
+		if d := distance(a.question.Service, svc.Name); d <= 2 && d < len(svc.Name.Name) {
+			all = append(all, near{svc.Name, d})
 		}
 	}
 	if len(all) == 0 {

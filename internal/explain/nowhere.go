@@ -19,12 +19,13 @@ func (a *asker) nowhere(to netip.Addr, n survey) Case {
 		return out
 	}
 	switch {
+	case a.isLocal(to): // its other ports are the node's own
 	case n.clusterIP && a.question.Protocol == ICMP:
 		return set(a.view.Plane.Ping, "")
 	case n.clusterIP:
 		return set(a.view.Plane.OtherPort, "; "+portsAt(to, n.others))
-	case inside(a.table.Host.ServiceCIDRs, to):
-		cidr := list(containing(a.table.Host.ServiceCIDRs, to))
+	case inside(a.view.Routes.Host.ServiceCIDRs, to):
+		cidr := list(containing(a.view.Routes.Host.ServiceCIDRs, to))
 		return set(a.view.Plane.Unallocated, " ("+cidr+")")
 	}
 	return set(Behaviour{Verdict: Untouched, Why: a.whyUntouched(to, n)}, "")
@@ -46,7 +47,7 @@ func (a *asker) whyUntouched(to netip.Addr, n survey) string {
 
 // whyNoNodePorts completes "but".
 func (a *asker) whyNoNodePorts(to netip.Addr) string {
-	ports := a.table.Host.NodePorts
+	ports := a.view.Routes.Host.NodePorts
 	switch {
 	case to.IsLoopback() && to.Is6():
 		return fmt.Sprintf("%s serves none: that cannot be done for the loopback address of IPv6", to)

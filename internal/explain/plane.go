@@ -117,7 +117,7 @@ func (a *asker) path(out *Case, f found, w route.Way) {
 		return
 	}
 	p := Passage{
-		Host: &a.table.Host, Service: f.service, Port: index(f.service.Ports, f.port), Front: index(f.port.Fronts, f.front),
+		Host: &a.view.Routes.Host, Service: f.service, Port: index(f.service.Ports, f.port), Front: index(f.port.Fronts, f.front),
 		Client: out.Client.CountsAs, Way: w, KeptOut: out.Access != nil && !out.Access.Allowed,
 		Unserved: f.unserved,
 	}

@@ -31,6 +31,7 @@ type Verdict struct {
 	Started     bool      // everything was in the kernel once
 	Live        bool      // no write is overdue
 	Eligible    bool      // the own Node is known and stays
+	Contest     Contest   // another program keeps changing the rules
 
 	// Families are those that share this fate: one write is for all of them.
 	// Empty before there was anything to write.
@@ -38,7 +39,13 @@ type Verdict struct {
 }
 
 // Programmed reports whether the rules are in the kernel as they should be.
-func (v Verdict) Programmed() bool { return v.Started && v.Live }
+// While another program keeps removing them they are not, however soon they are
+// put back; restarting the process would not help, so it is live.
+func (v Verdict) Programmed() bool { return v.Started && v.Live && !v.Contest.Active() }
+
+// Serving reports whether this node may be sent new connections as far as its
+// rules are concerned. Before the first write no rules are known to be wrong.
+func (v Verdict) Serving() bool { return v.Live && !v.Contest.Active() }
 
 // Ready reports whether the node should be sent new connections.
 func (v Verdict) Ready() bool { return v.Programmed() && v.Eligible }
@@ -52,6 +59,7 @@ type facts struct {
 	failing time.Time // since when writes fail; zero: the last went well
 	timeout time.Duration
 	node    *cluster.Node
+	contest Contest
 }
 
 func (f facts) verdict(families []route.Family) Verdict {
@@ -59,6 +67,7 @@ func (f facts) verdict(families []route.Family) Verdict {
 		Now: f.now, LastUpdated: f.synced,
 		Started:  !f.synced.IsZero(),
 		Eligible: f.node != nil && !f.node.Leaving,
+		Contest:  f.contest,
 	}
 	since := f.due()
 	v.Live = since.IsZero() || f.now.Sub(since) < f.timeout
@@ -98,6 +107,7 @@ type Tracker struct {
 	mu                              sync.Mutex
 	timeout                         time.Duration
 	listedAt, syncedAt, failedSince time.Time
+	contest                         contest
 }
 
 // Options for New.
@@ -138,6 +148,7 @@ func (t *Tracker) Run(ctx context.Context) error {
 func (t *Tracker) Observe(s proxy.Sync) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.contest.observe(s, time.Now())
 	switch {
 	case s.Err == nil:
 		t.syncedAt, t.failedSince = time.Now(), time.Time{}
@@ -146,16 +157,37 @@ func (t *Tracker) Observe(s proxy.Sync) {
 	}
 }
 
+// Edited takes an edit by another program: the program's name, if it is known, and
+// when it was made at the earliest; zero: now.
+func (t *Tracker) Edited(what, by string, since time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := time.Now()
+	if since.IsZero() {
+		since = now
+	}
+	t.contest.edited(what, by, since, now)
+}
+
+// Contest says whether another program keeps changing the rules.
+func (t *Tracker) Contest() Contest {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.contest.at(time.Now())
+}
+
 // Verdict says how the proxy is now.
 func (t *Tracker) Verdict() Verdict {
 	pending, node := t.store.Backlog().Since, t.store.Node()
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	now := time.Now()
 	return facts{
-		now: time.Now(), listed: t.listedAt, synced: t.syncedAt, pending: pending,
+		now: now, contest: t.contest.at(now), listed: t.listedAt, synced: t.syncedAt, pending: pending,
 		failing: t.failedSince, timeout: t.timeout, node: node,
 	}.verdict(t.families)
 }
 
-// Live reports whether no write is overdue.
-func (t *Tracker) Live() bool { return t.Verdict().Live }
+// Serving reports whether no write is overdue and no other program keeps changing
+// the rules.
+func (t *Tracker) Serving() bool { return t.Verdict().Serving() }

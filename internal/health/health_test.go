@@ -166,7 +166,7 @@ func TestChangesDuringAWriteWaitFromWhenTheyCame(t *testing.T) {
 			t.Errorf("right after a write: %+v", v)
 		}
 		time.Sleep(period + time.Second)
-		if tr.Live() {
+		if tr.Serving() {
 			t.Error("live, though the second change waits for a minute")
 		}
 	})

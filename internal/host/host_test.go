@@ -32,7 +32,7 @@ const (
 // fresh is a host as the kernel leaves it.
 func fresh() map[string]string {
 	return map[string]string{
-		maximum: "65536", hashsize: "16384", oom: "0", localnet: "0",
+		maximum: "65536", hashsize: "16384", oom: "0",
 		established: "432000", closeWait: "60",
 		"/sys/devices/system/cpu/online": "0-3,8",
 	}
@@ -113,11 +113,10 @@ func TestBring(t *testing.T) {
 func TestNothingIsWrittenTwice(t *testing.T) {
 	root := tree(t, fresh())
 	c := defaults()
-	c.NodePorts.Localhost = true
 	if err := host.New(host.Options{Root: root}).Prepare(c); err != nil {
 		t.Fatal(err)
 	}
-	if got := values(t, root, fresh()); got[localnet] != "1" || got[oom] != "0" {
+	if got := values(t, root, fresh()); got[closeWait] != "3600" || got[oom] != "0" {
 		t.Errorf("prepared: %v", got)
 	}
 	long := time.Now().Add(-time.Hour)

@@ -25,7 +25,6 @@ const (
 	conntrackMax  = "net.netfilter.nf_conntrack_max"
 	conntrackHash = "/sys/module/nf_conntrack/parameters/hashsize"
 	oomScoreAdj   = "/proc/self/oom_score_adj"
-	routeLocalnet = "net.ipv4.conf.all.route_localnet"
 	timeouts      = "net.netfilter.nf_conntrack_"
 )
 
@@ -41,20 +40,13 @@ func Settings(c *config.Config, f Facts) []Setting {
 	return append(conntrack(c.Conntrack, f), own)
 }
 
-// Lasting returns what outlives the process that sets it, with what the proxy
-// would otherwise set when there is need. It does no I/O.
-func Lasting(c *config.Config, f Facts) []Setting {
-	settings := conntrack(c.Conntrack, f)
-	if servesLoopback(c) {
-		settings = append(settings, Setting{Name: routeLocalnet, Value: "1"})
-	}
-	return settings
-}
+// Lasting returns what outlives the process that sets it. It does no I/O.
+func Lasting(c *config.Config, f Facts) []Setting { return conntrack(c.Conntrack, f) }
 
-// servesLoopback reports whether NodePorts may be served on 127.0.0.0/8, by the
+// ServesLoopback reports whether NodePorts may be served on 127.0.0.0/8, by the
 // rule of the mode: where it has to be meant, a wider range that happens to hold
 // it is not enough.
-func servesLoopback(c *config.Config) bool {
+func ServesLoopback(c *config.Config) bool {
 	loopback := netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
 	means := func(p netip.Prefix) bool { return p.Bits() >= loopback.Bits() && loopback.Overlaps(p) }
 	switch c.Loopback {

@@ -15,7 +15,6 @@ const (
 	maximum  = "net.netfilter.nf_conntrack_max"
 	hashsize = "/sys/module/nf_conntrack/parameters/hashsize"
 	oom      = "/proc/self/oom_score_adj"
-	localnet = "net.ipv4.conf.all.route_localnet"
 )
 
 // table is the limit of tracked connections, and the size of the table for it.
@@ -83,12 +82,12 @@ func TestTimeouts(t *testing.T) {
 // A process that serves looks after itself; one that prepares a host for it
 // leaves what another process can use.
 func TestWhatLastsAndWhatIsOfOneProcess(t *testing.T) {
-	c := &config.Config{OOMScoreAdj: -999, NodePorts: config.NodePorts{Localhost: true}}
-	serving := []host.Setting{{Name: oom, Value: "-999"}}
+	c := &config.Config{OOMScoreAdj: -999, Conntrack: config.Conntrack{UDP: time.Minute}}
+	lasting := []host.Setting{{Name: "net.netfilter.nf_conntrack_udp_timeout", Value: "60"}}
+	serving := append(lasting, host.Setting{Name: oom, Value: "-999"})
 	if diff := cmp.Diff(serving, host.Settings(c, host.Facts{CPUs: 4})); diff != "" {
 		t.Errorf("serving (-want +got):\n%s", diff)
 	}
-	lasting := []host.Setting{{Name: localnet, Value: "1"}}
 	if diff := cmp.Diff(lasting, host.Lasting(c, host.Facts{CPUs: 4})); diff != "" {
 		t.Errorf("lasting (-want +got):\n%s", diff)
 	}
@@ -108,9 +107,8 @@ func TestLoopbackHasToBeMeant(t *testing.T) {
 		{config.NodePorts{All: true}, false},
 		{config.NodePorts{Primary: true}, false},
 	} {
-		got := host.Lasting(&config.Config{NodePorts: tc.ports}, host.Facts{})
-		if (len(got) == 1) != tc.want {
-			t.Errorf("%+v: %+v, want the parameter: %v", tc.ports, got, tc.want)
+		if got := host.ServesLoopback(&config.Config{NodePorts: tc.ports}); got != tc.want {
+			t.Errorf("%+v: %v, want %v", tc.ports, got, tc.want)
 		}
 	}
 }
@@ -135,9 +133,8 @@ func TestLoopbackIsIncludedInIptablesMode(t *testing.T) {
 		{config.NodePorts{Primary: true}, false},
 	} {
 		for rule, want := range map[config.Loopback]bool{config.LoopbackIncluded: tc.want, config.LoopbackNever: false} {
-			got := host.Lasting(&config.Config{NodePorts: tc.ports, Loopback: rule}, host.Facts{})
-			if (len(got) == 1) != want {
-				t.Errorf("%+v, loopback %s: %+v, want the parameter: %v", tc.ports, rule, got, want)
+			if got := host.ServesLoopback(&config.Config{NodePorts: tc.ports, Loopback: rule}); got != want {
+				t.Errorf("%+v, loopback %s: %v, want %v", tc.ports, rule, got, want)
 			}
 		}
 	}

@@ -45,15 +45,14 @@ type Endpoint struct {
 // Service, port and address. Those left out, with the reason, are only listed
 // for Services asked for by name.
 func (i *Inspector) Backends(ctx context.Context, f Filter) (iter.Seq[Backend], error) {
-	take := (*sight).take
-	if f.Name != "" {
-		take = (*sight).explain
-	}
-	s, err := i.look(ctx, f, take)
+	s, err := i.look(ctx, f)
 	if err != nil {
 		return nil, err
 	}
-	return func(yield func(Backend) bool) {
+	if f.Name != "" {
+		s.explain()
+	}
+	return route.Yielding(func(yield func(Backend) bool) {
 		for _, svc := range s.services {
 			for p := range svc.Ports {
 				if !each(s.backends(svc, &svc.Ports[p]), yield) {
@@ -61,7 +60,7 @@ func (i *Inspector) Backends(ctx context.Context, f Filter) (iter.Seq[Backend], 
 				}
 			}
 		}
-	}, nil
+	}), nil
 }
 
 // each yields a list.

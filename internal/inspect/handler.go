@@ -30,13 +30,14 @@ const (
 // Where there is no answer it says why, in plain text.
 func (i *Inspector) Handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /services", items(i.Services))
-	mux.Handle("GET /backends", items(i.Backends))
-	mux.Handle("GET /nodeports", items(i.NodePorts))
-	mux.HandleFunc("GET /names", i.names)
+	inTurn := func(h http.Handler) http.Handler { return i.asking.serve(h, answerTime, errWaiting) }
+	mux.Handle("GET /services", inTurn(items(i.Services)))
+	mux.Handle("GET /backends", inTurn(items(i.Backends)))
+	mux.Handle("GET /nodeports", inTurn(items(i.NodePorts)))
+	mux.Handle("GET /names", inTurn(http.HandlerFunc(i.names)))
 	mux.HandleFunc("GET /status", i.status)
-	mux.HandleFunc("GET /diff", i.diff)
-	mux.Handle("GET /explain", i.opt.Explain)
+	mux.Handle("GET /diff", i.comparing.serve(http.HandlerFunc(i.diff), diffTime, errComparing))
+	mux.Handle("GET /explain", inTurn(i.opt.Explain))
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "unknown question "+r.Method+" "+r.URL.Path, http.StatusNotImplemented)
 	})
@@ -64,8 +65,11 @@ func items[T any](list func(context.Context, Filter) (iter.Seq[T], error)) http.
 	}
 }
 
+// itemsBytes is how much of a list is made before it is written.
+const itemsBytes = 64 << 10
+
 func writeItems[T any](w http.ResponseWriter, seq iter.Seq[T]) error {
-	out := bufio.NewWriter(w)
+	out := bufio.NewWriterSize(w, itemsBytes)
 	enc := json.NewEncoder(out)
 	separator := `{"items":[`
 	for v := range seq {
@@ -104,7 +108,7 @@ func (i *Inspector) status(w http.ResponseWriter, r *http.Request) { answer(w, i
 func (i *Inspector) diff(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), diffTime)
 	defer cancel()
-	d, err := i.compare(ctx)
+	d, err := i.opt.Diff(ctx)
 	if err != nil {
 		refuse(w, err, http.StatusServiceUnavailable)
 		return
@@ -114,17 +118,6 @@ func (i *Inspector) diff(w http.ResponseWriter, r *http.Request) {
 
 // errComparing says that others were before.
 var errComparing = errors.New("another comparison is under way and has not ended in time; try again")
-
-// compare compares when it is its turn.
-func (i *Inspector) compare(ctx context.Context) (Difference, error) {
-	select {
-	case <-ctx.Done():
-		return Difference{}, errComparing
-	case i.comparing <- struct{}{}:
-	}
-	defer func() { <-i.comparing }()
-	return i.opt.Diff(ctx)
-}
 
 func answer(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluice-proxy/sluice/internal/event"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
@@ -21,8 +22,8 @@ type History struct {
 	began    bool // everything was compared once, and is as it should be
 	adopted  int
 	rejected int
-	problems []Problem // newest first
-	failure  string    // of the last attempt; empty: it succeeded
+	problems []kept // newest first
+	failure  string // of the last attempt; empty: it succeeded
 }
 
 // NewHistory returns an empty one.
@@ -65,15 +66,30 @@ func count(list []Tally, s Sync) []Tally {
 	return list
 }
 
-// Report is told of problems with objects, each once.
+// kept is a problem and what it has in common with those that it counts.
+type kept struct {
+	Problem
+	group event.Group
+}
+
+// Report takes new problems with objects. Those that differ in nothing but the
+// object are kept as one: the latest, and how many there were.
 func (h *History) Report(problems []route.Problem) {
 	now := time.Now()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.rejected += len(problems)
 	for _, p := range problems {
-		h.problems = slices.Insert(h.problems, 0, Problem{At: now, Object: p.Object, Field: p.Field, Value: p.Value, Reason: p.Reason})
-		h.problems = h.problems[:min(len(h.problems), maxProblems)]
+		h.rejected += p.Weight()
+		k := kept{
+			Problem{At: now, Object: p.Object, Field: p.Field, Value: p.Value, Reason: p.Reason, Count: p.Weight()},
+			event.SameProblem(p),
+		}
+		last := min(len(h.problems), maxProblems-1)
+		if i := slices.IndexFunc(h.problems, func(old kept) bool { return old.group == k.group }); i >= 0 {
+			k.Count += h.problems[i].Count
+			last = i
+		}
+		h.problems = slices.Insert(slices.Delete(h.problems, last, min(last+1, len(h.problems))), 0, k)
 	}
 }
 
@@ -83,5 +99,8 @@ func (h *History) fill(s *Status) {
 	defer h.mu.Unlock()
 	s.Error = h.failure
 	s.LastSync, s.Adopted, s.Counts.Rejected = h.last, h.adopted, h.rejected
-	s.Comparisons, s.Repairs, s.Problems = slices.Clone(h.compared), slices.Clone(h.repaired), slices.Clone(h.problems)
+	s.Comparisons, s.Repairs = slices.Clone(h.compared), slices.Clone(h.repaired)
+	for _, k := range h.problems {
+		s.Problems = append(s.Problems, k.Problem)
+	}
 }

@@ -16,9 +16,9 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Loop is what is asked; it waits meanwhile, so that little is done there.
+// Loop is the proxy's loop.
 type Loop interface {
-	Do(ctx context.Context, look func(proxy.View)) error
+	View(ctx context.Context) (proxy.View, error)
 }
 
 // Store is where changes come in.
@@ -55,11 +55,12 @@ type Difference struct {
 // Inspector answers. It is safe for concurrent use.
 type Inspector struct {
 	opt       Options
-	comparing chan struct{} // of one: there is memory for one comparison, not for many
+	asking    turn // of questions that look through all Services
+	comparing turn // there is memory for one comparison, not for many
 }
 
 // New makes an Inspector.
-func New(opt Options) *Inspector { return &Inspector{opt, make(chan struct{}, 1)} }
+func New(opt Options) *Inspector { return &Inspector{opt, newTurn(), newTurn()} }
 
 // Filter chooses Services; an empty field chooses all.
 type Filter struct{ Namespace, Name string }
@@ -118,72 +119,76 @@ func (e *NotFoundError) Error() string {
 // errBusy says that the loop has not come to answer.
 var errBusy = errors.New("the proxy is writing to the kernel and has not answered in time; try again")
 
-// sight is what was taken out of the loop. What it points at never changes.
+// sight is what a question is answered from: a View, and the Services in it that
+// a filter chooses.
 type sight struct {
-	host     route.Host
-	services []*route.Service // sorted by name; those to be removed yet, too
-	pending  map[cluster.Name]string
-	refused  map[cluster.Name]string                       // by the kernel, and why
-	choices  map[*route.Port]map[route.Pool][]route.Choice // of Services asked for by name
+	proxy.View
+
+	services []*route.Service // sorted by name; those that are not removed yet as well
+	why      string           // for all that is pending
+	choices  map[*route.Port]map[route.Pool][]route.Choice
 }
 
-// look takes what a filter chooses out of the loop; take runs inside it.
-func (i *Inspector) look(ctx context.Context, f Filter, take func(*sight, proxy.View, Filter)) (*sight, error) {
-	s := &sight{pending: map[cluster.Name]string{}, refused: map[cluster.Name]string{}, choices: map[*route.Port]map[route.Pool][]route.Choice{}}
-	if err := i.opt.Loop.Do(ctx, func(v proxy.View) { take(s, v, f) }); err != nil {
+// look asks the loop, and chooses Services. The walk is outside of the loop,
+// which goes on meanwhile.
+func (i *Inspector) look(ctx context.Context, f Filter) (*sight, error) {
+	v, err := i.opt.Loop.View(ctx)
+	if err != nil {
 		return nil, errBusy
+	}
+	s := &sight{View: v, why: waiting(v)}
+	if f.Name != "" && f.Namespace != "" {
+		s.one(cluster.Name(f))
+	} else {
+		s.all(f)
 	}
 	if f.Name != "" && len(s.services) == 0 {
 		return nil, &NotFoundError{"Service", f}
 	}
-	slices.SortFunc(s.services, func(a, b *route.Service) int { return a.Name.Compare(b.Name) })
 	return s, nil
 }
 
-// explain is take with what became of each endpoint.
-func (s *sight) explain(v proxy.View, f Filter) {
-	s.take(v, f)
-	for _, svc := range s.services {
-		s.choose(v.Compiler, svc)
+// one takes a Service, as it is or as it was.
+func (s *sight) one(name cluster.Name) {
+	svc := s.Routes.Service(name)
+	if svc == nil {
+		svc = s.Pending.Of(name).Old
+	}
+	if svc != nil {
+		s.services = []*route.Service{svc}
 	}
 }
 
-// take takes Services, as they are and as they were.
-func (s *sight) take(v proxy.View, f Filter) {
-	s.host = v.Table.Host
-	for name, err := range v.Refused {
-		s.refused[name] = "the kernel does not take its rules: " + err.Error()
+// all takes the Services that a filter chooses, as they are or as they were.
+func (s *sight) all(f Filter) {
+	for svc := range s.Routes.Services() {
+		if f.chooses(svc.Name) {
+			s.services = append(s.services, svc)
+		}
 	}
-	why := waiting(v)
-	if f.Name == "" || f.Namespace == "" {
-		s.takeAll(v, f, why)
-		return
+	for t := range route.Yielding(s.Pending.All()) {
+		if f.chooses(t.Name) && s.removed(t) {
+			s.services = append(s.services, t.Old)
+		}
 	}
-	name := cluster.Name(f)
-	touch, pending := v.Pending[name]
-	if svc := v.Table.Services[name]; svc != nil {
-		s.services = append(s.services, svc)
-	} else if touch.Old != nil {
-		s.services = append(s.services, touch.Old)
-		why = removed(why)
-	}
-	if pending {
-		s.pending[name] = why
-	}
+	slices.SortFunc(s.services, func(a, b *route.Service) int { return a.Name.Compare(b.Name) })
 }
 
-func (s *sight) takeAll(v proxy.View, f Filter, why string) {
-	s.services = slices.DeleteFunc(all(v), func(svc *route.Service) bool { return !f.chooses(svc.Name) })
-	for name, touch := range v.Pending {
-		if !f.chooses(name) {
-			continue
-		}
-		s.pending[name] = why
-		if touch.New == nil && touch.Old != nil && v.Table.Services[name] == nil {
-			s.services = append(s.services, touch.Old)
-			s.pending[name] = removed(why)
-		}
+// removed reports whether a pending change is that the Service goes.
+func (s *sight) removed(t route.Touch) bool {
+	return t.New == nil && t.Old != nil && s.Routes.Service(t.Name) == nil
+}
+
+// pending returns why a Service may not be in the kernel as it should be; false:
+// it is.
+func (s *sight) pending(name cluster.Name) (why string, is bool) {
+	if !s.Pending.Has(name) {
+		return "", false
 	}
+	if t := s.Pending.Of(name); t.Old != nil && s.Routes.Service(name) == nil {
+		return "to be removed: " + s.why, true
+	}
+	return s.why, true
 }
 
 // waiting says why what is pending is.
@@ -194,18 +199,18 @@ func waiting(v proxy.View) string {
 	return "not written yet"
 }
 
-func removed(why string) string { return "to be removed: " + why }
-
-// choose keeps what became of the endpoints of a Service, for the pools in use;
-// for the cluster pool where none is, as then none was good enough.
-func (s *sight) choose(c *route.Compiler, svc *route.Service) {
-	for i := range svc.Ports {
-		p := &svc.Ports[i]
-		pools := map[route.Pool][]route.Choice{}
-		for _, pool := range poolsOf(p) {
-			pools[pool] = c.Explain(svc.Name, p, pool)
+// explain keeps what became of the endpoints of the Services, for the pools in
+// use; for the cluster pool where none is, as then none was good enough.
+func (s *sight) explain() {
+	s.choices = map[*route.Port]map[route.Pool][]route.Choice{}
+	for svc := range route.Yielding(slices.Values(s.services)) {
+		for i := range svc.Ports {
+			p := &svc.Ports[i]
+			s.choices[p] = map[route.Pool][]route.Choice{}
+			for _, pool := range poolsOf(p) {
+				s.choices[p][pool] = s.Routes.Explain(svc.Name, p, pool)
+			}
 		}
-		s.choices[p] = pools
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -129,6 +130,37 @@ func TestFilters(t *testing.T) {
 			}
 			if got := names(w, f); got != tt.want {
 				t.Errorf("%q in %q:\n%s\nwant:\n%s", tt.name, tt.namespace, got, tt.want)
+			}
+		}
+	})
+}
+
+// A Service that does not get all it asks for is programmed, and says how much
+// others have.
+func TestServicesThatLoseSomething(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, nil)
+		done := w.store.Feed()
+		for i, name := range []string{"first", "second"} {
+			svc := &cluster.Service{
+				Name:        cluster.Name{Namespace: "shop", Name: name},
+				ClusterIPs:  []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 0, byte(1 + i)})},
+				ExternalIPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")},
+			}
+			for port := range uint16(500) {
+				svc.Ports = append(svc.Ports, cluster.ServicePort{Name: fmt.Sprint(port), Protocol: cluster.TCP, Port: 1 + port})
+			}
+			w.store.SetService(svc)
+		}
+		done()
+		synctest.Wait()
+		want := "shop/first programmed\nshop/second programmed: conflict: others have 500 of its addresses and ports"
+		if got := names(w, Filter{}); got != want {
+			t.Errorf("got\n%s\nwant\n%s", got, want)
+		}
+		for _, s := range must(w.Services(t.Context(), Filter{Name: "second"})) {
+			if s.LeftOut != 500 {
+				t.Errorf("%d are left out, want 500", s.LeftOut)
 			}
 		}
 	})
@@ -284,7 +316,7 @@ func TestWhichAddressesServeNodePorts(t *testing.T) {
 	} {
 		var got []string
 		for _, f := range []route.Family{route.IPv4, route.IPv6} {
-			s := &sight{host: route.Host{NodePorts: tt.ports}}
+			s := &sight{View: proxy.View{Routes: &route.Snapshot{Host: route.Host{NodePorts: tt.ports}}, Pending: proxy.NewPending()}}
 			svc := &route.Service{Ports: []route.Port{{Family: f, Fronts: []route.Front{{Kind: route.NodePort, Port: 30080}}}}}
 			n := s.nodePort(nodePort{svc, &svc.Ports[0], &svc.Ports[0].Fronts[0]})
 			got = append(got, n.addresses())

@@ -42,7 +42,7 @@ func (i *Inspector) NodePorts(ctx context.Context, f Filter) (iter.Seq[NodePort]
 	if byNumber {
 		f.Name = ""
 	}
-	s, err := i.look(ctx, f, (*sight).take)
+	s, err := i.look(ctx, f)
 	if err != nil {
 		return nil, err
 	}
@@ -53,13 +53,13 @@ func (i *Inspector) NodePorts(ctx context.Context, f Filter) (iter.Seq[NodePort]
 			return nil, &NotFoundError{"node port", asked}
 		}
 	}
-	return func(yield func(NodePort) bool) {
+	return route.Yielding(func(yield func(NodePort) bool) {
 		for _, n := range list {
 			if !yield(s.nodePort(n)) {
 				return
 			}
 		}
-	}, nil
+	}), nil
 }
 
 // nodePort is where a node port comes from.
@@ -71,7 +71,7 @@ type nodePort struct {
 
 func (s *sight) nodePorts() []nodePort {
 	var list []nodePort
-	for _, svc := range s.services {
+	for svc := range route.Yielding(slices.Values(s.services)) {
 		for i := range svc.Ports {
 			p := &svc.Ports[i]
 			at := slices.IndexFunc(p.Fronts, func(f route.Front) bool { return f.Kind == route.NodePort })
@@ -88,15 +88,15 @@ func (s *sight) nodePort(n nodePort) NodePort {
 	out := NodePort{
 		Port: n.front.Port, Protocol: n.port.Protocol.String(), Family: n.port.Family.String(),
 		Namespace: n.service.Name.Namespace, Service: n.service.Name.Name, PortName: n.port.Name,
-		Every:    s.host.NodePorts.All(n.port.Family),
-		Loopback: s.host.NodePorts.All127 && n.port.Family == route.IPv4,
+		Every:    s.Routes.Host.NodePorts.All(n.port.Family),
+		Loopback: s.Routes.Host.NodePorts.All127 && n.port.Family == route.IPv4,
 		Pods:     wayOf(n.front.Pods), Node: wayOf(n.front.Node), Others: wayOf(n.front.Others),
 	}
 	out.State, out.Reason = s.state(n.service)
 	if n.front.Others.Verdict == route.Balance {
 		out.Backends = len(n.port.Backends(n.front.Others.Pool))
 	}
-	for _, a := range s.host.NodePorts.Addrs {
+	for _, a := range s.Routes.Host.NodePorts.Addrs {
 		if route.FamilyOf(a) == n.port.Family {
 			out.Addresses = append(out.Addresses, a)
 		}

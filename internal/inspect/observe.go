@@ -2,12 +2,10 @@ package inspect
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/proxy"
-	"github.com/sluice-proxy/sluice/internal/route"
 )
 
 // statusTime is how long a status waits for the loop: who asks how it is wants
@@ -37,32 +35,24 @@ func (i *Inspector) Status(ctx context.Context) Status {
 func (i *Inspector) ask(ctx context.Context, s *Status) {
 	ctx, cancel := context.WithTimeout(ctx, statusTime)
 	defer cancel()
-	err := i.opt.Loop.Do(ctx, func(v proxy.View) {
-		s.Pending, s.Refused = pending(v), len(v.Refused)
-	})
+	v, err := i.opt.Loop.View(ctx)
 	if err != nil {
 		s.Busy = "a write to the kernel is under way"
+		return
 	}
+	s.Pending, s.Refused = pending(v), len(v.Refused)
 }
 
-// pending is how many Services are, but for those refused.
+// pending returns the number of Services that are pending, except for those
+// refused.
 func pending(v proxy.View) int {
-	n := len(v.Pending)
+	n := v.Pending.Len()
 	for name := range v.Refused {
-		if _, both := v.Pending[name]; both {
+		if v.Pending.Has(name) {
 			n--
 		}
 	}
 	return n
-}
-
-// all returns every Service that there is.
-func all(v proxy.View) []*route.Service {
-	list := make([]*route.Service, 0, len(v.Table.Services))
-	for _, svc := range v.Table.Services {
-		list = append(list, svc)
-	}
-	return list
 }
 
 // maxNames is how many names a completion is offered.
@@ -71,16 +61,18 @@ const maxNames = 200
 // Names lists Services whose name, or namespace and name, begin with a prefix,
 // sorted; not all, if they are many.
 func (i *Inspector) Names(ctx context.Context, f Filter) ([]cluster.Name, error) {
-	var services []*route.Service
-	if i.opt.Loop.Do(ctx, func(v proxy.View) { services = all(v) }) != nil {
+	v, err := i.opt.Loop.View(ctx)
+	if err != nil {
 		return nil, errBusy
 	}
 	var names []cluster.Name
-	for _, svc := range services {
+	for svc := range v.Routes.Services() {
 		if f.begins(svc.Name) {
 			names = append(names, svc.Name)
 		}
+		if len(names) == maxNames {
+			break
+		}
 	}
-	slices.SortFunc(names, cluster.Name.Compare)
-	return names[:min(len(names), maxNames)], nil
+	return names, nil
 }

@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"context"
+	"fmt"
 	"iter"
 	"net/netip"
 	"slices"
@@ -17,6 +18,10 @@ type Service struct {
 	State     Programming `json:"state"`
 	Reason    string      `json:"reason,omitempty"` // why it is not as it should be, or not programmed
 	Ports     []Port      `json:"ports,omitempty"`
+
+	// LeftOut is how many addresses and ports it asks for and does not get, as
+	// they belong to other Services or to earlier ports of its own.
+	LeftOut int `json:"leftOut,omitempty"`
 }
 
 // Programming says whether the kernel does what it should for a Service.
@@ -68,21 +73,21 @@ type Way struct {
 
 // Services lists the Services that a filter chooses, sorted by name.
 func (i *Inspector) Services(ctx context.Context, f Filter) (iter.Seq[Service], error) {
-	s, err := i.look(ctx, f, (*sight).take)
+	s, err := i.look(ctx, f)
 	if err != nil {
 		return nil, err
 	}
-	return func(yield func(Service) bool) {
+	return route.Yielding(func(yield func(Service) bool) {
 		for _, svc := range s.services {
 			if !yield(s.service(svc)) {
 				return
 			}
 		}
-	}, nil
+	}), nil
 }
 
 func (s *sight) service(svc *route.Service) Service {
-	out := Service{Namespace: svc.Name.Namespace, Name: svc.Name.Name}
+	out := Service{Namespace: svc.Name.Namespace, Name: svc.Name.Name, LeftOut: svc.Lost}
 	out.State, out.Reason = s.state(svc)
 	for i := range svc.Ports {
 		out.Ports = append(out.Ports, portOf(&svc.Ports[i]))
@@ -91,17 +96,19 @@ func (s *sight) service(svc *route.Service) Service {
 }
 
 func (s *sight) state(svc *route.Service) (Programming, string) {
-	why, pending := s.pending[svc.Name]
-	refusal, refused := s.refused[svc.Name]
+	why, pending := s.pending(svc.Name)
+	refusal := s.Refused[svc.Name]
 	switch {
-	case refused:
-		return NotProgrammed, refusal
+	case refusal != nil:
+		return NotProgrammed, "the kernel does not take its rules: " + refusal.Error()
 	case pending:
 		return Pending, why
 	case svc.Ignored != "":
 		return NotProgrammed, svc.Ignored
 	case len(svc.Ports) == 0:
 		return NotProgrammed, "conflict: other Services have all its addresses and ports"
+	case svc.Lost > 0:
+		return Programmed, fmt.Sprintf("conflict: others have %d of its addresses and ports", svc.Lost)
 	}
 	return Programmed, ""
 }

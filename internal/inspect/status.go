@@ -27,6 +27,12 @@ type Status struct {
 	Refused  int    `json:"refused"`         // Services whose rules the kernel does not take; these are not pending
 	Error    string `json:"error,omitempty"` // of the latest write
 
+	Contest *Contest `json:"contest,omitempty"` // with another program; nil: none
+
+	// WatchTrouble says why changes by other programs are found by comparing
+	// all rules now and then, and not by a cheaper way.
+	WatchTrouble string `json:"watchTrouble,omitempty"`
+
 	// Busy says why Pending and Refused are missing: a write takes long.
 	Busy string `json:"busy,omitempty"`
 
@@ -99,6 +105,14 @@ type Lag struct {
 	Slices   int       `json:"endpointSlices"`
 }
 
+// Contest says that another program keeps changing the rules.
+type Contest struct {
+	Since   time.Time `json:"since"`
+	Repairs int       `json:"repairs"`      // since then
+	What    string    `json:"what"`         // it changed last
+	By      string    `json:"by,omitempty"` // "nft (thread 812)"; empty: the kernel does not say
+}
+
 // Counts are sizes of what is in the kernel, as of the last sync.
 type Counts struct {
 	Services      int `json:"services"` // programmed ones
@@ -155,6 +169,7 @@ type Problem struct {
 	Field  string    `json:"field,omitempty"`
 	Value  string    `json:"value,omitempty"`
 	Reason string    `json:"reason"`
+	Count  int       `json:"count"` // since the start, of those that differ in the object alone
 }
 
 // Duration is written as people write it: "1.2ms".

@@ -5,8 +5,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/netip"
 	"reflect"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -65,10 +67,12 @@ func troubled() Status {
 		{Name: "net.netfilter.nf_conntrack_max", Want: "131072", Was: "65536", Is: "131072"},
 		{Name: "oom_score_adj", Want: "-999", Was: "0", Is: "0", Error: "write -999 to oom_score_adj: permission denied"},
 	}
+	s.Contest = &Contest{Since: ago(42 * time.Second), Repairs: 17, What: "table", By: "nft (thread 812)"}
+	s.WatchTrouble = "table iptables-legacy nat: understand what the kernel holds: the last entry is missing"
 	s.HealthPorts = []HealthPort{{"default/web", 32000, "address already in use"}}
 	s.Problems = []Problem{
-		{ago(time.Second), "Service default/web", "spec.externalIPs[0]", "bogus", "want an IP address"},
-		{ago(time.Hour), "Node node-a", "", "", "has no address"},
+		{ago(time.Second), "Service default/web", "spec.externalIPs[0]", "bogus", "want an IP address", 1},
+		{ago(time.Hour), "Node node-a", "", "", "has no address", 1200},
 	}
 	return s
 }
@@ -148,7 +152,7 @@ func TestStatusOfALife(t *testing.T) {
 			Adopted:     7,
 			Problems: []Problem{{
 				At: began, Object: "Service staging/thief", Field: "spec.clusterIPs", Value: "10.96.0.81:80/tcp",
-				Reason: "left out, as it belongs to Service default/empty",
+				Reason: "left out, as it belongs to Service default/empty", Count: 1,
 			}},
 		}
 		if !reflect.DeepEqual(s, want) {
@@ -190,15 +194,39 @@ func TestStatusOfALife(t *testing.T) {
 func TestHistoryKeepsTheLatestProblems(t *testing.T) {
 	h := NewHistory()
 	for i := range 3 * maxProblems {
-		h.Report([]route.Problem{{Object: "Service a/b", Value: string(rune('a' + i))}, {Object: "Node"}})
+		h.Report([]route.Problem{{Object: "Service a/b", Value: fmt.Sprint(i)}, {Object: "Node"}})
 	}
 	h.Observe(proxy.Sync{Cause: proxy.Failure, Err: errors.New("refused"), Steps: 5})
 	var s Status
 	h.fill(&s)
-	if len(s.Problems) != maxProblems || s.Problems[0].Object != "Node" || s.Problems[1].Value != string(rune('a'+3*maxProblems-1)) {
+	if len(s.Problems) != maxProblems || s.Problems[0].Object != "Node" || s.Problems[0].Count != 3*maxProblems ||
+		s.Problems[1].Value != fmt.Sprint(3*maxProblems-1) || s.Problems[maxProblems-1].Value != fmt.Sprint(2*maxProblems+1) {
 		t.Errorf("kept: %+v", s.Problems)
 	}
 	if s.Counts.Rejected != 6*maxProblems || s.LastSync != (Sync{}) || len(s.Comparisons) != 0 {
 		t.Errorf("counted: %+v", s)
+	}
+}
+
+// Very many Services that ask for the same are one problem, and a count.
+func TestHistoryCountsWhatRepeats(t *testing.T) {
+	h := NewHistory()
+	report := func(service, field, value, reason string, count int) {
+		h.Report([]route.Problem{{Object: "Service shop/" + service, Field: field, Value: value, Reason: reason, Count: count}})
+	}
+	for i := range 10_000 {
+		report(fmt.Sprint("s", i), "spec.externalIPs", "192.0.2.1:80/tcp", fmt.Sprintf("left out, as it belongs to Service shop/s%d", i+1), 0)
+	}
+	report("bad", "spec.externalIPs[0]", "x", "not an IP address", 0)
+	report("last", "spec.externalIPs", "192.0.2.1:80/tcp", "left out, as it belongs to Service shop/s0 (and 9 more like it)", 10)
+	var s Status
+	h.fill(&s)
+	var got []string
+	for _, p := range s.Problems {
+		got = append(got, fmt.Sprint(p.Count, " ", p.Object, " ", p.Value))
+	}
+	want := []string{"10010 Service shop/last 192.0.2.1:80/tcp", "1 Service shop/bad x"}
+	if !slices.Equal(got, want) || s.Counts.Rejected != 10_011 {
+		t.Errorf("%d rejected, kept\n%q\nwant\n%q", s.Counts.Rejected, got, want)
 	}
 }

@@ -76,6 +76,13 @@ func (s Status) writes(p *page) {
 			text.Count(l.Steps, "step"), text.Count(l.Services, "service"), l.Cause)
 	}
 	p.row("Last sync", last)
+	if c := s.Contest; c != nil {
+		p.row("Contested", fmt.Sprintf("for %s by %s: %s, last %s", p.since(c.Since), orElse(c.By, "an unknown program"),
+			text.Count(c.Repairs, "repair"), c.What))
+	}
+	if s.WatchTrouble != "" {
+		p.row("Edits of others", "are found only by comparing all rules now and then: "+s.WatchTrouble)
+	}
 	lag := "none"
 	if l := s.Lag; !l.Oldest.IsZero() {
 		lag = fmt.Sprintf("%s: %s and %s wait", p.since(l.Oldest),
@@ -143,9 +150,9 @@ func (s Status) lists(p *page) {
 	if len(s.Problems) == 0 {
 		return
 	}
-	p.head("Problems with objects, the latest first", "AGE", "OBJECT", "FIELD", "VALUE", "REASON")
+	p.head("Problems with objects, the latest first", "AGE", "COUNT", "OBJECT", "FIELD", "VALUE", "REASON")
 	for _, v := range s.Problems {
-		p.line(p.since(v.At), v.Object, orElse(v.Field, "-"), orElse(v.Value, "-"), v.Reason)
+		p.line(p.since(v.At), fmt.Sprint(max(1, v.Count)), v.Object, orElse(v.Field, "-"), orElse(v.Value, "-"), v.Reason)
 	}
 }
 

@@ -106,10 +106,12 @@ func start(t *testing.T, tune func(*world, *Options)) *world {
 	return w
 }
 
-// between does something while the loop does nothing.
+// between does something while the loop waits for a change.
 func (w *world) between(do func()) {
 	w.t.Helper()
-	if err := w.loop.Do(w.t.Context(), func(proxy.View) { do() }); err != nil {
+	synctest.Wait()
+	do()
+	if _, err := w.loop.View(w.t.Context()); err != nil { // the loop sees what was done
 		w.t.Fatal(err)
 	}
 }

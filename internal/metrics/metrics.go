@@ -11,7 +11,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/sluice-proxy/sluice/internal/route"
 )
@@ -85,10 +84,3 @@ func New(o Options) *Metrics {
 
 // Handler serves /metrics, as text, OpenMetrics or protobuf as the client asks.
 func (m *Metrics) Handler() http.Handler { return serve(m.registry) }
-
-func serve(from prometheus.Gatherer) http.Handler {
-	return promhttp.HandlerFor(from, promhttp.HandlerOpts{
-		EnableOpenMetrics: true,
-		ErrorHandling:     promhttp.ContinueOnError,
-	})
-}

@@ -54,6 +54,7 @@ func wired(mode string) *Metrics {
 		Removed:            func() map[takeover.Mechanism]int { return map[takeover.Mechanism]int{takeover.IPVS: 12} },
 		HealthPortFailures: func() int { return 2 },
 		HostSettingsFailed: func() int { return 1 },
+		Contest:            func() (string, bool) { return "nft", true },
 		InvalidDropped:     func() (uint64, bool) { return 8, true },
 		LoopbackNodePorts:  func() (uint64, bool) { return 6, true },
 	})
@@ -264,6 +265,7 @@ health_port_failures{} 2
 host_settings_failed{} 1
 kube_proxy_running{} 1
 mode_info{mode="nftables", reason="configured"} 1
+rules_contested{program="nft"} 1
 services{} 4
 source_connected{} 1
 takeover_leftovers{mechanism="ipvs"} 3

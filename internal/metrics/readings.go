@@ -26,6 +26,10 @@ type Readings struct {
 	HealthPortFailures func() int
 	HostSettingsFailed func() int
 
+	// Contest tells whether another program keeps changing the rules, and its name
+	// if it is known.
+	Contest func() (program string, active bool)
+
 	// Packets that rules counted; not ok: that cannot be read, and has no series.
 	InvalidDropped    func() (n uint64, ok bool)
 	LoopbackNodePorts func() (n uint64, ok bool)
@@ -113,6 +117,28 @@ func kubeProxyRunning(r Readings, p put) { number(r.KubeProxyRunning, truth, p) 
 
 func healthPortFailures(r Readings, p put) { number(r.HealthPortFailures, same, p) }
 func hostSettingsFailed(r Readings, p put) { number(r.HostSettingsFailed, same, p) }
+
+// unknownProgram is the label of a program whose name is not known, and noProgram
+// that of none.
+const (
+	unknownProgram = "unknown"
+	noProgram      = "none"
+)
+
+// contested is one series, whose label is the program.
+func contested(r Readings, p put) {
+	if r.Contest == nil {
+		return
+	}
+	program, active := r.Contest()
+	switch {
+	case !active:
+		program = noProgram
+	case program == "":
+		program = unknownProgram
+	}
+	p(float64(truth(active)), program)
+}
 
 func invalidDropped(r Readings, p put)    { packets(r.InvalidDropped, p) }
 func loopbackNodePorts(r Readings, p put) { packets(r.LoopbackNodePorts, p) }

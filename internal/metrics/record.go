@@ -86,7 +86,7 @@ func (m *Metrics) Rejected(problems []route.Problem) {
 		if object, ok := event.ObjectOf(p); ok {
 			kind = object.Kind
 		}
-		m.rejected.WithLabelValues(kind, string(event.ClassOf(p))).Inc()
+		m.rejected.WithLabelValues(kind, string(event.ClassOf(p))).Add(float64(p.Weight()))
 	}
 }
 

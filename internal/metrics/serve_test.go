@@ -82,3 +82,20 @@ process_start_time_seconds 1.767323045e+09`)
 	compare(t, ask(http.MethodDelete), "metrics reset")
 	compare(t, ask(http.MethodGet), "process_start_time_seconds 1.767323045e+09")
 }
+
+// A contest has one series, whose label names the program, if it is known.
+func TestContestsNameTheProgram(t *testing.T) {
+	for want, contest := range map[string]func() (string, bool){
+		`sluice_rules_contested{program="none"} 0`:    func() (string, bool) { return "nft", false },
+		`sluice_rules_contested{program="nft"} 1`:     func() (string, bool) { return "nft", true },
+		`sluice_rules_contested{program="unknown"} 1`: func() (string, bool) { return "", true },
+	} {
+		m := New(Options{Mode: modeNFTables})
+		m.Read(Readings{Contest: contest})
+		w := httptest.NewRecorder()
+		m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+		if body := w.Body.String(); !strings.Contains(body, "\n"+want+"\n") || strings.Count(body, "\nsluice_rules_contested{") != 1 {
+			t.Errorf("not among metrics: %s", want)
+		}
+	}
+}

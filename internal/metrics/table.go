@@ -167,6 +167,9 @@ func (m *Metrics) writeTable() []family {
 		name: "sluice_repairs_total", labels: cause, series: each(words(proxy.Mending())), into: &m.repairs,
 		help: "Comparisons that found something wrong and mended it, by why they were made.",
 	}, {
+		name: "sluice_rules_contested", labels: []string{"program"}, into: reading{gauge, contested},
+		help: "1 while another program keeps changing the rules, so that they are missing again and again; the label names it.",
+	}, {
 		name: "sluice_adopted_entries", into: &m.adopted,
 		help: "Entries that the last comparison found in the kernel and left as they are.",
 	}, {

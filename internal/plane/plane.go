@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -52,6 +53,14 @@ type Plan interface {
 type Edit struct {
 	What string // in a few words: "chain, rule"
 	By   string // the program, as far as it is known: "nft (thread 812)"
+
+	// Possible means that no change was observed, but that one may have gone
+	// unnoticed: everything is to be compared as soon as that is cheap.
+	Possible bool
+
+	// Since is when the edit was made at the earliest, where that is not known to be
+	// now; zero: it was made now.
+	Since time.Time
 }
 
 // Refused is the error of an Apply after which everything is in the kernel but
@@ -62,16 +71,6 @@ type Refused map[cluster.Name]error
 // Names returns the Services in order.
 func (r Refused) Names() []cluster.Name {
 	return slices.SortedFunc(maps.Keys(r), cluster.Name.Compare)
-}
-
-// With returns the same and one more.
-func (r Refused) With(name cluster.Name, err error) Refused {
-	out := maps.Clone(r)
-	if out == nil {
-		out = Refused{}
-	}
-	out[name] = err
-	return out
 }
 
 // Error names each Service and says why.

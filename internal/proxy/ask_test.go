@@ -4,18 +4,21 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
 // look has the loop show what it knows.
-func (w *world) look() (v View) {
+func (w *world) look() View {
 	w.t.Helper()
-	if err := w.loop.Do(w.t.Context(), func(now View) { v = now }); err != nil {
+	v, err := w.loop.View(w.t.Context())
+	if err != nil {
 		w.t.Error(err)
 	}
 	return v
@@ -37,7 +40,7 @@ func TestALoopThatWaitsAnswers(t *testing.T) {
 		w.put("a", 1)
 		w.listed()
 		synctest.Wait()
-		if v := w.look(); !v.Started || v.Writes != 1 || len(v.Table.Services) != 1 || len(v.Pending) != 0 {
+		if v := w.look(); !v.Started || v.Writes != 1 || v.Routes.Len() != 1 || v.Pending.Len() != 0 {
 			t.Errorf("after the first write: %+v", v)
 		}
 		broken := errors.New("no memory")
@@ -45,8 +48,68 @@ func TestALoopThatWaitsAnswers(t *testing.T) {
 		w.put("b", 1)
 		synctest.Wait()
 		v := w.look() // between two attempts
-		if !errors.Is(v.Err, broken) || len(v.Pending) != 1 || v.Writes != 2 {
+		if !errors.Is(v.Err, broken) || v.Pending.Len() != 1 || v.Writes != 2 {
 			t.Errorf("after a write that failed: %+v", v)
+		}
+	})
+}
+
+// A View costs the loop the same however many Services there are, in the kernel,
+// pending or refused: what follows their number happens elsewhere.
+func TestAViewCostsTheSameForAnyNumberOfServices(t *testing.T) {
+	cost := func(n int) float64 {
+		l := New(Options{Compiler: route.NewCompiler(route.Options{})})
+		store, refused := cluster.NewStore(), plane.Refused{}
+		for i := range n {
+			store.SetService(&cluster.Service{
+				Name: cluster.Name{Namespace: "default", Name: strconv.Itoa(i)}, ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})},
+				Ports: []cluster.ServicePort{{Protocol: cluster.TCP, Port: 80}},
+			})
+			refused[cluster.Name{Namespace: "default", Name: strconv.Itoa(i)}] = errors.New("no such match")
+		}
+		change, _ := l.opt.Compiler.Compile(store.Take())
+		l.remember(change)
+		l.refused.services = refused
+		go func() {
+			for do := range l.asked {
+				do()
+			}
+		}()
+		defer close(l.asked)
+		return testing.AllocsPerRun(100, func() {
+			v, err := l.View(t.Context())
+			if err != nil || v.Routes.Len() != n || v.Pending.Len() != n || len(v.Refused) != n {
+				t.Fatalf("%d Services, %d pending, %d refused, %v; want %d of each", v.Routes.Len(), v.Pending.Len(), len(v.Refused), err, n)
+			}
+		})
+	}
+	if few, many := cost(10), cost(10_000); few != many {
+		t.Errorf("a View takes %v allocations with 10 Services and %v with 10,000, want as many", few, many)
+	}
+}
+
+// What a View holds stays as it was while the loop goes on.
+func TestAViewStaysAsItWas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, nil)
+		w.put("a", 1)
+		w.listed()
+		synctest.Wait()
+		w.plane.refuse = []error{errors.New("no memory")}
+		w.put("b", 1)
+		w.remove("a")
+		synctest.Wait()
+		v := w.look()
+		w.pass(time.Minute)
+		if now := w.look(); now.Pending.Len() != 0 {
+			t.Fatalf("%d Services are pending after a minute", now.Pending.Len())
+		}
+		a, b := cluster.Name{Namespace: "default", Name: "a"}, cluster.Name{Namespace: "default", Name: "b"}
+		if v.Pending.Len() != 2 || v.Pending.Of(a).Old == nil || v.Pending.Of(b).New == nil {
+			t.Errorf("pending then: %v, %v; want a to go and b to come", v.Pending.Of(a), v.Pending.Of(b))
+		}
+		if v.Routes.Service(a) != nil || v.Routes.Service(b) == nil || v.Routes.Len() != 1 {
+			t.Errorf("%d Services then, want b alone", v.Routes.Len())
 		}
 	})
 }
@@ -58,7 +121,7 @@ func TestNobodyWaitsForALoopThatIsOver(t *testing.T) {
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := w.loop.Do(ctx, func(View) { t.Error("looked") }); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := w.loop.View(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("error %v, want the deadline", err)
 		}
 	})
@@ -125,7 +188,7 @@ func TestAnotherCompiler(t *testing.T) {
 		}
 		w.diary("refresh\napply ")
 		w.told("a 1>1, host")
-		if v := w.look(); v.Compiler != c || !v.Table.Host.MasqueradeAll {
+		if v := w.look(); !v.Routes.Host.MasqueradeAll {
 			t.Error("the loop goes on with the old compiler")
 		}
 		// From now on with the new period.

@@ -34,6 +34,9 @@ type Options struct {
 	// that come while a write is under way are taken together in any case.
 	MinPeriod time.Duration
 
+	// Load bounds what one write contains. The zero value does not.
+	Load plane.Load
+
 	// Report is told of problems with objects, each once. It may be nil.
 	Report func([]route.Problem)
 
@@ -47,8 +50,17 @@ type Loop struct {
 	doubt Cause // why the plane's belief does not hold; Change: it does
 
 	// pending is what was compiled and is not known to be in the kernel yet.
-	pending map[cluster.Name]route.Touch
+	pending Pending
 	oldHost *route.Host
+	queue   *plane.Queue // the part of pending that waits for its write
+	rehost  *route.Host  // the host in the kernel, if that is not the one of the table
+
+	starting map[cluster.Name]bool // Services that the first write left out in part, not written yet
+
+	doubted time.Time // when doubt arose
+	settled time.Time // when the store was last told that changes are in force
+
+	believes bool // what the plane believes of the kernel comes from a write that went well
 
 	told map[route.Problem]bool // by the compilers before this one, which has not compiled yet
 
@@ -58,6 +70,7 @@ type Loop struct {
 	refused refusals
 
 	asked chan func() // what others want done between two writes
+	hurry bool        // Compare was called since the last write
 }
 
 // The waits between attempts after an error.
@@ -66,10 +79,14 @@ const (
 	lastRetry  = 30 * time.Second
 )
 
+// settlesAfter is the longest that changes in force wait for others that came with
+// them before they count as such.
+const settlesAfter = 5 * time.Second
+
 // New makes a Loop. It does nothing yet.
 func New(opt Options) *Loop {
 	return &Loop{
-		opt: opt, doubt: Start, pending: map[cluster.Name]route.Touch{},
+		opt: opt, doubt: Start, pending: NewPending(), starting: map[cluster.Name]bool{}, doubted: time.Now(), queue: plane.NewQueue(opt.Load),
 		told: map[route.Problem]bool{}, asked: make(chan func()),
 	}
 }
@@ -86,11 +103,15 @@ func (l *Loop) Run(ctx context.Context) error {
 			return nil
 		}
 		l.tell(err)
+		l.hurry = false
 		pause := l.opt.MinPeriod
 		if err != nil {
 			pause, wait = wait, min(2*wait, lastRetry)
 		} else {
 			wait = firstRetry
+			if !l.queue.Empty() {
+				pause = 0 // the rest of what one write did not hold
+			}
 		}
 		if !l.sleep(ctx, pause) {
 			return nil
@@ -110,8 +131,8 @@ func (l *Loop) idle(ctx context.Context) bool {
 		}
 		if ready != nil {
 			changed = nil // half a picture
-		} else if l.doubt != Change {
-			return ctx.Err() == nil
+		} else if l.doubt != Change || !l.queue.Empty() {
+			return l.sleep(ctx, 0)
 		}
 		select {
 		case <-ctx.Done():
@@ -131,14 +152,23 @@ func (l *Loop) idle(ctx context.Context) bool {
 // doubtIt makes the next write compare everything. Of several causes the first
 // counts.
 func (l *Loop) doubtIt(why Cause) {
-	if l.doubt == Change {
-		l.doubt = why
+	if l.doubt == Change || l.doubt.patient() && !why.patient() {
+		l.doubt, l.doubted = why, time.Now()
 	}
 }
 
-// sleep waits, and does what others ask meanwhile; false: the context ended.
+// sleep waits, and does what others ask meanwhile; false: the context ended. A
+// comparison that is asked for ends the wait after a failure.
 func (l *Loop) sleep(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
+		select {
+		case do := <-l.asked:
+			do()
+		case <-l.refused.again:
+			l.refused.again = nil
+			l.doubtIt(Failure)
+		default:
+		}
 		return ctx.Err() == nil
 	}
 	timer := time.NewTimer(d)
@@ -151,25 +181,21 @@ func (l *Loop) sleep(ctx context.Context, d time.Duration) bool {
 			return true
 		case do := <-l.asked:
 			do()
+			if l.hurry && l.failure != nil {
+				return ctx.Err() == nil
+			}
 		}
 	}
 }
 
-// Do runs a function between two writes. It holds up the loop, so it is quick.
-// It is an error if the context ends first.
-func (l *Loop) Do(ctx context.Context, look func(View)) error {
-	return l.ask(ctx, func() {
-		look(View{
-			Compiler: l.opt.Compiler, Table: l.opt.Compiler.Table(), Writes: l.writes,
-			Pending: l.pending, Refused: l.refused.services, Started: l.started, Err: l.failure,
-		})
-	})
-}
-
-// Compare makes the loop compare everything with the kernel, as soon as it may.
+// Compare makes the loop compare everything with the kernel, as soon as it may;
+// it does not wait for the next attempt after a failure.
 // Of several causes before it does, the first counts.
 func (l *Loop) Compare(ctx context.Context, why Cause) error {
-	return l.ask(ctx, func() { l.doubtIt(why) })
+	return l.ask(ctx, func() {
+		l.doubtIt(why)
+		l.hurry = true
+	})
 }
 
 // Replace makes the loop go on with another compiler, plane and period: all is
@@ -179,7 +205,7 @@ func (l *Loop) Replace(ctx context.Context, c *route.Compiler, p plane.Plane, mi
 	return l.ask(ctx, func() {
 		l.opt.MinPeriod = minPeriod
 		if p != nil {
-			l.opt.Plane = p
+			l.opt.Plane, l.believes = p, false
 		}
 		if c != nil {
 			l.recompile(c)
@@ -201,8 +227,8 @@ func (l *Loop) recompile(c *route.Compiler) {
 		l.oldHost = &old.Host
 	}
 	for name, svc := range old.Services {
-		if _, known := l.pending[name]; !known {
-			l.pending[name] = route.Touch{Name: name, Old: svc}
+		if !l.pending.Has(name) {
+			l.pending.Put(route.Touch{Name: name, Old: svc})
 		}
 	}
 }
@@ -231,30 +257,46 @@ func (l *Loop) tell(err error) {
 	}
 }
 
-// sync brings the kernel up to what the store says now.
+// sync brings the kernel up to what the store says now, or a part of the way if
+// that is much.
 func (l *Loop) sync(ctx context.Context) error {
 	s := Sync{Cause: l.doubt, Began: time.Now()}
-	change, problems := l.opt.Compiler.Compile(l.opt.Store.Take())
-	l.report(problems)
-	l.remember(change)
-	s.Services = len(change.Touched)
-	if !s.Full() {
-		change = l.spare(change)
-	}
+	change := l.compile(&s)
 	s.Compile = time.Since(s.Began)
-	if !s.Full() && change.Empty() {
+	began := time.Now()
+	if s.Full() {
+		l.read(ctx, &s, &change)
+	}
+	if !s.Full() {
+		l.enqueue(change)
+		change = l.dequeue(change.Table)
+	}
+	if s.Err == nil && !s.Full() && change.Empty() {
 		if s.Services == 0 {
 			l.opt.Store.Settle() // it came to nothing
 		}
 		return nil
 	}
-	began := time.Now()
-	l.write(ctx, change, &s)
+	l.writes++
+	if s.Err == nil {
+		// What is refused would be left out and refused by turns.
+		change.Partly = s.Cause != Failure && len(l.refused.services) == 0
+		l.write(ctx, change, &s)
+	}
 	s.Apply = time.Since(began)
 	if l.opt.Observe != nil {
 		l.opt.Observe(s)
 	}
 	return s.Err
+}
+
+// compile takes over what changed in the store.
+func (l *Loop) compile(s *Sync) route.Change {
+	change, problems := l.opt.Compiler.Compile(l.opt.Store.Take())
+	l.report(problems)
+	l.remember(change)
+	s.Services += len(change.Touched)
+	return change
 }
 
 // report tells of problems, but for those that are still the same under another
@@ -267,20 +309,15 @@ func (l *Loop) report(problems []route.Problem) {
 	}
 }
 
-// write plans and applies a change. After an error the kernel is looked at
-// anew and everything compared.
+// write plans and applies a change. After an error the next attempt reads the
+// kernel and compares everything.
 func (l *Loop) write(ctx context.Context, change route.Change, s *Sync) {
-	l.writes++
-	if s.Full() {
-		if s.Err = l.opt.Plane.Refresh(ctx); s.Err != nil {
-			return
-		}
-	}
 	plan := l.opt.Plane.Plan(change)
 	s.Steps = plan.Steps()
 	err := plan.Apply(ctx)
 	var refused plane.Refused
 	if err != nil && !errors.As(err, &refused) {
+		l.believes = false
 		if l.started {
 			l.doubt = Failure
 		}
@@ -289,9 +326,16 @@ func (l *Loop) write(ctx context.Context, change route.Change, s *Sync) {
 	}
 	l.refuse(refused, *s)
 	s.Refused = len(l.refused.services)
-	l.doubt, l.started = Change, true
-	s.Adopted = plan.Kept()
-	s.In = l.opt.Store.Settle()
+	l.rehost = nil
+	if s.Full() {
+		l.doubt, l.started, l.believes = Change, true, true
+		l.queue.Clear()
+		l.continued(plan, s.Cause)
+	}
+	s.Adopted, s.Waiting = plan.Kept(), l.waiting()
+	if !l.queue.Hurried() || time.Since(l.settled) > settlesAfter {
+		s.In, l.settled = l.opt.Store.Settle(), time.Now()
+	}
 	l.applied(change.Table)
 	if s.Repair() {
 		l.repaired(change.Table)
@@ -305,25 +349,29 @@ func (l *Loop) remember(change route.Change) {
 		l.oldHost = change.OldHost
 	}
 	for _, t := range change.Touched {
-		if first, ok := l.pending[t.Name]; ok {
-			t.Old = first.Old
+		if l.pending.Has(t.Name) {
+			t.Old = l.pending.Of(t.Name).Old
 		}
-		l.pending[t.Name] = t
+		l.pending.Put(t)
 	}
 }
 
-// applied tells the followers all that is pending, but for what was refused.
+// applied notifies the followers of all pending changes, except those of Services
+// that were refused or are not completely written yet.
 func (l *Loop) applied(table *route.Table) {
-	change := route.Change{Table: table, OldHost: l.oldHost, Touched: make([]route.Touch, 0, len(l.pending))}
-	left := map[cluster.Name]route.Touch{}
-	for name, t := range l.pending {
-		if _, refused := l.refused.services[name]; refused {
-			left[name] = t
+	change := route.Change{Table: table, OldHost: l.oldHost, Touched: make([]route.Touch, 0, l.pending.Len())}
+	left := NewPending()
+	for t := range l.pending.All() {
+		if _, refused := l.refused.services[t.Name]; refused || l.queue.Has(t.Name) {
+			left.Put(t)
 			continue
 		}
 		change.Touched = append(change.Touched, t)
 	}
 	l.pending, l.oldHost = left, nil
+	if change.Empty() {
+		return
+	}
 	for _, f := range l.opt.Followers {
 		f.Applied(change)
 	}

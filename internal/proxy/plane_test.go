@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/plane"
@@ -24,6 +25,7 @@ type recorder struct {
 
 	refuse  []error         // what the next writes end with, each once; nil: well
 	blind   error           // what Refresh ends with
+	reads   time.Duration   // how long Refresh takes
 	onApply func()          // runs while a write is under way
 	hold    <-chan struct{} // a write waits for it, or for its context
 
@@ -42,9 +44,16 @@ func (r *recorder) read() string {
 	return strings.Join(r.diary, "\n")
 }
 
-func (r *recorder) Refresh(context.Context) error {
+func (r *recorder) Refresh(ctx context.Context) error {
 	r.fence.Load()
 	r.note("refresh")
+	if r.reads > 0 {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(r.reads):
+		}
+	}
 	if r.blind != nil {
 		return r.blind
 	}

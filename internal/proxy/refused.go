@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"maps"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
@@ -53,11 +54,10 @@ func (l *Loop) spare(change route.Change) route.Change {
 func (l *Loop) refuse(now plane.Refused, s Sync) {
 	before := l.refused.services
 	if !s.Full() {
-		for name, err := range before {
-			if _, again := now[name]; !again {
-				now = now.With(name, err)
-			}
-		}
+		all := plane.Refused{}
+		maps.Copy(all, before)
+		maps.Copy(all, now)
+		now = all
 	}
 	l.refused.services = now
 	if len(now) == 0 {

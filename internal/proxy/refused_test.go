@@ -15,7 +15,7 @@ import (
 func refuses(reason string, names ...string) error {
 	refused := plane.Refused{}
 	for _, name := range names {
-		refused = refused.With(cluster.Name{Namespace: "default", Name: name}, errors.New(reason))
+		refused[cluster.Name{Namespace: "default", Name: name}] = errors.New(reason)
 	}
 	return refused
 }

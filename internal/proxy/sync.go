@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
-	"github.com/sluice-proxy/sluice/internal/route"
 )
 
 // Cause says why everything is compared with the kernel.
@@ -43,6 +42,7 @@ type Sync struct {
 	Compile  time.Duration
 	Apply    time.Duration // planning included
 	Refused  int           // Services that the kernel does not take, while it took all others
+	Waiting  int           // large Services that a start left out in part, and that are still being written
 	Err      error
 
 	// In is what came in and is in force now; empty after an error.
@@ -62,19 +62,7 @@ func (s Sync) Repair() bool {
 // Mending lists the causes of comparisons that may come to a repair.
 func Mending() []Cause { return slices.DeleteFunc(Causes(), func(c Cause) bool { return !c.mends() }) }
 
+// patient reports whether a comparison looks for faults of which nothing is known.
+func (c Cause) patient() bool { return c == Request || c == Period }
+
 func (c Cause) mends() bool { return c != Change && c != Start && c != Configuration }
-
-// View is what the loop knows between two writes. It is only good inside the
-// function that Do runs, and nothing it leads to may be changed.
-type View struct {
-	Compiler *route.Compiler
-	Table    *route.Table // what should be
-	Writes   uint64       // attempts to write since the start
-
-	// Pending are the Services that are not known to be in the kernel as the
-	// Table says, and Err why: the last attempt failed, or none was made yet.
-	Pending map[cluster.Name]route.Touch
-	Refused map[cluster.Name]error // those that the kernel does not take
-	Started bool                   // everything was in the kernel once
-	Err     error
-}

@@ -192,7 +192,7 @@ func TestFlagsWin(t *testing.T) {
 	w := begin(t, "oomScoreAdj: 1\n", "--oom-score-adj=5")
 	w.becomes(t, "oomScoreAdj: 2\n", 0)
 	w.becomes(t, "oomScoreAdj: 2\nconntrack: {min: 1}\nportRange: 1-2\n", 1,
-		`level=WARN msg="portRange has no effect any more"`,
+		`level=WARN msg="portRange has no effect: only the mode userspace opened ports for Services; remove the field"`,
 		`level=INFO msg="The configuration file was taken over" file=/etc/c.conf changed="conntrack.min: 131072 -> 1"`)
 	if got := w.State().InForce.OOMScoreAdj; got != 5 {
 		t.Errorf("oomScoreAdj %d", got)
@@ -211,7 +211,7 @@ func TestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	load := func() (*config.Config, []string, error) {
-		return flags.Load(config.Env{Hostname: os.Hostname, ReadFile: os.ReadFile}, config.Options{Modes: []string{"nftables"}})
+		return flags.Load(config.Env{Hostname: os.Hostname, ReadFile: config.ReadFile}, config.Options{Modes: []string{"nftables"}})
 	}
 	cfg, _, err := load()
 	if err != nil {

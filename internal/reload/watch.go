@@ -13,6 +13,9 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+
+	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/textfile"
 )
 
 // How long a file must have stayed as it is before it is believed.
@@ -20,6 +23,9 @@ const (
 	calm     = 50 * time.Millisecond // writers make several changes in a row
 	patience = 2 * time.Second       // it is gone, empty, or ends in the middle of a line
 )
+
+// maxUnrest is how long a file may keep changing before it is read as it is.
+const maxUnrest = 10 * time.Second
 
 // pollPeriod is how often a file is looked at when nothing says that it
 // changed. Some file systems say nothing.
@@ -41,7 +47,7 @@ func Watch(ctx context.Context, path string, log *slog.Logger, changed func()) {
 		log.Warn("The configuration file cannot be watched", "file", path, "error", err)
 		return
 	}
-	w := &watch{path: path, log: log, open: fsnotify.NewWatcher, poll: pollPeriod}
+	w := &watch{path: path, log: log, open: fsnotify.NewWatcher, poll: pollPeriod, unrest: maxUnrest}
 	w.told = w.look()
 	w.run(ctx, changed)
 }
@@ -52,6 +58,8 @@ type watch struct {
 	log  *slog.Logger
 	open func() (*fsnotify.Watcher, error)
 	poll time.Duration
+
+	unrest time.Duration // how long the file may keep changing before it is read
 
 	told   state // what changed was called for last
 	polled bool  // that there are no notifications was logged
@@ -64,7 +72,10 @@ type state struct {
 }
 
 func (w *watch) look() state {
-	data, err := os.ReadFile(w.path)
+	data, err := config.ReadFile(w.path)
+	if tooLarge, ok := errors.AsType[*textfile.TooLargeError](err); ok {
+		tooLarge.Size = 0 // it may grow on
+	}
 	if err != nil {
 		return state{sum: sha256.Sum256([]byte(err.Error())), doubt: true}
 	}
@@ -97,14 +108,18 @@ func (w *watch) next(ctx context.Context, notify *fsnotify.Watcher, names []stri
 		return state{}, false
 	}
 	now = w.look()
-	for since := time.Now(); ; {
+	begin := time.Now()
+	for since := begin; ; {
 		if !sleep(ctx, calm) {
 			return state{}, false
 		}
 		again := w.look()
-		if again != now {
+		if again != now && time.Since(begin) < w.unrest {
 			now, since = again, time.Now()
 			continue
+		}
+		if again != now {
+			return again, true
 		}
 		if !now.doubt || now.sum == w.told.sum || time.Since(since) >= patience {
 			return now, true

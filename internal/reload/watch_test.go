@@ -82,7 +82,7 @@ func (s *safeBuffer) String() string {
 // start runs Watch, and returns once it watches.
 func start(t *testing.T, path string) *watcher {
 	t.Helper()
-	return follow(t, &watch{path: path, open: fsnotify.NewWatcher, poll: often})
+	return follow(t, &watch{path: path, open: fsnotify.NewWatcher, poll: often, unrest: maxUnrest})
 }
 
 func follow(t *testing.T, inner *watch) *watcher {
@@ -350,7 +350,7 @@ func TestWithoutNotifications(t *testing.T) {
 	write(t, path, "one\n")
 	none := errors.New("too many open files")
 	const now = 300 * time.Millisecond
-	w := follow(t, &watch{path: path, open: func() (*fsnotify.Watcher, error) { return nil, none }, poll: now})
+	w := follow(t, &watch{path: path, open: func() (*fsnotify.Watcher, error) { return nil, none }, poll: now, unrest: maxUnrest})
 	for _, text := range []string{"two\n", "three\n"} {
 		write(t, path, text)
 		w.expect(t, text, now+soon)

@@ -84,21 +84,21 @@ func BenchmarkCompileAll(b *testing.B) {
 	for _, n := range []int{1_000, 10_000, 100_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			all := load(n)
-			before := heap()
+			before := heapInUse()
 			b.ReportAllocs()
 			var c *Compiler
 			for b.Loop() {
 				c = NewCompiler(benchOptions())
 				c.Compile(all)
 			}
-			b.ReportMetric(float64(heap()-before)/float64(n), "B/service")
+			b.ReportMetric(float64(heapInUse()-before)/float64(n), "B/service")
 			runtime.KeepAlive(c)
 			runtime.KeepAlive(all)
 		})
 	}
 }
 
-func heap() uint64 {
+func heapInUse() uint64 {
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)

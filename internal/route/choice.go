@@ -64,8 +64,18 @@ type backendKey struct {
 // order of slices and endpoints.
 func gather(list []Choice, from []*cluster.Slice, key backendKey) (all []Choice, n int) {
 	for _, sl := range from {
-		list = gatherSlice(list, sl, key)
+		before := len(list)
+		list = appendMatching(list, sl, key)
+		if len(list) == before {
+			list = appendChoices(list, offer{slice: sl}, key.family)
+		}
 	}
+	return list, sortCandidates(list)
+}
+
+// sortCandidates puts the candidates first, sorted by backend and without
+// duplicates, and returns how many there are.
+func sortCandidates(list []Choice) (n int) {
 	slices.SortFunc(list, compareChoices)
 	for i := range list {
 		if list[i].Reason != Chosen {
@@ -78,33 +88,106 @@ func gather(list []Choice, from []*cluster.Slice, key backendKey) (all []Choice,
 		list[n], list[i] = list[i], list[n]
 		n++
 	}
-	return list, n
+	return n
 }
 
-func gatherSlice(list []Choice, sl *cluster.Slice, key backendKey) []Choice {
-	matched := false
-	for _, p := range sl.Ports {
-		if p.Name != key.name || p.Protocol != key.protocol || p.Port == 0 {
-			continue
-		}
-		matched = true
-		list = appendChoices(list, sl, p.Port, key.family)
+// offer is a slice and one of its ports.
+type offer struct {
+	slice *cluster.Slice
+	port  uint16 // 0: none
+}
+
+// supplyKey is what a port of a Service and one of a slice have in common.
+type supplyKey struct {
+	name     string
+	protocol cluster.Protocol
+}
+
+// supplies are the endpoints of a Service. Ports find theirs without looking
+// at every port of every slice.
+type supplies struct {
+	slices []*cluster.Slice
+	offers map[supplyKey][]offer // nil: the Service has one port, which looks at all
+}
+
+func suppliesOf(st state) supplies {
+	s := supplies{slices: st.slices}
+	if len(st.service.Ports) < 2 {
+		return s
 	}
-	if !matched {
-		list = appendChoices(list, sl, 0, key.family)
+	s.offers = map[supplyKey][]offer{}
+	for _, sl := range st.slices {
+		for _, p := range sl.Ports {
+			if p.Port != 0 {
+				k := supplyKey{p.Name, p.Protocol}
+				s.offers[k] = append(s.offers[k], offer{sl, p.Port})
+			}
+		}
+	}
+	return s
+}
+
+// backends returns how many backends the ports of the Service have in all, those
+// with several entries for one counted for each.
+func (s supplies) backends(svc *cluster.Service) int {
+	n := 0
+	for _, p := range svc.Ports {
+		if s.offers == nil {
+			n += matching(s.slices, p)
+		}
+		for _, o := range s.offers[supplyKey{p.Name, p.Protocol}] {
+			n += len(o.slice.Endpoints)
+		}
+	}
+	return n
+}
+
+// matching counts the endpoints of slices that have a port of the Service.
+func matching(slices []*cluster.Slice, p cluster.ServicePort) int {
+	n := 0
+	for _, sl := range slices {
+		for _, q := range sl.Ports {
+			if q.Name == p.Name && q.Protocol == p.Protocol && q.Port != 0 {
+				n += len(sl.Endpoints)
+			}
+		}
+	}
+	return n
+}
+
+// candidates appends the candidates for a Port to list, which is empty: sorted
+// by backend and without duplicates.
+func (s supplies) candidates(list []Choice, key backendKey) []Choice {
+	if s.offers == nil {
+		for _, sl := range s.slices {
+			list = appendMatching(list, sl, key)
+		}
+	}
+	for _, o := range s.offers[supplyKey{key.name, key.protocol}] {
+		list = appendChoices(list, o, key.family)
+	}
+	return list[:sortCandidates(list)]
+}
+
+// appendMatching adds the endpoints of a slice at each of its ports that match.
+func appendMatching(list []Choice, sl *cluster.Slice, key backendKey) []Choice {
+	for _, p := range sl.Ports {
+		if p.Name == key.name && p.Protocol == key.protocol && p.Port != 0 {
+			list = appendChoices(list, offer{sl, p.Port}, key.family)
+		}
 	}
 	return list
 }
 
-// appendChoices adds the endpoints of a slice at a port; port 0: it has none.
-func appendChoices(list []Choice, sl *cluster.Slice, port uint16, f Family) []Choice {
-	for i := range sl.Endpoints {
-		e := &sl.Endpoints[i]
-		c := Choice{Slice: sl, Endpoint: e, Backend: netip.AddrPortFrom(e.Addr, port)}
+// appendChoices adds the endpoints of a slice at a port.
+func appendChoices(list []Choice, from offer, f Family) []Choice {
+	for i := range from.slice.Endpoints {
+		e := &from.slice.Endpoints[i]
+		c := Choice{Slice: from.slice, Endpoint: e, Backend: netip.AddrPortFrom(e.Addr, from.port)}
 		switch {
 		case FamilyOf(e.Addr) != f:
 			c.Reason = WrongFamily
-		case port == 0:
+		case from.port == 0:
 			c.Reason = NoPort
 		}
 		list = append(list, c)

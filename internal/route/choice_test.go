@@ -197,14 +197,14 @@ func TestExplain(t *testing.T) {
 	first := `
 		1.1.1.1:8080 web-one: chosen
 		1.1.1.1:8080 web-one: another entry has the same address and port`
-	sameText(t, explained(c.Explain(svc.Name, port, Cluster)), first+"\n1.1.1.2:8080 web-one: hinted to other zones"+rest)
-	sameText(t, explained(c.Explain(svc.Name, port, Local)), first+"\n1.1.1.2:8080 web-one: not on this node"+rest)
+	sameText(t, explained(c.Snapshot().Explain(svc.Name, port, Cluster)), first+"\n1.1.1.2:8080 web-one: hinted to other zones"+rest)
+	sameText(t, explained(c.Snapshot().Explain(svc.Name, port, Local)), first+"\n1.1.1.2:8080 web-one: not on this node"+rest)
 
 	one.Endpoints[0].Hints, one.Endpoints[1].Hints = &cluster.Hints{Nodes: []string{"A"}}, &cluster.Hints{Nodes: []string{"B"}}
-	if got := explained(c.Explain(svc.Name, port, Cluster)); !strings.Contains(got, "1.1.1.2:8080 web-one: hinted to other nodes") {
+	if got := explained(c.Snapshot().Explain(svc.Name, port, Cluster)); !strings.Contains(got, "1.1.1.2:8080 web-one: hinted to other nodes") {
 		t.Error(got)
 	}
-	if got := c.Explain(cluster.Name{Name: "unknown"}, port, Cluster); len(got) > 0 {
+	if got := c.Snapshot().Explain(cluster.Name{Name: "unknown"}, port, Cluster); len(got) > 0 {
 		t.Error("a Service nobody knows has endpoints:", got)
 	}
 }
@@ -225,6 +225,6 @@ func TestExplainAgrees(t *testing.T) {
 	c.Compile(cluster.Change{Services: []cluster.State{stateOf(svc, sl)}, Facts: &cluster.Facts{Node: nodeA()}})
 	port := &c.Table().Services[svc.Name].Ports[0]
 	for _, pool := range []Pool{Cluster, Local} {
-		sameText(t, join(chosen(c.Explain(svc.Name, port, pool))), join(port.Backends(pool)))
+		sameText(t, join(chosen(c.Snapshot().Explain(svc.Name, port, pool))), join(port.Backends(pool)))
 	}
 }

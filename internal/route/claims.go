@@ -12,10 +12,8 @@ import (
 // by an externalIP; then the oldest, then the first by name. Who has it depends on who asks
 // only, not on the order of asking.
 type claims struct {
-	owner map[claim]*cluster.Service
-
-	// asking are all that ask, the owner first; only where there are several.
-	asking map[claim][]*cluster.Service
+	owner    map[claim]*cluster.Service
+	contests map[claim]*contest // only of claims that several Services ask for
 
 	families []Family
 	room     []candidate
@@ -24,21 +22,27 @@ type claims struct {
 func newClaims(families []Family) *claims {
 	return &claims{
 		owner:    map[claim]*cluster.Service{},
-		asking:   map[claim][]*cluster.Service{},
+		contests: map[claim]*contest{},
 		families: families,
 	}
 }
 
-// replace takes away what one version of a Service asked for and gives what
-// the next asks for; nil: there is none. It returns the names of Services that
-// won, lost or lost to another by it, the replaced one perhaps among them.
+// replace withdraws the claims of one version of a Service and makes those of
+// the next; nil: there is none. It returns the names of the other Services that
+// won or lost a claim by it. Services that lose to another owner than before are
+// not among them: their routes stay the same, and there may be very many.
 func (c *claims) replace(before, after *cluster.Service) []cluster.Name {
 	var moved []cluster.Name
+	note := func(svc *cluster.Service) {
+		if svc != nil && (len(moved) == 0 || moved[len(moved)-1] != svc.Name) {
+			moved = append(moved, svc.Name)
+		}
+	}
 	for _, k := range c.wanted(before) {
-		moved = append(moved, c.release(k, before)...)
+		note(c.release(k.claim, before))
 	}
 	for _, k := range c.wanted(after) {
-		moved = append(moved, c.take(k, after)...)
+		note(c.take(k.claim, after))
 	}
 	return moved
 }
@@ -48,47 +52,50 @@ func (c *claims) wanted(svc *cluster.Service) []candidate {
 	if svc == nil {
 		return nil
 	}
-	c.room = appendCandidates(c.room[:0], svc, c.families)
+	c.room = appendCandidates(reuse(c.room), svc, c.families)
+	c.room = appendHealthPorts(c.room, svc, c.families)
 	return slices.DeleteFunc(c.room, func(k candidate) bool { return k.twin != k.port })
 }
 
-func (c *claims) take(k candidate, svc *cluster.Service) []cluster.Name {
-	owner := c.owner[k.claim]
+// take makes a claim of a Service. It returns the Service that lost it by that;
+// nil: none.
+func (c *claims) take(k claim, svc *cluster.Service) *cluster.Service {
+	owner := c.owner[k]
 	if owner == nil {
-		c.owner[k.claim] = svc
+		c.owner[k] = svc
 		return nil
 	}
-	list := c.asking[k.claim]
-	if list == nil {
-		list = []*cluster.Service{owner}
+	contest := c.contests[k]
+	if contest == nil {
+		contest = newContest(k, owner)
+		c.contests[k] = contest
 	}
-	at, _ := slices.BinarySearchFunc(list, svc, k.claim.precedence)
-	list = slices.Insert(list, at, svc)
-	c.asking[k.claim] = list
-	if at > 0 {
+	contest.add(svc)
+	if contest.owner() == owner {
 		return nil
 	}
-	c.owner[k.claim] = svc
-	return names(list)
+	c.owner[k] = svc
+	return owner
 }
 
-func (c *claims) release(k candidate, svc *cluster.Service) []cluster.Name {
-	list := c.asking[k.claim]
-	if list == nil {
-		delete(c.owner, k.claim)
+// release withdraws a claim of a Service. It returns the Service that won it by
+// that; nil: none.
+func (c *claims) release(k claim, svc *cluster.Service) *cluster.Service {
+	contest := c.contests[k]
+	if contest == nil {
+		delete(c.owner, k)
 		return nil
 	}
-	list = slices.DeleteFunc(list, func(s *cluster.Service) bool { return s == svc })
-	if len(list) > 1 {
-		c.asking[k.claim] = list
-	} else {
-		delete(c.asking, k.claim)
+	contest.remove(svc)
+	next := contest.owner()
+	if contest.Len() == 1 {
+		delete(c.contests, k)
 	}
-	if c.owner[k.claim] != svc {
+	if c.owner[k] == next {
 		return nil
 	}
-	c.owner[k.claim] = list[0]
-	return names(list)
+	c.owner[k] = next
+	return next
 }
 
 // precedence orders Services that ask for the same.
@@ -105,12 +112,4 @@ func (k claim) precedence(a, b *cluster.Service) int {
 		return c
 	}
 	return a.Name.Compare(b.Name)
-}
-
-func names(list []*cluster.Service) []cluster.Name {
-	out := make([]cluster.Name, len(list))
-	for i, s := range list {
-		out[i] = s.Name
-	}
-	return out
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/cow"
 )
 
 // Compiler turns changes of the cluster into changes of a Table. It is used by
@@ -11,23 +12,38 @@ import (
 type Compiler struct {
 	opt     Options
 	table   *Table
-	states  map[cluster.Name]state
+	records cow.Set[*record] // by name
 	claims  *claims
 	builder builder
 
-	// problems are those told already; only Services that have some.
-	problems     map[cluster.Name][]Problem
-	hostProblems []Problem
+	hostProblems []Problem // those told already
+
+	compiled int // Services so far, as a measure of the work
 }
+
+// record is what the Compiler knows of one Service of the cluster. A record in
+// Compiler.records never changes: snapshots share it.
+type record struct {
+	state
+
+	made     *Service  // nil: not compiled yet
+	troubles *troubles // those told already; nil: none
+}
+
+// recordOf returns a record that is equal, as a key, to the one of a Service.
+func recordOf(name cluster.Name) *record {
+	return &record{state: state{service: &cluster.Service{Name: name}}}
+}
+
+func compareRecords(a, b *record) int { return a.service.Name.Compare(b.service.Name) }
 
 // NewCompiler returns a Compiler with an empty Table.
 func NewCompiler(opt Options) *Compiler {
 	return &Compiler{
-		opt:      opt,
-		table:    &Table{Services: map[cluster.Name]*Service{}},
-		states:   map[cluster.Name]state{},
-		claims:   newClaims(opt.families()),
-		problems: map[cluster.Name][]Problem{},
+		opt:     opt,
+		table:   &Table{Services: map[cluster.Name]*Service{}},
+		records: cow.New(compareRecords),
+		claims:  newClaims(opt.families()),
 	}
 }
 
@@ -52,11 +68,7 @@ func (c *Compiler) Compile(change cluster.Change) (Change, []Problem) {
 	for _, st := range change.Services {
 		dirty = append(dirty, c.accept(st)...)
 	}
-	if before != nil && !before.same(c.builder.view) {
-		for name := range c.states {
-			dirty = append(dirty, name)
-		}
-	}
+	dirty = c.appendAffected(dirty, before)
 	slices.SortFunc(dirty, cluster.Name.Compare)
 	for _, name := range slices.Compact(dirty) {
 		touch, news := c.compile(name)
@@ -66,6 +78,25 @@ func (c *Compiler) Compile(change cluster.Change) (Change, []Problem) {
 		}
 	}
 	return out, problems
+}
+
+// appendAffected adds the Services that may come out different because of what is
+// known of the node now; before is nil if nothing was known.
+func (c *Compiler) appendAffected(dirty []cluster.Name, before *view) []cluster.Name {
+	now := c.builder.view
+	if before == nil || before == now {
+		return dirty
+	}
+	all, moved := !before.same(now), before.own.moved(now.own)
+	if !all && len(moved) == 0 {
+		return dirty
+	}
+	for r := range c.records.All() {
+		if all || uses(r.service, moved) {
+			dirty = append(dirty, r.service.Name)
+		}
+	}
+	return dirty
 }
 
 // setFacts takes over what is known of the node; old is nil if the Host is as
@@ -86,16 +117,20 @@ func (c *Compiler) setFacts(facts *cluster.Facts) (old *Host, news []Problem) {
 // accept takes over the state of a Service and returns the names of those to
 // compile again.
 func (c *Compiler) accept(st cluster.State) []cluster.Name {
-	before, known := c.states[st.Name]
+	var before record
+	known := c.records.Get(recordOf(st.Name))
+	if known != nil {
+		before = *known
+	}
 	now := state{st.Service, st.Slices}
 	switch {
 	case now.service != nil:
 		if before.service == now.service && slices.Equal(before.slices, now.slices) {
 			return nil
 		}
-		c.states[st.Name] = now
-	case known:
-		delete(c.states, st.Name)
+		c.records.Put(&record{now, before.made, before.troubles})
+	case known != nil:
+		c.records.Delete(known)
 	default:
 		return nil
 	}
@@ -111,58 +146,84 @@ func (c *Compiler) accept(st cluster.State) []cluster.Name {
 func (c *Compiler) compile(name cluster.Name) (Touch, []Problem) {
 	old := c.table.Services[name]
 	touch := Touch{Name: name, Old: old}
-	st, known := c.states[name]
-	if !known {
+	r := c.records.Get(recordOf(name))
+	if r == nil {
 		delete(c.table.Services, name)
-		delete(c.problems, name)
 		return touch, nil
 	}
-	made, problems := c.builder.service(st, c.claims)
-	news := without(problems, c.problems[name])
-	if len(problems) > 0 {
-		c.problems[name] = problems
-	} else {
-		delete(c.problems, name)
+	c.compiled++
+	made, problems := c.builder.service(r.state, c.claims)
+	if excess := c.excess(made); excess != nil {
+		made = &Service{Name: name, Ignored: excess.Reason + ": " + excess.Value}
+		problems = []Problem{*excess}
 	}
+	now, news := c.trouble(r, problems)
 	if old != nil && old.equal(made) {
-		touch.New = old
-		return touch, news
+		made = old
 	}
 	touch.New = made
 	c.table.Services[name] = made
+	c.records.Put(&record{r.state, made, now})
 	return touch, news
+}
+
+// trouble returns the problems of the Service compiled last, and those that are
+// new. A claim lost to another owner than before is not new: otherwise a tenant
+// could cause very many reports by changing the owner.
+func (c *Compiler) trouble(r *record, others []Problem) (now *troubles, news []Problem) {
+	before, lost := r.troubles, c.builder.lost
+	if len(lost) == 0 && len(others) == 0 {
+		return nil, nil
+	}
+	now = &troubles{svc: r.service, lost: losses(lost), conflicts: digest(lost, c.claims), others: others}
+	news = render(digest(before.newlyLost(lost), c.claims), r.service)
+	if before != nil {
+		others = without(others, before.others)
+	}
+	return now, append(news, others...)
+}
+
+// tooLarge is the field of problems about the size of a Service.
+const tooLarge = "spec"
+
+// excess returns the problem of a Service that is too large for the data plane;
+// nil if it is not.
+func (c *Compiler) excess(svc *Service) *Problem {
+	if c.opt.Excess == nil {
+		return nil
+	}
+	size, limit := c.opt.Excess(svc)
+	if limit == "" {
+		return nil
+	}
+	return &Problem{Object: "Service " + svc.Name.String(), Field: tooLarge, Value: size, Reason: "too large, not programmed: " + limit}
 }
 
 // without returns the problems that are not among the known ones.
 func without(problems, known []Problem) []Problem {
 	var news []Problem
 	for _, p := range problems {
-		if !slices.Contains(known, p) {
+		if !slices.ContainsFunc(known, p.repeats) {
 			news = append(news, p)
 		}
 	}
 	return news
 }
 
-// Problems returns what is wrong with a Service at present. The list is not to
-// be changed.
-func (c *Compiler) Problems(name cluster.Name) []Problem { return c.problems[name] }
+// repeats reports whether a problem says no more than a known one. A Service that
+// is too large in another way, as its endpoints come and go, is nothing new.
+func (p Problem) repeats(known Problem) bool {
+	if p.Field == tooLarge {
+		p.Value, known.Value = "", ""
+	}
+	return p == known
+}
 
 // AllProblems returns what is wrong at present with anything, in no order.
 func (c *Compiler) AllProblems() []Problem {
 	all := slices.Clone(c.hostProblems)
-	for _, problems := range c.problems {
-		all = append(all, problems...)
+	for r := range c.records.All() {
+		all = append(all, r.troubles.problems()...)
 	}
 	return all
-}
-
-// Explain says of every endpoint in the slices of a Service whether it is in a
-// pool of one of its Ports, and if not, why. It looks at the pool also if no
-// front of the Port uses it. Endpoints are sorted by address.
-func (c *Compiler) Explain(name cluster.Name, port *Port, pool Pool) []Choice {
-	list, n := gather(nil, c.states[name].slices, backendKey{port.Name, port.Protocol, port.Family})
-	choose(list[:n], pool, c.builder.view)
-	slices.SortStableFunc(list, func(a, b Choice) int { return a.Backend.Compare(b.Backend) })
-	return list
 }

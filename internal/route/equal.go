@@ -1,22 +1,49 @@
 package route
 
-import "slices"
+import (
+	"net/netip"
+	"slices"
+)
 
 // equal reports whether two routes say the same.
 func (s *Service) equal(t *Service) bool {
-	return s.Name == t.Name && s.Ignored == t.Ignored && s.Health.equal(t.Health) &&
-		slices.EqualFunc(s.Ports, t.Ports, Port.equal)
+	var c comparison
+	return s.Name == t.Name && s.Ignored == t.Ignored && s.Lost == t.Lost && s.Health.Equal(t.Health) &&
+		slices.EqualFunc(s.Ports, t.Ports, c.ports)
 }
 
-func (p Port) equal(q Port) bool {
+// Equal reports whether two ports say the same.
+func (p Port) Equal(q Port) bool { return new(comparison).ports(p, q) }
+
+// comparison remembers the lists of allowed clients that it found equal last.
+// The fronts of a Service share one, which may be long.
+type comparison struct{ mine, theirs []netip.Prefix }
+
+func (c *comparison) ports(p, q Port) bool {
 	return p.Name == q.Name && p.Protocol == q.Protocol && p.Family == q.Family && p.Affinity == q.Affinity &&
-		slices.EqualFunc(p.Fronts, q.Fronts, Front.equal) &&
+		slices.EqualFunc(p.Fronts, q.Fronts, c.fronts) &&
 		slices.Equal(p.Cluster, q.Cluster) && slices.Equal(p.Local, q.Local) &&
 		slices.Equal(p.Here, q.Here) && slices.Equal(p.Serving, q.Serving)
 }
 
-func (f Front) equal(g Front) bool {
+func (c *comparison) fronts(f, g Front) bool {
 	return f.Kind == g.Kind && f.Addr == g.Addr && f.Port == g.Port &&
 		f.Pods == g.Pods && f.Node == g.Node && f.Others == g.Others &&
-		f.Restricted == g.Restricted && slices.Equal(f.Allow, g.Allow)
+		f.Restricted == g.Restricted && c.allow(f.Allow, g.Allow)
+}
+
+func (c *comparison) allow(a, b []netip.Prefix) bool {
+	if identical(a, c.mine) && identical(b, c.theirs) {
+		return true
+	}
+	if !slices.Equal(a, b) {
+		return false
+	}
+	c.mine, c.theirs = a, b
+	return true
+}
+
+// identical reports whether two lists are the same memory.
+func identical(a, b []netip.Prefix) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }

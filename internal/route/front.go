@@ -1,7 +1,6 @@
 package route
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 
@@ -23,8 +22,8 @@ type candidate struct {
 	addr   netip.Addr // invalid for NodePort
 	kind   Kind
 	family Family
-	port   int // index in the ports of the Service
-	twin   int // index of an earlier port that asks for the same; itself: none
+	port   int // index in the ports of the Service; noPort: of the Service itself
+	twin   int // index of an earlier port that asks for the same; as port: none
 }
 
 // appendCandidates adds all fronts that a Service asks for: the first family
@@ -33,6 +32,7 @@ func appendCandidates(list []candidate, svc *cluster.Service, families []Family)
 	if svc.Ignored != "" {
 		return list
 	}
+	twins := twinsOf(svc)
 	for _, f := range families {
 		var few [8]address
 		addrs := appendAddresses(few[:0], svc, f)
@@ -40,7 +40,7 @@ func appendCandidates(list []candidate, svc *cluster.Service, families []Family)
 			continue
 		}
 		for i, p := range svc.Ports {
-			twin := twinPort(svc.Ports, i)
+			twin := twins.port(i, p)
 			for _, a := range addrs {
 				list = append(list, candidate{
 					claim: claim{a.addr.As16(), p.Port, p.Protocol},
@@ -52,11 +52,42 @@ func appendCandidates(list []candidate, svc *cluster.Service, families []Family)
 			}
 			list = append(list, candidate{
 				claim: claim{anyAddr(f).As16(), p.NodePort, p.Protocol},
-				kind:  NodePort, family: f, port: i, twin: twinNodePort(svc.Ports, i),
+				kind:  NodePort, family: f, port: i, twin: twins.nodePort(i, p),
 			})
 		}
 	}
 	return list
+}
+
+// noPort stands for the index of a port where there is none.
+const noPort = -1
+
+// appendHealthPorts adds the health check port that a Service asks for, in each
+// family that it has. It is a NodePort like others, except that the node answers
+// there.
+func appendHealthPorts(list []candidate, svc *cluster.Service, families []Family) []candidate {
+	if !asksForHealth(svc) {
+		return list
+	}
+	number, twin := svc.HealthCheckNodePort, noPort
+	same := func(p cluster.ServicePort) bool { return p.NodePort == number && p.Protocol == cluster.TCP }
+	if i := slices.IndexFunc(svc.Ports, same); i >= 0 {
+		twin = i
+	}
+	for _, f := range families {
+		if !hasFamily(svc.ClusterIPs, f) {
+			continue
+		}
+		list = append(list, candidate{
+			claim: claim{anyAddr(f).As16(), number, cluster.TCP},
+			kind:  healthCheck, family: f, port: noPort, twin: twin,
+		})
+	}
+	return list
+}
+
+func hasFamily(addrs []netip.Addr, f Family) bool {
+	return slices.ContainsFunc(addrs, func(a netip.Addr) bool { return FamilyOf(a) == f })
 }
 
 type address struct {
@@ -68,19 +99,20 @@ type address struct {
 // without a ClusterIP of the family. An address that is both a load balancer's
 // and an external IP keeps its source ranges.
 func appendAddresses(list []address, svc *cluster.Service, f Family) []address {
-	list = appendFamily(list, svc.ClusterIPs, ClusterIP, f)
-	if len(list) == 0 {
-		return list
-	}
-	list = appendFamily(list, svc.LoadBalancerIPs, LoadBalancer, f)
-	return appendFamily(list, svc.ExternalIPs, ExternalIP, f)
-}
-
-func appendFamily(list []address, addrs []netip.Addr, kind Kind, f Family) []address {
-	for _, a := range addrs {
-		known := slices.ContainsFunc(list, func(other address) bool { return other.addr == a })
-		if FamilyOf(a) == f && !known {
-			list = append(list, address{addr: a, kind: kind})
+	seen := map[netip.Addr]struct{}{}
+	for _, of := range [...]struct {
+		kind  Kind
+		addrs []netip.Addr
+	}{{ClusterIP, svc.ClusterIPs}, {LoadBalancer, svc.LoadBalancerIPs}, {ExternalIP, svc.ExternalIPs}} {
+		for _, a := range of.addrs {
+			if _, twice := seen[a]; twice || FamilyOf(a) != f {
+				continue
+			}
+			seen[a] = struct{}{}
+			list = append(list, address{addr: a, kind: of.kind})
+		}
+		if len(list) == 0 {
+			return list
 		}
 	}
 	return list
@@ -93,43 +125,51 @@ func anyAddr(f Family) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-func twinPort(ports []cluster.ServicePort, i int) int {
-	for j, p := range ports[:i] {
-		if p.Port == ports[i].Port && p.Protocol == ports[i].Protocol {
-			return j
-		}
-	}
-	return i
+// twins finds the ports of a Service that ask for the same.
+type twins struct {
+	ports, nodePorts map[portKey]int // index of the first port that asks for it
 }
 
-func twinNodePort(ports []cluster.ServicePort, i int) int {
-	for j, p := range ports[:i] {
-		if p.NodePort == ports[i].NodePort && p.Protocol == ports[i].Protocol {
-			return j
-		}
-	}
-	return i
+type portKey struct {
+	number   uint16
+	protocol cluster.Protocol
 }
 
-// problem says that a front is left out, and who has it.
-func (c candidate) problem(svc *cluster.Service, holder string) Problem {
-	p := Problem{
-		Object: "Service " + svc.Name.String(),
-		Value:  fmt.Sprintf("%s/%s", netip.AddrPortFrom(c.addr, c.claim.port), c.claim.protocol),
-		Reason: "left out, as it belongs to " + holder,
+// twinsOf looks at all ports of a Service once. A Service of one port has none.
+func twinsOf(svc *cluster.Service) twins {
+	if len(svc.Ports) < 2 {
+		return twins{}
 	}
-	switch c.kind {
-	case ClusterIP:
-		p.Field = "spec.clusterIPs"
-	case ExternalIP:
-		p.Field = "spec.externalIPs"
-	case LoadBalancer:
-		p.Field = "status.loadBalancer.ingress"
-	case NodePort:
-		p.Field = fmt.Sprintf("spec.ports[%d].nodePort", c.port)
-		p.Value = fmt.Sprintf("%d/%s", c.claim.port, c.claim.protocol)
+	t := twins{make(map[portKey]int, len(svc.Ports)), map[portKey]int{}}
+	for i, p := range svc.Ports {
+		setFirst(t.ports, portKey{p.Port, p.Protocol}, i)
+		if p.NodePort != 0 {
+			setFirst(t.nodePorts, portKey{p.NodePort, p.Protocol}, i)
+		}
 	}
-	return p
+	return t
+}
+
+func setFirst(first map[portKey]int, k portKey, i int) {
+	if _, known := first[k]; !known {
+		first[k] = i
+	}
+}
+
+// port returns the index of the first port with the number of port i.
+func (t twins) port(i int, p cluster.ServicePort) int {
+	if t.ports == nil {
+		return i
+	}
+	return t.ports[portKey{p.Port, p.Protocol}]
+}
+
+// nodePort returns the index of the first port with the node port of port i.
+func (t twins) nodePort(i int, p cluster.ServicePort) int {
+	if t.nodePorts == nil {
+		return i
+	}
+	return t.nodePorts[portKey{p.NodePort, p.Protocol}]
 }
 
 // guard is who may use the load balancer addresses of a Service in a family.

@@ -35,40 +35,50 @@ func (h *Health) Count(f Family) (int, bool) {
 	return 0, false
 }
 
-func (h *Health) equal(g *Health) bool {
+// Equal reports whether two answers say the same; both may be nil.
+func (h *Health) Equal(g *Health) bool {
 	if h == nil || g == nil {
 		return h == g
 	}
 	return h.Port == g.Port && slices.Equal(h.Local, g.Local)
 }
 
-// health returns nil for a Service that nobody asks about.
-func (b *builder) health(st state) *Health {
-	svc := st.service
-	if svc.HealthCheckNodePort == 0 || svc.Type != cluster.LoadBalancer || !externalLocal(svc) {
+// asksForHealth reports whether load balancers ask for a Service.
+func asksForHealth(svc *cluster.Service) bool {
+	return svc.Ignored == "" && len(svc.Ports) > 0 && svc.HealthCheckNodePort != 0 && svc.Type == cluster.LoadBalancer && externalLocal(svc)
+}
+
+// health returns nil for a Service that nobody asks about, and for one that gets
+// its port in no family. What it does not get it adds to b.lost.
+func (b *builder) health(st state, claims *claims) *Health {
+	if !asksForHealth(st.service) {
 		return nil
 	}
-	h := &Health{Port: svc.HealthCheckNodePort}
-	for _, f := range b.view.families {
-		if slices.ContainsFunc(svc.ClusterIPs, func(a netip.Addr) bool { return FamilyOf(a) == f }) {
-			h.Local = append(h.Local, LocalCount{f, b.readyHere(st, f)})
+	var h *Health
+	var few [2]candidate
+	for _, c := range appendHealthPorts(few[:0], st.service, b.view.families) {
+		if c.lost(st.service, claims) {
+			b.lost = append(b.lost, c)
+			continue
 		}
+		if h == nil {
+			h = &Health{Port: st.service.HealthCheckNodePort}
+		}
+		h.Local = append(h.Local, LocalCount{c.family, b.readyHere(st, c.family)})
 	}
 	return h
 }
 
 // readyHere counts the addresses of ready endpoints on this node.
 func (b *builder) readyHere(st state, f Family) int {
-	var addrs []netip.Addr
+	addrs := map[netip.Addr]struct{}{}
 	for _, p := range st.service.Ports {
-		var n int
-		b.choices, n = gather(b.choices[:0], st.slices, backendKey{p.Name, p.Protocol, f})
-		for i := range b.choices[:n] {
+		b.choices = b.supplies.candidates(b.choices[:0], backendKey{p.Name, p.Protocol, f})
+		for i := range b.choices {
 			if c := &b.choices[i]; c.Endpoint.Ready && b.view.local(c.Endpoint) {
-				addrs = append(addrs, c.Backend.Addr())
+				addrs[c.Backend.Addr()] = struct{}{}
 			}
 		}
 	}
-	slices.SortFunc(addrs, netip.Addr.Compare)
-	return len(slices.Compact(addrs))
+	return len(addrs)
 }

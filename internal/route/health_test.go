@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 )
@@ -127,7 +128,7 @@ func TestHealthMakesAServiceTouched(t *testing.T) {
 		t.Errorf("its last pod terminates: touched %q, want web", got)
 	}
 	after := c.Table().Services[svc.Name]
-	if len(after.Ports) != 1 || !before.Ports[0].equal(after.Ports[0]) {
+	if len(after.Ports) != 1 || !before.Ports[0].Equal(after.Ports[0]) {
 		t.Errorf("traffic changed from\n%s\nto\n%s", before.text(), after.text())
 	}
 	if got := compile(svc, "st"); got != "" {
@@ -137,4 +138,36 @@ func TestHealthMakesAServiceTouched(t *testing.T) {
 	if got := compile(moved, "st"); got != "web" {
 		t.Errorf("another port: touched %q, want web", got)
 	}
+}
+
+// A health check port belongs to one Service in each family, and it is no other
+// Service's NodePort.
+func TestHealthPortsAreClaims(t *testing.T) {
+	asks := func(name string, second int64, changes ...func(*cluster.Service)) *cluster.Service {
+		s := balanced(changes...)
+		s.Name.Name, s.Created, s.LoadBalancerIPs = name, time.Unix(second, 0), nil
+		return s
+	}
+	other := claimant("np", 3, clusterIP("172.30.0.3"), nodePort(30500))
+	c := NewCompiler(Options{})
+	health := func() string {
+		var words []string
+		for _, name := range []string{"a", "b"} {
+			words = append(words, c.Table().Services[cluster.Name{Namespace: "default", Name: name}].Health.text())
+		}
+		return strings.Join(words, ", ")
+	}
+	lost := func(field, to string) string {
+		return field + ": 30500/tcp: left out, as it belongs to Service default/" + to
+	}
+	_, problems := c.Compile(change(asks("a", 1, clusterIP("172.30.0.1")), asks("b", 2, clusterIP("172.30.0.2 fd00::2")), other))
+	sameText(t, joinProblems(problems), "Service default/b: "+lost("spec.healthCheckNodePort", "a")+
+		"\nService default/np: "+lost("spec.ports[0].nodePort", "a"))
+	sameText(t, health(), "30500 IPv4=0, 30500 IPv6=0")
+	c.Compile(change(asks("a", 1, clusterIP("172.30.0.1"), func(s *cluster.Service) { s.HealthCheckNodePort = 0 })))
+	sameText(t, health(), "none, 30500 IPv4=0 IPv6=0")
+	own := asks("b", 2, clusterIP("172.30.0.2"), func(s *cluster.Service) { s.Ports[0].NodePort = 30500 })
+	_, problems = c.Compile(change(own))
+	sameText(t, joinProblems(problems), "Service default/b: spec.healthCheckNodePort: 30500/tcp: left out, as it belongs to spec.ports[0]")
+	sameText(t, health(), "none, none")
 }

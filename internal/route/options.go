@@ -14,6 +14,14 @@ type Options struct {
 	MasqueradeAll bool
 	NodePorts     NodePortOptions
 	Primary       netip.Addr // if valid, the node's own address of its family, whatever the Node says
+
+	// Excess returns the size of a Service that is too large for the data plane, and
+	// the limit with its reason; empty: it is not. Such a Service is not programmed.
+	// Nil: there is no limit.
+	Excess func(*Service) (size, limit string)
+	// Listeners are those of the proxy itself on TCP. A front that would hide one
+	// is left out.
+	Listeners []Listener
 }
 
 // DetectorKind says how pods on this node are told from other clients.

@@ -46,6 +46,10 @@ type Service struct {
 
 	// Ignored says why nothing is programmed, for people; empty otherwise.
 	Ignored string
+
+	// Lost is how many of the addresses and ports that the Service asks for it
+	// does not get, as they belong to other Services or to ports before.
+	Lost int
 }
 
 // Port is one port of a Service in one family: where it is reached and what is
@@ -84,11 +88,13 @@ const (
 	NodePort
 	ExternalIP
 	LoadBalancer
+
+	healthCheck // the health check port of a Service; no front has this kind
 )
 
 // String returns the word used in messages.
 func (k Kind) String() string {
-	return [...]string{"clusterIP", "nodePort", "externalIP", "loadBalancerIP"}[k]
+	return [...]string{"clusterIP", "nodePort", "externalIP", "loadBalancerIP", "healthCheckNodePort"}[k]
 }
 
 // Front is an address, port and protocol that clients use. The small fields
@@ -116,6 +122,17 @@ type Way struct {
 	Pool       Pool // for Balance
 	Masquerade bool // for Balance: give it this node's address as source
 }
+
+// Key identifies a front among all fronts of a table: no two share one.
+type Key struct {
+	Family   Family
+	Protocol cluster.Protocol
+	Port     uint16
+	Addr     netip.Addr // invalid for NodePorts
+}
+
+// Key returns the key of a front of this port.
+func (p *Port) Key(f *Front) Key { return Key{p.Family, p.Protocol, f.Port, f.Addr} }
 
 // Verdict says whether a connection is balanced, refused or dropped.
 type Verdict uint8
@@ -188,6 +205,14 @@ func (n NodePorts) All(f Family) bool {
 	return n.All6
 }
 
+// Serve reports whether NodePorts are served on an address of this node.
+func (n NodePorts) Serve(a netip.Addr) bool { return n.implied(a) || slices.Contains(n.Addrs, a) }
+
+// ServeAny reports whether NodePorts are served on any address of a family.
+func (n NodePorts) ServeAny(f Family) bool {
+	return n.All(f) || slices.ContainsFunc(n.Addrs, func(a netip.Addr) bool { return FamilyOf(a) == f })
+}
+
 // Loopback4 reports whether NodePorts are served on addresses in 127.0.0.0/8.
 func (n NodePorts) Loopback4() bool {
 	return n.All127 || slices.ContainsFunc(n.Addrs, func(a netip.Addr) bool { return a.Is4() && a.IsLoopback() })
@@ -205,6 +230,22 @@ type Change struct {
 	Table   *Table
 	Touched []Touch
 	OldHost *Host // nil: Host is as before
+
+	// Partly allows a plan that compares everything to leave out parts of large
+	// Services that the kernel does not hold at all; see plane.Partial.
+	Partly bool
+
+	// Underway are the Services that wait to be written, in whole or in part: what the
+	// kernel holds of each once this Change is applied; nil: nothing.
+	Underway map[cluster.Name]*Service
+}
+
+// InKernel returns a Service as the kernel holds it once the Change is applied.
+func (c *Change) InKernel(name cluster.Name) *Service {
+	if svc, ok := c.Underway[name]; ok {
+		return svc
+	}
+	return c.Table.Services[name]
 }
 
 // Touch is one Service before and after; nil where there was or is none.
@@ -215,25 +256,3 @@ type Touch struct {
 
 // Empty reports whether nothing changed.
 func (c Change) Empty() bool { return len(c.Touched) == 0 && c.OldHost == nil }
-
-// Problem is something a person should know about an object: what is wrong,
-// where, and what was expected. Only the address, port or object it names is
-// left out.
-type Problem struct {
-	Object string // "Service default/web"
-	Field  string // "spec.externalIPs[0]"
-	Value  string
-	Reason string
-}
-
-// String returns the problem as one sentence.
-func (p Problem) String() string {
-	s := p.Object
-	if p.Field != "" {
-		s += ": " + p.Field
-	}
-	if p.Value != "" {
-		s += ": " + p.Value
-	}
-	return s + ": " + p.Reason
-}

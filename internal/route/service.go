@@ -15,6 +15,7 @@ type view struct {
 	addrs         []netip.Addr // of the node
 	detector      Detector
 	masqueradeAll bool
+	own           own
 }
 
 // viewOf takes the part of options and facts that Services depend on.
@@ -24,6 +25,7 @@ func viewOf(opt Options, facts *cluster.Facts, host Host) *view {
 		node:          opt.NodeName,
 		detector:      host.Detector,
 		masqueradeAll: host.MasqueradeAll,
+		own:           ownOf(opt, facts, host),
 	}
 	if facts.Node == nil {
 		return v
@@ -35,9 +37,10 @@ func viewOf(opt Options, facts *cluster.Facts, host Host) *view {
 	return v
 }
 
-// same reports whether Services come out the same under both views.
+// same reports whether Services come out the same under both views, unless one of
+// their addresses is the node's own under one view only.
 func (v *view) same(w *view) bool {
-	return v.node == w.node && v.zone == w.zone && slices.Equal(v.addrs, w.addrs) &&
+	return v.node == w.node && v.zone == w.zone && slices.Equal(v.addrs, w.addrs) && slices.Equal(v.own.nodePorts, w.own.nodePorts) &&
 		v.detector.Detects(IPv4) == w.detector.Detects(IPv4) &&
 		v.detector.Detects(IPv6) == w.detector.Detects(IPv6)
 }
@@ -59,7 +62,9 @@ func (v *view) inside(prefixes []netip.Prefix) bool {
 type builder struct {
 	view       *view
 	candidates []candidate
+	lost       []candidate // by the Service made last
 	choices    []Choice
+	supplies   supplies
 }
 
 // state is what is known of a Service.
@@ -69,20 +74,29 @@ type state struct {
 }
 
 // service makes the route of a Service. The winner of a contested claim is
-// looked up in claims.
+// looked up in claims. What the Service asks for and does not get is in b.lost;
+// the problems returned are all others.
 func (b *builder) service(st state, claims *claims) (*Service, []Problem) {
 	svc := st.service
 	out := &Service{Name: svc.Name, Ignored: svc.Ignored}
+	b.candidates, b.lost, b.choices = reuse(b.candidates), reuse(b.lost), reuse(b.choices)
 	if svc.Ignored != "" {
 		return out, nil
 	}
-	b.candidates = appendCandidates(b.candidates[:0], svc, b.view.families)
+	b.candidates = appendCandidates(b.candidates, svc, b.view.families)
 	left := b.candidates
 	if len(left) == 0 {
 		out.Ignored = whyNoFronts(svc)
 		return out, nil
 	}
-	var problems []Problem
+	b.supplies = suppliesOf(st)
+	if n := b.supplies.backends(svc); n > maxBackends {
+		b.supplies = supplies{}
+		p := tooManyBackends(svc, n)
+		out.Ignored = p.Reason
+		return out, []Problem{p}
+	}
+	problems := b.view.own.problems(svc, b.view.families)
 	var g guard
 	groups := countGroups(left)
 	out.Ports = make([]Port, 0, groups)
@@ -93,15 +107,41 @@ func (b *builder) service(st state, claims *claims) (*Service, []Problem) {
 			problems = append(problems, g.problems(svc, f)...)
 		}
 		n := groupLen(left)
-		won, lost := sift(left[:n], svc, claims)
+		won, hidden := b.sift(left[:n], svc, claims)
 		left = left[n:]
-		problems = append(problems, lost...)
+		problems = append(problems, hidden...)
 		if len(won) > 0 {
 			out.Ports = append(out.Ports, b.port(st, won, g))
 		}
 	}
-	out.Health = b.health(st)
+	out.Health = b.health(st, claims)
+	out.Lost = len(b.lost)
+	b.supplies = supplies{}
 	return out, problems
+}
+
+// maxBackends bounds the backends of a Service, over all its ports. A port has a
+// list of its own, of 32 bytes for each, so that 100 ports with 100,000 endpoints
+// would take the memory of the node.
+const maxBackends = 1_000_000
+
+func tooManyBackends(svc *cluster.Service, n int) Problem {
+	return Problem{
+		Object: "Service " + svc.Name.String(),
+		Field:  "spec.ports",
+		Value:  fmt.Sprintf("%d backends", n),
+		Reason: fmt.Sprintf("its ports and endpoints make more than %d backends, which is more than this node has memory for; "+
+			"the Service is not programmed: use fewer ports or endpoints", maxBackends),
+	}
+}
+
+// reuse returns an empty list in the memory of one that is not needed any more,
+// unless that is so large that few Services would ever fill it.
+func reuse[T any](list []T) []T {
+	if cap(list) > 1<<14 {
+		return nil
+	}
+	return list[:0]
 }
 
 func whyNoFronts(svc *cluster.Service) string {
@@ -129,22 +169,22 @@ func countGroups(list []candidate) int {
 }
 
 // sift moves the candidates that the Service gets to the front of the list, and
-// says of each other why not.
-func sift(list []candidate, svc *cluster.Service, claims *claims) ([]candidate, []Problem) {
-	var lost []Problem
-	won := list[:0]
+// adds those that others have to b.lost. The problems are fronts that would hide
+// a listener of the proxy itself.
+func (b *builder) sift(list []candidate, svc *cluster.Service, claims *claims) (won []candidate, hidden []Problem) {
+	won = list[:0]
 	for _, c := range list {
-		owner := claims.owner[c.claim]
-		switch {
-		case c.twin != c.port:
-			lost = append(lost, c.problem(svc, fmt.Sprintf("spec.ports[%d]", c.twin)))
-		case owner != svc:
-			lost = append(lost, c.problem(svc, "Service "+owner.Name.String()))
-		default:
-			won = append(won, c)
+		if l, hides := b.view.own.hiddenBy(c); hides {
+			hidden = append(hidden, c.problem(svc, l.reason()))
+			continue
 		}
+		if c.lost(svc, claims) {
+			b.lost = append(b.lost, c)
+			continue
+		}
+		won = append(won, c)
 	}
-	return won, lost
+	return won, hidden
 }
 
 // problems reports load balancer addresses that nobody can use.
@@ -172,9 +212,8 @@ func (b *builder) port(st state, won []candidate, g guard) Port {
 		Affinity: st.service.Affinity,
 		Fronts:   make([]Front, 0, len(won)),
 	}
-	var n int
-	b.choices, n = gather(b.choices[:0], st.slices, backendKey{sp.Name, sp.Protocol, f})
-	candidates := b.choices[:n]
+	b.choices = b.supplies.candidates(b.choices[:0], backendKey{sp.Name, sp.Protocol, f})
+	candidates := b.choices
 	choose(candidates, Local, b.view)
 	s := supply{local: countChosen(candidates), any: slices.ContainsFunc(candidates, Choice.usable)}
 	internal := internalWays(st.service, s, f, b.view)

@@ -36,6 +36,7 @@ type Account struct {
 	Lost    []string // rules of others that led to kube-proxy's chains, and went with them
 	Left    []Entry  // not kube-proxy's, or still in use; What says why
 	Rival   *Rival   // runs, and uses all that is there; nil: none
+	Ignored *Rival   // runs, but is not a kube-proxy or is to be ignored; nil: none
 }
 
 // Lines are the account for people, one line each.
@@ -51,7 +52,10 @@ func (a Account) Lines() []string {
 		out = append(out, "left "+e.String())
 	}
 	if a.Rival != nil {
-		out = append(out, fmt.Sprintf("%s runs and uses them: stop it first if they are to go", a.Rival))
+		out = append(out, fmt.Sprintf("%s runs and uses them (%s): stop it first if they are to go, or add --ignore-kube-proxy", a.Rival, a.Rival.How))
+	}
+	if a.Ignored != nil {
+		out = append(out, fmt.Sprintf("a process called %s runs and was not spared (%s)", a.Ignored, a.Ignored.How))
 	}
 	return out
 }

@@ -1,6 +1,7 @@
 package takeover
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
@@ -14,19 +15,30 @@ import (
 // removed all the same. While a kube-proxy runs, nothing that it may use is left
 // over. So a node goes back to kube-proxy without a gap.
 func Cleanup(ctx context.Context, o Options) (Account, error) {
-	return cleanup(ctx, newRules(o), newWatch(o))
+	return cleanup(ctx, newRules(o), newWatch(o), o)
 }
 
-func cleanup(ctx context.Context, r *rules, w *watch) (Account, error) {
+func cleanup(ctx context.Context, r *rules, w *watch, o Options) (Account, error) {
 	found, foundErr := r.find(ctx)
-	rival, _ := w.look(ctx) // one that cannot be seen cannot be spared
+	rival, ignored := spared(ctx, w, o)
 	unused, used := found.divide(rival)
 	account, err := r.remove(ctx, unused.atOnce())
 	if rival != nil && errors.Is(err, xtables.ErrInUse) { // it has not written over what leads there yet
 		account.Left, err = append(account.Left, unused.entries()...), nil
 	}
-	account.Left, account.Rival = append(account.Left, used.entries()...), rival
+	account.Left, account.Rival, account.Ignored = append(account.Left, used.entries()...), rival, ignored
 	return account, errors.Join(foundErr, err)
+}
+
+// spared returns the kube-proxy whose rules stay, and one that is not waited for.
+// One that cannot be seen cannot be spared. A process that has only the name is,
+// for as long as a kube-proxy takes to start.
+func spared(ctx context.Context, w *watch, o Options) (rival, ignored *Rival) {
+	rival, _ = w.look(ctx)
+	if rival == nil || !o.IgnoreKubeProxy && (rival.Certain || rival.Age < cmp.Or(o.Grace, defaultGrace)) {
+		return rival, nil
+	}
+	return nil, rival
 }
 
 // divide tells what goes from what a kube-proxy that runs may use: in mode

@@ -1,6 +1,7 @@
 package takeover
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -13,7 +14,17 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 )
 
-func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
+func TestMain(m *testing.M) {
+	if addresses := os.Getenv(served); addresses != "" {
+		act(addresses)
+	}
+	if os.Getenv(looking) != "" {
+		rival, err := newWatch(Options{}).look(context.Background())
+		fmt.Println(rival, err)
+		os.Exit(0)
+	}
+	os.Exit(kerneltest.Main(m))
+}
 
 // sh runs commands in a namespace, one a line.
 func sh(t *testing.T, netns int, commands string) {

@@ -1,6 +1,7 @@
 package takeover
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -19,6 +20,7 @@ import (
 const (
 	defaultSoon   = 3 * time.Second
 	defaultRarely = time.Minute
+	defaultGrace  = 2 * time.Minute // a kube-proxy listens within a minute of its start
 
 	// passing is far longer than a packet takes through this node.
 	passing = 10 * time.Millisecond
@@ -35,7 +37,11 @@ type Keeper struct {
 	ready        <-chan struct{}
 	log          *slog.Logger
 	soon, rarely time.Duration
+	grace        time.Duration     // for a process that may be a kube-proxy to show it
+	ignoring     bool              // a kube-proxy that runs is not waited for
+	record       func(note string) // makes an Event of the Node
 
+	doubt doubt
 	clean bool          // nothing was left at the last look, and nobody made more
 	wait  time.Duration // before the next look, while there is something to remove
 	said  string        // the error last logged
@@ -48,7 +54,7 @@ type Keeper struct {
 func New(o Options, ready <-chan struct{}) *Keeper {
 	k := &Keeper{
 		rules: newRules(o), watch: newWatch(o), own: &own{pending: o.Others, log: o.Log}, ready: ready, log: o.Log,
-		soon: o.Soon, rarely: o.Rarely,
+		soon: o.Soon, rarely: o.Rarely, grace: cmp.Or(o.Grace, defaultGrace), ignoring: o.IgnoreKubeProxy, record: o.Record,
 		state: State{Leftovers: map[Mechanism]int{}, Removed: map[Mechanism]int{}},
 	}
 	if k.soon == 0 {
@@ -56,6 +62,9 @@ func New(o Options, ready <-chan struct{}) *Keeper {
 	}
 	if k.rarely == 0 {
 		k.rarely = defaultRarely
+	}
+	if k.record == nil {
+		k.record = func(string) {}
 	}
 	return k
 }
@@ -117,13 +126,14 @@ func (k *Keeper) set(change func(*State)) {
 
 // look looks once, does what is to be done, and says when to look again.
 func (k *Keeper) look(ctx context.Context) time.Duration {
-	before := k.State().Rival
 	rival, err := k.watch.look(ctx)
+	rival = k.weigh(ctx, rival)
 	if ctx.Err() != nil {
 		return 0
 	}
+	before := k.State().Rival
 	if rival != nil {
-		if before == nil || before.PID != rival.PID {
+		if before == nil || before.PID != rival.PID || before.Certain != rival.Certain {
 			k.meet(ctx, rival)
 		}
 		if rival.Mode != "" { // just started, or about to stop, it does not say
@@ -145,12 +155,18 @@ func (k *Keeper) look(ctx context.Context) time.Duration {
 // meet tells of a kube-proxy that runs. Its rules stay: it would put them back.
 func (k *Keeper) meet(ctx context.Context, rival *Rival) {
 	if !k.rules.shared(rival.Mode) {
-		k.log.Warn("A kube-proxy runs beside this proxy; its rules stay until it is stopped",
-			"pid", rival.PID, "mode", rival.Mode, "noticed", rival.How)
+		text := "A kube-proxy runs beside this proxy; its rules stay until it is stopped"
+		if !rival.Certain {
+			text = "A process called kube-proxy runs beside this proxy; kube-proxy's rules stay until it is clear what it is"
+		}
+		k.log.Warn(text, "pid", rival.PID, "mode", rival.Mode, "program", rival.Program, "noticed", rival.How)
 	}
 	found, err := k.rules.find(ctx)
 	k.report(err)
 	k.set(func(s *State) { s.Looked, s.Rival, s.Same, s.Leftovers = true, rival, false, counts(found.entries()) })
+	if lines := k.State().Lines(); len(lines) > 0 {
+		k.record(lines[0]) // the first is about the rival
+	}
 }
 
 // know takes note of what a kube-proxy that runs says of itself. One that writes
@@ -159,7 +175,7 @@ func (k *Keeper) know(rival *Rival) {
 	same := k.rules.shared(rival.Mode)
 	if same && !k.State().Same {
 		k.log.Warn("A kube-proxy runs beside this proxy and writes the same chains, each against the other: stop it",
-			"pid", rival.PID, "mode", rival.Mode, "noticed", rival.How)
+			"pid", rival.PID, "mode", rival.Mode, "program", rival.Program, "noticed", rival.How)
 	}
 	k.set(func(s *State) { s.Rival, s.Same = rival, same })
 }

@@ -103,13 +103,17 @@ func TestACleanNodeIsLookedAtRarelyAndNothingIsLogged(t *testing.T) {
 	})
 }
 
+// runsBeside is how it is told that a kube-proxy is waited for.
+const runsBeside = "kube-proxy (pid 7, /usr/local/bin/kube-proxy) in mode nftables runs beside Sluice (it listens on port 10256): " +
+	"stop it, then Sluice removes its rules; to remove them although it runs, start Sluice with --ignore-kube-proxy"
+
 func TestTheRulesOfAKubeProxyThatRunsStayUntilItStops(t *testing.T) {
 	play(t, afterNFTables(), func(s *stage) {
 		s.pids, s.answers = []int{7}, speaking("nftables")
 		close(s.ready)
 		state := s.after(time.Hour)
 		want := State{
-			Looked: true, Rival: &Rival{7, "nftables", "a process of this name"},
+			Looked: true, Rival: &Rival{7, theirProgram, "nftables", "it listens on port 10256", true, 0},
 			Leftovers: map[Mechanism]int{NFTables: 23}, Removed: map[Mechanism]int{},
 		}
 		if diff := cmp.Diff(want, state); diff != "" {
@@ -121,8 +125,8 @@ func TestTheRulesOfAKubeProxyThatRunsStayUntilItStops(t *testing.T) {
 			t.Errorf("beside it was done: %v", s.done)
 		}
 		compare(t, "log", `msg="A kube-proxy runs beside this proxy; its rules stay until it is stopped" `+
-			`pid=7 mode=nftables noticed="a process of this name"`+"\n", s.said())
-		compare(t, "in words", "kube-proxy (pid 7) in mode nftables runs beside Sluice: stop it, then Sluice removes its rules",
+			`pid=7 mode=nftables program=/usr/local/bin/kube-proxy noticed="it listens on port 10256"`+"\n", s.said())
+		compare(t, "in words", runsBeside,
 			strings.Join(state.Lines(), "\n"))
 
 		s.pids = nil
@@ -239,7 +243,7 @@ func TestWhatSluiceLeftInOtherModesGoesFirst(t *testing.T) {
 		state := s.after(time.Hour)
 		compare(t, "done beside a kube-proxy", "take out nftables, take out ebpf", strings.Join(s.done, ", "))
 		const gone = "removed what Sluice left in mode nftables: table ip sluice, table ip6 sluice"
-		compare(t, "in words", "kube-proxy (pid 7) in mode nftables runs beside Sluice: stop it, then Sluice removes its rules\n"+gone,
+		compare(t, "in words", runsBeside+"\n"+gone,
 			strings.Join(state.Lines(), "\n"))
 		if len(state.Removed) > 0 {
 			t.Errorf("counted as kube-proxy's: %v", state.Removed)
@@ -291,10 +295,10 @@ func TestAKubeProxyThatWritesTheSameChains(t *testing.T) {
 		s.after(time.Second)
 		s.answers = speaking("iptables")
 		state := s.after(time.Hour)
-		compare(t, "log", `msg="A kube-proxy runs beside this proxy; its rules stay until it is stopped" pid=7 mode="" noticed="a process of this name"
-msg="A kube-proxy runs beside this proxy and writes the same chains, each against the other: stop it" pid=7 mode=iptables noticed="a process of this name"
+		compare(t, "log", `msg="A kube-proxy runs beside this proxy; its rules stay until it is stopped" pid=7 mode="" program=/usr/local/bin/kube-proxy noticed="it listens on port 10256"
+msg="A kube-proxy runs beside this proxy and writes the same chains, each against the other: stop it" pid=7 mode=iptables program=/usr/local/bin/kube-proxy noticed="it listens on port 10256"
 `, s.said())
-		compare(t, "in words", "kube-proxy (pid 7) in mode iptables runs beside Sluice, and both write the same chains, each against the other: stop it",
+		compare(t, "in words", "kube-proxy (pid 7, /usr/local/bin/kube-proxy) in mode iptables runs beside Sluice, and both write the same chains, each against the other: stop it",
 			strings.Join(state.Lines(), "\n"))
 		if len(state.Leftovers) > 0 || s.done != nil {
 			t.Errorf("ours were taken for left over: %v, done %v", state.Leftovers, s.done)

@@ -255,7 +255,7 @@ func TestCleanupWaitsForNobody(t *testing.T) {
 	n.servers[tcp("10.96.0.1:443")] = 3
 	n.sockets = map[netip.Addr]int{n.vips[0]: 2}
 	r := n.rules()
-	a, err := cleanup(t.Context(), r, silent())
+	a, err := cleanup(t.Context(), r, silent(), Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -267,7 +267,7 @@ func TestCleanupWaitsForNobody(t *testing.T) {
 // What a kube-proxy that runs has in the kernel is no leftover.
 func TestCleanupSparesAKubeProxyThatRuns(t *testing.T) {
 	n := afterIPVS()
-	a, err := cleanup(t.Context(), n.rules(), (&machine{pids: []int{812}}).watch())
+	a, err := cleanup(t.Context(), n.rules(), (&machine{pids: []int{812}}).watch(), Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -51,6 +51,14 @@ type Options struct {
 	// Dial connects to it; nil: as usual. For tests, which serve another namespace.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
+	// IgnoreKubeProxy removes kube-proxy's rules although one runs.
+	IgnoreKubeProxy bool
+	// Record makes an Event of the Node about a kube-proxy that runs; nil: nothing.
+	Record func(note string)
+	// Grace is how long a process that may be a kube-proxy is waited for, if it
+	// does nothing that only a kube-proxy does; 2 minutes if zero.
+	Grace time.Duration
+
 	// Soon is how long to wait before looking again while there is something to
 	// wait for, Rarely while there is not. 3 seconds and a minute if zero.
 	Soon, Rarely time.Duration

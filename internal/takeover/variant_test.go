@@ -45,11 +45,12 @@ func TestCleanupTakesWhatAKubeProxyThatRunsCannotUse(t *testing.T) {
 		},
 	} {
 		m := &machine{pids: []int{812}, answers: speaking(c.mode)}
-		a, err := cleanup(t.Context(), c.node.rules(), m.watch())
+		a, err := cleanup(t.Context(), c.node.rules(), m.watch(), Options{})
 		if err != nil {
 			t.Errorf("%s: %v", c.name, err)
 		}
-		compare(t, c.name, c.want+"kube-proxy (pid 812) in mode "+c.mode+" runs and uses them: stop it first if they are to go",
+		compare(t, c.name, c.want+"kube-proxy (pid 812, /usr/local/bin/kube-proxy) in mode "+c.mode+
+			" runs and uses them (it listens on port 10256): stop it first if they are to go, or add --ignore-kube-proxy",
 			strings.Join(a.Lines(), "\n"))
 	}
 }
@@ -109,7 +110,7 @@ func TestTheVariantThatIsNotOursIsCleared(t *testing.T) {
 	n = both()
 	r = n.rules()
 	r.ours = []Mechanism{IPTablesNFT}
-	a, err := cleanup(t.Context(), r, silent())
+	a, err := cleanup(t.Context(), r, silent(), Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

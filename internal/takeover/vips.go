@@ -11,8 +11,11 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
 )
 
-// device is the interface that kube-proxy puts the addresses of Services on.
-const device = "kube-ipvs0"
+// ServiceDevice is the interface that kube-proxy puts the addresses of Services on.
+// They are not the node's own.
+const ServiceDevice = "kube-ipvs0"
+
+const device = ServiceDevice
 
 // vips is what kube-proxy's ipvs mode left, besides rules of iptables.
 type vips struct {

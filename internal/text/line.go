@@ -15,3 +15,12 @@ func Line(s string) string {
 		return r
 	}, s)
 }
+
+// Short is Line for a word or two: it cuts off what is longer than 64 bytes.
+func Short(s string) string {
+	const most = 64
+	if len(s) > most {
+		s = strings.ToValidUTF8(s[:most], "") + "..."
+	}
+	return Line(s)
+}

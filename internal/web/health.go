@@ -26,7 +26,11 @@ func Health(j Judge, c Counter) http.Handler {
 		switch r.URL.Path {
 		case "/healthz":
 			v := j.Verdict()
-			c.Healthz(report(v, v.Programmed(), &v.Eligible).write(w))
+			r := report(v, v.Programmed(), &v.Eligible)
+			if v.Contest.Active() {
+				r.Reason = v.Contest.String()
+			}
+			c.Healthz(r.write(w))
 		case "/livez":
 			v := j.Verdict()
 			c.Livez(report(v, v.Live, nil).write(w))
@@ -42,6 +46,7 @@ type healthReport struct {
 	CurrentTime  time.Time               `json:"currentTime"`
 	NodeEligible *bool                   `json:"nodeEligible,omitempty"`
 	Healthy      bool                    `json:"healthy"`
+	Reason       string                  `json:"reason,omitempty"` // not in kube-proxy's
 	Status       map[string]familyReport `json:"status,omitempty"`
 }
 

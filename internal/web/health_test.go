@@ -49,6 +49,9 @@ func TestHealth(t *testing.T) {
 	starting := func(v *verdict) { v.Started, v.LastUpdated, v.Families = false, time.Time{}, nil }
 	overdue := func(v *verdict) { v.Live = false }
 	leaving := func(v *verdict) { v.Eligible = false }
+	contested := func(v *verdict) {
+		v.Contest = health.Contest{Since: v.Now, Repairs: 12, What: "table", By: "nft (thread 812)"}
+	}
 	for _, tt := range []struct {
 		name           string
 		verdict        verdict
@@ -74,6 +77,12 @@ func TestHealth(t *testing.T) {
 			"S-261 writes fail: no family is healthy", well(overdue, leaving), 503, 503,
 			`{"lastUpdated":` + synced + `,"currentTime":` + now + `,"nodeEligible":false,"healthy":false,` + status(synced, false) + `}`,
 			`{"lastUpdated":` + synced + `,"currentTime":` + now + `,"healthy":false,` + status(synced, false) + `}`,
+		},
+		{
+			"another program keeps removing rules: alive, and not ready", well(contested), 503, 200,
+			`{"lastUpdated":` + synced + `,"currentTime":` + now + `,"nodeEligible":true,"healthy":false,` +
+				`"reason":"nft (thread 812) repeatedly changed the rules of Sluice (last: table): rules were repaired 12 times",` + status(synced, false) + `}`,
+			`{"lastUpdated":` + now + `,"currentTime":` + now + `,"healthy":true,` + status(synced, true) + `}`,
 		},
 		{
 			"S-258 S-260 the node leaves", well(leaving), 503, 200,

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/sluice-proxy/sluice/internal/connlimit"
 )
 
 // Bounds on what a client can make a server do.
@@ -34,6 +36,10 @@ type ServerOptions struct {
 	Name   string // for the log, such as "metrics"
 	Listen Listen
 	Log    *slog.Logger
+
+	// MaxConns is the most connections at a time; a further one closes the one
+	// that was silent the longest (package connlimit). 0: any number.
+	MaxConns int
 
 	// HardFail makes Run end with the error if the port cannot be opened, unless
 	// it served already: then what works goes on.
@@ -60,6 +66,7 @@ type State struct {
 // tried again and again, while the one before goes on.
 type Server struct {
 	opt   ServerOptions
+	conns *connlimit.Limiter
 	awake chan struct{}
 	now   *serving // nil: nowhere. Of the goroutine of Run.
 
@@ -77,7 +84,10 @@ type serving struct {
 
 // NewServer returns a Server for the setting. It does nothing yet.
 func NewServer(o ServerOptions, s Setting) *Server {
-	return &Server{opt: o, awake: make(chan struct{}, 1), want: s, state: State{Wanted: s.Addr}}
+	conns := connlimit.New(connlimit.Options{Max: o.MaxConns, Full: func() {
+		o.Log.Warn("Too many clients are connected; those that were silent the longest are disconnected", "server", o.Name, "connections", o.MaxConns)
+	}})
+	return &Server{opt: o, conns: conns, awake: make(chan struct{}, 1), want: s, state: State{Wanted: s.Addr}}
 }
 
 // Set changes what is served at once, and where as soon as that is possible.
@@ -212,7 +222,7 @@ func (s *Server) start(l net.Listener, at netip.AddrPort) {
 		MaxHeaderBytes:    headerBytes,
 		ErrorLog:          slog.NewLogLogger(s.opt.Log.Handler(), slog.LevelDebug),
 	}}
-	go func() { n.ended <- n.server.Serve(l) }()
+	go func() { n.ended <- n.server.Serve(s.conns.Listener(l)) }()
 	s.now = n
 	if a, err := netip.ParseAddrPort(l.Addr().String()); err == nil {
 		at = a // with the port that the kernel chose for 0

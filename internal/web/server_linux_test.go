@@ -23,9 +23,14 @@ const patience = 20 * time.Second
 // serve runs a Server in a namespace and returns it, listening.
 func serve(t *testing.T, ns int, s Setting) *Server {
 	t.Helper()
-	server := NewServer(ServerOptions{
+	return serveWith(t, s, ServerOptions{
 		Name: "health", Listen: listen.Door{NetNS: ns}.Listen, Log: slog.New(slog.DiscardHandler),
-	}, s)
+	})
+}
+
+func serveWith(t *testing.T, s Setting, o ServerOptions) *Server {
+	t.Helper()
+	server := NewServer(o, s)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- server.Run(ctx) }()
@@ -97,5 +102,35 @@ func TestServerTellsItsPort(t *testing.T) {
 	s := serve(t, ns, setting("127.0.0.1:0", "one"))
 	if got := get(t, ns, s.State().Serving, "/"); !strings.HasSuffix(got, "one") {
 		t.Errorf("got %q", got)
+	}
+}
+
+// Clients that are connected and silent keep nobody from an answer, and never
+// have more connections than they may.
+func TestSilentClients(t *testing.T) {
+	const most = 4
+	ns := kerneltest.Namespace(t)
+	var log strings.Builder
+	var c counts
+	s := serveWith(t, Setting{at("127.0.0.1:10256"), Health(well(), &c)}, ServerOptions{
+		Name: "health", Listen: listen.Door{NetNS: ns}.Listen, Log: slog.New(slog.NewTextHandler(&log, nil)), MaxConns: most,
+	})
+	for range 5 * most {
+		kerneltest.Do(t, ns, func() error {
+			c, err := net.Dial("tcp", "127.0.0.1:10256")
+			if err == nil {
+				t.Cleanup(func() { _ = c.Close() })
+			}
+			return err
+		})
+		if got := get(t, ns, at("127.0.0.1:10256"), "/livez"); !strings.HasPrefix(got, "HTTP/1.0 200 OK\r\n") {
+			t.Fatalf("got %q", got)
+		}
+		if n := s.conns.Len(); n > most {
+			t.Fatalf("%d connections are open, want %d at most", n, most)
+		}
+	}
+	if n := strings.Count(log.String(), "Too many clients are connected"); n != 1 {
+		t.Errorf("logged %d times, want once:\n%s", n, log.String())
 	}
 }

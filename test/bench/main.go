@@ -6,6 +6,7 @@
 // as a whole, and kube-proxy, are measured by test/bench/versus.
 //
 //	go run ./test/bench
+//	go run ./test/bench -questions -sizes 100000 # the delay of changes while get, explain and diff are asked
 //
 // It needs root, or unprivileged user namespaces.
 package main
@@ -26,9 +27,13 @@ type options struct {
 	sizes   []int
 	runs    int
 	changes int
+	crowded bool   // measure what a large Service does to others
+	shape   int    // from 1; set in the process that measures one shape
 	child   int    // services; set in the process that measures one size
 	dir     string // for files of the measuring process; set there
 	profile string // folder for profiles of the measuring processes
+
+	questions bool // measure changes while questions are asked
 }
 
 func main() {
@@ -62,6 +67,9 @@ func parse(args []string, help io.Writer) (options, error) {
 	fs.IntVar(&o.runs, "runs", 5, "runs of each size; the table has their medians")
 	fs.IntVar(&o.changes, "changes", 1000, "changes of each kind in a run")
 	fs.StringVar(&o.profile, "profile", "", "folder to write CPU and heap profiles to")
+	fs.BoolVar(&o.crowded, "crowded", false, "measure how long changes wait for a large Service, in place of all else")
+	fs.IntVar(&o.shape, "shape", 0, "measure one large Service in this process and print JSON; for bench itself")
+	fs.BoolVar(&o.questions, "questions", false, "measure how long changes take while a daemon is asked questions, of each size once")
 	fs.IntVar(&o.child, "child", 0, "measure one size in this process and print JSON; for bench itself")
 	if err := fs.Parse(args); err != nil {
 		return o, err
@@ -76,8 +84,15 @@ func parse(args []string, help io.Writer) (options, error) {
 }
 
 func run(o options, w io.Writer) error {
-	if o.child > 0 {
+	switch {
+	case o.child > 0:
 		return measureChild(o, w)
+	case o.shape > 0:
+		return measureShape(o, w)
+	case o.crowded:
+		return measureCrowded(o, w)
+	case o.questions:
+		return reportQuestions(o, w)
 	}
 	return measureSizes(o, w)
 }

@@ -43,7 +43,7 @@ type path struct {
 
 func newPath(o options) (*path, error) {
 	families := []route.Family{route.IPv4, route.IPv6}
-	opened, err := openPlane(o.plane, o.dir, families)
+	opened, _, err := openPlane(o.plane, o.dir, families)
 	if err != nil {
 		return nil, err
 	}

@@ -25,7 +25,7 @@ const mark = 1 << 14
 // planeKind is a plane that can be measured.
 type planeKind struct {
 	name string
-	open func(dir string, families []route.Family) (plane.Plane, error)
+	open func(dir string, families []route.Family) (plane.Plane, plane.Load, error)
 }
 
 func planes() []planeKind {
@@ -46,33 +46,33 @@ func planeNames() []string {
 
 // openPlane opens the way to the kernel of this process's network namespace. The
 // folder is for files that it needs.
-func openPlane(name, dir string, families []route.Family) (plane.Plane, error) {
+func openPlane(name, dir string, families []route.Family) (plane.Plane, plane.Load, error) {
 	return planes()[slices.Index(planeNames(), name)].open(dir, families)
 }
 
-func openNftables(_ string, families []route.Family) (plane.Plane, error) {
+func openNftables(_ string, families []route.Family) (plane.Plane, plane.Load, error) {
 	conn, err := nft.Open(nft.Options{})
 	if err != nil {
-		return nil, err
+		return nil, plane.Load{}, err
 	}
-	return nftables.New(conn, nftables.Options{Families: families, Mark: mark}), nil
+	return nftables.New(conn, nftables.Options{Families: families, Mark: mark}), nftables.Load(), nil
 }
 
 // openIptables chooses a variant as kubelet does: by a chain in table mangle.
-func openIptables(v xtables.Variant) func(string, []route.Family) (plane.Plane, error) {
-	return func(dir string, families []route.Family) (plane.Plane, error) {
+func openIptables(v xtables.Variant) func(string, []route.Family) (plane.Plane, plane.Load, error) {
+	return func(dir string, families []route.Family) (plane.Plane, plane.Load, error) {
 		hint := exec.Command("iptables-"+string(v)+"-restore", "--noflush")
 		hint.Stdin = strings.NewReader("*mangle\n:KUBE-IPTABLES-HINT - [0:0]\nCOMMIT\n")
 		if out, err := hint.CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("%s: %w: %s", hint, err, out)
+			return nil, plane.Load{}, fmt.Errorf("%s: %w: %s", hint, err, out)
 		}
 		tools, err := iptables.Open(context.Background(), iptables.Options{Lock: filepath.Join(dir, "lock")})
 		if err != nil {
-			return nil, err
+			return nil, plane.Load{}, err
 		}
 		if tools.Variant() != v {
-			return nil, fmt.Errorf("the variant is %s, want %s: %s", tools.Variant(), v, tools.Reason())
+			return nil, plane.Load{}, fmt.Errorf("the variant is %s, want %s: %s", tools.Variant(), v, tools.Reason())
 		}
-		return planeiptables.New(tools, planeiptables.Options{Families: families, Mark: mark}), nil
+		return planeiptables.New(tools, planeiptables.Options{Families: families, Mark: mark}), planeiptables.Load(tools.Room()), nil
 	}
 }

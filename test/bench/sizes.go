@@ -31,13 +31,7 @@ func measureSizes(o options, w io.Writer) error {
 }
 
 func spawn(o options, n int) (result, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return result{}, err
-	}
-	cmd := exec.Command(self, fmt.Sprint("-child=", n), "-plane="+o.plane, fmt.Sprint("-changes=", o.changes), "-profile="+o.profile)
-	cmd.Stderr = os.Stderr
-	out, err := cmd.Output()
+	out, err := child(o, n)
 	if err != nil {
 		return result{}, err
 	}
@@ -46,6 +40,18 @@ func spawn(o options, n int) (result, error) {
 		return r, fmt.Errorf("read what was measured: %w", err)
 	}
 	return r, nil
+}
+
+// child runs a process that measures one size, and returns what it prints.
+func child(o options, n int) ([]byte, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(self, fmt.Sprint("-child=", n), "-plane="+o.plane, fmt.Sprint("-changes=", o.changes),
+		"-profile="+o.profile, fmt.Sprint("-questions=", o.questions))
+	cmd.Stderr = os.Stderr
+	return cmd.Output()
 }
 
 // measureChild measures one size in a fresh network namespace.
@@ -58,7 +64,12 @@ func measureChild(o options, w io.Writer) error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(o.dir) }()
-	r, err := measure(o)
+	var r any
+	if o.questions {
+		r, err = measureQuestions(o)
+	} else {
+		r, err = measure(o)
+	}
 	if err != nil {
 		return err
 	}

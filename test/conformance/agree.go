@@ -82,9 +82,10 @@ func (e *env) explain(client *lab.Host, p lab.Probe) (answer explain.Answer, kno
 		return answer, false, err
 	}
 	q := e.question(client, p)
-	known, err = e.proxy.look(func(c *route.Compiler) {
-		answer = explain.Ask(explain.View{Routes: c, Node: e.proxy.store.Node(), Local: local, Plane: e.proxy.plane.Explain}, q)
-	})
+	routes, err := e.proxy.routes()
+	if known = routes != nil; known {
+		answer = explain.Ask(explain.View{Routes: routes, Node: e.proxy.store.Node(), Local: local, Plane: e.proxy.plane.Explain}, q)
+	}
 	if known && len(answer.Cases) != 1 {
 		err = fmt.Errorf("explain answers with %d cases, want one:\n%s", len(answer.Cases), answer)
 	}

@@ -36,8 +36,8 @@ type proxyUnderTest struct {
 	stop    func() // nil: not running
 	bare    bool   // somebody took the rules away
 
-	// look has a function see the routes, unless they are not in the kernel.
-	look func(func(*route.Compiler)) (seen bool, err error)
+	// routes returns the routes; nil if they are not in the kernel.
+	routes func() (*route.Snapshot, error)
 }
 
 func newProxy(t testing.TB, host *lab.Host, p Plane, o route.Options) *proxyUnderTest {
@@ -111,9 +111,10 @@ func (p *proxyUnderTest) start(objects *objects) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- node.Run(ctx) }()
-	p.bare, p.look = false, looking(node.Loop())
+	p.bare, p.routes = false, routesOf(node.Loop())
 	p.stop = sync.OnceFunc(func() {
-		p.look = stopped(p.look)
+		last, err := p.routes()
+		p.routes = func() (*route.Snapshot, error) { return last, err }
 		cancel()
 		if err := <-ended; err != nil {
 			p.t.Errorf("the proxy ended: %v", err)
@@ -124,30 +125,16 @@ func (p *proxyUnderTest) start(objects *objects) error {
 	return p.barrier.wait()
 }
 
-// looking returns what looks at the routes of a running proxy.
-func looking(loop *proxy.Loop) func(func(*route.Compiler)) (bool, error) {
-	return func(look func(*route.Compiler)) (seen bool, err error) {
+// routesOf returns a function that returns the routes of a running proxy.
+func routesOf(loop *proxy.Loop) func() (*route.Snapshot, error) {
+	return func() (*route.Snapshot, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
-		err = loop.Do(ctx, func(v proxy.View) {
-			if seen = v.Started && len(v.Pending) == 0 && v.Err == nil; seen {
-				look(v.Compiler)
-			}
-		})
-		return seen, err
-	}
-}
-
-// stopped is what looks at the routes of a proxy that is about to stop, from
-// then on.
-func stopped(before func(func(*route.Compiler)) (bool, error)) func(func(*route.Compiler)) (bool, error) {
-	var last *route.Compiler
-	seen, err := before(func(c *route.Compiler) { last = c })
-	return func(look func(*route.Compiler)) (bool, error) {
-		if seen {
-			look(last)
+		v, err := loop.View(ctx)
+		if err != nil || !v.Started || v.Pending.Len() > 0 || v.Err != nil {
+			return nil, err
 		}
-		return seen, err
+		return v.Routes, nil
 	}
 }
 

@@ -46,13 +46,14 @@ func (nftRules) flush(h *lab.Host) error {
 	return err
 }
 
-// left leaves out the tables that are those of iptables.
+// left leaves out the tables that are those of iptables, and the guard of loopback
+// addresses, which belongs to no plane.
 func (nftRules) left(h *lab.Host) (string, error) {
 	tables, err := h.Run("", "nft", "list", "tables")
 	var left []string
 	for line := range strings.Lines(tables) {
 		w := strings.Fields(line) // table ip sluice
-		if len(w) == 3 && !slices.Contains([]string{"filter", "nat", "mangle", "raw", "security"}, w[2]) {
+		if len(w) == 3 && !slices.Contains([]string{"filter", "nat", "mangle", "raw", "security", "sluice-localnet"}, w[2]) {
 			left = append(left, strings.Join(w, " "))
 		}
 	}

@@ -4,7 +4,6 @@ package main
 
 import (
 	"bytes"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -21,7 +20,7 @@ func plan(t *testing.T, path string) (stdout, stderr string, code int) {
 	var out, problems bytes.Buffer
 	env := cli.Env{
 		Stdin: strings.NewReader(""), Stdout: &out, Stderr: &problems,
-		Hostname: func() (string, error) { return "node-a", nil }, ReadFile: os.ReadFile,
+		Hostname: func() (string, error) { return "node-a", nil },
 	}
 	code = cli.Main(t.Context(), []string{"sluice", "plan", "-f", path}, env)
 	return out.String(), problems.String(), code

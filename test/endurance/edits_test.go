@@ -97,7 +97,7 @@ func (d *daemon) endures(x *tables, all []edit) {
 	open, was := x.keep(), x.content()
 	most := time.Duration(0)
 	for i, e := range all {
-		repaired := x.counts(repairs)
+		repaired := x.repairs()
 		e.does(x)
 		began, after := time.Now(), x.content().others
 		took := x.mended(was, repaired, began)

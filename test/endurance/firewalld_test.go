@@ -133,16 +133,16 @@ func testFirewalld(x *tables, backend string) {
 		{"it reloads completely", func() { f.must("--complete-reload") }},
 		{"it is started again", func() { f.end(); f.start() }},
 	} {
-		before := x.counts(repairs)
+		before := x.repairs()
 		step.do()
 		x.calm(was)
 		x.serves(open)
-		x.Logf("%s: %d repairs", step.name, x.counts(repairs)-before)
+		x.Logf("%s: %d repairs", step.name, x.repairs()-before)
 		if has := len(x.content().others) > 10; has != (backend == "iptables") {
 			x.Errorf("%s: firewalld has rules in iptables: %t", step.name, has)
 		}
 	}
-	if n := x.counts(repairs); n == 0 {
+	if n := x.repairs(); n == 0 {
 		x.Errorf("firewalld flushed nothing")
 	}
 	x.same()

@@ -23,6 +23,7 @@ const (
 	powerless = "powerless" // without CAP_NET_ADMIN
 	inCgroup  = "cgroup "   // and the folder of one
 	ownLock   = "lock "     // and the file that is the lock of iptables; needs a mount namespace
+	fewFiles  = "files "    // and how many file descriptors it may have
 )
 
 // become makes a hardship hold and becomes another program. It returns only if
@@ -39,6 +40,8 @@ func become(hardship string, argv []string) error {
 		err = os.WriteFile(procs, []byte(strconv.Itoa(os.Getpid())), 0o644)
 	case strings.HasPrefix(hardship, ownLock):
 		err = mountLock(strings.TrimPrefix(hardship, ownLock))
+	case strings.HasPrefix(hardship, fewFiles):
+		err = limitFiles(strings.TrimPrefix(hardship, fewFiles))
 	default:
 		err = errors.New("unknown")
 	}
@@ -49,6 +52,15 @@ func become(hardship string, argv []string) error {
 		return err
 	}
 	return fmt.Errorf("become %s: %w", argv[0], syscall.Exec(argv[0], argv[1:], os.Environ()))
+}
+
+// limitFiles sets how many file descriptors a process may have.
+func limitFiles(text string) error {
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		return err
+	}
+	return syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: n, Max: n}) // of syscall: exec keeps it
 }
 
 // mountLock has a file be the lock that all programs of iptables take.

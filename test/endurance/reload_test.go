@@ -143,8 +143,8 @@ func (w *world) badFile(d *daemon, dir string) {
 		}
 	}
 	w.measures(`sluice_config_reloads_total{result="refused"}`, "1")
-	if w.rules() != rules {
-		w.Errorf("a configuration that is refused changed rules")
+	if after := w.rules(); after != rules {
+		w.Errorf("a configuration that is refused changed rules; before:\n%s\nafter:\n%s", rules, after)
 	}
 	w.masquerades(false)
 	d.follows()

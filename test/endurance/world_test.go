@@ -227,16 +227,21 @@ func (w *world) rules() string {
 	return w.lab.NodeA.MustRun("nft", "--stateless", "list", "ruleset")
 }
 
-// get reads a page of a server on node A.
-func (w *world) get(address, path string) (code int, body string, err error) {
+// dials connects from a host, anew for each request.
+func (w *world) dials(from *lab.Host) *http.Transport {
 	dial := func(_ context.Context, network, addr string) (conn net.Conn, err error) {
-		err = w.lab.NodeA.Do(func() error {
+		err = from.Do(func() error {
 			conn, err = net.DialTimeout(network, addr, time.Second)
 			return err
 		})
 		return conn, err
 	}
-	client := http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}, Timeout: 5 * time.Second}
+	return &http.Transport{DialContext: dial, DisableKeepAlives: true}
+}
+
+// get reads a page of a server on node A.
+func (w *world) get(address, path string) (code int, body string, err error) {
+	client := http.Client{Transport: w.dials(w.lab.NodeA), Timeout: 5 * time.Second}
 	resp, err := client.Get("http://" + address + path)
 	if err != nil {
 		return 0, "", err

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -317,5 +319,37 @@ func TestSetLocal(t *testing.T) {
 	f.SetLocal(localAddrs()[:3])
 	if n := f.Stats().Pending; n != 0 {
 		t.Errorf("%d fronts to look at after addresses went", n)
+	}
+}
+
+// The fronts of a port share the list of what is gone, however many they are, and
+// a flow is found in it by search.
+func TestFrontsShareWhatIsGone(t *testing.T) {
+	var fronts, backends []string
+	for i := range 200 {
+		fronts = append(fronts, fmt.Sprintf("10.96.0.%d:53", i+1))
+		backends = append(backends, fmt.Sprintf("10.1.0.%d:53", i+1))
+	}
+	text := "a: " + strings.Join(fronts, " ") + " ="
+	x := newIndex()
+	x.apply(change(t, allLocal(), text+" "+strings.Join(backends, " ")))
+	w := x.apply(change(t, allLocal(), text))
+	if len(w) != len(fronts) {
+		t.Fatalf("%d fronts to look for, want %d", len(w), len(fronts))
+	}
+	lists := map[list]bool{}
+	for _, n := range w {
+		lists[listOf(n.gone)] = true
+		if len(n.gone) != len(backends) || !slices.IsSortedFunc(n.gone, netip.AddrPort.Compare) {
+			t.Fatalf("%d backends are gone, want %d, sorted: %v", len(n.gone), len(backends), n.gone)
+		}
+	}
+	if len(lists) != 1 {
+		t.Errorf("%d lists of what is gone, want one for all fronts", len(lists))
+	}
+	for _, n := range maps.Clone(w).with(w) {
+		if len(n.gone) != len(backends) || !lists[listOf(n.gone)] {
+			t.Errorf("the same work twice has another list of %d", len(n.gone))
+		}
 	}
 }

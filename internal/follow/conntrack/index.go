@@ -71,9 +71,9 @@ func (x *index) apply(c route.Change) work {
 	for _, t := range touched {
 		x.learn(t.New, before)
 	}
-	w := work{}
+	w, compared := work{}, comparison{}
 	for k, old := range before {
-		w.add(k, compare(old, x.fronts[k]))
+		w.add(k, compared.fronts(old, x.fronts[k]))
 	}
 	return w
 }
@@ -216,12 +216,17 @@ func (x *index) stale(e kernel.Entry, w work) bool {
 	case !served:
 		// Nothing is at the address now, or something that is not ours. What was
 		// never translated goes where it should.
-		return e.Translated() && (n.all || slices.Contains(n.gone, e.ReplySrc))
+		return e.Translated() && (n.all || contains(n.gone, e.ReplySrc))
 	case len(f.serving) == 0 && f.nodePort:
 		return e.Translated() // the rest may belong to a server of this host
 	}
-	_, ok := slices.BinarySearchFunc(f.serving, e.ReplySrc, netip.AddrPort.Compare)
-	return !ok
+	return !contains(f.serving, e.ReplySrc)
+}
+
+// contains reports whether a sorted list has a backend.
+func contains(sorted []netip.AddrPort, b netip.AddrPort) bool {
+	_, ok := slices.BinarySearchFunc(sorted, b, netip.AddrPort.Compare)
+	return ok
 }
 
 // isLocal reports whether the flow goes to an address that serves the NodePorts

@@ -17,7 +17,7 @@ const maxListings = 8
 // need says what may be wrong with the flows to a front.
 type need struct {
 	all  bool             // any flow may be stale
-	gone []netip.AddrPort // otherwise only those that go to one of these
+	gone []netip.AddrPort // otherwise only those that go to one of these; sorted
 
 	// When a second look is due; zero for the first.
 	second time.Time
@@ -38,12 +38,7 @@ func (n need) merge(o need) need {
 	if o.none() {
 		return n
 	}
-	m := need{all: n.all || o.all, gone: slices.Clone(n.gone)}
-	for _, b := range o.gone {
-		if !slices.Contains(m.gone, b) {
-			m.gone = append(m.gone, b)
-		}
-	}
+	m := need{all: n.all || o.all, gone: union(n.gone, o.gone)}
 	if !n.second.IsZero() && !o.second.IsZero() {
 		m.second = o.second
 		if n.second.After(o.second) {
@@ -51,6 +46,35 @@ func (n need) merge(o need) need {
 		}
 	}
 	return m
+}
+
+// union returns what is in either of two sorted lists, sorted.
+func union(a, b []netip.AddrPort) []netip.AddrPort {
+	switch {
+	case len(b) == 0 || identical(a, b):
+		return a
+	case len(a) == 0:
+		return b
+	}
+	list := slices.Concat(a, b)
+	slices.SortFunc(list, netip.AddrPort.Compare)
+	return slices.Compact(list)
+}
+
+// identical reports whether two lists are the same memory.
+func identical(a, b []netip.AddrPort) bool { return listOf(a) == listOf(b) }
+
+// list identifies a list that does not change.
+type list struct {
+	first  *netip.AddrPort
+	length int
+}
+
+func listOf(l []netip.AddrPort) list {
+	if len(l) == 0 {
+		return list{}
+	}
+	return list{&l[0], len(l)}
 }
 
 // add puts a need to those that are there.
@@ -72,22 +96,31 @@ func (w work) with(other work) work {
 	return w
 }
 
-// compare returns what may be wrong with the flows to a front that changed; the
+// comparison compares fronts. Those of one port have the same backends, so it
+// remembers which of two lists are gone.
+type comparison map[[2]list][]netip.AddrPort
+
+// fronts returns what may be wrong with the flows to a front that changed; the
 // zero front is none. A front that only gained backends, and had some, has no
 // wrong flows: it costs nothing.
-func compare(old, now front) need {
+func (c comparison) fronts(old, now front) need {
 	if len(old.serving) == 0 {
 		// Flows may have been made while nobody translated them, also by an
 		// earlier run or another proxy.
 		became := now.owner != old.owner || len(now.serving) > 0
 		return need{all: now.exists() && became}
 	}
-	var gone []netip.AddrPort
+	key := [2]list{listOf(old.serving), listOf(now.serving)}
+	gone, known := c[key]
+	if known {
+		return need{gone: gone}
+	}
 	for _, b := range old.serving {
-		if _, ok := slices.BinarySearchFunc(now.serving, b, netip.AddrPort.Compare); !ok {
+		if !contains(now.serving, b) {
 			gone = append(gone, b)
 		}
 	}
+	c[key] = gone
 	return need{gone: gone}
 }
 
@@ -113,7 +146,7 @@ func (w work) listingsOf(protocol uint8) []kernel.Filter {
 		all[f] = struct{}{}
 		f.OrigDst = netip.AddrPortFrom(k.addr, k.port)
 		switch {
-		case len(fronts) > maxListings: // there are too many already
+		case len(fronts) > maxListings, min(len(few), len(backends)) > maxListings: // there are too many already
 			continue
 		case n.all:
 			fronts = append(fronts, f)
@@ -121,6 +154,9 @@ func (w work) listingsOf(protocol uint8) []kernel.Filter {
 		}
 		few = append(few, f)
 		for _, b := range n.gone {
+			if len(backends) > maxListings {
+				break
+			}
 			f := filter(k)
 			f.ReplySrc = b
 			backends[f] = struct{}{}

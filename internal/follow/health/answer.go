@@ -34,8 +34,10 @@ func newServer(live func() bool) *http.Server {
 			return context.WithValue(ctx, portKey{}, c.(*conn).port)
 		},
 		DisableGeneralOptionsHandler: true,
+		ReadHeaderTimeout:            ioTime,
 		ReadTimeout:                  ioTime,
 		WriteTimeout:                 ioTime,
+		IdleTimeout:                  ioTime,
 		MaxHeaderBytes:               headerBytes,
 		ErrorLog:                     log.New(io.Discard, "", 0), // of clients that talk nonsense
 	}

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/connlimit"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -28,8 +29,19 @@ type Options struct {
 	// Listen opens a TCP port of one family, "tcp4" or "tcp6".
 	Listen func(ctx context.Context, network string, at netip.AddrPort) (net.Listener, error)
 
-	// Live reports whether the proxy does its work: no write is overdue.
+	// Live reports whether the proxy does its work: no write is overdue, and no
+	// other program keeps removing rules.
 	Live func() bool
+
+	// MaxConns is the most connections at a time, of all ports together; a further
+	// one closes the one that was silent the longest (package connlimit). 0: any
+	// number.
+	MaxConns int
+
+	// MaxListeners is the most ports that are open at a time, where each address
+	// counts. Tenants decide how many Services want one, and each takes a file
+	// descriptor. 0: any number.
+	MaxListeners int
 
 	// Failed is told of a port that cannot be opened, once until it can. It may
 	// be nil.
@@ -58,6 +70,7 @@ const retryPeriod = 5 * time.Second
 type Follower struct {
 	opt      Options
 	server   *http.Server
+	conns    *connlimit.Limiter
 	serving  sync.WaitGroup
 	failures atomic.Pointer[[]Failure] // of all in failed
 	awake    chan struct{}
@@ -72,6 +85,8 @@ type Follower struct {
 	ports  map[key]*port
 	failed map[key]*port // those that are not open everywhere
 	open   route.NodePorts
+
+	listeners int // that are open
 }
 
 // key names the ports of a Service in a family.
@@ -86,7 +101,7 @@ func New(o Options) *Follower {
 		opt: o, awake: make(chan struct{}, 1), news: map[cluster.Name]*route.Health{},
 		ports: map[key]*port{}, failed: map[key]*port{},
 	}
-	f.server = newServer(o.Live)
+	f.server, f.conns = newServer(o.Live), connlimit.New(connlimit.Options{Max: o.MaxConns})
 	return f
 }
 
@@ -176,6 +191,10 @@ func (f *Follower) follow(ctx context.Context) {
 		}
 	}
 	maps.Copy(look, f.failed)
+	f.listeners = 0
+	for _, p := range f.ports {
+		f.listeners += len(p.open)
+	}
 	for _, p := range inOrder(look) {
 		f.openAll(ctx, p)
 	}

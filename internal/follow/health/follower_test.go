@@ -141,19 +141,61 @@ func TestBusyPort(t *testing.T) {
 	})
 	t.Run("S-267 a change makes another attempt", func(t *testing.T) {
 		onFake(t, every(), func(f fake) {
-			f.apply(only(route.IPv4, service("a", 1000)), only(route.IPv4, service("b", 1000, "10.0.0.1/rs")))
-			f.expect("the first has it", "0.0.0.0:1000: 503 0 a")
-			f.expectTold("cannot answer load balancers that ask for Service ns/b at 0.0.0.0:1000: listen tcp4 0.0.0.0:1000: address already in use")
-			f.apply(gone("a"))
-			f.expect("at once", "0.0.0.0:1000: 200 1 b")
-			f.apply(only(route.IPv4, service("a", 1000)))
-			f.expectTold("cannot answer load balancers that ask for Service ns/a at 0.0.0.0:1000: listen tcp4 0.0.0.0:1000: address already in use")
-			f.apply(gone("a"))
-			synctest.Wait()
-			if n := f.Failures(); n != 0 {
-				t.Errorf("%d failures, though nobody wants the port any more", n)
+			other, err := f.host.Listen(f.t.Context(), "tcp4", netip.MustParseAddrPort("192.0.2.1:1000"))
+			if err != nil {
+				t.Fatal(err)
 			}
+			f.apply(only(route.IPv4, service("b", 1000, "10.0.0.1/rs")))
+			f.expectTold("cannot answer load balancers that ask for Service ns/b at 0.0.0.0:1000: listen tcp4 0.0.0.0:1000: address already in use")
+			if err := other.Close(); err != nil {
+				t.Fatal(err)
+			}
+			f.apply(only(route.IPv4, service("c", 1001)))
+			f.expect("at once", "0.0.0.0:1000: 200 1 b", "0.0.0.0:1001: 503 0 c")
+			<-f.opened
 		})
+	})
+}
+
+// Of Services that ask for the same port only the owner of the claim listens: the
+// others cost no attempts, however many they are.
+func TestOnePortOfManyServices(t *testing.T) {
+	onFake(t, every(), func(f fake) {
+		f.conflicts(1, only(route.IPv4, service("a", 1000)), only(route.IPv4, service("b", 1000, "10.0.0.1/rs")))
+		f.expect("the first has it", "0.0.0.0:1000: 503 0 a")
+		f.conflicts(0, gone("a"))
+		f.expect("the next has it at once", "0.0.0.0:1000: 200 1 b")
+		f.conflicts(1, only(route.IPv4, service("a", 1000)))
+		f.expect("the first has it again", "0.0.0.0:1000: 503 0 a")
+		var many []cluster.State
+		for i := range 1000 {
+			many = append(many, only(route.IPv4, service(fmt.Sprintf("c%03d", i), 1000)))
+		}
+		f.conflicts(1000, many...)
+		f.expect("as before", "0.0.0.0:1000: 503 0 a")
+		f.expectTold()
+		if n := f.Failures(); n != 0 {
+			t.Errorf("%d failures, want none: nobody else has the port", n)
+		}
+	})
+}
+
+// More Services than there are file descriptors for: those that came first by
+// name are served, the others are told, and follow when there is room.
+func TestMoreServicesThanListeners(t *testing.T) {
+	onFake(t, every(), func(f fake) {
+		synctest.Wait()
+		f.opt.MaxListeners = 2
+		f.apply(only(route.IPv4, service("a", 1000)), only(route.IPv4, service("b", 1001)), only(route.IPv4, service("c", 1002)))
+		f.expect("two of three", "0.0.0.0:1000: 503 0 a", "0.0.0.0:1001: 503 0 b")
+		f.expectTold("cannot answer load balancers that ask for Service ns/c at 0.0.0.0:1002: 2 health check node ports are open, " +
+			"and the limit of file descriptors of this process (RLIMIT_NOFILE) has room for no more; raise it, for example with LimitNOFILE= in the systemd unit")
+		if n := f.Failures(); n != 1 {
+			t.Errorf("%d failures, want 1", n)
+		}
+		f.apply(gone("a"))
+		f.expect("room again", "0.0.0.0:1001: 503 0 b", "0.0.0.0:1002: 503 0 c")
+		f.expectTold()
 	})
 }
 
@@ -222,7 +264,7 @@ func TestHealthOfTheProxyCounts(t *testing.T) {
 			if err := tracker.Run(f.t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			f.live = tracker.Live
+			f.live = tracker.Serving
 			f.apply(only(route.IPv4, service("web", 1000, "10.0.0.1/rs")))
 			tracker.Observe(proxy.Sync{})
 			f.expect("all is well", "0.0.0.0:1000: 200 1 web")

@@ -57,11 +57,18 @@ func start(t *testing.T, listen listenFunc, ports route.NodePortOptions) *node {
 	return n
 }
 
-// apply compiles a change and tells the Follower.
+// apply compiles a change without conflicts and tells the Follower.
 func (n *node) apply(services ...cluster.State) {
+	n.t.Helper()
+	n.conflicts(0, services...)
+}
+
+// conflicts compiles a change that makes so many problems and tells the Follower.
+func (n *node) conflicts(want int, services ...cluster.State) {
+	n.t.Helper()
 	change, problems := n.compiler.Compile(cluster.Change{Services: services})
-	if len(problems) > 0 {
-		n.t.Errorf("problems: %v", problems)
+	if len(problems) != want {
+		n.t.Errorf("%d problems, want %d: %v", len(problems), want, problems)
 	}
 	n.Applied(change)
 }

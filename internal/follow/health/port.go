@@ -2,11 +2,13 @@ package health
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
 	"sync/atomic"
 
+	"github.com/sluice-proxy/sluice/internal/connlimit"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -23,8 +25,9 @@ type port struct {
 // listener is a port on one address. Connections know which port they are of.
 type listener struct {
 	net.Listener
-	port *port
-	at   netip.Addr
+	port  *port
+	at    netip.Addr
+	conns *connlimit.Limiter
 }
 
 // conn is a client of a port.
@@ -39,7 +42,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &conn{c, l.port}, nil
+	return &conn{l.conns.Admit(c), l.port}, nil
 }
 
 // closeBut closes the port on all but these addresses.
@@ -73,9 +76,9 @@ func (f *Follower) openAll(ctx context.Context, p *port) {
 			continue
 		}
 		at := netip.AddrPortFrom(a, p.number)
-		l, err := f.opt.Listen(ctx, network(p.family), at)
+		l, err := f.listen(ctx, network(p.family), at)
 		if err == nil {
-			f.serve(&listener{l, p, a})
+			f.serve(&listener{l, p, a, f.conns})
 		} else if failure == nil {
 			failure = &Failure{p.name, at, err}
 		}
@@ -97,6 +100,15 @@ func (f *Follower) openAll(ctx context.Context, p *port) {
 	}
 }
 
+// listen opens a port, unless too many are open.
+func (f *Follower) listen(ctx context.Context, network string, at netip.AddrPort) (net.Listener, error) {
+	if most := f.opt.MaxListeners; most > 0 && f.listeners >= most {
+		return nil, fmt.Errorf("%d health check node ports are open, and the limit of file descriptors of this process "+
+			"(RLIMIT_NOFILE) has room for no more; raise it, for example with LimitNOFILE= in the systemd unit", most)
+	}
+	return f.opt.Listen(ctx, network, at)
+}
+
 func network(f route.Family) string {
 	if f == route.IPv4 {
 		return "tcp4"
@@ -107,6 +119,7 @@ func network(f route.Family) string {
 // serve answers at a listener until it is closed.
 func (f *Follower) serve(l *listener) {
 	l.port.open = append(l.port.open, l)
+	f.listeners++
 	f.serving.Go(func() {
 		_ = f.server.Serve(l) // if nobody closed it, it is opened again
 		f.mu.Lock()

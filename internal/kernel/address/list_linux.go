@@ -31,7 +31,7 @@ func (w *Watcher) List(ctx context.Context) ([]netip.Addr, error) {
 	for pause := minPause; ctx.Err() == nil; pause = min(2*pause, maxPause) {
 		list, err := handle.AddrList(nil, netlink.FAMILY_ALL)
 		if err == nil {
-			return canonical(list), nil
+			return canonical(w.without(handle, list)), nil
 		}
 		if !errors.Is(err, netlink.ErrDumpInterrupted) {
 			return nil, fmt.Errorf("list addresses: %w", err)
@@ -50,6 +50,18 @@ func open(opts Options) (*netlink.Handle, error) {
 		return nil, fmt.Errorf("open route netlink: %w", err)
 	}
 	return handle, nil
+}
+
+// without leaves out the addresses of the interface that is not wanted.
+func (w *Watcher) without(handle *netlink.Handle, list []netlink.Addr) []netlink.Addr {
+	if w.opts.Except == "" {
+		return list
+	}
+	link, err := handle.LinkByName(w.opts.Except)
+	if err != nil {
+		return list // it does not exist, or it is as if it did not
+	}
+	return slices.DeleteFunc(list, func(a netlink.Addr) bool { return a.LinkIndex == link.Attrs().Index })
 }
 
 func canonical(list []netlink.Addr) []netip.Addr {

@@ -15,7 +15,8 @@ import (
 
 // Options says whose addresses are meant.
 type Options struct {
-	NetNS int // file descriptor of a network namespace; 0: the current one
+	NetNS  int    // file descriptor of a network namespace; 0: the current one
+	Except string // name of an interface whose addresses are left out; "": none
 }
 
 // Watcher watches the addresses of one network namespace.

@@ -121,6 +121,21 @@ func TestWatcherSilence(t *testing.T) {
 	}
 }
 
+// The addresses of an interface that is not wanted are left out.
+func TestListExcept(t *testing.T) {
+	ns := kerneltest.Namespace(t)
+	change(t, ns, netlink.AddrAdd, "192.0.2.3/32")
+	for except, want := range map[string]bool{"": true, "lo": false, "missing": true} {
+		addrs, err := address.New(address.Options{NetNS: ns, Except: except}).List(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := slices.Contains(addrs, netip.MustParseAddr("192.0.2.3")); got != want {
+			t.Errorf("without %q: %v, want the address: %v", except, addrs, want)
+		}
+	}
+}
+
 // The own side of a point-to-point link is listed, not the peer's.
 func TestListPeer(t *testing.T) {
 	ns := kerneltest.Namespace(t)

@@ -2,10 +2,28 @@ package iptables
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
+	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
 )
+
+// detector finds out which variant is in use.
+type detector struct {
+	opts      *Options
+	kernel    ruleReader
+	installed map[xtables.Variant]map[Family]programs
+}
+
+// ruleReader reads the rules of both variants without a program: xtables.Kernel.
+type ruleReader interface {
+	HasChain(ctx context.Context, id xtables.TableID, chain string) (bool, error)
+	LegacyRules(ctx context.Context) (int, error)
+	Tables(ctx context.Context) ([]xtables.Table, error)
+}
 
 // detect says which variant is in use, as iptables-wrapper of Kubernetes does:
 // kubelet leaves a chain for this in the table mangle of the variant that its
@@ -13,12 +31,12 @@ import (
 // there is no kubelet, it is the variant that has more rules, as
 // iptables-wrapper 2 had it, so that rules of the host and ours do not get into
 // each other's way; and nft if both have as many.
-func detect(ctx context.Context, kernel *xtables.Kernel) (xtables.Variant, string, error) {
+func (d detector) detect(ctx context.Context) (xtables.Variant, string, error) {
 	for _, variant := range []xtables.Variant{xtables.NFT, xtables.Legacy} {
 		for _, f := range []Family{IPv4, IPv6} {
 			for _, hint := range []string{"KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"} {
 				table := xtables.TableID{Variant: variant, Family: f, Name: "mangle"}
-				found, err := kernel.HasChain(ctx, table, hint)
+				found, err := d.hasChain(ctx, table, hint)
 				if err != nil {
 					return "", "", err
 				}
@@ -28,27 +46,59 @@ func detect(ctx context.Context, kernel *xtables.Kernel) (xtables.Variant, strin
 			}
 		}
 	}
-	return count(ctx, kernel)
+	return d.count(ctx)
+}
+
+// hasChain asks the kernel whether a table has a chain, and the program that
+// saves the table if the answer cannot be understood.
+func (d detector) hasChain(ctx context.Context, table xtables.TableID, chain string) (bool, error) {
+	found, err := d.kernel.HasChain(ctx, table, chain)
+	if err == nil || ctx.Err() != nil || errors.Is(err, fs.ErrPermission) {
+		return found, err
+	}
+	saved, saveErr := d.save(ctx, table.Variant, table.Family, "-t", table.Name)
+	if saveErr != nil {
+		return false, errors.Join(err, saveErr)
+	}
+	return strings.Contains(saved, "\n:"+chain+" "), nil
+}
+
+// save returns what the program of a variant and family prints; nothing if it is
+// not installed: what the variant holds is of no use then.
+func (d detector) save(ctx context.Context, v xtables.Variant, f Family, args ...string) (string, error) {
+	path := d.installed[v][f].save
+	if path == "" {
+		return "", nil
+	}
+	var saved []byte
+	t := &Tools{opts: *d.opts}
+	err := t.run(ctx, call{path: path, args: args, output: func(r io.Reader) (err error) {
+		saved, err = io.ReadAll(r)
+		return err
+	}})
+	return "\n" + string(saved), err
 }
 
 // count compares how much there is of each variant. That of nft is counted only
 // if there is anything to compare with.
-func count(ctx context.Context, kernel *xtables.Kernel) (xtables.Variant, string, error) {
-	legacy, err := kernel.LegacyRules(ctx)
+func (d detector) count(ctx context.Context) (xtables.Variant, string, error) {
+	legacy, err := d.kernel.LegacyRules(ctx)
 	if err != nil {
 		return "", "", err
 	}
 	if legacy == 0 {
 		return xtables.NFT, "there are no rules of legacy", nil
 	}
-	tables, err := kernel.Tables(ctx)
-	if err != nil {
-		return "", "", err
-	}
 	rules := map[xtables.Variant]int{}
+	tables, err := d.kernel.Tables(ctx)
 	for _, t := range tables {
 		for _, c := range t.Chains {
 			rules[t.Variant] += len(c.Rules)
+		}
+	}
+	if err != nil {
+		if rules, err = d.countSaved(ctx, err); err != nil {
+			return "", "", err
 		}
 	}
 	variant := xtables.NFT
@@ -56,6 +106,25 @@ func count(ctx context.Context, kernel *xtables.Kernel) (xtables.Variant, string
 		variant = xtables.Legacy
 	}
 	return variant, fmt.Sprintf("nft has %d rules and legacy %d", rules[xtables.NFT], rules[xtables.Legacy]), nil
+}
+
+// countSaved counts the rules that the programs print, where reading them from
+// the kernel ended with an error.
+func (d detector) countSaved(ctx context.Context, because error) (map[xtables.Variant]int, error) {
+	if ctx.Err() != nil || errors.Is(because, fs.ErrPermission) {
+		return nil, because
+	}
+	rules := map[xtables.Variant]int{}
+	for variant, families := range d.installed {
+		for f := range families {
+			saved, err := d.save(ctx, variant, f)
+			if err != nil {
+				return nil, errors.Join(because, err)
+			}
+			rules[variant] += strings.Count(saved, "\n-A ")
+		}
+	}
+	return rules, nil
 }
 
 // choose takes the variant that is in use if it is installed, and says so if not.

@@ -9,6 +9,7 @@ package iptables
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
 )
@@ -42,6 +43,15 @@ type Chain struct {
 type Edit struct {
 	What string // in a few words: "rule of KUBE-SERVICES in nat"
 	By   string // the program, as far as it is known: "iptables (thread 812)"
+
+	// Possible means that no change was observed, but that one may have gone
+	// unnoticed: what the tables hold is to be compared with what they should
+	// hold, as soon as the comparison is cheap.
+	Possible bool
+
+	// Since is when the edit was made at the earliest, where tables are polled;
+	// zero: it was made now.
+	Since time.Time
 }
 
 // RestoreError is input that PROGRAM-restore refused. Tables are changed one by

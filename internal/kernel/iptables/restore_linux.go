@@ -41,7 +41,9 @@ func (t *Tools) Read(ctx context.Context, table Table) (Chains, error) {
 }
 
 // Restore gives input to PROGRAM-restore --noflush. The error is a RestoreError
-// if the program refused it.
+// if the program refused it. Tables are committed one after the other, so a
+// program that has begun is finished when the context ends, unless it takes
+// longer than finishTime.
 func (t *Tools) Restore(ctx context.Context, f Family, input []byte) error {
 	return t.restore(ctx, f, input)
 }
@@ -59,8 +61,9 @@ func (t *Tools) Test(ctx context.Context, f Family, input []byte) error {
 func (t *Tools) In(netns int) *Tools {
 	o := t.opts
 	o.NetNS, o.Lock = netns, os.DevNull
+	kernel := xtables.New(xtables.Options{NetNS: netns, Lock: o.Lock, Wait: o.Wait})
 	return &Tools{
-		opts: o, kernel: xtables.New(xtables.Options{NetNS: netns, Lock: o.Lock, Wait: o.Wait}),
+		opts: o, kernel: kernel, tables: kernel,
 		variant: t.variant, reason: t.reason, programs: t.programs,
 	}
 }
@@ -70,9 +73,13 @@ func (t *Tools) restore(ctx context.Context, f Family, input []byte, more ...str
 	if err != nil {
 		return err
 	}
-	seconds := int((t.opts.Wait + time.Second - 1) / time.Second)
-	c := call{path: path, args: append(more, "--noflush", "-w", strconv.Itoa(seconds)), input: input}
-	c.started = t.started
+	waited, err := t.awaitLock(ctx)
+	if err != nil {
+		return fmt.Errorf("%s: %w", filepath.Base(path), err)
+	}
+	seconds := int((t.opts.Wait - waited + time.Second - 1) / time.Second)
+	c := call{path: path, args: append(more, "--noflush", "-w", strconv.Itoa(max(1, seconds))), input: input}
+	c.started, c.finish = t.started, finishTime
 	done := t.announce(ctx, f, string(input))
 	err = t.run(ctx, c)
 	done()
@@ -116,21 +123,42 @@ func (t *Tools) id(table Table) xtables.TableID {
 }
 
 // started tells the listeners whose child it is, and watches over a program while
-// it waits for the lock. That is told once until a restore has gone well.
+// it waits for the lock.
 func (t *Tools) started(pid int) func() {
 	t.own.started(pid)
-	if t.variant != xtables.Legacy {
-		return func() { t.own.ended(pid) }
+	stop := t.logWaiting(pid)
+	return func() {
+		stop()
+		t.own.ended(pid)
 	}
-	timer := time.AfterFunc(patient, func() {
-		if holder, held := xtables.LockHolder(t.opts.Lock); held && holder.PID != pid && t.waits.CompareAndSwap(false, true) {
+}
+
+// awaitLock waits until the holder of the lock releases it or changes, until half
+// of Options.Wait has passed, or until the context ends, and returns how long that
+// took. The program itself waits for the rest.
+func (t *Tools) awaitLock(ctx context.Context) (time.Duration, error) {
+	if t.variant != xtables.Legacy {
+		return 0, nil
+	}
+	began := time.Now()
+	defer t.logWaiting(0)()
+	err := t.kernel.AwaitLock(ctx, t.opts.Wait/2)
+	return time.Since(began), err
+}
+
+// logWaiting logs, once until a restore succeeds, who else holds the lock after a
+// while; the returned function ends that.
+func (t *Tools) logWaiting(pid int) (stop func()) {
+	if t.variant != xtables.Legacy {
+		return func() {}
+	}
+	timer := time.AfterFunc(lockWaitQuiet, func() {
+		holder, held := xtables.LockHolder(t.opts.Lock)
+		if held && (pid == 0 || holder.PID != pid) && t.waits.CompareAndSwap(false, true) {
 			t.opts.Log.Info("Waiting for the lock of iptables", "file", t.opts.Lock, "holder", holder.String())
 		}
 	})
-	return func() {
-		timer.Stop()
-		t.own.ended(pid)
-	}
+	return func() { timer.Stop() }
 }
 
 // announce tells those who look at legacy tables what we are going to change;
@@ -151,5 +179,5 @@ func (t *Tools) announce(ctx context.Context, f Family, input string) func() {
 	}
 }
 
-// patient is how long waiting for the lock is nothing to speak of.
-const patient = time.Second
+// lockWaitQuiet is how long to wait for the lock before logging it.
+const lockWaitQuiet = time.Second

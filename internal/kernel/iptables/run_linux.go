@@ -16,6 +16,11 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 )
 
+// finishTime is how long a program that changes tables may go on after the
+// context has ended. It is shorter than the 30 s that Kubernetes and the systemd
+// unit give the daemon to stop.
+const finishTime = 20 * time.Second
+
 const (
 	patience  = 5 * time.Second // for output to end when a program has ended
 	maxStderr = 8 << 10         // bytes that are kept of what a program complains about
@@ -28,6 +33,10 @@ type call struct {
 	input   []byte
 	output  func(io.Reader) error // reads what it prints; nil: nobody does
 	started func(pid int) func()  // called before it gets input; what it returns, when it has ended
+
+	// finish is how long it may go on after the context ended, as it commits one
+	// table after the other; 0: it is killed then.
+	finish time.Duration
 }
 
 // failure is a program that ended with an error.
@@ -43,11 +52,31 @@ func (f *failure) Error() string {
 	return fmt.Sprintf("ended with code %d", f.code)
 }
 
-// run runs a program in the namespace and waits for its end. A child is made by
-// the thread that asks for it, and is in that thread's namespace. It ends with the
-// thread, and so with this process, however that ends: what it would still write
-// would be out of date. Being killed leaves nothing half.
+// outlive returns a context that ends when the returned function is called, or
+// some time after ctx has ended.
+func outlive(ctx context.Context, by time.Duration) (context.Context, func()) {
+	longer, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		timer := time.AfterFunc(by, func() { end(fmt.Errorf("%w; killed after %s more", context.Cause(ctx), by)) })
+		context.AfterFunc(longer, func() { timer.Stop() })
+	})
+	return longer, func() {
+		stop()
+		end(context.Canceled)
+	}
+}
+
+// run runs a program in the namespace and waits for its end; it starts none once
+// the context has ended. A child is made by the thread that asks for it, and is
+// in that thread's namespace. It ends with the thread, and so with this process,
+// however that ends: what it would still write would be out of date. A signal to
+// the process group of this process, such as Ctrl-C, does not reach it.
 func (t *Tools) run(ctx context.Context, c call) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("run %s: %w", filepath.Base(c.path), context.Cause(ctx))
+	}
+	ctx, done := outlive(ctx, c.finish)
+	defer done()
 	return netns.Do(t.opts.NetNS, func() error {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
@@ -55,7 +84,7 @@ func (t *Tools) run(ctx context.Context, c call) error {
 		cmd := exec.CommandContext(ctx, c.path, c.args...)
 		cmd.Env = t.opts.environment()
 		cmd.WaitDelay = patience
-		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 		stderr := &limited{room: maxStderr}
 		cmd.Stderr = stderr
 		stdin, err := cmd.StdinPipe()

@@ -37,11 +37,13 @@ const (
 type Tools struct {
 	opts     Options
 	kernel   *xtables.Kernel
+	tables   tableReader // the kernel
 	variant  xtables.Variant
 	reason   string
 	programs map[Family]programs
-	period   atomic.Int64 // nanoseconds between looks at legacy tables; 0: a second
-	waits    atomic.Bool  // for the lock, and that was told
+	period   atomic.Int64           // nanoseconds between looks at legacy tables; 0: a second
+	waits    atomic.Bool            // for the lock, and that was told
+	trouble  atomic.Pointer[string] // of the watch of legacy tables; nil or empty: none
 	own      own
 }
 
@@ -52,13 +54,14 @@ type programs struct{ save, restore string }
 // that stays.
 func Open(ctx context.Context, o Options) (*Tools, error) {
 	o.fill()
-	t := &Tools{opts: o, kernel: xtables.New(xtables.Options{NetNS: o.NetNS, Lock: o.Lock, Wait: o.Wait})}
+	kernel := xtables.New(xtables.Options{NetNS: o.NetNS, Lock: o.Lock, Wait: o.Wait})
+	t := &Tools{opts: o, kernel: kernel, tables: kernel}
 	t.SetPoll(o.Poll)
 	installed, err := o.installed(ctx)
 	if err != nil {
 		return nil, err
 	}
-	variant, reason, err := detect(ctx, t.kernel)
+	variant, reason, err := detector{&t.opts, kernel, installed}.detect(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("find out which variant of iptables is in use: %w", err)
 	}

@@ -3,6 +3,7 @@ package iptables
 import (
 	"context"
 	"errors"
+	"fmt"
 	"hash/maphash"
 	"maps"
 	"math"
@@ -19,11 +20,23 @@ import (
 // second as rarely as its cost demands: soon if the first differs, or after a
 // Restore of ours, to know what from then on must not change; else seldom, as a
 // rule may take the place of another of its size.
+//
+// What a table says right after a Restore is no proof of what the Restore wrote:
+// another program may have changed it in between. So each Restore is followed by
+// one Edit that is only possible, and the reader of edits compares the table with
+// what it should hold.
 const (
 	thrift  = 1000             // times of what a look costs until the next without a cause: 0.1% of a CPU
 	thrift2 = 20               // with a cause: 5%
 	longest = 10 * time.Minute // until the next without a cause
 )
+
+// tableReader reads legacy tables without a program: xtables.Kernel. What it does
+// not understand, iptables may still be able to read and write.
+type tableReader interface {
+	Stamps(ctx context.Context) (map[xtables.TableID]xtables.Stamp, error)
+	Digest(ctx context.Context, id xtables.TableID, seed maphash.Seed, ours func(chain string) bool) (xtables.Digest, error)
+}
 
 // look watches legacy tables.
 type look struct {
@@ -35,65 +48,18 @@ type look struct {
 	running int    // Restores
 	number  uint64 // of the last of them
 	seen    map[Table]*sight
+	rounded time.Time // when the last round began
 }
 
 // sight is what was last seen of a table.
 type sight struct {
+	known  bool // digest was read once
 	stamp  xtables.Stamp
 	digest xtables.Digest
 	edited bool              // somebody else changed it before a Restore of ours
 	mine   map[string]uint64 // chains that input of ours named since, and which Restore did last
 	at     time.Time
 	cost   time.Duration
-}
-
-func (t *Tools) look(ctx context.Context, ours func(string) bool, subscribed func(), tell func(Edit)) error {
-	l := &look{tools: t, ours: ours, seed: maphash.MakeSeed(), seen: map[Table]*sight{}}
-	for _, f := range []Family{IPv4, IPv6} {
-		for _, name := range []string{"nat", "filter", "mangle"} {
-			l.seen[Table{f, name}] = &sight{mine: map[string]uint64{}}
-		}
-	}
-	t.own.join(l)
-	defer t.own.part(l)
-	if err := l.round(ctx, func(Edit) {}); err != nil {
-		return ended(ctx, err)
-	}
-	subscribed()
-	timer := time.NewTimer(t.poll())
-	defer timer.Stop()
-	for said := ""; ; {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-timer.C:
-			said = t.report(ended(ctx, l.round(ctx, tell)), said)
-			timer.Reset(t.poll())
-		}
-	}
-}
-
-// report logs that the tables could not be looked at when that is new, and when it
-// is over. It returns what it said last.
-func (t *Tools) report(err error, said string) string {
-	switch {
-	case err == nil && said != "":
-		t.opts.Log.Info("The tables of iptables can be looked at again")
-	case err != nil && err.Error() != said:
-		t.opts.Log.Warn("Cannot look for what others change in the tables of iptables, retrying", "error", err)
-	}
-	if err == nil {
-		return ""
-	}
-	return err.Error()
-}
-
-// ended leaves out an error that is the end of the context.
-func ended(ctx context.Context, err error) error {
-	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		return nil
-	}
-	return err
 }
 
 // cause is why a table is to be read.
@@ -105,29 +71,44 @@ type cause struct {
 	quiet   bool   // no Restore was running
 }
 
-// round looks at all tables once.
-func (l *look) round(ctx context.Context, tell func(Edit)) error {
-	due, err := l.due(ctx, time.Now())
+// round looks at all tables once and reports whether another program was seen to
+// change one. A table that cannot be read does not keep it from the others.
+func (l *look) round(ctx context.Context, tell func(Edit)) (changed bool, err error) {
+	now := time.Now()
+	due, err := l.due(ctx, now)
 	if err != nil {
-		return err
+		return false, err
 	}
+	since := l.rounded
+	l.rounded = now
+	var errs []error
 	for _, c := range due {
-		edits, err := l.compare(ctx, c)
+		edit, err := l.compare(ctx, c)
 		if err != nil {
-			return err
+			l.postpone(c)
+			errs = append(errs, fmt.Errorf("table %s: %w", l.tools.id(c.table), err))
 		}
-		if len(edits.what) > 0 {
-			tell(Edit{What: edits.String()})
+		if edit.What != "" {
+			edit.Since = since
+			tell(edit)
+			changed = changed || !edit.Possible
 		}
 	}
-	return nil
+	return changed, errors.Join(errs...)
+}
+
+// postpone keeps a table that could not be read due.
+func (l *look) postpone(c cause) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.seen[c.table].edited = l.seen[c.table].edited || c.foreign
 }
 
 // due lists the tables that it is time to read.
 func (l *look) due(ctx context.Context, now time.Time) ([]cause, error) {
 	l.mu.Lock() // also while the kernel is asked: what it says is compared with what was last known
 	defer l.mu.Unlock()
-	stamps, err := l.tools.kernel.Stamps(ctx)
+	stamps, err := l.tools.tables.Stamps(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -148,35 +129,50 @@ func (l *look) due(ctx context.Context, now time.Time) ([]cause, error) {
 	return all, nil
 }
 
-// compare reads a table and returns what others did.
-func (l *look) compare(ctx context.Context, c cause) (found, error) {
+// compare reads a table and returns the edit it shows; one without What is none.
+func (l *look) compare(ctx context.Context, c cause) (Edit, error) {
 	took := stopwatch()
 	var now xtables.Digest
 	if c.there {
 		var err error
-		if now, err = l.tools.kernel.Digest(ctx, l.tools.id(c.table), l.seed, l.ours); err != nil {
-			return found{}, err
+		if now, err = l.tools.tables.Digest(ctx, l.tools.id(c.table), l.seed, l.ours); err != nil {
+			return Edit{}, err
 		}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.seen[c.table]
-	var edits found
-	for _, what := range differences(s.digest, now, func(chain string) bool { return s.mine[chain] > 0 }) {
-		edits.add(what + where(c.table))
-	}
-	if c.foreign && len(edits.what) == 0 && len(s.mine) > 0 { // may be any of these, or nobody's business
-		edits.add("chains just written" + where(c.table))
-	}
+	edit := s.judge(c, now)
 	if c.quiet { // otherwise what is named may be yet to come
 		maps.DeleteFunc(s.mine, func(_ string, number uint64) bool { return number <= c.number })
 	}
 	if c.quiet && c.number == l.number { // otherwise the end of a Restore says what it looks like
 		s.stamp = now.Stamp
 	}
-	s.digest, s.at = now, time.Now()
+	s.digest, s.known, s.at = now, true, time.Now()
 	s.cost = took()
-	return edits, nil
+	return edit, nil
+}
+
+// judge returns the edit that a new digest shows. From here on the digest is what
+// must not change, so chains that a Restore named since the last one, and a table
+// that was never read, may have been changed unnoticed.
+func (s *sight) judge(c cause, now xtables.Digest) Edit {
+	if !s.known {
+		return Edit{What: "rules read for the first time" + where(c.table), Possible: true}
+	}
+	var edits found
+	for _, what := range differences(s.digest, now, func(chain string) bool { return s.mine[chain] > 0 }) {
+		edits.add(what + where(c.table))
+	}
+	switch {
+	case len(edits.what) > 0:
+		return Edit{What: edits.String()}
+	case len(s.mine) > 0 && (c.foreign || c.quiet):
+		// If foreign, the change may be in any of these chains, or in none of ours.
+		return Edit{What: "chains just written" + where(c.table), Possible: !c.foreign}
+	}
+	return Edit{}
 }
 
 // stopwatch returns what tells how much time of a CPU has been used since, at
@@ -199,7 +195,7 @@ func cpuTime() time.Duration {
 func (l *look) begin(ctx context.Context, f Family, named map[string][]string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	stamps, _ := l.tools.kernel.Stamps(ctx)
+	stamps, _ := l.tools.tables.Stamps(ctx)
 	l.number++
 	for name, chains := range named {
 		s := l.seen[Table{f, name}]
@@ -220,7 +216,7 @@ func (l *look) begin(ctx context.Context, f Family, named map[string][]string) {
 func (l *look) end(ctx context.Context, f Family, named map[string][]string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	stamps, _ := l.tools.kernel.Stamps(ctx)
+	stamps, _ := l.tools.tables.Stamps(ctx)
 	l.running--
 	for name := range named {
 		if s := l.seen[Table{f, name}]; s != nil {

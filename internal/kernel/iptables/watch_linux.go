@@ -34,7 +34,7 @@ type own struct {
 	running   map[int]bool // programs of ours, by process
 	past      [64]int      // such that have ended
 	next      int
-	listeners map[*nft.Listener]bool
+	listeners map[*nft.Listener]func() // called when one may have missed an edit
 	looks     map[*look]bool
 }
 
@@ -54,11 +54,20 @@ func (o *own) started(pid int) {
 	o.filter()
 }
 
+// ended ends what started began. If another socket has the port that was the
+// program's, its owner may have had it all along, in a container with process
+// numbers of its own: the listeners heard nothing of that.
 func (o *own) ended(pid int) {
+	taken := nft.PortTaken(uint32(pid))
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.running, pid)
 	o.filter()
+	for _, missed := range o.listeners {
+		if taken {
+			missed()
+		}
+	}
 }
 
 // filter tells the listeners. One that does not take it hears our own writes, and
@@ -73,13 +82,15 @@ func (o *own) filter() {
 	}
 }
 
-func (o *own) listen(l *nft.Listener) {
+// listen keeps a listener from hearing our programs, and calls missed when it may
+// not have heard another one for that reason.
+func (o *own) listen(l *nft.Listener, missed func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.listeners == nil {
-		o.listeners = map[*nft.Listener]bool{}
+		o.listeners = map[*nft.Listener]func(){}
 	}
-	o.listeners[l] = true
+	o.listeners[l] = missed
 	o.filter()
 }
 

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -23,13 +24,20 @@ func ours(chain string) bool { return strings.HasPrefix(chain, "KUBE-") }
 // observer is a host whose chains are watched.
 type observer struct {
 	*host
-	edits chan Edit
+	edits    chan Edit
+	possible int // edits that settle left out
 }
 
 func observe(t *testing.T, variant xtables.Variant, prepare func(*host)) *observer {
 	t.Helper()
-	o := &observer{host: newHost(t, variant), edits: make(chan Edit, 1000)}
-	prepare(o.host)
+	h := newHost(t, variant)
+	prepare(h)
+	return observeHost(t, h)
+}
+
+func observeHost(t *testing.T, h *host) *observer {
+	t.Helper()
+	o := &observer{host: h, edits: make(chan Edit, 1000)}
 	ctx, cancel := context.WithCancel(t.Context())
 	done, listening := make(chan error, 1), make(chan struct{})
 	go func() {
@@ -57,8 +65,18 @@ func (o *observer) next() Edit {
 	}
 }
 
+// seen waits for an edit that was observed.
+func (o *observer) seen() Edit {
+	o.t.Helper()
+	for {
+		if e := o.next(); !e.Possible {
+			return e
+		}
+	}
+}
+
 // settle waits until everything has been noticed that could be, and returns what
-// was told meanwhile.
+// was told meanwhile, except edits that are only possible.
 func (o *observer) settle() []Edit {
 	o.t.Helper()
 	time.Sleep(60 * time.Millisecond) // a legacy table is looked at each 20 ms
@@ -70,7 +88,12 @@ func (o *observer) settle() []Edit {
 	time.Sleep(5 * time.Millisecond) // to tell
 	var all []Edit
 	for len(o.edits) > 0 {
-		all = append(all, <-o.edits)
+		e := <-o.edits
+		if e.Possible {
+			o.possible++
+			continue
+		}
+		all = append(all, e)
 	}
 	return all
 }
@@ -155,7 +178,7 @@ func TestEditsOfOthersAreTold(t *testing.T) {
 				t.Fatalf("before %q: told %v", tt.command, told)
 			}
 			o.run(tt.command)
-			e := o.next()
+			e := o.seen()
 			if !strings.HasPrefix(e.What, tt.want) {
 				t.Errorf("after %q: told %q, want %q", tt.command, e.What, tt.want)
 			}
@@ -178,7 +201,7 @@ func TestAJumpThatIsMovedIsTold(t *testing.T) {
 			t.Fatal(err)
 		}
 		o.run("iptables-restore --noflush " + file)
-		if e := o.next(); e.What != "rule of PREROUTING in nat" {
+		if e := o.seen(); e.What != "rule of PREROUTING in nat" {
 			t.Errorf("told %+v", e)
 		}
 	})
@@ -190,7 +213,7 @@ func TestEditsByNftAreTold(t *testing.T) {
 	for _, command := range []string{"nft flush table ip nat", "nft delete table ip nat", "nft flush ruleset", "nft flush chain ip nat KUBE-SVC-A"} {
 		o.restore(IPv4, base)
 		o.run(command)
-		if e := o.next(); !strings.Contains(e.What, "KUBE-S") || !strings.HasPrefix(e.By, "nft (thread ") {
+		if e := o.seen(); !strings.Contains(e.What, "KUBE-S") || !strings.HasPrefix(e.By, "nft (thread ") {
 			t.Errorf("after %q: told %+v", command, e)
 		}
 		o.settle()
@@ -242,7 +265,7 @@ func TestOwnWritesAreNotTold(t *testing.T) {
 		}
 		o.run("iptables -t nat -I KUBE-SVC-0-1 -j RETURN")
 		o.restore(IPv4, "*nat\n:KUBE-SVC-A - [0:0]\n-A KUBE-SVC-A -j ACCEPT\nCOMMIT\n")
-		if e := o.next(); e.What != "rule of KUBE-SVC-0-1 in nat" {
+		if e := o.seen(); e.What != "rule of KUBE-SVC-0-1 in nat" {
 			t.Errorf("told %+v", e)
 		}
 		if told := o.settle(); len(told) > 0 {
@@ -271,7 +294,7 @@ func TestEditsDuringARestore(t *testing.T) {
 		if err := <-inputs; err != nil {
 			t.Fatal(err)
 		}
-		if e := o.next(); e.What != "rule of KUBE-SVC-A in nat" {
+		if e := o.seen(); e.What != "rule of KUBE-SVC-A in nat" {
 			t.Errorf("told %+v", e)
 		}
 		if told := o.settle(); len(told) > 0 {
@@ -280,7 +303,8 @@ func TestEditsDuringARestore(t *testing.T) {
 	})
 }
 
-// A program whose netlink port somebody else has is known by its process.
+// A program whose netlink port another socket has is known by its process. As the
+// owner of that socket was not heard meanwhile, one edit is reported as missed.
 func TestAProgramWithoutItsPort(t *testing.T) {
 	o := observe(t, xtables.NFT, func(h *host) { h.restore(IPv4, base) })
 	folder := t.TempDir()
@@ -307,11 +331,12 @@ func TestAProgramWithoutItsPort(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	if told := o.settle(); len(told) > 0 == countsAsKernel() {
-		t.Errorf("told %v", told)
+	want := []Edit{{What: lost}}
+	if told := o.settle(); countsAsKernel() && !slices.Equal(told, want) || !slices.Contains(told, want[0]) {
+		t.Errorf("told %v, want %v", told, want)
 	}
 	o.run("iptables -t nat -F KUBE-SVC-A")
-	if e := o.next(); e.What != "rule of KUBE-SVC-A in nat" {
+	if e := o.seen(); e.What != "rule of KUBE-SVC-A in nat" {
 		t.Errorf("told %+v", e)
 	}
 }

@@ -20,7 +20,7 @@ func (t *Tools) hear(ctx context.Context, ours func(string) bool, subscribed fun
 	if err != nil {
 		return err
 	}
-	t.own.listen(l)
+	t.own.listen(l, func() { tell(Edit{What: lost}) })
 	defer t.own.leave(l)
 	subscribed()
 	e := ear{ours: ours, mine: t.wrote}

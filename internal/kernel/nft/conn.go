@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -19,7 +18,7 @@ import (
 // for Watch.
 type Conn struct {
 	netns int
-	ports ports
+	own   *own
 	lib   *nftables.Conn
 	sock  *netlink.Conn
 	want  int // bytes of buffer
@@ -29,6 +28,10 @@ type Conn struct {
 // Options for Open.
 type Options struct {
 	NetNS int // file descriptor of a network namespace; 0: the caller's
+
+	// Beside is another Conn of the same program, or nil. Watch of either reports
+	// nothing that was written through the other.
+	Beside *Conn
 }
 
 const (
@@ -41,7 +44,10 @@ const (
 
 // Open opens a Conn. No privilege is needed until it is used.
 func Open(opt Options) (*Conn, error) {
-	c := &Conn{netns: opt.NetNS, want: wantRoom}
+	c := &Conn{netns: opt.NetNS, own: newOwn(), want: wantRoom}
+	if opt.Beside != nil {
+		c.own = opt.Beside.own
+	}
 	if err := c.dial(); err != nil {
 		return nil, err
 	}
@@ -65,7 +71,7 @@ func (c *Conn) dial() error {
 // Without privilege the kernel gives less than asked, so we read it back.
 func (c *Conn) adopt(sock *netlink.Conn) error {
 	c.sock = sock
-	c.ports.add(sock.PID())
+	c.own.use(c, sock.PID())
 	if err := sock.SetWriteBuffer(c.want); err != nil {
 		return fmt.Errorf("size netlink send buffer: %w", err)
 	}
@@ -109,27 +115,64 @@ func askForLargeAnswers(fd int) error {
 }
 
 // Close closes the socket.
-func (c *Conn) Close() error { return c.lib.CloseLasting() }
-
-// ports are the netlink ports of this and the former sockets: news of what was
-// done through one may come after it was closed.
-type ports struct {
-	mu   sync.Mutex
-	used [4]uint32
-	next int
+func (c *Conn) Close() error {
+	c.own.forget(c)
+	return c.lib.CloseLasting()
 }
 
-func (p *ports) add(port uint32) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.used[p.next%len(p.used)] = port
-	p.next++
+// own are the netlink ports of the sockets in use, and the listeners that leave out
+// what is done through them. A former port is not ours any more: as ports are
+// process numbers, a program in another container may get it.
+type own struct {
+	mu        sync.Mutex
+	ports     map[*Conn]uint32
+	listeners map[*Listener]*Conn
 }
 
-func (p *ports) has(port uint32) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return slices.Contains(p.used[:], port)
+func newOwn() *own { return &own{ports: map[*Conn]uint32{}, listeners: map[*Listener]*Conn{}} }
+
+// use changes the port of a Conn, before anything is done through it. A listener
+// that does not take a filter hears our writes, and asks has.
+func (o *own) use(c *Conn, port uint32) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.ports[c] = port
+	for l, of := range o.listeners {
+		if of == c {
+			_ = l.Ignore(port)
+		}
+	}
+}
+
+func (o *own) join(l *Listener, c *Conn) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.listeners[l] = c
+	_ = l.Ignore(o.ports[c])
+}
+
+func (o *own) leave(l *Listener) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.listeners, l)
+}
+
+// forget takes out a Conn that is closed.
+func (o *own) forget(c *Conn) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.ports, c)
+}
+
+func (o *own) has(port uint32) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, used := range o.ports {
+		if used == port {
+			return true
+		}
+	}
+	return false
 }
 
 // Room returns how many bytes, by Tx.Bytes, one transaction may have.
@@ -265,16 +308,18 @@ func (c *Conn) DeleteTables(ctx context.Context, tables ...Table) error {
 	return nil
 }
 
-// Read returns what a table holds; nil if it does not exist.
+// Read returns what a table holds; nil if it does not exist. It stops as soon as the
+// context ends.
 func (c *Conn) Read(ctx context.Context, t Table) (*State, error) {
+	defer c.stopWith(ctx)()
 	var state *State
 	var err error
 	for range readTries {
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
 		if err := c.sock.SetDeadline(time.Now().Add(patience)); err != nil {
-			return nil, fmt.Errorf("read table %s: %w", t, err)
+			return nil, errors.Join(fmt.Errorf("read table %s: %w", t, err), c.redial())
+		}
+		if err := ctx.Err(); err != nil { // the deadline may be later than the one set for it
+			return nil, err
 		}
 		state, err = c.read(t)
 		// Another program's transaction interrupts the listing; a chain or a
@@ -284,7 +329,22 @@ func (c *Conn) Read(ctx context.Context, t Table) (*State, error) {
 		}
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("read table %s: %w", t, err), c.redial())
+		return nil, errors.Join(fmt.Errorf("read table %s: %w", t, errors.Join(ctx.Err(), err)), c.redial())
 	}
 	return state, nil
+}
+
+// stopWith ends waits for the kernel when the context ends, until release is
+// called.
+func (c *Conn) stopWith(ctx context.Context) (release func()) {
+	sock, done := c.sock, make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(done)
+		_ = sock.SetDeadline(time.Now()) // a closed socket waits for nothing
+	})
+	return func() {
+		if !stop() {
+			<-done
+		}
+	}
 }

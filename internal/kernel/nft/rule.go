@@ -277,31 +277,35 @@ func Masquerade() Statement {
 }
 
 // Translated matches connections whose destination was translated.
-func Translated() Statement { return translated("ct status dnat", expr.CmpOpNeq) }
-
-// NotTranslated matches connections whose destination was not translated.
-func NotTranslated() Statement { return translated("ct status ! dnat", expr.CmpOpEq) }
-
-func translated(text string, op expr.CmpOp) Statement {
+func Translated() Statement {
 	const dstNAT = 1 << 5 // IPS_DST_NAT, linux/netfilter/nf_conntrack_common.h
-	return Statement{text, []expr.Any{
+	return Statement{"ct status dnat", []expr.Any{
 		&expr.Ct{Key: expr.CtKeySTATUS, Register: reg1},
 		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 4, Mask: Key{}.Index(dstNAT), Xor: make([]byte, 4)},
-		&expr.Cmp{Op: op, Register: reg1, Data: make([]byte, 4)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: make([]byte, 4)},
 	}}
 }
 
 // FromHere matches packets whose source is an address of this host.
-func FromHere() Statement { return local("fib saddr type local", &expr.Fib{FlagSADDR: true}) }
+func FromHere() Statement {
+	return local("fib saddr type local", expr.CmpOpEq, &expr.Fib{FlagSADDR: true})
+}
 
 // ToHere matches packets whose destination is an address of this host.
-func ToHere() Statement { return local("fib daddr type local", &expr.Fib{FlagDADDR: true}) }
+func ToHere() Statement {
+	return local("fib daddr type local", expr.CmpOpEq, &expr.Fib{FlagDADDR: true})
+}
 
-func local(text string, fib *expr.Fib) Statement {
+// NotToHere matches packets whose destination is not an address of this host.
+func NotToHere() Statement {
+	return local("fib daddr type != local", expr.CmpOpNeq, &expr.Fib{FlagDADDR: true})
+}
+
+func local(text string, op expr.CmpOp, fib *expr.Fib) Statement {
 	fib.Register, fib.ResultADDRTYPE = reg1, true
 	return Statement{text, []expr.Any{
 		fib,
-		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: Key{}.Index(unix.RTN_LOCAL)},
+		&expr.Cmp{Op: op, Register: reg1, Data: Key{}.Index(unix.RTN_LOCAL)},
 	}}
 }
 
@@ -322,6 +326,14 @@ func ToLoopback() Statement {
 	s.text = "ip daddr 127.0.0.0/8"
 	s.exprs[1] = &expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte{127}}
 	return s
+}
+
+// FromLoopback matches packets from 127.0.0.0/8.
+func FromLoopback() Statement {
+	first := Field{load: func(reg uint32) expr.Any {
+		return &expr.Payload{DestRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: IP4.header().saddr, Len: 1}
+	}}
+	return compare("ip saddr 127.0.0.0/8", expr.CmpOpEq, first, []byte{127})
 }
 
 // FromInterface matches packets that came in on the interface.

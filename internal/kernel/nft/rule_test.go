@@ -35,7 +35,7 @@ func everyRule(f Family) []Chain {
 		NotIn("allowed", append(key, Source(f))...), Dispatch("direct", key...), Dispatch("ways", Priority()),
 		SetPriority("fronts", key...), ClearPriority(), Draw(3), Draw(65535), Goto("other"), Jump("other"), Drop(), Reject(f),
 		MarkSet(0x4000), MarkFlip(0x4000), Marked(0x4000), MarkSet(0x80000001), Marked(1),
-		Translated(), NotTranslated(), FromHere(), ToHere(), NotLoopback(f),
+		Translated(), FromHere(), ToHere(), NotToHere(), NotLoopback(f),
 		FromInterface("cbr0"), NotFromInterface("cbr0"), FromInterface("fifteen-letters"), FromPrefix("veth"), NotFromPrefix("veth"),
 		Chance(3), Remember("clients", Source(f), 3*time.Hour), Remember("clients", Source(f), time.Second),
 		Remember("clients", Source(f), 26*time.Hour+61*time.Second),
@@ -43,7 +43,7 @@ func everyRule(f Family) []Chain {
 		any = append(any, NewRule(s))
 	}
 	if f == IP4 {
-		any = append(any, NewRule(ToLoopback()))
+		any = append(any, NewRule(ToLoopback()), NewRule(FromLoopback()))
 	}
 	any = append(any,
 		NewRule(FromHere(), MarkSet(0x4000), Goto("other")),

@@ -36,8 +36,10 @@ func (c *Conn) Watch(ctx context.Context, tables []Table, subscribed func(), tel
 	if err != nil {
 		return err
 	}
+	c.own.join(l, c)
+	defer c.own.leave(l)
 	subscribed()
-	w := watch{tables: tables, ours: c.ports.has, listener: l}
+	w := watch{tables: tables, ours: c.own.has}
 	lost := func() {
 		w.what = nil
 		tell(Edit{Lost: true})
@@ -52,16 +54,13 @@ func (c *Conn) Watch(ctx context.Context, tables []Table, subscribed func(), tel
 // watch puts the messages of a transaction together. The last of them says that
 // there is a new generation, and who made it.
 type watch struct {
-	tables   []Table
-	ours     func(port uint32) bool
-	listener *Listener
-	deaf     uint32 // port that the listener leaves out
-	what     []string
+	tables []Table
+	ours   func(port uint32) bool
+	what   []string
 }
 
 func (w *watch) hear(m netlink.Message) (Edit, bool) {
 	if m.Header.PID != 0 && w.ours(m.Header.PID) {
-		w.ignore(m.Header.PID)
 		return Edit{}, false
 	}
 	if m.Header.Type>>8 != unix.NFNL_SUBSYS_NFTABLES || len(m.Data) < nfgenLen {
@@ -122,13 +121,5 @@ func kindOf(message netlink.HeaderType) string {
 		return "element"
 	default:
 		return ""
-	}
-}
-
-// ignore leaves out what comes through a port of ours. All messages that arrive
-// as one come through the same port, so the first one's header says it.
-func (w *watch) ignore(port uint32) {
-	if port != w.deaf && w.listener.Ignore(port) == nil { // otherwise we hear, and pass over, our own
-		w.deaf = port
 	}
 }

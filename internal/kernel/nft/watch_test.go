@@ -5,6 +5,9 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // observer is a Conn whose tables are watched.
@@ -111,6 +114,39 @@ func TestOwnWritesAreNotTold(t *testing.T) {
 	o.nft("delete table ip t")
 	if e := o.next(); e.By != "nft" {
 		t.Errorf("told %+v, want only what nft did", e)
+	}
+}
+
+// A program that gets the netlink port that our former socket had is heard.
+func TestAFormerPortIsNotOurs(t *testing.T) {
+	o := observe(t)
+	o.fill(1)
+	former := o.conn.sock.PID()
+	// Somebody else takes the port as soon as it is free.
+	if err := o.conn.lib.CloseLasting(); err != nil {
+		t.Fatal(err)
+	}
+	other, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: o.netns, PID: former})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = other.Close() }()
+	if err := o.conn.dial(); err != nil {
+		t.Fatal(err)
+	}
+	name := append([]byte{6, 0, unix.NFTA_TABLE_NAME, 0, 't', 0}, 0, 0)
+	message := func(kind int, data ...byte) netlink.Message {
+		return netlink.Message{Header: netlink.Header{Type: netlink.HeaderType(kind), Flags: netlink.Request}, Data: data}
+	}
+	if _, err := other.SendMessages([]netlink.Message{
+		message(unix.NFNL_MSG_BATCH_BEGIN, 0, 0, 0, unix.NFNL_SUBSYS_NFTABLES),
+		message(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_DELTABLE, append([]byte{unix.NFPROTO_IPV4, 0, 0, 0}, name...)...),
+		message(unix.NFNL_MSG_BATCH_END, 0, 0, 0, unix.NFNL_SUBSYS_NFTABLES),
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if e := o.next(); !slices.Contains(e.What, "table") {
+		t.Errorf("told %+v, want that the table is gone", e)
 	}
 }
 

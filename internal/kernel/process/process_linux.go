@@ -1,15 +1,19 @@
-// Package process finds processes of this machine by their name.
+// Package process finds processes of this machine by their name or a socket, and
+// tells what they are.
 package process
 
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Options say where to look and who is meant.
@@ -32,12 +36,21 @@ func New(opts Options) *Processes {
 	return &Processes{opts: opts}
 }
 
-// Named returns the numbers of the processes of this name in the network
-// namespace, lowest first. The name is that of the program it was started as, or
-// the one the kernel has for it. Those that run the same program as this process
-// are left out, and those that cannot be read, as a process may end at any time
-// or be of another user.
-func (p *Processes) Named(ctx context.Context, name string) ([]int, error) {
+// Process is a process in the network namespace.
+type Process struct {
+	PID     int
+	Program string        // path of its executable, else what it was started as
+	Admin   bool          // it may have CAP_NET_ADMIN in the user namespace of this process
+	Age     time.Duration // since it was started; 0 if that cannot be read
+	Sockets []uint64      // inodes of its open sockets; nil if they cannot be read
+}
+
+// Named returns the processes of this name in the network namespace, those with
+// the lowest numbers first. The name is that of the program it was started as, or
+// the one the kernel has for it; any process can take it. Those that run the same
+// program as this process are left out, and those that cannot be read, as a
+// process may end at any time.
+func (p *Processes) Named(ctx context.Context, name string) ([]Process, error) {
 	ns, err := os.Readlink(p.namespace())
 	if err != nil {
 		return nil, fmt.Errorf("read own network namespace: %w", err)
@@ -46,6 +59,25 @@ func (p *Processes) Named(ctx context.Context, name string) ([]int, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read own program: %w", err)
 	}
+	pids, err := p.list()
+	if err != nil {
+		return nil, err
+	}
+	var found []Process
+	for _, pid := range pids {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		entry := strconv.Itoa(pid)
+		if p.called(entry, name) && p.within(entry, ns) && !p.runs(entry, self) {
+			found = append(found, p.Describe(pid))
+		}
+	}
+	return found, nil
+}
+
+// list returns the numbers of all processes, the lowest first.
+func (p *Processes) list() ([]int, error) {
 	folder, err := os.Open(p.opts.Root)
 	if err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
@@ -55,19 +87,14 @@ func (p *Processes) Named(ctx context.Context, name string) ([]int, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
 	}
-	var found []int
+	var pids []int
 	for _, entry := range entries {
-		if err := ctx.Err(); err != nil {
-			return nil, err
+		if pid, err := strconv.Atoi(entry); err == nil {
+			pids = append(pids, pid)
 		}
-		pid, err := strconv.Atoi(entry)
-		if err != nil || !p.called(entry, name) || !p.within(entry, ns) || p.runs(entry, self) {
-			continue
-		}
-		found = append(found, pid)
 	}
-	slices.Sort(found)
-	return found, nil
+	slices.Sort(pids)
+	return pids, nil
 }
 
 // called says whether a process has this name. Most do not, and are told by one
@@ -89,8 +116,15 @@ func (p *Processes) called(pid, name string) bool {
 }
 
 // within says whether a process is in a network namespace, as the kernel prints it.
+// That of a process with more capabilities than this one cannot be read; then the
+// numbers of two files tell, which each network namespace has for itself.
 func (p *Processes) within(pid, ns string) bool {
 	its, err := os.Readlink(p.path(pid, "ns", "net"))
+	if errors.Is(err, fs.ErrPermission) && p.opts.NetNS == 0 {
+		own, ownErr := os.Stat(p.path("self", "net", "dev"))
+		its, itsErr := os.Stat(p.path(pid, "net", "dev"))
+		return ownErr == nil && itsErr == nil && os.SameFile(own, its)
+	}
 	return err == nil && its == ns
 }
 
@@ -110,4 +144,19 @@ func (p *Processes) namespace() string {
 
 func (p *Processes) path(parts ...string) string {
 	return filepath.Join(append([]string{p.opts.Root}, parts...)...)
+}
+
+// WithSocket returns the lowest number of a process that has a socket open, by
+// its inode; 0 if this process can see none.
+func (p *Processes) WithSocket(inode uint64) (int, error) {
+	pids, err := p.list()
+	if err != nil {
+		return 0, err
+	}
+	for _, pid := range pids {
+		if slices.Contains(p.sockets(strconv.Itoa(pid)), inode) {
+			return pid, nil
+		}
+	}
+	return 0, nil
 }

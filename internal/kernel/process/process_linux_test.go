@@ -69,10 +69,18 @@ func TestProcessesAreFoundByFileAndByFirstArgumentInTheirNamespaceOnly(t *testin
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(sorted(c.want), got); diff != "" {
+		if diff := cmp.Diff(sorted(c.want), numbers(got)); diff != "" {
 			t.Errorf("processes (-want +got):\n%s", diff)
 		}
 	}
+}
+
+func numbers(list []Process) []int {
+	var pids []int
+	for _, p := range list {
+		pids = append(pids, p.PID)
+	}
+	return pids
 }
 
 func sorted(pids []int) []int {
@@ -128,7 +136,7 @@ func TestAProgramDoesNotTakeItselfForAnother(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]int{8, 12, 13}, got); diff != "" {
+	if diff := cmp.Diff([]int{8, 12, 13}, numbers(got)); diff != "" {
 		t.Errorf("processes (-want +got):\n%s", diff)
 	}
 }

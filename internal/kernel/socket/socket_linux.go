@@ -1,4 +1,5 @@
-// Package socket counts the TCP connections that programs of this host have.
+// Package socket counts the TCP connections that programs of this host have, and
+// lists their listeners.
 package socket
 
 import (

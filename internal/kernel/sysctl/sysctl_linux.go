@@ -58,6 +58,34 @@ func (s *Sysctl) Get(key string) (string, error) {
 	return value, nil
 }
 
+// Match returns the values of all parameters that match a pattern of slashes, as
+// of path.Match, by name: "net/ipv4/conf/*/forwarding". One that is removed
+// meanwhile, with its interface, is left out.
+func (s *Sysctl) Match(pattern string) (map[string]string, error) {
+	values := map[string]string{}
+	err := netns.Do(s.opts.NetNS, func() error {
+		names, err := fs.Glob(os.DirFS(s.opts.Root), pattern)
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			b, err := os.ReadFile(filepath.Join(s.opts.Root, name))
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			values[name] = strings.TrimSpace(string(b))
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, explain(pattern, "", err)
+	}
+	return values, nil
+}
+
 // Set gives a parameter a value, unless it has that value already.
 func (s *Sysctl) Set(key, value string) error {
 	path, err := s.path(key)

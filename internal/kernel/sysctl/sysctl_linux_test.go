@@ -128,3 +128,23 @@ func TestNamespace(t *testing.T) {
 		t.Errorf("%s and %s, want %s and %s", first, second, other, before)
 	}
 }
+
+func TestMatchReturnsParametersByPattern(t *testing.T) {
+	s := sysctl.New(sysctl.Options{NetNS: kerneltest.Namespace(t)})
+	if err := s.Set("net/ipv4/conf/lo/route_localnet", "1"); err != nil {
+		t.Fatal(err)
+	}
+	got, err := s.Match("net/ipv4/conf/*/route_localnet")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"lo": "1", "all": "", "default": ""} {
+		value, there := got["net/ipv4/conf/"+name+"/route_localnet"]
+		if !there || want != "" && value != want {
+			t.Errorf("%s is %q, want %q; all: %v", name, value, want, got)
+		}
+	}
+	if got, err := s.Match("net/ipv4/conf/*/no_such_parameter"); err != nil || len(got) > 0 {
+		t.Errorf("no parameter matches, but it returns %v, %v", got, err)
+	}
+}

@@ -14,10 +14,11 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 )
 
-// The ways in which there is nobody or somebody already.
+// Errors of Listen and Dial.
 var (
 	ErrInUse  = errors.New("address in use")
 	ErrNobody = errors.New("nobody listens")
+	ErrBusy   = errors.New("the queue of the listener is full")
 )
 
 // Options says where a socket is.
@@ -43,8 +44,9 @@ func Listen(ctx context.Context, o Options) (*net.UnixListener, error) {
 	return l.(*net.UnixListener), nil
 }
 
-// Dial connects to the socket. It is ErrNobody if no process listens there; one
-// may have the name all the same. It does not wait for one that is too busy.
+// Dial connects to the socket. The error is ErrNobody if no process listens there,
+// although one may have bound the name, and ErrBusy if its queue of connections is
+// full. It does not wait.
 func Dial(ctx context.Context, o Options) (*net.UnixConn, error) {
 	var c net.Conn
 	err := netns.Do(o.NetNS, func() (err error) {
@@ -53,6 +55,9 @@ func Dial(ctx context.Context, o Options) (*net.UnixConn, error) {
 	})
 	if errors.Is(err, syscall.ECONNREFUSED) {
 		return nil, fmt.Errorf("connect to %s: %w", o.Name, ErrNobody)
+	}
+	if errors.Is(err, syscall.EAGAIN) {
+		return nil, fmt.Errorf("connect to %s: %w", o.Name, ErrBusy)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", o.Name, err)

@@ -76,8 +76,8 @@ func TestANameThatAnswersNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = first.Close() }()
-	if _, err := Dial(t.Context(), o); !errors.Is(err, syscall.EAGAIN) {
-		t.Errorf("dial where there is no more room: %v, want %v", err, syscall.EAGAIN)
+	if _, err := Dial(t.Context(), o); !errors.Is(err, ErrBusy) {
+		t.Errorf("dial where there is no more room: %v, want ErrBusy", err)
 	}
 }
 

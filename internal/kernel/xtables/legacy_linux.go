@@ -110,9 +110,10 @@ func (s legacySocket) blob(ctx context.Context, name string) (*blob, error) {
 }
 
 // image reads a table. The kernel asks to be told how large it is, and says
-// EAGAIN if that changed.
+// EAGAIN if that changed; a program that writes a lot is given ever more time to
+// come to an end.
 func (s legacySocket) image(ctx context.Context, name string) (image, error) {
-	for range attempts {
+	for i := range attempts {
 		if err := ctx.Err(); err != nil {
 			return image{}, err
 		}
@@ -123,6 +124,7 @@ func (s legacySocket) image(ctx context.Context, name string) (image, error) {
 		listing := encodeListing(name, size)
 		err = s.get(getEntries, listing)
 		if errors.Is(err, unix.EAGAIN) {
+			backOff(ctx, i)
 			continue
 		}
 		if err != nil {
@@ -173,11 +175,12 @@ func (p protocol) remove(ctx context.Context, r Removal) error {
 		return err
 	}
 	defer s.close()
-	for range attempts {
+	for i := range attempts {
 		done, err := s.try(ctx, r)
 		if done || err != nil {
 			return err
 		}
+		backOff(ctx, i)
 	}
 	return fmt.Errorf("tried %d times, and somebody else changed it each time", attempts)
 }

@@ -45,6 +45,22 @@ func lock(ctx context.Context, opts Options) (unlock func(), err error) {
 	return nil, fmt.Errorf("lock %s: %w", opts.Lock, err)
 }
 
+// AwaitLock waits while one process holds the lock, at most for a while. It does
+// not take the lock: a program that does is told apart from one that writes only
+// before it starts, when it may still be given up. It returns early when the
+// holder changes, as a program waits in a queue, which this does not. The error
+// is that of a context that ended.
+func (k *Kernel) AwaitLock(ctx context.Context, atMost time.Duration) error {
+	first, held := LockHolder(k.opts.Lock)
+	now := first
+	for end := time.Now().Add(atMost); held && now == first && time.Now().Before(end); now, held = LockHolder(k.opts.Lock) {
+		if err := pause(ctx); err != nil {
+			return fmt.Errorf("wait for lock %s: %w", k.opts.Lock, err)
+		}
+	}
+	return nil
+}
+
 var errStillLocked = errors.New("held by another process")
 
 // pause waits until it is time for another try.

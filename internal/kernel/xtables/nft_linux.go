@@ -89,12 +89,20 @@ func repeat(ctx context.Context, list func() error) error {
 		if err = list(); !disturbed(err) {
 			return err
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(min(firstPause<<i, lastPause)):
-		}
+		backOff(ctx, i)
 	}
 	return fmt.Errorf("disturbed %d times: %w", attempts, err)
+}
+
+// backOff waits before another attempt, each time twice as long, at most until
+// the context ends.
+func backOff(ctx context.Context, attempt int) {
+	timer := time.NewTimer(min(firstPause<<attempt, lastPause))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
 }
 
 // disturbed reports whether somebody changed the rules while we looked.

@@ -1,7 +1,9 @@
 package iptables
 
 import (
+	"maps"
 	"slices"
+	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -15,6 +17,10 @@ type diff struct {
 	host  *route.Host
 	plan  *familyPlan
 	kept  int
+
+	partly   bool                              // parts of large Services may be left out
+	inKernel func(cluster.Name) *route.Service // as it is once the plan is applied
+	underway []cluster.Name                    // Services that may not be in the table any more
 }
 
 // bulk is how many rules of a shared chain are deleted one by one. For each of
@@ -25,6 +31,7 @@ const bulk = 32
 // touched plans a change whose before is known.
 func (d *diff) touched(change route.Change) {
 	d.weigh()
+	d.inKernel, d.underway = change.InKernel, slices.Collect(maps.Keys(change.Underway))
 	before := d.host
 	if change.OldHost != nil {
 		before = change.OldHost
@@ -92,10 +99,34 @@ func (d *diff) service(name cluster.Name, old, now rules) {
 	for _, l := range e.add {
 		d.totals[tableKey{d.ip, l.table}]++
 	}
+	d.plan.enter(e, d.Plane.kernel.Room())
+}
+
+// enter adds what is to be written of a Service. Chains of endpoints come in
+// restores of their own before, if that is much: nothing leads there yet.
+func (p *familyPlan) enter(e edit, room int) {
+	if e.lines() > room {
+		endpoints := slices.Collect(func(yield func(chain) bool) {
+			for _, c := range e.chains {
+				if c.endpoint() && !yield(c) {
+					return
+				}
+			}
+		})
+		e.chains = slices.DeleteFunc(slices.Clone(e.chains), chain.endpoint)
+		for some := range slices.Chunk(endpoints, max(1, room/linesPerEndpoint)) {
+			p.services = append(p.services, edit{service: e.service, chains: some})
+		}
+	}
 	if e.lines() > 0 {
-		d.plan.services = append(d.plan.services, e)
+		p.services = append(p.services, e)
 	}
 }
+
+// linesPerEndpoint is what the chain of an endpoint takes.
+const linesPerEndpoint = 3
+
+func (c chain) endpoint() bool { return strings.HasPrefix(c.name, "KUBE-SEP-") }
 
 // chains plans the difference between two lists of chains.
 func (d *diff) chains(e *edit, old, now []chain) {
@@ -122,9 +153,13 @@ func (d *diff) chains(e *edit, old, now []chain) {
 
 // missing returns the lines of a list that another one does not have.
 func missing(list, other []line) []line {
+	there := make(map[line]bool, len(other))
+	for _, l := range other {
+		there[l] = true
+	}
 	var out []line
 	for _, l := range list {
-		if !slices.Contains(other, l) {
+		if !there[l] {
 			out = append(out, l)
 		}
 	}
@@ -146,12 +181,23 @@ func (d *diff) rewrite() {
 	}
 }
 
+// inKernelOrder returns the Services in the kernel, in the order of their rules.
+func (d *diff) inKernelOrder() []cluster.Name {
+	names := inNameOrder(d.table)
+	for _, name := range d.underway {
+		if d.table.Services[name] == nil {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // whole returns a shared chain with the rules of all Services.
 func (d *diff) whole(c chain) chain {
 	tail := c.rules
 	c.rules = nil
-	for _, name := range inNameOrder(d.table) {
-		for _, l := range d.render(d.table.Services[name], d.host).lines {
+	for _, name := range d.inKernelOrder() {
+		for _, l := range d.render(d.inKernel(name), d.host).lines {
 			if l.table == c.table && l.chain == c.name {
 				c.rules, c.of = append(c.rules, l.rule), append(c.of, name)
 			}

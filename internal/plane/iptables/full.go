@@ -32,8 +32,12 @@ func (d *diff) everything(seen state) {
 	for _, c := range d.shared(d.host) {
 		d.tailed(c, found)
 	}
-	for _, name := range inNameOrder(d.table) {
-		d.enter(name, found)
+	d.plan.left = d.services(found)
+	d.inKernel = func(name cluster.Name) *route.Service {
+		if svc, ok := d.plan.left[name]; ok {
+			return svc
+		}
+		return d.table.Services[name]
 	}
 	d.leftovers(seen, found)
 	for _, t := range everyTable() {
@@ -146,9 +150,8 @@ func endsWith(list, tail []string) bool {
 	return len(list) >= len(tail) && slices.Equal(list[len(list)-len(tail):], tail)
 }
 
-// enter plans a Service.
-func (d *diff) enter(name cluster.Name, found *found) {
-	r := d.render(d.table.Services[name], d.host)
+// enter plans a Service, or a part of one.
+func (d *diff) enter(name cluster.Name, r rules, found *found) {
 	e := edit{service: name}
 	for _, c := range r.chains {
 		d.own(&e, c, found)
@@ -162,9 +165,7 @@ func (d *diff) enter(name cluster.Name, found *found) {
 		d.kept++
 	}
 	d.reorder(&e, r.lines)
-	if e.lines() > 0 {
-		d.plan.services = append(d.plan.services, e)
-	}
+	d.plan.enter(e, d.Plane.kernel.Room())
 }
 
 // take takes a rule of a shared chain out of what was found; false: it is not
@@ -193,8 +194,12 @@ func (d *diff) reorder(e *edit, lines []line) {
 	if !slices.ContainsFunc(e.add, inOrder) {
 		return
 	}
+	added := make(map[line]bool, len(e.add))
+	for _, l := range e.add {
+		added[l] = true
+	}
 	for _, l := range lines {
-		if inOrder(l) && !slices.Contains(e.add, l) {
+		if inOrder(l) && !added[l] {
 			e.ordered = append(e.ordered, command{"-D", l})
 			d.kept--
 		}

@@ -155,10 +155,10 @@ func (p *Plane) read(ctx context.Context, f family) (state, error) {
 
 // Plan works out what to write; after a Refresh by comparing everything.
 func (p *Plane) Plan(change route.Change) plane.Plan {
-	plan := &Plan{kernel: p.kernel, observer: p.opt.Observer, totals: p.totals, full: p.seen != nil}
+	plan := &Plan{kernel: p.kernel, observer: p.opt.Observer, table: change.Table, totals: p.totals, full: p.seen != nil}
 	for i := range p.families {
 		f := &p.families[i]
-		d := &diff{Plane: p, family: f, table: change.Table, host: &change.Table.Host, plan: &familyPlan{family: f}}
+		d := &diff{Plane: p, family: f, table: change.Table, host: &change.Table.Host, plan: &familyPlan{family: f}, partly: change.Partly}
 		if p.seen != nil {
 			d.everything(p.seen[f.ip])
 		} else {
@@ -176,7 +176,7 @@ func (p *Plane) Plan(change route.Change) plane.Plan {
 func (p *Plane) Watch(ctx context.Context, subscribed func(), tell func(plane.Edit)) error {
 	ours := func(chain string) bool { return chain == localnet || kubechain.Proxy(chain) }
 	return p.kernel.Watch(ctx, ours, subscribed, func(e iptables.Edit) {
-		tell(plane.Edit{What: e.What, By: e.By})
+		tell(plane.Edit{What: e.What, By: e.By, Possible: e.Possible, Since: e.Since})
 	})
 }
 

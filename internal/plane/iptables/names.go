@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -43,23 +44,43 @@ type id struct {
 	hash string // "default/web:httptcp", which chains are named after
 }
 
-// idOf names a port as kube-proxy does. Of ports without a name, which only files
-// have several of, the first has that name; the others are told apart by number.
-func idOf(svc *route.Service, i int) id {
-	p := &svc.Ports[i]
-	name := p.Name
-	for j := range svc.Ports[:i] {
-		o := &svc.Ports[j]
-		if o.Name == p.Name && o.Protocol == p.Protocol && o.Family == p.Family && len(p.Fronts) > 0 {
-			name = strings.TrimPrefix(name+"-"+strconv.Itoa(int(p.Fronts[0].Port)), "-")
-			break
-		}
+// ids names the ports of a Service as kube-proxy does. Of ports without a name,
+// which only files have several of, the first has that name; the others are
+// distinguished by number.
+type ids struct {
+	service string
+	used    map[portName]bool
+}
+
+type portName struct {
+	name     string
+	protocol cluster.Protocol
+	ip       route.Family
+}
+
+func newIDs(service cluster.Name) ids { return ids{service.String(), map[portName]bool{}} }
+
+// of names the next port.
+func (n ids) of(p *route.Port) id {
+	name, at := p.Name, portName{p.Name, p.Protocol, p.Family}
+	if n.used[at] && len(p.Fronts) > 0 {
+		name = strings.TrimPrefix(name+"-"+strconv.Itoa(int(p.Fronts[0].Port)), "-")
 	}
-	text := svc.Name.String()
+	n.used[at] = true
+	text := n.service
 	if name != "" {
 		text += ":" + name
 	}
 	return id{text, text + p.Protocol.String()}
+}
+
+// idOf names one port of a Service.
+func idOf(svc *route.Service, i int) id {
+	n := newIDs(svc.Name)
+	for j := range i {
+		n.of(&svc.Ports[j])
+	}
+	return n.of(&svc.Ports[i])
 }
 
 func (n id) cluster() string  { return clusterPrefix + hash(n.hash) }

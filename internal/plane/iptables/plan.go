@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
 	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/route"
 )
 
 // Plan is a change to the tables, carried out in restores of a size that the
@@ -22,6 +23,7 @@ type Plan struct {
 	kernel   Writer
 	observer Observer
 	families []*familyPlan
+	table    *route.Table
 	totals   map[tableKey]int // of our rules, once it is applied
 	full     bool             // it compares everything
 	kept     int
@@ -38,6 +40,8 @@ type familyPlan struct {
 	last     edit   // what no Service needs any more
 
 	refused map[cluster.Name]bool // Services that stay as they are
+
+	left map[cluster.Name]*route.Service // what there is of Services that are left out in part
 }
 
 // settle moves what leads nowhere any more behind the rewriting of the chains that
@@ -153,6 +157,42 @@ func (p *Plan) Steps() int {
 	return n
 }
 
+// Left implements plane.Partial.
+func (p *Plan) Left() []*route.Service {
+	names := map[cluster.Name]bool{}
+	for _, f := range p.families {
+		for name := range f.left {
+			names[name] = true
+		}
+	}
+	list := make([]*route.Service, 0, len(names))
+	for name := range names {
+		if p.refused[name] == nil {
+			list = append(list, p.there(name))
+		}
+	}
+	return list
+}
+
+// there returns a Service with the ports of each family that the plan brings in.
+func (p *Plan) there(name cluster.Name) *route.Service {
+	svc := *p.table.Services[name]
+	ports := svc.Ports
+	svc.Ports = nil
+	for _, f := range p.families {
+		all := ports
+		if left := f.left[name]; left != nil {
+			all = left.Ports
+		}
+		for _, port := range all {
+			if port.Family == f.ip {
+				svc.Ports = append(svc.Ports, port)
+			}
+		}
+	}
+	return &svc
+}
+
 // Kept returns the number of rules found in the kernel that stay.
 func (p *Plan) Kept() int { return p.kept }
 
@@ -225,7 +265,10 @@ func (p *Plan) restore(ctx context.Context, f *familyPlan, edits []edit, from in
 	if before := p.refused[name]; before != nil { // in the other family
 		err = fmt.Errorf("%w; %w", before, err)
 	}
-	p.refused = p.refused.With(name, err)
+	if p.refused == nil {
+		p.refused = plane.Refused{}
+	}
+	p.refused[name] = err
 	if f.refused == nil {
 		f.refused = map[cluster.Name]bool{}
 	}

@@ -47,15 +47,16 @@ type line struct {
 // render says what the rules of a Service are in a family. It is all there is to
 // know of a Service: what is in the kernel follows from it.
 func (f *family) render(svc *route.Service, host *route.Host) rules {
-	r := renderer{family: f, host: host}
+	r := renderer{family: f, host: host, known: map[line]bool{}, chainKnown: map[string]bool{}}
 	if svc == nil {
 		return r.rules
 	}
+	ids := newIDs(svc.Name)
 	for i := range svc.Ports {
 		if svc.Ports[i].Family != f.ip {
 			continue
 		}
-		name := idOf(svc, i)
+		name := ids.of(&svc.Ports[i])
 		r.port(name, &svc.Ports[i])
 		if svc.Health != nil {
 			r.line(filter, nodePorts, rule{
@@ -72,21 +73,27 @@ type renderer struct {
 	*family
 	host *route.Host
 	rules
+	known      map[line]bool   // lines already rendered
+	chainKnown map[string]bool // names of chains already rendered
 }
 
 // line adds a rule, unless it is there already: ports that differ in the protocol
 // alone may have the same name in it.
 func (r *renderer) line(t table, chain string, l rule) {
-	if own := (line{t, chain, l.String()}); !slices.Contains(r.lines, own) {
-		r.lines = append(r.lines, own)
+	own := line{t, chain, l.String()}
+	if r.known[own] {
+		return
 	}
+	r.known[own] = true
+	r.lines = append(r.lines, own)
 }
 
 // own adds a chain, unless it is there already.
 func (r *renderer) own(name string, list ...rule) {
-	if slices.ContainsFunc(r.chains, func(c chain) bool { return c.name == name }) {
+	if r.chainKnown[name] {
 		return
 	}
+	r.chainKnown[name] = true
 	c := chain{table: nat, name: name, rules: make([]string, 0, len(list))}
 	for _, l := range list {
 		c.rules = append(c.rules, l.String())

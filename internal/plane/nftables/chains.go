@@ -5,11 +5,10 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Priorities of the base chains, those of nft's dstnat, srcnat and filter.
+// Priorities of the base chains, those of nft's dstnat and srcnat.
 const (
 	dstnat = -100
 	srcnat = 100
-	filter = 0
 )
 
 // The chains of the two verdicts; without the "ed" they would be words of nft's
@@ -47,24 +46,19 @@ func (b builder) fixed() []nft.Chain {
 		s := &b.spaces[i]
 		chains = append(chains, b.translation(s, s.backends), b.translation(s, s.outsideBackends))
 	}
-	if b.servesLoopback() {
-		chains = append(chains, nft.Chain{
-			Name:  "input",
-			Hook:  &nft.Hook{Type: "filter", Point: nft.Input, Priority: filter},
-			Rules: []nft.Rule{nft.NewRule(nft.ToLoopback(), nft.NotFromInterface("lo"), nft.NotTranslated(), nft.Drop())},
-		})
-	}
 	return chains
 }
 
-// servesLoopback reports whether NodePorts are served on 127.0.0.1, for which
-// net.ipv4.conf.all.route_localnet must be set. Neighbours could then reach
-// 127.0.0.0/8, so the input chain keeps them out.
+// servesLoopback reports whether NodePorts are served on 127.0.0.1. Package
+// localnet keeps neighbours out of 127.0.0.0/8 then.
 func (b builder) servesLoopback() bool {
 	return b.ip == route.IPv4 && b.host.NodePorts.Loopback4()
 }
 
-// services is where every new connection passes, once.
+// services is where every new connection passes, once. The ports of an address of
+// this node that no front has are the node's own: they are never refused, even if
+// the address is a ClusterIP too, or lies in a ServiceCIDR. The kernel knows its
+// addresses at any moment.
 func (b builder) services() []nft.Rule {
 	f := b.table.Family
 	rules := []nft.Rule{nft.NewRule(b.follow(&b.spaces[byAddress], b.spaces[byAddress].fronts, atOnce)...)}
@@ -76,8 +70,8 @@ func (b builder) services() []nft.Rule {
 		rules = append(rules, b.nodePorts(nft.In(b.nodeIPs.Name, nft.Destination(f))))
 	}
 	return append(rules,
-		nft.NewRule(nft.In(b.clusterIPs.Name, nft.Destination(f)), nft.Goto(rejected)),
-		nft.NewRule(nft.In(b.serviceCIDRs.Name, nft.Destination(f)), nft.Goto(dropped)))
+		nft.NewRule(nft.In(b.clusterIPs.Name, nft.Destination(f)), nft.NotToHere(), nft.Goto(rejected)),
+		nft.NewRule(nft.In(b.serviceCIDRs.Name, nft.Destination(f)), nft.NotToHere(), nft.Goto(dropped)))
 }
 
 func (b builder) nodePorts(here ...nft.Statement) nft.Rule {

@@ -23,7 +23,10 @@ type Model struct {
 	subject  Subject
 	compiler *route.Compiler
 	plane    plane.Plane
-	fresh    bool // the plane's belief holds
+	queue    *plane.Queue
+	rehost   *route.Host // the host in the kernel, if it is not that of the table
+	fresh    bool        // the plane's belief holds
+	meddled  bool        // another program changed the kernel, and may have left what leads to ours
 }
 
 // Subject is a kernel, and what makes planes for it.
@@ -75,7 +78,16 @@ func (m *Model) restart() {
 	m.Store = m.World.Fresh()
 	m.compiler = route.NewCompiler(m.Options)
 	m.plane = m.subject.Plane(m.Options)
+	m.queue = plane.NewQueue(m.load())
 	m.fresh = false
+}
+
+// load makes up how changes are divided.
+func (m *Model) load() plane.Load {
+	return plane.Load{
+		Cost:  func(p *route.Port) int { return len(p.Fronts) },
+		Piece: Pick(m.Rand, 0, 1, 3, 8),
+	}
 }
 
 // Run lives through many turns, in each of which something happens.
@@ -99,7 +111,7 @@ func (m *Model) turn() error {
 		}
 		m.restart()
 	case 1, 2:
-		m.fresh = false // the watch would tell
+		m.fresh, m.meddled = false, true // the watch would tell
 		if err := m.subject.Meddle(m.World); err != nil {
 			return err
 		}
@@ -137,25 +149,76 @@ func (m *Model) sync() error {
 // did to the kernel may keep it from taking a change once.
 func (m *Model) try() (done bool, err error) {
 	change, _ := m.compiler.Compile(m.Store.Take())
-	compared := !m.fresh
-	if compared {
-		if err := m.plane.Refresh(context.Background()); err != nil {
-			return false, unlessInjected(err)
+	if !m.fresh {
+		if done, err := m.compare(change); !done || err != nil {
+			return false, err
+		}
+	} else {
+		m.enqueue(change)
+	}
+	for !m.queue.Empty() || m.rehost != nil {
+		if done, err := m.piece(); !done || err != nil {
+			return false, err
 		}
 	}
+	return true, nil
+}
+
+func (m *Model) enqueue(change route.Change) {
+	for _, t := range change.Touched {
+		m.queue.Add(t)
+	}
+	if m.rehost == nil {
+		m.rehost = change.OldHost
+	}
+}
+
+// compare compares everything; what the plan leaves out is queued.
+func (m *Model) compare(change route.Change) (done bool, err error) {
+	if err := m.plane.Refresh(context.Background()); err != nil {
+		return false, unlessInjected(err)
+	}
+	change.Partly = m.Chance(2)
+	plan := m.plane.Plan(change)
+	if err := plan.Apply(context.Background()); err != nil {
+		return false, explained(unlessInjected(err), plan)
+	}
+	m.fresh, m.rehost = true, nil
+	m.queue.Clear()
+	if partial, ok := plan.(plane.Partial); ok {
+		for _, svc := range partial.Left() {
+			m.queue.Add(route.Touch{Name: svc.Name, Old: svc, New: m.Table().Services[svc.Name]})
+		}
+	}
+	return true, nil
+}
+
+// piece writes a part of what waits.
+func (m *Model) piece() (done bool, err error) {
+	change := route.Change{Table: m.Table(), OldHost: m.rehost}
+	if m.rehost != nil {
+		change.Touched = m.queue.All()
+	} else {
+		change.Touched = m.queue.Next()
+	}
+	change.Underway = m.queue.Underway()
 	plan := m.plane.Plan(change)
 	err = plan.Apply(context.Background())
 	if err == nil {
-		m.fresh = true
+		m.rehost = nil
 		return true, nil
 	}
-	if !compared && m.subject.Disturbed != nil && m.subject.Disturbed(err) {
+	if m.meddled && m.subject.Disturbed != nil && m.subject.Disturbed(err) {
 		return false, nil
 	}
-	if err = unlessInjected(err); err != nil {
-		return false, fmt.Errorf("%w\n%s", err, plan)
+	return false, explained(unlessInjected(err), plan)
+}
+
+func explained(err error, plan plane.Plan) error {
+	if err == nil {
+		return nil
 	}
-	return false, nil
+	return fmt.Errorf("%w\n%s", err, plan)
 }
 
 func unlessInjected(err error) error {

@@ -66,10 +66,36 @@ func remoteFault(a netip.Addr) string {
 	return virtualFault(a)
 }
 
-// addUnique appends a value that is not there yet. The lists are short.
-func addUnique[T comparable](list []T, v T) []T {
-	if slices.Contains(list, v) {
-		return list
+// unique is a list without duplicates.
+type unique[T comparable] struct {
+	list []T
+	seen map[T]struct{} // nil while the list is short enough to be searched
+}
+
+// maxSearched is the length up to which a unique list is searched.
+const maxSearched = 8
+
+// add appends a value that is not there yet.
+func (u *unique[T]) add(v T) {
+	if u.has(v) {
+		return
 	}
-	return append(list, v)
+	u.list = append(u.list, v)
+	switch {
+	case u.seen != nil:
+		u.seen[v] = struct{}{}
+	case len(u.list) > maxSearched:
+		u.seen = make(map[T]struct{}, 2*len(u.list))
+		for _, known := range u.list {
+			u.seen[known] = struct{}{}
+		}
+	}
+}
+
+func (u *unique[T]) has(v T) bool {
+	if u.seen == nil {
+		return slices.Contains(u.list, v)
+	}
+	_, known := u.seen[v]
+	return known
 }

@@ -42,13 +42,16 @@ func Object(kind string, name cluster.Name) string {
 
 // notes collects the problems of one object.
 type notes struct {
-	object string
-	list   []route.Problem
+	object   string
+	problems route.Collector
 }
 
 func (n *notes) add(field, value, reason string) {
-	n.list = append(n.list, route.Problem{Object: n.object, Field: field, Value: value, Reason: reason})
+	n.problems.Add(route.Problem{Object: n.object, Field: field, Value: value, Reason: reason})
 }
+
+// list returns the problems. Of very many alike only some are listed.
+func (n *notes) list() []route.Problem { return n.problems.Problems() }
 
 // at returns the path of an element of a list.
 func at(list string, i int) string {

@@ -34,7 +34,7 @@ func (c Converter) Endpoints(eps *corev1.Endpoints) ([]*cluster.Slice, []route.P
 		}
 		out = append(out, sl)
 	}
-	return out, n.list
+	return out, n.list()
 }
 
 // derivedName names a slice that no EndpointSlice object stands for: with a

@@ -20,6 +20,7 @@ func (c Converter) Node(node *corev1.Node) (*cluster.Node, []route.Problem) {
 		Zone:    c.Strings.Of(node.Labels[corev1.LabelTopologyZone]),
 		Leaving: node.DeletionTimestamp != nil || slices.ContainsFunc(node.Spec.Taints, toBeDeleted),
 	}
+	var addrs unique[netip.Addr]
 	for _, kind := range []corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP} {
 		for i, in := range node.Status.Addresses {
 			if in.Type != kind {
@@ -30,15 +31,16 @@ func (c Converter) Node(node *corev1.Node) (*cluster.Node, []route.Problem) {
 				n.add(at("status.addresses", i)+".address", in.Address, wantAddress)
 				continue
 			}
-			out.Addresses = addUnique(out.Addresses, a)
+			addrs.add(a)
 		}
 	}
+	out.Addresses = addrs.list
 	cidrs, field := node.Spec.PodCIDRs, "spec.podCIDRs"
 	if len(cidrs) == 0 && node.Spec.PodCIDR != "" {
 		cidrs, field = []string{node.Spec.PodCIDR}, "spec.podCIDR"
 	}
 	out.PodCIDRs = prefixes(cidrs, field, n)
-	return out, n.list
+	return out, n.list()
 }
 
 // toBeDeleted is the taint by which the cluster autoscaler says that it is about
@@ -48,18 +50,18 @@ func toBeDeleted(t corev1.Taint) bool { return t.Key == "ToBeDeletedByClusterAut
 // ServiceCIDR converts a ServiceCIDR.
 func (c Converter) ServiceCIDR(sc *networkingv1.ServiceCIDR) ([]netip.Prefix, []route.Problem) {
 	n := &notes{object: Object("ServiceCIDR", cluster.Name{Name: sc.Name})}
-	return prefixes(sc.Spec.CIDRs, "spec.cidrs", n), n.list
+	return prefixes(sc.Spec.CIDRs, "spec.cidrs", n), n.list()
 }
 
 func prefixes(texts []string, field string, n *notes) []netip.Prefix {
-	var out []netip.Prefix
+	var out unique[netip.Prefix]
 	for i, text := range texts {
 		p, ok := parsePrefix(text)
 		if !ok {
 			n.add(at(field, i), text, wantPrefix)
 			continue
 		}
-		out = addUnique(out, p)
+		out.add(p)
 	}
-	return out
+	return out.list
 }

@@ -48,7 +48,7 @@ func (c Converter) Pod(pod *corev1.Pod) (*Pod, []route.Problem) {
 		terminating: pod.DeletionTimestamp != nil,
 	}
 	if len(out.addrs) == 0 {
-		return nil, n.list
+		return nil, n.list()
 	}
 	for i := range pod.Spec.InitContainers {
 		out.ports = c.addPodPorts(out.ports, &pod.Spec.InitContainers[i])
@@ -56,7 +56,7 @@ func (c Converter) Pod(pod *corev1.Pod) (*Pod, []route.Problem) {
 	for i := range pod.Spec.Containers {
 		out.ports = c.addPodPorts(out.ports, &pod.Spec.Containers[i])
 	}
-	return out, n.list
+	return out, n.list()
 }
 
 func podAddrs(pod *corev1.Pod, n *notes) []netip.Addr {
@@ -67,7 +67,7 @@ func podAddrs(pod *corev1.Pod, n *notes) []netip.Addr {
 	for _, ip := range pod.Status.PodIPs {
 		texts = append(texts, ip.IP)
 	}
-	var out []netip.Addr
+	var out unique[netip.Addr]
 	for i, text := range texts {
 		if text == "" {
 			continue
@@ -77,9 +77,9 @@ func podAddrs(pod *corev1.Pod, n *notes) []netip.Addr {
 			n.add(at("status.podIPs", i), text, reason)
 			continue
 		}
-		out = addUnique(out, a)
+		out.add(a)
 	}
-	return out
+	return out.list
 }
 
 func podReady(pod *corev1.Pod) bool {
@@ -188,13 +188,19 @@ func (s *Selection) Slices(pods []*Pod) []*cluster.Slice {
 // resolve returns the ports of the Service as they are in one Pod. A named
 // target port that the Pod does not have is left out.
 func (s *Selection) resolve(pod *Pod) []cluster.SlicePort {
+	type key struct {
+		name     string
+		protocol cluster.Protocol
+	}
+	named := map[key]uint16{}
+	for _, p := range slices.Backward(pod.ports) { // the first of a name counts
+		named[key{p.name, p.protocol}] = p.port
+	}
 	out := make([]cluster.SlicePort, 0, len(s.ports))
 	for _, t := range s.ports {
 		port := t.port
-		for _, p := range pod.ports {
-			if port == 0 && p.name == t.named && p.protocol == t.protocol {
-				port = p.port
-			}
+		if port == 0 {
+			port = named[key{t.named, t.protocol}]
 		}
 		if port != 0 {
 			out = append(out, cluster.SlicePort{Name: t.name, Protocol: t.protocol, Port: port})

@@ -33,7 +33,7 @@ func (c Converter) Service(svc *corev1.Service) (*cluster.Service, []route.Probl
 	if len(out.ClusterIPs) == 0 {
 		out.Ignored = "no clusterIP"
 		n.add("spec.clusterIP", "", "the Service has no usable clusterIP and is not programmed; none is invented")
-		return out, n.list
+		return out, n.list()
 	}
 	out.Type = serviceType(svc, n)
 	if c.AllowExternalIPs {
@@ -44,7 +44,7 @@ func (c Converter) Service(svc *corev1.Service) (*cluster.Service, []route.Probl
 	out.SourceRanges, out.Restricted = sourceRanges(svc, n)
 	out.Affinity = affinity(svc, n)
 	policies(svc, out, n)
-	return out, n.list
+	return out, n.list()
 }
 
 // ignored says why a Service is not for this proxy; empty if it is.
@@ -133,7 +133,7 @@ func serviceType(svc *corev1.Service, n *notes) cluster.Type {
 const noFamily = "the Service has no clusterIP of this family"
 
 func externalIPs(svc *corev1.Service, own []netip.Addr, n *notes) []netip.Addr {
-	var out []netip.Addr
+	var out unique[netip.Addr]
 	for i, text := range svc.Spec.ExternalIPs {
 		if strings.TrimSpace(text) == "" {
 			continue
@@ -150,15 +150,15 @@ func externalIPs(svc *corev1.Service, own []netip.Addr, n *notes) []netip.Addr {
 			n.add(at("spec.externalIPs", i), text, reason)
 			continue
 		}
-		out = addUnique(out, a)
+		out.add(a)
 	}
-	return out
+	return out.list
 }
 
 // loadBalancerIPs returns the addresses in the status that are to be
 // intercepted here: not those of a balancer that sends to nodes as a proxy.
 func loadBalancerIPs(svc *corev1.Service, own []netip.Addr, n *notes) []netip.Addr {
-	var out []netip.Addr
+	var out unique[netip.Addr]
 	for i, in := range svc.Status.LoadBalancer.Ingress {
 		if in.IP == "" || in.IPMode != nil && *in.IPMode != corev1.LoadBalancerIPModeVIP {
 			continue
@@ -175,23 +175,25 @@ func loadBalancerIPs(svc *corev1.Service, own []netip.Addr, n *notes) []netip.Ad
 			n.add(at("status.loadBalancer.ingress", i)+".ip", in.IP, reason)
 			continue
 		}
-		out = addUnique(out, a)
+		out.add(a)
 	}
-	return out
+	return out.list
 }
 
 func (c Converter) servicePorts(svc *corev1.Service, n *notes) []cluster.ServicePort {
 	out := make([]cluster.ServicePort, 0, len(svc.Spec.Ports))
+	taken := portsTaken{}
 	for i := range svc.Spec.Ports {
 		p := &svc.Spec.Ports[i]
 		port, ok := c.servicePort(p, at("spec.ports", i), n)
 		if !ok {
 			continue
 		}
-		if reason := portClash(out, port); reason != "" {
+		if reason := taken.clash(port); reason != "" {
 			n.add(at("spec.ports", i), p.Name, reason)
 			continue
 		}
+		taken.add(port, len(out))
 		out = append(out, port)
 	}
 	return out
@@ -221,25 +223,46 @@ func (c Converter) servicePort(p *corev1.ServicePort, field string, n *notes) (c
 		protoOK && portOK && nameOK
 }
 
-// portClash says which earlier port forbids another one.
-func portClash(ports []cluster.ServicePort, p cluster.ServicePort) string {
-	for _, q := range ports {
-		if p.Protocol != q.Protocol {
-			continue
-		}
-		if p.Name == q.Name {
-			return "another port of the Service has the same name and protocol"
-		}
-		if p.Port == q.Port {
-			return "another port of the Service has the same number and protocol"
-		}
+// portsTaken are the names and numbers that ports of a Service have already, and
+// which port that is.
+type portsTaken map[portIdentity]int
+
+// portIdentity is the name or the number of a port, with its protocol.
+type portIdentity struct {
+	protocol cluster.Protocol
+	named    bool
+	name     string
+	number   uint16
+}
+
+func byName(p cluster.ServicePort) portIdentity {
+	return portIdentity{protocol: p.Protocol, named: true, name: p.Name}
+}
+
+func byNumber(p cluster.ServicePort) portIdentity {
+	return portIdentity{protocol: p.Protocol, number: p.Port}
+}
+
+func (t portsTaken) add(p cluster.ServicePort, i int) { t[byName(p)], t[byNumber(p)] = i, i }
+
+// clash says why an earlier port forbids another one. Of two such ports the
+// first counts, and its name before its number.
+func (t portsTaken) clash(p cluster.ServicePort) string {
+	named, sameName := t[byName(p)]
+	numbered, sameNumber := t[byNumber(p)]
+	switch {
+	case sameName && (!sameNumber || named <= numbered):
+		return "another port of the Service has the same name and protocol"
+	case sameNumber:
+		return "another port of the Service has the same number and protocol"
 	}
 	return ""
 }
 
 // sourceRanges returns the usable client ranges, and whether there are any at
 // all: a list of nothing usable lets nobody in.
-func sourceRanges(svc *corev1.Service, n *notes) (ranges []netip.Prefix, restricted bool) {
+func sourceRanges(svc *corev1.Service, n *notes) (list []netip.Prefix, restricted bool) {
+	var ranges unique[netip.Prefix]
 	for i, text := range svc.Spec.LoadBalancerSourceRanges {
 		text = strings.TrimSpace(text)
 		if text == "" {
@@ -251,9 +274,9 @@ func sourceRanges(svc *corev1.Service, n *notes) (ranges []netip.Prefix, restric
 			n.add(at("spec.loadBalancerSourceRanges", i), text, wantPrefix)
 			continue
 		}
-		ranges = addUnique(ranges, p)
+		ranges.add(p)
 	}
-	return ranges, restricted
+	return ranges.list, restricted
 }
 
 func affinity(svc *corev1.Service, n *notes) time.Duration {

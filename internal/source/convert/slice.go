@@ -26,11 +26,11 @@ func (c Converter) Slice(es *discoveryv1.EndpointSlice) (*cluster.Slice, []route
 	}
 	if service == "" {
 		n.add("metadata.labels", "", "no label "+discoveryv1.LabelServiceName+": the slice belongs to no Service")
-		return nil, n.list
+		return nil, n.list()
 	}
 	if es.AddressType != discoveryv1.AddressTypeIPv4 && es.AddressType != discoveryv1.AddressTypeIPv6 {
 		n.add("addressType", string(es.AddressType), "unknown address type: expected IPv4, IPv6 or FQDN")
-		return nil, n.list
+		return nil, n.list()
 	}
 	return &cluster.Slice{
 		Name:      name,
@@ -38,7 +38,7 @@ func (c Converter) Slice(es *discoveryv1.EndpointSlice) (*cluster.Slice, []route
 		Ports:     c.slicePorts(es, n),
 		Endpoints: c.endpoints(es, n),
 		Trigger:   trigger(es),
-	}, n.list
+	}, n.list()
 }
 
 // trigger is when the change to endpoints came about that a slice tells.

@@ -144,9 +144,7 @@ func (r *Recorder) made(e event.Event) *eventsv1.Event {
 	on, now := r.reference(e.Object), time.Now()
 	name := util.GenerateEventName(on.Name, now.UnixNano())
 	if e.Everywhere {
-		h := fnv.New64a()
-		fmt.Fprint(h, on.Kind, on.Namespace, "/", on.Name, e.Reason, e.Note)
-		name = util.GenerateEventName(on.Name, int64(h.Sum64()>>1))
+		name = sharedName(e, on)
 	}
 	return &eventsv1.Event{
 		ObjectMeta: metav1.ObjectMeta{
@@ -162,6 +160,17 @@ func (r *Recorder) made(e event.Event) *eventsv1.Event {
 		Regarding:           *on,
 		Note:                cut(e.Note, longestNote),
 	}
+}
+
+// sharedName is the name of an Event that is the same on all nodes.
+func sharedName(e event.Event, on *corev1.ObjectReference) string {
+	h := fnv.New64a()
+	if e.Name != "" {
+		fmt.Fprint(h, e.Name)
+		return util.GenerateEventName("repeated", int64(h.Sum64()>>1))
+	}
+	fmt.Fprint(h, on.Kind, on.Namespace, "/", on.Name, e.Reason, e.Note)
+	return util.GenerateEventName(on.Name, int64(h.Sum64()>>1))
 }
 
 // reference names an object as the API does. A Node's Events are looked up with

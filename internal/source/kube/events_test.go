@@ -95,6 +95,27 @@ func TestWhatAllNodesFindIsOneEvent(t *testing.T) {
 	})
 }
 
+// Nodes may count different Services that ask for the same: that is one Event.
+func TestWhatAllNodesCountIsOneEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := record(t)
+		r.run()
+		for _, name := range []string{"s17", "s18"} {
+			r.Record(event.Event{
+				Object: event.Object{Kind: "Service", Namespace: "shop", Name: name}, Type: event.Warning, Reason: "ConflictingClaim", Action: "Program",
+				Note: "spec.externalIPs: 192.0.2.1:80/tcp: left out, as it belongs to Service shop/s01; 9996 more such problems in namespace shop, as " + name + " finds",
+				Name: "conflicts in shop", Everywhere: true,
+			})
+			time.Sleep(sharedSpread + time.Second)
+		}
+		synctest.Wait()
+		list, err := r.server.EventsV1().Events("shop").List(r.t.Context(), metav1.ListOptions{})
+		if err != nil || len(list.Items) != 1 || !strings.HasPrefix(list.Items[0].Name, "repeated.") {
+			t.Errorf("%d Events (%v), want one: %+v", len(list.Items), err, list.Items)
+		}
+	})
+}
+
 // The last words of a program are heard.
 func TestWhatIsQueuedAtTheEndIsWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -3,6 +3,7 @@ package manifest
 import (
 	"bytes"
 	"fmt"
+	"runtime/debug"
 	"strings"
 	"testing"
 
@@ -93,4 +94,27 @@ func BenchmarkChange(b *testing.B) {
 			b.Fatalf("%d services touched", n)
 		}
 	}
+}
+
+// BenchmarkLargestFile reads a file near the limits, and prints how much the heap
+// grows.
+func BenchmarkLargestFile(b *testing.B) {
+	defer debug.SetGCPercent(debug.SetGCPercent(50)) // as in the daemon
+	const object = `{"apiVersion":"v1","kind":"Service","metadata":{"name":"s%d"},"spec":{"clusterIP":"10.%d.%d.%d","selector":{"app":"x"},` +
+		`"ports":[{"name":"http","port":80,"targetPort":8080,"protocol":"TCP"},{"name":"https","port":443,"targetPort":8443,"protocol":"TCP"}]}}` + "\n"
+	var text bytes.Buffer
+	for i := range DaemonLimits().Objects {
+		fmt.Fprintf(&text, object, i, i>>16, i>>8&255, i&255)
+	}
+	b.SetBytes(int64(text.Len()))
+	var most uint64
+	for b.Loop() {
+		most = max(most, growth(func() {
+			s := New(cluster.NewStore(), Options{Paths: []string{"-"}, Stdin: bytes.NewReader(text.Bytes())})
+			if err := s.Load(); err != nil || s.State().Trouble != "" {
+				b.Fatal(err, s.State().Trouble)
+			}
+		}))
+	}
+	b.ReportMetric(float64(most>>20), "MB")
 }

@@ -1,10 +1,10 @@
 package manifest
 
 import (
-	stdjson "encoding/json"
 	"errors"
 	"reflect"
 	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -57,11 +57,25 @@ type header struct {
 		Namespace string `json:"namespace"`
 		Name      string `json:"name"`
 	} `json:"metadata"`
+
+	depth int // of the lists that it is in
 }
 
 // items is what lists have.
 type items struct {
-	Items []stdjson.RawMessage `json:"items"`
+	Items list `json:"items"`
+}
+
+// list is the text of a list, or of null.
+type list []byte
+
+// UnmarshalJSON keeps the text.
+func (l *list) UnmarshalJSON(text []byte) error {
+	if len(text) == 0 || text[0] != '[' && string(text) != "null" {
+		return errors.New("not a list")
+	}
+	*l = append((*l)[:0], text...)
+	return nil
 }
 
 // groupVersion returns the two parts of apiVersion.
@@ -103,6 +117,11 @@ type service struct {
 type reader struct {
 	convert  convert.Converter
 	nodeName string
+	limits   Limits      // zero: DaemonLimits
+	stopped  func() bool // may be nil
+	heavy    *sync.Mutex // held while a large document is read; may be nil
+
+	tally *tally // of the file that is read
 }
 
 // value returns the value an object stands for, nil if that is nothing, and
@@ -167,7 +186,7 @@ func read[T any, O pointer[T], V any](k key, text []byte, convert func(O) (V, []
 	return value, problems, nil
 }
 
-// oddField says that a field is unknown or there twice.
+// oddField says that a field is unknown.
 func oddField(k key, err error) route.Problem {
 	p := route.Problem{Object: k.String(), Reason: err.Error()}
 	if field, ok := errors.AsType[json.FieldError](err); ok {

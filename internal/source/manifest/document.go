@@ -6,117 +6,145 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"strconv"
+	"strings"
 
-	"sigs.k8s.io/yaml"
+	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-// document is one document of a file: YAML or JSON text, not yet read.
-type document struct {
-	number int // the first of a file is 1; those that say nothing do not count
-	line   int // of the file, where it begins; the first is 1
-	text   []byte
-	err    error // it could not be told from what follows
+// toJSON returns the document as JSON in which no key is repeated, the keys that
+// were, and what else is odd about it though it can be read. Lines in errors are
+// those of the file.
+func (d document) toJSON(limit int64) (text []byte, repeats []repeat, odd, err error) {
+	if d.isJSON {
+		text, repeats, err = d.uniqueKeys(limit)
+		return text, repeats, nil, err
+	}
+	if err := d.checkSize(limit); err != nil {
+		return nil, nil, nil, err
+	}
+	if err := d.checkAliases(limit); err != nil {
+		return nil, nil, nil, err
+	}
+	text, odd, err = yamlToJSON(d.text)
+	switch {
+	case err != nil && d.notA != nil && looksLikeJSON(d.text):
+		return nil, nil, nil, d.jsonError()
+	case err != nil:
+		return nil, nil, nil, d.yamlError(err)
+	case odd != nil:
+		odd = d.yamlError(odd)
+	}
+	if depth := scanJSON(text).depth; depth > maxDepth {
+		return nil, nil, nil, tooDeep(depth)
+	}
+	if odd != nil {
+		repeats = d.repeats()
+	}
+	if len(repeats) > 0 {
+		odd = nil
+	}
+	return text, repeats, odd, nil
 }
 
-// split cuts a file into documents. What begins with a brace is JSON, one
-// value after the other, anything else YAML.
-func split(data []byte) []document {
-	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
-	if bytes.HasPrefix(bytes.TrimLeft(data, " \t\r\n"), []byte("{")) {
-		if docs := splitJSON(data); docs[0].err == nil {
-			return docs
-		}
+// uniqueKeys returns a JSON document in which of each repeated key only the last
+// is left, and these keys.
+func (d document) uniqueKeys(limit int64) ([]byte, []repeat, error) {
+	found := scanJSON(d.text)
+	if found.depth > maxDepth {
+		return nil, nil, tooDeep(found.depth)
 	}
-	return splitYAML(data)
-}
-
-func splitJSON(data []byte) []document {
-	var docs []document
-	dec := json.NewDecoder(bytes.NewReader(data))
-	for {
-		doc := document{number: len(docs) + 1, line: 1 + bytes.Count(data[:dec.InputOffset()], []byte("\n"))}
-		var text json.RawMessage
-		err := dec.Decode(&text)
-		if errors.Is(err, io.EOF) {
-			return docs
-		}
-		doc.text, doc.err = text, err
-		docs = append(docs, doc)
-		if err != nil {
-			return docs
-		}
-	}
-}
-
-// splitYAML cuts at lines that begin with three dashes, which nothing inside
-// a YAML document can.
-func splitYAML(data []byte) []document {
-	var docs []document
-	start, begin := 0, 1 // of the document: offset and line
-	add := func(end int) {
-		if text := data[start:end]; saysSomething(text) {
-			docs = append(docs, document{number: len(docs) + 1, line: begin, text: text})
-		}
-	}
-	offset, number := 0, 1
-	for line := range bytes.Lines(data) {
-		if isSeparator(line) {
-			add(offset)
-			start, begin = offset, number
-		}
-		offset += len(line)
-		number++
-	}
-	add(offset)
-	return docs
-}
-
-func isSeparator(line []byte) bool {
-	rest, ok := bytes.CutPrefix(line, []byte("---"))
-	return ok && (len(rest) == 0 || bytes.ContainsRune([]byte(" \t\r\n"), rune(rest[0])))
-}
-
-// saysSomething reports whether there is more than separators and comments.
-func saysSomething(text []byte) bool {
-	for line := range bytes.Lines(text) {
-		if isSeparator(line) {
-			line = line[3:]
-		}
-		line = bytes.TrimSpace(line)
-		if len(line) > 0 && line[0] != '#' && !bytes.Equal(line, []byte("...")) {
-			return true
-		}
-	}
-	return false
-}
-
-// toJSON returns the document as JSON, and what is odd about it though it can
-// be read. Lines in errors are those of the file.
-func (d document) toJSON() (text []byte, odd, err error) {
-	if d.err != nil {
-		return nil, nil, d.err
-	}
-	if json.Valid(d.text) {
+	if len(found.repeats) == 0 {
 		return d.text, nil, nil
 	}
-	text, err = yaml.YAMLToJSONStrict(d.text)
-	if err == nil {
-		return text, nil, nil
+	first := found.repeats[0]
+	if err := d.checkSize(limit); err != nil {
+		return nil, nil, fmt.Errorf("line %d: %s is given more than once, which is not sorted out because %w", d.line+first.line-1, first.path, err)
 	}
-	text, loose := yaml.YAMLToJSON(d.text)
-	err = fmt.Errorf("read YAML: %s", oneLine(d.relocate(err.Error())))
-	if loose != nil {
-		return nil, nil, err
+	var value any
+	dec := json.NewDecoder(bytes.NewReader(d.text))
+	dec.UseNumber()
+	if err := dec.Decode(&value); err != nil {
+		return nil, nil, fmt.Errorf("read JSON: %w", err)
 	}
-	return text, err, nil
+	text, err := json.Marshal(value)
+	return text, found.repeats, err
+}
+
+// checkSize returns an error if the document is too large to be read as a whole.
+func (d document) checkSize(limit int64) error { return checkSize("the document", d.text, limit) }
+
+// checkSize returns an error if a text is longer than the limit or has so many
+// values that it takes as much memory as a longer one.
+func checkSize(what string, said []byte, limit int64) error {
+	if size := int64(len(said)); size > limit {
+		return tooLarge(what, size, limit)
+	}
+	if values, most := countValues(said), limit/bytesPerValue; values > most {
+		return fmt.Errorf("%s has %s; the limit is %d", what, text.Count(int(values), "value"), most)
+	}
+	return nil
+}
+
+// countValues estimates from above how many values a YAML or JSON text has.
+func countValues(text []byte) int64 {
+	n := 1
+	for _, mark := range []string{",", ":", "[", "{", "?", "- ", "-\n"} {
+		n += bytes.Count(text, []byte(mark))
+	}
+	return int64(n)
+}
+
+func looksLikeJSON(text []byte) bool {
+	_, rest, _ := bytes.Cut(text, []byte("{"))
+	return bytes.HasPrefix(bytes.TrimSpace(rest), []byte(`"`))
+}
+
+// jsonError says why text that looks like JSON is not, with the line of the file.
+func (d document) jsonError() error {
+	start := max(0, bytes.IndexByte(d.text, '{'))
+	at := len(bytes.TrimSpace(d.text))
+	if e, ok := errors.AsType[*json.SyntaxError](d.notA); ok {
+		at = start + int(e.Offset)
+	}
+	what := d.notA
+	if strings.Contains(what.Error(), "exceeded max depth") {
+		return fmt.Errorf("objects and lists are nested more than 10000 levels deep; the limit is %d", maxDepth)
+	}
+	if errors.Is(what, io.ErrUnexpectedEOF) {
+		what = errors.New("the text ends in the middle of a value")
+	}
+	return fmt.Errorf("read JSON: line %d: %w", d.line+countLines(d.text[:min(at, len(d.text))]), what)
+}
+
+// yamlError says why text is not YAML, with the line of the file. The parser names
+// none for the first line, and for errors of the whole document.
+func (d document) yamlError(err error) error {
+	message := oneLine(d.relocate(err.Error()))
+	if !strings.Contains(message, "line ") {
+		return fmt.Errorf("read YAML: in or after line %d: %s", d.line, message)
+	}
+	return errors.New("read YAML: " + message)
 }
 
 // relocate makes the lines of the document in a message those of the file.
 func (d document) relocate(message string) string {
-	return regexp.MustCompile(`line \d+`).ReplaceAllStringFunc(message, func(text string) string {
-		line, _ := strconv.Atoi(text[len("line "):])
-		return fmt.Sprintf("line %d", line+d.line-1)
-	})
+	var out strings.Builder
+	for {
+		before, after, found := strings.Cut(message, "line ")
+		out.WriteString(before)
+		if !found {
+			return out.String()
+		}
+		digits := len(after) - len(strings.TrimLeft(after, "0123456789"))
+		line, err := strconv.Atoi(after[:digits])
+		if err == nil {
+			line += d.line - 1
+		}
+		out.WriteString("line ")
+		if err == nil {
+			out.WriteString(strconv.Itoa(line))
+		}
+		message = after[digits:]
+	}
 }

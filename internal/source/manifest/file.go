@@ -2,7 +2,6 @@ package manifest
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -19,18 +18,31 @@ const (
 	longDoubt  = 2 * time.Second       // it ends in the middle of a line, and did not before
 )
 
+// How long to wait before a file that cannot be read is read again.
+const (
+	firstRetry = 100 * time.Millisecond
+	lastRetry  = 10 * time.Second
+)
+
 // file is one file and what it says.
 type file struct {
 	from    rank
 	content content
 	read    reading // the one content is from, without the data
 	doubt   doubt
+
+	wasRead  bool // at least once
+	attempts int  // to read it that failed since it was read last
+
+	isStream bool // it is not in Source.files
+
+	busy  bool // a job reads it
+	again bool // and something happened to it meanwhile
 }
 
 // reading is a file as it was at one moment.
 type reading struct {
 	info fs.FileInfo // nil: standard input
-	data []byte
 	sum  hash
 	ends bool // not in the middle of a line
 }
@@ -39,69 +51,100 @@ type reading struct {
 type doubt struct {
 	sum   hash // zero: the file is not there
 	since time.Time
-}
-
-func readFile(path string) (reading, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return reading{}, err
-	}
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return reading{}, err
-	}
-	return reading{info: info, data: data, sum: sha256.Sum256(data), ends: endsWhole(data)}, nil
+	next  content // what the file says in this state
 }
 
 // endsWhole reports whether text ends with a line or a bracket.
 func endsWhole(data []byte) bool {
-	return len(data) == 0 || bytes.ContainsRune([]byte("\n}]"), rune(data[len(data)-1]))
+	if bytes.HasPrefix(data, []byte("\xff\xfe")) || bytes.HasPrefix(data, []byte("\xfe\xff")) {
+		data, _, _ = toUTF8(data[:2+(len(data)-2)&^1])
+	}
+	return len(data) == 0 || bytes.ContainsRune([]byte("}]"), rune(data[len(data)-1])) || endsLine(data)
 }
 
 // look reads a file again, because something happened to it, and takes over
 // what it says now unless that is to be doubted.
 func (s *Source) look(from rank, now time.Time) {
-	f := s.files[from.path]
 	delete(s.doubts, from.path)
-	r, err := readFile(from.path)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && f == nil && !r.info.Mode().IsRegular() {
-		s.missing(f, now)
-		return
-	}
+	f := s.files[from.path]
 	if f == nil {
 		f = &file{from: from}
 		s.files[from.path] = f
 	}
-	if err != nil {
-		p := route.Problem{Object: from.path, Reason: err.Error()}
-		if len(f.content.objects) > 0 {
-			p.Reason += "; " + isKept
-		}
-		s.report.Set(from.path, append(f.content.all(), p))
-		f.read.info = nil // look again at every chance
+	if f.busy {
+		f.again = true
 		return
 	}
-	if r.sum == f.read.sum {
-		f.read.info, f.doubt = r.info, doubt{}
-		s.report.Set(from.path, f.content.all())
+	j := job{file: f, reader: s.reader, last: f.content, doubt: f.doubt}
+	if f.wasRead {
+		j.sum = f.read.sum
+	}
+	if s.jobs == nil {
+		s.finish(j.do(), now)
 		return
 	}
-	next := s.next(f, r)
-	if s.doubted(f, r.sum, now, patience(f, r, next)) {
-		return
-	}
-	s.accept(f, r, next)
+	f.busy = true
+	s.jobs.start(j)
 }
 
-// next returns what a file says now. One that was emptied says nothing new:
-// that is how most programs begin to write a file.
-func (s *Source) next(f *file, r reading) content {
-	if len(bytes.TrimSpace(r.data)) == 0 && len(f.content.objects) > 0 {
-		return lost(route.Problem{
-			Object: f.from.path, Reason: "the file is empty, which takes nothing away until it is removed or says something",
-		}).over(f.content)
+// finish takes over the outcome of a job.
+func (s *Source) finish(r result, now time.Time) {
+	f := r.file
+	if f.isStream {
+		s.waiting--
+		s.finishStream(r)
+		return
 	}
-	return s.reader.parseAgain(f.from.path, r.data, f.content).over(f.content)
+	if s.files[f.from.path] != f {
+		return // it was removed meanwhile
+	}
+	f.busy = false
+	switch {
+	case errors.Is(r.err, fs.ErrNotExist):
+		s.missing(f, now)
+	case r.err != nil:
+		s.unreadable(f, r, now)
+	case f.wasRead && r.reading.sum == f.read.sum:
+		f.read.info, f.doubt, f.attempts = r.reading.info, doubt{}, 0
+		s.count(f.from.path, f.content.problemCount())
+		s.report.Set(f.from.path, f.content.report(f.from.path))
+	case s.loaded && s.doubted(f, r, now):
+	default:
+		s.accept(f, r.reading, r.next)
+	}
+	if f.again && s.files[f.from.path] == f {
+		f.again = false
+		s.look(f.from, now)
+	}
+}
+
+// unreadable keeps what a file last said, and has it read again later.
+func (s *Source) unreadable(f *file, r result, now time.Time) {
+	p := route.Problem{Object: f.from.path, Reason: r.err.Error()}
+	if len(f.content.objects) > 0 {
+		p.Reason += "; " + isKept
+	}
+	s.count(f.from.path, f.content.problemCount()+1)
+	s.report.Set(f.from.path, append(f.content.report(f.from.path), p))
+	f.read.info = r.reading.info // nil: look again at every chance
+	s.retry(f, now)
+}
+
+// retry has a file read again, later after each attempt that failed.
+func (s *Source) retry(f *file, now time.Time) {
+	delay := min(firstRetry<<min(f.attempts, 10), lastRetry)
+	f.attempts++
+	if f.read.info == nil {
+		s.doubts[f.from.path] = now.Add(delay)
+	}
+}
+
+// emptied returns what a file says that was emptied: nothing new. That is how
+// most programs begin to write a file.
+func emptied(path string, last content) content {
+	return lost(route.Problem{
+		Object: path, Reason: "the file is empty, which takes nothing away until it is removed or says something",
+	}).over(last)
 }
 
 // patience says how long to wait before a file is believed.
@@ -110,15 +153,24 @@ func patience(f *file, r reading, next content) time.Duration {
 	switch {
 	case inPlace && len(f.content.objects) > 0 && f.read.ends && !r.ends:
 		return longDoubt
-	case !r.ends, len(next.failures) > 0, next.drops(f.content):
+	case !r.ends, next.isBroken(), next.drops(f.content):
 		return shortDoubt
 	}
 	return 0
 }
 
 // doubted reports whether a file has not stayed as it is for long enough, and
-// sees to it that it is looked at again when it may have.
-func (s *Source) doubted(f *file, sum hash, now time.Time, patience time.Duration) bool {
+// sees to it that it is read again when it may have.
+func (s *Source) doubted(f *file, r result, now time.Time) bool {
+	if s.waits(f, r.reading.sum, now, patience(f, r.reading, r.next)) {
+		f.doubt.next = r.next
+		return true
+	}
+	return false
+}
+
+// waits reports whether a file has not been in a state for as long as patience.
+func (s *Source) waits(f *file, sum hash, now time.Time, patience time.Duration) bool {
 	if f.doubt.since.IsZero() || f.doubt.sum != sum {
 		f.doubt = doubt{sum: sum, since: now}
 	}
@@ -132,22 +184,42 @@ func (s *Source) doubted(f *file, sum hash, now time.Time, patience time.Duratio
 
 // accept takes over what a file says.
 func (s *Source) accept(f *file, r reading, next content) {
+	others := s.objects - len(f.content.objects)
+	if most := s.reader.limits.Objects; others+len(next.objects) > most {
+		next = lost(route.Problem{Object: f.from.path, Reason: fmt.Sprintf(
+			"the file has %d objects and the other files have %d; the limit for all is %d", len(next.objects), others, most)}).over(f.content)
+	}
 	s.index.replace(f.from, f.content, next)
 	delete(s.doubts, f.from.path)
-	r.data = nil
-	f.content, f.read, f.doubt = next, r, doubt{}
+	s.objects = others + len(next.objects)
+	f.content, f.read, f.doubt, f.wasRead, f.attempts = next, r, doubt{}, true, 0
 	s.latest = time.Now()
-	s.report.Set(f.from.path, next.all())
+	s.count(f.from.path, next.problemCount())
+	s.report.Set(f.from.path, next.report(f.from.path))
 }
 
-// missing forgets a file that is not there any more.
+// missing forgets a file that is not there any more. Of a symbolic link that
+// leads to nothing it forgets what the file said.
 func (s *Source) missing(f *file, now time.Time) {
-	if f == nil || s.doubted(f, hash{}, now, shortDoubt) {
+	if f.wasRead && s.waits(f, hash{}, now, shortDoubt) {
 		return
 	}
 	delete(s.doubts, f.from.path)
-	s.index.replace(f.from, f.content, content{})
-	s.latest = now
+	if f.wasRead {
+		s.index.replace(f.from, f.content, content{})
+		s.objects -= len(f.content.objects)
+		s.latest = now
+	}
+	f.content, f.read, f.doubt, f.wasRead = content{}, reading{}, doubt{}, false
+	s.count(f.from.path, 0)
+	if to, err := os.Readlink(f.from.path); err == nil {
+		s.count(f.from.path, 1)
+		s.report.Set(f.from.path, []route.Problem{{
+			Object: f.from.path, Reason: fmt.Sprintf("a symbolic link to %s, which leads to no file", to),
+		}})
+		s.retry(f, now)
+		return
+	}
 	s.report.Set(f.from.path, nil)
 	delete(s.files, f.from.path)
 }
@@ -165,12 +237,16 @@ func (s *Source) gone(path string) bool {
 func (s *Source) refresh(now time.Time) {
 	listed := map[string]bool{}
 	kept := map[int]bool{}
+	s.unlisted = 0
 	for i, r := range s.roots {
-		if r.path == stdin {
+		if r.isStream {
 			continue
 		}
 		paths, err := r.list()
-		if kept[i] = err != nil && (r.folder || !errors.Is(err, fs.ErrNotExist)); !kept[i] {
+		if err != nil {
+			s.unlisted++
+		}
+		if kept[i] = err != nil && (r.folder || !errors.Is(err, fs.ErrNotExist)); !kept[i] && s.loaded {
 			err = nil
 		}
 		s.report.Set("path "+r.path, r.problems(err))
@@ -188,7 +264,7 @@ func (s *Source) refresh(now time.Time) {
 	}
 }
 
-// problems says that what a path last said is kept, and why.
+// problems says that a path cannot be read, and why.
 func (r *root) problems(err error) []route.Problem {
 	if err == nil {
 		return nil
@@ -199,17 +275,15 @@ func (r *root) problems(err error) []route.Problem {
 // glance looks at a file if its size, time or identity changed.
 func (s *Source) glance(from rank, now time.Time) {
 	f := s.files[from.path]
-	if f == nil || f.read.info == nil {
+	if f == nil || f.read.info == nil || !f.doubt.since.IsZero() {
 		s.look(from, now)
 		return
 	}
-	info, err := os.Stat(from.path)
-	if err == nil && (!info.Mode().IsRegular() || sameFile(info, f.read.info)) && f.doubt.since.IsZero() {
-		return
+	if info, err := os.Stat(from.path); err != nil || !sameFile(info, f.read.info) {
+		s.look(f.from, now)
 	}
-	s.look(f.from, now)
 }
 
 func sameFile(a, b fs.FileInfo) bool {
-	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
+	return os.SameFile(a, b) && a.Mode().Type() == b.Mode().Type() && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
 }

@@ -1,13 +1,16 @@
 package manifest
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/sha256"
+	stdjson "encoding/json"
 	"fmt"
 	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"sigs.k8s.io/json"
 
@@ -36,91 +39,6 @@ type object struct {
 	problems []route.Problem
 }
 
-// isKept says that what cannot be read now stays as it was.
-const isKept = "what it last said is kept"
-
-// content is what a file says.
-type content struct {
-	objects []*object // each key once
-
-	failures []failure // what could not be read
-
-	problems []route.Problem // of none of the objects
-
-	// documents are those that can be taken as they are when they come again.
-	documents map[hash]content
-}
-
-// failure is something in a file that could not be read.
-type failure struct {
-	key     key // the object that is known to be there; zero: not even that is known
-	problem route.Problem
-}
-
-// lost returns the content of text of which nothing is known.
-func lost(p route.Problem) content { return content{failures: []failure{{problem: p}}} }
-
-// misses reports whether an object that is not there may be in what could not
-// be read.
-func (c content) misses(k key) bool {
-	return slices.ContainsFunc(c.failures, func(f failure) bool { return f.key == (key{}) || f.key == k })
-}
-
-// hash stands for the text of a document or a file.
-type hash = [sha256.Size]byte
-
-// over returns what the file says when last is what it said before: what is
-// broken stays as it was, and its problem says so.
-func (c content) over(last content) content {
-	if len(c.failures) == 0 {
-		return c
-	}
-	now := map[key]struct{}{}
-	for i := range c.objects {
-		now[c.objects[i].key] = struct{}{}
-	}
-	kept := map[key]struct{}{}
-	for _, o := range last.objects {
-		if _, said := now[o.key]; !said && c.misses(o.key) {
-			c.objects = append(c.objects, o)
-			kept[o.key] = struct{}{}
-		}
-	}
-	c.failures = slices.Clone(c.failures)
-	for i := range c.failures {
-		f := &c.failures[i]
-		_, keeps := kept[f.key]
-		if keeps || f.key == (key{}) && len(kept) > 0 {
-			f.problem.Reason += "; " + isKept
-		}
-	}
-	return c
-}
-
-// drops reports whether an object of last is no longer there.
-func (c content) drops(last content) bool {
-	now := make(map[key]struct{}, len(c.objects))
-	for i := range c.objects {
-		now[c.objects[i].key] = struct{}{}
-	}
-	return slices.ContainsFunc(last.objects, func(o *object) bool {
-		_, ok := now[o.key]
-		return !ok
-	})
-}
-
-// all returns every problem of the file and of its objects.
-func (c content) all() []route.Problem {
-	out := slices.Clone(c.problems)
-	for _, f := range c.failures {
-		out = append(out, f.problem)
-	}
-	for i := range c.objects {
-		out = append(out, c.objects[i].problems...)
-	}
-	return out
-}
-
 // parse reads a file. It is pure; name is for messages.
 func (r reader) parse(name string, data []byte) content {
 	return r.parseAgain(name, data, content{})
@@ -129,24 +47,27 @@ func (r reader) parse(name string, data []byte) content {
 // parseAgain reads a file that said last before. Documents that are as they
 // were are not read again: the cost follows what changed.
 func (r reader) parseAgain(name string, data []byte, last content) content {
-	docs := split(data)
-	parts, sums := make([]content, len(docs)), make([]hash, len(docs))
-	workers := min(runtime.GOMAXPROCS(0), 1+len(docs)/64)
-	var running sync.WaitGroup
-	for w := range workers {
-		running.Go(func() {
-			for i := w; i < len(docs); i += workers {
-				sums[i] = sha256.Sum256(docs[i].text)
-				part, ok := last.documents[sums[i]]
-				if !ok {
-					part = r.document(name, docs[i])
-				}
-				parts[i] = part
-			}
-		})
+	fail := func(err error) content { return lost(route.Problem{Object: name, Reason: err.Error()}) }
+	if r.limits == (Limits{}) {
+		r.limits = DaemonLimits()
 	}
-	running.Wait()
+	text, odd, err := toUTF8(data)
+	if err != nil {
+		return fail(err)
+	}
+	docs, total := split(text, r.limits.Documents)
+	if total > r.limits.Documents {
+		return fail(tooMany(total, "document", r.limits.Documents))
+	}
+	r.tally = new(tally)
+	parts, sums := r.documents(name, docs, last)
+	if n := int(r.tally.objects.Load()); n > r.limits.Objects {
+		return fail(tooMany(n, "object", r.limits.Objects))
+	}
 	out := join(parts, name+": ", "document")
+	if odd != nil {
+		out.problems = append(out.problems, route.Problem{Object: name, Reason: odd.Error()})
+	}
 	out.documents = make(map[hash]content, len(docs))
 	for i, part := range parts {
 		if len(docs) > 1 && part.sound() {
@@ -156,76 +77,82 @@ func (r reader) parseAgain(name string, data []byte, last content) content {
 	return out
 }
 
-// sound reports whether there is nothing to say about a document, which would
-// have to name its place.
-func (c content) sound() bool {
-	return len(c.all()) == 0
+// tally counts what there is in a file while it is read.
+type tally struct {
+	objects, failures atomic.Int64
 }
 
-// join makes one content of those of documents or items, in order; unit is
-// what they are called, place is where they are. Of an object that is there
-// twice the first counts.
-func join(parts []content, place, unit string) content {
-	var out content
-	seen := map[key]int{}
-	for i, p := range parts {
-		out.failures = append(out.failures, p.failures...)
-		out.problems = append(out.problems, p.problems...)
-		for _, o := range p.objects {
-			if first, twice := seen[o.key]; twice {
-				out.problems = append(out.problems, route.Problem{
-					Object: fmt.Sprintf("%s%s %d: %v", place, unit, i+1, o.key),
-					Reason: fmt.Sprintf("also in %s %d, which counts", unit, first+1),
-				})
-				continue
+// documents reads documents, in parallel, and returns what each says.
+func (r reader) documents(name string, docs []document, last content) ([]content, []hash) {
+	parts, sums := make([]content, len(docs)), make([]hash, len(docs))
+	workers := min(runtime.GOMAXPROCS(0), 1+len(docs)/64)
+	var running sync.WaitGroup
+	for w := range workers {
+		running.Go(func() {
+			for i := w; i < len(docs) && !r.isStopped(); i += workers {
+				sums[i] = sha256.Sum256(docs[i].text)
+				part, ok := last.documents[sums[i]]
+				if ok {
+					r.tally.objects.Add(int64(len(part.objects)))
+				} else {
+					part = r.document(name, docs[i])
+				}
+				parts[i] = part
 			}
-			seen[o.key] = i
-			out.objects = append(out.objects, o)
-		}
+		})
 	}
-	return out
+	running.Wait()
+	return parts, sums
+}
+
+// isStopped reports whether what is read is not needed any more.
+func (r reader) isStopped() bool { return r.stopped != nil && r.stopped() }
+
+// failed returns the content of an object that cannot be read. The zero key
+// stands for text of which not even that is known.
+func (r reader) failed(k key, p route.Problem) content {
+	if r.tally != nil && r.tally.failures.Add(1) > mostFailures {
+		return content{missed: 1}
+	}
+	return content{failures: []failure{{k, p}}}
 }
 
 func (r reader) document(file string, d document) content {
 	place := fmt.Sprintf("%s: document %d", file, d.number)
-	text, odd, err := d.toJSON()
-	if err != nil {
-		return lost(route.Problem{Object: place, Reason: err.Error()})
+	if len(d.text) > largeBytes && r.heavy != nil {
+		r.heavy.Lock()
+		defer r.heavy.Unlock()
 	}
-	out := r.object(text, header{})
-	if odd != nil {
-		out.problems = append(out.problems, d.oddities(text, odd)...)
-	}
-	out.locate(place)
-	return out
-}
-
-// locate puts a place before the names of objects in problems.
-func (c content) locate(place string) {
-	put := func(p *route.Problem) { p.Object = strings.TrimSuffix(place+": "+p.Object, ": ") }
-	for i := range c.problems {
-		put(&c.problems[i])
-	}
-	for i := range c.failures {
-		put(&c.failures[i].problem)
-	}
-	for _, o := range c.objects {
-		for i := range o.problems {
-			put(&o.problems[i])
+	if d.checkSize(r.limits.DocumentBytes) != nil && !d.isJSON {
+		if l, ok := d.cutList(); ok {
+			return r.readList(place, l)
 		}
 	}
+	text, repeats, odd, err := d.toJSON(r.limits.DocumentBytes)
+	if err != nil {
+		out := r.failed(key{}, route.Problem{Reason: err.Error()})
+		out.locateAt(place, d.line)
+		return out
+	}
+	if string(text) == "null" {
+		return content{} // says nothing
+	}
+	out := r.object(text, header{})
+	out.problems = append(out.problems, d.oddities(text, repeats, odd)...)
+	out.locateAt(place, d.line)
+	return out
 }
 
 // object reads one object, or all of a list. What it leaves out of its header
 // it has from the list it is in.
 func (r reader) object(text []byte, from header) content {
-	h := header{APIVersion: from.APIVersion, Kind: from.Kind}
+	h := header{APIVersion: from.APIVersion, Kind: from.Kind, depth: from.depth}
 	err := json.UnmarshalCaseSensitivePreserveInts(text, &h)
 	if h.Kind == "" || h.APIVersion == "" {
-		return lost(notAnObject(h, text, err))
+		return r.failed(key{}, notAnObject(h, text, err))
 	}
-	if kind, ok := strings.CutSuffix(h.Kind, "List"); ok {
-		return r.list(h, kind, text)
+	if strings.HasSuffix(h.Kind, "List") {
+		return r.list(h, text)
 	}
 	t, ok := traitOf(h.Kind)
 	group, version := h.groupVersion()
@@ -239,16 +166,23 @@ func (r reader) object(text []byte, from header) content {
 		}}}
 	}
 	if err != nil {
-		return lost(*unreadable(h.Kind, text, h, err))
+		return r.failed(key{}, *unreadable(h.Kind, text, h, err))
 	}
 	k, problem := h.key(t)
 	if problem != nil {
-		return lost(*problem)
+		return r.failed(key{}, *problem)
+	}
+	if err := checkSize("the object", text, r.limits.DocumentBytes); err != nil {
+		return r.failed(k, route.Problem{Object: k.String(), Reason: err.Error()})
+	}
+	if r.tally.objects.Add(1) > int64(r.limits.Objects) {
+		return content{} // the whole file is refused
 	}
 	value, problems, problem := r.value(k, text)
 	if problem != nil {
-		return content{failures: []failure{{k, *problem}}}
+		return r.failed(k, *problem)
 	}
+	problems = summary(k.String(), problems, len(problems))
 	return content{objects: []*object{{key: k, value: value, problems: problems}}}
 }
 
@@ -264,23 +198,57 @@ func notAnObject(h header, text []byte, err error) route.Problem {
 	return p
 }
 
+// itemHeader returns what the items of a list have from it; false: it is not
+// read, and there may be something to say about that.
+func (h header) itemHeader() (header, []route.Problem, bool) {
+	from := header{depth: h.depth + 1}
+	kind, _ := strings.CutSuffix(h.Kind, "List")
+	if kind == "" {
+		return from, nil, true
+	}
+	if _, ok := traitOf(kind); !ok {
+		return from, h.stranger(kind), false
+	}
+	from.APIVersion, from.Kind = h.APIVersion, kind
+	return from, nil, true
+}
+
 // list reads the items of a list: of anything, or of one kind.
-func (r reader) list(h header, kind string, text []byte) content {
-	var from header
-	if kind != "" {
-		if _, ok := traitOf(kind); !ok {
-			return content{problems: h.stranger(kind)}
-		}
-		from = header{APIVersion: h.APIVersion, Kind: kind}
+func (r reader) list(h header, text []byte) content {
+	from, other, ok := h.itemHeader()
+	if !ok {
+		return content{problems: other}
+	}
+	if from.depth > maxListDepth {
+		return r.failed(key{}, route.Problem{Object: h.Kind, Reason: fmt.Sprintf("lists are nested more than %d levels deep, which is the limit", maxListDepth)})
 	}
 	var l items
 	if err := json.UnmarshalCaseSensitivePreserveInts(text, &l); err != nil {
-		return lost(*unreadable(h.Kind, text, l, err))
+		return r.failed(key{}, *unreadable(h.Kind, text, struct {
+			Items []stdjson.RawMessage `json:"items"`
+		}{}, err))
 	}
-	parts := make([]content, len(l.Items))
-	for i, item := range l.Items {
-		parts[i] = r.object(item, from)
-		parts[i].locate(fmt.Sprintf("item %d", i+1))
+	return r.items(h, from, l.Items)
+}
+
+// items reads the items of a list one by one.
+func (r reader) items(h, from header, text []byte) content {
+	var parts []content
+	dec := stdjson.NewDecoder(bytes.NewReader(text))
+	if _, err := dec.Token(); err != nil {
+		return content{} // there are none
+	}
+	for dec.More() && !r.isStopped() {
+		var item stdjson.RawMessage
+		if err := dec.Decode(&item); err != nil {
+			return r.failed(key{}, route.Problem{Object: h.Kind, Field: "items", Reason: err.Error()})
+		}
+		if len(parts) == r.limits.Documents {
+			return lost(route.Problem{Object: h.Kind, Field: "items", Reason: fmt.Sprintf("there are more than %d items, which is the limit", r.limits.Documents)})
+		}
+		part := r.object(item, from)
+		part.locate(fmt.Sprintf("item %d", len(parts)+1))
+		parts = append(parts, part)
 	}
 	return join(parts, "", "item") // its document has a place
 }

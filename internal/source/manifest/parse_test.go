@@ -24,15 +24,15 @@ func TestSplit(t *testing.T) {
 		{"dashes inside", "a: |\n  ---\n  x\nb: ----\n", []string{"1@1: a: |\n  ---\n  x\nb: ----"}},
 		{"end marks", "a: 1\n...\n---\nb: 2\n...\n", []string{"1@1: a: 1\n...", "2@3: ---\nb: 2\n..."}},
 		{"byte order mark", "\ufeffa: 1", []string{"1@1: a: 1"}},
-		{"JSON values in a row", "{\"a\":1}\n{\"b\":2}", []string{`1@1: {"a":1}`, `2@1: {"b":2}`}},
+		{"JSON values in a row", "{\"a\":1}\n{\"b\":2}", []string{`1@1: {"a":1}`, `2@2: {"b":2}`}},
 		{"a YAML flow", "{a: 1}", []string{"1@1: {a: 1}"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var got []string
-			for _, d := range split([]byte(tc.in)) {
-				if d.err != nil {
-					t.Errorf("document %d: %v", d.number, d.err)
-				}
+			text, _, err := toUTF8([]byte(tc.in))
+			must(t, err)
+			docs, _ := split(text, 100)
+			for _, d := range docs {
 				got = append(got, fmt.Sprintf("%d@%d: %s", d.number, d.line, strings.TrimSpace(string(d.text))))
 			}
 			if d := cmp.Diff(tc.want, got); d != "" {
@@ -82,7 +82,7 @@ items:
 - {apiVersion: apps/v1, kind: Deployment, metadata: {name: d}}
 - {apiVersion: v1, kind: Service, metadata: {name: b}, spec: {clusterIP: [1]}}
 `, objects: []string{"Service default/a", "Pod default/p"}, broken: []string{"Service default/b"}, problems: []string{
-			"f.yaml: document 1: item 4: Service default/b: spec.clusterIP: [1]: wrong type: expected a string",
+			"f.yaml: document 1: line 1: item 4: Service default/b: spec.clusterIP: [1]: wrong type: expected a string",
 		}},
 		{
 			name: "a list of one kind", in: `{"apiVersion":"v1","kind":"ServiceList","items":[{"metadata":{"name":"a"},"spec":{"clusterIP":"10.0.0.1"}}]}`,
@@ -91,7 +91,7 @@ items:
 		{name: "a list of slices", in: "apiVersion: discovery.k8s.io/v1\nkind: EndpointSliceList\nitems: []\n"},
 		{
 			name: "items that are no list", in: "apiVersion: v1\nkind: List\nitems: 5\n", lost: true,
-			problems: []string{"f.yaml: document 1: List: items: 5: wrong type: expected a list"},
+			problems: []string{"f.yaml: document 1: line 1: List: items: 5: wrong type: expected a list"},
 		},
 		{name: "other kinds and groups", in: `
 apiVersion: apps/v1
@@ -134,19 +134,19 @@ items: 9
 		},
 		{
 			name: "not an object", in: "replicas: 3\n", lost: true,
-			problems: []string{"f.yaml: document 1: kind: not a Kubernetes object: it needs an apiVersion and a kind"},
+			problems: []string{"f.yaml: document 1: line 1: kind: not a Kubernetes object: it needs an apiVersion and a kind"},
 		},
 		{
 			name: "a word", in: "hello\n", lost: true,
-			problems: []string{"f.yaml: document 1: \"hello\": wrong type: expected an object"},
+			problems: []string{"f.yaml: document 1: line 1: \"hello\": wrong type: expected an object"},
 		},
 		{
 			name: "no apiVersion", in: "kind: Service\n", lost: true,
-			problems: []string{"f.yaml: document 1: apiVersion: not a Kubernetes object: it needs an apiVersion and a kind"},
+			problems: []string{"f.yaml: document 1: line 1: apiVersion: not a Kubernetes object: it needs an apiVersion and a kind"},
 		},
 		{
 			name: "no name", in: "apiVersion: v1\nkind: Service\n", lost: true,
-			problems: []string{"f.yaml: document 1: Service: metadata.name: an object needs a name"},
+			problems: []string{"f.yaml: document 1: line 1: Service: metadata.name: an object needs a name"},
 		},
 		{
 			name: "broken YAML says the line of the file", in: web + "---\nkind: Service\n a: [\n", objects: []string{"Service default/web"}, lost: true,
@@ -154,11 +154,11 @@ items: 9
 		},
 		{
 			name: "half a JSON list", in: `{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1",`, lost: true,
-			problems: []string{"f.yaml: document 1: read YAML: yaml: line 1: did not find expected node content"},
+			problems: []string{"f.yaml: document 1: read JSON: line 1: the text ends in the middle of a value"},
 		},
 		{
 			name: "half of the second JSON value", in: `{"apiVersion":"v1","kind":"Node","metadata":{"name":"n1"}} {"kind":`, objects: []string{"Node n1"}, lost: true,
-			problems: []string{"f.yaml: document 2: unexpected EOF"},
+			problems: []string{"f.yaml: document 2: read JSON: line 1: the text ends in the middle of a value"},
 		},
 		{
 			name: "problems of a conversion", in: strings.Replace(web, "10.96.0.1", "", 1), objects: []string{"Service default/web"},
@@ -166,7 +166,7 @@ items: 9
 		},
 		{
 			name: "type error deep inside", in: strings.Replace(web, "80", "http", 1), broken: []string{"Service default/web"},
-			problems: []string{"f.yaml: document 1: Service default/web: spec.ports[0].port: \"http\": wrong type: expected a whole number that fits int32"},
+			problems: []string{"f.yaml: document 1: line 1: Service default/web: spec.ports[0].port: \"http\": wrong type: expected a whole number that fits int32"},
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/source/convert"
 	"github.com/sluice-proxy/sluice/internal/source/report"
+	"github.com/sluice-proxy/sluice/internal/textfile"
 )
 
 // stdin is the path that means the standard input.
@@ -39,6 +41,8 @@ type Options struct {
 	AllowExternalIPs bool   // spec.externalIPs of Services count
 
 	Report func([]route.Problem) // told once of each problem; may be nil
+
+	Limits Limits // zero: DaemonLimits
 }
 
 // Source reads files into a Store. One goroutine uses it; any may ask for its
@@ -48,44 +52,60 @@ type Source struct {
 	stdin  io.Reader
 	reader reader
 	report *report.Reporter
+	budget *budget
 	index  *index
 	done   func()
 
 	files  map[string]*file
 	doubts map[string]time.Time // files that are to be looked at again, and when
+	jobs   *workers             // that read files; nil: they are read at once
 
-	streams  int       // standard inputs that were read
-	latest   time.Time // something was taken over
+	loaded   bool           // everything that can be read was read once
+	unlisted int            // roots of which the files are not known
+	waiting  int            // streams that were not read to their end
+	streams  int            // streams that were read
+	objects  int            // of all files
+	counts   map[string]int // the problems of each file that has any
+	latest   time.Time      // something was taken over
 	progress atomic.Pointer[progress]
 }
 
 // root is a path as the caller gave it.
 type root struct {
-	path   string
-	folder bool // it is, or was when last seen
+	path     string
+	folder   bool // it is, or was when last seen
+	isStream bool // it is read once: the standard input, or a pipe from the parent
 }
 
 // New assembles a Source and announces its feed to the Store. Nothing is read
 // before Load or Run.
 func New(store *cluster.Store, o Options) *Source {
-	r := report.New(o.Report)
+	if o.Limits == (Limits{}) {
+		o.Limits = DaemonLimits()
+	}
+	tell := &budget{report: o.Report}
+	r := report.New(tell.Report)
 	s := &Source{
-		stdin: o.Stdin,
+		budget: tell,
+		stdin:  o.Stdin,
 		reader: reader{
 			convert:  convert.Converter{AllowExternalIPs: o.AllowExternalIPs, Strings: convert.NewInterner()},
 			nodeName: o.NodeName,
+			limits:   o.Limits,
+			heavy:    &sync.Mutex{},
 		},
 		report: r,
 		index:  newIndex(store, r),
 		done:   store.Feed(),
 		files:  map[string]*file{},
 		doubts: map[string]time.Time{},
+		counts: map[string]int{},
 	}
 	for _, p := range o.Paths {
 		if p != stdin {
 			p = filepath.Clean(p)
 		}
-		s.roots = append(s.roots, &root{path: p})
+		s.roots = append(s.roots, &root{path: p, isStream: p == stdin || isInherited(p)})
 	}
 	return s
 }
@@ -94,7 +114,7 @@ func New(store *cluster.Store, o Options) *Source {
 func (s *Source) Check() error {
 	var errs []error
 	for _, r := range s.roots {
-		if r.path == stdin {
+		if r.isStream {
 			continue
 		}
 		if _, err := os.Stat(r.path); err != nil {
@@ -109,8 +129,8 @@ func (s *Source) Check() error {
 func (s *Source) Load() error {
 	var errs []error
 	for i, r := range s.roots {
-		if r.path == stdin {
-			errs = append(errs, s.readStdin(i))
+		if r.isStream {
+			errs = append(errs, s.loadStream(i))
 			continue
 		}
 		paths, err := r.list()
@@ -126,34 +146,31 @@ func (s *Source) Load() error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
+	s.finishLoad()
+	return nil
+}
+
+// finishLoad says that everything that can be read was read once.
+func (s *Source) finishLoad() {
+	s.loaded = true
 	s.index.contest(s.gone)
+	s.budget.Flush()
 	s.publish()
 	s.done()
-	return nil
 }
 
-func (s *Source) readStdin(i int) error {
-	if s.stdin == nil {
-		return errors.New("read manifests: there is no standard input")
-	}
-	data, err := io.ReadAll(s.stdin)
-	if err != nil {
-		return fmt.Errorf("read manifests from standard input: %w", err)
-	}
-	s.streams++
-	s.accept(&file{from: rank{i, "stdin"}}, reading{data: data}, s.reader.parse("stdin", data))
-	return nil
-}
-
-// load reads a file for the first time and believes it at once.
+// load reads a file for the first time and believes it at once. A file of a
+// folder may be gone since the folder was listed, or be no file at all.
 func (s *Source) load(from rank) error {
-	r, err := readFile(from.path)
-	if err != nil {
-		return fmt.Errorf("read manifests: %w", err)
-	}
 	f := &file{from: from}
 	s.files[from.path] = f
-	s.accept(f, r, s.reader.parse(from.path, r.data))
+	r := job{file: f, reader: s.reader}.do()
+	_, notRegular := errors.AsType[*textfile.NotRegularError](r.err)
+	mayBe := s.roots[from.root].folder && (notRegular || errors.Is(r.err, fs.ErrNotExist))
+	if r.err != nil && !mayBe {
+		return fmt.Errorf("read manifests: %w", r.err)
+	}
+	s.finish(r, time.Now())
 	return nil
 }
 
@@ -173,9 +190,8 @@ func (r *root) list() ([]string, error) {
 	}
 	var paths []string
 	for _, e := range entries {
-		path := filepath.Join(r.path, e.Name())
-		if isManifest(e.Name()) && isFile(path, e) {
-			paths = append(paths, path)
+		if isManifest(e.Name()) {
+			paths = append(paths, filepath.Join(r.path, e.Name()))
 		}
 	}
 	return paths, nil
@@ -185,14 +201,4 @@ func (r *root) list() ([]string, error) {
 // Hidden ones are what editors and volumes put there.
 func isManifest(name string) bool {
 	return !strings.HasPrefix(name, ".") && slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name))
-}
-
-// isFile reports whether a folder's entry is, or points to, a regular file.
-// One that points nowhere is let through: its reader tells.
-func isFile(path string, e fs.DirEntry) bool {
-	if e.Type()&fs.ModeSymlink == 0 {
-		return e.Type().IsRegular()
-	}
-	info, err := os.Stat(path)
-	return err == nil && info.Mode().IsRegular()
 }

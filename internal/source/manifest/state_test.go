@@ -43,14 +43,14 @@ func TestState(t *testing.T) {
 	}
 
 	write(t, at("b.yaml"), svc("b", "10.0.0.300"))
-	want.Files, want.Problems = 2, 1
+	want.Files, want.Problems, want.Trouble = 2, 1, "2 problems in "+at("b.yaml")
 	again, second := isState(t, r.src, want)
 	if !again.Equal(since) || !second.After(first) {
 		t.Errorf("all read at %v and then at %v; the last file at %v and then at %v", since, again, first, second)
 	}
 
 	must(t, os.Remove(at("b.yaml")))
-	want.Files, want.Problems = 1, 0
+	want.Files, want.Problems, want.Trouble = 1, 0, ""
 	if _, third := isState(t, r.src, want); !third.After(second) {
 		t.Errorf("a file went at %v, the change before was at %v", third, second)
 	}

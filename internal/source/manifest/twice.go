@@ -24,7 +24,8 @@ func (d document) repeats() []repeat {
 	if yaml.Unmarshal(d.text, &root) != nil {
 		return nil
 	}
-	return repeat{}.in(&root)
+	found := repeat{}.in(&root)
+	return found[:min(len(found), mostRepeats)]
 }
 
 // in returns the repeats in a node of which r says where it is.
@@ -63,18 +64,21 @@ func (r repeat) element(i int) repeat {
 	return repeat{items: r.items, path: fmt.Sprintf("%s[%d]", r.path, i)}
 }
 
-// oddities says which keys of a document, which is text as JSON, are there
-// twice; failing that, what its reader found odd.
-func (d document) oddities(text []byte, odd error) []route.Problem {
+// oddities says which keys of a document, which is text as JSON, are repeated,
+// and what else its reader found odd; nil: nothing.
+func (d document) oddities(text []byte, repeats []repeat, odd error) []route.Problem {
 	var out []route.Problem
-	for _, r := range d.repeats() {
+	for _, r := range repeats {
 		out = append(out, route.Problem{
 			Object: r.object(text), Field: r.path,
 			Reason: fmt.Sprintf("given more than once, again in line %d; the last one counts", d.line+r.line-1),
 		})
 	}
-	if len(out) == 0 {
-		out = []route.Problem{{Reason: odd.Error()}}
+	if len(repeats) == mostRepeats {
+		out = append(out, route.Problem{Reason: "there may be more keys that are given more than once"})
+	}
+	if odd != nil {
+		out = append(out, route.Problem{Reason: odd.Error()})
 	}
 	return out
 }
@@ -86,7 +90,7 @@ func (r repeat) object(text []byte) string {
 	for _, i := range r.items {
 		var list struct {
 			header
-			items
+			Items []json.RawMessage `json:"items"`
 		}
 		if json.Unmarshal(text, &list) != nil || i >= len(list.Items) {
 			break // a list in which another one of this name counts

@@ -21,27 +21,56 @@ const (
 	impatient = 10 * time.Millisecond // or the first event was so long ago
 	rescan    = 10 * time.Second      // for file systems that tell of nothing
 	mostLinks = 40                    // of one path, as in the kernel
+
+	mostResults = 100 // results that are taken over before anything else
 )
 
-// Run reads everything, then follows changes until the context ends.
+// Run reads everything, then follows changes until the context ends. What cannot
+// be read is reported and read once it can be. The feed is announced as complete
+// when all that can be read was read, unless nothing could: what another process
+// programmed before stays until there is something in its place.
 func (s *Source) Run(ctx context.Context) error {
+	w := &watch{source: s, seen: map[string]fs.FileInfo{}}
 	notify, err := fsnotify.NewWatcher()
-	if err != nil {
-		return fmt.Errorf("watch manifests (on Linux fs.inotify.max_user_instances may be too low): %w", err)
+	if err == nil {
+		defer notify.Close()
+		w.notify = notify
 	}
-	defer notify.Close()
-	w := &watch{Watcher: notify, source: s, seen: map[string]fs.FileInfo{}}
+	s.report.Set("watch", unwatched("manifests (on Linux fs.inotify.max_user_instances may be too low)", err))
+	s.jobs = newWorkers(ctx.Done())
+	defer s.jobs.running.Wait()
+	s.reader.stopped = func() bool { return ctx.Err() != nil }
+	s.startStreams()
 	w.settle() // before reading: nothing that happens meanwhile is missed
-	if err := s.Load(); err != nil {
-		return err
-	}
+	s.refresh(time.Now())
 	w.settle()
 	return w.loop(ctx)
 }
 
+// tryFinishLoad finishes the load once everything that can be read was read.
+func (s *Source) tryFinishLoad() {
+	if s.loaded || s.waiting > 0 {
+		return
+	}
+	read, failed := s.streams, s.unlisted
+	for _, f := range s.files {
+		switch {
+		case f.busy:
+			return
+		case f.wasRead:
+			read++
+		default:
+			failed++
+		}
+	}
+	if read > 0 || failed == 0 {
+		s.finishLoad()
+	}
+}
+
 // watch turns events of the file system into looks at files.
 type watch struct {
-	*fsnotify.Watcher
+	notify *fsnotify.Watcher // nil: there is none to be had
 	source *Source
 
 	seen    map[string]fs.FileInfo // folders that are watched, as they were then
@@ -57,23 +86,32 @@ type watch struct {
 func (w *watch) loop(ctx context.Context) error {
 	again := time.NewTicker(rescan)
 	defer again.Stop()
+	var events chan fsnotify.Event // nil: none will come
+	var failures chan error
+	if w.notify != nil {
+		events, failures = w.notify.Events, w.notify.Errors
+	}
 	for {
+		w.source.tryFinishLoad()
 		wake := time.NewTimer(w.wait(time.Now()))
 		select {
 		case <-ctx.Done():
 			wake.Stop()
 			return nil
-		case e, ok := <-w.Events:
+		case r := <-w.source.jobs.results:
+			w.finish(r)
+		case e, ok := <-events:
 			if ok {
 				w.note(e, time.Now())
 			}
-		case err := <-w.Errors: // events were lost
+		case err := <-failures: // events were lost
 			if err == nil {
 				break
 			}
 			w.touch(time.Now())
 			w.always = true
 		case <-again.C:
+			w.source.budget.Flush()
 			w.touch(time.Now())
 			w.always = true
 		case <-wake.C:
@@ -81,6 +119,25 @@ func (w *watch) loop(ctx context.Context) error {
 		}
 		wake.Stop()
 	}
+}
+
+// finish takes over the results that there are.
+func (w *watch) finish(r result) {
+	s := w.source
+	s.finish(r, time.Now())
+	more := true
+	for n := 1; more && n < mostResults; n++ {
+		select {
+		case r := <-s.jobs.results:
+			s.finish(r, time.Now())
+		default:
+			more = false
+		}
+	}
+	if s.loaded {
+		s.index.contest(s.gone)
+	}
+	s.publish()
 }
 
 // wait says how long nothing is to be done.
@@ -121,12 +178,20 @@ func (w *watch) note(e fsnotify.Event, now time.Time) {
 			w.paths = map[string]bool{}
 		}
 		w.paths[filepath.Join(r.path, name)] = true
+		w.always = w.always || isLink(e.Name)
 		return
 	}
 	if _, watched := w.seen[e.Name]; watched || w.points[e.Name] {
 		w.touch(now)
 		w.always = true
 	}
+}
+
+// isLink reports whether a path is a symbolic link: what it leads to has to be
+// watched as well.
+func isLink(path string) bool {
+	info, err := os.Lstat(path)
+	return err == nil && info.Mode()&fs.ModeSymlink != 0
 }
 
 // act looks at what had events, if they have come to a pause, and at files in
@@ -150,23 +215,26 @@ func (w *watch) act(now time.Time) {
 		w.since, w.paths, w.always = time.Time{}, nil, false
 	}
 	for path, due := range s.doubts {
-		if !now.Before(due) {
-			s.look(s.files[path].from, now)
+		if f := s.files[path]; f == nil {
+			delete(s.doubts, path)
+		} else if !now.Before(due) {
+			s.look(f.from, now)
 		}
 	}
-	s.index.contest(s.gone)
+	if s.loaded {
+		s.index.contest(s.gone)
+	}
 	s.publish()
 }
 
-// rankOf returns the rank of a file in a folder. A link, or something else
-// that is no plain file, is only known after a refresh.
+// rankOf returns the rank of something in a folder that may be a file.
 func (s *Source) rankOf(path string) (rank, bool) {
 	if f := s.files[path]; f != nil {
 		return f.from, true
 	}
-	info, err := os.Stat(path)
+	_, err := os.Lstat(path)
 	i := slices.IndexFunc(s.roots, func(r *root) bool { return r.folder && r.path == filepath.Dir(path) })
-	return rank{i, path}, i >= 0 && err == nil && info.Mode().IsRegular()
+	return rank{i, path}, i >= 0 && err == nil
 }
 
 // settle makes the folders that are watched those that matter now, and
@@ -175,7 +243,7 @@ func (w *watch) settle() bool {
 	w.folders, w.points = map[string]*root{}, map[string]bool{}
 	want := map[string]bool{}
 	for _, r := range w.source.roots {
-		if r.path == stdin {
+		if r.isStream {
 			continue
 		}
 		steps := trail(r.path)
@@ -197,7 +265,7 @@ func (w *watch) settle() bool {
 	}
 	for path := range w.seen {
 		if !want[path] {
-			_ = w.Remove(path) // it may be gone itself
+			_ = w.notify.Remove(path) // it may be gone itself
 			delete(w.seen, path)
 		}
 	}
@@ -219,19 +287,22 @@ func (w *watch) pass(want map[string]bool, steps []string) {
 // watchFolder watches a folder, anew if another took its place, and reports
 // whether it had to.
 func (w *watch) watchFolder(path string) bool {
+	if w.notify == nil {
+		return false
+	}
 	info, err := os.Stat(path)
 	old := w.seen[path]
-	if err == nil && old != nil && os.SameFile(info, old) && slices.Contains(w.WatchList(), path) {
+	if err == nil && old != nil && os.SameFile(info, old) && slices.Contains(w.notify.WatchList(), path) {
 		return false
 	}
 	if old != nil {
-		_ = w.Remove(path) // it may have gone by itself
+		_ = w.notify.Remove(path) // it may have gone by itself
 		delete(w.seen, path)
 	}
 	if err != nil {
 		return false // there is nothing to watch yet
 	}
-	err = w.Add(path)
+	err = w.notify.Add(path)
 	w.source.report.Set("watch "+path, unwatched(path, err))
 	if err != nil {
 		return false

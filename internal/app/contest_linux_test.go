@@ -1,0 +1,151 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/control"
+	"github.com/sluice-proxy/sluice/internal/inspect"
+	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+)
+
+// manyServices are Services of type ClusterIP with an endpoint each.
+func manyServices(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, `
+---
+apiVersion: v1
+kind: Service
+metadata: {name: s%[1]d, namespace: many}
+spec: {clusterIP: 10.96.%[2]d.%[3]d, ports: [{port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: s%[1]d-1, namespace: many, labels: {kubernetes.io/service-name: s%[1]d}}
+addressType: IPv4
+ports: [{port: 8080}]
+endpoints: [{addresses: [10.244.%[2]d.%[3]d]}]
+`, i, 1+i/200, 1+i%200)
+	}
+	return b.String()
+}
+
+// editor is another program that changes tables again and again.
+type editor struct{ stop func() }
+
+// edits runs a command of the shell in a namespace again and again, as fast as it
+// runs or with a pause.
+func edits(t testing.TB, netns int, pause time.Duration, command string) *editor {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	loop := "while :; do " + command + "; sleep " + fmt.Sprint(pause.Seconds()) + "; done"
+	if pause == 0 {
+		loop = "while :; do " + command + "; done"
+	}
+	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", loop)
+	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
+	kerneltest.Do(t, netns, cmd.Start)
+	e := &editor{stop: func() {
+		cancel()
+		_ = cmd.Wait()
+	}}
+	t.Cleanup(e.stop)
+	return e
+}
+
+// whole waits until nothing differs from what should be there.
+func whole(t testing.TB, netns int) {
+	t.Helper()
+	var d inspect.Difference
+	var err error
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		err = control.Dial(control.Options{NetNS: netns}).Get(context.Background(), "/diff", nil, &d)
+		if err == nil && d.Steps == 0 {
+			return
+		}
+	}
+	t.Fatalf("still %d steps (%v) from what should be there", d.Steps, err)
+}
+
+// Whatever another program did in a tight loop, when it has ended the rules are
+// whole again, in every mode and without a request.
+func TestRulesAreWholeAfterALoopOfEdits(t *testing.T) {
+	const mode = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nconntrack: {maxPerCore: 0}\nmode: "
+	for _, tt := range []struct{ name, mode, hint, command string }{
+		{"nftables", "nftables", "true", "nft flush ruleset"},
+		{"nft", "iptables", "iptables-nft -t mangle -N KUBE-IPTABLES-HINT", "iptables-nft -t nat -F"},
+		{"legacy", "iptables", "iptables-legacy -t mangle -N KUBE-IPTABLES-HINT", "iptables-legacy -w 5 -t nat -F"},
+		{"legacy one chain", "iptables", "iptables-legacy -t mangle -N KUBE-IPTABLES-HINT", "iptables-legacy -w 5 -t nat -F KUBE-SERVICES"},
+		{
+			"legacy jumps", "iptables", "iptables-legacy -t mangle -N KUBE-IPTABLES-HINT",
+			"iptables-legacy -w 5 -t nat -F PREROUTING; iptables-legacy -w 5 -t nat -F OUTPUT",
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			path := t.TempDir() + "/config.yaml"
+			write(t, path, mode+tt.mode+"\niptables: {syncPeriod: 10s}\n") // legacy tables are polled each second
+			netns := kerneltest.Namespace(t)
+			kerneltest.Do(t, netns, exec.Command("/bin/sh", "-c", tt.hint).Run)
+			r := daemonIn(t, netns, path, "--manifests="+manifests(t, manyServices(200)))
+			r.sync()
+			r.drain()
+			e := edits(t, netns, 0, tt.command)
+			time.Sleep(3 * time.Second) // the loop is the story; nothing depends on how often it runs
+			e.stop()
+			whole(t, netns)
+		})
+	}
+}
+
+// BenchmarkRulesDuringEdits prints in how many looks the rules were there while
+// another program flushes them with a pause, and what that cost the daemon, which
+// is a process of its own here.
+func BenchmarkRulesDuringEdits(b *testing.B) {
+	program := b.TempDir() + "/sluice"
+	if out, err := exec.Command("go", "build", "-o", program, "../../cmd/sluice").CombinedOutput(); err != nil {
+		b.Fatalf("%v\n%s", err, out)
+	}
+	services := manifests(b, manyServices(200))
+	for _, tt := range []struct{ name, mode, hint, command, look string }{
+		{"nftables", "nftables", "true", "nft flush ruleset", "nft list chain ip sluice prerouting | grep -q services"},
+		{"nft", "iptables", "iptables-nft -t mangle -N KUBE-IPTABLES-HINT", "iptables-nft -t nat -F", "iptables-nft -t nat -S PREROUTING | grep -q KUBE-SERVICES"},
+		{"legacy", "iptables", "iptables-legacy -t mangle -N KUBE-IPTABLES-HINT", "iptables-legacy -w 5 -t nat -F", "iptables-legacy -w 5 -t nat -S PREROUTING | grep -q KUBE-SERVICES"},
+	} {
+		for _, pause := range []time.Duration{time.Second, 500 * time.Millisecond, 100 * time.Millisecond} {
+			b.Run(fmt.Sprintf("%s/every %v", tt.name, pause), func(b *testing.B) {
+				netns := kerneltest.Namespace(b)
+				daemon := exec.Command(program, "--manifests="+services, "--proxy-mode="+tt.mode, "--oom-score-adj=0", "--conntrack-max-per-core=0")
+				kerneltest.Do(b, netns, exec.Command("/bin/sh", "-c", tt.hint).Run)
+				kerneltest.Do(b, netns, daemon.Start)
+				whole(b, netns)
+				e := edits(b, netns, pause, tt.command)
+				time.Sleep(6 * time.Second) // until the edits are known
+				there, looks := 0, 0
+				for b.Loop() {
+					for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+						looks++
+						kerneltest.Do(b, netns, func() error {
+							if exec.Command("/bin/sh", "-c", tt.look).Run() == nil {
+								there++
+							}
+							return nil
+						})
+					}
+				}
+				e.stop()
+				_ = daemon.Process.Signal(os.Interrupt)
+				_ = daemon.Wait()
+				state := daemon.ProcessState
+				b.ReportMetric(100*float64(there)/float64(looks), "%-there")
+				b.ReportMetric((state.UserTime() + state.SystemTime()).Seconds(), "s-CPU")
+				b.ReportMetric(0, "ns/op")
+			})
+		}
+	}
+}

@@ -1,0 +1,91 @@
+package app
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/event"
+	"github.com/sluice-proxy/sluice/internal/health"
+)
+
+// recorded keeps Events.
+type recorded struct {
+	mu     sync.Mutex
+	events []event.Event
+}
+
+func (r *recorded) Record(e event.Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.events = append(r.events, e)
+}
+
+// A contest is logged once, and an Event on the own Node names the program, again
+// every ten minutes, and when it is over.
+func TestContestsAreReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		state := func() health.Contest {
+			if since := time.Since(began); since > 5*time.Second && since < 25*time.Minute {
+				return health.Contest{Since: began, Repairs: 12, What: "table", By: "nft (thread 812)"}
+			}
+			return health.Contest{}
+		}
+		events, log := &recorded{}, &journal{}
+		r := newContestReporter(state, events, slog.New(slog.NewTextHandler(log, nil)))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- r.run(ctx) }()
+		for range 60 {
+			r.edited()
+			time.Sleep(time.Second)
+		}
+		time.Sleep(time.Hour)
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		var got []string
+		for _, e := range events.events {
+			if e.Object != (event.Object{}) {
+				t.Errorf("an Event is about %+v, want the own Node", e.Object)
+			}
+			if e.Type == event.Warning && !strings.HasPrefix(e.Note, "nft (thread 812) repeatedly changed the rules of Sluice (last: table): rules were repaired 12 times. ") {
+				t.Errorf("the note is %q", e.Note)
+			}
+			got = append(got, e.Reason)
+		}
+		want := "RulesContested RulesContested RulesContested RulesUncontested"
+		if strings.Join(got, " ") != want {
+			t.Errorf("recorded %v, want %s", got, want)
+		}
+		said := log.said()
+		if strings.Count(said, "\n") != 2 || !strings.Contains(said, `by="nft (thread 812)"`) || !strings.Contains(said, "no longer contested") {
+			t.Errorf("logged:\n%s", said)
+		}
+	})
+}
+
+// Edits that make no contest are not reported.
+func TestEditsWithoutAContestAreNotReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		events, log := &recorded{}, &journal{}
+		r := newContestReporter(func() health.Contest { return health.Contest{} }, events, slog.New(slog.NewTextHandler(log, nil)))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- r.run(ctx) }()
+		for range 10 {
+			r.edited()
+			time.Sleep(time.Second)
+		}
+		cancel()
+		if err := <-done; err != nil || len(events.events) > 0 || log.said() != "" {
+			t.Errorf("%v, recorded %v, logged %q", err, events.events, log.said())
+		}
+	})
+}

@@ -1,0 +1,83 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/internal/control"
+	"github.com/sluice-proxy/sluice/internal/event"
+	"github.com/sluice-proxy/sluice/internal/inspect"
+	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+)
+
+// eventLog hands Events to a test.
+type eventLog chan event.Event
+
+func (l eventLog) Record(e event.Event) { l <- e }
+
+func (l eventLog) Run(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}
+
+// A process called kube-proxy is named in an Event and in the status, with its
+// executable and how to go on.
+func TestAProcessCalledKubeProxyIsNamed(t *testing.T) {
+	sleep, err := exec.LookPath("sleep")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(sleep)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "kube-proxy")
+	if err := os.WriteFile(path, text, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	o := options(t, "--manifests="+manifests(t, webService))
+	o.NetNS = kerneltest.Namespace(t)
+	cmd := exec.Command(path, "600")
+	kerneltest.Do(t, o.NetNS, cmd.Start)
+	defer func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // killed
+	}()
+	d, err := newDaemon(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	events := make(eventLog, 100)
+	d.events = events
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- d.run(ctx) }()
+	defer func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("the daemon ended: %v", err)
+		}
+	}()
+	want := fmt.Sprintf("a process called kube-proxy (pid %d, %s) runs", cmd.Process.Pid, path)
+	for e := range events {
+		if e.Reason != "KubeProxyRuns" {
+			continue // of other things
+		}
+		if !strings.HasPrefix(e.Note, want) || !strings.HasSuffix(e.Note, "--ignore-kube-proxy") {
+			t.Errorf("event %+v, want %q", e, want)
+		}
+		break
+	}
+	var s inspect.Status
+	if err := control.Dial(control.Options{NetNS: o.NetNS}).Get(ctx, "/status", nil, &s); err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Takeover) != 1 || !strings.HasPrefix(s.Takeover[0], want) {
+		t.Errorf("status says %q, want %q", s.Takeover, want)
+	}
+}

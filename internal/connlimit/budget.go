@@ -1,0 +1,28 @@
+package connlimit
+
+// Budget is how many file descriptors each server may have for connections, and
+// the health check node ports for listeners.
+type Budget struct {
+	Health, Metrics, Control int // connections of these servers
+	PortClients              int // connections of all health check node ports
+	Ports                    int // listeners of these
+}
+
+// reserve is how many file descriptors are for everything else: some 20 are open
+// all the time (netlink, conntrack, inotify, the API server, listeners), a run of
+// iptables-restore needs 8, a comparison 6.
+const reserve = 40
+
+// Split divides the file descriptors that a process may have (RLIMIT_NOFILE).
+// What the data plane needs comes first.
+func Split(limit int) Budget {
+	spare := max(limit-reserve, 0)
+	b := Budget{
+		Health:      min(max(spare/3, 4), 256),
+		Metrics:     min(max(spare/6, 2), 64),
+		Control:     min(max(spare/6, 2), 32),
+		PortClients: min(max(spare/6, 2), 256),
+	}
+	b.Ports = max(spare-b.Health-b.Metrics-b.Control-b.PortClients, 2)
+	return b
+}

@@ -1,0 +1,167 @@
+package health
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/proxy"
+)
+
+// A contest begins when this many of the seconds within the window saw a repair,
+// so that the burst of edits of one reload of a firewall is none, or when rules
+// are known to be missing for longer than a repair should take, or for half of the
+// last seconds. It ends after a calm, so that a load balancer sees one change of
+// health each way.
+const (
+	contestMissing = 2500 * time.Millisecond
+	missingWindow  = 5 * time.Second
+
+	contestRepairs = 5
+	contestWindow  = 30 * time.Second
+	contestCalm    = time.Minute
+	contestOverdue = 10 * time.Second
+
+	maxNames = 3 // of programs
+)
+
+// Contest says that another program keeps changing the rules, so that they are
+// missing repeatedly, or cannot be put back. The zero value says that none does.
+type Contest struct {
+	Since   time.Time
+	Repairs int    // since then
+	What    string // the latest edit: "rule of KUBE-SERVICES in nat"
+	By      string // the programs, as far as the kernel names them: "nft (thread 812)"
+}
+
+// Active reports whether there is one.
+func (c Contest) Active() bool { return !c.Since.IsZero() }
+
+// Program returns the name of the last program without its number, as a label
+// that does not change with each run of it.
+func (c Contest) Program() string {
+	return programOf(strings.TrimSpace(c.By[strings.LastIndex(c.By, ", ")+1:]))
+}
+
+// programOf returns the name in "nft (thread 812)".
+func programOf(by string) string {
+	name, _, _ := strings.Cut(by, " (")
+	return name
+}
+
+// String says what happens and what to do.
+func (c Contest) String() string {
+	by := "another program (" + unnamed + ")"
+	if c.By != "" {
+		by = c.By
+	}
+	repaired := fmt.Sprintf("rules were repaired %d times", c.Repairs)
+	if c.Repairs == 0 {
+		repaired = "rules are missing and not repaired yet"
+	}
+	return fmt.Sprintf("%s repeatedly changed the rules of Sluice (last: %s): %s", by, c.What, repaired)
+}
+
+// unnamed is why a program has no name.
+const unnamed = "the kernel does not say which"
+
+// contest collects what a Contest follows from.
+type contest struct {
+	what     string
+	by       []string    // the latest programs, each as it ran last
+	repairs  []time.Time // within the window, at least a second apart
+	count    int         // of repairs since the last calm
+	since    time.Time
+	last     time.Time // repair
+	unmended time.Time // the first edit that no comparison has followed yet
+	edit     time.Time // the latest
+	missing  []span    // within missingWindow
+	compared time.Time // when the last comparison ended
+}
+
+// span is a time during which rules were missing, as far as known.
+type span struct{ from, to time.Time }
+
+// edited notes an edit that was made since some time.
+func (c *contest) edited(what, by string, since, now time.Time) {
+	c.what, c.edit = what, now
+	if c.unmended.IsZero() {
+		c.unmended = since
+		if since.Before(c.compared) {
+			c.unmended = c.compared
+		}
+	}
+	if by == "" {
+		return
+	}
+	c.by = slices.DeleteFunc(c.by, func(known string) bool { return programOf(known) == programOf(by) })
+	c.by = append(c.by, by)
+	c.by = c.by[max(0, len(c.by)-maxNames):]
+}
+
+// observe notes a write.
+func (c *contest) observe(s proxy.Sync, now time.Time) {
+	if s.Err != nil || !s.Full() {
+		return
+	}
+	if now.Sub(c.last) >= contestCalm {
+		c.repairs, c.missing, c.count, c.since = nil, nil, 0, time.Time{}
+	}
+	if !c.unmended.IsZero() && !s.Began.Before(c.unmended) {
+		if s.Repair() {
+			c.miss(span{c.unmended, now})
+		}
+		if c.since.IsZero() && now.Sub(c.unmended) >= contestOverdue {
+			c.since, c.last = c.unmended, now
+		}
+		c.unmended = time.Time{}
+		if c.edit.After(s.Began) {
+			c.unmended = c.edit
+		}
+	}
+	c.compared = now
+	if !s.Repair() {
+		return
+	}
+	c.count++
+	c.last = now
+	c.repairs = slices.DeleteFunc(c.repairs, func(at time.Time) bool { return now.Sub(at) > contestWindow })
+	if n := len(c.repairs); n == 0 || now.Sub(c.repairs[n-1]) >= time.Second {
+		c.repairs = append(c.repairs, now)
+	}
+	if c.since.IsZero() && len(c.repairs) >= contestRepairs {
+		c.since = c.repairs[0]
+	}
+}
+
+// miss notes that rules were missing.
+func (c *contest) miss(s span) {
+	c.missing = append(c.missing, s)
+	begin := s.to.Add(-missingWindow)
+	c.missing = slices.DeleteFunc(c.missing, func(old span) bool { return old.to.Before(begin) })
+	total := time.Duration(0)
+	for _, m := range c.missing {
+		if m.from.Before(begin) {
+			m.from = begin
+		}
+		total += m.to.Sub(m.from)
+	}
+	if c.since.IsZero() && total >= contestMissing && len(c.missing) > 1 {
+		c.since, c.last = c.missing[0].from, s.to
+	}
+}
+
+// at returns what is known at a time.
+func (c *contest) at(now time.Time) Contest {
+	out := Contest{What: c.what, By: strings.Join(c.by, ", ")}
+	switch {
+	case !c.since.IsZero() && now.Sub(c.last) < contestCalm:
+		out.Since, out.Repairs = c.since, c.count
+	case !c.unmended.IsZero() && now.Sub(c.unmended) >= contestOverdue:
+		out.Since = c.unmended
+	default:
+		return Contest{}
+	}
+	return out
+}

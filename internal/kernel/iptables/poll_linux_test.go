@@ -1,0 +1,115 @@
+package iptables
+
+import (
+	"context"
+	"errors"
+	"hash/maphash"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
+)
+
+// failing is a kernel of which some tables cannot be read for a while.
+type failing struct {
+	tableReader
+	stamps, digests atomic.Bool // these fail
+}
+
+var errOdd = errors.New("entry at byte 152 of 1320: target of 7 bytes")
+
+func (f *failing) Stamps(ctx context.Context) (map[xtables.TableID]xtables.Stamp, error) {
+	if f.stamps.Load() {
+		return nil, errOdd
+	}
+	return f.tableReader.Stamps(ctx)
+}
+
+func (f *failing) Digest(ctx context.Context, id xtables.TableID, seed maphash.Seed, ours func(string) bool) (xtables.Digest, error) {
+	if f.digests.Load() && id.Name == "nat" {
+		return xtables.Digest{}, errOdd
+	}
+	return f.tableReader.Digest(ctx, id, seed, ours)
+}
+
+// Tables that cannot be read from the first poll on do not keep rules from being
+// written. Meanwhile every poll asks for a full comparison, the other tables are
+// watched, and the trouble is logged once, as is its end. Afterwards edits are
+// found as ever.
+func TestTablesThatCannotBeRead(t *testing.T) {
+	for name, fail := range map[string]func(*failing, bool){
+		"all":      func(f *failing, fails bool) { f.stamps.Store(fails) },
+		"one only": func(f *failing, fails bool) { f.digests.Store(fails) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var log lines
+			h := newHostWith(t, xtables.Legacy, Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+			h.restore(IPv4, base)
+			tables := &failing{tableReader: h.tools.tables}
+			h.tools.tables = tables
+			fail(tables, true)
+			o := observeHost(t, h)
+			o.restore(IPv4, "*nat\n:KUBE-SVC-B - [0:0]\nCOMMIT\n*filter\n:KUBE-SVC-B - [0:0]\nCOMMIT\n")
+			for range 2 {
+				if e := o.next(); !e.Possible {
+					t.Errorf("reported %+v, want a possible edit", e)
+				}
+			}
+			if !strings.Contains(h.tools.WatchTrouble(), errOdd.Error()) {
+				t.Errorf("the trouble is %q", h.tools.WatchTrouble())
+			}
+			if name == "one only" {
+				o.run("iptables -F KUBE-SERVICES")
+				if e := o.seen(); e.What != "rule of KUBE-SERVICES in filter" {
+					t.Errorf("reported %+v", e)
+				}
+			}
+			fail(tables, false)
+			for deadline := time.Now().Add(20 * time.Second); h.tools.WatchTrouble() != ""; time.Sleep(5 * time.Millisecond) {
+				if time.Now().After(deadline) {
+					t.Fatalf("the trouble does not end: %s", h.tools.WatchTrouble())
+				}
+			}
+			if told := o.settle(); len(told) > 0 {
+				t.Errorf("reported %v, which nobody did", told)
+			}
+			o.run("iptables -t nat -F KUBE-SVC-A")
+			if e := o.seen(); e.What != "rule of KUBE-SVC-A in nat" {
+				t.Errorf("reported %+v", e)
+			}
+			if got := log.String(); strings.Count(got, "level=WARN") != 1 || strings.Count(got, "can be read again") != 1 {
+				t.Errorf("logged:\n%s", got)
+			}
+		})
+	}
+}
+
+// Polls come soon after an edit, then more rarely until the period is reached;
+// those that fail wait twice as long each, up to a bound.
+func TestNextPoll(t *testing.T) {
+	tools := &Tools{}
+	tools.SetPoll(3 * time.Second)
+	for _, tt := range []struct {
+		last    time.Duration
+		changed bool
+		err     error
+		want    time.Duration
+	}{
+		{3 * time.Second, false, nil, 3 * time.Second},
+		{3 * time.Second, true, nil, firstPoll},
+		{firstPoll, false, nil, firstPoll * 9 / 8},
+		{2 * time.Second, false, nil, 9 * time.Second / 4},
+		{2900 * time.Millisecond, false, nil, 3 * time.Second},
+		{3 * time.Second, false, errOdd, 6 * time.Second},
+		{firstPoll, false, errOdd, 6 * time.Second},
+		{24 * time.Second, true, errOdd, lastRetry},
+		{lastRetry, false, nil, 3 * time.Second},
+	} {
+		if got := tools.nextPoll(tt.last, tt.changed, tt.err); got != tt.want {
+			t.Errorf("after %v, changed %v, %v: %v, want %v", tt.last, tt.changed, tt.err, got, tt.want)
+		}
+	}
+}

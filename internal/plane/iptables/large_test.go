@@ -1,0 +1,95 @@
+package iptables
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// wide is a Service with so many ports of 50 external addresses.
+func wide(ports int) *route.Service {
+	svc := &route.Service{Name: cluster.Name{Namespace: "shop", Name: "wide"}}
+	way := route.Way{Verdict: route.Balance}
+	for n := range ports {
+		p := route.Port{
+			Name: fmt.Sprint("p", n), Protocol: cluster.TCP, Family: route.IPv4,
+			Cluster: []netip.AddrPort{netip.MustParseAddrPort("10.180.0.1:8080")},
+		}
+		for i := range 50 {
+			p.Fronts = append(p.Fronts, route.Front{
+				Kind: route.ExternalIP, Addr: netip.AddrFrom4([4]byte{198, 51, 100, byte(i)}), Port: uint16(n + 1), Pods: way, Node: way, Others: way,
+			})
+		}
+		svc.Ports = append(svc.Ports, p)
+	}
+	return svc
+}
+
+// Pieces are written and deleted without a refusal, also where a chain that all
+// Services share is written anew between them, and nothing is left in the end.
+func TestALargeServiceInPieces(t *testing.T) {
+	kernel := iptables.NewFake()
+	p := newPlane(kernel)
+	table := &route.Table{Services: map[cluster.Name]*route.Service{}}
+	write := func(change route.Change) {
+		t.Helper()
+		if err := p.Plan(change).Apply(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.Refresh(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	write(route.Change{Table: table})
+	queue := plane.NewQueue(plane.Load{Cost: linesOf, Piece: 200})
+	drain := func(t route.Touch) (pieces int) {
+		for queue.Add(t); !queue.Empty(); pieces++ {
+			write(route.Change{Table: table, Touched: queue.Next(), Underway: queue.Underway()})
+		}
+		return pieces
+	}
+	svc := wide(7)
+	table.Services[svc.Name] = svc
+	added := drain(route.Touch{Name: svc.Name, New: svc})
+	delete(table.Services, svc.Name)
+	deleted := drain(route.Touch{Name: svc.Name, Old: svc})
+	if added < 3 || deleted < 3 {
+		t.Errorf("written in %d pieces and deleted in %d, want more", added, deleted)
+	}
+	other := newPlane(kernel)
+	if err := other.Refresh(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if plan := other.Plan(route.Change{Table: table}); plan.Steps() != 0 {
+		t.Errorf("something is left:\n%s", plan)
+	}
+}
+
+func TestExcess(t *testing.T) {
+	endpoints := func(n int) *route.Service {
+		svc := wide(1)
+		svc.Ports[0].Cluster = make([]netip.AddrPort, n)
+		return svc
+	}
+	for _, tt := range []struct {
+		name string
+		svc  *route.Service
+		size string
+	}{
+		{"200 ports of 50 addresses", wide(200), ""},
+		{"201 ports of 50 addresses", wide(201), "10050 addresses with ports and source ranges for them"},
+		{"5,000 endpoints", endpoints(5000), ""},
+		{"5,001 endpoints", endpoints(5001), `5001 endpoints of port "p0"`},
+	} {
+		size, limit := Excess(tt.svc)
+		if size != tt.size || (limit == "") != (size == "") {
+			t.Errorf("%s: size %q, limit %q; want size %q", tt.name, size, limit, tt.size)
+		}
+	}
+}

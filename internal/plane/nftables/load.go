@@ -1,0 +1,75 @@
+package nftables
+
+import (
+	"fmt"
+
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// maxElements is how many map elements one Service may take. The kernel lists a
+// map in time that grows with the square of its size (nft_set_hash.c,
+// nft_rhash_walk, from the beginning for every 32 KB), and every comparison lists
+// it: 65,536 elements take 0.3 s, 300,000 take 12 s.
+const maxElements = 1 << 16
+
+const (
+	piece       = 4096 // elements: about 20 ms
+	stickyCosts = 64   // elements that a chain and a set of their own cost as much as
+	rangeCosts  = 8    // the same of a range in a map of ranges (nft_set_pipapo.c)
+)
+
+// maxPortRanges is how many source ranges a port may have at all its frontends:
+// the kernel adds n ranges in time that grows with the square of n, and the ranges
+// of a port are written at once. 2,000 take 0.2 s, 10,000 take 5 s.
+const maxPortRanges = 2048
+
+// Load bounds what one write contains.
+func Load() plane.Load {
+	return plane.Load{Cost: elementsOf, Piece: piece, Excess: Excess}
+}
+
+// elementsOf estimates how many elements a port takes.
+func elementsOf(p *route.Port) int {
+	backends := max(len(p.Cluster), len(p.Local))
+	n := rangeCosts * rangesOf(p)
+	if p.Affinity > 0 {
+		return n + len(p.Fronts) + stickyCosts*backends
+	}
+	return n + len(p.Fronts)*(1+backends)
+}
+
+func rangesOf(p *route.Port) int {
+	n := 0
+	for i := range p.Fronts {
+		n += len(p.Fronts[i].Allow)
+	}
+	return n
+}
+
+// Excess returns the size of a Service that is too large for this plane, and the
+// limit with its reason; empty: it is not.
+func Excess(svc *route.Service) (size, limit string) {
+	elements := 0
+	for i := range svc.Ports {
+		p := &svc.Ports[i]
+		if n := rangesOf(p); n > maxPortRanges {
+			return fmt.Sprintf("%d source ranges at the addresses of port %q", n, p.Name), portLimit()
+		}
+		elements += elementsOf(p)
+	}
+	if elements <= maxElements {
+		return "", ""
+	}
+	return fmt.Sprintf("%d map elements for its addresses, ports, endpoints and source ranges", elements), serviceLimit()
+}
+
+func portLimit() string {
+	return fmt.Sprintf("mode nftables programs at most %d source ranges for a port, as the kernel needs seconds to add more, "+
+		"for which all other Services would wait; use fewer, larger ranges", maxPortRanges)
+}
+
+func serviceLimit() string {
+	return fmt.Sprintf("mode nftables programs at most %d map elements for a Service, as the kernel needs seconds to list more, "+
+		"for which all other Services would wait; divide it into several Services", maxElements)
+}

@@ -1,0 +1,35 @@
+package nftables
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+func TestExcess(t *testing.T) {
+	with := func(fronts, backends int, change func(*route.Port)) *route.Service {
+		p := route.Port{Name: "http", Fronts: make([]route.Front, fronts), Cluster: make([]netip.AddrPort, backends)}
+		if change != nil {
+			change(&p)
+		}
+		return &route.Service{Ports: []route.Port{p}}
+	}
+	for _, tt := range []struct {
+		name string
+		svc  *route.Service
+		size string
+	}{
+		{"65,535 endpoints", with(1, 65535, nil), ""},
+		{"65,536 endpoints", with(1, 65536, nil), "65537 map elements for its addresses, ports, endpoints and source ranges"},
+		{"1,000 addresses of 65 endpoints", with(1000, 65, nil), "66000 map elements for its addresses, ports, endpoints and source ranges"},
+		{"1,000 endpoints with session affinity", with(5, 1000, func(p *route.Port) { p.Affinity = time.Hour }), ""},
+		{"2,049 source ranges", with(1, 1, func(p *route.Port) { p.Fronts[0].Allow = make([]netip.Prefix, 2049) }), `2049 source ranges at the addresses of port "http"`},
+	} {
+		size, limit := Excess(tt.svc)
+		if size != tt.size || (limit == "") != (size == "") {
+			t.Errorf("%s: size %q, limit %q; want size %q", tt.name, size, limit, tt.size)
+		}
+	}
+}

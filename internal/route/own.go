@@ -1,0 +1,133 @@
+package route
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+)
+
+// Listener is a TCP port that the proxy itself listens on.
+type Listener struct {
+	At   netip.AddrPort // an unspecified address stands for every address of both families
+	Name string         // for people: "health server (healthzBindAddress)"
+}
+
+// covers reports whether connections to an address reach the listener, if the
+// address is one of the node's own.
+func (l Listener) covers(a netip.Addr) bool {
+	return l.At.Addr() == a || l.At.Addr().IsUnspecified()
+}
+
+func (l Listener) reason() string {
+	return fmt.Sprintf("left out, as it would hide this proxy's %s, which listens on %s; use another port", l.Name, l.At)
+}
+
+// own is what belongs to the node itself.
+type own struct {
+	node      string
+	addrs     map[netip.Addr]bool // without loopback addresses
+	listeners []Listener
+	nodePorts []ownPort // NodePorts that would hide a listener
+}
+
+// ownPort is a NodePort of one family that would hide a listener.
+type ownPort struct {
+	family   Family
+	listener Listener
+}
+
+func ownOf(opt Options, facts *cluster.Facts, host Host) own {
+	o := own{node: "this node", addrs: map[netip.Addr]bool{}, listeners: opt.Listeners}
+	addrs := facts.Local
+	if facts.Node != nil {
+		o.node = "node " + facts.Node.Name
+		addrs = slices.Concat(addrs, facts.Node.Addresses)
+	}
+	for _, a := range addrs {
+		if !a.IsLoopback() {
+			o.addrs[a.WithZone("")] = true
+		}
+	}
+	for _, l := range opt.Listeners {
+		for _, f := range opt.families() {
+			if host.NodePorts.hide(l, f) {
+				o.nodePorts = append(o.nodePorts, ownPort{f, l})
+			}
+		}
+	}
+	return o
+}
+
+// hide reports whether a NodePort of a family with the port of a listener would
+// be served on an address that the listener covers.
+func (n NodePorts) hide(l Listener, f Family) bool {
+	at := l.At.Addr()
+	if at.IsUnspecified() {
+		return n.ServeAny(f)
+	}
+	return FamilyOf(at) == f && n.Serve(at)
+}
+
+// hiddenBy returns the listener that a front would hide.
+func (o *own) hiddenBy(c candidate) (Listener, bool) {
+	if c.claim.protocol != cluster.TCP {
+		return Listener{}, false
+	}
+	if c.kind == NodePort {
+		for _, p := range o.nodePorts {
+			if p.family == c.family && p.listener.At.Port() == c.claim.port {
+				return p.listener, true
+			}
+		}
+		return Listener{}, false
+	}
+	for _, l := range o.listeners {
+		if l.At.Port() == c.claim.port && l.covers(c.addr) && (o.addrs[c.addr] || l.At.Addr() == c.addr) {
+			return l, true
+		}
+	}
+	return Listener{}, false
+}
+
+// problems reports ClusterIPs that are addresses of the node. An external or load
+// balancer address often is one on purpose.
+func (o *own) problems(svc *cluster.Service, families []Family) []Problem {
+	var list []Problem
+	for _, a := range svc.ClusterIPs {
+		if o.addrs[a] && slices.Contains(families, FamilyOf(a)) {
+			list = append(list, Problem{
+				Object: "Service " + svc.Name.String(), Field: "spec.clusterIPs", Value: a.String(),
+				Reason: "is an address of " + o.node + ": the ports of the Service hide the node's own listeners on them, " +
+					"and all other ports lead to the node; use an address that no node has",
+			})
+		}
+	}
+	return list
+}
+
+// moved returns the addresses that are the node's own in one of two states only.
+func (o *own) moved(p own) map[netip.Addr]bool {
+	moved := map[netip.Addr]bool{}
+	for a := range o.addrs {
+		if !p.addrs[a] {
+			moved[a] = true
+		}
+	}
+	for a := range p.addrs {
+		if !o.addrs[a] {
+			moved[a] = true
+		}
+	}
+	return moved
+}
+
+// uses reports whether a Service has one of the addresses.
+func uses(svc *cluster.Service, addrs map[netip.Addr]bool) bool {
+	if len(addrs) == 0 {
+		return false
+	}
+	has := func(a netip.Addr) bool { return addrs[a] }
+	return slices.ContainsFunc(svc.ClusterIPs, has) || slices.ContainsFunc(svc.ExternalIPs, has) || slices.ContainsFunc(svc.LoadBalancerIPs, has)
+}

@@ -1,0 +1,84 @@
+package route
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Problem is something a person should know about an object: what is wrong,
+// where, and what was expected. Only the address, port or object it names is
+// left out.
+type Problem struct {
+	Object string // "Service default/web"
+	Field  string // "spec.externalIPs[0]"
+	Value  string
+	Reason string
+
+	// Count is how many problems this one stands for, itself among them, if not
+	// just itself. Reason says so, too.
+	Count int
+}
+
+// String returns the problem as one sentence.
+func (p Problem) String() string {
+	s := p.Object
+	if p.Field != "" {
+		s += ": " + p.Field
+	}
+	if p.Value != "" {
+		s += ": " + p.Value
+	}
+	return s + ": " + p.Reason
+}
+
+// Weight returns how many problems this one stands for.
+func (p Problem) Weight() int { return max(1, p.Count) }
+
+// Times returns the problem as one of count alike problems with its object.
+func (p Problem) Times(count int) Problem {
+	if count > 1 {
+		p.Count = count
+		p.Reason += fmt.Sprintf(" (and %d more like it)", count-1)
+	}
+	return p
+}
+
+// Collector gathers problems. Of those that differ in nothing but the value and
+// the index in a list it keeps MaxAlike, of which the last counts the rest.
+type Collector struct {
+	list  []Problem
+	alike map[Problem]*tail
+}
+
+// tail is the last problem kept of those alike.
+type tail struct{ kept, at, count int }
+
+// Add takes a problem.
+func (c *Collector) Add(p Problem) {
+	if c.alike == nil {
+		c.alike = map[Problem]*tail{}
+	}
+	list, _, _ := strings.Cut(p.Field, "[")
+	key := Problem{Object: p.Object, Field: list, Reason: p.Reason}
+	t := c.alike[key]
+	if t == nil {
+		t = &tail{}
+		c.alike[key] = t
+	}
+	if t.kept == MaxAlike {
+		t.count++
+		return
+	}
+	t.kept++
+	t.at, t.count = len(c.list), 1
+	c.list = append(c.list, p)
+}
+
+// Problems returns what was kept, in the order in which it was added.
+func (c *Collector) Problems() []Problem {
+	for _, t := range c.alike {
+		c.list[t.at] = c.list[t.at].Times(t.count)
+		t.count = 1
+	}
+	return c.list
+}

@@ -1,0 +1,394 @@
+package manifest
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/source/state"
+)
+
+// bomb is a document in which each of the levels repeats the one before ten
+// times.
+func bomb(levels int) string {
+	var b strings.Builder
+	b.WriteString("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: bomb}\na0: &a0 [x,x,x,x,x,x,x,x,x,x]\n")
+	for i := 1; i < levels; i++ {
+		alias := fmt.Sprintf("*a%d", i-1)
+		fmt.Fprintf(&b, "a%d: &a%d [%s]\n", i, i, strings.TrimSuffix(strings.Repeat(alias+",", 10), ","))
+	}
+	return b.String()
+}
+
+// chain is a document in which each alias is one level deeper than the last.
+func chain(n int) string {
+	var b strings.Builder
+	b.WriteString("a0: &a0 x\n")
+	for i := 1; i < n; i++ {
+		fmt.Fprintf(&b, "a%d: &a%d [*a%d]\n", i, i, i-1)
+	}
+	return b.String()
+}
+
+// nested is a List in a List, so many times.
+func nested(n int) string {
+	return strings.Repeat(`{"apiVersion":"v1","kind":"List","items":[`, n) + jsonNode("x") + strings.Repeat("]}", n)
+}
+
+// hostile are texts that cost much when they are read without limits, each with
+// a part of what is reported of it.
+func hostile() map[string][2]string {
+	const listOf = `{"apiVersion":"v1","kind":"List","items":[`
+	return map[string][2]string{
+		"alias bomb":              {bomb(9), "with its aliases replaced the document has more than 2 MiB"},
+		"alias bomb of long text": {"a: &a " + strings.Repeat("x", 1<<20) + "\nb: [" + strings.TrimSuffix(strings.Repeat("*a,", 900), ",") + "]\n", "aliases replaced"},
+		"alias of itself":         {"a: &a [*a]\n", "an alias stands for something that it is a part of"},
+		"chain of aliases":        {chain(50_000), "levels deep; the limit is 100"},
+		"5,000 nested Lists":      {nested(5000), "nested more than 10000 levels deep; the limit is 100"},
+		"20 nested Lists":         {nested(20), "lists are nested more than 5 levels deep"},
+		"deep flow":               {strings.Repeat("[", 9000) + strings.Repeat("]", 9000), "levels deep; the limit is 100"},
+		"deep block":              {strings.Repeat("- ", 9000) + "x", "levels deep; the limit is 100"},
+		"deep JSON":               {`{"a":` + strings.Repeat("[", 9000) + strings.Repeat("]", 9000) + "}", "levels deep; the limit is 100"},
+		"large document":          {"a: " + strings.Repeat("x", 3<<20), "the document has 3 MiB; the limit is 2 MiB"},
+		"many values":             {"[" + strings.Repeat("a,", 1<<20-10) + "]", "values; the limit is 524288"},
+		"large object":            {`{"apiVersion":"v1","kind":"Service","metadata":{"name":"x","annotations":{"x":"` + strings.Repeat("x", 3<<20) + `"}}}`, "Service default/x: the object has 3 MiB; the limit is 2 MiB"},
+		"many items":              {listOf + strings.Repeat("0,", 300_000) + "0]}", "more than 200000 items"},
+		"large repeated key":      {listOf + strings.Repeat(jsonNode("x")+",", 50_000) + jsonNode("x") + `],"kind":"List"}`, "kind is given more than once, which is not sorted out because"},
+		"a million documents":     {strings.Repeat("---\na\n", 1_000_000), "1000000 documents; the limit is 200000"},
+		"many objects":            {listOf + strings.Repeat(`{"apiVersion":"v1","kind":"Node","metadata":{"name":"x"}},`, 120_000) + jsonNode("x") + "]}", "120001 objects; the limit is 60000"},
+		"50,000 broken documents": {strings.Repeat("---\n- a\n", 50_000), "and 49990 more problems"},
+		"100,000 repeated keys":   {strings.Repeat("k: v\n", 100_000), "k: given more than once, again in line 11; the last one counts"},
+		"4,000 nested Lists":      {nested(4000), "nested 101 levels deep; the limit is 100"},
+		"dense document":          {"[" + strings.Repeat("abc,", 1<<19-10) + "]", "expected an object"},
+		"dense object":            {`{"apiVersion":"v1","kind":"Service","metadata":{"name":"x"},"spec":{"ports":[{}` + strings.Repeat(",{}", 690_000) + "]}}", "Service default/x: the object has 1380015 values"},
+		"dense slice":             {`{"apiVersion":"discovery.k8s.io/v1","kind":"EndpointSlice","metadata":{"name":"x"},"endpoints":[{}` + strings.Repeat(",{}", 260_000) + "]}", "EndpointSlice default/x: "},
+		"object twice, often":     {strings.Repeat(jsonNode("x")+"\n", 50_000), "and 49989 more problems"},
+	}
+}
+
+// growth runs a function and returns by how many bytes the heap grew at most.
+func growth(f func()) uint64 {
+	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+	runtime.GC()
+	metrics.Read(sample)
+	begin, most := sample[0].Value.Uint64(), sample[0].Value.Uint64()
+	stop := make(chan struct{})
+	var looking sync.WaitGroup
+	looking.Go(func() {
+		for tick := time.NewTicker(time.Millisecond); ; {
+			metrics.Read(sample)
+			most = max(most, sample[0].Value.Uint64())
+			select {
+			case <-stop:
+				return
+			case <-tick.C:
+			}
+		}
+	})
+	f()
+	close(stop)
+	looking.Wait()
+	return most - begin
+}
+
+// Each hostile text is refused with an error that names the limit, in a bounded
+// number of lines, without much memory, and whatever else is in the folder is
+// there meanwhile.
+func TestHostileFiles(t *testing.T) {
+	old := debug.SetGCPercent(50) // as in the daemon
+	defer debug.SetGCPercent(old)
+	for name, tc := range hostile() {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "x.yaml")
+			write(t, path, tc[0])
+			store := cluster.NewStore()
+			var reported []string
+			s := New(store, Options{Paths: []string{path}, Report: func(ps []route.Problem) {
+				for _, p := range ps {
+					reported = append(reported, p.String())
+				}
+			}})
+			begin := time.Now()
+			most := growth(func() { must(t, s.Load()) })
+			t.Logf("%v, %d MB of heap, %s", time.Since(begin), most>>20, s.State().Trouble)
+			if most > 180<<20 {
+				t.Errorf("%d MB of heap", most>>20)
+			}
+			if len(reported) > mostProblems+2 {
+				t.Errorf("%d lines", len(reported))
+			}
+			if all := strings.Join(reported, "\n"); !strings.Contains(all, tc[1]) || !strings.Contains(all, path) {
+				t.Errorf("reported %.1000s\nwant %q", all, tc[1])
+			}
+			if s.State().Trouble == "" {
+				t.Error("the state does not say that there are problems")
+			}
+		})
+	}
+}
+
+// While a large file is read, others change.
+func TestLargeFileHoldsUpNoOther(t *testing.T) {
+	dir := t.TempDir()
+	small := filepath.Join(dir, "small.yaml")
+	write(t, small, svc("a", "10.0.0.1"))
+	r := run(t, dir)
+	large := string(manyServices(8000))
+	write(t, filepath.Join(dir, ".large"), large)
+	must(t, os.Rename(filepath.Join(dir, ".large"), filepath.Join(dir, "large.yaml")))
+	for deadline := time.Now().Add(10 * time.Second); len(r.src.jobs.large) == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the large file is not being read")
+		}
+	}
+	var longest time.Duration
+	changes := 0
+	for len(r.src.jobs.large) > 0 {
+		changes++
+		ip := fmt.Sprintf("10.0.%d.%d", changes/250, 2+changes%250)
+		write(t, small, svc("a", ip))
+		begin := time.Now()
+		for r.view["a"] != "["+ip+"] " {
+			select {
+			case <-r.store.Changed():
+				r.view.take(r.store)
+			case <-time.After(60 * time.Second):
+				t.Fatalf("change %d is not there after 60 s", changes)
+			}
+		}
+		longest = max(longest, time.Since(begin))
+	}
+	t.Logf("%d changes while the large file was read, the longest took %v", changes, longest)
+	if changes < 2 {
+		t.Errorf("%d changes", changes)
+	}
+	for deadline := time.Now().Add(60 * time.Second); len(r.store.ServiceNames()) < 8001; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d Services", len(r.store.ServiceNames()))
+		}
+	}
+}
+
+// Whatever is in the folder at the start and cannot be read is reported; the
+// rest is served, and what could not be read is read as soon as it can be.
+func TestStartWithWhatCannotBeRead(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	write(t, at("good.yaml"), svc("good", "10.0.0.1"))
+	link := func(to, name string) { must(t, os.Symlink(to, at(name))) }
+	must(t, syscall.Mkfifo(at("fifo.yaml"), 0o600))
+	must(t, syscall.Mkfifo(at("pipe"), 0o600))
+	must(t, os.Mkdir(at("directory.yaml"), 0o700))
+	for name, to := range map[string]string{
+		"to-fifo": "pipe", "device": "/dev/zero", "memory": "/proc/self/mem", "loop": "loop.yaml", "dangling": "nowhere/x",
+	} {
+		link(to, name+".yaml")
+	}
+	write(t, at("large.yaml"), "")
+	must(t, os.Truncate(at("large.yaml"), 200<<20))
+	r := run(t, dir)
+	r.becomes(view{"good": "[10.0.0.1] "})
+	names := map[string]string{
+		"fifo": "named pipe", "to-fifo": "named pipe", "device": "a device", "memory": "input/output error",
+		"loop": "too many levels", "dangling": "leads to no file", "directory": "is a directory", "large": "200 MiB; the limit is 32 MiB",
+	}
+	for name, reason := range names {
+		r.hears(at(name+".yaml"), reason)
+	}
+	want := view{"good": "[10.0.0.1] "}
+	i := 0
+	for name := range names {
+		i++
+		must(t, os.Remove(at(name+".yaml")))
+		write(t, at(name+".yaml"), svc(name, fmt.Sprintf("10.0.1.%d", i)))
+		want[name] = fmt.Sprintf("[10.0.1.%d] ", i)
+		r.becomes(want)
+	}
+	isState(t, r.src, state.State{From: dir, Connected: true, Files: len(want)})
+}
+
+// What takes the place of a file that was read is reported, what the file said
+// is kept, and other files are followed all the while.
+func TestWhatTakesThePlaceOfAFile(t *testing.T) {
+	dir := t.TempDir()
+	path, other := filepath.Join(dir, "a.yaml"), filepath.Join(dir, "b.yaml")
+	write(t, path, svc("a", "10.0.0.1"))
+	write(t, other, svc("b", "10.0.0.2"))
+	r := run(t, dir)
+	i := 2
+	for name, put := range map[string]func() error{
+		"a named pipe": func() error { return syscall.Mkfifo(path, 0o600) },
+		"a device":     func() error { return os.Symlink("/dev/zero", path) },
+		"input/output": func() error { return os.Symlink("/proc/self/mem", path) },
+		"too many":     func() error { return os.Symlink("a.yaml", path) },
+	} {
+		was := r.view["a"]
+		must(t, os.Rename(path, path+"~"))
+		must(t, put())
+		r.hears(path, name, isKept)
+		i++
+		write(t, other, svc("b", fmt.Sprintf("10.0.0.%d", i)))
+		r.becomes(view{"a": was, "b": fmt.Sprintf("[10.0.0.%d] ", i)})
+		must(t, os.Remove(path))
+		i++
+		write(t, path, svc("a", fmt.Sprintf("10.0.0.%d", i)))
+		r.becomes(view{"a": fmt.Sprintf("[10.0.0.%d] ", i), "b": fmt.Sprintf("[10.0.0.%d] ", i-1)})
+	}
+}
+
+// A file that cannot be read at first is read by a retry, without a change in
+// its folder.
+func TestRetry(t *testing.T) {
+	dir, elsewhere := t.TempDir(), t.TempDir()
+	must(t, os.Symlink(filepath.Join(elsewhere, "a", "x.yaml"), filepath.Join(dir, "x.yaml")))
+	write(t, filepath.Join(dir, "good.yaml"), svc("good", "10.0.0.1"))
+	r := run(t, dir)
+	r.hears("x.yaml", "leads to no file")
+	must(t, os.Mkdir(filepath.Join(elsewhere, ".a"), 0o700))
+	write(t, filepath.Join(elsewhere, ".a", "x.yaml"), svc("x", "10.0.0.2"))
+	must(t, os.Rename(filepath.Join(elsewhere, ".a"), filepath.Join(elsewhere, "a")))
+	r.becomes(view{"good": "[10.0.0.1] ", "x": "[10.0.0.2] "})
+}
+
+// Nothing that can be read is reason to wait; a folder that is not there yet
+// takes nothing away.
+func TestStartWaitsWhileNothingCanBeRead(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "x.yaml")
+	must(t, syscall.Mkfifo(path, 0o600))
+	store := cluster.NewStore()
+	var reported reports
+	s := New(store, Options{Paths: []string{path}, Report: reported.add})
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(t.Context()) }()
+	t.Cleanup(func() { must(t, <-ended) })
+	reported.wait(t, "named pipe")
+	select {
+	case <-store.Ready():
+		t.Error("ready though nothing was read")
+	case <-time.After(50 * time.Millisecond):
+	}
+	if s.State().Connected {
+		t.Error("the state says that everything was read")
+	}
+	must(t, os.Remove(path))
+	write(t, path, svc("a", "10.0.0.1"))
+	select {
+	case <-store.Ready():
+	case <-time.After(20 * time.Second):
+		t.Error("not ready though there is a file now")
+	}
+}
+
+// Files that come and go while the source starts never end it.
+func TestStartWhileFilesComeAndGo(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "good.yaml"), svc("good", "10.0.0.1"))
+	stop := make(chan struct{})
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			path := filepath.Join(dir, fmt.Sprintf("m%d.yaml", i%20))
+			if os.Remove(path) != nil {
+				_ = os.WriteFile(path, []byte(svc(fmt.Sprintf("m%d", i%20), "10.0.1.1")), 0o600)
+			}
+		}
+	})
+	defer writing.Wait()
+	defer close(stop)
+	for range 30 {
+		t.Run("", func(t *testing.T) {
+			r := run(t, dir)
+			if r.view["good"] != "[10.0.0.1] " {
+				t.Errorf("there is %v", r.view)
+			}
+		})
+		must(t, New(cluster.NewStore(), Options{Paths: []string{dir}}).Load())
+	}
+}
+
+// A file that grows on and on is refused, and read when it is small again.
+func TestGrowingFile(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "log.yaml")
+	write(t, filepath.Join(dir, "good.yaml"), svc("good", "10.0.0.1"))
+	write(t, path, svc("a", "10.0.0.2"))
+	r := run(t, dir)
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+	must(t, err)
+	line := []byte(strings.Repeat("# "+strings.Repeat("x", 1000)+"\n", 1000))
+	for range 40 {
+		_, err := f.Write(line)
+		must(t, err)
+	}
+	must(t, f.Close())
+	r.hears(path, "the limit is 32 MiB", isKept)
+	write(t, filepath.Join(dir, "good.yaml"), svc("good", "10.0.0.3"))
+	r.becomes(view{"good": "[10.0.0.3] ", "a": "[10.0.0.2] "})
+	write(t, path, svc("a", "10.0.0.4"))
+	r.becomes(view{"good": "[10.0.0.3] ", "a": "[10.0.0.4] "})
+}
+
+// Many broken files are as bounded in the log as many broken documents.
+func TestManyBrokenFiles(t *testing.T) {
+	dir := t.TempDir()
+	for i := range 2000 {
+		write(t, filepath.Join(dir, fmt.Sprintf("%d.yaml", i)), "x\n")
+	}
+	var reported reports
+	s := New(cluster.NewStore(), Options{Paths: []string{dir}, Report: reported.add})
+	must(t, s.Load())
+	reported.wait(t, "not reported one by one")
+	if n := len(reported.all()); n > 2*burst {
+		t.Errorf("%d lines", n)
+	}
+	if got := s.State().Trouble; !strings.HasPrefix(got, "2000 problems in 2000 files") {
+		t.Errorf("trouble %q", got)
+	}
+}
+
+// reports collects what is reported.
+type reports struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (r *reports) add(problems []route.Problem) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, p := range problems {
+		r.lines = append(r.lines, p.String())
+	}
+}
+
+func (r *reports) all() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.lines)
+}
+
+// wait waits until something with these words is reported.
+func (r *reports) wait(t *testing.T, words string) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(strings.Join(r.all(), "\n"), words); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%q is not reported; there is %.2000q", words, r.all())
+		}
+	}
+}

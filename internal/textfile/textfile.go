@@ -1,0 +1,146 @@
+// Package textfile reads files that other programs may replace at any time by
+// something that is no file.
+//
+// It opens regular files only, so that a FIFO cannot block the reader and a
+// device cannot be changed by it, and it reads a limited number of bytes.
+package textfile
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/text"
+)
+
+// readTimeout bounds the reading of a file of a kernel file system that has
+// the type of a regular file but waits for events, such as /proc/kmsg.
+const readTimeout = time.Second
+
+// NotRegularError is returned for a path that leads to something other than a
+// regular file.
+type NotRegularError struct {
+	Path string
+	Info fs.FileInfo
+}
+
+func (e *NotRegularError) Error() string {
+	return fmt.Sprintf("%s is %s; only regular files are read", e.Path, kindOf(e.Info.Mode()))
+}
+
+// TooLargeError is returned for a file of more than Limit bytes.
+type TooLargeError struct {
+	Path  string // empty: a stream
+	Size  int64  // 0: not known, but more than Limit
+	Limit int64
+}
+
+func (e *TooLargeError) Error() string {
+	what, size := e.Path, "more than the limit"
+	if what == "" {
+		what = "the text"
+	}
+	if e.Size > 0 {
+		size = text.Bytes(e.Size)
+	}
+	return fmt.Sprintf("%s is too large: it has %s; the limit is %s", what, size, text.Bytes(e.Limit))
+}
+
+// File is an open regular file.
+type File struct {
+	// Info is the state of the file when it was opened.
+	Info fs.FileInfo
+
+	file *os.File
+	path string
+}
+
+// Open opens a regular file. It follows symbolic links and never blocks on what
+// they lead to. The caller closes the File.
+func Open(path string) (*File, error) {
+	info, err := os.Stat(path) // to open a device may have effects
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
+		e.Op = "open"
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, &NotRegularError{path, info}
+	}
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	info, err = f.Stat() // the path may lead to something else by now
+	if err == nil && !info.Mode().IsRegular() {
+		err = &NotRegularError{path, info}
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return &File{Info: info, file: f, path: path}, nil
+}
+
+// Read returns the content of the file, or a *TooLargeError if it has more than
+// limit bytes. A file that grows meanwhile is read up to the limit only.
+func (f *File) Read(limit int64) ([]byte, error) {
+	if f.Info.Size() > limit {
+		return nil, &TooLargeError{f.path, f.Info.Size(), limit}
+	}
+	_ = f.file.SetReadDeadline(time.Now().Add(readTimeout)) // most regular files need no deadline and have none
+	data, err := ReadLimited(f.file, limit, f.Info.Size())
+	if tooLarge, ok := errors.AsType[*TooLargeError](err); ok {
+		tooLarge.Path = f.path
+	}
+	return data, err
+}
+
+// Close closes the file.
+func (f *File) Close() error { return f.file.Close() }
+
+// Read opens a regular file, returns its content and closes it.
+func Read(path string, limit int64) ([]byte, error) {
+	f, err := Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return f.Read(limit)
+}
+
+// ReadLimited reads r until its end, or returns a *TooLargeError if it has more
+// than limit bytes. Size is how many bytes are expected.
+func ReadLimited(r io.Reader, limit, size int64) ([]byte, error) {
+	var b bytes.Buffer
+	b.Grow(int(min(size, limit)) + bytes.MinRead)
+	n, err := b.ReadFrom(io.LimitReader(r, limit+1))
+	if err != nil {
+		return nil, err
+	}
+	if n > limit {
+		return nil, &TooLargeError{Limit: limit}
+	}
+	return b.Bytes(), nil
+}
+
+// kindOf names the type of a file, with its article.
+func kindOf(mode fs.FileMode) string {
+	switch {
+	case mode.IsDir():
+		return "a directory"
+	case mode&fs.ModeNamedPipe != 0:
+		return "a named pipe (FIFO)"
+	case mode&fs.ModeSocket != 0:
+		return "a socket"
+	case mode&fs.ModeDevice != 0:
+		return "a device"
+	default:
+		return "no regular file"
+	}
+}

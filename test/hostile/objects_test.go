@@ -1,0 +1,349 @@
+//go:build linux
+
+package hostile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+// claims are Services that ask for the same externalIP and port, the newest first
+// by name.
+func claims() []attack {
+	const many = 10_000
+	born := func(i int) time.Time {
+		return time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC).Add(-time.Duration(i) * time.Second)
+	}
+	return []attack{{
+		name: "10,000 Services claim one address", planes: mainPlanes, alone: true,
+		lasts: 4 * time.Second, limits: limits{cpu: 1},
+		before: func(s *siege) {
+			all := claimants(many, born)
+			s.write("hostile-newest.json", all[:1])
+			s.write("hostile.json", all[1:many-1])
+			s.write("hostile-oldest.json", all[many-1:])
+		},
+		during: func(ctx context.Context, s *siege) error {
+			oldest := filepath.Join(s.dir, "hostile-oldest.json") // its Service has the address
+			text, err := os.ReadFile(oldest)
+			err = errors.Join(err, os.Remove(oldest))
+			s.pause(ctx, time.Second)
+			err = errors.Join(err, s.put("hostile-oldest.json", text), os.Remove(filepath.Join(s.dir, "hostile-newest.json")))
+			s.pause(ctx, time.Second)
+			return errors.Join(err, os.Remove(filepath.Join(s.dir, "hostile.json")))
+		},
+	}}
+}
+
+func claimants(n int, born func(i int) time.Time) []object {
+	all := make([]object, 0, n)
+	for i := range n {
+		o := serviceOf(fmt.Sprintf("claim-%05d", i), object{
+			"clusterIP":   fmt.Sprintf("172.31.%d.%d", i/250, 1+i%250),
+			"externalIPs": []string{"198.51.100.1"}, "ports": []object{{"port": 80}},
+		})
+		o["metadata"].(object)["creationTimestamp"] = born(i).Format(time.RFC3339)
+		all = append(all, o)
+	}
+	return all
+}
+
+// largeServices are single Services that are written, compared and deleted
+// while others change.
+func largeServices() []attack {
+	var rows []attack
+	for _, large := range []struct {
+		name   string
+		planes []plane
+		build  func(generation int) []object
+	}{
+		{"1,000 externalIPs with 100 ports", mainPlanes, func(generation int) []object {
+			ips := make([]string, 0, 1000)
+			for i := range cap(ips) {
+				ips = append(ips, fmt.Sprintf("198.51.%d.%d", 101+i/250, 1+i%250))
+			}
+			return withEndpoints(object{"clusterIP": "172.30.9.1", "externalIPs": ips, "ports": ports(100+generation, 1)}, 3)
+		}},
+		{"65,535 ports", []plane{nftables}, func(generation int) []object {
+			return withEndpoints(object{"clusterIP": "172.30.9.1", "ports": ports(65_535-generation, 1)}, 3)
+		}},
+		{"56,000 NodePorts", []plane{iptablesNFT}, func(generation int) []object {
+			all := ports(56_000-generation, 1)
+			for i := range all {
+				if port := 1024 + i; port != staysNodePort && port != 10256 {
+					all[i]["nodePort"] = port
+				}
+			}
+			return withEndpoints(object{"clusterIP": "172.30.9.1", "type": "NodePort", "ports": all}, 1)
+		}},
+		{"10,000 endpoints", []plane{iptablesNFT}, func(generation int) []object {
+			return withEndpoints(object{"clusterIP": "172.30.9.1", "ports": ports(1, 1)}, 10_000+generation)
+		}},
+		{"100,000 endpoints", mainPlanes, func(generation int) []object {
+			return withEndpoints(object{"clusterIP": "172.30.9.1", "ports": ports(1, 1)}, 100_000+generation)
+		}},
+	} {
+		rows = append(rows, attack{
+			name: "a Service of " + large.name, planes: large.planes, alone: true,
+			lasts: 4 * time.Second, limits: limits{cpu: 1},
+			during: func(ctx context.Context, s *siege) error {
+				err := s.put("hostile.json", documents(large.build(0)))
+				s.pause(ctx, 1500*time.Millisecond)
+				err = errors.Join(err, s.put("hostile.json", documents(large.build(1))))
+				s.pause(ctx, 500*time.Millisecond)
+				_, _ = s.ask("diff") // a comparison; its answer does not matter yet
+				return errors.Join(err, s.put("hostile.json", documents(service("other", "172.30.9.1", 0))))
+			},
+		})
+	}
+	return rows
+}
+
+// ports are n ports from the first on, with names.
+func ports(n, first int) []object {
+	all := make([]object, 0, n)
+	for i := range n {
+		all = append(all, object{"name": fmt.Sprintf("p%d", first+i), "port": first + i})
+	}
+	return all
+}
+
+// withEndpoints is Service "large" with n endpoints that do not answer, for each
+// of its ports, in slices of 1,000.
+func withEndpoints(spec object, n int) []object {
+	own := spec["ports"].([]object)
+	backends := make([]object, 0, len(own))
+	for _, p := range own {
+		backends = append(backends, object{"name": p["name"], "port": p["port"]})
+	}
+	all := []object{serviceOf("large", spec)}
+	for first := 0; first < n; first += 1000 {
+		var addrs []string
+		for i := first; i < min(n, first+1000); i++ {
+			addrs = append(addrs, netip.AddrFrom4([4]byte{10, byte(182 + i>>16), byte(i >> 8), byte(i)}).String())
+		}
+		for first := 0; first < len(backends); first += 1000 {
+			o := sliceOf("large", "IPv4", backends[first:min(len(backends), first+1000)], addrs...)
+			o["metadata"].(object)["name"] = fmt.Sprintf("large-%d", len(all))
+			all = append(all, o)
+		}
+	}
+	return all
+}
+
+// oddObjects are values that nobody expects.
+func oddObjects() []attack {
+	return []attack{
+		{
+			name: "Services at addresses of the node", planes: mainPlanes,
+			before: serveOnNode,
+			during: func(ctx context.Context, s *siege) error {
+				s.pause(ctx, 300*time.Millisecond)
+				return s.put("hostile.json", documents(nodeClaims()))
+			},
+		},
+		{
+			// Mode iptables refuses in table filter, after translation, and so cuts the
+			// pods off, as kube-proxy does: docs/security.md.
+			name: "Services at addresses of pods", planes: []plane{nftables},
+			before: func(s *siege) {
+				var all []object
+				for i := range s.pods {
+					ip := podAddr(i).String()
+					spec := object{"clusterIP": fmt.Sprintf("172.30.9.%d", i), "externalIPs": []string{ip}, "ports": []object{{"port": 80}}}
+					all = append(all,
+						serviceOf(fmt.Sprintf("cluster-ip-%d", i), object{"clusterIP": ip, "ports": []object{{"port": 80}}}),
+						serviceOf(fmt.Sprintf("external-ip-%d", i), spec))
+				}
+				s.write("hostile.json", all) // without endpoints: they refuse
+			},
+		},
+		{
+			name: "odd values in every field", planes: mainPlanes, lasts: 3 * time.Second, limits: limits{cpu: 1, log: 3 << 20},
+			before: func(s *siege) { s.write("hostile-0.json", oddValues(0)) },
+			during: func(ctx context.Context, s *siege) error {
+				s.pause(ctx, time.Second)
+				return s.put("hostile-1.json", documents(oddValues(1)))
+			},
+		},
+		{
+			name: "source ranges", planes: mainPlanes, alone: true, lasts: 3 * time.Second, limits: limits{cpu: 1},
+			during: func(_ context.Context, s *siege) error {
+				return s.put("hostile.json", documents(oddRanges()))
+			},
+			after: rangesHold,
+		},
+	}
+}
+
+// serveOnNode opens the node's own listeners, and checks them from then on.
+func serveOnNode(s *siege) {
+	s.Helper()
+	listeners := []netip.AddrPort{at(nodeAddr, 2222), at("192.168.1.2", 2222), at("2001:db8::1", 2222)}
+	server := s.lab.NodeA.Serve(lab.TCP, 2222)
+	s.checks = append(s.checks, func() {
+		s.Helper()
+		for _, to := range listeners {
+			if r := s.lab.Outside.Try(lab.Probe{Protocol: lab.TCP, To: to}); r.Outcome != lab.Answered {
+				s.fault(fmt.Sprintf("%s, where the node itself listens", to), r)
+			}
+		}
+	})
+	s.stops = append(s.stops, server.Close)
+}
+
+// nodeClaims are Services that ask for addresses of the node in every way, and
+// for the port of the health server.
+func nodeClaims() []object {
+	both := []string{nodeAddr, "192.168.1.2", "2001:db8::1"}
+	own := []object{{"port": 9999}}
+	var all []object
+	for i, ip := range both {
+		all = append(all, serviceOf(fmt.Sprintf("cluster-ip-%d", i), object{"clusterIP": ip, "clusterIPs": []string{ip}, "ports": own}))
+	}
+	balancer := serviceOf("balancer", object{"clusterIP": "172.30.9.2", "type": "LoadBalancer", "ports": own})
+	ingress := []object{}
+	for _, ip := range both {
+		ingress = append(ingress, object{"ip": ip})
+	}
+	balancer["status"] = object{"loadBalancer": object{"ingress": ingress}}
+	health := []object{{"name": "a", "port": 10256, "nodePort": 10256}, {"name": "b", "port": 10249, "nodePort": 10249}}
+	return append(all, balancer,
+		serviceOf("external", object{"clusterIP": "172.30.9.3", "externalIPs": both, "ports": own}),
+		serviceOf("health", object{"clusterIP": "172.30.9.4", "type": "NodePort", "ports": health}),
+		serviceOf("health-external", object{"clusterIP": "172.30.9.5", "externalIPs": both, "ports": health}),
+		sliceOf("health", "IPv4", []object{{"name": "a", "port": 80}}, podAddr(0).String()),
+		sliceOf("health-external", "IPv4", []object{{"name": "a", "port": 80}}, podAddr(0).String()),
+	)
+}
+
+// oddWords are put where addresses, names, ports and ranges are expected.
+func oddWords() []any {
+	return []any{
+		"", " ", "::ffff:192.168.0.2", "::ffff:172.30.0.80", "fe80::1%eth0", "fe80::1%25lo", "::", "0.0.0.0", "255.255.255.255",
+		"224.0.0.1", "ff02::1", "127.0.0.1", "127.255.255.254", "::1", "172.030.000.080", "172.30.0.0x50", "172.30.80", "2886598736",
+		"172.30.0.80/32", "[fd00::1]", "1.2.3.4:80", "999.1.1.1", "169.254.169.254", "192.168.0.2", "240.0.0.1",
+		"None", "none", "null", "localhost", "example.com", "-1", "65536", "0", 0, -1, 65536, 4294967376, 1e99, 80.5, true, nil,
+		[]any{},
+		object{},
+		"x; flush ruleset", "a\nflush ruleset\n", "\"}; delete table inet sluice; {\"", "$(reboot)", "`reboot`",
+		"-j ACCEPT", "--comment", "COMMIT\n*nat\n-F\nCOMMIT", "\x1b[2J\x1b]0;owned\x07", "a\x00b", "a\u202eb", "\ufeff", "☃", "%s%n",
+		"../../etc/passwd", strings.Repeat("a", 64), strings.Repeat("a", 300), strings.Repeat("1", 100_000), "UDP", "tcp", "SCTP", "Local",
+	}
+}
+
+// oddValues are Services and slices of which each has one odd value. Odd in a
+// second generation is what is right in the first.
+func oddValues(generation int) []object {
+	var all []object
+	for i, word := range oddWords() {
+		for _, field := range []string{
+			"clusterIP", "clusterIPs.0", "externalIPs.0", "loadBalancerIP", "loadBalancerSourceRanges.0", "ipFamilies.0",
+			"type", "sessionAffinity", "internalTrafficPolicy", "externalTrafficPolicy", "trafficDistribution", "healthCheckNodePort",
+			"ports.0.port", "ports.0.nodePort", "ports.0.targetPort", "ports.0.protocol", "ports.0.name", "ports.0.appProtocol",
+			"sessionAffinityConfig.clientIP.timeoutSeconds", "status.loadBalancer.ingress.0.ip", "status.loadBalancer.ingress.0.ipMode",
+			"metadata.name", "metadata.namespace", "metadata.uid", "metadata.creationTimestamp", "metadata.labels.a", "metadata.annotations.a",
+			"metadata.generation", "apiVersion",
+		} {
+			o := serviceOf(fmt.Sprintf("odd-%d-%d", generation, len(all)), object{
+				"clusterIP": fmt.Sprintf("172.29.%d.%d", len(all)/250, 1+len(all)%250), "type": "LoadBalancer", "ports": []object{{"port": 80}},
+			})
+			o["metadata"].(object)["creationTimestamp"] = "2026-02-01T00:00:00Z" // younger than good ones
+			root := o
+			if top, _, _ := strings.Cut(field, "."); !slices.Contains([]string{"metadata", "status", "apiVersion"}, top) {
+				root = o["spec"].(object)
+			}
+			set(root, strings.Split(field, "."), word)
+			all = append(all, o)
+		}
+		for _, field := range []string{
+			"addressType", "endpoints.0.addresses.0", "endpoints.0.nodeName", "endpoints.0.zone", "endpoints.0.hints.forZones.0.name",
+			"endpoints.0.conditions.ready", "ports.0.port", "ports.0.name", "ports.0.protocol",
+		} {
+			o := sliceOf(fmt.Sprintf("odd-%d-%d", generation, i), "IPv4", []object{{"port": 80}}, "10.180.9.9")
+			o["metadata"].(object)["name"] = fmt.Sprintf("odd-slice-%d-%d", generation, len(all))
+			set(o, strings.Split(field, "."), word)
+			all = append(all, o)
+		}
+	}
+	return all
+}
+
+// set puts a value into nested maps and lists, which it makes where there are
+// none; "0" is the first element of a list.
+func set(in object, path []string, value any) {
+	key := path[0]
+	switch {
+	case len(path) == 1:
+		in[key] = value
+	case path[1] == "0" && len(path) == 2:
+		in[key] = []any{value}
+	case path[1] == "0":
+		element := object{}
+		if list, ok := in[key].([]object); ok {
+			element = list[0]
+		}
+		set(element, path[2:], value)
+		in[key] = []object{element}
+	default:
+		next, ok := in[key].(object)
+		if !ok {
+			next = object{}
+		}
+		set(next, path[1:], value)
+		in[key] = next
+	}
+}
+
+// The addresses of the Services of oddRanges.
+const rangedIP, openIP, garbledIP, crowdedIP = "198.51.100.10", "198.51.100.11", "198.51.100.12", "198.51.100.13"
+
+// oddRanges are LoadBalancers with 10,000 source ranges, which is more than a plane
+// programs, with 2,000, with those of everybody, and with none that can be read.
+func oddRanges() []object {
+	tooMany := make([]string, 0, 10_000)
+	for i := range cap(tooMany) {
+		tooMany = append(tooMany, fmt.Sprintf("10.%d.%d.0/25", 200+i>>8&31, i&255))
+	}
+	many := append(slices.Clone(tooMany[:2000]), "203.0.113.0/25")
+	var all []object
+	for ip, ranges := range map[string][]string{
+		crowdedIP: tooMany, rangedIP: many, openIP: {"0.0.0.0/0", "::/0", "0.0.0.0/0", " 10.0.0.0/8 "}, garbledIP: {"10.0.0.0/33", "x", "1.2.3.4", "", "::ffff:0:0/96"},
+	} {
+		name := "ranges-" + ip[len(ip)-2:]
+		o := serviceOf(name, object{
+			"clusterIP": "172.30.9." + ip[len(ip)-2:], "type": "LoadBalancer", "ports": []object{{"port": 80}}, "loadBalancerSourceRanges": ranges,
+		})
+		o["status"] = object{"loadBalancer": object{"ingress": []object{{"ip": ip}}}}
+		all = append(all, o, sliceOf(name, "IPv4", []object{{"port": 80}}, podAddr(0).String()))
+	}
+	return all
+}
+
+// rangesHold verifies who may connect and who may not. Where no range can be read
+// all may, as with kube-proxy.
+func rangesHold(s *siege) {
+	s.Helper()
+	s.write("hostile.json", oddRanges())
+	s.eventually(giveUp, func() error {
+		for _, ip := range []string{rangedIP, openIP, garbledIP} {
+			if !s.answers(s.lab.Outside, at(ip, 80), s.pods[0]) {
+				return fmt.Errorf("%s does not answer a client in its source ranges", ip)
+			}
+		}
+		return nil
+	})
+	if r := s.lab.Blocked.Try(lab.Probe{Protocol: lab.TCP, To: at(rangedIP, 80), Timeout: lab.Soon}); r.Outcome == lab.Answered {
+		s.Errorf("%s answers a client outside of its source ranges", rangedIP)
+	}
+	s.evict()
+}
