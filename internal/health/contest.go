@@ -109,13 +109,14 @@ func (c *contest) observe(s proxy.Sync, now time.Time) {
 		c.repairs, c.missing, c.count, c.since = nil, nil, 0, time.Time{}
 	}
 	if !c.unmended.IsZero() && !s.Began.Before(c.unmended) {
-		if s.Repair() {
-			c.miss(span{c.unmended, now})
-		}
-		if c.since.IsZero() && now.Sub(c.unmended) >= contestOverdue {
-			c.since, c.last = c.unmended, now
-		}
+		missing := c.unrepaired(now)
 		c.unmended = time.Time{}
+		if s.Repair() {
+			c.miss(missing)
+		}
+		if c.since.IsZero() && now.Sub(missing.from) >= contestOverdue {
+			c.since, c.last = missing.from, now
+		}
 		if c.edit.After(s.Began) {
 			c.unmended = c.edit
 		}
@@ -137,19 +138,31 @@ func (c *contest) observe(s proxy.Sync, now time.Time) {
 
 // miss notes that rules were missing.
 func (c *contest) miss(s span) {
+	c.missing = slices.DeleteFunc(c.missing, func(old span) bool { return old.to.Before(s.to.Add(-missingWindow)) })
 	c.missing = append(c.missing, s)
-	begin := s.to.Add(-missingWindow)
-	c.missing = slices.DeleteFunc(c.missing, func(old span) bool { return old.to.Before(begin) })
-	total := time.Duration(0)
-	for _, m := range c.missing {
-		if m.from.Before(begin) {
-			m.from = begin
-		}
-		total += m.to.Sub(m.from)
-	}
-	if c.since.IsZero() && total >= contestMissing && len(c.missing) > 1 {
+	if c.since.IsZero() && len(c.missing) > 1 && c.missingFor(s.to) >= contestMissing {
 		c.since, c.last = c.missing[0].from, s.to
 	}
+}
+
+// missingFor returns for how long rules were missing within the window before now.
+func (c *contest) missingFor(now time.Time) time.Duration {
+	begin, total := now.Add(-missingWindow), time.Duration(0)
+	for _, s := range append(slices.Clip(c.missing), c.unrepaired(now)) {
+		if s.from.Before(begin) {
+			s.from = begin
+		}
+		total += max(0, s.to.Sub(s.from))
+	}
+	return total
+}
+
+// unrepaired is the time since an edit that no comparison has followed yet.
+func (c *contest) unrepaired(now time.Time) span {
+	if c.unmended.IsZero() {
+		return span{now, now}
+	}
+	return span{c.unmended, now}
 }
 
 // at returns what is known at a time.
@@ -160,6 +173,8 @@ func (c *contest) at(now time.Time) Contest {
 		out.Since, out.Repairs = c.since, c.count
 	case !c.unmended.IsZero() && now.Sub(c.unmended) >= contestOverdue:
 		out.Since = c.unmended
+	case !c.unmended.IsZero() && len(c.missing) > 0 && c.missingFor(now) >= contestMissing:
+		out.Since, out.Repairs = c.missing[0].from, c.count
 	default:
 		return Contest{}
 	}

@@ -53,6 +53,27 @@ func TestAContestIsUnhealthy(t *testing.T) {
 	}
 }
 
+// Rules that are missing now count as well, before the repair that ends it.
+func TestRulesThatAreMissingNowCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr := tracker(t)
+		time.Sleep(time.Minute)
+		for range 2 {
+			tr.Edited("chain KUBE-SERVICES", "", time.Now().Add(-500*time.Millisecond))
+			tr.Observe(proxy.Sync{Cause: proxy.ForeignEdit, Began: time.Now(), Steps: 3})
+			time.Sleep(time.Second)
+		}
+		tr.Edited("chain KUBE-SERVICES", "", time.Time{})
+		if v := tr.Verdict(); v.Contest.Active() {
+			t.Errorf("missing for 1 s of the last 5 s: %+v, want no contest", v)
+		}
+		time.Sleep(contestMissing)
+		if v := tr.Verdict(); !v.Contest.Active() || v.Contest.Repairs != 2 {
+			t.Errorf("missing for 2.5 s of the last 5 s: %+v, want a contest", v)
+		}
+	})
+}
+
 // A node whose rules are missing most of the time is unhealthy within seconds, also
 // where repairs are so slow that there are few of them.
 func TestSlowRepairsAreAContest(t *testing.T) {
