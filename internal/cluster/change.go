@@ -5,22 +5,22 @@ import (
 	"slices"
 )
 
-// Change is what differs since the Take before, as it is now. Its cost follows
-// the number of touched services, not the number of services.
+// Change holds the present state of all that changed since the Take before. Its
+// cost follows the number of touched services, not the number of services.
 type Change struct {
 	Services []State
 	Facts    *Facts // nil: as before
 }
 
-// State is one service as it is now: nil Service means there is none (any
-// more), whatever slices it may have.
+// State is one service as it is now. Service is nil if there is none, whatever
+// slices there are.
 type State struct {
 	Name    Name
 	Service *Service
 	Slices  []*Slice
 }
 
-// Facts are what holds for the whole node.
+// Facts apply to the whole node.
 type Facts struct {
 	Node         *Node          // nil: unknown
 	ServiceCIDRs []netip.Prefix // sorted
@@ -49,7 +49,7 @@ func (s *Store) Take() Change {
 	s.facts, s.all = false, false
 	s.taken, s.fresh = s.taken.and(s.fresh), Window{}
 	if len(s.dirty) > 1024 {
-		s.dirty = map[Name]struct{}{} // let the memory of a burst go
+		s.dirty = map[Name]struct{}{} // frees the memory of a burst
 	} else {
 		clear(s.dirty)
 	}

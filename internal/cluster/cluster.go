@@ -1,6 +1,6 @@
-// Package cluster holds what Sluice knows of a Kubernetes cluster: Services,
-// their EndpointSlices and the own Node, as plain values, and the Store that
-// collects them. It imports the standard library only. A value handed to the
+// Package cluster holds the part of a Kubernetes cluster that a service proxy
+// needs: Services, their EndpointSlices and the own Node, as plain values, and the
+// Store that collects them. It imports the standard library only. A value handed to the
 // Store is never changed afterwards; a change is a new value.
 package cluster
 
@@ -72,8 +72,8 @@ type Service struct {
 	LoadBalancerIPs []netip.Addr // status.loadBalancer.ingress with ipMode VIP
 	Ports           []ServicePort
 
-	// SourceRanges, when Restricted, are the usable ones; a family with none of
-	// its own is closed then.
+	// SourceRanges are the usable ranges if Restricted. A family without any range
+	// is then closed to all clients.
 	SourceRanges []netip.Prefix
 
 	Affinity time.Duration // 0: none; spec.sessionAffinityConfig.clientIP.timeoutSeconds
@@ -127,8 +127,8 @@ type Node struct {
 	Addresses []netip.Addr // node IPs: the first of each family is the primary one
 	PodCIDRs  []netip.Prefix
 
-	// Leaving: it is being deleted, or the cluster autoscaler is about to remove
-	// it (taint ToBeDeletedByClusterAutoscaler). Load balancers should send
-	// nothing new here; the rules stay as they are.
+	// Leaving is set while the Node is being deleted, or the cluster autoscaler is
+	// about to remove it (taint ToBeDeletedByClusterAutoscaler). Load balancers
+	// should send nothing new here; the rules stay as they are.
 	Leaving bool
 }

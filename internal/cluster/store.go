@@ -7,14 +7,14 @@ import (
 	"sync"
 )
 
-// Store collects what the sources say. It is safe for concurrent use. Setting
-// what is there already changes nothing and wakes nobody.
+// Store collects the objects that the sources deliver. It is safe for concurrent
+// use. Setting an object to the value that it has is no change, and wakes no reader.
 type Store struct {
 	mu       sync.Mutex
 	services map[Name]*entry
 	slices   map[Name]*Slice // by the slice's own name
 	node     *Node
-	stand    *Node // stands in while node is nil
+	standIn  *Node // used while node is nil
 	cidrs    []netip.Prefix
 	local    []netip.Addr
 
@@ -22,8 +22,8 @@ type Store struct {
 	all   bool // every service is to be taken again
 	facts bool // node, cidrs or local changed
 
-	fresh Window // came in since the last Take
-	taken Window // taken, and not settled yet
+	fresh Window // changes since the last Take
+	taken Window // changes taken, but not settled yet
 	total Totals
 
 	feeds   int
@@ -117,7 +117,7 @@ func (s *Store) SetSlice(sl *Slice) {
 		}
 	}
 	if e := s.services[sl.Service]; e != nil && e.gone > 0 {
-		own := *sl // the very same may be in the list still, as one that is gone
+		own := *sl // a copy, as the list may still hold sl itself as a deleted slice
 		sl = &own
 	}
 	s.slices[sl.Name] = sl
@@ -145,9 +145,9 @@ func (s *Store) DeleteSlice(name Name) {
 // SetNode sets the own Node; nil: there is none (yet).
 func (s *Store) SetNode(n *Node) { s.setNode(&s.node, n) }
 
-// SetStandIn sets what stands in for the own Node while there is none: what
-// the host itself tells, where no cluster does.
-func (s *Store) SetStandIn(n *Node) { s.setNode(&s.stand, n) }
+// SetStandIn sets the Node to use while there is none from a cluster, made from
+// facts about the host.
+func (s *Store) SetStandIn(n *Node) { s.setNode(&s.standIn, n) }
 
 func (s *Store) setNode(which **Node, n *Node) {
 	s.mu.Lock()
@@ -171,7 +171,7 @@ func (s *Store) Again() {
 	s.wake()
 }
 
-// Node returns the own Node, or what stands in for it; nil: unknown.
+// Node returns the own Node, or the one that stands in for it; nil if unknown.
 func (s *Store) Node() *Node {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -182,7 +182,7 @@ func (s *Store) ownNode() *Node {
 	if s.node != nil {
 		return s.node
 	}
-	return s.stand
+	return s.standIn
 }
 
 // SetServiceCIDRs sets the union of all ServiceCIDR objects, in any order.
@@ -263,7 +263,7 @@ func (s *Store) sweep(e *entry) {
 	e.slices, e.gone = kept, 0
 }
 
-// forget drops an entry that says nothing any more.
+// forget deletes an entry without a Service and without slices.
 func (s *Store) forget(name Name, e *entry) {
 	if e.service == nil && len(e.slices) == e.gone {
 		delete(s.services, name)

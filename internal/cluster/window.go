@@ -2,25 +2,25 @@ package cluster
 
 import "time"
 
-// Window is what came in over some time and made a difference.
+// Window describes the changes that came in over some time.
 type Window struct {
 	Since, Last      time.Time // of the first and the last change; zero: there was none
 	Services, Slices int       // changes of each kind
 
-	// Triggers are when the changes to endpoints came about, as far as their
-	// slices tell (annotation endpoints.kubernetes.io/last-change-trigger-time),
-	// of the latest thousand. The Backlog has none.
+	// Triggers are the times of the changes to pods that led to the last thousand
+	// changes of slices, as far as the annotation
+	// endpoints.kubernetes.io/last-change-trigger-time gives them. A Backlog has none.
 	Triggers []Trigger
 }
 
-// Trigger is when a change to endpoints of one family came about.
+// Trigger is the time of a change that endpoints of one family follow from.
 type Trigger struct {
 	At   time.Time
 	IPv6 bool
 }
 
-// maxTriggers is how many are kept: a kernel that refuses for hours must not
-// make them grow for as long.
+// maxTriggers bounds the Triggers kept, which otherwise grow for as long as the
+// kernel refuses writes.
 const maxTriggers = 1000
 
 // Empty reports whether nothing came in.
@@ -43,8 +43,8 @@ func (w Window) and(later Window) Window {
 	}
 }
 
-// Totals count what a Store was told since it was made, whether or not it made
-// a difference.
+// Totals count the objects that a Store has received, whether or not they made a
+// difference.
 type Totals struct{ Services, Slices uint64 }
 
 // Totals returns the counts.
@@ -54,8 +54,7 @@ func (s *Store) Totals() Totals {
 	return s.total
 }
 
-// Backlog is what came in and has not been settled, but for the Triggers: many
-// ask, and none for those.
+// Backlog returns the changes that have not been settled, without the Triggers.
 func (s *Store) Backlog() Window {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,7 +63,7 @@ func (s *Store) Backlog() Window {
 	return taken.and(fresh)
 }
 
-// Settle says that all that was taken is in force, and returns what that was.
+// Settle records that all changes taken are in force, and returns them.
 func (s *Store) Settle() Window {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,7 +79,7 @@ func (s *Store) note(w Window) {
 	s.fresh = s.fresh.and(w)
 }
 
-// triggers returns when a slice changed, unless it said so before.
+// triggers returns when a slice changed, unless an earlier call returned it.
 func triggers(old, now *Slice) []Trigger {
 	if now.Trigger.IsZero() || old != nil && old.Trigger.Equal(now.Trigger) {
 		return nil

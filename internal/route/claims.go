@@ -7,10 +7,10 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 )
 
-// claims know which Service has which address, port and protocol. Of those that
-// ask the one whose ClusterIP it is gets it, so that nobody can take a ClusterIP
-// by an externalIP; then the oldest, then the first by name. Who has it depends on who asks
-// only, not on the order of asking.
+// claims record which Service owns which address, port and protocol. If several
+// Services ask for one claim, a Service whose ClusterIP it is wins, so that no
+// externalIP can take over a ClusterIP; then the oldest wins, then the first by
+// name. The owner does not depend on the order in which the Services asked.
 type claims struct {
 	owner    map[claim]*cluster.Service
 	contests map[claim]*contest // only of claims that several Services ask for

@@ -92,7 +92,7 @@ func (c conflict) report(svc *cluster.Service) Problem {
 
 // troubles are the problems of a Service at present, all of which were reported.
 // They do not change, and any goroutine may read them. Conflicts are kept as
-// candidates, so that they name the owner of the moment when somebody asks.
+// candidates, so that a report names the owner at the time of the report.
 type troubles struct {
 	svc       *cluster.Service
 	lost      []loss

@@ -19,8 +19,8 @@ type contest struct {
 	// a contest for every port of a large Service.
 	positions map[*cluster.Service]int
 
-	// holder is the owner, for other goroutines than that of the Compiler. It
-	// says who is the owner now for as long as several Services ask.
+	// holder is the owner, for goroutines other than that of the Compiler. It is
+	// current as long as several Services ask for the claim.
 	holder atomic.Pointer[cluster.Service]
 }
 

@@ -172,16 +172,17 @@ func (t twins) nodePort(i int, p cluster.ServicePort) int {
 	return t.nodePorts[portKey{p.NodePort, p.Protocol}]
 }
 
-// guard is who may use the load balancer addresses of a Service in a family.
+// guard are the clients that may use the load balancer addresses of a Service in a
+// family.
 type guard struct {
 	restricted bool
 	allow      []netip.Prefix
 }
 
-// guardOf works out the source ranges. A range of everything lifts them; a list
-// without a range of the family lets nobody in. A node in the ranges may also
-// appear with the Service's own address, as that is bound to it in some setups
-// and chosen as source then (S-85).
+// guardOf returns the clients that the source ranges admit. A range with every
+// address removes the limit; a list without a range of the family admits no
+// client. A node in the ranges may also connect from the Service's own address,
+// which some setups bind to the node, so that the kernel chooses it as source (S-85).
 func guardOf(svc *cluster.Service, f Family, v *view) guard {
 	if !svc.Restricted {
 		return guard{}
@@ -218,20 +219,20 @@ func outermost(prefixes []netip.Prefix, f Family) []netip.Prefix {
 	return slices.Clip(list)
 }
 
-// ways are what happens to a connection, by where it comes from.
+// ways are the treatments of a connection, by its source.
 type ways struct{ pods, node, others Way }
 
 func same(w Way) ways { return ways{w, w, w} }
 
-// supply is what a Port has to offer.
+// supply summarizes the endpoints of a Port.
 type supply struct {
 	local int  // backends in the local pool
 	any   bool // some endpoint somewhere takes traffic
 }
 
-// internalWays decide for ClusterIPs. Clients that are not pods get our address
-// as source so that the answer comes back through us; without a detector that
-// cannot be told and nobody does.
+// internalWays decide for ClusterIPs. Clients that are not pods get the node's
+// address as source, so that answers return through this node. Without a detector
+// the proxy cannot recognize pods, and no client gets it.
 func internalWays(svc *cluster.Service, s supply, f Family, v *view) ways {
 	if !s.any {
 		return same(Way{Verdict: Reject})

@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 )
 
-// Health is what a load balancer is told that asks, at a port of its own,
+// Health is the answer to health checks of a load balancer at a separate port,
 // whether this node has endpoints of a Service (spec.healthCheckNodePort).
 type Health struct {
 	Port  uint16
@@ -48,8 +48,8 @@ func asksForHealth(svc *cluster.Service) bool {
 	return svc.Ignored == "" && len(svc.Ports) > 0 && svc.HealthCheckNodePort != 0 && svc.Type == cluster.LoadBalancer && externalLocal(svc)
 }
 
-// health returns nil for a Service that nobody asks about, and for one that gets
-// its port in no family. What it does not get it adds to b.lost.
+// health returns nil for a Service without a health check port, and for one that
+// gets the port in no family. Ports that belong to others are added to b.lost.
 func (b *builder) health(st state, claims *claims) *Health {
 	if !asksForHealth(st.service) {
 		return nil

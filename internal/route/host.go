@@ -103,8 +103,8 @@ func (n NodePorts) implied(a netip.Addr) bool {
 	return n.All(FamilyOf(a))
 }
 
-// noPrimary is told of a node without any address; one that has none of one
-// family is nothing unusual.
+// noPrimary reports a node without any address. A node that lacks addresses of one
+// family is usual and not reported.
 func noPrimary(opt Options) Problem {
 	return Problem{
 		Object: "Node " + opt.NodeName,

@@ -16,15 +16,15 @@ type Options struct {
 	Primary       netip.Addr // if valid, the node's own address of its family, whatever the Node says
 
 	// Excess returns the size of a Service that is too large for the data plane, and
-	// the limit with its reason; empty: it is not. Such a Service is not programmed.
-	// Nil: there is no limit.
+	// the limit with its reason. Such a Service is not programmed. The limit is empty
+	// if the Service fits; a nil Excess sets no limit.
 	Excess func(*Service) (size, limit string)
 	// Listeners are those of the proxy itself on TCP. A front that would hide one
 	// is left out.
 	Listeners []Listener
 }
 
-// DetectorKind says how pods on this node are told from other clients.
+// DetectorKind says how the proxy recognizes pods on this node.
 type DetectorKind uint8
 
 // The kinds of local traffic detectors.

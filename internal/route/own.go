@@ -24,7 +24,7 @@ func (l Listener) reason() string {
 	return fmt.Sprintf("left out, as it would hide this proxy's %s, which listens on %s; use another port", l.Name, l.At)
 }
 
-// own is what belongs to the node itself.
+// own are the addresses and listeners of the node itself.
 type own struct {
 	node      string
 	addrs     map[netip.Addr]bool // without loopback addresses
@@ -107,7 +107,7 @@ func (o *own) problems(svc *cluster.Service, families []Family) []Problem {
 	return list
 }
 
-// moved returns the addresses that are the node's own in one of two states only.
+// moved returns the addresses that are the node's own in only one of two states.
 func (o *own) moved(p own) map[netip.Addr]bool {
 	moved := map[netip.Addr]bool{}
 	for a := range o.addrs {

@@ -47,13 +47,12 @@ type Service struct {
 	// Ignored says why nothing is programmed, for people; empty otherwise.
 	Ignored string
 
-	// Lost is how many of the addresses and ports that the Service asks for it
-	// does not get, as they belong to other Services or to ports before.
+	// Lost counts the addresses and ports in the Service that belong to other
+	// Services or to its own earlier ports, and are not programmed.
 	Lost int
 }
 
-// Port is one port of a Service in one family: where it is reached and what is
-// behind it.
+// Port is one port of a Service in one family: its frontends and backends.
 type Port struct {
 	Name     string
 	Protocol cluster.Protocol
@@ -66,16 +65,16 @@ type Port struct {
 	Cluster []netip.AddrPort
 	Local   []netip.AddrPort
 
-	// Here are the addresses in the pools that may be on this node: what may
-	// reach itself through a front (hairpin) and needs source NAT then.
+	// Here are the addresses in the pools that may be on this node. Such a backend
+	// may reach itself through a front (hairpin) and needs source NAT then.
 	Here []netip.Addr
 
-	// Affinity, if not 0, keeps a client address on its backend until it made
-	// no new connection for this long. All fronts of a port share the memory.
+	// Affinity, if not 0, keeps a client address on its backend until the client
+	// has made no new connection for this long. The fronts of a port share it.
 	Affinity time.Duration
 
-	// Serving are all serving backends whatever the policy, sorted; only for UDP,
-	// where established flows are held against it.
+	// Serving are all serving backends whatever the policy, sorted. It is set for
+	// UDP only, to find the established flows that must end.
 	Serving []netip.AddrPort
 }
 
@@ -104,13 +103,13 @@ type Front struct {
 	Port uint16
 
 	// What happens to a connection, by where it comes from: pods as the local
-	// traffic detector sees them, this node itself, anybody else. Without a
-	// detector nobody is a pod, and Pods equals Others.
+	// traffic detector sees them, this node itself, all other clients. Without a
+	// detector no client counts as a pod, and Pods equals Others.
 	Pods, Node, Others Way
 
-	// Allow, when Restricted, are the only client addresses let in; the rest
-	// is dropped, if there is anything to let them in to. In the order of the
-	// Service, none inside another; may be empty: nobody.
+	// Allow are the client addresses that may connect if Restricted; others are
+	// dropped if the front has backends. They are in the order of the Service, none
+	// inside another. An empty list admits no client.
 	Restricted bool
 	Addr       netip.Addr // invalid for NodePort: any address of Host.NodePorts
 	Allow      []netip.Prefix
@@ -161,7 +160,7 @@ func (p *Port) Backends(pool Pool) []netip.AddrPort {
 	return p.Cluster
 }
 
-// Host is what holds for the whole node.
+// Host is the policy of the whole node.
 type Host struct {
 	Detector      Detector
 	MasqueradeAll bool
@@ -218,14 +217,14 @@ func (n NodePorts) Loopback4() bool {
 	return n.All127 || slices.ContainsFunc(n.Addrs, func(a netip.Addr) bool { return a.Is4() && a.IsLoopback() })
 }
 
-// Table is everything that should be. The Compiler changes it from one Compile
-// to the next; the Services in it it replaces.
+// Table is the desired state. Each Compile changes it in place, but replaces the
+// Services in it and never changes one.
 type Table struct {
 	Host     Host
 	Services map[cluster.Name]*Service
 }
 
-// Change is what one Compile made different in a Table.
+// Change lists the differences that one Compile made in a Table.
 type Change struct {
 	Table   *Table
 	Touched []Touch

@@ -221,7 +221,7 @@ func TestTooManyBackends(t *testing.T) {
 	list[0].Ports = sl.Ports
 	c := NewCompiler(Options{})
 	_, problems := c.Compile(cluster.Change{Services: []cluster.State{stateOf(svc, list[0])}})
-	const why = "its ports and endpoints make more than 1000000 backends, which is more than this node has memory for; " +
+	const why = "its ports and endpoints make more than 1000000 backends, more than this node has memory for; " +
 		"the Service is not programmed: use fewer ports or endpoints"
 	sameText(t, joinProblems(problems), "Service default/web: spec.ports: 1001000 backends: "+why)
 	if got := c.Table().Services[svc.Name]; got.Ignored != why || len(got.Ports) > 0 {

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 )
 
-// view is what the policy for Services needs to know of this node.
+// view is the part of the node's state that the policy for Services depends on.
 type view struct {
 	families      []Family
 	node, zone    string       // empty: unknown
@@ -37,8 +37,8 @@ func viewOf(opt Options, facts *cluster.Facts, host Host) *view {
 	return v
 }
 
-// same reports whether Services come out the same under both views, unless one of
-// their addresses is the node's own under one view only.
+// same reports whether Services compile to the same under both views, except those
+// with an address that is the node's own under one view only.
 func (v *view) same(w *view) bool {
 	return v.node == w.node && v.zone == w.zone && slices.Equal(v.addrs, w.addrs) && slices.Equal(v.own.nodePorts, w.own.nodePorts) &&
 		v.detector.Detects(IPv4) == w.detector.Detects(IPv4) &&
@@ -67,7 +67,7 @@ type builder struct {
 	supplies   supplies
 }
 
-// state is what is known of a Service.
+// state is a Service with its EndpointSlices.
 type state struct {
 	service *cluster.Service
 	slices  []*cluster.Slice
@@ -130,7 +130,7 @@ func tooManyBackends(svc *cluster.Service, n int) Problem {
 		Object: "Service " + svc.Name.String(),
 		Field:  "spec.ports",
 		Value:  fmt.Sprintf("%d backends", n),
-		Reason: fmt.Sprintf("its ports and endpoints make more than %d backends, which is more than this node has memory for; "+
+		Reason: fmt.Sprintf("its ports and endpoints make more than %d backends, more than this node has memory for; "+
 			"the Service is not programmed: use fewer ports or endpoints", maxBackends),
 	}
 }
@@ -168,9 +168,9 @@ func countGroups(list []candidate) int {
 	return groups
 }
 
-// sift moves the candidates that the Service gets to the front of the list, and
-// adds those that others have to b.lost. The problems are fronts that would hide
-// a listener of the proxy itself.
+// sift returns the candidates that the Service gets, in the memory of the list, and
+// adds those that belong to others to b.lost. The problems are fronts that would
+// hide a listener of the proxy itself.
 func (b *builder) sift(list []candidate, svc *cluster.Service, claims *claims) (won []candidate, hidden []Problem) {
 	won = list[:0]
 	for _, c := range list {
@@ -187,7 +187,7 @@ func (b *builder) sift(list []candidate, svc *cluster.Service, claims *claims) (
 	return won, hidden
 }
 
-// problems reports load balancer addresses that nobody can use.
+// problems reports load balancer addresses that no client can use.
 func (g guard) problems(svc *cluster.Service, f Family) []Problem {
 	if !g.restricted || len(g.allow) > 0 {
 		return nil

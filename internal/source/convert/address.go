@@ -42,8 +42,8 @@ func parsePrefix(s string) (netip.Prefix, bool) {
 	return p, err == nil
 }
 
-// virtualFault says why an address cannot be one a load balancer or the
-// cluster gave to a Service; empty if it can.
+// virtualFault returns the reason why an address cannot be a ClusterIP or a load
+// balancer address; empty if it can.
 func virtualFault(a netip.Addr) string {
 	switch {
 	case a.IsUnspecified():
@@ -56,9 +56,9 @@ func virtualFault(a netip.Addr) string {
 	return ""
 }
 
-// remoteFault says why an address cannot be an endpoint or an external IP;
-// empty if it can. Link-local ones could reach what only this node should,
-// such as a cloud's metadata server.
+// remoteFault returns the reason why an address cannot be an endpoint or an
+// external IP; empty if it can. A link-local address could lead to a server that is
+// meant for this node only, such as a cloud's metadata server.
 func remoteFault(a netip.Addr) string {
 	if a.IsLinkLocalUnicast() {
 		return "a link-local address cannot be used"

@@ -1,9 +1,9 @@
 // Package convert turns Kubernetes API objects into the values of package
-// cluster. It is pure: what it is given it neither changes nor keeps.
+// cluster. It is pure: it neither changes nor keeps its arguments.
 //
-// Every conversion also returns what is wrong with the object. A problem costs
-// the address, the port or, where nothing is left, the object it names, and
-// nothing else.
+// Every conversion also returns the problems of the object. Because of a problem
+// only the address or port that it names is left out, or the object if nothing
+// remains of it.
 package convert
 
 import (
@@ -32,7 +32,7 @@ type Converter struct {
 	Strings *Interner
 }
 
-// Object is what problems call an object: "Service default/web".
+// Object returns the name of an object in problems: "Service default/web".
 func Object(kind string, name cluster.Name) string {
 	if name.Namespace == "" {
 		return kind + " " + name.Name
@@ -50,7 +50,7 @@ func (n *notes) add(field, value, reason string) {
 	n.problems.Add(route.Problem{Object: n.object, Field: field, Value: value, Reason: reason})
 }
 
-// list returns the problems. Of very many alike only some are listed.
+// list returns the problems. Of many alike it lists only some, and counts the rest.
 func (n *notes) list() []route.Problem { return n.problems.Problems() }
 
 // at returns the path of an element of a list.

@@ -19,9 +19,9 @@ type Interner struct {
 	hints map[string]*cluster.Hints
 }
 
-// mostInterned bounds what an Interner keeps alive. It is more than the nodes,
-// zones, namespaces and port names of any cluster; past it the Interner
-// starts afresh.
+// mostInterned bounds the strings that an Interner keeps. It is more than the
+// nodes, zones, namespaces and port names of any cluster; above it the Interner
+// begins again with none.
 const mostInterned = 1 << 15
 
 // NewInterner returns an empty Interner.
@@ -42,7 +42,7 @@ func (in *Interner) Of(s string) string {
 	if len(in.seen) >= mostInterned {
 		in.seen = map[string]string{}
 	}
-	s = strings.Clone(s) // not a part of something larger
+	s = strings.Clone(s) // s may be a part of a larger string
 	in.seen[s] = s
 	return s
 }

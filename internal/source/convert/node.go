@@ -43,8 +43,8 @@ func (c Converter) Node(node *corev1.Node) (*cluster.Node, []route.Problem) {
 	return out, n.list()
 }
 
-// toBeDeleted is the taint by which the cluster autoscaler says that it is about
-// to remove the node; whatever its value and effect (KEP-3836).
+// toBeDeleted is the taint that the cluster autoscaler adds before it removes the
+// node, with any value and effect (KEP-3836).
 func toBeDeleted(t corev1.Taint) bool { return t.Key == "ToBeDeletedByClusterAutoscaler" }
 
 // ServiceCIDR converts a ServiceCIDR.

@@ -32,7 +32,7 @@ type podPort struct {
 	port     uint16
 }
 
-// Pod converts a Pod. Nil: it runs no more, or has no address (yet).
+// Pod converts a Pod. It returns nil if the Pod has ended, or has no address yet.
 func (c Converter) Pod(pod *corev1.Pod) (*Pod, []route.Problem) {
 	name := cluster.Name{Namespace: c.Strings.Of(pod.Namespace), Name: pod.Name}
 	n := &notes{object: Object("Pod", name)}
@@ -100,7 +100,7 @@ func (c Converter) addPodPorts(list []podPort, from *corev1.Container) []podPort
 	return list
 }
 
-// Selection is which Pods a Service selects, and which of their ports.
+// Selection describes the Pods that a Service selects, and their ports.
 type Selection struct {
 	Service cluster.Name
 	Labels  map[string]string // never empty
@@ -117,8 +117,8 @@ type target struct {
 	named    string
 }
 
-// Selection returns whom a Service selects, out being what it was converted
-// to; nil if it has no selector or is not programmed.
+// Selection returns the Pods that a Service selects; nil if the Service has no
+// selector or is not programmed. Out is the converted Service.
 func (c Converter) Selection(svc *corev1.Service, out *cluster.Service) *Selection {
 	if len(svc.Spec.Selector) == 0 || out.Ignored != "" {
 		return nil

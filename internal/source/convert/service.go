@@ -17,8 +17,8 @@ const (
 	maxAffinity     = 86400 * time.Second
 )
 
-// Service converts a Service. One that is not programmed says why in Ignored
-// and nothing else.
+// Service converts a Service. For one that is not programmed it sets only the name
+// and Ignored, the reason.
 func (c Converter) Service(svc *corev1.Service) (*cluster.Service, []route.Problem) {
 	out := &cluster.Service{
 		Name:    cluster.Name{Namespace: c.Strings.Of(svc.Namespace), Name: svc.Name},
@@ -47,7 +47,7 @@ func (c Converter) Service(svc *corev1.Service) (*cluster.Service, []route.Probl
 	return out, n.list()
 }
 
-// ignored says why a Service is not for this proxy; empty if it is.
+// ignored returns the reason why a Service is not for this proxy; empty if it is.
 func ignored(svc *corev1.Service) string {
 	if v, ok := svc.Labels[LabelProxyName]; ok {
 		return "label " + LabelProxyName + "=" + v
@@ -92,7 +92,8 @@ func clusterIPs(svc *corev1.Service, n *notes) []netip.Addr {
 	return out
 }
 
-// clusterIPFault says what is wrong with the ClusterIP at position i.
+// clusterIPFault returns the reason why the ClusterIP at position i is not usable;
+// empty if it is.
 func clusterIPFault(a netip.Addr, i int, families []corev1.IPFamily) string {
 	if len(families) == 0 {
 		return virtualFault(a)
@@ -155,8 +156,8 @@ func externalIPs(svc *corev1.Service, own []netip.Addr, n *notes) []netip.Addr {
 	return out.list
 }
 
-// loadBalancerIPs returns the addresses in the status that are to be
-// intercepted here: not those of a balancer that sends to nodes as a proxy.
+// loadBalancerIPs returns the addresses in the status that this node intercepts:
+// not those of a load balancer with ipMode Proxy.
 func loadBalancerIPs(svc *corev1.Service, own []netip.Addr, n *notes) []netip.Addr {
 	var out unique[netip.Addr]
 	for i, in := range svc.Status.LoadBalancer.Ingress {
@@ -223,8 +224,8 @@ func (c Converter) servicePort(p *corev1.ServicePort, field string, n *notes) (c
 		protoOK && portOK && nameOK
 }
 
-// portsTaken are the names and numbers that ports of a Service have already, and
-// which port that is.
+// portsTaken maps the names and numbers of earlier ports of a Service to their
+// indexes.
 type portsTaken map[portIdentity]int
 
 // portIdentity is the name or the number of a port, with its protocol.
@@ -245,8 +246,8 @@ func byNumber(p cluster.ServicePort) portIdentity {
 
 func (t portsTaken) add(p cluster.ServicePort, i int) { t[byName(p)], t[byNumber(p)] = i, i }
 
-// clash says why an earlier port forbids another one. Of two such ports the
-// first counts, and its name before its number.
+// clash returns the reason why an earlier port excludes this one; empty if none
+// does.
 func (t portsTaken) clash(p cluster.ServicePort) string {
 	named, sameName := t[byName(p)]
 	numbered, sameNumber := t[byNumber(p)]
@@ -260,7 +261,7 @@ func (t portsTaken) clash(p cluster.ServicePort) string {
 }
 
 // sourceRanges returns the usable client ranges, and whether there are any at
-// all: a list of nothing usable lets nobody in.
+// all. A list without any usable range admits no client.
 func sourceRanges(svc *corev1.Service, n *notes) (list []netip.Prefix, restricted bool) {
 	var ranges unique[netip.Prefix]
 	for i, text := range svc.Spec.LoadBalancerSourceRanges {
@@ -301,7 +302,7 @@ func affinity(svc *corev1.Service, n *notes) time.Duration {
 	return d
 }
 
-// policies sets the traffic policies and what hangs on them.
+// policies sets the traffic policies and the fields that depend on them.
 func policies(svc *corev1.Service, out *cluster.Service, n *notes) {
 	const want = "unknown policy, taken as Cluster: expected Cluster or Local"
 	if p := svc.Spec.InternalTrafficPolicy; p != nil {

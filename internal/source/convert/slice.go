@@ -13,7 +13,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Slice converts an EndpointSlice. Nil: it is not for a proxy, or not usable.
+// Slice converts an EndpointSlice. It returns nil if the slice is not for a proxy,
+// or not usable.
 func (c Converter) Slice(es *discoveryv1.EndpointSlice) (*cluster.Slice, []route.Problem) {
 	name := cluster.Name{Namespace: c.Strings.Of(es.Namespace), Name: es.Name}
 	n := &notes{object: Object("EndpointSlice", name)}
@@ -41,7 +42,7 @@ func (c Converter) Slice(es *discoveryv1.EndpointSlice) (*cluster.Slice, []route
 	}, n.list()
 }
 
-// trigger is when the change to endpoints came about that a slice tells.
+// trigger returns the time of the change that led to this version of a slice.
 func trigger(es *discoveryv1.EndpointSlice) time.Time {
 	at, err := time.Parse(time.RFC3339Nano, es.Annotations[corev1.EndpointsLastChangeTriggerTime])
 	if err != nil {
@@ -103,7 +104,8 @@ func (c Converter) endpoints(es *discoveryv1.EndpointSlice, n *notes) []cluster.
 	return out
 }
 
-// endpointAddr reads the address of an endpoint, or says what is wrong with it.
+// endpointAddr reads the address of an endpoint, or returns the reason why it
+// cannot be used.
 func endpointAddr(text string) (netip.Addr, string) {
 	a, ok := parseAddr(text)
 	if !ok {
@@ -112,7 +114,7 @@ func endpointAddr(text string) (netip.Addr, string) {
 	return a, remoteFault(a)
 }
 
-// hints converts topology hints; empty lists are no hint.
+// hints converts topology hints; nil if all lists are empty.
 func (c Converter) hints(h *discoveryv1.EndpointHints) *cluster.Hints {
 	if h == nil || len(h.ForZones) == 0 && len(h.ForNodes) == 0 {
 		return nil

@@ -20,9 +20,9 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 )
 
-// Client asks an API server for what a proxy needs. client-go's own clients know
-// all kinds of objects there are, at the cost of 12 MB of the program and 9 MB of
-// its memory.
+// Client requests the objects that a proxy needs from an API server. client-go's
+// typed clients know every kind of object, which costs 12 MB of the program and
+// 9 MB of its memory.
 type Client struct {
 	server string // its URL; empty: unknown
 
@@ -39,7 +39,7 @@ type eventWriter interface {
 	Patch(context.Context, string, types.PatchType, []byte, metav1.PatchOptions, ...string) (*eventsv1.Event, error)
 }
 
-// NewClient makes a client. It does not speak to the server yet.
+// NewClient makes a client. It sends no request yet.
 func NewClient(config *rest.Config) (*Client, error) {
 	groups, err := newGroups(config)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// Connection says how to reach the API server. Without Kubeconfig and Master
-// it is the one of the cluster this process runs in as a pod.
+// Connection says how to reach the API server. Without Kubeconfig and Master it is
+// the API server of the cluster in which this process runs as a pod.
 type Connection struct {
 	Kubeconfig string // path of a file
 	Master     string // URL of the server; wins over the one in the file
@@ -23,12 +23,12 @@ type Connection struct {
 	UserAgent          string
 }
 
-// errNowhere says what to do when nothing says where the API server is.
+// errNowhere is the error if no option and no environment names an API server.
 var errNowhere = errors.New("where is the API server? this is not a pod of a cluster: " +
 	"name a kubeconfig with --kubeconfig, a URL with --master, or run without a cluster from files with --manifests")
 
 // RESTConfig returns the configuration of a client. It reads files and the
-// environment of a pod, and speaks to nobody.
+// environment of a pod, and makes no connection.
 func RESTConfig(c Connection) (*rest.Config, error) {
 	config, err := locate(c)
 	if err != nil {
@@ -46,7 +46,7 @@ func RESTConfig(c Connection) (*rest.Config, error) {
 	return config, nil
 }
 
-// Dial makes a client of the API server. It does not speak to it yet.
+// Dial makes a client of the API server. It sends no request yet.
 func Dial(c Connection) (*Client, error) {
 	config, err := RESTConfig(c)
 	if err != nil {

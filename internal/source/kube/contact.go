@@ -12,19 +12,19 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// trouble is a sort of failure. The sort and not the text of an error says
-// whether something is new: texts name ports and times.
+// trouble is a kind of failure. A failure is logged if its kind is new; the texts
+// of errors name ports and times, and differ each time.
 type trouble string
 
 const (
-	unreachable  trouble = "unreachable"  // the network, or nobody listens
+	unreachable  trouble = "unreachable"  // the network, or no listener
 	untrusted    trouble = "untrusted"    // the certificate of the server
 	unauthorized trouble = "unauthorized" // the credentials of this client
 	forbidden    trouble = "forbidden"    // one kind of object
-	failing      trouble = "failing"      // whatever else goes wrong with one kind
+	failing      trouble = "failing"      // any other failure with one kind
 )
 
-// what each trouble is called in the log, and what helps.
+// The message of each trouble in the log, and its remedy.
 func (t trouble) text() string {
 	switch t {
 	case unreachable:
@@ -41,8 +41,8 @@ func (t trouble) text() string {
 	}
 }
 
-// textOptional is the text of each trouble with ServiceCIDRs, without which
-// all but one thing works.
+// textOptional is the message of each trouble with ServiceCIDRs, which only one
+// feature needs.
 const textOptional = "ServiceCIDRs cannot be listed; unused service addresses are not dropped until they can"
 
 // troubleOf sorts the error of a request.
@@ -66,17 +66,17 @@ func isType[E error](err error) bool {
 	return ok
 }
 
-// contact says once what is wrong between this client and its server, and
-// once that it is over. All feeds of a Source share it.
+// contact logs each failure between this client and its server once, and once that
+// it ended. All feeds of a Source share it.
 type contact struct {
 	log *slog.Logger
 
-	turn chan struct{} // held by who asks again while nobody answers
+	retry chan struct{} // held by the feed that retries while the server does not answer
 
 	mu      sync.Mutex
 	answers int                // how many there were
 	outage  trouble            // of the server as a whole; empty: none
-	server  string             // its URL, as far as a failure told
+	server  string             // its URL, as far as a failure named it
 	kinds   map[string]trouble // of one kind of object each
 	why     map[string]string  // the error of each kind in trouble; of "": the outage's
 
@@ -85,7 +85,7 @@ type contact struct {
 }
 
 func newContact(log *slog.Logger) *contact {
-	return &contact{log: log, turn: make(chan struct{}, 1), kinds: map[string]trouble{}, why: map[string]string{}}
+	return &contact{log: log, retry: make(chan struct{}, 1), kinds: map[string]trouble{}, why: map[string]string{}}
 }
 
 // request is one request for objects of a kind.
@@ -102,7 +102,7 @@ func (c *contact) begin(kind string) request {
 	return request{to: c, kind: kind, after: c.answers}
 }
 
-// succeeded says that the server gave what it was asked for.
+// succeeded records that the server answered a request as asked.
 func (r request) succeeded() {
 	c := r.to
 	c.mu.Lock()
@@ -116,8 +116,7 @@ func (r request) succeeded() {
 	}
 }
 
-// failed says that the request did not succeed. A request that was given up
-// says nothing.
+// failed records that the request failed. It ignores canceled requests.
 func (r request) failed(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
@@ -133,8 +132,8 @@ func (r request) failed(ctx context.Context, err error) {
 		return
 	}
 	c.outage = t
-	if told, ok := errors.AsType[*url.Error](err); ok {
-		c.server, err = base(told.URL), told.Err
+	if failed, ok := errors.AsType[*url.Error](err); ok {
+		c.server, err = base(failed.URL), failed.Err
 	}
 	c.lost(err)
 	c.log.LogAttrs(ctx, slog.LevelWarn, t.text(), c.where(slog.Any("error", err))...)
@@ -177,7 +176,7 @@ func (c *contact) over() {
 	c.log.LogAttrs(context.Background(), slog.LevelInfo, "The API server answers again", c.where()...)
 }
 
-// where puts the server before other attributes.
+// where prepends the server to other attributes.
 func (c *contact) where(rest ...slog.Attr) []slog.Attr {
 	if c.server == "" {
 		return rest

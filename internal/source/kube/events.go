@@ -21,19 +21,19 @@ import (
 	"github.com/sluice-proxy/sluice/internal/event"
 )
 
-// controller is who reports Events: people and programs look for this name.
+// controller is the reportingController of Events.
 const controller = "kube-proxy"
 
-// The pace of Events. Each is a request or two of the client that watches, which
-// has more important things to ask.
+// The rate of Events. Each is one or two requests of the client that also watches,
+// and must not delay its requests.
 const (
 	eventQueue = 100 // more at once are left out
 	eventBurst = 25
 	eventRate  = 1 // for each second, after the burst
 
-	// What all nodes find, each tells after a while of up to sharedSpread, a few
-	// at once and then one in as long again: 5,000 nodes make 500 requests a second
-	// of it, for some seconds, and one Event.
+	// An Event that all nodes make is sent by each after a random wait of up to
+	// sharedSpread, a few at once and then one per sharedSpread: 5,000 nodes make 500
+	// requests a second for some seconds, and one Event.
 	sharedSpread = 20 * time.Second
 	sharedBurst  = 5
 )
@@ -50,18 +50,18 @@ type RecorderOptions struct {
 	NodeName string       // of the own Node
 	Log      *slog.Logger // nil: silence
 
-	// Spread is the time over which nodes spread what all of them find; 0: as
-	// long as is good for a large cluster.
+	// Spread is the longest random wait before an Event that all nodes make; 0: a
+	// default for large clusters.
 	Spread time.Duration
 }
 
-// Recorder brings Events to an API server. It implements event.Recorder.
+// Recorder writes Events to an API server. It implements event.Recorder.
 type Recorder struct {
 	options RecorderOptions
 	queue   chan event.Event
 }
 
-// NewRecorder assembles a Recorder. What is recorded waits for Run.
+// NewRecorder makes a Recorder. Events wait for Run.
 func NewRecorder(o RecorderOptions) *Recorder {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -72,8 +72,8 @@ func NewRecorder(o RecorderOptions) *Recorder {
 	return &Recorder{options: o, queue: make(chan event.Event, eventQueue)}
 }
 
-// Record implements event.Recorder. Equal Events of one object become one that
-// counts them; when very many come at once some are left out.
+// Record implements event.Recorder. Equal Events of one object become one with a
+// count. Events that do not fit into the queue are dropped.
 func (r *Recorder) Record(e event.Event) {
 	if e.Everywhere {
 		time.AfterFunc(rand.N(r.options.Spread), func() { r.enqueue(e) })
@@ -90,8 +90,8 @@ func (r *Recorder) enqueue(e event.Event) {
 	}
 }
 
-// Run passes Events on until the context ends. A server that refuses them is
-// logged once and no reason to end.
+// Run writes Events until the context ends. It logs a refusal of the server once
+// and goes on.
 func (r *Recorder) Run(ctx context.Context) error {
 	w := newEventWriting(r.options)
 	pace := flowcontrol.NewTokenBucketRateLimiter(eventRate, eventBurst)
@@ -104,7 +104,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 			r.last(ctx, w)
 			return nil
 		case <-tell.C:
-			w.tell(ctx)
+			w.writeCounts(ctx)
 			continue
 		case e := <-r.queue:
 			if e.Everywhere && !shared.TryAccept() {
@@ -112,7 +112,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 				continue
 			}
 			if !w.take(ctx, r.made(e)) {
-				continue // nothing was asked of the server
+				continue // no request was sent
 			}
 		}
 		if pace.Wait(ctx) != nil {
@@ -121,9 +121,9 @@ func (r *Recorder) Run(ctx context.Context) error {
 	}
 }
 
-// last writes what is queued when the program ends: why it does may be there.
+// last writes the queued Events when the program ends, as one may name the reason.
 func (r *Recorder) last(ctx context.Context, w *eventWriting) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastWords)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastTimeout)
 	defer cancel()
 	for {
 		select {
@@ -135,11 +135,11 @@ func (r *Recorder) last(ctx context.Context, w *eventWriting) {
 	}
 }
 
-// lastWords is how long the end of the program waits for Events.
-const lastWords = 500 * time.Millisecond
+// lastTimeout bounds how long the end of the program waits for Events.
+const lastTimeout = 500 * time.Millisecond
 
-// made is an Event as the API has it. What all nodes find has the same name on
-// all of them, so that there is one.
+// made returns the API object of an Event. An Event that all nodes make has the
+// same name on each, so that there is one object.
 func (r *Recorder) made(e event.Event) *eventsv1.Event {
 	on, now := r.reference(e.Object), time.Now()
 	name := util.GenerateEventName(on.Name, now.UnixNano())
@@ -173,8 +173,8 @@ func sharedName(e event.Event, on *corev1.ObjectReference) string {
 	return util.GenerateEventName(on.Name, int64(h.Sum64()>>1))
 }
 
-// reference names an object as the API does. A Node's Events are looked up with
-// its name for UID.
+// reference returns the API's reference to an object. kubectl looks up the Events
+// of a Node with the name in place of the UID.
 func (r *Recorder) reference(o event.Object) *corev1.ObjectReference {
 	if o == (event.Object{}) {
 		o = event.Object{Kind: "Node", Name: r.options.NodeName}

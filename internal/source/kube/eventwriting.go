@@ -16,10 +16,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// How Events are written, as client-go does it, whose own way brings all kinds of
-// objects there are into the program.
+// Events are written as client-go writes them. Its own package would add the types
+// of every kind of object to the program.
 const (
-	eventSeries = 6 * time.Minute  // equal ones within it are one, and counted
+	eventSeries = 6 * time.Minute  // equal Events within it become one with a count
 	eventRetry  = 10 * time.Second // between attempts, and up to a quarter more
 	eventTries  = 12
 )
@@ -32,15 +32,15 @@ type eventKey struct {
 
 // counted is an Event that was written.
 type counted struct {
-	event *eventsv1.Event
-	told  int32 // the count that the server knows
+	event   *eventsv1.Event
+	written int32 // the count that the server has
 }
 
 // eventWriting writes Events, one after the other.
 type eventWriting struct {
 	options RecorderOptions
 	recent  map[eventKey]*counted
-	refused bool // the last one was, and it is logged
+	refused bool // the server refused the last Event, which is logged
 }
 
 func newEventWriting(o RecorderOptions) *eventWriting {
@@ -67,14 +67,14 @@ func (w *eventWriting) take(ctx context.Context, e *eventsv1.Event) bool {
 	return true
 }
 
-// tell writes the counts that the server does not know, and forgets what has not
-// come again for long.
-func (w *eventWriting) tell(ctx context.Context) {
+// writeCounts writes the counts that the server does not have, and forgets Events
+// that have not been repeated within eventSeries.
+func (w *eventWriting) writeCounts(ctx context.Context) {
 	for key, c := range w.recent {
 		last := c.event.EventTime
 		if s := c.event.Series; s != nil {
 			last = s.LastObservedTime
-			if s.Count != c.told {
+			if s.Count != c.written {
 				w.write(ctx, c)
 			}
 		}
@@ -98,7 +98,7 @@ func (w *eventWriting) write(ctx context.Context, c *counted) {
 		}
 	}
 	if s := c.event.Series; s != nil {
-		c.told = s.Count
+		c.written = s.Count
 	}
 }
 
@@ -111,15 +111,15 @@ func (w *eventWriting) attempt(ctx context.Context, e *eventsv1.Event) (again bo
 	}
 	if e.Series == nil || apierrors.IsNotFound(err) {
 		if e.Regarding.Kind == "Service" && e.Regarding.UID == "" {
-			e.Regarding.UID = w.uid(ctx, e.Regarding) // kubectl describe looks for it
+			e.Regarding.UID = w.uid(ctx, e.Regarding) // kubectl describe selects by it
 		}
 		_, err = api.Create(ctx, e, metav1.CreateOptions{})
 	}
 	if apierrors.IsAlreadyExists(err) {
 		err = nil // another node was faster
 	}
-	w.told(err)
-	return err != nil && apierrors.ReasonForError(err) == metav1.StatusReasonUnknown // nobody answered
+	w.logRefusal(err)
+	return err != nil && apierrors.ReasonForError(err) == metav1.StatusReasonUnknown // no server answered
 }
 
 func seriesPatch(s *eventsv1.EventSeries) []byte {
@@ -127,12 +127,12 @@ func seriesPatch(s *eventsv1.EventSeries) []byte {
 	return fmt.Appendf(nil, `{"series":{"count":%d,"lastObservedTime":%s}}`, s.Count, at)
 }
 
-// uid looks a Service up, by a list because a proxy may not get one. Empty: it
-// is not there, or cannot be seen.
+// uid looks up the UID of a Service. It lists, because a proxy lacks the right to
+// get one. Empty: the Service does not exist or is not visible.
 func (w *eventWriting) uid(ctx context.Context, of corev1.ObjectReference) types.UID {
 	list, err := w.options.Client.services(of.Namespace).List(ctx, metav1.ListOptions{
 		FieldSelector:   fields.OneTermEqualSelector(metav1.ObjectNameField, of.Name).String(),
-		ResourceVersion: "0", // what the server remembers is good enough
+		ResourceVersion: "0", // from the server's cache
 	})
 	if err != nil {
 		return ""
@@ -145,9 +145,9 @@ func (w *eventWriting) uid(ctx context.Context, of corev1.ObjectReference) types
 	return ""
 }
 
-// told logs once that the server refuses Events, until it takes one. All else
-// that goes wrong is said at the debug level.
-func (w *eventWriting) told(err error) {
+// logRefusal logs once that the server refuses Events, until it takes one. It logs
+// other failures at the debug level.
+func (w *eventWriting) logRefusal(err error) {
 	log := w.options.Log
 	switch {
 	case err == nil:

@@ -1,7 +1,7 @@
 // Package kube feeds a cluster.Store from a Kubernetes API server.
 //
-// Reflectors list and watch; what they bring is converted at once and goes
-// straight into the Store, so that no second copy of the objects is kept.
+// Reflectors list and watch. Each object is converted at once and goes straight
+// into the Store, so that no second copy of the objects is kept.
 package kube
 
 import (
@@ -26,14 +26,14 @@ import (
 	"github.com/sluice-proxy/sluice/internal/source/report"
 )
 
-// Options are what a Source needs besides a Store.
+// Options for New.
 type Options struct {
 	Client   *Client
 	NodeName string // of the own Node; empty: no Node is watched
 
 	AllowExternalIPs bool // spec.externalIPs of Services count
 
-	Report func([]route.Problem) // told once of each problem of an object; may be nil
+	Report func([]route.Problem) // receives each problem of an object once; may be nil
 	Log    *slog.Logger          // nil: silence
 }
 
@@ -56,14 +56,14 @@ const (
 	kindServiceCIDRs = "servicecidrs"
 )
 
-// feed is one kind of object: where it comes from and where it goes.
+// feed is one kind of object: its lister and its sink.
 type feed struct {
 	name     string
 	object   any // of the kind
 	from     cache.ListerWatcher
 	to       *sink
-	seen     *sight
-	optional bool // a server that has no such kind is no error
+	seen     *counter
+	optional bool // the server need not have the kind
 }
 
 // New assembles a Source and announces its feeds to the Store; each is done
@@ -84,13 +84,13 @@ func New(store *cluster.Store, o Options) *Source {
 		s.feeds = append(s.feeds, s.node())
 	}
 	for i := range s.feeds {
-		s.feeds[i].seen = &sight{}
+		s.feeds[i].seen = &counter{}
 	}
 	return s
 }
 
-// Run watches until the context ends. What a server refuses or a connection
-// loses is said once and tried again, at growing intervals, for ever.
+// Run watches until the context ends. It logs each failure once and retries for
+// ever, at growing intervals.
 func (s *Source) Run(ctx context.Context) error {
 	ctx = klog.NewContext(ctx, logr.FromSlogHandler(demoted{s.options.Log.Handler()}))
 	var running sync.WaitGroup
@@ -193,8 +193,8 @@ func (s *Source) node() feed {
 	}
 }
 
-// left is a Node that is no longer in the cluster: what was known of it holds on,
-// as its rules do, but load balancers should send nothing new.
+// left returns a Node that was deleted from the cluster: its last state, as its
+// rules stay, but marked as leaving, so that load balancers send nothing new.
 func left(n *cluster.Node) *cluster.Node {
 	if n == nil {
 		return nil
@@ -204,7 +204,7 @@ func left(n *cluster.Node) *cluster.Node {
 	return &gone
 }
 
-// missing is the problem that the own Node is not there.
+// missing is the problem that the own Node does not exist.
 func missing(name, own cluster.Name) []route.Problem {
 	if name != own {
 		return nil
@@ -238,7 +238,7 @@ func (s *Source) serviceCIDRs() feed {
 	}
 }
 
-// reporter returns what reports problems of objects of one kind.
+// reporter returns a function that reports problems of objects of one kind.
 func (s *Source) reporter(kind string) func(cluster.Name, []route.Problem) {
 	return func(name cluster.Name, problems []route.Problem) {
 		s.report.Set(convert.Object(kind, name), problems)

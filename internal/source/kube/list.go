@@ -23,7 +23,7 @@ type lister[L runtime.Object] interface {
 	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
 }
 
-// observed tells a contact how each request of a lister ends.
+// observed reports the outcome of each request of a lister to a contact.
 type observed[L runtime.Object] struct {
 	api  lister[L]
 	kind string
@@ -32,22 +32,22 @@ type observed[L runtime.Object] struct {
 
 // List implements lister.
 func (l observed[L]) List(ctx context.Context, o metav1.ListOptions) (L, error) {
-	return insist(ctx, l.by.turn, func() (L, error) { return l.list(ctx, o) })
+	return insist(ctx, l.by.retry, func() (L, error) { return l.list(ctx, o) })
 }
 
 // Watch implements lister.
 func (l observed[L]) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-	return insist(ctx, l.by.turn, func() (watch.Interface, error) { return l.watch(ctx, o) })
+	return insist(ctx, l.by.retry, func() (watch.Interface, error) { return l.watch(ctx, o) })
 }
 
-// insist makes a request until there is somebody who can be asked, or the
-// context ends. A reflector would make pauses that grow to half a minute, and be
-// as late when the server is back. Of all that wait only one asks, every second
-// or two: who has the turn. A server that is there and slow is left to the
-// reflector and its pauses.
+// insist repeats a request until the server answers or the context ends. A
+// reflector would wait between tries for up to half a minute, and be as late when
+// the server is back. Of all feeds that wait, only the holder of contact.retry
+// sends a request every second or two. Slow answers are left to the reflector and
+// its back-off.
 func insist[T any](ctx context.Context, turn chan struct{}, request func() (T, error)) (T, error) {
 	answer, err := request()
-	if !nobodyThere(err) {
+	if !unanswered(err) {
 		return answer, err
 	}
 	select {
@@ -63,14 +63,14 @@ func insist[T any](ctx context.Context, turn chan struct{}, request func() (T, e
 			return answer, err
 		case <-time.After(pause.Step()):
 		}
-		if answer, err = request(); !nobodyThere(err) {
+		if answer, err = request(); !unanswered(err) {
 			return answer, err
 		}
 	}
 }
 
-// nobodyThere reports whether a request failed because nobody took it.
-func nobodyThere(err error) bool {
+// unanswered reports whether a request failed because no server took it.
+func unanswered(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.EHOSTUNREACH) ||
 		errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, errLost)
 }
@@ -93,7 +93,7 @@ func (l observed[L]) watch(ctx context.Context, o metav1.ListOptions) (watch.Int
 	switch {
 	case err != nil && isStale(err):
 	case err != nil && o.SendInitialEvents != nil && apierrors.ReasonForError(err) != metav1.StatusReasonUnknown:
-		// Not every server streams lists; the list that follows tells.
+		// Not every server streams lists; the list that follows reports the failure.
 	case err != nil:
 		r.failed(ctx, err)
 	case reflect.TypeOf(w) == reflect.TypeOf(watch.NewEmptyWatch()):
@@ -106,11 +106,11 @@ func (l observed[L]) watch(ctx context.Context, o metav1.ListOptions) (watch.Int
 	return w, err
 }
 
-// errLost is what the client makes an empty watch of, after some tries: whoever
-// takes the connection closes it, as a load balancer without servers does.
+// errLost is the client's error after some watches that ended without any event: the
+// peer closes each connection, as a load balancer without servers does.
 var errLost = errors.New("connections are closed without an answer")
 
-// isStale tells that a version is too old, which a new list mends.
+// isStale reports whether a resource version is too old, which a new list mends.
 func isStale(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }
 
 // listWatch lists and watches what choose selects on the server.
@@ -127,8 +127,8 @@ func listWatch[L runtime.Object](api lister[L], choose func(*metav1.ListOptions)
 	}
 }
 
-// optionalLister lists ServiceCIDRs where there are any. A server that knows
-// none, or shows none, counts as having been listed.
+// optionalLister lists ServiceCIDRs if the server has them. A server without this
+// kind, or that forbids to list it, counts as listed.
 type optionalLister struct {
 	lister[*networkingv1.ServiceCIDRList]
 

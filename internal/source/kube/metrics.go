@@ -9,9 +9,9 @@ import (
 	"k8s.io/client-go/tools/metrics"
 )
 
-// Meter is told what clients of API servers do, under the names that all of
-// Kubernetes has for it. Label values come in the order of Kubernetes' labels.
-// It is safe for concurrent use.
+// Meter receives the measurements of API clients, under the names of metrics that
+// all of Kubernetes uses. Label values come in the order of Kubernetes' labels. It
+// is safe for concurrent use.
 type Meter interface {
 	Count(name string, labels ...string)
 	Observe(name string, value float64, labels ...string) // seconds or bytes
@@ -19,9 +19,9 @@ type Meter interface {
 	Expires(at *time.Time) // the certificate of an exec plugin; nil: there is none
 }
 
-// MeasureClients makes all clients of this process tell a Meter what they do.
-// It is for the start of a program, before there is a client; only the first
-// call counts.
+// MeasureClients passes the measurements of all API clients of this process to a
+// Meter. Call it at the start of a program, before there is a client; only the
+// first call has an effect.
 func MeasureClients(m Meter) {
 	metrics.Register(metrics.RegisterOpts{
 		ClientCertExpiry:             expiry{m},

@@ -9,8 +9,8 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// demoted is what libraries log: none of it above the debug level, because what
-// matters of it is said once elsewhere.
+// demoted logs the messages of libraries at the debug level, because the proxy
+// itself logs the failures that matter once.
 type demoted struct{ slog.Handler }
 
 // Enabled implements slog.Handler.
@@ -18,8 +18,8 @@ func (d demoted) Enabled(ctx context.Context, level slog.Level) bool {
 	return d.Handler.Enabled(ctx, min(level, slog.LevelDebug))
 }
 
-// Handle implements slog.Handler. It asks itself whether it is wanted, because
-// logr passes errors on without asking.
+// Handle implements slog.Handler. It checks the level, because logr passes errors
+// on without a call of Enabled.
 func (d demoted) Handle(ctx context.Context, r slog.Record) error {
 	if !d.Enabled(ctx, r.Level) {
 		return nil
@@ -38,9 +38,9 @@ func (d demoted) WithGroup(name string) slog.Handler {
 	return demoted{d.Handler.WithGroup(name)}
 }
 
-// DemoteLibraries sends what client libraries log by way of the process, and
-// not of a Source, to log at the debug level. It is for the start of a program:
-// no client may be at work yet.
+// DemoteLibraries sends the messages that client libraries log through
+// process-wide loggers to log at the debug level. Call it at the start of a program,
+// before there is a client.
 func DemoteLibraries(log *slog.Logger) {
 	klog.SetSlogLogger(slog.New(demoted{log.Handler()}))
 }

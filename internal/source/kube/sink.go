@@ -14,16 +14,16 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// sink takes what a reflector brings, converts it and passes it on. It keeps
-// nothing itself. It implements cache.TransformingStore.
+// sink converts the objects of a reflector and passes them on. It keeps none. It
+// implements cache.TransformingStore.
 type sink struct {
 	convert func(obj any) (any, []route.Problem)
 	put     func(*item)
 	drop    func(cluster.Name)
-	names   func() []cluster.Name // of what was put and not dropped, or more
+	names   func() []cluster.Name // of the objects put and not dropped, or more
 	flush   func()                // after each change; may be nil
 	report  func(cluster.Name, []route.Problem)
-	absent  func(cluster.Name) []route.Problem // of what is not there; may be nil
+	absent  func(cluster.Name) []route.Problem // problems of a missing object; may be nil
 	done    func()                             // after the first Replace
 }
 
@@ -85,8 +85,8 @@ func (s *sink) Delete(obj any) error {
 	return nil
 }
 
-// Replace implements cache.ReflectorStore: what is not in the list went away
-// while nobody watched.
+// Replace implements cache.ReflectorStore. Objects that are not in the list were
+// deleted between two watches.
 func (s *sink) Replace(list []any, _ string) error {
 	gone := map[cluster.Name]struct{}{}
 	for _, name := range s.names() {
@@ -132,8 +132,8 @@ func (s *sink) settle() {
 	}
 }
 
-// cidrUnion keeps the ServiceCIDRs of each object, because what one says
-// another may say too. The reflector's goroutine alone uses it.
+// cidrUnion keeps the ServiceCIDRs of each object, because two objects may have the
+// same. The reflector's goroutine alone uses it.
 type cidrUnion struct {
 	store *cluster.Store
 	said  map[cluster.Name][]netip.Prefix

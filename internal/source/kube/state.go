@@ -9,9 +9,9 @@ import (
 	"github.com/sluice-proxy/sluice/internal/source/state"
 )
 
-// State tells how the Source is doing. It is connected from the first answer of
-// the server on, until nobody there answers any more; a server that refuses
-// something answers. It is safe for concurrent use.
+// State returns the state of the Source. It is connected from the first answer of
+// the server until the server stops answering; a refusal is an answer. It is safe
+// for concurrent use.
 func (s *Source) State() state.State {
 	st := s.contact.state()
 	st.From = s.options.Client.server
@@ -28,7 +28,7 @@ func (s *Source) State() state.State {
 	return st
 }
 
-// state is what a contact knows.
+// state returns the state of the connection, as far as a contact knows it.
 func (c *contact) state() state.State {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -45,20 +45,20 @@ func (c *contact) state() state.State {
 	return st
 }
 
-// sight is what was seen of the objects of one kind.
-type sight struct {
+// counter counts the objects of one kind and records the last change.
+type counter struct {
 	listed  atomic.Bool
 	objects atomic.Int64
 	last    atomic.Pointer[time.Time]
 }
 
-func (s *sight) note() { s.last.Store(new(time.Now())) }
+func (s *counter) note() { s.last.Store(new(time.Now())) }
 
-// watched is a sink that counts what comes by.
+// watched is a sink that counts its objects.
 type watched struct {
 	*sink
 
-	seen *sight
+	seen *counter
 }
 
 // Add implements cache.ReflectorStore.

@@ -1,4 +1,4 @@
-// Package report tells each problem of an object once, for as long as it lasts.
+// Package report reports each problem of an object once for as long as it lasts.
 package report
 
 import (
@@ -16,8 +16,8 @@ type Reporter struct {
 	known map[string]map[route.Problem]struct{} // objects without problems are not in it
 }
 
-// New returns a Reporter that calls tell, never with an empty list and never
-// twice at once. Nil: nobody is told.
+// New returns a Reporter that passes new problems to tell, which may be nil. Calls
+// of tell never overlap, and never have an empty list.
 func New(tell func([]route.Problem)) *Reporter {
 	if tell == nil {
 		tell = func([]route.Problem) {}
@@ -25,8 +25,8 @@ func New(tell func([]route.Problem)) *Reporter {
 	return &Reporter{tell: tell, known: map[string]map[route.Problem]struct{}{}}
 }
 
-// Set says that these are now all problems of an object, and tells the new
-// ones. A problem that went away and comes back is new.
+// Set replaces the problems of an object and reports the new ones. A problem that
+// went away and comes back is new.
 func (r *Reporter) Set(object string, problems []route.Problem) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

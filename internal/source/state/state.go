@@ -1,16 +1,16 @@
-// Package state is what every source can tell of itself.
+// Package state describes the state of a source, of any kind.
 package state
 
 import "time"
 
-// State is how a source is doing at one moment.
+// State is the state of a source at one moment.
 type State struct {
-	From      string    // where it reads: the URL of an API server, or paths
-	Connected bool      // it answers, or is followed
-	Since     time.Time // Connected is as it is; zero: it never was another
-	Trouble   string    // what is wrong now, for people; empty: nothing
-	LastEvent time.Time // something was listed, read or changed; zero: never
-	Problems  int       // objects or files that something is wrong with now
+	From      string    // the URL of an API server, or paths
+	Connected bool      // the server answers, or the paths are watched
+	Since     time.Time // of the last change of Connected; zero: it never changed
+	Trouble   string    // the present failure, for people; empty: none
+	LastEvent time.Time // the last list, read or change; zero: never
+	Problems  int       // objects or files with problems now
 
 	Objects map[string]int // how many there are of each kind that was listed
 	Files   int            // how many are read
