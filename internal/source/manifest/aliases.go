@@ -10,8 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-// extent is how large a YAML value is once its aliases are replaced by what they
-// stand for.
+// extent is the size of a YAML value with its aliases replaced by their anchors.
 type extent struct {
 	bytes int64
 	depth int

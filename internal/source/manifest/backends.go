@@ -21,13 +21,13 @@ type backends struct {
 // label is one label of the Pods of a namespace.
 type label struct{ namespace, key, value string }
 
-// backing is what there is to know of the endpoints of one Service.
+// backing collects the sources of endpoints of one Service.
 type backing struct {
 	slices    int              // EndpointSlices of its own
 	endpoints []*cluster.Slice // of an Endpoints object; nil: there is none
 	selection *convert.Selection
 
-	made []*cluster.Slice // what was put into the Store from these
+	made []*cluster.Slice // put into the Store from these
 }
 
 func newBackends() backends {
@@ -39,8 +39,8 @@ func newBackends() backends {
 	}
 }
 
-// note takes in what matters of a turn. The Store is untouched until settle.
-func (b *backends) note(t turn) {
+// note records a change. The Store stays as it is until flush.
+func (b *backends) note(t change) {
 	switch t.key.kind {
 	case kindService:
 		svc, _ := valueOf[service](t.new)
@@ -60,7 +60,7 @@ func (b *backends) note(t turn) {
 	}
 }
 
-// of returns the backing of a Service, which is then worked out anew.
+// of returns the backing of a Service and marks the Service as touched.
 func (b *backends) of(name cluster.Name) *backing {
 	b.stale[name] = struct{}{}
 	s := b.services[name]
@@ -103,14 +103,14 @@ func (b *backends) repod(pod, now *convert.Pod) {
 	}
 }
 
-// anchor is the one label a Service is found under.
+// anchor is the label under which a Service is indexed.
 func anchor(s *convert.Selection) label {
 	k := slices.Min(slices.Collect(maps.Keys(s.Labels)))
 	return label{s.Service.Namespace, k, s.Labels[k]}
 }
 
-// settle brings the Store up to date for all Services touched since the last.
-func (b *backends) settle(store *cluster.Store) {
+// flush updates the Store for all Services touched since the last flush.
+func (b *backends) flush(store *cluster.Store) {
 	for name := range b.stale {
 		s := b.services[name]
 		want := b.want(s)
@@ -144,7 +144,7 @@ func (b *backends) want(s *backing) []*cluster.Slice {
 	return s.selection.Slices(slices.Collect(maps.Values(b.pods[anchor(s.selection)])))
 }
 
-// put and drop change a map of maps that holds no empty ones.
+// put and drop change a map of maps without empty maps in it.
 func put[A, B comparable, V any](m map[A]map[B]V, a A, b B, v V) {
 	if m[a] == nil {
 		m[a] = map[B]V{}

@@ -9,44 +9,44 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// isKept says that what cannot be read now stays as it was.
+// isKept is the part of messages that says that the last content stays in force.
 const isKept = "what it last said is kept"
 
-// content is what a file says.
+// content are the objects and problems of a file.
 type content struct {
 	objects []*object // each key once
 
-	failures []failure // what could not be read
+	failures []failure // parts that could not be read
 
 	problems []route.Problem // of none of the objects
 
 	missed int // failures that are only counted
 	more   int // problems that are only counted
 
-	// documents are those that can be taken as they are when they come again.
+	// documents are kept for reuse if they are unchanged when the file is read again.
 	documents map[hash]content
 }
 
-// failure is something in a file that could not be read.
+// failure is a part of a file that could not be read.
 type failure struct {
-	key     key // the object that is known to be there; zero: not even that is known
+	key     key // of the object; zero: unknown
 	problem route.Problem
 }
 
-// lost returns the content of text of which nothing is known.
+// lost returns the content of text that could not be read at all.
 func lost(p route.Problem) content { return content{failures: []failure{{problem: p}}} }
 
-// misses reports whether an object that is not there may be in what could not
+// misses reports whether an object that is absent may be in a part that could not
 // be read.
 func (c content) misses(k key) bool {
 	return c.missed > 0 || slices.ContainsFunc(c.failures, func(f failure) bool { return f.key == (key{}) || f.key == k })
 }
 
-// hash stands for the text of a document or a file.
+// hash identifies the text of a document or a file.
 type hash = [sha256.Size]byte
 
-// over returns what the file says when last is what it said before: what is
-// broken stays as it was, and its problem says so.
+// over returns the content to use after last: objects in parts that could not be
+// read stay as they were in last, and the problems say so.
 func (c content) over(last content) content {
 	if !c.isBroken() {
 		return c
@@ -73,10 +73,10 @@ func (c content) over(last content) content {
 	return c
 }
 
-// isBroken reports whether there is something that could not be read.
+// isBroken reports whether a part could not be read.
 func (c content) isBroken() bool { return len(c.failures)+c.missed > 0 }
 
-// drops reports whether an object of last is no longer there.
+// drops reports whether an object of last is missing.
 func (c content) drops(last content) bool {
 	now := make(map[key]struct{}, len(c.objects))
 	for i := range c.objects {
@@ -101,15 +101,14 @@ func (c content) all() []route.Problem {
 	return out
 }
 
-// sound reports whether there is nothing to say about a document, which would
-// have to name its place.
+// sound reports whether a document has no problem, which would have to name its
+// position.
 func (c content) sound() bool {
 	return c.problemCount() == 0
 }
 
-// join makes one content of those of documents or items, in order; unit is
-// what they are called, place is where they are. Of an object that is there
-// twice the first counts.
+// join joins the contents of documents or items, in order. Messages name them by
+// unit and place. Of two objects with the same key the first counts.
 func join(parts []content, place, unit string) content {
 	var out content
 	seen := map[key]int{}
@@ -137,8 +136,8 @@ func join(parts []content, place, unit string) content {
 	return out
 }
 
-// locateAt locates the content of a document. What cannot be read it locates by
-// line as well.
+// locateAt prepends the number of a document to its problems, and the line to its
+// failures.
 func (c content) locateAt(place string, line int) {
 	for i := range c.failures {
 		p := &c.failures[i].problem
@@ -149,7 +148,7 @@ func (c content) locateAt(place string, line int) {
 	c.locate(place)
 }
 
-// locate puts a place before the names of objects in problems.
+// locate prepends a place to the names of objects in problems.
 func (c content) locate(place string) {
 	put := func(p *route.Problem) { p.Object = strings.TrimSuffix(place+": "+p.Object, ": ") }
 	for i := range c.problems {

@@ -27,7 +27,7 @@ const (
 	kindPod           = "Pod"
 )
 
-// trait is what there is to know of a kind.
+// trait describes a kind.
 type trait struct {
 	group      string
 	versions   []string
@@ -49,7 +49,7 @@ func traitOf(kind string) (trait, bool) {
 	return trait{}, false
 }
 
-// header is what all objects begin with.
+// header has the fields that all objects share.
 type header struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -61,7 +61,7 @@ type header struct {
 	depth int // of the lists that it is in
 }
 
-// items is what lists have.
+// items are the items of a list.
 type items struct {
 	Items list `json:"items"`
 }
@@ -86,7 +86,7 @@ func (h header) groupVersion() (group, version string) {
 	return "", h.APIVersion
 }
 
-// key returns which object it is, or what is wrong with that.
+// key returns the key of the object, or an error if the header has none.
 func (h header) key(t trait) (key, *route.Problem) {
 	k := key{kind: h.Kind, name: cluster.Name{Name: h.Metadata.Name}}
 	if t.namespaced {
@@ -107,7 +107,7 @@ func (h header) key(t trait) (key, *route.Problem) {
 	return k, nil
 }
 
-// service is what a Service says.
+// service is a converted Service with its selector.
 type service struct {
 	*cluster.Service
 	selection *convert.Selection // nil: no selector
@@ -124,8 +124,8 @@ type reader struct {
 	tally *tally // of the file that is read
 }
 
-// value returns the value an object stands for, nil if that is nothing, and
-// what is wrong with the object. One problem apart: it cannot be read.
+// value converts an object. It returns nil for one without meaning to a proxy, the
+// problems of the object, and an error if the object cannot be read.
 func (r reader) value(k key, text []byte) (any, []route.Problem, *route.Problem) {
 	switch k.kind {
 	case kindService:
@@ -186,7 +186,7 @@ func read[T any, O pointer[T], V any](k key, text []byte, convert func(O) (V, []
 	return value, problems, nil
 }
 
-// oddField says that a field is unknown.
+// oddField is the problem of an unknown field.
 func oddField(k key, err error) route.Problem {
 	p := route.Problem{Object: k.String(), Reason: err.Error()}
 	if field, ok := errors.AsType[json.FieldError](err); ok {

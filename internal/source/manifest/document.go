@@ -12,9 +12,9 @@ import (
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-// toJSON returns the document as JSON in which no key is repeated, the keys that
-// were, and what else is odd about it though it can be read. Lines in errors are
-// those of the file.
+// toJSON returns the document as JSON without repeated keys, the keys that were
+// repeated, and other oddities that do not keep it from being read. Lines in errors
+// are those of the file.
 func (d document) toJSON(limit int64) (text []byte, repeats []repeat, odd, err error) {
 	if d.isJSON {
 		text, repeats, err = d.uniqueKeys(limit)
@@ -47,8 +47,8 @@ func (d document) toJSON(limit int64) (text []byte, repeats []repeat, odd, err e
 	return text, repeats, odd, nil
 }
 
-// uniqueKeys returns a JSON document in which of each repeated key only the last
-// is left, and these keys.
+// uniqueKeys returns a JSON document with only the last of each repeated key, and
+// these keys.
 func (d document) uniqueKeys(limit int64) ([]byte, []repeat, error) {
 	found := scanJSON(d.text)
 	if found.depth > maxDepth {
@@ -100,7 +100,8 @@ func looksLikeJSON(text []byte) bool {
 	return bytes.HasPrefix(bytes.TrimSpace(rest), []byte(`"`))
 }
 
-// jsonError says why text that looks like JSON is not, with the line of the file.
+// jsonError returns the reason why text that looks like JSON is not, with the line of
+// the file.
 func (d document) jsonError() error {
 	start := max(0, bytes.IndexByte(d.text, '{'))
 	at := len(bytes.TrimSpace(d.text))
@@ -117,8 +118,8 @@ func (d document) jsonError() error {
 	return fmt.Errorf("read JSON: line %d: %w", d.line+countLines(d.text[:min(at, len(d.text))]), what)
 }
 
-// yamlError says why text is not YAML, with the line of the file. The parser names
-// none for the first line, and for errors of the whole document.
+// yamlError returns the reason why text is not YAML, with the line of the file. The
+// parser names no line for the first line and for errors of the whole document.
 func (d document) yamlError(err error) error {
 	message := oneLine(d.relocate(err.Error()))
 	if !strings.Contains(message, "line ") {
@@ -127,7 +128,7 @@ func (d document) yamlError(err error) error {
 	return errors.New("read YAML: " + message)
 }
 
-// relocate makes the lines of the document in a message those of the file.
+// relocate replaces the lines of the document in a message by those of the file.
 func (d document) relocate(message string) string {
 	var out strings.Builder
 	for {

@@ -14,7 +14,7 @@ const byteOrderMark = "\ufeff"
 
 // toUTF8 returns the text of a file without a byte order mark. Like kubectl it
 // takes UTF-8, UTF-16 with a byte order mark, and text with invalid bytes, which
-// it replaces by U+FFFD; odd says so. Everything else is an error.
+// it replaces by U+FFFD and reports in odd. Any other encoding is an error.
 func toUTF8(data []byte) (text []byte, odd, err error) {
 	start := [4]byte{1, 1, 1, 1} // where there is no data
 	copy(start[:], data)

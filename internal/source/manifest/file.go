@@ -11,47 +11,47 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// How long a file must have stayed as it is before it is believed, when it
-// looks as if somebody were still writing it.
+// How long a file must stay unchanged before it is taken over, if its content looks
+// as if a program is still writing it.
 const (
-	shortDoubt = 25 * time.Millisecond // it is broken, or objects are gone from it
-	longDoubt  = 2 * time.Second       // it ends in the middle of a line, and did not before
+	shortSettle = 25 * time.Millisecond // it is broken, or objects are gone from it
+	longSettle  = 2 * time.Second       // it ends in the middle of a line, and did not before
 )
 
-// How long to wait before a file that cannot be read is read again.
+// The retry delays for a file that cannot be read.
 const (
 	firstRetry = 100 * time.Millisecond
 	lastRetry  = 10 * time.Second
 )
 
-// file is one file and what it says.
+// file is one file and its content.
 type file struct {
-	from    rank
-	content content
-	read    reading // the one content is from, without the data
-	doubt   doubt
+	from      rank
+	content   content
+	read      reading // that content comes from
+	unsettled unsettled
 
 	wasRead  bool // at least once
-	attempts int  // to read it that failed since it was read last
+	attempts int  // that failed since it was read last
 
 	isStream bool // it is not in Source.files
 
 	busy  bool // a job reads it
-	again bool // and something happened to it meanwhile
+	again bool // it changed while the job was reading it
 }
 
-// reading is a file as it was at one moment.
+// reading is the state of a file when it was read.
 type reading struct {
 	info fs.FileInfo // nil: standard input
 	sum  hash
 	ends bool // not in the middle of a line
 }
 
-// doubt is a state of a file that is not believed yet.
-type doubt struct {
+// unsettled is a state of a file that is not taken over yet.
+type unsettled struct {
 	sum   hash // zero: the file is not there
 	since time.Time
-	next  content // what the file says in this state
+	next  content // of the file in this state
 }
 
 // endsWhole reports whether text ends with a line or a bracket.
@@ -62,10 +62,10 @@ func endsWhole(data []byte) bool {
 	return len(data) == 0 || bytes.ContainsRune([]byte("}]"), rune(data[len(data)-1])) || endsLine(data)
 }
 
-// look reads a file again, because something happened to it, and takes over
-// what it says now unless that is to be doubted.
-func (s *Source) look(from rank, now time.Time) {
-	delete(s.doubts, from.path)
+// reread reads a file again and takes over its content, unless the file may still
+// be changing.
+func (s *Source) reread(from rank, now time.Time) {
+	delete(s.rereads, from.path)
 	f := s.files[from.path]
 	if f == nil {
 		f = &file{from: from}
@@ -75,7 +75,7 @@ func (s *Source) look(from rank, now time.Time) {
 		f.again = true
 		return
 	}
-	j := job{file: f, reader: s.reader, last: f.content, doubt: f.doubt}
+	j := job{file: f, reader: s.reader, last: f.content, unsettled: f.unsettled}
 	if f.wasRead {
 		j.sum = f.read.sum
 	}
@@ -105,20 +105,20 @@ func (s *Source) finish(r result, now time.Time) {
 	case r.err != nil:
 		s.unreadable(f, r, now)
 	case f.wasRead && r.reading.sum == f.read.sum:
-		f.read.info, f.doubt, f.attempts = r.reading.info, doubt{}, 0
+		f.read.info, f.unsettled, f.attempts = r.reading.info, unsettled{}, 0
 		s.count(f.from.path, f.content.problemCount())
 		s.report.Set(f.from.path, f.content.report(f.from.path))
-	case s.loaded && s.doubted(f, r, now):
+	case s.loaded && s.settling(f, r, now):
 	default:
 		s.accept(f, r.reading, r.next)
 	}
 	if f.again && s.files[f.from.path] == f {
 		f.again = false
-		s.look(f.from, now)
+		s.reread(f.from, now)
 	}
 }
 
-// unreadable keeps what a file last said, and has it read again later.
+// unreadable keeps the last content of a file and schedules a retry.
 func (s *Source) unreadable(f *file, r result, now time.Time) {
 	p := route.Problem{Object: f.from.path, Reason: r.err.Error()}
 	if len(f.content.objects) > 0 {
@@ -126,63 +126,64 @@ func (s *Source) unreadable(f *file, r result, now time.Time) {
 	}
 	s.count(f.from.path, f.content.problemCount()+1)
 	s.report.Set(f.from.path, append(f.content.report(f.from.path), p))
-	f.read.info = r.reading.info // nil: look again at every chance
+	f.read.info = r.reading.info // nil: reread it at every refresh
 	s.retry(f, now)
 }
 
-// retry has a file read again, later after each attempt that failed.
+// retry schedules the next attempt to read a file, with back-off.
 func (s *Source) retry(f *file, now time.Time) {
 	delay := min(firstRetry<<min(f.attempts, 10), lastRetry)
 	f.attempts++
 	if f.read.info == nil {
-		s.doubts[f.from.path] = now.Add(delay)
+		s.rereads[f.from.path] = now.Add(delay)
 	}
 }
 
-// emptied returns what a file says that was emptied: nothing new. That is how
-// most programs begin to write a file.
+// emptied returns the content of a file that was truncated: its last one, because
+// most programs truncate a file before they write it.
 func emptied(path string, last content) content {
 	return lost(route.Problem{
-		Object: path, Reason: "the file is empty, which takes nothing away until it is removed or says something",
+		Object: path, Reason: "the file is empty, so its objects stay until it is removed or written",
 	}).over(last)
 }
 
-// patience says how long to wait before a file is believed.
-func patience(f *file, r reading, next content) time.Duration {
+// settleTime returns how long a file must stay unchanged before it is taken over.
+func settleTime(f *file, r reading, next content) time.Duration {
 	inPlace := f.read.info != nil && os.SameFile(f.read.info, r.info)
 	switch {
 	case inPlace && len(f.content.objects) > 0 && f.read.ends && !r.ends:
-		return longDoubt
+		return longSettle
 	case !r.ends, next.isBroken(), next.drops(f.content):
-		return shortDoubt
+		return shortSettle
 	}
 	return 0
 }
 
-// doubted reports whether a file has not stayed as it is for long enough, and
-// sees to it that it is read again when it may have.
-func (s *Source) doubted(f *file, r result, now time.Time) bool {
-	if s.waits(f, r.reading.sum, now, patience(f, r.reading, r.next)) {
-		f.doubt.next = r.next
+// settling reports whether a file has not stayed unchanged for long enough, and
+// then schedules the next attempt.
+func (s *Source) settling(f *file, r result, now time.Time) bool {
+	if s.mustWait(f, r.reading.sum, now, settleTime(f, r.reading, r.next)) {
+		f.unsettled.next = r.next
 		return true
 	}
 	return false
 }
 
-// waits reports whether a file has not been in a state for as long as patience.
-func (s *Source) waits(f *file, sum hash, now time.Time, patience time.Duration) bool {
-	if f.doubt.since.IsZero() || f.doubt.sum != sum {
-		f.doubt = doubt{sum: sum, since: now}
+// mustWait reports whether a file has been in a state for less than settle, and
+// then schedules the next attempt.
+func (s *Source) mustWait(f *file, sum hash, now time.Time, settle time.Duration) bool {
+	if f.unsettled.since.IsZero() || f.unsettled.sum != sum {
+		f.unsettled = unsettled{sum: sum, since: now}
 	}
-	due := f.doubt.since.Add(patience)
+	due := f.unsettled.since.Add(settle)
 	if now.Before(due) {
-		s.doubts[f.from.path] = due
+		s.rereads[f.from.path] = due
 		return true
 	}
 	return false
 }
 
-// accept takes over what a file says.
+// accept takes over the content of a file.
 func (s *Source) accept(f *file, r reading, next content) {
 	others := s.objects - len(f.content.objects)
 	if most := s.reader.limits.Objects; others+len(next.objects) > most {
@@ -190,27 +191,27 @@ func (s *Source) accept(f *file, r reading, next content) {
 			"the file has %d objects and the other files have %d; the limit for all is %d", len(next.objects), others, most)}).over(f.content)
 	}
 	s.index.replace(f.from, f.content, next)
-	delete(s.doubts, f.from.path)
+	delete(s.rereads, f.from.path)
 	s.objects = others + len(next.objects)
-	f.content, f.read, f.doubt, f.wasRead, f.attempts = next, r, doubt{}, true, 0
+	f.content, f.read, f.unsettled, f.wasRead, f.attempts = next, r, unsettled{}, true, 0
 	s.latest = time.Now()
 	s.count(f.from.path, next.problemCount())
 	s.report.Set(f.from.path, next.report(f.from.path))
 }
 
-// missing forgets a file that is not there any more. Of a symbolic link that
-// leads to nothing it forgets what the file said.
+// missing forgets a file that no longer exists. Of a symbolic link without a target
+// it forgets the content only.
 func (s *Source) missing(f *file, now time.Time) {
-	if f.wasRead && s.waits(f, hash{}, now, shortDoubt) {
+	if f.wasRead && s.mustWait(f, hash{}, now, shortSettle) {
 		return
 	}
-	delete(s.doubts, f.from.path)
+	delete(s.rereads, f.from.path)
 	if f.wasRead {
 		s.index.replace(f.from, f.content, content{})
 		s.objects -= len(f.content.objects)
 		s.latest = now
 	}
-	f.content, f.read, f.doubt, f.wasRead = content{}, reading{}, doubt{}, false
+	f.content, f.read, f.unsettled, f.wasRead = content{}, reading{}, unsettled{}, false
 	s.count(f.from.path, 0)
 	if to, err := os.Readlink(f.from.path); err == nil {
 		s.count(f.from.path, 1)
@@ -224,7 +225,7 @@ func (s *Source) missing(f *file, now time.Time) {
 	delete(s.files, f.from.path)
 }
 
-// gone reports whether a file that was read is not there now.
+// gone reports whether a file that was read no longer exists.
 func (s *Source) gone(path string) bool {
 	if s.files[path] == nil {
 		return false // standard input
@@ -233,7 +234,7 @@ func (s *Source) gone(path string) bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// refresh looks at whatever file of any root is not as it was last read.
+// refresh rereads the files of all roots that changed since they were read.
 func (s *Source) refresh(now time.Time) {
 	listed := map[string]bool{}
 	kept := map[int]bool{}
@@ -253,7 +254,7 @@ func (s *Source) refresh(now time.Time) {
 		for _, p := range paths {
 			if !listed[p] {
 				listed[p] = true
-				s.glance(rank{i, p}, now)
+				s.rereadIfChanged(rank{i, p}, now)
 			}
 		}
 	}
@@ -264,7 +265,7 @@ func (s *Source) refresh(now time.Time) {
 	}
 }
 
-// problems says that a path cannot be read, and why.
+// problems reports the error of a path that cannot be read.
 func (r *root) problems(err error) []route.Problem {
 	if err == nil {
 		return nil
@@ -272,15 +273,15 @@ func (r *root) problems(err error) []route.Problem {
 	return []route.Problem{{Object: r.path, Reason: fmt.Sprintf("%v; %s", err, isKept)}}
 }
 
-// glance looks at a file if its size, time or identity changed.
-func (s *Source) glance(from rank, now time.Time) {
+// rereadIfChanged rereads a file if its size, time or identity changed.
+func (s *Source) rereadIfChanged(from rank, now time.Time) {
 	f := s.files[from.path]
-	if f == nil || f.read.info == nil || !f.doubt.since.IsZero() {
-		s.look(from, now)
+	if f == nil || f.read.info == nil || !f.unsettled.since.IsZero() {
+		s.reread(from, now)
 		return
 	}
 	if info, err := os.Stat(from.path); err != nil || !sameFile(info, f.read.info) {
-		s.look(f.from, now)
+		s.reread(f.from, now)
 	}
 }
 

@@ -32,17 +32,17 @@ func TestPatience(t *testing.T) {
 	}{
 		{"changed in place", same, svc("a", "10.0.0.3") + svc("b", "10.0.0.2"), 0},
 		{"replaced", other, svc("a", "10.0.0.3") + svc("b", "10.0.0.2"), 0},
-		{"ends in mid-line, in place", same, svc("a", "10.0.0.1") + strings.TrimSuffix(svc("b", "10.0.0.2"), "0\n"), longDoubt},
-		{"ends in mid-line, replaced", other, strings.TrimSpace(svc("a", "10.0.0.1") + svc("b", "10.0.0.3")), shortDoubt},
-		{"an object is gone", same, svc("a", "10.0.0.1"), shortDoubt},
-		{"an object is broken", same, svc("a", "[1]") + svc("b", "10.0.0.2"), shortDoubt},
-		{"a document is broken", same, svc("a", "10.0.0.1") + "---\n{\n", shortDoubt},
+		{"ends in mid-line, in place", same, svc("a", "10.0.0.1") + strings.TrimSuffix(svc("b", "10.0.0.2"), "0\n"), longSettle},
+		{"ends in mid-line, replaced", other, strings.TrimSpace(svc("a", "10.0.0.1") + svc("b", "10.0.0.3")), shortSettle},
+		{"an object is gone", same, svc("a", "10.0.0.1"), shortSettle},
+		{"an object is broken", same, svc("a", "[1]") + svc("b", "10.0.0.2"), shortSettle},
+		{"a document is broken", same, svc("a", "10.0.0.1") + "---\n{\n", shortSettle},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			f := &file{content: was, read: reading{info: same, ends: true}}
 			r := reading{info: tc.info, ends: endsWhole([]byte(tc.text))}
-			if got := patience(f, r, parsed(tc.text)); got != tc.want {
-				t.Errorf("patience %v, want %v", got, tc.want)
+			if got := settleTime(f, r, parsed(tc.text)); got != tc.want {
+				t.Errorf("settle time %v, want %v", got, tc.want)
 			}
 		})
 	}
@@ -63,20 +63,20 @@ func TestLongDoubtEnds(t *testing.T) {
 		after time.Duration
 		want  string
 	}{
-		{0, "[10.0.0.1] "}, {longDoubt - time.Millisecond, "[10.0.0.1] "}, {longDoubt, "[10.0.0.2] "},
+		{0, "[10.0.0.1] "}, {longSettle - time.Millisecond, "[10.0.0.1] "}, {longSettle, "[10.0.0.2] "},
 	} {
-		s.look(s.files[path].from, now.Add(tc.after))
+		s.reread(s.files[path].from, now.Add(tc.after))
 		v.take(store)
 		if v["a"] != tc.want {
 			t.Errorf("after %v: %s, want %s", tc.after, v["a"], tc.want)
 		}
 	}
-	if len(s.doubts) > 0 {
-		t.Errorf("there is still doubt: %v", s.doubts)
+	if len(s.rereads) > 0 {
+		t.Errorf("there is still unsettled: %v", s.rereads)
 	}
 }
 
-// A file that goes away for less than the doubt lasts has never been away.
+// A file that goes away for less than the settle time has never been away.
 func TestGoneForAMoment(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.yaml")
 	write(t, path, svc("a", "10.0.0.1"))
@@ -89,14 +89,14 @@ func TestGoneForAMoment(t *testing.T) {
 	s.refresh(now)
 	must(t, os.Rename(path+"~", path))
 	s.refresh(now.Add(time.Hour))
-	if c := store.Take(); len(c.Services) > 0 || c.Facts != nil || len(s.doubts) > 0 {
-		t.Errorf("change %+v, doubts %v", c, s.doubts)
+	if c := store.Take(); len(c.Services) > 0 || c.Facts != nil || len(s.rereads) > 0 {
+		t.Errorf("change %+v, rereads %v", c, s.rereads)
 	}
 	must(t, os.Remove(path))
 	s.refresh(now)
-	s.refresh(now.Add(shortDoubt))
-	if len(store.ServiceNames())+len(s.files)+len(s.doubts) > 0 {
-		t.Errorf("left: %v, %v, %v", store.ServiceNames(), s.files, s.doubts)
+	s.refresh(now.Add(shortSettle))
+	if len(store.ServiceNames())+len(s.files)+len(s.rereads) > 0 {
+		t.Errorf("left: %v, %v, %v", store.ServiceNames(), s.files, s.rereads)
 	}
 }
 
@@ -110,8 +110,8 @@ func TestUnreadableForAWhile(t *testing.T) {
 	must(t, s.Load())
 	must(t, os.Rename(path, path+"~"))
 	must(t, os.Mkdir(path, 0o700))
-	s.look(s.files[path].from, time.Now())
-	s.look(s.files[path].from, time.Now())
+	s.reread(s.files[path].from, time.Now())
+	s.reread(s.files[path].from, time.Now())
 	if len(told) != 1 || told[0].Object != path || !strings.Contains(told[0].Reason, "kept") {
 		t.Errorf("told %v", told)
 	}
@@ -134,9 +134,9 @@ func TestRenamedFileContestsNothing(t *testing.T) {
 	r := run(t, dir)
 	for range 2 {
 		must(t, os.Rename(a, c))
-		r.stays(4 * shortDoubt)
+		r.stays(4 * shortSettle)
 		must(t, os.Rename(c, a))
-		r.stays(4 * shortDoubt)
+		r.stays(4 * shortSettle)
 	}
 	r.mu.Lock()
 	if len(r.told) > 0 {

@@ -18,8 +18,8 @@ import (
 // longestValue is how much of a value, in characters, problems show.
 const longestValue = 64
 
-// unreadable says why text cannot be read into a value of the API, and where:
-// the decoder tells no index.
+// unreadable returns the reason why text cannot be decoded into a value of the API,
+// and the path of the field with the index, which the decoder leaves out.
 func unreadable(object string, text []byte, into any, err error) *route.Problem {
 	bad, found := part{text: text, want: reflect.TypeOf(into)}.misfit()
 	if !found {
@@ -31,7 +31,7 @@ func unreadable(object string, text []byte, into any, err error) *route.Problem 
 	}
 }
 
-// part is a value in an object, as JSON, and the type it is to have.
+// part is a value in an object, as JSON, and its type in the API.
 type part struct {
 	path string // "spec.ports[0].port"
 	text []byte
@@ -55,8 +55,8 @@ func (p part) misfit() (part, bool) {
 	return p, true
 }
 
-// parts returns what an object or a list consists of. There is nothing in
-// what is neither, or should not be, or has a type that reads its own text.
+// parts returns the fields of an object or the elements of a list. It returns none
+// for other values, and for a type with its own decoder.
 func (p part) parts() []part {
 	if reflect.PointerTo(p.want).Implements(reflect.TypeFor[stdjson.Unmarshaler]()) {
 		return nil
@@ -116,10 +116,10 @@ func fieldType(t reflect.Type, name string) (reflect.Type, bool) {
 	return nil, false
 }
 
-// under returns the path of a field in what has a path.
+// under returns the path of a field of the value at a path.
 func under(path, name string) string { return strings.TrimPrefix(path+"."+name, ".") }
 
-// expected says in plain words what a type wants.
+// expected describes the values that a type accepts.
 func expected(t reflect.Type) string {
 	switch t {
 	case reflect.TypeFor[intstr.IntOrString]():

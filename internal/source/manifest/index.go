@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/source/report"
 )
 
-// rank orders files: by the path that was asked for, then by name.
+// rank orders files: by the root that they belong to, then by name.
 type rank struct {
 	root int
 	path string
@@ -23,60 +23,61 @@ func (r rank) compare(s rank) int {
 	return cmp.Or(cmp.Compare(r.root, s.root), strings.Compare(r.path, s.path))
 }
 
-// claim is one object as one file has it.
+// claim is one object in one file.
 type claim struct {
 	from   rank
 	object *object
 }
 
-// index knows which file says what, decides which of two counts, and brings
-// the Store up to date. The cost of a change follows the objects changed.
+// index records the objects of each file, decides which of two files with the same
+// object counts, and updates the Store. The cost of a change follows the objects
+// changed.
 type index struct {
 	store  *cluster.Store
 	report *report.Reporter
 
-	claims   map[key][]claim  // sorted by rank; the first counts
-	disputes map[key]struct{} // of which contest has yet to say who counts
-	cidrs    map[cluster.Name][]netip.Prefix
-	backends backends
+	claims     map[key][]claim  // sorted by rank; the first counts
+	duplicates map[key]struct{} // not examined by reportDuplicates yet
+	cidrs      map[cluster.Name][]netip.Prefix
+	backends   backends
 }
 
 func newIndex(store *cluster.Store, r *report.Reporter) *index {
 	return &index{
-		store:    store,
-		report:   r,
-		claims:   map[key][]claim{},
-		disputes: map[key]struct{}{},
-		cidrs:    map[cluster.Name][]netip.Prefix{},
-		backends: newBackends(),
+		store:      store,
+		report:     r,
+		claims:     map[key][]claim{},
+		duplicates: map[key]struct{}{},
+		cidrs:      map[cluster.Name][]netip.Prefix{},
+		backends:   newBackends(),
 	}
 }
 
-// turn is one object that counts from now on in place of another; nil: none.
-type turn struct {
+// change replaces one object by another; nil: none.
+type change struct {
 	key      key
 	old, new *object
 }
 
-// replace says that a file now has other content.
+// replace replaces the content of a file.
 func (x *index) replace(from rank, old, now content) {
-	var turns []turn
-	said := make(map[key]struct{}, len(now.objects))
+	var changes []change
+	present := make(map[key]struct{}, len(now.objects))
 	for _, o := range now.objects {
-		said[o.key] = struct{}{}
-		turns = x.claim(turns, o.key, claim{from, o})
+		present[o.key] = struct{}{}
+		changes = x.claim(changes, o.key, claim{from, o})
 	}
 	for _, o := range old.objects {
-		if _, ok := said[o.key]; !ok {
-			turns = x.claim(turns, o.key, claim{from: from})
+		if _, ok := present[o.key]; !ok {
+			changes = x.claim(changes, o.key, claim{from: from})
 		}
 	}
-	x.apply(turns)
+	x.apply(changes)
 }
 
-// claim puts in a file's claim of an object; one without an object is
-// withdrawn. If another one counts now, that is a turn.
-func (x *index) claim(turns []turn, k key, c claim) []turn {
+// claim records a file's claim of an object, or deletes it if the claim has no
+// object. It appends a change if another object counts now.
+func (x *index) claim(changes []change, k key, c claim) []change {
 	claims := x.claims[k]
 	var old, now *object
 	if len(claims) > 0 {
@@ -99,17 +100,18 @@ func (x *index) claim(turns []turn, k key, c claim) []turn {
 		delete(x.claims, k)
 	}
 	if before > 1 || len(claims) > 1 {
-		x.disputes[k] = struct{}{}
+		x.duplicates[k] = struct{}{}
 	}
 	if old == now {
-		return turns
+		return changes
 	}
-	return append(turns, turn{k, old, now})
+	return append(changes, change{k, old, now})
 }
 
-// contest reports the objects that are in two files. Those in a file that is
-// gone wait until that is settled: the file may have got another name.
-func (x *index) contest(gone func(path string) bool) {
+// reportDuplicates reports the objects that are in two files. It leaves out objects
+// in a file that no longer exists until refresh has seen that: the file may have
+// been renamed.
+func (x *index) reportDuplicates(gone func(path string) bool) {
 	known := map[string]bool{}
 	isGone := func(c claim) bool {
 		is, ok := known[c.from.path]
@@ -119,18 +121,18 @@ func (x *index) contest(gone func(path string) bool) {
 		}
 		return is
 	}
-	for _, k := range slices.SortedFunc(maps.Keys(x.disputes), key.compare) {
+	for _, k := range slices.SortedFunc(maps.Keys(x.duplicates), key.compare) {
 		claims := x.claims[k]
 		if len(claims) > 1 && slices.ContainsFunc(claims, isGone) {
 			continue
 		}
-		x.report.Set("claims "+k.String(), contested(k, claims))
-		delete(x.disputes, k)
+		x.report.Set("claims "+k.String(), duplicateProblems(k, claims))
+		delete(x.duplicates, k)
 	}
 }
 
-// contested says which files lose an object to the first.
-func contested(k key, claims []claim) []route.Problem {
+// duplicateProblems names the files whose object does not count.
+func duplicateProblems(k key, claims []claim) []route.Problem {
 	var out []route.Problem
 	for i := 1; i < len(claims); i++ {
 		out = append(out, route.Problem{
@@ -141,18 +143,18 @@ func contested(k key, claims []claim) []route.Problem {
 	return out
 }
 
-// apply brings the Store up to date: Services go first and come last, so that
-// none is ever seen without the endpoints it has.
-func (x *index) apply(turns []turn) {
-	slices.SortFunc(turns, func(a, b turn) int { return a.key.compare(b.key) })
-	for _, t := range turns {
+// apply updates the Store. It deletes Services first and sets them last, so that no
+// Service is ever seen without its endpoints.
+func (x *index) apply(changes []change) {
+	slices.SortFunc(changes, func(a, b change) int { return a.key.compare(b.key) })
+	for _, t := range changes {
 		x.backends.note(t)
 		if t.key.kind == kindService && t.new == nil {
 			x.store.DeleteService(t.key.name)
 		}
 	}
 	cidrs := false
-	for _, t := range turns {
+	for _, t := range changes {
 		switch t.key.kind {
 		case kindEndpointSlice:
 			x.applySlice(t)
@@ -169,15 +171,15 @@ func (x *index) apply(turns []turn) {
 	if cidrs {
 		x.applyCIDRs()
 	}
-	x.backends.settle(x.store)
-	for _, t := range turns {
+	x.backends.flush(x.store)
+	for _, t := range changes {
 		if svc, ok := valueOf[service](t.new); ok {
 			x.store.SetService(svc.Service)
 		}
 	}
 }
 
-func (x *index) applySlice(t turn) {
+func (x *index) applySlice(t change) {
 	if sl, ok := valueOf[*cluster.Slice](t.new); ok {
 		x.store.SetSlice(sl)
 		return
@@ -186,7 +188,7 @@ func (x *index) applySlice(t turn) {
 }
 
 // applyNode sets the own Node; others have no value.
-func (x *index) applyNode(t turn) {
+func (x *index) applyNode(t change) {
 	_, was := valueOf[*cluster.Node](t.old)
 	n, is := valueOf[*cluster.Node](t.new)
 	if was || is {
@@ -212,7 +214,7 @@ func valueOf[T any](o *object) (T, bool) {
 	return v, ok
 }
 
-// podOf returns the Pod an object is, or nil.
+// podOf returns the Pod in an object, or nil.
 func podOf(o *object) *convert.Pod {
 	p, _ := valueOf[*convert.Pod](o)
 	return p

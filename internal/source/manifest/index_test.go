@@ -72,7 +72,7 @@ func (s *sets) write(name, text string, want view) {
 	old := s.files[name]
 	now := reader{}.parseAgain(name, []byte(text), old).over(old)
 	s.index.replace(rank{path: name}, old, now)
-	s.index.contest(func(path string) bool { return s.gone[path] })
+	s.index.reportDuplicates(func(path string) bool { return s.gone[path] })
 	s.files[name] = now
 	s.view.take(s.index.store)
 	if d := cmp.Diff(want, s.view); d != "" {
@@ -161,8 +161,8 @@ func TestObjectInAFileThatIsGone(t *testing.T) {
 	s.write("a", web, view{"web": "[10.96.0.1] "})
 	s.gone = map[string]bool{"a": true}
 	s.write("c", web, view{"web": "[10.96.0.1] "})
-	if len(s.told) > 0 || len(s.index.disputes) != 1 {
-		t.Errorf("told %q, disputes %v", s.told, s.index.disputes)
+	if len(s.told) > 0 || len(s.index.duplicates) != 1 {
+		t.Errorf("told %q, duplicates %v", s.told, s.index.duplicates)
 	}
 	s.gone = nil
 	s.write("other", webSlice, view{"web": "[10.96.0.1] 10.0.0.1 8080"})
@@ -171,8 +171,8 @@ func TestObjectInAFileThatIsGone(t *testing.T) {
 	}
 	s.gone = map[string]bool{"a": true}
 	s.write("a", "", view{"web": "[10.96.0.1] 10.0.0.1 8080"})
-	if len(s.told) != 1 || len(s.index.disputes) != 0 {
-		t.Errorf("told %q, disputes %v", s.told, s.index.disputes)
+	if len(s.told) != 1 || len(s.index.duplicates) != 0 {
+		t.Errorf("told %q, duplicates %v", s.told, s.index.duplicates)
 	}
 }
 
@@ -194,9 +194,9 @@ func TestBrokenPartsKeepWhatTheySaid(t *testing.T) {
 func TestServicesComeLastAndGoFirst(t *testing.T) {
 	x := newTestIndex()
 	c := reader{}.parse("f", []byte(web+"---"+webSlice))
-	turns := []turn{}
+	turns := []change{}
 	for _, o := range c.objects {
-		turns = append(turns, turn{key: o.key, new: o})
+		turns = append(turns, change{key: o.key, new: o})
 	}
 	x.apply(turns)
 	if st := x.store.Take().Services; len(st) != 1 || st[0].Service == nil || len(st[0].Slices) != 1 {

@@ -16,11 +16,11 @@ const largeBytes = 256 << 10
 // job is the work of reading a file. It changes nothing, so that any goroutine
 // may do it.
 type job struct {
-	file   *file // not read, except for its path
-	reader reader
-	last   content // what the file said last
-	sum    hash    // of the text that said so; zero: there is none
-	doubt  doubt
+	file      *file // not read, except for its path
+	reader    reader
+	last      content // the last content of the file
+	sum       hash    // of the text of last; zero: there is none
+	unsettled unsettled
 }
 
 // result is the outcome of a job.
@@ -41,8 +41,8 @@ func (j job) do() result {
 	return j.read(f)
 }
 
-// failed returns the result of a file that cannot be read. If nothing but a
-// change of the file can help, the result has its state.
+// failed returns the result of a file that cannot be read. The result has the state
+// of the file if only a change of the file can help.
 func (j job) failed(err error) result {
 	r := result{file: j.file, err: err}
 	if e, ok := errors.AsType[*textfile.NotRegularError](err); ok {
@@ -65,8 +65,8 @@ func (j job) read(f *textfile.File) result {
 	r := result{file: j.file, reading: reading{info: f.Info, sum: sha256.Sum256(data), ends: endsWhole(data)}}
 	switch {
 	case r.reading.sum == j.sum:
-	case !j.doubt.since.IsZero() && j.doubt.sum == r.reading.sum:
-		r.next = j.doubt.next
+	case !j.unsettled.since.IsZero() && j.unsettled.sum == r.reading.sum:
+		r.next = j.unsettled.next
 	case len(bytes.TrimSpace(data)) == 0 && len(j.last.objects) > 0:
 		r.next = emptied(path, j.last)
 	default:
@@ -75,10 +75,10 @@ func (j job) read(f *textfile.File) result {
 	return r
 }
 
-// workers do jobs side by side: a large file keeps no small one waiting, and the
-// memory for what is read at a time is bounded.
+// workers do jobs in parallel. No small file waits for a large one, and the memory
+// for the files being read is bounded.
 type workers struct {
-	small, large chan struct{} // has as many elements as jobs are being done
+	small, large chan struct{} // semaphores
 	results      chan result
 	stop         <-chan struct{}
 	running      sync.WaitGroup
@@ -91,7 +91,7 @@ func newWorkers(stop <-chan struct{}) *workers {
 	}
 }
 
-// start has a job done; its result goes to w.results.
+// start starts a job, whose result goes to w.results.
 func (w *workers) start(j job) {
 	w.running.Go(func() {
 		r, ok := w.try(w.small, j, largeBytes)
@@ -102,7 +102,7 @@ func (w *workers) start(j job) {
 	})
 }
 
-// deliver hands over a result, unless nobody takes results any more.
+// deliver sends a result, unless the Source has stopped.
 func (w *workers) deliver(r result) {
 	select {
 	case w.results <- r:
@@ -110,15 +110,15 @@ func (w *workers) deliver(r result) {
 	}
 }
 
-// try does a job when there is room in a lane. It returns false if the file has
-// more than most bytes; 0: any number is good.
-func (w *workers) try(lane chan struct{}, j job, most int64) (result, bool) {
+// try does a job when the semaphore admits it. It returns false if the file has more
+// than most bytes; 0 sets no limit.
+func (w *workers) try(semaphore chan struct{}, j job, most int64) (result, bool) {
 	select {
-	case lane <- struct{}{}:
+	case semaphore <- struct{}{}:
 	case <-w.stop:
 		return result{}, true
 	}
-	defer func() { <-lane }()
+	defer func() { <-semaphore }()
 	f, err := textfile.Open(j.file.from.path)
 	if err != nil {
 		return j.failed(err), true

@@ -8,7 +8,7 @@ import (
 // mostRepeats is how many repeated keys of one document are reported.
 const mostRepeats = 10
 
-// scan is what a walk through a JSON text finds.
+// scan is the result of a walk through a JSON text.
 type scan struct {
 	depth   int // of objects and lists; at most one more than maxDepth
 	repeats []repeat
@@ -41,7 +41,7 @@ type level struct {
 	keys   keySet
 }
 
-// step takes the next token, or a byte of one that does not matter.
+// step consumes the next token, or a byte of a token without structure.
 func (s *scanner) step() {
 	var top *level
 	if n := len(s.levels); n > 0 {
@@ -88,7 +88,7 @@ func (s *scanner) quoted(top *level) {
 	}
 }
 
-// place returns where the scanner is.
+// place returns the position of the scanner, as a path.
 func (s *scanner) place() repeat {
 	var r repeat
 	for _, l := range s.levels {

@@ -7,9 +7,9 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// stranger returns what there is to say of an object of a kind that is not
-// read: nothing, unless it looks like a mistyped kind that is.
-func (h header) stranger(kind string) []route.Problem {
+// unknownKind returns the problem of an object of a kind that is not read. It returns
+// none unless the kind looks like a misspelling of one that is.
+func (h header) unknownKind(kind string) []route.Problem {
 	group, _ := h.groupVersion()
 	meant := meantKind(kind)
 	t, ok := traitOf(meant)
@@ -27,16 +27,16 @@ func (h header) stranger(kind string) []route.Problem {
 	return []route.Problem{p}
 }
 
-// apiVersion returns the version of a kind that is best written.
+// apiVersion returns the preferred version of a kind.
 func (t trait) apiVersion() string { return strings.TrimPrefix(t.group+"/"+t.versions[0], "/") }
 
-// isOfTheAPI reports whether a group is one of which Kubernetes has all kinds.
+// isOfTheAPI reports whether a group belongs to Kubernetes itself.
 func isOfTheAPI(group string) bool {
 	return group == "" || group == "discovery.k8s.io" || group == "networking.k8s.io"
 }
 
-// meantKind returns the kind that is read and that a kind is, or is as good as
-// in spelling; empty if there is none. No other kind of their groups is as near.
+// meantKind returns the supported kind that was probably meant; empty if there is
+// none. No other kind of their groups is spelled as similarly.
 func meantKind(kind string) string {
 	kinds := []string{kindService, kindEndpointSlice, kindEndpoints, kindNode, kindServiceCIDR, kindPod}
 	if slices.Contains(kinds, kind) {
@@ -50,8 +50,8 @@ func meantKind(kind string) string {
 	return ""
 }
 
-// distance returns how many letters are to be put in, left out or replaced to
-// make one word of another.
+// distance returns the number of letters to insert, delete or replace to turn one
+// word into another.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1) // to make the first j letters of b of those of a seen so far
 	for j := range row {

@@ -6,8 +6,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-// Limits bound what a Source reads, so that no file can take the memory or the
-// time that the others need. What exceeds a limit is reported and not read.
+// Limits bound the input of a Source, so that no file can take the memory or the
+// time that others need. Input above a limit is reported and not read.
 type Limits struct {
 	FileBytes     int64 // of one file, or of the standard input
 	DocumentBytes int64 // of one YAML document, or of one object of a list
@@ -35,12 +35,12 @@ const (
 	bytesPerValue = 4
 )
 
-// tooLarge says that a part of a file exceeds a limit.
+// tooLarge is the error of a part of a file that exceeds a limit.
 func tooLarge(what string, size, limit int64) error {
 	return fmt.Errorf("%s has %s; the limit is %s", what, text.Bytes(size), text.Bytes(limit))
 }
 
-// tooMany says that there is more of something than a limit allows.
+// tooMany is the error of a number that exceeds a limit.
 func tooMany(n int, thing string, limit int) error {
 	return fmt.Errorf("%s; the limit is %d", text.Count(n, thing), limit)
 }

@@ -19,13 +19,13 @@ import (
 	"github.com/sluice-proxy/sluice/internal/source/convert"
 )
 
-// key says which object it is.
+// key identifies an object.
 type key struct {
 	kind string
 	name cluster.Name
 }
 
-// String returns what problems call the object.
+// String returns the name of the object in problems.
 func (k key) String() string { return convert.Object(k.kind, k.name) }
 
 func (k key) compare(l key) int {
@@ -35,7 +35,7 @@ func (k key) compare(l key) int {
 // object is one object of a file.
 type object struct {
 	key      key
-	value    any // nil: nothing to a proxy
+	value    any // nil: without meaning to a proxy
 	problems []route.Problem
 }
 
@@ -44,8 +44,8 @@ func (r reader) parse(name string, data []byte) content {
 	return r.parseAgain(name, data, content{})
 }
 
-// parseAgain reads a file that said last before. Documents that are as they
-// were are not read again: the cost follows what changed.
+// parseAgain reads a file whose content was last. It reuses unchanged documents, so
+// that the cost follows the change.
 func (r reader) parseAgain(name string, data []byte, last content) content {
 	fail := func(err error) content { return lost(route.Problem{Object: name, Reason: err.Error()}) }
 	if r.limits == (Limits{}) {
@@ -77,12 +77,12 @@ func (r reader) parseAgain(name string, data []byte, last content) content {
 	return out
 }
 
-// tally counts what there is in a file while it is read.
+// tally counts the documents and objects of a file while it is read.
 type tally struct {
 	objects, failures atomic.Int64
 }
 
-// documents reads documents, in parallel, and returns what each says.
+// documents reads documents in parallel, and returns the content of each.
 func (r reader) documents(name string, docs []document, last content) ([]content, []hash) {
 	parts, sums := make([]content, len(docs)), make([]hash, len(docs))
 	workers := min(runtime.GOMAXPROCS(0), 1+len(docs)/64)
@@ -105,11 +105,11 @@ func (r reader) documents(name string, docs []document, last content) ([]content
 	return parts, sums
 }
 
-// isStopped reports whether what is read is not needed any more.
+// isStopped reports whether the result is not needed any more.
 func (r reader) isStopped() bool { return r.stopped != nil && r.stopped() }
 
-// failed returns the content of an object that cannot be read. The zero key
-// stands for text of which not even that is known.
+// failed returns the content of an object that cannot be read. The key is zero if it
+// is unknown.
 func (r reader) failed(k key, p route.Problem) content {
 	if r.tally != nil && r.tally.failures.Add(1) > mostFailures {
 		return content{missed: 1}
@@ -135,7 +135,7 @@ func (r reader) document(file string, d document) content {
 		return out
 	}
 	if string(text) == "null" {
-		return content{} // says nothing
+		return content{} // an empty document
 	}
 	out := r.object(text, header{})
 	out.problems = append(out.problems, d.oddities(text, repeats, odd)...)
@@ -143,8 +143,8 @@ func (r reader) document(file string, d document) content {
 	return out
 }
 
-// object reads one object, or all of a list. What it leaves out of its header
-// it has from the list it is in.
+// object reads one object, or all objects of a list. An item without apiVersion or
+// kind has those of its list.
 func (r reader) object(text []byte, from header) content {
 	h := header{APIVersion: from.APIVersion, Kind: from.Kind, depth: from.depth}
 	err := json.UnmarshalCaseSensitivePreserveInts(text, &h)
@@ -157,7 +157,7 @@ func (r reader) object(text []byte, from header) content {
 	t, ok := traitOf(h.Kind)
 	group, version := h.groupVersion()
 	if !ok || group != t.group {
-		return content{problems: h.stranger(h.Kind)} // something else's
+		return content{problems: h.unknownKind(h.Kind)} // something else's
 	}
 	if !slices.Contains(t.versions, version) {
 		return content{problems: []route.Problem{{
@@ -186,7 +186,7 @@ func (r reader) object(text []byte, from header) content {
 	return content{objects: []*object{{key: k, value: value, problems: problems}}}
 }
 
-// notAnObject says what something without apiVersion or kind lacks.
+// notAnObject is the error of a document without apiVersion or kind.
 func notAnObject(h header, text []byte, err error) route.Problem {
 	if err != nil {
 		return *unreadable("", text, h, err)
@@ -198,8 +198,8 @@ func notAnObject(h header, text []byte, err error) route.Problem {
 	return p
 }
 
-// itemHeader returns what the items of a list have from it; false: it is not
-// read, and there may be something to say about that.
+// itemHeader returns the apiVersion and kind of the items of a list; false if the
+// list is not read, with the problem if there is one.
 func (h header) itemHeader() (header, []route.Problem, bool) {
 	from := header{depth: h.depth + 1}
 	kind, _ := strings.CutSuffix(h.Kind, "List")
@@ -207,7 +207,7 @@ func (h header) itemHeader() (header, []route.Problem, bool) {
 		return from, nil, true
 	}
 	if _, ok := traitOf(kind); !ok {
-		return from, h.stranger(kind), false
+		return from, h.unknownKind(kind), false
 	}
 	from.APIVersion, from.Kind = h.APIVersion, kind
 	return from, nil, true

@@ -47,10 +47,10 @@ func (d document) cutList() (listPieces, bool) {
 			text = bytes.Clone(text)
 			text[indent] = ' '
 			out.items = append(out.items, document{line: d.line + countLines(d.text[:at]), text: text})
-		case n == 0 && saysSomething(text):
+		case n == 0 && hasContent(text):
 			out.head = append(out.head, document{line: d.line + countLines(d.text[:at]), text: d.text[at:]})
 			end = len(d.text)
-		case saysSomething(text):
+		case hasContent(text):
 			return out, false
 		}
 		at = end
@@ -65,7 +65,7 @@ func (d document) lineAfter(start string) (int, bool) {
 		line := d.text[at : at+lineLength(d.text[at:])]
 		at += len(line)
 		rest, ok := bytes.CutPrefix(line, []byte(start))
-		if ok && !bytes.HasPrefix(rest, []byte("#")) && !saysSomething(rest) {
+		if ok && !bytes.HasPrefix(rest, []byte("#")) && !hasContent(rest) {
 			return at, true
 		}
 	}
@@ -84,7 +84,7 @@ func dropLastLine(text []byte) []byte {
 func dashIndent(text []byte) (int, bool) {
 	for len(text) > 0 {
 		n := lineLength(text)
-		if line := text[:n]; saysSomething(line) {
+		if line := text[:n]; hasContent(line) {
 			return indentOf(line), isItem(line, indentOf(line))
 		}
 		text = text[n:]
@@ -103,14 +103,14 @@ func isItem(line []byte, indent int) bool {
 	return len(rest) == 0 || rest[0] == ' ' || rest[0] == '\t' || breakLength(rest) > 0
 }
 
-// itemEnd returns where the item that begins at an offset ends: at the next line
-// that says something and is not indented more.
+// itemEnd returns the end of the item that begins at an offset: the next line that is
+// not empty and not indented more.
 func itemEnd(text []byte, at, indent int) int {
 	at += lineLength(text[at:])
 	for at < len(text) {
 		n := lineLength(text[at:])
 		line := text[at : at+n]
-		if indentOf(line) <= indent && saysSomething(line) {
+		if indentOf(line) <= indent && hasContent(line) {
 			break
 		}
 		at += n

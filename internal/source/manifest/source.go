@@ -1,9 +1,9 @@
 // Package manifest feeds a cluster.Store from files: no cluster needed.
 //
 // It reads Services, EndpointSlices, Endpoints, Nodes, ServiceCIDRs and Pods,
-// alone or in lists, in YAML or JSON, and passes over everything else. While
-// it runs it follows every change of the files; a file that is broken or only
-// half written keeps what it last said.
+// alone or in lists, in YAML or JSON, and ignores all other kinds. While it runs it
+// follows every change of the files. The last content of a file stays in force while
+// the file is invalid or half written.
 package manifest
 
 import (
@@ -29,7 +29,7 @@ import (
 // stdin is the path that means the standard input.
 const stdin = "-"
 
-// Options are what a Source needs besides a Store.
+// Options for New.
 type Options struct {
 	// Paths are files, folders, of which the files *.yaml, *.yml and *.json
 	// are read but no folders in them, and "-" for Stdin. Of an object in two
@@ -40,7 +40,7 @@ type Options struct {
 	NodeName         string // the Node of this name is the own one
 	AllowExternalIPs bool   // spec.externalIPs of Services count
 
-	Report func([]route.Problem) // told once of each problem; may be nil
+	Report func([]route.Problem) // receives each problem once; may be nil
 
 	Limits Limits // zero: DaemonLimits
 }
@@ -56,9 +56,9 @@ type Source struct {
 	index  *index
 	done   func()
 
-	files  map[string]*file
-	doubts map[string]time.Time // files that are to be looked at again, and when
-	jobs   *workers             // that read files; nil: they are read at once
+	files   map[string]*file
+	rereads map[string]time.Time // when to read files again
+	jobs    *workers             // that read files; nil: they are read at once
 
 	loaded   bool           // everything that can be read was read once
 	unlisted int            // roots of which the files are not known
@@ -66,19 +66,19 @@ type Source struct {
 	streams  int            // streams that were read
 	objects  int            // of all files
 	counts   map[string]int // the problems of each file that has any
-	latest   time.Time      // something was taken over
+	latest   time.Time      // when a file was taken over last
 	progress atomic.Pointer[progress]
 }
 
 // root is a path as the caller gave it.
 type root struct {
 	path     string
-	folder   bool // it is, or was when last seen
+	folder   bool // it is a folder, or was when last seen
 	isStream bool // it is read once: the standard input, or a pipe from the parent
 }
 
-// New assembles a Source and announces its feed to the Store. Nothing is read
-// before Load or Run.
+// New makes a Source and announces its feed to the Store. It reads no file before
+// Load or Run.
 func New(store *cluster.Store, o Options) *Source {
 	if o.Limits == (Limits{}) {
 		o.Limits = DaemonLimits()
@@ -94,12 +94,12 @@ func New(store *cluster.Store, o Options) *Source {
 			limits:   o.Limits,
 			heavy:    &sync.Mutex{},
 		},
-		report: r,
-		index:  newIndex(store, r),
-		done:   store.Feed(),
-		files:  map[string]*file{},
-		doubts: map[string]time.Time{},
-		counts: map[string]int{},
+		report:  r,
+		index:   newIndex(store, r),
+		done:    store.Feed(),
+		files:   map[string]*file{},
+		rereads: map[string]time.Time{},
+		counts:  map[string]int{},
 	}
 	for _, p := range o.Paths {
 		if p != stdin {
@@ -110,7 +110,7 @@ func New(store *cluster.Store, o Options) *Source {
 	return s
 }
 
-// Check makes sure that there is something at every path, and reads nothing.
+// Check returns an error if a path does not exist. It reads no file.
 func (s *Source) Check() error {
 	var errs []error
 	for _, r := range s.roots {
@@ -124,8 +124,8 @@ func (s *Source) Check() error {
 	return errors.Join(errs...)
 }
 
-// Load reads everything once. An error means that a path cannot be read; what
-// is wrong inside a file is reported, and everything else in it counts.
+// Load reads everything once. It returns an error if a path cannot be read. It
+// reports the problems inside files, and takes over all other objects.
 func (s *Source) Load() error {
 	var errs []error
 	for i, r := range s.roots {
@@ -150,17 +150,17 @@ func (s *Source) Load() error {
 	return nil
 }
 
-// finishLoad says that everything that can be read was read once.
+// finishLoad announces that every file was read, or failed, once.
 func (s *Source) finishLoad() {
 	s.loaded = true
-	s.index.contest(s.gone)
+	s.index.reportDuplicates(s.gone)
 	s.budget.Flush()
 	s.publish()
 	s.done()
 }
 
-// load reads a file for the first time and believes it at once. A file of a
-// folder may be gone since the folder was listed, or be no file at all.
+// load reads a file for the first time and takes it over at once. A file of a folder
+// may have been deleted since the folder was listed.
 func (s *Source) load(from rank) error {
 	f := &file{from: from}
 	s.files[from.path] = f
@@ -198,7 +198,7 @@ func (r *root) list() ([]string, error) {
 }
 
 // isManifest reports whether a file of a folder is to be read, by its name.
-// Hidden ones are what editors and volumes put there.
+// Editors and volumes put hidden files there.
 func isManifest(name string) bool {
 	return !strings.HasPrefix(name, ".") && slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name))
 }

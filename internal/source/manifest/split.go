@@ -8,15 +8,15 @@ import (
 
 // document is one document of a file: YAML or JSON text, not yet read.
 type document struct {
-	number int // the first of a file is 1; those that say nothing do not count
+	number int // from 1; empty documents do not count
 	line   int // of the file, where it begins; the first is 1
 	text   []byte
 	isJSON bool  // the text is valid JSON
 	notA   error // why a text that begins like JSON is not JSON; nil: it does not, or is
 }
 
-// split cuts a file into documents. Every byte of the text is in a document or
-// in text that says nothing: separators, comments and white space.
+// split cuts a file into documents. Every byte of the text is in a document, a
+// separator, a comment or white space.
 //
 // It cuts YAML where the YAML parser finds the marks of documents, which are
 // lines that begin with "---" or "...", and JSON after each value. It also
@@ -28,7 +28,7 @@ func split(text []byte, limit int) ([]document, int) {
 	c := cutter{text: text, line: 1}
 	for c.at < len(text) {
 		d := c.next()
-		if !saysSomething(d.text) {
+		if !hasContent(d.text) {
 			continue
 		}
 		total++
@@ -48,7 +48,7 @@ type cutter struct {
 	line int // of at
 }
 
-// next cuts off a document, or text that says nothing.
+// next cuts off a document, or text between documents.
 func (c *cutter) next() document {
 	d := document{line: c.line}
 	content := c.contentStart()
@@ -118,7 +118,7 @@ func (c *cutter) yamlEnd() int {
 		case !content && bytes.HasPrefix(line, []byte("%")):
 			directives = true
 		case !content:
-			content = saysSomething(line[:lineLength(line)])
+			content = hasContent(line[:lineLength(line)])
 		}
 	}
 	return len(c.text)
@@ -171,8 +171,8 @@ func isMark(line []byte, mark string) bool {
 	return ok && (len(rest) == 0 || rest[0] == ' ' || rest[0] == '\t' || breakLength(rest) > 0)
 }
 
-// saysSomething reports whether there is more than marks and comments.
-func saysSomething(text []byte) bool {
+// hasContent reports whether text has more than marks and comments.
+func hasContent(text []byte) bool {
 	for len(text) > 0 {
 		n := lineLength(text)
 		line := bytes.TrimPrefix(text[:n], []byte(byteOrderMark))

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-// progress is what was read so far.
+// progress counts the files and objects read so far.
 type progress struct {
 	files   int
 	trouble string
@@ -20,8 +20,8 @@ type progress struct {
 	latest  time.Time // of the last file that was taken over
 }
 
-// State tells how the Source is doing. It is connected from when everything was
-// read once. It is safe for concurrent use.
+// State returns the state of the Source. It is connected once every file was read.
+// It is safe for concurrent use.
 func (s *Source) State() state.State {
 	paths := make([]string, len(s.roots))
 	for i, r := range s.roots {
@@ -35,7 +35,7 @@ func (s *Source) State() state.State {
 	return st
 }
 
-// publish makes what was read known to State.
+// publish updates the result of State.
 func (s *Source) publish() {
 	now := progress{files: s.streams, latest: s.latest, trouble: s.trouble()}
 	for _, f := range s.files {
@@ -60,7 +60,7 @@ func (s *Source) count(path string, problems int) {
 	}
 }
 
-// trouble says how many problems the files have; empty: none.
+// trouble returns a summary of the problems of files; empty if there are none.
 func (s *Source) trouble() string {
 	if len(s.counts) == 0 {
 		return ""

@@ -24,7 +24,7 @@ func isInherited(path string) bool {
 	return err == nil && info.Mode()&fs.ModeNamedPipe != 0
 }
 
-// stream returns the file that stands for a stream.
+// stream returns the file of a stream.
 func (s *Source) stream(i int) *file {
 	name := s.roots[i].path
 	if name == stdin {
@@ -61,7 +61,7 @@ func (s *Source) streamData(path string) ([]byte, error) {
 	return textfile.ReadLimited(io.Reader(f), limit, 0)
 }
 
-// loadStream reads a stream and takes over what it says.
+// loadStream reads a stream and takes over its content.
 func (s *Source) loadStream(i int) error {
 	r := s.readStream(s.stream(i))
 	if r.err != nil {
@@ -71,8 +71,8 @@ func (s *Source) loadStream(i int) error {
 	return nil
 }
 
-// startStreams has all streams read. Nobody waits for the goroutines: a stream
-// may never end.
+// startStreams starts a goroutine for each stream. It does not wait for them, as a
+// stream may never end.
 func (s *Source) startStreams() {
 	for i, r := range s.roots {
 		if !r.isStream {
@@ -85,8 +85,7 @@ func (s *Source) startStreams() {
 	}
 }
 
-// finishStream takes over what a stream says. One that cannot be read says
-// nothing.
+// finishStream takes over the content of a stream; none if it cannot be read.
 func (s *Source) finishStream(r result) {
 	s.streams++
 	if r.err != nil {

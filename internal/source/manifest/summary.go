@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// mostFailures is how many failures of a file are remembered one by one.
+	// mostFailures is how many failures of a file are kept one by one.
 	mostFailures = 1000
 
 	// mostProblems is how many problems of a file, or of an object, are reported
@@ -40,8 +40,8 @@ func (c content) problemCount() int {
 	return n
 }
 
-// report returns what to report about a file: its first problems, and the number
-// of those that could not be read.
+// report returns the problems of a file to report: the first ones, and the number of
+// the others.
 func (c content) report(path string) []route.Problem {
 	out := summary(path, c.all(), c.problemCount())
 	if broken := len(c.failures) + c.missed; broken > mostProblems {

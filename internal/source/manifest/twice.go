@@ -18,7 +18,7 @@ type repeat struct {
 	line  int    // of the document
 }
 
-// repeats returns what the keys of a document are there for twice, in order.
+// repeats returns the keys of a document that occur more than once, in order.
 func (d document) repeats() []repeat {
 	var root yaml.Node
 	if yaml.Unmarshal(d.text, &root) != nil {
@@ -28,7 +28,7 @@ func (d document) repeats() []repeat {
 	return found[:min(len(found), mostRepeats)]
 }
 
-// in returns the repeats in a node of which r says where it is.
+// in returns the repeats in the node at r.
 func (r repeat) in(n *yaml.Node) []repeat {
 	var out []repeat
 	switch n.Kind {
@@ -64,8 +64,8 @@ func (r repeat) element(i int) repeat {
 	return repeat{items: r.items, path: fmt.Sprintf("%s[%d]", r.path, i)}
 }
 
-// oddities says which keys of a document, which is text as JSON, are repeated,
-// and what else its reader found odd; nil: nothing.
+// oddities are the problems of the repeated keys of a document, and others that its
+// reader found. The text is the document as JSON.
 func (d document) oddities(text []byte, repeats []repeat, odd error) []route.Problem {
 	var out []route.Problem
 	for _, r := range repeats {
@@ -100,7 +100,7 @@ func (r repeat) object(text []byte) string {
 		names = append(names, fmt.Sprintf("item %d", i+1))
 	}
 	h := header{Kind: kind}
-	_ = json.Unmarshal(text, &h) // what cannot be read has no name
+	_ = json.Unmarshal(text, &h) // on an error the name stays empty
 	t, _ := traitOf(h.Kind)
 	if k, problem := h.key(t); problem == nil {
 		names = append(names, k.String())

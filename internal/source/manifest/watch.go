@@ -17,18 +17,18 @@ import (
 )
 
 const (
-	quiet     = 2 * time.Millisecond  // no event for so long: whoever writes has paused
-	impatient = 10 * time.Millisecond // or the first event was so long ago
-	rescan    = 10 * time.Second      // for file systems that tell of nothing
-	mostLinks = 40                    // of one path, as in the kernel
+	quietTime   = 2 * time.Millisecond  // act when there was no event for this long
+	longestWait = 10 * time.Millisecond // or when the first event was this long ago
+	rescan      = 10 * time.Second      // for file systems without notifications
+	mostLinks   = 40                    // of one path, as in the kernel
 
 	mostResults = 100 // results that are taken over before anything else
 )
 
-// Run reads everything, then follows changes until the context ends. What cannot
-// be read is reported and read once it can be. The feed is announced as complete
-// when all that can be read was read, unless nothing could: what another process
-// programmed before stays until there is something in its place.
+// Run reads all files, then follows changes until the context ends. It reports files
+// that cannot be read, and retries. It announces the feed as complete when every
+// file was read or failed, unless all failed: then the rules that an earlier process
+// wrote stay until there is a file to read.
 func (s *Source) Run(ctx context.Context) error {
 	w := &watch{source: s, seen: map[string]fs.FileInfo{}}
 	notify, err := fsnotify.NewWatcher()
@@ -41,9 +41,9 @@ func (s *Source) Run(ctx context.Context) error {
 	defer s.jobs.running.Wait()
 	s.reader.stopped = func() bool { return ctx.Err() != nil }
 	s.startStreams()
-	w.settle() // before reading: nothing that happens meanwhile is missed
+	w.rewatch() // before reading, so that no change is missed
 	s.refresh(time.Now())
-	w.settle()
+	w.rewatch()
 	return w.loop(ctx)
 }
 
@@ -68,19 +68,19 @@ func (s *Source) tryFinishLoad() {
 	}
 }
 
-// watch turns events of the file system into looks at files.
+// watch rereads files after events of the file system.
 type watch struct {
-	notify *fsnotify.Watcher // nil: there is none to be had
+	notify *fsnotify.Watcher // nil: not available
 	source *Source
 
-	seen    map[string]fs.FileInfo // folders that are watched, as they were then
+	seen    map[string]fs.FileInfo // folders that are watched, and their state then
 	folders map[string]*root       // roots that are folders, by their real path
 	points  map[string]bool        // paths on the way to a root or a linked file
 
 	since  time.Time       // the first event not acted upon; zero: none
 	last   time.Time       // the last one
 	paths  map[string]bool // files that had events
-	always bool            // something that may mean any file happened
+	always bool            // an event that may concern every file
 }
 
 func (w *watch) loop(ctx context.Context) error {
@@ -121,7 +121,7 @@ func (w *watch) loop(ctx context.Context) error {
 	}
 }
 
-// finish takes over the results that there are.
+// finish takes over a result, and others that are ready.
 func (w *watch) finish(r result) {
 	s := w.source
 	s.finish(r, time.Now())
@@ -135,18 +135,18 @@ func (w *watch) finish(r result) {
 		}
 	}
 	if s.loaded {
-		s.index.contest(s.gone)
+		s.index.reportDuplicates(s.gone)
 	}
 	s.publish()
 }
 
-// wait says how long nothing is to be done.
+// wait returns the time until the next action is due.
 func (w *watch) wait(now time.Time) time.Duration {
 	next := now.Add(time.Hour)
 	if !w.since.IsZero() {
-		next = earlier(w.last.Add(quiet), w.since.Add(impatient))
+		next = earlier(w.last.Add(quietTime), w.since.Add(longestWait))
 	}
-	for _, due := range w.source.doubts {
+	for _, due := range w.source.rereads {
 		next = earlier(next, due)
 	}
 	return next.Sub(now)
@@ -166,7 +166,7 @@ func (w *watch) touch(now time.Time) {
 	}
 }
 
-// note remembers what an event may mean.
+// note records which files an event concerns.
 func (w *watch) note(e fsnotify.Event, now time.Time) {
 	if e.Op == fsnotify.Chmod {
 		return
@@ -187,47 +187,47 @@ func (w *watch) note(e fsnotify.Event, now time.Time) {
 	}
 }
 
-// isLink reports whether a path is a symbolic link: what it leads to has to be
-// watched as well.
+// isLink reports whether a path is a symbolic link, whose target must be watched as
+// well.
 func isLink(path string) bool {
 	info, err := os.Lstat(path)
 	return err == nil && info.Mode()&fs.ModeSymlink != 0
 }
 
-// act looks at what had events, if they have come to a pause, and at files in
-// doubt whose time has come.
+// act rereads files that had events, once no more events come, and files whose
+// reread is due.
 func (w *watch) act(now time.Time) {
 	s := w.source
-	pause := !w.since.IsZero() && !now.Before(earlier(w.last.Add(quiet), w.since.Add(impatient)))
+	pause := !w.since.IsZero() && !now.Before(earlier(w.last.Add(quietTime), w.since.Add(longestWait)))
 	if pause && w.always {
-		w.settle()
+		w.rewatch()
 		s.refresh(now)
-		if w.settle() {
+		if w.rewatch() {
 			s.refresh(now)
 		}
 	}
 	if pause {
 		for path := range w.paths {
 			if from, ok := s.rankOf(path); ok {
-				s.look(from, now)
+				s.reread(from, now)
 			}
 		}
 		w.since, w.paths, w.always = time.Time{}, nil, false
 	}
-	for path, due := range s.doubts {
+	for path, due := range s.rereads {
 		if f := s.files[path]; f == nil {
-			delete(s.doubts, path)
+			delete(s.rereads, path)
 		} else if !now.Before(due) {
-			s.look(f.from, now)
+			s.reread(f.from, now)
 		}
 	}
 	if s.loaded {
-		s.index.contest(s.gone)
+		s.index.reportDuplicates(s.gone)
 	}
 	s.publish()
 }
 
-// rankOf returns the rank of something in a folder that may be a file.
+// rankOf returns the rank of a path in a watched folder that may be a file.
 func (s *Source) rankOf(path string) (rank, bool) {
 	if f := s.files[path]; f != nil {
 		return f.from, true
@@ -237,9 +237,8 @@ func (s *Source) rankOf(path string) (rank, bool) {
 	return rank{i, path}, i >= 0 && err == nil
 }
 
-// settle makes the folders that are watched those that matter now, and
-// reports whether one was added.
-func (w *watch) settle() bool {
+// rewatch updates the set of watched folders, and reports whether it added one.
+func (w *watch) rewatch() bool {
 	w.folders, w.points = map[string]*root{}, map[string]bool{}
 	want := map[string]bool{}
 	for _, r := range w.source.roots {
@@ -265,7 +264,7 @@ func (w *watch) settle() bool {
 	}
 	for path := range w.seen {
 		if !want[path] {
-			_ = w.notify.Remove(path) // it may be gone itself
+			_ = w.notify.Remove(path) // fails if the folder was deleted
 			delete(w.seen, path)
 		}
 	}
@@ -276,7 +275,7 @@ func (w *watch) settle() bool {
 	return added
 }
 
-// pass makes the steps of a trail points, and wants their folders watched.
+// pass adds the steps of a trail to w.points, and their folders to want.
 func (w *watch) pass(want map[string]bool, steps []string) {
 	for _, step := range steps {
 		w.points[step] = true
@@ -284,8 +283,8 @@ func (w *watch) pass(want map[string]bool, steps []string) {
 	}
 }
 
-// watchFolder watches a folder, anew if another took its place, and reports
-// whether it had to.
+// watchFolder watches a folder, again if it was replaced by another folder, and
+// reports whether it began a watch.
 func (w *watch) watchFolder(path string) bool {
 	if w.notify == nil {
 		return false
@@ -296,7 +295,7 @@ func (w *watch) watchFolder(path string) bool {
 		return false
 	}
 	if old != nil {
-		_ = w.notify.Remove(path) // it may have gone by itself
+		_ = w.notify.Remove(path) // fails if the folder was deleted
 		delete(w.seen, path)
 	}
 	if err != nil {
@@ -311,7 +310,7 @@ func (w *watch) watchFolder(path string) bool {
 	return true
 }
 
-// unwatched says what a folder that cannot be watched means.
+// unwatched reports a folder that cannot be watched, and the consequence.
 func unwatched(path string, err error) []route.Problem {
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -321,9 +320,8 @@ func unwatched(path string, err error) []route.Problem {
 	}}
 }
 
-// trail returns the symbolic links that lead to a path, and last what they
-// lead to: its real name, or that of the first thing on the way that is not
-// there.
+// trail returns the symbolic links on the way to a path, and last their target: the
+// real path, or the first path on the way that does not exist.
 func trail(path string) []string {
 	path, err := filepath.Abs(path)
 	if err != nil {

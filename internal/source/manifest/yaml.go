@@ -11,10 +11,9 @@ import (
 	"go.yaml.in/yaml/v2" // the version that kubectl reads YAML with
 )
 
-// yamlToJSON converts a text that is one YAML document, as kubectl does. Unlike
-// kubectl it refuses a text in which something follows the document. It returns
-// what is odd about the text though it can be read: keys that are repeated, of
-// which the last one counts.
+// yamlToJSON converts one YAML document, as kubectl does. Unlike kubectl it returns
+// an error if text follows the document. It also returns the repeated keys, of which
+// the last one counts.
 func yamlToJSON(text []byte) (converted []byte, odd, err error) {
 	value, err := decodeYAML(text, (*yaml.Decoder).SetStrict)
 	if _, is := errors.AsType[*yaml.TypeError](err); is {
@@ -52,8 +51,8 @@ func decodeYAML(text []byte, setStrict func(*yaml.Decoder, bool)) (any, error) {
 	}
 }
 
-// jsonValue converts what YAML stands for to what JSON can say: the keys of an
-// object become strings.
+// jsonValue converts a YAML value to a JSON value: the keys of an object become
+// strings.
 func jsonValue(value any) (any, error) {
 	switch v := value.(type) {
 	case map[any]any:
