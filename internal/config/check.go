@@ -25,8 +25,8 @@ type check struct {
 	warnings []string
 }
 
-// problem says what is wrong with the field at path, in the name of whoever
-// set it.
+// problem reports an invalid field at path. It names the flag or the file that set
+// the field.
 func (c *check) problem(path, reason string) {
 	root, _, _ := strings.Cut(path, "[")
 	if flag, ok := c.byFlag[root]; ok {
@@ -54,12 +54,12 @@ func (c *check) warn(format string, args ...any) {
 	c.warnings = append(c.warnings, fmt.Sprintf(format, args...))
 }
 
-// said reports whether a flag or the file sets the field, be it to nothing.
-func (c *check) said(path string) bool {
+// isSet reports whether a flag or the file sets the field, also to an empty value.
+func (c *check) isSet(path string) bool {
 	return c.byFlag[path] != "" || c.file != nil && c.file.lines[path] != 0
 }
 
-// name is what to call the field in a sentence.
+// name returns the name of the field in messages.
 func (c *check) name(path string) string {
 	if flag, ok := c.byFlag[path]; ok {
 		return "--" + flag
@@ -67,7 +67,7 @@ func (c *check) name(path string) string {
 	return path
 }
 
-// between returns n if it is in the range, and complains if not.
+// between returns n, and reports a problem if it is not in the range.
 func (c *check) between(path string, n *int32, low, high int32) int {
 	if *n < low || *n > high {
 		c.problem(path, invalid(*n, fmt.Sprintf("must be %d to %d", low, high)))
@@ -76,7 +76,7 @@ func (c *check) between(path string, n *int32, low, high int32) int {
 	return int(*n)
 }
 
-// atLeast0 returns n if it is not negative, and complains if it is.
+// atLeast0 returns n, and reports a problem if it is negative.
 func (c *check) atLeast0(path string, n int32) int {
 	if n < 0 {
 		c.problem(path, invalid(n, "must be 0 or more"))

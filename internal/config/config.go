@@ -1,10 +1,9 @@
 // Package config turns kube-proxy's command line and its configuration file
 // (KubeProxyConfiguration v1alpha1) into one checked Config.
 //
-// What counts, in this order: a flag given explicitly, a field of the file, the
-// default. An address of a server that is empty or "0", or whose port is 0,
-// switches the server off, wherever it is said. All that is wrong is told in
-// one error.
+// A flag given explicitly wins over a field of the file, and that over the default.
+// An address of a server that is empty or "0", or whose port is 0, switches the
+// server off in flags and in files. One error lists everything that is wrong.
 package config
 
 import (
@@ -44,7 +43,7 @@ type Config struct {
 	// FeatureGates are the gates that were set, by name.
 	FeatureGates map[string]bool
 
-	// What to do instead of running; Version only sets what is reported.
+	// Tasks in place of running; Version may also only set the reported version.
 	WriteConfigTo string
 	Cleanup       bool
 	InitOnly      bool
@@ -54,14 +53,14 @@ type Config struct {
 	IgnoreKubeProxy bool
 
 	// effective is the configuration in force, defaults and flags included, as a
-	// KubeProxyConfiguration v1alpha1. Loading it gives the same Config, but for
-	// what no file can say: Manifests, Client.Master, IgnoreKubeProxy, and what to
-	// do instead of running.
+	// KubeProxyConfiguration v1alpha1. Loading it gives the same Config, except the
+	// fields that only flags set: Manifests, Client.Master, IgnoreKubeProxy, and the
+	// tasks in place of running.
 	effective []byte
 }
 
-// PollPeriod is how often to look for what other programs changed, where the
-// kernel does not tell: ten times as often as kube-proxy looks, within bounds.
+// PollPeriod returns the time between two polls for changes by other programs, where
+// the kernel sends no notifications: a tenth of kube-proxy's period, within bounds.
 func (c *Config) PollPeriod() time.Duration {
 	return min(max(c.SyncPeriod/10, shortestPoll), longestPoll)
 }
@@ -77,7 +76,7 @@ type Client struct {
 	Burst              int
 }
 
-// Detect is a way to tell the pods of this node from other clients.
+// Detect is a way to recognize connections of pods on this node.
 type Detect string
 
 // The ways, spelled as detectLocalMode does.
@@ -88,10 +87,10 @@ const (
 	DetectInterfaceNamePrefix Detect = "InterfaceNamePrefix"
 )
 
-// Detector tells pods from other clients. Only what belongs to Mode is set.
+// Detector recognizes connections of pods. Only the fields of Mode are set.
 type Detector struct {
 	Mode         Detect
-	ClusterCIDRs []netip.Prefix // any number, of either family; may be empty: nobody is a pod
+	ClusterCIDRs []netip.Prefix // of either family; empty: no client counts as a pod
 	Interface    string
 	Prefix       string
 }
@@ -110,7 +109,7 @@ type Loopback string
 
 // The rules for loopback addresses.
 const (
-	LoopbackNamed    Loopback = "named"    // when nodePortAddresses means it: localhost, or a part of 127.0.0.0/8
+	LoopbackNamed    Loopback = "named"    // when nodePortAddresses names it: localhost, or a part of 127.0.0.0/8
 	LoopbackIncluded Loopback = "included" // when it is in any entry, such as all
 	LoopbackNever    Loopback = "never"
 )
@@ -118,7 +117,7 @@ const (
 // Conntrack are the kernel's connection tracking settings. Zero leaves a
 // setting as it is.
 type Conntrack struct {
-	MaxPerCore     int // 0: Min is not looked at either
+	MaxPerCore     int // 0: Min is ignored as well
 	Min            int
 	TCPEstablished time.Duration
 	TCPCloseWait   time.Duration
@@ -149,18 +148,17 @@ type Version struct {
 	Report string // not empty: say this version instead of the built-in one
 }
 
-// Env are the things Load asks of the world.
+// Env gives Load access to files and to the host.
 type Env struct {
 	Hostname func() (string, error)
 	ReadFile func(name string) ([]byte, error)
 }
 
-// Options say what this build can do.
+// Options describe this build.
 type Options struct {
-	// Modes are the data planes there are, at least one; the first is the default.
+	// Modes are the data planes of this build, at least one; the first is the default.
 	Modes []string
 
-	// Default, if not nil, is asked for one of them when the configuration names
-	// none.
+	// Default, if not nil, chooses one of them when the configuration names none.
 	Default func() string
 }

@@ -12,17 +12,17 @@ import (
 // longestMinSync bounds the time changes may wait: a longer one is a mistake.
 const longestMinSync = time.Hour
 
-// The bounds of the time between two looks for what others changed: a look costs
-// as much as there are rules.
+// The bounds of the time between two polls for changes by other programs. The cost
+// of a poll follows the number of rules.
 const (
 	shortestPoll = time.Second
 	longestPoll  = 30 * time.Second
 )
 
-// section sets what the file says for each mode on its own. Modes that
-// v1alpha1 has no section for use that of nftables. The bit of iptables, which
-// several modes share, is checked in all, as in kube-proxy; the rest where it
-// counts.
+// section sets the fields that the file has for each mode. Modes without a section
+// in v1alpha1 use that of nftables. The masquerade bit of iptables, which several
+// modes share, is checked in all modes, as in kube-proxy; other fields are checked
+// in their mode only.
 func (c *check) section(cfg *Config) {
 	in := c.config
 	path, bitPath, bit := "nftables", "nftables.masqueradeBit", in.NFTables.MasqueradeBit
@@ -31,7 +31,7 @@ func (c *check) section(cfg *Config) {
 	case "iptables":
 		path, bitPath, bit = "iptables", "iptables.masqueradeBit", in.IPTables.MasqueradeBit
 		sync, least, all = in.IPTables.SyncPeriod, in.IPTables.MinSyncPeriod, in.IPTables.MasqueradeAll
-	case "ipvs": // shares what is not about time with iptables
+	case "ipvs": // shares all fields but periods with iptables
 		path, bitPath, bit = "ipvs", "iptables.masqueradeBit", in.IPTables.MasqueradeBit
 		sync, least, all = in.IPVS.SyncPeriod, in.IPVS.MinSyncPeriod, in.IPTables.MasqueradeAll
 	}
@@ -51,8 +51,8 @@ func (c *check) section(cfg *Config) {
 	}
 }
 
-// loopback is the rule of a mode for NodePorts on loopback addresses: the mode
-// iptables has a setting for it, the others want them to be meant.
+// loopback returns the rule of a mode for NodePorts on loopback addresses: the mode
+// iptables has a setting for it, the others serve them only if they are named.
 func loopback(mode string, localhost bool) Loopback {
 	switch {
 	case mode != "iptables":
@@ -75,7 +75,7 @@ func (c *check) client() Client {
 	}
 }
 
-// detector checks only what belongs to the chosen way.
+// detector checks only the fields of the chosen mode.
 func (c *check) detector() Detector {
 	in := c.config
 	d := Detector{Mode: Detect(in.DetectLocalMode)}
@@ -107,8 +107,8 @@ func (c *check) clusterCIDRs() []netip.Prefix {
 	return cidrs
 }
 
-// nodePorts reads keywords and ranges. A keyword said twice is a mistake; a
-// range said twice is not, as in kube-proxy.
+// nodePorts reads keywords and ranges. A repeated keyword is an error; a repeated
+// range is not, as in kube-proxy.
 func (c *check) nodePorts() NodePorts {
 	var n NodePorts
 	keywords := map[string]*bool{"all": &n.All, "primary": &n.Primary, "localhost": &n.Localhost}
@@ -182,7 +182,7 @@ func badPattern(pattern string) bool {
 	return err != nil
 }
 
-// enabled reports whether a gate that is on by default still is.
+// enabled reports whether a gate that is on by default was not switched off.
 func enabled(set map[string]bool, gate string) bool {
 	on, ok := set[gate]
 	return on || !ok
@@ -190,7 +190,7 @@ func enabled(set map[string]bool, gate string) bool {
 
 // dumped reports whether a program wrote the file from a configuration it did
 // not fill in, as kubeadm does: every field is there, and empty means not set.
-// What gives it away is a period of 0, which nobody can want.
+// It recognizes such a file by a period of 0, which has no meaning.
 func (d *document) dumped() bool {
 	if d == nil {
 		return false

@@ -18,19 +18,19 @@ const (
 	kind       = "KubeProxyConfiguration"
 )
 
-// document is a configuration file, read but not judged.
+// document is a configuration file, decoded but not checked.
 type document struct {
 	name     string
 	config   v1alpha1.KubeProxyConfiguration
-	lines    map[string]int // path of every value that is there (null is not) -> its line
+	lines    map[string]int // path of every value except null -> its line
 	problems []Problem
 	warnings []string
 
 	conntrackMax *int32 // the removed field conntrack.max; nil: not there
 }
 
-// decode reads a file. What does not fit the type is in document.problems; the
-// error is for text that is no YAML or JSON at all.
+// decode reads a file. Values of the wrong type are in document.problems. It returns
+// an error for text that is not YAML or JSON.
 func decode(name string, data []byte) (*document, error) {
 	d := &document{name: name, lines: map[string]int{}}
 	root, err := parse(data)
@@ -76,8 +76,8 @@ func parse(data []byte) (*yaml.Node, error) {
 	return nil, fmt.Errorf("line %d: there is a second document; expected one %s", docs[1].Line, kind)
 }
 
-// line returns where the field at path is, or else what it would be in; 0 if
-// neither is there.
+// line returns the line of the field at path, or of the value around it; 0 if neither
+// exists.
 func (d *document) line(path string) int {
 	for path != "" && d.lines[path] == 0 {
 		path = path[:max(0, strings.LastIndexAny(path, ".["))]

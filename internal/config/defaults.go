@@ -10,10 +10,9 @@ import (
 
 const protobuf = "application/vnd.kubernetes.protobuf"
 
-// setDefaults fills in what neither the file nor a flag says. A zero in the
-// file where zero cannot work says nothing: that is how programs write files
-// (kubeadm does). The addresses of the servers have their own rules, see
-// server.
+// setDefaults sets the fields that neither the file nor a flag sets. A zero in the
+// file counts as not set where zero cannot work, because programs such as kubeadm
+// write every field. For the addresses of servers see server.
 func (c *check) setDefaults() {
 	cfg := c.config
 	cfg.APIVersion, cfg.Kind = apiVersion, kind
@@ -40,8 +39,8 @@ func (c *check) setDefaults() {
 	}
 }
 
-// periods sets those that must not be 0. The least time between two writes is
-// 0 unless something else is said, in every mode.
+// periods sets the periods that must not be 0. The least time between two writes is 0
+// by default, in every mode.
 func (c *check) periods() {
 	for path, d := range periods(c.config) {
 		if d.Duration != 0 || c.byFlag[path] != "" {

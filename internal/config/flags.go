@@ -12,13 +12,13 @@ import (
 
 // Flags holds the command line.
 type Flags struct {
-	mirrored v1alpha1.KubeProxyConfiguration // what flags say of fields a file may have
+	mirrored v1alpha1.KubeProxyConfiguration // the fields of a file that flags set
 	own      ownFlags
 	given    map[string]string // flag name -> the text given last, for flags that were given
 	problems []Problem
 }
 
-// ownFlags are the flags that no field of the file stands for.
+// ownFlags are the flags without a field in the file.
 type ownFlags struct {
 	config      string
 	writeTo     string
@@ -28,7 +28,7 @@ type ownFlags struct {
 	initOnly    bool
 	ignore      bool
 	version     Version
-	healthzPort string // these two are judged with the address they complete
+	healthzPort string // checked together with the address that they complete
 	metricsPort string
 
 	conntrackMax *int32 // nil: not given
@@ -41,9 +41,8 @@ type Group struct {
 }
 
 // NewFlags registers all flags, those that only older versions of kube-proxy had
-// as hidden ones. A flag whose value is wrong is not an error of
-// the flag set: Load tells it along with everything else that is wrong. Names
-// may be spelled with underscores.
+// as hidden ones. An invalid value is not an error of the flag set: Load reports it
+// together with all other problems. Names may be spelled with underscores.
 func NewFlags(fs *pflag.FlagSet) *Flags {
 	f := &Flags{given: map[string]string{}}
 	fs.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
@@ -73,8 +72,8 @@ func (f *Flags) register(fs *pflag.FlagSet, def flagDef) {
 	}
 }
 
-// Groups returns the headings of the help text in order, what a person needs
-// first at the top. Every flag that is not hidden is in one group.
+// Groups returns the headings of the help text, the most needed first. Every flag
+// that is not hidden is in one group.
 func Groups() []Group {
 	var groups []Group
 	for _, g := range current() {
@@ -87,14 +86,14 @@ func Groups() []Group {
 	return groups
 }
 
-// Version returns what --version asks for. It needs no Load: a configuration
-// that is wrong does not hide the version.
+// Version returns the value of --version. It does not need Load, so that --version
+// works with an invalid configuration.
 func (f *Flags) Version() Version { return f.own.version }
 
 // File returns the path of the configuration file, "" if there is none.
 func (f *Flags) File() string { return f.own.config }
 
-// apply writes what flags say over what the file says. Maps are merged by key,
+// apply overwrites the fields of the file by those of flags. Maps are merged by key;
 // --vmodule adds to the file's list.
 func (f *Flags) apply(to *v1alpha1.KubeProxyConfiguration) {
 	for name := range f.given {
@@ -136,7 +135,7 @@ type flagValue struct {
 	targets []reflect.Value
 }
 
-// Set keeps a wrong value for Load to tell.
+// Set keeps an invalid value, which Load reports.
 func (v *flagValue) Set(text string) error {
 	for _, target := range v.targets {
 		if err := setText(target, text); err != nil {

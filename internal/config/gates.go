@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// The gates that change what Sluice does.
+// The gates that have an effect on Sluice.
 const (
 	gateExternalIPs = "AllowServiceExternalIPs"
 	gateIPVS        = "KubeProxyIPVS"
 )
 
-// proxyGates are the gates kube-proxy looks at, named to a person who
-// misspelled one.
+// proxyGates are the gates that kube-proxy uses. The message for an unknown gate
+// lists them.
 const proxyGates = gateExternalIPs + ", " + gateIPVS + ", KubeProxyNFTablesLocalhostNodePorts, " +
 	"MultiCIDRServiceAllocator, NFTablesNetlink, NFTablesProxyMode, PreferSameTrafficDistribution, " +
 	"ComponentFlagz, ComponentStatusz, NativeHistograms, ContextualLogging, LoggingAlphaOptions, " +
@@ -61,8 +61,8 @@ func removedGates() map[string]removedGate {
 }
 
 // gates checks the feature gates that were set. A gate that can no longer be
-// switched is not an error, since older configurations have it: what it stood
-// for is as Kubernetes 1.37 has it, whatever is said.
+// switched is not an error, since older configurations have it: its feature behaves
+// as in Kubernetes 1.37, whatever the value.
 func (c *check) gates(set map[string]bool) map[string]bool {
 	known, removed := knownGates(), removedGates()
 	for _, name := range slices.Sorted(maps.Keys(set)) {

@@ -13,9 +13,9 @@ import (
 	"github.com/sluice-proxy/sluice/internal/textfile"
 )
 
-// Load reads the file if a flag names one, lays the flags over it, fills in
-// the defaults and checks the whole. It returns the configuration and what a
-// person should be warned of. An *InvalidError lists all that is wrong.
+// Load reads the file if a flag names one, applies the flags and the defaults, and
+// checks the result. It returns the configuration and warnings. An *InvalidError
+// lists everything that is wrong.
 func (f *Flags) Load(env Env, opt Options) (*Config, []string, error) {
 	c := &check{
 		config:   &v1alpha1.KubeProxyConfiguration{},
@@ -51,8 +51,8 @@ func (f *Flags) Load(env Env, opt Options) (*Config, []string, error) {
 // mostBytes is the size up to which a configuration file is read.
 const mostBytes = 1 << 20
 
-// ReadFile reads a configuration file for Env. It refuses everything that is no
-// regular file, and files of more than 1 MiB.
+// ReadFile reads a configuration file for Env. It returns an error for a file that is
+// not regular or larger than 1 MiB.
 func ReadFile(name string) ([]byte, error) { return textfile.Read(name, mostBytes) }
 
 // blank returns the mode of a configuration that names none.
@@ -63,12 +63,12 @@ func (o Options) blank() string {
 	return o.Default()
 }
 
-// blame notes which flags set which fields. Of what is put together from flags
-// and file, the file keeps its part.
+// blame records which flags set which fields. Parts of a list or map that come from
+// the file keep the file as their origin.
 func (c *check) blame(f *Flags) {
 	for flag := range f.given {
 		for _, path := range fieldsOf(flag) {
-			if path != "logging.vmodule" || !c.said(path) {
+			if path != "logging.vmodule" || !c.isSet(path) {
 				c.byFlag[path] = flag
 			}
 		}
@@ -97,7 +97,7 @@ func (c *check) read(env Env) error {
 	return nil
 }
 
-// convert checks every setting that counts in the chosen mode.
+// convert checks every setting that has an effect in the chosen mode.
 func (c *check) convert(opt Options) *Config {
 	in := c.config
 	cfg := &Config{
@@ -142,7 +142,7 @@ func (c *check) mode(opt Options) {
 		mode, strings.Join(opt.Modes, ", "), alike(mode, opt.Modes), modeHint(mode)))
 }
 
-// modeHint says what to use in place of a mode of kube-proxy.
+// modeHint suggests a mode in place of one of kube-proxy that this build lacks.
 func modeHint(mode string) string {
 	switch mode {
 	case "userspace":
@@ -198,8 +198,8 @@ func (c *check) nodeName(env Env) string {
 	return name
 }
 
-// combinations refuses what contradicts itself. That a file names a kubeconfig
-// contradicts nothing: the flag wins.
+// combinations reports settings that exclude each other. A kubeconfig in the file
+// excludes no flag: the flag wins.
 func (c *check) combinations() {
 	if len(c.own.manifests) > 0 {
 		for _, flag := range []string{"kubeconfig", "master"} {
@@ -225,7 +225,7 @@ func (c *check) combinations() {
 	}
 }
 
-// contradictions warns of a setting that another one takes back.
+// contradictions warns of a setting that another one cancels.
 func (c *check) contradictions(cfg *Config) {
 	if cfg.NodePorts.Localhost && cfg.Loopback == LoopbackNever {
 		c.warn("localhost in %s has no effect: %s is false", c.name("nodePortAddresses"), c.name("iptables.localhostNodePorts"))
@@ -244,7 +244,7 @@ func collide(a, b netip.AddrPort) bool {
 	return a.Addr() == b.Addr() || a.Addr().IsUnspecified() || b.Addr().IsUnspecified()
 }
 
-// unused warns of what has no effect.
+// unused warns of settings without effect.
 func (c *check) unused() {
 	if text := c.config.PortRange; text != "" && text != "0" && text != "0-0" && c.byFlag["portRange"] == "" {
 		c.warn("portRange has no effect: only the mode userspace opened ports for Services; remove the field")

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Problem is one thing that is wrong with the configuration.
+// Problem is one error in the configuration.
 type Problem struct {
 	// Field is a path that starts with KubeProxyConfiguration, or a flag with
 	// its dashes.
@@ -24,7 +24,7 @@ func (p Problem) String() string {
 	return s
 }
 
-// InvalidError is everything that is wrong with the configuration.
+// InvalidError lists all errors in the configuration.
 type InvalidError struct{ Problems []Problem }
 
 // Error returns one line per problem.
@@ -40,7 +40,7 @@ func (e *InvalidError) Error() string {
 	return b.String()
 }
 
-// invalid says what is wrong with a value, in the words Kubernetes uses.
+// invalid describes an invalid value, in the words of Kubernetes' validation.
 func invalid(value any, reason string) string {
 	if s, ok := value.(string); ok {
 		return fmt.Sprintf("Invalid value: %q: %s", s, reason)

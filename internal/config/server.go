@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// off is how a file says that a server is not wanted.
+// off is the value in a file that switches a server off.
 const off = "0"
 
 var (
@@ -15,19 +15,19 @@ var (
 	errPort    = errors.New("must be a port, 0 to 65535")
 )
 
-// server is what there is to know about the address of one server.
+// server holds the settings for the address of one server.
 type server struct {
 	path     string  // of the field
-	field    *string // what was said; becomes what is understood
+	field    *string // the given value; replaced by its canonical form
 	flag     string
 	portFlag string         // the deprecated one
-	initial  netip.AddrPort // what holds if nothing is said
+	initial  netip.AddrPort // the default
 }
 
 // server returns the address of a server, not valid if there is none.
 //
-// Empty means none when a flag or a person says so. A file that a program
-// wrote without filling it in says nothing with an empty text.
+// An empty value in a flag or in a file switches the server off. In a file that a
+// program wrote with every field it counts as not set.
 func (c *check) server(s server) netip.AddrPort {
 	portText, portGiven := c.given[s.portFlag]
 	port, err := parsePort(portText)
@@ -39,7 +39,7 @@ func (c *check) server(s server) netip.AddrPort {
 		port = s.initial.Port()
 	}
 	byFlag := c.byFlag[s.path] != ""
-	addr, err := s.address(port, byFlag || c.said(s.path) && !c.file.dumped())
+	addr, err := s.address(port, byFlag || c.isSet(s.path) && !c.file.dumped())
 	if err != nil {
 		c.problem(s.path, invalid(*s.field, err.Error()))
 		return netip.AddrPort{}
@@ -58,7 +58,7 @@ func (c *check) server(s server) netip.AddrPort {
 	return addr
 }
 
-// address reads the field. An empty one means no server if said.
+// address reads the field. An empty value that was set means no server.
 func (s server) address(port uint16, said bool) (netip.AddrPort, error) {
 	switch {
 	case *s.field == off || *s.field == "" && said:

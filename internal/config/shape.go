@@ -9,7 +9,7 @@ import (
 	logsapi "k8s.io/component-base/logs/api/v1"
 )
 
-// isScalar reports whether a file says v with one text or number.
+// isScalar reports whether a file gives v as one text or number.
 func isScalar(v reflect.Value) bool {
 	switch v.Interface().(type) {
 	case metav1.Duration, logsapi.TimeOrMetaDuration, resource.QuantityValue:
@@ -49,7 +49,7 @@ func base(t reflect.Type) reflect.Type {
 	return t
 }
 
-// wanted names the type of v to a person.
+// wanted returns the name of the type of v in messages.
 func wanted(v reflect.Value) string {
 	switch base(v.Type()) {
 	case reflect.TypeFor[metav1.Duration](), reflect.TypeFor[logsapi.TimeOrMetaDuration]():

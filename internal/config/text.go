@@ -30,8 +30,7 @@ var (
 	errPattern  = errors.New("must be a list like file=2,other*=4")
 )
 
-// setText sets v, which is addressable, to what text says. Lists and maps grow
-// by what it says.
+// setText parses text and sets v, which is addressable. It appends to lists and maps.
 func setText(v reflect.Value, text string) error {
 	switch p := v.Addr().Interface().(type) {
 	case *metav1.Duration:

@@ -1,7 +1,7 @@
 package connlimit
 
-// Budget is how many file descriptors each server may have for connections, and
-// the health check node ports for listeners.
+// Budget divides file descriptors between the connections of servers and the
+// listeners of health check node ports.
 type Budget struct {
 	Health, Metrics, Control int // connections of these servers
 	PortClients              int // connections of all health check node ports
@@ -13,8 +13,8 @@ type Budget struct {
 // iptables-restore needs 8, a comparison 6.
 const reserve = 40
 
-// Split divides the file descriptors that a process may have (RLIMIT_NOFILE).
-// What the data plane needs comes first.
+// Split divides the file descriptors that a process may have (RLIMIT_NOFILE), after
+// those that the data plane needs.
 func Split(limit int) Budget {
 	spare := max(limit-reserve, 0)
 	b := Budget{

@@ -1,7 +1,7 @@
-// Package connlimit bounds how many connections the servers of this process
-// have open. Clients beyond a bound are not kept waiting: the connection that
-// matters least is closed for them, so that neither idle nor slow clients keep
-// others from an answer, or file descriptors from the data plane.
+// Package connlimit bounds the open connections of the servers of this process.
+// Clients beyond a bound do not wait: the least important connection is closed for
+// them, so that idle and slow clients cannot keep others from an answer, or file
+// descriptors from the data plane.
 package connlimit
 
 import (
@@ -31,9 +31,9 @@ type Limiter struct {
 	opt   Options
 	began time.Time
 
-	mu   sync.Mutex
-	open map[*conn]struct{}
-	told time.Time // the last call of Full
+	mu       sync.Mutex
+	open     map[*conn]struct{}
+	reported time.Time // the last call of Full
 }
 
 // New returns a Limiter.
@@ -84,22 +84,22 @@ func (l *Limiter) Len() int {
 	return len(l.open)
 }
 
-// add adds a connection, and takes out the one to be closed for it, if any.
+// add adds a connection, and removes and returns the one to close for it, if any.
 func (l *Limiter) add(k *conn) (victim *conn, tell bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.open) >= l.opt.Max {
 		victim = l.least(k.client)
 		delete(l.open, victim)
-		if now := time.Now(); l.opt.Full != nil && (l.told.IsZero() || now.Sub(l.told) >= quietPeriod) {
-			l.told, tell = now, true
+		if now := time.Now(); l.opt.Full != nil && (l.reported.IsZero() || now.Sub(l.reported) >= quietPeriod) {
+			l.reported, tell = now, true
 		}
 	}
 	l.open[k] = struct{}{}
 	return victim, tell
 }
 
-// least returns the connection that matters least, when one of newcomer comes.
+// least returns the least important connection when newcomer connects.
 func (l *Limiter) least(newcomer client) *conn {
 	of := map[client]int{newcomer: 1}
 	for k := range l.open {
@@ -120,8 +120,8 @@ func (l *Limiter) remove(k *conn) {
 	delete(l.open, k)
 }
 
-// client is where connections come from. Whoever has one IPv6 address can have
-// all of its /64.
+// client is the source of connections. A host with one IPv6 address can use all of
+// its /64.
 type client struct {
 	from  netip.Prefix
 	local bool // on this host
@@ -142,7 +142,7 @@ func clientOf(c net.Conn) client {
 		return client{}
 	}
 	from := remote.Addr().Unmap().WithZone("")
-	own, _ := netip.ParseAddrPort(c.LocalAddr().String()) // not valid: it is nobody's
+	own, _ := netip.ParseAddrPort(c.LocalAddr().String()) // not valid: no client has it
 	if from.IsLoopback() || from == own.Addr().Unmap().WithZone("") {
 		return client{netip.PrefixFrom(from, from.BitLen()), true}
 	}
@@ -150,7 +150,7 @@ func clientOf(c net.Conn) client {
 	return client{prefix, false}
 }
 
-// conn is a connection that counts.
+// conn is a counted connection.
 type conn struct {
 	net.Conn
 	limiter *Limiter
@@ -158,7 +158,7 @@ type conn struct {
 	last    atomic.Int64 // when bytes were last read or written, since Limiter.began
 }
 
-// before reports whether k matters less than other.
+// before reports whether k is less important than other.
 func (k *conn) before(other *conn, of map[client]int) bool {
 	switch {
 	case k.client.local != other.client.local:
@@ -195,10 +195,10 @@ func (k *conn) Close() error {
 	return k.Conn.Close()
 }
 
-// abort closes the connection without keeping what the client has not read.
+// abort closes the connection and drops data that the client has not read.
 func (k *conn) abort() {
 	if tcp, ok := k.Conn.(interface{ SetLinger(sec int) error }); ok {
 		_ = tcp.SetLinger(0) // it may be closed already
 	}
-	_ = k.Conn.Close() // who serves it notices
+	_ = k.Conn.Close() // ends the goroutine that serves it
 }

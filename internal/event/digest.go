@@ -10,13 +10,13 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Group is what problems have in common that are counted together.
+// Group identifies problems that are counted together.
 type Group struct {
 	Kind, Namespace string // of the object; empty: it is none of the cluster's
 	Class           Class
 
-	// Field, without indexes, Value and Reason are empty where any are counted
-	// together. So is the Reason of conflicts, which names the owner of the moment.
+	// Field, without indexes, Value and Reason are empty if problems with different
+	// ones are counted together. So is the Reason of conflicts, as owners change.
 	Field, Value, Reason string
 }
 
@@ -52,7 +52,7 @@ const (
 // Level counts.
 const maxGroups = 4096
 
-// Level says how many problems of a group are passed on one by one.
+// Level bounds how many problems of a group are passed on one by one.
 type Level struct {
 	Group  func(route.Problem) Group
 	Listed int
@@ -74,27 +74,27 @@ type levelGroup struct {
 	Group
 }
 
-// counted is what came of a group.
+// counted is the state of a group.
 type counted struct {
 	listed int
 	held   route.Problem // the latest that was not passed on
 	count  int           // of those that were not passed on
-	quiet  bool          // nothing came in this window
+	quiet  bool          // no problem came in this window
 	window time.Duration
 	due    time.Time // when the window ends
 }
 
-// DigestOptions are the parts of a Digest. All are needed.
+// DigestOptions for NewDigest. All are needed.
 type DigestOptions struct {
 	Levels []Level
 
-	// Tell takes what no level holds back, never an empty list. Summary takes
-	// one problem that stands for those of a group that were held back.
+	// Tell receives the problems that no level holds back, never an empty list.
+	// Summary receives one problem for those of a group that were held back.
 	Tell    func([]route.Problem)
 	Summary func(Group, route.Problem)
 }
 
-// NewDigest returns a Digest that holds back nothing yet.
+// NewDigest returns an empty Digest.
 func NewDigest(o DigestOptions) *Digest {
 	return &Digest{opt: o, groups: map[levelGroup]*counted{}}
 }
@@ -172,8 +172,8 @@ type summary struct {
 	problem route.Problem
 }
 
-// due returns the counts of the windows that have ended. A group of which
-// nothing came for a whole window begins anew.
+// due returns the counts of the windows that have ended. A group without problems for
+// a whole window begins again.
 func (d *Digest) due(now time.Time) []summary {
 	d.mu.Lock()
 	defer d.mu.Unlock()

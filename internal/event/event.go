@@ -1,8 +1,8 @@
-// Package event says what people should find with `kubectl describe`: an Event
-// is told to a Recorder, which brings it to where people look.
+// Package event has the Events that people see with `kubectl describe`. A Recorder
+// writes them to the API server.
 package event
 
-// Type says whether an Event is good to know or asks for attention.
+// Type is Normal or Warning.
 type Type string
 
 // The types, as the API spells them.
@@ -19,7 +19,7 @@ const (
 	FailedToStartMetricServer       = "FailedToStartMetricServer"
 )
 
-// The reasons of contests, which kube-proxy does not notice.
+// The reasons of contests, which kube-proxy does not detect.
 const (
 	ReasonRulesContested   = "RulesContested"
 	ReasonRulesUncontested = "RulesUncontested"
@@ -28,7 +28,7 @@ const (
 // reasonKubeProxyRuns is the reason of KubeProxyRuns.
 const reasonKubeProxyRuns = "KubeProxyRuns"
 
-// What is being done; the last two are not kube-proxy's.
+// The actions; the last two are not kube-proxy's.
 const (
 	actionStart    = "StartKubeProxy"
 	actionListen   = "Listen"
@@ -36,49 +36,48 @@ const (
 	actionTakeOver = "TakeOver"
 )
 
-// Object is what an Event is about; the zero value is the own Node.
+// Object is the object of an Event; the zero value is the own Node.
 type Object struct{ Kind, Namespace, Name string }
 
-// Event is one thing that happened.
+// Event is one occurrence.
 type Event struct {
 	Object Object
 	Type   Type
 	Reason string // one word, for machines
-	Action string // what was being done, one word
-	Note   string // for people; what is longer than 1,024 bytes is cut off
+	Action string // one word
+	Note   string // for people; cut off at 1,024 bytes
 
-	// Everywhere says that every node finds the same: one Event is enough.
+	// Everywhere is set if every node makes the same Event: one object is enough.
 	Everywhere bool
 
-	// Name, if Everywhere, is what the Event is known by where nodes may see
-	// different objects and notes of it. Empty: by these.
+	// Name, if Everywhere, identifies the Event where nodes make it with different
+	// objects and notes. Empty: these identify it.
 	Name string
 }
 
-// Recorder brings Events to people. Record returns at once. It is safe for
-// concurrent use.
+// Recorder writes Events. Record returns at once. It is safe for concurrent use.
 type Recorder interface{ Record(e Event) }
 
-// Discard records nothing: where there is no cluster nobody can look.
+// Discard drops all Events, for use without a cluster.
 type Discard struct{}
 
 // Record implements Recorder.
 func (Discard) Record(Event) {}
 
-// Starting is told when the proxy starts.
+// Starting is the Event of the start of the proxy.
 func Starting() Event {
 	return Event{Type: Normal, Reason: ReasonStarting, Action: actionStart}
 }
 
-// StartFailed says that a server of the proxy could not be started, which ends
-// the process. The reason is FailedToStartProxierHealthcheck or
+// StartFailed is the Event of a server that could not be started, which ends the
+// process. The reason is FailedToStartProxierHealthcheck or
 // FailedToStartMetricServer.
 func StartFailed(reason string, err error) Event {
 	return Event{Type: Warning, Reason: reason, Action: actionStart, Note: err.Error()}
 }
 
-// RulesContested says, on the own Node, that another program keeps changing the
-// rules.
+// RulesContested is the Event on the own Node that another program keeps changing
+// the rules.
 func RulesContested(what string) Event {
 	return Event{
 		Type: Warning, Reason: ReasonRulesContested, Action: actionProgram,
@@ -88,7 +87,7 @@ func RulesContested(what string) Event {
 	}
 }
 
-// RulesUncontested says that it has ended.
+// RulesUncontested is the Event that a contest has ended.
 func RulesUncontested() Event {
 	return Event{
 		Type: Normal, Reason: ReasonRulesUncontested, Action: actionProgram,
@@ -96,8 +95,7 @@ func RulesUncontested() Event {
 	}
 }
 
-// HealthPortFailed says that the health check port of a Service could not be
-// opened.
+// HealthPortFailed is the Event of a health check port that could not be opened.
 func HealthPortFailed(namespace, name string, err error) Event {
 	return Event{
 		Object: Object{Kind: "Service", Namespace: namespace, Name: name},
@@ -105,8 +103,8 @@ func HealthPortFailed(namespace, name string, err error) Event {
 	}
 }
 
-// KubeProxyRuns says that a kube-proxy, or a process that may be one, runs beside
-// this proxy, which process it is, and what becomes of its rules.
+// KubeProxyRuns is the Event of a kube-proxy, or a process that may be one, that runs
+// beside this proxy. It names the process, and says whether its rules are removed.
 func KubeProxyRuns(note string) Event {
 	return Event{Type: Warning, Reason: reasonKubeProxyRuns, Action: actionTakeOver, Note: note}
 }

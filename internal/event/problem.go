@@ -13,7 +13,7 @@ type Class string
 
 // The classes.
 const (
-	Conflict Class = "conflict" // what is claimed belongs to another, or to the node itself
+	Conflict Class = "conflict" // an address or port belongs to another object, or to the node itself
 	Address  Class = "address"  // not an address or range that can be used
 	Port     Class = "port"     // not a port that can be used
 	Other    Class = "other"
@@ -35,7 +35,7 @@ const (
 	beforeHides  = "hides "
 )
 
-// ClassOf sorts a problem, by the field it is about.
+// ClassOf returns the class of a problem, by its field.
 func ClassOf(p route.Problem) Class {
 	for _, start := range []string{beforeOwner, beforeHidden, beforeHides} {
 		if strings.HasPrefix(p.Reason, start) {
@@ -54,8 +54,8 @@ func ClassOf(p route.Problem) Class {
 	return Other
 }
 
-// ObjectOf returns the object that a problem names; false: it is none of the
-// cluster's, such as a file.
+// ObjectOf returns the object that a problem names; false if it is not an object of
+// the cluster, such as a file.
 func ObjectOf(p route.Problem) (Object, bool) {
 	kind, name, _ := strings.Cut(p.Object, " ")
 	if !slices.Contains(Kinds(), kind) || name == "" || strings.Contains(name, " ") {
@@ -69,7 +69,7 @@ func ObjectOf(p route.Problem) (Object, bool) {
 }
 
 // OfProblems returns a warning for each object and class of problem, in the
-// order given. Problems of what is no object of the cluster are left out.
+// order given. It leaves out problems of files and others that no object has.
 func OfProblems(problems []route.Problem) []Event {
 	type key struct {
 		object Object
@@ -103,8 +103,8 @@ func OfProblems(problems []route.Problem) []Event {
 }
 
 // OfSummary returns a warning for a problem that stands for those of a group.
-// Nodes may count different ones, and yet one such Event is enough. It is false
-// if they are of no object of the cluster.
+// Nodes may count different ones, but one such Event is enough. It returns false if
+// the problems are not of objects of the cluster.
 func OfSummary(g Group, p route.Problem) (Event, bool) {
 	events := OfProblems([]route.Problem{p})
 	if len(events) == 0 {
@@ -121,7 +121,7 @@ func OfSummary(g Group, p route.Problem) (Event, bool) {
 // than 1,024 bytes is cut off, and the count of the others must not be.
 const fullNote = 900
 
-// reason is what Events call the class.
+// reason returns the reason of Events of the class.
 func (c Class) reason() string {
 	switch c {
 	case Conflict:

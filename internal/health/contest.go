@@ -9,11 +9,11 @@ import (
 	"github.com/sluice-proxy/sluice/internal/proxy"
 )
 
-// A contest begins when this many of the seconds within the window saw a repair,
-// so that the burst of edits of one reload of a firewall is none, or when rules
-// are known to be missing for longer than a repair should take, or for half of the
-// last seconds. It ends after a calm, so that a load balancer sees one change of
-// health each way.
+// A contest begins when contestRepairs of the seconds within contestWindow had a
+// repair, so that the edits of one reload of a firewall are no contest, or when rules
+// are missing for contestOverdue, or for half of missingWindow. It ends after
+// contestCalm without a repair, so that a load balancer sees one change of health each
+// way.
 const (
 	contestMissing = 2500 * time.Millisecond
 	missingWindow  = 5 * time.Second
@@ -26,8 +26,8 @@ const (
 	maxNames = 3 // of programs
 )
 
-// Contest says that another program keeps changing the rules, so that they are
-// missing repeatedly, or cannot be put back. The zero value says that none does.
+// Contest means that another program keeps changing the rules, so that they are
+// missing repeatedly, or cannot be repaired. The zero value is no contest.
 type Contest struct {
 	Since   time.Time
 	Repairs int    // since then
@@ -66,7 +66,7 @@ func (c Contest) String() string {
 // unnamed is why a program has no name.
 const unnamed = "the kernel does not say which"
 
-// contest collects what a Contest follows from.
+// contest collects the edits and repairs that a Contest follows from.
 type contest struct {
 	what     string
 	by       []string    // the latest programs, each as it ran last
@@ -165,7 +165,7 @@ func (c *contest) unrepaired(now time.Time) span {
 	return span{c.unmended, now}
 }
 
-// at returns what is known at a time.
+// at returns the Contest at a time.
 func (c *contest) at(now time.Time) Contest {
 	out := Contest{What: c.what, By: strings.Join(c.by, ", ")}
 	switch {

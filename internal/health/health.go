@@ -1,17 +1,15 @@
-// Package health decides whether the proxy does its work: whether what should
-// be in the kernel gets there in time.
+// Package health decides whether the proxy does its work: whether changes reach the
+// kernel in time.
 //
-// Two questions are answered. Should this process be left alone (/livez,
-// asked by the kubelet)? And should this node be sent new connections
-// (/healthz, asked by load balancers)?
+// It answers two questions. Should the kubelet leave this process running (/livez)?
+// Should load balancers send new connections to this node (/healthz)?
 //
-// They differ before everything was in the kernel once. A node without rules
-// must get no traffic, so it is not healthy. But a process that still waits for
-// its API server is alive: killing it cannot help, and where the API server is
-// itself behind a Service it makes things worse, as all nodes would restart
-// over and over, each time with everything to list. So until every list is
-// complete nothing makes it dead; from then on the first write has as long as
-// any other.
+// The answers differ before the first write. A node without rules must get no
+// traffic, so it is not healthy. But a process that waits for its API server is
+// alive: a restart cannot help, and makes things worse where the API server is itself
+// behind a Service, as all nodes would restart and list again and again. So the
+// process is alive until every list is complete; from then on the first write has as
+// much time as any other.
 package health
 
 import (
@@ -24,7 +22,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Verdict is what is known at one moment.
+// Verdict is the health of the proxy at one moment.
 type Verdict struct {
 	Now         time.Time
 	LastUpdated time.Time // of the last write that went well; zero: none did yet
@@ -33,14 +31,14 @@ type Verdict struct {
 	Eligible    bool      // the own Node is known and stays
 	Contest     Contest   // another program keeps changing the rules
 
-	// Families are those that share this fate: one write is for all of them.
-	// Empty before there was anything to write.
+	// Families are those that the Verdict applies to: one write is for all of them.
+	// Empty before the first write.
 	Families []route.Family
 }
 
 // Programmed reports whether the rules are in the kernel as they should be.
-// While another program keeps removing them they are not, however soon they are
-// put back; restarting the process would not help, so it is live.
+// They are not while another program keeps removing them, however soon they are
+// repaired. The process is live then, as a restart would not help.
 func (v Verdict) Programmed() bool { return v.Started && v.Live && !v.Contest.Active() }
 
 // Serving reports whether this node may be sent new connections as far as its
@@ -50,10 +48,10 @@ func (v Verdict) Serving() bool { return v.Live && !v.Contest.Active() }
 // Ready reports whether the node should be sent new connections.
 func (v Verdict) Ready() bool { return v.Programmed() && v.Eligible }
 
-// facts are all that a Verdict follows from.
+// facts are the inputs of a Verdict.
 type facts struct {
 	now     time.Time
-	listed  time.Time // when there was something complete to write; zero: not yet
+	listed  time.Time // when every list was complete; zero: not yet
 	synced  time.Time // the last write that went well
 	pending time.Time // since when the oldest change waits; zero: none does
 	failing time.Time // since when writes fail; zero: the last went well
@@ -77,8 +75,8 @@ func (f facts) verdict(families []route.Family) Verdict {
 	return v
 }
 
-// due returns since when a write is due; zero: none is. Writes that fail count
-// also if nothing changed: another program may have edited what is ours.
+// due returns since when a write is due; zero: none is. Failing writes count also
+// without a change: another program may have edited our rules.
 func (f facts) due() time.Time {
 	switch {
 	case f.listed.IsZero():
@@ -91,15 +89,14 @@ func (f facts) due() time.Time {
 	return f.pending
 }
 
-// Store is what a Tracker asks of a cluster.Store.
+// Store is the part of a cluster.Store that a Tracker uses.
 type Store interface {
 	Ready() <-chan struct{}  // closed when every list is complete
 	Backlog() cluster.Window // what is not in the kernel yet
 	Node() *cluster.Node     // the own Node; nil: unknown
 }
 
-// Tracker follows the health of the proxy. Its methods may be called from
-// several goroutines.
+// Tracker tracks the health of the proxy. It is safe for concurrent use.
 type Tracker struct {
 	store    Store
 	families []route.Family
@@ -117,7 +114,7 @@ type Options struct {
 	SyncPeriod time.Duration  // a write that waits for twice as long is overdue
 }
 
-// New returns a Tracker of a proxy that just started.
+// New returns a Tracker for a proxy that starts now.
 func New(o Options) *Tracker {
 	t := &Tracker{store: o.Store, families: o.Families}
 	t.SetSyncPeriod(o.SyncPeriod)
@@ -144,7 +141,7 @@ func (t *Tracker) Run(ctx context.Context) error {
 	return nil
 }
 
-// Observe takes the outcome of an attempt to write.
+// Observe records the outcome of an attempt to write.
 func (t *Tracker) Observe(s proxy.Sync) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -157,8 +154,8 @@ func (t *Tracker) Observe(s proxy.Sync) {
 	}
 }
 
-// Edited takes an edit by another program: the program's name, if it is known, and
-// when it was made at the earliest; zero: now.
+// Edited records an edit by another program: the program's name, if it is known, and
+// the earliest time of the edit; zero: now.
 func (t *Tracker) Edited(what, by string, since time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -169,14 +166,14 @@ func (t *Tracker) Edited(what, by string, since time.Time) {
 	t.contest.edited(what, by, since, now)
 }
 
-// Contest says whether another program keeps changing the rules.
+// Contest reports whether another program keeps changing the rules.
 func (t *Tracker) Contest() Contest {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.contest.at(time.Now())
 }
 
-// Verdict says how the proxy is now.
+// Verdict returns the present health of the proxy.
 func (t *Tracker) Verdict() Verdict {
 	pending, node := t.store.Backlog().Since, t.store.Node()
 	t.mu.Lock()

@@ -9,17 +9,17 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/sysctl"
 )
 
-// Effect is what came of one Setting.
+// Effect is the outcome of one Setting.
 type Effect struct {
 	Name   string
 	Wanted string
 	Was    string // before; empty: unknown
 	Is     string // now; empty: unknown
-	Err    error  // nil: the host has what is wanted
+	Err    error  // nil: the host has the wanted value
 }
 
-// Apply makes settings, each only if the host has something else. One that fails
-// does not keep others from being made.
+// Apply writes settings, each only if the host has another value. A failure does not
+// keep others from being written.
 func (h *Host) Apply(settings []Setting) []Effect {
 	effects := make([]Effect, 0, len(settings))
 	for _, s := range settings {
@@ -30,7 +30,7 @@ func (h *Host) Apply(settings []Setting) []Effect {
 
 func (h *Host) make(s Setting) Effect {
 	e := Effect{Name: s.Name, Wanted: s.Value}
-	to := h.door(s.Name)
+	to := h.storeOf(s.Name)
 	if e.Was, e.Err = to.Get(s.Name); e.Err != nil {
 		return e
 	}
@@ -49,14 +49,14 @@ func (h *Host) make(s Setting) Effect {
 	return e
 }
 
-func (h *Host) door(name string) door {
+func (h *Host) storeOf(name string) store {
 	if strings.HasPrefix(name, "/") {
 		return h.files
 	}
 	return h.parameters
 }
 
-// holds reports whether a value is as good as the wanted one.
+// holds reports whether a value satisfies the wanted one.
 func (s Setting) holds(value string) bool {
 	if !s.AtLeast {
 		return value == s.Value
@@ -66,7 +66,7 @@ func (s Setting) holds(value string) bool {
 	return err1 == nil && err2 == nil && have >= want
 }
 
-// explain says more about settings that only the host itself has.
+// explain adds a reason to errors of settings that only the host itself has.
 func (s Setting) explain(err error) error {
 	if !s.HostOnly || !sysctl.Forbidden(err) {
 		return err
@@ -87,7 +87,7 @@ func Failed(effects []Effect) error {
 	return nil
 }
 
-// failures says on one line what errors.Join says on several.
+// failures joins errors on one line.
 type failures struct{ errs error }
 
 // Error implements error.

@@ -1,9 +1,9 @@
-// Package host gives the host the settings that the configuration wants: the
-// size and the time-outs of connection tracking, and how readily the kernel
-// kills this process. Settings decides, Apply does.
+// Package host applies settings of the configuration to the host: the size and the
+// timeouts of connection tracking, and the OOM score of this process. Settings
+// decides, Apply writes.
 //
-// A setting is written only if it is different. So a process without the
-// privilege works where somebody with it, such as --init-only, was before.
+// A setting is written only if it differs. So a process without the privilege works
+// after another one with it, such as --init-only, wrote the settings.
 package host
 
 import (
@@ -18,22 +18,22 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/sysctl"
 )
 
-// Options says which host is meant.
+// Options for New.
 type Options struct {
 	Root  string // folder that stands in for /; "": /
 	NetNS int    // file descriptor of the network namespace; 0: the current one
 }
 
-// door reads and writes what the kernel shows in files.
-type door interface {
+// store reads and writes values that the kernel shows in files.
+type store interface {
 	Get(name string) (string, error)
 	Set(name, value string) error
 }
 
 // Host is the host this process runs on. Its methods may be called at any time.
 type Host struct {
-	parameters door // by name
-	files      door // by path
+	parameters store // by name
+	files      store // by path
 
 	mu      sync.Mutex // held while settings are applied
 	effects []Effect
@@ -48,15 +48,15 @@ func New(o Options) *Host {
 	}
 }
 
-// Facts are what the settings of a host depend on.
+// Facts are the properties of a host that its settings depend on.
 type Facts struct {
 	CPUs int // that are online, whether this process may run on them or not
 }
 
 const onlineCPUs = "/sys/devices/system/cpu/online"
 
-// Facts looks at the host. Where it does not tell its CPUs, those that this
-// process may run on count.
+// Facts reads the facts of the host. If it cannot read the number of CPUs, it counts
+// those that this process may run on.
 func (h *Host) Facts() Facts {
 	text, err := h.files.Get(onlineCPUs)
 	if err != nil {
@@ -87,14 +87,14 @@ func countCPUs(list string) (int, error) {
 	return count, nil
 }
 
-// Bring gives the host what the configuration wants. An error names each
-// setting that could not be made; the others are made. Whoever serves goes on.
+// Bring applies the settings of the configuration. It returns an error that names
+// each setting that it could not write; it writes all others.
 func (h *Host) Bring(c *config.Config) error {
 	return h.apply(Settings(c, h.Facts()))
 }
 
-// Prepare is Bring for --init-only: with what a later process without
-// privileges cannot set, and without what belongs to this process alone.
+// Prepare is Bring for --init-only: it adds the settings that a later process without
+// privileges cannot write, and leaves out those of this process alone.
 func (h *Host) Prepare(c *config.Config) error {
 	return h.apply(Lasting(c, h.Facts()))
 }
@@ -106,7 +106,7 @@ func (h *Host) apply(settings []Setting) error {
 	return Failed(h.effects)
 }
 
-// Effects returns what came of the settings that were made last.
+// Effects returns the outcome of the last settings.
 func (h *Host) Effects() []Effect {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/config"
 )
 
-// Setting is one thing that the host is to have.
+// Setting is one wanted value of the host.
 type Setting struct {
 	Name  string // of a kernel parameter, or the path of a file
 	Value string
@@ -20,7 +20,7 @@ type Setting struct {
 	HostOnly bool
 }
 
-// What the settings are called.
+// The names of settings.
 const (
 	conntrackMax  = "net.netfilter.nf_conntrack_max"
 	conntrackHash = "/sys/module/nf_conntrack/parameters/hashsize"
@@ -28,24 +28,23 @@ const (
 	timeouts      = "net.netfilter.nf_conntrack_"
 )
 
-// mostTracked is the most connections that the number of CPUs alone asks for.
+// mostTracked bounds the number of connections that follows from the number of CPUs.
 const mostTracked = 1 << 20
 
 // perBucket is how many connections share one bucket of the hash table.
 const perBucket = 4
 
-// Settings returns all that a serving process wants of its host. It does no I/O.
+// Settings returns the settings of a serving process. It does no I/O.
 func Settings(c *config.Config, f Facts) []Setting {
 	own := Setting{Name: oomScoreAdj, Value: strconv.Itoa(c.OOMScoreAdj)}
 	return append(conntrack(c.Conntrack, f), own)
 }
 
-// Lasting returns what outlives the process that sets it. It does no I/O.
+// Lasting returns the settings that outlive the process. It does no I/O.
 func Lasting(c *config.Config, f Facts) []Setting { return conntrack(c.Conntrack, f) }
 
 // ServesLoopback reports whether NodePorts may be served on 127.0.0.0/8, by the
-// rule of the mode: where it has to be meant, a wider range that happens to hold
-// it is not enough.
+// rule of the mode: where it must be named, a wider range around it is not enough.
 func ServesLoopback(c *config.Config) bool {
 	loopback := netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
 	means := func(p netip.Prefix) bool { return p.Bits() >= loopback.Bits() && loopback.Overlaps(p) }
@@ -59,8 +58,8 @@ func ServesLoopback(c *config.Config) bool {
 	return c.NodePorts.Localhost || slices.ContainsFunc(c.NodePorts.CIDRs, means)
 }
 
-// allIPv4 reports whether all addresses serve NodePorts: that is asked for, or
-// nothing is said of IPv4.
+// allIPv4 reports whether all IPv4 addresses serve NodePorts: the configuration says
+// so, or names no IPv4 range.
 func allIPv4(n config.NodePorts) bool {
 	said := n.Primary || n.Localhost || slices.ContainsFunc(n.CIDRs, func(p netip.Prefix) bool { return p.Addr().Is4() })
 	return n.All || !said

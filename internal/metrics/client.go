@@ -15,7 +15,7 @@ type Client struct {
 	expiry   *atomic.Pointer[time.Time]
 }
 
-// Client returns what counts requests to the API server.
+// Client returns the counters of requests to the API server.
 func (m *Metrics) Client() Client { return Client{m.families, &m.expiry} }
 
 // Count adds one to a counter.
@@ -39,11 +39,10 @@ func (c Client) Set(name string, value float64) {
 	}
 }
 
-// Expires tells until when the certificate of this client is good; nil: it has
-// none that expires.
+// Expires sets when the certificate of this client expires; nil: never.
 func (c Client) Expires(at *time.Time) { c.expiry.Store(at) }
 
-// clientTable is what every client of an API server has.
+// clientTable has the families of every client of an API server.
 func (m *Metrics) clientTable() []family {
 	verb, result := []string{"verb", "host"}, []string{"result"}
 	waits := []float64{0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60}
@@ -102,7 +101,7 @@ func ages() []float64 {
 	}
 }
 
-// certificateLeft is told without end if there is no certificate.
+// certificateLeft is infinite if there is no certificate.
 func (m *Metrics) certificateLeft(_ Readings, p put) {
 	if at := m.expiry.Load(); at != nil {
 		p(time.Until(*at).Seconds())

@@ -8,22 +8,21 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// family is one row of the table of all there is.
+// family is one row of the table of all families.
 type family struct {
 	name, help string
 	labels     []string
-	series     [][]string // label values of what is there from the start, at 0
+	series     [][]string // label values of the series that exist from the start, at 0
 	buckets    []float64  // of a histogram
 	modes      []string   // that have it; nil: all
 	failures   bool       // it counts the writes that failed, by IP family
 
-	// into is where it is kept, which tells its type: a pointer to one of the
-	// vectors, or a reading.
+	// into determines the type: a pointer to one of the vectors, or a reading.
 	into any
 }
 
 // register makes the families of the mode and returns how many there are.
-// Those of other modes are made but shown to nobody.
+// Families of other modes are made but not registered.
 func (m *Metrics) register(in *prometheus.Registry, table []family) int {
 	shown := 0
 	for _, f := range table {
@@ -41,7 +40,7 @@ func (m *Metrics) register(in *prometheus.Registry, table []family) int {
 	return shown
 }
 
-// collector makes what the row describes.
+// collector makes the collector of the row.
 func (f family) collector(m *Metrics) prometheus.Collector {
 	series := f.series
 	if f.labels == nil {

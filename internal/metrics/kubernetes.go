@@ -13,7 +13,7 @@ const (
 	kubernetesMinor = "37"
 )
 
-// kubernetesTable is what every component of Kubernetes has.
+// kubernetesTable has the families of every component of Kubernetes.
 func (m *Metrics) kubernetesTable() []family {
 	return []family{{
 		name: "kubernetes_build_info", into: &m.kubernetes,
@@ -37,7 +37,7 @@ func (m *Metrics) kubernetesTable() []family {
 	}}
 }
 
-// constants sets what does not change.
+// constants sets the families that do not change.
 func (m *Metrics) constants(registered int) {
 	o := m.opt
 	m.build.WithLabelValues(o.Version, runtime.Version()).Set(1)
@@ -53,7 +53,7 @@ func (m *Metrics) constants(registered int) {
 	m.started.WithLabelValues().Set(seconds(o.Started))
 }
 
-// sliTable is what /metrics/slis shows.
+// sliTable has the families of /metrics/slis.
 func (m *Metrics) sliTable() []family {
 	return []family{{
 		name: "kubernetes_healthcheck", labels: []string{"name", "type"}, into: &m.healthcheck,
@@ -67,7 +67,7 @@ func (m *Metrics) sliTable() []family {
 	}}
 }
 
-// Checked is told how one health check of an endpoint went; nil: well.
+// Checked records the outcome of one health check of an endpoint; nil: it passed.
 // kube-proxy has one, "ping" of "healthz", asked for on the metrics port.
 func (m *Metrics) Checked(name, endpoint string, err error) {
 	status := "success"

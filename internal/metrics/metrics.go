@@ -1,7 +1,6 @@
-// Package metrics is the one home of everything that is counted: the names that
-// dashboards made for kube-proxy read (kubeproxy_*, rest_client_*, kubernetes_*),
-// and Sluice's own (sluice_*). No series is made for each Service, so that their
-// number does not grow with the cluster.
+// Package metrics has all metrics: those that dashboards made for kube-proxy read
+// (kubeproxy_*, rest_client_*, kubernetes_*), and Sluice's own (sluice_*). There is no
+// series for each Service, so that their number does not grow with the cluster.
 package metrics
 
 import (
@@ -15,7 +14,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Options are what does not change while the process lives.
+// Options do not change while the process lives.
 type Options struct {
 	Mode    string // "nftables", "iptables": which families there are
 	Reason  string // why this mode
@@ -25,7 +24,7 @@ type Options struct {
 	Families []route.Family
 
 	Gates   []Gate
-	Started time.Time // what came about before is not counted as latency
+	Started time.Time // changes before it are not counted as latency
 }
 
 // Gate is a feature gate.
@@ -42,7 +41,7 @@ type Metrics struct {
 	slis     *prometheus.Registry
 
 	readings atomic.Pointer[Readings]
-	queued   atomic.Int64 // when something last came in, in ns since 1970
+	queued   atomic.Int64 // when the last change came in, in ns since 1970
 	expiry   atomic.Pointer[time.Time]
 	families map[string]prometheus.Collector
 	failing  []*prometheus.CounterVec // by IP family: writes that failed, as this mode calls them
@@ -50,7 +49,7 @@ type Metrics struct {
 	vectors
 }
 
-// vectors hold what is counted as it happens, as opposed to Readings.
+// vectors are updated by events, as opposed to Readings.
 type vectors struct {
 	synced, full, partial, programming, looked *prometheus.HistogramVec
 	healthz, livez, ended                      *prometheus.CounterVec

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/takeover"
 )
 
-// Readings are taken when somebody asks. All are safe for concurrent use and
-// return at once. What is nil has no series.
+// Readings are functions that each scrape calls. All are safe for concurrent use and
+// return at once. A nil function has no series.
 type Readings struct {
 	Totals    func() cluster.Totals
 	Backlog   func() cluster.Window
@@ -26,22 +26,22 @@ type Readings struct {
 	HealthPortFailures func() int
 	HostSettingsFailed func() int
 
-	// Contest tells whether another program keeps changing the rules, and its name
+	// Contest reports whether another program keeps changing the rules, and its name
 	// if it is known.
 	Contest func() (program string, active bool)
 
-	// Packets that rules counted; not ok: that cannot be read, and has no series.
+	// Packets that rules counted; not ok: they cannot be read, and have no series.
 	InvalidDropped    func() (n uint64, ok bool)
 	LoopbackNodePorts func() (n uint64, ok bool)
 }
 
-// Read says where readings are to be had. Before it there are none.
+// Read sets the Readings. Before it there are none.
 func (m *Metrics) Read(r Readings) { m.readings.Store(&r) }
 
-// put passes a value on, with its labels.
+// put receives a value with its labels.
 type put func(value float64, labels ...string)
 
-// reading is a family that is read when somebody asks.
+// reading is a family that each scrape reads.
 type reading struct {
 	kind prometheus.ValueType
 	from func(Readings, put)
@@ -165,7 +165,7 @@ func byMechanism(read func() map[takeover.Mechanism]int, p put) {
 	}
 }
 
-// number passes on one number out of a reading, if there is one.
+// number passes on one number of a reading, if there is one.
 func number[R any, N int | uint64](read func() R, part func(R) N, p put) {
 	if read != nil {
 		p(float64(part(read())))
@@ -176,7 +176,7 @@ func same[N int | uint64](n N) N { return n }
 
 func truth(is bool) int { return map[bool]int{true: 1}[is] }
 
-// lastQueued is when the newest change came in, whether or not it is settled.
+// lastQueued is when the last change came in, settled or not.
 func (m *Metrics) lastQueued(r Readings, p put) {
 	at := time.Unix(0, m.queued.Load())
 	if r.Backlog != nil {
@@ -189,5 +189,5 @@ func (m *Metrics) lastQueued(r Readings, p put) {
 	}
 }
 
-// seconds is a time as Prometheus has it.
+// seconds returns a time in seconds since 1970.
 func seconds(at time.Time) float64 { return float64(at.UnixMicro()) / 1e6 }

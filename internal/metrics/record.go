@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Synced is told of every attempt to write (proxy.Options.Observe).
+// Synced records an attempt to write (proxy.Options.Observe).
 func (m *Metrics) Synced(s proxy.Sync) {
 	sort := m.partial
 	if s.Full() {
@@ -62,24 +62,23 @@ func (m *Metrics) succeeded(s proxy.Sync, at time.Time) {
 	}
 }
 
-// Rules is told of a write of the mode iptables: how many rules of ours a table
-// of a family has since then, and how many of them were sent.
+// Rules records a write of the mode iptables: how many rules of ours a table of a
+// family has now, and how many of them were sent.
 func (m *Metrics) Rules(f route.Family, table string, total, sent int) {
 	m.rules.WithLabelValues(table, f.String()).Set(float64(total))
 	m.sent.WithLabelValues(table, f.String()).Set(float64(sent))
 }
 
-// RestoreFailed is told of rules of a family that iptables-restore refused.
+// RestoreFailed counts a failure of iptables-restore for a family.
 func (m *Metrics) RestoreFailed(f route.Family) { m.restores.WithLabelValues(f.String()).Inc() }
 
-// PartialRestoreFailed is told of the same, where those were rules of changes
-// alone.
+// PartialRestoreFailed counts the same for a restore of changes alone.
 func (m *Metrics) PartialRestoreFailed(f route.Family) {
 	m.RestoreFailed(f)
 	m.partialRestores.WithLabelValues(f.String()).Inc()
 }
 
-// Rejected is told of problems with objects, each once.
+// Rejected counts problems with objects, each once.
 func (m *Metrics) Rejected(problems []route.Problem) {
 	for _, p := range problems {
 		kind := kindOther
@@ -90,14 +89,14 @@ func (m *Metrics) Rejected(problems []route.Problem) {
 	}
 }
 
-// Healthz is told of every answer of /healthz on the health port.
+// Healthz counts an answer of /healthz on the health port.
 func (m *Metrics) Healthz(code int) { m.healthz.WithLabelValues(strconv.Itoa(code)).Inc() }
 
-// Livez is told of every answer of /livez on the health port.
+// Livez counts an answer of /livez on the health port.
 func (m *Metrics) Livez(code int) { m.livez.WithLabelValues(strconv.Itoa(code)).Inc() }
 
-// Looked is told of one look for stale flows: how long it took, and how many
-// flows of each family it ended.
+// Looked records one search for stale flows: its duration, and how many flows of each
+// family it ended.
 func (m *Metrics) Looked(took time.Duration, ended map[route.Family]int) {
 	for _, f := range m.opt.Families {
 		m.looked.WithLabelValues(f.String()).Observe(took.Seconds())

@@ -16,40 +16,38 @@ import (
 	"github.com/prometheus/common/expfmt"
 )
 
-// pace is how many times as long as a rendering took the next one waits, and
-// longestPause the most: however often clients ask, rendering takes a fifth of a
-// CPU at most.
+// The pause after a rendering is pace times its duration, but at most longestPause:
+// however often clients ask, rendering takes a fifth of a CPU at most.
 const (
 	pace         = 4
 	longestPause = 2 * time.Second
 )
 
 // page is a page of metrics. All requests that wait when a rendering begins share
-// it, so that a crowd of clients costs as much as one. No answer is older than
-// its request. Answers are made in memory: a client that reads slowly, or never,
-// holds up nobody.
+// it, so that many clients cost as much as one. No answer is older than its request.
+// Answers are made in memory, so that a slow client does not delay others.
 type page struct {
 	handler http.Handler // of promhttp
 
-	turn  chan struct{} // of one: to render
-	after time.Time     // when the next rendering may begin; of who has the turn
+	busy  chan struct{} // held by the goroutine that renders
+	after time.Time     // when the next rendering may begin; guarded by busy
 
 	mu   sync.Mutex
-	next *rendering // that has not begun; nil: nobody waits
+	next *rendering // that has not begun; nil: no request waits
 }
 
-// rendering is the page as of one moment, in every form that is asked for.
+// rendering is the page at one moment, in every requested form.
 type rendering struct {
 	asked map[form]bool
 	done  chan struct{} // closed when made is complete
 	made  map[form]*answer
 }
 
-// form is what requests may differ in.
+// form is the encoding and selection of a request.
 type form struct {
 	format   expfmt.Format
 	encoding string // "gzip", "identity"
-	names    string // those asked for, as in the query; empty: all
+	names    string // the names in the query; empty: all
 }
 
 // answer is a http.ResponseWriter that keeps what is written.
@@ -69,7 +67,7 @@ func (a *answer) WriteHeader(code int) { a.code = code }
 func (a *answer) Write(p []byte) (int, error) { return a.body.Write(p) }
 
 func serve(from prometheus.Gatherer) http.Handler {
-	return &page{turn: make(chan struct{}, 1), handler: promhttp.HandlerFor(from, promhttp.HandlerOpts{
+	return &page{busy: make(chan struct{}, 1), handler: promhttp.HandlerFor(from, promhttp.HandlerOpts{
 		EnableOpenMetrics: true,
 		ErrorHandling:     promhttp.ContinueOnError,
 	})}
@@ -91,10 +89,10 @@ func (p *page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	maps.Copy(w.Header(), a.header)
 	w.Header().Set("Content-Length", strconv.Itoa(a.body.Len()))
 	w.WriteHeader(a.code)
-	_, _ = w.Write(a.body.Bytes()) // the client may have gone
+	_, _ = w.Write(a.body.Bytes()) // fails if the client closed the connection
 }
 
-// join adds a request to the next rendering. The first one has to make it.
+// join adds a request to the next rendering. The first request must render it.
 func (p *page) join(f form) (r *rendering, first bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -105,11 +103,11 @@ func (p *page) join(f form) (r *rendering, first bool) {
 	return p.next, first
 }
 
-// render makes a rendering when it is time. It does so also if its client has
-// gone: others may wait for it.
+// render makes a rendering when it is due, also if its client closed the connection,
+// since others may wait for it.
 func (p *page) render(r *rendering) {
-	p.turn <- struct{}{}
-	defer func() { <-p.turn }()
+	p.busy <- struct{}{}
+	defer func() { <-p.busy }()
 	time.Sleep(time.Until(p.after))
 	p.mu.Lock()
 	p.next = nil // requests from now on are later than this rendering

@@ -16,8 +16,8 @@ const (
 	modeIPVS     = "ipvs"
 )
 
-// table is every family of /metrics but those of the runtime. What is another
-// mode's alone has its row here as well, and says so in modes.
+// table has every family of /metrics except those of the runtime. Families of one
+// mode name it in modes.
 func (m *Metrics) table() []family {
 	return slices.Concat(
 		m.proxyTable(), m.changeTable(), m.nftablesTable(), m.iptablesTable(), m.conntrackTable(),
@@ -25,7 +25,7 @@ func (m *Metrics) table() []family {
 	)
 }
 
-// partly lists the modes that tell a full sync from a partial one.
+// partly lists the modes that count full and partial syncs apart.
 func partly() []string { return []string{modeIPTables, modeNFTables} }
 
 // tracked lists the modes that end stale flows.
@@ -44,7 +44,7 @@ func programmingTimes() []float64 {
 	)
 }
 
-// proxyTable is what every kube-proxy has.
+// proxyTable has the families of every kube-proxy.
 func (m *Metrics) proxyTable() []family {
 	label, families := []string{"ip_family"}, each(familyNames(m.opt.Families))
 	code, codes := []string{"code"}, each([]string{"200", "503"})
@@ -78,7 +78,7 @@ func (m *Metrics) proxyTable() []family {
 	}}
 }
 
-// changeTable is what comes in.
+// changeTable has the families of incoming changes.
 func (m *Metrics) changeTable() []family {
 	return []family{{
 		name: "kubeproxy_sync_proxy_rules_endpoint_changes_total", into: reading{counter, endpointChanges},
@@ -95,7 +95,7 @@ func (m *Metrics) changeTable() []family {
 	}}
 }
 
-// nftablesTable is what the mode nftables alone has.
+// nftablesTable has the families of the mode nftables.
 func (m *Metrics) nftablesTable() []family {
 	label, families := []string{"ip_family"}, each(familyNames(m.opt.Families))
 	return []family{{
@@ -107,7 +107,7 @@ func (m *Metrics) nftablesTable() []family {
 	}}
 }
 
-// iptablesTable is what the mode iptables has, and in part any mode that runs
+// iptablesTable has the families of the mode iptables, and some of any mode that runs
 // iptables-restore.
 func (m *Metrics) iptablesTable() []family {
 	label, families := []string{"ip_family"}, each(familyNames(m.opt.Families))
@@ -133,7 +133,7 @@ func (m *Metrics) iptablesTable() []family {
 	}}
 }
 
-// conntrackTable is about stale flows.
+// conntrackTable has the families of stale flows.
 func (m *Metrics) conntrackTable() []family {
 	label, families := []string{"ip_family"}, each(familyNames(m.opt.Families))
 	return []family{{
@@ -148,7 +148,7 @@ func (m *Metrics) conntrackTable() []family {
 	}}
 }
 
-// writeTable is what Sluice tells of its writes.
+// writeTable has Sluice's own families of writes.
 func (m *Metrics) writeTable() []family {
 	cause := []string{"cause"}
 	return []family{{

@@ -8,12 +8,12 @@ const (
 	reloadRefused = "refused"
 )
 
-// rejectedKinds are those of objects, and one for whatever else a problem names.
+// rejectedKinds are the kinds of objects, and one for all else that has problems.
 func rejectedKinds() []string { return append(event.Kinds(), kindOther) }
 
 const kindOther = "other"
 
-// nodeTable is what Sluice tells of itself and of its host.
+// nodeTable has Sluice's own families of the process and the host.
 func (m *Metrics) nodeTable() []family {
 	mechanism := []string{"mechanism"}
 	return []family{{

@@ -5,8 +5,8 @@ import (
 	"unicode"
 )
 
-// Line makes what somebody else wrote fit into a line: what would end or move it
-// becomes a blank.
+// Line returns text of another program on one line: it replaces characters that end
+// or move a line by spaces.
 func Line(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {

@@ -1,4 +1,4 @@
-// Package text writes what several parts tell people, alike.
+// Package text formats text for people, for several packages alike.
 package text
 
 import (

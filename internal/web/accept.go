@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// form is how a page is wanted: as text for people if version is empty.
+// form is a form of a page; without a version it is text for people.
 type form struct{ media, version string }
 
 // clause is one part of an Accept header.
@@ -18,8 +18,8 @@ type clause struct {
 	weight float64
 }
 
-// negotiate picks the form that is liked best of those there are; false: none
-// is. Who says nothing gets text.
+// negotiate returns the available form with the highest weight; false if none is
+// acceptable. Without an Accept header it is text.
 func negotiate(accept []string, kind string) (form, bool) {
 	clauses := parseAccept(strings.Join(accept, ","))
 	if len(clauses) == 0 {
@@ -33,8 +33,8 @@ func negotiate(accept []string, kind string) (form, bool) {
 	return form{}, false
 }
 
-// parseAccept returns the clauses, the most liked first. What cannot be read is
-// left out, and what is not wanted.
+// parseAccept returns the clauses by falling weight. It leaves out invalid clauses and
+// those with weight 0.
 func parseAccept(header string) []clause {
 	var list []clause
 	for part := range strings.SplitSeq(header, ",") {
@@ -54,7 +54,7 @@ func parseAccept(header string) []clause {
 	return list
 }
 
-// form returns what the clause asks for, if there is such a form of the kind.
+// form returns the requested form, if the kind has it.
 func (c clause) form(kind string) (form, bool) {
 	group0, version, as := c.params["g"], c.params["v"], c.params["as"]
 	plain := group0 == "" && version == "" && as == ""

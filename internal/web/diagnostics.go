@@ -17,24 +17,24 @@ type Options struct {
 	Flags  map[string]string // the command line: every flag with its value
 
 	Metrics, SLIs http.Handler
-	Checked       func() // told of every look at /healthz; may be nil
+	Checked       func() // called at each request of /healthz; may be nil
 
 	Version  string          // of this program
-	Emulates string          // the version of Kubernetes whose kube-proxy it is like, such as "1.37"
+	Emulates string          // the version of Kubernetes whose kube-proxy it replaces, such as "1.37"
 	Started  time.Time       // this process
-	Status   func(io.Writer) // what else /statusz says to people; may be nil
+	Status   func(io.Writer) // appends text to /statusz; may be nil
 
-	// SetVerbosity sets how much is logged; nil: that cannot be. Profiling adds
-	// pprof and a page to set the verbosity.
+	// SetVerbosity sets the verbosity of the log; nil if it cannot be set. Profiling
+	// adds pprof and a page to set the verbosity.
 	SetVerbosity func(level int)
 	Profiling    bool
 }
 
-// component is what tools look for on the pages of kube-proxy.
+// component is the name that tools expect on the pages of kube-proxy.
 const component = "kube-proxy"
 
-// Diagnostics answers everything of kube-proxy's metrics server. It asks for no
-// authentication: it is for an address that only the node itself reaches.
+// Diagnostics serves all pages of kube-proxy's metrics server. It requires no
+// authentication: use it at an address that only the node itself reaches.
 func Diagnostics(o Options) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", o.healthz)
@@ -58,8 +58,8 @@ func text(body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { writeBody(w, typeText, http.StatusOK, []byte(body)) }
 }
 
-// healthz says that this server answers. Whether the proxy does its work is on
-// the health server.
+// healthz reports that this server answers. The health server reports whether the
+// proxy does its work.
 func (o Options) healthz(w http.ResponseWriter, r *http.Request) {
 	if o.Checked != nil {
 		o.Checked()

@@ -1,6 +1,6 @@
-// Package web has what Sluice answers over HTTP: the health of the proxy, and
-// pages for metrics and diagnostics, each as kube-proxy answers them; and a
-// Server that keeps one of them at an address.
+// Package web has Sluice's HTTP pages: the health of the proxy, and pages for metrics
+// and diagnostics, each as in kube-proxy; and a Server that serves them at an
+// address.
 package web
 
 import (
@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/health"
 )
 
-// Judge says how the proxy is.
+// Judge returns the health of the proxy.
 type Judge interface{ Verdict() health.Verdict }
 
 // Counter counts answers by their status.
@@ -20,7 +20,7 @@ type Counter interface {
 	Livez(code int)
 }
 
-// Health answers /healthz and /livez, whatever the method, and nothing else.
+// Health serves /healthz and /livez, for every method.
 func Health(j Judge, c Counter) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
@@ -55,7 +55,7 @@ type familyReport struct {
 	Healthy     bool      `json:"healthy"`
 }
 
-// report makes the body; eligible is nil where the node does not count.
+// report makes the body; eligible is nil if the page leaves the Node out.
 func report(v health.Verdict, healthy bool, eligible *bool) healthReport {
 	r := healthReport{LastUpdated: v.LastUpdated, CurrentTime: v.Now, NodeEligible: eligible, Healthy: healthy}
 	for _, f := range v.Families {
@@ -65,7 +65,7 @@ func report(v health.Verdict, healthy bool, eligible *bool) healthReport {
 		r.Status[f.String()] = familyReport{v.LastUpdated, healthy}
 	}
 	if r.code() == http.StatusOK {
-		r.LastUpdated = v.Now // as if it had just been written: nothing waits
+		r.LastUpdated = v.Now // no change waits, so the rules are as of now
 	}
 	return r
 }
@@ -95,10 +95,10 @@ const (
 	typeYAML = "application/yaml"
 )
 
-// writeBody answers with a body that is what it says it is.
+// writeBody writes a body with its media type.
 func writeBody(w http.ResponseWriter, mediaType string, code int, body []byte) {
 	w.Header().Set("Content-Type", mediaType)
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(code)
-	_, _ = w.Write(body) // who went away does not mind
+	_, _ = w.Write(body) // fails if the client closed the connection
 }
