@@ -75,7 +75,7 @@ func NewNode(opt NodeOptions) (*Node, error) {
 		return nil, errors.Join(err, flows.Close())
 	}
 	n := &Node{opt: opt, flows: flows, rules: rules, guard: newGuard(opt.Log, process.CPUTime), known: opt.Store.Feed()}
-	n.stale = follow.New(follow.Options{Table: flows, Looked: opt.Looked, Report: func(err error) {
+	n.stale = follow.New(follow.Options{Table: flows, Scanned: opt.Looked, Report: func(err error) {
 		opt.Log.Warn("Cannot end stale flows, retrying", "error", err)
 	}})
 	n.local = localnet.New(localnet.Options{

@@ -1,15 +1,16 @@
-// Package conntrack follows what is applied and ends flows that it left behind.
+// Package conntrack deletes the conntrack entries of flows that changes of Services
+// made stale.
 //
-// Over UDP the kernel keeps sending a flow where its first packet went, also
-// when that backend is gone, or when the Service had none then. TCP and SCTP
-// find out by themselves; UDP senders that expect no answer never do.
+// The kernel sends all packets of a UDP flow to the destination of the first one,
+// also when that backend is gone, or when the Service had no backend then. TCP and
+// SCTP peers notice; UDP senders that expect no answer never do.
 //
-// Over TCP and SCTP a connection may never begin: if its first packet came
-// before anybody translated it, so is treated every one sent again, and for two
-// minutes whatever another client sends from the same port.
+// A TCP or SCTP connection may never begin: if its first packet came before there
+// were rules for it, retransmissions keep the untranslated conntrack entry, and so do
+// connections of other clients from the same port, for two minutes.
 //
-// It deletes exactly the flows that are wrong, at a cost that follows the
-// change, and off the path of the change.
+// The package deletes exactly the stale entries, at a cost that follows the change,
+// and does not delay the change.
 package conntrack
 
 import (
@@ -25,13 +26,12 @@ import (
 )
 
 const (
-	// secondLook is how long after a look the same is looked at again: a packet
-	// that was on its way through the old rules may have made a flow just after.
-	secondLook = 2 * time.Second
+	// secondScan is the time from a scan to a second one for the same flows: a packet
+	// that was passing the old rules may have made a flow after the first.
+	secondScan = 2 * time.Second
 
-	// rest is how many times longer than it worked the follower then pauses, so
-	// that it takes a fifth of one CPU at most, however large the table and
-	// however many the changes.
+	// rest is the pause after a scan as a multiple of its duration: scans take a fifth
+	// of one CPU at most, however large the table and however many the changes.
 	rest    = 4
 	maxRest = 5 * time.Second
 
@@ -39,28 +39,27 @@ const (
 	minRetry = 100 * time.Millisecond
 	maxRetry = 30 * time.Second
 
-	// maxFailures is how many deletions may fail in one look before it ends.
+	// maxFailures is how many deletions may fail in one scan before it ends.
 	maxFailures = 100
 )
 
-// Table is what is needed of the kernel.
+// Table lists and deletes conntrack entries.
 type Table interface {
 	Each(ctx context.Context, f kernel.Filter, fn func(kernel.Entry) error) error
 	Delete(ctx context.Context, e kernel.Entry) error
 }
 
-// Options are the parts of a Follower.
+// Options for New.
 type Options struct {
 	Table  Table
-	Report func(error) // called when a look failed and will be repeated; may be nil
+	Report func(error) // called when a scan failed and will be repeated; may be nil
 
-	// Looked is told after each look how long it took, and how many flows of
-	// each family it ended. It may be nil.
-	Looked func(took time.Duration, ended map[route.Family]int)
+	// Scanned is called after each scan with its duration, and how many flows of each
+	// family it ended. It may be nil.
+	Scanned func(took time.Duration, ended map[route.Family]int)
 }
 
-// Follower deletes flows that a change left behind. All methods may be
-// called from any goroutine.
+// Follower deletes flows that a change made stale. It is safe for concurrent use.
 type Follower struct {
 	opts  Options
 	count counters
@@ -69,10 +68,10 @@ type Follower struct {
 	mu      sync.Mutex
 	index   *index
 	pending work
-	later   work // second looks
+	later   work // second scans
 }
 
-// New returns a Follower that knows of nothing yet.
+// New returns a Follower without any Service.
 func New(opts Options) *Follower {
 	return &Follower{
 		opts:  opts,
@@ -81,8 +80,8 @@ func New(opts Options) *Follower {
 	}
 }
 
-// Applied tells of a change that the kernel follows now. It does not wait for
-// the kernel. What was touched by a change that failed must be in a later one.
+// Applied takes a change that is in the kernel now. It returns at once. Services
+// touched by a change that failed must be in a later one.
 func (f *Follower) Applied(c route.Change) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -95,8 +94,8 @@ func (f *Follower) Applied(c route.Change) {
 	f.queue(begun)
 }
 
-// Repaired tells that the kernel did not do for a while what the table says, and
-// does again: any flow may have been made meanwhile.
+// Repaired takes note that the rules in the kernel were wrong for a while, so that
+// any flow may be stale.
 func (f *Follower) Repaired(t *route.Table) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -109,8 +108,8 @@ func (f *Follower) Repaired(t *route.Table) {
 	f.queue(w)
 }
 
-// SetLocal tells which addresses this host has: all of them, each time. NodePorts
-// of every local address are looked for at these, loopback ones excepted.
+// SetLocal sets the addresses of this host. NodePorts of every local address are
+// served at these, except loopback addresses.
 func (f *Follower) SetLocal(addrs []netip.Addr) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -124,7 +123,7 @@ func (f *Follower) queue(w work) {
 	f.pending = f.pending.with(w)
 	select {
 	case f.wake <- struct{}{}:
-	default: // it is awake already
+	default: // Run wakes anyway
 	}
 }
 
@@ -139,10 +138,10 @@ func (f *Follower) Run(ctx context.Context) error {
 		}
 		started := time.Now()
 		ended := map[route.Family]int{}
-		err := f.look(ctx, w, ended)
+		err := f.scan(ctx, w, ended)
 		now := time.Now()
-		if f.opts.Looked != nil {
-			f.opts.Looked(now.Sub(started), ended)
+		if f.opts.Scanned != nil {
+			f.opts.Scanned(now.Sub(started), ended)
 		}
 		if ctx.Err() != nil {
 			return nil
@@ -150,7 +149,7 @@ func (f *Follower) Run(ctx context.Context) error {
 		pause := min(rest*now.Sub(started), maxRest)
 		if err == nil {
 			failed = 0
-			f.lookAgain(w, now.Add(secondLook))
+			f.scanAgain(w, now.Add(secondScan))
 		} else {
 			pause = min(minRetry<<min(failed, 10), maxRetry)
 			failed++
@@ -161,8 +160,8 @@ func (f *Follower) Run(ctx context.Context) error {
 	return nil
 }
 
-// take returns all work that is due, and how long there is none after that; 0
-// means until somebody brings some.
+// take returns all work that is due, and the time until more is due; 0 if no work
+// waits.
 func (f *Follower) take(now time.Time) (work, time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -182,8 +181,8 @@ func (f *Follower) take(now time.Time) (work, time.Duration) {
 	return w, wait
 }
 
-// lookAgain puts down first looks for a second one.
-func (f *Follower) lookAgain(w work, at time.Time) {
+// scanAgain schedules a second scan after first ones.
+func (f *Follower) scanAgain(w work, at time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for k, n := range w {
@@ -197,7 +196,7 @@ func (f *Follower) lookAgain(w work, at time.Time) {
 	f.later = f.later.with(w)
 }
 
-// failed keeps the work for the next time.
+// failed keeps the work for the next attempt.
 func (f *Follower) failed(w work, err error) {
 	f.count.failures.Add(1)
 	f.mu.Lock()
@@ -208,9 +207,9 @@ func (f *Follower) failed(w work, err error) {
 	}
 }
 
-// look does the work once, and counts the flows it ended. A deletion that fails
-// does not keep others from being made.
-func (f *Follower) look(ctx context.Context, w work, ended map[route.Family]int) error {
+// scan does the work once, and counts the flows it ended. It goes on after a deletion
+// that fails.
+func (f *Follower) scan(ctx context.Context, w work, ended map[route.Family]int) error {
 	f.count.looks.Add(1)
 	var failures []error
 	for _, filter := range w.listings() {
@@ -234,8 +233,8 @@ func (f *Follower) look(ctx context.Context, w work, ended map[route.Family]int)
 	return errors.Join(failures...)
 }
 
-// judge deletes a flow that is stale by what is known at this moment: the state
-// may be newer than the work that led here.
+// judge deletes a flow that is stale by the present state, which may be newer than
+// the work of this scan.
 func (f *Follower) judge(ctx context.Context, e kernel.Entry, w work) (stale bool, err error) {
 	f.mu.Lock()
 	stale = f.index.stale(e, w)
@@ -250,7 +249,7 @@ func (f *Follower) judge(ctx context.Context, e kernel.Entry, w work) (stale boo
 	return true, nil
 }
 
-// idle waits for work, or for the next second look.
+// idle waits for work, or for the next second scan.
 func (f *Follower) idle(ctx context.Context, wait time.Duration) {
 	var due <-chan time.Time
 	if wait > 0 {
@@ -272,12 +271,12 @@ func sleep(ctx context.Context, d time.Duration) {
 
 type counters struct{ looks, deleted, failures atomic.Uint64 }
 
-// Stats are what a Follower did since it was made.
+// Stats count the work of a Follower since it was made.
 type Stats struct {
-	Looks    uint64 // rounds of work
+	Scans    uint64
 	Deleted  uint64 // flows that were stale
-	Failures uint64 // looks that have to be repeated
-	Pending  int    // fronts waiting for their first look
+	Failures uint64 // scans that must be repeated
+	Pending  int    // fronts that wait for their first scan
 }
 
 // Stats returns the counts so far.
@@ -286,7 +285,7 @@ func (f *Follower) Stats() Stats {
 	pending := len(f.pending)
 	f.mu.Unlock()
 	return Stats{
-		Looks:    f.count.looks.Load(),
+		Scans:    f.count.looks.Load(),
 		Deleted:  f.count.deleted.Load(),
 		Failures: f.count.failures.Load(),
 		Pending:  pending,

@@ -135,13 +135,13 @@ func TestSecondLook(t *testing.T) {
 			t.Fatalf("not at once: %v", left)
 		}
 		mustCreate(t, table, toB1, toB2)
-		time.Sleep(secondLook + time.Second)
+		time.Sleep(secondScan + time.Second)
 		if d := cmp.Diff([]string{toB2}, contents(t, table)); d != "" {
 			t.Errorf("after the second look (-want +got):\n%s", d)
 		}
-		looks := f.Stats().Looks
+		looks := f.Stats().Scans
 		time.Sleep(time.Hour)
-		if again := f.Stats().Looks; again != looks || looks != 4 {
+		if again := f.Stats().Scans; again != looks || looks != 4 {
 			t.Errorf("%d looks, an hour later %d, want 4", looks, again)
 		}
 	})
@@ -233,7 +233,7 @@ func TestDeleteTheRest(t *testing.T) {
 		return errors.New("no")
 	}
 	f.Applied(change(t, allLocal(), dns2))
-	if err := f.look(t.Context(), f.pending, map[route.Family]int{}); err == nil {
+	if err := f.scan(t.Context(), f.pending, map[route.Family]int{}); err == nil {
 		t.Error("no error")
 	}
 	if left := contents(t, table); len(left) != 1 {
@@ -294,8 +294,8 @@ func TestCoalesce(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		s := f.Stats()
-		if s.Looks > 40 {
-			t.Errorf("%d looks for 1000 changes in 10 s", s.Looks)
+		if s.Scans > 40 {
+			t.Errorf("%d looks for 1000 changes in 10 s", s.Scans)
 		}
 		if s.Deleted != 0 || s.Pending != 0 {
 			t.Errorf("stats: %+v", s)

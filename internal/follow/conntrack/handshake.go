@@ -8,9 +8,9 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// handshakes returns where connections over TCP and SCTP may be stuck in their
-// beginning: the ClusterIPs that lead to backends now and did not before. Over are
-// those that do so no more.
+// handshakes returns the ClusterIPs at which TCP and SCTP handshakes may be stuck:
+// those that lead to backends now and did not before. Over are those that no longer
+// lead to backends.
 func handshakes(c route.Change) (begun work, over []key) {
 	begun = work{}
 	for _, t := range c.Touched {
@@ -30,8 +30,8 @@ func handshakes(c route.Change) (begun work, over []key) {
 }
 
 // leading yields the ClusterIPs of a Service over TCP and SCTP that lead to
-// backends. Nobody else answers there. Who connects to another address may talk
-// to somebody whose answers this node does not see.
+// backends. No host answers at a ClusterIP itself. At other addresses a host may
+// answer by a route that this node does not see.
 func leading(s *route.Service) iter.Seq[key] {
 	return func(yield func(key) bool) {
 		if s == nil {
@@ -54,8 +54,8 @@ func balances(f route.Front) bool {
 	return f.Pods.Verdict == route.Balance || f.Node.Verdict == route.Balance || f.Others.Verdict == route.Balance
 }
 
-// stuck reports whether a connection over TCP or SCTP never began and cannot:
-// nobody answered, and nobody translates what is sent again.
+// stuck reports whether a TCP or SCTP handshake cannot complete: it has no answer, and
+// its entry leaves retransmissions untranslated.
 func stuck(e kernel.Entry, w work) bool {
 	_, ours := w[keyOf(e)]
 	return ours && e.Opening() && e.Zone == 0 && !e.Answered() && !e.Translated() && e.ReplySrc == e.OrigDst

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// key is where clients reach a Service. Without an address it is a NodePort
-// on every local address.
+// key is an address and port where clients reach a Service. Without an address it is
+// a NodePort on every local address.
 type key struct {
 	family   route.Family
 	protocol uint8
@@ -19,7 +19,7 @@ type key struct {
 	port     uint16
 }
 
-// keyOf is where a flow goes.
+// keyOf returns the destination of a flow.
 func keyOf(e kernel.Entry) key {
 	return key{route.FamilyOf(e.OrigDst.Addr()), e.Protocol, e.OrigDst.Addr(), e.OrigDst.Port()}
 }
@@ -30,7 +30,7 @@ func (k key) everywhere() key {
 	return k
 }
 
-// front is what is behind a key now.
+// front is the present state of a key.
 type front struct {
 	owner    cluster.Name
 	nodePort bool
@@ -39,8 +39,8 @@ type front struct {
 
 func (f front) exists() bool { return f.owner != (cluster.Name{}) }
 
-// index is the newest applied state, as far as UDP flows are held against it.
-// It does no I/O.
+// index is the last applied state that decides whether UDP flows are stale. It does
+// no I/O.
 type index struct {
 	services  map[cluster.Name]*route.Service // those with UDP ports
 	fronts    map[key]front
@@ -55,8 +55,8 @@ func newIndex() *index {
 	}
 }
 
-// apply takes a change over and returns what has to be looked for because of
-// it. It compares with what it was told before, not with Touch.Old.
+// apply takes over a change and returns the work that follows from it. It compares
+// with the last applied state, not with Touch.Old.
 func (x *index) apply(c route.Change) work {
 	before := map[key]front{}
 	touched, nodePorts := c.Touched, x.nodePorts
@@ -78,7 +78,7 @@ func (x *index) apply(c route.Change) work {
 	return w
 }
 
-// others touches every Service that is not touched, and leaves it as it is.
+// others adds an unchanged Touch for every Service that is not touched.
 func (x *index) others(touched []route.Touch) []route.Touch {
 	services := maps.Clone(x.services)
 	for _, t := range touched {
@@ -91,8 +91,9 @@ func (x *index) others(touched []route.Touch) []route.Touch {
 	return others
 }
 
-// forget takes out the fronts of the touched Services; before keeps what was
-// there. All go before any come: a front may move from one Service to another.
+// forget removes the fronts of the touched Services and keeps their state in before.
+// It removes all before any is added, as a front may move from one Service to
+// another.
 func (x *index) forget(touched []route.Touch, before map[key]front) {
 	for _, t := range touched {
 		s, ok := x.services[t.Name]
@@ -159,14 +160,14 @@ func (x *index) addrs(where route.Front, family route.Family) []netip.Addr {
 	return addrs
 }
 
-// setLocal takes over the local addresses. Flows to one that is new may have
-// been on their way elsewhere: NodePorts that serve it take them over.
+// setLocal takes over the local addresses. Flows to a new one may have been
+// forwarded before; NodePorts at it take them over.
 func (x *index) setLocal(addrs []netip.Addr) work {
 	grown := map[route.Family]bool{}
 	local := make(map[netip.Addr]struct{}, len(addrs))
 	for _, a := range addrs {
 		if a.IsLoopback() {
-			continue // NodePorts are on it only where it is named
+			continue // serves NodePorts only if the configuration names it
 		}
 		local[a] = struct{}{}
 		if _, ok := x.local[a]; !ok {
@@ -186,7 +187,7 @@ func (x *index) setLocal(addrs []netip.Addr) work {
 	return w
 }
 
-// everything asks for all flows to all fronts.
+// everything returns the work for all flows to all fronts.
 func (x *index) everything() work {
 	w := work{}
 	for k := range x.fronts {
@@ -195,8 +196,8 @@ func (x *index) everything() work {
 	return w
 }
 
-// stale reports whether a flow must go, by the newest state. Only flows to a
-// front that w names are looked at.
+// stale reports whether a flow must end, by the last applied state. Flows to fronts
+// that are not in w stay.
 func (x *index) stale(e kernel.Entry, w work) bool {
 	if e.Protocol != kernel.UDP {
 		return stuck(e, w)
@@ -214,8 +215,8 @@ func (x *index) stale(e kernel.Entry, w work) bool {
 	case n.none():
 		return false
 	case !served:
-		// Nothing is at the address now, or something that is not ours. What was
-		// never translated goes where it should.
+		// No Service is at the address now. A flow that was never translated goes to
+		// its own destination, as it should.
 		return e.Translated() && (n.all || contains(n.gone, e.ReplySrc))
 	case len(f.serving) == 0 && f.nodePort:
 		return e.Translated() // the rest may belong to a server of this host

@@ -164,7 +164,7 @@ func settle(t testing.TB, f *Follower) {
 	if len(w) == 0 {
 		return
 	}
-	if err := f.look(t.Context(), w, map[route.Family]int{}); err != nil {
+	if err := f.scan(t.Context(), w, map[route.Family]int{}); err != nil {
 		t.Fatal(err)
 	}
 }

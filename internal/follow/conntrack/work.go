@@ -14,23 +14,23 @@ import (
 // is the copying, which is about ten times the walk.
 const maxListings = 8
 
-// need says what may be wrong with the flows to a front.
+// need describes the flows to a front that may be stale.
 type need struct {
 	all  bool             // any flow may be stale
-	gone []netip.AddrPort // otherwise only those that go to one of these; sorted
+	gone []netip.AddrPort // otherwise only those to one of these; sorted
 
-	// When a second look is due; zero for the first.
+	// When a second scan is due; zero for the first.
 	second time.Time
 }
 
-// work is what has to be looked for.
+// work are the fronts to scan for.
 type work map[key]need
 
-// none reports that there is nothing to look for.
+// none reports whether there is no work.
 func (n need) none() bool { return !n.all && len(n.gone) == 0 }
 
-// merge returns what serves both needs. A first look is not put off to the time
-// of a second one.
+// merge returns a need that covers both. It does not delay a first scan to the time of
+// a second one.
 func (n need) merge(o need) need {
 	if n.none() {
 		return o
@@ -77,15 +77,15 @@ func listOf(l []netip.AddrPort) list {
 	return list{&l[0], len(l)}
 }
 
-// add puts a need to those that are there.
+// add merges a need with that of the same key.
 func (w work) add(k key, n need) {
 	if n = w[k].merge(n); !n.none() {
 		w[k] = n
 	}
 }
 
-// with returns what is in either, and may keep other for it: all of a large
-// cluster is work once, and is not to be there twice.
+// with returns the union, and may use the memory of other: the work for all of a large
+// cluster must not be in memory twice.
 func (w work) with(other work) work {
 	if len(w) == 0 {
 		return other
@@ -100,13 +100,12 @@ func (w work) with(other work) work {
 // remembers which of two lists are gone.
 type comparison map[[2]list][]netip.AddrPort
 
-// fronts returns what may be wrong with the flows to a front that changed; the
-// zero front is none. A front that only gained backends, and had some, has no
-// wrong flows: it costs nothing.
+// fronts returns the need of a front that changed; the zero front is none. A front
+// that had backends and only gained more has no stale flows, and costs nothing.
 func (c comparison) fronts(old, now front) need {
 	if len(old.serving) == 0 {
-		// Flows may have been made while nobody translated them, also by an
-		// earlier run or another proxy.
+		// Flows may have been made without rules for them, also before the start, or
+		// by another proxy.
 		became := now.owner != old.owner || len(now.serving) > 0
 		return need{all: now.exists() && became}
 	}
@@ -171,7 +170,7 @@ func (w work) listingsOf(protocol uint8) []kernel.Filter {
 	return keys(all)
 }
 
-// filter lets through all flows that a look for a key may end.
+// filter matches all flows that a scan for a key may end.
 func filter(k key) kernel.Filter {
 	return kernel.Filter{Family: kernel.Family(k.family), Protocol: k.protocol, Unanswered: k.protocol != kernel.UDP}
 }

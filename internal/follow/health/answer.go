@@ -20,8 +20,8 @@ const (
 // portKey is where the context of a request has its *port.
 type portKey struct{}
 
-// newServer returns the one server of all ports. Each connection is for one
-// request, so that nobody goes on asking at a port that was closed.
+// newServer returns the server of all ports. It closes each connection after one
+// request, so that no client goes on at a port that was closed.
 func newServer(live func() bool) *http.Server {
 	s := &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -39,14 +39,14 @@ func newServer(live func() bool) *http.Server {
 		WriteTimeout:                 ioTime,
 		IdleTimeout:                  ioTime,
 		MaxHeaderBytes:               headerBytes,
-		ErrorLog:                     log.New(io.Discard, "", 0), // of clients that talk nonsense
+		ErrorLog:                     log.New(io.Discard, "", 0), // errors of clients
 	}
 	s.SetKeepAlivesEnabled(false)
 	return s
 }
 
-// body is what load balancers of some clouds read; others look at the status or
-// at the header.
+// body is the body of answers, which load balancers of some clouds read; others read
+// the status or a header.
 type body struct {
 	Service struct {
 		Namespace string `json:"namespace"`
@@ -56,7 +56,7 @@ type body struct {
 	ServiceProxyHealthy bool  `json:"serviceProxyHealthy"`
 }
 
-// write answers. Whether the node is about to leave does not count: its
+// write answers a request. It ignores whether the node is about to be removed: its
 // endpoints still take traffic.
 func (b body) write(w http.ResponseWriter) {
 	text, err := json.MarshalIndent(b, "", "\t")
@@ -70,5 +70,5 @@ func (b body) write(w http.ResponseWriter) {
 	if b.LocalEndpoints == 0 || !b.ServiceProxyHealthy {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
-	_, _ = w.Write(text) // who went away does not mind
+	_, _ = w.Write(text) // fails if the client closed the connection
 }

@@ -1,9 +1,9 @@
-// Package health answers load balancers that ask, at the healthCheckNodePort of
-// a Service, whether this node has endpoints of it.
+// Package health answers health checks of load balancers at the healthCheckNodePort
+// of a Service: whether this node has endpoints of it.
 //
-// Each such Service has a port open for each of its families, on the addresses
-// that serve NodePorts. What is asked for does not matter: the port tells which
-// Service is meant.
+// Each such Service has an open port in each of its families, on the addresses that
+// serve NodePorts. The port identifies the Service; the path of a request does not
+// matter.
 package health
 
 import (
@@ -43,11 +43,11 @@ type Options struct {
 	// descriptor. 0: any number.
 	MaxListeners int
 
-	// Failed is told of a port that cannot be opened, once until it can. It may
-	// be nil.
+	// Failed is called for a port that cannot be opened, once until it can. It may be
+	// nil.
 	Failed func(Failure)
 
-	// Opened is told of a port that failed and is open now. It may be nil.
+	// Opened is called for a port that failed and is open now. It may be nil.
 	Opened func(service cluster.Name, port uint16)
 }
 
@@ -58,12 +58,12 @@ type Failure struct {
 	Err     error
 }
 
-// Error returns what is wrong, for people.
+// Error describes the failure for people.
 func (f Failure) Error() string {
 	return fmt.Sprintf("cannot answer load balancers that ask for Service %s at %s: %v", f.Service, f.At, f.Err)
 }
 
-// retryPeriod is between attempts to open a port. Changes make one, too.
+// retryPeriod is the time between attempts to open a port. A change causes one, too.
 const retryPeriod = 5 * time.Second
 
 // Follower keeps the ports of all Services.
@@ -76,9 +76,9 @@ type Follower struct {
 	awake    chan struct{}
 
 	mu     sync.Mutex
-	news   map[cluster.Name]*route.Health // nil: it has none any more
-	where  route.NodePorts                // as told last
-	moved  bool                           // where changed since it was looked at
+	news   map[cluster.Name]*route.Health // changes not handled by Run yet; nil: deleted
+	where  route.NodePorts                // the latest
+	moved  bool                           // where changed since Run read it
 	broken []*listener
 
 	// Of the goroutine of Run.
@@ -117,16 +117,16 @@ func (f *Follower) Failing() []Failure {
 	return nil
 }
 
-// publish shows others what failed.
+// publish updates the result of Failures and Failing.
 func (f *Follower) publish() {
 	list := make([]Failure, 0, len(f.failed))
 	for _, p := range f.failed {
-		list = append(list, p.wrong)
+		list = append(list, p.failure)
 	}
 	f.failures.Store(&list)
 }
 
-// Applied implements proxy.Follower. What is to be done Run does.
+// Applied implements proxy.Follower. It leaves the work to Run.
 func (f *Follower) Applied(c route.Change) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -176,8 +176,8 @@ func (f *Follower) Run(ctx context.Context) error {
 	}
 }
 
-// follow does what is new, and tries again what failed. Everything is closed
-// before anything is opened: ports pass from one Service to another.
+// follow handles changes and retries failed ports. It closes ports before it opens
+// others, since a port may pass from one Service to another.
 func (f *Follower) follow(ctx context.Context) {
 	news, moved, broken := f.take()
 	look := map[key]*port{}
@@ -198,16 +198,16 @@ func (f *Follower) follow(ctx context.Context) {
 	for _, p := range inOrder(look) {
 		f.openAll(ctx, p)
 	}
-	for _, l := range broken { // tried again in a moment: it would break again at once
+	for _, l := range broken { // reopened at the next attempt, so that it cannot fail in a loop
 		if l.port.drop(l) {
-			l.port.wrong = Failure{l.port.name, netip.AddrPortFrom(l.at, l.port.number), net.ErrClosed}
+			l.port.failure = Failure{l.port.name, netip.AddrPortFrom(l.at, l.port.number), net.ErrClosed}
 			f.failed[l.port.key] = l.port
 		}
 	}
 	f.publish()
 }
 
-// take returns what came in since.
+// take returns the changes since the last take.
 func (f *Follower) take() (news map[cluster.Name]*route.Health, moved bool, broken []*listener) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -217,8 +217,8 @@ func (f *Follower) take() (news map[cluster.Name]*route.Health, moved bool, brok
 	return news, moved, broken
 }
 
-// update takes over what is known of a Service, and adds its ports to those to
-// look at.
+// update takes over the state of a Service, and adds its ports to those to open or
+// close.
 func (f *Follower) update(name cluster.Name, h *route.Health, look map[key]*port) {
 	for _, family := range [...]route.Family{route.IPv4, route.IPv6} {
 		k := key{name, family}
@@ -226,7 +226,7 @@ func (f *Follower) update(name cluster.Name, h *route.Health, look map[key]*port
 		p := f.ports[k]
 		switch {
 		case !ok && p != nil:
-			p.local.Store(0) // for who is connected already
+			p.local.Store(0) // for open connections
 			p.closeBut(nil)
 			delete(f.ports, k)
 			delete(f.failed, k)
@@ -235,7 +235,7 @@ func (f *Follower) update(name cluster.Name, h *route.Health, look map[key]*port
 			f.ports[k] = p
 		case ok && p.number != h.Port:
 			p.closeBut(nil)
-			p.number, p.told = h.Port, ""
+			p.number, p.reported = h.Port, ""
 		}
 		if ok {
 			p.local.Store(int64(n))
@@ -244,7 +244,7 @@ func (f *Follower) update(name cluster.Name, h *route.Health, look map[key]*port
 	}
 }
 
-// inOrder makes the outcome the same every time if two want the same port.
+// inOrder sorts keys, so that always the same of two Services gets a port.
 func inOrder(ports map[key]*port) []*port {
 	list := make([]*port, 0, len(ports))
 	for _, p := range ports {
@@ -273,12 +273,12 @@ func (f *Follower) addrs(family route.Family) []netip.Addr {
 	return list
 }
 
-// end closes every port and waits for those who answer.
+// end closes every port and waits for the listeners to end.
 func (f *Follower) end() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	if err := f.server.Shutdown(ctx); err != nil {
-		_ = f.server.Close() // they had their time
+		_ = f.server.Close() // the grace period is over
 	}
 	f.serving.Wait()
 }

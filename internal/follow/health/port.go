@@ -12,17 +12,17 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// port is that of a Service in a family, on one or more addresses.
+// port is the port of a Service in a family, on one or more addresses.
 type port struct {
 	key
-	number uint16
-	local  atomic.Int64 // how many endpoints there are here
-	open   []*listener
-	told   string  // of what failed; empty: nothing
-	wrong  Failure // the last one
+	number   uint16
+	local    atomic.Int64 // how many endpoints there are here
+	open     []*listener
+	reported string  // the last error reported; empty: none
+	failure  Failure // the last one
 }
 
-// listener is a port on one address. Connections know which port they are of.
+// listener is a port on one address. It links its connections to the port.
 type listener struct {
 	net.Listener
 	port  *port
@@ -51,7 +51,7 @@ func (p *port) closeBut(addrs []netip.Addr) {
 		if slices.Contains(addrs, l.at) {
 			return false
 		}
-		_ = l.Close() // gone either way
+		_ = l.Close() // closed also on an error
 		return true
 	})
 }
@@ -62,13 +62,13 @@ func (p *port) drop(l *listener) bool {
 	if i < 0 {
 		return false
 	}
-	_ = l.Close() // gone either way
+	_ = l.Close() // closed also on an error
 	p.open = slices.Delete(p.open, i, i+1)
 	return true
 }
 
-// openAll opens a port on the addresses where it is not. What works on one
-// address is kept whatever happens on another.
+// openAll opens a port on the addresses where it is not open. A failure on one
+// address does not affect others.
 func (f *Follower) openAll(ctx context.Context, p *port) {
 	var failure *Failure
 	for _, a := range f.addrs(p.family) {
@@ -84,16 +84,16 @@ func (f *Follower) openAll(ctx context.Context, p *port) {
 		}
 	}
 	if failure == nil {
-		if p.told != "" && f.opt.Opened != nil {
+		if p.reported != "" && f.opt.Opened != nil {
 			f.opt.Opened(p.name, p.number)
 		}
-		p.told = ""
+		p.reported = ""
 		delete(f.failed, p.key)
 		return
 	}
-	f.failed[p.key], p.wrong = p, *failure
-	if text := failure.Error(); text != p.told && ctx.Err() == nil {
-		p.told = text
+	f.failed[p.key], p.failure = p, *failure
+	if text := failure.Error(); text != p.reported && ctx.Err() == nil {
+		p.reported = text
 		if f.opt.Failed != nil {
 			f.opt.Failed(*failure)
 		}
@@ -121,7 +121,7 @@ func (f *Follower) serve(l *listener) {
 	l.port.open = append(l.port.open, l)
 	f.listeners++
 	f.serving.Go(func() {
-		_ = f.server.Serve(l) // if nobody closed it, it is opened again
+		_ = f.server.Serve(l) // reopened later unless it was closed on purpose
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.broken = append(f.broken, l)

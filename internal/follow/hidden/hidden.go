@@ -24,8 +24,8 @@ import (
 const (
 	// scanPeriod is the time between two scans if no Service changes.
 	scanPeriod = time.Minute
-	// confirmPeriod is the time after which a socket that hides behind a Service is
-	// looked for again: those of clients are soon gone.
+	// confirmPeriod is the time from the first sight of a hidden socket to the scan
+	// that confirms it: sockets of clients are soon closed.
 	confirmPeriod = 2 * time.Second
 )
 
@@ -50,7 +50,7 @@ type Follower struct {
 	failure        string
 }
 
-// key is what a socket and a front have in common.
+// key is the common part of a socket and a front.
 type key struct {
 	protocol cluster.Protocol
 	port     uint16
@@ -69,7 +69,7 @@ func New(o Options) *Follower {
 	return &Follower{opt: o, wake: make(chan struct{}, 1), fronts: map[key]map[front]bool{}}
 }
 
-// Applied takes over what Services changed. It implements proxy.Follower.
+// Applied takes over changed Services. It implements proxy.Follower.
 func (f *Follower) Applied(c route.Change) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -142,8 +142,8 @@ func (f *Follower) Run(ctx context.Context) error {
 	}
 }
 
-// scan reports what is hidden in this scan and was in the one before. It returns
-// false if something is to be confirmed.
+// scan reports the sockets that are hidden in this scan and in the one before. It
+// returns false if a socket must be confirmed.
 func (f *Follower) scan(ctx context.Context) (settled bool) {
 	found, err := f.find(ctx)
 	if err != nil {
@@ -175,7 +175,7 @@ func (f *Follower) scan(ctx context.Context) (settled bool) {
 	return settled
 }
 
-// find lists what is hidden now.
+// find lists the sockets that are hidden now.
 func (f *Follower) find(ctx context.Context) (map[route.Problem]bool, error) {
 	listeners, err := f.opt.Listeners(ctx)
 	if err != nil {

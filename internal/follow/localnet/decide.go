@@ -2,29 +2,29 @@ package localnet
 
 import "github.com/sluice-proxy/sluice/internal/kernel/nft"
 
-// purpose is what 127.0.0.0/8 is to be used for.
+// purpose is the use of 127.0.0.0/8.
 type purpose int
 
 const (
-	// unknown: the configuration and the node are not known yet. What is there
-	// stays, and is guarded.
+	// unknown: the configuration and the node are not known yet. The parameter stays
+	// as it is, and is guarded.
 	unknown purpose = iota
 	// serving: NodePorts are served on 127.0.0.0/8, which must be routed.
 	serving
-	// unused: nothing of ours needs 127.0.0.0/8 to be routed.
+	// unused: no NodePort needs 127.0.0.0/8 to be routed.
 	unused
 )
 
-// presence is how much of the guard the kernel has.
+// presence is the state of the guard in the kernel.
 type presence int
 
 const (
 	absent  presence = iota
-	damaged          // part of it
+	damaged          // a part is missing
 	intact
 )
 
-// found is what the kernel has.
+// found is the state of the kernel.
 type found struct {
 	table  *nft.State // of the guard; nil: there is none
 	guard  presence
@@ -39,16 +39,16 @@ func (f found) routed() bool { return f.all || f.others }
 type action int
 
 const (
-	guard       action = iota // make the guard, or mend it; the mark stays as it is
+	guard       action = iota // make or repair the guard; the mark stays as it is
 	guardMarked               // the same, and mark the parameter as set by Sluice
-	unmark                    // take the mark away; the guard stays
+	unmark                    // remove the mark; the guard stays
 	unguard                   // remove the guard and its mark
 	switchOn                  // set the parameter to 1
 	switchOff                 // set the parameter to 0
 )
 
-// decide returns what to do, in order. After each action, and after a failure of
-// any, the guard is there whenever the parameter is 1.
+// decide returns the actions in order. After each action, and after a failure of any,
+// the guard exists whenever the parameter is 1.
 func decide(f found, p purpose) []action {
 	switch p {
 	case serving:

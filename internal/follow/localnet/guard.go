@@ -11,11 +11,11 @@ import (
 // which a packet arrived.
 const rawBeforeDefrag = -450
 
-// Table is the table of the guard. It is not one of a plane, so that no plane has
-// to keep it while it changes or removes its own.
+// Table is the table of the guard. It is apart from the tables of planes, so that no
+// plane must keep it while it changes or removes its own.
 func Table() nft.Table { return nft.Table{Family: nft.IP4, Name: "sluice-localnet"} }
 
-// guardChain drops what comes from another machine or pod with an address of
+// guardChain drops packets of other machines and pods with an address of
 // 127.0.0.0/8, which RFC 1122 forbids outside of a host.
 func guardChain() nft.Chain {
 	return nft.Chain{
@@ -28,12 +28,12 @@ func guardChain() nft.Chain {
 	}
 }
 
-// markChain is empty. That it exists says that Sluice set route_localnet, so that
-// a later process, or a clean-up, puts it back.
+// markChain is an empty chain whose existence records that Sluice set route_localnet,
+// so that a later process, or a clean-up, resets it.
 func markChain() nft.Chain { return nft.Chain{Name: "route-localnet-set-by-sluice"} }
 
-// look reads the guard; the state is that of its table, nil without one.
-func look(ctx context.Context, kernel Kernel) (state *nft.State, g presence, err error) {
+// read reads the guard; the state is that of its table, nil without one.
+func read(ctx context.Context, kernel Kernel) (state *nft.State, g presence, err error) {
 	state, err = kernel.Read(ctx, Table())
 	switch {
 	case err != nil || state == nil:

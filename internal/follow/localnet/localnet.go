@@ -3,7 +3,7 @@
 // net.ipv4.conf.all.route_localnet (Documentation/networking/ip-sysctl.rst), which
 // also lets neighbours send packets to 127.0.0.0/8 (CVE-2020-8558).
 //
-// A Keeper keeps them out with a guard: an nf_tables table of its own that drops
+// A Keeper drops their packets with a guard: an nf_tables table of its own that drops
 // packets with a source or destination in 127.0.0.0/8 unless they come from lo.
 // The guard comes before the parameter becomes 1 and goes after it is 0 again. It
 // stays in the kernel when the process ends, however it ends, and it says whether
@@ -34,7 +34,7 @@ type Sysctl interface {
 	Set(key, value string) error
 }
 
-// Kernel is what the guard needs of nf_tables: nft.Conn, or nft.Fake.
+// Kernel reads and writes nf_tables: nft.Conn, or nft.Fake.
 type Kernel interface {
 	Read(ctx context.Context, t nft.Table) (*nft.State, error)
 	Commit(ctx context.Context, tx *nft.Tx) error
@@ -92,8 +92,8 @@ func (k *Keeper) Applied(c route.Change) {
 	k.settle(context.Background(), k.purpose) // brief, and not to be left half done
 }
 
-// settle brings the kernel up to a purpose. It reports what fails, has Run try
-// again, and returns whether the guard had to be written. The lock is held.
+// settle makes the kernel serve a purpose. It reports failures, schedules a retry by
+// Run, and returns whether it wrote the guard. The lock is held.
 func (k *Keeper) settle(ctx context.Context, p purpose) (wrote bool) {
 	wrote, err := k.bring(ctx, p)
 	if err != nil && !isLeftOn(err) {
@@ -111,9 +111,9 @@ func (k *Keeper) settle(ctx context.Context, p purpose) (wrote bool) {
 	return wrote
 }
 
-// bring reads the kernel and does what the purpose asks for. The error is a
-// *leftOnError if all was done and the parameter stays 1 without need. The lock
-// is held.
+// bring reads the kernel and carries out the actions for the purpose. The error is a
+// *leftOnError if all succeeded and the parameter stays 1 without need. The lock is
+// held.
 func (k *Keeper) bring(ctx context.Context, p purpose) (wrote bool, err error) {
 	f, err := k.find(ctx, p)
 	if err != nil {
@@ -126,7 +126,7 @@ func (k *Keeper) bring(ctx context.Context, p purpose) (wrote bool, err error) {
 	actions := decide(f, p)
 	for _, a := range actions {
 		if wrote && a == unmark {
-			if f.table, _, err = look(ctx, k.opt.Kernel); err != nil {
+			if f.table, _, err = read(ctx, k.opt.Kernel); err != nil {
 				return wrote, err
 			}
 		}
@@ -143,7 +143,7 @@ func (k *Keeper) bring(ctx context.Context, p purpose) (wrote bool, err error) {
 	return wrote, nil
 }
 
-// note remembers whose the parameter is after an action.
+// note records whether Sluice set the parameter, after an action.
 func (k *Keeper) note(a action) {
 	switch a {
 	case guardMarked:
@@ -154,8 +154,8 @@ func (k *Keeper) note(a action) {
 	}
 }
 
-// find reads the parameter and the guard. A kernel without the parameter routes
-// 127.0.0.0/8 to nobody.
+// find reads the parameter and the guard. A kernel without the parameter never routes
+// 127.0.0.0/8.
 func (k *Keeper) find(ctx context.Context, p purpose) (f found, err error) {
 	values, err := k.opt.Sysctl.Match(pattern)
 	if err != nil {
@@ -163,14 +163,14 @@ func (k *Keeper) find(ctx context.Context, p purpose) (f found, err error) {
 	}
 	for name, value := range values {
 		switch device := path.Base(path.Dir(name)); {
-		case value == "0", device == "lo": // packets on lo are our own
+		case value == "0", device == "lo": // packets on lo come from this host
 		case device == "all":
 			f.all = true
 		default:
 			f.others = true
 		}
 	}
-	f.table, f.guard, err = look(ctx, k.opt.Kernel)
+	f.table, f.guard, err = read(ctx, k.opt.Kernel)
 	f.marked = isMarked(f.table) || k.marked
 	switch {
 	case err == nil, !f.routed() && p != serving:
@@ -195,7 +195,7 @@ func (k *Keeper) do(ctx context.Context, table *nft.State, a action) error {
 	case unguard:
 		return k.opt.Kernel.DeleteTables(ctx, Table())
 	case guard:
-		if k.marked { // the mark may be gone with the rest
+		if k.marked { // the mark may be deleted, too
 			a = guardMarked
 		}
 	case guardMarked, unmark:
@@ -203,7 +203,7 @@ func (k *Keeper) do(ctx context.Context, table *nft.State, a action) error {
 	return k.opt.Kernel.Commit(ctx, transaction(table, a))
 }
 
-// consequence says what the failure of an action means.
+// consequence describes the effect of a failed action.
 func consequence(a action) string {
 	switch a {
 	case switchOn, guardMarked:
@@ -222,7 +222,7 @@ func isLeftOn(err error) bool {
 	return is
 }
 
-// leftOnError says that the parameter stays 1 though nothing of ours needs it.
+// leftOnError reports that the parameter stays 1 though no NodePort needs it.
 type leftOnError struct{}
 
 // Error implements error.

@@ -37,7 +37,7 @@ func newMachine(t *testing.T) *machine {
 func (m *machine) routed() bool { return m.values[key] == "1" || m.values[device] == "1" }
 
 func (m *machine) guarded() bool {
-	_, g, err := look(m.t.Context(), m.tables)
+	_, g, err := read(m.t.Context(), m.tables)
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -118,7 +118,7 @@ func (p *process) outside()   { p.serve("192.168.0.2", "::1") }
 // "marked guard" or "nothing".
 func (m *machine) want(value, what string) {
 	m.t.Helper()
-	table, g, _ := look(m.t.Context(), m.tables)
+	table, g, _ := read(m.t.Context(), m.tables)
 	got := map[presence]string{absent: "nothing", damaged: "damaged guard", intact: "guard"}[g]
 	if isMarked(table) {
 		got = "marked " + got

@@ -18,17 +18,16 @@ const (
 	// reportPeriod is the least time between two reports of repairs.
 	reportPeriod = time.Minute
 
-	// However often another program removes the guard, putting it back takes a
-	// fifth of a CPU: restPerWork is how much longer than the repairs the pauses
-	// are. Repairs owe up to maxDebt of pauses before one is made, so that a few of
-	// them in a row are made at once.
+	// Repairs take a fifth of a CPU, however often another program removes the guard:
+	// pauses are restPerWork times as long as the repairs. Up to maxDebt of pauses may
+	// be owed, so that a few repairs in a row are made at once.
 	restPerWork = 4
 	maxDebt     = 500 * time.Millisecond
 )
 
-// Begin makes the guard at once if the parameter is found to be 1, whoever set
-// it. Call it before anything else is written; Applied says later whether NodePorts
-// need the parameter.
+// Begin makes the guard at once if the parameter is 1, whichever program set it. Call
+// it before anything else is written; Applied decides later whether NodePorts need the
+// parameter.
 func (k *Keeper) Begin(ctx context.Context) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -44,8 +43,8 @@ func (k *Keeper) Prepare(ctx context.Context) error {
 	return err
 }
 
-// Guard makes the guard if the parameter is found to be 1, for a later process
-// that does not serve NodePorts on 127.0.0.1.
+// Guard makes the guard if the parameter is 1, for a later process that does not
+// serve NodePorts on 127.0.0.1.
 func (k *Keeper) Guard(ctx context.Context) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -53,9 +52,8 @@ func (k *Keeper) Guard(ctx context.Context) error {
 	return err
 }
 
-// Remove puts the parameter back to 0 if Sluice set it, and removes the guard
-// unless the parameter stays 1. It returns a line for each thing that was removed
-// or stays.
+// Remove resets the parameter to 0 if Sluice set it, and removes the guard unless the
+// parameter stays 1. It returns a line for each object removed or kept.
 func (k *Keeper) Remove(ctx context.Context) (lines []string, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -77,8 +75,8 @@ func (k *Keeper) Remove(ctx context.Context) (lines []string, err error) {
 	return lines, errors.Join(err, lookErr)
 }
 
-// Run puts the guard back whenever another program changed it, and tries again
-// what failed, until the context ends. It returns nil then.
+// Run repairs the guard whenever another program changed it, and retries failed
+// actions, until the context ends. It returns nil then.
 func (k *Keeper) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	edits := make(chan nft.Edit, 1)
@@ -87,8 +85,8 @@ func (k *Keeper) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// watch sends edits of other programs from when there is a guard. One that waits
-// stands for all that follow.
+// watch sends edits of other programs, from the time there is a guard. One that waits
+// stands for all later ones.
 func (k *Keeper) watch(ctx context.Context, edits chan<- nft.Edit) error {
 	select {
 	case <-ctx.Done():
@@ -102,7 +100,7 @@ func (k *Keeper) watch(ctx context.Context, edits chan<- nft.Edit) error {
 		}
 	}
 	for ctx.Err() == nil {
-		subscribed := func() { tell(nft.Edit{Lost: true}) } // look for what came before
+		subscribed := func() { tell(nft.Edit{Lost: true}) } // for edits before the subscription
 		err := k.opt.Kernel.Watch(ctx, []nft.Table{Table()}, subscribed, tell)
 		if err != nil && ctx.Err() == nil {
 			k.opt.Report(fmt.Errorf("watch table %s, trying again: %w", Table(), err))
@@ -115,7 +113,7 @@ func (k *Keeper) watch(ctx context.Context, edits chan<- nft.Edit) error {
 // repair settles after each edit and each failure.
 func (k *Keeper) repair(ctx context.Context, edits <-chan nft.Edit) error {
 	wait := firstRetry
-	var rested time.Time // when all pauses will have been made
+	var rested time.Time // when all owed pauses are over
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
@@ -135,8 +133,8 @@ func (k *Keeper) repair(ctx context.Context, edits <-chan nft.Edit) error {
 	return nil
 }
 
-// restore puts the guard back and reports who changed it. It takes nothing away:
-// the edit may be that of another Sluice that prepares this node for its own start.
+// restore repairs the guard and reports which program changed it. It removes nothing:
+// the edit may come from another Sluice that prepares this node for its own start.
 func (k *Keeper) restore(ctx context.Context, e nft.Edit) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

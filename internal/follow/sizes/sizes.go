@@ -1,5 +1,5 @@
-// Package sizes counts what is in the kernel as it changes, so that nobody who
-// asks has to look at all of it.
+// Package sizes counts the programmed Services, fronts and backends as they change,
+// so that a question need not count all of them.
 package sizes
 
 import (
@@ -11,10 +11,10 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Sizes are what the Services in the kernel come to.
+// Sizes are the totals of the Services in the kernel.
 type Sizes struct {
 	Services      int // programmed ones
-	NotProgrammed int // as they are ignored, or others have all their addresses
+	NotProgrammed int // ignored, or without any address of their own
 	Ports         int // per family
 	Fronts        int // addresses, ports and protocols that clients use
 	Backends      int // distinct ones of each Service, summed up
@@ -31,8 +31,8 @@ const (
 	External               // externalTrafficPolicy Local
 )
 
-// NoLocal is how many ports of a family a policy keeps from their endpoints, as
-// all are on other nodes.
+// NoLocal returns how many ports of a family have no usable endpoint because of a
+// policy, as all are on other nodes.
 func (s Sizes) NoLocal(p Policy, f route.Family) int { return s.noLocal[p][familyIndex(f)] }
 
 func (s Sizes) plus(t Sizes, sign int) Sizes {
@@ -66,8 +66,7 @@ func (f *Follower) Sizes() Sizes {
 	return f.sum
 }
 
-// Applied implements proxy.Follower. It looks at what changed and at nothing
-// else.
+// Applied implements proxy.Follower. Its cost follows the change.
 func (f *Follower) Applied(c route.Change) {
 	var more Sizes
 	for _, t := range c.Touched {
@@ -78,7 +77,7 @@ func (f *Follower) Applied(c route.Change) {
 	f.sum = f.sum.plus(more, +1)
 }
 
-// backend tells one from another: TCP and UDP to the same are two.
+// backend identifies a backend: the same address and port over TCP and UDP are two.
 type backend struct {
 	protocol cluster.Protocol
 	addr     netip.AddrPort
@@ -120,8 +119,8 @@ func (f *Follower) of(svc *route.Service) Sizes {
 	return out
 }
 
-// noLocal tells of each policy whether it keeps the port from endpoints that
-// are elsewhere only: that alone makes a route drop.
+// noLocal reports for each policy whether it leaves the port without usable endpoints,
+// as all are on other nodes. Only then does a route drop.
 func noLocal(p *route.Port) [2]bool {
 	var without [2]bool
 	for _, f := range p.Fronts {
