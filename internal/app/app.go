@@ -143,7 +143,7 @@ func removeAll(ctx context.Context, o Options) (removed []string, err error) {
 	}
 	removed = append(removed, lines...)
 	account, err := takeover.Cleanup(ctx, takeover.Options{
-		NetNS: o.NetNS, Log: o.Log, Dial: listen.Door{NetNS: o.NetNS}.Dial, Address: rivalAddress(o.Config),
+		NetNS: o.NetNS, Log: o.Log, Dial: listen.Opener{NetNS: o.NetNS}.Dial, Address: rivalAddress(o.Config),
 		IgnoreKubeProxy: o.Config.IgnoreKubeProxy,
 	})
 	return append(removed, account.Lines()...), errors.Join(append(errs, err)...)

@@ -106,7 +106,7 @@ func (d *daemon) assemble(ctx context.Context) error {
 	}
 	d.health = health.New(health.Options{Store: d.store, Families: d.families, SyncPeriod: o.Config.SyncPeriod})
 	d.contests = newContestReporter(d.health.Contest, d.events, o.Log)
-	door, share := listen.Door{NetNS: o.NetNS}, budget(o.Log)
+	door, share := listen.Opener{NetNS: o.NetNS}, budget(o.Log)
 	d.ports = serviceports.New(serviceports.Options{
 		Listen: door.Listen, Live: d.health.Serving, MaxConns: share.PortClients, MaxListeners: share.Ports,
 		Failed: func(f serviceports.Failure) {

@@ -29,7 +29,7 @@ func get(t testing.TB, netns int, url string) (code int, body string) {
 	client := &http.Client{Timeout: patience, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
-			return listen.Door{NetNS: netns}.Dial(ctx, network, addr)
+			return listen.Opener{NetNS: netns}.Dial(ctx, network, addr)
 		},
 	}}
 	r, err := client.Get("http://" + url)

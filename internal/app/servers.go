@@ -30,7 +30,7 @@ func budget(log *slog.Logger) connlimit.Budget {
 }
 
 // assembleServers makes the HTTP servers, at kube-proxy's addresses.
-func (d *daemon) assembleServers(door listen.Door) {
+func (d *daemon) assembleServers(door listen.Opener) {
 	c, share := d.o.Config, budget(d.o.Log)
 	healthz := d.serverOptions("healthz", door, event.FailedToStartProxierHealthcheck)
 	healthz.MaxConns = share.Health
@@ -40,7 +40,7 @@ func (d *daemon) assembleServers(door listen.Door) {
 	d.diagnostics = web.NewServer(diagnostics, d.diagnosticsSetting(c))
 }
 
-func (d *daemon) serverOptions(name string, door listen.Door, reason string) web.ServerOptions {
+func (d *daemon) serverOptions(name string, door listen.Opener, reason string) web.ServerOptions {
 	return web.ServerOptions{
 		Name: name, Listen: door.Listen, Log: d.o.Log, HardFail: d.o.Config.HardFail,
 		Failed: func(err error) {

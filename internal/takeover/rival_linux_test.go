@@ -139,7 +139,7 @@ func TestRealProcesses(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			netns := kerneltest.Namespace(t)
 			pid := tt.start(t, netns)
-			got, err := newWatch(Options{NetNS: netns, Dial: listen.Door{NetNS: netns}.Dial}).look(t.Context())
+			got, err := newWatch(Options{NetNS: netns, Dial: listen.Opener{NetNS: netns}.Dial}).look(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -24,7 +24,7 @@ const patience = 20 * time.Second
 func serve(t *testing.T, ns int, s Setting) *Server {
 	t.Helper()
 	return serveWith(t, s, ServerOptions{
-		Name: "health", Listen: listen.Door{NetNS: ns}.Listen, Log: slog.New(slog.DiscardHandler),
+		Name: "health", Listen: listen.Opener{NetNS: ns}.Listen, Log: slog.New(slog.DiscardHandler),
 	})
 }
 
@@ -113,7 +113,7 @@ func TestSilentClients(t *testing.T) {
 	var log strings.Builder
 	var c counts
 	s := serveWith(t, Setting{at("127.0.0.1:10256"), Health(well(), &c)}, ServerOptions{
-		Name: "health", Listen: listen.Door{NetNS: ns}.Listen, Log: slog.New(slog.NewTextHandler(&log, nil)), MaxConns: most,
+		Name: "health", Listen: listen.Opener{NetNS: ns}.Listen, Log: slog.New(slog.NewTextHandler(&log, nil)), MaxConns: most,
 	})
 	for range 5 * most {
 		kerneltest.Do(t, ns, func() error {

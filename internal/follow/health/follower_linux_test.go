@@ -32,7 +32,7 @@ func startReal(t *testing.T, ports route.NodePortOptions) real {
 	t.Helper()
 	r := real{ns: kerneltest.Namespace(t)}
 	r.address(t, "192.168.0.2/24")
-	r.node = start(t, listen.Door{NetNS: r.ns}.Listen, ports)
+	r.node = start(t, listen.Opener{NetNS: r.ns}.Listen, ports)
 	r.local("127.0.0.1", "::1", "192.168.0.2")
 	return r
 }
@@ -155,7 +155,7 @@ func TestNodePortAddresses(t *testing.T) {
 func TestAPortOfAnotherProgram(t *testing.T) {
 	t.Run("S-267 hcnp port taken by a host process", func(t *testing.T) {
 		r := startReal(t, route.NodePortOptions{})
-		other, err := listen.Door{NetNS: r.ns}.Listen(t.Context(), "tcp4", netip.MustParseAddrPort("0.0.0.0:30500"))
+		other, err := listen.Opener{NetNS: r.ns}.Listen(t.Context(), "tcp4", netip.MustParseAddrPort("0.0.0.0:30500"))
 		if err != nil {
 			t.Fatal(err)
 		}

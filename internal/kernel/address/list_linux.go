@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 )
 
-// When addresses change under a listing it is repeated, after minPause at first
-// and maxPause at last.
+// A listing during which addresses change is repeated, after a pause that grows from
+// minPause to maxPause.
 const (
 	minPause = time.Millisecond
 	maxPause = 100 * time.Millisecond
@@ -52,14 +52,14 @@ func open(opts Options) (*netlink.Handle, error) {
 	return handle, nil
 }
 
-// without leaves out the addresses of the interface that is not wanted.
+// without leaves out the addresses of the excluded interface.
 func (w *Watcher) without(handle *netlink.Handle, list []netlink.Addr) []netlink.Addr {
 	if w.opts.Except == "" {
 		return list
 	}
 	link, err := handle.LinkByName(w.opts.Except)
 	if err != nil {
-		return list // it does not exist, or it is as if it did not
+		return list // the interface does not exist
 	}
 	return slices.DeleteFunc(list, func(a netlink.Addr) bool { return a.LinkIndex == link.Attrs().Index })
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Primary returns the address of each family this host calls its own: the one
-// it speaks to the world from, or else, without a way to the world, the first
-// that is not loopback. No packet is sent.
+// Primary returns the primary address of this host in each family: the source address
+// of the default route, or without such a route the first that is not loopback. It
+// sends no packet.
 func (w *Watcher) Primary() ([]netip.Addr, error) {
 	handle, err := open(w.opts)
 	if err != nil {
@@ -22,7 +22,7 @@ func (w *Watcher) Primary() ([]netip.Addr, error) {
 		return nil, err
 	}
 	var primary []netip.Addr
-	// Addresses for documentation (RFC 5737, RFC 3849) are beyond any network.
+	// Addresses for documentation (RFC 5737, RFC 3849) are in no network.
 	for _, world := range []string{"192.0.2.1", "2001:db8:ffff:ffff::1"} {
 		far := netip.MustParseAddr(world)
 		if a := towards(handle, far); a.IsValid() {
@@ -36,8 +36,8 @@ func (w *Watcher) Primary() ([]netip.Addr, error) {
 	return primary, nil
 }
 
-// towards returns the source address of packets to another; invalid if there
-// is no route or only one that goes nowhere.
+// towards returns the source address of packets to an address; invalid if there is no
+// route, or only one that drops packets.
 func towards(handle *netlink.Handle, far netip.Addr) netip.Addr {
 	routes, err := handle.RouteGet(net.IP(far.AsSlice()))
 	if err != nil || len(routes) == 0 {

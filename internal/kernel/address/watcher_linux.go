@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Options says whose addresses are meant.
+// Options for New.
 type Options struct {
 	NetNS  int    // file descriptor of a network namespace; 0: the current one
 	Except string // name of an interface whose addresses are left out; "": none
@@ -27,8 +27,7 @@ func New(opts Options) *Watcher { return &Watcher{opts: opts} }
 
 // Run calls fn with all addresses, once at the start and then whenever they are
 // no longer the same, until ctx is done; it returns nil then. Calls do not
-// overlap, and fn may keep the list. Changes that come while fn runs are told
-// together.
+// overlap, and fn may keep the list. Changes during a call are passed on together.
 func (w *Watcher) Run(ctx context.Context, fn func([]netip.Addr)) error {
 	events, err := dial(w.opts)
 	if err != nil {
@@ -51,7 +50,7 @@ func (w *Watcher) Run(ctx context.Context, fn func([]netip.Addr)) error {
 	return err
 }
 
-// follow lists and tells whenever there may be something new.
+// follow lists the addresses whenever they may have changed.
 func (w *Watcher) follow(ctx context.Context, dirty <-chan struct{}, failed <-chan error, fn func([]netip.Addr)) error {
 	var told []netip.Addr
 	for first := true; ; first = false {
@@ -73,8 +72,8 @@ func (w *Watcher) follow(ctx context.Context, dirty <-chan struct{}, failed <-ch
 	}
 }
 
-// listen marks the list as dirty at each message. When the kernel had to drop
-// messages the subscription stays, and the list is dirty all the same.
+// listen marks the list as dirty at each message, also after the kernel had to drop
+// messages.
 func listen(events *netlink.Conn, dirty chan<- struct{}) error {
 	for {
 		_, err := events.Receive()

@@ -134,8 +134,7 @@ func (t tuple) encodePorts(ae *netlink.AttributeEncoder) {
 	}
 }
 
-// flags says which parts of the tuple a filter compares. The kernel reads them
-// in its own byte order.
+// flags returns the parts of the tuple that a filter compares, in host byte order.
 func (t tuple) flags() []byte {
 	var flags uint32 = filterProto
 	for _, part := range []struct {
@@ -154,13 +153,12 @@ func (t tuple) flags() []byte {
 	return binary.NativeEndian.AppendUint32(nil, flags)
 }
 
-// encodeFilter asks the kernel to leave out what does not match. Kernels before
-// 5.8 do not know the attribute and send everything of the family; before 5.18
-// they do not look at the status.
+// encodeFilter encodes a filter for the kernel. Kernels before 5.8 ignore the
+// attribute and send all entries of the family; before 5.18 they ignore the status.
 //
-// In IPv6 the kernel is only asked for ports: up to 6.18 at least it compares
-// the addresses the wrong way round, and would leave out exactly what matches
-// (ctnetlink_filter_match_tuple takes ipv6_addr_cmp for a test of equality).
+// For IPv6 it encodes ports only: kernels up to 6.18 at least invert the comparison of
+// addresses, and would leave out exactly the matching entries
+// (ctnetlink_filter_match_tuple uses ipv6_addr_cmp as a test of equality).
 func encodeFilter(f Filter) ([]byte, error) {
 	if f.Family == IPv6 {
 		f.OrigDst = netip.AddrPortFrom(netip.Addr{}, f.OrigDst.Port())
@@ -187,8 +185,8 @@ func encodeFilter(f Filter) ([]byte, error) {
 	})
 }
 
-// encodeDelete names one entry: by the addresses of its first packet, its zone,
-// and its identity, so that a newer entry with the same addresses is spared.
+// encodeDelete identifies one entry by the addresses of its first packet, its zone and
+// its ID, so that a newer entry with the same addresses is kept.
 func encodeDelete(e Entry) ([]byte, error) {
 	t := tuple{family: e.Family(), protocol: e.Protocol, src: e.OrigSrc, dst: e.OrigDst}
 	return encode(e.Family(), func(ae *netlink.AttributeEncoder) {
@@ -202,9 +200,9 @@ func encodeDelete(e Entry) ([]byte, error) {
 	})
 }
 
-// encodeCreate is an entry as a first packet makes it, and if it is Answered as an
-// answer leaves it, in its State. The kernel works out the answer's addresses
-// from the translations asked for.
+// encodeCreate encodes an entry in the state after a first packet, or after an answer
+// if it is Answered. The kernel derives the addresses of answers from the
+// translations.
 func encodeCreate(e Entry, seconds uint32) ([]byte, error) {
 	orig := tuple{family: e.Family(), protocol: e.Protocol, src: e.OrigSrc, dst: e.OrigDst}
 	reply := tuple{family: e.Family(), protocol: e.Protocol, src: e.OrigDst, dst: e.OrigSrc}

@@ -1,6 +1,5 @@
-// Package conntrack is a typed door to the kernel's connection tracking table:
-// list the entries that match a filter, delete one of them. It knows both IP
-// families and no policy.
+// Package conntrack lists and deletes entries of the kernel's connection tracking
+// table, of both IP families. It knows no policy.
 package conntrack
 
 import (
@@ -37,19 +36,18 @@ func familyOf(a netip.Addr) Family {
 // Status are the state bits of an entry.
 type Status uint32
 
-// The bits that are looked at here; the numbers are the kernel's.
+// The bits in use here, as the kernel numbers them.
 const (
 	Answered Status = 1 << 1
 	SrcNAT   Status = 1 << 4
 	DstNAT   Status = 1 << 5
 )
 
-// State is how far a connection is, by the numbers of its protocol
+// State is the state of a connection, by the numbers of its protocol
 // (nf_conntrack_tcp.h, nf_conntrack_sctp.h).
 type State uint8
 
-// The states of a connection of which only the first packet was seen, once or
-// more often.
+// The states of a connection after its first packet and retransmissions of it.
 const (
 	SynSent    State = 1 // TCP
 	CookieWait State = 2 // SCTP
@@ -59,8 +57,8 @@ const (
 type Entry struct {
 	Protocol uint8
 
-	// The first packet's addresses, and those an answer has: with destination
-	// NAT, ReplySrc is where the flow really goes.
+	// The addresses of the first packet and of answers. With destination NAT,
+	// ReplySrc is the real destination.
 	OrigSrc, OrigDst   netip.AddrPort
 	ReplySrc, ReplyDst netip.AddrPort
 
@@ -73,11 +71,10 @@ type Entry struct {
 // Translated reports whether the destination was translated.
 func (e Entry) Translated() bool { return e.Status&DstNAT != 0 }
 
-// Answered reports whether a packet came back ever.
+// Answered reports whether an answer was seen.
 func (e Entry) Answered() bool { return e.Status&Answered != 0 }
 
-// Opening reports whether of a connection over TCP or SCTP only its first packet
-// was seen.
+// Opening reports whether a TCP or SCTP connection has had its first packet only.
 func (e Entry) Opening() bool {
 	return e.Protocol == TCP && e.State == SynSent || e.Protocol == SCTP && e.State == CookieWait
 }
@@ -97,15 +94,15 @@ func (e Entry) String() string {
 	return s
 }
 
-// Filter says which entries are wanted. In OrigDst and ReplySrc an invalid
-// address or a port of 0 matches every one.
+// Filter selects entries. In OrigDst and ReplySrc an invalid address or a port of 0
+// matches all.
 type Filter struct {
 	Family   Family // required
 	Protocol uint8  // required
 	OrigDst  netip.AddrPort
 	ReplySrc netip.AddrPort
 
-	Unanswered bool // only flows that no packet came back on
+	Unanswered bool // only flows without an answer
 }
 
 // String returns the filter for messages.
@@ -129,7 +126,7 @@ func (f Filter) String() string {
 	return s.String()
 }
 
-// Match reports whether the filter lets the entry through.
+// Match reports whether the filter selects the entry.
 func (f Filter) Match(e Entry) bool {
 	return e.Family() == f.Family && e.Protocol == f.Protocol && (!f.Unanswered || !e.Answered()) &&
 		matchEnd(f.OrigDst, e.OrigDst) && matchEnd(f.ReplySrc, e.ReplySrc)
@@ -142,7 +139,7 @@ func matchEnd(want, have netip.AddrPort) bool {
 	return want.Port() == 0 || want.Port() == have.Port()
 }
 
-// check refuses a filter that no kernel could understand.
+// check returns an error for a filter that cannot be encoded.
 func (f Filter) check() error {
 	if f.Family != IPv4 && f.Family != IPv6 {
 		return fmt.Errorf("conntrack filter: family %d is neither 4 nor 6", f.Family)

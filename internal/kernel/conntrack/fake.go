@@ -26,11 +26,11 @@ type Fake struct {
 	lastID  uint32
 }
 
-// ErrExists says that an entry with these addresses is there already.
+// ErrExists is the error for an entry whose addresses another entry has.
 var ErrExists = errors.New("conntrack entry exists")
 
-// Create puts an entry in. It becomes translated when its answers come from
-// elsewhere, as the kernel marks it.
+// Create adds an entry. It marks it as translated if its answers have another source
+// than the original destination, as the kernel does.
 func (f *Fake) Create(e Entry) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -18,11 +18,10 @@ const (
 	msgDelete = subsystem | 2
 )
 
-// attempts is how often a listing is tried when the table changes its shape
-// under it.
+// attempts bounds the repetitions of a listing during which the table is resized.
 const attempts = 5
 
-// Options says which table is meant.
+// Options for Open.
 type Options struct {
 	NetNS int // file descriptor of a network namespace; 0: the current one
 }
@@ -56,9 +55,9 @@ func (t *Table) Close() error { return t.conn.Close() }
 
 // Each calls fn for every entry that matches, while the table is being read:
 // nothing is collected, and fn may delete entries. An entry may be seen more
-// than once. Each ends early with the error fn returns, or when ctx is done.
-// After an error entries may have been missed: so it is too when the table
-// changed its shape under the listing, again and again.
+// than once. Each ends early with the error of fn, or when ctx is done. After an
+// error entries may have been missed, also if the table was resized during each
+// attempt.
 //
 // The kernel does the filtering from 5.8 on. Older ones send all entries of the
 // family, which costs time, but gives the same result.
@@ -77,7 +76,7 @@ func (t *Table) Each(ctx context.Context, f Filter, fn func(Entry) error) error 
 		return fn(e)
 	}
 	err = repeat(func() error { return t.list(ctx, request, matching) })
-	if refused(err) { // the kernel knows filters, but not this one
+	if refused(err) { // the kernel supports filters, but not this one
 		err = repeat(func() error { return t.list(ctx, header(f.Family), matching) })
 	}
 	if err != nil {
@@ -86,7 +85,7 @@ func (t *Table) Each(ctx context.Context, f Filter, fn func(Entry) error) error 
 	return nil
 }
 
-// repeat runs list until the table keeps its shape while it is read.
+// repeat runs list until the table is not resized during it.
 func repeat(list func() error) error {
 	var err error
 	for range attempts {
@@ -97,8 +96,8 @@ func repeat(list func() error) error {
 	return fmt.Errorf("interrupted %d times: %w", attempts, err)
 }
 
-// list reads one listing on a connection of its own, so that one given up half
-// way leaves nothing behind.
+// list reads one listing on a separate connection, so that an aborted one leaves no
+// messages behind.
 func (t *Table) list(ctx context.Context, request []byte, fn func(Entry) error) error {
 	conn, err := dial(t.opts)
 	if err != nil {
@@ -144,8 +143,8 @@ func receive(conn *netlink.Conn, fn func(Entry) error) error {
 	return nil
 }
 
-// Delete takes one entry out. That it is gone already, or has been replaced by
-// a newer one, is no error.
+// Delete deletes one entry. It returns nil if the entry does not exist or was replaced
+// by a newer one.
 func (t *Table) Delete(ctx context.Context, e Entry) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -190,12 +189,12 @@ func interrupted(err error) bool {
 	return errors.Is(err, unix.EINTR) || errors.Is(err, unix.ENOBUFS)
 }
 
-// refused reports whether the kernel does not want the filter.
+// refused reports whether the kernel does not support the filter.
 func refused(err error) bool {
 	return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL)
 }
 
-// remedy says what helps, if that is known.
+// remedy adds advice to an error, if there is any.
 func remedy(err error) string {
 	switch {
 	case errors.Is(err, unix.EPERM):

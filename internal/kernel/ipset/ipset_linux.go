@@ -30,7 +30,7 @@ const (
 	errBusy = 4100
 )
 
-// Options say where to look.
+// Options for New.
 type Options struct {
 	NetNS int // file descriptor of a network namespace; 0: the current one
 
@@ -49,8 +49,8 @@ func New(opts Options) *Sets {
 	return &Sets{opts: opts}
 }
 
-// Names returns the names of the sets, sorted. A kernel without ipset has none.
-// It is not made to load its module, which asking would do.
+// Names returns the names of the sets, sorted. It does not make the kernel load the
+// ipset module; without it there are no sets.
 func (s *Sets) Names(ctx context.Context) ([]string, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -77,8 +77,8 @@ func (s *Sets) Names(ctx context.Context) ([]string, error) {
 	return slices.Compact(names), nil
 }
 
-// Destroy destroys a set; that it is gone already is no error. A set that rules
-// refer to is refused.
+// Destroy destroys a set. It returns nil if the set does not exist, and an error if
+// rules refer to it.
 func (s *Sets) Destroy(ctx context.Context, name string) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -96,8 +96,7 @@ func (s *Sets) Destroy(ctx context.Context, name string) error {
 	return fmt.Errorf("destroy ipset %s: %w", name, err)
 }
 
-// loaded says whether this kernel has ipset at present. If that cannot be told
-// it may.
+// loaded reports whether the kernel has loaded ipset; true if that is unknown.
 func (s *Sets) loaded() bool {
 	if _, err := os.Stat(s.opts.Modules); err != nil {
 		return true

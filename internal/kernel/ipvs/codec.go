@@ -28,10 +28,10 @@ const (
 	destInactive = 8
 )
 
-// errShort says that an answer ends where it should not.
+// errShort is the error of an answer that ends too early.
 var errShort = errors.New("an answer that is cut off")
 
-// attributes has fn called for each attribute of an answer.
+// attributes calls fn for each attribute of an answer.
 func attributes(b []byte, fn func(*netlink.AttributeDecoder) error) error {
 	if len(b) < 4 {
 		return errShort
@@ -48,7 +48,7 @@ func attributes(b []byte, fn func(*netlink.AttributeDecoder) error) error {
 	return ad.Err()
 }
 
-// nested has fn called for each attribute inside of the one of that type.
+// nested calls fn for each attribute inside the one of that type.
 func nested(b []byte, typ uint16, fn func(*netlink.AttributeDecoder)) error {
 	return attributes(b, func(ad *netlink.AttributeDecoder) error {
 		if ad.Type() != typ {

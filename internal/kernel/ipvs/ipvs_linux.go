@@ -1,5 +1,5 @@
 // Package ipvs lists and deletes virtual servers of the kernel's load balancer
-// IPVS. A kernel without IPVS has none, and is not made to load it.
+// IPVS. It never makes the kernel load IPVS; without it there are no servers.
 package ipvs
 
 import (
@@ -12,13 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Options say where to look.
+// Options for New.
 type Options struct {
 	NetNS int // file descriptor of a network namespace; 0: the current one
 }
 
-// Server is a virtual server: a protocol, address and port, or a mark of
-// packets, whatever they are for.
+// Server is a virtual server: a protocol, address and port, or a packet mark.
 type Server struct {
 	Addr     netip.Addr
 	Protocol uint8 // IANA protocol number
@@ -64,8 +63,8 @@ func (t *Table) Servers(ctx context.Context) ([]Server, error) {
 	return out, nil
 }
 
-// Connections returns how many connections go through a virtual server,
-// including those that have ended a short while ago.
+// Connections returns the number of connections through a virtual server, including
+// recently ended ones.
 func (t *Table) Connections(ctx context.Context, s Server) (int, error) {
 	replies, err := t.ask(ctx, cmdGetDest, netlink.Dump, encodeServer(s))
 	if err != nil {
@@ -82,8 +81,8 @@ func (t *Table) Connections(ctx context.Context, s Server) (int, error) {
 	return sum, nil
 }
 
-// Delete deletes a virtual server. Its connections stop working. That it is gone
-// already is no error.
+// Delete deletes a virtual server, which ends its connections. It returns nil if the
+// server does not exist.
 func (t *Table) Delete(ctx context.Context, s Server) error {
 	_, err := t.ask(ctx, cmdDelService, netlink.Acknowledge, encodeServer(s))
 	if err == nil || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENOENT) || errors.Is(err, errAbsent) {
@@ -92,7 +91,7 @@ func (t *Table) Delete(ctx context.Context, s Server) error {
 	return fmt.Errorf("delete virtual server %s: %w", s, err)
 }
 
-// errAbsent says that the kernel has no IPVS at present.
+// errAbsent is the error of a kernel without IPVS.
 var errAbsent = errors.New("this kernel has no IPVS")
 
 // filler adds attributes.
@@ -122,8 +121,8 @@ func (t *Table) ask(ctx context.Context, command byte, flags netlink.HeaderFlags
 	return conn.Execute(message(family, command, flags, attributes))
 }
 
-// lookUp finds the number of IPVS among the families of generic netlink. All are
-// listed: asked for one by name the kernel may load the module.
+// lookUp finds the number of IPVS among the families of generic netlink. It lists all,
+// because a request by name may make the kernel load the module.
 func lookUp(conn *netlink.Conn) (uint16, error) {
 	replies, err := conn.Execute(message(unix.GENL_ID_CTRL, unix.CTRL_CMD_GETFAMILY, netlink.Dump, nil))
 	if err != nil {
@@ -149,7 +148,7 @@ func message(family uint16, command byte, flags netlink.HeaderFlags, attributes 
 	}
 }
 
-// encodeServer says which server is meant.
+// encodeServer encodes the identity of a server.
 func encodeServer(s Server) filler {
 	return func(ae *netlink.AttributeEncoder) error {
 		ae.Uint16(svcFamily, family(s.Addr))

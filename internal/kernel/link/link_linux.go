@@ -1,4 +1,4 @@
-// Package link looks at network interfaces by name, and deletes them.
+// Package link reads network interfaces by name, and deletes them.
 package link
 
 import (
@@ -14,10 +14,10 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 )
 
-// attempts is how often a listing is tried when it changes meanwhile.
+// attempts bounds the repetitions of a listing that changes meanwhile.
 const attempts = 10
 
-// Options say where to look.
+// Options for New.
 type Options struct {
 	NetNS int // file descriptor of a network namespace; 0: the current one
 }
@@ -29,7 +29,7 @@ type Links struct{ opts Options }
 // New returns access to the interfaces.
 func New(opts Options) *Links { return &Links{opts: opts} }
 
-// ErrNotFound says that there is no interface of this name.
+// ErrNotFound is the error for a missing interface.
 var ErrNotFound = errors.New("no such interface")
 
 // Addresses returns the addresses on an interface, sorted; ErrNotFound if there
@@ -67,8 +67,8 @@ func addresses(ctx context.Context, h *netlink.Handle, link netlink.Link) ([]net
 	return list, err
 }
 
-// Prefer has programs of this host connect to an address on the interface from
-// one of these sources of its family, and no longer from that address itself.
+// Prefer makes programs of this host use one of these sources of its family for
+// connections to an address on the interface, in place of that address itself.
 func (l *Links) Prefer(ctx context.Context, name string, sources []netip.Addr) error {
 	err := l.with(name, func(h *netlink.Handle, link netlink.Link) error {
 		list, err := addresses(ctx, h, link)
@@ -114,7 +114,7 @@ func replace(h *netlink.Handle, route *netlink.Route) error {
 	return nil
 }
 
-// local is the route by which the kernel takes an address for its own.
+// local is the route that makes an address local.
 func local(link netlink.Link, a netip.Addr) *netlink.Route {
 	r := &netlink.Route{
 		LinkIndex: link.Attrs().Index, Dst: netlink.NewIPNet(a.AsSlice()), Type: unix.RTN_LOCAL,
@@ -126,8 +126,8 @@ func local(link netlink.Link, a netip.Addr) *netlink.Route {
 	return r
 }
 
-// RemoveAddresses removes addresses from an interface. Those that are gone, with
-// the interface or without it, are none of its business.
+// RemoveAddresses removes addresses from an interface. It ignores missing addresses,
+// and a missing interface.
 func (l *Links) RemoveAddresses(ctx context.Context, name string, addrs []netip.Addr) error {
 	err := l.with(name, func(h *netlink.Handle, link netlink.Link) error {
 		for _, a := range addrs {
@@ -146,8 +146,7 @@ func (l *Links) RemoveAddresses(ctx context.Context, name string, addrs []netip.
 	return nil
 }
 
-// remove removes an address, and its route: the kernel leaves one that was
-// changed.
+// remove removes an address and its route, which the kernel keeps if it was changed.
 func remove(h *netlink.Handle, link netlink.Link, a netip.Addr) error {
 	err := h.AddrDel(link, &netlink.Addr{IPNet: netlink.NewIPNet(a.AsSlice())})
 	if err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
@@ -159,7 +158,7 @@ func remove(h *netlink.Handle, link netlink.Link, a netip.Addr) error {
 	return nil
 }
 
-// Delete deletes an interface; that it is gone already is no error.
+// Delete deletes an interface. It returns nil if there is none.
 func (l *Links) Delete(ctx context.Context, name string) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -171,7 +170,7 @@ func (l *Links) Delete(ctx context.Context, name string) error {
 	return nil
 }
 
-// with has fn called with an interface.
+// with calls fn with an interface.
 func (l *Links) with(name string, fn func(*netlink.Handle, netlink.Link) error) error {
 	h, err := netns.Handle(l.opts.NetNS, unix.NETLINK_ROUTE)
 	if err != nil {

@@ -11,9 +11,8 @@ import (
 	"syscall"
 )
 
-// Fake is a host with TCP ports in memory. It refuses what Linux refuses: an
-// address that is not there, and a port that is open on an address that
-// overlaps. Its methods may be called from several goroutines.
+// Fake is a host with TCP ports in memory. Like Linux it refuses an address that the
+// host does not have, and a port that is open on an overlapping address. Its methods may be called from several goroutines.
 type Fake struct {
 	mu    sync.Mutex
 	addrs []netip.Addr
@@ -34,15 +33,15 @@ type fakePort struct {
 // NewFake returns a host that has these addresses, and loopback.
 func NewFake(addrs ...netip.Addr) *Fake { return &Fake{addrs: addrs} }
 
-// SetAddrs changes the addresses. Like Linux it leaves ports open on one that
-// went.
+// SetAddrs changes the addresses. Like Linux it leaves ports on removed addresses
+// open.
 func (f *Fake) SetAddrs(addrs ...netip.Addr) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.addrs = addrs
 }
 
-// Listen is that of a Door.
+// Listen is like Opener.Listen.
 func (f *Fake) Listen(_ context.Context, network string, at netip.AddrPort) (net.Listener, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -100,7 +99,7 @@ func (f *Fake) Dial(ctx context.Context, at string) (net.Conn, error) {
 	}
 }
 
-// Break makes a port that is open fail.
+// Break makes an open port fail.
 func (f *Fake) Break(at netip.AddrPort, with error) {
 	if p := f.find(at); p != nil {
 		p.broken <- with

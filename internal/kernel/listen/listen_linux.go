@@ -1,5 +1,4 @@
-// Package listen opens TCP ports, also in another network namespace than the
-// own one.
+// Package listen opens TCP ports, also in another network namespace.
 package listen
 
 import (
@@ -10,8 +9,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 )
 
-// Door opens ports in one network namespace.
-type Door struct {
+// Opener opens ports in one network namespace.
+type Opener struct {
 	NetNS int // file descriptor of the network namespace; 0: the current one
 }
 
@@ -19,7 +18,7 @@ type Door struct {
 // "tcp" both 0.0.0.0 and [::] stand for every address of both, as in net.Listen
 // and so in kube-proxy. The listener stays in its namespace whatever happens to
 // the descriptor.
-func (d Door) Listen(ctx context.Context, network string, at netip.AddrPort) (net.Listener, error) {
+func (d Opener) Listen(ctx context.Context, network string, at netip.AddrPort) (net.Listener, error) {
 	var l net.Listener
 	err := netns.Do(d.NetNS, func() (err error) {
 		l, err = config().Listen(ctx, network, at.String())
@@ -29,7 +28,7 @@ func (d Door) Listen(ctx context.Context, network string, at netip.AddrPort) (ne
 }
 
 // Dial connects to an address and port, given as numbers.
-func (d Door) Dial(ctx context.Context, network, address string) (net.Conn, error) {
+func (d Opener) Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	var c net.Conn
 	err := netns.Do(d.NetNS, func() (err error) {
 		c, err = (&net.Dialer{}).DialContext(ctx, network, address)
@@ -38,8 +37,8 @@ func (d Door) Dial(ctx context.Context, network, address string) (net.Conn, erro
 	return c, err
 }
 
-// config is for many small listeners: multipath TCP, which the net package has
-// on, costs a second socket for each.
+// config switches multipath TCP off, which the net package switches on: it costs a
+// second socket for each listener.
 func config() *net.ListenConfig {
 	lc := &net.ListenConfig{}
 	lc.SetMultipathTCP(false)

@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
 
-func open(t *testing.T, d listen.Door, network, at string) error {
+func open(t *testing.T, d listen.Opener, network, at string) error {
 	t.Helper()
 	l, err := d.Listen(t.Context(), network, netip.MustParseAddrPort(at))
 	if err == nil {
@@ -27,8 +27,8 @@ func open(t *testing.T, d listen.Door, network, at string) error {
 
 // Each namespace has all ports of its own, and a port is there once.
 func TestPortsBelongToANamespace(t *testing.T) {
-	one, other := listen.Door{NetNS: kerneltest.Namespace(t)}, listen.Door{NetNS: kerneltest.Namespace(t)}
-	for _, d := range []listen.Door{one, other} {
+	one, other := listen.Opener{NetNS: kerneltest.Namespace(t)}, listen.Opener{NetNS: kerneltest.Namespace(t)}
+	for _, d := range []listen.Opener{one, other} {
 		if err := open(t, d, "tcp", "127.0.0.1:10256"); err != nil {
 			t.Fatal(err)
 		}
@@ -44,7 +44,7 @@ func TestPortsBelongToANamespace(t *testing.T) {
 // A client reaches a listener from its namespace, and from no other.
 func TestAListenerIsReachedInItsNamespace(t *testing.T) {
 	in, out := kerneltest.Namespace(t), kerneltest.Namespace(t)
-	if err := open(t, listen.Door{NetNS: in}, "tcp", "127.0.0.1:10256"); err != nil {
+	if err := open(t, listen.Opener{NetNS: in}, "tcp", "127.0.0.1:10256"); err != nil {
 		t.Fatal(err)
 	}
 	dial := func() error {
@@ -66,7 +66,7 @@ func TestAListenerIsReachedInItsNamespace(t *testing.T) {
 // What can be open at the same time, in a kernel and in the Fake.
 func TestWhatOverlaps(t *testing.T) {
 	for name, listen := range map[string]func(context.Context, string, netip.AddrPort) (net.Listener, error){
-		"kernel": listen.Door{NetNS: kerneltest.Namespace(t)}.Listen,
+		"kernel": listen.Opener{NetNS: kerneltest.Namespace(t)}.Listen,
 		"fake":   listen.NewFake().Listen,
 	} {
 		for _, tt := range []struct {
@@ -107,7 +107,7 @@ func TestANamespaceThatIsNone(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = f.Close() }()
-	err = open(t, listen.Door{NetNS: int(f.Fd())}, "tcp", "127.0.0.1:1")
+	err = open(t, listen.Opener{NetNS: int(f.Fd())}, "tcp", "127.0.0.1:1")
 	if err == nil || !strings.Contains(err.Error(), "enter network namespace") {
 		t.Errorf("got %v, want it to say what failed", err)
 	}

@@ -45,9 +45,9 @@ func attribute(kind uint16, value ...byte) []byte {
 	return append(append(b, value...), make([]byte, 4-len(value))...)
 }
 
-// acquire binds the number to a socket and says why it cannot.
+// acquire binds the number to a socket, or returns the reason why it cannot.
 func (m mechanism) acquire(fd int) error {
-	const tries = 3 // the holder may go between the refusal and the look at the list
+	const tries = 3 // the holder may close its socket between the refusal and the listing
 	for range tries {
 		err := m.bind(fd)
 		if err == nil || errors.Is(err, ErrUnsupported) {

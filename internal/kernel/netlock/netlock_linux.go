@@ -41,7 +41,7 @@ const Number = 0x534c
 // MaxMessage is the longest message in bytes.
 const MaxMessage = 1024
 
-// Options say where the lock is.
+// Options for Acquire, Socket and Send.
 type Options struct {
 	NetNS int // file descriptor of a network namespace; 0: the current one
 }

@@ -26,18 +26,18 @@ const (
 	nameMax = 32 // with the zero at its end
 )
 
-// patience is how long the kernel may take to answer, which it does at once.
-const patience = 5 * time.Second
+// answerTimeout bounds the wait for an answer of the kernel, which comes at once.
+const answerTimeout = 5 * time.Second
 
-// ErrUnsupported says that the kernel has no accounting objects (nfnetlink_acct).
+// ErrUnsupported is the error of a kernel without accounting objects (nfnetlink_acct).
 var ErrUnsupported = errors.New("the kernel has no nfnetlink_acct")
 
-// Options say where to look.
+// Options for New.
 type Options struct {
 	NetNS int // file descriptor of a network namespace; 0: the current one
 }
 
-// Count is what an object has counted since it was made.
+// Count is the value of an object since it was made.
 type Count struct{ Packets, Bytes uint64 }
 
 // Objects are the accounting objects of one network namespace. A socket is open
@@ -52,14 +52,14 @@ func New(opts Options) *Objects {
 	return &Objects{opts: opts, subsystem: unix.NFNL_SUBSYS_ACCT}
 }
 
-// Available makes the kernel load what it needs for accounting objects. Without
-// it the error is ErrUnsupported.
+// Available makes the kernel load its module for accounting objects. It returns
+// ErrUnsupported if there is none.
 func (o *Objects) Available(ctx context.Context) error {
 	_, err := o.list(ctx)
 	return err
 }
 
-// Ensure makes the objects that are not there. The others go on counting.
+// Ensure makes missing objects. Existing ones keep their counts.
 func (o *Objects) Ensure(ctx context.Context, names ...string) error {
 	for _, name := range names {
 		if name == "" || len(name) >= nameMax {
@@ -79,8 +79,8 @@ func (o *Objects) Ensure(ctx context.Context, names ...string) error {
 	return nil
 }
 
-// Read returns what an object has counted. That there is none with this name is
-// fs.ErrNotExist.
+// Read returns the count of an object. It returns fs.ErrNotExist if there is none with
+// the name.
 func (o *Objects) Read(ctx context.Context, name string) (Count, error) {
 	all, err := o.list(ctx)
 	if err != nil {
@@ -123,7 +123,7 @@ func (o *Objects) ask(ctx context.Context, message uint16, flags netlink.HeaderF
 		return nil, fmt.Errorf("open netlink socket: %w", err)
 	}
 	defer func() { _ = conn.Close() }()
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(answerTimeout)); err != nil {
 		return nil, fmt.Errorf("set deadline: %w", err)
 	}
 	header := []byte{unix.AF_UNSPEC, 0, 0, 0} // struct nfgenmsg
@@ -131,7 +131,7 @@ func (o *Objects) ask(ctx context.Context, message uint16, flags netlink.HeaderF
 		Header: netlink.Header{Type: netlink.HeaderType(o.subsystem<<8 | message), Flags: netlink.Request | flags},
 		Data:   append(header, attributes...),
 	})
-	if errors.Is(err, unix.EINVAL) { // nfnetlink does not know the subsystem
+	if errors.Is(err, unix.EINVAL) { // nfnetlink lacks the subsystem
 		return nil, ErrUnsupported
 	}
 	return replies, err

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// family is what differs between the families.
+// family has the differences between the families.
 type family struct {
 	name      string
 	suffix    string // of kernel configuration names
@@ -29,7 +29,7 @@ func families() [2]family {
 	}
 }
 
-// feature is something the nftables plane uses.
+// feature is a feature that the nftables plane uses.
 type feature struct {
 	name   string
 	config string // kernel configuration that brings it; %s is the family

@@ -20,7 +20,7 @@ type extension struct {
 	rule   string // %s is an address or network
 	config string // kernel configuration that brings it, without CONFIG_; %s is the family
 	module string // that has it, where it is one
-	lack   string // what does not work without it; "": nothing does
+	lack   string // what does not work without it; "": the plane does not work at all
 }
 
 func extensions(variant xtables.Variant) []extension {
@@ -66,7 +66,7 @@ func extensions(variant xtables.Variant) []extension {
 	)
 }
 
-// remedy says what helps.
+// remedy returns advice.
 func (e extension) remedy(f xtFamily) string {
 	config, module := e.config, e.module
 	if strings.Contains(config, "%s") {
@@ -78,7 +78,7 @@ func (e extension) remedy(f xtFamily) string {
 	return fmt.Sprintf("load it with: modprobe %s, or use a kernel with CONFIG_%s", module, config)
 }
 
-// xtFamily is what differs between the families.
+// xtFamily has the differences between the families.
 type xtFamily struct {
 	family  iptables.Family
 	name    string
@@ -96,7 +96,7 @@ func xtFamilies() [2]xtFamily {
 // attempt tries extensions of a family together.
 type attempt func(f xtFamily, all []extension) error
 
-// needs is what is checked, and how.
+// needs are the requirements to check, and how to try them.
 type needs struct {
 	all []extension
 	try attempt
@@ -107,9 +107,9 @@ type needs struct {
 // each problem, one per line, and is ErrPrivilege or ErrFeature, or
 // iptables.ErrMissing without any program. IPv6 is not needed.
 //
-// Rules are tried in a network namespace that is thrown away. Where this process
-// may not make one, the programs only test them in the one that is meant, which
-// finds less.
+// It tries rules in a temporary network namespace. If this process may not make one,
+// the programs only test the rules in the namespace of the options, which detects
+// less.
 func Iptables(ctx context.Context, opts Options) (Support, error) {
 	tools, err := iptables.Open(ctx, iptables.Options{NetNS: opts.NetNS})
 	if errors.Is(err, unix.EPERM) {
@@ -177,17 +177,17 @@ func mayNot(capability string) error {
 
 type restorer func(ctx context.Context, f iptables.Family, input []byte) error
 
-// trial returns how rules are tried, and what ends it.
+// trial returns a function that tries rules, and one that ends the trial.
 func trial(tools *iptables.Tools) (restore restorer, end func()) {
-	fd, err := throwAway()
+	fd, err := temporaryNetNS()
 	if err != nil {
 		return tools.Test, func() {}
 	}
 	return tools.In(fd).Restore, func() { _ = unix.Close(fd) }
 }
 
-// throwAway makes a network namespace that lives as long as the file descriptor.
-func throwAway() (fd int, err error) {
+// temporaryNetNS makes a network namespace that lives as long as the file descriptor.
+func temporaryNetNS() (fd int, err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -200,7 +200,7 @@ func throwAway() (fd int, err error) {
 	return fd, err
 }
 
-// input has a chain for each extension, named by its place.
+// input returns a chain for each extension, named by its index.
 func input(f xtFamily, all []extension) string {
 	var b strings.Builder
 	for i, e := range all {
@@ -221,8 +221,8 @@ func input(f xtFamily, all []extension) string {
 	return b.String()
 }
 
-// check tries all at once, and one by one only when that fails, to
-// tell which it is. What can be done without is told in sentences.
+// check tries all extensions at once, and one by one only if that fails. Notes report
+// missing extensions that the plane can do without.
 func (n needs) check(f xtFamily) (lacks []string, err error) {
 	whole := n.try(f, n.all)
 	if whole == nil {

@@ -1,6 +1,6 @@
-// Package probe finds out whether this kernel and this process can do what a
-// data plane needs. It tries instead of looking at version numbers: features
-// are carried back to old kernels, and left out of new ones.
+// Package probe finds out whether this kernel and this process can do what a data
+// plane needs. It tries features instead of comparing version numbers, as
+// distributions backport features and leave out others.
 package probe
 
 import (
@@ -19,28 +19,27 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/sysctl"
 )
 
-// patience is how long the kernel may take to answer one question. Loading its
-// modules is part of the answer.
-const patience = 10 * time.Second
+// answerTimeout bounds one answer of the kernel, which may have to load modules.
+const answerTimeout = 10 * time.Second
 
-// tableName is what the throw-away table is called. Nobody ever sees it: the
+// tableName is the name of the temporary table. No other program sees it: the
 // transaction that makes it deletes it.
 const tableName = "sluice-probe"
 
-// Options says where to look.
+// Options for Nftables and Iptables.
 type Options struct {
 	NetNS int // file descriptor of a network namespace; 0: the current one
 }
 
-// Support says what can be used.
+// Support lists the usable families.
 type Support struct {
 	IPv4, IPv6 bool
 
-	// Notes say why a family is not used, one sentence each.
+	// Notes say why a family is not used, in one sentence each.
 	Notes []string
 }
 
-// What is wrong, for those who have to tell the one from the other.
+// The kinds of errors, for callers that treat them differently.
 var (
 	// ErrPrivilege: this process may not do it.
 	ErrPrivilege = errors.New("missing privilege")
@@ -85,7 +84,7 @@ func Nftables(ctx context.Context, opts Options) (Support, error) {
 	return s, nil
 }
 
-// reach asks nf_tables for its generation number: the least one can ask for.
+// reach requests the generation number of nf_tables, the simplest request.
 func reach(opts Options) error {
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: opts.NetNS})
 	switch {
@@ -95,7 +94,7 @@ func reach(opts Options) error {
 		return fmt.Errorf("open netfilter netlink: %w", err)
 	}
 	defer func() { _ = conn.Close() }() // nothing was written
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(answerTimeout)); err != nil {
 		return fmt.Errorf("open netfilter netlink: %w", err)
 	}
 	_, err = conn.Execute(netlink.Message{
@@ -120,8 +119,7 @@ func explainReach(err error) error {
 	return fmt.Errorf("ask nf_tables for its state: %w", err)
 }
 
-// check tries all features of a family at once, and one by one only when that
-// fails, to tell which it is.
+// check tries all features of a family at once, and one by one only if that fails.
 func check(f family, try func(family, []feature) error) error {
 	all := features()
 	whole := try(f, all)
@@ -147,8 +145,7 @@ func check(f family, try func(family, []feature) error) error {
 	return errors.Join(problems...)
 }
 
-// unsupported reports whether an error says that the kernel does not know what
-// was asked for.
+// unsupported reports whether an error means that the kernel lacks a feature.
 func unsupported(err error) bool {
 	return slices.ContainsFunc([]error{
 		unix.EOPNOTSUPP, unix.ENOENT, unix.EINVAL, unix.EAFNOSUPPORT, unix.EPROTONOSUPPORT, unix.ENOSYS, unix.ERANGE,
@@ -156,10 +153,10 @@ func unsupported(err error) bool {
 }
 
 // commit makes and deletes a table with the features in one transaction. The
-// table is dormant: no packet ever meets it.
+// table is dormant: no packet passes it.
 func commit(opts Options, f family, features []feature) error {
 	conn, err := nftables.New(nftables.WithNetNSFd(opts.NetNS), nftables.WithSockOptions(func(c *netlink.Conn) error {
-		return c.SetDeadline(time.Now().Add(patience))
+		return c.SetDeadline(time.Now().Add(answerTimeout))
 	}))
 	if err != nil {
 		return fmt.Errorf("open nftables netlink: %w", err)
@@ -176,7 +173,7 @@ func commit(opts Options, f family, features []feature) error {
 	return conn.Flush()
 }
 
-// noIPv6 says why this host has no IPv6; "" when it has.
+// noIPv6 returns the reason why this host has no IPv6; "" if it has.
 func noIPv6(opts Options) (string, error) {
 	const key = "net.ipv6.conf.all.disable_ipv6"
 	off, err := sysctl.New(sysctl.Options{NetNS: opts.NetNS}).Get(key)

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CPUTime returns how much CPU time this process and the programs it ran and
-// waited for have used; 0 if the kernel does not say.
+// CPUTime returns the CPU time of this process and of the programs that it ran and
+// waited for; 0 if it cannot be read.
 func CPUTime() time.Duration {
 	total := time.Duration(0)
 	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {

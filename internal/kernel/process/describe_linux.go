@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Describe returns what can be read of a process.
+// Describe returns the properties of a process, as far as they can be read.
 func (p *Processes) Describe(pid int) Process {
 	entry := strconv.Itoa(pid)
 	return Process{
@@ -28,8 +28,8 @@ func (p *Processes) program(pid string) string {
 	return string(first)
 }
 
-// admin reports whether a process has or can give itself CAP_NET_ADMIN, in the
-// user namespace of this process. In another one it is worth nothing here.
+// admin reports whether a process has or can give itself CAP_NET_ADMIN in the user
+// namespace of this process.
 func (p *Processes) admin(pid string) bool {
 	if !p.same(pid, "ns/user", os.Readlink) || !p.same(pid, "uid_map", readText) {
 		return false
@@ -90,9 +90,9 @@ func (p *Processes) age(pid string) time.Duration {
 func (p *Processes) sockets(pid string) []uint64 {
 	files, err := os.ReadDir(p.path(pid, "fd"))
 	if err != nil {
-		return nil // it has ended, or may not be looked into
+		return nil // it has ended, or may not be read
 	}
-	inodes := []uint64{} // not nil, as it could be read
+	inodes := []uint64{} // not nil: the list was read
 	for _, f := range files {
 		to, err := os.Readlink(p.path(pid, "fd", f.Name()))
 		number, isSocket := strings.CutPrefix(to, "socket:[")

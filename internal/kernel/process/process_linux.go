@@ -1,5 +1,5 @@
 // Package process finds processes of this machine by their name or a socket, and
-// tells what they are.
+// describes them.
 package process
 
 import (
@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// Options say where to look and who is meant.
+// Options for New.
 type Options struct {
 	Root string // folder of the processes; "": /proc
 
@@ -39,7 +39,7 @@ func New(opts Options) *Processes {
 // Process is a process in the network namespace.
 type Process struct {
 	PID     int
-	Program string        // path of its executable, else what it was started as
+	Program string        // path of its executable, else the first argument
 	Admin   bool          // it may have CAP_NET_ADMIN in the user namespace of this process
 	Age     time.Duration // since it was started; 0 if that cannot be read
 	Sockets []uint64      // inodes of its open sockets; nil if they cannot be read
@@ -97,8 +97,8 @@ func (p *Processes) list() ([]int, error) {
 	return pids, nil
 }
 
-// called says whether a process has this name. Most do not, and are told by one
-// read.
+// called reports whether a process has this name. One read suffices for most that do
+// not.
 func (p *Processes) called(pid, name string) bool {
 	comm, err := os.ReadFile(p.path(pid, "comm"))
 	if err != nil {
@@ -115,9 +115,9 @@ func (p *Processes) called(pid, name string) bool {
 	return filepath.Base(string(first)) == name
 }
 
-// within says whether a process is in a network namespace, as the kernel prints it.
-// That of a process with more capabilities than this one cannot be read; then the
-// numbers of two files tell, which each network namespace has for itself.
+// within reports whether a process is in a network namespace, as the kernel prints
+// it. The namespace of a process with more capabilities cannot be read; then the inodes
+// of two files decide, which differ between network namespaces.
 func (p *Processes) within(pid, ns string) bool {
 	its, err := os.Readlink(p.path(pid, "ns", "net"))
 	if errors.Is(err, fs.ErrPermission) && p.opts.NetNS == 0 {
@@ -128,8 +128,8 @@ func (p *Processes) within(pid, ns string) bool {
 	return err == nil && its == ns
 }
 
-// runs says whether a process runs this program. Paths do not tell: each has a
-// file system of its own.
+// runs reports whether a process runs this program. It compares files, as paths may
+// belong to different file systems.
 func (p *Processes) runs(pid string, program os.FileInfo) bool {
 	its, err := os.Stat(p.path(pid, "exe"))
 	return err == nil && os.SameFile(its, program)

@@ -18,7 +18,7 @@ import (
 // attempts is how often a listing is tried when it changes meanwhile.
 const attempts = 10
 
-// Options say where to look.
+// Options for New.
 type Options struct {
 	NetNS int // file descriptor of a network namespace; 0: the current one
 }
@@ -67,8 +67,8 @@ func list(ctx context.Context, h *netlink.Handle, family uint8) ([]*netlink.Sock
 	return list, err
 }
 
-// isConnection tells a connection from who waits for one, and from one that has
-// ended.
+// isConnection reports whether a socket is a connection, neither a listener nor
+// closed.
 func isConnection(state uint8) bool {
 	return !slices.Contains([]uint8{unix.BPF_TCP_LISTEN, unix.BPF_TCP_TIME_WAIT, unix.BPF_TCP_CLOSE}, state)
 }

@@ -12,16 +12,16 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 )
 
-// Files gives access to what the kernel shows in files outside of /proc/sys:
-// parameters of modules, the settings of a process.
+// Files gives access to values of the kernel in files outside of /proc/sys: parameters
+// of modules, settings of a process.
 type Files struct {
 	root  string
 	netns int
 }
 
-// NewFiles returns access to files. Root is the folder to look for them in, "/"
-// if empty. Some have a meaning of their own in each network namespace, so they
-// are used from that of the options.
+// NewFiles returns access to files below the folder Root, "/" if empty. It opens them
+// in the network namespace of the options, as the values of some differ between
+// network namespaces.
 func NewFiles(opts Options) *Files {
 	if opts.Root == "" {
 		opts.Root = "/"
@@ -29,7 +29,7 @@ func NewFiles(opts Options) *Files {
 	return &Files{root: opts.Root, netns: opts.NetNS}
 }
 
-// Get returns what a file says, without white space around it.
+// Get returns the content of a file, without white space around it.
 func (f *Files) Get(path string) (string, error) {
 	var value string
 	err := netns.Do(f.netns, func() error {
@@ -43,7 +43,7 @@ func (f *Files) Get(path string) (string, error) {
 	return value, nil
 }
 
-// Set writes a value, whatever the file says now.
+// Set writes a value to a file.
 func (f *Files) Set(path, value string) error {
 	err := netns.Do(f.netns, func() error { return write(filepath.Join(f.root, path), value) })
 	switch {
@@ -57,7 +57,7 @@ func (f *Files) Set(path, value string) error {
 	return fmt.Errorf("write %s to %s: %w", value, path, cause(err))
 }
 
-// cause takes the path out of an error that names it already.
+// cause returns an error without its path.
 func cause(err error) error {
 	if e, ok := errors.AsType[*os.PathError](err); ok {
 		return e.Err

@@ -1,6 +1,6 @@
-// Package sysctl reads and writes kernel parameters. It writes only what is
-// different, so that a process without the privilege runs where somebody with
-// it has set things up before.
+// Package sysctl reads and writes kernel parameters. It writes only values that
+// differ, so that a process without the privilege works after another one with it
+// wrote them.
 package sysctl
 
 import (
@@ -19,7 +19,7 @@ import (
 // defaultRoot is where the kernel shows its parameters.
 const defaultRoot = "/proc/sys"
 
-// Options says which parameters are meant.
+// Options for New.
 type Options struct {
 	Root  string // folder of the parameters; "": /proc/sys
 	NetNS int    // file descriptor of the network namespace for net.*; 0: the current one
@@ -36,7 +36,7 @@ func New(opts Options) *Sysctl {
 	return &Sysctl{opts: opts}
 }
 
-// ErrNotFound says that the kernel has no parameter of this name.
+// ErrNotFound is the error of a parameter that the kernel does not have.
 var ErrNotFound = errors.New("no such kernel parameter")
 
 // Get returns the value of a parameter, named with slashes or dots, without
@@ -106,7 +106,7 @@ func (s *Sysctl) Set(key, value string) error {
 	return nil
 }
 
-// write never makes a file: a parameter that is not there is an error.
+// write never creates a file: a missing parameter is an error.
 func write(path, value string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
@@ -128,8 +128,8 @@ func (s *Sysctl) path(key string) (string, error) {
 	return filepath.Join(s.opts.Root, name), nil
 }
 
-// explain says what went wrong with which parameter, and what helps. A value of
-// "" means that it was read.
+// explain adds the parameter and advice to an error. A value of "" means that the
+// parameter was read.
 func explain(key, value string, err error) error {
 	what := "read sysctl " + key
 	if value != "" {

@@ -1,5 +1,5 @@
-// Package unixsock opens abstract unix sockets, which belong to a network
-// namespace instead of a file system, and says who is at the other end.
+// Package unixsock opens abstract unix sockets, which belong to a network namespace
+// instead of a file system, and identifies peers.
 package unixsock
 
 import (
@@ -21,14 +21,14 @@ var (
 	ErrBusy   = errors.New("the queue of the listener is full")
 )
 
-// Options says where a socket is.
+// Options for Listen and Dial.
 type Options struct {
 	Name  string // of an abstract socket, with its "@"
 	NetNS int    // file descriptor of a network namespace; 0: the current one
 }
 
 // Listen opens the socket. It is ErrInUse if another process has it. It is
-// closed when the process ends, however that comes.
+// closed when the process ends, however it ends.
 func Listen(ctx context.Context, o Options) (*net.UnixListener, error) {
 	var l net.Listener
 	err := netns.Do(o.NetNS, func() (err error) {
@@ -65,15 +65,15 @@ func Dial(ctx context.Context, o Options) (*net.UnixConn, error) {
 	return c.(*net.UnixConn), nil
 }
 
-// Peer is a process at the other end: who it was when it connected or began to
-// listen, as this process sees it.
+// Peer are the credentials of a peer process when it connected or began to listen, in
+// the namespaces of this process.
 type Peer struct {
 	PID int // 0: in another PID namespace
 	UID int // 65534 for a user that this user namespace has no number for
 }
 
-// PeerOf asks the kernel who is at the other end of a connection (SO_PEERCRED,
-// unix(7)); the peer cannot lie about it.
+// PeerOf returns the credentials of the peer of a connection from the kernel
+// (SO_PEERCRED, unix(7)). The peer cannot forge them.
 func PeerOf(c *net.UnixConn) (Peer, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
