@@ -95,7 +95,7 @@ func testInstall(t *testing.T, c *cluster, root string) {
 	to := d.service(t, "web", "10.180.1.3")
 	desk := newDesk(t, c, d.lab.NodeA, root)
 	for _, b := range blocks(t, "docs/install.md") {
-		if b.section == "Take it away" {
+		if b.section == "Uninstall" {
 			eventually(t, func() error { return d.reaches(to, "10.180.1.3") })
 		}
 		out := desk.do(b)
