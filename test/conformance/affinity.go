@@ -54,7 +54,7 @@ func (e *env) stick(memory, from, to string, want []netip.AddrPort) error {
 		return err
 	}
 	saw := sight{verdict: explain.Balanced, sticky: true}
-	for range samples(2) {
+	for range lab.Samples(2) {
 		r := client.Try(probe)
 		if r.Outcome != lab.Answered || !slices.Contains(want, r.Backend) {
 			return fmt.Errorf("%s to %s: %s, want an answer of one of %s", from, to, r, want)

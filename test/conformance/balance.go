@@ -44,7 +44,7 @@ func (e *env) balance(b balance) error {
 	}
 	lo, hi := 1, b.n
 	if b.even {
-		lo, hi = bounds(b.n, 1/float64(len(b.want)))
+		lo, hi = lab.Bounds(b.n, 1/float64(len(b.want)))
 	}
 	for _, backend := range b.want {
 		if h := hits[backend]; h < lo || h > hi {

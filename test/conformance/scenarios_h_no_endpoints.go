@@ -152,7 +152,7 @@ func forgotten(from, to string, slices []string, backends ...string) step {
 			return err
 		}
 		hits := map[string]bool{}
-		for range samples(len(want)) {
+		for range lab.Samples(len(want)) {
 			if err := apply(slices...)(e); err != nil {
 				return err
 			}

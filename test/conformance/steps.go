@@ -35,7 +35,7 @@ func reach(from, to string, seen source, backends ...string) step {
 		if err != nil {
 			return err
 		}
-		return e.balance(balance{from: from, to: to, seen: seen, want: want, n: samples(len(want))})
+		return e.balance(balance{from: from, to: to, seen: seen, want: want, n: lab.Samples(len(want))})
 	}
 }
 
@@ -63,7 +63,7 @@ func sticky(from, to string, backends ...string) step {
 			return err
 		}
 		var first lab.Result
-		for n := range samples(len(want)) {
+		for n := range lab.Samples(len(want)) {
 			r := client.Try(probe)
 			if r.Outcome != lab.Answered || !slices.Contains(want, r.Backend) {
 				return fmt.Errorf("%s to %s: %s, want an answer of one of %s", from, to, r, want)
@@ -149,7 +149,7 @@ func untouched(from, to string) step {
 		if e.isOfNodeA(probe.To.Addr()) {
 			s := e.lab.NodeA.Serve(probe.Protocol, probe.To.Port())
 			defer s.Close()
-			return e.balance(balance{from: from, to: to, want: []netip.AddrPort{probe.To}, n: samples(1)})
+			return e.balance(balance{from: from, to: to, want: []netip.AddrPort{probe.To}, n: lab.Samples(1)})
 		}
 		tap := e.outsideTap()
 		tap.Reset()

@@ -182,7 +182,7 @@ func openTo(name, from, to, backend string) step {
 		if err != nil {
 			return err
 		}
-		for range 4 * samples(4) {
+		for range 4 * lab.Samples(4) {
 			if err := together(open(name, from, to), ask(name))(e); err != nil {
 				return err
 			}

@@ -1,0 +1,31 @@
+//go:build linux
+
+package harness
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+// Main runs the tests of a package in namespaces of its own and exits, like
+// lab.Main. With -short the package has no tests. An error of a check, such as a
+// missing program, ends the run before the first test.
+func Main(m *testing.M, checks ...func() error) {
+	flag.Parse()
+	if testing.Short() {
+		// Exclude the tests instead of skipping them: go test prints "no tests to run".
+		_ = flag.Set("test.run", "^$")
+		os.Exit(m.Run())
+	}
+	for _, check := range checks {
+		if err := check(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
+	lab.Main(m)
+}

@@ -1,0 +1,61 @@
+//go:build linux
+
+package harness
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Object is a Kubernetes object as JSON has it.
+type Object = map[string]any
+
+// Service returns a Service of the namespace default, with this spec.
+func Service(name string, spec Object) Object {
+	return Object{
+		"apiVersion": "v1", "kind": "Service", "spec": spec,
+		"metadata": Object{"name": name, "namespace": "default", "creationTimestamp": "2026-01-01T00:00:00Z"},
+	}
+}
+
+// EndpointSlice returns an EndpointSlice of a Service. The family is IPv4 or IPv6.
+func EndpointSlice(service, family string, ports []Object, addresses ...string) Object {
+	endpoints := make([]Object, 0, len(addresses))
+	for _, a := range addresses {
+		endpoints = append(endpoints, Object{"addresses": []string{a}})
+	}
+	return Object{
+		"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": family,
+		"metadata": Object{
+			"name": service + "-" + strings.ToLower(family), "namespace": "default",
+			"labels": Object{"kubernetes.io/service-name": service},
+		},
+		"ports": ports, "endpoints": endpoints,
+	}
+}
+
+// Manifest returns objects as the text of a manifest.
+func Manifest(objects ...Object) []byte {
+	var text []byte
+	for _, o := range objects {
+		b, err := json.Marshal(o)
+		if err != nil {
+			panic(err) // a mistake in the text of a test
+		}
+		text = append(append(append(text, "---\n"...), b...), '\n')
+	}
+	return text
+}
+
+// Replace writes a file so that readers find the old or the new text, never a
+// part. The draft beside it has a name that Sluice ignores.
+func Replace(path string, text []byte) error {
+	draft := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".new")
+	if err := os.WriteFile(draft, text, 0o644); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return os.Rename(draft, path)
+}
