@@ -4,6 +4,7 @@ package harness
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -13,18 +14,24 @@ import (
 const logLimit = 4 << 20
 
 // Log keeps what a program prints and the time of each line. Beyond 8 MB it drops
-// the oldest lines. Its methods may be used by several goroutines.
+// the beginning. Its methods may be used by several goroutines.
 type Log struct {
 	mu    sync.Mutex
-	lines []Line // the last one may be incomplete
-	size  int    // bytes in lines
-	total int    // bytes written
+	text  []byte
+	ends  []lineEnd
+	total int // bytes written
 }
 
-// Line is one line of a log, without its end.
+// lineEnd is the end of a line in Log.text and when it was written.
+type lineEnd struct {
+	offset int
+	time   time.Time
+}
+
+// Line is one complete line of a log, without its end.
 type Line struct {
 	Text string
-	Time time.Time // when the line was complete
+	Time time.Time
 }
 
 // Write implements io.Writer.
@@ -32,50 +39,28 @@ func (l *Log) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
-	l.size, l.total = l.size+len(b), l.total+len(b)
-	for i, piece := range strings.Split(string(b), "\n") {
-		if i > 0 || len(l.lines) == 0 {
-			l.lines = append(l.lines, Line{})
+	for i, c := range b {
+		if c == '\n' {
+			l.ends = append(l.ends, lineEnd{len(l.text) + i, now})
 		}
-		last := &l.lines[len(l.lines)-1]
-		last.Text, last.Time = last.Text+piece, now
 	}
-	if l.size > 2*logLimit {
-		l.shorten()
+	l.text = append(l.text, b...)
+	l.total += len(b)
+	if cut := len(l.text) - logLimit; cut > logLimit {
+		l.text = append([]byte(nil), l.text[cut:]...)
+		l.ends = slices.DeleteFunc(l.ends, func(e lineEnd) bool { return e.offset < cut })
+		for i := range l.ends {
+			l.ends[i].offset -= cut
+		}
 	}
 	return len(b), nil
-}
-
-// shorten drops the oldest lines, and the beginning of a very long last line.
-func (l *Log) shorten() {
-	kept := 0
-	for i := len(l.lines) - 1; i >= 0; i-- {
-		if kept += len(l.lines[i].Text) + 1; kept > logLimit {
-			l.lines = append([]Line(nil), l.lines[min(i+1, len(l.lines)-1):]...)
-			break
-		}
-	}
-	last := &l.lines[len(l.lines)-1]
-	last.Text = last.Text[max(0, len(last.Text)-logLimit):]
-	l.size = len(l.text())
-}
-
-func (l *Log) text() string {
-	var b strings.Builder
-	for i, line := range l.lines {
-		if i > 0 {
-			b.WriteByte('\n')
-		}
-		b.WriteString(line.Text)
-	}
-	return b.String()
 }
 
 // String returns all output that is kept.
 func (l *Log) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.text()
+	return string(l.text)
 }
 
 // End returns the last 2,000 bytes of the output.
@@ -99,21 +84,15 @@ func (l *Log) Lines(words ...string) []Line {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var out []Line
-	for _, line := range l.lines[:max(0, len(l.lines)-1)] {
-		if line.has(words) {
+	begin := 0
+	for _, end := range l.ends {
+		line := Line{string(l.text[begin:end.offset]), end.time}
+		begin = end.offset + 1
+		if !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line.Text, w) }) {
 			out = append(out, line)
 		}
 	}
 	return out
-}
-
-func (l Line) has(words []string) bool {
-	for _, w := range words {
-		if !strings.Contains(l.Text, w) {
-			return false
-		}
-	}
-	return true
 }
 
 // Field returns the value of a field of slog's text format; "" if it has none.

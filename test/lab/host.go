@@ -122,6 +122,13 @@ func (h *Host) Nft(rules string) {
 	}
 }
 
+// HintIptables makes kubelet's hint chain on a host, by which proxies choose this
+// variant ("nft" or "legacy") of the iptables programs.
+func HintIptables(h *Host, variant string) error {
+	_, err := h.Run("*mangle\n:KUBE-IPTABLES-HINT - [0:0]\nCOMMIT\n", "iptables-"+variant+"-restore", "--noflush")
+	return err
+}
+
 // Start starts a program in the host's namespace; it dies with the test. Wait
 // returns what cmd.Wait does.
 func (h *Host) Start(cmd *exec.Cmd) (wait func() error, err error) {

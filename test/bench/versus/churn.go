@@ -13,59 +13,62 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// seenEvery is which share of the changes of a churn is looked for by
-// connections: those of the probed Services.
-const seenEvery = 10
+// probedEvery says that every tenth change of a churn is one of a probed Service,
+// which connections observe.
+const probedEvery = 10
 
-// churner writes changes at a steady rate. The clock goes on when a write is
-// slow, so that none waits for the one before.
+// churner writes changes at a steady rate, and does not wait for a slow write
+// before it begins the next.
 type churner struct {
 	*node
 	group *errgroup.Group
 
-	mu      sync.Mutex
-	request []time.Duration
-	seen    []time.Duration
-	moving  map[int]movement // probed Services on their way
+	mu       sync.Mutex
+	requests []time.Duration
+	seen     []time.Duration
+	pending  map[int]movement // changes of probed Services that no connection has seen yet
 }
 
-// movement is a change of a probed Service that no connection has seen yet.
+// movement is a change of a probed Service to its other pod.
 type movement struct {
 	began time.Time
 	to    netip.Addr
 }
 
-// churn measures many changes a second, most of them of Services that nobody
-// calls.
+// churn measures many changes a second, most of them of Services without clients.
 func (n *node) churn(r *result) error {
 	n.quiet()
-	before, err := n.proxy.metrics()
+	before, err := n.metrics()
 	if err != nil {
 		return err
 	}
-	c := &churner{node: n, moving: map[int]movement{}}
-	out := &churned{}
-	looking, stop := context.WithCancel(context.Background())
+	c := &churner{node: n, pending: map[int]movement{}}
+	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
-	var watching sync.WaitGroup
-	watching.Go(func() { c.look(looking) })
+	var observing sync.WaitGroup
+	observing.Go(func() { c.observe(ctx) })
 	began := time.Now()
-	if out.CPU, err = n.spent(c.write); err != nil {
+	cpu, err := n.spent(c.write)
+	if err != nil {
 		return err
 	}
-	out.Length = time.Since(began)
-	c.settled(30 * time.Second)
+	length := time.Since(began)
+	c.settle(30 * time.Second)
 	stop()
-	watching.Wait()
-	after, err := n.proxy.metrics()
+	observing.Wait()
+	after, err := n.metrics()
 	if err != nil {
 		return err
 	}
 	const name = "sluice_event_to_kernel_duration_seconds"
 	times := since(before.histogram(name), after.histogram(name))
-	out.P50, out.P99 = quantile(times, 0.5), quantile(times, 0.99)
-	out.Writes, out.Request, out.Seen, out.Unseen = len(c.request), spreadOf(c.request), spreadOf(c.seen), len(c.moving)
-	r.Churn = out
+	r.Values["churn.rate"] = float64(len(c.requests)) / length.Seconds()
+	r.share("churn.cpu", cpu, length)
+	r.spread("churn.request", c.requests)
+	r.duration("churn.kernel.p50", quantile(times, 0.5))
+	r.duration("churn.kernel.p99", quantile(times, 0.99))
+	r.spread("churn.seen", c.seen)
+	r.count("churn.unseen", len(c.pending))
 	return nil
 }
 
@@ -74,47 +77,47 @@ func (c *churner) write() error {
 	var ctx context.Context
 	c.group, ctx = errgroup.WithContext(context.Background())
 	c.group.SetLimit(64)
-	tick := time.NewTicker(time.Second / time.Duration(c.o.rate))
+	tick := time.NewTicker(time.Second / time.Duration(c.rate))
 	defer tick.Stop()
-	for turn := range int(c.o.churn.Seconds() * float64(c.o.rate)) {
+	for turn := range int(c.amounts.churn.Seconds() * float64(c.rate)) {
 		select {
 		case <-tick.C:
+			c.begin(ctx, turn)
 		case <-ctx.Done():
 			return c.group.Wait()
 		}
-		c.one(ctx, turn)
 	}
 	return c.group.Wait()
 }
 
-// one begins a change. A probed Service that is still on its way is left alone,
-// and so another one changed.
-func (c *churner) one(ctx context.Context, turn int) {
-	if turn%seenEvery == 0 {
-		i := c.probed[turn/seenEvery%probes]
+// begin begins a change. It leaves a probed Service alone whose last change is
+// pending, and changes another Service in its place.
+func (c *churner) begin(ctx context.Context, turn int) {
+	if turn%probedEvery == 0 {
+		i := c.probed[turn/probedEvery%probes]
 		if pod, ok := c.depart(i); ok {
 			c.group.Go(func() error { return c.timed(ctx, i, pod) })
 			return
 		}
 	}
-	i := turn * 7919 % c.services // all over the place
-	for _, busy := c.behind[i]; busy; _, busy = c.behind[i] {
+	i := turn * 7919 % c.services // spread over all Services
+	for _, probed := c.behind[i]; probed; _, probed = c.behind[i] {
 		i = (i + 1) % c.services
 	}
 	c.group.Go(func() error { return c.timed(ctx, i, podIP(i, 0), podIP(i, 1), podIP(i, 4+turn/c.services%2)) })
 }
 
-// depart notes that a probed Service goes to its other pod, unless it is still
-// on its way.
+// depart records that a probed Service moves to its other pod; false if its last
+// move is pending.
 func (c *churner) depart(i int) (netip.Addr, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, busy := c.moving[i]; busy {
+	if _, pending := c.pending[i]; pending {
 		return netip.Addr{}, false
 	}
 	c.behind[i] = 1 - c.behind[i]
 	to := c.pods[c.behind[i]].Addr4()
-	c.moving[i] = movement{time.Now(), to}
+	c.pending[i] = movement{time.Now(), to}
 	return to, true
 }
 
@@ -125,38 +128,39 @@ func (c *churner) timed(ctx context.Context, i int, addrs ...netip.Addr) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.request = append(c.request, time.Since(began))
+	c.requests = append(c.requests, time.Since(began))
 	return nil
 }
 
-// look asks the Services that are on their way until they have arrived.
-func (c *churner) look(ctx context.Context) {
+// observe connects to the Services with a pending move until it is seen.
+func (c *churner) observe(ctx context.Context) {
 	for ctx.Err() == nil {
-		for i, m := range c.underWay() {
+		for i, m := range c.moves() {
 			if got, err := c.reaches(i); err == nil && got == m.to {
 				c.arrive(i, time.Since(m.began))
 			}
 		}
-		time.Sleep(pause)
+		time.Sleep(300 * time.Microsecond)
 	}
 }
 
-func (c *churner) underWay() map[int]movement {
+// moves returns the pending moves.
+func (c *churner) moves() map[int]movement {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return maps.Clone(c.moving)
+	return maps.Clone(c.pending)
 }
 
 func (c *churner) arrive(i int, took time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.moving, i)
+	delete(c.pending, i)
 	c.seen = append(c.seen, took)
 }
 
-// settled waits until all have arrived, but not for ever.
-func (c *churner) settled(limit time.Duration) {
-	for end := time.Now().Add(limit); time.Now().Before(end) && len(c.underWay()) > 0; {
+// settle waits until no move is pending, no longer than limit.
+func (c *churner) settle(limit time.Duration) {
+	for end := time.Now().Add(limit); time.Now().Before(end) && len(c.moves()) > 0; {
 		time.Sleep(10 * time.Millisecond)
 	}
 }

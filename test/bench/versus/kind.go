@@ -4,42 +4,43 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
 
 // kind is a proxy with its settings.
 type kind struct {
-	name    string // of the column
-	title   string // as people call it
+	name    string // of the column, as -proxies takes it
+	title   string // for people
 	mode    string // --proxy-mode
-	variant string // of iptables, where it is chosen as kubelet does; empty: it is not
+	variant string // of iptables, chosen by the hint chain that kubelet makes; empty: not chosen
 	minSync string // minSyncPeriod in the configuration; empty: the default
 
-	// gap is how long after one isolated change the next is made: longer than
-	// minSyncPeriod, which would otherwise be what is measured.
+	// gap is the time between two isolated changes. It is longer than
+	// minSyncPeriod, which would otherwise be measured.
 	gap time.Duration
 }
 
-// sluice begins the names of those that are not kube-proxy; alone it is the
-// name of the one with the default mode.
+// sluice is the name of Sluice in its default mode and begins the names of its
+// other modes.
 const sluice = "sluice"
 
 func kinds() []kind {
-	const none, short, long = "1ms", 200 * time.Millisecond, 1200 * time.Millisecond // 0 stands for the default of 1s
+	const shortest, short, long = "1ms", 200 * time.Millisecond, 1200 * time.Millisecond // 0 stands for the default of 1s
 	return []kind{
 		{sluice, "Sluice", "nftables", "", "", short},
 		{"sluice-iptables-nft", "Sluice iptables (nft)", "iptables", "nft", "", short},
 		{"sluice-iptables-legacy", "Sluice iptables (legacy)", "iptables", "legacy", "", short},
 		{"nftables", "kube-proxy nftables", "nftables", "", "", long},
 		{"iptables", "kube-proxy iptables", "iptables", "", "", long},
-		{"nftables-eager", "kube-proxy nftables, minSyncPeriod " + none, "nftables", "", none, short},
-		{"iptables-eager", "kube-proxy iptables, minSyncPeriod " + none, "iptables", "", none, short},
+		{"nftables-eager", "kube-proxy nftables, minSyncPeriod " + shortest, "nftables", "", shortest, short},
+		{"iptables-eager", "kube-proxy iptables, minSyncPeriod " + shortest, "iptables", "", shortest, short},
 	}
 }
 
-// ours reports whether it is Sluice.
-func (k kind) ours() bool { return strings.HasPrefix(k.name, sluice) }
+// isSluice reports whether a proxy is Sluice, by its name.
+func isSluice(name string) bool { return strings.HasPrefix(name, sluice) }
 
 func proxyNames() []string {
 	var out []string
@@ -49,14 +50,23 @@ func proxyNames() []string {
 	return out
 }
 
+// titleOf returns the title of a proxy, or its name if it is unknown.
+func titleOf(name string) string {
+	i := slices.Index(proxyNames(), name)
+	if i < 0 {
+		return name
+	}
+	return kinds()[i].title
+}
+
 const (
 	healthAddress  = "127.0.0.1:10256"
 	metricsAddress = "127.0.0.1:10249"
 )
 
-// config is the KubeProxyConfiguration, which is the same for all but for the
-// mode. The settings of connection tracking are left alone: they are the whole
-// machine's.
+// config returns the KubeProxyConfiguration, which differs between proxies only
+// in the mode and minSyncPeriod. It leaves conntrack alone, whose settings are
+// those of the whole machine.
 func (k kind) config(kubeconfig string) string {
 	text := fmt.Sprintf(`apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration

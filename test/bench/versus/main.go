@@ -2,7 +2,7 @@
 
 // Command versus measures Sluice and kube-proxy, one after the other, each on a
 // node of its own, as clients of one real API server that holds many Services,
-// with real connections. docs/benchmarks.md says what each number is.
+// with real connections. docs/benchmarks.md explains each number.
 //
 //	go run ./test/bench/versus                                  # everything: hours, most of them kube-proxy's
 //	go run ./test/bench/versus -quick                           # a small one, to see that it works
@@ -11,21 +11,24 @@
 //	go run ./test/bench/versus -report                          # print the tables of what was measured so far
 //
 // KUBEBUILDER_ASSETS names the folder with kube-apiserver and etcd (make
-// test-assets), KUBE_PROXY the program kube-proxy. Without KUBE_PROXY Sluice is
-// measured alone. Whatever a part has measured is in -results as soon as the
-// part is over, beside what other runs have put there, so that a run may be cut
-// off, or made in pieces.
+// test-assets), KUBE_PROXY the program kube-proxy. Without KUBE_PROXY only Sluice
+// is measured. Each part is saved in -results when it ends, beside the results of
+// other runs, so a run can be interrupted or made in pieces.
 //
 // It needs root, or unprivileged user namespaces. It touches nothing outside of
-// the network namespaces it makes, and leaves nothing when it is killed.
+// the network namespaces it makes, and leaves nothing behind if it is killed.
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"time"
 
 	"github.com/sluice-proxy/sluice/test/apiserver"
+	"github.com/sluice-proxy/sluice/test/harness"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
@@ -40,13 +43,10 @@ func main() {
 	}
 }
 
-// run measures if asked to, and prints all results there are.
+// run measures, unless only a report is asked for, and prints all saved results.
 func run(o options, w io.Writer) error {
 	if !o.report {
-		if err := apiserver.Assets(); err != nil {
-			return err
-		}
-		if err := lab.Enter(); err != nil {
+		if err := errors.Join(apiserver.Assets(), lab.Enter()); err != nil {
 			return err
 		}
 		if err := measure(o); err != nil {
@@ -58,4 +58,57 @@ func run(o options, w io.Writer) error {
 		return err
 	}
 	return printReport(w, results)
+}
+
+// measure measures all sizes, each with one API server, and all proxies, each on
+// a fresh node.
+func measure(o options) error {
+	for _, size := range o.sizes {
+		var failed error
+		err := lab.Run(func(t lab.T) {
+			s, err := newServer(t, size)
+			if err != nil {
+				t.Fatalf("fill an API server with %d Services: %v", size, err)
+			}
+			for _, k := range kinds() {
+				if slices.Contains(o.proxies, k.name) {
+					failed = errors.Join(failed, measureProxy(s, o, k))
+				}
+			}
+		})
+		if err := errors.Join(failed, err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// measureProxy measures one proxy. If the proxy is too slow, that is a result.
+func measureProxy(s *server, o options, k kind) error {
+	var failed error
+	err := lab.Run(func(t lab.T) {
+		n, err := newNode(t, s, o, k)
+		if err != nil {
+			t.Fatalf("build a node: %v", err)
+		}
+		r := &result{
+			Services: s.services, Proxy: k.name, Versions: n.versions(), When: time.Now().UTC().Truncate(time.Second),
+			Values: map[string]float64{},
+		}
+		failed = n.measure(r)
+		if late, ok := errors.AsType[harness.Late](failed); ok {
+			progress("%s, %d Services: %v", k.name, s.services, failed)
+			r.NotReached = fmt.Sprintf("%s: not within %v", late.What, late.Limit)
+			failed = save(o.results, r)
+		}
+	})
+	if err := errors.Join(err, failed); err != nil {
+		return fmt.Errorf("measure %s with %d Services: %w", k.name, s.services, err)
+	}
+	return nil
+}
+
+// progress prints how far the run is.
+func progress(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, time.Now().Format(time.TimeOnly)+" "+format+"\n", args...)
 }

@@ -3,70 +3,48 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 )
 
-// metrics are what a proxy says about itself.
-type metrics struct{ samples []sample }
+// metrics are the metrics of a proxy by name.
+type metrics map[string]*dto.MetricFamily
 
-type sample struct {
-	name, labels string
-	value        float64
-}
-
-// readMetrics reads the text format of Prometheus.
-func readMetrics(text []byte) (metrics, error) {
-	var m metrics
-	for line := range strings.Lines(string(text)) {
-		line = strings.TrimSpace(line)
-		if line == "" || line[0] == '#' {
-			continue
-		}
-		cut := strings.LastIndexByte(line, ' ')
-		if cut < 0 {
-			return m, fmt.Errorf("read metrics: no value in %q", line)
-		}
-		value, err := strconv.ParseFloat(line[cut+1:], 64)
-		if err != nil {
-			return m, fmt.Errorf("read metrics: %q: %w", line, err)
-		}
-		name, labels, _ := strings.Cut(line[:cut], "{")
-		m.samples = append(m.samples, sample{name, labels, value})
+func parseMetrics(text []byte) (metrics, error) {
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(bytes.NewReader(text))
+	if err != nil {
+		return nil, fmt.Errorf("read metrics: %w", err)
 	}
-	return m, nil
+	return families, nil
 }
 
-// max is the highest value of a name, with whatever labels; 0 if there is none.
-func (m metrics) max(name string) float64 {
+// highest returns the highest value of all series of a gauge; 0 if there is none.
+func (m metrics) highest(name string) float64 {
 	high := 0.0
-	for _, s := range m.samples {
-		if s.name == name {
-			high = max(high, s.value)
-		}
+	for _, series := range m[name].GetMetric() {
+		high = max(high, series.GetGauge().GetValue())
 	}
 	return high
 }
 
-// bucket is how many observations were at most so large.
+// bucket says how many observations were at most le.
 type bucket struct{ le, count float64 }
 
-// histogram is that of a name, all series of it as one.
+// histogram returns the sum of all series of a histogram.
 func (m metrics) histogram(name string) []bucket {
 	sums := map[float64]float64{}
-	for _, s := range m.samples {
-		if s.name != name+"_bucket" {
-			continue
-		}
-		_, rest, _ := strings.Cut(s.labels, `le="`)
-		text, _, _ := strings.Cut(rest, `"`)
-		if le, err := strconv.ParseFloat(text, 64); err == nil {
-			sums[le] += s.value
+	for _, series := range m[name].GetMetric() {
+		for _, b := range series.GetHistogram().GetBucket() {
+			sums[b.GetUpperBound()] += float64(b.GetCumulativeCount())
 		}
 	}
 	out := make([]bucket, 0, len(sums))
@@ -77,7 +55,7 @@ func (m metrics) histogram(name string) []bucket {
 	return out
 }
 
-// since is what came into a histogram since before.
+// since returns the observations that came after before.
 func since(before, after []bucket) []bucket {
 	out := slices.Clone(after)
 	for i := range out {
@@ -88,8 +66,8 @@ func since(before, after []bucket) []bucket {
 	return out
 }
 
-// quantile is where a share of the observations ends, evenly spread in its
-// bucket. The highest bucket has no end, so its beginning stands for it.
+// quantile interpolates within a bucket. For the last bucket, which has no upper
+// bound, it returns the lower one.
 func quantile(buckets []bucket, q float64) time.Duration {
 	if len(buckets) == 0 || buckets[len(buckets)-1].count == 0 {
 		return 0
@@ -98,7 +76,7 @@ func quantile(buckets []bucket, q float64) time.Duration {
 	for _, b := range buckets {
 		if b.count >= rank && b.count > low.count {
 			if math.IsInf(b.le, 1) {
-				return seconds(low.le)
+				break
 			}
 			return seconds(low.le + (b.le-low.le)*(rank-low.count)/(b.count-low.count))
 		}
@@ -107,17 +85,16 @@ func quantile(buckets []bucket, q float64) time.Duration {
 	return seconds(low.le)
 }
 
-// atLeast is the beginning of the bucket with the largest observation: of that
-// beyond all buckets the end is not known.
+// atLeast returns the lower bound of the bucket with the largest observation.
 func atLeast(buckets []bucket) time.Duration {
-	total, begin, low := 0.0, 0.0, 0.0
+	total, lower, low := 0.0, 0.0, 0.0
 	for _, b := range buckets {
 		if b.count > total {
-			total, begin = b.count, low
+			total, lower = b.count, low
 		}
 		low = b.le
 	}
-	return seconds(begin)
+	return seconds(lower)
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * 1e9) }

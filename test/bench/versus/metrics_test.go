@@ -19,19 +19,20 @@ x_seconds_bucket{ip_family="IPv6",le="0.01"} 0
 x_seconds_bucket{ip_family="IPv6",le="+Inf"} 0
 x_seconds_count 100
 
+# TYPE last_seconds gauge
 last_seconds{ip_family="IPv4"} 1.7e+09
 last_seconds{ip_family="IPv6"} 0
 `
 
 func TestMetrics(t *testing.T) {
-	m, err := readMetrics([]byte(exposition))
+	m, err := parseMetrics([]byte(exposition))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := m.max("last_seconds"); got != 1.7e9 {
+	if got := m.highest("last_seconds"); got != 1.7e9 {
 		t.Errorf("the highest is %v", got)
 	}
-	if got := m.max("none"); got != 0 {
+	if got := m.highest("none"); got != 0 {
 		t.Errorf("the highest of none is %v", got)
 	}
 	want := []bucket{{0.001, 10}, {0.01, 80}, {math.Inf(1), 100}}
@@ -39,7 +40,7 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 	for _, text := range []string{"x", "x y"} {
-		if _, err := readMetrics([]byte(text)); err == nil {
+		if _, err := parseMetrics([]byte(text)); err == nil {
 			t.Errorf("%q was accepted", text)
 		}
 	}
@@ -72,28 +73,15 @@ func TestQuantile(t *testing.T) {
 	}
 }
 
-func TestSpread(t *testing.T) {
-	var took []time.Duration
-	for i := range 200 {
-		took = append(took, time.Duration(200-i)) // 200 to 1
-	}
-	if got, want := spreadOf(took), (spread{P50: 101, P90: 181, P99: 199, Max: 200, N: 200}); got != want {
-		t.Errorf("got %+v, want %+v", got, want)
-	}
-	if got := spreadOf(nil); got != (spread{}) {
-		t.Errorf("nothing is %+v", got)
-	}
-}
-
 func TestWhatSluiceLogs(t *testing.T) {
 	const log = `time=x level=INFO msg=Synced services=201 steps=12 compile=5.5ms apply=16ms cause=start
 time=x level=INFO msg=Other compile=9s apply=9s
 time=x level=DEBUG msg=Synced services=1 steps=2 compile=10µs apply=90µs cause=change
 `
-	if got := steps(log); got != 12 {
+	if got := firstSteps(log); got != 12 {
 		t.Errorf("the first took %d steps", got)
 	}
-	if got := steps("nothing"); got != -1 {
+	if got := firstSteps("nothing"); got != -1 {
 		t.Errorf("nothing took %d steps", got)
 	}
 	if got, want := syncTimes(log), []time.Duration{21500 * time.Microsecond, 100 * time.Microsecond}; !slices.Equal(got, want) {

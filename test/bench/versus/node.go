@@ -4,61 +4,121 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
 	"time"
 
+	"github.com/sluice-proxy/sluice/test/harness"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// node is a fresh node with a client and the pods behind the probed Services,
-// and the proxy that is measured on it.
+// node is a fresh node with a client, the pods behind the probed Services, and
+// the proxy under test.
 type node struct {
 	*server
-	o       options
+	options
 	kind    kind
 	program string
-	dir     string // for the proxy's files
+	dir     string // for the files of the proxy
 	host    *lab.Host
 	client  *lab.Host
 	pods    [2]*lab.Host
 	behind  map[int]int // which of the pods is behind a probed Service
 
-	proxy *process
-	watch *watcher
+	proxy  *harness.Process
+	memory *harness.MemoryWatch
 }
 
-func newNode(t lab.T, s *server, o options, k kind) (*node, error) {
+func newNode(t lab.T, s *server, o options, k kind) (n *node, err error) {
 	l := lab.New(t, lab.Options{Timeout: 20 * time.Millisecond})
-	n := &node{server: s, o: o, kind: k, program: o.kubeProxy, host: l.NodeA, behind: map[int]int{}}
+	n = &node{server: s, options: o, kind: k, program: o.kubeProxy, host: l.NodeA, behind: map[int]int{}}
 	n.client = l.Pod(l.NodeA, clientAddr)
 	for i, a := range podAddrs() {
 		n.pods[i] = l.Pod(l.NodeA, a.String())
 		n.pods[i].Serve(lab.TCP, podPort)
 	}
 	s.Forward(t, l.NodeA)
-	var err error
 	if n.dir, err = os.MkdirTemp("/run", "versus-"); err != nil {
 		return nil, err
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(n.dir) })
-	if k.ours() {
-		n.program = o.sluice
+	if isSluice(k.name) {
+		if n.program, err = harness.Program(); err != nil {
+			return nil, err
+		}
 	}
-	return n, n.settle()
+	for _, i := range n.probed { // the last proxy may have left them on the other pod
+		if err := n.set(context.Background(), i, 0, n.pods[0].Addr4()); err != nil {
+			return nil, err
+		}
+	}
+	return n, nil
 }
 
-// settle puts every probed Service on the first pod: the last proxy left them
-// anywhere.
-func (n *node) settle() error {
-	for _, i := range n.probed {
-		if err := n.set(context.Background(), i, 0, n.pods[0].Addr4()); err != nil {
+// part is one of partNames. It records what it measures in the result.
+type part struct {
+	name string
+	run  func(*result) error
+}
+
+func (n *node) parts() []part {
+	return []part{
+		{"idle", n.idle},
+		{"change", n.change},
+		{"connect", n.connect},
+		{"churn", n.churn},
+		{"rolling", n.rolling},
+		{"heap", n.heap},
+	}
+}
+
+// measure runs the chosen parts and saves the result after each.
+func (n *node) measure(r *result) error {
+	started := r
+	if !slices.Contains(n.options.parts, "start") { // the proxy must start in any case
+		started = &result{Values: map[string]float64{}}
+	}
+	progress("%s, %d Services: start", n.kind.name, n.services)
+	if err := errors.Join(n.start(started), save(n.results, r)); err != nil {
+		return err
+	}
+	for _, p := range n.parts() {
+		if !slices.Contains(n.options.parts, p.name) {
+			continue
+		}
+		if err := errors.Join(n.step(p, r), n.peak("peak", r), save(n.results, r)); err != nil {
 			return err
 		}
 	}
+	if err := n.halt(); err != nil || !slices.Contains(n.options.parts, "restart") {
+		return err
+	}
+	return errors.Join(n.step(part{"restart", n.restart}, r), save(n.results, r))
+}
+
+func (n *node) step(p part, r *result) error {
+	progress("%s, %d Services: %s", n.kind.name, n.services, p.name)
+	if err := p.run(r); err != nil {
+		return fmt.Errorf("%s: %w", p.name, err)
+	}
+	return nil
+}
+
+// peak records the peak memory so far.
+func (n *node) peak(key string, r *result) error {
+	m, err := n.memory.Peak()
+	if err != nil {
+		return err
+	}
+	r.Values[key], r.Values[key+".process"] = float64(m.Process+m.Child), float64(m.Process)
 	return nil
 }
 
@@ -73,39 +133,67 @@ func (n *node) launch() error {
 		return err
 	}
 	if v := n.kind.variant; v != "" {
-		if _, err := n.host.Run("*mangle\n:KUBE-IPTABLES-HINT - [0:0]\nCOMMIT\n", "iptables-"+v+"-restore", "--noflush"); err != nil {
+		if err := lab.HintIptables(n.host, v); err != nil {
 			return err
 		}
 	}
-	if n.proxy, err = startProcess(n.host, exec.Command(n.program, "--config="+config)); err != nil {
+	if n.proxy, err = harness.Start(n.host, exec.Command(n.program, "--config="+config)); err != nil {
 		return err
 	}
-	n.watch = watch(n.proxy.pid)
+	n.memory = n.proxy.WatchMemory()
 	return nil
 }
 
-// halt stops the proxy.
+// halt stops the proxy; its rules stay. kube-proxy ends by the signal, Sluice
+// with 0.
 func (n *node) halt() error {
-	n.watch.stop()
-	return n.proxy.stop()
+	n.memory.Stop()
+	_, err := n.proxy.Stop(syscall.SIGTERM, 30*time.Second)
+	return err
 }
 
-// versions are those of what is measured.
+// versions returns the versions of the proxy and of the tool it uses.
 func (n *node) versions() string {
 	version, err := exec.Command(n.program, "--version").CombinedOutput()
 	if err != nil {
 		return err.Error()
 	}
 	text := string(version)
-	tool := map[string]string{"nftables": "nft", "iptables": "iptables"}[n.kind.mode]
-	if !n.kind.ours() {
-		more, _ := n.host.Run("", tool, "--version") // kube-proxy says more if there is none
+	if !isSluice(n.kind.name) {
+		tool := map[string]string{"nftables": "nft", "iptables": "iptables"}[n.kind.mode]
+		more, _ := n.host.Run("", tool, "--version") // kube-proxy reports a missing tool
 		text += more
 	}
-	return oneLine(text)
+	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' }), ", ")
 }
 
-// reaches asks a Service once, and says which backend answers.
+// metrics reads the metrics of the proxy.
+func (n *node) metrics() (metrics, error) {
+	text, err := n.proxy.Get("http://" + metricsAddress + "/metrics")
+	if err != nil {
+		return nil, err
+	}
+	return parseMetrics(text)
+}
+
+// verbosity sets how much the proxy logs from now on.
+func (n *node) verbosity(level string) error {
+	request, err := http.NewRequest(http.MethodPut, "http://"+metricsAddress+"/debug/flags/v", strings.NewReader(level))
+	if err != nil {
+		return err
+	}
+	response, err := harness.Client(n.host, 30*time.Second).Do(request)
+	if err != nil {
+		return fmt.Errorf("set the verbosity: %w", err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("set the verbosity: %s", response.Status)
+	}
+	return nil
+}
+
+// reaches connects to a Service once and returns the backend that answers.
 func (n *node) reaches(i int) (netip.Addr, error) {
 	r := n.client.Dial(lab.TCP, target(i))
 	if r.Outcome != lab.Answered {
@@ -114,22 +202,22 @@ func (n *node) reaches(i int) (netip.Addr, error) {
 	return r.Backend.Addr(), nil
 }
 
-// move puts a probed Service on its other pod, which is returned.
+// move puts a probed Service on its other pod, which it returns.
 func (n *node) move(i int) (netip.Addr, error) {
 	n.behind[i] = 1 - n.behind[i]
 	pod := n.pods[n.behind[i]].Addr4()
 	return pod, n.set(context.Background(), i, 0, pod)
 }
 
-// spent runs f and returns the time the proxy has run on processors meanwhile.
+// spent runs f and returns the CPU time of the proxy meanwhile.
 func (n *node) spent(f func() error) (time.Duration, error) {
-	before, err := n.proxy.cpu()
+	before, err := n.proxy.CPU()
 	if err != nil {
 		return 0, err
 	}
 	if err := f(); err != nil {
 		return 0, err
 	}
-	after, err := n.proxy.cpu()
+	after, err := n.proxy.CPU()
 	return after - before, err
 }

@@ -20,35 +20,32 @@ const (
 	servicePort = 80
 	podPort     = 8080 // where pods listen
 
-	// serviceCIDR is where the API server gives addresses from.
+	// serviceCIDR is the range of cluster IPs.
 	serviceCIDR = "172.16.0.0/12"
 
-	// largest is how many Services there is room for.
+	// largest bounds the number of Services.
 	largest = 1_000_000
 
-	// rollingService is the number of the one that is rolled over.
+	// rollingService is the number of the Service of the rolling update.
 	rollingService = largest
 )
 
 func serviceName(i int) string { return fmt.Sprintf("service-%07d", i) }
 
-// clusterIP is that of Service i. The API server's own is at the beginning.
+// clusterIP returns the address of Service i. The API server's own comes first.
 func clusterIP(i int) netip.Addr {
 	n := uint32(i) + 256
 	return netip.AddrFrom4([4]byte{172, 16 + byte(n>>16), byte(n >> 8), byte(n)})
 }
 
-// target is where clients of Service i connect to.
+// target returns the address that clients of Service i connect to.
 func target(i int) netip.AddrPort { return netip.AddrPortFrom(clusterIP(i), servicePort) }
 
-// podIP is the address of endpoint j of Service i, where nobody is.
+// podIP returns the address of endpoint j of Service i. No pod has it.
 func podIP(i, j int) netip.Addr {
 	n := uint32(i)*8 + uint32(j)
 	return netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)})
 }
-
-// idle are the endpoints that a Service has which nobody calls.
-func idle(i int) []netip.Addr { return []netip.Addr{podIP(i, 0), podIP(i, 1), podIP(i, 2)} }
 
 func meta(name string, labels map[string]string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
@@ -57,7 +54,7 @@ func meta(name string, labels map[string]string) metav1.ObjectMeta {
 	}
 }
 
-// serviceObject is Service i as the API server would complete and store it.
+// serviceObject returns Service i as the API server would complete and store it.
 func serviceObject(i int) *corev1.Service {
 	single, cluster, app := corev1.IPFamilyPolicySingleStack, corev1.ServiceInternalTrafficPolicyCluster, map[string]string{"app": serviceName(i)}
 	return &corev1.Service{
@@ -72,7 +69,7 @@ func serviceObject(i int) *corev1.Service {
 	}
 }
 
-// addressObject is what the API server notes a cluster IP in.
+// addressObject returns the object in which the API server allocates a cluster IP.
 func addressObject(i int) *networkingv1.IPAddress {
 	o := &networkingv1.IPAddress{
 		TypeMeta: metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "IPAddress"},
@@ -87,11 +84,10 @@ func addressObject(i int) *networkingv1.IPAddress {
 	return o
 }
 
-// sliceName is the name of EndpointSlice n of Service i.
+// sliceName returns the name of EndpointSlice n of Service i.
 func sliceName(i, n int) string { return fmt.Sprintf("%s-%05d", serviceName(i), n) }
 
-// sliceObject is EndpointSlice n of Service i, as the controller of the control
-// plane makes it.
+// sliceObject returns EndpointSlice n of Service i, as its controller makes it.
 func sliceObject(i, n int, addrs ...netip.Addr) *discoveryv1.EndpointSlice {
 	http, port, tcp, yes, no, node := "http", int32(podPort), corev1.ProtocolTCP, true, false, nodeName
 	es := &discoveryv1.EndpointSlice{

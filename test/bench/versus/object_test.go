@@ -80,12 +80,12 @@ func TestFill(t *testing.T) {
 	m := &memoryEtcd{held: map[string][]byte{}}
 	server := httptest.NewServer(m)
 	defer server.Close()
-	want := sliceObject(7, 0, idle(7)...)
-	err := etcd{server.URL}.fill(t.Context(), 101, func(i int) runtime.Object {
+	want := sliceObject(7, 0, podIP(7, 0), podIP(7, 1), podIP(7, 2))
+	err := fill(t.Context(), server.URL, 101, func(i int) runtime.Object {
 		if i == 7 {
 			return want
 		}
-		return sliceObject(i, 0, idle(i)...)
+		return sliceObject(i, 0, podIP(i, 0), podIP(i, 1), podIP(i, 2))
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -109,7 +109,7 @@ func TestFillTellsWhatEtcdSays(t *testing.T) {
 		http.Error(w, "mvcc: database space exceeded", http.StatusInsufficientStorage)
 	}))
 	defer server.Close()
-	err := etcd{server.URL}.fill(context.Background(), 3, func(i int) runtime.Object { return sliceObject(i, 0) })
+	err := fill(context.Background(), server.URL, 3, func(i int) runtime.Object { return sliceObject(i, 0) })
 	if err == nil || !strings.Contains(err.Error(), "write 9 objects to etcd: 507") || !strings.Contains(err.Error(), "space exceeded") {
 		t.Errorf("got %v", err)
 	}

@@ -18,18 +18,17 @@ type options struct {
 	sizes     []int
 	proxies   []string
 	parts     []string
-	results   string // file
-	report    bool   // only print what is there
-	kubeProxy string // program; empty if there is none
-	sluice    string // program
-	limit     time.Duration
+	results   string        // file
+	report    bool          // only print saved results
+	kubeProxy string        // program; empty if there is none
+	limit     time.Duration // of each wait
 	amounts
 }
 
 // amounts are how much of everything is measured.
 type amounts struct {
 	changes     int           // isolated ones, at most
-	changing    time.Duration // after which no further isolated change is begun
+	changing    time.Duration // after which no further isolated change begins
 	idle        time.Duration
 	connects    int // of each kind
 	rate        int // changes a second
@@ -38,31 +37,19 @@ type amounts struct {
 	rollingRate int // slices written in a second
 }
 
-func usual() amounts {
-	return amounts{
-		changes: 200, changing: 5 * time.Minute, idle: time.Minute, connects: 4000,
-		rate: 100, churn: time.Minute, rolling: 5000, rollingRate: 20,
-	}
-}
-
-// quick is enough to run every line, and for no number to mean much.
-func quick() amounts {
-	return amounts{
-		changes: 20, changing: 10 * time.Second, idle: time.Second, connects: 100,
-		rate: 50, churn: 2 * time.Second, rolling: 400, rollingRate: 20,
-	}
-}
-
-// partNames are what can be measured, in the order in which it is.
+// partNames returns what can be measured, in the order of a run.
 func partNames() []string {
 	return []string{"start", "idle", "change", "connect", "churn", "rolling", "heap", "restart"}
 }
 
-// parse reads the flags, and says on help what they are if it cannot.
+// parse reads the flags. If it cannot, it prints their description to help.
 func parse(args []string, kubeProxy string, help io.Writer) (options, error) {
-	o := options{kubeProxy: kubeProxy, amounts: usual(), parts: partNames(), proxies: []string{"sluice"}}
+	o := options{kubeProxy: kubeProxy, parts: partNames(), proxies: []string{sluice}, amounts: amounts{
+		changes: 200, changing: 5 * time.Minute, idle: time.Minute, connects: 4000,
+		rate: 100, churn: time.Minute, rolling: 5000, rollingRate: 20,
+	}}
 	if kubeProxy != "" {
-		o.proxies = []string{"sluice", "nftables", "iptables"}
+		o.proxies = []string{sluice, "nftables", "iptables"}
 	}
 	fs := flag.NewFlagSet("versus", flag.ContinueOnError)
 	fs.SetOutput(help)
@@ -73,11 +60,11 @@ func parse(args []string, kubeProxy string, help io.Writer) (options, error) {
 	fs.Func("proxies", "of "+strings.Join(proxyNames(), ",")+"; the -eager ones have the shortest minSyncPeriod\n"+
 		"there is (default sluice,nftables,iptables; sluice alone without KUBE_PROXY)", words(&o.proxies, proxyNames()))
 	fs.Func("parts", "of "+strings.Join(partNames(), ",")+" (default all)", words(&o.parts, partNames()))
-	fs.StringVar(&o.results, "results", ".cache/bench.json", "file with the results; what is there stays unless measured again")
+	fs.StringVar(&o.results, "results", ".cache/bench.json", "file with the results; it keeps those that are not measured again")
 	fs.BoolVar(&o.report, "report", false, "only print the tables of what was measured before")
 	fs.DurationVar(&o.limit, "limit", 10*time.Minute, "how long to wait for anything before it counts as not reached")
 	fs.DurationVar(&o.changing, "changing", o.changing, "how long to go on with isolated changes, of which there are 200 if time allows")
-	small := fs.Bool("quick", false, "500 Services and little of everything")
+	quick := fs.Bool("quick", false, "500 Services and little of everything")
 	if err := fs.Parse(args); err != nil {
 		return o, err
 	}
@@ -85,8 +72,11 @@ func parse(args []string, kubeProxy string, help io.Writer) (options, error) {
 		return o, fmt.Errorf("want flags only, got %q", fs.Arg(0))
 	}
 	sizes := []int{1_000, 10_000, 100_000}
-	if *small {
-		sizes, o.amounts = []int{500}, quick()
+	if *quick { // enough to run every line, but the numbers mean little
+		sizes, o.amounts = []int{500}, amounts{
+			changes: 20, changing: 10 * time.Second, idle: time.Second, connects: 100,
+			rate: 50, churn: 2 * time.Second, rolling: 400, rollingRate: 20,
+		}
 	}
 	if len(o.sizes) == 0 {
 		o.sizes = sizes
@@ -94,17 +84,16 @@ func parse(args []string, kubeProxy string, help io.Writer) (options, error) {
 	return o, o.check()
 }
 
+// check verifies that there is a kube-proxy if one is to be measured.
 func (o options) check() error {
-	for _, name := range o.proxies {
-		if isOurs(name) || o.report {
-			continue
-		}
-		if o.kubeProxy == "" {
-			return fmt.Errorf("measure %s: KUBE_PROXY is not set; want the path of the program kube-proxy", name)
-		}
-		if _, err := os.Stat(o.kubeProxy); err != nil {
-			return fmt.Errorf("KUBE_PROXY names no program: %w", err)
-		}
+	if o.report || !slices.ContainsFunc(o.proxies, func(name string) bool { return !isSluice(name) }) {
+		return nil
+	}
+	if o.kubeProxy == "" {
+		return fmt.Errorf("measure %s: KUBE_PROXY is not set; want the path of the program kube-proxy", strings.Join(o.proxies, ","))
+	}
+	if _, err := os.Stat(o.kubeProxy); err != nil {
+		return fmt.Errorf("KUBE_PROXY names no program: %w", err)
 	}
 	return nil
 }

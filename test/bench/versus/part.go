@@ -3,61 +3,78 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// start measures from the start of the process. The probed Services are asked
-// one after the other until each has answered.
+// start measures from the start of the process until each probed Service, one
+// after the other, has answered.
 func (n *node) start(r *result) error {
 	if err := n.launch(); err != nil {
 		return err
 	}
-	var s started
 	left := n.probed
-	err := n.proxy.wait(n.o.limit, "every probed Service reachable", func() error {
-		for len(left) > 0 {
+	err := n.proxy.Until(n.limit, "every probed Service reachable", func() error {
+		for ; len(left) > 0; left = left[1:] {
 			if _, err := n.reaches(left[0]); err != nil {
 				return err
 			}
-			left = left[1:]
 		}
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	s.Reachable = time.Since(n.proxy.began)
-	if s.Synced, err = n.proxy.synced(n.o.limit); err != nil {
-		return err
-	}
-	if s.CPU, err = n.proxy.cpu(); err != nil {
-		return err
-	}
-	if s.Peak, err = n.watch.peak(); err != nil {
-		return err
-	}
-	r.Start = &s
-	return nil
+	r.duration("start.reachable", time.Since(n.proxy.Began))
+	return errors.Join(n.synced("start", r), n.peak("start.peak", r))
 }
 
-// idle measures what doing nothing costs, after the start is over.
-func (n *node) idle(r *result) error {
-	n.quiet()
-	cpu, err := n.spent(func() error {
-		time.Sleep(n.o.idle)
+// synced waits for the end of the first sync and records when that was and the
+// CPU time until then. Both proxies have the metric.
+func (n *node) synced(key string, r *result) error {
+	var at float64
+	err := n.proxy.Until(n.limit, "everything written", func() error {
+		m, err := n.metrics()
+		if err != nil {
+			return err
+		}
+		if at = m.highest("kubeproxy_sync_proxy_rules_last_timestamp_seconds"); at == 0 {
+			time.Sleep(10 * time.Millisecond) // reading metrics costs the proxy CPU time
+			return errors.New("no sync has ended yet")
+		}
 		return nil
 	})
-	r.Idle = &idled{Length: n.o.idle, CPU: cpu}
+	if err != nil {
+		return err
+	}
+	r.duration(key+".synced", time.Duration(at*1e9)-time.Duration(n.proxy.Began.UnixNano()))
+	cpu, err := n.proxy.CPU()
+	r.duration(key+".cpu", cpu)
 	return err
 }
 
-// quiet waits until what was done before has no further effect.
+// idle measures the CPU time of a proxy that has nothing to do.
+func (n *node) idle(r *result) error {
+	n.quiet()
+	cpu, err := n.spent(func() error {
+		time.Sleep(n.amounts.idle)
+		return nil
+	})
+	r.share("idle", cpu, n.amounts.idle)
+	return err
+}
+
+// quiet waits until earlier changes have no further effect.
 func (n *node) quiet() { time.Sleep(2 * n.kind.gap) }
 
 // change moves probed Services between the pods, one at a time, and times each
@@ -66,11 +83,8 @@ func (n *node) change(r *result) error {
 	n.quiet()
 	var took []time.Duration
 	cpu, err := n.spent(func() error {
-		end := time.Now().Add(n.o.changing)
-		for i := range n.o.changes {
-			if time.Now().After(end) {
-				return nil
-			}
+		end := time.Now().Add(n.changing)
+		for i := 0; i < n.changes && time.Now().Before(end); i++ {
 			d, err := n.isolated(n.probed[i%probes])
 			if err != nil {
 				return err
@@ -83,7 +97,8 @@ func (n *node) change(r *result) error {
 	if err != nil {
 		return err
 	}
-	r.Change = &changed{Seen: spreadOf(took), CPU: cpu / time.Duration(len(took))}
+	r.spread("change", took)
+	r.duration("change.cpu", cpu/time.Duration(len(took)))
 	return nil
 }
 
@@ -93,7 +108,7 @@ func (n *node) isolated(i int) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	err = n.proxy.wait(n.o.limit, "a new connection on the new backend", func() error {
+	err = n.proxy.Until(n.limit, "a new connection on the new backend", func() error {
 		got, err := n.reaches(i)
 		if err == nil && got != want {
 			err = fmt.Errorf("service %d is still on %s", i, got)
@@ -103,12 +118,12 @@ func (n *node) isolated(i int) (time.Duration, error) {
 	return time.Since(began), err
 }
 
-// connect times connect() straight to a pod and through a Service, in turns, of
-// which each is first every other time.
+// connect times connections to a pod and through a Service, in turns, each first
+// every other time.
 func (n *node) connect(r *result) error {
 	i := n.probed[probes/2]
 	var pod netip.Addr
-	err := n.proxy.wait(n.o.limit, "an answer", func() (err error) {
+	err := n.proxy.Until(n.limit, "an answer", func() (err error) {
 		pod, err = n.reaches(i)
 		return err
 	})
@@ -117,7 +132,7 @@ func (n *node) connect(r *result) error {
 	}
 	to := [2]netip.AddrPort{netip.AddrPortFrom(pod, podPort), target(i)}
 	var took [2][]time.Duration
-	for turn := range n.o.connects {
+	for turn := range n.connects {
 		for k := range to {
 			which := (k + turn) % 2
 			if r := n.client.Dial(lab.TCP, to[which]); r.Outcome == lab.Answered {
@@ -125,30 +140,52 @@ func (n *node) connect(r *result) error {
 			}
 		}
 	}
-	r.Connect = &connected{Direct: spreadOf(took[0]), Via: spreadOf(took[1])}
+	r.spread("direct", took[0])
+	r.spread("connect", took[1])
+	for _, q := range []string{".p50", ".p90"} {
+		r.Values["ratio"+q] = r.Values["connect"+q] / r.Values["direct"+q]
+	}
 	return nil
 }
 
-// restart starts the proxy over what it left.
+// heap records where the memory of Sluice is, by what allocated it.
+func (n *node) heap(r *result) error {
+	if !isSluice(n.kind.name) {
+		return nil
+	}
+	profile, err := n.proxy.Get("http://" + metricsAddress + "/debug/pprof/heap?gc=1")
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(n.dir, "heap.pprof")
+	if err := os.WriteFile(path, profile, 0o600); err != nil {
+		return err
+	}
+	out, err := exec.Command("go", "tool", "pprof", "-top", "-sample_index=inuse_space", "-nodecount=20", n.program, path).Output()
+	if err != nil {
+		return fmt.Errorf("read the heap profile: %w", err)
+	}
+	const begin = "Showing nodes" // the lines before it name files
+	_, text, _ := strings.Cut(string(out), begin)
+	r.Heap = begin + strings.TrimRight(text, "\n")
+	return nil
+}
+
+// restart starts the proxy over the rules that it left.
 func (n *node) restart(r *result) error {
 	if err := n.launch(); err != nil {
 		return err
 	}
-	took, err := n.proxy.synced(n.o.limit)
-	if err != nil {
+	if err := n.synced("restart", r); err != nil {
 		return err
 	}
-	cpu, err := n.proxy.cpu()
-	if err != nil {
-		return err
-	}
-	r.Restart = &restarted{Synced: took, CPU: cpu, Steps: steps(n.proxy.log.String())}
+	r.count("restart.steps", firstSteps(n.proxy.Log.String()))
 	return n.halt()
 }
 
-// steps is how many the first comparison took, as Sluice logs; -1 if that is not
-// there.
-func steps(log string) int {
+// firstSteps returns the number of steps of the first sync in a log of Sluice;
+// -1 if the log has none.
+func firstSteps(log string) int {
 	m := regexp.MustCompile(`msg=Synced .*steps=(\d+).*cause=start`).FindStringSubmatch(log)
 	if m == nil {
 		return -1
@@ -157,15 +194,13 @@ func steps(log string) int {
 	return count
 }
 
-// syncTimes finds how long every write took, in a log of Sluice at verbosity 4.
+// syncTimes returns how long each sync took, from a log of Sluice at verbosity 4.
 func syncTimes(log string) []time.Duration {
 	var out []time.Duration
 	for _, m := range regexp.MustCompile(`msg=Synced .*compile=(\S+) apply=(\S+)`).FindAllStringSubmatch(log, -1) {
 		compile, err := time.ParseDuration(m[1])
-		if err != nil {
-			continue
-		}
-		if apply, err := time.ParseDuration(m[2]); err == nil {
+		apply, err2 := time.ParseDuration(m[2])
+		if err == nil && err2 == nil {
 			out = append(out, compile+apply)
 		}
 	}

@@ -12,16 +12,16 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestReport compares the whole: a table for each size with how often a number
-// of Sluice goes into the others, and one of what grows.
+// The report has a table for each size with the ratios to Sluice, and one of the
+// growth with the size.
 func TestReport(t *testing.T) {
 	when := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	var b strings.Builder
-	err := printReport(&b, []result{
+	err := printReport(&b, []*result{
 		{Services: 2000, Proxy: "iptables", Versions: "v1", When: when, NotReached: "everything: not within 1s"},
-		{Services: 1000, Proxy: "nftables", Versions: "v1", When: when, Change: &changed{Seen: spread{P50: 300 * time.Millisecond, N: 8}, CPU: 2 * time.Second}},
-		{Services: 2000, Proxy: "sluice", Versions: "v0", When: when, Change: &changed{Seen: spread{P50: 3 * time.Millisecond, N: 20}}, Heap: "1 MB of maps"},
-		{Services: 1000, Proxy: "sluice", Versions: "v0", When: when, Change: &changed{Seen: spread{P50: 2 * time.Millisecond, N: 20}, CPU: 400 * time.Microsecond}},
+		{Services: 1000, Proxy: "nftables", Versions: "v1", When: when, Values: values(300*time.Millisecond, 8, 2*time.Second)},
+		{Services: 2000, Proxy: "sluice", Versions: "v0", When: when, Values: values(3*time.Millisecond, 20, 0), Heap: "1 MB of maps"},
+		{Services: 1000, Proxy: "sluice", Versions: "v0", When: when, Values: values(2*time.Millisecond, 20, 400*time.Microsecond)},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -59,6 +59,27 @@ func TestReport(t *testing.T) {
 	}
 }
 
+func values(p50 time.Duration, n int, cpu time.Duration) map[string]float64 {
+	r := result{Values: map[string]float64{"change.p50": float64(p50)}}
+	r.count("change.n", n)
+	r.duration("change.cpu", cpu)
+	return r.Values
+}
+
+func TestSpread(t *testing.T) {
+	var took []time.Duration
+	for i := range 200 {
+		took = append(took, time.Duration(200-i)) // 200 to 1
+	}
+	r := &result{Values: map[string]float64{}}
+	r.spread("x", took)
+	r.spread("none", nil)
+	want := map[string]float64{"x.p50": 101, "x.p90": 181, "x.p99": 199, "x.max": 200, "x.n": 200}
+	if diff := cmp.Diff(want, r.Values); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestNumbersForPeople(t *testing.T) {
 	for want, d := range map[string]time.Duration{
 		"12.5 s": 12500 * time.Millisecond, "1.25 s": 1250 * time.Millisecond, "295 ms": 295 * time.Millisecond,
@@ -75,16 +96,15 @@ func TestNumbersForPeople(t *testing.T) {
 	}
 }
 
-// TestResultsArePutTogether: two runs of other parts are one result, and what
-// is measured again replaces what was there.
-func TestResultsArePutTogether(t *testing.T) {
+// Runs of different parts are one result. A value that is measured again replaces
+// the old one.
+func TestMerge(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "results.json")
-	first, second := &idled{Length: 1}, &idled{Length: 2}
-	for _, r := range []result{
-		{Services: 1, Proxy: "sluice", Idle: first, Start: &started{Reachable: 3}, NotReached: "once"},
+	for _, r := range []*result{
+		{Services: 1, Proxy: "sluice", Values: map[string]float64{"idle": 1, "start.cpu": 3}, NotReached: "once"},
 		{Services: 1, Proxy: "iptables"},
 		{Services: 2, Proxy: "sluice"},
-		{Services: 1, Proxy: "sluice", Idle: second, Churn: &churned{Writes: 4}, Heap: "h"},
+		{Services: 1, Proxy: "sluice", Values: map[string]float64{"idle": 2, "churn.n": 4}, Heap: "h"},
 	} {
 		if err := save(file, r); err != nil {
 			t.Fatal(err)
@@ -94,8 +114,8 @@ func TestResultsArePutTogether(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []result{
-		{Services: 1, Proxy: "sluice", Idle: second, Start: &started{Reachable: 3}, Churn: &churned{Writes: 4}, Heap: "h"},
+	want := []*result{
+		{Services: 1, Proxy: "sluice", Values: map[string]float64{"idle": 2, "start.cpu": 3, "churn.n": 4}, Heap: "h"},
 		{Services: 1, Proxy: "iptables"},
 		{Services: 2, Proxy: "sluice"},
 	}
@@ -108,7 +128,7 @@ func TestResultsArePutTogether(t *testing.T) {
 	if _, err := load(file); err == nil || !strings.Contains(err.Error(), file) {
 		t.Errorf("a broken file: %v", err)
 	}
-	if err := save(file, result{}); err == nil {
+	if err := save(file, &result{}); err == nil {
 		t.Error("a broken file was written over")
 	}
 }

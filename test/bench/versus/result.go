@@ -7,90 +7,60 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/sluice-proxy/sluice/test/harness"
 )
 
-// result is what was measured of one proxy with so many Services. Parts that
-// were not measured are nil. Durations are nanoseconds in the file.
+// result is what was measured of one proxy with one number of Services.
 type result struct {
 	Services int
 	Proxy    string // of proxyNames
-	Versions string // of what was measured
+	Versions string // of the proxy and its tools
 	When     time.Time
 
-	// NotReached is what the proxy did not do in the time it had, after which
-	// nothing more was measured.
+	// NotReached names an event that did not happen in time and ended the
+	// measurement; empty if there was none.
 	NotReached string `json:",omitempty"`
 
-	Start   *started   `json:",omitempty"`
-	Idle    *idled     `json:",omitempty"`
-	Change  *changed   `json:",omitempty"`
-	Connect *connected `json:",omitempty"`
-	Churn   *churned   `json:",omitempty"`
-	Rolling *rolled    `json:",omitempty"`
-	Peak    *memory    `json:",omitempty"` // of everything that was done before Restart
-	Restart *restarted `json:",omitempty"`
-	Heap    string     `json:",omitempty"` // text, for people
+	// Values has the measured values by the keys of rows. Durations are in
+	// nanoseconds, memory in bytes.
+	Values map[string]float64
+
+	Heap string `json:",omitempty"` // where the memory of Sluice is, as pprof prints it
 }
 
-// started is from the start of the process.
-type started struct {
-	Reachable time.Duration // to an answer of every probed Service
-	Synced    time.Duration // to everything being written, as the proxy says
-	CPU       time.Duration // until both
-	Peak      memory
+// duration records a duration. One of 0 was not measured.
+func (r *result) duration(key string, d time.Duration) {
+	if d != 0 {
+		r.Values[key] = float64(d)
+	}
 }
 
-type idled struct {
-	Length, CPU time.Duration
+// count records a number.
+func (r *result) count(key string, n int) { r.Values[key] = float64(n) }
+
+// share records the CPU time of a span in percent of one core.
+func (r *result) share(key string, cpu, span time.Duration) {
+	r.Values[key] = 100 * float64(cpu) / float64(span)
 }
 
-// changed is isolated changes, one after the other.
-type changed struct {
-	Seen spread        // API write to the first new connection on the new backend
-	CPU  time.Duration // for each
+// spread records the distribution of durations.
+func (r *result) spread(key string, times []time.Duration) {
+	if len(times) == 0 {
+		return
+	}
+	for name, q := range map[string]float64{".p50": 0.5, ".p90": 0.9, ".p99": 0.99, ".max": 1} {
+		r.duration(key+name, harness.Quantile(times, q))
+	}
+	r.count(key+".n", len(times))
 }
 
-// connected is connect(), in turns straight to a pod and through a Service.
-type connected struct {
-	Direct, Via spread
-}
-
-// churned is many changes at a steady rate.
-type churned struct {
-	Writes  int
-	Length  time.Duration
-	CPU     time.Duration
-	Request spread        // of the API server's answer to a write
-	Seen    spread        // API write to the first new connection
-	Unseen  int           // changes that no connection had seen 30 s after the end
-	P50     time.Duration // event in the process to kernel, as Sluice says
-	P99     time.Duration
-}
-
-// rolled is all endpoints of a large Service replaced.
-type rolled struct {
-	Endpoints, Writes int
-	Total             time.Duration // first write to the last connection on an old endpoint
-	Writing           time.Duration // of which the writes took
-	CPU               time.Duration
-	Connect           spread        // new connections meanwhile
-	Failed            int           // of them
-	Sync              time.Duration // the longest took at least this, as a histogram tells
-	Step              spread        // compile and apply of each sync, as Sluice logs
-}
-
-// restarted is a second start with nothing changed.
-type restarted struct {
-	Synced time.Duration
-	CPU    time.Duration
-	Steps  int // written, as Sluice says; -1: it does not say
-}
-
-// load reads results; none if there is no file.
-func load(path string) ([]result, error) {
+// load reads saved results; none if there is no file.
+func load(path string) ([]*result, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -98,15 +68,15 @@ func load(path string) ([]result, error) {
 	if err != nil {
 		return nil, err
 	}
-	var results []result
+	var results []*result
 	if err := json.Unmarshal(text, &results); err != nil {
 		return nil, fmt.Errorf("read the results of earlier runs in %s: %w", path, err)
 	}
 	return results, nil
 }
 
-// save puts a result into the file, over what it has of the same.
-func save(path string, r result) error {
+// save adds a result to the file and replaces values that were measured again.
+func save(path string, r *result) error {
 	results, err := load(path)
 	if err != nil {
 		return err
@@ -118,38 +88,23 @@ func save(path string, r result) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
 		return err
 	}
-	if err := os.WriteFile(path+".new", text, 0o666); err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path)
+	return harness.Replace(path, text)
 }
 
-// merge replaces what is measured anew.
-func merge(results []result, r result) []result {
-	for i, old := range results {
+func merge(results []*result, r *result) []*result {
+	for _, old := range results {
 		if old.Services != r.Services || old.Proxy != r.Proxy {
 			continue
 		}
 		old.Versions, old.When, old.NotReached = r.Versions, r.When, r.NotReached
-		keep(&old.Start, r.Start)
-		keep(&old.Idle, r.Idle)
-		keep(&old.Change, r.Change)
-		keep(&old.Connect, r.Connect)
-		keep(&old.Churn, r.Churn)
-		keep(&old.Rolling, r.Rolling)
-		keep(&old.Peak, r.Peak)
-		keep(&old.Restart, r.Restart)
+		if old.Values == nil {
+			old.Values = map[string]float64{}
+		}
+		maps.Copy(old.Values, r.Values)
 		if r.Heap != "" {
 			old.Heap = r.Heap
 		}
-		results[i] = old
 		return results
 	}
 	return append(results, r)
-}
-
-func keep[T any](old **T, fresh *T) {
-	if fresh != nil {
-		*old = fresh
-	}
 }

@@ -16,24 +16,26 @@ import (
 )
 
 const (
-	perSlice = 100 // endpoints, as the control plane does
-	perBatch = 25  // of a slice, replaced by one write
+	perSlice = 100 // endpoints, as the control plane makes them
+	perBatch = 25  // endpoints of a slice that one write replaces
 )
 
-// rollingIP is endpoint j of the old (0) or new (1) pods. All are addresses of
-// the first pod.
+// rollingIP returns endpoint j of the old (0) or new (1) generation of pods. All
+// are addresses of the first pod.
 func rollingIP(generation, j int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, 181 + byte(generation), byte(j >> 8), byte(j)})
 }
 
-// batch is one write of a rolling update: what a slice then has.
+// generationOf is the reverse of rollingIP.
+func generationOf(a netip.Addr) int { return int(a.As4()[1]) - 181 }
+
+// batch is one write of a rolling update: all endpoints of a slice after it.
 type batch struct {
 	slice int
 	addrs []netip.Addr
 }
 
-// batches are the writes of a rolling update of n endpoints, slice after slice.
-// In each some pods are replaced, as many as a write of the control plane has.
+// batches returns the writes of a rolling update of n endpoints, slice by slice.
 func batches(n int) []batch {
 	var out []batch
 	for slice := range n / perSlice {
@@ -44,7 +46,7 @@ func batches(n int) []batch {
 	return out
 }
 
-// mixed are the endpoints of a slice of which the first are new.
+// mixed returns the endpoints of a slice whose first ones are new.
 func mixed(slice, fresh int) []netip.Addr {
 	var out []netip.Addr
 	for j := range perSlice {
@@ -57,40 +59,41 @@ func mixed(slice, fresh int) []netip.Addr {
 	return out
 }
 
-// rolling replaces all endpoints of a large Service while new connections are
-// made to it.
+// rolling replaces all endpoints of a large Service while clients make new
+// connections to it.
 func (n *node) rolling(r *result) error {
 	if err := n.prepareRolling(); err != nil {
 		return err
 	}
 	n.quiet()
-	if err := n.proxy.verbosity("4"); err != nil {
+	if err := n.verbosity("4"); err != nil {
 		return err
 	}
-	before, err := n.proxy.metrics()
+	before, err := n.metrics()
 	if err != nil {
 		return err
 	}
-	known := len(syncTimes(n.proxy.log.String()))
-	out := &rolled{Endpoints: n.o.rolling, Writes: len(batches(n.o.rolling))}
-	if out.CPU, err = n.spent(func() error { return n.roll(out) }); err != nil {
+	known := len(syncTimes(n.proxy.Log.String()))
+	cpu, err := n.spent(func() error { return n.roll(r) })
+	if err != nil {
 		return err
 	}
-	after, err := n.proxy.metrics()
+	after, err := n.metrics()
 	if err != nil {
 		return err
 	}
 	const name = "kubeproxy_sync_proxy_rules_duration_seconds"
-	out.Sync = atLeast(since(before.histogram(name), after.histogram(name)))
-	if n.kind.ours() {
-		out.Step = spreadOf(syncTimes(n.proxy.log.String())[known:])
+	r.duration("rolling.sync", atLeast(since(before.histogram(name), after.histogram(name))))
+	r.count("rolling.endpoints", n.amounts.rolling)
+	r.duration("rolling.cpu", cpu)
+	if isSluice(n.kind.name) {
+		r.spread("rolling.step", syncTimes(n.proxy.Log.String())[known:])
 	}
-	r.Rolling = out
-	return n.proxy.verbosity("2")
+	return n.verbosity("2")
 }
 
-// prepareRolling gives the first pod all addresses, and has the Service begin
-// with the old ones.
+// prepareRolling gives the first pod all addresses of both generations and puts
+// the old ones behind the Service.
 func (n *node) prepareRolling() error {
 	pod := n.pods[0].Addr4().String()
 	for generation := range 2 {
@@ -107,7 +110,7 @@ func (n *node) prepareRolling() error {
 	if err := n.createRolling(ctx); err != nil {
 		return err
 	}
-	for slice := range n.o.rolling / perSlice {
+	for slice := range n.amounts.rolling / perSlice {
 		if err := n.set(ctx, rollingService, slice, mixed(slice, 0)...); err != nil {
 			return err
 		}
@@ -115,76 +118,78 @@ func (n *node) prepareRolling() error {
 	return n.replaced(0)
 }
 
-// createRolling makes the Service, unless it is there from the proxy before.
+// createRolling makes the Service, unless the measurement of the last proxy did.
 func (n *node) createRolling(ctx context.Context) error {
-	api := n.server.client
-	_, err := api.CoreV1().Services(namespace).Get(ctx, serviceName(rollingService), metav1.GetOptions{})
+	_, err := n.api.CoreV1().Services(namespace).Get(ctx, serviceName(rollingService), metav1.GetOptions{})
 	if !apierrors.IsNotFound(err) {
 		return err
 	}
-	if _, err := api.CoreV1().Services(namespace).Create(ctx, serviceObject(rollingService), metav1.CreateOptions{}); err != nil {
+	if _, err := n.api.CoreV1().Services(namespace).Create(ctx, serviceObject(rollingService), metav1.CreateOptions{}); err != nil {
 		return err
 	}
-	for slice := range n.o.rolling / perSlice {
+	for slice := range n.amounts.rolling / perSlice {
 		es := sliceObject(rollingService, slice, mixed(slice, 0)...)
-		if _, err := api.DiscoveryV1().EndpointSlices(namespace).Create(ctx, es, metav1.CreateOptions{}); err != nil {
+		if _, err := n.api.DiscoveryV1().EndpointSlices(namespace).Create(ctx, es, metav1.CreateOptions{}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// replaced waits until connections have long ended on one generation alone.
+// inARow connections on new endpoints show that hardly an old one is left: with
+// one of 100 still there the chance is 1 in 20,000.
+const inARow = 1000
+
+// replaced waits until connections have ended on one generation alone for long.
 func (n *node) replaced(generation int) error {
 	row := 0
-	return n.proxy.wait(n.o.limit, "connections to the large Service", func() error {
-		row++
-		got, err := n.reaches(rollingService)
-		if err == nil && got.As4()[1] != 181+byte(generation) {
-			err = fmt.Errorf("%s answered", got)
-		}
-		if err != nil {
-			row = 0
-			return err
-		}
-		if row < inARow {
-			return fmt.Errorf("%d connections in a row ended well, want %d", row, inARow)
+	return n.proxy.Until(n.limit, "connections to the large Service", func() error {
+		for ; row < inARow; row++ {
+			got, err := n.reaches(rollingService)
+			if err == nil && generationOf(got) != generation {
+				err = fmt.Errorf("%s answered", got)
+			}
+			if err != nil {
+				row = 0
+				return err
+			}
+			time.Sleep(300 * time.Microsecond)
 		}
 		return nil
 	})
 }
 
-// inARow connections that end on new endpoints show that hardly an old one is
-// left: with one of 100 still there the chance is 1 in 20,000.
-const inARow = 1000
-
-// roll makes the writes, and connects all the time.
-func (n *node) roll(out *rolled) error {
+// roll makes the writes while a client connects all the time.
+func (n *node) roll(r *result) error {
 	p := &prober{node: n}
-	ctx, stop := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(context.Background())
 	var probing sync.WaitGroup
 	probing.Go(func() { p.run(ctx) })
-	end := func() {
-		stop()
+	stop := func() {
+		cancel()
 		probing.Wait()
 	}
-	defer end()
+	defer stop()
 	began := time.Now()
-	tick := time.NewTicker(time.Second / time.Duration(n.o.rollingRate))
+	tick := time.NewTicker(time.Second / time.Duration(n.rollingRate))
 	defer tick.Stop()
-	for _, b := range batches(n.o.rolling) {
+	all := batches(n.amounts.rolling)
+	for _, b := range all {
 		<-tick.C
 		if err := n.set(ctx, rollingService, b.slice, b.addrs...); err != nil {
 			return err
 		}
 	}
-	out.Writing = time.Since(began)
+	writing := time.Since(began)
 	if err := n.replaced(1); err != nil {
 		return err
 	}
-	end()
-	out.Total = max(p.old.Sub(began), out.Writing)
-	out.Connect, out.Failed = spreadOf(p.took), p.failed
+	stop()
+	r.duration("rolling.total", max(p.old.Sub(began), writing))
+	r.duration("rolling.writing", writing)
+	r.count("rolling.writes", len(all))
+	r.spread("rolling.connect", p.took)
+	r.count("rolling.failed", p.failed)
 	return nil
 }
 
@@ -193,18 +198,18 @@ type prober struct {
 	*node
 	took   []time.Duration
 	failed int
-	old    time.Time // when an old endpoint answered last
+	old    time.Time // of the last answer of an old endpoint
 }
 
 func (p *prober) run(ctx context.Context) {
-	// Longer than it takes to send the first packet of a connection again.
+	// The timeout is longer than TCP waits before it sends a first packet again.
 	probe := lab.Probe{Protocol: lab.TCP, To: target(rollingService), Timeout: 5 * time.Second}
 	for ctx.Err() == nil {
 		r := p.client.Try(probe)
 		p.took = append(p.took, r.Took)
 		if r.Outcome != lab.Answered {
 			p.failed++
-		} else if r.Backend.Addr().As4()[1] == 181 {
+		} else if generationOf(r.Backend.Addr()) == 0 {
 			p.old = time.Now()
 		}
 		time.Sleep(time.Millisecond)

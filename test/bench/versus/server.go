@@ -29,20 +29,20 @@ const (
 	clientAddr = "10.180.0.9"
 )
 
-// podAddrs are the pods behind the probed Services.
+// podAddrs returns the pods behind the probed Services.
 func podAddrs() [2]netip.Addr {
 	return [2]netip.Addr{netip.MustParseAddr("10.180.1.1"), netip.MustParseAddr("10.180.1.2")}
 }
 
-// server is an API server full of Services.
+// server is an API server with many Services.
 type server struct {
 	*apiserver.Cluster
-	client   kubernetes.Interface // in a hurry
+	api      kubernetes.Interface // without a limit on requests
 	services int
 	probed   []int // their numbers
 }
 
-// spreadOver are the numbers of the Services that are probed, of n.
+// spreadOver returns the numbers of the probed ones of n Services.
 func spreadOver(n int) []int {
 	out := make([]int, probes)
 	for i := range out {
@@ -59,7 +59,7 @@ func newServer(t lab.T, n int) (*server, error) {
 	config := rest.CopyConfig(s.Config)
 	config.QPS, config.ContentType = -1, "application/vnd.kubernetes.protobuf"
 	var err error
-	if s.client, err = kubernetes.NewForConfig(config); err != nil {
+	if s.api, err = kubernetes.NewForConfig(config); err != nil {
 		return nil, err
 	}
 	return s, s.populate()
@@ -73,40 +73,39 @@ func (s *server) populate() error {
 	if err := s.frame(ctx); err != nil {
 		return err
 	}
-	err := etcd{s.EtcdURL()}.fill(ctx, s.services, func(i int) runtime.Object { return s.slice(i, podAddrs()[0]) })
-	if err != nil {
+	if err := fill(ctx, s.EtcdURL(), s.services, s.slice); err != nil {
 		return err
 	}
 	if err := s.served(ctx); err != nil {
 		return err
 	}
-	say("%d Services and EndpointSlices are in the API server after %v", s.services, time.Since(began).Round(100*time.Millisecond))
+	progress("%d Services and EndpointSlices are in the API server after %v", s.services, time.Since(began).Round(100*time.Millisecond))
 	return nil
 }
 
-// frame makes what all Services need: the namespace and the node.
+// frame makes the namespace and the node.
 func (s *server) frame(ctx context.Context) error {
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
-	if _, err := s.client.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
+	if _, err := s.api.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
 		return err
 	}
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}}
-	node, err := s.client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
+	node, err := s.api.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
 	if err != nil {
 		return err
 	}
 	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: nodeAddr}}
-	_, err = s.client.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{})
+	_, err = s.api.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{})
 	return err
 }
 
-// served waits until the API server hands out what was written behind its back.
+// served waits until the API server serves the objects that were written to etcd.
 func (s *server) served(ctx context.Context) error {
 	last := serviceName(s.services - 1)
 	for {
-		_, err := s.client.DiscoveryV1().EndpointSlices(namespace).Get(ctx, sliceName(s.services-1, 0), metav1.GetOptions{ResourceVersion: "0"})
+		_, err := s.api.DiscoveryV1().EndpointSlices(namespace).Get(ctx, sliceName(s.services-1, 0), metav1.GetOptions{ResourceVersion: "0"})
 		if err == nil {
-			_, err = s.client.CoreV1().Services(namespace).Get(ctx, last, metav1.GetOptions{ResourceVersion: "0"})
+			_, err = s.api.CoreV1().Services(namespace).Get(ctx, last, metav1.GetOptions{ResourceVersion: "0"})
 		}
 		if err == nil {
 			return nil
@@ -119,23 +118,22 @@ func (s *server) served(ctx context.Context) error {
 	}
 }
 
-// slice is the EndpointSlice of Service i: one real pod behind one that is
-// probed, and behind the others three that nobody calls.
-func (s *server) slice(i int, pod netip.Addr) runtime.Object {
+// slice returns the EndpointSlice of Service i: a probed one has one real pod,
+// the others three endpoints without clients.
+func (s *server) slice(i int) runtime.Object {
 	if slices.Contains(s.probed, i) {
-		return sliceObject(i, 0, pod)
+		return sliceObject(i, 0, podAddrs()[0])
 	}
-	return sliceObject(i, 0, idle(i)...)
+	return sliceObject(i, 0, podIP(i, 0), podIP(i, 1), podIP(i, 2))
 }
 
-// set updates EndpointSlice n of Service i. The API server is asked for no more
-// than seconds.
+// set updates EndpointSlice n of Service i. It gives up after 30 s.
 func (s *server) set(ctx context.Context, i, n int, addrs ...netip.Addr) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	es := sliceObject(i, n, addrs...)
 	es.UID, es.CreationTimestamp = "", metav1.Time{}
-	if _, err := s.client.DiscoveryV1().EndpointSlices(namespace).Update(ctx, es, metav1.UpdateOptions{}); err != nil {
+	if _, err := s.api.DiscoveryV1().EndpointSlices(namespace).Update(ctx, es, metav1.UpdateOptions{}); err != nil {
 		return fmt.Errorf("write EndpointSlice %s: %w", es.Name, err)
 	}
 	return nil

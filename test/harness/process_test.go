@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package harness
 
 import (
 	"errors"
@@ -13,56 +13,55 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// TestWaiting has an end in every case, and says what was waited for and what
-// the program said.
-func TestWaiting(t *testing.T) {
+// Until ends in every case, and its error names the event and has the log.
+func TestUntil(t *testing.T) {
 	host := lab.New(t, lab.Options{}).NodeA
 	nothing := errors.New("nothing there")
 	for _, test := range []struct {
 		name, script string
 		want         []string
 	}{
-		{"too slow", "echo on my way; sleep 3", []string{"a miracle: not within 300ms: nothing there", "said: on my way"}},
-		{"ended", "echo no kernel >&2; exit 3", []string{"a miracle", "has ended", "exit status 3", "said: no kernel"}},
-		{"ended well", "exit 0", []string{"has ended", "without an error"}},
+		{"too slow", "echo on my way; sleep 3", []string{"a miracle: not within 300ms: nothing there", "ends:\non my way"}},
+		{"ended", "echo no kernel >&2; exit 3", []string{"a miracle", "has ended", "exit status 3", "ends:\nno kernel"}},
+		{"ended well", "exit 0", []string{"has ended", "exit status 0"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			p, err := startProcess(host.For(t), exec.Command("sh", "-c", test.script))
+			p, err := Start(host.For(t), exec.Command("sh", "-c", test.script))
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = p.wait(300*time.Millisecond, "a miracle", func() error { return nothing })
+			err = p.Until(300*time.Millisecond, "a miracle", func() error { return nothing })
 			for _, want := range test.want {
 				if err == nil || !strings.Contains(err.Error(), want) {
 					t.Errorf("got %v, want %q in it", err, want)
 				}
 			}
-			var l late
+			var l Late
 			if errors.As(err, &l) != (test.name == "too slow") {
 				t.Errorf("%v is late or not", err)
 			}
 		})
 	}
-	if _, err := startProcess(host, exec.Command("/no/such/program")); err == nil {
-		t.Error("started nothing")
+	if _, err := Start(host, exec.Command("/no/such/program")); err == nil {
+		t.Error("no error for a program that does not exist")
 	}
 }
 
 func TestStopping(t *testing.T) {
-	p, err := startProcess(lab.New(t, lab.Options{}).NodeA, exec.Command("sleep", "600"))
+	p, err := Start(lab.New(t, lab.Options{}).NodeA, exec.Command("sleep", "600"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := p.stop(); err != nil {
+	if _, err := p.Stop(syscall.SIGTERM, 10*time.Second); err != nil {
 		t.Error(err)
 	}
-	if err := p.wait(0, "it", func() error { return nil }); err != nil {
-		t.Errorf("what is there at once needs no time: %v", err)
+	if err := p.Until(0, "it", func() error { return nil }); err != nil {
+		t.Errorf("an attempt that succeeds at once fails: %v", err)
 	}
 }
 
-// TestMemoryOfChildren sees a child that has long had more memory than its
-// parent, and not that which is a copy of it.
+// Peak counts a child with more memory than its parent, but not one that is still
+// a copy of its parent.
 func TestMemoryOfChildren(t *testing.T) {
 	const (
 		script = `x=$(head -c 30000000 /dev/zero | tr '\0' x); sleep 10`
@@ -73,38 +72,41 @@ func TestMemoryOfChildren(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	w := watch(cmd.Process.Pid)
-	var got memory
+	w := (&Process{PID: cmd.Process.Pid}).WatchMemory()
+	var got Memory
 	for deadline := time.Now().Add(9 * time.Second); got.Child < most && time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		if m, err := w.peak(); err == nil {
+		if m, err := w.Peak(); err == nil {
 			got = m
 		}
 	}
-	w.stop()
+	w.Stop()
 	if err := syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL); err != nil {
 		t.Error(err)
 	}
 	_ = cmd.Wait() // whatever became of it
-	if got.Process == 0 || got.Process > 20<<20 || got.Child < most || got.total() != got.Process+got.Child {
+	if got.Process == 0 || got.Process > 20<<20 || got.Child < most {
 		t.Errorf("got %+v, want a small process with a child of 30 MB", got)
 	}
 }
 
 func TestUsage(t *testing.T) {
 	stat := "42 (a (strange) name) S 1 42 42 0 -1 4194304 0 0 0 0 150 50 20 5 20 0 8"
-	if got, err := cpuTime(stat); err != nil || got != 2250*time.Millisecond {
+	if got, err := parseCPU(stat); err != nil || got != 2250*time.Millisecond {
 		t.Errorf("got %v, %v, want 2.25s", got, err)
 	}
-	if _, err := cpuTime("42"); err == nil {
+	if _, err := parseCPU("42"); err == nil {
 		t.Error("nonsense was accepted")
 	}
-	if _, err := vmHWM([]byte("Name:\tx\nVmRSS:\t 1 kB\n")); err == nil {
-		t.Error("a status without VmHWM was accepted")
+	if peak, err := PeakMemory("self"); err != nil || peak < 1<<20 {
+		t.Errorf("peak memory %d, %v", peak, err)
+	}
+	if _, err := PeakMemory(-1); err == nil {
+		t.Error("a process that does not exist has no peak")
 	}
 }
 
-// TestProcessorTimeOfChildren counts a child that still runs.
-func TestProcessorTimeOfChildren(t *testing.T) {
+// The CPU time includes that of a child that still runs.
+func TestCPUOfChildren(t *testing.T) {
 	cmd := exec.Command("sh", "-c", "(i=0; while [ $i -lt 5000000 ]; do i=$((i+1)); done) & exec sleep 20")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
@@ -114,9 +116,9 @@ func TestProcessorTimeOfChildren(t *testing.T) {
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 		_ = cmd.Wait() // killed
 	})
-	p := &process{pid: cmd.Process.Pid}
+	p := &Process{PID: cmd.Process.Pid}
 	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if used, err := p.cpu(); err == nil && used > 50*time.Millisecond {
+		if used, err := p.CPU(); err == nil && used > 50*time.Millisecond {
 			return
 		}
 	}
