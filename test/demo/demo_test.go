@@ -53,11 +53,16 @@ func TestDemo(t *testing.T) {
 	t.Logf("%v\n%s", time.Since(start), &out)
 	for _, want := range []string{
 		"lost 0", "0 changes", "nothing is left", "In short", "All of it shown",
-		"removed what kube-proxy had left", "table ip kube-proxy with", "It was as explain had said",
-		"without a restart", "foreign-edit", "in kube-proxy's chains", "-j KUBE-SVC-", "-t nat -F",
+		"removed the rules of kube-proxy", "table ip kube-proxy with", "Connections did what explain says",
+		"is the same", "foreign-edit", "in kube-proxy's chains", "-j KUBE-SVC-", "-t nat -F",
 	} {
 		if !strings.Contains(out.String(), want) {
-			t.Errorf("nothing about %q", want)
+			t.Errorf("the output lacks %q", want)
+		}
+	}
+	for _, line := range transcript(t) {
+		if !strings.Contains(shape(out.String()), shape(line)) {
+			t.Errorf("the README has a line that the demo does not print, with any numbers: %s", line)
 		}
 	}
 	if strings.Contains(out.String(), "It had warned") {
@@ -96,10 +101,10 @@ func TestDemoCannotRun(t *testing.T) {
 	}
 }
 
-// However the demo ends, the sluice it has started ends too.
+// However the demo ends, the sluice that it started ends too.
 func TestDemoStopped(t *testing.T) {
 	b := build(t)
-	for signal, want := range map[unix.Signal]int{unix.SIGINT: exitInterrupts, unix.SIGTERM: exitInterrupts, unix.SIGKILL: -1} {
+	for signal, want := range map[unix.Signal]int{unix.SIGINT: exitInterrupted, unix.SIGTERM: exitInterrupted, unix.SIGKILL: -1} {
 		t.Run(signal.String(), func(t *testing.T) {
 			var out bytes.Buffer
 			cmd := b.command(b.sluice, &out)

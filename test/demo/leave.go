@@ -12,13 +12,12 @@ import (
 	"time"
 
 	"github.com/google/nftables"
-	"golang.org/x/sys/unix"
 )
 
-// cleanup stops sluice and takes its tables away.
-func (t *tour) cleanup() error {
+// leave stops Sluice and removes its tables.
+func (t *tour) leave() error {
 	t.head("Leave")
-	took, err := t.end()
+	took, err := t.stop()
 	if err != nil {
 		return err
 	}
@@ -26,46 +25,23 @@ func (t *tour) cleanup() error {
 	if err != nil {
 		return err
 	}
-	t.pass("SIGTERM: stopped in %s. The rules stay: %s.", millis(took), list(stay))
-	if out, err := t.NodeA.Run("", t.options.sluice, "--cleanup"); err != nil {
+	t.pass("SIGTERM: stopped in %s. The rules stay: %s.", millis(took), strings.Join(stay, ", "))
+	if _, err := t.NodeA.Run("", t.options.sluice, "--cleanup"); err != nil {
 		t.fail("sluice --cleanup: %v", err)
-		t.note("%s", out)
 	}
 	left, err := t.tables()
 	if err != nil {
 		return err
 	}
 	if len(left) > 0 {
-		t.fail("sluice --cleanup left %s.", list(left))
+		t.fail("sluice --cleanup left %s.", strings.Join(left, ", "))
 		return nil
 	}
 	t.pass("sluice --cleanup: no table is left.")
 	return nil
 }
 
-// end asks sluice to stop, and tells what it had warned of.
-func (t *tour) end() (time.Duration, error) {
-	took, err := t.sluice.signal(unix.SIGTERM)
-	if err != nil {
-		return 0, err
-	}
-	if err := t.sluice.wait(); err != nil {
-		t.fail("sluice ended badly when asked to stop: %v", err)
-	}
-	for _, w := range t.sluice.log.warnings() {
-		if !strings.Contains(w, foreignEdit) {
-			t.note("%s", clip("It had warned: "+w, 90))
-		}
-	}
-	return took, nil
-}
-
-// foreignEdit is what sluice warns of when it repairs.
-const foreignEdit = "Another program changed our rules"
-
-func list(names []string) string { return strings.Join(names, ", ") }
-
-// tables lists those of node A.
+// tables returns the names of the tables on node A.
 func (t *tour) tables() ([]string, error) {
 	conn, err := nftables.New(nftables.WithNetNSFd(t.NodeA.NetNSFD()))
 	if err != nil {
@@ -87,12 +63,12 @@ func (t *tour) tables() ([]string, error) {
 	return out, nil
 }
 
-// leftovers looks for what the demo might have left, once its lab has ended.
-func (t *tour) leftovers(before machine) {
+// leftovers checks, after the lab has ended, that nothing of the demo is left and
+// that the network of the machine is as it was.
+func (t *tour) leftovers(before string) {
 	var left []string
 	for deadline := time.Now().Add(3 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		left = append(usersOf(t.spaces), running(t.pids)...)
-		if len(left) == 0 {
+		if left = append(usersOf(t.namespaces), running(t.pids)...); len(left) == 0 {
 			break
 		}
 	}
@@ -100,21 +76,16 @@ func (t *tour) leftovers(before machine) {
 		t.fail("Left behind: %s", strings.Join(left, ", "))
 		return
 	}
-	t.pass("%d namespaces gone, %d processes ended, nothing is left.", len(t.spaces), len(t.pids))
-	after, err := lookAtMachine(os.Getppid())
-	if err != nil {
-		t.note("This machine's own network cannot be looked at again: %v", err)
-		return
-	}
-	if after != before {
-		t.fail("This machine's own interfaces or routes changed meanwhile; the demo has no way to.")
+	t.pass("%d namespaces gone, %d processes ended, nothing is left.", len(t.namespaces), len(t.pids))
+	if after, err := machineNetwork(os.Getppid()); err != nil || after != before {
+		t.fail("The interfaces or routes of this machine have changed, but not by the demo, which cannot: %v", err)
 		return
 	}
 	t.pass("This machine's own interfaces and routes are as they were.")
-	t.learn("Left behind", "nothing: %d namespaces and %d processes gone", len(t.spaces), len(t.pids))
+	t.learn("Left behind", "nothing: %d namespaces and %d processes gone", len(t.namespaces), len(t.pids))
 }
 
-// running returns those of the processes that have not ended.
+// running returns the processes that have not ended.
 func running(pids []int) []string {
 	var out []string
 	for _, pid := range pids {
@@ -125,17 +96,14 @@ func running(pids []int) []string {
 	return out
 }
 
-// usersOf finds threads in, and descriptors of, network namespaces.
+// usersOf returns the threads in network namespaces and the descriptors of them.
 func usersOf(namespaces []string) []string {
 	var out []string
 	for _, pattern := range []string{"/proc/[0-9]*/task/[0-9]*/ns/net", "/proc/[0-9]*/fd/*"} {
-		files, err := filepath.Glob(pattern)
-		if err != nil {
-			continue // the patterns are good
-		}
+		files, _ := filepath.Glob(pattern) // the patterns are valid
 		for _, file := range files {
 			target, err := os.Readlink(file)
-			if err == nil && slices.Contains(namespaces, target) { // an error: gone, or not ours to read
+			if err == nil && slices.Contains(namespaces, target) { // an error: gone, or of another user
 				out = append(out, file)
 			}
 		}
@@ -143,24 +111,21 @@ func usersOf(namespaces []string) []string {
 	return out
 }
 
-// machine is what there is to see of the network this was started in.
-type machine struct{ interfaces, routes string }
-
-// lookAtMachine looks with the eyes of a process outside: the one that made the
-// namespaces of this.
-func lookAtMachine(pid int) (machine, error) {
-	links, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/dev", pid))
-	if err != nil {
-		return machine{}, fmt.Errorf("look at interfaces: %w", err)
+// machineNetwork returns the interfaces and routes of the network of a process.
+// The parent of this process made the namespaces, and is outside of them.
+func machineNetwork(pid int) (string, error) {
+	var out string
+	for _, file := range []string{"dev", "route"} {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/%s", pid, file))
+		if err != nil {
+			return "", fmt.Errorf("read the network of this machine: %w", err)
+		}
+		out += columns(text, map[string]int{"dev": 1, "route": 3}[file])
 	}
-	routes, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/route", pid))
-	if err != nil {
-		return machine{}, fmt.Errorf("look at routes: %w", err)
-	}
-	return machine{columns(links, 1), columns(routes, 3)}, nil
+	return out, nil
 }
 
-// columns keeps the first columns of a table, without the counters after them.
+// columns returns the first columns of a table, without the counters after them.
 func columns(table []byte, n int) string {
 	var b strings.Builder
 	for line := range bytes.Lines(table) {
@@ -179,14 +144,12 @@ func (t *tour) summary(took time.Duration) {
 	fmt.Fprintln(t)
 	if len(t.failures) == 0 {
 		t.pass("All of it shown and measured in this run, in %.1f s.", took.Seconds())
-		fmt.Fprintln(t)
-		return
 	}
 	for _, f := range t.failures {
 		fmt.Fprintf(t, "   %s\n", t.paint(red, "✗ "+f))
 	}
-	if t.sluice != nil {
-		t.note("The log of sluice ends:\n%s", t.sluice.log.last(10))
+	if len(t.failures) > 0 && t.sluice != nil {
+		t.note("The log of sluice ends:\n%s", t.sluice.Log.End())
 	}
 	fmt.Fprintln(t)
 }

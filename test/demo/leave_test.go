@@ -19,30 +19,29 @@ func TestColumns(t *testing.T) {
 	}
 }
 
-func TestLookAtMachine(t *testing.T) {
-	one, err := lookAtMachine(os.Getpid())
-	if err != nil || one.interfaces == "" {
-		t.Fatalf("%+v %v", one, err)
+func TestMachineNetwork(t *testing.T) {
+	one, err := machineNetwork(os.Getpid())
+	if err != nil || one == "" {
+		t.Fatalf("%q %v", one, err)
 	}
-	if two, err := lookAtMachine(os.Getpid()); err != nil || one != two {
-		t.Errorf("two looks differ: %+v and %+v: %v", one, two, err)
+	if two, err := machineNetwork(os.Getpid()); err != nil || one != two {
+		t.Errorf("two readings differ: %q and %q: %v", one, two, err)
 	}
-	if _, err := lookAtMachine(-1); err == nil {
-		t.Error("no error for a process that cannot be")
+	if _, err := machineNetwork(-1); err == nil {
+		t.Error("no error for a process that does not exist")
 	}
 }
 
-// What is looked for is found while it is there.
-func TestLeftoversAreSeen(t *testing.T) {
+func TestLeftovers(t *testing.T) {
 	own, err := os.Readlink("/proc/self/ns/net")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if users := usersOf([]string{own}); len(users) == 0 {
-		t.Error("nobody seems to use this test's own namespace")
+		t.Error("the namespace of this test has no users")
 	}
 	if users := usersOf([]string{"net:[0]"}); len(users) != 0 {
-		t.Errorf("users of a namespace that cannot be: %v", users)
+		t.Errorf("users of a namespace that does not exist: %v", users)
 	}
 	sleep := exec.Command("sleep", "60")
 	if err := sleep.Start(); err != nil {
@@ -54,7 +53,7 @@ func TestLeftoversAreSeen(t *testing.T) {
 	if err := sleep.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_ = sleep.Wait() // killed, as it will say
+	_ = sleep.Wait() // killed
 	if got := running([]int{sleep.Process.Pid}); len(got) != 0 {
 		t.Errorf("after its end: %v", got)
 	}

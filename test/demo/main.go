@@ -19,37 +19,38 @@ import (
 )
 
 const (
-	exitFailed     = 1
-	exitCannot     = 2
-	exitInterrupts = 130
+	exitFailed      = 1
+	exitCannot      = 2
+	exitInterrupted = 130
 )
 
 func main() {
-	// Threads that entered a namespace of the lab end with it, but for this one: it
-	// is to enter none.
+	// Threads that entered a namespace of the lab end with it. This one enters none.
 	runtime.LockOSThread()
 	var o options
 	flag.StringVar(&o.sluice, "sluice", "bin/sluice", "the `binary` to show")
 	flag.StringVar(&o.examples, "examples", "examples", "`folder` with the manifests to copy")
 	flag.Parse()
 	s := newScreen(os.Stdout, os.Getenv)
-	if err := o.check(); err != nil {
-		os.Exit(cannot(s, err))
+	// The programs of iptables are where users without privileges do not look.
+	err := errors.Join(o.check(), os.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin"))
+	if err == nil {
+		err = lab.Enter()
 	}
-	if err := lab.Enter(); err != nil {
+	if err != nil {
 		os.Exit(cannot(s, err))
 	}
 	go stopOnSignal(s)
 	os.Exit(run(s, o))
 }
 
-// options are what the demo is made of.
+// options are the flags.
 type options struct {
 	sluice   string
 	examples string
 }
 
-// check makes the paths absolute and sees that they are there.
+// check makes the paths absolute and verifies that the files exist.
 func (o *options) check() error {
 	for _, p := range []*string{&o.sluice, &o.examples} {
 		abs, err := filepath.Abs(*p)
@@ -64,38 +65,35 @@ func (o *options) check() error {
 	return nil
 }
 
-// stopOnSignal ends the program at once: all it made ends with it.
+// stopOnSignal exits on a signal. Everything the program made ends with it.
 func stopOnSignal(s *screen) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
 	<-signals
 	s.end("Stopped. Nothing is left behind.")
-	os.Exit(exitInterrupts)
+	os.Exit(exitInterrupted)
 }
 
-// cannot says why there is no demo here.
+// cannot prints why the demo cannot run on this machine.
 func cannot(w io.Writer, err error) int {
 	fmt.Fprintf(w, "\n  The demo cannot run here.\n\n  %v\n\n", err)
 	return exitCannot
 }
 
-// unable is an error that is the machine's fault, not Sluice's.
-type unable struct{ error }
-
 // run gives the whole tour and returns the exit code.
 func run(s *screen, o options) int {
 	start := time.Now()
-	before, err := lookAtMachine(os.Getppid())
+	before, err := machineNetwork(os.Getppid())
 	if err != nil {
 		return cannot(s, err)
 	}
 	t := &tour{screen: s, options: o}
-	err = lab.Run(t.show)
-	if why := (unable{}); errors.As(t.broken, &why) {
-		return cannot(s, why)
+	err = errors.Join(lab.Run(t.show), t.err)
+	if errors.Is(t.err, errCannot) {
+		return cannot(s, t.err)
 	}
-	if err = errors.Join(err, t.broken); err != nil {
-		t.fail("The demo broke off: %v", err)
+	if err != nil {
+		t.fail("The demo ended early: %v", err)
 	}
 	t.leftovers(before)
 	t.summary(time.Since(start))

@@ -46,3 +46,31 @@ func TestReadme(t *testing.T) {
 		t.Error("no word of the demo, or escape codes")
 	}
 }
+
+// transcript returns the lines of the demo in the README, which are at most 25.
+func transcript(t *testing.T) []string {
+	t.Helper()
+	text, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "    make demo\n")
+	_, rest, _ = strings.Cut(rest, "\n```text\n")
+	block, _, _ := strings.Cut(rest, "\n```")
+	lines := strings.Split(block, "\n")
+	if len(lines) < 10 || len(lines) > 25 {
+		t.Errorf("the transcript of the demo has %d lines, want 10 to 25", len(lines))
+	}
+	return lines
+}
+
+// shape replaces what differs between two runs: numbers, the pods that answered,
+// and blanks.
+func shape(text string) string {
+	text = regexp.MustCompile(`[\d.,]*\d`).ReplaceAllString(text, "0")
+	text = regexp.MustCompile(`[█▏▎▍▌▋▊▉]+`).ReplaceAllString(text, "")
+	return regexp.MustCompile(`[ \t]+`).ReplaceAllString(text, " ")
+}
+
+// TestTranscript checks the length of the README's transcript; TestDemo its lines.
+func TestTranscript(t *testing.T) { transcript(t) }

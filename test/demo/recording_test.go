@@ -3,6 +3,7 @@
 package main
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -32,8 +33,12 @@ func TestRecord(t *testing.T) {
 	ns := kerneltest.Namespace(t)
 	kerneltest.Do(t, ns, func() error { return serveByKubeProxy(t) })
 	var text strings.Builder
-	for _, m := range inKernel(t, ns) {
-		fmt.Fprintln(&text, m)
+	for _, m := range transaction(inKernel(t, ns)) {
+		m.Header.Length = uint32((16 + len(m.Data) + 3) &^ 3)
+		m.Data = append(m.Data, make([]byte, int(m.Header.Length)-16-len(m.Data))...)
+		b, err := m.MarshalBinary()
+		must(t, err)
+		fmt.Fprintln(&text, base64.StdEncoding.EncodeToString(b))
 	}
 	for file, content := range map[string]string{rulesFile: text.String(), nftFile: listed(t, ns)} {
 		if err := os.WriteFile(file, []byte(content), 0o644); err != nil {
@@ -286,4 +291,30 @@ func setID(t *testing.T, n int) []byte {
 	out, err := netlink.MarshalAttributes([]netlink.Attribute{{Type: unix.NFTA_SET_ID, Data: []byte{0, 0, byte(n >> 8), byte(n)}}})
 	must(t, err)
 	return out
+}
+
+// message describes one object of nf_tables.
+type message struct {
+	number     uint16 // NFT_MSG_NEWTABLE and so on
+	family     uint8
+	attributes []byte
+}
+
+// transaction makes all objects at once, and asks for a confirmation of the last.
+func transaction(messages []message) []netlink.Message {
+	begin := netlink.Header{Type: unix.NFNL_MSG_BATCH_BEGIN, Flags: netlink.Request}
+	end := netlink.Header{Type: unix.NFNL_MSG_BATCH_END, Flags: netlink.Request}
+	subsystem := []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, unix.NFNL_SUBSYS_NFTABLES}
+	out := []netlink.Message{{Header: begin, Data: subsystem}}
+	for i, m := range messages {
+		head := netlink.Header{
+			Type:  netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | m.number),
+			Flags: netlink.Request | netlink.Create | netlink.Append,
+		}
+		if i == len(messages)-1 {
+			head.Flags |= netlink.Acknowledge
+		}
+		out = append(out, netlink.Message{Header: head, Data: append([]byte{m.family, unix.NFNETLINK_V0, 0, 0}, m.attributes...)})
+	}
+	return append(out, netlink.Message{Header: end, Data: subsystem})
 }

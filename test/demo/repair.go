@@ -3,84 +3,317 @@
 package main
 
 import (
-	"bufio"
+	"errors"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
-	"net/netip"
+	"os/exec"
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/google/nftables"
 
+	"github.com/sluice-proxy/sluice/test/harness"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// flushes is how often another program deletes everything. After ten times in a
-// row, sluice takes its time: two programs could be at odds for ever.
-const flushes = 8
-
-const (
-	flushEvery = 500 * time.Millisecond // how long there are rules in between
-	lostAfter  = 300 * time.Millisecond // without an answer; TCP sends again after a second
-)
-
-// gap is a time in which there were no rules: from before they were deleted
-// until new connections worked.
-type gap struct {
-	begun, deleted, ended time.Time
+// modes starts Sluice in mode iptables, flushes its rules, and goes back, while
+// connections stay open.
+func (t *tour) modes() error {
+	const connections = 16
+	t.head("The other data plane: kube-proxy's chains of iptables, there and back under traffic")
+	stop, err := converse(t.ways(), connections)
+	if err != nil {
+		return err
+	}
+	there, err := t.change(`msg="Removed what Sluice left in another mode"`, "--proxy-mode", "iptables")
+	if errors.Is(err, harness.ErrEnded) {
+		stop()
+		t.note("%s", clip("Not shown on this machine: "+lastLine(t.sluice.Log)))
+		t.learn("Modes", "iptables not shown on this machine")
+		_, err = t.start()
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	t.pass("%d Services in kube-proxy's chains %s after the process started, in both IP families.", there.services, millis(there.took))
+	t.pass("Then it removed its tables of the mode nftables, %s after the start:", millis(there.cleared))
+	t.note("  %s", there.removed)
+	if err := t.inIptables(); err != nil {
+		return err
+	}
+	back, err := t.change(`msg="Removed what kube-proxy, or Sluice in mode iptables, left"`)
+	if err != nil {
+		return err
+	}
+	t.pass("Back in nftables %s after the process started, and rid of the chains %s after.", millis(back.took), millis(back.cleared))
+	t.note("KUBE-FIREWALL stays: it is kubelet's too.")
+	asked, unanswered := stop()
+	t.losses("Modes", append(there.made, back.made...))
+	t.unbroken(connections, asked, unanswered)
+	return t.noChains()
 }
 
-// repair has another program delete all rules of the node, again and again.
-func (t *tour) repair() error {
-	t.head(fmt.Sprintf("Repair: another program deletes all rules of the node, %d times, under traffic", flushes))
-	was, err := t.repairs()
+// changed is a change of mode.
+type changed struct {
+	synced
+	cleared time.Duration // from the start until the rules of the other mode were removed
+	removed string        // of the other mode
+	made    requests
+}
+
+// change starts Sluice again with further flags, under traffic, and waits until it
+// logs that it removed the rules of the other mode.
+func (t *tour) change(removed string, flags ...string) (c changed, err error) {
+	flow := startTraffic(t.webWays())
+	defer flow()
+	moment()
+	if _, err := t.stop(); err != nil {
+		return c, err
+	}
+	if c.synced, err = t.start(flags...); err != nil {
+		return c, err
+	}
+	gone, err := t.sluice.Logs(limit, removed)
+	moment()
+	c.cleared, c.removed, c.made = gone.Time.Sub(t.sluice.Began), gone.Field("removed"), flow()
+	return c, err
+}
+
+// iptables returns the program for IPv4 that Sluice writes by.
+func (t *tour) iptables() string {
+	for _, line := range t.sluice.Log.Lines("Rules are written by") {
+		if name := regexp.MustCompile(`iptables-\w+`).FindString(line.Text); name != "" {
+			if _, err := exec.LookPath(name); err == nil {
+				return name
+			}
+		}
+	}
+	return "iptables" // there is one variant only
+}
+
+// inIptables shows the rules of the mode iptables and their repair.
+func (t *tour) inIptables() error {
+	tables, err := t.tables()
 	if err != nil {
 		return err
 	}
-	quiet, err := t.openAll()
-	if err != nil {
-		t.fail("%v", err)
-		return nil
+	if slices.ContainsFunc(tables, func(name string) bool { return strings.HasSuffix(name, " sluice") }) {
+		t.fail("Tables of the mode nftables are still there: %s.", strings.Join(tables, ", "))
 	}
-	flow := startTraffic(t.impatient())
-	gaps, err := t.flush()
-	made := flow.stop()
+	program := t.iptables()
+	rules, err := t.natRules(program)
 	if err != nil {
 		return err
 	}
-	t.repaired(gaps, made)
-	t.goOn(quiet)
-	now, err := t.repairs()
-	if err != nil {
+	t.showChain(program, rules)
+	if err := t.flushNat(program, rules); err != nil {
 		return err
 	}
-	if now-was != flushes {
-		t.fail("The metric of repairs rose by %d, want %d.", now-was, flushes)
-		return nil
-	}
-	t.pass("Its metrics tell: sluice_repairs_total{cause=\"foreign-edit\"} %d", now)
+	t.ask("status", "Mode", "Rules", "Repaired")
 	return nil
 }
 
-// openAll opens a connection over each way.
-func (t *tour) openAll() ([]*lab.Flow, error) {
-	var out []*lab.Flow
-	for _, p := range t.ways() {
-		f, r := p.from.Open(lab.Probe{Protocol: lab.TCP, To: p.to})
-		if f == nil {
-			return nil, fmt.Errorf("%s: %s", p, r)
-		}
-		out = append(out, f)
-	}
-	return out, nil
+// natRules returns the rules of the table nat in IPv4, sorted: chains have no
+// fixed order.
+func (t *tour) natRules(program string) ([]string, error) {
+	out, err := t.NodeA.Run("", program+"-save", "-t", "nat")
+	return linesWith(out, "-A "), err
 }
 
-// goOn asks a question on connections that have been quiet, and closes them.
-func (t *tour) goOn(quiet []*lab.Flow) {
+// linesWith returns the lines that contain a word, sorted.
+func linesWith(text, word string) []string {
+	var found []string
+	for line := range strings.Lines(text) {
+		if line = strings.TrimSpace(line); strings.Contains(line, word) {
+			found = append(found, line)
+		}
+	}
+	slices.Sort(found)
+	return found
+}
+
+// showChain prints the rules of a Service as people know them from kube-proxy.
+func (t *tour) showChain(program string, rules []string) {
+	vip := t.ways()[0].to.Addr().String()
+	chain := clusterChain(rules, vip)
+	if chain == "" {
+		t.fail("There is no chain of kube-proxy's for %s:\n%s", vip, strings.Join(rules, "\n"))
+		return
+	}
+	t.command("%s-save -t nat | grep %s", program, chain)
+	shown := regexp.MustCompile(`^-A KUBE-SERVICES .*` + chain + `|^-A ` + chain + ` -m comment`)
+	for _, rule := range rules {
+		if !shown.MatchString(rule) {
+			continue
+		}
+		for i, row := range fold(rule) {
+			t.note("%s%s", strings.Repeat("    ", min(i, 1)), row)
+		}
+	}
+	fmt.Fprintln(t)
+}
+
+// clusterChain returns the chain of a cluster IP; "" if there is none.
+func clusterChain(rules []string, vip string) string {
+	to := regexp.MustCompile(`^-A KUBE-SERVICES -d ` + regexp.QuoteMeta(vip) + `/32 .* -j (KUBE-SVC-\S+)$`)
+	for _, rule := range rules {
+		if m := to.FindStringSubmatch(rule); m != nil {
+			return m[1]
+		}
+	}
+	return ""
+}
+
+// fold breaks a rule into rows of the width of a line, before its options.
+func fold(rule string) []string {
+	options := strings.Split(rule, " -")
+	rows := options[:1]
+	for _, option := range options[1:] {
+		last := &rows[len(rows)-1]
+		if len(*last)+len(" -")+len(option) > width {
+			rows = append(rows, "-"+option)
+			continue
+		}
+		*last += " -" + option
+	}
+	return rows
+}
+
+// gap is a time without rules: from before they were deleted until new
+// connections worked again.
+type gap struct{ began, deleted, ended time.Time }
+
+// gap deletes rules and waits until new connections work in both IP families.
+func (t *tour) gap(remove func() error) (gap, error) {
+	g := gap{began: time.Now()}
+	if err := remove(); err != nil {
+		return g, err
+	}
+	g.deleted = time.Now()
+	for _, w := range impatient(t.webWays(), 10*time.Millisecond) {
+		if r := until(w, answered); r.Outcome != lab.Answered {
+			return g, fmt.Errorf("%s after the rules were deleted: %s", w, r)
+		}
+	}
+	g.ended = time.Now()
+	return g, nil
+}
+
+// flushNat flushes the table nat once and reports its repair. The same rules must
+// come back.
+func (t *tour) flushNat(program string, before []string) error {
+	flow := startTraffic(impatient(t.webWays(), 800*time.Millisecond))
+	defer flow()
+	moment()
+	t.command("%s -t nat -F", program)
+	g, err := t.gap(func() error {
+		_, err := t.NodeA.Run("", program, "-t", "nat", "-F")
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	moment()
+	made := flow()
+	after, err := t.natRules(program)
+	if err != nil {
+		return err
+	}
+	if !slices.Equal(before, after) {
+		t.fail("The table nat had %d rules before, and has %d others now.", len(before), len(after))
+	}
+	repaired, err := t.repairs()
+	if err != nil {
+		return err
+	}
+	if repaired != 1 {
+		t.fail("The metric of repairs is %d, want 1.", repaired)
+	}
+	took := millis(g.ended.Sub(g.began))
+	t.pass("%s after the command began, new connections worked again, with the same %d rules as before.", took, len(after))
+	if strings.HasSuffix(program, "-legacy") {
+		t.note("The kernel has no notifications for rules of iptables-legacy: Sluice polls them every 3 s.")
+	}
+	t.gaps(made, []gap{g}, 0)
+	t.learn("Flush", "%s -t nat -F: repaired after %s", program, took)
+	return nil
+}
+
+// gaps reports lost requests. No more than this many may be lost while the rules
+// were there.
+func (t *tour) gaps(made requests, gaps []gap, allowed int) {
+	lost, within := made.lost(), 0
+	for _, g := range gaps {
+		within += len(lost.during(g))
+	}
+	later := max(0, len(lost)-within)
+	if later > allowed {
+		t.fail("%d requests were lost while the rules were there, such as: %s", later, lost[0].result)
+	}
+	t.pass("%s requests, lost %d: %d under way while there were no rules, %d later.", count(len(made)), len(lost), within, later)
+}
+
+// noChains verifies that no line of iptables has a name of kube-proxy's, except
+// KUBE-FIREWALL.
+func (t *tour) noChains() error {
+	for _, program := range []string{"iptables-nft-save", "ip6tables-nft-save", "iptables-legacy-save", "ip6tables-legacy-save"} {
+		if _, err := exec.LookPath(program); err != nil {
+			continue
+		}
+		out, err := t.NodeA.Run("", program)
+		if err != nil {
+			return err
+		}
+		for _, line := range linesWith(out, "KUBE-") {
+			if !strings.Contains(line, "KUBE-FIREWALL") {
+				t.fail("%s still has %s", program, line)
+			}
+		}
+	}
+	return nil
+}
+
+// flushes is how often repair deletes everything. After ten times in a row Sluice
+// slows down, as two programs could fight for ever.
+const flushes = 8
+
+// repair deletes all rules of the node, again and again.
+func (t *tour) repair() error {
+	const period = 500 * time.Millisecond // with rules, between two flushes
+	t.head("Repair: another program deletes all rules of the node, %d times, under traffic", flushes)
+	before, err := t.repairs()
+	if err != nil {
+		return err
+	}
+	var quiet []*lab.Flow
+	for _, w := range t.ways() {
+		flow, r := w.from.Open(lab.Probe{Protocol: lab.TCP, To: w.to})
+		if flow == nil {
+			return fmt.Errorf("%s: %s", w, r)
+		}
+		quiet = append(quiet, flow)
+	}
+	flow := startTraffic(impatient(t.webWays(), 300*time.Millisecond))
+	defer flow()
+	var gaps []gap
+	var times []time.Duration
+	for range flushes {
+		time.Sleep(period)
+		g, err := t.gap(t.flushRuleset)
+		if err != nil {
+			return err
+		}
+		gaps, times = append(gaps, g), append(times, g.ended.Sub(g.deleted))
+	}
+	time.Sleep(period)
+	made := flow()
+	median, most := millis(harness.Quantile(times, 0.5)), millis(slices.Max(times))
+	t.pass("New connections worked again after %s (median), %s at most, in both IP families.", median, most)
+	t.gaps(made, gaps, flushes)
+	t.learn("Repair", "all rules deleted %d times: back after %s, %s at most", flushes, median, most)
 	broken := 0
 	for _, f := range quiet {
 		if f.Ask([]byte("still there?")).Outcome != lab.Answered {
@@ -90,122 +323,34 @@ func (t *tour) goOn(quiet []*lab.Flow) {
 	}
 	if broken > 0 {
 		t.fail("%d of %d connections that were open and quiet are broken.", broken, len(quiet))
-		return
+	} else {
+		t.pass("%d connections that were open, and quiet meanwhile, go on.", len(quiet))
 	}
-	t.pass("%d connections that were open, and quiet meanwhile, go on.", len(quiet))
-	t.note("Without rules the kernel translates no addresses: connections in use then may break.")
-}
-
-// impatient are ways to a service for which a lost packet is a lost request.
-func (t *tour) impatient() []path {
-	out := t.webWays()
-	for i := range out {
-		out[i].timeout = lostAfter
+	t.note("Without rules the kernel translates no addresses: connections in use may break.")
+	after, err := t.repairs()
+	if after-before != flushes {
+		t.fail("The metric of repairs rose by %d, want %d: %v", after-before, flushes, err)
+		return nil
 	}
-	return out
-}
-
-// flush deletes all rules, waits for them to be back, and does it again.
-func (t *tour) flush() ([]gap, error) {
-	var out []gap
-	for range flushes {
-		time.Sleep(flushEvery)
-		conn, err := nftables.New(nftables.WithNetNSFd(t.NodeA.NetNSFD()))
-		if err != nil {
-			return nil, fmt.Errorf("open nftables: %w", err)
-		}
-		g := gap{begun: time.Now()}
-		conn.FlushRuleset()
-		if err := conn.Flush(); err != nil {
-			return nil, fmt.Errorf("delete all rules: %w", err)
-		}
-		g.deleted = time.Now()
-		if err := t.back(); err != nil {
-			return nil, err
-		}
-		g.ended = time.Now()
-		out = append(out, g)
-	}
-	time.Sleep(flushEvery) // for the last requests that may be lost
-	return out, nil
-}
-
-// back waits until connections work again in both IP families.
-func (t *tour) back() error {
-	deadline := time.Now().Add(patience)
-	for _, p := range t.webWays() {
-		p.timeout = 10 * time.Millisecond
-		for r := p.request(); r.Outcome != lab.Answered; r = p.request() {
-			if time.Now().After(deadline) {
-				return fmt.Errorf("%s after the rules were deleted: %s", p, r)
-			}
-		}
-	}
+	t.pass("Its metrics count them: sluice_repairs_total{cause=\"foreign-edit\"} %d", after)
 	return nil
 }
 
-// repaired says how long the rules were away and what that cost.
-func (t *tour) repaired(gaps []gap, made requests) {
-	var times []time.Duration
-	var within int
-	for _, g := range gaps {
-		times = append(times, g.ended.Sub(g.deleted))
-		within += len(made.lost().underWay(g))
-	}
-	median, most := quantile(times, 0.5), quantile(times, 1)
-	t.pass("New connections worked again after %s (median), %s at most, in both IP families.", millis(median), millis(most))
-	lost := made.lost()
-	after := max(0, len(lost)-within)
-	if after > flushes {
-		t.fail("%d requests were lost while the rules were there: %s", after, lost.why())
-	}
-	t.pass("%s requests, lost %d: %d under way while there were no rules, %d later.", count(len(made)), len(lost), within, after)
-	t.learn("Repair", "all rules deleted %d times: back after %s, %s at most", len(gaps), millis(median), millis(most))
-}
-
-// underWay returns those that were, at some time of a gap.
-func (r requests) underWay(g gap) requests {
-	return slices.DeleteFunc(slices.Clone(r), func(q request) bool {
-		return q.ended.Before(g.begun) || q.begun.After(g.ended)
-	})
-}
-
-// repairs is how many foreign edits sluice has repaired, as its metrics say.
-func (t *tour) repairs() (int, error) {
-	text, err := t.metrics()
-	return parseRepairs(text), err
-}
-
-func parseRepairs(metrics string) int {
-	m := regexp.MustCompile(`(?m)^sluice_repairs_total\{cause="foreign-edit"\} (\d+)$`).FindStringSubmatch(metrics)
-	if m == nil {
-		return 0 // none yet
-	}
-	n, _ := strconv.Atoi(m[1]) // digits
-	return n
-}
-
-// metrics reads what sluice says at the address that kube-proxy uses.
-func (t *tour) metrics() (string, error) {
-	at := netip.MustParseAddrPort("127.0.0.1:10249")
-	var text []byte
-	err := t.NodeA.Do(func() error {
-		conn, err := net.DialTimeout("tcp", at.String(), time.Second)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = conn.Close() }()
-		fmt.Fprintf(conn, "GET /metrics HTTP/1.0\r\nHost: %s\r\n\r\n", at)
-		answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = answer.Body.Close() }()
-		text, err = io.ReadAll(answer.Body)
-		return err
-	})
+func (t *tour) flushRuleset() error {
+	conn, err := nftables.New(nftables.WithNetNSFd(t.NodeA.NetNSFD()))
 	if err != nil {
-		return "", fmt.Errorf("read metrics at %s: %w", at, err)
+		return fmt.Errorf("open nftables: %w", err)
 	}
-	return string(text), nil
+	conn.FlushRuleset()
+	return conn.Flush()
+}
+
+// repairs reads from its metrics how many foreign edits Sluice has repaired.
+func (t *tour) repairs() (int, error) {
+	text, err := t.sluice.Get("http://127.0.0.1:10249/metrics")
+	m := regexp.MustCompile(`(?m)^sluice_repairs_total\{cause="foreign-edit"\} (\d+)$`).FindSubmatch(text)
+	if err != nil || m == nil {
+		return 0, err // none yet
+	}
+	return strconv.Atoi(string(m[1]))
 }

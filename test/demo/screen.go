@@ -3,18 +3,18 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 	"os"
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 )
 
-// style is how a piece of text looks, as the terminal knows it.
+// style is a text style as terminals number it.
 type style string
 
 const (
@@ -25,7 +25,10 @@ const (
 	blue   style = "36"
 )
 
-// screen prints whole lines, with colours where they are wanted.
+// width bounds lines that show the output of programs.
+const width = 95
+
+// screen prints lines, with colours if the terminal has them.
 type screen struct {
 	mu      sync.Mutex
 	w       io.Writer
@@ -34,14 +37,14 @@ type screen struct {
 	chapter int
 }
 
-// newScreen uses colours on a terminal, unless the environment is against it.
+// newScreen uses colours on a terminal, unless the environment forbids them.
 func newScreen(w *os.File, getenv func(string) string) *screen {
 	_, err := unix.IoctlGetTermios(int(w.Fd()), unix.TCGETS)
 	plain := err != nil || getenv("NO_COLOR") != "" || getenv("TERM") == "dumb"
 	return &screen{w: w, colours: !plain}
 }
 
-// Write prints, until the screen has ended.
+// Write implements io.Writer. After end it prints nothing.
 func (s *screen) Write(b []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -59,7 +62,7 @@ func (s *screen) end(line string) {
 	fmt.Fprintf(s.w, "\n\n  %s\n", line)
 }
 
-// paint gives a text a style.
+// paint returns a text in a style.
 func (s *screen) paint(st style, text string) string {
 	if !s.colours {
 		return text
@@ -68,15 +71,14 @@ func (s *screen) paint(st style, text string) string {
 }
 
 // head begins a chapter.
-func (s *screen) head(title string) {
+func (s *screen) head(format string, args ...any) {
 	s.chapter++
-	fmt.Fprintf(s, "\n  %s  %s\n\n", s.paint(blue, fmt.Sprint(s.chapter)), s.paint(strong, title))
+	fmt.Fprintf(s, "\n  %s  %s\n\n", s.paint(blue, fmt.Sprint(s.chapter)), s.paint(strong, fmt.Sprintf(format, args...)))
 }
 
 // say prints a line.
 func (s *screen) say(format string, args ...any) {
-	line := strings.TrimRight(fmt.Sprintf("     "+format, args...), " ")
-	fmt.Fprintln(s, line)
+	fmt.Fprintln(s, strings.TrimRight(fmt.Sprintf("     "+format, args...), " "))
 }
 
 // note prints a faint line.
@@ -84,14 +86,19 @@ func (s *screen) note(format string, args ...any) {
 	s.say("%s", s.paint(faint, fmt.Sprintf(format, args...)))
 }
 
-// pass prints what went as it should.
+// command prints a command that is run.
+func (s *screen) command(format string, args ...any) {
+	s.say("%s", s.paint(blue, "$ "+fmt.Sprintf(format, args...)))
+}
+
+// pass prints something that went well.
 func (s *screen) pass(format string, args ...any) {
 	fmt.Fprintf(s, "   %s %s\n", s.paint(green, "✓"), fmt.Sprintf(format, args...))
 }
 
-// bar draws n of most, at most width wide, padded to width.
-func bar(n, most, width int) string {
-	const eighths = "▏▎▍▌▋▊▉"
+// bar draws n of most, padded to the width of 8 characters.
+func bar(n, most int) string {
+	const width, eighths = 8, "▏▎▍▌▋▊▉"
 	if most <= 0 || n <= 0 {
 		return strings.Repeat(" ", width)
 	}
@@ -101,6 +108,14 @@ func bar(n, most, width int) string {
 		out += string([]rune(eighths)[rest-1])
 	}
 	return fmt.Sprintf("%-*s", width, out)
+}
+
+// clip cuts a text off at the width of a line.
+func clip(text string) string {
+	if utf8.RuneCountInString(text) <= width {
+		return text
+	}
+	return string([]rune(text)[:width-1]) + "…"
 }
 
 // micros prints a short time in microseconds.
@@ -116,15 +131,11 @@ func millis(d time.Duration) string {
 	return count(int(d.Round(time.Millisecond).Milliseconds())) + " ms"
 }
 
-// count prints a number with its thousands apart.
+// count prints a number with commas between thousands.
 func count(n int) string {
 	digits := fmt.Sprint(n)
-	var b bytes.Buffer
-	for i, d := range digits {
-		if i > 0 && (len(digits)-i)%3 == 0 {
-			b.WriteByte(',')
-		}
-		b.WriteRune(d)
+	for i := len(digits) - 3; i > 0; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
 	}
-	return b.String()
+	return digits
 }

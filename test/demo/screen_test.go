@@ -14,25 +14,34 @@ import (
 
 func TestBar(t *testing.T) {
 	for _, c := range []struct {
-		n, most, width int
-		want           string
+		n, most int
+		want    string
 	}{
-		{0, 10, 4, "    "},
-		{5, 0, 4, "    "},
-		{10, 10, 4, "████"},
-		{5, 10, 4, "██  "},
-		{1, 16, 4, "▎   "},
-		{1, 1000, 4, "▏   "}, // something is never drawn as nothing
-		{9, 10, 1, "▉"},
+		{0, 10, "        "},
+		{5, 0, "        "},
+		{10, 10, "████████"},
+		{5, 10, "████    "},
+		{1, 32, "▎       "},
+		{1, 1000, "▏       "}, // 1 is never drawn as 0
 	} {
-		if got := bar(c.n, c.most, c.width); got != c.want {
-			t.Errorf("bar(%d, %d, %d) = %q, want %q", c.n, c.most, c.width, got, c.want)
+		if got := bar(c.n, c.most); got != c.want {
+			t.Errorf("bar(%d, %d) = %q, want %q", c.n, c.most, got, c.want)
 		}
 	}
 	for n := range 1001 {
-		if w := utf8.RuneCountInString(bar(n, 1000, 8)); w != 8 {
+		if w := utf8.RuneCountInString(bar(n, 1000)); w != 8 {
 			t.Fatalf("bar(%d) is %d wide", n, w)
 		}
+	}
+}
+
+func TestClip(t *testing.T) {
+	long := strings.Repeat("ä", width)
+	if got := clip(long); got != long {
+		t.Errorf("%q was cut off", got)
+	}
+	if got := clip(long + "b"); utf8.RuneCountInString(got) != width || !strings.HasSuffix(got, "ä…") {
+		t.Errorf("%q has another width", got)
 	}
 }
 
@@ -56,7 +65,7 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
-// A log gets no escape codes; nobody ever gets lines that end in blanks.
+// A file gets no escape codes, and no line ends in blanks.
 func TestPlainScreen(t *testing.T) {
 	file, err := os.Create(filepath.Join(t.TempDir(), "log"))
 	if err != nil {
@@ -64,7 +73,7 @@ func TestPlainScreen(t *testing.T) {
 	}
 	defer func() { _ = file.Close() }()
 	s := newScreen(file, func(string) string { return "" })
-	s.head("Title")
+	s.head("Title %d", 2)
 	s.say("%-20s", "text")
 	s.note("note %d", 1)
 	s.pass("done %s", s.paint(strong, "well"))
@@ -74,7 +83,7 @@ func TestPlainScreen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "\n  1  Title\n\n     text\n     note 1\n   ✓ done well\n\n\n  bye\n"
+	want := "\n  1  Title 2\n\n     text\n     note 1\n   ✓ done well\n\n\n  bye\n"
 	if string(got) != want {
 		t.Errorf("got:\n%q\nwant:\n%q", got, want)
 	}

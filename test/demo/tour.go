@@ -3,13 +3,19 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
+	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/test/harness"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
@@ -19,17 +25,16 @@ type tour struct {
 	options
 	*lab.Lab
 
-	client    *lab.Host // a pod that asks
-	pods      []pod     // that answer, in the order they are scaled up
-	manifests manifests
-	settings  *settings
-	sluice    *daemon
-	pids      []int    // of all processes that were started
-	spaces    []string // the namespaces of all hosts
+	client     *lab.Host // a pod without a server
+	pods       []pod     // backends, in the order in which they are scaled up
+	files      *files
+	sluice     *harness.Process
+	pids       []int    // of all processes
+	namespaces []string // of all hosts
 
 	facts    []fact
 	failures []string
-	broken   error // ends the tour
+	err      error // ended the tour
 }
 
 // pod is a backend.
@@ -41,28 +46,37 @@ type pod struct {
 // fact is a line of the summary.
 type fact struct{ what, result string }
 
-// fail prints what did not go as it should.
+// limit bounds each wait.
+const limit = 20 * time.Second
+
+// errCannot is the cause of an error that is the machine's, not Sluice's.
+var errCannot = errors.New("the demo cannot run here")
+
+// fail prints something that did not go well.
 func (t *tour) fail(format string, args ...any) {
 	why := fmt.Sprintf(format, args...)
 	t.failures = append(t.failures, why)
 	fmt.Fprintf(t, "   %s\n", t.paint(red, "✗ "+why))
 }
 
-// learn notes a line for the summary.
+// learn adds a line to the summary.
 func (t *tour) learn(what, format string, args ...any) {
 	t.facts = append(t.facts, fact{what, fmt.Sprintf(format, args...)})
 }
 
-// show gives the tour in the lab.
+// show runs the chapters in a lab.
 func (t *tour) show(owner lab.T) {
 	t.Lab = lab.New(owner, lab.Options{})
 	t.populate()
-	t.intro()
+	fmt.Fprintf(t, "\n  %s\n  %s\n\n", t.paint(strong, "Sluice"),
+		t.paint(faint, "A Kubernetes service proxy at work, in a small cluster of network namespaces."))
+	t.note("outside ───┬─── node A   pods A1 A2 A3 and a client; sluice runs here")
+	t.note("           └─── node B   pods B1 B2")
 	for _, chapter := range []func() error{
-		t.takeOver, t.look, t.balance, t.latency, t.promises, t.scale, t.refuse, t.udp,
-		t.reload, t.crash, t.modes, t.repair, t.cleanup,
+		t.takeOver, t.questions, t.balance, t.latency, t.features, t.scale, t.refuse, t.udp,
+		t.reload, t.crash, t.modes, t.repair, t.leave,
 	} {
-		if t.broken = chapter(); t.broken != nil {
+		if t.err = chapter(); t.err != nil {
 			return
 		}
 	}
@@ -77,38 +91,31 @@ const (
 // populate makes the pods: three to begin with, two for scaling up, a client.
 func (t *tour) populate() {
 	t.client = t.Pod(t.NodeA, "10.180.0.100", "fd00:10:180::100")
+	hosts := []*lab.Host{t.Outside, t.NodeA, t.NodeB, t.client}
 	for _, p := range []struct {
-		label string
-		node  *lab.Host
-		addrs [2]string
+		label  string
+		node   *lab.Host
+		v4, v6 string
 	}{
-		{"A1", t.NodeA, [2]string{"10.180.0.1", "fd00:10:180::1"}},
-		{"A2", t.NodeA, [2]string{"10.180.0.2", "fd00:10:180::2"}},
-		{"B1", t.NodeB, [2]string{"10.180.1.1", "fd00:10:180:1::1"}},
-		{"A3", t.NodeA, [2]string{"10.180.0.3", "fd00:10:180::3"}},
-		{"B2", t.NodeB, [2]string{"10.180.1.2", "fd00:10:180:1::2"}},
+		{"A1", t.NodeA, "10.180.0.1", "fd00:10:180::1"},
+		{"A2", t.NodeA, "10.180.0.2", "fd00:10:180::2"},
+		{"B1", t.NodeB, "10.180.1.1", "fd00:10:180:1::1"},
+		{"A3", t.NodeA, "10.180.0.3", "fd00:10:180::3"},
+		{"B2", t.NodeB, "10.180.1.2", "fd00:10:180:1::2"},
 	} {
-		host := t.Pod(p.node, p.addrs[:]...)
+		host := t.Pod(p.node, p.v4, p.v6)
 		host.Serve(lab.TCP, webPort)
 		host.Serve(lab.UDP, dnsPort)
-		t.pods = append(t.pods, pod{host, p.label})
+		t.pods, hosts = append(t.pods, pod{host, p.label}), append(hosts, host)
 	}
-	for _, h := range t.hosts() {
+	for _, h := range hosts {
 		if name, err := os.Readlink(h.NetNSPath()); err == nil {
-			t.spaces = append(t.spaces, name)
+			t.namespaces = append(t.namespaces, name)
 		}
 	}
 }
 
-func (t *tour) hosts() []*lab.Host {
-	out := []*lab.Host{t.Outside, t.NodeA, t.NodeB, t.client}
-	for _, p := range t.pods {
-		out = append(out, p.Host)
-	}
-	return out
-}
-
-// addrs are the addresses of pods, in both families.
+// addrs returns the addresses of pods, in both families.
 func addrs(pods []pod) []netip.Addr {
 	var out []netip.Addr
 	for _, p := range pods {
@@ -117,35 +124,11 @@ func addrs(pods []pod) []netip.Addr {
 	return out
 }
 
-func (t *tour) intro() {
-	fmt.Fprintf(t, "\n  %s\n  %s\n\n", t.paint(strong, "Sluice"),
-		t.paint(faint, "A Kubernetes service proxy at work, in a little cluster of network namespaces."))
-	for _, line := range []string{
-		"outside ───┬─── node A   pods A1 A2 A3 and a client; sluice runs here",
-		"           └─── node B   pods B1 B2",
-	} {
-		t.note("%s", line)
-	}
-}
-
-// run starts the sluice process on node A.
-func (t *tour) run(flags ...string) (synced, error) {
-	argv := append([]string{
-		t.options.sluice, "--config", t.settings.path(), "--manifests", t.manifests.dir, "--hostname-override", "node-a",
-	}, flags...)
-	d, err := startDaemon(t.NodeA, argv...)
-	if err != nil {
-		return synced{}, err
-	}
-	t.sluice = d
-	t.pids = append(t.pids, d.cmd.Process.Pid)
-	return d.ready()
-}
-
-// ways are all ways to a service from everywhere.
-func (t *tour) ways() []path {
+// ways returns all ways to Service web and the load balancer, which has the same
+// pods.
+func (t *tour) ways() []way {
 	at := netip.MustParseAddrPort
-	return []path{
+	return []way{
 		{from: t.client, who: "pod", kind: "ClusterIP", to: at("10.96.0.10:80")},
 		{from: t.client, who: "pod", kind: "ClusterIP", to: at("[fd00:10:96::10]:80")},
 		{from: t.NodeA, who: "node", kind: "ClusterIP", to: at("10.96.0.10:80")},
@@ -157,31 +140,103 @@ func (t *tour) ways() []path {
 	}
 }
 
-// webWays are those of ways that lead to the Service web from two clients.
-func (t *tour) webWays() []path {
+// webWays returns those ways to Service web that come from a pod and from outside.
+func (t *tour) webWays() []way {
 	all := t.ways()
-	return []path{all[0], all[1], all[4], all[5]}
+	return []way{all[0], all[1], all[4], all[5]}
 }
 
-func (p path) String() string {
-	return fmt.Sprintf("%-9s%-14s%-23s", p.who, p.kind, p.to)
+// synced is the first complete write of a process.
+type synced struct {
+	services, steps int
+	took            time.Duration // from the start of the process
 }
 
-// bars draws how much each pod got.
-func (t *tour) bars(counts []int, width int) string {
-	most := 0
-	if len(counts) > 0 {
-		most = slices.Max(counts)
+// start starts Sluice on node A and waits for its first complete write.
+func (t *tour) start(flags ...string) (synced, error) {
+	shown := append([]string{"sluice --config kube-proxy.conf --manifests examples/"}, flags...)
+	t.command("%s", strings.Join(shown, " "))
+	cmd := exec.Command(t.options.sluice, append([]string{
+		"--config", t.files.config, "--manifests", t.files.manifests, "--hostname-override", "node-a",
+	}, flags...)...)
+	var err error
+	if t.sluice, err = harness.Start(t.NodeA, cmd); err != nil {
+		return synced{}, err
 	}
+	t.pids = append(t.pids, t.sluice.PID)
+	line, err := t.sluice.Logs(limit, "msg=Synced", "cause=start")
+	return t.readSynced(line), err
+}
+
+func (t *tour) readSynced(line harness.Line) synced {
+	services, _ := strconv.Atoi(line.Field("services")) // 0 if there is no line
+	steps, _ := strconv.Atoi(line.Field("steps"))
+	return synced{services, steps, line.Time.Sub(t.sluice.Began)}
+}
+
+// stop asks Sluice to end, and prints what it warned of except foreign edits.
+func (t *tour) stop() (time.Duration, error) {
+	took, err := t.sluice.Stop(unix.SIGTERM, limit)
+	if err != nil {
+		return 0, err
+	}
+	if err := t.sluice.Err(); err != nil {
+		t.fail("sluice ended with an error when it was asked to stop: %v", err)
+	}
+	for _, line := range slices.Concat(t.sluice.Log.Lines("level=WARN"), t.sluice.Log.Lines("level=ERROR")) {
+		if !strings.Contains(line.Text, "Another program changed our rules") {
+			t.note("%s", clip("It had warned: "+line.Text))
+		}
+	}
+	return took, nil
+}
+
+// ask runs a command of Sluice's on node A and shows the lines of its output that
+// begin with one of the words; all if there are none.
+func (t *tour) ask(command string, words ...string) {
+	t.command("sluice %s", command)
+	out, err := t.NodeA.Run("", append([]string{t.options.sluice}, strings.Fields(command)...)...)
+	if err != nil {
+		t.fail("%v", err)
+		return
+	}
+	shown := 0
+	for line := range strings.Lines(out) {
+		if len(words) > 0 && !slices.ContainsFunc(words, func(w string) bool { return strings.HasPrefix(line, w) }) {
+			continue
+		}
+		t.note("%s", clip(strings.TrimRight(line, "\n ")))
+		shown++
+	}
+	if shown == 0 {
+		t.fail("It printed no line that begins with %q:\n%s", words, out)
+	}
+	fmt.Fprintln(t)
+}
+
+// bars draws the share of each pod.
+func (t *tour) bars(counts []int) string {
 	var parts []string
 	for _, n := range counts {
-		parts = append(parts, t.paint(green, bar(n, most, width))+fmt.Sprintf("%5s", count(n)))
+		parts = append(parts, t.paint(green, bar(n, slices.Max(counts)))+fmt.Sprintf("%5s", count(n)))
 	}
 	return strings.Join(parts, "  ")
 }
 
-// pause lets traffic flow, long enough for a spread to be judged.
+// until makes requests until one ends as wanted, or for the limit.
+func until(w way, wanted func(lab.Outcome) bool) lab.Result {
+	for deadline := time.Now().Add(limit); ; {
+		r := w.request()
+		if wanted(r.Outcome) || time.Now().After(deadline) {
+			return r
+		}
+	}
+}
+
+func answered(o lab.Outcome) bool { return o == lab.Answered }
+
+// pause lets traffic flow long enough to judge its balance.
 func pause() { time.Sleep(1200 * time.Millisecond) }
 
-// moment lets traffic flow before and after something.
+// moment lets traffic flow before and after an event.
 func moment() { time.Sleep(400 * time.Millisecond) }

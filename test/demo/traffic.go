@@ -3,6 +3,7 @@
 package main
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"sync"
@@ -11,137 +12,189 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// path is a way to a service.
-type path struct {
+// way is a client and an address of a Service.
+type way struct {
 	from *lab.Host
 	who  string // from, for people
-	kind string
+	kind string // of the address
 	to   netip.AddrPort
 
 	timeout time.Duration // of requests; the lab's if zero
 }
 
-// request makes one.
-func (p path) request() lab.Result {
-	return p.from.Try(lab.Probe{Protocol: lab.TCP, To: p.to, Timeout: p.timeout})
+// String returns the columns of a table.
+func (w way) String() string { return fmt.Sprintf("%-9s%-14s%-23s", w.who, w.kind, w.to) }
+
+func (w way) request() lab.Result {
+	return w.from.Try(lab.Probe{Protocol: lab.TCP, To: w.to, Timeout: w.timeout})
 }
 
-// request is one that was made: a connection, and an answer on it.
+// impatient returns the ways with a timeout shorter than the second after which
+// TCP sends a lost first packet again: each lost packet is a lost request.
+func impatient(ways []way, timeout time.Duration) []way {
+	out := slices.Clone(ways)
+	for i := range out {
+		out[i].timeout = timeout
+	}
+	return out
+}
+
+// request is a new connection with an answer on it, or without.
 type request struct {
-	begun, ended time.Time
+	began, ended time.Time
 	result       lab.Result
 }
 
-// traffic is requests at a steady rate.
-type traffic struct {
-	quit chan struct{}
-	wait sync.WaitGroup
+// requests are ordered by their beginning.
+type requests []request
 
-	mu   sync.Mutex
-	made []request
-}
+const perWay = 250 // requests each second
 
-const perPath = 250 // requests each second
-
-// startTraffic makes requests over all paths until it is stopped. Each path has
-// two clients, so that one slow answer does not hold up the rate. Clients take
-// turns, so that requests are spread over time.
-func startTraffic(paths []path) *traffic {
+// startTraffic makes requests at a steady rate until stop. Each way has two
+// clients, so that one slow answer does not lower the rate.
+func startTraffic(ways []way) (stop func() requests) {
 	const clients = 2
-	const each = time.Second * clients / perPath
-	t := &traffic{quit: make(chan struct{})}
-	all := clients * len(paths)
-	for i := range all {
-		t.wait.Go(func() {
-			time.Sleep(each * time.Duration(i) / time.Duration(all))
-			t.send(paths[i/clients], each)
+	const period = time.Second * clients / perWay
+	quit := make(chan struct{})
+	made := make([]requests, clients*len(ways))
+	var wait sync.WaitGroup
+	for i := range made {
+		wait.Go(func() {
+			time.Sleep(period * time.Duration(i) / time.Duration(len(made)))
+			made[i] = repeat(quit, period, ways[i/clients])
 		})
 	}
-	return t
+	return sync.OnceValue(func() requests {
+		close(quit)
+		wait.Wait()
+		all := slices.Concat(made...)
+		slices.SortFunc(all, func(a, b request) int { return a.began.Compare(b.began) })
+		return all
+	})
 }
 
-func (t *traffic) send(p path, each time.Duration) {
-	tick := time.NewTicker(each)
+func repeat(quit <-chan struct{}, period time.Duration, w way) (made requests) {
+	tick := time.NewTicker(period)
 	defer tick.Stop()
 	for {
 		select {
-		case <-t.quit:
-			return
+		case <-quit:
+			return made
 		case <-tick.C:
 		}
-		begun := time.Now()
-		r := request{begun: begun, result: p.request()}
-		r.ended = time.Now()
-		t.mu.Lock()
-		t.made = append(t.made, r)
-		t.mu.Unlock()
+		began := time.Now()
+		result := w.request()
+		made = append(made, request{began, time.Now(), result})
 	}
 }
 
-// stop waits for the last answers and returns all requests, by their beginning.
-func (t *traffic) stop() requests {
-	close(t.quit)
-	t.wait.Wait()
-	slices.SortFunc(t.made, func(a, b request) int { return a.begun.Compare(b.begun) })
-	return t.made
+// converse opens connections, evenly over the ways, and asks a question on each
+// every 20 ms until stop, which returns how many there were and how many of them
+// had no answer.
+func converse(ways []way, connections int) (stop func() (asked, unanswered int), err error) {
+	quit := make(chan struct{})
+	counts := make([][2]int, connections)
+	var wait sync.WaitGroup
+	stop = func() (asked, unanswered int) {
+		close(quit)
+		wait.Wait()
+		for _, c := range counts {
+			asked, unanswered = asked+c[0], unanswered+c[1]
+		}
+		return asked, unanswered
+	}
+	for i := range connections {
+		w := ways[i%len(ways)]
+		flow, r := w.from.Open(lab.Probe{Protocol: lab.TCP, To: w.to})
+		if flow == nil {
+			stop()
+			return nil, fmt.Errorf("%s: %s", w, r)
+		}
+		wait.Go(func() { counts[i][0], counts[i][1] = ask(quit, flow) })
+	}
+	return stop, nil
 }
 
-// requests are in the order they were begun.
-type requests []request
+func ask(quit <-chan struct{}, flow *lab.Flow) (asked, unanswered int) {
+	defer flow.Close()
+	for {
+		select {
+		case <-quit:
+			return asked, unanswered
+		case <-time.After(20 * time.Millisecond):
+		}
+		asked++
+		if flow.Ask([]byte("still there?")).Outcome != lab.Answered {
+			unanswered++
+		}
+	}
+}
 
-// lost returns those without an answer.
+// where returns the requests for which keep returns true.
+func (r requests) where(keep func(request) bool) requests {
+	return slices.DeleteFunc(slices.Clone(r), func(q request) bool { return !keep(q) })
+}
+
+// lost returns the requests without an answer.
 func (r requests) lost() requests {
-	return slices.DeleteFunc(slices.Clone(r), func(q request) bool { return q.result.Outcome == lab.Answered })
+	return r.where(func(q request) bool { return q.result.Outcome != lab.Answered })
 }
 
-// times says how long each took, connection and answer.
+// between returns the requests that began in [from, to).
+func (r requests) between(from, to time.Time) requests {
+	return r.where(func(q request) bool { return !q.began.Before(from) && q.began.Before(to) })
+}
+
+// answeredBy returns the requests that one of the backends answered.
+func (r requests) answeredBy(backends []netip.Addr) requests {
+	return r.where(func(q request) bool {
+		return q.result.Outcome == lab.Answered && slices.Contains(backends, q.result.Backend.Addr())
+	})
+}
+
+// during returns the requests that were under way at some time of a gap.
+func (r requests) during(g gap) requests {
+	return r.where(func(q request) bool { return !q.ended.Before(g.began) && !q.began.After(g.ended) })
+}
+
+// times returns how long each took, connection and answer.
 func (r requests) times() []time.Duration {
 	var out []time.Duration
 	for _, q := range r {
-		out = append(out, q.ended.Sub(q.begun))
+		out = append(out, q.ended.Sub(q.began))
 	}
 	return out
 }
 
-// between returns those that began in a span of time.
-func (r requests) between(from, to time.Time) requests {
-	return slices.DeleteFunc(slices.Clone(r), func(q request) bool {
-		return q.begun.Before(from) || !q.begun.Before(to)
-	})
-}
-
-// answeredBy returns those that one of the backends answered.
-func (r requests) answeredBy(backends []netip.Addr) requests {
-	return slices.DeleteFunc(slices.Clone(r), func(q request) bool {
-		return q.result.Outcome != lab.Answered || !slices.Contains(backends, q.result.Backend.Addr())
-	})
-}
-
-// spread counts the answers of each pod.
-func (r requests) spread(pods []pod) []int {
-	counts := map[netip.Addr]int{}
+func (r requests) results() []lab.Result {
+	var out []lab.Result
 	for _, q := range r {
-		counts[q.result.Backend.Addr()]++
-	}
-	return perPod(counts, pods)
-}
-
-func perPod(counts map[netip.Addr]int, pods []pod) []int {
-	var out []int
-	for _, p := range pods {
-		n := 0
-		for _, a := range p.Addrs() {
-			n += counts[a]
-		}
-		out = append(out, n)
+		out = append(out, q.result)
 	}
 	return out
 }
 
-// why says how the first of them ended, for people.
-func (r requests) why() string {
-	if len(r) == 0 {
-		return "none"
+// perPod counts the answers of each pod, in either family.
+func perPod(results []lab.Result, pods []pod) []int {
+	spread := lab.Spread(results)
+	out := make([]int, len(pods))
+	for i, p := range pods {
+		for backend, n := range spread {
+			if slices.Contains(p.Addrs(), backend.Addr()) {
+				out[i] += n
+			}
+		}
 	}
-	return r[0].result.String()
+	return out
+}
+
+// fair reports whether a fair random balance explains the counts. In a run of the
+// demo the chance of a wrong alarm is less than one in a million.
+func fair(counts []int) bool {
+	total := 0
+	for _, n := range counts {
+		total += n
+	}
+	lo, hi := lab.Bounds(total, 1/float64(len(counts)))
+	return len(counts) < 2 || !slices.ContainsFunc(counts, func(n int) bool { return n < lo || n > hi })
 }

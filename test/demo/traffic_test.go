@@ -17,8 +17,8 @@ func sample(backends ...string) requests {
 	start := time.Unix(100, 0)
 	var out requests
 	for i, b := range backends {
-		r := request{begun: start.Add(time.Duration(i) * time.Millisecond)}
-		r.ended = r.begun.Add(time.Duration(i) * time.Microsecond)
+		r := request{began: start.Add(time.Duration(i) * time.Millisecond)}
+		r.ended = r.began.Add(time.Duration(i) * time.Microsecond)
 		r.result.Outcome = lab.TimedOut
 		if b != "" {
 			r.result = lab.Result{Outcome: lab.Answered, Backend: netip.AddrPortFrom(netip.MustParseAddr(b), 80)}
@@ -31,7 +31,7 @@ func sample(backends ...string) requests {
 func TestRequests(t *testing.T) {
 	a, b := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
 	all := sample("10.0.0.1", "10.0.0.2", "", "10.0.0.1", "10.0.0.3")
-	start := all[0].begun
+	start := all[0].began
 	for _, c := range []struct {
 		name string
 		got  requests
@@ -46,19 +46,33 @@ func TestRequests(t *testing.T) {
 	} {
 		var got []int
 		for _, q := range c.got {
-			got = append(got, int(q.begun.Sub(start)/time.Millisecond))
+			got = append(got, int(q.began.Sub(start)/time.Millisecond))
 		}
 		if !slices.Equal(got, c.want) {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
 	}
-	if got := quantile(all.times(), 1); got != 4*time.Microsecond {
+	if got := slices.Max(all.times()); got != 4*time.Microsecond {
 		t.Errorf("slowest %v", got)
 	}
-	if got := all.lost().why(); got != "timed out" {
-		t.Errorf("why: %q", got)
-	}
-	if got := (requests{}).why(); got != "none" {
-		t.Errorf("why of none: %q", got)
+}
+
+func TestFair(t *testing.T) {
+	for _, c := range []struct {
+		counts []int
+		fair   bool
+	}{
+		{[]int{100, 100, 100}, true},
+		{[]int{86, 96, 118}, true},
+		{[]int{480}, true}, // alone it has to be
+		{[]int{0, 0, 0}, true},
+		{[]int{150, 150, 0}, false},
+		{[]int{300, 0, 0}, false},
+		{[]int{160, 80, 60}, false},
+		{[]int{1, 250, 250, 250, 250}, false},
+	} {
+		if got := fair(c.counts); got != c.fair {
+			t.Errorf("%v: fair: %t, want %t", c.counts, got, c.fair)
+		}
 	}
 }

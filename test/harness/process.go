@@ -78,7 +78,9 @@ func (p *Process) Alive() error {
 var ErrEnded = errors.New("the process has ended")
 
 // explain adds the end of the log to an error.
-func (p *Process) explain(err error) error { return fmt.Errorf("%w; its log ends:\n%s", err, p.Log.End()) }
+func (p *Process) explain(err error) error {
+	return fmt.Errorf("%w; its log ends:\n%s", err, p.Log.End())
+}
 
 // Signal sends a signal. It is no error if the process has ended.
 func (p *Process) Signal(s syscall.Signal) error {

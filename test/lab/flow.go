@@ -33,7 +33,7 @@ func (h *Host) Open(p Probe) (*Flow, Result) {
 	r := judge(err)
 	if f != nil {
 		r = f.hello
-		r.Local = f.socket.local
+		r.Local, r.Connected = f.socket.local, f.socket.took
 	}
 	r.Took = time.Since(start)
 	return f, r

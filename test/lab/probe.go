@@ -62,6 +62,10 @@ type Result struct {
 	ICMP    ICMP           // for Refused and Unreachable
 	Took    time.Duration
 	Err     error // for people
+
+	// Connected is how long the handshake of a TCP connection took, without the
+	// first answer on it.
+	Connected time.Duration
 }
 
 // String returns the result as one line.

@@ -42,6 +42,7 @@ func (e *icmpError) portUnreachable() bool {
 type socket struct {
 	fd    int
 	local netip.AddrPort
+	took  time.Duration // of connect
 
 	// mine, if set, tells ICMP errors for this socket from others that the
 	// kernel hands it: raw sockets get those of their neighbours too.
@@ -126,10 +127,12 @@ func (s *socket) connect(p Probe, deadline time.Time) error {
 	if p.Protocol == SCTP {
 		to = netip.AddrPortFrom(to.Addr(), 0)
 	}
-	err := unix.Connect(s.fd, sockaddr(to))
+	address, began := sockaddr(to), time.Now()
+	err := unix.Connect(s.fd, address)
 	if errors.Is(err, unix.EINPROGRESS) {
 		err = s.wait(unix.POLLOUT, deadline)
 	}
+	s.took = time.Since(began)
 	if err != nil {
 		return fmt.Errorf("connect to %s: %w", p.To, s.explain(err))
 	}

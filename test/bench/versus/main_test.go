@@ -24,7 +24,7 @@ func TestQuick(t *testing.T) {
 		t.Fatal(err)
 	}
 	o.changes, o.idle, o.churn, o.rolling = 10, 200*time.Millisecond, time.Second, 200
-	o.proxies = append(o.proxies, "nftables") // Sluice again, over what the one before left in the API server
+	o.proxies = append(o.proxies, "nftables")             // Sluice again, over what the one before left in the API server
 	if o.kubeProxy, err = harness.Program(); err != nil { // it takes kube-proxy's configuration and has its metrics
 		t.Fatal(err)
 	}
