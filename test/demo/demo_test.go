@@ -60,8 +60,9 @@ func TestDemo(t *testing.T) {
 			t.Errorf("the output lacks %q", want)
 		}
 	}
+	printed := shape(out.String())
 	for _, line := range transcript(t) {
-		if !strings.Contains(shape(out.String()), shape(line)) {
+		if !strings.Contains(printed, shape(line)) {
 			t.Errorf("the README has a line that the demo does not print, with any numbers: %s", line)
 		}
 	}
