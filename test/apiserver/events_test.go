@@ -3,13 +3,11 @@
 package apiserver
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -21,17 +19,18 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/event"
 	"github.com/sluice-proxy/sluice/internal/source/kube"
+	"github.com/sluice-proxy/sluice/test/harness"
 )
 
 // record runs a Recorder of node A as a user, until the test ends, and returns
 // what it logs.
-func (w *world) record(user string) (event.Recorder, *safeText) {
+func (w *world) record(user string) (event.Recorder, *harness.Log) {
 	w.Helper()
 	who, err := w.env.AddUser(envtest.User{Name: user}, nil)
 	w.must(err)
 	client, err := kube.NewClient(who.Config())
 	w.must(err)
-	said := &safeText{}
+	said := &harness.Log{}
 	r := kube.NewRecorder(kube.RecorderOptions{
 		Client: client, NodeName: w.lab.NodeA.Name(), Log: slog.New(slog.NewTextHandler(said, nil)),
 	})
@@ -43,24 +42,6 @@ func (w *world) record(user string) (event.Recorder, *safeText) {
 		}
 	})
 	return r, said
-}
-
-// safeText is text that may be read while it is written.
-type safeText struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (s *safeText) Write(b []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.text.Write(b)
-}
-
-func (s *safeText) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.text.String()
 }
 
 // described waits until the Events that kubectl describe shows for an object

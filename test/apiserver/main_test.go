@@ -3,24 +3,9 @@
 package apiserver
 
 import (
-	"flag"
-	"fmt"
-	"os"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/test/lab"
+	"github.com/sluice-proxy/sluice/test/harness"
 )
 
-func TestMain(m *testing.M) {
-	flag.Parse()
-	if testing.Short() {
-		// Not skipped but not there: go test says "no tests to run".
-		_ = flag.Set("test.run", "^$")
-		os.Exit(m.Run())
-	}
-	if err := Assets(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	lab.Main(m)
-}
+func TestMain(m *testing.M) { harness.Main(m, Assets) }

@@ -26,9 +26,9 @@ func (t *tour) questions() error {
 		{who: "outside", from: t.Outside, to: at("192.168.0.2:30080")},
 		{who: "outside", from: t.Outside, to: at("192.168.0.2:30040")},
 		{who: "outside", from: t.Outside, to: at("[2001:db8:198::10]:80")},
-		{who: "not allowed", from: t.Blocked, to: at("198.51.100.10:80")},
+		{who: "forbidden", from: t.Blocked, to: at("198.51.100.10:80")},
 	}
-	t.note("%-12s%-23s%-37s%d connections", "from", "to", "explain says of pods", connections)
+	t.note("%-11s%-23s%-37s%d connections", "from", "to", "explain says of pods", connections)
 	failed := len(t.failures)
 	for _, w := range ways {
 		explained, observed, err := t.compare(w, connections)
@@ -36,7 +36,7 @@ func (t *tour) questions() error {
 			t.fail("%s to %s: %v", w.who, w.to, err)
 			continue
 		}
-		t.say("%-12s%-23s%-37s%s", w.who, w.to, explained, observed)
+		t.say("%-11s%-23s%-37s%s", w.who, w.to, explained, observed)
 	}
 	if len(t.failures) == failed {
 		t.pass("Connections did what explain says: which pods answer, and which address they see.")

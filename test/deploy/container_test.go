@@ -3,7 +3,6 @@
 package deploy
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -11,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -22,6 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	dockerfile "github.com/sluice-proxy/sluice/test/deploy/image"
+	"github.com/sluice-proxy/sluice/test/harness"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
@@ -240,25 +239,7 @@ type process struct {
 	t    testing.TB
 	cmd  *exec.Cmd
 	wait func() error
-	log  *output
-}
-
-// output is what a program said so far.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (o *output) Write(b []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(b)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
+	log  *harness.Log
 }
 
 // start runs a program on a host.
@@ -268,7 +249,7 @@ func (c confinement) start(t testing.TB, host *lab.Host) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &process{t: t, cmd: exec.Command("/proc/self/exe", confined, string(text)), log: &output{}}
+	p := &process{t: t, cmd: exec.Command("/proc/self/exe", confined, string(text)), log: &harness.Log{}}
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC}
 	if p.wait, err = host.Start(p.cmd); err != nil {

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/test/apiserver"
-	"github.com/sluice-proxy/sluice/test/lab"
+	"github.com/sluice-proxy/sluice/test/harness"
 )
 
 // toolsVar names the folder with the programs of hack/test-tools.sh.
@@ -23,22 +23,12 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == confined {
 		confine(os.Args[2:])
 	}
-	flag.Parse()
-	if testing.Short() {
-		// Not skipped but not there: go test says "no tests to run".
-		_ = flag.Set("test.run", "^$")
-		os.Exit(m.Run())
-	}
-	_ = flag.Set("test.parallel", "6") // most wait for programs
-	if err := prepare(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	lab.Main(m)
+	harness.Main(m, prepare)
 }
 
-// prepare makes sure that the programs are there.
+// prepare verifies that the programs exist.
 func prepare() error {
+	_ = flag.Set("test.parallel", "6") // most tests wait for programs
 	if err := apiserver.Assets(); err != nil {
 		return err
 	}

@@ -20,6 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/sluice-proxy/sluice/test/harness"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
@@ -193,7 +194,7 @@ func (n *nodes) kubeProxy(host *lab.Host) *process {
 	for name, text := range n.cluster.configMaps(n.t)["kube-proxy"] {
 		must(n.t, os.WriteFile(filepath.Join(dir, name), []byte(at.Replace(text)), 0o600))
 	}
-	p := &process{t: n.t, log: &output{}}
+	p := &process{t: n.t, log: &harness.Log{}}
 	p.cmd = exec.Command(kubeProxyPath(), "--config="+dir+"/config.conf", "--hostname-override="+host.Name())
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{}
 	p.cmd.Env = append(os.Environ(), "PATH="+iptables(n.t, host)+":"+os.Getenv("PATH"))

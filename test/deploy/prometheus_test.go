@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/sluice-proxy/sluice/test/conformance"
+	"github.com/sluice-proxy/sluice/test/harness"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
@@ -141,7 +142,7 @@ func monitor(t *testing.T, mode string) *monitored {
 	run(t, tool("promtool"), "check", "config", config)
 	cmd := exec.Command(tool("prometheus"), "--config.file="+config, "--storage.tsdb.path="+t.TempDir(),
 		"--web.listen-address=127.0.0.1:9090", "--log.level=error")
-	said := &output{}
+	said := &harness.Log{}
 	cmd.Stdout, cmd.Stderr = said, said
 	_, err := l.NodeA.Start(cmd)
 	must(t, err)

@@ -3,6 +3,7 @@
 package endurance
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -15,22 +16,16 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/control"
 	"github.com/sluice-proxy/sluice/internal/inspect"
+	"github.com/sluice-proxy/sluice/test/harness"
 )
 
-// program builds Sluice, once for all tests, and returns its path. /run is this
-// process's own, so that nothing stays.
+// program returns the path of Sluice, with a link kube-proxy beside it.
 var program = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("/run", "program-")
+	path, err := harness.Program()
 	if err != nil {
 		return "", err
 	}
-	path := filepath.Join(dir, "sluice")
-	build := exec.Command("go", "build", "-trimpath", "-o", path, "../../cmd/sluice")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build sluice: %w\n%s", err, out)
-	}
-	return path, os.Symlink(path, filepath.Join(dir, "kube-proxy"))
+	return path, os.Symlink(path, filepath.Join(filepath.Dir(path), "kube-proxy"))
 })
 
 // launch says how Sluice is run, where that is not the ordinary way.
@@ -41,88 +36,71 @@ type launch struct {
 	env      []string
 }
 
-// daemon is Sluice as a program of its own, on node A.
+// daemon is Sluice as a process on node A.
 type daemon struct {
-	w    *world
-	cmd  *exec.Cmd
-	log  *journal
-	born time.Time
-	gone chan struct{}
-	end  error // valid when gone
+	*harness.Process
+	w   *world
+	cmd *exec.Cmd
+	log journal
 }
 
-// command is Sluice's, on node A, with a log of its own.
-func (w *world) command(l launch, args ...string) (*exec.Cmd, *journal) {
+// command returns a command of Sluice's.
+func (w *world) command(l launch, args ...string) *exec.Cmd {
 	w.Helper()
 	path, err := program()
 	w.must(err)
-	if l.name == "" {
-		l.name = "sluice"
-	}
-	path = filepath.Join(filepath.Dir(path), l.name)
-	cmd, log := exec.Command(path, args...), &journal{}
+	path = filepath.Join(filepath.Dir(path), cmp.Or(l.name, "sluice"))
+	cmd := exec.Command(path, args...)
 	cmd.Env = append(os.Environ(), l.env...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{}
 	if l.hardship != "" {
 		cmd = exec.Command("/proc/self/exe", append([]string{path, path}, args...)...)
 		cmd.Env = append(os.Environ(), append(l.env, hardshipVar+"="+l.hardship)...)
-		cmd.SysProcAttr = &syscall.SysProcAttr{}
 		if l.hardship == readOnly || strings.HasPrefix(l.hardship, ownLock) {
-			cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWNS
+			cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
 		}
 	}
-	cmd.Stdout, cmd.Stderr = log, log
 	if l.output != nil {
 		cmd.Stdout, cmd.Stderr = l.output, l.output
 	}
-	return cmd, log
+	return cmd
 }
 
 // start runs Sluice until it is killed, or the test ends.
 func (w *world) start(l launch, args ...string) *daemon {
 	w.Helper()
-	cmd, log := w.command(l, append(w.args, args...)...)
-	d := &daemon{w: w, cmd: cmd, log: log, born: time.Now(), gone: make(chan struct{})}
-	wait, err := w.lab.NodeA.Start(cmd)
+	cmd := w.command(l, append(w.args, args...)...)
+	p, err := harness.Start(w.lab.NodeA, cmd)
 	w.must(err)
-	go func() {
-		defer close(d.gone)
-		d.end = wait()
-	}()
-	return d
+	return &daemon{Process: p, w: w, cmd: cmd, log: journal{p.Log}}
 }
 
 // signal sends a signal.
 func (d *daemon) signal(s syscall.Signal) {
 	d.w.Helper()
-	d.w.must(d.cmd.Process.Signal(s))
+	d.w.must(d.Signal(s))
 }
 
 // kill ends the daemon as kill -9 does.
 func (d *daemon) kill() {
 	d.w.Helper()
-	d.signal(syscall.SIGKILL)
-	d.dead()
+	_, err := d.Stop(syscall.SIGKILL, patience)
+	d.w.must(err)
 }
 
 // dead waits for the end.
 func (d *daemon) dead() {
 	d.w.Helper()
 	select {
-	case <-d.gone:
+	case <-d.Ended():
 	case <-time.After(patience):
 		d.w.Fatalf("sluice still runs; its log:\n%s", d.log)
 	}
 }
 
-// alive makes sure that the daemon has not ended.
+// alive verifies that the daemon has not ended.
 func (d *daemon) alive() {
 	d.w.Helper()
-	select {
-	case <-d.gone:
-		d.w.Fatalf("sluice has ended: %v; its log:\n%s", d.end, d.log)
-	default:
-	}
+	d.w.must(d.Alive())
 }
 
 // status is what the daemon says of itself.
@@ -165,22 +143,12 @@ func (w *world) asks(args ...string) (out string, status int) {
 // runs runs Sluice on node A to its end, which must come soon.
 func (w *world) runs(l launch, args ...string) (out string, status int) {
 	w.Helper()
-	cmd, log := w.command(l, args...)
-	wait, err := w.lab.NodeA.Start(cmd)
+	out, status, err := harness.Run(w.lab.NodeA, patience, w.command(l, args...))
 	w.must(err)
-	done := make(chan error, 1)
-	go func() { done <- wait() }()
-	select {
-	case err = <-done:
-	case <-time.After(patience):
-		_ = cmd.Process.Kill()
-		w.Fatalf("sluice %s does not end; it said:\n%s", strings.Join(args, " "), log)
+	if status == -1 {
+		w.Fatalf("sluice %s does not end; it printed:\n%s", strings.Join(args, " "), out)
 	}
-	if exit, failed := errors.AsType[*exec.ExitError](err); failed {
-		return log.String(), exit.ExitCode()
-	}
-	w.must(err)
-	return log.String(), 0
+	return out, status
 }
 
 // same makes sure that the kernel holds what the daemon wants.
@@ -191,28 +159,11 @@ func (w *world) same() {
 	}
 }
 
-// journal keeps what a program prints.
-type journal struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
+// journal is the output of a program.
+type journal struct{ *harness.Log }
 
-// Write implements io.Writer.
-func (j *journal) Write(b []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.Write(b)
-}
-
-// String is all that was printed.
-func (j *journal) String() string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.String()
-}
-
-// count says how often something was printed.
-func (j *journal) count(what string) int { return strings.Count(j.String(), what) }
+// count returns how often a text was printed.
+func (j journal) count(text string) int { return j.Count(text) }
 
 // once makes sure that something was logged exactly once.
 func (d *daemon) once(what string) {

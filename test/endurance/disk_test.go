@@ -47,8 +47,8 @@ func TestAReadOnlyRootFileSystemIsEnough(t *testing.T) {
 
 	d.signal(syscall.SIGTERM)
 	d.dead()
-	if d.end != nil {
-		w.Errorf("after SIGTERM: %v\n%s", d.end, d.log)
+	if d.Err() != nil {
+		w.Errorf("after SIGTERM: %v\n%s", d.Err(), d.log)
 	}
 }
 

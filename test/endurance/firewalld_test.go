@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-proxy/sluice/test/harness"
 )
 
 // firewall is a real firewalld on node A, with a bus of its own. All interfaces
@@ -67,7 +69,7 @@ func (f *firewall) start() {
 		`mount --bind "$0" "$1" && touch /run/xtables.lock && mount --bind "$2" /run/xtables.lock &&
 exec firewalld --nofork --nopid --system-config "$3" --log-target console`,
 		variant, nft, f.x.lock, filepath.Join(f.dir, "etc")) // it gives its programs no environment
-	log := &journal{}
+	log := &harness.Log{}
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Env = append(os.Environ(), "DBUS_SYSTEM_BUS_ADDRESS="+f.bus())
 	wait, err := f.x.lab.NodeA.Start(cmd)

@@ -3,13 +3,12 @@
 package endurance
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"testing"
 
 	"github.com/sluice-proxy/sluice/test/apiserver"
-	"github.com/sluice-proxy/sluice/test/lab"
+	"github.com/sluice-proxy/sluice/test/harness"
 )
 
 func TestMain(m *testing.M) {
@@ -17,15 +16,5 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, become(hardship, os.Args[1:]))
 		os.Exit(125)
 	}
-	flag.Parse()
-	if testing.Short() {
-		// Not skipped but not there: go test says "no tests to run".
-		_ = flag.Set("test.run", "^$")
-		os.Exit(m.Run())
-	}
-	if err := apiserver.Assets(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	lab.Main(m)
+	harness.Main(m, apiserver.Assets)
 }

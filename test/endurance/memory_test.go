@@ -36,8 +36,8 @@ func TestMemoryOf64MB(t *testing.T) {
 	// Ten times as many, from files, are too much. What is in the kernel serves on.
 	w.write("many.json", many(9999, 0))
 	select {
-	case <-d.gone:
-		w.Logf("10,000 Services: %v, %s", d.end, limit)
+	case <-d.Ended():
+		w.Logf("10,000 Services: %v, %s", d.Err(), limit)
 	case <-time.After(patience / 3):
 		w.Logf("10,000 Services: it lives, %s", limit)
 		d.kill()
@@ -67,8 +67,8 @@ func TestMemoryOf64MB(t *testing.T) {
 func (d *daemon) first() (steps int, err error) {
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		select {
-		case <-d.gone:
-			return 0, d.end
+		case <-d.Ended():
+			return 0, d.Err()
 		default:
 		}
 		if _, rest, said := strings.Cut(d.log.String(), "msg=Synced "); said {

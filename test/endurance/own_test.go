@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/test/harness"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
@@ -68,7 +69,7 @@ func (w *world) reaches(addr string, port uint16) {
 // healthy asks the health server of node A from outside.
 func (w *world) healthy(addr string) {
 	w.Helper()
-	client := http.Client{Transport: w.dials(w.lab.Outside), Timeout: 5 * time.Second}
+	client := harness.Client(w.lab.Outside, 5*time.Second)
 	w.eventually(func() error {
 		resp, err := client.Get("http://" + netip.AddrPortFrom(netip.MustParseAddr(addr), 10256).String() + "/livez")
 		if err != nil {

@@ -47,7 +47,7 @@ func testTwo(w *world, name string) {
 	first.kill()
 	second := w.start(launch{})
 	second.settled(1)
-	w.Logf("%v from the start of the second to its first complete write, after kill -9 of the first", time.Since(second.born))
+	w.Logf("%v from the start of the second to its first complete write, after kill -9 of the first", time.Since(second.Began))
 	w.same()
 	w.unharmed(traffic)
 }

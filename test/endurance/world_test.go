@@ -3,13 +3,7 @@
 package endurance
 
 import (
-	"bytes"
-	"context"
-	"encoding/json"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -18,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/test/harness"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
@@ -88,29 +83,21 @@ func (w *world) eventually(try func() error) {
 	w.Fatalf("still after %v: %v", patience, err)
 }
 
-// write puts objects into a file of the manifests, which is replaced as a whole.
+// write replaces a file of the manifests as a whole.
 func (w *world) write(name string, objects []any) {
 	w.Helper()
 	w.must(replace(filepath.Join(w.dir, name), objects))
 }
 
 func replace(name string, objects []any) error {
-	var text bytes.Buffer
+	var text []byte
 	for _, o := range objects {
-		b, err := json.Marshal(o)
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(&text, "---\n%s\n", b)
+		text = append(text, harness.Manifest([]object{o.(object)})...)
 	}
-	draft := filepath.Join(filepath.Dir(name), "."+filepath.Base(name)+".new")
-	if err := os.WriteFile(draft, text.Bytes(), 0o644); err != nil {
-		return err
-	}
-	return os.Rename(draft, name)
+	return harness.Replace(name, text)
 }
 
-type object = map[string]any
+type object = harness.Object
 
 // web is the Service that clients use, with these of the pods behind it.
 func web(pods ...int) []any {
@@ -145,28 +132,14 @@ func many(n, generation int) []any {
 	return all
 }
 
-// service is a Service and its EndpointSlices, one for each family.
+// service returns a Service and its EndpointSlices, one for each family.
 func service(name, ip4, ip6 string, endpoints [2][]string) []any {
-	meta := object{"name": name, "namespace": "default"}
-	all := []any{object{
-		"apiVersion": "v1", "kind": "Service", "metadata": meta,
-		"spec": object{"clusterIP": ip4, "clusterIPs": []string{ip4, ip6}, "ports": []object{{"port": 80}}},
-	}}
-	for i, family := range []string{"IPv4", "IPv6"} {
-		list := []object{}
-		for _, a := range endpoints[i] {
-			list = append(list, object{"addresses": []string{a}})
-		}
-		all = append(all, object{
-			"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": family,
-			"metadata": object{
-				"name": name + "-" + strings.ToLower(family), "namespace": "default",
-				"labels": object{"kubernetes.io/service-name": name},
-			},
-			"ports": []object{{"port": 80}}, "endpoints": list,
-		})
+	ports := []object{{"port": 80}}
+	return []any{
+		harness.Service(name, object{"clusterIP": ip4, "clusterIPs": []string{ip4, ip6}, "ports": ports}),
+		harness.EndpointSlice(name, "IPv4", ports, endpoints[0]...),
+		harness.EndpointSlice(name, "IPv6", ports, endpoints[1]...),
 	}
-	return all
 }
 
 // ways are from a pod, from the node itself and from outside.
@@ -227,28 +200,10 @@ func (w *world) rules() string {
 	return w.lab.NodeA.MustRun("nft", "--stateless", "list", "ruleset")
 }
 
-// dials connects from a host, anew for each request.
-func (w *world) dials(from *lab.Host) *http.Transport {
-	dial := func(_ context.Context, network, addr string) (conn net.Conn, err error) {
-		err = from.Do(func() error {
-			conn, err = net.DialTimeout(network, addr, time.Second)
-			return err
-		})
-		return conn, err
-	}
-	return &http.Transport{DialContext: dial, DisableKeepAlives: true}
-}
-
 // get reads a page of a server on node A.
 func (w *world) get(address, path string) (code int, body string, err error) {
-	client := http.Client{Transport: w.dials(w.lab.NodeA), Timeout: 5 * time.Second}
-	resp, err := client.Get("http://" + address + path)
-	if err != nil {
-		return 0, "", err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	text, err := io.ReadAll(resp.Body)
-	return resp.StatusCode, string(text), err
+	code, text, err := harness.Get(w.lab.NodeA, 5*time.Second, "http://"+address+path)
+	return code, string(text), err
 }
 
 // metricsAt is where metrics are unless a test says otherwise.

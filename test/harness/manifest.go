@@ -38,7 +38,7 @@ func EndpointSlice(service, family string, ports []Object, addresses ...string) 
 }
 
 // Manifest returns objects as the text of a manifest.
-func Manifest(objects ...Object) []byte {
+func Manifest(objects []Object) []byte {
 	var text []byte
 	for _, o := range objects {
 		b, err := json.Marshal(o)

@@ -110,7 +110,7 @@ func statusAnswers(ctx context.Context, s *siege) error {
 		out, code := s.ask("status", "-o", "json")
 		var status struct{ PID int }
 		err := json.Unmarshal([]byte(out), &status)
-		if code != 0 || err != nil || status.PID != s.daemon.cmd.Process.Pid {
+		if code != 0 || err != nil || status.PID != s.daemon.PID {
 			return fmt.Errorf("the status asked for the %dth time exits with %d, and is not the daemon's: %.300q", n+1, code, out)
 		}
 		s.pause(ctx, 50*time.Millisecond)

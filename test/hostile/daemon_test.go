@@ -4,40 +4,18 @@ package hostile
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
-	"os"
 	"os/exec"
-	"path/filepath"
-	"strconv"
-	"strings"
-	"sync"
 	"syscall"
 	"time"
-)
 
-// program builds Sluice once for all tests and returns its path.
-var program = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("/run", "program-")
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(dir, "sluice")
-	build := exec.Command("go", "build", "-trimpath", "-o", path, "../../cmd/sluice")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build sluice: %w\n%s", err, out)
-	}
-	return path, nil
-})
+	"github.com/sluice-proxy/sluice/test/harness"
+)
 
 // daemon is a Sluice that runs on node A.
 type daemon struct {
-	s    *siege
-	cmd  *exec.Cmd
-	log  *journal
-	gone chan struct{}
-	end  error // valid when gone
+	*harness.Process
+	s *siege
 }
 
 // RLIMIT_DATA in kB. An attack that succeeds must not take the machine of the
@@ -47,51 +25,38 @@ const (
 	commandMemory = 400 << 10
 )
 
-// command is a command of Sluice, within limits on resources, and what it prints.
-func (s *siege) command(memory int, args ...string) (*exec.Cmd, *journal) {
+// command returns a command of Sluice within limits on resources.
+func (s *siege) command(memory int, args ...string) *exec.Cmd {
 	s.Helper()
-	path, err := program()
+	path, err := harness.Program()
 	s.must(err)
 	script := fmt.Sprintf(`ulimit -d %d && ulimit -n %d && exec "$0" "$@"`, memory, cmp.Or(s.files, 1024))
-	cmd, log := exec.Command("sh", append([]string{"-c", script, path}, args...)...), &journal{}
-	cmd.Stdout, cmd.Stderr = log, log
-	return cmd, log
+	return exec.Command("sh", append([]string{"-c", script, path}, args...)...)
 }
 
 // launch starts the daemon.
 func (s *siege) launch(args ...string) {
 	s.Helper()
-	cmd, log := s.command(daemonMemory, append(s.args, args...)...)
-	d := &daemon{s: s, cmd: cmd, log: log, gone: make(chan struct{})}
-	wait, err := s.lab.NodeA.Start(cmd)
+	p, err := harness.Start(s.lab.NodeA, s.command(daemonMemory, append(s.args, args...)...))
 	s.must(err)
-	go func() {
-		defer close(d.gone)
-		d.end = wait()
-	}()
-	s.daemon = d
+	s.daemon = &daemon{Process: p, s: s}
 }
 
 // stop ends the daemon with a signal.
 func (d *daemon) stop(signal syscall.Signal) {
 	d.s.Helper()
-	_ = d.cmd.Process.Signal(signal) // alive tells if it ended before
-	select {
-	case <-d.gone:
-	case <-time.After(giveUp):
-		d.s.Errorf("the daemon still runs %v after %v", giveUp, signal)
-		_ = d.cmd.Process.Kill()
-		<-d.gone
+	if _, err := d.Stop(signal, giveUp); err != nil {
+		d.s.Error(err)
+		_, err := d.Stop(syscall.SIGKILL, giveUp)
+		d.s.must(err)
 	}
 }
 
 // alive verifies that the daemon has not ended.
 func (d *daemon) alive() {
 	d.s.Helper()
-	select {
-	case <-d.gone:
-		d.s.Fatalf("the daemon has ended: %v; its log:\n%s", d.end, abridged(d.log.last()))
-	default:
+	if err := d.Alive(); err != nil {
+		d.s.Fatal(abridged(err.Error()))
 	}
 }
 
@@ -108,101 +73,33 @@ func (s *siege) ask(args ...string) (out string, code int) {
 // printed and its exit code; -1 if it had to be killed.
 func (s *siege) askWithin(limit time.Duration, args ...string) (out string, code int) {
 	s.Helper()
-	cmd, log := s.command(commandMemory, args...)
-	wait, err := s.lab.NodeA.Start(cmd)
-	s.must(err)
-	timer := time.AfterFunc(limit, func() { _ = cmd.Process.Kill() })
-	defer timer.Stop()
-	err = wait()
-	if _, failed := errors.AsType[*exec.ExitError](err); err != nil && !failed {
+	out, code, err := harness.Run(s.lab.NodeA, limit, s.command(commandMemory, args...))
+	if err != nil {
 		s.Error(err)
 	}
-	return log.String(), cmd.ProcessState.ExitCode()
+	return out, code
 }
 
 // usage verifies that the daemon stays within its bounds.
 func (s *siege) usage(bounds limits, began time.Time) {
 	s.Helper()
-	select {
-	case <-s.daemon.gone:
+	if s.daemon.Alive() != nil {
 		return // reported already
-	default:
 	}
-	memory, cpu := s.daemon.memory(), s.daemon.cpu()
+	peak, err := harness.PeakMemory(s.daemon.PID)
+	s.must(err)
+	used, err := s.daemon.CPU()
+	s.must(err)
+	memory, cpu := int(peak>>20), used.Seconds()
 	most := startCPU + bounds.cpu*time.Since(began).Seconds()
-	s.Logf("%d MB (of %d), %.1f s of CPU (of %.1f), %d bytes of log", memory, bounds.memory, cpu, most, s.daemon.log.size())
+	s.Logf("%d MB (of %d), %.1f s of CPU (of %.1f), %d bytes of log", memory, bounds.memory, cpu, most, s.daemon.Log.Size())
 	if memory > bounds.memory {
 		s.Errorf("the daemon needed %d MB, want %d at most", memory, bounds.memory)
 	}
 	if cpu > most {
 		s.Errorf("the daemon and its children needed %.1f s of CPU, want %.1f at most", cpu, most)
 	}
-	if n := s.daemon.log.size(); n > bounds.log {
-		s.Errorf("the daemon logged %d bytes, want %d at most; the last:\n%s", n, bounds.log, s.daemon.log.last())
+	if n := s.daemon.Log.Size(); n > bounds.log {
+		s.Errorf("the daemon logged %d bytes, want %d at most; the last:\n%s", n, bounds.log, s.daemon.Log.End())
 	}
-}
-
-// memory is the peak RSS in MB.
-func (d *daemon) memory() int {
-	d.s.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", d.cmd.Process.Pid))
-	d.s.must(err)
-	_, rest, _ := strings.Cut(string(text), "VmHWM:")
-	kb, _ := strconv.Atoi(strings.Fields(rest + " -")[0]) // a process that ends has none
-	return kb >> 10
-}
-
-// cpu is the CPU time in seconds, that of children that ended included.
-func (d *daemon) cpu() float64 {
-	d.s.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", d.cmd.Process.Pid))
-	d.s.must(err)
-	fields := strings.Fields(string(text[strings.LastIndex(string(text), ")"):]))
-	ticks := 0 // fields 14 to 17 of proc(5); the first here is the second there
-	for _, field := range fields[12:16] {
-		n, err := strconv.Atoi(field)
-		d.s.must(err)
-		ticks += n
-	}
-	return float64(ticks) / 100
-}
-
-// journal keeps the beginning and the end of what a program prints.
-type journal struct {
-	mu    sync.Mutex
-	text  []byte
-	bytes int
-}
-
-const journalKeeps = 4 << 20
-
-// Write implements io.Writer.
-func (j *journal) Write(b []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.bytes += len(b)
-	j.text = append(j.text, b...)
-	if len(j.text) > 2*journalKeeps {
-		j.text = append([]byte(nil), j.text[len(j.text)-journalKeeps:]...)
-	}
-	return len(b), nil
-}
-
-// String is what was printed, or the end of it.
-func (j *journal) String() string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return string(j.text)
-}
-
-// last is the end of what was printed.
-func (j *journal) last() string {
-	text := j.String()
-	return text[max(0, len(text)-2000):]
-}
-
-func (j *journal) size() int {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.bytes
 }

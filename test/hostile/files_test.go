@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/test/harness"
 )
 
 // heedEncodings verifies that of each file both Services are served or the file
@@ -53,7 +55,7 @@ func (s *siege) servedOrReported(file string, ips [2]string) error {
 // reported reports whether the status or the log mentions a text.
 func (s *siege) reported(text string) bool {
 	out, _ := s.ask("status", "-o", "json")
-	return strings.Contains(out, text) || strings.Contains(s.daemon.log.String(), text)
+	return strings.Contains(out, text) || strings.Contains(s.daemon.Log.String(), text)
 }
 
 // heeded verifies that the status or the log mentions a text.
@@ -124,7 +126,7 @@ func churnSpecialFiles(ctx context.Context, s *siege) error {
 	for ctx.Err() == nil {
 		s.evict()
 		err := errors.Join(
-			s.put("was-good.json", documents(service("was-good", "172.30.9.20", 0))),
+			s.put("was-good.json", harness.Manifest(service("was-good", "172.30.9.20", 0))),
 			unix.Mkfifo(filepath.Join(s.dir, ".fifo"), 0o644),
 		)
 		s.pause(ctx, 200*time.Millisecond)
@@ -187,7 +189,7 @@ func followsConfig(s *siege) {
 func churnFiles(ctx context.Context, s *siege) error {
 	for n := 0; ctx.Err() == nil; n++ {
 		name := filepath.Join(s.dir, fmt.Sprintf("hostile-%d.yaml", n%40))
-		if err := os.WriteFile(name, documents(service(fmt.Sprintf("goes-%d", n%40), fmt.Sprintf("172.30.8.%d", n%40), 0)), 0o644); err != nil {
+		if err := os.WriteFile(name, harness.Manifest(service(fmt.Sprintf("goes-%d", n%40), fmt.Sprintf("172.30.8.%d", n%40), 0)), 0o644); err != nil {
 			return err
 		}
 		gone := filepath.Join(s.dir, fmt.Sprintf("hostile-%d.yaml", (n+20)%40))

@@ -8,7 +8,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/test/lab"
+	"github.com/sluice-proxy/sluice/test/harness"
 )
 
 func TestMain(m *testing.M) {
@@ -16,14 +16,9 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, play(role))
 		os.Exit(1)
 	}
-	flag.Parse()
-	if testing.Short() {
-		// Exclude the tests instead of skipping them: go test says "no tests to run".
-		_ = flag.Set("test.run", "^$")
-		os.Exit(m.Run())
-	}
-	// Most attacks wait more than they work, so that more of them than there are
-	// cores can run at a time.
-	_ = flag.Set("test.parallel", "3")
-	lab.Main(m)
+	harness.Main(m, func() error {
+		// Most attacks wait more than they work, so more of them than there are cores
+		// can run at a time.
+		return flag.Set("test.parallel", "3")
+	})
 }

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf16"
+
+	"github.com/sluice-proxy/sluice/test/harness"
 )
 
 // manifests are odd manifest files. They do not depend on the plane.
@@ -148,12 +150,12 @@ func putEncodings(s *siege) {
 		var yaml, texts []string
 		for n, ip := range encodedIPs(i) {
 			service := fmt.Sprintf("%s-%d", strings.ReplaceAll(e.file, ".", "-"), n)
-			text, err := json.Marshal(serviceOf(service, object{"clusterIP": ip, "ports": []object{{"port": 80}}}))
+			text, err := json.Marshal(harness.Service(service, object{"clusterIP": ip, "ports": []object{{"port": 80}}}))
 			s.must(err)
 			texts = append(texts, string(text))
 			yaml = append(yaml, fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata:\n  name: %s\nspec:\n  clusterIP: %s\n  ports:\n  - port: 80\n", service, ip))
 			// The endpoints are in a file that nobody doubts.
-			slice := sliceOf(service, "IPv4", []object{{"port": 80}}, podAddr(0).String())
+			slice := harness.EndpointSlice(service, "IPv4", []object{{"port": 80}}, podAddr(0).String())
 			s.write(fmt.Sprintf("hostile-slice-%s.json", service), []object{slice})
 		}
 		s.must(s.put(e.file, e.encode(yaml, texts)))

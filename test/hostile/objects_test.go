@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-proxy/sluice/test/harness"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
@@ -47,7 +48,7 @@ func claims() []attack {
 func claimants(n int, born func(i int) time.Time) []object {
 	all := make([]object, 0, n)
 	for i := range n {
-		o := serviceOf(fmt.Sprintf("claim-%05d", i), object{
+		o := harness.Service(fmt.Sprintf("claim-%05d", i), object{
 			"clusterIP":   fmt.Sprintf("172.31.%d.%d", i/250, 1+i%250),
 			"externalIPs": []string{"198.51.100.1"}, "ports": []object{{"port": 80}},
 		})
@@ -96,12 +97,12 @@ func largeServices() []attack {
 			name: "a Service of " + large.name, planes: large.planes, alone: true,
 			lasts: 4 * time.Second, limits: limits{cpu: 1},
 			during: func(ctx context.Context, s *siege) error {
-				err := s.put("hostile.json", documents(large.build(0)))
+				err := s.put("hostile.json", harness.Manifest(large.build(0)))
 				s.pause(ctx, 1500*time.Millisecond)
-				err = errors.Join(err, s.put("hostile.json", documents(large.build(1))))
+				err = errors.Join(err, s.put("hostile.json", harness.Manifest(large.build(1))))
 				s.pause(ctx, 500*time.Millisecond)
 				_, _ = s.ask("diff") // a comparison; its answer does not matter yet
-				return errors.Join(err, s.put("hostile.json", documents(service("other", "172.30.9.1", 0))))
+				return errors.Join(err, s.put("hostile.json", harness.Manifest(service("other", "172.30.9.1", 0))))
 			},
 		})
 	}
@@ -125,14 +126,14 @@ func withEndpoints(spec object, n int) []object {
 	for _, p := range own {
 		backends = append(backends, object{"name": p["name"], "port": p["port"]})
 	}
-	all := []object{serviceOf("large", spec)}
+	all := []object{harness.Service("large", spec)}
 	for first := 0; first < n; first += 1000 {
 		var addrs []string
 		for i := first; i < min(n, first+1000); i++ {
 			addrs = append(addrs, netip.AddrFrom4([4]byte{10, byte(182 + i>>16), byte(i >> 8), byte(i)}).String())
 		}
 		for first := 0; first < len(backends); first += 1000 {
-			o := sliceOf("large", "IPv4", backends[first:min(len(backends), first+1000)], addrs...)
+			o := harness.EndpointSlice("large", "IPv4", backends[first:min(len(backends), first+1000)], addrs...)
 			o["metadata"].(object)["name"] = fmt.Sprintf("large-%d", len(all))
 			all = append(all, o)
 		}
@@ -148,7 +149,7 @@ func oddObjects() []attack {
 			before: serveOnNode,
 			during: func(ctx context.Context, s *siege) error {
 				s.pause(ctx, 300*time.Millisecond)
-				return s.put("hostile.json", documents(nodeClaims()))
+				return s.put("hostile.json", harness.Manifest(nodeClaims()))
 			},
 		},
 		{
@@ -161,8 +162,8 @@ func oddObjects() []attack {
 					ip := podAddr(i).String()
 					spec := object{"clusterIP": fmt.Sprintf("172.30.9.%d", i), "externalIPs": []string{ip}, "ports": []object{{"port": 80}}}
 					all = append(all,
-						serviceOf(fmt.Sprintf("cluster-ip-%d", i), object{"clusterIP": ip, "ports": []object{{"port": 80}}}),
-						serviceOf(fmt.Sprintf("external-ip-%d", i), spec))
+						harness.Service(fmt.Sprintf("cluster-ip-%d", i), object{"clusterIP": ip, "ports": []object{{"port": 80}}}),
+						harness.Service(fmt.Sprintf("external-ip-%d", i), spec))
 				}
 				s.write("hostile.json", all) // without endpoints: they refuse
 			},
@@ -172,13 +173,13 @@ func oddObjects() []attack {
 			before: func(s *siege) { s.write("hostile-0.json", oddValues(0)) },
 			during: func(ctx context.Context, s *siege) error {
 				s.pause(ctx, time.Second)
-				return s.put("hostile-1.json", documents(oddValues(1)))
+				return s.put("hostile-1.json", harness.Manifest(oddValues(1)))
 			},
 		},
 		{
 			name: "source ranges", planes: mainPlanes, alone: true, lasts: 3 * time.Second, limits: limits{cpu: 1},
 			during: func(_ context.Context, s *siege) error {
-				return s.put("hostile.json", documents(oddRanges()))
+				return s.put("hostile.json", harness.Manifest(oddRanges()))
 			},
 			after: rangesHold,
 		},
@@ -208,9 +209,9 @@ func nodeClaims() []object {
 	own := []object{{"port": 9999}}
 	var all []object
 	for i, ip := range both {
-		all = append(all, serviceOf(fmt.Sprintf("cluster-ip-%d", i), object{"clusterIP": ip, "clusterIPs": []string{ip}, "ports": own}))
+		all = append(all, harness.Service(fmt.Sprintf("cluster-ip-%d", i), object{"clusterIP": ip, "clusterIPs": []string{ip}, "ports": own}))
 	}
-	balancer := serviceOf("balancer", object{"clusterIP": "172.30.9.2", "type": "LoadBalancer", "ports": own})
+	balancer := harness.Service("balancer", object{"clusterIP": "172.30.9.2", "type": "LoadBalancer", "ports": own})
 	ingress := []object{}
 	for _, ip := range both {
 		ingress = append(ingress, object{"ip": ip})
@@ -218,11 +219,11 @@ func nodeClaims() []object {
 	balancer["status"] = object{"loadBalancer": object{"ingress": ingress}}
 	health := []object{{"name": "a", "port": 10256, "nodePort": 10256}, {"name": "b", "port": 10249, "nodePort": 10249}}
 	return append(all, balancer,
-		serviceOf("external", object{"clusterIP": "172.30.9.3", "externalIPs": both, "ports": own}),
-		serviceOf("health", object{"clusterIP": "172.30.9.4", "type": "NodePort", "ports": health}),
-		serviceOf("health-external", object{"clusterIP": "172.30.9.5", "externalIPs": both, "ports": health}),
-		sliceOf("health", "IPv4", []object{{"name": "a", "port": 80}}, podAddr(0).String()),
-		sliceOf("health-external", "IPv4", []object{{"name": "a", "port": 80}}, podAddr(0).String()),
+		harness.Service("external", object{"clusterIP": "172.30.9.3", "externalIPs": both, "ports": own}),
+		harness.Service("health", object{"clusterIP": "172.30.9.4", "type": "NodePort", "ports": health}),
+		harness.Service("health-external", object{"clusterIP": "172.30.9.5", "externalIPs": both, "ports": health}),
+		harness.EndpointSlice("health", "IPv4", []object{{"name": "a", "port": 80}}, podAddr(0).String()),
+		harness.EndpointSlice("health-external", "IPv4", []object{{"name": "a", "port": 80}}, podAddr(0).String()),
 	)
 }
 
@@ -254,7 +255,7 @@ func oddValues(generation int) []object {
 			"metadata.name", "metadata.namespace", "metadata.uid", "metadata.creationTimestamp", "metadata.labels.a", "metadata.annotations.a",
 			"metadata.generation", "apiVersion",
 		} {
-			o := serviceOf(fmt.Sprintf("odd-%d-%d", generation, len(all)), object{
+			o := harness.Service(fmt.Sprintf("odd-%d-%d", generation, len(all)), object{
 				"clusterIP": fmt.Sprintf("172.29.%d.%d", len(all)/250, 1+len(all)%250), "type": "LoadBalancer", "ports": []object{{"port": 80}},
 			})
 			o["metadata"].(object)["creationTimestamp"] = "2026-02-01T00:00:00Z" // younger than good ones
@@ -269,7 +270,7 @@ func oddValues(generation int) []object {
 			"addressType", "endpoints.0.addresses.0", "endpoints.0.nodeName", "endpoints.0.zone", "endpoints.0.hints.forZones.0.name",
 			"endpoints.0.conditions.ready", "ports.0.port", "ports.0.name", "ports.0.protocol",
 		} {
-			o := sliceOf(fmt.Sprintf("odd-%d-%d", generation, i), "IPv4", []object{{"port": 80}}, "10.180.9.9")
+			o := harness.EndpointSlice(fmt.Sprintf("odd-%d-%d", generation, i), "IPv4", []object{{"port": 80}}, "10.180.9.9")
 			o["metadata"].(object)["name"] = fmt.Sprintf("odd-slice-%d-%d", generation, len(all))
 			set(o, strings.Split(field, "."), word)
 			all = append(all, o)
@@ -320,11 +321,11 @@ func oddRanges() []object {
 		crowdedIP: tooMany, rangedIP: many, openIP: {"0.0.0.0/0", "::/0", "0.0.0.0/0", " 10.0.0.0/8 "}, garbledIP: {"10.0.0.0/33", "x", "1.2.3.4", "", "::ffff:0:0/96"},
 	} {
 		name := "ranges-" + ip[len(ip)-2:]
-		o := serviceOf(name, object{
+		o := harness.Service(name, object{
 			"clusterIP": "172.30.9." + ip[len(ip)-2:], "type": "LoadBalancer", "ports": []object{{"port": 80}}, "loadBalancerSourceRanges": ranges,
 		})
 		o["status"] = object{"loadBalancer": object{"ingress": []object{{"ip": ip}}}}
-		all = append(all, o, sliceOf(name, "IPv4", []object{{"port": 80}}, podAddr(0).String()))
+		all = append(all, o, harness.EndpointSlice(name, "IPv4", []object{{"port": 80}}, podAddr(0).String()))
 	}
 	return all
 }

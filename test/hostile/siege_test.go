@@ -3,9 +3,7 @@
 package hostile
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/test/harness"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
@@ -125,68 +124,29 @@ func (s *siege) pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-type object = map[string]any
+type object = harness.Object
 
 // service is a dual-stack Service on port 80 with one pod behind it.
 func service(name, ip string, pod int) []object {
 	v4, a := netip.MustParseAddr(ip), podAddr(pod)
 	return []object{
-		serviceOf(name, object{
+		harness.Service(name, object{
 			"clusterIP": ip, "clusterIPs": []string{ip, lab.Analog(v4).String()}, "ports": []object{{"port": 80}},
 		}),
-		sliceOf(name, "IPv4", []object{{"port": 80}}, a.String()),
-		sliceOf(name, "IPv6", []object{{"port": 80}}, lab.Analog(a).String()),
+		harness.EndpointSlice(name, "IPv4", []object{{"port": 80}}, a.String()),
+		harness.EndpointSlice(name, "IPv6", []object{{"port": 80}}, lab.Analog(a).String()),
 	}
-}
-
-func serviceOf(name string, spec object) object {
-	return object{
-		"apiVersion": "v1", "kind": "Service", "spec": spec,
-		"metadata": object{"name": name, "namespace": "default", "creationTimestamp": "2026-01-01T00:00:00Z"},
-	}
-}
-
-func sliceOf(service, family string, ports []object, endpoints ...string) object {
-	list := make([]object, 0, len(endpoints))
-	for _, a := range endpoints {
-		list = append(list, object{"addresses": []string{a}})
-	}
-	return object{
-		"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": family,
-		"metadata": object{
-			"name": service + "-" + strings.ToLower(family), "namespace": "default",
-			"labels": object{"kubernetes.io/service-name": service},
-		},
-		"ports": ports, "endpoints": list,
-	}
-}
-
-// documents is objects as JSON, one after the other.
-func documents(objects []object) []byte {
-	var text bytes.Buffer
-	for _, o := range objects {
-		b, err := json.Marshal(o)
-		if err != nil {
-			panic(err) // a mistake in the test's text
-		}
-		text.Write(append(b, '\n'))
-	}
-	return text.Bytes()
 }
 
 // write replaces a manifest as a whole.
 func (s *siege) write(name string, objects []object) {
 	s.Helper()
-	s.must(s.put(name, documents(objects)))
+	s.must(s.put(name, harness.Manifest(objects)))
 }
 
 // put replaces a manifest by any text.
 func (s *siege) put(name string, text []byte) error {
-	draft := filepath.Join(s.dir, "."+name+".new")
-	if err := os.WriteFile(draft, text, 0o644); err != nil {
-		return err
-	}
-	return os.Rename(draft, filepath.Join(s.dir, name))
+	return harness.Replace(filepath.Join(s.dir, name), text)
 }
 
 // evict removes every manifest but the good ones.
@@ -226,7 +186,7 @@ func (s *siege) turn() time.Duration {
 				s.daemon.alive()
 			}
 			if time.Since(began) > giveUp {
-				s.Fatalf("a change of a good Service does not work after %v; the log:\n%s", giveUp, s.daemon.log.last())
+				s.Fatalf("a change of a good Service does not work after %v; the log:\n%s", giveUp, s.daemon.Log.End())
 			}
 			time.Sleep(5 * time.Millisecond)
 		}

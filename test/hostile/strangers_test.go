@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sluice-proxy/sluice/test/harness"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
@@ -40,7 +41,7 @@ func strangers() []attack {
 		rows = append(rows, attack{
 			name: who.name + " at the health ports", files: 64, limits: limits{cpu: 0.75},
 			before: func(s *siege) {
-				s.must(s.put("hostile.json", documents([]object{serviceOf("checked", object{
+				s.must(s.put("hostile.json", harness.Manifest([]object{harness.Service("checked", object{
 					"clusterIP": "172.30.9.1", "type": "LoadBalancer", "externalTrafficPolicy": "Local",
 					"healthCheckNodePort": 30999, "ports": []object{{"port": 80}},
 				})})))
