@@ -143,7 +143,7 @@ func testHeadlessLabel(w *world) {
 	svc := w.create()
 	w.back("web", w.pods[0])
 	w.reaches(w.client, targets(svc, 80), w.pods[0])
-	for _, s := range slicesOf("web", w.pods[:1]) {
+	for _, s := range Slices("web", w.pods[:1]) {
 		s.Labels[corev1.IsHeadlessService] = ""
 		w.setSlice(s)
 	}
@@ -182,7 +182,7 @@ func testKinds(w *world) {
 
 	local := corev1.ServiceInternalTrafficPolicyLocal
 	near := w.create(func(svc *corev1.Service) { svc.Name, svc.Spec.InternalTrafficPolicy = "near", &local })
-	for _, s := range slicesOf("near", w.pods[:2]) {
+	for _, s := range Slices("near", w.pods[:2]) {
 		here, there := "node-a", "node-b"
 		s.Endpoints[0].NodeName, s.Endpoints[1].NodeName = &here, &there
 		w.setSlice(s)
@@ -194,7 +194,7 @@ func testKinds(w *world) {
 		svc.Name, svc.Spec.IPFamilyPolicy, svc.Spec.IPFamilies = "six", &single, []corev1.IPFamily{corev1.IPv6Protocol}
 		svc.Spec.Ports[0].Protocol = corev1.ProtocolUDP
 	})
-	for _, s := range slicesOf("six", w.pods[:2]) {
+	for _, s := range Slices("six", w.pods[:2]) {
 		udp := corev1.ProtocolUDP
 		s.Ports[0].Protocol = &udp
 		w.setSlice(s)
@@ -216,13 +216,13 @@ func testEverySliceKeeps(w *world) {
 	w.run()
 	svc := w.create()
 	w.back("web", w.pods[0])
-	for _, s := range slicesOf("web", w.pods[1:2]) {
+	for _, s := range Slices("web", w.pods[1:2]) {
 		s.Name += "-more"
 		w.setSlice(s)
 	}
 	w.reaches(w.client, targets(svc, 80), w.pods[:2]...)
 	api := w.Client.DiscoveryV1().EndpointSlices(w.ns)
-	for _, s := range slicesOf("web", nil) {
+	for _, s := range Slices("web", nil) {
 		w.must(api.Delete(w.Context(), s.Name, metav1.DeleteOptions{}))
 	}
 	w.reaches(w.client, targets(svc, 80), w.pods[1])

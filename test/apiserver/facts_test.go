@@ -90,7 +90,7 @@ func (w *world) allocate(ip string) *corev1.Service {
 func testZone(w *world) {
 	w.run()
 	svc := w.create()
-	for _, s := range slicesOf("web", w.pods[:2]) {
+	for _, s := range Slices("web", w.pods[:2]) {
 		for i, zone := range []string{"zone-a", "zone-b"} {
 			s.Endpoints[i].Hints = &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: zone}}}
 		}

@@ -7,15 +7,14 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/sluice-proxy/sluice/test/harness"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
@@ -39,12 +38,10 @@ type world struct {
 
 func newWorld(t *testing.T, c *Cluster) *world {
 	l := lab.New(t, lab.Options{Timeout: time.Second})
-	w := &world{Cluster: c, T: t, lab: l, client: l.Pod(l.NodeA, "10.180.0.9", "fd00:10:180::9")}
-	for i, node := range []*lab.Host{l.NodeA, l.NodeB, l.NodeA} {
-		a := netip.AddrFrom4([4]byte{10, 180, 1, byte(i + 1)})
-		w.pods[i] = l.Pod(node, a.String(), lab.Analog(a).String())
-		w.pods[i].Serve(lab.TCP, 80)
-		w.pods[i].Serve(lab.UDP, 80)
+	client, pods := harness.Pods(l, 3)
+	w := &world{Cluster: c, T: t, lab: l, client: client, pods: [3]*lab.Host(pods)}
+	for _, pod := range pods {
+		pod.Serve(lab.UDP, 80)
 	}
 	ns, err := c.Client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"},
@@ -135,66 +132,20 @@ func (w *world) remove(name string) {
 // back sets which pods are behind a Service, in a slice for each family.
 func (w *world) back(service string, pods ...*lab.Host) {
 	w.Helper()
-	for _, s := range slicesOf(service, pods) {
+	for _, s := range Slices(service, pods) {
 		w.setSlice(s)
 	}
 }
 
 func (w *world) setSlice(s *discoveryv1.EndpointSlice) {
 	w.Helper()
-	api := w.Client.DiscoveryV1().EndpointSlices(w.ns)
-	_, err := api.Create(w.Context(), s, metav1.CreateOptions{})
-	if apierrors.IsAlreadyExists(err) {
-		_, err = api.Update(w.Context(), s, metav1.UpdateOptions{})
-	}
-	w.must(err)
+	w.must(w.PutSlice(w.Context(), w.ns, s))
 }
 
-// slicesOf are the EndpointSlices of a Service with pods on their port 80.
-func slicesOf(service string, pods []*lab.Host) []*discoveryv1.EndpointSlice {
-	none, port, yes := "", int32(80), true
-	var out []*discoveryv1.EndpointSlice
-	for family, like := range map[discoveryv1.AddressType]netip.Addr{
-		discoveryv1.AddressTypeIPv4: netip.IPv4Unspecified(), discoveryv1.AddressTypeIPv6: netip.IPv6Unspecified(),
-	} {
-		s := &discoveryv1.EndpointSlice{
-			ObjectMeta: metav1.ObjectMeta{
-				Name:   service + "-" + strings.ToLower(string(family)),
-				Labels: map[string]string{discoveryv1.LabelServiceName: service},
-			},
-			AddressType: family,
-			Ports:       []discoveryv1.EndpointPort{{Name: &none, Port: &port}},
-		}
-		for _, pod := range pods {
-			s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
-				Addresses:  []string{pod.Addr(like).String()},
-				Conditions: discoveryv1.EndpointConditions{Ready: &yes, Serving: &yes},
-			})
-		}
-		out = append(out, s)
-	}
-	return out
-}
-
-// setNode sets the Node of node A: no kubelet does.
+// setNode sets the Node of node A.
 func (w *world) setNode(zone string, addrs ...string) {
 	w.Helper()
-	api := w.Client.CoreV1().Nodes()
-	name := w.lab.NodeA.Name()
-	node, err := api.Get(w.Context(), name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		node, err = api.Create(w.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
-	}
-	w.must(err)
-	node.Labels = map[string]string{corev1.LabelTopologyZone: zone}
-	node, err = api.Update(w.Context(), node, metav1.UpdateOptions{})
-	w.must(err)
-	node.Status.Addresses = nil
-	for _, a := range addrs {
-		node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a})
-	}
-	_, err = api.UpdateStatus(w.Context(), node, metav1.UpdateOptions{})
-	w.must(err)
+	w.must(w.PutNode(w.Context(), w.lab.NodeA.Name(), map[string]string{corev1.LabelTopologyZone: zone}, addrs...))
 }
 
 // targets are the cluster addresses of a Service, with a port.

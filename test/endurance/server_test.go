@@ -83,29 +83,16 @@ func (s *served) put(name string, port int32, pods ...int) []netip.AddrPort {
 // back puts pods behind a Service, each with a hint for the zone of its node.
 func (s *served) back(name string, pods ...int) {
 	s.Helper()
-	api := s.Client.DiscoveryV1().EndpointSlices("default")
-	none, port, yes := "", int32(80), true
-	for family, like := range map[discoveryv1.AddressType]netip.Addr{
-		discoveryv1.AddressTypeIPv4: netip.IPv4Unspecified(), discoveryv1.AddressTypeIPv6: netip.IPv6Unspecified(),
-	} {
-		slice := &discoveryv1.EndpointSlice{
-			ObjectMeta: metav1.ObjectMeta{
-				Name: name + "-" + strings.ToLower(string(family)), Labels: map[string]string{discoveryv1.LabelServiceName: name},
-			},
-			AddressType: family, Ports: []discoveryv1.EndpointPort{{Name: &none, Port: &port}},
+	var behind []*lab.Host
+	for _, i := range pods {
+		behind = append(behind, s.pods[i])
+	}
+	for _, slice := range apiserver.Slices(name, behind) {
+		for n := range slice.Endpoints {
+			zone := []string{"zone-a", "zone-b", "zone-a"}[pods[n]]
+			slice.Endpoints[n].Hints = &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: zone}}}
 		}
-		for _, i := range pods {
-			zone := []string{"zone-a", "zone-b", "zone-a"}[i]
-			slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
-				Addresses:  []string{s.pods[i].Addr(like).String()},
-				Conditions: discoveryv1.EndpointConditions{Ready: &yes, Serving: &yes},
-				Hints:      &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: zone}}},
-			})
-		}
-		if _, err := api.Create(s.Context(), slice, metav1.CreateOptions{}); err != nil {
-			_, err = api.Update(s.Context(), slice, metav1.UpdateOptions{})
-			s.must(err)
-		}
+		s.must(s.PutSlice(s.Context(), "default", slice))
 	}
 }
 
@@ -135,21 +122,7 @@ func (s *served) node(labels map[string]string, addrs ...string) {
 	if len(addrs) == 0 {
 		addrs = []string{"192.168.0.2", "2001:db8::1"}
 	}
-	api := s.Client.CoreV1().Nodes()
-	node, err := api.Get(s.Context(), "node-a", metav1.GetOptions{})
-	if err != nil {
-		node, err = api.Create(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}}, metav1.CreateOptions{})
-		s.must(err)
-	}
-	node.Labels = labels
-	node, err = api.Update(s.Context(), node, metav1.UpdateOptions{})
-	s.must(err)
-	node.Status.Addresses = nil
-	for _, a := range addrs {
-		node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a})
-	}
-	_, err = api.UpdateStatus(s.Context(), node, metav1.UpdateOptions{})
-	s.must(err)
+	s.must(s.PutNode(s.Context(), "node-a", labels, addrs...))
 }
 
 // testNode: labels, addresses and the pod range of the Node count as they come.

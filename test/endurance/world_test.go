@@ -43,12 +43,8 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	l := lab.New(t, lab.Options{Timeout: time.Second})
-	w := &world{T: t, lab: l, client: l.Pod(l.NodeA, "10.180.0.9", "fd00:10:180::9")}
-	for i, node := range []*lab.Host{l.NodeA, l.NodeB, l.NodeA} {
-		a := netip.AddrFrom4([4]byte{10, 180, 1, byte(i + 1)})
-		w.pods[i] = l.Pod(node, a.String(), lab.Analog(a).String())
-		w.pods[i].Serve(lab.TCP, 80)
-	}
+	client, pods := harness.Pods(l, 3)
+	w := &world{T: t, lab: l, client: client, pods: [3]*lab.Host(pods)}
 	w.dir = w.folder()
 	w.args = []string{"--manifests=" + w.dir, "--hostname-override=node-a", "--cluster-cidr=" + clusterCIDRs}
 	w.write("web.json", web(0, 1, 2))
@@ -103,7 +99,7 @@ type object = harness.Object
 func web(pods ...int) []any {
 	ips := [2][]string{}
 	for _, i := range pods {
-		a := netip.AddrFrom4([4]byte{10, 180, 1, byte(i + 1)})
+		a := harness.PodAddr(i)
 		ips[0], ips[1] = append(ips[0], a.String()), append(ips[1], lab.Analog(a).String())
 	}
 	objects := service("web", webIP4, webIP6, ips)

@@ -155,7 +155,7 @@ func putEncodings(s *siege) {
 			texts = append(texts, string(text))
 			yaml = append(yaml, fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata:\n  name: %s\nspec:\n  clusterIP: %s\n  ports:\n  - port: 80\n", service, ip))
 			// The endpoints are in a file that nobody doubts.
-			slice := harness.EndpointSlice(service, "IPv4", []object{{"port": 80}}, podAddr(0).String())
+			slice := harness.EndpointSlice(service, "IPv4", []object{{"port": 80}}, harness.PodAddr(0).String())
 			s.write(fmt.Sprintf("hostile-slice-%s.json", service), []object{slice})
 		}
 		s.must(s.put(e.file, e.encode(yaml, texts)))

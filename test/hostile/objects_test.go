@@ -159,7 +159,7 @@ func oddObjects() []attack {
 			before: func(s *siege) {
 				var all []object
 				for i := range s.pods {
-					ip := podAddr(i).String()
+					ip := harness.PodAddr(i).String()
 					spec := object{"clusterIP": fmt.Sprintf("172.30.9.%d", i), "externalIPs": []string{ip}, "ports": []object{{"port": 80}}}
 					all = append(all,
 						harness.Service(fmt.Sprintf("cluster-ip-%d", i), object{"clusterIP": ip, "ports": []object{{"port": 80}}}),
@@ -222,8 +222,8 @@ func nodeClaims() []object {
 		harness.Service("external", object{"clusterIP": "172.30.9.3", "externalIPs": both, "ports": own}),
 		harness.Service("health", object{"clusterIP": "172.30.9.4", "type": "NodePort", "ports": health}),
 		harness.Service("health-external", object{"clusterIP": "172.30.9.5", "externalIPs": both, "ports": health}),
-		harness.EndpointSlice("health", "IPv4", []object{{"name": "a", "port": 80}}, podAddr(0).String()),
-		harness.EndpointSlice("health-external", "IPv4", []object{{"name": "a", "port": 80}}, podAddr(0).String()),
+		harness.EndpointSlice("health", "IPv4", []object{{"name": "a", "port": 80}}, harness.PodAddr(0).String()),
+		harness.EndpointSlice("health-external", "IPv4", []object{{"name": "a", "port": 80}}, harness.PodAddr(0).String()),
 	)
 }
 
@@ -325,7 +325,7 @@ func oddRanges() []object {
 			"clusterIP": "172.30.9." + ip[len(ip)-2:], "type": "LoadBalancer", "ports": []object{{"port": 80}}, "loadBalancerSourceRanges": ranges,
 		})
 		o["status"] = object{"loadBalancer": object{"ingress": []object{{"ip": ip}}}}
-		all = append(all, o, harness.EndpointSlice(name, "IPv4", []object{{"port": 80}}, podAddr(0).String()))
+		all = append(all, o, harness.EndpointSlice(name, "IPv4", []object{{"port": 80}}, harness.PodAddr(0).String()))
 	}
 	return all
 }

@@ -69,12 +69,8 @@ type siege struct {
 func newSiege(t *testing.T, p plane, a attack) *siege {
 	t.Helper()
 	l := lab.New(t, lab.Options{Timeout: time.Second})
-	s := &siege{T: t, plane: p, lab: l, files: a.files, client: l.Pod(l.NodeA, "10.180.0.9", "fd00:10:180::9")}
-	for i, node := range []*lab.Host{l.NodeA, l.NodeB} {
-		addr := podAddr(i)
-		s.pods[i] = l.Pod(node, addr.String(), lab.Analog(addr).String())
-		s.pods[i].Serve(lab.TCP, 80)
-	}
+	client, pods := harness.Pods(l, 2)
+	s := &siege{T: t, plane: p, lab: l, files: a.files, client: client, pods: [2]*lab.Host(pods)}
 	s.dir = s.folder()
 	if p.variant != "" { // what kubelet of this variant leaves
 		s.restore("*mangle\n:KUBE-IPTABLES-HINT - [0:0]\nCOMMIT\n*nat\nCOMMIT\n*filter\nCOMMIT\n")
@@ -90,8 +86,6 @@ func newSiege(t *testing.T, p plane, a attack) *siege {
 	s.write("good-turns.json", service("turns", turnsIP, 0))
 	return s
 }
-
-func podAddr(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 180, 1, byte(i + 1)}) }
 
 // restore gives rules to iptables-restore of the variant.
 func (s *siege) restore(rules string) {
@@ -128,7 +122,7 @@ type object = harness.Object
 
 // service is a dual-stack Service on port 80 with one pod behind it.
 func service(name, ip string, pod int) []object {
-	v4, a := netip.MustParseAddr(ip), podAddr(pod)
+	v4, a := netip.MustParseAddr(ip), harness.PodAddr(pod)
 	return []object{
 		harness.Service(name, object{
 			"clusterIP": ip, "clusterIPs": []string{ip, lab.Analog(v4).String()}, "ports": []object{{"port": 80}},

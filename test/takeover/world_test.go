@@ -6,17 +6,16 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sluice-proxy/sluice/test/apiserver"
+	"github.com/sluice-proxy/sluice/test/harness"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
@@ -63,12 +62,8 @@ func newWorld(t *testing.T, c *apiserver.Cluster) *world {
 // is not there.
 func newWorldIn(t *testing.T, c *apiserver.Cluster, namespace string) *world {
 	l := lab.New(t, lab.Options{Timeout: time.Second})
-	w := &world{Cluster: c, T: t, lab: l, ns: namespace, client: l.Pod(l.NodeA, "10.180.0.9", "fd00:10:180::9")}
-	for i, node := range []*lab.Host{l.NodeA, l.NodeB, l.NodeA} {
-		a := netip.AddrFrom4([4]byte{10, 180, 1, byte(i + 1)})
-		w.pods[i] = l.Pod(node, a.String(), lab.Analog(a).String())
-		w.pods[i].Serve(lab.TCP, 80)
-	}
+	client, pods := harness.Pods(l, 3)
+	w := &world{Cluster: c, T: t, lab: l, ns: namespace, client: client, pods: [3]*lab.Host(pods)}
 	_, err := c.Client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{
 		ObjectMeta: metav1.ObjectMeta{Name: namespace},
 	}, metav1.CreateOptions{})
@@ -77,7 +72,7 @@ func newWorldIn(t *testing.T, c *apiserver.Cluster, namespace string) *world {
 	}
 	w.sweep = sync.OnceFunc(w.clear)
 	t.Cleanup(w.sweep)
-	w.node()
+	w.must(c.PutNode(t.Context(), l.NodeA.Name(), nil, "192.168.0.2", "2001:db8::1"))
 	w.services()
 	c.Forward(t, l.NodeA)
 	return w
@@ -155,40 +150,9 @@ func (w *world) setVIPs() {
 // back puts all pods behind a Service.
 func (w *world) back(service string) {
 	w.Helper()
-	none, port, yes := "", int32(80), true
-	for family, like := range map[discoveryv1.AddressType]netip.Addr{
-		discoveryv1.AddressTypeIPv4: netip.IPv4Unspecified(), discoveryv1.AddressTypeIPv6: netip.IPv6Unspecified(),
-	} {
-		s := &discoveryv1.EndpointSlice{
-			ObjectMeta: metav1.ObjectMeta{
-				Name:   service + "-" + strings.ToLower(string(family)),
-				Labels: map[string]string{discoveryv1.LabelServiceName: service},
-			},
-			AddressType: family,
-			Ports:       []discoveryv1.EndpointPort{{Name: &none, Port: &port}},
-		}
-		for _, pod := range w.pods {
-			s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
-				Addresses:  []string{pod.Addr(like).String()},
-				Conditions: discoveryv1.EndpointConditions{Ready: &yes, Serving: &yes},
-			})
-		}
-		_, err := w.Client.DiscoveryV1().EndpointSlices(w.ns).Create(w.Context(), s, metav1.CreateOptions{})
-		w.must(err)
+	for _, s := range apiserver.Slices(service, w.pods[:]) {
+		w.must(w.PutSlice(w.Context(), w.ns, s))
 	}
-}
-
-// node makes the Node of node A: no kubelet does.
-func (w *world) node() {
-	w.Helper()
-	api := w.Client.CoreV1().Nodes()
-	node, err := api.Create(w.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: w.lab.NodeA.Name()}}, metav1.CreateOptions{})
-	w.must(err)
-	for _, a := range []string{"192.168.0.2", "2001:db8::1"} {
-		node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a})
-	}
-	_, err = api.UpdateStatus(w.Context(), node, metav1.UpdateOptions{})
-	w.must(err)
 }
 
 // ways are from a pod, from the node itself and from outside, in both families.

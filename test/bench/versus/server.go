@@ -89,14 +89,7 @@ func (s *server) frame(ctx context.Context) error {
 	if _, err := s.api.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
 		return err
 	}
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}}
-	node, err := s.api.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
-	if err != nil {
-		return err
-	}
-	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: nodeAddr}}
-	_, err = s.api.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{})
-	return err
+	return s.PutNode(ctx, nodeName, nil, nodeAddr)
 }
 
 // served waits until the API server serves the objects that were written to etcd.
