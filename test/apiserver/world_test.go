@@ -87,13 +87,7 @@ func (w *world) Run(t lab.T, host *lab.Host, args ...string) *Proxy {
 // eventually tries until there is no error.
 func (w *world) eventually(try func() error) {
 	w.Helper()
-	var err error
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
-		if err = try(); err == nil {
-			return
-		}
-	}
-	w.Fatalf("still after %v: %v", patience, err)
+	harness.Eventually(w, patience, try)
 }
 
 // create makes a dual stack Service "web" with port 80.

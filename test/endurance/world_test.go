@@ -70,13 +70,7 @@ func (w *world) must(err error) {
 // eventually tries until there is no error.
 func (w *world) eventually(try func() error) {
 	w.Helper()
-	var err error
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		if err = try(); err == nil {
-			return
-		}
-	}
-	w.Fatalf("still after %v: %v", patience, err)
+	harness.Eventually(w, patience, try)
 }
 
 // write replaces a file of the manifests as a whole.

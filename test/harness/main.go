@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/sluice-proxy/sluice/test/lab"
 )
@@ -28,4 +29,16 @@ func Main(m *testing.M, checks ...func() error) {
 		}
 	}
 	lab.Main(m)
+}
+
+// Eventually tries until there is no error, and ends the test after limit.
+func Eventually(t lab.T, limit time.Duration, try func() error) {
+	t.Helper()
+	var err error
+	for deadline := time.Now().Add(limit); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		if err = try(); err == nil {
+			return
+		}
+	}
+	t.Fatalf("still after %v: %v", limit, err)
 }

@@ -98,13 +98,7 @@ func (w *world) must(err error) {
 // eventually tries until there is no error.
 func (w *world) eventually(try func() error) {
 	w.Helper()
-	var err error
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		if err = try(); err == nil {
-			return
-		}
-	}
-	w.Fatalf("still after %v: %v", patience, err)
+	harness.Eventually(w, patience, try)
 }
 
 // services makes one with everything, one with affinity and one without backends.
