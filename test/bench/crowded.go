@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
-	"github.com/sluice-proxy/sluice/test/lab"
+	"github.com/sluice-proxy/sluice/test/harness"
 )
 
 // shape is a large Service.
@@ -99,28 +99,20 @@ type crowdResult struct {
 
 // measureShape measures one shape in a fresh network namespace.
 func measureShape(o options, w io.Writer) error {
-	if err := lab.Enter(); err != nil {
-		return err
-	}
-	var err error
-	if o.dir, err = os.MkdirTemp("", "sluice-bench-"); err != nil {
-		return err
-	}
-	defer func() { _ = os.RemoveAll(o.dir) }()
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	c, err := newCrowd(ctx, o)
-	if err != nil {
-		return err
-	}
-	r, err := c.measure(ctx, shapes()[o.shape-1])
-	if err != nil {
-		return err
-	}
-	if r.PeakRSS, err = peakRSS("self"); err != nil {
-		return err
-	}
-	return json.NewEncoder(w).Encode(r)
+	return inNamespace(o, w, func(o options) (any, error) {
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		c, err := newCrowd(ctx, o)
+		if err != nil {
+			return nil, err
+		}
+		r, err := c.measure(ctx, shapes()[o.shape-1])
+		if err != nil {
+			return nil, err
+		}
+		r.PeakRSS, err = harness.PeakMemory("self")
+		return r, err
+	})
 }
 
 func newCrowd(ctx context.Context, o options) (*crowd, error) {

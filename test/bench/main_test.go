@@ -71,12 +71,3 @@ func TestMeasure(t *testing.T) {
 		t.Errorf("the table has %d lines:\n%s", len(lines), table.String())
 	}
 }
-
-func TestUsageOfThisProcess(t *testing.T) {
-	if n, err := peakRSS("self"); err != nil || n < 1<<20 {
-		t.Errorf("peak RSS %d, %v", n, err)
-	}
-	if _, err := vmHWM([]byte("Name:\tx\nVmRSS:\t 1 kB\n")); err == nil {
-		t.Error("a status without VmHWM was accepted")
-	}
-}

@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/test/harness"
 )
 
 // result is what was measured of one size in one process. Durations are
@@ -129,7 +130,7 @@ func measure(o options) (result, error) {
 			return r, fmt.Errorf("change: %w", err)
 		}
 	}
-	if r.PeakRSS, err = peakRSS("self"); err != nil {
+	if r.PeakRSS, err = harness.PeakMemory("self"); err != nil {
 		return r, err
 	}
 	if err := stop(); err != nil {

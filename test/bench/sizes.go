@@ -56,6 +56,17 @@ func child(o options, n int) ([]byte, error) {
 
 // measureChild measures one size in a fresh network namespace.
 func measureChild(o options, w io.Writer) error {
+	return inNamespace(o, w, func(o options) (any, error) {
+		if o.questions {
+			return measureQuestions(o)
+		}
+		return measure(o)
+	})
+}
+
+// inNamespace measures in a fresh network namespace, with a folder for files, and
+// prints the result as JSON.
+func inNamespace(o options, w io.Writer, measure func(options) (any, error)) error {
 	if err := lab.Enter(); err != nil {
 		return err
 	}
@@ -64,12 +75,7 @@ func measureChild(o options, w io.Writer) error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(o.dir) }()
-	var r any
-	if o.questions {
-		r, err = measureQuestions(o)
-	} else {
-		r, err = measure(o)
-	}
+	r, err := measure(o)
 	if err != nil {
 		return err
 	}

@@ -3,14 +3,12 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
 	"runtime/pprof"
-	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -42,26 +40,6 @@ func heap() uint64 {
 	var ms runtime.MemStats
 	runtime.ReadMemStats(&ms)
 	return ms.HeapAlloc
-}
-
-// peakRSS is the most memory a process has had, in bytes.
-func peakRSS(pid string) (uint64, error) {
-	status, err := os.ReadFile("/proc/" + pid + "/status")
-	if err != nil {
-		return 0, err
-	}
-	return vmHWM(status)
-}
-
-func vmHWM(status []byte) (uint64, error) {
-	for line := range bytes.Lines(status) {
-		words := bytes.Fields(line)
-		if len(words) == 3 && string(words[0]) == "VmHWM:" {
-			kb, err := strconv.ParseUint(string(words[1]), 10, 64)
-			return kb << 10, err
-		}
-	}
-	return 0, fmt.Errorf("no VmHWM in the status of a process")
 }
 
 // profile starts profiles if asked for; stop writes them.

@@ -114,15 +114,15 @@ func usersOf(namespaces []string) []string {
 // machineNetwork returns the interfaces and routes of the network of a process.
 // The parent of this process made the namespaces, and is outside of them.
 func machineNetwork(pid int) (string, error) {
-	var out string
-	for _, file := range []string{"dev", "route"} {
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/%s", pid, file))
-		if err != nil {
-			return "", fmt.Errorf("read the network of this machine: %w", err)
-		}
-		out += columns(text, map[string]int{"dev": 1, "route": 3}[file])
+	dev, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/dev", pid))
+	if err != nil {
+		return "", fmt.Errorf("read interfaces: %w", err)
 	}
-	return out, nil
+	route, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/route", pid))
+	if err != nil {
+		return "", fmt.Errorf("read routes: %w", err)
+	}
+	return columns(dev, 1) + columns(route, 3), nil
 }
 
 // columns returns the first columns of a table, without the counters after them.

@@ -114,11 +114,11 @@ func printReport(w io.Writer, results []*result) error {
 // sizeTable prints a column for each proxy. Each value of kube-proxy is followed
 // by its ratio to that of Sluice, which is the first column.
 func sizeTable(b *strings.Builder, columns []*result) {
-	head := ""
+	b.WriteString("| |")
 	for _, c := range columns {
-		head += " " + titleOf(c.Proxy) + " |"
+		fmt.Fprintf(b, " %s |", titleOf(c.Proxy))
 	}
-	fmt.Fprintf(b, "| |%s\n|---|%s\n", head, strings.Repeat("---:|", len(columns)))
+	b.WriteString("\n|---|" + strings.Repeat("---:|", len(columns)) + "\n")
 	for _, r := range rows() {
 		cells, measured := "", false
 		for _, c := range columns {
