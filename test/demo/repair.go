@@ -27,9 +27,9 @@ func (t *tour) modes() error {
 	if err != nil {
 		return err
 	}
+	defer stop()
 	there, err := t.change(`msg="Removed what Sluice left in another mode"`, "--proxy-mode", "iptables")
 	if errors.Is(err, harness.ErrEnded) {
-		stop()
 		t.note("%s", clip("Not shown on this machine: "+lastLine(t.sluice.Log)))
 		t.learn("Modes", "iptables not shown on this machine")
 		_, err = t.start()

@@ -95,14 +95,14 @@ func converse(ways []way, connections int) (stop func() (asked, unanswered int),
 	quit := make(chan struct{})
 	counts := make([][2]int, connections)
 	var wait sync.WaitGroup
-	stop = func() (asked, unanswered int) {
+	stop = sync.OnceValues(func() (asked, unanswered int) {
 		close(quit)
 		wait.Wait()
 		for _, c := range counts {
 			asked, unanswered = asked+c[0], unanswered+c[1]
 		}
 		return asked, unanswered
-	}
+	})
 	for i := range connections {
 		w := ways[i%len(ways)]
 		flow, r := w.from.Open(lab.Probe{Protocol: lab.TCP, To: w.to})
