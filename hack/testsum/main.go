@@ -1,14 +1,15 @@
-// Command testsum runs the steps of a test run one after another, shows how far
-// it is, and ends with one line that sums them up:
+// Command testsum runs the steps of a test run one after another, prints the
+// progress, and ends with the sum of all steps:
 //
 //	sluice: 812 passed, 0 failed, 2 skipped
 //
 // usage: testsum "name: command" ...
 //
-// A command is run by sh. What it prints in the format of go test -json is
-// read, packages are shown as they end, and of tests only those that failed.
-// A step without such output counts as one test, by its exit status. All steps
-// are run; the exit status is 1 if anything failed.
+// A shell runs each command. testsum reads the format of go test -json: it prints
+// packages when they end, and the output of failed tests. A step without such
+// output counts as one test, by its exit status. All steps run, also after a
+// failure; the exit status is 1 if one failed. docs/decisions/0026 explains why
+// this is not gotestsum.
 package main
 
 import (
@@ -59,8 +60,8 @@ func parse(args []string) ([]step, error) {
 	return steps, nil
 }
 
-// run runs the command and counts what it prints. Its error is that it could
-// not be run; that it failed is in the summary.
+// run runs the command and adds its tests to the summary, also a failure of the
+// command. It returns an error only if the command could not be run.
 func (s step) run(sum *summary) error {
 	cmd := exec.Command("sh", "-c", s.command)
 	r, w, err := os.Pipe() // closed by the last process that has it

@@ -22,7 +22,7 @@ type event struct {
 	FailedBuild string
 }
 
-// id names what an event is about.
+// id names a package or a test.
 type id struct{ pkg, test string }
 
 func (i id) String() string { return strings.TrimSuffix(i.pkg+" "+i.test, " ") }
@@ -30,8 +30,8 @@ func (i id) String() string { return strings.TrimSuffix(i.pkg+" "+i.test, " ") }
 // pkgResult counts the tests of one package.
 type pkgResult struct{ passed, failed, skipped int }
 
-// summary counts tests and prints what a person waits for. A test that has
-// subtests is not counted besides them, unless it fails where none of them does.
+// summary counts tests and prints the progress. A test with subtests does not
+// count, unless it fails and none of its subtests does.
 type summary struct {
 	out                     io.Writer
 	passed, failed, skipped int
@@ -54,7 +54,7 @@ type timed struct {
 	elapsed float64
 }
 
-// The slowest tests are shown: so many, and only from so many seconds.
+// How many of the slowest tests are printed, and from how many seconds on.
 const (
 	slowest  = 10
 	slowFrom = 1.0
@@ -67,7 +67,7 @@ func newSummary(out io.Writer) *summary {
 	}
 }
 
-// begin starts a step.
+// begin begins a step.
 func (s *summary) begin(step string) {
 	s.step, s.started, s.events, s.failures = step, time.Now(), 0, 0
 	clear(s.packages)
@@ -120,7 +120,7 @@ func (s *summary) ended(key id, e event) {
 		s.packages[e.Package] = p
 	}
 	failedBelow, isParent := s.parents[key]
-	s.tellParent(key, e.Action)
+	s.recordParent(key, e.Action)
 	if isParent && (e.Action != "fail" || failedBelow) {
 		if e.Action == "fail" {
 			s.printf("%s", strings.Join(s.output[key], ""))
@@ -145,8 +145,8 @@ func (s *summary) ended(key id, e event) {
 	}
 }
 
-// tellParent notes that the test above this one, if any, has subtests.
-func (s *summary) tellParent(key id, action string) {
+// recordParent records that the test above this one, if any, has subtests.
+func (s *summary) recordParent(key id, action string) {
 	slash := strings.LastIndexByte(key.test, '/')
 	if slash < 0 {
 		return
@@ -155,8 +155,8 @@ func (s *summary) tellParent(key id, action string) {
 	s.parents[above] = s.parents[above] || action == "fail"
 }
 
-// packageEnded shows a package. One can fail without a failing test: it does
-// not build, its TestMain fails, it runs out of time.
+// packageEnded prints the result of a package. It can fail without a failing test:
+// it does not build, its TestMain fails, or it runs out of time.
 func (s *summary) packageEnded(e event) {
 	p := s.packages[e.Package]
 	if p == nil && e.Action != "fail" {
@@ -173,8 +173,7 @@ func (s *summary) packageEnded(e event) {
 	}
 }
 
-// unfinished shows what the tests of a package that never ended had to say,
-// and the package itself.
+// unfinished prints the output of a package and of its tests that never ended.
 func (s *summary) unfinished(pkg string) {
 	for _, key := range slices.SortedFunc(maps.Keys(s.output), func(a, b id) int { return cmp.Compare(a.test, b.test) }) {
 		if key.pkg == pkg {
@@ -189,8 +188,8 @@ func (s *summary) fail(what id) {
 	s.broken = append(s.broken, what.String())
 }
 
-// reason finds in the output of a test why it was skipped: what follows the
-// file and line.
+// reason returns why a test was skipped: the text after file and line in its
+// output.
 func reason(output []string) string {
 	for _, line := range slices.Backward(output) {
 		line = strings.TrimSpace(line)
