@@ -61,10 +61,10 @@ func (s Service) rows() [][]string {
 	}
 	var rows [][]string
 	for _, p := range s.Ports {
+		a := p.addresses()
 		rows = append(rows, []string{
-			s.Namespace, s.Name, portText(p.Name, p.Port, p.Protocol),
-			p.addresses("clusterIP"), p.addresses("externalIP", "loadBalancerIP"), p.nodePort(),
-			p.policy(), p.backends(), state, p.Family, p.affinity(), p.clients(),
+			s.Namespace, s.Name, portText(p.Name, p.Port, p.Protocol), strings.Join(a.cluster, ","),
+			strings.Join(a.external, ","), a.nodePort, p.policy(), p.backends(), state, p.Family, p.affinity(), a.clients,
 		})
 	}
 	return rows
@@ -130,25 +130,29 @@ func (w Way) String() string {
 	return w.To
 }
 
-func (p Port) addresses(kinds ...string) string {
-	var addresses []string
-	for _, f := range p.Fronts {
-		for _, k := range kinds {
-			if f.Kind == k {
-				addresses = append(addresses, f.Address.String())
-			}
-		}
-	}
-	return strings.Join(addresses, ",")
+// addresses are the frontends of a port as columns.
+type addresses struct {
+	cluster, external []string
+	nodePort          string
+	clients           string // that may use load balancer addresses
 }
 
-func (p Port) nodePort() string {
+func (p Port) addresses() addresses {
+	out := addresses{clients: "all"}
 	for _, f := range p.Fronts {
-		if !f.Address.IsValid() {
-			return strconv.Itoa(int(f.Port))
+		switch f.Kind {
+		case "clusterIP":
+			out.cluster = append(out.cluster, f.Address.String())
+		case "nodePort":
+			out.nodePort = strconv.Itoa(int(f.Port))
+		default:
+			out.external = append(out.external, f.Address.String())
+		}
+		if f.Restricted {
+			out.clients = cmp.Or(text.Join(f.Allow, ","), "nobody")
 		}
 	}
-	return ""
+	return out
 }
 
 // policy says where connections go from clients other than pods and this node.
@@ -188,16 +192,6 @@ func (p Port) affinity() string {
 	return "client, " + p.Affinity.String()
 }
 
-// clients lists the clients that may use load balancer addresses.
-func (p Port) clients() string {
-	for _, f := range p.Fronts {
-		if f.Restricted {
-			return cmp.Or(text.Join(f.Allow, ","), "nobody")
-		}
-	}
-	return "all"
-}
-
 // leftOut is why a backend is not in a pool; the reason once if all have one.
 func (b Backend) leftOut() string {
 	cluster, local := b.LeftOut["cluster"], b.LeftOut["local"]
@@ -212,13 +206,14 @@ func (b Backend) leftOut() string {
 
 func (e *Endpoint) conditions() string {
 	var words []string
-	for _, c := range []struct {
-		is   bool
-		word string
-	}{{e.Ready, "ready"}, {e.Serving, "serving"}, {e.Terminating, "terminating"}} {
-		if c.is {
-			words = append(words, c.word)
-		}
+	if e.Ready {
+		words = append(words, "ready")
+	}
+	if e.Serving {
+		words = append(words, "serving")
+	}
+	if e.Terminating {
+		words = append(words, "terminating")
 	}
 	return strings.Join(words, ",")
 }
