@@ -131,7 +131,8 @@ func (d *daemon) assemble(ctx context.Context) error {
 		File: o.File, Config: o.Config, Load: o.Load, Apply: d.apply, Log: o.Log, Changed: d.reloaded,
 	})
 	d.inspect = inspect.New(inspect.Options{
-		Loop: d.node.Loop(), Store: d.store, History: d.history, Sizes: d.sizes.Sizes, Status: d.status, Diff: d.diff, Explain: d.explainer(),
+		Loop: d.node.Loop(), Store: d.store, History: d.history, Sizes: d.sizes.Sizes, Status: d.status, Diff: d.diff,
+		Local: address.New(address.Options{NetNS: o.NetNS}).List, Plane: kindOf(o.Config.Mode).explain(),
 	})
 	d.assembleServers(door)
 	d.metrics.Read(d.readings())

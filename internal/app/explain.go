@@ -2,23 +2,17 @@ package app
 
 import (
 	"context"
-	"net/http"
 	"net/netip"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/explain"
 	"github.com/sluice-proxy/sluice/internal/kernel/address"
+	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/source/manifest"
 )
 
-// explainer answers where connections would go.
-func (d *daemon) explainer() http.Handler {
-	w := address.New(address.Options{NetNS: d.o.NetNS})
-	return explain.Handler{Loop: d.node.Loop(), Store: d.store, Local: w.List, Plane: kindOf(d.o.Config.Mode).explain()}
-}
-
-// Explain answers a question as if the manifests were what there is. It needs
+// Explain answers a question as if the kernel had what the manifests say. It needs
 // no privileges.
 func Explain(ctx context.Context, o Options, q explain.Question) (explain.Answer, error) {
 	f, err := fromFiles(ctx, o)
@@ -27,7 +21,8 @@ func Explain(ctx context.Context, o Options, q explain.Question) (explain.Answer
 	}
 	f.compiler.Compile(f.store.Take()) // problems of what is asked about are in the answer
 	return explain.Ask(explain.View{
-		Routes: f.compiler.Snapshot(), Node: f.store.Node(), Local: f.local, Plane: kindOf(o.Config.Mode).explain(),
+		View: proxy.View{Routes: f.compiler.Snapshot(), Started: true},
+		Node: f.store.Node(), Local: f.local, Plane: kindOf(o.Config.Mode).explain(),
 	}, q), nil
 }
 

@@ -80,9 +80,9 @@ func completeNames(namespace *string) cobra.CompletionFunc {
 		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), nameTime)
 		defer cancel()
-		said, err := ask(ctx, "/names", url.Values{"namespace": {*namespace}, "name": {begun}})
+		answer, err := ask(ctx, "/names", url.Values{"namespace": {*namespace}, "name": {begun}})
 		var names []string
-		if err != nil || json.Unmarshal(said, &names) != nil {
+		if err != nil || json.Unmarshal(answer, &names) != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		return candidates(names, *namespace, begun), cobra.ShellCompDirectiveNoFileComp

@@ -7,7 +7,6 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -26,6 +25,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/control"
+	"github.com/sluice-proxy/sluice/internal/explain"
 	"github.com/sluice-proxy/sluice/internal/follow/sizes"
 	"github.com/sluice-proxy/sluice/internal/inspect"
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
@@ -232,7 +232,8 @@ func serveFolder(ctx context.Context, folders []string) error {
 		},
 	})
 	i := inspect.New(inspect.Options{
-		Loop: loop, Store: store, History: history, Sizes: counted.Sizes, Diff: difference, Explain: http.NotFoundHandler(),
+		Loop: loop, Store: store, History: history, Sizes: counted.Sizes, Diff: difference, Plane: explain.Nftables(),
+		Local:  func(context.Context) ([]netip.Addr, error) { return nil, nil },
 		Status: func(context.Context) inspect.Status { return known(synced.Load()) },
 	})
 	who := control.Identity{PID: os.Getpid(), Version: "v1.2.0", Host: "node-a", Mode: "nftables", Since: time.Now()}

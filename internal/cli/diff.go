@@ -11,10 +11,10 @@ import (
 	"github.com/sluice-proxy/sluice/internal/inspect"
 )
 
-// diffTime is how long a comparison may take: the kernel is read.
-const diffTime = 3 * time.Minute
+// diffTimeout bounds the wait for a comparison, for which the daemon reads the kernel.
+const diffTimeout = 3 * time.Minute
 
-// newDiff makes the command that compares the kernel with what should be.
+// newDiff returns the command that compares the kernel with what should be.
 func newDiff(env Env) *cobra.Command {
 	return answers(&cobra.Command{
 		Use:   "diff",
@@ -28,7 +28,7 @@ Exit status: 0 they are equal; 1 they differ; 2 trouble, as of diff(1).`,
 		Example: "  sluice diff\n  sluice diff && echo as it should be",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, cancel := context.WithTimeout(cmd.Context(), diffTime)
+			ctx, cancel := context.WithTimeout(cmd.Context(), diffTimeout)
 			defer cancel()
 			return diff(ctx, env)
 		},
@@ -36,11 +36,11 @@ Exit status: 0 they are equal; 1 they differ; 2 trouble, as of diff(1).`,
 }
 
 func diff(ctx context.Context, env Env) error {
-	said, err := ask(ctx, "/diff", nil)
+	answer, err := ask(ctx, "/diff", nil)
 	if err != nil {
 		return err
 	}
-	d, err := decode[inspect.Difference](said)
+	d, err := decode[inspect.Difference](answer)
 	if err != nil || d.Steps == 0 {
 		return err
 	}

@@ -14,7 +14,6 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/app"
 	"github.com/sluice-proxy/sluice/internal/config"
-	"github.com/sluice-proxy/sluice/internal/control"
 	"github.com/sluice-proxy/sluice/internal/explain"
 )
 
@@ -40,7 +39,7 @@ const explainExample = `  sluice explain 10.244.1.5 10.96.0.10:53/udp     from a
   sluice explain node [fd00:96::a]:443 -o json
   kubectl get svc,endpointslices,nodes -A -o yaml | sluice explain -f - node default/web`
 
-// explaining is what the flags of the command say.
+// explaining is the command explain with its flags.
 type explaining struct {
 	env    Env
 	flags  *config.Flags
@@ -49,7 +48,7 @@ type explaining struct {
 	output *output
 }
 
-// newExplain makes the command that tells where connections go.
+// newExplain returns the command that explains where connections go.
 func newExplain(env Env) *cobra.Command {
 	fs := pflag.NewFlagSet("explain", pflag.ContinueOnError)
 	e := &explaining{env: env, flags: config.NewFlags(fs), output: newOutput("text", "json", "yaml")}
@@ -94,23 +93,23 @@ func (e *explaining) run(ctx context.Context, source, destination string) error 
 	if len(e.files) > 0 {
 		ask = e.askFiles
 	}
-	said, err := ask(ctx, q)
+	encoded, err := ask(ctx, q)
 	if err != nil {
 		return err
 	}
-	answer, err := decode[explain.Answer](said)
+	answer, err := decode[explain.Answer](encoded)
 	if err != nil {
 		return err
 	}
-	err = e.output.print(e.env.Stdout, said, func() error { return e.print(answer) })
+	err = e.output.print(e.env.Stdout, encoded, func() error { return e.print(answer) })
 	if err == nil && answer.Unanswered != "" {
 		err = errors.New(strings.Join(append([]string{answer.Unanswered}, answer.Notes...), "\n"))
 	}
 	return err
 }
 
-// print prints an answer for people; that there is none is an error, which comes
-// later.
+// print prints an answer for people, but nothing if it is an error, which run
+// returns.
 func (e *explaining) print(a explain.Answer) error {
 	if a.Unanswered != "" {
 		return nil
@@ -132,10 +131,8 @@ func (e *explaining) askFiles(ctx context.Context, q explain.Question) (json.Raw
 	return json.Marshal(answer)
 }
 
-func (e *explaining) askDaemon(ctx context.Context, q explain.Question) (said json.RawMessage, err error) {
-	ctx, cancel := context.WithTimeout(ctx, askTime)
+func (e *explaining) askDaemon(ctx context.Context, q explain.Question) (json.RawMessage, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	query := url.Values{"source": {q.From()}, "destination": {q.To()}, "via": {q.Via}}
-	err = control.Dial(control.Options{}).Get(ctx, "/explain", query, &said)
-	return said, err
+	return ask(ctx, "/explain", url.Values{"source": {q.From()}, "destination": {q.To()}, "via": {q.Via}})
 }

@@ -2,11 +2,9 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/url"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -14,10 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/inspect"
 )
 
-// askTime is how long an answer may take.
-const askTime = 30 * time.Second
-
-// resource is something that the daemon lists.
+// resource is a kind of item that the daemon lists.
 type resource struct {
 	name    string
 	aliases []string
@@ -26,7 +21,7 @@ type resource struct {
 	table   func(w io.Writer, width inspect.Width) printer
 }
 
-// resources are all of them.
+// resources returns all resources.
 func resources() []resource {
 	return []resource{
 		{
@@ -63,7 +58,7 @@ adds what the others meet, and whether they get this node's address as source ("
 	}
 }
 
-// newGet makes the command that lists what is programmed.
+// newGet returns the command that lists what is programmed.
 func newGet(env Env) *cobra.Command {
 	get := &cobra.Command{
 		Use:   "get RESOURCE [NAME]",
@@ -92,7 +87,7 @@ one is said.`,
 	return get
 }
 
-// newGetOne makes the command that lists one resource.
+// newGetOne returns the command that lists one resource.
 func newGetOne(r resource, env Env) *cobra.Command {
 	var namespace string
 	o := newOutput("table", "wide", "json", "yaml")
@@ -111,7 +106,7 @@ func newGetOne(r resource, env Env) *cobra.Command {
 	complete(cmd, "namespace", nil)
 	cmd.ValidArgsFunction = completeNames(&namespace)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		ctx, cancel := context.WithTimeout(cmd.Context(), askTime)
+		ctx, cancel := context.WithTimeout(cmd.Context(), askTimeout)
 		defer cancel()
 		body, err := control.Dial(control.Options{}).Ask(ctx, "/"+r.name, url.Values{"namespace": {namespace}, "name": args})
 		if err != nil {
@@ -124,9 +119,9 @@ func newGetOne(r resource, env Env) *cobra.Command {
 }
 
 // show prints a list.
-func (r resource) show(env Env, said io.Reader, o *output) error {
+func (r resource) show(env Env, answer io.Reader, o *output) error {
 	var p printer
-	switch o.is {
+	switch o.format {
 	case "json":
 		p = jsonItems(env.Stdout)
 	case "yaml":
@@ -136,7 +131,7 @@ func (r resource) show(env Env, said io.Reader, o *output) error {
 	default:
 		p = r.table(env.Stdout, inspect.Narrow)
 	}
-	n, err := eachItem(said, p.item)
+	n, err := eachItem(answer, p.item)
 	if err != nil {
 		return err
 	}
@@ -144,11 +139,4 @@ func (r resource) show(env Env, said io.Reader, o *output) error {
 		fmt.Fprintf(env.Stderr, "No %s.\n", r.name)
 	}
 	return p.end()
-}
-
-// ask asks the daemon of the network namespace that this process is in.
-func ask(ctx context.Context, path string, query url.Values) (json.RawMessage, error) {
-	var said json.RawMessage
-	err := control.Dial(control.Options{}).Get(ctx, path, query, &said)
-	return said, err
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/inspect"
 )
 
-// newStatus makes the command that tells how the daemon is.
+// newStatus returns the command that prints the status of the daemon.
 func newStatus(env Env) *cobra.Command {
 	o := newOutput("text", "json", "yaml")
 	cmd := &cobra.Command{
@@ -25,7 +25,7 @@ this is not root, or it does not answer.`,
   sluice status >/dev/null && echo healthy`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, cancel := context.WithTimeout(cmd.Context(), askTime)
+			ctx, cancel := context.WithTimeout(cmd.Context(), askTimeout)
 			defer cancel()
 			return status(ctx, o, env)
 		},
@@ -35,15 +35,15 @@ this is not root, or it does not answer.`,
 }
 
 func status(ctx context.Context, o *output, env Env) error {
-	said, err := ask(ctx, "/status", nil)
+	answer, err := ask(ctx, "/status", nil)
 	if err != nil {
 		return err
 	}
-	s, err := decode[inspect.Status](said)
+	s, err := decode[inspect.Status](answer)
 	if err != nil {
 		return err
 	}
-	if err := o.print(env.Stdout, said, func() error { return s.WriteText(env.Stdout) }); err != nil {
+	if err := o.print(env.Stdout, answer, func() error { return s.WriteText(env.Stdout) }); err != nil {
 		return err
 	}
 	if s.Health.State != inspect.Healthy {

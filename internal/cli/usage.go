@@ -4,15 +4,15 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-// usage prints the commands and flags, what a person needs first at the top.
+// usage prints the commands and flags, those needed most first.
 func usage(cmd *cobra.Command, w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Usage:\n  %s\n", cmd.UseLine())
@@ -34,12 +34,13 @@ func usage(cmd *cobra.Command, w io.Writer) error {
 
 const width = 100
 
-// printCommands prints what commands there are, with their other names.
+// printCommands prints the commands with their aliases.
 func printCommands(b *strings.Builder, all []*cobra.Command) {
-	out := tabwriter.NewWriter(b, 0, 8, 3, ' ', 0)
+	out := text.NewColumns(b)
+	out.Indent = "  "
 	for _, c := range all {
 		if c.IsAvailableCommand() {
-			fmt.Fprintf(out, "  %s\t%s\n", strings.Join(append([]string{c.Name()}, c.Aliases...), ", "), c.Short)
+			out.Row(strings.Join(append([]string{c.Name()}, c.Aliases...), ", "), c.Short)
 		}
 	}
 	_ = out.Flush() // a strings.Builder takes everything

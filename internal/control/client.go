@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,23 +19,23 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/netlock"
 )
 
-// ErrNobody means that no daemon serves the network namespace.
-var ErrNobody = errors.New("no Sluice is running in this network namespace; " +
+// ErrNotRunning means that no daemon serves the network namespace.
+var ErrNotRunning = errors.New("no Sluice is running in this network namespace; " +
 	"on a node, ask in the host's (a shell on the node, or kubectl exec into the Sluice pod), " +
 	"for another one with ip netns exec NAME sluice COMMAND")
 
-// errNotRoot means that this process may not ask.
+// errNotRoot means that this process may not query the daemon.
 var errNotRoot = errors.New("only root may ask the daemon, with CAP_NET_ADMIN in its network namespace: " +
 	"run as root, for example with sudo, or with kubectl exec in the Sluice pod")
 
 // UnansweredError means that a process holds the lock but did not answer in
 // time. Other processes may have tried to answer in its place.
 type UnansweredError struct {
-	Refused  int // connections of processes that are not the daemon
-	PID, UID int // of the last of them
+	Refused  int // connections from processes that are not the daemon
+	PID, UID int // of the last of these processes
 }
 
-// Error says so.
+// Error returns the message, with the processes that tried to answer.
 func (e *UnansweredError) Error() string {
 	s := "the daemon has not answered in time"
 	if e.Refused > 0 {
@@ -47,47 +48,47 @@ func (e *UnansweredError) Error() string {
 // Unwrap returns context.DeadlineExceeded.
 func (*UnansweredError) Unwrap() error { return context.DeadlineExceeded }
 
-// Client asks the daemon of a network namespace.
+// Client queries the daemon of a network namespace.
 type Client struct {
 	http *http.Client
 	opts Options
 	pid  atomic.Int64 // of the daemon that last connected
 
-	maxAnswer int64 // bytes that are decoded as a whole
+	maxAnswer int64 // bytes that Get decodes
 }
 
-// Limits of an answer.
+// Limits of an answer in bytes.
 const (
-	maxHeader = 64 << 10
-	maxWords  = 64 << 10  // of a refusal
-	maxWhole  = 128 << 20 // that is decoded as a whole
-	maxStream = 1 << 30   // that is read in pieces
+	maxHeader  = 64 << 10
+	maxRefusal = 64 << 10  // the body of an error
+	maxWhole   = 128 << 20 // what Get decodes
+	maxStream  = 1 << 30   // what a caller of Ask reads
 )
 
-// Dial returns a Client. It connects with the first question.
+// Dial returns a Client. Each query opens a connection.
 func Dial(o Options) *Client {
 	c := &Client{opts: o, maxAnswer: maxWhole}
 	c.http = &http.Client{Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dial(ctx) },
-		// One question for each connection, and limits for a faulty daemon.
+		// One query for each connection, and limits for a faulty daemon.
 		DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxHeader,
 	}}
 	return c
 }
 
 const (
-	attemptTime = 2 * time.Second        // for the daemon to follow an invitation
-	fullPause   = 100 * time.Millisecond // before another one if its mailbox is full
+	attemptTimeout = 2 * time.Second        // for the daemon to follow an invitation
+	fullPause      = 100 * time.Millisecond // before the next invitation if the mailbox is full
 )
 
-// dial invites the daemon until it connects or the context ends.
+// dial sends invitations until the daemon connects or the context ends.
 func (c *Client) dial(ctx context.Context) (net.Conn, error) {
 	if os.Geteuid() != 0 {
 		return nil, errNotRoot
 	}
-	var refused strangers
+	var refused refusedPeers
 	for {
-		attempt, cancel := context.WithTimeout(ctx, attemptTime)
+		attempt, cancel := context.WithTimeout(ctx, attemptTimeout)
 		conn, peer, err := invite(attempt, c.opts, &refused)
 		cancel()
 		switch {
@@ -95,31 +96,26 @@ func (c *Client) dial(ctx context.Context) (net.Conn, error) {
 			c.pid.Store(int64(peer.PID))
 			return conn, nil
 		case errors.Is(err, netlock.ErrFree):
-			return nil, ErrNobody
+			return nil, ErrNotRunning
 		case errors.Is(err, netlock.ErrPrivilege):
 			return nil, errNotRoot
-		case !errors.Is(err, errNoGuest) && !errors.Is(err, syscall.EAGAIN):
+		case !errors.Is(err, errNotConnected) && !errors.Is(err, syscall.EAGAIN):
 			return nil, err
+		}
+		pause := time.Duration(0)
+		if errors.Is(err, syscall.EAGAIN) {
+			pause = fullPause
 		}
 		select {
 		case <-ctx.Done():
 			return nil, &UnansweredError{refused.count, refused.last.PID, refused.last.UID}
-		case <-time.After(pauseAfter(err)):
+		case <-time.After(pause):
 		}
 	}
 }
 
-// pauseAfter returns how long to wait after a failed invitation.
-func pauseAfter(err error) time.Duration {
-	if errors.Is(err, syscall.EAGAIN) {
-		return fullPause
-	}
-	return 0
-}
-
-// Ask asks a question and returns the answer, which the caller closes. If the
-// daemon refuses, its words are the error. An answer that is longer than 1 GiB
-// fails with an error.
+// Ask sends a query and returns the answer, which the caller closes. If the
+// daemon refuses, the error has its message. Reading more than 1 GiB is an error.
 func (c *Client) Ask(ctx context.Context, path string, query url.Values) (io.ReadCloser, error) {
 	u := url.URL{Scheme: "http", Host: "sluice", Path: path, RawQuery: query.Encode()}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
@@ -128,7 +124,7 @@ func (c *Client) Ask(ctx context.Context, path string, query url.Values) (io.Rea
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return nil, explain(err)
+		return nil, cause(err)
 	}
 	if resp.StatusCode != http.StatusOK {
 		defer func() { _ = resp.Body.Close() }() // it is only read
@@ -137,8 +133,8 @@ func (c *Client) Ask(ctx context.Context, path string, query url.Values) (io.Rea
 	return &bounded{resp.Body, maxStream}, nil
 }
 
-// Get asks a question and decodes the JSON answer into out. An answer that is
-// longer than 128 MiB is an error.
+// Get sends a query and decodes the JSON answer into out. An answer longer than
+// 128 MiB is an error.
 func (c *Client) Get(ctx context.Context, path string, query url.Values, out any) error {
 	body, err := c.Ask(ctx, path, query)
 	if err != nil {
@@ -146,12 +142,12 @@ func (c *Client) Get(ctx context.Context, path string, query url.Values, out any
 	}
 	defer func() { _ = body.Close() }() // it is only read
 	if err := json.NewDecoder(&bounded{body, c.maxAnswer}).Decode(out); err != nil {
-		return fmt.Errorf("read the answer of the daemon: %w", explain(err))
+		return fmt.Errorf("read the answer of the daemon: %w", cause(err))
 	}
 	return nil
 }
 
-// bounded is an answer that fails when it is longer than left bytes.
+// bounded is a reader that returns an error after left bytes.
 type bounded struct {
 	io.ReadCloser
 	left int64
@@ -167,37 +163,33 @@ func (b *bounded) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// explain leaves out how the question was sent.
-func explain(err error) error {
-	unanswered, isUnanswered := errors.AsType[*UnansweredError](err)
+// cause returns an error without the URL, which means nothing to people.
+func cause(err error) error {
+	sent, isSent := errors.AsType[*url.Error](err)
+	if isSent {
+		err = sent.Err
+	}
+	_, unanswered := errors.AsType[*UnansweredError](err)
 	switch {
-	case errors.Is(err, ErrNobody):
-		return ErrNobody
-	case errors.Is(err, errNotRoot):
-		return errNotRoot
-	case isUnanswered:
-		return unanswered
+	case unanswered || errors.Is(err, ErrNotRunning) || errors.Is(err, errNotRoot):
+		return err
 	case errors.Is(err, context.DeadlineExceeded):
 		return &UnansweredError{}
-	}
-	if u, ok := errors.AsType[*url.Error](err); ok {
-		return fmt.Errorf("ask the daemon: %w", u.Err)
+	case isSent:
+		return fmt.Errorf("ask the daemon: %w", err)
 	}
 	return err
 }
 
-// refusal returns the words of a daemon that does not answer.
+// refusal returns the message of a daemon that does not answer.
 func refusal(resp *http.Response) error {
-	text, err := io.ReadAll(io.LimitReader(resp.Body, maxWords))
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxRefusal))
 	if err != nil {
 		return fmt.Errorf("read the answer of the daemon: %w", err)
 	}
-	words := strings.TrimSpace(string(text))
+	message := cmp.Or(strings.TrimSpace(string(body)), resp.Status)
 	if resp.StatusCode == http.StatusNotImplemented {
-		return fmt.Errorf("%s (the daemon is Sluice %s; is this another version?)", words, resp.Header.Get(versionHeader))
+		return fmt.Errorf("%s (the daemon is Sluice %s; is this another version?)", message, resp.Header.Get(versionHeader))
 	}
-	if words == "" {
-		words = resp.Status
-	}
-	return errors.New(words)
+	return errors.New(message)
 }

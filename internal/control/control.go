@@ -1,25 +1,29 @@
-// Package control lets commands ask a running daemon, over HTTP, and keeps a
-// second daemon from the same rules. The daemon holds a lock of the network
-// namespace that it serves (package netlock). It has no listener: a command
-// listens itself and invites the holder of the lock to connect, which only a
-// process with CAP_NET_ADMIN over the namespace can do. The reasons are in
+// Package control lets commands query a running daemon over HTTP, and keeps a
+// second daemon from writing the same rules. The daemon holds a lock of the
+// network namespace that it serves (package netlock). The daemon has no listener:
+// a command listens, and sends the holder of the lock an invitation to connect,
+// which requires CAP_NET_ADMIN over the namespace. The reasons are in
 // docs/decisions/0016-the-lock-of-a-network-namespace.md.
 package control
 
 import (
+	"context"
+	"fmt"
 	"strconv"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/netlock"
+	"github.com/sluice-proxy/sluice/internal/kernel/process"
 	"github.com/sluice-proxy/sluice/internal/kernel/unixsock"
+	"github.com/sluice-proxy/sluice/internal/text"
 )
 
 // Options for Listen and Dial.
 type Options struct {
 	NetNS int // file descriptor of a network namespace; 0: the current one
 
-	// MaxConns is the most connections that Serve keeps; a further one closes the
-	// one that was silent the longest (package connlimit). 0: any number.
+	// MaxConns is the most connections that Serve keeps open; a further one closes
+	// the one that has been silent longest (package connlimit). 0: no limit.
 	MaxConns int
 }
 
@@ -39,14 +43,51 @@ const (
 	versionHeader = "Sluice-Version"
 )
 
-// trusted reports whether a peer is root of this user namespace. A user that
-// this namespace has no number for is 65534 here, also root of another one.
+// trusted reports whether a peer is root of this user namespace. A user without
+// a number in this namespace has UID 65534 here, even if it is root of another.
 func trusted(p unixsock.Peer) bool { return p.UID == 0 }
 
-// pidText names a process; 0 is one in another PID namespace.
+// pidText formats a PID for a message; 0 is a process in another PID namespace.
 func pidText(pid int) string {
 	if pid == 0 {
 		return "pid unknown, as it is in another PID namespace"
 	}
 	return "pid " + strconv.Itoa(pid)
+}
+
+// TakenError means that another daemon serves the network namespace.
+type TakenError struct {
+	PID    int       // in this PID namespace; 0: the daemon is in another one
+	Holder *Identity // nil: the daemon did not answer in time
+}
+
+// Error names the other daemon.
+func (e *TakenError) Error() string {
+	who := pidText(e.PID)
+	if h := e.Holder; h != nil {
+		who = fmt.Sprintf("%s, %s on %s, mode %s, since %s", who,
+			text.Short(h.Version), text.Short(h.Host), text.Short(h.Mode), h.Since.UTC().Format(time.RFC3339))
+	}
+	return fmt.Sprintf("another Sluice (%s) already serves this network namespace; stop it first", who)
+}
+
+// identityTimeout bounds the wait for the Identity of another daemon.
+const identityTimeout = time.Second
+
+// identifyHolder queries the holder of the lock for its Identity. It returns
+// false if nothing holds the lock any more.
+func identifyHolder(ctx context.Context, o Options) (*TakenError, bool) {
+	ctx, cancel := context.WithTimeout(ctx, identityTimeout)
+	defer cancel()
+	var id Identity
+	c := Dial(o)
+	if err := c.Get(ctx, identityPath, nil, &id); err == nil {
+		return &TakenError{PID: int(c.pid.Load()), Holder: &id}, true
+	}
+	inode, err := netlock.Socket(o.lock())
+	if err != nil {
+		return &TakenError{}, false
+	}
+	pid, _ := process.New(process.Options{}).WithSocket(inode) // 0 if no process is visible
+	return &TakenError{PID: pid}, true
 }

@@ -91,8 +91,8 @@ func TestQuestionsAndAnswers(t *testing.T) {
 	}
 
 	stop()
-	if err := client.Get(t.Context(), "/echo", nil, &echo); !errors.Is(err, ErrNobody) {
-		t.Errorf("after it ended: %v, want ErrNobody", err)
+	if err := client.Get(t.Context(), "/echo", nil, &echo); !errors.Is(err, ErrNotRunning) {
+		t.Errorf("after it ended: %v, want ErrNotRunning", err)
 	}
 	again, err := Listen(t.Context(), o)
 	if err != nil {
@@ -110,7 +110,7 @@ func TestStoppingIsQuick(t *testing.T) {
 	time.Sleep(20 * time.Millisecond)
 	began := time.Now()
 	stop()
-	if took := time.Since(began); took > 20*stopTime {
+	if took := time.Since(began); took > 20*stopTimeout {
 		t.Errorf("took %v", took)
 	}
 	if err := <-asked; err == nil {

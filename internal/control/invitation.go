@@ -18,8 +18,8 @@ import (
 )
 
 // invitation asks the holder of the lock to connect to an abstract unix socket.
-// Every process of the network namespace can see the name of the socket, and
-// connect. Only the holder of the lock knows the proof.
+// Every process of the network namespace can see the name of the socket and
+// connect. Only the holder of the lock receives the proof.
 type invitation struct{ name, proof string }
 
 const (
@@ -29,7 +29,7 @@ const (
 	tokenText  = 2 * tokenBytes // in hexadecimal
 )
 
-// newInvitation returns one with a name and a proof that cannot be guessed.
+// newInvitation returns an invitation with a random name and proof.
 func newInvitation() invitation {
 	token := func() string {
 		b := make([]byte, tokenBytes)
@@ -39,7 +39,7 @@ func newInvitation() invitation {
 	return invitation{name: token(), proof: token()}
 }
 
-// parseInvitation reads what text wrote.
+// parseInvitation is the inverse of text.
 func parseInvitation(text string) (invitation, bool) {
 	f := strings.Split(text, " ")
 	if len(f) != 3 || f[0] != greeting || !isToken(f[1]) || !isToken(f[2]) {
@@ -59,16 +59,17 @@ func (i invitation) socket(o Options) unixsock.Options {
 	return unixsock.Options{Name: namePrefix + i.name, NetNS: o.NetNS}
 }
 
-// strangers counts connections of processes that are not the daemon.
-type strangers struct {
+// refusedPeers counts connections from processes that are not the daemon.
+type refusedPeers struct {
 	count int
 	last  unixsock.Peer
 }
 
-// invite invites the holder of the lock and waits until it connects. Connections
-// of other processes are closed unread. The error is netlock.ErrFree if there is
-// no holder, and that of the context if it does not connect in time.
-func invite(ctx context.Context, o Options, refused *strangers) (*net.UnixConn, unixsock.Peer, error) {
+// invite sends the holder of the lock an invitation and waits until it connects.
+// Connections from other processes are closed unread. The error is
+// netlock.ErrFree if there is no holder, and the context's error if the holder
+// does not connect in time.
+func invite(ctx context.Context, o Options, refused *refusedPeers) (*net.UnixConn, unixsock.Peer, error) {
 	i := newInvitation()
 	l, err := unixsock.Listen(ctx, i.socket(o))
 	if err != nil {
@@ -81,16 +82,16 @@ func invite(ctx context.Context, o Options, refused *strangers) (*net.UnixConn, 
 	return i.accept(ctx, l, refused)
 }
 
-// guest is a connection that gave the proof.
-type guest struct {
+// provenConn is a connection whose peer sent the proof.
+type provenConn struct {
 	conn *net.UnixConn
 	peer unixsock.Peer
 }
 
-// accept accepts connections until one gives the proof or the context ends. A
-// connection that waits for its peer does not hold up the others.
-func (i invitation) accept(ctx context.Context, l *net.UnixListener, refused *strangers) (*net.UnixConn, unixsock.Peer, error) {
-	found := make(chan guest, 1)
+// accept accepts connections until one peer sends the proof or the context ends.
+// A silent connection does not delay the others.
+func (i invitation) accept(ctx context.Context, l *net.UnixListener, refused *refusedPeers) (*net.UnixConn, unixsock.Peer, error) {
+	proven := make(chan provenConn, 1)
 	accepting, end := context.WithCancel(ctx)
 	defer end()
 	defer context.AfterFunc(accepting, func() { _ = l.Close() })()
@@ -112,9 +113,9 @@ func (i invitation) accept(ctx context.Context, l *net.UnixListener, refused *st
 				return
 			}
 			select {
-			case found <- guest{c, peer}:
+			case proven <- provenConn{c, peer}:
 				end()
-			default: // another was quicker
+			default: // another connection was quicker
 				_ = c.Close()
 			}
 		})
@@ -122,15 +123,15 @@ func (i invitation) accept(ctx context.Context, l *net.UnixListener, refused *st
 	end()
 	checks.Wait()
 	select {
-	case g := <-found:
-		return g.conn, g.peer, nil
+	case p := <-proven:
+		return p.conn, p.peer, nil
 	default:
-		return nil, unixsock.Peer{}, errors.Join(errNoGuest, ctx.Err())
+		return nil, unixsock.Peer{}, errors.Join(errNotConnected, ctx.Err())
 	}
 }
 
-// errNoGuest means that the holder of the lock did not connect.
-var errNoGuest = errors.New("the daemon has not connected")
+// errNotConnected means that the holder of the lock did not connect in time.
+var errNotConnected = errors.New("the daemon has not connected")
 
 // proves reports whether a peer sends the proof before the context ends.
 func (i invitation) proves(ctx context.Context, c net.Conn) bool {
@@ -141,13 +142,13 @@ func (i invitation) proves(ctx context.Context, c net.Conn) bool {
 }
 
 const (
-	crowdedPause = 2 * time.Millisecond // between attempts to connect to a socket whose queue is full
-	connectTime  = 5 * time.Second      // for all attempts
+	fullQueuePause = 2 * time.Millisecond // between attempts to connect to a socket whose queue is full
+	connectTimeout = 5 * time.Second      // for all attempts
 )
 
-// follow connects to the process that sent the invitation and gives the proof.
+// follow connects to the process that sent the invitation and sends the proof.
 func (i invitation) follow(ctx context.Context, o Options) (*net.UnixConn, error) {
-	ctx, cancel := context.WithTimeout(ctx, connectTime)
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	for {
 		c, err := i.connect(ctx, o)
@@ -157,7 +158,7 @@ func (i invitation) follow(ctx context.Context, o Options) (*net.UnixConn, error
 		select {
 		case <-ctx.Done():
 			return nil, errors.Join(err, ctx.Err())
-		case <-time.After(crowdedPause):
+		case <-time.After(fullQueuePause):
 		}
 	}
 }
@@ -168,7 +169,7 @@ func (i invitation) connect(ctx context.Context, o Options) (*net.UnixConn, erro
 		return nil, err
 	}
 	peer, err := unixsock.PeerOf(c)
-	if err == nil && !trusted(peer) { // the sender has ended, and another process took the name
+	if err == nil && !trusted(peer) { // the sender has ended, and another process has bound the name
 		err = fmt.Errorf("socket of the invitation belongs to uid %d", peer.UID)
 	}
 	if err == nil {

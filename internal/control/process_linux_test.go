@@ -26,8 +26,8 @@ import (
 // role names what a copy of this test program does instead of testing.
 const role = "SLUICE_TEST_CONTROL_ROLE"
 
-// stranger is the user and group of processes without privileges.
-const stranger = 65534
+// unprivileged is the user and group of processes without privileges.
+const unprivileged = 65534
 
 func TestMain(m *testing.M) {
 	switch os.Getenv(role) {
@@ -126,7 +126,7 @@ func nobody(t *testing.T) *syscall.SysProcAttr {
 	if f := strings.Fields(string(b)); len(f) == 3 && f[2] == "1" {
 		t.Skip("the user namespace of this process has one user only")
 	}
-	return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: stranger, Gid: stranger}}
+	return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: unprivileged, Gid: unprivileged}}
 }
 
 // spawn runs a copy of this program in a role and returns the first line that it
@@ -204,7 +204,7 @@ func TestOnlyRootMayAskOrListen(t *testing.T) {
 	serve(t, o)
 	for as, want := range map[string]string{"ask": errNotRoot.Error(), "listen": ErrPrivilege.Error()} {
 		if _, said := spawn(t, o.NetNS, as, attr); said != want {
-			t.Errorf("a stranger that would %s gets %q, want %q", as, said, want)
+			t.Errorf("an unprivileged process that would %s gets %q, want %q", as, said, want)
 		}
 	}
 }
@@ -217,8 +217,8 @@ func TestASquatterIsNotAsked(t *testing.T) {
 	if _, said := spawn(t, o.NetNS, "squat", attr); said != "squatting" {
 		t.Fatal(said)
 	}
-	if err := Dial(o).Get(t.Context(), "/echo", nil, new(url.Values)); !errors.Is(err, ErrNobody) {
-		t.Errorf("with a false daemon only: %v, want ErrNobody", err)
+	if err := Dial(o).Get(t.Context(), "/echo", nil, new(url.Values)); !errors.Is(err, ErrNotRunning) {
+		t.Errorf("with a false daemon only: %v, want ErrNotRunning", err)
 	}
 	serve(t, o)
 	for range 10 {
@@ -292,7 +292,7 @@ func TestRootWithoutTheProofIsNotBelieved(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = right.Close() }()
-	c, _, err := i.accept(t.Context(), l, &strangers{})
+	c, _, err := i.accept(t.Context(), l, &refusedPeers{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -379,7 +379,7 @@ func TestAnEndlessAnswerIsCutOff(t *testing.T) {
 		t.Errorf("read %d bytes, %v, want %d and that it is too long", n, err, most)
 	}
 	_ = body.Close()
-	if _, err := client.Ask(ctx, "/refusal", nil); err == nil || len(err.Error()) > maxWords {
+	if _, err := client.Ask(ctx, "/refusal", nil); err == nil || len(err.Error()) > maxRefusal {
 		t.Errorf("a refusal without end has %d bytes", len(err.Error()))
 	}
 	if _, err := client.Ask(ctx, "/header", nil); err == nil {

@@ -12,10 +12,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluice-proxy/sluice/internal/connlimit"
 	"github.com/sluice-proxy/sluice/internal/kernel/netlock"
 )
 
-// Server holds the lock of the daemon of a network namespace.
+// Server holds the lock of a network namespace and answers queries.
 type Server struct {
 	lock *netlock.Lock
 	opts Options
@@ -23,17 +24,17 @@ type Server struct {
 
 // Errors of Listen besides a *TakenError.
 var (
-	// ErrUnsupported means that the kernel has nothing that can be the lock.
+	// ErrUnsupported means that the kernel has no mechanism for the lock.
 	ErrUnsupported = netlock.ErrUnsupported
-	// ErrPrivilege means that this process may not hold the lock, nor change rules.
+	// ErrPrivilege means that this process may neither hold the lock nor change rules.
 	ErrPrivilege = errors.New("missing privilege: the lock of the daemon needs CAP_NET_ADMIN " +
 		"in this network namespace; run as root, or give the container this capability")
 )
 
-// Listen takes the lock and holds it until Close or the end of the process,
-// also by kill -9. The error is a *TakenError if another daemon holds it.
+// Listen takes the lock and holds it until Close or the end of the process, even
+// by kill -9. The error is a *TakenError if another daemon holds the lock.
 func Listen(ctx context.Context, o Options) (*Server, error) {
-	const tries = 5 // the holder may end before it is asked who it is
+	const tries = 5 // the holder may exit before it is identified
 	for try := 1; ; try++ {
 		lock, err := netlock.Acquire(o.lock())
 		switch {
@@ -44,29 +45,29 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 		case !errors.Is(err, netlock.ErrHeld):
 			return nil, fmt.Errorf("take the lock of the daemon: %w", err)
 		}
-		taken, held := askHolder(ctx, o)
+		taken, held := identifyHolder(ctx, o)
 		if held || try == tries {
 			return nil, taken
 		}
 	}
 }
 
-// Close releases the lock, if Serve has not.
+// Close releases the lock if Serve has not done so.
 func (s *Server) Close() error { return s.lock.Close() }
 
 // Limits of a connection. An answer may be a hundred thousand Services.
 const (
-	headerTime  = 5 * time.Second
-	writeTime   = 2 * time.Minute
-	idleTime    = 30 * time.Second
-	headerBytes = 16 << 10
-	stopTime    = 200 * time.Millisecond // for answers that are being written
+	headerTimeout  = 5 * time.Second
+	writeTimeout   = 2 * time.Minute
+	idleTimeout    = 30 * time.Second
+	maxHeaderBytes = 16 << 10
+	stopTimeout    = 200 * time.Millisecond // for answers that are being written
 )
 
-// Serve answers root until the context ends, then releases the lock. It answers
-// another daemon who this one is; the handler answers everything else.
+// Serve answers queries of root until the context ends, then releases the lock.
+// The handler answers all queries except another daemon's query for the Identity.
 func (s *Server) Serve(ctx context.Context, who Identity, h http.Handler) error {
-	said, err := json.Marshal(who)
+	identity, err := json.Marshal(who)
 	if err != nil {
 		return fmt.Errorf("control socket: %w", err)
 	}
@@ -74,44 +75,124 @@ func (s *Server) Serve(ctx context.Context, who Identity, h http.Handler) error 
 	mux.Handle("/", h)
 	mux.HandleFunc("GET "+identityPath, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(said) // the peer may be gone
+		_, _ = w.Write(identity) // the peer may have closed the connection
 	})
 	srv := &http.Server{
-		Handler:           signed(who.Version, mux),
+		Handler:           withVersion(who.Version, mux),
 		BaseContext:       func(net.Listener) context.Context { return ctx },
-		ReadHeaderTimeout: headerTime,
-		ReadTimeout:       headerTime,
-		WriteTimeout:      writeTime,
-		IdleTimeout:       idleTime,
-		MaxHeaderBytes:    headerBytes,
-		ErrorLog:          log.New(io.Discard, "", 0), // about peers that went away
+		ReadHeaderTimeout: headerTimeout,
+		ReadTimeout:       headerTimeout,
+		WriteTimeout:      writeTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		ErrorLog:          log.New(io.Discard, "", 0), // about peers that closed the connection
 	}
-	d := newDoor(context.WithoutCancel(ctx), s.lock, s.opts)
+	l := newListener(context.WithoutCancel(ctx), s.lock, s.opts)
 	var running sync.WaitGroup
 	defer running.Wait()
-	running.Go(d.run)
+	running.Go(l.run)
 	down := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() { defer close(down); shutdown(srv) })
-	err = srv.Serve(d)
+	err = srv.Serve(l)
 	if stop() {
-		return errors.Join(fmt.Errorf("control socket: %w", err), d.Close())
+		return errors.Join(fmt.Errorf("control socket: %w", err), l.Close())
 	}
 	<-down
 	return nil
 }
 
 func shutdown(srv *http.Server) {
-	ctx, cancel := context.WithTimeout(context.Background(), stopTime)
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
 	if srv.Shutdown(ctx) != nil {
-		_ = srv.Close() // cuts off what did not end in time
+		_ = srv.Close() // ends the answers that are still being written
 	}
 }
 
-// signed adds the version to each answer.
-func signed(version string, next http.Handler) http.Handler {
+// withVersion adds the version to the header of each answer.
+func withVersion(version string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set(versionHeader, version)
 		next.ServeHTTP(w, r)
 	})
 }
+
+// maxConnecting bounds how many invitations are followed at once. Further ones
+// are dropped; a command sends another if the daemon does not connect.
+const maxConnecting = 64
+
+// listener is a net.Listener whose connections the daemon opens itself, when an
+// invitation from root arrives.
+type listener struct {
+	lock  *netlock.Lock
+	opts  Options
+	conns chan net.Conn
+	limit *connlimit.Limiter
+	ctx   context.Context // ends with Close
+	close context.CancelFunc
+}
+
+func newListener(ctx context.Context, lock *netlock.Lock, o Options) *listener {
+	l := &listener{lock: lock, opts: o, conns: make(chan net.Conn), limit: connlimit.New(connlimit.Options{Max: o.MaxConns})}
+	l.ctx, l.close = context.WithCancel(ctx)
+	return l
+}
+
+// run follows invitations until Close.
+func (l *listener) run() {
+	defer l.close()
+	var connecting sync.WaitGroup
+	defer connecting.Wait()
+	slots := make(chan struct{}, maxConnecting)
+	for {
+		m, err := l.lock.Receive()
+		if err != nil {
+			return // closed
+		}
+		i, ok := parseInvitation(m.Text)
+		if !ok || m.UID != 0 {
+			continue
+		}
+		select {
+		case slots <- struct{}{}:
+		default:
+			continue
+		}
+		connecting.Go(func() {
+			defer func() { <-slots }()
+			l.follow(i)
+		})
+	}
+}
+
+// follow follows an invitation and passes the connection to Accept.
+func (l *listener) follow(i invitation) {
+	c, err := i.follow(l.ctx, l.opts)
+	if err != nil {
+		return // the command has exited, or sends another invitation
+	}
+	select {
+	case l.conns <- l.limit.Admit(c):
+	case <-l.ctx.Done():
+		_ = c.Close()
+	}
+}
+
+// Accept implements net.Listener.
+func (l *listener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.ctx.Done():
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener. It releases the lock.
+func (l *listener) Close() error {
+	l.close()
+	return l.lock.Close()
+}
+
+// Addr implements net.Listener.
+func (l *listener) Addr() net.Addr { return &net.UnixAddr{Net: "unix", Name: namePrefix} }

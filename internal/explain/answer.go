@@ -1,64 +1,63 @@
 package explain
 
 import (
-	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-// Answer is what becomes of the connections a Question asks about. The names
-// of its fields in JSON do not change.
+// Answer says where the connections of a Question go. The JSON names of its
+// fields do not change.
 type Answer struct {
-	Source      string `json:"source"`      // as asked
-	Destination string `json:"destination"` // as asked
-	Plane       string `json:"plane"`       // whose behaviour it is where planes differ
+	Source      string `json:"source"`      // of the Question
+	Destination string `json:"destination"` // of the Question
+	Plane       string `json:"plane"`       // the data plane, as planes differ in some cases
 	Cases       []Case `json:"cases,omitempty"`
 
-	// Unanswered says why there is no case, such as that there is no such
-	// Service.
+	// Unanswered is why there is no case, such as that the Service does not exist.
 	Unanswered string   `json:"unanswered,omitempty"`
-	Notes      []string `json:"notes,omitempty"` // what else a person should know
+	Notes      []string `json:"notes,omitempty"` // further facts for people
 }
 
-// Case is what becomes of connections to one address, port and protocol.
+// Case says where connections to one address, port and protocol go.
 type Case struct {
 	Destination string  `json:"destination"`     // "10.96.0.10:53/udp"
-	Front       *Front  `json:"front,omitempty"` // whose it is; nil: nobody's
+	Front       *Front  `json:"front,omitempty"` // nil: the destination belongs to no Service
 	Client      Client  `json:"client"`
 	Verdict     Verdict `json:"verdict"`
-	Why         string  `json:"why"` // of the verdict
+	Why         string  `json:"why"` // reason for the verdict
 
-	// Path is what the first packet passes in the kernel, in their order and in
-	// the words of the mechanism, up to the choice of a backend. Nil: the plane
-	// does not tell.
+	// Path lists what the first packet passes in the kernel up to the choice of a
+	// backend, by the kernel's names. Nil: the plane does not know.
 	Path []string `json:"path,omitempty"`
 
-	Access    *Access    `json:"access,omitempty"`    // nil: source ranges are not asked
+	Access    *Access    `json:"access,omitempty"`    // nil: source ranges are not checked
 	Policy    *Policy    `json:"policy,omitempty"`    // nil: not balanced
 	SourceNAT *SourceNAT `json:"sourceNAT,omitempty"` // nil: not balanced
 
-	// AffinitySeconds, if not 0: a client stays with its backend until it made
-	// no new connection for so long.
+	// AffinitySeconds, if not 0, is how long after its last new connection a client
+	// stays with its backend.
 	AffinitySeconds int `json:"affinitySeconds,omitempty"`
 
 	Backends []Backend `json:"backends,omitempty"`
 	LeftOut  []LeftOut `json:"leftOut,omitempty"` // all other endpoints of the Service
 }
 
-// Verdict is what becomes of a connection.
+// Verdict is what happens to a connection.
 type Verdict string
 
 // The verdicts.
 const (
 	Balanced  Verdict = "balanced"
-	Refused   Verdict = "refused"   // ICMP port unreachable: the client is told at once
-	Dropped   Verdict = "dropped"   // silence: the client waits until it gives up
-	Untouched Verdict = "untouched" // as if there were no proxy
+	Refused   Verdict = "refused"   // ICMP port unreachable: the client fails at once
+	Dropped   Verdict = "dropped"   // no reply: the client waits until its time-out
+	Untouched Verdict = "untouched" // Sluice does not handle it
 )
 
-// Front is the way into a Service that a connection takes.
+// Front is the frontend of a Service that a connection reaches.
 type Front struct {
 	Service string `json:"service"` // "default/web"
 	Port    string `json:"port"`    // its name, empty if it has none
@@ -68,7 +67,7 @@ type Front struct {
 	name cluster.Name // of the Service
 }
 
-// Client is who connects, as policy sees it.
+// Client is the source of a connection, as policy classifies it.
 type Client struct {
 	Address  string `json:"address"` // empty: not known
 	Via      string `json:"via,omitempty"`
@@ -76,48 +75,48 @@ type Client struct {
 	Why      string `json:"why"`
 }
 
-// Who is what a client counts as.
+// Who is the class of a client.
 type Who string
 
-// The kinds of clients.
+// The classes of clients.
 const (
 	Pod     Who = "pod"     // as the local traffic detector sees it
 	Node    Who = "node"    // this node itself
-	Outside Who = "outside" // anybody else
+	Outside Who = "outside" // all other clients
 )
 
-// Access is what source ranges say of a client.
+// Access says whether source ranges admit a client.
 type Access struct {
 	Allowed bool     `json:"allowed"`
 	Ranges  []string `json:"ranges"`
 }
 
-// Policy is which endpoints are considered.
+// Policy says which endpoints are eligible.
 type Policy struct {
 	Name string `json:"name"` // "Cluster", "Local", "ShortCircuit"
 	Why  string `json:"why"`
 }
 
-// SourceNAT is whether backends see an address of this node in place of the
-// client's; for Backends with Hairpin they do in any case.
+// SourceNAT says whether backends see an address of this node as the source.
+// Backends with Hairpin always do.
 type SourceNAT struct {
 	Applied bool   `json:"applied"`
 	Why     string `json:"why"`
 }
 
-// Backend is one a connection may reach.
+// Backend is a backend that a connection may reach.
 type Backend struct {
 	Address     string `json:"address"`
 	Chance      string `json:"chance"`            // "1/3"
-	Hairpin     bool   `json:"hairpin,omitempty"` // it is the client itself, and sees this node's address
+	Hairpin     bool   `json:"hairpin,omitempty"` // it is the client itself, and sees an address of this node
 	Terminating bool   `json:"terminating,omitempty"`
 	Node        string `json:"node,omitempty"` // empty: not known
 	Slice       string `json:"slice,omitempty"`
 
-	Path []string `json:"path,omitempty"` // what follows on that of the case
+	Path []string `json:"path,omitempty"` // continues the path of the case
 }
 
-// LeftOut is an endpoint that is not a backend.
+// LeftOut is an endpoint that is not eligible.
 type LeftOut struct {
 	Address string `json:"address"`
 	Reason  string `json:"reason"`
@@ -125,13 +124,145 @@ type LeftOut struct {
 	Slice   string `json:"slice"`
 }
 
-// View is what an answer is taken from.
-type View struct {
-	Routes *route.Snapshot // what was decided for this node
-	Node   *cluster.Node   // the own one; nil: not known
-	Local  []netip.Addr    // addresses of this host
-	Plane  Plane
+// String formats the answer for people.
+func (a Answer) String() string {
+	var b strings.Builder
+	out := text.NewColumns(&b)
+	if a.Unanswered != "" {
+		out.Printf("%s\n", text.Line(a.Unanswered))
+	}
+	for i, c := range a.Cases {
+		if i > 0 {
+			out.Printf("\n")
+		}
+		c.print(out, a.Source)
+	}
+	for i, n := range a.Notes {
+		if i == 0 {
+			out.Printf("\n")
+		}
+		out.Printf("Note: %s\n", text.Line(n))
+	}
+	_ = out.Flush() // to memory
+	return b.String()
 }
 
-// seconds rounds up: a memory is never said to be shorter than it is.
+func (c Case) print(out *text.Columns, source string) {
+	words := map[Verdict]string{
+		Balanced: "balanced " + c.Why, Refused: "refused at once", Dropped: "dropped without a word",
+		Untouched: "not for Sluice, left as it is",
+	}
+	out.Printf("%s to %s: %s\n", source, c.Destination, words[c.Verdict])
+	out.Indent = "  "
+	if c.Verdict != Balanced {
+		out.Field("Why", c.Why)
+	}
+	if f := c.Front; f != nil {
+		service := f.Service
+		if f.Port != "" {
+			service += ", port " + f.Port
+		}
+		out.Field("Service", service)
+		out.Field("Reached by", f.Kind+" "+f.Address)
+	}
+	out.Field("Client", c.Client.text())
+	if c.Access != nil {
+		out.Field("Let in", c.Access.text())
+	}
+	if c.Policy != nil {
+		out.Field("Policy", c.Policy.Why)
+	}
+	if c.SourceNAT != nil {
+		out.Field("Source NAT", yesNo(c.SourceNAT.Applied)+c.SourceNAT.Why)
+	}
+	out.Field("Path", strings.Join(c.Path, " -> "))
+	if c.AffinitySeconds > 0 {
+		out.Field("Affinity", "a client stays with its backend until it made no new connection for "+period(c.AffinitySeconds))
+	}
+	c.printBackends(out)
+	c.printLeftOut(out)
+}
+
+func (c Case) printBackends(out *text.Columns) {
+	if len(c.Backends) > 0 {
+		out.Printf("  Backends:\n")
+	}
+	out.Indent = "    "
+	for _, b := range c.Backends {
+		cells := []string{b.Chance + " " + b.Address, b.Node, b.Slice}
+		if len(b.Path) > 0 {
+			cells = append(cells, "by "+strings.Join(b.Path, " -> "))
+		}
+		var remarks []string
+		if b.Hairpin {
+			remarks = append(remarks, "the client itself: always with source NAT, or the answer would not pass this node")
+		}
+		if b.Terminating {
+			remarks = append(remarks, "terminating")
+		}
+		if len(remarks) > 0 {
+			cells = append(cells, strings.Join(remarks, "; "))
+		}
+		out.Row(cells...)
+	}
+}
+
+// printLeftOut only counts the endpoints of the other IP family, which are half of
+// all if a Service has both.
+func (c Case) printLeftOut(out *text.Columns) {
+	if len(c.LeftOut) > 0 {
+		out.Printf("  Left out:\n")
+	}
+	foreign := 0
+	for _, e := range c.LeftOut {
+		if e.Reason == route.WrongFamily.String() {
+			foreign++
+			continue
+		}
+		out.Row(e.Address, e.Node, e.Slice, e.Reason)
+	}
+	if foreign > 0 {
+		out.Printf("    %d %s\n", foreign, route.WrongFamily)
+	}
+}
+
+func (c Client) text() string {
+	switch {
+	case c.CountsAs == Node && c.Address != "":
+		return "this node, as " + c.Address
+	case c.CountsAs == Node:
+		return "this node"
+	case c.CountsAs == Pod:
+		return "a pod: " + c.Why
+	}
+	return "from outside: " + c.Why
+}
+
+func (a Access) text() string {
+	if len(a.Ranges) == 0 {
+		return yesNo(a.Allowed) + "the source ranges are for nobody"
+	}
+	return yesNo(a.Allowed) + "the source ranges are " + strings.Join(a.Ranges, ", ")
+}
+
+func yesNo[B ~bool](b B) string {
+	if b {
+		return "yes: "
+	}
+	return "no: "
+}
+
+// period formats a time-out as "3h" or "1m30s".
+func period(seconds int) string {
+	s := (time.Duration(seconds) * time.Second).String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
+// seconds rounds a duration up: a time-out is never said to be shorter than it is.
 func seconds(d time.Duration) int { return int((d + time.Second - 1) / time.Second) }

@@ -5,34 +5,45 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-
-	"github.com/sluice-proxy/sluice/internal/text"
+	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-// mostCases is how many are answered at once; of a node's address without a
-// port there may be thousands.
+// View is what an Answer is computed from: a View of the proxy's loop, and the
+// node.
+type View struct {
+	proxy.View
+
+	Node  *cluster.Node // of this host; nil: unknown
+	Local []netip.Addr  // addresses of this host
+	Plane Plane
+}
+
+// mostCases is how many cases an Answer has at most. For an address of a node
+// without a port there may be thousands.
 const mostCases = 32
 
 // asker answers one question.
 type asker struct {
 	view     View
 	question Question
-	untold   int // cases
+	omitted  int // cases
 }
 
-// found is a front with what it belongs to.
+// found is a frontend and what it belongs to.
 type found struct {
 	service *route.Service
 	port    *route.Port
 	front   *route.Front
 
-	unserved bool // a NodePort at an address that serves none, and refuses or drops even so
+	unserved bool // a NodePort at an address that serves none, but refuses or drops there too
 }
 
-// Ask answers a question. Its cost follows the number of Services.
+// Ask answers a question. Its cost is linear in the number of Services.
 func Ask(v View, q Question) Answer {
 	a := &asker{view: v, question: q}
 	out := Answer{Source: q.From(), Destination: q.To(), Plane: v.Plane.Name}
@@ -42,18 +53,18 @@ func Ask(v View, q Question) Answer {
 		a.byName(&out)
 	}
 	if n := len(out.Cases) - mostCases; n > 0 {
-		out.Cases, a.untold = out.Cases[:mostCases], a.untold+n
+		out.Cases, a.omitted = out.Cases[:mostCases], a.omitted+n
 	}
-	if n := a.untold; n > 0 {
+	if n := a.omitted; n > 0 {
 		out.Notes = append(out.Notes, fmt.Sprintf("%d more are not shown: name a port", n))
 	}
-	out.Notes = append(out.Notes, a.problems(out.Cases)...)
+	out.Notes = append(out.Notes, a.remarks(out.Cases)...)
 	return out
 }
 
-// problems are those of the Service asked for, and of those that the cases lead
-// to.
-func (a *asker) problems(cases []Case) []string {
+// remarks are the problems with the Service of the question and the Services of
+// the cases, and why the kernel may not do yet what the cases say.
+func (a *asker) remarks(cases []Case) []string {
 	about := []cluster.Name{a.question.Service}
 	for _, c := range cases {
 		if c.Front != nil {
@@ -61,36 +72,46 @@ func (a *asker) problems(cases []Case) []string {
 		}
 	}
 	slices.SortFunc(about, cluster.Name.Compare)
-	var out []string
+	var problems, refused []string
 	for _, name := range slices.Compact(about) {
-		out = append(out, texts(a.view.Routes.Problems(name))...)
+		problems = append(problems, text.Strings(a.view.Routes.Problems(name))...)
+		if err := a.view.Refused[name]; err != nil {
+			refused = append(refused, fmt.Sprintf("the kernel does not do so, it does not take the rules of %s: %v", name, err))
+		}
 	}
-	return out
+	all := slices.Concat(problems, refused)
+	switch {
+	case a.view.Err != nil:
+		return append(all, "the kernel may not do so yet, it refuses to: "+strings.ReplaceAll(a.view.Err.Error(), "\n", "; "))
+	case !a.view.Started:
+		return append(all, "the kernel may not do so yet: nothing was written since the start")
+	}
+	return all
 }
 
-// at answers for an address: the ways in that it is, or else what becomes of
-// the rest.
+// at answers for an address: where connections to its frontends go, or what
+// happens to connections to an address without a matching frontend.
 func (a *asker) at(to netip.Addr) []Case {
 	n := a.survey(to)
 	if len(n.matching) == 0 {
 		return []Case{a.nowhere(to, n)}
 	}
-	told := n.matching[:min(len(n.matching), mostCases)]
-	a.untold += len(n.matching) - len(told)
+	shown := n.matching[:min(len(n.matching), mostCases)]
+	a.omitted += len(n.matching) - len(shown)
 	var cases []Case
-	for _, f := range told {
+	for _, f := range shown {
 		cases = append(cases, a.enter(to, f))
 	}
 	return cases
 }
 
-// survey is what the Services have to do with an address.
+// survey is what all Services have at an address.
 type survey struct {
-	matching   []found // the ways in that the question asks for, by address before by NodePort
-	others     []found // other ports at the address
-	nodePorts  []found // NodePorts of the number asked for, which the address does not serve
+	matching   []found // frontends that the question asks for, NodePorts last
+	others     []found // frontends of other ports at the address
+	nodePorts  []found // NodePorts of the port in the question, which the address does not serve
 	clusterIP  bool
-	backend    string // the Service and port it is a backend of; empty: of none
+	backend    string // the Service that it is a backend of; empty: of none
 	isNodePort bool   // the address serves NodePorts
 }
 
@@ -137,13 +158,13 @@ func (a *asker) surveyPort(n *survey, to netip.Addr, f found) {
 	}
 }
 
-// asks reports whether the question is about a front's port and protocol.
+// asks reports whether the question is about the port and protocol of a frontend.
 func (a *asker) asks(f found) bool {
 	q := a.question
 	return (q.Port == 0 || q.Port == f.front.Port) && (q.Protocol == 0 || q.Protocol == f.port.Protocol)
 }
 
-// compare puts addresses before NodePorts, as packets are looked at, and sorts
+// compare sorts addresses before NodePorts, in the order in which rules match, and
 // by port.
 func (f found) compare(g found) int {
 	byNodePort := func(f found) int {
@@ -160,7 +181,7 @@ func (f found) compare(g found) int {
 	)
 }
 
-// String names a port as in "80/tcp (http)".
+// String formats a port as "80/tcp (http)".
 func (f found) String() string {
 	s := fmt.Sprintf("%d/%s", f.front.Port, f.port.Protocol)
 	if f.port.Name != "" {
@@ -180,14 +201,14 @@ func (a *asker) servesNodePorts(to netip.Addr) bool {
 	return n.All(route.FamilyOf(to)) && a.isLocal(to)
 }
 
-// endsUnserved reports whether a NodePort refuses or drops at an address that
-// serves none.
+// endsUnserved reports whether a NodePort refuses or drops connections at an
+// address that serves no NodePorts.
 func (a *asker) endsUnserved(to netip.Addr, f *route.Front) bool {
 	return a.view.Plane.Ends.Unserved && f.Others.Verdict != route.Balance && a.isLocal(to)
 }
 
-// ends reports whether what comes of a way without backends comes of the packets
-// of a client. Otherwise nothing looks at them.
+// ends reports whether the plane refuses or drops the packets of a client if there
+// is no backend. Otherwise no rule matches them.
 func (a *asker) ends(to netip.Addr, f *route.Front, c client) bool {
 	at, passes := a.view.Plane.Ends.External, Passing
 	if f.Kind == route.ClusterIP {
@@ -204,7 +225,7 @@ func (a *asker) ends(to netip.Addr, f *route.Front, c client) bool {
 	return at&passes != 0
 }
 
-// enter answers for connections that take a front.
+// enter answers for connections that reach a frontend.
 func (a *asker) enter(to netip.Addr, f found) Case {
 	c := a.client(to)
 	out := Case{
@@ -214,7 +235,7 @@ func (a *asker) enter(to netip.Addr, f found) Case {
 	}
 	w := f.way(c)
 	if a.view.Plane.asks(f.front, w) {
-		out.Access = &Access{Allowed: inside(f.front.Allow, c.addr), Ranges: texts(f.front.Allow)}
+		out.Access = &Access{Allowed: inside(f.front.Allow, c.addr), Ranges: text.Strings(f.front.Allow)}
 	}
 	switch {
 	case out.Access != nil && !out.Access.Allowed:
@@ -237,8 +258,8 @@ func frontOf(f found) *Front {
 	return out
 }
 
-// way returns what becomes of a client here. At an address without NodePorts
-// nothing tells clients apart.
+// way returns where the connections of a client go. At an address that serves no
+// NodePorts all clients are treated alike.
 func (f found) way(c client) route.Way {
 	if f.unserved {
 		return f.front.Others
@@ -246,7 +267,7 @@ func (f found) way(c client) route.Way {
 	return c.way(f.front)
 }
 
-// end says what becomes of connections that lead to no backend.
+// end answers for connections without a backend.
 func (a *asker) end(out *Case, to netip.Addr, f found, c client) {
 	if f.way(c).Verdict == route.Reject {
 		a.refuse(out, f)
@@ -266,7 +287,7 @@ func (a *asker) end(out *Case, to netip.Addr, f found, c client) {
 	}
 }
 
-// refuse says why nothing takes traffic.
+// refuse answers for a Service without usable endpoints.
 func (a *asker) refuse(out *Case, f found) {
 	choices := a.view.Routes.Explain(f.service.Name, f.port, route.Cluster)
 	out.LeftOut = leftOut(choices)
@@ -279,7 +300,7 @@ func (a *asker) refuse(out *Case, f found) {
 	}
 }
 
-// drop says that what takes traffic is on other nodes.
+// drop answers for a Service whose usable endpoints are all on other nodes.
 func (a *asker) drop(out *Case, f found) {
 	choices := a.view.Routes.Explain(f.service.Name, f.port, route.Local)
 	out.LeftOut = leftOut(choices)

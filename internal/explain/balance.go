@@ -5,12 +5,11 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/sluice-proxy/sluice/internal/text"
-
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-// balance says where balanced connections go.
+// balance answers for connections that reach backends.
 func (a *asker) balance(out *Case, f found, c client) {
 	w := c.way(f.front)
 	policy := policyOf(f.front, c)
@@ -50,8 +49,8 @@ func chosen(choices []route.Choice) map[netip.AddrPort]route.Choice {
 	return out
 }
 
-// policyOf says which endpoints are considered. Those outside of the cluster are
-// led by the policy alone; pods and this node are spared an external Local.
+// policyOf returns which endpoints are eligible for a client. An external policy
+// Local applies neither to pods nor to this node.
 func policyOf(f *route.Front, c client) Policy {
 	switch {
 	case c.way(f).Pool == route.Local:
@@ -67,7 +66,7 @@ func policyOf(f *route.Front, c client) Policy {
 		who + " reaches any usable endpoint of the Service"}
 }
 
-// sourceNAT says whether backends see an address of this node, and why.
+// sourceNAT returns whether backends see an address of this node, and why.
 func (a *asker) sourceNAT(f found, c client) SourceNAT {
 	if !c.way(f.front).Masquerade {
 		return SourceNAT{false, whyOriginal(f, c)}

@@ -7,16 +7,17 @@ import (
 	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-// client is who connects, with its address as a value.
+// client is a Client with its address as a value.
 type client struct {
 	Client
-	addr netip.Addr // not valid: not known
-	own  bool       // this node sends, whatever it counts as
+	addr netip.Addr // invalid: unknown
+	own  bool       // this node sends, whatever its class
 }
 
-// way returns what a front does with the client.
+// way returns where a frontend sends the client.
 func (c *client) way(f *route.Front) route.Way {
 	switch c.CountsAs {
 	case Pod:
@@ -28,8 +29,8 @@ func (c *client) way(f *route.Front) route.Way {
 	return f.Others
 }
 
-// client says who the source of the question is for a destination. Pods are
-// told first: an address of the node that is among those of pods is a pod's.
+// client classifies the source of the question for a destination. An address of
+// this node that is in a pod CIDR counts as a pod.
 func (a *asker) client(to netip.Addr) client {
 	addr := a.question.Source
 	if !addr.IsValid() {
@@ -64,8 +65,8 @@ func (a *asker) whyNode() string {
 	return "this node itself"
 }
 
-// byInterface judges by where a connection arrives, as far as that is known;
-// what this node sends itself arrives nowhere.
+// byInterface classifies by the interface on which a connection arrives, if the
+// question has it. Connections of this node itself arrive on none.
 func (a *asker) byInterface(d route.Detector, addr netip.Addr, local bool) (Who, string) {
 	rule, matches := "on "+d.Interface, a.question.Via == d.Interface
 	if d.Prefix != "" {
@@ -85,9 +86,9 @@ func (a *asker) byInterface(d route.Detector, addr netip.Addr, local bool) (Who,
 	return Outside, fmt.Sprintf("pods arrive %s, and %s does not, it is assumed; the interface was not given", rule, addr)
 }
 
-// ownSource is the source address this node chooses: the destination's if that
-// is its own, or else its primary one. All of 127.0.0.0/8 is its own, with
-// 127.0.0.1 as the source for those that no interface has.
+// ownSource returns the source address that this node uses: the destination if that
+// is its own, or else its primary address. All of 127.0.0.0/8 is its own, with
+// 127.0.0.1 as the source for addresses that no interface has.
 func (a *asker) ownSource(to netip.Addr) netip.Addr {
 	switch {
 	case to.Is4() && to.IsLoopback() && !slices.Contains(a.view.Local, to):
@@ -105,7 +106,7 @@ func (a *asker) ownSource(to netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// isLocal reports whether this node takes an address for its own.
+// isLocal reports whether an address is one of this node.
 func (a *asker) isLocal(addr netip.Addr) bool {
 	return addr.IsLoopback() || slices.Contains(a.view.Local, addr) ||
 		a.view.Node != nil && slices.Contains(a.view.Node.Addresses, addr)
@@ -122,22 +123,8 @@ func ofFamily(prefixes []netip.Prefix, a netip.Addr) []netip.Prefix {
 }
 
 func filter[T any](all []T, keep func(T) bool) []T {
-	var out []T
-	for _, x := range all {
-		if keep(x) {
-			out = append(out, x)
-		}
-	}
-	return out
+	return slices.DeleteFunc(slices.Clone(all), func(x T) bool { return !keep(x) })
 }
 
-// list writes things with commas between.
-func list[T fmt.Stringer](all []T) string { return strings.Join(texts(all), ", ") }
-
-func texts[T fmt.Stringer](all []T) []string {
-	out := make([]string, len(all))
-	for i, x := range all {
-		out[i] = x.String()
-	}
-	return out
-}
+// list formats a list with commas.
+func list[T fmt.Stringer](all []T) string { return text.Join(all, ", ") }

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -275,7 +276,7 @@ func TestManyCasesAreCut(t *testing.T) {
 	store.SetNode(&cluster.Node{Name: "one", Addresses: addrs("192.168.0.2")})
 	c := route.NewCompiler(usual())
 	c.Compile(store.Take())
-	v := View{Routes: c.Snapshot(), Node: store.Node(), Plane: Nftables()}
+	v := View{View: proxy.View{Routes: c.Snapshot(), Started: true}, Node: store.Node(), Plane: Nftables()}
 
 	q, err := Parse("node", "192.168.0.2")
 	if err != nil {
@@ -299,7 +300,7 @@ func TestManyCasesAreCut(t *testing.T) {
 // Without a Node and without addresses of the host, little is known, and that
 // is said.
 func TestUnknownNode(t *testing.T) {
-	v := View{Routes: route.NewCompiler(usual()).Snapshot(), Plane: Nftables()}
+	v := View{View: proxy.View{Routes: route.NewCompiler(usual()).Snapshot(), Started: true}, Plane: Nftables()}
 	q, err := Parse("node", "192.168.0.2:80")
 	if err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/source/manifest"
 )
@@ -74,5 +75,7 @@ func view(t testing.TB, opt route.Options) View {
 	store.SetLocalAddresses(local)
 	c := route.NewCompiler(opt)
 	c.Compile(store.Take())
-	return View{Routes: c.Snapshot(), Node: store.Node(), Local: local, Plane: Nftables()}
+	return View{
+		View: proxy.View{Routes: c.Snapshot(), Started: true}, Node: store.Node(), Local: local, Plane: Nftables(),
+	}
 }

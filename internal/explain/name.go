@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// byName answers for a Service: what becomes of connections to its clusterIPs,
-// which is what its name stands for in DNS.
+// byName answers for a Service: where connections to its clusterIPs go, which are
+// the addresses of its name in DNS.
 func (a *asker) byName(out *Answer) {
 	svc := a.view.Routes.Service(a.question.Service)
 	switch {
@@ -46,7 +46,7 @@ func (a *asker) ofSource() string {
 	return fmt.Sprintf(" in %s, the family of %s", route.FamilyOf(a.question.Source), a.question.Source)
 }
 
-// clusterIPs are those of the Service that the source can send to.
+// clusterIPs returns the clusterIPs of the Service that the source can send to.
 func (a *asker) clusterIPs(svc *route.Service) []netip.Addr {
 	var out []netip.Addr
 	for _, f := range frontsOf(svc) {
@@ -68,7 +68,7 @@ func frontsOf(svc *route.Service) []found {
 	return out
 }
 
-// resolve turns the name of a port into its number and protocol.
+// resolve sets the number and protocol of a port that the question names.
 func (a *asker) resolve(svc *route.Service) bool {
 	for _, f := range frontsOf(svc) {
 		wanted := a.question.Protocol == 0 || a.question.Protocol == f.port.Protocol
@@ -80,8 +80,8 @@ func (a *asker) resolve(svc *route.Service) bool {
 	return false
 }
 
-// eachOnce returns the different texts of fronts, in their order; empty ones are
-// left out. A Service may have very many fronts.
+// eachOnce returns the distinct texts of frontends in their order, except empty
+// ones. A Service may have very many frontends.
 func eachOnce(fronts []found, text func(found) string) []string {
 	var out []string
 	seen := map[string]struct{}{"": {}}
@@ -124,31 +124,31 @@ func alsoAt(svc *route.Service) []string {
 	return []string{svc.Name.String() + " is also reached by " + strings.Join(all, ", ")}
 }
 
-// similar suggests Services whose names are near the one asked for.
+// similar suggests Services whose names resemble the one in the question.
 func (a *asker) similar() string {
-	type near struct {
-		name cluster.Name
-		far  int
+	type suggestion struct {
+		name     cluster.Name
+		distance int
 	}
-	var all []near
+	var all []suggestion
 	for svc := range a.view.Routes.Services() {
 		if d := distance(a.question.Service, svc.Name); d <= 2 && d < len(svc.Name.Name) {
-			all = append(all, near{svc.Name, d})
+			all = append(all, suggestion{svc.Name, d})
 		}
 	}
 	if len(all) == 0 {
 		return ""
 	}
-	slices.SortFunc(all, func(x, y near) int { return cmp.Or(x.far-y.far, x.name.Compare(y.name)) })
+	slices.SortFunc(all, func(x, y suggestion) int { return cmp.Or(x.distance-y.distance, x.name.Compare(y.name)) })
 	var names []string
-	for _, n := range all[:min(len(all), 3)] {
-		names = append(names, n.name.String())
+	for _, s := range all[:min(len(all), 3)] {
+		names = append(names, s.name.String())
 	}
 	return "; is it " + strings.Join(names, " or ") + "?"
 }
 
-// distance is how many letters differ between two names. The same name in
-// another namespace is near.
+// distance returns how many letters differ between two names. It is 1 for the
+// same name in another namespace.
 func distance(a, b cluster.Name) int {
 	if a.Name == b.Name {
 		return 1
@@ -159,27 +159,23 @@ func distance(a, b cluster.Name) int {
 	return edits(a.Name, b.Name)
 }
 
-// edits is how many letters are to be changed, added or taken away (Levenshtein);
-// no more than 3 are counted.
+// edits returns how many letters must be changed, added or deleted to turn a into b
+// (Levenshtein), but at most 3.
 func edits(a, b string) int {
-	if n := len(a) - len(b); n > 2 || n < -2 {
-		return 3
+	n := 0
+	for n < 3 && !within(a, b, n) {
+		n++
 	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
+	return n
+}
+
+// within reports whether n edits turn a into b.
+func within(a, b string, n int) bool {
+	for a != "" && b != "" && a[0] == b[0] {
+		a, b = a[1:], b[1:]
 	}
-	for i := range len(a) {
-		before := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := before
-			if a[i] != b[j] {
-				cost++
-			}
-			before = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
+	if n == 0 || a == b {
+		return a == b
 	}
-	return min(row[len(b)], 3)
+	return a != "" && within(a[1:], b, n-1) || b != "" && within(a, b[1:], n-1) || a != "" && b != "" && within(a[1:], b[1:], n-1)
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// nowhere answers for connections that take no way into a Service. The order is
-// the one in which packets are looked at.
+// nowhere answers for connections that reach no frontend of a Service. The order
+// of the cases is that of the rules.
 func (a *asker) nowhere(to netip.Addr, n survey) Case {
 	out := Case{
 		Destination: target(to, a.question.Port, a.question.Protocol),
@@ -45,7 +45,7 @@ func (a *asker) whyUntouched(to netip.Addr, n survey) string {
 	return "no Service that is programmed has this address"
 }
 
-// whyNoNodePorts completes "but".
+// whyNoNodePorts returns the reason as a clause that follows "but".
 func (a *asker) whyNoNodePorts(to netip.Addr) string {
 	ports := a.view.Routes.Host.NodePorts
 	switch {
@@ -66,7 +66,7 @@ func ofFamilyAddrs(addrs []netip.Addr, like netip.Addr) []netip.Addr {
 	return filter(addrs, func(a netip.Addr) bool { return a.Is4() == like.Is4() })
 }
 
-// portsAt says which ports an address has, of one Service or several.
+// portsAt lists the frontends at an address, of one Service or several.
 func portsAt(to netip.Addr, at []found) string {
 	of := ""
 	for i, f := range at {

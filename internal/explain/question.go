@@ -1,10 +1,11 @@
-// Package explain answers what becomes of a connection on this node: which
-// Service takes it, by which policy, to which backends, with or without source
-// NAT, and why each other endpoint is left out. It is computed from routes
-// alone and does no I/O. Where planes differ, a Plane says what each does.
+// Package explain answers where a connection on this node goes: to which Service,
+// by which policy, to which backends, with or without source NAT, and why each
+// other endpoint is left out. It does no I/O: answers are computed from a View.
+// A Plane describes in what data planes differ.
 package explain
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"strconv"
@@ -16,29 +17,29 @@ import (
 // ICMP is the protocol of an echo request, by its IANA number.
 const ICMP cluster.Protocol = 1
 
-// Question asks what becomes of new connections.
+// Question asks where new connections go.
 type Question struct {
-	Source netip.Addr // not valid: this node itself
-	Via    string     // interface they arrive on; empty: not known
+	Source netip.Addr // invalid: this node itself
+	Via    string     // interface on which they arrive; empty: unknown
 
-	// Where to: an address, or a Service, which stands for its clusterIPs.
-	Destination netip.Addr // not valid: Service is meant
+	// The destination is an address, or all clusterIPs of a Service.
+	Destination netip.Addr // invalid: see Service
 	Service     cluster.Name
 
-	Port     uint16           // 0: any, or the one of PortName
+	Port     uint16           // 0: any, or that of PortName
 	PortName string           // of Service
 	Protocol cluster.Protocol // 0: any
 }
 
-// What arguments look like, for messages.
+// The forms of arguments, for messages.
 const (
 	sourceForms      = `an IP address, or "node" for this node itself`
 	destinationForms = "10.96.0.10, 10.96.0.10:53/udp, [fd00::a]:80, default/web, default/web:80 or default/web:http"
 )
 
-// Parse reads a question as people write it: who asks, an address or "node", and
-// where to, an address or namespace/name, with a port if one is meant and a
-// protocol if it is not TCP.
+// Parse parses a question as users write it. The source is an address or "node".
+// The destination is an address or namespace/name, with an optional port and, if
+// it is not TCP, a protocol.
 func Parse(source, destination string) (Question, error) {
 	var q Question
 	var err error
@@ -46,7 +47,7 @@ func Parse(source, destination string) (Question, error) {
 		return Question{}, err
 	}
 	if err := q.parseDestination(destination); err != nil {
-		return Question{}, err
+		return Question{}, fmt.Errorf("destination %q: %w", destination, err)
 	}
 	if q.Source.IsValid() && q.Destination.IsValid() && q.Source.Is4() != q.Destination.Is4() {
 		return Question{}, fmt.Errorf("source %s and destination %s are of different IP families", q.Source, q.Destination)
@@ -65,7 +66,8 @@ func parseSource(text string) (netip.Addr, error) {
 	return a, nil
 }
 
-// parseAddr takes no zones: they mean nothing for what is forwarded.
+// parseAddr parses an address without a zone, which would mean nothing for
+// forwarded packets.
 func parseAddr(text string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(text)
 	if err != nil {
@@ -78,53 +80,49 @@ func parseAddr(text string) (netip.Addr, error) {
 }
 
 func (q *Question) parseDestination(text string) error {
-	head, protocol, err := cutProtocol(text)
-	if err != nil {
-		return fmt.Errorf("destination %q: %w", text, err)
-	}
-	q.Protocol = protocol
-	if err := q.parseHead(head); err != nil {
-		return fmt.Errorf("destination %q: %w", text, err)
-	}
-	numbered := q.Port != 0 || q.PortName != ""
+	head, err := q.parseProtocol(text)
 	switch {
-	case q.Protocol == ICMP && numbered:
-		return fmt.Errorf("destination %q: ICMP has no ports", text)
+	case err != nil:
+		return err
+	case isAddress(head):
+		err = q.parseAddress(head)
+	default:
+		err = q.parseService(head)
+	}
+	switch {
+	case err != nil:
+		return err
+	case q.Protocol == ICMP && (q.Port != 0 || q.PortName != ""):
+		return errors.New("ICMP has no ports")
 	case q.Protocol == 0 && q.Port != 0:
 		q.Protocol = cluster.TCP
 	}
 	return nil
 }
 
-// cutProtocol takes "/udp" off the end. What follows the only slash of a name
-// is no protocol: "default/tcp" is a Service.
-func cutProtocol(text string) (head string, p cluster.Protocol, err error) {
+// parseProtocol returns a destination without its protocol. The last part of
+// "default/tcp" is the name of a Service.
+func (q *Question) parseProtocol(text string) (head string, err error) {
 	i := strings.LastIndexByte(text, '/')
-	if i < 0 {
-		return text, 0, nil
-	}
-	head, last := text[:i], text[i+1:]
-	if !isAddress(head) && !strings.Contains(head, "/") {
-		return text, 0, nil
+	if i < 0 || !isAddress(text[:i]) && !strings.Contains(text[:i], "/") {
+		return text, nil
 	}
 	for _, p := range []cluster.Protocol{cluster.TCP, cluster.UDP, cluster.SCTP, ICMP} {
-		if strings.EqualFold(last, protocolName(p)) {
-			return head, p, nil
+		if strings.EqualFold(text[i+1:], protocolName(p)) {
+			q.Protocol = p
+			return text[:i], nil
 		}
 	}
-	return "", 0, fmt.Errorf("unknown protocol %q: want tcp, udp, sctp or icmp", last)
+	return "", fmt.Errorf("unknown protocol %q: want tcp, udp, sctp or icmp", text[i+1:])
 }
 
-// isAddress reports whether a destination without its protocol is meant to be
-// an address: the names of Services have neither dots nor brackets.
+// isAddress reports whether a destination without a protocol is an address. Names
+// of Services have neither dots nor brackets.
 func isAddress(head string) bool {
 	return strings.ContainsAny(head, ".[") || strings.Count(head, ":") > 1
 }
 
-func (q *Question) parseHead(head string) (err error) {
-	if !isAddress(head) {
-		return q.parseName(head)
-	}
+func (q *Question) parseAddress(head string) (err error) {
 	bare := head
 	if strings.HasPrefix(head, "[") && strings.HasSuffix(head, "]") {
 		bare = head[1 : len(head)-1]
@@ -133,46 +131,39 @@ func (q *Question) parseHead(head string) (err error) {
 		return nil
 	}
 	to, err := netip.ParseAddrPort(head)
-	if err != nil || to.Addr().Zone() != "" {
+	switch {
+	case err != nil || to.Addr().Zone() != "":
 		return fmt.Errorf("want %s", destinationForms)
-	}
-	if to.Port() == 0 {
-		return fmt.Errorf("no port 0: want 1 to 65535")
+	case to.Port() == 0:
+		return errors.New("no port 0: want 1 to 65535")
 	}
 	q.Destination, q.Port = to.Addr().Unmap(), to.Port()
 	return nil
 }
 
-func (q *Question) parseName(head string) error {
-	name, port, hasPort := strings.Cut(head, ":")
-	namespace, name, hasNamespace := strings.Cut(name, "/")
-	if !hasNamespace || namespace == "" || name == "" || strings.Contains(name, "/") {
+func (q *Question) parseService(head string) error {
+	full, port, hasPort := strings.Cut(head, ":")
+	namespace, name, _ := strings.Cut(full, "/")
+	if namespace == "" || name == "" || strings.Contains(name, "/") {
 		return fmt.Errorf("want an address or namespace/name, such as %s", destinationForms)
 	}
 	q.Service = cluster.Name{Namespace: namespace, Name: name}
-	if !hasPort {
-		return nil
+	number, err := strconv.ParseUint(port, 10, 16)
+	switch {
+	case !hasPort:
+	case err == nil && number > 0:
+		q.Port = uint16(number)
+	case strings.Trim(port, "0123456789") == "":
+		return fmt.Errorf("no port %s: want 1 to 65535, or the name of a port", port)
+	case strings.Contains(port, "/"):
+		return fmt.Errorf("want %s", destinationForms)
+	default:
+		q.PortName = port
 	}
-	return q.parsePort(port)
-}
-
-func (q *Question) parsePort(text string) error {
-	if strings.Trim(text, "0123456789") != "" {
-		if strings.Contains(text, "/") {
-			return fmt.Errorf("want %s", destinationForms)
-		}
-		q.PortName = text
-		return nil
-	}
-	n, err := strconv.ParseUint(text, 10, 16)
-	if err != nil || n == 0 {
-		return fmt.Errorf("no port %s: want 1 to 65535, or the name of a port", text)
-	}
-	q.Port = uint16(n)
 	return nil
 }
 
-// From returns who asks, as Parse reads it.
+// From returns the source in the form that Parse accepts.
 func (q Question) From() string {
 	if q.Source.IsValid() {
 		return q.Source.String()
@@ -180,7 +171,7 @@ func (q Question) From() string {
 	return "node"
 }
 
-// To returns where to, as Parse reads it.
+// To returns the destination in the form that Parse accepts.
 func (q Question) To() string {
 	s := q.Service.String()
 	if q.Destination.IsValid() {
@@ -195,7 +186,7 @@ func (q Question) To() string {
 	return s + slash(q.Protocol)
 }
 
-// target writes "10.96.0.10:53/udp"; without port or protocol if they are 0.
+// target formats "10.96.0.10:53/udp", without a port or protocol that is 0.
 func target(a netip.Addr, port uint16, p cluster.Protocol) string {
 	if port == 0 {
 		return a.String() + slash(p)

@@ -7,71 +7,103 @@ import (
 	"errors"
 	"iter"
 	"net/http"
+	"runtime"
 	"strings"
 	"time"
+
+	"github.com/sluice-proxy/sluice/internal/explain"
 )
 
-// answerTime is how long an answer waits for the loop, diffTime for the kernel
-// to be read as well.
+// Time-outs of answers: a diff also waits for the kernel to be read.
 const (
 	answerTime = 10 * time.Second
 	diffTime   = 2 * time.Minute
 )
 
-// Handler answers questions with JSON:
+// Handler answers queries with JSON:
 //
 //	/services /backends /nodeports   {"items": [...]} of Service, Backend, NodePort;
-//	                                 ?namespace= and ?name= choose
+//	                                 ?namespace= and ?name= filter
 //	/names                           ["NAMESPACE/NAME", ...], of ?namespace=, with ?name= as prefix
 //	/status                          Status
 //	/diff                            Difference
-//	/explain                         what Options.Explain answers
+//	/explain                         explain.Answer to ?source= ?destination= ?via=
 //
-// Where there is no answer it says why, in plain text.
+// An error is answered with its message in plain text.
 func (i *Inspector) Handler() http.Handler {
 	mux := http.NewServeMux()
-	inTurn := func(h http.Handler) http.Handler { return i.asking.serve(h, answerTime, errWaiting) }
-	mux.Handle("GET /services", inTurn(items(i.Services)))
-	mux.Handle("GET /backends", inTurn(items(i.Backends)))
-	mux.Handle("GET /nodeports", inTurn(items(i.NodePorts)))
-	mux.Handle("GET /names", inTurn(http.HandlerFunc(i.names)))
-	mux.HandleFunc("GET /status", i.status)
-	mux.Handle("GET /diff", i.comparing.serve(http.HandlerFunc(i.diff), diffTime, errComparing))
-	mux.Handle("GET /explain", inTurn(i.opt.Explain))
+	query := func(path string, h http.HandlerFunc) {
+		mux.Handle("GET "+path, i.queries.serve(h, answerTime, errQueries))
+	}
+	query("/services", items(i.Services))
+	query("/backends", items(i.Backends))
+	query("/nodeports", items(i.NodePorts))
+	query("/names", func(w http.ResponseWriter, r *http.Request) {
+		names, err := i.Names(r.Context(), Filter{Namespace: r.FormValue("namespace"), Name: r.FormValue("name")})
+		respond(w, names, err)
+	})
+	query("/explain", func(w http.ResponseWriter, r *http.Request) {
+		q, err := explain.Parse(r.FormValue("source"), r.FormValue("destination"))
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		q.Via = r.FormValue("via")
+		answer, err := i.Explain(r.Context(), q)
+		respond(w, answer, err)
+	})
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, r *http.Request) { respond(w, i.Status(r.Context()), nil) })
+	mux.Handle("GET /diff", i.diffs.serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		d, err := i.opt.Diff(r.Context())
+		respond(w, d, err)
+	}), diffTime, errDiffs))
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "unknown question "+r.Method+" "+r.URL.Path, http.StatusNotImplemented)
 	})
 	return mux
 }
 
-// items answers with a list, one item at a time: it may be long, and this
-// process small.
+// respond writes an answer in JSON, or an error.
+func respond(w http.ResponseWriter, answer any, err error) {
+	_, missing := errors.AsType[*NotFoundError](err)
+	switch {
+	case missing:
+		http.Error(w, err.Error(), http.StatusNotFound)
+	case err != nil:
+		http.Error(w, strings.TrimSpace(err.Error()), http.StatusServiceUnavailable)
+	default:
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(answer) // fails if the client has closed the connection
+	}
+}
+
+// items answers with a list. It encodes one item at a time, because lists may be
+// longer than this process should be large.
 func items[T any](list func(context.Context, Filter) (iter.Seq[T], error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		f, err := ParseFilter(r.FormValue("name"), r.FormValue("namespace"))
 		if err != nil {
-			refuse(w, err, http.StatusBadRequest)
+			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		ctx, cancel := context.WithTimeout(r.Context(), answerTime)
-		defer cancel()
-		seq, err := list(ctx, f)
+		seq, err := list(r.Context(), f)
 		if err != nil {
-			refuse(w, err, http.StatusServiceUnavailable)
+			respond(w, nil, err)
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_ = writeItems(w, seq) // who asked may have gone
+		_ = writeItems(w, seq) // fails if the client has closed the connection
 	}
 }
 
-// itemsBytes is how much of a list is made before it is written.
+// itemsBytes is how much of a list is encoded before it is written.
 const itemsBytes = 64 << 10
 
 func writeItems[T any](w http.ResponseWriter, seq iter.Seq[T]) error {
 	out := bufio.NewWriterSize(w, itemsBytes)
 	enc := json.NewEncoder(out)
-	separator := `{"items":[`
+	_, _ = out.WriteString(`{"items":[`) // Flush reports errors
+	separator := ""
 	for v := range seq {
 		if _, err := out.WriteString(separator); err != nil {
 			return err
@@ -81,53 +113,64 @@ func writeItems[T any](w http.ResponseWriter, seq iter.Seq[T]) error {
 		}
 		separator = ","
 	}
-	if separator != "," {
-		_, _ = out.WriteString(separator) // Flush tells
-	}
 	_, _ = out.WriteString("]}\n")
 	return out.Flush()
 }
 
-func (i *Inspector) names(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), answerTime)
-	defer cancel()
-	names, err := i.Names(ctx, Filter{Namespace: r.FormValue("namespace"), Name: r.FormValue("name")})
-	if err != nil {
-		refuse(w, err, http.StatusServiceUnavailable)
-		return
+// serial runs one handler at a time, on a thread of its own. A query about very
+// many Services computes for a second or more. On the threads that run everything
+// else, the kernel's scheduler would count this against them, and on a busy
+// machine the next change of a Service would wait.
+type serial chan struct{}
+
+// Errors of queries that have waited for others until their time-out.
+var (
+	errQueries = errors.New("other questions are being answered and have not ended in time; try again")
+	errDiffs   = errors.New("another comparison is under way and has not ended in time; try again")
+)
+
+// lock waits until no other handler runs; false: the context ended before.
+func (s serial) lock(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case s <- struct{}{}:
+		runtime.LockOSThread()
+		return true
 	}
-	said := make([]string, len(names))
-	for i, n := range names {
-		said[i] = n.String()
-	}
-	answer(w, said)
 }
 
-func (i *Inspector) status(w http.ResponseWriter, r *http.Request) { answer(w, i.Status(r.Context())) }
-
-func (i *Inspector) diff(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), diffTime)
-	defer cancel()
-	d, err := i.opt.Diff(ctx)
-	if err != nil {
-		refuse(w, err, http.StatusServiceUnavailable)
-		return
-	}
-	answer(w, d)
+func (s serial) unlock() {
+	runtime.UnlockOSThread()
+	<-s
 }
 
-// errComparing says that others were before.
-var errComparing = errors.New("another comparison is under way and has not ended in time; try again")
-
-func answer(w http.ResponseWriter, v any) {
-	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(v) // who asked may have gone
+// serve returns h with a time-out, which the wait for other handlers has as well.
+func (s serial) serve(h http.Handler, timeout time.Duration, tooLate error) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		waiting, stop := context.WithTimeout(r.Context(), timeout)
+		defer stop()
+		if !s.lock(waiting) {
+			respond(w, nil, tooLate)
+			return
+		}
+		defer s.unlock()
+		ctx, cancel := context.WithTimeout(r.Context(), timeout)
+		defer cancel()
+		h.ServeHTTP(serialWriter{w, s}, r.WithContext(ctx))
+	})
 }
 
-// refuse says why there is no answer, with the code for it or the one for all else.
-func refuse(w http.ResponseWriter, err error, code int) {
-	if _, missing := errors.AsType[*NotFoundError](err); missing {
-		code = http.StatusNotFound
-	}
-	http.Error(w, strings.TrimSpace(err.Error()), code)
+// serialWriter lets other handlers run while a client reads, however slowly.
+type serialWriter struct {
+	http.ResponseWriter
+
+	serial serial
+}
+
+// Write implements http.ResponseWriter.
+func (w serialWriter) Write(p []byte) (int, error) {
+	w.serial.unlock()
+	defer w.serial.lock(context.Background())
+	return w.ResponseWriter.Write(p)
 }

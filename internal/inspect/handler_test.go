@@ -33,7 +33,6 @@ func TestAnswers(t *testing.T) {
 		var trouble error
 		w := start(t, func(_ *world, o *Options) {
 			o.Diff = func(context.Context) (Difference, error) { return Difference{2, "add a\nadd b\n"}, trouble }
-			o.Explain = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.URL.RawQuery) })
 		})
 		w.load()
 		h := w.Handler()
@@ -54,7 +53,8 @@ func TestAnswers(t *testing.T) {
 			{"/names?name=w", 200, `["default/web","staging/web"]`},
 			{"/names?name=nothing", 200, `[]`},
 			{"/diff", 200, `{"steps":2,"text":"add a\nadd b\n"}`},
-			{"/explain?from=a", 200, "from=a"},
+			{"/explain?source=node&destination=web", 400, "destination \"web\": want an address or namespace/name, such as " +
+				"10.96.0.10, 10.96.0.10:53/udp, [fd00::a]:80, default/web, default/web:80 or default/web:http"},
 			{"/pods", 501, "unknown question GET /pods"},
 		} {
 			if code, got := ask(t, h, tt.url); code != tt.code || got != tt.want {
@@ -123,7 +123,7 @@ func TestOneComparisonAtATime(t *testing.T) {
 		takes = time.Hour
 		all.Go(func() { ask(t, h, "/diff") })
 		synctest.Wait()
-		if code, said := ask(t, h, "/diff"); code != 503 || said != errComparing.Error() {
+		if code, said := ask(t, h, "/diff"); code != 503 || said != errDiffs.Error() {
 			t.Errorf("behind one that does not end: %d %s", code, said)
 		}
 		all.Wait()

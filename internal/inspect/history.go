@@ -10,26 +10,27 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// maxProblems is how many problems with objects are kept.
+// maxProblems is how many problems with objects a History keeps.
 const maxProblems = 20
 
-// History keeps what a Status tells of the past. It is safe for concurrent use.
+// History keeps the past events that a Status contains. It is safe for concurrent
+// use.
 type History struct {
 	mu       sync.Mutex
 	last     Sync
 	compared []Tally
 	repaired []Tally
-	began    bool // everything was compared once, and is as it should be
+	began    bool // the first comparison of everything has succeeded
 	adopted  int
 	rejected int
-	problems []kept // newest first
-	failure  string // of the last attempt; empty: it succeeded
+	problems []keptProblem // newest first
+	failure  string        // of the last write; empty: it succeeded
 }
 
-// NewHistory returns an empty one.
+// NewHistory returns an empty History.
 func NewHistory() *History { return &History{} }
 
-// Observe is told of every attempt to write (proxy.Options.Observe).
+// Observe records a write, successful or not (proxy.Options.Observe).
 func (h *History) Observe(s proxy.Sync) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -46,17 +47,17 @@ func (h *History) Observe(s proxy.Sync) {
 	if !s.Full() {
 		return
 	}
-	h.compared = count(h.compared, h.last)
+	h.compared = addTo(h.compared, h.last)
 	if !h.began {
 		h.began, h.adopted = true, s.Adopted
 	}
 	if s.Repair() {
-		h.repaired = count(h.repaired, h.last)
+		h.repaired = addTo(h.repaired, h.last)
 	}
 }
 
-// count adds one to the tally of a cause.
-func count(list []Tally, s Sync) []Tally {
+// addTo adds one to the Tally of the cause of a Sync.
+func addTo(list []Tally, s Sync) []Tally {
 	i := slices.IndexFunc(list, func(t Tally) bool { return t.Cause == s.Cause })
 	if i < 0 {
 		return append(list, Tally{Cause: s.Cause, Count: 1, Last: s.At})
@@ -66,26 +67,26 @@ func count(list []Tally, s Sync) []Tally {
 	return list
 }
 
-// kept is a problem and what it has in common with those that it counts.
-type kept struct {
+// keptProblem is a problem and the group of problems that it counts.
+type keptProblem struct {
 	Problem
 	group event.Group
 }
 
-// Report takes new problems with objects. Those that differ in nothing but the
-// object are kept as one: the latest, and how many there were.
+// Report records new problems with objects. Problems that differ only in the
+// object are kept as one: the latest, with their number.
 func (h *History) Report(problems []route.Problem) {
 	now := time.Now()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, p := range problems {
 		h.rejected += p.Weight()
-		k := kept{
+		k := keptProblem{
 			Problem{At: now, Object: p.Object, Field: p.Field, Value: p.Value, Reason: p.Reason, Count: p.Weight()},
 			event.SameProblem(p),
 		}
 		last := min(len(h.problems), maxProblems-1)
-		if i := slices.IndexFunc(h.problems, func(old kept) bool { return old.group == k.group }); i >= 0 {
+		if i := slices.IndexFunc(h.problems, func(old keptProblem) bool { return old.group == k.group }); i >= 0 {
 			k.Count += h.problems[i].Count
 			last = i
 		}
@@ -93,7 +94,7 @@ func (h *History) Report(problems []route.Problem) {
 	}
 }
 
-// fill tells the past to a status.
+// fill sets the fields of a Status that a History knows.
 func (h *History) fill(s *Status) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

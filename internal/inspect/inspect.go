@@ -1,49 +1,43 @@
-// Package inspect answers what a person asks a running daemon: what is
-// programmed on this node and what is not, and how the daemon is. It only looks.
+// Package inspect answers queries to a running daemon: what is programmed on
+// this node and what is not, where a connection goes, and the daemon's status.
+// All answers are computed from a snapshot; no query holds up the proxy's loop.
 package inspect
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/explain"
 	"github.com/sluice-proxy/sluice/internal/follow/sizes"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Loop is the proxy's loop.
-type Loop interface {
-	View(ctx context.Context) (proxy.View, error)
-}
-
-// Store is where changes come in.
-type Store interface {
-	Backlog() cluster.Window
-	Node() *cluster.Node
-}
-
-// Options for New. All are needed.
+// Options for New. All are required.
 type Options struct {
-	Loop    Loop
-	Store   Store
+	Loop interface {
+		View(ctx context.Context) (proxy.View, error)
+	}
+	Store interface {
+		Backlog() cluster.Window
+		Node() *cluster.Node
+	}
 	History *History
-	Sizes   func() sizes.Sizes // of what is in the kernel
+	Sizes   func() sizes.Sizes                              // of what is in the kernel
+	Local   func(ctx context.Context) ([]netip.Addr, error) // addresses of this host
+	Plane   explain.Plane
 
-	// Status is what the others do not know: all of it but what Inspector.Status
-	// fills in.
+	// Status returns all fields that Inspector.Status does not fill in.
 	Status func(context.Context) Status
 
-	// Diff compares the kernel as it is now with what should be. It is
-	// asked once at a time.
+	// Diff compares the kernel as it is now with what should be there. The
+	// Inspector never calls it concurrently.
 	Diff func(context.Context) (Difference, error)
-
-	// Explain answers /explain.
-	Explain http.Handler
 }
 
 // Difference is what would be written to make the kernel as it should be.
@@ -52,20 +46,47 @@ type Difference struct {
 	Text  string `json:"text"` // one step per line, in the language of the data plane
 }
 
-// Inspector answers. It is safe for concurrent use.
+// Inspector answers queries. It is safe for concurrent use.
 type Inspector struct {
-	opt       Options
-	asking    turn // of questions that look through all Services
-	comparing turn // there is memory for one comparison, not for many
+	opt     Options
+	queries serial // that walk through all Services
+	diffs   serial // memory suffices for one comparison at a time
 }
 
-// New makes an Inspector.
-func New(opt Options) *Inspector { return &Inspector{opt, newTurn(), newTurn()} }
+// New returns an Inspector.
+func New(opt Options) *Inspector { return &Inspector{opt, make(serial, 1), make(serial, 1)} }
 
-// Filter chooses Services; an empty field chooses all.
+// errBusy means that the loop has not returned a View in time.
+var errBusy = errors.New("the proxy is writing to the kernel and has not answered in time; try again")
+
+// view returns what all answers are computed from, as of one moment.
+func (i *Inspector) view(ctx context.Context) (explain.View, error) {
+	v, err := i.opt.Loop.View(ctx)
+	if err != nil {
+		return explain.View{}, errBusy
+	}
+	return explain.View{View: v, Node: i.opt.Store.Node(), Plane: i.opt.Plane}, nil
+}
+
+// Explain answers where connections go.
+func (i *Inspector) Explain(ctx context.Context, q explain.Question) (explain.Answer, error) {
+	local, err := i.opt.Local(ctx)
+	if err != nil {
+		return explain.Answer{}, err
+	}
+	v, err := i.view(ctx)
+	if err != nil {
+		return explain.Answer{}, err
+	}
+	v.Local = local
+	return explain.Ask(v, q), nil
+}
+
+// Filter selects Services; an empty field matches all.
 type Filter struct{ Namespace, Name string }
 
-// ParseFilter reads "NAME" or "NAMESPACE/NAME", and a namespace said on its own.
+// ParseFilter parses "NAME" or "NAMESPACE/NAME", with an optional separate
+// namespace.
 func ParseFilter(name, namespace string) (Filter, error) {
 	ns, rest, both := strings.Cut(name, "/")
 	switch {
@@ -79,24 +100,20 @@ func ParseFilter(name, namespace string) (Filter, error) {
 	return Filter{Namespace: ns, Name: rest}, nil
 }
 
-func (f Filter) chooses(n cluster.Name) bool {
+func (f Filter) matches(n cluster.Name) bool {
 	return (f.Namespace == "" || f.Namespace == n.Namespace) && (f.Name == "" || f.Name == n.Name)
 }
 
-// begins reports whether a name, or its namespace if that may be any, begins
-// with what the filter says.
-func (f Filter) begins(n cluster.Name) bool {
+// matchesPrefix reports whether the filter is a prefix of a name, or of its
+// namespace if the filter has none.
+func (f Filter) matchesPrefix(n cluster.Name) bool {
 	if f.Namespace != "" {
 		return f.Namespace == n.Namespace && strings.HasPrefix(n.Name, f.Name)
 	}
-	ns, name, both := strings.Cut(f.Name, "/")
-	if both {
-		return n.Namespace == ns && strings.HasPrefix(n.Name, name)
-	}
-	return strings.HasPrefix(n.Name, f.Name) || strings.HasPrefix(n.Namespace, f.Name)
+	return strings.HasPrefix(n.String(), f.Name) || strings.HasPrefix(n.Name, f.Name)
 }
 
-// String returns the filter as it is written.
+// String returns the filter as users write it.
 func (f Filter) String() string {
 	if f.Namespace == "" {
 		return f.Name
@@ -104,7 +121,7 @@ func (f Filter) String() string {
 	return f.Namespace + "/" + f.Name
 }
 
-// NotFoundError says that there is nothing of the name asked for.
+// NotFoundError means that no object has the name in the query.
 type NotFoundError struct {
 	Kind   string // "Service", "node port"
 	Filter Filter
@@ -116,31 +133,29 @@ func (e *NotFoundError) Error() string {
 	return fmt.Sprintf("no %s %q is known on this node; sluice get %s lists them", e.Kind, e.Filter, list)
 }
 
-// errBusy says that the loop has not come to answer.
-var errBusy = errors.New("the proxy is writing to the kernel and has not answered in time; try again")
+// selection is the Services of a View that a Filter matches.
+type selection struct {
+	explain.View
 
-// sight is what a question is answered from: a View, and the Services in it that
-// a filter chooses.
-type sight struct {
-	proxy.View
-
-	services []*route.Service // sorted by name; those that are not removed yet as well
-	why      string           // for all that is pending
-	choices  map[*route.Port]map[route.Pool][]route.Choice
+	filter   Filter
+	services []*route.Service // sorted by name, with those that are pending removal
+	why      string           // of everything that is pending
 }
 
-// look asks the loop, and chooses Services. The walk is outside of the loop,
-// which goes on meanwhile.
-func (i *Inspector) look(ctx context.Context, f Filter) (*sight, error) {
-	v, err := i.opt.Loop.View(ctx)
+// selectServices returns the Services that a filter matches.
+func (i *Inspector) selectServices(ctx context.Context, f Filter) (*selection, error) {
+	v, err := i.view(ctx)
 	if err != nil {
-		return nil, errBusy
+		return nil, err
 	}
-	s := &sight{View: v, why: waiting(v)}
+	s := &selection{View: v, filter: f, why: "not written yet"}
+	if v.Err != nil {
+		s.why = v.Err.Error()
+	}
 	if f.Name != "" && f.Namespace != "" {
-		s.one(cluster.Name(f))
+		s.add(cluster.Name(f))
 	} else {
-		s.all(f)
+		s.addAll()
 	}
 	if f.Name != "" && len(s.services) == 0 {
 		return nil, &NotFoundError{"Service", f}
@@ -148,8 +163,8 @@ func (i *Inspector) look(ctx context.Context, f Filter) (*sight, error) {
 	return s, nil
 }
 
-// one takes a Service, as it is or as it was.
-func (s *sight) one(name cluster.Name) {
+// add adds one Service, or what it was if it is pending removal.
+func (s *selection) add(name cluster.Name) {
 	svc := s.Routes.Service(name)
 	if svc == nil {
 		svc = s.Pending.Of(name).Old
@@ -159,75 +174,75 @@ func (s *sight) one(name cluster.Name) {
 	}
 }
 
-// all takes the Services that a filter chooses, as they are or as they were.
-func (s *sight) all(f Filter) {
+// addAll adds all Services that the filter matches.
+func (s *selection) addAll() {
 	for svc := range s.Routes.Services() {
-		if f.chooses(svc.Name) {
+		if s.filter.matches(svc.Name) {
 			s.services = append(s.services, svc)
 		}
 	}
 	for t := range route.Yielding(s.Pending.All()) {
-		if f.chooses(t.Name) && s.removed(t) {
+		if s.filter.matches(t.Name) && t.New == nil && s.removed(t) {
 			s.services = append(s.services, t.Old)
 		}
 	}
 	slices.SortFunc(s.services, func(a, b *route.Service) int { return a.Name.Compare(b.Name) })
 }
 
-// removed reports whether a pending change is that the Service goes.
-func (s *sight) removed(t route.Touch) bool {
-	return t.New == nil && t.Old != nil && s.Routes.Service(t.Name) == nil
+// removed reports whether a pending change removes a Service.
+func (s *selection) removed(t route.Touch) bool {
+	return t.Old != nil && s.Routes.Service(t.Name) == nil
 }
 
-// pending returns why a Service may not be in the kernel as it should be; false:
-// it is.
-func (s *sight) pending(name cluster.Name) (why string, is bool) {
-	if !s.Pending.Has(name) {
-		return "", false
+// Programming says whether the kernel does what it should for a Service.
+type Programming string
+
+// The states of Services.
+const (
+	Programmed    Programming = "programmed"
+	Pending       Programming = "pending"        // a write is due, or failed
+	NotProgrammed Programming = "not programmed" // or as before a change that the kernel rejects
+)
+
+// state returns the state of a Service, and the reason if it is not simply
+// programmed.
+func (s *selection) state(svc *route.Service) (Programming, string) {
+	refusal, pending := s.Refused[svc.Name], s.Pending.Has(svc.Name)
+	switch {
+	case refusal != nil:
+		return NotProgrammed, "the kernel does not take its rules: " + refusal.Error()
+	case pending && s.removed(s.Pending.Of(svc.Name)):
+		return Pending, "to be removed: " + s.why
+	case pending:
+		return Pending, s.why
+	case svc.Ignored != "":
+		return NotProgrammed, svc.Ignored
+	case len(svc.Ports) == 0:
+		return NotProgrammed, "conflict: other Services have all its addresses and ports"
+	case svc.Lost > 0:
+		return Programmed, fmt.Sprintf("conflict: others have %d of its addresses and ports", svc.Lost)
 	}
-	if t := s.Pending.Of(name); t.Old != nil && s.Routes.Service(name) == nil {
-		return "to be removed: " + s.why, true
-	}
-	return s.why, true
+	return Programmed, ""
 }
 
-// waiting says why what is pending is.
-func waiting(v proxy.View) string {
-	if v.Err != nil {
-		return v.Err.Error()
-	}
-	return "not written yet"
-}
+// maxNames is how many names Names returns at most.
+const maxNames = 200
 
-// explain keeps what became of the endpoints of the Services, for the pools in
-// use; for the cluster pool where none is, as then none was good enough.
-func (s *sight) explain() {
-	s.choices = map[*route.Port]map[route.Pool][]route.Choice{}
-	for svc := range route.Yielding(slices.Values(s.services)) {
-		for i := range svc.Ports {
-			p := &svc.Ports[i]
-			s.choices[p] = map[route.Pool][]route.Choice{}
-			for _, pool := range poolsOf(p) {
-				s.choices[p][pool] = s.Routes.Explain(svc.Name, p, pool)
-			}
+// Names lists Services whose name, or namespace and name, begin with a prefix,
+// sorted; at most maxNames. It is for the completion of shells.
+func (i *Inspector) Names(ctx context.Context, f Filter) ([]string, error) {
+	v, err := i.view(ctx)
+	if err != nil {
+		return nil, err
+	}
+	names := []string{}
+	for svc := range v.Routes.Services() {
+		if f.matchesPrefix(svc.Name) {
+			names = append(names, svc.Name.String())
+		}
+		if len(names) == maxNames {
+			break
 		}
 	}
-}
-
-// poolsOf returns the pools that fronts of a port use; if none does, that of
-// the cluster.
-func poolsOf(p *route.Port) []route.Pool {
-	var pools []route.Pool
-	for _, f := range p.Fronts {
-		for _, w := range []route.Way{f.Pods, f.Node, f.Others} {
-			if w.Verdict == route.Balance && !slices.Contains(pools, w.Pool) {
-				pools = append(pools, w.Pool)
-			}
-		}
-	}
-	if len(pools) == 0 {
-		return []route.Pool{route.Cluster}
-	}
-	slices.Sort(pools)
-	return pools
+	return names, nil
 }

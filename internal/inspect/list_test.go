@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/explain"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -316,7 +317,9 @@ func TestWhichAddressesServeNodePorts(t *testing.T) {
 	} {
 		var got []string
 		for _, f := range []route.Family{route.IPv4, route.IPv6} {
-			s := &sight{View: proxy.View{Routes: &route.Snapshot{Host: route.Host{NodePorts: tt.ports}}, Pending: proxy.NewPending()}}
+			s := &selection{View: explain.View{View: proxy.View{
+				Routes: &route.Snapshot{Host: route.Host{NodePorts: tt.ports}}, Pending: proxy.NewPending(),
+			}}}
 			svc := &route.Service{Ports: []route.Port{{Family: f, Fronts: []route.Front{{Kind: route.NodePort, Port: 30080}}}}}
 			n := s.nodePort(nodePort{svc, &svc.Ports[0], &svc.Ports[0].Fronts[0]})
 			got = append(got, n.addresses())

@@ -1,15 +1,16 @@
 package inspect
 
 import (
+	"context"
 	"net/netip"
 	"time"
 )
 
-// Status is what one daemon says of itself, for people and programs: `sluice
-// status`, /statusz and what watches a node all read it. Times that are zero
-// have not come; strings that are empty say that all is well.
+// Status describes a daemon. `sluice status`, /statusz and monitoring read it. A
+// zero time means that the event has not happened, an empty string that there is
+// no trouble.
 type Status struct {
-	At      time.Time `json:"at"` // when the answer was made; ages count from it
+	At      time.Time `json:"at"` // when the status was taken; ages are relative to it
 	Version string    `json:"version"`
 	PID     int       `json:"pid"`
 	Since   time.Time `json:"since"`
@@ -20,26 +21,26 @@ type Status struct {
 	Node     Node     `json:"node"`
 	Source   Source   `json:"source"`
 
-	LastSync Sync   `json:"lastSync"` // the latest that went well
+	LastSync Sync   `json:"lastSync"` // the latest successful one
 	Lag      Lag    `json:"lag"`
 	Counts   Counts `json:"counts"`
-	Pending  int    `json:"pending"`         // Services not known to be in the kernel as they should be
-	Refused  int    `json:"refused"`         // Services whose rules the kernel does not take; these are not pending
+	Pending  int    `json:"pending"`         // Services that may not be in the kernel as they should be
+	Refused  int    `json:"refused"`         // Services whose rules the kernel rejects; not included in Pending
 	Error    string `json:"error,omitempty"` // of the latest write
 
 	Contest *Contest `json:"contest,omitempty"` // with another program; nil: none
 
-	// WatchTrouble says why changes by other programs are found by comparing
-	// all rules now and then, and not by a cheaper way.
+	// WatchTrouble is why the daemon detects changes by other programs only by
+	// comparing all rules periodically.
 	WatchTrouble string `json:"watchTrouble,omitempty"`
 
-	// Busy says why Pending and Refused are missing: a write takes long.
+	// Busy is why Pending and Refused are unknown: a write takes long.
 	Busy string `json:"busy,omitempty"`
 
-	Comparisons []Tally  `json:"comparisons,omitempty"` // everything compared with the kernel, by cause
-	Repairs     []Tally  `json:"repairs,omitempty"`     // comparisons that found and mended something, by cause
-	Adopted     int      `json:"adopted"`               // entries found right at the start
-	Takeover    []string `json:"takeover,omitempty"`    // what became of another proxy's rules, a sentence each
+	Comparisons []Tally  `json:"comparisons,omitempty"` // of everything with the kernel, by cause
+	Repairs     []Tally  `json:"repairs,omitempty"`     // comparisons that repaired something, by cause
+	Adopted     int      `json:"adopted"`               // correct entries that the start found in the kernel
+	Takeover    []string `json:"takeover,omitempty"`    // what happened to another proxy's rules, one sentence each
 
 	Configuration Configuration `json:"configuration"`
 	HostSettings  []HostSetting `json:"hostSettings,omitempty"`
@@ -48,7 +49,41 @@ type Status struct {
 	Problems      []Problem     `json:"problems,omitempty"`    // with objects; the latest, newest first
 }
 
-// State is a word for how a daemon is.
+// statusTimeout is how long Status waits for the loop.
+const statusTimeout = time.Second
+
+// Status returns the status of the daemon. It never waits long: if the loop is
+// busy, Busy says so.
+func (i *Inspector) Status(ctx context.Context) Status {
+	s := i.opt.Status(ctx)
+	s.At = time.Now()
+	if own := i.opt.Store.Node(); own != nil {
+		s.Node = Node{Name: own.Name, Zone: own.Zone, Addresses: own.Addresses, Leaving: own.Leaving}
+	}
+	w := i.opt.Store.Backlog()
+	s.Lag = Lag{Oldest: w.Since, Services: w.Services, Slices: w.Slices}
+	n := i.opt.Sizes()
+	s.Counts = Counts{
+		Services: n.Services, Ports: n.Ports, Fronts: n.Fronts, Backends: n.Backends, NotProgrammed: n.NotProgrammed,
+	}
+	i.opt.History.fill(&s)
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	v, err := i.view(ctx)
+	if err != nil {
+		s.Busy = "a write to the kernel is under way"
+		return s
+	}
+	s.Pending, s.Refused = v.Pending.Len(), len(v.Refused)
+	for name := range v.Refused {
+		if v.Pending.Has(name) {
+			s.Pending--
+		}
+	}
+	return s
+}
+
+// State is the overall condition of a daemon.
 type State string
 
 // The states. Only Healthy makes `sluice status` exit with 0.
@@ -58,7 +93,7 @@ const (
 	Sick     State = "not healthy"
 )
 
-// Health is what /healthz is about.
+// Health is what /healthz reports.
 type Health struct {
 	State  State  `json:"state"`
 	Reason string `json:"reason,omitempty"`
@@ -68,10 +103,10 @@ type Health struct {
 type Mode struct {
 	Name   string `json:"name"`
 	Reason string `json:"reason,omitempty"` // why it was chosen
-	How    string `json:"how,omitempty"`    // it writes rules: "by iptables-nft, as ..."
+	How    string `json:"how,omitempty"`    // how it writes rules: "by iptables-nft, as ..."
 }
 
-// Node is the Node as this process knows it.
+// Node is the Node object of this node as the daemon last received it.
 type Node struct {
 	Name      string       `json:"name"`
 	Zone      string       `json:"zone,omitempty"`
@@ -79,17 +114,17 @@ type Node struct {
 	Leaving   bool         `json:"leaving,omitempty"`
 }
 
-// Source is where Services come from.
+// Source is the origin of Services.
 type Source struct {
 	Kind      string    `json:"kind"`           // "API server", "manifests"
 	From      string    `json:"from,omitempty"` // its URL, or the paths
 	Connected bool      `json:"connected"`
-	Since     time.Time `json:"since,omitzero"` // connected, or not, since then
+	Since     time.Time `json:"since,omitzero"` // the last change of Connected
 	Trouble   string    `json:"trouble,omitempty"`
 	LastEvent time.Time `json:"lastEvent,omitzero"`
 }
 
-// Sync is one write that went well.
+// Sync is one successful write.
 type Sync struct {
 	At       time.Time `json:"at,omitzero"` // when it ended
 	Took     Duration  `json:"took"`
@@ -98,9 +133,9 @@ type Sync struct {
 	Cause    string    `json:"cause"` // "change", or why everything was compared
 }
 
-// Lag is what came in and is not in force yet.
+// Lag is the changes that were received but are not in force yet.
 type Lag struct {
-	Oldest   time.Time `json:"oldest,omitzero"` // when the first of it came in; zero: there is none
+	Oldest   time.Time `json:"oldest,omitzero"` // when the first was received; zero: there are none
 	Services int       `json:"services"`
 	Slices   int       `json:"endpointSlices"`
 }
@@ -109,73 +144,74 @@ type Lag struct {
 type Contest struct {
 	Since   time.Time `json:"since"`
 	Repairs int       `json:"repairs"`      // since then
-	What    string    `json:"what"`         // it changed last
-	By      string    `json:"by,omitempty"` // "nft (thread 812)"; empty: the kernel does not say
+	What    string    `json:"what"`         // what the program changed last
+	By      string    `json:"by,omitempty"` // "nft (thread 812)"; empty: unknown
 }
 
 // Counts are sizes of what is in the kernel, as of the last sync.
 type Counts struct {
-	Services      int `json:"services"` // programmed ones
-	Ports         int `json:"ports"`    // per family
+	Services      int `json:"services"` // those that are programmed
+	Ports         int `json:"ports"`    // one for each IP family
 	Fronts        int `json:"fronts"`   // addresses, ports and protocols that clients use
-	Backends      int `json:"backends"` // distinct ones of each Service, summed up
+	Backends      int `json:"backends"` // sum of the distinct backends of each Service
 	NotProgrammed int `json:"notProgrammed"`
 	Rejected      int `json:"rejected"` // problems with objects since the start
 }
 
-// Tally counts what happened for one cause.
+// Tally counts the events of one cause.
 type Tally struct {
 	Cause string    `json:"cause"`
 	Count uint64    `json:"count"`
 	Last  time.Time `json:"last"`
 }
 
-// Configuration says which one is in force.
+// Configuration describes the configuration in force.
 type Configuration struct {
 	File       string    `json:"file,omitempty"`     // empty: flags only
-	Loaded     time.Time `json:"loaded"`             // what is in force
+	Loaded     time.Time `json:"loaded"`             // when the one in force was read
 	Refused    string    `json:"refused,omitempty"`  // why a newer file is not in force
-	RefusedAt  time.Time `json:"refusedAt,omitzero"` // when it was read
+	RefusedAt  time.Time `json:"refusedAt,omitzero"` // when that file was read
 	RestartDue []string  `json:"restartDue,omitempty"`
 }
 
-// HostSetting is a kernel parameter or the like that was set, or should be.
+// HostSetting is a kernel parameter or similar setting of the host that Sluice
+// sets.
 type HostSetting struct {
 	Name  string `json:"name"`
 	Want  string `json:"want"`
-	Was   string `json:"was,omitempty"` // before us
+	Was   string `json:"was,omitempty"` // before Sluice set it
 	Is    string `json:"is,omitempty"`
 	Error string `json:"error,omitempty"`
 }
 
-// Server is an address that this process listens on, or should.
+// Server is an address that the daemon listens on, or tries to.
 type Server struct {
 	Name    string `json:"name"`    // "healthz", "metrics"
-	Address string `json:"address"` // empty: it is turned off
+	Address string `json:"address"` // empty: turned off
 	Error   string `json:"error,omitempty"`
 }
 
-// HealthPort is a Service's health-check node port that could not be opened.
+// HealthPort is a health check node port that the daemon cannot open.
 type HealthPort struct {
 	Service string `json:"service"`
 	Port    uint16 `json:"port"`
 	Error   string `json:"error"`
 }
 
-// Problem is something wrong with an object; only what it names is left out.
+// Problem is a fault in an object. Only the part that it names is ignored.
 type Problem struct {
 	At     time.Time `json:"at"`
 	Object string    `json:"object"` // "Service default/web"
 	Field  string    `json:"field,omitempty"`
 	Value  string    `json:"value,omitempty"`
 	Reason string    `json:"reason"`
-	Count  int       `json:"count"` // since the start, of those that differ in the object alone
+	Count  int       `json:"count"` // since the start; problems that differ only in the object count as one
 }
 
-// Duration is written as people write it: "1.2ms".
+// Duration is formatted for people, "1.2ms", also in JSON.
 type Duration time.Duration
 
-// String returns it with three digits or so.
+// String returns the duration rounded to about three digits.
 func (d Duration) String() string { return short(time.Duration(d)) }
 
 // MarshalText implements encoding.TextMarshaler.

@@ -1,129 +1,119 @@
 package inspect
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"net/netip"
 	"strconv"
 	"strings"
-	"text/tabwriter"
-	"time"
 
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-// Width says how much a table shows.
+// Width says how many columns of a table are printed.
 type Width int
 
 // The widths.
 const (
 	Narrow Width = iota
-	Wide         // everything that fits into words
+	Wide         // all columns
 )
 
-// Table writes things in columns, a line or more for each. Those that are only
-// in wide tables come last.
+// Table prints items in columns, each on one or more lines.
 type Table[T any] struct {
-	out   *tabwriter.Writer
-	width Width
-	lines func(t *Table[T], v T)
+	out    *text.Columns
+	width  Width
+	narrow int // number of columns that Narrow has
+	rows   func(T) [][]string
 }
 
-// Add adds a thing. Nothing is written before Flush, which knows how wide the
-// columns are.
-func (t *Table[T]) Add(v T) { t.lines(t, v) }
+// Add adds an item, which Flush prints.
+func (t *Table[T]) Add(item T) {
+	for _, row := range t.rows(item) {
+		t.row(row...)
+	}
+}
 
-// Flush writes the table.
+func (t *Table[T]) row(cells ...string) {
+	if t.width == Narrow {
+		cells = cells[:t.narrow]
+	}
+	t.out.Row(cells...)
+}
+
+// Flush prints the table.
 func (t *Table[T]) Flush() error { return t.out.Flush() }
 
-// heading is the first line of a table, in two parts.
-type heading struct{ narrow, wide []string }
-
-func newTable[T any](w io.Writer, width Width, head heading, lines func(t *Table[T], v T)) *Table[T] {
-	t := &Table[T]{tabwriter.NewWriter(w, 0, 8, 2, ' ', 0), width, lines}
-	t.line(head.narrow, head.wide...)
+// ServiceTable returns a table with a line for each port and IP family of a
+// Service.
+func ServiceTable(w io.Writer, width Width) *Table[Service] {
+	t := &Table[Service]{text.NewColumns(w), width, 9, Service.rows}
+	t.row("NAMESPACE", "NAME", "PORT", "CLUSTER-IP", "EXTERNAL", "NODE-PORT", "POLICY", "BACKENDS", "STATE",
+		"FAMILY", "AFFINITY", "CLIENTS")
 	return t
 }
 
-// line writes a line; the tabwriter tells errors when flushed.
-func (t *Table[T]) line(cells []string, wide ...string) {
-	if t.width == Wide {
-		cells = append(cells, wide...)
+func (s Service) rows() [][]string {
+	state := stateText(s.State, s.Reason)
+	if len(s.Ports) == 0 {
+		return [][]string{{s.Namespace, s.Name, "", "", "", "", "", "", state, "", "", ""}}
 	}
-	for i, c := range cells {
-		if i > 0 {
-			fmt.Fprint(t.out, "\t")
-		}
-		fmt.Fprint(t.out, orElse(text.Line(c), "-"))
+	var rows [][]string
+	for _, p := range s.Ports {
+		a := p.addresses()
+		rows = append(rows, []string{
+			s.Namespace, s.Name, portText(p.Name, p.Port, p.Protocol), strings.Join(a.cluster, ","),
+			strings.Join(a.external, ","), a.nodePort, p.policy(), p.backends(), state, p.Family, p.affinity(), a.clients,
+		})
 	}
-	fmt.Fprintln(t.out)
+	return rows
 }
 
-// ServiceTable has a line for each port and IP family of a Service.
-func ServiceTable(w io.Writer, width Width) *Table[Service] {
-	head := heading{
-		[]string{"NAMESPACE", "NAME", "PORT", "CLUSTER-IP", "EXTERNAL", "NODE-PORT", "POLICY", "BACKENDS", "STATE"},
-		[]string{"FAMILY", "AFFINITY", "CLIENTS"},
-	}
-	return newTable(w, width, head, func(t *Table[Service], s Service) {
-		if len(s.Ports) == 0 {
-			t.line([]string{s.Namespace, s.Name, "", "", "", "", "", "", s.state()}, "", "", "")
-		}
-		for _, p := range s.Ports {
-			t.line([]string{
-				s.Namespace, s.Name, portText(p.Name, p.Port, p.Protocol),
-				p.addresses("clusterIP"), p.addresses("externalIP", "loadBalancerIP"), p.nodePort(),
-				p.policy(), p.backends(), s.state(),
-			}, p.Family, p.affinity(), p.clients())
-		}
-	})
-}
-
-// BackendTable has a line for each backend.
+// BackendTable returns a table with a line for each backend.
 func BackendTable(w io.Writer, width Width) *Table[Backend] {
-	head := heading{
-		[]string{"NAMESPACE", "NAME", "PORT", "BACKEND", "POOLS", "LEFT-OUT", "STATE"},
-		[]string{"NODE", "CONDITIONS", "ENDPOINTSLICE"},
-	}
-	return newTable(w, width, head, func(t *Table[Backend], b Backend) {
-		e := b.Endpoint
-		if e == nil {
-			e = &Endpoint{}
-		}
-		t.line([]string{
-			b.Namespace, b.Service, portText(b.PortName, b.Port, b.Protocol),
-			b.at(), strings.Join(b.Pools, ","), b.leftOut(), stateText(b.State, b.Reason),
-		}, e.Node, e.conditions(), e.Slice)
-	})
+	t := &Table[Backend]{text.NewColumns(w), width, 7, Backend.rows}
+	t.row("NAMESPACE", "NAME", "PORT", "BACKEND", "POOLS", "LEFT-OUT", "STATE", "NODE", "CONDITIONS", "ENDPOINTSLICE")
+	return t
 }
 
-// NodePortTable has a line for each node port and IP family.
+func (b Backend) rows() [][]string {
+	e := cmp.Or(b.Endpoint, &Endpoint{})
+	at := b.Address.String()
+	if b.Target != 0 {
+		at = netip.AddrPortFrom(b.Address, b.Target).String()
+	}
+	return [][]string{{
+		b.Namespace, b.Service, portText(b.PortName, b.Port, b.Protocol), at, strings.Join(b.Pools, ","), b.leftOut(),
+		stateText(b.State, b.Reason), e.Node, e.conditions(), e.Slice,
+	}}
+}
+
+// NodePortTable returns a table with a line for each node port and IP family.
 func NodePortTable(w io.Writer, width Width) *Table[NodePort] {
-	head := heading{
-		[]string{"PORT", "FAMILY", "NAMESPACE", "NAME", "PORT-NAME", "ADDRESSES", "POLICY", "BACKENDS", "STATE"},
-		[]string{"FROM-PODS", "FROM-NODE", "FROM-OTHERS"},
-	}
-	return newTable(w, width, head, func(t *Table[NodePort], n NodePort) {
-		t.line([]string{
-			fmt.Sprintf("%d/%s", n.Port, n.Protocol), n.Family, n.Namespace, n.Service, n.PortName,
-			n.addresses(), n.Others.To, strconv.Itoa(n.Backends), stateText(n.State, n.Reason),
-		}, n.Pods.String(), n.Node.String(), n.Others.String())
-	})
+	t := &Table[NodePort]{text.NewColumns(w), width, 9, NodePort.rows}
+	t.row("PORT", "FAMILY", "NAMESPACE", "NAME", "PORT-NAME", "ADDRESSES", "POLICY", "BACKENDS", "STATE",
+		"FROM-PODS", "FROM-NODE", "FROM-OTHERS")
+	return t
 }
 
-// portText writes a port as "http:80/tcp".
+func (n NodePort) rows() [][]string {
+	return [][]string{{
+		portText("", n.Port, n.Protocol), n.Family, n.Namespace, n.Service, n.PortName, n.addresses(), n.Others.To,
+		strconv.Itoa(n.Backends), stateText(n.State, n.Reason), n.Pods.String(), n.Node.String(), n.Others.String(),
+	}}
+}
+
+// portText formats a port as "http:80/tcp".
 func portText(name string, number uint16, protocol string) string {
-	text := protocol
 	if number != 0 {
-		text = fmt.Sprintf("%d/%s", number, protocol)
+		protocol = fmt.Sprintf("%d/%s", number, protocol)
 	}
 	if name == "" {
-		return text
+		return protocol
 	}
-	return name + ":" + text
+	return name + ":" + protocol
 }
-
-func (s Service) state() string { return stateText(s.State, s.Reason) }
 
 func stateText(p Programming, reason string) string {
 	if reason == "" {
@@ -132,7 +122,7 @@ func stateText(p Programming, reason string) string {
 	return string(p) + ": " + reason
 }
 
-// String returns where to, and whether with this node's address as source.
+// String returns where the connection goes, and whether with source NAT.
 func (w Way) String() string {
 	if w.Masquerade {
 		return w.To + " masqueraded"
@@ -140,28 +130,32 @@ func (w Way) String() string {
 	return w.To
 }
 
-func (p Port) addresses(kinds ...string) string {
-	var words []string
-	for _, f := range p.Fronts {
-		for _, k := range kinds {
-			if f.Kind == k {
-				words = append(words, f.Address.String())
-			}
-		}
-	}
-	return strings.Join(words, ",")
+// addresses are the frontends of a port as columns.
+type addresses struct {
+	cluster, external []string
+	nodePort          string
+	clients           string // that may use load balancer addresses
 }
 
-func (p Port) nodePort() string {
+func (p Port) addresses() addresses {
+	out := addresses{clients: "all"}
 	for _, f := range p.Fronts {
-		if !f.Address.IsValid() {
-			return strconv.Itoa(int(f.Port))
+		switch f.Kind {
+		case "clusterIP":
+			out.cluster = append(out.cluster, f.Address.String())
+		case "nodePort":
+			out.nodePort = strconv.Itoa(int(f.Port))
+		default:
+			out.external = append(out.external, f.Address.String())
+		}
+		if f.Restricted {
+			out.clients = cmp.Or(text.Join(f.Allow, ","), "nobody")
 		}
 	}
-	return ""
+	return out
 }
 
-// policy says where connections of clients other than pods and this node go.
+// policy says where connections go from clients other than pods and this node.
 func (p Port) policy() string {
 	var internal, external string
 	for _, f := range p.Fronts {
@@ -180,7 +174,7 @@ func (p Port) policy() string {
 	return "internal " + internal + ", external " + external
 }
 
-// backends says how many there are in the pools in use.
+// backends says how many backends there are in the pools in use.
 func (p Port) backends() string {
 	switch {
 	case p.Local == 0:
@@ -195,27 +189,10 @@ func (p Port) affinity() string {
 	if p.Affinity == 0 {
 		return ""
 	}
-	return "client, " + short(time.Duration(p.Affinity))
+	return "client, " + p.Affinity.String()
 }
 
-// clients are those that load balancer addresses let in.
-func (p Port) clients() string {
-	for _, f := range p.Fronts {
-		if f.Restricted {
-			return orElse(join(f.Allow, netip.Prefix.String), "nobody")
-		}
-	}
-	return "all"
-}
-
-func (b Backend) at() string {
-	if b.Target == 0 {
-		return b.Address.String()
-	}
-	return netip.AddrPortFrom(b.Address, b.Target).String()
-}
-
-// leftOut says why it is not in a pool; once, if that is so for all.
+// leftOut is why a backend is not in a pool; the reason once if all have one.
 func (b Backend) leftOut() string {
 	cluster, local := b.LeftOut["cluster"], b.LeftOut["local"]
 	switch {
@@ -229,19 +206,20 @@ func (b Backend) leftOut() string {
 
 func (e *Endpoint) conditions() string {
 	var words []string
-	for _, c := range []struct {
-		is   bool
-		word string
-	}{{e.Ready, "ready"}, {e.Serving, "serving"}, {e.Terminating, "terminating"}} {
-		if c.is {
-			words = append(words, c.word)
-		}
+	if e.Ready {
+		words = append(words, "ready")
+	}
+	if e.Serving {
+		words = append(words, "serving")
+	}
+	if e.Terminating {
+		words = append(words, "terminating")
 	}
 	return strings.Join(words, ",")
 }
 
 func (n NodePort) addresses() string {
-	listed := join(n.Addresses, netip.Addr.String)
+	listed := text.Join(n.Addresses, ",")
 	switch {
 	case n.Every && n.Loopback:
 		return "all"
@@ -250,13 +228,5 @@ func (n NodePort) addresses() string {
 	case n.Every:
 		return "all but loopback"
 	}
-	return orElse(listed, "none")
-}
-
-func join[T any](list []T, text func(T) string) string {
-	words := make([]string, len(list))
-	for i, v := range list {
-		words[i] = text(v)
-	}
-	return strings.Join(words, ",")
+	return cmp.Or(listed, "none")
 }

@@ -1,72 +1,70 @@
 package inspect
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-// WriteText writes the status as a person reads it: what is well in a word,
-// what is not in full.
+// WriteText writes the status for people: briefly what is well, in full what is
+// not.
 func (s Status) WriteText(w io.Writer) error {
-	p := &page{out: tabwriter.NewWriter(w, 0, 8, 2, ' ', 0), now: s.At}
-	p.printf("Sluice %s, pid %d, running for %s: %s\n\n", s.Version, s.PID, p.since(s.Since), s.Health)
+	p := &page{text.NewColumns(w), s.At}
+	p.Printf("Sluice %s, pid %d, running for %s: %s\n\n", s.Version, s.PID, p.since(s.Since), s.Health)
 	s.identity(p)
 	s.writes(p)
-	s.setup(p)
+	s.configuration(p)
 	s.lists(p)
-	return p.out.Flush()
+	return p.Flush()
 }
 
-// String returns the state, and why.
-func (h Health) String() string {
-	if h.Reason == "" {
-		return string(h.State)
-	}
-	return string(h.State) + " (" + h.Reason + ")"
+// page is text in columns with ages relative to a time.
+type page struct {
+	*text.Columns
+
+	now time.Time
 }
+
+func (p *page) since(t time.Time) string { return Duration(max(0, p.now.Sub(t))).String() }
+func (p *page) ago(t time.Time) string   { return p.since(t) + " ago" }
+
+// ifSet returns a format applied to a value, but nothing for an empty value.
+func ifSet(format, value string) string {
+	if value == "" {
+		return ""
+	}
+	return fmt.Sprintf(format, value)
+}
+
+// String returns the state and the reason for it.
+func (h Health) String() string { return string(h.State) + ifSet(" (%s)", h.Reason) }
 
 func (s Status) identity(p *page) {
-	p.row("Mode", s.Mode.Name+inBrackets(s.Mode.Reason))
-	if s.Mode.How != "" {
-		p.row("Rules", "written "+s.Mode.How)
-	}
-	p.row("Families", strings.Join(s.Families, ", "))
-	node := []string{s.Node.Name}
-	if s.Node.Zone != "" {
-		node = append(node, "zone "+s.Node.Zone)
-	}
-	for _, a := range s.Node.Addresses {
-		node = append(node, a.String())
-	}
+	p.Field("Mode", s.Mode.Name+ifSet(" (%s)", s.Mode.Reason))
+	p.Field("Rules", ifSet("written %s", s.Mode.How))
+	p.Field("Families", strings.Join(s.Families, ", "))
+	node := s.Node.Name + ifSet(", zone %s", s.Node.Zone) + ifSet(", %s", text.Join(s.Node.Addresses, ", "))
 	if s.Node.Leaving {
-		node = append(node, "leaving the cluster")
+		node += ", leaving the cluster"
 	}
-	p.row("Node", strings.Join(node, ", "))
-	p.row("Source", s.Source.text(p))
-}
-
-func (s Source) text(p *page) string {
-	words := []string{strings.TrimSpace(s.Kind + " " + s.From)}
-	state := "connected"
-	if !s.Connected {
-		state = "not connected"
+	p.Field("Node", node)
+	source := strings.TrimSpace(s.Source.Kind + " " + s.Source.From)
+	if s.Source.Connected {
+		source += ", connected"
+	} else {
+		source += ", not connected"
 	}
-	if !s.Since.IsZero() {
-		state += " for " + p.since(s.Since)
+	if !s.Source.Since.IsZero() {
+		source += " for " + p.since(s.Source.Since)
 	}
-	words = append(words, state)
-	if !s.LastEvent.IsZero() {
-		words = append(words, "last event "+p.ago(s.LastEvent))
+	if !s.Source.LastEvent.IsZero() {
+		source += ", last event " + p.ago(s.Source.LastEvent)
 	}
-	if s.Trouble != "" {
-		words = append(words, s.Trouble)
-	}
-	return strings.Join(words, ", ")
+	p.Field("Source", source+ifSet(", %s", s.Source.Trouble))
 }
 
 func (s Status) writes(p *page) {
@@ -75,163 +73,116 @@ func (s Status) writes(p *page) {
 		last = fmt.Sprintf("%s, took %s: %s for %s, cause: %s", p.ago(l.At), l.Took,
 			text.Count(l.Steps, "step"), text.Count(l.Services, "service"), l.Cause)
 	}
-	p.row("Last sync", last)
+	p.Field("Last sync", last)
 	if c := s.Contest; c != nil {
-		p.row("Contested", fmt.Sprintf("for %s by %s: %s, last %s", p.since(c.Since), orElse(c.By, "an unknown program"),
+		p.Field("Contested", fmt.Sprintf("for %s by %s: %s, last %s", p.since(c.Since), cmp.Or(c.By, "an unknown program"),
 			text.Count(c.Repairs, "repair"), c.What))
 	}
-	if s.WatchTrouble != "" {
-		p.row("Edits of others", "are found only by comparing all rules now and then: "+s.WatchTrouble)
-	}
+	p.Field("Edits of others", ifSet("are found only by comparing all rules now and then: %s", s.WatchTrouble))
 	lag := "none"
 	if l := s.Lag; !l.Oldest.IsZero() {
 		lag = fmt.Sprintf("%s: %s and %s wait", p.since(l.Oldest),
 			text.Count(l.Services, "Service change"), text.Count(l.Slices, "EndpointSlice change"))
 	}
-	p.row("Lag", lag)
-	p.row("Last write failed", s.Error)
+	p.Field("Lag", lag)
+	p.Field("Last write failed", s.Error)
 	c := s.Counts
-	p.row("Programmed", fmt.Sprintf("%s, %s, %s, %s", text.Count(c.Services, "service"), text.Count(c.Ports, "port"),
+	p.Field("Programmed", fmt.Sprintf("%s, %s, %s, %s", text.Count(c.Services, "service"), text.Count(c.Ports, "port"),
 		text.Count(c.Fronts, "front"), text.Count(c.Backends, "backend")))
-	p.count("Not programmed", c.NotProgrammed, "service", "(sluice get services tells why)")
-	if s.Busy != "" {
-		p.row("Pending", "unknown: "+s.Busy)
-	} else {
-		p.count("Pending", s.Pending, "service", "(not in the kernel as they should be)")
-	}
+	p.Field("Not programmed", count(c.NotProgrammed, "service", "(sluice get services tells why)"))
+	p.Field("Pending", cmp.Or(ifSet("unknown: %s", s.Busy), count(s.Pending, "service", "(not in the kernel as they should be)")))
 	if s.Refused > 0 {
-		p.count("Refused", s.Refused, "service", "by the kernel (sluice get services tells why)")
+		p.Field("Refused", count(s.Refused, "service", "by the kernel (sluice get services tells why)"))
 	}
-	p.count("Rejected", s.Counts.Rejected, "problem", "with objects since the start")
-	p.row("Compared", p.tallies(s.Comparisons))
-	p.row("Repaired", p.tallies(s.Repairs))
-	p.row("Adopted at start", fmt.Sprint(s.Adopted))
+	p.Field("Rejected", count(c.Rejected, "problem", "with objects since the start"))
+	p.Field("Compared", p.tallies(s.Comparisons))
+	p.Field("Repaired", p.tallies(s.Repairs))
+	p.Field("Adopted at start", fmt.Sprint(s.Adopted))
 }
 
-func (s Status) setup(p *page) {
-	c := s.Configuration
-	file := c.File
-	if file == "" {
-		file = "flags"
+func count(n int, what, more string) string {
+	if n == 0 {
+		return "none"
 	}
+	return text.Count(n, what) + " " + more
+}
+
+func (p *page) tallies(list []Tally) string {
+	causes := make([]string, 0, len(list))
+	for _, t := range list {
+		causes = append(causes, fmt.Sprintf("%s %d (last %s)", t.Cause, t.Count, p.ago(t.Last)))
+	}
+	return cmp.Or(strings.Join(causes, ", "), "never")
+}
+
+func (s Status) configuration(p *page) {
+	c := s.Configuration
+	file := cmp.Or(c.File, "flags")
 	if !c.Loaded.IsZero() {
 		file += ", in force for " + p.since(c.Loaded)
 	}
-	p.row("Configuration", file)
-	if c.Refused != "" {
-		file := "the file"
-		if !c.RefusedAt.IsZero() {
-			file += " as read " + p.ago(c.RefusedAt)
-		}
-		p.row("", "not in force: "+file+": "+c.Refused)
+	p.Field("Configuration", file)
+	read := ""
+	if !c.RefusedAt.IsZero() {
+		read = " as read " + p.ago(c.RefusedAt)
 	}
+	p.Field("", ifSet("not in force: the file"+read+": %s", c.Refused))
 	for _, why := range c.RestartDue {
-		p.row("", "restart due: "+why)
+		p.Field("", "restart due: "+why)
 	}
 	for i, line := range s.Takeover {
-		p.row([]string{"Take-over", ""}[min(i, 1)], line)
+		p.Field([]string{"Take-over", ""}[min(i, 1)], line)
 	}
 }
 
+// lists writes tables of servers, settings and problems, each below a title.
 func (s Status) lists(p *page) {
-	if len(s.Servers) > 0 {
-		p.head("Servers", "NAME", "ADDRESS", "STATE")
-		for _, v := range s.Servers {
-			p.line(v.Name, orElse(v.Address, "-"), v.state())
+	var servers, settings, ports, problems [][]string
+	for _, v := range s.Servers {
+		state := cmp.Or(v.Error, "listening")
+		if v.Address == "" {
+			state = "off"
 		}
+		servers = append(servers, []string{v.Name, v.Address, state})
 	}
-	s.settings(p)
-	if len(s.HealthPorts) > 0 {
-		p.head("Health ports that cannot be opened", "SERVICE", "PORT", "WHY")
-		for _, h := range s.HealthPorts {
-			p.line(h.Service, fmt.Sprint(h.Port), h.Error)
-		}
-	}
-	if len(s.Problems) == 0 {
-		return
-	}
-	p.head("Problems with objects, the latest first", "AGE", "COUNT", "OBJECT", "FIELD", "VALUE", "REASON")
-	for _, v := range s.Problems {
-		p.line(p.since(v.At), fmt.Sprint(max(1, v.Count)), v.Object, orElse(v.Field, "-"), orElse(v.Value, "-"), v.Reason)
-	}
-}
-
-func (v Server) state() string {
-	if v.Address == "" {
-		return "off"
-	}
-	return orElse(v.Error, "listening")
-}
-
-// settings writes those of the host. What went wrong is told below the table,
-// as it takes sentences.
-func (s Status) settings(p *page) {
-	if len(s.HostSettings) == 0 {
-		return
-	}
-	var wrong []string
-	p.head("Host settings", "NAME", "WANTED", "WAS", "IS", "STATE")
 	for _, h := range s.HostSettings {
 		state := "ok"
 		if h.Error != "" {
 			state = "failed"
-			wrong = append(wrong, h.Error)
 		}
-		p.line(h.Name, orElse(h.Want, "-"), orElse(h.Was, "-"), orElse(h.Is, "-"), state)
+		settings = append(settings, []string{h.Name, h.Want, h.Was, h.Is, state})
 	}
-	for _, why := range wrong {
-		p.printf("  failed: %s\n", why)
+	for _, h := range s.HealthPorts {
+		ports = append(ports, []string{h.Service, fmt.Sprint(h.Port), h.Error})
 	}
+	for _, v := range s.Problems {
+		problems = append(problems, []string{p.since(v.At), fmt.Sprint(max(1, v.Count)), v.Object, v.Field, v.Value, v.Reason})
+	}
+	p.Indent = "  "
+	p.table(servers, "Servers", "NAME", "ADDRESS", "STATE")
+	p.table(settings, "Host settings", "NAME", "WANTED", "WAS", "IS", "STATE")
+	for _, h := range s.HostSettings { // the errors are sentences, too long for a column
+		if h.Error != "" {
+			p.Printf("  failed: %s\n", text.Line(h.Error))
+		}
+	}
+	p.table(ports, "Health ports that cannot be opened", "SERVICE", "PORT", "WHY")
+	p.table(problems, "Problems with objects, the latest first", "AGE", "COUNT", "OBJECT", "FIELD", "VALUE", "REASON")
 }
 
-// page is text in columns.
-type page struct {
-	out *tabwriter.Writer
-	now time.Time
-}
-
-// printf writes to the tabwriter, which tells errors when flushed.
-func (p *page) printf(format string, args ...any) { fmt.Fprintf(p.out, format, args...) }
-
-// row writes a fact, if there is one.
-func (p *page) row(name, value string) {
-	if value != "" {
-		p.printf("%s\t%s\n", name, text.Line(value))
-	}
-}
-
-func (p *page) count(name string, n int, what, more string) {
-	if n == 0 {
-		p.row(name, "none")
+// table writes a title and rows, but nothing without rows.
+func (p *page) table(rows [][]string, title string, columns ...string) {
+	if len(rows) == 0 {
 		return
 	}
-	p.row(name, text.Count(n, what)+" "+more)
-}
-
-func (p *page) head(title string, columns ...string) {
-	p.printf("\n%s\n", title) // a line without tabs ends the columns above
-	p.line(columns...)
-}
-
-func (p *page) line(cells ...string) {
-	for i := range cells {
-		cells[i] = text.Line(cells[i])
+	p.Printf("\n%s\n", title)
+	p.Row(columns...)
+	for _, row := range rows {
+		p.Row(row...)
 	}
-	p.printf("  %s\n", strings.TrimRight(strings.Join(cells, "\t"), "\t"))
 }
 
-func (p *page) since(t time.Time) string { return short(max(0, p.now.Sub(t))) }
-func (p *page) ago(t time.Time) string   { return p.since(t) + " ago" }
-
-func (p *page) tallies(list []Tally) string {
-	words := make([]string, 0, len(list))
-	for _, t := range list {
-		words = append(words, fmt.Sprintf("%s %d (last %s)", t.Cause, t.Count, p.ago(t.Last)))
-	}
-	return orElse(strings.Join(words, ", "), "never")
-}
-
-// short writes a duration as a person says it: "850µs", "3m12s", "5d3h".
+// short rounds a duration for people: "850µs", "3m12s", "5d3h".
 func short(d time.Duration) string {
 	const day = 24 * time.Hour
 	switch {
@@ -247,18 +198,4 @@ func short(d time.Duration) string {
 		return fmt.Sprintf("%dh%dm", d/time.Hour, d%time.Hour/time.Minute)
 	}
 	return fmt.Sprintf("%dd%dh", d/day, d%day/time.Hour)
-}
-
-func inBrackets(s string) string {
-	if s == "" {
-		return ""
-	}
-	return " (" + s + ")"
-}
-
-func orElse(s, other string) string {
-	if s == "" {
-		return other
-	}
-	return s
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"flag"
 	"log/slog"
-	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -14,6 +13,7 @@ import (
 	"testing/synctest"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/explain"
 	"github.com/sluice-proxy/sluice/internal/follow/sizes"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/proxy"
@@ -80,9 +80,10 @@ func start(t *testing.T, tune func(*world, *Options)) *world {
 	counted := sizes.New()
 	opt := Options{
 		Store: w.store, History: w.history, Sizes: counted.Sizes,
-		Status:  func(context.Context) Status { return Status{} },
-		Diff:    func(context.Context) (Difference, error) { return Difference{}, nil },
-		Explain: http.NotFoundHandler(),
+		Status: func(context.Context) Status { return Status{} },
+		Diff:   func(context.Context) (Difference, error) { return Difference{}, nil },
+		Local:  func(context.Context) ([]netip.Addr, error) { return nil, nil },
+		Plane:  explain.Nftables(),
 	}
 	if tune != nil {
 		tune(w, &opt)

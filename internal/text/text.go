@@ -16,3 +16,17 @@ func Count(n int, thing string) string {
 	}
 	return fmt.Sprintf("%d %ss", n, thing)
 }
+
+// Join writes a list with a separator between its values.
+func Join[T fmt.Stringer](list []T, separator string) string {
+	return strings.Join(Strings(list), separator)
+}
+
+// Strings returns the values of a list as text.
+func Strings[T fmt.Stringer](list []T) []string {
+	out := make([]string, len(list))
+	for i, v := range list {
+		out[i] = v.String()
+	}
+	return out
+}

@@ -85,10 +85,8 @@ func newDaemon(o options) (*daemon, error) {
 		Loop: d.loop, Store: p.store, History: history, Sizes: counted.Sizes,
 		Status: func(context.Context) inspect.Status { return inspect.Status{} },
 		Diff:   d.diff(reader),
-		Explain: explain.Handler{
-			Loop: d.loop, Store: p.store, Plane: explain.Nftables(),
-			Local: func(context.Context) ([]netip.Addr, error) { return nil, nil },
-		},
+		Local:  func(context.Context) ([]netip.Addr, error) { return nil, nil },
+		Plane:  explain.Nftables(),
 	}).Handler()
 	return d, nil
 }

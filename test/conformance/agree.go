@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/explain"
 	"github.com/sluice-proxy/sluice/internal/kernel/address"
+	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
@@ -84,7 +85,9 @@ func (e *env) explain(client *lab.Host, p lab.Probe) (answer explain.Answer, kno
 	q := e.question(client, p)
 	routes, err := e.proxy.routes()
 	if known = routes != nil; known {
-		answer = explain.Ask(explain.View{Routes: routes, Node: e.proxy.store.Node(), Local: local, Plane: e.proxy.plane.Explain}, q)
+		answer = explain.Ask(explain.View{
+			View: proxy.View{Routes: routes, Started: true}, Node: e.proxy.store.Node(), Local: local, Plane: e.proxy.plane.Explain,
+		}, q)
 	}
 	if known && len(answer.Cases) != 1 {
 		err = fmt.Errorf("explain answers with %d cases, want one:\n%s", len(answer.Cases), answer)

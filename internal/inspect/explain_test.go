@@ -1,4 +1,4 @@
-package explain
+package inspect
 
 import (
 	"context"
@@ -6,12 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"net/netip"
 	"strings"
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/explain"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
@@ -24,7 +24,8 @@ type still struct {
 
 func (s still) View(context.Context) (proxy.View, error) { return s.view, s.err }
 
-func handler(loop still) Handler {
+// explaining returns an Inspector of a node with one Service.
+func explaining(loop still) *Inspector {
 	store := cluster.NewStore()
 	store.SetService(&cluster.Service{
 		Name:       cluster.Name{Namespace: "default", Name: "web"},
@@ -34,13 +35,13 @@ func handler(loop still) Handler {
 	compiler := route.NewCompiler(route.Options{})
 	compiler.Compile(store.Take())
 	loop.view.Routes = compiler.Snapshot()
-	return Handler{
-		Loop: loop, Store: store, Plane: Nftables(),
+	return New(Options{
+		Loop: loop, Store: store, Plane: explain.Nftables(),
 		Local: func(context.Context) ([]netip.Addr, error) { return nil, nil },
-	}
+	})
 }
 
-func TestAnswersOverHTTP(t *testing.T) {
+func TestExplainOverHTTP(t *testing.T) {
 	for _, tt := range []struct {
 		name, query string
 		loop        still
@@ -78,31 +79,29 @@ func TestAnswersOverHTTP(t *testing.T) {
 			"the loop ends", "source=node&destination=default/web",
 			still{err: context.Canceled},
 			http.StatusServiceUnavailable,
-			"ask the proxy: context canceled",
+			errBusy.Error(),
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			w := httptest.NewRecorder()
-			handler(tt.loop).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/explain?"+tt.query, nil))
-			got := strings.TrimSpace(w.Body.String())
-			if w.Code == http.StatusOK {
-				var a Answer
-				if err := json.Unmarshal(w.Body.Bytes(), &a); err != nil {
+			code, got := ask(t, explaining(tt.loop).Handler(), "/explain?"+tt.query)
+			if code == http.StatusOK {
+				var a explain.Answer
+				if err := json.Unmarshal([]byte(got), &a); err != nil {
 					t.Fatal(err)
 				}
 				got = strings.Join(append([]string{string(a.Cases[0].Verdict)}, a.Notes...), "; ")
 			}
-			if w.Code != tt.code || got != tt.want {
-				t.Errorf("got %d %s, want %d %s", w.Code, got, tt.code, tt.want)
+			if code != tt.code || got != tt.want {
+				t.Errorf("got %d %s, want %d %s", code, got, tt.code, tt.want)
 			}
 		})
 	}
 }
 
 func TestAddressesThatAreUnknown(t *testing.T) {
-	e := handler(still{})
-	e.Local = func(context.Context) ([]netip.Addr, error) { return nil, errors.New("list addresses: not today") }
-	if _, err := e.Ask(t.Context(), Question{}); err == nil || err.Error() != "list addresses: not today" {
+	i := explaining(still{})
+	i.opt.Local = func(context.Context) ([]netip.Addr, error) { return nil, errors.New("list addresses: not today") }
+	if _, err := i.Explain(t.Context(), explain.Question{}); err == nil || err.Error() != "list addresses: not today" {
 		t.Errorf("got %v", err)
 	}
 }
@@ -132,7 +131,7 @@ func webAt(nodePort uint16) *cluster.Service {
 
 // An answer is of one moment, however often the Service changes.
 func TestAServiceThatChangesMeanwhile(t *testing.T) {
-	q, err := Parse("node", "default/web:http")
+	q, err := explain.Parse("node", "default/web:http")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,12 +139,12 @@ func TestAServiceThatChangesMeanwhile(t *testing.T) {
 	if _, err := loop.View(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	h := Handler{
-		Loop: loop, Store: loop.store, Plane: Nftables(),
+	i := New(Options{
+		Loop: loop, Store: loop.store, Plane: explain.Nftables(),
 		Local: func(context.Context) ([]netip.Addr, error) { return nil, nil },
-	}
+	})
 	for want := range 3 {
-		answer, err := h.Ask(t.Context(), q)
+		answer, err := i.Explain(t.Context(), q)
 		if err != nil || len(answer.Cases) != 1 || !strings.Contains(fmt.Sprint(answer.Notes), fmt.Sprint(1000+want, "/tcp")) {
 			t.Errorf("got %+v, %v; want one case, and nodePort %d in the notes", answer, err, 1000+want)
 		}

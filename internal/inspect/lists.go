@@ -1,0 +1,350 @@
+package inspect
+
+import (
+	"cmp"
+	"context"
+	"iter"
+	"net/netip"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// Service is one Service as programmed on this node.
+type Service struct {
+	Namespace string      `json:"namespace"`
+	Name      string      `json:"name"`
+	State     Programming `json:"state"`
+	Reason    string      `json:"reason,omitempty"` // of the state; empty: it is programmed as it should be
+	Ports     []Port      `json:"ports,omitempty"`
+
+	// LeftOut is how many of its addresses and ports are not programmed because
+	// they belong to other Services or to earlier ports of its own.
+	LeftOut int `json:"leftOut,omitempty"`
+}
+
+// Port is one port of a Service, in one IP family.
+type Port struct {
+	Name     string   `json:"name,omitempty"`
+	Port     uint16   `json:"port,omitempty"` // 0: another Service has its addresses
+	Protocol string   `json:"protocol"`
+	Family   string   `json:"family"`
+	Fronts   []Front  `json:"fronts"`
+	Affinity Duration `json:"affinity,omitzero"`
+
+	// Cluster and Local are the numbers of backends in the pools that a frontend
+	// uses.
+	Cluster int `json:"clusterBackends"`
+	Local   int `json:"localBackends"`
+}
+
+// Front is a frontend: an address and port that clients use.
+type Front struct {
+	Kind    string     `json:"kind"`             // "clusterIP", "nodePort", "externalIP", "loadBalancerIP"
+	Address netip.Addr `json:"address,omitzero"` // none for a node port: see NodePort
+	Port    uint16     `json:"port"`
+
+	// Where connections go from pods on this node, from the node itself, and from
+	// all other clients.
+	Pods   Way `json:"pods"`
+	Node   Way `json:"node"`
+	Others Way `json:"others"`
+
+	Restricted bool           `json:"restricted,omitempty"` // to clients in Allow
+	Allow      []netip.Prefix `json:"allow,omitempty"`
+}
+
+// Way is where a connection goes.
+type Way struct {
+	To         string `json:"to"` // the pool "cluster" or "local", "refused" or "dropped"
+	Masquerade bool   `json:"masquerade,omitempty"`
+}
+
+// Services lists the Services that a filter matches, sorted by name.
+func (i *Inspector) Services(ctx context.Context, f Filter) (iter.Seq[Service], error) {
+	s, err := i.selectServices(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	return route.Yielding(func(yield func(Service) bool) {
+		for _, svc := range s.services {
+			if !yield(s.service(svc)) {
+				return
+			}
+		}
+	}), nil
+}
+
+func (s *selection) service(svc *route.Service) Service {
+	out := Service{Namespace: svc.Name.Namespace, Name: svc.Name.Name, LeftOut: svc.Lost}
+	out.State, out.Reason = s.state(svc)
+	for i := range svc.Ports {
+		out.Ports = append(out.Ports, portOf(&svc.Ports[i]))
+	}
+	return out
+}
+
+func portOf(p *route.Port) Port {
+	out := Port{
+		Name: p.Name, Port: number(p), Protocol: p.Protocol.String(), Family: p.Family.String(),
+		Affinity: Duration(p.Affinity.Round(time.Second)), Cluster: len(p.Cluster), Local: len(p.Local),
+	}
+	for _, f := range p.Fronts {
+		out.Fronts = append(out.Fronts, Front{
+			Kind: f.Kind.String(), Address: f.Addr, Port: f.Port,
+			Pods: wayOf(f.Pods), Node: wayOf(f.Node), Others: wayOf(f.Others),
+			Restricted: f.Restricted, Allow: f.Allow,
+		})
+	}
+	return out
+}
+
+// number returns the number of a Service port, 0 if only its node port is
+// programmed.
+func number(p *route.Port) uint16 {
+	i := slices.IndexFunc(p.Fronts, func(f route.Front) bool { return f.Kind != route.NodePort })
+	if i < 0 {
+		return 0
+	}
+	return p.Fronts[i].Port
+}
+
+func wayOf(w route.Way) Way {
+	switch w.Verdict {
+	case route.Reject:
+		return Way{To: "refused"}
+	case route.Drop:
+		return Way{To: "dropped"}
+	default:
+		return Way{To: poolName(w.Pool), Masquerade: w.Masquerade}
+	}
+}
+
+func poolName(p route.Pool) string {
+	if p == route.Local {
+		return "local"
+	}
+	return "cluster"
+}
+
+// Backend is one backend of a port of a Service.
+type Backend struct {
+	Namespace string `json:"namespace"`
+	Service   string `json:"service"`
+	PortName  string `json:"portName,omitempty"` // of the Service port
+	Port      uint16 `json:"port,omitempty"`     // of the Service; 0: another Service has its addresses
+	Protocol  string `json:"protocol"`
+
+	Address netip.Addr `json:"address"`
+	Target  uint16     `json:"targetPort,omitempty"` // 0: its EndpointSlice has no such port
+
+	// Pools are the pools that contain it: "cluster", "local". LeftOut has the
+	// reason for each other pool in use.
+	Pools   []string          `json:"pools,omitempty"`
+	LeftOut map[string]string `json:"leftOut,omitempty"`
+
+	State  Programming `json:"state"` // of the Service
+	Reason string      `json:"reason,omitempty"`
+
+	Endpoint *Endpoint `json:"endpoint,omitempty"` // only in queries for a Service by name
+}
+
+// Endpoint is what an EndpointSlice contains about a backend.
+type Endpoint struct {
+	Slice       string `json:"endpointSlice"`
+	Node        string `json:"node,omitempty"`
+	Ready       bool   `json:"ready"`
+	Serving     bool   `json:"serving"`
+	Terminating bool   `json:"terminating"`
+}
+
+// Backends lists the backends of the Services that a filter matches, sorted by
+// Service, port and address. Only if the filter has a name does it list the
+// endpoints that are left out, with the reason.
+func (i *Inspector) Backends(ctx context.Context, f Filter) (iter.Seq[Backend], error) {
+	s, err := i.selectServices(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	return route.Yielding(func(yield func(Backend) bool) {
+		for _, svc := range s.services {
+			for p := range svc.Ports {
+				for _, b := range s.backends(svc, &svc.Ports[p]) {
+					if !yield(b) {
+						return
+					}
+				}
+			}
+		}
+	}), nil
+}
+
+// backendKey identifies a backend of a port: several endpoints may have one
+// address.
+type backendKey struct {
+	at       netip.AddrPort
+	endpoint *cluster.Endpoint
+}
+
+// backends lists the backends of a port, whichever pools they are in.
+func (s *selection) backends(svc *route.Service, p *route.Port) []Backend {
+	common := Backend{
+		Namespace: svc.Name.Namespace, Service: svc.Name.Name, PortName: p.Name, Port: number(p), Protocol: p.Protocol.String(),
+	}
+	common.State, common.Reason = s.state(svc)
+	var list []Backend
+	known := map[backendKey]int{}
+	for _, pool := range poolsOf(p) {
+		for _, c := range s.choices(svc, p, pool) {
+			if c.Reason == route.WrongFamily {
+				continue // it belongs to the port of the other family
+			}
+			key := backendKey{c.Backend, c.Endpoint}
+			i, found := known[key]
+			if !found {
+				i = len(list)
+				known[key], list = i, append(list, common)
+			}
+			list[i].add(c, poolName(pool))
+		}
+	}
+	slices.SortStableFunc(list, func(a, b Backend) int {
+		return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(a.Target, b.Target))
+	})
+	return list
+}
+
+// choices returns the endpoints of a pool, with those that are left out if the
+// query names the Service.
+func (s *selection) choices(svc *route.Service, p *route.Port, pool route.Pool) []route.Choice {
+	if s.filter.Name != "" {
+		return s.Routes.Explain(svc.Name, p, pool)
+	}
+	var chosen []route.Choice
+	for _, b := range p.Backends(pool) {
+		chosen = append(chosen, route.Choice{Backend: b, Reason: route.Chosen})
+	}
+	return chosen
+}
+
+func (b *Backend) add(c route.Choice, pool string) {
+	b.Address, b.Target = c.Backend.Addr(), c.Backend.Port()
+	if e := c.Endpoint; e != nil {
+		b.Endpoint = &Endpoint{c.Slice.Name.Name, e.Node, e.Ready, e.Serving, e.Terminating}
+	}
+	switch {
+	case c.Reason == route.Chosen:
+		b.Pools = append(b.Pools, pool)
+	case b.LeftOut == nil:
+		b.LeftOut = map[string]string{pool: c.Reason.String()}
+	default:
+		b.LeftOut[pool] = c.Reason.String()
+	}
+}
+
+// poolsOf returns the pools that frontends of a port use; if none does, the
+// cluster pool, so that the reasons for that can be listed.
+func poolsOf(p *route.Port) []route.Pool {
+	var pools []route.Pool
+	for _, f := range p.Fronts {
+		for _, w := range []route.Way{f.Pods, f.Node, f.Others} {
+			if w.Verdict == route.Balance && !slices.Contains(pools, w.Pool) {
+				pools = append(pools, w.Pool)
+			}
+		}
+	}
+	if len(pools) == 0 {
+		return []route.Pool{route.Cluster}
+	}
+	slices.Sort(pools)
+	return pools
+}
+
+// NodePort is one node port of a Service, in one IP family.
+type NodePort struct {
+	Port      uint16 `json:"port"`
+	Protocol  string `json:"protocol"`
+	Family    string `json:"family"`
+	Namespace string `json:"namespace"`
+	Service   string `json:"service"`
+	PortName  string `json:"portName,omitempty"` // of the Service port
+
+	// Every means that all addresses of this node except loopback serve the port,
+	// and Loopback that those in 127.0.0.0/8 do too. Addresses lists further ones.
+	Every     bool         `json:"everyAddress,omitempty"`
+	Loopback  bool         `json:"loopback,omitempty"`
+	Addresses []netip.Addr `json:"addresses,omitempty"`
+
+	Pods     Way         `json:"pods"`
+	Node     Way         `json:"node"`
+	Others   Way         `json:"others"`
+	Backends int         `json:"backends"` // for clients other than pods and this node
+	State    Programming `json:"state"`
+	Reason   string      `json:"reason,omitempty"`
+}
+
+// NodePorts lists the node ports of the Services that a filter matches, sorted
+// by number. A name that is a number matches the node ports of that number.
+func (i *Inspector) NodePorts(ctx context.Context, f Filter) (iter.Seq[NodePort], error) {
+	number, err := strconv.ParseUint(f.Name, 10, 16)
+	byNumber := err == nil
+	services := f
+	if byNumber {
+		services.Name = ""
+	}
+	s, err := i.selectServices(ctx, services)
+	if err != nil {
+		return nil, err
+	}
+	var list []nodePort
+	for svc := range route.Yielding(slices.Values(s.services)) {
+		for i := range svc.Ports {
+			p := &svc.Ports[i]
+			at := slices.IndexFunc(p.Fronts, func(f route.Front) bool { return f.Kind == route.NodePort })
+			if at >= 0 && (!byNumber || uint64(p.Fronts[at].Port) == number) {
+				list = append(list, nodePort{svc, p, &p.Fronts[at]})
+			}
+		}
+	}
+	if byNumber && len(list) == 0 {
+		return nil, &NotFoundError{"node port", f}
+	}
+	slices.SortStableFunc(list, func(a, b nodePort) int { return cmp.Compare(a.front.Port, b.front.Port) })
+	return route.Yielding(func(yield func(NodePort) bool) {
+		for _, n := range list {
+			if !yield(s.nodePort(n)) {
+				return
+			}
+		}
+	}), nil
+}
+
+// nodePort is the frontend of a node port and what it belongs to.
+type nodePort struct {
+	service *route.Service
+	port    *route.Port
+	front   *route.Front
+}
+
+func (s *selection) nodePort(n nodePort) NodePort {
+	ports := s.Routes.Host.NodePorts
+	out := NodePort{
+		Port: n.front.Port, Protocol: n.port.Protocol.String(), Family: n.port.Family.String(),
+		Namespace: n.service.Name.Namespace, Service: n.service.Name.Name, PortName: n.port.Name,
+		Every: ports.All(n.port.Family), Loopback: ports.All127 && n.port.Family == route.IPv4,
+		Pods: wayOf(n.front.Pods), Node: wayOf(n.front.Node), Others: wayOf(n.front.Others),
+	}
+	out.State, out.Reason = s.state(n.service)
+	if n.front.Others.Verdict == route.Balance {
+		out.Backends = len(n.port.Backends(n.front.Others.Pool))
+	}
+	for _, a := range ports.Addrs {
+		if route.FamilyOf(a) == n.port.Family {
+			out.Addresses = append(out.Addresses, a)
+		}
+	}
+	return out
+}
