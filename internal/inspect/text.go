@@ -117,6 +117,9 @@ func (s Status) setup(p *page) {
 	if !c.Loaded.IsZero() {
 		file += ", in force for " + p.since(c.Loaded)
 	}
+	if c.Reloads > 0 {
+		file += fmt.Sprintf(" (reload %d of this process)", c.Reloads)
+	}
 	p.row("Configuration", file)
 	if c.Refused != "" {
 		file := "the file"
@@ -125,8 +128,8 @@ func (s Status) setup(p *page) {
 		}
 		p.row("", "not in force: "+file+": "+c.Refused)
 	}
-	for _, why := range c.RestartDue {
-		p.row("", "restart due: "+why)
+	if !c.Due.IsZero() {
+		p.row("", "changed: in force "+p.in(c.Due))
 	}
 	for i, line := range s.Takeover {
 		p.row([]string{"Take-over", ""}[min(i, 1)], line)
