@@ -83,6 +83,15 @@ func (h *Handover) Close() {
 	}
 }
 
+// Possible returns why this process cannot execute its program anew, as far as is
+// known before it tries.
+func Possible() error {
+	if err := unix.Access(program, unix.X_OK); err != nil {
+		return fmt.Errorf("execute %s: %w", program, err)
+	}
+	return nil
+}
+
 // Exec executes the program anew. It returns only if that fails. The calling
 // thread becomes the first of the new run: call it on the main thread.
 func (h *Handover) Exec(args []string) error {
