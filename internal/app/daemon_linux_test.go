@@ -45,13 +45,11 @@ func get(t testing.TB, netns int, url string) (code int, body string) {
 	return r.StatusCode, string(text)
 }
 
-// daemonWith runs a daemon with a configuration file, and returns how it is asked
-// to compare.
-func daemonWith(t *testing.T, path string, args ...string) (r *running, netns int, hangup chan<- os.Signal) {
+// daemonWith runs a daemon with a configuration file in a namespace of its own.
+func daemonWith(t *testing.T, path string, args ...string) (r *running, netns int) {
 	t.Helper()
-	o, asks := daemonOptions(t, path, args...)
-	o.NetNS = kerneltest.Namespace(t)
-	return run(t, o), o.NetNS, asks
+	netns = kerneltest.Namespace(t)
+	return daemonIn(t, netns, path, args...), netns
 }
 
 // daemonIn runs a daemon with a configuration file in a namespace.
@@ -94,7 +92,7 @@ conntrack: {maxPerCore: 0}
 func TestWhatADaemonServes(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.yaml")
 	write(t, path, quiet)
-	r, netns, _ := daemonWith(t, path, "--manifests="+manifests(t, webService))
+	r, netns := daemonWith(t, path, "--manifests="+manifests(t, webService))
 	r.sync()
 	for _, tt := range []struct {
 		url  string

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,6 +27,7 @@ type world struct {
 	text       string
 	out        bytes.Buffer
 	delay      time.Duration
+	mu         sync.Mutex // guards impossible
 	impossible error
 	fails      error
 	replaced   int
@@ -65,7 +67,11 @@ func begin(t *testing.T, text string, args ...string) *world {
 	}}))
 	w.Reloader = New(Options{
 		File: flags.File(), Config: cfg, Load: load, Log: log, Before: Count{Accepted: 3},
-		Possible: func(context.Context, *config.Config) error { return w.impossible },
+		Possible: func(context.Context, *config.Config) error {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return w.impossible
+		},
 		Delay:    func() time.Duration { return w.delay },
 		Replace: func(context.Context) error {
 			if w.fails == nil {
@@ -158,14 +164,14 @@ func TestDelay(t *testing.T) {
 			`level=INFO msg="The configuration file is the same as the configuration in force again" file=/etc/c.conf`)
 		w.text = "conntrack: {min: 6}\n"
 		w.read(t)
-		time.Sleep(time.Minute - 1)
+		time.Sleep(59 * time.Second)
 		w.text = "conntrack: {min: 7}\n"
 		w.read(t) // another change does not begin anew
 		poll()
 		if w.replaced != 0 {
 			t.Error("executed anew before the time")
 		}
-		time.Sleep(1)
+		time.Sleep(time.Second)
 		poll()
 		if w.replaced != 1 {
 			t.Errorf("executed anew %d times when it was time", w.replaced)
@@ -215,7 +221,9 @@ func TestRun(t *testing.T) {
 		if w.refused != 1 {
 			t.Errorf("refused %d times", w.refused)
 		}
+		w.mu.Lock()
 		w.impossible = nil
+		w.mu.Unlock()
 		time.Sleep(retryPeriod + pollPeriod)
 		synctest.Wait()
 		if w.replaced != 1 {
