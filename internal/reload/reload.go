@@ -173,8 +173,8 @@ func (r *Reloader) refuse(s State, err error) {
 
 // accept has a changed file take effect after a while.
 func (r *Reloader) accept(s State, changed, warnings []string) {
-	delay := r.opt.Delay()
-	due := time.Now().Add(delay)
+	now := time.Now()
+	due := now.Add(r.opt.Delay())
 	if !s.Due.IsZero() && s.Due.Before(due) {
 		due = s.Due // it changed once more
 	}
@@ -182,7 +182,7 @@ func (r *Reloader) accept(s State, changed, warnings []string) {
 		r.opt.Log.Warn(w)
 	}
 	r.opt.Log.Info("The configuration file has changed", "file", s.File,
-		"in force in", time.Until(due).Round(time.Millisecond), "changed", strings.Join(changed, "; "))
+		"in force in", max(0, due.Sub(now)).Round(time.Millisecond), "changed", strings.Join(changed, "; "))
 	s.Due, s.Refused = due, nil
 	r.set(s)
 }
