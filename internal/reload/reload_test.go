@@ -72,7 +72,7 @@ func begin(t *testing.T, text string, args ...string) *world {
 			defer w.mu.Unlock()
 			return w.impossible
 		},
-		Delay:    func() time.Duration { return w.delay },
+		Delay: func() time.Duration { return w.delay },
 		Replace: func(context.Context) error {
 			if w.fails == nil {
 				w.replaced++
