@@ -37,7 +37,7 @@ endpoints: [{addresses: [10.244.0.9], conditions: {ready: true}}]
 func TestConnectionsAtLoopbackAreCounted(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.yaml")
 	write(t, path, quiet+"mode: iptables\n")
-	r, netns, _ := daemonWith(t, path, "--manifests="+manifests(t, nodePortService))
+	r, netns := daemonWith(t, path, "--manifests="+manifests(t, nodePortService))
 	r.sync()
 	tell := func(want string) {
 		t.Helper()

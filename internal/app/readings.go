@@ -7,11 +7,14 @@ import (
 
 // readings are what metrics read when somebody asks.
 func (d *daemon) readings() metrics.Readings {
+	reloads := func() (accepted, refused int) {
+		c := d.reload.State().Count
+		return c.Accepted, c.Refused
+	}
 	r := metrics.Readings{
-		Totals: d.store.Totals, Backlog: d.store.Backlog, Sizes: d.sizes.Sizes,
+		Totals: d.store.Totals, Backlog: d.store.Backlog, Sizes: d.sizes.Sizes, Reloads: reloads,
 		Connected:          func() bool { return d.source.State().Connected },
 		FlowsEnded:         func() uint64 { return d.node.Flows().Stats().Deleted },
-		RestartDue:         func() bool { return len(d.reload.State().RestartDue) > 0 },
 		KubeProxyRunning:   func() bool { return d.keeper.State().Rival != nil },
 		Leftovers:          func() map[takeover.Mechanism]int { return d.keeper.State().Leftovers },
 		Removed:            func() map[takeover.Mechanism]int { return d.keeper.State().Removed },

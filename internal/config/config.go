@@ -52,10 +52,14 @@ type Config struct {
 	// IgnoreKubeProxy removes kube-proxy's rules although one runs.
 	IgnoreKubeProxy bool
 
+	// ReloadJitter bounds the random time that a changed file waits before it takes
+	// effect; 0: none.
+	ReloadJitter time.Duration
+
 	// effective is the configuration in force, defaults and flags included, as a
 	// KubeProxyConfiguration v1alpha1. Loading it gives the same Config, except the
-	// fields that only flags set: Manifests, Client.Master, IgnoreKubeProxy, and the
-	// tasks in place of running.
+	// fields that only flags set: Manifests, Client.Master, IgnoreKubeProxy,
+	// ReloadJitter, and the tasks in place of running.
 	effective []byte
 }
 

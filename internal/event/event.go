@@ -25,15 +25,19 @@ const (
 	ReasonRulesUncontested = "RulesUncontested"
 )
 
-// reasonKubeProxyRuns is the reason of KubeProxyRuns.
-const reasonKubeProxyRuns = "KubeProxyRuns"
+// The reasons of KubeProxyRuns and ConfigurationRefused.
+const (
+	reasonKubeProxyRuns        = "KubeProxyRuns"
+	reasonConfigurationRefused = "ConfigurationRefused"
+)
 
-// The actions; the last two are not kube-proxy's.
+// The actions; the last three are not kube-proxy's.
 const (
 	actionStart    = "StartKubeProxy"
 	actionListen   = "Listen"
 	actionProgram  = "Program"
 	actionTakeOver = "TakeOver"
+	actionReload   = "Reload"
 )
 
 // Object is the object of an Event; the zero value is the own Node.
@@ -100,6 +104,15 @@ func HealthPortFailed(namespace, name string, err error) Event {
 	return Event{
 		Object: Object{Kind: "Service", Namespace: namespace, Name: name},
 		Type:   Warning, Reason: FailedToStartServiceHealthcheck, Action: actionListen, Note: err.Error(),
+	}
+}
+
+// ConfigurationRefused is the Event of a changed configuration file that is not in
+// force.
+func ConfigurationRefused(err error) Event {
+	return Event{
+		Type: Warning, Reason: reasonConfigurationRefused, Action: actionReload,
+		Note: "The configuration file is refused, the old configuration stays in force: " + err.Error(),
 	}
 }
 

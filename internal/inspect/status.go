@@ -167,11 +167,12 @@ type Tally struct {
 
 // Configuration describes the configuration in force.
 type Configuration struct {
-	File       string    `json:"file,omitempty"`     // empty: flags only
-	Loaded     time.Time `json:"loaded"`             // when the one in force was read
-	Refused    string    `json:"refused,omitempty"`  // why a newer file is not in force
-	RefusedAt  time.Time `json:"refusedAt,omitzero"` // when that file was read
-	RestartDue []string  `json:"restartDue,omitempty"`
+	File      string    `json:"file,omitempty"`     // empty: flags only
+	Loaded    time.Time `json:"loaded"`             // when the one in force was read
+	Refused   string    `json:"refused,omitempty"`  // why a newer file is not in force
+	RefusedAt time.Time `json:"refusedAt,omitzero"` // when that file was read
+	Due       time.Time `json:"due,omitzero"`       // when a changed file takes effect
+	Reloads   int       `json:"reloads"`            // changed files that took effect since the process started
 }
 
 // HostSetting is a kernel parameter or similar setting of the host that Sluice

@@ -121,14 +121,17 @@ func (s Status) configuration(p *page) {
 	if !c.Loaded.IsZero() {
 		file += ", in force for " + p.since(c.Loaded)
 	}
+	if c.Reloads > 0 {
+		file += fmt.Sprintf(" (reload %d of this process)", c.Reloads)
+	}
 	p.Field("Configuration", file)
 	read := ""
 	if !c.RefusedAt.IsZero() {
 		read = " as read " + p.ago(c.RefusedAt)
 	}
 	p.Field("", ifSet("not in force: the file"+read+": %s", c.Refused))
-	for _, why := range c.RestartDue {
-		p.Field("", "restart due: "+why)
+	if !c.Due.IsZero() {
+		p.Field("", "changed: in force in "+Duration(max(0, c.Due.Sub(p.now))).String())
 	}
 	for i, line := range s.Takeover {
 		p.Field([]string{"Take-over", ""}[min(i, 1)], line)

@@ -48,7 +48,7 @@ func wired(mode string) *Metrics {
 		Connected: func() bool { return true },
 
 		FlowsEnded:         func() uint64 { return 5 },
-		RestartDue:         func() bool { return false },
+		Reloads:            func() (accepted, refused int) { return 0, 0 },
 		KubeProxyRunning:   func() bool { return true },
 		Leftovers:          func() map[takeover.Mechanism]int { return map[takeover.Mechanism]int{takeover.IPVS: 3} },
 		Removed:            func() map[takeover.Mechanism]int { return map[takeover.Mechanism]int{takeover.IPVS: 12} },
@@ -242,7 +242,7 @@ func TestFamiliesOfOtherModesAreNotShown(t *testing.T) {
 func TestWhatCannotBeReadHasNoSeries(t *testing.T) {
 	m := newMetrics(modeNFTables)
 	shown := shape(gather(t, m.registry))
-	for _, name := range []string{"sluice_source_connected", "sluice_takeover_leftovers", "_changes_total", "sluice_restart_due"} {
+	for _, name := range []string{"sluice_source_connected", "sluice_takeover_leftovers", "_changes_total", "sluice_config_reloads_total"} {
 		if strings.Contains(shown, name) {
 			t.Errorf("%s is shown though nobody can tell", name)
 		}
@@ -355,8 +355,7 @@ reconciler_deleted_entries_total{ip_family="IPv6"} 3
 reconciler_sync_duration_seconds{ip_family="IPv4"} 1 times, 0.25 in all
 reconciler_sync_duration_seconds{ip_family="IPv6"} 1 times, 0.25 in all`)
 
-	m.Reloaded(start.Add(time.Minute), nil)
-	m.Reloaded(start.Add(time.Hour), errors.New("mode: unknown"))
+	m.Read(Readings{Reloads: func() (accepted, refused int) { return 2, 1 }})
 	m.Rejected([]route.Problem{
 		{Object: "Service default/web", Field: "spec.externalIPs[0]", Reason: "not an IP address"},
 		{Object: "Service default/web", Reason: "left out, as it belongs to Service default/db"},
@@ -364,8 +363,8 @@ reconciler_sync_duration_seconds{ip_family="IPv6"} 1 times, 0.25 in all`)
 		{Object: "/etc/sluice/a.yaml", Reason: "permission denied"},
 	})
 	compare(t, values(t, m, "sluice_config")+"\n"+values(t, m, "sluice_objects_")+"\n"+values(t, m, "sluice_takeover_"), `
-_last_reload_timestamp_seconds{} 1767323105
-_reloads_total{result="ok"} 1
+_last_reload_timestamp_seconds{} 1767323045
+_reloads_total{result="ok"} 2
 _reloads_total{result="refused"} 1
 rejected_total{kind="EndpointSlice", reason="other"} 1
 rejected_total{kind="Service", reason="address"} 1

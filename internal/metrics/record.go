@@ -104,17 +104,6 @@ func (m *Metrics) Looked(took time.Duration, ended map[route.Family]int) {
 	}
 }
 
-// Reloaded is told how reading the configuration again ended; nil: it is in
-// force since then.
-func (m *Metrics) Reloaded(at time.Time, err error) {
-	if err != nil {
-		m.reloads.WithLabelValues(reloadRefused).Inc()
-		return
-	}
-	m.reloads.WithLabelValues(reloadOK).Inc()
-	m.reloaded.WithLabelValues().Set(seconds(at))
-}
-
 func familyOf(t cluster.Trigger) route.Family {
 	if t.IPv6 {
 		return route.IPv6

@@ -157,7 +157,7 @@ func (t *tour) start(flags ...string) (synced, error) {
 	shown := append([]string{"sluice --config kube-proxy.conf --manifests examples/"}, flags...)
 	t.command("%s", strings.Join(shown, " "))
 	cmd := exec.Command(t.options.sluice, append([]string{
-		"--config", t.files.config, "--manifests", t.files.manifests, "--hostname-override", "node-a",
+		"--config", t.files.config, "--reload-jitter", "0", "--manifests", t.files.manifests, "--hostname-override", "node-a",
 	}, flags...)...)
 	var err error
 	if t.sluice, err = harness.Start(t.NodeA, cmd); err != nil {

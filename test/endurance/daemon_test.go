@@ -68,7 +68,8 @@ func (w *world) command(l launch, args ...string) *exec.Cmd {
 // start runs Sluice until it is killed, or the test ends.
 func (w *world) start(l launch, args ...string) *daemon {
 	w.Helper()
-	cmd := w.command(l, append(w.args, args...)...)
+	all := append([]string{"--reload-jitter=0"}, w.args...) // tests do not wait for chance
+	cmd := w.command(l, append(all, args...)...)
 	p, err := harness.Start(w.lab.NodeA, cmd)
 	w.must(err)
 	return &daemon{Process: p, w: w, cmd: cmd, log: journal{p.Log}}
