@@ -15,7 +15,7 @@ import (
 // explainer answers where connections would go.
 func (d *daemon) explainer() http.Handler {
 	w := address.New(address.Options{NetNS: d.o.NetNS})
-	return explain.Handler{Loop: d.node.Loop(), Store: d.store, Local: w.List, Plane: kindOf(d.o.Config.Mode).explain()}
+	return explain.Handler{Loop: d.node.Loop(), Store: d.store, Local: w.List, Plane: d.o.kind().Facts}
 }
 
 // Explain answers a question as if the manifests were what there is. It needs
@@ -27,7 +27,7 @@ func Explain(ctx context.Context, o Options, q explain.Question) (explain.Answer
 	}
 	f.compiler.Compile(f.store.Take()) // problems of what is asked about are in the answer
 	return explain.Ask(explain.View{
-		Routes: f.compiler.Snapshot(), Node: f.store.Node(), Local: f.local, Plane: kindOf(o.Config.Mode).explain(),
+		Routes: f.compiler.Snapshot(), Node: f.store.Node(), Local: f.local, Plane: o.kind().Facts,
 	}, q), nil
 }
 
@@ -53,6 +53,6 @@ func fromFiles(ctx context.Context, o Options) (files, error) {
 	}
 	f.store.SetLocalAddresses(f.local)
 	f.store.SetStandIn(standIn(addresses, o.Config.NodeName, o.Log))
-	f.compiler = route.NewCompiler(kindOf(o.Config.Mode).limited(Policy(o.Config, f.families)))
+	f.compiler = route.NewCompiler(o.policy(f.families))
 	return f, nil
 }

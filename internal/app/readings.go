@@ -7,10 +7,9 @@ import (
 
 // readings are what metrics read when somebody asks.
 func (d *daemon) readings() metrics.Readings {
-	r := metrics.Readings{
+	return metrics.Readings{
 		Totals: d.store.Totals, Backlog: d.store.Backlog, Sizes: d.sizes.Sizes,
 		Connected:          func() bool { return d.source.State().Connected },
-		FlowsEnded:         func() uint64 { return d.node.Flows().Stats().Deleted },
 		RestartDue:         func() bool { return len(d.reload.State().RestartDue) > 0 },
 		KubeProxyRunning:   func() bool { return d.keeper.State().Rival != nil },
 		Leftovers:          func() map[takeover.Mechanism]int { return d.keeper.State().Leftovers },
@@ -22,10 +21,6 @@ func (d *daemon) readings() metrics.Readings {
 			return c.Program(), c.Active()
 		},
 	}
-	if d.kernel.read != nil {
-		d.kernel.read(&r)
-	}
-	return r
 }
 
 func (d *daemon) settingsFailed() int {

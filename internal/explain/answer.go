@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -130,7 +131,7 @@ type View struct {
 	Routes *route.Snapshot // what was decided for this node
 	Node   *cluster.Node   // the own one; nil: not known
 	Local  []netip.Addr    // addresses of this host
-	Plane  Plane
+	Plane  plane.Facts
 }
 
 // seconds rounds up: a memory is never said to be shorter than it is.

@@ -9,6 +9,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/text"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -189,17 +190,17 @@ func (a *asker) endsUnserved(to netip.Addr, f *route.Front) bool {
 // ends reports whether what comes of a way without backends comes of the packets
 // of a client. Otherwise nothing looks at them.
 func (a *asker) ends(to netip.Addr, f *route.Front, c client) bool {
-	at, passes := a.view.Plane.Ends.External, Passing
+	at, passes := a.view.Plane.Ends.External, plane.Passing
 	if f.Kind == route.ClusterIP {
 		at = a.view.Plane.Ends.ClusterIPs
 	}
 	switch local := a.isLocal(to); {
 	case c.own && local:
-		passes = Leaving | Arriving
+		passes = plane.Leaving | plane.Arriving
 	case c.own:
-		passes = Leaving
+		passes = plane.Leaving
 	case local:
-		passes = Arriving
+		passes = plane.Arriving
 	}
 	return at&passes != 0
 }
@@ -213,7 +214,7 @@ func (a *asker) enter(to netip.Addr, f found) Case {
 		Client:      c.Client,
 	}
 	w := f.way(c)
-	if a.view.Plane.asks(f.front, w) {
+	if a.view.Plane.Checks(f.front, w) {
 		out.Access = &Access{Allowed: inside(f.front.Allow, c.addr), Ranges: texts(f.front.Allow)}
 	}
 	switch {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 )
 
@@ -25,7 +26,7 @@ type Handler struct {
 	}
 	Store interface{ Node() *cluster.Node }
 	Local func(ctx context.Context) ([]netip.Addr, error) // addresses of this host
-	Plane Plane
+	Plane plane.Facts
 }
 
 // answerTime is how long an answer waits while the proxy writes.

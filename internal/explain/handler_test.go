@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/plane/nftables"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
@@ -35,7 +36,7 @@ func handler(loop still) Handler {
 	compiler.Compile(store.Take())
 	loop.view.Routes = compiler.Snapshot()
 	return Handler{
-		Loop: loop, Store: store, Plane: Nftables(),
+		Loop: loop, Store: store, Plane: pathless(nftables.Kind()),
 		Local: func(context.Context) ([]netip.Addr, error) { return nil, nil },
 	}
 }
@@ -141,7 +142,7 @@ func TestAServiceThatChangesMeanwhile(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := Handler{
-		Loop: loop, Store: loop.store, Plane: Nftables(),
+		Loop: loop, Store: loop.store, Plane: pathless(nftables.Kind()),
 		Local: func(context.Context) ([]netip.Addr, error) { return nil, nil },
 	}
 	for want := range 3 {

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/plane/nftables"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/source/manifest"
 )
@@ -15,6 +17,13 @@ func addrs(texts ...string) []netip.Addr {
 		out = append(out, netip.MustParseAddr(s))
 	}
 	return out
+}
+
+// pathless returns the facts of a plane without paths, which change with its rules.
+func pathless(k plane.Kind) plane.Facts {
+	f := k.Facts
+	f.Path, f.OtherPort.Path, f.Ping.Path, f.Unallocated.Path = nil, nil, nil, nil
+	return f
 }
 
 func prefixes(texts ...string) []netip.Prefix {
@@ -74,5 +83,5 @@ func view(t testing.TB, opt route.Options) View {
 	store.SetLocalAddresses(local)
 	c := route.NewCompiler(opt)
 	c.Compile(store.Take())
-	return View{Routes: c.Snapshot(), Node: store.Node(), Local: local, Plane: Nftables()}
+	return View{Routes: c.Snapshot(), Node: store.Node(), Local: local, Plane: pathless(nftables.Kind())}
 }

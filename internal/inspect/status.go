@@ -68,7 +68,10 @@ type Health struct {
 type Mode struct {
 	Name   string `json:"name"`
 	Reason string `json:"reason,omitempty"` // why it was chosen
-	How    string `json:"how,omitempty"`    // it writes rules: "by iptables-nft, as ..."
+	How    string `json:"how,omitempty"`    // it writes rules
+
+	// Transient means that Services are not served while the process is down.
+	Transient bool `json:"transient,omitempty"`
 }
 
 // Node is the Node as this process knows it.

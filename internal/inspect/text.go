@@ -35,6 +35,9 @@ func (s Status) identity(p *page) {
 	if s.Mode.How != "" {
 		p.row("Rules", "written "+s.Mode.How)
 	}
+	if s.Mode.Transient {
+		p.row("While stopped", "Services are not served")
+	}
 	p.row("Families", strings.Join(s.Families, ", "))
 	node := []string{s.Node.Name}
 	if s.Node.Zone != "" {

@@ -1,6 +1,9 @@
 package metrics
 
-import "github.com/sluice-proxy/sluice/internal/event"
+import (
+	"github.com/sluice-proxy/sluice/internal/event"
+	"github.com/sluice-proxy/sluice/internal/metrics/vec"
+)
 
 // The two ends of reading a configuration again.
 const (
@@ -26,7 +29,7 @@ func (m *Metrics) nodeTable() []family {
 		name: "sluice_source_connected", into: reading{gauge, connected},
 		help: "1 if the API server answers, or the files are followed.",
 	}, {
-		name: "sluice_config_reloads_total", labels: []string{"result"}, series: each([]string{reloadOK, reloadRefused}), into: &m.reloads,
+		name: "sluice_config_reloads_total", labels: []string{"result"}, series: vec.Each([]string{reloadOK, reloadRefused}), into: &m.reloads,
 		help: "Configurations that were read while running.",
 	}, {
 		name: "sluice_config_last_reload_timestamp_seconds", into: &m.reloaded,

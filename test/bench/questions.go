@@ -22,6 +22,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/follow/sizes"
 	"github.com/sluice-proxy/sluice/internal/inspect"
 	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/plane/nftables"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
@@ -86,7 +87,7 @@ func newDaemon(o options) (*daemon, error) {
 		Status: func(context.Context) inspect.Status { return inspect.Status{} },
 		Diff:   d.diff(reader),
 		Explain: explain.Handler{
-			Loop: d.loop, Store: p.store, Plane: explain.Nftables(),
+			Loop: d.loop, Store: p.store, Plane: nftables.Kind().Facts,
 			Local: func(context.Context) ([]netip.Addr, error) { return nil, nil },
 		},
 	}).Handler()
