@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/netip"
@@ -196,6 +197,23 @@ func lagging() {
 	var s inspect.Status
 	err := control.Dial(control.Options{}).Get(context.Background(), "/status", nil, &s)
 	if err != nil || s.Lag.Oldest.IsZero() {
+		os.Exit(1)
+	}
+}
+
+// fetch prints a page of the daemon. It fails if the page does not have a line:
+//
+//	exec fetch ADDRESS [LINE]
+func fetch() {
+	enter()
+	r, err := http.Get("http://" + os.Args[1])
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "fetch:", err)
+		os.Exit(1)
+	}
+	page, err := io.ReadAll(r.Body)
+	fmt.Printf("%s", page)
+	if err != nil || len(os.Args) > 2 && !bytes.Contains(page, []byte("\n"+os.Args[2]+"\n")) {
 		os.Exit(1)
 	}
 }

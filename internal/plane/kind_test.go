@@ -1,0 +1,61 @@
+package plane
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// A mechanism that reports no edits may have been edited in each period.
+func TestPoll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		began, subscribed := time.Now(), false
+		var at []time.Duration
+		ended := make(chan error, 1)
+		go func() {
+			ended <- Poll(ctx, time.Minute, func() { subscribed = true }, func(e Edit) {
+				if e != (Edit{Possible: true}) {
+					t.Errorf("reports %+v, want a possible edit", e)
+				}
+				at = append(at, time.Since(began))
+			})
+		}()
+		synctest.Wait()
+		if !subscribed || len(at) > 0 {
+			t.Errorf("subscribed: %v, reported after %v, want a subscription and no report", subscribed, at)
+		}
+		time.Sleep(2*time.Minute + time.Second)
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("ended with %v", err)
+		}
+		if want := []time.Duration{time.Minute, 2 * time.Minute}; !slices.Equal(at, want) {
+			t.Errorf("reported after %v, want %v", at, want)
+		}
+	})
+}
+
+func TestFamiliesOfSupport(t *testing.T) {
+	for s, want := range map[[2]bool][]route.Family{
+		{true, true}: {route.IPv4, route.IPv6}, {true, false}: {route.IPv4}, {false, true}: {route.IPv6}, {}: nil,
+	} {
+		if got := (Support{IPv4: s[0], IPv6: s[1]}).Families(); !slices.Equal(got, want) {
+			t.Errorf("%v: families %v, want %v", s, got, want)
+		}
+	}
+}
+
+func TestMetricsOfAllParts(t *testing.T) {
+	a, b := prometheus.NewCounter(prometheus.CounterOpts{Name: "a"}), prometheus.NewCounter(prometheus.CounterOpts{Name: "b"})
+	o := &Opened{Parts: []Part{{Metrics: []prometheus.Collector{a}}, {}, {Metrics: []prometheus.Collector{b}}}}
+	if got := o.Metrics(); !slices.Equal(got, []prometheus.Collector{a, b}) {
+		t.Errorf("got %v, want those of all parts", got)
+	}
+}
