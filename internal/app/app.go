@@ -9,6 +9,7 @@ import (
 	"os"
 
 	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/kernel/handover"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -30,21 +31,21 @@ type Options struct {
 	Reason  string            // why Config.Mode is the mode
 	Version string            // of this program
 	Flags   map[string]string // the command line, for /flagz
-	Logs    Logs              // how to log may change; nil: it does not
+
+	SetVerbosity func(level int) // sets how much is logged; nil: that cannot be set
 
 	// Load reads the command line and File again; File is empty if there is none.
 	Load func() (*config.Config, []string, error)
 	File string
 
+	// Replace ends this run of the program and begins the next, which gets the
+	// Handover as Before. It returns at once. It is needed if there is a File.
+	Replace func(*handover.Handover)
+	Before  *handover.Handover // nil: another process started this one
+
 	// Compare asks for the configuration to be read and everything to be compared
 	// with the kernel, now.
 	Compare <-chan os.Signal
-}
-
-// Logs can change while the program runs.
-type Logs interface {
-	Set(settings config.Logging)
-	SetVerbosity(level int)
 }
 
 // Run serves until the context ends; what is in the kernel stays there.

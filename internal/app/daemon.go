@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
-	"reflect"
 	"sync"
 	"time"
 
@@ -19,6 +18,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/health"
 	"github.com/sluice-proxy/sluice/internal/host"
 	"github.com/sluice-proxy/sluice/internal/inspect"
+	"github.com/sluice-proxy/sluice/internal/kernel/handover"
 	"github.com/sluice-proxy/sluice/internal/kernel/listen"
 	"github.com/sluice-proxy/sluice/internal/metrics"
 	"github.com/sluice-proxy/sluice/internal/plane"
@@ -30,11 +30,13 @@ import (
 )
 
 // daemon is a Node with all that is beside the rules: health, metrics, Events,
-// answers to questions, settings of the host, a configuration that may change,
-// and another proxy's rules to take over.
+// answers to questions, settings of the host, a configuration file to follow, and
+// another proxy's rules to take over.
 type daemon struct {
 	o        Options
 	started  time.Time
+	before   carried       // from the run of the program before
+	listen   *listen.Ports // of all servers
 	plane    *plane.Opened
 	families []route.Family
 
@@ -60,14 +62,12 @@ type daemon struct {
 
 	healthz, diagnostics *web.Server
 
-	unset string // settings of the host that could not be made, as told
-
 	inForce     chan struct{} // closed when everything was in the kernel once
 	inForceOnce func()
 }
 
-// newDaemon assembles everything. It takes the place of the daemon of this
-// network namespace first: where there is one already nothing is touched.
+// newDaemon assembles everything. It acquires the lock of this network namespace
+// first: if another daemon holds it nothing is touched.
 func newDaemon(ctx context.Context, o Options) (*daemon, error) {
 	d := &daemon{
 		o: o, started: time.Now(), place: placeIn(o.NetNS, o.Log),
@@ -76,8 +76,14 @@ func newDaemon(ctx context.Context, o Options) (*daemon, error) {
 	}
 	d.warnings = warnings(func(e event.Event) { d.events.Record(e) })
 	d.inForceOnce = sync.OnceFunc(func() { close(d.inForce) })
-	var err error
-	if d.held, err = d.place.takeAfter(ctx, toDie); err != nil {
+	if d.o.Before == nil {
+		d.o.Before = &handover.Handover{}
+	}
+	if err := d.o.Before.Get(carriedName, &d.before); err != nil {
+		return nil, err
+	}
+	d.listen = listen.NewPorts(listen.Door{NetNS: o.NetNS}, d.o.Before.Files)
+	if err := d.takeLock(ctx); err != nil {
 		return nil, err
 	}
 	if err := d.assemble(ctx); err != nil {
@@ -101,11 +107,11 @@ func (d *daemon) assemble(ctx context.Context) error {
 	if d.source, d.events, err = d.openSource(); err != nil {
 		return err
 	}
-	d.health = health.New(health.Options{Store: d.store, Families: d.families, SyncPeriod: o.Config.SyncPeriod})
+	d.health = health.New(health.Options{Store: d.store, Families: d.families, SyncPeriod: o.Config.SyncPeriod, Before: d.before.Health})
 	d.contests = newContestReporter(d.health.Contest, d.events, o)
-	door, share := listen.Door{NetNS: o.NetNS}, budget(o.Log)
+	share := budget(o.Log)
 	d.ports = serviceports.New(serviceports.Options{
-		Listen: door.Listen, Live: d.health.Serving, MaxConns: share.PortClients, MaxListeners: share.Ports,
+		Listen: d.listen.Listen, Live: d.health.Serving, MaxConns: share.PortClients, MaxListeners: share.Ports, Before: d.before.Ports,
 		Failed: func(f serviceports.Failure) {
 			o.Log.Warn("Cannot open the health check port of a Service, retrying", "service", f.Service.String(), "address", f.At.String(), "error", f.Err)
 			d.events.Record(event.HealthPortFailed(f.Service.Namespace, f.Service.Name, f))
@@ -117,17 +123,15 @@ func (d *daemon) assemble(ctx context.Context) error {
 	d.assembleNode()
 	d.keeper = takeover.New(takeover.Options{
 		NetNS: o.NetNS, Log: o.Log, Ours: mechanisms(d.plane), Others: leftovers(o),
-		NodePorts: d.nodePorts, Dial: door.Dial, Address: rivalAddress(o.Config),
+		NodePorts: d.nodePorts, Dial: listen.Door{NetNS: o.NetNS}.Dial, Address: rivalAddress(o.Config),
 		IgnoreKubeProxy: o.Config.IgnoreKubeProxy,
 		Record:          func(note string) { d.events.Record(event.KubeProxyRuns(note)) },
 	}, d.inForce)
-	d.reload = reload.New(reload.Options{
-		File: o.File, Config: o.Config, Load: o.Load, Apply: d.apply, Log: o.Log, Changed: d.reloaded,
-	})
+	d.reload = d.newReloader()
 	d.inspect = inspect.New(inspect.Options{
 		Loop: d.node.Loop(), Store: d.store, History: d.history, Sizes: d.sizes.Sizes, Status: d.status, Diff: d.diff, Explain: d.explainer(),
 	})
-	d.assembleServers(door)
+	d.assembleServers()
 	d.metrics.Read(d.readings())
 	return nil
 }
@@ -173,7 +177,9 @@ func (d *daemon) observe(s proxy.Sync) {
 // run runs all parts until the context ends or one of them does. It gives the
 // place up last, when nothing is written any more.
 func (d *daemon) run(ctx context.Context) error {
-	d.bring(d.o.Config)
+	if err := d.host.Bring(d.o.Config); err != nil {
+		d.o.Log.Warn("Cannot make all settings of the host; serving goes on", "error", err)
+	}
 	d.events.Record(event.Starting())
 	group, ctx := errgroup.WithContext(ctx)
 	asked, hangUp := context.WithCancel(context.WithoutCancel(ctx))
@@ -190,7 +196,7 @@ func (d *daemon) work(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, part := range []func(context.Context) error{
 		d.node.Run, d.events.Run, d.health.Run, d.ports.Run, d.keeper.Run,
-		d.healthz.Run, d.diagnostics.Run, d.reload.Run, d.onRequest,
+		d.listen.Run, d.healthz.Run, d.diagnostics.Run, d.reload.Run, d.onRequest,
 		d.logged.Run, d.warnings.Run, d.contests.run,
 	} {
 		group.Go(func() error { return part(ctx) })
@@ -221,44 +227,6 @@ func (d *daemon) onRequest(ctx context.Context) error {
 		}
 	}
 }
-
-// bring gives the host its settings. Traffic does not wait for them.
-func (d *daemon) bring(c *config.Config) {
-	said := ""
-	if err := d.host.Bring(c); err != nil {
-		said = err.Error()
-	}
-	switch {
-	case said == d.unset:
-	case said != "":
-		d.o.Log.Warn("Cannot make all settings of the host; serving goes on", "error", said)
-	default:
-		d.o.Log.Info("All settings of the host are made")
-	}
-	d.unset = said
-}
-
-// apply makes another configuration hold, as far as that is possible in a
-// running process.
-func (d *daemon) apply(ctx context.Context, old, c *config.Config) {
-	if d.o.Logs != nil {
-		d.o.Logs.Set(c.Logging)
-	}
-	d.health.SetSyncPeriod(c.SyncPeriod)
-	d.setServers(c)
-	if c.Conntrack != old.Conntrack || c.OOMScoreAdj != old.OOMScoreAdj {
-		d.bring(c)
-	}
-	policy := Policy(c, d.families)
-	if c.MinSyncPeriod == old.MinSyncPeriod && reflect.DeepEqual(policy, Policy(old, d.families)) {
-		return
-	}
-	policy.Excess = d.o.kind().Excess
-	_ = d.node.Loop().Replace(ctx, route.NewCompiler(policy), nil, c.MinSyncPeriod) // fails when the context ends
-}
-
-// reloaded takes note of a configuration that was taken over or refused.
-func (d *daemon) reloaded(s reload.State) { d.metrics.Reloaded(s.LoadedAt, s.Refused) }
 
 // rivalAddress is where a kube-proxy with the same configuration answers; empty:
 // it is not known, or nowhere.

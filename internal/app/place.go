@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/control"
@@ -12,16 +13,18 @@ import (
 
 // place takes the lock of the one Sluice that may write in a network namespace.
 type place struct {
-	listen func(context.Context) (*control.Server, error)
-	log    *slog.Logger
+	options control.Options
+	listen  func(context.Context) (*control.Server, error)
+	log     *slog.Logger
 }
 
 func placeIn(netns int, log *slog.Logger) place {
-	listen := func(ctx context.Context) (*control.Server, error) {
-		return control.Listen(ctx, control.Options{NetNS: netns, MaxConns: budget(log).Control})
-	}
-	return place{listen, log}
+	o := control.Options{NetNS: netns, MaxConns: budget(log).Control}
+	return place{o, func(ctx context.Context) (*control.Server, error) { return control.Listen(ctx, o) }, log}
 }
+
+// adopt returns the lock that the run of this program before has passed on.
+func (p place) adopt(file *os.File) (*control.Server, error) { return control.Adopt(file, p.options) }
 
 const (
 	endingTime  = 10 * time.Second       // a daemon that was told to stop has ended by then

@@ -7,10 +7,13 @@ import (
 
 // readings are what metrics read when somebody asks.
 func (d *daemon) readings() metrics.Readings {
+	reloads := func() (accepted, refused int) {
+		c := d.reload.State().Count
+		return c.Accepted, c.Refused
+	}
 	return metrics.Readings{
-		Totals: d.store.Totals, Backlog: d.store.Backlog, Sizes: d.sizes.Sizes,
+		Totals: d.store.Totals, Backlog: d.store.Backlog, Sizes: d.sizes.Sizes, Reloads: reloads,
 		Connected:          func() bool { return d.source.State().Connected },
-		RestartDue:         func() bool { return len(d.reload.State().RestartDue) > 0 },
 		KubeProxyRunning:   func() bool { return d.keeper.State().Rival != nil },
 		Leftovers:          func() map[takeover.Mechanism]int { return d.keeper.State().Leftovers },
 		Removed:            func() map[takeover.Mechanism]int { return d.keeper.State().Removed },

@@ -6,10 +6,8 @@ import (
 	"log/slog"
 	"net/http"
 
-	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/connlimit"
 	"github.com/sluice-proxy/sluice/internal/event"
-	"github.com/sluice-proxy/sluice/internal/kernel/listen"
 	"github.com/sluice-proxy/sluice/internal/kernel/process"
 	"github.com/sluice-proxy/sluice/internal/takeover"
 	"github.com/sluice-proxy/sluice/internal/web"
@@ -30,19 +28,21 @@ func budget(log *slog.Logger) connlimit.Budget {
 }
 
 // assembleServers makes the HTTP servers, at kube-proxy's addresses.
-func (d *daemon) assembleServers(door listen.Door) {
+func (d *daemon) assembleServers() {
 	c, share := d.o.Config, budget(d.o.Log)
-	healthz := d.serverOptions("healthz", door, event.FailedToStartProxierHealthcheck)
-	healthz.MaxConns = share.Health
-	d.healthz = web.NewServer(healthz, d.healthSetting(c))
-	diagnostics := d.serverOptions("metrics", door, event.FailedToStartMetricServer)
-	diagnostics.MaxConns = share.Metrics
-	d.diagnostics = web.NewServer(diagnostics, d.diagnosticsSetting(c))
+	healthz := d.serverOptions("healthz", event.FailedToStartProxierHealthcheck)
+	healthz.Addr, healthz.MaxConns = c.Healthz, share.Health
+	healthz.Handler = signed(web.Health(d.health, d.metrics))
+	d.healthz = web.NewServer(healthz)
+	diagnostics := d.serverOptions("metrics", event.FailedToStartMetricServer)
+	diagnostics.Addr, diagnostics.MaxConns = c.Metrics, share.Metrics
+	diagnostics.Handler = signed(web.Diagnostics(d.diagnosticsOptions()))
+	d.diagnostics = web.NewServer(diagnostics)
 }
 
-func (d *daemon) serverOptions(name string, door listen.Door, reason string) web.ServerOptions {
+func (d *daemon) serverOptions(name, reason string) web.ServerOptions {
 	return web.ServerOptions{
-		Name: name, Listen: door.Listen, Log: d.o.Log, HardFail: d.o.Config.HardFail,
+		Name: name, Listen: d.listen.Listen, Log: d.o.Log, HardFail: d.o.Config.HardFail,
 		Failed: func(err error) {
 			if d.o.Config.HardFail {
 				d.events.Record(event.StartFailed(reason, err))
@@ -51,35 +51,23 @@ func (d *daemon) serverOptions(name string, door listen.Door, reason string) web
 	}
 }
 
-// setServers makes the servers serve as another configuration says.
-func (d *daemon) setServers(c *config.Config) {
-	d.healthz.Set(d.healthSetting(c))
-	d.diagnostics.Set(d.diagnosticsSetting(c))
-}
-
-func (d *daemon) healthSetting(c *config.Config) web.Setting {
-	return web.Setting{Addr: c.Healthz, Handler: signed(web.Health(d.health, d.metrics))}
-}
-
-func (d *daemon) diagnosticsSetting(c *config.Config) web.Setting {
+func (d *daemon) diagnosticsOptions() web.Options {
+	c := d.o.Config
 	text, err := c.Effective()
 	if err != nil {
 		d.o.Log.Error("Cannot show the configuration", "error", err)
 	}
-	o := web.Options{
+	return web.Options{
 		Mode: c.Mode, Config: text, Flags: d.o.Flags,
 		Metrics: d.metrics.Handler(), SLIs: d.metrics.SLIs(),
-		Checked:   func() { d.metrics.Checked("ping", "healthz", nil) },
-		Version:   d.o.Version,
-		Emulates:  emulates,
-		Started:   d.started,
-		Status:    func(w io.Writer) { _ = d.inspect.Status(context.Background()).WriteText(w) },
-		Profiling: c.Profiling,
+		Checked:      func() { d.metrics.Checked("ping", "healthz", nil) },
+		Version:      d.o.Version,
+		Emulates:     emulates,
+		Started:      d.started,
+		Status:       func(w io.Writer) { _ = d.inspect.Status(context.Background()).WriteText(w) },
+		SetVerbosity: d.o.SetVerbosity,
+		Profiling:    c.Profiling,
 	}
-	if d.o.Logs != nil {
-		o.SetVerbosity = d.o.Logs.SetVerbosity
-	}
-	return web.Setting{Addr: c.Metrics, Handler: signed(web.Diagnostics(o))}
 }
 
 // signed says in each answer whose it is: everything else looks like kube-proxy's.

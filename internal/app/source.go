@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/event"
 	"github.com/sluice-proxy/sluice/internal/source/kube"
 	"github.com/sluice-proxy/sluice/internal/source/manifest"
@@ -31,7 +32,19 @@ func (d *daemon) openSource() (stated, recorder, error) {
 	}
 	c := d.o.Config
 	kube.MeasureClients(d.metrics.Client())
-	client, err := kube.Dial(kube.Connection{
+	client, err := dial(c)
+	if err != nil {
+		return nil, nil, err
+	}
+	source := kube.New(d.store, kube.Options{
+		Client: client, NodeName: c.NodeName, AllowExternalIPs: c.ExternalIPs, Report: d.report, Log: d.o.Log,
+	})
+	return source, kube.NewRecorder(kube.RecorderOptions{Client: client, NodeName: c.NodeName, Log: d.o.Log}), nil
+}
+
+// dial returns a client of the API server. It does not connect yet.
+func dial(c *config.Config) (*kube.Client, error) {
+	return kube.Dial(kube.Connection{
 		Kubeconfig:         c.Client.Kubeconfig,
 		Master:             c.Client.Master,
 		ContentType:        c.Client.ContentType,
@@ -40,13 +53,6 @@ func (d *daemon) openSource() (stated, recorder, error) {
 		Burst:              c.Client.Burst,
 		UserAgent:          "sluice",
 	})
-	if err != nil {
-		return nil, nil, err
-	}
-	source := kube.New(d.store, kube.Options{
-		Client: client, NodeName: c.NodeName, AllowExternalIPs: c.ExternalIPs, Report: d.report, Log: d.o.Log,
-	})
-	return source, kube.NewRecorder(kube.RecorderOptions{Client: client, NodeName: c.NodeName, Log: d.o.Log}), nil
 }
 
 func openManifests(store *cluster.Store, o Options, report reporter, limits manifest.Limits) *manifest.Source {

@@ -78,12 +78,9 @@ func (d *daemon) sourceStatus() inspect.Source {
 }
 
 func configuration(s reload.State) inspect.Configuration {
-	c := inspect.Configuration{File: s.File, Loaded: s.LoadedAt}
+	c := inspect.Configuration{File: s.File, Loaded: s.LoadedAt, Due: s.Due, Reloads: s.Count.Accepted}
 	if s.Refused != nil {
 		c.Refused, c.RefusedAt = s.Refused.Error(), s.RefusedAt
-	}
-	for _, f := range s.RestartDue {
-		c.RestartDue = append(c.RestartDue, f.String())
 	}
 	return c
 }

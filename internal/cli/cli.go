@@ -20,6 +20,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/app"
 	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/kernel/handover"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/source/kube"
@@ -32,8 +33,13 @@ type Env struct {
 	Stdout, Stderr io.Writer
 	Hostname       func() (string, error)
 	Hangup         <-chan os.Signal // asks for a full comparison with the kernel; may be nil
-	Synced         func(proxy.Sync) // told of every attempt to write to the kernel; may be nil
+	Synced         func(proxy.Sync) // called after every attempt to write to the kernel; may be nil
 	Kinds          []plane.Kind     // data planes, the default first; nil: those of this build
+
+	// Before is what the run of this program passed on that executed it anew, and
+	// Execute executes it anew; nil: the configuration is not followed.
+	Before  *handover.Handover
+	Execute func(*handover.Handover) error
 }
 
 // Main runs a command line, args[0] being the name of the program, and returns
@@ -112,10 +118,14 @@ func run(ctx context.Context, flags *config.Flags, env Env) error {
 	}
 	signal.Ignore(syscall.SIGPIPE) // nobody to read the log is no reason to end
 	chosen := app.Configured("")
-	reader := configuration{flags, env, config.Options{
+	reader := configuration{flags: flags, env: env, opt: config.Options{
 		Modes:   app.Modes(env.Kinds),
 		Default: sync.OnceValue(func() string { chosen = app.Choose(ctx, env.Kinds, 0); return chosen.Mode }),
 	}}
+	if err := env.Before.Get(textName, &reader.text); err != nil {
+		return err
+	}
+	reader.passed = reader.text != nil
 	o, logs, err := reader.load()
 	if err != nil {
 		return err
@@ -130,10 +140,21 @@ func run(ctx context.Context, flags *config.Flags, env Env) error {
 	case cfg.InitOnly:
 		return app.Prepare(ctx, o)
 	}
-	o.Reason, o.Version, o.Flags, o.Logs = chosen.Reason, version(), flags.Values(), logs
-	o.Load, o.File, o.Compare = reader.read, flags.File(), env.Hangup
+	o.Reason, o.Version, o.Flags, o.SetVerbosity = chosen.Reason, version(), flags.Values(), logs.SetVerbosity
+	o.Compare, o.Before = env.Hangup, env.Before
+	if env.Execute != nil {
+		o.Load, o.File = reader.read, flags.File()
+	}
 	o.Log.Info("Starting", "version", o.Version, "mode", cfg.Mode, "reason", o.Reason, "node", cfg.NodeName)
-	return serve(ctx, o)
+	next, err := serve(ctx, o)
+	if err != nil || next == nil {
+		return err
+	}
+	if err := next.Put(textName, reader.text); err != nil {
+		return err
+	}
+	logs.Flush()
+	return env.Execute(next)
 }
 
 // cleanup takes everything out of the kernel and says what it was.
@@ -151,15 +172,32 @@ type configuration struct {
 	flags *config.Flags
 	env   Env
 	opt   config.Options
+
+	// text is the file as read last. After the program executed itself anew that is
+	// the text that was checked before, whatever became of the file since.
+	text   []byte
+	passed bool // text is not to be read from the file
 }
 
-func (c configuration) read() (*config.Config, []string, error) {
-	return c.flags.Load(config.Env{Hostname: c.env.Hostname, ReadFile: config.ReadFile}, c.opt)
+// textName is the text of the configuration file in a Handover.
+const textName = "configuration"
+
+func (c *configuration) read() (*config.Config, []string, error) {
+	return c.flags.Load(config.Env{Hostname: c.env.Hostname, ReadFile: c.readFile}, c.opt)
+}
+
+func (c *configuration) readFile(name string) (text []byte, err error) {
+	if c.passed {
+		c.passed = false
+		return c.text, nil
+	}
+	c.text, err = config.ReadFile(name)
+	return c.text, err
 }
 
 // load reads the configuration and warns of what is odd in it. The logs are to
 // be flushed at the end.
-func (c configuration) load() (app.Options, *logs, error) {
+func (c *configuration) load() (app.Options, *logs, error) {
 	cfg, warnings, err := c.read()
 	if err != nil {
 		return app.Options{}, nil, err
@@ -175,25 +213,42 @@ func (c configuration) load() (app.Options, *logs, error) {
 // load is for commands that need the best mode of this build, whatever the
 // kernel here can do.
 func load(flags *config.Flags, env Env) (app.Options, *logs, error) {
-	return configuration{flags, env, config.Options{Modes: app.Modes(env.Kinds)}}.load()
+	c := configuration{flags: flags, env: env, opt: config.Options{Modes: app.Modes(env.Kinds)}}
+	return c.load()
 }
 
-// serve runs the proxy until the context ends. It lets the current write finish,
-// for at most writeTime.
-func serve(ctx context.Context, o app.Options) error {
+// serve runs the proxy until the context ends, or until the program is to be
+// executed anew with the Handover that it returns. It lets the current write
+// finish, for at most writeTime.
+func serve(ctx context.Context, o app.Options) (*handover.Handover, error) {
 	kube.DemoteLibraries(o.Log)
+	running, stop := context.WithCancel(ctx)
+	defer stop()
 	done, written := make(chan error, 1), make(chan struct{})
+	next := make(chan *handover.Handover, 1)
 	o.Written = func() { close(written) }
-	go func() { done <- app.Run(ctx, o) }()
+	o.Replace = func(h *handover.Handover) {
+		next <- h
+		stop()
+	}
+	go func() { done <- app.Run(running, o) }()
 	select {
 	case err := <-done:
-		return err
-	case <-ctx.Done():
+		if running.Err() == nil || err != nil {
+			return nil, err
+		}
+	case <-running.Done():
+		if err := waitFor(done, written); err != nil && !errors.Is(err, context.Canceled) {
+			return nil, err
+		}
 	}
-	err := waitFor(done, written)
-	if err != nil && !errors.Is(err, context.Canceled) {
-		return err
+	select {
+	case h := <-next:
+		if ctx.Err() == nil {
+			return h, nil
+		}
+	default:
 	}
 	o.Log.Info("Stopped; " + app.AfterStop(o))
-	return nil
+	return nil, nil
 }

@@ -162,15 +162,6 @@ func (s *Store) setNode(which **Node, n *Node) {
 	s.wake()
 }
 
-// Again makes the next Take return everything.
-func (s *Store) Again() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.all, s.facts = true, true
-	s.note(Window{})
-	s.wake()
-}
-
 // Node returns the own Node, or what stands in for it; nil: unknown.
 func (s *Store) Node() *Node {
 	s.mu.Lock()

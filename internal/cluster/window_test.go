@@ -79,19 +79,6 @@ func same(a, b Window) bool {
 
 func sameTrigger(a, b Trigger) bool { return a.At.Equal(b.At) && a.IPv6 == b.IPv6 }
 
-func TestAgainTakesEverything(t *testing.T) {
-	s := NewStore()
-	for _, n := range []string{"a", "b"} {
-		s.SetService(&Service{Name: Name{Namespace: "default", Name: n}})
-	}
-	s.Take()
-	s.Again()
-	<-s.Changed()
-	if c := s.Take(); len(c.Services) != 2 || c.Facts == nil {
-		t.Errorf("taken %+v, want both Services and the facts", c)
-	}
-}
-
 // A node that is about to go changes nothing in the kernel.
 func TestALeavingNodeTouchesNothing(t *testing.T) {
 	s := NewStore()

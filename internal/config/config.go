@@ -53,10 +53,14 @@ type Config struct {
 	// IgnoreKubeProxy removes kube-proxy's rules although one runs.
 	IgnoreKubeProxy bool
 
+	// ReloadJitter bounds the random time that a changed file waits before it takes
+	// effect; 0: none.
+	ReloadJitter time.Duration
+
 	// effective is the configuration in force, defaults and flags included, as a
 	// KubeProxyConfiguration v1alpha1. Loading it gives the same Config, but for
-	// what no file can say: Manifests, Client.Master, IgnoreKubeProxy, and what to
-	// do instead of running.
+	// what no file can say: Manifests, Client.Master, IgnoreKubeProxy, ReloadJitter,
+	// and what to do instead of running.
 	effective []byte
 }
 

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	"k8s.io/kube-proxy/config/v1alpha1"
 )
@@ -27,6 +28,7 @@ type ownFlags struct {
 	cleanup     bool
 	initOnly    bool
 	ignore      bool
+	jitter      *metav1.Duration // nil: not given
 	version     Version
 	healthzPort string // these two are judged with the address they complete
 	metricsPort string

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/kube-proxy/config/v1alpha1"
 	"sigs.k8s.io/yaml"
@@ -114,6 +115,7 @@ func (c *check) convert(opt Options) *Config {
 		Version:       c.own.version,
 
 		IgnoreKubeProxy: c.own.ignore,
+		ReloadJitter:    c.reloadJitter(),
 	}
 	cfg.ExternalIPs = enabled(in.FeatureGates, gateExternalIPs)
 	c.mode(opt)
@@ -128,6 +130,18 @@ func (c *check) convert(opt Options) *Config {
 	c.unused()
 	c.contradictions(cfg)
 	return cfg
+}
+
+// reloadJitter spreads the requests of thousands of nodes whose file changed.
+func (c *check) reloadJitter() time.Duration {
+	const usual = 30 * time.Second
+	if c.own.jitter == nil {
+		return usual
+	}
+	if c.own.jitter.Duration < 0 {
+		c.flagProblem("reload-jitter", invalid(c.own.jitter.Duration, "must be 0 or more"))
+	}
+	return c.own.jitter.Duration
 }
 
 func (c *check) mode(opt Options) {

@@ -9,6 +9,7 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"os"
 	"sync"
 	"time"
 
@@ -50,6 +51,19 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 		}
 	}
 }
+
+// Adopt returns a Server that holds the lock by a file of File. It owns the file.
+func Adopt(file *os.File, o Options) (*Server, error) {
+	lock, err := netlock.Adopt(file)
+	if err != nil {
+		return nil, err
+	}
+	return &Server{lock, o}, nil
+}
+
+// File returns a file that holds the lock, too: it is released when that is
+// closed as well. The caller closes it.
+func (s *Server) File() (*os.File, error) { return s.lock.File() }
 
 // Close releases the lock, if Serve has not.
 func (s *Server) Close() error { return s.lock.Close() }

@@ -25,15 +25,19 @@ const (
 	ReasonRulesUncontested = "RulesUncontested"
 )
 
-// reasonKubeProxyRuns is the reason of KubeProxyRuns.
-const reasonKubeProxyRuns = "KubeProxyRuns"
+// The reasons of KubeProxyRuns and ConfigurationRefused.
+const (
+	reasonKubeProxyRuns        = "KubeProxyRuns"
+	reasonConfigurationRefused = "ConfigurationRefused"
+)
 
-// What is being done; the last two are not kube-proxy's.
+// What is being done; the last three are not kube-proxy's.
 const (
 	actionStart    = "StartKubeProxy"
 	actionListen   = "Listen"
 	actionProgram  = "Program"
 	actionTakeOver = "TakeOver"
+	actionReload   = "Reload"
 )
 
 // Object is what an Event is about; the zero value is the own Node.
@@ -101,6 +105,14 @@ func HealthPortFailed(namespace, name string, err error) Event {
 	return Event{
 		Object: Object{Kind: "Service", Namespace: namespace, Name: name},
 		Type:   Warning, Reason: FailedToStartServiceHealthcheck, Action: actionListen, Note: err.Error(),
+	}
+}
+
+// ConfigurationRefused says that a changed configuration file is not in force.
+func ConfigurationRefused(err error) Event {
+	return Event{
+		Type: Warning, Reason: reasonConfigurationRefused, Action: actionReload,
+		Note: "The configuration file is refused, the old configuration stays in force: " + err.Error(),
 	}
 }
 

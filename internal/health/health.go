@@ -60,18 +60,32 @@ type facts struct {
 	timeout time.Duration
 	node    *cluster.Node
 	contest Contest
+	before  Before
+}
+
+// Before is the health of the run of this program that executed itself anew. Its
+// rules are in the kernel, so its health holds until every list is complete.
+type Before struct {
+	LastUpdated time.Time // of its last write that went well; zero: none did, or there was no such run
+	Eligible    bool
 }
 
 func (f facts) verdict(families []route.Family) Verdict {
 	v := Verdict{
 		Now: f.now, LastUpdated: f.synced,
-		Started:  !f.synced.IsZero(),
 		Eligible: f.node != nil && !f.node.Leaving,
 		Contest:  f.contest,
 	}
+	if f.synced.IsZero() {
+		v.LastUpdated = f.before.LastUpdated
+	}
+	if f.listed.IsZero() && f.node == nil {
+		v.Eligible = f.before.Eligible
+	}
+	v.Started = !v.LastUpdated.IsZero()
 	since := f.due()
 	v.Live = since.IsZero() || f.now.Sub(since) < f.timeout
-	if !f.listed.IsZero() {
+	if v.Started || !f.listed.IsZero() {
 		v.Families = families
 	}
 	return v
@@ -103,9 +117,10 @@ type Store interface {
 type Tracker struct {
 	store    Store
 	families []route.Family
+	timeout  time.Duration
+	before   Before
 
 	mu                              sync.Mutex
-	timeout                         time.Duration
 	listedAt, syncedAt, failedSince time.Time
 	contest                         contest
 }
@@ -115,20 +130,12 @@ type Options struct {
 	Store      Store
 	Families   []route.Family // those served
 	SyncPeriod time.Duration  // a write that waits for twice as long is overdue
+	Before     Before
 }
 
 // New returns a Tracker of a proxy that just started.
 func New(o Options) *Tracker {
-	t := &Tracker{store: o.Store, families: o.Families}
-	t.SetSyncPeriod(o.SyncPeriod)
-	return t
-}
-
-// SetSyncPeriod changes the period.
-func (t *Tracker) SetSyncPeriod(period time.Duration) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.timeout = 2 * period
+	return &Tracker{store: o.Store, families: o.Families, timeout: 2 * o.SyncPeriod, before: o.Before}
 }
 
 // Run notes when the store is complete. It returns when it is, or when the
@@ -184,7 +191,7 @@ func (t *Tracker) Verdict() Verdict {
 	now := time.Now()
 	return facts{
 		now: now, contest: t.contest.at(now), listed: t.listedAt, synced: t.syncedAt, pending: pending,
-		failing: t.failedSince, timeout: t.timeout, node: node,
+		failing: t.failedSince, timeout: t.timeout, node: node, before: t.before,
 	}.verdict(t.families)
 }
 

@@ -135,11 +135,12 @@ type Tally struct {
 
 // Configuration says which one is in force.
 type Configuration struct {
-	File       string    `json:"file,omitempty"`     // empty: flags only
-	Loaded     time.Time `json:"loaded"`             // what is in force
-	Refused    string    `json:"refused,omitempty"`  // why a newer file is not in force
-	RefusedAt  time.Time `json:"refusedAt,omitzero"` // when it was read
-	RestartDue []string  `json:"restartDue,omitempty"`
+	File      string    `json:"file,omitempty"`     // empty: flags only
+	Loaded    time.Time `json:"loaded"`             // what is in force
+	Refused   string    `json:"refused,omitempty"`  // why a newer file is not in force
+	RefusedAt time.Time `json:"refusedAt,omitzero"` // when it was read
+	Due       time.Time `json:"due,omitzero"`       // when a changed file takes effect
+	Reloads   int       `json:"reloads"`            // changed files that took effect since the process started
 }
 
 // HostSetting is a kernel parameter or the like that was set, or should be.

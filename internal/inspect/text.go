@@ -120,6 +120,9 @@ func (s Status) setup(p *page) {
 	if !c.Loaded.IsZero() {
 		file += ", in force for " + p.since(c.Loaded)
 	}
+	if c.Reloads > 0 {
+		file += fmt.Sprintf(" (reload %d of this process)", c.Reloads)
+	}
 	p.row("Configuration", file)
 	if c.Refused != "" {
 		file := "the file"
@@ -128,8 +131,8 @@ func (s Status) setup(p *page) {
 		}
 		p.row("", "not in force: "+file+": "+c.Refused)
 	}
-	for _, why := range c.RestartDue {
-		p.row("", "restart due: "+why)
+	if !c.Due.IsZero() {
+		p.row("", "changed: in force "+p.within(c.Due))
 	}
 	for i, line := range s.Takeover {
 		p.row([]string{"Take-over", ""}[min(i, 1)], line)
@@ -225,6 +228,8 @@ func (p *page) line(cells ...string) {
 
 func (p *page) since(t time.Time) string { return short(max(0, p.now.Sub(t))) }
 func (p *page) ago(t time.Time) string   { return p.since(t) + " ago" }
+
+func (p *page) within(t time.Time) string { return "in " + short(max(0, t.Sub(p.now))) }
 
 func (p *page) tallies(list []Tally) string {
 	words := make([]string, 0, len(list))

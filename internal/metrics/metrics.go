@@ -62,7 +62,7 @@ type vectors struct {
 
 	steps, latency                 *prometheus.HistogramVec
 	failures, comparisons, repairs *prometheus.CounterVec
-	rejected, reloads              *prometheus.CounterVec
+	rejected                       *prometheus.CounterVec
 	adopted, refused               *prometheus.GaugeVec
 	reloaded, build, mode          *prometheus.GaugeVec
 

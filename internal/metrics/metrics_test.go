@@ -44,7 +44,7 @@ func wired() *Metrics {
 		Sizes:     func() sizes.Sizes { return sizes.Sizes{Services: 4, Backends: 9} },
 		Connected: func() bool { return true },
 
-		RestartDue:         func() bool { return false },
+		Reloads:            func() (accepted, refused int) { return 0, 0 },
 		KubeProxyRunning:   func() bool { return true },
 		Leftovers:          func() map[takeover.Mechanism]int { return map[takeover.Mechanism]int{takeover.IPVS: 3} },
 		Removed:            func() map[takeover.Mechanism]int { return map[takeover.Mechanism]int{takeover.IPVS: 12} },
@@ -154,7 +154,7 @@ proxy_rules_last_timestamp_seconds{ip_family="IPv4"} 1767323046`)
 func TestWhatCannotBeReadHasNoSeries(t *testing.T) {
 	m := newMetrics()
 	shown := shape(t, m)
-	for _, name := range []string{"sluice_source_connected", "sluice_takeover_leftovers", "_changes_total", "sluice_restart_due"} {
+	for _, name := range []string{"sluice_source_connected", "sluice_takeover_leftovers", "_changes_total", "sluice_config_reloads_total"} {
 		if strings.Contains(shown, name) {
 			t.Errorf("%s is shown though nobody can tell", name)
 		}
@@ -260,8 +260,7 @@ healthz_total{code="200"} 1
 healthz_total{code="503"} 1
 livez_total{code="200"} 2`)
 
-	m.Reloaded(start.Add(time.Minute), nil)
-	m.Reloaded(start.Add(time.Hour), errors.New("mode: unknown"))
+	m.Read(Readings{Reloads: func() (accepted, refused int) { return 2, 1 }})
 	m.Rejected([]route.Problem{
 		{Object: "Service default/web", Field: "spec.externalIPs[0]", Reason: "not an IP address"},
 		{Object: "Service default/web", Reason: "left out, as it belongs to Service default/db"},
@@ -269,8 +268,8 @@ livez_total{code="200"} 2`)
 		{Object: "/etc/sluice/a.yaml", Reason: "permission denied"},
 	})
 	compare(t, values(t, m, "sluice_config")+"\n"+values(t, m, "sluice_objects_")+"\n"+values(t, m, "sluice_takeover_"), `
-_last_reload_timestamp_seconds{} 1767323105
-_reloads_total{result="ok"} 1
+_last_reload_timestamp_seconds{} 1767323045
+_reloads_total{result="ok"} 2
 _reloads_total{result="refused"} 1
 rejected_total{kind="EndpointSlice", reason="other"} 1
 rejected_total{kind="Service", reason="address"} 1

@@ -18,7 +18,7 @@ type Readings struct {
 	Sizes     func() sizes.Sizes
 	Connected func() bool
 
-	RestartDue         func() bool
+	Reloads            func() (accepted, refused int) // configuration files, since the process started
 	KubeProxyRunning   func() bool
 	Leftovers          func() map[takeover.Mechanism]int // rules by mechanism; what is not in it has none
 	Removed            func() map[takeover.Mechanism]int // the same, since the start
@@ -106,8 +106,17 @@ func (m *Metrics) noLocal(r Readings, p put) {
 }
 
 func connected(r Readings, p put)        { number(r.Connected, truth, p) }
-func restartDue(r Readings, p put)       { number(r.RestartDue, truth, p) }
 func kubeProxyRunning(r Readings, p put) { number(r.KubeProxyRunning, truth, p) }
+
+// reloads are of two series.
+func reloads(r Readings, p put) {
+	if r.Reloads == nil {
+		return
+	}
+	accepted, refused := r.Reloads()
+	p(float64(accepted), "ok")
+	p(float64(refused), "refused")
+}
 
 func healthPortFailures(r Readings, p put) { number(r.HealthPortFailures, same, p) }
 func hostSettingsFailed(r Readings, p put) { number(r.HostSettingsFailed, same, p) }

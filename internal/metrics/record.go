@@ -80,17 +80,6 @@ func (m *Metrics) Healthz(code int) { m.healthz.WithLabelValues(strconv.Itoa(cod
 // Livez is told of every answer of /livez on the health port.
 func (m *Metrics) Livez(code int) { m.livez.WithLabelValues(strconv.Itoa(code)).Inc() }
 
-// Reloaded is told how reading the configuration again ended; nil: it is in
-// force since then.
-func (m *Metrics) Reloaded(at time.Time, err error) {
-	if err != nil {
-		m.reloads.WithLabelValues(reloadRefused).Inc()
-		return
-	}
-	m.reloads.WithLabelValues(reloadOK).Inc()
-	m.reloaded.WithLabelValues().Set(seconds(at))
-}
-
 func familyOf(t cluster.Trigger) route.Family {
 	if t.IPv6 {
 		return route.IPv6

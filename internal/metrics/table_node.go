@@ -1,15 +1,6 @@
 package metrics
 
-import (
-	"github.com/sluice-proxy/sluice/internal/event"
-	"github.com/sluice-proxy/sluice/internal/metrics/vec"
-)
-
-// The two ends of reading a configuration again.
-const (
-	reloadOK      = "ok"
-	reloadRefused = "refused"
-)
+import "github.com/sluice-proxy/sluice/internal/event"
 
 // rejectedKinds are those of objects, and one for whatever else a problem names.
 func rejectedKinds() []string { return append(event.Kinds(), kindOther) }
@@ -29,14 +20,11 @@ func (m *Metrics) nodeTable() []family {
 		name: "sluice_source_connected", into: reading{gauge, connected},
 		help: "1 if the API server answers, or the files are followed.",
 	}, {
-		name: "sluice_config_reloads_total", labels: []string{"result"}, series: vec.Each([]string{reloadOK, reloadRefused}), into: &m.reloads,
-		help: "Configurations that were read while running.",
+		name: "sluice_config_reloads_total", labels: []string{"result"}, into: reading{counter, reloads},
+		help: "Changed configuration files that took effect, or were refused, since the process started.",
 	}, {
 		name: "sluice_config_last_reload_timestamp_seconds", into: &m.reloaded,
 		help: "When the configuration in force was read.",
-	}, {
-		name: "sluice_restart_due", into: reading{gauge, restartDue},
-		help: "1 if the configuration file says something that takes a restart.",
 	}, {
 		name: "sluice_takeover_leftovers", labels: mechanism, into: reading{gauge, leftovers},
 		help: "Rules of another service proxy that are still there.",

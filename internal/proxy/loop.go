@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"slices"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
@@ -66,8 +65,6 @@ type Loop struct {
 
 	believes bool // what the plane believes of the kernel comes from a write that went well
 
-	told map[route.Problem]bool // by the compilers before this one, which has not compiled yet
-
 	writes  uint64
 	started bool  // a write went well
 	failure error // of the last write
@@ -95,7 +92,7 @@ const settlesAfter = 5 * time.Second
 func New(opt Options) *Loop {
 	return &Loop{
 		opt: opt, doubt: Start, pending: NewPending(), starting: map[cluster.Name]bool{}, doubted: time.Now(), queue: plane.NewQueue(opt.Load),
-		told: map[route.Problem]bool{}, asked: make(chan func()),
+		asked: make(chan func()),
 	}
 }
 
@@ -225,41 +222,6 @@ func (l *Loop) Compare(ctx context.Context, why Cause) error {
 	})
 }
 
-// Replace makes the loop go on with another compiler, plane and period: all is
-// compiled anew and compared with the kernel, and only what differs is written.
-// Those of opt that are nil stay as they are.
-func (l *Loop) Replace(ctx context.Context, c *route.Compiler, p plane.Plane, minPeriod time.Duration) error {
-	return l.ask(ctx, func() {
-		l.opt.MinPeriod = minPeriod
-		if p != nil {
-			l.opt.Plane, l.believes = p, false
-		}
-		if c != nil {
-			l.recompile(c)
-		}
-		l.doubtIt(Configuration)
-	})
-}
-
-// recompile takes another compiler. Followers are told of what becomes
-// different as if it were a change of the Services themselves.
-func (l *Loop) recompile(c *route.Compiler) {
-	old := l.opt.Compiler.Table()
-	for _, p := range l.opt.Compiler.AllProblems() {
-		l.told[p] = true
-	}
-	l.opt.Compiler = c
-	l.opt.Store.Again()
-	if l.oldHost == nil {
-		l.oldHost = &old.Host
-	}
-	for name, svc := range old.Services {
-		if !l.pending.Has(name) {
-			l.pending.Put(route.Touch{Name: name, Old: svc})
-		}
-	}
-}
-
 // ask has a function run between two writes.
 func (l *Loop) ask(ctx context.Context, do func()) error {
 	done := make(chan struct{})
@@ -326,13 +288,10 @@ func (l *Loop) compile(s *Sync) route.Change {
 	return change
 }
 
-// report tells of problems, but for those that are still the same under another
-// compiler.
+// report passes problems on.
 func (l *Loop) report(problems []route.Problem) {
-	news := slices.DeleteFunc(problems, func(p route.Problem) bool { return l.told[p] })
-	clear(l.told)
-	if len(news) > 0 && l.opt.Report != nil {
-		l.opt.Report(news)
+	if len(problems) > 0 && l.opt.Report != nil {
+		l.opt.Report(problems)
 	}
 }
 

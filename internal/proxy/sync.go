@@ -12,13 +12,12 @@ type Cause string
 
 // The causes.
 const (
-	Change        Cause = ""              // nothing is compared: one change is written
-	Start         Cause = "start"         // nothing was written with success yet
-	Failure       Cause = "failure"       // a write failed, so that the kernel may hold anything
-	ForeignEdit   Cause = "foreign-edit"  // another program changed what is ours
-	Configuration Cause = "configuration" // a new configuration is in force
-	Request       Cause = "request"       // a person asked for it
-	Period        Cause = "period"        // it is time again
+	Change      Cause = ""             // nothing is compared: one change is written
+	Start       Cause = "start"        // nothing was written with success yet
+	Failure     Cause = "failure"      // a write failed, so that the kernel may hold anything
+	ForeignEdit Cause = "foreign-edit" // another program changed what is ours
+	Request     Cause = "request"      // a person asked for it
+	Period      Cause = "period"       // it is time again
 )
 
 // String returns the cause as people read it.
@@ -30,7 +29,7 @@ func (c Cause) String() string {
 }
 
 // Causes lists all that compare everything.
-func Causes() []Cause { return []Cause{Start, Failure, ForeignEdit, Configuration, Request, Period} }
+func Causes() []Cause { return []Cause{Start, Failure, ForeignEdit, Request, Period} }
 
 // Sync is what one attempt to write came to.
 type Sync struct {
@@ -53,8 +52,8 @@ type Sync struct {
 func (s Sync) Full() bool { return s.Cause != Change }
 
 // Repair reports whether the kernel was not as it had been left, and is again.
-// What a start or a new configuration writes is nothing that was broken, and what
-// was refused, once more, is nothing that was mended.
+// What a start writes was not broken, and a Service that was refused once more was
+// not repaired.
 func (s Sync) Repair() bool {
 	return s.Err == nil && s.Refused == 0 && s.Steps > 0 && s.Cause.mends()
 }
@@ -65,4 +64,4 @@ func Mending() []Cause { return slices.DeleteFunc(Causes(), func(c Cause) bool {
 // patient reports whether a comparison looks for faults of which nothing is known.
 func (c Cause) patient() bool { return c == Request || c == Period }
 
-func (c Cause) mends() bool { return c != Change && c != Start && c != Configuration }
+func (c Cause) mends() bool { return c != Change && c != Start }

@@ -15,7 +15,6 @@ func TestRepairs(t *testing.T) {
 	}{
 		{Sync{Cause: Change, Steps: 1}, false},
 		{Sync{Cause: Start, Steps: 1}, false},
-		{Sync{Cause: Configuration, Steps: 1}, false},
 		{Sync{Cause: Failure, Steps: 1}, true},
 		{Sync{Cause: ForeignEdit, Steps: 1}, true},
 		{Sync{Cause: Request, Steps: 1}, true},

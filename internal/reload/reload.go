@@ -1,12 +1,11 @@
-// Package reload takes over a changed configuration file while the process
-// runs. A file that is wrong changes nothing; what cannot change in a running
-// process waits for the next start, and is told.
+// Package reload puts a changed configuration file in force: it has the process
+// execute its program anew, which reads the file as any start does. A file that
+// is wrong, or that this host cannot do, is reported and changes nothing.
 package reload
 
 import (
 	"context"
 	"log/slog"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -14,149 +13,199 @@ import (
 	"github.com/sluice-proxy/sluice/internal/config"
 )
 
-// Options for New. All but File and Changed are needed.
+// Options for New. All but Before and Refused are needed.
 type Options struct {
 	File   string         // "": there is none, and nothing to watch
 	Config *config.Config // in force
-	// Load reads flags and file again, and returns what to warn of.
+	// Load reads flags and file again, and returns warnings for people.
 	Load func() (*config.Config, []string, error)
-	// Apply makes next hold instead of old, which is in force; they differ only in
-	// what can change in a running process. It ends early only with the context.
-	Apply func(ctx context.Context, old, next *config.Config)
-	Log   *slog.Logger
-	// Changed is told of the state after every file that was taken or refused.
-	Changed func(State)
+	// Possible returns why this host cannot do what a configuration says.
+	Possible func(context.Context, *config.Config) error
+	// Delay returns how long a changed file waits before it takes effect.
+	Delay func() time.Duration
+	// Replace ends this run of the program and begins the next. It returns at once;
+	// after an error this run goes on.
+	Replace func(context.Context) error
+	Log     *slog.Logger
+	Before  Count // of the runs of this process before
+	// Refused is called with every new reason to refuse a file. It may be nil.
+	Refused func(error)
 }
 
-// State is where things stand.
+// Count is how many files were accepted and refused, without the one at the start
+// of the process.
+type Count struct{ Accepted, Refused int }
+
+// State says which configuration is in force, and what becomes of another one.
 type State struct {
-	File       string
-	InForce    *config.Config
-	LoadedAt   time.Time      // when what is in force was taken over
-	Refused    error          // why the file as it is now does not hold; nil: it does
-	RefusedAt  time.Time      // when it was found to be so
-	RestartDue []config.Field // what waits for the next start
-
-	// How many files were taken over and refused, without the one at the start.
-	Taken, Rejected int
+	File      string
+	LoadedAt  time.Time // when this run read what is in force
+	Refused   error     // why the file as it is now is not in force; nil: it is, or will be
+	RefusedAt time.Time // when it was read
+	Due       time.Time // when a changed file takes effect; zero: none waits
+	Count     Count
 }
 
-// Reloader holds the configuration in force.
+// retryPeriod is how often a refused file is tried again: the host may be able to
+// do now what it says.
+const retryPeriod = time.Minute
+
+// Reloader follows the configuration file.
 type Reloader struct {
 	opt Options
 
-	checking sync.Mutex // held while a file is taken over
-	mu       sync.Mutex // guards state
-	state    State
+	checking sync.Mutex // held while the file is checked or takes effect
+	checked  time.Time
+
+	mu    sync.Mutex // guards state
+	state State
 }
 
 // New returns a Reloader. Nothing is read before Run or Check.
 func New(o Options) *Reloader {
-	return &Reloader{opt: o, state: State{File: o.File, InForce: o.Config, LoadedAt: time.Now()}}
+	return &Reloader{opt: o, state: State{File: o.File, LoadedAt: time.Now(), Count: o.Before}}
 }
 
-// Run takes over the file whenever it changes, until the context ends.
+// Run follows the file until the context ends.
 func (r *Reloader) Run(ctx context.Context) error {
-	if r.opt.File != "" {
-		Watch(ctx, r.opt.File, r.opt.Log, func() { r.Check(ctx) })
+	if r.opt.File == "" {
+		<-ctx.Done()
+		return nil
 	}
-	<-ctx.Done()
-	return nil
+	file := watch{path: r.opt.File}
+	tick := time.NewTicker(pollPeriod)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case now := <-tick.C:
+			changed := file.changed(now)
+			r.step(ctx, func(s State) bool {
+				return changed || s.Refused != nil && now.Sub(r.checked) >= retryPeriod
+			})
+		}
+	}
 }
 
-// State returns where things stand. It may be called at any time.
-func (r *Reloader) State() State {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	s := r.state
-	s.RestartDue = slices.Clone(s.RestartDue)
-	return s
-}
-
-// Check reads the file now and takes it over. It may be called at any time.
+// Check reads the file now. A change takes effect at once. It may be called at
+// any time.
 func (r *Reloader) Check(ctx context.Context) {
 	if r.opt.File == "" {
 		return
 	}
+	r.step(ctx, func(State) bool { return true })
+	r.step(ctx, func(s State) bool {
+		if !s.Due.IsZero() {
+			s.Due = time.Now()
+			r.set(s)
+		}
+		return false
+	})
+}
+
+// State returns the state. It may be called at any time.
+func (r *Reloader) State() State {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.state
+}
+
+func (r *Reloader) set(s State) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.state = s
+}
+
+// step reads the file if it is to be read, and replaces this run of the program
+// if that is due.
+func (r *Reloader) step(ctx context.Context, isDue func(State) bool) {
 	r.checking.Lock()
 	defer r.checking.Unlock()
-	before := r.State()
-	after := r.take(ctx, before)
-	if after.Taken == before.Taken && after.Rejected == before.Rejected {
+	if isDue(r.State()) {
+		r.check(ctx)
+	}
+	if s := r.State(); ctx.Err() == nil && !s.Due.IsZero() && !time.Now().Before(s.Due) {
+		r.replace(ctx, s)
+	}
+}
+
+// check reads the file and decides what becomes of it.
+func (r *Reloader) check(ctx context.Context) {
+	r.checked = time.Now()
+	next, warnings, err := r.opt.Load()
+	var changed []string
+	if err == nil {
+		changed, err = config.Differences(r.opt.Config, next)
+	}
+	if err == nil && len(changed) > 0 {
+		err = r.opt.Possible(ctx, next)
+	}
+	if ctx.Err() != nil { // the process ends
 		return
 	}
-	r.mu.Lock()
-	r.state = after
-	r.mu.Unlock()
-	if r.opt.Changed != nil {
-		r.opt.Changed(r.State())
+	s := r.State()
+	switch {
+	case err != nil:
+		r.refuse(s, err)
+	case len(changed) > 0:
+		r.accept(s, changed, warnings)
+	default:
+		r.keep(s)
 	}
 }
 
-// take returns the state after a look at the file; the same if that says nothing
-// new.
-func (r *Reloader) take(ctx context.Context, s State) State {
-	next, warnings, err := r.opt.Load()
-	if err != nil {
-		return r.refuse(s, err)
-	}
-	live, restart := config.Changes(s.InForce, next)
-	if len(live) == 0 && s.Refused == nil && slices.Equal(restart, s.RestartDue) {
-		return s
-	}
-	for _, w := range warnings {
-		r.opt.Log.Warn(w)
-	}
-	merged, err := config.Merge(s.InForce, next)
-	if err != nil {
-		return r.refuse(s, err)
-	}
-	if len(live) > 0 {
-		r.opt.Apply(ctx, s.InForce, merged)
-		if ctx.Err() != nil { // the process ends
-			return s
-		}
-	}
-	r.tell(s, live, restart)
-	s.InForce, s.LoadedAt, s.Refused, s.RestartDue = merged, time.Now(), nil, restart
-	s.Taken++
-	return s
-}
-
-// refuse keeps what is in force. An error is logged when it is new.
-func (r *Reloader) refuse(s State, err error) State {
+// refuse keeps what is in force. An error is reported when it is new.
+func (r *Reloader) refuse(s State, err error) {
+	s.Due = time.Time{}
 	if s.Refused != nil && s.Refused.Error() == err.Error() {
-		return s
+		return
 	}
 	r.opt.Log.Error("The configuration file is refused, the old configuration stays in force",
 		"file", s.File, "error", err)
 	s.Refused, s.RefusedAt = err, time.Now()
-	s.Rejected++
-	return s
-}
-
-// tell logs what became of a file: one line for what holds now, one for what
-// will after the next start.
-func (r *Reloader) tell(was State, live, restart []config.Field) {
-	switch {
-	case len(live) > 0:
-		r.opt.Log.Info("The configuration file was taken over", "file", was.File, "changed", join(live))
-	case was.Refused != nil:
-		r.opt.Log.Info("The configuration file is accepted again", "file", was.File)
-	}
-	switch {
-	case slices.Equal(restart, was.RestartDue):
-	case len(restart) > 0:
-		r.opt.Log.Warn("The configuration file has changes that need a restart", "file", was.File, "waiting", join(restart))
-	default:
-		r.opt.Log.Info("The configuration file has no changes any more that need a restart", "file", was.File)
+	s.Count.Refused++
+	r.set(s)
+	if r.opt.Refused != nil {
+		r.opt.Refused(err)
 	}
 }
 
-func join(fields []config.Field) string {
-	var texts []string
-	for _, f := range fields {
-		texts = append(texts, f.String())
+// accept has a changed file take effect after a while.
+func (r *Reloader) accept(s State, changed, warnings []string) {
+	delay := r.opt.Delay()
+	due := time.Now().Add(delay)
+	if !s.Due.IsZero() && s.Due.Before(due) {
+		due = s.Due // it changed once more
 	}
-	return strings.Join(texts, "; ")
+	for _, w := range warnings {
+		r.opt.Log.Warn(w)
+	}
+	r.opt.Log.Info("The configuration file has changed", "file", s.File,
+		"in force in", time.Until(due).Round(time.Millisecond), "changed", strings.Join(changed, "; "))
+	s.Due, s.Refused = due, nil
+	r.set(s)
+}
+
+// keep notes that the file says what is in force.
+func (r *Reloader) keep(s State) {
+	if s.Due.IsZero() && s.Refused == nil {
+		return
+	}
+	if s.Refused != nil {
+		s.Count.Accepted++
+	}
+	r.opt.Log.Info("The configuration file is the same as the configuration in force again", "file", s.File)
+	s.Due, s.Refused = time.Time{}, nil
+	r.set(s)
+}
+
+// replace begins the next run of the program.
+func (r *Reloader) replace(ctx context.Context, s State) {
+	s.Due = time.Time{}
+	if err := r.opt.Replace(ctx); err != nil && ctx.Err() == nil {
+		r.refuse(s, err)
+		return
+	}
+	r.set(s)
 }

@@ -218,12 +218,3 @@ func (p Problem) repeats(known Problem) bool {
 	}
 	return p == known
 }
-
-// AllProblems returns what is wrong at present with anything, in no order.
-func (c *Compiler) AllProblems() []Problem {
-	all := slices.Clone(c.hostProblems)
-	for r := range c.records.All() {
-		all = append(all, r.troubles.problems()...)
-	}
-	return all
-}

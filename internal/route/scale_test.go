@@ -68,8 +68,8 @@ func TestAClaimConcernsTwoServices(t *testing.T) {
 			if owner := rivals(1, 1)[0]; holders(c, ExternalIP) != owner.Name.Name+"/IPv4 "+owner.Name.Name+"/IPv4 "+owner.Name.Name+"/IPv4" {
 				t.Errorf("the external IP is with %s, want %s", holders(c, ExternalIP), owner.Name)
 			}
-			if len(c.AllProblems()) != (n-1)*ports {
-				t.Errorf("%d problems, want one for each port of each Service but the owner", len(c.AllProblems()))
+			if len(c.allProblems()) != (n-1)*ports {
+				t.Errorf("%d problems, want one for each port of each Service but the owner", len(c.allProblems()))
 			}
 			for _, svc := range list {
 				mostTwo(t, c, withdrawn(svc), svc)
@@ -79,6 +79,15 @@ func TestAClaimConcernsTwoServices(t *testing.T) {
 			}
 		})
 	}
+}
+
+// allProblems returns what is wrong at present with anything, in no order.
+func (c *Compiler) allProblems() []Problem {
+	all := slices.Clone(c.hostProblems)
+	for r := range c.records.All() {
+		all = append(all, r.troubles.problems()...)
+	}
+	return all
 }
 
 // mostTwo compiles a change of one Service, and fails the test if it is reported
@@ -230,7 +239,7 @@ func TestTooManyBackends(t *testing.T) {
 	list[0].Endpoints = list[0].Endpoints[:900]
 	less := *list[0]
 	c.Compile(cluster.Change{Services: []cluster.State{stateOf(svc, &less)}})
-	if got := c.Table().Services[svc.Name]; got.Ignored != "" || len(got.Ports) != 1001 || len(c.AllProblems()) > 0 {
+	if got := c.Table().Services[svc.Name]; got.Ignored != "" || len(got.Ports) != 1001 || len(c.allProblems()) > 0 {
 		t.Errorf("with fewer endpoints: %d ports, ignored: %q", len(got.Ports), got.Ignored)
 	}
 }

@@ -2,14 +2,12 @@ package web
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/connlimit"
@@ -33,243 +31,145 @@ type Listen func(ctx context.Context, network string, at netip.AddrPort) (net.Li
 
 // ServerOptions for NewServer. Listen and Log are needed.
 type ServerOptions struct {
-	Name   string // for the log, such as "metrics"
-	Listen Listen
-	Log    *slog.Logger
+	Name    string         // for the log, such as "metrics"
+	Addr    netip.AddrPort // not valid: the server is switched off
+	Handler http.Handler
+	Listen  Listen
+	Log     *slog.Logger
 
 	// MaxConns is the most connections at a time; a further one closes the one
 	// that was silent the longest (package connlimit). 0: any number.
 	MaxConns int
 
 	// HardFail makes Run end with the error if the port cannot be opened, unless
-	// it served already: then what works goes on.
+	// it served already.
 	HardFail bool
 
-	// Failed is told when serving fails, once until it works again. It may be nil.
+	// Failed is called when serving fails, once until it works again. It may be nil.
 	Failed func(error)
 }
 
-// Setting is what to serve, and where.
-type Setting struct {
-	Addr    netip.AddrPort // not valid: nowhere
-	Handler http.Handler
-}
-
-// State is how a Server is doing.
+// State says how a Server is doing.
 type State struct {
 	Wanted  netip.AddrPort // not valid: switched off
 	Serving netip.AddrPort // not valid: nowhere
 	Err     error          // why it does not serve where it should
 }
 
-// Server serves at an address that may change. One that cannot be opened is
-// tried again and again, while the one before goes on.
+// Server serves at one address. If it cannot be opened, the Server retries.
 type Server struct {
 	opt   ServerOptions
 	conns *connlimit.Limiter
-	awake chan struct{}
-	now   *serving // nil: nowhere. Of the goroutine of Run.
 
 	mu    sync.Mutex
-	want  Setting
 	state State
 }
 
-// serving is one port that is open.
-type serving struct {
-	at     netip.AddrPort // as it was asked for
-	server *http.Server
-	ended  chan error
-}
-
-// NewServer returns a Server for the setting. It does nothing yet.
-func NewServer(o ServerOptions, s Setting) *Server {
+// NewServer returns a Server. It does nothing yet.
+func NewServer(o ServerOptions) *Server {
 	conns := connlimit.New(connlimit.Options{Max: o.MaxConns, Full: func() {
 		o.Log.Warn("Too many clients are connected; those that were silent the longest are disconnected", "server", o.Name, "connections", o.MaxConns)
 	}})
-	return &Server{opt: o, conns: conns, awake: make(chan struct{}, 1), want: s, state: State{Wanted: s.Addr}}
+	return &Server{opt: o, conns: conns, state: State{Wanted: o.Addr}}
 }
 
-// Set changes what is served at once, and where as soon as that is possible.
-func (s *Server) Set(to Setting) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.want, s.state.Wanted = to, to.Addr
-	select {
-	case s.awake <- struct{}{}:
-	default:
-	}
-}
-
-// State says how the server is doing.
+// State returns the state. It may be called at any time.
 func (s *Server) State() State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.state
 }
 
-// ServeHTTP passes requests on to the handler that is set now.
-func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	s.mu.Lock()
-	h := s.want.Handler
-	s.mu.Unlock()
-	if h == nil { // switched off a moment ago
-		h = http.NotFoundHandler()
-	}
-	h.ServeHTTP(w, r)
-}
-
-// Run serves until the context ends; requests under way are given a moment.
+// Run serves until the context ends, and then finishes requests for up to the
+// grace period.
 func (s *Server) Run(ctx context.Context) error {
-	defer s.stop()
-	served := false
-	for {
-		err := s.follow(ctx)
+	if !s.opt.Addr.IsValid() {
+		<-ctx.Done()
+		return nil
+	}
+	for served := false; ; {
+		l, err := s.opt.Listen(ctx, "tcp", s.opt.Addr)
+		if err != nil {
+			err = fmt.Errorf("serve %s: %w", s.opt.Name, err)
+		} else {
+			served = true
+			err = s.serve(ctx, l)
+		}
 		if ctx.Err() != nil {
 			return nil
 		}
-		s.tell(err)
-		served = served || s.now != nil
-		if err != nil && s.opt.HardFail && !served {
+		s.fail(err)
+		if s.opt.HardFail && !served {
 			return err
 		}
-		if ended := s.wait(ctx, err); ended != nil {
-			s.now = nil
-			s.tell(ended)
-			_ = s.wait(ctx, ended) // nothing is served that could end
-		}
-		if ctx.Err() != nil {
+		select {
+		case <-ctx.Done():
 			return nil
+		case <-time.After(retryPeriod):
 		}
 	}
 }
 
-// wait returns when there is something to do: after an error, soon. It returns
-// why serving ended, if it did.
-func (s *Server) wait(ctx context.Context, err error) error {
-	var ended chan error
-	if s.now != nil {
-		ended = s.now.ended
-	}
-	var again <-chan time.Time
-	if err != nil {
-		again = time.After(retryPeriod)
-	}
-	select {
-	case <-ctx.Done():
-	case <-s.awake:
-	case <-again:
-	case err := <-ended:
-		return fmt.Errorf("serve %s at %s: %w", s.opt.Name, s.now.at, err)
-	}
-	return nil
-}
-
-// follow makes the server serve where it should.
-func (s *Server) follow(ctx context.Context) error {
-	to := s.State().Wanted
-	switch {
-	case !to.IsValid():
-		s.stop()
-		return nil
-	case s.now != nil && s.now.at == to:
-		return nil
-	}
-	l, err := s.opt.Listen(ctx, "tcp", to)
-	if err != nil && s.inOurOwnWay(to, err) {
-		return s.swap(ctx, to)
-	}
-	if err != nil {
-		return fmt.Errorf("serve %s: %w", s.opt.Name, err)
-	}
-	s.stop()
-	s.start(l, to)
-	return nil
-}
-
-// inOurOwnWay reports whether it may be our own port that keeps us from another
-// address: 0.0.0.0:1 and 127.0.0.1:1 cannot both be open.
-func (s *Server) inOurOwnWay(to netip.AddrPort, err error) bool {
-	return s.now != nil && s.now.at.Port() == to.Port() && errors.Is(err, syscall.EADDRINUSE)
-}
-
-// swap closes the port before it opens the other, and returns to it if that
-// does not work.
-func (s *Server) swap(ctx context.Context, to netip.AddrPort) error {
-	from := s.now.at
-	s.stop()
-	l, err := s.opt.Listen(ctx, "tcp", to)
-	if err == nil {
-		s.start(l, to)
-		return nil
-	}
-	err = fmt.Errorf("serve %s: %w", s.opt.Name, err)
-	back, backErr := s.opt.Listen(ctx, "tcp", from)
-	if backErr != nil {
-		return errors.Join(err, backErr)
-	}
-	s.start(back, from)
-	return err
-}
-
-func (s *Server) start(l net.Listener, at netip.AddrPort) {
-	n := &serving{at: at, ended: make(chan error, 1), server: &http.Server{
-		Handler:           s,
+// serve serves until the context ends or the listener fails.
+func (s *Server) serve(ctx context.Context, l net.Listener) error {
+	server := &http.Server{
+		Handler:           s.opt.Handler,
 		ReadHeaderTimeout: headerTime,
 		ReadTimeout:       readTime,
 		WriteTimeout:      writeTime,
 		IdleTimeout:       idleTime,
 		MaxHeaderBytes:    headerBytes,
 		ErrorLog:          slog.NewLogLogger(s.opt.Log.Handler(), slog.LevelDebug),
-	}}
-	go func() { n.ended <- n.server.Serve(s.conns.Listener(l)) }()
-	s.now = n
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(s.conns.Listener(l)) }()
+	s.works(l)
+	select {
+	case err := <-ended:
+		return fmt.Errorf("serve %s at %s: %w", s.opt.Name, s.opt.Addr, err)
+	case <-ctx.Done():
+	}
+	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+	defer cancel()
+	err := server.Shutdown(stopping)
+	<-ended
+	if err == nil {
+		err = server.Shutdown(stopping) // waits for connections that were accepted meanwhile
+	}
+	if err != nil {
+		_ = server.Close() // they had their time
+	}
+	return nil
+}
+
+// works notes that the server serves, and logs it.
+func (s *Server) works(l net.Listener) {
+	at := s.opt.Addr
 	if a, err := netip.ParseAddrPort(l.Addr().String()); err == nil {
 		at = a // with the port that the kernel chose for 0
 	}
 	s.opt.Log.Info("Serving", "server", s.opt.Name, "address", at)
-	s.note(func(st *State) { st.Serving = at })
+	if before := s.set(at, nil); before != nil {
+		s.opt.Log.Info("The server works again", "server", s.opt.Name)
+	}
 }
 
-// stop closes the port that is open, if any, and waits for requests under way.
-func (s *Server) stop() {
-	if s.now == nil {
+// fail notes that the server does not serve, and logs it once.
+func (s *Server) fail(err error) {
+	if before := s.set(netip.AddrPort{}, err); before != nil && before.Error() == err.Error() {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), grace)
-	defer cancel()
-	if err := s.now.server.Shutdown(ctx); err != nil {
-		_ = s.now.server.Close() // they had their time
+	s.opt.Log.Error("Cannot serve", "server", s.opt.Name, "error", err)
+	if s.opt.Failed != nil {
+		s.opt.Failed(err)
 	}
-	if err := <-s.now.ended; err != nil && !errors.Is(err, http.ErrServerClosed) {
-		s.opt.Log.Debug("Serving ended", "server", s.opt.Name, "error", err)
-	}
-	s.now = nil
-	s.note(func(st *State) { st.Serving = netip.AddrPort{} })
 }
 
-func (s *Server) note(change func(*State)) {
+// set changes the state and returns the error that it had before.
+func (s *Server) set(serving netip.AddrPort, err error) (before error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	change(&s.state)
-}
-
-// tell logs a failure once, and the recovery from it.
-func (s *Server) tell(err error) {
-	var before error
-	s.note(func(st *State) {
-		before, st.Err = st.Err, err
-		if s.now == nil {
-			st.Serving = netip.AddrPort{}
-		}
-	})
-	switch {
-	case err == nil && before != nil && s.now != nil:
-		s.opt.Log.Info("The server works again", "server", s.opt.Name)
-	case err != nil && (before == nil || before.Error() != err.Error()):
-		s.opt.Log.Error("Cannot serve", "server", s.opt.Name, "error", err)
-		if s.opt.Failed != nil {
-			s.opt.Failed(err)
-		}
-	}
+	before = s.state.Err
+	s.state.Serving, s.state.Err = serving, err
+	return before
 }

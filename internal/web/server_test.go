@@ -27,7 +27,13 @@ func at(s string) netip.AddrPort {
 	return netip.MustParseAddrPort(s)
 }
 
-func setting(addr, says string) Setting { return Setting{Addr: at(addr), Handler: text(says)} }
+func saying(addr, says string) setting { return setting{at(addr), text(says)} }
+
+// setting is what to serve, and where.
+type setting struct {
+	Addr    netip.AddrPort
+	Handler http.Handler
+}
 
 // running is a Server at work on a network in memory, in fake time.
 type running struct {
@@ -40,11 +46,11 @@ type running struct {
 	ended  chan error
 }
 
-func run(t *testing.T, n *listen.Fake, s Setting, change func(*ServerOptions)) running {
+func run(t *testing.T, n *listen.Fake, s setting, change func(*ServerOptions)) running {
 	t.Helper()
 	r := running{t: t, net: n, log: &strings.Builder{}, failed: &[]string{}, ended: make(chan error, 1)}
 	o := ServerOptions{
-		Name: "metrics", Listen: n.Listen,
+		Name: "metrics", Listen: n.Listen, Addr: s.Addr, Handler: s.Handler,
 		Log: slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 			if a.Key == slog.TimeKey {
 				return slog.Attr{}
@@ -56,7 +62,7 @@ func run(t *testing.T, n *listen.Fake, s Setting, change func(*ServerOptions)) r
 	if change != nil {
 		change(&o)
 	}
-	r.Server = NewServer(o, s)
+	r.Server = NewServer(o)
 	var ctx context.Context
 	ctx, r.cancel = context.WithCancel(t.Context())
 	go func() { r.ended <- r.Run(ctx) }()
@@ -117,7 +123,7 @@ func TestServerRetries(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			n := host()
 			other := occupy(t, n, "127.0.0.1:10249")
-			r := run(t, n, setting("127.0.0.1:10249", "one"), nil)
+			r := run(t, n, saying("127.0.0.1:10249", "one"), nil)
 			r.expectState("busy", "127.0.0.1:10249 invalid AddrPort "+busy)
 			time.Sleep(12 * time.Second)
 			_ = other.Close()
@@ -142,7 +148,7 @@ func TestServerRetries(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			n := host()
 			other := occupy(t, n, "127.0.0.1:10249")
-			r := run(t, n, setting("127.0.0.1:10249", "one"), func(o *ServerOptions) { o.HardFail = true })
+			r := run(t, n, saying("127.0.0.1:10249", "one"), func(o *ServerOptions) { o.HardFail = true })
 			if err := <-r.ended; err == nil || err.Error() != busy || !errors.Is(err, syscall.EADDRINUSE) {
 				t.Errorf("ended with %v, want %s", err, busy)
 			}
@@ -154,56 +160,12 @@ func TestServerRetries(t *testing.T) {
 	})
 }
 
-// Whatever it is told to change to, what works goes on until the new works.
-func TestServerMoves(t *testing.T) {
+// A server that is switched off opens no port and waits for the end.
+func TestServerIsSwitchedOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := host()
-		other := occupy(t, n, "127.0.0.1:2")
-		r := run(t, n, setting("127.0.0.1:1", "one"), func(o *ServerOptions) { o.HardFail = true })
-		r.expect("at first", "127.0.0.1:1=one")
-		r.Set(setting("127.0.0.1:1", "two"))
-		r.expect("another handler, such as one with profiling", "127.0.0.1:1=two")
-
-		r.Set(setting("127.0.0.1:2", "three"))
-		r.expect("to a busy port, also with hard-fail", "127.0.0.1:1=three")
-		r.expectState("busy", "127.0.0.1:2 127.0.0.1:1 serve metrics: listen tcp 127.0.0.1:2: address already in use")
-		_ = other.Close()
-		time.Sleep(5 * time.Second)
-		r.expect("now free", "127.0.0.1:1=refused 127.0.0.1:2=three")
-
-		r.Set(setting("0.0.0.0:2", "four"))
-		r.expect("the same port on every address", "127.0.0.1:2=four 192.0.2.1:2=four")
-		r.Set(setting("192.0.2.1:2", "five"))
-		r.expect("and on one", "127.0.0.1:2=refused 192.0.2.1:2=five")
-
-		r.Set(setting("192.0.2.9:2", "six"))
-		r.expect("an address that is not there", "192.0.2.1:2=six")
-		r.Set(setting("192.0.2.1:2", "seven"))
-		r.expect("never mind", "192.0.2.1:2=seven")
-		r.expectState("never mind", "192.0.2.1:2 192.0.2.1:2 <nil>")
-
-		r.Set(Setting{})
-		r.expect("off", "192.0.2.1:2=refused")
+		r := run(t, host(), saying("", "one"), nil)
+		r.expect("off", "127.0.0.1:1=refused")
 		r.expectState("off", "invalid AddrPort invalid AddrPort <nil>")
-		time.Sleep(time.Minute)
-		r.Set(setting("127.0.0.1:1", "eight"))
-		r.expect("on again", "127.0.0.1:1=eight")
-		r.end()
-	})
-}
-
-// Where the own port is in the way of another address, and that address cannot
-// be had either, the own port is opened again.
-func TestServerReturnsToItsPort(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := host()
-		r := run(t, n, setting("127.0.0.1:1", "one"), nil)
-		other := occupy(t, n, "192.0.2.1:1")
-		r.Set(setting("0.0.0.0:1", "two"))
-		r.expect("another program has one address", "127.0.0.1:1=two")
-		_ = other.Close()
-		time.Sleep(5 * time.Second)
-		r.expect("it no longer has", "127.0.0.1:1=two 192.0.2.1:1=two")
 		r.end()
 	})
 }
@@ -211,7 +173,7 @@ func TestServerReturnsToItsPort(t *testing.T) {
 func TestServerOpensAPortThatBreaks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := host()
-		r := run(t, n, setting("127.0.0.1:1", "one"), func(o *ServerOptions) { o.HardFail = true })
+		r := run(t, n, saying("127.0.0.1:1", "one"), func(o *ServerOptions) { o.HardFail = true })
 		n.Break(at("127.0.0.1:1"), errors.New("out of order"))
 		r.expect("broken", "127.0.0.1:1=refused")
 		r.expectState("broken", "127.0.0.1:1 invalid AddrPort serve metrics at 127.0.0.1:1: out of order")
@@ -237,7 +199,7 @@ func TestServerEndsInPeace(t *testing.T) {
 					case <-r.Context().Done():
 					}
 				}
-				r := run(t, n, Setting{at("127.0.0.1:1"), http.HandlerFunc(slow)}, nil)
+				r := run(t, n, setting{at("127.0.0.1:1"), http.HandlerFunc(slow)}, nil)
 				c, err := n.Dial(t.Context(), "127.0.0.1:1")
 				if err != nil {
 					t.Fatal(err)
@@ -274,7 +236,7 @@ func TestServerEndsInPeace(t *testing.T) {
 func TestServerHasNoPatience(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := host()
-		r := run(t, n, setting("127.0.0.1:1", "one"), nil)
+		r := run(t, n, saying("127.0.0.1:1", "one"), nil)
 		for _, tt := range []struct {
 			says string
 			ends time.Duration

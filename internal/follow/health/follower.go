@@ -49,6 +49,32 @@ type Options struct {
 
 	// Opened is told of a port that failed and is open now. It may be nil.
 	Opened func(service cluster.Name, port uint16)
+
+	// Before holds until the first change is applied.
+	Before Before
+}
+
+// Before is what the run of this program answered that executed itself anew.
+type Before struct {
+	Services  []Answer
+	NodePorts route.NodePorts
+}
+
+// Answer is the health of one Service.
+type Answer struct {
+	Service cluster.Name
+	Health  *route.Health
+}
+
+// BeforeOf returns what is answered for these routes.
+func BeforeOf(routes *route.Snapshot) Before {
+	b := Before{NodePorts: routes.Host.NodePorts}
+	for svc := range routes.Services() {
+		if svc.Health != nil {
+			b.Services = append(b.Services, Answer{svc.Name, svc.Health})
+		}
+	}
+	return b
 }
 
 // Failure is a port that cannot be opened.
@@ -80,6 +106,7 @@ type Follower struct {
 	where  route.NodePorts                // as told last
 	moved  bool                           // where changed since it was looked at
 	broken []*listener
+	before []Answer // nil: a change was applied
 
 	// Of the goroutine of Run.
 	ports  map[key]*port
@@ -102,6 +129,13 @@ func New(o Options) *Follower {
 		ports: map[key]*port{}, failed: map[key]*port{},
 	}
 	f.server, f.conns = newServer(o.Live), connlimit.New(connlimit.Options{Max: o.MaxConns})
+	if len(o.Before.Services) > 0 {
+		f.before, f.where = o.Before.Services, o.Before.NodePorts
+		for _, a := range f.before {
+			f.news[a.Service] = a.Health
+		}
+		f.wake()
+	}
 	return f
 }
 
@@ -130,6 +164,12 @@ func (f *Follower) publish() {
 func (f *Follower) Applied(c route.Change) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	for _, a := range f.before { // the first change touches every Service there is
+		if c.Table.Services[a.Service] == nil {
+			f.news[a.Service] = nil
+		}
+	}
+	f.before = nil
 	for _, t := range c.Touched {
 		before, now := healthOf(t.Old), healthOf(t.New)
 		if before != nil || now != nil {
@@ -281,4 +321,5 @@ func (f *Follower) end() {
 		_ = f.server.Close() // they had their time
 	}
 	f.serving.Wait()
+	_ = f.server.Shutdown(ctx) // waits for connections accepted since
 }

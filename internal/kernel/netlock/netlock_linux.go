@@ -74,12 +74,29 @@ func Acquire(o Options) (*Lock, error) {
 	if err != nil {
 		return nil, fmt.Errorf("acquire lock of network namespace: %w", err)
 	}
-	file := os.NewFile(uintptr(fd), "netlink")
+	return Adopt(os.NewFile(uintptr(fd), "netlink"))
+}
+
+// Adopt returns the lock that a file of File holds, and owns the file from then
+// on.
+func Adopt(file *os.File) (*Lock, error) {
 	raw, err := file.SyscallConn()
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("acquire lock of network namespace: %w", err), file.Close())
 	}
 	return &Lock{file, raw}, nil
+}
+
+// File returns a file that holds the lock, too: it is released when both are
+// closed. The caller closes it.
+func (l *Lock) File() (*os.File, error) {
+	var fd int
+	var err error
+	controlErr := l.raw.Control(func(own uintptr) { fd, err = unix.FcntlInt(own, unix.F_DUPFD_CLOEXEC, 0) })
+	if err = errors.Join(controlErr, err); err != nil {
+		return nil, fmt.Errorf("hand over lock of network namespace: %w", err)
+	}
+	return os.NewFile(uintptr(fd), "netlink"), nil
 }
 
 // Close releases the lock and ends Receive.

@@ -16,6 +16,7 @@ import (
 type progress struct {
 	files   int
 	trouble string
+	broken  int       // files of which older content is in use
 	since   time.Time // everything was read once; zero: not yet
 	latest  time.Time // of the last file that was taken over
 }
@@ -31,6 +32,14 @@ func (s *Source) State() state.State {
 	if r := s.progress.Load(); r != nil {
 		st.Connected, st.Since = !r.since.IsZero(), r.since
 		st.Files, st.LastEvent, st.Trouble = r.files, r.latest, r.trouble
+		if r.broken > 0 {
+			st.Unrepeatable = text.Count(r.broken, "file") + " cannot be read as a whole at present"
+		}
+	}
+	for _, r := range s.roots {
+		if r.isStream {
+			st.Unrepeatable = r.path + " can be read once only"
+		}
 	}
 	return st
 }
@@ -41,6 +50,9 @@ func (s *Source) publish() {
 	for _, f := range s.files {
 		if f.wasRead {
 			now.files++
+		}
+		if f.content.isBroken() || f.wasRead && f.attempts > 0 {
+			now.broken++
 		}
 	}
 	if before := s.progress.Load(); before != nil {

@@ -1,0 +1,157 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/event"
+	serviceports "github.com/sluice-proxy/sluice/internal/follow/health"
+	"github.com/sluice-proxy/sluice/internal/health"
+	"github.com/sluice-proxy/sluice/internal/kernel/handover"
+	"github.com/sluice-proxy/sluice/internal/kernel/listen"
+	"github.com/sluice-proxy/sluice/internal/reload"
+	"github.com/sluice-proxy/sluice/internal/web"
+)
+
+// carried is what a daemon passes to the next run of the program, besides its open
+// ports and its lock.
+type carried struct {
+	Health  health.Before
+	Ports   serviceports.Before
+	Reloads reload.Count
+}
+
+// Names in a Handover.
+const (
+	carriedName = "daemon"
+	lockName    = "lock"
+)
+
+// newReloader returns what follows the configuration file.
+func (d *daemon) newReloader() *reload.Reloader {
+	o := d.o
+	return reload.New(reload.Options{
+		File: o.File, Config: o.Config, Load: o.Load, Log: o.Log, Before: d.before.Reloads,
+		Possible: d.possible, Delay: func() time.Duration { return jitter(o.Config.ReloadJitter) }, Replace: d.replace,
+		Refused: func(err error) { d.events.Record(event.ConfigurationRefused(err)) },
+	})
+}
+
+// jitter returns a random time of less than limit.
+func jitter(limit time.Duration) time.Duration {
+	if limit <= 0 {
+		return 0
+	}
+	return rand.N(limit)
+}
+
+// possible returns why a new run of the program would not work with a
+// configuration, or would know less than this one.
+func (d *daemon) possible(ctx context.Context, c *config.Config) error {
+	next := d.o
+	next.Config = c
+	if err := errors.Join(handover.Possible(), Check(ctx, next), d.sourcePossible(c)); err != nil {
+		return err
+	}
+	return listenPossible(ctx, d.o.Config, c, listen.Door{NetNS: d.o.NetNS}.Listen)
+}
+
+// sourcePossible returns why a new run could not read all Services that this one
+// has read.
+func (d *daemon) sourcePossible(c *config.Config) error {
+	s := d.source.State()
+	isKube := len(c.Manifests) == 0
+	if isKube {
+		if _, err := dial(c); err != nil {
+			return err
+		}
+	}
+	switch {
+	case !d.health.Verdict().Started: // no Services are known yet
+		return nil
+	case isKube && !s.Connected && c.Client == d.o.Config.Client:
+		return fmt.Errorf("the API server does not answer, and a new start has to list all Services: %s", s.Trouble)
+	case s.Unrepeatable != "":
+		return errors.New("a new start could not read all Services again: " + s.Unrepeatable)
+	}
+	return nil
+}
+
+// listenPossible tries the servers' addresses that change.
+func listenPossible(ctx context.Context, old, next *config.Config, try web.Listen) error {
+	own := map[uint16]bool{old.Healthz.Port(): true, old.Metrics.Port(): true}
+	for _, at := range []netip.AddrPort{next.Healthz, next.Metrics} {
+		if !at.IsValid() || own[at.Port()] {
+			continue
+		}
+		l, err := try(ctx, "tcp", at)
+		if err != nil {
+			return err
+		}
+		if err := l.Close(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// replace ends this run of the program and begins the next.
+func (d *daemon) replace(ctx context.Context) error {
+	h, err := d.handOver(ctx)
+	if err != nil {
+		return err
+	}
+	d.o.Log.Info("Starting anew in the same process, with the changed configuration", "file", d.o.File)
+	d.o.Replace(h)
+	return nil
+}
+
+// handOver returns what the next run gets. The lock and the ports stay open
+// there whatever becomes of this run.
+func (d *daemon) handOver(ctx context.Context) (*handover.Handover, error) {
+	c := carried{Reloads: d.reload.State().Count}
+	c.Reloads.Accepted++
+	if v := d.health.Verdict(); v.Programmed() {
+		c.Health = health.Before{LastUpdated: v.LastUpdated, Eligible: v.Eligible}
+	}
+	viewing, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	if v, err := d.node.Loop().View(viewing); err == nil { // otherwise ports answer after the first write
+		c.Ports = serviceports.BeforeOf(v.Routes)
+	}
+	h := &handover.Handover{Files: map[string]*os.File{}}
+	if err := h.Put(carriedName, c); err != nil {
+		return nil, err
+	}
+	if d.held != nil {
+		lock, err := d.held.File()
+		if err != nil {
+			return nil, err
+		}
+		h.Files[lockName] = lock
+	}
+	ports, err := d.listen.Files()
+	if err != nil {
+		h.Close()
+		return nil, err
+	}
+	maps.Copy(h.Files, ports)
+	return h, nil
+}
+
+// takeLock takes over the lock of the run before, or acquires it.
+func (d *daemon) takeLock(ctx context.Context) (err error) {
+	if lock := d.o.Before.Take(lockName); lock != nil {
+		d.held, err = d.place.adopt(lock)
+		return err
+	}
+	d.held, err = d.place.takeAfter(ctx, toDie)
+	return err
+}

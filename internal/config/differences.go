@@ -1,0 +1,72 @@
+package config
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+
+	"github.com/sluice-proxy/sluice/internal/text"
+)
+
+// Differences lists the fields of the file that two configurations of one process
+// do not agree on, defaults and flags included: "conntrack.min: 5 -> 6". Long
+// values are cut off. What only flags say does not change in a process.
+func Differences(old, new *Config) ([]string, error) {
+	from, err := old.leaves()
+	if err != nil {
+		return nil, err
+	}
+	to, err := new.leaves()
+	if err != nil {
+		return nil, err
+	}
+	all := maps.Clone(from)
+	maps.Copy(all, to)
+	var list []string
+	for _, path := range slices.Sorted(maps.Keys(all)) {
+		if from[path] != to[path] {
+			list = append(list, fmt.Sprintf("%s: %s -> %s", path, display(from[path]), display(to[path])))
+		}
+	}
+	return list, nil
+}
+
+// leaves returns each field that is no struct, in JSON, by its path.
+func (c *Config) leaves() (map[string]string, error) {
+	data, err := c.Effective()
+	if err != nil {
+		return nil, fmt.Errorf("read the configuration in force: %w", err)
+	}
+	leaves := map[string]string{}
+	addLeaves(leaves, "", data)
+	leaves["hostnameOverride"] = strconv.Quote(c.NodeName) // as it may come from the host
+	return leaves, nil
+}
+
+func addLeaves(to map[string]string, path string, value json.RawMessage) {
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(value, &fields) != nil || fields == nil {
+		to[path] = string(value)
+		return
+	}
+	for name, v := range fields {
+		at := name
+		if path != "" {
+			at = path + "." + name
+		}
+		addLeaves(to, at, v)
+	}
+}
+
+// display returns a value as people write it.
+func display(value string) string {
+	if value == "" {
+		value = "null"
+	}
+	if plain, err := strconv.Unquote(value); err == nil && plain != "" {
+		value = plain
+	}
+	return text.Short(value)
+}

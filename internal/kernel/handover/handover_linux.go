@@ -1,0 +1,186 @@
+// Package handover executes the program of this process anew, in the same
+// process, and passes open files and values to the new run.
+//
+// The new run has the same PID, arguments and environment. It is the same
+// binary, also if the file was replaced or deleted meanwhile: /proc/self/exe
+// leads to the one that runs.
+package handover
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// variable is the environment variable with the number of the file that lists
+// what is passed. Receive removes it: no child of the process gets it.
+const variable = "SLUICE_HANDOVER"
+
+// program is the binary that this process runs.
+const program = "/proc/self/exe"
+
+// Handover is what one run of the program passes to the next. The zero value
+// passes nothing.
+type Handover struct {
+	Files  map[string]*os.File
+	Values map[string]json.RawMessage
+}
+
+// listing is a Handover in the file that the new run reads.
+type listing struct {
+	PID    int                        `json:"pid"`
+	Files  map[string]uintptr         `json:"files"`
+	Values map[string]json.RawMessage `json:"values"`
+}
+
+// Put adds a value.
+func (h *Handover) Put(name string, value any) error {
+	data, err := json.Marshal(value)
+	if err != nil {
+		return fmt.Errorf("hand over %s: %w", name, err)
+	}
+	if h.Values == nil {
+		h.Values = map[string]json.RawMessage{}
+	}
+	h.Values[name] = data
+	return nil
+}
+
+// Get decodes a value into out, which stays as it is if there is no such value.
+// A nil Handover has none.
+func (h *Handover) Get(name string, out any) error {
+	if h == nil || h.Values[name] == nil {
+		return nil
+	}
+	if err := json.Unmarshal(h.Values[name], out); err != nil {
+		return fmt.Errorf("read what the run before handed over as %s: %w", name, err)
+	}
+	return nil
+}
+
+// Take returns a file and removes it from the Handover; nil if there is no such
+// file. A nil Handover has none.
+func (h *Handover) Take(name string) *os.File {
+	if h == nil {
+		return nil
+	}
+	f := h.Files[name]
+	delete(h.Files, name)
+	return f
+}
+
+// Close closes the files.
+func (h *Handover) Close() {
+	for _, f := range h.Files {
+		_ = f.Close() // nothing was written to it
+	}
+}
+
+// Possible returns why this process cannot execute its program anew, as far as is
+// known before it tries.
+func Possible() error {
+	if err := unix.Access(program, unix.X_OK); err != nil {
+		return fmt.Errorf("execute %s: %w", program, err)
+	}
+	return nil
+}
+
+// Exec executes the program anew. It returns only if that fails. The calling
+// thread becomes the first of the new run: call it on the main thread.
+func (h *Handover) Exec(args []string) error {
+	syscall.ForkLock.Lock() // a child must not inherit what is passed
+	defer syscall.ForkLock.Unlock()
+	list, err := h.list()
+	if err != nil {
+		return fmt.Errorf("hand over to the new run: %w", err)
+	}
+	env := append(os.Environ(), variable+"="+strconv.Itoa(list))
+	err = syscall.Exec(program, args, env)
+	runtime.KeepAlive(h) // a file that is collected as garbage is closed
+	return fmt.Errorf("execute %s: %w", program, err)
+}
+
+// list lets the new run inherit the files and returns the descriptor of the file
+// that lists them.
+func (h *Handover) list() (int, error) {
+	l := listing{PID: os.Getpid(), Files: map[string]uintptr{}, Values: h.Values}
+	for name, f := range h.Files {
+		fd, err := inheritable(f)
+		if err != nil {
+			return 0, fmt.Errorf("%s: %w", name, err)
+		}
+		l.Files[name] = fd
+	}
+	text, err := json.Marshal(l)
+	if err != nil {
+		return 0, err
+	}
+	fd, err := unix.MemfdCreate("sluice-handover", 0)
+	if err != nil {
+		return 0, fmt.Errorf("create a file in memory: %w", err)
+	}
+	for written := 0; written < len(text); {
+		n, err := unix.Pwrite(fd, text[written:], int64(written))
+		if err != nil {
+			return 0, fmt.Errorf("write a file in memory: %w", err)
+		}
+		written += n
+	}
+	return fd, nil
+}
+
+// inheritable makes the descriptor of a file stay open in the new run. It leaves
+// the file non-blocking, as other descriptors of it may be in use.
+func inheritable(f *os.File) (fd uintptr, err error) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	controlErr := raw.Control(func(n uintptr) {
+		fd = n
+		_, err = unix.FcntlInt(n, unix.F_SETFD, 0)
+	})
+	return fd, errors.Join(controlErr, err)
+}
+
+// Receive returns what the run before passed; nil if the process has not executed
+// itself anew. It may be called once, before the process starts a child.
+func Receive() (*Handover, error) {
+	text, passed := os.LookupEnv(variable)
+	if !passed {
+		return nil, nil
+	}
+	if err := os.Unsetenv(variable); err != nil {
+		return nil, err
+	}
+	fd, err := strconv.ParseUint(text, 10, 31)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", variable, err)
+	}
+	f := os.NewFile(uintptr(fd), variable)
+	defer func() { _ = f.Close() }() // it was only read
+	data, err := io.ReadAll(io.NewSectionReader(f, 0, 1<<30))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", variable, err)
+	}
+	var l listing
+	if err := json.Unmarshal(data, &l); err != nil {
+		return nil, fmt.Errorf("read %s: %w", variable, err)
+	}
+	if l.PID != os.Getpid() { // for another process
+		return nil, nil
+	}
+	h := &Handover{Files: map[string]*os.File{}, Values: l.Values}
+	for name, fd := range l.Files {
+		unix.CloseOnExec(int(fd))
+		h.Files[name] = os.NewFile(fd, name)
+	}
+	return h, nil
+}
