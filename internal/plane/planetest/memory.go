@@ -102,21 +102,26 @@ func (m *Memory) Plan(c route.Change) plane.Plan {
 	plan := &memoryPlan{memory: m, next: map[cluster.Name]entry{}}
 	now := time.Now()
 	for name, svc := range c.Table.Services {
-		if svc.Ignored == "" {
-			plan.next[name] = entry{ports: fmt.Sprint(svc.Ports)}
-			plan.step("hold", name, m.holds[name] == plan.next[name])
+		if svc.Ignored != "" {
+			continue
+		}
+		plan.next[name] = entry{ports: fmt.Sprint(svc.Ports)}
+		if m.holds[name] != plan.next[name] {
+			plan.step("hold", name)
 		}
 	}
 	for name, e := range m.holds {
-		if _, wanted := plan.next[name]; wanted || !e.until.IsZero() && !now.Before(e.until) {
-			plan.step("forget", name, wanted)
-			continue
+		_, wanted := plan.next[name]
+		switch {
+		case wanted:
+		case e.until.IsZero():
+			plan.next[name] = entry{e.ports, now.Add(drain)}
+			plan.step("drain", name)
+		case now.Before(e.until):
+			plan.next[name] = e
+		default:
+			plan.step("forget", name)
 		}
-		plan.step("drain", name, !e.until.IsZero())
-		if e.until.IsZero() {
-			e.until = now.Add(drain)
-		}
-		plan.next[name] = e
 	}
 	slices.Sort(plan.steps)
 	return plan
@@ -128,10 +133,8 @@ type memoryPlan struct {
 	steps  []string
 }
 
-func (p *memoryPlan) step(verb string, name cluster.Name, done bool) {
-	if !done {
-		p.steps = append(p.steps, verb+" "+name.String()+"\n")
-	}
+func (p *memoryPlan) step(verb string, name cluster.Name) {
+	p.steps = append(p.steps, verb+" "+name.String()+"\n")
 }
 
 func (p *memoryPlan) Steps() int     { return len(p.steps) }
