@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/control"
 	"github.com/sluice-proxy/sluice/internal/inspect"
+	"github.com/sluice-proxy/sluice/internal/kernel/handover"
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 	"github.com/sluice-proxy/sluice/internal/kernel/listen"
 	"github.com/sluice-proxy/sluice/internal/proxy"
@@ -148,36 +149,88 @@ func TestOneDaemonForANamespace(t *testing.T) {
 	}
 }
 
-// A changed file holds at once; what cannot waits and is told; a wrong one
-// changes nothing.
+// reloading is a daemon that is replaced by another one in this process whenever
+// its configuration changes, as the program does.
+type reloading struct {
+	*running
+	o    Options
+	next chan *handover.Handover
+}
+
+func reloadingWith(t *testing.T, path string, args ...string) (r *reloading, hangup chan<- os.Signal) {
+	t.Helper()
+	o, asks := daemonOptions(t, path, append(args, "--reload-jitter=0")...)
+	o.NetNS = kerneltest.Namespace(t)
+	r = &reloading{o: o, next: make(chan *handover.Handover, 1)}
+	r.o.Replace = func(h *handover.Handover) { r.next <- h }
+	r.running = run(t, r.o)
+	return r, asks
+}
+
+// again waits for the daemon to be replaced, and replaces it.
+func (r *reloading) again(t *testing.T) {
+	t.Helper()
+	select {
+	case r.o.Before = <-r.next:
+	case <-time.After(patience):
+		t.Fatal("the changed file has no effect")
+	}
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	if r.o.Config, _, err = r.o.Load(); err != nil {
+		t.Fatal(err)
+	}
+	r.running = run(t, r.o)
+}
+
+// A changed file takes effect with another run of the daemon, which has the lock
+// and the ports of the one before; a wrong one changes nothing.
 func TestAChangedConfigurationHolds(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.yaml")
 	write(t, path, quiet)
-	r, netns, hangup := daemonWith(t, path, "--manifests="+manifests(t, webService))
+	r, hangup := reloadingWith(t, path, "--manifests="+manifests(t, webService))
+	netns := r.o.NetNS
 	r.sync()
 
-	write(t, path, quiet+"clusterCIDR: 10.244.0.0/16\nmetricsBindAddress: 127.0.0.1:10250\nmode: nftables\nhostnameOverride: other\n")
-	if s := r.sync(); s.Cause != proxy.Configuration || s.Steps == 0 {
-		t.Errorf("after a change of the configuration %+v, want it written", s)
+	write(t, path, quiet+"clusterCIDR: 10.244.0.0/16\nmetricsBindAddress: 127.0.0.1:10250\nhostnameOverride: other\n")
+	r.again(t)
+	if s := r.sync(); s.Cause != proxy.Start || s.Steps == 0 || s.Adopted == 0 {
+		t.Errorf("after a change of the configuration %+v, want some of it written", s)
 	}
 	if rules := runNft(t, netns, "list", "set", "ip", "sluice", "pod-cidrs"); !strings.Contains(rules, "10.244.0.0/16") {
 		t.Errorf("pods are not known by the new clusterCIDR:\n%s", rules)
 	}
 	eventually(t, func() bool {
 		code, body := get(t, netns, "127.0.0.1:10250/metrics")
-		return code == 200 && strings.Contains(body, "sluice_restart_due 1\n") && strings.Contains(body, `sluice_config_reloads_total{result="ok"} 1`)
+		return code == 200 && strings.Contains(body, `sluice_config_reloads_total{result="ok"} 1`)
 	})
 
-	write(t, path, quiet+"clusterCIDR: 10.244.0.0/99\n")
-	eventually(t, func() bool {
-		_, body := get(t, netns, "127.0.0.1:10250/metrics")
-		return strings.Contains(body, `sluice_config_reloads_total{result="refused"} 1`)
-	})
-	if len(r.syncs) > 0 {
-		t.Errorf("a wrong file led to %+v", <-r.syncs)
+	write(t, path, quiet+"clusterCIDR: 10.244.0.0/16\nmetricsBindAddress: 127.0.0.1:10250\nclientConnection: {qps: 7}\nhostnameOverride: other\n")
+	hangup <- os.Interrupt // any signal
+	r.again(t)
+	if s := r.sync(); s.Steps != 0 {
+		t.Errorf("after a change that concerns no rule %+v, want nothing written", s)
 	}
-	if _, said := get(t, netns, "127.0.0.1:10250/statusz"); !strings.Contains(said, "s ago: configuration: ") {
-		t.Errorf("the status does not say when and why a file was refused:\n%s", said)
+
+	for text, why := range map[string]string{
+		"clusterCIDR: 10.244.0.0/99\n":                                   "clusterCIDR",
+		"healthzBindAddress: 192.0.2.1:10257\n":                          "cannot assign requested address",
+		"clientConnection: {kubeconfig: /nowhere.conf}\nmode: nowhere\n": "nowhere",
+	} {
+		write(t, path, quiet+text)
+		eventually(t, func() bool {
+			_, said := get(t, netns, "127.0.0.1:10250/statusz")
+			return strings.Contains(said, "not in force: the file as read ") && strings.Contains(said, why)
+		})
+	}
+	if len(r.syncs)+len(r.next) > 0 {
+		t.Error("a wrong file had an effect")
+	}
+	if _, body := get(t, netns, "127.0.0.1:10250/metrics"); !strings.Contains(body, `sluice_config_reloads_total{result="refused"} 3`) ||
+		!strings.Contains(body, `sluice_config_reloads_total{result="ok"} 2`) {
+		t.Errorf("reloads are not counted:\n%s", body)
 	}
 	_, body := get(t, netns, "127.0.0.1:10250/configz")
 	var shown map[string]map[string]any
@@ -185,10 +238,28 @@ func TestAChangedConfigurationHolds(t *testing.T) {
 		t.Errorf("in force is (%v):\n%s", err, body)
 	}
 
-	hangup <- os.Interrupt // any signal
+	hangup <- os.Interrupt
 	if s := r.sync(); s.Cause != proxy.Request || s.Steps != 0 {
 		t.Errorf("on request %+v, want a comparison that finds nothing", s)
 	}
+}
+
+// What is read from a pipe is gone when it is read: the process does not start
+// anew while it knows more than a start could read.
+func TestNoReloadThatLosesServices(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	write(t, path, quiet)
+	o, asks := daemonOptions(t, path, "--manifests=-", "--reload-jitter=0")
+	o.NetNS, o.Stdin = kerneltest.Namespace(t), strings.NewReader(webService)
+	o.Replace = func(*handover.Handover) { t.Error("it starts anew") }
+	r := run(t, o)
+	r.sync()
+	write(t, path, quiet+"clusterCIDR: 10.244.0.0/16\n")
+	asks <- os.Interrupt
+	eventually(t, func() bool {
+		_, said := get(t, o.NetNS, "127.0.0.1:10249/statusz")
+		return strings.Contains(said, "a new start could not read all Services again: - can be read once only")
+	})
 }
 
 func write(t testing.TB, path, text string) {

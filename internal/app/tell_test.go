@@ -27,7 +27,6 @@ func TestEverybodyCountsTheSameRepairs(t *testing.T) {
 	for _, s := range []proxy.Sync{
 		{Cause: proxy.Start, Steps: 90},
 		{Cause: proxy.Change, Steps: 3},
-		{Cause: proxy.Configuration, Steps: 4},
 		{Cause: proxy.Failure, Steps: 2},
 		{Cause: proxy.ForeignEdit, Steps: 1},
 		{Cause: proxy.ForeignEdit},

@@ -5,6 +5,7 @@
 package connlimit
 
 import (
+	"context"
 	"net"
 	"net/netip"
 	"sync"
@@ -62,9 +63,6 @@ func (l *listener) Accept() (net.Conn, error) {
 // are too many: of the client address with the most connections the one that was
 // silent the longest. Clients on this host come last: kubelet probes from here.
 func (l *Limiter) Admit(c net.Conn) net.Conn {
-	if l.opt.Max <= 0 {
-		return c
-	}
 	k := &conn{Conn: c, limiter: l, client: clientOf(c)}
 	k.touch()
 	victim, tell := l.add(k)
@@ -84,11 +82,29 @@ func (l *Limiter) Len() int {
 	return len(l.open)
 }
 
+// drainPause is between two looks at the connections that are open.
+const drainPause = 2 * time.Millisecond
+
+// Drain waits until no connection is open, or the context ends. It is for a server
+// that accepts no more: http.Server.Shutdown would close the connections whose
+// request has not arrived yet.
+func (l *Limiter) Drain(ctx context.Context) {
+	tick := time.NewTicker(drainPause)
+	defer tick.Stop()
+	for l.Len() > 0 {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
 // add adds a connection, and takes out the one to be closed for it, if any.
 func (l *Limiter) add(k *conn) (victim *conn, tell bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.open) >= l.opt.Max {
+	if l.opt.Max > 0 && len(l.open) >= l.opt.Max {
 		victim = l.least(k.client)
 		delete(l.open, victim)
 		if now := time.Now(); l.opt.Full != nil && (l.told.IsZero() || now.Sub(l.told) >= quietPeriod) {

@@ -59,7 +59,7 @@ func troubled() Status {
 	s.Takeover = []string{"kube-proxy's iptables rules: removed 1,204", "kube-proxy runs beside this (pid 77): stop it"}
 	s.Configuration = Configuration{
 		File: "/etc/sluice.conf", Loaded: ago(time.Hour), RefusedAt: ago(time.Minute), Refused: "line 3: mode: Unsupported value",
-		RestartDue: []string{"healthzBindAddress changed"},
+		Due: ago(-12 * time.Second), Reloads: 3,
 	}
 	s.Servers[1].Error = "listen on 127.0.0.1:10249: address already in use"
 	s.Servers = append(s.Servers, Server{Name: "debug"})

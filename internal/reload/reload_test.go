@@ -3,6 +3,7 @@ package reload
 import (
 	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -22,18 +23,19 @@ const header = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyCon
 // world is a process with a configuration file, without the file system.
 type world struct {
 	*Reloader
-	text    string
-	out     bytes.Buffer
-	applied []*config.Config
-	told    int
-
-	applying func() // done while a configuration is applied
+	text       string
+	out        bytes.Buffer
+	delay      time.Duration
+	impossible error
+	fails      error
+	replaced   int
+	refused    int
 }
 
 // begin starts a process with flags and a file.
 func begin(t *testing.T, text string, args ...string) *world {
 	t.Helper()
-	w := &world{text: text, applying: func() {}}
+	w := &world{text: text}
 	set := pflag.NewFlagSet("sluice", pflag.ContinueOnError)
 	flags := config.NewFlags(set)
 	if err := set.Parse(append(args, "--config=/etc/c.conf")); err != nil {
@@ -49,7 +51,7 @@ func begin(t *testing.T, text string, args ...string) *world {
 		},
 	}
 	load := func() (*config.Config, []string, error) {
-		return flags.Load(env, config.Options{Modes: []string{"nftables"}})
+		return flags.Load(env, config.Options{Modes: []string{"nftables", "iptables"}})
 	}
 	cfg, _, err := load()
 	if err != nil {
@@ -62,29 +64,33 @@ func begin(t *testing.T, text string, args ...string) *world {
 		return a
 	}}))
 	w.Reloader = New(Options{
-		File: flags.File(), Config: cfg, Load: load, Log: log,
-		Apply: func(_ context.Context, old, next *config.Config) {
-			if old != w.State().InForce {
-				t.Errorf("what is applied follows %+v, which is not in force", old)
+		File: flags.File(), Config: cfg, Load: load, Log: log, Before: Count{Accepted: 3},
+		Possible: func(context.Context, *config.Config) error { return w.impossible },
+		Delay:    func() time.Duration { return w.delay },
+		Replace: func(context.Context) error {
+			if w.fails == nil {
+				w.replaced++
 			}
-			w.applied = append(w.applied, next)
-			w.applying()
+			return w.fails
 		},
-		Changed: func(State) { w.told++ },
+		Refused: func(error) { w.refused++ },
 	})
 	return w
 }
 
-// becomes changes the file, and checks what is logged and how many
-// configurations were applied for it.
-func (w *world) becomes(t *testing.T, text string, applied int, logged ...string) {
+// read has the file read as a poll does.
+func (w *world) read(t *testing.T) { w.step(t.Context(), func(State) bool { return true }) }
+
+// becomes changes the file, and checks the log and whether the program was
+// executed anew.
+func (w *world) becomes(t *testing.T, text string, replaced int, logged ...string) {
 	t.Helper()
 	w.text = text
 	w.out.Reset()
-	before := len(w.applied)
-	w.Check(t.Context())
-	if got := len(w.applied) - before; got != applied {
-		t.Errorf("applied %d times, want %d", got, applied)
+	before := w.replaced
+	w.read(t)
+	if got := w.replaced - before; got != replaced {
+		t.Errorf("executed anew %d times, want %d", got, replaced)
 	}
 	want := strings.Join(logged, "\n")
 	if want != "" {
@@ -95,148 +101,131 @@ func (w *world) becomes(t *testing.T, text string, applied int, logged ...string
 	}
 }
 
-// A change that can be taken over is, and one line says what holds now.
-func TestLiveChange(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := begin(t, "conntrack: {min: 5}\n")
-		began := time.Now()
-		time.Sleep(time.Hour)
-		w.becomes(t, "conntrack: {min: 6}\nmetricsBindAddress: 127.0.0.1:99\n", 1,
-			`level=INFO msg="The configuration file was taken over" file=/etc/c.conf changed="metricsBindAddress: 127.0.0.1:10249 -> 127.0.0.1:99; conntrack.min: 5 -> 6"`)
-		s := w.State()
-		if s.InForce != w.applied[0] || s.InForce.Conntrack.Min != 6 || s.Refused != nil || s.RestartDue != nil {
-			t.Errorf("state %+v", s)
-		}
-		if s.File != "/etc/c.conf" || s.LoadedAt.Sub(began) != time.Hour || s.Taken != 1 || s.Rejected != 0 || w.told != 1 {
-			t.Errorf("state %+v, told %d times", s, w.told)
-		}
-		w.becomes(t, "conntrack:\n  min: 6 # the same in other words\nmetricsBindAddress: 127.0.0.1:99\n", 0)
-		if w.State().Taken != 1 || w.told != 1 {
-			t.Error("something was told although nothing changed")
-		}
-	})
+// A changed file, the mode included, has the program executed anew. What is the
+// same in other words, or what a flag overrides, does not.
+func TestChange(t *testing.T) {
+	w := begin(t, "conntrack: {min: 5}\n", "--oom-score-adj=5")
+	w.becomes(t, "conntrack:\n  min: 5 # the same in other words\noomScoreAdj: 7\n", 0)
+	w.becomes(t, "conntrack: {min: 6}\nportRange: 1-2\nmode: iptables\n", 1,
+		`level=WARN msg="portRange has no effect: only the mode userspace opened ports for Services; remove the field"`,
+		`level=INFO msg="The configuration file has changed" file=/etc/c.conf "in force in"=0s `+
+			`changed="conntrack.min: 5 -> 6; mode: nftables -> iptables; nodePortAddresses: [\"primary\"] -> [\"all\"]; portRange: \"\" -> 1-2"`)
+	if s := w.State(); s.Count != (Count{Accepted: 3}) || !s.Due.IsZero() || s.Refused != nil || w.refused != 0 {
+		t.Errorf("state %+v", s)
+	}
 }
 
-// A file that is wrong changes nothing and is told once, with all that is wrong.
-// The right one is taken over afterwards.
+// A file that is wrong changes nothing and is reported once, with all that is
+// wrong.
 func TestBadFile(t *testing.T) {
 	w := begin(t, "conntrack: {min: 5}\n")
-	first := w.State().InForce
 	const refused = `level=ERROR msg="The configuration file is refused, the old configuration stays in force" file=/etc/c.conf error=`
 	bad := "conntrack: {min: -6}\noomScoreAdj: 2000\n"
 	w.becomes(t, bad, 0, refused+`"configuration: 2 errors:\n  KubeProxyConfiguration.conntrack.min: Invalid value: -6: must be 0 or more (/etc/c.conf:3)`+
 		`\n  KubeProxyConfiguration.oomScoreAdj: Invalid value: 2000: must be -1000 to 1000 (/etc/c.conf:4)"`)
 	s := w.State()
-	if s.InForce != first || s.Refused == nil || s.RefusedAt.Before(s.LoadedAt) || s.Rejected != 1 || s.Taken != 0 {
+	if s.Refused == nil || s.RefusedAt.Before(s.LoadedAt) || s.Count != (Count{3, 1}) || w.refused != 1 {
 		t.Errorf("state %+v", s)
 	}
-	w.becomes(t, bad, 0) // looked at again, nothing new
+	w.becomes(t, bad, 0) // read again, nothing new
 	if again := w.State().RefusedAt; !again.Equal(s.RefusedAt) {
 		t.Errorf("refused at %v, want the first time, %v", again, s.RefusedAt)
 	}
 	w.becomes(t, "", 0, refused+`"read --config: file does not exist"`)
-	w.becomes(t, "conntrack: {min: 5}\n", 0, `level=INFO msg="The configuration file is accepted again" file=/etc/c.conf`)
-	if s = w.State(); s.Refused != nil || s.Rejected != 2 || s.Taken != 1 || w.told != 3 {
-		t.Errorf("state %+v, told %d times", s, w.told)
+	w.becomes(t, "conntrack: {min: 5}\n", 0, `level=INFO msg="The configuration file is the same as the configuration in force again" file=/etc/c.conf`)
+	if s = w.State(); s.Refused != nil || s.Count != (Count{4, 2}) || w.refused != 2 {
+		t.Errorf("state %+v, reported %d times", s, w.refused)
 	}
-	w.becomes(t, "oomScoreAdj: 2000\n", 0, refused+`"configuration: KubeProxyConfiguration.oomScoreAdj: Invalid value: 2000: must be -1000 to 1000 (/etc/c.conf:3)"`)
-	w.becomes(t, "conntrack: {min: 7}\n", 1, `level=INFO msg="The configuration file was taken over" file=/etc/c.conf changed="conntrack.min: 5 -> 7"`)
+	w.impossible = errors.New("no such thing in this kernel")
+	w.becomes(t, "mode: iptables\n", 0, refused+`"no such thing in this kernel"`)
+	w.impossible, w.fails = nil, errors.New("no memory")
+	w.text = "mode: iptables\n"
+	w.read(t)
+	if s = w.State(); s.Refused == nil || s.Refused.Error() != "no memory" || w.replaced != 0 {
+		t.Errorf("state %+v", s)
+	}
 }
 
-// What needs a restart waits for it, is told once, and can be taken back.
-func TestRestartDue(t *testing.T) {
-	w := begin(t, "hostnameOverride: a\n")
-	const waits = `level=WARN msg="The configuration file has changes that need a restart" file=/etc/c.conf waiting=`
-	w.becomes(t, "hostnameOverride: b\noomScoreAdj: 1\n", 1,
-		`level=INFO msg="The configuration file was taken over" file=/etc/c.conf changed="oomScoreAdj: -999 -> 1"`,
-		waits+`"hostnameOverride: a -> b"`)
-	s := w.State()
-	if s.InForce.NodeName != "a" || s.InForce.OOMScoreAdj != 1 {
-		t.Errorf("in force: %+v", s.InForce)
-	}
-	want := []config.Field{{Name: "hostnameOverride", Old: "a", New: "b"}}
-	if diff := cmp.Diff(want, s.RestartDue); diff != "" {
-		t.Errorf("due (-want +got):\n%s", diff)
-	}
-	w.becomes(t, "hostnameOverride: b\noomScoreAdj: 2\n", 1, // the other still waits, and was told
-		`level=INFO msg="The configuration file was taken over" file=/etc/c.conf changed="oomScoreAdj: 1 -> 2"`)
-	w.becomes(t, "oomScoreAdj: x\n", 0,
-		`level=ERROR msg="The configuration file is refused, the old configuration stays in force" file=/etc/c.conf error="configuration: KubeProxyConfiguration.oomScoreAdj: Invalid value: \"x\": must be a whole number (/etc/c.conf:3)"`)
-	if got := w.State().RestartDue; len(got) != 1 {
-		t.Errorf("due while refused: %v", got)
-	}
-	w.becomes(t, "hostnameOverride: a\noomScoreAdj: 2\n", 0,
-		`level=INFO msg="The configuration file is accepted again" file=/etc/c.conf`,
-		`level=INFO msg="The configuration file has no changes any more that need a restart" file=/etc/c.conf`)
-	if got := w.State().RestartDue; got != nil {
-		t.Errorf("still due: %v", got)
-	}
+// A change waits for its time, unless somebody asks, and can be taken back.
+func TestDelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := begin(t, "conntrack: {min: 5}\n")
+		poll := func() { w.step(t.Context(), func(State) bool { return false }) }
+		w.delay = time.Minute
+		w.becomes(t, "conntrack: {min: 6}\n", 0,
+			`level=INFO msg="The configuration file has changed" file=/etc/c.conf "in force in"=1m0s changed="conntrack.min: 5 -> 6"`)
+		w.becomes(t, "conntrack: {min: 5}\n", 0,
+			`level=INFO msg="The configuration file is the same as the configuration in force again" file=/etc/c.conf`)
+		w.text = "conntrack: {min: 6}\n"
+		w.read(t)
+		time.Sleep(time.Minute - 1)
+		w.text = "conntrack: {min: 7}\n"
+		w.read(t) // another change does not begin anew
+		poll()
+		if w.replaced != 0 {
+			t.Error("executed anew before the time")
+		}
+		time.Sleep(1)
+		poll()
+		if w.replaced != 1 {
+			t.Errorf("executed anew %d times when it was time", w.replaced)
+		}
+		w.read(t)
+		w.Check(t.Context())
+		if w.replaced != 2 {
+			t.Errorf("executed anew %d times when asked", w.replaced)
+		}
+		w.text = "conntrack: {min: 8}\n"
+		w.read(t)
+		w.text = "conntrack: {min: -8}\n"
+		w.read(t)
+		time.Sleep(time.Hour)
+		poll()
+		if w.replaced != 2 || w.State().Refused == nil {
+			t.Errorf("a wrong file after a right one: %+v", w.State())
+		}
+	})
 }
 
 // A process that is told to stop in the middle has nothing to complain of.
-func TestStopWhileApplying(t *testing.T) {
+func TestStop(t *testing.T) {
 	w := begin(t, "oomScoreAdj: 1\n")
 	ctx, stop := context.WithCancel(t.Context())
-	first := w.State().InForce
-	w.applying = stop
-	w.text = "oomScoreAdj: 2\n"
+	stop()
+	w.text, w.impossible = "oomScoreAdj: 2\n", context.Canceled
 	w.Check(ctx)
-	if s := w.State(); w.out.Len() > 0 || s.Rejected != 0 || s.Taken != 0 || s.InForce != first {
+	if s := w.State(); w.out.Len() > 0 || s.Count != (Count{Accepted: 3}) || w.replaced != 0 {
 		t.Errorf("state %+v, logged %s", s, &w.out)
 	}
 }
 
-// What a flag says, no file takes away; warnings are told with the file that
-// they are about.
-func TestFlagsWin(t *testing.T) {
-	w := begin(t, "oomScoreAdj: 1\n", "--oom-score-adj=5")
-	w.becomes(t, "oomScoreAdj: 2\n", 0)
-	w.becomes(t, "oomScoreAdj: 2\nconntrack: {min: 1}\nportRange: 1-2\n", 1,
-		`level=WARN msg="portRange has no effect: only the mode userspace opened ports for Services; remove the field"`,
-		`level=INFO msg="The configuration file was taken over" file=/etc/c.conf changed="conntrack.min: 131072 -> 1"`)
-	if got := w.State().InForce.OOMScoreAdj; got != 5 {
-		t.Errorf("oomScoreAdj %d", got)
-	}
-}
-
-// Run takes over a file on disk when it changes, and one that changed before
-// anybody watched.
+// Run follows a file on disk, also one that changed before, and tries a refused
+// one again.
 func TestRun(t *testing.T) {
-	t.Parallel()
-	path := filepath.Join(t.TempDir(), "config.conf")
-	write(t, path, header+"oomScoreAdj: 1\n")
-	set := pflag.NewFlagSet("sluice", pflag.ContinueOnError)
-	flags := config.NewFlags(set)
-	if err := set.Parse([]string{"--config=" + path}); err != nil {
-		t.Fatal(err)
-	}
-	load := func() (*config.Config, []string, error) {
-		return flags.Load(config.Env{Hostname: os.Hostname, ReadFile: config.ReadFile}, config.Options{Modes: []string{"nftables"}})
-	}
-	cfg, _, err := load()
-	if err != nil {
-		t.Fatal(err)
-	}
-	write(t, path, header+"oomScoreAdj: 2\n")
-	applied := make(chan int, 1)
-	ctx, stop := context.WithCancel(t.Context())
-	r := New(Options{
-		File: path, Config: cfg, Load: load, Log: slog.New(slog.DiscardHandler),
-		Apply: func(_ context.Context, _, next *config.Config) { applied <- next.OOMScoreAdj },
+	synctest.Test(t, func(t *testing.T) {
+		w := begin(t, "oomScoreAdj: 1\n")
+		w.opt.File = filepath.Join(t.TempDir(), "config.conf")
+		write(t, w.opt.File, "any text\n")
+		w.text, w.impossible = "oomScoreAdj: 2\n", errors.New("not now")
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- w.Run(ctx) }()
+		time.Sleep(3 * pollPeriod)
+		synctest.Wait()
+		if w.refused != 1 {
+			t.Errorf("refused %d times", w.refused)
+		}
+		w.impossible = nil
+		time.Sleep(retryPeriod + pollPeriod)
+		synctest.Wait()
+		if w.replaced != 1 {
+			t.Errorf("executed anew %d times", w.replaced)
+		}
+		stop()
+		if err := <-done; err != nil {
+			t.Errorf("Run returned %v", err)
+		}
 	})
-	done := make(chan error, 1)
-	go func() { done <- r.Run(ctx) }()
-	if got := <-applied; got != 2 {
-		t.Errorf("at start %d", got)
-	}
-	write(t, path, header+"oomScoreAdj: 3\n")
-	if got := <-applied; got != 3 {
-		t.Errorf("then %d", got)
-	}
-	stop()
-	if err := <-done; err != nil {
-		t.Errorf("Run returned %v", err)
-	}
 }
 
 // Without a file there is nothing to do but wait.

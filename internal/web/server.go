@@ -131,14 +131,11 @@ func (s *Server) serve(ctx context.Context, l net.Listener) error {
 	}
 	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
-	err := server.Shutdown(stopping)
+	_ = l.Close() // the next run of the program may have it open, too
 	<-ended
-	if err == nil {
-		err = server.Shutdown(stopping) // waits for connections that were accepted meanwhile
-	}
-	if err != nil {
-		_ = server.Close() // they had their time
-	}
+	server.SetKeepAlivesEnabled(false)
+	s.conns.Drain(stopping)
+	_ = server.Close() // the rest had its time
 	return nil
 }
 

@@ -81,7 +81,8 @@ func (w *world) command(l launch, args ...string) (*exec.Cmd, *journal) {
 // start runs Sluice until it is killed, or the test ends.
 func (w *world) start(l launch, args ...string) *daemon {
 	w.Helper()
-	cmd, log := w.command(l, append(w.args, args...)...)
+	all := append([]string{"--reload-jitter=0"}, w.args...) // tests do not wait for chance
+	cmd, log := w.command(l, append(all, args...)...)
 	d := &daemon{w: w, cmd: cmd, log: log, born: time.Now(), gone: make(chan struct{})}
 	wait, err := w.lab.NodeA.Start(cmd)
 	w.must(err)

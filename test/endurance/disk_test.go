@@ -40,7 +40,7 @@ func TestAReadOnlyRootFileSystemIsEnough(t *testing.T) {
 	d.follows()
 
 	w.config(filepath.Dir(file), settings{"bindAddressHardFail": true, "nftables": object{"masqueradeAll": true}})
-	d.says("The configuration file was taken over")
+	d.says("Starting anew")
 	w.masquerades(true)
 	d.follows()
 	w.unharmed(traffic)

@@ -4,12 +4,16 @@ package endurance
 
 import (
 	"fmt"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/sluice-proxy/sluice/test/lab"
 )
@@ -27,6 +31,7 @@ func TestAChangedConfigurationHoldsAtOnce(t *testing.T) {
 	d := w.start(launch{})
 	d.settled(1)
 	traffic := w.traffic()
+	files := d.descriptors()
 	node := lab.Way{From: w.lab.Outside, To: netip.AddrPortFrom(netip.MustParseAddr(other), nodePort)}
 
 	for _, c := range []struct {
@@ -61,24 +66,79 @@ func TestAChangedConfigurationHoldsAtOnce(t *testing.T) {
 		w.config(dir, c.become)
 		w.eventually(func() error {
 			if n := w.taken(d); n != before+1 {
-				return fmt.Errorf("%s: %d configurations were taken over, want %d:\n%s", c.name, n, before+1, d.log)
+				return fmt.Errorf("%s: %d configurations took effect, want %d:\n%s", c.name, n, before+1, d.log)
 			}
 			return nil
 		})
+		d.settled(1) // the process is the same
 		c.holds()
 		if err := traffic.Broken(); err != nil {
 			w.Fatalf("%s: %v", c.name, err)
 		}
 	}
 	w.badFile(d, dir)
-	w.restartDue(d, dir)
+	w.writesNothing(d, dir)
 	w.hangup(d)
+	if now := d.descriptors(); now > files+2 {
+		w.Errorf("%d file descriptors are open, %d were before the reloads", now, files)
+	}
 	w.unharmed(traffic)
 	w.same()
 }
 
+// While the program executes itself anew, also in another mode, clients of
+// Services lose nothing, and no probe of a load balancer is refused or answered
+// with an error.
+func TestReloadsRefuseNobody(t *testing.T) {
+	w := newWorld(t)
+	objects := service("local", "172.30.0.81", "fd00:172:30::81", [2][]string{{"10.180.1.1"}, {"fd00:10:180::101"}})
+	spec := objects[0].(object)["spec"].(object)
+	spec["type"], spec["externalTrafficPolicy"], spec["healthCheckNodePort"] = "LoadBalancer", "Local", 31080
+	for _, o := range objects[1:] {
+		o.(object)["endpoints"].([]object)[0]["nodeName"] = "node-a"
+	}
+	w.write("local.json", objects)
+	dir := w.folder()
+	w.args = []string{"--manifests=" + w.dir, "--hostname-override=node-a", "--config=" + w.config(dir, settings{})}
+	d := w.start(launch{})
+	d.settled(2)
+	w.answers("192.168.0.2:31080", "/", true)
+	traffic, healthz, port := w.traffic(), w.probe("192.168.0.2:10256"), w.probe("192.168.0.2:31080")
+	for i, become := range []settings{
+		{"nftables": object{"masqueradeAll": true}}, {}, {"clientConnection": object{"qps": 7}},
+		{"mode": "iptables"}, {"mode": "iptables", "iptables": object{"masqueradeAll": true}}, {"mode": "nftables"},
+	} {
+		w.config(dir, become)
+		w.eventually(func() error {
+			if n := w.taken(d); n != i+1 {
+				return fmt.Errorf("%v: %d configurations took effect, want %d:\n%s", become, n, i+1, d.log)
+			}
+			return nil
+		})
+		d.settled(2)
+		if err := traffic.Broken(); err != nil {
+			w.Fatalf("%v: %v", become, err)
+		}
+	}
+	w.eventually(func() error {
+		if rules := w.rules(); strings.Contains(rules, "KUBE-SVC") {
+			return fmt.Errorf("rules of the mode before are left:\n%.2000s", rules)
+		}
+		return nil
+	})
+	healthz.end()
+	port.end()
+	w.unharmed(traffic)
+	w.same()
+}
+
+// taken counts the changed files that are in force, or were for a while.
 func (w *world) taken(d *daemon) int {
-	return d.log.count("The configuration file was taken over") + d.log.count("The configuration file is accepted again")
+	s, err := w.status()
+	if err != nil {
+		return d.log.count("Starting anew") // it is doing that
+	}
+	return s.Configuration.Reloads
 }
 
 // serves waits until a way is open, or refused.
@@ -155,23 +215,34 @@ func (w *world) badFile(d *daemon, dir string) {
 	d.once("The configuration file is refused")
 }
 
-// restartDue: what needs a restart is said once and shown, and the rest holds.
-func (w *world) restartDue(d *daemon, dir string) {
+// writesNothing: a change that concerns no rule writes none.
+func (w *world) writesNothing(d *daemon, dir string) {
 	w.Helper()
-	w.measures("sluice_restart_due", "0")
-	slow := object{"qps": 7}
-	w.config(dir, settings{"clientConnection": slow})
-	w.measures("sluice_restart_due", "1")
-	w.config(dir, settings{"clientConnection": slow, "nftables": object{"masqueradeAll": true}})
-	w.masquerades(true)
-	w.measures("sluice_restart_due", "1")
-	if out, _ := w.asks("status"); !strings.Contains(out, "restart") {
-		w.Errorf("sluice status does not say that a restart is due:\n%s", out)
+	before, rules := w.taken(d), w.rules()
+	w.config(dir, settings{"clientConnection": object{"qps": 7}})
+	w.eventually(func() error {
+		if n := w.taken(d); n != before+1 {
+			return fmt.Errorf("%d configurations took effect, want %d:\n%s", n, before+1, d.log)
+		}
+		return nil
+	})
+	s := d.settled(1)
+	w.eventually(func() (err error) {
+		if s, err = w.status(); err == nil && s.LastSync.At.IsZero() {
+			err = errBehind
+		}
+		return err
+	})
+	if s.LastSync.Cause != "start" || s.LastSync.Steps != 0 || s.Adopted == 0 {
+		w.Errorf("the first write after a reload is %+v, with %d entries adopted; want no steps", s.LastSync, s.Adopted)
 	}
-	d.once("The configuration file has changes that need a restart")
-	w.config(dir, settings{})
-	w.measures("sluice_restart_due", "0")
-	w.masquerades(false)
+	if after := w.rules(); after != rules {
+		w.Errorf("rules before:\n%s\nafter:\n%s", rules, after)
+	}
+	if out, _ := w.asks("status"); !strings.Contains(out, fmt.Sprintf("(reload %d of this process)", before+1)) {
+		w.Errorf("sluice status does not count the reload:\n%s", out)
+	}
+	w.measures(`sluice_config_reloads_total{result="ok"}`, strconv.Itoa(before+1))
 }
 
 // hangup: a signal has everything compared, and the file read.
@@ -199,4 +270,54 @@ func (w *world) linked() string {
 		}
 	}
 	return ""
+}
+
+// probes are health checks of a load balancer, each with a connection of its own.
+type probes struct {
+	w       *world
+	address string
+	stop    chan struct{}
+	running sync.WaitGroup
+	asked   int
+	failed  []string
+}
+
+// probe asks a health port on node A over and over until end.
+func (w *world) probe(address string) *probes {
+	w.Helper()
+	p := &probes{w: w, address: address, stop: make(chan struct{})}
+	p.running.Go(func() {
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-p.stop:
+				return
+			case <-tick.C:
+			}
+			began := time.Now()
+			code, body, err := w.get(address, "/healthz")
+			p.asked++
+			if err != nil || code != http.StatusOK {
+				p.failed = append(p.failed, fmt.Sprintf("at %s, after %v: %d %s %v", began.Format(time.TimeOnly+".000"), time.Since(began), code, body, err))
+			}
+		}
+	})
+	w.Cleanup(p.end)
+	return p
+}
+
+// end stops asking. No probe may have been refused or answered with an error.
+func (p *probes) end() {
+	select {
+	case <-p.stop:
+		return
+	default:
+	}
+	close(p.stop)
+	p.running.Wait()
+	for _, f := range p.failed[:min(len(p.failed), 5)] {
+		p.w.Errorf("a probe of %s failed: %s", p.address, f)
+	}
+	p.w.Logf("%d probes of %s, %d failed", p.asked, p.address, len(p.failed))
 }

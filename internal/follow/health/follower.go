@@ -313,13 +313,14 @@ func (f *Follower) addrs(family route.Family) []netip.Addr {
 	return list
 }
 
-// end closes every port and waits for those who answer.
+// end closes every port and finishes the requests of those that are connected.
 func (f *Follower) end() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	if err := f.server.Shutdown(ctx); err != nil {
-		_ = f.server.Close() // they had their time
+	for _, p := range f.ports {
+		p.closeBut(nil)
 	}
 	f.serving.Wait()
-	_ = f.server.Shutdown(ctx) // waits for connections accepted since
+	f.conns.Drain(ctx)
+	_ = f.server.Close() // the rest had its time
 }

@@ -1,10 +1,12 @@
 package health
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -291,4 +293,39 @@ func TestOtherServicesAreLeftAlone(t *testing.T) {
 	if len(f.awake) != 0 || len(f.news) != 0 {
 		t.Errorf("noted %v", f.news)
 	}
+}
+
+// What the run of the program before answered is answered until the first change
+// is applied; Services that are gone then have no port any more.
+func TestAnswersOfTheRunBefore(t *testing.T) {
+	host := listen.NewFake(netip.MustParseAddr("192.0.2.1"))
+	one := cluster.Name{Namespace: "ns", Name: "one"}
+	f := New(Options{
+		Listen: host.Listen, Live: func() bool { return true },
+		Before: Before{NodePorts: route.NodePorts{All4: true}, Services: []Answer{
+			{one, &route.Health{Port: 1001, Local: []route.LocalCount{{Family: route.IPv4, Endpoints: 2}}}},
+			{cluster.Name{Namespace: "ns", Name: "gone"}, &route.Health{Port: 1002, Local: []route.LocalCount{{Family: route.IPv4}}}},
+		}},
+	})
+	var running sync.WaitGroup
+	ctx, stop := context.WithCancel(t.Context())
+	running.Go(func() { _ = f.Run(ctx) })
+	t.Cleanup(func() { stop(); running.Wait() })
+	open := func(want ...string) {
+		t.Helper()
+		for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+			got := fmt.Sprint(host.Open())
+			if got == fmt.Sprint(want) {
+				return
+			}
+			if time.Now().After(end) {
+				t.Fatalf("open are %s, want %s", got, want)
+			}
+		}
+	}
+	open("0.0.0.0:1001", "0.0.0.0:1002")
+	svc := &route.Service{Name: one, Health: &route.Health{Port: 1001, Local: []route.LocalCount{{Family: route.IPv4, Endpoints: 1}}}}
+	table := &route.Table{Services: map[cluster.Name]*route.Service{one: svc}, Host: route.Host{NodePorts: route.NodePorts{All4: true}}}
+	f.Applied(route.Change{Table: table, Touched: []route.Touch{{Name: one, New: svc}}})
+	open("0.0.0.0:1001")
 }
