@@ -26,9 +26,8 @@ const (
 	maxDebt     = 500 * time.Millisecond
 )
 
-// Begin makes the guard at once if the parameter is found to be 1, whoever set
-// it. Call it before anything else is written; Applied says later whether NodePorts
-// need the parameter.
+// Begin makes the guard at once if the parameter is 1, whichever program set it. It
+// is called once, before Run; Applied knows later whether NodePorts need the parameter.
 func (k *Keeper) Begin(ctx context.Context) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -89,16 +89,12 @@ func sockets(s plane.Setup) plane.Part {
 // Prepare lets 127.0.0.0/8 be routed, guarded, for a later process that may not do that
 // itself. If its NodePorts do not need that, it guards what is routed already.
 func Prepare(ctx context.Context, s plane.Setup) error {
-	rules, err := nft.Open(nft.Options{NetNS: s.NetNS})
-	if err != nil {
-		return err
-	}
-	defer func() { _ = rules.Close() }() // all is answered
-	if host.ServesLoopback(s.Config) {
-		err = keeper(s, rules).Prepare(ctx)
-	} else {
-		err = keeper(s, rules).Guard(ctx)
-	}
+	err := withKeeper(s, func(k *localnet.Keeper) error {
+		if host.ServesLoopback(s.Config) {
+			return k.Prepare(ctx)
+		}
+		return k.Guard(ctx)
+	})
 	if err != nil {
 		return fmt.Errorf("loopback addresses: %w", err)
 	}
@@ -107,15 +103,23 @@ func Prepare(ctx context.Context, s plane.Setup) error {
 
 // Cleanup undoes what Prepare and the parts did to the host. It returns a line for each
 // thing that it removed, or that stays.
-func Cleanup(ctx context.Context, s plane.Setup) ([]string, error) {
+func Cleanup(ctx context.Context, s plane.Setup) (lines []string, err error) {
+	err = withKeeper(s, func(k *localnet.Keeper) (err error) {
+		lines, err = k.Remove(ctx)
+		return err
+	})
+	if err != nil {
+		return lines, fmt.Errorf("stop routing loopback addresses: %w", err)
+	}
+	return lines, nil
+}
+
+// withKeeper uses a Keeper once.
+func withKeeper(s plane.Setup, use func(*localnet.Keeper) error) error {
 	rules, err := nft.Open(nft.Options{NetNS: s.NetNS})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() { _ = rules.Close() }() // all is answered
-	lines, err := keeper(s, rules).Remove(ctx)
-	if err != nil {
-		err = fmt.Errorf("stop routing loopback addresses: %w", err)
-	}
-	return lines, err
+	return use(keeper(s, rules))
 }
