@@ -63,6 +63,7 @@ func settings() []flagCase {
 		{args: "--version=v1.37.0-x", want: func(c *Config) { c.Version.Report = "v1.37.0-x" }},
 		{args: "--write-config-to=/w", want: func(c *Config) { c.WriteConfigTo = "/w" }},
 		{args: "--cleanup", want: func(c *Config) { c.Cleanup = true }},
+		{args: "--reload-jitter=5m", want: func(c *Config) { c.ReloadJitter = 5 * time.Minute }},
 		{args: "--ignore-kube-proxy", want: func(c *Config) { c.IgnoreKubeProxy = true }},
 		{args: "--init-only", want: func(c *Config) { c.InitOnly = true }},
 		{args: "--oom-score-adj=-5", want: func(c *Config) { c.OOMScoreAdj = -5 }},

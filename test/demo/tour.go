@@ -131,7 +131,7 @@ func (t *tour) intro() {
 // run starts the sluice process on node A.
 func (t *tour) run(flags ...string) (synced, error) {
 	argv := append([]string{
-		t.options.sluice, "--config", t.settings.path(), "--manifests", t.manifests.dir, "--hostname-override", "node-a",
+		t.options.sluice, "--config", t.settings.path(), "--reload-jitter", "0", "--manifests", t.manifests.dir, "--hostname-override", "node-a",
 	}, flags...)
 	d, err := startDaemon(t.NodeA, argv...)
 	if err != nil {
