@@ -1,8 +1,6 @@
 package app
 
 import (
-	"bytes"
-	"log/slog"
 	"net"
 	"path/filepath"
 	"strings"
@@ -58,17 +56,5 @@ func TestConnectionsAtLoopbackAreCounted(t *testing.T) {
 	var d inspect.Difference
 	if err := control.Dial(control.Options{NetNS: netns}).Get(t.Context(), "/diff", nil, &d); err != nil || d.Steps != 0 {
 		t.Errorf("differs by %+v (%v), want nothing", d, err)
-	}
-}
-
-// Without it nothing fails, and who asks for it is told why.
-func TestNothingCountsWhereThatIsNotPossible(t *testing.T) {
-	var said bytes.Buffer
-	p := parts{netns: 1 << 20, log: slog.New(slog.NewTextHandler(&said, &slog.HandlerOptions{Level: whyNot}))}
-	if objects := accounting(t.Context(), p, nil); objects != nil || readCounts(objects) != nil {
-		t.Error("it can count in a namespace that is not there")
-	}
-	if !strings.Contains(said.String(), `msg="Packets are not counted by rules" why="list accounting objects: `) {
-		t.Errorf("said %q", said.String())
 	}
 }

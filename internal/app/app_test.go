@@ -30,7 +30,7 @@ func load(t testing.TB, args ...string) *config.Config {
 	}
 	cfg, _, err := flags.Load(config.Env{
 		Hostname: func() (string, error) { return "node-a", nil }, ReadFile: os.ReadFile,
-	}, config.Options{Modes: Modes()})
+	}, config.Options{Modes: Modes(Kinds())})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +40,7 @@ func load(t testing.TB, args ...string) *config.Config {
 // options are those of a run that is quiet.
 func options(t testing.TB, args ...string) Options {
 	t.Helper()
-	return Options{Config: load(t, args...), Log: slog.New(slog.DiscardHandler)}
+	return Options{Config: load(t, args...), Kinds: Kinds(), Log: slog.New(slog.DiscardHandler)}
 }
 
 const webService = `
@@ -72,15 +72,13 @@ func manifests(t testing.TB, text string) string {
 	return path
 }
 
-func TestEveryModeHasAPlane(t *testing.T) {
-	for _, mode := range Modes() {
-		k := kindOf(mode)
-		if k.mode != mode || k.probe == nil || k.open == nil || k.preview == nil {
-			t.Errorf("mode %q has no plane, or half of one: %+v", mode, k)
+func TestEveryKindIsWhole(t *testing.T) {
+	seen := map[string]bool{}
+	for _, k := range Kinds() {
+		if k.Mode == "" || k.Mode != k.Facts.Name || seen[k.Mode] || k.Probe == nil || k.Open == nil || k.Preview == nil || k.Owned == "" {
+			t.Errorf("mode %q is there twice, or lacks something: %+v", k.Mode, k)
 		}
-	}
-	if len(kinds()) != len(Modes()) {
-		t.Errorf("%d planes, %d modes: one cannot be chosen", len(kinds()), len(Modes()))
+		seen[k.Mode] = true
 	}
 }
 
@@ -225,7 +223,7 @@ func TestWhereServicesComeFrom(t *testing.T) {
 }
 
 func TestDefaultModeIsOneOfThisBuild(t *testing.T) {
-	if !slices.Contains(Modes(), load(t).Mode) {
-		t.Errorf("the default mode %q is none of %v", load(t).Mode, Modes())
+	if !slices.Contains(Modes(Kinds()), load(t).Mode) {
+		t.Errorf("the default mode %q is none of %v", load(t).Mode, Modes(Kinds()))
 	}
 }

@@ -1,14 +1,17 @@
 package app
 
 import (
+	"context"
 	"errors"
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/sluice-proxy/sluice/internal/plane"
 )
 
 func TestChoose(t *testing.T) {
-	three := []kind{{mode: "nftables"}, {mode: "ipvs"}, {mode: "iptables"}}
+	modes := []string{"nftables", "ipvs", "iptables"}
 	for _, tt := range []struct {
 		what  string
 		fails map[string]string
@@ -31,16 +34,24 @@ func TestChoose(t *testing.T) {
 			Choice{"nftables", "the default, but nothing works here; not nftables: a; not ipvs: b; not iptables: c"},
 		},
 	} {
-		got := choose(three, func(k kind) error {
-			if why, ok := tt.fails[k.mode]; ok {
-				return errors.New(why)
-			}
-			return nil
-		})
-		if got != tt.want {
+		if got := Choose(t.Context(), failing(tt.fails, modes...), 0); got != tt.want {
 			t.Errorf("%s: chose %+v, want %+v", tt.what, got, tt.want)
 		}
 	}
+}
+
+// failing returns kinds whose probes fail for a reason, if there is one.
+func failing(why map[string]string, modes ...string) []plane.Kind {
+	var kinds []plane.Kind
+	for _, mode := range modes {
+		kinds = append(kinds, plane.Kind{Mode: mode, Probe: func(context.Context, int) (plane.Support, error) {
+			if text, ok := why[mode]; ok {
+				return plane.Support{}, errors.New(text)
+			}
+			return plane.Support{IPv4: true}, nil
+		}})
+	}
+	return kinds
 }
 
 // The page about the commands shows the words of this build.
@@ -49,7 +60,7 @@ func TestThePageShowsAReasonThatIsGiven(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := choose(kinds(), func(kind) error { return nil })
+	c := Choose(t.Context(), failing(nil, Modes(Kinds())...), 0)
 	if want := c.Mode + " (" + c.Reason + ")\n"; !strings.Contains(string(page), want) {
 		t.Errorf("docs/commands.md lacks %q, which is what `sluice status` says", want)
 	}

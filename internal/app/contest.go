@@ -21,11 +21,12 @@ type contestReporter struct {
 	contest func() health.Contest
 	events  event.Recorder
 	log     *slog.Logger
+	owned   string        // what other programs have to keep off
 	edits   chan struct{} // one waits for all
 }
 
-func newContestReporter(contest func() health.Contest, events event.Recorder, log *slog.Logger) *contestReporter {
-	return &contestReporter{contest: contest, events: events, log: log, edits: make(chan struct{}, 1)}
+func newContestReporter(contest func() health.Contest, events event.Recorder, o Options) *contestReporter {
+	return &contestReporter{contest: contest, events: events, log: o.Log, owned: o.kind().Owned, edits: make(chan struct{}, 1)}
 }
 
 // edited notes that there was an edit or a repair, and returns at once.
@@ -70,7 +71,7 @@ func (r *contestReporter) report(c health.Contest, reported time.Time) time.Time
 	case reported.IsZero():
 		r.log.Error("The rules are contested: not healthy until the other program ends", "by", c.By, "what", c.What, "repairs", c.Repairs)
 	}
-	r.events.Record(event.RulesContested(c.String()))
+	r.events.Record(event.RulesContested(c.String(), r.owned))
 	return time.Now()
 }
 

@@ -37,7 +37,9 @@ func TestContestsAreReported(t *testing.T) {
 			return health.Contest{}
 		}
 		events, log := &recorded{}, &journal{}
-		r := newContestReporter(state, events, slog.New(slog.NewTextHandler(log, nil)))
+		o := options(t)
+		o.Log = slog.New(slog.NewTextHandler(log, nil))
+		r := newContestReporter(state, events, o)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- r.run(ctx) }()
@@ -75,7 +77,9 @@ func TestContestsAreReported(t *testing.T) {
 func TestEditsWithoutAContestAreNotReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		events, log := &recorded{}, &journal{}
-		r := newContestReporter(func() health.Contest { return health.Contest{} }, events, slog.New(slog.NewTextHandler(log, nil)))
+		o := options(t)
+		o.Log = slog.New(slog.NewTextHandler(log, nil))
+		r := newContestReporter(func() health.Contest { return health.Contest{} }, events, o)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- r.run(ctx) }()

@@ -14,7 +14,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/control"
 	"github.com/sluice-proxy/sluice/internal/event"
 	serviceports "github.com/sluice-proxy/sluice/internal/follow/health"
-	"github.com/sluice-proxy/sluice/internal/follow/hidden"
 	"github.com/sluice-proxy/sluice/internal/follow/sizes"
 	"github.com/sluice-proxy/sluice/internal/health"
 	"github.com/sluice-proxy/sluice/internal/host"
@@ -22,8 +21,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/address"
 	"github.com/sluice-proxy/sluice/internal/kernel/handover"
 	"github.com/sluice-proxy/sluice/internal/kernel/listen"
-	"github.com/sluice-proxy/sluice/internal/kernel/socket"
 	"github.com/sluice-proxy/sluice/internal/metrics"
+	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/reload"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -39,7 +38,7 @@ type daemon struct {
 	started  time.Time
 	before   carried       // from the run of the program before
 	listen   *listen.Ports // of all servers
-	kernel   *opened
+	plane    *plane.Opened
 	families []route.Family
 
 	place    place
@@ -55,7 +54,6 @@ type daemon struct {
 	health   *health.Tracker
 	contests *contestReporter
 	ports    *serviceports.Follower
-	hidden   *hidden.Follower
 	host     *host.Host
 	keeper   *takeover.Keeper
 	reload   *reload.Reloader
@@ -100,18 +98,18 @@ func newDaemon(ctx context.Context, o Options) (*daemon, error) {
 func (d *daemon) assemble(ctx context.Context) error {
 	o := d.o
 	var err error
-	if d.kernel, d.families, err = openPlane(ctx, o); err != nil {
+	if d.plane, d.families, err = openPlane(ctx, o, d.report); err != nil {
 		return err
 	}
 	d.metrics = metrics.New(metrics.Options{
 		Mode: o.Config.Mode, Reason: o.Reason, Version: o.Version, Families: d.families,
-		Gates: gates(o.Config), Started: d.started,
+		PartialSyncs: o.kind().PartialSyncs, Plane: d.plane.Metrics(), Gates: gates(o.Config), Started: d.started,
 	})
 	if d.source, d.events, err = d.openSource(); err != nil {
 		return err
 	}
 	d.health = health.New(health.Options{Store: d.store, Families: d.families, SyncPeriod: o.Config.SyncPeriod, Before: d.before.Health})
-	d.contests = newContestReporter(d.health.Contest, d.events, o.Log)
+	d.contests = newContestReporter(d.health.Contest, d.events, o)
 	share := budget(o.Log)
 	d.ports = serviceports.New(serviceports.Options{
 		Listen: d.listen.Listen, Live: d.health.Serving, MaxConns: share.PortClients, MaxListeners: share.Ports, Before: d.before.Ports,
@@ -123,12 +121,9 @@ func (d *daemon) assemble(ctx context.Context) error {
 			o.Log.Info("The health check port of a Service is open now", "service", service.String(), "port", port)
 		},
 	})
-	d.assembleHidden()
-	if err := d.assembleNode(); err != nil {
-		return err
-	}
+	d.assembleNode()
 	d.keeper = takeover.New(takeover.Options{
-		NetNS: o.NetNS, Log: o.Log, Ours: d.kernel.ours, Others: leftovers(o),
+		NetNS: o.NetNS, Log: o.Log, Ours: mechanisms(d.plane), Others: leftovers(o),
 		NodePorts: d.nodePorts, Dial: listen.Opener{NetNS: o.NetNS}.Dial, Address: rivalAddress(o.Config),
 		IgnoreKubeProxy: o.Config.IgnoreKubeProxy,
 		Record:          func(note string) { d.events.Record(event.KubeProxyRuns(note)) },
@@ -136,37 +131,24 @@ func (d *daemon) assemble(ctx context.Context) error {
 	d.reload = d.newReloader()
 	d.inspect = inspect.New(inspect.Options{
 		Loop: d.node.Loop(), Store: d.store, History: d.history, Sizes: d.sizes.Sizes, Status: d.status, Diff: d.diff,
-		Local: address.New(address.Options{NetNS: o.NetNS}).List, Plane: kindOf(o.Config.Mode).explain(),
+		Local: address.New(address.Options{NetNS: o.NetNS}).List, Plane: d.o.kind().Facts,
 	})
 	d.assembleServers()
 	d.metrics.Read(d.readings())
 	return nil
 }
 
-func (d *daemon) assembleHidden() {
-	d.hidden = hidden.New(hidden.Options{
-		Listeners: socket.New(socket.Options{NetNS: d.o.NetNS}).Listeners,
-		Local:     address.New(address.Options{NetNS: d.o.NetNS, Except: takeover.ServiceDevice}).List,
-		Report:    d.report,
-		Failed: func(err error) {
-			d.o.Log.Warn("Cannot tell which sockets of this node are hidden by Services", "error", err)
-		},
-	})
-}
-
-func (d *daemon) assembleNode() error {
+func (d *daemon) assembleNode() {
 	opt := NodeOptions{
-		Store: d.store, Source: d.source, Plane: d.kernel.plane(d.o.Config, d.metrics), Policy: kindOf(d.o.Config.Mode).limited(Policy(d.o.Config, d.families)), Load: d.kernel.load,
-		NetNS: d.o.NetNS, Tables: d.kernel.tables, Log: d.o.Log, MinPeriod: d.o.Config.MinSyncPeriod,
-		Report: d.report, Observe: d.observe, Edited: d.edited, Written: d.o.Written, Looked: d.metrics.Looked,
-		Followers: []proxy.Follower{ignored{d.o.Log, slog.LevelDebug}, d.ports, d.sizes, d.hidden},
+		Store: d.store, Source: d.source, Plane: d.plane, Policy: d.o.policy(d.families),
+		NetNS: d.o.NetNS, Log: d.o.Log, MinPeriod: d.o.Config.MinSyncPeriod,
+		Report: d.report, Observe: d.observe, Edited: d.edited, Written: d.o.Written,
+		Followers: []proxy.Follower{ignored{d.o.Log, slog.LevelDebug}, d.ports, d.sizes},
 	}
 	if len(d.o.Config.Manifests) > 0 {
 		opt.StandIn = d.o.Config.NodeName
 	}
-	var err error
-	d.node, err = NewNode(opt)
-	return err
+	d.node = NewNode(opt)
 }
 
 // report tells of problems with objects, wherever people look.
@@ -184,6 +166,9 @@ func (d *daemon) observe(s proxy.Sync) {
 	d.history.Observe(s)
 	if s.Err == nil && s.Waiting == 0 {
 		d.inForceOnce()
+	}
+	if s.Err != nil && d.plane.WriteFailed != nil {
+		d.plane.WriteFailed()
 	}
 	if s.Repair() {
 		d.contests.edited()
@@ -212,7 +197,7 @@ func (d *daemon) run(ctx context.Context) error {
 func (d *daemon) work(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, part := range []func(context.Context) error{
-		d.node.Run, d.events.Run, d.health.Run, d.ports.Run, d.hidden.Run, d.keeper.Run,
+		d.node.Run, d.events.Run, d.health.Run, d.ports.Run, d.keeper.Run,
 		d.listen.Run, d.healthz.Run, d.diagnostics.Run, d.reload.Run, d.onRequest,
 		d.logged.Run, d.warnings.Run, d.contests.run,
 	} {

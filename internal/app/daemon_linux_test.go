@@ -70,7 +70,7 @@ func daemonOptions(t testing.TB, path string, args ...string) (o Options, hangup
 	read := func() (*config.Config, []string, error) {
 		return flags.Load(config.Env{
 			Hostname: func() (string, error) { return "node-a", nil }, ReadFile: os.ReadFile,
-		}, config.Options{Modes: Modes()})
+		}, config.Options{Modes: Modes(Kinds())})
 	}
 	cfg, _, err := read()
 	if err != nil {

@@ -26,12 +26,12 @@ var errWriting = errors.New("the proxy keeps writing to the kernel, so that no t
 // diff compares the kernel as it is with what should be. It reads through a
 // connection of its own, and the loop does not wait for it.
 func (d *daemon) diff(ctx context.Context) (inspect.Difference, error) {
-	kernel, err := d.kernel.again(ctx)
+	reader, done, err := d.plane.Reader(ctx)
 	if err != nil {
 		return inspect.Difference{}, err
 	}
-	defer func() { _ = kernel.Close() }() // it was only read from
-	return differ{d.node.Loop(), kernel.plane(d.o.Config, nil)}.compare(ctx)
+	defer done()
+	return differ{d.node.Loop(), reader}.compare(ctx)
 }
 
 // differ compares the kernel with what a loop wants there.

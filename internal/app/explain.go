@@ -22,7 +22,7 @@ func Explain(ctx context.Context, o Options, q explain.Question) (explain.Answer
 	f.compiler.Compile(f.store.Take()) // problems of what is asked about are in the answer
 	return explain.Ask(explain.View{
 		View: proxy.View{Routes: f.compiler.Snapshot(), Started: true},
-		Node: f.store.Node(), Local: f.local, Plane: kindOf(o.Config.Mode).explain(),
+		Node: f.store.Node(), Local: f.local, Plane: o.kind().Facts,
 	}, q), nil
 }
 
@@ -48,6 +48,6 @@ func fromFiles(ctx context.Context, o Options) (files, error) {
 	}
 	f.store.SetLocalAddresses(f.local)
 	f.store.SetStandIn(standIn(addresses, o.Config.NodeName, o.Log))
-	f.compiler = route.NewCompiler(kindOf(o.Config.Mode).limited(Policy(o.Config, f.families)))
+	f.compiler = route.NewCompiler(o.policy(f.families))
 	return f, nil
 }

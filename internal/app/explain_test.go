@@ -21,7 +21,8 @@ func TestExplainFromManifests(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := Explain(t.Context(), Options{
-		Config: &config.Config{Mode: Modes()[0], Manifests: []string{"-"}, NodeName: "one", Detector: config.Detector{Mode: config.DetectClusterCIDR}},
+		Kinds:  Kinds(),
+		Config: &config.Config{Mode: Modes(Kinds())[0], Manifests: []string{"-"}, NodeName: "one", Detector: config.Detector{Mode: config.DetectClusterCIDR}},
 		Log:    slog.New(slog.DiscardHandler), Stdin: strings.NewReader(oneService),
 	}, q)
 	if err != nil {

@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"net/netip"
 	"time"
@@ -10,13 +9,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
-	follow "github.com/sluice-proxy/sluice/internal/follow/conntrack"
-	"github.com/sluice-proxy/sluice/internal/follow/localnet"
 	"github.com/sluice-proxy/sluice/internal/kernel/address"
-	"github.com/sluice-proxy/sluice/internal/kernel/conntrack"
-	"github.com/sluice-proxy/sluice/internal/kernel/nft"
 	"github.com/sluice-proxy/sluice/internal/kernel/process"
-	"github.com/sluice-proxy/sluice/internal/kernel/sysctl"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -33,83 +27,64 @@ type Source interface {
 type NodeOptions struct {
 	Store  *cluster.Store
 	Source Source
-	Plane  plane.Plane
+	Plane  *plane.Opened
 	Policy route.Options
-	Load   plane.Load // what one write contains
 
-	NetNS     int       // file descriptor of the network namespace to serve; 0: the current one
-	Tables    *nft.Conn // through which the plane writes nf_tables; nil: it does not
-	StandIn   string    // not empty: the host itself stands in for a Node of this name while there is none
+	NetNS     int    // file descriptor of the network namespace to serve; 0: the current one
+	StandIn   string // not empty: the host itself stands in for a Node of this name while there is none
 	MinPeriod time.Duration
 	Log       *slog.Logger
-	Followers []proxy.Follower      // besides the node's own
+	Followers []proxy.Follower      // besides the plane's own
 	Report    func([]route.Problem) // may be nil
 	Observe   func(proxy.Sync)      // may be nil
 	Edited    func(plane.Edit)      // called for each edit by another program; may be nil
 	Written   func()                // called once when no more rules are written; may be nil
-
-	// Looked is told of each look for stale flows. It may be nil.
-	Looked func(took time.Duration, ended map[route.Family]int)
 }
 
 // Node is the proxy of one node: a source, a plane and all that goes with them.
 type Node struct {
 	opt   NodeOptions
-	flows *conntrack.Table
-	stale *follow.Follower
-	local *localnet.Keeper
-	rules *nft.Conn // through which local writes
 	loop  *proxy.Loop
 	guard *guard
-	known func() // the addresses of this host were told once
+	known func() // called when the addresses of this host are known
 }
 
 // NewNode assembles a Node and announces its own feed to the store.
-func NewNode(opt NodeOptions) (*Node, error) {
-	flows, err := conntrack.Open(conntrack.Options{NetNS: opt.NetNS})
-	if err != nil {
-		return nil, err
+func NewNode(opt NodeOptions) *Node {
+	n := &Node{opt: opt, guard: newGuard(opt.Log, process.CPUTime), known: opt.Store.Feed()}
+	var followers []proxy.Follower
+	for _, part := range opt.Plane.Parts {
+		if part.Follower != nil {
+			followers = append(followers, part.Follower)
+		}
 	}
-	rules, err := nft.Open(nft.Options{NetNS: opt.NetNS, Beside: opt.Tables})
-	if err != nil {
-		return nil, errors.Join(err, flows.Close())
-	}
-	n := &Node{opt: opt, flows: flows, rules: rules, guard: newGuard(opt.Log, process.CPUTime), known: opt.Store.Feed()}
-	n.stale = follow.New(follow.Options{Table: flows, Scanned: opt.Looked, Report: func(err error) {
-		opt.Log.Warn("Cannot end stale flows, retrying", "error", err)
-	}})
-	n.local = localnet.New(localnet.Options{
-		Sysctl: sysctl.New(sysctl.Options{NetNS: opt.NetNS}), Kernel: rules,
-		Report: func(err error) { opt.Log.Warn("Loopback addresses", "error", err) },
-	})
 	n.loop = proxy.New(proxy.Options{
-		Store: opt.Store, Compiler: route.NewCompiler(opt.Policy), Plane: opt.Plane, Load: opt.Load,
-		Followers: append([]proxy.Follower{n.stale, n.local}, opt.Followers...),
+		Store: opt.Store, Compiler: route.NewCompiler(opt.Policy), Plane: opt.Plane.Plane, Load: opt.Plane.Load, Due: opt.Plane.Due,
+		Followers: append(followers, opt.Followers...),
 		Log:       opt.Log, MinPeriod: opt.MinPeriod, Report: opt.Report, Observe: n.observe,
 	})
 	n.guard.loop = n.loop
-	return n, nil
+	return n
 }
 
-// Loop is the loop at the heart of the node, to look at it and to ask of it.
+// Loop returns the loop of the node.
 func (n *Node) Loop() *proxy.Loop { return n.loop }
 
-// Flows is what ends stale flows.
-func (n *Node) Flows() *follow.Follower { return n.stale }
-
-// Run serves until the context ends, once; what is in the kernel stays there.
-// The first look at the kernel comes after edits of others would be heard.
+// Run serves until the context ends, once; what is in the kernel stays there. The loop
+// first reads the kernel after the watch for edits of other programs has begun.
 func (n *Node) Run(ctx context.Context) error {
-	defer func() { _ = errors.Join(n.flows.Close(), n.rules.Close()) }() // nothing is left to lose
-	n.local.Begin(ctx)
+	defer n.close()
 	group, ctx := errgroup.WithContext(ctx)
-	heard := make(chan struct{})
-	group.Go(func() error { return n.opt.Plane.Watch(ctx, func() { close(heard) }, n.edited) })
+	for _, part := range n.opt.Plane.Parts {
+		if part.Run != nil {
+			group.Go(func() error { return part.Run(ctx) })
+		}
+	}
+	watching := make(chan struct{})
+	group.Go(func() error { return n.opt.Plane.Plane.Watch(ctx, func() { close(watching) }, n.edited) })
 	group.Go(func() error { return n.guard.run(ctx) })
 	group.Go(func() error { return n.addresses(ctx) })
 	group.Go(func() error { return n.opt.Source.Run(ctx) })
-	group.Go(func() error { return n.stale.Run(ctx) })
-	group.Go(func() error { return n.local.Run(ctx) })
 	group.Go(func() error {
 		if n.opt.Written != nil {
 			defer n.opt.Written()
@@ -117,11 +92,23 @@ func (n *Node) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-heard:
+		case <-watching:
 			return n.loop.Run(ctx)
 		}
 	})
 	return group.Wait()
+}
+
+// close closes the plane and its parts, which have nothing left to lose.
+func (n *Node) close() {
+	for _, part := range n.opt.Plane.Parts {
+		if part.Close != nil {
+			_ = part.Close()
+		}
+	}
+	if n.opt.Plane.Close != nil {
+		_ = n.opt.Plane.Close()
+	}
 }
 
 // edited passes an edit by another program on.
@@ -145,7 +132,11 @@ func (n *Node) addresses(ctx context.Context) error {
 	w := address.New(address.Options{NetNS: n.opt.NetNS, Except: takeover.ServiceDevice})
 	return w.Run(ctx, func(addrs []netip.Addr) {
 		n.opt.Store.SetLocalAddresses(addrs)
-		n.stale.SetLocal(addrs)
+		for _, part := range n.opt.Plane.Parts {
+			if part.SetLocal != nil {
+				part.SetLocal(addrs)
+			}
+		}
 		if n.opt.StandIn != "" {
 			n.opt.Store.SetStandIn(standIn(w, n.opt.StandIn, n.opt.Log))
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/probe"
 	"github.com/sluice-proxy/sluice/internal/plane"
 )
 
@@ -18,15 +17,17 @@ func Preview(ctx context.Context, o Options) (plane.Plan, error) {
 	change, problems := f.compiler.Compile(f.store.Take())
 	o.reportAll(problems)
 	ignored{o.Log, slog.LevelInfo}.Applied(change)
-	p := kindOf(o.Config.Mode).preview(parts{o.Config, o.NetNS, o.Log, f.families})
+	setup := o.setup()
+	setup.Families = f.families
+	p := o.kind().Preview(setup)
 	if err := p.Refresh(ctx); err != nil {
 		return nil, err
 	}
 	return p.Plan(change), nil
 }
 
-// Check makes sure that this process can do its work here, and does nothing.
+// Check verifies that this process can do its work here, and changes nothing.
 func Check(ctx context.Context, o Options) error {
-	_, err := kindOf(o.Config.Mode).probe(ctx, probe.Options{NetNS: o.NetNS})
+	_, err := o.kind().Probe(ctx, o.NetNS)
 	return err
 }

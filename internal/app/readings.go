@@ -11,10 +11,9 @@ func (d *daemon) readings() metrics.Readings {
 		c := d.reload.State().Count
 		return c.Accepted, c.Refused
 	}
-	r := metrics.Readings{
+	return metrics.Readings{
 		Totals: d.store.Totals, Backlog: d.store.Backlog, Sizes: d.sizes.Sizes, Reloads: reloads,
 		Connected:          func() bool { return d.source.State().Connected },
-		FlowsEnded:         func() uint64 { return d.node.Flows().Stats().Deleted },
 		KubeProxyRunning:   func() bool { return d.keeper.State().Rival != nil },
 		Leftovers:          func() map[takeover.Mechanism]int { return d.keeper.State().Leftovers },
 		Removed:            func() map[takeover.Mechanism]int { return d.keeper.State().Removed },
@@ -25,10 +24,6 @@ func (d *daemon) readings() metrics.Readings {
 			return c.Program(), c.Active()
 		},
 	}
-	if d.kernel.read != nil {
-		d.kernel.read(&r)
-	}
-	return r
 }
 
 func (d *daemon) settingsFailed() int {

@@ -20,14 +20,14 @@ func (d *daemon) status(context.Context) inspect.Status {
 	s := inspect.Status{
 		Version: d.o.Version, PID: os.Getpid(), Since: d.started,
 		Health:        d.verdict(),
-		Mode:          inspect.Mode{Name: d.o.Config.Mode, Reason: d.o.Reason, How: d.kernel.how},
+		Mode:          inspect.Mode{Name: d.o.Config.Mode, Reason: d.o.Reason, How: d.plane.How, Transient: !d.o.kind().Persistent},
 		Source:        d.sourceStatus(),
 		Takeover:      d.keeper.State().Lines(),
 		Configuration: configuration(d.reload.State()),
 		Servers:       []inspect.Server{server("healthz", d.healthz.State()), server("metrics", d.diagnostics.State())},
 	}
-	if d.kernel.watchTrouble != nil {
-		s.WatchTrouble = d.kernel.watchTrouble()
+	if d.plane.WatchTrouble != nil {
+		s.WatchTrouble = d.plane.WatchTrouble()
 	}
 	if c := d.health.Contest(); c.Active() {
 		s.Contest = &inspect.Contest{Since: c.Since, Repairs: c.Repairs, What: c.What, By: c.By}

@@ -23,7 +23,7 @@ import (
 // `sluice status` and the metrics say the same of what was repaired.
 func TestEverybodyCountsTheSameRepairs(t *testing.T) {
 	history := inspect.NewHistory()
-	counts := metrics.New(metrics.Options{Mode: Modes()[0], Families: []route.Family{route.IPv4}})
+	counts := metrics.New(metrics.Options{Mode: Modes(Kinds())[0], Families: []route.Family{route.IPv4}})
 	for _, s := range []proxy.Sync{
 		{Cause: proxy.Start, Steps: 90},
 		{Cause: proxy.Change, Steps: 3},

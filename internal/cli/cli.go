@@ -21,6 +21,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/app"
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/kernel/handover"
+	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/source/kube"
 	"github.com/sluice-proxy/sluice/internal/text"
@@ -33,6 +34,7 @@ type Env struct {
 	Hostname       func() (string, error)
 	Hangup         <-chan os.Signal // asks for a full comparison with the kernel; may be nil
 	Synced         func(proxy.Sync) // called after every attempt to write to the kernel; may be nil
+	Kinds          []plane.Kind     // data planes, the default first; nil: those of this build
 
 	// Before is what the run of this program passed on that executed it anew, and
 	// Execute executes it anew; nil: the configuration is not followed.
@@ -43,6 +45,9 @@ type Env struct {
 // Main runs a command line, args[0] being the name of the program, and returns
 // the exit status. Under the name kube-proxy there are no subcommands.
 func Main(ctx context.Context, args []string, env Env) int {
+	if env.Kinds == nil {
+		env.Kinds = app.Kinds()
+	}
 	name := filepath.Base(args[0])
 	root := newRoot(name, env)
 	if name != "kube-proxy" {
@@ -50,7 +55,7 @@ func Main(ctx context.Context, args []string, env Env) int {
 		asking.Stdout, asking.Stderr = text.Safe(env.Stdout), text.Safe(env.Stderr)
 		root.AddCommand(newGet(asking), newStatus(asking), newDiff(asking), newExplain(asking), newPlan(env),
 			newCompletion(env), newVersion(env))
-		completeModes(root)
+		completeModes(root, app.Modes(env.Kinds))
 	}
 	root.CompletionOptions.DisableDefaultCmd = true // ours says more, and kube-proxy has none
 	root.SetArgs(args[1:])
@@ -114,8 +119,8 @@ func run(ctx context.Context, flags *config.Flags, env Env) error {
 	signal.Ignore(syscall.SIGPIPE) // nobody to read the log is no reason to end
 	chosen := app.Configured("")
 	reader := configuration{flags: flags, env: env, opt: config.Options{
-		Modes:   app.Modes(),
-		Default: sync.OnceValue(func() string { chosen = app.Choose(ctx, 0); return chosen.Mode }),
+		Modes:   app.Modes(env.Kinds),
+		Default: sync.OnceValue(func() string { chosen = app.Choose(ctx, env.Kinds, 0); return chosen.Mode }),
 	}}
 	if err := env.Before.Get(textName, &reader.text); err != nil {
 		return err
@@ -202,19 +207,19 @@ func (c *configuration) load() (app.Options, *logs, error) {
 	for _, w := range warnings {
 		log.Warn(w)
 	}
-	return app.Options{Config: cfg, Log: log, Stdin: c.env.Stdin, Synced: c.env.Synced}, logs, nil
+	return app.Options{Config: cfg, Log: log, Stdin: c.env.Stdin, Synced: c.env.Synced, Kinds: c.env.Kinds}, logs, nil
 }
 
 // load is for commands that need the best mode of this build, whatever the
 // kernel here can do.
 func load(flags *config.Flags, env Env) (app.Options, *logs, error) {
-	c := configuration{flags: flags, env: env, opt: config.Options{Modes: app.Modes()}}
+	c := configuration{flags: flags, env: env, opt: config.Options{Modes: app.Modes(env.Kinds)}}
 	return c.load()
 }
 
 // serve runs the proxy until the context ends, or until the program is to be
 // executed anew with the Handover that it returns. It lets the current write
-// finish, for at most writeTime; the rules stay in the kernel.
+// finish, for at most writeTime.
 func serve(ctx context.Context, o app.Options) (*handover.Handover, error) {
 	kube.DemoteLibraries(o.Log)
 	running, stop := context.WithCancel(ctx)
@@ -244,6 +249,6 @@ func serve(ctx context.Context, o app.Options) (*handover.Handover, error) {
 		}
 	default:
 	}
-	o.Log.Info("Stopped; the rules stay")
+	o.Log.Info("Stopped; " + app.AfterStop(o))
 	return nil, nil
 }

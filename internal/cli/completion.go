@@ -10,8 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-
-	"github.com/sluice-proxy/sluice/internal/app"
 )
 
 // newCompletion makes the command that prints completion scripts.
@@ -51,13 +49,13 @@ func complete(cmd *cobra.Command, flag string, words []string) {
 	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// completeModes offers the modes of this build, wherever one is said, and
+// completeModes offers the modes as values of flags for them, and
 // leaves flags that are neither files nor of few values without file names.
-func completeModes(root *cobra.Command) {
+func completeModes(root *cobra.Command, modes []string) {
 	for _, cmd := range append(root.Commands(), root) {
 		for _, flag := range []string{"mode", "proxy-mode"} {
 			if cmd.Flags().Lookup(flag) != nil {
-				complete(cmd, flag, app.Modes())
+				complete(cmd, flag, modes)
 			}
 		}
 		cmd.Flags().VisitAll(func(f *pflag.Flag) {

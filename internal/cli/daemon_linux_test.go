@@ -6,7 +6,9 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
+	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -25,7 +27,6 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/control"
-	"github.com/sluice-proxy/sluice/internal/explain"
 	"github.com/sluice-proxy/sluice/internal/follow/sizes"
 	"github.com/sluice-proxy/sluice/internal/inspect"
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
@@ -200,6 +201,23 @@ func lagging() {
 	}
 }
 
+// fetch prints a page of the daemon. It fails if the page does not have a line:
+//
+//	exec fetch ADDRESS [LINE]
+func fetch() {
+	enter()
+	r, err := http.Get("http://" + os.Args[1])
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "fetch:", err)
+		os.Exit(1)
+	}
+	page, err := io.ReadAll(r.Body)
+	fmt.Printf("%s", page)
+	if err != nil || len(os.Args) > 2 && !bytes.Contains(page, []byte("\n"+os.Args[2]+"\n")) {
+		os.Exit(1)
+	}
+}
+
 // daemon is the part of a daemon that is asked, over a kernel in memory, with
 // the manifests in the folders of its arguments. What differs between that
 // kernel and what should be is what the file "difference" says, if there.
@@ -232,7 +250,7 @@ func serveFolder(ctx context.Context, folders []string) error {
 		},
 	})
 	i := inspect.New(inspect.Options{
-		Loop: loop, Store: store, History: history, Sizes: counted.Sizes, Diff: difference, Plane: explain.Nftables(),
+		Loop: loop, Store: store, History: history, Sizes: counted.Sizes, Diff: difference, Plane: nftables.Kind().Facts,
 		Local:  func(context.Context) ([]netip.Addr, error) { return nil, nil },
 		Status: func(context.Context) inspect.Status { return known(synced.Load()) },
 	})

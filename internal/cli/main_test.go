@@ -13,23 +13,33 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/sluice-proxy/sluice/internal/app"
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/plane/planetest"
 )
 
-// TestMain makes this test program act as the real one under both its names.
+// TestMain makes this test program act as the real one under both its names, and
+// as one with a further data plane under the name memory.
 func TestMain(m *testing.M) {
-	program := func() {
+	testscript.Main(testsInNamespace{m}, map[string]func(){
+		"sluice": program(nil), "kube-proxy": program(nil),
+		"memory": program(append(app.Kinds(), (&planetest.Memory{}).Kind())),
+		"daemon": daemon, "within": within, "lagging": lagging, "fetch": fetch,
+	})
+}
+
+// program returns the real program with data planes.
+func program(kinds []plane.Kind) func() {
+	return func() {
 		enter()
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 		defer stop()
 		os.Exit(Main(ctx, os.Args, Env{
-			Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+			Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Kinds: kinds,
 			Hostname: func() (string, error) { return "Node-A", nil },
 		}))
 	}
-	testscript.Main(testsInNamespace{m}, map[string]func(){
-		"sluice": program, "kube-proxy": program,
-		"daemon": daemon, "within": within, "lagging": lagging,
-	})
 }
 
 // TestScripts runs the scripts, each a story told through the command line.

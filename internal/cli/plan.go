@@ -15,6 +15,7 @@ import (
 func newPlan(env Env) *cobra.Command {
 	var files []string
 	var mode string
+	best := env.Kinds[0].Mode
 	fs := pflag.NewFlagSet("plan", pflag.ContinueOnError)
 	flags := config.NewFlags(fs)
 	cmd := &cobra.Command{
@@ -23,7 +24,7 @@ func newPlan(env Env) *cobra.Command {
 		Long: `Print what manifests would put into the kernel of this node, in the language of the
 data plane. Nothing is written and no privileges are needed. The flags of the proxy
 that decide what is programmed (--cluster-cidr, --nodeport-addresses ...) work here too.`,
-		Example: "  sluice plan -f manifests/\n  kubectl get svc,endpointslices,nodes -A -o yaml | sluice plan -f - --mode nftables",
+		Example: "  sluice plan -f manifests/\n  kubectl get svc,endpointslices,nodes -A -o yaml | sluice plan -f - --mode " + best,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := set(fs, map[string][]string{"manifests": files, "proxy-mode": {mode}}); err != nil {
@@ -33,7 +34,7 @@ that decide what is programmed (--cluster-cidr, --nodeport-addresses ...) work h
 		},
 	}
 	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "file or folder with manifests, or - for standard input; repeatable")
-	cmd.Flags().StringVar(&mode, "mode", "", "data plane (default nftables)")
+	cmd.Flags().StringVar(&mode, "mode", "", "data plane (default "+best+")")
 	fs.VisitAll(func(f *pflag.Flag) {
 		f.Hidden = true
 		cmd.Flags().AddFlag(f)

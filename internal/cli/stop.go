@@ -6,8 +6,8 @@ const (
 	// grace is how long parts may take to stop once nothing is written any more.
 	grace = 800 * time.Millisecond
 
-	// writeTime is how long the write in hand may take once the program is told to
-	// stop. It is a little more than a restore of iptables has, and less than the
+	// writeTime is how long the current write may take once the program is asked to
+	// stop. It is a little more than the longest timeout of a write, and less than the
 	// 30 s after which Kubernetes and the systemd unit kill the program.
 	writeTime = 22 * time.Second
 )

@@ -25,7 +25,7 @@ const (
 	SCTP Protocol = 132
 )
 
-// String returns the name as Kubernetes and nftables print it in lower case.
+// String returns the name as Kubernetes prints it, in lower case.
 func (p Protocol) String() string {
 	switch p {
 	case TCP:

@@ -81,13 +81,12 @@ func StartFailed(reason string, err error) Event {
 }
 
 // RulesContested is the Event on the own Node that another program keeps changing
-// the rules.
-func RulesContested(what string) Event {
+// the rules. Owned names the objects that the program must leave alone.
+func RulesContested(what, owned string) Event {
 	return Event{
 		Type: Warning, Reason: ReasonRulesContested, Action: actionProgram,
 		Note: what + ". While rules are missing connections to Services fail, and the node is reported unhealthy. " +
-			"Stop that program, or keep it off the tables \"sluice\" (mode nftables) and the chains KUBE-* (mode iptables): " +
-			"a firewall must not flush the whole ruleset.",
+			"Stop that program, or keep it off " + owned + ": a firewall must not flush the whole ruleset.",
 	}
 }
 

@@ -42,9 +42,9 @@ func TestProblemsOfOneObjectAreFewWarnings(t *testing.T) {
 
 // Contests are about the own Node, and name the program and what to do.
 func TestContestsAreEventsOfTheNode(t *testing.T) {
-	begin, end := RulesContested("nft (thread 812) repeatedly changed the rules of Sluice"), RulesUncontested()
+	begin, end := RulesContested("nft (thread 812) repeatedly changed the rules of Sluice", `the tables "sluice"`), RulesUncontested()
 	if begin.Object != (Object{}) || begin.Type != Warning || begin.Reason != "RulesContested" ||
-		!strings.HasPrefix(begin.Note, "nft (thread 812) ") || !strings.Contains(begin.Note, "Stop that program") {
+		!strings.HasPrefix(begin.Note, "nft (thread 812) ") || !strings.Contains(begin.Note, `Stop that program, or keep it off the tables "sluice": `) {
 		t.Errorf("the beginning is %+v", begin)
 	}
 	if end.Object != (Object{}) || end.Type != Normal || end.Reason != "RulesUncontested" || end.Note == "" {

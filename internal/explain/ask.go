@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/text"
@@ -20,7 +21,7 @@ type View struct {
 
 	Node  *cluster.Node // of this host; nil: unknown
 	Local []netip.Addr  // addresses of this host
-	Plane Plane
+	Plane plane.Facts
 }
 
 // mostCases is how many cases an Answer has at most. For an address of a node
@@ -210,17 +211,17 @@ func (a *asker) endsUnserved(to netip.Addr, f *route.Front) bool {
 // ends reports whether the plane refuses or drops the packets of a client if there
 // is no backend. Otherwise no rule matches them.
 func (a *asker) ends(to netip.Addr, f *route.Front, c client) bool {
-	at, passes := a.view.Plane.Ends.External, Passing
+	at, passes := a.view.Plane.Ends.External, plane.Passing
 	if f.Kind == route.ClusterIP {
 		at = a.view.Plane.Ends.ClusterIPs
 	}
 	switch local := a.isLocal(to); {
 	case c.own && local:
-		passes = Leaving | Arriving
+		passes = plane.Leaving | plane.Arriving
 	case c.own:
-		passes = Leaving
+		passes = plane.Leaving
 	case local:
-		passes = Arriving
+		passes = plane.Arriving
 	}
 	return at&passes != 0
 }
@@ -234,7 +235,7 @@ func (a *asker) enter(to netip.Addr, f found) Case {
 		Client:      c.Client,
 	}
 	w := f.way(c)
-	if a.view.Plane.asks(f.front, w) {
+	if a.view.Plane.Checks(f.front, w) {
 		out.Access = &Access{Allowed: inside(f.front.Allow, c.addr), Ranges: text.Strings(f.front.Allow)}
 	}
 	switch {

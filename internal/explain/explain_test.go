@@ -11,6 +11,9 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/plane/iptables"
+	"github.com/sluice-proxy/sluice/internal/plane/nftables"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
@@ -75,7 +78,7 @@ func ask(t *testing.T, words []string) Answer {
 	}
 	v := view(t, opt)
 	if strings.HasPrefix(words[0], "iptables") {
-		v.Plane = Iptables()
+		v.Plane = pathless(iptables.Kind())
 		v.Plane.Path = chains
 	}
 	if strings.HasSuffix(words[0], "bound") { // addresses of Services are the node's as well
@@ -85,7 +88,7 @@ func ask(t *testing.T, words []string) Answer {
 }
 
 // chains is a path with the outline of kube-proxy's, and names of its own.
-func chains(p Passage) []string {
+func chains(p plane.Passage) []string {
 	switch {
 	case p.Way.Verdict == route.Reject:
 		return []string{"filter REFUSING"}
@@ -106,7 +109,7 @@ func chains(p Passage) []string {
 	case p.Way.Verdict == route.Drop:
 		return append(path, "filter DROPPING")
 	}
-	path = append(path, fmt.Sprintf("%s-%s-%s", p.Client, p.Service.Name.Name, port.Name))
+	path = append(path, fmt.Sprintf("%s-%s-%s", map[bool]string{true: "inside", false: "outside"}[p.Inside], p.Service.Name.Name, port.Name))
 	if p.Backend.IsValid() {
 		path = append(path, "TO-"+p.Backend.String())
 	}
@@ -184,10 +187,10 @@ func TestSourceRangesWithoutEndpoints(t *testing.T) {
 	}
 	v := view(t, usual())
 	for _, tt := range []struct {
-		plane Plane
+		plane plane.Facts
 		want  Verdict
 		asked bool
-	}{{Nftables(), Dropped, true}, {Iptables(), Refused, false}} {
+	}{{pathless(nftables.Kind()), Dropped, true}, {iptables.Kind().Facts, Refused, false}} {
 		v.Plane = tt.plane
 		if c := Ask(v, q).Cases[0]; c.Verdict != tt.want || (c.Access != nil) != tt.asked {
 			t.Errorf("%s: %s because %s, asked %+v; want %s", tt.plane.Name, c.Verdict, c.Why, c.Access, tt.want)
@@ -213,7 +216,7 @@ func TestPathGoesOnToTheBackend(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const want = `[["nat SERVICES","pod-web-http"],` +
+	const want = `[["nat SERVICES","inside-web-http"],` +
 		`{"address":"10.244.2.5:8080","chance":"1/2","node":"two","slice":"web-north","path":["TO-10.244.2.5:8080"]}]`
 	if string(got) != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
@@ -241,13 +244,13 @@ func TestSourceOfThisNodeToItself(t *testing.T) {
 // Another plane tells its own where planes differ.
 func TestPlaneSaysWhatItDoes(t *testing.T) {
 	v := view(t, usual())
-	v.Plane = Plane{
+	v.Plane = plane.Facts{
 		Name:        "other",
-		OtherPort:   Behaviour{Verdict: Untouched, Why: "not looked at"},
-		Ping:        Behaviour{Verdict: Untouched, Why: "answered by the host"},
-		Unallocated: Behaviour{Verdict: Refused, Why: "refused", Path: []string{"chain ALL", "chain NOBODY"}},
+		OtherPort:   plane.Behaviour{Verdict: plane.Untouched, Why: "not looked at"},
+		Ping:        plane.Behaviour{Verdict: plane.Untouched, Why: "answered by the host"},
+		Unallocated: plane.Behaviour{Verdict: plane.Refuse, Why: "refused", Path: []string{"chain ALL", "chain NOBODY"}},
 	}
-	for to, want := range map[string]Behaviour{
+	for to, want := range map[string]plane.Behaviour{
 		"10.96.0.80:81":     v.Plane.OtherPort,
 		"10.96.0.80/icmp":   v.Plane.Ping,
 		"10.96.0.99:80":     v.Plane.Unallocated,
@@ -259,7 +262,7 @@ func TestPlaneSaysWhatItDoes(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := Ask(v, q)
-		if c := got.Cases[0]; got.Plane != "other" || c.Verdict != want.Verdict || !strings.HasPrefix(c.Why, want.Why) || !slices.Equal(c.Path, want.Path) {
+		if c := got.Cases[0]; got.Plane != "other" || c.Verdict != Verdict(want.Verdict) || !strings.HasPrefix(c.Why, want.Why) || !slices.Equal(c.Path, want.Path) {
 			t.Errorf("%s: %s of plane %s, because %q, want %v", to, c.Verdict, got.Plane, c.Why, want)
 		}
 	}
@@ -276,7 +279,7 @@ func TestManyCasesAreCut(t *testing.T) {
 	store.SetNode(&cluster.Node{Name: "one", Addresses: addrs("192.168.0.2")})
 	c := route.NewCompiler(usual())
 	c.Compile(store.Take())
-	v := View{View: proxy.View{Routes: c.Snapshot(), Started: true}, Node: store.Node(), Plane: Nftables()}
+	v := View{View: proxy.View{Routes: c.Snapshot(), Started: true}, Node: store.Node(), Plane: pathless(nftables.Kind())}
 
 	q, err := Parse("node", "192.168.0.2")
 	if err != nil {
@@ -300,7 +303,7 @@ func TestManyCasesAreCut(t *testing.T) {
 // Without a Node and without addresses of the host, little is known, and that
 // is said.
 func TestUnknownNode(t *testing.T) {
-	v := View{View: proxy.View{Routes: route.NewCompiler(usual()).Snapshot(), Started: true}, Plane: Nftables()}
+	v := View{View: proxy.View{Routes: route.NewCompiler(usual()).Snapshot(), Started: true}, Plane: pathless(nftables.Kind())}
 	q, err := Parse("node", "192.168.0.2:80")
 	if err != nil {
 		t.Fatal(err)

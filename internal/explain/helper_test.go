@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/plane/nftables"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/source/manifest"
@@ -16,6 +18,13 @@ func addrs(texts ...string) []netip.Addr {
 		out = append(out, netip.MustParseAddr(s))
 	}
 	return out
+}
+
+// pathless returns the facts of a plane without paths, which change with its rules.
+func pathless(k plane.Kind) plane.Facts {
+	f := k.Facts
+	f.Path, f.OtherPort.Path, f.Ping.Path, f.Unallocated.Path = nil, nil, nil, nil
+	return f
 }
 
 func prefixes(texts ...string) []netip.Prefix {
@@ -76,6 +85,6 @@ func view(t testing.TB, opt route.Options) View {
 	c := route.NewCompiler(opt)
 	c.Compile(store.Take())
 	return View{
-		View: proxy.View{Routes: c.Snapshot(), Started: true}, Node: store.Node(), Local: local, Plane: Nftables(),
+		View: proxy.View{Routes: c.Snapshot(), Started: true}, Node: store.Node(), Local: local, Plane: pathless(nftables.Kind()),
 	}
 }

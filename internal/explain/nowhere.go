@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -14,8 +15,8 @@ func (a *asker) nowhere(to netip.Addr, n survey) Case {
 		Destination: target(to, a.question.Port, a.question.Protocol),
 		Client:      a.client(to).Client,
 	}
-	set := func(b Behaviour, more string) Case {
-		out.Verdict, out.Why, out.Path = b.Verdict, b.Why+more, b.Path
+	set := func(b plane.Behaviour, more string) Case {
+		out.Verdict, out.Why, out.Path = Verdict(b.Verdict), b.Why+more, b.Path
 		return out
 	}
 	switch {
@@ -28,7 +29,7 @@ func (a *asker) nowhere(to netip.Addr, n survey) Case {
 		cidr := list(containing(a.view.Routes.Host.ServiceCIDRs, to))
 		return set(a.view.Plane.Unallocated, " ("+cidr+")")
 	}
-	return set(Behaviour{Verdict: Untouched, Why: a.whyUntouched(to, n)}, "")
+	return set(plane.Behaviour{Verdict: plane.Untouched, Why: a.whyUntouched(to, n)}, "")
 }
 
 func (a *asker) whyUntouched(to netip.Addr, n survey) string {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/explain"
+	"github.com/sluice-proxy/sluice/internal/plane/nftables"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
@@ -36,7 +37,7 @@ func explaining(loop still) *Inspector {
 	compiler.Compile(store.Take())
 	loop.view.Routes = compiler.Snapshot()
 	return New(Options{
-		Loop: loop, Store: store, Plane: explain.Nftables(),
+		Loop: loop, Store: store, Plane: nftables.Kind().Facts,
 		Local: func(context.Context) ([]netip.Addr, error) { return nil, nil },
 	})
 }
@@ -140,7 +141,7 @@ func TestAServiceThatChangesMeanwhile(t *testing.T) {
 		t.Fatal(err)
 	}
 	i := New(Options{
-		Loop: loop, Store: loop.store, Plane: explain.Nftables(),
+		Loop: loop, Store: loop.store, Plane: nftables.Kind().Facts,
 		Local: func(context.Context) ([]netip.Addr, error) { return nil, nil },
 	})
 	for want := range 3 {

@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/explain"
 	"github.com/sluice-proxy/sluice/internal/follow/sizes"
+	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
@@ -30,7 +31,7 @@ type Options struct {
 	History *History
 	Sizes   func() sizes.Sizes                              // of what is in the kernel
 	Local   func(ctx context.Context) ([]netip.Addr, error) // addresses of this host
-	Plane   explain.Plane
+	Plane   plane.Facts
 
 	// Status returns all fields that Inspector.Status does not fill in.
 	Status func(context.Context) Status

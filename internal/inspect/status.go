@@ -104,6 +104,9 @@ type Mode struct {
 	Name   string `json:"name"`
 	Reason string `json:"reason,omitempty"` // why it was chosen
 	How    string `json:"how,omitempty"`    // how it writes rules: "by iptables-nft, as ..."
+
+	// Transient means that Services are not served while the process is down.
+	Transient bool `json:"transient,omitempty"`
 }
 
 // Node is the Node object of this node as the daemon last received it.

@@ -46,6 +46,9 @@ func (h Health) String() string { return string(h.State) + ifSet(" (%s)", h.Reas
 func (s Status) identity(p *page) {
 	p.Field("Mode", s.Mode.Name+ifSet(" (%s)", s.Mode.Reason))
 	p.Field("Rules", ifSet("written %s", s.Mode.How))
+	if s.Mode.Transient {
+		p.Field("While stopped", "Services are not served")
+	}
 	p.Field("Families", strings.Join(s.Families, ", "))
 	node := s.Node.Name + ifSet(", zone %s", s.Node.Zone) + ifSet(", %s", text.Join(s.Node.Addresses, ", "))
 	if s.Node.Leaving {

@@ -13,9 +13,9 @@ import (
 	"testing/synctest"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
-	"github.com/sluice-proxy/sluice/internal/explain"
 	"github.com/sluice-proxy/sluice/internal/follow/sizes"
 	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/plane/nftables"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/source/manifest"
@@ -83,7 +83,7 @@ func start(t *testing.T, tune func(*world, *Options)) *world {
 		Status: func(context.Context) Status { return Status{} },
 		Diff:   func(context.Context) (Difference, error) { return Difference{}, nil },
 		Local:  func(context.Context) ([]netip.Addr, error) { return nil, nil },
-		Plane:  explain.Nftables(),
+		Plane:  nftables.Kind().Facts,
 	}
 	if tune != nil {
 		tune(w, &opt)

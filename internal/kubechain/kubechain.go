@@ -1,5 +1,5 @@
-// Package kubechain knows chains of iptables by the names that kube-proxy gives
-// them, in any of its versions and modes, and so Sluice in its mode iptables.
+// Package kubechain recognizes the chains that kube-proxy of any version and mode
+// makes, and Sluice where it uses the same names, by their names.
 // Those of kubelet (KUBE-FIREWALL, KUBE-MARK-DROP, KUBE-KUBELET-CANARY,
 // KUBE-IPTABLES-HINT) are not among them.
 package kubechain

@@ -33,7 +33,7 @@ func (s *slow) Gather() ([]*dto.MetricFamily, error) {
 // one, and one for all who came meanwhile.
 func TestACrowdSharesARendering(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		from := &slow{registry: newMetrics(modeNFTables).registry}
+		from := &slow{registry: newMetrics().registry}
 		page := serve(from)
 		var clients sync.WaitGroup
 		for range 300 {
@@ -55,7 +55,7 @@ func TestACrowdSharesARendering(t *testing.T) {
 // A client that asks again at once waits: rendering takes a fifth of a CPU.
 func TestRenderingIsPaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		from := &slow{registry: newMetrics(modeNFTables).registry}
+		from := &slow{registry: newMetrics().registry}
 		page := serve(from)
 		began := time.Now()
 		for range 101 {
@@ -88,7 +88,7 @@ func TestAnAnswerIsOfItsRequest(t *testing.T) {
 // A client that never reads keeps nobody from an answer.
 func TestAClientThatNeverReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		page := serve(newMetrics(modeNFTables).registry)
+		page := serve(newMetrics().registry)
 		stuck := make(chan struct{})
 		for range 10 {
 			go page.ServeHTTP(unread{httptest.NewRecorder(), stuck}, httptest.NewRequest(http.MethodGet, "/metrics", nil))

@@ -16,12 +16,17 @@ import (
 
 // Options do not change while the process lives.
 type Options struct {
-	Mode    string // "nftables", "iptables": which families there are
+	Mode    string // the data plane
 	Reason  string // why this mode
 	Version string // of Sluice
 
 	// Families are the enabled ones, that of the cluster's primary addresses first.
 	Families []route.Family
+
+	// PartialSyncs adds the metrics of full and of partial syncs, and Plane those that
+	// this data plane alone has, a family each.
+	PartialSyncs bool
+	Plane        []prometheus.Collector
 
 	Gates   []Gate
 	Started time.Time // changes before it are not counted as latency
@@ -44,18 +49,15 @@ type Metrics struct {
 	queued   atomic.Int64 // when the last change came in, in ns since 1970
 	expiry   atomic.Pointer[time.Time]
 	families map[string]prometheus.Collector
-	failing  []*prometheus.CounterVec // by IP family: writes that failed, as this mode calls them
 
 	vectors
 }
 
 // vectors are updated by events, as opposed to Readings.
 type vectors struct {
-	synced, full, partial, programming, looked *prometheus.HistogramVec
-	healthz, livez, ended                      *prometheus.CounterVec
-	nftablesSync, nftablesCleanup              *prometheus.CounterVec
-	restores, partialRestores                  *prometheus.CounterVec
-	last, rules, sent                          *prometheus.GaugeVec
+	synced, full, partial, programming *prometheus.HistogramVec
+	healthz, livez                     *prometheus.CounterVec
+	last                               *prometheus.GaugeVec
 
 	steps, latency                 *prometheus.HistogramVec
 	failures, comparisons, repairs *prometheus.CounterVec
@@ -67,14 +69,15 @@ type vectors struct {
 	registered, hidden, disabled, healthchecks *prometheus.CounterVec
 }
 
-// New makes the families of a mode, in a registry of their own.
+// New makes all families, in a registry of their own.
 func New(o Options) *Metrics {
 	m := &Metrics{opt: o, registry: prometheus.NewRegistry(), slis: prometheus.NewRegistry(), families: map[string]prometheus.Collector{}}
 	m.registry.MustRegister(
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
-	n := m.register(m.registry, m.table())
+	m.registry.MustRegister(o.Plane...)
+	n := m.register(m.registry, m.table()) + len(o.Plane)
 	m.register(m.slis, m.sliTable())
 	m.queued.Store(o.Started.UnixNano())
 	m.constants(n)

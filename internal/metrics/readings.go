@@ -18,7 +18,6 @@ type Readings struct {
 	Sizes     func() sizes.Sizes
 	Connected func() bool
 
-	FlowsEnded         func() uint64                  // stale ones, since the start
 	Reloads            func() (accepted, refused int) // configuration files, since the process started
 	KubeProxyRunning   func() bool
 	Leftovers          func() map[takeover.Mechanism]int // rules by mechanism; what is not in it has none
@@ -29,10 +28,6 @@ type Readings struct {
 	// Contest reports whether another program keeps changing the rules, and its name
 	// if it is known.
 	Contest func() (program string, active bool)
-
-	// Packets that rules counted; not ok: they cannot be read, and have no series.
-	InvalidDropped    func() (n uint64, ok bool)
-	LoopbackNodePorts func() (n uint64, ok bool)
 }
 
 // Read sets the Readings. Before it there are none.
@@ -110,7 +105,6 @@ func (m *Metrics) noLocal(r Readings, p put) {
 	}
 }
 
-func flowsEnded(r Readings, p put)       { number(r.FlowsEnded, same, p) }
 func connected(r Readings, p put)        { number(r.Connected, truth, p) }
 func kubeProxyRunning(r Readings, p put) { number(r.KubeProxyRunning, truth, p) }
 
@@ -147,18 +141,6 @@ func contested(r Readings, p put) {
 		program = unknownProgram
 	}
 	p(float64(truth(active)), program)
-}
-
-func invalidDropped(r Readings, p put)    { packets(r.InvalidDropped, p) }
-func loopbackNodePorts(r Readings, p put) { packets(r.LoopbackNodePorts, p) }
-
-func packets(read func() (uint64, bool), p put) {
-	if read == nil {
-		return
-	}
-	if n, ok := read(); ok {
-		p(float64(n))
-	}
 }
 
 func leftovers(r Readings, p put) { byMechanism(r.Leftovers, p) }

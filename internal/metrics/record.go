@@ -4,6 +4,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/event"
 	"github.com/sluice-proxy/sluice/internal/proxy"
@@ -12,30 +14,29 @@ import (
 
 // Synced records an attempt to write (proxy.Options.Observe).
 func (m *Metrics) Synced(s proxy.Sync) {
-	sort := m.partial
 	if s.Full() {
-		sort = m.full
 		m.comparisons.WithLabelValues(string(s.Cause)).Inc()
 	}
 	took := s.Compile + s.Apply
 	for _, f := range m.opt.Families {
 		m.synced.WithLabelValues(f.String()).Observe(took.Seconds())
-		sort.WithLabelValues(f.String()).Observe(took.Seconds())
+		if m.opt.PartialSyncs {
+			m.kindOf(s).WithLabelValues(f.String()).Observe(took.Seconds())
+		}
 	}
 	if s.Err != nil {
-		m.failed()
+		m.failures.WithLabelValues().Inc()
 		return
 	}
 	m.succeeded(s, s.Began.Add(took))
 }
 
-func (m *Metrics) failed() {
-	m.failures.WithLabelValues().Inc()
-	for _, f := range m.opt.Families {
-		for _, c := range m.failing {
-			c.WithLabelValues(f.String()).Inc()
-		}
+// kindOf returns the family that counts writes like this one.
+func (m *Metrics) kindOf(s proxy.Sync) *prometheus.HistogramVec {
+	if s.Full() {
+		return m.full
 	}
+	return m.partial
 }
 
 func (m *Metrics) succeeded(s proxy.Sync, at time.Time) {
@@ -62,22 +63,6 @@ func (m *Metrics) succeeded(s proxy.Sync, at time.Time) {
 	}
 }
 
-// Rules records a write of the mode iptables: how many rules of ours a table of a
-// family has now, and how many of them were sent.
-func (m *Metrics) Rules(f route.Family, table string, total, sent int) {
-	m.rules.WithLabelValues(table, f.String()).Set(float64(total))
-	m.sent.WithLabelValues(table, f.String()).Set(float64(sent))
-}
-
-// RestoreFailed counts a failure of iptables-restore for a family.
-func (m *Metrics) RestoreFailed(f route.Family) { m.restores.WithLabelValues(f.String()).Inc() }
-
-// PartialRestoreFailed counts the same for a restore of changes alone.
-func (m *Metrics) PartialRestoreFailed(f route.Family) {
-	m.RestoreFailed(f)
-	m.partialRestores.WithLabelValues(f.String()).Inc()
-}
-
 // Rejected counts problems with objects, each once.
 func (m *Metrics) Rejected(problems []route.Problem) {
 	for _, p := range problems {
@@ -94,15 +79,6 @@ func (m *Metrics) Healthz(code int) { m.healthz.WithLabelValues(strconv.Itoa(cod
 
 // Livez counts an answer of /livez on the health port.
 func (m *Metrics) Livez(code int) { m.livez.WithLabelValues(strconv.Itoa(code)).Inc() }
-
-// Looked records one search for stale flows: its duration, and how many flows of each
-// family it ended.
-func (m *Metrics) Looked(took time.Duration, ended map[route.Family]int) {
-	for _, f := range m.opt.Families {
-		m.looked.WithLabelValues(f.String()).Observe(took.Seconds())
-		m.ended.WithLabelValues(f.String()).Add(float64(ended[f]))
-	}
-}
 
 func familyOf(t cluster.Trigger) route.Family {
 	if t.IPv6 {

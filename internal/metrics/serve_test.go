@@ -8,14 +8,16 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sluice-proxy/sluice/internal/metrics/metricstest"
 )
 
 // The time of a certificate is what is left when somebody asks.
 func TestCertificateOfExecPlugin(t *testing.T) {
-	m := newMetrics(modeNFTables)
+	m := newMetrics()
 	c := m.Client()
 	left := func() float64 {
-		for _, f := range gather(t, m.registry) {
+		for _, f := range metricstest.Gather(t, m.registry) {
 			if f.GetName() == "rest_client_exec_plugin_ttl_seconds" {
 				return f.GetMetric()[0].GetGauge().GetValue()
 			}
@@ -37,7 +39,7 @@ func TestCertificateOfExecPlugin(t *testing.T) {
 
 // Scrapers get the format they ask for.
 func TestFormats(t *testing.T) {
-	m := busy(t, modeNFTables)
+	m := busy(t)
 	for accept, want := range map[string]string{
 		"":           "text/plain; version=0.0.4; charset=utf-8; escaping=underscores",
 		"text/plain": "text/plain; version=0.0.4; charset=utf-8; escaping=underscores",
@@ -59,7 +61,7 @@ func TestFormats(t *testing.T) {
 
 // /metrics/slis counts health checks, and forgets them when told to.
 func TestSLIs(t *testing.T) {
-	m := newMetrics(modeNFTables)
+	m := newMetrics()
 	ask := func(method string) string {
 		w := httptest.NewRecorder()
 		m.SLIs().ServeHTTP(w, httptest.NewRequest(method, "/metrics/slis", nil))
@@ -90,7 +92,7 @@ func TestContestsNameTheProgram(t *testing.T) {
 		`sluice_rules_contested{program="nft"} 1`:     func() (string, bool) { return "nft", true },
 		`sluice_rules_contested{program="unknown"} 1`: func() (string, bool) { return "", true },
 	} {
-		m := New(Options{Mode: modeNFTables})
+		m := New(Options{Mode: "best"})
 		m.Read(Readings{Contest: contest})
 		w := httptest.NewRecorder()
 		m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))

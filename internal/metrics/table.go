@@ -6,33 +6,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-proxy/sluice/internal/event"
+	"github.com/sluice-proxy/sluice/internal/metrics/vec"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 )
 
-// The modes that have families of their own.
-const (
-	modeNFTables = "nftables"
-	modeIPTables = "iptables"
-	modeIPVS     = "ipvs"
-)
-
-// table has every family of /metrics except those of the runtime. Families of one
-// mode name it in modes.
+// table has every family of /metrics except those of the runtime and of the data
+// plane.
 func (m *Metrics) table() []family {
 	return slices.Concat(
-		m.proxyTable(), m.changeTable(), m.nftablesTable(), m.iptablesTable(), m.conntrackTable(),
-		m.writeTable(), m.nodeTable(), m.clientTable(), m.kubernetesTable(),
+		m.proxyTable(), m.partialTable(), m.changeTable(), m.writeTable(), m.nodeTable(), m.clientTable(), m.kubernetesTable(),
 	)
 }
-
-// partly lists the modes that count full and partial syncs apart.
-func partly() []string { return []string{modeIPTables, modeNFTables} }
-
-// tracked lists the modes that end stale flows.
-func tracked() []string { return []string{modeIPTables, modeIPVS, modeNFTables} }
-
-// durations are 1 ms to 16 s.
-func durations() []float64 { return prometheus.ExponentialBuckets(0.001, 2, 15) }
 
 // programmingTimes are kube-proxy's, for which Kubernetes has an objective.
 func programmingTimes() []float64 {
@@ -46,17 +30,11 @@ func programmingTimes() []float64 {
 
 // proxyTable has the families of every kube-proxy.
 func (m *Metrics) proxyTable() []family {
-	label, families := []string{"ip_family"}, each(familyNames(m.opt.Families))
-	code, codes := []string{"code"}, each([]string{"200", "503"})
+	label, families := []string{vec.FamilyLabel}, vec.Each(vec.FamilyNames(m.opt.Families))
+	code, codes := []string{"code"}, vec.Each([]string{"200", "503"})
 	return []family{{
-		name: "kubeproxy_sync_proxy_rules_duration_seconds", labels: label, series: families, buckets: durations(), into: &m.synced,
+		name: "kubeproxy_sync_proxy_rules_duration_seconds", labels: label, series: families, buckets: vec.Durations(), into: &m.synced,
 		help: "Time one write to the kernel takes, from taking the changes. One write is for both families.",
-	}, {
-		name: "kubeproxy_sync_full_proxy_rules_duration_seconds", labels: label, series: families, buckets: durations(), into: &m.full,
-		modes: partly(), help: "Time of the writes that compare everything with the kernel.",
-	}, {
-		name: "kubeproxy_sync_partial_proxy_rules_duration_seconds", labels: label, series: families, buckets: durations(), into: &m.partial,
-		modes: partly(), help: "Time of the writes of changes alone.",
 	}, {
 		name: "kubeproxy_sync_proxy_rules_last_timestamp_seconds", labels: label, series: families, into: &m.last,
 		help: "When a write last succeeded.",
@@ -78,6 +56,21 @@ func (m *Metrics) proxyTable() []family {
 	}}
 }
 
+// partialTable has further families of kube-proxy in some modes.
+func (m *Metrics) partialTable() []family {
+	if !m.opt.PartialSyncs {
+		return nil
+	}
+	label, families := []string{vec.FamilyLabel}, vec.Each(vec.FamilyNames(m.opt.Families))
+	return []family{{
+		name: "kubeproxy_sync_full_proxy_rules_duration_seconds", labels: label, series: families, buckets: vec.Durations(), into: &m.full,
+		help: "Time of the writes that compare everything with the kernel.",
+	}, {
+		name: "kubeproxy_sync_partial_proxy_rules_duration_seconds", labels: label, series: families, buckets: vec.Durations(), into: &m.partial,
+		help: "Time of the writes of changes alone.",
+	}}
+}
+
 // changeTable has the families of incoming changes.
 func (m *Metrics) changeTable() []family {
 	return []family{{
@@ -95,60 +88,7 @@ func (m *Metrics) changeTable() []family {
 	}}
 }
 
-// nftablesTable has the families of the mode nftables.
-func (m *Metrics) nftablesTable() []family {
-	label, families := []string{"ip_family"}, each(familyNames(m.opt.Families))
-	return []family{{
-		name: "kubeproxy_sync_proxy_rules_nftables_sync_failures_total", labels: label, series: families, into: &m.nftablesSync,
-		modes: []string{modeNFTables}, failures: true, help: "Writes that failed. One write is for both families.",
-	}, {
-		name: "kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total", labels: label, series: families, into: &m.nftablesCleanup,
-		modes: []string{modeNFTables}, help: "Always 0: what is stale goes in the same write.",
-	}}
-}
-
-// iptablesTable has the families of the mode iptables, and some of any mode that runs
-// iptables-restore.
-func (m *Metrics) iptablesTable() []family {
-	label, families := []string{"ip_family"}, each(familyNames(m.opt.Families))
-	tables := each([]string{"filter", "nat"}, familyNames(m.opt.Families))
-	return []family{{
-		name: "kubeproxy_sync_proxy_rules_iptables_total", labels: []string{"table", "ip_family"}, series: tables, into: &m.rules,
-		modes: []string{modeIPTables}, help: "Rules of Sluice in a table.",
-	}, {
-		name: "kubeproxy_sync_proxy_rules_iptables_last", labels: []string{"table", "ip_family"}, series: tables, into: &m.sent,
-		modes: []string{modeIPTables}, help: "Rules that the last write sent to the kernel.",
-	}, {
-		name: "kubeproxy_sync_proxy_rules_iptables_restore_failures_total", labels: label, series: families, into: &m.restores,
-		modes: []string{modeIPTables, modeIPVS}, help: "Calls of iptables-restore that failed.",
-	}, {
-		name: "kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total", labels: label, series: families, into: &m.partialRestores,
-		modes: []string{modeIPTables}, help: "Those of them that wrote changes alone.",
-	}, {
-		name: "kubeproxy_iptables_ct_state_invalid_dropped_packets_total", into: reading{counter, invalidDropped},
-		modes: []string{modeIPTables}, help: "Forwarded packets that were dropped as conntrack found them invalid. Only where the kernel has nfacct.",
-	}, {
-		name: "kubeproxy_iptables_localhost_nodeports_accepted_packets_total", into: reading{counter, loopbackNodePorts},
-		modes: []string{modeIPTables}, help: "Connections to NodePorts at 127.0.0.0/8. Only where the kernel has nfacct.",
-	}}
-}
-
-// conntrackTable has the families of stale flows.
-func (m *Metrics) conntrackTable() []family {
-	label, families := []string{"ip_family"}, each(familyNames(m.opt.Families))
-	return []family{{
-		name: "kubeproxy_conntrack_reconciler_sync_duration_seconds", labels: label, series: families, buckets: durations(), into: &m.looked,
-		modes: tracked(), help: "Time of one look for stale flows.",
-	}, {
-		name: "kubeproxy_conntrack_reconciler_deleted_entries_total", labels: label, series: families, into: &m.ended,
-		modes: tracked(), help: "Stale flows that were ended.",
-	}, {
-		name: "sluice_conntrack_entries_removed_total", into: reading{counter, flowsEnded},
-		modes: tracked(), help: "Stale flows of both families that were ended.",
-	}}
-}
-
-// writeTable has Sluice's own families of writes.
+// writeTable is what Sluice tells of its writes.
 func (m *Metrics) writeTable() []family {
 	cause := []string{"cause"}
 	return []family{{
@@ -161,10 +101,10 @@ func (m *Metrics) writeTable() []family {
 		name: "sluice_apply_failures_total", into: &m.failures,
 		help: "Writes that failed.",
 	}, {
-		name: "sluice_comparisons_total", labels: cause, series: each(words(proxy.Causes())), into: &m.comparisons,
+		name: "sluice_comparisons_total", labels: cause, series: vec.Each(words(proxy.Causes())), into: &m.comparisons,
 		help: "Writes that compared everything with the kernel, by why.",
 	}, {
-		name: "sluice_repairs_total", labels: cause, series: each(words(proxy.Mending())), into: &m.repairs,
+		name: "sluice_repairs_total", labels: cause, series: vec.Each(words(proxy.Mending())), into: &m.repairs,
 		help: "Comparisons that found something wrong and mended it, by why they were made.",
 	}, {
 		name: "sluice_rules_contested", labels: []string{"program"}, into: reading{gauge, contested},
@@ -182,7 +122,7 @@ func (m *Metrics) writeTable() []family {
 		name: "sluice_endpoints", into: reading{gauge, endpointCount},
 		help: "Distinct backends of each Service that is programmed, summed up.",
 	}, {
-		name: "sluice_objects_rejected_total", labels: []string{"kind", "reason"}, series: each(rejectedKinds(), words(event.Classes())), into: &m.rejected,
+		name: "sluice_objects_rejected_total", labels: []string{"kind", "reason"}, series: vec.Each(rejectedKinds(), words(event.Classes())), into: &m.rejected,
 		help: "Problems with objects; what each names was left out.",
 	}}
 }

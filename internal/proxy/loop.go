@@ -36,6 +36,10 @@ type Options struct {
 	// Load bounds what one write contains. The zero value does not.
 	Load plane.Load
 
+	// Due returns when the plane has something to write although nothing changed; zero:
+	// never. The loop calls it between writes. Nil: never.
+	Due func() time.Time
+
 	// Report is told of problems with objects, each once. It may be nil.
 	Report func([]route.Problem)
 
@@ -75,6 +79,10 @@ const (
 	firstRetry = 50 * time.Millisecond
 	lastRetry  = 30 * time.Second
 )
+
+// dueFloor is the least time until a write that is due: a plane that is due for ever
+// does not keep the loop busy.
+const dueFloor = 10 * time.Millisecond
 
 // settlesAfter is the longest that changes in force wait for others that came with
 // them before they count as such.
@@ -121,6 +129,7 @@ func (l *Loop) idle(ctx context.Context) bool {
 	ready := l.opt.Store.Ready()
 	for {
 		changed := l.opt.Store.Changed()
+		var due <-chan time.Time
 		select {
 		case <-ready: // stays so
 			ready = nil
@@ -130,10 +139,14 @@ func (l *Loop) idle(ctx context.Context) bool {
 			changed = nil // half a picture
 		} else if l.doubt != Change || !l.queue.Empty() {
 			return l.sleep(ctx, 0)
+		} else if at := l.due(); !at.IsZero() {
+			due = time.After(max(time.Until(at), dueFloor))
 		}
 		select {
 		case <-ctx.Done():
 			return false
+		case <-due:
+			return true
 		case <-ready:
 		case <-changed:
 			return true
@@ -144,6 +157,20 @@ func (l *Loop) idle(ctx context.Context) bool {
 			do()
 		}
 	}
+}
+
+// due returns when the plane has something to write; zero: never.
+func (l *Loop) due() time.Time {
+	if l.opt.Due == nil {
+		return time.Time{}
+	}
+	return l.opt.Due()
+}
+
+// overdue reports whether the plane has something to write now.
+func (l *Loop) overdue() bool {
+	at := l.due()
+	return !at.IsZero() && !time.Now().Before(at)
 }
 
 // doubtIt makes the next write compare everything. Of several causes the first
@@ -233,7 +260,7 @@ func (l *Loop) sync(ctx context.Context) error {
 		l.enqueue(change)
 		change = l.dequeue(change.Table)
 	}
-	if s.Err == nil && !s.Full() && change.Empty() {
+	if s.Err == nil && !s.Full() && change.Empty() && !l.overdue() {
 		if s.Services == 0 {
 			l.opt.Store.Settle() // it came to nothing
 		}

@@ -53,7 +53,7 @@ func Run(t lab.T, host *lab.Host, args ...string) *Proxy {
 	done := make(chan error, 1)
 	go func() {
 		done <- app.Run(ctx, app.Options{
-			Config: cfg, Log: slog.New(slog.NewTextHandler(p, nil)), NetNS: host.NetNSFD(), Synced: p.synced,
+			Config: cfg, Kinds: app.Kinds(), Log: slog.New(slog.NewTextHandler(p, nil)), NetNS: host.NetNSFD(), Synced: p.synced,
 		})
 	}()
 	p.stop = sync.OnceFunc(func() {
@@ -72,7 +72,7 @@ func load(args []string) (*config.Config, error) {
 	if err := fs.Parse(append([]string{"--oom-score-adj=0"}, args...)); err != nil { // the test's own is nobody's business
 		return nil, err
 	}
-	cfg, _, err := flags.Load(config.Env{Hostname: os.Hostname, ReadFile: os.ReadFile}, config.Options{Modes: app.Modes()})
+	cfg, _, err := flags.Load(config.Env{Hostname: os.Hostname, ReadFile: os.ReadFile}, config.Options{Modes: app.Modes(app.Kinds())})
 	return cfg, err
 }
 

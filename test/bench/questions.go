@@ -18,10 +18,10 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
-	"github.com/sluice-proxy/sluice/internal/explain"
 	"github.com/sluice-proxy/sluice/internal/follow/sizes"
 	"github.com/sluice-proxy/sluice/internal/inspect"
 	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/plane/nftables"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
@@ -86,7 +86,7 @@ func newDaemon(o options) (*daemon, error) {
 		Status: func(context.Context) inspect.Status { return inspect.Status{} },
 		Diff:   d.diff(reader),
 		Local:  func(context.Context) ([]netip.Addr, error) { return nil, nil },
-		Plane:  explain.Nftables(),
+		Plane:  nftables.Kind().Facts,
 	}).Handler()
 	return d, nil
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/explain"
+	"github.com/sluice-proxy/sluice/internal/follow/netfilter"
 	kernel "github.com/sluice-proxy/sluice/internal/kernel/iptables"
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
 	"github.com/sluice-proxy/sluice/internal/kernel/sysctl"
@@ -26,9 +26,13 @@ func TestConformance(t *testing.T) {
 
 func bothFamiliesOf() []route.Family { return []route.Family{route.IPv4, route.IPv6} }
 
+// netfilterParts makes the parts of a plane without the connection that it writes
+// through.
+func netfilterParts(s plane.Setup) ([]plane.Part, error) { return netfilter.Parts(s, nil) }
+
 func nftablesPlane() Plane {
 	return Plane{
-		Name: "nftables", Nature: Nftables(), Explain: explain.Nftables(),
+		Name: "nftables", Nature: Nftables(), Explain: nftables.Kind().Facts, Parts: netfilterParts,
 		Other: func() Plane { return iptablesPlane("nft") },
 		Start: func(t testing.TB, host *lab.Host) plane.Plane {
 			conn, err := nft.Open(nft.Options{NetNS: host.NetNSFD()})
@@ -45,7 +49,7 @@ func nftablesPlane() Plane {
 func iptablesPlane(variant string) Plane {
 	nature := Iptables(variant)
 	return Plane{
-		Name: "iptables-" + variant, Nature: nature, Explain: explain.Iptables(),
+		Name: "iptables-" + variant, Nature: nature, Explain: iptables.Kind().Facts, Parts: netfilterParts,
 		Other: nftablesPlane,
 		Start: func(t testing.TB, host *lab.Host) plane.Plane {
 			if err := nature.firewall.leaveHint(host); err != nil {

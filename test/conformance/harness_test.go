@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/internal/explain"
 	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/plane/nftables"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
@@ -99,7 +99,7 @@ func (inert) Apply(context.Context) error { return nil }
 // nothing is a plane that does nothing, and should be one of nftables.
 func nothing() Plane {
 	return Plane{
-		Nature: Nftables(), Explain: explain.Nftables(),
+		Nature: Nftables(), Explain: nftables.Kind().Facts,
 		Start: func(testing.TB, *lab.Host) plane.Plane { return inert{} },
 	}
 }

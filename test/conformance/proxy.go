@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/app"
 	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/test/lab"
@@ -100,14 +101,19 @@ func (p *proxyUnderTest) start(objects *objects) error {
 	}
 	p.store = cluster.NewStore()
 	p.barrier = newBarrier()
-	node, err := app.NewNode(app.NodeOptions{
-		Store: p.store, Source: feed(objects, p.store, p.barrier), Plane: p.plane.Start(p.t, p.host),
-		Policy: p.options, NetNS: p.host.NetNSFD(), Followers: []proxy.Follower{p.barrier},
-		Log: slog.New(slog.NewTextHandler(testLog{p.t}, nil)),
-	})
-	if err != nil {
-		return err
+	log := slog.New(slog.NewTextHandler(testLog{p.t}, nil))
+	opened := &plane.Opened{Plane: p.plane.Start(p.t, p.host)}
+	if p.plane.Parts != nil {
+		var err error
+		setup := plane.Setup{NetNS: p.host.NetNSFD(), Families: p.options.Families, Log: log}
+		if opened.Parts, err = p.plane.Parts(setup); err != nil {
+			return err
+		}
 	}
+	node := app.NewNode(app.NodeOptions{
+		Store: p.store, Source: feed(objects, p.store, p.barrier), Plane: opened,
+		Policy: p.options, NetNS: p.host.NetNSFD(), Followers: []proxy.Follower{p.barrier}, Log: log,
+	})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- node.Run(ctx) }()

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/internal/explain"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
@@ -19,12 +18,15 @@ type Plane struct {
 	Nature
 
 	// Explain is what the plane says it does, which is held against what is seen.
-	Explain explain.Plane
+	Explain plane.Facts
 
 	// Start makes the plane for a host. It may be called again for the same
 	// host, as after a restart of the process; what it opens it closes when t
 	// ends.
 	Start func(t testing.TB, host *lab.Host) plane.Plane
+
+	// Parts makes what works beside the plane, as for plane.Opened; nil: nothing does.
+	Parts func(plane.Setup) ([]plane.Part, error)
 
 	// Launch, if there is one, runs the proxy as a program of its own, which is
 	// how it is put to the test then. It returns what stops the program, and may

@@ -100,7 +100,7 @@ func TestCleanup(t *testing.T) {
 func (w *world) cleanup() string {
 	w.Helper()
 	said, err := app.Cleanup(w.Context(), app.Options{
-		Config: &config.Config{}, Log: slog.New(slog.DiscardHandler), NetNS: w.lab.NodeA.NetNSFD(),
+		Config: &config.Config{}, Kinds: app.Kinds(), Log: slog.New(slog.DiscardHandler), NetNS: w.lab.NodeA.NetNSFD(),
 	})
 	w.must(err)
 	return strings.Join(said, "\n")

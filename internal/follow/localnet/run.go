@@ -26,8 +26,7 @@ const (
 )
 
 // Begin makes the guard at once if the parameter is 1, whichever program set it. Call
-// it before anything else is written; Applied decides later whether NodePorts need the
-// parameter.
+// it once, before Run; Applied decides later whether NodePorts need the parameter.
 func (k *Keeper) Begin(ctx context.Context) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

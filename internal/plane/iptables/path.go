@@ -1,27 +1,13 @@
 package iptables
 
 import (
-	"net/netip"
-
+	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Passage is a connection that takes a way into a Service.
-type Passage struct {
-	Service *route.Service
-	Port    int // of Service.Ports
-	Front   int // of the Fronts of that
-	Way     route.Way
-	KeptOut bool           // source ranges do not let the client in
-	Backend netip.AddrPort // the one chosen; not valid: up to the choice
-
-	// Unserved: it is to a NodePort, at an address that serves none.
-	Unserved bool
-}
-
 // Path names the chains that the first packet of a connection passes, each with
 // its table, as far as they are ours.
-func Path(p Passage) []string {
+func Path(p plane.Passage) []string {
 	port := &p.Service.Ports[p.Port]
 	f, name := &port.Fronts[p.Front], idOf(p.Service, p.Port)
 	if f.Kind == route.ClusterIP && p.Way.Verdict != route.Balance {
@@ -30,7 +16,7 @@ func Path(p Passage) []string {
 	if p.Unserved || f.Node.Verdict != route.Balance { // refused to all alike
 		return []string{in(filter, external)}
 	}
-	path := append([]string{in(nat, services)}, p.entries(name, f)...)
+	path := append([]string{in(nat, services)}, entries(p, name, f)...)
 	switch {
 	case p.KeptOut, f.Restricted && p.Way.Verdict != route.Balance:
 		return append(path, in(filter, firewall)) // it comes before KUBE-EXTERNAL-SERVICES
@@ -45,7 +31,7 @@ func Path(p Passage) []string {
 }
 
 // entries are the chains between KUBE-SERVICES and those that choose a backend.
-func (p Passage) entries(name id, f *route.Front) []string {
+func entries(p plane.Passage, name id, f *route.Front) []string {
 	var path []string
 	switch {
 	case f.Kind == route.ClusterIP:

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
+	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/planetest"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
@@ -54,16 +55,16 @@ func TestPathsLeadThroughTheRules(t *testing.T) {
 
 // passages are all connections to a port: of clients of every kind, up to the
 // choice and on to a backend.
-func passages(svc *route.Service, port int) []Passage {
-	var all []Passage
+func passages(svc *route.Service, port int) []plane.Passage {
+	var all []plane.Passage
 	p := &svc.Ports[port]
 	for i, f := range p.Fronts {
-		at := Passage{Service: svc, Port: port, Front: i}
+		at := plane.Passage{Service: svc, Port: port, Front: i}
 		if f.Restricted && f.Node.Verdict == route.Balance {
-			all = append(all, Passage{Service: svc, Port: port, Front: i, KeptOut: true, Way: f.Others})
+			all = append(all, plane.Passage{Service: svc, Port: port, Front: i, KeptOut: true, Way: f.Others})
 		}
 		if f.Kind == route.NodePort && f.Others.Verdict != route.Balance {
-			all = append(all, Passage{Service: svc, Port: port, Front: i, Unserved: true, Way: f.Others})
+			all = append(all, plane.Passage{Service: svc, Port: port, Front: i, Unserved: true, Way: f.Others})
 		}
 		for _, at.Way = range []route.Way{f.Pods, f.Node, f.Others} {
 			all = append(all, at)
@@ -80,7 +81,7 @@ func passages(svc *route.Service, port int) []Passage {
 }
 
 // follow goes along a path, in the rules alone.
-func follow(rules map[table]iptables.Chains, p Passage, path []string) error {
+func follow(rules map[table]iptables.Chains, p plane.Passage, path []string) error {
 	var inNat []string
 	for _, step := range path {
 		if chain, is := strings.CutPrefix(step, "nat "); is {
@@ -114,7 +115,7 @@ func has(c iptables.Chain, words string) bool {
 
 // refuses wants a chain to be the first that refuses packets to a front, or drops
 // them, as table filter asks them.
-func refuses(chains iptables.Chains, p Passage, name string) error {
+func refuses(chains iptables.Chains, p plane.Passage, name string) error {
 	port := &p.Service.Ports[p.Port]
 	f := &port.Fronts[p.Front]
 	target := "-j DROP"

@@ -1,26 +1,15 @@
 package nftables
 
 import (
-	"net/netip"
-
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
+	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
-
-// Passage is a connection that takes a way into a Service.
-type Passage struct {
-	Service *route.Service
-	Port    int            // of Service.Ports
-	Front   int            // of the Fronts of that
-	Inside  bool           // the client is a pod on this node, or this node itself
-	KeptOut bool           // source ranges do not let the client in
-	Backend netip.AddrPort // the one chosen; not valid: up to the choice
-}
 
 // Path names the chains, maps and sets of our table that the first packet of a
 // connection passes: behind the chain services, which is the beginning for all,
 // and without the maps of ways, which only lead from numbers to chains.
-func Path(p Passage) []string {
+func Path(p plane.Passage) []string {
 	l := newLayout()
 	port := &p.Service.Ports[p.Port]
 	f := &port.Fronts[p.Front]
@@ -64,7 +53,7 @@ type ending struct {
 }
 
 // path is what a packet passes behind the chain of the way.
-func (e ending) path(p Passage) []string {
+func (e ending) path(p plane.Passage) []string {
 	name, port := p.Service.Name, &p.Service.Ports[p.Port]
 	switch {
 	case e.way.kind() < kindPlain:

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
+	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/planetest"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
@@ -48,13 +49,13 @@ func TestPathsLeadThroughTheTables(t *testing.T) {
 
 // passages are all connections to a port: of clients of every kind, up to the
 // choice and on to a backend.
-func passages(svc *route.Service, port int) []Passage {
-	var all []Passage
+func passages(svc *route.Service, port int) []plane.Passage {
+	var all []plane.Passage
 	p := &svc.Ports[port]
 	for i, f := range p.Fronts {
-		all = append(all, Passage{Service: svc, Port: port, Front: i, KeptOut: f.Restricted})
+		all = append(all, plane.Passage{Service: svc, Port: port, Front: i, KeptOut: f.Restricted})
 		for inside, w := range map[bool]route.Way{true: f.Node, false: f.Others} {
-			at := Passage{Service: svc, Port: port, Front: i, Inside: inside}
+			at := plane.Passage{Service: svc, Port: port, Front: i, Inside: inside}
 			all = append(all, at)
 			if w.Verdict != route.Balance {
 				continue
@@ -68,7 +69,7 @@ func passages(svc *route.Service, port int) []Passage {
 }
 
 // walk goes along a path, in the tables alone.
-func walk(fake *nft.Fake, p Passage, path []string) error {
+func walk(fake *nft.Fake, p plane.Passage, path []string) error {
 	w := walker{fake, everyFamily()[0].table, p}
 	port := &p.Service.Ports[p.Port]
 	if port.Family == route.IPv6 {
@@ -102,7 +103,7 @@ func walk(fake *nft.Fake, p Passage, path []string) error {
 type walker struct {
 	fake  *nft.Fake
 	table nft.Table
-	Passage
+	plane.Passage
 }
 
 // mentions reports whether a rule of a chain has these words.
@@ -203,20 +204,20 @@ func TestPath(t *testing.T) {
 	change := planetest.Compile(planetest.EveryShape(), planetest.Detectors()["cidr"])
 	for _, tt := range []struct {
 		service, front string
-		passage        Passage
+		passage        plane.Passage
 		want           string
 	}{
-		{"svc-3", "clusterIP", Passage{}, "map fronts > chain off-pod-3 > chain at-backends > map backends"},
-		{"svc-3", "nodePort", Passage{}, "map nodeport-fronts > chain nodeport-masquerade-3 > chain at-nodeport-backends > map nodeport-backends"},
-		{"svc-1", "clusterIP", Passage{}, "map fronts > chain rejected"},
-		{"svc-9", "loadBalancerIP", Passage{KeptOut: true}, "map fronts > chain guard > set allowed"},
-		{"svc-9", "loadBalancerIP", Passage{}, "map fronts > chain guard > set allowed > map guarded > chain masquerade-3 > chain at-backends > map backends"},
-		{"svc-14", "externalIP", Passage{}, "map fronts > chain split > map outside > chain dropped"},
-		{"svc-15", "externalIP", Passage{}, "map fronts > chain split > map outside > chain outside-1 > chain at-outside-backends > map outside-backends"},
-		{"svc-15", "externalIP", Passage{Inside: true}, "map fronts > chain split > chain inside > map inside > chain balance-3 > chain at-backends > map backends"},
+		{"svc-3", "clusterIP", plane.Passage{}, "map fronts > chain off-pod-3 > chain at-backends > map backends"},
+		{"svc-3", "nodePort", plane.Passage{}, "map nodeport-fronts > chain nodeport-masquerade-3 > chain at-nodeport-backends > map nodeport-backends"},
+		{"svc-1", "clusterIP", plane.Passage{}, "map fronts > chain rejected"},
+		{"svc-9", "loadBalancerIP", plane.Passage{KeptOut: true}, "map fronts > chain guard > set allowed"},
+		{"svc-9", "loadBalancerIP", plane.Passage{}, "map fronts > chain guard > set allowed > map guarded > chain masquerade-3 > chain at-backends > map backends"},
+		{"svc-14", "externalIP", plane.Passage{}, "map fronts > chain split > map outside > chain dropped"},
+		{"svc-15", "externalIP", plane.Passage{}, "map fronts > chain split > map outside > chain outside-1 > chain at-outside-backends > map outside-backends"},
+		{"svc-15", "externalIP", plane.Passage{Inside: true}, "map fronts > chain split > chain inside > map inside > chain balance-3 > chain at-backends > map backends"},
 		{
 			"svc-6", "clusterIP",
-			Passage{Backend: netip.MustParseAddrPort("10.180.0.6:8080")},
+			plane.Passage{Backend: netip.MustParseAddrPort("10.180.0.6:8080")},
 			"map fronts > chain sticky-off-pod > map sticky > chain sticky-KLUW5WIU-ns/svc-6/tcp/tcp > " +
 				"chain endpoint-PQV2LPKE-ns/svc-6/tcp/tcp__10.180.0.6/8080",
 		},

@@ -1,0 +1,93 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/host"
+	"github.com/sluice-proxy/sluice/internal/kernel/listen"
+	"github.com/sluice-proxy/sluice/internal/kernel/probe"
+	"github.com/sluice-proxy/sluice/internal/takeover"
+)
+
+// Cleanup takes everything of Sluice out of the kernel, and what kube-proxy of
+// any mode left there. It returns what that was, a line each. A daemon would put
+// its rules back: one that does not end soon is a *control.TakenError, and
+// nothing is removed.
+func Cleanup(ctx context.Context, o Options) (removed []string, err error) {
+	return cleanup(ctx, o, endingTime)
+}
+
+func cleanup(ctx context.Context, o Options, wait time.Duration) (removed []string, err error) {
+	held, err := placeIn(o.NetNS, o.Log).takeAfter(ctx, toEnd(wait))
+	if err != nil {
+		return nil, err
+	}
+	defer leave(held)
+	return removeAll(ctx, o)
+}
+
+// removeAll removes what there is of every plane and of kube-proxy. One thing that
+// cannot be removed does not keep the others from being removed.
+func removeAll(ctx context.Context, o Options) (removed []string, err error) {
+	var errs []error
+	for _, kind := range o.Kinds {
+		if kind.Remove == nil {
+			continue
+		}
+		if _, err := kind.Probe(ctx, o.NetNS); errors.Is(err, probe.ErrPrivilege) {
+			return removed, err
+		}
+		gone, err := removeRules(ctx, kind, o)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("remove what the %s plane left: %w", kind.Mode, err))
+		}
+		for _, what := range gone {
+			removed = append(removed, "removed sluice: "+what)
+		}
+	}
+	lines, err := cleanHost(ctx, o)
+	removed = append(removed, lines...)
+	account, kubeProxyErr := takeover.Cleanup(ctx, takeover.Options{
+		NetNS: o.NetNS, Log: o.Log, Dial: listen.Opener{NetNS: o.NetNS}.Dial, Address: rivalAddress(o.Config),
+		IgnoreKubeProxy: o.Config.IgnoreKubeProxy,
+	})
+	return append(removed, account.Lines()...), errors.Join(append(errs, err, kubeProxyErr)...)
+}
+
+// cleanHost undoes what the planes did to the host. Planes that share a Cleanup say the
+// same of what stays or fails, which is returned once.
+func cleanHost(ctx context.Context, o Options) (lines []string, err error) {
+	var errs []error
+	for _, kind := range o.Kinds {
+		if kind.Cleanup == nil {
+			continue
+		}
+		done, err := kind.Cleanup(ctx, o.setup())
+		for _, line := range done {
+			if !slices.Contains(lines, line) {
+				lines = append(lines, line)
+			}
+		}
+		if err != nil && !slices.ContainsFunc(errs, func(e error) bool { return e.Error() == err.Error() }) {
+			errs = append(errs, err)
+		}
+	}
+	return lines, errors.Join(errs...)
+}
+
+// Prepare does what takes more privileges than serving does, and ends: a later
+// process finds the host as it wants it.
+func Prepare(ctx context.Context, o Options) error {
+	if err := Check(ctx, o); err != nil {
+		return err
+	}
+	var err error
+	if prepare := o.kind().Prepare; prepare != nil {
+		err = prepare(ctx, o.setup())
+	}
+	return errors.Join(host.New(host.Options{NetNS: o.NetNS}).Prepare(o.Config), err)
+}

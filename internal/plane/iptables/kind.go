@@ -1,0 +1,88 @@
+package iptables
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/sluice-proxy/sluice/internal/follow/netfilter"
+	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
+	"github.com/sluice-proxy/sluice/internal/kernel/probe"
+	"github.com/sluice-proxy/sluice/internal/kernel/sysctl"
+	"github.com/sluice-proxy/sluice/internal/plane"
+)
+
+// Kind returns what the rest of the program knows about this plane.
+func Kind() plane.Kind {
+	return plane.Kind{
+		Mode: "iptables", Facts: facts(), Owned: "the chains KUBE-*", Persistent: true, PartialSyncs: true,
+		Probe:   support,
+		Open:    open,
+		Preview: func(s plane.Setup) plane.Plane { return New(iptables.NewFake(), options(s)) },
+		Excess:  Excess,
+		Prepare: netfilter.Prepare, Cleanup: netfilter.Cleanup,
+	}
+}
+
+func support(ctx context.Context, netns int) (plane.Support, error) {
+	s, err := probe.Iptables(ctx, probe.Options{NetNS: netns})
+	return plane.Support(s), err
+}
+
+func options(s plane.Setup) Options {
+	return Options{Families: s.Families, Mark: s.Config.MasqueradeMark, KeepInvalid: s.Config.Conntrack.TCPBeLiberal}
+}
+
+func open(ctx context.Context, s plane.Setup) (*plane.Opened, error) {
+	tools, err := iptables.Open(ctx, iptables.Options{NetNS: s.NetNS, Log: s.Log, Poll: s.Config.PollPeriod()})
+	if err != nil {
+		return nil, err
+	}
+	parts, err := netfilter.Parts(s, nil)
+	if err != nil {
+		return nil, err
+	}
+	count := newMetrics(s.Families)
+	o := options(s)
+	o.KeepInvalid = o.KeepInvalid || liberal(sysctl.New(sysctl.Options{NetNS: s.NetNS}))
+	writer, reader := o, o
+	writer.Observer = count
+	own := plane.Part{Metrics: count.collectors()}
+	if objects := accounting(ctx, s, tools); objects != nil {
+		writer.Accounting, reader.Accounting = objects, readOnly{}
+		own.Metrics = append(own.Metrics, packetCounts(objects)...)
+	}
+	return &plane.Opened{
+		Plane: New(tools, writer), Load: Load(tools.Room()), Close: tools.Close, Parts: append(parts, own),
+		WatchTrouble:   tools.WatchTrouble,
+		KubeProxyRules: []string{fmt.Sprintf("iptables-%s", tools.Variant())},
+		How:            fmt.Sprintf("by iptables-%s, as %s", tools.Variant(), tools.Reason()),
+		Reader: func(context.Context) (plane.Plane, func(), error) { // several goroutines may use the tools
+			return New(tools, reader), func() {}, nil
+		},
+	}, nil
+}
+
+// liberal reports whether conntrack is set, by any program, to find few packets
+// invalid.
+func liberal(settings *sysctl.Sysctl) bool {
+	value, err := settings.Get("net.netfilter.nf_conntrack_tcp_be_liberal")
+	return err == nil && strings.TrimSpace(value) != "0"
+}
+
+// facts say what this plane does where planes differ. As kube-proxy in this mode it
+// has rules for the ports of Services alone, and refuses in KUBE-SERVICES (FORWARD and
+// OUTPUT of table filter) and KUBE-EXTERNAL-SERVICES (INPUT and FORWARD), there at any
+// local address.
+func facts() plane.Facts {
+	return plane.Facts{
+		Name:        "iptables",
+		OtherPort:   plane.Behaviour{Verdict: plane.Untouched, Why: "only the ports of its Service are looked at, and other packets to a clusterIP go where the routes of this node lead"},
+		Ping:        plane.Behaviour{Verdict: plane.Untouched, Why: "an ICMP echo to a clusterIP goes where the routes of this node lead: only ports of Services are looked at"},
+		Unallocated: plane.Behaviour{Verdict: plane.Untouched, Why: "no Service that is programmed has this address of a ServiceCIDR, and such addresses are not kept from leaving the node"},
+		Ranges:      plane.RangesWhileServed,
+		Ends:        plane.Ends{ClusterIPs: plane.Passing | plane.Leaving, External: plane.Arriving | plane.Passing, Unserved: true},
+		Loopback:    "iptables.localhostNodePorts is true and nodePortAddresses holds the address",
+		Path:        Path,
+	}
+}

@@ -1,0 +1,126 @@
+package iptables
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
+	"github.com/sluice-proxy/sluice/internal/kernel/nfacct"
+	"github.com/sluice-proxy/sluice/internal/metrics/vec"
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// metrics are those that kube-proxy has in this mode alone. They are an Observer.
+type metrics struct {
+	rules, sent       *prometheus.GaugeVec
+	restores, partial *prometheus.CounterVec
+}
+
+func newMetrics(families []route.Family) *metrics {
+	byTable := func(name, help string) *prometheus.GaugeVec {
+		return vec.Desc{
+			Name: name, Help: help, Labels: []string{"table", vec.FamilyLabel},
+			Series: vec.Each([]string{filter.String(), nat.String()}, vec.FamilyNames(families)),
+		}.Gauge()
+	}
+	byFamily := func(name, help string) *prometheus.CounterVec {
+		return vec.Desc{Name: name, Help: help}.ByFamily(families).Counter()
+	}
+	return &metrics{
+		rules:    byTable("kubeproxy_sync_proxy_rules_iptables_total", "Rules of Sluice in a table."),
+		sent:     byTable("kubeproxy_sync_proxy_rules_iptables_last", "Rules that the last write sent to the kernel."),
+		restores: byFamily("kubeproxy_sync_proxy_rules_iptables_restore_failures_total", "Calls of iptables-restore that failed."),
+		partial:  byFamily("kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total", "Those of them that wrote changes alone."),
+	}
+}
+
+func (m *metrics) collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.rules, m.sent, m.restores, m.partial}
+}
+
+// Rules implements Observer.
+func (m *metrics) Rules(f route.Family, table string, total, written int) {
+	m.rules.WithLabelValues(table, f.String()).Set(float64(total))
+	m.sent.WithLabelValues(table, f.String()).Set(float64(written))
+}
+
+// RestoreFailed implements Observer.
+func (m *metrics) RestoreFailed(f route.Family) { m.restores.WithLabelValues(f.String()).Inc() }
+
+// PartialRestoreFailed implements Observer.
+func (m *metrics) PartialRestoreFailed(f route.Family) {
+	m.RestoreFailed(f)
+	m.partial.WithLabelValues(f.String()).Inc()
+}
+
+// verbose is the level of messages about optional features that are missing: -v=2.
+const verbose = slog.Level(-2)
+
+// accounting returns the objects that rules count with; nil: the kernel or the
+// programs do not support them, and rules do not count.
+func accounting(ctx context.Context, s plane.Setup, tools *iptables.Tools) *nfacct.Objects {
+	objects := nfacct.New(nfacct.Options{NetNS: s.NetNS})
+	err := objects.Available(ctx)
+	if err == nil {
+		err = countable(ctx, s.Families, tools)
+	}
+	if err != nil {
+		s.Log.Log(ctx, verbose, "Packets are not counted by rules", "why", err)
+		return nil
+	}
+	return objects
+}
+
+// countable tries whether the programs and the kernel support the match, which is
+// another part of the kernel than the objects are.
+func countable(ctx context.Context, families []route.Family, tools *iptables.Tools) error {
+	input := []byte("*filter\n-A FORWARD -m nfacct --nfacct-name " + InvalidDropped + "\nCOMMIT\n")
+	for _, row := range rows(Options{Families: families}) {
+		if err := tools.Test(ctx, row.kernel, input); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readOnly is the Accounting of a plane that only reads: it makes no objects.
+type readOnly struct{}
+
+// Ensure implements Accounting.
+func (readOnly) Ensure(context.Context, ...string) error { return nil }
+
+// packetCounts are the metrics of the packets that rules count.
+func packetCounts(objects *nfacct.Objects) []prometheus.Collector {
+	count := func(object, metric, help string) prometheus.Collector {
+		return packets{prometheus.NewDesc(metric, help, nil, nil), func() (uint64, error) {
+			c, err := objects.Read(context.Background(), object) // answered at once
+			return c.Packets, err
+		}}
+	}
+	return []prometheus.Collector{
+		count(InvalidDropped, "kubeproxy_iptables_ct_state_invalid_dropped_packets_total",
+			"Forwarded packets that were dropped as conntrack found them invalid. Only where the kernel has nfacct."),
+		count(LoopbackNodePorts, "kubeproxy_iptables_localhost_nodeports_accepted_packets_total",
+			"Connections to NodePorts at 127.0.0.0/8. Only where the kernel has nfacct."),
+	}
+}
+
+// packets collects a counter of the kernel. While it cannot be read there is no
+// series.
+type packets struct {
+	desc *prometheus.Desc
+	read func() (uint64, error)
+}
+
+// Describe implements prometheus.Collector.
+func (p packets) Describe(out chan<- *prometheus.Desc) { out <- p.desc }
+
+// Collect implements prometheus.Collector.
+func (p packets) Collect(out chan<- prometheus.Metric) {
+	if n, err := p.read(); err == nil {
+		out <- prometheus.MustNewConstMetric(p.desc, prometheus.CounterValue, float64(n))
+	}
+}

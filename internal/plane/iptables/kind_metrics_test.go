@@ -1,0 +1,94 @@
+package iptables
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/sluice-proxy/sluice/internal/metrics/metricstest"
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// What iptables-restore writes and refuses is counted under kube-proxy's names.
+func TestRestoresAreCounted(t *testing.T) {
+	m := newMetrics([]route.Family{route.IPv4, route.IPv6})
+	r := metricstest.Registry(m.collectors()...)
+	const want = `kubeproxy_sync_proxy_rules_iptables_last gauge
+	Rules that the last write sent to the kernel.
+	{ip_family="IPv4", table="filter"}
+	{ip_family="IPv4", table="nat"}
+	{ip_family="IPv6", table="filter"}
+	{ip_family="IPv6", table="nat"}
+kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total counter
+	Those of them that wrote changes alone.
+	{ip_family="IPv4"}
+	{ip_family="IPv6"}
+kubeproxy_sync_proxy_rules_iptables_restore_failures_total counter
+	Calls of iptables-restore that failed.
+	{ip_family="IPv4"}
+	{ip_family="IPv6"}
+kubeproxy_sync_proxy_rules_iptables_total gauge
+	Rules of Sluice in a table.
+	{ip_family="IPv4", table="filter"}
+	{ip_family="IPv4", table="nat"}
+	{ip_family="IPv6", table="filter"}
+	{ip_family="IPv6", table="nat"}
+`
+	if got := metricstest.Shape(metricstest.Gather(t, r)); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	m.Rules(route.IPv4, "nat", 120, 120)
+	m.Rules(route.IPv4, "filter", 9, 9)
+	m.Rules(route.IPv6, "nat", 7, 7)
+	m.Rules(route.IPv4, "nat", 121, 4)
+	m.RestoreFailed(route.IPv6)
+	m.PartialRestoreFailed(route.IPv4)
+	m.PartialRestoreFailed(route.IPv4)
+	const counted = `last{ip_family="IPv4", table="filter"} 9
+last{ip_family="IPv4", table="nat"} 4
+last{ip_family="IPv6", table="nat"} 7
+partial_restore_failures_total{ip_family="IPv4"} 2
+restore_failures_total{ip_family="IPv4"} 2
+restore_failures_total{ip_family="IPv6"} 1
+total{ip_family="IPv4", table="filter"} 9
+total{ip_family="IPv4", table="nat"} 121
+total{ip_family="IPv6", table="nat"} 7`
+	if got := metricstest.Values(t, r, "kubeproxy_sync_proxy_rules_iptables_"); got != counted {
+		t.Errorf("got\n%s\nwant\n%s", got, counted)
+	}
+	const lint = `kubeproxy_sync_proxy_rules_iptables_total non-counter metrics should not have "_total" suffix`
+	if got := metricstest.Lint(t, promhttp.HandlerFor(r, promhttp.HandlerOpts{})); got != lint {
+		t.Errorf("promtool says\n%s\nwant\n%s", got, lint)
+	}
+}
+
+// A counter of the kernel has a series only while it can be read.
+func TestPacketsHaveNoSeriesWithoutACounter(t *testing.T) {
+	missing := errors.New("no such object")
+	r := metricstest.Registry(packets{prometheus.NewDesc("packets_total", "Packets.", nil, nil), func() (uint64, error) { return 0, missing }})
+	if got := metricstest.Shape(metricstest.Gather(t, r)); got != "" {
+		t.Errorf("what cannot be read has series:\n%s", got)
+	}
+	missing = nil
+	if got, want := metricstest.Shape(metricstest.Gather(t, r)), "packets_total counter\n\tPackets.\n\t{}\n"; got != want {
+		t.Errorf("what counted nothing yet has\n%s\nwant\n%s", got, want)
+	}
+}
+
+// Without the objects nothing fails, and the log says why at -v=2.
+func TestNothingCountsWhereThatIsNotPossible(t *testing.T) {
+	var said bytes.Buffer
+	s := plane.Setup{NetNS: 1 << 20, Log: slog.New(slog.NewTextHandler(&said, &slog.HandlerOptions{Level: verbose}))}
+	if objects := accounting(t.Context(), s, nil); objects != nil {
+		t.Error("it can count in a namespace that is not there")
+	}
+	if !strings.Contains(said.String(), `msg="Packets are not counted by rules" why="list accounting objects: `) {
+		t.Errorf("said %q", said.String())
+	}
+}

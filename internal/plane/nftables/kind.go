@@ -1,0 +1,113 @@
+package nftables
+
+import (
+	"context"
+	"errors"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluice-proxy/sluice/internal/follow/netfilter"
+	"github.com/sluice-proxy/sluice/internal/kernel/nft"
+	"github.com/sluice-proxy/sluice/internal/kernel/probe"
+	"github.com/sluice-proxy/sluice/internal/metrics/vec"
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// Kind returns what the rest of the program knows about this plane.
+func Kind() plane.Kind {
+	return plane.Kind{
+		Mode: "nftables", Facts: facts(), Owned: `the tables "sluice"`, Persistent: true, PartialSyncs: true,
+		Probe:   support,
+		Open:    open,
+		Preview: func(s plane.Setup) plane.Plane { return New(nft.NewFake(), options(s)) },
+		Excess:  Excess,
+		Remove:  remove,
+		Prepare: netfilter.Prepare, Cleanup: netfilter.Cleanup,
+	}
+}
+
+func support(ctx context.Context, netns int) (plane.Support, error) {
+	s, err := probe.Nftables(ctx, probe.Options{NetNS: netns})
+	return plane.Support(s), err
+}
+
+func options(s plane.Setup) Options {
+	return Options{Families: s.Families, Mark: s.Config.MasqueradeMark}
+}
+
+func open(_ context.Context, s plane.Setup) (*plane.Opened, error) {
+	conn, err := nft.Open(nft.Options{NetNS: s.NetNS})
+	if err != nil {
+		return nil, err
+	}
+	parts, err := netfilter.Parts(s, conn)
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	count := newFailures(s.Families)
+	return &plane.Opened{
+		Plane: New(conn, options(s)), Load: Load(), Close: conn.Close,
+		Parts:       append(parts, plane.Part{Metrics: []prometheus.Collector{count.writes, count.cleanups}}),
+		WriteFailed: count.writeFailed,
+		Reader:      func(context.Context) (plane.Plane, func(), error) { return reader(s) },
+	}, nil
+}
+
+// reader returns a plane with a connection of its own.
+func reader(s plane.Setup) (plane.Plane, func(), error) {
+	conn, err := nft.Open(nft.Options{NetNS: s.NetNS})
+	if err != nil {
+		return nil, nil, err
+	}
+	return New(conn, options(s)), func() { _ = conn.Close() }, nil // it was only read from
+}
+
+func remove(ctx context.Context, s plane.Setup) ([]string, error) {
+	p, done, err := reader(s)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	return p.Remove(ctx)
+}
+
+// failures are the metrics that kube-proxy has in this mode alone.
+type failures struct {
+	families         []route.Family
+	writes, cleanups *prometheus.CounterVec
+}
+
+func newFailures(families []route.Family) *failures {
+	return &failures{
+		families: families,
+		writes: vec.Desc{
+			Name: "kubeproxy_sync_proxy_rules_nftables_sync_failures_total", Help: "Writes that failed. One write is for both families.",
+		}.ByFamily(families).Counter(),
+		cleanups: vec.Desc{
+			Name: "kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total", Help: "Always 0: what is stale goes in the same write.",
+		}.ByFamily(families).Counter(),
+	}
+}
+
+func (f *failures) writeFailed() {
+	for _, ip := range f.families {
+		f.writes.WithLabelValues(ip.String()).Inc()
+	}
+}
+
+// facts say what this plane does where planes differ.
+func facts() plane.Facts {
+	f := plane.Facts{
+		Name:        "nftables",
+		OtherPort:   plane.Behaviour{Verdict: plane.Refuse, Why: "other ports of a clusterIP are refused, so that clients need not wait"},
+		Ping:        plane.Behaviour{Verdict: plane.Refuse, Why: "a clusterIP is no host: an ICMP echo is refused"},
+		Unallocated: plane.Behaviour{Verdict: plane.Drop, Why: "no Service that is programmed has this address of a ServiceCIDR, and it is kept from leaving the node"},
+		Ends:        plane.Ends{ClusterIPs: plane.Everywhere, External: plane.Everywhere},
+		Loopback:    "nodePortAddresses has localhost, or a part of 127.0.0.0/8",
+		Path:        Path,
+	}
+	f.OtherPort.Path, f.Unallocated.Path = Strays()
+	f.Ping.Path = f.OtherPort.Path
+	return f
+}

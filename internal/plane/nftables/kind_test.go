@@ -1,0 +1,32 @@
+package nftables
+
+import (
+	"testing"
+
+	"github.com/sluice-proxy/sluice/internal/metrics/metricstest"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// A write that fails is counted for each family, under kube-proxy's name.
+func TestFailuresAreCounted(t *testing.T) {
+	f := newFailures([]route.Family{route.IPv4, route.IPv6})
+	r := metricstest.Registry(f.writes, f.cleanups)
+	const want = `kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total counter
+	Always 0: what is stale goes in the same write.
+	{ip_family="IPv4"}
+	{ip_family="IPv6"}
+kubeproxy_sync_proxy_rules_nftables_sync_failures_total counter
+	Writes that failed. One write is for both families.
+	{ip_family="IPv4"}
+	{ip_family="IPv6"}
+`
+	if got := metricstest.Shape(metricstest.Gather(t, r)); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	f.writeFailed()
+	const counted = `kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family="IPv4"} 1
+kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family="IPv6"} 1`
+	if got := metricstest.Values(t, r, ""); got != counted {
+		t.Errorf("got\n%s\nwant\n%s", got, counted)
+	}
+}
