@@ -126,6 +126,7 @@ func (d *daemon) assemble(ctx context.Context) error {
 		NodePorts: d.nodePorts, Dial: door.Dial, Address: rivalAddress(o.Config),
 		IgnoreKubeProxy: o.Config.IgnoreKubeProxy,
 		Record:          func(note string) { d.events.Record(event.KubeProxyRuns(note)) },
+		RecordLeft:      func(note string) { d.events.Record(event.KubeProxyRulesLeft(note)) },
 	}, d.inForce)
 	d.reload = reload.New(reload.Options{
 		File: o.File, Config: o.Config, Load: o.Load, Apply: d.apply, Log: o.Log, Changed: d.reloaded,

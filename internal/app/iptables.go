@@ -10,7 +10,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/explain"
 	kernel "github.com/sluice-proxy/sluice/internal/kernel/iptables"
 	"github.com/sluice-proxy/sluice/internal/kernel/sysctl"
-	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
 	"github.com/sluice-proxy/sluice/internal/metrics"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/iptables"
@@ -54,8 +53,8 @@ func openIptables(ctx context.Context, p parts) (*opened, error) {
 	}, nil
 }
 
-func mechanism(v xtables.Variant) takeover.Mechanism {
-	if v == xtables.Legacy {
+func mechanism(v kernel.Variant) takeover.Mechanism {
+	if v == kernel.Legacy {
 		return takeover.IPTablesLegacy
 	}
 	return takeover.IPTablesNFT

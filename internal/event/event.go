@@ -28,6 +28,9 @@ const (
 // reasonKubeProxyRuns is the reason of KubeProxyRuns.
 const reasonKubeProxyRuns = "KubeProxyRuns"
 
+// reasonRulesLeft is the reason of KubeProxyRulesLeft.
+const reasonRulesLeft = "KubeProxyRulesLeft"
+
 // What is being done; the last two are not kube-proxy's.
 const (
 	actionStart    = "StartKubeProxy"
@@ -109,4 +112,10 @@ func HealthPortFailed(namespace, name string, err error) Event {
 // this proxy, which process it is, and what becomes of its rules.
 func KubeProxyRuns(note string) Event {
 	return Event{Type: Warning, Reason: reasonKubeProxyRuns, Action: actionTakeOver, Note: note}
+}
+
+// KubeProxyRulesLeft says which rules of kube-proxy this proxy cannot remove, and
+// what removes them.
+func KubeProxyRulesLeft(note string) Event {
+	return Event{Type: Warning, Reason: reasonRulesLeft, Action: actionTakeOver, Note: note}
 }

@@ -1,4 +1,4 @@
-package xtables_test
+package iptables_test
 
 import (
 	"fmt"
@@ -50,7 +50,7 @@ func TestManyServices(t *testing.T) {
 		h := newHost(t)
 		h.loadServices(program, many, portion)
 		before := h.save(program)
-		tables := h.tables()
+		tables := h.outlines()
 		chains, rules := 0, 0
 		for _, chain := range tables[0].Chains {
 			chains++
@@ -77,7 +77,7 @@ func BenchmarkTenThousandServices(b *testing.B) {
 				b.StopTimer()
 				h.loadServices(program, 10000, 10000)
 				b.StartTimer()
-				tables := h.tables()
+				tables := h.outlines()
 				read := b.Elapsed()
 				if err := h.kernel().Remove(b.Context(), removals(tables)...); err != nil {
 					b.Fatal(err)
