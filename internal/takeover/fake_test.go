@@ -57,11 +57,11 @@ func (n *node) rules() *rules {
 
 type chainsFake struct{ *node }
 
-func (f chainsFake) Outlines(ctx context.Context) ([]iptables.Outline, error) {
+func (f chainsFake) Outlines(ctx context.Context, rules func(chain string) bool) ([]iptables.Outline, error) {
 	if err := f.do("read chains"); err != nil {
 		return nil, err
 	}
-	return f.chains.Outlines(ctx)
+	return f.chains.Outlines(ctx, rules)
 }
 
 func (f chainsFake) Remove(ctx context.Context, removals ...iptables.Removal) error {
@@ -119,7 +119,7 @@ func (f setsFake) Names(context.Context) ([]string, error) { return f.node.sets,
 
 // Destroy refuses while there are rules of kube-proxy's, which refer to the sets.
 func (f setsFake) Destroy(ctx context.Context, name string) error {
-	all, _ := f.chains.Outlines(ctx)
+	all, _ := f.chains.Outlines(ctx, iptables.AllRules)
 	if len(leftovers(all)) > 0 {
 		return errors.New("rules refer to it")
 	}

@@ -41,6 +41,14 @@ func leftovers(all []iptables.Outline) []iptables.Removal {
 	return found
 }
 
+// withRules selects the chains whose rules leftovers needs: those that may stay.
+func withRules(chain string) bool {
+	return !kubechain.Proxy(chain) || slices.Contains(forMarking(), chain)
+}
+
+// forMarking are the chains that have packets masqueraded for others.
+func forMarking() []string { return []string{"KUBE-MARK-MASQ", "KUBE-POSTROUTING"} }
+
 // lentOut are the chains of a table that others need to have packets masqueraded.
 func lentOut(t iptables.Outline) []string {
 	for _, chain := range t.Chains {
@@ -49,7 +57,7 @@ func lentOut(t iptables.Outline) []string {
 		}
 		for _, rule := range chain.Rules {
 			if rule.Jump && rule.Target == "KUBE-MARK-MASQ" {
-				return []string{"KUBE-MARK-MASQ", "KUBE-POSTROUTING"}
+				return forMarking()
 			}
 		}
 	}

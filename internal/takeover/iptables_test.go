@@ -47,7 +47,7 @@ func TestLeftoversOfTheIptablesMode(t *testing.T) {
 		t.Fatal(err)
 	}
 	kernel := iptables.NewFakeKernel(parseSaved(string(saved))...)
-	all, err := kernel.Outlines(t.Context())
+	all, err := kernel.Outlines(t.Context(), iptables.AllRules)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +136,7 @@ filter: KUBE-EXTERNAL-SERVICES KUBE-FORWARD KUBE-NODEPORTS KUBE-PROXY-CANARY KUB
 	if diff := cmp.Diff(stays, kernel.String()); diff != "" {
 		t.Errorf("what stays (-want +got):\n%s", diff)
 	}
-	if all, err = kernel.Outlines(t.Context()); err != nil || leftovers(all) != nil {
+	if all, err = kernel.Outlines(t.Context(), iptables.AllRules); err != nil || leftovers(all) != nil {
 		t.Errorf("a second look finds %v, %v, want nothing", leftovers(all), err)
 	}
 	lost := []string{"iptables-legacy nat: chain ADMIN, not kube-proxy's, leads to KUBE-SVC-67RL4FN6JRUPOJYM"}

@@ -15,7 +15,7 @@ func beyondReach(t *testing.T) *node {
 	t.Helper()
 	var all []iptables.Outline
 	for _, v := range []iptables.Variant{iptables.Legacy, iptables.NFT} {
-		tables, err := afterIPTables(v).chains.Outlines(t.Context())
+		tables, err := afterIPTables(v).chains.Outlines(t.Context(), iptables.AllRules)
 		if err != nil {
 			t.Fatal(err)
 		}

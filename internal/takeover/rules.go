@@ -21,7 +21,7 @@ import (
 // The doors to the kernel, as far as they are needed here.
 type (
 	chainDoor interface {
-		Outlines(ctx context.Context) ([]iptables.Outline, error)
+		Outlines(ctx context.Context, rules func(chain string) bool) ([]iptables.Outline, error)
 		Remove(ctx context.Context, removals ...iptables.Removal) error
 	}
 	tableDoor interface {
@@ -113,7 +113,7 @@ func (r *rules) findChains(ctx context.Context) ([]iptables.Removal, error) {
 	if r.isOurs(IPTablesLegacy) && r.isOurs(IPTablesNFT) {
 		return nil, nil
 	}
-	all, err := r.chains.Outlines(ctx)
+	all, err := r.chains.Outlines(ctx, withRules)
 	found := leftovers(all)
 	return slices.DeleteFunc(found, func(c iptables.Removal) bool { return r.isOurs(variant(c)) }), err
 }

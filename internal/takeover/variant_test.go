@@ -86,11 +86,11 @@ func TestWhoseChainsTheyAre(t *testing.T) {
 // all that counts and tells.
 func TestTheVariantThatIsNotOursIsCleared(t *testing.T) {
 	both := func() *node {
-		all, err := afterIPTables(iptables.Legacy).chains.Outlines(t.Context())
+		all, err := afterIPTables(iptables.Legacy).chains.Outlines(t.Context(), iptables.AllRules)
 		if err != nil {
 			t.Fatal(err)
 		}
-		own, err := afterIPTables(iptables.NFT).chains.Outlines(t.Context())
+		own, err := afterIPTables(iptables.NFT).chains.Outlines(t.Context(), iptables.AllRules)
 		if err != nil {
 			t.Fatal(err)
 		}

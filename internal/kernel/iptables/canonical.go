@@ -10,7 +10,7 @@ import (
 // input for PROGRAM-restore as well. The rule is what stands behind "-A CHAIN ".
 //
 // It follows what iptables does when it reads and prints (iptables/xshared.c,
-// libxtables/c, extensions/libxt_*.c): addresses, interfaces and the
+// libxtables/xtables.c, extensions/libxt_*.c): addresses, interfaces and the
 // protocol come first, options go with the match they belong to, numbers are as
 // precise as the kernel keeps them, defaults are left out.
 func Canonical(rule string) string {

@@ -20,7 +20,7 @@ type detector struct {
 type ruleReader interface {
 	HasChain(ctx context.Context, id TableID, chain string) (bool, error)
 	LegacyRules(ctx context.Context) (int, error)
-	Outlines(ctx context.Context) ([]Outline, error)
+	Outlines(ctx context.Context, rules func(chain string) bool) ([]Outline, error)
 }
 
 // detect says which variant is in use, as iptables-wrapper of Kubernetes does:
@@ -88,7 +88,7 @@ func (d detector) count(ctx context.Context) (Variant, string, error) {
 		return NFT, "there are no rules of legacy", nil
 	}
 	rules := map[Variant]int{}
-	tables, err := d.kernel.Outlines(ctx)
+	tables, err := d.kernel.Outlines(ctx, AllRules)
 	for _, t := range tables {
 		for _, c := range t.Chains {
 			rules[t.Variant] += len(c.Rules)

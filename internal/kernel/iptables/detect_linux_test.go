@@ -18,7 +18,9 @@ func (p puzzled) HasChain(ctx context.Context, id TableID, chain string) (bool, 
 	return p.ruleReader.HasChain(ctx, id, chain)
 }
 
-func (p puzzled) Outlines(context.Context) ([]Outline, error) { return nil, errOdd }
+func (p puzzled) Outlines(context.Context, func(chain string) bool) ([]Outline, error) {
+	return nil, errOdd
+}
 
 // Where the tables of the kernel are not understood, the variant in use is found
 // by the programs that can read them.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -61,29 +62,28 @@ func (k *Kernel) Digest(ctx context.Context, id TableID, seed maphash.Seed, ours
 
 func (t *legacyTable) digest(seed maphash.Seed, ours func(string) bool) Digest {
 	d := Digest{Stamp: t.stamp, Chains: map[string]uint64{}, Others: map[string][]Entry{}}
-	mine := make(map[string]bool, len(t.chains))
-	for _, c := range t.chains {
-		mine[c.name] = ours(c.name)
+	mine := make([]bool, len(t.chains))
+	for i, c := range t.chains {
+		mine[i] = ours(c.name)
 	}
 	var h maphash.Hash
 	h.SetSeed(seed)
-	for _, c := range t.chains {
+	for i, c := range t.chains {
 		h.Reset()
-		entries, leads := make([]Entry, 0, len(c.rules)), false
-		for _, r := range c.rules {
-			if !mine[c.name] {
-				h.Reset()
+		if mine[i] {
+			for _, r := range c.rules {
+				t.hash(&h, r)
 			}
-			t.hash(&h, r)
-			leads = leads || mine[r.leads]
-			if !mine[c.name] {
-				entries = append(entries, Entry{Sum: h.Sum64(), Leads: mine[r.leads], Ends: t.ends(r)})
-			}
-		}
-		switch {
-		case mine[c.name]:
 			d.Chains[c.name] = h.Sum64()
-		case leads:
+			continue
+		}
+		var entries []Entry
+		for _, r := range c.rules {
+			h.Reset()
+			t.hash(&h, r)
+			entries = append(entries, Entry{Sum: h.Sum64(), Leads: r.leads != none && mine[r.leads], Ends: t.ends(r)})
+		}
+		if slices.ContainsFunc(entries, func(e Entry) bool { return e.Leads }) {
 			d.Others[c.name] = entries
 		}
 	}
@@ -96,8 +96,8 @@ func (t *legacyTable) hash(h *maphash.Hash, r legacyRule) {
 	_, _ = h.Write(t.data[r.at : r.at+t.target]) // never fails
 	_, _ = h.Write(t.data[r.at+t.head : r.part])
 	switch {
-	case r.leads != "":
-		_, _ = h.WriteString(r.leads)
+	case r.leads != none:
+		_, _ = h.WriteString(t.chains[r.leads].name)
 	case r.target != "":
 		_, _ = h.Write(t.data[r.part:r.end])
 	case r.verdict < 0:

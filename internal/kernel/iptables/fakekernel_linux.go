@@ -24,13 +24,22 @@ type FakeKernel struct {
 func NewFakeKernel(tables ...Outline) *FakeKernel { return &FakeKernel{tables: tables} }
 
 // Outlines is as Kernel.Outlines.
-func (f *FakeKernel) Outlines(ctx context.Context) ([]Outline, error) {
+func (f *FakeKernel) Outlines(ctx context.Context, rules func(chain string) bool) ([]Outline, error) {
 	if err := f.ask(ctx, "read"); err != nil {
 		return nil, err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return slices.Clone(f.tables), nil // what they hold never changes
+	all := slices.Clone(f.tables)
+	for i := range all {
+		all[i].Chains = slices.Clone(all[i].Chains)
+		for j, c := range all[i].Chains {
+			if !rules(c.Name) {
+				all[i].Chains[j].Rules = nil
+			}
+		}
+	}
+	return all, nil
 }
 
 // Remove is as Kernel.Remove.

@@ -93,7 +93,7 @@ func (h host) saveAll() string {
 
 func (h host) outlines() []iptables.Outline {
 	h.t.Helper()
-	tables, err := h.kernel().Outlines(h.t.Context())
+	tables, err := h.kernel().Outlines(h.t.Context(), iptables.AllRules)
 	if err != nil {
 		h.t.Fatal(err)
 	}

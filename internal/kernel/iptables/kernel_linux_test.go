@@ -181,7 +181,7 @@ func TestWithoutPrivilegeSaysWhatIsMissing(t *testing.T) {
 			return fmt.Errorf("drop capabilities: %w", err)
 		}
 		kernel := iptables.NewKernel(iptables.Options{Lock: h.lock})
-		_, err := kernel.Outlines(t.Context())
+		_, err := kernel.Outlines(t.Context(), iptables.AllRules)
 		errs = append(errs, err)
 		for _, r := range removals(before) {
 			if r.Table.Variant == iptables.NFT {
@@ -291,7 +291,7 @@ func TestStopsWhenAsked(t *testing.T) {
 	all := removals(h.outlines())
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
-	if _, err := h.kernel().Outlines(ctx); !errors.Is(err, context.Canceled) {
+	if _, err := h.kernel().Outlines(ctx, iptables.AllRules); !errors.Is(err, context.Canceled) {
 		t.Errorf("read: got %v, want %v", err, context.Canceled)
 	}
 	if err := h.kernel().Remove(ctx, all...); !errors.Is(err, context.Canceled) {

@@ -90,11 +90,10 @@ type Stamp [infoLen - nameLen]byte
 
 func (s Stamp) word(i int) int { return int(binary.NativeEndian.Uint32(s[4*i:])) }
 
-// hasHook reports whether a hook leads into the table; entry and underflow are
-// the offsets of its first and last entry.
-func (s Stamp) hasHook(hook int) bool  { return s.word(0)&(1<<hook) != 0 }
-func (s Stamp) entry(hook int) int     { return s.word(1 + hook) }
-func (s Stamp) underflow(hook int) int { return s.word(1 + hookCount + hook) }
+// hasHook reports whether a hook leads into the table; entry is the offset of its
+// first entry.
+func (s Stamp) hasHook(hook int) bool { return s.word(0)&(1<<hook) != 0 }
+func (s Stamp) entry(hook int) int    { return s.word(1 + hook) }
 
 // entries and size are those of the whole table.
 func (s Stamp) entries() int { return s.word(1 + 2*hookCount) }
@@ -140,8 +139,10 @@ type legacyRule struct {
 	at, part, end int
 	target        string
 	verdict       int
-	leads         string // the chain it leads to; empty: none
+	leads         int // the index of the chain it leads to, or none
 }
+
+const none = -1
 
 // read reads a table. The kernel refuses with EAGAIN if the size changed since
 // the stamp was read; a program that writes much gets ever more time to finish.
@@ -174,8 +175,7 @@ func (p protocol) read(ctx context.Context, table string) (*legacyTable, error) 
 // parse divides the data into chains.
 func (l layout) parse(stamp Stamp, data []byte) (*legacyTable, error) {
 	t := &legacyTable{layout: l, stamp: stamp, data: data}
-	hooks := stamp.chains()
-	starts := map[int]string{}
+	starts := map[int]int{} // chains by the offset of their first rule
 	var chain *legacyChain
 	n, at := 0, 0
 	for ; at < len(data); n++ {
@@ -183,7 +183,7 @@ func (l layout) parse(stamp Stamp, data []byte) (*legacyTable, error) {
 		if err != nil {
 			return nil, fmt.Errorf("entry at byte %d of %d: %w", at, len(data), err)
 		}
-		name := hooks[at]
+		name := stamp.chainAt(at)
 		if r.target == "ERROR" {
 			name = text(data[r.part+partHead : r.end])
 		}
@@ -192,11 +192,11 @@ func (l layout) parse(stamp Stamp, data []byte) (*legacyTable, error) {
 		case name != "":
 			t.chains = append(t.chains, legacyChain{name: name, builtin: r.target != "ERROR"})
 			chain = &t.chains[len(t.chains)-1]
-			starts[r.at] = name
 			if !chain.builtin {
-				starts[r.end] = name
+				starts[r.end] = len(t.chains) - 1
 				break
 			}
+			starts[r.at] = len(t.chains) - 1
 			fallthrough
 		case chain != nil:
 			chain.rules = append(chain.rules, r)
@@ -211,16 +211,15 @@ func (l layout) parse(stamp Stamp, data []byte) (*legacyTable, error) {
 	return t, t.resolve(starts)
 }
 
-// chains returns the names of the built-in chains by the offset of their first
-// entry.
-func (s Stamp) chains() map[int]string {
-	names := map[int]string{}
-	for hook, name := range [hookCount]string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"} {
-		if s.hasHook(hook) {
-			names[s.entry(hook)] = name
+// chainAt returns the name of the built-in chain whose first entry is at an offset;
+// empty: none.
+func (s Stamp) chainAt(offset int) string {
+	for hook := range hookCount {
+		if s.entry(hook) == offset && s.hasHook(hook) {
+			return [hookCount]string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}[hook]
 		}
 	}
-	return names
+	return ""
 }
 
 func (l layout) decode(data []byte, at int) (legacyRule, error) {
@@ -233,7 +232,7 @@ func (l layout) decode(data []byte, at int) (legacyRule, error) {
 	if part < l.head || next < part+partHead+4 || next > len(rest) { // each target has at least four bytes
 		return legacyRule{}, fmt.Errorf("target at %d of %d bytes", part, next)
 	}
-	r := legacyRule{at: at, part: at + part, end: at + next, target: text(rest[part+2 : part+partHead-1])}
+	r := legacyRule{at: at, part: at + part, end: at + next, leads: none, target: text(rest[part+2 : part+partHead-1])}
 	if r.target == "" {
 		r.verdict = int(int32(binary.NativeEndian.Uint32(rest[part+partHead:])))
 	}
@@ -242,7 +241,7 @@ func (l layout) decode(data []byte, at int) (legacyRule, error) {
 
 // resolve finds the chains that rules lead to, and takes the last entry of each
 // chain away: the policy, or a return.
-func (t *legacyTable) resolve(starts map[int]string) error {
+func (t *legacyTable) resolve(starts map[int]int) error {
 	for i := range t.chains {
 		c := &t.chains[i]
 		if len(c.rules) == 0 {
@@ -254,9 +253,11 @@ func (t *legacyTable) resolve(starts map[int]string) error {
 			if r.target != "" || r.verdict < 0 || r.verdict == r.end { // the last: on to the next rule
 				continue
 			}
-			if r.leads = starts[r.verdict]; r.leads == "" {
+			to, ok := starts[r.verdict]
+			if !ok {
 				return fmt.Errorf("entry at byte %d leads to byte %d, where no chain starts", r.at, r.verdict)
 			}
+			r.leads = to
 		}
 	}
 	return nil
@@ -268,7 +269,11 @@ func (t *legacyTable) outline(id TableID) Outline {
 	for _, c := range t.chains {
 		chain := ChainOutline{Name: c.name, Builtin: c.builtin}
 		for _, r := range c.rules {
-			chain.Rules = append(chain.Rules, RuleOutline{Target: cmp.Or(r.leads, r.target, verdictName(r)), Jump: r.leads != ""})
+			rule := RuleOutline{Target: cmp.Or(r.target, verdictName(r))}
+			if r.leads != none {
+				rule = RuleOutline{Target: t.chains[r.leads].name, Jump: true}
+			}
+			chain.Rules = append(chain.Rules, rule)
 		}
 		o.Chains = append(o.Chains, chain)
 	}

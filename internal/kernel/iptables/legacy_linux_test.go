@@ -75,7 +75,7 @@ func TestRefusesTablesThatAreDamaged(t *testing.T) {
 	var jump legacyRule
 	for _, c := range table.chains {
 		for _, r := range c.rules {
-			if r.leads != "" {
+			if r.leads != none {
 				jump = r
 			}
 		}

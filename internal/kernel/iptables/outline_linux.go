@@ -82,8 +82,9 @@ func (k *Kernel) nft(use func(*nft.Conn) error) error {
 
 // Outlines returns all tables of both variants and families. It makes none: a
 // variant that nobody has used has no tables. In the nft variant they are the
-// tables with the names that iptables uses, whoever made them.
-func (k *Kernel) Outlines(ctx context.Context) ([]Outline, error) {
+// tables with the names that iptables uses, whoever made them. It may leave out
+// the rules of chains that are not selected, which saves most of the time there.
+func (k *Kernel) Outlines(ctx context.Context, rules func(chain string) bool) ([]Outline, error) {
 	var all []Outline
 	err := k.legacy(ctx, func(id TableID, p protocol) error {
 		t, err := p.read(ctx, id.Name)
@@ -94,7 +95,7 @@ func (k *Kernel) Outlines(ctx context.Context) ([]Outline, error) {
 	})
 	if err == nil {
 		err = k.nft(func(conn *nft.Conn) error {
-			tables, err := conn.Outline(ctx, nftTables(), nft.AllRules)
+			tables, err := conn.Outline(ctx, nftTables(), func(_ nft.Table, chain string) bool { return rules(chain) })
 			for _, t := range tables {
 				all = append(all, outlineOf(t))
 			}
@@ -106,6 +107,9 @@ func (k *Kernel) Outlines(ctx context.Context) ([]Outline, error) {
 	}
 	return all, nil
 }
+
+// AllRules selects the rules of all chains.
+func AllRules(string) bool { return true }
 
 // nftTables are those of the nft variant.
 func nftTables() []nft.Table {
@@ -119,15 +123,15 @@ func nftTables() []nft.Table {
 }
 
 // inNFT names a table of the nft variant as nf_tables does.
-func (t TableID) inNFT() nft.Table {
-	if t.Family == IPv6 {
-		return nft.Table{Family: nft.IP6, Name: t.Name}
+func (id TableID) inNFT() nft.Table {
+	if id.Family == IPv6 {
+		return nft.Table{Family: nft.IP6, Name: id.Name}
 	}
-	return nft.Table{Family: nft.IP4, Name: t.Name}
+	return nft.Table{Family: nft.IP4, Name: id.Name}
 }
 
 // table names it within its variant.
-func (t TableID) table() Table { return Table{t.Family, t.Name} }
+func (id TableID) table() Table { return Table{id.Family, id.Name} }
 
 // fromNFT names a table of nf_tables as iptables does.
 func fromNFT(t nft.Table) TableID {

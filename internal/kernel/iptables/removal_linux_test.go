@@ -16,7 +16,7 @@ import (
 
 // door is what the kernel and the fake have in common.
 type door interface {
-	Outlines(context.Context) ([]iptables.Outline, error)
+	Outlines(context.Context, func(chain string) bool) ([]iptables.Outline, error)
 	Remove(context.Context, ...iptables.Removal) error
 }
 
@@ -58,7 +58,7 @@ func everyone(t *testing.T, test func(*testing.T, door)) {
 
 func first(t *testing.T, d door) iptables.Outline {
 	t.Helper()
-	tables, err := d.Outlines(t.Context())
+	tables, err := d.Outlines(t.Context(), iptables.AllRules)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,7 +184,7 @@ func TestAFailureOfOneTable(t *testing.T) {
 		tables = append(tables, parse(small, id)...)
 	}
 	for name, d := range map[string]door{"kernel": h.kernel(), "fake": iptables.NewFakeKernel(tables...)} {
-		before, err := d.Outlines(t.Context())
+		before, err := d.Outlines(t.Context(), iptables.AllRules)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -199,7 +199,7 @@ func TestAFailureOfOneTable(t *testing.T) {
 		if err := d.Remove(t.Context(), all...); !errors.Is(err, iptables.ErrInUse) {
 			t.Errorf("%s: got %v, want %v", name, err, iptables.ErrInUse)
 		}
-		after, err := d.Outlines(t.Context())
+		after, err := d.Outlines(t.Context(), iptables.AllRules)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -217,7 +217,7 @@ func TestTheFakeFailsWhenToldTo(t *testing.T) {
 	f := iptables.NewFakeKernel(parse(small, iptables.TableID{Variant: iptables.NFT, Family: iptables.IPv6})...)
 	before := f.String()
 	f.Fail = func(string) error { return broken }
-	if _, err := f.Outlines(t.Context()); !errors.Is(err, broken) {
+	if _, err := f.Outlines(t.Context(), iptables.AllRules); !errors.Is(err, broken) {
 		t.Errorf("tables: got %v, want %v", err, broken)
 	}
 	id := iptables.TableID{Variant: iptables.NFT, Family: iptables.IPv6, Name: "filter"}

@@ -202,12 +202,14 @@ func (k *Kernel) legacyTools(ctx context.Context, f Family) (*Tools, error) {
 	return &Tools{opts: k.opts, kernel: k, tables: k, variant: Legacy, programs: installed[Legacy]}, nil
 }
 
-// beyondReach recognizes what the programs print without the rights they need.
+// beyondReach recognizes what the programs print if they lack a right, or cannot
+// open the lock.
 func beyondReach(err error) error {
-	if err == nil || !errors.Is(err, fs.ErrPermission) && !strings.Contains(err.Error(), "you must be root") {
-		return err
+	if err != nil && (errors.Is(err, fs.ErrPermission) ||
+		strings.Contains(err.Error(), "you must be root") || strings.Contains(err.Error(), "can't open lock file")) {
+		return fmt.Errorf("%w: %w", ErrBeyondReach, err)
 	}
-	return fmt.Errorf("%w: %w", ErrBeyondReach, err)
+	return err
 }
 
 // input returns what PROGRAM-restore has to read to remove what a table still has,

@@ -18,14 +18,14 @@ import (
 type Options struct {
 	NetNS int           // file descriptor of a network namespace; 0: the current one
 	Log   *slog.Logger  // nil: nothing is logged
-	Lock  string        // file that the legacy variant locks; "": /run/lock
+	Lock  string        // file that the legacy variant locks; "": /run/xtables.lock
 	Wait  time.Duration // how long to wait for the lock; 0: 5 s, as kube-proxy
 	Poll  time.Duration // legacy: between looks for edits of others; 0: a second
 	Path  string        // folders in which the programs are; "": $PATH, /usr/sbin and /sbin
 }
 
 const (
-	defaultLock = "/run/lock"
+	defaultLock = "/run/xtables.lock"
 	defaultWait = 5 * time.Second
 	defaultPoll = time.Second
 )

@@ -3,6 +3,7 @@ package nft
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/mdlayher/netlink"
@@ -26,10 +27,7 @@ func DecodeChange(m netlink.Message) (c Change, ok bool) {
 		return Change{}, false
 	}
 	o, err := decodeObject(m)
-	switch m.Header.Type & 0xff {
-	case unix.NFT_MSG_DELTABLE, unix.NFT_MSG_DELCHAIN, unix.NFT_MSG_DELRULE:
-		c.Gone = true
-	}
+	c.Gone = slices.Contains([]int{unix.NFT_MSG_DELTABLE, unix.NFT_MSG_DELCHAIN, unix.NFT_MSG_DELRULE}, int(m.Header.Type&0xff))
 	c.Table, c.Kind, c.Chain, c.Rule = o.table, kind, o.chain, o.rule
 	return c, err == nil
 }

@@ -107,7 +107,7 @@ func (c *Conn) skeletons(f Family, tables []Table) ([]Outline, error) {
 // whole table from its beginning for each piece of the answer, so chain by chain
 // is faster.
 func (c *Conn) outlineRules(t Table, chain *ChainOutline) error {
-	attrs, err := named(unix.NFTA_RULE_TABLE, t.Name, unix.NFTA_RULE_CHAIN, chain.Name)
+	attrs, err := named(t.Name, unix.NFTA_RULE_CHAIN, chain.Name)
 	if err != nil {
 		return err
 	}
@@ -125,10 +125,10 @@ func (c *Conn) Has(ctx context.Context, t Table, chain string) (bool, error) {
 		return false, err
 	}
 	kind := unix.NFT_MSG_GETTABLE
-	attrs, err := named(unix.NFTA_TABLE_NAME, t.Name, 0, "")
+	attrs, err := named(t.Name, 0, "")
 	if chain != "" {
 		kind = unix.NFT_MSG_GETCHAIN
-		attrs, err = named(unix.NFTA_CHAIN_TABLE, t.Name, unix.NFTA_CHAIN_NAME, chain)
+		attrs, err = named(t.Name, unix.NFTA_CHAIN_NAME, chain)
 	}
 	if err == nil {
 		err = c.sock.SetDeadline(time.Now().Add(patience))

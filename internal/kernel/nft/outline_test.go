@@ -77,8 +77,11 @@ func TestOutline(t *testing.T) {
 		chain string
 		want  bool
 	}{
-		{Table{IP4, "t"}, "", true}, {Table{IP4, "t"}, "A", true}, {Table{IP4, "t"}, "C", false},
-		{Table{IP6, "t"}, "", false}, {Table{IP6, "t"}, "A", false},
+		{Table{IP4, "t"}, "", true},
+		{Table{IP4, "t"}, "A", true},
+		{Table{IP4, "t"}, "C", false},
+		{Table{IP6, "t"}, "", false},
+		{Table{IP6, "t"}, "A", false},
 	} {
 		if has, err := conn.Has(t.Context(), tt.table, tt.chain); err != nil || has != tt.want {
 			t.Errorf("%s %s exists: %t, %v", tt.table, tt.chain, has, err)

@@ -63,16 +63,16 @@ func deletions(cuts []Cut) ([]netlink.Message, error) {
 	for _, cut := range cuts {
 		f, table := cut.Table.Family, cut.Table.Name
 		for _, r := range cut.Rules {
-			attrs, e := named(unix.NFTA_RULE_TABLE, table, unix.NFTA_RULE_CHAIN, r.Chain)
+			attrs, e := named(table, unix.NFTA_RULE_CHAIN, r.Chain)
 			handle, e2 := netlink.MarshalAttributes([]netlink.Attribute{
 				{Type: unix.NFTA_RULE_HANDLE, Data: binary.BigEndian.AppendUint64(nil, r.Handle)},
 			})
 			add(&rules, unix.NFT_MSG_DELRULE, f, slices.Concat(attrs, handle), errors.Join(e, e2))
 		}
 		for _, chain := range cut.Chains {
-			attrs, e := named(unix.NFTA_RULE_TABLE, table, unix.NFTA_RULE_CHAIN, chain)
+			attrs, e := named(table, unix.NFTA_RULE_CHAIN, chain)
 			add(&flushes, unix.NFT_MSG_DELRULE, f, attrs, e)
-			attrs, e = named(unix.NFTA_CHAIN_TABLE, table, unix.NFTA_CHAIN_NAME, chain)
+			attrs, e = named(table, unix.NFTA_CHAIN_NAME, chain)
 			add(&chains, unix.NFT_MSG_DELCHAIN, f, attrs, e)
 		}
 	}
@@ -158,12 +158,13 @@ func request(kind int, f Family, attrs []byte) netlink.Message {
 	}
 }
 
-// named encodes a table and, if child is not zero, an object in it.
-func named(table uint16, tableName string, child uint16, childName string) ([]byte, error) {
+// named encodes a table and, if kind is not zero, an object in it. The name of the
+// table has the same number in messages of all kinds.
+func named(table string, kind uint16, name string) ([]byte, error) {
 	ae := netlink.NewAttributeEncoder()
-	ae.String(table, tableName)
-	if child != 0 {
-		ae.String(child, childName)
+	ae.String(unix.NFTA_TABLE_NAME, table)
+	if kind != 0 {
+		ae.String(kind, name)
 	}
 	attrs, err := ae.Encode()
 	if err != nil {

@@ -36,7 +36,7 @@ func hint(t *testing.T, variant iptables.Variant) int {
 // tables lists what tables there are in a namespace.
 func tables(t *testing.T, ns int) []string {
 	t.Helper()
-	all, err := iptables.NewKernel(iptables.Options{NetNS: ns}).Outlines(t.Context())
+	all, err := iptables.NewKernel(iptables.Options{NetNS: ns}).Outlines(t.Context(), iptables.AllRules)
 	if err != nil {
 		t.Fatal(err)
 	}
