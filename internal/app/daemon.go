@@ -127,6 +127,7 @@ func (d *daemon) assemble(ctx context.Context) error {
 		NodePorts: d.nodePorts, Dial: listen.Opener{NetNS: o.NetNS}.Dial, Address: rivalAddress(o.Config),
 		IgnoreKubeProxy: o.Config.IgnoreKubeProxy,
 		Record:          func(note string) { d.events.Record(event.KubeProxyRuns(note)) },
+		RecordLeft:      func(note string) { d.events.Record(event.KubeProxyRulesLeft(note)) },
 	}, d.inForce)
 	d.reload = d.newReloader()
 	d.inspect = inspect.New(inspect.Options{

@@ -31,6 +31,9 @@ const (
 	reasonConfigurationRefused = "ConfigurationRefused"
 )
 
+// reasonRulesLeft is the reason of KubeProxyRulesLeft.
+const reasonRulesLeft = "KubeProxyRulesLeft"
+
 // The actions; the last three are not kube-proxy's.
 const (
 	actionStart    = "StartKubeProxy"
@@ -119,4 +122,10 @@ func ConfigurationRefused(err error) Event {
 // beside this proxy. It names the process, and says whether its rules are removed.
 func KubeProxyRuns(note string) Event {
 	return Event{Type: Warning, Reason: reasonKubeProxyRuns, Action: actionTakeOver, Note: note}
+}
+
+// KubeProxyRulesLeft says which rules of kube-proxy this proxy cannot remove, and
+// what removes them.
+func KubeProxyRulesLeft(note string) Event {
+	return Event{Type: Warning, Reason: reasonRulesLeft, Action: actionTakeOver, Note: note}
 }

@@ -11,6 +11,7 @@ type Entry struct {
 	Count     int    // of objects: tables, chains, rules, virtual servers, sets, interfaces
 	What      string // in words, without the mechanism
 	MayBeOwn  bool   // of Sluice in an earlier run in mode iptables, whose chains have kube-proxy's names
+	Remedy    string // what a person can do to have it removed; empty: nothing has to be done
 }
 
 // String returns one line.
@@ -49,7 +50,11 @@ func (a Account) Lines() []string {
 		out = append(out, "removed a rule of others: "+rule)
 	}
 	for _, e := range a.Left {
-		out = append(out, "left "+e.String())
+		line := "left " + e.String()
+		if e.Remedy != "" {
+			line += ": " + e.Remedy
+		}
+		out = append(out, line)
 	}
 	if a.Rival != nil {
 		out = append(out, fmt.Sprintf("%s runs and uses them (%s): stop it first if they are to go, or add --ignore-kube-proxy", a.Rival, a.Rival.How))

@@ -4,8 +4,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
+	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
 	"github.com/sluice-proxy/sluice/internal/kubechain"
 )
 
@@ -15,7 +16,9 @@ import (
 // removed all the same. While a kube-proxy runs, nothing that it may use is left
 // over. So a node goes back to kube-proxy without a gap.
 func Cleanup(ctx context.Context, o Options) (Account, error) {
-	return cleanup(ctx, newRules(o), newWatch(o), o)
+	r := newRules(o)
+	r.remedy = remedyCleanup
+	return cleanup(ctx, r, newWatch(o), o)
 }
 
 func cleanup(ctx context.Context, r *rules, w *watch, o Options) (Account, error) {
@@ -23,7 +26,12 @@ func cleanup(ctx context.Context, r *rules, w *watch, o Options) (Account, error
 	rival, ignored := spared(ctx, w, o)
 	unused, used := found.divide(rival)
 	account, err := r.remove(ctx, unused.atOnce())
-	if rival != nil && errors.Is(err, xtables.ErrInUse) { // it has not written over what leads there yet
+	for _, e := range account.Left {
+		if e.Remedy != "" {
+			err = errors.Join(err, fmt.Errorf("cannot remove %s: %s", e, e.Remedy))
+		}
+	}
+	if rival != nil && errors.Is(err, iptables.ErrInUse) { // it has not written over what leads there yet
 		account.Left, err = append(account.Left, unused.entries()...), nil
 	}
 	account.Left, account.Rival, account.Ignored = append(account.Left, used.entries()...), rival, ignored
@@ -62,7 +70,7 @@ func (f findings) divide(rival *Rival) (unused, used findings) {
 }
 
 // divideChains tells the chains that Sluice alone makes from the rest.
-func divideChains(c xtables.Removal) (own, rest xtables.Removal) {
+func divideChains(c iptables.Removal) (own, rest iptables.Removal) {
 	own.Table, rest.Table, rest.Rules = c.Table, c.Table, c.Rules
 	for _, name := range c.Chains {
 		to := &rest
@@ -74,7 +82,7 @@ func divideChains(c xtables.Removal) (own, rest xtables.Removal) {
 	return own, rest
 }
 
-func appendIfAny(list []xtables.Removal, r xtables.Removal) []xtables.Removal {
+func appendIfAny(list []iptables.Removal, r iptables.Removal) []iptables.Removal {
 	if r.Size() == 0 {
 		return list
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/internal/kernel/nft"
 	"github.com/sluice-proxy/sluice/internal/kernel/process"
 )
 
@@ -71,7 +72,7 @@ func TestAProcessThatChangesRulesIsWaitedFor(t *testing.T) {
 			if state.Rival == nil || s.done != nil {
 				t.Fatalf("after change %d: %+v, done %v", i, state, s.done)
 			}
-			s.node.tables[0].Chains++
+			s.node.tables[0].Chains = append(s.node.tables[0].Chains, nft.ChainOutline{Name: "new"})
 		}
 		if state := s.after(3 * defaultGrace); state.Rival != nil || len(s.node.tables) != 1 {
 			t.Errorf("when they do not change any more: %+v, tables %v", state, s.node.tables)

@@ -9,18 +9,17 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
 	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
 	"github.com/sluice-proxy/sluice/internal/kernel/link"
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
-	"github.com/sluice-proxy/sluice/internal/kernel/tables"
-	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
 )
 
 // node is a kernel in memory, as far as a take-over goes. It refuses what the
 // real one refuses, and keeps account of what was done in which order.
 type node struct {
-	chains  *xtables.Fake
-	tables  []tables.Table
+	chains  *iptables.FakeKernel
+	tables  []nft.Outline
 	servers map[ipvs.Server]int // with their connections
 	order   []ipvs.Server
 	sets    []string
@@ -47,7 +46,7 @@ func (n *node) do(format string, args ...any) error {
 // rules are the doors to it.
 func (n *node) rules() *rules {
 	if n.chains == nil {
-		n.chains = xtables.NewFake()
+		n.chains = iptables.NewFakeKernel()
 	}
 	return &rules{
 		chains: chainsFake{n}, tables: tablesFake{n}, servers: serversFake{n}, sets: setsFake{n},
@@ -58,14 +57,14 @@ func (n *node) rules() *rules {
 
 type chainsFake struct{ *node }
 
-func (f chainsFake) Tables(ctx context.Context) ([]xtables.Table, error) {
+func (f chainsFake) Outlines(ctx context.Context, rules func(chain string) bool) ([]iptables.Outline, error) {
 	if err := f.do("read chains"); err != nil {
 		return nil, err
 	}
-	return f.chains.Tables(ctx)
+	return f.chains.Outlines(ctx, rules)
 }
 
-func (f chainsFake) Remove(ctx context.Context, removals ...xtables.Removal) error {
+func (f chainsFake) Remove(ctx context.Context, removals ...iptables.Removal) error {
 	if err := f.do("unchain"); err != nil {
 		return err
 	}
@@ -74,14 +73,14 @@ func (f chainsFake) Remove(ctx context.Context, removals ...xtables.Removal) err
 
 type tablesFake struct{ *node }
 
-func (f tablesFake) Find(_ context.Context, names ...nft.Table) ([]tables.Table, error) {
-	found := slices.DeleteFunc(slices.Clone(f.tables), func(t tables.Table) bool { return !slices.Contains(names, t.Table) })
+func (f tablesFake) Find(_ context.Context, names ...nft.Table) ([]nft.Outline, error) {
+	found := slices.DeleteFunc(slices.Clone(f.tables), func(t nft.Outline) bool { return !slices.Contains(names, t.Table) })
 	return found, f.do("read tables")
 }
 
-func (f tablesFake) Close(_ context.Context, all ...tables.Table) error {
+func (f tablesFake) Close(_ context.Context, all ...nft.Table) error {
 	for _, t := range all {
-		if err := f.do("close %s", t.Table); err != nil {
+		if err := f.do("close %s", t); err != nil {
 			return err
 		}
 	}
@@ -94,7 +93,7 @@ func (f tablesFake) Delete(_ context.Context, names ...nft.Table) error {
 			return err
 		}
 	}
-	f.node.tables = slices.DeleteFunc(slices.Clone(f.node.tables), func(t tables.Table) bool { return slices.Contains(names, t.Table) })
+	f.node.tables = slices.DeleteFunc(slices.Clone(f.node.tables), func(t nft.Outline) bool { return slices.Contains(names, t.Table) })
 	return nil
 }
 
@@ -120,7 +119,7 @@ func (f setsFake) Names(context.Context) ([]string, error) { return f.node.sets,
 
 // Destroy refuses while there are rules of kube-proxy's, which refer to the sets.
 func (f setsFake) Destroy(ctx context.Context, name string) error {
-	all, _ := f.chains.Tables(ctx)
+	all, _ := f.chains.Outlines(ctx, iptables.AllRules)
 	if len(leftovers(all)) > 0 {
 		return errors.New("rules refer to it")
 	}

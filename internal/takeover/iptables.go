@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
+	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
 	"github.com/sluice-proxy/sluice/internal/kubechain"
 )
 
@@ -17,10 +17,10 @@ import (
 // plugins have packets masqueraded by a jump to KUBE-MARK-MASQ (portmap's
 // externalSetMarkChain), as kube-proxy's own documents advise. Where they do it
 // goes on working.
-func leftovers(all []xtables.Table) []xtables.Removal {
-	var found []xtables.Removal
+func leftovers(all []iptables.Outline) []iptables.Removal {
+	var found []iptables.Removal
 	for _, t := range all {
-		r := xtables.Removal{Table: t.TableID}
+		r := iptables.Removal{Table: t.TableID}
 		lent := lentOut(t)
 		goes := func(name string) bool { return kubechain.Proxy(name) && !slices.Contains(lent, name) }
 		for _, chain := range t.Chains {
@@ -30,7 +30,7 @@ func leftovers(all []xtables.Table) []xtables.Removal {
 			}
 			for _, rule := range chain.Rules {
 				if rule.Jump && goes(rule.Target) {
-					r.Rules = append(r.Rules, xtables.ChainRule{Chain: chain.Name, Rule: rule})
+					r.Rules = append(r.Rules, iptables.ChainRule{Chain: chain.Name, Target: rule.Target})
 				}
 			}
 		}
@@ -41,15 +41,23 @@ func leftovers(all []xtables.Table) []xtables.Removal {
 	return found
 }
 
+// withRules selects the chains whose rules leftovers needs: those that may stay.
+func withRules(chain string) bool {
+	return !kubechain.Proxy(chain) || slices.Contains(forMarking(), chain)
+}
+
+// forMarking are the chains that have packets masqueraded for others.
+func forMarking() []string { return []string{"KUBE-MARK-MASQ", "KUBE-POSTROUTING"} }
+
 // lentOut are the chains of a table that others need to have packets masqueraded.
-func lentOut(t xtables.Table) []string {
+func lentOut(t iptables.Outline) []string {
 	for _, chain := range t.Chains {
 		if chain.Builtin || kubechain.Proxy(chain.Name) {
 			continue
 		}
 		for _, rule := range chain.Rules {
 			if rule.Jump && rule.Target == "KUBE-MARK-MASQ" {
-				return []string{"KUBE-MARK-MASQ", "KUBE-POSTROUTING"}
+				return forMarking()
 			}
 		}
 	}
@@ -58,7 +66,7 @@ func lentOut(t xtables.Table) []string {
 
 // neighbours says which chains of others lose rules that lead to kube-proxy's: a
 // line each. It has no use for those rules any more, but who made them may.
-func neighbours(found []xtables.Removal) []string {
+func neighbours(found []iptables.Removal) []string {
 	builtin := []string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}
 	var lines []string
 	for _, r := range found {

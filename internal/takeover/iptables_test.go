@@ -11,30 +11,30 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
+	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
 	"github.com/sluice-proxy/sluice/internal/kubechain"
 )
 
 // parseSaved reads what iptables-save prints.
-func parseSaved(saved string) []xtables.Table {
+func parseSaved(saved string) []iptables.Outline {
 	line := regexp.MustCompile(`(?m)^(?:\*(\S+)|:(\S+) (\S+) .*|(?:\[\S+\] )?-A (\S+)(?:.*? -[jg] (\S+))?.*)$`)
-	var all []xtables.Table
+	var all []iptables.Outline
 	for _, m := range line.FindAllStringSubmatch(saved, -1) {
 		if m[1] != "" {
-			id := xtables.TableID{Variant: xtables.Legacy, Family: xtables.IPv4, Name: m[1]}
-			all = append(all, xtables.Table{TableID: id})
+			id := iptables.TableID{Variant: iptables.Legacy, Family: iptables.IPv4, Name: m[1]}
+			all = append(all, iptables.Outline{TableID: id})
 			continue
 		}
 		t := &all[len(all)-1]
 		if m[2] != "" {
-			t.Chains = append(t.Chains, xtables.Chain{Name: m[2], Builtin: m[3] != "-"})
+			t.Chains = append(t.Chains, iptables.ChainOutline{Name: m[2], Builtin: m[3] != "-"})
 			continue
 		}
 		find := func(name string) int {
-			return slices.IndexFunc(t.Chains, func(c xtables.Chain) bool { return c.Name == name })
+			return slices.IndexFunc(t.Chains, func(c iptables.ChainOutline) bool { return c.Name == name })
 		}
 		chain := &t.Chains[find(m[4])]
-		chain.Rules = append(chain.Rules, xtables.Rule{Target: m[5], Jump: find(m[5]) >= 0})
+		chain.Rules = append(chain.Rules, iptables.RuleOutline{Target: m[5], Jump: find(m[5]) >= 0})
 	}
 	return all
 }
@@ -42,12 +42,12 @@ func parseSaved(saved string) []xtables.Table {
 // A node has docker, flannel, kubelet and rules of its operator besides
 // kube-proxy's.
 func TestLeftoversOfTheIptablesMode(t *testing.T) {
-	saved, err := os.ReadFile("../kernel/xtables/testdata/iptables.save")
+	saved, err := os.ReadFile("../kernel/iptables/testdata/iptables.save")
 	if err != nil {
 		t.Fatal(err)
 	}
-	kernel := xtables.NewFake(parseSaved(string(saved))...)
-	all, err := kernel.Tables(t.Context())
+	kernel := iptables.NewFakeKernel(parseSaved(string(saved))...)
+	all, err := kernel.Outlines(t.Context(), iptables.AllRules)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +136,7 @@ filter: KUBE-EXTERNAL-SERVICES KUBE-FORWARD KUBE-NODEPORTS KUBE-PROXY-CANARY KUB
 	if diff := cmp.Diff(stays, kernel.String()); diff != "" {
 		t.Errorf("what stays (-want +got):\n%s", diff)
 	}
-	if all, err = kernel.Tables(t.Context()); err != nil || leftovers(all) != nil {
+	if all, err = kernel.Outlines(t.Context(), iptables.AllRules); err != nil || leftovers(all) != nil {
 		t.Errorf("a second look finds %v, %v, want nothing", leftovers(all), err)
 	}
 	lost := []string{"iptables-legacy nat: chain ADMIN, not kube-proxy's, leads to KUBE-SVC-67RL4FN6JRUPOJYM"}
@@ -171,9 +171,9 @@ func TestWhoseChainItIs(t *testing.T) {
 // A rule can do what a chain of that name would: a target is no chain, and a
 // built-in chain is not removed whatever it is called.
 func TestLeftoversAreChains(t *testing.T) {
-	id := xtables.TableID{Variant: xtables.NFT, Family: xtables.IPv6, Name: "nat"}
-	all := []xtables.Table{{TableID: id, Chains: []xtables.Chain{
-		{Name: "KUBE-SERVICES", Builtin: true, Rules: []xtables.Rule{{Target: "KUBE-MARK-MASQ"}}},
+	id := iptables.TableID{Variant: iptables.NFT, Family: iptables.IPv6, Name: "nat"}
+	all := []iptables.Outline{{TableID: id, Chains: []iptables.ChainOutline{
+		{Name: "KUBE-SERVICES", Builtin: true, Rules: []iptables.RuleOutline{{Target: "KUBE-MARK-MASQ"}}},
 	}}}
 	if found := leftovers(all); found != nil {
 		t.Errorf("found %v, want nothing", found)
@@ -182,19 +182,19 @@ func TestLeftoversAreChains(t *testing.T) {
 
 // A network plugin that has packets masqueraded by kube-proxy's chains keeps them.
 func TestMasqueradingForOthersStays(t *testing.T) {
-	id := xtables.TableID{Variant: xtables.NFT, Family: xtables.IPv4, Name: "nat"}
-	jump := func(to string) xtables.Rule { return xtables.Rule{Target: to, Jump: true} }
-	all := []xtables.Table{{TableID: id, Chains: []xtables.Chain{
-		{Name: "PREROUTING", Builtin: true, Rules: []xtables.Rule{jump("KUBE-SERVICES")}},
-		{Name: "POSTROUTING", Builtin: true, Rules: []xtables.Rule{jump("KUBE-POSTROUTING")}},
-		{Name: "KUBE-SERVICES", Rules: []xtables.Rule{jump("KUBE-MARK-MASQ")}},
+	id := iptables.TableID{Variant: iptables.NFT, Family: iptables.IPv4, Name: "nat"}
+	jump := func(to string) iptables.RuleOutline { return iptables.RuleOutline{Target: to, Jump: true} }
+	all := []iptables.Outline{{TableID: id, Chains: []iptables.ChainOutline{
+		{Name: "PREROUTING", Builtin: true, Rules: []iptables.RuleOutline{jump("KUBE-SERVICES")}},
+		{Name: "POSTROUTING", Builtin: true, Rules: []iptables.RuleOutline{jump("KUBE-POSTROUTING")}},
+		{Name: "KUBE-SERVICES", Rules: []iptables.RuleOutline{jump("KUBE-MARK-MASQ")}},
 		{Name: "KUBE-MARK-MASQ"},
 		{Name: "KUBE-POSTROUTING"},
-		{Name: "CNI-HOSTPORT-SETMARK", Rules: []xtables.Rule{jump("KUBE-MARK-MASQ")}},
+		{Name: "CNI-HOSTPORT-SETMARK", Rules: []iptables.RuleOutline{jump("KUBE-MARK-MASQ")}},
 	}}}
-	want := []xtables.Removal{{
+	want := []iptables.Removal{{
 		Table: id, Chains: []string{"KUBE-SERVICES"},
-		Rules: []xtables.ChainRule{{Chain: "PREROUTING", Rule: jump("KUBE-SERVICES")}},
+		Rules: []iptables.ChainRule{{Chain: "PREROUTING", Target: "KUBE-SERVICES"}},
 	}}
 	if found := leftovers(all); !reflect.DeepEqual(found, want) {
 		t.Errorf("found %v, want %v", found, want)

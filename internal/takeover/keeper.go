@@ -4,17 +4,18 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/address"
 	"github.com/sluice-proxy/sluice/internal/kernel/ipset"
+	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
 	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
 	"github.com/sluice-proxy/sluice/internal/kernel/link"
 	"github.com/sluice-proxy/sluice/internal/kernel/socket"
-	"github.com/sluice-proxy/sluice/internal/kernel/tables"
-	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
 )
 
 const (
@@ -28,6 +29,15 @@ const (
 	remembered = 8 // entries of what was removed
 )
 
+// What removes rules of iptables-legacy that Sluice lacks the programs or the right
+// to remove. The first leaves the mode of Sluice as it is.
+const (
+	remedyRunning = "Sluice removes them when it runs with the programs of iptables and CAP_NET_RAW: " +
+		"kubectl -n kube-system patch daemonset sluice --patch-file deploy/kubernetes/components/iptables/daemonset.yaml; " +
+		"as a unit of systemd: install iptables, and deploy/systemd/iptables.conf as a drop-in"
+	remedyCleanup = "kubectl apply -k deploy/kubernetes/cleanup-iptables, or install iptables on the node and run sluice --cleanup there as root"
+)
+
 // Keeper takes over after the first complete sync, and watches that no other
 // kube-proxy is started.
 type Keeper struct {
@@ -39,7 +49,8 @@ type Keeper struct {
 	soon, rarely time.Duration
 	grace        time.Duration     // for a process that may be a kube-proxy to show it
 	ignoring     bool              // a kube-proxy that runs is not waited for
-	record       func(note string) // makes an Event of the Node
+	record       func(note string) // makes an Event of the Node about a process
+	recordLeft   func(note string) // makes an Event of the Node about rules that stay
 
 	doubt doubt
 	clean bool          // nothing was left at the last look, and nobody made more
@@ -54,7 +65,7 @@ type Keeper struct {
 func New(o Options, ready <-chan struct{}) *Keeper {
 	k := &Keeper{
 		rules: newRules(o), watch: newWatch(o), own: &own{pending: o.Others, log: o.Log}, ready: ready, log: o.Log,
-		soon: o.Soon, rarely: o.Rarely, grace: cmp.Or(o.Grace, defaultGrace), ignoring: o.IgnoreKubeProxy, record: o.Record,
+		soon: o.Soon, rarely: o.Rarely, grace: cmp.Or(o.Grace, defaultGrace), ignoring: o.IgnoreKubeProxy, record: o.Record, recordLeft: o.RecordLeft,
 		state: State{Leftovers: map[Mechanism]int{}, Removed: map[Mechanism]int{}},
 	}
 	if k.soon == 0 {
@@ -66,13 +77,17 @@ func New(o Options, ready <-chan struct{}) *Keeper {
 	if k.record == nil {
 		k.record = func(string) {}
 	}
+	if k.recordLeft == nil {
+		k.recordLeft = func(string) {}
+	}
+	k.rules.remedy = remedyRunning
 	return k
 }
 
 func newRules(o Options) *rules {
 	return &rules{
-		chains:  xtables.New(xtables.Options{NetNS: o.NetNS}),
-		tables:  tables.New(tables.Options{NetNS: o.NetNS}),
+		chains:  iptables.NewKernel(iptables.Options{NetNS: o.NetNS, Log: o.Log}),
+		tables:  tables{netns: o.NetNS},
 		servers: ipvs.New(ipvs.Options{NetNS: o.NetNS}),
 		sets:    ipset.New(ipset.Options{NetNS: o.NetNS}),
 		links:   link.New(link.Options{NetNS: o.NetNS}),
@@ -224,7 +239,7 @@ func (k *Keeper) enter(found []Entry, a Account) {
 	}
 	if last := k.State().Last; len(a.Left) > 0 && (len(a.Removed) > 0 || len(last.Left) == 0) {
 		for _, e := range a.Left {
-			k.log.Info("Left alone", "mechanism", string(e.Mechanism), "left", e.What)
+			k.leave(e)
 		}
 	}
 	removed := counts(a.Removed)
@@ -240,6 +255,17 @@ func (k *Keeper) enter(found []Entry, a Account) {
 		s.Last.Removed = append(s.Last.Removed, a.Removed...)
 		s.Last.Removed = s.Last.Removed[max(0, len(s.Last.Removed)-remembered):]
 	})
+}
+
+// leave reports what is not removed. If a person has to do something, it makes an
+// Event.
+func (k *Keeper) leave(e Entry) {
+	if e.Remedy == "" {
+		k.log.Info("Left alone", "mechanism", string(e.Mechanism), "left", e.What)
+		return
+	}
+	k.log.Warn("Cannot remove what "+e.whose()+" left", "mechanism", string(e.Mechanism), "left", e.What, "remedy", e.Remedy)
+	k.recordLeft(fmt.Sprintf("%s left rules that Sluice cannot remove: %s: %s", strings.TrimSuffix(e.whose(), ","), e, e.Remedy))
 }
 
 // report logs an error when it is new, and when it is over.

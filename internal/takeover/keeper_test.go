@@ -13,7 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
+	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
 )
 
 // stage is a keeper at work, on a node and machine that are in memory.
@@ -289,7 +289,7 @@ func TestWhatCannotBeRemovedOfOtherModesIsTriedAgain(t *testing.T) {
 
 // A kube-proxy whose chains are ours, too, is named as what it is.
 func TestAKubeProxyThatWritesTheSameChains(t *testing.T) {
-	playWith(t, afterIPTables(xtables.NFT), Options{Ours: []Mechanism{IPTablesNFT}}, func(s *stage) {
+	playWith(t, afterIPTables(iptables.NFT), Options{Ours: []Mechanism{IPTablesNFT}}, func(s *stage) {
 		s.pids = []int{7} // just started, it does not say what it is
 		close(s.ready)
 		s.after(time.Second)

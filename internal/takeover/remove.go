@@ -3,11 +3,12 @@ package takeover
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 
+	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
-	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
 )
 
 // remove takes out what was found, while Sluice's own rules are in force. What
@@ -34,10 +35,9 @@ func (r *rules) remove(ctx context.Context, f findings) (Account, error) {
 		gone.Addrs, deviceErr = v.Addrs, r.removeDevice(ctx, v)
 		gone.Device = v.Device && deviceErr == nil
 	}
-	chainErr := r.removeChains(ctx, f.chains)
+	all, chainErr := r.removeChains(ctx, f.chains, &a)
 	var setErr error
-	if chainErr == nil { // rules referred to the sets
-		a.Removed, a.Lost = append(a.Removed, chainEntries(f.chains)...), neighbours(f.chains)
+	if all { // rules referred to the sets
 		gone.Sets, setErr = r.removeSets(ctx, v.Sets)
 	}
 	a.enter(gone, v)
@@ -63,14 +63,14 @@ func (a *Account) note(err error, e Entry) error {
 // removeTables closes the entrances first. A packet that is between two chains
 // of a table then still finds the second one, which translates its source.
 func (r *rules) removeTables(ctx context.Context, f findings) error {
-	if err := r.tables.Close(ctx, f.tables...); err != nil {
-		return err
-	}
-	r.pause()
 	var names []nft.Table
 	for _, t := range f.tables {
 		names = append(names, t.Table)
 	}
+	if err := r.tables.Close(ctx, names...); err != nil {
+		return err
+	}
+	r.pause()
 	return r.tables.Delete(ctx, names...)
 }
 
@@ -131,12 +131,37 @@ func (r *rules) removeDevice(ctx context.Context, v vips) error {
 	return r.links.Delete(ctx, device)
 }
 
-// removeChains removes from all tables of iptables that have something.
-func (r *rules) removeChains(ctx context.Context, chains []xtables.Removal) error {
-	if len(chains) == 0 {
-		return nil
+// removeChains removes from all tables of iptables that have something, each
+// variant by itself, enters what happened, and reports whether all is gone.
+func (r *rules) removeChains(ctx context.Context, chains []iptables.Removal, a *Account) (all bool, err error) {
+	all = true
+	for _, v := range []iptables.Variant{iptables.Legacy, iptables.NFT} {
+		part := slices.DeleteFunc(slices.Clone(chains), func(c iptables.Removal) bool { return c.Table.Variant != v })
+		if len(part) == 0 {
+			continue
+		}
+		e := r.chains.Remove(ctx, part...)
+		all = all && e == nil
+		switch {
+		case e == nil:
+			a.Removed, a.Lost = append(a.Removed, chainEntries(part)...), append(a.Lost, neighbours(part)...)
+		case errors.Is(e, iptables.ErrBeyondReach):
+			a.Left = append(a.Left, r.beyondReach(part, e)...)
+		default:
+			err = errors.Join(err, e)
+		}
 	}
-	return r.chains.Remove(ctx, chains...)
+	return all, err
+}
+
+// beyondReach says what stays in legacy tables, why, and what removes it.
+func (r *rules) beyondReach(chains []iptables.Removal, why error) []Entry {
+	entries := chainEntries(chains)
+	for i := range entries {
+		entries[i].What += fmt.Sprintf(" (%v)", why)
+		entries[i].Remedy = r.remedy
+	}
+	return entries
 }
 
 // removeSets destroys ipsets and returns those that are gone. One that cannot be

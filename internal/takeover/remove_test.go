@@ -12,10 +12,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
 	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
-	"github.com/sluice-proxy/sluice/internal/kernel/tables"
-	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
 )
 
 func addrs(text ...string) []netip.Addr {
@@ -33,32 +32,32 @@ func tcp(text string) ipvs.Server {
 
 // afterNFTables is what its nftables mode leaves.
 func afterNFTables() *node {
-	return &node{tables: []tables.Table{
-		{Table: nft.Table{Family: nft.IP4, Name: "kube-proxy"}, Chains: 20, Entrances: []string{"nat-prerouting"}},
-		{Table: nft.Table{Family: nft.IP6, Name: "kube-proxy"}, Chains: 1},
-		{Table: nft.Table{Family: nft.IP4, Name: "others"}, Chains: 3},
+	return &node{tables: []nft.Outline{
+		{Table: nft.Table{Family: nft.IP4, Name: "kube-proxy"}, Chains: make([]nft.ChainOutline, 20)},
+		{Table: nft.Table{Family: nft.IP6, Name: "kube-proxy"}, Chains: make([]nft.ChainOutline, 1)},
+		{Table: nft.Table{Family: nft.IP4, Name: "others"}, Chains: make([]nft.ChainOutline, 3)},
 	}}
 }
 
 // afterIPTables is what its iptables mode leaves, in one variant.
-func afterIPTables(v xtables.Variant) *node {
-	return &node{chains: xtables.NewFake(
-		xtables.Table{TableID: xtables.TableID{Variant: v, Family: xtables.IPv4, Name: "nat"}, Chains: []xtables.Chain{
-			{Name: "PREROUTING", Builtin: true, Rules: []xtables.Rule{
+func afterIPTables(v iptables.Variant) *node {
+	return &node{chains: iptables.NewFakeKernel(
+		iptables.Outline{TableID: iptables.TableID{Variant: v, Family: iptables.IPv4, Name: "nat"}, Chains: []iptables.ChainOutline{
+			{Name: "PREROUTING", Builtin: true, Rules: []iptables.RuleOutline{
 				{Target: "MINE", Jump: true},
-				{Target: "KUBE-SERVICES", Jump: true, Comment: "kubernetes service portals"},
+				{Target: "KUBE-SERVICES", Jump: true},
 			}},
-			{Name: "KUBE-SERVICES", Rules: []xtables.Rule{{Target: "KUBE-SVC-NPX46M4PTMTKRN6Y", Jump: true}}},
+			{Name: "KUBE-SERVICES", Rules: []iptables.RuleOutline{{Target: "KUBE-SVC-NPX46M4PTMTKRN6Y", Jump: true}}},
 			{Name: "KUBE-SVC-NPX46M4PTMTKRN6Y"},
 			{Name: "KUBE-PROXY-CANARY"},
-			{Name: "MINE", Rules: []xtables.Rule{{Target: "ACCEPT"}}},
+			{Name: "MINE", Rules: []iptables.RuleOutline{{Target: "ACCEPT"}}},
 		}},
 	)}
 }
 
 // afterIPVS is what its ipvs mode leaves, beside virtual servers of others.
 func afterIPVS() *node {
-	n := afterIPTables(xtables.NFT)
+	n := afterIPTables(iptables.NFT)
 	n.vips = addrs("10.96.0.1", "10.96.0.10")
 	n.others = addrs("127.0.0.1", "192.0.2.7")
 	n.sets = []string{"KUBE-6-NODE-PORT-LOCAL-SCTP-HAS", "KUBE-CLUSTER-IP", "KUBE-SRC-OTHERS", "mine"}
@@ -117,7 +116,7 @@ removed nftables: table ip kube-proxy with 20 chains, table ip6 kube-proxy with 
 }
 
 func TestIPTablesModeIsRemovedInEitherVariant(t *testing.T) {
-	for _, v := range []xtables.Variant{xtables.Legacy, xtables.NFT} {
+	for _, v := range []iptables.Variant{iptables.Legacy, iptables.NFT} {
 		n := afterIPTables(v)
 		compare(t, "done", fmt.Sprintf(`unchain
 removed iptables-%s: 3 chains and 1 rule in iptables-%[1]s nat
@@ -133,12 +132,12 @@ removed iptables-%s: 3 chains and 1 rule in iptables-%[1]s nat
 }
 
 func TestARuleOfOthersThatLeadsToKubeProxysChainsGoesAndIsNamed(t *testing.T) {
-	n := afterIPTables(xtables.NFT)
-	n.chains = xtables.NewFake(xtables.Table{
-		TableID: xtables.TableID{Variant: xtables.NFT, Family: xtables.IPv6, Name: "nat"},
-		Chains: []xtables.Chain{
+	n := afterIPTables(iptables.NFT)
+	n.chains = iptables.NewFakeKernel(iptables.Outline{
+		TableID: iptables.TableID{Variant: iptables.NFT, Family: iptables.IPv6, Name: "nat"},
+		Chains: []iptables.ChainOutline{
 			{Name: "KUBE-SERVICES"},
-			{Name: "MINE", Rules: []xtables.Rule{{Target: "KUBE-SERVICES", Jump: true}, {Target: "ACCEPT"}}},
+			{Name: "MINE", Rules: []iptables.RuleOutline{{Target: "KUBE-SERVICES", Jump: true}, {Target: "ACCEPT"}}},
 		},
 	})
 	compare(t, "done", `unchain

@@ -11,24 +11,23 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/text"
 
+	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
 	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
 	"github.com/sluice-proxy/sluice/internal/kernel/link"
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
-	"github.com/sluice-proxy/sluice/internal/kernel/tables"
-	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
 	"github.com/sluice-proxy/sluice/internal/kubechain"
 )
 
 // The doors to the kernel, as far as they are needed here.
 type (
 	chainDoor interface {
-		Tables(ctx context.Context) ([]xtables.Table, error)
-		Remove(ctx context.Context, removals ...xtables.Removal) error
+		Outlines(ctx context.Context, rules func(chain string) bool) ([]iptables.Outline, error)
+		Remove(ctx context.Context, removals ...iptables.Removal) error
 	}
 	tableDoor interface {
-		Find(ctx context.Context, names ...nft.Table) ([]tables.Table, error)
-		Close(ctx context.Context, tables ...tables.Table) error
-		Delete(ctx context.Context, tables ...nft.Table) error
+		Find(ctx context.Context, names ...nft.Table) ([]nft.Outline, error)
+		Close(ctx context.Context, names ...nft.Table) error
+		Delete(ctx context.Context, names ...nft.Table) error
 	}
 	serverDoor interface {
 		Servers(ctx context.Context) ([]ipvs.Server, error)
@@ -65,14 +64,15 @@ type rules struct {
 	sockets socketDoor
 
 	ours      []Mechanism
+	remedy    string                                  // what removes legacy rules that cannot be removed from here
 	nodePorts func(context.Context) ([]uint16, error) // nil: the usual range
 	pause     func()                                  // as long as a packet is on its way through this node
 }
 
 // findings are what kube-proxy left.
 type findings struct {
-	tables []tables.Table
-	chains []xtables.Removal
+	tables []nft.Outline
+	chains []iptables.Removal
 	vips   vips
 }
 
@@ -109,17 +109,17 @@ func kubeTables() []nft.Table {
 }
 
 // findChains finds what the iptables and ipvs modes left in iptables.
-func (r *rules) findChains(ctx context.Context) ([]xtables.Removal, error) {
+func (r *rules) findChains(ctx context.Context) ([]iptables.Removal, error) {
 	if r.isOurs(IPTablesLegacy) && r.isOurs(IPTablesNFT) {
 		return nil, nil
 	}
-	all, err := r.chains.Tables(ctx)
+	all, err := r.chains.Outlines(ctx, withRules)
 	found := leftovers(all)
-	return slices.DeleteFunc(found, func(c xtables.Removal) bool { return r.isOurs(variant(c)) }), err
+	return slices.DeleteFunc(found, func(c iptables.Removal) bool { return r.isOurs(variant(c)) }), err
 }
 
-func variant(c xtables.Removal) Mechanism {
-	if c.Table.Variant == xtables.Legacy {
+func variant(c iptables.Removal) Mechanism {
+	if c.Table.Variant == iptables.Legacy {
 		return IPTablesLegacy
 	}
 	return IPTablesNFT
@@ -202,19 +202,19 @@ func (f findings) entries() []Entry {
 	return out
 }
 
-func tableEntry(all []tables.Table) Entry {
+func tableEntry(all []nft.Outline) Entry {
 	e := Entry{Mechanism: NFTables}
 	var parts []string
 	for _, t := range all {
-		e.Count += 1 + t.Chains
-		parts = append(parts, fmt.Sprintf("table %s with %s", t.Table, text.Count(t.Chains, "chain")))
+		e.Count += 1 + len(t.Chains)
+		parts = append(parts, fmt.Sprintf("table %s with %s", t.Table, text.Count(len(t.Chains), "chain")))
 	}
 	e.What = strings.Join(parts, ", ")
 	return e
 }
 
 // chainEntries are one entry for each variant.
-func chainEntries(all []xtables.Removal) []Entry {
+func chainEntries(all []iptables.Removal) []Entry {
 	found := map[Mechanism]Entry{}
 	for _, c := range all {
 		m := variant(c)
@@ -232,7 +232,7 @@ func chainEntries(all []xtables.Removal) []Entry {
 	}
 	var out []Entry
 	for m, e := range found {
-		e.MayBeOwn = !slices.ContainsFunc(all, func(c xtables.Removal) bool {
+		e.MayBeOwn = !slices.ContainsFunc(all, func(c iptables.Removal) bool {
 			return variant(c) == m && slices.ContainsFunc(c.Chains, kubechain.KubeProxyAlone)
 		})
 		out = append(out, e)

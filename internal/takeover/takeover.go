@@ -55,6 +55,9 @@ type Options struct {
 	IgnoreKubeProxy bool
 	// Record makes an Event of the Node about a kube-proxy that runs; nil: nothing.
 	Record func(note string)
+	// RecordLeft makes an Event of the Node about rules that Sluice cannot remove;
+	// nil: nothing.
+	RecordLeft func(note string)
 	// Grace is how long a process that may be a kube-proxy is waited for, if it
 	// does nothing that only a kube-proxy does; 2 minutes if zero.
 	Grace time.Duration

@@ -4,24 +4,24 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
+	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
 )
 
 // What Sluice made in its mode iptables goes while a kube-proxy runs, as far as
 // that kube-proxy cannot be using it.
 func TestCleanupTakesWhatAKubeProxyThatRunsCannotUse(t *testing.T) {
 	const ownChain = "KUBE-MARK-MASQ-NOT-POD"
-	nat := func(services ...xtables.Rule) *node {
-		return &node{tables: afterNFTables().tables, chains: xtables.NewFake(xtables.Table{
-			TableID: xtables.TableID{Variant: xtables.NFT, Family: xtables.IPv4, Name: "nat"},
-			Chains: []xtables.Chain{
+	nat := func(services ...iptables.RuleOutline) *node {
+		return &node{tables: afterNFTables().tables, chains: iptables.NewFakeKernel(iptables.Outline{
+			TableID: iptables.TableID{Variant: iptables.NFT, Family: iptables.IPv4, Name: "nat"},
+			Chains: []iptables.ChainOutline{
 				{Name: "KUBE-SERVICES", Rules: services},
 				{Name: "KUBE-MARK-MASQ"},
-				{Name: ownChain, Rules: []xtables.Rule{{Target: "KUBE-MARK-MASQ", Jump: true}}},
+				{Name: ownChain, Rules: []iptables.RuleOutline{{Target: "KUBE-MARK-MASQ", Jump: true}}},
 			},
 		})}
 	}
-	leading := xtables.Rule{Target: ownChain, Jump: true}
+	leading := iptables.RuleOutline{Target: ownChain, Jump: true}
 	const beside = "left nftables: table ip kube-proxy with 20 chains, table ip6 kube-proxy with 1 chain\n"
 	for _, c := range []struct {
 		name string
@@ -58,20 +58,20 @@ func TestCleanupTakesWhatAKubeProxyThatRunsCannotUse(t *testing.T) {
 // Sluice in mode iptables has kube-proxy's names. What only kube-proxy makes
 // tells whose they are, for all of a variant.
 func TestWhoseChainsTheyAre(t *testing.T) {
-	chains := func(v xtables.Variant, table string, names ...string) xtables.Removal {
-		return xtables.Removal{Table: xtables.TableID{Variant: v, Family: xtables.IPv4, Name: table}, Chains: names}
+	chains := func(v iptables.Variant, table string, names ...string) iptables.Removal {
+		return iptables.Removal{Table: iptables.TableID{Variant: v, Family: iptables.IPv4, Name: table}, Chains: names}
 	}
 	for name, c := range map[string]struct {
-		found []xtables.Removal
+		found []iptables.Removal
 		want  string
 	}{
-		"a canary": {[]xtables.Removal{
-			chains(xtables.NFT, "nat", "KUBE-SERVICES"), chains(xtables.NFT, "mangle", "KUBE-PROXY-CANARY"),
-			chains(xtables.Legacy, "nat", "KUBE-SERVICES"),
+		"a canary": {[]iptables.Removal{
+			chains(iptables.NFT, "nat", "KUBE-SERVICES"), chains(iptables.NFT, "mangle", "KUBE-PROXY-CANARY"),
+			chains(iptables.Legacy, "nat", "KUBE-SERVICES"),
 		}, "iptables-legacy: may be own; iptables-nft: kube-proxy's"},
-		"ipvs": {[]xtables.Removal{chains(xtables.NFT, "nat", "KUBE-SERVICES", "KUBE-LOAD-BALANCER")}, "iptables-nft: kube-proxy's"},
-		"old":  {[]xtables.Removal{chains(xtables.NFT, "nat", "KUBE-XLB-X")}, "iptables-nft: kube-proxy's"},
-		"own":  {[]xtables.Removal{chains(xtables.NFT, "nat", "KUBE-SVC-X", "KUBE-MARK-MASQ-NOT-POD")}, "iptables-nft: may be own"},
+		"ipvs": {[]iptables.Removal{chains(iptables.NFT, "nat", "KUBE-SERVICES", "KUBE-LOAD-BALANCER")}, "iptables-nft: kube-proxy's"},
+		"old":  {[]iptables.Removal{chains(iptables.NFT, "nat", "KUBE-XLB-X")}, "iptables-nft: kube-proxy's"},
+		"own":  {[]iptables.Removal{chains(iptables.NFT, "nat", "KUBE-SVC-X", "KUBE-MARK-MASQ-NOT-POD")}, "iptables-nft: may be own"},
 	} {
 		var got []string
 		for _, e := range chainEntries(c.found) {
@@ -86,17 +86,17 @@ func TestWhoseChainsTheyAre(t *testing.T) {
 // all that counts and tells.
 func TestTheVariantThatIsNotOursIsCleared(t *testing.T) {
 	both := func() *node {
-		all, err := afterIPTables(xtables.Legacy).chains.Tables(t.Context())
+		all, err := afterIPTables(iptables.Legacy).chains.Outlines(t.Context(), iptables.AllRules)
 		if err != nil {
 			t.Fatal(err)
 		}
-		own, err := afterIPTables(xtables.NFT).chains.Tables(t.Context())
+		own, err := afterIPTables(iptables.NFT).chains.Outlines(t.Context(), iptables.AllRules)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return &node{chains: xtables.NewFake(append(all, own...)...)}
+		return &node{chains: iptables.NewFakeKernel(append(all, own...)...)}
 	}
-	untouched := afterIPTables(xtables.NFT).chains.String()
+	untouched := afterIPTables(iptables.NFT).chains.String()
 	n := both()
 	r := n.rules()
 	r.ours = []Mechanism{IPTablesNFT}

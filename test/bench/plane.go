@@ -12,7 +12,6 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
-	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	planeiptables "github.com/sluice-proxy/sluice/internal/plane/iptables"
 	"github.com/sluice-proxy/sluice/internal/plane/nftables"
@@ -31,8 +30,8 @@ type planeKind struct {
 func planes() []planeKind {
 	return []planeKind{
 		{"nftables", openNftables},
-		{"iptables-nft", openIptables(xtables.NFT)},
-		{"iptables-legacy", openIptables(xtables.Legacy)},
+		{"iptables-nft", openIptables(iptables.NFT)},
+		{"iptables-legacy", openIptables(iptables.Legacy)},
 	}
 }
 
@@ -59,7 +58,7 @@ func openNftables(_ string, families []route.Family) (plane.Plane, plane.Load, e
 }
 
 // openIptables chooses a variant as kubelet does: by a chain in table mangle.
-func openIptables(v xtables.Variant) func(string, []route.Family) (plane.Plane, plane.Load, error) {
+func openIptables(v iptables.Variant) func(string, []route.Family) (plane.Plane, plane.Load, error) {
 	return func(dir string, families []route.Family) (plane.Plane, plane.Load, error) {
 		hint := exec.Command("iptables-"+string(v)+"-restore", "--noflush")
 		hint.Stdin = strings.NewReader("*mangle\n:KUBE-IPTABLES-HINT - [0:0]\nCOMMIT\n")

@@ -21,7 +21,7 @@ func testManifests(t *testing.T, c *cluster) {
 		return err
 	})
 	strict := []string{"apply", "--dry-run=server", "--validate=strict"}
-	for _, folder := range []string{"base", "canary", "canary-iptables", "cleanup", "iptables", "monitoring", "sysctls"} {
+	for _, folder := range []string{"base", "canary", "canary-iptables", "cleanup", "cleanup-iptables", "iptables", "monitoring", "sysctls"} {
 		t.Run(folder, func(t *testing.T) {
 			path := filepath.Join(project("deploy/kubernetes"), folder)
 			// The API server drops no field, else what came back would lack it.

@@ -166,7 +166,7 @@ func (n *nodes) start(ds *appsv1.DaemonSet, host *lab.Host) *podOnNode {
 	}
 	spec := &ds.Spec.Template.Spec
 	k := kubelet{root: n.root, node: host, maps: n.cluster.configMaps(n.t), dir: n.t.TempDir(), more: map[string]string{}}
-	if strings.HasSuffix(spec.Containers[0].Image, "-iptables") {
+	if slices.ContainsFunc(slices.Concat(spec.InitContainers, spec.Containers), func(c corev1.Container) bool { return strings.HasSuffix(c.Image, "-iptables") }) {
 		k.root = n.other
 	}
 	if spec.ServiceAccountName != "" {

@@ -7,22 +7,20 @@ import (
 	"io"
 	"io/fs"
 	"strings"
-
-	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
 )
 
 // detector finds out which variant is in use.
 type detector struct {
 	opts      *Options
 	kernel    ruleReader
-	installed map[xtables.Variant]map[Family]programs
+	installed map[Variant]map[Family]programs
 }
 
-// ruleReader reads the rules of both variants without a program: xtables.Kernel.
+// ruleReader is what the detector needs of Kernel.
 type ruleReader interface {
-	HasChain(ctx context.Context, id xtables.TableID, chain string) (bool, error)
+	HasChain(ctx context.Context, id TableID, chain string) (bool, error)
 	LegacyRules(ctx context.Context) (int, error)
-	Tables(ctx context.Context) ([]xtables.Table, error)
+	Outlines(ctx context.Context, rules func(chain string) bool) ([]Outline, error)
 }
 
 // detect says which variant is in use, as iptables-wrapper of Kubernetes does:
@@ -31,11 +29,11 @@ type ruleReader interface {
 // there is no kubelet, it is the variant that has more rules, as
 // iptables-wrapper 2 had it, so that rules of the host and ours do not get into
 // each other's way; and nft if both have as many.
-func (d detector) detect(ctx context.Context) (xtables.Variant, string, error) {
-	for _, variant := range []xtables.Variant{xtables.NFT, xtables.Legacy} {
+func (d detector) detect(ctx context.Context) (Variant, string, error) {
+	for _, variant := range []Variant{NFT, Legacy} {
 		for _, f := range []Family{IPv4, IPv6} {
 			for _, hint := range []string{"KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"} {
-				table := xtables.TableID{Variant: variant, Family: f, Name: "mangle"}
+				table := TableID{Variant: variant, Family: f, Name: "mangle"}
 				found, err := d.hasChain(ctx, table, hint)
 				if err != nil {
 					return "", "", err
@@ -51,7 +49,7 @@ func (d detector) detect(ctx context.Context) (xtables.Variant, string, error) {
 
 // hasChain asks the kernel whether a table has a chain, and the program that
 // saves the table if the answer cannot be understood.
-func (d detector) hasChain(ctx context.Context, table xtables.TableID, chain string) (bool, error) {
+func (d detector) hasChain(ctx context.Context, table TableID, chain string) (bool, error) {
 	found, err := d.kernel.HasChain(ctx, table, chain)
 	if err == nil || ctx.Err() != nil || errors.Is(err, fs.ErrPermission) {
 		return found, err
@@ -65,7 +63,7 @@ func (d detector) hasChain(ctx context.Context, table xtables.TableID, chain str
 
 // save returns what the program of a variant and family prints; nothing if it is
 // not installed: what the variant holds is of no use then.
-func (d detector) save(ctx context.Context, v xtables.Variant, f Family, args ...string) (string, error) {
+func (d detector) save(ctx context.Context, v Variant, f Family, args ...string) (string, error) {
 	path := d.installed[v][f].save
 	if path == "" {
 		return "", nil
@@ -81,16 +79,16 @@ func (d detector) save(ctx context.Context, v xtables.Variant, f Family, args ..
 
 // count compares how much there is of each variant. That of nft is counted only
 // if there is anything to compare with.
-func (d detector) count(ctx context.Context) (xtables.Variant, string, error) {
+func (d detector) count(ctx context.Context) (Variant, string, error) {
 	legacy, err := d.kernel.LegacyRules(ctx)
 	if err != nil {
 		return "", "", err
 	}
 	if legacy == 0 {
-		return xtables.NFT, "there are no rules of legacy", nil
+		return NFT, "there are no rules of legacy", nil
 	}
-	rules := map[xtables.Variant]int{}
-	tables, err := d.kernel.Tables(ctx)
+	rules := map[Variant]int{}
+	tables, err := d.kernel.Outlines(ctx, AllRules)
 	for _, t := range tables {
 		for _, c := range t.Chains {
 			rules[t.Variant] += len(c.Rules)
@@ -101,20 +99,20 @@ func (d detector) count(ctx context.Context) (xtables.Variant, string, error) {
 			return "", "", err
 		}
 	}
-	variant := xtables.NFT
-	if rules[xtables.Legacy] > rules[xtables.NFT] {
-		variant = xtables.Legacy
+	variant := NFT
+	if rules[Legacy] > rules[NFT] {
+		variant = Legacy
 	}
-	return variant, fmt.Sprintf("nft has %d rules and legacy %d", rules[xtables.NFT], rules[xtables.Legacy]), nil
+	return variant, fmt.Sprintf("nft has %d rules and legacy %d", rules[NFT], rules[Legacy]), nil
 }
 
 // countSaved counts the rules that the programs print, where reading them from
 // the kernel ended with an error.
-func (d detector) countSaved(ctx context.Context, because error) (map[xtables.Variant]int, error) {
+func (d detector) countSaved(ctx context.Context, because error) (map[Variant]int, error) {
 	if ctx.Err() != nil || errors.Is(because, fs.ErrPermission) {
 		return nil, because
 	}
-	rules := map[xtables.Variant]int{}
+	rules := map[Variant]int{}
 	for variant, families := range d.installed {
 		for f := range families {
 			saved, err := d.save(ctx, variant, f)
@@ -128,13 +126,13 @@ func (d detector) countSaved(ctx context.Context, because error) (map[xtables.Va
 }
 
 // choose takes the variant that is in use if it is installed, and says so if not.
-func choose(use xtables.Variant, reason string, installed map[xtables.Variant]map[Family]programs) (xtables.Variant, string) {
+func choose(use Variant, reason string, installed map[Variant]map[Family]programs) (Variant, string) {
 	if _, ok := installed[use]; ok {
 		return use, reason
 	}
-	other := xtables.NFT
-	if use == xtables.NFT {
-		other = xtables.Legacy
+	other := NFT
+	if use == NFT {
+		other = Legacy
 	}
 	return other, fmt.Sprintf("the programs of %s are not installed, which would be used because %s", use, reason)
 }

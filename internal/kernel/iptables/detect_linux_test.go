@@ -6,41 +6,42 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
-	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
 )
 
 // puzzled is a kernel whose legacy tables are not understood.
 type puzzled struct{ ruleReader }
 
-func (p puzzled) HasChain(ctx context.Context, id xtables.TableID, chain string) (bool, error) {
-	if id.Variant == xtables.Legacy {
+func (p puzzled) HasChain(ctx context.Context, id TableID, chain string) (bool, error) {
+	if id.Variant == Legacy {
 		return false, errOdd
 	}
 	return p.ruleReader.HasChain(ctx, id, chain)
 }
 
-func (p puzzled) Tables(context.Context) ([]xtables.Table, error) { return nil, errOdd }
+func (p puzzled) Outlines(context.Context, func(chain string) bool) ([]Outline, error) {
+	return nil, errOdd
+}
 
 // Where the tables of the kernel are not understood, the variant in use is found
 // by the programs that can read them.
 func TestDetectByPrograms(t *testing.T) {
 	for _, tt := range []struct {
 		command string
-		want    xtables.Variant
+		want    Variant
 		reason  string
 	}{
-		{"ip6tables-legacy -t mangle -N KUBE-KUBELET-CANARY", xtables.Legacy, "KUBE-KUBELET-CANARY is in mangle of legacy"},
-		{"iptables-legacy -A INPUT -j ACCEPT", xtables.Legacy, "nft has 0 rules and legacy 1"},
+		{"ip6tables-legacy -t mangle -N KUBE-KUBELET-CANARY", Legacy, "KUBE-KUBELET-CANARY is in mangle of legacy"},
+		{"iptables-legacy -A INPUT -j ACCEPT", Legacy, "nft has 0 rules and legacy 1"},
 	} {
 		netns, lock := kerneltest.Namespace(t), t.TempDir()+"/lock"
 		runIn(t, netns, lock, strings.Fields(tt.command)...)
-		o := Options{NetNS: netns, Lock: lock, Path: onlyPrograms(t, xtables.NFT, xtables.Legacy)}
+		o := Options{NetNS: netns, Lock: lock, Path: onlyPrograms(t, NFT, Legacy)}
 		o.fill()
 		installed, err := o.installed(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		d := detector{&o, puzzled{xtables.New(xtables.Options{NetNS: netns, Lock: lock})}, installed}
+		d := detector{&o, puzzled{NewKernel(Options{NetNS: netns, Lock: lock})}, installed}
 		got, reason, err := d.detect(t.Context())
 		if err != nil || got != tt.want || reason != tt.reason {
 			t.Errorf("after %s: %s, %q, %v, want %s, %q", tt.command, got, reason, err, tt.want, tt.reason)

@@ -3,13 +3,11 @@ package iptables
 import (
 	"maps"
 	"slices"
-
-	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
 )
 
 // differences says what changed between two looks at a table, but for chains
 // that input of ours named.
-func differences(was, is xtables.Digest, mine func(chain string) bool) []string {
+func differences(was, is Digest, mine func(chain string) bool) []string {
 	var all []string
 	for _, name := range names(was.Chains, is.Chains) {
 		before, there := was.Chains[name]
@@ -42,13 +40,13 @@ func names[V any](a, b map[string]V) []string {
 // moved reports whether the rules of a chain that lead to ours differ, or have
 // another place among those that were there before and still are. That others
 // come and go is nobody's business, but for those that end every packet's way.
-func moved(was, is []xtables.Entry) bool {
+func moved(was, is []Entry) bool {
 	return !slices.EqualFunc(sections(was, is), sections(is, was), slices.Equal)
 }
 
 // sections returns the rules that another list of rules has as well, in sections
 // that end with each rule that leads to ours. Within a section order is nothing.
-func sections(entries, also []xtables.Entry) [][]uint64 {
+func sections(entries, also []Entry) [][]uint64 {
 	there := make(map[uint64]int, len(also))
 	for _, e := range also {
 		there[e.Sum]++

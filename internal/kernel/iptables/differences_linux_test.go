@@ -3,15 +3,13 @@ package iptables
 import (
 	"slices"
 	"testing"
-
-	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
 )
 
 // entries makes rules of letters: capitals lead to chains of ours.
-func entries(letters string) []xtables.Entry {
-	var all []xtables.Entry
+func entries(letters string) []Entry {
+	var all []Entry
 	for _, letter := range letters {
-		all = append(all, xtables.Entry{Sum: uint64(letter), Leads: letter >= 'A' && letter <= 'Z'})
+		all = append(all, Entry{Sum: uint64(letter), Leads: letter >= 'A' && letter <= 'Z'})
 	}
 	return all
 }
@@ -45,13 +43,13 @@ func TestMoved(t *testing.T) {
 
 // What input of ours named may differ; everything else is told.
 func TestDifferences(t *testing.T) {
-	was := xtables.Digest{
+	was := Digest{
 		Chains: map[string]uint64{"A": 1, "B": 2, "C": 3, "MINE": 4},
-		Others: map[string][]xtables.Entry{"INPUT": entries("aA"), "OUTPUT": entries("A")},
+		Others: map[string][]Entry{"INPUT": entries("aA"), "OUTPUT": entries("A")},
 	}
-	is := xtables.Digest{
+	is := Digest{
 		Chains: map[string]uint64{"A": 1, "B": 5, "D": 6, "MINE": 7},
-		Others: map[string][]xtables.Entry{"INPUT": entries("Aa"), "FORWARD": entries("A")},
+		Others: map[string][]Entry{"INPUT": entries("Aa"), "FORWARD": entries("A")},
 	}
 	mine := func(chain string) bool { return chain == "MINE" || chain == "FORWARD" }
 	want := []string{"rule of B", "chain C", "chain D", "rule of INPUT", "rule of OUTPUT"}
@@ -61,7 +59,7 @@ func TestDifferences(t *testing.T) {
 	if got := differences(was, was, mine); len(got) > 0 {
 		t.Errorf("a table differs from itself: %q", got)
 	}
-	if got := differences(xtables.Digest{}, xtables.Digest{}, mine); len(got) > 0 {
+	if got := differences(Digest{}, Digest{}, mine); len(got) > 0 {
 		t.Errorf("nothing differs from nothing: %q", got)
 	}
 }

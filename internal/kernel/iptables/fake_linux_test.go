@@ -5,8 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
 )
 
 // inputs are given to the programs and to the fake, one after the other: each
@@ -40,7 +38,7 @@ var inputs = []string{
 }
 
 func TestTheFakeIsAsThePrograms(t *testing.T) {
-	both(t, func(t *testing.T, variant xtables.Variant) {
+	both(t, func(t *testing.T, variant Variant) {
 		h, fake := newHost(t, variant), NewFake()
 		for _, family := range families() {
 			for _, input := range inputs {

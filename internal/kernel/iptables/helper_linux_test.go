@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
-	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
 )
 
 func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
@@ -24,7 +23,7 @@ type host struct {
 }
 
 // onlyPrograms returns a folder with links to the programs of these variants.
-func onlyPrograms(t *testing.T, variants ...xtables.Variant) string {
+func onlyPrograms(t *testing.T, variants ...Variant) string {
 	t.Helper()
 	folder := t.TempDir()
 	for _, variant := range variants {
@@ -44,12 +43,12 @@ func onlyPrograms(t *testing.T, variants ...xtables.Variant) string {
 	return folder
 }
 
-func newHost(t *testing.T, variant xtables.Variant) *host {
+func newHost(t *testing.T, variant Variant) *host {
 	t.Helper()
 	return newHostWith(t, variant, Options{})
 }
 
-func newHostWith(t *testing.T, variant xtables.Variant, o Options) *host {
+func newHostWith(t *testing.T, variant Variant, o Options) *host {
 	t.Helper()
 	h := &host{t: t, netns: kerneltest.Namespace(t), lock: filepath.Join(t.TempDir(), "lock")}
 	o.NetNS, o.Lock, o.Path = h.netns, h.lock, onlyPrograms(t, variant)
@@ -107,9 +106,9 @@ func (h *host) read(family Family, table string) Chains {
 }
 
 // both runs a test for each variant.
-func both(t *testing.T, test func(t *testing.T, variant xtables.Variant)) {
+func both(t *testing.T, test func(t *testing.T, variant Variant)) {
 	t.Helper()
-	for _, variant := range []xtables.Variant{xtables.NFT, xtables.Legacy} {
+	for _, variant := range []Variant{NFT, Legacy} {
 		t.Run(string(variant), func(t *testing.T) {
 			t.Parallel() // most of the time is waiting
 			test(t, variant)

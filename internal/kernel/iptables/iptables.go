@@ -10,18 +10,38 @@ import (
 	"fmt"
 	"strings"
 	"time"
-
-	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
 )
 
-// Family is an IP family.
-type Family = xtables.Family
+// Variant is where tables live. Both may be in use at a time.
+type Variant string
+
+// The variants, as iptables --version names the second.
+const (
+	Legacy Variant = "legacy" // ip_tables and ip6_tables
+	NFT    Variant = "nft"    // nf_tables
+)
+
+// Family is an IP family, by its version number.
+type Family uint8
 
 // The two families.
 const (
-	IPv4 = xtables.IPv4
-	IPv6 = xtables.IPv6
+	IPv4 Family = 4
+	IPv6 Family = 6
 )
+
+// TableID names a table of a variant.
+type TableID struct {
+	Variant Variant
+	Family  Family
+	Name    string // "filter", "nat", "mangle", "raw" or "security"
+}
+
+// String returns the program that shows the table, and its name:
+// "ip6tables-legacy nat".
+func (id TableID) String() string {
+	return programName(id.Family, "-", string(id.Variant), " ", id.Name)
+}
 
 // Table names a table of a family, such as "nat".
 type Table struct {

@@ -9,8 +9,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
 )
 
 // failing is a kernel of which some tables cannot be read for a while.
@@ -21,16 +19,16 @@ type failing struct {
 
 var errOdd = errors.New("entry at byte 152 of 1320: target of 7 bytes")
 
-func (f *failing) Stamps(ctx context.Context) (map[xtables.TableID]xtables.Stamp, error) {
+func (f *failing) Stamps(ctx context.Context) (map[TableID]Stamp, error) {
 	if f.stamps.Load() {
 		return nil, errOdd
 	}
 	return f.tableReader.Stamps(ctx)
 }
 
-func (f *failing) Digest(ctx context.Context, id xtables.TableID, seed maphash.Seed, ours func(string) bool) (xtables.Digest, error) {
+func (f *failing) Digest(ctx context.Context, id TableID, seed maphash.Seed, ours func(string) bool) (Digest, error) {
 	if f.digests.Load() && id.Name == "nat" {
-		return xtables.Digest{}, errOdd
+		return Digest{}, errOdd
 	}
 	return f.tableReader.Digest(ctx, id, seed, ours)
 }
@@ -46,7 +44,7 @@ func TestTablesThatCannotBeRead(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log lines
-			h := newHostWith(t, xtables.Legacy, Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+			h := newHostWith(t, Legacy, Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
 			h.restore(IPv4, base)
 			tables := &failing{tableReader: h.tools.tables}
 			h.tools.tables = tables

@@ -5,8 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-
-	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
 )
 
 // replaceRestore makes a shell script run in place of the restore program of
@@ -26,7 +24,7 @@ func replaceRestore(t *testing.T, tools *Tools, script string) {
 // the table is known, is at least reported as possible. It touches no chain
 // that the write did not touch.
 func TestAnEditRightBehindAWriteIsReported(t *testing.T) {
-	both(t, func(t *testing.T, variant xtables.Variant) {
+	both(t, func(t *testing.T, variant Variant) {
 		for _, edit := range []string{
 			"-F KUBE-SERVICES", "-D PREROUTING -j KUBE-SERVICES", "-R KUBE-SERVICES 1 -p tcp -j ACCEPT",
 		} {
@@ -34,7 +32,7 @@ func TestAnEditRightBehindAWriteIsReported(t *testing.T) {
 			replaceRestore(t, h.tools, `"$restore" "$@" && exec "$iptables" -w 5 -t nat `+edit)
 			o := observeHost(t, h)
 			o.restore(IPv4, "*nat\n:KUBE-SERVICES - [0:0]\n-A KUBE-SERVICES -p tcp -j RETURN\n-I PREROUTING -j KUBE-SERVICES\nCOMMIT\n")
-			if e := o.next(); variant == xtables.NFT && e.Possible {
+			if e := o.next(); variant == NFT && e.Possible {
 				t.Errorf("%s: reported %+v, want an edit that was seen", edit, e)
 			}
 			o.settle()
@@ -45,7 +43,7 @@ func TestAnEditRightBehindAWriteIsReported(t *testing.T) {
 // A write that nobody interferes with is reported once as possibly interfered
 // with, and no more while nothing is written.
 func TestAWriteIsVerifiedOnce(t *testing.T) {
-	o := observe(t, xtables.Legacy, func(*host) {})
+	o := observe(t, Legacy, func(*host) {})
 	for range 3 {
 		o.restore(IPv4, base)
 		o.settle()

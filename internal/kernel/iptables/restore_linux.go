@@ -10,8 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
 )
 
 // Read returns what a table holds, with rules that Canonical has spelled. A
@@ -61,7 +59,7 @@ func (t *Tools) Test(ctx context.Context, f Family, input []byte) error {
 func (t *Tools) In(netns int) *Tools {
 	o := t.opts
 	o.NetNS, o.Lock = netns, os.DevNull
-	kernel := xtables.New(xtables.Options{NetNS: netns, Lock: o.Lock, Wait: o.Wait})
+	kernel := NewKernel(o)
 	return &Tools{
 		opts: o, kernel: kernel, tables: kernel,
 		variant: t.variant, reason: t.reason, programs: t.programs,
@@ -93,7 +91,7 @@ func (t *Tools) restore(ctx context.Context, f Family, input []byte, more ...str
 	program := filepath.Base(path)
 	switch {
 	case strings.Contains(failed.said, "xtables lock"):
-		holder, _ := xtables.LockHolder(t.opts.Lock)
+		holder, _ := lockHolder(t.opts.Lock)
 		return fmt.Errorf("%s: lock %s: %s after %s", program, t.opts.Lock, holder, t.opts.Wait)
 	case strings.Contains(failed.said, "lock file"):
 		return err
@@ -118,8 +116,8 @@ func (t *Tools) program(f Family, suffix string) (string, error) {
 	return path, nil
 }
 
-func (t *Tools) id(table Table) xtables.TableID {
-	return xtables.TableID{Variant: t.variant, Family: table.Family, Name: table.Name}
+func (t *Tools) id(table Table) TableID {
+	return TableID{Variant: t.variant, Family: table.Family, Name: table.Name}
 }
 
 // started tells the listeners whose child it is, and watches over a program while
@@ -137,23 +135,23 @@ func (t *Tools) started(pid int) func() {
 // of Options.Wait has passed, or until the context ends, and returns how long that
 // took. The program itself waits for the rest.
 func (t *Tools) awaitLock(ctx context.Context) (time.Duration, error) {
-	if t.variant != xtables.Legacy {
+	if t.variant != Legacy {
 		return 0, nil
 	}
 	began := time.Now()
 	defer t.logWaiting(0)()
-	err := t.kernel.AwaitLock(ctx, t.opts.Wait/2)
+	err := waitForLock(ctx, t.opts.Lock, t.opts.Wait/2)
 	return time.Since(began), err
 }
 
 // logWaiting logs, once until a restore succeeds, who else holds the lock after a
 // while; the returned function ends that.
 func (t *Tools) logWaiting(pid int) (stop func()) {
-	if t.variant != xtables.Legacy {
+	if t.variant != Legacy {
 		return func() {}
 	}
 	timer := time.AfterFunc(lockWaitQuiet, func() {
-		holder, held := xtables.LockHolder(t.opts.Lock)
+		holder, held := lockHolder(t.opts.Lock)
 		if held && (pid == 0 || holder.PID != pid) && t.waits.CompareAndSwap(false, true) {
 			t.opts.Log.Info("Waiting for the lock of iptables", "file", t.opts.Lock, "holder", holder.String())
 		}

@@ -18,13 +18,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
-	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
 )
 
 // Refused input is told with the rule and the reason, by every program.
 func TestWhatIsRefusedIsNamed(t *testing.T) {
 	long := ":" + strings.Repeat("A", 29) + " - [0:0]"
-	both(t, func(t *testing.T, variant xtables.Variant) {
+	both(t, func(t *testing.T, variant Variant) {
 		h := newHost(t, variant)
 		for _, tt := range []struct {
 			input  string
@@ -82,7 +81,7 @@ func oneOf(alternatives string, is func(string) bool) bool {
 
 // Tables before the one that is refused are written, and that is told.
 func TestWhatIsCommittedStays(t *testing.T) {
-	both(t, func(t *testing.T, variant xtables.Variant) {
+	both(t, func(t *testing.T, variant Variant) {
 		h := newHost(t, variant)
 		for i, refused := range []string{"-A PREROUTING -m nosuch", "-A PREROUTING -j NOPE", "-D PREROUTING -j ACCEPT", "-A PREROUTING -j REJECT"} {
 			for _, family := range families() {
@@ -106,7 +105,7 @@ func TestWhatIsCommittedStays(t *testing.T) {
 // A comment that is too long for the kernel is cut off, not refused, and is the
 // same rule all the same.
 func TestLongComments(t *testing.T) {
-	both(t, func(t *testing.T, variant xtables.Variant) {
+	both(t, func(t *testing.T, variant Variant) {
 		h := newHost(t, variant)
 		rule := `-m comment --comment "` + strings.Repeat("long name/", 40) + `" -j ACCEPT`
 		h.restore(IPv4, "*nat\n:A - [0:0]\n-A A "+rule+"\nCOMMIT\n")
@@ -118,7 +117,7 @@ func TestLongComments(t *testing.T) {
 
 // The programs work where they are told to, and leave other namespaces alone.
 func TestNamespaces(t *testing.T) {
-	both(t, func(t *testing.T, variant xtables.Variant) {
+	both(t, func(t *testing.T, variant Variant) {
 		first, second := newHost(t, variant), newHost(t, variant)
 		first.restore(IPv4, "*nat\n:A - [0:0]\n-A A -j ACCEPT\nCOMMIT\n")
 		if got := first.read(IPv4, "nat")["A"].Rules; len(got) != 1 {
@@ -185,7 +184,7 @@ func TestWaitsForTheLock(t *testing.T) {
 	holder := fmt.Sprintf("held by %s (process %d)", strings.TrimSpace(string(name)), os.Getpid())
 
 	var log lines
-	h := newHostWith(t, xtables.Legacy, Options{Wait: 10 * time.Second, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	h := newHostWith(t, Legacy, Options{Wait: 10 * time.Second, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	free := holdLock(t, h.lock)
 	time.AfterFunc(1500*time.Millisecond, free)
 	h.restore(IPv4, small)
@@ -193,7 +192,7 @@ func TestWaitsForTheLock(t *testing.T) {
 		t.Errorf("logged %q, want one line that says %q", got, holder)
 	}
 
-	impatient := newHostWith(t, xtables.Legacy, Options{Wait: time.Second})
+	impatient := newHostWith(t, Legacy, Options{Wait: time.Second})
 	free = holdLock(t, impatient.lock)
 	defer free()
 	err = impatient.tools.Restore(t.Context(), IPv4, []byte(small))
@@ -201,14 +200,14 @@ func TestWaitsForTheLock(t *testing.T) {
 		t.Errorf("got %v, want that the lock is %s", err, holder)
 	}
 
-	unlocked := newHostWith(t, xtables.NFT, Options{Wait: time.Second})
+	unlocked := newHostWith(t, NFT, Options{Wait: time.Second})
 	defer holdLock(t, unlocked.lock)()
 	unlocked.restore(IPv4, small)
 }
 
 // A program is stopped with the context, and nothing of it is left.
 func TestAStoppedProgramIsGone(t *testing.T) {
-	h := newHost(t, xtables.Legacy)
+	h := newHost(t, Legacy)
 	defer holdLock(t, h.lock)()
 	ctx, stop := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer stop()
@@ -243,7 +242,7 @@ func TestOutputThatNobodyReads(t *testing.T) {
 
 // What a program complains about is kept in bounds.
 func TestComplaintsAreBounded(t *testing.T) {
-	folder := onlyPrograms(t, xtables.NFT)
+	folder := onlyPrograms(t, NFT)
 	path := filepath.Join(folder, "iptables-nft-restore")
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
@@ -265,7 +264,7 @@ func TestComplaintsAreBounded(t *testing.T) {
 
 // Without the right to change anything, that is what is said.
 func TestWithoutPrivilege(t *testing.T) {
-	both(t, func(t *testing.T, variant xtables.Variant) {
+	both(t, func(t *testing.T, variant Variant) {
 		h := newHost(t, variant)
 		var got error
 		kerneltest.Do(t, h.netns, func() error {
@@ -284,39 +283,39 @@ func TestWithoutPrivilege(t *testing.T) {
 
 // Open takes what is in use and installed.
 func TestOpen(t *testing.T) {
-	nft, legacy := xtables.NFT, xtables.Legacy
+	nft, legacy := NFT, Legacy
 	for _, tt := range []struct {
 		name      string
-		installed []xtables.Variant
+		installed []Variant
 		commands  []string
-		want      xtables.Variant
+		want      Variant
 		reason    string
 	}{
-		{"nothing there", []xtables.Variant{nft, legacy}, nil, nft, "there are no rules of legacy"},
-		{"kubelet uses nft", []xtables.Variant{nft, legacy}, []string{
+		{"nothing there", []Variant{nft, legacy}, nil, nft, "there are no rules of legacy"},
+		{"kubelet uses nft", []Variant{nft, legacy}, []string{
 			"iptables-legacy -A INPUT -j ACCEPT", "iptables-nft -t mangle -N KUBE-IPTABLES-HINT",
 		}, nft, "KUBE-IPTABLES-HINT is in mangle of nft"},
-		{"kubelet uses legacy", []xtables.Variant{nft, legacy}, []string{
+		{"kubelet uses legacy", []Variant{nft, legacy}, []string{
 			"iptables-nft -A INPUT -j ACCEPT", "ip6tables-legacy -t mangle -N KUBE-KUBELET-CANARY",
 		}, legacy, "KUBE-KUBELET-CANARY is in mangle of legacy"},
 		{
 			"more of legacy",
-			[]xtables.Variant{nft, legacy},
+			[]Variant{nft, legacy},
 			[]string{"iptables-legacy -A INPUT -j ACCEPT"},
 			legacy, "nft has 0 rules and legacy 1",
 		},
-		{"as many", []xtables.Variant{nft, legacy}, []string{
+		{"as many", []Variant{nft, legacy}, []string{
 			"iptables-legacy -A INPUT -j ACCEPT", "ip6tables-nft -A INPUT -j ACCEPT",
 		}, nft, "nft has 1 rules and legacy 1"},
 		{
 			"only legacy",
-			[]xtables.Variant{legacy},
+			[]Variant{legacy},
 			[]string{"iptables-nft -t mangle -N KUBE-IPTABLES-HINT"},
 			legacy, "the programs of nft are not installed, which would be used because KUBE-IPTABLES-HINT is in mangle of nft",
 		},
 		{
 			"only nft",
-			[]xtables.Variant{nft},
+			[]Variant{nft},
 			[]string{"iptables-legacy -t mangle -N KUBE-IPTABLES-HINT"},
 			nft, "the programs of legacy are not installed, which would be used because KUBE-IPTABLES-HINT is in mangle of legacy",
 		},
@@ -340,7 +339,7 @@ func TestOpen(t *testing.T) {
 // Where only programs without a variant in their names are, they are asked. IPv6
 // may be missing.
 func TestPlainNames(t *testing.T) {
-	both(t, func(t *testing.T, variant xtables.Variant) {
+	both(t, func(t *testing.T, variant Variant) {
 		folder := t.TempDir()
 		for _, suffix := range []string{"", "-save", "-restore"} {
 			path, err := exec.LookPath("/usr/sbin/iptables-" + string(variant) + suffix)

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
 )
 
 const twoTables = "*filter\n:KUBE-FIRST - [0:0]\nCOMMIT\n*nat\n:KUBE-SECOND - [0:0]\nCOMMIT\n"
@@ -17,7 +15,7 @@ const twoTables = "*filter\n:KUBE-FIRST - [0:0]\nCOMMIT\n*nat\n:KUBE-SECOND - [0
 // A restore that has begun is finished when the context ends, and no other is
 // begun. It is stopped here after the first of two tables.
 func TestAStoppedRestoreIsFinished(t *testing.T) {
-	both(t, func(t *testing.T, variant xtables.Variant) {
+	both(t, func(t *testing.T, variant Variant) {
 		h := newHost(t, variant)
 		folder := t.TempDir()
 		replaceRestore(t, h.tools, `cat >`+folder+`/input

@@ -12,8 +12,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
-
-	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
 )
 
 // Options says where and how the programs are run.
@@ -36,9 +34,9 @@ const (
 // used by several goroutines.
 type Tools struct {
 	opts     Options
-	kernel   *xtables.Kernel
+	kernel   *Kernel
 	tables   tableReader // the kernel
-	variant  xtables.Variant
+	variant  Variant
 	reason   string
 	programs map[Family]programs
 	period   atomic.Int64           // nanoseconds between looks at legacy tables; 0: a second
@@ -54,7 +52,7 @@ type programs struct{ save, restore string }
 // that stays.
 func Open(ctx context.Context, o Options) (*Tools, error) {
 	o.fill()
-	kernel := xtables.New(xtables.Options{NetNS: o.NetNS, Lock: o.Lock, Wait: o.Wait})
+	kernel := NewKernel(o)
 	t := &Tools{opts: o, kernel: kernel, tables: kernel}
 	t.SetPoll(o.Poll)
 	installed, err := o.installed(ctx)
@@ -89,7 +87,7 @@ func (o *Options) fill() {
 var ErrMissing = errors.New("not installed")
 
 // Variant returns which variant is used.
-func (t *Tools) Variant() xtables.Variant { return t.variant }
+func (t *Tools) Variant() Variant { return t.variant }
 
 // Reason says why: "KUBE-IPTABLES-HINT is in mangle of nft".
 func (t *Tools) Reason() string { return t.reason }
@@ -120,7 +118,7 @@ const roomNFT = 4000
 // Room returns how many lines of input one Restore should have at most. The
 // legacy variant writes each table as a whole, so that one is better than two.
 func (t *Tools) Room() int {
-	if t.variant == xtables.NFT {
+	if t.variant == NFT {
 		return roomNFT
 	}
 	return math.MaxInt
@@ -141,9 +139,9 @@ func (o *Options) look(name string) string {
 // installed finds the programs of all variants, by the names that all
 // distributions have since both variants exist. Where there are none of these,
 // those without a variant in their name say which they are.
-func (o *Options) installed(ctx context.Context) (map[xtables.Variant]map[Family]programs, error) {
-	all := map[xtables.Variant]map[Family]programs{}
-	for _, variant := range []xtables.Variant{xtables.NFT, xtables.Legacy} {
+func (o *Options) installed(ctx context.Context) (map[Variant]map[Family]programs, error) {
+	all := map[Variant]map[Family]programs{}
+	for _, variant := range []Variant{NFT, Legacy} {
 		if found := o.family("-" + string(variant)); found[IPv4].restore != "" {
 			all[variant] = found
 		}
@@ -179,7 +177,7 @@ func (o *Options) family(suffix string) map[Family]programs {
 
 // version asks iptables for its variant: "iptables v1.8.9 (nf_tables)". Versions
 // before 1.8.0 do not say, and are legacy.
-func (o *Options) version(ctx context.Context) (xtables.Variant, error) {
+func (o *Options) version(ctx context.Context) (Variant, error) {
 	path := o.look(programName(IPv4))
 	if path == "" {
 		path = o.look(programName(IPv4, "-restore"))
@@ -192,9 +190,9 @@ func (o *Options) version(ctx context.Context) (xtables.Variant, error) {
 		return "", fmt.Errorf("ask %s for its version: %w", path, err)
 	}
 	if strings.Contains(string(said), "nf_tables") {
-		return xtables.NFT, nil
+		return NFT, nil
 	}
-	return xtables.Legacy, nil
+	return Legacy, nil
 }
 
 func (o *Options) environment() []string {

@@ -6,14 +6,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
 )
 
 // What was written is what is read, in whatever spelling it was written, and
 // writing what was read changes nothing.
 func TestWhatIsWrittenIsRead(t *testing.T) {
-	both(t, func(t *testing.T, variant xtables.Variant) {
+	both(t, func(t *testing.T, variant Variant) {
 		h := newHost(t, variant)
 		for family, file := range map[Family]string{IPv4: "rules.ipv4", IPv6: "rules.ipv6"} {
 			b, err := os.ReadFile("testdata/" + file)
@@ -91,13 +89,13 @@ func compare(t *testing.T, got, want Chains) {
 
 // A table that nobody uses is empty, and stays unmade.
 func TestReadingMakesNoTable(t *testing.T) {
-	both(t, func(t *testing.T, variant xtables.Variant) {
+	both(t, func(t *testing.T, variant Variant) {
 		h := newHost(t, variant)
 		for _, family := range families() {
 			if got := h.read(family, "mangle"); len(got) != 0 {
 				t.Errorf("read %v", got)
 			}
-			there, err := h.tools.kernel.Exists(t.Context(), xtables.TableID{Variant: variant, Family: family, Name: "mangle"})
+			there, err := h.tools.kernel.Exists(t.Context(), TableID{Variant: variant, Family: family, Name: "mangle"})
 			if err != nil || there {
 				t.Errorf("table is there: %t, %v", there, err)
 			}

@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
 )
 
 // A legacy table tells nobody that it changed. The kernel shows cheaply how large
@@ -31,11 +29,11 @@ const (
 	longest = 10 * time.Minute // until the next without a cause
 )
 
-// tableReader reads legacy tables without a program: xtables.Kernel. What it does
-// not understand, iptables may still be able to read and write.
+// tableReader is what the watch needs of Kernel. A table that Kernel cannot decode,
+// the programs may still be able to read and write.
 type tableReader interface {
-	Stamps(ctx context.Context) (map[xtables.TableID]xtables.Stamp, error)
-	Digest(ctx context.Context, id xtables.TableID, seed maphash.Seed, ours func(chain string) bool) (xtables.Digest, error)
+	Stamps(ctx context.Context) (map[TableID]Stamp, error)
+	Digest(ctx context.Context, id TableID, seed maphash.Seed, ours func(chain string) bool) (Digest, error)
 }
 
 // look watches legacy tables.
@@ -54,8 +52,8 @@ type look struct {
 // sight is what was last seen of a table.
 type sight struct {
 	known  bool // digest was read once
-	stamp  xtables.Stamp
-	digest xtables.Digest
+	stamp  Stamp
+	digest Digest
 	edited bool              // somebody else changed it before a Restore of ours
 	mine   map[string]uint64 // chains that input of ours named since, and which Restore did last
 	at     time.Time
@@ -115,7 +113,7 @@ func (l *look) due(ctx context.Context, now time.Time) ([]cause, error) {
 	var all []cause
 	for table, s := range l.seen {
 		stamp := stamps[l.tools.id(table)]
-		c := cause{table: table, there: stamp != xtables.Stamp{}, number: l.number, quiet: l.running == 0}
+		c := cause{table: table, there: stamp != Stamp{}, number: l.number, quiet: l.running == 0}
 		c.foreign = s.edited || c.quiet && stamp != s.stamp
 		wait := min(thrift*s.cost, longest)
 		if c.foreign || c.quiet && len(s.mine) > 0 {
@@ -132,7 +130,7 @@ func (l *look) due(ctx context.Context, now time.Time) ([]cause, error) {
 // compare reads a table and returns the edit it shows; one without What is none.
 func (l *look) compare(ctx context.Context, c cause) (Edit, error) {
 	took := stopwatch()
-	var now xtables.Digest
+	var now Digest
 	if c.there {
 		var err error
 		if now, err = l.tools.tables.Digest(ctx, l.tools.id(c.table), l.seed, l.ours); err != nil {
@@ -157,7 +155,7 @@ func (l *look) compare(ctx context.Context, c cause) (Edit, error) {
 // judge returns the edit that a new digest shows. From here on the digest is what
 // must not change, so chains that a Restore named since the last one, and a table
 // that was never read, may have been changed unnoticed.
-func (s *sight) judge(c cause, now xtables.Digest) Edit {
+func (s *sight) judge(c cause, now Digest) Edit {
 	if !s.known {
 		return Edit{What: "rules read for the first time" + where(c.table), Possible: true}
 	}

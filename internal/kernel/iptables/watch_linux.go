@@ -7,7 +7,6 @@ import (
 	"sync"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
-	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
 )
 
 // Watch tells of what other programs change in the tables nat, filter and mangle
@@ -19,14 +18,16 @@ import (
 //
 // The nft variant tells at once. Legacy tables tell nobody, and are looked at.
 func (t *Tools) Watch(ctx context.Context, ours func(chain string) bool, subscribed func(), tell func(Edit)) error {
-	if t.variant == xtables.NFT {
+	if t.variant == NFT {
 		return t.hear(ctx, ours, subscribed, tell)
 	}
 	return t.look(ctx, ours, subscribed, tell)
 }
 
-// watched reports whether Watch is about a table.
-func watched(table string) bool { return table == "nat" || table == "filter" || table == "mangle" }
+// watched reports whether Watch is about a table of nf_tables.
+func watched(t nft.Table) bool {
+	return (t.Family == nft.IP4 || t.Family == nft.IP6) && (t.Name == "nat" || t.Name == "filter" || t.Name == "mangle")
+}
 
 // own is what tells our own doing from that of others.
 type own struct {

@@ -15,8 +15,6 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
-
-	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
 )
 
 func ours(chain string) bool { return strings.HasPrefix(chain, "KUBE-") }
@@ -28,7 +26,7 @@ type observer struct {
 	possible int // edits that settle left out
 }
 
-func observe(t *testing.T, variant xtables.Variant, prepare func(*host)) *observer {
+func observe(t *testing.T, variant Variant, prepare func(*host)) *observer {
 	t.Helper()
 	h := newHost(t, variant)
 	prepare(h)
@@ -149,7 +147,7 @@ func (o *observer) reset() {
 }
 
 func TestEditsOfOthersAreTold(t *testing.T) {
-	both(t, func(t *testing.T, variant xtables.Variant) {
+	both(t, func(t *testing.T, variant Variant) {
 		o := observe(t, variant, func(*host) {})
 		for _, tt := range []struct {
 			command string
@@ -182,7 +180,7 @@ func TestEditsOfOthersAreTold(t *testing.T) {
 			if !strings.HasPrefix(e.What, tt.want) {
 				t.Errorf("after %q: told %q, want %q", tt.command, e.What, tt.want)
 			}
-			if variant == xtables.NFT && !strings.Contains(e.By, "tables-nft (thread ") {
+			if variant == NFT && !strings.Contains(e.By, "tables-nft (thread ") {
 				t.Errorf("after %q: by %q", tt.command, e.By)
 			}
 			o.settle()
@@ -193,7 +191,7 @@ func TestEditsOfOthersAreTold(t *testing.T) {
 // A jump that is moved behind the rules of others is told, though there are as
 // many rules as before.
 func TestAJumpThatIsMovedIsTold(t *testing.T) {
-	both(t, func(t *testing.T, variant xtables.Variant) {
+	both(t, func(t *testing.T, variant Variant) {
 		o := observe(t, variant, func(h *host) { h.restore(IPv4, base) })
 		input := "*nat\n-D PREROUTING -j KUBE-SERVICES\n-A PREROUTING -j KUBE-SERVICES\nCOMMIT\n"
 		file := filepath.Join(t.TempDir(), "input")
@@ -209,7 +207,7 @@ func TestAJumpThatIsMovedIsTold(t *testing.T) {
 
 // What nft does to tables of the nft variant is told as well.
 func TestEditsByNftAreTold(t *testing.T) {
-	o := observe(t, xtables.NFT, func(*host) {})
+	o := observe(t, NFT, func(*host) {})
 	for _, command := range []string{"nft flush table ip nat", "nft delete table ip nat", "nft flush ruleset", "nft flush chain ip nat KUBE-SVC-A"} {
 		o.restore(IPv4, base)
 		o.run(command)
@@ -222,7 +220,7 @@ func TestEditsByNftAreTold(t *testing.T) {
 
 // What others do with what is theirs is not told.
 func TestChainsOfOthersAreNotTold(t *testing.T) {
-	both(t, func(t *testing.T, variant xtables.Variant) {
+	both(t, func(t *testing.T, variant Variant) {
 		o := observe(t, variant, func(h *host) { h.restore(IPv4, base) })
 		for _, command := range []string{
 			"iptables -t nat -F DOCKER",
@@ -248,7 +246,7 @@ func TestChainsOfOthersAreNotTold(t *testing.T) {
 // What Restore does is not told, however much it is, and what others do between
 // two Restores is.
 func TestOwnWritesAreNotTold(t *testing.T) {
-	both(t, func(t *testing.T, variant xtables.Variant) {
+	both(t, func(t *testing.T, variant Variant) {
 		o := observe(t, variant, func(*host) {})
 		o.restore(IPv4, base)
 		for round := range 5 {
@@ -277,7 +275,7 @@ func TestOwnWritesAreNotTold(t *testing.T) {
 // An edit while a Restore of ours waits for its input is told, and what the
 // Restore does is not.
 func TestEditsDuringARestore(t *testing.T) {
-	both(t, func(t *testing.T, variant xtables.Variant) {
+	both(t, func(t *testing.T, variant Variant) {
 		o := observe(t, variant, func(h *host) { h.restore(IPv4, base) })
 		inputs := make(chan error)
 		go func() {
@@ -306,7 +304,7 @@ func TestEditsDuringARestore(t *testing.T) {
 // A program whose netlink port another socket has is known by its process. As the
 // owner of that socket was not heard meanwhile, one edit is reported as missed.
 func TestAProgramWithoutItsPort(t *testing.T) {
-	o := observe(t, xtables.NFT, func(h *host) { h.restore(IPv4, base) })
+	o := observe(t, NFT, func(h *host) { h.restore(IPv4, base) })
 	folder := t.TempDir()
 	program := filepath.Join(folder, "iptables-nft-restore")
 	script := fmt.Sprintf("#!/bin/sh\necho $$ >%s/pid.new; mv %[1]s/pid.new %[1]s/pid\n"+

@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
-	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
 )
 
 // hear watches tables of the nft variant.
@@ -47,8 +46,8 @@ func (e *ear) hear(m netlink.Message) (Edit, bool) {
 	if m.Header.Type == unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWGEN {
 		return e.end(m)
 	}
-	c, ok := xtables.DecodeChange(m)
-	if !ok || !watched(c.Table.Name) {
+	c, ok := nft.DecodeChange(m)
+	if !ok || !watched(c.Table) {
 		return Edit{}, false
 	}
 	what := ""
@@ -61,15 +60,15 @@ func (e *ear) hear(m netlink.Message) (Edit, bool) {
 		what = "rule of " + c.Chain
 	}
 	if what != "" {
-		e.found.add(what + where(Table{c.Table.Family, c.Table.Name}))
+		e.found.add(what + where(fromNFT(c.Table).table()))
 	}
 	return Edit{}, false
 }
 
 // ends reports whether a change is a new rule that ends every packet's way in a
 // chain of the kernel's: nothing behind it matters any more.
-func ends(c xtables.Change) bool {
-	return c.Table.Name != "mangle" && c.Every && !c.Gone && !c.Rule.Jump && c.Rule.Target != "" && c.Rule.Target != "LOG" &&
+func ends(c nft.Change) bool {
+	return c.Table.Name != "mangle" && c.Rule.Every && !c.Gone && !c.Rule.Jump && c.Rule.Target != "" && c.Rule.Target != "LOG" &&
 		slices.Contains([]string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}, c.Chain)
 }
 

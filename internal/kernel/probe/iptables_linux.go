@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
-	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
 )
 
 // extension is a match, target or table of iptables that the iptables plane uses.
@@ -23,13 +22,13 @@ type extension struct {
 	lack   string // what does not work without it; "": the plane does not work at all
 }
 
-func extensions(variant xtables.Variant) []extension {
+func extensions(variant iptables.Variant) []extension {
 	all := []extension{
 		{name: "table nat", table: "nat", config: "%s_NF_NAT", module: "iptable_nat"},
 		{name: "table filter", table: "filter", config: "%s_NF_FILTER", module: "iptable_filter"},
 		{name: "table mangle", table: "mangle", config: "%s_NF_MANGLE", module: "iptable_mangle"},
 	}
-	if variant == xtables.NFT {
+	if variant == iptables.NFT {
 		all = []extension{
 			{name: "table nat", table: "nat", config: "NFT_NAT", module: "nft_chain_nat"},
 			{name: "table filter", table: "filter", config: "NF_TABLES", module: "nf_tables"},
@@ -156,7 +155,7 @@ func Iptables(ctx context.Context, opts Options) (Support, error) {
 
 // capable checks the capabilities of this thread, which the programs inherit.
 // The legacy variant opens a raw socket.
-func capable(variant xtables.Variant) error {
+func capable(variant iptables.Variant) error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
 	if err := unix.Capget(&header, &data[0]); err != nil {
@@ -165,7 +164,7 @@ func capable(variant xtables.Variant) error {
 	if data[0].Effective&(1<<unix.CAP_NET_ADMIN) == 0 {
 		return mayNot("CAP_NET_ADMIN")
 	}
-	if variant == xtables.Legacy && data[0].Effective&(1<<unix.CAP_NET_RAW) == 0 {
+	if variant == iptables.Legacy && data[0].Effective&(1<<unix.CAP_NET_RAW) == 0 {
 		return mayNot("CAP_NET_RAW")
 	}
 	return nil

@@ -15,11 +15,10 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
-	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
 )
 
 // hint makes a namespace look like one whose host uses a variant.
-func hint(t *testing.T, variant xtables.Variant) int {
+func hint(t *testing.T, variant iptables.Variant) int {
 	t.Helper()
 	ns := kerneltest.Namespace(t)
 	kerneltest.Do(t, ns, func() error {
@@ -37,7 +36,7 @@ func hint(t *testing.T, variant xtables.Variant) int {
 // tables lists what tables there are in a namespace.
 func tables(t *testing.T, ns int) []string {
 	t.Helper()
-	all, err := xtables.New(xtables.Options{NetNS: ns}).Tables(t.Context())
+	all, err := iptables.NewKernel(iptables.Options{NetNS: ns}).Outlines(t.Context(), iptables.AllRules)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +56,7 @@ func tables(t *testing.T, ns int) []string {
 // This kernel can do everything, in either variant, and nothing is left of the
 // question.
 func TestIptables(t *testing.T) {
-	for _, variant := range []xtables.Variant{xtables.NFT, xtables.Legacy} {
+	for _, variant := range []iptables.Variant{iptables.NFT, iptables.Legacy} {
 		ns := hint(t, variant)
 		before := tables(t, ns)
 		started := time.Now()
@@ -78,7 +77,7 @@ func TestIptables(t *testing.T) {
 // Each extension alone is something that the programs and the kernel take, also
 // where rules can only be tested.
 func TestEachExtension(t *testing.T) {
-	for _, variant := range []xtables.Variant{xtables.NFT, xtables.Legacy} {
+	for _, variant := range []iptables.Variant{iptables.NFT, iptables.Legacy} {
 		tools, err := iptables.Open(t.Context(), iptables.Options{
 			NetNS: hint(t, variant), Lock: filepath.Join(t.TempDir(), "lock"),
 		})
@@ -101,13 +100,13 @@ func TestEachExtension(t *testing.T) {
 // Without the capabilities the error says which, and what helps.
 func TestIptablesWithoutCapability(t *testing.T) {
 	for _, c := range []struct {
-		variant    xtables.Variant
+		variant    iptables.Variant
 		name       string
 		capability int
 	}{
-		{xtables.NFT, "CAP_NET_ADMIN", unix.CAP_NET_ADMIN},
-		{xtables.Legacy, "CAP_NET_ADMIN", unix.CAP_NET_ADMIN},
-		{xtables.Legacy, "CAP_NET_RAW", unix.CAP_NET_RAW},
+		{iptables.NFT, "CAP_NET_ADMIN", unix.CAP_NET_ADMIN},
+		{iptables.Legacy, "CAP_NET_ADMIN", unix.CAP_NET_ADMIN},
+		{iptables.Legacy, "CAP_NET_RAW", unix.CAP_NET_RAW},
 	} {
 		var got error
 		kerneltest.Do(t, hint(t, c.variant), func() error {
@@ -176,7 +175,7 @@ func TestMissingExtensions(t *testing.T) {
 		}, unix.ENOMEM, "try iptables in IPv4: each extension alone works, all together not: cannot allocate memory", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			notes, err := needs{extensions(xtables.Legacy), c.try}.check(c.family)
+			notes, err := needs{extensions(iptables.Legacy), c.try}.check(c.family)
 			if !errors.Is(err, c.is) {
 				t.Fatalf("got %v", err)
 			}

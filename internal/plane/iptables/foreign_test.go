@@ -8,7 +8,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
-	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
 	"github.com/sluice-proxy/sluice/internal/plane/planetest"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
@@ -187,7 +186,7 @@ func checkOurs(t *testing.T, left string, marked bool) {
 }
 
 // saved is what the programs print of both families.
-func saved(t *testing.T, netns int, variant xtables.Variant) string {
+func saved(t *testing.T, netns int, variant iptables.Variant) string {
 	t.Helper()
 	var all strings.Builder
 	kerneltest.Do(t, netns, func() error {

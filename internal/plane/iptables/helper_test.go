@@ -10,7 +10,6 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
-	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
 	"github.com/sluice-proxy/sluice/internal/plane/planetest"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
@@ -21,7 +20,7 @@ const testMark = 0x4000
 
 // realKernel returns a door to a fresh network namespace, through the programs of
 // one variant.
-func realKernel(t testing.TB, variant xtables.Variant) (tools *iptables.Tools, netns int) {
+func realKernel(t testing.TB, variant iptables.Variant) (tools *iptables.Tools, netns int) {
 	t.Helper()
 	netns = kerneltest.Namespace(t)
 	programs := t.TempDir()
@@ -45,7 +44,7 @@ func realKernel(t testing.TB, variant xtables.Variant) (tools *iptables.Tools, n
 	return tools, netns
 }
 
-func variants() []xtables.Variant { return []xtables.Variant{xtables.NFT, xtables.Legacy} }
+func variants() []iptables.Variant { return []iptables.Variant{iptables.NFT, iptables.Legacy} }
 
 func newPlane(kernel Kernel) *Plane {
 	return New(kernel, Options{Families: planetest.Families(), Mark: testMark})

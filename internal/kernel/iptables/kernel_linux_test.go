@@ -1,4 +1,4 @@
-package xtables_test
+package iptables_test
 
 import (
 	"context"
@@ -18,35 +18,30 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
-	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
 )
 
 func TestReadsWhatTheProgramsPrint(t *testing.T) {
 	h := newHost(t)
 	h.load()
-	var want []xtables.Table
+	var want []iptables.Outline
 	for _, program := range programs {
-		id := xtables.TableID{Variant: xtables.Legacy, Family: xtables.IPv4}
+		id := iptables.TableID{Variant: iptables.Legacy, Family: iptables.IPv4}
 		if strings.HasPrefix(program, "ip6") {
-			id.Family = xtables.IPv6
+			id.Family = iptables.IPv6
 		}
 		if strings.HasSuffix(program, "-nft") {
-			id.Variant = xtables.NFT
+			id.Variant = iptables.NFT
 		}
 		want = append(want, parse(h.save(program), id)...)
 	}
-	got := h.tables()
-	for _, tables := range [][]xtables.Table{got, want} {
+	got := h.outlines()
+	for _, tables := range [][]iptables.Outline{got, want} {
 		for _, table := range tables {
-			slices.SortFunc(table.Chains, func(a, b xtables.Chain) int { return strings.Compare(a.Name, b.Name) })
-			for _, chain := range table.Chains {
-				for i := range chain.Rules {
-					chain.Rules[i].ID = 0 // the programs know none
-				}
-			}
+			slices.SortFunc(table.Chains, func(a, b iptables.ChainOutline) int { return strings.Compare(a.Name, b.Name) })
 		}
-		slices.SortFunc(tables, func(a, b xtables.Table) int {
+		slices.SortFunc(tables, func(a, b iptables.Outline) int {
 			return strings.Compare(a.String(), b.String())
 		})
 	}
@@ -65,18 +60,18 @@ func TestRemovesTheirsAndNothingElse(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if loaded := sorted(h.save(family + "-legacy")); loaded != sorted(string(recorded)) {
+		if loaded := sorted(h.run("", family+"-legacy-save", "--counters")); uncommented(loaded) != uncommented(sorted(string(recorded))) {
 			t.Fatalf("%s is not what was loaded:\n%s", family, cmp.Diff(string(recorded), loaded))
 		}
 	}
 
-	if err := h.kernel().Remove(t.Context(), removals(h.tables())...); err != nil {
+	if err := h.kernel().Remove(t.Context(), removals(h.outlines())...); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(strip(before), h.saveAll()); diff != "" {
 		t.Errorf("rules (-want +got):\n%s", diff)
 	}
-	for _, r := range removals(h.tables()) {
+	for _, r := range removals(h.outlines()) {
 		if r.Size() != 0 {
 			t.Errorf("left: %s", r)
 		}
@@ -91,6 +86,11 @@ func sorted(text string) string {
 	return strings.Join(lines, "\n")
 }
 
+// uncommented leaves out comments, which have the time in them.
+func uncommented(text string) string {
+	return regexp.MustCompile(`(?m)^#.*\n`).ReplaceAllString(text, "")
+}
+
 // Of legacy tables, asking for one makes it, and then every packet goes through
 // its hooks.
 func TestLookingMakesNoTables(t *testing.T) {
@@ -101,13 +101,13 @@ func TestLookingMakesNoTables(t *testing.T) {
 	if before != "mangle\n" {
 		t.Fatalf("there are %q, want one table", before)
 	}
-	if tables := h.tables(); len(tables) != 1 || tables[0].Name != "mangle" {
+	if tables := h.outlines(); len(tables) != 1 || tables[0].Name != "mangle" {
 		t.Errorf("read %v, want one table", tables)
 	}
-	for _, variant := range []xtables.Variant{xtables.Legacy, xtables.NFT} {
-		for _, family := range []xtables.Family{xtables.IPv4, xtables.IPv6} {
-			err := h.kernel().Remove(t.Context(), xtables.Removal{
-				Table:  xtables.TableID{Variant: variant, Family: family, Name: "nat"},
+	for _, variant := range []iptables.Variant{iptables.Legacy, iptables.NFT} {
+		for _, family := range []iptables.Family{iptables.IPv4, iptables.IPv6} {
+			err := h.kernel().Remove(t.Context(), iptables.Removal{
+				Table:  iptables.TableID{Variant: variant, Family: family, Name: "nat"},
 				Chains: []string{"KUBE-SERVICES"},
 			})
 			if err != nil {
@@ -127,7 +127,7 @@ func TestLookingMakesNoTables(t *testing.T) {
 func TestOtherTablesOfNftAreNotSeen(t *testing.T) {
 	h := newHost(t)
 	h.run("table ip kube-proxy { chain KUBE-SERVICES { } ; }\ntable inet nat { chain KUBE-SERVICES { } ; }", "nft", "-f", "-")
-	if tables := h.tables(); tables != nil {
+	if tables := h.outlines(); tables != nil {
 		t.Errorf("read %v, want nothing", tables)
 	}
 }
@@ -146,26 +146,23 @@ func TestReadsRulesThatNftWrote(t *testing.T) {
 			ct state new counter
 		}
 	}`, "nft", "-f", "-")
-	got := h.tables()[0]
-	for i := range got.Chains[1].Rules {
-		got.Chains[1].Rules[i].ID = 0
-	}
-	want := xtables.Table{
-		TableID: xtables.TableID{Variant: xtables.NFT, Family: xtables.IPv4, Name: "filter"},
-		Chains: []xtables.Chain{{Name: "A"}, {Name: "INPUT", Builtin: true, Rules: []xtables.Rule{
-			{Target: "A", Jump: true, Comment: "by nft"}, {Target: "A", Jump: true}, {}, {Target: "REJECT"}, {},
+	got := h.outlines()[0]
+	want := iptables.Outline{
+		TableID: iptables.TableID{Variant: iptables.NFT, Family: iptables.IPv4, Name: "filter"},
+		Chains: []iptables.ChainOutline{{Name: "A"}, {Name: "INPUT", Builtin: true, Rules: []iptables.RuleOutline{
+			{Target: "A", Jump: true}, {Target: "A", Jump: true}, {}, {Target: "REJECT"}, {},
 		}}},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("table (-want +got):\n%s", diff)
 	}
-	r := xtables.Removal{Table: got.TableID, Chains: []string{"A"}}
-	for _, rule := range h.tables()[0].Chains[1].Rules[:2] {
-		r.Rules = append(r.Rules, xtables.ChainRule{Chain: "INPUT", Rule: rule})
+	r := iptables.Removal{Table: got.TableID, Chains: []string{"A"}}
+	for _, rule := range h.outlines()[0].Chains[1].Rules[:2] {
+		r.Rules = append(r.Rules, iptables.ChainRule{Chain: "INPUT", Target: rule.Target})
 	}
 	before := h.run("", "nft", "list", "ruleset")
-	if err := h.kernel().Remove(t.Context(), r); !errors.Is(err, xtables.ErrInUse) {
-		t.Errorf("remove a chain that a verdict map leads to: got %v, want %v", err, xtables.ErrInUse)
+	if err := h.kernel().Remove(t.Context(), r); !errors.Is(err, iptables.ErrInUse) {
+		t.Errorf("remove a chain that a verdict map leads to: got %v, want %v", err, iptables.ErrInUse)
 	}
 	if after := h.run("", "nft", "list", "ruleset"); after != before {
 		t.Errorf("rules (-before +after):\n%s", cmp.Diff(before, after))
@@ -175,7 +172,7 @@ func TestReadsRulesThatNftWrote(t *testing.T) {
 func TestWithoutPrivilegeSaysWhatIsMissing(t *testing.T) {
 	h := newHost(t)
 	h.load()
-	before := h.tables()
+	before := h.outlines()
 	var errs []error
 	kerneltest.Do(t, h.netns, func() error {
 		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
@@ -183,11 +180,13 @@ func TestWithoutPrivilegeSaysWhatIsMissing(t *testing.T) {
 		if err := unix.Capset(&header, &none[0]); err != nil {
 			return fmt.Errorf("drop capabilities: %w", err)
 		}
-		kernel := xtables.New(xtables.Options{Lock: h.lock})
-		_, err := kernel.Tables(t.Context())
+		kernel := iptables.NewKernel(iptables.Options{Lock: h.lock})
+		_, err := kernel.Outlines(t.Context(), iptables.AllRules)
 		errs = append(errs, err)
 		for _, r := range removals(before) {
-			errs = append(errs, kernel.Remove(t.Context(), r))
+			if r.Table.Variant == iptables.NFT {
+				errs = append(errs, kernel.Remove(t.Context(), r))
+			}
 		}
 		return nil
 	})
@@ -196,12 +195,51 @@ func TestWithoutPrivilegeSaysWhatIsMissing(t *testing.T) {
 			t.Errorf("got %v, want that CAP_NET_ADMIN is missing", err)
 		}
 	}
-	if diff := cmp.Diff(before, h.tables()); diff != "" {
+	if diff := cmp.Diff(before, h.outlines()); diff != "" {
 		t.Errorf("tables (-before +after):\n%s", diff)
 	}
 }
 
 var policy = regexp.MustCompile(`(?m)^:.*\n`)
+
+// Legacy tables stay as they are without the programs, or without CAP_NET_RAW.
+// Those of the nft variant go all the same.
+func TestLegacyTablesBeyondReach(t *testing.T) {
+	for name, run := range map[string]func(h host) error{
+		"no programs": func(h host) error {
+			kernel := iptables.NewKernel(iptables.Options{NetNS: h.netns, Lock: h.lock, Path: t.TempDir()})
+			return kernel.Remove(t.Context(), removals(h.outlines())...)
+		},
+		"no CAP_NET_RAW": func(h host) (err error) {
+			all := removals(h.outlines())
+			kerneltest.Do(t, h.netns, func() error {
+				if err := unix.Prctl(unix.PR_CAPBSET_DROP, unix.CAP_NET_RAW, 0, 0, 0); err != nil {
+					return fmt.Errorf("drop CAP_NET_RAW: %w", err)
+				}
+				err = iptables.NewKernel(iptables.Options{Lock: h.lock}).Remove(t.Context(), all...)
+				return nil
+			})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t)
+			h.load()
+			before := h.save("iptables-legacy") + h.save("ip6tables-legacy")
+			if err := run(h); !errors.Is(err, iptables.ErrBeyondReach) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("got %v, want %v, once", err, iptables.ErrBeyondReach)
+			}
+			if diff := cmp.Diff(before, h.save("iptables-legacy")+h.save("ip6tables-legacy")); diff != "" {
+				t.Errorf("legacy tables (-before +after):\n%s", diff)
+			}
+			for _, r := range removals(h.outlines()) {
+				if r.Table.Variant == iptables.NFT && r.Size() > 0 {
+					t.Errorf("left: %s", r.Table)
+				}
+			}
+		})
+	}
+}
 
 // Somebody else, who takes the same lock, keeps changing the tables. Nothing of
 // either is lost.
@@ -224,8 +262,8 @@ func TestGoesTogetherWithOthersWhoWrite(t *testing.T) {
 	}()
 	time.Sleep(20 * time.Millisecond)
 	for {
-		err := h.kernel().Remove(t.Context(), removals(h.tables())...)
-		if err != nil && !errors.Is(err, xtables.ErrInUse) {
+		err := h.kernel().Remove(t.Context(), removals(h.outlines())...)
+		if err != nil && !errors.Is(err, iptables.ErrInUse) {
 			t.Error(err)
 		}
 		if err == nil {
@@ -250,16 +288,16 @@ func TestGoesTogetherWithOthersWhoWrite(t *testing.T) {
 func TestStopsWhenAsked(t *testing.T) {
 	h := newHost(t)
 	h.load()
-	all := removals(h.tables())
+	all := removals(h.outlines())
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
-	if _, err := h.kernel().Tables(ctx); !errors.Is(err, context.Canceled) {
+	if _, err := h.kernel().Outlines(ctx, iptables.AllRules); !errors.Is(err, context.Canceled) {
 		t.Errorf("read: got %v, want %v", err, context.Canceled)
 	}
 	if err := h.kernel().Remove(ctx, all...); !errors.Is(err, context.Canceled) {
 		t.Errorf("remove: got %v, want %v", err, context.Canceled)
 	}
-	if diff := cmp.Diff(all, removals(h.tables())); diff != "" {
+	if diff := cmp.Diff(all, removals(h.outlines())); diff != "" {
 		t.Errorf("tables (-before +after):\n%s", diff)
 	}
 }
@@ -298,7 +336,7 @@ COMMIT
 		send()
 		seen := h.run("", "cat", "/proc/thread-self/net/xt_recent/seen")
 		before := h.save(program)
-		if err := h.kernel().Remove(t.Context(), removals(h.tables())...); err != nil {
+		if err := h.kernel().Remove(t.Context(), removals(h.outlines())...); err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(strip(before), h.save(program)); diff != "" {

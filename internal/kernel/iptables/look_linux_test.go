@@ -1,29 +1,22 @@
-package xtables_test
+package iptables_test
 
 import (
 	"errors"
-	"fmt"
 	"hash/maphash"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/mdlayher/netlink"
-	"golang.org/x/sys/unix"
-
-	"github.com/sluice-proxy/sluice/internal/kernel/nft"
-	"github.com/sluice-proxy/sluice/internal/kernel/xtables"
+	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
 )
 
 // Looking for tables and chains finds what is there, and makes nothing.
 func TestLooking(t *testing.T) {
 	h := newHost(t)
-	for _, variant := range []xtables.Variant{xtables.Legacy, xtables.NFT} {
-		for _, family := range []xtables.Family{xtables.IPv4, xtables.IPv6} {
-			id := xtables.TableID{Variant: variant, Family: family, Name: "mangle"}
+	for _, variant := range []iptables.Variant{iptables.Legacy, iptables.NFT} {
+		for _, family := range []iptables.Family{iptables.IPv4, iptables.IPv6} {
+			id := iptables.TableID{Variant: variant, Family: family, Name: "mangle"}
 			program, _, _ := strings.Cut(id.String(), " ")
 			there, err := h.kernel().Exists(t.Context(), id)
 			if err != nil || there {
@@ -64,10 +57,10 @@ func TestLegacyRules(t *testing.T) {
 // A digest differs where rules differ, and nowhere else.
 func TestDigest(t *testing.T) {
 	h := newHost(t)
-	id := xtables.TableID{Variant: xtables.Legacy, Family: xtables.IPv4, Name: "nat"}
+	id := iptables.TableID{Variant: iptables.Legacy, Family: iptables.IPv4, Name: "nat"}
 	seed := maphash.MakeSeed()
 	ours := func(chain string) bool { return strings.HasPrefix(chain, "KUBE-") }
-	look := func() xtables.Digest {
+	look := func() iptables.Digest {
 		d, err := h.kernel().Digest(t.Context(), id, seed, ours)
 		stamps, err2 := h.kernel().Stamps(t.Context())
 		if err := errors.Join(err, err2); err != nil {
@@ -100,68 +93,5 @@ func TestDigest(t *testing.T) {
 	third := look()
 	if third.Stamp != second.Stamp || third.Chains["KUBE-A"] != second.Chains["KUBE-A"] || third.Chains["KUBE-B"] == second.Chains["KUBE-B"] {
 		t.Errorf("after a rule was replaced: %v, before %v", third, second)
-	}
-}
-
-// What nf_tables tells is understood, also of a rule that is deleted.
-func TestDecodeChange(t *testing.T) {
-	h := newHost(t)
-	l, err := nft.Listen(h.netns)
-	if err != nil {
-		t.Fatal(err)
-	}
-	told, done := make(chan string, 100), make(chan error, 1)
-	go func() {
-		done <- l.Hear(t.Context(), func() { told <- "lost" }, func(m netlink.Message) {
-			c, ok := xtables.DecodeChange(m)
-			switch {
-			case ok:
-				told <- fmt.Sprintf("%s: %s %s %s gone=%t", c.Table, c.Kind, c.Chain, c.Rule.Target, c.Gone)
-			case m.Header.Type&0xff == unix.NFT_MSG_NEWGEN:
-				by, pid := nft.Author(m)
-				told <- fmt.Sprintf("by %s %t", by, pid > 0)
-			}
-		})
-	}()
-	for _, command := range []string{
-		"ip6tables-nft -t nat -N KUBE-A", "ip6tables-nft -t nat -A OUTPUT -j KUBE-A", "ip6tables-nft -t nat -D OUTPUT -j KUBE-A",
-		"nft add table inet mine", "nft delete table ip6 nat",
-	} {
-		args := strings.Fields(command)
-		h.run("", args[0], args[1:]...)
-	}
-	for _, want := range []string{
-		"ip6tables-nft nat: table   gone=false", "ip6tables-nft nat: chain KUBE-A  gone=false", "by ip6tables-nft true",
-		"ip6tables-nft nat: chain OUTPUT  gone=false", "ip6tables-nft nat: rule OUTPUT KUBE-A gone=false", "by ip6tables-nft true",
-		"ip6tables-nft nat: rule OUTPUT KUBE-A gone=true", "by ip6tables-nft true",
-		"by nft true",
-	} {
-		select {
-		case got := <-told:
-			if got != want {
-				t.Errorf("told %q, want %q", got, want)
-			}
-		case <-time.After(10 * time.Second):
-			t.Fatalf("not told: %s", want)
-		}
-	}
-}
-
-// Who holds the lock is told, and that nobody does.
-func TestLockHolder(t *testing.T) {
-	path := t.TempDir() + "/lock"
-	if holder, held := xtables.LockHolder(path); held {
-		t.Errorf("a file that is not there: %s", holder)
-	}
-	free := hold(t, path)
-	if holder, held := xtables.LockHolder(path); !held || holder.PID != os.Getpid() || holder.Program == "" {
-		t.Errorf("held %t by %+v", held, holder)
-	}
-	free()
-	if holder, held := xtables.LockHolder(path); held {
-		t.Errorf("after it is free: %s", holder)
-	}
-	if got := (xtables.Holder{}).String(); got != "held by another process" {
-		t.Errorf("unknown: %s", got)
 	}
 }

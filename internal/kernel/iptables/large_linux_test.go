@@ -1,11 +1,14 @@
-package xtables_test
+package iptables_test
 
 import (
 	"fmt"
+	"hash/maphash"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
 )
 
 // loadServices loads a nat table of so many services with three endpoints each,
@@ -50,7 +53,7 @@ func TestManyServices(t *testing.T) {
 		h := newHost(t)
 		h.loadServices(program, many, portion)
 		before := h.save(program)
-		tables := h.tables()
+		tables := h.outlines()
 		chains, rules := 0, 0
 		for _, chain := range tables[0].Chains {
 			chains++
@@ -77,7 +80,7 @@ func BenchmarkTenThousandServices(b *testing.B) {
 				b.StopTimer()
 				h.loadServices(program, 10000, 10000)
 				b.StartTimer()
-				tables := h.tables()
+				tables := h.outlines()
 				read := b.Elapsed()
 				if err := h.kernel().Remove(b.Context(), removals(tables)...); err != nil {
 					b.Fatal(err)
@@ -85,5 +88,18 @@ func BenchmarkTenThousandServices(b *testing.B) {
 				b.ReportMetric(read.Seconds(), "read-s")
 			}
 		})
+	}
+}
+
+// BenchmarkDigest reads a legacy table of 110,000 rules as the watch does.
+func BenchmarkDigest(b *testing.B) {
+	h := newHost(b)
+	h.loadServices("iptables-legacy", 10000, 10000)
+	id := iptables.TableID{Variant: iptables.Legacy, Family: iptables.IPv4, Name: "nat"}
+	seed := maphash.MakeSeed()
+	for b.Loop() {
+		if _, err := h.kernel().Digest(b.Context(), id, seed, theirs.MatchString); err != nil {
+			b.Fatal(err)
+		}
 	}
 }

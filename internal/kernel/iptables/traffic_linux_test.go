@@ -1,4 +1,4 @@
-package xtables_test
+package iptables_test
 
 import (
 	"bufio"
@@ -66,7 +66,7 @@ COMMIT
 	if err := say("before"); err != nil {
 		return err
 	}
-	if err := h.kernel().Remove(t.Context(), removals(h.tables())...); err != nil {
+	if err := h.kernel().Remove(t.Context(), removals(h.outlines())...); err != nil {
 		return err
 	}
 	if other, err := net.DialTimeout("tcp", service, 5*time.Second); err == nil {

@@ -1,0 +1,247 @@
+package iptables_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
+)
+
+// door is what the kernel and the fake have in common.
+type door interface {
+	Outlines(context.Context, func(chain string) bool) ([]iptables.Outline, error)
+	Remove(context.Context, ...iptables.Removal) error
+}
+
+// small is a table that the kernel and the fake begin with.
+const small = `*filter
+:INPUT ACCEPT [0:0]
+:FORWARD ACCEPT [0:0]
+:OUTPUT ACCEPT [0:0]
+:A - [0:0]
+:B - [0:0]
+:C - [0:0]
+-A INPUT -m comment --comment first -j A
+-A INPUT -m comment --comment twice
+-A INPUT -m comment --comment between -j ACCEPT
+-A INPUT -m comment --comment twice
+-A OUTPUT -g B
+-A A -j B
+-A B -j C
+-A B -j RETURN
+-A C -j DROP
+COMMIT
+`
+
+// everyone runs a test with each variant of the kernel's, and with the fake:
+// they must agree.
+func everyone(t *testing.T, test func(*testing.T, door)) {
+	for _, program := range programs {
+		t.Run(program, func(t *testing.T) {
+			h := newHost(t)
+			h.run(small, program+"-restore")
+			test(t, h.kernel())
+		})
+	}
+	t.Run("fake", func(t *testing.T) {
+		id := iptables.TableID{Variant: iptables.Legacy, Family: iptables.IPv4}
+		test(t, iptables.NewFakeKernel(parse(small, id)...))
+	})
+}
+
+func first(t *testing.T, d door) iptables.Outline {
+	t.Helper()
+	tables, err := d.Outlines(t.Context(), iptables.AllRules)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tables[0]
+}
+
+// diff returns what differs.
+func diff(want, got string) string { return gocmp.Diff(want, got) }
+
+// show prints a table, chains by name.
+func show(table iptables.Outline) string {
+	chains := slices.Clone(table.Chains)
+	slices.SortFunc(chains, func(a, b iptables.ChainOutline) int { return strings.Compare(a.Name, b.Name) })
+	var b strings.Builder
+	for _, chain := range chains {
+		fmt.Fprintf(&b, "%s:", chain.Name)
+		for _, r := range chain.Rules {
+			fmt.Fprintf(&b, " %s", cmp.Or(r.Target, "-"))
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
+
+// rules finds rules by chain and what they are.
+func rules(table iptables.Outline, chain string, is func(iptables.RuleOutline) bool) []iptables.ChainRule {
+	var found []iptables.ChainRule
+	for _, c := range table.Chains {
+		for _, r := range c.Rules {
+			if c.Name == chain && is(r) {
+				found = append(found, iptables.ChainRule{Chain: c.Name, Target: r.Target})
+			}
+		}
+	}
+	return found
+}
+
+func leadsTo(chain string) func(iptables.RuleOutline) bool {
+	return func(r iptables.RuleOutline) bool { return r.Jump && r.Target == chain }
+}
+
+func TestAChainGoesWithItsRules(t *testing.T) {
+	everyone(t, func(t *testing.T, d door) {
+		table := first(t, d)
+		r := iptables.Removal{Table: table.TableID, Chains: []string{"A"}, Rules: rules(table, "INPUT", leadsTo("A"))}
+		for range 2 { // the second time it is gone already
+			if err := d.Remove(t.Context(), r); err != nil {
+				t.Fatal(err)
+			}
+			const want = "B: C RETURN\nC: DROP\nFORWARD:\nINPUT: - ACCEPT -\nOUTPUT: B\n"
+			if difference := diff(want, show(first(t, d))); difference != "" {
+				t.Errorf("table (-want +got):\n%s", difference)
+			}
+		}
+	})
+}
+
+// The first rule of a chain goes, and others still lead to that chain.
+func TestJumpsFindTheirChainsAgain(t *testing.T) {
+	everyone(t, func(t *testing.T, d door) {
+		table := first(t, d)
+		r := iptables.Removal{Table: table.TableID, Chains: []string{"C"}, Rules: rules(table, "B", leadsTo("C"))}
+		if err := d.Remove(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+		const want = "A: B\nB: RETURN\nFORWARD:\nINPUT: A - ACCEPT -\nOUTPUT: B\n"
+		if difference := diff(want, show(first(t, d))); difference != "" {
+			t.Errorf("table (-want +got):\n%s", difference)
+		}
+	})
+}
+
+// Each rule of a chain that leads to what goes is removed, by jump or goto.
+func TestAllRulesThatLeadThereGo(t *testing.T) {
+	everyone(t, func(t *testing.T, d door) {
+		table := first(t, d)
+		r := iptables.Removal{Table: table.TableID, Chains: []string{"B"}, Rules: []iptables.ChainRule{
+			{Chain: "A", Target: "B"}, {Chain: "OUTPUT", Target: "B"},
+		}}
+		if err := d.Remove(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+		const want = "A:\nC: DROP\nFORWARD:\nINPUT: A - ACCEPT -\nOUTPUT:\n"
+		if difference := diff(want, show(first(t, d))); difference != "" {
+			t.Errorf("table (-want +got):\n%s", difference)
+		}
+	})
+}
+
+func TestRefusesWhatWouldBreakOthers(t *testing.T) {
+	everyone(t, func(t *testing.T, d door) {
+		table := first(t, d)
+		before := show(table)
+		err := d.Remove(t.Context(), iptables.Removal{Table: table.TableID, Chains: []string{"A", "B"}})
+		if !errors.Is(err, iptables.ErrInUse) || !strings.Contains(err.Error(), "rule of chain INPUT") {
+			t.Errorf("remove chains that are in use: got %v, want %v, and where", err, iptables.ErrInUse)
+		}
+		err = d.Remove(t.Context(), iptables.Removal{Table: table.TableID, Chains: []string{"FORWARD"}})
+		if err == nil || !strings.Contains(err.Error(), "FORWARD: it is built in") {
+			t.Errorf("remove a built-in chain: got %v, want a refusal", err)
+		}
+		if after := show(first(t, d)); after != before {
+			t.Errorf("table (-before +after):\n%s", diff(before, after))
+		}
+	})
+}
+
+// What a failure means is the variant's: a legacy table for itself, nft tables
+// all together.
+func TestAFailureOfOneTable(t *testing.T) {
+	ids := []iptables.TableID{
+		{Variant: iptables.NFT, Family: iptables.IPv4, Name: "filter"},
+		{Variant: iptables.NFT, Family: iptables.IPv6, Name: "filter"},
+		{Variant: iptables.Legacy, Family: iptables.IPv4, Name: "filter"},
+		{Variant: iptables.Legacy, Family: iptables.IPv6, Name: "filter"},
+	}
+	h := newHost(t)
+	var tables []iptables.Outline
+	for _, program := range programs {
+		h.run(small, program+"-restore")
+	}
+	for _, id := range ids {
+		tables = append(tables, parse(small, id)...)
+	}
+	for name, d := range map[string]door{"kernel": h.kernel(), "fake": iptables.NewFakeKernel(tables...)} {
+		before, err := d.Outlines(t.Context(), iptables.AllRules)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all []iptables.Removal
+		for _, table := range before {
+			r := iptables.Removal{Table: table.TableID, Chains: []string{"A"}}
+			if table.Family == iptables.IPv6 { // in the other family a rule still leads to it
+				r.Rules = rules(table, "INPUT", leadsTo("A"))
+			}
+			all = append(all, r)
+		}
+		if err := d.Remove(t.Context(), all...); !errors.Is(err, iptables.ErrInUse) {
+			t.Errorf("%s: got %v, want %v", name, err, iptables.ErrInUse)
+		}
+		after, err := d.Outlines(t.Context(), iptables.AllRules)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range after {
+			changed := show(after[i]) != show(before[i])
+			if want := after[i].Variant == iptables.Legacy && after[i].Family == iptables.IPv6; changed != want {
+				t.Errorf("%s: %s changed: %t, want %t", name, after[i].TableID, changed, want)
+			}
+		}
+	}
+}
+
+func TestTheFakeFailsWhenToldTo(t *testing.T) {
+	broken := errors.New("broken")
+	f := iptables.NewFakeKernel(parse(small, iptables.TableID{Variant: iptables.NFT, Family: iptables.IPv6})...)
+	before := f.String()
+	f.Fail = func(string) error { return broken }
+	if _, err := f.Outlines(t.Context(), iptables.AllRules); !errors.Is(err, broken) {
+		t.Errorf("tables: got %v, want %v", err, broken)
+	}
+	id := iptables.TableID{Variant: iptables.NFT, Family: iptables.IPv6, Name: "filter"}
+	if err := f.Remove(t.Context(), iptables.Removal{Table: id, Chains: []string{"A"}}); !errors.Is(err, broken) {
+		t.Errorf("remove: got %v, want %v", err, broken)
+	}
+	const want = `# ip6tables-nft filter
+:INPUT
+:FORWARD
+:OUTPUT
+:A
+:B
+:C
+-A INPUT -j A
+-A INPUT
+-A INPUT -j ACCEPT
+-A INPUT
+-A OUTPUT -j B
+-A A -j B
+-A B -j C
+-A B -j RETURN
+-A C -j DROP
+`
+	if before != want || f.String() != want {
+		t.Errorf("the fake is (-want +got):\n%s", diff(want, f.String()))
+	}
+}

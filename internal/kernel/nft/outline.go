@@ -1,0 +1,211 @@
+package nft
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Outline is a table of any program: its chains, and where their rules lead. It
+// leaves out sets, and what rules ask of packets.
+type Outline struct {
+	Table
+	Chains []ChainOutline // in the order of their making
+}
+
+// ChainOutline is a chain with its rules in their order.
+type ChainOutline struct {
+	Name  string
+	Base  bool // Hook leads here; false: a regular chain
+	Hook  Point
+	Rules []RuleOutline
+}
+
+// Entrance reports whether packets enter the node at the chain, from the network
+// or from programs of the node.
+func (c ChainOutline) Entrance() bool {
+	return c.Base && (c.Hook == Prerouting || c.Hook == Output)
+}
+
+// RuleOutline is a rule without what it asks of packets.
+type RuleOutline struct {
+	Handle uint64 // identifies the rule in its table
+	Target string // the chain it leads to, or what it does ("ACCEPT", "DNAT"); empty: nothing
+	Jump   bool   // Target is a chain, by jump or goto
+	Every  bool   // the rule asks nothing of packets
+}
+
+// AllRules and NoRules select the chains whose rules Outline lists.
+func AllRules(Table, string) bool { return true }
+
+// NoRules selects no chain.
+func NoRules(Table, string) bool { return false }
+
+// Outline returns those of the tables that exist. It lists rules of the selected
+// chains only. A kernel without nf_tables has no tables.
+func (c *Conn) Outline(ctx context.Context, tables []Table, rules func(t Table, chain string) bool) ([]Outline, error) {
+	var all []Outline
+	err := c.undisturbed(ctx, func() (err error) {
+		all, err = c.outline(ctx, tables, rules)
+		return err
+	})
+	return all, err
+}
+
+func (c *Conn) outline(ctx context.Context, tables []Table, rules func(Table, string) bool) ([]Outline, error) {
+	var all []Outline
+	for _, f := range []Family{IP4, IP6} {
+		found, err := c.skeletons(f, tables)
+		if err != nil {
+			return nil, fmt.Errorf("list tables of nf_tables: %w", err)
+		}
+		all = append(all, found...)
+	}
+	for _, t := range all {
+		for i := range t.Chains {
+			if !rules(t.Table, t.Chains[i].Name) {
+				continue
+			}
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
+			if err := c.outlineRules(t.Table, &t.Chains[i]); err != nil {
+				return nil, fmt.Errorf("list rules of %s %s: %w", t.Table, t.Chains[i].Name, err)
+			}
+		}
+	}
+	return all, nil
+}
+
+// skeletons lists tables of one family with their chains.
+func (c *Conn) skeletons(f Family, tables []Table) ([]Outline, error) {
+	var found []Outline
+	err := c.dump(unix.NFT_MSG_GETTABLE, f, nil, func(o object) {
+		if slices.Contains(tables, o.table) {
+			found = append(found, Outline{Table: o.table})
+		}
+	})
+	if absent(err) {
+		return nil, nil
+	}
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	return found, c.dump(unix.NFT_MSG_GETCHAIN, f, nil, func(o object) {
+		if i := slices.IndexFunc(found, func(t Outline) bool { return t.Table == o.table }); i >= 0 {
+			found[i].Chains = append(found[i].Chains, ChainOutline{Name: o.chain, Base: o.base, Hook: o.hook})
+		}
+	})
+}
+
+// outlineRules lists the rules of one chain. The kernel starts a listing of a
+// whole table from its beginning for each piece of the answer, so chain by chain
+// is faster.
+func (c *Conn) outlineRules(t Table, chain *ChainOutline) error {
+	attrs, err := named(t.Name, unix.NFTA_RULE_CHAIN, chain.Name)
+	if err != nil {
+		return err
+	}
+	return c.dump(unix.NFT_MSG_GETRULE, t.Family, attrs, func(o object) {
+		if o.table == t && o.chain == chain.Name { // kernels before 4.20 list all
+			chain.Rules = append(chain.Rules, o.rule)
+		}
+	})
+}
+
+// Has reports whether a table exists and, if chain is not empty, has that chain.
+// The cost does not depend on what the table holds.
+func (c *Conn) Has(ctx context.Context, t Table, chain string) (bool, error) {
+	if err := ctx.Err(); err != nil {
+		return false, err
+	}
+	kind := unix.NFT_MSG_GETTABLE
+	attrs, err := named(t.Name, 0, "")
+	if chain != "" {
+		kind = unix.NFT_MSG_GETCHAIN
+		attrs, err = named(t.Name, unix.NFTA_CHAIN_NAME, chain)
+	}
+	if err == nil {
+		err = c.sock.SetDeadline(time.Now().Add(patience))
+	}
+	if err == nil {
+		_, err = c.sock.Execute(request(kind, t.Family, attrs))
+	}
+	switch {
+	case errors.Is(err, unix.ENOENT), absent(err):
+		return false, nil
+	case err != nil:
+		return false, errors.Join(fmt.Errorf("look for %s %s: %w", t, chain, err), c.redial())
+	}
+	return true, nil
+}
+
+// dump calls fn for each object of a listing. The error is EINTR if another
+// program changed what is listed meanwhile.
+func (c *Conn) dump(kind int, f Family, attrs []byte, fn func(object)) error {
+	if err := c.sock.SetDeadline(time.Now().Add(patience)); err != nil {
+		return err
+	}
+	m := request(kind, f, attrs)
+	m.Header.Flags |= netlink.Dump
+	if _, err := c.sock.Send(m); err != nil {
+		return err
+	}
+	var bad error
+	for m, err := range c.sock.ReceiveIter() {
+		if err != nil {
+			return err
+		}
+		o, err := decodeObject(m)
+		switch {
+		case m.Header.Flags&netlink.DumpInterrupted != 0:
+			bad = unix.EINTR
+		case err != nil:
+			bad = errors.Join(bad, err)
+		case bad == nil:
+			fn(o)
+		}
+	}
+	return bad
+}
+
+// undisturbed calls do again, after pauses that double, while other programs
+// change nf_tables during the call.
+func (c *Conn) undisturbed(ctx context.Context, do func() error) error {
+	const attempts, firstPause, lastPause = 20, time.Millisecond, 250 * time.Millisecond
+	var err error
+	for i := range attempts {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err = c.sock.SetDeadline(time.Now().Add(patience)); err == nil {
+			err = do()
+		}
+		if err == nil {
+			return nil
+		}
+		if redialErr := c.redial(); redialErr != nil { // answers may be on their way
+			return errors.Join(err, redialErr)
+		}
+		if !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ERESTART) {
+			return err
+		}
+		timer := time.NewTimer(min(firstPause<<i, lastPause))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+		case <-timer.C:
+		}
+	}
+	return fmt.Errorf("other programs changed nf_tables during each of %d attempts: %w", attempts, err)
+}
+
+// absent reports whether an error means that the kernel has no nf_tables.
+func absent(err error) bool {
+	return errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP)
+}

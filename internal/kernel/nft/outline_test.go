@@ -1,0 +1,259 @@
+package nft
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// foreign has rules of every kind that leads somewhere, and of some that do not.
+const foreign = `add table ip t
+add chain ip t in { type filter hook input priority 0 ; }
+add chain ip t out { type filter hook output priority 0 ; }
+add chain ip t A
+add chain ip t B
+add rule ip t in tcp dport 1 counter jump A comment "by nft"
+add rule ip t in goto B
+add rule ip t in tcp dport vmap { 3 : jump B }
+add rule ip t in ip saddr 192.0.2.1 reject
+add rule ip t in counter drop
+add rule ip t A jump B
+add table ip other
+add table inet t`
+
+func foreignTable(t *testing.T) (conn *Conn, netns int) {
+	conn, netns = realKernel(t)
+	for command := range strings.Lines(foreign) {
+		runNft(t, netns, strings.TrimSpace(command))
+	}
+	return conn, netns
+}
+
+func outline(t *testing.T, conn *Conn) []Outline {
+	t.Helper()
+	all, err := conn.Outline(t.Context(), tables, AllRules)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func TestOutline(t *testing.T) {
+	conn, _ := foreignTable(t)
+	got := outline(t, conn)
+	for _, c := range got[0].Chains {
+		for i := range c.Rules {
+			c.Rules[i].Handle = 0
+		}
+	}
+	want := []Outline{{Table: Table{IP4, "t"}, Chains: []ChainOutline{
+		{Name: "in", Base: true, Hook: Input, Rules: []RuleOutline{
+			{Target: "A", Jump: true}, {Target: "B", Jump: true, Every: true}, {}, {Target: "REJECT"}, {Target: "DROP", Every: true},
+		}},
+		{Name: "out", Base: true, Hook: Output},
+		{Name: "A", Rules: []RuleOutline{{Target: "B", Jump: true, Every: true}}},
+		{Name: "B"},
+	}}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("outline (-want +got):\n%s", diff)
+	}
+	if got[0].Chains[0].Entrance() || !got[0].Chains[1].Entrance() || got[0].Chains[2].Entrance() {
+		t.Error("out alone is an entrance")
+	}
+	few, err := conn.Outline(t.Context(), tables, func(_ Table, chain string) bool { return chain == "A" })
+	if err != nil || few[0].Chains[0].Rules != nil || len(few[0].Chains[2].Rules) != 1 {
+		t.Errorf("with rules of A alone: %v, %v", few, err)
+	}
+	for _, tt := range []struct {
+		table Table
+		chain string
+		want  bool
+	}{
+		{Table{IP4, "t"}, "", true},
+		{Table{IP4, "t"}, "A", true},
+		{Table{IP4, "t"}, "C", false},
+		{Table{IP6, "t"}, "", false},
+		{Table{IP6, "t"}, "A", false},
+	} {
+		if has, err := conn.Has(t.Context(), tt.table, tt.chain); err != nil || has != tt.want {
+			t.Errorf("%s %s exists: %t, %v", tt.table, tt.chain, has, err)
+		}
+	}
+}
+
+// Prune deletes what was chosen, and nothing if it is still in use.
+func TestPrune(t *testing.T) {
+	conn, netns := foreignTable(t)
+	before := runNft(t, netns, "-a", "list ruleset")
+	rule := outline(t, conn)[0].Chains[0].Rules[0]
+	prune := func(cut Cut) error {
+		cut.Table = Table{IP4, "t"}
+		return conn.Prune(t.Context(), func() ([]Cut, error) { return []Cut{cut}, nil })
+	}
+	if err := prune(Cut{Chains: []string{"A"}}); !errors.Is(err, unix.EBUSY) {
+		t.Errorf("a chain that a rule leads to: %v", err)
+	}
+	if err := prune(Cut{Rules: []RuleRef{{"in", rule.Handle}}, Chains: []string{"B", "A"}}); !errors.Is(err, unix.EBUSY) {
+		t.Errorf("a chain that a map leads to: %v", err)
+	}
+	if after := runNft(t, netns, "-a", "list ruleset"); after != before {
+		t.Errorf("a refused deletion changed (-before +after):\n%s", cmp.Diff(before, after))
+	}
+	if err := prune(Cut{Rules: []RuleRef{{"in", rule.Handle}}, Chains: []string{"A"}}); err != nil {
+		t.Fatal(err)
+	}
+	var want strings.Builder
+	for line := range strings.Lines(before) {
+		if !strings.Contains(line, "jump A comment") {
+			want.WriteString(line)
+		}
+	}
+	chain := want.String()[strings.Index(want.String(), "\n\tchain A"):strings.Index(want.String(), "\n\tchain B")]
+	if diff := cmp.Diff(strings.Replace(want.String(), chain, "", 1), runNft(t, netns, "-a", "list ruleset")); diff != "" {
+		t.Errorf("after it (-want +got):\n%s", diff)
+	}
+}
+
+// A program that writes between the listing and the deletion makes Prune list
+// again: the handles of a table that was made anew identify other rules.
+func TestPruneListsAgain(t *testing.T) {
+	conn, netns := foreignTable(t)
+	calls := 0
+	err := conn.Prune(t.Context(), func() ([]Cut, error) {
+		all := outline(t, conn)
+		if calls++; calls == 1 {
+			runNft(t, netns, "delete table ip t")
+			for command := range strings.Lines(foreign) {
+				if !strings.Contains(command, "comment") { // all other handles move up
+					runNft(t, netns, strings.TrimSpace(command))
+				}
+			}
+		}
+		cut := Cut{Table: all[0].Table}
+		for _, r := range all[0].Chains[0].Rules {
+			if r.Target == "DROP" {
+				cut.Rules = append(cut.Rules, RuleRef{"in", r.Handle})
+			}
+		}
+		return []Cut{cut}, nil
+	})
+	if err != nil || calls != 2 {
+		t.Errorf("%d listings, %v", calls, err)
+	}
+	var targets []string
+	for _, r := range outline(t, conn)[0].Chains[0].Rules {
+		targets = append(targets, r.Target)
+	}
+	if got := strings.Join(targets, " "); got != "B  REJECT" {
+		t.Errorf("left are %q", got)
+	}
+}
+
+func TestPruneEndsWithItsContext(t *testing.T) {
+	conn, _ := foreignTable(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	err := conn.Prune(ctx, func() ([]Cut, error) { return []Cut{{Table: Table{IP4, "t"}, Chains: []string{"A"}}}, nil })
+	if !errors.Is(err, context.Canceled) || len(outline(t, conn)[0].Chains) != 4 {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A transaction that is too large goes in parts: first nothing leads to what
+// goes, then it is empty, then it goes.
+func TestPartsOfADeletionAreInOrder(t *testing.T) {
+	cut := Cut{Table: Table{IP6, "nat"}, Rules: []RuleRef{{"OUTPUT", 2}}, Chains: []string{"A", "B"}}
+	messages, err := deletions([]Cut{cut})
+	if err != nil {
+		t.Fatal(err)
+	}
+	size := 0
+	var kinds []string
+	for _, m := range messages {
+		size += length(m)
+		kinds = append(kinds, kindOf(m.Header.Type&0xff))
+	}
+	if got, want := strings.Join(kinds, " "), "rule rule rule chain chain"; got != want {
+		t.Errorf("deletions are %s, want %s", got, want)
+	}
+	for room, want := range map[int]int{size: 1, size - 1: 2, length(messages[0]) * 2: 3, 1: 5} {
+		parts := portions(messages, room)
+		if len(parts) != want || !reflect.DeepEqual(slices.Concat(parts...), messages) {
+			t.Errorf("with room for %d of %d bytes there are %d parts, want %d", room, size, len(parts), want)
+		}
+	}
+}
+
+// aRule is a message with a rule of chain A: the match "comment", and a jump to
+// chain B.
+const aRule = "\x02\x00\x00\x00" + "\x06\x00\x02\x00A\x00\x00\x00" + "\x54\x00\x04\x80" +
+	"\x28\x00\x01\x80" + "\x0a\x00\x01\x00match\x00\x00\x00" + "\x18\x00\x02\x80" +
+	"\x0c\x00\x01\x00comment\x00" + "\x07\x00\x03\x00hi\x00\x00" +
+	"\x28\x00\x01\x80" + "\x0e\x00\x01\x00immediate\x00\x00\x00" + "\x14\x00\x02\x80" +
+	"\x10\x00\x02\x80" + "\x0c\x00\x02\x80" + "\x06\x00\x02\x00B\x00\x00\x00"
+
+func aMessage(kind int, data []byte) netlink.Message {
+	return netlink.Message{Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | kind)}, Data: data}
+}
+
+func TestDecodesARule(t *testing.T) {
+	o, err := decodeObject(aMessage(unix.NFT_MSG_NEWRULE, []byte(aRule)))
+	want := object{table: Table{Family: IP4}, chain: "A", rule: RuleOutline{Target: "B", Jump: true, Every: true}}
+	if o != want || err != nil {
+		t.Errorf("got %+v, %v, want %+v", o, err, want)
+	}
+}
+
+// FuzzDecode verifies that nothing the kernel could send makes it panic.
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte(aRule))
+	f.Fuzz(func(_ *testing.T, b []byte) {
+		for _, kind := range []int{unix.NFT_MSG_NEWTABLE, unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELRULE} {
+			_, _ = decodeObject(aMessage(kind, b))
+		}
+	})
+}
+
+// Notifications are decoded, also of a rule that is deleted.
+func TestDecodeChange(t *testing.T) {
+	_, netns := realKernel(t)
+	l, err := Listen(netns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changes, done := make(chan string, 100), make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		done <- l.Hear(ctx, func() { changes <- "lost" }, func(m netlink.Message) {
+			if c, ok := DecodeChange(m); ok {
+				changes <- fmt.Sprintf("%s: %s %s %s gone=%t", c.Table, c.Kind, c.Chain, c.Rule.Target, c.Gone)
+			}
+		})
+	}()
+	for _, command := range []string{
+		"add table ip6 t", "add chain ip6 t A", "add chain ip6 t B", "add rule ip6 t A jump B", "flush chain ip6 t A",
+		"add set ip6 t s { type mark ; }", "delete table ip6 t",
+	} {
+		runNft(t, netns, command)
+	}
+	for _, want := range []string{
+		"ip6 t: table   gone=false", "ip6 t: chain A  gone=false", "ip6 t: chain B  gone=false",
+		"ip6 t: rule A B gone=false", "ip6 t: rule A B gone=true",
+	} {
+		if got := <-changes; got != want {
+			t.Errorf("decoded %q, want %q", got, want)
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,191 @@
+package nft
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Cut is what to delete from a table: single rules, and chains with all their
+// rules.
+type Cut struct {
+	Table  Table
+	Rules  []RuleRef
+	Chains []string
+}
+
+// RuleRef identifies a rule of a table.
+type RuleRef struct {
+	Chain  string
+	Handle uint64
+}
+
+// Prune deletes what decide returns, all of it or nothing. decide calls Outline.
+// If another program changes nf_tables between the two, Prune calls decide again:
+// a handle may identify another rule once a table was made anew. The error is EBUSY
+// if something that stays leads to a chain.
+//
+// Where the kernel does not grant the buffer, without privilege outside of this
+// user namespace, Prune takes several transactions: after each, every rule that is
+// left leads to a chain that exists.
+func (c *Conn) Prune(ctx context.Context, decide func() ([]Cut, error)) error {
+	return c.undisturbed(ctx, func() error {
+		generation, err := c.generation()
+		if err != nil {
+			return err
+		}
+		cuts, err := decide()
+		if err != nil {
+			return err
+		}
+		messages, err := deletions(cuts)
+		if err != nil || len(messages) == 0 {
+			return err
+		}
+		return c.deleteAll(generation, messages)
+	})
+}
+
+// deletions returns the messages that carry cuts out: first nothing leads to a
+// chain any more, then the chains are empty, then they go.
+func deletions(cuts []Cut) ([]netlink.Message, error) {
+	var rules, flushes, chains []netlink.Message
+	var err error
+	add := func(to *[]netlink.Message, kind int, f Family, attrs []byte, encodeErr error) {
+		err = errors.Join(err, encodeErr)
+		*to = append(*to, request(kind, f, attrs))
+	}
+	for _, cut := range cuts {
+		f, table := cut.Table.Family, cut.Table.Name
+		for _, r := range cut.Rules {
+			attrs, e := named(table, unix.NFTA_RULE_CHAIN, r.Chain)
+			handle, e2 := netlink.MarshalAttributes([]netlink.Attribute{
+				{Type: unix.NFTA_RULE_HANDLE, Data: binary.BigEndian.AppendUint64(nil, r.Handle)},
+			})
+			add(&rules, unix.NFT_MSG_DELRULE, f, slices.Concat(attrs, handle), errors.Join(e, e2))
+		}
+		for _, chain := range cut.Chains {
+			attrs, e := named(table, unix.NFTA_RULE_CHAIN, chain)
+			add(&flushes, unix.NFT_MSG_DELRULE, f, attrs, e)
+			attrs, e = named(table, unix.NFTA_CHAIN_NAME, chain)
+			add(&chains, unix.NFT_MSG_DELCHAIN, f, attrs, e)
+		}
+	}
+	return slices.Concat(rules, flushes, chains), err
+}
+
+// deleteAll sends the messages, in as few transactions as possible.
+func (c *Conn) deleteAll(generation uint32, messages []netlink.Message) error {
+	const envelope, leastRoom = 4 << 10, 64 << 10 // bytes: more than what surrounds the messages; of any transaction
+	size := envelope
+	for _, m := range messages {
+		size += length(m)
+	}
+	if err := c.sock.SetWriteBuffer(size); err != nil {
+		return fmt.Errorf("size netlink send buffer: %w", err)
+	}
+	room, err := c.sock.WriteBuffer()
+	if err != nil {
+		return fmt.Errorf("read size of netlink send buffer: %w", err)
+	}
+	for _, portion := range portions(messages, max(room-envelope, leastRoom)) {
+		if err := c.deleteAt(generation, portion); err != nil {
+			return fmt.Errorf("commit %d deletions to nf_tables: %w", len(portion), err)
+		}
+		generation++
+	}
+	return nil
+}
+
+// deleteAt carries messages out, all or none; none, with ERESTART, if the
+// generation is another. Only the last one is acknowledged: the kernel answers
+// after it has done them all, and refusals come first.
+func (c *Conn) deleteAt(generation uint32, messages []netlink.Message) error {
+	const forGeneration = 1 // NFNL_BATCH_GENID
+	head := []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, unix.NFNL_SUBSYS_NFTABLES}
+	condition, err := netlink.MarshalAttributes([]netlink.Attribute{
+		{Type: forGeneration, Data: binary.BigEndian.AppendUint32(nil, generation)},
+	})
+	if err != nil {
+		return fmt.Errorf("encode generation: %w", err)
+	}
+	mark := func(kind netlink.HeaderType, data []byte) []netlink.Message {
+		return []netlink.Message{{Header: netlink.Header{Type: kind, Flags: netlink.Request}, Data: data}}
+	}
+	messages = slices.Clone(messages)
+	messages[len(messages)-1].Header.Flags |= netlink.Acknowledge
+	_, err = c.sock.SendMessages(slices.Concat(
+		mark(unix.NFNL_MSG_BATCH_BEGIN, slices.Concat(head, condition)), messages, mark(unix.NFNL_MSG_BATCH_END, head),
+	))
+	if err != nil {
+		return err
+	}
+	_, err = c.sock.Receive()
+	return err
+}
+
+// generation returns the number of the last transaction of any program.
+func (c *Conn) generation() (uint32, error) {
+	answer, err := c.sock.Execute(request(unix.NFT_MSG_GETGEN, unix.AF_UNSPEC, nil))
+	if absent(err) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read generation of nf_tables: %w", err)
+	}
+	attrs, err := netlink.UnmarshalAttributes(answer[0].Data[nfgenLen:])
+	if err != nil {
+		return 0, fmt.Errorf("decode generation of nf_tables: %w", err)
+	}
+	for _, a := range attrs {
+		if a.Type == unix.NFTA_GEN_ID && len(a.Data) == 4 {
+			return binary.BigEndian.Uint32(a.Data), nil
+		}
+	}
+	return 0, errors.New("read generation of nf_tables: the kernel does not say")
+}
+
+// request makes a message for nf_tables.
+func request(kind int, f Family, attrs []byte) netlink.Message {
+	return netlink.Message{
+		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | kind), Flags: netlink.Request},
+		Data:   append([]byte{byte(f), unix.NFNETLINK_V0, 0, 0}, attrs...),
+	}
+}
+
+// named encodes a table and, if kind is not zero, an object in it. The name of the
+// table has the same number in messages of all kinds.
+func named(table string, kind uint16, name string) ([]byte, error) {
+	ae := netlink.NewAttributeEncoder()
+	ae.String(unix.NFTA_TABLE_NAME, table)
+	if kind != 0 {
+		ae.String(kind, name)
+	}
+	attrs, err := ae.Encode()
+	if err != nil {
+		return nil, fmt.Errorf("encode message: %w", err)
+	}
+	return attrs, nil
+}
+
+// length returns how many bytes a message takes.
+func length(m netlink.Message) int { return unix.NLMSG_HDRLEN + len(m.Data) }
+
+// portions divides messages into as few parts of so many bytes as possible. Each
+// message alone fits.
+func portions(messages []netlink.Message, room int) [][]netlink.Message {
+	var parts [][]netlink.Message
+	start, size := 0, 0
+	for i, m := range messages {
+		if size += length(m); size > room && i > start {
+			parts = append(parts, messages[start:i])
+			start, size = i, length(m)
+		}
+	}
+	return append(parts, messages[start:])
+}

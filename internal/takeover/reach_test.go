@@ -1,0 +1,84 @@
+package takeover
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
+)
+
+// beyondReach is a node with leftovers in both variants, of which the legacy one
+// cannot be changed.
+func beyondReach(t *testing.T) *node {
+	t.Helper()
+	var all []iptables.Outline
+	for _, v := range []iptables.Variant{iptables.Legacy, iptables.NFT} {
+		tables, err := afterIPTables(v).chains.Outlines(t.Context(), iptables.AllRules)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, tables...)
+	}
+	n := &node{chains: iptables.NewFakeKernel(all...)}
+	n.chains.Fail = func(verb string) error {
+		if verb == "remove legacy" {
+			return fmt.Errorf("%w: no programs", iptables.ErrBeyondReach)
+		}
+		return nil
+	}
+	return n
+}
+
+const (
+	inLegacy = "iptables-legacy: 3 chains and 1 rule in iptables-legacy nat (legacy tables cannot be changed from here: no programs)"
+	inNFT    = "removed iptables-nft: 3 chains and 1 rule in iptables-nft nat"
+)
+
+// What cannot be removed stays, and status, log and an Event say what it is and
+// what removes it, each once. It goes as soon as it can.
+func TestLegacyRulesBeyondReach(t *testing.T) {
+	n := beyondReach(t)
+	var events []string
+	playWith(t, n, Options{RecordLeft: func(note string) { events = append(events, note) }}, func(s *stage) {
+		s.keeper.rules.remedy = "do this"
+		close(s.ready)
+		state := s.after(time.Hour)
+		compare(t, "in words", inNFT+"\nleft "+inLegacy+": do this", strings.Join(state.Lines(), "\n"))
+		if state.Err != nil || state.Leftovers[IPTablesLegacy] != 4 || state.Leftovers[IPTablesNFT] != 0 {
+			t.Errorf("state: %+v", state)
+		}
+		compare(t, "log", `msg="Removed what kube-proxy left" mechanism=iptables-nft removed="3 chains and 1 rule in iptables-nft nat"
+msg="Cannot remove what kube-proxy left" mechanism=iptables-legacy `+
+			`left="3 chains and 1 rule in iptables-legacy nat (legacy tables cannot be changed from here: no programs)" remedy="do this"
+`, s.said())
+		compare(t, "events", "kube-proxy left rules that Sluice cannot remove: "+inLegacy+": do this", strings.Join(events, "\n"))
+		s.chains.Fail = nil
+		state = s.after(time.Minute)
+		if len(state.Leftovers) > 0 || state.Removed[IPTablesLegacy] != 4 || len(state.Last.Left) > 0 {
+			t.Errorf("when it can: %+v", state)
+		}
+	})
+}
+
+// A node that is not clean is an error of Cleanup.
+func TestCleanupFailsForRulesBeyondReach(t *testing.T) {
+	r := beyondReach(t).rules()
+	r.remedy = "do this"
+	a, err := cleanup(t.Context(), r, silent(), Options{})
+	if err == nil || err.Error() != "cannot remove "+inLegacy+": do this" {
+		t.Errorf("got %v", err)
+	}
+	compare(t, "account", inNFT+"\nleft "+inLegacy+": do this", strings.Join(a.Lines(), "\n"))
+}
+
+// An Event has room for the longest remedy.
+func TestTheRemediesFitIntoAnEvent(t *testing.T) {
+	const room, others = 1024, 600
+	for _, remedy := range []string{remedyRunning, remedyCleanup} {
+		if len(remedy) > room-others {
+			t.Errorf("%d bytes: %s", len(remedy), remedy)
+		}
+	}
+}

@@ -1,0 +1,55 @@
+package takeover
+
+import (
+	"context"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/nft"
+)
+
+// tables finds and deletes tables of nf_tables that other programs made. A socket
+// is open only during a call.
+type tables struct{ netns int }
+
+func (t tables) use(do func(*nft.Conn) error) error {
+	conn, err := nft.Open(nft.Options{NetNS: t.netns})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }() // all is answered
+	return do(conn)
+}
+
+// Find returns those of the tables that exist, without their rules.
+func (t tables) Find(ctx context.Context, names ...nft.Table) (found []nft.Outline, err error) {
+	err = t.use(func(conn *nft.Conn) error {
+		found, err = conn.Outline(ctx, names, nft.NoRules)
+		return err
+	})
+	return found, err
+}
+
+// Close deletes the chains at which packets enter the node, in one transaction:
+// from then on no connection gets into the tables.
+func (t tables) Close(ctx context.Context, names ...nft.Table) error {
+	return t.use(func(conn *nft.Conn) error {
+		return conn.Prune(ctx, func() ([]nft.Cut, error) {
+			found, err := conn.Outline(ctx, names, nft.NoRules)
+			var cuts []nft.Cut
+			for _, o := range found {
+				cut := nft.Cut{Table: o.Table}
+				for _, c := range o.Chains {
+					if c.Entrance() {
+						cut.Chains = append(cut.Chains, c.Name)
+					}
+				}
+				cuts = append(cuts, cut)
+			}
+			return cuts, err
+		})
+	})
+}
+
+// Delete deletes tables with all they hold, in one transaction.
+func (t tables) Delete(ctx context.Context, names ...nft.Table) error {
+	return t.use(func(conn *nft.Conn) error { return conn.DeleteTables(ctx, names...) })
+}
