@@ -122,7 +122,7 @@ func explainNftables() explain.Plane {
 	p.Path = func(at explain.Passage) []string {
 		return nftables.Path(nftables.Passage{
 			Service: at.Service, Port: at.Port, Front: at.Front, Inside: at.Client != explain.Outside,
-			KeptOut: at.KeptOut, Backend: at.Backend,
+			KeptOut: at.KeptOut,
 		})
 	}
 	return p

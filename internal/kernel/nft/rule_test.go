@@ -16,7 +16,7 @@ var (
 	pairs    = Set{Name: "pairs", Key: []Type{Addr, Addr}}
 	nets     = Set{Name: "nets", Key: []Type{Addr}, Interval: true}
 	allowed  = Set{Name: "allowed", Key: []Type{Addr, Proto, Port, Addr}, Interval: true}
-	clients  = Set{Name: "clients", Key: []Type{Addr, ClassID}, Data: []Type{Index}, Dynamic: true, Size: 1000}
+	clients  = Set{Name: "clients", Key: []Type{ClassID, Addr}, Data: []Type{Index}, Dynamic: true, Size: 1000}
 )
 
 func everySet() []Set {
@@ -35,9 +35,9 @@ func everyRule(f Family) []Chain {
 		MarkSet(0x4000), MarkFlip(0x4000), Marked(0x4000), MarkSet(0x80000001), Marked(1),
 		Translated(), FromHere(), ToHere(), NotToHere(), NotLoopback(f),
 		FromInterface("cbr0"), NotFromInterface("cbr0"), FromInterface("fifteen-letters"), FromPrefix("veth"), NotFromPrefix("veth"),
-		Remember("clients", 1, 3, 3*time.Hour, Source(f), Priority()), Remember("clients", 65537, 1, time.Second, Source(f), Priority()),
-		Remember("clients", 1, 65535, 26*time.Hour+61*time.Second, Source(f), Priority()), Forget("clients", Source(f), Priority()),
-		SetPriority("clients", Source(f), Priority()),
+		Remember("clients", 1, 3, 3*time.Hour, Priority(), Source(f)), Remember("clients", 65537, 1, time.Second, Priority(), Source(f)),
+		Remember("clients", 1, 65535, 26*time.Hour+61*time.Second, Priority(), Source(f)), Forget("clients", Priority(), Source(f)),
+		SetPriority("clients", Priority(), Source(f)),
 	} {
 		any = append(any, NewRule(s))
 	}
