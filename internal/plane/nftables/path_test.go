@@ -212,7 +212,7 @@ func TestPath(t *testing.T) {
 		{
 			"svc-6", "clusterIP",
 			Passage{},
-			"map fronts > chain sticky-off-pod-6-10800s > chain affinity > map affinity > chain draw-and-keep-sticky-off-pod-6-10800s > map clients > " +
+			"map fronts > chain sticky-off-pod-4-10800s > chain affinity > map affinity > chain draw-and-keep-sticky-off-pod-4-10800s > map clients > " +
 				"chain at-clients-of-backends > map clients > map backends",
 		},
 	} {

@@ -34,24 +34,18 @@ func clientMap() nft.Set {
 }
 
 // attempts is how often a connection draws. About half of the draws find a backend, so
-// one in 10^7 connections needs more.
+// one in 10^5 to 10^7 needs more.
 const attempts = 24
 
-// maxSticky is how many backends of a pool can have numbers: half of drawn's maximum.
-const maxSticky = 7 << 12
+// maxSticky is how many backends of a pool can have numbers.
+const maxSticky = 1 << 14
 
-// drawn returns among how many numbers clients of n backends draw: twice as many as
-// there are backends, so that some may go before others need another number; in three
-// significant bits, so that a way has room for it.
+// drawn returns among how many numbers clients of n backends draw: some more than there
+// are backends, so that some may go before others need another number; a power of two,
+// so that few changes need another chain.
 func drawn(n int) int {
-	mantissa, shift := float(2 * min(n, maxSticky))
-	return mantissa << shift
-}
-
-// float rounds up to a number of three significant bits.
-func float(n int) (mantissa, shift int) {
-	shift = max(bits.Len(uint(n-1))-3, 0)
-	return (n-1)>>shift + 1, shift
+	n = min(n, maxSticky)
+	return 1 << bits.Len(uint(n+(n+3)/4-1))
 }
 
 // Numbers of the pool Cluster are 1, 2 and so on; those of Local lie above them.
@@ -67,29 +61,27 @@ func slotOf(number uint32) (pool, slot int, ok bool) {
 }
 
 // A way that remembers clients has all that its chain depends on: from the lowest bit
-// on, the timeout in seconds, the kind, the pool, and among how many numbers to draw.
+// on, the timeout in seconds, the kind, the pool, and the logarithm of drawn.
 // The space is where other ways have it.
 const (
 	timeoutBits     = 17
 	kindAt          = 17
 	poolAt          = 19
-	mantissaAt      = 20
 	stickyBit   way = 1 << 23
-	shiftAt         = 26
+	drawnAt         = 26
 )
 
 func (s *space) stickyWay(kind uint16, timeout time.Duration, pool route.Pool, backends int) way {
 	seconds := min(way(timeout/time.Second), 1<<timeoutBits-1)
-	mantissa, shift := float(drawn(backends))
-	return stickyBit | way(s.base)<<16 | seconds | way(kind-kindPlain)<<kindAt | way(pool)<<poolAt |
-		way(mantissa-1)<<mantissaAt | way(shift)<<shiftAt
+	exponent := way(bits.Len(uint(drawn(backends) - 1)))
+	return stickyBit | way(s.base)<<16 | seconds | way(kind-kindPlain)<<kindAt | way(pool)<<poolAt | exponent<<drawnAt
 }
 
 func (w way) sticky() bool           { return w&stickyBit != 0 }
 func (w way) stickyKind() uint16     { return kindPlain + uint16(w>>kindAt&3) }
 func (w way) timeout() time.Duration { return time.Duration(w&(1<<timeoutBits-1)) * time.Second }
 func (w way) pool() route.Pool       { return route.Pool(w >> poolAt & 1) }
-func (w way) drawn() int             { return int(w>>mantissaAt&7+1) << (w >> shiftAt & 15) }
+func (w way) drawn() int             { return 1 << (w >> drawnAt & 15) }
 
 // stickyChain names the chain of a way without its space.
 func (w way) stickyChain() string {
