@@ -108,7 +108,7 @@ func TestSmallBuffers(t *testing.T) {
 		},
 		"chains": func(tx *Tx, i int) {
 			tx.SetChain(ip4, Chain{Name: fmt.Sprintf("chain-%d", i), Rules: []Rule{
-				NewRule(Remember("clients", 1, 3, time.Hour, Priority(), Source(IP4))),
+				NewRule(Remember("clients", time.Hour, Random(1, 3), Priority(), Source(IP4))),
 				NewRule(TranslateFrom(IP4, "backends", Destination(IP4), L4Proto(), DestinationPort(), Priority())),
 			}})
 		},

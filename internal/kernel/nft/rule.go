@@ -147,15 +147,15 @@ func SetPriority(from string, fields ...Field) Statement {
 // Draw sets the packet's priority to one of n numbers from first on, each as likely
 // as the others. First is at least 1: as a priority, nft would list 0 as "none".
 func Draw(first, n int) Statement {
-	number := random(first, n)
+	number := Random(first, n)
 	return Statement{"meta priority set " + number.text, []expr.Any{
 		number.load(reg1),
 		&expr.Meta{Key: expr.MetaKeyPRIORITY, SourceRegister: true, Register: reg1},
 	}}
 }
 
-// random is one of n numbers from first on, drawn each time it is loaded.
-func random(first, n int) Field {
+// Random is one of n numbers from first on, drawn each time it is loaded.
+func Random(first, n int) Field {
 	return Field{fmt.Sprintf("numgen random mod %d offset %d", n, first), 4, func(reg uint32) expr.Any {
 		return &expr.Numgen{Register: reg, Modulus: uint32(n), Type: unix.NFT_NG_RANDOM, Offset: uint32(first)}
 	}}
@@ -351,15 +351,13 @@ func compare(text string, op expr.CmpOp, f Field, data []byte) Statement {
 	return Statement{text, []expr.Any{f.load(reg1), &expr.Cmp{Op: op, Register: reg1, Data: data}}}
 }
 
-// Remember adds an element to a dynamic map for a time, with one of n numbers from
-// first on as its data. If the key is there it keeps its data, and its time begins
-// anew. If the map is full the rule does not match.
-func Remember(to string, first, n int, timeout time.Duration, key ...Field) Statement {
+// Remember adds an element to a dynamic map for a time. If the key is there it keeps its
+// data, and its time begins anew. If the map is full the rule does not match.
+func Remember(to string, timeout time.Duration, data Field, key ...Field) Statement {
 	text, exprs, width := join(key)
-	number := random(first, n)
 	return Statement{
-		fmt.Sprintf("update @%s { %s timeout %s : %s }", to, text, seconds(timeout), number.text),
-		append(exprs, number.load(after(width)), &expr.Dynset{
+		fmt.Sprintf("update @%s { %s timeout %s : %s }", to, text, seconds(timeout), data.text),
+		append(exprs, data.load(after(width)), &expr.Dynset{
 			SrcRegKey: reg1, SrcRegData: after(width), SetName: to, SetID: byName,
 			Operation: unix.NFT_DYNSET_OP_UPDATE, Timeout: timeout,
 		}),

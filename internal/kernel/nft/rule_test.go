@@ -35,8 +35,8 @@ func everyRule(f Family) []Chain {
 		MarkSet(0x4000), MarkFlip(0x4000), Marked(0x4000), MarkSet(0x80000001), Marked(1),
 		Translated(), FromHere(), ToHere(), NotToHere(), NotLoopback(f),
 		FromInterface("cbr0"), NotFromInterface("cbr0"), FromInterface("fifteen-letters"), FromPrefix("veth"), NotFromPrefix("veth"),
-		Remember("clients", 1, 3, 3*time.Hour, Priority(), Source(f)), Remember("clients", 65537, 1, time.Second, Priority(), Source(f)),
-		Remember("clients", 1, 65535, 26*time.Hour+61*time.Second, Priority(), Source(f)), Forget("clients", Priority(), Source(f)),
+		Remember("clients", 3*time.Hour, Random(1, 3), Priority(), Source(f)), Remember("clients", time.Second, Random(65537, 1), Priority(), Source(f)),
+		Remember("clients", 26*time.Hour+61*time.Second, Random(1, 65535), Priority(), Source(f)), Forget("clients", Priority(), Source(f)),
 		SetPriority("clients", Priority(), Source(f)),
 	} {
 		any = append(any, NewRule(s))
@@ -51,7 +51,7 @@ func everyRule(f Family) []Chain {
 		{Name: "other"},
 		{Name: "any", Rules: any},
 		{Name: "prerouting", Hook: &Hook{Type: "nat", Point: Prerouting, Priority: -100}, Rules: []Rule{
-			NewRule(TranslateFrom(f, "backends", append(key, random(1, 3))...)),
+			NewRule(TranslateFrom(f, "backends", append(key, Random(1, 3))...)),
 			NewRule(TranslateFrom(f, "backends", append(key, Priority())...)),
 		}},
 		{Name: "output", Hook: &Hook{Type: "nat", Point: Output, Priority: -100}},

@@ -62,6 +62,7 @@ func BenchmarkChange(b *testing.B) { benchmarkChange(b, func(...*route.Service) 
 func BenchmarkStickyChange(b *testing.B) { benchmarkChange(b, affinity) }
 
 func benchmarkChange(b *testing.B, alter func(...*route.Service)) {
+	b.Helper()
 	const i = 500
 	changes := []struct {
 		name  string
@@ -119,6 +120,7 @@ func BenchmarkColdLoad(b *testing.B) { benchmarkColdLoad(b, func(...*route.Servi
 func BenchmarkStickyColdLoad(b *testing.B) { benchmarkColdLoad(b, affinity) }
 
 func benchmarkColdLoad(b *testing.B, alter func(...*route.Service)) {
+	b.Helper()
 	for _, n := range sizes {
 		table := crowd(n)
 		alter(slices.Collect(maps.Values(table.Services))...)

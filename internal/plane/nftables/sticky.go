@@ -33,8 +33,9 @@ func clientMap() nft.Set {
 	}
 }
 
-// attempts is how often a connection draws. About half of the draws find a backend, so
-// one in 10^5 to 10^7 needs more.
+// attempts is how often a connection draws for a client to remember, and, if the map
+// is full, how often without. Four in ten draws find a backend at least, so that one
+// connection in 10^5 needs more attempts, at most.
 const attempts = 24
 
 // maxSticky is how many backends of a pool can have numbers.
@@ -109,7 +110,7 @@ func (b builder) sticky(s *space, w way, chain nft.Chain) []nft.Chain {
 	first, n := int(number(int(w.pool()), 0)), w.drawn()
 	recall := nft.NewRule(nft.Jump(recalls(backends)))
 	keep := nft.Chain{Name: keeps(chain.Name), Rules: slices.Repeat([]nft.Rule{
-		nft.NewRule(nft.Remember(b.clients.Name, first, n, w.timeout(), b.client()...)), recall,
+		nft.NewRule(nft.Remember(b.clients.Name, w.timeout(), nft.Random(first, n), b.client()...)), recall,
 	}, inner)}
 	draw := nft.Chain{Name: draws(chain.Name), Rules: slices.Repeat([]nft.Rule{nft.NewRule(nft.Draw(first, n)), recall}, inner)}
 	chain.Rules = append(b.before(w.kind()), nft.NewRule(nft.Jump(s.affinity.Name)))
@@ -213,9 +214,10 @@ const (
 func isID(id uint32) bool { return id >= firstID && id < lastID && id%2 == 1 }
 
 // identify returns the id of a port that remembers its clients: the one it has, or had
-// in the kernel, or else one that none had for a long time.
+// in the kernel, or else one that none had for a long time. A port without backends has
+// none: who comes when there are some again draws anew.
 func (d *diff) identify(k portKey, p *route.Port, olds []front) uint32 {
-	if p.Affinity == 0 {
+	if p.Affinity == 0 || len(p.Cluster)+len(p.Local) == 0 {
 		d.forget(k)
 		return 0
 	}
