@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"testing"
 	"time"
 
@@ -109,8 +108,8 @@ func TestSmallBuffers(t *testing.T) {
 		},
 		"chains": func(tx *Tx, i int) {
 			tx.SetChain(ip4, Chain{Name: fmt.Sprintf("chain-%d", i), Rules: []Rule{
-				NewRule(Remember("clients", Source(IP4), time.Hour)),
-				NewRule(TranslateTo(netip.MustParseAddrPort("10.0.0.1:80"), 6)),
+				NewRule(Remember("clients", time.Hour, Random(1, 3), Priority(), Source(IP4))),
+				NewRule(TranslateFrom(IP4, "backends", Destination(IP4), L4Proto(), DestinationPort(), Priority())),
 			}})
 		},
 		"ends": func(tx *Tx, _ int) { tx.FlushChain(ip4, "other") },

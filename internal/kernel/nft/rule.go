@@ -1,7 +1,6 @@
 package nft
 
 import (
-	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -103,26 +102,16 @@ func DestinationPort() Field {
 	}}
 }
 
-// random is a uniformly random number from 0 to n-1.
-func random(n int) Field {
-	return Field{fmt.Sprintf("numgen random mod %d", n), 4, func(reg uint32) expr.Any {
-		return &expr.Numgen{Register: reg, Modulus: uint32(n), Type: unix.NFT_NG_RANDOM}
-	}}
-}
-
-// join loads fields one after the other from register 1 on.
-func join(fields []Field) (string, []expr.Any) {
-	var (
-		texts []string
-		exprs []expr.Any
-		n     int
-	)
+// join loads fields one after the other from register 1 on, and returns how many
+// bytes they take.
+func join(fields []Field) (text string, exprs []expr.Any, width int) {
+	var texts []string
 	for _, f := range fields {
 		texts = append(texts, f.text)
-		exprs = append(exprs, f.load(at(n)))
-		n += f.width
+		exprs = append(exprs, f.load(at(width)))
+		width += f.width
 	}
-	return strings.Join(texts, " . "), exprs
+	return strings.Join(texts, " . "), exprs, width
 }
 
 // byName is the number of no set: the kernel, if it does not find one by name,
@@ -131,36 +120,44 @@ const byName = ^uint32(0)
 
 // In matches if the fields together are an element of the set.
 func In(set string, fields ...Field) Statement {
-	text, exprs := join(fields)
+	text, exprs, _ := join(fields)
 	return Statement{text + " @" + set, append(exprs, &expr.Lookup{SourceRegister: reg1, SetName: set, SetID: byName})}
 }
 
 // NotIn matches if the fields together are no element of the set.
 func NotIn(set string, fields ...Field) Statement {
-	text, exprs := join(fields)
+	text, exprs, _ := join(fields)
 	return Statement{text + " != @" + set, append(exprs, &expr.Lookup{SourceRegister: reg1, SetName: set, SetID: byName, Invert: true})}
 }
 
 // Dispatch goes where the verdict map says for the fields, if it says anything.
 func Dispatch(verdicts string, fields ...Field) Statement {
-	text, exprs := join(fields)
+	text, exprs, _ := join(fields)
 	return Statement{text + " vmap @" + verdicts, append(exprs, lookup(verdicts, unix.NFT_REG_VERDICT))}
 }
 
 // SetPriority sets the packet's priority to what the map has for the fields;
 // no match if it has nothing. It serves as a register between two look-ups.
 func SetPriority(from string, fields ...Field) Statement {
-	text, exprs := join(fields)
+	text, exprs, _ := join(fields)
 	return Statement{"meta priority set " + text + " map @" + from, append(exprs, lookup(from, reg1),
 		&expr.Meta{Key: expr.MetaKeyPRIORITY, SourceRegister: true, Register: reg1})}
 }
 
-// Draw sets the packet's priority to a uniformly random number from 1 to n. (As
-// a priority, nft would list 0 as "none".)
-func Draw(n int) Statement {
-	return Statement{fmt.Sprintf("meta priority set numgen random mod %d offset 1", n), []expr.Any{
-		&expr.Numgen{Register: reg1, Modulus: uint32(n), Type: unix.NFT_NG_RANDOM, Offset: 1},
+// Draw sets the packet's priority to one of n numbers from first on, each as likely
+// as the others. First is at least 1: as a priority, nft would list 0 as "none".
+func Draw(first, n int) Statement {
+	number := Random(first, n)
+	return Statement{"meta priority set " + number.text, []expr.Any{
+		number.load(reg1),
 		&expr.Meta{Key: expr.MetaKeyPRIORITY, SourceRegister: true, Register: reg1},
+	}}
+}
+
+// Random is one of n numbers from first on, drawn each time it is loaded.
+func Random(first, n int) Field {
+	return Field{fmt.Sprintf("numgen random mod %d offset %d", n, first), 4, func(reg uint32) expr.Any {
+		return &expr.Numgen{Register: reg, Modulus: uint32(n), Type: unix.NFT_NG_RANDOM, Offset: uint32(first)}
 	}}
 }
 
@@ -182,27 +179,11 @@ func ClearPriority() Statement {
 // TranslateFrom sends the connection to the address and port the map has for
 // the fields; no match if it has nothing.
 func TranslateFrom(f Family, backends string, fields ...Field) Statement {
-	text, exprs := join(fields)
+	text, exprs, _ := join(fields)
 	return Statement{
 		"dnat " + f.String() + " to " + text + " map @" + backends,
 		append(exprs, lookup(backends, reg1), dnat(f, reg1, at(addrWidth(f)))),
 	}
-}
-
-// TranslateTo sends the connection to an address and port.
-func TranslateTo(to netip.AddrPort, proto uint8) Statement {
-	f := IP4
-	if to.Addr().Is6() {
-		f = IP6
-	}
-	port := binary.BigEndian.AppendUint16(nil, to.Port())
-	return Statement{fmt.Sprintf("meta l4proto %s dnat to %s", field(Proto, string([]byte{proto})), to), []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte{proto}},
-		&expr.Immediate{Register: reg1, Data: to.Addr().AsSlice()},
-		&expr.Immediate{Register: at(16), Data: port},
-		dnat(f, reg1, at(16)),
-	}}
 }
 
 func dnat(f Family, addr, port uint32) *expr.NAT {
@@ -370,18 +351,35 @@ func compare(text string, op expr.CmpOp, f Field, data []byte) Statement {
 	return Statement{text, []expr.Any{f.load(reg1), &expr.Cmp{Op: op, Register: reg1, Data: data}}}
 }
 
-// Chance matches one packet in n.
-func Chance(n int) Statement {
-	return compare(fmt.Sprintf("numgen random mod %d 0", n), expr.CmpOpEq, random(n), make([]byte, 4))
+// Remember adds an element to a dynamic map for a time. If the key is there it keeps its
+// data, and its time begins anew. If the map is full the rule does not match.
+func Remember(to string, timeout time.Duration, data Field, key ...Field) Statement {
+	text, exprs, width := join(key)
+	return Statement{
+		fmt.Sprintf("update @%s { %s timeout %s : %s }", to, text, seconds(timeout), data.text),
+		append(exprs, data.load(after(width)), &expr.Dynset{
+			SrcRegKey: reg1, SrcRegData: after(width), SetName: to, SetID: byName,
+			Operation: unix.NFT_DYNSET_OP_UPDATE, Timeout: timeout,
+		}),
+	}
 }
 
-// Remember adds the field to a dynamic set, or renews it there, for a time.
-func Remember(set string, f Field, timeout time.Duration) Statement {
-	return Statement{fmt.Sprintf("update @%s { %s timeout %s }", set, f.text, seconds(timeout)), []expr.Any{
-		f.load(reg1),
-		&expr.Dynset{SrcRegKey: reg1, SetName: set, SetID: byName, Operation: unix.NFT_DYNSET_OP_UPDATE, Timeout: timeout},
-	}}
+// Forget deletes an element from a dynamic map, if it is there. The kernel asks for
+// data as well, and does not look at it.
+func Forget(from string, key ...Field) Statement {
+	const opDelete = 2 // NFT_DYNSET_OP_DELETE, linux/netfilter/nf_tables.h
+	text, exprs, width := join(key)
+	data := Priority()
+	return Statement{
+		fmt.Sprintf("delete @%s { %s : %s }", from, text, data.text),
+		append(exprs, data.load(after(width)), &expr.Dynset{
+			SrcRegKey: reg1, SrcRegData: after(width), SetName: from, SetID: byName, Operation: opDelete,
+		}),
+	}
 }
+
+// after returns the first 16-byte register behind so many bytes from register 1 on.
+func after(width int) uint32 { return at((width + 15) / 16 * 16) }
 
 // seconds prints a duration as nft does, "1d2h3m4s".
 func seconds(d time.Duration) string {

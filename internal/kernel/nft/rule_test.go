@@ -1,7 +1,6 @@
 package nft
 
 import (
-	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -17,7 +16,7 @@ var (
 	pairs    = Set{Name: "pairs", Key: []Type{Addr, Addr}}
 	nets     = Set{Name: "nets", Key: []Type{Addr}, Interval: true}
 	allowed  = Set{Name: "allowed", Key: []Type{Addr, Proto, Port, Addr}, Interval: true}
-	clients  = Set{Name: "clients", Key: []Type{Addr}, Dynamic: true, Size: 1000}
+	clients  = Set{Name: "clients", Key: []Type{ClassID, Addr}, Data: []Type{Index}, Dynamic: true, Size: 1000}
 )
 
 func everySet() []Set {
@@ -28,17 +27,17 @@ func everySet() []Set {
 // rules that only it allows.
 func everyRule(f Family) []Chain {
 	key := []Field{Destination(f), L4Proto(), DestinationPort()}
-	to := netip.AddrPortFrom(addr(f, 1), 8080)
 	var any []Rule
 	for _, s := range []Statement{
 		In("some", Source(f)), NotIn("some", Destination(f)), In("nets", Source(f)), In("pairs", Source(f), Destination(f)),
 		NotIn("allowed", append(key, Source(f))...), Dispatch("direct", key...), Dispatch("ways", Priority()),
-		SetPriority("fronts", key...), ClearPriority(), Draw(3), Draw(65535), Goto("other"), Jump("other"), Drop(), Reject(f),
+		SetPriority("fronts", key...), ClearPriority(), Draw(1, 3), Draw(65537, 65535), Goto("other"), Jump("other"), Drop(), Reject(f),
 		MarkSet(0x4000), MarkFlip(0x4000), Marked(0x4000), MarkSet(0x80000001), Marked(1),
 		Translated(), FromHere(), ToHere(), NotToHere(), NotLoopback(f),
 		FromInterface("cbr0"), NotFromInterface("cbr0"), FromInterface("fifteen-letters"), FromPrefix("veth"), NotFromPrefix("veth"),
-		Chance(3), Remember("clients", Source(f), 3*time.Hour), Remember("clients", Source(f), time.Second),
-		Remember("clients", Source(f), 26*time.Hour+61*time.Second),
+		Remember("clients", 3*time.Hour, Random(1, 3), Priority(), Source(f)), Remember("clients", time.Second, Random(65537, 1), Priority(), Source(f)),
+		Remember("clients", 26*time.Hour+61*time.Second, Random(1, 65535), Priority(), Source(f)), Forget("clients", Priority(), Source(f)),
+		SetPriority("clients", Priority(), Source(f)),
 	} {
 		any = append(any, NewRule(s))
 	}
@@ -52,8 +51,7 @@ func everyRule(f Family) []Chain {
 		{Name: "other"},
 		{Name: "any", Rules: any},
 		{Name: "prerouting", Hook: &Hook{Type: "nat", Point: Prerouting, Priority: -100}, Rules: []Rule{
-			NewRule(TranslateTo(to, 6)), NewRule(TranslateTo(to, 17)), NewRule(TranslateTo(to, 132)),
-			NewRule(TranslateFrom(f, "backends", append(key, random(3))...)),
+			NewRule(TranslateFrom(f, "backends", append(key, Random(1, 3))...)),
 			NewRule(TranslateFrom(f, "backends", append(key, Priority())...)),
 		}},
 		{Name: "output", Hook: &Hook{Type: "nat", Point: Output, Priority: -100}},

@@ -26,7 +26,7 @@ func TestTxPrintsInOrder(t *testing.T) {
 	want := `delete table ip6 t
 add table ip t
 add map ip t fronts { type ipv4_addr . inet_proto . inet_service : classid; }
-add set ip t clients { type ipv4_addr; flags dynamic,timeout; size 1000; }
+add map ip t clients { type classid . ipv4_addr : classid; flags dynamic,timeout; size 1000; }
 add map ip t backends { type ipv4_addr . inet_proto . inet_service . classid : ipv4_addr . inet_service; }
 add chain ip t c { type nat hook output priority -100; policy accept; }
 flush chain ip t c

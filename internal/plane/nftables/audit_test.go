@@ -108,6 +108,9 @@ func (v visit) follow(data string, level int, outside bool) error {
 	if err := v.chain(e.Goto); err != nil {
 		return err
 	}
+	if w.sticky() {
+		return v.sticky(w)
+	}
 	switch w.kind() {
 	case kindReject, kindDrop:
 		return nil
@@ -115,10 +118,6 @@ func (v visit) follow(data string, level int, outside bool) error {
 		return v.rows(v.space.backends, w.count())
 	case kindOutside:
 		return v.rows(v.space.outsideBackends, w.count())
-	case kindSticky, kindStickyMasq, kindStickyOffPod:
-		return v.sticky(v.space.sticky)
-	case kindStickyOutside:
-		return v.sticky(v.space.outsideSticky)
 	case kindSplit:
 		return errors.Join(v.next(v.space.inside, afterSplit, outside), v.next(v.space.outside, afterSplit, true))
 	case kindGuard:
@@ -148,12 +147,21 @@ func (v visit) rows(set nft.Set, n int) error {
 	return nil
 }
 
-func (v visit) sticky(set nft.Set) error {
-	e, ok := v.state.Sets[set.Name].Elements[v.key]
-	if !ok {
-		return fmt.Errorf("not in %s", set.Name)
+// sticky wants an id, and one at least of the numbers that clients draw.
+func (v visit) sticky(w way) error {
+	if !isID(idIn(v.state.Sets[v.space.affinity.Name].Elements[v.key])) {
+		return fmt.Errorf("has no id in %s", v.space.affinity.Name)
 	}
-	return v.chain(e.Goto)
+	set := v.space.backends
+	if w.kind() == kindOutside {
+		set = v.space.outsideBackends
+	}
+	for i := range w.drawn() {
+		if _, ok := v.state.Sets[set.Name].Elements[string(nft.Key(v.key).Index(number(int(w.pool()), i)))]; ok {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s has none of %d numbers", set.Name, w.drawn())
 }
 
 // chain wants a chain that does something.

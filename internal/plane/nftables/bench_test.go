@@ -3,8 +3,11 @@ package nftables
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/plane/planetest"
@@ -42,9 +45,24 @@ func member(i int, backends ...int) *route.Service {
 	return &route.Service{Name: name, Ports: []route.Port{p}}
 }
 
+// affinity makes Services remember their clients.
+func affinity(services ...*route.Service) {
+	for _, svc := range services {
+		if svc != nil {
+			svc.Ports[0].Affinity = 3 * time.Hour
+		}
+	}
+}
+
 // BenchmarkChange is one change, from what differs to the kernel's answer. It
 // must cost the same whatever the number of services.
-func BenchmarkChange(b *testing.B) {
+func BenchmarkChange(b *testing.B) { benchmarkChange(b, func(...*route.Service) {}) }
+
+// BenchmarkStickyChange is the same where all Services remember their clients.
+func BenchmarkStickyChange(b *testing.B) { benchmarkChange(b, affinity) }
+
+func benchmarkChange(b *testing.B, alter func(...*route.Service)) {
+	b.Helper()
 	const i = 500
 	changes := []struct {
 		name  string
@@ -59,9 +77,11 @@ func BenchmarkChange(b *testing.B) {
 		table := crowd(n)
 		four := member(7, 0, 1, 2, 3)
 		table.Services[four.Name] = four
+		alter(slices.Collect(maps.Values(table.Services))...)
 		conn, _ := realKernel(b)
 		p := load(b, conn, route.Change{Table: table}, route.IPv4)
 		for _, c := range changes {
+			alter(c.there...)
 			b.Run(fmt.Sprintf("%s/services=%d", c.name, n), func(b *testing.B) {
 				b.ReportAllocs()
 				at := c.there[len(c.there)-1]
@@ -94,9 +114,16 @@ func BenchmarkChange(b *testing.B) {
 
 // BenchmarkColdLoad is a start with an empty kernel, BenchmarkRestart one that
 // finds everything in place.
-func BenchmarkColdLoad(b *testing.B) {
+func BenchmarkColdLoad(b *testing.B) { benchmarkColdLoad(b, func(...*route.Service) {}) }
+
+// BenchmarkStickyColdLoad is the same where all Services remember their clients.
+func BenchmarkStickyColdLoad(b *testing.B) { benchmarkColdLoad(b, affinity) }
+
+func benchmarkColdLoad(b *testing.B, alter func(...*route.Service)) {
+	b.Helper()
 	for _, n := range sizes {
 		table := crowd(n)
+		alter(slices.Collect(maps.Values(table.Services))...)
 		b.Run(fmt.Sprintf("services=%d", n), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {

@@ -44,7 +44,8 @@ func (b builder) fixed() []nft.Chain {
 	}
 	for i := range b.spaces {
 		s := &b.spaces[i]
-		chains = append(chains, b.translation(s, s.backends), b.translation(s, s.outsideBackends))
+		chains = append(chains, b.translation(s, s.backends), b.translation(s, s.outsideBackends), b.identification(s),
+			b.recollection(s, s.backends), b.recollection(s, s.outsideBackends))
 	}
 	return chains
 }
@@ -102,15 +103,14 @@ func (b builder) postrouting() []nft.Rule {
 func (b builder) goes(w way) []nft.Chain {
 	s := w.space(b.layout)
 	chain := nft.Chain{Name: w.chain(b.layout)}
+	if w.sticky() {
+		return b.sticky(s, w, chain)
+	}
 	switch w.kind() {
 	case kindPlain, kindMasquerade, kindOffPod:
 		chain.Rules = append(b.before(w.kind()), b.draw(s.backends, w.count()))
 	case kindOutside:
 		chain.Rules = append(b.before(kindPlain), b.draw(s.outsideBackends, w.count()))
-	case kindSticky, kindStickyMasq, kindStickyOffPod:
-		chain.Rules = orDrop(append(b.before(w.kind()), b.remembered(s, s.sticky)))
-	case kindStickyOutside:
-		chain.Rules = orDrop(append(b.before(kindPlain), b.remembered(s, s.outsideSticky)))
 	case kindSplit:
 		return b.split(s, chain)
 	case kindGuard:
@@ -124,9 +124,9 @@ func (b builder) goes(w way) []nft.Chain {
 // before is what the kinds of ways differ in: who is marked for source NAT.
 func (b builder) before(kind uint16) []nft.Rule {
 	switch kind {
-	case kindMasquerade, kindStickyMasq:
+	case kindMasquerade:
 		return []nft.Rule{nft.NewRule(nft.MarkSet(b.mark))}
-	case kindOffPod, kindStickyOffPod:
+	case kindOffPod:
 		return []nft.Rule{nft.NewRule(b.pod(exclude), nft.MarkSet(b.mark))}
 	}
 	return nil
@@ -137,7 +137,7 @@ func (b builder) before(kind uint16) []nft.Rule {
 // to use it (nf_tables_api.c, nf_tables_bind_set), and the one with all backends
 // is large.
 func (b builder) draw(backends nft.Set, n int) nft.Rule {
-	return nft.NewRule(nft.Draw(n), nft.Goto(translates(backends)))
+	return nft.NewRule(nft.Draw(1, n), nft.Goto(translates(backends)))
 }
 
 // translation is the chain that sends a connection to the backend drawn. If that
@@ -147,16 +147,12 @@ func (b builder) translation(s *space, backends nft.Set) nft.Chain {
 	key := append(s.key(b.table.Family), nft.Priority())
 	translate := nft.TranslateFrom(b.table.Family, backends.Name, key...)
 	return nft.Chain{Name: translates(backends), Rules: []nft.Rule{
-		nft.NewRule(translate), nft.NewRule(nft.Draw(1), translate), nft.NewRule(nft.Drop()),
+		nft.NewRule(translate), nft.NewRule(nft.Draw(1, 1), translate), nft.NewRule(nft.Drop()),
 	}}
 }
 
 // translates names the chain that looks a map of backends up.
 func translates(backends nft.Set) string { return "at-" + backends.Name }
-
-func (b builder) remembered(s *space, sticky nft.Set) nft.Rule {
-	return nft.NewRule(nft.Dispatch(sticky.Name, s.key(b.table.Family)...))
-}
 
 // split sends pods and this node one way and all others another.
 func (b builder) split(s *space, chain nft.Chain) []nft.Chain {

@@ -36,9 +36,6 @@ func (d *diff) touched(c route.Change) {
 	if c.OldHost != nil {
 		d.rehost(c.OldHost)
 	}
-	for _, t := range c.Touched {
-		d.objects(t.Old, t.New)
-	}
 }
 
 // source has what the kernel holds for a front, and gives it away.
@@ -69,9 +66,9 @@ func (d *diff) leave(svc *route.Service, before *former, uses map[use]int32) {
 		if !d.enabled(p.Family) {
 			continue
 		}
-		slots := d.arranged(svc.Name, p)
+		a := d.arranged(svc.Name, p)
 		for j := range p.Fronts {
-			before.fronts[d.layout.key(p, &p.Fronts[j])] = d.layout.render(svc.Name, p, &p.Fronts[j], slots)
+			before.fronts[d.layout.key(p, &p.Fronts[j])] = d.layout.render(svc.Name, p, &p.Fronts[j], a)
 		}
 	}
 }
@@ -96,26 +93,38 @@ func (d *diff) port(name cluster.Name, p *route.Port, before source) {
 	for j := range p.Fronts {
 		olds[j] = before.take(d.layout.key(p, &p.Fronts[j]))
 	}
-	slots := d.rearrange(name, p, olds)
+	a := d.rearrange(name, p, olds)
 	for j := range p.Fronts {
-		d.front(d.layout.key(p, &p.Fronts[j]), olds[j], d.layout.render(name, p, &p.Fronts[j], slots))
+		d.front(d.layout.key(p, &p.Fronts[j]), olds[j], d.layout.render(name, p, &p.Fronts[j], a))
 	}
 }
 
-// rearrange finds and notes the slots of a port's pools.
-func (d *diff) rearrange(name cluster.Name, p *route.Port, olds []front) pools {
-	var slots pools
-	for pool := range slots {
+// rearrange finds and notes the slots of a port's pools, and its id.
+func (d *diff) rearrange(name cluster.Name, p *route.Port, olds []front) arrangement {
+	a := arrangement{id: d.identify(keyOf(name, p, 0), p, olds)}
+	for pool := range a.slots {
 		want := p.Backends(route.Pool(pool))
-		slots[pool] = arrange(d.lastSlots(p, route.Pool(pool), olds), want)
-		k := portKey{name, p.Name, p.Protocol, p.Family, route.Pool(pool)}
-		if len(want) == 0 || &slots[pool][0] == &want[0] {
+		last := d.lastSlots(p, route.Pool(pool), olds)
+		k := keyOf(name, p, route.Pool(pool))
+		if p.Affinity > 0 {
+			if known, ok := d.belief.slots[k]; ok {
+				last = known
+			}
+			a.slots[pool] = renumber(last, want)
+		} else {
+			a.slots[pool] = arrange(last, want)
+		}
+		if len(want) == 0 || p.Affinity == 0 && &a.slots[pool][0] == &want[0] {
 			delete(d.belief.slots, k) // in order
 			continue
 		}
-		d.belief.slots[k] = slots[pool]
+		d.belief.slots[k] = a.slots[pool]
 	}
-	return slots
+	return a
+}
+
+func keyOf(name cluster.Name, p *route.Port, pool route.Pool) portKey {
+	return portKey{name, p.Name, p.Protocol, p.Family, pool}
 }
 
 // lastSlots returns the slots a pool had at the first front that has any.
@@ -123,31 +132,35 @@ func (d *diff) lastSlots(p *route.Port, pool route.Pool, olds []front) []netip.A
 	for j, old := range olds {
 		w := d.layout.shape(p, &p.Fronts[j])
 		split := w.first.kind() == kindSplit
+		of := route.Pool(0)
+		if p.Affinity > 0 {
+			of = pool
+		}
 		switch {
-		case split && w.outsidePool == pool && len(old.outside) > 0:
-			return old.outside
-		case w.insidePool == pool && len(old.inside) > 0:
-			return old.inside
+		case split && w.outsidePool == pool && len(old.outside[of]) > 0:
+			return old.outside[of]
+		case w.insidePool == pool && len(old.inside[of]) > 0:
+			return old.inside[of]
 		}
 	}
 	return nil
 }
 
-// arranged returns the slots that a port is believed to have in the kernel.
-func (d *diff) arranged(name cluster.Name, p *route.Port) pools {
-	var slots pools
-	for pool := range slots {
-		slots[pool] = p.Backends(route.Pool(pool))
-		if s, ok := d.belief.slots[portKey{name, p.Name, p.Protocol, p.Family, route.Pool(pool)}]; ok {
-			slots[pool] = s
+// arranged returns the slots that a port is believed to have in the kernel, and its id.
+func (d *diff) arranged(name cluster.Name, p *route.Port) arrangement {
+	a := arrangement{id: d.belief.ids[keyOf(name, p, 0)]}
+	for pool := range a.slots {
+		a.slots[pool] = p.Backends(route.Pool(pool))
+		if s, ok := d.belief.slots[keyOf(name, p, route.Pool(pool))]; ok {
+			a.slots[pool] = s
 		}
 	}
-	return slots
+	return a
 }
 
-// settle forgets the slots of ports that are gone.
+// settle forgets the slots and ids of ports that are gone.
 func (d *diff) settle(old, now *route.Service) {
-	if old == nil || len(d.belief.slots) == 0 {
+	if old == nil || len(d.belief.slots)+len(d.belief.ids) == 0 {
 		return
 	}
 	for i := range old.Ports {
@@ -156,8 +169,9 @@ func (d *diff) settle(old, now *route.Service) {
 			continue
 		}
 		for pool := range len(pools{}) {
-			delete(d.belief.slots, portKey{old.Name, p.Name, p.Protocol, p.Family, route.Pool(pool)})
+			delete(d.belief.slots, keyOf(old.Name, p, route.Pool(pool)))
 		}
+		d.forget(keyOf(old.Name, p, 0))
 	}
 }
 
@@ -177,8 +191,10 @@ func (d *diff) front(k frontKey, old, now front) {
 	t := d.table(k.ip)
 	first := d.plan.phases[switched].n
 	d.singles(t, old.singles, now.singles)
-	d.slots(t, rowsOf{&s.backends, k.key}, old.inside, now.inside)
-	d.slots(t, rowsOf{&s.outsideBackends, k.key}, old.outside, now.outside)
+	for pool := range len(pools{}) {
+		d.slots(t, rowsOf{&s.backends, k.key, pool}, old.inside[pool], now.inside[pool])
+		d.slots(t, rowsOf{&s.outsideBackends, k.key, pool}, old.outside[pool], now.outside[pool])
+	}
 	d.ranges(t, &s.allowed, old.allowed, now.allowed)
 	d.plan.tie(first)
 }
@@ -245,8 +261,13 @@ func find(singles []single, set *nft.Set) *single {
 
 // rowsOf names the numbered rows under a key.
 type rowsOf struct {
-	set *nft.Set
-	key string
+	set  *nft.Set
+	key  string
+	pool int
+}
+
+func (r rowsOf) row(slot int, backend netip.AddrPort) nft.Element {
+	return row(r.key, number(r.pool, slot), backend)
 }
 
 // slots plans the rows that differ: new ones before anything points at them,
@@ -259,13 +280,13 @@ func (d *diff) slots(t nft.Table, r rowsOf, old, now []netip.AddrPort) {
 		switch {
 		case o == n:
 		case !o.IsValid():
-			insert.elem = row(r.key, i, n)
+			insert.elem = r.row(i, n)
 			d.plan.add(rowsAdded, insert)
 		case !n.IsValid():
-			remove.elem = row(r.key, i, o)
+			remove.elem = r.row(i, o)
 			d.plan.add(rowsGone, remove)
 		default:
-			remove.elem, insert.elem = row(r.key, i, o), row(r.key, i, n)
+			remove.elem, insert.elem = r.row(i, o), r.row(i, n)
 			d.plan.add(switched, remove)
 			d.plan.add(switched, insert)
 		}

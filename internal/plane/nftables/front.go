@@ -23,10 +23,10 @@ func (k frontKey) compare(l frontKey) int {
 
 // front is all that the maps hold for one front.
 type front struct {
-	singles []single         // elements under the key itself
-	allowed []nft.Element    // of space.allowed
-	inside  []netip.AddrPort // of space.backends, by index
-	outside []netip.AddrPort // of space.outsideBackends, by index
+	singles []single      // elements under the key itself
+	allowed []nft.Element // of space.allowed
+	inside  pools         // of space.backends, by index
+	outside pools         // of space.outsideBackends, by index
 }
 
 // single is an element that a front has at most one of in a set.
@@ -44,7 +44,8 @@ type portKey struct {
 	pool     route.Pool
 }
 
-// pools are the backends of a port in their slots.
+// pools are backends in their slots: of a port, by pool; of a front, by the pool of
+// the port whose slots they are, if the port remembers its clients, else in the first.
 type pools [2][]netip.AddrPort
 
 // ways are what a front does, found out from what it does to each client.
@@ -85,24 +86,23 @@ func spaceOf(f *route.Front) int {
 
 // balance returns the way for one and the same treatment of all clients.
 func (s *space) balance(p *route.Port, w route.Way) way {
-	plain, sticky := uint16(kindPlain), uint16(kindSticky)
 	if w.Masquerade {
-		plain, sticky = kindMasquerade, kindStickyMasq
+		return s.choose(p, w, kindMasquerade)
 	}
-	return s.choose(p, w, plain, sticky)
+	return s.choose(p, w, kindPlain)
 }
 
 // offPod returns the way that masquerades everybody but pods.
 func (s *space) offPod(p *route.Port, w route.Way) way {
-	return s.choose(p, w, kindOffPod, kindStickyOffPod)
+	return s.choose(p, w, kindOffPod)
 }
 
 // toOutside returns the way of those who are not on this node.
 func (s *space) toOutside(p *route.Port, w route.Way) way {
-	return s.choose(p, w, kindOutside, kindStickyOutside)
+	return s.choose(p, w, kindOutside)
 }
 
-func (s *space) choose(p *route.Port, w route.Way, plain, sticky uint16) way {
+func (s *space) choose(p *route.Port, w route.Way, kind uint16) way {
 	n := len(p.Backends(w.Pool))
 	switch {
 	case w.Verdict == route.Drop:
@@ -110,9 +110,9 @@ func (s *space) choose(p *route.Port, w route.Way, plain, sticky uint16) way {
 	case w.Verdict == route.Reject || n == 0:
 		return s.way(kindReject, 0)
 	case p.Affinity > 0:
-		return s.way(sticky, 0)
+		return s.stickyWay(kind, p.Affinity, w.Pool, n)
 	}
-	return s.way(plain, min(n, maxBackends))
+	return s.way(kind, min(n, maxBackends))
 }
 
 // key returns what a front is found by.
@@ -124,8 +124,8 @@ func (l *layout) key(p *route.Port, f *route.Front) frontKey {
 	return frontKey{p.Family, spaceOf(f), string(k.Proto(uint8(p.Protocol)).Port(f.Port))}
 }
 
-// render says what the maps hold for a front whose backends are in these slots.
-func (l *layout) render(name cluster.Name, p *route.Port, f *route.Front, slots pools) front {
+// render says what the maps hold for a front of a port.
+func (l *layout) render(name cluster.Name, p *route.Port, f *route.Front, a arrangement) front {
 	k := l.key(p, f)
 	s := &l.spaces[k.space]
 	w := l.shape(p, f)
@@ -147,34 +147,33 @@ func (l *layout) render(name cluster.Name, p *route.Port, f *route.Front, slots 
 	if w.first.kind() == kindSplit {
 		put(&s.inside, w.inside)
 		put(&s.outside, w.outside)
-		r.outside = r.balance(name, p, target{w.outside, w.outsidePool, &s.outsideSticky, k.key}, slots)
-		r.inside = r.balance(name, p, target{w.inside, w.insidePool, &s.sticky, k.key}, slots)
-		return r
+		r.outside = a.balance(p, w.outside, w.outsidePool)
+		r.inside = a.balance(p, w.inside, w.insidePool)
+	} else {
+		r.inside = a.balance(p, w.first, w.insidePool)
 	}
-	r.inside = r.balance(name, p, target{w.first, w.insidePool, &s.sticky, k.key}, slots)
+	if w.first.sticky() || w.inside.sticky() || w.outside.sticky() {
+		r.singles = append(r.singles, single{&s.affinity, nft.Element{Key: k.key, Data: way(a.id).data()}})
+	}
 	return r
 }
 
-// target is where a way of a front leads.
-type target struct {
-	way    way
-	pool   route.Pool
-	sticky *nft.Set
-	key    string
+// arrangement is what history decides about a port.
+type arrangement struct {
+	slots pools
+	id    uint32 // of a port that remembers its clients
 }
 
-// balance returns the slots a way chooses among, or, if it remembers clients,
-// adds the element that leads to the chain that does.
-func (r *front) balance(name cluster.Name, p *route.Port, t target, slots pools) []netip.AddrPort {
-	if t.way.kind() < kindPlain {
-		return nil
+// balance returns the slots a way chooses among.
+func (a arrangement) balance(p *route.Port, w way, pool route.Pool) pools {
+	switch {
+	case w.kind() < kindPlain:
+		return pools{}
+	case w.sticky():
+		return a.slots.reachable(pool, p.Backends(pool))
 	}
-	if p.Affinity > 0 {
-		r.singles = append(r.singles, single{t.sticky, nft.Element{Key: t.key, Goto: stickyChain(name, p, t.pool)}})
-		return nil
-	}
-	backends := slots[t.pool]
-	return backends[:min(len(backends), maxBackends)]
+	backends := a.slots[pool]
+	return pools{backends[:min(len(backends), maxBackends)]}
 }
 
 func (w way) data() string { return string(nft.Key{}.ClassID(uint32(w))) }
@@ -191,11 +190,11 @@ func allowed(key string, prefixes []netip.Prefix) []nft.Element {
 	return all
 }
 
-// row renders one slot. In the kernel they count from 1.
-func row(key string, slot int, backend netip.AddrPort) nft.Element {
+// row renders a backend with its number.
+func row(key string, number uint32, backend netip.AddrPort) nft.Element {
 	k := append(make(nft.Key, 0, len(key)+4), key...)
 	return nft.Element{
-		Key:  string(k.Index(uint32(slot + 1))),
+		Key:  string(k.Index(number)),
 		Data: string(make(nft.Key, 0, 20).Addr(backend.Addr()).Port(backend.Port())),
 	}
 }

@@ -21,7 +21,7 @@ func (d *diff) everything(t *route.Table, seen map[nft.Table]*nft.State) {
 	}
 	d.plan.first = true
 	for _, f := range d.families {
-		want := d.wanted(f, t)
+		want := d.wanted(f)
 		d.plan.first = d.plan.first && seen[f.table].Chains == nil
 		if old := seen[f.table]; old.Chains != nil && !want.fit(f, old) {
 			d.dropTable(f.table, old)
@@ -35,6 +35,7 @@ func (d *diff) everything(t *route.Table, seen map[nft.Table]*nft.State) {
 			d.dropTable(f.table, seen[f.table])
 		}
 	}
+	d.newestID(seen)
 	before := d.index(seen)
 	names := slices.AppendSeq(make([]cluster.Name, 0, len(t.Services)), maps.Keys(t.Services))
 	slices.SortFunc(names, firstThings)
@@ -62,16 +63,17 @@ func rank(n cluster.Name) int {
 	return 1
 }
 
+// objects are chains and sets.
+type objects struct {
+	chains map[string]nft.Chain
+	sets   map[string]nft.Set
+}
+
 // wanted returns all chains and sets that should be.
-func (d *diff) wanted(f family, t *route.Table) objects {
+func (d *diff) wanted(f family) objects {
 	want := objects{chains: d.chains(d.builder(f, d.host)), sets: map[string]nft.Set{}}
 	for _, set := range d.layout.sets() {
 		want.sets[set.Name] = *set
-	}
-	for _, svc := range t.Services {
-		if remembers(svc) {
-			want.remembered(f, svc)
-		}
 	}
 	return want
 }
@@ -197,7 +199,7 @@ func sorted(elements iter.Seq[nft.Element]) []nft.Element {
 type kernel struct {
 	layout *layout
 	states map[route.Family]*nft.State
-	rows   map[rowKey][]netip.AddrPort
+	rows   map[rowKey]pools
 	ranges map[frontKey][]nft.Element
 }
 
@@ -208,7 +210,7 @@ type rowKey struct {
 
 // index arranges what was read by front.
 func (d *diff) index(seen map[nft.Table]*nft.State) *kernel {
-	k := &kernel{&d.layout, map[route.Family]*nft.State{}, map[rowKey][]netip.AddrPort{}, map[frontKey][]nft.Element{}}
+	k := &kernel{&d.layout, map[route.Family]*nft.State{}, map[rowKey]pools{}, map[frontKey][]nft.Element{}}
 	for _, f := range d.families {
 		k.states[f.ip] = seen[f.table]
 		for i := range d.layout.spaces {
@@ -237,19 +239,19 @@ func (k *kernel) indexRows(ip route.Family, space int, set *nft.Set) {
 	elements := k.states[ip].Sets[set.Name].Elements
 	for at, e := range elements {
 		cut := len(e.Key) - 4
-		slot := int(binary.NativeEndian.Uint32([]byte(e.Key[cut:]))) - 1
+		pool, slot, numbered := slotOf(binary.NativeEndian.Uint32([]byte(e.Key[cut:])))
 		addr, ok := netip.AddrFromSlice([]byte(e.Data[:addrLen(ip)]))
-		if !ok || slot < 0 || slot >= maxBackends {
+		if !ok || !numbered {
 			continue
 		}
 		port := binary.BigEndian.Uint16([]byte(e.Data[addrLen(ip):]))
 		key := rowKey{frontKey{ip, space, e.Key[:cut]}, set == &k.layout.spaces[space].outsideBackends}
-		slots := k.rows[key]
-		for len(slots) <= slot {
-			slots = append(slots, netip.AddrPort{})
+		rows := k.rows[key]
+		for len(rows[pool]) <= slot {
+			rows[pool] = append(rows[pool], netip.AddrPort{})
 		}
-		slots[slot] = netip.AddrPortFrom(addr, port)
-		k.rows[key] = slots
+		rows[pool][slot] = netip.AddrPortFrom(addr, port)
+		k.rows[key] = rows
 		delete(elements, at)
 	}
 }
@@ -276,7 +278,7 @@ func (k *kernel) take(fk frontKey) front {
 
 // singles lists the sets in which a front has at most one element.
 func (s *space) singles() []*nft.Set {
-	return []*nft.Set{&s.fronts, &s.guarded, &s.inside, &s.outside, &s.sticky, &s.outsideSticky}
+	return []*nft.Set{&s.fronts, &s.guarded, &s.inside, &s.outside, &s.affinity}
 }
 
 // rest plans the end of all elements that no front took.
@@ -286,7 +288,9 @@ func (k *kernel) rest(d *diff) {
 		if key.outside {
 			set = &k.layout.spaces[key.space].outsideBackends
 		}
-		d.slots(d.table(key.ip), rowsOf{set, key.key}, k.rows[key], nil)
+		for pool, slots := range k.rows[key] {
+			d.slots(d.table(key.ip), rowsOf{set, key.key, pool}, slots, nil)
+		}
 	}
 	for _, f := range d.families {
 		for i := range k.layout.spaces {

@@ -41,8 +41,7 @@ type space struct {
 	allowed         nft.Set // key . source: clients to let in
 	backends        nft.Set // key . index -> backend
 	outsideBackends nft.Set // the same for ways out of outside
-	sticky          nft.Set // key -> chain that remembers clients
-	outsideSticky   nft.Set // the same for ways out of outside
+	affinity        nft.Set // key -> id of a port that remembers its clients
 }
 
 // The two spaces, as indices into layout.spaces.
@@ -59,6 +58,7 @@ type layout struct {
 	nodeIPs      nft.Set    // where NodePorts are served, unless everywhere
 	podCIDRs     nft.Set    // clients that count as pods
 	hairpin      nft.Set    // backend . backend: connections of a backend to itself
+	clients      nft.Set    // id of a port . client -> number of the backend it keeps
 	ways         [3]nft.Set // way -> chain, by level
 }
 
@@ -85,12 +85,13 @@ func newLayout() layout {
 		nodeIPs:      nft.Set{Name: "node-ips", Key: addr},
 		podCIDRs:     nft.Set{Name: "pod-cidrs", Key: addr, Interval: true},
 		hairpin:      nft.Set{Name: "hairpin", Key: []nft.Type{nft.Addr, nft.Addr}},
+		clients:      clientMap(),
 		ways:         [3]nft.Set{ways("ways"), ways("ways-after-guard"), ways("ways-after-split")},
 	}
 }
 
 func newSpace(name string, base uint16, key ...nft.Type) space {
-	way, backend, chain := []nft.Type{nft.ClassID}, []nft.Type{nft.Addr, nft.Port}, []nft.Type{nft.Verdict}
+	way, backend := []nft.Type{nft.ClassID}, []nft.Type{nft.Addr, nft.Port}
 	with := func(t nft.Type) []nft.Type { return append(append([]nft.Type{}, key...), t) }
 	return space{
 		name: name, base: base,
@@ -101,14 +102,13 @@ func newSpace(name string, base uint16, key ...nft.Type) space {
 		allowed:         nft.Set{Name: name + "allowed", Key: with(nft.Addr), Interval: true},
 		backends:        nft.Set{Name: name + "backends", Key: with(nft.Index), Data: backend},
 		outsideBackends: nft.Set{Name: name + "outside-backends", Key: with(nft.Index), Data: backend},
-		sticky:          nft.Set{Name: name + "sticky", Key: key, Data: chain},
-		outsideSticky:   nft.Set{Name: name + "outside-sticky", Key: key, Data: chain},
+		affinity:        nft.Set{Name: name + "affinity", Key: key, Data: []nft.Type{nft.ClassID}},
 	}
 }
 
 // sets lists all of them, in the order in which they are made.
 func (l *layout) sets() []*nft.Set {
-	all := []*nft.Set{&l.ways[atOnce], &l.ways[afterGuard], &l.ways[afterSplit], &l.clusterIPs, &l.serviceCIDRs, &l.nodeIPs, &l.podCIDRs, &l.hairpin}
+	all := []*nft.Set{&l.ways[atOnce], &l.ways[afterGuard], &l.ways[afterSplit], &l.clusterIPs, &l.serviceCIDRs, &l.nodeIPs, &l.podCIDRs, &l.hairpin, &l.clients}
 	for i := range l.spaces {
 		all = append(all, l.spaces[i].sets()...)
 	}
@@ -117,8 +117,7 @@ func (l *layout) sets() []*nft.Set {
 
 func (s *space) sets() []*nft.Set {
 	return []*nft.Set{
-		&s.backends, &s.outsideBackends, &s.sticky, &s.outsideSticky,
-		&s.allowed, &s.guarded, &s.inside, &s.outside, &s.fronts,
+		&s.backends, &s.outsideBackends, &s.affinity, &s.allowed, &s.guarded, &s.inside, &s.outside, &s.fronts,
 	}
 }
 
@@ -131,7 +130,7 @@ func (s *space) key(f nft.Family) []nft.Field {
 }
 
 // way is what the maps of fronts hold: what to do, and among how many
-// backends. nft prints it as "major:minor", the kind and the number, both in
+// backends; sticky.go says what one holds that remembers clients. nft prints it as "major:minor", the kind and the number, both in
 // hexadecimal. The map ways, which never grows with the number of services,
 // leads from it to a chain. Were the fronts themselves a verdict map, the
 // kernel would walk all of them after each change to one (nf_tables_api.c,
@@ -140,18 +139,14 @@ type way uint32
 
 // The kinds of ways. Those below kindPlain are the same in both spaces.
 const (
-	kindReject        = 0x1
-	kindDrop          = 0x2
-	kindPlain         = 0x10 // balance
-	kindMasquerade    = 0x11 // balance, with source NAT
-	kindOffPod        = 0x12 // balance, with source NAT unless a pod asks
-	kindOutside       = 0x13 // balance over the backends for outside
-	kindSticky        = 0x20 // the same four, remembering clients
-	kindStickyMasq    = 0x21
-	kindStickyOffPod  = 0x22
-	kindStickyOutside = 0x23
-	kindSplit         = 0x30 // see where the client is first
-	kindGuard         = 0x31 // see whether the client is let in first
+	kindReject     = 0x1
+	kindDrop       = 0x2
+	kindPlain      = 0x10 // balance
+	kindMasquerade = 0x11 // balance, with source NAT
+	kindOffPod     = 0x12 // balance, with source NAT unless a pod asks
+	kindOutside    = 0x13 // balance over the backends for outside
+	kindSplit      = 0x30 // see where the client is first
+	kindGuard      = 0x31 // see whether the client is let in first
 )
 
 // maxBackends is how many backends a way can count.
@@ -164,11 +159,18 @@ func (s *space) way(kind uint16, n int) way {
 	return way(s.base+kind)<<16 | way(n)
 }
 
-func (w way) kind() uint16 { return uint16(w>>16) & 0xff }
-func (w way) count() int   { return int(w & 0xffff) }
+// kind returns what to do with a connection, whether clients are remembered or not.
+func (w way) kind() uint16 {
+	if w.sticky() {
+		return w.stickyKind()
+	}
+	return uint16(w>>16) & 0xff
+}
+
+func (w way) count() int { return int(w & 0xffff) }
 
 func (w way) space(l *layout) *space {
-	if w>>24 == 2 {
+	if w>>24&3 == 2 {
 		return &l.spaces[byNodePort]
 	}
 	return &l.spaces[byAddress]
@@ -177,6 +179,9 @@ func (w way) space(l *layout) *space {
 // chain names the chain a way leads to.
 func (w way) chain(l *layout) string {
 	name := w.space(l).name
+	if w.sticky() {
+		return name + w.stickyChain()
+	}
 	switch w.kind() {
 	case kindReject:
 		return rejected
@@ -190,14 +195,6 @@ func (w way) chain(l *layout) string {
 		return fmt.Sprintf("%soff-pod-%d", name, w.count())
 	case kindOutside:
 		return fmt.Sprintf("%soutside-%d", name, w.count())
-	case kindSticky:
-		return name + "sticky"
-	case kindStickyMasq:
-		return name + "sticky-masquerade"
-	case kindStickyOffPod:
-		return name + "sticky-off-pod"
-	case kindStickyOutside:
-		return name + "sticky-outside"
 	case kindSplit:
 		return name + "split"
 	}

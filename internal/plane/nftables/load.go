@@ -14,9 +14,8 @@ import (
 const maxElements = 1 << 16
 
 const (
-	piece       = 4096 // elements: about 20 ms
-	stickyCosts = 64   // elements that a chain and a set of their own cost as much as
-	rangeCosts  = 8    // the same of a range in a map of ranges (nft_set_pipapo.c)
+	piece      = 4096 // elements: about 20 ms
+	rangeCosts = 8    // elements that a range costs as much as (nft_set_pipapo.c)
 )
 
 // maxPortRanges is how many source ranges a port may have at all its frontends:
@@ -31,12 +30,11 @@ func Load() plane.Load {
 
 // elementsOf estimates how many elements a port takes.
 func elementsOf(p *route.Port) int {
-	backends := max(len(p.Cluster), len(p.Local))
-	n := rangeCosts * rangesOf(p)
+	perFront := 1 + max(len(p.Cluster), len(p.Local))
 	if p.Affinity > 0 {
-		return n + len(p.Fronts) + stickyCosts*backends
+		perFront = 2 + len(p.Cluster) + len(p.Local) // its id, and numbers of both pools
 	}
-	return n + len(p.Fronts)*(1+backends)
+	return rangeCosts*rangesOf(p) + len(p.Fronts)*perFront
 }
 
 func rangesOf(p *route.Port) int {
@@ -56,6 +54,9 @@ func Excess(svc *route.Service) (size, limit string) {
 		if n := rangesOf(p); n > maxPortRanges {
 			return fmt.Sprintf("%d source ranges at the addresses of port %q", n, p.Name), portLimit()
 		}
+		if n := max(len(p.Cluster), len(p.Local)); p.Affinity > 0 && n > maxSticky {
+			return fmt.Sprintf("%d endpoints of port %q with session affinity", n, p.Name), affinityLimit()
+		}
 		elements += elementsOf(p)
 	}
 	if elements <= maxElements {
@@ -67,6 +68,11 @@ func Excess(svc *route.Service) (size, limit string) {
 func portLimit() string {
 	return fmt.Sprintf("mode nftables programs at most %d source ranges for a port, as the kernel needs seconds to add more, "+
 		"for which all other Services would wait; use fewer, larger ranges", maxPortRanges)
+}
+
+func affinityLimit() string {
+	return fmt.Sprintf("mode nftables programs at most %d endpoints for a port with session affinity; "+
+		"switch the affinity off, or divide the Service into several", maxSticky)
 }
 
 func serviceLimit() string {

@@ -113,7 +113,13 @@ func abstractTable(k Kernel, t nft.Table) (string, error) {
 				rows[front] = append(rows[front], e)
 			}
 			for front, list := range rows {
-				if err := renumber(list); err != nil {
+				if _, sticky := state.Sets[l.spaces[i].affinity.Name].Elements[front]; sticky {
+					if err := forgetNumbers(elements, list); err != nil {
+						return "", fmt.Errorf("%s %s %x: %w", t, set.Name, front, err)
+					}
+					continue
+				}
+				if err := inOrderOfBackends(list); err != nil {
 					return "", fmt.Errorf("%s %s %x: %w", t, set.Name, front, err)
 				}
 				for _, e := range list {
@@ -121,13 +127,46 @@ func abstractTable(k Kernel, t nft.Table) (string, error) {
 				}
 			}
 		}
+		if err := forgetIDs(state.Sets[l.spaces[i].affinity.Name].Elements); err != nil {
+			return "", fmt.Errorf("%s %s: %w", t, l.spaces[i].affinity.Name, err)
+		}
 	}
 	return state.String(), nil
 }
 
-// renumber gives the backends the slots they would have if sorted. The slots
+// forgetIDs takes the ids of ports out of the elements of a map.
+func forgetIDs(elements map[string]nft.Element) error {
+	for key, e := range elements {
+		if !isID(idIn(e)) {
+			return fmt.Errorf("%x is no id", e.Data)
+		}
+		e.Data = ""
+		elements[key] = e
+	}
+	return nil
+}
+
+// forgetNumbers leaves one row for each backend of a frontend that remembers its
+// clients, numbered in their order. A backend has at most one number for each power of
+// two among which clients draw, and each pool.
+func forgetNumbers(elements map[string]nft.Element, rows []nft.Element) error {
+	numbers := map[string]int{}
+	for _, e := range rows {
+		delete(elements, e.Key)
+		if numbers[e.Data]++; numbers[e.Data] > 2*17 {
+			return fmt.Errorf("backend %x has %d numbers", e.Data, numbers[e.Data])
+		}
+	}
+	for i, data := range slices.Sorted(maps.Keys(numbers)) {
+		key := string(nft.Key(rows[0].Key[:len(rows[0].Key)-4]).Index(uint32(i + 1)))
+		elements[key] = nft.Element{Key: key, Data: data}
+	}
+	return nil
+}
+
+// inOrderOfBackends gives the backends the slots they would have if sorted. The slots
 // have no holes.
-func renumber(rows []nft.Element) error {
+func inOrderOfBackends(rows []nft.Element) error {
 	slices.SortFunc(rows, func(a, b nft.Element) int { return int(index(a)) - int(index(b)) })
 	keys := make([]string, len(rows))
 	for i, e := range rows {
@@ -200,7 +239,7 @@ func (m meddler) meddling(t nft.Table, state *nft.State) *nft.Tx {
 		}
 	case 2: // a row with a hole before it, a row and a front of nothing
 		key := nft.Key{}.Addr(netipOf(t, m.IntN(9))).Proto(6).Port(80)
-		tx.Add(t, l.spaces[byAddress].backends, row(string(key), m.IntN(30), backendOf(t)))
+		tx.Add(t, l.spaces[byAddress].backends, row(string(key), 1+uint32(m.IntN(30)), backendOf(t)))
 		tx.Add(t, l.spaces[byAddress].fronts, nft.Element{Key: string(key), Data: way(0x10002).data()})
 	case 3: // a chain that others lead to is emptied
 		if c := (nft.Chain{Name: chain}); state.Chains[chain].SameHook(c) {

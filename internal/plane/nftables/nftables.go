@@ -50,14 +50,22 @@ type Plane struct {
 
 	seen   map[nft.Table]*nft.State // what Refresh saw; nil once a Plan used it
 	belief belief
+	newest uint32 // the newest id of a port that remembers its clients
 }
 
 // belief is what the kernel is thought to hold beyond what follows from the
-// route.Table: the slots of backends that are not in order, and how many
-// fronts or services share an element or chain.
+// route.Table: the slots of backends that are not in order or have numbers that
+// clients keep, the ids of ports that remember their clients, and how many fronts
+// or services share an element or chain.
 type belief struct {
 	slots map[portKey][]netip.AddrPort
+	ids   map[portKey]uint32 // of ports, not pools
+	taken map[uint32]bool    // the same ids
 	uses  map[use]int32
+}
+
+func newBelief() belief {
+	return belief{map[portKey][]netip.AddrPort{}, map[portKey]uint32{}, map[uint32]bool{}, map[use]int32{}}
 }
 
 // use is an element or a chain that several services may share. It is small and
@@ -108,7 +116,7 @@ func (p *Plane) Plan(change route.Change) plane.Plan {
 		d.touched(change)
 		return d.plan
 	}
-	p.belief = belief{slots: map[portKey][]netip.AddrPort{}, uses: map[use]int32{}}
+	p.belief = newBelief()
 	found := elements(p.seen)
 	d.everything(change.Table, p.seen)
 	d.plan.kept = found - d.plan.gone()

@@ -25,7 +25,7 @@ func TestTheFirstLoadIsOneTransaction(t *testing.T) {
 		t.Errorf("the first load with ranges is %d transactions, want 2", fake.Commits)
 	}
 	small := nft.NewFake()
-	small.Space = 1 << 20
+	small.Space = 1 << 17
 	load(t, small, planetest.Compile(planetest.EveryShape(), route.Options{}))
 	if small.Commits < 5 {
 		t.Errorf("without room for all the first load is %d transactions, want one for each phase at least", small.Commits)

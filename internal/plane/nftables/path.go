@@ -3,7 +3,6 @@ package nftables
 import (
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
 	"github.com/sluice-proxy/sluice/internal/plane"
-	"github.com/sluice-proxy/sluice/internal/route"
 )
 
 // Path names the chains, maps and sets of our table that the first packet of a
@@ -22,19 +21,27 @@ func Path(p plane.Passage) []string {
 		}
 		path = append(path, mapOf(s.guarded))
 	}
-	last := ending{w.first, w.insidePool, s.sticky, s.backends}
+	last, backends := w.first, s.backends
 	if w.first.kind() == kindSplit {
 		path = append(path, "chain "+w.first.chain(&l))
 		if p.Inside {
-			last.way = w.inside
+			last = w.inside
 			path = append(path, "chain "+s.inside.Name, mapOf(s.inside)) // they share the name
 		} else {
-			last = ending{w.outside, w.outsidePool, s.outsideSticky, s.outsideBackends}
+			last, backends = w.outside, s.outsideBackends
 			path = append(path, mapOf(s.outside))
 		}
 	}
-	path = append(path, "chain "+last.way.chain(&l))
-	return append(path, last.path(p)...)
+	chain := last.chain(&l)
+	path = append(path, "chain "+chain)
+	switch {
+	case last.kind() < kindPlain:
+		return path
+	case last.sticky():
+		return append(path, "chain "+s.affinity.Name, mapOf(s.affinity), "chain "+keeps(chain), mapOf(l.clients),
+			"chain "+recalls(backends), mapOf(l.clients), mapOf(backends))
+	}
+	return append(path, "chain "+translates(backends), mapOf(backends))
 }
 
 // Strays names what packets pass that are to no front: those to a ClusterIP, and
@@ -42,30 +49,6 @@ func Path(p plane.Passage) []string {
 func Strays() (clusterIP, serviceCIDR []string) {
 	l := newLayout()
 	return []string{"set " + l.clusterIPs.Name, "chain " + rejected}, []string{"set " + l.serviceCIDRs.Name, "chain " + dropped}
-}
-
-// ending is what comes of a way that is neither guard nor split.
-type ending struct {
-	way      way
-	pool     route.Pool
-	sticky   nft.Set
-	backends nft.Set
-}
-
-// path is what a packet passes behind the chain of the way.
-func (e ending) path(p plane.Passage) []string {
-	name, port := p.Service.Name, &p.Service.Ports[p.Port]
-	switch {
-	case e.way.kind() < kindPlain:
-		return nil
-	case port.Affinity == 0:
-		return []string{"chain " + translates(e.backends), mapOf(e.backends)}
-	}
-	path := []string{mapOf(e.sticky), "chain " + stickyChain(name, port, e.pool)}
-	if p.Backend.IsValid() {
-		path = append(path, "chain "+endpointChain(name, port, p.Backend))
-	}
-	return path
 }
 
 func mapOf(s nft.Set) string { return "map " + s.Name }

@@ -47,22 +47,14 @@ func TestPathsLeadThroughTheTables(t *testing.T) {
 	}
 }
 
-// passages are all connections to a port: of clients of every kind, up to the
-// choice and on to a backend.
+// passages are all connections to a port, of clients of every kind.
 func passages(svc *route.Service, port int) []plane.Passage {
 	var all []plane.Passage
 	p := &svc.Ports[port]
 	for i, f := range p.Fronts {
 		all = append(all, plane.Passage{Service: svc, Port: port, Front: i, KeptOut: f.Restricted})
-		for inside, w := range map[bool]route.Way{true: f.Node, false: f.Others} {
-			at := plane.Passage{Service: svc, Port: port, Front: i, Inside: inside}
-			all = append(all, at)
-			if w.Verdict != route.Balance {
-				continue
-			}
-			for _, at.Backend = range p.Backends(w.Pool) {
-				all = append(all, at)
-			}
+		for _, inside := range []bool{true, false} {
+			all = append(all, plane.Passage{Service: svc, Port: port, Front: i, Inside: inside})
 		}
 	}
 	return all
@@ -77,10 +69,14 @@ func walk(fake *nft.Fake, p plane.Passage, path []string) error {
 	}
 	l := newLayout()
 	k := l.key(port, &port.Fronts[p.Front])
-	chain := "services"
+	chain, from := "services", "" // where a packet is, and where it returns to
 	for i, step := range path {
 		kind, name, _ := strings.Cut(step, " ")
 		switch {
+		case kind == "chain" && w.mentions(chain, "jump "+name):
+			chain, from = name, chain
+		case kind == "chain" && w.mentions(from, "jump "+name):
+			chain = name
 		case kind != "chain":
 			if !w.mentions(chain, "@"+name) {
 				return fmt.Errorf("chain %s does not look into %s", chain, name)
@@ -90,11 +86,10 @@ func walk(fake *nft.Fake, p plane.Passage, path []string) error {
 				return fmt.Errorf("%s does not lead to %s", path[i-1], step)
 			}
 			chain = name
-		default:
-			if !w.mentions(chain, "goto "+name) {
-				return fmt.Errorf("chain %s does not lead to %s", chain, name)
-			}
+		case w.mentions(chain, "goto "+name):
 			chain = name
+		default:
+			return fmt.Errorf("chain %s does not lead to %s", chain, name)
 		}
 	}
 	return w.ends(path[len(path)-1], k.key)
@@ -143,15 +138,15 @@ func (w walker) ends(step, key string) error {
 		return wanted(step == "chain rejected", "a refusal")
 	case way.Verdict == route.Drop:
 		return wanted(step == "chain dropped", "silence")
-	case port.Affinity > 0 && w.Backend.IsValid():
-		return wanted(w.mentions(name, "dnat to "+w.Backend.String()), "the chain of the backend")
-	case port.Affinity > 0:
-		return wanted(strings.HasPrefix(step, "chain sticky-"), "the chain of the port")
 	}
 	var backends []netip.AddrPort
 	elements := w.fake.Tables[w.table].Sets[name].Elements
+	first := 0
+	if port.Affinity > 0 {
+		first = int(way.Pool)
+	}
 	for i := range len(port.Backends(way.Pool)) {
-		data := elements[string(nft.Key(key).Index(uint32(i+1)))].Data
+		data := elements[string(nft.Key(key).Index(number(first, i)))].Data
 		backends = append(backends, backendIn(data, port.Family))
 	}
 	slices.SortFunc(backends, netip.AddrPort.Compare)
@@ -217,9 +212,9 @@ func TestPath(t *testing.T) {
 		{"svc-15", "externalIP", plane.Passage{Inside: true}, "map fronts > chain split > chain inside > map inside > chain balance-3 > chain at-backends > map backends"},
 		{
 			"svc-6", "clusterIP",
-			plane.Passage{Backend: netip.MustParseAddrPort("10.180.0.6:8080")},
-			"map fronts > chain sticky-off-pod > map sticky > chain sticky-KLUW5WIU-ns/svc-6/tcp/tcp > " +
-				"chain endpoint-PQV2LPKE-ns/svc-6/tcp/tcp__10.180.0.6/8080",
+			plane.Passage{},
+			"map fronts > chain sticky-off-pod-4-10800s > chain affinity > map affinity > chain draw-and-keep-sticky-off-pod-4-10800s > map clients > " +
+				"chain at-clients-of-backends > map clients > map backends",
 		},
 	} {
 		p := tt.passage

@@ -20,18 +20,28 @@ func arrange(before, want []netip.AddrPort) []netip.AddrPort {
 			slots[i], placed[j] = before[i], true
 		}
 	}
+	slots = fill(slots, want, placed)
+	if slices.Equal(slots, want) {
+		return want
+	}
+	return slots
+}
+
+// fill puts the backends that are not placed into the first free slots.
+func fill(slots, want []netip.AddrPort, placed []bool) []netip.AddrPort {
 	free := 0
 	for j, backend := range want {
 		if placed[j] {
 			continue
 		}
-		for slots[free].IsValid() {
+		for free < len(slots) && slots[free].IsValid() {
 			free++
 		}
+		if free == len(slots) {
+			slots = append(slots, backend)
+			continue
+		}
 		slots[free] = backend
-	}
-	if slices.Equal(slots, want) {
-		return want
 	}
 	return slots
 }

@@ -1,0 +1,192 @@
+package nftables
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/kernel/nft"
+	"github.com/sluice-proxy/sluice/internal/plane/planetest"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+func backendsOf(last ...int) []netip.AddrPort {
+	var list []netip.AddrPort
+	for _, b := range last {
+		if b == 0 {
+			list = append(list, netip.AddrPort{})
+			continue
+		}
+		list = append(list, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(b >> 8), byte(b)}), 80))
+	}
+	return list
+}
+
+func TestRenumber(t *testing.T) {
+	for _, tt := range []struct {
+		name               string
+		before, want, then []int
+	}{
+		{"the first", nil, []int{1, 2, 3}, []int{1, 2, 3}},
+		{"one goes", []int{1, 2, 3}, []int{1, 3}, []int{1, 0, 3}},
+		{"the last goes", []int{1, 2, 3}, []int{1, 2}, []int{1, 2}},
+		{"one comes into a gap", []int{1, 0, 3}, []int{1, 3, 4}, []int{1, 4, 3}},
+		{"one comes behind all", []int{1, 2, 3}, []int{1, 2, 3, 4}, []int{1, 2, 3, 4}},
+		{"who is left keeps a number beyond those drawn, and gets another", []int{1, 2, 3, 4}, []int{4}, []int{4, 0, 0, 4}},
+		{"and when others come again", []int{4, 0, 0, 4}, []int{4, 5, 6}, []int{4, 5, 6, 4}},
+		{"where all numbers are needed, one each", []int{4, 4, 4, 4}, []int{4, 5, 6}, []int{4, 4, 5, 6}},
+	} {
+		got := renumber(backendsOf(tt.before...), backendsOf(tt.want...))
+		if fmt.Sprint(got) != fmt.Sprint(backendsOf(tt.then...)) {
+			t.Errorf("%s: %v to %v is %v, want %v", tt.name, tt.before, tt.want, got, backendsOf(tt.then...))
+		}
+	}
+}
+
+// Whatever comes and goes, each backend has a number that is drawn, and enough numbers
+// lead somewhere; a backend that stays keeps one of its numbers at least, and all of
+// them while those that are drawn suffice.
+func TestRenumberAtRandom(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	var slots []netip.AddrPort
+	for range 2000 {
+		var list []int
+		for b := 1; b <= 40; b++ {
+			if r.IntN(40) < 1+r.IntN(40) {
+				list = append(list, b)
+			}
+		}
+		want := backendsOf(list...)
+		next := renumber(slots, want)
+		low, all := map[netip.AddrPort]int{}, map[netip.AddrPort]bool{}
+		for i, b := range next {
+			if !b.IsValid() {
+				continue
+			}
+			all[b] = true
+			if i < drawn(len(want)) {
+				low[b]++
+			}
+		}
+		if len(low) != len(want) || len(all) != len(want) {
+			t.Fatalf("%v to %v is %v: %d of %d backends are drawn", slots, want, next, len(low), len(want))
+		}
+		for i, b := range slots {
+			if b.IsValid() && all[b] && (i >= len(next) || next[i] != b) && len(want) < drawn(len(want))/2 {
+				t.Fatalf("%v to %v is %v: %s loses number %d", slots, want, next, b, i+1)
+			}
+		}
+		slots = next
+	}
+}
+
+// A way says all that its chain depends on.
+func TestStickyWays(t *testing.T) {
+	l := newLayout()
+	for i := range l.spaces {
+		for kind := uint16(kindPlain); kind <= kindOutside; kind++ {
+			for _, timeout := range []time.Duration{time.Second, 3 * time.Hour, 24 * time.Hour} {
+				for n, among := range map[int]int{1: 2, 2: 4, 3: 4, 4: 8, 6: 8, 7: 16, maxSticky: 1 << 15, 1 << 20: 1 << 15} {
+					for _, pool := range []route.Pool{route.Cluster, route.Local} {
+						w := l.spaces[i].stickyWay(kind, timeout, pool, n)
+						if !w.sticky() || w.kind() != kind || w.timeout() != timeout || w.pool() != pool || w.drawn() != among || w.space(&l) != &l.spaces[i] {
+							t.Errorf("%x: %d %s %d %d", w, w.kind(), w.timeout(), w.pool(), w.drawn())
+						}
+					}
+				}
+			}
+		}
+	}
+	for _, w := range []way{l.spaces[0].way(kindPlain, maxBackends), l.spaces[1].way(kindGuard, 0)} {
+		if w.sticky() {
+			t.Errorf("%x remembers clients", w)
+		}
+	}
+}
+
+// A Service that is made anew does not get the id of the one before, as that one's
+// clients are still in the map; a restarted proxy finds the ids that are in use.
+func TestIDsAreNotUsedAgainSoon(t *testing.T) {
+	fake := nft.NewFake()
+	s := newStory(t, fake)
+	add := func(s *story) uint32 {
+		t.Helper()
+		s.service("cart", func(svc *cluster.Service) { svc.Affinity = 3 * time.Hour })
+		s.endpoints("cart", planetest.Endpoint("10.180.0.2", "a"))
+		s.happens()
+		for _, e := range fake.Tables[bothTables[0]].Sets["affinity"].Elements {
+			return idIn(e)
+		}
+		t.Fatal("no id")
+		return 0
+	}
+	first := add(s)
+	restarted := newStory(t, fake)
+	if again := add(restarted); again != first {
+		t.Errorf("a restart changes id %d to %d", first, again)
+	}
+	restarted.store.DeleteService(cluster.Name{Namespace: "shop", Name: "cart"})
+	restarted.happens()
+	if second := add(restarted); second == first {
+		t.Errorf("a new Service has id %d of the one before", second)
+	}
+}
+
+//go:embed testdata/before-0020.nft
+var before0020 string
+
+// earlier makes a table one of a Sluice that kept session affinity by chains and sets
+// for each backend: of the Service cart.
+func earlier(t *testing.T, conn *nft.Conn, netns int) {
+	t.Helper()
+	if out, err := runNft(t, netns, before0020, "-f", "-"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	l, table := newLayout(), bothTables[0]
+	fronts, key := l.spaces[byAddress].fronts, string(nft.Key{}.Addr(netip.MustParseAddr("172.30.0.11")).Proto(6).Port(80))
+	const kindStickyOffPod way = 0x122 << 16
+	tx := &nft.Tx{}
+	tx.Add(table, l.ways[atOnce], nft.Element{Key: kindStickyOffPod.data(), Goto: "sticky-off-pod"})
+	tx.Delete(table, fronts, nft.Element{Key: key})
+	tx.Add(table, fronts, nft.Element{Key: key, Data: kindStickyOffPod.data(), Comment: "shop/cart:http"})
+	if err := conn.Commit(context.Background(), tx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The tables of a Sluice that kept session affinity by chains and sets for each backend
+// are taken over: frontends stay, and what is superfluous goes.
+func TestChainsOfEarlierVersionsGo(t *testing.T) {
+	conn, netns := realKernel(t)
+	world := func(affinity time.Duration) *story {
+		s := newStory(t, conn)
+		s.service("web", func(*cluster.Service) {})
+		s.endpoints("web", planetest.Endpoint("10.180.0.1", "a"), planetest.Endpoint("10.180.1.1", "b"))
+		s.service("cart", func(svc *cluster.Service) { svc.ClusterIPs, svc.Affinity = planetest.Addrs("172.30.0.11"), affinity })
+		s.endpoints("cart", planetest.Endpoint("10.180.0.2", "a"), planetest.Endpoint("10.180.1.2", "b"))
+		return s
+	}
+	world(0).happens()
+	earlier(t, conn, netns)
+	golden(t, "upgrade.nft", world(3*time.Hour).happens())
+	state, err := conn.Read(context.Background(), bothTables[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := state.String(); strings.Contains(text, "chain endpoint-") || strings.Contains(text, "set clients-") {
+		t.Errorf("chains or sets of the earlier version are left:\n%s", text)
+	}
+	settled(t, conn, world(3*time.Hour).table(), route.IPv4)
+}
+
+// table compiles all that is in the cluster.
+func (s *story) table() *route.Table {
+	change, _ := s.compiler.Compile(s.store.Take())
+	return change.Table
+}
