@@ -16,7 +16,8 @@ func (f *family) render(svc *route.Service, host *route.Host) []entry {
 	if svc == nil {
 		return nil
 	}
-	r := renderer{family: f, host: host, known: map[key]bool{}}
+	n := f.entries(svc)
+	r := renderer{family: f, host: host, known: make(map[key]bool, n), entries: make([]entry, 0, n)}
 	ids := newIDs(svc.Name)
 	for i := range svc.Ports {
 		if svc.Ports[i].Family != f.ip {
@@ -32,6 +33,17 @@ func (f *family) render(svc *route.Service, host *route.Host) []entry {
 		}
 	}
 	return r.entries
+}
+
+// entries estimates how many entries a Service has.
+func (f *family) entries(svc *route.Service) int {
+	n := 0
+	for i := range svc.Ports {
+		if p := &svc.Ports[i]; p.Family == f.ip {
+			n += 1 + len(p.Fronts) + max(len(p.Cluster), len(p.Local))
+		}
+	}
+	return n
 }
 
 // renderer collects the entries of a Service.

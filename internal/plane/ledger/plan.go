@@ -85,7 +85,8 @@ func (p *Plan[K, V]) differ(old, now []Entry[K, V], added, removed *group[K, V])
 	}
 }
 
-// changes estimates how many steps a difference takes.
+// changes estimates how many steps a difference takes, so that memory is allocated
+// once.
 func (p *Plan[K, V]) changes(old, now []Entry[K, V]) int {
 	switch {
 	case p.found != nil:
@@ -146,9 +147,15 @@ func (p *Plan[K, V]) add(g *group[K, V], s Step[K, V]) {
 			p.add(g, Step[K, V]{Op: Empty, Key: s.Key, Old: s.Old})
 		}
 	}
+	if g.steps == nil {
+		g.steps = make([]Step[K, V], 0, usual)
+	}
 	g.steps = append(g.steps, s)
 	g.size += p.ledger.writer.Size(s)
 }
+
+// usual is how many steps most Services take that change at all.
+const usual = 8
 
 func (p *Plan[K, V]) kind(key K) Kind { return p.ledger.layout.Kind(key) }
 
