@@ -131,8 +131,8 @@ func (a *audit) probes(ip route.Family, states ...state) []packet {
 	}
 	var fronts []front
 	for _, s := range states {
-		for _, at := range []ref{{nat, services}, {filter, services}, {filter, external}, {nat, nodePorts}} {
-			for _, text := range s[at.table][at.name].Rules {
+		for _, at := range []key{{table: nat, chain: services}, {table: filter, chain: services}, {table: filter, chain: external}, {table: nat, chain: nodePorts}} {
+			for _, text := range s[at.table][at.chain].Rules {
 				r := a.walker.rule(text)
 				switch {
 				case r.port == "":

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
+	"github.com/sluice-proxy/sluice/internal/plane/ledger"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -34,17 +35,27 @@ type family struct {
 	allOnes     string // the mask of a whole address
 	counting    bool   // rules count with nfacct
 
-	endpoints int  // of all ports, about
-	large     bool // there are many, and rules about single ones have no comments
+	ledger *ledger.Ledger[key, string]
+	belief
+	large bool // there are many endpoints, and rules about single ones have no comments
+}
+
+// belief is what the last plan left in the kernel, beyond what follows from the
+// Services.
+type belief struct {
+	endpoints int          // of all ports, about
+	rules     [nat + 1]int // that are ours, by table
+	guarded   []key        // the guards that are there
+
+	// behind are the rules of others that end a packet's way, and came after our
+	// jumps when last read.
+	behind map[key][]string
 }
 
 // many is from how many endpoints on kube-proxy leaves out the comments of rules
 // about single ones. Each is a match that the kernel looks at: after any change it
 // walks all rules that a packet can come to (nf_tables_api.c, nft_table_validate).
 const many = 1000
-
-// weigh finds out whether there are many endpoints.
-func (f *family) weigh() { f.large = f.endpoints > many }
 
 // size counts the endpoints of a Service.
 func (f *family) size(svc *route.Service) int {
@@ -68,18 +79,18 @@ func (f *family) aside(parts ...string) string {
 	return comment(parts...)
 }
 
-func rows(opt Options) []family {
-	var all []family
+func rows(opt Options) []*family {
+	var all []*family
 	for _, ip := range opt.Families {
 		if ip == route.IPv4 {
-			all = append(all, family{
+			all = append(all, &family{
 				ip: ip, kernel: iptables.IPv4, program: "iptables", loopbackNet: "127.0.0.0/8",
 				unreachable: "icmp-port-unreachable", allOnes: "255.255.255.255", counting: opt.Accounting != nil,
 			})
 			continue
 		}
 		ones := strings.TrimSuffix(strings.Repeat("ffff:", 8), ":")
-		all = append(all, family{
+		all = append(all, &family{
 			ip: ip, kernel: iptables.IPv6, program: "ip6tables", loopbackNet: "::1/128",
 			unreachable: "icmp6-port-unreachable", allOnes: ones, counting: opt.Accounting != nil,
 		})

@@ -7,43 +7,47 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// shared are the chains that have rules of all Services, with the rules that
-// come after those.
-func (f *family) shared(host *route.Host) []chain {
-	return []chain{
-		{table: filter, name: services},
-		{table: filter, name: external},
-		{table: filter, name: nodePorts},
-		{table: filter, name: firewall},
-		{table: nat, name: nodePorts},
-		{table: nat, name: services, rules: f.tail(host)},
-	}
-}
-
-// fixed are the chains that have nothing to do with single Services.
-func (f *family) fixed(host *route.Host, opt Options) []chain {
+// chains are the entries that belong to no Service: chains of our own, chains that
+// Services share, and the jumps to both.
+func (f *family) chains(host *route.Host, opt Options) []entry {
 	mark := fmt.Sprintf("%#x", opt.Mark)
 	bits := mark + "/" + mark
-	list := []chain{
-		{table: filter, name: forward, rules: f.forward(bits, opt)},
-		{table: nat, name: markMasq, rules: []string{"-j MARK --set-xmark " + bits}},
-		{table: nat, name: postrouting, rules: []string{
-			"-m mark ! --mark " + bits + " -j RETURN",
-			"-j MARK --set-xmark " + mark + "/0x0",
-			`-m comment --comment "kubernetes service traffic requiring SNAT" -j MASQUERADE --random-fully`,
-		}},
+	chain := func(t table, name string, rules ...string) entry {
+		return entry{Key: key{table: t, chain: name}, Value: join(rules...)}
+	}
+	list := []entry{
+		chain(filter, forward, f.forward(bits, opt)...),
+		chain(nat, markMasq, "-j MARK --set-xmark "+bits),
+		chain(nat, postrouting,
+			"-m mark ! --mark "+bits+" -j RETURN",
+			"-j MARK --set-xmark "+mark+"/0x0",
+			`-m comment --comment "kubernetes service traffic requiring SNAT" -j MASQUERADE --random-fully`),
 	}
 	if pods := f.pods(host); len(pods) > 1 {
-		list = append(list, chain{table: nat, name: markOutside, rules: notFrom(pods)})
+		list = append(list, chain(nat, markOutside, notFrom(pods)...))
 	}
-	return list
+	list = append(list,
+		chain(filter, services), chain(filter, external), chain(filter, nodePorts), chain(filter, firewall),
+		chain(nat, nodePorts), chain(nat, services, f.tail(host)...))
+	for _, t := range everyTable() {
+		for _, name := range builtin(t) {
+			var rules []string
+			for _, jump := range jumps() {
+				if jump.table == t && jump.chain == name {
+					rules = append(rules, jump.rule)
+				}
+			}
+			list = append(list, chain(t, name, rules...))
+		}
+	}
+	return append(list, chain(filter, localnet))
 }
 
 // guards are rules that only have to be there, and stay, in the order in which
 // they are put in front of others: kubelet makes the same ones, and has others in
 // that chain. The first, which is of IPv4 only, keeps neighbours from 127.0.0.0/8,
 // which can be routed as soon as it serves NodePorts (CVE-2020-8558).
-func (f *family) guards(host *route.Host) []line {
+func (f *family) guards(host *route.Host) []key {
 	list := everyGuard()
 	if !f.loopback(host) {
 		return list[1:]
@@ -51,8 +55,8 @@ func (f *family) guards(host *route.Host) []line {
 	return list
 }
 
-func everyGuard() []line {
-	return []line{
+func everyGuard() []key {
+	return []key{
 		{filter, localnet, `! -s 127.0.0.0/8 -d 127.0.0.0/8 -m comment --comment "block incoming localnet connections" -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP`},
 		{filter, "INPUT", "-j " + localnet},
 		{filter, "OUTPUT", "-j " + localnet},
@@ -106,12 +110,12 @@ func (f *family) tail(host *route.Host) []string {
 
 // jumps are the rules of the kernel's own chains that lead to ours; those of one
 // chain in their order.
-func jumps() []line {
+func jumps() []key {
 	const (
 		fresh = "-m conntrack --ctstate NEW -m comment --comment "
 		any   = "-m comment --comment "
 	)
-	return []line{
+	return []key{
 		{filter, "INPUT", fresh + `"kubernetes load balancer firewall" -j ` + firewall},
 		{filter, "INPUT", any + `"kubernetes health check service ports" -j ` + nodePorts},
 		{filter, "INPUT", fresh + `"kubernetes externally-visible service portals" -j ` + external},

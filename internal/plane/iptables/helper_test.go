@@ -72,4 +72,4 @@ func owned(name string) bool {
 	})
 }
 
-func bothFamilies() []family { return newPlane(nil).families }
+func bothFamilies() []*family { return newPlane(nil).families }

@@ -13,7 +13,9 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
 	"github.com/sluice-proxy/sluice/internal/kubechain"
 	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/plane/ledger"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/text"
 )
 
 // Kernel is what the plane needs of iptables: iptables.Tools, or iptables.Fake.
@@ -81,39 +83,18 @@ type Options struct {
 type Plane struct {
 	kernel   Kernel
 	opt      Options
-	families []family
+	families []*family
 
-	seen map[route.Family]state // what Refresh saw; nil once a Plan used it
-
-	// behind are the rules of others that end a packet's way, and came after our
-	// jumps when last seen.
-	behind map[builtinKey][]string
-	totals map[tableKey]int // of our rules
-
-	guarded map[route.Family][]line // the guards that are there
+	seen map[route.Family]state // what Refresh read; nil once a plan is written
 }
-
-// state is what a family's tables hold.
-type state map[table]iptables.Chains
-
-// builtinKey and tableKey name chains and tables of all families.
-type (
-	builtinKey struct {
-		tableKey
-		chain string
-	}
-	tableKey struct {
-		ip    route.Family
-		table table
-	}
-)
 
 // New makes a Plane. It does nothing yet.
 func New(kernel Kernel, opt Options) *Plane {
-	return &Plane{
-		kernel: kernel, opt: opt, families: rows(opt),
-		behind: map[builtinKey][]string{}, totals: map[tableKey]int{}, guarded: map[route.Family][]line{},
+	p := &Plane{kernel: kernel, opt: opt, families: rows(opt)}
+	for _, f := range p.families {
+		f.ledger = ledger.New(layout(), restorer{kernel, f.kernel, f.program})
 	}
+	return p
 }
 
 // Refresh reads the tables of the families that are served. What rules count with
@@ -141,7 +122,7 @@ func (p *Plane) see(ctx context.Context) error {
 	return nil
 }
 
-func (p *Plane) read(ctx context.Context, f family) (state, error) {
+func (p *Plane) read(ctx context.Context, f *family) (state, error) {
 	s := state{}
 	for _, t := range everyTable() {
 		chains, err := p.kernel.Read(ctx, iptables.Table{Family: f.kernel, Name: t.String()})
@@ -153,25 +134,6 @@ func (p *Plane) read(ctx context.Context, f family) (state, error) {
 	return s, nil
 }
 
-// Plan works out what to write; after a Refresh by comparing everything.
-func (p *Plane) Plan(change route.Change) plane.Plan {
-	plan := &Plan{kernel: p.kernel, observer: p.opt.Observer, table: change.Table, totals: p.totals, full: p.seen != nil}
-	for i := range p.families {
-		f := &p.families[i]
-		d := &diff{Plane: p, family: f, table: change.Table, host: &change.Table.Host, plan: &familyPlan{family: f}, partly: change.Partly}
-		if p.seen != nil {
-			d.everything(p.seen[f.ip])
-		} else {
-			d.touched(change)
-		}
-		plan.kept += d.kept
-		d.plan.settle()
-		plan.families = append(plan.families, d.plan)
-	}
-	p.seen = nil
-	return plan
-}
-
 // Watch tells what others change in our chains, and in what leads there.
 func (p *Plane) Watch(ctx context.Context, subscribed func(), tell func(plane.Edit)) error {
 	ours := func(chain string) bool { return chain == localnet || kubechain.Proxy(chain) }
@@ -180,21 +142,40 @@ func (p *Plane) Watch(ctx context.Context, subscribed func(), tell func(plane.Ed
 	})
 }
 
-// Remove takes all chains with kube-proxy's names out, but for those that
-// others need.
+// Remove takes all chains with kube-proxy's names out, except those that others
+// need.
 func (p *Plane) Remove(ctx context.Context) ([]string, error) {
 	if err := p.see(ctx); err != nil {
 		return nil, err
 	}
-	plan := &Plan{kernel: p.kernel, totals: p.totals, full: true}
+	var plans ledger.Plans
 	var removed []string
-	for i := range p.families {
-		f := &p.families[i]
-		d := &diff{Plane: p, family: f, plan: &familyPlan{family: f}}
-		removed = append(removed, d.nothing(p.seen[f.ip])...)
-		d.plan.settle()
-		plan.families = append(plan.families, d.plan)
+	for _, f := range p.families {
+		plan := f.ledger.Compare(removal{p.seen[f.ip]})
+		plan.End()
+		plans = append(plans, plan)
+		removed = append(removed, f.removes(plan)...)
 	}
 	p.seen = nil
-	return removed, plan.Apply(ctx)
+	return removed, plans.Apply(ctx)
+}
+
+// removes says what a plan removes from each table.
+func (f *family) removes(plan *ledger.Plan[key, string]) []string {
+	var chains, rules [mangle + 1]int
+	plan.Each(func(s step) {
+		switch {
+		case s.Op == ledger.Remove && s.Key.rule == "":
+			chains[s.Key.table]++
+		case s.Op == ledger.Remove:
+			rules[s.Key.table]++
+		}
+	})
+	var list []string
+	for _, t := range everyTable() {
+		if chains[t]+rules[t] > 0 {
+			list = append(list, fmt.Sprintf("%s and %s in %s %s", text.Count(chains[t], "chain"), text.Count(rules[t], "rule"), f.program, t))
+		}
+	}
+	return list
 }

@@ -8,58 +8,45 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// services plans all Services. If it may, it leaves out the ports of which nothing
-// is there, of Services that do not fit into one restore; it returns what remains of
-// those.
-func (d *diff) services(found *found) (left map[cluster.Name]*route.Service) {
-	left = map[cluster.Name]*route.Service{}
+// services plans all Services. If it may, it leaves out ports of which the kernel
+// holds nothing, of Services that do not fit into one restore.
+func (d *familyPlan) services(found *listing) {
+	d.left = map[cluster.Name]*route.Service{}
 	mentioned := sync.OnceValue(found.ports)
-	for _, name := range inNameOrder(d.table) {
-		svc := d.table.Services[name]
-		if !d.partly || d.lines(svc) <= d.Plane.kernel.Room() {
-			d.enter(name, d.render(svc, d.host), found)
-			continue
-		}
-		there := *svc
-		there.Ports = nil
-		for _, part := range byPort(svc) {
-			if part.Ports[0].Family == d.ip && found.nothing(part, mentioned()) {
-				d.endpoints -= d.size(part)
-				continue
+	for _, name := range inNameOrder(d.change.Table) {
+		svc := d.change.Table.Services[name]
+		if d.change.Partly && d.lines(svc) > d.room {
+			if there := d.without(svc, func(p id) bool { return found.nothing(p, mentioned()) }); len(there.Ports) < len(svc.Ports) {
+				d.endpoints -= d.size(svc) - d.size(there)
+				d.left[name], svc = there, there
 			}
-			there.Ports = append(there.Ports, part.Ports...)
-			d.enter(name, d.render(part, d.host), found)
 		}
-		if len(there.Ports) < len(svc.Ports) {
-			left[name] = &there
-		}
+		d.service(name, nil, d.render(svc, d.host))
 	}
-	return left
 }
 
-// byPort divides a Service into parts of one port name and family each.
-func byPort(svc *route.Service) []*route.Service {
-	type key struct {
-		name string
-		ip   route.Family
-	}
-	parts := map[key]*route.Service{}
-	var list []*route.Service
+// without returns a Service without the ports of this family that are missing. Ports
+// of one name are missing together.
+func (d *familyPlan) without(svc *route.Service, missing func(id) bool) *route.Service {
+	there := map[string]bool{} // by name of ports
+	ids := newIDs(svc.Name)
 	for i := range svc.Ports {
-		k := key{svc.Ports[i].Name, svc.Ports[i].Family}
-		if parts[k] == nil {
-			part := *svc
-			part.Ports = nil
-			parts[k] = &part
-			list = append(list, &part)
-		}
-		parts[k].Ports = append(parts[k].Ports, svc.Ports[i])
+		p := &svc.Ports[i]
+		name := ids.of(p)
+		there[p.Name] = there[p.Name] || p.Family == d.ip && !missing(name)
 	}
-	return list
+	part := *svc
+	part.Ports = nil
+	for i := range svc.Ports {
+		if p := &svc.Ports[i]; p.Family != d.ip || there[p.Name] {
+			part.Ports = append(part.Ports, *p)
+		}
+	}
+	return &part
 }
 
 // lines estimates how many lines the rules of a Service take.
-func (d *diff) lines(svc *route.Service) int {
+func (d *familyPlan) lines(svc *route.Service) int {
 	n := 0
 	for i := range svc.Ports {
 		if svc.Ports[i].Family == d.ip {
@@ -71,10 +58,10 @@ func (d *diff) lines(svc *route.Service) int {
 
 // ports returns the names of Service ports that rules of shared chains mention in
 // their comments, as id.text: "default/web:http".
-func (f *found) ports() map[string]bool {
+func (l *listing) ports() map[string]bool {
 	names := map[string]bool{}
-	for _, rules := range f.order {
-		for _, rule := range rules {
+	for chain := range l.lines {
+		for _, rule := range l.rules(chain) {
 			_, comment, _ := strings.Cut(rule, `--comment "`)
 			name, _, _ := strings.Cut(comment, " ")
 			names[strings.TrimSuffix(name, `"`)] = true
@@ -83,19 +70,13 @@ func (f *found) ports() map[string]bool {
 	return names
 }
 
-// nothing reports whether no rule of the ports in the Service was found, whatever
-// they led to.
-func (f *found) nothing(part *route.Service, mentioned map[string]bool) bool {
-	for i := range part.Ports {
-		name := idOf(part, i)
-		if mentioned[name.text] {
+// nothing reports whether the kernel held no rule of a port, whatever its rules led
+// to.
+func (l *listing) nothing(port id, mentioned map[string]bool) bool {
+	for _, chain := range []string{port.cluster(), port.local(), port.external(), port.ranges()} {
+		if _, there := l.seen[nat][chain]; there {
 			return false
 		}
-		for _, chain := range []string{name.cluster(), name.local(), name.external(), name.ranges()} {
-			if _, ok := f.chains[ref{nat, chain}]; ok {
-				return false
-			}
-		}
 	}
-	return true
+	return !mentioned[port.text]
 }

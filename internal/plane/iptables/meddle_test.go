@@ -3,6 +3,7 @@ package iptables
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -43,7 +44,7 @@ func (s *subject) meddle(w *planetest.World) error {
 		if err != nil {
 			return err
 		}
-		m := &meddler{World: w, family: f, table: t, chains: chains}
+		m := &meddler{World: w, family: *f, table: t, chains: chains}
 		m.think()
 		input := "*" + t.String() + "\n" + strings.Join(m.input, "\n") + "\nCOMMIT\n"
 		_ = s.kernel.Restore(context.Background(), f.kernel, []byte(input))
@@ -58,7 +59,7 @@ func (s *subject) meddle(w *planetest.World) error {
 
 func (m *meddler) think() {
 	var mine []string
-	for _, name := range sortedNames(m.chains) {
+	for _, name := range slices.Sorted(maps.Keys(m.chains)) {
 		if kubechain.Proxy(name) {
 			mine = append(mine, name)
 		}
@@ -101,7 +102,7 @@ func (m *meddler) think() {
 
 // drop deletes a chain.
 func (m *meddler) drop(name string) {
-	for _, other := range sortedNames(m.chains) {
+	for _, other := range slices.Sorted(maps.Keys(m.chains)) {
 		for i, rule := range slices.Backward(m.chains[other].Rules) {
 			if iptables.Target(rule) == name && other != name {
 				m.say("-D %s %d", other, i+1)
@@ -114,7 +115,7 @@ func (m *meddler) drop(name string) {
 
 // dropAll does what the restart of a firewall does.
 func (m *meddler) dropAll(mine []string) {
-	for _, other := range sortedNames(m.chains) {
+	for _, other := range slices.Sorted(maps.Keys(m.chains)) {
 		for i, rule := range slices.Backward(m.chains[other].Rules) {
 			if !kubechain.Proxy(other) && kubechain.Proxy(iptables.Target(rule)) {
 				m.say("-D %s %d", other, i+1)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -156,9 +157,9 @@ func (s *subject) state(table *route.Table) (string, error) {
 		}
 		led := ledTo(seen)
 		for _, t := range everyTable() {
-			for _, name := range sortedNames(seen[t]) {
+			for _, name := range slices.Sorted(maps.Keys(seen[t])) {
 				rules := seen[t][name].Rules
-				if kubechain.Proxy(name) && led[ref{t, name}] && len(rules) == 0 && owned(name) {
+				if kubechain.Proxy(name) && led[key{table: t, chain: name}] && len(rules) == 0 && owned(name) {
 					continue // it is there for others only
 				}
 				for _, line := range f.abstract(t, name, rules, &table.Host) {
@@ -172,11 +173,14 @@ func (s *subject) state(table *route.Table) (string, error) {
 
 // abstract returns what of a chain is ours.
 func (f *family) abstract(t table, name string, rules []string, host *route.Host) []string {
-	isShared := func(c chain) bool { return c.table == t && c.name == name }
+	k := key{table: t, chain: name}
 	lines := []string{"is there"}
-	switch i := slices.IndexFunc(f.shared(host), isShared); {
-	case i >= 0:
-		tail := len(f.shared(host)[i].rules)
+	switch {
+	case k.shared():
+		tail := 0
+		if k == (key{table: nat, chain: services}) {
+			tail = len(f.tail(host))
+		}
 		head := slices.Sorted(slices.Values(rules[:max(0, len(rules)-tail)]))
 		return append(append(lines, head...), rules[max(0, len(rules)-tail):]...)
 	case kubechain.Proxy(name):
@@ -194,8 +198,8 @@ func (f *family) abstract(t table, name string, rules []string, host *route.Host
 	return append(jumps, guards...)
 }
 
-func isGuard(guards []line, chain, rule string) bool {
-	return slices.ContainsFunc(guards, func(l line) bool { return l.chain == chain && iptables.Canonical(l.rule) == rule })
+func isGuard(guards []key, chain, rule string) bool {
+	return slices.ContainsFunc(guards, func(k key) bool { return k.chain == chain && iptables.Canonical(k.rule) == rule })
 }
 
 // others prints what is not ours.
@@ -207,7 +211,7 @@ func (s *subject) others() (string, error) {
 			return "", err
 		}
 		for _, t := range everyTable() {
-			for _, name := range sortedNames(seen[t]) {
+			for _, name := range slices.Sorted(maps.Keys(seen[t])) {
 				if kubechain.Proxy(name) || name == localnet {
 					continue
 				}

@@ -1,174 +1,79 @@
 package iptables
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"iter"
 	"maps"
-	"math"
 	"slices"
 	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
-	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
 	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/plane/ledger"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Plan is a change to the tables, carried out in restores of a size that the
-// programs can handle. After each of them a Service is either there whole, or as
-// it was.
+// Plan is a change to the tables. After each restore a Service is either there
+// whole, or as it was.
 type Plan struct {
-	kernel   Writer
-	observer Observer
+	ledger.Plans
+	plane    *Plane
 	families []*familyPlan
 	table    *route.Table
-	totals   map[tableKey]int // of our rules, once it is applied
-	full     bool             // it compares everything
-	kept     int
-
-	refused plane.Refused
+	refused  plane.Refused
 }
 
-// familyPlan is the part of a plan that is about one family.
+// familyPlan is the plan for one family, with a copy of what the family believes.
 type familyPlan struct {
-	*family
-	first    edit   // what all Services need
-	services []edit // one for each that changes
-	rewrites edit   // shared chains that lose so much that they are written anew
-	last     edit   // what no Service needs any more
-
-	refused map[cluster.Name]bool // Services that stay as they are
-
-	left map[cluster.Name]*route.Service // what there is of Services that are left out in part
+	family
+	*ledger.Plan[key, string]
+	opt    Options
+	room   int  // of one restore
+	full   bool // it compares everything
+	change route.Change
+	host   *route.Host
+	left   map[cluster.Name]*route.Service // what comes in of Services that are left out in part
 }
 
-// settle moves what leads nowhere any more behind the rewriting of the chains that
-// led there.
-func (p *familyPlan) settle() {
-	if len(p.rewrites.chains) == 0 {
-		return
-	}
-	rewritten := func(l line) bool {
-		return slices.ContainsFunc(p.rewrites.chains, func(c chain) bool { return c.table == l.table && c.name == l.chain })
-	}
-	for i := range p.services {
-		e := &p.services[i]
-		e.del = slices.DeleteFunc(e.del, rewritten)
-		p.last.gone = append(p.last.gone, e.gone...)
-		e.gone = nil
-	}
-	p.last.del = slices.DeleteFunc(p.last.del, rewritten)
-}
-
-// restores yields what is written at once, in order. Chains are emptied before
-// any of them goes, as they may lead to each other.
-func (p *familyPlan) restores(room int) iter.Seq[[]edit] {
-	return func(yield func([]edit) bool) {
-		all := append(append([]edit{p.first}, p.services...), p.last)
-		if len(p.rewrites.chains) == 0 && size(all) <= room {
-			all = slices.DeleteFunc(all, func(e edit) bool { return e.lines() == 0 })
-			if len(all) > 0 {
-				yield(all)
-			}
-			return
-		}
-		parts := [][]edit{{p.first}}
-		parts = append(parts, portions(p.services, room)...)
-		last := p.last
-		last.gone = nil
-		parts = append(parts, []edit{p.rewrites}, []edit{last})
-		for gone := range slices.Chunk(p.last.gone, max(1, room/2)) {
-			parts = append(parts, []edit{{emptied: gone}})
-		}
-		for gone := range slices.Chunk(p.last.gone, max(1, room/2)) {
-			parts = append(parts, []edit{{gone: gone}})
-		}
-		for _, part := range parts {
-			if size(part) > 0 && !yield(part) {
-				return
-			}
-		}
-	}
-}
-
-// without returns edits that leave alone what Services need that are refused: the
-// chains that their old rules may lead to. In a chain written anew they have no
-// rules, as those may lead to chains that are not there.
-func (p *familyPlan) without(edits []edit) []edit {
-	if len(p.refused) == 0 {
-		return edits
-	}
-	var list []edit
-	for _, e := range edits {
-		if e.service == (cluster.Name{}) {
-			e.gone, e.emptied, e.chains = nil, nil, slices.Clone(e.chains)
-			for i := range e.chains {
-				e.chains[i] = e.chains[i].without(p.refused)
-			}
-		}
-		if e.lines() > 0 {
-			list = append(list, e)
-		}
-	}
-	return list
-}
-
-// portions groups edits so that each group has room, or is a single edit.
-func portions(edits []edit, room int) [][]edit {
-	var parts [][]edit
-	from, n := 0, 0
-	for i := range edits {
-		lines := edits[i].lines()
-		if i > from && n+lines > room {
-			parts = append(parts, edits[from:i])
-			from, n = i, 0
-		}
-		n += lines
-	}
-	return append(parts, edits[from:])
-}
-
-func size(edits []edit) int {
-	n := 0
-	for i := range edits {
-		n += edits[i].lines()
-	}
-	return n
-}
-
-// each calls a function with all edits.
-func (p *familyPlan) each(do func(*edit)) {
-	do(&p.first)
-	for i := range p.services {
-		do(&p.services[i])
-	}
-	do(&p.rewrites)
-	do(&p.last)
-}
-
-// Steps returns the number of lines to write.
-func (p *Plan) Steps() int {
-	n := 0
+// Plan works out what to write; after a Refresh by comparing everything.
+func (p *Plane) Plan(change route.Change) plane.Plan {
+	plan := &Plan{plane: p, table: change.Table}
 	for _, f := range p.families {
-		f.each(func(e *edit) { n += e.lines() })
+		d := &familyPlan{family: *f, opt: p.opt, room: p.kernel.Room(), full: p.seen != nil, change: change, host: &change.Table.Host}
+		if d.full {
+			d.everything(p.seen[f.ip])
+		} else {
+			d.touched()
+		}
+		d.rewrite()
+		d.Learn(func() { f.belief = d.belief })
+		plan.families = append(plan.families, d)
+		plan.Plans = append(plan.Plans, d)
 	}
-	return n
+	return plan
+}
+
+// Apply writes the plan. It implements plane.Plan.
+func (p *Plan) Apply(ctx context.Context) error {
+	err := p.Plans.Apply(ctx)
+	refused, is := errors.AsType[plane.Refused](err)
+	if err == nil || is {
+		p.refused, p.plane.seen = refused, nil
+	}
+	return err
 }
 
 // Left implements plane.Partial.
 func (p *Plan) Left() []*route.Service {
+	var list []*route.Service
 	names := map[cluster.Name]bool{}
-	for _, f := range p.families {
-		for name := range f.left {
+	for _, d := range p.families {
+		for name := range d.left {
+			if !names[name] && p.refused[name] == nil {
+				list = append(list, p.there(name))
+			}
 			names[name] = true
-		}
-	}
-	list := make([]*route.Service, 0, len(names))
-	for name := range names {
-		if p.refused[name] == nil {
-			list = append(list, p.there(name))
 		}
 	}
 	return list
@@ -177,15 +82,14 @@ func (p *Plan) Left() []*route.Service {
 // there returns a Service with the ports of each family that the plan brings in.
 func (p *Plan) there(name cluster.Name) *route.Service {
 	svc := *p.table.Services[name]
-	ports := svc.Ports
 	svc.Ports = nil
-	for _, f := range p.families {
-		all := ports
-		if left := f.left[name]; left != nil {
-			all = left.Ports
+	for _, d := range p.families {
+		all := p.table.Services[name]
+		if left := d.left[name]; left != nil {
+			all = left
 		}
-		for _, port := range all {
-			if port.Family == f.ip {
+		for _, port := range all.Ports {
+			if port.Family == d.ip {
 				svc.Ports = append(svc.Ports, port)
 			}
 		}
@@ -193,110 +97,187 @@ func (p *Plan) there(name cluster.Name) *route.Service {
 	return &svc
 }
 
-// Kept returns the number of rules found in the kernel that stay.
-func (p *Plan) Kept() int { return p.kept }
+// Apply writes the plan of one family, and reports to the Observer.
+func (d *familyPlan) Apply(ctx context.Context) error {
+	err := d.Plan.Apply(ctx)
+	o := d.opt.Observer
+	if o == nil {
+		return err
+	}
+	switch {
+	case err != nil && d.full:
+		o.RestoreFailed(d.ip)
+	case err != nil:
+		o.PartialRestoreFailed(d.ip)
+	}
+	if _, refused := errors.AsType[plane.Refused](err); err != nil && !refused {
+		return err
+	}
+	var written [mangle + 1]int
+	d.Each(func(s step) {
+		if s.Op == ledger.Add || s.Op == ledger.Change {
+			written[s.Key.table] += s.Key.count(s.New)
+		}
+	})
+	for _, t := range []table{filter, nat} {
+		o.Rules(d.ip, t.String(), d.rules[t], written[t])
+	}
+	return err
+}
 
-// String prints the plan as what is given to the programs.
-func (p *Plan) String() string {
+// touched plans a change whose before is known.
+func (d *familyPlan) touched() {
+	d.large = d.endpoints > many
+	d.Plan = d.ledger.Change()
+	before := d.host
+	if d.change.OldHost != nil {
+		before = d.change.OldHost
+		d.chainsOf(before)
+	}
+	done := map[cluster.Name]bool{}
+	for _, t := range d.change.Touched {
+		d.service(t.Name, d.render(t.Old, before), d.render(t.New, d.host))
+		d.endpoints += d.size(t.New) - d.size(t.Old)
+		done[t.Name] = true
+	}
+	if d.change.OldHost != nil {
+		for _, name := range inNameOrder(d.change.Table) {
+			if svc := d.change.Table.Services[name]; !done[name] {
+				d.service(name, d.render(svc, before), d.render(svc, d.host))
+			}
+		}
+	}
+	d.End()
+}
+
+// everything plans the difference between what the kernel holds and what it
+// should: adoption at start, take-over in place, and repair.
+func (d *familyPlan) everything(seen state) {
+	found := newListing(seen, d.behind)
+	d.belief = belief{behind: found.behind}
+	for _, svc := range d.change.Table.Services {
+		d.endpoints += d.size(svc)
+	}
+	d.large = d.endpoints > many
+	for _, k := range everyGuard() {
+		if _, is := found.Take(entry{Key: k}); is == ledger.Equal {
+			d.guarded = append(d.guarded, k)
+		}
+	}
+	d.Plan = d.ledger.Compare(found)
+	d.chainsOf(nil)
+	d.services(found)
+	d.End()
+}
+
+// chainsOf plans a change of what holds for the whole node. Before is nil in a
+// comparison.
+func (d *familyPlan) chainsOf(before *route.Host) {
+	var old []entry
+	if before != nil {
+		old = d.chains(before, d.opt)
+	}
+	now := d.chains(d.host, d.opt)
+	d.tally(old, now)
+	for _, k := range d.guards(d.host) {
+		if !slices.Contains(d.guarded, k) {
+			now, d.guarded = append(now, entry{Key: k}), append(slices.Clip(d.guarded), k)
+		}
+	}
+	d.Host(old, now)
+}
+
+// service plans the difference between two states of a Service.
+func (d *familyPlan) service(name cluster.Name, old, now []entry) {
+	d.tally(old, now)
+	d.Service(name, old, now)
+}
+
+// tally counts our rules.
+func (d *familyPlan) tally(old, now []entry) {
+	for _, e := range old {
+		d.rules[e.Key.table] -= e.Key.count(e.Value)
+	}
+	for _, e := range now {
+		d.rules[e.Key.table] += e.Key.count(e.Value)
+	}
+}
+
+// inNameOrder returns the Services, the API server's own first.
+func inNameOrder(t *route.Table) []cluster.Name {
+	names := slices.AppendSeq(make([]cluster.Name, 0, len(t.Services)), maps.Keys(t.Services))
+	slices.SortFunc(names, func(a, b cluster.Name) int { return cmp.Or(cmp.Compare(rank(a), rank(b)), a.Compare(b)) })
+	return names
+}
+
+func rank(n cluster.Name) int {
+	if n == (cluster.Name{Namespace: "default", Name: "kubernetes"}) {
+		return 0
+	}
+	return 1
+}
+
+// bulk is how many rules of a shared chain are deleted one by one. For each of
+// them the programs walk the whole chain, so more of them cost more than writing the
+// chain anew.
+const bulk = 32
+
+// rewrite writes the shared chains anew that lose many rules.
+func (d *familyPlan) rewrite() {
+	lost := map[key]int{}
+	d.Each(func(s step) {
+		if s.Op == ledger.Remove && s.Key.rule != "" && s.Key.shared() {
+			lost[key{table: s.Key.table, chain: s.Key.chain}]++
+		}
+	})
+	maps.DeleteFunc(lost, func(_ key, n int) bool { return n <= bulk })
+	if len(lost) == 0 {
+		return
+	}
+	d.Rewrite(ledger.Rewrite[key, string]{
+		Replaces: func(k key) bool { return k.rule != "" && lost[key{table: k.table, chain: k.chain}] > 0 },
+		Steps: func(refused plane.Refused) []step {
+			var list []step
+			for _, k := range slices.SortedFunc(maps.Keys(lost), key.compare) {
+				list = append(list, step{Op: ledger.Add, Key: k, New: d.whole(k, refused)})
+			}
+			return list
+		},
+	})
+}
+
+// whole returns the rules of a shared chain, those of all Services first. Rules of
+// refused Services are left out, as they may lead to chains that are not there.
+func (d *familyPlan) whole(chain key, refused plane.Refused) string {
 	var b strings.Builder
-	for _, f := range p.families {
-		for edits := range f.restores(math.MaxInt) {
-			b.WriteString("# " + f.program + "-restore --noflush\n")
-			input, _ := compose(edits, 0)
-			b.Write(input)
+	names := inNameOrder(d.change.Table)
+	for name := range d.change.Underway { // some may not be in the table any more
+		if d.change.Table.Services[name] == nil {
+			names = append(names, name)
+		}
+	}
+	for _, name := range names {
+		if refused[name] != nil {
+			continue
+		}
+		for _, e := range d.render(d.inKernel(name), d.host) {
+			if e.Key.rule != "" && e.Key.table == chain.table && e.Key.chain == chain.chain {
+				b.WriteString(join(slices.Collect(e.Key.rules(e.Value))...))
+			}
+		}
+	}
+	for _, e := range d.chains(d.host, d.opt) {
+		if e.Key == chain {
+			b.WriteString(e.Value)
 		}
 	}
 	return b.String()
 }
 
-// Apply writes the plan. In one that compares everything a Service whose rules are
-// refused does not keep others from theirs: the error is a plane.Refused then.
-func (p *Plan) Apply(ctx context.Context) error {
-	for _, f := range p.families {
-		for edits := range f.restores(p.kernel.Room()) {
-			left := len(f.refused)
-			err := p.restore(ctx, f, edits, 0)
-			if err != nil || len(f.refused) > left {
-				p.failed(f)
-			}
-			if err != nil {
-				return err
-			}
-		}
-		p.observe(f)
+// inKernel returns a Service as the kernel holds it once the plan is applied.
+func (d *familyPlan) inKernel(name cluster.Name) *route.Service {
+	if svc, ok := d.left[name]; ok {
+		return svc
 	}
-	if len(p.refused) > 0 {
-		return p.refused
-	}
-	return nil
+	return d.change.InKernel(name)
 }
-
-// restore writes edits, from a section on; if they are refused in a comparison
-// each half on its own, until it is known which Service it is. What comes before the section that
-// was refused is in the kernel then, and is not written twice.
-func (p *Plan) restore(ctx context.Context, f *familyPlan, edits []edit, from int) error {
-	edits = f.without(edits)
-	input, present := compose(edits, from)
-	if len(input) == 0 {
-		return nil
-	}
-	err := p.kernel.Restore(ctx, f.kernel, input)
-	if err == nil {
-		return nil
-	}
-	refusal, refused := errors.AsType[*iptables.RestoreError](err)
-	if !refused {
-		return err
-	}
-	if !p.full {
-		return err // others may be the cause: a comparison is on firm ground
-	}
-	if len(edits) > 1 {
-		half, at := len(edits)/2, present[min(refusal.Committed, len(present)-1)]
-		if err := p.restore(ctx, f, edits[:half], at); err != nil {
-			return err
-		}
-		return p.restore(ctx, f, edits[half:], at)
-	}
-	name := edits[0].service
-	if name == (cluster.Name{}) {
-		return err
-	}
-	if before := p.refused[name]; before != nil { // in the other family
-		err = fmt.Errorf("%w; %w", before, err)
-	}
-	if p.refused == nil {
-		p.refused = plane.Refused{}
-	}
-	p.refused[name] = err
-	if f.refused == nil {
-		f.refused = map[cluster.Name]bool{}
-	}
-	f.refused[name] = true
-	return nil
-}
-
-func (p *Plan) failed(f *familyPlan) {
-	switch {
-	case p.observer == nil:
-	case p.full:
-		p.observer.RestoreFailed(f.ip)
-	default:
-		p.observer.PartialRestoreFailed(f.ip)
-	}
-}
-
-// observe tells how much of a family is ours and was written.
-func (p *Plan) observe(f *familyPlan) {
-	if p.observer == nil {
-		return
-	}
-	for _, t := range []table{filter, nat} {
-		written := 0
-		f.each(func(e *edit) { written += e.rulesIn(t) })
-		p.observer.Rules(f.ip, t.String(), p.totals[tableKey{f.ip, t}], written)
-	}
-}
-
-// sortedNames returns the keys in order: a plan reads the same each time.
-func sortedNames[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

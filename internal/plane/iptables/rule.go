@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 )
 
-// rule is a rule of a Service, field by field in the order of iptables-save.
-// What is empty is not asked of a packet.
+// rule is a rule of a Service, field by field in the order of iptables-save. An
+// empty field matches every packet.
 type rule struct {
 	from     source
 	to       netip.Addr
@@ -32,17 +32,18 @@ type source struct {
 	iface string // a name, or its beginning and "+"
 }
 
-// String prints the rule as iptables-save does behind "-A CHAIN ".
-func (r rule) String() string {
-	var b strings.Builder
-	b.Grow(192)
+// String returns the rule as iptables-save prints it after "-A CHAIN ".
+func (r rule) String() string { return string(r.append(nil)) }
+
+// append adds the rule to a text.
+func (r rule) append(b []byte) []byte {
+	start := len(b)
 	word := func(flag, value string) {
-		if b.Len() > 0 {
-			b.WriteByte(' ')
+		if len(b) > start {
+			b = append(b, ' ')
 		}
-		b.WriteString(flag)
-		b.WriteByte(' ')
-		b.WriteString(value)
+		b = append(append(b, flag...), ' ')
+		b = append(b, value...)
 	}
 	if r.from.cidr != "" {
 		word(r.from.flag("-s"), r.from.cidr)
@@ -78,7 +79,7 @@ func (r rule) String() string {
 	if r.target != "" {
 		word("-j", r.target)
 	}
-	return b.String()
+	return b
 }
 
 func (s source) flag(name string) string {

@@ -11,46 +11,13 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// rules are what a Service comes to in one family.
-type rules struct {
-	chains []chain // its own, all in nat
-	lines  []line  // in chains that it shares with others
-}
-
-// chain is a chain with all its rules.
-type chain struct {
-	table table
-	name  string
-	rules []string
-	of    []cluster.Name // whose the first rules are, in a chain of all Services
-}
-
-// without returns the chain without the rules of some Services.
-func (c chain) without(names map[cluster.Name]bool) chain {
-	var kept []string
-	for i, rule := range c.rules {
-		if i >= len(c.of) || !names[c.of[i]] {
-			kept = append(kept, rule)
-		}
-	}
-	c.rules = kept
-	return c
-}
-
-// line is a rule of a chain that Services share.
-type line struct {
-	table table
-	chain string
-	rule  string
-}
-
-// render says what the rules of a Service are in a family. It is all there is to
-// know of a Service: what is in the kernel follows from it.
-func (f *family) render(svc *route.Service, host *route.Host) rules {
-	r := renderer{family: f, host: host, known: map[line]bool{}, chainKnown: map[string]bool{}}
+// render returns the entries of a Service in a family.
+func (f *family) render(svc *route.Service, host *route.Host) []entry {
 	if svc == nil {
-		return r.rules
+		return nil
 	}
+	n := f.entries(svc)
+	r := renderer{family: f, host: host, known: make(map[key]bool, n), entries: make([]entry, 0, n)}
 	ids := newIDs(svc.Name)
 	for i := range svc.Ports {
 		if svc.Ports[i].Family != f.ip {
@@ -65,40 +32,57 @@ func (f *family) render(svc *route.Service, host *route.Host) rules {
 			})
 		}
 	}
-	return r.rules
+	return r.entries
 }
 
-// renderer collects the rules of a Service.
+// entries estimates how many entries a Service has.
+func (f *family) entries(svc *route.Service) int {
+	n := 0
+	for i := range svc.Ports {
+		if p := &svc.Ports[i]; p.Family == f.ip {
+			n += 1 + len(p.Fronts) + max(len(p.Cluster), len(p.Local))
+		}
+	}
+	return n
+}
+
+// renderer collects the entries of a Service.
 type renderer struct {
 	*family
-	host *route.Host
-	rules
-	known      map[line]bool   // lines already rendered
-	chainKnown map[string]bool // names of chains already rendered
+	host    *route.Host
+	entries []entry
+	known   map[key]bool // keys of entries
+	text    []byte       // of the last rules, to be used again
 }
 
-// line adds a rule, unless it is there already: ports that differ in the protocol
-// alone may have the same name in it.
+// add adds an entry, unless it is there already: ports that differ in the protocol
+// alone may have the same name in a chain or rule.
+func (r *renderer) add(k key, value string) {
+	if r.known[k] {
+		return
+	}
+	r.known[k] = true
+	r.entries = append(r.entries, entry{Key: k, Value: value})
+}
+
+// line adds a rule of a shared chain.
 func (r *renderer) line(t table, chain string, l rule) {
-	own := line{t, chain, l.String()}
-	if r.known[own] {
-		return
-	}
-	r.known[own] = true
-	r.lines = append(r.lines, own)
+	r.add(key{t, chain, r.print(l)}, "")
 }
 
-// own adds a chain, unless it is there already.
+// print returns a rule as a string that takes no more memory than it needs.
+func (r *renderer) print(l rule) string {
+	r.text = l.append(r.text[:0])
+	return string(r.text)
+}
+
+// own adds a chain of the Service.
 func (r *renderer) own(name string, list ...rule) {
-	if r.chainKnown[name] {
-		return
-	}
-	r.chainKnown[name] = true
-	c := chain{table: nat, name: name, rules: make([]string, 0, len(list))}
+	r.text = r.text[:0]
 	for _, l := range list {
-		c.rules = append(c.rules, l.String())
+		r.text = append(l.append(r.text), '\n')
 	}
-	r.chains = append(r.chains, c)
+	r.add(key{table: nat, chain: name}, string(r.text))
 }
 
 // port adds the rules of a port: how its fronts are recognised, and the chains
@@ -180,16 +164,16 @@ func (r *renderer) external(name id, p *route.Port, f *route.Front) {
 }
 
 // nodePort adds how a NodePort is recognised in the chain that packets to this
-// node's addresses pass. Those to 127.0.0.0/8 have a rule of their own where they
-// are counted.
+// node's addresses pass. Packets to 127.0.0.0/8 have a rule of their own right before
+// it where they are counted.
 func (r *renderer) nodePort(name id, at rule) {
 	at.match, at.comment = "", comment(name.text)
+	k, value := key{nat, nodePorts, r.print(at)}, ""
 	if r.counting && r.loopback(r.host) {
-		own := at
-		own.loopback, own.counter = true, LoopbackNodePorts
-		r.line(nat, nodePorts, own)
+		at.loopback, at.counter = true, LoopbackNodePorts
+		value = join(at.String(), k.rule)
 	}
-	r.line(nat, nodePorts, at)
+	r.add(k, value)
 }
 
 // refuse adds the end of packets that nothing has led to a backend.

@@ -1,0 +1,263 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/sluice-proxy/sluice/internal/plane"
+)
+
+// Steps returns how much the plan writes, in the unit of Writer.Size.
+func (p *Plan[K, V]) Steps() int {
+	n := p.size(p.rewritten())
+	for _, g := range p.groups() {
+		n += g.size
+	}
+	return n
+}
+
+// Kept returns the number of entries that a comparison found and leaves as they are.
+func (p *Plan[K, V]) Kept() int { return p.kept }
+
+// String prints the plan in the mechanism's own language.
+func (p *Plan[K, V]) String() string {
+	var b strings.Builder
+	for batch := range p.batches(math.MaxInt) {
+		b.WriteString(p.ledger.writer.Print(p.steps(batch, 0)))
+	}
+	return b.String()
+}
+
+// Apply writes the plan. If the kernel refuses entries of a Service in a comparison,
+// that Service stays as it was, and the error is a plane.Refused once everything
+// else is written. In a plan of changes a refusal is an error like any other:
+// another program may be the cause.
+func (p *Plan[K, V]) Apply(ctx context.Context) error {
+	for batch := range p.batches(p.ledger.writer.Room()) {
+		if err := p.write(ctx, batch, 0); err != nil {
+			return err
+		}
+	}
+	for _, learn := range p.learn {
+		learn()
+	}
+	if len(p.refused) > 0 {
+		return p.refused
+	}
+	return nil
+}
+
+// write writes groups, from a phase on. If the kernel refuses them it writes each
+// half on its own, until it is known which Service is the cause; phases that are
+// carried out by then are not written twice.
+func (p *Plan[K, V]) write(ctx context.Context, batch []*group[K, V], from Phase) error {
+	steps := p.steps(batch, from)
+	if len(steps) == 0 {
+		return nil
+	}
+	err := p.ledger.writer.Write(ctx, steps)
+	refusal, refused := errors.AsType[*Refusal](err)
+	if err == nil || !refused || p.found == nil {
+		return err
+	}
+	if half := len(batch) / 2; half > 0 {
+		if err := p.write(ctx, batch[:half], refusal.Phase); err != nil {
+			return err
+		}
+		return p.write(ctx, batch[half:], refusal.Phase)
+	}
+	name := batch[0].service
+	if batch[0].common() {
+		return err
+	}
+	if p.refused == nil {
+		p.refused = plane.Refused{}
+	}
+	p.refused[name] = refusal.Err
+	return nil
+}
+
+// steps returns what remains to be written of groups, in the order of phases:
+// nothing of phases before from, nothing of refused Services, and no removal of a
+// target that old entries of those may lead to.
+func (p *Plan[K, V]) steps(batch []*group[K, V], from Phase) []Step[K, V] {
+	var at [math.MaxUint8 + 2]int // where the steps of a phase begin
+	p.eachOf(batch, from, func(s *Step[K, V]) { at[s.Phase+1]++ })
+	for i := 1; i < len(at); i++ {
+		at[i] += at[i-1]
+	}
+	list := make([]Step[K, V], at[len(at)-1])
+	p.eachOf(batch, from, func(s *Step[K, V]) {
+		list[at[s.Phase]] = *s
+		at[s.Phase]++
+	})
+	return list
+}
+
+func (p *Plan[K, V]) eachOf(batch []*group[K, V], from Phase, do func(*Step[K, V])) {
+	for _, g := range batch {
+		if p.refused[g.service] != nil {
+			continue
+		}
+		for i := range g.steps {
+			s := &g.steps[i]
+			stays := len(p.refused) > 0 && g.common() && (s.Op == Empty || s.Op == Remove) && p.kind(s.Key).Target
+			if s.Phase >= from && !stays {
+				do(s)
+			}
+		}
+	}
+}
+
+// rewritten returns the steps of the Rewrite, if there is one.
+func (p *Plan[K, V]) rewritten() []Step[K, V] {
+	if p.late == nil {
+		return nil
+	}
+	g := group[K, V]{}
+	for _, s := range p.late.Steps(p.refused) {
+		p.add(&g, s)
+	}
+	return g.steps
+}
+
+// batches yields the groups that are written at once, in order.
+func (p *Plan[K, V]) batches(room int) iter.Seq[[]*group[K, V]] {
+	return func(yield func([]*group[K, V]) bool) {
+		groups := p.groups()
+		if p.late == nil {
+			p.portions(groups, room, yield)
+			return
+		}
+		before, last := groups[:len(groups)-1], groups[len(groups)-1:]
+		if !p.portions(before, room, yield) {
+			return
+		}
+		late := &group[K, V]{steps: p.rewritten()}
+		if yield([]*group[K, V]{late}) {
+			p.portions(last, room, yield)
+		}
+	}
+}
+
+// portions yields groups of about so much each; false: yield returned false.
+func (p *Plan[K, V]) portions(groups []*group[K, V], room int, yield func([]*group[K, V]) bool) bool {
+	var batch []*group[K, V]
+	n, total := 0, 0
+	for _, g := range groups {
+		total += g.size
+	}
+	for _, g := range groups {
+		parts := []*group[K, V]{g}
+		if total > room {
+			parts = p.split(g, room)
+		}
+		for _, part := range parts {
+			if len(part.steps) == 0 {
+				continue
+			}
+			if n > 0 && n+part.size > room {
+				if !yield(batch) {
+					return false
+				}
+				batch, n = nil, 0
+			}
+			batch = append(batch, part)
+			n += part.size
+		}
+	}
+	return len(batch) == 0 || yield(batch)
+}
+
+// split divides a group that is larger than one write: one that belongs to no
+// Service in the order of phases, one of a Service into early additions, in
+// portions, and the rest, so that the rest is written at once.
+func (p *Plan[K, V]) split(g *group[K, V], room int) []*group[K, V] {
+	if g.size <= room {
+		return []*group[K, V]{g}
+	}
+	if g.common() {
+		steps := slices.Clone(g.steps)
+		slices.SortStableFunc(steps, func(a, b Step[K, V]) int { return int(a.Phase) - int(b.Phase) })
+		return p.chunks(g, steps, room)
+	}
+	var early, rest []Step[K, V]
+	for _, s := range g.steps {
+		if s.Op == Add && p.kind(s.Key).Early {
+			early = append(early, s)
+			continue
+		}
+		rest = append(rest, s)
+	}
+	last := &group[K, V]{service: g.service, steps: rest, size: p.size(rest)}
+	return append(p.chunks(g, early, room), last)
+}
+
+// chunks divides steps of a group.
+func (p *Plan[K, V]) chunks(g *group[K, V], steps []Step[K, V], room int) []*group[K, V] {
+	var list []*group[K, V]
+	for _, s := range steps {
+		size := p.ledger.writer.Size(s)
+		if n := len(list); n == 0 || list[n-1].size+size > room {
+			list = append(list, &group[K, V]{service: g.service})
+		}
+		part := list[len(list)-1]
+		part.steps, part.size = append(part.steps, s), part.size+size
+	}
+	return list
+}
+
+// Plans are plans for parts of the kernel that do not lead to each other, such as
+// the tables of two IP families, written one after the other.
+type Plans []plane.Plan
+
+// Steps returns the sum of all steps.
+func (p Plans) Steps() int { return p.sum(plane.Plan.Steps) }
+
+// Kept returns the sum of all that is kept.
+func (p Plans) Kept() int { return p.sum(plane.Plan.Kept) }
+
+func (p Plans) sum(of func(plane.Plan) int) int {
+	n := 0
+	for _, plan := range p {
+		n += of(plan)
+	}
+	return n
+}
+
+// String prints all plans.
+func (p Plans) String() string {
+	var b strings.Builder
+	for _, plan := range p {
+		b.WriteString(plan.String())
+	}
+	return b.String()
+}
+
+// Apply writes all plans. A Service that is refused by several is refused for all
+// their reasons.
+func (p Plans) Apply(ctx context.Context) error {
+	refused := plane.Refused{}
+	for _, plan := range p {
+		err := plan.Apply(ctx)
+		some, is := errors.AsType[plane.Refused](err)
+		if err != nil && !is {
+			return err
+		}
+		for name, err := range some {
+			if before := refused[name]; before != nil {
+				err = fmt.Errorf("%w; %w", before, err)
+			}
+			refused[name] = err
+		}
+	}
+	if len(refused) > 0 {
+		return refused
+	}
+	return nil
+}

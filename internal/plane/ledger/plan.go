@@ -1,0 +1,340 @@
+package ledger
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/plane"
+)
+
+// Plan collects differences, and writes them. Host and Service are called first, then
+// End, then the methods of plane.Plan. The ledger learns from a plan when Apply
+// succeeds, and not before.
+type Plan[K, V comparable] struct {
+	ledger   *Ledger[K, V]
+	found    Listing[K, V] // nil: this plan compares nothing
+	first    group[K, V]   // what Services need
+	services []group[K, V]
+	late     *Rewrite[K, V]
+	last     group[K, V] // what no Service needs
+	uses     map[K]*use[V]
+	kept     int
+	learn    []func()
+	refused  plane.Refused
+}
+
+// use is what a plan changes about a shared entry.
+type use[V comparable] struct {
+	by       int32
+	old, now *V
+}
+
+// Rewrite replaces removals of entries by steps that cost less. They are written
+// after all Services and before everything that a Service leaves behind.
+type Rewrite[K, V comparable] struct {
+	// Replaces reports whether the removal of an entry is left out.
+	Replaces func(K) bool
+	// Steps returns the steps in their place, while some Services are refused.
+	Steps func(refused plane.Refused) []Step[K, V]
+}
+
+// Host adds the difference between two states of what belongs to no Service. A
+// comparison ignores old. What is added comes before all Services, what is removed
+// after them.
+func (p *Plan[K, V]) Host(old, now []Entry[K, V]) {
+	p.differ(old, now, &p.first, &p.last)
+}
+
+// Service adds the difference between two states of a Service. A comparison
+// ignores old.
+func (p *Plan[K, V]) Service(name cluster.Name, old, now []Entry[K, V]) {
+	g := group[K, V]{service: name}
+	p.differ(old, now, &g, &g)
+	if len(g.steps) > 0 {
+		p.services = append(p.services, g)
+	}
+}
+
+func (p *Plan[K, V]) differ(old, now []Entry[K, V], added, removed *group[K, V]) {
+	if p.found != nil {
+		old = nil
+	}
+	before := make(map[K]V, len(old))
+	added.steps = slices.Grow(added.steps, p.changes(old, now))
+	for _, e := range old {
+		if p.kind(e.Key).Shared {
+			p.use(e.Key, -1).old = &e.Value
+			continue
+		}
+		before[e.Key] = e.Value
+	}
+	for _, e := range now {
+		if p.kind(e.Key).Shared {
+			p.use(e.Key, 1).now = &e.Value
+			continue
+		}
+		had, is := p.take(e, before)
+		p.want(added, e, had, is)
+		delete(before, e.Key)
+	}
+	for _, e := range old {
+		if _, left := before[e.Key]; left {
+			p.remove(removed, e)
+		}
+	}
+}
+
+// changes estimates how many steps a difference takes, so that memory is allocated
+// once.
+func (p *Plan[K, V]) changes(old, now []Entry[K, V]) int {
+	switch {
+	case p.found != nil:
+		return 0 // most entries are there
+	case len(old) == 0:
+		return len(now)
+	case len(now) == 0:
+		return 2 * len(old)
+	}
+	return 0
+}
+
+// take compares an entry with the one before it.
+func (p *Plan[K, V]) take(e Entry[K, V], before map[K]V) (had V, is Match) {
+	if p.found != nil {
+		return p.found.Take(e)
+	}
+	had, there := before[e.Key]
+	switch {
+	case !there:
+		return had, Absent
+	case had == e.Value:
+		return had, Equal
+	}
+	return had, Different
+}
+
+func (p *Plan[K, V]) want(g *group[K, V], e Entry[K, V], had V, is Match) {
+	switch is {
+	case Absent:
+		p.add(g, Step[K, V]{Op: Add, Key: e.Key, New: e.Value})
+	case Different:
+		p.add(g, Step[K, V]{Op: Change, Key: e.Key, Old: had, New: e.Value})
+	case Equal:
+		if p.found != nil {
+			p.kept++
+		}
+	}
+}
+
+func (p *Plan[K, V]) remove(g *group[K, V], e Entry[K, V]) {
+	p.add(g, Step[K, V]{Op: Remove, Key: e.Key, Old: e.Value})
+}
+
+// add adds a step with its phase, and the one that empties an entry before it is
+// removed.
+func (p *Plan[K, V]) add(g *group[K, V], s Step[K, V]) {
+	k := p.kind(s.Key)
+	switch s.Op {
+	case Add:
+		s.Phase = k.Add
+	case Change:
+		s.Phase = k.Change
+	case Empty:
+		s.Phase = k.Empty
+	case Remove:
+		if s.Phase = k.Remove; k.Empty != 0 {
+			p.add(g, Step[K, V]{Op: Empty, Key: s.Key, Old: s.Old})
+		}
+	}
+	if g.steps == nil {
+		g.steps = make([]Step[K, V], 0, usual)
+	}
+	g.steps = append(g.steps, s)
+	g.size += p.ledger.writer.Size(s)
+}
+
+// usual is how many steps most Services take that change at all.
+const usual = 8
+
+func (p *Plan[K, V]) kind(key K) Kind { return p.ledger.layout.Kind(key) }
+
+func (p *Plan[K, V]) use(key K, by int32) *use[V] {
+	u := p.uses[key]
+	if u == nil {
+		u = &use[V]{}
+		p.uses[key] = u
+	}
+	u.by += by
+	return u
+}
+
+// End adds what becomes of shared entries and of entries that a comparison found and
+// nobody wants.
+func (p *Plan[K, V]) End() {
+	counts := p.ledger.uses
+	if p.found != nil {
+		counts = make(map[K]int32, len(p.uses))
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(p.uses), p.ledger.layout.Order) {
+		p.share(key, p.uses[key], counts[key])
+	}
+	p.learn = append(p.learn, func() { p.count(counts) })
+	if p.found == nil {
+		p.move()
+		return
+	}
+	rest := p.found.Rest()
+	slices.SortFunc(rest, func(a, b Step[K, V]) int { return p.ledger.layout.Order(a.Key, b.Key) })
+	for _, s := range rest {
+		p.add(p.gone(s.Key), s)
+	}
+}
+
+// share plans a shared entry that so many Services needed before.
+func (p *Plan[K, V]) share(key K, u *use[V], before int32) {
+	after := before + u.by
+	switch {
+	case after > 0 && p.found != nil:
+		e := Entry[K, V]{key, *u.now}
+		had, is := p.found.Take(e)
+		p.want(p.came(key), e, had, is)
+	case before == 0 && after > 0:
+		p.want(p.came(key), Entry[K, V]{key, *u.now}, *u.now, Absent)
+	case before > 0 && after == 0:
+		p.remove(p.gone(key), Entry[K, V]{key, *u.old})
+	case after > 0 && u.old != nil && u.now != nil && *u.old != *u.now:
+		p.want(p.came(key), Entry[K, V]{key, *u.now}, *u.old, Different)
+	}
+}
+
+// came is where an entry that belongs to no single Service is added: a target
+// before all Services, anything else after them.
+func (p *Plan[K, V]) came(key K) *group[K, V] {
+	if p.kind(key).Target {
+		return &p.first
+	}
+	return &p.last
+}
+
+// gone is where an entry that belongs to no single Service is removed: a shared one
+// that is no target before all Services, anything else after them.
+func (p *Plan[K, V]) gone(key K) *group[K, V] {
+	if k := p.kind(key); k.Shared && !k.Target {
+		return &p.first
+	}
+	return &p.last
+}
+
+// count takes over how many Services need each shared entry.
+func (p *Plan[K, V]) count(counts map[K]int32) {
+	for key, u := range p.uses {
+		if n := counts[key] + u.by; n > 0 {
+			counts[key] = n
+		} else {
+			delete(counts, key)
+		}
+	}
+	p.ledger.uses = counts
+}
+
+// move turns the removal of an entry from one Service and its addition to another
+// into a change of the latter.
+func (p *Plan[K, V]) move() {
+	removed := map[K]V{}
+	p.each(func(s *Step[K, V]) {
+		if s.Op == Remove {
+			removed[s.Key] = s.Old
+		}
+	})
+	if len(removed) == 0 {
+		return
+	}
+	moved := map[K]bool{}
+	p.each(func(s *Step[K, V]) {
+		if old, there := removed[s.Key]; there && s.Op == Add {
+			s.Op, s.Phase, s.Old = Change, p.kind(s.Key).Change, old
+			moved[s.Key] = true
+		}
+	})
+	if len(moved) == 0 {
+		return
+	}
+	for _, g := range p.groups() {
+		p.takeOut(g, func(s Step[K, V]) bool { return (s.Op == Remove || s.Op == Empty) && moved[s.Key] })
+		g.size = p.size(g.steps) // a change may be larger than an addition
+	}
+	p.postpone() // the moved entries still lead to them
+}
+
+func (p *Plan[K, V]) size(steps []Step[K, V]) int {
+	n := 0
+	for _, s := range steps {
+		n += p.ledger.writer.Size(s)
+	}
+	return n
+}
+
+// each calls a function with every step.
+func (p *Plan[K, V]) each(do func(*Step[K, V])) {
+	for _, g := range p.groups() {
+		for i := range g.steps {
+			do(&g.steps[i])
+		}
+	}
+}
+
+// groups returns all groups in the order in which they are written.
+func (p *Plan[K, V]) groups() []*group[K, V] {
+	list := make([]*group[K, V], 0, len(p.services)+2)
+	list = append(list, &p.first)
+	for i := range p.services {
+		list = append(list, &p.services[i])
+	}
+	return append(list, &p.last)
+}
+
+// takeOut removes steps from a group and returns them.
+func (p *Plan[K, V]) takeOut(g *group[K, V], is func(Step[K, V]) bool) []Step[K, V] {
+	var out, left []Step[K, V]
+	for _, s := range g.steps {
+		if is(s) {
+			out = append(out, s)
+			g.size -= p.ledger.writer.Size(s)
+			continue
+		}
+		left = append(left, s)
+	}
+	if len(out) > 0 {
+		g.steps = left
+	}
+	return out
+}
+
+// Rewrite replaces some removals. It is called after End, at most once.
+func (p *Plan[K, V]) Rewrite(r Rewrite[K, V]) {
+	p.late = &r
+	for _, g := range p.groups() {
+		p.takeOut(g, func(s Step[K, V]) bool { return s.Op == Remove && r.Replaces(s.Key) })
+	}
+	p.postpone()
+}
+
+// postpone removes the targets of Services after all Services are written.
+func (p *Plan[K, V]) postpone() {
+	targets := func(s Step[K, V]) bool { return (s.Op == Empty || s.Op == Remove) && p.kind(s.Key).Target }
+	for i := range p.services {
+		for _, s := range p.takeOut(&p.services[i], targets) {
+			p.last.steps = append(p.last.steps, s)
+			p.last.size += p.ledger.writer.Size(s)
+		}
+	}
+}
+
+// Learn has a function called when Apply succeeds.
+func (p *Plan[K, V]) Learn(f func()) { p.learn = append(p.learn, f) }
+
+// Each calls a function with every step, except those of a Rewrite.
+func (p *Plan[K, V]) Each(do func(Step[K, V])) {
+	p.each(func(s *Step[K, V]) { do(*s) })
+}
