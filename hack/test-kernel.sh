@@ -75,7 +75,7 @@ fi
 begin "$1"
 rm -f "$dir/linux.missing"
 [[ $(uname -m) == x86_64 ]] || missing "user mode Linux is for x86_64, this machine is $(uname -m)"
-have apt-get && have dpkg-deb || missing "its source is Debian's package $package, and this system has no apt-get"
+{ have apt-get && have dpkg-deb; } || missing "its source is Debian's package $package, and this system has no apt-get"
 offered || missing "this release of $(sed -n 's/^NAME="\?\([^"]*\)"\?/\1/p' /etc/os-release) has no package $package"
 fetch_source
 build
