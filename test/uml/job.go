@@ -123,7 +123,7 @@ func (t test) inGuest(ctx context.Context, kernel string, text io.Writer) error 
 // wait, so several run at a time.
 func (t test) args() []string {
 	return []string{
-		"-test.v=test2json", "-test.parallel=6", "-test.run=" + t.run,
+		"-test.v=test2json", "-test.parallel=4", "-test.run=" + t.run,
 		"-test.timeout=" + (timeout - timeout/10).String(),
 	}
 }
