@@ -217,13 +217,16 @@ func remove(keys ...string) step {
 // is for what nobody says the end of; apply and remove wait by themselves.
 func soon(s step) step {
 	return func(e *env) error {
-		deadline := time.Now().Add(e.patience)
-		for {
-			err := s(e)
-			if err == nil || time.Now().After(deadline) {
-				return err
-			}
-			time.Sleep(time.Millisecond)
+		return eventually(e.patience, func() error { return s(e) })
+	}
+}
+
+// eventually tries until there is no error, and returns the last one when the time
+// is over.
+func eventually(timeout time.Duration, try func() error) error {
+	for deadline := time.Now().Add(timeout); ; time.Sleep(time.Millisecond) {
+		if err := try(); err == nil || time.Now().After(deadline) {
+			return err
 		}
 	}
 }

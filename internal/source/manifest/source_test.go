@@ -326,7 +326,7 @@ func TestUnreadableFileIsKept(t *testing.T) {
 	r := run(t, path)
 	must(t, os.Remove(path)) // a folder in its place cannot be read as a file
 	must(t, os.Mkdir(path, 0o700))
-	time.Sleep(100 * time.Millisecond)
+	r.hears(path, "is a directory")
 	must(t, os.Remove(path))
 	write(t, path, svc("a", "10.0.0.2"))
 	r.becomes(view{"a": "[10.0.0.2] "})
