@@ -77,10 +77,16 @@ func (r *running) becomes(want view) time.Duration {
 	}
 }
 
-// stays holds that nothing changes for a while.
+// stays verifies that nothing changes for a while.
 func (r *running) stays(d time.Duration) {
 	r.t.Helper()
 	time.Sleep(d)
+	r.unchanged()
+}
+
+// unchanged verifies that nothing has changed so far.
+func (r *running) unchanged() {
+	r.t.Helper()
 	if names := r.view.take(r.store); len(names) > 0 {
 		r.t.Errorf("%v changed to %v", names, r.view)
 	}
@@ -185,7 +191,9 @@ func TestFilesComeChangeAndGo(t *testing.T) {
 	must(t, os.Remove(b))
 	r.becomes(view{"c": "[10.0.0.3] "})
 	must(t, os.Rename(a, filepath.Join(dir, "z.yaml")))
-	r.stays(100 * time.Millisecond)
+	write(t, b, svc("b", "10.0.0.2"))
+	r.becomes(view{"b": "[10.0.0.2] ", "c": "[10.0.0.3] "})
+	must(t, os.Remove(b))
 	must(t, os.Rename(filepath.Join(dir, "z.yaml"), filepath.Join(dir, "z.bak")))
 	r.becomes(view{})
 }
@@ -252,7 +260,7 @@ func TestFolderIsReplaced(t *testing.T) {
 	r := run(t, dir)
 	must(t, os.Rename(dir, filepath.Join(top, "old")))
 	r.hears(dir, "kept")
-	r.stays(50 * time.Millisecond)
+	r.unchanged()
 	must(t, os.Mkdir(filepath.Join(top, "new"), 0o700))
 	write(t, filepath.Join(top, "new", "b.yaml"), svc("b", "10.0.0.2"))
 	must(t, os.Rename(filepath.Join(top, "new"), dir))
@@ -260,7 +268,8 @@ func TestFolderIsReplaced(t *testing.T) {
 	write(t, filepath.Join(dir, "c.yaml"), svc("c", "10.0.0.3"))
 	r.becomes(view{"b": "[10.0.0.2] ", "c": "[10.0.0.3] "})
 	write(t, filepath.Join(top, "old", "a.yaml"), svc("a", "10.0.0.7")) // nobody's any more
-	r.stays(50 * time.Millisecond)
+	write(t, filepath.Join(dir, "d.yaml"), svc("d", "10.0.0.4"))
+	r.becomes(view{"b": "[10.0.0.2] ", "c": "[10.0.0.3] ", "d": "[10.0.0.4] "})
 	must(t, os.RemoveAll(dir))
 	r.becomes(view{})
 }
@@ -314,7 +323,7 @@ func TestBrokenFileIsReportedAndKept(t *testing.T) {
 	r.hears(path, "document 2", "Service default/b", "spec.ports[0].port", "whole number")
 	write(t, path, svc("a", "10.0.0.3")+"---\n{")
 	r.hears(path, "document 2", "line 11")
-	r.stays(50 * time.Millisecond)
+	r.unchanged()
 	write(t, path, svc("a", "10.0.0.3"))
 	r.becomes(view{"a": "[10.0.0.3] "})
 }
