@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"syscall"
@@ -65,8 +66,12 @@ func inside() error {
 // mounts makes what programs expect of a machine. The root stays read-only.
 func mounts() error {
 	for _, m := range [][2]string{
-		{"proc", "/proc"}, {"sysfs", "/sys"}, {"tmpfs", "/run"}, {"cgroup2", "/sys/fs/cgroup"},
-		{"devpts", "/dev/pts"}, {"tmpfs", scratch},
+		{"proc", "/proc"},
+		{"sysfs", "/sys"},
+		{"tmpfs", "/run"},
+		{"cgroup2", "/sys/fs/cgroup"},
+		{"devpts", "/dev/pts"},
+		{"tmpfs", scratch},
 	} {
 		if m[1] == "/dev/pts" || m[1] == scratch {
 			if err := os.Mkdir(m[1], 0o755); err != nil {
@@ -103,7 +108,7 @@ func reap(pid int) (syscall.WaitStatus, error) {
 	for {
 		var status syscall.WaitStatus
 		done, err := syscall.Wait4(-1, &status, 0, nil)
-		if err != nil && err != syscall.EINTR { //nolint:errorlint // as system calls return it
+		if err != nil && !errors.Is(err, syscall.EINTR) {
 			return status, fmt.Errorf("wait for the tests: %w", err)
 		}
 		if done == pid {

