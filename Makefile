@@ -20,13 +20,16 @@ VERSUS       ?=
 KUBEBUILDER_ASSETS ?= $(CURDIR)/.cache/test-assets
 TEST_TOOLS         ?= $(CURDIR)/.cache/test-tools
 
+# An older kernel to test on, made if it is not there.
+TEST_KERNEL ?= $(CURDIR)/.cache/test-kernel
+
 # The version is that of the last tag, if this is a Git checkout with one.
 VERSION ?= $(shell git describe --tags --match 'v[0-9]*' --dirty 2>/dev/null || git describe --always --dirty --exclude '*' 2>/dev/null | sed 's/^/v0.0.0-dev+/')
 LDFLAGS := -s -w -X github.com/sluice-proxy/sluice/internal/cli.stamp=$(VERSION)
 GOBUILD := CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)'
 TESTSUM := .cache/bin/testsum
 
-.PHONY: help build build-all demo unit test test-assets test-tools lint fmt bench fuzz clean distclean setup-build setup-demo setup-test
+.PHONY: help build build-all demo unit test test-assets test-tools test-kernel lint fmt bench fuzz clean distclean setup-build setup-demo setup-test
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' Makefile
@@ -59,7 +62,9 @@ test: setup-test ## everything, what it needs included
 		'lint: make lint' \
 		'test-assets: make test-assets' \
 		'test-tools: make test-tools' \
-		'test: KUBEBUILDER_ASSETS="$(KUBEBUILDER_ASSETS)" TEST_TOOLS="$(TEST_TOOLS)" go test -race -count=1 -timeout=30m -json $$(go list ./... | grep -v /test/hostile$$)' \
+		'test-kernel: make test-kernel' \
+		'test: KUBEBUILDER_ASSETS="$(KUBEBUILDER_ASSETS)" TEST_TOOLS="$(TEST_TOOLS)" TEST_KERNEL="$(TEST_KERNEL)" go test -race -count=1 -timeout=30m -json $$(go list ./... | grep -v /test/hostile$$)' \
+		'linux-6.1: go build -o .cache/bin/uml ./test/uml && .cache/bin/uml -kernel "$(TEST_KERNEL)/linux"' \
 		'hostile: go test -race -count=1 -timeout=10m -json ./test/hostile'
 
 test-assets: setup-build ## the real API server, etcd and kube-proxy for the tests: minutes, once
@@ -67,6 +72,9 @@ test-assets: setup-build ## the real API server, etcd and kube-proxy for the tes
 
 test-tools: setup-build ## kubectl, helm and prometheus for the tests: minutes, once
 	@hack/test-tools.sh "$(TEST_TOOLS)"
+
+test-kernel: setup-test ## Linux 6.1 for the tests, as a program: minutes, once
+	@hack/test-kernel.sh "$(TEST_KERNEL)"
 
 lint: setup-build $(LINT) ## house style, formatting, modules, shell scripts
 	@$(LINT) run ./...

@@ -62,6 +62,17 @@ need_for_test() {
 	have shellcheck || need shellcheck shellcheck
 	have systemd-analyze || need systemd-analyze systemd
 	compiles || need "gcc with libc headers" gcc libc6-dev
+	need_for_kernel
+}
+
+# need_for_kernel is for hack/test-kernel.sh.
+need_for_kernel() {
+	local name
+	for name in make flex bison bc perl; do
+		have "$name" || need "$name" "$name"
+	done
+	have xz || need xz xz-utils
+	have strip || need binutils binutils
 }
 
 # install_missing brings everything noted, or says what is to be brought.

@@ -5,6 +5,7 @@ import (
 	"os"
 	"runtime/debug"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/proxy"
@@ -26,6 +27,10 @@ func TestSaveMemory(t *testing.T) {
 	}
 	before := growth()
 	t.Cleanup(func() { debug.SetGCPercent(before) })
+	synctest.Test(t, testSaveMemory)
+}
+
+func testSaveMemory(t *testing.T) {
 	synced := saveMemory()
 	for _, step := range []struct {
 		tell proxy.Sync
@@ -37,6 +42,7 @@ func TestSaveMemory(t *testing.T) {
 	} {
 		synced(step.tell)
 		time.Sleep(20 * lookPeriod) // the heap of a test is small
+		synctest.Wait()
 		if got := growth(); got != step.want {
 			t.Errorf("after %+v the heap may grow by %d %%, want %d", step.tell, got, step.want)
 		}

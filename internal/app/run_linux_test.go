@@ -1,7 +1,6 @@
 package app
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -142,15 +141,17 @@ func TestCleanupWaitsForTheDaemonToEnd(t *testing.T) {
 		t.Errorf("beside a daemon there is left:\n%s\nwant\n%s", after, before)
 	}
 
-	waiting, done := &bytes.Buffer{}, make(chan error, 1)
+	waiting, done := &journal{}, make(chan error, 1)
 	o.Log = slog.New(slog.NewTextHandler(waiting, nil))
 	go func() {
 		_, err := cleanup(t.Context(), o, patience)
 		done <- err
 	}()
-	time.Sleep(5 * endingPause)
-	if len(done) > 0 {
-		t.Fatalf("it does not wait: %v", <-done)
+	said := ""
+	for end := time.Now().Add(patience); !strings.Contains(said, "Waiting for a Sluice"); time.Sleep(time.Millisecond) {
+		if said += waiting.said(); len(done) > 0 || time.Now().After(end) {
+			t.Fatalf("it does not wait, and says:\n%s", said)
+		}
 	}
 	if err := r.stop(); err != nil {
 		t.Fatalf("the daemon ended with %v", err)
@@ -158,8 +159,9 @@ func TestCleanupWaitsForTheDaemonToEnd(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Errorf("after the end of the daemon: %v", err)
 	}
-	if n := strings.Count(waiting.String(), "Waiting for a Sluice"); n != 1 {
-		t.Errorf("said %d times that it waits:\n%s", n, waiting)
+	said += waiting.said()
+	if n := strings.Count(said, "Waiting for a Sluice"); n != 1 {
+		t.Errorf("said %d times that it waits:\n%s", n, said)
 	}
 	if after := runNft(t, o.NetNS, "list", "ruleset"); after != "" {
 		t.Errorf("there is left:\n%s", after)

@@ -3,7 +3,8 @@
 package apiserver
 
 import (
-	"time"
+	"fmt"
+	"strings"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -34,7 +35,12 @@ func testRestart(w *world) {
 	if !first.Full() || first.Steps != 0 {
 		w.Errorf("with nothing changed the restart took %d steps, want 0", first.Steps)
 	}
-	time.Sleep(quiet)
+	// What a later Service comes and goes after is all that the restart does.
+	w.back("later", w.pods[0])
+	later := targets(w.create(named("later")), 80)
+	w.reaches(w.client, later, w.pods[0])
+	w.remove("later")
+	w.ends(w.client, later, lab.TimedOut)
 	p.Stop()
 	if diff := cmp.Diff(before, w.rules()); diff != "" {
 		w.Errorf("with nothing changed the restart changed (-before, +now):\n%s", diff)
@@ -71,7 +77,7 @@ func testServerDown(w *world) {
 
 	// Down: the rules stay.
 	w.must(w.StopServer())
-	time.Sleep(quiet)
+	w.unreachable(p, 1)
 	w.reaches(w.client, targets(stays, 80), w.pods[0])
 	w.must(w.StartServer())
 	w.eventually(w.up)
@@ -86,11 +92,11 @@ func testServerDown(w *world) {
 	// Down, and Sluice restarted. Going down, the API server takes the endpoint of
 	// its own Service away, which Sluice still hears of.
 	w.must(w.StopServer())
-	time.Sleep(quiet)
+	w.unreachable(p, 2)
 	p.Stop()
 	before := w.rules()
 	p = w.run()
-	time.Sleep(quiet)
+	w.unreachable(p, 1)
 	if n := len(p.Syncs()); n > 0 {
 		w.Errorf("%d writes without an API server", n)
 	}
@@ -104,6 +110,17 @@ func testServerDown(w *world) {
 	w.reaches(w.client, targets(stays, 80), w.pods[2])
 	w.remove("goes")
 	w.ends(w.client, targets(goes, 80), lab.TimedOut)
+}
+
+// unreachable waits until the log says for the nth time that there is no API server.
+func (w *world) unreachable(p *Proxy, nth int) {
+	w.Helper()
+	w.eventually(func() error {
+		if n := strings.Count(p.Log(), "Cannot reach the API server"); n < nth {
+			return fmt.Errorf("the log says %d times that the API server cannot be reached, want %d:\n%s", n, nth, p.Log())
+		}
+		return nil
+	})
 }
 
 // testUnseen: Sluice loses the API server, and what happens then it learns from
@@ -124,7 +141,7 @@ func testUnseen(w *world) {
 	w.back("changes", w.pods[1])
 	fresh := w.create(named("fresh"))
 	w.back("fresh", w.pods[2])
-	time.Sleep(quiet)
+	w.unreachable(p, 1)
 	if n := len(p.Syncs()); n != writes {
 		w.Errorf("%d writes while cut off", n-writes)
 	}

@@ -5,7 +5,6 @@ package conformance
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/sluice-proxy/sluice/internal/follow/netfilter"
 	kernel "github.com/sluice-proxy/sluice/internal/kernel/iptables"
@@ -55,9 +54,7 @@ func iptablesPlane(variant string) Plane {
 			if err := nature.firewall.leaveHint(host); err != nil {
 				t.Fatalf("%v", err)
 			}
-			tools, err := kernel.Open(context.Background(), kernel.Options{
-				NetNS: host.NetNSFD(), Lock: lockOf(host), Poll: 200 * time.Millisecond,
-			})
+			tools, err := kernel.Open(context.Background(), kernel.Options{NetNS: host.NetNSFD(), Lock: lockOf(host)})
 			if err != nil {
 				t.Fatalf("find iptables: %v", err)
 			}

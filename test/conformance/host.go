@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"os"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -115,8 +114,16 @@ func (e *env) invalidSeen(from, to string) (int, error) {
 	tap := e.outsideTap()
 	tap.Reset()
 	src.Inject(e.lab.NodeA, s.Packet())
-	time.Sleep(lab.Soon / 3)
-	return tap.Count(cameTo(lab.Probe{Protocol: lab.TCP, To: s.Dst})), nil
+	// The way of a UDP packet is the same, so it comes out after the other, if that does.
+	last := lab.Segment{Protocol: lab.UDP, Src: s.Src, Dst: s.Dst}
+	src.Inject(e.lab.NodeA, last.Packet())
+	err = eventually(patience, func() error {
+		if tap.Count(cameTo(lab.Probe{Protocol: lab.UDP, To: s.Dst})) == 0 {
+			return fmt.Errorf("a UDP packet from %s to %s does not arrive", from, to)
+		}
+		return nil
+	})
+	return tap.Count(cameTo(lab.Probe{Protocol: lab.TCP, To: s.Dst})), err
 }
 
 // whileLocked has another program hold the lock of iptables during the steps.

@@ -3,6 +3,7 @@
 package conformance
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -40,26 +41,40 @@ func neighbourReachesLoopback(port uint16) step {
 }
 
 // neighbourSends reports whether a packet of a neighbour arrives at a port of
-// 127.0.0.1 on node A.
+// 127.0.0.1 on node A. A second packet, to the node's own address, always arrives,
+// and after the first one.
 func (e *env) neighbourSends(port uint16) (arrived bool, err error) {
-	s := e.lab.NodeA.Serve(lab.UDP, port)
-	defer s.Close()
+	var conn net.PacketConn
+	err = e.lab.NodeA.Do(func() (err error) {
+		conn, err = net.ListenPacket("udp4", fmt.Sprintf(":%d", port))
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("listen on node A: %w", err)
+	}
+	defer func() { _ = conn.Close() }()
 	mac, err := hardwareAddr(e.lab.NodeA)
 	if err != nil {
 		return false, err
 	}
-	if err := sendTo(e.lab.Outside, mac, [4]byte{192, 168, 0, 2}, port); err != nil {
-		return false, err
+	loopback, own := [4]byte{127, 0, 0, 1}, [4]byte{192, 168, 0, 2}
+	for _, to := range [][4]byte{loopback, own} {
+		if err := sendTo(e.lab.Outside, mac, to, port); err != nil {
+			return false, err
+		}
 	}
-	time.Sleep(lab.Soon / 3)
-	if s.Count() != 1 {
-		return false, errors.New("the packet to the node's own address did not arrive: the test is wrong")
+	if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		return false, fmt.Errorf("set deadline: %w", err)
 	}
-	if err := sendTo(e.lab.Outside, mac, [4]byte{127, 0, 0, 1}, port); err != nil {
-		return false, err
+	for to := make([]byte, 4); ; {
+		if _, _, err := conn.ReadFrom(to); err != nil {
+			return false, fmt.Errorf("wait for the packet to the node's own address: %w", err)
+		}
+		if bytes.Equal(to, own[:]) {
+			return arrived, nil
+		}
+		arrived = true
 	}
-	time.Sleep(lab.Soon / 3)
-	return s.Count() == 2, nil
 }
 
 func hardwareAddr(h *lab.Host) (mac net.HardwareAddr, err error) {
@@ -99,7 +114,7 @@ func sendTo(from *lab.Host, mac net.HardwareAddr, to [4]byte, port uint16) error
 const ethIP = unix.ETH_P_IP>>8 | unix.ETH_P_IP&0xff<<8
 
 // datagram is a UDP packet (RFC 791, RFC 768) of a neighbour of node A, without
-// a UDP checksum.
+// a UDP checksum. It carries the address it is sent to.
 func datagram(to [4]byte, port uint16) []byte {
 	b := make([]byte, 32)
 	b[0], b[8], b[9] = 0x45, 64, unix.IPPROTO_UDP
@@ -114,5 +129,6 @@ func datagram(to [4]byte, port uint16) []byte {
 	binary.BigEndian.PutUint16(b[20:], 40000)
 	binary.BigEndian.PutUint16(b[22:], port)
 	binary.BigEndian.PutUint16(b[24:], 12)
+	copy(b[28:], to[:])
 	return b
 }

@@ -23,8 +23,8 @@ func together(steps ...step) step {
 	}
 }
 
-// unbroken has a client connect again and again while the steps go on. Each of
-// the connections must be answered, by whomever.
+// unbroken has a client connect again and again while the steps go on, from before
+// the first. Each of the connections must be answered, by any backend.
 func unbroken(from, to string, steps ...step) step {
 	return func(e *env) error {
 		client, probe, err := e.probe(from, to)
@@ -33,8 +33,13 @@ func unbroken(from, to string, steps ...step) step {
 		}
 		var probing sync.WaitGroup
 		var broken error
-		over := make(chan struct{})
-		probing.Go(func() { broken = probeUntil(over, client, probe) })
+		over, begun := make(chan struct{}), make(chan struct{})
+		probing.Go(func() {
+			began := sync.OnceFunc(func() { close(begun) })
+			defer began() // or it is broken from the start
+			broken = probeUntil(over, client, probe, began)
+		})
+		<-begun
 		err = together(steps...)(e)
 		close(over)
 		probing.Wait()
@@ -45,8 +50,9 @@ func unbroken(from, to string, steps ...step) step {
 	}
 }
 
-// probeUntil connects until over, and gives up at the first that fails.
-func probeUntil(over <-chan struct{}, client *lab.Host, p lab.Probe) error {
+// probeUntil connects until over, and gives up at the first that fails. It calls
+// answered after each that does not.
+func probeUntil(over <-chan struct{}, client *lab.Host, p lab.Probe, answered func()) error {
 	for n := 0; ; n++ {
 		select {
 		case <-over:
@@ -59,6 +65,7 @@ func probeUntil(over <-chan struct{}, client *lab.Host, p lab.Probe) error {
 		if r := client.Try(p); r.Outcome != lab.Answered {
 			return fmt.Errorf("%s after %d connections that were answered", r, n)
 		}
+		answered()
 	}
 }
 

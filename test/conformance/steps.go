@@ -157,7 +157,7 @@ func untouched(from, to string) step {
 		if r := client.Try(probe); r.Outcome != lab.TimedOut {
 			return fmt.Errorf("%s to %s: %s, want it to leave the node", from, to, r)
 		}
-		if tap.Count(cameTo(probe)) == 0 {
+		if !e.arrives(tap, cameTo(probe)) {
 			return fmt.Errorf("%s to %s: did not leave the node", from, to)
 		}
 		return e.agree(client, probe, sight{verdict: explain.Untouched})
@@ -179,6 +179,17 @@ func pingRefused(from, to string) step {
 	}
 }
 
+// arrives waits until a tap has seen such a packet, and reports false if it has not
+// in time.
+func (e *env) arrives(tap *lab.Tap, wanted func(lab.Packet) bool) bool {
+	return eventually(e.patience, func() error {
+		if tap.Count(wanted) == 0 {
+			return errors.New("no such packet")
+		}
+		return nil
+	}) == nil
+}
+
 // pingUntouched has an ICMP echo leave node A as it came.
 func pingUntouched(from, to string) step {
 	return func(e *env) error {
@@ -192,7 +203,7 @@ func pingUntouched(from, to string) step {
 		if r := client.Try(lab.Probe{Protocol: lab.Echo, To: netip.AddrPortFrom(addr, 0), Timeout: lab.Soon}); r.Outcome != lab.TimedOut {
 			return fmt.Errorf("ping from %s to %s: %s, want it to leave the node", from, to, r)
 		}
-		if tap.Count(func(p lab.Packet) bool { return !p.Out && p.Dst.Addr() == addr }) == 0 {
+		if !e.arrives(tap, func(p lab.Packet) bool { return !p.Out && p.Dst.Addr() == addr }) {
 			return fmt.Errorf("ping from %s to %s: did not leave the node", from, to)
 		}
 		return e.agree(client, lab.Probe{To: netip.AddrPortFrom(addr, 0)}, sight{verdict: explain.Untouched})
@@ -217,13 +228,16 @@ func remove(keys ...string) step {
 // is for what nobody says the end of; apply and remove wait by themselves.
 func soon(s step) step {
 	return func(e *env) error {
-		deadline := time.Now().Add(e.patience)
-		for {
-			err := s(e)
-			if err == nil || time.Now().After(deadline) {
-				return err
-			}
-			time.Sleep(time.Millisecond)
+		return eventually(e.patience, func() error { return s(e) })
+	}
+}
+
+// eventually tries until there is no error, and returns the last one when the time
+// is over.
+func eventually(timeout time.Duration, try func() error) error {
+	for deadline := time.Now().Add(timeout); ; time.Sleep(time.Millisecond) {
+		if err := try(); err == nil || time.Now().After(deadline) {
+			return err
 		}
 	}
 }

@@ -138,9 +138,17 @@ func early(from, to string, change step, backends ...string) step {
 		}
 		probe.Timeout = 20 * time.Second
 		answer := make(chan lab.Result, 1)
+		tap := client.Tap()
 		go func() { answer <- client.Try(probe) }()
-		time.Sleep(lab.Soon)
-		err = change(e)
+		err = eventually(patience, func() error {
+			if tap.Count(func(p lab.Packet) bool { return p.Out && p.Dst == probe.To }) == 0 {
+				return fmt.Errorf("%s does not begin", from)
+			}
+			return nil
+		})
+		if err == nil {
+			err = change(e)
+		}
 		began := time.Now()
 		r := <-answer
 		took := time.Since(began)
@@ -233,7 +241,10 @@ func outOfWindow(name, client, server string) step {
 			late.Flags, late.Seq = lab.ACK, last.Seq-behind
 			s.Inject(e.lab.NodeA, late.Packet())
 		}
-		time.Sleep(lab.Soon)
+		// What is asked now, the client gets after these segments.
+		if r := e.flows[name].AskWithin(nil, patience); r.Outcome != lab.Answered {
+			return fmt.Errorf("flow %s: %s after late segments", name, r)
+		}
 		if n := tap.Count(func(p lab.Packet) bool { return p.Out && isReset(p) }); n > 0 {
 			return fmt.Errorf("flow %s: the client sent %d RST", name, n)
 		}

@@ -122,6 +122,15 @@ func (f *Flow) prompt() error {
 	return nil
 }
 
+// Await returns when there were n more messages and n more new connections since
+// it was called, or when something broke.
+func (s *Steady) Await(n int) {
+	messages, connections := s.messages.Load()+int64(n), s.connections.Load()+int64(n)
+	for s.Broken() == nil && (s.messages.Load() < messages || s.connections.Load() < connections) {
+		time.Sleep(s.pace)
+	}
+}
+
 // Broken says what broke so far.
 func (s *Steady) Broken() error {
 	s.mu.Lock()

@@ -4,6 +4,7 @@ package lab
 
 import (
 	"errors"
+	"math"
 	"net/netip"
 	"strings"
 	"testing"
@@ -20,7 +21,7 @@ func steadyWay(t *testing.T) (*Lab, Way) {
 func TestSteadyTrafficThatNothingHappensTo(t *testing.T) {
 	_, way := steadyWay(t)
 	s := StartSteady(t, time.Millisecond, way)
-	time.Sleep(200 * time.Millisecond)
+	s.Await(20)
 	if err := s.End(); err != nil {
 		t.Error(err)
 	}
@@ -35,7 +36,7 @@ func TestSteadyTrafficSeesOneLostPacket(t *testing.T) {
 	l.NodeA.Nft(`table inet lossy { chain output { type filter hook output priority 0
 		tcp dport 80 tcp flags & (syn | ack) == syn limit rate 1/hour burst 1 packets counter drop
 	}; }`)
-	time.Sleep(1500 * time.Millisecond) // it is sent again
+	s.Await(math.MaxInt32)
 	if err := s.End(); err == nil || !strings.Contains(err.Error(), "its first packet was lost") {
 		t.Errorf("got %v", err)
 	}
@@ -46,7 +47,7 @@ func TestSteadyTrafficSeesAWrongAnswer(t *testing.T) {
 	wrong := errors.New("not what I want")
 	way.Check = func(Result) error { return wrong }
 	s := StartSteady(t, time.Millisecond, way)
-	time.Sleep(100 * time.Millisecond)
+	s.Await(math.MaxInt32)
 	if err := s.End(); !errors.Is(err, wrong) {
 		t.Errorf("got %v", err)
 	}

@@ -114,10 +114,10 @@ func (w *world) same(before string) {
 	}
 }
 
-// settled gives traffic the time to suffer.
+// settled has traffic go on for a while, and ends it.
 func (w *world) settled(t *lab.Steady) {
 	w.Helper()
-	time.Sleep(500 * time.Millisecond)
+	t.Await(100)
 	if err := t.End(); err != nil {
 		w.Error(err)
 	}

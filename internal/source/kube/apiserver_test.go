@@ -8,7 +8,9 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
@@ -76,14 +78,63 @@ func (s *apiServer) client() *Client {
 
 func clientOf(t testing.TB, url string) *Client {
 	t.Helper()
-	c, err := NewClient(&rest.Config{
+	c, _ := countedClientOf(t, url)
+	return c
+}
+
+// countedClientOf also returns the count of requests that the client begins.
+func countedClientOf(t testing.TB, url string) (*Client, *requestCount) {
+	t.Helper()
+	r := &requestCount{}
+	config := &rest.Config{
 		Host: url, QPS: 1000, Burst: 1000,
 		ContentConfig: rest.ContentConfig{ContentType: "application/json"},
-	})
+	}
+	config.Wrap(r.count)
+	c, err := NewClient(config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return c
+	return c, r
+}
+
+// requestCount counts requests that began.
+type requestCount struct{ begun atomic.Int32 }
+
+func (r *requestCount) count(next http.RoundTripper) http.RoundTripper {
+	return roundTrip(func(req *http.Request) (*http.Response, error) {
+		r.begun.Add(1)
+		return next.RoundTrip(req)
+	})
+}
+
+// reach waits until n requests began.
+func (r *requestCount) reach(t testing.TB, n int) {
+	t.Helper()
+	waitFor(t, func() string {
+		if begun := int(r.begun.Load()); begun < n {
+			return fmt.Sprintf("%d of %d requests", begun, n)
+		}
+		return ""
+	})
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// waitFor waits until nothing is missing.
+func waitFor(t testing.TB, missing func() string) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+		what := missing()
+		if what == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("after 30 s: %s", what)
+		}
+	}
 }
 
 // set adds or changes an object and tells the watchers.
@@ -155,6 +206,26 @@ func (s *apiServer) asked() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]string(nil), s.requests...)
+}
+
+// askedFor waits until each path was requested n times.
+func (s *apiServer) askedFor(n int, paths ...string) {
+	s.t.Helper()
+	waitFor(s.t, func() string {
+		asked := s.asked()
+		for _, path := range paths {
+			count := 0
+			for _, request := range asked {
+				if strings.HasPrefix(request, path+" ") {
+					count++
+				}
+			}
+			if count < n {
+				return fmt.Sprintf("%d of %d requests for %s", count, n, path)
+			}
+		}
+		return ""
+	})
 }
 
 func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {

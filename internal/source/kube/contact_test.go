@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -104,6 +105,10 @@ func (p *port) close() {
 	p.serving.CloseClientConnections()
 }
 
+// tries are enough requests of a kind that at least two lists of it have failed: a
+// list is one request, or two where it might have come as a stream.
+const tries = 5
+
 func TestOutageIsSaidOnce(t *testing.T) {
 	listedAndStreamed(t, outage)
 }
@@ -112,11 +117,11 @@ func outage(t *testing.T, api *apiServer) {
 	t.Helper()
 	api.set(servicesPath, service("web", "10.96.0.1"))
 	p := closedPort(t)
-	f := startWith(t, clientOf(t, p.url()))
+	client, requests := countedClientOf(t, p.url())
+	f := startWith(t, client)
 	lost := fmt.Sprintf(`WARN %q server=%s`, unreachable.text(), p.url())
 	back := `INFO "The API server answers again" server=` + p.url()
-	f.says(lost)
-	time.Sleep(600 * time.Millisecond) // it tries again meanwhile
+	requests.reach(t, len(kinds)+4) // one of each kind, and one kind goes on
 	f.says(lost)
 	if !strings.Contains(f.log.String(), "connection refused") {
 		t.Errorf("the log does not say why:\n%s", f.log)
@@ -141,7 +146,7 @@ func TestRefusalIsSaidOncePerKind(t *testing.T) {
 		api.answer(path, http.StatusForbidden)
 	}
 	f := start(t, api)
-	time.Sleep(700 * time.Millisecond) // it tries again meanwhile
+	api.askedFor(tries, servicesPath, slicesPath)
 	for _, path := range []string{servicesPath, slicesPath} {
 		api.answer(path, 0)
 	}
@@ -164,7 +169,7 @@ func TestBadCredentialsAreSaidOnce(t *testing.T) {
 		api.answer(path, http.StatusUnauthorized)
 	}
 	f := start(t, api)
-	time.Sleep(500 * time.Millisecond) // all kinds, some twice
+	api.askedFor(tries, slices.Collect(maps.Keys(kinds))...)
 	f.stop()
 	f.says(fmt.Sprintf(`WARN %q`, unauthorized.text()))
 }
@@ -269,18 +274,22 @@ func TestStopIsQuick(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer silent.Close()
-	for name, client := range map[string]*Client{
-		"refused": clientOf(t, closedPort(t).url()),
-		"silent":  clientOf(t, "http://"+silent.Addr().String()),
-		"no way":  clientOf(t, "http://192.0.2.1"), // no machine has this address
+	for _, tt := range []struct {
+		name, url string
+		requests  int // before it is stopped
+	}{
+		{"refused", closedPort(t).url(), len(kinds) + 5}, // the pauses have grown
+		{"silent", "http://" + silent.Addr().String(), len(kinds)},
+		{"no way", "http://192.0.2.1", len(kinds)}, // no machine has this address
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
+			client, requests := countedClientOf(t, tt.url)
 			f := startWith(t, client)
-			time.Sleep(2 * time.Second) // the pauses have grown
+			requests.reach(t, tt.requests)
 			before := time.Now()
 			f.stop()
-			if took := time.Since(before); took > 100*time.Millisecond {
+			if took := time.Since(before); took > time.Second {
 				t.Errorf("Run went on for %v", took)
 			}
 		})

@@ -277,10 +277,11 @@ func TestNotReadyBeforeEveryKindWasListed(t *testing.T) {
 	api.set(servicesPath, service("web", "10.96.0.1"))
 	f := start(t, api)
 	f.becomes(map[string]string{"default/web": "[10.96.0.1] []"})
+	api.askedFor(tries, slicesPath)
 	select {
 	case <-f.store.Ready():
 		t.Fatal("ready without EndpointSlices")
-	case <-time.After(100 * time.Millisecond):
+	default:
 	}
 	api.answer(slicesPath, 0)
 	f.ready()
@@ -335,7 +336,7 @@ func TestServerWithoutServiceCIDRs(t *testing.T) {
 			api.set(servicesPath, service("web", "10.96.0.1"))
 			f := start(t, api)
 			f.ready()
-			time.Sleep(700 * time.Millisecond) // it tries again meanwhile
+			api.askedFor(tries, cidrsPath)
 			api.answer(cidrsPath, 0)
 			api.set(cidrsPath, serviceCIDR("x", "10.96.0.0/16"))
 			f.until(func() string { return cmp.Diff("[10.96.0.0/16]", fmt.Sprint(f.facts.ServiceCIDRs)) })

@@ -77,10 +77,15 @@ func (r *running) becomes(want view) time.Duration {
 	}
 }
 
-// stays holds that nothing changes for a while.
+// stays verifies that nothing changes for a while.
 func (r *running) stays(d time.Duration) {
 	r.t.Helper()
 	time.Sleep(d)
+	r.unchanged()
+}
+
+// unchanged verifies that nothing has changed so far.
+func (r *running) unchanged() {
 	if names := r.view.take(r.store); len(names) > 0 {
 		r.t.Errorf("%v changed to %v", names, r.view)
 	}
@@ -185,9 +190,10 @@ func TestFilesComeChangeAndGo(t *testing.T) {
 	must(t, os.Remove(b))
 	r.becomes(view{"c": "[10.0.0.3] "})
 	must(t, os.Rename(a, filepath.Join(dir, "z.yaml")))
-	r.stays(100 * time.Millisecond)
+	write(t, b, svc("b", "10.0.0.2"))
+	r.becomes(view{"b": "[10.0.0.2] ", "c": "[10.0.0.3] "})
 	must(t, os.Rename(filepath.Join(dir, "z.yaml"), filepath.Join(dir, "z.bak")))
-	r.becomes(view{})
+	r.becomes(view{"b": "[10.0.0.2] "})
 }
 
 // Editors write a new file and rename it over the old one, or move the old
@@ -252,7 +258,7 @@ func TestFolderIsReplaced(t *testing.T) {
 	r := run(t, dir)
 	must(t, os.Rename(dir, filepath.Join(top, "old")))
 	r.hears(dir, "kept")
-	r.stays(50 * time.Millisecond)
+	r.unchanged()
 	must(t, os.Mkdir(filepath.Join(top, "new"), 0o700))
 	write(t, filepath.Join(top, "new", "b.yaml"), svc("b", "10.0.0.2"))
 	must(t, os.Rename(filepath.Join(top, "new"), dir))
@@ -260,7 +266,8 @@ func TestFolderIsReplaced(t *testing.T) {
 	write(t, filepath.Join(dir, "c.yaml"), svc("c", "10.0.0.3"))
 	r.becomes(view{"b": "[10.0.0.2] ", "c": "[10.0.0.3] "})
 	write(t, filepath.Join(top, "old", "a.yaml"), svc("a", "10.0.0.7")) // nobody's any more
-	r.stays(50 * time.Millisecond)
+	write(t, filepath.Join(dir, "d.yaml"), svc("d", "10.0.0.4"))
+	r.becomes(view{"b": "[10.0.0.2] ", "c": "[10.0.0.3] ", "d": "[10.0.0.4] "})
 	must(t, os.RemoveAll(dir))
 	r.becomes(view{})
 }
@@ -314,7 +321,7 @@ func TestBrokenFileIsReportedAndKept(t *testing.T) {
 	r.hears(path, "document 2", "Service default/b", "spec.ports[0].port", "whole number")
 	write(t, path, svc("a", "10.0.0.3")+"---\n{")
 	r.hears(path, "document 2", "line 11")
-	r.stays(50 * time.Millisecond)
+	r.unchanged()
 	write(t, path, svc("a", "10.0.0.3"))
 	r.becomes(view{"a": "[10.0.0.3] "})
 }
@@ -326,7 +333,7 @@ func TestUnreadableFileIsKept(t *testing.T) {
 	r := run(t, path)
 	must(t, os.Remove(path)) // a folder in its place cannot be read as a file
 	must(t, os.Mkdir(path, 0o700))
-	time.Sleep(100 * time.Millisecond)
+	r.hears(path, "is a directory")
 	must(t, os.Remove(path))
 	write(t, path, svc("a", "10.0.0.2"))
 	r.becomes(view{"a": "[10.0.0.2] "})
@@ -392,5 +399,4 @@ func TestPipe(t *testing.T) {
 	}
 	r := run(t, path)
 	r.becomes(view{"a": "[10.0.0.1] "})
-	r.stays(50 * time.Millisecond)
 }

@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# Build the older kernel that test/uml runs tests on: user mode Linux 6.1.
+#
+# usage: hack/test-kernel.sh DIR
+#
+# Afterwards DIR/linux is the kernel. The source is Debian's package
+# linux-source-6.1, which is not installed; Debian's package user-mode-linux would
+# not do, as its nf_tables has neither IPv4 nor IPv6. Where there is no such package,
+# or no user mode Linux for the processor, DIR/linux.missing says so, and test/uml
+# skips its tests for that reason. A second run returns at once.
+set -euo pipefail
+
+# shellcheck source=hack/fill.sh
+source "$(dirname "$0")/fill.sh"
+
+package=linux-source-6.1
+config=$(cd "$(dirname "$0")" && pwd)/test-kernel.config
+wanted="$package, configuration $(sha256sum "$config" | cut -c 1-12)"
+programs=(linux)
+
+die() {
+	say "$*" >&2
+	exit 1
+}
+
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# missing REASON ends the script: there will be no older kernel on this machine.
+missing() {
+	say "no older kernel to test on: $*"
+	printf 'no older kernel: %s\n' "$*" >"$dir/linux.missing"
+	exit 0
+}
+
+quietly() { "$@" </dev/null >"$tmp/log" 2>&1; }
+
+# offered says whether apt knows the package, after it fetched lists if need be.
+offered() {
+	apt-cache show "$package" >/dev/null 2>&1 && return
+	quietly apt-get -q -o DPkg::Lock::Timeout=300 update || die "cannot fetch lists of packages: $(cat "$tmp/log")"
+	apt-cache show "$package" >/dev/null 2>&1
+}
+
+# fetch_source unpacks the source into the build folder, which apt's own user must
+# be able to enter.
+fetch_source() {
+	chmod 755 "$tmp"
+	mkdir -m 777 "$tmp/deb"
+	cd "$tmp/deb"
+	say "fetching $package"
+	quietly apt-get -q download "$package" || {
+		quietly apt-get -q -o DPkg::Lock::Timeout=300 update || die "cannot fetch lists of packages: $(cat "$tmp/log")"
+		quietly apt-get -q download "$package" || die "cannot fetch $package: $(cat "$tmp/log")"
+	}
+	dpkg-deb --fsys-tarfile ./*.deb | tar -x --to-stdout --wildcards "*/$package.tar.xz" |
+		tar -xJ --strip-components=1 --exclude='*/drivers/gpu/*.[ch]' --one-top-level="$tmp/source"
+	rm -rf "$tmp/deb"
+}
+
+# build leaves nothing of the make that may run this script in the environment.
+build() {
+	say "building Linux from $package"
+	cd "$tmp/source"
+	local kmake=(env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL -u MAKEOVERRIDES make -s ARCH=um)
+	quietly "${kmake[@]}" KCONFIG_ALLCONFIG="$config" allnoconfig || die "cannot configure: $(cat "$tmp/log")"
+	quietly nice "${kmake[@]}" -j"$(nproc)" linux || die "cannot build: $(tail -n 30 "$tmp/log")"
+	strip -o "$tmp/bin/linux" linux
+}
+
+if [[ $# -ne 1 || -z $1 ]]; then
+	echo "usage: $0 DIR" >&2
+	exit 2
+fi
+
+begin "$1"
+rm -f "$dir/linux.missing"
+[[ $(uname -m) == x86_64 ]] || missing "user mode Linux is for x86_64, this machine is $(uname -m)"
+{ have apt-get && have dpkg-deb; } || missing "its source is Debian's package $package, and this system has no apt-get"
+offered || missing "this release of $(sed -n 's/^NAME="\?\([^"]*\)"\?/\1/p' /etc/os-release) has no package $package"
+fetch_source
+build
+install_all

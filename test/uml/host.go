@@ -1,0 +1,102 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// hostArg is the first argument of the copy of this program that becomes the
+// kernel: KERNEL DIR BINARY ARGS follow.
+const hostArg = "-boot"
+
+// scratch is where the process that is the kernel may write; both guest and host
+// mount memory there.
+const scratch = "/dev/shm"
+
+// guestMemory is the size of what the guest takes for its memory, of which the
+// machine gives what is used.
+const guestMemory = "2G"
+
+// launcher returns the command that boots a guest. Its process is the first of a
+// process namespace, so that everything ends with it, and it ends with this one.
+func launcher(ctx context.Context, kernel string, test []string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", append([]string{hostArg, kernel}, test...)...)
+	cmd.WaitDelay = 10 * time.Second
+	cmd.Env = []string{"HOME=" + scratch, "TMPDIR=" + scratch}
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWIPC,
+		Pdeathsig:  unix.SIGKILL,
+	}
+	if os.Geteuid() != 0 {
+		cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWUSER
+		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}}
+		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}}
+	}
+	return cmd
+}
+
+// boot becomes the kernel. It returns only with an error.
+func boot(args []string) error {
+	kernel, test := args[0], args[1:]
+	if err := fence(); err != nil {
+		return err
+	}
+	self, err := os.Readlink("/proc/self/exe")
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	// In the guest time passes only while nothing runs: no timeout of a test depends
+	// on how fast or how busy this machine is, and no pause costs anything.
+	line := []string{
+		kernel, "mem=" + guestMemory, "quiet", "panic=-1",
+		"root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro",
+		"time-travel=inf-cpu", "con0=null,fd:1", "con=null", "ssl0=null,fd:3", "ssl=null",
+		"init=" + self, guestVar + "=" + pack(test),
+	}
+	return fmt.Errorf("run the kernel: %w", unix.Exec(kernel, line, os.Environ()))
+}
+
+// fence makes all file systems read-only for this process, but for scratch.
+func fence() error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("keep mounts to itself: %w", err)
+	}
+	if err := unix.Mount("proc", "/proc", "proc", 0, ""); err != nil {
+		return fmt.Errorf("mount /proc: %w", err)
+	}
+	readOnly := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
+	if err := unix.MountSetattr(unix.AT_FDCWD, "/", unix.AT_RECURSIVE, &readOnly); err != nil {
+		return fmt.Errorf("make file systems read-only: %w", err)
+	}
+	if err := unix.Mount("tmpfs", scratch, "tmpfs", 0, "size="+guestMemory); err != nil {
+		return fmt.Errorf("mount %s: %w", scratch, err)
+	}
+	return nil
+}
+
+// The kernel's command line separates words by spaces, and init gets no
+// arguments with a dot: pack makes one harmless word of them.
+func pack(args []string) string { return fmt.Sprintf("%x", strings.Join(args, "\x00")) }
+
+// unpack undoes pack.
+func unpack(text string) ([]string, error) {
+	var joined []byte
+	if _, err := fmt.Sscanf(text, "%x", &joined); err != nil {
+		return nil, fmt.Errorf("read %s: %w", guestVar, err)
+	}
+	args := strings.Split(string(joined), "\x00")
+	if len(args) < 2 {
+		return nil, errors.New("neither a folder nor a program to run")
+	}
+	return args, nil
+}

@@ -1,0 +1,195 @@
+//go:build linux
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// job is the tests of a package that match run.
+type job struct{ pkg, run string }
+
+// name returns how the output calls the job.
+func (j job) name() string {
+	name := "linux-6.1/" + strings.TrimPrefix(j.pkg, "./")
+	if _, part, ok := strings.Cut(j.run, "/"); ok {
+		name += ":" + strings.Trim(part, "^$")
+	}
+	return name
+}
+
+// test is a job with its test binary.
+type test struct {
+	job
+	binary, dir string // dir is that of the package
+}
+
+// compile makes a test binary of each package, once. They are static: the race
+// detector needs more memory than the guest has.
+func compile(ctx context.Context, dir string, jobs []job) ([]test, error) {
+	made := map[string]string{}
+	var tests []test
+	for _, j := range jobs {
+		binary, ok := made[j.pkg]
+		if !ok {
+			binary = filepath.Join(dir, strings.ReplaceAll(strings.TrimPrefix(j.pkg, "./"), "/", "_")+".test")
+			cmd := exec.CommandContext(ctx, "go", "test", "-c", "-o", binary, j.pkg)
+			cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+			if out, err := cmd.CombinedOutput(); err != nil {
+				return nil, fmt.Errorf("compile the tests of %s: %w\n%s", j.pkg, err, out)
+			}
+			made[j.pkg] = binary
+		}
+		abs, err := filepath.Abs(j.pkg)
+		if err != nil {
+			return nil, fmt.Errorf("find %s: %w", j.pkg, err)
+		}
+		tests = append(tests, test{j, binary, abs})
+	}
+	return tests, nil
+}
+
+// play runs a test in a guest and prints what it does. The error is nil if
+// all tests passed.
+func (t test) play(ctx context.Context, kernel string, out *output) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	convert := exec.Command("go", "tool", "test2json", "-t", "-p", t.name())
+	text, err := convert.StdinPipe()
+	if err != nil {
+		return fmt.Errorf("make a pipe: %w", err)
+	}
+	events, err := convert.StdoutPipe()
+	if err != nil {
+		return fmt.Errorf("make a pipe: %w", err)
+	}
+	if err := convert.Start(); err != nil {
+		return fmt.Errorf("run test2json: %w", err)
+	}
+	var shown sync.WaitGroup
+	shown.Go(func() { out.copy(events) })
+	failed := t.inGuest(ctx, kernel, text)
+	if failed != nil {
+		fmt.Fprintf(text, "%v\nFAIL\n", failed) // the last word, whatever the tests said
+	}
+	_ = text.Close()
+	shown.Wait()
+	return errors.Join(failed, convert.Wait())
+}
+
+// inGuest boots a guest, writes the output of the tests to text, and returns an
+// error unless the tests exited with 0.
+func (t test) inGuest(ctx context.Context, kernel string, text io.Writer) error {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("make a pipe: %w", err)
+	}
+	defer func() { _ = r.Close() }()
+	var console bytes.Buffer
+	cmd := launcher(ctx, kernel, append([]string{t.dir, t.binary}, t.args()...))
+	cmd.Stdout, cmd.Stderr = &console, &console
+	cmd.ExtraFiles = []*os.File{w}
+	err = cmd.Start()
+	_ = w.Close()
+	if err != nil {
+		return fmt.Errorf("boot: %w", err)
+	}
+	code, read := relay(r, text)
+	_ = cmd.Wait() // the state is what counts
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("the guest was ended: %w", context.Cause(ctx))
+	case read != nil:
+		return fmt.Errorf("%w (%s); its console:\n%s", read, cmd.ProcessState, &console)
+	case code != 0:
+		return fmt.Errorf("the tests exited with %d", code)
+	}
+	return nil
+}
+
+// args are those of the test binary. A guest has one processor, and waiting takes no
+// time in it, nor is a time limit of the tests one.
+func (t test) args() []string {
+	return []string{
+		"-test.v=test2json", "-test.parallel=1", "-test.run=" + t.run,
+		"-test.timeout=0",
+	}
+}
+
+// exitMark begins the last line that a guest writes, before the exit code of
+// the tests.
+const exitMark = "uml: the tests exited with "
+
+// relay copies what a guest writes, up to the line with the exit code, which it
+// returns.
+func relay(from io.Reader, to io.Writer) (int, error) {
+	lines := bufio.NewReader(from)
+	for {
+		line, err := lines.ReadString('\n')
+		if number, ok := strings.CutPrefix(line, exitMark); ok && err == nil {
+			return strconv.Atoi(strings.TrimSpace(number))
+		}
+		if _, err := io.WriteString(to, line); err != nil {
+			return 0, fmt.Errorf("pass the output on: %w", err)
+		}
+		if errors.Is(err, io.EOF) {
+			return 0, errors.New("the guest ended before the tests")
+		}
+		if err != nil {
+			return 0, fmt.Errorf("read from the guest: %w", err)
+		}
+	}
+}
+
+// output is where jobs print at the same time, each whole lines.
+type output struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (o *output) copy(from io.Reader) {
+	lines := bufio.NewReader(from)
+	for {
+		line, err := lines.ReadBytes('\n')
+		o.line(line)
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (o *output) line(line []byte) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	_, _ = o.w.Write(line) // nobody is left to read
+}
+
+// event is an event of go test -json.
+type event struct{ Action, Package, Test, Output string }
+
+// skip reports that a job was skipped.
+func (o *output) skip(j job, reason string) {
+	name, _, _ := strings.Cut(j.run, "/")
+	for _, e := range []event{
+		{Action: "run", Test: name},
+		{Action: "output", Test: name, Output: "    main.go:1: " + reason + "\n"},
+		{Action: "skip", Test: name},
+		{Action: "pass"},
+	} {
+		e.Package = j.name()
+		line, _ := json.Marshal(e) //nolint:errchkjson // four strings
+		o.line(append(line, '\n'))
+	}
+}

@@ -1,0 +1,97 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// timeout bounds one guest.
+const timeout = 9 * time.Minute
+
+// atOnce is the number of guests at a time. A guest has one processor.
+const atOnce = 2
+
+// jobs returns all that is run, the longest first.
+func jobs() []job {
+	return []job{
+		{pkg: "./test/conformance", run: "TestConformance/^iptables-nft$"},
+		{pkg: "./test/conformance", run: "TestConformance/^iptables-legacy$"},
+		{pkg: "./test/conformance", run: "TestConformance/^nftables$"},
+	}
+}
+
+func main() {
+	switch {
+	case os.Getpid() == 1 && os.Getenv(guestVar) != "":
+		guest()
+	case len(os.Args) > 1 && os.Args[1] == hostArg:
+		fmt.Fprintln(os.Stderr, "uml:", boot(os.Args[2:]))
+		os.Exit(1)
+	}
+	kernel := flag.String("kernel", ".cache/test-kernel/linux", "the kernel, a program")
+	run := flag.String("run", "", "which tests of the packages named; all if empty")
+	flag.Parse()
+	wanted := jobs()
+	if flag.NArg() > 0 {
+		wanted = nil
+	}
+	for _, pkg := range flag.Args() {
+		wanted = append(wanted, job{pkg, *run})
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
+	defer stop()
+	if err := runAll(ctx, *kernel, wanted); err != nil {
+		fmt.Fprintln(os.Stderr, "uml:", err)
+		os.Exit(1)
+	}
+}
+
+// runAll runs every job and returns the errors of all.
+func runAll(ctx context.Context, kernel string, jobs []job) error {
+	out := &output{w: os.Stdout}
+	if reason, err := os.ReadFile(kernel + ".missing"); err == nil {
+		for _, j := range jobs {
+			out.skip(j, strings.TrimSpace(string(reason)))
+		}
+		return nil
+	}
+	kernel, err := filepath.Abs(kernel)
+	if err != nil {
+		return fmt.Errorf("find the kernel: %w", err)
+	}
+	dir, err := os.MkdirTemp(filepath.Dir(kernel), ".tests.")
+	if err != nil {
+		return fmt.Errorf("make a folder for test binaries: %w", err)
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	tests, err := compile(ctx, dir, jobs)
+	if err != nil {
+		return err
+	}
+	slots := make(chan struct{}, atOnce)
+	errs := make([]error, len(tests))
+	var all sync.WaitGroup
+	for i, t := range tests {
+		all.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			if err := t.play(ctx, kernel, out); err != nil {
+				errs[i] = fmt.Errorf("%s: %w", t.name(), err)
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}

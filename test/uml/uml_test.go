@@ -1,0 +1,166 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestMain(m *testing.M) {
+	switch {
+	case os.Getpid() == 1 && os.Getenv(guestVar) != "":
+		guest()
+	case len(os.Args) > 1 && os.Args[1] == hostArg:
+		_, _ = os.Stderr.WriteString(boot(os.Args[2:]).Error())
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+func TestRelay(t *testing.T) {
+	for _, tt := range []struct {
+		name, written string
+		code          int
+		passed, wrong string
+	}{
+		{"passed", "PASS\n\n" + exitMark + "0\n", 0, "PASS\n\n", ""},
+		{"failed", "FAIL\n\n" + exitMark + "1\n", 1, "FAIL\n\n", ""},
+		{"died", "=== RUN A\nhalf a li", 0, "=== RUN A\nhalf a li", "the guest ended before the tests"},
+		{"died as it reported", "PASS\n\n" + exitMark, 0, "PASS\n\n" + exitMark, "the guest ended before the tests"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var to bytes.Buffer
+			code, err := relay(strings.NewReader(tt.written), &to)
+			wrong := ""
+			if err != nil {
+				wrong = err.Error()
+			}
+			if code != tt.code || to.String() != tt.passed || wrong != tt.wrong {
+				t.Errorf("got %d, %q, %q; want %d, %q, %q", code, &to, wrong, tt.code, tt.passed, tt.wrong)
+			}
+		})
+	}
+}
+
+func TestPack(t *testing.T) {
+	want := []string{"/dir with space", "/a.test", "-test.run=^A$/b \"c\"", ""}
+	got, err := unpack(pack(want))
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("got %q, %v, want %q", got, err, want)
+	}
+	for _, bad := range []string{"", "xyz", pack([]string{"alone"})} {
+		if got, err := unpack(bad); err == nil {
+			t.Errorf("unpack(%q) = %q, want an error", bad, got)
+		}
+	}
+}
+
+func TestSkipsCarryTheReason(t *testing.T) {
+	var out bytes.Buffer
+	(&output{w: &out}).skip(job{"./test/conformance", "TestConformance/^nftables$"}, "no older kernel")
+	for _, want := range []string{`"Action":"skip"`, `no older kernel\n`, `"Package":"linux-6.1/test/conformance:nftables"`} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%s lacks %s", &out, want)
+		}
+	}
+}
+
+// kernel returns the kernel that hack/test-kernel.sh built.
+func kernel(t *testing.T) string {
+	t.Helper()
+	path := cmp.Or(os.Getenv("TEST_KERNEL"), "../../.cache/test-kernel") + "/linux"
+	if reason, err := os.ReadFile(path + ".missing"); err == nil {
+		t.Skip(strings.TrimSpace(string(reason)))
+	}
+	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
+		t.Skip("no older kernel: run make test-kernel")
+	}
+	return path
+}
+
+// in runs a shell script in a guest, and returns its output and how it ended.
+func in(ctx context.Context, t *testing.T, script string) (string, error) {
+	t.Helper()
+	var out bytes.Buffer
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := launcher(ctx, kernel(t), []string{"/", "/bin/sh", "-c", script})
+	cmd.ExtraFiles = []*os.File{w}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_ = w.Close()
+	code, err := relay(r, &out)
+	_ = r.Close()
+	_ = cmd.Wait()
+	if err == nil && code != 0 {
+		err = errors.New("exited with another code than 0")
+	}
+	return out.String(), err
+}
+
+// A guest reads the files of this machine, and cannot change one.
+func TestAGuestChangesNothing(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	path := t.TempDir() + "/file"
+	if err := os.WriteFile(path, []byte("here\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := in(ctx, t, "cat "+path+"; mount -o remount,rw /; echo there >"+path+" || echo refused; id -u; ls /proc/1/ns >/dev/null")
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, want := range []string{"here\n", "refused\n", "0\n"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("the guest says\n%s\nwant %q in it", out, want)
+		}
+	}
+	if now, err := os.ReadFile(path); string(now) != "here\n" {
+		t.Errorf("the file holds %q, %v", now, err)
+	}
+}
+
+// The kernel's processes end with the one that started it.
+func TestAGuestEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := launcher(ctx, kernel(t), []string{"/", "/bin/sh", "-c", "echo up; sleep 1000 & sleep 1000"})
+	cmd.ExtraFiles = []*os.File{w}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_ = w.Close()
+	if _, err := io.ReadFull(r, make([]byte, 2)); err != nil {
+		t.Fatalf("the guest does not boot: %v", err)
+	}
+	cancel()
+	_ = cmd.Wait()
+	// Every process of the guest holds the pipe, which ends when the last is gone.
+	rest := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(io.Discard, r)
+		rest <- err
+	}()
+	select {
+	case <-rest:
+	case <-time.After(time.Minute):
+		out, _ := exec.Command("ps", "ax").CombinedOutput()
+		t.Errorf("something of the guest still runs:\n%s", out)
+	}
+}
