@@ -32,15 +32,18 @@ func TestVerdictFollowsFromFacts(t *testing.T) {
 	}{
 		{
 			"the run before was well, and nothing is listed yet",
-			facts{now: at(time.Hour), before: Before{LastUpdated: start, Eligible: true}}, "started=true live=true eligible=true ready=true [IPv4 IPv6]",
+			facts{now: at(time.Hour), before: Before{LastUpdated: start, Eligible: true}},
+			"started=true live=true eligible=true ready=true [IPv4 IPv6]",
 		},
 		{
 			"the run before was well, and the Node is leaving now",
-			facts{now: at(time.Hour), before: Before{LastUpdated: start, Eligible: true}, node: &cluster.Node{Leaving: true}}, "started=true live=true eligible=false ready=false [IPv4 IPv6]",
+			facts{now: at(time.Hour), before: Before{LastUpdated: start, Eligible: true}, node: &cluster.Node{Leaving: true}},
+			"started=true live=true eligible=false ready=false [IPv4 IPv6]",
 		},
 		{
 			"the run before was well, and the first write is overdue",
-			facts{now: at(time.Minute), listed: start, before: Before{LastUpdated: start, Eligible: true}, node: here}, "started=true live=false eligible=true ready=false [IPv4 IPv6]",
+			facts{now: at(time.Minute), listed: start, before: Before{LastUpdated: start, Eligible: true}, node: here},
+			"started=true live=false eligible=true ready=false [IPv4 IPv6]",
 		},
 		{"nothing is known", facts{now: at(time.Hour)}, "started=false live=true eligible=false ready=false []"},
 		{

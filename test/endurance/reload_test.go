@@ -105,8 +105,12 @@ func TestReloadsRefuseNobody(t *testing.T) {
 	w.answers("192.168.0.2:31080", "/", true)
 	traffic, healthz, port := w.traffic(), w.probe("192.168.0.2:10256"), w.probe("192.168.0.2:31080")
 	for i, become := range []settings{
-		{"nftables": object{"masqueradeAll": true}}, {}, {"clientConnection": object{"qps": 7}},
-		{"mode": "iptables"}, {"mode": "iptables", "iptables": object{"masqueradeAll": true}}, {"mode": "nftables"},
+		{"nftables": object{"masqueradeAll": true}},
+		{},
+		{"clientConnection": object{"qps": 7}},
+		{"mode": "iptables"},
+		{"mode": "iptables", "iptables": object{"masqueradeAll": true}},
+		{"mode": "nftables"},
 	} {
 		w.config(dir, become)
 		w.eventually(func() error {

@@ -152,10 +152,10 @@ func TestAGuestEndsWithItsContext(t *testing.T) {
 	cancel()
 	_ = cmd.Wait()
 	// Every process of the guest holds the pipe, which ends when the last is gone.
-	rest := make(chan error, 1)
+	rest := make(chan struct{})
 	go func() {
-		_, err := io.Copy(io.Discard, r)
-		rest <- err
+		defer close(rest)
+		_, _ = io.Copy(io.Discard, r) // until every process has closed the other end
 	}()
 	select {
 	case <-rest:

@@ -322,5 +322,5 @@ func (f *Follower) end() {
 	}
 	f.serving.Wait()
 	f.conns.Drain(ctx)
-	_ = f.server.Close() // the rest had its time
+	_ = f.server.Close() // the grace period is over
 }
