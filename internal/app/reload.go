@@ -39,17 +39,18 @@ func (d *daemon) newReloader() *reload.Reloader {
 	o := d.o
 	return reload.New(reload.Options{
 		File: o.File, Config: o.Config, Load: o.Load, Log: o.Log, Before: d.before.Reloads,
-		Possible: d.possible, Delay: func() time.Duration { return jitter(o.Config.ReloadJitter) }, Replace: d.replace,
+		Possible: d.possible, Delay: func() time.Duration { return reloadDelay(o.Config) }, Replace: d.replace,
 		Refused: func(err error) { d.events.Record(event.ConfigurationRefused(err)) },
 	})
 }
 
-// jitter returns a random time of less than limit.
-func jitter(limit time.Duration) time.Duration {
-	if limit <= 0 {
+// reloadDelay returns a random wait before a changed configuration takes effect. It
+// is 0 with manifests, as it protects the API server.
+func reloadDelay(c *config.Config) time.Duration {
+	if c.ReloadJitter <= 0 || len(c.Manifests) > 0 {
 		return 0
 	}
-	return rand.N(limit)
+	return rand.N(c.ReloadJitter)
 }
 
 // possible returns why a new run of the program would not work with a

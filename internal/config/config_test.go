@@ -79,7 +79,7 @@ func defaults() *Config {
 		OOMScoreAdj:    -999,
 		Conntrack:      Conntrack{MaxPerCore: 32768, Min: 131072, TCPEstablished: 24 * time.Hour, TCPCloseWait: time.Hour},
 		Logging:        Logging{Format: "text", FlushFrequency: 5 * time.Second},
-		ReloadJitter:   30 * time.Second,
+		ReloadJitter:   2 * time.Second,
 	}
 }
 

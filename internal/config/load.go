@@ -132,11 +132,11 @@ func (c *check) convert(opt Options) *Config {
 	return cfg
 }
 
-// reloadJitter spreads the requests of thousands of nodes whose file changed.
+// reloadJitter returns the longest random wait before a changed file takes effect,
+// which spreads the requests of many nodes to the API server.
 func (c *check) reloadJitter() time.Duration {
-	const usual = 30 * time.Second
 	if c.own.jitter == nil {
-		return usual
+		return 2 * time.Second
 	}
 	if c.own.jitter.Duration < 0 {
 		c.flagProblem("reload-jitter", invalid(c.own.jitter.Duration, "must be 0 or more"))

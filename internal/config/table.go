@@ -212,8 +212,8 @@ func client() []flagDef {
 			usage: "time between two full looks at what the API server said; no effect: none is needed",
 		},
 		{
-			name: "reload-jitter", initial: "30s", own: func(o *ownFlags) any { return &o.jitter },
-			usage: "a changed --config file takes effect after a random time of up to this; 0 or SIGHUP: at once",
+			name: "reload-jitter", initial: "2s", own: func(o *ownFlags) any { return &o.jitter },
+			usage: "longest random wait before a changed --config file takes effect; none with manifests or SIGHUP",
 		},
 		{
 			name: "iptables-sync-period", since: "1.1", initial: "30s", fields: on("iptables.syncPeriod", "nftables.syncPeriod"),

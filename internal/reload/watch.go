@@ -14,7 +14,7 @@ import (
 
 // How long a file must stay as it is before it counts.
 const (
-	pollPeriod = 500 * time.Millisecond // writers make several changes in a row
+	pollPeriod = 200 * time.Millisecond // writers make several changes in a row
 	doubtTime  = 2 * time.Second        // it is gone, empty, or ends in the middle of a line
 	maxUnrest  = 10 * time.Second       // a file that keeps changing is read after this time
 )
