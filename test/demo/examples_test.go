@@ -32,7 +32,7 @@ func TestExamples(t *testing.T) {
 		"web.yaml":              {"10.96.0.10 10.180.1.1", "fd00:10:96::10 fd00:10:180:1::1", "30080 10.180.0.1"},
 		"load-balancer.yaml":    {"198.51.100.10 10.180.0.1", "2001:db8:198::10 fd00:10:180::1", "198.51.100.10 203.0.113.0"},
 		"dns.yaml":              {"10.96.0.53 udp 10.180.0.1", "10.96.0.53 tcp 10.180.0.1"},
-		"session-affinity.yaml": {"10.96.0.30 sticky"},
+		"session-affinity.yaml": {"element affinity 10.96.0.30"},
 		"external-local.yaml":   {"30040 outside 10.180.0.1"},
 		"dual-stack.yaml":       {"fd00:10:96::50 fd00:10:180:1::1", "10.96.0.50 10.180.1.1"},
 	}
