@@ -27,10 +27,15 @@ const scratch = "/dev/shm"
 // machine gives what is used.
 const guestMemory = "2G"
 
-// launcher returns the command that boots a guest. Its process is the first of a
-// process namespace, so that everything ends with it, and it ends with this one.
-func launcher(ctx context.Context, kernel string, test []string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, "/proc/self/exe", append([]string{hostArg, kernel}, test...)...)
+// self is this program.
+const self = "/proc/self/exe"
+
+// launcher returns the command that boots a guest. The program is this one, or a copy
+// of it without the race detector, which does not work in a guest. Its process is the
+// first of a process namespace, so that everything ends with it, and it ends with this
+// one.
+func launcher(ctx context.Context, program, kernel string, test []string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, program, append([]string{hostArg, kernel}, test...)...)
 	cmd.WaitDelay = 10 * time.Second
 	cmd.Env = []string{"HOME=" + scratch, "TMPDIR=" + scratch}
 	cmd.SysProcAttr = &syscall.SysProcAttr{
@@ -51,7 +56,7 @@ func boot(args []string) error {
 	if err := fence(); err != nil {
 		return err
 	}
-	self, err := os.Readlink("/proc/self/exe")
+	program, err := os.Readlink(self)
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
 	}
@@ -61,7 +66,7 @@ func boot(args []string) error {
 		kernel, "mem=" + guestMemory, "quiet", "panic=-1",
 		"root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro",
 		"time-travel=inf-cpu", "con0=null,fd:1", "con=null", "ssl0=null,fd:3", "ssl=null",
-		"init=" + self, guestVar + "=" + pack(test),
+		"init=" + program, guestVar + "=" + pack(test),
 	}
 	return fmt.Errorf("run the kernel: %w", unix.Exec(kernel, line, os.Environ()))
 }

@@ -98,7 +98,7 @@ func (t test) inGuest(ctx context.Context, kernel string, text io.Writer) error 
 	}
 	defer func() { _ = r.Close() }()
 	var console bytes.Buffer
-	cmd := launcher(ctx, kernel, append([]string{t.dir, t.binary}, t.args()...))
+	cmd := launcher(ctx, self, kernel, append([]string{t.dir, t.binary}, t.args()...))
 	cmd.Stdout, cmd.Stderr = &console, &console
 	cmd.ExtraFiles = []*os.File{w}
 	err = cmd.Start()

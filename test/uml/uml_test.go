@@ -16,17 +16,6 @@ import (
 	"time"
 )
 
-func TestMain(m *testing.M) {
-	switch {
-	case os.Getpid() == 1 && os.Getenv(guestVar) != "":
-		guest()
-	case len(os.Args) > 1 && os.Args[1] == hostArg:
-		_, _ = os.Stderr.WriteString(boot(os.Args[2:]).Error())
-		os.Exit(1)
-	}
-	os.Exit(m.Run())
-}
-
 func TestRelay(t *testing.T) {
 	for _, tt := range []struct {
 		name, written string
@@ -88,6 +77,19 @@ func kernel(t *testing.T) string {
 	return path
 }
 
+// program builds this program without the race detector, which does not work in a
+// guest.
+func program(t *testing.T) string {
+	t.Helper()
+	path := t.TempDir() + "/uml"
+	cmd := exec.Command("go", "build", "-o", path, ".")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	return path
+}
+
 // in runs a shell script in a guest, and returns its output and how it ended.
 func in(ctx context.Context, t *testing.T, script string) (string, error) {
 	t.Helper()
@@ -96,7 +98,7 @@ func in(ctx context.Context, t *testing.T, script string) (string, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := launcher(ctx, kernel(t), []string{"/", "/bin/sh", "-c", script})
+	cmd := launcher(ctx, program(t), kernel(t), []string{"/", "/bin/sh", "-c", script})
 	cmd.ExtraFiles = []*os.File{w}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -135,12 +137,13 @@ func TestAGuestChangesNothing(t *testing.T) {
 
 // The kernel's processes end with the one that started it.
 func TestAGuestEndsWithItsContext(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := launcher(ctx, kernel(t), []string{"/", "/bin/sh", "-c", "echo up; sleep 1000 & sleep 1000"})
+	cmd := launcher(ctx, program(t), kernel(t), []string{"/", "/bin/sh", "-c", "echo up; sleep 1000 & sleep 1000"})
 	cmd.ExtraFiles = []*os.File{w}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
