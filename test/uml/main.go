@@ -84,8 +84,8 @@ func runAll(ctx context.Context, kernel string, jobs []job) error {
 	errs := make([]error, len(tests))
 	var all sync.WaitGroup
 	for i, t := range tests {
+		slots <- struct{}{} // here, so that they start in order
 		all.Go(func() {
-			slots <- struct{}{}
 			defer func() { <-slots }()
 			if err := t.play(ctx, kernel, out); err != nil {
 				errs[i] = fmt.Errorf("%s: %w", t.name(), err)
