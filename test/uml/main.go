@@ -18,7 +18,7 @@ import (
 )
 
 // timeout bounds one guest.
-const timeout = 9 * time.Minute
+const timeout = 20 * time.Minute
 
 // atOnce is the number of guests at a time. A guest has one processor.
 const atOnce = 2
