@@ -132,7 +132,9 @@ func (s *Server) serve(ctx context.Context, l net.Listener) error {
 	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
 	_ = l.Close() // the next run of the program may have it open, too
-	_ = <-ended   // the error is that of the closed listener
+	if err := <-ended; err != nil {
+		s.opt.Log.Debug("Stopped accepting connections", "server", s.opt.Name, "reason", err)
+	}
 	server.SetKeepAlivesEnabled(false)
 	s.conns.Drain(stopping)
 	_ = server.Close() // the grace period is over
