@@ -21,9 +21,9 @@ const (
 	lookPeriod    = 10 * time.Millisecond
 )
 
-// saveMemory keeps the memory of the first load small. It returns what is to be
-// told of attempts to write: after the first that succeeds, what the load needed
-// goes back to the kernel. GOGC in the environment wins.
+// saveMemory keeps the memory of the first load small. The function that it returns is
+// called after each attempt to write; after the first successful one the memory of the load
+// is returned to the kernel. It returns nil if the environment sets GOGC.
 func saveMemory() func(proxy.Sync) {
 	if _, said := os.LookupEnv("GOGC"); said {
 		return nil

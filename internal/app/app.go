@@ -1,5 +1,5 @@
-// Package app is the parts list: it builds everything in order, passes each
-// part what it needs, and runs all of them until the first ends.
+// Package app builds all parts of the program in order, passes each what it needs, and
+// runs them until the first ends.
 package app
 
 import (
@@ -18,11 +18,11 @@ import (
 // Options for Run.
 type Options struct {
 	Config *config.Config
-	Kinds  []plane.Kind // that there are, such as Kinds(); Config.Mode is one of them
+	Kinds  []plane.Kind // all data planes, such as Kinds(); Config.Mode is one of them
 	Log    *slog.Logger
 	Stdin  io.Reader        // for "--manifests -"
 	NetNS  int              // file descriptor of the network namespace to serve; 0: the current one
-	Synced func(proxy.Sync) // told of every attempt to write; may be nil
+	Synced func(proxy.Sync) // called after each attempt to write; may be nil
 
 	// Written is called once when the context has ended and no more rules are
 	// written, unless Run ends before it writes any. It may be nil.
@@ -32,7 +32,7 @@ type Options struct {
 	Version string            // of this program
 	Flags   map[string]string // the command line, for /flagz
 
-	SetVerbosity func(level int) // sets how much is logged; nil: that cannot be set
+	SetVerbosity func(level int) // sets how much is logged; nil: it is fixed
 
 	// Load reads the command line and File again; File is empty if there is none.
 	Load func() (*config.Config, []string, error)
@@ -43,12 +43,12 @@ type Options struct {
 	Replace func(*handover.Handover)
 	Before  *handover.Handover // nil: another process started this one
 
-	// Compare asks for the configuration to be read and everything to be compared
-	// with the kernel, now.
+	// Compare requests that the configuration be read, and everything be compared with the
+	// kernel.
 	Compare <-chan os.Signal
 }
 
-// Run serves until the context ends; what is in the kernel stays there.
+// Run serves until the context ends. The rules stay in the kernel.
 func Run(ctx context.Context, o Options) error {
 	d, err := newDaemon(ctx, o)
 	if err != nil {
@@ -57,7 +57,7 @@ func Run(ctx context.Context, o Options) error {
 	return d.run(ctx)
 }
 
-// Policy is what a configuration says about policy.
+// Policy returns the policy of a configuration.
 func Policy(c *config.Config, families []route.Family) route.Options {
 	kinds := map[config.Detect]route.DetectorKind{
 		config.DetectClusterCIDR:         route.DetectClusterCIDR,

@@ -204,7 +204,7 @@ func TestWhereServicesComeFrom(t *testing.T) {
 		{"files", []string{"--manifests=.", "--manifests=-"}, ""},
 		{"no such files", []string{"--manifests=nowhere"}, "nowhere: no such file"},
 		{"a server", []string{"--master=http://192.0.2.1"}, ""},
-		{"nothing", nil, "where is the API server?"},
+		{"nothing", nil, "no API server is named"},
 		{"no such kubeconfig", []string{"--kubeconfig=nowhere"}, `read kubeconfig "nowhere"`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -13,25 +13,24 @@ import (
 	"github.com/sluice-proxy/sluice/internal/takeover"
 )
 
-// Cleanup takes everything of Sluice out of the kernel, and what kube-proxy of
-// any mode left there. It returns what that was, a line each. A daemon would put
-// its rules back: one that does not end soon is a *control.TakenError, and
-// nothing is removed.
+// Cleanup removes all rules of Sluice, and those that kube-proxy of any mode left. It
+// returns a line for each thing that it removed. A daemon would write its rules again: if
+// one does not end soon, the error is a *control.TakenError and nothing is removed.
 func Cleanup(ctx context.Context, o Options) (removed []string, err error) {
-	return cleanup(ctx, o, endingTime)
+	return cleanup(ctx, o, stopTimeout)
 }
 
 func cleanup(ctx context.Context, o Options, wait time.Duration) (removed []string, err error) {
-	held, err := placeIn(o.NetNS, o.Log).takeAfter(ctx, toEnd(wait))
+	held, err := newLock(o.NetNS, o.Log).acquireWithin(ctx, afterStop(wait))
 	if err != nil {
 		return nil, err
 	}
-	defer leave(held)
+	defer release(held)
 	return removeAll(ctx, o)
 }
 
-// removeAll removes what there is of every plane and of kube-proxy. One thing that
-// cannot be removed does not keep the others from being removed.
+// removeAll removes the rules of every plane and of kube-proxy. It continues after a
+// failure.
 func removeAll(ctx context.Context, o Options) (removed []string, err error) {
 	var errs []error
 	for _, kind := range o.Kinds {
@@ -52,14 +51,14 @@ func removeAll(ctx context.Context, o Options) (removed []string, err error) {
 	lines, err := cleanHost(ctx, o)
 	removed = append(removed, lines...)
 	account, kubeProxyErr := takeover.Cleanup(ctx, takeover.Options{
-		NetNS: o.NetNS, Log: o.Log, Dial: listen.Opener{NetNS: o.NetNS}.Dial, Address: rivalAddress(o.Config),
+		NetNS: o.NetNS, Log: o.Log, Dial: listen.Opener{NetNS: o.NetNS}.Dial, Address: kubeProxyAddress(o.Config),
 		IgnoreKubeProxy: o.Config.IgnoreKubeProxy,
 	})
 	return append(removed, account.Lines()...), errors.Join(append(errs, err, kubeProxyErr)...)
 }
 
-// cleanHost undoes what the planes did to the host. Planes that share a Cleanup say the
-// same of what stays or fails, which is returned once.
+// cleanHost undoes what the planes did to the host. It returns lines and errors of planes
+// that share a Cleanup once.
 func cleanHost(ctx context.Context, o Options) (lines []string, err error) {
 	var errs []error
 	for _, kind := range o.Kinds {
@@ -79,8 +78,8 @@ func cleanHost(ctx context.Context, o Options) (lines []string, err error) {
 	return lines, errors.Join(errs...)
 }
 
-// Prepare does what takes more privileges than serving does, and ends: a later
-// process finds the host as it wants it.
+// Prepare changes the host in ways that need more privileges than serving does, for a later
+// process.
 func Prepare(ctx context.Context, o Options) error {
 	if err := Check(ctx, o); err != nil {
 		return err

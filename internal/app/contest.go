@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	contestLook   = time.Second      // between looks at a contest while there are edits
+	contestPeriod = time.Second      // between checks of a contest while there are edits
 	contestRepeat = 10 * time.Minute // between Events of one contest
 )
 
@@ -21,15 +21,15 @@ type contestReporter struct {
 	contest func() health.Contest
 	events  event.Recorder
 	log     *slog.Logger
-	owned   string        // what other programs have to keep off
-	edits   chan struct{} // one waits for all
+	owned   string        // what other programs must not change
+	edits   chan struct{} // has an item after an edit
 }
 
 func newContestReporter(contest func() health.Contest, events event.Recorder, o Options) *contestReporter {
 	return &contestReporter{contest: contest, events: events, log: o.Log, owned: o.kind().Owned, edits: make(chan struct{}, 1)}
 }
 
-// edited notes that there was an edit or a repair, and returns at once.
+// edited requests a check after an edit or a repair, and returns at once.
 func (r *contestReporter) edited() {
 	select {
 	case r.edits <- struct{}{}:
@@ -39,7 +39,7 @@ func (r *contestReporter) edited() {
 
 // run reports until the context ends. Without edits it does nothing.
 func (r *contestReporter) run(ctx context.Context) error {
-	var reported time.Time // the last Event of the contest that is on; zero: none is
+	var reported time.Time // the last Event of the present contest; zero: there is none
 	for {
 		select {
 		case <-ctx.Done():
@@ -47,7 +47,7 @@ func (r *contestReporter) run(ctx context.Context) error {
 		case <-r.edits:
 		}
 		for busy := true; busy; {
-			if rest(ctx, contestLook) != nil {
+			if rest(ctx, contestPeriod) != nil {
 				return nil // the context ended
 			}
 			reported = r.report(r.contest(), reported)
@@ -75,7 +75,7 @@ func (r *contestReporter) report(c health.Contest, reported time.Time) time.Time
 	return time.Now()
 }
 
-// edited takes note of an edit by another program.
+// edited passes an edit by another program to the parts that need it.
 func (d *daemon) edited(e plane.Edit) {
 	d.health.Edited(e.What, e.By, e.Since)
 	d.contests.edited()

@@ -1,11 +1,13 @@
 package app
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -37,24 +39,44 @@ endpoints: [{addresses: [10.244.%[2]d.%[3]d]}]
 }
 
 // editor is another program that changes tables again and again.
-type editor struct{ stop func() }
+type editor struct {
+	stop func()
+	runs atomic.Int64 // how often it has changed them
+}
+
+// Write counts the lines that the editor prints, one after each change.
+func (e *editor) Write(text []byte) (int, error) {
+	e.runs.Add(int64(bytes.Count(text, []byte("\n"))))
+	return len(text), nil
+}
+
+// await waits until the editor has changed tables n times.
+func (e *editor) await(t *testing.T, n int64) {
+	t.Helper()
+	for deadline := time.Now().Add(3 * patience); e.runs.Load() < n; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("another program changed tables %d times, want %d", e.runs.Load(), n)
+		}
+	}
+}
 
 // edits runs a command of the shell in a namespace again and again, as fast as it
 // runs or with a pause.
 func edits(t testing.TB, netns int, pause time.Duration, command string) *editor {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	loop := "while :; do " + command + "; sleep " + fmt.Sprint(pause.Seconds()) + "; done"
+	loop := "while :; do { " + command + "; } >/dev/null; echo; sleep " + fmt.Sprint(pause.Seconds()) + "; done"
 	if pause == 0 {
-		loop = "while :; do " + command + "; done"
+		loop = "while :; do { " + command + "; } >/dev/null; echo; done"
 	}
 	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", loop)
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
-	kerneltest.Do(t, netns, cmd.Start)
 	e := &editor{stop: func() {
 		cancel()
 		_ = cmd.Wait()
 	}}
+	cmd.Stdout = e
+	kerneltest.Do(t, netns, cmd.Start)
 	t.Cleanup(e.stop)
 	return e
 }
@@ -96,7 +118,7 @@ func TestRulesAreWholeAfterALoopOfEdits(t *testing.T) {
 			r.sync()
 			r.drain()
 			e := edits(t, netns, 0, tt.command)
-			time.Sleep(3 * time.Second) // the loop is the story; nothing depends on how often it runs
+			e.await(t, 300)
 			e.stop()
 			whole(t, netns)
 		})

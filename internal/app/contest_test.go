@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/event"
 	"github.com/sluice-proxy/sluice/internal/health"
+	"github.com/sluice-proxy/sluice/internal/text/texttest"
 )
 
 // recorded keeps Events.
@@ -36,7 +37,7 @@ func TestContestsAreReported(t *testing.T) {
 			}
 			return health.Contest{}
 		}
-		events, log := &recorded{}, &journal{}
+		events, log := &recorded{}, &texttest.Buffer{}
 		o := options(t)
 		o.Log = slog.New(slog.NewTextHandler(log, nil))
 		r := newContestReporter(state, events, o)
@@ -66,7 +67,7 @@ func TestContestsAreReported(t *testing.T) {
 		if strings.Join(got, " ") != want {
 			t.Errorf("recorded %v, want %s", got, want)
 		}
-		said := log.said()
+		said := log.Take()
 		if strings.Count(said, "\n") != 2 || !strings.Contains(said, `by="nft (thread 812)"`) || !strings.Contains(said, "no longer contested") {
 			t.Errorf("logged:\n%s", said)
 		}
@@ -76,7 +77,7 @@ func TestContestsAreReported(t *testing.T) {
 // Edits that make no contest are not reported.
 func TestEditsWithoutAContestAreNotReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		events, log := &recorded{}, &journal{}
+		events, log := &recorded{}, &texttest.Buffer{}
 		o := options(t)
 		o.Log = slog.New(slog.NewTextHandler(log, nil))
 		r := newContestReporter(func() health.Contest { return health.Contest{} }, events, o)
@@ -88,8 +89,8 @@ func TestEditsWithoutAContestAreNotReported(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		cancel()
-		if err := <-done; err != nil || len(events.events) > 0 || log.said() != "" {
-			t.Errorf("%v, recorded %v, logged %q", err, events.events, log.said())
+		if err := <-done; err != nil || len(events.events) > 0 || log.Take() != "" {
+			t.Errorf("%v, recorded %v, logged %q", err, events.events, log.Take())
 		}
 	})
 }

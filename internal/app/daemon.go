@@ -30,21 +30,21 @@ import (
 	"github.com/sluice-proxy/sluice/internal/web"
 )
 
-// daemon is a Node with all that is beside the rules: health, metrics, Events,
-// answers to questions, settings of the host, a configuration file to follow, and
-// another proxy's rules to take over.
+// daemon is a Node with everything that works beside the rules: health, metrics, Events,
+// the control socket, settings of the host, the reload of the configuration file, and the
+// take-over from kube-proxy.
 type daemon struct {
 	o        Options
 	started  time.Time
-	before   carried       // from the run of the program before
+	before   carried       // from the previous run of the program
 	listen   *listen.Ports // of all servers
 	plane    *plane.Opened
 	families []route.Family
 
-	place    place
-	held     *control.Server // nil if the kernel has no lock; then the daemon cannot be asked
+	lock     lock
+	held     *control.Server // nil if the kernel has no lock; then there is no control socket
 	store    *cluster.Store
-	source   stated
+	source   statefulSource
 	node     *Node
 	events   recorder
 	metrics  *metrics.Metrics
@@ -55,7 +55,7 @@ type daemon struct {
 	contests *contestReporter
 	ports    *serviceports.Follower
 	host     *host.Host
-	keeper   *takeover.Keeper
+	takeover *takeover.Controller
 	reload   *reload.Reloader
 	inspect  *inspect.Inspector
 
@@ -67,11 +67,11 @@ type daemon struct {
 	inForceOnce func()
 }
 
-// newDaemon assembles everything. It acquires the lock of this network namespace
-// first: if another daemon holds it nothing is touched.
+// newDaemon assembles everything. First it acquires the lock of this network namespace: if
+// another daemon holds it, newDaemon changes nothing.
 func newDaemon(ctx context.Context, o Options) (*daemon, error) {
 	d := &daemon{
-		o: o, started: time.Now(), place: placeIn(o.NetNS, o.Log),
+		o: o, started: time.Now(), lock: newLock(o.NetNS, o.Log),
 		store: cluster.NewStore(), history: inspect.NewHistory(), sizes: sizes.New(), host: host.New(host.Options{NetNS: o.NetNS}),
 		inForce: make(chan struct{}), logged: o.logged(),
 	}
@@ -88,13 +88,13 @@ func newDaemon(ctx context.Context, o Options) (*daemon, error) {
 		return nil, err
 	}
 	if err := d.assemble(ctx); err != nil {
-		leave(d.held)
+		release(d.held)
 		return nil, err
 	}
 	return d, nil
 }
 
-// assemble makes the parts, those first that others need.
+// assemble makes the parts, each after those that it needs.
 func (d *daemon) assemble(ctx context.Context) error {
 	o := d.o
 	var err error
@@ -122,9 +122,9 @@ func (d *daemon) assemble(ctx context.Context) error {
 		},
 	})
 	d.assembleNode()
-	d.keeper = takeover.New(takeover.Options{
+	d.takeover = takeover.New(takeover.Options{
 		NetNS: o.NetNS, Log: o.Log, Ours: mechanisms(d.plane), Others: leftovers(o),
-		NodePorts: d.nodePorts, Dial: listen.Opener{NetNS: o.NetNS}.Dial, Address: rivalAddress(o.Config),
+		NodePorts: d.nodePorts, Dial: listen.Opener{NetNS: o.NetNS}.Dial, Address: kubeProxyAddress(o.Config),
 		IgnoreKubeProxy: o.Config.IgnoreKubeProxy,
 		Record:          func(note string) { d.events.Record(event.KubeProxyRuns(note)) },
 		RecordLeft:      func(note string) { d.events.Record(event.KubeProxyRulesLeft(note)) },
@@ -135,7 +135,7 @@ func (d *daemon) assemble(ctx context.Context) error {
 		Local: address.New(address.Options{NetNS: o.NetNS}).List, Plane: d.o.kind().Facts,
 	})
 	d.assembleServers()
-	d.metrics.Read(d.readings())
+	d.metrics.Read(d.readings)
 	return nil
 }
 
@@ -144,7 +144,7 @@ func (d *daemon) assembleNode() {
 		Store: d.store, Source: d.source, Plane: d.plane, Policy: d.o.policy(d.families),
 		NetNS: d.o.NetNS, Log: d.o.Log, MinPeriod: d.o.Config.MinSyncPeriod,
 		Report: d.report, Observe: d.observe, Edited: d.edited, Written: d.o.Written,
-		Followers: []proxy.Follower{ignored{d.o.Log, slog.LevelDebug}, d.ports, d.sizes},
+		Followers: []proxy.Follower{notProgrammed{d.o.Log, slog.LevelDebug}, d.ports, d.sizes},
 	}
 	if len(d.o.Config.Manifests) > 0 {
 		opt.StandIn = d.o.Config.NodeName
@@ -152,7 +152,8 @@ func (d *daemon) assembleNode() {
 	d.node = NewNode(opt)
 }
 
-// report tells of problems with objects, wherever people look.
+// report passes problems of objects to the log, the metrics, the Events and the answers to
+// commands.
 func (d *daemon) report(problems []route.Problem) {
 	d.logged.Report(problems)
 	d.history.Report(problems)
@@ -160,7 +161,7 @@ func (d *daemon) report(problems []route.Problem) {
 	d.warnings.Report(problems)
 }
 
-// observe takes note of an attempt to write.
+// observe passes the result of an attempt to write to all parts that need it.
 func (d *daemon) observe(s proxy.Sync) {
 	d.metrics.Synced(s)
 	d.health.Observe(s)
@@ -177,28 +178,28 @@ func (d *daemon) observe(s proxy.Sync) {
 	d.o.observe(s)
 }
 
-// run runs all parts until the context ends or one of them does. It gives the
-// place up last, when nothing is written any more.
+// run runs all parts until the context ends or one of them returns. It answers commands
+// until no more rules are written.
 func (d *daemon) run(ctx context.Context) error {
-	if err := d.host.Bring(d.o.Config); err != nil {
+	if err := d.host.Configure(d.o.Config); err != nil {
 		d.o.Log.Warn("Cannot make all settings of the host; serving goes on", "error", err)
 	}
 	d.events.Record(event.Starting())
 	group, ctx := errgroup.WithContext(ctx)
-	asked, hangUp := context.WithCancel(context.WithoutCancel(ctx))
-	group.Go(func() error { return d.answer(asked) })
+	answering, stop := context.WithCancel(context.WithoutCancel(ctx))
+	group.Go(func() error { return d.answer(answering) })
 	group.Go(func() error {
-		defer hangUp()
+		defer stop()
 		return d.work(ctx)
 	})
 	return group.Wait()
 }
 
-// work runs all parts that make rules, or tell of them unasked.
+// work runs all parts except the control socket.
 func (d *daemon) work(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, part := range []func(context.Context) error{
-		d.node.Run, d.events.Run, d.health.Run, d.ports.Run, d.keeper.Run,
+		d.node.Run, d.events.Run, d.health.Run, d.ports.Run, d.takeover.Run,
 		d.listen.Run, d.healthz.Run, d.diagnostics.Run, d.reload.Run, d.onRequest,
 		d.logged.Run, d.warnings.Run, d.contests.run,
 	} {
@@ -207,7 +208,7 @@ func (d *daemon) work(ctx context.Context) error {
 	return group.Wait()
 }
 
-// answer answers questions until the context ends.
+// answer answers commands until the context ends.
 func (d *daemon) answer(ctx context.Context) error {
 	if d.held == nil {
 		return nil
@@ -215,8 +216,7 @@ func (d *daemon) answer(ctx context.Context) error {
 	return d.held.Serve(ctx, d.identity(), d.inspect.Handler())
 }
 
-// onRequest reads the configuration and compares everything whenever somebody
-// asks.
+// onRequest reads the configuration and compares everything on each signal.
 func (d *daemon) onRequest(ctx context.Context) error {
 	for {
 		select {
@@ -231,9 +231,9 @@ func (d *daemon) onRequest(ctx context.Context) error {
 	}
 }
 
-// rivalAddress is where a kube-proxy with the same configuration answers; empty:
-// it is not known, or nowhere.
-func rivalAddress(c *config.Config) string {
+// kubeProxyAddress returns where a kube-proxy with the same configuration serves its
+// diagnostics; "": it serves none.
+func kubeProxyAddress(c *config.Config) string {
 	at := c.Metrics
 	if at.IsValid() && at.Addr().IsUnspecified() {
 		at = netip.AddrPortFrom(loopback(at.Addr()), at.Port())

@@ -12,19 +12,18 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// diffTries is how often the kernel is read to find a moment without a write: a
-// difference that was seen across one may be none. diffPause is the longest
-// wait before the next.
+// diffAttempts is how often the kernel is compared until there is no write meanwhile, as
+// a write may cause a difference that does not exist. diffPause is the longest wait
+// between two attempts.
 const (
-	diffTries = 10
-	diffPause = 200 * time.Millisecond
+	diffAttempts = 10
+	diffPause    = 200 * time.Millisecond
 )
 
-// errWriting says that no such moment was found.
-var errWriting = errors.New("the proxy keeps writing to the kernel, so that no two looks at it are of one moment; ask again")
+var errWriting = errors.New("the proxy kept writing to the kernel during each of several comparisons; ask again")
 
-// diff compares the kernel as it is with what should be. It reads through a
-// connection of its own, and the loop does not wait for it.
+// diff compares the kernel with the routes. It reads through a connection of its own, and
+// does not delay the loop.
 func (d *daemon) diff(ctx context.Context) (inspect.Difference, error) {
 	reader, done, err := d.plane.Reader(ctx)
 	if err != nil {
@@ -34,16 +33,16 @@ func (d *daemon) diff(ctx context.Context) (inspect.Difference, error) {
 	return differ{d.node.Loop(), reader}.compare(ctx)
 }
 
-// differ compares the kernel with what a loop wants there.
+// differ compares the kernel with the routes of a loop.
 type differ struct {
 	loop interface {
 		View(ctx context.Context) (proxy.View, error)
 	}
-	plane plane.Plane // reads; nobody else uses it
+	plane plane.Plane // only reads; no other goroutine uses it
 }
 
 func (d differ) compare(ctx context.Context) (inspect.Difference, error) {
-	for range diffTries {
+	for range diffAttempts {
 		out, sure, err := d.once(ctx)
 		if err != nil || sure {
 			return out, err
@@ -55,7 +54,7 @@ func (d differ) compare(ctx context.Context) (inspect.Difference, error) {
 	return inspect.Difference{}, errWriting
 }
 
-// once compares. It is not sure of a difference if there was a write meanwhile.
+// once compares. sure is false if there is a difference and a write happened meanwhile.
 func (d differ) once(ctx context.Context) (out inspect.Difference, sure bool, err error) {
 	before, err := d.loop.View(ctx)
 	if err != nil {

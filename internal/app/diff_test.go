@@ -59,7 +59,7 @@ func TestADifferenceIsOfOneMoment(t *testing.T) {
 		{"nothing is written", writing{steps: 1}, inspect.Difference{Steps: 1, Text: "add a\n"}, nil, 1},
 		{"it ends", writing{steps: 1, left: 6}, inspect.Difference{Steps: 1, Text: "add a\n"}, nil, 4},
 		{"equal all the same", writing{left: 1 << 32}, inspect.Difference{Text: "add a\n"}, nil, 1},
-		{"it goes on", writing{steps: 1, left: 1 << 32}, inspect.Difference{}, errWriting, diffTries},
+		{"it goes on", writing{steps: 1, left: 1 << 32}, inspect.Difference{}, errWriting, diffAttempts},
 		{"the kernel cannot be read", writing{steps: 1, refuse: broken}, inspect.Difference{}, broken, 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -3,8 +3,10 @@ package app
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/address"
 	"github.com/sluice-proxy/sluice/internal/kernel/probe"
@@ -15,7 +17,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/takeover"
 )
 
-// Kinds are the data planes of this build, the default first. A further plane is one
+// Kinds returns the data planes of this build, the default first. A further plane is one
 // more line here.
 func Kinds() []plane.Kind {
 	return []plane.Kind{
@@ -38,7 +40,7 @@ func (o Options) kind() plane.Kind {
 	return o.Kinds[slices.IndexFunc(o.Kinds, func(k plane.Kind) bool { return k.Mode == o.Config.Mode })]
 }
 
-// AfterStop says what becomes of traffic when the process has stopped, for its log.
+// AfterStop returns what happens to traffic after the process has stopped, for its log.
 func AfterStop(o Options) string {
 	if o.kind().Persistent {
 		return "the rules stay"
@@ -46,7 +48,7 @@ func AfterStop(o Options) string {
 	return "Services are not served until it runs again"
 }
 
-// setup is what planes are opened with, as far as it follows from the options.
+// setup returns what planes are opened with, except families and reports.
 func (o Options) setup() plane.Setup {
 	return plane.Setup{
 		Config: o.Config, NetNS: o.NetNS, Log: o.Log,
@@ -54,7 +56,7 @@ func (o Options) setup() plane.Setup {
 	}
 }
 
-// policy is what the configuration says about policy, with the limits of the plane.
+// policy returns the policy of the configuration, with the limits of the plane.
 func (o Options) policy(families []route.Family) route.Options {
 	p := Policy(o.Config, families)
 	p.Excess = o.kind().Excess
@@ -81,8 +83,8 @@ func openPlane(ctx context.Context, o Options, report reporter) (*plane.Opened, 
 	return opened, s.Families, err
 }
 
-// leftovers are what other planes may have left when the mode changed, except those
-// that the take-over removes, and those that this plane stands on.
+// leftovers returns the planes that may have left rules when the mode changed, except
+// those whose rules the take-over removes, and the one that this plane stands on.
 func leftovers(o Options) []takeover.Leftover {
 	var list []takeover.Leftover
 	for _, k := range o.Kinds {
@@ -96,8 +98,8 @@ func leftovers(o Options) []takeover.Leftover {
 	return list
 }
 
-// removeRules removes all rules of a plane. Where the kernel cannot do what the plane
-// needs there are none.
+// removeRules removes all rules of a plane. A kernel that lacks what the plane needs has
+// none.
 func removeRules(ctx context.Context, k plane.Kind, o Options) ([]string, error) {
 	if _, err := k.Probe(ctx, o.NetNS); errors.Is(err, probe.ErrFeature) {
 		return nil, nil
@@ -105,11 +107,35 @@ func removeRules(ctx context.Context, k plane.Kind, o Options) ([]string, error)
 	return k.Remove(ctx, o.setup())
 }
 
-// mechanisms are those in which the rules of the plane have kube-proxy's names.
+// mechanisms returns those in which the rules of the plane have kube-proxy's names.
 func mechanisms(of *plane.Opened) []takeover.Mechanism {
 	var all []takeover.Mechanism
 	for _, name := range of.KubeProxyRules {
 		all = append(all, takeover.Mechanism(name))
 	}
 	return all
+}
+
+// Choice is a mode, and why it was chosen.
+type Choice struct{ Mode, Reason string }
+
+// Configured is the choice of a mode that the configuration names.
+func Configured(mode string) Choice { return Choice{mode, "the configuration names it"} }
+
+// Choose returns the first mode whose probe succeeds. If there is none, it returns the
+// default, whose probe returns the reason.
+func Choose(ctx context.Context, kinds []plane.Kind, netns int) Choice {
+	var passed []string
+	for _, k := range kinds {
+		_, err := k.Probe(ctx, netns)
+		if err != nil {
+			passed = append(passed, fmt.Sprintf("not %s: %s", k.Mode, strings.ReplaceAll(err.Error(), "\n", "; ")))
+			continue
+		}
+		if len(passed) == 0 {
+			return Choice{k.Mode, "the default, and this kernel can do it"}
+		}
+		return Choice{k.Mode, "the best this kernel can do; " + strings.Join(passed, "; ")}
+	}
+	return Choice{kinds[0].Mode, "the default, but nothing works here; " + strings.Join(passed, "; ")}
 }

@@ -31,7 +31,7 @@ type NodeOptions struct {
 	Policy route.Options
 
 	NetNS     int    // file descriptor of the network namespace to serve; 0: the current one
-	StandIn   string // not empty: the host itself stands in for a Node of this name while there is none
+	StandIn   string // not empty: without a Node object of this name the host itself takes its place
 	MinPeriod time.Duration
 	Log       *slog.Logger
 	Followers []proxy.Follower      // besides the plane's own
@@ -41,17 +41,17 @@ type NodeOptions struct {
 	Written   func()                // called once when no more rules are written; may be nil
 }
 
-// Node is the proxy of one node: a source, a plane and all that goes with them.
+// Node is the proxy of one node: a source, a loop and a plane with its parts.
 type Node struct {
-	opt   NodeOptions
-	loop  *proxy.Loop
-	guard *guard
-	known func() // called when the addresses of this host are known
+	opt     NodeOptions
+	loop    *proxy.Loop
+	repairs *repairs
+	ready   func() // announces that the addresses of this host are in the store
 }
 
 // NewNode assembles a Node and announces its own feed to the store.
 func NewNode(opt NodeOptions) *Node {
-	n := &Node{opt: opt, guard: newGuard(opt.Log, process.CPUTime), known: opt.Store.Feed()}
+	n := &Node{opt: opt, repairs: newRepairs(opt.Log, process.CPUTime), ready: opt.Store.Feed()}
 	var followers []proxy.Follower
 	for _, part := range opt.Plane.Parts {
 		if part.Follower != nil {
@@ -63,7 +63,7 @@ func NewNode(opt NodeOptions) *Node {
 		Followers: append(followers, opt.Followers...),
 		Log:       opt.Log, MinPeriod: opt.MinPeriod, Report: opt.Report, Observe: n.observe,
 	})
-	n.guard.loop = n.loop
+	n.repairs.loop = n.loop
 	return n
 }
 
@@ -82,7 +82,7 @@ func (n *Node) Run(ctx context.Context) error {
 	}
 	watching := make(chan struct{})
 	group.Go(func() error { return n.opt.Plane.Plane.Watch(ctx, func() { close(watching) }, n.edited) })
-	group.Go(func() error { return n.guard.run(ctx) })
+	group.Go(func() error { return n.repairs.run(ctx) })
 	group.Go(func() error { return n.addresses(ctx) })
 	group.Go(func() error { return n.opt.Source.Run(ctx) })
 	group.Go(func() error {
@@ -99,7 +99,7 @@ func (n *Node) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// close closes the plane and its parts, which have nothing left to lose.
+// close closes the parts and the plane. Everything was written before.
 func (n *Node) close() {
 	for _, part := range n.opt.Plane.Parts {
 		if part.Close != nil {
@@ -113,7 +113,7 @@ func (n *Node) close() {
 
 // edited passes an edit by another program on.
 func (n *Node) edited(e plane.Edit) {
-	n.guard.edit(e)
+	n.repairs.add(e)
 	if n.opt.Edited != nil && !e.Possible {
 		n.opt.Edited(e)
 	}
@@ -121,13 +121,13 @@ func (n *Node) edited(e plane.Edit) {
 
 // observe passes the outcome of a write on.
 func (n *Node) observe(s proxy.Sync) {
-	n.guard.observe(s)
+	n.repairs.observe(s)
 	if n.opt.Observe != nil {
 		n.opt.Observe(s)
 	}
 }
 
-// addresses passes the addresses of this host on to those who need them.
+// addresses passes the addresses of this host to the store and to the parts of the plane.
 func (n *Node) addresses(ctx context.Context) error {
 	w := address.New(address.Options{NetNS: n.opt.NetNS, Except: takeover.ServiceDevice})
 	return w.Run(ctx, func(addrs []netip.Addr) {
@@ -138,17 +138,17 @@ func (n *Node) addresses(ctx context.Context) error {
 			}
 		}
 		if n.opt.StandIn != "" {
-			n.opt.Store.SetStandIn(standIn(w, n.opt.StandIn, n.opt.Log))
+			n.opt.Store.SetStandIn(hostNode(w, n.opt.StandIn, n.opt.Log))
 		}
-		n.known()
+		n.ready()
 	})
 }
 
-// standIn is a Node as the host itself tells it.
-func standIn(w *address.Watcher, name string, log *slog.Logger) *cluster.Node {
+// hostNode returns a Node with the addresses of this host.
+func hostNode(w *address.Watcher, name string, log *slog.Logger) *cluster.Node {
 	primary, err := w.Primary()
 	if err != nil {
-		log.Warn("Cannot tell this host's own address", "error", err)
+		log.Warn("Cannot read this host's own address", "error", err)
 	}
 	return &cluster.Node{Name: name, Addresses: primary}
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/web"
 )
 
-// carried is what a daemon passes to the next run of the program, besides its open
+// carried is what a daemon passes to the next run of the program in addition to its open
 // ports and its lock.
 type carried struct {
 	Health  health.Before
@@ -34,7 +34,7 @@ const (
 	lockName    = "lock"
 )
 
-// newReloader returns what follows the configuration file.
+// newReloader returns the part that follows the configuration file.
 func (d *daemon) newReloader() *reload.Reloader {
 	o := d.o
 	return reload.New(reload.Options{
@@ -53,8 +53,8 @@ func reloadDelay(c *config.Config) time.Duration {
 	return rand.N(c.ReloadJitter)
 }
 
-// possible returns why a new run of the program would not work with a
-// configuration, or would know less than this one.
+// possible returns why a new run of the program would not work with a configuration, or
+// could not read all Services that this run has read.
 func (d *daemon) possible(ctx context.Context, c *config.Config) error {
 	next := d.o
 	next.Config = c
@@ -114,8 +114,8 @@ func (d *daemon) replace(ctx context.Context) error {
 	return nil
 }
 
-// handOver returns what the next run gets. The lock and the ports stay open
-// there whatever becomes of this run.
+// handOver returns what the next run receives. It keeps the lock and the ports open,
+// whatever this run closes.
 func (d *daemon) handOver(ctx context.Context) (*handover.Handover, error) {
 	c := carried{Reloads: d.reload.State().Count}
 	c.Reloads.Accepted++
@@ -124,7 +124,7 @@ func (d *daemon) handOver(ctx context.Context) (*handover.Handover, error) {
 	}
 	viewing, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	if v, err := d.node.Loop().View(viewing); err == nil { // otherwise ports answer after the first write
+	if v, err := d.node.Loop().View(viewing); err == nil { // without it, ports answer after the first write
 		c.Ports = serviceports.BeforeOf(v.Routes)
 	}
 	h := &handover.Handover{Files: map[string]*os.File{}}
@@ -147,12 +147,12 @@ func (d *daemon) handOver(ctx context.Context) (*handover.Handover, error) {
 	return h, nil
 }
 
-// takeLock takes over the lock of the run before, or acquires it.
+// takeLock adopts the lock of the previous run, or acquires it.
 func (d *daemon) takeLock(ctx context.Context) (err error) {
-	if lock := d.o.Before.Take(lockName); lock != nil {
-		d.held, err = d.place.adopt(lock)
+	if file := d.o.Before.Take(lockName); file != nil {
+		d.held, err = d.lock.adopt(file)
 		return err
 	}
-	d.held, err = d.place.takeAfter(ctx, toDie)
+	d.held, err = d.lock.acquireWithin(ctx, afterKill)
 	return err
 }

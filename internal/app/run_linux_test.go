@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/control"
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 	"github.com/sluice-proxy/sluice/internal/proxy"
+	"github.com/sluice-proxy/sluice/internal/text/texttest"
 )
 
 func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
@@ -133,7 +134,7 @@ func TestCleanupWaitsForTheDaemonToEnd(t *testing.T) {
 	r := run(t, o)
 	r.sync()
 	before := runNft(t, o.NetNS, "list", "ruleset")
-	removed, err := cleanup(t.Context(), o, endingPause)
+	removed, err := cleanup(t.Context(), o, lockPeriod)
 	if taken, ok := errors.AsType[*control.TakenError](err); !ok || taken.PID != os.Getpid() || removed != nil {
 		t.Errorf("beside a daemon it removed %v, %v, want that named and nothing removed", removed, err)
 	}
@@ -141,7 +142,7 @@ func TestCleanupWaitsForTheDaemonToEnd(t *testing.T) {
 		t.Errorf("beside a daemon there is left:\n%s\nwant\n%s", after, before)
 	}
 
-	waiting, done := &journal{}, make(chan error, 1)
+	waiting, done := &texttest.Buffer{}, make(chan error, 1)
 	o.Log = slog.New(slog.NewTextHandler(waiting, nil))
 	go func() {
 		_, err := cleanup(t.Context(), o, patience)
@@ -149,7 +150,7 @@ func TestCleanupWaitsForTheDaemonToEnd(t *testing.T) {
 	}()
 	said := ""
 	for end := time.Now().Add(patience); !strings.Contains(said, "Waiting for a Sluice"); time.Sleep(time.Millisecond) {
-		if said += waiting.said(); len(done) > 0 || time.Now().After(end) {
+		if said += waiting.Take(); len(done) > 0 || time.Now().After(end) {
 			t.Fatalf("it does not wait, and says:\n%s", said)
 		}
 	}
@@ -159,17 +160,17 @@ func TestCleanupWaitsForTheDaemonToEnd(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Errorf("after the end of the daemon: %v", err)
 	}
-	said += waiting.said()
+	said += waiting.Take()
 	if n := strings.Count(said, "Waiting for a Sluice"); n != 1 {
 		t.Errorf("said %d times that it waits:\n%s", n, said)
 	}
 	if after := runNft(t, o.NetNS, "list", "ruleset"); after != "" {
 		t.Errorf("there is left:\n%s", after)
 	}
-	if held, err := placeIn(o.NetNS, o.Log).take(t.Context()); held == nil || err != nil {
+	if held, err := newLock(o.NetNS, o.Log).acquire(t.Context()); held == nil || err != nil {
 		t.Errorf("afterwards the place is not free: %v", err)
 	} else {
-		leave(held)
+		release(held)
 	}
 }
 
@@ -178,11 +179,11 @@ func TestCleanupWaitsForTheDaemonToEnd(t *testing.T) {
 func TestTheSecondDoesNotTryTheKernel(t *testing.T) {
 	o := options(t, "--manifests="+manifests(t, webService))
 	o.NetNS = kerneltest.Namespace(t)
-	held, err := placeIn(o.NetNS, o.Log).take(t.Context())
+	held, err := newLock(o.NetNS, o.Log).acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer leave(held)
+	defer release(held)
 	runNft(t, o.NetNS, "add table ip before")
 	err = Run(t.Context(), o)
 	if _, taken := errors.AsType[*control.TakenError](err); !taken {
@@ -200,7 +201,7 @@ func TestRunNeedsASource(t *testing.T) {
 	o := options(t)
 	o.NetNS = kerneltest.Namespace(t)
 	err := Run(t.Context(), o)
-	if err == nil || !strings.Contains(err.Error(), "where is the API server?") {
+	if err == nil || !strings.Contains(err.Error(), "no API server is named") {
 		t.Errorf("Run = %v, want it to ask for the API server", err)
 	}
 }

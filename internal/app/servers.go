@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/web"
 )
 
-// emulates is the version of Kubernetes whose kube-proxy this is like.
+// emulates is the version of kube-proxy that this program is compatible with.
 const emulates = "1.37"
 
 // budget returns how many file descriptors each server may have. If the limit
@@ -22,7 +22,7 @@ func budget(log *slog.Logger) connlimit.Budget {
 	limit, err := process.DescriptorLimit()
 	if err != nil {
 		limit = 1024
-		log.Warn("Cannot read the limit of file descriptors; taking it for the usual one", "limit", limit, "error", err)
+		log.Warn("Cannot read the limit of file descriptors; assuming the usual one", "limit", limit, "error", err)
 	}
 	return connlimit.Split(limit)
 }
@@ -70,7 +70,7 @@ func (d *daemon) diagnosticsOptions() web.Options {
 	}
 }
 
-// signed says in each answer whose it is: everything else looks like kube-proxy's.
+// signed adds the Server header to each answer: everything else looks like kube-proxy's.
 func signed(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Server", takeover.ServerHeader)

@@ -6,29 +6,29 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/event"
+	"github.com/sluice-proxy/sluice/internal/source"
 	"github.com/sluice-proxy/sluice/internal/source/kube"
 	"github.com/sluice-proxy/sluice/internal/source/manifest"
-	"github.com/sluice-proxy/sluice/internal/source/state"
 )
 
-// stated is a Source that tells how it is doing.
-type stated interface {
+// statefulSource is a Source with a state.
+type statefulSource interface {
 	Source
-	State() state.State
+	State() source.State
 }
 
-// recorder brings Events to people while it runs.
+// recorder records Events while it runs.
 type recorder interface {
 	event.Recorder
 	Run(ctx context.Context) error
 }
 
-// openSource builds what feeds the store, and where Events go: manifests and
-// nowhere, or an API server.
-func (d *daemon) openSource() (stated, recorder, error) {
+// openSource returns the source of the store and the recorder of Events: those of manifests,
+// which discard Events, or those of an API server.
+func (d *daemon) openSource() (statefulSource, recorder, error) {
 	if len(d.o.Config.Manifests) > 0 {
-		source := openManifests(d.store, d.o, d.report, manifest.DaemonLimits())
-		return source, nowhere{}, source.Check() // before anything is touched
+		files := openManifests(d.store, d.o, d.report, manifest.DaemonLimits())
+		return files, noEvents{}, files.Check() // before anything is changed
 	}
 	c := d.o.Config
 	kube.MeasureClients(d.metrics.Client())
@@ -36,10 +36,10 @@ func (d *daemon) openSource() (stated, recorder, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	source := kube.New(d.store, kube.Options{
+	api := kube.New(d.store, kube.Options{
 		Client: client, NodeName: c.NodeName, AllowExternalIPs: c.ExternalIPs, Report: d.report, Log: d.o.Log,
 	})
-	return source, kube.NewRecorder(kube.RecorderOptions{Client: client, NodeName: c.NodeName, Log: d.o.Log}), nil
+	return api, kube.NewRecorder(kube.RecorderOptions{Client: client, NodeName: c.NodeName, Log: d.o.Log}), nil
 }
 
 // dial returns a client of the API server. It does not connect yet.
@@ -62,11 +62,11 @@ func openManifests(store *cluster.Store, o Options, report reporter, limits mani
 	})
 }
 
-// nowhere is where Events go when there is no cluster to tell.
-type nowhere struct{ event.Discard }
+// noEvents discards Events where there is no API server.
+type noEvents struct{ event.Discard }
 
 // Run waits for the context to end.
-func (nowhere) Run(ctx context.Context) error {
+func (noEvents) Run(ctx context.Context) error {
 	<-ctx.Done()
 	return nil
 }

@@ -10,19 +10,20 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/control"
 	"github.com/sluice-proxy/sluice/internal/inspect"
+	"github.com/sluice-proxy/sluice/internal/metrics"
 	"github.com/sluice-proxy/sluice/internal/reload"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/web"
 )
 
-// status is what the parts know of themselves.
+// status returns the status of all parts.
 func (d *daemon) status(context.Context) inspect.Status {
 	s := inspect.Status{
 		Version: d.o.Version, PID: os.Getpid(), Since: d.started,
 		Health:        d.verdict(),
 		Mode:          inspect.Mode{Name: d.o.Config.Mode, Reason: d.o.Reason, How: d.plane.How, Transient: !d.o.kind().Persistent},
 		Source:        d.sourceStatus(),
-		Takeover:      d.keeper.State().Lines(),
+		Takeover:      d.takeover.State().Lines(),
 		Configuration: configuration(d.reload.State()),
 		Servers:       []inspect.Server{server("healthz", d.healthz.State()), server("metrics", d.diagnostics.State())},
 	}
@@ -50,7 +51,7 @@ func (d *daemon) status(context.Context) inspect.Status {
 	return s
 }
 
-// verdict is whether the proxy does its work, and why not.
+// verdict returns whether the proxy does its work, and why not.
 func (d *daemon) verdict() inspect.Health {
 	v := d.health.Verdict()
 	switch {
@@ -96,16 +97,16 @@ func server(name string, s web.State) inspect.Server {
 	return out
 }
 
-// identity is what another daemon is told that finds the place taken.
+// identity returns what another daemon learns when this one holds the lock.
 func (d *daemon) identity() control.Identity {
-	name, _ := os.Hostname() // one without a name is not worth failing
+	name, _ := os.Hostname() // the name is only shown
 	return control.Identity{PID: os.Getpid(), Version: d.o.Version, Host: name, Mode: d.o.Config.Mode, Since: d.started}
 }
 
-// answerTime is how long an answer waits while the proxy writes.
+// answerTime bounds how long an answer waits while the proxy writes.
 const answerTime = 10 * time.Second
 
-// nodePorts are the ports that Services have on this node.
+// nodePorts returns the NodePorts of all Services.
 func (d *daemon) nodePorts(ctx context.Context) ([]uint16, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
@@ -116,7 +117,7 @@ func (d *daemon) nodePorts(ctx context.Context) ([]uint16, error) {
 	ports := map[uint16]bool{}
 	for svc := range v.Routes.Services() {
 		for i := range svc.Ports {
-			for _, f := range svc.Ports[i].Fronts {
+			for _, f := range svc.Ports[i].Frontends {
 				if f.Kind == route.NodePort {
 					ports[f.Port] = true
 				}
@@ -124,4 +125,34 @@ func (d *daemon) nodePorts(ctx context.Context) ([]uint16, error) {
 		}
 	}
 	return slices.Sorted(maps.Keys(ports)), nil
+}
+
+// readings returns the values that a scrape of the metrics reads.
+func (d *daemon) readings() metrics.Readings {
+	reloads, takeover, contest := d.reload.State().Count, d.takeover.State(), d.health.Contest()
+	return metrics.Readings{
+		Totals:             d.store.Totals(),
+		Backlog:            d.store.Backlog(),
+		Sizes:              d.sizes.Sizes(),
+		Connected:          d.source.State().Connected,
+		ReloadsAccepted:    reloads.Accepted,
+		ReloadsRefused:     reloads.Refused,
+		KubeProxyRunning:   takeover.KubeProxy != nil,
+		Leftovers:          takeover.Leftovers,
+		Removed:            takeover.Removed,
+		HealthPortFailures: d.ports.Failures(),
+		HostSettingsFailed: d.settingsFailed(),
+		Contested:          contest.Active(),
+		Contender:          contest.Program(),
+	}
+}
+
+func (d *daemon) settingsFailed() int {
+	n := 0
+	for _, e := range d.host.Effects() {
+		if e.Err != nil {
+			n++
+		}
+	}
+	return n
 }

@@ -27,7 +27,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-// Env is what a command sees of the world.
+// Env is the environment of a command.
 type Env struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
@@ -36,8 +36,8 @@ type Env struct {
 	Synced         func(proxy.Sync) // called after every attempt to write to the kernel; may be nil
 	Kinds          []plane.Kind     // data planes, the default first; nil: those of this build
 
-	// Before is what the run of this program passed on that executed it anew, and
-	// Execute executes it anew; nil: the configuration is not followed.
+	// Before is the Handover of the previous run of this process, nil if there is none.
+	// Execute executes the program anew; nil: the configuration file is not watched.
 	Before  *handover.Handover
 	Execute func(*handover.Handover) error
 }
@@ -51,13 +51,13 @@ func Main(ctx context.Context, args []string, env Env) int {
 	name := filepath.Base(args[0])
 	root := newRoot(name, env)
 	if name != "kube-proxy" {
-		asking := env // what a daemon answers may come from objects that anybody wrote
+		asking := env // an answer of the daemon may have text from objects of any author
 		asking.Stdout, asking.Stderr = text.Safe(env.Stdout), text.Safe(env.Stderr)
 		root.AddCommand(newGet(asking), newStatus(asking), newDiff(asking), newExplain(asking), newPlan(env),
 			newCompletion(env), newVersion(env))
 		completeModes(root, app.Modes(env.Kinds))
 	}
-	root.CompletionOptions.DisableDefaultCmd = true // ours says more, and kube-proxy has none
+	root.CompletionOptions.DisableDefaultCmd = true // newCompletion has more help; kube-proxy has no such command
 	root.SetArgs(args[1:])
 	root.SetIn(env.Stdin)
 	root.SetOut(env.Stdout)
@@ -95,10 +95,10 @@ healthy backend. It takes kube-proxy's flags and configuration file.
   NAME --manifests services/                    without a cluster, from files
   NAME --kubeconfig ~/.kube/config              on a node, from an API server
   NAME --config /var/lib/kube-proxy/config.conf as a drop-in for kube-proxy
-  NAME --cleanup                                take everything out of the kernel again`, "NAME", name)
+  NAME --cleanup                                remove all rules from the kernel`, "NAME", name)
 }
 
-// noPositional refuses arguments; empty ones are let pass, as kube-proxy does.
+// noPositional returns an error for arguments. Like kube-proxy it ignores empty ones.
 func noPositional(_ *cobra.Command, args []string) error {
 	for _, a := range args {
 		if _, err := strconv.ParseBool(a); err == nil {
@@ -111,12 +111,12 @@ func noPositional(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-// run is the proxy, or what its flags ask to be done instead.
+// run runs the proxy, or the task that flags ask for in its place.
 func run(ctx context.Context, flags *config.Flags, env Env) error {
 	if v := flags.Version(); v.Print != "" {
 		return printVersion(env.Stdout, v)
 	}
-	signal.Ignore(syscall.SIGPIPE) // nobody to read the log is no reason to end
+	signal.Ignore(syscall.SIGPIPE) // a closed log does not end the proxy
 	chosen := app.Configured("")
 	reader := configuration{flags: flags, env: env, opt: config.Options{
 		Modes:   app.Modes(env.Kinds),
@@ -157,7 +157,7 @@ func run(ctx context.Context, flags *config.Flags, env Env) error {
 	return env.Execute(next)
 }
 
-// cleanup takes everything out of the kernel and says what it was.
+// cleanup removes all rules from the kernel and prints what it removed.
 func cleanup(ctx context.Context, o app.Options, w io.Writer) error {
 	removed, err := app.Cleanup(ctx, o)
 	for _, line := range removed {
@@ -166,20 +166,20 @@ func cleanup(ctx context.Context, o app.Options, w io.Writer) error {
 	return err
 }
 
-// configuration is where settings come from, at the start and whenever the file
-// changes.
+// configuration reads the configuration, at the start and whenever the file changes.
 type configuration struct {
 	flags *config.Flags
 	env   Env
 	opt   config.Options
 
-	// text is the file as read last. After the program executed itself anew that is
-	// the text that was checked before, whatever became of the file since.
+	// text is the content of the file when it was last read. After the program executed
+	// itself anew it is the content that the previous run checked, even if the file
+	// has changed since.
 	text   []byte
-	passed bool // text is not to be read from the file
+	passed bool // the next read returns text, not the file
 }
 
-// textName is the text of the configuration file in a Handover.
+// textName is the name of configuration.text in a Handover.
 const textName = "configuration"
 
 func (c *configuration) read() (*config.Config, []string, error) {
@@ -195,8 +195,8 @@ func (c *configuration) readFile(name string) (text []byte, err error) {
 	return c.text, err
 }
 
-// load reads the configuration and warns of what is odd in it. The logs are to
-// be flushed at the end.
+// load reads the configuration, opens the logs and logs the warnings. The caller
+// flushes the logs.
 func (c *configuration) load() (app.Options, *logs, error) {
 	cfg, warnings, err := c.read()
 	if err != nil {
@@ -210,16 +210,16 @@ func (c *configuration) load() (app.Options, *logs, error) {
 	return app.Options{Config: cfg, Log: log, Stdin: c.env.Stdin, Synced: c.env.Synced, Kinds: c.env.Kinds}, logs, nil
 }
 
-// load is for commands that need the best mode of this build, whatever the
-// kernel here can do.
+// load reads the configuration for a command that does not depend on what this kernel
+// can do.
 func load(flags *config.Flags, env Env) (app.Options, *logs, error) {
 	c := configuration{flags: flags, env: env, opt: config.Options{Modes: app.Modes(env.Kinds)}}
 	return c.load()
 }
 
-// serve runs the proxy until the context ends, or until the program is to be
-// executed anew with the Handover that it returns. It lets the current write
-// finish, for at most writeTime.
+// serve runs the proxy until the context ends, or until a changed configuration makes
+// the program execute itself anew; then it returns the Handover for the next run. It
+// waits up to writeTime for the end of the current write.
 func serve(ctx context.Context, o app.Options) (*handover.Handover, error) {
 	kube.DemoteLibraries(o.Log)
 	running, stop := context.WithCancel(ctx)

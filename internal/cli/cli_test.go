@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/config"
 )
 
-func TestWaitForWaitsSoLongAndNoLonger(t *testing.T) {
+func TestWaitFor(t *testing.T) {
 	wrong := errors.New("wrong")
 	for _, tt := range []struct {
 		name    string
@@ -61,7 +61,7 @@ func TestGraceLeavesTimeToExit(t *testing.T) {
 	}
 }
 
-// A flag that help does not show is one nobody finds.
+// The help lists every flag once.
 func TestHelpShowsEveryFlagOnce(t *testing.T) {
 	var out bytes.Buffer
 	if status := Main(t.Context(), []string{"sluice", "--help"}, Env{Stdout: &out, Stderr: &out}); status != 0 {
@@ -92,7 +92,7 @@ func TestHelpShowsEveryFlagOnce(t *testing.T) {
 	})
 }
 
-func TestVersionIsThatOfTheBuild(t *testing.T) {
+func TestVersion(t *testing.T) {
 	if v := version(); !strings.HasPrefix(v, "v") {
 		t.Errorf("version %q, want one that begins with v", v)
 	}

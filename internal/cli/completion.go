@@ -12,19 +12,19 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// newCompletion makes the command that prints completion scripts.
+// newCompletion returns the command that prints completion scripts.
 func newCompletion(env Env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "completion bash|zsh|fish",
 		Short: "Print a script that makes a shell complete commands, flags and names of Services",
-		Long: `Print a script that makes a shell complete commands, flags, their values, and names of Services,
-which the daemon on this node is asked for.
+		Long: `Print a script that makes a shell complete commands, flags, their values, and names of Services.
+The script asks the daemon on this node for the names.
 
-  bash  needs the package bash-completion; now: source <(sluice completion bash)
-        for good: sluice completion bash > /etc/bash_completion.d/sluice
-  zsh   needs compinit; for good: sluice completion zsh > "${fpath[1]}/_sluice"
-  fish  now: sluice completion fish | source
-        for good: sluice completion fish > ~/.config/fish/completions/sluice.fish`,
+  bash  needs the package bash-completion; this shell: source <(sluice completion bash)
+        all shells: sluice completion bash > /etc/bash_completion.d/sluice
+  zsh   needs compinit; all shells: sluice completion zsh > "${fpath[1]}/_sluice"
+  fish  this shell: sluice completion fish | source
+        all shells: sluice completion fish > ~/.config/fish/completions/sluice.fish`,
 		Example:   "  source <(sluice completion bash)",
 		ValidArgs: []string{"bash", "zsh", "fish"},
 		Args:      cobra.ExactArgs(1),
@@ -43,14 +43,14 @@ which the daemon on this node is asked for.
 	}
 }
 
-// complete offers words as the values of a flag; without any, nothing.
+// complete completes the values of a flag by words; without words it completes nothing.
 func complete(cmd *cobra.Command, flag string, words []string) {
-	// It is an error only if there is no such flag, or it is completed twice.
+	// An error means that the flag does not exist or has a completion already.
 	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// completeModes offers the modes as values of flags for them, and
-// leaves flags that are neither files nor of few values without file names.
+// completeModes completes the values of the flags for the mode, and turns off the
+// completion of file names for flags that are addresses and names.
 func completeModes(root *cobra.Command, modes []string) {
 	for _, cmd := range append(root.Commands(), root) {
 		for _, flag := range []string{"mode", "proxy-mode"} {
@@ -66,11 +66,11 @@ func completeModes(root *cobra.Command, modes []string) {
 	}
 }
 
-// nameTime is how long a person waits for a completion.
+// nameTime bounds the wait of a completion for the daemon.
 const nameTime = 2 * time.Second
 
-// completeNames offers names of Services that the daemon knows, in the namespace
-// if one is said. Without a daemon it offers none.
+// completeNames completes the names of Services that the daemon knows, in the namespace
+// if it is not empty. Without a daemon it completes nothing.
 func completeNames(namespace *string) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) > 0 {
@@ -87,8 +87,8 @@ func completeNames(namespace *string) cobra.CompletionFunc {
 	}
 }
 
-// candidates are the names as the person began to write them, except names with
-// characters that no name of a Service has.
+// candidates returns the names in the form that was begun, with or without the
+// namespace. It leaves out names with characters that no Service name has.
 func candidates(names []string, namespace, begun string) []string {
 	var out []string
 	for _, full := range names {
@@ -106,7 +106,7 @@ func candidates(names []string, namespace, begun string) []string {
 	return out
 }
 
-// notOfName reports whether a character is in no name of a Service.
+// notOfName reports whether no name of a Service has the character.
 func notOfName(r rune) bool {
 	return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyz0123456789-./", r)
 }

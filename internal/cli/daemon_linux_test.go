@@ -37,8 +37,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/source/manifest"
 )
 
-// netnsPath tells a program of these scripts which network namespace it is to
-// run in.
+// netnsPath is the environment variable with the network namespace for a program of
+// these scripts.
 const netnsPath = "SLUICE_TEST_NETNS"
 
 var update = flag.Bool("update", false, "write what is compared in scripts of a daemon anew")
@@ -50,8 +50,8 @@ type testsInNamespace struct{ m *testing.M }
 // Run implements testscript.TestingM.
 func (t testsInNamespace) Run() int { return kerneltest.Main(t.m) }
 
-// enter starts this program anew in the network namespace it is told, if any.
-// A process begins in the one of the thread that made it.
+// enter executes this program anew in the network namespace of netnsPath, if it is set. A
+// process starts in the namespace of the thread that created it.
 func enter() {
 	path := os.Getenv(netnsPath)
 	if path == "" {
@@ -72,8 +72,7 @@ func enter() {
 	os.Exit(1)
 }
 
-// TestDaemonScripts runs the scripts of a daemon that is asked, each in a
-// network namespace of its own.
+// TestDaemonScripts runs the scripts with a daemon, each in its own network namespace.
 func TestDaemonScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/daemon/*.txtar")
 	if err != nil || len(files) == 0 {
@@ -96,8 +95,8 @@ func TestDaemonScripts(t *testing.T) {
 	}
 }
 
-// The page about commands shows what is printed.
-func TestCommandsPageShowsWhatIsPrinted(t *testing.T) {
+// docs/commands.md shows the real output.
+func TestCommandsPage(t *testing.T) {
 	page, err := os.ReadFile("../../docs/commands.md")
 	if err != nil {
 		t.Fatal(err)
@@ -125,9 +124,8 @@ func TestCommandsPageShowsWhatIsPrinted(t *testing.T) {
 	}
 }
 
-// The page about explain shows what is printed: one answer as a whole, and of
-// another the lines that it shows.
-func TestExplainPageShowsWhatIsPrinted(t *testing.T) {
+// docs/explain.md shows the real output: one answer completely, and some lines of another.
+func TestExplainPage(t *testing.T) {
 	page, err := os.ReadFile("../../docs/explain.md")
 	if err != nil {
 		t.Fatal(err)
@@ -218,9 +216,9 @@ func fetch() {
 	}
 }
 
-// daemon is the part of a daemon that is asked, over a kernel in memory, with
-// the manifests in the folders of its arguments. What differs between that
-// kernel and what should be is what the file "difference" says, if there.
+// daemon is the part of a daemon that answers commands, over a kernel in memory, with the
+// manifests in the folders of its arguments. The file "difference", if it exists, is the
+// difference between that kernel and the rules that it should have.
 func daemon() {
 	enter()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -262,7 +260,7 @@ func serveFolder(ctx context.Context, folders []string) error {
 	return group.Wait()
 }
 
-// known is what others know of the daemon.
+// known is the state that other parts of the daemon report.
 func known(synced bool) inspect.Status {
 	s := inspect.Status{
 		Version: "v1.2.0", PID: os.Getpid(), Mode: inspect.Mode{Name: "nftables", Reason: "the default"},

@@ -14,18 +14,19 @@ import (
 // diffTimeout bounds the wait for a comparison, for which the daemon reads the kernel.
 const diffTimeout = 3 * time.Minute
 
-// newDiff returns the command that compares the kernel with what should be.
+// newDiff returns the command that compares the kernel with the rules that it should
+// have.
 func newDiff(env Env) *cobra.Command {
 	return answers(&cobra.Command{
 		Use:   "diff",
-		Short: "Compare the kernel with what should be; print what would be written",
-		Long: `Compare what is in the kernel now with what should be there, and print what would be written to
-make it so, in the language of the data plane. Nothing is written. What other programs change is
-repaired at once, so that usually there is nothing to print. While the daemon writes all the time
-no two looks are of one moment; it says so then rather than print differences that are none.
+		Short: "Compare the kernel with the rules that it should have; print what would be written",
+		Long: `Compare the rules in the kernel with those that it should have, and print the steps that would make
+them equal, in the language of the data plane. Nothing is written. Sluice repairs edits by other
+programs at once, so that usually there is nothing to print. If the daemon writes without a pause, a
+comparison is not possible; the command reports that.
 
-Exit status: 0 they are equal; 1 they differ; 2 trouble, as of diff(1).`,
-		Example: "  sluice diff\n  sluice diff && echo as it should be",
+Exit status: 0 they are equal; 1 they differ; 2 the comparison failed.`,
+		Example: "  sluice diff\n  sluice diff && echo no difference",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), diffTimeout)

@@ -6,14 +6,13 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Exit statuses besides 0: all is well.
+// Exit statuses other than 0, which is success.
 const (
-	exitFailure = 1 // of most commands; of some an answer, as they document
-	exitTrouble = 2 // where 1 is an answer, that there is none
+	exitFailure = 1 // a failure of most commands; of some commands an answer, as they document
+	exitTrouble = 2 // there is no answer, of commands where 1 is an answer; or the arguments are wrong
 )
 
-// exitError ends the program with a status of its own. Without an error all has
-// been said.
+// exitError ends the program with a status. Without err nothing more is printed.
 type exitError struct {
 	status int
 	err    error
@@ -27,16 +26,10 @@ func (e *exitError) Error() string {
 	return e.err.Error()
 }
 
-// Unwrap returns what the trouble is.
+// Unwrap returns err.
 func (e *exitError) Unwrap() error { return e.err }
 
-// usageError is a question that makes no sense; it ends the program as trouble.
-type usageError struct{ error }
-
-// Unwrap returns what is wrong with it.
-func (e usageError) Unwrap() error { return e.error }
-
-// exitStatus returns the status that an error ends the program with.
+// exitStatus returns the exit status for an error.
 func exitStatus(err error) int {
 	if err == nil {
 		return 0
@@ -44,22 +37,19 @@ func exitStatus(err error) int {
 	if e, ok := errors.AsType[*exitError](err); ok {
 		return e.status
 	}
-	if _, senseless := errors.AsType[usageError](err); senseless {
-		return exitTrouble
-	}
 	return exitFailure
 }
 
-// trouble gives an error the status that says that there is no answer.
+// trouble returns err with the status exitTrouble, unless it has a status already.
 func trouble(err error) error {
-	if _, answered := errors.AsType[*exitError](err); err == nil || answered {
+	if _, ok := errors.AsType[*exitError](err); err == nil || ok {
 		return err
 	}
 	return &exitError{exitTrouble, err}
 }
 
-// answers makes a command one whose status 1 is an answer: whatever goes wrong,
-// its flags and arguments included, is trouble.
+// answers changes a command whose status 1 is an answer: every error, of its flags
+// and arguments too, ends with exitTrouble.
 func answers(cmd *cobra.Command) *cobra.Command {
 	run, args := cmd.RunE, cmd.Args
 	cmd.RunE = func(cmd *cobra.Command, list []string) error { return trouble(run(cmd, list)) }

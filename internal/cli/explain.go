@@ -17,21 +17,20 @@ import (
 	"github.com/sluice-proxy/sluice/internal/explain"
 )
 
-const explainLong = `Say what becomes of new connections on this node: which Service takes them and by
-which policy, to which backends with which chance, with source NAT or without and
-why, and why each other endpoint is left out. Nothing is sent.
+const explainLong = `Explain where new connections on this node go: which Service and policy apply, which
+backends with which probability, with source NAT or without and why, and why each
+other endpoint is left out. Nothing is sent.
 
 SOURCE is an IP address, or "node" for this node itself. DESTINATION is an address or
-a Service (namespace/name, which stands for its clusterIPs); without a port all ports
-of it are meant. PROTOCOL is tcp (if there is a port number), udp, sctp or icmp.
+a Service (namespace/name, which stands for its clusterIPs); without a port it stands
+for all ports. PROTOCOL is tcp (the default if there is a port number), udp, sctp or icmp.
 
-The daemon of this node answers; that takes root. With -f the answer is made from
-manifests, for a node that has this machine's addresses, and takes no privileges; the
+The daemon of this node answers, which needs root. With -f the answer is computed from
+manifests, for a node with the addresses of this machine, without privileges; the
 flags of the proxy that decide what is programmed work then.
 
-It ends with 0 when there is an answer, whatever it is; with 1 when there is none, as
-for a Service that does not exist or is not programmed; with 2 when the question makes
-no sense.`
+Exit status: 0 there is an answer; 1 there is none, for example because the Service does
+not exist or is not programmed; 2 the arguments are invalid.`
 
 const explainExample = `  sluice explain 10.244.1.5 10.96.0.10:53/udp     from a pod to a clusterIP
   sluice explain node default/web:http            from this node to a port by its name
@@ -39,7 +38,7 @@ const explainExample = `  sluice explain 10.244.1.5 10.96.0.10:53/udp     from a
   sluice explain node [fd00:96::a]:443 -o json
   kubectl get svc,endpointslices,nodes -A -o yaml | sluice explain -f - node default/web`
 
-// explaining is the command explain with its flags.
+// explaining is one call of the command explain.
 type explaining struct {
 	env    Env
 	flags  *config.Flags
@@ -54,31 +53,28 @@ func newExplain(env Env) *cobra.Command {
 	e := &explaining{env: env, flags: config.NewFlags(fs), output: newOutput("text", "json", "yaml")}
 	cmd := &cobra.Command{
 		Use:     "explain SOURCE DESTINATION[:PORT][/PROTOCOL]",
-		Short:   "Say where connections go, and why",
+		Short:   "Explain where connections go, and why",
 		Long:    explainLong,
 		Example: explainExample,
 		Args:    twoArguments,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := set(fs, map[string][]string{"manifests": e.files}); err != nil {
-				return usageError{err}
+				return trouble(err)
 			}
 			return e.run(cmd.Context(), args[0], args[1])
 		},
 	}
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	cmd.Flags().StringArrayVarP(&e.files, "filename", "f", nil, "ask a file or folder with manifests, or - for standard input, instead of the daemon; repeatable")
-	cmd.Flags().StringVar(&e.via, "via", "", "`interface` the connection arrives on, where pods are told by that")
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return trouble(err) })
+	cmd.Flags().StringArrayVarP(&e.files, "filename", "f", nil, "answer from this file or folder with manifests, or from standard input (-), instead of asking the daemon; repeatable")
+	cmd.Flags().StringVar(&e.via, "via", "", "`interface` on which the connection arrives, for modes that recognize pods by it")
 	e.output.register(cmd, cmd.Flags())
-	fs.VisitAll(func(f *pflag.Flag) {
-		f.Hidden = true
-		cmd.Flags().AddFlag(f)
-	})
+	addHidden(cmd, fs)
 	return cmd
 }
 
 func twoArguments(_ *cobra.Command, args []string) error {
 	if len(args) != 2 {
-		return usageError{fmt.Errorf("explain takes a source and a destination, got %d arguments; see sluice explain --help", len(args))}
+		return trouble(fmt.Errorf("explain takes a source and a destination, got %d arguments; see sluice explain --help", len(args)))
 	}
 	return nil
 }
@@ -86,7 +82,7 @@ func twoArguments(_ *cobra.Command, args []string) error {
 func (e *explaining) run(ctx context.Context, source, destination string) error {
 	q, err := explain.Parse(source, destination)
 	if err != nil {
-		return usageError{err}
+		return trouble(err)
 	}
 	q.Via = e.via
 	ask := e.askDaemon

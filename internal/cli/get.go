@@ -26,14 +26,15 @@ func resources() []resource {
 	return []resource{
 		{
 			name: "services", aliases: []string{"service", "svc"},
-			short: "Services, and why those are not programmed that are not",
+			short: "Services, and why others are not programmed",
 			long: `List Services as programmed on this node, one line for each port and IP family.
 
-POLICY says where connections from outside go: to all backends ("cluster"), to those on this
-node ("local"), nowhere: refused, as there is no backend, or dropped, as there is none on this
-node. BACKENDS counts those in use. STATE is "programmed", "pending" with the reason, or "not
-programmed" with the reason; "conflict" counts the addresses and ports that other Services have. --output wide adds the IP family, session affinity and the clients
-let in to load balancer addresses; json and yaml tell all.`,
+POLICY is for connections from outside: to all backends ("cluster"), to those on this node
+("local"), "refused" if there is no backend at all, or "dropped" if there is none on this node.
+BACKENDS counts those in use. STATE is "programmed", "pending" with the reason, or "not
+programmed" with the reason; "conflict" counts the addresses and ports that belong to other
+Services. --output wide adds the IP family, session affinity and the source ranges of load
+balancer addresses; json and yaml have all fields.`,
 			table: func(w io.Writer, width inspect.Width) printer { return tableItems(w, width, inspect.ServiceTable) },
 		},
 		{
@@ -41,9 +42,9 @@ let in to load balancer addresses; json and yaml tell all.`,
 			short: "backends, and why endpoints are left out",
 			long: `List the backends in use on this node, one line for each backend of each port of a Service.
 
-POOLS says for what: "cluster" for clients that may reach any backend, "local" for those that
-stay on this node. For Services asked for by name every endpoint is listed, with the reason why
-it is left out. --output wide adds its node, conditions and EndpointSlice.`,
+POOLS names the pools of a backend: "cluster" for clients that may reach any backend, "local" for
+those that stay on this node. With NAME every endpoint of the Service is listed, with the reason
+why it is left out. --output wide adds its node, conditions and EndpointSlice.`,
 			table: func(w io.Writer, width inspect.Width) printer { return tableItems(w, width, inspect.BackendTable) },
 		},
 		{
@@ -51,8 +52,9 @@ it is left out. --output wide adds its node, conditions and EndpointSlice.`,
 			short: "node ports",
 			long: `List node ports as programmed on this node, by number. NAME may be such a number.
 
-POLICY and BACKENDS are those for clients outside this node that are no pods of it; --output wide
-adds what the others meet, and whether they get this node's address as source ("masqueraded").`,
+POLICY and BACKENDS are for clients that are neither pods of this node nor the node itself;
+--output wide adds those for pods and the node, and whether source NAT replaces the address of
+clients ("masqueraded").`,
 			table: func(w io.Writer, width inspect.Width) printer { return tableItems(w, width, inspect.NodePortTable) },
 		},
 	}
@@ -65,9 +67,8 @@ func newGet(env Env) *cobra.Command {
 		Short: "List what is programmed on this node: services, backends, node ports",
 		Long: `List what the daemon has programmed on this node.
 
-It asks the daemon of the network namespace it is run in, so on a node run it as root in the
-host's, or in the Sluice pod. NAME is NAME or NAMESPACE/NAME; all namespaces are listed unless
-one is said.`,
+The command asks the daemon of the network namespace in which it runs: run it as root on the node,
+or in the Sluice pod. NAME is NAME or NAMESPACE/NAME. Without --namespace it lists all namespaces.`,
 		Example: `  sluice get services
   sluice get svc web -n default -o wide
   sluice get backends default/web
@@ -99,7 +100,7 @@ func newGetOne(r resource, env Env) *cobra.Command {
 		Example: fmt.Sprintf("  sluice get %[1]s\n  sluice get %[2]s default/web\n  sluice get %[2]s -n kube-system -o wide", r.name, r.aliases[1]),
 		Args:    cobra.MaximumNArgs(1),
 	}
-	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "only this namespace (default: all)")
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "list this namespace only (default: all)")
 	cmd.Flags().BoolP("all-namespaces", "A", false, "all namespaces, as without --namespace")
 	cmd.MarkFlagsMutuallyExclusive("namespace", "all-namespaces")
 	o.register(cmd, cmd.Flags())

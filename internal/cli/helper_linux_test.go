@@ -5,7 +5,7 @@ import (
 	"syscall"
 )
 
-// nobody is who a powerless program is in its namespace.
+// nobody is the user of a program without privileges.
 const nobody = 65534
 
 // powerless puts a program into a user namespace in which it is not root.

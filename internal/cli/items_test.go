@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/inspect"
 )
 
-// What is printed item by item is what would be printed of the whole.
-func TestItemsArePrintedAsTheWholeWouldBe(t *testing.T) {
+// Printing item by item gives the same text as printing the list.
+func TestItemsPrintLikeLists(t *testing.T) {
 	for _, said := range []string{
 		`{"items":[]}`,
 		`{"items":[{"namespace":"default","name":"a"}` + "\n]}\n",
@@ -51,7 +51,7 @@ func printed(t *testing.T, said string, newPrinter func(w io.Writer) printer) st
 	return out.String()
 }
 
-// An answer that breaks off, or is none, is an error and not a short list.
+// A truncated or invalid answer is an error, not a short list.
 func TestBadAnswers(t *testing.T) {
 	for said, want := range map[string]string{
 		``:                        "read the answer of the daemon: EOF",
@@ -75,8 +75,8 @@ type repeated string
 
 func (r repeated) Read(p []byte) (int, error) { return copy(p, r), nil }
 
-// A list may be long, an item may not.
-func TestAnItemWithoutEndIsCutOff(t *testing.T) {
+// A list may be long, but an item has a limit.
+func TestItemLimit(t *testing.T) {
 	endless := io.MultiReader(strings.NewReader(`{"items":[{"name":"`), repeated("xxxx"))
 	n, err := eachItem(endless, func(json.RawMessage) error { return nil })
 	if n != 0 || err == nil || !strings.Contains(err.Error(), "an item is longer than 16777216 bytes") {
@@ -90,7 +90,7 @@ func TestAnItemWithoutEndIsCutOff(t *testing.T) {
 	}
 }
 
-func TestOnlyNamesAreCompleted(t *testing.T) {
+func TestCandidates(t *testing.T) {
 	got := candidates([]string{"default/web", "default/$(reboot)", "default/\x1b[2J", "kube-system/kube-dns.x"}, "", "")
 	if want := []string{"default/web", "kube-system/kube-dns.x"}; !slices.Equal(got, want) {
 		t.Errorf("candidates %q, want %q", got, want)
@@ -105,7 +105,6 @@ func TestExitStatus(t *testing.T) {
 	}{
 		{nil, 0},
 		{wrong, 1},
-		{usageError{wrong}, 2},
 		{trouble(wrong), 2},
 		{trouble(trouble(wrong)), 2},
 		{trouble(nil), 0},

@@ -1,110 +1,160 @@
 package cli
 
 import (
+	"context"
 	"io"
 	"log/slog"
-	"reflect"
+	"math"
+	"path"
+	"runtime"
+	"strings"
 	"sync"
-	"sync/atomic"
 
 	"github.com/sluice-proxy/sluice/internal/config"
 )
 
-// What -v shows. A verbosity of n lets everything through that is logged at
-// slog.Level(-n) or above, so that slog's debug is 4:
+// levelOf returns the level from which -v logs everything. Verbosity n logs records
+// of slog.Level(-n) and above, so that slog's debug level is 4:
 //
-//	0 to 3  what a person should know: starting and stopping, the first write of
-//	        all, what failed and that it works again, what is wrong with objects,
-//	        changes of the configuration; nothing as long as nothing happens
+//	0 to 3  what an operator needs: start and stop, the first complete write, failures
+//	        and their end, problems with objects, changes of the configuration; nothing
+//	        while nothing happens
 //	4       also each write with its cause, its steps and its times, Services that
-//	        are not programmed and why, what client libraries say
-//	5 to 10 the same; kept for more
+//	        are not programmed and why, and the log of client libraries
+//	5 to 10 the same as 4
 func levelOf(verbosity int) slog.Level { return slog.Level(-max(0, verbosity)) }
 
-// logs is where this process logs to and how, which may change at any time.
-//
-// All goes to standard error, or with split streams only errors do and the rest
-// to standard output. There it may be buffered: what was logged in the last
-// flush period is lost if the process is killed. An error takes what was logged
-// before it along.
+// logs is the log of this process. Everything goes to standard error; with split
+// streams only errors do, and the rest goes to standard output. There it may be
+// buffered: lines of the last flush period are lost if the process is killed. An
+// error flushes the buffer first.
 type logs struct {
-	out, err *sink
-	streams  [2]*patient // below both
-
-	mu       sync.Mutex     // held while settings change
-	settings config.Logging // as Set got them
-	current  atomic.Pointer[logSetup]
+	levels  logLevels
+	handler logHandler
+	out     *logStream
 }
 
-// newLogs logs to these streams, as settings say.
+// newLogs returns a log to these streams.
 func newLogs(settings config.Logging, stdout, stderr io.Writer) *logs {
-	streams := [2]*patient{{to: stdout}, {to: stderr}}
-	l := &logs{out: &sink{to: streams[0]}, err: &sink{to: streams[1]}, streams: streams}
-	l.apply(settings)
+	l := &logs{out: &logStream{to: stdout, format: settings.Format}}
+	errors := logFormat(settings.Format, &logStream{to: stderr, format: settings.Format})
+	l.handler = logHandler{levels: &l.levels, info: errors, errors: errors, flush: l.Flush}
+	if settings.SplitStream {
+		l.handler.info = logFormat(settings.Format, l.out)
+		l.out.size, l.out.period = settings.InfoBufferSize, settings.FlushFrequency
+	}
+	l.SetVerbosity(settings.Verbosity)
+	for _, m := range settings.VModule {
+		l.levels.files = append(l.levels.files, fileLevel{m.Pattern, levelOf(m.Verbosity)})
+	}
 	return l
 }
 
-// Logger returns the logger, which follows changed settings, as all that is
-// made from it does.
-func (l *logs) Logger() *slog.Logger { return slog.New(newLogHandler(l)) }
+// Logger returns a logger to this log.
+func (l *logs) Logger() *slog.Logger { return slog.New(l.handler) }
 
-// Set makes other settings hold. The same ones as before change nothing: a
-// verbosity that was set since stays.
-func (l *logs) Set(settings config.Logging) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !reflect.DeepEqual(settings, l.settings) {
-		l.apply(settings)
-	}
-}
+// SetVerbosity sets another -v. It may be called at any time.
+func (l *logs) SetVerbosity(n int) { l.levels.base.Set(levelOf(n)) }
 
-// SetVerbosity makes another -v hold until the settings change.
-func (l *logs) SetVerbosity(n int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	changed := l.settings
-	changed.Verbosity = n
-	l.current.Store(l.setup(changed))
-}
-
-// Flush writes what is buffered. It is for the end of the process.
+// Flush writes the buffer. It is for the end of the process.
 func (l *logs) Flush() { l.out.Flush() }
 
-func (l *logs) apply(settings config.Logging) {
-	l.settings = settings
-	for _, s := range l.streams {
-		s.speak(settings.Format)
-	}
-	var size int64
-	if settings.SplitStream {
-		size = settings.InfoBufferSize
-	}
-	l.out.buffer(size, settings.FlushFrequency)
-	l.current.Store(l.setup(settings))
-}
-
-func (l *logs) setup(settings config.Logging) *logSetup {
-	s := &logSetup{
-		base: levelOf(settings.Verbosity),
-		info: logFormat(settings.Format, l.err),
-	}
-	s.errors = s.info
-	if settings.SplitStream {
-		s.info = logFormat(settings.Format, l.out)
-	}
-	s.lowest = s.base
-	for _, m := range settings.VModule {
-		s.files = append(s.files, fileLevel{pattern: m.Pattern, level: levelOf(m.Verbosity)})
-		s.lowest = min(s.lowest, levelOf(m.Verbosity))
-	}
-	return s
-}
-
-// logFormat writes records, all that it is given.
+// logFormat returns a handler that writes records of every level.
 func logFormat(format string, to io.Writer) slog.Handler {
-	opts := &slog.HandlerOptions{Level: slog.Level(-1 << 31)}
+	opts := &slog.HandlerOptions{Level: slog.Level(math.MinInt32)}
 	if format == "json" {
 		return slog.NewJSONHandler(to, opts)
 	}
 	return slog.NewTextHandler(to, opts)
+}
+
+// logLevels decides which records are logged.
+type logLevels struct {
+	base  slog.LevelVar // from this level on everything is logged
+	files []fileLevel   // --vmodule
+	known sync.Map      // program counter -> slog.Level of files, for calls that have logged
+}
+
+// fileLevel is the level from which source files whose name matches a pattern log.
+type fileLevel struct {
+	pattern string
+	level   slog.Level
+}
+
+// lowest returns the level below which nothing is logged, whatever its source file.
+func (l *logLevels) lowest() slog.Level {
+	lowest := l.base.Level()
+	for _, f := range l.files {
+		lowest = min(lowest, f.level)
+	}
+	return lowest
+}
+
+// at returns the level from which the source at a program counter logs. The first
+// pattern that matches the name of its file counts, and only to log more.
+func (l *logLevels) at(pc uintptr) slog.Level {
+	base := l.base.Level()
+	if len(l.files) == 0 || pc == 0 {
+		return base
+	}
+	level, ok := l.known.Load(pc)
+	if !ok {
+		level = l.ofFile(sourceName(pc))
+		l.known.Store(pc, level)
+	}
+	return min(base, level.(slog.Level))
+}
+
+// ofFile returns the level for the name of a source file; the highest one if no pattern
+// matches.
+func (l *logLevels) ofFile(name string) slog.Level {
+	for _, f := range l.files {
+		if ok, err := path.Match(f.pattern, name); ok && err == nil {
+			return f.level
+		}
+	}
+	return math.MaxInt
+}
+
+// sourceName returns the name of a source file without its folder and extension.
+func sourceName(pc uintptr) string {
+	frame, _ := runtime.CallersFrames([]uintptr{pc}).Next()
+	return strings.TrimSuffix(path.Base(frame.File), ".go")
+}
+
+// logHandler is a slog.Handler that sends errors and other records to different
+// handlers.
+type logHandler struct {
+	levels       *logLevels
+	info, errors slog.Handler
+	flush        func() // writes the buffer below info
+}
+
+// Enabled implements slog.Handler.
+func (h logHandler) Enabled(_ context.Context, level slog.Level) bool {
+	return level >= h.levels.lowest()
+}
+
+// Handle implements slog.Handler.
+func (h logHandler) Handle(ctx context.Context, r slog.Record) error {
+	if r.Level < h.levels.at(r.PC) {
+		return nil
+	}
+	if r.Level < slog.LevelError {
+		return h.info.Handle(ctx, r)
+	}
+	h.flush()
+	return h.errors.Handle(ctx, r)
+}
+
+// WithAttrs implements slog.Handler.
+func (h logHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	h.info, h.errors = h.info.WithAttrs(attrs), h.errors.WithAttrs(attrs)
+	return h
+}
+
+// WithGroup implements slog.Handler.
+func (h logHandler) WithGroup(name string) slog.Handler {
+	h.info, h.errors = h.info.WithGroup(name), h.errors.WithGroup(name)
+	return h
 }

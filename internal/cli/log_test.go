@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -15,43 +14,29 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/text/texttest"
 )
 
-// streams are the two that a process has.
-type streams struct{ out, err stream }
+// streams are standard output and standard error.
+type streams struct{ out, err texttest.Buffer }
 
-type stream struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *stream) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-// take returns what came since the last time, without times.
-func (s *stream) take() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	text := regexp.MustCompile(`time=\S+ |"time":"[^"]*",`).ReplaceAllString(s.b.String(), "")
-	s.b.Reset()
-	return text
+// withoutTimes returns the lines of a log without their times.
+func withoutTimes(text string) string {
+	return regexp.MustCompile(`time=\S+ |"time":"[^"]*",`).ReplaceAllString(text, "")
 }
 
 func (s *streams) logs(c config.Logging) *logs { return newLogs(c, &s.out, &s.err) }
 
-// expect compares what came with what should have.
+// expect compares and removes what was written.
 func (s *streams) expect(t *testing.T, stdout, stderr string) {
 	t.Helper()
-	out, err := s.out.take(), s.err.take()
+	out, err := withoutTimes(s.out.Take()), withoutTimes(s.err.Take())
 	if diff := cmp.Diff([]string{stdout, stderr}, []string{out, err}); diff != "" {
 		t.Errorf("standard output and error (-want +got):\n%s", diff)
 	}
 }
 
-// Each level of -v shows what is logged at its level of slog, and all above.
+// Each -v logs the records of its slog level and above.
 func TestVerbosity(t *testing.T) {
 	ctx := context.Background()
 	for _, tt := range []struct {
@@ -73,7 +58,7 @@ func TestVerbosity(t *testing.T) {
 		log.Log(ctx, slog.Level(-2), "two")
 		log.Debug("debug")
 		log.Log(ctx, slog.Level(-9), "nine")
-		out, text := s.out.take(), s.err.take()
+		out, text := withoutTimes(s.out.Take()), withoutTimes(s.err.Take())
 		var got strings.Builder
 		for _, m := range regexp.MustCompile(`msg=(\w+)`).FindAllStringSubmatch(text, -1) {
 			got.WriteString(m[1] + " ")
@@ -84,7 +69,7 @@ func TestVerbosity(t *testing.T) {
 	}
 }
 
-// All goes to standard error, in either format, unless streams are split.
+// Without split streams everything goes to standard error, in either format.
 func TestFormatsAndStreams(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
@@ -92,7 +77,7 @@ func TestFormatsAndStreams(t *testing.T) {
 		out, err string
 	}{
 		{"text", config.Logging{Format: "text"}, "", "level=INFO msg=hello k=v\nlevel=WARN msg=careful\nlevel=ERROR msg=no\n"},
-		{"nothing said", config.Logging{}, "", "level=INFO msg=hello k=v\nlevel=WARN msg=careful\nlevel=ERROR msg=no\n"},
+		{"defaults", config.Logging{}, "", "level=INFO msg=hello k=v\nlevel=WARN msg=careful\nlevel=ERROR msg=no\n"},
 		{
 			"json",
 			config.Logging{Format: "json"},
@@ -118,41 +103,43 @@ func TestFormatsAndStreams(t *testing.T) {
 	}
 }
 
-// A logger that exists already, with attributes and groups, does as new settings
-// say.
-func TestSet(t *testing.T) {
-	var s streams
-	l := s.logs(config.Logging{Format: "text"})
-	plain := l.Logger()
-	log := plain.With("a", 1).WithGroup("g").With("b", 2)
-	log.Info("one", "c", 3)
-	log.Debug("no")
-	s.expect(t, "", "level=INFO msg=one a=1 g.b=2 g.c=3\n")
-
-	l.Set(config.Logging{Format: "json", Verbosity: 4, SplitStream: true})
-	log.Debug("two", "c", 3)
-	plain.Error("three")
-	s.expect(t, `{"level":"DEBUG","msg":"two","a":1,"g":{"b":2,"c":3}}`+"\n", `{"level":"ERROR","msg":"three"}`+"\n")
-
-	l.Set(config.Logging{Format: "text"})
-	log.Info("four")
-	log.Debug("no")
-	s.expect(t, "", "level=INFO msg=four a=1 g.b=2\n")
+// Attributes and groups of a logger are in both streams, in both formats.
+func TestAttributes(t *testing.T) {
+	for _, tt := range []struct {
+		settings config.Logging
+		out, err string
+	}{
+		{config.Logging{}, "", "level=INFO msg=one a=1 g.b=2 g.c=3\nlevel=ERROR msg=two a=1 g.b=2\n"},
+		{
+			config.Logging{Format: "json", SplitStream: true},
+			`{"level":"INFO","msg":"one","a":1,"g":{"b":2,"c":3}}` + "\n", `{"level":"ERROR","msg":"two","a":1,"g":{"b":2}}` + "\n",
+		},
+	} {
+		var s streams
+		log := s.logs(tt.settings).Logger().With("a", 1).WithGroup("g").With("b", 2)
+		log.Info("one", "c", 3)
+		log.Debug("no")
+		log.Error("two")
+		s.expect(t, tt.out, tt.err)
+	}
 }
 
-// A verbosity set by hand holds until the settings change, and only then not.
+// SetVerbosity changes the level of loggers that exist, but not that of source files
+// with a level of their own.
 func TestSetVerbosity(t *testing.T) {
 	var s streams
 	l := s.logs(config.Logging{Verbosity: 1})
-	log := l.Logger()
+	log := l.Logger().With("k", "v")
 	l.SetVerbosity(5)
-	log.Debug("by hand")
-	l.Set(config.Logging{Verbosity: 1}) // another field of the file changed
-	log.Debug("still")
-	s.expect(t, "", "level=DEBUG msg=\"by hand\"\nlevel=DEBUG msg=still\n")
-	l.Set(config.Logging{Verbosity: 2})
+	log.Debug("more")
+	l.SetVerbosity(2)
 	log.Debug("no")
-	s.expect(t, "", "")
+	s.expect(t, "", "level=DEBUG msg=more k=v\n")
+
+	l = s.logs(config.Logging{VModule: []config.VModule{{Pattern: "log_test", Verbosity: 4}}})
+	l.SetVerbosity(1)
+	l.Logger().Debug("this file")
+	s.expect(t, "", "level=DEBUG msg=\"this file\"\n")
 }
 
 // A source file may log more than the others; the first pattern that matches it
@@ -184,7 +171,7 @@ func TestVModule(t *testing.T) {
 	}
 }
 
-// A record that does not say where it is from is judged as those of all files.
+// A record without a program counter is logged by the verbosity for all files.
 func TestVModuleWithoutSource(t *testing.T) {
 	var s streams
 	h := s.logs(config.Logging{VModule: []config.VModule{{Pattern: "*", Verbosity: 9}}}).Logger().Handler()
@@ -196,8 +183,8 @@ func TestVModuleWithoutSource(t *testing.T) {
 	s.expect(t, "", "level=INFO msg=x\n")
 }
 
-// What is not shown costs nothing.
-func TestSilenceIsCheap(t *testing.T) {
+// A record that is not logged needs no allocation.
+func TestDisabledLevelDoesNotAllocate(t *testing.T) {
 	var s streams
 	log := s.logs(config.Logging{Verbosity: 2}).Logger().With("a", 1)
 	if n := testing.AllocsPerRun(100, func() { log.Debug("no") }); n != 0 {
@@ -205,8 +192,8 @@ func TestSilenceIsCheap(t *testing.T) {
 	}
 }
 
-// With a buffer, lines wait until it is full, the period is over, an error comes,
-// the settings change, or the process ends.
+// With a buffer, lines wait until it is full, the period is over, an error is logged, or
+// the process ends.
 func TestBuffer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const line = "level=INFO msg=a\n"
@@ -235,19 +222,13 @@ func TestBuffer(t *testing.T) {
 		s.expect(t, line, "level=ERROR msg=b\n")
 
 		log.Info("a")
-		l.Set(config.Logging{SplitStream: true})
-		log.Info("a")
-		s.expect(t, line+line, "")
-
-		l.Set(buffered)
-		log.Info("a")
 		l.Flush()
 		l.Flush()
 		s.expect(t, line, "")
 	})
 }
 
-// A stream that is closed stops nobody, and is not kept in memory.
+// Lines for a closed stream are dropped, and do not stay in memory.
 func TestBrokenStream(t *testing.T) {
 	l := newLogs(config.Logging{SplitStream: true, InfoBufferSize: 10, FlushFrequency: time.Hour}, broken{}, broken{})
 	log := l.Logger()
@@ -256,7 +237,7 @@ func TestBrokenStream(t *testing.T) {
 	}
 	log.Error("b")
 	if n := len(l.out.held); n != 0 {
-		t.Errorf("%d bytes are held", n)
+		t.Errorf("%d bytes are in the buffer", n)
 	}
 }
 
@@ -264,10 +245,10 @@ type broken struct{}
 
 func (broken) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
 
-// Lines stay whole when many log and the settings change meanwhile.
+// Lines stay whole when several goroutines log and the verbosity changes meanwhile.
 func TestManyAtOnce(t *testing.T) {
 	var s streams
-	l := s.logs(config.Logging{})
+	l := s.logs(config.Logging{SplitStream: true, InfoBufferSize: 64, FlushFrequency: time.Millisecond})
 	var group sync.WaitGroup
 	for range 4 {
 		log := l.Logger().With("k", "v")
@@ -278,12 +259,11 @@ func TestManyAtOnce(t *testing.T) {
 		})
 	}
 	for i := range 50 {
-		l.Set(config.Logging{Verbosity: i % 3, SplitStream: i%2 == 0, InfoBufferSize: 64, FlushFrequency: time.Millisecond})
 		l.SetVerbosity(i)
 	}
 	group.Wait()
 	l.Flush()
-	out, err := s.out.take(), s.err.take()
+	out, err := withoutTimes(s.out.Take()), withoutTimes(s.err.Take())
 	lines := strings.Count(out+err, "\n")
 	if whole := strings.Count(out+err, "level=INFO msg=a k=v\n"); lines != 800 || whole != 800 {
 		t.Errorf("%d lines, %d of them whole, want 800", lines, whole)

@@ -42,8 +42,8 @@ func program(kinds []plane.Kind) func() {
 	}
 }
 
-// TestScripts runs the scripts, each a story told through the command line.
-// They write to no kernel: what could is run without the privilege to.
+// TestScripts runs the scripts of commands. They write to no kernel, because they run
+// without privileges.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",

@@ -88,7 +88,7 @@ func asJSON(answer json.RawMessage, indent string) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// asYAML is asJSON for YAML.
+// asYAML formats an answer as YAML, like asJSON.
 func asYAML(answer json.RawMessage, indent string) ([]byte, error) {
 	out, err := yaml.JSONToYAML(answer)
 	if err != nil {
@@ -106,8 +106,8 @@ func decode[T any](answer json.RawMessage) (T, error) {
 	return v, nil
 }
 
-// printer prints a list one item at a time, because lists may be long, and in a
-// pod this process shares the memory limit of the daemon.
+// printer prints a list item by item, because lists may be long, and in a pod this
+// process shares the memory limit of the daemon.
 type printer struct {
 	item func(json.RawMessage) error
 	end  func() error

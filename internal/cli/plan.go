@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/config"
 )
 
-// newPlan makes the command that prints what would be programmed.
+// newPlan returns the command that prints the rules for manifests.
 func newPlan(env Env) *cobra.Command {
 	var files []string
 	var mode string
@@ -20,9 +20,9 @@ func newPlan(env Env) *cobra.Command {
 	flags := config.NewFlags(fs)
 	cmd := &cobra.Command{
 		Use:   "plan -f PATH",
-		Short: "Print what manifests would put into the kernel; needs no privileges",
-		Long: `Print what manifests would put into the kernel of this node, in the language of the
-data plane. Nothing is written and no privileges are needed. The flags of the proxy
+		Short: "Print the rules for manifests; needs no privileges",
+		Long: `Print the rules that Sluice would write for manifests on this node, in the language of
+the data plane. Nothing is written and no privileges are needed. The flags of the proxy
 that decide what is programmed (--cluster-cidr, --nodeport-addresses ...) work here too.`,
 		Example: "  sluice plan -f manifests/\n  kubectl get svc,endpointslices,nodes -A -o yaml | sluice plan -f - --mode " + best,
 		Args:    cobra.NoArgs,
@@ -35,14 +35,19 @@ that decide what is programmed (--cluster-cidr, --nodeport-addresses ...) work h
 	}
 	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "file or folder with manifests, or - for standard input; repeatable")
 	cmd.Flags().StringVar(&mode, "mode", "", "data plane (default "+best+")")
+	addHidden(cmd, fs)
+	return cmd
+}
+
+// addHidden adds the flags of the proxy to a command; its help does not list them.
+func addHidden(cmd *cobra.Command, fs *pflag.FlagSet) {
 	fs.VisitAll(func(f *pflag.Flag) {
 		f.Hidden = true
 		cmd.Flags().AddFlag(f)
 	})
-	return cmd
 }
 
-// set gives flags of the proxy the values of flags with shorter names.
+// set copies the values of flags with shorter names to flags of the proxy.
 func set(fs *pflag.FlagSet, values map[string][]string) error {
 	for name, list := range values {
 		for _, v := range list {

@@ -13,13 +13,13 @@ func newStatus(env Env) *cobra.Command {
 	o := newOutput("text", "json", "yaml")
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Tell how the daemon on this node is: health, mode and why, last sync, lag, repairs, trouble",
-		Long: `Tell how the daemon of this network namespace is: mode and why, what it is connected to, the
-last write and what waits for one, comparisons and repairs, what it took over, its configuration,
-host settings, servers, and what is wrong with objects.
+		Short: "Show the state of the daemon on this node: health, mode and why, last sync, lag, repairs, failures",
+		Long: `Show the state of the daemon of this network namespace: mode and why, source, the last write and
+pending changes, comparisons and repairs, rules taken over, configuration, host settings, servers,
+and problems with objects.
 
-Exit status: 0 healthy; 1 not healthy, or starting; 2 it cannot be asked: none is running here,
-this is not root, or it does not answer.`,
+Exit status: 0 healthy; 1 not healthy, or starting; 2 the daemon cannot be asked: it does not run
+here, does not answer, or the command does not run as root.`,
 		Example: `  sluice status
   sluice status -o json | jq .lastSync
   sluice status >/dev/null && echo healthy`,

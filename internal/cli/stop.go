@@ -3,7 +3,7 @@ package cli
 import "time"
 
 const (
-	// grace is how long parts may take to stop once nothing is written any more.
+	// grace is how long parts may take to stop after the last write.
 	grace = 800 * time.Millisecond
 
 	// writeTime is how long the current write may take once the program is asked to
@@ -12,8 +12,8 @@ const (
 	writeTime = 22 * time.Second
 )
 
-// waitFor waits for a result as long as stopping may take: until written is
-// closed, but not for ever, and then for the grace.
+// waitFor waits for a result until written is closed, at most for writeTime, and then
+// for the grace period.
 func waitFor(done <-chan error, written <-chan struct{}) error {
 	writing := time.NewTimer(writeTime)
 	defer writing.Stop()

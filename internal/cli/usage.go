@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-// usage prints the commands and flags, those needed most first.
+// usage prints the commands and flags, the most used first.
 func usage(cmd *cobra.Command, w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Usage:\n  %s\n", cmd.UseLine())

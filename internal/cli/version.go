@@ -11,10 +11,10 @@ import (
 	"github.com/sluice-proxy/sluice/internal/config"
 )
 
-// stamp is the version that the linker was told: -X .../internal/cli.stamp=v1.2.3.
+// stamp is the version that the linker sets: -X .../internal/cli.stamp=v1.2.3.
 var stamp string //nolint:gochecknoglobals // the linker can set nothing else
 
-// version is the one of the build: stamped by the linker, or else by the go tool.
+// version returns the version of the build, from the linker or else from the go tool.
 func version() string {
 	if stamp != "" {
 		return stamp
@@ -38,7 +38,7 @@ func newVersion(env Env) *cobra.Command {
 	}
 }
 
-// printVersion answers --version as kube-proxy does: installers read it.
+// printVersion prints --version as kube-proxy does, because installers parse it.
 func printVersion(w io.Writer, v config.Version) error {
 	reported := v.Report
 	if reported == "" {

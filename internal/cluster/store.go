@@ -104,17 +104,15 @@ func (s *Store) DeleteService(name Name) {
 	s.touch(name)
 }
 
-// SetSlice adds or replaces an EndpointSlice; one that changed its Service
+// SetSlice adds or replaces an EndpointSlice; one that belongs to another Service now
 // leaves the former.
 func (s *Store) SetSlice(sl *Slice) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.total.Slices++
 	old := s.slices[sl.Name]
-	if old != nil {
-		if old.equal(sl) {
-			return
-		}
+	if old != nil && old.equal(sl) {
+		return
 	}
 	if e := s.services[sl.Service]; e != nil && e.gone > 0 {
 		own := *sl // a copy, as the list may still hold sl itself as a deleted slice

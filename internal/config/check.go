@@ -20,7 +20,7 @@ type check struct {
 	file     *document         // nil: none
 	byFlag   map[string]string // path of a field -> the flag that set it
 	own      ownFlags
-	given    map[string]string
+	flags    map[string]string // Flags.values
 	problems []Problem
 	warnings []string
 }
@@ -123,15 +123,14 @@ func (c *check) device(path, name string, mode v1alpha1.LocalMode) string {
 	return name
 }
 
-// parseAddr takes an address as Kubernetes always did: leading zeros in IPv4
-// are ignored. A zone is refused.
+// parseAddr parses an address as Kubernetes does: it ignores leading zeros in IPv4. It
+// returns false for an address with a zone.
 func parseAddr(text string) (netip.Addr, bool) {
 	addr, ok := netip.AddrFromSlice(netutils.ParseIPSloppy(text))
 	return addr.Unmap(), ok
 }
 
-// parseCIDR takes a range with host bits set for the range they are in, and
-// leading zeros as parseAddr does.
+// parseCIDR parses a CIDR. It clears host bits and, like parseAddr, ignores leading zeros.
 func parseCIDR(text string) (netip.Prefix, error) {
 	_, got, err := netutils.ParseCIDRSloppy(text)
 	if err != nil {

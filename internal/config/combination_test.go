@@ -78,8 +78,8 @@ func TestModeIsNotInThisBuild(t *testing.T) {
 // since 1.7, and unit files say so.
 func TestServersOnOnePort(t *testing.T) {
 	for _, tc := range []struct{ args, want string }{
-		{"--healthz-bind-address=127.0.0.1:10249", "--healthz-bind-address 127.0.0.1:10249 and metricsBindAddress 127.0.0.1:10249: only one of two servers can listen; give one another port"},
-		{"--healthz-bind-address=0.0.0.0:10249", "--healthz-bind-address 0.0.0.0:10249 and metricsBindAddress 127.0.0.1:10249: only one of two servers can listen; give one another port"},
+		{"--healthz-bind-address=127.0.0.1:10249", "--healthz-bind-address 127.0.0.1:10249 and metricsBindAddress 127.0.0.1:10249: only one of two servers can listen; change one of the ports"},
+		{"--healthz-bind-address=0.0.0.0:10249", "--healthz-bind-address 0.0.0.0:10249 and metricsBindAddress 127.0.0.1:10249: only one of two servers can listen; change one of the ports"},
 		{"--healthz-bind-address=10.0.0.1:10249", ""},
 		{"--healthz-bind-address=127.0.0.1:10249 --metrics-bind-address=", ""},
 	} {

@@ -67,7 +67,7 @@ func (c *check) client() Client {
 	in := c.config.ClientConnection
 	return Client{
 		Kubeconfig:         in.Kubeconfig,
-		Master:             c.own.master,
+		Master:             c.own.Master,
 		ContentType:        in.ContentType,
 		AcceptContentTypes: in.AcceptContentTypes,
 		QPS:                in.QPS,
@@ -168,7 +168,7 @@ func (c *check) logging() Logging {
 		case item.FilePattern == "":
 			c.problem(path, "Required value: must be a pattern for the names of source files")
 		case strings.ContainsAny(item.FilePattern, "=,"):
-			c.problem(path, invalid(item.FilePattern, "must not have commas and equal signs"))
+			c.problem(path, invalid(item.FilePattern, "must not contain commas or equal signs"))
 		case badPattern(item.FilePattern):
 			c.warn("%s %q is not a pattern and has no effect", c.name("logging.vmodule"), item.FilePattern)
 		}
@@ -182,15 +182,15 @@ func badPattern(pattern string) bool {
 	return err != nil
 }
 
-// enabled reports whether a gate that is on by default was not switched off.
+// enabled reports whether a gate that is on by default is on.
 func enabled(set map[string]bool, gate string) bool {
 	on, ok := set[gate]
 	return on || !ok
 }
 
-// dumped reports whether a program wrote the file from a configuration it did
-// not fill in, as kubeadm does: every field is there, and empty means not set.
-// It recognizes such a file by a period of 0, which has no meaning.
+// dumped reports whether a program wrote the file with every field, as kubeadm does, so
+// that an empty value means not set. Such a file has a period of 0, which has no
+// meaning otherwise.
 func (d *document) dumped() bool {
 	if d == nil {
 		return false

@@ -49,7 +49,7 @@ func decode(name string, data []byte) (*document, error) {
 
 // parse returns the root of the one document in data.
 func parse(data []byte) (*yaml.Node, error) {
-	if json.Valid(data) { // YAML has no tabs where JSON may have them; in JSON texts there are none
+	if json.Valid(data) { // JSON allows tabs between tokens, YAML does not; strings in JSON have no raw tabs
 		data = bytes.ReplaceAll(data, []byte("\t"), []byte(" "))
 	}
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
@@ -69,11 +69,11 @@ func parse(data []byte) (*yaml.Node, error) {
 	}
 	switch len(docs) {
 	case 0:
-		return nil, errors.New("there is nothing in it")
+		return nil, errors.New("the file has no configuration")
 	case 1:
 		return docs[0], nil
 	}
-	return nil, fmt.Errorf("line %d: there is a second document; expected one %s", docs[1].Line, kind)
+	return nil, fmt.Errorf("line %d: the file has a second document; expected one %s", docs[1].Line, kind)
 }
 
 // line returns the line of the field at path, or of the value around it; 0 if neither
@@ -205,4 +205,16 @@ func (d *document) items(n *yaml.Node, v reflect.Value, path string) {
 		}
 		d.value(item, v.Index(i), at)
 	}
+}
+
+// gatesText reads featureGates as Kubernetes 1.7 and 1.8 wrote it: as one text.
+func (d *document) gatesText(n *yaml.Node, v reflect.Value) {
+	if n.Value == "" {
+		return
+	}
+	if err := setText(v, n.Value); err != nil {
+		d.add(n.Line, "featureGates", invalid(n.Value, err.Error()))
+		return
+	}
+	d.warn(n.Line, "featureGates", "Kubernetes 1.9 made this a mapping; write one line \"Name: true\" for each feature gate")
 }

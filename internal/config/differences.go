@@ -10,9 +10,9 @@ import (
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-// Differences lists the fields of the file that two configurations of one process
-// do not agree on, defaults and flags included: "conntrack.min: 5 -> 6". Long
-// values are cut off. What only flags say does not change in a process.
+// Differences lists the fields in which two configurations differ, defaults and flags
+// included: "conntrack.min: 5 -> 6". It cuts off long values. Values that only flags set
+// are the same in all configurations of one process.
 func Differences(old, new *Config) ([]string, error) {
 	from, err := old.leaves()
 	if err != nil {
@@ -33,7 +33,7 @@ func Differences(old, new *Config) ([]string, error) {
 	return list, nil
 }
 
-// leaves returns each field that is no struct, in JSON, by its path.
+// leaves returns the JSON of each field that is not a struct, by its path.
 func (c *Config) leaves() (map[string]string, error) {
 	data, err := c.Effective()
 	if err != nil {
@@ -60,7 +60,7 @@ func addLeaves(to map[string]string, path string, value json.RawMessage) {
 	}
 }
 
-// display returns a value as people write it.
+// display returns a value without quotes.
 func display(value string) string {
 	if value == "" {
 		value = "null"

@@ -88,7 +88,7 @@ func TestEnv(t *testing.T) {
 		want       string
 	}{
 		{"no file", "--config=gone", "h", nil, "read --config: file does not exist"},
-		{"no hostname", "", "", broken, "configuration: KubeProxyConfiguration.hostnameOverride: Required value: this host does not tell its name: broken"},
+		{"no hostname", "", "", broken, "configuration: KubeProxyConfiguration.hostnameOverride: Required value: cannot read the hostname: broken"},
 		{"empty hostname", "", " ", nil, "configuration: KubeProxyConfiguration.hostnameOverride: Required value: this host has no name"},
 		{"spaces", "--hostname-override=\t", "h", nil, `configuration: --hostname-override: Invalid value: "\t": must not be only spaces`},
 		{"override helps", "--hostname-override=n", "", broken, ""},

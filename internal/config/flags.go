@@ -3,6 +3,7 @@ package config
 import (
 	"maps"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -13,27 +14,28 @@ import (
 
 // Flags holds the command line.
 type Flags struct {
+	defs     map[string]flagDef
 	mirrored v1alpha1.KubeProxyConfiguration // the fields of a file that flags set
 	own      ownFlags
-	given    map[string]string // flag name -> the text given last, for flags that were given
+	values   map[string]string // flag name -> its last value on the command line
 	problems []Problem
 }
 
-// ownFlags are the flags without a field in the file.
+// ownFlags are the values of flags without a field in the file, by the names that
+// flags.txt has for them.
 type ownFlags struct {
-	config      string
-	writeTo     string
-	master      string
-	manifests   paths
-	cleanup     bool
-	initOnly    bool
-	ignore      bool
-	jitter      *metav1.Duration // nil: not given
-	version     Version
-	healthzPort string // checked together with the address that they complete
-	metricsPort string
-
-	conntrackMax *int32 // nil: not given
+	Config          string           `json:"config"`
+	WriteTo         string           `json:"write-config-to"`
+	Master          string           `json:"master"`
+	Manifests       paths            `json:"manifests"`
+	Cleanup         bool             `json:"cleanup"`
+	InitOnly        bool             `json:"init-only"`
+	IgnoreKubeProxy bool             `json:"ignore-kube-proxy"`
+	Jitter          *metav1.Duration `json:"reload-jitter"` // nil: not set
+	Version         Version          `json:"version"`
+	HealthzPort     string           `json:"healthz-port"` // checked together with the address that they complete
+	MetricsPort     string           `json:"metrics-port"`
+	ConntrackMax    *int32           `json:"conntrack-max"` // nil: not set
 }
 
 // Group is a heading of the help text and the flags below it.
@@ -46,7 +48,7 @@ type Group struct {
 // as hidden ones. An invalid value is not an error of the flag set: Load reports it
 // together with all other problems. Names may be spelled with underscores.
 func NewFlags(fs *pflag.FlagSet) *Flags {
-	f := &Flags{given: map[string]string{}}
+	f := &Flags{defs: map[string]flagDef{}, values: map[string]string{}}
 	fs.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		return pflag.NormalizedName(strings.ReplaceAll(name, "_", "-"))
 	})
@@ -60,18 +62,40 @@ func NewFlags(fs *pflag.FlagSet) *Flags {
 }
 
 func (f *Flags) register(fs *pflag.FlagSet, def flagDef) {
+	f.defs[def.name] = def
 	v := &flagValue{flags: f, name: def.name, initial: def.initial}
-	if def.own != nil {
-		v.targets = []reflect.Value{reflect.ValueOf(def.own(&f.own)).Elem()}
+	for _, name := range def.sets {
+		v.targets = append(v.targets, f.target(name))
 	}
-	for _, path := range def.fields {
-		v.targets = append(v.targets, fieldAt(reflect.ValueOf(&f.mirrored).Elem(), path))
+	short := ""
+	if len(def.name) == 1 {
+		short = def.name
 	}
-	flag := fs.VarPF(v, def.name, def.short, def.usage)
+	flag := fs.VarPF(v, def.name, short, def.usage)
 	flag.Hidden = def.removed != ""
-	if kind := base(v.targets[0].Type()); kind.Kind() == reflect.Bool || kind == reflect.TypeFor[Version]() {
+	if t := base(v.targets[0].Type()); t.Kind() == reflect.Bool || t == reflect.TypeFor[Version]() {
 		flag.NoOptDefVal = "true"
 	}
+}
+
+// target returns the value for a name in the column "sets" of a table of flags.
+func (f *Flags) target(name string) reflect.Value {
+	switch own, ok := strings.CutPrefix(name, "--"); {
+	case ok:
+		return fieldAt(reflect.ValueOf(&f.own).Elem(), own)
+	case name == "text":
+		return reflect.ValueOf(new(string)).Elem()
+	case name == "bool":
+		return reflect.ValueOf(new(bool)).Elem()
+	}
+	return fieldAt(reflect.ValueOf(&f.mirrored).Elem(), name)
+}
+
+// fields returns the fields of the file that the flag overrides.
+func (d flagDef) fields() []string {
+	return slices.DeleteFunc(slices.Clone(d.sets), func(name string) bool {
+		return name == "text" || name == "bool" || strings.HasPrefix(name, "--")
+	})
 }
 
 // Groups returns the headings of the help text, the most needed first. Every flag
@@ -90,43 +114,32 @@ func Groups() []Group {
 
 // Version returns the value of --version. It does not need Load, so that --version
 // works with an invalid configuration.
-func (f *Flags) Version() Version { return f.own.version }
+func (f *Flags) Version() Version { return f.own.Version }
 
 // File returns the path of the configuration file, "" if there is none.
-func (f *Flags) File() string { return f.own.config }
+func (f *Flags) File() string { return f.own.Config }
 
 // apply overwrites the fields of the file by those of flags. Maps are merged by key;
 // --vmodule adds to the file's list.
 func (f *Flags) apply(to *v1alpha1.KubeProxyConfiguration) {
-	for name := range f.given {
-		for _, path := range fieldsOf(name) {
+	for name := range f.values {
+		for _, path := range f.defs[name].fields() {
 			overlay(fieldAt(reflect.ValueOf(to).Elem(), path), fieldAt(reflect.ValueOf(&f.mirrored).Elem(), path))
 		}
 	}
 }
 
 func overlay(to, from reflect.Value) {
-	switch said := to.Interface().(type) {
+	switch value := to.Interface().(type) {
 	case map[string]bool:
 		merged := map[string]bool{}
-		maps.Copy(merged, said)
+		maps.Copy(merged, value)
 		maps.Copy(merged, from.Interface().(map[string]bool))
 		from = reflect.ValueOf(merged)
 	case logsapi.VModuleConfiguration:
 		from = reflect.AppendSlice(to, from)
 	}
 	to.Set(from)
-}
-
-func fieldsOf(flag string) []string {
-	for _, g := range table() {
-		for _, def := range g.flags {
-			if def.name == flag {
-				return def.fields
-			}
-		}
-	}
-	return nil
 }
 
 // flagValue is a pflag.Value that sets fields.
@@ -145,16 +158,16 @@ func (v *flagValue) Set(text string) error {
 			return nil
 		}
 	}
-	v.flags.given[v.name] = text
+	v.flags.values[v.name] = text
 	return nil
 }
 
-// String returns the value given last, or the default.
+// String returns the last value on the command line, or the default.
 func (v *flagValue) String() string {
 	if v.flags == nil {
 		return ""
 	}
-	if text, ok := v.flags.given[v.name]; ok {
+	if text, ok := v.flags.values[v.name]; ok {
 		return text
 	}
 	return v.initial
@@ -165,29 +178,6 @@ func (v *flagValue) Type() string {
 	if len(v.targets) == 0 {
 		return ""
 	}
-	t := base(v.targets[0].Type())
-	switch t.Name() {
-	case "Duration", "TimeOrMetaDuration":
-		return "duration"
-	case "QuantityValue":
-		return "quantity"
-	case "VModuleConfiguration":
-		return "pattern=N,..."
-	case "Version":
-		return "version"
-	case "paths":
-		return "path"
-	}
-	switch t.Kind() {
-	case reflect.Map:
-		return "Name=bool,..."
-	case reflect.Slice:
-		return "list"
-	case reflect.Int32, reflect.Uint32:
-		return "int"
-	case reflect.Float32:
-		return "number"
-	default:
-		return t.Kind().String()
-	}
+	word, _ := describe(v.targets[0].Type())
+	return word
 }

@@ -173,6 +173,12 @@ func TestHelp(t *testing.T) {
 			groups[name]++
 		}
 	}
+	fields := map[string][]string{}
+	for _, g := range current() {
+		for _, def := range g.flags {
+			fields[def.name] = def.fields()
+		}
+	}
 	doc, err := decode("effective", mustLoad(t, "").effective)
 	if err != nil {
 		t.Fatal(err)
@@ -188,7 +194,7 @@ func TestHelp(t *testing.T) {
 		if n := len(f.Usage); n < 5 || n > 110 || strings.HasSuffix(f.Usage, ".") {
 			t.Errorf("--%s: help of %d bytes: %s", f.Name, n, f.Usage)
 		}
-		for _, path := range fieldsOf(f.Name) {
+		for _, path := range fields[f.Name] {
 			checkShown(t, f, fieldAt(reflect.ValueOf(doc.config), path))
 		}
 	})

@@ -24,8 +24,8 @@ const proxyGates = gateExternalIPs + ", " + gateIPVS + ", KubeProxyNFTablesLocal
 //go:embed gates.txt
 var gatesText string
 
-// knownGates returns every gate there is, with the value it is locked to:
-// "true", "false", or "" if it is free.
+// knownGates returns the gates of Kubernetes 1.37 with the value to which each is
+// locked: "true", "false", or "" if it is not locked.
 func knownGates() map[string]string {
 	gates := map[string]string{}
 	for line := range strings.Lines(gatesText) {
@@ -45,10 +45,10 @@ var removedGatesText string
 // removedGate is a feature gate that Kubernetes 1.37 no longer has.
 type removedGate struct {
 	removed string // the first release known to be without it
-	always  string // "on", "off": what it switched is always so now; empty: it switched nothing in kube-proxy
+	always  string // "on" or "off": the state of its feature now; empty: it had no effect in kube-proxy
 }
 
-// removedGates returns every gate that there was, by name.
+// removedGates returns the gates that older versions of Kubernetes had.
 func removedGates() map[string]removedGate {
 	gates := map[string]removedGate{}
 	for line := range strings.Lines(removedGatesText) {
@@ -73,8 +73,8 @@ func (c *check) gates(set map[string]bool) map[string]bool {
 		case was:
 			c.gateWarning(name, value, gone.effect())
 		case !ok:
-			c.problem("featureGates."+name, invalid(name, "no such feature gate"+alike(name, slices.Sorted(maps.Keys(known)))+
-				"; known are those of Kubernetes 1.37, among them "+proxyGates))
+			c.problem("featureGates."+name, invalid(name, "unknown feature gate"+alike(name, slices.Sorted(maps.Keys(known)))+
+				"; Kubernetes 1.37 has among others "+proxyGates))
 		case locked != "" && locked != value:
 			c.gateWarning(name, value, "Kubernetes 1.37 has it locked to "+locked)
 		}
@@ -87,11 +87,11 @@ func (c *check) gateWarning(name, value, why string) {
 }
 
 func (g removedGate) effect() string {
-	since := "it is not in Kubernetes since " + g.removed
+	since := "it is not part of Kubernetes " + g.removed + " and newer"
 	if g.always == "" {
 		return since
 	}
-	return "what it switched is always " + g.always + ", and " + since
+	return "its feature is always " + g.always + ", and " + since
 }
 
 // alike returns a hint if name differs from one of the names in case only.

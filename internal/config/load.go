@@ -22,18 +22,18 @@ func (f *Flags) Load(env Env, opt Options) (*Config, []string, error) {
 		config:   &v1alpha1.KubeProxyConfiguration{},
 		byFlag:   map[string]string{},
 		own:      f.own,
-		given:    f.given,
+		flags:    f.values,
 		problems: slices.Clone(f.problems),
 	}
 	if err := c.read(env); err != nil {
 		return nil, nil, err
 	}
 	f.apply(c.config)
-	c.blame(f)
+	c.recordOrigins(f)
 	c.warnOfRemoved()
-	c.conntrackMax(f.own.conntrackMax)
+	c.conntrackMax(f.own.ConntrackMax)
 	if c.config.Mode == "" {
-		c.config.Mode = v1alpha1.ProxyMode(opt.blank())
+		c.config.Mode = v1alpha1.ProxyMode(opt.defaultMode())
 	}
 	c.setDefaults()
 	cfg := c.convert(opt)
@@ -49,26 +49,26 @@ func (f *Flags) Load(env Env, opt Options) (*Config, []string, error) {
 	return cfg, c.warnings, nil
 }
 
-// mostBytes is the size up to which a configuration file is read.
-const mostBytes = 1 << 20
+// maxBytes is the size of the largest configuration file that is read.
+const maxBytes = 1 << 20
 
 // ReadFile reads a configuration file for Env. It returns an error for a file that is
 // not regular or larger than 1 MiB.
-func ReadFile(name string) ([]byte, error) { return textfile.Read(name, mostBytes) }
+func ReadFile(name string) ([]byte, error) { return textfile.Read(name, maxBytes) }
 
-// blank returns the mode of a configuration that names none.
-func (o Options) blank() string {
+// defaultMode returns the mode of a configuration that names none.
+func (o Options) defaultMode() string {
 	if o.Default == nil {
 		return o.Modes[0]
 	}
 	return o.Default()
 }
 
-// blame records which flags set which fields. Parts of a list or map that come from
-// the file keep the file as their origin.
-func (c *check) blame(f *Flags) {
-	for flag := range f.given {
-		for _, path := range fieldsOf(flag) {
+// recordOrigins records which flags set which fields. Items of a list or map that come
+// from the file keep the file as their origin.
+func (c *check) recordOrigins(f *Flags) {
+	for flag := range f.values {
+		for _, path := range f.defs[flag].fields() {
 			if path != "logging.vmodule" || !c.isSet(path) {
 				c.byFlag[path] = flag
 			}
@@ -80,14 +80,14 @@ func (c *check) blame(f *Flags) {
 }
 
 func (c *check) read(env Env) error {
-	if c.own.config == "" {
+	if c.own.Config == "" {
 		return nil
 	}
-	data, err := env.ReadFile(c.own.config)
+	data, err := env.ReadFile(c.own.Config)
 	if err != nil {
 		return fmt.Errorf("read --config: %w", err)
 	}
-	c.file, err = decode(c.own.config, data)
+	c.file, err = decode(c.own.Config, data)
 	if err != nil {
 		return err
 	}
@@ -103,18 +103,18 @@ func (c *check) convert(opt Options) *Config {
 	in := c.config
 	cfg := &Config{
 		Mode:          string(in.Mode),
-		Manifests:     c.own.manifests,
+		Manifests:     c.own.Manifests,
 		HardFail:      in.BindAddressHardFail,
 		Profiling:     in.EnableProfiling,
 		ResyncPeriod:  c.positive("configSyncPeriod", in.ConfigSyncPeriod.Duration),
 		OOMScoreAdj:   c.between("oomScoreAdj", in.OOMScoreAdj, -1000, 1000),
 		FeatureGates:  c.gates(in.FeatureGates),
-		WriteConfigTo: c.own.writeTo,
-		Cleanup:       c.own.cleanup,
-		InitOnly:      c.own.initOnly,
-		Version:       c.own.version,
+		WriteConfigTo: c.own.WriteTo,
+		Cleanup:       c.own.Cleanup,
+		InitOnly:      c.own.InitOnly,
+		Version:       c.own.Version,
 
-		IgnoreKubeProxy: c.own.ignore,
+		IgnoreKubeProxy: c.own.IgnoreKubeProxy,
 		ReloadJitter:    c.reloadJitter(),
 	}
 	cfg.ExternalIPs = enabled(in.FeatureGates, gateExternalIPs)
@@ -135,13 +135,13 @@ func (c *check) convert(opt Options) *Config {
 // reloadJitter returns the longest random wait before a changed file takes effect,
 // which spreads the requests of many nodes to the API server.
 func (c *check) reloadJitter() time.Duration {
-	if c.own.jitter == nil {
+	if c.own.Jitter == nil {
 		return 2 * time.Second
 	}
-	if c.own.jitter.Duration < 0 {
-		c.flagProblem("reload-jitter", invalid(c.own.jitter.Duration, "must be 0 or more"))
+	if c.own.Jitter.Duration < 0 {
+		c.flagProblem("reload-jitter", invalid(c.own.Jitter.Duration, "must be 0 or more"))
 	}
-	return c.own.jitter.Duration
+	return c.own.Jitter.Duration
 }
 
 func (c *check) mode(opt Options) {
@@ -169,7 +169,7 @@ func modeHint(mode string) string {
 	return ""
 }
 
-// addresses sets the node's own address and those of the servers.
+// addresses sets the address of the node and those of the servers.
 func (c *check) addresses(cfg *Config) {
 	in := c.config
 	var ok bool
@@ -190,8 +190,7 @@ func (c *check) addresses(cfg *Config) {
 	})
 }
 
-// nodeName is the override or the host's own name. Kubernetes knows nodes by
-// lower-case names.
+// nodeName returns the override or the hostname, in lower case as in Kubernetes.
 func (c *check) nodeName(env Env) string {
 	override := c.config.HostnameOverride
 	if override != "" {
@@ -205,7 +204,7 @@ func (c *check) nodeName(env Env) string {
 	name := strings.ToLower(strings.TrimSpace(host))
 	switch {
 	case err != nil:
-		c.problem("hostnameOverride", fmt.Sprintf("Required value: this host does not tell its name: %v", err))
+		c.problem("hostnameOverride", fmt.Sprintf("Required value: cannot read the hostname: %v", err))
 	case name == "":
 		c.problem("hostnameOverride", "Required value: this host has no name")
 	}
@@ -215,21 +214,21 @@ func (c *check) nodeName(env Env) string {
 // combinations reports settings that exclude each other. A kubeconfig in the file
 // excludes no flag: the flag wins.
 func (c *check) combinations() {
-	if len(c.own.manifests) > 0 {
+	if len(c.own.Manifests) > 0 {
 		for _, flag := range []string{"kubeconfig", "master"} {
-			if c.given[flag] != "" {
+			if c.flags[flag] != "" {
 				c.flagProblem("manifests", fmt.Sprintf("Forbidden: cannot be used together with --%s: Services come from manifests or from an API server", flag))
 			}
 		}
-		if c.config.ClientConnection.Kubeconfig != "" && c.given["kubeconfig"] == "" {
-			c.warn("clientConnection.kubeconfig is not used: --manifests is given")
+		if c.config.ClientConnection.Kubeconfig != "" && c.flags["kubeconfig"] == "" {
+			c.warn("clientConnection.kubeconfig is not used: --manifests is set")
 		}
 	}
-	if c.own.cleanup && c.own.initOnly {
+	if c.own.Cleanup && c.own.InitOnly {
 		c.flagProblem("cleanup", "Forbidden: cannot be used together with --init-only")
 	}
 	seen := map[string]bool{}
-	for _, path := range c.own.manifests {
+	for _, path := range c.own.Manifests {
 		if path == "" {
 			c.flagProblem("manifests", "Required value: must be a file, a folder, or -")
 		} else if seen[path] {
@@ -245,7 +244,7 @@ func (c *check) contradictions(cfg *Config) {
 		c.warn("localhost in %s has no effect: %s is false", c.name("nodePortAddresses"), c.name("iptables.localhostNodePorts"))
 	}
 	if collide(cfg.Healthz, cfg.Metrics) {
-		c.warn("%s %v and %s %v: only one of two servers can listen; give one another port",
+		c.warn("%s %v and %s %v: only one of two servers can listen; change one of the ports",
 			c.name("healthzBindAddress"), cfg.Healthz, c.name("metricsBindAddress"), cfg.Metrics)
 	}
 }

@@ -173,7 +173,7 @@ func TestWarnings(t *testing.T) {
 		"KubeProxyConfiguration.resourceContainer: no effect: use Slice= in the systemd unit, " +
 			"or the resources of the pod (not in Kubernetes since 1.16) (config.yaml:4)",
 		"--healthz-port is deprecated, use --healthz-bind-address",
-		"clientConnection.kubeconfig is not used: --manifests is given",
+		"clientConnection.kubeconfig is not used: --manifests is set",
 		"portRange has no effect: only the mode userspace opened ports for Services; remove the field",
 	}
 	if diff := cmp.Diff(want, warnings); diff != "" {

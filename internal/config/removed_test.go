@@ -34,7 +34,7 @@ func replacedCases() []removedCase {
 		{"--cleanup-iptables=true", "1.15", cleanup, "does what --cleanup does"},
 		{"--cleanup-iptables=false", "1.15", nil, ""},
 		{"--cleanup-ipvs", "1.21", nil, ""},
-		{"--cleanup-ipvs=false", "1.21", nil, "no effect: --cleanup removes"},
+		{"--cleanup-ipvs=false", "1.21", nil, "no effect: --cleanup also removes"},
 		{"--conntrack-max=100000", "1.15", size, "sets conntrack.min to this"},
 		{"--conntrack-max=0", "1.15", nil, ""},
 		{"--proxy-port-range=30000-30100", "1.31", nil, "no effect: only the mode userspace"},
@@ -282,7 +282,7 @@ func flagTables() string {
 	}
 	b.WriteString("\n## Fields that the configuration file no longer has\n\n| field | since | removed | now |\n|---|---|---|---|\n")
 	for _, f := range removedFields() {
-		b.WriteString("| `" + f.path + "` | " + f.since + " | " + f.removed + " | " + f.usage + quietText(f.quiet) + " |\n")
+		b.WriteString("| `" + f.name + "` | " + f.since + " | " + f.removed + " | " + f.usage + quietText(f.quiet) + " |\n")
 	}
 	b.WriteString("\n")
 	return b.String()

@@ -18,7 +18,7 @@ var (
 // server holds the settings for the address of one server.
 type server struct {
 	path     string  // of the field
-	field    *string // the given value; replaced by its canonical form
+	field    *string // the value; replaced by its canonical form
 	flag     string
 	portFlag string         // the deprecated one
 	initial  netip.AddrPort // the default
@@ -29,13 +29,13 @@ type server struct {
 // An empty value in a flag or in a file switches the server off. In a file that a
 // program wrote with every field it counts as not set.
 func (c *check) server(s server) netip.AddrPort {
-	portText, portGiven := c.given[s.portFlag]
+	portText, portSet := c.flags[s.portFlag]
 	port, err := parsePort(portText)
-	if err != nil && portGiven {
+	if err != nil && portSet {
 		c.flagProblem(s.portFlag, invalid(portText, err.Error()))
 		return netip.AddrPort{}
 	}
-	if !portGiven {
+	if !portSet {
 		port = s.initial.Port()
 	}
 	byFlag := c.byFlag[s.path] != ""
@@ -44,7 +44,7 @@ func (c *check) server(s server) netip.AddrPort {
 		c.problem(s.path, invalid(*s.field, err.Error()))
 		return netip.AddrPort{}
 	}
-	if portGiven {
+	if portSet {
 		c.warn("--%s is deprecated, use --%s", s.portFlag, s.flag)
 		if port == 0 || addr.IsValid() && !byFlag {
 			addr = netip.AddrPortFrom(addr.Addr(), port)
@@ -59,9 +59,9 @@ func (c *check) server(s server) netip.AddrPort {
 }
 
 // address reads the field. An empty value that was set means no server.
-func (s server) address(port uint16, said bool) (netip.AddrPort, error) {
+func (s server) address(port uint16, set bool) (netip.AddrPort, error) {
 	switch {
-	case *s.field == off || *s.field == "" && said:
+	case *s.field == off || *s.field == "" && set:
 		return netip.AddrPort{}, nil
 	case *s.field == "":
 		return netip.AddrPortFrom(s.initial.Addr(), port), nil
@@ -69,8 +69,7 @@ func (s server) address(port uint16, said bool) (netip.AddrPort, error) {
 	return parseEndpoint(*s.field, port)
 }
 
-// parseEndpoint takes IP, [IP], IP:port and [IP]:port; port is for those
-// without.
+// parseEndpoint parses IP, [IP], IP:port and [IP]:port; port is the default.
 func parseEndpoint(text string, port uint16) (netip.AddrPort, error) {
 	if addr, ok := parseAddr(unbracket(text)); ok {
 		return netip.AddrPortFrom(addr, port), nil
@@ -95,7 +94,7 @@ func unbracket(host string) string {
 	return host
 }
 
-// parsePort takes no port for port 0.
+// parsePort parses a port; the empty text is port 0.
 func parsePort(text string) (uint16, error) {
 	if text == "" {
 		return 0, nil

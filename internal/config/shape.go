@@ -9,7 +9,7 @@ import (
 	logsapi "k8s.io/component-base/logs/api/v1"
 )
 
-// isScalar reports whether a file gives v as one text or number.
+// isScalar reports whether v is one text or number in a file.
 func isScalar(v reflect.Value) bool {
 	switch v.Interface().(type) {
 	case metav1.Duration, logsapi.TimeOrMetaDuration, resource.QuantityValue:
@@ -27,8 +27,7 @@ func isMapping(n *yaml.Node, v reflect.Value) bool {
 	return n.Kind == yaml.MappingNode && !isScalar(v) && v.Kind() != reflect.Slice
 }
 
-// fits reports whether a scalar has the YAML type v needs. What is written
-// without quotes where a text is expected is taken as it is written.
+// fits reports whether a scalar has the YAML type of v. Any scalar is a text.
 func fits(n *yaml.Node, v reflect.Value) bool {
 	switch base(v.Type()).Kind() {
 	case reflect.Bool:
@@ -49,26 +48,39 @@ func base(t reflect.Type) reflect.Type {
 	return t
 }
 
-// wanted returns the name of the type of v in messages.
-func wanted(v reflect.Value) string {
-	switch base(v.Type()) {
+// describe returns the word for values of type t in the help text, and what messages
+// say that a value must be.
+func describe(t reflect.Type) (word, wanted string) {
+	switch t = base(t); t {
 	case reflect.TypeFor[metav1.Duration](), reflect.TypeFor[logsapi.TimeOrMetaDuration]():
-		return "a duration"
+		return "duration", "a duration"
 	case reflect.TypeFor[resource.QuantityValue]():
-		return "a quantity"
+		return "quantity", "a quantity"
+	case reflect.TypeFor[logsapi.VModuleConfiguration]():
+		return "pattern=N,...", "a list"
+	case reflect.TypeFor[Version]():
+		return "version", "text"
+	case reflect.TypeFor[paths]():
+		return "path", "a list"
 	}
-	switch base(v.Type()).Kind() {
+	switch t.Kind() {
 	case reflect.Bool:
-		return "true or false"
+		return "bool", "true or false"
 	case reflect.Int32, reflect.Uint32:
-		return "a whole number"
+		return "int", "a whole number"
 	case reflect.Float32:
-		return "a number"
+		return "number", "a number"
 	case reflect.Slice:
-		return "a list"
+		return "list", "a list"
 	case reflect.Struct, reflect.Map:
-		return "a mapping"
+		return "Name=bool,...", "a mapping"
 	default:
-		return "text"
+		return "string", "text"
 	}
+}
+
+// wanted returns what messages say that v must be.
+func wanted(v reflect.Value) string {
+	_, wanted := describe(v.Type())
+	return wanted
 }

@@ -15,7 +15,7 @@ import (
 	logsapi "k8s.io/component-base/logs/api/v1"
 )
 
-// paths is a list of file names: each text is one, commas and all.
+// paths is a list of file names, which may contain commas.
 type paths []string
 
 // Reasons a text is not a value of a type.
@@ -105,7 +105,7 @@ func numberError(err, wrong error) error {
 	return wrong
 }
 
-// parseBool takes what Go and what YAML 1.1 take for a truth value.
+// parseBool parses the boolean values of Go and of YAML 1.1.
 func parseBool(text string) (bool, error) {
 	switch strings.ToLower(text) {
 	case "yes", "on":
@@ -129,8 +129,8 @@ func setDuration(d *time.Duration, text string) error {
 	return nil
 }
 
-// setFlush takes a duration or, as logging.flushFrequency always did, a number
-// of nanoseconds.
+// setFlush parses a duration or, as kube-proxy does for logging.flushFrequency, a
+// number of nanoseconds.
 func setFlush(t *logsapi.TimeOrMetaDuration, text string) error {
 	if n, err := strconv.ParseInt(text, 10, 64); err == nil {
 		*t = logsapi.TimeOrMetaDuration{Duration: metav1.Duration{Duration: time.Duration(n)}}
@@ -140,7 +140,7 @@ func setFlush(t *logsapi.TimeOrMetaDuration, text string) error {
 	return setDuration(&t.Duration.Duration, text)
 }
 
-// setQuantity takes sizes only: the general type spends minutes on 1e-99999999.
+// setQuantity parses sizes only: resource.ParseQuantity takes minutes for 1e-99999999.
 func setQuantity(q *resource.QuantityValue, text string) error {
 	if !regexp.MustCompile(`^\d{1,18}(\.\d{1,9})?([kMGTPE]|[KMGTPE]i|[eE]\d{1,2})?$`).MatchString(text) {
 		return errQuantity

@@ -8,9 +8,9 @@ type Budget struct {
 	Ports                    int // listeners of these
 }
 
-// reserve is how many file descriptors are for everything else: some 20 are open
-// all the time (netlink, conntrack, inotify, the API server, listeners), a write
-// by a program needs 8, a comparison 6.
+// reserve is the number of file descriptors for everything else: some 20 are always open
+// (netlink, conntrack, inotify, the API server, listeners), a write by a program needs 8,
+// a comparison 6.
 const reserve = 40
 
 // Split divides the file descriptors that a process may have (RLIMIT_NOFILE), after

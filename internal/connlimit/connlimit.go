@@ -65,11 +65,11 @@ func (l *listener) Accept() (net.Conn, error) {
 func (l *Limiter) Admit(c net.Conn) net.Conn {
 	k := &conn{Conn: c, limiter: l, client: clientOf(c)}
 	k.touch()
-	victim, tell := l.add(k)
+	victim, report := l.add(k)
 	if victim != nil {
 		victim.abort()
 	}
-	if tell {
+	if report {
 		l.opt.Full()
 	}
 	return k
@@ -100,19 +100,20 @@ func (l *Limiter) Drain(ctx context.Context) {
 	}
 }
 
-// add adds a connection, and removes and returns the one to close for it, if any.
-func (l *Limiter) add(k *conn) (victim *conn, tell bool) {
+// add adds a connection, and removes and returns the one to close for it, if any. It
+// reports whether to call Options.Full.
+func (l *Limiter) add(k *conn) (victim *conn, report bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.opt.Max > 0 && len(l.open) >= l.opt.Max {
 		victim = l.least(k.client)
 		delete(l.open, victim)
 		if now := time.Now(); l.opt.Full != nil && (l.reported.IsZero() || now.Sub(l.reported) >= quietPeriod) {
-			l.reported, tell = now, true
+			l.reported, report = now, true
 		}
 	}
 	l.open[k] = struct{}{}
-	return victim, tell
+	return victim, report
 }
 
 // least returns the least important connection when newcomer connects.

@@ -45,7 +45,7 @@ func (a address) String() string { return string(a) }
 func (e end) RemoteAddr() net.Addr { return address(e.remote) }
 func (e end) LocalAddr() net.Addr  { return address(e.local) }
 
-// world is a server at 192.0.2.1 and its clients, in fake time.
+// world is a server at 192.0.2.1 with clients, in fake time.
 type world struct {
 	t       *testing.T
 	limiter *Limiter
@@ -61,7 +61,7 @@ func start(t *testing.T, most int, story func(*world)) {
 	})
 }
 
-// pair is a connection, as both sides have it.
+// pair is both sides of a connection.
 type pair struct{ server, client net.Conn }
 
 // connect makes a connection from an address. A moment passes.
@@ -93,7 +93,7 @@ func (w *world) expect(gone bool, pairs ...pair) {
 	}
 }
 
-func TestTheOldestIdleConnectionGoes(t *testing.T) {
+func TestLongestIdleConnectionIsClosed(t *testing.T) {
 	start(t, 3, func(w *world) {
 		one, two, three := w.connect("10.0.0.1:1"), w.connect("10.0.0.1:2"), w.connect("10.0.0.1:3")
 		w.expect(false, one, two, three)
@@ -114,8 +114,8 @@ func TestTheOldestIdleConnectionGoes(t *testing.T) {
 	})
 }
 
-// Who has the most connections loses one, whoever else comes.
-func TestAClientWithManyConnectionsLosesThem(t *testing.T) {
+// A connection of the client with the most connections is closed.
+func TestClientWithMostConnections(t *testing.T) {
 	start(t, 4, func(w *world) {
 		balancer := w.connect("10.0.0.9:1")
 		w.connect("10.0.0.1:1")
@@ -140,8 +140,8 @@ func TestAnIPv6PrefixIsOneClient(t *testing.T) {
 	})
 }
 
-// kubelet asks from this host. Clients elsewhere never cost it its connection,
-// however many addresses they have.
+// Connections from this host, such as those of kubelet, are not closed for other clients,
+// however many addresses these have.
 func TestClientsOnThisHostComeLast(t *testing.T) {
 	start(t, 3, func(w *world) {
 		kubelet, other := w.connect("192.0.2.1:1"), w.connect("127.0.0.1:1")
@@ -154,8 +154,8 @@ func TestClientsOnThisHostComeLast(t *testing.T) {
 	})
 }
 
-// Full is told, but not of each connection.
-func TestFullIsToldOnceAMinute(t *testing.T) {
+// Full is called at most once a minute.
+func TestFullIsCalledOnceAMinute(t *testing.T) {
 	start(t, 1, func(w *world) {
 		for range 10 {
 			w.connect("10.0.0.1:1")

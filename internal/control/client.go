@@ -89,12 +89,12 @@ func (c *Client) dial(ctx context.Context) (net.Conn, error) {
 	var refused refusedPeers
 	for {
 		attempt, cancel := context.WithTimeout(ctx, attemptTimeout)
-		conn, peer, err := invite(attempt, c.opts, &refused)
+		conn, err := invite(attempt, c.opts, &refused)
 		cancel()
 		switch {
 		case err == nil:
-			c.pid.Store(int64(peer.PID))
-			return conn, nil
+			c.pid.Store(int64(conn.peer.pid))
+			return conn.UnixConn, nil
 		case errors.Is(err, netlock.ErrFree):
 			return nil, ErrNotRunning
 		case errors.Is(err, netlock.ErrPrivilege):
@@ -108,7 +108,7 @@ func (c *Client) dial(ctx context.Context) (net.Conn, error) {
 		}
 		select {
 		case <-ctx.Done():
-			return nil, &UnansweredError{refused.count, refused.last.PID, refused.last.UID}
+			return nil, &UnansweredError{refused.count, refused.last.pid, refused.last.uid}
 		case <-time.After(pause):
 		}
 	}

@@ -14,7 +14,6 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/kernel/netlock"
 	"github.com/sluice-proxy/sluice/internal/kernel/process"
-	"github.com/sluice-proxy/sluice/internal/kernel/unixsock"
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
@@ -42,10 +41,6 @@ const (
 	identityPath  = "/identity"
 	versionHeader = "Sluice-Version"
 )
-
-// trusted reports whether a peer is root of this user namespace. A user without
-// a number in this namespace has UID 65534 here, even if it is root of another.
-func trusted(p unixsock.Peer) bool { return p.UID == 0 }
 
 // pidText formats a PID for a message; 0 is a process in another PID namespace.
 func pidText(pid int) string {

@@ -31,7 +31,7 @@ func answer() http.Handler {
 		http.Error(w, "no Service default/web", http.StatusNotFound)
 	})
 	mux.HandleFunc("/silent", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
-	mux.HandleFunc("/odd", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "odd") })
+	mux.HandleFunc("/invalid", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "odd") })
 	mux.HandleFunc("/slow", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "unknown question "+r.URL.Path, http.StatusNotImplemented)
@@ -42,13 +42,19 @@ func answer() http.Handler {
 // serve runs a daemon; the function ends it.
 func serve(t *testing.T, o Options) (stop func()) {
 	t.Helper()
+	return serveWith(t, o, answer())
+}
+
+// serveWith runs a daemon that answers by a handler.
+func serveWith(t *testing.T, o Options, answers http.Handler) (stop func()) {
+	t.Helper()
 	s, err := Listen(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- s.Serve(ctx, identity(), answer()) }()
+	go func() { done <- s.Serve(ctx, identity(), answers) }()
 	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -59,7 +65,7 @@ func serve(t *testing.T, o Options) (stop func()) {
 	return stop
 }
 
-func TestQuestionsAndAnswers(t *testing.T) {
+func TestQueries(t *testing.T) {
 	o := Options{NetNS: namespace(t)}
 	stop := serve(t, o)
 	client := Dial(o)
@@ -75,7 +81,7 @@ func TestQuestionsAndAnswers(t *testing.T) {
 	for _, tt := range []struct{ path, want string }{
 		{"/missing", "no Service default/web"},
 		{"/silent", "503 Service Unavailable"},
-		{"/odd", "read the answer of the daemon: invalid character 'o' looking for beginning of value"},
+		{"/invalid", "read the answer of the daemon: invalid character 'o' looking for beginning of value"},
 		{"/new", "unknown question /new (the daemon is Sluice v1.2.0; is this another version?)"},
 		{"/slow", "the daemon has not answered in time"},
 	} {
@@ -104,10 +110,14 @@ func TestQuestionsAndAnswers(t *testing.T) {
 // An answer under way does not hold up the end of the daemon.
 func TestStoppingIsQuick(t *testing.T) {
 	o := Options{NetNS: namespace(t)}
-	stop := serve(t, o)
+	answering := make(chan struct{})
+	stop := serveWith(t, o, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		close(answering)
+		<-r.Context().Done()
+	}))
 	asked := make(chan error, 1)
 	go func() { asked <- Dial(o).Get(t.Context(), "/slow", nil, nil) }()
-	time.Sleep(20 * time.Millisecond)
+	<-answering
 	began := time.Now()
 	stop()
 	if took := time.Since(began); took > 20*stopTimeout {
@@ -118,7 +128,7 @@ func TestStoppingIsQuick(t *testing.T) {
 	}
 }
 
-func TestTheSecondNamesTheFirst(t *testing.T) {
+func TestASecondDaemonNamesTheFirst(t *testing.T) {
 	o := Options{NetNS: namespace(t)}
 	serve(t, o)
 	_, err := Listen(t.Context(), o)
@@ -136,7 +146,7 @@ func TestTheSecondNamesTheFirst(t *testing.T) {
 
 // A daemon that has taken the place and does not answer (yet) is named by what
 // the kernel knows.
-func TestASilentFirstIsNamedByItsPID(t *testing.T) {
+func TestASilentDaemonIsNamedByItsPID(t *testing.T) {
 	o := Options{NetNS: namespace(t)}
 	first, err := Listen(t.Context(), o)
 	if err != nil {
@@ -187,7 +197,7 @@ func TestSilentConnectionsOfRoot(t *testing.T) {
 }
 
 // Many ask at once.
-func TestManyAsk(t *testing.T) {
+func TestManyQueries(t *testing.T) {
 	o := Options{NetNS: namespace(t)}
 	serve(t, o)
 	var all sync.WaitGroup

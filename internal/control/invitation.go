@@ -11,10 +11,10 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/netlock"
-	"github.com/sluice-proxy/sluice/internal/kernel/unixsock"
 )
 
 // invitation asks the holder of the lock to connect to an abstract unix socket.
@@ -55,42 +55,40 @@ func isToken(s string) bool {
 
 func (i invitation) text() string { return greeting + " " + i.name + " " + i.proof }
 
-func (i invitation) socket(o Options) unixsock.Options {
-	return unixsock.Options{Name: namePrefix + i.name, NetNS: o.NetNS}
-}
+func (i invitation) socket(o Options) socket { return socket{namePrefix + i.name, o.NetNS} }
 
 // refusedPeers counts connections from processes that are not the daemon.
 type refusedPeers struct {
 	count int
-	last  unixsock.Peer
+	last  peer
+}
+
+// provenConn is a connection whose peer sent the proof.
+type provenConn struct {
+	*net.UnixConn
+	peer peer
 }
 
 // invite sends the holder of the lock an invitation and waits until it connects.
 // Connections from other processes are closed unread. The error is
 // netlock.ErrFree if there is no holder, and the context's error if the holder
 // does not connect in time.
-func invite(ctx context.Context, o Options, refused *refusedPeers) (*net.UnixConn, unixsock.Peer, error) {
+func invite(ctx context.Context, o Options, refused *refusedPeers) (provenConn, error) {
 	i := newInvitation()
-	l, err := unixsock.Listen(ctx, i.socket(o))
+	l, err := i.socket(o).listen(ctx)
 	if err != nil {
-		return nil, unixsock.Peer{}, err
+		return provenConn{}, err
 	}
 	defer func() { _ = l.Close() }()
 	if err := netlock.Send(o.lock(), i.text()); err != nil {
-		return nil, unixsock.Peer{}, err
+		return provenConn{}, err
 	}
 	return i.accept(ctx, l, refused)
 }
 
-// provenConn is a connection whose peer sent the proof.
-type provenConn struct {
-	conn *net.UnixConn
-	peer unixsock.Peer
-}
-
 // accept accepts connections until one peer sends the proof or the context ends.
 // A silent connection does not delay the others.
-func (i invitation) accept(ctx context.Context, l *net.UnixListener, refused *refusedPeers) (*net.UnixConn, unixsock.Peer, error) {
+func (i invitation) accept(ctx context.Context, l *net.UnixListener, refused *refusedPeers) (provenConn, error) {
 	proven := make(chan provenConn, 1)
 	accepting, end := context.WithCancel(ctx)
 	defer end()
@@ -101,9 +99,9 @@ func (i invitation) accept(ctx context.Context, l *net.UnixListener, refused *re
 		if err != nil {
 			break
 		}
-		peer, err := unixsock.PeerOf(c)
-		if err != nil || !trusted(peer) {
-			refused.count, refused.last = refused.count+1, peer
+		from, err := peerOf(c)
+		if err != nil || !from.trusted() {
+			refused.count, refused.last = refused.count+1, from
 			_ = c.Close()
 			continue
 		}
@@ -113,7 +111,7 @@ func (i invitation) accept(ctx context.Context, l *net.UnixListener, refused *re
 				return
 			}
 			select {
-			case proven <- provenConn{c, peer}:
+			case proven <- provenConn{c, from}:
 				end()
 			default: // another connection was quicker
 				_ = c.Close()
@@ -123,10 +121,10 @@ func (i invitation) accept(ctx context.Context, l *net.UnixListener, refused *re
 	end()
 	checks.Wait()
 	select {
-	case p := <-proven:
-		return p.conn, p.peer, nil
+	case c := <-proven:
+		return c, nil
 	default:
-		return nil, unixsock.Peer{}, errors.Join(errNotConnected, ctx.Err())
+		return provenConn{}, errors.Join(errNotConnected, ctx.Err())
 	}
 }
 
@@ -152,7 +150,7 @@ func (i invitation) follow(ctx context.Context, o Options) (*net.UnixConn, error
 	defer cancel()
 	for {
 		c, err := i.connect(ctx, o)
-		if !errors.Is(err, unixsock.ErrBusy) {
+		if !errors.Is(err, syscall.EAGAIN) {
 			return c, err
 		}
 		select {
@@ -164,13 +162,13 @@ func (i invitation) follow(ctx context.Context, o Options) (*net.UnixConn, error
 }
 
 func (i invitation) connect(ctx context.Context, o Options) (*net.UnixConn, error) {
-	c, err := unixsock.Dial(ctx, i.socket(o))
+	c, err := i.socket(o).dial(ctx)
 	if err != nil {
 		return nil, err
 	}
-	peer, err := unixsock.PeerOf(c)
-	if err == nil && !trusted(peer) { // the sender has ended, and another process has bound the name
-		err = fmt.Errorf("socket of the invitation belongs to uid %d", peer.UID)
+	to, err := peerOf(c)
+	if err == nil && !to.trusted() { // the sender has ended, and another process has bound the name
+		err = fmt.Errorf("socket of the invitation belongs to uid %d", to.uid)
 	}
 	if err == nil {
 		_, err = io.WriteString(c, i.proof)

@@ -1,7 +1,6 @@
 package control
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -11,7 +10,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"os/exec"
 	"strings"
 	"sync"
 	"syscall"
@@ -20,17 +18,10 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 	"github.com/sluice-proxy/sluice/internal/kernel/netlock"
-	"github.com/sluice-proxy/sluice/internal/kernel/unixsock"
 )
 
-// role names what a copy of this test program does instead of testing.
-const role = "SLUICE_TEST_CONTROL_ROLE"
-
-// unprivileged is the user and group of processes without privileges.
-const unprivileged = 65534
-
 func TestMain(m *testing.M) {
-	switch os.Getenv(role) {
+	switch kerneltest.Role() {
 	case "daemon":
 		daemon()
 	case "ask":
@@ -38,8 +29,8 @@ func TestMain(m *testing.M) {
 	case "listen":
 		_, err := Listen(context.Background(), Options{})
 		fmt.Println(err)
-	case "squat":
-		squat()
+	case "impostor":
+		impersonate()
 	case "flood":
 		fmt.Println("flooding")
 		flood()
@@ -59,9 +50,9 @@ func daemon() {
 	_ = s.Serve(context.Background(), identity(), answer())
 }
 
-// squat is a false daemon at every name that a daemon could have: it listens
+// impersonate is a false daemon at every name that a daemon could have: it listens
 // there and gives an endless answer full of escape sequences.
-func squat() {
+func impersonate() {
 	for _, name := range []string{"sluice", "control", "lock", "daemon"} {
 		l, err := net.Listen("unix", namePrefix+name)
 		if err != nil {
@@ -70,7 +61,7 @@ func squat() {
 		}
 		go func() { _ = http.Serve(l, http.HandlerFunc(endless)) }()
 	}
-	fmt.Println("squatting")
+	fmt.Println("impersonating")
 	select {}
 }
 
@@ -113,49 +104,11 @@ func flood() {
 // namespace returns a new network namespace for a test.
 func namespace(t *testing.T) int { return kerneltest.Namespace(t) }
 
-// root is a process like this one.
-func root() *syscall.SysProcAttr { return nil }
-
-// nobody is a process without privileges. It skips where root is the only user.
-func nobody(t *testing.T) *syscall.SysProcAttr {
-	t.Helper()
-	b, err := os.ReadFile("/proc/self/uid_map")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if f := strings.Fields(string(b)); len(f) == 3 && f[2] == "1" {
-		t.Skip("the user namespace of this process has one user only")
-	}
-	return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: unprivileged, Gid: unprivileged}}
-}
-
-// spawn runs a copy of this program in a role and returns the first line that it
-// prints. It is killed with the test.
-func spawn(t *testing.T, netns int, as string, attr *syscall.SysProcAttr) (*exec.Cmd, string) {
-	t.Helper()
-	cmd := exec.Command("/proc/self/exe")
-	cmd.Env, cmd.SysProcAttr = append(os.Environ(), role+"="+as), attr
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	kerneltest.Do(t, netns, cmd.Start) // the child is where the thread is
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		t.Fatalf("%s prints %q: %v", as, line, err)
-	}
-	return cmd, strings.TrimSpace(line)
-}
-
 // The lock goes with the process, also if that is killed.
 func TestKillReleasesTheLock(t *testing.T) {
 	o := Options{NetNS: namespace(t)}
 	for range 3 {
-		first, said := spawn(t, o.NetNS, "daemon", root())
+		first, said := kerneltest.Child(t, o.NetNS, "daemon", nil)
 		if said != "serving" {
 			t.Fatal(said)
 		}
@@ -179,7 +132,7 @@ func TestKillReleasesTheLock(t *testing.T) {
 // A daemon that is stopped (SIGSTOP) still has the lock and is named.
 func TestAStoppedDaemonIsNamed(t *testing.T) {
 	o := Options{NetNS: namespace(t)}
-	first, said := spawn(t, o.NetNS, "daemon", root())
+	first, said := kerneltest.Child(t, o.NetNS, "daemon", nil)
 	if said != "serving" {
 		t.Fatal(said)
 	}
@@ -198,12 +151,12 @@ func TestAStoppedDaemonIsNamed(t *testing.T) {
 	}
 }
 
-func TestOnlyRootMayAskOrListen(t *testing.T) {
-	attr := nobody(t)
+func TestOnlyRootMayQueryOrListen(t *testing.T) {
+	attr := kerneltest.AsUnprivileged(t)
 	o := Options{NetNS: namespace(t)}
 	serve(t, o)
 	for as, want := range map[string]string{"ask": errNotRoot.Error(), "listen": ErrPrivilege.Error()} {
-		if _, said := spawn(t, o.NetNS, as, attr); said != want {
+		if _, said := kerneltest.Child(t, o.NetNS, as, attr); said != want {
 			t.Errorf("an unprivileged process that would %s gets %q, want %q", as, said, want)
 		}
 	}
@@ -211,10 +164,10 @@ func TestOnlyRootMayAskOrListen(t *testing.T) {
 
 // Processes without privileges that listen where a daemon might, as well as
 // they can, are neither asked nor in the way of a daemon.
-func TestASquatterIsNotAsked(t *testing.T) {
-	attr := nobody(t)
+func TestAFalseDaemonIsNotQueried(t *testing.T) {
+	attr := kerneltest.AsUnprivileged(t)
 	o := Options{NetNS: namespace(t)}
-	if _, said := spawn(t, o.NetNS, "squat", attr); said != "squatting" {
+	if _, said := kerneltest.Child(t, o.NetNS, "impostor", attr); said != "impersonating" {
 		t.Fatal(said)
 	}
 	if err := Dial(o).Get(t.Context(), "/echo", nil, new(url.Values)); !errors.Is(err, ErrNotRunning) {
@@ -232,7 +185,7 @@ func TestASquatterIsNotAsked(t *testing.T) {
 // Two processes that connect in a loop to every socket of a command or daemon,
 // each with a false answer, keep root neither from asking nor from finding that
 // a daemon runs. With a queue of one connection they are as strong as can be.
-func TestAFloodDoesNotKeepRootOut(t *testing.T) {
+func TestAFloodDoesNotBlockRoot(t *testing.T) {
 	for _, queue := range []string{"4096", "1"} {
 		t.Run("queue of "+queue, func(t *testing.T) { testFlood(t, queue) })
 	}
@@ -240,14 +193,14 @@ func TestAFloodDoesNotKeepRootOut(t *testing.T) {
 
 func testFlood(t *testing.T, queue string) {
 	t.Helper()
-	attr := nobody(t)
+	attr := kerneltest.AsUnprivileged(t)
 	o := Options{NetNS: namespace(t)}
 	kerneltest.Do(t, o.NetNS, func() error { return os.WriteFile("/proc/sys/net/core/somaxconn", []byte(queue), 0) })
-	if _, said := spawn(t, o.NetNS, "daemon", root()); said != "serving" {
+	if _, said := kerneltest.Child(t, o.NetNS, "daemon", nil); said != "serving" {
 		t.Fatal(said)
 	}
 	for range 2 {
-		if _, said := spawn(t, o.NetNS, "flood", attr); said != "flooding" {
+		if _, said := kerneltest.Child(t, o.NetNS, "flood", attr); said != "flooding" {
 			t.Fatal(said)
 		}
 	}
@@ -269,30 +222,30 @@ func testFlood(t *testing.T, queue string) {
 
 // Root without CAP_NET_ADMIN, as in many containers, can see the name of an
 // invitation and connect, but does not know the proof.
-func TestRootWithoutTheProofIsNotBelieved(t *testing.T) {
+func TestConnectionsWithoutTheProofAreClosed(t *testing.T) {
 	o := Options{NetNS: namespace(t)}
 	i := newInvitation()
-	l, err := unixsock.Listen(t.Context(), i.socket(o))
+	l, err := i.socket(o).listen(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	silent, err := unixsock.Dial(t.Context(), i.socket(o))
+	silent, err := i.socket(o).dial(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = silent.Close() }()
 	wrong := invitation{name: i.name, proof: strings.Repeat("0", tokenText)}
-	liar, err := wrong.follow(t.Context(), o)
+	impostor, err := wrong.follow(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = liar.Close() }()
+	defer func() { _ = impostor.Close() }()
 	right, err := i.follow(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = right.Close() }()
-	c, _, err := i.accept(t.Context(), l, &refusedPeers{})
+	c, err := i.accept(t.Context(), l, &refusedPeers{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -303,19 +256,19 @@ func TestRootWithoutTheProofIsNotBelieved(t *testing.T) {
 	if got, err := io.ReadAll(io.LimitReader(c, 1)); err != nil || string(got) != "x" {
 		t.Errorf("the connection that was chosen reads %q, %v, want that of the daemon", got, err)
 	}
-	if _, err := io.ReadAll(liar); err == nil {
-		_, err = liar.Write([]byte("x"))
+	if _, err := io.ReadAll(impostor); err == nil {
+		_, err = impostor.Write([]byte("x"))
 		if err == nil {
-			t.Error("the connection of the liar is open")
+			t.Error("the connection of the impostor is open")
 		}
 	}
 }
 
 // The daemon gives its proof, and its answers, to root alone.
-func TestAnInvitationOfAStrangerIsNotFollowed(t *testing.T) {
-	attr := nobody(t)
+func TestInvitationsOfUnprivilegedUsersAreIgnored(t *testing.T) {
+	attr := kerneltest.AsUnprivileged(t)
 	o := Options{NetNS: namespace(t)}
-	if _, said := spawn(t, o.NetNS, "squat", attr); said != "squatting" {
+	if _, said := kerneltest.Child(t, o.NetNS, "impostor", attr); said != "impersonating" {
 		t.Fatal(said)
 	}
 	i := invitation{name: "daemon", proof: strings.Repeat("0", tokenText)}
@@ -324,7 +277,7 @@ func TestAnInvitationOfAStrangerIsNotFollowed(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoInvitationIsIgnored(t *testing.T) {
+func TestInvalidInvitationsAreIgnored(t *testing.T) {
 	o := Options{NetNS: namespace(t)}
 	serve(t, o)
 	token := strings.Repeat("a", tokenText)

@@ -12,7 +12,7 @@ import (
 
 // Group identifies problems that are counted together.
 type Group struct {
-	Kind, Namespace string // of the object; empty: it is none of the cluster's
+	Kind, Namespace string // of the object; empty: it is not an object of the cluster
 	Class           Class
 
 	// Field, without indexes, Value and Reason are empty if problems with different
@@ -88,9 +88,9 @@ type counted struct {
 type DigestOptions struct {
 	Levels []Level
 
-	// Tell receives the problems that no level holds back, never an empty list.
+	// Report receives the problems that no level holds back, never an empty list.
 	// Summary receives one problem for those of a group that were held back.
-	Tell    func([]route.Problem)
+	Report  func([]route.Problem)
 	Summary func(Group, route.Problem)
 }
 
@@ -102,7 +102,7 @@ func NewDigest(o DigestOptions) *Digest {
 // Report takes new problems.
 func (d *Digest) Report(problems []route.Problem) {
 	if passed := d.take(problems, time.Now()); len(passed) > 0 {
-		d.opt.Tell(passed)
+		d.opt.Report(passed)
 	}
 }
 

@@ -12,14 +12,14 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// digesting is a Digest under test, in a bubble of made-up time.
+// digesting is a Digest under test, in a synctest bubble.
 type digesting struct {
 	*Digest
 	t    *testing.T
 	stop func()
 
-	mu   sync.Mutex
-	told []string
+	mu     sync.Mutex
+	passed []string
 }
 
 func digest(t *testing.T, levels ...Level) *digesting {
@@ -29,12 +29,12 @@ func digest(t *testing.T, levels ...Level) *digesting {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		for _, p := range problems {
-			d.told = append(d.told, fmt.Sprintf("%s x%d", p, p.Weight()))
+			d.passed = append(d.passed, fmt.Sprintf("%s x%d", p, p.Weight()))
 		}
 	}
 	d.Digest = NewDigest(DigestOptions{
 		Levels: levels, Summary: func(_ Group, p route.Problem) { tell(p) },
-		Tell: func(problems []route.Problem) { tell(problems...) },
+		Report: func(problems []route.Problem) { tell(problems...) },
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -54,10 +54,10 @@ func (d *digesting) expect(what string, want ...string) {
 	synctest.Wait()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !slices.Equal(d.told, want) {
-		d.t.Errorf("%s: told\n%q\nwant\n%q", what, d.told, want)
+	if !slices.Equal(d.passed, want) {
+		d.t.Errorf("%s: passed on\n%q\nwant\n%q", what, d.passed, want)
 	}
-	d.told = nil
+	d.passed = nil
 }
 
 func conflictOf(namespace string, i int) route.Problem {
@@ -75,7 +75,7 @@ func (d *digesting) conflicts(namespace string, from, to int) {
 
 // The first are passed on, the others counted: after ten seconds, and then less
 // and less often while more come. Another namespace has nothing to do with it.
-func TestWhatRepeatsIsCounted(t *testing.T) {
+func TestRepeatedProblemsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := digest(t, Level{SameProblem, 2})
 		line := func(namespace string, i int) string { return conflictOf(namespace, i).String() }
@@ -97,8 +97,8 @@ func TestWhatRepeatsIsCounted(t *testing.T) {
 	})
 }
 
-// A problem that stands for many counts as many, and different ones repeat
-// nothing unless a level is about their class.
+// A problem that stands for many counts as many. Different problems are counted
+// together only by a level of their class.
 func TestLevels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := digest(t, Level{SameProblem, 1}, Level{SameClass, 3})
@@ -109,22 +109,22 @@ func TestLevels(t *testing.T) {
 		const line = "Service a/b: spec.externalIPs[1]: "
 		d.expect("at once", line+"x: bad x1", line+"y: bad x1", line+"z: bad x1")
 		time.Sleep(firstWindow)
-		synctest.Wait() // nobody tells anything more
-		slices.Sort(d.told)
+		synctest.Wait() // all is passed on
+		slices.Sort(d.passed)
 		d.expect("after the window", line+"v: bad; 1 more such problems in namespace a x8", line+"x: bad; 50 more such problems in namespace a x53")
 		d.stop()
 	})
 }
 
-// Whatever comes, what a Digest remembers is bounded.
+// The memory of a Digest is bounded, whatever is reported.
 func TestDigestIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := digest(t, Level{SameProblem, 10}, Level{SameClass, 100})
 		for i := range 3 * maxGroups {
 			d.Report([]route.Problem{{Object: "Service a/b", Value: fmt.Sprint(i), Reason: "bad"}})
 		}
-		if len(d.groups) > maxGroups+1 || len(d.told) != 100 {
-			t.Errorf("%d groups, %d passed on; want at most %d, 100", len(d.groups), len(d.told), maxGroups+1)
+		if len(d.groups) > maxGroups+1 || len(d.passed) != 100 {
+			t.Errorf("%d groups, %d passed on; want at most %d, 100", len(d.groups), len(d.passed), maxGroups+1)
 		}
 		d.stop()
 	})

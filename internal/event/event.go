@@ -19,7 +19,8 @@ const (
 	FailedToStartMetricServer       = "FailedToStartMetricServer"
 )
 
-// The reasons of contests, which kube-proxy does not detect.
+// The reasons of Events about other programs that change the rules, which kube-proxy
+// does not detect.
 const (
 	ReasonRulesContested   = "RulesContested"
 	ReasonRulesUncontested = "RulesUncontested"
@@ -124,8 +125,8 @@ func KubeProxyRuns(note string) Event {
 	return Event{Type: Warning, Reason: reasonKubeProxyRuns, Action: actionTakeOver, Note: note}
 }
 
-// KubeProxyRulesLeft says which rules of kube-proxy this proxy cannot remove, and
-// what removes them.
+// KubeProxyRulesLeft is the Event of rules of kube-proxy that this proxy cannot remove.
+// The note names them, and the command or manifest that removes them.
 func KubeProxyRulesLeft(note string) Event {
 	return Event{Type: Warning, Reason: reasonRulesLeft, Action: actionTakeOver, Note: note}
 }

@@ -20,7 +20,7 @@ func TestProblemsOfOneObjectAreFewWarnings(t *testing.T) {
 		{Object: "Node n1", Reason: "does not exist"},
 		{Object: "Service default/web", Field: "spec.externalIPs[2]", Value: "::", Reason: "unspecified"},
 		{Object: "Service default/web", Field: "spec.ports[0].port", Value: "0", Reason: "expected 1 to 65535"},
-		{Object: "/etc/sluice/a.yaml: Service default/web", Reason: "also in b.yaml, which counts"},
+		{Object: "/etc/sluice/a.yaml: Service default/web", Reason: "also in b.yaml, which takes precedence"},
 		{Object: "/etc/sluice/a.yaml", Reason: "permission denied"},
 		{Object: "Service", Field: "metadata.name", Reason: "an object needs a name"},
 		{Object: "Service default/db", Field: "spec.externalIPs[0]", Value: "x", Reason: "not an IP address"},
@@ -75,7 +75,7 @@ func TestAConflictIsOne(t *testing.T) {
 	}
 }
 
-// So are fronts that would hide a server of the proxy itself.
+// So are frontends that would hide a server of the proxy itself.
 func TestAHiddenServerIsAConflict(t *testing.T) {
 	store := cluster.NewStore()
 	store.SetService(&cluster.Service{

@@ -27,7 +27,7 @@ func Kinds() []string {
 	return []string{"EndpointSlice", "Endpoints", "Node", "Pod", "Service", "ServiceCIDR"}
 }
 
-// How the reason of a contested claim begins, and those of a front that hides, or
+// How the reason of a contested claim begins, and those of a frontend that hides, or
 // would hide, a listener of the node.
 const (
 	beforeOwner  = "left out, as it belongs to "

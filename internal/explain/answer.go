@@ -24,14 +24,14 @@ type Answer struct {
 
 // Case says where connections to one address, port and protocol go.
 type Case struct {
-	Destination string  `json:"destination"`     // "10.96.0.10:53/udp"
-	Front       *Front  `json:"front,omitempty"` // nil: the destination belongs to no Service
-	Client      Client  `json:"client"`
-	Verdict     Verdict `json:"verdict"`
-	Why         string  `json:"why"` // reason for the verdict
+	Destination string    `json:"destination"`        // "10.96.0.10:53/udp"
+	Frontend    *Frontend `json:"frontend,omitempty"` // nil: the destination belongs to no Service
+	Client      Client    `json:"client"`
+	Verdict     Verdict   `json:"verdict"`
+	Why         string    `json:"why"` // reason for the verdict
 
-	// Path lists what the first packet passes in the kernel up to the choice of a
-	// backend, by the kernel's names. Nil: the plane does not know.
+	// Path lists the chains, maps and so on that the first packet passes up to the choice
+	// of a backend. Nil: the plane has no names for them.
 	Path []string `json:"path,omitempty"`
 
 	Access    *Access    `json:"access,omitempty"`    // nil: source ranges are not checked
@@ -54,11 +54,11 @@ const (
 	Balanced  Verdict = "balanced"
 	Refused   Verdict = "refused"   // ICMP port unreachable: the client fails at once
 	Dropped   Verdict = "dropped"   // no reply: the client waits until its time-out
-	Untouched Verdict = "untouched" // Sluice does not handle it
+	Untouched Verdict = "untouched" // as if there were no proxy
 )
 
-// Front is the frontend of a Service that a connection reaches.
-type Front struct {
+// Frontend is the frontend of a Service that a connection reaches.
+type Frontend struct {
 	Service string `json:"service"` // "default/web"
 	Port    string `json:"port"`    // its name, empty if it has none
 	Kind    string `json:"kind"`    // "clusterIP", "nodePort", "externalIP", "loadBalancerIP"
@@ -80,7 +80,7 @@ type Who string
 
 // The classes of clients.
 const (
-	Pod     Who = "pod"     // as the local traffic detector sees it
+	Pod     Who = "pod"     // according to the local traffic detector
 	Node    Who = "node"    // this node itself
 	Outside Who = "outside" // all other clients
 )
@@ -108,7 +108,7 @@ type SourceNAT struct {
 type Backend struct {
 	Address     string `json:"address"`
 	Chance      string `json:"chance"`            // "1/3"
-	Hairpin     bool   `json:"hairpin,omitempty"` // it is the client itself, and sees an address of this node
+	Hairpin     bool   `json:"hairpin,omitempty"` // it is the client itself, so always with source NAT
 	Terminating bool   `json:"terminating,omitempty"`
 	Node        string `json:"node,omitempty"` // empty: not known
 	Slice       string `json:"slice,omitempty"`
@@ -149,15 +149,15 @@ func (a Answer) String() string {
 
 func (c Case) print(out *text.Columns, source string) {
 	words := map[Verdict]string{
-		Balanced: "balanced " + c.Why, Refused: "refused at once", Dropped: "dropped without a word",
-		Untouched: "not for Sluice, left as it is",
+		Balanced: "balanced " + c.Why, Refused: "refused at once", Dropped: "dropped without a reply",
+		Untouched: "not changed by Sluice",
 	}
 	out.Printf("%s to %s: %s\n", source, c.Destination, words[c.Verdict])
 	out.Indent = "  "
 	if c.Verdict != Balanced {
 		out.Field("Why", c.Why)
 	}
-	if f := c.Front; f != nil {
+	if f := c.Frontend; f != nil {
 		service := f.Service
 		if f.Port != "" {
 			service += ", port " + f.Port
@@ -167,7 +167,7 @@ func (c Case) print(out *text.Columns, source string) {
 	}
 	out.Field("Client", c.Client.text())
 	if c.Access != nil {
-		out.Field("Let in", c.Access.text())
+		out.Field("Admitted", c.Access.text())
 	}
 	if c.Policy != nil {
 		out.Field("Policy", c.Policy.Why)
@@ -240,7 +240,7 @@ func (c Client) text() string {
 
 func (a Access) text() string {
 	if len(a.Ranges) == 0 {
-		return yesNo(a.Allowed) + "the source ranges are for nobody"
+		return yesNo(a.Allowed) + "the source ranges admit no client"
 	}
 	return yesNo(a.Allowed) + "the source ranges are " + strings.Join(a.Ranges, ", ")
 }
@@ -264,5 +264,5 @@ func period(seconds int) string {
 	return s
 }
 
-// seconds rounds a duration up: a time-out is never said to be shorter than it is.
+// seconds rounds a duration up to seconds.
 func seconds(d time.Duration) int { return int((d + time.Second - 1) / time.Second) }

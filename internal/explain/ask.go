@@ -35,16 +35,16 @@ type asker struct {
 	omitted  int // cases
 }
 
-// found is a frontend and what it belongs to.
+// found is a frontend with its Service and port.
 type found struct {
-	service *route.Service
-	port    *route.Port
-	front   *route.Front
+	service  *route.Service
+	port     *route.Port
+	frontend *route.Frontend
 
-	unserved bool // a NodePort at an address that serves none, but refuses or drops there too
+	unserved bool // a NodePort that refuses or drops connections at an address that serves none
 }
 
-// Ask answers a question. Its cost is linear in the number of Services.
+// Ask answers a question. Its cost is proportional to the number of Services.
 func Ask(v View, q Question) Answer {
 	a := &asker{view: v, question: q}
 	out := Answer{Source: q.From(), Destination: q.To(), Plane: v.Plane.Name}
@@ -63,13 +63,13 @@ func Ask(v View, q Question) Answer {
 	return out
 }
 
-// remarks are the problems with the Service of the question and the Services of
-// the cases, and why the kernel may not do yet what the cases say.
+// remarks returns the problems with the Services of the question and the cases, and why the
+// kernel may not hold yet what the cases say.
 func (a *asker) remarks(cases []Case) []string {
 	about := []cluster.Name{a.question.Service}
 	for _, c := range cases {
-		if c.Front != nil {
-			about = append(about, c.Front.name)
+		if c.Frontend != nil {
+			about = append(about, c.Frontend.name)
 		}
 	}
 	slices.SortFunc(about, cluster.Name.Compare)
@@ -77,21 +77,21 @@ func (a *asker) remarks(cases []Case) []string {
 	for _, name := range slices.Compact(about) {
 		problems = append(problems, text.Strings(a.view.Routes.Problems(name))...)
 		if err := a.view.Refused[name]; err != nil {
-			refused = append(refused, fmt.Sprintf("the kernel does not do so, it does not take the rules of %s: %v", name, err))
+			refused = append(refused, fmt.Sprintf("this is not in force, the kernel rejects the rules of %s: %v", name, err))
 		}
 	}
 	all := slices.Concat(problems, refused)
 	switch {
 	case a.view.Err != nil:
-		return append(all, "the kernel may not do so yet, it refuses to: "+strings.ReplaceAll(a.view.Err.Error(), "\n", "; "))
+		return append(all, "this may not be in force yet, the last write to the kernel failed: "+strings.ReplaceAll(a.view.Err.Error(), "\n", "; "))
 	case !a.view.Started:
-		return append(all, "the kernel may not do so yet: nothing was written since the start")
+		return append(all, "this may not be in force yet: nothing was written since the start")
 	}
 	return all
 }
 
-// at answers for an address: where connections to its frontends go, or what
-// happens to connections to an address without a matching frontend.
+// at answers for an address: one case for each frontend in question, or one for an address
+// without such a frontend.
 func (a *asker) at(to netip.Addr) []Case {
 	n := a.survey(to)
 	if len(n.matching) == 0 {
@@ -106,14 +106,14 @@ func (a *asker) at(to netip.Addr) []Case {
 	return cases
 }
 
-// survey is what all Services have at an address.
+// survey is the result of a search of all Services for an address.
 type survey struct {
-	matching   []found // frontends that the question asks for, NodePorts last
+	matching   []found // frontends in question, NodePorts last
 	others     []found // frontends of other ports at the address
 	nodePorts  []found // NodePorts of the port in the question, which the address does not serve
-	clusterIP  bool
-	backend    string // the Service that it is a backend of; empty: of none
-	isNodePort bool   // the address serves NodePorts
+	clusterIP  bool    // the address is a ClusterIP
+	backend    string  // a Service that has the address as a backend; empty: none
+	isNodePort bool    // the address serves NodePorts
 }
 
 func (a *asker) survey(to netip.Addr) survey {
@@ -139,44 +139,44 @@ func (a *asker) surveyPort(n *survey, to netip.Addr, f found) {
 	if slices.ContainsFunc(f.port.Cluster, isBackend) || slices.ContainsFunc(f.port.Local, isBackend) {
 		n.backend = cmp.Or(n.backend, f.service.Name.String())
 	}
-	for i := range f.port.Fronts {
-		f.front = &f.port.Fronts[i]
+	for i := range f.port.Frontends {
+		f.frontend = &f.port.Frontends[i]
 		asked := a.asks(f)
 		switch {
-		case f.front.Kind == route.NodePort && asked && n.isNodePort:
+		case f.frontend.Kind == route.NodePort && asked && n.isNodePort:
 			n.matching = append(n.matching, f)
-		case f.front.Kind == route.NodePort && asked && a.endsUnserved(to, f.front):
-			n.matching = append(n.matching, found{service: f.service, port: f.port, front: f.front, unserved: true})
-		case f.front.Kind == route.NodePort && asked && a.question.Port != 0:
+		case f.frontend.Kind == route.NodePort && asked && a.endsUnserved(to, f.frontend):
+			n.matching = append(n.matching, found{service: f.service, port: f.port, frontend: f.frontend, unserved: true})
+		case f.frontend.Kind == route.NodePort && asked && a.question.Port != 0:
 			n.nodePorts = append(n.nodePorts, f)
-		case f.front.Kind == route.NodePort || f.front.Addr != to:
+		case f.frontend.Kind == route.NodePort || f.frontend.Addr != to:
 		case asked:
 			n.matching = append(n.matching, f)
 		default:
 			n.others = append(n.others, f)
 		}
-		n.clusterIP = n.clusterIP || f.front.Kind == route.ClusterIP && f.front.Addr == to
+		n.clusterIP = n.clusterIP || f.frontend.Kind == route.ClusterIP && f.frontend.Addr == to
 	}
 }
 
-// asks reports whether the question is about the port and protocol of a frontend.
+// asks reports whether the port and protocol of a frontend are those in question.
 func (a *asker) asks(f found) bool {
 	q := a.question
-	return (q.Port == 0 || q.Port == f.front.Port) && (q.Protocol == 0 || q.Protocol == f.port.Protocol)
+	return (q.Port == 0 || q.Port == f.frontend.Port) && (q.Protocol == 0 || q.Protocol == f.port.Protocol)
 }
 
 // compare sorts addresses before NodePorts, in the order in which rules match, and
 // by port.
 func (f found) compare(g found) int {
 	byNodePort := func(f found) int {
-		if f.front.Kind == route.NodePort {
+		if f.frontend.Kind == route.NodePort {
 			return 1
 		}
 		return 0
 	}
 	return cmp.Or(
 		cmp.Compare(byNodePort(f), byNodePort(g)),
-		cmp.Compare(f.front.Port, g.front.Port),
+		cmp.Compare(f.frontend.Port, g.frontend.Port),
 		cmp.Compare(f.port.Protocol, g.port.Protocol),
 		f.service.Name.Compare(g.service.Name),
 	)
@@ -184,7 +184,7 @@ func (f found) compare(g found) int {
 
 // String formats a port as "80/tcp (http)".
 func (f found) String() string {
-	s := fmt.Sprintf("%d/%s", f.front.Port, f.port.Protocol)
+	s := fmt.Sprintf("%d/%s", f.frontend.Port, f.port.Protocol)
 	if f.port.Name != "" {
 		s += " (" + f.port.Name + ")"
 	}
@@ -204,13 +204,13 @@ func (a *asker) servesNodePorts(to netip.Addr) bool {
 
 // endsUnserved reports whether a NodePort refuses or drops connections at an
 // address that serves no NodePorts.
-func (a *asker) endsUnserved(to netip.Addr, f *route.Front) bool {
+func (a *asker) endsUnserved(to netip.Addr, f *route.Frontend) bool {
 	return a.view.Plane.Ends.Unserved && f.Others.Verdict != route.Balance && a.isLocal(to)
 }
 
-// ends reports whether the plane refuses or drops the packets of a client if there
-// is no backend. Otherwise no rule matches them.
-func (a *asker) ends(to netip.Addr, f *route.Front, c client) bool {
+// ends reports whether the plane refuses or drops packets of a client if there is no
+// backend. Otherwise it does not change them.
+func (a *asker) ends(to netip.Addr, f *route.Frontend, c client) bool {
 	at, passes := a.view.Plane.Ends.External, plane.Passing
 	if f.Kind == route.ClusterIP {
 		at = a.view.Plane.Ends.ClusterIPs
@@ -230,13 +230,13 @@ func (a *asker) ends(to netip.Addr, f *route.Front, c client) bool {
 func (a *asker) enter(to netip.Addr, f found) Case {
 	c := a.client(to)
 	out := Case{
-		Destination: target(to, f.front.Port, f.port.Protocol),
-		Front:       frontOf(f),
+		Destination: target(to, f.frontend.Port, f.port.Protocol),
+		Frontend:    frontendOf(f),
 		Client:      c.Client,
 	}
 	w := f.way(c)
-	if a.view.Plane.Checks(f.front, w) {
-		out.Access = &Access{Allowed: inside(f.front.Allow, c.addr), Ranges: text.Strings(f.front.Allow)}
+	if a.view.Plane.Checks(f.frontend, w) {
+		out.Access = &Access{Allowed: inside(f.frontend.Allow, c.addr), Ranges: text.Strings(f.frontend.Allow)}
 	}
 	switch {
 	case out.Access != nil && !out.Access.Allowed:
@@ -250,22 +250,22 @@ func (a *asker) enter(to netip.Addr, f found) Case {
 	return out
 }
 
-func frontOf(f found) *Front {
-	out := &Front{name: f.service.Name, Service: f.service.Name.String(), Port: f.port.Name, Kind: f.front.Kind.String()}
-	out.Address = fmt.Sprintf("%d/%s", f.front.Port, f.port.Protocol)
-	if f.front.Kind != route.NodePort {
-		out.Address = target(f.front.Addr, f.front.Port, f.port.Protocol)
+func frontendOf(f found) *Frontend {
+	out := &Frontend{name: f.service.Name, Service: f.service.Name.String(), Port: f.port.Name, Kind: f.frontend.Kind.String()}
+	out.Address = fmt.Sprintf("%d/%s", f.frontend.Port, f.port.Protocol)
+	if f.frontend.Kind != route.NodePort {
+		out.Address = target(f.frontend.Addr, f.frontend.Port, f.port.Protocol)
 	}
 	return out
 }
 
-// way returns where the connections of a client go. At an address that serves no
-// NodePorts all clients are treated alike.
+// way returns where the connections of a client go. An address that serves no NodePorts
+// does not distinguish clients.
 func (f found) way(c client) route.Way {
 	if f.unserved {
-		return f.front.Others
+		return f.frontend.Others
 	}
-	return c.way(f.front)
+	return c.way(f.frontend)
 }
 
 // end answers for connections without a backend.
@@ -277,14 +277,14 @@ func (a *asker) end(out *Case, to netip.Addr, f found, c client) {
 	}
 	switch {
 	case f.unserved:
-		out.Why += fmt.Sprintf("; %s serves no nodePorts, but one without a backend is like this at every address of this node", to)
-	case a.ends(to, f.front, c):
+		out.Why += fmt.Sprintf("; %s serves no nodePorts, but a nodePort without a backend does this at every address of this node", to)
+	case a.ends(to, f.frontend, c):
 	case a.isLocal(to):
 		out.Verdict = Untouched
-		out.Why += fmt.Sprintf("; but that is not looked at when packets arrive at %s, which this node has for its own", to)
+		out.Why += fmt.Sprintf("; but this rule is not applied to packets that arrive at %s, an address of this node", to)
 	default:
 		out.Verdict = Untouched
-		out.Why += fmt.Sprintf("; but what this node itself sends to a %s is not refused then, and goes where its routes lead", f.front.Kind)
+		out.Why += fmt.Sprintf("; but packets of this node itself to this %s are not refused then, and follow the routing table", f.frontend.Kind)
 	}
 }
 
@@ -296,8 +296,8 @@ func (a *asker) refuse(out *Case, f found) {
 	if n := len(out.LeftOut); n > 0 {
 		out.Why = fmt.Sprintf("none of the Service's %s takes traffic", text.Count(n, "endpoint"))
 	}
-	if f.front.Restricted && out.Access == nil {
-		out.Why += "; source ranges are not asked then"
+	if f.frontend.Restricted && out.Access == nil {
+		out.Why += "; source ranges are not checked then"
 	}
 }
 
@@ -306,7 +306,7 @@ func (a *asker) drop(out *Case, f found) {
 	choices := a.view.Routes.Explain(f.service.Name, f.port, route.Local)
 	out.LeftOut = leftOut(choices)
 	out.Verdict = Dropped
-	out.Why = fmt.Sprintf("%s is Local, and no endpoint on this node takes traffic while others do", policyField(f.front))
+	out.Why = fmt.Sprintf("%s is Local, and no endpoint on this node takes traffic while others do", policyField(f.frontend))
 }
 
 func leftOut(choices []route.Choice) []LeftOut {
@@ -324,7 +324,7 @@ func leftOut(choices []route.Choice) []LeftOut {
 	return out
 }
 
-func policyField(f *route.Front) string {
+func policyField(f *route.Frontend) string {
 	if f.Kind == route.ClusterIP {
 		return "internalTrafficPolicy"
 	}

@@ -11,8 +11,8 @@ import (
 
 // balance answers for connections that reach backends.
 func (a *asker) balance(out *Case, f found, c client) {
-	w := c.way(f.front)
-	policy := policyOf(f.front, c)
+	w := c.way(f.frontend)
+	policy := policyOf(f.frontend, c)
 	out.Policy = &policy
 	nat := a.sourceNAT(f, c)
 	out.SourceNAT = &nat
@@ -51,7 +51,7 @@ func chosen(choices []route.Choice) map[netip.AddrPort]route.Choice {
 
 // policyOf returns which endpoints are eligible for a client. An external policy
 // Local applies neither to pods nor to this node.
-func policyOf(f *route.Front, c client) Policy {
+func policyOf(f *route.Frontend, c client) Policy {
 	switch {
 	case c.way(f).Pool == route.Local:
 		return Policy{"Local", policyField(f) + " Local: only endpoints on this node"}
@@ -68,18 +68,18 @@ func policyOf(f *route.Front, c client) Policy {
 
 // sourceNAT returns whether backends see an address of this node, and why.
 func (a *asker) sourceNAT(f found, c client) SourceNAT {
-	if !c.way(f.front).Masquerade {
+	if !c.way(f.frontend).Masquerade {
 		return SourceNAT{false, whyOriginal(f, c)}
 	}
-	external := f.front.Kind != route.ClusterIP
+	external := f.frontend.Kind != route.ClusterIP
 	why := "the client is not a pod, so the answer must come back through this node"
 	switch {
-	case external && policyOf(f.front, c).Name == "Cluster":
+	case external && policyOf(f.frontend, c).Name == "Cluster":
 		why = "externalTrafficPolicy Cluster: the answer must come back through this node"
 	case a.view.Routes.Host.MasqueradeAll && !external:
 		why = "masqueradeAll is set, which is for everything sent to a clusterIP"
 	case c.CountsAs == Node:
-		why = "sent by this node itself, so that the source fits the way to the backend"
+		why = "sent by this node itself, so that the source address fits the route to the backend"
 	}
 	return SourceNAT{true, why}
 }
@@ -88,8 +88,8 @@ func whyOriginal(f found, c client) string {
 	switch {
 	case c.CountsAs == Pod:
 		return "pods keep their address, as answers to them pass the node they are on"
-	case f.front.Kind != route.ClusterIP:
+	case f.frontend.Kind != route.ClusterIP:
 		return "externalTrafficPolicy Local keeps the client's address"
 	}
-	return fmt.Sprintf("nothing tells pods from others in %s, so no client of a clusterIP gets it", f.port.Family)
+	return fmt.Sprintf("pods are not recognized in %s, so no client of a clusterIP gets source NAT", f.port.Family)
 }

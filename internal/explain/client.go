@@ -14,11 +14,11 @@ import (
 type client struct {
 	Client
 	addr netip.Addr // invalid: unknown
-	own  bool       // this node sends, whatever its class
+	own  bool       // it is this node, whatever its class
 }
 
 // way returns where a frontend sends the client.
-func (c *client) way(f *route.Front) route.Way {
+func (c *client) way(f *route.Frontend) route.Way {
 	switch c.CountsAs {
 	case Pod:
 		return f.Pods
@@ -46,11 +46,11 @@ func (a *asker) client(to netip.Addr) client {
 	case d.Interface != "" || d.Prefix != "":
 		c.CountsAs, c.Why = a.byInterface(d, addr, local)
 	case inside(d.PodCIDRs, addr):
-		c.CountsAs, c.Why = Pod, fmt.Sprintf("%s is in %s, where pods are", addr, list(containing(d.PodCIDRs, addr)))
+		c.CountsAs, c.Why = Pod, fmt.Sprintf("%s is in %s, a pod CIDR", addr, list(containing(d.PodCIDRs, addr)))
 	case local:
 		c.CountsAs, c.Why = Node, a.whyNode()
 	case !d.Detects(route.FamilyOf(addr)):
-		c.CountsAs, c.Why = Outside, fmt.Sprintf("nothing tells pods from others in %s: no pod CIDR is known", route.FamilyOf(addr))
+		c.CountsAs, c.Why = Outside, fmt.Sprintf("pods are not recognized in %s: no pod CIDR is known", route.FamilyOf(addr))
 	default:
 		c.CountsAs = Outside
 		c.Why = fmt.Sprintf("%s is not in the pod CIDRs (%s) and not an address of this node", addr, list(ofFamily(d.PodCIDRs, addr)))
@@ -65,7 +65,7 @@ func (a *asker) whyNode() string {
 	return "this node itself"
 }
 
-// byInterface classifies by the interface on which a connection arrives, if the
+// byInterface classifies a client by the interface on which a connection arrives, if the
 // question has it. Connections of this node itself arrive on none.
 func (a *asker) byInterface(d route.Detector, addr netip.Addr, local bool) (Who, string) {
 	rule, matches := "on "+d.Interface, a.question.Via == d.Interface
@@ -81,9 +81,9 @@ func (a *asker) byInterface(d route.Detector, addr netip.Addr, local bool) (Who,
 		return Outside, fmt.Sprintf("it arrives on %s, and pods arrive %s", a.question.Via, rule)
 	}
 	if a.view.Node != nil && inside(a.view.Node.PodCIDRs, addr) {
-		return Pod, fmt.Sprintf("pods arrive %s, and so does %s, it is assumed, being in a podCIDR of this node; the interface was not given", rule, addr)
+		return Pod, fmt.Sprintf("pods arrive %s, and %s is assumed to do so, as it is in a podCIDR of this node; no interface was given", rule, addr)
 	}
-	return Outside, fmt.Sprintf("pods arrive %s, and %s does not, it is assumed; the interface was not given", rule, addr)
+	return Outside, fmt.Sprintf("pods arrive %s, and %s is assumed not to; no interface was given", rule, addr)
 }
 
 // ownSource returns the source address that this node uses: the destination if that

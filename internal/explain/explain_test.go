@@ -96,11 +96,11 @@ func chains(p plane.Passage) []string {
 		return []string{"filter DROPPING"}
 	}
 	port := &p.Service.Ports[p.Port]
-	front, path := &port.Fronts[p.Front], []string{"nat SERVICES"}
-	if front.Kind == route.NodePort {
+	frontend, path := &port.Frontends[p.Frontend], []string{"nat SERVICES"}
+	if frontend.Kind == route.NodePort {
 		path = append(path, "NODEPORTS")
 	}
-	if front.Restricted {
+	if frontend.Restricted {
 		path = append(path, "RANGES-"+p.Service.Name.Name)
 	}
 	switch {
@@ -129,7 +129,7 @@ func TestAnswerInJSON(t *testing.T) {
   "cases": [
     {
       "destination": "198.51.100.7:80/tcp",
-      "front": {
+      "frontend": {
         "service": "default/web",
         "port": "http",
         "kind": "loadBalancerIP",
@@ -138,7 +138,7 @@ func TestAnswerInJSON(t *testing.T) {
       "client": {
         "address": "10.244.1.5",
         "countsAs": "pod",
-        "why": "10.244.1.5 is in 10.244.0.0/16, where pods are"
+        "why": "10.244.1.5 is in 10.244.0.0/16, a pod CIDR"
       },
       "verdict": "dropped",
       "why": "the source ranges of the Service do not let the client in",
@@ -163,8 +163,8 @@ func TestBalancedAnswerInJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	const want = `{"destination":"10.96.0.80:80/tcp",` +
-		`"front":{"service":"default/web","port":"http","kind":"clusterIP","address":"10.96.0.80:80/tcp"},` +
-		`"client":{"address":"10.244.1.5","countsAs":"pod","why":"10.244.1.5 is in 10.244.0.0/16, where pods are"},` +
+		`"frontend":{"service":"default/web","port":"http","kind":"clusterIP","address":"10.96.0.80:80/tcp"},` +
+		`"client":{"address":"10.244.1.5","countsAs":"pod","why":"10.244.1.5 is in 10.244.0.0/16, a pod CIDR"},` +
 		`"verdict":"balanced","why":"over 2 backends, each with the same chance",` +
 		`"policy":{"name":"Cluster","why":"internalTrafficPolicy Cluster: any usable endpoint of the Service"},` +
 		`"sourceNAT":{"applied":false,"why":"pods keep their address, as answers to them pass the node they are on"},` +
@@ -199,7 +199,7 @@ func TestSourceRangesWithoutEndpoints(t *testing.T) {
 }
 
 // A backend's part of the path is what leads on from that of the case.
-func TestPathGoesOnToTheBackend(t *testing.T) {
+func TestPathOfBackends(t *testing.T) {
 	for _, tt := range []struct{ common, whole, want string }{
 		{"a b", "a b c", "c"},
 		{"a b", "a b", ""},
@@ -242,7 +242,7 @@ func TestSourceOfThisNodeToItself(t *testing.T) {
 }
 
 // Another plane tells its own where planes differ.
-func TestPlaneSaysWhatItDoes(t *testing.T) {
+func TestAnswersFollowTheFactsOfThePlane(t *testing.T) {
 	v := view(t, usual())
 	v.Plane = plane.Facts{
 		Name:        "other",
@@ -308,7 +308,7 @@ func TestUnknownNode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const want = "node to 192.168.0.2:80/tcp: not for Sluice, left as it is\n" +
+	const want = "node to 192.168.0.2:80/tcp: not changed by Sluice\n" +
 		"  Why     no Service that is programmed has this address\n  Client  this node\n"
 	if got := Ask(v, q).String(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)

@@ -49,20 +49,20 @@ func (a *asker) ofSource() string {
 // clusterIPs returns the clusterIPs of the Service that the source can send to.
 func (a *asker) clusterIPs(svc *route.Service) []netip.Addr {
 	var out []netip.Addr
-	for _, f := range frontsOf(svc) {
-		reachable := !a.question.Source.IsValid() || a.question.Source.Is4() == f.front.Addr.Is4()
-		if f.front.Kind == route.ClusterIP && reachable && !slices.Contains(out, f.front.Addr) {
-			out = append(out, f.front.Addr)
+	for _, f := range frontendsOf(svc) {
+		reachable := !a.question.Source.IsValid() || a.question.Source.Is4() == f.frontend.Addr.Is4()
+		if f.frontend.Kind == route.ClusterIP && reachable && !slices.Contains(out, f.frontend.Addr) {
+			out = append(out, f.frontend.Addr)
 		}
 	}
 	return out
 }
 
-func frontsOf(svc *route.Service) []found {
+func frontendsOf(svc *route.Service) []found {
 	var out []found
 	for i := range svc.Ports {
-		for j := range svc.Ports[i].Fronts {
-			out = append(out, found{service: svc, port: &svc.Ports[i], front: &svc.Ports[i].Fronts[j]})
+		for j := range svc.Ports[i].Frontends {
+			out = append(out, found{service: svc, port: &svc.Ports[i], frontend: &svc.Ports[i].Frontends[j]})
 		}
 	}
 	return out
@@ -70,22 +70,22 @@ func frontsOf(svc *route.Service) []found {
 
 // resolve sets the number and protocol of a port that the question names.
 func (a *asker) resolve(svc *route.Service) bool {
-	for _, f := range frontsOf(svc) {
+	for _, f := range frontendsOf(svc) {
 		wanted := a.question.Protocol == 0 || a.question.Protocol == f.port.Protocol
-		if f.front.Kind == route.ClusterIP && f.port.Name == a.question.PortName && wanted {
-			a.question.Port, a.question.Protocol = f.front.Port, f.port.Protocol
+		if f.frontend.Kind == route.ClusterIP && f.port.Name == a.question.PortName && wanted {
+			a.question.Port, a.question.Protocol = f.frontend.Port, f.port.Protocol
 			return true
 		}
 	}
 	return false
 }
 
-// eachOnce returns the distinct texts of frontends in their order, except empty
-// ones. A Service may have very many frontends.
-func eachOnce(fronts []found, text func(found) string) []string {
+// eachOnce returns the distinct texts of frontends, in order and without empty ones. Its
+// cost is linear, as a Service may have very many frontends.
+func eachOnce(frontends []found, text func(found) string) []string {
 	var out []string
 	seen := map[string]struct{}{"": {}}
-	for _, f := range fronts {
+	for _, f := range frontends {
 		s := text(f)
 		if _, known := seen[s]; known {
 			continue
@@ -98,8 +98,8 @@ func eachOnce(fronts []found, text func(found) string) []string {
 
 // portsOf lists the ports of a Service, each once.
 func portsOf(svc *route.Service) []string {
-	return eachOnce(frontsOf(svc), func(f found) string {
-		if f.front.Kind != route.ClusterIP {
+	return eachOnce(frontendsOf(svc), func(f found) string {
+		if f.frontend.Kind != route.ClusterIP {
 			return ""
 		}
 		return f.String()
@@ -108,11 +108,11 @@ func portsOf(svc *route.Service) []string {
 
 // alsoAt notes the other addresses of a Service.
 func alsoAt(svc *route.Service) []string {
-	all := eachOnce(frontsOf(svc), func(f found) string {
-		if f.front.Kind == route.ClusterIP {
+	all := eachOnce(frontendsOf(svc), func(f found) string {
+		if f.frontend.Kind == route.ClusterIP {
 			return ""
 		}
-		return f.front.Kind.String() + " " + frontOf(f).Address
+		return f.frontend.Kind.String() + " " + frontendOf(f).Address
 	})
 	if len(all) == 0 {
 		return nil
@@ -169,7 +169,7 @@ func edits(a, b string) int {
 	return n
 }
 
-// within reports whether n edits turn a into b.
+// within reports whether at most n edits turn a into b.
 func within(a, b string, n int) bool {
 	for a != "" && b != "" && a[0] == b[0] {
 		a, b = a[1:], b[1:]

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// nowhere answers for connections that reach no frontend of a Service. The order
-// of the cases is that of the rules.
+// nowhere answers for connections that reach no frontend. The order of the conditions is
+// that of the rules in the kernel.
 func (a *asker) nowhere(to netip.Addr, n survey) Case {
 	out := Case{
 		Destination: target(to, a.question.Port, a.question.Protocol),
@@ -37,9 +37,9 @@ func (a *asker) whyUntouched(to netip.Addr, n survey) string {
 	case len(n.nodePorts) > 0:
 		return fmt.Sprintf("%s is a nodePort of %s, but %s", n.nodePorts[0], n.nodePorts[0].service.Name, a.whyNoNodePorts(to))
 	case len(n.others) > 0:
-		return portsAt(to, n.others) + "; other ports of it are left alone"
+		return portsAt(to, n.others) + "; Sluice does not change its other ports"
 	case n.backend != "":
-		return fmt.Sprintf("it is a backend of %s, which is reached directly", n.backend)
+		return fmt.Sprintf("it is a backend of %s and is reached directly", n.backend)
 	case n.isNodePort:
 		return fmt.Sprintf("%s serves nodePorts, but no Service has this one", to)
 	}
@@ -51,16 +51,16 @@ func (a *asker) whyNoNodePorts(to netip.Addr) string {
 	ports := a.view.Routes.Host.NodePorts
 	switch {
 	case to.IsLoopback() && to.Is6():
-		return fmt.Sprintf("%s serves none: that cannot be done for the loopback address of IPv6", to)
+		return fmt.Sprintf("%s serves none: the loopback address of IPv6 cannot", to)
 	case to.IsLoopback():
 		return fmt.Sprintf("%s serves none: loopback addresses do only if %s", to, a.view.Plane.Loopback)
 	case !a.isLocal(to):
 		return fmt.Sprintf("%s is not an address of this node", to)
 	}
 	if served := ofFamilyAddrs(ports.Addrs, to); len(served) > 0 {
-		return fmt.Sprintf("%s serves none: nodePortAddresses makes only %s do so", to, list(served))
+		return fmt.Sprintf("%s serves none: nodePortAddresses selects only %s", to, list(served))
 	}
-	return fmt.Sprintf("%s serves none: no address of this node does in %s", to, route.FamilyOf(to))
+	return fmt.Sprintf("%s serves none: no %s address of this node does", to, route.FamilyOf(to))
 }
 
 func ofFamilyAddrs(addrs []netip.Addr, like netip.Addr) []netip.Addr {
@@ -73,11 +73,11 @@ func portsAt(to netip.Addr, at []found) string {
 	for i, f := range at {
 		switch {
 		case i == 0:
-			of = fmt.Sprintf("%s is the %s of %s with %s", to, f.front.Kind, f.service.Name, f)
+			of = fmt.Sprintf("%s is the %s of %s with %s", to, f.frontend.Kind, f.service.Name, f)
 		case f.service == at[i-1].service:
 			of += fmt.Sprintf(", %s", f)
 		default:
-			of += fmt.Sprintf("; the %s of %s with %s", f.front.Kind, f.service.Name, f)
+			of += fmt.Sprintf("; the %s of %s with %s", f.frontend.Kind, f.service.Name, f)
 		}
 	}
 	return of

@@ -7,13 +7,13 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// path fills in what packets pass: for all, and behind it for each backend.
+// path sets the path of the case, and of each backend the part after it.
 func (a *asker) path(out *Case, f found, w route.Way) {
 	if a.view.Plane.Path == nil || out.Verdict == Untouched {
 		return
 	}
 	p := plane.Passage{
-		Service: f.service, Port: index(f.service.Ports, f.port), Front: index(f.port.Fronts, f.front),
+		Service: f.service, Port: index(f.service.Ports, f.port), Frontend: index(f.port.Frontends, f.frontend),
 		Inside: out.Client.CountsAs != Outside, Way: w, KeptOut: out.Access != nil && !out.Access.Allowed, Unserved: f.unserved,
 	}
 	out.Path = a.view.Plane.Path(p)
@@ -26,7 +26,8 @@ func (a *asker) path(out *Case, f found, w route.Way) {
 	}
 }
 
-// beyond returns the part of a path that leads on from another.
+// beyond returns a path without the elements of its beginning in common; the whole path if
+// it begins otherwise.
 func beyond(common, whole []string) []string {
 	if n := len(common); len(whole) >= n && slices.Equal(whole[:n], common) {
 		return whole[n:]

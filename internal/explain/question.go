@@ -1,7 +1,7 @@
 // Package explain answers where a connection on this node goes: to which Service,
 // by which policy, to which backends, with or without source NAT, and why each
 // other endpoint is left out. It does no I/O: answers are computed from a View.
-// A Plane describes in what data planes differ.
+// plane.Facts describe how data planes differ.
 package explain
 
 import (
@@ -17,7 +17,7 @@ import (
 // ICMP is the protocol of an echo request, by its IANA number.
 const ICMP cluster.Protocol = 1
 
-// Question asks where new connections go.
+// Question is a question where new connections go.
 type Question struct {
 	Source netip.Addr // invalid: this node itself
 	Via    string     // interface on which they arrive; empty: unknown
@@ -66,8 +66,8 @@ func parseSource(text string) (netip.Addr, error) {
 	return a, nil
 }
 
-// parseAddr parses an address without a zone, which would mean nothing for
-// forwarded packets.
+// parseAddr parses an address. It rejects a zone, which has no meaning for forwarded
+// packets.
 func parseAddr(text string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(text)
 	if err != nil {

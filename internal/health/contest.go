@@ -50,7 +50,7 @@ func programOf(by string) string {
 	return name
 }
 
-// String says what happens and what to do.
+// String returns which program changes the rules and what Sluice did.
 func (c Contest) String() string {
 	by := "another program (" + unnamed + ")"
 	if c.By != "" {
@@ -68,28 +68,28 @@ const unnamed = "the kernel does not say which"
 
 // contest collects the edits and repairs that a Contest follows from.
 type contest struct {
-	what     string
-	by       []string    // the latest programs, each as it ran last
-	repairs  []time.Time // within the window, at least a second apart
-	count    int         // of repairs since the last calm
-	since    time.Time
-	last     time.Time // repair
-	unmended time.Time // the first edit that no comparison has followed yet
-	edit     time.Time // the latest
-	missing  []span    // within missingWindow
-	compared time.Time // when the last comparison ended
+	what      string
+	by        []string    // the latest programs, each as it ran last
+	repairs   []time.Time // within the window, at least a second apart
+	count     int         // of repairs since the last calm
+	since     time.Time
+	last      time.Time // repair
+	firstEdit time.Time // the first edit that no comparison has followed yet
+	edit      time.Time // the latest
+	missing   []span    // within missingWindow
+	compared  time.Time // when the last comparison ended
 }
 
 // span is a time during which rules were missing, as far as known.
 type span struct{ from, to time.Time }
 
-// edited notes an edit that was made since some time.
+// edited records an edit that was made between since and now.
 func (c *contest) edited(what, by string, since, now time.Time) {
 	c.what, c.edit = what, now
-	if c.unmended.IsZero() {
-		c.unmended = since
+	if c.firstEdit.IsZero() {
+		c.firstEdit = since
 		if since.Before(c.compared) {
-			c.unmended = c.compared
+			c.firstEdit = c.compared
 		}
 	}
 	if by == "" {
@@ -100,7 +100,7 @@ func (c *contest) edited(what, by string, since, now time.Time) {
 	c.by = c.by[max(0, len(c.by)-maxNames):]
 }
 
-// observe notes a write.
+// observe records a write.
 func (c *contest) observe(s proxy.Sync, now time.Time) {
 	if s.Err != nil || !s.Full() {
 		return
@@ -108,17 +108,17 @@ func (c *contest) observe(s proxy.Sync, now time.Time) {
 	if now.Sub(c.last) >= contestCalm {
 		c.repairs, c.missing, c.count, c.since = nil, nil, 0, time.Time{}
 	}
-	if !c.unmended.IsZero() && !s.Began.Before(c.unmended) {
+	if !c.firstEdit.IsZero() && !s.Began.Before(c.firstEdit) {
 		missing := c.unrepaired(now)
-		c.unmended = time.Time{}
+		c.firstEdit = time.Time{}
 		if s.Repair() {
-			c.miss(missing)
+			c.addMissing(missing)
 		}
 		if c.since.IsZero() && now.Sub(missing.from) >= contestOverdue {
 			c.since, c.last = missing.from, now
 		}
 		if c.edit.After(s.Began) {
-			c.unmended = c.edit
+			c.firstEdit = c.edit
 		}
 	}
 	c.compared = now
@@ -136,8 +136,8 @@ func (c *contest) observe(s proxy.Sync, now time.Time) {
 	}
 }
 
-// miss notes that rules were missing.
-func (c *contest) miss(s span) {
+// addMissing records that rules were missing.
+func (c *contest) addMissing(s span) {
 	c.missing = slices.DeleteFunc(c.missing, func(old span) bool { return old.to.Before(s.to.Add(-missingWindow)) })
 	c.missing = append(c.missing, s)
 	if c.since.IsZero() && len(c.missing) > 1 && c.missingFor(s.to) >= contestMissing {
@@ -157,12 +157,12 @@ func (c *contest) missingFor(now time.Time) time.Duration {
 	return total
 }
 
-// unrepaired is the time since an edit that no comparison has followed yet.
+// unrepaired returns the time since the first edit that no comparison has followed yet.
 func (c *contest) unrepaired(now time.Time) span {
-	if c.unmended.IsZero() {
+	if c.firstEdit.IsZero() {
 		return span{now, now}
 	}
-	return span{c.unmended, now}
+	return span{c.firstEdit, now}
 }
 
 // at returns the Contest at a time.
@@ -171,9 +171,9 @@ func (c *contest) at(now time.Time) Contest {
 	switch {
 	case !c.since.IsZero() && now.Sub(c.last) < contestCalm:
 		out.Since, out.Repairs = c.since, c.count
-	case !c.unmended.IsZero() && now.Sub(c.unmended) >= contestOverdue:
-		out.Since = c.unmended
-	case !c.unmended.IsZero() && len(c.missing) > 0 && c.missingFor(now) >= contestMissing:
+	case !c.firstEdit.IsZero() && now.Sub(c.firstEdit) >= contestOverdue:
+		out.Since = c.firstEdit
+	case !c.firstEdit.IsZero() && len(c.missing) > 0 && c.missingFor(now) >= contestMissing:
 		out.Since, out.Repairs = c.missing[0].from, c.count
 	default:
 		return Contest{}

@@ -10,8 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/proxy"
 )
 
-// fight plays another program that edits rules for a while, each edit being
-// repaired at once with so many steps.
+// fight simulates another program that edits rules, and repairs of each edit.
 func fight(tr *Tracker, long, every time.Duration, steps int) {
 	for end := time.Now().Add(long); time.Now().Before(end); time.Sleep(every) {
 		tr.Edited("table in ip sluice", "nft (thread 100)", time.Time{})
@@ -30,8 +29,7 @@ func tracker(t *testing.T) *Tracker {
 }
 
 // A program that keeps removing rules makes the proxy unhealthy, however soon
-// they are put back, and it stays so until a minute after the last repair. It
-// stays live.
+// they are repaired, until a minute after the last repair. It stays live.
 func TestAContestIsUnhealthy(t *testing.T) {
 	for _, every := range []time.Duration{50 * time.Millisecond, 500 * time.Millisecond, time.Second, 5 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {
@@ -95,7 +93,7 @@ func TestSlowRepairsAreAContest(t *testing.T) {
 
 // A firewall that is reloaded, edits that change nothing of ours, and rare edits
 // do not make a node unhealthy.
-func TestWhatIsNoContest(t *testing.T) {
+func TestNoContest(t *testing.T) {
 	for name, play := range map[string]func(*Tracker){
 		"a reload":     func(tr *Tracker) { fight(tr, 2*time.Second, 20*time.Millisecond, 3) },
 		"rare edits":   func(tr *Tracker) { fight(tr, 5*time.Minute, 10*time.Second, 3) },
@@ -111,8 +109,8 @@ func TestWhatIsNoContest(t *testing.T) {
 	}
 }
 
-// Rules that were removed and cannot be put back make the proxy unhealthy soon,
-// and a successful comparison that began after the edit ends that after a calm.
+// Rules that were removed and cannot be repaired make the proxy unhealthy. A minute after a
+// successful comparison that began after the edit it is healthy again.
 func TestRulesThatStayMissing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tr := tracker(t)
@@ -140,7 +138,7 @@ func TestRulesThatStayMissing(t *testing.T) {
 }
 
 // An edit during a repair is not repaired by it.
-func TestAnEditDuringARepairStaysUnmended(t *testing.T) {
+func TestEditDuringARepairStaysUnrepaired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tr := tracker(t)
 		tr.Edited("table", "", time.Time{})
@@ -155,7 +153,7 @@ func TestAnEditDuringARepairStaysUnmended(t *testing.T) {
 	})
 }
 
-func TestContestsAsPeopleReadThem(t *testing.T) {
+func TestContestString(t *testing.T) {
 	since := time.Now()
 	for _, tt := range []struct {
 		contest       Contest

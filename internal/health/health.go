@@ -28,7 +28,7 @@ type Verdict struct {
 	LastUpdated time.Time // of the last write that went well; zero: none did yet
 	Started     bool      // everything was in the kernel once
 	Live        bool      // no write is overdue
-	Eligible    bool      // the own Node is known and stays
+	Eligible    bool      // the own Node is known and is not being removed
 	Contest     Contest   // another program keeps changing the rules
 
 	// Families are those that the Verdict applies to: one write is for all of them.

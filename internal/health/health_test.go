@@ -105,8 +105,8 @@ func change(s *cluster.Store, n int) {
 	s.SetService(&cluster.Service{Name: cluster.Name{Namespace: "default", Name: fmt.Sprint(n)}})
 }
 
-// A whole life, with a real store and the outcomes that the loop would tell.
-func TestTrackerFollowsALife(t *testing.T) {
+// The verdicts from start to end, with a real store and simulated writes.
+func TestTracker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := cluster.NewStore()
 		done := store.Feed()
@@ -158,9 +158,9 @@ func TestTrackerFollowsALife(t *testing.T) {
 	})
 }
 
-// What comes in while a write is under way waits from then on, not from the
-// moment that the write ends.
-func TestChangesDuringAWriteWaitFromWhenTheyCame(t *testing.T) {
+// A change that arrives during a write waits from its arrival, not from the end of the
+// write.
+func TestChangeDuringAWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := cluster.NewStore()
 		store.Feed()()

@@ -19,13 +19,13 @@ import (
 // stateCloseWait is TCP_CONNTRACK_CLOSE_WAIT of linux/netfilter/nf_conntrack_tcp.h.
 const stateCloseWait = 5
 
-// A connection that the server closed and the client keeps is remembered for an
+// A connection that the server closed and the client keeps stays in conntrack for an
 // hour, not for the kernel's minute (S-215).
-func TestHalfClosedConnectionIsRemembered(t *testing.T) {
+func TestHalfClosedConnectionStaysTracked(t *testing.T) {
 	netns := kerneltest.Namespace(t)
 	h := host.New(host.Options{NetNS: netns})
 	c := &config.Config{Conntrack: config.Conntrack{TCPCloseWait: time.Hour, TCPEstablished: 24 * time.Hour}}
-	effects := h.Apply(host.Lasting(c, host.Facts{}))
+	effects := h.Apply(host.Lasting(c, 0))
 	if err := host.Failed(effects); err != nil {
 		t.Fatal(err)
 	}

@@ -30,7 +30,7 @@ type store interface {
 	Set(name, value string) error
 }
 
-// Host is the host this process runs on. Its methods may be called at any time.
+// Host is the host that this process runs on. It is safe for concurrent use.
 type Host struct {
 	parameters store // by name
 	files      store // by path
@@ -48,25 +48,20 @@ func New(o Options) *Host {
 	}
 }
 
-// Facts are the properties of a host that its settings depend on.
-type Facts struct {
-	CPUs int // that are online, whether this process may run on them or not
-}
-
 const onlineCPUs = "/sys/devices/system/cpu/online"
 
-// Facts reads the facts of the host. If it cannot read the number of CPUs, it counts
-// those that this process may run on.
-func (h *Host) Facts() Facts {
+// CPUs returns the number of CPUs that are online. If it cannot be read, CPUs returns
+// the number of those that this process may run on.
+func (h *Host) CPUs() int {
 	text, err := h.files.Get(onlineCPUs)
 	if err != nil {
-		return Facts{CPUs: runtime.NumCPU()}
+		return runtime.NumCPU()
 	}
 	n, err := countCPUs(text)
 	if err != nil {
-		return Facts{CPUs: runtime.NumCPU()}
+		return runtime.NumCPU()
 	}
-	return Facts{CPUs: n}
+	return n
 }
 
 // countCPUs reads a list such as "0-3,8" (Documentation/admin-guide/cputopology.rst).
@@ -87,16 +82,16 @@ func countCPUs(list string) (int, error) {
 	return count, nil
 }
 
-// Bring applies the settings of the configuration. It returns an error that names
+// Configure applies the settings of the configuration. It returns an error that names
 // each setting that it could not write; it writes all others.
-func (h *Host) Bring(c *config.Config) error {
-	return h.apply(Settings(c, h.Facts()))
+func (h *Host) Configure(c *config.Config) error {
+	return h.apply(Settings(c, h.CPUs()))
 }
 
-// Prepare is Bring for --init-only: it adds the settings that a later process without
-// privileges cannot write, and leaves out those of this process alone.
+// Prepare is Configure for --init-only: it applies only the settings that outlive this
+// process.
 func (h *Host) Prepare(c *config.Config) error {
-	return h.apply(Lasting(c, h.Facts()))
+	return h.apply(Lasting(c, h.CPUs()))
 }
 
 func (h *Host) apply(settings []Setting) error {

@@ -29,7 +29,7 @@ const (
 	closeWait   = "net.netfilter.nf_conntrack_tcp_timeout_close_wait"
 )
 
-// fresh is a host as the kernel leaves it.
+// fresh is a host with the defaults of the kernel.
 func fresh() map[string]string {
 	return map[string]string{
 		maximum: "65536", hashsize: "16384", oom: "0",
@@ -45,7 +45,7 @@ func file(root, name string) string {
 	return filepath.Join(root, "proc/sys", strings.ReplaceAll(name, ".", "/"))
 }
 
-// tree is a folder that stands in for /.
+// tree creates a folder that stands for /.
 func tree(t *testing.T, values map[string]string) string {
 	t.Helper()
 	root := t.TempDir()
@@ -75,18 +75,18 @@ func values(t *testing.T, root string, names map[string]string) map[string]strin
 	return got
 }
 
-// defaults are what kube-proxy wants of a host when nothing is said.
+// defaults are the settings of kube-proxy without configuration.
 func defaults() *config.Config {
 	return &config.Config{OOMScoreAdj: -999, Conntrack: config.Conntrack{
 		MaxPerCore: 32768, Min: 131072, TCPEstablished: 24 * time.Hour, TCPCloseWait: time.Hour,
 	}}
 }
 
-// A fresh host gets all that is wanted, and what it had is told.
-func TestBring(t *testing.T) {
+// A fresh host gets all settings, and the effects have the values before.
+func TestConfigure(t *testing.T) {
 	root := tree(t, fresh())
 	h := host.New(host.Options{Root: root})
-	if err := h.Bring(defaults()); err != nil {
+	if err := h.Configure(defaults()); err != nil {
 		t.Fatal(err)
 	}
 	want := fresh()
@@ -108,8 +108,8 @@ func TestBring(t *testing.T) {
 	}
 }
 
-// A host that is as it should be is written to by nobody: that lets a process
-// without privileges run after --init-only (S-292).
+// Settings that the host has already are not written, so that a process without
+// privileges can run after --init-only (S-292).
 func TestNothingIsWrittenTwice(t *testing.T) {
 	root := tree(t, fresh())
 	c := defaults()
@@ -125,7 +125,7 @@ func TestNothingIsWrittenTwice(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := host.New(host.Options{Root: root}).Bring(c); err != nil {
+	if err := host.New(host.Options{Root: root}).Configure(c); err != nil {
 		t.Fatal(err)
 	}
 	var written []string
@@ -143,12 +143,12 @@ func TestNothingIsWrittenTwice(t *testing.T) {
 	}
 }
 
-// A table that is larger than needed stays: it is never made smaller.
+// A table that is larger than needed stays.
 func TestLargerTableStays(t *testing.T) {
 	now := fresh()
 	now[hashsize] = "1000000"
 	h := host.New(host.Options{Root: tree(t, now)})
-	if err := h.Bring(defaults()); err != nil {
+	if err := h.Configure(defaults()); err != nil {
 		t.Fatal(err)
 	}
 	want := host.Effect{Name: hashsize, Wanted: "40960", Was: "1000000", Is: "1000000"}
@@ -157,13 +157,13 @@ func TestLargerTableStays(t *testing.T) {
 	}
 }
 
-// One setting that cannot be made is named and keeps no other from being made.
-func TestOneThatFails(t *testing.T) {
+// A setting that cannot be written is named, and the others are written.
+func TestOneSettingFails(t *testing.T) {
 	now := fresh()
 	delete(now, closeWait)
 	root := tree(t, now)
 	h := host.New(host.Options{Root: root})
-	err := h.Bring(defaults())
+	err := h.Configure(defaults())
 	if err == nil || !strings.HasPrefix(err.Error(), "settings of the host: read sysctl "+closeWait+": no such kernel parameter") {
 		t.Errorf("error %v", err)
 	}
@@ -177,7 +177,7 @@ func TestOneThatFails(t *testing.T) {
 	}
 }
 
-// All that fails is told on one line, and errors.Is finds each.
+// The error has all failures on one line, and errors.Is finds each.
 func TestFailed(t *testing.T) {
 	one, two := errors.New("one"), errors.New("two")
 	err := host.Failed([]host.Effect{{Name: "a", Err: one}, {Name: "b"}, {Name: "c", Err: two}})
@@ -192,8 +192,8 @@ func TestFailed(t *testing.T) {
 	}
 }
 
-// What the kernel makes of a value is looked at.
-func TestAKernelThatDoesOtherwise(t *testing.T) {
+// A value that the kernel changes is an error.
+func TestKernelChangesTheValue(t *testing.T) {
 	now := fresh()
 	root := tree(t, now)
 	if err := os.Remove(file(root, oom)); err != nil {
@@ -202,31 +202,31 @@ func TestAKernelThatDoesOtherwise(t *testing.T) {
 	if err := os.Symlink("/dev/null", file(root, oom)); err != nil { // takes all, holds nothing
 		t.Fatal(err)
 	}
-	err := host.New(host.Options{Root: root}).Bring(defaults())
+	err := host.New(host.Options{Root: root}).Configure(defaults())
 	if err == nil || !strings.Contains(err.Error(), "set "+oom+"=-999: the kernel made it") {
 		t.Errorf("error %v", err)
 	}
 }
 
-// The CPUs are those of the machine; a machine that does not tell them has
-// those that this process may use.
-func TestFacts(t *testing.T) {
+// CPUs counts the online CPUs, or if it cannot read them, those that this process may
+// use.
+func TestCPUs(t *testing.T) {
 	for list, want := range map[string]int{
 		"0": 1, "0-3": 4, "0-3,8": 5, "0,2,4-5": 4, "0-63\n": 64,
 		"": runtime.NumCPU(), "all": runtime.NumCPU(), "3-1": runtime.NumCPU(),
 	} {
 		h := host.New(host.Options{Root: tree(t, map[string]string{"/sys/devices/system/cpu/online": list})})
-		if got := h.Facts().CPUs; got != want {
+		if got := h.CPUs(); got != want {
 			t.Errorf("%q: %d CPUs, want %d", list, got, want)
 		}
 	}
-	if got := host.New(host.Options{Root: t.TempDir()}).Facts().CPUs; got != runtime.NumCPU() {
+	if got := host.New(host.Options{Root: t.TempDir()}).CPUs(); got != runtime.NumCPU() {
 		t.Errorf("nothing there: %d CPUs", got)
 	}
 }
 
-// In a network namespace that is not the host's the size cannot be set; that is
-// said, and the time-outs, which each namespace has for itself, are set.
+// In a network namespace that is not the host's the size cannot be set, which the error
+// says; the timeouts, which each namespace has, are set.
 func TestNamespaceThatIsNotTheHosts(t *testing.T) {
 	netns := kerneltest.Namespace(t)
 	kerneltest.Do(t, netns, func() error {
@@ -247,7 +247,7 @@ func TestNamespaceThatIsNotTheHosts(t *testing.T) {
 	}
 	before := limit()
 	c := config.Conntrack{MaxPerCore: 1, Min: before + 4, TCPCloseWait: time.Hour}
-	settings := slices.DeleteFunc(host.Lasting(&config.Config{Conntrack: c}, host.Facts{CPUs: 1}),
+	settings := slices.DeleteFunc(host.Lasting(&config.Config{Conntrack: c}, 1),
 		func(s host.Setting) bool { return s.Name == hashsize })
 	effects := h.Apply(settings)
 	if len(effects) != 2 || effects[1].Err != nil || effects[1].Is != "3600" {

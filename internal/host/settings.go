@@ -35,19 +35,19 @@ const mostTracked = 1 << 20
 const perBucket = 4
 
 // Settings returns the settings of a serving process. It does no I/O.
-func Settings(c *config.Config, f Facts) []Setting {
+func Settings(c *config.Config, cpus int) []Setting {
 	own := Setting{Name: oomScoreAdj, Value: strconv.Itoa(c.OOMScoreAdj)}
-	return append(conntrack(c.Conntrack, f), own)
+	return append(conntrack(c.Conntrack, cpus), own)
 }
 
 // Lasting returns the settings that outlive the process. It does no I/O.
-func Lasting(c *config.Config, f Facts) []Setting { return conntrack(c.Conntrack, f) }
+func Lasting(c *config.Config, cpus int) []Setting { return conntrack(c.Conntrack, cpus) }
 
-// ServesLoopback reports whether NodePorts may be served on 127.0.0.0/8, by the
-// rule of the mode: where it must be named, a wider range around it is not enough.
+// ServesLoopback reports whether NodePorts may be served on 127.0.0.0/8, by the rule of
+// the mode. With LoopbackNamed a range that is wider than 127.0.0.0/8 does not count.
 func ServesLoopback(c *config.Config) bool {
 	loopback := netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
-	means := func(p netip.Prefix) bool { return p.Bits() >= loopback.Bits() && loopback.Overlaps(p) }
+	names := func(p netip.Prefix) bool { return p.Bits() >= loopback.Bits() && loopback.Overlaps(p) }
 	switch c.Loopback {
 	case config.LoopbackNever:
 		return false
@@ -55,19 +55,19 @@ func ServesLoopback(c *config.Config) bool {
 		return allIPv4(c.NodePorts) || c.NodePorts.Localhost || slices.ContainsFunc(c.NodePorts.CIDRs, loopback.Overlaps)
 	case config.LoopbackNamed:
 	}
-	return c.NodePorts.Localhost || slices.ContainsFunc(c.NodePorts.CIDRs, means)
+	return c.NodePorts.Localhost || slices.ContainsFunc(c.NodePorts.CIDRs, names)
 }
 
 // allIPv4 reports whether all IPv4 addresses serve NodePorts: the configuration says
 // so, or names no IPv4 range.
 func allIPv4(n config.NodePorts) bool {
-	said := n.Primary || n.Localhost || slices.ContainsFunc(n.CIDRs, func(p netip.Prefix) bool { return p.Addr().Is4() })
-	return n.All || !said
+	named := n.Primary || n.Localhost || slices.ContainsFunc(n.CIDRs, func(p netip.Prefix) bool { return p.Addr().Is4() })
+	return n.All || !named
 }
 
-func conntrack(c config.Conntrack, f Facts) []Setting {
+func conntrack(c config.Conntrack, cpus int) []Setting {
 	var settings []Setting
-	if limit := tracked(c, f.CPUs); limit > 0 {
+	if limit := tracked(c, cpus); limit > 0 {
 		settings = append(settings,
 			Setting{Name: conntrackMax, Value: strconv.Itoa(limit), HostOnly: true},
 			Setting{Name: conntrackHash, Value: strconv.Itoa(limit / perBucket), AtLeast: true, HostOnly: true})
@@ -91,8 +91,8 @@ func conntrack(c config.Conntrack, f Facts) []Setting {
 	return settings
 }
 
-// tracked returns the limit of tracked connections, 0 to leave it as it is. The
-// bound of what CPUs ask for wins over Min only when they ask for more.
+// tracked returns the limit of tracked connections, 0 to leave it as it is. mostTracked
+// overrides Min only if the number of CPUs leads to more.
 func tracked(c config.Conntrack, cpus int) int {
 	scaled := c.MaxPerCore * cpus
 	switch {

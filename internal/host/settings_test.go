@@ -25,8 +25,8 @@ func table(limit, buckets string) []host.Setting {
 	}
 }
 
-// What the CPUs ask for is bounded, and the bound wins over the minimum only if
-// they ask for more (S-293, S-294, S-295).
+// The limit by CPUs has a bound, which overrides the minimum only if the limit by CPUs is
+// above the bound (S-293, S-294, S-295).
 func TestTheSizeFollowsTheCPUs(t *testing.T) {
 	for _, tc := range []struct {
 		name         string
@@ -47,7 +47,7 @@ func TestTheSizeFollowsTheCPUs(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := &config.Config{Conntrack: config.Conntrack{MaxPerCore: tc.perCore, Min: tc.min}}
-			got := host.Lasting(c, host.Facts{CPUs: tc.cpus})
+			got := host.Lasting(c, tc.cpus)
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
@@ -69,32 +69,31 @@ func TestTimeouts(t *testing.T) {
 		{Name: "net.netfilter.nf_conntrack_udp_timeout_stream", Value: "1"},
 		{Name: "net.netfilter.nf_conntrack_tcp_be_liberal", Value: "1"},
 	}
-	if diff := cmp.Diff(want, host.Lasting(c, host.Facts{})); diff != "" {
+	if diff := cmp.Diff(want, host.Lasting(c, 0)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	c = &config.Config{Conntrack: config.Conntrack{UDP: 90 * time.Second}}
 	want = []host.Setting{{Name: "net.netfilter.nf_conntrack_udp_timeout", Value: "90"}}
-	if diff := cmp.Diff(want, host.Lasting(c, host.Facts{})); diff != "" {
+	if diff := cmp.Diff(want, host.Lasting(c, 0)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }
 
-// A process that serves looks after itself; one that prepares a host for it
-// leaves what another process can use.
-func TestWhatLastsAndWhatIsOfOneProcess(t *testing.T) {
+// Settings includes those of this process; Lasting leaves them out.
+func TestLastingSettings(t *testing.T) {
 	c := &config.Config{OOMScoreAdj: -999, Conntrack: config.Conntrack{UDP: time.Minute}}
 	lasting := []host.Setting{{Name: "net.netfilter.nf_conntrack_udp_timeout", Value: "60"}}
 	serving := append(lasting, host.Setting{Name: oom, Value: "-999"})
-	if diff := cmp.Diff(serving, host.Settings(c, host.Facts{CPUs: 4})); diff != "" {
+	if diff := cmp.Diff(serving, host.Settings(c, 4)); diff != "" {
 		t.Errorf("serving (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(lasting, host.Lasting(c, host.Facts{CPUs: 4})); diff != "" {
+	if diff := cmp.Diff(lasting, host.Lasting(c, 4)); diff != "" {
 		t.Errorf("lasting (-want +got):\n%s", diff)
 	}
 }
 
-// 127.0.0.1 has to be meant.
-func TestLoopbackHasToBeMeant(t *testing.T) {
+// A range that only includes 127.0.0.1 does not count with LoopbackNamed.
+func TestLoopbackMustBeNamed(t *testing.T) {
 	for _, tc := range []struct {
 		ports config.NodePorts
 		want  bool
@@ -113,8 +112,8 @@ func TestLoopbackHasToBeMeant(t *testing.T) {
 	}
 }
 
-// In mode iptables it is enough that 127.0.0.0/8 is in what is served, unless that
-// is forbidden.
+// In mode iptables it is enough that a range includes 127.0.0.0/8, unless
+// localhostNodePorts is false.
 func TestLoopbackIsIncludedInIptablesMode(t *testing.T) {
 	cidrs := func(text string) config.NodePorts {
 		return config.NodePorts{CIDRs: []netip.Prefix{netip.MustParsePrefix(text)}}

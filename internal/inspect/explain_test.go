@@ -54,7 +54,7 @@ func TestExplainOverHTTP(t *testing.T) {
 			"the kernel refuses", "source=node&destination=default/web:http",
 			still{view: proxy.View{Started: true, Err: errors.New("no space\nfor rules")}},
 			http.StatusOK,
-			"refused; the kernel may not do so yet, it refuses to: no space; for rules",
+			"refused; this may not be in force yet, the last write to the kernel failed: no space; for rules",
 		},
 		{
 			"the kernel refuses this one", "source=node&destination=default/web:http",
@@ -62,13 +62,13 @@ func TestExplainOverHTTP(t *testing.T) {
 				{Namespace: "default", Name: "web"}: errors.New("no such match"), {Namespace: "default", Name: "db"}: errors.New("why not"),
 			}}},
 			http.StatusOK,
-			"refused; the kernel does not do so, it does not take the rules of default/web: no such match",
+			"refused; this is not in force, the kernel rejects the rules of default/web: no such match",
 		},
 		{
 			"just started", "source=node&destination=default/web:http",
 			still{},
 			http.StatusOK,
-			"refused; the kernel may not do so yet: nothing was written since the start",
+			"refused; this may not be in force yet: nothing was written since the start",
 		},
 		{
 			"a bad question", "source=me&destination=default/web",
@@ -99,7 +99,7 @@ func TestExplainOverHTTP(t *testing.T) {
 	}
 }
 
-func TestAddressesThatAreUnknown(t *testing.T) {
+func TestErrorOfLocalAddresses(t *testing.T) {
 	i := explaining(still{})
 	i.opt.Local = func(context.Context) ([]netip.Addr, error) { return nil, errors.New("list addresses: not today") }
 	if _, err := i.Explain(t.Context(), explain.Question{}); err == nil || err.Error() != "list addresses: not today" {
@@ -131,7 +131,7 @@ func webAt(nodePort uint16) *cluster.Service {
 }
 
 // An answer is of one moment, however often the Service changes.
-func TestAServiceThatChangesMeanwhile(t *testing.T) {
+func TestExplainDuringChanges(t *testing.T) {
 	q, err := explain.Parse("node", "default/web:http")
 	if err != nil {
 		t.Fatal(err)

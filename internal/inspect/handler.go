@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/explain"
 )
 
-// Time-outs of answers: a diff also waits for the kernel to be read.
+// Timeouts of answers. A diff also reads the kernel.
 const (
 	answerTime = 10 * time.Second
 	diffTime   = 2 * time.Minute
@@ -77,8 +77,8 @@ func respond(w http.ResponseWriter, answer any, err error) {
 	}
 }
 
-// items answers with a list. It encodes one item at a time, because lists may be
-// longer than this process should be large.
+// items answers with a list. It encodes one item at a time, as a list may be larger than
+// the memory limit of the process.
 func items[T any](list func(context.Context, Filter) (iter.Seq[T], error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		f, err := ParseFilter(r.FormValue("name"), r.FormValue("namespace"))
@@ -117,16 +117,16 @@ func writeItems[T any](w http.ResponseWriter, seq iter.Seq[T]) error {
 	return out.Flush()
 }
 
-// serial runs one handler at a time, on a thread of its own. A query about very
-// many Services computes for a second or more. On the threads that run everything
-// else, the kernel's scheduler would count this against them, and on a busy
-// machine the next change of a Service would wait.
+// serial runs one handler at a time, each on a thread of its own. A query about very many
+// Services computes for a second or more. On a shared thread, the kernel's scheduler would
+// give other goroutines of that thread less CPU time afterwards, and the next change of a
+// Service would be delayed on a busy machine.
 type serial chan struct{}
 
 // Errors of queries that have waited for others until their time-out.
 var (
-	errQueries = errors.New("other questions are being answered and have not ended in time; try again")
-	errDiffs   = errors.New("another comparison is under way and has not ended in time; try again")
+	errQueries = errors.New("other queries have not ended in time; try again")
+	errDiffs   = errors.New("another comparison has not ended in time; try again")
 )
 
 // lock waits until no other handler runs; false: the context ended before.
@@ -145,7 +145,7 @@ func (s serial) unlock() {
 	<-s
 }
 
-// serve returns h with a time-out, which the wait for other handlers has as well.
+// serve returns h with a timeout. The wait for other handlers has the same one.
 func (s serial) serve(h http.Handler, timeout time.Duration, tooLate error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		waiting, stop := context.WithTimeout(r.Context(), timeout)
@@ -161,7 +161,7 @@ func (s serial) serve(h http.Handler, timeout time.Duration, tooLate error) http
 	})
 }
 
-// serialWriter lets other handlers run while a client reads, however slowly.
+// serialWriter lets other handlers run during a write, which a slow client may block.
 type serialWriter struct {
 	http.ResponseWriter
 

@@ -76,7 +76,7 @@ func TestAnswers(t *testing.T) {
 	})
 }
 
-func TestWhatADaemonCannotAnswer(t *testing.T) {
+func TestErrorAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hold := make(chan struct{})
 		defer close(hold)
@@ -131,7 +131,7 @@ func TestOneComparisonAtATime(t *testing.T) {
 }
 
 // Many look while the loop writes; nobody sees half of anything.
-func TestManyLookWhileTheLoopWrites(t *testing.T) {
+func TestManyQueriesDuringWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)
 		w.load()

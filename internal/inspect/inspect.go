@@ -1,6 +1,6 @@
-// Package inspect answers queries to a running daemon: what is programmed on
-// this node and what is not, where a connection goes, and the daemon's status.
-// All answers are computed from a snapshot; no query holds up the proxy's loop.
+// Package inspect answers queries to a running daemon: which Services are programmed on
+// this node, where a connection goes, and the status of the daemon. It computes answers
+// from snapshots, so that no query delays the proxy's loop.
 package inspect
 
 import (
@@ -29,29 +29,29 @@ type Options struct {
 		Node() *cluster.Node
 	}
 	History *History
-	Sizes   func() sizes.Sizes                              // of what is in the kernel
+	Sizes   func() sizes.Sizes                              // of the Services in the kernel
 	Local   func(ctx context.Context) ([]netip.Addr, error) // addresses of this host
 	Plane   plane.Facts
 
 	// Status returns all fields that Inspector.Status does not fill in.
 	Status func(context.Context) Status
 
-	// Diff compares the kernel as it is now with what should be there. The
-	// Inspector never calls it concurrently.
+	// Diff compares the kernel with the table. The Inspector never calls it
+	// concurrently.
 	Diff func(context.Context) (Difference, error)
 }
 
-// Difference is what would be written to make the kernel as it should be.
+// Difference is what a comparison of everything would write.
 type Difference struct {
 	Steps int    `json:"steps"`
-	Text  string `json:"text"` // one step per line, in the language of the data plane
+	Text  string `json:"text"` // one step per line, in the language of the mechanism
 }
 
 // Inspector answers queries. It is safe for concurrent use.
 type Inspector struct {
 	opt     Options
-	queries serial // that walk through all Services
-	diffs   serial // memory suffices for one comparison at a time
+	queries serial // that may walk through all Services
+	diffs   serial // each needs much memory
 }
 
 // New returns an Inspector.
@@ -60,7 +60,7 @@ func New(opt Options) *Inspector { return &Inspector{opt, make(serial, 1), make(
 // errBusy means that the loop has not returned a View in time.
 var errBusy = errors.New("the proxy is writing to the kernel and has not answered in time; try again")
 
-// view returns what all answers are computed from, as of one moment.
+// view returns the state that an answer is computed from.
 func (i *Inspector) view(ctx context.Context) (explain.View, error) {
 	v, err := i.opt.Loop.View(ctx)
 	if err != nil {
@@ -134,13 +134,13 @@ func (e *NotFoundError) Error() string {
 	return fmt.Sprintf("no %s %q is known on this node; sluice get %s lists them", e.Kind, e.Filter, list)
 }
 
-// selection is the Services of a View that a Filter matches.
+// selection has the Services of a View that a Filter matches.
 type selection struct {
 	explain.View
 
 	filter   Filter
 	services []*route.Service // sorted by name, with those that are pending removal
-	why      string           // of everything that is pending
+	why      string           // the reason for Pending
 }
 
 // selectServices returns the Services that a filter matches.
@@ -164,7 +164,7 @@ func (i *Inspector) selectServices(ctx context.Context, f Filter) (*selection, e
 	return s, nil
 }
 
-// add adds one Service, or what it was if it is pending removal.
+// add adds one Service, or its former state if its removal is pending.
 func (s *selection) add(name cluster.Name) {
 	svc := s.Routes.Service(name)
 	if svc == nil {
@@ -195,23 +195,23 @@ func (s *selection) removed(t route.Touch) bool {
 	return t.Old != nil && s.Routes.Service(t.Name) == nil
 }
 
-// Programming says whether the kernel does what it should for a Service.
+// Programming says whether the rules of a Service are in the kernel.
 type Programming string
 
 // The states of Services.
 const (
 	Programmed    Programming = "programmed"
 	Pending       Programming = "pending"        // a write is due, or failed
-	NotProgrammed Programming = "not programmed" // or as before a change that the kernel rejects
+	NotProgrammed Programming = "not programmed" // or with rules from before a change that the kernel rejects
 )
 
-// state returns the state of a Service, and the reason if it is not simply
+// state returns the state of a Service, and the reason unless it is completely
 // programmed.
 func (s *selection) state(svc *route.Service) (Programming, string) {
 	refusal, pending := s.Refused[svc.Name], s.Pending.Has(svc.Name)
 	switch {
 	case refusal != nil:
-		return NotProgrammed, "the kernel does not take its rules: " + refusal.Error()
+		return NotProgrammed, "the kernel rejects its rules: " + refusal.Error()
 	case pending && s.removed(s.Pending.Of(svc.Name)):
 		return Pending, "to be removed: " + s.why
 	case pending:
@@ -219,9 +219,9 @@ func (s *selection) state(svc *route.Service) (Programming, string) {
 	case svc.Ignored != "":
 		return NotProgrammed, svc.Ignored
 	case len(svc.Ports) == 0:
-		return NotProgrammed, "conflict: other Services have all its addresses and ports"
+		return NotProgrammed, "conflict: other Services own all its addresses and ports"
 	case svc.Lost > 0:
-		return Programmed, fmt.Sprintf("conflict: others have %d of its addresses and ports", svc.Lost)
+		return Programmed, fmt.Sprintf("conflict: others own %d of its addresses and ports", svc.Lost)
 	}
 	return Programmed, ""
 }

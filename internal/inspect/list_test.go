@@ -123,7 +123,7 @@ func TestFilters(t *testing.T) {
 			{"web", "", "default/web programmed\nstaging/web not programmed: headless"},
 			{"web", "staging", "staging/web not programmed: headless"},
 			{"staging/outside", "", "staging/outside not programmed: ExternalName"},
-			{"staging/thief", "staging", "staging/thief not programmed: conflict: other Services have all its addresses and ports"},
+			{"staging/thief", "staging", "staging/thief not programmed: conflict: other Services own all its addresses and ports"},
 		} {
 			f, err := ParseFilter(tt.name, tt.namespace)
 			if err != nil {
@@ -138,7 +138,7 @@ func TestFilters(t *testing.T) {
 
 // A Service that does not get all it asks for is programmed, and says how much
 // others have.
-func TestServicesThatLoseSomething(t *testing.T) {
+func TestServicesWithLostClaims(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)
 		done := w.store.Feed()
@@ -155,7 +155,7 @@ func TestServicesThatLoseSomething(t *testing.T) {
 		}
 		done()
 		synctest.Wait()
-		want := "shop/first programmed\nshop/second programmed: conflict: others have 500 of its addresses and ports"
+		want := "shop/first programmed\nshop/second programmed: conflict: others own 500 of its addresses and ports"
 		if got := names(w, Filter{}); got != want {
 			t.Errorf("got\n%s\nwant\n%s", got, want)
 		}
@@ -167,7 +167,7 @@ func TestServicesThatLoseSomething(t *testing.T) {
 	})
 }
 
-func TestMistakesInFilters(t *testing.T) {
+func TestInvalidFilters(t *testing.T) {
 	for _, tt := range []struct{ name, namespace, want string }{
 		{"a/b/c", "", `name "a/b/c": want NAME or NAMESPACE/NAME`},
 		{"/b", "", `name "/b": want NAME or NAMESPACE/NAME`},
@@ -180,7 +180,7 @@ func TestMistakesInFilters(t *testing.T) {
 	}
 }
 
-func TestThereIsNoSuchService(t *testing.T) {
+func TestUnknownService(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)
 		w.load()
@@ -200,7 +200,7 @@ func TestThereIsNoSuchService(t *testing.T) {
 
 // What the kernel refuses is pending, with the reason, and so is what it has to
 // forget; what was written before is still programmed.
-func TestPendingServicesSayWhy(t *testing.T) {
+func TestReasonOfPendingServices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)
 		w.load()
@@ -232,14 +232,14 @@ func TestPendingServicesSayWhy(t *testing.T) {
 
 // A Service that the kernel refuses, while it takes the others, is told from those
 // that wait, and so are its backends and its NodePorts.
-func TestRefusedServicesSayWhy(t *testing.T) {
+func TestReasonOfRefusedServices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		web := name("default", "web")
 		w := start(t, func(w *world, _ *Options) {
 			w.kernel.refuse = plane.Refused{web: errors.New("line 7: no such match")}
 		})
 		w.load()
-		const why = "not programmed: the kernel does not take its rules: line 7: no such match"
+		const why = "not programmed: the kernel rejects its rules: line 7: no such match"
 		if got, want := names(w, Filter{Namespace: "default"}), "default/empty programmed\ndefault/web "+why; got != want {
 			t.Errorf("in default:\n%s\nwant:\n%s", got, want)
 		}
@@ -320,8 +320,8 @@ func TestWhichAddressesServeNodePorts(t *testing.T) {
 			s := &selection{View: explain.View{View: proxy.View{
 				Routes: &route.Snapshot{Host: route.Host{NodePorts: tt.ports}}, Pending: proxy.NewPending(),
 			}}}
-			svc := &route.Service{Ports: []route.Port{{Family: f, Fronts: []route.Front{{Kind: route.NodePort, Port: 30080}}}}}
-			n := s.nodePort(nodePort{svc, &svc.Ports[0], &svc.Ports[0].Fronts[0]})
+			svc := &route.Service{Ports: []route.Port{{Family: f, Frontends: []route.Frontend{{Kind: route.NodePort, Port: 30080}}}}}
+			n := s.nodePort(nodePort{svc, &svc.Ports[0], &svc.Ports[0].Frontends[0]})
 			got = append(got, n.addresses())
 		}
 		if got := strings.Join(got, "; "); got != tt.want {
@@ -339,7 +339,7 @@ func addrs(texts ...string) []netip.Addr {
 }
 
 // While the loop is in a long write nobody waits for ever.
-func TestABusyLoopIsSaidToBe(t *testing.T) {
+func TestErrorWhileTheLoopIsBusy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hold := make(chan struct{})
 		w := start(t, func(w *world, _ *Options) { w.kernel.hold = hold })

@@ -18,7 +18,7 @@ type Service struct {
 	Namespace string      `json:"namespace"`
 	Name      string      `json:"name"`
 	State     Programming `json:"state"`
-	Reason    string      `json:"reason,omitempty"` // of the state; empty: it is programmed as it should be
+	Reason    string      `json:"reason,omitempty"` // of the state; empty: it is completely programmed
 	Ports     []Port      `json:"ports,omitempty"`
 
 	// LeftOut is how many of its addresses and ports are not programmed because
@@ -28,12 +28,12 @@ type Service struct {
 
 // Port is one port of a Service, in one IP family.
 type Port struct {
-	Name     string   `json:"name,omitempty"`
-	Port     uint16   `json:"port,omitempty"` // 0: another Service has its addresses
-	Protocol string   `json:"protocol"`
-	Family   string   `json:"family"`
-	Fronts   []Front  `json:"fronts"`
-	Affinity Duration `json:"affinity,omitzero"`
+	Name      string     `json:"name,omitempty"`
+	Port      uint16     `json:"port,omitempty"` // 0: another Service has its addresses
+	Protocol  string     `json:"protocol"`
+	Family    string     `json:"family"`
+	Frontends []Frontend `json:"frontends"`
+	Affinity  Duration   `json:"affinity,omitzero"`
 
 	// Cluster and Local are the numbers of backends in the pools that a frontend
 	// uses.
@@ -41,8 +41,8 @@ type Port struct {
 	Local   int `json:"localBackends"`
 }
 
-// Front is a frontend: an address and port that clients use.
-type Front struct {
+// Frontend is a frontend: an address and port that clients use.
+type Frontend struct {
 	Kind    string     `json:"kind"`             // "clusterIP", "nodePort", "externalIP", "loadBalancerIP"
 	Address netip.Addr `json:"address,omitzero"` // none for a node port: see NodePort
 	Port    uint16     `json:"port"`
@@ -92,8 +92,8 @@ func portOf(p *route.Port) Port {
 		Name: p.Name, Port: number(p), Protocol: p.Protocol.String(), Family: p.Family.String(),
 		Affinity: Duration(p.Affinity.Round(time.Second)), Cluster: len(p.Cluster), Local: len(p.Local),
 	}
-	for _, f := range p.Fronts {
-		out.Fronts = append(out.Fronts, Front{
+	for _, f := range p.Frontends {
+		out.Frontends = append(out.Frontends, Frontend{
 			Kind: f.Kind.String(), Address: f.Addr, Port: f.Port,
 			Pods: wayOf(f.Pods), Node: wayOf(f.Node), Others: wayOf(f.Others),
 			Restricted: f.Restricted, Allow: f.Allow,
@@ -105,11 +105,11 @@ func portOf(p *route.Port) Port {
 // number returns the number of a Service port, 0 if only its node port is
 // programmed.
 func number(p *route.Port) uint16 {
-	i := slices.IndexFunc(p.Fronts, func(f route.Front) bool { return f.Kind != route.NodePort })
+	i := slices.IndexFunc(p.Frontends, func(f route.Frontend) bool { return f.Kind != route.NodePort })
 	if i < 0 {
 		return 0
 	}
-	return p.Fronts[i].Port
+	return p.Frontends[i].Port
 }
 
 func wayOf(w route.Way) Way {
@@ -245,22 +245,16 @@ func (b *Backend) add(c route.Choice, pool string) {
 	}
 }
 
-// poolsOf returns the pools that frontends of a port use; if none does, the
-// cluster pool, so that the reasons for that can be listed.
+// poolsOf returns the pools that frontends of a port use; if none uses one, the cluster
+// pool, so that the reasons for that can be listed.
 func poolsOf(p *route.Port) []route.Pool {
-	var pools []route.Pool
-	for _, f := range p.Fronts {
-		for _, w := range []route.Way{f.Pods, f.Node, f.Others} {
-			if w.Verdict == route.Balance && !slices.Contains(pools, w.Pool) {
-				pools = append(pools, w.Pool)
-			}
-		}
-	}
-	if len(pools) == 0 {
+	switch {
+	case !p.Uses(route.Local):
 		return []route.Pool{route.Cluster}
+	case !p.Uses(route.Cluster):
+		return []route.Pool{route.Local}
 	}
-	slices.Sort(pools)
-	return pools
+	return []route.Pool{route.Cluster, route.Local}
 }
 
 // NodePort is one node port of a Service, in one IP family.
@@ -303,16 +297,16 @@ func (i *Inspector) NodePorts(ctx context.Context, f Filter) (iter.Seq[NodePort]
 	for svc := range route.Yielding(slices.Values(s.services)) {
 		for i := range svc.Ports {
 			p := &svc.Ports[i]
-			at := slices.IndexFunc(p.Fronts, func(f route.Front) bool { return f.Kind == route.NodePort })
-			if at >= 0 && (!byNumber || uint64(p.Fronts[at].Port) == number) {
-				list = append(list, nodePort{svc, p, &p.Fronts[at]})
+			at := slices.IndexFunc(p.Frontends, func(f route.Frontend) bool { return f.Kind == route.NodePort })
+			if at >= 0 && (!byNumber || uint64(p.Frontends[at].Port) == number) {
+				list = append(list, nodePort{svc, p, &p.Frontends[at]})
 			}
 		}
 	}
 	if byNumber && len(list) == 0 {
 		return nil, &NotFoundError{"node port", f}
 	}
-	slices.SortStableFunc(list, func(a, b nodePort) int { return cmp.Compare(a.front.Port, b.front.Port) })
+	slices.SortStableFunc(list, func(a, b nodePort) int { return cmp.Compare(a.frontend.Port, b.frontend.Port) })
 	return route.Yielding(func(yield func(NodePort) bool) {
 		for _, n := range list {
 			if !yield(s.nodePort(n)) {
@@ -322,24 +316,24 @@ func (i *Inspector) NodePorts(ctx context.Context, f Filter) (iter.Seq[NodePort]
 	}), nil
 }
 
-// nodePort is the frontend of a node port and what it belongs to.
+// nodePort is the frontend of a node port with its Service and port.
 type nodePort struct {
-	service *route.Service
-	port    *route.Port
-	front   *route.Front
+	service  *route.Service
+	port     *route.Port
+	frontend *route.Frontend
 }
 
 func (s *selection) nodePort(n nodePort) NodePort {
 	ports := s.Routes.Host.NodePorts
 	out := NodePort{
-		Port: n.front.Port, Protocol: n.port.Protocol.String(), Family: n.port.Family.String(),
+		Port: n.frontend.Port, Protocol: n.port.Protocol.String(), Family: n.port.Family.String(),
 		Namespace: n.service.Name.Namespace, Service: n.service.Name.Name, PortName: n.port.Name,
 		Every: ports.All(n.port.Family), Loopback: ports.All127 && n.port.Family == route.IPv4,
-		Pods: wayOf(n.front.Pods), Node: wayOf(n.front.Node), Others: wayOf(n.front.Others),
+		Pods: wayOf(n.frontend.Pods), Node: wayOf(n.frontend.Node), Others: wayOf(n.frontend.Others),
 	}
 	out.State, out.Reason = s.state(n.service)
-	if n.front.Others.Verdict == route.Balance {
-		out.Backends = len(n.port.Backends(n.front.Others.Pool))
+	if n.frontend.Others.Verdict == route.Balance {
+		out.Backends = len(n.port.Backends(n.frontend.Others.Pool))
 	}
 	for _, a := range ports.Addrs {
 		if route.FamilyOf(a) == n.port.Family {

@@ -24,7 +24,7 @@ type Status struct {
 	LastSync Sync   `json:"lastSync"` // the latest successful one
 	Lag      Lag    `json:"lag"`
 	Counts   Counts `json:"counts"`
-	Pending  int    `json:"pending"`         // Services that may not be in the kernel as they should be
+	Pending  int    `json:"pending"`         // Services with a change that may not be in the kernel yet
 	Refused  int    `json:"refused"`         // Services whose rules the kernel rejects; not included in Pending
 	Error    string `json:"error,omitempty"` // of the latest write
 
@@ -34,7 +34,7 @@ type Status struct {
 	// comparing all rules periodically.
 	WatchTrouble string `json:"watchTrouble,omitempty"`
 
-	// Busy is why Pending and Refused are unknown: a write takes long.
+	// Busy is why Pending and Refused are unknown: a write takes a long time.
 	Busy string `json:"busy,omitempty"`
 
 	Comparisons []Tally  `json:"comparisons,omitempty"` // of everything with the kernel, by cause
@@ -64,7 +64,7 @@ func (i *Inspector) Status(ctx context.Context) Status {
 	s.Lag = Lag{Oldest: w.Since, Services: w.Services, Slices: w.Slices}
 	n := i.opt.Sizes()
 	s.Counts = Counts{
-		Services: n.Services, Ports: n.Ports, Fronts: n.Fronts, Backends: n.Backends, NotProgrammed: n.NotProgrammed,
+		Services: n.Services, Ports: n.Ports, Frontends: n.Frontends, Backends: n.Backends, NotProgrammed: n.NotProgrammed,
 	}
 	i.opt.History.fill(&s)
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
@@ -151,12 +151,12 @@ type Contest struct {
 	By      string    `json:"by,omitempty"` // "nft (thread 812)"; empty: unknown
 }
 
-// Counts are sizes of what is in the kernel, as of the last sync.
+// Counts are the numbers of programmed objects, as of the last sync.
 type Counts struct {
-	Services      int `json:"services"` // those that are programmed
-	Ports         int `json:"ports"`    // one for each IP family
-	Fronts        int `json:"fronts"`   // addresses, ports and protocols that clients use
-	Backends      int `json:"backends"` // sum of the distinct backends of each Service
+	Services      int `json:"services"`  // those that are programmed
+	Ports         int `json:"ports"`     // one for each IP family
+	Frontends     int `json:"frontends"` // addresses, ports and protocols that clients use
+	Backends      int `json:"backends"`  // sum of the distinct backends of each Service
 	NotProgrammed int `json:"notProgrammed"`
 	Rejected      int `json:"rejected"` // problems with objects since the start
 }

@@ -35,7 +35,7 @@ func quiet() Status {
 			Since: ago(190 * time.Second), LastEvent: ago(4 * time.Second),
 		},
 		LastSync:      Sync{At: ago(4 * time.Second), Took: Duration(1234 * time.Microsecond), Services: 1, Steps: 3, Cause: "change"},
-		Counts:        Counts{Services: 120, Ports: 140, Fronts: 160, Backends: 700},
+		Counts:        Counts{Services: 120, Ports: 140, Frontends: 160, Backends: 700},
 		Comparisons:   []Tally{{"start", 1, ago(191 * time.Second)}},
 		Adopted:       4321,
 		Configuration: Configuration{File: "/var/lib/kube-proxy/config.conf", Loaded: ago(192 * time.Second)},
@@ -80,7 +80,7 @@ func troubled() Status {
 func TestText(t *testing.T) {
 	busy := Status{
 		At: now, Version: "v1.2.0", PID: 1, Since: ago(1500 * time.Millisecond), Busy: "a write to the kernel is under way",
-		Health: Health{Starting, "not everything has been written once"}, Counts: Counts{Services: 2, Ports: 2, Fronts: 3, Backends: 1}, Mode: Mode{Name: "nftables"},
+		Health: Health{Starting, "not everything has been written once"}, Counts: Counts{Services: 2, Ports: 2, Frontends: 3, Backends: 1}, Mode: Mode{Name: "nftables"},
 		Node: Node{Name: "node-a"}, Source: Source{Kind: "manifests", From: "services/", Connected: true}, Error: "the lock is held",
 		Configuration: Configuration{Refused: "line 3: mode: Unsupported value"}, // read at a time that nobody noted
 	}
@@ -127,7 +127,7 @@ func TestDurations(t *testing.T) {
 }
 
 // A status is put together from what everybody knows.
-func TestStatusOfALife(t *testing.T) {
+func TestStatusOverTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, func(_ *world, o *Options) {
 			o.Status = func(context.Context) Status {
@@ -147,7 +147,7 @@ func TestStatusOfALife(t *testing.T) {
 				netip.MustParseAddr("192.168.0.4"), netip.MustParseAddr("fd00::4"),
 			}},
 			LastSync:    Sync{At: began, Services: 6, Steps: 6, Cause: "start"},
-			Counts:      Counts{Services: 3, Ports: 5, Fronts: 9, Backends: 5, NotProgrammed: 3, Rejected: 1},
+			Counts:      Counts{Services: 3, Ports: 5, Frontends: 9, Backends: 5, NotProgrammed: 3, Rejected: 1},
 			Comparisons: []Tally{{"start", 1, began}},
 			Adopted:     7,
 			Problems: []Problem{{
@@ -209,7 +209,7 @@ func TestHistoryKeepsTheLatestProblems(t *testing.T) {
 }
 
 // Very many Services that ask for the same are one problem, and a count.
-func TestHistoryCountsWhatRepeats(t *testing.T) {
+func TestHistoryCountsRepeatedProblems(t *testing.T) {
 	h := NewHistory()
 	report := func(service, field, value, reason string, count int) {
 		h.Report([]route.Problem{{Object: "Service shop/" + service, Field: field, Value: value, Reason: reason, Count: count}})

@@ -139,7 +139,7 @@ type addresses struct {
 
 func (p Port) addresses() addresses {
 	out := addresses{clients: "all"}
-	for _, f := range p.Fronts {
+	for _, f := range p.Frontends {
 		switch f.Kind {
 		case "clusterIP":
 			out.cluster = append(out.cluster, f.Address.String())
@@ -155,10 +155,10 @@ func (p Port) addresses() addresses {
 	return out
 }
 
-// policy says where connections go from clients other than pods and this node.
+// policy returns where connections of clients other than pods and this node go.
 func (p Port) policy() string {
 	var internal, external string
-	for _, f := range p.Fronts {
+	for _, f := range p.Frontends {
 		if f.Kind == "clusterIP" {
 			internal = f.Others.To
 		} else {
@@ -174,7 +174,7 @@ func (p Port) policy() string {
 	return "internal " + internal + ", external " + external
 }
 
-// backends says how many backends there are in the pools in use.
+// backends returns how many backends the pools in use have.
 func (p Port) backends() string {
 	switch {
 	case p.Local == 0:
@@ -192,7 +192,7 @@ func (p Port) affinity() string {
 	return "client, " + p.Affinity.String()
 }
 
-// leftOut is why a backend is not in a pool; the reason once if all have one.
+// leftOut returns why a backend is not in its pools, and one reason if both are equal.
 func (b Backend) leftOut() string {
 	cluster, local := b.LeftOut["cluster"], b.LeftOut["local"]
 	switch {

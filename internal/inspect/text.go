@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-// WriteText writes the status for people: briefly what is well, in full what is
-// not.
+// WriteText writes the status as text. It describes problems in full and leaves out most
+// fields that report none.
 func (s Status) WriteText(w io.Writer) error {
 	p := &page{text.NewColumns(w), s.At}
 	p.Printf("Sluice %s, pid %d, running for %s: %s\n\n", s.Version, s.PID, p.since(s.Since), s.Health)
@@ -81,7 +81,7 @@ func (s Status) writes(p *page) {
 		p.Field("Contested", fmt.Sprintf("for %s by %s: %s, last %s", p.since(c.Since), cmp.Or(c.By, "an unknown program"),
 			text.Count(c.Repairs, "repair"), c.What))
 	}
-	p.Field("Edits of others", ifSet("are found only by comparing all rules now and then: %s", s.WatchTrouble))
+	p.Field("Edits of others", ifSet("are detected only by periodic comparisons of all rules: %s", s.WatchTrouble))
 	lag := "none"
 	if l := s.Lag; !l.Oldest.IsZero() {
 		lag = fmt.Sprintf("%s: %s and %s wait", p.since(l.Oldest),
@@ -91,11 +91,11 @@ func (s Status) writes(p *page) {
 	p.Field("Last write failed", s.Error)
 	c := s.Counts
 	p.Field("Programmed", fmt.Sprintf("%s, %s, %s, %s", text.Count(c.Services, "service"), text.Count(c.Ports, "port"),
-		text.Count(c.Fronts, "front"), text.Count(c.Backends, "backend")))
-	p.Field("Not programmed", count(c.NotProgrammed, "service", "(sluice get services tells why)"))
-	p.Field("Pending", cmp.Or(ifSet("unknown: %s", s.Busy), count(s.Pending, "service", "(not in the kernel as they should be)")))
+		text.Count(c.Frontends, "frontend"), text.Count(c.Backends, "backend")))
+	p.Field("Not programmed", count(c.NotProgrammed, "service", "(see sluice get services)"))
+	p.Field("Pending", cmp.Or(ifSet("unknown: %s", s.Busy), count(s.Pending, "service", "(not in the kernel yet, or not completely)")))
 	if s.Refused > 0 {
-		p.Field("Refused", count(s.Refused, "service", "by the kernel (sluice get services tells why)"))
+		p.Field("Refused", count(s.Refused, "service", "by the kernel (see sluice get services)"))
 	}
 	p.Field("Rejected", count(c.Rejected, "problem", "with objects since the start"))
 	p.Field("Compared", p.tallies(s.Comparisons))

@@ -29,9 +29,9 @@ func (s *slow) Gather() ([]*dto.MetricFamily, error) {
 	return s.registry.Gather()
 }
 
-// Three hundred clients at once are answered by two renderings: that of the first
-// one, and one for all who came meanwhile.
-func TestACrowdSharesARendering(t *testing.T) {
+// Three hundred clients at once are answered by two renderings: one for the first client,
+// and one for all that ask during it.
+func TestConcurrentClientsShareARendering(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		from := &slow{registry: newMetrics().registry}
 		page := serve(from)
@@ -68,7 +68,7 @@ func TestRenderingIsPaced(t *testing.T) {
 }
 
 // No answer is older than its request.
-func TestAnAnswerIsOfItsRequest(t *testing.T) {
+func TestAnswersAreNotOlderThanRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		counted := prometheus.NewCounter(prometheus.CounterOpts{Name: "counted"})
 		registry := prometheus.NewRegistry()
@@ -85,7 +85,7 @@ func TestAnAnswerIsOfItsRequest(t *testing.T) {
 	})
 }
 
-// A client that never reads keeps nobody from an answer.
+// A client that never reads does not delay answers to others.
 func TestAClientThatNeverReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		page := serve(newMetrics().registry)
@@ -115,7 +115,7 @@ func (u unread) Write(p []byte) (int, error) {
 	return u.ResponseRecorder.Write(p)
 }
 
-// What is shared is what promhttp answers, byte by byte.
+// Shared answers are equal to those of promhttp, byte by byte.
 func TestSharedAnswersAreThoseOfPromhttp(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	for _, name := range []string{"one", "two"} {
@@ -153,7 +153,7 @@ func TestSharedAnswersAreThoseOfPromhttp(t *testing.T) {
 	}
 }
 
-// text is the body, as a client that understands gzip reads it.
+// text returns the body after decompression.
 func text(t *testing.T, w *httptest.ResponseRecorder) string {
 	t.Helper()
 	if w.Header().Get("Content-Encoding") != "gzip" {

@@ -45,31 +45,13 @@ type Metrics struct {
 	registry *prometheus.Registry
 	slis     *prometheus.Registry
 
-	readings atomic.Pointer[Readings]
-	queued   atomic.Int64 // when the last change came in, in ns since 1970
+	read     atomic.Pointer[func() Readings]
+	queued   atomic.Int64 // when the last change was received, in ns since 1970
 	expiry   atomic.Pointer[time.Time]
-	families map[string]prometheus.Collector
-
-	vectors
+	families map[string]prometheus.Collector // those that are counted, by name
 }
 
-// vectors are updated by events, as opposed to Readings.
-type vectors struct {
-	synced, full, partial, programming *prometheus.HistogramVec
-	healthz, livez                     *prometheus.CounterVec
-	last                               *prometheus.GaugeVec
-
-	steps, latency                 *prometheus.HistogramVec
-	failures, comparisons, repairs *prometheus.CounterVec
-	rejected                       *prometheus.CounterVec
-	adopted, refused               *prometheus.GaugeVec
-	reloaded, build, mode          *prometheus.GaugeVec
-
-	kubernetes, gates, healthcheck, started    *prometheus.GaugeVec
-	registered, hidden, disabled, healthchecks *prometheus.CounterVec
-}
-
-// New makes all families, in a registry of their own.
+// New returns Metrics with a registry of its own.
 func New(o Options) *Metrics {
 	m := &Metrics{opt: o, registry: prometheus.NewRegistry(), slis: prometheus.NewRegistry(), families: map[string]prometheus.Collector{}}
 	m.registry.MustRegister(
@@ -77,8 +59,7 @@ func New(o Options) *Metrics {
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	m.registry.MustRegister(o.Plane...)
-	n := m.register(m.registry, m.table()) + len(o.Plane)
-	m.register(m.slis, m.sliTable())
+	n := m.register() + len(o.Plane)
 	m.queued.Store(o.Started.UnixNano())
 	m.constants(n)
 	return m
@@ -86,3 +67,18 @@ func New(o Options) *Metrics {
 
 // Handler serves /metrics, as text, OpenMetrics or protobuf as the client asks.
 func (m *Metrics) Handler() http.Handler { return serve(m.registry) }
+
+// counter returns a series of a counter in metrics.txt.
+func (m *Metrics) counter(name string, labels ...string) prometheus.Counter {
+	return m.families[name].(*prometheus.CounterVec).WithLabelValues(labels...)
+}
+
+// gauge returns a series of a gauge in metrics.txt.
+func (m *Metrics) gauge(name string, labels ...string) prometheus.Gauge {
+	return m.families[name].(*prometheus.GaugeVec).WithLabelValues(labels...)
+}
+
+// histogram returns a series of a histogram in metrics.txt.
+func (m *Metrics) histogram(name string, labels ...string) prometheus.Observer {
+	return m.families[name].(*prometheus.HistogramVec).WithLabelValues(labels...)
+}

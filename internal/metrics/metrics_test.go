@@ -35,22 +35,23 @@ func newMetrics() *Metrics {
 	})
 }
 
-// wired is a node where everything can be read.
+// wired returns Metrics with Readings.
 func wired() *Metrics {
 	m := newMetrics()
-	m.Read(Readings{
-		Totals:    func() cluster.Totals { return cluster.Totals{Services: 7, Slices: 11} },
-		Backlog:   func() cluster.Window { return cluster.Window{} },
-		Sizes:     func() sizes.Sizes { return sizes.Sizes{Services: 4, Backends: 9} },
-		Connected: func() bool { return true },
+	m.Read(func() Readings {
+		return Readings{
+			Totals:    cluster.Totals{Services: 7, Slices: 11},
+			Sizes:     sizes.Sizes{Services: 4, Backends: 9},
+			Connected: true,
 
-		Reloads:            func() (accepted, refused int) { return 0, 0 },
-		KubeProxyRunning:   func() bool { return true },
-		Leftovers:          func() map[takeover.Mechanism]int { return map[takeover.Mechanism]int{takeover.IPVS: 3} },
-		Removed:            func() map[takeover.Mechanism]int { return map[takeover.Mechanism]int{takeover.IPVS: 12} },
-		HealthPortFailures: func() int { return 2 },
-		HostSettingsFailed: func() int { return 1 },
-		Contest:            func() (string, bool) { return "nft", true },
+			KubeProxyRunning:   true,
+			Leftovers:          map[takeover.Mechanism]int{takeover.IPVS: 3},
+			Removed:            map[takeover.Mechanism]int{takeover.IPVS: 12},
+			HealthPortFailures: 2,
+			HostSettingsFailed: 1,
+			Contested:          true,
+			Contender:          "nft",
+		}
 	})
 	return m
 }
@@ -87,7 +88,7 @@ func golden(t *testing.T, path, got string) {
 	compare(t, got, string(want))
 }
 
-// busy has told everything once, so that every series is there.
+// busy has counted everything once, so that every series exists.
 func busy(t *testing.T) *Metrics {
 	t.Helper()
 	m := wired()
@@ -110,14 +111,13 @@ func busy(t *testing.T) *Metrics {
 	return m
 }
 
-// Every family, its type, labels, the series there are and the buckets.
+// Every family has the expected type, labels, series and buckets.
 func TestExposition(t *testing.T) {
 	got := strings.NewReplacer(runtime.Version(), "GO", runtime.GOOS+"/"+runtime.GOARCH, "PLATFORM").Replace(shape(t, busy(t)))
 	golden(t, "testdata/exposition.txt", got)
 }
 
-// What only some data planes have is there with these alone, and counted among the
-// families.
+// Families of some data planes exist only with these planes, and count as families.
 func TestMetricsOfThePlane(t *testing.T) {
 	own := prometheus.NewCounter(prometheus.CounterOpts{Name: "own_total", Help: "Own."})
 	names := func(o Options) string {
@@ -150,13 +150,13 @@ proxy_rules_last_queued_timestamp_seconds{ip_family="IPv4"} 1767323045
 proxy_rules_last_timestamp_seconds{ip_family="IPv4"} 1767323046`)
 }
 
-// Nothing is read before somebody said where: no 0 that means "unknown".
-func TestWhatCannotBeReadHasNoSeries(t *testing.T) {
+// Before Read there is no series with a 0 that means "unknown".
+func TestNoReadings(t *testing.T) {
 	m := newMetrics()
 	shown := shape(t, m)
 	for _, name := range []string{"sluice_source_connected", "sluice_takeover_leftovers", "_changes_total", "sluice_config_reloads_total"} {
 		if strings.Contains(shown, name) {
-			t.Errorf("%s is shown though nobody can tell", name)
+			t.Errorf("%s is shown without Readings", name)
 		}
 	}
 }
@@ -183,11 +183,11 @@ takeover_leftovers{mechanism="ipvs"} 3
 takeover_removed_total{mechanism="ipvs"} 12`)
 }
 
-// What waits is told while it waits, and when it came is remembered after.
+// Pending changes are counted while they wait; the time of the last one stays.
 func TestBacklog(t *testing.T) {
 	m := newMetrics()
 	waiting := cluster.Window{Since: start.Add(time.Second), Last: start.Add(2 * time.Second), Services: 3, Slices: 4}
-	m.Read(Readings{Backlog: func() cluster.Window { return waiting }})
+	m.Read(func() Readings { return Readings{Backlog: waiting} })
 	compare(t, values(t, m, "kubeproxy_sync_proxy_rules_"), `
 endpoint_changes_pending{} 4
 last_queued_timestamp_seconds{ip_family="IPv4"} 1767323047
@@ -260,7 +260,7 @@ healthz_total{code="200"} 1
 healthz_total{code="503"} 1
 livez_total{code="200"} 2`)
 
-	m.Read(Readings{Reloads: func() (accepted, refused int) { return 2, 1 }})
+	m.Read(func() Readings { return Readings{ReloadsAccepted: 2, ReloadsRefused: 1} })
 	m.Rejected([]route.Problem{
 		{Object: "Service default/web", Field: "spec.externalIPs[0]", Reason: "not an IP address"},
 		{Object: "Service default/web", Reason: "left out, as it belongs to Service default/db"},

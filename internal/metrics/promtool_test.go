@@ -6,7 +6,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/metrics/metricstest"
 )
 
-// Prometheus' own tool finds nothing wrong except the names that are kube-proxy's.
+// promtool reports nothing except names of kube-proxy.
 func TestPromtoolChecksMetrics(t *testing.T) {
 	const want = `kubeproxy_sync_proxy_rules_no_local_endpoints_total non-counter metrics should not have "_total" suffix`
 	if got := metricstest.Lint(t, busy(t).Handler()); got != want {

@@ -1,184 +1,125 @@
 package metrics
 
 import (
+	"math"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/follow/sizes"
+	"github.com/sluice-proxy/sluice/internal/metrics/vec"
 	"github.com/sluice-proxy/sluice/internal/takeover"
 )
 
-// Readings are functions that each scrape calls. All are safe for concurrent use and
-// return at once. A nil function has no series.
+// Readings are the values that each scrape reads.
 type Readings struct {
-	Totals    func() cluster.Totals
-	Backlog   func() cluster.Window
-	Sizes     func() sizes.Sizes
-	Connected func() bool
+	Totals    cluster.Totals
+	Backlog   cluster.Window
+	Sizes     sizes.Sizes
+	Connected bool
 
-	Reloads            func() (accepted, refused int) // configuration files, since the process started
-	KubeProxyRunning   func() bool
-	Leftovers          func() map[takeover.Mechanism]int // rules by mechanism; what is not in it has none
-	Removed            func() map[takeover.Mechanism]int // the same, since the start
-	HealthPortFailures func() int
-	HostSettingsFailed func() int
+	ReloadsAccepted, ReloadsRefused int // configuration files, since the process started
 
-	// Contest reports whether another program keeps changing the rules, and its name
-	// if it is known.
-	Contest func() (program string, active bool)
+	KubeProxyRunning   bool
+	Leftovers          map[takeover.Mechanism]int // rules by mechanism
+	Removed            map[takeover.Mechanism]int // the same, since the start
+	HealthPortFailures int
+	HostSettingsFailed int
+
+	Contested bool   // another program keeps changing the rules
+	Contender string // its name, if it is known
 }
 
-// Read sets the Readings. Before it there are none.
-func (m *Metrics) Read(r Readings) { m.readings.Store(&r) }
+// Read sets the function that returns the Readings. It must be safe for concurrent use
+// and return at once. Until it is set, their series do not exist.
+func (m *Metrics) Read(from func() Readings) { m.read.Store(&from) }
 
-// put receives a value with its labels.
-type put func(value float64, labels ...string)
-
-// reading is a family that each scrape reads.
-type reading struct {
-	kind prometheus.ValueType
-	from func(Readings, put)
-}
-
-const (
-	counter = prometheus.CounterValue
-	gauge   = prometheus.GaugeValue
-)
-
-// reader is the collector of one reading.
-type reader struct {
-	reading
-
+// readings is the collector of all families that each scrape reads.
+type readings struct {
 	m    *Metrics
-	desc *prometheus.Desc
+	kind map[string]prometheus.ValueType
+	desc map[string]*prometheus.Desc
+}
+
+// add adds a family.
+func (r *readings) add(d vec.Desc, kind string) {
+	if r.desc == nil {
+		r.kind, r.desc = map[string]prometheus.ValueType{}, map[string]*prometheus.Desc{}
+	}
+	r.desc[d.Name] = prometheus.NewDesc(d.Name, d.Help, d.Labels, nil)
+	r.kind[d.Name] = prometheus.GaugeValue
+	if kind == "counter" {
+		r.kind[d.Name] = prometheus.CounterValue
+	}
 }
 
 // Describe implements prometheus.Collector.
-func (r *reader) Describe(out chan<- *prometheus.Desc) { out <- r.desc }
+func (r *readings) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range r.desc {
+		out <- d
+	}
+}
 
 // Collect implements prometheus.Collector.
-func (r *reader) Collect(out chan<- prometheus.Metric) {
-	var from Readings
-	if set := r.m.readings.Load(); set != nil {
-		from = *set
+func (r *readings) Collect(out chan<- prometheus.Metric) {
+	put := func(name string, value float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(r.desc[name], r.kind[name], value, labels...)
 	}
-	r.from(from, func(value float64, labels ...string) {
-		out <- prometheus.MustNewConstMetric(r.desc, r.kind, value, labels...)
-	})
-}
-
-func endpointChanges(r Readings, p put) {
-	number(r.Totals, func(t cluster.Totals) uint64 { return t.Slices }, p)
-}
-
-func serviceChanges(r Readings, p put) {
-	number(r.Totals, func(t cluster.Totals) uint64 { return t.Services }, p)
-}
-
-func endpointsPending(r Readings, p put) {
-	number(r.Backlog, func(w cluster.Window) int { return w.Slices }, p)
-}
-
-func servicesPending(r Readings, p put) {
-	number(r.Backlog, func(w cluster.Window) int { return w.Services }, p)
-}
-
-func serviceCount(r Readings, p put) {
-	number(r.Sizes, func(s sizes.Sizes) int { return s.Services }, p)
-}
-
-func endpointCount(r Readings, p put) {
-	number(r.Sizes, func(s sizes.Sizes) int { return s.Backends }, p)
-}
-
-// noLocal is a gauge of each policy and family.
-func (m *Metrics) noLocal(r Readings, p put) {
-	if r.Sizes == nil {
-		return
-	}
-	now := r.Sizes()
-	for _, f := range m.opt.Families {
-		p(float64(now.NoLocal(sizes.Internal, f)), "internal", f.String())
-		p(float64(now.NoLocal(sizes.External, f)), "external", f.String())
-	}
-}
-
-func connected(r Readings, p put)        { number(r.Connected, truth, p) }
-func kubeProxyRunning(r Readings, p put) { number(r.KubeProxyRunning, truth, p) }
-
-// reloads are of two series.
-func reloads(r Readings, p put) {
-	if r.Reloads == nil {
-		return
-	}
-	accepted, refused := r.Reloads()
-	p(float64(accepted), "ok")
-	p(float64(refused), "refused")
-}
-
-func healthPortFailures(r Readings, p put) { number(r.HealthPortFailures, same, p) }
-func hostSettingsFailed(r Readings, p put) { number(r.HostSettingsFailed, same, p) }
-
-// unknownProgram is the label of a program whose name is not known, and noProgram
-// that of none.
-const (
-	unknownProgram = "unknown"
-	noProgram      = "none"
-)
-
-// contested is one series, whose label is the program.
-func contested(r Readings, p put) {
-	if r.Contest == nil {
-		return
-	}
-	program, active := r.Contest()
-	switch {
-	case !active:
-		program = noProgram
-	case program == "":
-		program = unknownProgram
-	}
-	p(float64(truth(active)), program)
-}
-
-func leftovers(r Readings, p put) { byMechanism(r.Leftovers, p) }
-func takenOver(r Readings, p put) { byMechanism(r.Removed, p) }
-
-func byMechanism(read func() map[takeover.Mechanism]int, p put) {
-	if read == nil {
-		return
-	}
-	found := read()
-	for _, mechanism := range takeover.Mechanisms() {
-		p(float64(found[mechanism]), string(mechanism))
-	}
-}
-
-// number passes on one number of a reading, if there is one.
-func number[R any, N int | uint64](read func() R, part func(R) N, p put) {
+	var now Readings
+	read := r.m.read.Load()
 	if read != nil {
-		p(float64(part(read())))
+		now = (*read)()
+		r.m.collect(now, put)
 	}
+	queued := time.Unix(0, r.m.queued.Load())
+	if !now.Backlog.Empty() {
+		queued = now.Backlog.Last
+	}
+	for _, f := range r.m.opt.Families {
+		put("kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds", seconds(queued), f.String())
+	}
+	left := math.Inf(1)
+	if at := r.m.expiry.Load(); at != nil {
+		left = time.Until(*at).Seconds()
+	}
+	put("rest_client_exec_plugin_ttl_seconds", left)
 }
 
-func same[N int | uint64](n N) N { return n }
-
-func truth(is bool) int { return map[bool]int{true: 1}[is] }
-
-// lastQueued is when the last change came in, settled or not.
-func (m *Metrics) lastQueued(r Readings, p put) {
-	at := time.Unix(0, m.queued.Load())
-	if r.Backlog != nil {
-		if w := r.Backlog(); !w.Empty() {
-			at = w.Last
-		}
-	}
+// collect calls put for each value of the Readings, except those that exist without them.
+func (m *Metrics) collect(r Readings, put func(name string, value float64, labels ...string)) {
+	put("kubeproxy_sync_proxy_rules_endpoint_changes_total", float64(r.Totals.Slices))
+	put("kubeproxy_sync_proxy_rules_service_changes_total", float64(r.Totals.Services))
+	put("kubeproxy_sync_proxy_rules_endpoint_changes_pending", float64(r.Backlog.Slices))
+	put("kubeproxy_sync_proxy_rules_service_changes_pending", float64(r.Backlog.Services))
 	for _, f := range m.opt.Families {
-		p(seconds(at), f.String())
+		put("kubeproxy_sync_proxy_rules_no_local_endpoints_total", float64(r.Sizes.NoLocal(sizes.Internal, f)), "internal", f.String())
+		put("kubeproxy_sync_proxy_rules_no_local_endpoints_total", float64(r.Sizes.NoLocal(sizes.External, f)), "external", f.String())
 	}
+	put("sluice_services", float64(r.Sizes.Services))
+	put("sluice_endpoints", float64(r.Sizes.Backends))
+	put("sluice_source_connected", truth(r.Connected))
+	put("sluice_config_reloads_total", float64(r.ReloadsAccepted), "ok")
+	put("sluice_config_reloads_total", float64(r.ReloadsRefused), "refused")
+	put("sluice_kube_proxy_running", truth(r.KubeProxyRunning))
+	for _, mechanism := range takeover.Mechanisms() {
+		put("sluice_takeover_leftovers", float64(r.Leftovers[mechanism]), string(mechanism))
+		put("sluice_takeover_removed_total", float64(r.Removed[mechanism]), string(mechanism))
+	}
+	put("sluice_health_port_failures", float64(r.HealthPortFailures))
+	put("sluice_host_settings_failed", float64(r.HostSettingsFailed))
+	program := r.Contender
+	switch {
+	case !r.Contested:
+		program = "none"
+	case program == "":
+		program = "unknown"
+	}
+	put("sluice_rules_contested", truth(r.Contested), program)
 }
+
+// truth returns 1 for true.
+func truth(is bool) float64 { return map[bool]float64{true: 1}[is] }
 
 // seconds returns a time in seconds since 1970.
 func seconds(at time.Time) float64 { return float64(at.UnixMicro()) / 1e6 }

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/metrics/metricstest"
 )
 
-// The time of a certificate is what is left when somebody asks.
+// Each scrape reads the time until the certificate expires.
 func TestCertificateOfExecPlugin(t *testing.T) {
 	m := newMetrics()
 	c := m.Client()
@@ -37,7 +37,7 @@ func TestCertificateOfExecPlugin(t *testing.T) {
 	}
 }
 
-// Scrapers get the format they ask for.
+// Scrapers get the format that they accept.
 func TestFormats(t *testing.T) {
 	m := busy(t)
 	for accept, want := range map[string]string{
@@ -59,7 +59,7 @@ func TestFormats(t *testing.T) {
 	}
 }
 
-// /metrics/slis counts health checks, and forgets them when told to.
+// /metrics/slis counts health checks; DELETE removes the counts.
 func TestSLIs(t *testing.T) {
 	m := newMetrics()
 	ask := func(method string) string {
@@ -87,13 +87,13 @@ process_start_time_seconds 1.767323045e+09`)
 
 // A contest has one series, whose label names the program, if it is known.
 func TestContestsNameTheProgram(t *testing.T) {
-	for want, contest := range map[string]func() (string, bool){
-		`sluice_rules_contested{program="none"} 0`:    func() (string, bool) { return "nft", false },
-		`sluice_rules_contested{program="nft"} 1`:     func() (string, bool) { return "nft", true },
-		`sluice_rules_contested{program="unknown"} 1`: func() (string, bool) { return "", true },
+	for want, readings := range map[string]Readings{
+		`sluice_rules_contested{program="none"} 0`:    {Contender: "nft"},
+		`sluice_rules_contested{program="nft"} 1`:     {Contender: "nft", Contested: true},
+		`sluice_rules_contested{program="unknown"} 1`: {Contested: true},
 	} {
 		m := New(Options{Mode: "best"})
-		m.Read(Readings{Contest: contest})
+		m.Read(func() Readings { return readings })
 		w := httptest.NewRecorder()
 		m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 		if body := w.Body.String(); !strings.Contains(body, "\n"+want+"\n") || strings.Count(body, "\nsluice_rules_contested{") != 1 {

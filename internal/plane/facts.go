@@ -6,7 +6,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Facts say what a plane does where planes differ, for explanations.
+// Facts describe how a plane behaves where planes differ. Explanations use them.
 type Facts struct {
 	Name        string
 	OtherPort   Behaviour // to a clusterIP, at a port that its Service does not have
@@ -16,53 +16,53 @@ type Facts struct {
 	Ends        Ends      // where connections without a backend are refused or dropped
 	Loopback    string    // the condition for NodePorts on loopback addresses; completes "only if"
 
-	// Path names what the first packet of a connection passes, in its order: chains,
-	// maps. Nil: the plane has no names for that.
+	// Path returns the names of the chains, maps and so on that the first packet of a
+	// connection passes, in order. Nil: the plane has no such names.
 	Path func(Passage) []string
 }
 
-// Behaviour is a verdict, the sentence that gives its reason, and the path to it if
-// the plane has names for that.
+// Behaviour is a verdict, its reason as a sentence, and the path of the packet, if the
+// plane has names for it.
 type Behaviour struct {
 	Verdict Verdict
 	Why     string
 	Path    []string
 }
 
-// Verdict is what becomes of a connection that is not balanced.
+// Verdict is what happens to a connection that reaches no backend.
 type Verdict string
 
 // The verdicts.
 const (
-	Refuse    Verdict = "refused"   // an error is returned to the client at once
-	Drop      Verdict = "dropped"   // the client waits until it gives up
+	Refuse    Verdict = "refused"   // the client receives an error at once
+	Drop      Verdict = "dropped"   // the client waits until its timeout
 	Untouched Verdict = "untouched" // as if there were no proxy
 )
 
 // Ranges says when the source ranges of a Service are checked.
 type Ranges uint8
 
-// The orders in which packets are checked.
+// The times of the check.
 const (
 	RangesFirst       Ranges = iota // before anything else
 	RangesWhileServed               // while the Service has endpoints; otherwise all clients are refused
 )
 
-// Ends are where a plane refuses or drops connections that lead to no backend.
-// Elsewhere it leaves them alone.
+// Ends are the hooks at which a plane refuses or drops connections without a backend. At
+// other hooks it does not change them.
 type Ends struct {
-	ClusterIPs Hooks // those to a clusterIP
-	External   Hooks // those to all other addresses, NodePorts among them
+	ClusterIPs Hooks // for connections to a clusterIP
+	External   Hooks // for connections to all other addresses, including NodePorts
 
-	// Unserved means that NodePorts that refuse or drop do so at every address of
-	// this node, also where no NodePorts are served.
+	// Unserved means that a NodePort without a backend refuses or drops connections at
+	// every address of this node, also at those that serve no NodePorts.
 	Unserved bool
 }
 
 // Hooks are the points that packets pass on their way through a node.
 type Hooks uint8
 
-// The hooks. A packet of this node to itself passes two of them.
+// The hooks. A packet from this node to itself passes two of them.
 const (
 	Arriving Hooks = 1 << iota // at an address of this node
 	Passing                    // from and to other hosts
@@ -71,22 +71,23 @@ const (
 	Everywhere = Arriving | Passing | Leaving
 )
 
-// Passage is a connection that takes a way into a Service, up to the choice of a
-// backend or beyond it.
+// Passage is a connection through a Service: up to the choice of a backend, or to a certain
+// backend.
 type Passage struct {
-	Service *route.Service
-	Port    int            // of Service.Ports
-	Front   int            // of the Fronts of that
-	Inside  bool           // the client is a pod on this node, or this node itself
-	Way     route.Way      // of such a client
-	KeptOut bool           // source ranges do not admit the client, whatever Way says
-	Backend netip.AddrPort // the one chosen; not valid: up to the choice
+	Service  *route.Service
+	Port     int            // index in Service.Ports
+	Frontend int            // index in the Frontends of the port
+	Inside   bool           // the client is a pod on this node, or this node itself
+	Way      route.Way      // of the client
+	KeptOut  bool           // source ranges do not admit the client, whatever Way says
+	Backend  netip.AddrPort // the one chosen; invalid: up to the choice
 
-	// Unserved: it is to a NodePort, at an address that serves none (Ends.Unserved).
+	// Unserved: its destination is a NodePort at an address that serves none
+	// (Ends.Unserved).
 	Unserved bool
 }
 
-// Checks reports whether source ranges decide on clients that would go a way.
-func (f Facts) Checks(front *route.Front, w route.Way) bool {
-	return front.Restricted && (f.Ranges == RangesFirst || w.Verdict != route.Reject)
+// Checks reports whether the plane checks source ranges for clients with this Way.
+func (f Facts) Checks(frontend *route.Frontend, w route.Way) bool {
+	return frontend.Restricted && (f.Ranges == RangesFirst || w.Verdict != route.Reject)
 }

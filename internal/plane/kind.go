@@ -17,34 +17,35 @@ import (
 // Preview and Facts are needed; a field that is nil, false or empty otherwise means
 // that the plane does not need it.
 //
-// A plane that stands on another takes the Kind of that one as a parameter, calls its
-// functions, and names its mode in On.
+// A plane may use another one, for example for the traffic that it cannot handle itself.
+// Its function Kind then takes the Kind of the other as a parameter, calls its functions,
+// and sets On.
 type Kind struct {
 	Mode  string // its name in the configuration
-	On    string // the mode of the plane that it stands on, whose rules are needed as well
+	On    string // the mode of the plane that it uses, whose rules must not be removed
 	Facts Facts  // for explanations
 
-	// Owned names what belongs to the plane in the kernel, for people who have to keep
-	// other programs off it: "the tables \"sluice\"".
+	// Owned names the objects of the plane in the kernel, which other programs must not
+	// change: "the tables \"sluice\"".
 	Owned string
 
 	// Persistent means that Services are served while the process is down.
 	Persistent bool
 
-	// PartialSyncs means that the kube-proxy of this mode has metrics of full and
-	// partial syncs.
+	// PartialSyncs means that kube-proxy has metrics of full and partial syncs in this
+	// mode.
 	PartialSyncs bool
 
-	// Probe reports whether this kernel and this process can do what the plane needs.
-	// It tries and leaves nothing behind. The error has a sentence with the remedy for
+	// Probe tries whether this kernel and this process can do what the plane needs, and
+	// removes everything that it creates. The error has a sentence with the remedy for
 	// each problem and wraps probe.ErrPrivilege or probe.ErrFeature.
 	Probe func(ctx context.Context, netns int) (Support, error)
 
 	// Open opens the plane for the life of the process. It writes no rules.
 	Open func(context.Context, Setup) (*Opened, error)
 
-	// Preview returns a plane over a mechanism in memory that holds nothing. It needs
-	// no privilege.
+	// Preview returns a plane whose mechanism is an empty one in memory. It needs no
+	// privilege.
 	Preview func(Setup) Plane
 
 	// Excess returns the size of a Service that the plane does not program, and the
@@ -56,9 +57,9 @@ type Kind struct {
 	// and the take-over removes them.
 	Remove func(context.Context, Setup) (removed []string, err error)
 
-	// Prepare changes the host in a way that takes more privilege than serving does;
-	// Cleanup undoes that and what the parts of the plane did to the host. Several
-	// kinds may share a Cleanup: it succeeds if nothing is left to do.
+	// Prepare makes the changes of the host that need more privilege than the proxy has
+	// later (--init-only). Cleanup undoes them and those that the parts of the plane made.
+	// Several kinds may share a Cleanup: it succeeds if there is nothing to undo.
 	Prepare func(context.Context, Setup) error
 	Cleanup func(context.Context, Setup) (lines []string, err error)
 }
@@ -96,14 +97,14 @@ type Setup struct {
 	Report func([]route.Problem)
 }
 
-// Opened is a plane with all that works beside it.
+// Opened is an open plane with its parts.
 type Opened struct {
 	Plane Plane
 	Load  Load // what one write contains
 	Parts []Part
 
-	// Reader returns another plane over the same mechanism, which another goroutine uses
-	// to compare what is there with what should be. The caller calls done at the end.
+	// Reader returns another plane for the same mechanism, which another goroutine uses to
+	// compare the kernel with the table. The caller calls done at the end.
 	Reader func(context.Context) (reader Plane, done func(), err error)
 
 	// Due returns when the plane has something to write although nothing changed, such
@@ -115,23 +116,23 @@ type Opened struct {
 	// WriteFailed is called after each attempt to write that failed.
 	WriteFailed func()
 
-	// WatchTrouble returns why edits by other programs are found only by comparing
-	// everything now and then; empty: they are found at once.
+	// WatchTrouble returns why edits by other programs are detected only by periodic
+	// comparisons; empty: they are detected at once.
 	WatchTrouble func() string
 
 	// KubeProxyRules are the mechanisms in which the rules of the plane have
 	// kube-proxy's names, as package takeover spells them.
 	KubeProxyRules []string
 
-	How string // completes "rules are written", for people; empty: there is nothing to add
+	How string // completes "rules are written" in messages; may be empty
 
 	Close func() error // called last; nil: nothing is open
 }
 
-// Part works beside the rules of a plane: it ends stale connections, or carries
-// traffic itself. Each field may be nil.
+// Part is code that runs beside the rules of a plane: it ends stale connections, or
+// forwards traffic itself. Each field may be nil.
 type Part struct {
-	// Run runs beside the loop until the context ends, once.
+	// Run runs beside the loop until the context ends. It is called once.
 	Run func(context.Context) error
 
 	// Follower is notified of each change that was written.
@@ -146,7 +147,7 @@ type Part struct {
 	Close func() error // called after Run has returned, or in its place
 }
 
-// Follower is notified of a change once it is written. Applied returns at once.
+// Follower is notified of a change after it was written. Applied must return at once.
 type Follower interface{ Applied(route.Change) }
 
 // Metrics returns the metrics of all parts.
@@ -158,8 +159,8 @@ func (o *Opened) Metrics() []prometheus.Collector {
 	return all
 }
 
-// Poll implements Watch for a mechanism that reports no edits: each period it
-// reports that there may have been one, until the context ends.
+// Poll implements Watch for a mechanism without notifications: each period it reports
+// that there may have been an edit, until the context ends.
 func Poll(ctx context.Context, period time.Duration, subscribed func(), report func(Edit)) error {
 	ticker := time.NewTicker(period)
 	defer ticker.Stop()

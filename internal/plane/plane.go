@@ -1,5 +1,5 @@
-// Package plane says what a data plane is: something that makes one kernel
-// mechanism do what a route.Table says.
+// Package plane defines what a data plane is: code that writes a route.Table to one kernel
+// mechanism.
 package plane
 
 import (
@@ -14,66 +14,62 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Plane makes one kernel mechanism do what a table says. One goroutine uses it,
-// but for Watch.
+// Plane writes routes to one kernel mechanism. Only one goroutine may use it, except for
+// Watch.
 //
-// It reads, thinks and writes in three separate steps. After an error of
-// Refresh or Apply its belief is void: Refresh comes next.
+// Reading (Refresh), computing (Plan) and writing (Plan.Apply) are separate. After an error
+// of Refresh or Apply the caller must call Refresh before the next Plan.
 type Plane interface {
-	// Refresh looks at the kernel and forgets what was believed. It comes
-	// before the first Plan. The Plan after a Refresh compares everything.
+	// Refresh reads the kernel, and discards what the Plane knew about it. It must be
+	// called before the first Plan. The Plan after a Refresh compares everything.
 	Refresh(ctx context.Context) error
 
-	// Plan works out what to write so that the kernel does what change.Table
-	// says. It does no I/O. At most one plan is pending: it is applied, or the
-	// Plane refreshed, before the next is made.
+	// Plan computes what to write so that the kernel holds change.Table. It does no I/O.
+	// Before the next Plan, the caller must apply this one or call Refresh.
 	Plan(change route.Change) Plan
 
-	// Watch tells of what other programs change in what is this plane's, until
-	// the context ends; it returns nil then. Subscribed is called when it would
-	// hear of everything from then on. It runs beside the goroutine that uses the
-	// rest.
-	Watch(ctx context.Context, subscribed func(), tell func(Edit)) error
+	// Watch calls report with each change that another program makes to objects of this
+	// plane, until the context ends; then it returns nil. It calls subscribed once no
+	// later change can be missed. It may run beside all other methods.
+	Watch(ctx context.Context, subscribed func(), report func(Edit)) error
 
-	// Remove takes everything of this plane out of the kernel, also what an
-	// earlier run left, and says in a few words each what that was. It needs no
-	// Refresh.
+	// Remove deletes all objects of this plane from the kernel, also those of earlier
+	// runs, and returns a few words for each kind that it deleted. It needs no Refresh.
 	Remove(ctx context.Context) (removed []string, err error)
 }
 
-// Plan is a change to the kernel, worked out but not made.
+// Plan is a change of the kernel that is not written yet.
 type Plan interface {
 	Steps() int                      // 0: nothing to do
-	Kept() int                       // entries found in the kernel that are right; only after a Refresh
-	String() string                  // one step per line, in the mechanism's own language
-	Apply(ctx context.Context) error // writes; on success the belief is what was wanted. It may be Refused
+	Kept() int                       // entries found in the kernel that are right; 0 unless the Plan compares everything
+	String() string                  // one step per line, in the language of the mechanism
+	Apply(ctx context.Context) error // writes; the error may be a Refused
 }
 
-// Edit is a change that another program made to what is a plane's.
+// Edit is a change that another program made to objects of a plane.
 type Edit struct {
-	What string // in a few words: "chain, rule"
-	By   string // the program, as far as it is known: "nft (thread 812)"
+	What string // the kinds of objects: "chain, rule"
+	By   string // the program: "nft (thread 812)"; empty: unknown
 
-	// Possible means that no change was observed, but that one may have gone
-	// unnoticed: everything is to be compared as soon as that is cheap.
+	// Possible means that no change was observed, but that one may have been missed. The
+	// caller compares everything once that is cheap.
 	Possible bool
 
-	// Since is when the edit was made at the earliest, where that is not known to be
-	// now; zero: it was made now.
+	// Since is the earliest time at which the edit may have been made; zero: now.
 	Since time.Time
 }
 
-// Refused is the error of an Apply after which everything is in the kernel but
-// some Services, whose rules it does not take, and why. They are as they were
-// before, or not there. What the plane believes of the others holds.
+// Refused is the error of an Apply that wrote everything except the rules of some Services,
+// which the kernel rejects. It has the reason for each. The kernel holds these Services as
+// before, or not at all. The Plane needs no Refresh for the others.
 type Refused map[cluster.Name]error
 
-// Names returns the Services in order.
+// Names returns the Services, sorted.
 func (r Refused) Names() []cluster.Name {
 	return slices.SortedFunc(maps.Keys(r), cluster.Name.Compare)
 }
 
-// Error names each Service and says why.
+// Error returns each Service with its reason.
 func (r Refused) Error() string {
 	var lines []string
 	for _, name := range r.Names() {

@@ -9,50 +9,49 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Queue holds changes of Services that are not written yet. It hands them out in
-// batches that a plane writes quickly: small Services first, and beside them pieces
-// of the large ones in turn, so that no Service waits for a large one. Of the small
-// ones those that stay come before new and deleted ones, however many there are of
-// these. Services of a
-// kind are handed out in the order in which they came; one that changes while it
-// waits keeps its place. A Queue is used by one goroutine.
+// Queue holds changes of Services that are not written yet, and returns them in batches
+// that a plane writes quickly. A batch has small Services first, and beside them pieces
+// of large ones in rotation, so that no Service waits for a large one. Of the small ones,
+// those that the kernel already has come before new and deleted ones, which get a quarter
+// of the batch at least. Services of a class are returned in the order of arrival; one that
+// changes while it waits keeps its position. Only one goroutine may use a Queue.
 //
-// The pieces of a Service are its ports. Ports are handed out together where a
-// frontend moves from one to the other, within a Service or between two.
+// The pieces of a Service are its ports. If a frontend moves from one port to another,
+// within a Service or between two, both are in one batch.
 type Queue struct {
-	load  Load
-	tasks map[cluster.Name]*task
-	lines [lines]line
-	holds map[route.Key]*unit // whose frontend it is in the kernel
-	wants map[route.Key]*unit // whose frontend it becomes
+	load    Load
+	tasks   map[cluster.Name]*task
+	classes [classes]fifo
+	before  map[route.Key]*unit // the unit that has a frontend in the kernel
+	after   map[route.Key]*unit // the unit that gets a frontend
 }
 
-// task is a Service on its way into the kernel.
+// task is the change of one Service.
 type task struct {
 	name     cluster.Name
-	line     *line
-	old, now *route.Service // in the kernel before the first unit; wanted
+	class    *fifo
+	old, now *route.Service // in the kernel before the first unit is written, and after the last
 	waiting  []*unit        // the cheapest first; some are done
-	left     int            // units that wait
-	written  []*unit        // handed out
+	left     int            // units that are not done
+	written  []*unit
 }
 
-// unit is what of a Service is written at once: all of it, or its ports of one
-// name.
+// unit is the part of a task that is written at once: the Service, or all of its ports
+// with one name.
 type unit struct {
 	task     *task
 	whole    bool // it is the Service
 	old, now []*route.Port
 	cost     int
-	done     bool // it was handed out, or is out of date
+	done     bool // it was returned, or a later change has replaced it
 }
 
-// The lines in which tasks wait.
+// The classes of tasks.
 const (
-	changed = iota // small Services that the kernel holds and keeps
-	others         // small Services that come or go
+	changed = iota // small Services that the kernel has and keeps
+	others         // small Services that are new or deleted
 	large
-	lines
+	classes
 )
 
 // NewQueue returns an empty Queue.
@@ -65,24 +64,24 @@ func NewQueue(load Load) *Queue {
 	return q
 }
 
-// Clear forgets everything.
+// Clear removes everything.
 func (q *Queue) Clear() {
-	q.tasks, q.holds, q.wants = map[cluster.Name]*task{}, map[route.Key]*unit{}, map[route.Key]*unit{}
-	q.lines = [lines]line{}
+	q.tasks, q.before, q.after = map[cluster.Name]*task{}, map[route.Key]*unit{}, map[route.Key]*unit{}
+	q.classes = [classes]fifo{}
 }
 
-// Empty reports whether nothing waits.
+// Empty reports whether the Queue has no change.
 func (q *Queue) Empty() bool { return len(q.tasks) == 0 }
 
-// Has reports whether a part of the Service waits.
+// Has reports whether the Queue has a change of the Service, or a part of one.
 func (q *Queue) Has(name cluster.Name) bool { return q.tasks[name] != nil }
 
-// Hurried reports whether a Service waits that is not written in pieces.
-func (q *Queue) Hurried() bool {
-	return q.lines[changed].first() != nil || q.lines[others].first() != nil
+// HasSmall reports whether the Queue has a Service that is not written in pieces.
+func (q *Queue) HasSmall() bool {
+	return q.classes[changed].first() != nil || q.classes[others].first() != nil
 }
 
-// Add takes a change in. What waited of the same Service is replaced.
+// Add adds a change. It replaces what is left of an earlier change of the Service.
 func (q *Queue) Add(t route.Touch) {
 	tk := q.tasks[t.Name]
 	if tk == nil {
@@ -94,29 +93,29 @@ func (q *Queue) Add(t route.Touch) {
 		}
 	}
 	tk.now, tk.waiting, tk.written = t.New, nil, nil
-	to, parts := &q.lines[changed], []*unit{{whole: true, old: portsOf(tk.old), now: portsOf(tk.now)}}
+	class, parts := &q.classes[changed], []*unit{{whole: true, old: portsOf(tk.old), now: portsOf(tk.now)}}
 	switch {
 	case q.divided(tk):
-		to, parts = &q.lines[large], split(tk.old, tk.now)
+		class, parts = &q.classes[large], split(tk.old, tk.now)
 	case tk.old == nil || tk.now == nil:
-		to = &q.lines[others]
+		class = &q.classes[others]
 	}
 	for _, u := range parts {
 		q.push(tk, u)
 	}
 	slices.SortStableFunc(tk.waiting, func(a, b *unit) int { return cmp.Compare(a.cost, b.cost) })
-	if tk.line != to {
-		if tk.line != nil {
-			tk.line.remove(tk)
+	if tk.class != class {
+		if tk.class != nil {
+			tk.class.remove(tk)
 		}
-		tk.line = to
-		to.tasks = append(to.tasks, tk)
+		tk.class = class
+		class.tasks = append(class.tasks, tk)
 	}
 	q.tasks[t.Name] = tk
 }
 
-// divided reports whether a task is written in pieces. What ports say of the health
-// check node port belongs to all of them, so a change of it is not divided.
+// divided reports whether a task is written in pieces. A change of the health check node
+// port concerns all ports and is not divided.
 func (q *Queue) divided(t *task) bool {
 	if q.load.Piece == 0 || q.cost(t.old)+q.cost(t.now) <= q.load.Piece {
 		return false
@@ -139,19 +138,19 @@ func (q *Queue) push(t *task, u *unit) {
 	t.waiting = append(t.waiting, u)
 	t.left++
 	for k := range keys(u.old) {
-		q.holds[k] = u
+		q.before[k] = u
 	}
 	for k := range keys(u.now) {
-		q.wants[k] = u
+		q.after[k] = u
 	}
 }
 
-// keys yields the frontends of ports.
+// keys yields the keys of the frontends of ports.
 func keys(ports []*route.Port) iter.Seq[route.Key] {
 	return func(yield func(route.Key) bool) {
 		for _, p := range ports {
-			for i := range p.Fronts {
-				if !yield(p.Key(&p.Fronts[i])) {
+			for i := range p.Frontends {
+				if !yield(p.Key(&p.Frontends[i])) {
 					return
 				}
 			}
@@ -159,7 +158,7 @@ func keys(ports []*route.Port) iter.Seq[route.Key] {
 	}
 }
 
-// finish takes a unit out, unless that is done.
+// finish removes a unit, if it is not done.
 func (q *Queue) finish(u *unit) {
 	if u.done {
 		return
@@ -167,13 +166,13 @@ func (q *Queue) finish(u *unit) {
 	u.done = true
 	u.task.left--
 	for k := range keys(u.old) {
-		if q.holds[k] == u {
-			delete(q.holds, k)
+		if q.before[k] == u {
+			delete(q.before, k)
 		}
 	}
 	for k := range keys(u.now) {
-		if q.wants[k] == u {
-			delete(q.wants, k)
+		if q.after[k] == u {
+			delete(q.after, k)
 		}
 	}
 }
@@ -186,7 +185,7 @@ func (q *Queue) cost(svc *route.Service) int {
 	return n
 }
 
-// All returns everything that waits, each Service as a whole.
+// All removes and returns all changes, each Service as a whole.
 func (q *Queue) All() []route.Touch {
 	touches := make([]route.Touch, 0, len(q.tasks))
 	for _, t := range q.tasks {
@@ -196,26 +195,26 @@ func (q *Queue) All() []route.Touch {
 	return inOrder(touches)
 }
 
-// Next returns what is written next, by Service. At least one piece of a large
-// Service is among it if one waits.
+// Next removes and returns the next batch, sorted by Service. It has at least one piece
+// of a large Service if the Queue has one.
 func (q *Queue) Next() []route.Touch {
 	room := q.load.Piece
 	if room == 0 {
 		return q.All()
 	}
 	most := room
-	if q.lines[others].first() != nil {
-		most -= room / 4 // they do not wait without end
+	if q.classes[others].first() != nil {
+		most -= room / 4
 	}
-	picked, spent := q.pick(nil, &q.lines[changed], most)
-	picked, _ = q.pick(picked, &q.lines[others], room-spent)
-	picked, _ = q.pick(picked, &q.lines[large], room)
+	picked, spent := q.pick(nil, &q.classes[changed], most)
+	picked, _ = q.pick(picked, &q.classes[others], room-spent)
+	picked, _ = q.pick(picked, &q.classes[large], room)
 	return q.touches(picked)
 }
 
-// pick takes units out of a line as far as there is room, but at least one, and
-// returns what they cost.
-func (q *Queue) pick(picked []*unit, from *line, room int) (all []*unit, spent int) {
+// pick removes units of a class as far as there is room, but at least one. It appends them
+// to picked and returns their cost.
+func (q *Queue) pick(picked []*unit, from *fifo, room int) (all []*unit, spent int) {
 	for spent == 0 || spent < room {
 		t := from.first()
 		if t == nil || spent > 0 && spent+t.next().cost > room {
@@ -230,8 +229,8 @@ func (q *Queue) pick(picked []*unit, from *line, room int) (all []*unit, spent i
 	return picked, spent
 }
 
-// together takes out a unit, and those with which it exchanges frontends: such a
-// frontend is always served by the one or the other.
+// together removes and returns a unit and those with which it exchanges frontends, so that
+// each of these frontends is served at every moment.
 func (q *Queue) together(first *unit) []*unit {
 	var list, todo []*unit
 	take := func(u *unit) {
@@ -245,16 +244,16 @@ func (q *Queue) together(first *unit) []*unit {
 		u := todo[0]
 		todo, list = todo[1:], append(list, u)
 		for k := range keys(u.now) {
-			take(q.holds[k])
+			take(q.before[k])
 		}
 		for k := range keys(u.old) {
-			take(q.wants[k])
+			take(q.after[k])
 		}
 	}
 	return list
 }
 
-// touches makes one change for each Service, and forgets those that are complete.
+// touches returns one change for each Service, and removes the tasks that are complete.
 func (q *Queue) touches(picked []*unit) []route.Touch {
 	var order []*task
 	parts := map[*task][]*unit{}
@@ -275,13 +274,14 @@ func (q *Queue) touches(picked []*unit) []route.Touch {
 	return inOrder(touches)
 }
 
+// inOrder sorts changes by Service.
 func inOrder(touches []route.Touch) []route.Touch {
 	slices.SortFunc(touches, func(a, b route.Touch) int { return a.Name.Compare(b.Name) })
 	return touches
 }
 
-// Underway returns the Services that wait, in whole or in part, as the kernel holds
-// them; nil stands for one that it does not hold.
+// Underway returns the Services of which a change is not written yet, in whole or in part,
+// as the kernel holds them; nil stands for a Service that it does not hold.
 func (q *Queue) Underway() map[cluster.Name]*route.Service {
 	all := make(map[cluster.Name]*route.Service, len(q.tasks))
 	for name, t := range q.tasks {
@@ -295,50 +295,43 @@ func (t *task) touch(some []*unit) route.Touch {
 	if some[0].whole {
 		return route.Touch{Name: t.name, Old: t.old, New: t.now}
 	}
-	part := func(of *route.Service, ports func(*unit) []*route.Port) *route.Service {
-		if of == nil {
-			return nil
-		}
-		svc := *of
-		svc.Ports = nil
-		for _, u := range some {
-			for _, p := range ports(u) {
-				svc.Ports = append(svc.Ports, *p)
-			}
-		}
-		return &svc
+	var old, now []*route.Port
+	for _, u := range some {
+		old, now = append(old, u.old...), append(now, u.now...)
 	}
-	return route.Touch{
-		Name: t.name,
-		Old:  part(t.old, func(u *unit) []*route.Port { return u.old }),
-		New:  part(t.now, func(u *unit) []*route.Port { return u.now }),
-	}
+	return route.Touch{Name: t.name, Old: withPorts(t.old, old), New: withPorts(t.now, now)}
 }
 
-// inKernel returns the Service as the units that were handed out left it.
+// withPorts returns a Service with these ports only; nil for nil.
+func withPorts(svc *route.Service, ports []*route.Port) *route.Service {
+	if svc == nil {
+		return nil
+	}
+	part := *svc
+	part.Ports = make([]route.Port, len(ports))
+	for i, p := range ports {
+		part.Ports[i] = *p
+	}
+	return &part
+}
+
+// inKernel returns the Service as it is after the units that were returned.
 func (t *task) inKernel() *route.Service {
 	if len(t.written) == 0 {
 		return t.old
 	}
-	like := t.now
-	if like == nil {
-		like = t.old
-	}
-	svc := *like
-	svc.Ports = nil
-	gone := map[*route.Port]bool{}
+	var ports []*route.Port
+	replaced := map[*route.Port]bool{}
 	for _, u := range t.written {
 		for _, p := range u.old {
-			gone[p] = true
+			replaced[p] = true
 		}
-		for _, p := range u.now {
-			svc.Ports = append(svc.Ports, *p)
-		}
+		ports = append(ports, u.now...)
 	}
 	for _, p := range portsOf(t.old) {
-		if !gone[p] {
-			svc.Ports = append(svc.Ports, *p)
+		if !replaced[p] {
+			ports = append(ports, p)
 		}
 	}
-	return &svc
+	return withPorts(cmp.Or(t.now, t.old), ports)
 }

@@ -13,8 +13,8 @@ import (
 )
 
 // byFronts divides changes by the number of frontends.
-func byFronts(piece int) Load {
-	return Load{Cost: func(p *route.Port) int { return len(p.Fronts) }, Piece: piece}
+func byFrontends(piece int) Load {
+	return Load{Cost: func(p *route.Port) int { return len(p.Frontends) }, Piece: piece}
 }
 
 // service makes one whose ports are given as "name:first-last" frontends, by port
@@ -28,7 +28,7 @@ func service(name string, ports ...string) *route.Service {
 			panic(err)
 		}
 		for n := first; n <= last; n++ {
-			p.Fronts = append(p.Fronts, route.Front{Addr: netip.MustParseAddr("10.0.0.1"), Port: n})
+			p.Frontends = append(p.Frontends, route.Frontend{Addr: netip.MustParseAddr("10.0.0.1"), Port: n})
 		}
 		svc.Ports = append(svc.Ports, p)
 	}
@@ -43,7 +43,7 @@ func text(touches []route.Touch) string {
 		}
 		var list []string
 		for _, p := range svc.Ports {
-			list = append(list, fmt.Sprintf("%s:%d-%d", p.Name, p.Fronts[0].Port, p.Fronts[len(p.Fronts)-1].Port))
+			list = append(list, fmt.Sprintf("%s:%d-%d", p.Name, p.Frontends[0].Port, p.Frontends[len(p.Frontends)-1].Port))
 		}
 		slices.Sort(list)
 		return strings.Join(list, ",")
@@ -115,15 +115,15 @@ func TestQueueBatches(t *testing.T) {
 		}, []string{"a p:1-1>p:2-2; b p:2-2>p:3-3; c p:3-3>p:1-1"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			q := NewQueue(byFronts(tt.piece))
+			q := NewQueue(byFrontends(tt.piece))
 			for _, touch := range tt.add {
 				q.Add(touch)
 			}
 			if got := drain(q); !slices.Equal(got, tt.want) {
 				t.Errorf("batches\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(tt.want, "\n\t"))
 			}
-			if len(q.holds)+len(q.wants) > 0 {
-				t.Errorf("%d frontends are kept after the last batch", len(q.holds)+len(q.wants))
+			if len(q.before)+len(q.after) > 0 {
+				t.Errorf("%d frontends are kept after the last batch", len(q.before)+len(q.after))
 			}
 		})
 	}
@@ -131,14 +131,14 @@ func TestQueueBatches(t *testing.T) {
 
 // A Service that changes again while it is written goes on from what is written.
 func TestQueueOfAServiceUnderway(t *testing.T) {
-	q := NewQueue(byFronts(3))
+	q := NewQueue(byFrontends(3))
 	first, second := service("large", "x:1-3", "y:4-6", "z:7-9"), service("large", "x:1-2", "z:7-9")
 	q.Add(route.Touch{Name: first.Name, New: first})
 	if got := text(q.Next()); got != "large ->x:1-3" {
 		t.Fatalf("first batch %s", got)
 	}
-	if !q.Has(first.Name) || q.Hurried() {
-		t.Errorf("Has = %v, Hurried = %v; want a large Service that waits", q.Has(first.Name), q.Hurried())
+	if !q.Has(first.Name) || q.HasSmall() {
+		t.Errorf("Has = %v, HasSmall = %v; want a large Service that waits", q.Has(first.Name), q.HasSmall())
 	}
 	if got := q.Underway()[first.Name]; len(got.Ports) != 1 || got.Ports[0].Name != "x" {
 		t.Errorf("the kernel is said to hold %v, want port x", got)
@@ -155,7 +155,7 @@ func TestQueueOfAServiceUnderway(t *testing.T) {
 
 // A change that undoes itself still reaches the followers.
 func TestQueueOfAChangeToNothing(t *testing.T) {
-	q := NewQueue(byFronts(1))
+	q := NewQueue(byFrontends(1))
 	svc := service("large", "x:1-3", "y:4-6")
 	q.Add(route.Touch{Name: svc.Name, Old: svc, New: svc})
 	if got := drain(q); len(got) != 1 {
@@ -168,7 +168,7 @@ func TestQueueOfAChangeToNothing(t *testing.T) {
 func TestQueueAtRandom(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 0))
-		q := NewQueue(byFronts(r.IntN(5)))
+		q := NewQueue(byFrontends(r.IntN(5)))
 		want, kernel := map[string]*route.Service{}, model{}
 		owner := map[uint16]string{}
 		for range 60 {
@@ -237,7 +237,7 @@ func random(r *rand.Rand, name string, owner map[uint16]string) *route.Service {
 		}
 		port := route.Port{Name: p, Protocol: cluster.TCP, Family: route.IPv4}
 		for _, n := range ports[p] {
-			port.Fronts = append(port.Fronts, route.Front{Addr: netip.MustParseAddr("10.0.0.1"), Port: n})
+			port.Frontends = append(port.Frontends, route.Frontend{Addr: netip.MustParseAddr("10.0.0.1"), Port: n})
 		}
 		svc.Ports = append(svc.Ports, port)
 	}
@@ -258,7 +258,7 @@ func (m model) with(svc *route.Service) model {
 func (m model) apply(touches []route.Touch) error {
 	for _, t := range touches {
 		for _, p := range portsOf(t.Old) {
-			for _, f := range p.Fronts {
+			for _, f := range p.Frontends {
 				if at := t.Name.Name + "/" + p.Name; m[f.Port] != at {
 					return fmt.Errorf("%s: frontend %d is of %q, not of %s", text(touches), f.Port, m[f.Port], at)
 				}
@@ -268,7 +268,7 @@ func (m model) apply(touches []route.Touch) error {
 	}
 	for _, t := range touches {
 		for _, p := range portsOf(t.New) {
-			for _, f := range p.Fronts {
+			for _, f := range p.Frontends {
 				if m[f.Port] != "" {
 					return fmt.Errorf("%s: frontend %d is of %s already", text(touches), f.Port, m[f.Port])
 				}

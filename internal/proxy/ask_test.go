@@ -31,7 +31,7 @@ func (w *world) compare(why Cause) {
 	}
 }
 
-func TestALoopThatWaitsAnswers(t *testing.T) {
+func TestViewWhileTheLoopWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)
 		if v := w.look(); v.Started || v.Writes != 0 || v.Err != nil {
@@ -56,7 +56,7 @@ func TestALoopThatWaitsAnswers(t *testing.T) {
 
 // A View costs the loop the same however many Services there are, in the kernel,
 // pending or refused: what follows their number happens elsewhere.
-func TestAViewCostsTheSameForAnyNumberOfServices(t *testing.T) {
+func TestViewTakesConstantTime(t *testing.T) {
 	cost := func(n int) float64 {
 		l := New(Options{Compiler: route.NewCompiler(route.Options{})})
 		store, refused := cluster.NewStore(), plane.Refused{}
@@ -71,11 +71,11 @@ func TestAViewCostsTheSameForAnyNumberOfServices(t *testing.T) {
 		l.remember(change)
 		l.refused.services = refused
 		go func() {
-			for do := range l.asked {
+			for do := range l.requests {
 				do()
 			}
 		}()
-		defer close(l.asked)
+		defer close(l.requests)
 		return testing.AllocsPerRun(100, func() {
 			v, err := l.View(t.Context())
 			if err != nil || v.Routes.Len() != n || v.Pending.Len() != n || len(v.Refused) != n {
@@ -89,7 +89,7 @@ func TestAViewCostsTheSameForAnyNumberOfServices(t *testing.T) {
 }
 
 // What a View holds stays as it was while the loop goes on.
-func TestAViewStaysAsItWas(t *testing.T) {
+func TestAViewDoesNotChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)
 		w.put("a", 1)
@@ -114,7 +114,7 @@ func TestAViewStaysAsItWas(t *testing.T) {
 	})
 }
 
-func TestNobodyWaitsForALoopThatIsOver(t *testing.T) {
+func TestViewAfterTheEndOfTheLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)
 		w.stop()
@@ -157,7 +157,7 @@ func TestComparisonOnRequest(t *testing.T) {
 }
 
 // Half a picture is not written on request either.
-func TestNothingIsComparedBeforeEverythingWasListed(t *testing.T) {
+func TestNoComparisonBeforeTheStoreIsComplete(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)
 		w.put("a", 1)
@@ -168,7 +168,7 @@ func TestNothingIsComparedBeforeEverythingWasListed(t *testing.T) {
 	})
 }
 
-func TestWhatIsInForceIsSettled(t *testing.T) {
+func TestWrittenChangesAreSettled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)
 		w.put("a", 1)

@@ -39,7 +39,7 @@ func (d *drains) written() {
 
 // What a plane has to write at a later time is written then, although nothing
 // changed.
-func TestTheLoopWritesWhatIsDue(t *testing.T) {
+func TestTheLoopMakesDueWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &drains{}
 		w := start(t, func(o *Options) { o.Due = d.due })
@@ -90,7 +90,7 @@ func TestAPlaneThatIsAlwaysDue(t *testing.T) {
 		w.stop()
 		synctest.Wait()
 		if n := len(w.syncs); n < 50 || n > 101 {
-			t.Errorf("%d writes in a second, want about one for each %v", n, dueFloor)
+			t.Errorf("%d writes in a second, want about one for each %v", n, minDue)
 		}
 	})
 }

@@ -1,5 +1,5 @@
-// Package proxy is the one loop: wait for a change, compile it, plan it, apply
-// it, tell the followers. It alone asks the plane to write, waits, and tries again.
+// Package proxy is the one loop: it waits for a change, compiles it, plans it, applies
+// the plan and notifies the followers. It alone makes the plane write, and retries.
 package proxy
 
 import (
@@ -13,15 +13,14 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Follower is told of a change after the kernel agrees with it. It returns at
-// once; what takes time it does elsewhere.
-type Follower interface{ Applied(route.Change) }
+// Follower is notified of changes that were written (plane.Follower).
+type Follower = plane.Follower
 
-// Mender is a Follower that is also told, after Applied, when the kernel was not
-// as it had been left for a while, and is again. It does not keep the table.
-type Mender interface{ Repaired(*route.Table) }
+// RepairFollower is a Follower that is also notified, after Applied, of each repair of
+// rules that had been missing or wrong in the kernel. It does not keep the table.
+type RepairFollower interface{ Repaired(*route.Table) }
 
-// Options for New. Store, Compiler, Plane and Log are needed.
+// Options for New. Store, Compiler, Plane and Log are required.
 type Options struct {
 	Store     *cluster.Store
 	Compiler  *route.Compiler
@@ -29,49 +28,51 @@ type Options struct {
 	Followers []Follower
 	Log       *slog.Logger
 
-	// MinPeriod is the least time between two writes; 0: write at once. Changes
-	// that come while a write is under way are taken together in any case.
+	// MinPeriod is the least time between two writes; 0: none. Changes that arrive
+	// during a write are written together in any case.
 	MinPeriod time.Duration
 
-	// Load bounds what one write contains. The zero value does not.
+	// Load bounds what one write contains. The zero value sets no bounds.
 	Load plane.Load
 
 	// Due returns when the plane has something to write although nothing changed; zero:
 	// never. The loop calls it between writes. Nil: never.
 	Due func() time.Time
 
-	// Report is told of problems with objects, each once. It may be nil.
+	// Report is called with each new problem of an object. It may be nil.
 	Report func([]route.Problem)
 
-	// Observe is told of every attempt to write. It may be nil.
+	// Observe is called after each attempt to write. It may be nil.
 	Observe func(Sync)
 }
 
-// Loop keeps the plane doing what the store says.
+// Loop writes what the store contains to the plane.
 type Loop struct {
-	opt   Options
-	doubt Cause // why the plane's belief does not hold; Change: it does
+	opt Options
 
-	// pending is what was compiled and is not known to be in the kernel yet.
+	// compare is why the next write compares everything; Change: it does not.
+	compare      Cause
+	compareSince time.Time // when that was requested
+	urgent       bool      // Compare was called since the last write
+
+	// pending has the changes that were compiled and may not be in the kernel yet. queue
+	// is the part of them that is not written yet, except for refused Services.
 	pending Pending
-	oldHost *route.Host
-	queue   *plane.Queue // the part of pending that waits for its write
-	rehost  *route.Host  // the host in the kernel, if that is not the one of the table
+	queue   *plane.Queue
+	oldHost *route.Host // the Host that the followers know, if the table has another one
+	rehost  *route.Host // the Host in the kernel, if the table has another one
 
 	starting map[cluster.Name]bool // Services that the first write left out in part, not written yet
 
-	doubted time.Time // when doubt arose
-	settled time.Time // when the store was last told that changes are in force
-
-	believes bool // what the plane believes of the kernel comes from a write that went well
+	settled time.Time // of the last call of Store.Settle
+	known   bool      // the last write succeeded, so the plane need not read the kernel
 
 	writes  uint64
-	started bool  // a write went well
+	started bool  // a write of everything has succeeded
 	failure error // of the last write
 	refused refusals
 
-	asked chan func() // what others want done between two writes
-	hurry bool        // Compare was called since the last write
+	requests chan func() // functions to run between two writes
 }
 
 // The waits between attempts after an error.
@@ -80,24 +81,24 @@ const (
 	lastRetry  = 30 * time.Second
 )
 
-// dueFloor is the least time until a write that is due: a plane that is due for ever
-// does not keep the loop busy.
-const dueFloor = 10 * time.Millisecond
+// minDue is the least time until a write that is due, so that a plane for which one is
+// always due does not keep the loop busy.
+const minDue = 10 * time.Millisecond
 
-// settlesAfter is the longest that changes in force wait for others that came with
-// them before they count as such.
-const settlesAfter = 5 * time.Second
+// settleWithin bounds how long changes in the kernel wait for others that arrived with
+// them before the Store counts them as settled.
+const settleWithin = 5 * time.Second
 
-// New makes a Loop. It does nothing yet.
+// New returns a Loop.
 func New(opt Options) *Loop {
 	return &Loop{
-		opt: opt, doubt: Start, pending: NewPending(), starting: map[cluster.Name]bool{}, doubted: time.Now(), queue: plane.NewQueue(opt.Load),
-		asked: make(chan func()),
+		opt: opt, compare: Start, compareSince: time.Now(), pending: NewPending(), queue: plane.NewQueue(opt.Load),
+		starting: map[cluster.Name]bool{}, requests: make(chan func()),
 	}
 }
 
-// Run runs until the context ends. It writes nothing before every feed of the
-// store has delivered everything once: half a picture is never applied.
+// Run runs until the context ends. It writes nothing before the store is complete, that
+// is, before every feed has delivered everything once.
 func (l *Loop) Run(ctx context.Context) error {
 	for wait := firstRetry; ; {
 		if !l.idle(ctx) {
@@ -107,15 +108,15 @@ func (l *Loop) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		l.tell(err)
-		l.hurry = false
+		l.logResult(err)
+		l.urgent = false
 		pause := l.opt.MinPeriod
 		if err != nil {
 			pause, wait = wait, min(2*wait, lastRetry)
 		} else {
 			wait = firstRetry
 			if !l.queue.Empty() {
-				pause = 0 // the rest of what one write did not hold
+				pause = 0 // for the rest of a change that one write does not hold
 			}
 		}
 		if !l.sleep(ctx, pause) {
@@ -126,37 +127,67 @@ func (l *Loop) Run(ctx context.Context) error {
 
 // idle waits until there is something to write; false: the context ended.
 func (l *Loop) idle(ctx context.Context) bool {
-	ready := l.opt.Store.Ready()
-	for {
-		changed := l.opt.Store.Changed()
-		var due <-chan time.Time
+	for ctx.Err() == nil {
 		select {
-		case <-ready: // stays so
-			ready = nil
+		case <-l.opt.Store.Ready():
 		default:
+			l.wait(ctx, nil, l.opt.Store.Ready())
+			continue
 		}
-		if ready != nil {
-			changed = nil // half a picture
-		} else if l.doubt != Change || !l.queue.Empty() {
+		if l.compare != Change || !l.queue.Empty() {
 			return l.sleep(ctx, 0)
-		} else if at := l.due(); !at.IsZero() {
-			due = time.After(max(time.Until(at), dueFloor))
 		}
-		select {
-		case <-ctx.Done():
-			return false
-		case <-due:
+		var due <-chan time.Time
+		if at := l.due(); !at.IsZero() {
+			due = time.After(max(time.Until(at), minDue))
+		}
+		if l.wait(ctx, due, l.opt.Store.Changed()) {
 			return true
-		case <-ready:
-		case <-changed:
-			return true
-		case <-l.refused.again:
-			l.refused.again = nil
-			l.doubtIt(Failure)
-		case do := <-l.asked:
-			do()
 		}
 	}
+	return false
+}
+
+// wait waits for the timer or the change and returns true, or serves one request before
+// and returns false. It returns false if the context ends.
+func (l *Loop) wait(ctx context.Context, timer <-chan time.Time, changed <-chan struct{}) bool {
+	select {
+	case <-ctx.Done():
+	case <-timer:
+		return true
+	case <-changed:
+		return true
+	case <-l.refused.again:
+		l.refused.again = nil
+		l.compareFor(Failure)
+	case do := <-l.requests:
+		do()
+	}
+	return false
+}
+
+// sleep waits and serves requests; false: the context ended. After a failure a requested
+// comparison ends the wait.
+func (l *Loop) sleep(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		select {
+		case <-l.refused.again:
+			l.refused.again = nil
+			l.compareFor(Failure)
+		case do := <-l.requests:
+			do()
+		default:
+		}
+		return ctx.Err() == nil
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	for ctx.Err() == nil {
+		if l.wait(ctx, timer.C, nil) || l.urgent && l.failure != nil {
+			return ctx.Err() == nil
+		}
+	}
+	return false
 }
 
 // due returns when the plane has something to write; zero: never.
@@ -173,69 +204,37 @@ func (l *Loop) overdue() bool {
 	return !at.IsZero() && !time.Now().Before(at)
 }
 
-// doubtIt makes the next write compare everything. Of several causes the first
-// counts.
-func (l *Loop) doubtIt(why Cause) {
-	if l.doubt == Change || l.doubt.patient() && !why.patient() {
-		l.doubt, l.doubted = why, time.Now()
+// compareFor makes the next write compare everything. The first of several causes counts,
+// but a known fault counts before an audit.
+func (l *Loop) compareFor(why Cause) {
+	if l.compare == Change || l.compare.audit() && !why.audit() {
+		l.compare, l.compareSince = why, time.Now()
 	}
 }
 
-// sleep waits, and does what others ask meanwhile; false: the context ended. A
-// comparison that is asked for ends the wait after a failure.
-func (l *Loop) sleep(ctx context.Context, d time.Duration) bool {
-	if d <= 0 {
-		select {
-		case do := <-l.asked:
-			do()
-		case <-l.refused.again:
-			l.refused.again = nil
-			l.doubtIt(Failure)
-		default:
-		}
-		return ctx.Err() == nil
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return false
-		case <-timer.C:
-			return true
-		case do := <-l.asked:
-			do()
-			if l.hurry && l.failure != nil {
-				return ctx.Err() == nil
-			}
-		}
-	}
-}
-
-// Compare makes the loop compare everything with the kernel, as soon as it may;
-// it does not wait for the next attempt after a failure.
-// Of several causes before it does, the first counts.
+// Compare makes the loop compare everything with the kernel as soon as possible, without
+// waiting for the next attempt after a failure. It does not wait for the comparison.
 func (l *Loop) Compare(ctx context.Context, why Cause) error {
-	return l.ask(ctx, func() {
-		l.doubtIt(why)
-		l.hurry = true
+	return l.request(ctx, func() {
+		l.compareFor(why)
+		l.urgent = true
 	})
 }
 
-// ask has a function run between two writes.
-func (l *Loop) ask(ctx context.Context, do func()) error {
+// request runs a function between two writes.
+func (l *Loop) request(ctx context.Context, do func()) error {
 	done := make(chan struct{})
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case l.asked <- func() { defer close(done); do() }:
+	case l.requests <- func() { defer close(done); do() }:
 	}
 	<-done
 	return nil
 }
 
-// tell logs a failure once, and the recovery from it.
-func (l *Loop) tell(err error) {
+// logResult logs a failure once, and the recovery from it.
+func (l *Loop) logResult(err error) {
 	before := l.failure
 	l.failure = err
 	switch {
@@ -246,10 +245,9 @@ func (l *Loop) tell(err error) {
 	}
 }
 
-// sync brings the kernel up to what the store says now, or a part of the way if
-// that is much.
+// sync writes what the store contains now, or a part of it if that is much.
 func (l *Loop) sync(ctx context.Context) error {
-	s := Sync{Cause: l.doubt, Began: time.Now()}
+	s := Sync{Cause: l.compare, Began: time.Now()}
 	change := l.compile(&s)
 	s.Compile = time.Since(s.Began)
 	began := time.Now()
@@ -262,13 +260,13 @@ func (l *Loop) sync(ctx context.Context) error {
 	}
 	if s.Err == nil && !s.Full() && change.Empty() && !l.overdue() {
 		if s.Services == 0 {
-			l.opt.Store.Settle() // it came to nothing
+			l.opt.Store.Settle() // the change has no effect on routes
 		}
 		return nil
 	}
 	l.writes++
 	if s.Err == nil {
-		// What is refused would be left out and refused by turns.
+		// With refusals, a comparison would leave a part out and the next write be refused.
 		change.Partly = s.Cause != Failure && len(l.refused.services) == 0
 		l.write(ctx, change, &s)
 	}
@@ -279,7 +277,7 @@ func (l *Loop) sync(ctx context.Context) error {
 	return s.Err
 }
 
-// compile takes over what changed in the store.
+// compile compiles what changed in the store.
 func (l *Loop) compile(s *Sync) route.Change {
 	change, problems := l.opt.Compiler.Compile(l.opt.Store.Take())
 	l.report(problems)
@@ -288,24 +286,23 @@ func (l *Loop) compile(s *Sync) route.Change {
 	return change
 }
 
-// report passes problems on.
+// report reports problems with objects.
 func (l *Loop) report(problems []route.Problem) {
 	if len(problems) > 0 && l.opt.Report != nil {
 		l.opt.Report(problems)
 	}
 }
 
-// write plans and applies a change. After an error the next attempt reads the
-// kernel and compares everything.
+// write plans and applies a change. After an error the next attempt compares everything.
 func (l *Loop) write(ctx context.Context, change route.Change, s *Sync) {
 	plan := l.opt.Plane.Plan(change)
 	s.Steps = plan.Steps()
 	err := plan.Apply(ctx)
 	var refused plane.Refused
 	if err != nil && !errors.As(err, &refused) {
-		l.believes = false
+		l.known = false
 		if l.started {
-			l.doubt = Failure
+			l.compare = Failure
 		}
 		s.Err = errors.Join(err, ctx.Err())
 		return
@@ -314,12 +311,12 @@ func (l *Loop) write(ctx context.Context, change route.Change, s *Sync) {
 	s.Refused = len(l.refused.services)
 	l.rehost = nil
 	if s.Full() {
-		l.doubt, l.started, l.believes = Change, true, true
+		l.compare, l.started, l.known = Change, true, true
 		l.queue.Clear()
-		l.continued(plan, s.Cause)
+		l.enqueueLeft(plan, s.Cause)
 	}
 	s.Adopted, s.Waiting = plan.Kept(), l.waiting()
-	if !l.queue.Hurried() || time.Since(l.settled) > settlesAfter {
+	if !l.queue.HasSmall() || time.Since(l.settled) > settleWithin {
 		s.In, l.settled = l.opt.Store.Settle(), time.Now()
 	}
 	l.applied(change.Table)
@@ -328,8 +325,8 @@ func (l *Loop) write(ctx context.Context, change route.Change, s *Sync) {
 	}
 }
 
-// remember adds a change to what is pending: what a follower is told spans all
-// attempts since the last success.
+// remember adds a change to the pending ones. Followers are notified of a change as a
+// whole, over all attempts since the last success.
 func (l *Loop) remember(change route.Change) {
 	if l.oldHost == nil {
 		l.oldHost = change.OldHost
@@ -346,15 +343,15 @@ func (l *Loop) remember(change route.Change) {
 // that were refused or are not completely written yet.
 func (l *Loop) applied(table *route.Table) {
 	change := route.Change{Table: table, OldHost: l.oldHost, Touched: make([]route.Touch, 0, l.pending.Len())}
-	left := NewPending()
+	rest := NewPending()
 	for t := range l.pending.All() {
 		if _, refused := l.refused.services[t.Name]; refused || l.queue.Has(t.Name) {
-			left.Put(t)
+			rest.Put(t)
 			continue
 		}
 		change.Touched = append(change.Touched, t)
 	}
-	l.pending, l.oldHost = left, nil
+	l.pending, l.oldHost = rest, nil
 	if change.Empty() {
 		return
 	}
@@ -365,8 +362,8 @@ func (l *Loop) applied(table *route.Table) {
 
 func (l *Loop) repaired(t *route.Table) {
 	for _, f := range l.opt.Followers {
-		if m, ok := f.(Mender); ok {
-			m.Repaired(t)
+		if r, ok := f.(RepairFollower); ok {
+			r.Repaired(t)
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 )
 
-func TestNothingIsWrittenBeforeEverythingWasListed(t *testing.T) {
+func TestNoWriteBeforeTheStoreIsComplete(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)
 		w.put("a", 1)
@@ -55,7 +55,7 @@ func TestOneChangeIsOneSmallWrite(t *testing.T) {
 	})
 }
 
-func TestWhatChangesNothingIsNotWritten(t *testing.T) {
+func TestAChangeWithoutEffectIsNotWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)
 		w.put("a", 1)
@@ -74,7 +74,7 @@ func TestWhatChangesNothingIsNotWritten(t *testing.T) {
 	})
 }
 
-func TestChangesDuringAWriteAreTakenTogether(t *testing.T) {
+func TestChangesDuringAWriteAreWrittenTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)
 		w.listed()
@@ -122,7 +122,7 @@ func TestMinPeriodKeepsWritesApart(t *testing.T) {
 	})
 }
 
-func TestAFailureIsRepairedFromWhatIsThere(t *testing.T) {
+func TestAfterAFailureEverythingIsCompared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)
 		w.put("a", 1)
@@ -143,7 +143,7 @@ func TestAFailureIsRepairedFromWhatIsThere(t *testing.T) {
 
 // What followers are told spans all attempts: from what was last in the kernel
 // to what is in it now.
-func TestFollowersAreToldOnceOfManyAttempts(t *testing.T) {
+func TestFollowersAreNotifiedOnceForManyAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)
 		w.put("a", 1)
@@ -227,7 +227,7 @@ func TestAFailureIsLoggedOnce(t *testing.T) {
 	})
 }
 
-func TestAKernelThatCannotBeRead(t *testing.T) {
+func TestReadErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)
 		w.plane.blind = errors.New("not permitted")

@@ -193,5 +193,5 @@ func version(s *route.Service) string {
 	if s == nil || len(s.Ports) == 0 {
 		return "-"
 	}
-	return fmt.Sprint(s.Ports[0].Fronts[0].Port)
+	return fmt.Sprint(s.Ports[0].Frontends[0].Port)
 }

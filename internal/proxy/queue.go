@@ -9,9 +9,9 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// enqueue adds a change to what is to be written, except for refused Services.
+// enqueue adds a change to the queue, except for refused Services.
 func (l *Loop) enqueue(change route.Change) {
-	for _, t := range l.spare(change).Touched {
+	for _, t := range l.withoutRefused(change).Touched {
 		l.queue.Add(t)
 	}
 	if l.rehost == nil {
@@ -19,8 +19,8 @@ func (l *Loop) enqueue(change route.Change) {
 	}
 }
 
-// dequeue returns what to write next. A change of the host concerns all Services,
-// so everything that waits is written with it.
+// dequeue returns the next change to write. A change of the host concerns all Services, so
+// the whole queue is written with it.
 func (l *Loop) dequeue(table *route.Table) route.Change {
 	next := route.Change{Table: table, OldHost: l.rehost}
 	if l.rehost != nil {
@@ -32,8 +32,8 @@ func (l *Loop) dequeue(table *route.Table) route.Change {
 	return next
 }
 
-// continued queues the parts of Services that a comparison left out.
-func (l *Loop) continued(plan plane.Plan, cause Cause) {
+// enqueueLeft adds the parts of Services that a comparison left out.
+func (l *Loop) enqueueLeft(plan plane.Plan, cause Cause) {
 	partial, ok := plan.(plane.Partial)
 	if !ok {
 		return
@@ -47,14 +47,13 @@ func (l *Loop) continued(plan plane.Plan, cause Cause) {
 	}
 }
 
-// startTime bounds for how long Services that change all the time keep a start from
-// being complete.
+// startTime bounds how long Services that change all the time delay the end of the start.
 const startTime = time.Minute
 
-// waiting returns how many Services of the start are not written whole yet.
+// waiting returns how many Services of the start are not completely written yet.
 func (l *Loop) waiting() int {
 	maps.DeleteFunc(l.starting, func(name cluster.Name, _ bool) bool {
-		return !l.queue.Has(name) || time.Since(l.doubted) > startTime
+		return !l.queue.Has(name) || time.Since(l.compareSince) > startTime
 	})
 	return len(l.starting)
 }

@@ -196,7 +196,7 @@ func TestTheSizeOfAServiceIsLimited(t *testing.T) {
 }
 
 // An edit by another program does not wait for a comparison that looks for faults.
-func TestAnEditOvertakesAPatientComparison(t *testing.T) {
+func TestAnEditTakesPrecedenceOverAnAudit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)
 		w.put("a", 1)

@@ -7,19 +7,19 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Reading the kernel takes seconds where there is much in it. For a while changes
-// that arrive meanwhile are written first, and the read begins anew.
+// Reading many rules from the kernel takes seconds. For a limited time, changes that
+// arrive during a read are written first, and the read is repeated.
 const (
-	undisturbedRead = 50 * time.Millisecond // a read is given this time in any case
-	repairYields    = time.Second           // for how long a repair yields to changes
-	auditYields     = 30 * time.Second      // the same of a comparison without a known fault
+	undisturbedRead = 50 * time.Millisecond // a read is not interrupted before
+	repairYields    = time.Second           // for how long a repair lets changes pass
+	auditYields     = 30 * time.Second      // the same for a comparison without a known fault
 )
 
-// read has the plane read the kernel for a comparison. If a change can be written
-// before, s becomes that of a change, and the comparison is tried again afterwards.
+// read has the plane read the kernel for a comparison. If a change is written first, the
+// cause in s becomes Change, and the comparison is tried again afterwards.
 func (l *Loop) read(ctx context.Context, s *Sync, change *route.Change) {
 	limit := l.yieldTime()
-	if time.Since(l.doubted) >= limit {
+	if time.Since(l.compareSince) >= limit {
 		s.Err = l.opt.Plane.Refresh(ctx)
 		return
 	}
@@ -40,26 +40,26 @@ func (l *Loop) read(ctx context.Context, s *Sync, change *route.Change) {
 		s.Err = err
 	}
 	if s.Err != nil {
-		l.believes = false // the next attempt reads to the end
+		l.known = false // the next attempt is not interrupted
 	}
 }
 
-// yieldTime returns for how long a comparison yields to changes: not at all if the
-// plane may be wrong about what it wrote itself.
+// yieldTime returns for how long a comparison lets changes pass: not at all if the plane
+// may not know what it wrote itself.
 func (l *Loop) yieldTime() time.Duration {
 	switch {
-	case !l.believes:
+	case !l.known:
 		return 0
-	case l.doubt == ForeignEdit:
+	case l.compare == ForeignEdit:
 		return repairYields
-	case l.doubt.patient():
+	case l.compare.audit():
 		return auditYields
 	}
 	return 0
 }
 
-// readUntilChange has the plane read the kernel, and stops it if a change arrives
-// and it has taken its time.
+// readUntilChange has the plane read the kernel. If a change arrives, it interrupts the
+// read, but not before undisturbedRead.
 func (l *Loop) readUntilChange(ctx context.Context) (arrived bool, err error) {
 	reading, stop := context.WithCancel(ctx)
 	defer stop()
@@ -70,7 +70,7 @@ func (l *Loop) readUntilChange(ctx context.Context) (arrived bool, err error) {
 	return <-ended, err
 }
 
-// arrival waits for a change, then stops the read; false: the read ended before.
+// arrival waits for a change and stops the read; false: the read ended before.
 func (l *Loop) arrival(reading context.Context, stop context.CancelFunc) bool {
 	timer := time.NewTimer(undisturbedRead)
 	defer timer.Stop()

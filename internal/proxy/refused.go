@@ -4,35 +4,33 @@ import (
 	"maps"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// refusals are the Services that the kernel does not take, while all others are
-// as they should be.
+// refusals are the Services whose rules the kernel rejects, while all others are written.
 type refusals struct {
 	services plane.Refused
 	wait     time.Duration    // before the next attempt
-	due      time.Time        // of it
-	again    <-chan time.Time // it is time for it; nil: none is due
+	due      time.Time        // of the next attempt
+	again    <-chan time.Time // fires at due; nil: no attempt is due
 }
 
-// hastened is how long it takes at most until a refused Service that has changed
-// is tried again: it may be what was asked for, or one of very many changes.
-const hastened = time.Second
+// retryChanged bounds the time until a refused Service that has changed is tried again. It
+// is not tried at once, as the change may be one of very many.
+const retryChanged = time.Second
 
-// patience is how many times as long as an attempt takes the next is waited for:
-// what comes in meanwhile waits for that attempt.
-const patience = 9
+// retryFactor is the least ratio of the retry delay to the duration of an attempt, during
+// which all other changes wait.
+const retryFactor = 9
 
 func (r *refusals) after(wait time.Duration) {
 	r.due, r.again = time.Now().Add(wait), time.After(wait)
 }
 
-// spare leaves out of a change the Services that are refused: what the kernel has
-// of them nobody knows, and only a comparison finds out.
-func (l *Loop) spare(change route.Change) route.Change {
+// withoutRefused returns a change without refused Services. Their state in the kernel is
+// unknown, so that only a comparison can write them.
+func (l *Loop) withoutRefused(change route.Change) route.Change {
 	if len(l.refused.services) == 0 {
 		return change
 	}
@@ -42,15 +40,15 @@ func (l *Loop) spare(change route.Change) route.Change {
 			rest = append(rest, t)
 		}
 	}
-	if len(rest) < len(change.Touched) && time.Until(l.refused.due) > hastened {
-		l.refused.after(hastened)
+	if len(rest) < len(change.Touched) && time.Until(l.refused.due) > retryChanged {
+		l.refused.after(retryChanged)
 	}
 	change.Touched = rest
 	return change
 }
 
-// refuse takes note of what a write came to. A write of changes says nothing of
-// the Services refused before that it was not about.
+// refuse records the Services that a write was refused for. Services refused earlier stay
+// refused unless the write compared everything.
 func (l *Loop) refuse(now plane.Refused, s Sync) {
 	before := l.refused.services
 	if !s.Full() {
@@ -67,27 +65,24 @@ func (l *Loop) refuse(now plane.Refused, s Sync) {
 		}
 		return
 	}
-	l.report(complaints(before, now))
+	l.report(newRefusals(before, now))
 	if l.refused.again == nil {
-		l.refused.wait = max(min(max(firstRetry, 2*l.refused.wait), lastRetry), patience*time.Since(s.Began))
+		l.refused.wait = max(min(max(firstRetry, 2*l.refused.wait), lastRetry), retryFactor*time.Since(s.Began))
 		l.refused.after(l.refused.wait)
 	}
 }
 
-// complaints are what is new to people.
-func complaints(before, now plane.Refused) []route.Problem {
+// newRefusals returns the problems of Services that were not refused before, or for another
+// reason.
+func newRefusals(before, now plane.Refused) []route.Problem {
 	var list []route.Problem
 	for _, name := range now.Names() {
 		if old := before[name]; old == nil || old.Error() != now[name].Error() {
-			list = append(list, complaint(name, now[name]))
+			list = append(list, route.Problem{
+				Object: "Service " + name.String(),
+				Reason: "the kernel rejects its rules; Sluice retries periodically: " + now[name].Error(),
+			})
 		}
 	}
 	return list
-}
-
-func complaint(name cluster.Name, err error) route.Problem {
-	return route.Problem{
-		Object: "Service " + name.String(),
-		Reason: "the kernel does not take its rules; tried again now and then: " + err.Error(),
-	}
 }

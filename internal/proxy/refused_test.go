@@ -35,12 +35,12 @@ func (w *world) complained(want ...string) {
 }
 
 func complaintOf(name, reason string) string {
-	return "Service default/" + name + ": the kernel does not take its rules; tried again now and then: " + reason
+	return "Service default/" + name + ": the kernel rejects its rules; Sluice retries periodically: " + reason
 }
 
 // All other Services are in the kernel, and whoever follows them is told; the
 // refused one when it is taken, with what it was before.
-func TestARefusedServiceHoldsUpNoOther(t *testing.T) {
+func TestARefusedServiceDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)
 		w.put("a", 1)
@@ -73,7 +73,7 @@ func TestARefusedServiceHoldsUpNoOther(t *testing.T) {
 
 // What stays refused is tried again ever more rarely, and people are told once,
 // unless it is for another reason.
-func TestRefusalsAreTriedAgainAndToldOnce(t *testing.T) {
+func TestRefusalsAreRetriedAndReportedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)
 		var times []time.Duration
@@ -134,7 +134,7 @@ func TestOthersChangeWhileOneIsRefused(t *testing.T) {
 
 // A Service that is refused and then deleted, or changed so that the kernel takes
 // it, is no longer waited for.
-func TestARefusedServiceThatGoes(t *testing.T) {
+func TestARefusedServiceIsDeleted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)
 		w.plane.refuse = []error{refuses("too long", "a")}
@@ -143,7 +143,7 @@ func TestARefusedServiceThatGoes(t *testing.T) {
 		w.listed()
 		w.told("b ->1, host")
 		w.remove("a")
-		w.pass(hastened)
+		w.pass(retryChanged)
 		w.told("a ->-") // only once everything was compared: what the kernel had of it nobody knew
 		w.logged("INFO msg=The kernel takes the rules of all Services again")
 		if len(w.loop.refused.services) != 0 || w.loop.refused.again != nil {

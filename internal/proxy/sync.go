@@ -7,20 +7,20 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 )
 
-// Cause says why everything is compared with the kernel.
+// Cause is the reason for a comparison of everything with the kernel.
 type Cause string
 
 // The causes.
 const (
-	Change      Cause = ""             // nothing is compared: one change is written
-	Start       Cause = "start"        // nothing was written with success yet
+	Change      Cause = ""             // no comparison: a change is written
+	Start       Cause = "start"        // no write has succeeded yet
 	Failure     Cause = "failure"      // a write failed, so that the kernel may hold anything
-	ForeignEdit Cause = "foreign-edit" // another program changed what is ours
-	Request     Cause = "request"      // a person asked for it
-	Period      Cause = "period"       // it is time again
+	ForeignEdit Cause = "foreign-edit" // another program changed rules of the plane
+	Request     Cause = "request"      // a user requested it
+	Period      Cause = "period"       // the periodic comparison
 )
 
-// String returns the cause as people read it.
+// String returns the cause, "change" for Change.
 func (c Cause) String() string {
 	if c == Change {
 		return "change"
@@ -28,40 +28,41 @@ func (c Cause) String() string {
 	return string(c)
 }
 
-// Causes lists all that compare everything.
+// Causes lists the causes of comparisons, all except Change.
 func Causes() []Cause { return []Cause{Start, Failure, ForeignEdit, Request, Period} }
 
-// Sync is what one attempt to write came to.
+// Sync is the result of one attempt to write.
 type Sync struct {
-	Cause    Cause // not Change: everything was compared with the kernel
+	Cause    Cause // Change: a change was written; otherwise everything was compared
 	Services int   // touched
-	Steps    int   // with Cause, how much the kernel differed
-	Adopted  int   // with Cause, entries that were there and right
+	Steps    int   // of a comparison: how much the kernel differed
+	Adopted  int   // of a comparison: entries found in the kernel that are right
 	Began    time.Time
 	Compile  time.Duration
 	Apply    time.Duration // planning included
-	Refused  int           // Services that the kernel does not take, while it took all others
-	Waiting  int           // large Services that a start left out in part, and that are still being written
+	Refused  int           // Services whose rules the kernel rejects
+	Waiting  int           // large Services of the start that are not completely written yet
 	Err      error
 
-	// In is what came in and is in force now; empty after an error.
+	// In has the changes that are in the kernel since this write; empty after an error.
 	In cluster.Window
 }
 
 // Full reports whether everything was compared with the kernel.
 func (s Sync) Full() bool { return s.Cause != Change }
 
-// Repair reports whether the kernel was not as it had been left, and is again.
-// What a start writes was not broken, and a Service that was refused once more was
-// not repaired.
+// Repair reports whether the write repaired rules that had been missing or wrong. What a
+// start writes is no repair, nor is a further attempt to write refused Services.
 func (s Sync) Repair() bool {
-	return s.Err == nil && s.Refused == 0 && s.Steps > 0 && s.Cause.mends()
+	return s.Err == nil && s.Refused == 0 && s.Steps > 0 && s.Cause.repairs()
 }
 
-// Mending lists the causes of comparisons that may come to a repair.
-func Mending() []Cause { return slices.DeleteFunc(Causes(), func(c Cause) bool { return !c.mends() }) }
+// RepairCauses lists the causes of comparisons that can be repairs.
+func RepairCauses() []Cause {
+	return slices.DeleteFunc(Causes(), func(c Cause) bool { return !c.repairs() })
+}
 
-// patient reports whether a comparison looks for faults of which nothing is known.
-func (c Cause) patient() bool { return c == Request || c == Period }
+// audit reports whether no fault is known that the comparison would repair.
+func (c Cause) audit() bool { return c == Request || c == Period }
 
-func (c Cause) mends() bool { return c != Change && c != Start }
+func (c Cause) repairs() bool { return c != Change && c != Start }

@@ -26,7 +26,7 @@ func TestRepairs(t *testing.T) {
 			t.Errorf("%s of %d steps (%v) is a repair: %v, want %v", tt.sync.Cause, tt.sync.Steps, tt.sync.Err, got, tt.want)
 		}
 	}
-	if got, want := Mending(), []Cause{Failure, ForeignEdit, Request, Period}; !slices.Equal(got, want) {
+	if got, want := RepairCauses(), []Cause{Failure, ForeignEdit, Request, Period}; !slices.Equal(got, want) {
 		t.Errorf("repairs are counted for %v, want %v", got, want)
 	}
 }

@@ -8,25 +8,25 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// View is what the loop knew at one moment between two writes. Nothing in it
-// changes, and it may be kept for as long as somebody needs it.
+// View is the state of the loop at one moment between two writes. Nothing in it changes,
+// and it may be kept for any time.
 type View struct {
 	Routes *route.Snapshot // what should be in the kernel
 	Writes uint64          // attempts to write since the start
 
-	// Pending are the Services that may not be in the kernel as Routes says, and
-	// Err is why: the last attempt failed, or none was made yet.
+	// Pending has the changes that may not be in the kernel yet. Err is the error of the
+	// last attempt to write, nil after a success and before the first one.
 	Pending Pending
 	Refused map[cluster.Name]error // Services that the kernel rejects
-	Started bool                   // everything was in the kernel once
+	Started bool                   // a write of everything has succeeded
 	Err     error
 }
 
-// View returns what the loop knows. It waits for the write that is under way,
-// and returns an error if the context ends first. The loop does nothing for it
-// whose cost follows the number of Services: nobody who asks can hold it up.
+// View returns the state of the loop. It waits for the write in progress, and returns an
+// error if the context ends first. It takes constant time, whatever the number of
+// Services, so that queries do not delay writes.
 func (l *Loop) View(ctx context.Context) (v View, err error) {
-	err = l.ask(ctx, func() {
+	err = l.request(ctx, func() {
 		v = View{
 			Routes: l.opt.Compiler.Snapshot(), Writes: l.writes,
 			Pending: Pending{l.pending.Clone()}, Refused: l.refused.services, Started: l.started, Err: l.failure,
@@ -35,10 +35,10 @@ func (l *Loop) View(ctx context.Context) (v View, err error) {
 	return v, err
 }
 
-// Pending are the changes of Services that wait to be written, sorted by name.
+// Pending has changes of Services that may not be in the kernel yet, sorted by name.
 type Pending struct{ cow.Set[route.Touch] }
 
-// NewPending returns a Pending of these changes.
+// NewPending returns a Pending with these changes.
 func NewPending(touched ...route.Touch) Pending {
 	p := Pending{cow.New(func(a, b route.Touch) int { return a.Name.Compare(b.Name) })}
 	for _, t := range touched {
@@ -47,7 +47,7 @@ func NewPending(touched ...route.Touch) Pending {
 	return p
 }
 
-// Of returns the change of a Service that is pending; the zero Touch if none is.
+// Of returns the pending change of a Service; the zero Touch if there is none.
 func (p Pending) Of(name cluster.Name) route.Touch { return p.Get(route.Touch{Name: name}) }
 
 // Has reports whether a change of the Service is pending.

@@ -1,6 +1,6 @@
-// Package reload puts a changed configuration file in force: it has the process
-// execute its program anew, which reads the file as any start does. A file that
-// is wrong, or that this host cannot do, is reported and changes nothing.
+// Package reload applies a changed configuration file: it makes the process execute its
+// program anew, which reads the file as at any start. A file that is invalid, or asks
+// for something that this host cannot do, is reported and changes nothing.
 package reload
 
 import (
@@ -17,40 +17,39 @@ import (
 type Options struct {
 	File   string         // "": there is none, and nothing to watch
 	Config *config.Config // in force
-	// Load reads flags and file again, and returns warnings for people.
+	// Load reads flags and file again, and returns warnings.
 	Load func() (*config.Config, []string, error)
-	// Possible returns why this host cannot do what a configuration says.
+	// Possible returns an error if this host cannot apply a configuration.
 	Possible func(context.Context, *config.Config) error
 	// Delay returns how long a changed file waits before it takes effect.
 	Delay func() time.Duration
-	// Replace ends this run of the program and begins the next. It returns at once;
-	// after an error this run goes on.
+	// Replace ends this run of the program and starts the next. It does not block; after
+	// an error this run continues.
 	Replace func(context.Context) error
 	Log     *slog.Logger
-	Before  Count // of the runs of this process before
+	Before  Count // of the previous runs of this process
 	// Refused is called with every new reason to refuse a file. It may be nil.
 	Refused func(error)
 }
 
-// Count is how many files were accepted and refused, without the one at the start
-// of the process.
+// Count is the number of files that were accepted and refused since the process started.
 type Count struct{ Accepted, Refused int }
 
-// State says which configuration is in force, and what becomes of another one.
+// State is the state of the configuration file.
 type State struct {
 	File      string
-	LoadedAt  time.Time // when this run read what is in force
-	Refused   error     // why the file as it is now is not in force; nil: it is, or will be
-	RefusedAt time.Time // when it was read
-	Due       time.Time // when a changed file takes effect; zero: none waits
+	LoadedAt  time.Time // when this run read the configuration in force
+	Refused   error     // why the current content is not in force; nil: it is, or will be
+	RefusedAt time.Time // when the refused content was read
+	Due       time.Time // when the changed file takes effect; zero: it has not changed
 	Count     Count
 }
 
-// retryPeriod is how often a refused file is tried again: the host may be able to
-// do now what it says.
+// retryPeriod is how often a refused file is read again: the host may be able to apply
+// it now.
 const retryPeriod = time.Minute
 
-// Reloader follows the configuration file.
+// Reloader watches the configuration file.
 type Reloader struct {
 	opt Options
 
@@ -66,7 +65,7 @@ func New(o Options) *Reloader {
 	return &Reloader{opt: o, state: State{File: o.File, LoadedAt: time.Now(), Count: o.Before}}
 }
 
-// Run follows the file until the context ends.
+// Run watches the file until the context ends.
 func (r *Reloader) Run(ctx context.Context) error {
 	if r.opt.File == "" {
 		<-ctx.Done()
@@ -88,8 +87,8 @@ func (r *Reloader) Run(ctx context.Context) error {
 	}
 }
 
-// Check reads the file now. A change takes effect at once. It may be called at
-// any time.
+// Check reads the file now; a change takes effect without a delay. It is safe for
+// concurrent use.
 func (r *Reloader) Check(ctx context.Context) {
 	if r.opt.File == "" {
 		return
@@ -104,7 +103,7 @@ func (r *Reloader) Check(ctx context.Context) {
 	})
 }
 
-// State returns the state. It may be called at any time.
+// State returns the state. It is safe for concurrent use.
 func (r *Reloader) State() State {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -117,8 +116,8 @@ func (r *Reloader) set(s State) {
 	r.state = s
 }
 
-// step reads the file if it is to be read, and replaces this run of the program
-// if that is due.
+// step reads the file if isDue returns true, and replaces this run of the program if a
+// change is due.
 func (r *Reloader) step(ctx context.Context, isDue func(State) bool) {
 	r.checking.Lock()
 	defer r.checking.Unlock()
@@ -130,7 +129,7 @@ func (r *Reloader) step(ctx context.Context, isDue func(State) bool) {
 	}
 }
 
-// check reads the file and decides what becomes of it.
+// check reads the file, and accepts, refuses or keeps it.
 func (r *Reloader) check(ctx context.Context) {
 	r.checked = time.Now()
 	next, warnings, err := r.opt.Load()
@@ -155,7 +154,7 @@ func (r *Reloader) check(ctx context.Context) {
 	}
 }
 
-// refuse keeps what is in force. An error is reported when it is new.
+// refuse keeps the configuration in force. It logs an error once.
 func (r *Reloader) refuse(s State, err error) {
 	s.Due = time.Time{}
 	if s.Refused != nil && s.Refused.Error() == err.Error() {
@@ -171,23 +170,23 @@ func (r *Reloader) refuse(s State, err error) {
 	}
 }
 
-// accept has a changed file take effect after a while.
+// accept schedules the time at which a changed file takes effect.
 func (r *Reloader) accept(s State, changed, warnings []string) {
 	now := time.Now()
 	due := now.Add(r.opt.Delay())
 	if !s.Due.IsZero() && s.Due.Before(due) {
-		due = s.Due // it changed once more
+		due = s.Due // an earlier change is scheduled already
 	}
 	for _, w := range warnings {
 		r.opt.Log.Warn(w)
 	}
 	r.opt.Log.Info("The configuration file has changed", "file", s.File,
-		"in force in", max(0, due.Sub(now)).Round(time.Millisecond), "changed", strings.Join(changed, "; "))
+		"delay", max(0, due.Sub(now)).Round(time.Millisecond), "changed", strings.Join(changed, "; "))
 	s.Due, s.Refused = due, nil
 	r.set(s)
 }
 
-// keep notes that the file says what is in force.
+// keep records that the file is equal to the configuration in force.
 func (r *Reloader) keep(s State) {
 	if s.Due.IsZero() && s.Refused == nil {
 		return
@@ -195,12 +194,12 @@ func (r *Reloader) keep(s State) {
 	if s.Refused != nil {
 		s.Count.Accepted++
 	}
-	r.opt.Log.Info("The configuration file is the same as the configuration in force again", "file", s.File)
+	r.opt.Log.Info("The configuration file is equal to the configuration in force again", "file", s.File)
 	s.Due, s.Refused = time.Time{}, nil
 	r.set(s)
 }
 
-// replace begins the next run of the program.
+// replace starts the next run of the program.
 func (r *Reloader) replace(ctx context.Context, s State) {
 	s.Due = time.Time{}
 	if err := r.opt.Replace(ctx); err != nil && ctx.Err() == nil {

@@ -84,7 +84,7 @@ func begin(t *testing.T, text string, args ...string) *world {
 	return w
 }
 
-// read has the file read as a poll does.
+// read reads the file as a poll does.
 func (w *world) read(t *testing.T) { w.step(t.Context(), func(State) bool { return true }) }
 
 // becomes changes the file, and checks the log and whether the program was
@@ -107,22 +107,21 @@ func (w *world) becomes(t *testing.T, text string, replaced int, logged ...strin
 	}
 }
 
-// A changed file, the mode included, has the program executed anew. What is the
-// same in other words, or what a flag overrides, does not.
+// A changed file, the mode included, makes the program execute itself anew. Another
+// spelling of the same values, or a field that a flag overrides, does not.
 func TestChange(t *testing.T) {
 	w := begin(t, "conntrack: {min: 5}\n", "--oom-score-adj=5")
 	w.becomes(t, "conntrack:\n  min: 5 # the same in other words\noomScoreAdj: 7\n", 0)
 	w.becomes(t, "conntrack: {min: 6}\nportRange: 1-2\nmode: iptables\n", 1,
 		`level=WARN msg="portRange has no effect: only the mode userspace opened ports for Services; remove the field"`,
-		`level=INFO msg="The configuration file has changed" file=/etc/c.conf "in force in"=0s `+
+		`level=INFO msg="The configuration file has changed" file=/etc/c.conf delay=0s `+
 			`changed="conntrack.min: 5 -> 6; mode: nftables -> iptables; nodePortAddresses: [\"primary\"] -> [\"all\"]; portRange: \"\" -> 1-2"`)
 	if s := w.State(); s.Count != (Count{Accepted: 3}) || !s.Due.IsZero() || s.Refused != nil || w.refused != 0 {
 		t.Errorf("state %+v", s)
 	}
 }
 
-// A file that is wrong changes nothing and is reported once, with all that is
-// wrong.
+// An invalid file changes nothing and is reported once, with all errors.
 func TestBadFile(t *testing.T) {
 	w := begin(t, "conntrack: {min: 5}\n")
 	const refused = `level=ERROR msg="The configuration file is refused, the old configuration stays in force" file=/etc/c.conf error=`
@@ -138,7 +137,7 @@ func TestBadFile(t *testing.T) {
 		t.Errorf("refused at %v, want the first time, %v", again, s.RefusedAt)
 	}
 	w.becomes(t, "", 0, refused+`"read --config: file does not exist"`)
-	w.becomes(t, "conntrack: {min: 5}\n", 0, `level=INFO msg="The configuration file is the same as the configuration in force again" file=/etc/c.conf`)
+	w.becomes(t, "conntrack: {min: 5}\n", 0, `level=INFO msg="The configuration file is equal to the configuration in force again" file=/etc/c.conf`)
 	if s = w.State(); s.Refused != nil || s.Count != (Count{4, 2}) || w.refused != 2 {
 		t.Errorf("state %+v, reported %d times", s, w.refused)
 	}
@@ -152,16 +151,16 @@ func TestBadFile(t *testing.T) {
 	}
 }
 
-// A change waits for its time, unless somebody asks, and can be taken back.
+// A change waits for the delay, except after Check, and can be reverted meanwhile.
 func TestDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := begin(t, "conntrack: {min: 5}\n")
 		poll := func() { w.step(t.Context(), func(State) bool { return false }) }
 		w.delay = time.Minute
 		w.becomes(t, "conntrack: {min: 6}\n", 0,
-			`level=INFO msg="The configuration file has changed" file=/etc/c.conf "in force in"=1m0s changed="conntrack.min: 5 -> 6"`)
+			`level=INFO msg="The configuration file has changed" file=/etc/c.conf delay=1m0s changed="conntrack.min: 5 -> 6"`)
 		w.becomes(t, "conntrack: {min: 5}\n", 0,
-			`level=INFO msg="The configuration file is the same as the configuration in force again" file=/etc/c.conf`)
+			`level=INFO msg="The configuration file is equal to the configuration in force again" file=/etc/c.conf`)
 		w.text = "conntrack: {min: 6}\n"
 		w.read(t)
 		time.Sleep(59 * time.Second)
@@ -193,7 +192,7 @@ func TestDelay(t *testing.T) {
 	})
 }
 
-// A process that is told to stop in the middle has nothing to complain of.
+// A process that stops during a check logs no error.
 func TestStop(t *testing.T) {
 	w := begin(t, "oomScoreAdj: 1\n")
 	ctx, stop := context.WithCancel(t.Context())
@@ -205,8 +204,8 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// Run follows a file on disk, also one that changed before, and tries a refused
-// one again.
+// Run watches a file on disk, also one that changed before, and reads a refused one
+// again.
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := begin(t, "oomScoreAdj: 1\n")
@@ -236,7 +235,7 @@ func TestRun(t *testing.T) {
 	})
 }
 
-// Without a file there is nothing to do but wait.
+// Without a file Run waits for the end of the context.
 func TestNoFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := New(Options{})

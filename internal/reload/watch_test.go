@@ -20,7 +20,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// polled is a watch in a time of its own.
+// polled is a watch with a fake clock.
 type polled struct {
 	watch
 	t   *testing.T
@@ -31,7 +31,7 @@ type polled struct {
 func start(t *testing.T, path string) *polled {
 	t.Helper()
 	p := &polled{watch{path: path}, t, time.Now()}
-	p.within(doubtTime+2*pollPeriod, true)
+	p.within(incompleteTime+2*pollPeriod, true)
 	return p
 }
 
@@ -52,10 +52,10 @@ func (p *polled) within(d time.Duration, want bool) {
 	}
 }
 
-// soon is enough for a file that is complete, and for no other.
+// soon is long enough for a complete file, but not for an incomplete one.
 const soon = 2 * pollPeriod
 
-// becomes makes sure that a change is reported once.
+// becomes verifies that a change is reported once.
 func (p *polled) becomes(within time.Duration) {
 	p.t.Helper()
 	p.within(within, true)
@@ -74,7 +74,7 @@ func mounted(t *testing.T, text string) string {
 	return filepath.Join(dir, "config.conf")
 }
 
-// swap puts a new version into such a folder, as the kubelet does.
+// swap replaces the files of such a folder, as the kubelet does.
 func swap(t *testing.T, path, version, text string) {
 	t.Helper()
 	dir := filepath.Dir(path)
@@ -87,7 +87,7 @@ func swap(t *testing.T, path, version, text string) {
 	must(t, os.RemoveAll(filepath.Join(dir, old)))
 }
 
-// Every update of a ConfigMap is reported, unless this file stays as it is.
+// Every update of a ConfigMap that changes this file is reported.
 func TestConfigMap(t *testing.T) {
 	path := mounted(t, "one\n")
 	p := start(t, path)
@@ -135,24 +135,24 @@ func TestWaysToSave(t *testing.T) {
 	}
 }
 
-// Half a file does not count for a while; one that stays half does.
+// A file that ends in the middle of a line is reported later.
 func TestHalfWritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.conf")
 	write(t, path, "one: 1\n")
 	p := start(t, path)
 	write(t, path, "two: 1\nthr")
-	p.within(doubtTime/2, false)
+	p.within(incompleteTime/2, false)
 	write(t, path, "two: 1\nthree: 2\n")
 	p.becomes(soon)
 	write(t, path, "")
-	p.within(doubtTime/2, false)
-	p.becomes(doubtTime)
+	p.within(incompleteTime/2, false)
+	p.becomes(incompleteTime)
 	write(t, path, `{"four": 4}`)
 	p.becomes(soon)
 }
 
-// Whatever takes the place of the file, also a FIFO that blocks readers, is
-// reported, and the file is followed again as soon as it is back.
+// Anything that replaces the file, also a FIFO that blocks readers, is reported, and the
+// file is watched again when it is back.
 func TestWatchSurvivesSpecialFiles(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.conf")
 	write(t, path, "good 0\n")
@@ -171,21 +171,21 @@ func TestWatchSurvivesSpecialFiles(t *testing.T) {
 	} {
 		must(t, os.RemoveAll(path))
 		must(t, put())
-		p.within(doubtTime/2, false)
-		p.becomes(doubtTime + soon)
+		p.within(incompleteTime/2, false)
+		p.becomes(incompleteTime + soon)
 		must(t, os.RemoveAll(path))
 		write(t, path, "good "+name+"\n")
 		p.becomes(soon)
 	}
 }
 
-// A file that never stops changing counts nevertheless.
-func TestWatchReadsAFileThatNeverRests(t *testing.T) {
+// A file that never stops changing is reported.
+func TestFileThatKeepsChanging(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.conf")
 	write(t, path, "0")
 	p := start(t, path)
 	text, reported := "0", false
-	for end := p.now.Add(maxUnrest + soon); p.now.Before(end) && !reported; {
+	for end := p.now.Add(maxWait + soon); p.now.Before(end) && !reported; {
 		text += "1"
 		write(t, path, text)
 		p.now = p.now.Add(pollPeriod)

@@ -15,18 +15,18 @@ type Reason uint8
 // The reasons.
 const (
 	Chosen      Reason = iota
-	NotReady           // neither ready nor on its way out
+	NotReady           // neither ready nor terminating
 	NotServing         // terminating, and its readiness check fails
-	Terminating        // terminating; there are ready ones to use
-	OtherNode          // hinted to other nodes, while some are hinted to ours
-	OtherZone          // hinted to other zones, while some are hinted to ours
+	Terminating        // terminating, and there are ready ones
+	OtherNode          // hinted to other nodes, while some are hinted to this one
+	OtherZone          // hinted to other zones, while some are hinted to this one
 	NotLocal           // the pool holds endpoints on this node only
 	Duplicate          // another entry for this address and port is used
 	NoPort             // its slice has no port of this name and protocol
 	WrongFamily        // of the other IP family
 )
 
-// String returns the reason as people read it.
+// String returns the reason in words.
 func (r Reason) String() string {
 	return [...]string{
 		Chosen:      "chosen",
@@ -42,8 +42,8 @@ func (r Reason) String() string {
 	}[r]
 }
 
-// Choice is what became of one endpoint for one pool of a Port. What it points
-// at is not to be changed.
+// Choice is one endpoint and whether it is in a pool of a Port. The caller must not change
+// the Slice and the Endpoint.
 type Choice struct {
 	Slice    *cluster.Slice
 	Endpoint *cluster.Endpoint
@@ -51,21 +51,27 @@ type Choice struct {
 	Reason   Reason
 }
 
-// backendKey is what makes an endpoint one of a Port.
+// backendKey selects the endpoints of a Port.
 type backendKey struct {
-	name     string
-	protocol cluster.Protocol
-	family   Family
+	portName
+	family Family
 }
 
-// gather appends every endpoint of the slices to list, which is empty. The
-// first n are candidates, sorted by backend and without duplicates; the others
-// carry the reason why they cannot be. The outcome does not depend on the
-// order of slices and endpoints.
+// portName is the name and protocol by which a Service port and a port of an EndpointSlice
+// match.
+type portName struct {
+	name     string
+	protocol cluster.Protocol
+}
+
+// gather appends every endpoint of the slices to list, which is empty. The first n are
+// candidates, sorted by backend and without duplicates; the others have the reason why
+// they are none. The result does not depend on the order of slices and endpoints.
 func gather(list []Choice, from []*cluster.Slice, key backendKey) (all []Choice, n int) {
-	for _, sl := range from {
+	for i, sl := range from {
 		before := len(list)
-		list = appendMatching(list, sl, key)
+		one := supplies{slices: from[i : i+1]}
+		one.each(key.portName, func(o offer) { list = appendChoices(list, o, key.family) })
 		if len(list) == before {
 			list = appendChoices(list, offer{slice: sl}, key.family)
 		}
@@ -97,17 +103,13 @@ type offer struct {
 	port  uint16 // 0: none
 }
 
-// supplyKey is what a port of a Service and one of a slice have in common.
-type supplyKey struct {
-	name     string
-	protocol cluster.Protocol
-}
-
-// supplies are the endpoints of a Service. Ports find theirs without looking
-// at every port of every slice.
+// supplies are the endpoints of a Service.
 type supplies struct {
 	slices []*cluster.Slice
-	offers map[supplyKey][]offer // nil: the Service has one port, which looks at all
+
+	// offers spare ports the search through every port of every slice. It is nil for a
+	// Service of one port.
+	offers map[portName][]offer
 }
 
 func suppliesOf(st state) supplies {
@@ -115,11 +117,11 @@ func suppliesOf(st state) supplies {
 	if len(st.service.Ports) < 2 {
 		return s
 	}
-	s.offers = map[supplyKey][]offer{}
+	s.offers = map[portName][]offer{}
 	for _, sl := range st.slices {
 		for _, p := range sl.Ports {
 			if p.Port != 0 {
-				k := supplyKey{p.Name, p.Protocol}
+				k := portName{p.Name, p.Protocol}
 				s.offers[k] = append(s.offers[k], offer{sl, p.Port})
 			}
 		}
@@ -127,30 +129,29 @@ func suppliesOf(st state) supplies {
 	return s
 }
 
+// each calls do with each slice that has a port of this name.
+func (s supplies) each(name portName, do func(offer)) {
+	if s.offers != nil {
+		for _, o := range s.offers[name] {
+			do(o)
+		}
+		return
+	}
+	for _, sl := range s.slices {
+		for _, p := range sl.Ports {
+			if p.Name == name.name && p.Protocol == name.protocol && p.Port != 0 {
+				do(offer{sl, p.Port})
+			}
+		}
+	}
+}
+
 // backends returns how many backends the ports of the Service have in all, those
 // with several entries for one counted for each.
 func (s supplies) backends(svc *cluster.Service) int {
 	n := 0
 	for _, p := range svc.Ports {
-		if s.offers == nil {
-			n += matching(s.slices, p)
-		}
-		for _, o := range s.offers[supplyKey{p.Name, p.Protocol}] {
-			n += len(o.slice.Endpoints)
-		}
-	}
-	return n
-}
-
-// matching counts the endpoints of slices that have a port of the Service.
-func matching(slices []*cluster.Slice, p cluster.ServicePort) int {
-	n := 0
-	for _, sl := range slices {
-		for _, q := range sl.Ports {
-			if q.Name == p.Name && q.Protocol == p.Protocol && q.Port != 0 {
-				n += len(sl.Endpoints)
-			}
-		}
+		s.each(portName{p.Name, p.Protocol}, func(o offer) { n += len(o.slice.Endpoints) })
 	}
 	return n
 }
@@ -158,25 +159,8 @@ func matching(slices []*cluster.Slice, p cluster.ServicePort) int {
 // candidates appends the candidates for a Port to list, which is empty: sorted
 // by backend and without duplicates.
 func (s supplies) candidates(list []Choice, key backendKey) []Choice {
-	if s.offers == nil {
-		for _, sl := range s.slices {
-			list = appendMatching(list, sl, key)
-		}
-	}
-	for _, o := range s.offers[supplyKey{key.name, key.protocol}] {
-		list = appendChoices(list, o, key.family)
-	}
+	s.each(key.portName, func(o offer) { list = appendChoices(list, o, key.family) })
 	return list[:sortCandidates(list)]
-}
-
-// appendMatching adds the endpoints of a slice at each of its ports that match.
-func appendMatching(list []Choice, sl *cluster.Slice, key backendKey) []Choice {
-	for _, p := range sl.Ports {
-		if p.Name == key.name && p.Protocol == key.protocol && p.Port != 0 {
-			list = appendChoices(list, offer{sl, p.Port}, key.family)
-		}
-	}
-	return list
 }
 
 // appendChoices adds the endpoints of a slice at a port.
@@ -207,9 +191,9 @@ func compareChoices(a, b Choice) int {
 	return preference(a.Endpoint, b.Endpoint)
 }
 
-// preference orders entries for one backend. A terminating one never wins over
-// another: its address may have been given to a new pod (S-151). The rest only
-// makes the outcome the same every time.
+// preference sorts entries for one backend, the best one first. A terminating one comes
+// last: a new pod may already have its address (S-151). The further criteria only make
+// the result deterministic.
 func preference(a, b *cluster.Endpoint) int {
 	return cmp.Or(
 		cmp.Compare(rank(a), rank(b)),
@@ -219,7 +203,7 @@ func preference(a, b *cluster.Endpoint) int {
 	)
 }
 
-// rank is lower for the better condition, terminating or not counting most.
+// rank is lower for a better condition; whether it terminates counts most.
 func rank(e *cluster.Endpoint) int {
 	r := 0
 	if e.Terminating {
@@ -248,9 +232,9 @@ func zoneHints(e *cluster.Endpoint) []string {
 	return e.Hints.Zones
 }
 
-// choose sets the reason of every candidate for the pool: the ready ones that
-// topology admits, or else those that still serve while they terminate.
-// Topology never narrows the local pool (S-119).
+// choose sets the reason of every candidate for the pool. It chooses the ready ones that
+// the topology hints admit, or if none is ready, those that still serve while they
+// terminate. Hints do not apply to the local pool (S-119).
 func choose(candidates []Choice, pool Pool, v *view) {
 	ready := false
 	for i := range candidates {
@@ -282,11 +266,10 @@ func choose(candidates []Choice, pool Pool, v *view) {
 	}
 }
 
-// usable reports whether an endpoint takes traffic at all when nothing better
-// is there.
+// usable reports whether an endpoint receives traffic if there is no better one.
 func usable(e *cluster.Endpoint) bool { return e.Ready || e.Serving && e.Terminating }
 
-// topology says which hints count.
+// topology says which hints apply.
 type topology uint8
 
 const (
@@ -295,8 +278,8 @@ const (
 	sameZone
 )
 
-// topologyOf looks at the ready candidates: hints count when all have them and
-// one is for us, node hints before zone hints.
+// topologyOf returns which hints apply: those that all ready candidates have, if one of
+// them names this node or zone; node hints before zone hints.
 func topologyOf(candidates []Choice, v *view) topology {
 	nodes, zones := true, true
 	ourNode, ourZone := false, false

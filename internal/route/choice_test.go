@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 )
 
-// external makes a Service whose fronts use both pools.
+// external makes a Service whose frontends use both pools.
 func external(s *cluster.Service) {
 	s.Type, s.ExternalLocal = cluster.LoadBalancer, true
 	s.LoadBalancerIPs = ips("1.2.3.4")
@@ -110,7 +110,7 @@ func TestDuplicates(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			list := endpoints(t, tt.entries)
-			key := backendKey{protocol: cluster.TCP, family: IPv4}
+			key := backendKey{portName{protocol: cluster.TCP}, IPv4}
 			var first *cluster.Hints
 			for turn := range list {
 				all, n := gather(nil, []*cluster.Slice{sliceOf(web(), "x", list)}, key)

@@ -7,13 +7,13 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 )
 
-// claims record which Service owns which address, port and protocol. If several
-// Services ask for one claim, a Service whose ClusterIP it is wins, so that no
-// externalIP can take over a ClusterIP; then the oldest wins, then the first by
-// name. The owner does not depend on the order in which the Services asked.
+// claims records which Service owns each claim. If several Services ask for one, the
+// owner is a Service that has the address as its ClusterIP, so that no external IP can
+// take over a ClusterIP; then the oldest one, then the first by name. The owner does not
+// depend on the order in which the Services arrived.
 type claims struct {
 	owner    map[claim]*cluster.Service
-	contests map[claim]*contest // only of claims that several Services ask for
+	contests map[claim]*contest // claims of several Services
 
 	families []Family
 	room     []candidate
@@ -27,38 +27,40 @@ func newClaims(families []Family) *claims {
 	}
 }
 
-// replace withdraws the claims of one version of a Service and makes those of
-// the next; nil: there is none. It returns the names of the other Services that
-// won or lost a claim by it. Services that lose to another owner than before are
-// not among them: their routes stay the same, and there may be very many.
+// replace replaces the claims of a Service by those of its next version; nil: there is no
+// Service. It returns the names of the Services that became or are no longer the owner of
+// a claim. The Services that still do not own it are not among them: their routes stay
+// the same, and there may be very many.
 func (c *claims) replace(before, after *cluster.Service) []cluster.Name {
 	var moved []cluster.Name
-	note := func(svc *cluster.Service) {
+	add := func(svc *cluster.Service) {
 		if svc != nil && (len(moved) == 0 || moved[len(moved)-1] != svc.Name) {
 			moved = append(moved, svc.Name)
 		}
 	}
-	for _, k := range c.wanted(before) {
-		note(c.release(k.claim, before))
-	}
-	for _, k := range c.wanted(after) {
-		note(c.take(k.claim, after))
-	}
+	c.each(before, func(k claim) { add(c.release(k, before)) })
+	c.each(after, func(k claim) { add(c.take(k, after)) })
 	return moved
 }
 
-// wanted returns what a Service asks for, without its own repetitions.
-func (c *claims) wanted(svc *cluster.Service) []candidate {
+// each calls do with each claim that a Service makes, once; a nil Service makes none.
+func (c *claims) each(svc *cluster.Service, do func(claim)) {
 	if svc == nil {
-		return nil
+		return
 	}
-	c.room = appendCandidates(reuse(c.room), svc, c.families)
-	c.room = appendHealthPorts(c.room, svc, c.families)
-	return slices.DeleteFunc(c.room, func(k candidate) bool { return k.twin != k.port })
+	all := func(list []candidate) {
+		for _, k := range list {
+			if k.twin == k.port {
+				do(k.claim)
+			}
+		}
+	}
+	eachPort(&c.room, svc, c.families, all)
+	all(appendHealthPorts(reuse(c.room), svc, c.families))
 }
 
-// take makes a claim of a Service. It returns the Service that lost it by that;
-// nil: none.
+// take adds a claim of a Service. It returns the former owner if that changes; nil
+// otherwise.
 func (c *claims) take(k claim, svc *cluster.Service) *cluster.Service {
 	owner := c.owner[k]
 	if owner == nil {
@@ -78,8 +80,8 @@ func (c *claims) take(k claim, svc *cluster.Service) *cluster.Service {
 	return owner
 }
 
-// release withdraws a claim of a Service. It returns the Service that won it by
-// that; nil: none.
+// release withdraws a claim of a Service. It returns the next owner if that changes; nil
+// otherwise.
 func (c *claims) release(k claim, svc *cluster.Service) *cluster.Service {
 	contest := c.contests[k]
 	if contest == nil {
@@ -98,7 +100,7 @@ func (c *claims) release(k claim, svc *cluster.Service) *cluster.Service {
 	return next
 }
 
-// precedence orders Services that ask for the same.
+// precedence compares two Services that ask for the claim; the owner is the first.
 func (k claim) precedence(a, b *cluster.Service) int {
 	addr := netip.AddrFrom16(k.addr).Unmap()
 	mine, theirs := slices.Contains(a.ClusterIPs, addr), slices.Contains(b.ClusterIPs, addr)

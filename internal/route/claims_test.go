@@ -47,12 +47,12 @@ func gone(name string) *cluster.Service {
 	return &cluster.Service{Name: cluster.Name{Namespace: "default", Name: name}}
 }
 
-// holders prints which Services of a table have the fronts of a kind.
+// holders prints which Services of a table have the frontends of a kind.
 func holders(c *Compiler, kind Kind) string {
 	var list []string
 	for name, svc := range c.Table().Services {
 		for _, p := range svc.Ports {
-			if slices.ContainsFunc(p.Fronts, func(f Front) bool { return f.Kind == kind }) {
+			if slices.ContainsFunc(p.Frontends, func(f Frontend) bool { return f.Kind == kind }) {
 				list = append(list, name.Name+"/"+p.Family.String())
 			}
 		}
@@ -67,7 +67,7 @@ func TestClaims(t *testing.T) {
 		name string
 		kind Kind
 		list []*cluster.Service
-		want string // who has a front of the kind
+		want string // who has a frontend of the kind
 	}{
 		{
 			"S-249 the older has the external IP", ExternalIP,
@@ -253,9 +253,9 @@ func sameClaims(t *testing.T, got *claims, have map[string]*cluster.Service) {
 	t.Helper()
 	asking := map[claim][]*cluster.Service{}
 	for _, svc := range have {
-		for _, k := range got.wanted(svc) {
-			asking[k.claim] = append(asking[k.claim], svc)
-		}
+		got.each(svc, func(k claim) {
+			asking[k] = append(asking[k], svc)
+		})
 	}
 	contested := 0
 	for k, list := range asking {

@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cow"
 )
 
-// Compiler turns changes of the cluster into changes of a Table. It is used by
-// one goroutine. It keeps no copy of what the cluster holds, only pointers.
+// Compiler turns changes of the cluster into changes of a Table. Only one goroutine may
+// use it. It keeps pointers to the cluster's values and copies none.
 type Compiler struct {
 	opt     Options
 	table   *Table
@@ -16,21 +16,21 @@ type Compiler struct {
 	claims  *claims
 	builder builder
 
-	hostProblems []Problem // those told already
+	hostProblems []Problem // that Compile has returned
 
-	compiled int // Services so far, as a measure of the work
+	compiled int // Services so far, for tests of the cost
 }
 
-// record is what the Compiler knows of one Service of the cluster. A record in
-// Compiler.records never changes: snapshots share it.
+// record is one Service of the cluster with its route. A record in Compiler.records does
+// not change: snapshots share it.
 type record struct {
 	state
 
 	made     *Service  // nil: not compiled yet
-	troubles *troubles // those told already; nil: none
+	reported *reported // nil: it has no problems
 }
 
-// recordOf returns a record that is equal, as a key, to the one of a Service.
+// recordOf returns a record with the key of a Service, to search for it.
 func recordOf(name cluster.Name) *record {
 	return &record{state: state{service: &cluster.Service{Name: name}}}
 }
@@ -47,13 +47,12 @@ func NewCompiler(opt Options) *Compiler {
 	}
 }
 
-// Table returns the table as of the last Compile. It is the same one all the
-// time.
+// Table returns the table as of the last Compile, which the next Compile changes in place.
 func (c *Compiler) Table() *Table { return c.table }
 
-// Compile takes a change of the cluster into the table and says what is
-// different now, and which problems are new. Its cost follows the change; only
-// a change of what policy needs to know of the node concerns every Service.
+// Compile applies a change of the cluster to the table. It returns what changed there,
+// and the new problems. Its cost is proportional to the change, except that a change of
+// the node's addresses, zone or detector may concern every Service.
 func (c *Compiler) Compile(change cluster.Change) (Change, []Problem) {
 	out := Change{Table: c.table}
 	before := c.builder.view
@@ -64,15 +63,15 @@ func (c *Compiler) Compile(change cluster.Change) (Change, []Problem) {
 		}
 		out.OldHost, problems = c.setFacts(facts)
 	}
-	dirty := make([]cluster.Name, 0, len(change.Services))
+	affected := make([]cluster.Name, 0, len(change.Services))
 	for _, st := range change.Services {
-		dirty = append(dirty, c.accept(st)...)
+		affected = append(affected, c.accept(st)...)
 	}
-	dirty = c.appendAffected(dirty, before)
-	slices.SortFunc(dirty, cluster.Name.Compare)
-	for _, name := range slices.Compact(dirty) {
-		touch, news := c.compile(name)
-		problems = append(problems, news...)
+	affected = c.appendAffected(affected, before)
+	slices.SortFunc(affected, cluster.Name.Compare)
+	for _, name := range slices.Compact(affected) {
+		touch, added := c.compile(name)
+		problems = append(problems, added...)
 		if touch.Old != touch.New {
 			out.Touched = append(out.Touched, touch)
 		}
@@ -80,42 +79,42 @@ func (c *Compiler) Compile(change cluster.Change) (Change, []Problem) {
 	return out, problems
 }
 
-// appendAffected adds the Services that may come out different because of what is
-// known of the node now; before is nil if nothing was known.
-func (c *Compiler) appendAffected(dirty []cluster.Name, before *view) []cluster.Name {
+// appendAffected adds the Services whose routes may differ because the view of the node
+// has changed; before is nil for the first one.
+func (c *Compiler) appendAffected(names []cluster.Name, before *view) []cluster.Name {
 	now := c.builder.view
 	if before == nil || before == now {
-		return dirty
+		return names
 	}
-	all, moved := !before.same(now), before.own.moved(now.own)
-	if !all && len(moved) == 0 {
-		return dirty
+	all, changed := !before.same(now), before.own.changed(now.own)
+	if !all && len(changed) == 0 {
+		return names
 	}
 	for r := range c.records.All() {
-		if all || uses(r.service, moved) {
-			dirty = append(dirty, r.service.Name)
+		if all || uses(r.service, changed) {
+			names = append(names, r.service.Name)
 		}
 	}
-	return dirty
+	return names
 }
 
-// setFacts takes over what is known of the node; old is nil if the Host is as
-// before.
-func (c *Compiler) setFacts(facts *cluster.Facts) (old *Host, news []Problem) {
+// setFacts sets the facts about the node. It returns the former Host if that changes, and
+// the new problems.
+func (c *Compiler) setFacts(facts *cluster.Facts) (old *Host, added []Problem) {
 	host, problems := compileHost(c.opt, facts)
-	news = without(problems, c.hostProblems)
+	added = without(problems, c.hostProblems)
 	c.hostProblems = problems
 	c.builder.view = viewOf(c.opt, facts, host)
 	if c.table.Host.equal(host) {
-		return nil, news
+		return nil, added
 	}
 	before := c.table.Host
 	c.table.Host = host
-	return &before, news
+	return &before, added
 }
 
-// accept takes over the state of a Service and returns the names of those to
-// compile again.
+// accept sets the state of a Service. It returns the names of the Services whose routes
+// it affects.
 func (c *Compiler) accept(st cluster.State) []cluster.Name {
 	var before record
 	known := c.records.Get(recordOf(st.Name))
@@ -128,21 +127,20 @@ func (c *Compiler) accept(st cluster.State) []cluster.Name {
 		if before.service == now.service && slices.Equal(before.slices, now.slices) {
 			return nil
 		}
-		c.records.Put(&record{now, before.made, before.troubles})
+		c.records.Put(&record{now, before.made, before.reported})
 	case known != nil:
 		c.records.Delete(known)
 	default:
 		return nil
 	}
-	dirty := []cluster.Name{st.Name}
+	affected := []cluster.Name{st.Name}
 	if before.service != now.service {
-		dirty = append(dirty, c.claims.replace(before.service, now.service)...)
+		affected = append(affected, c.claims.replace(before.service, now.service)...)
 	}
-	return dirty
+	return affected
 }
 
-// compile makes the route of one Service anew. The table keeps the one it has
-// if that comes out the same.
+// compile computes the route of one Service again. The table keeps an equal one.
 func (c *Compiler) compile(name cluster.Name) (Touch, []Problem) {
 	old := c.table.Services[name]
 	touch := Touch{Name: name, Old: old}
@@ -157,37 +155,37 @@ func (c *Compiler) compile(name cluster.Name) (Touch, []Problem) {
 		made = &Service{Name: name, Ignored: excess.Reason + ": " + excess.Value}
 		problems = []Problem{*excess}
 	}
-	now, news := c.trouble(r, problems)
+	now, added := c.reportedOf(r, problems)
 	if old != nil && old.equal(made) {
 		made = old
 	}
 	touch.New = made
 	c.table.Services[name] = made
 	c.records.Put(&record{r.state, made, now})
-	return touch, news
+	return touch, added
 }
 
-// trouble returns the problems of the Service compiled last, and those that are
-// new. A claim lost to another owner than before is not new: otherwise a tenant
-// could cause very many reports by changing the owner.
-func (c *Compiler) trouble(r *record, others []Problem) (now *troubles, news []Problem) {
-	before, lost := r.troubles, c.builder.lost
+// reportedOf returns the problems of the Service compiled last, and those that are new.
+// That a lost claim has another owner than before is not new: otherwise a tenant could
+// cause very many reports by changing the owner.
+func (c *Compiler) reportedOf(r *record, others []Problem) (now *reported, added []Problem) {
+	before, lost := r.reported, c.builder.lost
 	if len(lost) == 0 && len(others) == 0 {
 		return nil, nil
 	}
-	now = &troubles{svc: r.service, lost: losses(lost), conflicts: digest(lost, c.claims), others: others}
-	news = render(digest(before.newlyLost(lost), c.claims), r.service)
+	now = &reported{svc: r.service, lost: losses(lost), conflicts: digest(lost, c.claims), others: others}
+	added = render(digest(before.added(lost), c.claims), r.service)
 	if before != nil {
 		others = without(others, before.others)
 	}
-	return now, append(news, others...)
+	return now, append(added, others...)
 }
 
 // tooLarge is the field of problems about the size of a Service.
 const tooLarge = "spec"
 
-// excess returns the problem of a Service that is too large for the data plane;
-// nil if it is not.
+// excess returns the problem of a Service that is too large for the data plane; nil
+// otherwise.
 func (c *Compiler) excess(svc *Service) *Problem {
 	if c.opt.Excess == nil {
 		return nil
@@ -199,19 +197,19 @@ func (c *Compiler) excess(svc *Service) *Problem {
 	return &Problem{Object: "Service " + svc.Name.String(), Field: tooLarge, Value: size, Reason: "too large, not programmed: " + limit}
 }
 
-// without returns the problems that are not among the known ones.
+// without returns the problems that repeat none of the known ones.
 func without(problems, known []Problem) []Problem {
-	var news []Problem
+	var added []Problem
 	for _, p := range problems {
 		if !slices.ContainsFunc(known, p.repeats) {
-			news = append(news, p)
+			added = append(added, p)
 		}
 	}
-	return news
+	return added
 }
 
-// repeats reports whether a problem says no more than a known one. A Service that
-// is too large in another way, as its endpoints come and go, is nothing new.
+// repeats reports whether a problem is a known one. For a Service that is too large, the
+// size does not matter, as it changes with the endpoints.
 func (p Problem) repeats(known Problem) bool {
 	if p.Field == tooLarge {
 		p.Value, known.Value = "", ""

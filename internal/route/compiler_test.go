@@ -120,7 +120,7 @@ func TestFactsGuard(t *testing.T) {
 	n.Addresses = ips("192.168.9.9")
 	got, _ := c.Compile(cluster.Change{Facts: &cluster.Facts{Node: n}})
 	allow := func(s *Service) string {
-		for _, f := range s.Ports[0].Fronts {
+		for _, f := range s.Ports[0].Frontends {
 			if f.Kind == LoadBalancer {
 				return join(f.Allow)
 			}

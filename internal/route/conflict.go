@@ -11,26 +11,26 @@ import (
 // The last one listed counts the rest.
 const MaxAlike = 3
 
-// loss identifies something that a Service asks for and does not get.
+// loss identifies a claim of a Service that another Service or an earlier port owns.
 type loss struct {
 	claim claim
 	port  int // index in the ports of the Service
 }
 
-// lost reports whether the Service does not get the candidate.
+// lost reports whether the Service does not own the candidate.
 func (c candidate) lost(svc *cluster.Service, claims *claims) bool {
 	return c.twin != c.port || claims.owner[c.claim] != svc
 }
 
-// conflict is one or more alike candidates that a Service does not get.
+// conflict is one or more candidates of a kind that a Service does not own.
 type conflict struct {
 	candidate          // the first
-	contest   *contest // for it; nil: it is lost to another port
+	contest   *contest // of its claim; nil: another port of the Service owns it
 	count     int
 }
 
-// digest lists the first MaxAlike candidates of each kind, those lost to a port
-// of the Service itself apart. The last one listed counts the rest.
+// digest returns the first MaxAlike candidates of each kind, separately for those that a
+// port of the Service itself owns. The last one of a kind counts the rest.
 func digest(lost []candidate, claims *claims) []conflict {
 	type key struct {
 		kind Kind
@@ -56,7 +56,7 @@ func digest(lost []candidate, claims *claims) []conflict {
 	return list
 }
 
-// problem says why a candidate is left out.
+// problem returns the Problem of a candidate that is left out.
 func (c candidate) problem(svc *cluster.Service, reason string) Problem {
 	p := Problem{
 		Object: "Service " + svc.Name.String(),
@@ -81,31 +81,31 @@ func (c candidate) problem(svc *cluster.Service, reason string) Problem {
 	return p
 }
 
-// report says which Service or port has what was lost now.
-func (c conflict) report(svc *cluster.Service) Problem {
+// problem names the Service or port that owns the claim at present.
+func (c conflict) problem(svc *cluster.Service) Problem {
 	holder := fmt.Sprintf("spec.ports[%d]", c.twin)
 	if c.contest != nil {
 		holder = "Service " + c.contest.holder.Load().Name.String()
 	}
-	return c.problem(svc, "left out, as it belongs to "+holder).Times(c.count)
+	return c.candidate.problem(svc, "left out, as it belongs to "+holder).Times(c.count)
 }
 
-// troubles are the problems of a Service at present, all of which were reported.
-// They do not change, and any goroutine may read them. Conflicts are kept as
-// candidates, so that a report names the owner at the time of the report.
-type troubles struct {
+// reported has the present problems of a Service, all of which the Compiler has returned.
+// It does not change, and any goroutine may read it. Conflicts are kept as candidates, so
+// that problems names the owner at the time of the call.
+type reported struct {
 	svc       *cluster.Service
 	lost      []loss
 	conflicts []conflict
 	others    []Problem
 }
 
-// problems lists them.
-func (t *troubles) problems() []Problem {
-	if t == nil {
+// problems returns all of them.
+func (r *reported) problems() []Problem {
+	if r == nil {
 		return nil
 	}
-	return append(render(t.conflicts, t.svc), t.others...)
+	return append(render(r.conflicts, r.svc), r.others...)
 }
 
 func render(list []conflict, svc *cluster.Service) []Problem {
@@ -114,27 +114,27 @@ func render(list []conflict, svc *cluster.Service) []Problem {
 	}
 	out := make([]Problem, len(list))
 	for i, c := range list {
-		out[i] = c.report(svc)
+		out[i] = c.problem(svc)
 	}
 	return out
 }
 
-// newlyLost returns the candidates that were not lost before.
-func (t *troubles) newlyLost(lost []candidate) []candidate {
-	if t == nil || len(t.lost) == 0 || len(lost) == 0 {
+// added returns the lost candidates of which no conflict was reported.
+func (r *reported) added(lost []candidate) []candidate {
+	if r == nil || len(r.lost) == 0 || len(lost) == 0 {
 		return lost
 	}
-	known := make(map[loss]struct{}, len(t.lost))
-	for _, l := range t.lost {
+	known := make(map[loss]struct{}, len(r.lost))
+	for _, l := range r.lost {
 		known[l] = struct{}{}
 	}
-	var news []candidate
+	var added []candidate
 	for _, c := range lost {
 		if _, ok := known[loss{c.claim, c.port}]; !ok {
-			news = append(news, c)
+			added = append(added, c)
 		}
 	}
-	return news
+	return added
 }
 
 func losses(lost []candidate) []loss {

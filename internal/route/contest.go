@@ -8,19 +8,19 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 )
 
-// contest holds the Services that ask for the same claim, as a heap with the
-// owner at the root. Adding or removing one of n Services takes O(log n) time.
+// contest is a heap of the Services that ask for one claim, with the owner at the root.
+// Adding or removing one of n Services takes O(log n) time.
 type contest struct {
 	claim claim
 	queue []*cluster.Service
 
-	// positions are the indexes in queue. It is nil while the queue is short
-	// enough to be searched, as most contests have two Services and there may be
-	// a contest for every port of a large Service.
+	// positions has the index of each Service in queue. It is nil while the queue is
+	// short enough to be searched: most contests have two Services, and there may be one
+	// for every port of a large Service.
 	positions map[*cluster.Service]int
 
-	// holder is the owner, for goroutines other than that of the Compiler. It is
-	// current as long as several Services ask for the claim.
+	// holder is the owner, for goroutines other than that of the Compiler. It is valid
+	// while several Services ask for the claim.
 	holder atomic.Pointer[cluster.Service]
 }
 
@@ -31,7 +31,7 @@ func newContest(k claim, owner *cluster.Service) *contest {
 	return &contest{claim: k, queue: []*cluster.Service{owner}}
 }
 
-// owner returns the Service that gets the claim.
+// owner returns the Service that owns the claim.
 func (c *contest) owner() *cluster.Service { return c.queue[0] }
 
 func (c *contest) add(svc *cluster.Service) {
@@ -46,7 +46,7 @@ func (c *contest) add(svc *cluster.Service) {
 	}
 }
 
-// remove withdraws a Service. It is not the last one.
+// remove removes a Service. At least one other one remains.
 func (c *contest) remove(svc *cluster.Service) {
 	at, known := c.positions[svc]
 	if !known {

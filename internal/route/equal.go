@@ -5,28 +5,28 @@ import (
 	"slices"
 )
 
-// equal reports whether two routes say the same.
+// equal reports whether two routes are equal.
 func (s *Service) equal(t *Service) bool {
 	var c comparison
 	return s.Name == t.Name && s.Ignored == t.Ignored && s.Lost == t.Lost && s.Health.Equal(t.Health) &&
 		slices.EqualFunc(s.Ports, t.Ports, c.ports)
 }
 
-// Equal reports whether two ports say the same.
+// Equal reports whether two ports are equal.
 func (p Port) Equal(q Port) bool { return new(comparison).ports(p, q) }
 
-// comparison remembers the lists of allowed clients that it found equal last.
-// The fronts of a Service share one, which may be long.
+// comparison keeps the two lists of allowed clients that were equal last. The frontends
+// of a Service share one, which may be long.
 type comparison struct{ mine, theirs []netip.Prefix }
 
 func (c *comparison) ports(p, q Port) bool {
 	return p.Name == q.Name && p.Protocol == q.Protocol && p.Family == q.Family && p.Affinity == q.Affinity &&
-		slices.EqualFunc(p.Fronts, q.Fronts, c.fronts) &&
+		slices.EqualFunc(p.Frontends, q.Frontends, c.frontends) &&
 		slices.Equal(p.Cluster, q.Cluster) && slices.Equal(p.Local, q.Local) &&
 		slices.Equal(p.Here, q.Here) && slices.Equal(p.Serving, q.Serving)
 }
 
-func (c *comparison) fronts(f, g Front) bool {
+func (c *comparison) frontends(f, g Frontend) bool {
 	return f.Kind == g.Kind && f.Addr == g.Addr && f.Port == g.Port &&
 		f.Pods == g.Pods && f.Node == g.Node && f.Others == g.Others &&
 		f.Restricted == g.Restricted && c.allow(f.Allow, g.Allow)

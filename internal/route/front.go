@@ -7,30 +7,31 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 )
 
-// claim is an address, port and protocol that at most one Service can have. A
-// NodePort is the claim of the unspecified address of its family. It has no
-// pointers and is small, as there is one for every front in the cluster.
+// claim is an address, port and protocol, which at most one Service can own. A NodePort
+// claims the unspecified address of its family. It has no pointers and is small, as
+// there is one for every frontend in the cluster.
 type claim struct {
 	addr     [16]byte
 	port     uint16
 	protocol cluster.Protocol
 }
 
-// candidate is a front that a Service asks for.
+// candidate is a frontend that a Service asks for.
 type candidate struct {
 	claim  claim
 	addr   netip.Addr // invalid for NodePort
 	kind   Kind
 	family Family
-	port   int // index in the ports of the Service; noPort: of the Service itself
-	twin   int // index of an earlier port that asks for the same; as port: none
+	port   int // index in the ports of the Service; noPort: the health check port
+	twin   int // index of the first port with the same claim; same as port: no earlier one
 }
 
-// appendCandidates adds all fronts that a Service asks for: the first family
-// first, then in the order of its ports.
-func appendCandidates(list []candidate, svc *cluster.Service, families []Family) []candidate {
+// eachPort calls do with the frontends that a Service asks for, port by port: first all
+// ports in the first family. The lists are in the memory of room, and each is valid
+// until do returns.
+func eachPort(room *[]candidate, svc *cluster.Service, families []Family, do func([]candidate)) {
 	if svc.Ignored != "" {
-		return list
+		return
 	}
 	twins := twinsOf(svc)
 	for _, f := range families {
@@ -40,31 +41,44 @@ func appendCandidates(list []candidate, svc *cluster.Service, families []Family)
 			continue
 		}
 		for i, p := range svc.Ports {
-			twin := twins.port(i, p)
+			list := reuse(*room)
+			twin := twins.first(portKey{number: p.Port, protocol: p.Protocol}, i)
 			for _, a := range addrs {
 				list = append(list, candidate{
 					claim: claim{a.addr.As16(), p.Port, p.Protocol},
 					addr:  a.addr, kind: a.kind, family: f, port: i, twin: twin,
 				})
 			}
-			if p.NodePort == 0 || svc.Type == cluster.ClusterIP {
-				continue
+			if p.NodePort != 0 && svc.Type != cluster.ClusterIP {
+				list = append(list, candidate{
+					claim: claim{anyAddr(f).As16(), p.NodePort, p.Protocol},
+					kind:  NodePort, family: f, port: i, twin: twins.first(portKey{p.NodePort, p.Protocol, true}, i),
+				})
 			}
-			list = append(list, candidate{
-				claim: claim{anyAddr(f).As16(), p.NodePort, p.Protocol},
-				kind:  NodePort, family: f, port: i, twin: twins.nodePort(i, p),
-			})
+			do(list)
+			*room = list
 		}
 	}
-	return list
+}
+
+// countPorts returns how many ports a Service has, counted once in each family that it
+// has a ClusterIP of.
+func countPorts(svc *cluster.Service, families []Family) int {
+	n := 0
+	for _, f := range families {
+		if hasFamily(svc.ClusterIPs, f) {
+			n += len(svc.Ports)
+		}
+	}
+	return n
 }
 
 // noPort stands for the index of a port where there is none.
 const noPort = -1
 
-// appendHealthPorts adds the health check port that a Service asks for, in each
-// family that it has. It is a NodePort like others, except that the node answers
-// there.
+// appendHealthPorts adds the health check node port that a Service asks for, in each
+// family that it has. It cannot be the NodePort of another Service, as the proxy itself
+// answers there.
 func appendHealthPorts(list []candidate, svc *cluster.Service, families []Family) []candidate {
 	if !asksForHealth(svc) {
 		return list
@@ -95,9 +109,9 @@ type address struct {
 	kind Kind
 }
 
-// appendAddresses adds the addresses of a Service in a family, each once; none
-// without a ClusterIP of the family. An address that is both a load balancer's
-// and an external IP keeps its source ranges.
+// appendAddresses adds the addresses of a Service in a family, each once; none if it has
+// no ClusterIP of the family. An address that is both a load balancer IP and an external
+// IP counts as the former, so that its source ranges hold.
 func appendAddresses(list []address, svc *cluster.Service, f Family) []address {
 	seen := map[netip.Addr]struct{}{}
 	for _, of := range [...]struct {
@@ -125,64 +139,47 @@ func anyAddr(f Family) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// twins finds the ports of a Service that ask for the same.
-type twins struct {
-	ports, nodePorts map[portKey]int // index of the first port that asks for it
-}
+// twins has the index of the first port of a Service with each number and protocol; nil
+// for a Service of one port.
+type twins map[portKey]int
 
 type portKey struct {
 	number   uint16
 	protocol cluster.Protocol
+	nodePort bool // number is a NodePort
 }
 
-// twinsOf looks at all ports of a Service once. A Service of one port has none.
 func twinsOf(svc *cluster.Service) twins {
 	if len(svc.Ports) < 2 {
-		return twins{}
+		return nil
 	}
-	t := twins{make(map[portKey]int, len(svc.Ports)), map[portKey]int{}}
-	for i, p := range svc.Ports {
-		setFirst(t.ports, portKey{p.Port, p.Protocol}, i)
+	first := make(twins, len(svc.Ports))
+	for i, p := range slices.Backward(svc.Ports) {
+		first[portKey{number: p.Port, protocol: p.Protocol}] = i
 		if p.NodePort != 0 {
-			setFirst(t.nodePorts, portKey{p.NodePort, p.Protocol}, i)
+			first[portKey{p.NodePort, p.Protocol, true}] = i
 		}
 	}
-	return t
+	return first
 }
 
-func setFirst(first map[portKey]int, k portKey, i int) {
-	if _, known := first[k]; !known {
-		first[k] = i
-	}
-}
-
-// port returns the index of the first port with the number of port i.
-func (t twins) port(i int, p cluster.ServicePort) int {
-	if t.ports == nil {
+// first returns the index of the first port with the number of port i.
+func (t twins) first(k portKey, i int) int {
+	if t == nil {
 		return i
 	}
-	return t.ports[portKey{p.Port, p.Protocol}]
+	return t[k]
 }
 
-// nodePort returns the index of the first port with the node port of port i.
-func (t twins) nodePort(i int, p cluster.ServicePort) int {
-	if t.nodePorts == nil {
-		return i
-	}
-	return t.nodePorts[portKey{p.NodePort, p.Protocol}]
-}
-
-// guard are the clients that may use the load balancer addresses of a Service in a
-// family.
+// guard says which clients may use the load balancer addresses of a Service in a family.
 type guard struct {
 	restricted bool
 	allow      []netip.Prefix
 }
 
-// guardOf returns the clients that the source ranges admit. A range with every
-// address removes the limit; a list without a range of the family admits no
-// client. A node in the ranges may also connect from the Service's own address,
-// which some setups bind to the node, so that the kernel chooses it as source (S-85).
+// guardOf returns which clients the source ranges admit. A range of all addresses admits
+// every client; a list without a range of the family admits none. A node in the ranges may also connect from the Service's own address,
+// which some clusters assign to the node, so that the kernel chooses it as source (S-85).
 func guardOf(svc *cluster.Service, f Family, v *view) guard {
 	if !svc.Restricted {
 		return guard{}
@@ -202,8 +199,8 @@ func guardOf(svc *cluster.Service, f Family, v *view) guard {
 	return guard{restricted: true, allow: outermost(allow, f)}
 }
 
-// outermost returns the prefixes of a family, masked, in their order, each once
-// and without those that lie in another.
+// outermost returns the prefixes of a family that lie in no other one, masked, in their
+// order, each once.
 func outermost(prefixes []netip.Prefix, f Family) []netip.Prefix {
 	left := map[netip.Prefix]bool{}
 	for _, p := range ofFamilies(prefixes, []Family{f}) {
@@ -219,7 +216,7 @@ func outermost(prefixes []netip.Prefix, f Family) []netip.Prefix {
 	return slices.Clip(list)
 }
 
-// ways are the treatments of a connection, by its source.
+// ways are the Ways of a frontend.
 type ways struct{ pods, node, others Way }
 
 func same(w Way) ways { return ways{w, w, w} }
@@ -227,12 +224,12 @@ func same(w Way) ways { return ways{w, w, w} }
 // supply summarizes the endpoints of a Port.
 type supply struct {
 	local int  // backends in the local pool
-	any   bool // some endpoint somewhere takes traffic
+	any   bool // an endpoint on any node is usable
 }
 
-// internalWays decide for ClusterIPs. Clients that are not pods get the node's
-// address as source, so that answers return through this node. Without a detector
-// the proxy cannot recognize pods, and no client gets it.
+// internalWays returns the ways of ClusterIPs. Connections of clients that are not pods
+// get source NAT, so that answers return through this node. Without a detector the proxy
+// cannot recognize pods, and no connection gets it.
 func internalWays(svc *cluster.Service, s supply, f Family, v *view) ways {
 	if !s.any {
 		return same(Way{Verdict: Reject})
@@ -251,9 +248,9 @@ func internalWays(svc *cluster.Service, s supply, f Family, v *view) ways {
 	return out
 }
 
-// externalWays decide for NodePorts, external IPs and load balancers. Under the
-// Local policy pods and the node itself reach every backend, as if they had
-// used the ClusterIP, whatever is on this node.
+// externalWays returns the ways of NodePorts, external IPs and load balancer IPs. With
+// externalTrafficPolicy Local, pods and the node itself still reach all backends, as if
+// they had used the ClusterIP.
 func externalWays(svc *cluster.Service, s supply, f Family, v *view) ways {
 	if !s.any {
 		return same(Way{Verdict: Reject})
@@ -275,8 +272,8 @@ func externalWays(svc *cluster.Service, s supply, f Family, v *view) ways {
 	return out
 }
 
-// externalLocal reports whether externalTrafficPolicy Local counts: only for
-// Services meant to be reached from outside.
+// externalLocal reports whether externalTrafficPolicy Local applies: only to Services
+// with addresses for clients outside the cluster.
 func externalLocal(svc *cluster.Service) bool {
 	return svc.ExternalLocal && (svc.Type != cluster.ClusterIP || len(svc.ExternalIPs) > 0)
 }

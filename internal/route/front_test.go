@@ -127,15 +127,15 @@ func TestWays(t *testing.T) {
 				tt.policy(svc)
 			}
 			got := compileOne(t, tt.opt, svc, sliceOf(svc, "x", endpoints(t, tt.endpoints)))
-			sameText(t, fronts(got), `clusterIP 172.30.0.41:80: `+tt.internal+`
+			sameText(t, frontends(got), `clusterIP 172.30.0.41:80: `+tt.internal+`
 				loadBalancerIP 1.2.3.4:80: `+tt.external+`
 				nodePort invalid AddrPort: `+tt.external)
 		})
 	}
 }
 
-// fronts are the lines of a route that say what clients meet.
-func fronts(s *Service) string {
+// frontends are the lines of a route that say what clients meet.
+func frontends(s *Service) string {
 	var b strings.Builder
 	for line := range strings.Lines(s.text()) {
 		if strings.Contains(line, "pods ") {
@@ -145,7 +145,7 @@ func fronts(s *Service) string {
 	return b.String()
 }
 
-// A pool that no front points at is empty; Here follows the pools.
+// A pool that no frontend points at is empty; Here follows the pools.
 func TestPoolsInUse(t *testing.T) {
 	const two = "10.180.0.1 @A\n10.180.1.1 @B\n10.180.2.1\n10.180.3.1 @A -"
 	tests := []struct {
@@ -172,7 +172,7 @@ func TestPoolsInUse(t *testing.T) {
 }
 
 // Here covers both pools when the local one holds what the other does not.
-func TestHereOfBothPools(t *testing.T) {
+func TestHereIsTheUnionOfBothPools(t *testing.T) {
 	svc := web(external)
 	got := compileOne(t, Options{}, svc, sliceOf(svc, "x", endpoints(t, "1.1.1.1 @A st\n1.1.1.2")))
 	sameText(t, join(got.Ports[0].Here), "1.1.1.1 1.1.1.2")
@@ -214,7 +214,7 @@ func TestExternalLocal(t *testing.T) {
 	}
 }
 
-func TestFronts(t *testing.T) {
+func TestFrontends(t *testing.T) {
 	full := func(s *cluster.Service) {
 		s.Type = cluster.LoadBalancer
 		s.ClusterIPs = ips("fd00:172::41 172.30.0.41")
@@ -289,19 +289,19 @@ func TestGuard(t *testing.T) {
 				if p.Family == IPv6 {
 					want = tt.v6
 				}
-				for _, f := range p.Fronts {
+				for _, f := range p.Frontends {
 					checkGuard(t, f, want)
 				}
 			}
 		})
 	}
 	// S-92: no list, no limit.
-	for _, f := range compileOne(t, Options{}, web(external)).Ports[0].Fronts {
+	for _, f := range compileOne(t, Options{}, web(external)).Ports[0].Frontends {
 		checkGuard(t, f, open)
 	}
 }
 
-func checkGuard(t *testing.T, f Front, want string) {
+func checkGuard(t *testing.T, f Frontend, want string) {
 	t.Helper()
 	switch {
 	case f.Kind != LoadBalancer || want == "open":

@@ -7,16 +7,16 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 )
 
-// Health is the answer to health checks of a load balancer at a separate port,
-// whether this node has endpoints of a Service (spec.healthCheckNodePort).
+// Health is the answer to health checks of a load balancer at the health check node port
+// of a Service: how many endpoints it has on this node.
 type Health struct {
 	Port  uint16
 	Local []LocalCount // one of each family that the Service has, IPv4 first
 }
 
-// LocalCount says how many different addresses of ready endpoints a Service has
-// on this node in a family, over all its ports. Endpoints on their way out do
-// not count, also where they are all that is left and take traffic (S-150).
+// LocalCount is how many distinct addresses of ready endpoints a Service has on this node
+// in a family, over all its ports. Terminating endpoints do not count, even if they are
+// the only ones left and receive traffic (S-150).
 type LocalCount struct {
 	Family    Family
 	Endpoints int
@@ -35,7 +35,7 @@ func (h *Health) Count(f Family) (int, bool) {
 	return 0, false
 }
 
-// Equal reports whether two answers say the same; both may be nil.
+// Equal reports whether two answers are equal; both may be nil.
 func (h *Health) Equal(g *Health) bool {
 	if h == nil || g == nil {
 		return h == g
@@ -43,13 +43,13 @@ func (h *Health) Equal(g *Health) bool {
 	return h.Port == g.Port && slices.Equal(h.Local, g.Local)
 }
 
-// asksForHealth reports whether load balancers ask for a Service.
+// asksForHealth reports whether a Service has a health check node port.
 func asksForHealth(svc *cluster.Service) bool {
 	return svc.Ignored == "" && len(svc.Ports) > 0 && svc.HealthCheckNodePort != 0 && svc.Type == cluster.LoadBalancer && externalLocal(svc)
 }
 
-// health returns nil for a Service without a health check port, and for one that
-// gets the port in no family. Ports that belong to others are added to b.lost.
+// health returns nil for a Service that has no health check node port, or owns it in no
+// family. It adds the ports that others own to b.lost.
 func (b *builder) health(st state, claims *claims) *Health {
 	if !asksForHealth(st.service) {
 		return nil
@@ -73,7 +73,7 @@ func (b *builder) health(st state, claims *claims) *Health {
 func (b *builder) readyHere(st state, f Family) int {
 	addrs := map[netip.Addr]struct{}{}
 	for _, p := range st.service.Ports {
-		b.choices = b.supplies.candidates(b.choices[:0], backendKey{p.Name, p.Protocol, f})
+		b.choices = b.supplies.candidates(b.choices[:0], backendKey{portName{p.Name, p.Protocol}, f})
 		for i := range b.choices {
 			if c := &b.choices[i]; c.Endpoint.Ready && b.view.local(c.Endpoint) {
 				addrs[c.Backend.Addr()] = struct{}{}

@@ -99,7 +99,7 @@ func TestHealthCountsWhatIsReadyHere(t *testing.T) {
 	}
 }
 
-func TestHealthTellsFamiliesApart(t *testing.T) {
+func TestHealthCountsFamiliesSeparately(t *testing.T) {
 	h := &Health{Port: 1, Local: []LocalCount{{IPv6, 3}}}
 	if n, ok := h.Count(IPv6); n != 3 || !ok {
 		t.Errorf("IPv6: got %d, %v", n, ok)
@@ -114,7 +114,7 @@ func TestHealthTellsFamiliesApart(t *testing.T) {
 }
 
 // A change of the count alone is a change: what serves may stay the same.
-func TestHealthMakesAServiceTouched(t *testing.T) {
+func TestAChangeOfHealthTouchesTheService(t *testing.T) {
 	svc := balanced()
 	c := NewCompiler(Options{NodeName: "A"})
 	compile := func(svc *cluster.Service, conditions string) string {

@@ -145,7 +145,7 @@ func (p *Port) print(b *strings.Builder) {
 		fmt.Fprintf(b, " sticky %s", p.Affinity)
 	}
 	b.WriteString("\n")
-	for _, f := range p.Fronts {
+	for _, f := range p.Frontends {
 		fmt.Fprintf(b, "  %s %s: pods %s, node %s, others %s", f.Kind, netip.AddrPortFrom(f.Addr, f.Port), f.Pods, f.Node, f.Others)
 		if f.Restricted {
 			fmt.Fprintf(b, "; only %v", f.Allow)

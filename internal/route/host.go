@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 )
 
-// compileHost works out what holds for the whole node.
+// compileHost returns the policy of the whole node.
 func compileHost(opt Options, facts *cluster.Facts) (Host, []Problem) {
 	ports, problems := nodePorts(opt, facts)
 	return Host{
@@ -35,8 +35,8 @@ func detector(opt Options, node *cluster.Node) Detector {
 	return Detector{}
 }
 
-// ofFamilies returns the prefixes of these families, masked, sorted, without
-// those that lie in another; nil if there are none.
+// ofFamilies returns the prefixes of these families, masked, sorted, without those that
+// lie in another one; nil if there are none.
 func ofFamilies(prefixes []netip.Prefix, families []Family) []netip.Prefix {
 	var list []netip.Prefix
 	for _, p := range prefixes {
@@ -47,13 +47,12 @@ func ofFamilies(prefixes []netip.Prefix, families []Family) []netip.Prefix {
 	return simplify(list)
 }
 
-// simplify sorts prefixes and leaves out those that lie in another. It reuses
-// the list.
+// simplify sorts prefixes and deletes those that lie in another one, in the same memory.
 func simplify(list []netip.Prefix) []netip.Prefix {
 	slices.SortFunc(list, netip.Prefix.Compare)
 	kept := list[:0]
 	for _, p := range list {
-		// In this order a prefix comes right after the one it lies in.
+		// A prefix is sorted directly after the one that it lies in.
 		if n := len(kept); n > 0 && kept[n-1].Contains(p.Addr()) {
 			continue
 		}
@@ -62,8 +61,8 @@ func simplify(list []netip.Prefix) []netip.Prefix {
 	return slices.Clip(kept)
 }
 
-// nodePorts expands the entries of nodePortAddresses. A family that a keyword
-// leaves without an address serves no NodePorts.
+// nodePorts returns the addresses that the entries of nodePortAddresses stand for. If a
+// keyword stands for no address of a family, this family serves no NodePorts.
 func nodePorts(opt Options, facts *cluster.Facts) (NodePorts, []Problem) {
 	var ports NodePorts
 	for _, f := range opt.families() {
@@ -94,8 +93,7 @@ func nodePorts(opt Options, facts *cluster.Facts) (NodePorts, []Problem) {
 	return ports, problems
 }
 
-// implied reports whether an address is one of those that serve NodePorts by
-// being local.
+// implied reports whether an address serves NodePorts without being in Addrs.
 func (n NodePorts) implied(a netip.Addr) bool {
 	if a.IsLoopback() {
 		return n.All127 && a.Is4()
@@ -103,8 +101,8 @@ func (n NodePorts) implied(a netip.Addr) bool {
 	return n.All(FamilyOf(a))
 }
 
-// noPrimary reports a node without any address. A node that lacks addresses of one
-// family is usual and not reported.
+// noPrimary is the problem of a node without any address. That a node has no address of
+// one family is no problem.
 func noPrimary(opt Options) Problem {
 	return Problem{
 		Object: "Node " + opt.NodeName,
@@ -128,8 +126,8 @@ func (o Options) primary(node *cluster.Node, f Family) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// all reports whether every address of the family serves NodePorts: it is asked
-// for, or there are entries for the other family only (S-61), or none at all.
+// all reports whether every address of the family serves NodePorts: an entry says so,
+// all entries are for the other family (S-61), or there are none.
 func (o NodePortOptions) all(f Family) bool {
 	if o.All {
 		return true
@@ -173,8 +171,8 @@ func (o NodePortOptions) names(a netip.Addr) bool {
 	return slices.ContainsFunc(o.CIDRs, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// namesLoopback reports whether a loopback address serves NodePorts. Unless the
-// rule says otherwise, a wide CIDR that happens to hold it is not enough.
+// namesLoopback reports whether a loopback address serves NodePorts. A CIDR that is wider
+// than 127.0.0.0/8 is enough only for LoopbackIncluded.
 func (o NodePortOptions) namesLoopback(a netip.Addr) bool {
 	lo := loopback()
 	if !lo.Contains(a) || o.Loopback == LoopbackNever {

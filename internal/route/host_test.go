@@ -174,7 +174,7 @@ func TestPrefixesAreDisjoint(t *testing.T) {
 
 // A plane and what follows it hear of it when loopback comes to be served, or
 // no longer is.
-func TestLoopbackMakesADifference(t *testing.T) {
+func TestLoopbackRules(t *testing.T) {
 	without, with := NodePorts{All4: true}, NodePorts{All4: true, All127: true}
 	if with.Equal(without) || !with.Equal(with) {
 		t.Error("that all of 127.0.0.0/8 serves NodePorts is not seen")

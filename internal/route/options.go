@@ -5,21 +5,20 @@ import (
 	"slices"
 )
 
-// Options are what the configuration says about policy. They hold for the life
-// of a Compiler.
+// Options is the policy in the configuration. A Compiler never changes it.
 type Options struct {
 	NodeName      string   // empty: the name of Facts.Node
 	Families      []Family // empty: both
 	Detector      DetectorOptions
 	MasqueradeAll bool
 	NodePorts     NodePortOptions
-	Primary       netip.Addr // if valid, the node's own address of its family, whatever the Node says
+	Primary       netip.Addr // if valid, the node's address in its family, in place of those of the Node
 
 	// Excess returns the size of a Service that is too large for the data plane, and
 	// the limit with its reason. Such a Service is not programmed. The limit is empty
 	// if the Service fits; a nil Excess sets no limit.
 	Excess func(*Service) (size, limit string)
-	// Listeners are those of the proxy itself on TCP. A front that would hide one
+	// Listeners are the TCP listeners of the proxy itself. A frontend that would hide one
 	// is left out.
 	Listeners []Listener
 }
@@ -44,7 +43,7 @@ type DetectorOptions struct {
 }
 
 // NodePortOptions are the entries of nodePortAddresses. The zero value serves
-// NodePorts on every local address but loopback.
+// NodePorts on every local address except loopback.
 type NodePortOptions struct {
 	CIDRs     []netip.Prefix
 	Primary   bool // the node's own address of each family
@@ -53,14 +52,13 @@ type NodePortOptions struct {
 	Loopback  Loopback
 }
 
-// Loopback says when an address in 127.0.0.0/8 serves NodePorts. No other
-// loopback address ever does.
+// Loopback says when an address in 127.0.0.0/8 serves NodePorts. ::1 never does.
 type Loopback uint8
 
 // The rules for loopback addresses.
 const (
-	LoopbackNamed    Loopback = iota // when an entry means it: Localhost, or a CIDR in 127.0.0.0/8
-	LoopbackIncluded                 // when any entry holds it: also a wide CIDR, and where all serve, all of 127.0.0.0/8
+	LoopbackNamed    Loopback = iota // if an entry names it: Localhost, or a CIDR in 127.0.0.0/8
+	LoopbackIncluded                 // if any entry contains it: a wider CIDR as well; without entries, all of 127.0.0.0/8
 	LoopbackNever
 )
 

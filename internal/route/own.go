@@ -14,8 +14,7 @@ type Listener struct {
 	Name string         // for people: "health server (healthzBindAddress)"
 }
 
-// covers reports whether connections to an address reach the listener, if the
-// address is one of the node's own.
+// covers reports whether connections to an address of this node reach the listener.
 func (l Listener) covers(a netip.Addr) bool {
 	return l.At.Addr() == a || l.At.Addr().IsUnspecified()
 }
@@ -24,7 +23,8 @@ func (l Listener) reason() string {
 	return fmt.Sprintf("left out, as it would hide this proxy's %s, which listens on %s; use another port", l.Name, l.At)
 }
 
-// own are the addresses and listeners of the node itself.
+// own has the addresses of the node and the listeners of the proxy, which Services may
+// hide.
 type own struct {
 	node      string
 	addrs     map[netip.Addr]bool // without loopback addresses
@@ -60,7 +60,7 @@ func ownOf(opt Options, facts *cluster.Facts, host Host) own {
 	return o
 }
 
-// hide reports whether a NodePort of a family with the port of a listener would
+// hide reports whether a NodePort of a family with the port number of a listener would
 // be served on an address that the listener covers.
 func (n NodePorts) hide(l Listener, f Family) bool {
 	at := l.At.Addr()
@@ -70,7 +70,7 @@ func (n NodePorts) hide(l Listener, f Family) bool {
 	return FamilyOf(at) == f && n.Serve(at)
 }
 
-// hiddenBy returns the listener that a front would hide.
+// hiddenBy returns the listener that a frontend would hide; false: none.
 func (o *own) hiddenBy(c candidate) (Listener, bool) {
 	if c.claim.protocol != cluster.TCP {
 		return Listener{}, false
@@ -91,8 +91,8 @@ func (o *own) hiddenBy(c candidate) (Listener, bool) {
 	return Listener{}, false
 }
 
-// problems reports ClusterIPs that are addresses of the node. An external or load
-// balancer address often is one on purpose.
+// problems reports ClusterIPs that are addresses of the node. An external IP or load
+// balancer IP often is one on purpose.
 func (o *own) problems(svc *cluster.Service, families []Family) []Problem {
 	var list []Problem
 	for _, a := range svc.ClusterIPs {
@@ -107,20 +107,20 @@ func (o *own) problems(svc *cluster.Service, families []Family) []Problem {
 	return list
 }
 
-// moved returns the addresses that are the node's own in only one of two states.
-func (o *own) moved(p own) map[netip.Addr]bool {
-	moved := map[netip.Addr]bool{}
+// changed returns the addresses of the node that only one of two states has.
+func (o *own) changed(p own) map[netip.Addr]bool {
+	changed := map[netip.Addr]bool{}
 	for a := range o.addrs {
 		if !p.addrs[a] {
-			moved[a] = true
+			changed[a] = true
 		}
 	}
 	for a := range p.addrs {
 		if !o.addrs[a] {
-			moved[a] = true
+			changed[a] = true
 		}
 	}
-	return moved
+	return changed
 }
 
 // uses reports whether a Service has one of the addresses.

@@ -13,11 +13,11 @@ func healthServer(at string) []Listener {
 	return []Listener{{At: netip.MustParseAddrPort(at), Name: "health server"}}
 }
 
-// reachedAt lists the fronts of a Service, "nodePort 3001".
+// reachedAt lists the frontends of a Service, "nodePort 3001".
 func reachedAt(svc *Service) string {
 	var list []string
 	for _, p := range svc.Ports {
-		for _, f := range p.Fronts {
+		for _, f := range p.Frontends {
 			at := netip.AddrPortFrom(f.Addr, f.Port).String()
 			if f.Kind == NodePort {
 				at = p.Family.String()
@@ -28,7 +28,7 @@ func reachedAt(svc *Service) string {
 	return strings.Join(list, ", ")
 }
 
-// A front never hides a listener of the proxy itself.
+// A frontend never hides a listener of the proxy itself.
 func TestOwnListenersAreNotHidden(t *testing.T) {
 	const port = 10256
 	on := func(changes ...func(*cluster.Service)) *cluster.Service {
@@ -97,7 +97,7 @@ func TestOwnListenersAreNotHidden(t *testing.T) {
 			c := NewCompiler(Options{NodeName: "A", NodePorts: tt.ports, Listeners: healthServer(tt.at)})
 			_, problems := c.Compile(cluster.Change{Services: []cluster.State{stateOf(tt.svc)}, Facts: &cluster.Facts{Node: nodeA()}})
 			if got := reachedAt(c.Table().Services[tt.svc.Name]); got != tt.want {
-				t.Errorf("fronts %s, want %s", got, tt.want)
+				t.Errorf("frontends %s, want %s", got, tt.want)
 			}
 			var said []string
 			for _, p := range problems {
@@ -128,9 +128,9 @@ func TestClusterIPsOfTheNodeAreReported(t *testing.T) {
 	const own = "clusterIP 192.168.7.7:80, externalIP 192.168.0.2:80"
 	const hidden = "spec.externalIPs: 192.168.0.2:10256/tcp"
 	for _, step := range []struct {
-		change         cluster.Change
-		fronts, reason string
-		touched        int
+		change            cluster.Change
+		frontends, reason string
+		touched           int
 	}{
 		{first, free, hidden, 2},
 		{facts("127.0.0.1 192.168.0.2 192.168.7.7"), own, "spec.clusterIPs: 192.168.7.7; spec.clusterIPs: 192.168.7.7:10256/tcp", 1},
@@ -150,8 +150,8 @@ func TestClusterIPsOfTheNodeAreReported(t *testing.T) {
 		if got := strings.Join(said, "; "); got != step.reason || len(change.Touched) != step.touched {
 			t.Errorf("problems %s and %d touched, want %s and %d", got, len(change.Touched), step.reason, step.touched)
 		}
-		if got := reachedAt(c.Table().Services[svc.Name]); got != step.fronts {
-			t.Errorf("fronts %s, want %s", got, step.fronts)
+		if got := reachedAt(c.Table().Services[svc.Name]); got != step.frontends {
+			t.Errorf("frontends %s, want %s", got, step.frontends)
 		}
 	}
 }

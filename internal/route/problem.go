@@ -5,17 +5,16 @@ import (
 	"strings"
 )
 
-// Problem is something a person should know about an object: what is wrong,
-// where, and what was expected. Only the address, port or object it names is
-// left out.
+// Problem is a fault in an object: which one, in which field, and why. Only the address,
+// port or object that it names is left out.
 type Problem struct {
 	Object string // "Service default/web"
 	Field  string // "spec.externalIPs[0]"
 	Value  string
 	Reason string
 
-	// Count is how many problems this one stands for, itself among them, if not
-	// just itself. Reason says so, too.
+	// Count is how many problems this one stands for, itself included; 0 means 1. If it
+	// is larger, Reason names it too.
 	Count int
 }
 
@@ -34,7 +33,7 @@ func (p Problem) String() string {
 // Weight returns how many problems this one stands for.
 func (p Problem) Weight() int { return max(1, p.Count) }
 
-// Times returns the problem as one of count alike problems with its object.
+// Times returns the problem so that it stands for count problems of its kind.
 func (p Problem) Times(count int) Problem {
 	if count > 1 {
 		p.Count = count
@@ -43,17 +42,17 @@ func (p Problem) Times(count int) Problem {
 	return p
 }
 
-// Collector gathers problems. Of those that differ in nothing but the value and
-// the index in a list it keeps MaxAlike, of which the last counts the rest.
+// Collector collects problems. Of problems that differ only in the value and the index in
+// a list it keeps MaxAlike, and the last one counts the rest.
 type Collector struct {
 	list  []Problem
 	alike map[Problem]*tail
 }
 
-// tail is the last problem kept of those alike.
+// tail is the last problem kept of a group: how many were kept, its index and its count.
 type tail struct{ kept, at, count int }
 
-// Add takes a problem.
+// Add adds a problem.
 func (c *Collector) Add(p Problem) {
 	if c.alike == nil {
 		c.alike = map[Problem]*tail{}
@@ -74,7 +73,7 @@ func (c *Collector) Add(p Problem) {
 	c.list = append(c.list, p)
 }
 
-// Problems returns what was kept, in the order in which it was added.
+// Problems returns the kept problems in the order in which they were added.
 func (c *Collector) Problems() []Problem {
 	for _, t := range c.alike {
 		c.list[t.at] = c.list[t.at].Times(t.count)

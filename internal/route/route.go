@@ -1,6 +1,7 @@
 // Package route decides all Kubernetes policy, once for all planes: which
 // address leads to which backends, from where, with or without source NAT,
-// sticky or not, refused or dropped. It knows no kernel words and does no I/O.
+// with or without session affinity, refused or dropped. It contains nothing of a
+// kernel mechanism and does no I/O.
 //
 // A Compiler turns changes of the cluster into changes of a Table.
 package route
@@ -38,78 +39,78 @@ func (f Family) String() string {
 	return "IPv6"
 }
 
-// Service is one Service, decided for this node. It is never changed once made.
+// Service is the route of one Service on this node. It does not change.
 type Service struct {
 	Name   cluster.Name
 	Ports  []Port
-	Health *Health // nil: no load balancer asks for it
+	Health *Health // nil: it has no health check node port
 
-	// Ignored says why nothing is programmed, for people; empty otherwise.
+	// Ignored is why the Service is not programmed; empty: it is.
 	Ignored string
 
-	// Lost counts the addresses and ports in the Service that belong to other
-	// Services or to its own earlier ports, and are not programmed.
+	// Lost is how many of its addresses and ports are not programmed because they
+	// belong to other Services or to earlier ports of its own.
 	Lost int
 }
 
 // Port is one port of a Service in one family: its frontends and backends.
 type Port struct {
-	Name     string
-	Protocol cluster.Protocol
-	Family   Family
-	Fronts   []Front
+	Name      string
+	Protocol  cluster.Protocol
+	Family    Family
+	Frontends []Frontend
 
-	// Cluster and Local are the pools that Ways of the fronts point at: usable
+	// Cluster and Local are the pools that Ways of the frontends point at: usable
 	// backends anywhere, and on this node. Each is sorted, without duplicates,
-	// and empty when no front points at it.
+	// and empty when no frontend points at it.
 	Cluster []netip.AddrPort
 	Local   []netip.AddrPort
 
-	// Here are the addresses in the pools that may be on this node. Such a backend
-	// may reach itself through a front (hairpin) and needs source NAT then.
+	// Here lists the addresses in the pools that may be on this node. Such a backend
+	// may connect to itself through a frontend (hairpin), which needs source NAT.
 	Here []netip.Addr
 
 	// Affinity, if not 0, keeps a client address on its backend until the client
-	// has made no new connection for this long. The fronts of a port share it.
+	// has made no new connection for this long. The frontends of a port share it.
 	Affinity time.Duration
 
-	// Serving are all serving backends whatever the policy, sorted. It is set for
-	// UDP only, to find the established flows that must end.
+	// Serving lists all serving backends, whatever the policy, sorted. It is set for
+	// UDP only, to find established flows to backends that no longer serve.
 	Serving []netip.AddrPort
 }
 
-// Kind says how a front came to be.
+// Kind is the kind of address of a frontend.
 type Kind uint8
 
-// The kinds of fronts.
+// The kinds of frontends.
 const (
 	ClusterIP Kind = iota
 	NodePort
 	ExternalIP
 	LoadBalancer
 
-	healthCheck // the health check port of a Service; no front has this kind
+	healthCheck // the health check port of a Service; no frontend has this kind
 )
 
-// String returns the word used in messages.
+// String returns the name of the kind as messages and answers spell it.
 func (k Kind) String() string {
 	return [...]string{"clusterIP", "nodePort", "externalIP", "loadBalancerIP", "healthCheckNodePort"}[k]
 }
 
-// Front is an address, port and protocol that clients use. The small fields
-// stand together, as there are very many fronts.
-type Front struct {
+// Frontend is an address, port and protocol that clients use. The order of the fields
+// saves memory, as there are very many frontends.
+type Frontend struct {
 	Kind Kind
 	Port uint16
 
-	// What happens to a connection, by where it comes from: pods as the local
-	// traffic detector sees them, this node itself, all other clients. Without a
-	// detector no client counts as a pod, and Pods equals Others.
+	// Where connections go from pods on this node, from this node itself, and from all
+	// other clients. The Detector of the Host recognizes pods; without one, Pods equals
+	// Others.
 	Pods, Node, Others Way
 
-	// Allow are the client addresses that may connect if Restricted; others are
-	// dropped if the front has backends. They are in the order of the Service, none
-	// inside another. An empty list admits no client.
+	// Allow lists the client addresses that may connect if Restricted is true. Connections
+	// of other clients are dropped if the frontend has backends. The prefixes are in the
+	// order of the Service, none inside another. An empty list admits no client.
 	Restricted bool
 	Addr       netip.Addr // invalid for NodePort: any address of Host.NodePorts
 	Allow      []netip.Prefix
@@ -119,10 +120,10 @@ type Front struct {
 type Way struct {
 	Verdict    Verdict
 	Pool       Pool // for Balance
-	Masquerade bool // for Balance: give it this node's address as source
+	Masquerade bool // for Balance: with source NAT
 }
 
-// Key identifies a front among all fronts of a table: no two share one.
+// Key identifies a frontend. No two frontends of a table have the same.
 type Key struct {
 	Family   Family
 	Protocol cluster.Protocol
@@ -130,8 +131,8 @@ type Key struct {
 	Addr     netip.Addr // invalid for NodePorts
 }
 
-// Key returns the key of a front of this port.
-func (p *Port) Key(f *Front) Key { return Key{p.Family, p.Protocol, f.Port, f.Addr} }
+// Key returns the key of a frontend of this port.
+func (p *Port) Key(f *Frontend) Key { return Key{p.Family, p.Protocol, f.Port, f.Addr} }
 
 // Verdict says whether a connection is balanced, refused or dropped.
 type Verdict uint8
@@ -140,10 +141,10 @@ type Verdict uint8
 const (
 	Balance Verdict = iota
 	Reject          // ICMP port unreachable
-	Drop            // silence
+	Drop            // no reply
 )
 
-// Pool names one of a Port's lists of backends.
+// Pool is one of the lists of backends of a Port.
 type Pool uint8
 
 // The pools.
@@ -165,11 +166,11 @@ type Host struct {
 	Detector      Detector
 	MasqueradeAll bool
 	NodePorts     NodePorts
-	ServiceCIDRs  []netip.Prefix // sorted, none inside another; addresses in them that belong to no Service are dropped
+	ServiceCIDRs  []netip.Prefix // sorted, none inside another; connections to addresses in them that no Service has are dropped
 }
 
-// Detector tells pods on this node from other clients, for each family on its
-// own: one without a rule for a family sees no pods in it.
+// Detector says how pods on this node are recognized. Without a rule for a family, no
+// client of this family counts as a pod.
 type Detector struct {
 	PodCIDRs  []netip.Prefix // by source address; sorted, none inside another
 	Interface string         // or by interface the packet arrives on
@@ -191,9 +192,9 @@ func (d Detector) Detects(f Family) bool {
 
 // NodePorts says which addresses of this node serve NodePorts.
 type NodePorts struct {
-	All4, All6 bool         // every local address but loopback
+	All4, All6 bool         // every local address except loopback
 	All127     bool         // with All4: every address in 127.0.0.0/8 as well
-	Addrs      []netip.Addr // besides those exactly these; sorted
+	Addrs      []netip.Addr // further addresses; sorted
 }
 
 // All reports whether every local address of the family serves NodePorts.
@@ -234,8 +235,8 @@ type Change struct {
 	// Services that the kernel does not hold at all; see plane.Partial.
 	Partly bool
 
-	// Underway are the Services that wait to be written, in whole or in part: what the
-	// kernel holds of each once this Change is applied; nil: nothing.
+	// Underway has the Services of which a change is not written yet, in whole or in
+	// part, as the kernel holds them after this Change; nil: the kernel does not hold it.
 	Underway map[cluster.Name]*Service
 }
 
@@ -247,7 +248,8 @@ func (c *Change) InKernel(name cluster.Name) *Service {
 	return c.Table.Services[name]
 }
 
-// Touch is one Service before and after; nil where there was or is none.
+// Touch is one Service before and after a change. Old is nil for a new Service, New for a
+// deleted one.
 type Touch struct {
 	Name     cluster.Name
 	Old, New *Service

@@ -85,7 +85,7 @@ func TestAClaimConcernsTwoServices(t *testing.T) {
 func (c *Compiler) allProblems() []Problem {
 	all := slices.Clone(c.hostProblems)
 	for r := range c.records.All() {
-		all = append(all, r.troubles.problems()...)
+		all = append(all, r.reported.problems()...)
 	}
 	return all
 }
@@ -106,7 +106,7 @@ func mostTwo(t *testing.T, c *Compiler, change cluster.Change, svc *cluster.Serv
 
 // In one change every Service is compiled once, and whoever does not get the
 // claim is told so once.
-func TestRivalsThatComeAtOnce(t *testing.T) {
+func TestManyServicesAskForOneClaim(t *testing.T) {
 	const n = 3000
 	for name, order := range orders() {
 		t.Run(name, func(t *testing.T) {
@@ -122,7 +122,7 @@ func TestRivalsThatComeAtOnce(t *testing.T) {
 }
 
 // A Service may lose very much: that is a few problems, and a count.
-func TestASurpriseForOneServiceIsAFewProblems(t *testing.T) {
+func TestManyLostClaimsAreFewProblems(t *testing.T) {
 	list := rivals(2, 100)
 	for i := range 100 {
 		a := netip.AddrFrom4([4]byte{192, 0, 2, byte(1 + i)})
@@ -153,7 +153,7 @@ func TestASurpriseForOneServiceIsAFewProblems(t *testing.T) {
 }
 
 // A problem names the owner of the moment, and is not new if that changes.
-func TestAProblemNamesTheOwnerOfTheMoment(t *testing.T) {
+func TestAProblemNamesThePresentOwner(t *testing.T) {
 	list := rivals(3, 1)
 	c := NewCompiler(Options{})
 	c.Compile(states(list))
@@ -217,7 +217,7 @@ func TestPortsFindTheirEndpoints(t *testing.T) {
 		}
 	}
 	from := suppliesOf(state{svc, []*cluster.Slice{sl}})
-	if list := from.candidates(nil, backendKey{"p7", cluster.TCP, IPv4}); len(list) != 1 || cap(list) > 8 {
+	if list := from.candidates(nil, backendKey{portName{"p7", cluster.TCP}, IPv4}); len(list) != 1 || cap(list) > 8 {
 		t.Errorf("a port looks at %d endpoints, want its own only", cap(list))
 	}
 }
@@ -341,7 +341,7 @@ func allocations() uint64 {
 }
 
 // BenchmarkLargeService is one Service that grows in one direction. Time for
-// each front and endpoint stays about the same.
+// each frontend and endpoint stays about the same.
 func BenchmarkLargeService(b *testing.B) {
 	for _, size := range []int{1, 4, 16} {
 		ports := min(65_535, size*4096)

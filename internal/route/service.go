@@ -18,7 +18,7 @@ type view struct {
 	own           own
 }
 
-// viewOf takes the part of options and facts that Services depend on.
+// viewOf returns the view that follows from the options and the facts.
 func viewOf(opt Options, facts *cluster.Facts, host Host) *view {
 	v := &view{
 		families:      opt.families(),
@@ -37,8 +37,8 @@ func viewOf(opt Options, facts *cluster.Facts, host Host) *view {
 	return v
 }
 
-// same reports whether Services compile to the same under both views, except those
-// with an address that is the node's own under one view only.
+// same reports whether Services have the same routes under both views, except Services
+// with an address that the node has under one view only.
 func (v *view) same(w *view) bool {
 	return v.node == w.node && v.zone == w.zone && slices.Equal(v.addrs, w.addrs) && slices.Equal(v.own.nodePorts, w.own.nodePorts) &&
 		v.detector.Detects(IPv4) == w.detector.Detects(IPv4) &&
@@ -57,12 +57,12 @@ func (v *view) inside(prefixes []netip.Prefix) bool {
 	return false
 }
 
-// builder makes routes for Services. What it makes depends on its arguments
-// only; it keeps room to work in from one to the next.
+// builder compiles Services. A result depends on the arguments only; the buffers are
+// reused for the next Service.
 type builder struct {
 	view       *view
 	candidates []candidate
-	lost       []candidate // by the Service made last
+	lost       []candidate // frontends that the Service compiled last asks for, but others own
 	choices    []Choice
 	supplies   supplies
 }
@@ -73,20 +73,18 @@ type state struct {
 	slices  []*cluster.Slice
 }
 
-// service makes the route of a Service. The winner of a contested claim is
-// looked up in claims. What the Service asks for and does not get is in b.lost;
-// the problems returned are all others.
+// service returns the route of a Service. It sets b.lost to the frontends that belong to
+// the owner in claims or to an earlier port, and returns all other problems.
 func (b *builder) service(st state, claims *claims) (*Service, []Problem) {
 	svc := st.service
 	out := &Service{Name: svc.Name, Ignored: svc.Ignored}
-	b.candidates, b.lost, b.choices = reuse(b.candidates), reuse(b.lost), reuse(b.choices)
+	b.lost, b.choices = reuse(b.lost), reuse(b.choices)
 	if svc.Ignored != "" {
 		return out, nil
 	}
-	b.candidates = appendCandidates(b.candidates, svc, b.view.families)
-	left := b.candidates
-	if len(left) == 0 {
-		out.Ignored = whyNoFronts(svc)
+	ports := countPorts(svc, b.view.families)
+	if ports == 0 {
+		out.Ignored = whyNoFrontends(svc)
 		return out, nil
 	}
 	b.supplies = suppliesOf(st)
@@ -97,32 +95,29 @@ func (b *builder) service(st state, claims *claims) (*Service, []Problem) {
 		return out, []Problem{p}
 	}
 	problems := b.view.own.problems(svc, b.view.families)
+	out.Ports = make([]Port, 0, ports)
 	var g guard
-	groups := countGroups(left)
-	out.Ports = make([]Port, 0, groups)
-	for i, f := 0, Family(0); i < groups; i++ {
-		if left[0].family != f {
-			f = left[0].family
+	var f Family
+	eachPort(&b.candidates, svc, b.view.families, func(list []candidate) {
+		if list[0].family != f {
+			f = list[0].family
 			g = guardOf(svc, f, b.view)
 			problems = append(problems, g.problems(svc, f)...)
 		}
-		n := groupLen(left)
-		won, hidden := b.sift(left[:n], svc, claims)
-		left = left[n:]
+		won, hidden := b.sift(list, svc, claims)
 		problems = append(problems, hidden...)
 		if len(won) > 0 {
 			out.Ports = append(out.Ports, b.port(st, won, g))
 		}
-	}
+	})
 	out.Health = b.health(st, claims)
 	out.Lost = len(b.lost)
 	b.supplies = supplies{}
 	return out, problems
 }
 
-// maxBackends bounds the backends of a Service, over all its ports. A port has a
-// list of its own, of 32 bytes for each, so that 100 ports with 100,000 endpoints
-// would take the memory of the node.
+// maxBackends bounds the backends of a Service, over all its ports. A backend of a port
+// takes 32 bytes, so 100 ports with 100,000 endpoints would need 320 MB.
 const maxBackends = 1_000_000
 
 func tooManyBackends(svc *cluster.Service, n int) Problem {
@@ -135,8 +130,8 @@ func tooManyBackends(svc *cluster.Service, n int) Problem {
 	}
 }
 
-// reuse returns an empty list in the memory of one that is not needed any more,
-// unless that is so large that few Services would ever fill it.
+// reuse returns an empty list in the memory of a list that is not needed any more. It
+// drops a very large one, which few Services would fill.
 func reuse[T any](list []T) []T {
 	if cap(list) > 1<<14 {
 		return nil
@@ -144,33 +139,16 @@ func reuse[T any](list []T) []T {
 	return list[:0]
 }
 
-func whyNoFronts(svc *cluster.Service) string {
+func whyNoFrontends(svc *cluster.Service) string {
 	if len(svc.Ports) == 0 {
 		return "no ports"
 	}
 	return "no clusterIP of a family in use"
 }
 
-// groupLen counts the candidates at the beginning that make one Port.
-func groupLen(list []candidate) int {
-	n := 1
-	for n < len(list) && list[n].port == list[0].port && list[n].family == list[0].family {
-		n++
-	}
-	return n
-}
-
-func countGroups(list []candidate) int {
-	groups := 0
-	for ; len(list) > 0; list = list[groupLen(list):] {
-		groups++
-	}
-	return groups
-}
-
-// sift returns the candidates that the Service gets, in the memory of the list, and
-// adds those that belong to others to b.lost. The problems are fronts that would
-// hide a listener of the proxy itself.
+// sift returns the candidates that the Service owns, in the memory of the list, and adds
+// all others to b.lost. The problems are frontends that would hide a listener of the
+// proxy itself.
 func (b *builder) sift(list []candidate, svc *cluster.Service, claims *claims) (won []candidate, hidden []Problem) {
 	won = list[:0]
 	for _, c := range list {
@@ -187,7 +165,7 @@ func (b *builder) sift(list []candidate, svc *cluster.Service, claims *claims) (
 	return won, hidden
 }
 
-// problems reports load balancer addresses that no client can use.
+// problems reports load balancer addresses that no client may use.
 func (g guard) problems(svc *cluster.Service, f Family) []Problem {
 	if !g.restricted || len(g.allow) > 0 {
 		return nil
@@ -202,46 +180,46 @@ func (g guard) problems(svc *cluster.Service, f Family) []Problem {
 	}}
 }
 
-// port makes one Port with the fronts won.
+// port returns a Port with the frontends that the Service owns.
 func (b *builder) port(st state, won []candidate, g guard) Port {
 	sp, f := st.service.Ports[won[0].port], won[0].family
 	p := Port{
-		Name:     sp.Name,
-		Protocol: sp.Protocol,
-		Family:   f,
-		Affinity: st.service.Affinity,
-		Fronts:   make([]Front, 0, len(won)),
+		Name:      sp.Name,
+		Protocol:  sp.Protocol,
+		Family:    f,
+		Affinity:  st.service.Affinity,
+		Frontends: make([]Frontend, 0, len(won)),
 	}
-	b.choices = b.supplies.candidates(b.choices[:0], backendKey{sp.Name, sp.Protocol, f})
+	b.choices = b.supplies.candidates(b.choices[:0], backendKey{portName{sp.Name, sp.Protocol}, f})
 	candidates := b.choices
 	choose(candidates, Local, b.view)
 	s := supply{local: countChosen(candidates), any: slices.ContainsFunc(candidates, Choice.usable)}
 	internal := internalWays(st.service, s, f, b.view)
 	external := externalWays(st.service, s, f, b.view)
 	for _, c := range won {
-		front := Front{Kind: c.kind, Addr: c.addr, Port: c.claim.port}
+		frontend := Frontend{Kind: c.kind, Addr: c.addr, Port: c.claim.port}
 		w := external
 		if c.kind == ClusterIP {
 			w = internal
 		}
-		front.Pods, front.Node, front.Others = w.pods, w.node, w.others
+		frontend.Pods, frontend.Node, frontend.Others = w.pods, w.node, w.others
 		if c.kind == LoadBalancer {
-			front.Restricted, front.Allow = g.restricted, g.allow
+			frontend.Restricted, frontend.Allow = g.restricted, g.allow
 		}
-		p.Fronts = append(p.Fronts, front)
+		p.Frontends = append(p.Frontends, frontend)
 	}
 	b.fill(&p, candidates)
 	return p
 }
 
-// fill sets the lists of backends that the fronts of the Port use. On entry the
-// choices are those for the local pool.
+// fill sets the pools of the Port that its frontends use. The reasons of the candidates
+// are those for the local pool.
 func (b *builder) fill(p *Port, candidates []Choice) {
-	if p.uses(Local) {
+	if p.Uses(Local) {
 		p.Local = chosen(candidates)
 		p.Here = b.here(candidates)
 	}
-	if p.uses(Cluster) {
+	if p.Uses(Cluster) {
 		choose(candidates, Cluster, b.view)
 		p.Cluster = share(chosen(candidates), p.Local)
 		p.Here = merge(p.Here, b.here(candidates))
@@ -251,9 +229,10 @@ func (b *builder) fill(p *Port, candidates []Choice) {
 	}
 }
 
-func (p *Port) uses(pool Pool) bool {
+// Uses reports whether a frontend of the port sends connections to a pool.
+func (p *Port) Uses(pool Pool) bool {
 	balances := func(w Way) bool { return w.Verdict == Balance && w.Pool == pool }
-	for _, f := range p.Fronts {
+	for _, f := range p.Frontends {
 		if balances(f.Pods) || balances(f.Node) || balances(f.Others) {
 			return true
 		}
@@ -288,9 +267,9 @@ func chosen(list []Choice) []netip.AddrPort {
 	return out
 }
 
-// serving returns the backends whose established flows may go on: those that
-// serve, and ready ones in any case, as they are given new flows (an endpoint
-// published before it is ready is ready without serving).
+// serving returns the backends that keep their established flows: those that serve, and
+// all ready ones, as they receive new flows (with publishNotReadyAddresses an endpoint
+// is ready without serving).
 func serving(list []Choice) []netip.AddrPort {
 	var out []netip.AddrPort
 	for i := range list {
@@ -329,7 +308,7 @@ func merge(a, b []netip.Addr) []netip.Addr {
 	return slices.Clip(slices.Compact(out))
 }
 
-// share returns like in place of list if they are equal: one list in memory.
+// share returns like in place of list if they are equal, so that memory holds one.
 func share(list, like []netip.AddrPort) []netip.AddrPort {
 	if slices.Equal(list, like) {
 		return like

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cow"
 )
 
-// Snapshot is what a Compiler knows between two Compiles. It never changes, and
+// Snapshot is the state of a Compiler between two calls of Compile. It does not change, and
 // any number of goroutines may read it.
 type Snapshot struct {
 	Host Host
@@ -18,9 +18,8 @@ type Snapshot struct {
 	view    *view
 }
 
-// Snapshot returns what the Compiler knows now, in constant time. The next
-// Compile costs the same as without it, except for some nodes of a tree that it
-// copies.
+// Snapshot returns the present state in constant time. The next Compile costs the same as
+// without it, except that it copies some nodes of a tree.
 func (c *Compiler) Snapshot() *Snapshot {
 	return &Snapshot{Host: c.table.Host, records: c.records.Clone(), view: c.builder.view}
 }
@@ -36,14 +35,12 @@ func (s *Snapshot) Service(name cluster.Name) *Service {
 	return nil
 }
 
-// yieldEvery is how many Services a walk through a Snapshot passes before it
-// offers the processor to other goroutines, which the runtime alone would do
-// every 10 ms. It bounds how long walks keep the proxy's loop from running where
-// they occupy every processor, and is large enough to cost walks little.
+// yieldEvery is after how many values Yielding lets other goroutines run; the runtime
+// preempts only every 10 ms. It bounds how long walks delay the proxy's loop if they
+// occupy every processor, and costs them little.
 const yieldEvery = 128
 
-// Services returns all Services, sorted by name. The walk gives way to other
-// goroutines.
+// Services yields all Services, sorted by name, and lets other goroutines run in between.
 func (s *Snapshot) Services() iter.Seq[*Service] {
 	return Yielding(func(yield func(*Service) bool) {
 		for r := range s.records.All() {
@@ -54,8 +51,7 @@ func (s *Snapshot) Services() iter.Seq[*Service] {
 	})
 }
 
-// Yielding returns the same values, but offers the processor to other goroutines
-// every now and then.
+// Yielding yields the same values, and lets other goroutines run after every 128.
 func Yielding[T any](of iter.Seq[T]) iter.Seq[T] {
 	return func(yield func(T) bool) {
 		n := 0
@@ -70,7 +66,7 @@ func Yielding[T any](of iter.Seq[T]) iter.Seq[T] {
 	}
 }
 
-// Table returns a Table of the Services. Its cost follows their number.
+// Table returns a Table of the Services. Its cost is proportional to their number.
 func (s *Snapshot) Table() *Table {
 	t := &Table{Host: s.Host, Services: make(map[cluster.Name]*Service, s.Len())}
 	for svc := range s.Services() {
@@ -79,24 +75,24 @@ func (s *Snapshot) Table() *Table {
 	return t
 }
 
-// Problems returns what is wrong with a Service. Conflicts name the Service that
-// has the claim when this is called.
+// Problems returns the problems of a Service. Conflicts name the owner at the time of the
+// call.
 func (s *Snapshot) Problems(name cluster.Name) []Problem {
 	if r := s.records.Get(recordOf(name)); r != nil {
-		return r.troubles.problems()
+		return r.reported.problems()
 	}
 	return nil
 }
 
-// Explain says of every endpoint in the slices of a Service whether it is in a
-// pool of one of its Ports, and if not, why. It looks at the pool also if no
-// front of the Port uses it. Endpoints are sorted by address.
+// Explain returns every endpoint of a Service, sorted by address, and whether it is in a
+// pool of one of its Ports or why not. It computes the pool also if no frontend of the
+// Port uses it.
 func (s *Snapshot) Explain(name cluster.Name, port *Port, pool Pool) []Choice {
 	r := s.records.Get(recordOf(name))
 	if r == nil {
 		return nil
 	}
-	list, n := gather(nil, r.slices, backendKey{port.Name, port.Protocol, port.Family})
+	list, n := gather(nil, r.slices, backendKey{portName{port.Name, port.Protocol}, port.Family})
 	choose(list[:n], pool, s.view)
 	slices.SortStableFunc(list, func(a, b Choice) int { return a.Backend.Compare(b.Backend) })
 	return list

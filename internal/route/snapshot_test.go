@@ -26,7 +26,7 @@ func numbered(i int) *cluster.Service {
 }
 
 // A Snapshot is of one moment: what is compiled later is not in it.
-func TestASnapshotStaysAsItWas(t *testing.T) {
+func TestASnapshotDoesNotChange(t *testing.T) {
 	store, c := many(1000), NewCompiler(Options{})
 	c.Compile(store.Take())
 	var before []*Service

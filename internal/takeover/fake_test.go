@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
+	"github.com/sluice-proxy/sluice/internal/kernel/iptables/iptablestest"
 	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
 	"github.com/sluice-proxy/sluice/internal/kernel/link"
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
@@ -18,7 +19,7 @@ import (
 // node is a kernel in memory, as far as a take-over goes. It refuses what the
 // real one refuses, and keeps account of what was done in which order.
 type node struct {
-	chains  *iptables.FakeKernel
+	chains  *iptablestest.Kernel
 	tables  []nft.Outline
 	servers map[ipvs.Server]int // with their connections
 	order   []ipvs.Server
@@ -46,7 +47,7 @@ func (n *node) do(format string, args ...any) error {
 // rules are the doors to it.
 func (n *node) rules() *rules {
 	if n.chains == nil {
-		n.chains = iptables.NewFakeKernel()
+		n.chains = iptablestest.NewKernel()
 	}
 	return &rules{
 		chains: chainsFake{n}, tables: tablesFake{n}, servers: serversFake{n}, sets: setsFake{n},

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
+	"github.com/sluice-proxy/sluice/internal/kernel/iptables/iptablestest"
 	"github.com/sluice-proxy/sluice/internal/kubechain"
 )
 
@@ -46,7 +47,7 @@ func TestLeftoversOfTheIptablesMode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kernel := iptables.NewFakeKernel(parseSaved(string(saved))...)
+	kernel := iptablestest.NewKernel(parseSaved(string(saved))...)
 	all, err := kernel.Outlines(t.Context(), iptables.AllRules)
 	if err != nil {
 		t.Fatal(err)
@@ -139,14 +140,14 @@ filter: KUBE-EXTERNAL-SERVICES KUBE-FORWARD KUBE-NODEPORTS KUBE-PROXY-CANARY KUB
 	if all, err = kernel.Outlines(t.Context(), iptables.AllRules); err != nil || leftovers(all) != nil {
 		t.Errorf("a second look finds %v, %v, want nothing", leftovers(all), err)
 	}
-	lost := []string{"iptables-legacy nat: chain ADMIN, not kube-proxy's, leads to KUBE-SVC-67RL4FN6JRUPOJYM"}
-	if diff := cmp.Diff(lost, neighbours(found)); diff != "" {
-		t.Errorf("neighbours (-want +got):\n%s", diff)
+	lost := []string{"iptables-legacy nat: chain ADMIN, not kube-proxy's, jumps to KUBE-SVC-67RL4FN6JRUPOJYM"}
+	if diff := cmp.Diff(lost, lostRules(found)); diff != "" {
+		t.Errorf("lostRules (-want +got):\n%s", diff)
 	}
 }
 
 // The names of all modes and versions, and names that only look like them.
-func TestWhoseChainItIs(t *testing.T) {
+func TestOwnerOfAChain(t *testing.T) {
 	theirs := `KUBE-SERVICES KUBE-EXTERNAL-SERVICES KUBE-NODEPORTS KUBE-POSTROUTING KUBE-MARK-MASQ KUBE-FORWARD
 		KUBE-PROXY-FIREWALL KUBE-PROXY-CANARY KUBE-SVC-NPX46M4PTMTKRN6Y KUBE-SVL-NPX46M4PTMTKRN6Y
 		KUBE-EXT-NPX46M4PTMTKRN6Y KUBE-FW-NPX46M4PTMTKRN6Y KUBE-SEP-ID6YWIT3F6WNZ47P KUBE-XLB-NPX46M4PTMTKRN6Y
@@ -181,7 +182,7 @@ func TestLeftoversAreChains(t *testing.T) {
 }
 
 // A network plugin that has packets masqueraded by kube-proxy's chains keeps them.
-func TestMasqueradingForOthersStays(t *testing.T) {
+func TestTheMasqueradeChainsOfANetworkPluginStay(t *testing.T) {
 	id := iptables.TableID{Variant: iptables.NFT, Family: iptables.IPv4, Name: "nat"}
 	jump := func(to string) iptables.RuleOutline { return iptables.RuleOutline{Target: to, Jump: true} }
 	all := []iptables.Outline{{TableID: id, Chains: []iptables.ChainOutline{

@@ -19,8 +19,8 @@ func TestMain(m *testing.M) {
 		act(addresses)
 	}
 	if os.Getenv(looking) != "" {
-		rival, err := newWatch(Options{}).look(context.Background())
-		fmt.Println(rival, err)
+		kubeProxy, err := newDetector(Options{}).detect(context.Background())
+		fmt.Println(kubeProxy, err)
 		os.Exit(0)
 	}
 	os.Exit(kerneltest.Main(m))
@@ -140,7 +140,7 @@ func TestIPVSModeIsTakenOverInARealKernel(t *testing.T) {
 	compare(t, "while there are connections", `removed ipvs: 3 virtual servers
 left ipvs: 1 virtual server, as long as connections go through (now 1): tcp 10.96.0.1:80
 left ipvs: 2 addresses, as long as programs of this node have connections from there (now 2): 10.96.0.1, 10.96.0.10
-left ipvs: interface kube-ipvs0 and what there is in iptables, until then
+left ipvs: interface kube-ipvs0 and kube-proxy's rules in iptables, until then
 left ipvs: 2 virtual servers not known as kube-proxy's: mark 7, tcp 192.0.2.7:80`, sortForeign(first))
 	sayThrough()
 	sayPast()

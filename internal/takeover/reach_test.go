@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
+	"github.com/sluice-proxy/sluice/internal/kernel/iptables/iptablestest"
 )
 
 // beyondReach is a node with leftovers in both variants, of which the legacy one
@@ -21,7 +22,7 @@ func beyondReach(t *testing.T) *node {
 		}
 		all = append(all, tables...)
 	}
-	n := &node{chains: iptables.NewFakeKernel(all...)}
+	n := &node{chains: iptablestest.NewKernel(all...)}
 	n.chains.Fail = func(verb string) error {
 		if verb == "remove legacy" {
 			return fmt.Errorf("%w: no programs", iptables.ErrBeyondReach)
@@ -42,7 +43,7 @@ func TestLegacyRulesBeyondReach(t *testing.T) {
 	n := beyondReach(t)
 	var events []string
 	playWith(t, n, Options{RecordLeft: func(note string) { events = append(events, note) }}, func(s *stage) {
-		s.keeper.rules.remedy = "do this"
+		s.controller.rules.remedy = "do this"
 		close(s.ready)
 		state := s.after(time.Hour)
 		compare(t, "in words", inNFT+"\nleft "+inLegacy+": do this", strings.Join(state.Lines(), "\n"))

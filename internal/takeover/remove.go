@@ -11,57 +11,46 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
 )
 
-// remove takes out what was found, while Sluice's own rules are in force. What
-// fails in one mechanism does not keep it from the others.
+// remove removes what was found, while Sluice's own rules are in force. A failure in one
+// mechanism does not affect the others.
 //
-// No connection is lost. Conntrack goes on translating those that exist. New
-// ones find either kube-proxy's rules whole, or Sluice's alone. Connections of
-// IPVS are in its own memory, and end with their virtual server; so those that
-// have any stay, with all that their packets need, and are a matter of a later
-// removal. New connections do not reach them: Sluice translates earlier.
-func (r *rules) remove(ctx context.Context, f findings) (Account, error) {
-	var a Account
-	var tableErr error
+// No connection is lost. Conntrack continues to translate existing ones. New ones meet
+// either all of kube-proxy's rules or only Sluice's. IPVS keeps connections in its own
+// memory, and ends them with their virtual server. So a virtual server with connections
+// stays until a later call, with everything that their packets need. New connections do
+// not reach it, as Sluice translates earlier.
+func (r *rules) remove(ctx context.Context, f findings) (a Account, err error) {
 	if len(f.tables) > 0 {
-		tableErr = a.note(r.removeTables(ctx, f), tableEntry(f.tables))
+		if err = r.removeTables(ctx, f); err == nil {
+			a.Removed = append(a.Removed, tableEntry(f.tables))
+		}
 	}
 	v, gone, serverErr := r.removeServers(ctx, f.vips)
-	if v.inUse() {
-		a.enter(gone, v)
-		return a, errors.Join(tableErr, serverErr)
+	err = errors.Join(err, serverErr)
+	if !v.inUse() {
+		if serverErr == nil {
+			deviceErr := r.removeDevice(ctx, v)
+			gone.Addrs, gone.Device = v.Addrs, v.Device && deviceErr == nil
+			err = errors.Join(err, deviceErr)
+		}
+		all, chainErr := r.removeChains(ctx, f.chains, &a)
+		err = errors.Join(err, chainErr)
+		if all { // no rule refers to the sets any more
+			var setErr error
+			gone.Sets, setErr = r.removeSets(ctx, v.Sets)
+			err = errors.Join(err, setErr)
+		}
 	}
-	var deviceErr error
-	if serverErr == nil {
-		gone.Addrs, deviceErr = v.Addrs, r.removeDevice(ctx, v)
-		gone.Device = v.Device && deviceErr == nil
-	}
-	all, chainErr := r.removeChains(ctx, f.chains, &a)
-	var setErr error
-	if all { // rules referred to the sets
-		gone.Sets, setErr = r.removeSets(ctx, v.Sets)
-	}
-	a.enter(gone, v)
-	return a, errors.Join(tableErr, serverErr, deviceErr, chainErr, setErr)
-}
-
-// enter enters what of IPVS is gone, and what is left.
-func (a *Account) enter(gone, v vips) {
 	if e := gone.entry(); e.Count > 0 {
 		a.Removed = append(a.Removed, e)
 	}
 	a.Left = append(a.Left, v.left()...)
+	return a, err
 }
 
-// note enters what was removed, unless that failed.
-func (a *Account) note(err error, e Entry) error {
-	if err == nil {
-		a.Removed = append(a.Removed, e)
-	}
-	return err
-}
-
-// removeTables closes the entrances first. A packet that is between two chains
-// of a table then still finds the second one, which translates its source.
+// removeTables first deletes the chains that packets enter before they are routed. A
+// packet between two chains of a table then still meets the second one, which translates
+// its source.
 func (r *rules) removeTables(ctx context.Context, f findings) error {
 	var names []nft.Table
 	for _, t := range f.tables {
@@ -74,8 +63,8 @@ func (r *rules) removeTables(ctx context.Context, f findings) error {
 	return r.tables.Delete(ctx, names...)
 }
 
-// removeServers removes the idle virtual servers and the addresses that nobody
-// needs, and returns what of them is gone. It also says what is in use.
+// removeServers removes the idle virtual servers and the addresses that no connection
+// needs. It returns v with the addresses in use, and what was removed.
 func (r *rules) removeServers(ctx context.Context, v vips) (now, gone vips, err error) {
 	if v.Unknown {
 		return v, gone, nil
@@ -86,33 +75,33 @@ func (r *rules) removeServers(ctx context.Context, v vips) (now, gone vips, err 
 		}
 		gone.Idle = append(gone.Idle, s)
 	}
-	if !v.Device || v.AtOnce {
+	if !v.Device || v.Immediate {
 		return v, gone, nil
 	}
 	v, err = r.hold(ctx, v)
 	if err != nil {
 		return v, gone, err
 	}
-	return v, gone, r.links.RemoveAddresses(ctx, device, v.unused())
+	return v, gone, r.links.RemoveAddresses(ctx, ServiceDevice, v.unused())
 }
 
-// hold finds the addresses that programs of this host have connections from: to
-// an address on the interface they connect from that address, and would not get
-// answers without it. First it has the next ones connect from elsewhere.
+// hold finds the addresses from which programs of this host have connections. A program
+// connects to an address on the interface from the same address, and would get no answers
+// without it. First hold makes later connections use another source address.
 func (r *rules) hold(ctx context.Context, v vips) (vips, error) {
 	sources, err := r.sources(ctx, v)
 	if err != nil {
 		return v, err
 	}
-	if err := r.links.Prefer(ctx, device, sources); err != nil {
+	if err := r.links.Prefer(ctx, ServiceDevice, sources); err != nil {
 		return v, err
 	}
 	connections, err := r.sockets.Connections(ctx)
 	return v.hold(connections), err
 }
 
-// sources are the addresses of this host besides those on the interface, its
-// primary ones first.
+// sources returns the addresses of this host except those on the interface, its primary
+// ones first.
 func (r *rules) sources(ctx context.Context, v vips) ([]netip.Addr, error) {
 	primary, err := r.host.Primary()
 	if err != nil {
@@ -128,11 +117,11 @@ func (r *rules) removeDevice(ctx context.Context, v vips) error {
 	if !v.Device {
 		return nil
 	}
-	return r.links.Delete(ctx, device)
+	return r.links.Delete(ctx, ServiceDevice)
 }
 
-// removeChains removes from all tables of iptables that have something, each
-// variant by itself, enters what happened, and reports whether all is gone.
+// removeChains removes chains and rules of iptables, each variant separately, and adds the
+// result to the account. all means that none is left.
 func (r *rules) removeChains(ctx context.Context, chains []iptables.Removal, a *Account) (all bool, err error) {
 	all = true
 	for _, v := range []iptables.Variant{iptables.Legacy, iptables.NFT} {
@@ -144,7 +133,7 @@ func (r *rules) removeChains(ctx context.Context, chains []iptables.Removal, a *
 		all = all && e == nil
 		switch {
 		case e == nil:
-			a.Removed, a.Lost = append(a.Removed, chainEntries(part)...), append(a.Lost, neighbours(part)...)
+			a.Removed, a.Lost = append(a.Removed, chainEntries(part)...), append(a.Lost, lostRules(part)...)
 		case errors.Is(e, iptables.ErrBeyondReach):
 			a.Left = append(a.Left, r.beyondReach(part, e)...)
 		default:
@@ -154,7 +143,7 @@ func (r *rules) removeChains(ctx context.Context, chains []iptables.Removal, a *
 	return all, err
 }
 
-// beyondReach says what stays in legacy tables, why, and what removes it.
+// beyondReach returns what stays in legacy tables, why, and what removes it.
 func (r *rules) beyondReach(chains []iptables.Removal, why error) []Entry {
 	entries := chainEntries(chains)
 	for i := range entries {
@@ -164,8 +153,8 @@ func (r *rules) beyondReach(chains []iptables.Removal, why error) []Entry {
 	return entries
 }
 
-// removeSets destroys ipsets and returns those that are gone. One that cannot be
-// does not keep it from the others.
+// removeSets destroys ipsets and returns those that it destroyed. It continues after a
+// failure.
 func (r *rules) removeSets(ctx context.Context, names []string) (gone []string, err error) {
 	for _, name := range names {
 		if e := r.sets.Destroy(ctx, name); e != nil {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
+	"github.com/sluice-proxy/sluice/internal/kernel/iptables/iptablestest"
 	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
 )
@@ -41,7 +42,7 @@ func afterNFTables() *node {
 
 // afterIPTables is what its iptables mode leaves, in one variant.
 func afterIPTables(v iptables.Variant) *node {
-	return &node{chains: iptables.NewFakeKernel(
+	return &node{chains: iptablestest.NewKernel(
 		iptables.Outline{TableID: iptables.TableID{Variant: v, Family: iptables.IPv4, Name: "nat"}, Chains: []iptables.ChainOutline{
 			{Name: "PREROUTING", Builtin: true, Rules: []iptables.RuleOutline{
 				{Target: "MINE", Jump: true},
@@ -131,9 +132,9 @@ removed iptables-%s: 3 chains and 1 rule in iptables-%[1]s nat
 	}
 }
 
-func TestARuleOfOthersThatLeadsToKubeProxysChainsGoesAndIsNamed(t *testing.T) {
+func TestARuleOfAnotherProgramThatJumpsToKubeProxysChainsIsRemovedAndNamed(t *testing.T) {
 	n := afterIPTables(iptables.NFT)
-	n.chains = iptables.NewFakeKernel(iptables.Outline{
+	n.chains = iptablestest.NewKernel(iptables.Outline{
 		TableID: iptables.TableID{Variant: iptables.NFT, Family: iptables.IPv6, Name: "nat"},
 		Chains: []iptables.ChainOutline{
 			{Name: "KUBE-SERVICES"},
@@ -142,11 +143,11 @@ func TestARuleOfOthersThatLeadsToKubeProxysChainsGoesAndIsNamed(t *testing.T) {
 	})
 	compare(t, "done", `unchain
 removed iptables-nft: 1 chain and 1 rule in ip6tables-nft nat (of kube-proxy, or of Sluice in mode iptables)
-removed a rule of others: ip6tables-nft nat: chain MINE, not kube-proxy's, leads to KUBE-SERVICES
+removed a rule of another program: ip6tables-nft nat: chain MINE, not kube-proxy's, jumps to KUBE-SERVICES
 `, takeAll(t, n, n.rules()))
 }
 
-func TestIPVSModeGoesWithoutTheVirtualServersOfOthers(t *testing.T) {
+func TestIPVSModeIsRemovedWithoutVirtualServersOfOtherPrograms(t *testing.T) {
 	n := afterIPVS()
 	compare(t, "done", `stop tcp 10.96.0.1:443
 stop tcp 10.96.0.10:53
@@ -164,7 +165,7 @@ left ipvs: 3 virtual servers not known as kube-proxy's: tcp 192.0.2.7:80, tcp 19
 	compare(t, "again", "\n", takeAll(t, n, n.rules()))
 }
 
-func TestNodePortsThatAreKnownAreNoOthers(t *testing.T) {
+func TestVirtualServersAtKnownNodePortsAreRemoved(t *testing.T) {
 	n := afterIPVS()
 	r := n.rules()
 	r.nodePorts = func(context.Context) ([]uint16, error) { return []uint16{80}, nil }
@@ -175,13 +176,13 @@ func TestNodePortsThatAreKnownAreNoOthers(t *testing.T) {
 
 // While it is not known which virtual servers are kube-proxy's, the interface
 // that tells stays, and all that their connections need. What is sure goes.
-func TestWhileNodePortsAreNotKnownNothingOfIPVSIsRemoved(t *testing.T) {
+func TestNoVirtualServerIsRemovedWhileNodePortsAreUnknown(t *testing.T) {
 	n := afterIPVS()
 	n.tables = afterNFTables().tables
 	whole := join(n.order)
 	play(t, n, func(s *stage) {
 		busy := errors.New("the proxy is busy")
-		s.keeper.rules.nodePorts = func(context.Context) ([]uint16, error) { return []uint16{30080}, busy }
+		s.controller.rules.nodePorts = func(context.Context) ([]uint16, error) { return []uint16{30080}, busy }
 		close(s.ready)
 		state := s.after(0)
 		if !errors.Is(state.Err, busy) || len(n.vips) != 2 || join(n.order) != whole || len(n.tables) != 1 {
@@ -196,7 +197,7 @@ func TestWhileNodePortsAreNotKnownNothingOfIPVSIsRemoved(t *testing.T) {
 	})
 }
 
-func TestWithoutItsInterfaceNoVirtualServerIsKubeProxys(t *testing.T) {
+func TestWithoutKubeProxysInterfaceNoVirtualServerIsRemoved(t *testing.T) {
 	n := afterIPVS()
 	n.vips, n.chains, n.sets = nil, nil, nil
 	compare(t, "done", "\n", takeAll(t, n, n.rules()))
@@ -211,7 +212,7 @@ prefer 192.0.2.7 192.0.2.7
 unaddress kube-ipvs0 10.96.0.10
 removed ipvs: 2 virtual servers
 left ipvs: 1 virtual server, as long as connections go through (now 3): tcp 10.96.0.1:443
-left ipvs: interface kube-ipvs0 and what there is in iptables, until then
+left ipvs: interface kube-ipvs0 and kube-proxy's rules in iptables, until then
 left ipvs: 3 virtual servers not known as kube-proxy's: tcp 192.0.2.7:80, tcp 198.51.100.1:80, mark 7
 `, takeAll(t, n, n.rules()))
 
@@ -229,7 +230,7 @@ left ipvs: 3 virtual servers not known as kube-proxy's: tcp 192.0.2.7:80, tcp 19
 `, takeAll(t, n, n.rules()))
 }
 
-func TestAnAddressThatProgramsOfThisNodeConnectFromStaysUntilTheyAreDone(t *testing.T) {
+func TestAnAddressStaysWhileLocalConnectionsUseIt(t *testing.T) {
 	n := afterIPVS()
 	n.sockets = map[netip.Addr]int{n.vips[0]: 2, n.others[1]: 5}
 	compare(t, "with connections", `stop tcp 10.96.0.1:443
@@ -239,7 +240,7 @@ prefer 192.0.2.7 192.0.2.7
 unaddress kube-ipvs0 10.96.0.10
 removed ipvs: 3 virtual servers
 left ipvs: 1 address, as long as programs of this node have connections from there (now 2): 10.96.0.1
-left ipvs: interface kube-ipvs0 and what there is in iptables, until then
+left ipvs: interface kube-ipvs0 and kube-proxy's rules in iptables, until then
 left ipvs: 3 virtual servers not known as kube-proxy's: tcp 192.0.2.7:80, tcp 198.51.100.1:80, mark 7
 `, takeAll(t, n, n.rules()))
 	n.sockets = nil
@@ -249,7 +250,7 @@ left ipvs: 3 virtual servers not known as kube-proxy's: tcp 192.0.2.7:80, tcp 19
 	}
 }
 
-func TestCleanupWaitsForNobody(t *testing.T) {
+func TestCleanupDoesNotWaitForAKubeProxy(t *testing.T) {
 	n := afterIPVS()
 	n.servers[tcp("10.96.0.1:443")] = 3
 	n.sockets = map[netip.Addr]int{n.vips[0]: 2}
@@ -260,22 +261,22 @@ func TestCleanupWaitsForNobody(t *testing.T) {
 	}
 	compare(t, "account", `removed iptables-nft: 3 chains and 1 rule in iptables-nft nat; `+
 		`removed ipvs: 3 virtual servers, interface kube-ipvs0 with 2 addresses, 2 ipsets; `+
-		`left ipvs: 3 virtual servers not known as kube-proxy's: tcp 192.0.2.7:80, tcp 198.51.100.1:80, mark 7`, a.String())
+		`left ipvs: 3 virtual servers not known as kube-proxy's: tcp 192.0.2.7:80, tcp 198.51.100.1:80, mark 7`, strings.Join(a.Lines(), "; "))
 }
 
 // What a kube-proxy that runs has in the kernel is no leftover.
-func TestCleanupSparesAKubeProxyThatRuns(t *testing.T) {
+func TestCleanupKeepsTheRulesOfARunningKubeProxy(t *testing.T) {
 	n := afterIPVS()
-	a, err := cleanup(t.Context(), n.rules(), (&machine{pids: []int{812}}).watch(), Options{})
+	a, err := cleanup(t.Context(), n.rules(), (&machine{pids: []int{812}}).detector(), Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(a.Removed) > 0 || a.Rival == nil || a.Rival.PID != 812 || len(a.Left) != 2 {
+	if len(a.Removed) > 0 || a.KubeProxy == nil || a.KubeProxy.PID != 812 || len(a.Left) != 2 {
 		t.Errorf("account %q, want all left to it", a)
 	}
 }
 
-func TestWhatFailsInOneMechanismDoesNotKeepItFromTheOthers(t *testing.T) {
+func TestAFailureInOneMechanismDoesNotAffectTheOthers(t *testing.T) {
 	refused := errors.New("refused")
 	for _, c := range []struct{ verb, want string }{
 		{"close", "removed iptables-nft, ipvs"},
@@ -312,7 +313,7 @@ func TestWhatFailsInOneMechanismDoesNotKeepItFromTheOthers(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeReadDoesNotHideTheRest(t *testing.T) {
+func TestAnUnreadableMechanismDoesNotHideTheOthers(t *testing.T) {
 	n := afterIPVS()
 	n.tables = afterNFTables().tables
 	r := n.rules()
@@ -330,7 +331,7 @@ ipvs: interface kube-ipvs0 with 2 addresses, 2 ipsets
 nftables: table ip kube-proxy with 20 chains, table ip6 kube-proxy with 1 chain`, strings.Join(seen, "\n"))
 }
 
-func TestMechanismsThatAreOursAreLeftAlone(t *testing.T) {
+func TestMechanismsOfThisPlaneAreNotRemoved(t *testing.T) {
 	n := afterIPVS()
 	n.tables = afterNFTables().tables
 	r := n.rules()

@@ -8,93 +8,108 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
-	"github.com/sluice-proxy/sluice/internal/text"
-
+	"github.com/sluice-proxy/sluice/internal/kernel/address"
+	"github.com/sluice-proxy/sluice/internal/kernel/ipset"
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
 	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
 	"github.com/sluice-proxy/sluice/internal/kernel/link"
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
+	"github.com/sluice-proxy/sluice/internal/kernel/socket"
 	"github.com/sluice-proxy/sluice/internal/kubechain"
+	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-// The doors to the kernel, as far as they are needed here.
+// Access to the kernel, as far as this package needs it.
 type (
-	chainDoor interface {
+	chainKernel interface {
 		Outlines(ctx context.Context, rules func(chain string) bool) ([]iptables.Outline, error)
 		Remove(ctx context.Context, removals ...iptables.Removal) error
 	}
-	tableDoor interface {
+	tableKernel interface {
 		Find(ctx context.Context, names ...nft.Table) ([]nft.Outline, error)
 		Close(ctx context.Context, names ...nft.Table) error
 		Delete(ctx context.Context, names ...nft.Table) error
 	}
-	serverDoor interface {
+	ipvsKernel interface {
 		Servers(ctx context.Context) ([]ipvs.Server, error)
 		Connections(ctx context.Context, s ipvs.Server) (int, error)
 		Delete(ctx context.Context, s ipvs.Server) error
 	}
-	setDoor interface {
+	ipsetKernel interface {
 		Names(ctx context.Context) ([]string, error)
 		Destroy(ctx context.Context, name string) error
 	}
-	linkDoor interface {
+	linkKernel interface {
 		Addresses(ctx context.Context, name string) ([]netip.Addr, error)
 		Prefer(ctx context.Context, name string, sources []netip.Addr) error
 		RemoveAddresses(ctx context.Context, name string, addrs []netip.Addr) error
 		Delete(ctx context.Context, name string) error
 	}
-	hostDoor interface {
+	addressKernel interface {
 		List(ctx context.Context) ([]netip.Addr, error)
 		Primary() ([]netip.Addr, error)
 	}
-	socketDoor interface {
+	socketKernel interface {
 		Connections(ctx context.Context) (map[netip.Addr]int, error)
 	}
 )
 
-// rules are those of kube-proxy in the kernel.
+// rules finds and removes kube-proxy's rules in the kernel.
 type rules struct {
-	chains  chainDoor
-	tables  tableDoor
-	servers serverDoor
-	sets    setDoor
-	links   linkDoor
-	host    hostDoor
-	sockets socketDoor
+	chains  chainKernel
+	tables  tableKernel
+	servers ipvsKernel
+	sets    ipsetKernel
+	links   linkKernel
+	host    addressKernel
+	sockets socketKernel
 
 	ours      []Mechanism
-	remedy    string                                  // what removes legacy rules that cannot be removed from here
-	nodePorts func(context.Context) ([]uint16, error) // nil: the usual range
-	pause     func()                                  // as long as a packet is on its way through this node
+	remedy    string                                  // how a person removes legacy rules that this process cannot remove
+	nodePorts func(context.Context) ([]uint16, error) // nil: any port in the default range
+	pause     func()                                  // waits while a packet is on its way through this node
 }
 
-// findings are what kube-proxy left.
+func newRules(o Options) *rules {
+	return &rules{
+		chains:  iptables.NewKernel(iptables.Options{NetNS: o.NetNS, Log: o.Log}),
+		tables:  tables{netns: o.NetNS},
+		servers: ipvs.New(o.NetNS),
+		sets:    ipset.New(o.NetNS),
+		links:   link.New(o.NetNS),
+		host:    address.New(address.Options{NetNS: o.NetNS}),
+		sockets: socket.New(o.NetNS),
+		ours:    o.Ours, nodePorts: o.NodePorts,
+		pause: func() { time.Sleep(packetTime) },
+	}
+}
+
+// findings are kube-proxy's rules.
 type findings struct {
 	tables []nft.Outline
 	chains []iptables.Removal
 	vips   vips
 }
 
-// find looks for what kube-proxy left. With an error there may be more than what
-// it returns.
-func (r *rules) find(ctx context.Context) (findings, error) {
-	var f findings
-	var errs [3]error
+// find finds kube-proxy's rules. With an error there may be more than it returns.
+func (r *rules) find(ctx context.Context) (f findings, err error) {
+	var tableErr, chainErr, vipErr error
 	if !r.isOurs(NFTables) {
-		f.tables, errs[0] = r.tables.Find(ctx, kubeTables()...)
+		f.tables, tableErr = r.tables.Find(ctx, kubeTables()...)
 	}
-	f.chains, errs[1] = r.findChains(ctx)
+	f.chains, chainErr = r.findChains(ctx)
 	if !r.isOurs(IPVS) {
-		f.vips, errs[2] = r.findVIPs(ctx)
+		f.vips, vipErr = r.findVIPs(ctx)
 	}
-	return f, errors.Join(errs[:]...)
+	return f, errors.Join(tableErr, chainErr, vipErr)
 }
 
 func (r *rules) isOurs(m Mechanism) bool { return slices.Contains(r.ours, m) }
 
-// shared reports whether a kube-proxy in a mode writes chains that are ours. Which
-// variant of iptables it runs is not known; it chooses as Sluice does.
+// shared reports whether a kube-proxy in this mode writes chains that Sluice writes. It
+// chooses the variant of iptables as Sluice does.
 func (r *rules) shared(mode string) bool {
 	if mode != "iptables" && mode != "ipvs" { // which has KUBE-SERVICES and KUBE-POSTROUTING too
 		return false
@@ -102,31 +117,31 @@ func (r *rules) shared(mode string) bool {
 	return r.isOurs(IPTablesLegacy) || r.isOurs(IPTablesNFT)
 }
 
-// kubeTables are those of kube-proxy's nftables mode.
+// kubeTables returns the tables of kube-proxy's nftables mode.
 func kubeTables() []nft.Table {
 	const name = "kube-proxy"
 	return []nft.Table{{Family: nft.IP4, Name: name}, {Family: nft.IP6, Name: name}}
 }
 
-// findChains finds what the iptables and ipvs modes left in iptables.
+// findChains finds the rules of the iptables and ipvs modes in iptables.
 func (r *rules) findChains(ctx context.Context) ([]iptables.Removal, error) {
 	if r.isOurs(IPTablesLegacy) && r.isOurs(IPTablesNFT) {
 		return nil, nil
 	}
 	all, err := r.chains.Outlines(ctx, withRules)
 	found := leftovers(all)
-	return slices.DeleteFunc(found, func(c iptables.Removal) bool { return r.isOurs(variant(c)) }), err
+	return slices.DeleteFunc(found, func(c iptables.Removal) bool { return r.isOurs(mechanism(c)) }), err
 }
 
-func variant(c iptables.Removal) Mechanism {
+func mechanism(c iptables.Removal) Mechanism {
 	if c.Table.Variant == iptables.Legacy {
 		return IPTablesLegacy
 	}
 	return IPTablesNFT
 }
 
-// findVIPs finds what the ipvs mode left besides. Without its interface no
-// virtual server can be known as kube-proxy's.
+// findVIPs finds what the ipvs mode left outside of iptables. Without its interface no
+// virtual server can be identified as kube-proxy's.
 func (r *rules) findVIPs(ctx context.Context) (vips, error) {
 	var v vips
 	names, err := r.sets.Names(ctx)
@@ -138,7 +153,7 @@ func (r *rules) findVIPs(ctx context.Context) (vips, error) {
 			v.Sets = append(v.Sets, name)
 		}
 	}
-	v.Addrs, err = r.links.Addresses(ctx, device)
+	v.Addrs, err = r.links.Addresses(ctx, ServiceDevice)
 	if errors.Is(err, link.ErrNotFound) {
 		return v, nil
 	}
@@ -166,31 +181,25 @@ func (r *rules) findServers(ctx context.Context, v vips) (vips, error) {
 		if err != nil {
 			return v, err
 		}
-		nodePort = among(ports)
+		nodePort = func(port uint16) bool { return slices.Contains(ports, port) }
 	}
-	theirs, foreign := v.owned(servers, local, nodePort)
-	v.Foreign = foreign
-	for _, s := range theirs {
+	var owned []ipvs.Server
+	owned, v.Foreign = v.split(servers, local, nodePort)
+	for _, s := range owned {
 		n, err := r.servers.Connections(ctx, s)
 		if err != nil {
 			return v, err
 		}
 		if n > 0 {
-			v.Busy = append(v.Busy, busy{s, n})
-			continue
+			v.Busy = append(v.Busy, inUse[ipvs.Server]{s, n})
+		} else {
+			v.Idle = append(v.Idle, s)
 		}
-		v.Idle = append(v.Idle, s)
 	}
 	return v, nil
 }
 
-// atOnce is the same, without waiting for connections to end.
-func (f findings) atOnce() findings {
-	f.vips = f.vips.atOnce()
-	return f
-}
-
-// entries are what was found, sorted by mechanism; none when there is nothing.
+// entries returns an entry for each mechanism that has rules, sorted.
 func (f findings) entries() []Entry {
 	out := chainEntries(f.chains)
 	if e := f.vips.entry(); e.Count > 0 {
@@ -213,11 +222,11 @@ func tableEntry(all []nft.Outline) Entry {
 	return e
 }
 
-// chainEntries are one entry for each variant.
+// chainEntries returns one entry for each variant.
 func chainEntries(all []iptables.Removal) []Entry {
 	found := map[Mechanism]Entry{}
 	for _, c := range all {
-		m := variant(c)
+		m := mechanism(c)
 		e := found[m]
 		if e.What != "" {
 			e.What += ", "
@@ -233,7 +242,7 @@ func chainEntries(all []iptables.Removal) []Entry {
 	var out []Entry
 	for m, e := range found {
 		e.MayBeOwn = !slices.ContainsFunc(all, func(c iptables.Removal) bool {
-			return variant(c) == m && slices.ContainsFunc(c.Chains, kubechain.KubeProxyAlone)
+			return mechanism(c) == m && slices.ContainsFunc(c.Chains, kubechain.KubeProxyAlone)
 		})
 		out = append(out, e)
 	}

@@ -9,18 +9,18 @@ import (
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-// Rival is a kube-proxy that runs on this node, or a process that may be one.
-type Rival struct {
-	PID     int           // 0: it runs where its process cannot be seen
-	Program string        // its executable; empty: not known
-	Mode    string        // its own answer; empty: none
-	How     string        // how it was noticed
-	Certain bool          // it does what only a kube-proxy does; false: it has the name, and may change rules
-	Age     time.Duration // since it was started, when it was noticed; 0: not known
+// KubeProxy is a kube-proxy that runs on this node, or a process that may be one.
+type KubeProxy struct {
+	PID       int           // 0: it is in another PID namespace
+	Program   string        // its executable; empty: not known
+	Mode      string        // as it reports; empty: it does not
+	Evidence  string        // how it was detected
+	Confirmed bool          // it does what only a kube-proxy does; false: it has the name and may change rules
+	Age       time.Duration // since its start, when it was detected; 0: not known
 }
 
-// String names it.
-func (r Rival) String() string {
+// String returns its name, process and mode.
+func (r KubeProxy) String() string {
 	s := "kube-proxy"
 	switch {
 	case r.PID != 0 && r.Program != "":
@@ -34,35 +34,35 @@ func (r Rival) String() string {
 	return s
 }
 
-// goOn says how to remove the rules although it runs.
-const goOn = "to remove them although it runs, start Sluice with --ignore-kube-proxy"
+// ignoreHint is how to remove the rules although it runs.
+const ignoreHint = "to remove them although it runs, start Sluice with --ignore-kube-proxy"
 
-// State is how far the take-over is.
+// State is the progress of the take-over.
 type State struct {
-	Looked    bool              // after the first complete sync
-	Rival     *Rival            // runs beside Sluice; nil: none
-	Same      bool              // it writes the very chains that Sluice writes
-	Doubtful  time.Time         // until then a Rival that is not certain is waited for
-	Ignored   string            // why a process called kube-proxy is not waited for, a sentence; empty: there is none
-	Leftovers map[Mechanism]int // objects; nothing of those that are clean
+	Searched  bool              // there was a search, after the first complete sync
+	KubeProxy *KubeProxy        // runs beside Sluice; nil: none
+	Same      bool              // it writes the same chains as Sluice
+	WaitUntil time.Time         // how long an unconfirmed KubeProxy is waited for
+	Ignored   string            // why a process called kube-proxy is not waited for; empty: there is none
+	Leftovers map[Mechanism]int // objects; mechanisms without any are left out
 	Removed   map[Mechanism]int // objects, since the start
-	Last      Account           // what was removed last, and what is left alone
-	Err       error             // of the last look or removal
-	Others    []string          // what Sluice itself had left in other modes, removed or not yet, a sentence each
+	Last      Account           // what was removed last, and what is left
+	Err       error             // of the last search or removal
+	Others    []string          // sentences about the rules that Sluice left in other modes
 }
 
-// Lines say it in sentences, none if there never was anything to take over.
+// Lines returns the state in sentences; none if there was nothing to take over.
 func (s State) Lines() []string {
 	var out []string
 	switch {
-	case s.Rival == nil:
+	case s.KubeProxy == nil:
 	case s.Same:
-		out = append(out, fmt.Sprintf("%s runs beside Sluice, and both write the same chains, each against the other: stop it", s.Rival))
-	case !s.Rival.Certain:
+		out = append(out, fmt.Sprintf("%s runs beside Sluice, and both write the same chains, each against the other: stop it", s.KubeProxy))
+	case !s.KubeProxy.Confirmed:
 		out = append(out, fmt.Sprintf("a process called %s runs: unless it listens or changes rules as a kube-proxy does, "+
-			"Sluice removes kube-proxy's rules after %s; %s", s.Rival, s.Doubtful.UTC().Format(time.TimeOnly+" MST"), goOn))
+			"Sluice removes kube-proxy's rules after %s; %s", s.KubeProxy, s.WaitUntil.UTC().Format(time.TimeOnly+" MST"), ignoreHint))
 	default:
-		out = append(out, fmt.Sprintf("%s runs beside Sluice (%s): stop it, then Sluice removes its rules; %s", s.Rival, s.Rival.How, goOn))
+		out = append(out, fmt.Sprintf("%s runs beside Sluice (%s): stop it, then Sluice removes its rules; %s", s.KubeProxy, s.KubeProxy.Evidence, ignoreHint))
 	}
 	if s.Ignored != "" {
 		out = append(out, s.Ignored)
@@ -73,9 +73,78 @@ func (s State) Lines() []string {
 	return append(append(out, s.Others...), s.Last.Lines()...)
 }
 
-// clone is a State that does not change.
+// clone returns a State that does not change.
 func (s State) clone() State {
 	s.Leftovers, s.Removed = maps.Clone(s.Leftovers), maps.Clone(s.Removed)
 	s.Others = slices.Clone(s.Others)
 	return s
+}
+
+// Entry describes the rules of one mechanism.
+type Entry struct {
+	Mechanism Mechanism
+	Count     int    // of objects: tables, chains, rules, virtual servers, sets, interfaces
+	What      string // in words, without the mechanism
+	MayBeOwn  bool   // an earlier run of Sluice in mode iptables may have made them, with kube-proxy's names
+	Remedy    string // how a person can remove them; empty: no person has to
+}
+
+// String returns one line.
+func (e Entry) String() string {
+	s := fmt.Sprintf("%s: %s", e.Mechanism, e.What)
+	if e.MayBeOwn {
+		s += " (of kube-proxy, or of Sluice in mode iptables)"
+	}
+	return s
+}
+
+// owner names the program that left the rules.
+func (e Entry) owner() string {
+	if e.MayBeOwn {
+		return "kube-proxy, or Sluice in mode iptables,"
+	}
+	return "kube-proxy"
+}
+
+// Account lists what was removed and what was not.
+type Account struct {
+	Removed   []Entry
+	Lost      []string   // rules of other programs that jumped to kube-proxy's chains, removed with these
+	Left      []Entry    // not kube-proxy's, or still in use; What gives the reason
+	KubeProxy *KubeProxy // runs and uses the rules; nil: none
+	Ignored   *KubeProxy // runs, but is no kube-proxy or is to be ignored; nil: none
+}
+
+// Lines returns the account for people.
+func (a Account) Lines() []string {
+	var out []string
+	for _, e := range a.Removed {
+		out = append(out, "removed "+e.String())
+	}
+	for _, rule := range a.Lost {
+		out = append(out, "removed a rule of another program: "+rule)
+	}
+	for _, e := range a.Left {
+		line := "left " + e.String()
+		if e.Remedy != "" {
+			line += ": " + e.Remedy
+		}
+		out = append(out, line)
+	}
+	if a.KubeProxy != nil {
+		out = append(out, fmt.Sprintf("%s runs and uses them (%s): stop it first if they are to go, or add --ignore-kube-proxy", a.KubeProxy, a.KubeProxy.Evidence))
+	}
+	if a.Ignored != nil {
+		out = append(out, fmt.Sprintf("a process called %s runs, and its rules were removed (%s)", a.Ignored, a.Ignored.Evidence))
+	}
+	return out
+}
+
+// counts adds up entries by mechanism.
+func counts(entries []Entry) map[Mechanism]int {
+	out := map[Mechanism]int{}
+	for _, e := range entries {
+		out[e.Mechanism] += e.Count
+	}
+	return out
 }

@@ -43,7 +43,7 @@ func runNft(t *testing.T, netns int, input string, args ...string) (out string) 
 	return out
 }
 
-func TestTheNamedTablesAreFoundClosedAndDeletedAndNoOther(t *testing.T) {
+func TestOnlyTheNamedTablesAreMadeDormantAndDeleted(t *testing.T) {
 	netns := kerneltest.Namespace(t)
 	runNft(t, netns, theirs, "-f", "-")
 	door := tables{netns: netns}

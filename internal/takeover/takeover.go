@@ -1,7 +1,6 @@
-// Package takeover takes a node over from kube-proxy. It finds what kube-proxy
-// of any mode has left in the kernel, notices a kube-proxy that still runs, and
-// removes the leftovers once Sluice's own rules are in force and nobody would
-// put them back.
+// Package takeover takes a node over from kube-proxy. It finds the rules that kube-proxy
+// of any mode left in the kernel, detects a kube-proxy that still runs, and removes the
+// rules once Sluice's own are in force and no kube-proxy would write them again.
 package takeover
 
 import (
@@ -14,7 +13,7 @@ import (
 // Mechanism is a way in which kube-proxy programs the kernel.
 type Mechanism string
 
-// The mechanisms. The words are those of the label of the metrics.
+// The mechanisms, as the label of the metrics names them.
 const (
 	IPTablesLegacy Mechanism = "iptables-legacy"
 	IPTablesNFT    Mechanism = "iptables-nft"
@@ -22,57 +21,55 @@ const (
 	NFTables       Mechanism = "nftables"
 )
 
-// Mechanisms are all of them, sorted.
+// Mechanisms returns all mechanisms, sorted.
 func Mechanisms() []Mechanism { return []Mechanism{IPTablesLegacy, IPTablesNFT, IPVS, NFTables} }
 
-// Options say where and how to take over.
+// Options for New and Cleanup.
 type Options struct {
 	NetNS int // file descriptor of the network namespace to serve; 0: the current one
 	Log   *slog.Logger
 
-	// Ours are mechanisms that Sluice itself uses on this node under kube-proxy's
-	// names. They are left alone: what kube-proxy has there besides is for the
-	// plane to remove.
+	// Ours are the mechanisms in which Sluice's own rules have kube-proxy's names. The
+	// take-over leaves them alone: the plane removes other rules there.
 	Ours []Mechanism
 
-	// Others are the planes that Sluice could have used on this node before. What
-	// they left goes as soon as Sluice's own rules are in force, whether or not a
-	// kube-proxy runs. Cleanup does not look at them.
+	// Others are the planes that Sluice may have used on this node before. Their rules
+	// are removed once Sluice's own are in force, even if a kube-proxy runs. Cleanup
+	// ignores them.
 	Others []Leftover
 
-	// NodePorts are those of the Services known. IPVS serves them at the node's
-	// own addresses, where others may have virtual servers too. Nil: any of
-	// 30000-32767 is taken for one. After an error nothing of IPVS is removed
-	// before it was asked again.
+	// NodePorts lists the NodePorts of all Services. They distinguish kube-proxy's virtual
+	// servers at addresses of the node from those of other programs. Nil: any port in
+	// 30000-32767 is a NodePort. If it fails, no virtual server is removed.
 	NodePorts func(context.Context) ([]uint16, error)
 
-	// Address is where kube-proxy serves its diagnostics; 127.0.0.1:10249 if empty.
+	// Address is where kube-proxy serves its diagnostics; empty: 127.0.0.1:10249.
 	Address string
-	// Dial connects to it; nil: as usual. For tests, which serve another namespace.
+	// Dial connects to it; nil: in the current network namespace.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 	// IgnoreKubeProxy removes kube-proxy's rules although one runs.
 	IgnoreKubeProxy bool
-	// Record makes an Event of the Node about a kube-proxy that runs; nil: nothing.
+	// Record makes an Event of the Node about a kube-proxy that runs; nil: none.
 	Record func(note string)
 	// RecordLeft makes an Event of the Node about rules that Sluice cannot remove;
-	// nil: nothing.
+	// nil: none.
 	RecordLeft func(note string)
-	// Grace is how long a process that may be a kube-proxy is waited for, if it
-	// does nothing that only a kube-proxy does; 2 minutes if zero.
+	// Grace is how long to wait for a process that has kube-proxy's name, but does
+	// nothing that only a kube-proxy does; 0: 2 minutes.
 	Grace time.Duration
 
-	// Soon is how long to wait before looking again while there is something to
-	// wait for, Rarely while there is not. 3 seconds and a minute if zero.
+	// Soon is the time between two searches while a kube-proxy runs or its rules are
+	// there, Rarely at other times; 0: 3 seconds and a minute.
 	Soon, Rarely time.Duration
 }
 
-// Leftover is what another plane of Sluice may have left.
+// Leftover removes the rules that another plane of Sluice may have left.
 type Leftover struct {
-	Mode   string                                  // the plane's
-	Remove func(context.Context) ([]string, error) // says in a few words each what was there
+	Mode   string                                  // of the plane
+	Remove func(context.Context) ([]string, error) // returns a few words for each thing that it removed
 }
 
-// ServerHeader is what Sluice says of itself in the Server header of every
-// answer at kube-proxy's addresses: there it looks like kube-proxy otherwise.
+// ServerHeader is the Server header of every answer of Sluice at kube-proxy's addresses.
+// Its other answers there look like kube-proxy's.
 const ServerHeader = "sluice"

@@ -5,14 +5,15 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
+	"github.com/sluice-proxy/sluice/internal/kernel/iptables/iptablestest"
 )
 
 // What Sluice made in its mode iptables goes while a kube-proxy runs, as far as
 // that kube-proxy cannot be using it.
-func TestCleanupTakesWhatAKubeProxyThatRunsCannotUse(t *testing.T) {
+func TestCleanupRemovesChainsThatARunningKubeProxyCannotUse(t *testing.T) {
 	const ownChain = "KUBE-MARK-MASQ-NOT-POD"
 	nat := func(services ...iptables.RuleOutline) *node {
-		return &node{tables: afterNFTables().tables, chains: iptables.NewFakeKernel(iptables.Outline{
+		return &node{tables: afterNFTables().tables, chains: iptablestest.NewKernel(iptables.Outline{
 			TableID: iptables.TableID{Variant: iptables.NFT, Family: iptables.IPv4, Name: "nat"},
 			Chains: []iptables.ChainOutline{
 				{Name: "KUBE-SERVICES", Rules: services},
@@ -45,7 +46,7 @@ func TestCleanupTakesWhatAKubeProxyThatRunsCannotUse(t *testing.T) {
 		},
 	} {
 		m := &machine{pids: []int{812}, answers: speaking(c.mode)}
-		a, err := cleanup(t.Context(), c.node.rules(), m.watch(), Options{})
+		a, err := cleanup(t.Context(), c.node.rules(), m.detector(), Options{})
 		if err != nil {
 			t.Errorf("%s: %v", c.name, err)
 		}
@@ -57,7 +58,7 @@ func TestCleanupTakesWhatAKubeProxyThatRunsCannotUse(t *testing.T) {
 
 // Sluice in mode iptables has kube-proxy's names. What only kube-proxy makes
 // tells whose they are, for all of a variant.
-func TestWhoseChainsTheyAre(t *testing.T) {
+func TestOwnersOfChains(t *testing.T) {
 	chains := func(v iptables.Variant, table string, names ...string) iptables.Removal {
 		return iptables.Removal{Table: iptables.TableID{Variant: v, Family: iptables.IPv4, Name: table}, Chains: names}
 	}
@@ -84,7 +85,7 @@ func TestWhoseChainsTheyAre(t *testing.T) {
 
 // With one variant ours, what is in the other is a leftover all the same, for
 // all that counts and tells.
-func TestTheVariantThatIsNotOursIsCleared(t *testing.T) {
+func TestRulesInTheOtherVariantAreRemoved(t *testing.T) {
 	both := func() *node {
 		all, err := afterIPTables(iptables.Legacy).chains.Outlines(t.Context(), iptables.AllRules)
 		if err != nil {
@@ -94,7 +95,7 @@ func TestTheVariantThatIsNotOursIsCleared(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return &node{chains: iptables.NewFakeKernel(append(all, own...)...)}
+		return &node{chains: iptablestest.NewKernel(append(all, own...)...)}
 	}
 	untouched := afterIPTables(iptables.NFT).chains.String()
 	n := both()
@@ -114,5 +115,5 @@ func TestTheVariantThatIsNotOursIsCleared(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	compare(t, "cleanup", "removed iptables-legacy: 3 chains and 1 rule in iptables-legacy nat", a.String())
+	compare(t, "cleanup", "removed iptables-legacy: 3 chains and 1 rule in iptables-legacy nat", strings.Join(a.Lines(), "; "))
 }

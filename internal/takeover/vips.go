@@ -6,105 +6,85 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sluice-proxy/sluice/internal/text"
-
 	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
+	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-// ServiceDevice is the interface that kube-proxy puts the addresses of Services on.
-// They are not the node's own.
+// ServiceDevice is the interface to which kube-proxy adds the addresses of Services.
+// They are not addresses of the node.
 const ServiceDevice = "kube-ipvs0"
 
-const device = ServiceDevice
-
-// vips is what kube-proxy's ipvs mode left, besides rules of iptables.
+// vips is what kube-proxy's ipvs mode left outside of iptables.
 type vips struct {
-	Idle    []ipvs.Server // kube-proxy's, without connections
-	Busy    []busy        // kube-proxy's, with connections that would end with them
-	Held    []held        // addresses that programs of this host have connections from
-	Foreign []ipvs.Server // of others, or not to be told from theirs
-	Unknown bool          // whether there may be more, or with connections
-	Device  bool          // whether there is kube-ipvs0
-	Addrs   []netip.Addr  // on it
-	Sets    []string      // ipsets
-	AtOnce  bool          // connections do not count
+	Idle      []ipvs.Server        // kube-proxy's, without connections
+	Busy      []inUse[ipvs.Server] // kube-proxy's, with connections that would end with them
+	Held      []inUse[netip.Addr]  // addresses from which programs of this host have connections
+	Foreign   []ipvs.Server        // of other programs, or not identified as kube-proxy's
+	Unknown   bool                 // not all of kube-proxy's virtual servers and their connections could be listed
+	Device    bool                 // there is kube-ipvs0
+	Addrs     []netip.Addr         // on it
+	Sets      []string             // ipsets
+	Immediate bool                 // do not wait for connections to end
 }
 
-// busy is a virtual server that is in use.
-type busy struct {
-	ipvs.Server
-	Connections int
+// inUse is an object with connections.
+type inUse[T fmt.Stringer] struct {
+	object      T
+	connections int
 }
 
-// held is an address that is in use.
-type held struct {
-	netip.Addr
-	Connections int
-}
-
-// defaultNodePort tells the ports that an API server gives if not told others.
+// defaultNodePort reports whether a port is in the default range of an API server.
 func defaultNodePort(port uint16) bool { return port >= 30000 && port <= 32767 }
 
-// among returns what tells whether a port is one of those.
-func among(ports []uint16) func(uint16) bool {
-	known := map[uint16]bool{}
-	for _, p := range ports {
-		known[p] = true
-	}
-	return func(port uint16) bool { return known[port] }
-}
-
-// owned says which virtual servers are kube-proxy's: those at the addresses on
-// its interface, and those for node ports at the node's own. The others may be
-// anybody's.
-func (v vips) owned(servers []ipvs.Server, local []netip.Addr, nodePort func(uint16) bool) (theirs, foreign []ipvs.Server) {
+// split returns kube-proxy's virtual servers and all others. kube-proxy's are those at
+// addresses on its interface, and those at NodePorts of the node's own addresses.
+func (v vips) split(servers []ipvs.Server, local []netip.Addr, nodePort func(uint16) bool) (owned, foreign []ipvs.Server) {
 	for _, s := range servers {
 		service := slices.Contains(v.Addrs, s.Addr)
 		node := slices.Contains(local, s.Addr) && !s.Addr.IsLoopback() && nodePort(s.Port)
 		if s.Mark == 0 && (service || node) {
-			theirs = append(theirs, s)
-			continue
+			owned = append(owned, s)
+		} else {
+			foreign = append(foreign, s)
 		}
-		foreign = append(foreign, s)
 	}
-	return theirs, foreign
+	return owned, foreign
 }
 
-// hold notes which addresses are in use, given the connections of this host's
-// programs by their local address.
+// hold sets Held to the addresses from which programs of this host have connections.
 func (v vips) hold(connections map[netip.Addr]int) vips {
 	v.Held = nil
 	for _, a := range v.Addrs {
 		if n := connections[a]; n > 0 {
-			v.Held = append(v.Held, held{a, n})
+			v.Held = append(v.Held, inUse[netip.Addr]{a, n})
 		}
 	}
 	return v
 }
 
-// inUse says whether connections would end if all was removed, or may.
+// inUse reports whether removing everything would end connections, or may.
 func (v vips) inUse() bool { return len(v.Busy)+len(v.Held) > 0 || v.Unknown }
 
-// unused are the addresses on the interface that nobody needs.
+// unused returns the addresses on the interface that no connection needs.
 func (v vips) unused() []netip.Addr {
 	return slices.DeleteFunc(slices.Clone(v.Addrs), func(a netip.Addr) bool {
-		return slices.ContainsFunc(v.Busy, func(b busy) bool { return b.Server.Addr == a }) ||
-			slices.ContainsFunc(v.Held, func(h held) bool { return h.Addr == a })
+		return slices.ContainsFunc(v.Busy, func(b inUse[ipvs.Server]) bool { return b.object.Addr == a }) ||
+			slices.ContainsFunc(v.Held, func(h inUse[netip.Addr]) bool { return h.object == a })
 	})
 }
 
-// atOnce does not wait for connections to end.
-func (v vips) atOnce() vips {
+// immediately returns the same without waiting for connections to end.
+func (v vips) immediately() vips {
 	for _, b := range v.Busy {
-		v.Idle = append(slices.Clip(v.Idle), b.Server)
+		v.Idle = append(slices.Clip(v.Idle), b.object)
 	}
-	v.Busy, v.AtOnce = nil, true
+	v.Busy, v.Immediate = nil, true
 	return v
 }
 
-// kubeSet says whether an ipset is kube-proxy's, by its name: that of IPv6 is
-// derived from that of IPv4, and cut to what the kernel takes. Others begin
-// theirs with KUBE- too.
+// kubeSet reports whether an ipset has a name of kube-proxy's. The name for IPv6 is
+// derived from that for IPv4, and truncated to the length that the kernel allows. Sets of
+// other programs begin with KUBE- too.
 func kubeSet(name string) bool {
 	const longest = 31
 	return slices.ContainsFunc(setNames(), func(own string) bool {
@@ -124,7 +104,7 @@ func setNames() []string {
 	}
 }
 
-// entry is what there is to remove.
+// entry describes what there is to remove.
 func (v vips) entry() Entry {
 	var parts []string
 	if n := len(v.Idle) + len(v.Busy); n > 0 {
@@ -132,7 +112,7 @@ func (v vips) entry() Entry {
 	}
 	count := len(v.Idle) + len(v.Busy) + len(v.Sets)
 	if v.Device {
-		parts = append(parts, fmt.Sprintf("interface %s with %s", device, text.Count(len(v.Addrs), "address")))
+		parts = append(parts, fmt.Sprintf("interface %s with %s", ServiceDevice, text.Count(len(v.Addrs), "address")))
 		count++
 	}
 	if len(v.Sets) > 0 {
@@ -141,47 +121,51 @@ func (v vips) entry() Entry {
 	return Entry{Mechanism: IPVS, Count: count, What: strings.Join(parts, ", ")}
 }
 
-// left says what is not to be removed, and why.
+// left returns what is not removed, and why.
 func (v vips) left() []Entry {
 	var out []Entry
+	add := func(n int, format string, args ...any) {
+		out = append(out, Entry{Mechanism: IPVS, Count: n, What: fmt.Sprintf(format, args...)})
+	}
 	if n := len(v.Busy); n > 0 {
-		sum := 0
-		for _, b := range v.Busy {
-			sum += b.Connections
-		}
-		out = append(out, Entry{Mechanism: IPVS, Count: n, What: fmt.Sprintf("%s, as long as connections go through (now %d): %s",
-			text.Count(n, "virtual server"), sum, some(v.Busy))})
+		connections, names := some(v.Busy)
+		add(n, "%s, as long as connections go through (now %d): %s", text.Count(n, "virtual server"), connections, names)
 	}
 	if n := len(v.Held); n > 0 {
-		sum := 0
-		for _, h := range v.Held {
-			sum += h.Connections
-		}
-		out = append(out, Entry{Mechanism: IPVS, Count: n, What: fmt.Sprintf("%s, as long as programs of this node have connections from there (now %d): %s",
-			text.Count(n, "address"), sum, some(v.Held))})
+		connections, names := some(v.Held)
+		add(n, "%s, as long as programs of this node have connections from there (now %d): %s", text.Count(n, "address"), connections, names)
 	}
 	if v.Unknown {
-		out = append(out, Entry{Mechanism: IPVS, Count: 1, What: "virtual servers, until all of kube-proxy's are known"})
+		add(1, "virtual servers, until all of kube-proxy's are known")
 	}
 	if v.inUse() {
-		out = append(out, Entry{Mechanism: IPVS, Count: 1, What: fmt.Sprintf("interface %s and what there is in iptables, until then", device)})
+		add(1, "interface %s and kube-proxy's rules in iptables, until then", ServiceDevice)
 	}
 	if n := len(v.Foreign); n > 0 {
-		out = append(out, Entry{Mechanism: IPVS, Count: n, What: fmt.Sprintf("%s not known as kube-proxy's: %s", text.Count(n, "virtual server"), some(v.Foreign))})
+		add(n, "%s not known as kube-proxy's: %s", text.Count(n, "virtual server"), firstFew(v.Foreign))
 	}
 	return out
 }
 
-// some names the first few.
-func some[S fmt.Stringer](all []S) string {
+// some returns the number of connections of all objects, and the names of the first few.
+func some[T fmt.Stringer](all []inUse[T]) (connections int, names string) {
+	var objects []T
+	for _, u := range all {
+		connections += u.connections
+		objects = append(objects, u.object)
+	}
+	return connections, firstFew(objects)
+}
+
+func firstFew[T fmt.Stringer](all []T) string {
 	const few = 3
 	var names []string
 	for _, s := range all[:min(len(all), few)] {
 		names = append(names, s.String())
 	}
-	text := strings.Join(names, ", ")
+	list := strings.Join(names, ", ")
 	if more := len(all) - few; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
+		list += fmt.Sprintf(" and %d more", more)
 	}
-	return text
+	return list
 }

@@ -88,7 +88,7 @@ func (o Options) profiling(mux *http.ServeMux) {
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
-	mux.HandleFunc("/debug/flags", text("v: PUT a number to /debug/flags/v to set how much is logged\n"))
+	mux.HandleFunc("/debug/flags", text("v: PUT a number to /debug/flags/v to set the verbosity of the log\n"))
 	mux.HandleFunc("/debug/flags/v", o.verbosity)
 }
 
@@ -99,7 +99,7 @@ func (o Options) verbosity(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if o.SetVerbosity == nil {
-		http.Error(w, "how much is logged cannot be set here", http.StatusNotImplemented)
+		http.Error(w, "the verbosity cannot be set", http.StatusNotImplemented)
 		return
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 64))
@@ -107,10 +107,10 @@ func (o Options) verbosity(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "read body: "+err.Error(), http.StatusBadRequest)
 		return
 	}
-	said := strings.TrimSpace(string(body))
-	level, err := strconv.ParseInt(said, 10, 32)
+	value := strings.TrimSpace(string(body))
+	level, err := strconv.ParseInt(value, 10, 32)
 	if err != nil {
-		http.Error(w, strconv.Quote(said)+": must be a number, such as 4", http.StatusBadRequest)
+		http.Error(w, strconv.Quote(value)+": must be a number, such as 4", http.StatusBadRequest)
 		return
 	}
 	o.SetVerbosity(int(level))

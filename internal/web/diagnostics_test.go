@@ -58,7 +58,7 @@ func TestPages(t *testing.T) {
 	}
 }
 
-func TestConfigThatIsNone(t *testing.T) {
+func TestInvalidConfigz(t *testing.T) {
 	o := options()
 	o.Config = []byte("kind:")
 	if r := ask(t, Diagnostics(o), "GET /configz"); r.StatusCode != http.StatusInternalServerError {
@@ -99,18 +99,18 @@ func TestProfiling(t *testing.T) {
 	}
 }
 
-func TestVerbosityThatCannotBeSet(t *testing.T) {
+func TestVerbosityIsNotSettable(t *testing.T) {
 	o := options()
 	o.Profiling = true
 	r := ask(t, Diagnostics(o), "PUT /debug/flags/v\n4")
-	if got := bodyOf(t, r); r.StatusCode != http.StatusNotImplemented || got != "how much is logged cannot be set here\n" {
+	if got := bodyOf(t, r); r.StatusCode != http.StatusNotImplemented || got != "the verbosity cannot be set\n" {
 		t.Errorf("got %d %q", r.StatusCode, got)
 	}
 }
 
 const flagText = `
 kube-proxy flagz
-Warning: for people to read, not for programs: it may look different tomorrow.
+Warning: this text is for people; its format may change in any version.
 cluster-cidr=
 config=/etc/c.yaml
 v=2
@@ -168,7 +168,7 @@ func TestStatusz(t *testing.T) {
 		time.Sleep(25*time.Hour + 2*time.Minute + 3*time.Second)
 		want := `
 kube-proxy statusz
-Warning: for people to read, not for programs: it may look different tomorrow.
+Warning: this text is for people; its format may change in any version.
 
 Started: Sat Jan  1 00:00:00 UTC 2000
 Up: 25 hr 02 min 03 sec
@@ -193,7 +193,7 @@ Sluice: all is well
 	})
 }
 
-// What /statusz names is there.
+// Every page that /statusz names exists.
 func TestStatuszNamesPages(t *testing.T) {
 	h := Diagnostics(options())
 	for _, path := range paths() {

@@ -1,6 +1,5 @@
-// Package web has Sluice's HTTP pages: the health of the proxy, and pages for metrics
-// and diagnostics, each as in kube-proxy; and a Server that serves them at an
-// address.
+// Package web has the HTTP pages of Sluice, which are compatible with kube-proxy's:
+// health, metrics and diagnostics; and a Server that serves them at an address.
 package web
 
 import (

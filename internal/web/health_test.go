@@ -10,12 +10,12 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// verdict is a Judge that says the same all the time.
+// verdict is a Judge with a constant Verdict.
 type verdict health.Verdict
 
 func (v verdict) Verdict() health.Verdict { return health.Verdict(v) }
 
-// counts is a Counter that writes down what it counts.
+// counts is a Counter that records the calls.
 type counts []string
 
 func (c *counts) Healthz(code int) { *c = append(*c, fmt.Sprint("healthz ", code)) }
@@ -40,7 +40,7 @@ const (
 	never  = `"0001-01-01T00:00:00Z"`
 )
 
-// status is what a body says of both families.
+// status returns the part of a body about both families.
 func status(updated string, healthy bool) string {
 	return fmt.Sprintf(`"status":{"IPv4":{"lastUpdated":%[1]s,"healthy":%[2]v},"IPv6":{"lastUpdated":%[1]s,"healthy":%[2]v}}`, updated, healthy)
 }

@@ -40,7 +40,7 @@ func bodyOf(t *testing.T, r *http.Response) string {
 	return string(b)
 }
 
-// answerOf returns what is answered at an address, or "refused".
+// answerOf returns the answer of the server at an address, or "refused".
 func answerOf(t *testing.T, n *listen.Fake, at string) string {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{

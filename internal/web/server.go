@@ -17,7 +17,7 @@ import (
 const (
 	headerTime  = 5 * time.Second
 	readTime    = 10 * time.Second
-	writeTime   = 30 * time.Second // profiles may take longer by what they are asked for
+	writeTime   = 30 * time.Second // package pprof extends it for profiles
 	idleTime    = 90 * time.Second
 	headerBytes = 16 << 10
 
@@ -49,14 +49,14 @@ type ServerOptions struct {
 	Failed func(error)
 }
 
-// State says how a Server is doing.
+// State is the state of a Server.
 type State struct {
 	Wanted  netip.AddrPort // not valid: switched off
-	Serving netip.AddrPort // not valid: nowhere
-	Err     error          // why it does not serve where it should
+	Serving netip.AddrPort // not valid: it does not serve
+	Err     error          // why it does not serve at Wanted
 }
 
-// Server serves at one address. If it cannot be opened, the Server retries.
+// Server serves at one address. If it cannot open the port, it retries.
 type Server struct {
 	opt   ServerOptions
 	conns *connlimit.Limiter
@@ -73,7 +73,7 @@ func NewServer(o ServerOptions) *Server {
 	return &Server{opt: o, conns: conns, state: State{Wanted: o.Addr}}
 }
 
-// State returns the state. It may be called at any time.
+// State returns the state. It is safe for concurrent use.
 func (s *Server) State() State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -123,7 +123,7 @@ func (s *Server) serve(ctx context.Context, l net.Listener) error {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(s.conns.Listener(l)) }()
-	s.works(l)
+	s.serving(l)
 	select {
 	case err := <-ended:
 		return fmt.Errorf("serve %s at %s: %w", s.opt.Name, s.opt.Addr, err)
@@ -131,7 +131,7 @@ func (s *Server) serve(ctx context.Context, l net.Listener) error {
 	}
 	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
-	_ = l.Close() // the next run of the program may have it open, too
+	_ = l.Close() // the next run of the program may keep the port open
 	if err := <-ended; err != nil {
 		s.opt.Log.Debug("Stopped accepting connections", "server", s.opt.Name, "reason", err)
 	}
@@ -141,8 +141,8 @@ func (s *Server) serve(ctx context.Context, l net.Listener) error {
 	return nil
 }
 
-// works notes that the server serves, and logs it.
-func (s *Server) works(l net.Listener) {
+// serving records that the server serves, and logs it.
+func (s *Server) serving(l net.Listener) {
 	at := s.opt.Addr
 	if a, err := netip.ParseAddrPort(l.Addr().String()); err == nil {
 		at = a // with the port that the kernel chose for 0
@@ -153,7 +153,7 @@ func (s *Server) works(l net.Listener) {
 	}
 }
 
-// fail notes that the server does not serve, and logs it once.
+// fail records that the server does not serve, and logs an error once.
 func (s *Server) fail(err error) {
 	if before := s.set(netip.AddrPort{}, err); before != nil && before.Error() == err.Error() {
 		return

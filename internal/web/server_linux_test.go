@@ -17,8 +17,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
 
-// patience is for a machine that is busy; nothing here takes a second.
-const patience = 20 * time.Second
+// maxWait is long enough for a busy machine; no step takes a second.
+const maxWait = 20 * time.Second
 
 // serve runs a Server in a namespace and returns it, listening.
 func serve(t *testing.T, ns int, s setting) *Server {
@@ -47,14 +47,15 @@ func serveWith(t *testing.T, s setting, o ServerOptions) *Server {
 
 func waitFor(t *testing.T, s *Server, done func(State) bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !done(s.State()); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(maxWait); !done(s.State()); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("still %+v", s.State())
 		}
 	}
 }
 
-// get asks in a namespace, by hand: an http.Client dials where it likes.
+// get sends a request in a namespace without an http.Client, which dials in its own
+// goroutines.
 func get(t *testing.T, ns int, at netip.AddrPort, path string) string {
 	t.Helper()
 	answer := ""
@@ -75,7 +76,7 @@ func get(t *testing.T, ns int, at netip.AddrPort, path string) string {
 	return answer
 }
 
-// With a real kernel 0.0.0.0 stands for both families, as it does for kube-proxy.
+// With a real kernel 0.0.0.0 stands for both families, as in kube-proxy.
 func TestServerInAKernel(t *testing.T) {
 	ns := kerneltest.Namespace(t)
 	var c counts
@@ -91,8 +92,8 @@ func TestServerInAKernel(t *testing.T) {
 	}
 }
 
-// The kernel chooses a port for 0, and the state tells which.
-func TestServerTellsItsPort(t *testing.T) {
+// The kernel chooses a port for port 0, and the state contains it.
+func TestStateHasThePort(t *testing.T) {
 	ns := kerneltest.Namespace(t)
 	s := serve(t, ns, saying("127.0.0.1:0", "one"))
 	if got := get(t, ns, s.State().Serving, "/"); !strings.HasSuffix(got, "one") {
@@ -100,8 +101,8 @@ func TestServerTellsItsPort(t *testing.T) {
 	}
 }
 
-// Clients that are connected and silent keep nobody from an answer, and never
-// have more connections than they may.
+// Silent clients do not prevent answers to others, and never have more connections than
+// the limit.
 func TestSilentClients(t *testing.T) {
 	const most = 4
 	ns := kerneltest.Namespace(t)

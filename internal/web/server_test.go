@@ -29,13 +29,13 @@ func at(s string) netip.AddrPort {
 
 func saying(addr, says string) setting { return setting{at(addr), text(says)} }
 
-// setting is what to serve, and where.
+// setting is the address and the handler of a server.
 type setting struct {
 	Addr    netip.AddrPort
 	Handler http.Handler
 }
 
-// running is a Server at work on a network in memory, in fake time.
+// running is a running Server on a network in memory, in fake time.
 type running struct {
 	*Server
 	t      *testing.T
@@ -71,8 +71,8 @@ func run(t *testing.T, n *listen.Fake, s setting, change func(*ServerOptions)) r
 }
 
 // expect compares what clients of the addresses get: "address=answer ...".
-// It ends when the server, too, is done with them: to stop it would take a while
-// otherwise, and no time passes in a test that does not wait.
+// It returns when the server has closed the connections, because a server with open
+// connections takes longer to stop.
 func (r running) expect(what, want string) {
 	r.t.Helper()
 	synctest.Wait()
@@ -184,7 +184,7 @@ func TestServerOpensAPortThatBreaks(t *testing.T) {
 }
 
 // A request under way is answered when the server stops, unless it takes long.
-func TestServerEndsInPeace(t *testing.T) {
+func TestServerFinishesRequests(t *testing.T) {
 	for _, tt := range []struct {
 		takes, ends time.Duration
 		answer      string
@@ -232,8 +232,8 @@ func TestServerEndsInPeace(t *testing.T) {
 	}
 }
 
-// Who connects and says nothing, or says it slowly, is cut off.
-func TestServerHasNoPatience(t *testing.T) {
+// The server closes connections of silent and of slow clients.
+func TestServerClosesSlowConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := host()
 		r := run(t, n, saying("127.0.0.1:1", "one"), nil)

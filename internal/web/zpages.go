@@ -18,7 +18,7 @@ import (
 // group is the API group of the structured forms of /flagz and /statusz.
 const group = "config.k8s.io"
 
-// page is one for people, or for programs that ask for it by kind and version.
+// page is a page as text, or as an object of a kind and version.
 type page struct {
 	kind   string
 	text   func(io.Writer)
@@ -36,7 +36,7 @@ type metadata struct {
 	Name string `json:"name"`
 }
 
-// ServeHTTP answers in the form that is asked for.
+// ServeHTTP answers in the form that the request accepts.
 func (p page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	form, ok := negotiate(r.Header.Values("Accept"), p.kind)
 	if !ok {
@@ -46,7 +46,7 @@ func (p page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if form.version == "" {
 		var b bytes.Buffer
-		fmt.Fprintf(&b, "\n%s %s\nWarning: for people to read, not for programs: it may look different tomorrow.\n",
+		fmt.Fprintf(&b, "\n%s %s\nWarning: this text is for people; its format may change in any version.\n",
 			component, strings.ToLower(p.kind))
 		p.text(&b)
 		writeBody(w, typeText, http.StatusOK, b.Bytes())
@@ -118,6 +118,6 @@ func (o Options) statusz() page {
 	}
 }
 
-// up is for how long this process runs; never negative, also if a person sets
-// the clock.
+// up returns how long this process has run; never negative, even if the clock was set
+// back.
 func (o Options) up() time.Duration { return max(0, time.Since(o.Started)) }

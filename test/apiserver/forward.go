@@ -14,9 +14,10 @@ import (
 type Wire struct {
 	to string
 
-	mu    sync.Mutex
-	isCut bool
-	open  map[net.Conn]bool
+	mu       sync.Mutex
+	isCut    bool
+	open     map[net.Conn]bool
+	attempts int
 }
 
 // Forward lets programs on a host reach the API server, at the same loopback
@@ -85,9 +86,17 @@ func (w *Wire) join(near net.Conn) {
 	both.Wait()
 }
 
+// Attempts returns how many connections programs have begun, in vain or not.
+func (w *Wire) Attempts() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.attempts
+}
+
 func (w *Wire) keep(conn net.Conn) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.attempts++
 	if !w.isCut {
 		w.open[conn] = true
 	}

@@ -12,9 +12,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"k8s.io/client-go/rest"
+
+	"github.com/sluice-proxy/sluice/internal/control"
+	"github.com/sluice-proxy/sluice/internal/inspect"
 )
 
 // gate stands before the API server, as administrator. It holds up, or turns
@@ -100,7 +102,8 @@ func (g *gate) setCut(now bool) {
 	g.isCut = now
 }
 
-// kinds are those asked for so far. Events are told, not asked for.
+// kinds returns the kinds that were requested so far, without Events, which clients
+// only create.
 func (g *gate) kinds() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -114,27 +117,54 @@ func (g *gate) kinds() []string {
 	return out
 }
 
+// heldList is a list that the API server delays.
+type heldList struct {
+	kind     string
+	received func(inspect.Status) bool // the daemon has the list
+	open     func()
+}
+
+// status asks the daemon of node A for its status.
+func (w *world) status() (s inspect.Status, err error) {
+	err = control.Dial(control.Options{NetNS: w.lab.NodeA.NetNSFD()}).Get(w.Context(), "/status", nil, &s)
+	return s, err
+}
+
 func testSlowLists(w *world) {
 	svc := w.create()
 	w.back("web", w.pods[0])
 	g := newGate(w.T, w.Cluster)
-	var opens []func()
-	for _, kind := range []string{"endpointslices", "services", "nodes", "servicecidrs"} {
-		opens = append(opens, g.hold(kind))
+	lists := []*heldList{
+		{kind: "endpointslices", received: func(s inspect.Status) bool { return s.Lag.Slices > 0 }},
+		{kind: "services", received: func(s inspect.Status) bool { return s.Lag.Services > 0 }},
+		{kind: "nodes", received: func(s inspect.Status) bool { return s.Node.Name != "" }},
+		{kind: "servicecidrs", received: func(s inspect.Status) bool { return !s.LastSync.At.IsZero() }},
+	}
+	for _, l := range lists {
+		l.open = g.hold(l.kind)
 	}
 	p := Run(w, w.lab.NodeA, "--master="+g.URL)
 	w.eventually(func() error {
 		if kinds := g.kinds(); !slices.Equal(kinds, []string{"endpointslices", "nodes", "servicecidrs", "services"}) {
-			return fmt.Errorf("only %v were asked for", kinds)
+			return fmt.Errorf("only %v were requested", kinds)
 		}
 		return nil
 	})
-	for _, open := range opens {
-		time.Sleep(quiet)
+	for _, l := range lists {
 		if n := len(p.Syncs()); n > 0 || strings.Contains(w.rules(), "sluice") {
-			w.Fatalf("%d writes before everything was listed; the kernel holds\n%s", n, w.rules())
+			w.Fatalf("%d writes before %s were listed; the kernel holds\n%s", n, l.kind, w.rules())
 		}
-		open()
+		l.open()
+		w.eventually(func() error {
+			s, err := w.status()
+			if err == nil && !l.received(s) {
+				err = fmt.Errorf("%s were not received: %+v", l.kind, s)
+			}
+			return err
+		})
+		if _, err := w.status(); err != nil { // the loop takes part in each answer: it ran since then
+			w.Fatal(err)
+		}
 	}
 	w.reaches(w.client, targets(svc, 80), w.pods[0])
 }

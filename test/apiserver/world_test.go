@@ -18,12 +18,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// patience is how long what must happen may take; quiet is how long what must
-// not happen is watched for.
-const (
-	patience = 30 * time.Second
-	quiet    = 300 * time.Millisecond
-)
+// patience bounds how long an expected event may take.
+const patience = 30 * time.Second
 
 // world is where one test happens: a lab with three backends and a client, and a
 // namespace of the API server, all for this test alone.

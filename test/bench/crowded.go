@@ -130,7 +130,7 @@ func newCrowd(ctx context.Context, o options) (*crowd, error) {
 	c.loop = proxy.New(proxy.Options{
 		Store: c.store, Plane: opened, Load: load, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 		Compiler: route.NewCompiler(route.Options{
-			NodeName: "node-0000", Families: families, Excess: load.Excess, NodePorts: route.NodePortOptions{Primary: true},
+			NodeName: "node-0000", Families: families, Excess: planeNamed(o.plane).excess, NodePorts: route.NodePortOptions{Primary: true},
 		}),
 		Followers: []proxy.Follower{c},
 		Observe:   func(s proxy.Sync) { c.synced <- s },

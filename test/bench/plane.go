@@ -25,13 +25,15 @@ const mark = 1 << 14
 type planeKind struct {
 	name string
 	open func(dir string, families []route.Family) (plane.Plane, plane.Load, error)
+
+	excess func(*route.Service) (size, limit string) // that of its Kind
 }
 
 func planes() []planeKind {
 	return []planeKind{
-		{"nftables", openNftables},
-		{"iptables-nft", openIptables(iptables.NFT)},
-		{"iptables-legacy", openIptables(iptables.Legacy)},
+		{"nftables", openNftables, nftables.Excess},
+		{"iptables-nft", openIptables(iptables.NFT), planeiptables.Excess},
+		{"iptables-legacy", openIptables(iptables.Legacy), planeiptables.Excess},
 	}
 }
 
@@ -46,8 +48,10 @@ func planeNames() []string {
 // openPlane opens the way to the kernel of this process's network namespace. The
 // folder is for files that it needs.
 func openPlane(name, dir string, families []route.Family) (plane.Plane, plane.Load, error) {
-	return planes()[slices.Index(planeNames(), name)].open(dir, families)
+	return planeNamed(name).open(dir, families)
 }
+
+func planeNamed(name string) planeKind { return planes()[slices.Index(planeNames(), name)] }
 
 func openNftables(_ string, families []route.Family) (plane.Plane, plane.Load, error) {
 	conn, err := nft.Open(nft.Options{})

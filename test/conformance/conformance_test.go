@@ -5,6 +5,7 @@ package conformance
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/follow/netfilter"
 	kernel "github.com/sluice-proxy/sluice/internal/kernel/iptables"
@@ -44,6 +45,10 @@ func nftablesPlane() Plane {
 	}
 }
 
+// legacyPoll is how often tables of iptables-legacy are polled for edits. S-277 waits
+// for the next poll, and reads all rules again and again meanwhile.
+const legacyPoll = 50 * time.Millisecond
+
 // iptablesPlane is the plane with the programs of a variant, which the host uses.
 func iptablesPlane(variant string) Plane {
 	nature := Iptables(variant)
@@ -54,11 +59,10 @@ func iptablesPlane(variant string) Plane {
 			if err := nature.firewall.leaveHint(host); err != nil {
 				t.Fatalf("%v", err)
 			}
-			tools, err := kernel.Open(context.Background(), kernel.Options{NetNS: host.NetNSFD(), Lock: lockOf(host)})
+			tools, err := kernel.Open(context.Background(), kernel.Options{NetNS: host.NetNSFD(), Lock: lockOf(host), Poll: legacyPoll})
 			if err != nil {
 				t.Fatalf("find iptables: %v", err)
 			}
-			t.Cleanup(func() { _ = tools.Close() }) // nothing is left to lose
 			if got := string(tools.Variant()); got != variant {
 				t.Fatalf("uses %s, because %s, want %s", got, tools.Reason(), variant)
 			}

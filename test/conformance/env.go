@@ -30,6 +30,7 @@ type env struct {
 	answered map[string]netip.AddrPort // who answered last, by flow
 	tap      *lab.Tap
 	patience time.Duration // with what must happen
+	probers  []*prober     // of the unbroken steps that run, the innermost last
 
 	nodeAddrs []netip.Addr // of node A: what masqueraded clients may look like
 }

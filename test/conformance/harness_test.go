@@ -35,7 +35,7 @@ func TestTranslate(t *testing.T) {
 	}
 }
 
-func TestPrefixesHoldTheAnalogsOfWhatTheyHeld(t *testing.T) {
+func TestIPv6PrefixesContainTheCounterpartsOfTheirAddresses(t *testing.T) {
 	for _, c := range []struct {
 		prefix, inside, outside string
 	}{
@@ -106,7 +106,7 @@ func nothing() Plane {
 
 // With a plane that does nothing every look at a Service finds fault, and
 // untouched does not.
-func TestLooksFindFault(t *testing.T) {
+func TestStepsFindFaults(t *testing.T) {
 	e := scenario{
 		cluster: aNodePort(`{port: 80, nodePort: 3001}`),
 		lab:     lab.Options{Timeout: lab.Soon},

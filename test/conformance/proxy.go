@@ -214,7 +214,7 @@ func (b *barrier) wait() error {
 func (b *barrier) Applied(c route.Change) {
 	for _, t := range c.Touched {
 		if t.Name == b.name() && t.New != nil && len(t.New.Ports) > 0 {
-			b.seen <- t.New.Ports[0].Fronts[0].Port
+			b.seen <- t.New.Ports[0].Frontends[0].Port
 		}
 	}
 }

@@ -24,6 +24,15 @@ func removeUnseen(keys ...string) step {
 	return func(e *env) error { return e.change(nil, keys) }
 }
 
+// sameProcess skips the scenario where the proxy is another process: a later step
+// reads its memory.
+func sameProcess(e *env) error {
+	if e.proxy.running != nil {
+		e.t.Skip("looks into the proxy, which is another process here")
+	}
+	return nil
+}
+
 // removed ends the proxy and takes away what it wrote, as --cleanup does.
 func removed(e *env) error {
 	e.proxy.stop()
@@ -55,8 +64,8 @@ func (n *Nature) clean(h *lab.Host) error {
 // switched starts the proxy again in another mode, and what it wrote in the first
 // one goes as soon as the rules of the other are there.
 func switched(e *env) error {
-	if e.proxy.running != nil {
-		e.t.Skip("looks into the proxy, which is another process here")
+	if err := sameProcess(e); err != nil {
+		return err
 	}
 	e.proxy.stop()
 	first := e.proxy.plane
@@ -90,7 +99,7 @@ func loseRules(e *env) error {
 // translated, and stays so.
 func flushRules(e *env) error {
 	rules := e.nature().rules
-	before, err := rules.fronts(e.lab.NodeA)
+	before, err := rules.frontends(e.lab.NodeA)
 	if err != nil {
 		return err
 	}
@@ -98,9 +107,9 @@ func flushRules(e *env) error {
 		return err
 	}
 	return soon(func(e *env) error {
-		after, err := rules.fronts(e.lab.NodeA)
+		after, err := rules.frontends(e.lab.NodeA)
 		if err == nil && !slices.Equal(after, before) {
-			err = fmt.Errorf("somebody flushed all rules; there are fronts %q, want %q", after, before)
+			err = fmt.Errorf("somebody flushed all rules; there are frontends %q, want %q", after, before)
 		}
 		return err
 	})(e)

@@ -14,8 +14,8 @@ import (
 // rules is what people see of a plane's rules on a host, and can do to them, with
 // the programs they have.
 type rules interface {
-	// fronts is what clients meet, or more than that, sorted.
-	fronts(h *lab.Host) ([]string, error)
+	// frontends is what clients meet, or more than that, sorted.
+	frontends(h *lab.Host) ([]string, error)
 
 	// flush deletes all rules.
 	flush(h *lab.Host) error
@@ -28,7 +28,7 @@ type rules interface {
 // nftRules are those of nftables mode.
 type nftRules struct{}
 
-func (nftRules) fronts(h *lab.Host) ([]string, error) {
+func (nftRules) frontends(h *lab.Host) ([]string, error) {
 	var words []string
 	for _, family := range []string{"ip", "ip6"} {
 		text, err := h.Run("", "nft", "list", "map", family, "sluice", "fronts")
@@ -135,7 +135,7 @@ func (v variant) saved(h *lab.Host) ([]string, error) {
 	return lines, nil
 }
 
-func (v variant) fronts(h *lab.Host) ([]string, error) {
+func (v variant) frontends(h *lab.Host) ([]string, error) {
 	lines, err := v.saved(h)
 	slices.Sort(lines)
 	return lines, err

@@ -32,7 +32,7 @@ func everyProtocol(policy string, endpoints ...string) []string {
 }
 
 // onFronts looks at each address that exposed has for the outside.
-func onFronts(look func(to string) step) step {
+func onFrontends(look func(to string) step) step {
 	return together(look("192.168.99.11:80"), look("1.2.3.4:80"), look("192.168.0.2:3001"))
 }
 
@@ -47,23 +47,23 @@ func externalLocal() []scenario {
 		},
 		{
 			covers: []int{107}, says: "pod to all other addresses reaches all too", cluster: both,
-			steps: []step{onFronts(func(to string) step { return reach(aPod, to, original, here, elsewhere) })},
+			steps: []step{onFrontends(func(to string) step { return reach(aPod, to, original, here, elsewhere) })},
 		},
 		{
 			covers: []int{108}, says: "the outside reaches what is on the node, which sees it", cluster: both,
-			steps: []step{onFronts(func(to string) step { return reach("outside", to, original, here) })},
+			steps: []step{onFrontends(func(to string) step { return reach("outside", to, original, here) })},
 		},
 		{
 			covers: []int{109}, says: "the node itself reaches all", cluster: both,
-			steps: []step{onFronts(func(to string) step { return reach("node", to, masqueraded, here, elsewhere) })},
+			steps: []step{onFrontends(func(to string) step { return reach("node", to, masqueraded, here, elsewhere) })},
 		},
 		{
 			covers: []int{110}, says: "nothing on the node: the outside is dropped", cluster: remote,
-			steps: []step{onFronts(func(to string) step { return dropped("outside", to) })},
+			steps: []step{onFrontends(func(to string) step { return dropped("outside", to) })},
 		},
 		{
 			covers: []int{111}, says: "nothing on the node: its pods and itself reach the others", cluster: remote,
-			steps: []step{onFronts(func(to string) step {
+			steps: []step{onFrontends(func(to string) step {
 				return together(reach(aPod, to, original, elsewhere), reach("node", to, masqueraded, elsewhere))
 			})},
 		},
@@ -83,7 +83,7 @@ func externalLocal() []scenario {
 		{
 			covers: []int{119}, says: "hints for another zone do not count on the node",
 			cluster: exposed("Local", "10.180.0.1 B zones=a", "10.180.2.1 A zones=b", "10.180.2.2 A zones=b"),
-			steps: []step{onFronts(func(to string) step {
+			steps: []step{onFrontends(func(to string) step {
 				return reach("outside", to, original, "10.180.2.1:80", "10.180.2.2:80")
 			})},
 		},
@@ -95,7 +95,7 @@ func externalLocal() []scenario {
 func localOverUDPAndSCTP() []scenario {
 	const here, elsewhere = "10.180.2.1:80", "10.180.0.1:80"
 	both := func(look func(to string) step) step {
-		return onFronts(func(to string) step { return together(look(to+"/udp"), look(to+"/sctp")) })
+		return onFrontends(func(to string) step { return together(look(to+"/udp"), look(to+"/sctp")) })
 	}
 	return []scenario{
 		{
@@ -158,10 +158,10 @@ func localOnOtherNodes() []scenario {
 // localChanges is about the policy and the endpoints changing. That the health
 // check port comes and goes with the policy is not looked at here.
 func localChanges() []scenario {
-	all := onFronts(func(to string) step {
+	all := onFrontends(func(to string) step {
 		return reach("outside", to, masqueraded, "10.180.0.1:80", "10.180.2.1:80")
 	})
-	here := onFronts(func(to string) step { return reach("outside", to, original, "10.180.2.1:80") })
+	here := onFrontends(func(to string) step { return reach("outside", to, original, "10.180.2.1:80") })
 	endpoints := []string{"10.180.0.1 B", "10.180.2.1 A"}
 	return []scenario{
 		{
@@ -177,11 +177,11 @@ func localChanges() []scenario {
 			covers: []int{116, 117}, says: "a node without a backend has some under Cluster only",
 			cluster: exposed("Local", "10.180.0.1 B"),
 			steps: []step{
-				onFronts(func(to string) step { return dropped("outside", to) }),
+				onFrontends(func(to string) step { return dropped("outside", to) }),
 				apply(exposed("Cluster", "10.180.0.1 B")...),
-				onFronts(func(to string) step { return reach("outside", to, masqueraded, "10.180.0.1:80") }),
+				onFrontends(func(to string) step { return reach("outside", to, masqueraded, "10.180.0.1:80") }),
 				apply(exposed("Local", "10.180.0.1 B")...),
-				onFronts(func(to string) step { return dropped("outside", to) }),
+				onFrontends(func(to string) step { return dropped("outside", to) }),
 			},
 		},
 		{
@@ -214,7 +214,7 @@ func firewalled() []scenario {
 			cluster: exposed("Cluster", "10.180.0.1 A", "10.180.1.1 B"),
 			steps: []step{
 				keepsOut,
-				onFronts(func(to string) step {
+				onFrontends(func(to string) step {
 					return on(inIptablesMode,
 						reach("outside", to, masqueraded, here, elsewhere), reach(aPod, to, masqueraded, here, elsewhere),
 					).otherwise(keptOut("outside", to), keptOut(aPod, to))
@@ -229,7 +229,7 @@ func firewalled() []scenario {
 			cluster: exposed("Local", "10.180.0.1 A", "10.180.1.1 B"),
 			steps: []step{
 				keepsOut,
-				onFronts(func(to string) step { return keptOut("outside", to) }),
+				onFrontends(func(to string) step { return keptOut("outside", to) }),
 			},
 		},
 		{
@@ -262,13 +262,13 @@ func rollingUpdate() []step {
 		to("10.180.0.1 A", "10.180.1.1 B", "10.180.1.2 B"),
 		to("10.180.0.1 A", "10.180.1.1 B 011", "10.180.1.2 B"),
 		to("10.180.0.1 A", "10.180.1.1 B 001", "10.180.1.2 B"),
-		cut("10.180.1.1"),
+		dropNew("10.180.1.1"),
 		to("10.180.0.1 A", "10.180.1.2 B"),
 		to("10.180.0.1 A 011", "10.180.1.2 B"),
 		to("10.180.0.1 A 011", "10.180.1.2 B", "10.180.0.2 A 000"),
 		to("10.180.0.1 A 011", "10.180.1.2 B", "10.180.0.2 A 110"),
 		to("10.180.0.1 A 001", "10.180.1.2 B", "10.180.0.2 A 110"),
-		cut("10.180.0.1"),
+		dropNew("10.180.0.1"),
 		to("10.180.1.2 B", "10.180.0.2 A 110"),
 	}
 }

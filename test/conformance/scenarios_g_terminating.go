@@ -31,7 +31,7 @@ func terminatingLocal() []scenario {
 		},
 		{
 			covers: []int{136}, says: "external Local: the outside reaches what still serves on the node", cluster: leaving,
-			steps: []step{onFronts(func(to string) step {
+			steps: []step{onFrontends(func(to string) step {
 				return reach("outside", to, original, "10.180.0.1:80", "10.180.0.2:80")
 			})},
 		},
@@ -41,14 +41,14 @@ func terminatingLocal() []scenario {
 		},
 		{
 			covers: []int{138}, says: "external Local: the last that still serves is elsewhere", cluster: remote,
-			steps: []step{onFronts(func(to string) step { return dropped("outside", to) })},
+			steps: []step{onFrontends(func(to string) step { return dropped("outside", to) })},
 		},
 		{
 			covers: []int{139}, says: "external Local: none serves",
 			cluster: exposed("Local", "10.180.0.1 A 001", "10.180.1.1 B 001"),
 			steps: []step{
 				refused(aPod, inside),
-				onFronts(func(to string) step { return together(refused("outside", to), refused(aPod, to)) }),
+				onFrontends(func(to string) step { return together(refused("outside", to), refused(aPod, to)) }),
 			},
 		},
 		{
@@ -59,7 +59,7 @@ func terminatingLocal() []scenario {
 		{
 			covers: []int{136}, says: "external Local: nothing but one that still serves, where a health check fails",
 			cluster: exposed("Local", "10.180.0.1 A 011"),
-			steps:   []step{onFronts(func(to string) step { return reach("outside", to, original, "10.180.0.1:80") })},
+			steps:   []step{onFrontends(func(to string) step { return reach("outside", to, original, "10.180.0.1:80") })},
 		},
 	}
 }
@@ -69,12 +69,12 @@ func terminatingCluster() []scenario {
 	both := func(backends ...string) []step {
 		return []step{
 			reach(aPod, inside, original, backends...),
-			onFronts(func(to string) step { return reach("outside", to, masqueraded, backends...) }),
+			onFrontends(func(to string) step { return reach("outside", to, masqueraded, backends...) }),
 		}
 	}
 	none := []step{
 		refused(aPod, inside),
-		onFronts(func(to string) step { return refused("outside", to) }),
+		onFrontends(func(to string) step { return refused("outside", to) }),
 	}
 	fixtures := [][]string{
 		{"10.180.0.1 A 110", "10.180.0.2 A 011", "10.180.1.1 B 110", "10.180.1.2 B 001"},
@@ -110,7 +110,7 @@ func terminatingCluster() []scenario {
 		{
 			covers: []int{144}, says: "without its slice a Service refuses under external Local too",
 			cluster: exposed("Local", fixtures[2]...),
-			steps:   []step{onFronts(func(to string) step { return dropped("outside", to) }), remove("EndpointSlice/web"), together(none...)},
+			steps:   []step{onFrontends(func(to string) step { return dropped("outside", to) }), remove("EndpointSlice/web"), together(none...)},
 		},
 	}
 }

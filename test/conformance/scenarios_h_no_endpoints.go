@@ -18,7 +18,7 @@ func noEndpoints() []scenario {
 func empty() []string { return everyProtocol("Cluster")[:1] }
 
 func emptyServices() []scenario {
-	// refuse looks at a front over every protocol.
+	// refuse looks at a frontend over every protocol.
 	refuse := func(from, to string) step {
 		return together(refused(from, to), refused(from, to+"/udp"), refused(from, to+"/sctp"))
 	}
@@ -68,7 +68,7 @@ func emptyServices() []scenario {
 		{
 			covers: []int{156, 158, 159}, says: "under external Local they are refused, not dropped",
 			cluster: exposed("Local"),
-			steps:   []step{onFronts(func(to string) step { return together(refused("outside", to), refused(aPod, to)) })},
+			steps:   []step{onFrontends(func(to string) step { return together(refused("outside", to), refused(aPod, to)) })},
 		},
 		{
 			covers: []int{162}, says: "with ICMPv6", in: onlyIPv6, cluster: empty(),
@@ -91,7 +91,7 @@ func emptyAndNot() []scenario {
 			steps: []step{
 				reach(aPod, inside, original, "10.180.0.1:80"),
 				remove("EndpointSlice/web"),
-				refused(aPod, inside), onFronts(func(to string) step { return refused("outside", to) }),
+				refused(aPod, inside), onFrontends(func(to string) step { return refused("outside", to) }),
 			},
 		},
 		{
@@ -110,7 +110,7 @@ func emptyAndNot() []scenario {
 				refused(aPod, inside),
 				apply(slice("web", "80", "10.180.0.1 A", "10.180.1.1 B")),
 				reach(aPod, inside, original, "10.180.0.1:80", "10.180.1.1:80"),
-				onFronts(func(to string) step { return reach("outside", to, masqueraded, "10.180.0.1:80", "10.180.1.1:80") }),
+				onFrontends(func(to string) step { return reach("outside", to, masqueraded, "10.180.0.1:80", "10.180.1.1:80") }),
 			},
 		},
 		{

@@ -70,14 +70,14 @@ func hintsOfOthers() []scenario {
 		{
 			covers: []int{175}, says: "external Cluster: the outside reaches those hinted to our zone",
 			cluster: exposed("Cluster", "10.180.0.1 A zones=b", "10.180.1.1 B zones=a", "10.180.1.2 C zones=a"),
-			steps: []step{onFronts(func(to string) step {
+			steps: []step{onFrontends(func(to string) step {
 				return reach("outside", to, masqueraded, "10.180.1.1:80", "10.180.1.2:80")
 			})},
 		},
 		{
 			covers: []int{176}, says: "external Local: the outside reaches what is on the node, pods what is of our zone",
 			cluster: exposed("Local", "10.180.0.1 A zones=b", "10.180.1.1 B zones=a", "10.180.1.2 C zones=b"),
-			steps: []step{onFronts(func(to string) step {
+			steps: []step{onFrontends(func(to string) step {
 				return together(
 					reach("outside", to, original, "10.180.0.1:80"),
 					reach(aPod, to, original, "10.180.1.1:80"),

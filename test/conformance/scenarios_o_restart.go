@@ -70,14 +70,20 @@ func whileStopped() []scenario {
 		},
 		{
 			covers: []int{274}, says: "a restart with nothing changed writes nothing, and disturbs neither connections nor memories",
-			cluster: ofEveryKind(),
+			cluster: append(ofEveryKind(), service("last", `clusterIP: 172.30.0.48, ports: [{name: u, port: 53, protocol: UDP}]`)),
 			steps: []step{
+				sameProcess,
 				everyKindWorks(),
 				open("tcp", client, vip, "10.180.0.1:8080", "10.180.1.1:8080"),
 				open("udp", client, "172.30.0.41:53/udp", "10.180.0.1:53", "10.180.1.1:53"),
 				open("sctp", client, "172.30.0.41:90/sctp", "10.180.0.1:90", "10.180.1.1:90"),
+				// The flow that ends by a later change shows that the restart is over.
 				unbroken(client, vip, unbroken("outside", "192.168.0.2:32000", times(3,
-					fates(together(restartWithoutChange, idle(200*time.Millisecond)), stays("tcp"), stays("udp"), stays("sctp")),
+					changeUnseen(slice("last", "u:53/udp", "10.180.0.4 A")),
+					soon(reach(client, "172.30.0.48:53/udp", original, "10.180.0.4:53")),
+					open("last", client, "172.30.0.48:53/udp", "10.180.0.4:53"),
+					fates(together(restartWithoutChange, removeUnseen("EndpointSlice/last")),
+						ends("last"), stays("tcp"), stays("udp"), stays("sctp")),
 				))),
 				ask("tcp"), ask("udp"), ask("sctp"),
 				everyKindWorks(),

@@ -6,7 +6,7 @@ import "slices"
 
 // bothStacks is section 7.Q: dual-stack and SCTP.
 func bothStacks() []scenario {
-	return slices.Concat(dualStackServices(), dualStackFronts(), sctpServices(), serviceCIDRs())
+	return slices.Concat(dualStackServices(), dualStackFrontends(), sctpServices(), serviceCIDRs())
 }
 
 const (
@@ -88,7 +88,7 @@ func dualStackServices() []scenario {
 }
 
 // dualStackFronts is NodePorts and load balancers.
-func dualStackFronts() []scenario {
+func dualStackFrontends() []scenario {
 	const http4, http6 = "192.168.99.1:80", "[fd00:192:168:99::1]:80"
 	ranged := func(ranges string) string {
 		return loadBalancer("web", dualIPs+`loadBalancerSourceRanges: [`+ranges+`], `+onePortHTTP, "192.168.99.1", "fd00:192:168:99::1")

@@ -5,13 +5,13 @@ package conformance
 import (
 	"errors"
 	"fmt"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// together is several steps in one, the first that fails ends it.
+// together makes one step of several. The first step that fails ends it.
 func together(steps ...step) step {
 	return func(e *env) error {
 		for _, s := range steps {
@@ -23,57 +23,86 @@ func together(steps ...step) step {
 	}
 }
 
-// unbroken has a client connect again and again while the steps go on, from before
-// the first. Each of the connections must be answered, by any backend.
+// unbroken has a client connect again and again while the steps run, beginning before
+// the first step. Each connection must be answered, by any backend.
 func unbroken(from, to string, steps ...step) step {
 	return func(e *env) error {
 		client, probe, err := e.probe(from, to)
 		if err != nil {
 			return err
 		}
-		var probing sync.WaitGroup
-		var broken error
-		over, begun := make(chan struct{}), make(chan struct{})
-		probing.Go(func() {
-			began := sync.OnceFunc(func() { close(begun) })
-			defer began() // or it is broken from the start
-			broken = probeUntil(over, client, probe, began)
-		})
-		<-begun
+		p := &prober{over: make(chan struct{}), ended: make(chan struct{})}
+		go p.run(client, probe)
+		p.await(1) // if it fails, err has the reason
+		e.probers = append(e.probers, p)
 		err = together(steps...)(e)
-		close(over)
-		probing.Wait()
-		if broken != nil {
-			broken = fmt.Errorf("%s to %s: %w", from, to, broken)
+		e.probers = e.probers[:len(e.probers)-1]
+		close(p.over)
+		<-p.ended
+		if p.err != nil {
+			err = errors.Join(err, fmt.Errorf("%s to %s: %w", from, to, p.err))
 		}
-		return errors.Join(err, broken)
+		return err
 	}
 }
 
-// probeUntil connects until over, and gives up at the first that fails. It calls
-// answered after each that does not.
-func probeUntil(over <-chan struct{}, client *lab.Host, p lab.Probe, answered func()) error {
-	for n := 0; ; n++ {
+// prober makes one connection after the other.
+type prober struct {
+	over     chan struct{} // closed to end it
+	answered atomic.Int64  // connections
+	ended    chan struct{} // closed when it has ended
+	err      error         // valid once ended is closed
+}
+
+// run connects until over is closed, and ends at the first connection that fails.
+func (p *prober) run(client *lab.Host, probe lab.Probe) {
+	defer close(p.ended)
+	for {
 		select {
-		case <-over:
-			if n == 0 {
-				return errors.New("never connected")
+		case <-p.over:
+			if p.answered.Load() == 0 {
+				p.err = errors.New("never connected")
 			}
-			return nil
+			return
 		case <-time.After(time.Millisecond):
 		}
-		if r := client.Try(p); r.Outcome != lab.Answered {
-			return fmt.Errorf("%s after %d connections that were answered", r, n)
+		if r := client.Try(probe); r.Outcome != lab.Answered {
+			p.err = fmt.Errorf("%s after %d connections that were answered", r, p.answered.Load())
+			return
 		}
-		answered()
+		p.answered.Add(1)
 	}
 }
 
-// cut has a pod take no new TCP connections, without a word, as when it is gone;
-// those it has it may end. What was sent to it before has the time to arrive.
-func cut(pod string) step {
+// await returns after n more connections, or when the prober has ended.
+func (p *prober) await(n int64) {
+	for want := p.answered.Load() + n; p.answered.Load() < want; time.Sleep(time.Millisecond) {
+		select {
+		case <-p.ended:
+			return
+		default:
+		}
+	}
+}
+
+// connections waits until the client of each surrounding unbroken has made n more
+// connections, or failed to.
+func connections(n int64) step {
 	return func(e *env) error {
-		time.Sleep(lab.Soon / 3)
+		for _, p := range e.probers {
+			p.await(n)
+		}
+		return nil
+	}
+}
+
+// dropNew makes a pod drop new TCP connections silently, as if it were gone; its
+// open connections may end. Connections that clients began before are answered first.
+func dropNew(pod string) step {
+	return func(e *env) error {
+		if err := connections(1)(e); err != nil {
+			return err
+		}
 		h, err := e.host(pod)
 		if err != nil {
 			return err

@@ -38,7 +38,7 @@ func TestTogetherEndsAtTheFirstFailure(t *testing.T) {
 	}
 }
 
-func TestUnbrokenSeesGaps(t *testing.T) {
+func TestUnbrokenDetectsGaps(t *testing.T) {
 	endpoint := func(text string) step { return apply(slice("web", "80", text)) }
 	local, remote := endpoint("10.180.0.1 A"), endpoint("10.180.1.1 B")
 	for _, c := range []struct {
@@ -47,10 +47,10 @@ func TestUnbrokenSeesGaps(t *testing.T) {
 		steps []step
 		want  string // in the error; "" for none
 	}{
-		{"a pod goes before it is told", aPod, []step{local, cut("10.180.0.1"), lull, remote}, "timed out"},
-		{"a pod goes after it is told", aPod, []step{local, remote, cut("10.180.0.1"), lull}, ""},
-		{"a pod of node B goes", aPod, []step{remote, cut("10.180.1.1"), lull}, "timed out"},
-		{"all go", aPod, []step{remove("EndpointSlice/web"), lull, local}, "refused"},
+		{"a pod goes before the proxy stops using it", aPod, []step{local, dropNew("10.180.0.1"), connections(20), remote}, "timed out"},
+		{"a pod goes after the proxy stopped using it", aPod, []step{local, remote, dropNew("10.180.0.1"), connections(20)}, ""},
+		{"a pod of node B goes", aPod, []step{remote, dropNew("10.180.1.1"), connections(20)}, "timed out"},
+		{"all pods go", aPod, []step{remove("EndpointSlice/web"), connections(20), local}, "refused"},
 		{"a step fails", aPod, []step{remove("Service/other")}, "no Service/other"},
 		{"nobody connects", "nobody", nil, "unknown host"},
 	} {
@@ -58,19 +58,13 @@ func TestUnbrokenSeesGaps(t *testing.T) {
 			t.Parallel()
 			err := unbroken(c.from, inside, c.steps...)(enactForSteps(t))
 			if c.want == "" && err != nil {
-				t.Errorf("found %v", err)
+				t.Errorf("unbroken returned %v", err)
 			}
 			if c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
-				t.Errorf("found %v, want %q", err, c.want)
+				t.Errorf("unbroken returned %v, want %q", err, c.want)
 			}
 		})
 	}
-}
-
-// lull is long enough for a client to connect.
-func lull(*env) error {
-	time.Sleep(4 * lab.Soon)
-	return nil
 }
 
 func TestForgottenSeesMemory(t *testing.T) {
@@ -82,7 +76,7 @@ func TestForgottenSeesMemory(t *testing.T) {
 	}
 }
 
-func TestRefusedByTellsMessagesApart(t *testing.T) {
+func TestRefusedByDistinguishesMessages(t *testing.T) {
 	e := enactForSteps(t)
 	if err := remove("EndpointSlice/web")(e); err != nil {
 		t.Fatal(err)

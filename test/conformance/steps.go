@@ -233,14 +233,21 @@ func soon(s step) step {
 }
 
 // eventually tries until there is no error, and returns the last one when the time
-// is over.
+// is over. It pauses longer each time: an attempt may start programs, and in a guest
+// of test/uml, where time stands still while anything runs, a short pause would mean
+// thousands of attempts.
 func eventually(timeout time.Duration, try func() error) error {
-	for deadline := time.Now().Add(timeout); ; time.Sleep(time.Millisecond) {
+	pause := time.Millisecond
+	for deadline := time.Now().Add(timeout); ; time.Sleep(pause) {
 		if err := try(); err == nil || time.Now().After(deadline) {
 			return err
 		}
+		pause = min(2*pause, longestPause)
 	}
 }
+
+// longestPause bounds the pause between two attempts of eventually.
+const longestPause = 100 * time.Millisecond
 
 // gainAddress gives node A an address that the others reach; it tells nobody when
 // the proxy knows: look with soon.

@@ -174,7 +174,8 @@ func (t *tour) readSynced(line harness.Line) synced {
 	return synced{services, steps, line.Time.Sub(t.sluice.Began)}
 }
 
-// stop asks Sluice to end, and prints what it warned of except foreign edits.
+// stop asks Sluice to end, and prints its warnings, except those of foreign edits: the
+// demo makes them, and on a slow machine they are a contest.
 func (t *tour) stop() (time.Duration, error) {
 	took, err := t.sluice.Stop(unix.SIGTERM, limit)
 	if err != nil {
@@ -184,7 +185,7 @@ func (t *tour) stop() (time.Duration, error) {
 		t.fail("sluice ended with an error when it was asked to stop: %v", err)
 	}
 	for _, line := range slices.Concat(t.sluice.Log.Lines("level=WARN"), t.sluice.Log.Lines("level=ERROR")) {
-		if !strings.Contains(line.Text, "Another program changed our rules") {
+		if !strings.Contains(line.Text, "Another program changed our rules") && !strings.Contains(line.Text, "The rules are contested") {
 			t.note("%s", clip("It had warned: "+line.Text))
 		}
 	}

@@ -166,7 +166,7 @@ func TestChartIsClean(t *testing.T) {
 }
 
 // A value that is misspelled or out of range is refused, and named.
-func TestChartRefusesWhatItDoesNotKnow(t *testing.T) {
+func TestChartRejectsUnknownValues(t *testing.T) {
 	for _, tt := range []struct{ set, says string }{
 		{"apiserver.host=x", "apiserver"},
 		{"apiServer.host=https://x", "/apiServer/host"},

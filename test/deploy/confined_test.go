@@ -107,9 +107,9 @@ func leaveHint(t *testing.T, host *lab.Host, variant string) {
 	host.MustRun(append(env, "-N", hint)...)
 }
 
-// TestNothingLessWorks takes away one thing at a time that the DaemonSet gives,
+// TestEachMissingRightIsReported takes away one thing at a time that the DaemonSet gives,
 // and Sluice says what it lacks.
-func TestNothingLessWorks(t *testing.T) {
+func TestEachMissingRightIsReported(t *testing.T) {
 	plain, iptables := image(t), imageFor(t, "iptables")
 	for _, tt := range []struct {
 		name          string
@@ -173,7 +173,7 @@ func TestLockIsThatOfTheHost(t *testing.T) {
 }
 
 // The child that says what it may do shows that the tests above confine at all.
-func TestConfinementConfines(t *testing.T) {
+func TestAConfinedProcessHasOnlyItsRights(t *testing.T) {
 	l := lab.New(t, lab.Options{})
 	c := given(t, image(t), "nftables", conformance.Program{Host: l.NodeA, Manifests: project("examples")})
 	if len(c.Capabilities) != 1 || c.Capabilities[0] != unix.CAP_NET_ADMIN || c.GainNew || c.Privileged {

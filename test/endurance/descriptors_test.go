@@ -16,9 +16,9 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// TestFewFileDescriptors runs Sluice with 64 file descriptors while clients
+// TestClientsWithFewFileDescriptors runs Sluice with 64 file descriptors while clients
 // outside have many more connections to its servers, and renew them.
-func TestFewFileDescriptors(t *testing.T) {
+func TestClientsWithFewFileDescriptors(t *testing.T) {
 	for _, mode := range []string{"nftables", "iptables"} {
 		for _, story := range []struct {
 			name, server, request string

@@ -97,7 +97,7 @@ func TestAFullDiskStopsNothing(t *testing.T) {
 }
 
 // Whoever reads the log is gone, or does not read on.
-func TestALogThatNobodyReadsStopsNothing(t *testing.T) {
+func TestAnUnreadLogDoesNotBlockTheProcess(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	for what, gone := range map[string]bool{"the reader is gone": true, "nobody reads on": false} {

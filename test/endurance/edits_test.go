@@ -137,16 +137,17 @@ func lastWith(log, text string) string {
 	return last
 }
 
-// indifferent: what others do with their own chains, in the manner of Docker, is
-// no reason to compare anything.
+// indifferent: changes that other programs make to their own chains, as Docker does,
+// cause no comparison. An edit of our rules after them, which causes one, shows that
+// they were noticed.
 func (d *daemon) indifferent(x *tables) {
 	x.Helper()
-	pause := 300 * time.Millisecond
-	if x.variant == "legacy" { // what comes right after a write of ours cannot be told from it
-		pause += 2 * poll
+	if x.variant == "legacy" {
+		// An edit right after a write of ours cannot be distinguished from it, and would
+		// cause no comparison anyway. The tables are polled meanwhile.
+		time.Sleep(2 * poll)
 	}
-	time.Sleep(pause)
-	before := x.counts(comparisons)
+	was, before, logged := x.content(), x.counts(comparisons), len(d.log.String())
 	for _, line := range []string{
 		"-t nat -N DOCKER", "-t nat -A PREROUTING -m addrtype --dst-type LOCAL -j DOCKER", "-t nat -A DOCKER -i docker0 -j RETURN",
 		"-t nat -A POSTROUTING -s 172.17.0.0/16 ! -o docker0 -j MASQUERADE", "-N DOCKER-USER", "-I FORWARD -j DOCKER-USER",
@@ -155,9 +156,14 @@ func (d *daemon) indifferent(x *tables) {
 	} {
 		x.run(append([]string{"iptables"}, strings.Fields(line)...)...)
 	}
-	time.Sleep(pause)
-	if n := x.counts(comparisons) - before; n != 0 {
-		x.Errorf("%d comparisons because of rules that are not ours:\n%s", n, d.log)
+	repaired, began := x.repairs(), time.Now()
+	x.run("iptables", "-t", "nat", "-F", "KUBE-SERVICES")
+	x.mended(was, repaired, began)
+	if n := x.counts(comparisons) - before; n > 1 {
+		x.Errorf("%d comparisons, one of them because of an edit of ours:\n%s", n, d.log)
+	}
+	if since := d.log.String()[logged:]; strings.Contains(since, "DOCKER") {
+		x.Errorf("rules of other programs were taken for ours:\n%s", since)
 	}
 	d.alive()
 }

@@ -4,24 +4,26 @@ package endurance
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"os/exec"
 	"strings"
 	"sync"
-	"time"
 )
 
-// watched is what nf_tables tells of changes on node A.
-type watched struct {
+// events are the changes of nf_tables on node A, as nft monitor prints them.
+type events struct {
+	w     *world
+	marks int
+
 	mu    sync.Mutex
 	lines []string
-	news  chan struct{}
 }
 
-// events listens until the test ends.
-func (w *world) events() *watched {
+// events records changes until the test ends.
+func (w *world) events() *events {
 	w.Helper()
-	e := &watched{news: make(chan struct{}, 1)}
+	e := &events{w: w}
 	cmd := exec.Command("nft", "monitor")
 	out, err := cmd.StdoutPipe()
 	w.must(err)
@@ -32,51 +34,73 @@ func (w *world) events() *watched {
 			e.mu.Lock()
 			e.lines = append(e.lines, lines.Text())
 			e.mu.Unlock()
-			select {
-			case e.news <- struct{}{}:
-			default:
-			}
 		}
 	}()
-	// It listens once it hears.
-	w.eventually(func() error {
-		w.lab.NodeA.Nft("table inet heard {}; delete table inet heard")
-		if !e.next(50 * time.Millisecond) {
-			return fmt.Errorf("nft monitor hears nothing")
+	w.eventually(func() error { // until it has subscribed
+		if len(e.all(markPrefix)) > 0 {
+			return nil
 		}
-		return nil
+		e.mark()
+		return errors.New("nft monitor prints nothing")
 	})
 	e.drain()
 	return e
 }
 
-// next waits for a change.
-func (e *watched) next(most time.Duration) bool {
-	select {
-	case <-e.news:
-		return true
-	case <-time.After(most):
-		return false
-	}
+// markPrefix begins the name of a table that marks a point of time among changes.
+const markPrefix = "mark-"
+
+// mark makes and deletes a table, which other programs ignore, and returns its name.
+func (e *events) mark() string {
+	e.w.Helper()
+	e.marks++
+	name := fmt.Sprintf("%s%d", markPrefix, e.marks)
+	e.w.lab.NodeA.Nft("table inet " + name + " {}; delete table inet " + name)
+	return name
 }
 
-// drain forgets what was heard, once nothing comes any more.
-func (e *watched) drain() {
-	for e.next(20 * time.Millisecond) {
-	}
+// await waits until all changes that were made before are recorded.
+func (e *events) await() {
+	e.w.Helper()
+	last := "delete table inet " + e.mark()
+	e.w.eventually(func() error {
+		if len(e.all(last)) == 0 {
+			return fmt.Errorf("nft monitor has not printed %q", last)
+		}
+		return nil
+	})
+}
+
+// drain forgets all changes that were made before.
+func (e *events) drain() {
+	e.w.Helper()
+	e.await()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.lines = nil
 }
 
-// with are the lines that contain something.
-func (e *watched) with(text string) []string {
+// with returns the changes since the last drain that contain a text.
+func (e *events) with(text string) []string {
+	e.w.Helper()
+	e.await()
+	var out []string
+	for _, line := range e.all(text) {
+		if !strings.Contains(line, markPrefix) && !strings.HasPrefix(line, "#") {
+			out = append(out, line)
+		}
+	}
+	return out
+}
+
+// all returns the recorded lines that contain a text.
+func (e *events) all(text string) []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var out []string
-	for _, l := range e.lines {
-		if strings.Contains(l, text) {
-			out = append(out, l)
+	for _, line := range e.lines {
+		if strings.Contains(line, text) {
+			out = append(out, line)
 		}
 	}
 	return out

@@ -130,7 +130,7 @@ func (w *world) counts(series string) int {
 
 const (
 	comparisons = `sluice_comparisons_total{cause="foreign-edit"}`
-	mending     = `msg="Another program changed our rules, putting them right"`
+	mending     = `msg="Another program changed our rules, repairing them"`
 )
 
 // repairs are those of edits that were seen, and of those that a comparison after

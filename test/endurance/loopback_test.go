@@ -18,7 +18,7 @@ const guardTable = "ip sluice-localnet"
 
 const parameter = "/proc/sys/net/ipv4/conf/all/route_localnet"
 
-// routes waits until loopback addresses are routed, "1", or not.
+// routes waits until the kernel routes loopback addresses, "1", or not, "0".
 func (w *world) routes(want string) {
 	w.Helper()
 	w.eventually(func() error {
@@ -29,7 +29,7 @@ func (w *world) routes(want string) {
 	})
 }
 
-// guarded waits until the guard is in the kernel, or not.
+// guarded waits until the table that guards loopback addresses exists, or is gone.
 func (w *world) guarded(want bool) {
 	w.Helper()
 	w.eventually(func() error {
@@ -46,17 +46,26 @@ func modal(mode string) (with, without settings) {
 	return settings{"mode": mode, "nodePortAddresses": []string{"primary", "localhost"}}, settings{"mode": mode}
 }
 
+// underAttack makes a world for a mode, with NodePorts on 127.0.0.1 in the configuration
+// in a folder, and neighbours that send packets for 127.0.0.0/8.
+func underAttack(t *testing.T, mode string) (w *world, dir string, a *attack) {
+	t.Helper()
+	w = newWorld(t)
+	dir = w.folder()
+	with, _ := modal(mode)
+	w.args = []string{"--manifests=" + w.dir, "--hostname-override=node-a", "--config=" + w.config(dir, with)}
+	a = w.attack()
+	w.provable(a)
+	return w, dir, a
+}
+
 // From a neighbour nothing reaches 127.0.0.0/8, whatever happens to the daemon
 // (CVE-2020-8558).
 func TestNeighboursAreKeptOutOfLoopback(t *testing.T) {
 	for _, mode := range []string{"nftables", "iptables"} {
 		t.Run(mode, func(t *testing.T) {
-			w := newWorld(t)
-			dir := w.folder()
+			w, dir, a := underAttack(t, mode)
 			with, without := modal(mode)
-			w.args = []string{"--manifests=" + w.dir, "--hostname-override=node-a", "--config=" + w.config(dir, with)}
-			a := w.attack()
-			w.provable(a)
 			local := lab.Way{From: w.lab.NodeA, To: netip.MustParseAddrPort(fmt.Sprintf("127.0.0.1:%d", nodePort))}
 
 			d := w.start(launch{})
@@ -74,7 +83,7 @@ func TestNeighboursAreKeptOutOfLoopback(t *testing.T) {
 	}
 }
 
-// provable makes sure that the attack would be seen.
+// provable verifies that the attack is detected where there is no guard.
 func (w *world) provable(a *attack) {
 	w.Helper()
 	w.lab.NodeA.Sysctl("net/ipv4/conf/all/route_localnet", "1")
@@ -213,12 +222,8 @@ func (w *world) afterAFlush(a *attack, dir string, with settings) {
 func TestNeighboursAreKeptOutOfLoopbackAtEveryMoment(t *testing.T) {
 	for _, mode := range []string{"nftables", "iptables"} {
 		t.Run(mode, func(t *testing.T) {
-			w := newWorld(t)
-			dir := w.folder()
+			w, dir, a := underAttack(t, mode)
 			with, without := modal(mode)
-			w.args = []string{"--manifests=" + w.dir, "--hostname-override=node-a", "--config=" + w.config(dir, with)}
-			a := w.attack()
-			w.provable(a)
 			d := w.start(launch{})
 			d.settled(1)
 			for range 10 {

@@ -15,7 +15,7 @@ import (
 
 // Whoever may create Services does not cut off a node: the ports of an address of
 // the node stay the node's own, and so do the proxy's servers.
-func TestServicesDoNotCutOffTheNode(t *testing.T) {
+func TestServicesDoNotTakeThePortsOfTheNode(t *testing.T) {
 	for _, mode := range []string{"nftables", "iptables"} {
 		t.Run(mode, func(t *testing.T) {
 			w := newWorld(t)

@@ -22,7 +22,7 @@ import (
 const other = "192.168.1.2"
 
 // A mounted ConfigMap changes, again and again, with traffic all the while.
-func TestAChangedConfigurationHoldsAtOnce(t *testing.T) {
+func TestAChangedConfigurationTakesEffectAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	dir := w.folder()
@@ -89,7 +89,7 @@ func TestAChangedConfigurationHoldsAtOnce(t *testing.T) {
 // While the program executes itself anew, also in another mode, clients of
 // Services lose nothing, and no probe of a load balancer is refused or answered
 // with an error.
-func TestReloadsRefuseNobody(t *testing.T) {
+func TestReloadsRefuseNoConnection(t *testing.T) {
 	w := newWorld(t)
 	objects := service("local", "172.30.0.81", "fd00:172:30::81", [2][]string{{"10.180.1.1"}, {"fd00:10:180::101"}})
 	spec := objects[0].(object)["spec"].(object)

@@ -4,6 +4,7 @@ package endurance
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -21,8 +22,9 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// outage is how long the API server and its store are away.
-const outage = 20 * time.Second
+// longOutage is how many connections to the API server Sluice begins in vain until
+// its pauses between them have grown.
+const longOutage = 8
 
 // soon is how long it takes at most, once a server is there, until the kernel
 // does what it says.
@@ -178,7 +180,7 @@ func testFirst(s *served) {
 	d := s.start(launch{})
 	d.says("Cannot reach the API server")
 	s.measures("sluice_source_connected", "0")
-	time.Sleep(10 * time.Second) // long enough for pauses to have grown
+	s.attempts(longOutage)
 	if rules := s.rules(); rules != "" {
 		s.Errorf("without any list the kernel holds:\n%s", rules)
 	}
@@ -215,6 +217,30 @@ func testFirst(s *served) {
 	if status == 0 || !strings.Contains(out, "CAP_NET_ADMIN") || time.Since(began) > 5*time.Second {
 		s.Errorf("without CAP_NET_ADMIN it ends after %v with %d and says:\n%s", time.Since(began), status, out)
 	}
+}
+
+// attempts waits until Sluice has begun n more connections to the API server.
+func (s *served) attempts(n int) {
+	s.Helper()
+	want := s.wire.Attempts() + n
+	s.eventually(func() error {
+		if n := s.wire.Attempts(); n < want {
+			return fmt.Errorf("%d connections to the API server were begun, want %d", n, want)
+		}
+		return nil
+	})
+}
+
+// caughtUp waits until all that Sluice has received is in the kernel.
+func (s *served) caughtUp() {
+	s.Helper()
+	s.eventually(func() error {
+		now, err := s.status()
+		if err == nil && (now.Pending > 0 || now.Busy != "" || !now.Lag.Oldest.IsZero()) {
+			err = fmt.Errorf("%w: %d pending, %s", errBehind, now.Pending, now.Busy)
+		}
+		return err
+	})
 }
 
 // within waits until a way is open, and complains if that took long.
@@ -256,9 +282,9 @@ func testOutage(s *served) {
 	s.must(s.StopServer())
 	s.must(s.StopStore())
 	s.measures("sluice_source_connected", "0")
-	time.Sleep(time.Second)
-	events.drain() // going down, the server takes the endpoint of its own Service away
-	time.Sleep(outage)
+	s.caughtUp()
+	events.drain() // at its end the server removes the endpoint of its own Service
+	s.attempts(longOutage)
 	d.once("Cannot reach the API server")
 	if out, _ := s.asks("status"); !strings.Contains(out, "unreachable") {
 		s.Errorf("sluice status does not say that the API server is unreachable:\n%s", out)
@@ -269,7 +295,7 @@ func testOutage(s *served) {
 	s.remove("goes")
 	s.back("shrinks", 1)
 	fresh := lab.Way{From: s.client, To: s.put("fresh", 0, 2)[0]}
-	time.Sleep(time.Second)
+	s.attempts(2)
 	if changed := events.with(""); len(changed) > 0 {
 		s.Errorf("during the outage rules change:\n%s", strings.Join(changed, "\n"))
 	}

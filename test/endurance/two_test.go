@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestTheSecondOfTwoNamesTheFirstAndTouchesNothing(t *testing.T) {
+func TestASecondDaemonNamesTheFirstAndChangesNothing(t *testing.T) {
 	t.Parallel()
 	for _, first := range []string{"sluice", "kube-proxy"} {
 		t.Run(first, func(t *testing.T) { testTwo(newWorld(t), first) })

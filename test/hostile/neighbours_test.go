@@ -63,10 +63,10 @@ func changeLoopback(s *siege) {
 		{syscall.SIGTERM, "", without},
 	} {
 		s.daemon.stop(step.end)
-		time.Sleep(50 * time.Millisecond) // packets go on
+		s.awaitIntrusions()
 		if step.once != "" {
 			s.ask(append(slices.Clip(with), step.once)...)
-			time.Sleep(50 * time.Millisecond)
+			s.awaitIntrusions()
 		}
 		s.args = step.args
 		s.launch()
@@ -123,6 +123,7 @@ func (s *siege) loopback() {
 					_ = unix.Sendto(from.fd, packet, 0, &from.to) // the counters tell
 				}
 			}
+			s.intrusions.Add(1)
 			s.pause(ctx, time.Millisecond)
 		}
 		for _, from := range senders {
@@ -145,6 +146,19 @@ func (s *siege) loopback() {
 		}
 		node.MustRun("nft", "delete", "table", "inet", "arrivals")
 	}))
+}
+
+// awaitIntrusions returns when neighbours have sent all of their packets ten times
+// more.
+func (s *siege) awaitIntrusions() {
+	s.Helper()
+	want := s.intrusions.Load() + 10
+	s.eventually(giveUp, func() error {
+		if n := s.intrusions.Load(); n < want {
+			return fmt.Errorf("neighbours have sent packets %d times, want %d", n, want)
+		}
+		return nil
+	})
 }
 
 // sender is a packet socket, and the interface of node A that it sends to.

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -61,9 +62,11 @@ type siege struct {
 
 	turns  int // changes so far
 	daemon *daemon
-	checks []func()       // made after each change during the attack
-	stops  []func()       // end what the attack itself has on node A
-	faults map[string]int // what checks found, and how often
+	checks []func() // made after each change during the attack
+	stops  []func() // end what the attack itself has on node A
+
+	intrusions atomic.Int64   // how often neighbours have sent all of their packets
+	faults     map[string]int // what checks found, and how often
 }
 
 func newSiege(t *testing.T, p plane, a attack) *siege {
@@ -143,13 +146,14 @@ func (s *siege) put(name string, text []byte) error {
 	return harness.Replace(filepath.Join(s.dir, name), text)
 }
 
-// evict removes every manifest but the good ones.
+// evict removes every manifest except the good ones, and their drafts: it may run
+// while turn replaces one.
 func (s *siege) evict() {
 	s.Helper()
 	entries, err := os.ReadDir(s.dir)
 	s.must(err)
 	for _, e := range entries {
-		if !strings.HasPrefix(e.Name(), "good-") {
+		if !strings.HasPrefix(strings.TrimPrefix(e.Name(), "."), "good-") {
 			s.must(os.RemoveAll(filepath.Join(s.dir, e.Name())))
 		}
 	}

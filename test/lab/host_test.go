@@ -156,7 +156,7 @@ func mistake(t *testing.T, f func(T)) string {
 	return *said
 }
 
-func TestMistakesAreTold(t *testing.T) {
+func TestMistakesAreReported(t *testing.T) {
 	s := build(t, Options{})
 	s.near.Serve(TCP, 80)
 	s.near.Serve(SCTP, 80)

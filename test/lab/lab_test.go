@@ -39,7 +39,7 @@ func (s small) hosts() []*Host {
 	return []*Host{s.near, s.far, s.NodeA, s.NodeB, s.Outside}
 }
 
-func TestEverybodyReachesEverybody(t *testing.T) {
+func TestAllHostsReachEachOther(t *testing.T) {
 	s := build(t, Options{})
 	for _, p := range protocols {
 		for _, h := range s.hosts() {

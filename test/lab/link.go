@@ -166,18 +166,22 @@ func (m *machine) connect(to *machine, c *cable) error {
 	return errors.Join(err, m.awaitUp(veth), to.awaitUp(far))
 }
 
-// The kernel finishes some things after it has answered; packets sent before
-// that are lost, and a second goes by until they are repeated.
+// The kernel finishes some things after it has answered; packets sent before that
+// are lost, and are repeated only a second later. settled tries again after a pause
+// that grows from settleFirst to settleLast.
 const (
-	settleStep  = 50 * time.Microsecond
+	settleFirst = 50 * time.Microsecond
+	settleLast  = 5 * time.Millisecond
 	settleLimit = 5 * time.Second
 )
 
 func settled(done func() (bool, error)) error {
-	for deadline := time.Now().Add(settleLimit); time.Now().Before(deadline); time.Sleep(settleStep) {
+	pause := settleFirst
+	for deadline := time.Now().Add(settleLimit); time.Now().Before(deadline); time.Sleep(pause) {
 		if ok, err := done(); ok || err != nil {
 			return err
 		}
+		pause = min(2*pause, settleLast)
 	}
 	return fmt.Errorf("not ready after %v", settleLimit)
 }

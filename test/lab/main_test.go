@@ -151,7 +151,7 @@ func TestUnprivileged(t *testing.T) {
 		t.Skip("this whole run is unprivileged already")
 	}
 	const nobody = 65534
-	cmd := exec.Command("/proc/self/exe", "-test.run=^TestEverybodyReachesEverybody$", "-test.v")
+	cmd := exec.Command("/proc/self/exe", "-test.run=^TestAllHostsReachEachOther$", "-test.v")
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Pdeathsig:  unix.SIGKILL,
@@ -161,7 +161,7 @@ func TestUnprivileged(t *testing.T) {
 	if bytes.Contains(out, []byte("allow unprivileged user namespaces")) {
 		t.Skipf("the kernel refuses: %s", out)
 	}
-	if err != nil || !bytes.Contains(out, []byte("--- PASS: TestEverybodyReachesEverybody")) {
+	if err != nil || !bytes.Contains(out, []byte("--- PASS: TestAllHostsReachEachOther")) {
 		t.Errorf("as nobody: %v\n%s", err, out)
 	}
 }
@@ -177,7 +177,7 @@ func userNamespace(t *testing.T) bool {
 	return len(fields) != 3 || fields[2] != "4294967295"
 }
 
-func TestExitCodeComesThrough(t *testing.T) {
+func TestExitCodeIsThatOfTheTests(t *testing.T) {
 	for flag, want := range map[string]int{"-test.run=^$": 0, "-test.nonsense": 2} {
 		cmd := exec.Command("/proc/self/exe", flag)
 		_ = cmd.Run() // the code tells

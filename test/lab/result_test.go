@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestJudge(t *testing.T) {
+func TestOutcomeOfAnError(t *testing.T) {
 	icmp := func(origin, kind, code uint8) error {
 		return &icmpError{origin: origin, ICMP: ICMP{Type: kind, Code: code}, errno: unix.ECONNREFUSED}
 	}
@@ -88,7 +88,7 @@ func TestManyProbes(t *testing.T) {
 	}
 }
 
-func TestRefusalSaysWhoRefused(t *testing.T) {
+func TestARefusalNamesTheHostThatRefused(t *testing.T) {
 	s := build(t, Options{})
 	s.NodeA.Nft(`table inet lab { chain forward { type filter hook forward priority 0
 		meta nfproto ipv4 reject with icmp type host-unreachable

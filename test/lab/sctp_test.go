@@ -30,7 +30,7 @@ func TestSCTPPacketsSurviveEncoding(t *testing.T) {
 	}
 }
 
-func TestSCTPDecodesOnlyWhatIsWhole(t *testing.T) {
+func TestSCTPRejectsTruncatedPackets(t *testing.T) {
 	whole := sctpPacket{kind: chunkInit, body: initBody(7)}.encode()
 	for n := range whole {
 		if _, ok := decodeSCTP(whole[:n]); ok {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestSamplesMissNobody(t *testing.T) {
+func TestSamplesReachEveryBackend(t *testing.T) {
 	for k, want := range map[int]int{1: 35, 2: 35, 3: 60, 5: 111} {
 		if got := Samples(k); got != want {
 			t.Errorf("%d backends: %d connections, want %d", k, got, want)

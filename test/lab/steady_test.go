@@ -18,7 +18,7 @@ func steadyWay(t *testing.T) (*Lab, Way) {
 	return l, Way{From: l.NodeA, To: netip.MustParseAddrPort("10.180.0.1:80")}
 }
 
-func TestSteadyTrafficThatNothingHappensTo(t *testing.T) {
+func TestUndisturbedSteadyTraffic(t *testing.T) {
 	_, way := steadyWay(t)
 	s := StartSteady(t, time.Millisecond, way)
 	s.Await(20)

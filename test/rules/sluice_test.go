@@ -16,15 +16,12 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// startup is how long Sluice may take to write its first rules on a busy machine.
+// startup bounds how long Sluice may take to write its first rules, and to take over
+// from kube-proxy after that.
 const startup = 30 * time.Second
 
-// aWhile is how long what Sluice does after its first write may take: it removes
-// what kube-proxy left, which looks much like its own.
-const aWhile = 700 * time.Millisecond
-
-// TestRules: Sluice makes the rules that kube-proxy made of the same objects with
-// the same configuration, has made them with its first write, and leaves them.
+// TestRules: from the same objects and the same configuration Sluice makes the rules
+// that kube-proxy made, with its first write, and does not change them afterwards.
 func TestRules(t *testing.T) {
 	for _, c := range Cases() {
 		t.Run(c.Name, func(t *testing.T) {
@@ -38,6 +35,7 @@ func TestRules(t *testing.T) {
 func testRules(t *testing.T, c Case, v Variant) {
 	host := lab.New(t, lab.Options{}).NodeA
 	hint(t, host, v)
+	host.Nft("table ip kube-proxy { chain services {}; }")
 	p := apiserver.Run(t, host, "--config="+c.Config(), "--manifests="+manifests(t, c))
 	ctx, cancel := context.WithTimeout(t.Context(), startup)
 	defer cancel()
@@ -55,7 +53,7 @@ func testRules(t *testing.T, c Case, v Variant) {
 			t.Errorf("%s differs from kube-proxy's:\n%s", v.Command(family, "save"), diff)
 		}
 	}
-	time.Sleep(aWhile)
+	takenOver(ctx, t, p)
 	for _, family := range Families() {
 		if diff := Diff(first[family], parsed(t, host.MustRun(v.Command(family, "save")))); diff != "" {
 			t.Errorf("%s changed afterwards:\n%s", v.Command(family, "save"), diff)
@@ -63,12 +61,27 @@ func testRules(t *testing.T, c Case, v Variant) {
 	}
 	others(t, host, v)
 	if t.Failed() {
-		t.Logf("Sluice said:\n%s", p.Log())
+		t.Logf("the log of Sluice:\n%s", p.Log())
 	}
 }
 
-// wanted is what kube-proxy would make on this kernel, which is known of one with
-// nfacct.
+// takenOver waits until Sluice has removed the rules of other proxies, which it does
+// after its first write and in one go. It logs that since there is a table of
+// kube-proxy's mode nftables.
+func takenOver(ctx context.Context, t *testing.T, p *apiserver.Proxy) {
+	t.Helper()
+	const removed = `msg="Removed what kube-proxy left" mechanism=nftables`
+	for !strings.Contains(p.Log(), removed) {
+		select {
+		case <-ctx.Done():
+			t.Fatalf("the log lacks %q:\n%s", removed, p.Log())
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// wanted returns the rules that kube-proxy would make on this kernel. They were
+// recorded on a kernel with nfacct.
 func wanted(t *testing.T, c Case, v Variant, family string) Dump {
 	t.Helper()
 	d := recorded(t, c, v, family)
@@ -78,8 +91,7 @@ func wanted(t *testing.T, c Case, v Variant, family string) Dump {
 	return d
 }
 
-// hint makes what kubelet makes on every node, and what tells others which
-// variant it uses.
+// hint makes the chain by which kubelet tells other programs the variant in use.
 func hint(t *testing.T, host *lab.Host, v Variant) {
 	t.Helper()
 	for _, family := range Families() {
@@ -87,7 +99,7 @@ func hint(t *testing.T, host *lab.Host, v Variant) {
 	}
 }
 
-// others makes sure that nothing was written with the other variant.
+// others verifies that nothing was written with the other variant.
 func others(t *testing.T, host *lab.Host, used Variant) {
 	t.Helper()
 	for _, v := range Variants() {

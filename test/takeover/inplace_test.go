@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/test/apiserver"
+	"github.com/sluice-proxy/sluice/test/harness"
 )
 
 // testInPlace: in mode iptables Sluice goes on with kube-proxy's chains, and
@@ -113,8 +115,19 @@ func testThereAndBack(w *world, m mode) {
 	w.settled(traffic)
 }
 
-// testSameChains: kube-proxy goes on beside Sluice, and undoes its work, until it
-// is stopped. Traffic does not notice.
+// repairs counts the writes by which Sluice restored rules.
+func repairs(p *apiserver.Proxy) int {
+	n := 0
+	for _, s := range p.Syncs() {
+		if s.Repair() {
+			n++
+		}
+	}
+	return n
+}
+
+// testSameChains: kube-proxy runs on beside Sluice, and undoes its work, until it
+// is stopped. No connection breaks.
 func testSameChains(w *world, m mode) {
 	w.others(m)
 	kp := w.kubeProxy(m, "--iptables-sync-period=1s")
@@ -124,25 +137,47 @@ func testSameChains(w *world, m mode) {
 	w.adopted(first)
 	w.says(p, fmt.Sprintf(`msg="A kube-proxy runs beside this proxy and writes the same chains, each against the other: stop it" pid=%d mode=iptables`, kp.pid))
 	w.back("empty") // both write that
-	time.Sleep(2 * time.Second)
+	w.more(2, func() int { return repairs(p) })
 	kp.end()
 	w.says(p, fmt.Sprintf(`msg="kube-proxy has stopped, this proxy alone writes the chains that both wrote" pid=%d mode=iptables`, kp.pid))
 	w.exact(m.name)
 	w.settled(traffic)
 }
 
-// wrote waits until there is nothing more to come.
+// wrote waits until kube-proxy has written all that it was asked to, with the chain by
+// which it detects that its rules were flushed.
 func (k *kubeProxy) wrote(m mode) {
 	k.Helper()
-	before := k.chains(m.name)
 	k.eventually(func() error {
-		time.Sleep(400 * time.Millisecond)
-		now := k.chains(m.name)
-		same := slices.Equal(before, now)
-		before = now
-		if !same || !slices.ContainsFunc(now, func(line string) bool { return strings.Contains(line, "KUBE-PROXY-CANARY") }) {
-			return errors.New("kube-proxy has not written all yet")
+		if !slices.ContainsFunc(k.chains(m.name), func(line string) bool { return strings.Contains(line, "KUBE-PROXY-CANARY") }) {
+			return errors.New("kube-proxy has not made its canary chain yet")
+		}
+		_, page, err := harness.Get(k.lab.NodeA, time.Second, "http://127.0.0.1:10249/metrics")
+		if err != nil {
+			return err
+		}
+		asked, wrote := latest(page, "last_queued_timestamp_seconds"), latest(page, "last_timestamp_seconds")
+		if len(wrote) == 0 {
+			return errors.New("kube-proxy has not written yet")
+		}
+		for family, at := range asked {
+			if wrote[family] < at {
+				return fmt.Errorf("kube-proxy has not written what changed at %v yet, last it wrote at %v", at, wrote[family])
+			}
 		}
 		return nil
 	})
+}
+
+// latest returns the values of a metric of kube-proxy's writes, by labels.
+func latest(page []byte, metric string) map[string]float64 {
+	values := map[string]float64{}
+	for line := range strings.Lines(string(page)) {
+		series, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		labels, found := strings.CutPrefix(series, "kubeproxy_sync_proxy_rules_"+metric)
+		if at, err := strconv.ParseFloat(value, 64); found && err == nil {
+			values[labels] = at
+		}
+	}
+	return values
 }

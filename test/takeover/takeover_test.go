@@ -4,9 +4,10 @@ package takeover
 
 import (
 	"fmt"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -85,8 +86,8 @@ func (w *world) takeOver(more ...string) *apiserver.Proxy {
 	return w.Cluster.Run(w, w.lab.NodeA, append([]string{"--cluster-cidr=" + clusterCIDRs}, more...)...)
 }
 
-// taken waits until Sluice says that it has removed what there was of a
-// mechanism, all at once.
+// taken waits until Sluice logs that it has removed all rules of a mechanism, and
+// verifies that it did so in one step.
 func (w *world) taken(p *apiserver.Proxy, m mode) {
 	w.Helper()
 	w.says(p, `msg="Removed what kube-proxy left" mechanism=`+m.name)
@@ -95,7 +96,7 @@ func (w *world) taken(p *apiserver.Proxy, m mode) {
 	}
 }
 
-// says waits until Sluice logs something.
+// says waits until Sluice logs a text.
 func (w *world) says(p *apiserver.Proxy, text string) {
 	w.Helper()
 	w.eventually(func() error {
@@ -106,7 +107,7 @@ func (w *world) says(p *apiserver.Proxy, text string) {
 	})
 }
 
-// same says what differs from before there was a kube-proxy.
+// same verifies that the rules are as they were before there was a kube-proxy.
 func (w *world) same(before string) {
 	w.Helper()
 	if diff := cmp.Diff(before, w.dump()); diff != "" {
@@ -114,7 +115,7 @@ func (w *world) same(before string) {
 	}
 }
 
-// settled has traffic go on for a while, and ends it.
+// settled waits for some more traffic, and ends it.
 func (w *world) settled(t *lab.Steady) {
 	w.Helper()
 	t.Await(100)
@@ -140,16 +141,47 @@ func testAfter(w *world, m mode) {
 	w.settled(traffic)
 }
 
+// countQuestions returns a function that counts the connections to the address at
+// which kube-proxy answers which mode it is in. Sluice makes two for each search for
+// a kube-proxy.
+func (w *world) countQuestions() (count func() int) {
+	w.Helper()
+	w.lab.NodeA.Nft(`table inet questions {
+	counter asked {}
+	chain output { type filter hook output priority 0; ip daddr 127.0.0.1 tcp dport 10249 tcp flags & (syn | ack) == syn counter name asked; }
+}`)
+	return func() int {
+		w.Helper()
+		out := w.lab.NodeA.MustRun("nft", "list", "counter", "inet", "questions", "asked")
+		n, err := strconv.Atoi(regexp.MustCompile(`packets (\d+)`).FindStringSubmatch(out)[1])
+		w.must(err)
+		return n
+	}
+}
+
+// more waits until a count is n larger than now.
+func (w *world) more(n int, count func() int) {
+	w.Helper()
+	want := count() + n
+	w.eventually(func() error {
+		if now := count(); now < want {
+			return fmt.Errorf("the count is %d, want %d", now, want)
+		}
+		return nil
+	})
+}
+
 // testBeside: Sluice is started while kube-proxy runs, which is then stopped.
 func testBeside(w *world, m mode) {
 	w.others(m)
+	questions := w.countQuestions()
 	before := w.dump()
 	kp := w.kubeProxy(m)
 	traffic := w.start()
 	p := w.takeOver()
 	w.says(p, fmt.Sprintf(`msg="A kube-proxy runs beside this proxy; its rules stay until it is stopped" pid=%d mode=%s`, kp.pid, m.mode))
 	beside := w.dump()
-	time.Sleep(300 * time.Millisecond)
+	w.more(3, questions) // two for each search: one search is over, and the next has begun
 	if diff := cmp.Diff(beside, w.dump()); diff != "" {
 		w.Errorf("rules changed while both run (-before, +now):\n%s", diff)
 	}

@@ -14,9 +14,9 @@ import (
 // guestVar is in the environment of the guest's first process: what to run.
 const guestVar = "SLUICE_UML"
 
-// guest is the first process of a guest: it runs the tests, reports how they
+// runGuest is the first process of a guest: it runs the tests, reports how they
 // exited, and switches off. It does not return.
-func guest() {
+func runGuest() {
 	if err := inside(); err != nil {
 		fmt.Println("uml:", err) // on the console
 	}

@@ -21,14 +21,19 @@ import (
 // job is the tests of a package that match run.
 type job struct{ pkg, run string }
 
-// name returns how the output calls the job.
+// name returns the package that the output names, with the parts of run that choose.
 func (j job) name() string {
-	name := "linux-6.1/" + strings.TrimPrefix(j.pkg, "./")
-	if _, part, ok := strings.Cut(j.run, "/"); ok {
-		name += ":" + strings.Trim(part, "^$")
+	parts := []string{"linux-6.1/" + strings.TrimPrefix(j.pkg, "./")}
+	for _, part := range strings.Split(j.run, "/")[1:] {
+		if part != anyTest {
+			parts = append(parts, strings.Trim(part, "^$()"))
+		}
 	}
-	return name
+	return strings.Join(parts, ":")
 }
+
+// anyTest is a part of job.run that every test matches.
+const anyTest = "."
 
 // test is a job with its test binary.
 type test struct {
@@ -61,9 +66,9 @@ func compile(ctx context.Context, dir string, jobs []job) ([]test, error) {
 	return tests, nil
 }
 
-// play runs a test in a guest and prints what it does. The error is nil if
-// all tests passed.
-func (t test) play(ctx context.Context, kernel string, out *output) error {
+// play runs a test in a guest on a processor and prints what it does. The error is
+// nil if all tests passed.
+func (t test) play(ctx context.Context, kernel string, processor int, out *output) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	convert := exec.Command("go", "tool", "test2json", "-t", "-p", t.name())
@@ -80,7 +85,8 @@ func (t test) play(ctx context.Context, kernel string, out *output) error {
 	}
 	var shown sync.WaitGroup
 	shown.Go(func() { out.copy(events) })
-	failed := t.inGuest(ctx, kernel, text)
+	command := append([]string{t.dir, t.binary}, t.args()...)
+	failed := guest{processor, kernel, command}.run(ctx, text)
 	if failed != nil {
 		fmt.Fprintf(text, "%v\nFAIL\n", failed) // the last word, whatever the tests said
 	}
@@ -89,16 +95,16 @@ func (t test) play(ctx context.Context, kernel string, out *output) error {
 	return errors.Join(failed, convert.Wait())
 }
 
-// inGuest boots a guest, writes the output of the tests to text, and returns an
-// error unless the tests exited with 0.
-func (t test) inGuest(ctx context.Context, kernel string, text io.Writer) error {
+// run boots the guest, writes the output of its command to text, and returns an
+// error unless the command exited with 0.
+func (g guest) run(ctx context.Context, text io.Writer) error {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return fmt.Errorf("make a pipe: %w", err)
 	}
 	defer func() { _ = r.Close() }()
 	var console bytes.Buffer
-	cmd := launcher(ctx, self, kernel, append([]string{t.dir, t.binary}, t.args()...))
+	cmd := launcher(ctx, self, g)
 	cmd.Stdout, cmd.Stderr = &console, &console
 	cmd.ExtraFiles = []*os.File{w}
 	err = cmd.Start()

@@ -20,22 +20,22 @@ import (
 // timeout bounds one guest.
 const timeout = 20 * time.Minute
 
-// atOnce is the number of guests at a time. A guest has one processor.
-const atOnce = 2
-
-// jobs returns the tests to run, the longest first. iptables-legacy is not among
-// them: its scenarios pass as far as they were run, but take over 15 minutes here.
+// jobs returns the tests to run, the longest first: all scenarios of each plane, in
+// parts of similar length by the variants that scenarios have.
 func jobs() []job {
-	return []job{
-		{pkg: "./test/conformance", run: "TestConformance/^iptables-nft$"},
-		{pkg: "./test/conformance", run: "TestConformance/^nftables$"},
+	var all []job
+	for _, plane := range []string{"iptables-legacy", "iptables-nft", "nftables"} {
+		for _, variant := range []string{"IPv6", "(IPv4|dual-stack)"} {
+			all = append(all, job{"./test/conformance", "TestConformance/^" + plane + "$/" + anyTest + "/^" + variant + "$"})
+		}
 	}
+	return all
 }
 
 func main() {
 	switch {
 	case os.Getpid() == 1 && os.Getenv(guestVar) != "":
-		guest()
+		runGuest()
 	case len(os.Args) > 1 && os.Args[1] == hostArg:
 		fmt.Fprintln(os.Stderr, "uml:", boot(os.Args[2:]))
 		os.Exit(1)
@@ -58,7 +58,8 @@ func main() {
 	}
 }
 
-// runAll runs every job and returns the errors of all.
+// runAll runs every job and returns the errors of all. Each processor runs one guest
+// at a time.
 func runAll(ctx context.Context, kernel string, jobs []job) error {
 	out := &output{w: os.Stdout}
 	if reason, err := os.ReadFile(kernel + ".missing"); err == nil {
@@ -80,18 +81,35 @@ func runAll(ctx context.Context, kernel string, jobs []job) error {
 	if err != nil {
 		return err
 	}
-	slots := make(chan struct{}, atOnce)
+	free, err := freeProcessors()
+	if err != nil {
+		return err
+	}
 	errs := make([]error, len(tests))
 	var all sync.WaitGroup
 	for i, t := range tests {
-		slots <- struct{}{} // here, so that they start in order
+		processor := <-free // here, so that they start in order
 		all.Go(func() {
-			defer func() { <-slots }()
-			if err := t.play(ctx, kernel, out); err != nil {
+			defer func() { free <- processor }()
+			if err := t.play(ctx, kernel, processor, out); err != nil {
 				errs[i] = fmt.Errorf("%s: %w", t.name(), err)
 			}
 		})
 	}
 	all.Wait()
 	return errors.Join(errs...)
+}
+
+// freeProcessors returns the processors that this process may use, in a channel that
+// has room for all of them.
+func freeProcessors() (chan int, error) {
+	all, err := processors()
+	if err != nil {
+		return nil, err
+	}
+	free := make(chan int, len(all))
+	for _, n := range all {
+		free <- n
+	}
+	return free, nil
 }

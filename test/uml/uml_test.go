@@ -54,12 +54,49 @@ func TestPack(t *testing.T) {
 	}
 }
 
+func TestNamesOfJobs(t *testing.T) {
+	var got []string
+	for _, j := range append(jobs(), job{"./internal/route", ""}) {
+		got = append(got, j.name())
+	}
+	const base = "linux-6.1/test/conformance:"
+	want := []string{
+		base + "iptables-legacy:IPv6", base + "iptables-legacy:IPv4|dual-stack",
+		base + "iptables-nft:IPv6", base + "iptables-nft:IPv4|dual-stack",
+		base + "nftables:IPv6", base + "nftables:IPv4|dual-stack",
+		"linux-6.1/internal/route",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("jobs are %q, want %q", got, want)
+	}
+}
+
 func TestSkipsCarryTheReason(t *testing.T) {
 	var out bytes.Buffer
 	(&output{w: &out}).skip(job{"./test/conformance", "TestConformance/^nftables$"}, "no older kernel")
 	for _, want := range []string{`"Action":"skip"`, `no older kernel\n`, `"Package":"linux-6.1/test/conformance:nftables"`} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%s lacks %s", &out, want)
+		}
+	}
+}
+
+func TestStayOnOneProcessor(t *testing.T) {
+	all, err := processors()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range all {
+		now := make(chan []int)
+		go func() { // its thread ends with it
+			if err := stayOn(n); err != nil {
+				t.Error(err)
+			}
+			left, _ := processors()
+			now <- left
+		}()
+		if left := <-now; !slices.Equal(left, []int{n}) {
+			t.Errorf("bound to processor %d, it may use %v", n, left)
 		}
 	}
 }
@@ -90,6 +127,16 @@ func program(t *testing.T) string {
 	return path
 }
 
+// newGuest returns a guest that runs a shell script.
+func newGuest(t *testing.T, script string) guest {
+	t.Helper()
+	all, err := processors()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return guest{all[0], kernel(t), []string{"/", "/bin/sh", "-c", script}}
+}
+
 // in runs a shell script in a guest, and returns its output and how it ended.
 func in(ctx context.Context, t *testing.T, script string) (string, error) {
 	t.Helper()
@@ -98,7 +145,7 @@ func in(ctx context.Context, t *testing.T, script string) (string, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := launcher(ctx, program(t), kernel(t), []string{"/", "/bin/sh", "-c", script})
+	cmd := launcher(ctx, program(t), newGuest(t, script))
 	cmd.ExtraFiles = []*os.File{w}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -143,7 +190,7 @@ func TestAGuestEndsWithItsContext(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := launcher(ctx, program(t), kernel(t), []string{"/", "/bin/sh", "-c", "echo up; sleep 1000 & sleep 1000"})
+	cmd := launcher(ctx, program(t), newGuest(t, "echo up; sleep 1000 & sleep 1000"))
 	cmd.ExtraFiles = []*os.File{w}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

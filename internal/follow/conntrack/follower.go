@@ -18,7 +18,6 @@ import (
 	"errors"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	kernel "github.com/sluice-proxy/sluice/internal/kernel/conntrack"
@@ -61,14 +60,14 @@ type Options struct {
 
 // Follower deletes flows that a change made stale. It is safe for concurrent use.
 type Follower struct {
-	opts  Options
-	count counters
-	wake  chan struct{}
+	opts Options
+	wake chan struct{}
 
 	mu      sync.Mutex
 	index   *index
 	pending work
 	later   work // second scans
+	stats   Stats
 }
 
 // New returns a Follower without any Service.
@@ -80,28 +79,28 @@ func New(opts Options) *Follower {
 	}
 }
 
-// Applied takes a change that is in the kernel now. It returns at once. Services
-// touched by a change that failed must be in a later one.
+// Applied queues the flows that a change in the kernel made stale, and returns at once.
+// Services touched by a change that failed must be in a later one.
 func (f *Follower) Applied(c route.Change) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.queue(f.index.apply(c))
-	begun, over := handshakes(c)
-	for _, k := range over {
+	started, ended := handshakes(c)
+	for _, k := range ended {
 		delete(f.pending, k)
 		delete(f.later, k)
 	}
-	f.queue(begun)
+	f.queue(started)
 }
 
-// Repaired takes note that the rules in the kernel were wrong for a while, so that
-// any flow may be stale.
+// Repaired queues all flows: the rules in the kernel were wrong for a while, so that any
+// flow may be stale.
 func (f *Follower) Repaired(t *route.Table) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	w := f.index.everything()
 	for _, s := range t.Services {
-		for k := range leading(s) {
+		for k := range balanced(s) {
 			w[k] = need{all: true}
 		}
 	}
@@ -127,7 +126,7 @@ func (f *Follower) queue(w work) {
 	}
 }
 
-// Run looks for stale flows until ctx is done, and returns nil then.
+// Run scans for stale flows until ctx is done, and returns nil then.
 func (f *Follower) Run(ctx context.Context) error {
 	failed := 0
 	for ctx.Err() == nil {
@@ -198,8 +197,8 @@ func (f *Follower) scanAgain(w work, at time.Time) {
 
 // failed keeps the work for the next attempt.
 func (f *Follower) failed(w work, err error) {
-	f.count.failures.Add(1)
 	f.mu.Lock()
+	f.stats.Failures++
 	f.pending = f.pending.with(w)
 	f.mu.Unlock()
 	if f.opts.Report != nil {
@@ -210,12 +209,14 @@ func (f *Follower) failed(w work, err error) {
 // scan does the work once, and counts the flows it ended. It goes on after a deletion
 // that fails.
 func (f *Follower) scan(ctx context.Context, w work, ended map[route.Family]int) error {
-	f.count.looks.Add(1)
+	f.mu.Lock()
+	f.stats.Scans++
+	f.mu.Unlock()
 	var failures []error
 	for _, filter := range w.listings() {
 		err := f.opts.Table.Each(ctx, filter, func(e kernel.Entry) error {
-			stale, err := f.judge(ctx, e, w)
-			if stale && err == nil {
+			deleted, err := f.deleteStale(ctx, e, w)
+			if deleted {
 				ended[route.FamilyOf(e.OrigDst.Addr())]++
 			}
 			if err == nil {
@@ -233,19 +234,21 @@ func (f *Follower) scan(ctx context.Context, w work, ended map[route.Family]int)
 	return errors.Join(failures...)
 }
 
-// judge deletes a flow that is stale by the present state, which may be newer than
+// deleteStale deletes a flow that is stale by the present state, which may be newer than
 // the work of this scan.
-func (f *Follower) judge(ctx context.Context, e kernel.Entry, w work) (stale bool, err error) {
+func (f *Follower) deleteStale(ctx context.Context, e kernel.Entry, w work) (deleted bool, err error) {
 	f.mu.Lock()
-	stale = f.index.stale(e, w)
+	stale := f.index.stale(e, w)
 	f.mu.Unlock()
 	if !stale {
 		return false, nil
 	}
 	if err := f.opts.Table.Delete(ctx, e); err != nil {
-		return true, err
+		return false, err
 	}
-	f.count.deleted.Add(1)
+	f.mu.Lock()
+	f.stats.Deleted++
+	f.mu.Unlock()
 	return true, nil
 }
 
@@ -269,25 +272,19 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-type counters struct{ looks, deleted, failures atomic.Uint64 }
-
 // Stats count the work of a Follower since it was made.
 type Stats struct {
 	Scans    uint64
 	Deleted  uint64 // flows that were stale
 	Failures uint64 // scans that must be repeated
-	Pending  int    // fronts that wait for their first scan
+	Pending  int    // frontends that wait for their first scan
 }
 
 // Stats returns the counts so far.
 func (f *Follower) Stats() Stats {
 	f.mu.Lock()
-	pending := len(f.pending)
-	f.mu.Unlock()
-	return Stats{
-		Scans:    f.count.looks.Load(),
-		Deleted:  f.count.deleted.Load(),
-		Failures: f.count.failures.Load(),
-		Pending:  pending,
-	}
+	defer f.mu.Unlock()
+	s := f.stats
+	s.Pending = len(f.pending)
+	return s
 }

@@ -26,7 +26,7 @@ func TestScenarios(t *testing.T) {
 }
 
 // What is read follows the change: nothing when nothing can be wrong, the gone
-// backend rather than its many fronts, one reading of all when that is less.
+// backend rather than its many frontends, one reading of all when that is less.
 func TestListings(t *testing.T) {
 	many := func(format string, n int) string {
 		var s []string
@@ -48,13 +48,13 @@ func TestListings(t *testing.T) {
 			[]string{"IPv4 protocol 17 to 10.96.0.1:53"},
 		},
 		{
-			"one backend less behind five fronts",
+			"one backend less behind five frontends",
 			"a: " + many("10.96.0.%d:53", 5) + " = 10.1.0.1:53 10.1.0.2:53",
 			"a: " + many("10.96.0.%d:53", 5) + " = 10.1.0.2:53",
 			[]string{"IPv4 protocol 17 answered by 10.1.0.1:53"},
 		},
 		{
-			"all of many backends less behind one front",
+			"all of many backends less behind one frontend",
 			"a: 10.96.0.1:53 = " + many("10.1.0.%d:53", 20), "a: 10.96.0.1:53 =",
 			[]string{"IPv4 protocol 17 to 10.96.0.1:53"},
 		},
@@ -63,11 +63,11 @@ func TestListings(t *testing.T) {
 			[]string{"IPv4 protocol 17 to port 30053"},
 		},
 		{
-			"many fronts", "a: " + many("10.96.0.%d:53", 9) + " =", "a: " + many("10.96.0.%d:53", 9) + " = 10.1.0.1:53",
+			"many frontends", "a: " + many("10.96.0.%d:53", 9) + " =", "a: " + many("10.96.0.%d:53", 9) + " = 10.1.0.1:53",
 			[]string{"IPv4 protocol 17"},
 		},
 		{
-			"many fronts of both families", "b: 10.96.1.1:1 =", "a: " + many("10.96.0.%d:53", 9) + " [fd96::1]:53 = 10.1.0.1:53",
+			"many frontends of both families", "b: 10.96.1.1:1 =", "a: " + many("10.96.0.%d:53", 9) + " [fd96::1]:53 = 10.1.0.1:53",
 			[]string{"IPv4 protocol 17", "IPv6 protocol 17"},
 		},
 	}
@@ -122,7 +122,7 @@ const (
 
 // A change is followed at once; a flow that slipped in through the old rules
 // just after is found by the second look. There is no third.
-func TestSecondLook(t *testing.T) {
+func TestSecondScan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := &kernel.Fake{}
 		f := running(t, table, nil)
@@ -318,24 +318,24 @@ func TestSetLocal(t *testing.T) {
 	}
 	f.SetLocal(localAddrs()[:3])
 	if n := f.Stats().Pending; n != 0 {
-		t.Errorf("%d fronts to look at after addresses went", n)
+		t.Errorf("%d frontends to look at after addresses went", n)
 	}
 }
 
-// The fronts of a port share the list of what is gone, however many they are, and
+// The frontends of a port share the list of what is gone, however many they are, and
 // a flow is found in it by search.
-func TestFrontsShareWhatIsGone(t *testing.T) {
-	var fronts, backends []string
+func TestFrontendsShareTheListOfDeletedBackends(t *testing.T) {
+	var frontends, backends []string
 	for i := range 200 {
-		fronts = append(fronts, fmt.Sprintf("10.96.0.%d:53", i+1))
+		frontends = append(frontends, fmt.Sprintf("10.96.0.%d:53", i+1))
 		backends = append(backends, fmt.Sprintf("10.1.0.%d:53", i+1))
 	}
-	text := "a: " + strings.Join(fronts, " ") + " ="
+	text := "a: " + strings.Join(frontends, " ") + " ="
 	x := newIndex()
 	x.apply(change(t, allLocal(), text+" "+strings.Join(backends, " ")))
 	w := x.apply(change(t, allLocal(), text))
-	if len(w) != len(fronts) {
-		t.Fatalf("%d fronts to look for, want %d", len(w), len(fronts))
+	if len(w) != len(frontends) {
+		t.Fatalf("%d frontends to look for, want %d", len(w), len(frontends))
 	}
 	lists := map[list]bool{}
 	for _, n := range w {
@@ -345,7 +345,7 @@ func TestFrontsShareWhatIsGone(t *testing.T) {
 		}
 	}
 	if len(lists) != 1 {
-		t.Errorf("%d lists of what is gone, want one for all fronts", len(lists))
+		t.Errorf("%d lists of what is gone, want one for all frontends", len(lists))
 	}
 	for _, n := range maps.Clone(w).with(w) {
 		if len(n.gone) != len(backends) || !lists[listOf(n.gone)] {

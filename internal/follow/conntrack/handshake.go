@@ -8,37 +8,36 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// handshakes returns the ClusterIPs at which TCP and SCTP handshakes may be stuck:
-// those that lead to backends now and did not before. Over are those that no longer
-// lead to backends.
-func handshakes(c route.Change) (begun work, over []key) {
-	begun = work{}
+// handshakes returns the ClusterIPs that are balanced now and were not before: TCP and
+// SCTP handshakes may be stuck there. ended are those that are no longer balanced.
+func handshakes(c route.Change) (started work, ended []key) {
+	started = work{}
 	for _, t := range c.Touched {
-		for k := range leading(t.New) {
-			begun[k] = need{all: true}
+		for k := range balanced(t.New) {
+			started[k] = need{all: true}
 		}
 	}
 	for _, t := range c.Touched {
-		for k := range leading(t.Old) {
-			if _, still := begun[k]; !still {
-				over = append(over, k)
+		for k := range balanced(t.Old) {
+			if _, still := started[k]; !still {
+				ended = append(ended, k)
 			}
-			delete(begun, k)
+			delete(started, k)
 		}
 	}
-	return begun, over
+	return started, ended
 }
 
-// leading yields the ClusterIPs of a Service over TCP and SCTP that lead to
-// backends. No host answers at a ClusterIP itself. At other addresses a host may
-// answer by a route that this node does not see.
-func leading(s *route.Service) iter.Seq[key] {
+// balanced yields the ClusterIPs of a Service over TCP and SCTP that are balanced over
+// backends. No host answers at a ClusterIP itself. At other addresses a host may answer
+// by a route that this node does not know.
+func balanced(s *route.Service) iter.Seq[key] {
 	return func(yield func(key) bool) {
 		if s == nil {
 			return
 		}
 		for _, p := range s.Ports {
-			for _, f := range p.Fronts {
+			for _, f := range p.Frontends {
 				if p.Protocol == cluster.UDP || f.Kind != route.ClusterIP || !balances(f) {
 					continue
 				}
@@ -50,7 +49,7 @@ func leading(s *route.Service) iter.Seq[key] {
 	}
 }
 
-func balances(f route.Front) bool {
+func balances(f route.Frontend) bool {
 	return f.Pods.Verdict == route.Balance || f.Node.Verdict == route.Balance || f.Others.Verdict == route.Balance
 }
 

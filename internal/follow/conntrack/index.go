@@ -30,35 +30,35 @@ func (k key) everywhere() key {
 	return k
 }
 
-// front is the present state of a key.
-type front struct {
+// frontend is the present state of a key.
+type frontend struct {
 	owner    cluster.Name
 	nodePort bool
 	serving  []netip.AddrPort // sorted
 }
 
-func (f front) exists() bool { return f.owner != (cluster.Name{}) }
+func (f frontend) exists() bool { return f.owner != (cluster.Name{}) }
 
 // index is the last applied state that decides whether UDP flows are stale. It does
 // no I/O.
 type index struct {
 	services  map[cluster.Name]*route.Service // those with UDP ports
-	fronts    map[key]front
+	frontends map[key]frontend
 	nodePorts route.NodePorts
 	local     map[netip.Addr]struct{}
 }
 
 func newIndex() *index {
 	return &index{
-		services: map[cluster.Name]*route.Service{},
-		fronts:   map[key]front{},
+		services:  map[cluster.Name]*route.Service{},
+		frontends: map[key]frontend{},
 	}
 }
 
-// apply takes over a change and returns the work that follows from it. It compares
-// with the last applied state, not with Touch.Old.
+// apply applies a change and returns the work for it. It compares with the last applied
+// state, not with Touch.Old.
 func (x *index) apply(c route.Change) work {
-	before := map[key]front{}
+	before := map[key]frontend{}
 	touched, nodePorts := c.Touched, x.nodePorts
 	if c.Table != nil {
 		nodePorts = c.Table.Host.NodePorts
@@ -66,14 +66,14 @@ func (x *index) apply(c route.Change) work {
 	if !x.nodePorts.Equal(nodePorts) {
 		touched = append(x.others(touched), touched...)
 	}
-	x.forget(touched, before)
+	x.remove(touched, before)
 	x.nodePorts = nodePorts
 	for _, t := range touched {
-		x.learn(t.New, before)
+		x.add(t.New, before)
 	}
 	w, compared := work{}, comparison{}
 	for k, old := range before {
-		w.add(k, compared.fronts(old, x.fronts[k]))
+		w.add(k, compared.frontends(old, x.frontends[k]))
 	}
 	return w
 }
@@ -91,60 +91,61 @@ func (x *index) others(touched []route.Touch) []route.Touch {
 	return others
 }
 
-// forget removes the fronts of the touched Services and keeps their state in before.
-// It removes all before any is added, as a front may move from one Service to
+// remove removes the frontends of the touched Services and keeps their state in before.
+// It removes all before any is added, as a frontend may move from one Service to
 // another.
-func (x *index) forget(touched []route.Touch, before map[key]front) {
+func (x *index) remove(touched []route.Touch, before map[key]frontend) {
 	for _, t := range touched {
 		s, ok := x.services[t.Name]
 		if !ok {
 			continue
 		}
 		delete(x.services, t.Name)
-		for k := range x.frontsOf(s) {
-			if f := x.fronts[k]; f.owner == t.Name {
+		for k := range x.frontendsOf(s) {
+			if f := x.frontends[k]; f.owner == t.Name {
 				before[k] = f
-				delete(x.fronts, k)
+				delete(x.frontends, k)
 			}
 		}
 	}
 }
 
-func (x *index) learn(s *route.Service, before map[key]front) {
+// add adds the frontends of a Service and keeps earlier states that are not in before yet.
+func (x *index) add(s *route.Service, before map[key]frontend) {
 	isUDP := func(p route.Port) bool { return p.Protocol == cluster.UDP }
 	if s == nil || !slices.ContainsFunc(s.Ports, isUDP) {
 		return
 	}
 	x.services[s.Name] = s
-	for k, f := range x.frontsOf(s) {
+	for k, f := range x.frontendsOf(s) {
 		if _, ok := before[k]; !ok {
-			before[k] = x.fronts[k]
+			before[k] = x.frontends[k]
 		}
-		x.fronts[k] = f
+		x.frontends[k] = f
 	}
 }
 
-// frontsOf returns the UDP fronts of a Service, each under the keys where the
+// frontendsOf returns the UDP frontends of a Service, each under the keys where the
 // host serves it.
-func (x *index) frontsOf(s *route.Service) map[key]front {
-	fronts := map[key]front{}
+func (x *index) frontendsOf(s *route.Service) map[key]frontend {
+	frontends := map[key]frontend{}
 	for _, p := range s.Ports {
 		if p.Protocol != cluster.UDP {
 			continue
 		}
-		f := front{owner: s.Name, serving: p.Serving}
-		for _, where := range p.Fronts {
+		f := frontend{owner: s.Name, serving: p.Serving}
+		for _, where := range p.Frontends {
 			f.nodePort = where.Kind == route.NodePort
 			for _, a := range x.addrs(where, p.Family) {
-				fronts[key{p.Family, kernel.UDP, a, where.Port}] = f
+				frontends[key{p.Family, kernel.UDP, a, where.Port}] = f
 			}
 		}
 	}
-	return fronts
+	return frontends
 }
 
-// addrs returns the addresses of a front; the invalid one for all local ones.
-func (x *index) addrs(where route.Front, family route.Family) []netip.Addr {
+// addrs returns the addresses of a frontend; the invalid one for all local ones.
+func (x *index) addrs(where route.Frontend, family route.Family) []netip.Addr {
 	if where.Kind != route.NodePort {
 		return []netip.Addr{where.Addr}
 	}
@@ -160,8 +161,8 @@ func (x *index) addrs(where route.Front, family route.Family) []netip.Addr {
 	return addrs
 }
 
-// setLocal takes over the local addresses. Flows to a new one may have been
-// forwarded before; NodePorts at it take them over.
+// setLocal sets the local addresses and returns the work for new ones: their flows may
+// have been forwarded before, and belong to NodePorts now.
 func (x *index) setLocal(addrs []netip.Addr) work {
 	grown := map[route.Family]bool{}
 	local := make(map[netip.Addr]struct{}, len(addrs))
@@ -179,7 +180,7 @@ func (x *index) setLocal(addrs []netip.Addr) work {
 	if len(grown) == 0 {
 		return w
 	}
-	for k := range x.fronts {
+	for k := range x.frontends {
 		if !k.addr.IsValid() && grown[k.family] {
 			w.add(k, need{all: true})
 		}
@@ -187,16 +188,16 @@ func (x *index) setLocal(addrs []netip.Addr) work {
 	return w
 }
 
-// everything returns the work for all flows to all fronts.
+// everything returns the work for all flows to all frontends.
 func (x *index) everything() work {
 	w := work{}
-	for k := range x.fronts {
+	for k := range x.frontends {
 		w[k] = need{all: true}
 	}
 	return w
 }
 
-// stale reports whether a flow must end, by the last applied state. Flows to fronts
+// stale reports whether a flow must end, by the last applied state. Flows to frontends
 // that are not in w stay.
 func (x *index) stale(e kernel.Entry, w work) bool {
 	if e.Protocol != kernel.UDP {
@@ -204,19 +205,19 @@ func (x *index) stale(e kernel.Entry, w work) bool {
 	}
 	here := keyOf(e)
 	n := w[here]
-	f, served := x.fronts[here]
+	f, served := x.frontends[here]
 	if x.isLocal(e) {
 		n = n.merge(w[here.everywhere()])
 		if !served {
-			f, served = x.fronts[here.everywhere()]
+			f, served = x.frontends[here.everywhere()]
 		}
 	}
 	switch {
 	case n.none():
 		return false
 	case !served:
-		// No Service is at the address now. A flow that was never translated goes to
-		// its own destination, as it should.
+		// No Service has the address now. A flow that was never translated keeps its
+		// own destination.
 		return e.Translated() && (n.all || contains(n.gone, e.ReplySrc))
 	case len(f.serving) == 0 && f.nodePort:
 		return e.Translated() // the rest may belong to a server of this host

@@ -14,7 +14,7 @@ import (
 )
 
 // service reads "dns: 10.96.0.10:53 nodePort:30053 = 10.1.0.1:53 10.1.0.2:53":
-// the UDP fronts, and the serving backends behind all of them. IPv6 fronts take
+// the UDP frontends, and the serving backends behind all of them. IPv6 frontends take
 // the IPv6 backends. With "dns/tcp:" and "dns/sctp:" it is about these.
 func service(t testing.TB, text string) *route.Service {
 	t.Helper()
@@ -22,15 +22,15 @@ func service(t testing.TB, text string) *route.Service {
 		return nil
 	}
 	name, rest, _ := strings.Cut(text, ":")
-	fronts, backends, _ := strings.Cut(rest, "=")
+	frontends, backends, _ := strings.Cut(rest, "=")
 	name, protocol, _ := strings.Cut(name, "/")
 	s := &route.Service{Name: cluster.Name{Namespace: "default", Name: name}}
 	for _, family := range []route.Family{route.IPv4, route.IPv6} {
 		p := route.Port{Protocol: protocols()[protocol], Family: family}
-		for f := range strings.FieldsSeq(fronts) {
-			front, of := readFront(f)
+		for f := range strings.FieldsSeq(frontends) {
+			frontend, of := readFrontend(f)
 			if of == family || of == 0 {
-				p.Fronts = append(p.Fronts, front)
+				p.Frontends = append(p.Frontends, frontend)
 			}
 		}
 		for b := range strings.FieldsSeq(backends) {
@@ -40,9 +40,9 @@ func service(t testing.TB, text string) *route.Service {
 			}
 		}
 		if len(p.Serving) == 0 {
-			for i := range p.Fronts {
+			for i := range p.Frontends {
 				refuse := route.Way{Verdict: route.Reject}
-				p.Fronts[i].Pods, p.Fronts[i].Node, p.Fronts[i].Others = refuse, refuse, refuse
+				p.Frontends[i].Pods, p.Frontends[i].Node, p.Frontends[i].Others = refuse, refuse, refuse
 			}
 		}
 		s.Ports = append(s.Ports, p)
@@ -54,10 +54,10 @@ func protocols() map[string]cluster.Protocol {
 	return map[string]cluster.Protocol{"": cluster.UDP, "tcp": cluster.TCP, "sctp": cluster.SCTP}
 }
 
-func readFront(text string) (route.Front, route.Family) {
+func readFrontend(text string) (route.Frontend, route.Family) {
 	if port, ok := strings.CutPrefix(text, "nodePort:"); ok {
 		p := netip.MustParseAddrPort("0.0.0.0:" + port).Port()
-		return route.Front{Kind: route.NodePort, Port: p}, 0
+		return route.Frontend{Kind: route.NodePort, Port: p}, 0
 	}
 	kind := route.ClusterIP
 	for prefix, k := range map[string]route.Kind{"external:": route.ExternalIP, "lb:": route.LoadBalancer} {
@@ -66,7 +66,7 @@ func readFront(text string) (route.Front, route.Family) {
 		}
 	}
 	a := netip.MustParseAddrPort(text)
-	return route.Front{Kind: kind, Addr: a.Addr(), Port: a.Port()}, route.FamilyOf(a.Addr())
+	return route.Frontend{Kind: kind, Addr: a.Addr(), Port: a.Port()}, route.FamilyOf(a.Addr())
 }
 
 // flow reads "17 10.0.0.1:7 > 10.96.0.10:53 via 10.1.0.1:53", as entries print

@@ -128,7 +128,7 @@ func backendScenarios() []scenario {
 	}}
 }
 
-// serviceScenarios: Services and fronts that come and go.
+// serviceScenarios: Services and frontends that come and go.
 func serviceScenarios() []scenario {
 	return []scenario{{
 		name:   "S-210 S-213 the last backend goes",
@@ -176,13 +176,13 @@ func serviceScenarios() []scenario {
 			none,
 		},
 	}, {
-		name:   "a front is taken away",
+		name:   "a frontend is taken away",
 		before: []string{"dns: 10.96.0.10:53 lb:203.0.113.5:53 = 10.1.0.1:5353"},
 		after:  []string{"dns: 10.96.0.10:53 = 10.1.0.1:5353"},
 		gone:   []string{"17 203.0.113.9:7 > 203.0.113.5:53 via 10.1.0.1:5353"},
 		kept:   []string{one, "17 203.0.113.8:7 > 203.0.113.5:53"},
 	}, {
-		name:   "a front changes hands",
+		name:   "a frontend changes hands",
 		before: []string{"a: lb:203.0.113.5:53 = 10.1.0.1:53 10.1.0.2:53", "b: 10.96.0.2:53 = 10.1.0.2:53 10.1.0.3:53"},
 		after:  []string{"b: 10.96.0.2:53 lb:203.0.113.5:53 = 10.1.0.2:53 10.1.0.3:53", "a: 10.96.0.1:53 = 10.1.0.1:53 10.1.0.2:53"},
 		gone:   []string{"17 203.0.113.9:1 > 203.0.113.5:53 via 10.1.0.1:53"},

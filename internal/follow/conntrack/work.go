@@ -14,7 +14,7 @@ import (
 // is the copying, which is about ten times the walk.
 const maxListings = 8
 
-// need describes the flows to a front that may be stale.
+// need describes the flows to a frontend that may be stale.
 type need struct {
 	all  bool             // any flow may be stale
 	gone []netip.AddrPort // otherwise only those to one of these; sorted
@@ -23,7 +23,7 @@ type need struct {
 	second time.Time
 }
 
-// work are the fronts to scan for.
+// work are the frontends to scan for.
 type work map[key]need
 
 // none reports whether there is no work.
@@ -96,13 +96,13 @@ func (w work) with(other work) work {
 	return w
 }
 
-// comparison compares fronts. Those of one port have the same backends, so it
+// comparison compares frontends. Those of one port have the same backends, so it
 // remembers which of two lists are gone.
 type comparison map[[2]list][]netip.AddrPort
 
-// fronts returns the need of a front that changed; the zero front is none. A front
+// frontends returns the need of a frontend that changed; the zero frontend is none. A frontend
 // that had backends and only gained more has no stale flows, and costs nothing.
-func (c comparison) fronts(old, now front) need {
+func (c comparison) frontends(old, now frontend) need {
 	if len(old.serving) == 0 {
 		// Flows may have been made without rules for them, also before the start, or
 		// by another proxy.
@@ -132,10 +132,10 @@ func (w work) listings() []kernel.Filter {
 	return all
 }
 
-// listingsOf is listings for one protocol: one for each front or each backend that
+// listingsOf is listings for one protocol: one for each frontend or each backend that
 // is gone, whichever are fewer; or one of all flows, when that is less work.
 func (w work) listingsOf(protocol uint8) []kernel.Filter {
-	var fronts, few []kernel.Filter
+	var frontends, few []kernel.Filter
 	backends, all := map[kernel.Filter]struct{}{}, map[kernel.Filter]struct{}{}
 	for k, n := range w {
 		if k.protocol != protocol {
@@ -145,10 +145,10 @@ func (w work) listingsOf(protocol uint8) []kernel.Filter {
 		all[f] = struct{}{}
 		f.OrigDst = netip.AddrPortFrom(k.addr, k.port)
 		switch {
-		case len(fronts) > maxListings, min(len(few), len(backends)) > maxListings: // there are too many already
+		case len(frontends) > maxListings, min(len(few), len(backends)) > maxListings: // there are too many already
 			continue
 		case n.all:
-			fronts = append(fronts, f)
+			frontends = append(frontends, f)
 			continue
 		}
 		few = append(few, f)
@@ -164,8 +164,8 @@ func (w work) listingsOf(protocol uint8) []kernel.Filter {
 	if len(backends) < len(few) {
 		few = keys(backends)
 	}
-	if len(fronts)+len(few) <= maxListings {
-		return append(fronts, few...)
+	if len(frontends)+len(few) <= maxListings {
+		return append(frontends, few...)
 	}
 	return keys(all)
 }

@@ -50,11 +50,11 @@ type Options struct {
 	// Opened is called for a port that failed and is open now. It may be nil.
 	Opened func(service cluster.Name, port uint16)
 
-	// Before holds until the first change is applied.
+	// Before is answered until the first change is applied.
 	Before Before
 }
 
-// Before is what the run of this program answered that executed itself anew.
+// Before is what the previous run of this program answered before it executed itself anew.
 type Before struct {
 	Services  []Answer
 	NodePorts route.NodePorts
@@ -66,7 +66,7 @@ type Answer struct {
 	Health  *route.Health
 }
 
-// BeforeOf returns what is answered for these routes.
+// BeforeOf returns the answers for these routes.
 func BeforeOf(routes *route.Snapshot) Before {
 	b := Before{NodePorts: routes.Host.NodePorts}
 	for svc := range routes.Services() {
@@ -101,17 +101,17 @@ type Follower struct {
 	failures atomic.Pointer[[]Failure] // of all in failed
 	awake    chan struct{}
 
-	mu     sync.Mutex
-	news   map[cluster.Name]*route.Health // changes not handled by Run yet; nil: deleted
-	where  route.NodePorts                // the latest
-	moved  bool                           // where changed since Run read it
-	broken []*listener
-	before []Answer // nil: a change was applied
+	mu           sync.Mutex
+	changed      map[cluster.Name]*route.Health // since Run read them; nil: deleted
+	nodePorts    route.NodePorts                // the latest
+	addrsChanged bool                           // nodePorts changed since Run read them
+	broken       []*listener
+	before       []Answer // nil: a change was applied
 
 	// Of the goroutine of Run.
 	ports  map[key]*port
-	failed map[key]*port // those that are not open everywhere
-	open   route.NodePorts
+	failed map[key]*port   // those that are not open on every address
+	openAt route.NodePorts // as Run read them
 
 	listeners int // that are open
 }
@@ -125,14 +125,14 @@ type key struct {
 // New returns a Follower. It does nothing yet.
 func New(o Options) *Follower {
 	f := &Follower{
-		opt: o, awake: make(chan struct{}, 1), news: map[cluster.Name]*route.Health{},
+		opt: o, awake: make(chan struct{}, 1), changed: map[cluster.Name]*route.Health{},
 		ports: map[key]*port{}, failed: map[key]*port{},
 	}
 	f.server, f.conns = newServer(o.Live), connlimit.New(connlimit.Options{Max: o.MaxConns})
 	if len(o.Before.Services) > 0 {
-		f.before, f.where = o.Before.Services, o.Before.NodePorts
+		f.before, f.nodePorts = o.Before.Services, o.Before.NodePorts
 		for _, a := range f.before {
-			f.news[a.Service] = a.Health
+			f.changed[a.Service] = a.Health
 		}
 		f.wake()
 	}
@@ -143,7 +143,7 @@ func New(o Options) *Follower {
 // on every address.
 func (f *Follower) Failures() int { return len(f.Failing()) }
 
-// Failing lists what Failures counts, in no order.
+// Failing returns the ports that Failures counts, in no order.
 func (f *Follower) Failing() []Failure {
 	if list := f.failures.Load(); list != nil {
 		return *list
@@ -166,20 +166,20 @@ func (f *Follower) Applied(c route.Change) {
 	defer f.mu.Unlock()
 	for _, a := range f.before { // the first change touches every Service there is
 		if c.Table.Services[a.Service] == nil {
-			f.news[a.Service] = nil
+			f.changed[a.Service] = nil
 		}
 	}
 	f.before = nil
 	for _, t := range c.Touched {
 		before, now := healthOf(t.Old), healthOf(t.New)
 		if before != nil || now != nil {
-			f.news[t.Name] = now
+			f.changed[t.Name] = now
 		}
 	}
-	if to := c.Table.Host.NodePorts; !to.Equal(f.where) {
-		f.where, f.moved = to, true
+	if to := c.Table.Host.NodePorts; !to.Equal(f.nodePorts) {
+		f.nodePorts, f.addrsChanged = to, true
 	}
-	if len(f.news) > 0 || f.moved {
+	if len(f.changed) > 0 || f.addrsChanged {
 		f.wake()
 	}
 }
@@ -219,23 +219,23 @@ func (f *Follower) Run(ctx context.Context) error {
 // follow handles changes and retries failed ports. It closes ports before it opens
 // others, since a port may pass from one Service to another.
 func (f *Follower) follow(ctx context.Context) {
-	news, moved, broken := f.take()
-	look := map[key]*port{}
-	for name, h := range news {
-		f.update(name, h, look)
+	changed, addrsChanged, broken := f.take()
+	attempt := map[key]*port{}
+	for name, h := range changed {
+		f.update(name, h, attempt)
 	}
-	if moved {
+	if addrsChanged {
 		for k, p := range f.ports {
-			p.closeBut(f.addrs(k.family))
-			look[k] = p
+			p.closeExcept(f.addrs(k.family))
+			attempt[k] = p
 		}
 	}
-	maps.Copy(look, f.failed)
+	maps.Copy(attempt, f.failed)
 	f.listeners = 0
 	for _, p := range f.ports {
 		f.listeners += len(p.open)
 	}
-	for _, p := range inOrder(look) {
+	for _, p := range inOrder(attempt) {
 		f.openAll(ctx, p)
 	}
 	for _, l := range broken { // reopened at the next attempt, so that it cannot fail in a loop
@@ -248,18 +248,18 @@ func (f *Follower) follow(ctx context.Context) {
 }
 
 // take returns the changes since the last take.
-func (f *Follower) take() (news map[cluster.Name]*route.Health, moved bool, broken []*listener) {
+func (f *Follower) take() (changed map[cluster.Name]*route.Health, addrsChanged bool, broken []*listener) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	news, moved, broken = f.news, f.moved, f.broken
-	f.news, f.moved, f.broken = map[cluster.Name]*route.Health{}, false, nil
-	f.open = f.where
-	return news, moved, broken
+	changed, addrsChanged, broken = f.changed, f.addrsChanged, f.broken
+	f.changed, f.addrsChanged, f.broken = map[cluster.Name]*route.Health{}, false, nil
+	f.openAt = f.nodePorts
+	return changed, addrsChanged, broken
 }
 
-// update takes over the state of a Service, and adds its ports to those to open or
-// close.
-func (f *Follower) update(name cluster.Name, h *route.Health, look map[key]*port) {
+// update stores the state of a Service, closes ports that it no longer has, and adds the
+// others to those to open.
+func (f *Follower) update(name cluster.Name, h *route.Health, attempt map[key]*port) {
 	for _, family := range [...]route.Family{route.IPv4, route.IPv6} {
 		k := key{name, family}
 		n, ok := h.Count(family)
@@ -267,24 +267,24 @@ func (f *Follower) update(name cluster.Name, h *route.Health, look map[key]*port
 		switch {
 		case !ok && p != nil:
 			p.local.Store(0) // for open connections
-			p.closeBut(nil)
+			p.closeExcept(nil)
 			delete(f.ports, k)
 			delete(f.failed, k)
 		case ok && p == nil:
 			p = &port{key: k, number: h.Port}
 			f.ports[k] = p
 		case ok && p.number != h.Port:
-			p.closeBut(nil)
+			p.closeExcept(nil)
 			p.number, p.reported = h.Port, ""
 		}
 		if ok {
 			p.local.Store(int64(n))
-			look[k] = p
+			attempt[k] = p
 		}
 	}
 }
 
-// inOrder sorts keys, so that always the same of two Services gets a port.
+// inOrder sorts ports, so that of two Services with one port always the same gets it.
 func inOrder(ports map[key]*port) []*port {
 	list := make([]*port, 0, len(ports))
 	for _, p := range ports {
@@ -296,16 +296,16 @@ func inOrder(ports map[key]*port) []*port {
 	return list
 }
 
-// addrs are those on which ports of the family are open.
+// addrs returns the addresses on which ports of the family are opened.
 func (f *Follower) addrs(family route.Family) []netip.Addr {
-	if f.open.All(family) {
+	if f.openAt.All(family) {
 		if family == route.IPv4 {
 			return []netip.Addr{netip.IPv4Unspecified()}
 		}
 		return []netip.Addr{netip.IPv6Unspecified()}
 	}
 	var list []netip.Addr
-	for _, a := range f.open.Addrs {
+	for _, a := range f.openAt.Addrs {
 		if route.FamilyOf(a) == family {
 			list = append(list, a)
 		}
@@ -318,7 +318,7 @@ func (f *Follower) end() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	for _, p := range f.ports {
-		p.closeBut(nil)
+		p.closeExcept(nil)
 	}
 	f.serving.Wait()
 	f.conns.Drain(ctx)

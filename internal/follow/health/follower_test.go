@@ -257,7 +257,7 @@ func TestOneChangeTouchesOnePort(t *testing.T) {
 
 // A write that is overdue makes every answer a refusal. That the node leaves
 // does not, and no other server is needed.
-func TestHealthOfTheProxyCounts(t *testing.T) {
+func TestAnOverdueWriteFailsHealthChecks(t *testing.T) {
 	t.Run("S-261 L-17 writes fail, and nobody runs the health server", func(t *testing.T) {
 		onFake(t, every(), func(f fake) {
 			store := cluster.NewStore()
@@ -290,8 +290,8 @@ func TestOtherServicesAreLeftAlone(t *testing.T) {
 	table := &route.Table{}
 	plain := &route.Service{Name: cluster.Name{Namespace: "ns", Name: "plain"}}
 	f.Applied(route.Change{Table: table, Touched: []route.Touch{{Name: plain.Name, New: plain}, {Name: plain.Name, Old: plain}}})
-	if len(f.awake) != 0 || len(f.news) != 0 {
-		t.Errorf("noted %v", f.news)
+	if len(f.awake) != 0 || len(f.changed) != 0 {
+		t.Errorf("noted %v", f.changed)
 	}
 }
 

@@ -45,8 +45,8 @@ func (l *listener) Accept() (net.Conn, error) {
 	return &conn{l.conns.Admit(c), l.port}, nil
 }
 
-// closeBut closes the port on all but these addresses.
-func (p *port) closeBut(addrs []netip.Addr) {
+// closeExcept closes the port on all other addresses.
+func (p *port) closeExcept(addrs []netip.Addr) {
 	p.open = slices.DeleteFunc(p.open, func(l *listener) bool {
 		if slices.Contains(addrs, l.at) {
 			return false

@@ -24,7 +24,7 @@ import (
 const (
 	// scanPeriod is the time between two scans if no Service changes.
 	scanPeriod = time.Minute
-	// confirmPeriod is the time from the first sight of a hidden socket to the scan
+	// confirmPeriod is the time from the scan that finds a hidden socket to the scan
 	// that confirms it: sockets of clients are soon closed.
 	confirmPeriod = 2 * time.Second
 )
@@ -42,22 +42,22 @@ type Follower struct {
 	opt  Options
 	wake chan struct{}
 
-	mu     sync.Mutex
-	host   route.Host
-	fronts map[key]map[front]bool
+	mu        sync.Mutex
+	host      route.Host
+	frontends map[key]map[frontend]bool
 
 	seen, reported map[route.Problem]bool // used by Run only
 	failure        string
 }
 
-// key is the common part of a socket and a front.
+// key is the common part of a socket and a frontend.
 type key struct {
 	protocol cluster.Protocol
 	port     uint16
 }
 
-// front is a front of a Service. Values it leads to never change.
-type front struct {
+// frontend is a frontend of a Service. Values it leads to never change.
+type frontend struct {
 	service cluster.Name
 	kind    route.Kind
 	addr    netip.Addr
@@ -66,25 +66,26 @@ type front struct {
 
 // New returns a Follower that knows no Services.
 func New(o Options) *Follower {
-	return &Follower{opt: o, wake: make(chan struct{}, 1), fronts: map[key]map[front]bool{}}
+	return &Follower{opt: o, wake: make(chan struct{}, 1), frontends: map[key]map[frontend]bool{}}
 }
 
-// Applied takes over changed Services. It implements proxy.Follower.
+// Applied adds and removes the frontends of changed Services. It implements
+// proxy.Follower.
 func (f *Follower) Applied(c route.Change) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	news := c.OldHost != nil
+	changed := c.OldHost != nil
 	f.host = c.Table.Host
 	for _, t := range c.Touched {
 		each(t.Old, f.remove)
 	}
 	for _, t := range c.Touched {
-		each(t.New, func(k key, x front) {
-			news = true
+		each(t.New, func(k key, x frontend) {
+			changed = true
 			f.add(k, x)
 		})
 	}
-	if !news {
+	if !changed {
 		return
 	}
 	select {
@@ -93,33 +94,33 @@ func (f *Follower) Applied(c route.Change) {
 	}
 }
 
-// each visits the fronts that may hide a socket. A ClusterIP that is an address of
+// each visits the frontends that may hide a socket. A ClusterIP that is an address of
 // the node is reported by package route.
-func each(svc *route.Service, visit func(key, front)) {
+func each(svc *route.Service, visit func(key, frontend)) {
 	if svc == nil {
 		return
 	}
 	for i := range svc.Ports {
 		p := &svc.Ports[i]
-		for j := range p.Fronts {
-			if x := &p.Fronts[j]; x.Kind != route.ClusterIP {
-				visit(key{p.Protocol, x.Port}, front{svc.Name, x.Kind, x.Addr, p})
+		for j := range p.Frontends {
+			if x := &p.Frontends[j]; x.Kind != route.ClusterIP {
+				visit(key{p.Protocol, x.Port}, frontend{svc.Name, x.Kind, x.Addr, p})
 			}
 		}
 	}
 }
 
-func (f *Follower) add(k key, x front) {
-	if f.fronts[k] == nil {
-		f.fronts[k] = map[front]bool{}
+func (f *Follower) add(k key, x frontend) {
+	if f.frontends[k] == nil {
+		f.frontends[k] = map[frontend]bool{}
 	}
-	f.fronts[k][x] = true
+	f.frontends[k][x] = true
 }
 
-func (f *Follower) remove(k key, x front) {
-	delete(f.fronts[k], x)
-	if len(f.fronts[k]) == 0 {
-		delete(f.fronts, k)
+func (f *Follower) remove(k key, x frontend) {
+	delete(f.frontends[k], x)
+	if len(f.frontends[k]) == 0 {
+		delete(f.frontends, k)
 	}
 }
 
@@ -156,21 +157,21 @@ func (f *Follower) scan(ctx context.Context) (settled bool) {
 	f.failure = ""
 	before, reported := f.seen, f.reported
 	f.seen, f.reported, settled = found, map[route.Problem]bool{}, true
-	var news []route.Problem
+	var confirmed []route.Problem
 	for p := range found {
 		switch {
 		case reported[p]:
 			f.reported[p] = true
 		case before[p]:
 			f.reported[p] = true
-			news = append(news, p)
+			confirmed = append(confirmed, p)
 		default:
 			settled = false
 		}
 	}
-	if len(news) > 0 {
-		slices.SortFunc(news, func(a, b route.Problem) int { return cmp.Compare(a.String(), b.String()) })
-		f.opt.Report(news)
+	if len(confirmed) > 0 {
+		slices.SortFunc(confirmed, func(a, b route.Problem) int { return cmp.Compare(a.String(), b.String()) })
+		f.opt.Report(confirmed)
 	}
 	return settled
 }
@@ -189,7 +190,7 @@ func (f *Follower) find(ctx context.Context) (map[route.Problem]bool, error) {
 	defer f.mu.Unlock()
 	found := map[route.Problem]bool{}
 	for _, l := range listeners {
-		for x := range maps.Keys(f.fronts[key{cluster.Protocol(l.Protocol), l.At.Port()}]) {
+		for x := range maps.Keys(f.frontends[key{cluster.Protocol(l.Protocol), l.At.Port()}]) {
 			if x.hides(l.At, f.host.NodePorts, local) && !x.leadsTo(l.At, local) {
 				found[x.problem(l)] = true
 			}
@@ -198,8 +199,8 @@ func (f *Follower) find(ctx context.Context) (map[route.Problem]bool, error) {
 	return found, nil
 }
 
-// hides reports whether a front takes connections that a socket listens for.
-func (x front) hides(at netip.AddrPort, ports route.NodePorts, local []netip.Addr) bool {
+// hides reports whether a frontend takes connections that a socket listens for.
+func (x frontend) hides(at netip.AddrPort, ports route.NodePorts, local []netip.Addr) bool {
 	addr := at.Addr()
 	switch {
 	case x.kind != route.NodePort:
@@ -215,9 +216,9 @@ func covers(a netip.Addr, f route.Family) bool {
 	return a == netip.IPv6Unspecified() || a == netip.IPv4Unspecified() && f == route.IPv4
 }
 
-// leadsTo reports whether the socket is an endpoint of the front: it is not hidden
+// leadsTo reports whether the socket is an endpoint of the frontend: it is not hidden
 // then.
-func (x front) leadsTo(at netip.AddrPort, local []netip.Addr) bool {
+func (x frontend) leadsTo(at netip.AddrPort, local []netip.Addr) bool {
 	is := func(backend netip.AddrPort) bool {
 		return backend.Port() == at.Port() &&
 			(backend.Addr() == at.Addr() || at.Addr().IsUnspecified() && slices.Contains(local, backend.Addr()))
@@ -225,7 +226,7 @@ func (x front) leadsTo(at netip.AddrPort, local []netip.Addr) bool {
 	return slices.ContainsFunc(x.port.Cluster, is) || slices.ContainsFunc(x.port.Local, is)
 }
 
-func (x front) problem(l socket.Listener) route.Problem {
+func (x frontend) problem(l socket.Listener) route.Problem {
 	p := route.Problem{
 		Object: "Service " + x.service.String(),
 		Field:  "spec.ports.nodePort",

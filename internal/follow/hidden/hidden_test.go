@@ -52,7 +52,7 @@ func (n *node) listen(sockets ...string) {
 	}
 }
 
-// applied makes a change in which a Service with these fronts of one port comes, in
+// applied makes a change in which a Service with these frontends of one port comes, in
 // place of an earlier one.
 func (n *node) applied(ports route.NodePorts, old, svc *route.Service) {
 	n.Applied(route.Change{
@@ -61,8 +61,8 @@ func (n *node) applied(ports route.NodePorts, old, svc *route.Service) {
 	})
 }
 
-func service(p route.Port, fronts ...route.Front) *route.Service {
-	p.Fronts = fronts
+func service(p route.Port, frontends ...route.Frontend) *route.Service {
+	p.Frontends = frontends
 	if p.Protocol == 0 {
 		p.Protocol = cluster.TCP
 	}
@@ -72,11 +72,11 @@ func service(p route.Port, fronts ...route.Front) *route.Service {
 	return &route.Service{Name: cluster.Name{Namespace: "shop", Name: "web"}, Ports: []route.Port{p}}
 }
 
-func nodePort(port uint16) route.Front { return route.Front{Kind: route.NodePort, Port: port} }
+func nodePort(port uint16) route.Frontend { return route.Frontend{Kind: route.NodePort, Port: port} }
 
-func external(at string) route.Front {
+func external(at string) route.Frontend {
 	a := netip.MustParseAddrPort(at)
-	return route.Front{Kind: route.ExternalIP, Addr: a.Addr(), Port: a.Port()}
+	return route.Frontend{Kind: route.ExternalIP, Addr: a.Addr(), Port: a.Port()}
 }
 
 func addresses(list ...string) route.NodePorts {
@@ -87,7 +87,7 @@ func addresses(list ...string) route.NodePorts {
 	return n
 }
 
-func TestWhatIsHidden(t *testing.T) {
+func TestHiddenSockets(t *testing.T) {
 	all := route.NodePorts{All4: true, All6: true}
 	primary := addresses("192.168.0.2")
 	for _, tt := range []struct {
@@ -162,8 +162,8 @@ func TestEachIsReportedOnce(t *testing.T) {
 	scan(true, want[1])
 	n.applied(route.NodePorts{All4: true}, svc, nil)
 	scan(true)
-	if len(n.fronts) > 0 {
-		t.Errorf("fronts of a Service that is gone: %v", n.fronts)
+	if len(n.frontends) > 0 {
+		t.Errorf("frontends of a Service that is gone: %v", n.frontends)
 	}
 }
 

@@ -3,10 +3,10 @@
 // net.ipv4.conf.all.route_localnet (Documentation/networking/ip-sysctl.rst), which
 // also lets neighbours send packets to 127.0.0.0/8 (CVE-2020-8558).
 //
-// A Keeper drops their packets with a guard: an nf_tables table of its own that drops
+// A Follower drops their packets with a guard: an nf_tables table of its own that drops
 // packets with a source or destination in 127.0.0.0/8 unless they come from lo.
-// The guard comes before the parameter becomes 1 and goes after it is 0 again. It
-// stays in the kernel when the process ends, however it ends, and it says whether
+// The guard is added before the parameter becomes 1 and deleted after it is 0 again. It
+// stays in the kernel when the process ends, however it ends, and it records whether
 // Sluice set the parameter.
 package localnet
 
@@ -14,8 +14,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path"
-	"slices"
 	"sync"
 	"time"
 
@@ -39,7 +37,7 @@ type Kernel interface {
 	Read(ctx context.Context, t nft.Table) (*nft.State, error)
 	Commit(ctx context.Context, tx *nft.Tx) error
 	DeleteTables(ctx context.Context, tables ...nft.Table) error
-	Watch(ctx context.Context, tables []nft.Table, subscribed func(), tell func(nft.Edit)) error
+	Watch(ctx context.Context, tables []nft.Table, subscribed func(), report func(nft.Edit)) error
 }
 
 // Options for New. Sysctl and Kernel are needed.
@@ -53,168 +51,167 @@ type Options struct {
 	Report func(error)
 }
 
-// Keeper keeps the guard and the parameter in step. It is a proxy.Follower. Its
-// methods may be called from several goroutines.
-type Keeper struct {
-	opt    Options
-	needed chan struct{} // closed when the guard is in the kernel for the first time
-	need   func()
+// Follower sets the parameter when NodePorts need it, and keeps the guard. Its methods
+// may be called from several goroutines.
+type Follower struct {
+	opt        Options
+	guarded    chan struct{} // closed when the guard is or will be in the kernel
+	setGuarded func()
 
 	mu       sync.Mutex // held while the kernel is read and written
-	purpose  purpose
+	need     need
 	marked   bool          // Sluice set the parameter, even if the mark was removed since
 	reported string        // the last error
 	restored time.Time     // when a repair was reported last
 	retry    chan struct{} // has an item when the last attempt failed
 }
 
-// New returns a Keeper. It does nothing yet.
-func New(o Options) *Keeper {
+// New returns a Follower. It does nothing yet.
+func New(o Options) *Follower {
 	if o.Report == nil {
 		o.Report = func(error) {}
 	}
-	k := &Keeper{opt: o, needed: make(chan struct{}), retry: make(chan struct{}, 1)}
-	k.need = sync.OnceFunc(func() { close(k.needed) })
-	return k
+	f := &Follower{opt: o, guarded: make(chan struct{}), retry: make(chan struct{}, 1)}
+	f.setGuarded = sync.OnceFunc(func() { close(f.guarded) })
+	return f
 }
 
-// Applied follows the addresses that serve NodePorts. It implements proxy.Follower.
-func (k *Keeper) Applied(c route.Change) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if c.OldHost == nil && k.purpose != unknown {
+// Applied takes over the addresses that serve NodePorts.
+func (f *Follower) Applied(c route.Change) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if c.OldHost == nil && f.need != unknown {
 		return
 	}
-	k.purpose = unused
+	f.need = notNeeded
 	if c.Table.Host.NodePorts.Loopback4() {
-		k.purpose = serving
+		f.need = needed
 	}
-	k.settle(context.Background(), k.purpose) // brief, and not to be left half done
+	f.attempt(context.Background(), f.need) // brief, and not to be interrupted
 }
 
-// settle makes the kernel serve a purpose. It reports failures, schedules a retry by
+// attempt establishes the state for a need. It reports a failure, schedules a retry by
 // Run, and returns whether it wrote the guard. The lock is held.
-func (k *Keeper) settle(ctx context.Context, p purpose) (wrote bool) {
-	wrote, err := k.bring(ctx, p)
+func (f *Follower) attempt(ctx context.Context, n need) (wrote bool) {
+	wrote, err := f.establish(ctx, n)
 	if err != nil && !isLeftOn(err) {
 		select {
-		case k.retry <- struct{}{}:
+		case f.retry <- struct{}{}:
 		default:
 		}
 	}
 	if err == nil {
-		k.reported = ""
-	} else if text := err.Error(); text != k.reported {
-		k.reported = text
-		k.opt.Report(err)
+		f.reported = ""
+	} else if text := err.Error(); text != f.reported {
+		f.reported = text
+		f.opt.Report(err)
 	}
 	return wrote
 }
 
-// bring reads the kernel and carries out the actions for the purpose. The error is a
-// *leftOnError if all succeeded and the parameter stays 1 without need. The lock is
-// held.
-func (k *Keeper) bring(ctx context.Context, p purpose) (wrote bool, err error) {
-	f, err := k.find(ctx, p)
+// establish reads the kernel and writes the difference to the state for a need. After
+// each write, and after a failure of any, the guard exists whenever the parameter is 1.
+// The error is a *leftOnError if all writes succeeded and the parameter stays 1 without
+// need. The lock is held.
+func (f *Follower) establish(ctx context.Context, n need) (wrote bool, err error) {
+	have, err := f.read(ctx, n)
 	if err != nil {
 		return false, err
 	}
-	k.marked = f.marked
-	if f.guard != absent || f.routed() || p == serving {
-		k.need()
+	if have.guard != absent || have.routed() || n == needed {
+		f.setGuarded()
 	}
-	actions := decide(f, p)
-	for _, a := range actions {
-		if wrote && a == unmark {
-			if f.table, _, err = read(ctx, k.opt.Kernel); err != nil {
-				return wrote, err
-			}
-		}
-		if err := k.do(ctx, f.table, a); err != nil {
-			return wrote, fmt.Errorf("%s: %w", consequence(a), err)
-		}
-		wrote = wrote || a == guard || a == guardMarked
-		k.note(a)
+	f.marked = have.marked
+	want := have.desired(n)
+	if wrote, err = f.addGuard(ctx, have, want); err != nil {
+		return wrote, err
 	}
-	f.all = f.all && !slices.Contains(actions, switchOff)
-	if p == unused && f.routed() {
+	if err := f.set(have, want); err != nil {
+		return wrote, err
+	}
+	if err := f.withdraw(ctx, have, want); err != nil {
+		return wrote, err
+	}
+	if n == notNeeded && want.routed() {
 		return wrote, &leftOnError{}
 	}
 	return wrote, nil
 }
 
-// note records whether Sluice set the parameter, after an action.
-func (k *Keeper) note(a action) {
-	switch a {
-	case guardMarked:
-		k.marked = true
-	case unguard, unmark:
-		k.marked = false
-	case guard, switchOn, switchOff:
+// addGuard adds or repairs the guard, before anything else is written, and the mark
+// before the parameter is set.
+func (f *Follower) addGuard(ctx context.Context, have, want state) (wrote bool, err error) {
+	add := have.guard != intact && (have.routed() || want.guard == intact)
+	if !add && (have.mark || !want.marked) {
+		return false, nil
 	}
+	have.marked = have.marked || want.marked
+	if err := f.opt.Kernel.Commit(ctx, addGuard(have)); err != nil {
+		what := "net.ipv4.conf.all.route_localnet is 1 and neighbours may reach what listens on 127.0.0.1; set it to 0"
+		if want.all && !have.all {
+			what = "NodePorts on 127.0.0.1 do not work"
+		}
+		return false, fmt.Errorf("%s: %w", what, err)
+	}
+	f.marked = have.marked
+	return true, nil
 }
 
-// find reads the parameter and the guard. A kernel without the parameter never routes
-// 127.0.0.0/8.
-func (k *Keeper) find(ctx context.Context, p purpose) (f found, err error) {
-	values, err := k.opt.Sysctl.Match(pattern)
-	if err != nil {
-		return f, err
+// set sets the parameter.
+func (f *Follower) set(have, want state) error {
+	value, what := "0", stillRouted()
+	if want.all {
+		value, what = "1", "NodePorts on 127.0.0.1 do not work"
 	}
-	for name, value := range values {
-		switch device := path.Base(path.Dir(name)); {
-		case value == "0", device == "lo": // packets on lo come from this host
-		case device == "all":
-			f.all = true
-		default:
-			f.others = true
-		}
+	if want.all == have.all {
+		return nil
 	}
-	f.table, f.guard, err = read(ctx, k.opt.Kernel)
-	f.marked = isMarked(f.table) || k.marked
+	if err := f.opt.Sysctl.Set(key, value); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
+// withdraw deletes the guard or its mark, after everything else was written.
+func (f *Follower) withdraw(ctx context.Context, have, want state) error {
+	tx := &nft.Tx{}
 	switch {
-	case err == nil, !f.routed() && p != serving:
-		return f, nil
-	case f.routed():
-		return f, fmt.Errorf("net.ipv4.conf.all.route_localnet, or that of an interface, is 1, and neighbours may reach what listens on 127.0.0.1, "+
-			"as %w; set it to 0, or use a kernel with CONFIG_NF_TABLES", unguardable(err))
-	}
-	return f, fmt.Errorf("NodePorts on 127.0.0.1 do not work, as %w; use a kernel with CONFIG_NF_TABLES", unguardable(err))
-}
-
-func unguardable(err error) error {
-	return fmt.Errorf("the guard of 127.0.0.0/8, table %s of nf_tables, cannot be read: %w", Table(), err)
-}
-
-func (k *Keeper) do(ctx context.Context, table *nft.State, a action) error {
-	switch a {
-	case switchOn:
-		return k.opt.Sysctl.Set(key, "1")
-	case switchOff:
-		return k.opt.Sysctl.Set(key, "0")
-	case unguard:
-		return k.opt.Kernel.DeleteTables(ctx, Table())
-	case guard:
-		if k.marked { // the mark may be deleted, too
-			a = guardMarked
+	case want.guard == absent && (have.guard != absent || have.routed()):
+		if err := f.opt.Kernel.DeleteTables(ctx, Table()); err != nil {
+			return fmt.Errorf("table %s stays, though nothing needs it any more: %w", Table(), err)
 		}
-	case guardMarked, unmark:
+	case have.marked && !want.marked && (have.mark || have.guard != intact): // the mark is in the kernel
+		tx.DeleteChain(Table(), markChain().Name)
+		if err := f.opt.Kernel.Commit(ctx, tx); err != nil {
+			return fmt.Errorf("%s: %w", stillRouted(), err)
+		}
 	}
-	return k.opt.Kernel.Commit(ctx, transaction(table, a))
+	f.marked = want.marked
+	return nil
 }
 
-// consequence describes the effect of a failed action.
-func consequence(a action) string {
-	switch a {
-	case switchOn, guardMarked:
-		return "NodePorts on 127.0.0.1 do not work"
-	case switchOff, unmark:
-		return fmt.Sprintf("NodePorts on 127.0.0.1 are no longer served, but 127.0.0.0/8 is still routed; table %s stays and keeps neighbours out", Table())
-	case unguard:
-		return fmt.Sprintf("table %s stays, though nothing needs it any more", Table())
-	case guard:
+func stillRouted() string {
+	return fmt.Sprintf("NodePorts on 127.0.0.1 are no longer served, but 127.0.0.0/8 is still routed; table %s stays and keeps neighbours out", Table())
+}
+
+// read reads the parameter and the guard. A kernel without the parameter never routes
+// 127.0.0.0/8.
+func (f *Follower) read(ctx context.Context, n need) (s state, err error) {
+	if err := s.readValues(f.opt.Sysctl); err != nil {
+		return s, err
 	}
-	return "net.ipv4.conf.all.route_localnet is 1 and neighbours may reach what listens on 127.0.0.1; set it to 0"
+	err = s.readGuard(ctx, f.opt.Kernel)
+	s.marked = s.mark || f.marked
+	if err == nil || !s.routed() && n != needed {
+		return s, nil
+	}
+	what := "NodePorts on 127.0.0.1 do not work, as the guard of 127.0.0.0/8, table %s of nf_tables, cannot be read: %w; " +
+		"use a kernel with CONFIG_NF_TABLES"
+	if s.routed() {
+		what = "net.ipv4.conf.all.route_localnet, or that of an interface, is 1, and neighbours may reach what listens on 127.0.0.1, " +
+			"as the guard of 127.0.0.0/8, table %s of nf_tables, cannot be read: %w; set it to 0, or use a kernel with CONFIG_NF_TABLES"
+	}
+	return s, fmt.Errorf(what, Table(), err)
 }
 
 func isLeftOn(err error) bool {

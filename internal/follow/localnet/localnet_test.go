@@ -23,7 +23,7 @@ type machine struct {
 	values     map[string]string
 	left       int   // writes that succeed; negative: all
 	unreadable error // why nf_tables cannot be read
-	exempt     bool  // the state is not the Keeper's doing
+	exempt     bool  // the state is not the Follower's doing
 }
 
 var errKilled = errors.New("killed")
@@ -37,11 +37,11 @@ func newMachine(t *testing.T) *machine {
 func (m *machine) routed() bool { return m.values[key] == "1" || m.values[device] == "1" }
 
 func (m *machine) guarded() bool {
-	_, g, err := read(m.t.Context(), m.tables)
-	if err != nil {
+	var s state
+	if err := s.readGuard(m.t.Context(), m.tables); err != nil {
 		m.t.Fatal(err)
 	}
-	return g == intact
+	return s.guard == intact
 }
 
 // write carries out a write and verifies that neighbours are kept out after it.
@@ -84,20 +84,20 @@ func (m *machine) DeleteTables(ctx context.Context, tables ...nft.Table) error {
 	return m.write(func() error { return m.tables.DeleteTables(ctx, tables...) })
 }
 
-func (m *machine) Watch(ctx context.Context, tables []nft.Table, subscribed func(), tell func(nft.Edit)) error {
-	return m.tables.Watch(ctx, tables, subscribed, tell)
+func (m *machine) Watch(ctx context.Context, tables []nft.Table, subscribed func(), report func(nft.Edit)) error {
+	return m.tables.Watch(ctx, tables, subscribed, report)
 }
 
 // process is one life of Sluice.
 type process struct {
-	*Keeper
+	*Follower
 	host    *route.Host
 	reports []string
 }
 
 func (m *machine) start() *process {
 	p := &process{}
-	p.Keeper = New(Options{Sysctl: m, Kernel: m, Report: func(err error) { p.reports = append(p.reports, err.Error()) }})
+	p.Follower = New(Options{Sysctl: m, Kernel: m, Report: func(err error) { p.reports = append(p.reports, err.Error()) }})
 	p.Begin(m.t.Context())
 	return p
 }
@@ -118,9 +118,10 @@ func (p *process) outside()   { p.serve("192.168.0.2", "::1") }
 // "marked guard" or "nothing".
 func (m *machine) want(value, what string) {
 	m.t.Helper()
-	table, g, _ := read(m.t.Context(), m.tables)
-	got := map[presence]string{absent: "nothing", damaged: "damaged guard", intact: "guard"}[g]
-	if isMarked(table) {
+	var s state
+	_ = s.readGuard(m.t.Context(), m.tables)
+	got := map[presence]string{absent: "nothing", damaged: "damaged guard", intact: "guard"}[s.guard]
+	if s.mark {
 		got = "marked " + got
 	}
 	if m.values[key] != value || got != what {
@@ -235,7 +236,7 @@ func (m *machine) prepare() {
 	}
 }
 
-func TestRemoveSetsTheParameterBackOrSaysWhatStays(t *testing.T) {
+func TestRemoveRestoresTheParameterOrReportsIt(t *testing.T) {
 	for _, tt := range []struct {
 		name        string
 		before      string
@@ -272,7 +273,7 @@ func TestRemoveSetsTheParameterBackOrSaysWhatStays(t *testing.T) {
 
 // Whatever the kernel has at the start, and after whichever write each process is
 // killed, 127.0.0.0/8 is never routed without a guard.
-func TestNoMomentWithoutGuard(t *testing.T) {
+func TestTheGuardIsInPlaceAtEveryMoment(t *testing.T) {
 	deeds := []func(*process){(*process).localhost, (*process).outside, func(p *process) { _, _ = p.Remove(context.Background()) }}
 	for n := range 2 * 2 * 3 * 6 * 3 * 6 * 3 {
 		take := func(of int) int {
@@ -286,7 +287,7 @@ func TestNoMomentWithoutGuard(t *testing.T) {
 			deed, writes := take(3), take(6)
 			m.exempt = true // until Begin has written something
 			m.left = writes
-			p := &process{Keeper: New(Options{Sysctl: m, Kernel: m})}
+			p := &process{Follower: New(Options{Sysctl: m, Kernel: m})}
 			p.Begin(t.Context())
 			if m.left == 0 {
 				continue

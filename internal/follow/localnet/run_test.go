@@ -95,7 +95,7 @@ func TestWithoutNfTablesNothingIsRouted(t *testing.T) {
 	}
 }
 
-func TestWhatStaysOnIsReportedOnce(t *testing.T) {
+func TestAParameterThatStaysOnIsReportedOnce(t *testing.T) {
 	m := newMachine(t)
 	m.values[key] = "1"
 	p := m.start()

@@ -1,6 +1,6 @@
-// Package netfilter has what works beside the rules of every plane that translates
-// addresses with netfilter: it ends stale conntrack entries, lets NodePorts be reached
-// on 127.0.0.1, and reports sockets that Services hide.
+// Package netfilter provides the parts of every plane that translates addresses with
+// netfilter: they delete stale conntrack entries, let NodePorts be reached on 127.0.0.1,
+// and report sockets that Services hide.
 package netfilter
 
 import (
@@ -20,9 +20,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/plane"
 )
 
-// Parts returns the parts of a plane. Tables is the connection through which the plane
-// writes nf_tables, so that neither reports what is written through the other; nil: it
-// does not write nf_tables.
+// Parts returns the parts of a plane. tables is the Conn through which the plane writes
+// nf_tables, so that neither reports edits made through the other; nil: it writes none.
 func Parts(s plane.Setup, tables *nft.Conn) ([]plane.Part, error) {
 	flows, err := kernel.Open(kernel.Options{NetNS: s.NetNS})
 	if err != nil {
@@ -32,17 +31,17 @@ func Parts(s plane.Setup, tables *nft.Conn) ([]plane.Part, error) {
 	if err != nil {
 		return nil, errors.Join(err, flows.Close())
 	}
-	parts := []plane.Part{stale(s, flows), loopback}
+	parts := []plane.Part{staleFlows(s, flows), loopback}
 	if s.Report != nil {
-		parts = append(parts, sockets(s))
+		parts = append(parts, hiddenSockets(s))
 	}
 	return parts, nil
 }
 
-// stale ends conntrack entries that a change made stale.
-func stale(s plane.Setup, flows *kernel.Table) plane.Part {
+// staleFlows deletes conntrack entries that a change made stale.
+func staleFlows(s plane.Setup, flows *kernel.Table) plane.Part {
 	count := newMetrics(s.Families)
-	f := conntrack.New(conntrack.Options{Table: flows, Scanned: count.looked, Report: func(err error) {
+	f := conntrack.New(conntrack.Options{Table: flows, Scanned: count.scanned, Report: func(err error) {
 		s.Log.Warn("Cannot end stale flows, retrying", "error", err)
 	}})
 	return plane.Part{
@@ -51,36 +50,36 @@ func stale(s plane.Setup, flows *kernel.Table) plane.Part {
 	}
 }
 
-// loopback lets 127.0.0.0/8 be routed where NodePorts need it, and keeps neighbours
-// out.
+// loopback lets 127.0.0.0/8 be routed where NodePorts need it, and drops packets of
+// neighbours to it.
 func loopback(s plane.Setup, tables *nft.Conn) (plane.Part, error) {
 	rules, err := nft.Open(nft.Options{NetNS: s.NetNS, Beside: tables})
 	if err != nil {
 		return plane.Part{}, err
 	}
-	k := keeper(s, rules)
+	f := localnetFollower(s, rules)
 	return plane.Part{
-		Follower: k, Close: rules.Close,
+		Follower: f, Close: rules.Close,
 		Run: func(ctx context.Context) error {
-			k.Begin(ctx)
-			return k.Run(ctx)
+			f.Begin(ctx)
+			return f.Run(ctx)
 		},
 	}, nil
 }
 
-func keeper(s plane.Setup, rules *nft.Conn) *localnet.Keeper {
+func localnetFollower(s plane.Setup, rules *nft.Conn) *localnet.Follower {
 	return localnet.New(localnet.Options{
 		Sysctl: sysctl.New(sysctl.Options{NetNS: s.NetNS}), Kernel: rules,
 		Report: func(err error) { s.Log.Warn("Loopback addresses", "error", err) },
 	})
 }
 
-// sockets reports sockets of this node that Services hide.
-func sockets(s plane.Setup) plane.Part {
+// hiddenSockets reports sockets of this node that Services hide.
+func hiddenSockets(s plane.Setup) plane.Part {
 	f := hidden.New(hidden.Options{
-		Listeners: socket.New(socket.Options{NetNS: s.NetNS}).Listeners, Local: s.Local, Report: s.Report,
+		Listeners: socket.New(s.NetNS).Listeners, Local: s.Local, Report: s.Report,
 		Failed: func(err error) {
-			s.Log.Warn("Cannot tell which sockets of this node are hidden by Services", "error", err)
+			s.Log.Warn("Cannot find the sockets of this node that Services hide", "error", err)
 		},
 	})
 	return plane.Part{Follower: f, Run: f.Run}
@@ -89,11 +88,11 @@ func sockets(s plane.Setup) plane.Part {
 // Prepare lets 127.0.0.0/8 be routed, guarded, for a later process that may not do that
 // itself. If its NodePorts do not need that, it guards what is routed already.
 func Prepare(ctx context.Context, s plane.Setup) error {
-	err := withKeeper(s, func(k *localnet.Keeper) error {
+	err := withLocalnet(s, func(f *localnet.Follower) error {
 		if host.ServesLoopback(s.Config) {
-			return k.Prepare(ctx)
+			return f.Prepare(ctx)
 		}
-		return k.Guard(ctx)
+		return f.Guard(ctx)
 	})
 	if err != nil {
 		return fmt.Errorf("loopback addresses: %w", err)
@@ -104,8 +103,8 @@ func Prepare(ctx context.Context, s plane.Setup) error {
 // Cleanup undoes what Prepare and the parts did to the host. It returns a line for each
 // thing that it removed, or that stays.
 func Cleanup(ctx context.Context, s plane.Setup) (lines []string, err error) {
-	err = withKeeper(s, func(k *localnet.Keeper) (err error) {
-		lines, err = k.Remove(ctx)
+	err = withLocalnet(s, func(f *localnet.Follower) (err error) {
+		lines, err = f.Remove(ctx)
 		return err
 	})
 	if err != nil {
@@ -114,12 +113,12 @@ func Cleanup(ctx context.Context, s plane.Setup) (lines []string, err error) {
 	return lines, nil
 }
 
-// withKeeper uses a Keeper once.
-func withKeeper(s plane.Setup, use func(*localnet.Keeper) error) error {
+// withLocalnet calls use with a Follower that is not run.
+func withLocalnet(s plane.Setup, use func(*localnet.Follower) error) error {
 	rules, err := nft.Open(nft.Options{NetNS: s.NetNS})
 	if err != nil {
 		return err
 	}
 	defer func() { _ = rules.Close() }() // all is answered
-	return use(keeper(s, rules))
+	return use(localnetFollower(s, rules))
 }

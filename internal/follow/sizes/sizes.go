@@ -1,4 +1,4 @@
-// Package sizes counts the programmed Services, fronts and backends as they change,
+// Package sizes counts the programmed Services, frontends and backends as they change,
 // so that a question need not count all of them.
 package sizes
 
@@ -11,18 +11,18 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Sizes are the totals of the Services in the kernel.
+// Sizes are the totals of the programmed Services.
 type Sizes struct {
 	Services      int // programmed ones
 	NotProgrammed int // ignored, or without any address of their own
 	Ports         int // per family
-	Fronts        int // addresses, ports and protocols that clients use
+	Frontends     int // addresses, ports and protocols that clients use
 	Backends      int // distinct ones of each Service, summed up
 
 	noLocal [2][2]int // by policy, then family
 }
 
-// Policy is one that may keep a port from endpoints on other nodes.
+// Policy is a traffic policy that may exclude endpoints on other nodes.
 type Policy int
 
 // The policies.
@@ -39,7 +39,7 @@ func (s Sizes) plus(t Sizes, sign int) Sizes {
 	s.Services += sign * t.Services
 	s.NotProgrammed += sign * t.NotProgrammed
 	s.Ports += sign * t.Ports
-	s.Fronts += sign * t.Fronts
+	s.Frontends += sign * t.Frontends
 	s.Backends += sign * t.Backends
 	for policy := range s.noLocal {
 		for family := range s.noLocal[policy] {
@@ -51,15 +51,15 @@ func (s Sizes) plus(t Sizes, sign int) Sizes {
 
 // Follower counts. It is safe for concurrent use.
 type Follower struct {
-	mu   sync.Mutex
-	sum  Sizes
-	room []backend // of Applied's goroutine
+	mu  sync.Mutex
+	sum Sizes
+	buf []backend // used by the goroutine of Applied
 }
 
 // New returns a Follower that has counted nothing.
 func New() *Follower { return &Follower{} }
 
-// Sizes returns the numbers as of the last write that went well.
+// Sizes returns the totals after the last successful write.
 func (f *Follower) Sizes() Sizes {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -99,13 +99,13 @@ func (f *Follower) of(svc *route.Service) Sizes {
 		return Sizes{NotProgrammed: 1}
 	}
 	out := Sizes{Services: 1, Ports: len(svc.Ports)}
-	f.room = f.room[:0]
+	f.buf = f.buf[:0]
 	for i := range svc.Ports {
 		p := &svc.Ports[i]
-		out.Fronts += len(p.Fronts)
+		out.Frontends += len(p.Frontends)
 		for _, pool := range [...][]netip.AddrPort{p.Cluster, p.Local} {
 			for _, addr := range pool {
-				f.room = append(f.room, backend{p.Protocol, addr})
+				f.buf = append(f.buf, backend{p.Protocol, addr})
 			}
 		}
 		for policy, without := range noLocal(p) {
@@ -114,8 +114,8 @@ func (f *Follower) of(svc *route.Service) Sizes {
 			}
 		}
 	}
-	slices.SortFunc(f.room, backend.compare)
-	out.Backends = len(slices.Compact(f.room))
+	slices.SortFunc(f.buf, backend.compare)
+	out.Backends = len(slices.Compact(f.buf))
 	return out
 }
 
@@ -123,7 +123,7 @@ func (f *Follower) of(svc *route.Service) Sizes {
 // as all are on other nodes. Only then does a route drop.
 func noLocal(p *route.Port) [2]bool {
 	var without [2]bool
-	for _, f := range p.Fronts {
+	for _, f := range p.Frontends {
 		if f.Others.Verdict != route.Drop {
 			continue
 		}

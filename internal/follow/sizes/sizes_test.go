@@ -78,19 +78,19 @@ func TestServicesAndEndpoints(t *testing.T) {
 	n := newNode(t)
 	n.counts(Sizes{})
 	n.service(1, nil)
-	n.counts(Sizes{Services: 1, Ports: 4, Fronts: 8})
+	n.counts(Sizes{Services: 1, Ports: 4, Frontends: 8})
 	n.endpoints(1, "here", 11, 12, 13)
-	n.counts(Sizes{Services: 1, Ports: 4, Fronts: 8, Backends: 3})
+	n.counts(Sizes{Services: 1, Ports: 4, Frontends: 8, Backends: 3})
 	n.service(2, nil)
 	n.endpoints(2, "there", 13, 14)
 	n.service(3, func(s *cluster.Service) { s.Ignored = "externalName" })
-	n.counts(Sizes{Services: 2, NotProgrammed: 1, Ports: 8, Fronts: 16, Backends: 5})
+	n.counts(Sizes{Services: 2, NotProgrammed: 1, Ports: 8, Frontends: 16, Backends: 5})
 	n.endpoints(1, "here", 11)
-	n.counts(Sizes{Services: 2, NotProgrammed: 1, Ports: 8, Fronts: 16, Backends: 3})
-	n.counts(Sizes{Services: 2, NotProgrammed: 1, Ports: 8, Fronts: 16, Backends: 3})
+	n.counts(Sizes{Services: 2, NotProgrammed: 1, Ports: 8, Frontends: 16, Backends: 3})
+	n.counts(Sizes{Services: 2, NotProgrammed: 1, Ports: 8, Frontends: 16, Backends: 3})
 	n.store.DeleteService(name(1))
 	n.store.DeleteService(name(3))
-	n.counts(Sizes{Services: 1, Ports: 4, Fronts: 8, Backends: 2})
+	n.counts(Sizes{Services: 1, Ports: 4, Frontends: 8, Backends: 2})
 	n.store.DeleteService(name(2))
 	n.counts(Sizes{})
 }
@@ -100,10 +100,10 @@ func TestServicesAndEndpoints(t *testing.T) {
 func TestNoLocalEndpoints(t *testing.T) {
 	n := newNode(t)
 	n.service(1, func(s *cluster.Service) { s.InternalLocal = true })
-	without := Sizes{Services: 1, Ports: 4, Fronts: 8}
+	without := Sizes{Services: 1, Ports: 4, Frontends: 8}
 	n.counts(without)
 	n.endpoints(1, "there", 11)
-	internal := Sizes{Services: 1, Ports: 4, Fronts: 8, Backends: 1}
+	internal := Sizes{Services: 1, Ports: 4, Frontends: 8, Backends: 1}
 	internal.noLocal[Internal][0] = 2
 	n.counts(internal)
 	n.service(1, func(s *cluster.Service) { s.InternalLocal, s.ExternalLocal = true, true })
@@ -114,5 +114,5 @@ func TestNoLocalEndpoints(t *testing.T) {
 		t.Errorf("of a policy and a family: %+v", s)
 	}
 	n.endpoints(1, "here", 11)
-	n.counts(Sizes{Services: 1, Ports: 4, Fronts: 8, Backends: 1})
+	n.counts(Sizes{Services: 1, Ports: 4, Frontends: 8, Backends: 1})
 }

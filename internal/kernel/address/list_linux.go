@@ -2,23 +2,15 @@ package address
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/netns"
-)
-
-// A listing during which addresses change is repeated, after a pause that grows from
-// minPause to maxPause.
-const (
-	minPause = time.Millisecond
-	maxPause = 100 * time.Millisecond
 )
 
 // List returns all addresses, sorted and without duplicates.
@@ -28,20 +20,11 @@ func (w *Watcher) List(ctx context.Context) ([]netip.Addr, error) {
 		return nil, err
 	}
 	defer handle.Close()
-	for pause := minPause; ctx.Err() == nil; pause = min(2*pause, maxPause) {
-		list, err := handle.AddrList(nil, netlink.FAMILY_ALL)
-		if err == nil {
-			return canonical(w.without(handle, list)), nil
-		}
-		if !errors.Is(err, netlink.ErrDumpInterrupted) {
-			return nil, fmt.Errorf("list addresses: %w", err)
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-		}
+	list, err := netns.List(ctx, func() ([]netlink.Addr, error) { return handle.AddrList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
 	}
-	return nil, fmt.Errorf("list addresses: %w", context.Cause(ctx))
+	return canonical(w.without(handle, list)), nil
 }
 
 func open(opts Options) (*netlink.Handle, error) {
@@ -76,4 +59,55 @@ func canonical(list []netlink.Addr) []netip.Addr {
 	}
 	slices.SortFunc(addrs, netip.Addr.Compare)
 	return slices.Compact(addrs)
+}
+
+// Primary returns the primary address of this host in each family: the source address
+// of the default route, or without such a route the first that is not loopback. It
+// sends no packet.
+func (w *Watcher) Primary() ([]netip.Addr, error) {
+	handle, err := open(w.opts)
+	if err != nil {
+		return nil, err
+	}
+	defer handle.Close()
+	all, err := w.List(context.Background())
+	if err != nil {
+		return nil, err
+	}
+	var primary []netip.Addr
+	// Addresses for documentation (RFC 5737, RFC 3849) are in no network.
+	for _, world := range []string{"192.0.2.1", "2001:db8:ffff:ffff::1"} {
+		far := netip.MustParseAddr(world)
+		if a := sourceFor(handle, far); a.IsValid() {
+			primary = append(primary, a)
+			continue
+		}
+		if a := first(all, far); a.IsValid() {
+			primary = append(primary, a)
+		}
+	}
+	return primary, nil
+}
+
+// sourceFor returns the source address of packets to an address; invalid if there is no
+// route, or only one that drops packets.
+func sourceFor(handle *netlink.Handle, far netip.Addr) netip.Addr {
+	routes, err := handle.RouteGet(net.IP(far.AsSlice()))
+	if err != nil || len(routes) == 0 {
+		return netip.Addr{}
+	}
+	a, _ := netip.AddrFromSlice(routes[0].Src)
+	if a = a.Unmap(); a.Is4() != far.Is4() || a.IsLoopback() {
+		return netip.Addr{}
+	}
+	return a
+}
+
+func first(all []netip.Addr, like netip.Addr) netip.Addr {
+	for _, a := range all {
+		if a.Is4() == like.Is4() && a.IsGlobalUnicast() {
+			return a
+		}
+	}
+	return netip.Addr{}
 }

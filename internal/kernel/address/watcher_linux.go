@@ -25,9 +25,9 @@ type Watcher struct{ opts Options }
 // New returns a Watcher. It does nothing until Run.
 func New(opts Options) *Watcher { return &Watcher{opts: opts} }
 
-// Run calls fn with all addresses, once at the start and then whenever they are
-// no longer the same, until ctx is done; it returns nil then. Calls do not
-// overlap, and fn may keep the list. Changes during a call are passed on together.
+// Run calls fn with all addresses, at the start and after each change, until ctx is done;
+// it returns nil then. Calls do not overlap, and fn may keep the list. Changes during a
+// call cause one further call.
 func (w *Watcher) Run(ctx context.Context, fn func([]netip.Addr)) error {
 	events, err := dial(w.opts)
 	if err != nil {
@@ -52,14 +52,14 @@ func (w *Watcher) Run(ctx context.Context, fn func([]netip.Addr)) error {
 
 // follow lists the addresses whenever they may have changed.
 func (w *Watcher) follow(ctx context.Context, dirty <-chan struct{}, failed <-chan error, fn func([]netip.Addr)) error {
-	var told []netip.Addr
+	var last []netip.Addr
 	for first := true; ; first = false {
 		now, err := w.List(ctx)
 		if err != nil {
 			return err
 		}
-		if first || !slices.Equal(told, now) {
-			told = now
+		if first || !slices.Equal(last, now) {
+			last = now
 			fn(slices.Clone(now))
 		}
 		select {

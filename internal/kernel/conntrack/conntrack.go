@@ -65,7 +65,7 @@ type Entry struct {
 	Status Status
 	State  State  // of TCP and SCTP
 	Zone   uint16 // of the original direction
-	ID     uint32 // tells a later entry with the same addresses apart; 0: not known
+	ID     uint32 // differs in a later entry with the same addresses; 0: not known
 }
 
 // Translated reports whether the destination was translated.

@@ -323,14 +323,14 @@ func BenchmarkEach(b *testing.B) {
 		create(b, ct, flow(conntrack.UDP, src, "10.96.0.1:53", fmt.Sprintf("10.200.0.%d:53", i%200+1)))
 	}
 	udp4 := conntrack.Filter{Family: conntrack.IPv4, Protocol: conntrack.UDP}
-	front, backend := udp4, udp4
-	front.OrigDst = netip.MustParseAddrPort("10.96.0.2:53")
+	frontend, backend := udp4, udp4
+	frontend.OrigDst = netip.MustParseAddrPort("10.96.0.2:53")
 	backend.ReplySrc = netip.MustParseAddrPort("10.200.0.7:53")
 	for _, c := range []struct {
 		name   string
 		filter conntrack.Filter
 		want   int
-	}{{"front", front, 0}, {"backend", backend, count / 200}, {"all", udp4, count}} {
+	}{{"front", frontend, 0}, {"backend", backend, count / 200}, {"all", udp4, count}} {
 		b.Run(c.name, func(b *testing.B) {
 			b.ReportAllocs()
 			start := time.Now()

@@ -3,6 +3,7 @@ package ipset
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,14 +13,16 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/nl"
 )
 
 // Of linux/netfilter/ipset/ip_set.h.
 const (
 	protocol = 6
 
-	cmdDestroy = unix.NFNL_SUBSYS_IPSET<<8 | 3
-	cmdList    = unix.NFNL_SUBSYS_IPSET<<8 | 7
+	cmdDestroy = 3
+	cmdList    = 7
 
 	attrProtocol = 1
 	attrSetName  = 2
@@ -27,27 +30,18 @@ const (
 
 	flagNamesOnly = 2
 
-	errBusy = 4100
+	errBusy = syscall.Errno(4100)
 )
 
-// Options for New.
-type Options struct {
-	NetNS int // file descriptor of a network namespace; 0: the current one
-
-	// Modules is the folder with the kernel's modules; "": /sys/module.
-	Modules string
-}
-
 // Sets are the sets of one network namespace. A socket is open only during a call.
-type Sets struct{ opts Options }
-
-// New returns access to the sets.
-func New(opts Options) *Sets {
-	if opts.Modules == "" {
-		opts.Modules = "/sys/module"
-	}
-	return &Sets{opts: opts}
+type Sets struct {
+	netns   int
+	modules string // folder with the kernel's modules
 }
+
+// New returns access to the sets of the network namespace of a file descriptor; 0: the
+// current one.
+func New(netns int) *Sets { return &Sets{netns: netns, modules: "/sys/module"} }
 
 // Names returns the names of the sets, sorted. It does not make the kernel load the
 // ipset module; without it there are no sets.
@@ -58,18 +52,17 @@ func (s *Sets) Names(ctx context.Context) ([]string, error) {
 	if !s.loaded() {
 		return nil, nil
 	}
-	ae := netlink.NewAttributeEncoder()
-	ae.Uint8(attrProtocol, protocol)
-	ae.Do(attrFlags|netlink.NetByteOrder, func() ([]byte, error) { return []byte{0, 0, 0, flagNamesOnly}, nil })
-	replies, err := s.ask(cmdList, netlink.Dump, ae)
+	answers, err := s.execute(ctx, cmdList, netlink.Dump, func(ae *netlink.AttributeEncoder) {
+		ae.Bytes(attrFlags|netlink.NetByteOrder, binary.BigEndian.AppendUint32(nil, flagNamesOnly))
+	})
 	if err != nil {
 		return nil, fmt.Errorf("list ipsets: %w", err)
 	}
 	var names []string
-	for _, m := range replies {
-		name, err := setName(m.Data)
+	for _, m := range answers {
+		name, err := setName(m)
 		if err != nil {
-			return nil, fmt.Errorf("read list of ipsets: %w", err)
+			return nil, fmt.Errorf("list ipsets: %w", err)
 		}
 		names = append(names, name)
 	}
@@ -80,17 +73,13 @@ func (s *Sets) Names(ctx context.Context) ([]string, error) {
 // Destroy destroys a set. It returns nil if the set does not exist, and an error if
 // rules refer to it.
 func (s *Sets) Destroy(ctx context.Context, name string) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	ae := netlink.NewAttributeEncoder()
-	ae.Uint8(attrProtocol, protocol)
-	ae.String(attrSetName, name)
-	_, err := s.ask(cmdDestroy, netlink.Acknowledge, ae)
-	if err == nil || errors.Is(err, unix.ENOENT) {
+	_, err := s.execute(ctx, cmdDestroy, netlink.Acknowledge, func(ae *netlink.AttributeEncoder) {
+		ae.String(attrSetName, name)
+	})
+	switch {
+	case err == nil, errors.Is(err, unix.ENOENT):
 		return nil
-	}
-	if errors.Is(err, syscall.Errno(errBusy)) {
+	case errors.Is(err, errBusy):
 		err = errors.New("rules refer to it")
 	}
 	return fmt.Errorf("destroy ipset %s: %w", name, err)
@@ -98,44 +87,30 @@ func (s *Sets) Destroy(ctx context.Context, name string) error {
 
 // loaded reports whether the kernel has loaded ipset; true if that is unknown.
 func (s *Sets) loaded() bool {
-	if _, err := os.Stat(s.opts.Modules); err != nil {
+	if _, err := os.Stat(s.modules); err != nil {
 		return true
 	}
-	_, err := os.Stat(s.opts.Modules + "/ip_set")
+	_, err := os.Stat(s.modules + "/ip_set")
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-func (s *Sets) ask(command uint16, flags netlink.HeaderFlags, ae *netlink.AttributeEncoder) ([]netlink.Message, error) {
-	attributes, err := ae.Encode()
-	if err != nil {
-		return nil, err
-	}
-	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: s.opts.NetNS})
-	if err != nil {
-		return nil, fmt.Errorf("open netlink socket: %w", err)
-	}
-	defer func() { _ = conn.Close() }()
-	header := []byte{unix.AF_INET, 0, 0, 0} // struct nfgenmsg
-	return conn.Execute(netlink.Message{
-		Header: netlink.Header{Type: netlink.HeaderType(command), Flags: netlink.Request | flags},
-		Data:   append(header, attributes...),
+func (s *Sets) execute(ctx context.Context, command netlink.HeaderType, flags netlink.HeaderFlags, encode func(*netlink.AttributeEncoder)) ([]netlink.Message, error) {
+	return nl.Execute(ctx, nl.Request{
+		NetNS: s.netns, Protocol: unix.NETLINK_NETFILTER, Type: unix.NFNL_SUBSYS_IPSET<<8 | command, Flags: flags,
+		Header: [4]byte{unix.AF_INET},
+		Encode: func(ae *netlink.AttributeEncoder) {
+			ae.Uint8(attrProtocol, protocol)
+			encode(ae)
+		},
 	})
 }
 
-// setName reads an answer to a listing.
-func setName(b []byte) (string, error) {
-	if len(b) < 4 {
-		return "", fmt.Errorf("an answer of %d bytes", len(b))
-	}
-	ad, err := netlink.NewAttributeDecoder(b[4:])
-	if err != nil {
-		return "", err
-	}
-	name := ""
-	for ad.Next() {
+// setName decodes one message of a listing.
+func setName(m netlink.Message) (name string, err error) {
+	err = nl.Decode(m, binary.BigEndian, func(ad *netlink.AttributeDecoder) {
 		if ad.Type() == attrSetName {
 			name = ad.String()
 		}
-	}
-	return name, ad.Err()
+	})
+	return name, err
 }

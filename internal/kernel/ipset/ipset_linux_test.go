@@ -6,6 +6,8 @@ import (
 	"os/exec"
 	"testing"
 
+	"github.com/mdlayher/netlink"
+
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
@@ -25,7 +27,7 @@ func run(t *testing.T, netns int, argv ...string) {
 
 func TestSetsAreListedByNameAndDestroyed(t *testing.T) {
 	netns := kerneltest.Namespace(t)
-	sets := New(Options{NetNS: netns})
+	sets := New(netns)
 	if names, err := sets.Names(t.Context()); err != nil || names != nil {
 		t.Fatalf("at first: %v, %v", names, err)
 	}
@@ -52,7 +54,7 @@ func TestSetsAreListedByNameAndDestroyed(t *testing.T) {
 
 func TestASetThatARuleRefersToStays(t *testing.T) {
 	netns := kerneltest.Namespace(t)
-	sets := New(Options{NetNS: netns})
+	sets := New(netns)
 	run(t, netns, "ipset", "create", "used", "hash:ip")
 	run(t, netns, "iptables-nft", "-A", "INPUT", "-m", "set", "--match-set", "used", "src", "-j", "ACCEPT")
 	err := sets.Destroy(t.Context(), "used")
@@ -64,21 +66,21 @@ func TestASetThatARuleRefersToStays(t *testing.T) {
 	}
 }
 
-func TestAKernelThatHasNotLoadedItIsNotAsked(t *testing.T) {
+func TestASetModuleThatIsNotLoadedStaysUnloaded(t *testing.T) {
 	netns := kerneltest.Namespace(t)
 	run(t, netns, "ipset", "create", "there", "hash:ip")
 	modules := t.TempDir() // of a kernel with other modules
-	if names, err := New(Options{NetNS: netns, Modules: modules}).Names(t.Context()); err != nil || names != nil {
+	if names, err := (&Sets{netns, modules}).Names(t.Context()); err != nil || names != nil {
 		t.Errorf("without the module: %v, %v", names, err)
 	}
-	if names, err := New(Options{NetNS: netns, Modules: modules + "/absent"}).Names(t.Context()); err != nil || len(names) != 1 {
+	if names, err := (&Sets{netns, modules + "/absent"}).Names(t.Context()); err != nil || len(names) != 1 {
 		t.Errorf("where it cannot be told: %v, %v", names, err)
 	}
 }
 
 func TestAnAnswerThatIsCutOffIsAnError(t *testing.T) {
 	for _, b := range [][]byte{nil, {2}, {2, 0, 0, 0, 9, 0, 2}} {
-		if name, err := setName(b); err == nil && name != "" {
+		if name, err := setName(netlink.Message{Data: b}); err == nil && name != "" {
 			t.Errorf("%v is read as %q", b, name)
 		}
 	}

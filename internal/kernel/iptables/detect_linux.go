@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// detector finds out which variant is in use.
+// detector finds the variant in use.
 type detector struct {
 	opts      *Options
 	kernel    ruleReader
@@ -23,12 +23,11 @@ type ruleReader interface {
 	Outlines(ctx context.Context, rules func(chain string) bool) ([]Outline, error)
 }
 
-// detect says which variant is in use, as iptables-wrapper of Kubernetes does:
-// kubelet leaves a chain for this in the table mangle of the variant that its
-// host uses (KEP-3178; since Kubernetes 1.17 one for other purposes). Where
-// there is no kubelet, it is the variant that has more rules, as
-// iptables-wrapper 2 had it, so that rules of the host and ours do not get into
-// each other's way; and nft if both have as many.
+// detect returns the variant in use and the reason, as iptables-wrapper of Kubernetes
+// does: kubelet creates a chain in table mangle of the variant that its host uses
+// (KEP-3178; since Kubernetes 1.17 a chain for other purposes). Without a kubelet it is
+// the variant with more rules, as in iptables-wrapper 2, so that rules of the host and
+// ours are in the same tables; or nft if both have equally many.
 func (d detector) detect(ctx context.Context) (Variant, string, error) {
 	for _, variant := range []Variant{NFT, Legacy} {
 		for _, f := range []Family{IPv4, IPv6} {
@@ -47,8 +46,8 @@ func (d detector) detect(ctx context.Context) (Variant, string, error) {
 	return d.count(ctx)
 }
 
-// hasChain asks the kernel whether a table has a chain, and the program that
-// saves the table if the answer cannot be understood.
+// hasChain reports whether a table has a chain. If the table cannot be read from the
+// kernel, it runs PROGRAM-save.
 func (d detector) hasChain(ctx context.Context, table TableID, chain string) (bool, error) {
 	found, err := d.kernel.HasChain(ctx, table, chain)
 	if err == nil || ctx.Err() != nil || errors.Is(err, fs.ErrPermission) {
@@ -61,8 +60,8 @@ func (d detector) hasChain(ctx context.Context, table TableID, chain string) (bo
 	return strings.Contains(saved, "\n:"+chain+" "), nil
 }
 
-// save returns what the program of a variant and family prints; nothing if it is
-// not installed: what the variant holds is of no use then.
+// save returns the output of PROGRAM-save of a variant and family. It is empty if that is
+// not installed, as the variant cannot be used then.
 func (d detector) save(ctx context.Context, v Variant, f Family, args ...string) (string, error) {
 	path := d.installed[v][f].save
 	if path == "" {
@@ -77,8 +76,8 @@ func (d detector) save(ctx context.Context, v Variant, f Family, args ...string)
 	return "\n" + string(saved), err
 }
 
-// count compares how much there is of each variant. That of nft is counted only
-// if there is anything to compare with.
+// count compares the numbers of rules of both variants. Those of nft are counted only if
+// legacy has some.
 func (d detector) count(ctx context.Context) (Variant, string, error) {
 	legacy, err := d.kernel.LegacyRules(ctx)
 	if err != nil {
@@ -106,8 +105,8 @@ func (d detector) count(ctx context.Context) (Variant, string, error) {
 	return variant, fmt.Sprintf("nft has %d rules and legacy %d", rules[NFT], rules[Legacy]), nil
 }
 
-// countSaved counts the rules that the programs print, where reading them from
-// the kernel ended with an error.
+// countSaved counts the rules in the output of the programs, after an error of reading
+// them from the kernel.
 func (d detector) countSaved(ctx context.Context, because error) (map[Variant]int, error) {
 	if ctx.Err() != nil || errors.Is(because, fs.ErrPermission) {
 		return nil, because
@@ -125,7 +124,7 @@ func (d detector) countSaved(ctx context.Context, because error) (map[Variant]in
 	return rules, nil
 }
 
-// choose takes the variant that is in use if it is installed, and says so if not.
+// choose returns the variant in use if it is installed, else the other one, with the reason.
 func choose(use Variant, reason string, installed map[Variant]map[Family]programs) (Variant, string) {
 	if _, ok := installed[use]; ok {
 		return use, reason

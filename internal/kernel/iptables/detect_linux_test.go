@@ -8,18 +8,18 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 )
 
-// puzzled is a kernel whose legacy tables are not understood.
-type puzzled struct{ ruleReader }
+// unreadableKernel is a kernel whose legacy tables are not understood.
+type unreadableKernel struct{ ruleReader }
 
-func (p puzzled) HasChain(ctx context.Context, id TableID, chain string) (bool, error) {
+func (p unreadableKernel) HasChain(ctx context.Context, id TableID, chain string) (bool, error) {
 	if id.Variant == Legacy {
-		return false, errOdd
+		return false, errUnreadable
 	}
 	return p.ruleReader.HasChain(ctx, id, chain)
 }
 
-func (p puzzled) Outlines(context.Context, func(chain string) bool) ([]Outline, error) {
-	return nil, errOdd
+func (p unreadableKernel) Outlines(context.Context, func(chain string) bool) ([]Outline, error) {
+	return nil, errUnreadable
 }
 
 // Where the tables of the kernel are not understood, the variant in use is found
@@ -41,7 +41,7 @@ func TestDetectByPrograms(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		d := detector{&o, puzzled{NewKernel(Options{NetNS: netns, Lock: lock})}, installed}
+		d := detector{&o, unreadableKernel{NewKernel(Options{NetNS: netns, Lock: lock})}, installed}
 		got, reason, err := d.detect(t.Context())
 		if err != nil || got != tt.want || reason != tt.reason {
 			t.Errorf("after %s: %s, %q, %v, want %s, %q", tt.command, got, reason, err, tt.want, tt.reason)

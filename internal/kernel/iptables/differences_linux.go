@@ -38,8 +38,8 @@ func names[V any](a, b map[string]V) []string {
 }
 
 // moved reports whether the rules of a chain that lead to ours differ, or have
-// another place among those that were there before and still are. That others
-// come and go is nobody's business, but for those that end every packet's way.
+// another position among the rules that were there before and still are. Added and
+// deleted rules of other programs do not count, unless no packet gets past them.
 func moved(was, is []Entry) bool {
 	return !slices.EqualFunc(sections(was, is), sections(is, was), slices.Equal)
 }

@@ -26,7 +26,7 @@ func TestMoved(t *testing.T) {
 		{"aAb", "xaAyb", false},
 		{"aAb", "A", false},
 		{"abAcd", "baAdc", false},
-		{"aaAa", "aAa", true}, // which of equal rules went cannot be known: told rather than not
+		{"aaAa", "aAa", true}, // which of equal rules went cannot be known: reported rather than not
 		{"aAb", "abA", true},
 		{"aAb", "Aab", true},
 		{"aAb", "ab", true},
@@ -41,7 +41,7 @@ func TestMoved(t *testing.T) {
 	}
 }
 
-// What input of ours named may differ; everything else is told.
+// What input of ours named may differ; everything else is reported.
 func TestDifferences(t *testing.T) {
 	was := Digest{
 		Chains: map[string]uint64{"A": 1, "B": 2, "C": 3, "MINE": 4},

@@ -13,18 +13,17 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 )
 
-// Digest is what a legacy table says, in numbers that are good for comparing
-// digests of the same seed.
+// Digest has hashes of the rules of a legacy table, without their counters. Digests of
+// the same seed can be compared.
 type Digest struct {
-	Stamp  Stamp
-	Chains map[string]uint64  // the chains that were asked for
-	Others map[string][]Entry // other chains, as far as they lead to one of these
+	Chains map[string]uint64  // of the selected chains
+	Others map[string][]Entry // of other chains that lead to one of these
 }
 
 // Entry is a rule of another chain.
 type Entry struct {
 	Sum   uint64
-	Leads bool // to a chain that was asked for
+	Leads bool // to a selected chain
 	Ends  bool // it decides about every packet that reaches it
 }
 
@@ -46,22 +45,22 @@ func (k *Kernel) Stamps(ctx context.Context) (map[TableID]Stamp, error) {
 	return stamps, nil
 }
 
-// Digest reads a legacy table, which must exist. Of chains that are not ours it
-// keeps the order of their rules, if any of these leads to one of ours.
-func (k *Kernel) Digest(ctx context.Context, id TableID, seed maphash.Seed, ours func(chain string) bool) (Digest, error) {
-	var t *legacyTable
-	err := netns.Do(k.opts.NetNS, func() (err error) {
+// read reads a legacy table, which must exist.
+func (k *Kernel) read(ctx context.Context, id TableID) (t *legacyTable, err error) {
+	err = netns.Do(k.opts.NetNS, func() (err error) {
 		t, err = protocolOf(id.Family).read(ctx, id.Name)
 		return err
 	})
 	if err != nil {
-		return Digest{}, fmt.Errorf("read %s: %w%s", id, err, remedy(err))
+		return nil, fmt.Errorf("read %s: %w%s", id, err, remedy(err))
 	}
-	return t.digest(seed, ours), nil
+	return t, nil
 }
 
+// digest hashes the chains that are ours. Of other chains that lead to one of ours it
+// keeps the order of rules.
 func (t *legacyTable) digest(seed maphash.Seed, ours func(string) bool) Digest {
-	d := Digest{Stamp: t.stamp, Chains: map[string]uint64{}, Others: map[string][]Entry{}}
+	d := Digest{Chains: map[string]uint64{}, Others: map[string][]Entry{}}
 	mine := make([]bool, len(t.chains))
 	for i, c := range t.chains {
 		mine[i] = ours(c.name)
@@ -90,8 +89,8 @@ func (t *legacyTable) digest(seed maphash.Seed, ours func(string) bool) Digest {
 	return d
 }
 
-// hash adds what a rule says, without its counters. A rule leads to a chain by
-// name: offsets change with rules before it.
+// hash adds a rule without its counters. A chain it leads to is hashed by its name: the
+// offset changes with rules before it.
 func (t *legacyTable) hash(h *maphash.Hash, r legacyRule) {
 	_, _ = h.Write(t.data[r.at : r.at+t.target]) // never fails
 	_, _ = h.Write(t.data[r.at+t.head : r.part])

@@ -1,9 +1,6 @@
 package iptables
 
 import (
-	"fmt"
-	"maps"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -64,7 +61,7 @@ func (c *command) read(line string) {
 }
 
 // chainsOf returns the chains that input names, by table.
-func chainsOf(input string) map[string][]string {
+func chainsOf(input string) map[string]map[string]bool {
 	named := map[string]map[string]bool{}
 	_ = commands(input, func(c command) error { // it returns no error
 		if c.verb == "*" && named[c.table] == nil {
@@ -75,11 +72,7 @@ func chainsOf(input string) map[string][]string {
 		}
 		return nil
 	})
-	all := make(map[string][]string, len(named))
-	for table, chains := range named {
-		all[table] = slices.Collect(maps.Keys(chains))
-	}
-	return all
+	return named
 }
 
 // lineOf returns a line of input.
@@ -93,32 +86,15 @@ func lineOf(input string, number int) string {
 	return ""
 }
 
-// Target returns where a rule leads, or what it does: "KUBE-SERVICES", "DNAT";
-// empty if neither.
+// Target returns the chain or the target of a rule, such as "KUBE-SERVICES" or "DNAT";
+// empty if it has none.
 func Target(rule string) string {
 	var buffer [48]token
-	tokens := split(buffer[:0], rule)
-	for i, t := range tokens[:max(len(tokens)-1, 0)] {
-		if !t.quoted && (t.text == "-j" || t.text == "-g") && (i == 0 || tokens[i-1].text != "--comment") {
-			return tokens[i+1].text
+	words := tokens(buffer[:0], rule)
+	for i, t := range words[:max(len(words)-1, 0)] {
+		if !t.quoted && (t.text == "-j" || t.text == "-g") && (i == 0 || words[i-1].text != "--comment") {
+			return words[i+1].text
 		}
 	}
 	return ""
-}
-
-// maxName is how long the name of a chain may be (XT_EXTENSION_MAXNAMELEN, with
-// the zero at its end).
-const maxName = 28
-
-// CheckName says what is wrong with the name of a chain.
-func CheckName(name string) error {
-	switch {
-	case name == "":
-		return fmt.Errorf("a chain has no name")
-	case len(name) > maxName:
-		return fmt.Errorf("chain name %q is longer than %d characters", name, maxName)
-	case strings.ContainsAny(name[:1], "-!") || strings.ContainsAny(name, " \t\n"):
-		return fmt.Errorf("chain name %q is not valid", name)
-	}
-	return nil
 }

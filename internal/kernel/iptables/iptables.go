@@ -1,9 +1,8 @@
 // Package iptables runs the programs of iptables in a network namespace:
-// PROGRAM-save to read tables, PROGRAM-restore --noflush to change them. Which of
-// the two variants is in use on a node is found out as iptables-wrapper of
-// Kubernetes does it. IPv4 and IPv6 differ in the program only.
-//
-// It knows no policy: what a rule is for is the business of who writes it.
+// PROGRAM-save to read tables, PROGRAM-restore --noflush to change them. It uses the
+// variant that is in use on the node, and finds that as iptables-wrapper of Kubernetes
+// does. IPv4 and IPv6 differ only in the program. The package knows no policy: callers
+// decide about rules.
 package iptables
 
 import (
@@ -49,11 +48,11 @@ type Table struct {
 	Name   string
 }
 
-// Chains are what a table holds, by name.
+// Chains are the chains of a table, by name.
 type Chains map[string]Chain
 
-// Chain is a chain with its rules in their order: what stands behind "-A NAME "
-// in the output of PROGRAM-save, made comparable by Canonical.
+// Chain is a chain with its rules in their order: the text after "-A NAME " in the output
+// of PROGRAM-save, in the spelling of Canonical.
 type Chain struct {
 	Policy string // of a chain that a hook of the kernel leads to: "ACCEPT"; "-" for others
 	Rules  []string
@@ -64,9 +63,8 @@ type Edit struct {
 	What string // in a few words: "rule of KUBE-SERVICES in nat"
 	By   string // the program, as far as it is known: "iptables (thread 812)"
 
-	// Possible means that no change was observed, but that one may have gone
-	// unnoticed: what the tables hold is to be compared with what they should
-	// hold, as soon as the comparison is cheap.
+	// Possible means that no change was observed, but that one may have been missed: the
+	// tables should be compared with their expected contents, as soon as that is cheap.
 	Possible bool
 
 	// Since is when the edit was made at the earliest, where tables are polled;
@@ -74,17 +72,17 @@ type Edit struct {
 	Since time.Time
 }
 
-// RestoreError is input that PROGRAM-restore refused. Tables are changed one by
-// one, so those before the refused one stay changed.
+// RestoreError is the error of input that PROGRAM-restore refused. Tables are committed
+// one by one: those before the refused one stay changed.
 type RestoreError struct {
 	Program   string // "ip6tables-nft-restore"
-	Line      int    // of the input, from 1; 0: it did not say, or named a COMMIT
+	Line      int    // of the input, from 1; 0: not printed, or a COMMIT
 	Rule      string // that line; empty without one
-	Reason    string // what the program said, on one line
-	Committed int    // how many COMMITs before it were carried out, as far as it said
+	Reason    string // the message of the program, on one line
+	Committed int    // how many COMMITs before that line were carried out
 }
 
-// Error says what was refused and why.
+// Error names the refused rule and the reason.
 func (e *RestoreError) Error() string {
 	if e.Rule == "" {
 		return fmt.Sprintf("%s: %s", e.Program, e.Reason)

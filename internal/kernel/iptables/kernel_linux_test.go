@@ -51,7 +51,7 @@ func TestReadsWhatTheProgramsPrint(t *testing.T) {
 }
 
 // The other rules keep their order, their bytes and their counters.
-func TestRemovesTheirsAndNothingElse(t *testing.T) {
+func TestRemovesOnlyKubeProxysRules(t *testing.T) {
 	h := newHost(t)
 	h.load()
 	before := h.saveAll()
@@ -93,7 +93,7 @@ func uncommented(text string) string {
 
 // Of legacy tables, asking for one makes it, and then every packet goes through
 // its hooks.
-func TestLookingMakesNoTables(t *testing.T) {
+func TestScanCreatesNoTables(t *testing.T) {
 	h := newHost(t)
 	h.run("", "iptables-legacy", "-t", "mangle", "-A", "INPUT", "-j", "ACCEPT")
 	const where = "/proc/thread-self/net/ip_tables_names"
@@ -169,7 +169,7 @@ func TestReadsRulesThatNftWrote(t *testing.T) {
 	}
 }
 
-func TestWithoutPrivilegeSaysWhatIsMissing(t *testing.T) {
+func TestWithoutPrivilegeTheErrorNamesTheCapability(t *testing.T) {
 	h := newHost(t)
 	h.load()
 	before := h.outlines()
@@ -243,7 +243,7 @@ func TestLegacyTablesBeyondReach(t *testing.T) {
 
 // Somebody else, who takes the same lock, keeps changing the tables. Nothing of
 // either is lost.
-func TestGoesTogetherWithOthersWhoWrite(t *testing.T) {
+func TestRemovalWorksWhileOtherProgramsWrite(t *testing.T) {
 	h := newHost(t)
 	h.load()
 	before := map[string]string{}
@@ -304,7 +304,7 @@ func TestStopsWhenAsked(t *testing.T) {
 
 // Some matches keep state outside of their rule: a set, a list of addresses, a
 // budget of packets. Rules of others still have theirs.
-func TestRulesOfOthersKeepTheirState(t *testing.T) {
+func TestRulesOfOtherProgramsKeepTheirState(t *testing.T) {
 	for _, program := range []string{"iptables-legacy", "iptables-nft"} {
 		h := newHost(t)
 		kerneltest.Do(t, h.netns, func() error {

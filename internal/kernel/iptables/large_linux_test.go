@@ -98,7 +98,7 @@ func BenchmarkDigest(b *testing.B) {
 	id := iptables.TableID{Variant: iptables.Legacy, Family: iptables.IPv4, Name: "nat"}
 	seed := maphash.MakeSeed()
 	for b.Loop() {
-		if _, err := h.kernel().Digest(b.Context(), id, seed, theirs.MatchString); err != nil {
+		if _, _, err := h.kernel().Digest(b.Context(), id, seed, theirs.MatchString); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -49,7 +49,7 @@ type holder struct {
 	Program string
 }
 
-// String returns who it is: "held by iptables (process 812)".
+// String names the process: "held by iptables (process 812)".
 func (h holder) String() string {
 	switch {
 	case h.PID == 0:
@@ -94,8 +94,8 @@ func holderOf(file unix.Stat_t) holder {
 	return h
 }
 
-// locker finds the process that has locked a file, named by device and inode;
-// 0 if it is not to be seen. A line is "1: FLOCK ADVISORY WRITE 52 00:1a:7 0 EOF",
+// locker returns the process that has locked a file, given by device and inode; 0 if it
+// is not listed. A line is "1: FLOCK ADVISORY WRITE 52 00:1a:7 0 EOF",
 // with "->" after the number if the process waits.
 func locker(locks, file string) int {
 	for line := range strings.Lines(locks) {

@@ -12,7 +12,7 @@ import (
 )
 
 // Looking for tables and chains finds what is there, and makes nothing.
-func TestLooking(t *testing.T) {
+func TestExists(t *testing.T) {
 	h := newHost(t)
 	for _, variant := range []iptables.Variant{iptables.Legacy, iptables.NFT} {
 		for _, family := range []iptables.Family{iptables.IPv4, iptables.IPv6} {
@@ -60,21 +60,21 @@ func TestDigest(t *testing.T) {
 	id := iptables.TableID{Variant: iptables.Legacy, Family: iptables.IPv4, Name: "nat"}
 	seed := maphash.MakeSeed()
 	ours := func(chain string) bool { return strings.HasPrefix(chain, "KUBE-") }
-	look := func() iptables.Digest {
-		d, err := h.kernel().Digest(t.Context(), id, seed, ours)
+	read := func() (iptables.Digest, iptables.Stamp) {
+		d, stamp, err := h.kernel().Digest(t.Context(), id, seed, ours)
 		stamps, err2 := h.kernel().Stamps(t.Context())
 		if err := errors.Join(err, err2); err != nil {
 			t.Fatal(err)
 		}
-		if stamps[id] != d.Stamp || len(stamps) != 1 {
-			t.Errorf("stamps %v, digest %v", stamps, d.Stamp)
+		if stamps[id] != stamp || len(stamps) != 1 {
+			t.Errorf("stamps %v, read with %v", stamps, stamp)
 		}
-		return d
+		return d, stamp
 	}
 	change := func(lines string) { h.run("*nat\n"+lines+"COMMIT\n", "iptables-legacy-restore", "--noflush") }
 	change(":KUBE-A - [0:0]\n:KUBE-B - [0:0]\n:OTHER - [0:0]\n-A KUBE-A -m statistic --mode random --probability 0.5 -j KUBE-B\n" +
 		"-A KUBE-B -p tcp -m recent --name X --set -j DNAT --to-destination 10.0.0.1:80\n-A OUTPUT -j KUBE-A\n-A OTHER -j RETURN\n")
-	first := look()
+	first, firstStamp := read()
 	if got := slices.Sorted(maps.Keys(first.Chains)); !slices.Equal(got, []string{"KUBE-A", "KUBE-B"}) {
 		t.Errorf("digest has %v", got)
 	}
@@ -82,16 +82,16 @@ func TestDigest(t *testing.T) {
 		t.Errorf("digest has others %v", got)
 	}
 	change("-I OTHER -j ACCEPT\n:AAA - [0:0]\n-I OUTPUT -j AAA\n") // everything else moves by that
-	second := look()
-	if !maps.Equal(first.Chains, second.Chains) || first.Stamp == second.Stamp {
+	second, secondStamp := read()
+	if !maps.Equal(first.Chains, second.Chains) || firstStamp == secondStamp {
 		t.Errorf("after an edit of others: %v, before %v", second, first)
 	}
 	if o := second.Others["OUTPUT"]; len(o) != 2 || o[0].Leads || o[1] != first.Others["OUTPUT"][0] {
 		t.Errorf("OUTPUT has %v, before %v", o, first.Others["OUTPUT"])
 	}
 	change("-R KUBE-B 1 -p tcp -m recent --name X --set -j DNAT --to-destination 10.0.0.2:80\n")
-	third := look()
-	if third.Stamp != second.Stamp || third.Chains["KUBE-A"] != second.Chains["KUBE-A"] || third.Chains["KUBE-B"] == second.Chains["KUBE-B"] {
+	third, thirdStamp := read()
+	if thirdStamp != secondStamp || third.Chains["KUBE-A"] != second.Chains["KUBE-A"] || third.Chains["KUBE-B"] == second.Chains["KUBE-B"] {
 		t.Errorf("after a rule was replaced: %v, before %v", third, second)
 	}
 }

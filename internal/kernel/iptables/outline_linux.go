@@ -13,9 +13,9 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
 )
 
-// Outline is a table with all its chains, without what rules ask of packets: the
-// built-in chains come first in the legacy variant, chains come in the order of
-// their making in the nft variant.
+// Outline is a table with all its chains, without the conditions of rules. In the legacy
+// variant built-in chains come first; in the nft variant chains are in the order in which
+// they were created.
 type Outline struct {
 	TableID
 	Chains []ChainOutline
@@ -28,14 +28,14 @@ type ChainOutline struct {
 	Rules   []RuleOutline
 }
 
-// RuleOutline is a rule without what it asks of packets.
+// RuleOutline is a rule without its conditions.
 type RuleOutline struct {
-	Target string // the chain it leads to, or what it does ("ACCEPT", "DNAT"); empty: nothing
+	Target string // a chain, or a target such as "ACCEPT" or "DNAT"; empty: none
 	Jump   bool   // Target is a chain, by jump or goto
 }
 
-// Kernel reads the tables of both variants in one network namespace without a
-// program, and removes chains from them. It keeps nothing open.
+// Kernel reads the tables of both variants in one network namespace without a program,
+// and removes chains from them. It holds no resources.
 type Kernel struct{ opts Options }
 
 // NewKernel returns the tables of a namespace.
@@ -44,7 +44,7 @@ func NewKernel(o Options) *Kernel {
 	return &Kernel{opts: o}
 }
 
-// legacy calls fn for each legacy table there is, in the namespace. It makes none.
+// legacy calls fn for each legacy table that exists, in the namespace. It creates none.
 func (k *Kernel) legacy(ctx context.Context, fn func(TableID, protocol) error) error {
 	return netns.Do(k.opts.NetNS, func() error {
 		for _, f := range []Family{IPv4, IPv6} {
@@ -76,14 +76,14 @@ func (k *Kernel) nft(use func(*nft.Conn) error) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = conn.Close() }() // all is answered
+	defer func() { _ = conn.Close() }() // every request was answered
 	return use(conn)
 }
 
-// Outlines returns all tables of both variants and families. It makes none: a
-// variant that nobody has used has no tables. In the nft variant they are the
-// tables with the names that iptables uses, whoever made them. It may leave out
-// the rules of chains that are not selected, which saves most of the time there.
+// Outlines returns all tables of both variants and families that exist. It creates none.
+// In the nft variant these are the tables with the names that iptables uses, whatever
+// program created them. It may leave out the rules of chains that are not selected, which
+// saves most of the time in that variant.
 func (k *Kernel) Outlines(ctx context.Context, rules func(chain string) bool) ([]Outline, error) {
 	var all []Outline
 	err := k.legacy(ctx, func(id TableID, p protocol) error {
@@ -154,8 +154,8 @@ func outlineOf(t nft.Outline) Outline {
 	return o
 }
 
-// Exists reports whether a table exists. It makes none, as PROGRAM-save does in
-// the legacy variant.
+// Exists reports whether a table exists. Unlike PROGRAM-save of the legacy variant it
+// creates none.
 func (k *Kernel) Exists(ctx context.Context, id TableID) (bool, error) {
 	return k.has(ctx, id, "")
 }
@@ -191,8 +191,8 @@ func (k *Kernel) has(ctx context.Context, id TableID, chain string) (found bool,
 	return found, nil
 }
 
-// LegacyRules returns how many rules and chains the legacy tables hold that did
-// not come with them, without reading them.
+// LegacyRules returns how many rules and chains have been added to the legacy tables. Its
+// cost does not depend on their number.
 func (k *Kernel) LegacyRules(ctx context.Context) (int, error) {
 	stamps, err := k.Stamps(ctx)
 	total := 0
@@ -202,7 +202,7 @@ func (k *Kernel) LegacyRules(ctx context.Context) (int, error) {
 	return total, err
 }
 
-// remedy says what helps, if that is known.
+// remedy returns a hint how to resolve an error, if there is one.
 func remedy(err error) string {
 	if errors.Is(err, fs.ErrPermission) {
 		return ": run as root, or grant CAP_NET_ADMIN"

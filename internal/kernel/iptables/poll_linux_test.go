@@ -3,7 +3,6 @@ package iptables
 import (
 	"context"
 	"errors"
-	"hash/maphash"
 	"log/slog"
 	"strings"
 	"sync/atomic"
@@ -14,23 +13,23 @@ import (
 // failing is a kernel of which some tables cannot be read for a while.
 type failing struct {
 	tableReader
-	stamps, digests atomic.Bool // these fail
+	stamps, rules atomic.Bool // reading these fails
 }
 
-var errOdd = errors.New("entry at byte 152 of 1320: target of 7 bytes")
+var errUnreadable = errors.New("entry at byte 152 of 1320: target of 7 bytes")
 
 func (f *failing) Stamps(ctx context.Context) (map[TableID]Stamp, error) {
 	if f.stamps.Load() {
-		return nil, errOdd
+		return nil, errUnreadable
 	}
 	return f.tableReader.Stamps(ctx)
 }
 
-func (f *failing) Digest(ctx context.Context, id TableID, seed maphash.Seed, ours func(string) bool) (Digest, error) {
-	if f.digests.Load() && id.Name == "nat" {
-		return Digest{}, errOdd
+func (f *failing) read(ctx context.Context, id TableID) (*legacyTable, error) {
+	if f.rules.Load() && id.Name == "nat" {
+		return nil, errUnreadable
 	}
-	return f.tableReader.Digest(ctx, id, seed, ours)
+	return f.tableReader.read(ctx, id)
 }
 
 // Tables that cannot be read from the first poll on do not keep rules from being
@@ -40,7 +39,7 @@ func (f *failing) Digest(ctx context.Context, id TableID, seed maphash.Seed, our
 func TestTablesThatCannotBeRead(t *testing.T) {
 	for name, fail := range map[string]func(*failing, bool){
 		"all":      func(f *failing, fails bool) { f.stamps.Store(fails) },
-		"one only": func(f *failing, fails bool) { f.digests.Store(fails) },
+		"one only": func(f *failing, fails bool) { f.rules.Store(fails) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log lines
@@ -56,7 +55,7 @@ func TestTablesThatCannotBeRead(t *testing.T) {
 					t.Errorf("reported %+v, want a possible edit", e)
 				}
 			}
-			if !strings.Contains(h.tools.WatchTrouble(), errOdd.Error()) {
+			if !strings.Contains(h.tools.WatchTrouble(), errUnreadable.Error()) {
 				t.Errorf("the trouble is %q", h.tools.WatchTrouble())
 			}
 			if name == "one only" {
@@ -71,8 +70,8 @@ func TestTablesThatCannotBeRead(t *testing.T) {
 					t.Fatalf("the trouble does not end: %s", h.tools.WatchTrouble())
 				}
 			}
-			if told := o.settle(); len(told) > 0 {
-				t.Errorf("reported %v, which nobody did", told)
+			if reported := o.settle(); len(reported) > 0 {
+				t.Errorf("reported %v, which nobody did", reported)
 			}
 			o.run("iptables -t nat -F KUBE-SVC-A")
 			if e := o.seen(); e.What != "rule of KUBE-SVC-A in nat" {
@@ -88,8 +87,7 @@ func TestTablesThatCannotBeRead(t *testing.T) {
 // Polls come soon after an edit, then more rarely until the period is reached;
 // those that fail wait twice as long each, up to a bound.
 func TestNextPoll(t *testing.T) {
-	tools := &Tools{}
-	tools.SetPoll(3 * time.Second)
+	tools := &Tools{opts: Options{Poll: 3 * time.Second}}
 	for _, tt := range []struct {
 		last    time.Duration
 		changed bool
@@ -101,9 +99,9 @@ func TestNextPoll(t *testing.T) {
 		{firstPoll, false, nil, firstPoll * 9 / 8},
 		{2 * time.Second, false, nil, 9 * time.Second / 4},
 		{2900 * time.Millisecond, false, nil, 3 * time.Second},
-		{3 * time.Second, false, errOdd, 6 * time.Second},
-		{firstPoll, false, errOdd, 6 * time.Second},
-		{24 * time.Second, true, errOdd, lastRetry},
+		{3 * time.Second, false, errUnreadable, 6 * time.Second},
+		{firstPoll, false, errUnreadable, 6 * time.Second},
+		{24 * time.Second, true, errUnreadable, lastRetry},
 		{lastRetry, false, nil, 3 * time.Second},
 	} {
 		if got := tools.nextPoll(tt.last, tt.changed, tt.err); got != tt.want {

@@ -51,8 +51,8 @@ func TestAWriteIsVerifiedOnce(t *testing.T) {
 			t.Error("a write of a legacy table is not reported for verification")
 		}
 		o.possible = 0
-		if told := o.settle(); len(told) > 0 || o.possible > 0 {
-			t.Errorf("without a write, reported %v and %d possible edits", told, o.possible)
+		if reported := o.settle(); len(reported) > 0 || o.possible > 0 {
+			t.Errorf("without a write, reported %v and %d possible edits", reported, o.possible)
 		}
 	}
 }

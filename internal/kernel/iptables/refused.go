@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// refused understands what PROGRAM-restore says about input it does not take.
-// Both variants say it in two ways, depending on whether they or the kernel
-// found the mistake, and on whether that was at once or at the COMMIT:
+// refused returns the error of input that PROGRAM-restore refused, given its output to
+// stderr. The form depends on the variant, on whether the program or the kernel found the
+// mistake, and on whether that was at once or at the COMMIT:
 //
 //	iptables-restore v1.8.9 (legacy): unknown option "--bad"
 //	Error occurred at line: 4
@@ -16,10 +16,10 @@ import (
 //	line 5: CHAIN_DEL failed (Device or resource busy): chain KUBE-SVC-X
 //
 //	iptables-restore: line 4 failed
-func refused(program, input, said string) *RestoreError {
+func refused(program, input, stderr string) *RestoreError {
 	e := &RestoreError{Program: program}
 	var reasons []string
-	for line := range strings.Lines(said) {
+	for line := range strings.Lines(stderr) {
 		line = strings.TrimSpace(line)
 		if strings.HasPrefix(line, "Try `") {
 			continue

@@ -12,10 +12,11 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
+	"github.com/sluice-proxy/sluice/internal/kernel/iptables/iptablestest"
 )
 
-// door is what the kernel and the fake have in common.
-type door interface {
+// tableEditor is what the kernel and the fake have in common.
+type tableEditor interface {
 	Outlines(context.Context, func(chain string) bool) ([]iptables.Outline, error)
 	Remove(context.Context, ...iptables.Removal) error
 }
@@ -42,7 +43,7 @@ COMMIT
 
 // everyone runs a test with each variant of the kernel's, and with the fake:
 // they must agree.
-func everyone(t *testing.T, test func(*testing.T, door)) {
+func everyone(t *testing.T, test func(*testing.T, tableEditor)) {
 	for _, program := range programs {
 		t.Run(program, func(t *testing.T) {
 			h := newHost(t)
@@ -52,11 +53,11 @@ func everyone(t *testing.T, test func(*testing.T, door)) {
 	}
 	t.Run("fake", func(t *testing.T) {
 		id := iptables.TableID{Variant: iptables.Legacy, Family: iptables.IPv4}
-		test(t, iptables.NewFakeKernel(parse(small, id)...))
+		test(t, iptablestest.NewKernel(parse(small, id)...))
 	})
 }
 
-func first(t *testing.T, d door) iptables.Outline {
+func first(t *testing.T, d tableEditor) iptables.Outline {
 	t.Helper()
 	tables, err := d.Outlines(t.Context(), iptables.AllRules)
 	if err != nil {
@@ -83,32 +84,19 @@ func show(table iptables.Outline) string {
 	return b.String()
 }
 
-// rules finds rules by chain and what they are.
-func rules(table iptables.Outline, chain string, is func(iptables.RuleOutline) bool) []iptables.ChainRule {
-	var found []iptables.ChainRule
-	for _, c := range table.Chains {
-		for _, r := range c.Rules {
-			if c.Name == chain && is(r) {
-				found = append(found, iptables.ChainRule{Chain: c.Name, Target: r.Target})
-			}
+// removeChain removes a chain of the table small, with the rules of other chains that
+// lead to it, and wants the rest to remain. The second time there is nothing to remove.
+func removeChain(t *testing.T, chain string, from []string, want string) {
+	t.Helper()
+	everyone(t, func(t *testing.T, d tableEditor) {
+		r := iptables.Removal{Table: first(t, d).TableID, Chains: []string{chain}}
+		for _, name := range from {
+			r.Rules = append(r.Rules, iptables.ChainRule{Chain: name, Target: chain})
 		}
-	}
-	return found
-}
-
-func leadsTo(chain string) func(iptables.RuleOutline) bool {
-	return func(r iptables.RuleOutline) bool { return r.Jump && r.Target == chain }
-}
-
-func TestAChainGoesWithItsRules(t *testing.T) {
-	everyone(t, func(t *testing.T, d door) {
-		table := first(t, d)
-		r := iptables.Removal{Table: table.TableID, Chains: []string{"A"}, Rules: rules(table, "INPUT", leadsTo("A"))}
-		for range 2 { // the second time it is gone already
+		for range 2 {
 			if err := d.Remove(t.Context(), r); err != nil {
 				t.Fatal(err)
 			}
-			const want = "B: C RETURN\nC: DROP\nFORWARD:\nINPUT: - ACCEPT -\nOUTPUT: B\n"
 			if difference := diff(want, show(first(t, d))); difference != "" {
 				t.Errorf("table (-want +got):\n%s", difference)
 			}
@@ -116,40 +104,22 @@ func TestAChainGoesWithItsRules(t *testing.T) {
 	})
 }
 
-// The first rule of a chain goes, and others still lead to that chain.
-func TestJumpsFindTheirChainsAgain(t *testing.T) {
-	everyone(t, func(t *testing.T, d door) {
-		table := first(t, d)
-		r := iptables.Removal{Table: table.TableID, Chains: []string{"C"}, Rules: rules(table, "B", leadsTo("C"))}
-		if err := d.Remove(t.Context(), r); err != nil {
-			t.Fatal(err)
-		}
-		const want = "A: B\nB: RETURN\nFORWARD:\nINPUT: A - ACCEPT -\nOUTPUT: B\n"
-		if difference := diff(want, show(first(t, d))); difference != "" {
-			t.Errorf("table (-want +got):\n%s", difference)
-		}
-	})
+func TestAChainIsRemovedWithItsRules(t *testing.T) {
+	removeChain(t, "A", []string{"INPUT"}, "B: C RETURN\nC: DROP\nFORWARD:\nINPUT: - ACCEPT -\nOUTPUT: B\n")
 }
 
-// Each rule of a chain that leads to what goes is removed, by jump or goto.
-func TestAllRulesThatLeadThereGo(t *testing.T) {
-	everyone(t, func(t *testing.T, d door) {
-		table := first(t, d)
-		r := iptables.Removal{Table: table.TableID, Chains: []string{"B"}, Rules: []iptables.ChainRule{
-			{Chain: "A", Target: "B"}, {Chain: "OUTPUT", Target: "B"},
-		}}
-		if err := d.Remove(t.Context(), r); err != nil {
-			t.Fatal(err)
-		}
-		const want = "A:\nC: DROP\nFORWARD:\nINPUT: A - ACCEPT -\nOUTPUT:\n"
-		if difference := diff(want, show(first(t, d))); difference != "" {
-			t.Errorf("table (-want +got):\n%s", difference)
-		}
-	})
+// The first rule of a chain is removed, and others still lead to that chain.
+func TestJumpsToAChainThatShrinks(t *testing.T) {
+	removeChain(t, "C", []string{"B"}, "A: B\nB: RETURN\nFORWARD:\nINPUT: A - ACCEPT -\nOUTPUT: B\n")
 }
 
-func TestRefusesWhatWouldBreakOthers(t *testing.T) {
-	everyone(t, func(t *testing.T, d door) {
+// Rules of several chains lead to the removed one, by jump and by goto.
+func TestAllRulesThatLeadToAChainAreRemoved(t *testing.T) {
+	removeChain(t, "B", []string{"A", "OUTPUT"}, "A:\nC: DROP\nFORWARD:\nINPUT: A - ACCEPT -\nOUTPUT:\n")
+}
+
+func TestRemovalOfUsedAndBuiltInChainsIsRefused(t *testing.T) {
+	everyone(t, func(t *testing.T, d tableEditor) {
 		table := first(t, d)
 		before := show(table)
 		err := d.Remove(t.Context(), iptables.Removal{Table: table.TableID, Chains: []string{"A", "B"}})
@@ -183,7 +153,7 @@ func TestAFailureOfOneTable(t *testing.T) {
 	for _, id := range ids {
 		tables = append(tables, parse(small, id)...)
 	}
-	for name, d := range map[string]door{"kernel": h.kernel(), "fake": iptables.NewFakeKernel(tables...)} {
+	for name, d := range map[string]tableEditor{"kernel": h.kernel(), "fake": iptablestest.NewKernel(tables...)} {
 		before, err := d.Outlines(t.Context(), iptables.AllRules)
 		if err != nil {
 			t.Fatal(err)
@@ -192,7 +162,7 @@ func TestAFailureOfOneTable(t *testing.T) {
 		for _, table := range before {
 			r := iptables.Removal{Table: table.TableID, Chains: []string{"A"}}
 			if table.Family == iptables.IPv6 { // in the other family a rule still leads to it
-				r.Rules = rules(table, "INPUT", leadsTo("A"))
+				r.Rules = []iptables.ChainRule{{Chain: "INPUT", Target: "A"}}
 			}
 			all = append(all, r)
 		}
@@ -212,9 +182,9 @@ func TestAFailureOfOneTable(t *testing.T) {
 	}
 }
 
-func TestTheFakeFailsWhenToldTo(t *testing.T) {
+func TestTheFakeReturnsErrors(t *testing.T) {
 	broken := errors.New("broken")
-	f := iptables.NewFakeKernel(parse(small, iptables.TableID{Variant: iptables.NFT, Family: iptables.IPv6})...)
+	f := iptablestest.NewKernel(parse(small, iptables.TableID{Variant: iptables.NFT, Family: iptables.IPv6})...)
 	before := f.String()
 	f.Fail = func(string) error { return broken }
 	if _, err := f.Outlines(t.Context(), iptables.AllRules); !errors.Is(err, broken) {

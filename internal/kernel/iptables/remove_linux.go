@@ -27,23 +27,22 @@ type ChainRule struct{ Chain, Target string }
 // Size returns how many rules and chains are named.
 func (r Removal) Size() int { return len(r.Rules) + len(r.Chains) }
 
-// ErrInUse says that something that stays leads to a chain that should go. Nothing
+// ErrInUse is the error if a rule that is not removed leads to a chain that is. Nothing
 // was removed from that table.
 var ErrInUse = errors.New("the chain is in use")
 
-// ErrBeyondReach says that legacy tables were not changed, because this process
-// lacks the programs of iptables-legacy or the right to use them.
+// ErrBeyondReach is the error if legacy tables were not changed because this process
+// lacks the programs of iptables-legacy or the capabilities to use them.
 var ErrBeyondReach = errors.New("legacy tables cannot be changed from here")
 
-// Remove removes rules and chains. What is gone already is no error. The tables of
-// the nft variant change all together or not at all, by netlink; each legacy table
-// as a whole or not at all, by iptables-legacy-restore. The first failure does not
-// keep it from the others. Other rules keep their order and their counters, but the
-// programs set the counters of policies to zero.
+// Remove removes rules and chains. It is no error if some do not exist. The tables of the
+// nft variant change all together or not at all, by netlink; each legacy table changes as
+// a whole or not at all, by iptables-legacy-restore. After a failure it goes on with the
+// other tables. Other rules keep their order and their counters, but the programs set the
+// counters of policies to zero.
 //
-// Connections that exist stay as they are, as conntrack translates them and not
-// the rules: but only while other rules of that family still use conntrack, since
-// the kernel stops tracking with its last user.
+// Existing connections are not affected, as conntrack translates them, as long as other
+// rules of that family use conntrack: the kernel stops tracking with its last user.
 func (k *Kernel) Remove(ctx context.Context, removals ...Removal) error {
 	var inNFT []index
 	var beyond error
@@ -73,7 +72,7 @@ func (k *Kernel) Remove(ctx context.Context, removals ...Removal) error {
 	return nil
 }
 
-// index is a Removal, for look-ups.
+// index is a Removal with constant-time lookups.
 type index struct {
 	table  TableID
 	chains map[string]bool
@@ -91,8 +90,8 @@ func (r Removal) index() index {
 	return x
 }
 
-// removes reports whether a rule of a chain that stays goes. A rule may not be
-// left without the chain it leads to.
+// removes reports whether a rule of a remaining chain is removed. It is an error if a
+// remaining rule leads to a removed chain.
 func (x index) removes(r ChainRule) (bool, error) {
 	if x.chains[r.Target] && !x.rules[r] {
 		return false, fmt.Errorf("remove chain %s: a rule of chain %s leads to it: %w", r.Target, r.Chain, ErrInUse)
@@ -133,7 +132,7 @@ func pruneNFT(ctx context.Context, conn *nft.Conn, all []index) error {
 	return err
 }
 
-// cut returns what of a removal a table still has.
+// cut returns the part of a removal that exists in a table.
 func (x index) cut(o nft.Outline) (nft.Cut, error) {
 	cut := nft.Cut{Table: o.Table}
 	for _, c := range o.Chains {
@@ -160,9 +159,8 @@ func (x index) cut(o nft.Outline) (nft.Cut, error) {
 	return cut, nil
 }
 
-// removeLegacy removes from one legacy table. A program that changes the table
-// between reading and writing makes the kernel refuse what does not fit any more,
-// and nothing is removed then.
+// removeLegacy removes from one legacy table. If another program changes the table
+// between reading and writing, the program may refuse the input, and nothing is removed.
 func (k *Kernel) removeLegacy(ctx context.Context, x index) error {
 	there, err := k.Exists(ctx, x.table)
 	if err != nil || !there {
@@ -202,8 +200,8 @@ func (k *Kernel) legacyTools(ctx context.Context, f Family) (*Tools, error) {
 	return &Tools{opts: k.opts, kernel: k, tables: k, variant: Legacy, programs: installed[Legacy]}, nil
 }
 
-// beyondReach recognizes what the programs print if they lack a right, or cannot
-// open the lock.
+// beyondReach recognizes the messages of programs that lack a capability or cannot open
+// the lock file.
 func beyondReach(err error) error {
 	if err != nil && (errors.Is(err, fs.ErrPermission) ||
 		strings.Contains(err.Error(), "you must be root") || strings.Contains(err.Error(), "can't open lock file")) {
@@ -212,9 +210,9 @@ func beyondReach(err error) error {
 	return err
 }
 
-// input returns what PROGRAM-restore has to read to remove what a table still has,
-// given what PROGRAM-save printed; empty: nothing. Rules are named by what they
-// say, not by their number, which another program may change meanwhile.
+// input returns the input of PROGRAM-restore that removes the part of a removal that
+// exists in a table, given the output of PROGRAM-save; empty: nothing exists. Rules are
+// identified by their text, not by their number, which another program may change.
 func (x index) input(saved string) (string, error) {
 	var chains, rules, gone strings.Builder
 	err := commands(saved, func(c command) error {

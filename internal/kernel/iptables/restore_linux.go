@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// Read returns what a table holds, with rules that Canonical has spelled. A
-// table that does not exist holds nothing, and is not made.
+// Read returns the chains of a table, with rules in the spelling of Canonical. A table
+// that does not exist has none, and is not created.
 func (t *Tools) Read(ctx context.Context, table Table) (Chains, error) {
 	path, err := t.program(table.Family, "-save")
 	if err != nil {
@@ -46,16 +46,15 @@ func (t *Tools) Restore(ctx context.Context, f Family, input []byte) error {
 	return t.restore(ctx, f, input)
 }
 
-// Test has PROGRAM-restore read input as Restore does, but change nothing. What
-// only the kernel would refuse is not found. The legacy variant makes the tables
-// that are named.
+// Test has PROGRAM-restore check input without a change. It does not find what only the
+// kernel refuses. The legacy variant creates the tables that are named.
 func (t *Tools) Test(ctx context.Context, f Family, input []byte) error {
 	return t.restore(ctx, f, input, "--test")
 }
 
-// In returns the same programs for another namespace, by its file descriptor,
-// that nobody else uses: they do not wait for the lock, which is one for all
-// namespaces.
+// In returns the same programs for another network namespace, by its file descriptor.
+// No other program may use that: they do not wait for the lock of iptables, which all
+// namespaces share.
 func (t *Tools) In(netns int) *Tools {
 	o := t.opts
 	o.NetNS, o.Lock = netns, os.DevNull
@@ -78,9 +77,12 @@ func (t *Tools) restore(ctx context.Context, f Family, input []byte, more ...str
 	seconds := int((t.opts.Wait - waited + time.Second - 1) / time.Second)
 	c := call{path: path, args: append(more, "--noflush", "-w", strconv.Itoa(max(1, seconds))), input: input}
 	c.started, c.finish = t.started, finishTime
-	done := t.announce(ctx, f, string(input))
-	err = t.run(ctx, c)
-	done()
+	run := func() error { return t.run(ctx, c) }
+	if w := t.legacy.Load(); w != nil {
+		err = w.write(ctx, f, string(input), run)
+	} else {
+		err = run()
+	}
 	if err == nil {
 		t.waits.Store(false)
 	}
@@ -90,17 +92,17 @@ func (t *Tools) restore(ctx context.Context, f Family, input []byte, more ...str
 	}
 	program := filepath.Base(path)
 	switch {
-	case strings.Contains(failed.said, "xtables lock"):
+	case strings.Contains(failed.stderr, "xtables lock"):
 		holder, _ := lockHolder(t.opts.Lock)
 		return fmt.Errorf("%s: lock %s: %s after %s", program, t.opts.Lock, holder, t.opts.Wait)
-	case strings.Contains(failed.said, "lock file"):
+	case strings.Contains(failed.stderr, "lock file"):
 		return err
-	case strings.Contains(failed.said, "you must be root"):
+	case strings.Contains(failed.stderr, "you must be root"):
 		return fmt.Errorf("%w: run as root, or grant CAP_NET_ADMIN and CAP_NET_RAW", err)
-	case strings.Contains(failed.said, "unable to initialize table"): // legacy; it does not say why
+	case strings.Contains(failed.stderr, "unable to initialize table"): // legacy; it does not say why
 		return fmt.Errorf("%w: run as root, or grant CAP_NET_ADMIN and CAP_NET_RAW; or the kernel does not have the table", err)
 	}
-	return refused(program, string(input), failed.said)
+	return refused(program, string(input), failed.stderr)
 }
 
 // program returns the path of a program of the variant.
@@ -120,8 +122,8 @@ func (t *Tools) id(table Table) TableID {
 	return TableID{Variant: t.variant, Family: table.Family, Name: table.Name}
 }
 
-// started tells the listeners whose child it is, and watches over a program while
-// it waits for the lock.
+// started notes that a program of ours runs, and logs if it waits for the lock. The
+// returned function notes its end.
 func (t *Tools) started(pid int) func() {
 	t.own.started(pid)
 	stop := t.logWaiting(pid)
@@ -157,24 +159,6 @@ func (t *Tools) logWaiting(pid int) (stop func()) {
 		}
 	})
 	return func() { timer.Stop() }
-}
-
-// announce tells those who look at legacy tables what we are going to change;
-// what it returns, that it is done.
-func (t *Tools) announce(ctx context.Context, f Family, input string) func() {
-	var looks []*look
-	if t.own.looking(func(l *look) { looks = append(looks, l) }); len(looks) == 0 {
-		return func() {}
-	}
-	named := chainsOf(input)
-	for _, l := range looks {
-		l.begin(ctx, f, named)
-	}
-	return func() {
-		for _, l := range looks {
-			l.end(context.WithoutCancel(ctx), f, named)
-		}
-	}
 }
 
 // lockWaitQuiet is how long to wait for the lock before logging it.

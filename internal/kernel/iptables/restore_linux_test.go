@@ -20,8 +20,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 )
 
-// Refused input is told with the rule and the reason, by every program.
-func TestWhatIsRefusedIsNamed(t *testing.T) {
+// Refused input is reported with the rule and the reason, by every program.
+func TestRefusedObjectsAreNamed(t *testing.T) {
 	long := ":" + strings.Repeat("A", 29) + " - [0:0]"
 	both(t, func(t *testing.T, variant Variant) {
 		h := newHost(t, variant)
@@ -79,8 +79,8 @@ func oneOf(alternatives string, is func(string) bool) bool {
 	return false
 }
 
-// Tables before the one that is refused are written, and that is told.
-func TestWhatIsCommittedStays(t *testing.T) {
+// Tables before the one that is refused are written, and that is reported.
+func TestTablesBeforeARefusedOneAreWritten(t *testing.T) {
 	both(t, func(t *testing.T, variant Variant) {
 		h := newHost(t, variant)
 		for i, refused := range []string{"-A PREROUTING -m nosuch", "-A PREROUTING -j NOPE", "-D PREROUTING -j ACCEPT", "-A PREROUTING -j REJECT"} {
@@ -115,7 +115,7 @@ func TestLongComments(t *testing.T) {
 	})
 }
 
-// The programs work where they are told to, and leave other namespaces alone.
+// The programs run in the namespace of Options, and change no other.
 func TestNamespaces(t *testing.T) {
 	both(t, func(t *testing.T, variant Variant) {
 		first, second := newHost(t, variant), newHost(t, variant)
@@ -227,7 +227,7 @@ func TestAStoppedProgramIsGone(t *testing.T) {
 }
 
 // A program whose output is not understood does not wait for somebody to read it.
-func TestOutputThatNobodyReads(t *testing.T) {
+func TestUnreadOutputDoesNotBlockAProgram(t *testing.T) {
 	ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
 	defer stop()
 	odd := errors.New("odd")
@@ -241,7 +241,7 @@ func TestOutputThatNobodyReads(t *testing.T) {
 }
 
 // What a program complains about is kept in bounds.
-func TestComplaintsAreBounded(t *testing.T) {
+func TestLogLinesOfProblemsAreBounded(t *testing.T) {
 	folder := onlyPrograms(t, NFT)
 	path := filepath.Join(folder, "iptables-nft-restore")
 	if err := os.Remove(path); err != nil {

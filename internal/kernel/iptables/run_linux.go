@@ -22,8 +22,8 @@ import (
 const finishTime = 20 * time.Second
 
 const (
-	patience  = 5 * time.Second // for output to end when a program has ended
-	maxStderr = 8 << 10         // bytes that are kept of what a program complains about
+	outputTime = 5 * time.Second // for output to end when a program has ended
+	maxStderr  = 8 << 10         // bytes of stderr that are kept
 )
 
 // call is one run of a program.
@@ -31,23 +31,23 @@ type call struct {
 	path    string
 	args    []string
 	input   []byte
-	output  func(io.Reader) error // reads what it prints; nil: nobody does
-	started func(pid int) func()  // called before it gets input; what it returns, when it has ended
+	output  func(io.Reader) error // reads stdout; nil: it is discarded
+	started func(pid int) func()  // called before it gets input; the returned function is called when it has ended
 
-	// finish is how long it may go on after the context ended, as it commits one
-	// table after the other; 0: it is killed then.
+	// finish is how long it may run after the context ended, as it commits one table
+	// after the other; 0: it is killed at once.
 	finish time.Duration
 }
 
 // failure is a program that ended with an error.
 type failure struct {
-	code int // of its exit; -1: a signal
-	said string
+	code   int // of its exit; -1: a signal
+	stderr string
 }
 
 func (f *failure) Error() string {
-	if said := strings.Join(strings.Fields(f.said), " "); said != "" {
-		return said
+	if text := strings.Join(strings.Fields(f.stderr), " "); text != "" {
+		return text
 	}
 	return fmt.Sprintf("ended with code %d", f.code)
 }
@@ -66,11 +66,10 @@ func outlive(ctx context.Context, by time.Duration) (context.Context, func()) {
 	}
 }
 
-// run runs a program in the namespace and waits for its end; it starts none once
-// the context has ended. A child is made by the thread that asks for it, and is
-// in that thread's namespace. It ends with the thread, and so with this process,
-// however that ends: what it would still write would be out of date. A signal to
-// the process group of this process, such as Ctrl-C, does not reach it.
+// run runs a program in the namespace and waits for its end, unless the context has
+// ended before. A child inherits the namespace of the thread that starts it. It is killed
+// when that thread ends, and so when this process is killed: its input would be out of
+// date. A signal to the process group of this process, such as Ctrl-C, does not reach it.
 func (t *Tools) run(ctx context.Context, c call) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("run %s: %w", filepath.Base(c.path), context.Cause(ctx))
@@ -83,7 +82,7 @@ func (t *Tools) run(ctx context.Context, c call) error {
 		program := filepath.Base(c.path)
 		cmd := exec.CommandContext(ctx, c.path, c.args...)
 		cmd.Env = t.opts.environment()
-		cmd.WaitDelay = patience
+		cmd.WaitDelay = outputTime
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 		stderr := &limited{room: maxStderr}
 		cmd.Stderr = stderr
@@ -103,36 +102,36 @@ func (t *Tools) run(ctx context.Context, c call) error {
 		if c.started != nil {
 			defer c.started(cmd.Process.Pid)()
 		}
-		_, _ = stdin.Write(c.input) // a program that does not read says why below
+		_, _ = stdin.Write(c.input) // if the program does not read, its error follows
 		_ = stdin.Close()
 		var outErr error
 		if c.output != nil {
 			outErr = c.output(stdout)
-			_, _ = io.Copy(io.Discard, stdout) // what was not understood, or the program waits for a reader
+			_, _ = io.Copy(io.Discard, stdout) // the rest, or the program waits for a reader
 		}
 		if err := explain(ctx, cmd.Wait(), stderr.String()); err != nil {
 			return fmt.Errorf("%s: %w", program, err)
 		}
 		if outErr != nil {
-			return fmt.Errorf("understand %s: %w", program, outErr)
+			return fmt.Errorf("parse the output of %s: %w", program, outErr)
 		}
 		return nil
 	})
 }
 
-// explain says how a run ended.
-func explain(ctx context.Context, err error, said string) error {
+// explain returns the error of a run.
+func explain(ctx context.Context, err error, stderr string) error {
 	exit, isExit := errors.AsType[*exec.ExitError](err)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return fmt.Errorf("stopped: %w", context.Cause(ctx))
 	case isExit:
-		return &failure{code: exit.ExitCode(), said: said}
+		return &failure{code: exit.ExitCode(), stderr: stderr}
 	}
 	return err
 }
 
-// limited keeps the beginning of what is written.
+// limited keeps only the first bytes that are written.
 type limited struct {
 	bytes.Buffer
 	room int

@@ -20,7 +20,7 @@ func parseSave(r io.Reader, table string) (Chains, error) {
 		rules = nil
 	}
 	inside, complete := false, false
-	var spelling spelling
+	var words []token // of the last rule, reused
 	lines := bufio.NewScanner(r)
 	lines.Buffer(make([]byte, 64<<10), 1<<20)
 	for lines.Scan() {
@@ -41,7 +41,8 @@ func parseSave(r io.Reader, table string) (Chains, error) {
 				keep()
 				name = strings.Clone(chain)
 			}
-			rules = append(rules, spelling.canonical(rule))
+			words = tokens(words[:0], rule)
+			rules = append(rules, spell(rule, words))
 		}
 	}
 	keep()

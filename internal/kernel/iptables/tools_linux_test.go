@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// What was written is what is read, in whatever spelling it was written, and
-// writing what was read changes nothing.
-func TestWhatIsWrittenIsRead(t *testing.T) {
+// Rules that are written in the spelling of Canonical are read as they were written, and
+// writing the read ones changes nothing.
+func TestWrittenRulesAreReadBack(t *testing.T) {
 	both(t, func(t *testing.T, variant Variant) {
 		h := newHost(t, variant)
 		for family, file := range map[Family]string{IPv4: "rules.ipv4", IPv6: "rules.ipv6"} {

@@ -1,7 +1,6 @@
 package iptables
 
 import (
-	"fmt"
 	"math"
 	"net/netip"
 	"slices"
@@ -9,12 +8,9 @@ import (
 	"strings"
 )
 
-// byDefault reports whether an option says what is so without it, and what
-// PROGRAM-save prints all the same.
-func byDefault(name, value string) bool {
+// isDefault reports whether an option with a value has no effect.
+func isDefault(name, value string) bool {
 	switch name {
-	case "--rsource":
-		return true
 	case "--mask":
 		return value == "255.255.255.255" || value == "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"
 	case "--reject-with":
@@ -23,7 +19,7 @@ func byDefault(name, value string) bool {
 	return false
 }
 
-// network spells an address or network.
+// network returns an address or network as it is compared.
 func network(s string) string {
 	address, bits, ok := strings.Cut(s, "/")
 	a, err := netip.ParseAddr(address)
@@ -43,7 +39,7 @@ func network(s string) string {
 	return p.String()
 }
 
-// destination spells where DNAT leads to.
+// destination returns the argument of DNAT as it is compared.
 func destination(s string) string {
 	if !strings.HasPrefix(s, "[") {
 		return s
@@ -54,7 +50,7 @@ func destination(s string) string {
 	return s
 }
 
-// probability is what the kernel keeps of it: a number of 31 bits.
+// probability returns a probability as the kernel keeps it, with 31 bits.
 func probability(s string) string {
 	p, err := strconv.ParseFloat(s, 64)
 	if err != nil {
@@ -63,15 +59,15 @@ func probability(s string) string {
 	return strconv.FormatFloat(math.Round(p*(1<<31))/(1<<31), 'f', 11, 64)
 }
 
-// pair reads "VALUE/MASK", or "VALUE" with a mask that goes without saying.
-func pair(s string, mask uint32) (value, m uint32, ok bool) {
+// parseMark reads "VALUE/MASK", or "VALUE", which stands for all bits.
+func parseMark(s string) (value, mask uint32, ok bool) {
 	a, b, both := strings.Cut(s, "/")
 	v, err := strconv.ParseUint(a, 0, 32)
 	if err != nil {
 		return 0, 0, false
 	}
 	if !both {
-		return uint32(v), mask, true
+		return uint32(v), math.MaxUint32, true
 	}
 	n, err := strconv.ParseUint(b, 0, 32)
 	return uint32(v), uint32(n), err == nil
@@ -79,9 +75,9 @@ func pair(s string, mask uint32) (value, m uint32, ok bool) {
 
 func hex(n uint32) string { return "0x" + strconv.FormatUint(uint64(n), 16) }
 
-// mark spells the mark a packet must have.
-func mark(s string, all uint32) string {
-	value, mask, ok := pair(s, all)
+// mark returns the mark that a packet must have as it is compared.
+func mark(s string) string {
+	value, mask, ok := parseMark(s)
 	switch {
 	case !ok:
 		return s
@@ -91,36 +87,26 @@ func mark(s string, all uint32) string {
 	return hex(value) + "/" + hex(mask)
 }
 
-// setMark spells each of the ways to say how a mark changes as the one the
-// kernel knows: bits of the mask are cleared, then bits of the value inverted.
-func setMark(name, s string) (option, value string) {
-	v, mask, ok := pair(s, math.MaxUint32)
+// setMark returns a change of the mark as it is compared: bits of the mask are cleared,
+// then bits of the value inverted.
+func setMark(s string) string {
+	value, mask, ok := parseMark(s)
 	if !ok {
-		return name, s
+		return s
 	}
-	switch name {
-	case "--or-mark":
-		mask = v
-	case "--and-mark":
-		v, mask = 0, ^v
-	case "--xor-mark":
-		mask = 0
-	case "--set-mark":
-		mask |= v
-	}
-	return "--set-xmark", hex(v) + "/" + hex(mask)
+	return hex(value) + "/" + hex(mask)
 }
 
-// states spells states of conntrack in the order in which they are printed.
+// states returns states of conntrack in the order in which PROGRAM-save prints them.
 func states(s string) string {
 	if !strings.Contains(s, ",") {
 		return s
 	}
 	var b strings.Builder
 	known := 0
-	given := strings.Split(strings.ToUpper(s), ",")
+	list := strings.Split(s, ",")
 	for _, state := range []string{"INVALID", "NEW", "RELATED", "ESTABLISHED", "UNTRACKED", "SNAT", "DNAT"} {
-		if slices.Contains(given, state) {
+		if slices.Contains(list, state) {
 			if b.Len() > 0 {
 				b.WriteByte(',')
 			}
@@ -128,29 +114,19 @@ func states(s string) string {
 			known++
 		}
 	}
-	if known != len(given) {
+	if known != len(list) {
 		return s
 	}
 	return b.String()
 }
 
-// protect quotes a word that would not be one without.
-func protect(s string) string {
-	if s == "" || strings.ContainsAny(s, " \t\n\"") {
-		return quote(s)
-	}
-	return s
-}
-
-// quote spells free text as PROGRAM-save does (xtables_save_string).
-func quote(s string) string {
+// Quote returns free text, such as a comment, as PROGRAM-save prints it
+// (xtables_save_string).
+func Quote(s string) string {
 	if s != "" && strings.IndexFunc(s, special) < 0 {
 		return s
 	}
-	if strings.ContainsAny(s, `"\'`) {
-		s = strings.NewReplacer(`"`, `\"`, `\`, `\\`, `'`, `\'`).Replace(s)
-	}
-	return fmt.Sprintf(`"%s"`, s)
+	return inQuotes(s)
 }
 
 func special(r rune) bool {
@@ -159,4 +135,11 @@ func special(r rune) bool {
 		return false
 	}
 	return true
+}
+
+func inQuotes(s string) string {
+	if strings.ContainsAny(s, `"\'`) {
+		s = strings.NewReplacer(`"`, `\"`, `\`, `\\`, `'`, `\'`).Replace(s)
+	}
+	return `"` + s + `"`
 }

@@ -2,13 +2,13 @@ package iptables
 
 import "slices"
 
-// lost is what an edit says of which nothing is known.
+// lost is the What of an edit without details.
 const lost = "notifications were lost"
 
-// maxWhat is how many things of an edit are named.
+// maxWhat is how many changes of an edit are named.
 const maxWhat = 3
 
-// found collects what an edit is about.
+// found collects descriptions of changes.
 type found struct{ what []string }
 
 func (f *found) add(what string) {

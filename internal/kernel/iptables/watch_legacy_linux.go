@@ -13,168 +13,216 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A legacy table tells nobody that it changed. The kernel shows cheaply how large
-// it is, and expensively what it says, so the first is looked at often, and the
-// second as rarely as its cost demands: soon if the first differs, or after a
-// Restore of ours, to know what from then on must not change; else seldom, as a
-// rule may take the place of another of its size.
+// The kernel reports no changes of legacy tables, so they are polled. It returns the
+// size of a table at next to no cost, and the rules at a high one. So the sizes are
+// read at each poll; the rules as often as their cost permits: soon if the size changed,
+// or after a Restore of ours; else seldom, as a rule may replace another of its size.
 //
-// What a table says right after a Restore is no proof of what the Restore wrote:
-// another program may have changed it in between. So each Restore is followed by
-// one Edit that is only possible, and the reader of edits compares the table with
-// what it should hold.
+// Rules that are read after a Restore do not prove what the Restore wrote: another
+// program may have changed them in between. So each Restore is followed by one Edit that
+// is only possible, and the receiver compares the table with what it should hold.
 const (
-	thrift  = 1000             // times of what a look costs until the next without a cause: 0.1% of a CPU
-	thrift2 = 20               // with a cause: 5%
-	longest = 10 * time.Minute // until the next without a cause
+	pauseWithoutCause = 1000             // pause after reading a table, in multiples of its CPU time: 0.1 %
+	pauseWithCause    = 20               // the same after a change: 5 %
+	longestPause      = 10 * time.Minute // without a cause
+
+	firstPoll = 10 * time.Millisecond // after an edit; later ones come after an eighth of the time since then, up to the period
+	lastRetry = 30 * time.Second      // longest wait after a poll that failed, unless the period is longer
 )
 
-// tableReader is what the watch needs of Kernel. A table that Kernel cannot decode,
-// the programs may still be able to read and write.
+// tableReader reads legacy tables: Kernel. Where it fails, the programs may still be
+// able to read and write the tables.
 type tableReader interface {
 	Stamps(ctx context.Context) (map[TableID]Stamp, error)
-	Digest(ctx context.Context, id TableID, seed maphash.Seed, ours func(chain string) bool) (Digest, error)
+	read(ctx context.Context, id TableID) (*legacyTable, error)
 }
 
-// look watches legacy tables.
-type look struct {
+// legacyWatch polls legacy tables.
+type legacyWatch struct {
 	tools *Tools
 	ours  func(chain string) bool
 	seed  maphash.Seed
 
-	mu      sync.Mutex
-	running int    // Restores
-	number  uint64 // of the last of them
-	seen    map[Table]*sight
-	rounded time.Time // when the last round began
+	mu     sync.Mutex // held while a Restore runs, and while tables are read
+	tables map[Table]*tableState
+	polled time.Time // when the last poll began
 }
 
-// sight is what was last seen of a table.
-type sight struct {
-	known  bool // digest was read once
-	stamp  Stamp
+// tableState is what is known of a table.
+type tableState struct {
+	stamp   Stamp           // after the last reading, or Restore of ours
+	edited  bool            // another program changed it before a Restore of ours
+	written map[string]bool // chains that input of ours named since the last reading
+
+	known  bool // digest was read
 	digest Digest
-	edited bool              // somebody else changed it before a Restore of ours
-	mine   map[string]uint64 // chains that input of ours named since, and which Restore did last
-	at     time.Time
-	cost   time.Duration
+	at     time.Time     // of the last reading
+	cost   time.Duration // CPU time of the last reading
 }
 
-// cause is why a table is to be read.
-type cause struct {
+// reading is the contents of a table at a poll.
+type reading struct {
 	table   Table
-	there   bool
-	foreign bool   // it looks different, and not by us
-	number  uint64 // of the last Restore then
-	quiet   bool   // no Restore was running
+	rules   *legacyTable    // nil: there is no such table
+	foreign bool            // another program changed the size
+	written map[string]bool // as of tableState
+	cost    time.Duration
 }
 
-// round looks at all tables once and reports whether another program was seen to
-// change one. A table that cannot be read does not keep it from the others.
-func (l *look) round(ctx context.Context, tell func(Edit)) (changed bool, err error) {
-	now := time.Now()
-	due, err := l.due(ctx, now)
-	if err != nil {
-		return false, err
-	}
-	since := l.rounded
-	l.rounded = now
-	var errs []error
-	for _, c := range due {
-		edit, err := l.compare(ctx, c)
-		if err != nil {
-			l.postpone(c)
-			errs = append(errs, fmt.Errorf("table %s: %w", l.tools.id(c.table), err))
+// watchLegacy polls until the context ends. A poll that fails is logged and tried again
+// after a wait that doubles; meanwhile each try reports an edit as possible, so that the
+// tables are compared in full instead.
+func (t *Tools) watchLegacy(ctx context.Context, ours func(string) bool, subscribed func(), report func(Edit)) error {
+	w := &legacyWatch{tools: t, ours: ours, seed: maphash.MakeSeed(), tables: map[Table]*tableState{}}
+	for _, f := range []Family{IPv4, IPv6} {
+		for _, name := range []string{"nat", "filter", "mangle"} {
+			w.tables[Table{f, name}] = &tableState{written: map[string]bool{}}
 		}
-		if edit.What != "" {
+	}
+	t.legacy.Store(w)
+	defer t.legacy.Store(nil)
+	wait := t.opts.Poll
+	poll := func(report func(Edit)) {
+		changed, err := w.poll(ctx, report)
+		if ctx.Err() != nil {
+			return
+		}
+		t.logTrouble(err)
+		if err != nil {
+			report(Edit{What: "tables that cannot be read", Possible: true})
+		}
+		wait = t.nextPoll(wait, changed, err)
+	}
+	poll(func(Edit) {}) // everything is compared at the start anyway
+	subscribed()
+	for {
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-timer.C:
+			poll(report)
+		}
+	}
+}
+
+// nextPoll returns how long to wait for the next poll, given the wait before the
+// last one and its outcome. A program that changes rules may do it again at once.
+func (t *Tools) nextPoll(last time.Duration, changed bool, err error) time.Duration {
+	period := t.opts.Poll
+	switch {
+	case err != nil:
+		return min(2*max(last, period), max(lastRetry, period))
+	case changed:
+		return min(firstPoll, period)
+	}
+	return min(last+last/8, period)
+}
+
+// poll reads what is due, and reports whether another program made a change. A table
+// that cannot be read does not affect the others.
+func (w *legacyWatch) poll(ctx context.Context, report func(Edit)) (changed bool, err error) {
+	since := w.polled
+	w.polled = time.Now()
+	readings, err := w.read(ctx)
+	for _, r := range readings {
+		if edit := w.edit(r); edit.What != "" {
 			edit.Since = since
-			tell(edit)
+			report(edit)
 			changed = changed || !edit.Possible
 		}
 	}
-	return changed, errors.Join(errs...)
+	return changed, err
 }
 
-// postpone keeps a table that could not be read due.
-func (l *look) postpone(c cause) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.seen[c.table].edited = l.seen[c.table].edited || c.foreign
-}
-
-// due lists the tables that it is time to read.
-func (l *look) due(ctx context.Context, now time.Time) ([]cause, error) {
-	l.mu.Lock() // also while the kernel is asked: what it says is compared with what was last known
-	defer l.mu.Unlock()
-	stamps, err := l.tools.tables.Stamps(ctx)
+// read reads the tables that are due.
+func (w *legacyWatch) read(ctx context.Context) (all []reading, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	stamps, err := w.tools.tables.Stamps(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var all []cause
-	for table, s := range l.seen {
-		stamp := stamps[l.tools.id(table)]
-		c := cause{table: table, there: stamp != Stamp{}, number: l.number, quiet: l.running == 0}
-		c.foreign = s.edited || c.quiet && stamp != s.stamp
-		wait := min(thrift*s.cost, longest)
-		if c.foreign || c.quiet && len(s.mine) > 0 {
-			wait = thrift2 * s.cost
+	var errs []error
+	for table, s := range w.tables {
+		id := w.tools.id(table)
+		stamp, exists := stamps[id]
+		r := reading{table: table, foreign: s.edited || stamp != s.stamp, written: s.written}
+		pause := min(pauseWithoutCause*s.cost, longestPause)
+		if r.foreign || len(s.written) > 0 {
+			pause = pauseWithCause * s.cost
 		}
-		if (c.there || c.foreign) && now.Sub(s.at) >= wait {
-			s.edited = false
-			all = append(all, c)
+		if !exists && !r.foreign || w.polled.Sub(s.at) < pause {
+			continue
 		}
+		took := stopwatch()
+		if exists {
+			if r.rules, err = w.tools.tables.read(ctx, id); err != nil {
+				errs = append(errs, fmt.Errorf("table %s: %w", id, err))
+				continue
+			}
+			stamp = r.rules.stamp
+		}
+		s.stamp, s.edited, s.written = stamp, false, map[string]bool{}
+		r.cost = took()
+		all = append(all, r)
 	}
-	return all, nil
+	return all, errors.Join(errs...)
 }
 
-// compare reads a table and returns the edit it shows; one without What is none.
-func (l *look) compare(ctx context.Context, c cause) (Edit, error) {
+// edit returns the change that a reading shows; one without What is none. Chains that a
+// Restore named since the last reading, and a table that was never read, may have been
+// changed unnoticed.
+func (w *legacyWatch) edit(r reading) Edit {
 	took := stopwatch()
-	var now Digest
-	if c.there {
-		var err error
-		if now, err = l.tools.tables.Digest(ctx, l.tools.id(c.table), l.seed, l.ours); err != nil {
-			return Edit{}, err
-		}
+	s, now := w.tables[r.table], Digest{}
+	if r.rules != nil {
+		now = r.rules.digest(w.seed, w.ours)
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	s := l.seen[c.table]
-	edit := s.judge(c, now)
-	if c.quiet { // otherwise what is named may be yet to come
-		maps.DeleteFunc(s.mine, func(_ string, number uint64) bool { return number <= c.number })
-	}
-	if c.quiet && c.number == l.number { // otherwise the end of a Restore says what it looks like
-		s.stamp = now.Stamp
-	}
-	s.digest, s.known, s.at = now, true, time.Now()
-	s.cost = took()
-	return edit, nil
-}
-
-// judge returns the edit that a new digest shows. From here on the digest is what
-// must not change, so chains that a Restore named since the last one, and a table
-// that was never read, may have been changed unnoticed.
-func (s *sight) judge(c cause, now Digest) Edit {
-	if !s.known {
-		return Edit{What: "rules read for the first time" + where(c.table), Possible: true}
+	known, before := s.known, s.digest
+	s.known, s.digest, s.at, s.cost = true, now, time.Now(), r.cost+took()
+	if !known {
+		return Edit{What: "rules read for the first time" + where(r.table), Possible: true}
 	}
 	var edits found
-	for _, what := range differences(s.digest, now, func(chain string) bool { return s.mine[chain] > 0 }) {
-		edits.add(what + where(c.table))
+	for _, what := range differences(before, now, func(chain string) bool { return r.written[chain] }) {
+		edits.add(what + where(r.table))
 	}
 	switch {
 	case len(edits.what) > 0:
 		return Edit{What: edits.String()}
-	case len(s.mine) > 0 && (c.foreign || c.quiet):
-		// If foreign, the change may be in any of these chains, or in none of ours.
-		return Edit{What: "chains just written" + where(c.table), Possible: !c.foreign}
+	case len(r.written) > 0: // if foreign, any of these chains may have changed, or none of ours
+		return Edit{What: "chains just written" + where(r.table), Possible: !r.foreign}
 	}
 	return Edit{}
 }
 
-// stopwatch returns what tells how much time of a CPU has been used since, at
-// most: on a busy machine much more goes by.
+// write runs a Restore of ours, and notes its effect on the tables that input names.
+// Where the kernel does not return sizes, all of them seem edited, and are read.
+func (w *legacyWatch) write(ctx context.Context, f Family, input string, restore func() error) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	named := chainsOf(input)
+	stamps, _ := w.tools.tables.Stamps(ctx)
+	for name, chains := range named {
+		if s := w.tables[Table{f, name}]; s != nil {
+			s.edited = s.edited || stamps[w.tools.id(Table{f, name})] != s.stamp
+			maps.Copy(s.written, chains)
+		}
+	}
+	err := restore()
+	stamps, _ = w.tools.tables.Stamps(context.WithoutCancel(ctx))
+	for name := range named {
+		if s := w.tables[Table{f, name}]; s != nil {
+			s.stamp = stamps[w.tools.id(Table{f, name})]
+		}
+	}
+	return err
+}
+
+// stopwatch returns a function that returns the CPU time used since, at most: on a busy
+// machine more time passes.
 func stopwatch() func() time.Duration {
 	began, used := time.Now(), cpuTime()
 	return func() time.Duration { return min(time.Since(began), cpuTime()-used) }
@@ -188,52 +236,29 @@ func cpuTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// begin notes that input of ours is about to be carried out. Where the kernel does
-// not answer everything looks edited, and is compared.
-func (l *look) begin(ctx context.Context, f Family, named map[string][]string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	stamps, _ := l.tools.tables.Stamps(ctx)
-	l.number++
-	for name, chains := range named {
-		s := l.seen[Table{f, name}]
-		if s == nil {
-			continue
-		}
-		if l.running == 0 && stamps[l.tools.id(Table{f, name})] != s.stamp {
-			s.edited = true
-		}
-		for _, chain := range chains {
-			s.mine[chain] = l.number
-		}
+// logTrouble logs once that the tables cannot be read, and once that they can be again.
+func (t *Tools) logTrouble(err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
 	}
-	l.running++
-}
-
-// end notes that it was, and what the tables look like since.
-func (l *look) end(ctx context.Context, f Family, named map[string][]string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	stamps, _ := l.tools.tables.Stamps(ctx)
-	l.running--
-	for name := range named {
-		if s := l.seen[Table{f, name}]; s != nil {
-			s.stamp = stamps[l.tools.id(Table{f, name})]
-		}
+	before := t.WatchTrouble()
+	t.trouble.Store(&text)
+	switch text {
+	case before:
+	case "":
+		t.opts.Log.Info("The tables of iptables can be read again")
+	default:
+		t.opts.Log.Warn("Cannot read the tables of iptables to find changes by other programs; retrying, and meanwhile comparing all rules by "+
+			programName(IPv4, "-"+string(t.variant), "-save"), "error", err)
 	}
 }
 
-func (o *own) join(l *look) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.looks == nil {
-		o.looks = map[*look]bool{}
+// WatchTrouble returns why changes by other programs are found by comparing all
+// rules, and not by the kernel's own tables; empty if they are.
+func (t *Tools) WatchTrouble() string {
+	if text := t.trouble.Load(); text != nil {
+		return *text
 	}
-	o.looks[l] = true
-}
-
-func (o *own) part(l *look) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	delete(o.looks, l)
+	return ""
 }

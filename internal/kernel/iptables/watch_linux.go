@@ -2,48 +2,45 @@ package iptables
 
 import (
 	"context"
-	"maps"
 	"slices"
 	"sync"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
 )
 
-// Watch tells of what other programs change in the tables nat, filter and mangle
-// of both families, until the context ends; it returns nil then. An edit counts
-// when it is about a chain that is ours, or about a rule of any chain that leads
-// to one, or takes a whole table away, or ends every packet's way in a chain of the
-// kernel's. What Restore does is not told. Subscribed
-// is called when it notices everything from then on.
+// Watch reports changes that other programs make to the tables nat, filter and mangle of
+// both families, until the context ends; it returns nil then. It reports changes to
+// chains that are ours and to rules that lead to these, the deletion of a table, and new
+// rules that end the way of every packet in a chain of the kernel. Changes by Restore are
+// not reported. Subscribed is called once all later changes are noticed. Only one Watch
+// runs at a time.
 //
-// The nft variant tells at once. Legacy tables tell nobody, and are looked at.
-func (t *Tools) Watch(ctx context.Context, ours func(chain string) bool, subscribed func(), tell func(Edit)) error {
+// The kernel reports changes of nft tables at once. Legacy tables are polled.
+func (t *Tools) Watch(ctx context.Context, ours func(chain string) bool, subscribed func(), report func(Edit)) error {
 	if t.variant == NFT {
-		return t.hear(ctx, ours, subscribed, tell)
+		return t.watchNFT(ctx, ours, subscribed, report)
 	}
-	return t.look(ctx, ours, subscribed, tell)
+	return t.watchLegacy(ctx, ours, subscribed, report)
 }
 
-// watched reports whether Watch is about a table of nf_tables.
+// watched reports whether Watch covers a table of nf_tables.
 func watched(t nft.Table) bool {
 	return (t.Family == nft.IP4 || t.Family == nft.IP6) && (t.Name == "nat" || t.Name == "filter" || t.Name == "mangle")
 }
 
-// own is what tells our own doing from that of others.
-type own struct {
+// ownPrograms distinguishes changes by our programs from those by others.
+type ownPrograms struct {
 	mu        sync.Mutex
-	running   map[int]bool // programs of ours, by process
-	past      [64]int      // such that have ended
+	running   map[int]bool // by process ID
+	past      [64]int      // process IDs of programs that have ended recently, and of running ones
 	next      int
 	listeners map[*nft.Listener]func() // called when one may have missed an edit
-	looks     map[*look]bool
 }
 
-// started keeps the listeners from hearing what a program of ours does. Its
-// netlink port is the number of its process (net/netlink/af_netlink.c,
-// netlink_autobind), unless another socket in the namespace has that. The filter
-// is in place before the program has its input, and goes when it has ended.
-func (o *own) started(pid int) {
+// started has the listeners ignore a program of ours. Its netlink port is its process ID
+// (net/netlink/af_netlink.c, netlink_autobind), unless another socket in the namespace
+// has that port. It is called before the program gets its input.
+func (o *ownPrograms) started(pid int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.running == nil {
@@ -55,10 +52,10 @@ func (o *own) started(pid int) {
 	o.filter()
 }
 
-// ended ends what started began. If another socket has the port that was the
-// program's, its owner may have had it all along, in a container with process
-// numbers of its own: the listeners heard nothing of that.
-func (o *own) ended(pid int) {
+// ended reverts started. If another socket has the program's port now, it may have had
+// that all the time, in a container with process IDs of its own: the listeners have
+// ignored its changes.
+func (o *ownPrograms) ended(pid int) {
 	taken := nft.PortTaken(uint32(pid))
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -71,9 +68,9 @@ func (o *own) ended(pid int) {
 	}
 }
 
-// filter tells the listeners. One that does not take it hears our own writes, and
-// tells of them: the tables are compared for nothing.
-func (o *own) filter() {
+// filter sets the filter of the listeners. A listener that refuses it reports our own
+// writes, and the tables are compared once more than necessary.
+func (o *ownPrograms) filter() {
 	ports := make([]uint32, 0, len(o.running))
 	for pid := range o.running {
 		ports = append(ports, uint32(pid))
@@ -83,9 +80,9 @@ func (o *own) filter() {
 	}
 }
 
-// listen keeps a listener from hearing our programs, and calls missed when it may
-// not have heard another one for that reason.
-func (o *own) listen(l *nft.Listener, missed func()) {
+// listen has a listener ignore our programs, and calls missed when it may have ignored
+// another program for that reason.
+func (o *ownPrograms) listen(l *nft.Listener, missed func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.listeners == nil {
@@ -95,25 +92,15 @@ func (o *own) listen(l *nft.Listener, missed func()) {
 	o.filter()
 }
 
-func (o *own) leave(l *nft.Listener) {
+func (o *ownPrograms) leave(l *nft.Listener) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.listeners, l)
 }
 
-// was reports whether a process was one of ours.
-func (o *own) was(pid uint32) bool {
+// was reports whether a process is or was one of our programs.
+func (o *ownPrograms) was(pid uint32) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return pid != 0 && slices.Contains(o.past[:], int(pid))
-}
-
-// looking calls fn for each watch of legacy tables.
-func (o *own) looking(fn func(*look)) {
-	o.mu.Lock()
-	looks := slices.Collect(maps.Keys(o.looks))
-	o.mu.Unlock()
-	for _, l := range looks {
-		fn(l)
-	}
 }

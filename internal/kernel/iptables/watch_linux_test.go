@@ -58,7 +58,7 @@ func (o *observer) next() Edit {
 	case e := <-o.edits:
 		return e
 	case <-time.After(20 * time.Second):
-		o.t.Fatal("no edit was told")
+		o.t.Fatal("no edit was reported")
 		return Edit{}
 	}
 }
@@ -74,7 +74,7 @@ func (o *observer) seen() Edit {
 }
 
 // settle waits until everything has been noticed that could be, and returns what
-// was told meanwhile, except edits that are only possible.
+// was reported meanwhile, except edits that are only possible.
 func (o *observer) settle() []Edit {
 	o.t.Helper()
 	time.Sleep(60 * time.Millisecond) // a legacy table is looked at each 20 ms
@@ -102,15 +102,18 @@ func (o *observer) settled() bool {
 	if err != nil {
 		o.t.Fatal(err)
 	}
-	settled := true
-	o.tools.own.looking(func(l *look) {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		for table, s := range l.seen {
-			settled = settled && !s.edited && len(s.mine) == 0 && s.stamp == stamps[o.tools.id(table)]
+	w := o.tools.legacy.Load()
+	if w == nil {
+		return true
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for table, s := range w.tables {
+		if s.edited || len(s.written) > 0 || s.stamp != stamps[o.tools.id(table)] {
+			return false
 		}
-	})
-	return settled
+	}
+	return true
 }
 
 // base is what is there before others edit: chains of ours, jumps to them, and
@@ -146,7 +149,7 @@ func (o *observer) reset() {
 	}
 }
 
-func TestEditsOfOthersAreTold(t *testing.T) {
+func TestEditsOfOthersAreReported(t *testing.T) {
 	both(t, func(t *testing.T, variant Variant) {
 		o := observe(t, variant, func(*host) {})
 		for _, tt := range []struct {
@@ -172,13 +175,13 @@ func TestEditsOfOthersAreTold(t *testing.T) {
 			o.reset()
 			o.settle()
 			o.run("iptables -t nat -A DOCKER -j ACCEPT") // nobody's business
-			if told := o.settle(); len(told) > 0 {
-				t.Fatalf("before %q: told %v", tt.command, told)
+			if reported := o.settle(); len(reported) > 0 {
+				t.Fatalf("before %q: reported %v", tt.command, reported)
 			}
 			o.run(tt.command)
 			e := o.seen()
 			if !strings.HasPrefix(e.What, tt.want) {
-				t.Errorf("after %q: told %q, want %q", tt.command, e.What, tt.want)
+				t.Errorf("after %q: reported %q, want %q", tt.command, e.What, tt.want)
 			}
 			if variant == NFT && !strings.Contains(e.By, "tables-nft (thread ") {
 				t.Errorf("after %q: by %q", tt.command, e.By)
@@ -188,9 +191,9 @@ func TestEditsOfOthersAreTold(t *testing.T) {
 	})
 }
 
-// A jump that is moved behind the rules of others is told, though there are as
+// A jump that is moved behind the rules of others is reported, though there are as
 // many rules as before.
-func TestAJumpThatIsMovedIsTold(t *testing.T) {
+func TestAJumpThatIsMovedIsReported(t *testing.T) {
 	both(t, func(t *testing.T, variant Variant) {
 		o := observe(t, variant, func(h *host) { h.restore(IPv4, base) })
 		input := "*nat\n-D PREROUTING -j KUBE-SERVICES\n-A PREROUTING -j KUBE-SERVICES\nCOMMIT\n"
@@ -200,26 +203,26 @@ func TestAJumpThatIsMovedIsTold(t *testing.T) {
 		}
 		o.run("iptables-restore --noflush " + file)
 		if e := o.seen(); e.What != "rule of PREROUTING in nat" {
-			t.Errorf("told %+v", e)
+			t.Errorf("reported %+v", e)
 		}
 	})
 }
 
-// What nft does to tables of the nft variant is told as well.
-func TestEditsByNftAreTold(t *testing.T) {
+// What nft does to tables of the nft variant is reported as well.
+func TestEditsByNftAreReported(t *testing.T) {
 	o := observe(t, NFT, func(*host) {})
 	for _, command := range []string{"nft flush table ip nat", "nft delete table ip nat", "nft flush ruleset", "nft flush chain ip nat KUBE-SVC-A"} {
 		o.restore(IPv4, base)
 		o.run(command)
 		if e := o.seen(); !strings.Contains(e.What, "KUBE-S") || !strings.HasPrefix(e.By, "nft (thread ") {
-			t.Errorf("after %q: told %+v", command, e)
+			t.Errorf("after %q: reported %+v", command, e)
 		}
 		o.settle()
 	}
 }
 
-// What others do with what is theirs is not told.
-func TestChainsOfOthersAreNotTold(t *testing.T) {
+// What others do with what is theirs is not reported.
+func TestChainsOfOtherProgramsAreNotReported(t *testing.T) {
 	both(t, func(t *testing.T, variant Variant) {
 		o := observe(t, variant, func(h *host) { h.restore(IPv4, base) })
 		for _, command := range []string{
@@ -236,16 +239,16 @@ func TestChainsOfOthersAreNotTold(t *testing.T) {
 			"ip6tables -t nat -A PREROUTING -p tcp -j ACCEPT",
 		} {
 			o.run(command)
-			if told := o.settle(); len(told) > 0 {
-				t.Errorf("after %q: told %v", command, told)
+			if reported := o.settle(); len(reported) > 0 {
+				t.Errorf("after %q: reported %v", command, reported)
 			}
 		}
 	})
 }
 
-// What Restore does is not told, however much it is, and what others do between
+// What Restore does is not reported, however much it is, and what others do between
 // two Restores is.
-func TestOwnWritesAreNotTold(t *testing.T) {
+func TestOwnWritesAreNotReported(t *testing.T) {
 	both(t, func(t *testing.T, variant Variant) {
 		o := observe(t, variant, func(*host) {})
 		o.restore(IPv4, base)
@@ -258,21 +261,21 @@ func TestOwnWritesAreNotTold(t *testing.T) {
 			b.WriteString("-D PREROUTING -j KUBE-SERVICES\n-I PREROUTING -j KUBE-SERVICES\nCOMMIT\n")
 			o.restore(IPv4, b.String())
 		}
-		if told := o.settle(); len(told) > 0 {
-			t.Fatalf("told %v", told)
+		if reported := o.settle(); len(reported) > 0 {
+			t.Fatalf("reported %v", reported)
 		}
 		o.run("iptables -t nat -I KUBE-SVC-0-1 -j RETURN")
 		o.restore(IPv4, "*nat\n:KUBE-SVC-A - [0:0]\n-A KUBE-SVC-A -j ACCEPT\nCOMMIT\n")
 		if e := o.seen(); e.What != "rule of KUBE-SVC-0-1 in nat" {
-			t.Errorf("told %+v", e)
+			t.Errorf("reported %+v", e)
 		}
-		if told := o.settle(); len(told) > 0 {
-			t.Errorf("told too much: %v", told)
+		if reported := o.settle(); len(reported) > 0 {
+			t.Errorf("reported too much: %v", reported)
 		}
 	})
 }
 
-// An edit while a Restore of ours waits for its input is told, and what the
+// An edit while a Restore of ours waits for its input is reported, and what the
 // Restore does is not.
 func TestEditsDuringARestore(t *testing.T) {
 	both(t, func(t *testing.T, variant Variant) {
@@ -293,10 +296,10 @@ func TestEditsDuringARestore(t *testing.T) {
 			t.Fatal(err)
 		}
 		if e := o.seen(); e.What != "rule of KUBE-SVC-A in nat" {
-			t.Errorf("told %+v", e)
+			t.Errorf("reported %+v", e)
 		}
-		if told := o.settle(); len(told) > 0 {
-			t.Errorf("told too much: %v", told)
+		if reported := o.settle(); len(reported) > 0 {
+			t.Errorf("reported too much: %v", reported)
 		}
 	})
 }
@@ -330,12 +333,12 @@ func TestAProgramWithoutItsPort(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []Edit{{What: lost}}
-	if told := o.settle(); countsAsKernel() && !slices.Equal(told, want) || !slices.Contains(told, want[0]) {
-		t.Errorf("told %v, want %v", told, want)
+	if reported := o.settle(); inFirstPIDNamespace() && !slices.Equal(reported, want) || !slices.Contains(reported, want[0]) {
+		t.Errorf("reported %v, want %v", reported, want)
 	}
 	o.run("iptables -t nat -F KUBE-SVC-A")
 	if e := o.seen(); e.What != "rule of KUBE-SVC-A in nat" {
-		t.Errorf("told %+v", e)
+		t.Errorf("reported %+v", e)
 	}
 }
 

@@ -13,36 +13,37 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
 )
 
-// hear watches tables of the nft variant.
-func (t *Tools) hear(ctx context.Context, ours func(string) bool, subscribed func(), tell func(Edit)) error {
+// watchNFT watches tables of the nft variant.
+func (t *Tools) watchNFT(ctx context.Context, ours func(string) bool, subscribed func(), report func(Edit)) error {
 	l, err := nft.Listen(t.opts.NetNS)
 	if err != nil {
 		return err
 	}
-	t.own.listen(l, func() { tell(Edit{What: lost}) })
+	t.own.listen(l, func() { report(Edit{What: lost}) })
 	defer t.own.leave(l)
 	subscribed()
-	e := ear{ours: ours, mine: t.wrote}
+	e := transaction{ours: ours, mine: t.wrote}
 	missed := func() {
 		e.found = found{}
-		tell(Edit{What: lost})
+		report(Edit{What: lost})
 	}
-	return l.Hear(ctx, missed, func(m netlink.Message) {
-		if edit, ok := e.hear(m); ok {
-			tell(edit)
+	return l.Receive(ctx, missed, func(m netlink.Message) {
+		if edit, ok := e.add(m); ok {
+			report(edit)
 		}
 	})
 }
 
-// ear puts the messages of a transaction together. The last says that there is a
-// new generation, and who made it.
-type ear struct {
+// transaction collects the messages of a transaction. The last one has the number of the
+// new generation, and its author.
+type transaction struct {
 	ours  func(chain string) bool
 	mine  func(port uint32, by string, pid uint32) bool
 	found found
 }
 
-func (e *ear) hear(m netlink.Message) (Edit, bool) {
+// add returns the edit once the transaction is complete.
+func (e *transaction) add(m netlink.Message) (Edit, bool) {
 	if m.Header.Type == unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWGEN {
 		return e.end(m)
 	}
@@ -65,8 +66,8 @@ func (e *ear) hear(m netlink.Message) (Edit, bool) {
 	return Edit{}, false
 }
 
-// ends reports whether a change is a new rule that ends every packet's way in a
-// chain of the kernel's: nothing behind it matters any more.
+// ends reports whether a change is a new rule that ends the way of every packet in a
+// chain of the kernel: the rules behind it have no effect any more.
 func ends(c nft.Change) bool {
 	return c.Table.Name != "mangle" && c.Rule.Every && !c.Gone && !c.Rule.Jump && c.Rule.Target != "" && c.Rule.Target != "LOG" &&
 		slices.Contains([]string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}, c.Chain)
@@ -80,7 +81,7 @@ func where(t Table) string {
 	return " in " + t.Name
 }
 
-func (e *ear) end(m netlink.Message) (Edit, bool) {
+func (e *transaction) end(m netlink.Message) (Edit, bool) {
 	if len(e.found.what) == 0 {
 		return Edit{}, false
 	}
@@ -97,27 +98,30 @@ func (e *ear) end(m netlink.Message) (Edit, bool) {
 	return edit, true
 }
 
-// wrote reports whether an edit that came through the filter is ours all the
-// same. The kernel gives a socket a port beyond all numbers of processes if
-// another has the port it should have; then the process that it names is to be
-// believed, if it counts processes as we do. Otherwise we tell of our own
-// edit, and the tables are compared for nothing.
+// wrote reports whether an edit that passed the filter is ours. If another socket has
+// the port of a program, the kernel assigns one beyond all process IDs; then the process
+// ID in the message counts, if this process is in the first PID namespace. Otherwise our
+// own edit is reported, and the tables are compared once more than necessary.
 func (t *Tools) wrote(port uint32, by string, pid uint32) bool {
 	const beyond = 1 << 31
-	return port >= beyond && t.own.was(pid) && by == t.threadName() && countsAsKernel()
+	return port >= beyond && t.own.was(pid) && t.isThreadName(by) && inFirstPIDNamespace()
 }
 
-// threadName is what the kernel calls a running PROGRAM-restore; it keeps 15
-// characters, which are the same in both families but for the first.
-func (t *Tools) threadName() string {
-	const room = 15
-	name := filepath.Base(t.programs[IPv4].restore)
-	return name[:min(len(name), room)]
+// isThreadName reports whether a running PROGRAM-restore has this name in the kernel,
+// which keeps 15 characters.
+func (t *Tools) isThreadName(name string) bool {
+	for _, p := range t.programs {
+		program := filepath.Base(p.restore)
+		if name == program[:min(len(program), 15)] {
+			return true
+		}
+	}
+	return false
 }
 
-// countsAsKernel reports whether this process is in the first PID namespace
+// inFirstPIDNamespace reports whether this process is in the first PID namespace
 // (linux/proc_ns.h, PROC_PID_INIT_INO).
-func countsAsKernel() bool {
+func inFirstPIDNamespace() bool {
 	name, err := os.Readlink("/proc/self/ns/pid")
 	return err == nil && name == "pid:[4026531836]"
 }

@@ -1,16 +1,20 @@
 package ipvs
 
 import (
-	"errors"
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/nl"
 )
 
 // Of linux/ip_vs.h.
 const (
+	version = 1
+
 	cmdDelService = 3
 	cmdGetService = 4
 	cmdGetDest    = 8
@@ -28,89 +32,82 @@ const (
 	destInactive = 8
 )
 
-// errShort is the error of an answer that ends too early.
-var errShort = errors.New("an answer that is cut off")
-
-// attributes calls fn for each attribute of an answer.
-func attributes(b []byte, fn func(*netlink.AttributeDecoder) error) error {
-	if len(b) < 4 {
-		return errShort
-	}
-	ad, err := netlink.NewAttributeDecoder(b[4:])
-	if err != nil {
-		return err
-	}
-	for ad.Next() {
-		if err := fn(ad); err != nil {
-			return err
+// encode adds the identity of the server.
+func (s Server) encode(ae *netlink.AttributeEncoder) {
+	ae.Nested(attrService, func(ae *netlink.AttributeEncoder) error {
+		family := uint16(unix.AF_INET6)
+		if s.Addr.Is4() {
+			family = unix.AF_INET
 		}
-	}
-	return ad.Err()
-}
-
-// nested calls fn for each attribute inside the one of that type.
-func nested(b []byte, typ uint16, fn func(*netlink.AttributeDecoder)) error {
-	return attributes(b, func(ad *netlink.AttributeDecoder) error {
-		if ad.Type() != typ {
+		ae.Uint16(svcFamily, family)
+		if s.Mark != 0 {
+			ae.Uint32(svcMark, s.Mark)
 			return nil
 		}
-		ad.Nested(func(in *netlink.AttributeDecoder) error {
-			for in.Next() {
-				fn(in)
-			}
-			return in.Err()
-		})
+		addr := make([]byte, 16) // of either family
+		copy(addr, s.Addr.AsSlice())
+		ae.Uint16(svcProtocol, uint16(s.Protocol))
+		ae.Bytes(svcAddr, addr)
+		ae.Bytes(svcPort, binary.BigEndian.AppendUint16(nil, s.Port))
 		return nil
 	})
 }
 
-func decodeFamily(b []byte) (name string, id uint16, err error) {
-	err = attributes(b, func(ad *netlink.AttributeDecoder) error {
+// nested calls fn for each attribute within the attribute of that type.
+func nested(m netlink.Message, typ uint16, fn func(*netlink.AttributeDecoder)) error {
+	return nl.Decode(m, binary.NativeEndian, func(ad *netlink.AttributeDecoder) {
+		if ad.Type() == typ {
+			nl.Nested(ad, fn)
+		}
+	})
+}
+
+func decodeFamily(m netlink.Message) (name string, id netlink.HeaderType, err error) {
+	err = nl.Decode(m, binary.NativeEndian, func(ad *netlink.AttributeDecoder) {
 		switch ad.Type() {
 		case unix.CTRL_ATTR_FAMILY_NAME:
 			name = ad.String()
 		case unix.CTRL_ATTR_FAMILY_ID:
-			id = ad.Uint16()
+			id = netlink.HeaderType(ad.Uint16())
 		}
-		return nil
 	})
 	return name, id, err
 }
 
-func decodeServer(b []byte) (Server, error) {
+func decodeServer(m netlink.Message) (Server, error) {
 	var s Server
-	var af uint16
+	var family uint16
 	addr := make([]byte, 16)
-	err := nested(b, attrService, func(ad *netlink.AttributeDecoder) {
+	err := nested(m, attrService, func(ad *netlink.AttributeDecoder) {
 		switch ad.Type() {
 		case svcFamily:
-			af = ad.Uint16()
+			family = ad.Uint16()
 		case svcProtocol:
 			s.Protocol = uint8(ad.Uint16())
 		case svcAddr:
 			copy(addr, ad.Bytes())
 		case svcPort:
 			if p := ad.Bytes(); len(p) == 2 {
-				s.Port = uint16(p[0])<<8 | uint16(p[1])
+				s.Port = binary.BigEndian.Uint16(p)
 			}
 		case svcMark:
 			s.Mark = ad.Uint32()
 		}
 	})
-	if err != nil {
+	switch {
+	case err != nil:
 		return Server{}, err
+	case family == unix.AF_INET:
+		addr = addr[:4]
+	case family != unix.AF_INET6:
+		return Server{}, fmt.Errorf("a virtual server of address family %d", family)
 	}
-	size, ok := map[uint16]int{unix.AF_INET: 4, unix.AF_INET6: 16}[af]
-	if !ok {
-		return Server{}, fmt.Errorf("a virtual server of address family %d", af)
-	}
-	s.Addr, _ = netip.AddrFromSlice(addr[:size])
+	s.Addr, _ = netip.AddrFromSlice(addr)
 	return s, nil
 }
 
-func decodeConnections(b []byte) (int, error) {
-	n := 0
-	err := nested(b, attrDest, func(ad *netlink.AttributeDecoder) {
+func decodeConnections(m netlink.Message) (n int, err error) {
+	err = nested(m, attrDest, func(ad *netlink.AttributeDecoder) {
 		if t := ad.Type(); t == destActive || t == destInactive {
 			n += int(ad.Uint32())
 		}

@@ -10,12 +10,9 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
-)
 
-// Options for New.
-type Options struct {
-	NetNS int // file descriptor of a network namespace; 0: the current one
-}
+	"github.com/sluice-proxy/sluice/internal/kernel/nl"
+)
 
 // Server is a virtual server: a protocol, address and port, or a packet mark.
 type Server struct {
@@ -38,45 +35,42 @@ func (s Server) String() string {
 }
 
 // Table is IPVS of one network namespace. A socket is open only during a call.
-type Table struct{ opts Options }
+type Table struct{ netns int }
 
-// New returns access to IPVS.
-func New(opts Options) *Table { return &Table{opts: opts} }
+// New returns access to IPVS in the network namespace of a file descriptor; 0: the
+// current one.
+func New(netns int) *Table { return &Table{netns} }
 
 // Servers returns all virtual servers, in the kernel's order.
 func (t *Table) Servers(ctx context.Context) ([]Server, error) {
-	replies, err := t.ask(ctx, cmdGetService, netlink.Dump, nil)
+	answers, err := t.execute(ctx, cmdGetService, netlink.Dump, nil)
 	if errors.Is(err, errAbsent) {
 		return nil, nil
+	}
+	var all []Server
+	for _, m := range answers {
+		s, decodeErr := decodeServer(m)
+		err = errors.Join(err, decodeErr)
+		all = append(all, s)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("list virtual servers: %w", err)
 	}
-	var out []Server
-	for _, m := range replies {
-		s, err := decodeServer(m.Data)
-		if err != nil {
-			return nil, fmt.Errorf("read list of virtual servers: %w", err)
-		}
-		out = append(out, s)
-	}
-	return out, nil
+	return all, nil
 }
 
 // Connections returns the number of connections through a virtual server, including
 // recently ended ones.
 func (t *Table) Connections(ctx context.Context, s Server) (int, error) {
-	replies, err := t.ask(ctx, cmdGetDest, netlink.Dump, encodeServer(s))
+	answers, err := t.execute(ctx, cmdGetDest, netlink.Dump, &s)
+	sum := 0
+	for _, m := range answers {
+		n, decodeErr := decodeConnections(m)
+		err = errors.Join(err, decodeErr)
+		sum += n
+	}
 	if err != nil {
 		return 0, fmt.Errorf("list real servers of %s: %w", s, err)
-	}
-	sum := 0
-	for _, m := range replies {
-		n, err := decodeConnections(m.Data)
-		if err != nil {
-			return 0, fmt.Errorf("read list of real servers of %s: %w", s, err)
-		}
-		sum += n
 	}
 	return sum, nil
 }
@@ -84,7 +78,7 @@ func (t *Table) Connections(ctx context.Context, s Server) (int, error) {
 // Delete deletes a virtual server, which ends its connections. It returns nil if the
 // server does not exist.
 func (t *Table) Delete(ctx context.Context, s Server) error {
-	_, err := t.ask(ctx, cmdDelService, netlink.Acknowledge, encodeServer(s))
+	_, err := t.execute(ctx, cmdDelService, netlink.Acknowledge, &s)
 	if err == nil || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENOENT) || errors.Is(err, errAbsent) {
 		return nil
 	}
@@ -94,80 +88,36 @@ func (t *Table) Delete(ctx context.Context, s Server) error {
 // errAbsent is the error of a kernel without IPVS.
 var errAbsent = errors.New("this kernel has no IPVS")
 
-// filler adds attributes.
-type filler func(*netlink.AttributeEncoder) error
-
-func (t *Table) ask(ctx context.Context, command byte, flags netlink.HeaderFlags, fill filler) ([]netlink.Message, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	conn, err := netlink.Dial(unix.NETLINK_GENERIC, &netlink.Config{NetNS: t.opts.NetNS})
-	if err != nil {
-		return nil, fmt.Errorf("open generic netlink socket: %w", err)
-	}
-	defer func() { _ = conn.Close() }()
-	family, err := lookUp(conn)
+// execute sends a command, about a server unless it is nil.
+func (t *Table) execute(ctx context.Context, command byte, flags netlink.HeaderFlags, s *Server) ([]netlink.Message, error) {
+	family, err := t.family(ctx)
 	if err != nil {
 		return nil, err
 	}
-	ae := netlink.NewAttributeEncoder()
-	if fill != nil {
-		ae.Nested(attrService, fill)
+	r := nl.Request{
+		NetNS: t.netns, Protocol: unix.NETLINK_GENERIC, Type: family, Flags: flags, Header: [4]byte{command, version},
 	}
-	attributes, err := ae.Encode()
-	if err != nil {
-		return nil, err
+	if s != nil {
+		r.Encode = s.encode
 	}
-	return conn.Execute(message(family, command, flags, attributes))
+	return nl.Execute(ctx, r)
 }
 
-// lookUp finds the number of IPVS among the families of generic netlink. It lists all,
-// because a request by name may make the kernel load the module.
-func lookUp(conn *netlink.Conn) (uint16, error) {
-	replies, err := conn.Execute(message(unix.GENL_ID_CTRL, unix.CTRL_CMD_GETFAMILY, netlink.Dump, nil))
-	if err != nil {
-		return 0, fmt.Errorf("list families of generic netlink: %w", err)
-	}
-	for _, m := range replies {
-		name, id, err := decodeFamily(m.Data)
-		if err != nil {
-			return 0, fmt.Errorf("read families of generic netlink: %w", err)
-		}
-		if name == "IPVS" {
+// family returns the number of IPVS among the families of generic netlink. It lists
+// all, because a request by name may make the kernel load the module.
+func (t *Table) family(ctx context.Context) (netlink.HeaderType, error) {
+	answers, err := nl.Execute(ctx, nl.Request{
+		NetNS: t.netns, Protocol: unix.NETLINK_GENERIC, Type: unix.GENL_ID_CTRL, Flags: netlink.Dump,
+		Header: [4]byte{unix.CTRL_CMD_GETFAMILY, version},
+	})
+	for _, m := range answers {
+		name, id, decodeErr := decodeFamily(m)
+		if err = errors.Join(err, decodeErr); name == "IPVS" && err == nil {
 			return id, nil
 		}
 	}
+	if err != nil {
+		return 0, fmt.Errorf("list families of generic netlink: %w", err)
+	}
 	return 0, errAbsent
-}
-
-func message(family uint16, command byte, flags netlink.HeaderFlags, attributes []byte) netlink.Message {
-	header := []byte{command, 1, 0, 0} // struct genlmsghdr
-	return netlink.Message{
-		Header: netlink.Header{Type: netlink.HeaderType(family), Flags: netlink.Request | flags},
-		Data:   append(header, attributes...),
-	}
-}
-
-// encodeServer encodes the identity of a server.
-func encodeServer(s Server) filler {
-	return func(ae *netlink.AttributeEncoder) error {
-		ae.Uint16(svcFamily, family(s.Addr))
-		if s.Mark != 0 {
-			ae.Uint32(svcMark, s.Mark)
-			return nil
-		}
-		addr := make([]byte, 16) // of either family
-		copy(addr, s.Addr.AsSlice())
-		ae.Uint16(svcProtocol, uint16(s.Protocol))
-		ae.Bytes(svcAddr, addr)
-		ae.Bytes(svcPort, []byte{byte(s.Port >> 8), byte(s.Port)})
-		return nil
-	}
-}
-
-func family(a netip.Addr) uint16 {
-	if a.Is4() {
-		return unix.AF_INET
-	}
-	return unix.AF_INET6
 }

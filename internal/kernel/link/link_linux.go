@@ -14,20 +14,13 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 )
 
-// attempts bounds the repetitions of a listing that changes meanwhile.
-const attempts = 10
-
-// Options for New.
-type Options struct {
-	NetNS int // file descriptor of a network namespace; 0: the current one
-}
-
 // Links are the interfaces of one network namespace. A socket is open only
 // during a call.
-type Links struct{ opts Options }
+type Links struct{ netns int }
 
-// New returns access to the interfaces.
-func New(opts Options) *Links { return &Links{opts: opts} }
+// New returns access to the interfaces of the network namespace of a file descriptor; 0: the
+// current one.
+func New(netns int) *Links { return &Links{netns} }
 
 // ErrNotFound is the error for a missing interface.
 var ErrNotFound = errors.New("no such interface")
@@ -53,22 +46,11 @@ func (l *Links) Addresses(ctx context.Context, name string) ([]netip.Addr, error
 }
 
 func addresses(ctx context.Context, h *netlink.Handle, link netlink.Link) ([]netlink.Addr, error) {
-	var list []netlink.Addr
-	var err error
-	for range attempts {
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		list, err = h.AddrList(link, netlink.FAMILY_ALL)
-		if !errors.Is(err, netlink.ErrDumpInterrupted) {
-			break
-		}
-	}
-	return list, err
+	return netns.List(ctx, func() ([]netlink.Addr, error) { return h.AddrList(link, netlink.FAMILY_ALL) })
 }
 
-// Prefer makes programs of this host use one of these sources of its family for
-// connections to an address on the interface, in place of that address itself.
+// Prefer makes programs of this host use one of these source addresses, of the same family,
+// for connections to an address on the interface, in place of that address itself.
 func (l *Links) Prefer(ctx context.Context, name string, sources []netip.Addr) error {
 	err := l.with(name, func(h *netlink.Handle, link netlink.Link) error {
 		list, err := addresses(ctx, h, link)
@@ -92,8 +74,8 @@ func (l *Links) Prefer(ctx context.Context, name string, sources []netip.Addr) e
 	return nil
 }
 
-// replace puts a route in the place of the kernel's own. In IPv6 that has metric
-// 0, which only the kernel can give, so that both are there for a moment.
+// replace replaces the kernel's own route. In IPv6 that has metric 0, which only the kernel
+// can set, so that both routes exist for a moment.
 func replace(h *netlink.Handle, route *netlink.Route) error {
 	if err := h.RouteReplace(route); err != nil {
 		return err
@@ -114,7 +96,7 @@ func replace(h *netlink.Handle, route *netlink.Route) error {
 	return nil
 }
 
-// local is the route that makes an address local.
+// local returns the route that makes an address local.
 func local(link netlink.Link, a netip.Addr) *netlink.Route {
 	r := &netlink.Route{
 		LinkIndex: link.Attrs().Index, Dst: netlink.NewIPNet(a.AsSlice()), Type: unix.RTN_LOCAL,
@@ -172,7 +154,7 @@ func (l *Links) Delete(ctx context.Context, name string) error {
 
 // with calls fn with an interface.
 func (l *Links) with(name string, fn func(*netlink.Handle, netlink.Link) error) error {
-	h, err := netns.Handle(l.opts.NetNS, unix.NETLINK_ROUTE)
+	h, err := netns.Handle(l.netns, unix.NETLINK_ROUTE)
 	if err != nil {
 		return fmt.Errorf("open route netlink: %w", err)
 	}

@@ -42,7 +42,7 @@ func bridge(t *testing.T, netns int, addrs ...string) *Links {
 		}
 		return nil
 	})
-	return New(Options{NetNS: netns})
+	return New(netns)
 }
 
 func TestAddressesAreListedAndRemovedAndTheInterfaceDeleted(t *testing.T) {
@@ -90,7 +90,7 @@ func settled() error {
 	return errors.New("addresses stay tentative")
 }
 
-func TestProgramsConnectFromTheSourcesPreferred(t *testing.T) {
+func TestProgramsUsePreferredSourceAddresses(t *testing.T) {
 	netns := kerneltest.Namespace(t)
 	links := bridge(t, netns, "10.96.0.10/32", "fd00::1/128")
 	kerneltest.Do(t, netns, func() error {
@@ -154,7 +154,7 @@ func TestProgramsConnectFromTheSourcesPreferred(t *testing.T) {
 }
 
 func TestTheLoopbackInterfaceCannotBeDeleted(t *testing.T) {
-	if err := New(Options{NetNS: kerneltest.Namespace(t)}).Delete(t.Context(), "lo"); err == nil {
+	if err := New(kerneltest.Namespace(t)).Delete(t.Context(), "lo"); err == nil {
 		t.Error("no error")
 	}
 }

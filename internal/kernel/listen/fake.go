@@ -12,7 +12,8 @@ import (
 )
 
 // Fake is a host with TCP ports in memory. Like Linux it refuses an address that the
-// host does not have, and a port that is open on an overlapping address. Its methods may be called from several goroutines.
+// host does not have, and a port that is open on an overlapping address. It is safe for
+// concurrent use.
 type Fake struct {
 	mu    sync.Mutex
 	addrs []netip.Addr
@@ -88,10 +89,10 @@ func (f *Fake) Dial(ctx context.Context, at string) (net.Conn, error) {
 	if p == nil {
 		return nil, syscall.ECONNREFUSED
 	}
-	here, there := net.Pipe()
+	client, server := net.Pipe()
 	select {
-	case p.conns <- there:
-		return here, nil
+	case p.conns <- server:
+		return client, nil
 	case <-p.closed:
 		return nil, syscall.ECONNREFUSED
 	case <-ctx.Done():

@@ -64,7 +64,7 @@ func TestAListenerIsReachedInItsNamespace(t *testing.T) {
 }
 
 // What can be open at the same time, in a kernel and in the Fake.
-func TestWhatOverlaps(t *testing.T) {
+func TestAddressesThatCanBeOpenTogether(t *testing.T) {
 	for name, listen := range map[string]func(context.Context, string, netip.AddrPort) (net.Listener, error){
 		"kernel": listen.Opener{NetNS: kerneltest.Namespace(t)}.Listen,
 		"fake":   listen.NewFake().Listen,
@@ -101,7 +101,7 @@ func TestWhatOverlaps(t *testing.T) {
 	}
 }
 
-func TestANamespaceThatIsNone(t *testing.T) {
+func TestAFileThatIsNoNamespace(t *testing.T) {
 	f, err := os.Open(os.DevNull)
 	if err != nil {
 		t.Fatal(err)

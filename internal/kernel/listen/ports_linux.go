@@ -12,48 +12,47 @@ import (
 	"time"
 )
 
-// Ports opens TCP ports like a Opener, and passes those that are open to the next
-// run of this program, so that no client is refused meanwhile. It is safe for
-// concurrent use.
+// Ports opens TCP ports like an Opener, and passes the open ones to the next run of this
+// program, so that no client is refused meanwhile. It is safe for concurrent use.
 type Ports struct {
-	door Opener
+	opener Opener
 
 	mu        sync.Mutex
 	open      map[*port]bool
-	inherited map[place]*os.File // from the run before, not listened on yet
+	inherited map[key]*os.File // of the previous run, not adopted yet
 }
 
-// place is where a port was asked for.
-type place struct {
+// key is what a port was opened with.
+type key struct {
 	network string
 	at      netip.AddrPort
 }
 
 const filePrefix = "listen "
 
-func (p place) String() string { return filePrefix + p.network + " " + p.at.String() }
+func (p key) String() string { return filePrefix + p.network + " " + p.at.String() }
 
-// parsePlace reads what String wrote.
-func parsePlace(name string) (place, bool) {
+// parseKey parses the result of String.
+func parseKey(name string) (key, bool) {
 	f := strings.Fields(name)
 	if len(f) != 3 || f[0]+" " != filePrefix {
-		return place{}, false
+		return key{}, false
 	}
 	at, err := netip.ParseAddrPort(f[2])
-	return place{f[1], at}, err == nil
+	return key{f[1], at}, err == nil
 }
 
-// overlaps reports whether two places cannot be open at the same time, as far as
-// their addresses tell.
-func (p place) overlaps(q place) bool {
+// overlaps reports whether ports cannot be open for both keys at the same time, by their
+// addresses.
+func (p key) overlaps(q key) bool {
 	a, b := p.at.Addr(), q.at.Addr()
 	return p.at.Port() == q.at.Port() && (a == b || a.IsUnspecified() || b.IsUnspecified())
 }
 
-// port is a listener that Ports knows of.
+// port is an open listener of Ports.
 type port struct {
 	*net.TCPListener
-	place place
+	key   key
 	ports *Ports
 }
 
@@ -65,27 +64,26 @@ func (p *port) Close() error {
 	return p.TCPListener.Close()
 }
 
-// NewPorts returns Ports that take over the listeners among the files of the run
-// before.
+// NewPorts returns Ports that adopt the listeners among the files of the previous run.
 func NewPorts(d Opener, files map[string]*os.File) *Ports {
-	p := &Ports{door: d, open: map[*port]bool{}, inherited: map[place]*os.File{}}
+	p := &Ports{opener: d, open: map[*port]bool{}, inherited: map[key]*os.File{}}
 	for name, f := range files {
-		if at, ok := parsePlace(name); ok {
+		if at, ok := parseKey(name); ok {
 			p.inherited[at] = f
 		}
 	}
 	return p
 }
 
-// Listen opens a port as Opener.Listen does. If the run before had it open, clients
-// that connected since are accepted.
+// Listen opens a port as Opener.Listen does. It adopts the listener of the previous run,
+// if there is one, with the clients that connected since.
 func (p *Ports) Listen(ctx context.Context, network string, at netip.AddrPort) (net.Listener, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	want := place{network, at}
+	want := key{network, at}
 	l, err := p.adopt(want)
 	if l == nil && err == nil {
-		l, err = p.door.Listen(ctx, network, at)
+		l, err = p.opener.Listen(ctx, network, at)
 	}
 	if err != nil {
 		return nil, err
@@ -99,28 +97,28 @@ func (p *Ports) Listen(ctx context.Context, network string, at netip.AddrPort) (
 	return opened, nil
 }
 
-// adopt returns the listener that the run before had at a place; nil if there is
-// none. It closes those that would prevent a new one.
-func (p *Ports) adopt(want place) (net.Listener, error) {
+// adopt returns the listener that the previous run had for a key; nil if there is none.
+// It closes inherited listeners that would prevent a new one.
+func (p *Ports) adopt(want key) (net.Listener, error) {
 	if f := p.inherited[want]; f != nil {
 		delete(p.inherited, want)
 		l, err := net.FileListener(f) // it has a descriptor of its own
 		if err != nil {
-			err = fmt.Errorf("listen on %s: take over the open port: %w", want.at, err)
+			err = fmt.Errorf("listen on %s: adopt the open port: %w", want.at, err)
 		}
 		return l, errors.Join(err, f.Close())
 	}
 	for at, f := range p.inherited {
 		if at.overlaps(want) {
-			_ = f.Close() // it was only listened on
+			_ = f.Close() // a listener has nothing to flush
 			delete(p.inherited, at)
 		}
 	}
 	return nil, nil
 }
 
-// Files returns the open ports as files to pass to the next run, by name. The
-// caller closes them. They stay open there although the listeners are closed.
+// Files returns the open ports as files to pass to the next run, by name. The caller
+// closes them. The ports stay open in the next run when this one closes its listeners.
 func (p *Ports) Files() (map[string]*os.File, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -131,19 +129,19 @@ func (p *Ports) Files() (map[string]*os.File, error) {
 			for _, f := range files {
 				_ = f.Close()
 			}
-			return nil, fmt.Errorf("hand over the port %s: %w", l.place.at, err)
+			return nil, fmt.Errorf("hand over the port %s: %w", l.key.at, err)
 		}
-		files[l.place.String()] = f
+		files[l.key.String()] = f
 	}
 	return files, nil
 }
 
-// adoptTime is how long ports of the run before stay open for Listen. What needs
-// them asks for them as soon as it runs.
+// adoptTime is how long ports of the previous run stay open for Listen. Servers open
+// their ports as soon as they run.
 const adoptTime = 5 * time.Second
 
-// Run closes the ports of the run before that are not needed any more. It returns
-// when that is done or the context ends.
+// Run closes the ports of the previous run that no server has adopted after adoptTime, or
+// when the context ends, and returns.
 func (p *Ports) Run(ctx context.Context) error {
 	timer := time.NewTimer(adoptTime)
 	defer timer.Stop()
@@ -154,7 +152,7 @@ func (p *Ports) Run(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for at, f := range p.inherited {
-		_ = f.Close() // it was only listened on
+		_ = f.Close() // a listener has nothing to flush
 		delete(p.inherited, at)
 	}
 	return nil

@@ -13,7 +13,7 @@ import (
 )
 
 // A client that connects while a program is replaced is accepted by the next run,
-// at the same place.
+// on the same listener.
 func TestPortsStayOpenWhileTheProgramIsReplaced(t *testing.T) {
 	door := listen.Opener{NetNS: kerneltest.Namespace(t)}
 	at := netip.MustParseAddrPort("127.0.0.1:10256")

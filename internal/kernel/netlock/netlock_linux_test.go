@@ -1,12 +1,10 @@
 package netlock
 
 import (
-	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"runtime"
 	"strings"
 	"sync"
@@ -19,14 +17,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 )
 
-// role names what a copy of this test program does instead of testing.
-const role = "SLUICE_TEST_NETLOCK_ROLE"
-
-// stranger is the user and group of processes without privileges.
-const stranger = 65534
-
 func TestMain(m *testing.M) {
-	switch os.Getenv(role) {
+	switch kerneltest.Role() {
 	case "hold":
 		l, err := Acquire(Options{})
 		fmt.Println(err)
@@ -36,7 +28,7 @@ func TestMain(m *testing.M) {
 		_, err := Acquire(Options{})
 		fmt.Println(err)
 	case "send":
-		fmt.Println(Send(Options{}, "from a stranger"))
+		fmt.Println(Send(Options{}, "from an unprivileged process"))
 	case "send-anyway":
 		fmt.Println(sendAnyway())
 	default:
@@ -44,7 +36,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// sendAnyway sends to every netlink port that a stranger can guess or read.
+// sendAnyway sends to every netlink port that an unprivileged process can guess or read.
 func sendAnyway() error {
 	text, err := os.ReadFile("/proc/thread-self/net/netlink")
 	if err != nil {
@@ -66,41 +58,6 @@ func sendAnyway() error {
 		}
 	}
 	return nil
-}
-
-// start runs a copy of this program in a role and returns the first line that
-// it prints. The process is killed with the test.
-func start(t *testing.T, netns int, as string, attr *syscall.SysProcAttr) (*exec.Cmd, string) {
-	t.Helper()
-	cmd := exec.Command("/proc/self/exe")
-	cmd.Env, cmd.SysProcAttr = append(os.Environ(), role+"="+as), attr
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	kerneltest.Do(t, netns, cmd.Start)
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		t.Fatalf("%s prints %q: %v", as, line, err)
-	}
-	return cmd, strings.TrimSpace(line)
-}
-
-// nobody makes a process one of a user without privileges.
-func nobody(t *testing.T) *syscall.SysProcAttr {
-	t.Helper()
-	b, err := os.ReadFile("/proc/self/uid_map")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if f := strings.Fields(string(b)); len(f) == 3 && f[2] == "1" {
-		t.Skip("the user namespace of this process has one user only")
-	}
-	return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: stranger, Gid: stranger}}
 }
 
 // acquire takes the lock until the end of the test.
@@ -131,7 +88,7 @@ func TestOneHolderInEachNamespace(t *testing.T) {
 }
 
 // Of many that try at once exactly one holds the lock.
-func TestManyTryAtOnce(t *testing.T) {
+func TestManyProcessesTryAtOnce(t *testing.T) {
 	o := Options{NetNS: kerneltest.Namespace(t)}
 	var all sync.WaitGroup
 	var mu sync.Mutex
@@ -162,7 +119,7 @@ func TestManyTryAtOnce(t *testing.T) {
 func TestKillReleases(t *testing.T) {
 	o := Options{NetNS: kerneltest.Namespace(t)}
 	for range 3 {
-		holder, said := start(t, o.NetNS, "hold", nil)
+		holder, said := kerneltest.Child(t, o.NetNS, "hold", nil)
 		if said != "<nil>" {
 			t.Fatal(said)
 		}
@@ -226,19 +183,19 @@ func TestFullMailbox(t *testing.T) {
 
 // A process without privileges can neither take the lock nor write to its
 // holder, whether it is free or held.
-func TestAStrangerIsLockedOut(t *testing.T) {
-	attr := nobody(t)
+func TestAnotherUserCannotTakeTheLock(t *testing.T) {
+	attr := kerneltest.AsUnprivileged(t)
 	o := Options{NetNS: kerneltest.Namespace(t)}
-	if _, said := start(t, o.NetNS, "acquire", attr); !strings.Contains(said, ErrPrivilege.Error()) {
+	if _, said := kerneltest.Child(t, o.NetNS, "acquire", attr); !strings.Contains(said, ErrPrivilege.Error()) {
 		t.Errorf("to acquire a free lock: %s, want %q", said, ErrPrivilege)
 	}
 	l := acquire(t, o)
 	for _, what := range []string{"acquire", "send"} {
-		if _, said := start(t, o.NetNS, what, attr); !strings.Contains(said, ErrPrivilege.Error()) {
+		if _, said := kerneltest.Child(t, o.NetNS, what, attr); !strings.Contains(said, ErrPrivilege.Error()) {
 			t.Errorf("to %s: %s, want %q", what, said, ErrPrivilege)
 		}
 	}
-	if _, said := start(t, o.NetNS, "send-anyway", attr); said != "<nil>" {
+	if _, said := kerneltest.Child(t, o.NetNS, "send-anyway", attr); said != "<nil>" {
 		t.Errorf("to send to its port: %s, want that the kernel refuses", said)
 	}
 	if err := Send(o, "the first that arrives"); err != nil {
@@ -251,14 +208,14 @@ func TestAStrangerIsLockedOut(t *testing.T) {
 
 // Root of another user namespace is no more than its user outside.
 func TestRootOfAnotherUserNamespaceIsLockedOut(t *testing.T) {
-	attr := nobody(t)
+	attr := kerneltest.AsUnprivileged(t)
 	attr.Credential = nil
 	attr.Cloneflags = syscall.CLONE_NEWUSER
-	attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: stranger, Size: 1}}
-	attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: stranger, Size: 1}}
+	attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: kerneltest.Unprivileged, Size: 1}}
+	attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: kerneltest.Unprivileged, Size: 1}}
 	attr.Credential = &syscall.Credential{}
 	o := Options{NetNS: kerneltest.Namespace(t)}
-	if _, said := start(t, o.NetNS, "acquire", attr); !strings.Contains(said, ErrPrivilege.Error()) {
+	if _, said := kerneltest.Child(t, o.NetNS, "acquire", attr); !strings.Contains(said, ErrPrivilege.Error()) {
 		t.Errorf("to acquire: %s, want %q", said, ErrPrivilege)
 	}
 }

@@ -1,9 +1,12 @@
-// Package netns runs code in another network namespace than the own one.
+// Package netns opens netlink and runs code in another network namespace.
 package netns
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"runtime"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -19,9 +22,26 @@ func Handle(fd, family int) (*netlink.Handle, error) {
 	return netlink.NewHandleAt(netns.NsHandle(fd), family)
 }
 
-// Do runs fn in the network namespace of a file descriptor, on a thread of its
-// own; 0: the current one. What fn makes, such as a socket, or reads below
-// /proc/sys/net, is of that namespace.
+// List calls list until what it lists does not change during the call, with growing
+// pauses. It ends early when the context ends.
+func List[T any](ctx context.Context, list func() ([]T, error)) ([]T, error) {
+	const minPause, maxPause = time.Millisecond, 100 * time.Millisecond
+	for pause := minPause; ctx.Err() == nil; pause = min(2*pause, maxPause) {
+		all, err := list()
+		if !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return all, err
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
+	return nil, context.Cause(ctx)
+}
+
+// Do runs fn in the network namespace of a file descriptor, on a thread of its own; 0: the
+// current one. Sockets that fn opens, and parameters that it reads below /proc/sys/net,
+// belong to that namespace.
 func Do(fd int, fn func() error) error {
 	if fd == 0 {
 		return fn()

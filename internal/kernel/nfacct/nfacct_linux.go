@@ -8,10 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"time"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/nl"
 )
 
 // Of linux/netfilter/nfnetlink_acct.h.
@@ -25,9 +26,6 @@ const (
 
 	nameMax = 32 // with the zero at its end
 )
-
-// answerTimeout bounds the wait for an answer of the kernel, which comes at once.
-const answerTimeout = 5 * time.Second
 
 // ErrUnsupported is the error of a kernel without accounting objects (nfnetlink_acct).
 var ErrUnsupported = errors.New("the kernel has no nfnetlink_acct")
@@ -65,13 +63,9 @@ func (o *Objects) Ensure(ctx context.Context, names ...string) error {
 		if name == "" || len(name) >= nameMax {
 			return fmt.Errorf("accounting object %q: a name has 1 to %d bytes", name, nameMax-1)
 		}
-		ae := netlink.NewAttributeEncoder()
-		ae.String(attrName, name)
-		attributes, err := ae.Encode()
-		if err != nil {
-			return err
-		}
-		_, err = o.ask(ctx, messageNew, netlink.Acknowledge|netlink.Create|netlink.Excl, attributes)
+		_, err := o.execute(ctx, messageNew, netlink.Acknowledge|netlink.Create|netlink.Excl, func(ae *netlink.AttributeEncoder) {
+			ae.String(attrName, name)
+		})
 		if err != nil && !errors.Is(err, unix.EEXIST) {
 			return fmt.Errorf("make accounting object %s: %w", name, err)
 		}
@@ -96,59 +90,35 @@ func (o *Objects) Read(ctx context.Context, name string) (Count, error) {
 // list reads all objects. The kernel marks the answer about a single one as the
 // first of many, and sends no more: only a listing has an end.
 func (o *Objects) list(ctx context.Context) (map[string]Count, error) {
-	replies, err := o.ask(ctx, messageGet, netlink.Dump, nil)
+	answers, err := o.execute(ctx, messageGet, netlink.Dump, nil)
 	if err != nil {
 		return nil, fmt.Errorf("list accounting objects: %w", err)
 	}
 	all := map[string]Count{}
-	for _, m := range replies {
-		name, c, err := object(m.Data)
+	for _, m := range answers {
+		name, c, err := decode(m)
 		if err != nil {
-			return nil, fmt.Errorf("read list of accounting objects: %w", err)
+			return nil, fmt.Errorf("list accounting objects: %w", err)
 		}
 		all[name] = c
 	}
 	return all, nil
 }
 
-func (o *Objects) ask(ctx context.Context, message uint16, flags netlink.HeaderFlags, attributes []byte) ([]netlink.Message, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: o.opts.NetNS})
-	if errors.Is(err, unix.EPROTONOSUPPORT) {
-		return nil, ErrUnsupported
-	}
-	if err != nil {
-		return nil, fmt.Errorf("open netlink socket: %w", err)
-	}
-	defer func() { _ = conn.Close() }()
-	if err := conn.SetDeadline(time.Now().Add(answerTimeout)); err != nil {
-		return nil, fmt.Errorf("set deadline: %w", err)
-	}
-	header := []byte{unix.AF_UNSPEC, 0, 0, 0} // struct nfgenmsg
-	replies, err := conn.Execute(netlink.Message{
-		Header: netlink.Header{Type: netlink.HeaderType(o.subsystem<<8 | message), Flags: netlink.Request | flags},
-		Data:   append(header, attributes...),
+func (o *Objects) execute(ctx context.Context, message netlink.HeaderType, flags netlink.HeaderFlags, encode func(*netlink.AttributeEncoder)) ([]netlink.Message, error) {
+	answers, err := nl.Execute(ctx, nl.Request{
+		NetNS: o.opts.NetNS, Protocol: unix.NETLINK_NETFILTER, Type: netlink.HeaderType(o.subsystem)<<8 | message, Flags: flags, Encode: encode,
 	})
-	if errors.Is(err, unix.EINVAL) { // nfnetlink lacks the subsystem
+	if errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EINVAL) { // the kernel lacks nfnetlink, or its subsystem
 		return nil, ErrUnsupported
 	}
-	return replies, err
+	return answers, err
 }
 
-// object reads an answer.
-func object(b []byte) (name string, c Count, err error) {
-	if len(b) < 4 {
-		return "", c, fmt.Errorf("an answer of %d bytes", len(b))
-	}
-	ad, err := netlink.NewAttributeDecoder(b[4:])
-	if err != nil {
-		return "", c, err
-	}
-	ad.ByteOrder = binary.BigEndian
+// decode decodes one message of a listing.
+func decode(m netlink.Message) (name string, c Count, err error) {
 	found := map[uint16]bool{}
-	for ad.Next() {
+	err = nl.Decode(m, binary.BigEndian, func(ad *netlink.AttributeDecoder) {
 		found[ad.Type()] = true
 		switch ad.Type() {
 		case attrName:
@@ -158,12 +128,12 @@ func object(b []byte) (name string, c Count, err error) {
 		case attrBytes:
 			c.Bytes = ad.Uint64()
 		}
+	})
+	if err == nil && (!found[attrName] || !found[attrPackets] || !found[attrBytes]) {
+		err = errors.New("an accounting object without name or counters")
 	}
-	if err := ad.Err(); err != nil {
-		return "", c, err
-	}
-	if !found[attrName] || !found[attrPackets] || !found[attrBytes] {
-		return "", c, errors.New("an answer without name or counters")
+	if err != nil {
+		return "", Count{}, err
 	}
 	return name, c, nil
 }

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mdlayher/netlink"
+
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 )
 
@@ -114,7 +116,7 @@ func TestAvailable(t *testing.T) {
 
 // A kernel without the subsystem answers as this one does about another that
 // there is not.
-func TestAKernelWithout(t *testing.T) {
+func TestAKernelWithoutTheSubsystem(t *testing.T) {
 	const none = 0x3f
 	o := &Objects{opts: Options{NetNS: kerneltest.Namespace(t)}, subsystem: none}
 	_, readErr := o.Read(t.Context(), "counter")
@@ -127,7 +129,7 @@ func TestAKernelWithout(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoNameIsRefused(t *testing.T) {
+func TestInvalidNamesAreRejected(t *testing.T) {
 	o := New(Options{NetNS: kerneltest.Namespace(t)})
 	for _, name := range []string{"", strings.Repeat("n", nameMax)} {
 		if err := o.Ensure(t.Context(), name); err == nil || !strings.Contains(err.Error(), "1 to 31 bytes") {
@@ -160,11 +162,11 @@ func TestAnAnswerThatIsCutOffIsAnError(t *testing.T) {
 		12, 0, attrPackets, 0, 0, 0, 0, 0, 0, 0, 1, 2,
 		12, 0, attrBytes, 0, 0, 0, 0, 0, 0, 0, 0, 3,
 	}
-	if name, c, err := object(whole); err != nil || name != "no" || c != (Count{Packets: 258, Bytes: 3}) {
+	if name, c, err := decode(netlink.Message{Data: whole}); err != nil || name != "no" || c != (Count{Packets: 258, Bytes: 3}) {
 		t.Fatalf("%s, %+v, %v", name, c, err)
 	}
 	for n := range whole {
-		if name, c, err := object(whole[:n]); err == nil {
+		if name, c, err := decode(netlink.Message{Data: whole[:n]}); err == nil {
 			t.Errorf("%d bytes are read as %s, %+v", n, name, c)
 		}
 	}

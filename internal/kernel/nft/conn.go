@@ -5,6 +5,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
+	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -14,37 +17,37 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Conn talks to nf_tables of one network namespace. One goroutine uses it, but
-// for Watch.
+// Conn reads and writes nf_tables of one network namespace. Only Watch may run beside
+// another method.
 type Conn struct {
-	netns int
-	own   *own
-	lib   *nftables.Conn
-	sock  *netlink.Conn
-	want  int // bytes of buffer
-	room  int
+	netns  int
+	own    *ownPorts
+	lib    *nftables.Conn
+	sock   *netlink.Conn
+	buffer int // bytes to request
+	room   int // bytes of one transaction
 }
 
 // Options for Open.
 type Options struct {
 	NetNS int // file descriptor of a network namespace; 0: the caller's
 
-	// Beside is another Conn of the same program, or nil. Watch of either reports
-	// nothing that was written through the other.
+	// Beside is another Conn of this program, or nil. Watch of either reports no edit that
+	// was made through the other.
 	Beside *Conn
 }
 
 const (
-	wantRoom   = 512 << 10        // bytes; the kernel doubles it: a transaction of some 8,000 elements, done in some 20 ms
-	perMessage = 48 << 10         // a netlink attribute holds at most 65,535 bytes
-	patience   = 60 * time.Second // for one answer of the kernel
-	readTries  = 10
-	settle     = 5 * time.Millisecond
+	bufferSize    = 512 << 10        // bytes; the kernel doubles it: a transaction of some 8,000 elements, done in some 20 ms
+	perMessage    = 48 << 10         // bytes; a netlink attribute holds at most 65,535
+	answerTimeout = 60 * time.Second // of one answer of the kernel
+	readAttempts  = 10
+	readPause     = 5 * time.Millisecond // after the first attempt to read a set; it grows by as much each time
 )
 
 // Open opens a Conn. No privilege is needed until it is used.
 func Open(opt Options) (*Conn, error) {
-	c := &Conn{netns: opt.NetNS, own: newOwn(), want: wantRoom}
+	c := &Conn{netns: opt.NetNS, own: newOwnPorts(), buffer: bufferSize}
 	if opt.Beside != nil {
 		c.own = opt.Beside.own
 	}
@@ -55,7 +58,7 @@ func Open(opt Options) (*Conn, error) {
 }
 
 func (c *Conn) dial() error {
-	opts := []nftables.ConnOption{nftables.AsLasting(), nftables.WithSockOptions(c.adopt)}
+	opts := []nftables.ConnOption{nftables.AsLasting(), nftables.WithSockOptions(c.configure)}
 	if c.netns != 0 {
 		opts = append(opts, nftables.WithNetNSFd(c.netns))
 	}
@@ -67,15 +70,15 @@ func (c *Conn) dial() error {
 	return nil
 }
 
-// adopt sizes the socket the library opened: a transaction goes in one piece.
-// Without privilege the kernel gives less than asked, so we read it back.
-func (c *Conn) adopt(sock *netlink.Conn) error {
+// configure sizes the buffers of the socket that the library opened, as a transaction is
+// sent in one piece, and reads the size back: without privilege the kernel grants less.
+func (c *Conn) configure(sock *netlink.Conn) error {
 	c.sock = sock
-	c.own.use(c, sock.PID())
-	if err := sock.SetWriteBuffer(c.want); err != nil {
+	c.own.update(func() { c.own.ports[c] = sock.PID() })
+	if err := sock.SetWriteBuffer(c.buffer); err != nil {
 		return fmt.Errorf("size netlink send buffer: %w", err)
 	}
-	if err := sock.SetReadBuffer(c.want); err != nil {
+	if err := sock.SetReadBuffer(c.buffer); err != nil {
 		return fmt.Errorf("size netlink receive buffer: %w", err)
 	}
 	raw, err := sock.SyscallConn()
@@ -116,69 +119,44 @@ func askForLargeAnswers(fd int) error {
 
 // Close closes the socket.
 func (c *Conn) Close() error {
-	c.own.forget(c)
+	c.own.update(func() { delete(c.own.ports, c) })
 	return c.lib.CloseLasting()
 }
 
-// own are the netlink ports of the sockets in use, and the listeners that leave out
-// what is done through them. A former port is not ours any more: as ports are
-// process numbers, a program in another container may get it.
-type own struct {
+// ownPorts are the netlink ports of the open Conns of this program. Its listeners
+// ignore what is written through them. A port is removed with its Conn: ports are
+// process numbers, and a program in another container may get it next.
+type ownPorts struct {
 	mu        sync.Mutex
 	ports     map[*Conn]uint32
-	listeners map[*Listener]*Conn
+	listeners map[*Listener]bool
 }
 
-func newOwn() *own { return &own{ports: map[*Conn]uint32{}, listeners: map[*Listener]*Conn{}} }
+func newOwnPorts() *ownPorts {
+	return &ownPorts{ports: map[*Conn]uint32{}, listeners: map[*Listener]bool{}}
+}
 
-// use changes the port of a Conn, before anything is done through it. A listener
-// that does not take a filter hears our writes, and asks has.
-func (o *own) use(c *Conn, port uint32) {
+// update changes ports or listeners and the filters of all listeners. A listener whose
+// filter the kernel refuses receives our own messages, too, and drops them by contains.
+func (o *ownPorts) update(change func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.ports[c] = port
-	for l, of := range o.listeners {
-		if of == c {
-			_ = l.Ignore(port)
-		}
+	change()
+	for l := range o.listeners {
+		_ = l.Ignore(slices.Collect(maps.Values(o.ports))...)
 	}
 }
 
-func (o *own) join(l *Listener, c *Conn) {
+func (o *ownPorts) contains(port uint32) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.listeners[l] = c
-	_ = l.Ignore(o.ports[c])
-}
-
-func (o *own) leave(l *Listener) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	delete(o.listeners, l)
-}
-
-// forget takes out a Conn that is closed.
-func (o *own) forget(c *Conn) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	delete(o.ports, c)
-}
-
-func (o *own) has(port uint32) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for _, used := range o.ports {
-		if used == port {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(slices.Collect(maps.Values(o.ports)), port)
 }
 
 // Room returns how many bytes, by Tx.Bytes, one transaction may have.
 func (c *Conn) Room() int { return c.room }
 
-// Commit carries a transaction out, as a whole or not at all.
+// Commit executes a transaction, all of it or nothing.
 func (c *Conn) Commit(ctx context.Context, tx *Tx) error {
 	if tx.Size() == 0 {
 		return nil
@@ -195,31 +173,76 @@ func (c *Conn) Commit(ctx context.Context, tx *Tx) error {
 	return nil
 }
 
+// Try executes a transaction in a table of its own that is deleted in the same
+// transaction: it handles no packet, and no program can list it.
+func (c *Conn) Try(ctx context.Context, temporary Table, tx *Tx) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	const dormant = 1 // NFT_TABLE_F_DORMANT
+	table := temporary.table()
+	table.Flags = dormant
+	c.lib.AddTable(table)
+	if err := c.load(tx); err != nil {
+		return errors.Join(fmt.Errorf("encode transaction: %w", err), c.redial())
+	}
+	c.lib.DelTable(table)
+	return c.flush()
+}
+
+// RefusedError is the error of a transaction that the kernel rejects for what is in it.
+// Nothing of it is carried out.
+type RefusedError struct{ Err error }
+
+// Error returns the reason.
+func (e *RefusedError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the reason.
+func (e *RefusedError) Unwrap() error { return e.Err }
+
+// refused reports whether an error is the kernel's answer to a transaction, and not one
+// about the connection, missing privilege or lack of memory.
+func refused(err error) bool {
+	answer, is := errors.AsType[*netlink.OpError](err)
+	if !is || answer.Op != "receive" {
+		return false
+	}
+	if _, local := errors.AsType[*os.SyscallError](answer); local {
+		return false
+	}
+	errno, is := errors.AsType[syscall.Errno](answer)
+	return is && !slices.Contains([]syscall.Errno{unix.EPERM, unix.EACCES, unix.ENOMEM, unix.ENOBUFS, unix.EAGAIN, unix.EINTR}, errno)
+}
+
 // flush sends what is loaded.
 func (c *Conn) flush() error {
-	err := c.sock.SetDeadline(time.Now().Add(patience))
+	err := c.sock.SetDeadline(time.Now().Add(answerTimeout))
 	if err == nil {
 		err = c.lib.Flush()
 	}
 	if err == nil {
 		return nil
 	}
-	// The kernel refuses each message that builds on a refused one; the library
-	// tells all of it, the first says what there is to say.
+	// The kernel refuses each message that depends on a refused one. The library returns
+	// all errors; the first is the cause.
+	isRefused := refused(err)
 	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		err = errno
+	}
+	if isRefused {
+		err = &RefusedError{err}
 	}
 	return errors.Join(err, c.redial())
 }
 
-// redial replaces the socket after an error: answers may still be on their way
-// to the old one, and messages be loaded that nobody wants sent.
+// redial replaces the socket after an error: the old one may still get answers, and
+// messages may be loaded that must not be sent.
 func (c *Conn) redial() error {
 	_ = c.lib.CloseLasting()
 	return c.dial()
 }
 
-// load turns a transaction into messages, in the order that always works.
+// load encodes a transaction as messages, in the order that Tx documents.
 func (c *Conn) load(tx *Tx) error {
 	for _, t := range tx.dropped {
 		c.lib.DelTable(t.table())
@@ -229,7 +252,7 @@ func (c *Conn) load(tx *Tx) error {
 	}
 	for i, s := range tx.sets {
 		set := s.set.set(s.table)
-		set.ID = uint32(i + 1) // else the library counts, for all connections together and without a lock
+		set.ID = uint32(i + 1) // otherwise the library numbers the sets of all connections, without a lock
 		if err := c.lib.AddSet(set, nil); err != nil {
 			return err
 		}
@@ -254,13 +277,13 @@ func (c *Conn) load(tx *Tx) error {
 			return err
 		}
 	}
-	c.loadGone(tx)
+	c.loadDeletions(tx)
 	return nil
 }
 
-// loadGone empties all chains before it deletes the first: they may lead to
-// each other.
-func (c *Conn) loadGone(tx *Tx) {
+// loadDeletions flushes all chains before it deletes the first, as their rules may jump
+// from one to another.
+func (c *Conn) loadDeletions(tx *Tx) {
 	for _, g := range tx.flushed {
 		c.lib.FlushChain(&nftables.Chain{Table: g.table.table(), Name: g.name})
 	}
@@ -273,7 +296,7 @@ func (c *Conn) loadGone(tx *Tx) {
 	}
 }
 
-// each hands the elements over in portions that fit into a message.
+// each calls send with portions of the elements that fit into a message.
 func (b bucket) each(send func(*nftables.Set, []nftables.SetElement) error) error {
 	if len(b.elements) == 0 {
 		return nil
@@ -293,7 +316,7 @@ func (b bucket) each(send func(*nftables.Set, []nftables.SetElement) error) erro
 	return send(set, portion)
 }
 
-// DeleteTables deletes the tables that exist, as a whole or not at all.
+// DeleteTables deletes the tables that exist, all of them or none.
 func (c *Conn) DeleteTables(ctx context.Context, tables ...Table) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -308,34 +331,58 @@ func (c *Conn) DeleteTables(ctx context.Context, tables ...Table) error {
 	return nil
 }
 
-// Read returns what a table holds; nil if it does not exist. It stops as soon as the
-// context ends.
-func (c *Conn) Read(ctx context.Context, t Table) (*State, error) {
-	defer c.stopWith(ctx)()
-	var state *State
-	var err error
-	for range readTries {
-		if err := c.sock.SetDeadline(time.Now().Add(patience)); err != nil {
-			return nil, errors.Join(fmt.Errorf("read table %s: %w", t, err), c.redial())
-		}
-		if err := ctx.Err(); err != nil { // the deadline may be later than the one set for it
-			return nil, err
-		}
+// Read returns the content of a table; nil if it does not exist. It returns as soon as
+// the context ends.
+func (c *Conn) Read(ctx context.Context, t Table) (state *State, err error) {
+	err = c.retry(ctx, func() (err error) {
 		state, err = c.read(t)
-		// Another program's transaction interrupts the listing; a chain or a
-		// set may vanish while we list.
-		if !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.ENOENT) {
-			break
-		}
-	}
+		return err
+	})
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("read table %s: %w", t, errors.Join(ctx.Err(), err)), c.redial())
+		return nil, fmt.Errorf("read table %s: %w", t, err)
 	}
 	return state, nil
 }
 
-// stopWith ends waits for the kernel when the context ends, until release is
-// called.
+// retry calls do until no other program changes nf_tables during the call, with pauses
+// that double. It returns as soon as the context ends.
+func (c *Conn) retry(ctx context.Context, do func() error) error {
+	const attempts, firstPause, lastPause = 20, time.Millisecond, 250 * time.Millisecond
+	var err error
+	for i := range attempts {
+		if err = c.attempt(ctx, do); err == nil {
+			return nil
+		}
+		err = errors.Join(ctx.Err(), err)
+		if redialErr := c.redial(); redialErr != nil {
+			return errors.Join(err, redialErr)
+		}
+		changed := errors.Is(err, unix.EINTR) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ERESTART)
+		if ctx.Err() != nil || !changed {
+			return err
+		}
+		timer := time.NewTimer(min(firstPause<<i, lastPause))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+		case <-timer.C:
+		}
+	}
+	return fmt.Errorf("other programs changed nf_tables during each of %d attempts: %w", attempts, err)
+}
+
+func (c *Conn) attempt(ctx context.Context, do func() error) error {
+	defer c.stopWith(ctx)()
+	if err := c.sock.SetDeadline(time.Now().Add(answerTimeout)); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil { // the deadline may be later than that of stopWith
+		return err
+	}
+	return do()
+}
+
+// stopWith ends every wait for the kernel when the context ends, until release is called.
 func (c *Conn) stopWith(ctx context.Context) (release func()) {
 	sock, done := c.sock, make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {

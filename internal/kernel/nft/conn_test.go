@@ -117,7 +117,7 @@ func TestSmallBuffers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			conn, _ := realKernel(t)
 			commit(t, conn, allOf(IP4, ip4))
-			conn.want = unprivileged
+			conn.buffer = unprivileged
 			if err := conn.redial(); err != nil {
 				t.Fatal(err)
 			}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/google/nftables/expr"
 )
@@ -17,8 +18,13 @@ type Fake struct {
 	Tables  map[Table]*State
 	Rules   map[Table]map[string][]Rule // by chain, for what they lead to
 	Commits int
-	Fail    func(tx *Tx) error // if set, may refuse a transaction before it is carried out
-	Space   int                // what Room returns; 0: a megabyte
+	Fail    func(tx *Tx) error // if set, may fail a transaction before it is carried out
+
+	// Refuse, if set, may refuse an element or a chain, given as nft commands: "add
+	// element ip t s { 10.0.0.1 }", "add chain ip t c", "add rule ip t c drop".
+	Refuse func(command string) error
+
+	Space int // what Room returns; 0: a megabyte
 }
 
 // NewFake returns an empty Fake.
@@ -68,7 +74,7 @@ func (f *Fake) Commit(_ context.Context, tx *Tx) error {
 	}
 	next := f.clone()
 	if err := next.run(tx); err != nil {
-		return err
+		return &RefusedError{err}
 	}
 	f.Tables, f.Rules = next.Tables, next.Rules
 	f.Commits++
@@ -76,6 +82,14 @@ func (f *Fake) Commit(_ context.Context, tx *Tx) error {
 }
 
 func (f *Fake) run(tx *Tx) error {
+	if f.Refuse != nil {
+		for line := range strings.Lines(tx.String()) {
+			line = strings.TrimSuffix(line, "\n")
+			if err := f.Refuse(line); err != nil && strings.HasPrefix(line, "add ") {
+				return fmt.Errorf("%s: %w", line, err)
+			}
+		}
+	}
 	for _, t := range tx.dropped {
 		if f.Tables[t] == nil {
 			return fmt.Errorf("delete table %s: no such table", t)
@@ -197,6 +211,9 @@ func (f *Fake) set(b bucket) (map[string]Element, error) {
 }
 
 func (f *Fake) add(b bucket) error {
+	if len(b.elements) == 0 {
+		return nil
+	}
 	elements, err := f.set(b)
 	if err != nil {
 		return err
@@ -246,6 +263,9 @@ func (e Element) meets(o Element, s Set, f Family) bool {
 }
 
 func (f *Fake) delete(b bucket) error {
+	if len(b.elements) == 0 {
+		return nil
+	}
 	elements, err := f.set(b)
 	if err != nil {
 		return err
@@ -323,6 +343,7 @@ func (f *Fake) unused(g goneIn) error {
 
 func (f *Fake) clone() *Fake {
 	n := NewFake()
+	n.Refuse = f.Refuse
 	for t, s := range f.Tables {
 		n.Tables[t] = s.clone()
 		n.Rules[t] = maps.Clone(f.Rules[t])

@@ -97,16 +97,16 @@ func randomRules(r *rand.Rand, f Family, _ func() string) []Rule {
 }
 
 func randomElement(r *rand.Rand, f Family, s Set, chain func() string) Element {
-	front := func() Key { return Key{}.Addr(addr(f, r.IntN(3))).Proto(6).Port(80) }
+	frontend := func() Key { return Key{}.Addr(addr(f, r.IntN(3))).Proto(6).Port(80) }
 	switch s.Name {
 	case "fronts":
-		return Element{Key: string(front()), Data: string(Key{}.ClassID(uint32(r.IntN(2)))), Comment: []string{"", "c"}[r.IntN(2)]}
+		return Element{Key: string(frontend()), Data: string(Key{}.ClassID(uint32(r.IntN(2)))), Comment: []string{"", "c"}[r.IntN(2)]}
 	case "backends":
-		return Element{Key: string(front().Index(uint32(r.IntN(2)))), Data: string(Key{}.Addr(addr(f, r.IntN(2))).Port(80))}
+		return Element{Key: string(frontend().Index(uint32(r.IntN(2)))), Data: string(Key{}.Addr(addr(f, r.IntN(2))).Port(80))}
 	case "ways":
 		return Element{Key: string(Key{}.ClassID(uint32(r.IntN(3)))), Goto: chain()}
 	case "direct":
-		return Element{Key: string(front()), Goto: chain()}
+		return Element{Key: string(frontend()), Goto: chain()}
 	case "some":
 		return Element{Key: string(Key{}.Addr(addr(f, r.IntN(4))))}
 	case "pairs":

@@ -5,28 +5,30 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/nl"
 )
 
-// watchRoom is how many bytes of notifications the kernel keeps for us: deleting
-// a set with 100,000 elements makes some 10 MB, most of it in a filter of ours.
-const watchRoom = 2 << 20
+// watchBuffer is how many bytes of notifications the kernel keeps for a listener.
+// Deleting a set with 100,000 elements makes some 10 MB; our own deletions do not reach
+// the buffer.
+const watchBuffer = 2 << 20
 
-// Listener hears what changes in nf_tables of one network namespace.
+// Listener receives notifications of changes to nf_tables of one network namespace.
 type Listener struct{ conn *netlink.Conn }
 
-// Listen returns a Listener that keeps what it is told from now on. Hear closes
-// it.
+// Listen returns a Listener to which the kernel sends every notification from now on.
+// Receive closes it.
 func Listen(netns int) (*Listener, error) {
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: netns})
 	if err != nil {
 		return nil, fmt.Errorf("open netlink socket to nf_tables: %w", err)
 	}
-	if err := conn.SetReadBuffer(watchRoom); err != nil {
+	if err := conn.SetReadBuffer(watchBuffer); err != nil {
 		return nil, errors.Join(fmt.Errorf("size netlink receive buffer: %w", err), conn.Close())
 	}
 	if err := conn.JoinGroup(unix.NFNLGRP_NFTABLES); err != nil {
@@ -35,9 +37,9 @@ func Listen(netns int) (*Listener, error) {
 	return &Listener{conn: conn}, nil
 }
 
-// Hear calls news for each message, and lost when the kernel had more to tell
-// than it could keep. It returns nil when the context ends.
-func (l *Listener) Hear(ctx context.Context, lost func(), news func(netlink.Message)) error {
+// Receive calls received for each message, and lost when the kernel dropped some. It
+// returns nil when the context ends.
+func (l *Listener) Receive(ctx context.Context, lost func(), received func(netlink.Message)) error {
 	stop := context.AfterFunc(ctx, func() { _ = l.conn.Close() }) // wakes Receive
 	defer func() {
 		stop()
@@ -54,14 +56,14 @@ func (l *Listener) Hear(ctx context.Context, lost func(), news func(netlink.Mess
 			return fmt.Errorf("wait for changes of nf_tables: %w", err)
 		}
 		for _, m := range messages {
-			news(m)
+			received(m)
 		}
 	}
 }
 
-// Ignore makes the kernel keep what is done through these netlink ports to
-// itself, and through no others, so that our own writes cost next to nothing
-// here. It may be called while another goroutine hears.
+// Ignore makes the kernel send no message that was caused through one of these netlink
+// ports, in place of those of an earlier call, so that our own writes cost next to
+// nothing here. It may be called while another goroutine receives.
 func (l *Listener) Ignore(ports ...uint32) error {
 	if len(ports) == 0 {
 		return l.conn.RemoveBPF()
@@ -82,23 +84,19 @@ func (l *Listener) Ignore(ports ...uint32) error {
 	return l.conn.SetBPF(filter)
 }
 
-// Author reads who made a new generation: the name of the program and its
-// thread, in the first PID namespace; empty if it is not known.
+// Author returns the program that made a new generation, and its thread as the first PID
+// namespace numbers it; "" and 0 if the message does not say.
 func Author(m netlink.Message) (by string, pid uint32) {
-	if len(m.Data) < nfgenLen {
-		return "", 0
-	}
-	attrs, err := netlink.UnmarshalAttributes(m.Data[nfgenLen:])
+	err := nl.Decode(m, binary.BigEndian, func(ad *netlink.AttributeDecoder) {
+		switch ad.Type() {
+		case unix.NFTA_GEN_PROC_PID:
+			pid = ad.Uint32()
+		case unix.NFTA_GEN_PROC_NAME:
+			by = ad.String()
+		}
+	})
 	if err != nil {
 		return "", 0
-	}
-	for _, a := range attrs {
-		switch {
-		case a.Type == unix.NFTA_GEN_PROC_PID && len(a.Data) == 4:
-			pid = binary.BigEndian.Uint32(a.Data)
-		case a.Type == unix.NFTA_GEN_PROC_NAME:
-			by = strings.TrimRight(string(a.Data), "\x00")
-		}
 	}
 	return by, pid
 }

@@ -1,19 +1,16 @@
-// Package nft is a typed door to nf_tables over netlink: tables, chains, rules,
-// sets and maps as values; a transaction that can be printed and committed; a
-// reader; and a fake kernel that refuses what the real one refuses.
+// Package nft reads and writes nf_tables over netlink. Tables, chains, rules, sets and
+// maps are values; a transaction can be printed, in the language of nft(8), and
+// committed. Fake is nf_tables in memory and refuses what the kernel refuses.
 //
-// It never runs the nft program. What it prints is nft's language (nft(8)).
+// The package never runs the program nft.
 package nft
 
 import (
-	"strings"
-
 	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 )
 
-// Family is an nf_tables family. Chains, sets and rules of different families
-// never mix.
+// Family is an nf_tables family.
 type Family byte
 
 // The families Sluice uses.
@@ -59,7 +56,7 @@ type Set struct {
 	Data     []Type // nil: a plain set; Verdict: a verdict map
 	Interval bool   // keys may be ranges
 	Dynamic  bool   // rules add elements, which time out
-	Size     uint32 // most elements; 0: unlimited. A dynamic set needs one.
+	Size     uint32 // the most elements; 0: unlimited. Dynamic sets need a limit.
 }
 
 // verdicts reports whether the set is a verdict map.
@@ -126,29 +123,22 @@ func (s Set) set(t Table) *nftables.Set {
 	return ns
 }
 
-// definition says what a set is, as nft prints it on one line.
-func (s Set) definition(f Family) string {
-	var b strings.Builder
-	b.WriteString("type " + typeNames(f, s.Key))
-	if s.Data != nil {
-		b.WriteString(" : " + typeNames(f, s.Data))
+// definition returns the definition of a set, as nft prints it on one line.
+func (s Set) definition(f Family) string { return definition(s.set(Table{Family: f})) }
+
+func definition(s *nftables.Set) string {
+	text := "type " + s.KeyType.Name
+	if s.IsMap {
+		text += " : " + s.DataType.Name
 	}
-	b.WriteString(";")
+	text += ";"
 	if s.Interval {
-		b.WriteString(" flags interval;")
+		text += " flags interval;"
 	}
 	if s.Dynamic {
-		b.WriteString(" flags dynamic,timeout;")
+		text += " flags dynamic,timeout;"
 	}
-	return b.String()
-}
-
-func typeNames(f Family, types []Type) string {
-	names := make([]string, len(types))
-	for i, t := range types {
-		names[i] = library(f, t).Name
-	}
-	return strings.Join(names, " . ")
+	return text
 }
 
 func datatype(f Family, types []Type) nftables.SetDatatype {

@@ -11,33 +11,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Outline is a table of any program: its chains, and where their rules lead. It
-// leaves out sets, and what rules ask of packets.
+// Outline is a table of any program: its chains, and the targets of their rules. It
+// leaves out sets and the conditions of rules.
 type Outline struct {
 	Table
-	Chains []ChainOutline // in the order of their making
+	Chains []ChainOutline // in the order in which they were added
 }
 
 // ChainOutline is a chain with its rules in their order.
 type ChainOutline struct {
 	Name  string
-	Base  bool // Hook leads here; false: a regular chain
+	Base  bool // registered at Hook; false: a regular chain
 	Hook  Point
 	Rules []RuleOutline
 }
 
-// Entrance reports whether packets enter the node at the chain, from the network
-// or from programs of the node.
+// Entrance reports whether the chain handles packets that arrive from the network or that
+// programs of this node send, before they are routed.
 func (c ChainOutline) Entrance() bool {
 	return c.Base && (c.Hook == Prerouting || c.Hook == Output)
 }
 
-// RuleOutline is a rule without what it asks of packets.
+// RuleOutline is a rule without its conditions.
 type RuleOutline struct {
 	Handle uint64 // identifies the rule in its table
-	Target string // the chain it leads to, or what it does ("ACCEPT", "DNAT"); empty: nothing
+	Target string // the chain it jumps to, or its action ("ACCEPT", "DNAT"); empty: none
 	Jump   bool   // Target is a chain, by jump or goto
-	Every  bool   // the rule asks nothing of packets
+	Every  bool   // the rule has no condition
 }
 
 // AllRules and NoRules select the chains whose rules Outline lists.
@@ -46,11 +46,11 @@ func AllRules(Table, string) bool { return true }
 // NoRules selects no chain.
 func NoRules(Table, string) bool { return false }
 
-// Outline returns those of the tables that exist. It lists rules of the selected
-// chains only. A kernel without nf_tables has no tables.
+// Outline returns those of the tables that exist, with the rules of the selected chains
+// only. A kernel without nf_tables has no tables.
 func (c *Conn) Outline(ctx context.Context, tables []Table, rules func(t Table, chain string) bool) ([]Outline, error) {
 	var all []Outline
-	err := c.undisturbed(ctx, func() (err error) {
+	err := c.retry(ctx, func() (err error) {
 		all, err = c.outline(ctx, tables, rules)
 		return err
 	})
@@ -60,7 +60,7 @@ func (c *Conn) Outline(ctx context.Context, tables []Table, rules func(t Table, 
 func (c *Conn) outline(ctx context.Context, tables []Table, rules func(Table, string) bool) ([]Outline, error) {
 	var all []Outline
 	for _, f := range []Family{IP4, IP6} {
-		found, err := c.skeletons(f, tables)
+		found, err := c.chainsOf(f, tables)
 		if err != nil {
 			return nil, fmt.Errorf("list tables of nf_tables: %w", err)
 		}
@@ -82,8 +82,8 @@ func (c *Conn) outline(ctx context.Context, tables []Table, rules func(Table, st
 	return all, nil
 }
 
-// skeletons lists tables of one family with their chains.
-func (c *Conn) skeletons(f Family, tables []Table) ([]Outline, error) {
+// chainsOf lists tables of one family with their chains, without rules.
+func (c *Conn) chainsOf(f Family, tables []Table) ([]Outline, error) {
 	var found []Outline
 	err := c.dump(unix.NFT_MSG_GETTABLE, f, nil, func(o object) {
 		if slices.Contains(tables, o.table) {
@@ -131,7 +131,7 @@ func (c *Conn) Has(ctx context.Context, t Table, chain string) (bool, error) {
 		attrs, err = named(t.Name, unix.NFTA_CHAIN_NAME, chain)
 	}
 	if err == nil {
-		err = c.sock.SetDeadline(time.Now().Add(patience))
+		err = c.sock.SetDeadline(time.Now().Add(answerTimeout))
 	}
 	if err == nil {
 		_, err = c.sock.Execute(request(kind, t.Family, attrs))
@@ -148,7 +148,7 @@ func (c *Conn) Has(ctx context.Context, t Table, chain string) (bool, error) {
 // dump calls fn for each object of a listing. The error is EINTR if another
 // program changed what is listed meanwhile.
 func (c *Conn) dump(kind int, f Family, attrs []byte, fn func(object)) error {
-	if err := c.sock.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := c.sock.SetDeadline(time.Now().Add(answerTimeout)); err != nil {
 		return err
 	}
 	m := request(kind, f, attrs)
@@ -172,37 +172,6 @@ func (c *Conn) dump(kind int, f Family, attrs []byte, fn func(object)) error {
 		}
 	}
 	return bad
-}
-
-// undisturbed calls do again, after pauses that double, while other programs
-// change nf_tables during the call.
-func (c *Conn) undisturbed(ctx context.Context, do func() error) error {
-	const attempts, firstPause, lastPause = 20, time.Millisecond, 250 * time.Millisecond
-	var err error
-	for i := range attempts {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if err = c.sock.SetDeadline(time.Now().Add(patience)); err == nil {
-			err = do()
-		}
-		if err == nil {
-			return nil
-		}
-		if redialErr := c.redial(); redialErr != nil { // answers may be on their way
-			return errors.Join(err, redialErr)
-		}
-		if !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ERESTART) {
-			return err
-		}
-		timer := time.NewTimer(min(firstPause<<i, lastPause))
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-		case <-timer.C:
-		}
-	}
-	return fmt.Errorf("other programs changed nf_tables during each of %d attempts: %w", attempts, err)
 }
 
 // absent reports whether an error means that the kernel has no nf_tables.

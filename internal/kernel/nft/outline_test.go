@@ -179,7 +179,7 @@ func TestPartsOfADeletionAreInOrder(t *testing.T) {
 	var kinds []string
 	for _, m := range messages {
 		size += length(m)
-		kinds = append(kinds, kindOf(m.Header.Type&0xff))
+		kinds = append(kinds, kindOf(m))
 	}
 	if got, want := strings.Join(kinds, " "), "rule rule rule chain chain"; got != want {
 		t.Errorf("deletions are %s, want %s", got, want)
@@ -232,7 +232,7 @@ func TestDecodeChange(t *testing.T) {
 	changes, done := make(chan string, 100), make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
-		done <- l.Hear(ctx, func() { changes <- "lost" }, func(m netlink.Message) {
+		done <- l.Receive(ctx, func() { changes <- "lost" }, func(m netlink.Message) {
 			if c, ok := DecodeChange(m); ok {
 				changes <- fmt.Sprintf("%s: %s %s %s gone=%t", c.Table, c.Kind, c.Chain, c.Rule.Target, c.Gone)
 			}

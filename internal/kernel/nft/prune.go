@@ -9,10 +9,11 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/nl"
 )
 
-// Cut is what to delete from a table: single rules, and chains with all their
-// rules.
+// Cut lists what to delete from a table: single rules, and chains with all their rules.
 type Cut struct {
 	Table  Table
 	Rules  []RuleRef
@@ -27,14 +28,14 @@ type RuleRef struct {
 
 // Prune deletes what decide returns, all of it or nothing. decide calls Outline.
 // If another program changes nf_tables between the two, Prune calls decide again:
-// a handle may identify another rule once a table was made anew. The error is EBUSY
-// if something that stays leads to a chain.
+// the handle of a rule of a deleted table may identify another rule of a new one. The
+// error is EBUSY if a rule that stays jumps to one of the chains.
 //
-// Where the kernel does not grant the buffer, without privilege outside of this
-// user namespace, Prune takes several transactions: after each, every rule that is
-// left leads to a chain that exists.
+// If the kernel does not grant the buffer, for lack of privilege outside of this user
+// namespace, Prune uses several transactions. Rules that jump go first, so that no rule
+// ever jumps to a missing chain.
 func (c *Conn) Prune(ctx context.Context, decide func() ([]Cut, error)) error {
-	return c.undisturbed(ctx, func() error {
+	return c.retry(ctx, func() error {
 		generation, err := c.generation()
 		if err != nil {
 			return err
@@ -51,8 +52,8 @@ func (c *Conn) Prune(ctx context.Context, decide func() ([]Cut, error)) error {
 	})
 }
 
-// deletions returns the messages that carry cuts out: first nothing leads to a
-// chain any more, then the chains are empty, then they go.
+// deletions returns the messages for the cuts: first those that delete rules, then those
+// that flush chains, then those that delete chains.
 func deletions(cuts []Cut) ([]netlink.Message, error) {
 	var rules, flushes, chains []netlink.Message
 	var err error
@@ -81,7 +82,7 @@ func deletions(cuts []Cut) ([]netlink.Message, error) {
 
 // deleteAll sends the messages, in as few transactions as possible.
 func (c *Conn) deleteAll(generation uint32, messages []netlink.Message) error {
-	const envelope, leastRoom = 4 << 10, 64 << 10 // bytes: more than what surrounds the messages; of any transaction
+	const envelope, leastRoom = 4 << 10, 64 << 10 // bytes: at most, around the messages; of any transaction
 	size := envelope
 	for _, m := range messages {
 		size += length(m)
@@ -102,9 +103,9 @@ func (c *Conn) deleteAll(generation uint32, messages []netlink.Message) error {
 	return nil
 }
 
-// deleteAt carries messages out, all or none; none, with ERESTART, if the
-// generation is another. Only the last one is acknowledged: the kernel answers
-// after it has done them all, and refusals come first.
+// deleteAt executes the messages, all or none. It returns ERESTART if the generation has
+// changed. Only the last message requests an answer: the kernel sends it after it has
+// executed them all, and refusals before.
 func (c *Conn) deleteAt(generation uint32, messages []netlink.Message) error {
 	const forGeneration = 1 // NFNL_BATCH_GENID
 	head := []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, unix.NFNL_SUBSYS_NFTABLES}
@@ -138,16 +139,19 @@ func (c *Conn) generation() (uint32, error) {
 	if err != nil {
 		return 0, fmt.Errorf("read generation of nf_tables: %w", err)
 	}
-	attrs, err := netlink.UnmarshalAttributes(answer[0].Data[nfgenLen:])
-	if err != nil {
-		return 0, fmt.Errorf("decode generation of nf_tables: %w", err)
-	}
-	for _, a := range attrs {
-		if a.Type == unix.NFTA_GEN_ID && len(a.Data) == 4 {
-			return binary.BigEndian.Uint32(a.Data), nil
+	generation, found := uint32(0), false
+	err = nl.Decode(answer[0], binary.BigEndian, func(ad *netlink.AttributeDecoder) {
+		if ad.Type() == unix.NFTA_GEN_ID {
+			generation, found = ad.Uint32(), true
 		}
+	})
+	if err == nil && !found {
+		err = errors.New("the kernel does not report it")
 	}
-	return 0, errors.New("read generation of nf_tables: the kernel does not say")
+	if err != nil {
+		return 0, fmt.Errorf("read generation of nf_tables: %w", err)
+	}
+	return generation, nil
 }
 
 // request makes a message for nf_tables.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/google/nftables"
@@ -36,7 +35,7 @@ func (c *Conn) readSets(t Table, s *State) error {
 		return err
 	}
 	for _, ns := range sets {
-		state := SetState{definition: definitionOf(ns), Elements: map[string]Element{}}
+		state := SetState{definition: identity(ns), Elements: map[string]Element{}}
 		if !ns.Dynamic {
 			if state.Elements, err = c.readElements(ns); err != nil {
 				return err
@@ -47,12 +46,12 @@ func (c *Conn) readSets(t Table, s *State) error {
 	return nil
 }
 
-// readElements reads a set until it is read in one piece. For some milliseconds
-// after a set has grown much the kernel moves its elements about, and a listing
-// misses some and has as many others twice: each part of it goes on at a
-// position, not at an element (nft_set_hash.c, nft_rhash_walk).
+// readElements reads a set again until no element is listed twice. For some
+// milliseconds after a set has grown much, the kernel moves its elements, and a listing
+// misses some and has as many others twice: each part of it continues at a position, not
+// at an element (nft_set_hash.c, nft_rhash_walk).
 func (c *Conn) readElements(ns *nftables.Set) (map[string]Element, error) {
-	for try := range readTries {
+	for try := range readAttempts {
 		listed, err := c.lib.GetSetElements(ns)
 		if err != nil {
 			return nil, err
@@ -64,9 +63,9 @@ func (c *Conn) readElements(ns *nftables.Set) (map[string]Element, error) {
 		if len(elements) == len(listed) {
 			return elements, nil
 		}
-		time.Sleep(time.Duration(try+1) * settle)
+		time.Sleep(time.Duration(try+1) * readPause)
 	}
-	return nil, fmt.Errorf("set %s does not come to rest", ns.Name)
+	return nil, fmt.Errorf("set %s: its elements move during each of %d listings", ns.Name, readAttempts)
 }
 
 func (c *Conn) readChains(t Table, s *State) error {
@@ -173,36 +172,6 @@ func (e Element) elements(s Set) []nftables.SetElement {
 		return []nftables.SetElement{ne}
 	}
 	return []nftables.SetElement{ne, {Key: []byte(e.End), IntervalEnd: true}}
-}
-
-func definitionOf(ns *nftables.Set) string {
-	if readsVerdicts(ns) {
-		return verdictMap
-	}
-	s := "type " + typeName(ns.KeyType)
-	if ns.IsMap {
-		s += " : " + typeName(ns.DataType)
-	}
-	s += ";"
-	if ns.Interval {
-		s += " flags interval;"
-	}
-	if ns.Dynamic {
-		s += " flags dynamic,timeout;"
-	}
-	return s
-}
-
-func typeName(t nftables.SetDatatype) string {
-	parts := nftables.ConcatSetTypeElements(t)
-	var name strings.Builder
-	for i, p := range parts {
-		if i > 0 {
-			name.WriteString(" . ")
-		}
-		name.WriteString(p.Name)
-	}
-	return name.String()
 }
 
 func hookOf(nc *nftables.Chain) *Hook {

@@ -140,18 +140,19 @@ func Dispatch(verdicts string, fields ...Field) Statement {
 // no match if it has nothing. It serves as a register between two look-ups.
 func SetPriority(from string, fields ...Field) Statement {
 	text, exprs, _ := join(fields)
-	return Statement{"meta priority set " + text + " map @" + from, append(exprs, lookup(from, reg1),
-		&expr.Meta{Key: expr.MetaKeyPRIORITY, SourceRegister: true, Register: reg1})}
+	return setPriority(text+" map @"+from, append(exprs, lookup(from, reg1))...)
+}
+
+// setPriority sets the packet's priority to what the expressions leave in register 1.
+func setPriority(text string, exprs ...expr.Any) Statement {
+	return Statement{"meta priority set " + text, append(exprs, &expr.Meta{Key: expr.MetaKeyPRIORITY, SourceRegister: true, Register: reg1})}
 }
 
 // Draw sets the packet's priority to one of n numbers from first on, each as likely
 // as the others. First is at least 1: as a priority, nft would list 0 as "none".
 func Draw(first, n int) Statement {
 	number := Random(first, n)
-	return Statement{"meta priority set " + number.text, []expr.Any{
-		number.load(reg1),
-		&expr.Meta{Key: expr.MetaKeyPRIORITY, SourceRegister: true, Register: reg1},
-	}}
+	return setPriority(number.text, number.load(reg1))
 }
 
 // Random is one of n numbers from first on, drawn each time it is loaded.
@@ -170,10 +171,7 @@ func Priority() Field {
 
 // ClearPriority sets the packet's priority to zero.
 func ClearPriority() Statement {
-	return Statement{"meta priority set none", []expr.Any{
-		&expr.Immediate{Register: reg1, Data: make([]byte, 4)},
-		&expr.Meta{Key: expr.MetaKeyPRIORITY, SourceRegister: true, Register: reg1},
-	}}
+	return setPriority("none", &expr.Immediate{Register: reg1, Data: make([]byte, 4)})
 }
 
 // TranslateFrom sends the connection to the address and port the map has for
@@ -295,53 +293,57 @@ func NotLoopback(f Family) Statement {
 	if f == IP6 {
 		return compare("ip6 daddr != ::1", expr.CmpOpNeq, Destination(f), netip.IPv6Loopback().AsSlice())
 	}
-	first := Field{load: func(reg uint32) expr.Any {
-		return &expr.Payload{DestRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: IP4.header().daddr, Len: 1}
-	}}
-	return compare("ip daddr != 127.0.0.0/8", expr.CmpOpNeq, first, []byte{127})
+	return in127("ip daddr != 127.0.0.0/8", expr.CmpOpNeq, IP4.header().daddr)
 }
 
 // ToLoopback matches packets to 127.0.0.0/8.
 func ToLoopback() Statement {
-	s := NotLoopback(IP4)
-	s.text = "ip daddr 127.0.0.0/8"
-	s.exprs[1] = &expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte{127}}
-	return s
+	return in127("ip daddr 127.0.0.0/8", expr.CmpOpEq, IP4.header().daddr)
 }
 
 // FromLoopback matches packets from 127.0.0.0/8.
 func FromLoopback() Statement {
+	return in127("ip saddr 127.0.0.0/8", expr.CmpOpEq, IP4.header().saddr)
+}
+
+// in127 compares the first byte of an IPv4 address with 127.
+func in127(text string, op expr.CmpOp, offset uint32) Statement {
 	first := Field{load: func(reg uint32) expr.Any {
-		return &expr.Payload{DestRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: IP4.header().saddr, Len: 1}
+		return &expr.Payload{DestRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: 1}
 	}}
-	return compare("ip saddr 127.0.0.0/8", expr.CmpOpEq, first, []byte{127})
+	return compare(text, op, first, []byte{127})
 }
 
-// FromInterface matches packets that came in on the interface.
+// FromInterface matches packets that arrived on the interface.
 func FromInterface(name string) Statement {
-	return compare(fmt.Sprintf("iifname %q", name), expr.CmpOpEq, inputInterface(), ifname(name))
+	return iifname(fmt.Sprintf("iifname %q", name), expr.CmpOpEq, padded(name))
 }
 
-// NotFromInterface matches packets that did not, or were made on this host.
+// NotFromInterface matches packets that arrived on another interface or that this host
+// sends.
 func NotFromInterface(name string) Statement {
-	return compare(fmt.Sprintf("iifname != %q", name), expr.CmpOpNeq, inputInterface(), ifname(name))
+	return iifname(fmt.Sprintf("iifname != %q", name), expr.CmpOpNeq, padded(name))
 }
 
-// FromPrefix matches packets that came in on an interface whose name begins so.
+// FromPrefix matches packets that arrived on an interface whose name has the prefix.
 func FromPrefix(prefix string) Statement {
-	return compare(fmt.Sprintf("iifname %q", prefix+"*"), expr.CmpOpEq, inputInterface(), []byte(prefix))
+	return iifname(fmt.Sprintf("iifname %q", prefix+"*"), expr.CmpOpEq, []byte(prefix))
 }
 
-// NotFromPrefix matches packets that did not, or were made on this host.
+// NotFromPrefix matches packets that arrived on an interface without the prefix, or that
+// this host sends.
 func NotFromPrefix(prefix string) Statement {
-	return compare(fmt.Sprintf("iifname != %q", prefix+"*"), expr.CmpOpNeq, inputInterface(), []byte(prefix))
+	return iifname(fmt.Sprintf("iifname != %q", prefix+"*"), expr.CmpOpNeq, []byte(prefix))
 }
 
-func inputInterface() Field {
-	return Field{load: func(reg uint32) expr.Any { return &expr.Meta{Key: expr.MetaKeyIIFNAME, Register: reg} }}
+// iifname compares the beginning of the name of the interface on which a packet arrived.
+func iifname(text string, op expr.CmpOp, data []byte) Statement {
+	load := func(reg uint32) expr.Any { return &expr.Meta{Key: expr.MetaKeyIIFNAME, Register: reg} }
+	return compare(text, op, Field{load: load}, data)
 }
 
-func ifname(name string) []byte {
+// padded returns a whole name of an interface as the kernel stores it.
+func padded(name string) []byte {
 	b := make([]byte, unix.IFNAMSIZ)
 	copy(b[:unix.IFNAMSIZ-1], name)
 	return b

@@ -8,19 +8,19 @@ import (
 
 // The sets and maps that rules in tests use.
 var (
-	fronts   = Set{Name: "fronts", Key: []Type{Addr, Proto, Port}, Data: []Type{ClassID}}
-	backends = Set{Name: "backends", Key: []Type{Addr, Proto, Port, Index}, Data: []Type{Addr, Port}}
-	ways     = Set{Name: "ways", Key: []Type{ClassID}, Data: []Type{Verdict}}
-	direct   = Set{Name: "direct", Key: []Type{Addr, Proto, Port}, Data: []Type{Verdict}}
-	some     = Set{Name: "some", Key: []Type{Addr}}
-	pairs    = Set{Name: "pairs", Key: []Type{Addr, Addr}}
-	nets     = Set{Name: "nets", Key: []Type{Addr}, Interval: true}
-	allowed  = Set{Name: "allowed", Key: []Type{Addr, Proto, Port, Addr}, Interval: true}
-	clients  = Set{Name: "clients", Key: []Type{ClassID, Addr}, Data: []Type{Index}, Dynamic: true, Size: 1000}
+	frontends = Set{Name: "fronts", Key: []Type{Addr, Proto, Port}, Data: []Type{ClassID}}
+	backends  = Set{Name: "backends", Key: []Type{Addr, Proto, Port, Index}, Data: []Type{Addr, Port}}
+	ways      = Set{Name: "ways", Key: []Type{ClassID}, Data: []Type{Verdict}}
+	direct    = Set{Name: "direct", Key: []Type{Addr, Proto, Port}, Data: []Type{Verdict}}
+	some      = Set{Name: "some", Key: []Type{Addr}}
+	pairs     = Set{Name: "pairs", Key: []Type{Addr, Addr}}
+	nets      = Set{Name: "nets", Key: []Type{Addr}, Interval: true}
+	allowed   = Set{Name: "allowed", Key: []Type{Addr, Proto, Port, Addr}, Interval: true}
+	clients   = Set{Name: "clients", Key: []Type{ClassID, Addr}, Data: []Type{Index}, Dynamic: true, Size: 1000}
 )
 
 func everySet() []Set {
-	return []Set{fronts, backends, ways, direct, some, pairs, nets, allowed, clients}
+	return []Set{frontends, backends, ways, direct, some, pairs, nets, allowed, clients}
 }
 
 // everyRule returns a rule for each statement there is, and for each hook the

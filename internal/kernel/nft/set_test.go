@@ -37,23 +37,23 @@ func listed(listing string) []string {
 
 // everyElement returns elements of each kind for the sets that rules use.
 func everyElement(f Family) map[string][]Element {
-	front := func(i int, proto uint8, port uint16) Key { return Key{}.Addr(addr(f, i)).Proto(proto).Port(port) }
+	frontend := func(i int, proto uint8, port uint16) Key { return Key{}.Addr(addr(f, i)).Proto(proto).Port(port) }
 	value := func(major, minor uint32) string { return string(Key{}.ClassID(major<<16 | minor)) }
 	return map[string][]Element{
 		"fronts": {
-			{Key: string(front(1, 6, 80)), Data: value(0x110, 3), Comment: "ns/name:port"},
-			{Key: string(front(1, 17, 53)), Data: value(1, 0xffff), Comment: strings.Repeat("c", MaxComment-1)},
-			{Key: string(front(2, 132, 65535)), Data: value(0xffff, 0)},
+			{Key: string(frontend(1, 6, 80)), Data: value(0x110, 3), Comment: "ns/name:port"},
+			{Key: string(frontend(1, 17, 53)), Data: value(1, 0xffff), Comment: strings.Repeat("c", MaxComment-1)},
+			{Key: string(frontend(2, 132, 65535)), Data: value(0xffff, 0)},
 		},
 		"backends": {
-			{Key: string(front(1, 6, 80).Index(0)), Data: string(Key{}.Addr(addr(f, 9)).Port(8080))},
-			{Key: string(front(1, 6, 80).Index(65534)), Data: string(Key{}.Addr(addr(f, 10)).Port(1))},
+			{Key: string(frontend(1, 6, 80).Index(0)), Data: string(Key{}.Addr(addr(f, 9)).Port(8080))},
+			{Key: string(frontend(1, 6, 80).Index(65534)), Data: string(Key{}.Addr(addr(f, 10)).Port(1))},
 		},
 		"ways":    {{Key: value(0x110, 3), Goto: "other"}, {Key: value(1, 0), Goto: "any"}},
-		"direct":  {{Key: string(front(1, 6, 80)), Goto: "other", Comment: "c"}},
+		"direct":  {{Key: string(frontend(1, 6, 80)), Goto: "other", Comment: "c"}},
 		"some":    {{Key: string(Key{}.Addr(addr(f, 1)))}},
 		"pairs":   {{Key: string(Key{}.Addr(addr(f, 1)).Addr(addr(f, 1)))}},
-		"allowed": rangesFrom(front(1, 6, 80), prefixesOf(f)...),
+		"allowed": rangesFrom(frontend(1, 6, 80), prefixesOf(f)...),
 		"nets":    plainRanges(prefixesOf(f)),
 	}
 }
@@ -173,9 +173,9 @@ func TestManyElementsArrive(t *testing.T) {
 		conn, _ := realKernel(t)
 		tx := &Tx{}
 		tx.AddTable(table)
-		tx.AddSet(table, fronts)
+		tx.AddSet(table, frontends)
 		for i := range n {
-			tx.Add(table, fronts, Element{
+			tx.Add(table, frontends, Element{
 				Key:  string(Key{}.Addr(addr(table.Family, i)).Proto(6).Port(80)),
 				Data: "abcd", Comment: strings.Repeat("c", i%MaxComment),
 			})
@@ -188,7 +188,7 @@ func TestManyElementsArrive(t *testing.T) {
 		}
 		gone := &Tx{}
 		for _, e := range elements {
-			gone.Delete(table, fronts, e)
+			gone.Delete(table, frontends, e)
 			commitFull(t, conn, gone)
 		}
 		commit(t, conn, gone)

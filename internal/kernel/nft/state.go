@@ -6,40 +6,40 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 )
 
-// State is what a table holds.
+// State is the content of a table.
 type State struct {
 	Chains map[string]ChainState
 	Sets   map[string]SetState
 
-	// Dormant says that its chains are switched off. Adding the table again
-	// switches them on.
+	// Dormant means that its chains are disabled. Adding the table again enables them.
 	Dormant bool
 }
 
-// ChainState is what a chain holds.
+// ChainState is the content of a chain.
 type ChainState struct {
 	hook  string
 	drops bool // its policy is to drop
 	rules []string
 }
 
-// SetState is what a set holds. The elements of dynamic sets, which are the
-// kernel's own, are left out.
+// SetState is the content of a set. It leaves out the elements of dynamic sets, which
+// rules add.
 type SetState struct {
 	definition string
 	Elements   map[string]Element // by Key and End together
 }
 
-// Entrance reports whether the kernel sends packets into the chain before it knows
-// where they go: once none does no connection gets into the table any more.
+// Entrance reports whether the chain handles packets before they are routed. New
+// connections reach the rules of a table through such chains only.
 func (s ChainState) Entrance() bool {
 	return s.hook != "" && !strings.Contains(s.hook, " hook "+Postrouting.String()+" ")
 }
 
-// Is reports whether the chain is exactly as wanted.
+// Is reports whether the chain has exactly this hook and these rules.
 func (s ChainState) Is(c Chain) bool {
 	if s.drops || s.hook != c.Hook.text() || len(s.rules) != len(c.Rules) {
 		return false
@@ -52,26 +52,26 @@ func (s ChainState) Is(c Chain) bool {
 	return true
 }
 
-// SameHook reports whether the chain is registered as wanted, whatever its
-// rules: a hook cannot be changed in place.
+// SameHook reports whether the chain has this hook, whatever its rules: a hook cannot be
+// changed in place.
 func (s ChainState) SameHook(c Chain) bool { return s.hook == c.Hook.text() }
 
-// Is reports whether the set is defined as wanted, whatever its elements.
+// Is reports whether the set has this definition, whatever its elements.
 func (s SetState) Is(f Family, want Set) bool { return s.definition == want.identity(f) }
 
-// verdictMap is all that can be told of the definition of one that was read.
-const verdictMap = "verdict map"
-
-// identity says what a set is as far as it can be told of one that was read.
-func (s Set) identity(f Family) string {
-	if s.verdicts() {
-		return verdictMap
+// identity returns the definition of a set as far as the library reads one from the
+// kernel: of a verdict map it reports no key.
+func identity(s *nftables.Set) string {
+	if s.IsMap && (s.KeyType.Name == nftables.TypeVerdict.Name || s.DataType.Name == nftables.TypeVerdict.Name) {
+		return "verdict map"
 	}
-	return s.definition(f)
+	return definition(s)
 }
 
-// canonical writes down what the kernel runs, so that what was sent can be
-// compared with what is reported.
+func (s Set) identity(f Family) string { return identity(s.set(Table{Family: f})) }
+
+// canonical returns the text of a rule's expressions, by which a rule that was sent is
+// compared with one that was read.
 func canonical(exprs []expr.Any) string {
 	var b strings.Builder
 	for _, e := range exprs {
@@ -91,7 +91,7 @@ func canonical(exprs []expr.Any) string {
 	return b.String()
 }
 
-// String lists the state, sorted, for tests and for people.
+// String returns the state as sorted text.
 func (s *State) String() string {
 	if s == nil {
 		return "no table\n"

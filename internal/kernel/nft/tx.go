@@ -6,7 +6,7 @@ import (
 )
 
 // Tx collects what one transaction does. Whatever the order of the calls, it
-// is carried out in the one that always works: create, fill, delete.
+// is executed in this order, which always works: create, fill, delete.
 type Tx struct {
 	dropped []Table
 	tables  []Table

@@ -16,9 +16,9 @@ func TestTxPrintsInOrder(t *testing.T) {
 	tx.FlushChain(ip4, "old-chain")
 	tx.Add(ip4, some, first)
 	tx.Delete(ip4, some, first)
-	tx.Add(ip4, fronts, Element{Key: string(Key{}.Addr(addr(IP4, 1)).Proto(17).Port(53)), Data: string(Key{}.ClassID(0x01100003)), Comment: "ns/a"})
+	tx.Add(ip4, frontends, Element{Key: string(Key{}.Addr(addr(IP4, 1)).Proto(17).Port(53)), Data: string(Key{}.ClassID(0x01100003)), Comment: "ns/a"})
 	tx.SetChain(ip4, Chain{Name: "c", Hook: &Hook{Type: "nat", Point: Output, Priority: -100}, Rules: []Rule{NewRule(Drop())}})
-	tx.AddSet(ip4, fronts)
+	tx.AddSet(ip4, frontends)
 	tx.AddSet(ip4, clients)
 	tx.AddSet(ip4, backends)
 	tx.AddTable(ip4)
@@ -51,14 +51,14 @@ func TestReplaceInOneTransaction(t *testing.T) {
 	for name, k := range kernels(t) {
 		tx := allOf(IP4, ip4)
 		key := string(Key{}.Addr(addr(IP4, 1)).Proto(6).Port(80))
-		tx.Add(ip4, fronts, Element{Key: key, Data: "aaaa", Comment: "before"})
+		tx.Add(ip4, frontends, Element{Key: key, Data: "aaaa", Comment: "before"})
 		commit(t, k, tx)
 		tx = &Tx{}
-		tx.Add(ip4, fronts, Element{Key: key, Data: "bbbb", Comment: "after"})
+		tx.Add(ip4, frontends, Element{Key: key, Data: "bbbb", Comment: "after"})
 		if err := k.Commit(context.Background(), tx); err == nil {
 			t.Errorf("%s: a key has two values", name)
 		}
-		tx.Delete(ip4, fronts, Element{Key: key})
+		tx.Delete(ip4, frontends, Element{Key: key})
 		commit(t, k, tx)
 		want := Element{Key: key, Data: "bbbb", Comment: "after"}
 		if got := read(t, k, ip4).Sets["fronts"].Elements[key]; got != want {
@@ -125,7 +125,7 @@ func TestSeconds(t *testing.T) {
 	}
 }
 
-func TestStateSaysWhatDiffers(t *testing.T) {
+func TestStateNamesTheDifference(t *testing.T) {
 	fake := NewFake()
 	commit(t, fake, allOf(IP4, ip4))
 	s := read(t, fake, ip4)

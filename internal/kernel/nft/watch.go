@@ -2,11 +2,14 @@ package nft
 
 import (
 	"context"
+	"encoding/binary"
 	"slices"
 	"strings"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/nl"
 )
 
 // Edit is one transaction of another program that changed a table we watch.
@@ -15,8 +18,7 @@ type Edit struct {
 	By   string   // name of the program; empty: unknown
 	PID  uint32   // of its thread, in the first PID namespace; 0: unknown
 
-	// Lost says that the kernel had more to tell than it could keep: anything
-	// may have changed.
+	// Lost means that the kernel dropped notifications: anything may have changed.
 	Lost bool
 }
 
@@ -28,55 +30,52 @@ func (e Edit) String() string {
 	return strings.Join(e.What, ", ")
 }
 
-// Watch tells of edits that others make to tables, until the context ends; it
-// returns nil then. Subscribed is called when it hears everything from then on.
-// It may run beside the goroutine that uses the Conn.
-func (c *Conn) Watch(ctx context.Context, tables []Table, subscribed func(), tell func(Edit)) error {
+// Watch calls report for each edit that another program makes to the tables. It returns
+// nil when the context ends. It calls subscribed once it reports every edit from then
+// on. It may run beside the goroutine that uses the Conn.
+func (c *Conn) Watch(ctx context.Context, tables []Table, subscribed func(), report func(Edit)) error {
 	l, err := Listen(c.netns)
 	if err != nil {
 		return err
 	}
-	c.own.join(l, c)
-	defer c.own.leave(l)
+	c.own.update(func() { c.own.listeners[l] = true })
+	defer c.own.update(func() { delete(c.own.listeners, l) })
 	subscribed()
-	w := watch{tables: tables, ours: c.own.has}
+	w := watch{tables: tables, own: c.own.contains}
 	lost := func() {
 		w.what = nil
-		tell(Edit{Lost: true})
+		report(Edit{Lost: true})
 	}
-	return l.Hear(ctx, lost, func(m netlink.Message) {
-		if edit, ok := w.hear(m); ok {
-			tell(edit)
+	return l.Receive(ctx, lost, func(m netlink.Message) {
+		if edit, ok := w.add(m); ok {
+			report(edit)
 		}
 	})
 }
 
-// watch puts the messages of a transaction together. The last of them says that
-// there is a new generation, and who made it.
+// watch collects the messages of a transaction. The last message announces the new
+// generation and names the program that made it.
 type watch struct {
 	tables []Table
-	ours   func(port uint32) bool
+	own    func(port uint32) bool
 	what   []string
 }
 
-func (w *watch) hear(m netlink.Message) (Edit, bool) {
-	if m.Header.PID != 0 && w.ours(m.Header.PID) {
+func (w *watch) add(m netlink.Message) (Edit, bool) {
+	switch {
+	case m.Header.PID != 0 && w.own(m.Header.PID), m.Header.Type>>8 != unix.NFNL_SUBSYS_NFTABLES:
 		return Edit{}, false
-	}
-	if m.Header.Type>>8 != unix.NFNL_SUBSYS_NFTABLES || len(m.Data) < nfgenLen {
-		return Edit{}, false
-	}
-	if m.Header.Type&0xff == unix.NFT_MSG_NEWGEN {
+	case m.Header.Type&0xff == unix.NFT_MSG_NEWGEN:
 		return w.end(m)
 	}
-	kind := kindOf(m.Header.Type & 0xff)
+	kind := kindOf(m)
 	if kind != "" && !slices.Contains(w.what, kind) && slices.Contains(w.tables, tableOf(m)) {
 		w.what = append(w.what, kind)
 	}
 	return Edit{}, false
 }
 
-// end takes the last message of a transaction.
+// end handles the last message of a transaction.
 func (w *watch) end(m netlink.Message) (Edit, bool) {
 	if len(w.what) == 0 {
 		return Edit{}, false
@@ -88,27 +87,23 @@ func (w *watch) end(m netlink.Message) (Edit, bool) {
 	return edit, true
 }
 
-// nfgenLen is the size of struct nfgenmsg, with which each message begins.
-const nfgenLen = 4
-
-// tableOf returns the table a message is about. Its name is attribute 1 in
-// messages of all kinds (linux/netfilter/nf_tables.h).
-func tableOf(m netlink.Message) Table {
-	attrs, err := netlink.UnmarshalAttributes(m.Data[nfgenLen:])
+// tableOf returns the table that a message is about. Its name is attribute 1 in messages
+// of all kinds (linux/netfilter/nf_tables.h).
+func tableOf(m netlink.Message) (t Table) {
+	err := nl.Decode(m, binary.BigEndian, func(ad *netlink.AttributeDecoder) {
+		if ad.Type() == unix.NFTA_TABLE_NAME {
+			t = Table{Family: Family(m.Data[0]), Name: ad.String()}
+		}
+	})
 	if err != nil {
 		return Table{}
 	}
-	for _, a := range attrs {
-		if a.Type == unix.NFTA_TABLE_NAME {
-			return Table{Family: Family(m.Data[0]), Name: strings.TrimRight(string(a.Data), "\x00")}
-		}
-	}
-	return Table{}
+	return t
 }
 
-// kindOf names the kind of object a message is about.
-func kindOf(message netlink.HeaderType) string {
-	switch message {
+// kindOf returns the kind of object that a message is about; "" for any other message.
+func kindOf(m netlink.Message) string {
+	switch m.Header.Type & 0xff {
 	case unix.NFT_MSG_NEWTABLE, unix.NFT_MSG_DELTABLE:
 		return "table"
 	case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN:

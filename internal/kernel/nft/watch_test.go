@@ -43,19 +43,19 @@ func (o *observer) nft(command string) {
 	runNft(o.t, o.netns, command)
 }
 
-// next waits for an edit; nothing of our own may come before it.
+// next waits for the next reported edit.
 func (o *observer) next() Edit {
 	o.t.Helper()
 	select {
 	case e := <-o.edits:
 		return e
 	case <-time.After(20 * time.Second):
-		o.t.Fatal("no edit was told")
+		o.t.Fatal("no edit was reported")
 		return Edit{}
 	}
 }
 
-// fill puts a table with a set, a chain and many elements there.
+// fill adds a table with a set, a chain and elements.
 func (o *observer) fill(elements int) {
 	o.t.Helper()
 	tx := &Tx{}
@@ -68,7 +68,7 @@ func (o *observer) fill(elements int) {
 	commit(o.t, o.conn, tx)
 }
 
-func TestEditsOfOthersAreTold(t *testing.T) {
+func TestEditsOfOtherProgramsAreReported(t *testing.T) {
 	o := observe(t)
 	for _, tt := range []struct {
 		command string
@@ -84,21 +84,20 @@ func TestEditsOfOthersAreTold(t *testing.T) {
 		{"flush ruleset", []string{"chain", "set", "table"}},
 	} {
 		o.fill(3)
-		o.nft("add table ip foreign; add chain ip foreign c; delete table ip foreign") // nobody's business
+		o.nft("add table ip foreign; add chain ip foreign c; delete table ip foreign") // not watched
 		o.nft(tt.command)
 		e := o.next()
 		if !slices.Equal(e.What, tt.want) || e.By != "nft" || e.PID == 0 || e.Lost {
-			t.Errorf("after %q: told %+v, want %v by nft", tt.command, e, tt.want)
+			t.Errorf("after %q: reported %+v, want %v by nft", tt.command, e, tt.want)
 		}
 	}
 	if len(o.edits) > 0 {
-		t.Errorf("told too much: %v", <-o.edits)
+		t.Errorf("too many reports: %v", <-o.edits)
 	}
 }
 
-// What this program writes is not told, also not after its socket had to be
-// replaced.
-func TestOwnWritesAreNotTold(t *testing.T) {
+// Own writes are not reported, also after the socket was replaced.
+func TestOwnWritesAreNotReported(t *testing.T) {
 	o := observe(t)
 	for range 3 {
 		o.fill(1000)
@@ -113,16 +112,43 @@ func TestOwnWritesAreNotTold(t *testing.T) {
 	o.fill(1)
 	o.nft("delete table ip t")
 	if e := o.next(); e.By != "nft" {
-		t.Errorf("told %+v, want only what nft did", e)
+		t.Errorf("reported %+v, want only what nft did", e)
 	}
 }
 
-// A program that gets the netlink port that our former socket had is heard.
-func TestAFormerPortIsNotOurs(t *testing.T) {
+// Writes through another Conn of this program are not reported. The kernel filters them:
+// without that, they would fill the buffer of the Listener and count as lost.
+func TestWritesBesideAreNotReported(t *testing.T) {
+	o := observe(t)
+	o.fill(1)
+	beside, err := Open(Options{NetNS: o.netns, Beside: o.conn})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = beside.Close() })
+	for n := range 10 {
+		tx := &Tx{}
+		for i := range 5000 {
+			tx.Add(ip4, some, Element{Key: string(Key{}.Addr(addr(IP4, 10+5000*n+i)))})
+		}
+		commit(t, beside, tx)
+	}
+	if err := beside.DeleteTables(t.Context(), ip4); err != nil {
+		t.Fatal(err)
+	}
+	o.fill(1)
+	o.nft("delete table ip t")
+	if e := o.next(); e.By != "nft" || e.Lost {
+		t.Errorf("reported %+v, want only the edit of nft", e)
+	}
+}
+
+// An edit of a program that gets the netlink port of a former socket is reported.
+func TestEditsFromAClosedNetlinkPortAreReported(t *testing.T) {
 	o := observe(t)
 	o.fill(1)
 	former := o.conn.sock.PID()
-	// Somebody else takes the port as soon as it is free.
+	// Another program takes the port as soon as it is free.
 	if err := o.conn.lib.CloseLasting(); err != nil {
 		t.Fatal(err)
 	}
@@ -146,12 +172,12 @@ func TestAFormerPortIsNotOurs(t *testing.T) {
 		t.Fatal(err)
 	}
 	if e := o.next(); !slices.Contains(e.What, "table") {
-		t.Errorf("told %+v, want that the table is gone", e)
+		t.Errorf("reported %+v, want that the table is gone", e)
 	}
 }
 
-// A flush of very much does not go unnoticed because there is so much to tell.
-func TestALargeFlushIsTold(t *testing.T) {
+// A flush that makes more notifications than the buffer holds is reported.
+func TestALargeFlushIsReported(t *testing.T) {
 	o := observe(t)
 	for n := range 20 {
 		tx := &Tx{}
@@ -164,8 +190,8 @@ func TestALargeFlushIsTold(t *testing.T) {
 	}
 	o.nft("flush ruleset")
 	e := o.next()
-	t.Logf("told %+v", e)
+	t.Logf("reported %+v", e)
 	if !e.Lost && !slices.Contains(e.What, "table") {
-		t.Errorf("told %+v, want that the table is gone, or that anything may be", e)
+		t.Errorf("reported %+v, want that the table is gone, or that anything may be", e)
 	}
 }

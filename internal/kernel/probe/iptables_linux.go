@@ -129,28 +129,11 @@ func Iptables(ctx context.Context, opts Options) (Support, error) {
 	if err != nil {
 		return Support{}, err
 	}
-	s := Support{IPv4: true, Notes: lacks}
-	reason, err := noIPv6(opts)
-	if err != nil {
-		return Support{}, err
+	missing := ""
+	if !tools.Has(iptables.IPv6) {
+		missing = "the programs of ip6tables are not installed: install the package iptables"
 	}
-	if reason == "" && !tools.Has(iptables.IPv6) {
-		reason = "the programs of ip6tables are not installed: install the package iptables"
-	}
-	if reason == "" {
-		lacks, err = n.check(xtFamilies()[1])
-		if err != nil && !errors.Is(err, ErrFeature) {
-			return Support{}, err
-		}
-		if err != nil {
-			reason = err.Error()
-		}
-	}
-	if reason != "" {
-		lacks = []string{"IPv6 is not served: " + reason}
-	}
-	s.IPv6, s.Notes = reason == "", append(s.Notes, lacks...)
-	return s, nil
+	return Support{IPv4: true, Notes: lacks}.withIPv6(opts, missing, func() ([]string, error) { return n.check(xtFamilies()[1]) })
 }
 
 // capable checks the capabilities of this thread, which the programs inherit.

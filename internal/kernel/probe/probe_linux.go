@@ -10,17 +10,13 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"time"
 
-	"github.com/google/nftables"
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-proxy/sluice/internal/kernel/nft"
+	"github.com/sluice-proxy/sluice/internal/kernel/nl"
 	"github.com/sluice-proxy/sluice/internal/kernel/sysctl"
 )
-
-// answerTimeout bounds one answer of the kernel, which may have to load modules.
-const answerTimeout = 10 * time.Second
 
 // tableName is the name of the temporary table. No other program sees it: the
 // transaction that makes it deletes it.
@@ -51,25 +47,34 @@ var (
 // the remedy for each problem, one per line, and is ErrPrivilege or ErrFeature.
 // IPv6 is not needed: a host without it is served in IPv4 alone.
 func Nftables(ctx context.Context, opts Options) (Support, error) {
-	if err := reach(opts); err != nil {
+	if err := reach(ctx, opts); err != nil {
 		return Support{}, err
 	}
-	try := func(f family, features []feature) error {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		return commit(opts, f, features)
-	}
-	if err := check(families()[0], try); err != nil {
+	conn, err := nft.Open(nft.Options{NetNS: opts.NetNS})
+	if err != nil {
 		return Support{}, err
 	}
-	s := Support{IPv4: true}
+	defer func() { _ = conn.Close() }() // all is answered
+	try := func(f nft.Family, features []feature) error { return try(ctx, conn, f, features) }
+	if err := check(nft.IP4, try); err != nil {
+		return Support{}, err
+	}
+	return Support{IPv4: true}.withIPv6(opts, "", func() ([]string, error) { return nil, check(nft.IP6, try) })
+}
+
+// withIPv6 adds IPv6, or a note why it is not served: this host has no IPv6, the plane
+// lacks something for it, or the check returns ErrFeature. The check may return notes.
+func (s Support) withIPv6(opts Options, lack string, check func() (notes []string, err error)) (Support, error) {
 	reason, err := noIPv6(opts)
 	if err != nil {
 		return Support{}, err
 	}
 	if reason == "" {
-		err := check(families()[1], try)
+		reason = lack
+	}
+	var notes []string
+	if reason == "" {
+		notes, err = check()
 		if err != nil && !errors.Is(err, ErrFeature) {
 			return Support{}, err
 		}
@@ -78,31 +83,16 @@ func Nftables(ctx context.Context, opts Options) (Support, error) {
 		}
 	}
 	if reason != "" {
-		s.Notes = append(s.Notes, "IPv6 is not served: "+reason)
+		notes = []string{"IPv6 is not served: " + reason}
 	}
-	s.IPv6 = reason == ""
+	s.IPv6, s.Notes = reason == "", append(s.Notes, notes...)
 	return s, nil
 }
 
 // reach requests the generation number of nf_tables, the simplest request.
-func reach(opts Options) error {
-	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: opts.NetNS})
-	switch {
-	case errors.Is(err, unix.EPROTONOSUPPORT):
-		return fmt.Errorf("%w: the kernel has no netfilter netlink: load the module nfnetlink, or use a kernel with CONFIG_NETFILTER_NETLINK", ErrFeature)
-	case err != nil:
-		return fmt.Errorf("open netfilter netlink: %w", err)
-	}
-	defer func() { _ = conn.Close() }() // nothing was written
-	if err := conn.SetDeadline(time.Now().Add(answerTimeout)); err != nil {
-		return fmt.Errorf("open netfilter netlink: %w", err)
-	}
-	_, err = conn.Execute(netlink.Message{
-		Header: netlink.Header{
-			Type:  netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN),
-			Flags: netlink.Request,
-		},
-		Data: make([]byte, 4),
+func reach(ctx context.Context, opts Options) error {
+	_, err := nl.Execute(ctx, nl.Request{
+		NetNS: opts.NetNS, Protocol: unix.NETLINK_NETFILTER, Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN,
 	})
 	return explainReach(err)
 }
@@ -113,6 +103,8 @@ func explainReach(err error) error {
 		return nil
 	case errors.Is(err, os.ErrPermission):
 		return fmt.Errorf("%w: programming nftables needs the capability CAP_NET_ADMIN: run as root, or grant it (in a pod: securityContext.capabilities.add: [NET_ADMIN])", ErrPrivilege)
+	case errors.Is(err, unix.EPROTONOSUPPORT):
+		return fmt.Errorf("%w: the kernel has no netfilter netlink: load the module nfnetlink, or use a kernel with CONFIG_NETFILTER_NETLINK", ErrFeature)
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOENT):
 		return fmt.Errorf("%w: the kernel has no nf_tables: load it with: modprobe nf_tables, or use a kernel with CONFIG_NF_TABLES", ErrFeature)
 	}
@@ -120,7 +112,7 @@ func explainReach(err error) error {
 }
 
 // check tries all features of a family at once, and one by one only if that fails.
-func check(f family, try func(family, []feature) error) error {
+func check(f nft.Family, try func(nft.Family, []feature) error) error {
 	all := features()
 	whole := try(f, all)
 	if whole == nil {
@@ -134,13 +126,13 @@ func check(f family, try func(family, []feature) error) error {
 		case errors.Is(err, os.ErrPermission):
 			return explainReach(err)
 		case !unsupported(err):
-			return fmt.Errorf("try nftables %s in %s: %w", one.name, f.name, err)
+			return fmt.Errorf("try nftables %s in %s: %w", one.name, familyName(f), err)
 		default:
-			problems = append(problems, fmt.Errorf("%w: nftables %s in %s: %s", ErrFeature, one.name, f.name, one.remedy(f)))
+			problems = append(problems, fmt.Errorf("%w: nftables %s in %s: %s", ErrFeature, one.name, familyName(f), one.remedy(f)))
 		}
 	}
 	if problems == nil {
-		return fmt.Errorf("try nftables in %s: each feature alone works, all together not: %w", f.name, whole)
+		return fmt.Errorf("try nftables in %s: each feature alone works, all together not: %w", familyName(f), whole)
 	}
 	return errors.Join(problems...)
 }
@@ -152,25 +144,14 @@ func unsupported(err error) bool {
 	}, func(no error) bool { return errors.Is(err, no) })
 }
 
-// commit makes and deletes a table with the features in one transaction. The
-// table is dormant: no packet passes it.
-func commit(opts Options, f family, features []feature) error {
-	conn, err := nftables.New(nftables.WithNetNSFd(opts.NetNS), nftables.WithSockOptions(func(c *netlink.Conn) error {
-		return c.SetDeadline(time.Now().Add(answerTimeout))
-	}))
-	if err != nil {
-		return fmt.Errorf("open nftables netlink: %w", err)
-	}
-	const dormant = 1
-	t := conn.AddTable(&nftables.Table{Name: tableName, Family: f.table, Flags: dormant})
-	b := builder{conn: conn, table: t, family: f}
+// try makes the kernel accept or refuse a temporary table with the features.
+func try(ctx context.Context, conn *nft.Conn, f nft.Family, features []feature) error {
+	t := nft.Table{Family: f, Name: tableName}
+	tx := &nft.Tx{}
 	for _, one := range features {
-		if err := one.build(b); err != nil {
-			return fmt.Errorf("encode %s: %w", one.name, err)
-		}
+		one.add(tx, t)
 	}
-	conn.DelTable(t)
-	return conn.Flush()
+	return conn.Try(ctx, t, tx)
 }
 
 // noIPv6 returns the reason why this host has no IPv6; "" if it has.

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/kernel/nft"
 	"github.com/sluice-proxy/sluice/internal/kernel/sysctl"
 )
 
@@ -43,11 +44,15 @@ func TestNftables(t *testing.T) {
 // Each feature alone is something the kernel takes: otherwise it would be
 // blamed for the lack of another.
 func TestEachFeature(t *testing.T) {
-	opts := Options{NetNS: kerneltest.Namespace(t)}
-	for _, family := range families() {
+	conn, err := nft.Open(nft.Options{NetNS: kerneltest.Namespace(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	for _, family := range []nft.Family{nft.IP4, nft.IP6} {
 		for _, one := range features() {
-			if err := commit(opts, family, []feature{one}); err != nil {
-				t.Errorf("%s in %s: %v", one.name, family.name, err)
+			if err := try(t.Context(), conn, family, []feature{one}); err != nil {
+				t.Errorf("%s in %s: %v", one.name, family, err)
 			}
 		}
 	}
@@ -101,8 +106,8 @@ func drop(capability int) error {
 
 // What a kernel lacks is named, each with its own remedy, and nothing else.
 func TestMissingFeatures(t *testing.T) {
-	lacks := func(names ...string) func(family, []feature) error {
-		return func(_ family, features []feature) error {
+	lacks := func(names ...string) func(nft.Family, []feature) error {
+		return func(_ nft.Family, features []feature) error {
 			for _, f := range features {
 				for _, name := range names {
 					if strings.HasPrefix(f.name, name) {
@@ -113,40 +118,39 @@ func TestMissingFeatures(t *testing.T) {
 			return nil
 		}
 	}
-	always := func(err error) func(family, []feature) error {
-		return func(family, []feature) error { return err }
+	always := func(err error) func(nft.Family, []feature) error {
+		return func(nft.Family, []feature) error { return err }
 	}
-	together := func(_ family, features []feature) error {
+	together := func(_ nft.Family, features []feature) error {
 		if len(features) > 1 {
 			return unix.ENOMEM
 		}
 		return nil
 	}
-	ip4, ip6 := families()[0], families()[1]
 	cases := []struct {
 		name   string
-		family family
-		try    func(family, []feature) error
+		family nft.Family
+		try    func(nft.Family, []feature) error
 		is     error
 		want   string
 	}{
-		{"nothing", ip4, lacks(), nil, ""},
+		{"nothing", nft.IP4, lacks(), nil, ""},
 		{
-			"one", ip4, lacks("reject"), ErrFeature,
+			"one", nft.IP4, lacks("reject"), ErrFeature,
 			"missing kernel feature: nftables reject in prerouting in IPv4: use kernel 5.9 or newer with CONFIG_NFT_REJECT",
 		},
 		{
-			"two", ip6, lacks("address type", "random"), ErrFeature,
+			"two", nft.IP6, lacks("address type", "random"), ErrFeature,
 			"missing kernel feature: nftables random numbers (numgen) in IPv6: use a kernel with CONFIG_NFT_NUMGEN\n" +
 				"missing kernel feature: nftables address type look-ups (fib) in IPv6: use a kernel with CONFIG_NFT_FIB_IPV6",
 		},
 		{
-			"privilege", ip4, always(os.ErrPermission), ErrPrivilege,
+			"privilege", nft.IP4, always(os.ErrPermission), ErrPrivilege,
 			"missing privilege: programming nftables needs the capability CAP_NET_ADMIN: run as root, or grant it (in a pod: securityContext.capabilities.add: [NET_ADMIN])",
 		},
-		{"trouble", ip4, always(unix.ENOMEM), unix.ENOMEM, "try nftables NAT chains in IPv4: cannot allocate memory"},
+		{"trouble", nft.IP4, always(unix.ENOMEM), unix.ENOMEM, "try nftables NAT chains in IPv4: cannot allocate memory"},
 		{
-			"together", ip4, together, unix.ENOMEM,
+			"together", nft.IP4, together, unix.ENOMEM,
 			"try nftables in IPv4: each feature alone works, all together not: cannot allocate memory",
 		},
 	}

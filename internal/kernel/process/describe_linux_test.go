@@ -105,7 +105,7 @@ func TestAgeAndSockets(t *testing.T) {
 }
 
 // What cannot be read speaks for nothing.
-func TestOfWhatIsMissingNothingIsKnown(t *testing.T) {
+func TestAProcessWithUnreadableFilesHasUnknownProperties(t *testing.T) {
 	root := folder(t, map[string][4]string{"7": {"p", "/usr/bin/p", "net:[1]", ""}})
 	want := Process{PID: 7, Program: "/usr/bin/p", Admin: true}
 	if got := New(Options{Root: root}).Describe(7); got.PID != want.PID || got.Program != want.Program || !got.Admin || got.Age != 0 || got.Sockets != nil {

@@ -119,7 +119,7 @@ func folder(t *testing.T, processes map[string][4]string) string {
 	return root
 }
 
-func TestAProgramDoesNotTakeItselfForAnother(t *testing.T) {
+func TestAProcessDoesNotCountItself(t *testing.T) {
 	root := folder(t, map[string][4]string{
 		"self": {"p", "p", "net:[1]", "ours"},
 		"7":    {"p", "p", "net:[1]", "ours"},   // this process, or another of this program

@@ -36,7 +36,7 @@ const (
 // Listeners returns the TCP sockets that listen and the UDP sockets that are bound
 // and not connected. The kernel leaves all others out, so that this is cheap.
 func (s *Sockets) Listeners(ctx context.Context) ([]Listener, error) {
-	conn, err := netlink.Dial(unix.NETLINK_INET_DIAG, &netlink.Config{NetNS: s.opts.NetNS})
+	conn, err := netlink.Dial(unix.NETLINK_INET_DIAG, &netlink.Config{NetNS: s.netns})
 	if err != nil {
 		return nil, fmt.Errorf("open socket netlink: %w", err)
 	}

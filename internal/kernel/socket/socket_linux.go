@@ -1,10 +1,9 @@
-// Package socket counts the TCP connections that programs of this host have, and
-// lists their listeners.
+// Package socket counts TCP connections of programs of this host, and lists their
+// listeners.
 package socket
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -15,31 +14,24 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 )
 
-// attempts is how often a listing is tried when it changes meanwhile.
-const attempts = 10
-
-// Options for New.
-type Options struct {
-	NetNS int // file descriptor of a network namespace; 0: the current one
-}
-
 // Sockets are those of one network namespace. A socket is open only during a call.
-type Sockets struct{ opts Options }
+type Sockets struct{ netns int }
 
-// New returns access to the sockets.
-func New(opts Options) *Sockets { return &Sockets{opts: opts} }
+// New returns access to the sockets of the network namespace of a file descriptor; 0: the
+// current one.
+func New(netns int) *Sockets { return &Sockets{netns} }
 
-// Connections returns how many TCP connections, and attempts at one, there are
-// for each local address that has any.
+// Connections returns the number of TCP connections, including those that are being
+// opened, by local address.
 func (s *Sockets) Connections(ctx context.Context) (map[netip.Addr]int, error) {
-	h, err := netns.Handle(s.opts.NetNS, unix.NETLINK_INET_DIAG)
+	h, err := netns.Handle(s.netns, unix.NETLINK_INET_DIAG)
 	if err != nil {
 		return nil, fmt.Errorf("open socket netlink: %w", err)
 	}
 	defer h.Close()
 	out := map[netip.Addr]int{}
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
-		list, err := list(ctx, h, family)
+		list, err := netns.List(ctx, func() ([]*netlink.Socket, error) { return h.SocketDiagTCP(family) })
 		if err != nil {
 			return nil, fmt.Errorf("list TCP sockets: %w", err)
 		}
@@ -50,21 +42,6 @@ func (s *Sockets) Connections(ctx context.Context) (map[netip.Addr]int, error) {
 		}
 	}
 	return out, nil
-}
-
-func list(ctx context.Context, h *netlink.Handle, family uint8) ([]*netlink.Socket, error) {
-	var list []*netlink.Socket
-	var err error
-	for range attempts {
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		list, err = h.SocketDiagTCP(family)
-		if !errors.Is(err, netlink.ErrDumpInterrupted) {
-			break
-		}
-	}
-	return list, err
 }
 
 // isConnection reports whether a socket is a connection, neither a listener nor

@@ -38,7 +38,7 @@ func TestConnectionsAreCountedByLocalAddressAndListenersAreNone(t *testing.T) {
 	})
 	check := func(want map[netip.Addr]int) {
 		t.Helper()
-		got, err := New(Options{NetNS: netns}).Connections(t.Context())
+		got, err := New(netns).Connections(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,7 +85,7 @@ func TestListenersAreListedAndConnectionsAreNot(t *testing.T) {
 		}
 		return nil
 	})
-	got, err := New(Options{NetNS: netns}).Listeners(t.Context())
+	got, err := New(netns).Listeners(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +108,7 @@ func TestListenersAreListedAndConnectionsAreNot(t *testing.T) {
 	for _, c := range open {
 		_ = c.Close()
 	}
-	if got, err := New(Options{NetNS: netns}).Listeners(t.Context()); err != nil || len(got) != 0 {
+	if got, err := New(netns).Listeners(t.Context()); err != nil || len(got) != 0 {
 		t.Errorf("after all are closed: %v, %v", got, err)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -31,12 +30,7 @@ func NewFiles(opts Options) *Files {
 
 // Get returns the content of a file, without white space around it.
 func (f *Files) Get(path string) (string, error) {
-	var value string
-	err := netns.Do(f.netns, func() error {
-		b, err := os.ReadFile(filepath.Join(f.root, path))
-		value = strings.TrimSpace(string(b))
-		return err
-	})
+	value, err := read(f.netns, filepath.Join(f.root, path))
 	if err != nil {
 		return "", fmt.Errorf("read %s: %w", path, cause(err))
 	}

@@ -46,16 +46,21 @@ func (s *Sysctl) Get(key string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	var value string
-	err = netns.Do(s.opts.NetNS, func() error {
-		b, err := os.ReadFile(path)
-		value = strings.TrimSpace(string(b))
-		return err
-	})
+	value, err := read(s.opts.NetNS, path)
 	if err != nil {
 		return "", explain(key, "", err)
 	}
 	return value, nil
+}
+
+// read returns the content of a file without white space around it.
+func read(ns int, path string) (value string, err error) {
+	err = netns.Do(ns, func() error {
+		b, err := os.ReadFile(path)
+		value = strings.TrimSpace(string(b))
+		return err
+	})
+	return value, err
 }
 
 // Match returns the values of all parameters that match a pattern of slashes, as

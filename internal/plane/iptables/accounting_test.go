@@ -3,10 +3,12 @@ package iptables
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
 	"github.com/sluice-proxy/sluice/internal/kernel/nfacct"
 	"github.com/sluice-proxy/sluice/internal/plane/planetest"
@@ -21,7 +23,7 @@ func atLoopback() route.Change {
 }
 
 // counting says how many rules of a family count with nfacct, at which place.
-func counting(t *testing.T, kernel Reader, f iptables.Family) (nodePort, invalid int) {
+func counting(t *testing.T, kernel Kernel, f iptables.Family) (nodePort, invalid int) {
 	t.Helper()
 	for _, table := range everyTable() {
 		chains, err := kernel.Read(t.Context(), iptables.Table{Family: f, Name: table.String()})
@@ -108,8 +110,8 @@ func bring(t *testing.T, p *Plane, change route.Change) {
 func nodePortsOf(table *route.Table, f route.Family) (n int) {
 	for _, svc := range table.Services {
 		for _, p := range svc.Ports {
-			for _, front := range p.Fronts {
-				if p.Family == f && front.Kind == route.NodePort && front.Node.Verdict == route.Balance {
+			for _, frontend := range p.Frontends {
+				if p.Family == f && frontend.Kind == route.NodePort && frontend.Node.Verdict == route.Balance {
 					n++
 				}
 			}
@@ -125,7 +127,7 @@ func (r *refusing) Ensure(context.Context, ...string) error { return r.err }
 
 func TestNothingIsReadWithoutWhatRulesCountWith(t *testing.T) {
 	objects := &refusing{errors.New("no memory")}
-	p := New(iptables.NewFake(), Options{Families: planetest.Families(), Mark: testMark, Accounting: objects})
+	p := New(newFake(), Options{Families: planetest.Families(), Mark: testMark, Accounting: objects})
 	if err := p.Refresh(t.Context()); !errors.Is(err, objects.err) {
 		t.Errorf("got %v", err)
 	}
@@ -136,7 +138,7 @@ func TestNothingIsReadWithoutWhatRulesCountWith(t *testing.T) {
 }
 
 func TestNothingIsMadeToRemoveTheRest(t *testing.T) {
-	p := New(iptables.NewFake(), Options{Families: planetest.Families(), Mark: testMark, Accounting: &refusing{errors.New("it was asked for")}})
+	p := New(newFake(), Options{Families: planetest.Families(), Mark: testMark, Accounting: &refusing{errors.New("accounting was used")}})
 	if _, err := p.Remove(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -144,7 +146,7 @@ func TestNothingIsMadeToRemoveTheRest(t *testing.T) {
 
 // A node that does not drop invalid packets has no rule to count them.
 func TestWhatIsKeptIsNotCounted(t *testing.T) {
-	p := New(iptables.NewFake(), Options{Families: planetest.Families(), KeepInvalid: true, Accounting: &refusing{}})
+	p := New(newFake(), Options{Families: planetest.Families(), KeepInvalid: true, Accounting: &refusing{}})
 	rules := p.families[0].forward("0x4000/0x4000", p.opt)
 	if slices.ContainsFunc(rules, func(r string) bool { return strings.Contains(r, "nfacct") || strings.Contains(r, "INVALID") }) {
 		t.Errorf("rules %q", rules)
@@ -154,7 +156,7 @@ func TestWhatIsKeptIsNotCounted(t *testing.T) {
 // The rule that counts comes first also where another program took the one away
 // that takes all.
 func TestWhatCountsStaysInFront(t *testing.T) {
-	fake := iptables.NewFake()
+	fake := newFake()
 	change := atLoopback()
 	opt := Options{Families: planetest.Families(), Mark: testMark, Accounting: noObjects{}}
 	apply := func() {
@@ -181,12 +183,36 @@ func TestWhatCountsStaysInFront(t *testing.T) {
 		}
 	}
 	input.WriteString("COMMIT\n")
-	if err := fake.Edit(iptables.IPv4, input.String()); err != nil {
-		t.Fatal(err)
-	}
+	fake.edit(t, iptables.IPv4, input.String())
 	apply()
 	if after, _ := counting(t, fake, iptables.IPv4); after != before || after == 0 {
 		t.Errorf("%d rules count, want %d", after, before)
+	}
+}
+
+// The rule that counts comes first also in a chain that is written anew.
+func TestRulesThatCountAreWrittenAnew(t *testing.T) {
+	fake := newFake()
+	opt := nodeCIDR()
+	opt.NodePorts = route.NodePortOptions{All: true, Loopback: route.LoopbackIncluded}
+	s := newStory(t, fake, opt)
+	s.plane = New(fake, Options{Families: planetest.Families()[:1], Mark: testMark, Accounting: noObjects{}})
+	s.refresh()
+	for i := range maxDeletions + 5 {
+		s.service(fmt.Sprint("svc-", i), fmt.Sprint("172.30.0.", i+1), func(svc *cluster.Service) {
+			svc.Type, svc.Ports[0].NodePort = cluster.NodePort, 30000+uint16(i)
+		})
+		s.endpoints(fmt.Sprint("svc-", i), "10.180.0.1")
+	}
+	s.happens()
+	for i := range maxDeletions + 1 {
+		s.remove(fmt.Sprint("svc-", i))
+	}
+	if plan := s.happens(); !strings.Contains(plan, ":"+nodePorts+" -") {
+		t.Errorf("the chain is not written anew:\n%.2000s", plan)
+	}
+	if n, _ := counting(t, fake, iptables.IPv4); n != 4 {
+		t.Errorf("%d rules count, want 4", n)
 	}
 }
 

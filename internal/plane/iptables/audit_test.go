@@ -16,30 +16,26 @@ import (
 // audit looks at a fake kernel after every COMMIT: what becomes of a connection is
 // what became of it before, or what will. Where nothing served it before, it may
 // also be refused for a while; where nothing will, it may already meet what is
-// behind other fronts of the Service, or be refused.
+// behind other frontends of the Service, or be refused.
 type audit struct {
-	fake   *iptables.Fake
+	fake   *fakeKernel
 	walker *walker
 	seen   []tables // after each COMMIT; the first: before any
 	host   string   // what held for the whole node before
-	skip   bool     // others meddled, so that what was before is no measure
+	skip   bool     // another program has edited the rules, so the state before is no reference
 }
 
 // tables are those of all families.
 type tables map[route.Family]state
 
-func newAudit(fake *iptables.Fake) *audit { return &audit{fake: fake, walker: newWalker()} }
+func newAudit(fake *fakeKernel) *audit { return &audit{fake: fake, walker: newWalker()} }
 
 func (a *audit) look() tables {
-	all := tables{}
-	for _, f := range bothFamilies() {
-		s, err := newPlane(a.fake).read(context.Background(), f)
-		if err != nil {
-			panic(err) // a Fake that is not told to fails no read
-		}
-		all[f.ip] = s
+	p := newPlane(a.fake)
+	if err := p.read(context.Background()); err != nil {
+		panic(err) // the fake does not fail here
 	}
-	return all
+	return p.state
 }
 
 // Begin implements planetest.Audit.
@@ -123,13 +119,13 @@ func partial(fate string) bool {
 	return strings.Contains(fate, ", ") && strings.Contains(fate, "untouched")
 }
 
-// probes are connections to all fronts that there were or are, from everywhere.
+// probes are connections to all frontends that there were or are, from everywhere.
 func (a *audit) probes(ip route.Family, states ...state) []packet {
-	type front struct {
+	type frontend struct {
 		to             netip.Addr
 		protocol, port string
 	}
-	var fronts []front
+	var frontends []frontend
 	for _, s := range states {
 		for _, at := range []key{{table: nat, chain: services}, {table: filter, chain: services}, {table: filter, chain: external}, {table: nat, chain: nodePorts}} {
 			for _, text := range s[at.table][at.chain].Rules {
@@ -137,18 +133,18 @@ func (a *audit) probes(ip route.Family, states ...state) []packet {
 				switch {
 				case r.port == "":
 				case r.to.IsValid() && r.to.IsSingleIP():
-					fronts = append(fronts, front{r.to.Addr(), r.protocol, r.port})
+					frontends = append(frontends, frontend{r.to.Addr(), r.protocol, r.port})
 				default:
 					for _, node := range nodeAddrs() {
-						fronts = append(fronts, front{node, r.protocol, r.port})
+						frontends = append(frontends, frontend{node, r.protocol, r.port})
 					}
 				}
 			}
 		}
 	}
 	var all []packet
-	known := map[front]bool{}
-	for _, f := range fronts {
+	known := map[frontend]bool{}
+	for _, f := range frontends {
 		if known[f] || route.FamilyOf(f.to) != ip {
 			continue
 		}

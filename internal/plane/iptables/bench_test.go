@@ -13,7 +13,7 @@ import (
 
 // nowhere is a kernel that takes everything and has nothing: what a plan costs
 // without the programs.
-type nowhere struct{ *iptables.Fake }
+type nowhere struct{ *fakeKernel }
 
 func (nowhere) Restore(context.Context, iptables.Family, []byte) error { return nil }
 
@@ -24,7 +24,7 @@ func sizes() []int { return []int{1_000, 10_000} }
 // given. It must cost the same whatever the number of Services.
 func BenchmarkChange(b *testing.B) {
 	for _, n := range sizes() {
-		s := newStory(b, nowhere{iptables.NewFake()}, nodeCIDR())
+		s := newStory(b, nowhere{newFake()}, nodeCIDR())
 		s.crowd(n)
 		s.happens()
 		for _, c := range []struct {
@@ -63,7 +63,7 @@ func (s *story) compiled(do func()) route.Change {
 // BenchmarkColdLoad with one that holds nothing.
 func BenchmarkRestart(b *testing.B) {
 	for _, n := range sizes() {
-		s := newStory(b, iptables.NewFake(), nodeCIDR())
+		s := newStory(b, newFake(), nodeCIDR())
 		s.crowd(n)
 		s.happens()
 		b.Run(fmt.Sprintf("services=%d", n), func(b *testing.B) { s.compare(b) })
@@ -72,7 +72,7 @@ func BenchmarkRestart(b *testing.B) {
 
 func BenchmarkColdLoad(b *testing.B) {
 	for _, n := range sizes() {
-		s := newStory(b, nowhere{iptables.NewFake()}, nodeCIDR())
+		s := newStory(b, nowhere{newFake()}, nodeCIDR())
 		s.crowd(n)
 		s.happens()
 		b.Run(fmt.Sprintf("services=%d", n), func(b *testing.B) { s.compare(b) })
@@ -94,7 +94,7 @@ func (s *story) compare(b *testing.B) {
 func TestAChangeIsSmallAtAnySize(t *testing.T) {
 	var plans []plane.Plan
 	for _, n := range []int{10, 300} {
-		s := newStory(t, nowhere{iptables.NewFake()}, nodeCIDR())
+		s := newStory(t, nowhere{newFake()}, nodeCIDR())
 		s.crowd(n)
 		s.happens()
 		plans = append(plans, s.plane.Plan(s.compiled(func() { s.member(7, 4) })))

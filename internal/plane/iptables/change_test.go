@@ -14,7 +14,7 @@ import (
 
 // A plan reads as what a person would give to iptables-restore.
 func TestPlansReadAsInputOfTheProgram(t *testing.T) {
-	s := newStory(t, iptables.NewFake(), nodeCIDR())
+	s := newStory(t, newFake(), nodeCIDR())
 	s.service("web", "172.30.0.10", func(svc *cluster.Service) {
 		svc.Type, svc.Ports[0].NodePort, svc.ExternalLocal = cluster.LoadBalancer, 30080, true
 		svc.LoadBalancerIPs, svc.Restricted, svc.SourceRanges = planetest.Addrs("203.0.113.1"), true, planetest.Prefixes("198.51.100.0/24")
@@ -39,12 +39,12 @@ func TestPlansReadAsInputOfTheProgram(t *testing.T) {
 func TestOneChangeIsAFewLines(t *testing.T) {
 	lines := map[string]int{}
 	for _, n := range []int{10, 1000} {
-		fake := iptables.NewFake()
+		fake := newFake()
 		s := newStory(t, fake, nodeCIDR())
 		s.crowd(n)
 		s.happens()
 		s.happens() // the plane knows what is there
-		fake.FailRead = func(table iptables.Table) error { return fmt.Errorf("%v is read", table) }
+		fake.failRead = func(table iptables.Table) error { return fmt.Errorf("%v is read", table) }
 		for _, c := range []struct {
 			what string
 			do   func()
@@ -61,10 +61,10 @@ func TestOneChangeIsAFewLines(t *testing.T) {
 			{"a Service less", func() { s.remove("svc-2000") }, 9},
 			{"nothing", func() { s.store.SetServiceCIDRs(nil) }, 0},
 		} {
-			before := fake.Lines()
+			before := fake.written()
 			c.do()
 			plan := s.happens()
-			got := fake.Lines() - before
+			got := fake.written() - before
 			if want, known := lines[c.what]; got > c.most || known && got != want {
 				t.Errorf("%s among %d: %d lines, want %d at most, and as many at any size\n%s", c.what, n, got, c.most, plan)
 			}
@@ -73,7 +73,7 @@ func TestOneChangeIsAFewLines(t *testing.T) {
 				t.Errorf("%s: the plan is about other Services, too:\n%s", c.what, plan)
 			}
 		}
-		fake.FailRead = nil
+		fake.failRead = nil
 		s.right()
 	}
 }
@@ -81,9 +81,9 @@ func TestOneChangeIsAFewLines(t *testing.T) {
 // Of many rules that go at once the chain is written anew: deleting each would
 // search it each time.
 func TestManyDeletionsAreOneRewrite(t *testing.T) {
-	for _, gone := range []int{bulk, bulk + 1, 90} {
+	for _, gone := range []int{maxDeletions, maxDeletions + 1, 90} {
 		t.Run(fmt.Sprint(gone), func(t *testing.T) {
-			s := newStory(t, iptables.NewFake(), nodeCIDR())
+			s := newStory(t, newFake(), nodeCIDR())
 			s.crowd(100)
 			s.happens()
 			for i := range gone {
@@ -93,7 +93,7 @@ func TestManyDeletionsAreOneRewrite(t *testing.T) {
 			s.service("new", "172.30.200.1")
 			plan := s.happens()
 			deletions, rewritten := strings.Count(plan, "-D "+services), strings.Contains(plan, ":"+services+" -")
-			if many := gone+1 > bulk; many != rewritten || many != (deletions == 0) {
+			if many := gone+1 > maxDeletions; many != rewritten || many != (deletions == 0) {
 				t.Errorf("%d deletions, written anew: %v\n%.2000s", deletions, rewritten, plan)
 			}
 			s.right()
@@ -113,12 +113,10 @@ func TestHostChanges(t *testing.T) {
 	all.NodePorts.Loopback = route.LoopbackIncluded
 	for name, opt := range map[string]route.Options{"addresses": localhost, "all": all} {
 		t.Run(name, func(t *testing.T) {
-			fake := iptables.NewFake()
+			fake := newFake()
 			s := newStory(t, fake, opt)
 			kubelet := "-m comment --comment \"kubelet's\" -m mark --mark 0x8000/0x8000 -j DROP"
-			if err := fake.Edit(iptables.IPv4, "*filter\n:KUBE-FIREWALL - [0:0]\n-A KUBE-FIREWALL "+kubelet+"\nCOMMIT\n"); err != nil {
-				t.Fatal(err)
-			}
+			fake.edit(t, iptables.IPv4, "*filter\n:KUBE-FIREWALL - [0:0]\n-A KUBE-FIREWALL "+kubelet+"\nCOMMIT\n")
 			s.refresh()
 			for i := range 5 {
 				s.service(fmt.Sprint("svc-", i), fmt.Sprint("172.30.0.", i+1), func(svc *cluster.Service) {

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/plane/ledger"
 )
 
-// key names an entry: a chain, or, with a rule, a single rule of a chain that
-// Services share.
+// key names an entry: a chain, or, with a rule, a single rule of a chain that several
+// Services or other programs share.
 type key struct {
 	table table
 	chain string
@@ -21,61 +21,48 @@ type key struct {
 //   - of a chain, all its rules;
 //   - of a chain that Services share, the rules that come last in it;
 //   - of a chain of the kernel, the jumps to our chains;
-//   - of a single rule, nothing, or that rule and the ones right before it.
+//   - of a single rule, nothing: the key has the rule.
 type (
 	entry = ledger.Entry[key, string]
 	step  = ledger.Step[key, string]
 )
 
-// The phases, in the order in which steps are written.
+// Each of these phases begins a section of a restore, which the programs commit as a
+// whole. Rules that refuse packets are added before the rules that lead them elsewhere
+// are deleted, and deleted after those are added. In the phase after the section's own
+// chains are emptied, in the next one they are deleted.
 const (
-	filterAdded ledger.Phase = iota + 1
-	natAdded
-	natDeleted
-	natEmptied
-	natGone
-	filterDeleted
-	filterEmptied
-	filterGone
-	mangleDeleted
-	mangleEmptied
-	mangleGone
+	filterAdded   ledger.Phase = 1
+	natWritten    ledger.Phase = 2
+	filterRemoved ledger.Phase = 5
+	mangleRemoved ledger.Phase = 8
 )
 
-// sections are the first phases of what a restore commits as a whole. Rules that
-// refuse packets are added before the rules that lead them elsewhere are deleted,
-// and deleted after those are added.
 func sections() []ledger.Phase {
-	return []ledger.Phase{filterAdded, natAdded, filterDeleted, mangleDeleted}
+	return []ledger.Phase{filterAdded, natWritten, filterRemoved, mangleRemoved}
 }
 
 func layout() ledger.Layout[key] { return ledger.Layout[key]{Kind: key.kind, Order: key.compare} }
 
 func (k key) kind() ledger.Kind {
-	kind := ledger.Kind{Add: natAdded, Change: natAdded, Remove: natDeleted}
-	emptied, gone := natEmptied, natGone
-	switch k.table {
-	case nat:
-	case filter:
-		kind = ledger.Kind{Add: filterAdded, Change: filterAdded, Remove: filterDeleted}
-		emptied, gone = filterEmptied, filterGone
-	case mangle:
-		kind = ledger.Kind{Add: mangleDeleted, Change: mangleDeleted, Remove: mangleDeleted}
-		emptied, gone = mangleEmptied, mangleGone
-	}
+	added := [...]ledger.Phase{filter: filterAdded, nat: natWritten, mangle: mangleRemoved}[k.table]
+	removed := [...]ledger.Phase{filter: filterRemoved, nat: natWritten, mangle: mangleRemoved}[k.table]
 	switch {
 	case !k.ours():
-		kind.Remove = kind.Add
-	case k.rule == "":
-		kind.Empty, kind.Remove, kind.Target = emptied, gone, true
-		kind.Early = strings.HasPrefix(k.chain, endpointPrefix)
+		return ledger.Kind{Add: added, Change: added, Remove: added}
+	case k.rule != "":
+		return ledger.Kind{Add: added, Change: added, Remove: removed}
 	}
-	return kind
+	early := strings.HasPrefix(k.chain, endpointPrefix)
+	return ledger.Kind{Add: added, Change: added, Empty: removed + 1, Remove: removed + 2, Target: true, Early: early}
 }
 
 func (k key) compare(o key) int {
 	return cmp.Or(cmp.Compare(k.table, o.table), cmp.Compare(k.chain, o.chain), cmp.Compare(k.rule, o.rule))
 }
+
+// inChain returns the key of the chain that the entry is, or is in.
+func (k key) inChain() key { return key{table: k.table, chain: k.chain} }
 
 // ours reports whether the chain belongs to proxies or kubelet, and not to the kernel
 // or to others.
@@ -92,6 +79,13 @@ func (k key) shared() bool {
 	return false
 }
 
+// inFront reports whether a rule is added in front of the other rules of its chain:
+// other rules come last in nat KUBE-SERVICES, and in nat KUBE-NODEPORTS a rule that
+// counts comes before the one that takes all packets.
+func (k key) inFront() bool {
+	return !k.shared() || k.table == nat && (k.chain == services || strings.Contains(k.rule, LoopbackNodePorts))
+}
+
 // join returns the value with these rules.
 func join(rules ...string) string {
 	var b strings.Builder
@@ -102,13 +96,9 @@ func join(rules ...string) string {
 	return b.String()
 }
 
-// rules yields the rules of an entry with a value.
-func (k key) rules(value string) iter.Seq[string] {
+// split yields the rules of a value.
+func split(value string) iter.Seq[string] {
 	return func(yield func(string) bool) {
-		if k.rule != "" && value == "" {
-			yield(k.rule)
-			return
-		}
 		for rule := range strings.Lines(value) {
 			if !yield(rule[:len(rule)-1]) {
 				return
@@ -117,9 +107,9 @@ func (k key) rules(value string) iter.Seq[string] {
 	}
 }
 
-// count returns how many rules an entry with a value has.
-func (k key) count(value string) int {
-	if k.rule != "" && value == "" {
+// count returns how many rules an entry has.
+func count(k key, value string) int {
+	if k.rule != "" {
 		return 1
 	}
 	return strings.Count(value, "\n")
@@ -127,31 +117,16 @@ func (k key) count(value string) int {
 
 // size returns how many lines a step takes.
 func size(s step) int {
-	k, n := s.Key, 0
 	switch {
-	case k.rule == "" && k.ours() && (s.Op == ledger.Empty || s.Op == ledger.Remove):
+	case s.Key.rule != "", s.Key.ours() && (s.Op == ledger.Empty || s.Op == ledger.Remove):
 		return 1
-	case whole(s):
-		return 1 + k.count(s.New)
-	case s.Op != ledger.Remove:
-		n = k.count(s.New)
+	case whole(&s):
+		return 1 + count(s.Key, s.New)
 	}
-	if s.Op != ledger.Add {
-		n += k.count(s.Old)
-	}
-	return n
+	return count(s.Key, s.Old) + count(s.Key, s.New)
 }
 
 // whole reports whether a step writes a chain anew, with all its rules.
-func whole(s step) bool {
-	if s.Key.rule != "" || !s.Key.ours() {
-		return false
-	}
-	return s.Op == ledger.Add || s.Op == ledger.Change && !s.Key.shared()
+func whole(s *step) bool {
+	return s.Key.rule == "" && s.Key.ours() && (s.Op == ledger.Add || s.Op == ledger.Change && !s.Key.shared())
 }
-
-// front reports whether single rules are added in front of the chain's other rules,
-// so that those of a Service stay in their order: in nat KUBE-SERVICES others come
-// last, and in nat KUBE-NODEPORTS a rule that counts comes before the one that takes
-// all.
-func (k key) front() bool { return k.table == nat && k.rule != "" && k.shared() }

@@ -2,7 +2,6 @@ package iptables
 
 import (
 	"net/netip"
-	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
 	"github.com/sluice-proxy/sluice/internal/plane/ledger"
@@ -12,12 +11,12 @@ import (
 // table is a table that the plane has rules in.
 type table uint8
 
-// The tables, in the order in which they are written: what refuses is there
-// before what leads past it goes.
+// The tables, in the order in which they are written: rules that refuse packets are
+// added before rules that lead to backends are deleted.
 const (
 	filter table = iota
 	nat
-	mangle // has only what kube-proxy left
+	mangle // only to remove what kube-proxy left
 )
 
 // String returns the name.
@@ -30,35 +29,30 @@ type family struct {
 	ip          route.Family
 	kernel      iptables.Family
 	program     string // that lists the rules
-	loopbackNet string // where NodePorts are not served, unless asked for
-	unreachable string // what refused clients are told
-	allOnes     string // the mask of a whole address
+	loopbackNet string // where NodePorts are not served by default
 	counting    bool   // rules count with nfacct
 
 	ledger *ledger.Ledger[key, string]
-	belief
-	large bool // there are many endpoints, and rules about single ones have no comments
+	written
+	large bool // there are many endpoints: rules about single ones have no comments
 }
 
-// belief is what the last plan left in the kernel, beyond what follows from the
-// Services.
-type belief struct {
-	endpoints int          // of all ports, about
-	rules     [nat + 1]int // that are ours, by table
-	guarded   []key        // the guards that are there
-
-	// behind are the rules of others that end a packet's way, and came after our
-	// jumps when last read.
-	behind map[key][]string
+// written is the state that the last plan left in the kernel, as far as it does not
+// follow from the Services.
+type written struct {
+	endpoints int              // of all ports, about
+	rules     [mangle + 1]int  // of ours, by table
+	guarded   []key            // the guards in the kernel
+	behind    map[key][]string // rules of others behind our jumps that end a packet's way, when last read
 }
 
-// many is from how many endpoints on kube-proxy leaves out the comments of rules
-// about single ones. Each is a match that the kernel looks at: after any change it
-// walks all rules that a packet can come to (nf_tables_api.c, nft_table_validate).
-const many = 1000
+// manyEndpoints is the number of endpoints from which on kube-proxy writes no comments
+// in rules about single ones. A comment is a match: after any change the kernel walks
+// all rules that a packet can come to (nf_tables_api.c, nft_table_validate).
+const manyEndpoints = 1000
 
-// size counts the endpoints of a Service.
-func (f *family) size(svc *route.Service) int {
+// endpointsOf counts the endpoints of a Service.
+func (f *family) endpointsOf(svc *route.Service) int {
 	n := 0
 	if svc == nil {
 		return n
@@ -71,31 +65,25 @@ func (f *family) size(svc *route.Service) int {
 	return n
 }
 
-// aside is the comment of a rule about a single endpoint.
-func (f *family) aside(parts ...string) string {
+// endpointComment returns the comment of a rule about a single endpoint.
+func (f *family) endpointComment(parts ...string) string {
 	if f.large {
 		return ""
 	}
 	return comment(parts...)
 }
 
-func rows(opt Options) []*family {
-	var all []*family
+// families returns the families that the host supports.
+func families(opt Options) []*family {
+	var list []*family
 	for _, ip := range opt.Families {
-		if ip == route.IPv4 {
-			all = append(all, &family{
-				ip: ip, kernel: iptables.IPv4, program: "iptables", loopbackNet: "127.0.0.0/8",
-				unreachable: "icmp-port-unreachable", allOnes: "255.255.255.255", counting: opt.Accounting != nil,
-			})
-			continue
+		f := &family{ip: ip, kernel: iptables.IPv4, program: "iptables", loopbackNet: loopbackRange, counting: opt.Accounting != nil}
+		if ip == route.IPv6 {
+			f.kernel, f.program, f.loopbackNet = iptables.IPv6, "ip6tables", "::1/128"
 		}
-		ones := strings.TrimSuffix(strings.Repeat("ffff:", 8), ":")
-		all = append(all, &family{
-			ip: ip, kernel: iptables.IPv6, program: "ip6tables", loopbackNet: "::1/128",
-			unreachable: "icmp6-port-unreachable", allOnes: ones, counting: opt.Accounting != nil,
-		})
+		list = append(list, f)
 	}
-	return all
+	return list
 }
 
 // loopback reports whether NodePorts are served at 127.0.0.0/8.
@@ -103,7 +91,7 @@ func (f *family) loopback(host *route.Host) bool {
 	return f.ip == route.IPv4 && host.NodePorts.Loopback4()
 }
 
-// pods are the sources that count as pods, in one rule each.
+// pods returns the sources that count as pods; each takes one rule.
 func (f *family) pods(host *route.Host) []source {
 	d := host.Detector
 	switch {
@@ -115,21 +103,22 @@ func (f *family) pods(host *route.Host) []source {
 	var list []source
 	for _, cidr := range d.PodCIDRs {
 		if route.FamilyOf(cidr.Addr()) == f.ip {
-			list = append(list, source{cidr: cidr.String()})
+			list = append(list, sourceIn(cidr))
 		}
 	}
 	return list
 }
 
-// outside says how a rule marks packets that do not come from pods: as one rule
-// excludes one range at most, several have a chain that does. Where everybody is
-// a pod there is no target: the kernel takes no rule that matches nobody.
+// outside returns the source and the target of a rule that marks packets from outside
+// of the pods. A rule excludes one range at most, so several ranges have a chain of
+// their own. If every source is a pod there is no target: the kernel refuses a rule that
+// cannot match.
 func (f *family) outside(host *route.Host) (from source, target string) {
 	pods := f.pods(host)
 	switch {
 	case len(pods) != 1:
 		return source{}, markOutside
-	case strings.HasSuffix(pods[0].cidr, "/0"):
+	case pods[0] == source{}:
 		return source{}, ""
 	}
 	from = pods[0]
@@ -137,8 +126,8 @@ func (f *family) outside(host *route.Host) (from source, target string) {
 	return from, markMasq
 }
 
-// nodeIPs are the addresses that serve NodePorts besides all, or where not all
-// do.
+// nodeIPs returns the addresses that serve NodePorts, in addition to all local ones or
+// in place of them.
 func (f *family) nodeIPs(host *route.Host) []netip.Addr {
 	var list []netip.Addr
 	for _, a := range host.NodePorts.Addrs {

@@ -7,9 +7,9 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// chains are the entries that belong to no Service: chains of our own, chains that
-// Services share, and the jumps to both.
-func (f *family) chains(host *route.Host, opt Options) []entry {
+// hostEntries returns the entries that belong to no Service: chains of our own, chains
+// that Services share, and the jumps to both.
+func (f *family) hostEntries(host *route.Host, opt Options) []entry {
 	mark := fmt.Sprintf("%#x", opt.Mark)
 	bits := mark + "/" + mark
 	chain := func(t table, name string, rules ...string) entry {
@@ -43,10 +43,9 @@ func (f *family) chains(host *route.Host, opt Options) []entry {
 	return append(list, chain(filter, localnet))
 }
 
-// guards are rules that only have to be there, and stay, in the order in which
-// they are put in front of others: kubelet makes the same ones, and has others in
-// that chain. The first, which is of IPv4 only, keeps neighbours from 127.0.0.0/8,
-// which can be routed as soon as it serves NodePorts (CVE-2020-8558).
+// guards returns rules that are added once and never removed: kubelet makes the same
+// ones, and has others in that chain. The first, of IPv4 only, keeps neighbours from
+// 127.0.0.0/8, which can be routed as soon as it serves NodePorts (CVE-2020-8558).
 func (f *family) guards(host *route.Host) []key {
 	list := everyGuard()
 	if !f.loopback(host) {
@@ -63,8 +62,8 @@ func everyGuard() []key {
 	}
 }
 
-// forward are the rules for packets on their way through this node. Without the
-// first, segments outside of the window would reach clients untranslated.
+// forward returns the rules for forwarded packets. Without the first, TCP segments
+// outside of the window would reach clients untranslated.
 func (f *family) forward(bits string, opt Options) []string {
 	invalid := `-m conntrack --ctstate INVALID`
 	if f.counting {
@@ -81,7 +80,7 @@ func (f *family) forward(bits string, opt Options) []string {
 	return list
 }
 
-// notFrom marks what comes from none of the sources.
+// notFrom returns rules that mark packets from none of the sources.
 func notFrom(pods []source) []string {
 	var list []string
 	for _, from := range pods {
@@ -90,8 +89,8 @@ func notFrom(pods []source) []string {
 	return append(list, rule{target: markMasq}.String())
 }
 
-// tail are the last rules of nat KUBE-SERVICES: a NodePort is any packet to this
-// node that no other front wants.
+// tail returns the last rules of nat KUBE-SERVICES: packets to this node that match no
+// other frontend may be for a NodePort.
 func (f *family) tail(host *route.Host) []string {
 	const note = `-m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain"`
 	var list []string
@@ -108,7 +107,7 @@ func (f *family) tail(host *route.Host) []string {
 	return list
 }
 
-// jumps are the rules of the kernel's own chains that lead to ours; those of one
+// jumps returns the rules of the kernel's own chains that lead to ours, those of one
 // chain in their order.
 func jumps() []key {
 	const (
@@ -131,7 +130,7 @@ func jumps() []key {
 	}
 }
 
-// builtin are the kernel's own chains that jumps are in.
+// builtin returns the kernel's own chains that have jumps.
 func builtin(t table) []string {
 	var list []string
 	for _, j := range jumps() {

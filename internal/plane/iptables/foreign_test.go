@@ -38,6 +38,7 @@ func edits() map[string]struct {
 		"docker comes first":            {"nat", ":DOCKER - [0:0]\n-A DOCKER -i docker0 -j RETURN\n-I PREROUTING -m addrtype --dst-type LOCAL -j DOCKER", false},
 		"calico comes first":            {"filter", ":cali-FORWARD - [0:0]\n-I FORWARD -m comment --comment \"cali:x\" -j cali-FORWARD\n-A FORWARD -m comment --comment \"cali:y\" -j ACCEPT", false},
 		"a plugin has packets marked":   {"nat", ":CNI-A - [0:0]\n-A CNI-A -s 192.0.2.4/32 -j KUBE-MARK-MASQ\n-A POSTROUTING -j CNI-A\n-A OUTPUT -s 192.0.2.4/32 -j KUBE-MARK-MASQ", false},
+		"a rule with an empty match":    {"nat", "-A KUBE-SERVICES -p tcp -m tcp -j RETURN", true},
 		"kube-proxy's canaries":         {"nat", ":KUBE-PROXY-CANARY - [0:0]", true},
 		"others lead to a Service":      {"nat", ":mine - [0:0]\n-A mine -d 192.0.2.5/32 -g KUBE-SERVICES", false},
 	}
@@ -52,7 +53,7 @@ func TestForeignEditsAreRepaired(t *testing.T) {
 			foreignEdits(t, kernel)
 		})
 	}
-	t.Run("fake", func(t *testing.T) { foreignEdits(t, iptables.NewFake()) })
+	t.Run("fake", func(t *testing.T) { foreignEdits(t, newFake()) })
 }
 
 func foreignEdits(t *testing.T, kernel Kernel) {
@@ -90,7 +91,7 @@ func foreignEdits(t *testing.T, kernel Kernel) {
 
 // What must be last is last again.
 func TestTheRuleForNodePortsStaysLast(t *testing.T) {
-	fake := iptables.NewFake()
+	fake := newFake()
 	s := newStory(t, fake, nodeCIDR())
 	s.crowd(3)
 	s.happens()
@@ -102,9 +103,7 @@ func TestTheRuleForNodePortsStaysLast(t *testing.T) {
 	if !strings.Contains(tail, "NOTE: this must be the last rule") {
 		t.Fatalf("the last rule is %s", tail)
 	}
-	if err := fake.Edit(iptables.IPv4, "*nat\n-D KUBE-SERVICES "+tail+"\n-I KUBE-SERVICES "+tail+"\nCOMMIT\n"); err != nil {
-		t.Fatal(err)
-	}
+	fake.edit(t, iptables.IPv4, "*nat\n-D KUBE-SERVICES "+tail+"\n-I KUBE-SERVICES "+tail+"\nCOMMIT\n")
 	s.refresh()
 	s.member(9, 2)
 	s.happens()
@@ -204,7 +203,7 @@ func saved(t *testing.T, netns int, variant iptables.Variant) string {
 
 // The API server's own Service comes first where all is written.
 func TestTheAPIServersServiceComesFirst(t *testing.T) {
-	s := newStory(t, iptables.NewFake(), nodeCIDR())
+	s := newStory(t, newFake(), nodeCIDR())
 	s.crowd(3)
 	s.store.SetService(&cluster.Service{
 		Name: cluster.Name{Namespace: "default", Name: "kubernetes"}, ClusterIPs: planetest.Addrs("172.31.0.1"),

@@ -40,7 +40,6 @@ func realKernel(t testing.TB, variant iptables.Variant) (tools *iptables.Tools, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = tools.Close() }) // nothing is left to lose
 	return tools, netns
 }
 

@@ -18,37 +18,31 @@ import (
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-// Kernel is what the plane needs of iptables: iptables.Tools, or iptables.Fake.
+// Kernel reads and changes the tables of iptables: iptables.Tools.
 type Kernel interface {
-	Reader
-	Writer
-}
-
-// Reader looks at tables.
-type Reader interface {
 	Read(ctx context.Context, t iptables.Table) (iptables.Chains, error)
-	Watch(ctx context.Context, ours func(chain string) bool, subscribed func(), tell func(iptables.Edit)) error
-}
-
-// Writer changes tables. One restore has Room for so many lines.
-type Writer interface {
+	Watch(ctx context.Context, ours func(chain string) bool, subscribed func(), report func(iptables.Edit)) error
 	Restore(ctx context.Context, f iptables.Family, input []byte) error
-	Room() int
+	Room() int // how many lines one Restore should have at most
 }
 
-// Observer is told of what is counted.
+// Observer counts writes.
 type Observer interface {
-	// Rules is told, after a write, how many rules of a table are ours, and how
-	// many were written.
-	Rules(f route.Family, table string, total, written int)
-	// RestoreFailed and PartialRestoreFailed are told of restores that did not
-	// succeed, the latter of those that were about changes alone.
-	RestoreFailed(f route.Family)
-	PartialRestoreFailed(f route.Family)
+	// Wrote is called after each attempt to write a plan for a family.
+	Wrote(w Write)
 }
 
-// Accounting makes the objects of nfacct that rules count packets with, where
-// they are not there: nfacct.Objects.
+// Write is the outcome of an attempt to write a plan for a family.
+type Write struct {
+	Family  route.Family
+	Full    bool            // everything was compared
+	Err     error           // a plane.Refused: all except some Services is written
+	Rules   [mangle + 1]int // of ours, by table
+	Written [mangle + 1]int // by the plan, by table
+}
+
+// Accounting adds objects of nfacct, with which rules count packets, unless they exist:
+// nfacct.Objects.
 type Accounting interface {
 	Ensure(ctx context.Context, names ...string) error
 }
@@ -63,17 +57,16 @@ const (
 
 // Options for New.
 type Options struct {
-	Families []route.Family // those the host can do
+	Families []route.Family // those that the host supports
 	Mark     uint32         // bit of the packet mark for "masquerade this"
 
-	// KeepInvalid lets forwarded packets through that conntrack finds invalid: it
-	// has been told to be liberal, and finds few so.
+	// KeepInvalid accepts forwarded packets that conntrack finds invalid. It is for
+	// hosts where conntrack is set to be liberal, and finds few packets invalid.
 	KeepInvalid bool
 
-	// Accounting has the rule that drops invalid packets count them, and gives
-	// NodePorts a rule of their own for 127.0.0.0/8, which counts. Refresh makes
-	// sure of the objects, without which the kernel refuses such rules. Nil: no
-	// rule counts in this way, as the kernel or the programs may not know how.
+	// Accounting, if not nil, has the rule that drops invalid packets count them, and
+	// adds a rule to each NodePort that counts connections to 127.0.0.0/8. Refresh
+	// ensures that the objects exist, as the kernel refuses such rules without them.
 	Accounting Accounting
 
 	Observer Observer // may be nil
@@ -85,83 +78,73 @@ type Plane struct {
 	opt      Options
 	families []*family
 
-	seen map[route.Family]state // what Refresh read; nil once a plan is written
+	state map[route.Family]state // that Refresh read; nil once a plan is written
 }
 
 // New makes a Plane. It does nothing yet.
 func New(kernel Kernel, opt Options) *Plane {
-	p := &Plane{kernel: kernel, opt: opt, families: rows(opt)}
+	p := &Plane{kernel: kernel, opt: opt, families: families(opt)}
 	for _, f := range p.families {
 		f.ledger = ledger.New(layout(), restorer{kernel, f.kernel, f.program})
 	}
 	return p
 }
 
-// Refresh reads the tables of the families that are served. What rules count with
-// is made here, as it can get lost with them.
+// Refresh reads the tables of all families. It ensures that the objects of Accounting
+// exist, as another program may delete them with the rules.
 func (p *Plane) Refresh(ctx context.Context) error {
 	if p.opt.Accounting != nil {
 		if err := p.opt.Accounting.Ensure(ctx, InvalidDropped, LoopbackNodePorts); err != nil {
-			return fmt.Errorf("make what rules count with: %w", err)
+			return fmt.Errorf("add objects of nfacct: %w", err)
 		}
 	}
-	return p.see(ctx)
+	return p.read(ctx)
 }
 
-// see reads the tables.
-func (p *Plane) see(ctx context.Context) error {
-	seen := map[route.Family]state{}
+func (p *Plane) read(ctx context.Context) error {
+	all := map[route.Family]state{}
 	for _, f := range p.families {
-		s, err := p.read(ctx, f)
-		if err != nil {
-			return fmt.Errorf("read kernel state: %w", err)
+		all[f.ip] = state{}
+		for _, t := range everyTable() {
+			chains, err := p.kernel.Read(ctx, iptables.Table{Family: f.kernel, Name: t.String()})
+			if err != nil {
+				return fmt.Errorf("read kernel state: %w", err)
+			}
+			all[f.ip][t] = chains
 		}
-		seen[f.ip] = s
 	}
-	p.seen = seen
+	p.state = all
 	return nil
 }
 
-func (p *Plane) read(ctx context.Context, f *family) (state, error) {
-	s := state{}
-	for _, t := range everyTable() {
-		chains, err := p.kernel.Read(ctx, iptables.Table{Family: f.kernel, Name: t.String()})
-		if err != nil {
-			return nil, err
-		}
-		s[t] = chains
-	}
-	return s, nil
-}
-
-// Watch tells what others change in our chains, and in what leads there.
-func (p *Plane) Watch(ctx context.Context, subscribed func(), tell func(plane.Edit)) error {
+// Watch reports changes by other programs to our chains, and to rules that lead there.
+func (p *Plane) Watch(ctx context.Context, subscribed func(), report func(plane.Edit)) error {
 	ours := func(chain string) bool { return chain == localnet || kubechain.Proxy(chain) }
 	return p.kernel.Watch(ctx, ours, subscribed, func(e iptables.Edit) {
-		tell(plane.Edit{What: e.What, By: e.By, Possible: e.Possible, Since: e.Since})
+		report(plane.Edit{What: e.What, By: e.By, Possible: e.Possible, Since: e.Since})
 	})
 }
 
-// Remove takes all chains with kube-proxy's names out, except those that others
-// need.
+// Remove removes all chains with kube-proxy's names, except those that others need, and
+// returns what it removed from each table.
 func (p *Plane) Remove(ctx context.Context) ([]string, error) {
-	if err := p.see(ctx); err != nil {
+	if err := p.read(ctx); err != nil {
 		return nil, err
 	}
 	var plans ledger.Plans
 	var removed []string
 	for _, f := range p.families {
-		plan := f.ledger.Compare(removal{p.seen[f.ip]})
+		plan := f.ledger.Compare(removal{p.state[f.ip]})
 		plan.End()
 		plans = append(plans, plan)
-		removed = append(removed, f.removes(plan)...)
+		removed = append(removed, f.removals(plan)...)
 	}
-	p.seen = nil
+	p.state = nil
 	return removed, plans.Apply(ctx)
 }
 
-// removes says what a plan removes from each table.
-func (f *family) removes(plan *ledger.Plan[key, string]) []string {
+// removals describes what a plan removes from each table.
+func (f *family) removals(plan *ledger.Plan[key, string]) []string {
 	var chains, rules [mangle + 1]int
 	plan.Each(func(s step) {
 		switch {

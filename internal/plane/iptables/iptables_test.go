@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
 	"github.com/sluice-proxy/sluice/internal/route"
 
 	"github.com/sluice-proxy/sluice/internal/plane/planetest"
@@ -29,10 +28,10 @@ func TestWhatIsLoadedIsRight(t *testing.T) {
 // With many endpoints rules about single ones have no comments, as with
 // kube-proxy. Where a cluster grows or shrinks, those that are there stay.
 func TestCommentsOfManyEndpoints(t *testing.T) {
-	fake := iptables.NewFake()
+	fake := newFake()
 	s := newStory(t, fake, nodeCIDR())
 	const each = 3 // endpoints
-	s.crowd(many / each)
+	s.crowd(manyEndpoints / each)
 	s.happens()
 	if n := strings.Count(fake.String(), " -> "); n == 0 {
 		t.Fatal("there are no comments on endpoints to begin with")
@@ -47,13 +46,13 @@ func TestCommentsOfManyEndpoints(t *testing.T) {
 	if strings.Contains(fake.String(), `svc-20:http -> `) || !strings.Contains(fake.String(), `svc-21:http -> `) {
 		t.Error("only what changed with many endpoints should have lost its comments")
 	}
-	lines := fake.Lines()
+	lines := fake.written()
 	s.refresh()
 	s.happens()
-	if n := fake.Lines() - lines; n != 0 {
+	if n := fake.written() - lines; n != 0 {
 		t.Errorf("a comparison wrote %d lines, want none: comments make no difference", n)
 	}
-	fresh := iptables.NewFake()
+	fresh := newFake()
 	load(t, fresh, route.Change{Table: s.compiler.Table()})
 	if n := strings.Count(fresh.String(), " -> "); n != 0 || had == 0 {
 		t.Errorf("a node that starts with many endpoints has %d comments on them, want none", n)

@@ -3,6 +3,7 @@ package iptables
 import (
 	"context"
 	"fmt"
+	"math"
 	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/follow/netfilter"
@@ -18,7 +19,7 @@ func Kind() plane.Kind {
 		Mode: "iptables", Facts: facts(), Owned: "the chains KUBE-*", Persistent: true, PartialSyncs: true,
 		Probe:   support,
 		Open:    open,
-		Preview: func(s plane.Setup) plane.Plane { return New(iptables.NewFake(), options(s)) },
+		Preview: func(s plane.Setup) plane.Plane { return New(empty{}, options(s)) },
 		Excess:  Excess,
 		Prepare: netfilter.Prepare, Cleanup: netfilter.Cleanup,
 	}
@@ -28,6 +29,15 @@ func support(ctx context.Context, netns int) (plane.Support, error) {
 	s, err := probe.Iptables(ctx, probe.Options{NetNS: netns})
 	return plane.Support(s), err
 }
+
+// empty is the Kernel of a preview, of which only Plan is called: it has no rules.
+type empty struct{ Kernel }
+
+// Read implements Kernel.
+func (empty) Read(context.Context, iptables.Table) (iptables.Chains, error) { return nil, nil }
+
+// Room implements Kernel.
+func (empty) Room() int { return math.MaxInt }
 
 func options(s plane.Setup) Options {
 	return Options{Families: s.Families, Mark: s.Config.MasqueradeMark, KeepInvalid: s.Config.Conntrack.TCPBeLiberal}
@@ -53,7 +63,7 @@ func open(ctx context.Context, s plane.Setup) (*plane.Opened, error) {
 		own.Metrics = append(own.Metrics, packetCounts(objects)...)
 	}
 	return &plane.Opened{
-		Plane: New(tools, writer), Load: Load(tools.Room()), Close: tools.Close, Parts: append(parts, own),
+		Plane: New(tools, writer), Load: Load(tools.Room()), Parts: append(parts, own),
 		WatchTrouble:   tools.WatchTrouble,
 		KubeProxyRules: []string{fmt.Sprintf("iptables-%s", tools.Variant())},
 		How:            fmt.Sprintf("by iptables-%s, as %s", tools.Variant(), tools.Reason()),
@@ -63,17 +73,17 @@ func open(ctx context.Context, s plane.Setup) (*plane.Opened, error) {
 	}, nil
 }
 
-// liberal reports whether conntrack is set, by any program, to find few packets
-// invalid.
+// liberal reports whether conntrack is set to find few packets invalid, by whatever
+// program.
 func liberal(settings *sysctl.Sysctl) bool {
 	value, err := settings.Get("net.netfilter.nf_conntrack_tcp_be_liberal")
 	return err == nil && strings.TrimSpace(value) != "0"
 }
 
-// facts say what this plane does where planes differ. As kube-proxy in this mode it
-// has rules for the ports of Services alone, and refuses in KUBE-SERVICES (FORWARD and
-// OUTPUT of table filter) and KUBE-EXTERNAL-SERVICES (INPUT and FORWARD), there at any
-// local address.
+// facts returns how this plane behaves where planes differ. As kube-proxy in this mode it
+// has rules only for the ports of Services. It refuses packets in KUBE-SERVICES (FORWARD
+// and OUTPUT of table filter), and at any local address in KUBE-EXTERNAL-SERVICES (INPUT
+// and FORWARD).
 func facts() plane.Facts {
 	return plane.Facts{
 		Name:        "iptables",

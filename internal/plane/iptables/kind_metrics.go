@@ -2,6 +2,7 @@ package iptables
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -41,19 +42,22 @@ func (m *metrics) collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.rules, m.sent, m.restores, m.partial}
 }
 
-// Rules implements Observer.
-func (m *metrics) Rules(f route.Family, table string, total, written int) {
-	m.rules.WithLabelValues(table, f.String()).Set(float64(total))
-	m.sent.WithLabelValues(table, f.String()).Set(float64(written))
-}
-
-// RestoreFailed implements Observer.
-func (m *metrics) RestoreFailed(f route.Family) { m.restores.WithLabelValues(f.String()).Inc() }
-
-// PartialRestoreFailed implements Observer.
-func (m *metrics) PartialRestoreFailed(f route.Family) {
-	m.RestoreFailed(f)
-	m.partial.WithLabelValues(f.String()).Inc()
+// Wrote implements Observer.
+func (m *metrics) Wrote(w Write) {
+	ip := w.Family.String()
+	if w.Err != nil {
+		m.restores.WithLabelValues(ip).Inc()
+	}
+	if w.Err != nil && !w.Full {
+		m.partial.WithLabelValues(ip).Inc()
+	}
+	if _, refused := errors.AsType[plane.Refused](w.Err); w.Err != nil && !refused {
+		return
+	}
+	for _, t := range []table{filter, nat} {
+		m.rules.WithLabelValues(t.String(), ip).Set(float64(w.Rules[t]))
+		m.sent.WithLabelValues(t.String(), ip).Set(float64(w.Written[t]))
+	}
 }
 
 // verbose is the level of messages about optional features that are missing: -v=2.
@@ -76,9 +80,9 @@ func accounting(ctx context.Context, s plane.Setup, tools *iptables.Tools) *nfac
 
 // countable tries whether the programs and the kernel support the match, which is
 // another part of the kernel than the objects are.
-func countable(ctx context.Context, families []route.Family, tools *iptables.Tools) error {
+func countable(ctx context.Context, ips []route.Family, tools *iptables.Tools) error {
 	input := []byte("*filter\n-A FORWARD -m nfacct --nfacct-name " + InvalidDropped + "\nCOMMIT\n")
-	for _, row := range rows(Options{Families: families}) {
+	for _, row := range families(Options{Families: ips}) {
 		if err := tools.Test(ctx, row.kernel, input); err != nil {
 			return err
 		}

@@ -43,15 +43,18 @@ kubeproxy_sync_proxy_rules_iptables_total gauge
 	if got := metricstest.Shape(metricstest.Gather(t, r)); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-	m.Rules(route.IPv4, "nat", 120, 120)
-	m.Rules(route.IPv4, "filter", 9, 9)
-	m.Rules(route.IPv6, "nat", 7, 7)
-	m.Rules(route.IPv4, "nat", 121, 4)
-	m.RestoreFailed(route.IPv6)
-	m.PartialRestoreFailed(route.IPv4)
-	m.PartialRestoreFailed(route.IPv4)
-	const counted = `last{ip_family="IPv4", table="filter"} 9
-last{ip_family="IPv4", table="nat"} 4
+	failed := errors.New("no lock")
+	for _, w := range []Write{
+		{Family: route.IPv4, Full: true, Rules: [3]int{filter: 9, nat: 120}, Written: [3]int{filter: 9, nat: 120}},
+		{Family: route.IPv6, Full: true, Rules: [3]int{nat: 7}, Written: [3]int{nat: 7}},
+		{Family: route.IPv4, Rules: [3]int{filter: 9, nat: 121}, Written: [3]int{nat: 4}},
+		{Family: route.IPv6, Full: true, Rules: [3]int{nat: 99}, Err: failed},
+		{Family: route.IPv4, Rules: [3]int{nat: 99}, Err: failed},
+		{Family: route.IPv4, Rules: [3]int{nat: 99}, Err: failed},
+	} {
+		m.Wrote(w)
+	}
+	const counted = `last{ip_family="IPv4", table="nat"} 4
 last{ip_family="IPv6", table="nat"} 7
 partial_restore_failures_total{ip_family="IPv4"} 2
 restore_failures_total{ip_family="IPv4"} 2

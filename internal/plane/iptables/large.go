@@ -2,81 +2,84 @@ package iptables
 
 import (
 	"strings"
-	"sync"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// services plans all Services. If it may, it leaves out ports of which the kernel
-// holds nothing, of Services that do not fit into one restore.
-func (d *familyPlan) services(found *listing) {
-	d.left = map[cluster.Name]*route.Service{}
-	mentioned := sync.OnceValue(found.ports)
-	for _, name := range inNameOrder(d.change.Table) {
-		svc := d.change.Table.Services[name]
-		if d.change.Partly && d.lines(svc) > d.room {
-			if there := d.without(svc, func(p id) bool { return found.nothing(p, mentioned()) }); len(there.Ports) < len(svc.Ports) {
-				d.endpoints -= d.size(svc) - d.size(there)
-				d.left[name], svc = there, there
-			}
-		}
-		d.service(name, nil, d.render(svc, d.host))
+// partial returns the Services of which a comparison leaves out ports. These are ports
+// without rules in the kernel, of Services that do not fit into one restore.
+func (p *Plane) partial(change route.Change, found map[route.Family]*listing) map[cluster.Name]*route.Service {
+	list := map[cluster.Name]*route.Service{}
+	if !change.Partly {
+		return list
 	}
+	for name, svc := range change.Table.Services {
+		if lines(svc) <= p.kernel.Room() {
+			continue
+		}
+		part := without(svc, func(i id, p *route.Port) bool {
+			return found[p.Family] != nil && !found[p.Family].holds(i)
+		})
+		if len(part.Ports) < len(svc.Ports) {
+			list[name] = part
+		}
+	}
+	return list
 }
 
-// without returns a Service without the ports of this family that are missing. Ports
-// of one name are missing together.
-func (d *familyPlan) without(svc *route.Service, missing func(id) bool) *route.Service {
-	there := map[string]bool{} // by name of ports
+// lines estimates how many lines the rules of a Service take in the family with more of
+// them.
+func lines(svc *route.Service) int {
+	n := map[route.Family]int{}
+	for i := range svc.Ports {
+		n[svc.Ports[i].Family] += linesOf(&svc.Ports[i])
+	}
+	return max(n[route.IPv4], n[route.IPv6])
+}
+
+// without returns a Service without some ports. Ports of one name and family, which are
+// named after each other, are left out only together.
+func without(svc *route.Service, missing func(id, *route.Port) bool) *route.Service {
+	type group struct {
+		name string
+		ip   route.Family
+	}
+	kept := map[group]bool{}
 	ids := newIDs(svc.Name)
 	for i := range svc.Ports {
 		p := &svc.Ports[i]
-		name := ids.of(p)
-		there[p.Name] = there[p.Name] || p.Family == d.ip && !missing(name)
+		if name := ids.of(p); !missing(name, p) {
+			kept[group{p.Name, p.Family}] = true
+		}
 	}
 	part := *svc
 	part.Ports = nil
-	for i := range svc.Ports {
-		if p := &svc.Ports[i]; p.Family != d.ip || there[p.Name] {
-			part.Ports = append(part.Ports, *p)
+	for _, p := range svc.Ports {
+		if kept[group{p.Name, p.Family}] {
+			part.Ports = append(part.Ports, p)
 		}
 	}
 	return &part
 }
 
-// lines estimates how many lines the rules of a Service take.
-func (d *familyPlan) lines(svc *route.Service) int {
-	n := 0
-	for i := range svc.Ports {
-		if svc.Ports[i].Family == d.ip {
-			n += linesOf(&svc.Ports[i])
-		}
-	}
-	return n
-}
-
-// ports returns the names of Service ports that rules of shared chains mention in
-// their comments, as id.text: "default/web:http".
-func (l *listing) ports() map[string]bool {
-	names := map[string]bool{}
-	for chain := range l.lines {
-		for _, rule := range l.rules(chain) {
-			_, comment, _ := strings.Cut(rule, `--comment "`)
-			name, _, _ := strings.Cut(comment, " ")
-			names[strings.TrimSuffix(name, `"`)] = true
-		}
-	}
-	return names
-}
-
-// nothing reports whether the kernel held no rule of a port, whatever its rules led
-// to.
-func (l *listing) nothing(port id, mentioned map[string]bool) bool {
+// holds reports whether the kernel has a chain of a port, or a rule of a shared chain
+// with its name in the comment.
+func (l *listing) holds(port id) bool {
 	for _, chain := range []string{port.cluster(), port.local(), port.external(), port.ranges()} {
-		if _, there := l.seen[nat][chain]; there {
-			return false
+		if _, exists := l.state[nat][chain]; exists {
+			return true
 		}
 	}
-	return !mentioned[port.text]
+	if l.ports == nil {
+		l.ports = map[string]bool{}
+		for chain := range l.lines {
+			for _, rule := range l.rules(chain) {
+				_, comment, _ := strings.Cut(rule, `--comment "`)
+				name, _, _ := strings.Cut(comment, " ")
+				l.ports[strings.TrimSuffix(name, `"`)] = true
+			}
+		}
+	}
+	return l.ports[port.text]
 }

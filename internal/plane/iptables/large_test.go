@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
-	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
@@ -22,7 +21,7 @@ func wide(ports int) *route.Service {
 			Cluster: []netip.AddrPort{netip.MustParseAddrPort("10.180.0.1:8080")},
 		}
 		for i := range 50 {
-			p.Fronts = append(p.Fronts, route.Front{
+			p.Frontends = append(p.Frontends, route.Frontend{
 				Kind: route.ExternalIP, Addr: netip.AddrFrom4([4]byte{198, 51, 100, byte(i)}), Port: uint16(n + 1), Pods: way, Node: way, Others: way,
 			})
 		}
@@ -34,7 +33,7 @@ func wide(ports int) *route.Service {
 // Pieces are written and deleted without a refusal, also where a chain that all
 // Services share is written anew between them, and nothing is left in the end.
 func TestALargeServiceInPieces(t *testing.T) {
-	kernel := iptables.NewFake()
+	kernel := newFake()
 	p := newPlane(kernel)
 	table := &route.Table{Services: map[cluster.Name]*route.Service{}}
 	write := func(change route.Change) {

@@ -7,31 +7,31 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// The most that one Service may have. Each front is a rule of a chain that all
+// The limits of one Service. Each frontend is a rule of a chain that all
 // Services share, and iptables-nft-save lists a chain in time that grows with the
 // square of its length: 10,000 rules take 0.3 s, 100,000 take 39 s. Each endpoint
 // of a port is a chain of its own and a rule in the chain of the port, which is
 // written as a whole: 5,000 take about 1 s, 10,000 take 3 s.
 const (
-	maxFronts        = 10_000
+	maxFrontends     = 10_000
 	maxPortEndpoints = 5_000
 	maxEndpoints     = 20_000
 )
 
-// Load bounds what one write contains; room is that of one restore.
+// Load bounds the contents of one write. Room is the number of lines of one restore.
 func Load(room int) plane.Load {
-	return plane.Load{Cost: linesOf, Piece: min(room, legacyPiece), Excess: Excess}
+	return plane.Load{Cost: linesOf, Piece: min(room, legacyPiece)}
 }
 
-// legacyPiece is how many lines are written at once by the legacy variant, for
-// which each write costs as much as the whole table.
+// legacyPiece is how many lines one write of the legacy variant has. Each write costs as
+// much as the whole table.
 const legacyPiece = 40_000
 
 // linesOf estimates how many lines a port takes.
 func linesOf(p *route.Port) int {
 	n := 3*(len(p.Cluster)+len(p.Local)) + len(p.Cluster) + len(p.Local) + 4
-	for i := range p.Fronts {
-		n += 2 + len(p.Fronts[i].Allow)
+	for i := range p.Frontends {
+		n += 2 + len(p.Frontends[i].Allow)
 	}
 	return n
 }
@@ -39,11 +39,11 @@ func linesOf(p *route.Port) int {
 // Excess returns the size of a Service that is too large for this plane, and the
 // limit with its reason; empty: it is not.
 func Excess(svc *route.Service) (size, limit string) {
-	fronts, endpoints := 0, 0
+	frontends, endpoints := 0, 0
 	for i := range svc.Ports {
 		p := &svc.Ports[i]
-		for j := range p.Fronts {
-			fronts += 1 + len(p.Fronts[j].Allow)
+		for j := range p.Frontends {
+			frontends += 1 + len(p.Frontends[j].Allow)
 		}
 		n := max(len(p.Cluster), len(p.Local))
 		if n > maxPortEndpoints {
@@ -52,8 +52,8 @@ func Excess(svc *route.Service) (size, limit string) {
 		endpoints += n
 	}
 	switch {
-	case fronts > maxFronts:
-		return fmt.Sprintf("%d addresses with ports and source ranges for them", fronts), atMost(maxFronts, "of them for a Service")
+	case frontends > maxFrontends:
+		return fmt.Sprintf("%d addresses with ports and source ranges for them", frontends), atMost(maxFrontends, "of them for a Service")
 	case endpoints > maxEndpoints:
 		return fmt.Sprintf("%d endpoints of all ports", endpoints), atMost(maxEndpoints, "endpoints for a Service")
 	}

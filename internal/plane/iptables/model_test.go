@@ -29,7 +29,7 @@ var (
 
 func TestModelOnTheFake(t *testing.T) {
 	for seed := *firstSeed; seed < *firstSeed+*seeds; seed++ {
-		fake := iptables.NewFake()
+		fake := newFake()
 		s := newSubject(fake)
 		s.audit = newAudit(fake)
 		if err := s.run(seed); err != nil {
@@ -102,8 +102,8 @@ func (s *subject) hooks() planetest.Subject {
 		Faults:  s.faults,
 		Rooms:   []int{1, 20, 60, 60, 200, 1 << 20, 1 << 20},
 		State:   s.state,
-		Scratch: func() planetest.Subject { return newSubject(iptables.NewFake()).hooks() },
-		Meddle:  s.meddle,
+		Scratch: func() planetest.Subject { return newSubject(newFake()).hooks() },
+		Edit:    s.editTables,
 		Disturbed: func(err error) bool {
 			if _, ok := errors.AsType[plane.Refused](err); ok {
 				return true
@@ -150,12 +150,13 @@ func (s *subject) End(m *planetest.Model) error {
 // that Services share, and about nothing else.
 func (s *subject) state(table *route.Table) (string, error) {
 	var all strings.Builder
-	for _, f := range bothFamilies() {
-		seen, err := newPlane(s.kernel).read(context.Background(), f)
-		if err != nil {
-			return "", err
-		}
-		led := ledTo(seen)
+	p := newPlane(s.kernel)
+	if err := p.read(context.Background()); err != nil {
+		return "", err
+	}
+	for _, f := range p.families {
+		seen := p.state[f.ip]
+		led := (&listing{state: seen}).usedByOthers()
 		for _, t := range everyTable() {
 			for _, name := range slices.Sorted(maps.Keys(seen[t])) {
 				rules := seen[t][name].Rules
@@ -199,17 +200,18 @@ func (f *family) abstract(t table, name string, rules []string, host *route.Host
 }
 
 func isGuard(guards []key, chain, rule string) bool {
-	return slices.ContainsFunc(guards, func(k key) bool { return k.chain == chain && iptables.Canonical(k.rule) == rule })
+	return slices.ContainsFunc(guards, func(k key) bool { return k.chain == chain && k.rule == rule })
 }
 
 // others prints what is not ours.
 func (s *subject) others() (string, error) {
 	var all strings.Builder
-	for _, f := range bothFamilies() {
-		seen, err := newPlane(s.kernel).read(context.Background(), f)
-		if err != nil {
-			return "", err
-		}
+	p := newPlane(s.kernel)
+	if err := p.read(context.Background()); err != nil {
+		return "", err
+	}
+	for _, f := range p.families {
+		seen := p.state[f.ip]
 		for _, t := range everyTable() {
 			for _, name := range slices.Sorted(maps.Keys(seen[t])) {
 				if kubechain.Proxy(name) || name == localnet {

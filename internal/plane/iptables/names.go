@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// The chains that several Services share. They are kube-proxy's, so that what
-// people know and have written down about those is true of these.
+// The chains that belong to no single Service. Names and contents are kube-proxy's, so
+// that its documentation and tools apply.
 const (
 	services    = "KUBE-SERVICES"
 	external    = "KUBE-EXTERNAL-SERVICES"
@@ -21,32 +21,31 @@ const (
 	postrouting = "KUBE-POSTROUTING"
 	markMasq    = "KUBE-MARK-MASQ"
 
-	// localnet is kubelet's too, and has the same rule there.
+	// localnet is a chain of kubelet, with the same rule.
 	localnet = "KUBE-FIREWALL"
 
-	// markOutside is there only when the pods have several ranges of addresses,
-	// for which kube-proxy has no rules.
+	// markOutside exists only while pods have several ranges of addresses, which
+	// kube-proxy does not support.
 	markOutside = "KUBE-MARK-MASQ-NOT-POD"
 )
 
-// The prefixes of chains that a Service port has for itself.
+// The prefixes of chains of a single Service port.
 const (
 	clusterPrefix  = "KUBE-SVC-" // to any usable endpoint
 	localPrefix    = "KUBE-SVL-" // to endpoints on this node
-	externalPrefix = "KUBE-EXT-" // from addresses meant for the outside
-	rangesPrefix   = "KUBE-FW-"  // only from source ranges
+	externalPrefix = "KUBE-EXT-" // from external addresses
+	rangesPrefix   = "KUBE-FW-"  // from source ranges only
 	endpointPrefix = "KUBE-SEP-"
 )
 
-// id is a Service port, as its chains are named after it.
+// id identifies a Service port in the names of chains and in comments.
 type id struct {
 	text string // "default/web:http", as in comments
 	hash string // "default/web:httptcp", which chains are named after
 }
 
-// ids names the ports of a Service as kube-proxy does. Of ports without a name,
-// which only files have several of, the first has that name; the others are
-// distinguished by number.
+// ids names the ports of a Service as kube-proxy does. The API server allows at most one
+// port without a name; in manifests the second and later ones are named by number.
 type ids struct {
 	service string
 	used    map[portName]bool
@@ -63,8 +62,8 @@ func newIDs(service cluster.Name) ids { return ids{service.String(), map[portNam
 // of names the next port.
 func (n ids) of(p *route.Port) id {
 	name, at := p.Name, portName{p.Name, p.Protocol, p.Family}
-	if n.used[at] && len(p.Fronts) > 0 {
-		name = strings.TrimPrefix(name+"-"+strconv.Itoa(int(p.Fronts[0].Port)), "-")
+	if n.used[at] && len(p.Frontends) > 0 {
+		name = strings.TrimPrefix(name+"-"+strconv.Itoa(int(p.Frontends[0].Port)), "-")
 	}
 	n.used[at] = true
 	text := n.service
@@ -103,8 +102,7 @@ func (n id) pool(pool route.Pool) string {
 	return n.cluster()
 }
 
-// comment is what leads a person from a rule to its Service; nothing else in a
-// rule may have more than 255 bytes.
+// comment returns the comment of a rule, which names the Service, in at most 255 bytes.
 func comment(parts ...string) string {
 	s := strings.Join(parts, "")
 	return s[:min(len(s), maxComment)]

@@ -64,15 +64,16 @@ func TestHashes(t *testing.T) {
 	}
 }
 
-// A chance of 1/n, as kube-proxy writes it, and none for the last.
-func TestChances(t *testing.T) {
+// A probability of 1/n, as the kernel keeps it and iptables-save prints it; the last
+// endpoint needs none.
+func TestProbabilities(t *testing.T) {
 	for of, want := range map[int]string{
-		1: "", 2: "0.5000000000", 3: "0.3333333333", 7: "0.1428571429", 1000: "0.0010000000",
+		1: "", 2: "0.50000000000", 3: "0.33333333349", 7: "0.14285714272", 1000: "0.00100000016",
 	} {
 		if want != "" {
-			want = "-m statistic --mode random --probability " + want
+			want = "statistic --mode random --probability " + want
 		}
-		if got := chance(of); got != want {
+		if got := oneOf(of); got != want {
 			t.Errorf("one of %d: %q, want %q", of, got, want)
 		}
 	}
@@ -90,7 +91,7 @@ func TestUnnamedPortsHaveChainsOfTheirOwn(t *testing.T) {
 		Name: name, Service: name, Endpoints: []cluster.Endpoint{planetest.Endpoint("10.180.0.1", "a")},
 		Ports: []cluster.SlicePort{{Protocol: cluster.TCP, Port: 8080}, {Protocol: cluster.UDP, Port: 8080}},
 	})
-	fake := iptables.NewFake()
+	fake := newFake()
 	change := planetest.Compile(s, route.Options{})
 	load(t, fake, change)
 	chains, err := fake.Read(t.Context(), iptables.Table{Family: iptables.IPv4, Name: "nat"})
@@ -145,7 +146,7 @@ func TestLongestNames(t *testing.T) {
 // Ports that differ in the protocol alone have one rule for the health checks of
 // their Service, which is there as long as one of them is.
 func TestUnnamedPortsShareTheRuleForHealthChecks(t *testing.T) {
-	s := newStory(t, iptables.NewFake(), nodeCIDR())
+	s := newStory(t, newFake(), nodeCIDR())
 	for _, protocols := range [][]cluster.Protocol{{cluster.TCP, cluster.UDP}, {cluster.TCP}, {cluster.TCP, cluster.UDP}} {
 		s.service("dns", "172.30.0.10", func(svc *cluster.Service) {
 			svc.Type, svc.ExternalLocal, svc.HealthCheckNodePort, svc.Ports = cluster.LoadBalancer, true, 31000, nil
@@ -159,4 +160,29 @@ func TestUnnamedPortsShareTheRuleForHealthChecks(t *testing.T) {
 	s.remove("dns")
 	s.happens()
 	s.right()
+}
+
+// Each rule is rendered in the spelling in which rules of the kernel are compared.
+func TestRulesAreCanonical(t *testing.T) {
+	for name, opt := range planetest.Detectors() {
+		opt.NodePorts = route.NodePortOptions{All: true, Loopback: route.LoopbackIncluded}
+		change := planetest.Compile(planetest.EveryShape(), opt)
+		o := Options{Families: planetest.Families(), Mark: testMark, Accounting: noObjects{}}
+		for _, f := range families(o) {
+			entries := f.hostEntries(&change.Table.Host, o)
+			for _, k := range everyGuard() {
+				entries = append(entries, entry{Key: k})
+			}
+			for _, svc := range change.Table.Services {
+				entries = append(entries, f.render(svc, &change.Table.Host)...)
+			}
+			for _, e := range entries {
+				for rule := range split(e.Key.rule + "\n" + e.Value) {
+					if want := iptables.Canonical(rule); rule != want {
+						t.Errorf("%s: %s has\n%s\nwant\n%s", name, e.Key.chain, rule, want)
+					}
+				}
+			}
+		}
+	}
 }

@@ -5,15 +5,15 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Path names the chains that the first packet of a connection passes, each with
-// its table, as far as they are ours.
+// Path returns those of our chains that the first packet of a connection passes, each
+// with its table.
 func Path(p plane.Passage) []string {
 	port := &p.Service.Ports[p.Port]
-	f, name := &port.Fronts[p.Front], idOf(p.Service, p.Port)
+	f, name := &port.Frontends[p.Frontend], idOf(p.Service, p.Port)
 	if f.Kind == route.ClusterIP && p.Way.Verdict != route.Balance {
 		return []string{in(filter, services)}
 	}
-	if p.Unserved || f.Node.Verdict != route.Balance { // refused to all alike
+	if p.Unserved || f.Node.Verdict != route.Balance { // refused to all clients
 		return []string{in(filter, external)}
 	}
 	path := append([]string{in(nat, services)}, entries(p, name, f)...)
@@ -30,8 +30,8 @@ func Path(p plane.Passage) []string {
 	return path
 }
 
-// entries are the chains between KUBE-SERVICES and those that choose a backend.
-func entries(p plane.Passage, name id, f *route.Front) []string {
+// entries returns the chains between KUBE-SERVICES and those that choose a backend.
+func entries(p plane.Passage, name id, f *route.Frontend) []string {
 	var path []string
 	switch {
 	case f.Kind == route.ClusterIP:

@@ -18,7 +18,7 @@ import (
 func TestPathsLeadThroughTheRules(t *testing.T) {
 	walked := map[string]bool{}
 	for detector, opt := range planetest.Detectors() {
-		fake := iptables.NewFake()
+		fake := newFake()
 		change := planetest.Compile(planetest.EveryShape(), opt)
 		load(t, fake, change)
 		rules := map[route.Family]map[table]iptables.Chains{route.IPv4: {}, route.IPv6: {}}
@@ -58,13 +58,13 @@ func TestPathsLeadThroughTheRules(t *testing.T) {
 func passages(svc *route.Service, port int) []plane.Passage {
 	var all []plane.Passage
 	p := &svc.Ports[port]
-	for i, f := range p.Fronts {
-		at := plane.Passage{Service: svc, Port: port, Front: i}
+	for i, f := range p.Frontends {
+		at := plane.Passage{Service: svc, Port: port, Frontend: i}
 		if f.Restricted && f.Node.Verdict == route.Balance {
-			all = append(all, plane.Passage{Service: svc, Port: port, Front: i, KeptOut: true, Way: f.Others})
+			all = append(all, plane.Passage{Service: svc, Port: port, Frontend: i, KeptOut: true, Way: f.Others})
 		}
 		if f.Kind == route.NodePort && f.Others.Verdict != route.Balance {
-			all = append(all, plane.Passage{Service: svc, Port: port, Front: i, Unserved: true, Way: f.Others})
+			all = append(all, plane.Passage{Service: svc, Port: port, Frontend: i, Unserved: true, Way: f.Others})
 		}
 		for _, at.Way = range []route.Way{f.Pods, f.Node, f.Others} {
 			all = append(all, at)
@@ -113,11 +113,11 @@ func has(c iptables.Chain, words string) bool {
 	return slices.ContainsFunc(c.Rules, func(r string) bool { return strings.Contains(r+" ", words+" ") })
 }
 
-// refuses wants a chain to be the first that refuses packets to a front, or drops
+// refuses wants a chain to be the first that refuses packets to a frontend, or drops
 // them, as table filter asks them.
 func refuses(chains iptables.Chains, p plane.Passage, name string) error {
 	port := &p.Service.Ports[p.Port]
-	f := &port.Fronts[p.Front]
+	f := &port.Frontends[p.Frontend]
 	target := "-j DROP"
 	if !p.KeptOut && p.Way.Verdict == route.Reject {
 		target = "-j REJECT"
@@ -135,5 +135,5 @@ func refuses(chains iptables.Chains, p plane.Passage, name string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("no chain has a rule for the front")
+	return fmt.Errorf("no chain has a rule for the frontend")
 }

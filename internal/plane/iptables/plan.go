@@ -14,41 +14,44 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Plan is a change to the tables. After each restore a Service is either there
-// whole, or as it was.
+// Plan is a change to the tables. After each restore the rules of a Service are either
+// complete, or as they were.
 type Plan struct {
 	ledger.Plans
-	plane    *Plane
-	families []*familyPlan
-	table    *route.Table
-	refused  plane.Refused
+	plane   *Plane
+	partial map[cluster.Name]*route.Service // what a comparison writes of Services that it divides
+	refused plane.Refused
 }
 
-// familyPlan is the plan for one family, with a copy of what the family believes.
+// familyPlan is the plan for one family, with a copy of the family's written.
 type familyPlan struct {
 	family
 	*ledger.Plan[key, string]
-	opt    Options
-	room   int  // of one restore
-	full   bool // it compares everything
-	change route.Change
-	host   *route.Host
-	left   map[cluster.Name]*route.Service // what comes in of Services that are left out in part
+	opt     Options
+	full    bool // it compares everything
+	change  route.Change
+	host    *route.Host
+	partial map[cluster.Name]*route.Service
 }
 
-// Plan works out what to write; after a Refresh by comparing everything.
+// Plan computes what to write; after a Refresh it compares everything.
 func (p *Plane) Plan(change route.Change) plane.Plan {
-	plan := &Plan{plane: p, table: change.Table}
+	found := map[route.Family]*listing{}
 	for _, f := range p.families {
-		d := &familyPlan{family: *f, opt: p.opt, room: p.kernel.Room(), full: p.seen != nil, change: change, host: &change.Table.Host}
+		if p.state != nil {
+			found[f.ip] = newListing(p.state[f.ip], f.behind)
+		}
+	}
+	plan := &Plan{plane: p, partial: p.partial(change, found)}
+	for _, f := range p.families {
+		d := &familyPlan{family: *f, opt: p.opt, full: p.state != nil, change: change, host: &change.Table.Host, partial: plan.partial}
 		if d.full {
-			d.everything(p.seen[f.ip])
+			d.compare(found[f.ip])
 		} else {
 			d.touched()
 		}
 		d.rewrite()
-		d.Learn(func() { f.belief = d.belief })
-		plan.families = append(plan.families, d)
+		d.Learn(func() { f.written = d.written })
 		plan.Plans = append(plan.Plans, d)
 	}
 	return plan
@@ -59,7 +62,7 @@ func (p *Plan) Apply(ctx context.Context) error {
 	err := p.Plans.Apply(ctx)
 	refused, is := errors.AsType[plane.Refused](err)
 	if err == nil || is {
-		p.refused, p.plane.seen = refused, nil
+		p.refused, p.plane.state = refused, nil
 	}
 	return err
 }
@@ -67,77 +70,43 @@ func (p *Plan) Apply(ctx context.Context) error {
 // Left implements plane.Partial.
 func (p *Plan) Left() []*route.Service {
 	var list []*route.Service
-	names := map[cluster.Name]bool{}
-	for _, d := range p.families {
-		for name := range d.left {
-			if !names[name] && p.refused[name] == nil {
-				list = append(list, p.there(name))
-			}
-			names[name] = true
+	for name, svc := range p.partial {
+		if p.refused[name] == nil {
+			list = append(list, svc)
 		}
 	}
 	return list
 }
 
-// there returns a Service with the ports of each family that the plan brings in.
-func (p *Plan) there(name cluster.Name) *route.Service {
-	svc := *p.table.Services[name]
-	svc.Ports = nil
-	for _, d := range p.families {
-		all := p.table.Services[name]
-		if left := d.left[name]; left != nil {
-			all = left
-		}
-		for _, port := range all.Ports {
-			if port.Family == d.ip {
-				svc.Ports = append(svc.Ports, port)
-			}
-		}
-	}
-	return &svc
-}
-
 // Apply writes the plan of one family, and reports to the Observer.
 func (d *familyPlan) Apply(ctx context.Context) error {
 	err := d.Plan.Apply(ctx)
-	o := d.opt.Observer
-	if o == nil {
+	if d.opt.Observer == nil {
 		return err
 	}
-	switch {
-	case err != nil && d.full:
-		o.RestoreFailed(d.ip)
-	case err != nil:
-		o.PartialRestoreFailed(d.ip)
-	}
-	if _, refused := errors.AsType[plane.Refused](err); err != nil && !refused {
-		return err
-	}
-	var written [mangle + 1]int
+	w := Write{Family: d.ip, Full: d.full, Err: err, Rules: d.rules}
 	d.Each(func(s step) {
 		if s.Op == ledger.Add || s.Op == ledger.Change {
-			written[s.Key.table] += s.Key.count(s.New)
+			w.Written[s.Key.table] += count(s.Key, s.New)
 		}
 	})
-	for _, t := range []table{filter, nat} {
-		o.Rules(d.ip, t.String(), d.rules[t], written[t])
-	}
+	d.opt.Observer.Wrote(w)
 	return err
 }
 
-// touched plans a change whose before is known.
+// touched plans a change between two known states.
 func (d *familyPlan) touched() {
-	d.large = d.endpoints > many
+	d.large = d.endpoints > manyEndpoints
 	d.Plan = d.ledger.Change()
 	before := d.host
 	if d.change.OldHost != nil {
 		before = d.change.OldHost
-		d.chainsOf(before)
+		d.hostChange(d.hostEntries(before, d.opt))
 	}
 	done := map[cluster.Name]bool{}
 	for _, t := range d.change.Touched {
 		d.service(t.Name, d.render(t.Old, before), d.render(t.New, d.host))
-		d.endpoints += d.size(t.New) - d.size(t.Old)
+		d.endpoints += d.endpointsOf(t.New) - d.endpointsOf(t.Old)
 		done[t.Name] = true
 	}
 	if d.change.OldHost != nil {
@@ -150,35 +119,32 @@ func (d *familyPlan) touched() {
 	d.End()
 }
 
-// everything plans the difference between what the kernel holds and what it
-// should: adoption at start, take-over in place, and repair.
-func (d *familyPlan) everything(seen state) {
-	found := newListing(seen, d.behind)
-	d.belief = belief{behind: found.behind}
-	for _, svc := range d.change.Table.Services {
-		d.endpoints += d.size(svc)
+// compare plans the difference between what the kernel holds and what it should:
+// adoption at start, take-over in place, and repair.
+func (d *familyPlan) compare(found *listing) {
+	d.written = written{behind: found.behind}
+	names := inNameOrder(d.change.Table)
+	for _, name := range names {
+		d.endpoints += d.endpointsOf(d.inKernel(name))
 	}
-	d.large = d.endpoints > many
+	d.large = d.endpoints > manyEndpoints
 	for _, k := range everyGuard() {
 		if _, is := found.Take(entry{Key: k}); is == ledger.Equal {
 			d.guarded = append(d.guarded, k)
 		}
 	}
 	d.Plan = d.ledger.Compare(found)
-	d.chainsOf(nil)
-	d.services(found)
+	d.hostChange(nil)
+	for _, name := range names {
+		d.service(name, nil, d.render(d.inKernel(name), d.host))
+	}
 	d.End()
 }
 
-// chainsOf plans a change of what holds for the whole node. Before is nil in a
-// comparison.
-func (d *familyPlan) chainsOf(before *route.Host) {
-	var old []entry
-	if before != nil {
-		old = d.chains(before, d.opt)
-	}
-	now := d.chains(d.host, d.opt)
-	d.tally(old, now)
+// hostChange plans a change of the entries that belong to no Service.
+func (d *familyPlan) hostChange(old []entry) {
+	now := d.hostEntries(d.host, d.opt)
+	d.countRules(old, now)
 	for _, k := range d.guards(d.host) {
 		if !slices.Contains(d.guarded, k) {
 			now, d.guarded = append(now, entry{Key: k}), append(slices.Clip(d.guarded), k)
@@ -189,17 +155,16 @@ func (d *familyPlan) chainsOf(before *route.Host) {
 
 // service plans the difference between two states of a Service.
 func (d *familyPlan) service(name cluster.Name, old, now []entry) {
-	d.tally(old, now)
+	d.countRules(old, now)
 	d.Service(name, old, now)
 }
 
-// tally counts our rules.
-func (d *familyPlan) tally(old, now []entry) {
+func (d *familyPlan) countRules(old, now []entry) {
 	for _, e := range old {
-		d.rules[e.Key.table] -= e.Key.count(e.Value)
+		d.rules[e.Key.table] -= count(e.Key, e.Value)
 	}
 	for _, e := range now {
-		d.rules[e.Key.table] += e.Key.count(e.Value)
+		d.rules[e.Key.table] += count(e.Key, e.Value)
 	}
 }
 
@@ -217,25 +182,24 @@ func rank(n cluster.Name) int {
 	return 1
 }
 
-// bulk is how many rules of a shared chain are deleted one by one. For each of
-// them the programs walk the whole chain, so more of them cost more than writing the
-// chain anew.
-const bulk = 32
+// maxDeletions is how many rules of a shared chain are deleted one by one. For each the
+// programs walk the whole chain, so more of them cost more than writing the chain anew.
+const maxDeletions = 32
 
 // rewrite writes the shared chains anew that lose many rules.
 func (d *familyPlan) rewrite() {
 	lost := map[key]int{}
 	d.Each(func(s step) {
 		if s.Op == ledger.Remove && s.Key.rule != "" && s.Key.shared() {
-			lost[key{table: s.Key.table, chain: s.Key.chain}]++
+			lost[s.Key.inChain()]++
 		}
 	})
-	maps.DeleteFunc(lost, func(_ key, n int) bool { return n <= bulk })
+	maps.DeleteFunc(lost, func(_ key, n int) bool { return n <= maxDeletions })
 	if len(lost) == 0 {
 		return
 	}
 	d.Rewrite(ledger.Rewrite[key, string]{
-		Replaces: func(k key) bool { return k.rule != "" && lost[key{table: k.table, chain: k.chain}] > 0 },
+		Replaces: func(k key) bool { return k.rule != "" && lost[k.inChain()] > 0 },
 		Steps: func(refused plane.Refused) []step {
 			var list []step
 			for _, k := range slices.SortedFunc(maps.Keys(lost), key.compare) {
@@ -251,7 +215,7 @@ func (d *familyPlan) rewrite() {
 func (d *familyPlan) whole(chain key, refused plane.Refused) string {
 	var b strings.Builder
 	names := inNameOrder(d.change.Table)
-	for name := range d.change.Underway { // some may not be in the table any more
+	for name := range d.change.Underway { // some may have left the table
 		if d.change.Table.Services[name] == nil {
 			names = append(names, name)
 		}
@@ -261,12 +225,12 @@ func (d *familyPlan) whole(chain key, refused plane.Refused) string {
 			continue
 		}
 		for _, e := range d.render(d.inKernel(name), d.host) {
-			if e.Key.rule != "" && e.Key.table == chain.table && e.Key.chain == chain.chain {
-				b.WriteString(join(slices.Collect(e.Key.rules(e.Value))...))
+			if e.Key.rule != "" && e.Key.inChain() == chain {
+				b.WriteString(e.Key.rule + "\n")
 			}
 		}
 	}
-	for _, e := range d.chains(d.host, d.opt) {
+	for _, e := range d.hostEntries(d.host, d.opt) {
 		if e.Key == chain {
 			b.WriteString(e.Value)
 		}
@@ -276,7 +240,7 @@ func (d *familyPlan) whole(chain key, refused plane.Refused) string {
 
 // inKernel returns a Service as the kernel holds it once the plan is applied.
 func (d *familyPlan) inKernel(name cluster.Name) *route.Service {
-	if svc, ok := d.left[name]; ok {
+	if svc := d.partial[name]; svc != nil {
 		return svc
 	}
 	return d.change.InKernel(name)

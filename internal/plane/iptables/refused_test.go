@@ -15,8 +15,8 @@ import (
 )
 
 // picky refuses input that has a text in it.
-func picky(fake *iptables.Fake, text string) {
-	fake.Fail = func(_ iptables.Family, input []byte) error {
+func picky(fake *fakeKernel, text string) {
+	fake.fail = func(_ iptables.Family, input []byte) error {
 		for i, line := range bytes.Split(input, []byte("\n")) {
 			if bytes.Contains(line, []byte(text)) {
 				return &iptables.RestoreError{Program: "iptables-restore", Line: i + 1, Rule: string(line), Reason: "it is Tuesday"}
@@ -43,8 +43,8 @@ func wantRefused(t *testing.T, err error, name string) {
 func TestARefusedServiceHoldsUpNoOther(t *testing.T) {
 	for _, room := range []int{0, 40, 1} {
 		t.Run(fmt.Sprint("room ", room), func(t *testing.T) {
-			fake := iptables.NewFake()
-			fake.Space = room
+			fake := newFake()
+			fake.room = room
 			s := newStory(t, fake, nodeCIDR())
 			s.crowd(20)
 			s.member(3, 0)
@@ -55,7 +55,7 @@ func TestARefusedServiceHoldsUpNoOther(t *testing.T) {
 			for i := range 20 {
 				there := strings.Contains(strings.Join(chains[services].Rules, "\n"), fmt.Sprintf(`"shop/svc-%d:http cluster IP"`, i))
 				if want := i != 7 && i != 3; there != want {
-					t.Errorf("the front of svc-%d is there: %v, want %v", i, there, want)
+					t.Errorf("the frontend of svc-%d is there: %v, want %v", i, there, want)
 				}
 			}
 			s.member(8, 2)
@@ -66,7 +66,7 @@ func TestARefusedServiceHoldsUpNoOther(t *testing.T) {
 			_, err = s.try()
 			wantRefused(t, err, "svc-7") // still, and again after every look at the kernel
 
-			fake.Fail = nil
+			fake.fail = nil
 			s.refresh()
 			s.happens()
 			s.right()
@@ -79,10 +79,10 @@ func TestARefusedServiceHoldsUpNoOther(t *testing.T) {
 func TestARefusedServiceStaysAsItWas(t *testing.T) {
 	for _, c := range []struct {
 		room, gone int
-	}{{0, 2}, {40, 2}, {0, bulk + 5}} {
+	}{{0, 2}, {40, 2}, {0, maxDeletions + 5}} {
 		t.Run(fmt.Sprint("room ", c.room, ", gone ", c.gone), func(t *testing.T) {
-			fake := iptables.NewFake()
-			fake.Space = c.room
+			fake := newFake()
+			fake.room = c.room
 			s := newStory(t, fake, nodeCIDR())
 			s.crowd(50)
 			s.happens()
@@ -109,9 +109,9 @@ func TestARefusedServiceStaysAsItWas(t *testing.T) {
 				}
 			}
 			if strings.Contains(strings.Join(after[services].Rules, "\n"), "svc-10:") {
-				t.Error("the front of a Service that was deleted is still there")
+				t.Error("the frontend of a Service that was deleted is still there")
 			}
-			fake.Fail = nil
+			fake.fail = nil
 			s.refresh()
 			s.happens()
 			s.right()
@@ -122,19 +122,19 @@ func TestARefusedServiceStaysAsItWas(t *testing.T) {
 // halfway refuses input at a text, as the programs do: the tables before that are
 // written.
 type halfway struct {
-	*iptables.Fake
+	*fakeKernel
 	text string
 }
 
 func (h *halfway) Restore(ctx context.Context, f iptables.Family, input []byte) error {
 	before, _, found := bytes.Cut(input, []byte(h.text))
 	if !found {
-		return h.Fake.Restore(ctx, f, input)
+		return h.fakeKernel.Restore(ctx, f, input)
 	}
 	commit := []byte("COMMIT\n")
 	committed := bytes.Count(before, commit)
 	if committed > 0 {
-		if err := h.Fake.Restore(ctx, f, before[:bytes.LastIndex(before, commit)+len(commit)]); err != nil {
+		if err := h.fakeKernel.Restore(ctx, f, before[:bytes.LastIndex(before, commit)+len(commit)]); err != nil {
 			return err
 		}
 	}
@@ -144,7 +144,7 @@ func (h *halfway) Restore(ctx context.Context, f iptables.Family, input []byte) 
 // The programs write table by table. What is written before a table is refused is
 // not written again while it is found out whose rules they are.
 func TestNothingIsWrittenTwice(t *testing.T) {
-	kernel := &halfway{Fake: iptables.NewFake(), text: "svc-7:http -> "}
+	kernel := &halfway{fakeKernel: newFake(), text: "svc-7:http -> "}
 	s := newStory(t, kernel, nodeCIDR())
 	s.crowd(20)
 	for i := range 4 {
@@ -174,14 +174,14 @@ func TestOtherErrorsAreNoRefusals(t *testing.T) {
 	lock := errors.New("lock /run/xtables.lock: held")
 	for _, c := range []struct {
 		what string
-		fail func(*iptables.Fake)
+		fail func(*fakeKernel)
 	}{
-		{"a fixed chain", func(f *iptables.Fake) { picky(f, "-A KUBE-MARK-MASQ -j MARK") }},
-		{"a jump", func(f *iptables.Fake) { picky(f, "-I PREROUTING") }},
-		{"the lock", func(f *iptables.Fake) { f.Fail = func(iptables.Family, []byte) error { return lock } }},
+		{"a fixed chain", func(f *fakeKernel) { picky(f, "-A KUBE-MARK-MASQ -j MARK") }},
+		{"a jump", func(f *fakeKernel) { picky(f, "-I PREROUTING") }},
+		{"the lock", func(f *fakeKernel) { f.fail = func(iptables.Family, []byte) error { return lock } }},
 	} {
 		t.Run(c.what, func(t *testing.T) {
-			fake := iptables.NewFake()
+			fake := newFake()
 			s := newStory(t, fake, nodeCIDR())
 			s.crowd(5)
 			c.fail(fake)
@@ -189,7 +189,7 @@ func TestOtherErrorsAreNoRefusals(t *testing.T) {
 			if refused := plane.Refused(nil); err == nil || errors.As(err, &refused) {
 				t.Fatalf("error %v, want one that is no refusal", err)
 			}
-			fake.Fail = nil
+			fake.fail = nil
 			s.refresh()
 			s.happens()
 			s.right()

@@ -13,7 +13,7 @@ import (
 
 // restorer writes the entries of one family. Each Write is one restore.
 type restorer struct {
-	kernel  Writer
+	kernel  Kernel
 	family  iptables.Family
 	program string
 }
@@ -24,14 +24,14 @@ func (r restorer) Room() int { return r.kernel.Room() }
 // Size implements ledger.Writer.
 func (r restorer) Size(s step) int { return size(s) }
 
-// Print implements ledger.Writer: what a person would give to the program.
-func (r restorer) Print(steps []step) string {
+// Print implements ledger.Writer. It returns a command and its input.
+func (r restorer) Print(steps []*step) string {
 	input, _ := compose(steps)
 	return "# " + r.program + "-restore --noflush\n" + string(input)
 }
 
 // Write implements ledger.Writer.
-func (r restorer) Write(ctx context.Context, steps []step) error {
+func (r restorer) Write(ctx context.Context, steps []*step) error {
 	input, begins := compose(steps)
 	err := r.kernel.Restore(ctx, r.family, input)
 	if refused, is := errors.AsType[*iptables.RestoreError](err); is {
@@ -42,7 +42,7 @@ func (r restorer) Write(ctx context.Context, steps []step) error {
 
 // compose prints steps as the input of one restore, and returns the phases at which
 // its sections begin.
-func compose(steps []step) (input []byte, begins []ledger.Phase) {
+func compose(steps []*step) (input []byte, begins []ledger.Phase) {
 	w, size := writer{}, 0
 	for i := range steps {
 		size += lineSize + len(steps[i].Key.rule) + len(steps[i].New)*4/3
@@ -51,7 +51,7 @@ func compose(steps []step) (input []byte, begins []ledger.Phase) {
 	for i, begin := range sections() {
 		end := len(steps)
 		if next := i + 1; next < len(sections()) {
-			end, _ = slices.BinarySearchFunc(steps, sections()[next], func(s step, p ledger.Phase) int { return cmp.Compare(s.Phase, p) })
+			end, _ = slices.BinarySearchFunc(steps, sections()[next], func(s *step, p ledger.Phase) int { return cmp.Compare(s.Phase, p) })
 		}
 		if end > 0 {
 			begins = append(begins, begin)
@@ -80,21 +80,14 @@ func (w *writer) line(words ...string) {
 
 // each prints one line for each rule of a value.
 func (w *writer) each(verb string, k key, value string) {
-	for rule := range k.rules(value) {
+	for rule := range split(value) {
 		w.line(verb, k.chain, rule)
 	}
 }
 
-// insert prints the lines that put rules in front of a chain.
-func (w *writer) insert(k key, value string) {
-	for _, rule := range slices.Backward(slices.Collect(k.rules(value))) {
-		w.line("-I", k.chain, rule)
-	}
-}
-
-// section prints the steps of one table. Chains that go are emptied before anything
-// else, and deleted at the end.
-func (w *writer) section(steps []step) {
+// section prints the steps of one table. Chains that are removed are emptied before
+// anything else, and deleted at the end.
+func (w *writer) section(steps []*step) {
 	w.line("*" + steps[0].Key.table.String())
 	for _, s := range steps {
 		if s.Op == ledger.Empty {
@@ -103,15 +96,25 @@ func (w *writer) section(steps []step) {
 	}
 	w.chains(steps)
 	for _, s := range steps {
-		w.addition(s)
+		switch {
+		case whole(s) || s.Op == ledger.Empty:
+		case s.Key.rule != "":
+			w.rule(s)
+		case s.Op != ledger.Remove:
+			w.change(s)
+		case !s.Key.ours():
+			w.each("-D", s.Key, s.Old)
+		}
 	}
 	for _, s := range slices.Backward(steps) { // the last first: each comes in front of the next
-		if s.Key.front() && (s.Op == ledger.Add || s.Op == ledger.Change) {
-			w.insert(s.Key, s.New)
+		if s.Key.rule != "" && s.Op == ledger.Add && s.Key.inFront() {
+			w.line("-I", s.Key.chain, s.Key.rule)
 		}
 	}
 	for _, s := range steps {
-		w.removal(s)
+		if s.Op == ledger.Remove && s.Key.rule == "" && s.Key.ours() {
+			w.line("-X", s.Key.chain)
+		}
 	}
 	w.line("COMMIT")
 }
@@ -120,11 +123,11 @@ func (w *writer) section(steps []step) {
 // to them. They are in the order of their names: libiptc keeps them so and looks
 // each of them up among its neighbours, which takes a quarter of the time off a
 // large first load.
-func (w *writer) chains(steps []step) {
+func (w *writer) chains(steps []*step) {
 	var anew []*step
-	for i := range steps {
-		if whole(steps[i]) {
-			anew = append(anew, &steps[i])
+	for _, s := range steps {
+		if whole(s) {
+			anew = append(anew, s)
 		}
 	}
 	slices.SortFunc(anew, func(a, b *step) int { return cmp.Compare(a.Key.chain, b.Key.chain) })
@@ -136,33 +139,25 @@ func (w *writer) chains(steps []step) {
 	}
 }
 
-// addition prints a change of single rules, except those that are added in front of
-// rules of other Services.
-func (w *writer) addition(s step) {
-	k := s.Key
-	added := s.Op == ledger.Add || s.Op == ledger.Change
+// rule prints a step of a single rule, except one that is added in front.
+func (w *writer) rule(s *step) {
 	switch {
-	case whole(s) || s.Op == ledger.Empty || s.Op == ledger.Remove && k.ours():
-		return
-	case s.Op != ledger.Add:
-		w.each("-D", k, s.Old)
-	}
-	switch {
-	case !added || k.front():
-	case k.rule == "" && k.ours(), k.shared():
-		w.each("-A", k, s.New)
-	default:
-		w.insert(k, s.New)
+	case s.Op == ledger.Remove:
+		w.line("-D", s.Key.chain, s.Key.rule)
+	case s.Op == ledger.Add && !s.Key.inFront():
+		w.line("-A", s.Key.chain, s.Key.rule)
 	}
 }
 
-// removal prints the deletion of single rules and of chains.
-func (w *writer) removal(s step) {
-	switch {
-	case s.Op != ledger.Remove || !s.Key.ours():
-	case s.Key.rule == "":
-		w.line("-X", s.Key.chain)
-	default:
-		w.each("-D", s.Key, s.Old)
+// change replaces the last rules of a chain that Services share, or the jumps in a
+// chain of the kernel, which come first.
+func (w *writer) change(s *step) {
+	w.each("-D", s.Key, s.Old)
+	if s.Key.shared() {
+		w.each("-A", s.Key, s.New)
+		return
+	}
+	for _, rule := range slices.Backward(slices.Collect(split(s.New))) {
+		w.line("-I", s.Key.chain, rule)
 	}
 }

@@ -3,33 +3,41 @@ package iptables
 import (
 	"net/netip"
 	"strconv"
-	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
 )
 
-// rule is a rule of a Service, field by field in the order of iptables-save. An
-// empty field matches every packet.
+// rule is a rule of a Service, with its fields in the order of iptables-save. An empty
+// field matches every packet. It prints itself in the spelling of iptables.Canonical.
 type rule struct {
 	from     source
-	to       netip.Addr
-	loopback bool // to 127.0.0.0/8
+	to       string // an address range
 	protocol cluster.Protocol
 	comment  string
-	match    string // any other, in words of iptables: "-m addrtype --dst-type LOCAL"
+	match    string // any other, in words of iptables: "addrtype --dst-type LOCAL"
 	port     uint16 // of protocol; 0: any
 	counter  string // object of nfacct that counts what matches; empty: none
 	target   string // "KUBE-SVC-NPX46M4PTMTKRN6Y", "DNAT --to-destination 10.0.0.1:80"; empty: none
 }
 
-// loopbackRange are the addresses that a host has for itself.
+// loopbackRange has the addresses that each host uses for itself.
 const loopbackRange = "127.0.0.0/8"
 
-// source says where packets come from: an address range or an interface.
+// source is the origin of packets: an address range or an interface. The zero value
+// matches every packet.
 type source struct {
 	not   bool // from anywhere else
 	cidr  string
 	iface string // a name, or its beginning and "+"
+}
+
+// sourceIn returns an address range.
+func sourceIn(cidr netip.Prefix) source {
+	if cidr.Bits() == 0 {
+		return source{}
+	}
+	return source{cidr: cidr.Masked().String()}
 }
 
 // String returns the rule as iptables-save prints it after "-A CHAIN ".
@@ -48,11 +56,8 @@ func (r rule) append(b []byte) []byte {
 	if r.from.cidr != "" {
 		word(r.from.flag("-s"), r.from.cidr)
 	}
-	if r.to.IsValid() {
-		word("-d", single(r.to))
-	}
-	if r.loopback {
-		word("-d", loopbackRange)
+	if r.to != "" {
+		word("-d", r.to)
 	}
 	if r.from.iface != "" {
 		word(r.from.flag("-i"), r.from.iface)
@@ -61,11 +66,10 @@ func (r rule) append(b []byte) []byte {
 		word("-p", r.protocol.String())
 	}
 	if r.comment != "" {
-		word("-m comment --comment", quote(r.comment))
+		word("-m comment --comment", iptables.Quote(r.comment))
 	}
 	if r.match != "" {
-		name, rest, _ := strings.Cut(r.match, " ")
-		word(name, rest)
+		word("-m", r.match)
 	}
 	if r.protocol != 0 {
 		word("-m", r.protocol.String())
@@ -89,13 +93,5 @@ func (s source) flag(name string) string {
 	return name
 }
 
-// single prints an address as the range of it alone.
+// single returns the range that contains only this address.
 func single(a netip.Addr) string { return netip.PrefixFrom(a, a.BitLen()).String() }
-
-// quote prints a comment as a word of iptables-restore.
-func quote(s string) string {
-	if !strings.ContainsAny(s, `"\'`) {
-		return `"` + s + `"`
-	}
-	return `"` + strings.NewReplacer(`"`, `\"`, `\`, `\\`, `'`, `\'`).Replace(s) + `"`
-}

@@ -2,6 +2,7 @@ package iptables
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -16,7 +17,7 @@ func (f *family) render(svc *route.Service, host *route.Host) []entry {
 	if svc == nil {
 		return nil
 	}
-	n := f.entries(svc)
+	n := f.estimate(svc)
 	r := renderer{family: f, host: host, known: make(map[key]bool, n), entries: make([]entry, 0, n)}
 	ids := newIDs(svc.Name)
 	for i := range svc.Ports {
@@ -35,12 +36,12 @@ func (f *family) render(svc *route.Service, host *route.Host) []entry {
 	return r.entries
 }
 
-// entries estimates how many entries a Service has.
-func (f *family) entries(svc *route.Service) int {
+// estimate returns about how many entries a Service has.
+func (f *family) estimate(svc *route.Service) int {
 	n := 0
 	for i := range svc.Ports {
 		if p := &svc.Ports[i]; p.Family == f.ip {
-			n += 1 + len(p.Fronts) + max(len(p.Cluster), len(p.Local))
+			n += 1 + len(p.Frontends) + max(len(p.Cluster), len(p.Local))
 		}
 	}
 	return n
@@ -52,11 +53,11 @@ type renderer struct {
 	host    *route.Host
 	entries []entry
 	known   map[key]bool // keys of entries
-	text    []byte       // of the last rules, to be used again
+	text    []byte       // a buffer
 }
 
-// add adds an entry, unless it is there already: ports that differ in the protocol
-// alone may have the same name in a chain or rule.
+// add adds an entry, unless there is one with its key: ports that differ only in the
+// protocol may have the same name in a chain or rule.
 func (r *renderer) add(k key, value string) {
 	if r.known[k] {
 		return
@@ -67,13 +68,8 @@ func (r *renderer) add(k key, value string) {
 
 // line adds a rule of a shared chain.
 func (r *renderer) line(t table, chain string, l rule) {
-	r.add(key{t, chain, r.print(l)}, "")
-}
-
-// print returns a rule as a string that takes no more memory than it needs.
-func (r *renderer) print(l rule) string {
 	r.text = l.append(r.text[:0])
-	return string(r.text)
+	r.add(key{t, chain, string(r.text)}, "")
 }
 
 // own adds a chain of the Service.
@@ -85,11 +81,11 @@ func (r *renderer) own(name string, list ...rule) {
 	r.add(key{table: nat, chain: name}, string(r.text))
 }
 
-// port adds the rules of a port: how its fronts are recognised, and the chains
-// they lead to.
+// port adds the rules that match the frontends of a port, and the chains to which
+// they lead.
 func (r *renderer) port(name id, p *route.Port) {
 	used := [2]bool{}
-	for _, f := range inKindOrder(p.Fronts) {
+	for _, f := range inKindOrder(p.Frontends) {
 		for _, w := range []route.Way{f.Pods, f.Node, f.Others} {
 			if w.Verdict == route.Balance {
 				used[w.Pool] = true
@@ -108,22 +104,22 @@ func (r *renderer) port(name id, p *route.Port) {
 	}
 }
 
-// inKindOrder returns fronts in the order of kube-proxy's rules.
-func inKindOrder(fronts []route.Front) []*route.Front {
-	list := make([]*route.Front, 0, len(fronts))
+// inKindOrder returns frontends in the order of kube-proxy's rules.
+func inKindOrder(frontends []route.Frontend) []*route.Frontend {
+	list := make([]*route.Frontend, 0, len(frontends))
 	for _, kind := range []route.Kind{route.ClusterIP, route.ExternalIP, route.LoadBalancer, route.NodePort} {
-		for i := range fronts {
-			if fronts[i].Kind == kind {
-				list = append(list, &fronts[i])
+		for i := range frontends {
+			if frontends[i].Kind == kind {
+				list = append(list, &frontends[i])
 			}
 		}
 	}
 	return list
 }
 
-// internal adds how a ClusterIP is recognised.
-func (r *renderer) internal(name id, p *route.Port, f *route.Front) {
-	at := rule{to: f.Addr, protocol: p.Protocol, port: f.Port}
+// internal adds the rule that matches a ClusterIP.
+func (r *renderer) internal(name id, p *route.Port, f *route.Frontend) {
+	at := match(p, f)
 	if f.Others.Verdict != route.Balance {
 		r.refuse(services, at, name, f.Others.Verdict)
 		return
@@ -132,20 +128,29 @@ func (r *renderer) internal(name id, p *route.Port, f *route.Front) {
 	r.line(nat, services, at)
 }
 
-// external adds how an address meant for the outside is recognised. Pods and
-// this node may reach it where others may not.
-func (r *renderer) external(name id, p *route.Port, f *route.Front) {
-	at := rule{to: f.Addr, protocol: p.Protocol, port: f.Port}
+// match returns a rule that matches packets to a frontend.
+func match(p *route.Port, f *route.Frontend) rule {
+	at := rule{protocol: p.Protocol, port: f.Port}
+	if f.Addr.IsValid() {
+		at.to = single(f.Addr)
+	}
+	return at
+}
+
+// external adds the rule that matches an address for clients outside of the cluster.
+// Pods and this node may reach it while other clients may not.
+func (r *renderer) external(name id, p *route.Port, f *route.Frontend) {
+	at := match(p, f)
 	if f.Kind == route.NodePort {
-		at.match = "-m addrtype --dst-type LOCAL"
+		at.match = "addrtype --dst-type LOCAL"
 	}
 	if f.Others.Verdict != route.Balance {
 		r.refuse(external, at, name, f.Others.Verdict)
 	}
 	if f.Node.Verdict != route.Balance {
-		return // refused to all alike
+		return // refused to all clients
 	}
-	r.own(name.external(), r.entry(name, f)...)
+	r.own(name.external(), r.bySource(name, f)...)
 	at.target = name.external()
 	switch f.Kind {
 	case route.NodePort:
@@ -163,34 +168,33 @@ func (r *renderer) external(name id, p *route.Port, f *route.Front) {
 	r.line(nat, services, at)
 }
 
-// nodePort adds how a NodePort is recognised in the chain that packets to this
-// node's addresses pass. Packets to 127.0.0.0/8 have a rule of their own right before
-// it where they are counted.
+// nodePort adds the rule that matches a NodePort in the chain for packets to this
+// node's addresses. Packets to 127.0.0.0/8 have a rule before it if they are counted.
 func (r *renderer) nodePort(name id, at rule) {
 	at.match, at.comment = "", comment(name.text)
-	k, value := key{nat, nodePorts, r.print(at)}, ""
 	if r.counting && r.loopback(r.host) {
-		at.loopback, at.counter = true, LoopbackNodePorts
-		value = join(at.String(), k.rule)
+		counted := at
+		counted.to, counted.counter = loopbackRange, LoopbackNodePorts
+		r.line(nat, nodePorts, counted)
 	}
-	r.add(k, value)
+	r.line(nat, nodePorts, at)
 }
 
-// refuse adds the end of packets that nothing has led to a backend.
+// refuse adds the rule for packets that no rule led to a backend.
 func (r *renderer) refuse(chain string, at rule, name id, v route.Verdict) {
-	at.comment, at.target = comment(name.text, " has no endpoints"), "REJECT --reject-with "+r.unreachable
+	at.comment, at.target = comment(name.text, " has no endpoints"), "REJECT"
 	if v == route.Drop {
 		at.comment, at.target = comment(name.text, " has no local endpoints"), "DROP"
 	}
 	r.line(filter, chain, at)
 }
 
-// restrict adds the chain that lets only some sources in. All others pass it, and
-// meet their end in the table filter, as their destination is still the front.
-func (r *renderer) restrict(name id, f *route.Front, at rule) {
+// restrict adds the chain that accepts only some sources. Other packets leave it with
+// the frontend as their destination, and are dropped in table filter.
+func (r *renderer) restrict(name id, f *route.Frontend, at rule) {
 	var list []rule
 	for _, allowed := range f.Allow {
-		list = append(list, rule{from: source{cidr: allowed.String()}, comment: at.comment, target: name.external()})
+		list = append(list, rule{from: sourceIn(allowed), comment: at.comment, target: name.external()})
 	}
 	r.own(name.ranges(), append(list, rule{
 		comment: comment("other traffic to ", name.text, " will be dropped by ", firewall),
@@ -199,9 +203,9 @@ func (r *renderer) restrict(name id, f *route.Front, at rule) {
 	r.line(filter, firewall, at)
 }
 
-// entry are the rules by which packets from pods, from this node and from others
-// part, where they do.
-func (r *renderer) entry(name id, f *route.Front) []rule {
+// bySource returns the rules of an external frontend, by which packets from pods, from
+// this node and from other clients take different ways.
+func (r *renderer) bySource(name id, f *route.Frontend) []rule {
 	if f.Pods == f.Node && f.Node == f.Others {
 		var list []rule
 		if f.Others.Masquerade {
@@ -215,7 +219,7 @@ func (r *renderer) entry(name id, f *route.Front) []rule {
 			list = append(list, rule{from: pods, comment: comment("pod traffic for ", name.text, " external destinations"), target: name.pool(f.Pods.Pool)})
 		}
 	}
-	const here = "-m addrtype --src-type LOCAL"
+	const here = "addrtype --src-type LOCAL"
 	list = append(list,
 		rule{comment: comment("masquerade LOCAL traffic for ", name.text, " external destinations"), match: here, target: markMasq},
 		rule{comment: comment("route LOCAL traffic for ", name.text, " external destinations"), match: here, target: name.pool(f.Node.Pool)},
@@ -226,15 +230,16 @@ func (r *renderer) entry(name id, f *route.Front) []rule {
 	return list
 }
 
-// pool adds the chain that chooses a backend, and those of the backends. The
-// source is marked for masquerading in the former only for those who came by a
-// ClusterIP; for the others that is done before.
+// pool adds the chain that chooses a backend, and those of the backends. The former
+// marks connections to a ClusterIP for masquerading; for other frontends the chain
+// before it does.
 func (r *renderer) pool(name id, p *route.Port, pool route.Pool) {
 	var list []rule
-	for i := range p.Fronts {
-		f := &p.Fronts[i]
+	for i := range p.Frontends {
+		f := &p.Frontends[i]
 		if f.Kind == route.ClusterIP && f.Others.Verdict == route.Balance && f.Others.Pool == pool && f.Others.Masquerade {
-			at := rule{to: f.Addr, protocol: p.Protocol, port: f.Port, comment: comment(name.text, " cluster IP"), target: markMasq}
+			at := match(p, f)
+			at.comment, at.target = comment(name.text, " cluster IP"), markMasq
 			if !f.Pods.Masquerade {
 				at.from, at.target = r.outside(r.host)
 			}
@@ -243,14 +248,14 @@ func (r *renderer) pool(name id, p *route.Port, pool route.Pool) {
 			}
 		}
 	}
-	backends := inOrder(p.Backends(pool))
+	backends := sorted(p.Backends(pool))
 	if p.Affinity > 0 {
 		for _, b := range backends {
-			list = append(list, r.choice(name, b, r.recall(name.endpoint(b), p.Affinity)))
+			list = append(list, r.choice(name, b, recentClient(name.endpoint(b), p.Affinity)))
 		}
 	}
 	for i, b := range backends {
-		list = append(list, r.choice(name, b, chance(len(backends)-i)))
+		list = append(list, r.choice(name, b, oneOf(len(backends)-i)))
 	}
 	r.own(name.pool(pool), list...)
 	for _, b := range backends {
@@ -258,8 +263,8 @@ func (r *renderer) pool(name id, p *route.Port, pool route.Pool) {
 	}
 }
 
-// inOrder prints backends, and sorts them as kube-proxy does.
-func inOrder(backends []netip.AddrPort) []string {
+// sorted prints backends in kube-proxy's order.
+func sorted(backends []netip.AddrPort) []string {
 	list := make([]string, 0, len(backends))
 	for _, b := range backends {
 		list = append(list, b.String())
@@ -269,30 +274,31 @@ func inOrder(backends []netip.AddrPort) []string {
 }
 
 func (r *renderer) choice(name id, backend, match string) rule {
-	return rule{comment: r.aside(name.text, " -> ", backend), match: match, target: name.endpoint(backend)}
+	return rule{comment: r.endpointComment(name.text, " -> ", backend), match: match, target: name.endpoint(backend)}
 }
 
-// chance matches one of so many packets.
-func chance(of int) string {
-	if of == 1 {
+// oneOf matches one of n packets at random. The kernel keeps 31 bits of a probability.
+func oneOf(n int) string {
+	if n == 1 {
 		return ""
 	}
-	return "-m statistic --mode random --probability " + strconv.FormatFloat(1/float64(of), 'f', 10, 64)
+	const one = 1 << 31
+	return "statistic --mode random --probability " + strconv.FormatFloat(math.Round(one/float64(n))/one, 'f', 11, 64)
 }
 
-// recall matches packets of clients that were sent to the backend with this chain
-// less than so long ago.
-func (r *renderer) recall(endpoint string, memory time.Duration) string {
-	return fmt.Sprintf("-m recent --rcheck --seconds %d --reap --name %s --mask %s --rsource", int(memory/time.Second), endpoint, r.allOnes)
+// recentClient matches packets of clients whose last connection to this endpoint is less
+// than a time ago.
+func recentClient(endpoint string, memory time.Duration) string {
+	return fmt.Sprintf("recent --rcheck --seconds %d --reap --name %s", int(memory/time.Second), endpoint)
 }
 
-// backend adds the chain that leads to a backend. One that reaches itself would
-// answer itself directly, and so is masqueraded.
+// backend adds the chain that leads to a backend. Connections of a backend to itself
+// are masqueraded, as it would answer itself directly.
 func (r *renderer) backend(name id, p *route.Port, backend string) {
 	endpoint := name.endpoint(backend)
-	to := rule{protocol: p.Protocol, comment: r.aside(name.text), target: "DNAT --to-destination " + backend}
+	to := rule{protocol: p.Protocol, comment: r.endpointComment(name.text), target: "DNAT --to-destination " + backend}
 	if p.Affinity > 0 {
-		to.match = fmt.Sprintf("-m recent --set --name %s --mask %s --rsource", endpoint, r.allOnes)
+		to.match = "recent --set --name " + endpoint
 	}
 	self := source{cidr: single(netip.MustParseAddrPort(backend).Addr())}
 	r.own(endpoint, rule{from: self, comment: to.comment, target: markMasq}, to)

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/plane"
 )
 
@@ -42,6 +43,9 @@ func (p *Plan[K, V]) Apply(ctx context.Context) error {
 		if err := p.write(ctx, batch, 0); err != nil {
 			return err
 		}
+		for _, g := range batch {
+			g.steps = nil // a first load has many: their memory is free while the rest is written
+		}
 	}
 	for _, learn := range p.learn {
 		learn()
@@ -65,35 +69,77 @@ func (p *Plan[K, V]) write(ctx context.Context, batch []*group[K, V], from Phase
 	if err == nil || !refused || p.found == nil {
 		return err
 	}
+	if len(batch) == 1 && batch[0].common() {
+		if len(steps) == 1 {
+			return p.lack(*steps[0], refusal)
+		}
+		batch = p.halves(p.steps(batch, refusal.Phase))
+	}
 	if half := len(batch) / 2; half > 0 {
 		if err := p.write(ctx, batch[:half], refusal.Phase); err != nil {
 			return err
 		}
 		return p.write(ctx, batch[half:], refusal.Phase)
 	}
-	name := batch[0].service
-	if batch[0].common() {
-		return err
+	p.refuse(batch[0].service, refusal.Err)
+	return nil
+}
+
+// halves divides steps that belong to no single Service, in the order of phases.
+func (p *Plan[K, V]) halves(steps []*Step[K, V]) []*group[K, V] {
+	first, second := &group[K, V]{}, &group[K, V]{}
+	for i, s := range steps {
+		half := first
+		if i >= (len(steps)+1)/2 {
+			half = second
+		}
+		half.steps = append(half.steps, *s)
 	}
+	return []*group[K, V]{first, second}
+}
+
+// lack refuses the Services that need a shared entry. If there are none, the whole node
+// needs it, and the refusal is an error.
+func (p *Plan[K, V]) lack(s Step[K, V], refusal *Refusal) error {
+	if p.users == nil || s.Op != Add || !p.kind(s.Key).Shared {
+		return refusal
+	}
+	names := p.users(s.Key)
+	if len(names) == 0 {
+		return refusal
+	}
+	if p.lacking == nil {
+		p.lacking = map[K]bool{}
+	}
+	p.lacking[s.Key] = true
+	for _, name := range names {
+		p.refuse(name, refusal.Err)
+	}
+	return nil
+}
+
+// refuse notes the first reason for which a Service is refused.
+func (p *Plan[K, V]) refuse(name cluster.Name, err error) {
 	if p.refused == nil {
 		p.refused = plane.Refused{}
 	}
-	p.refused[name] = refusal.Err
-	return nil
+	if p.refused[name] == nil {
+		p.refused[name] = err
+	}
 }
 
 // steps returns what remains to be written of groups, in the order of phases:
 // nothing of phases before from, nothing of refused Services, and no removal of a
 // target that old entries of those may lead to.
-func (p *Plan[K, V]) steps(batch []*group[K, V], from Phase) []Step[K, V] {
+func (p *Plan[K, V]) steps(batch []*group[K, V], from Phase) []*Step[K, V] {
 	var at [math.MaxUint8 + 2]int // where the steps of a phase begin
 	p.eachOf(batch, from, func(s *Step[K, V]) { at[s.Phase+1]++ })
 	for i := 1; i < len(at); i++ {
 		at[i] += at[i-1]
 	}
-	list := make([]Step[K, V], at[len(at)-1])
+	list := make([]*Step[K, V], at[len(at)-1])
 	p.eachOf(batch, from, func(s *Step[K, V]) {
-		list[at[s.Phase]] = *s
+		list[at[s.Phase]] = s
 		at[s.Phase]++
 	})
 	return list
@@ -145,7 +191,8 @@ func (p *Plan[K, V]) batches(room int) iter.Seq[[]*group[K, V]] {
 	}
 }
 
-// portions yields groups of about so much each; false: yield returned false.
+// portions yields groups of about so much each; false: yield returned false. Entries of
+// Services and those of none share a write only if everything fits into one.
 func (p *Plan[K, V]) portions(groups []*group[K, V], room int, yield func([]*group[K, V]) bool) bool {
 	var batch []*group[K, V]
 	n, total := 0, 0
@@ -161,7 +208,8 @@ func (p *Plan[K, V]) portions(groups []*group[K, V], room int, yield func([]*gro
 			if len(part.steps) == 0 {
 				continue
 			}
-			if n > 0 && n+part.size > room {
+			apart := total > room && n > 0 && batch[0].common() != part.common()
+			if n > 0 && n+part.size > room || apart {
 				if !yield(batch) {
 					return false
 				}

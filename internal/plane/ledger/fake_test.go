@@ -21,13 +21,13 @@ type name struct {
 type kindOf uint8
 
 const (
-	row     kindOf = iota // a backend of one Service
-	pool                  // something that several Services lead to
-	front                 // leads to rows and pools: its value names them
-	refusal               // refuses an address except at its fronts; Services share it
+	row      kindOf = iota // a backend of one Service
+	pool                   // something that several Services lead to
+	frontend               // leads to rows and pools: its value names them
+	refusal                // refuses an address except at its frontends; Services share it
 )
 
-func (k kindOf) String() string { return [...]string{"row", "pool", "front", "refusal"}[k] }
+func (k kindOf) String() string { return [...]string{"row", "pool", "frontend", "refusal"}[k] }
 
 type (
 	testEntry = Entry[name, string]
@@ -55,7 +55,7 @@ func testLayout() Layout[name] {
 				return Kind{Add: added, Change: switched, Remove: gone, Target: true, Shared: true}
 			case refusal:
 				return Kind{Add: refusalsAdded, Change: refusalsAdded, Remove: refusalsGone, Shared: true}
-			case front:
+			case frontend:
 			}
 			return Kind{Add: switched, Change: switched, Remove: switched}
 		},
@@ -71,8 +71,9 @@ type fake struct {
 	room    int
 
 	writes   int
-	strict   bool   // an address is not refused without a front
+	strict   bool   // an address is not refused without a frontend
 	bad      string // refused wherever a value contains it; empty: nothing
+	badKey   name   // refused; empty: nothing
 	failAt   int    // the write that fails without an answer; 0: none
 	before   bool   // the write that fails is not carried out
 	log      []string
@@ -90,7 +91,7 @@ func (f *fake) Room() int { return f.room }
 
 func (f *fake) Size(testStep) int { return 1 }
 
-func (f *fake) Print(steps []testStep) string {
+func (f *fake) Print(steps []*testStep) string {
 	var b strings.Builder
 	for _, s := range steps {
 		fmt.Fprintf(&b, "%s %s %s %s\n", [...]string{"add", "change", "empty", "remove"}[s.Op], s.Key.of, s.Key.id, s.New)
@@ -98,14 +99,14 @@ func (f *fake) Print(steps []testStep) string {
 	return b.String()
 }
 
-func (f *fake) Write(_ context.Context, steps []testStep) error {
+func (f *fake) Write(_ context.Context, steps []*testStep) error {
 	f.writes++
 	f.wroteMax = max(f.wroteMax, len(steps))
 	if f.writes == f.failAt && f.before {
 		return errInjected
 	}
 	for len(steps) > 0 {
-		n := slices.IndexFunc(steps, func(s testStep) bool { return s.Phase != steps[0].Phase })
+		n := slices.IndexFunc(steps, func(s *testStep) bool { return s.Phase != steps[0].Phase })
 		if n < 0 {
 			n = len(steps)
 		}
@@ -125,20 +126,24 @@ func (f *fake) Write(_ context.Context, steps []testStep) error {
 }
 
 // commit carries out the steps of one phase: removals first, as keys may move.
-func (f *fake) commit(steps []testStep) error {
+func (f *fake) commit(steps []*testStep) error {
 	entries, empty := maps.Clone(f.entries), maps.Clone(f.empty)
 	for _, s := range steps {
-		if err := step(entries, empty, s, f.bad); err != nil {
-			return fmt.Errorf("%s: %w", strings.TrimSpace(f.Print([]testStep{s})), err)
+		err := step(entries, empty, *s, f.bad)
+		if s.Op == Add && s.Key == f.badKey && f.badKey.id != "" {
+			err = errBad
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", strings.TrimSpace(f.Print([]*testStep{s})), err)
 		}
 	}
 	for key, value := range entries {
-		if key.of != front {
+		if key.of != frontend {
 			continue
 		}
 		for _, to := range targets(value) {
 			if _, there := entries[to]; !there || empty[to] {
-				return fmt.Errorf("front %s leads to %s %s, which is missing or empty", key.id, to.of, to.id)
+				return fmt.Errorf("frontend %s leads to %s %s, which is missing or empty", key.id, to.of, to.id)
 			}
 		}
 	}
@@ -146,7 +151,7 @@ func (f *fake) commit(steps []testStep) error {
 	return f.refusals()
 }
 
-// refusals wants a front at every refused address.
+// refusals wants a frontend at every refused address.
 func (f *fake) refusals() error {
 	for key := range f.entries {
 		if !f.strict || key.of != refusal {
@@ -155,10 +160,10 @@ func (f *fake) refusals() error {
 		has := false
 		for other := range f.entries {
 			n, err := strconv.Atoi(other.id)
-			has = has || other.of == front && err == nil && fmt.Sprint(n/4) == key.id
+			has = has || other.of == frontend && err == nil && fmt.Sprint(n/4) == key.id
 		}
 		if !has {
-			return fmt.Errorf("%s is refused, and has no front", key.id)
+			return fmt.Errorf("%s is refused, and has no frontend", key.id)
 		}
 	}
 	return nil
@@ -188,7 +193,7 @@ func step(entries map[name]string, empty map[name]bool, s testStep, bad string) 
 	return nil
 }
 
-// targets returns what a front leads to.
+// targets returns what a frontend leads to.
 func targets(value string) []name {
 	var list []name
 	for word := range strings.FieldsSeq(value) {

@@ -72,10 +72,10 @@ type Writer[K, V comparable] interface {
 	// Write carries out steps, which are in the order of their phases. It returns a
 	// Refusal if the kernel does not accept some of them. After any other error
 	// nobody knows which of them were carried out.
-	Write(ctx context.Context, steps []Step[K, V]) error
+	Write(ctx context.Context, steps []*Step[K, V]) error
 
 	// Print returns what Write would write, in the mechanism's own language.
-	Print(steps []Step[K, V]) string
+	Print(steps []*Step[K, V]) string
 
 	// Room is how much one Write contains, in the unit of Size.
 	Room() int

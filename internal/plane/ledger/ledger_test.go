@@ -16,9 +16,9 @@ import (
 
 func nameOf(i int) cluster.Name { return cluster.Name{Name: fmt.Sprint("svc-", i)} }
 
-// serving is a Service with one front and so many rows.
+// serving is a Service with one frontend and so many rows.
 func serving(i, rows int) []testEntry {
-	return (&service{rows: rows, fronts: []int{i}}).entries(fmt.Sprint("svc-", i))
+	return (&service{rows: rows, frontends: []int{i}}).entries(fmt.Sprint("svc-", i))
 }
 
 // loaded is a ledger and a kernel with n Services of two rows each.
@@ -58,7 +58,7 @@ func TestOrder(t *testing.T) {
 	p.Service(nameOf(0), serving(0, 2), serving(0, 1))
 	p.End()
 	want(t, p.String(), `add pool 1 pool
-change front 0 pool:1 row:svc-0-0
+change frontend 0 pool:1 row:svc-0-0
 empty row svc-0-1 
 remove row svc-0-1 
 `)
@@ -68,8 +68,8 @@ remove row svc-0-1
 	p.Service(nameOf(1), serving(1, 2), nil)
 	p.End()
 	want(t, p.String(), `remove refusal 0 
-remove front 0 
-remove front 1 
+remove frontend 0 
+remove frontend 1 
 empty row svc-0-0 
 empty row svc-1-0 
 empty row svc-1-1 
@@ -85,16 +85,16 @@ remove pool 2
 	}
 }
 
-// A front that moves to another Service changes in place.
+// A frontend that moves to another Service changes in place.
 func TestMove(t *testing.T) {
 	l, k := loaded(t, 1)
 	p := l.Change()
 	p.Service(nameOf(0), serving(0, 2), nil)
-	p.Service(nameOf(5), nil, (&service{rows: 1, fronts: []int{0}}).entries("svc-5"))
+	p.Service(nameOf(5), nil, (&service{rows: 1, frontends: []int{0}}).entries("svc-5"))
 	p.End()
 	apply(t, p)
-	if text := strings.Join(k.log, ""); !strings.Contains(text, "change front 0 pool:1 row:svc-5-0\n") || strings.Contains(text, "remove front") {
-		t.Errorf("the front does not move in place:\n%s", text)
+	if text := strings.Join(k.log, ""); !strings.Contains(text, "change frontend 0 pool:1 row:svc-5-0\n") || strings.Contains(text, "remove frontend") {
+		t.Errorf("the frontend does not move in place:\n%s", text)
 	}
 }
 
@@ -138,18 +138,18 @@ func TestAdoption(t *testing.T) {
 	}
 }
 
-// A refused Service stays as it was, with the rows and the pool that its front leads
+// A refused Service stays as it was, with the rows and the pool that its frontend leads
 // to; what others leave behind goes, except targets.
 func TestARefusedServiceStaysAsItWas(t *testing.T) {
 	for _, room := range []int{1, 4, 1 << 20} {
 		l, k := loaded(t, 6)
 		k.room, k.bad = room, "bad"
-		before := k.entries[name{front, "3"}]
+		before := k.entries[name{frontend, "3"}]
 		p := l.Compare(k.list())
 		for i := range 5 { // svc-5 is deleted
 			entries := serving(i, 2)
 			if i == 3 {
-				entries = (&service{rows: 1, fronts: []int{3}, bad: true}).entries("svc-3")
+				entries = (&service{rows: 1, frontends: []int{3}, bad: true}).entries("svc-3")
 			}
 			p.Service(nameOf(i), nil, entries)
 		}
@@ -158,11 +158,11 @@ func TestARefusedServiceStaysAsItWas(t *testing.T) {
 		if !is || !slices.Equal(refused.Names(), []cluster.Name{nameOf(3)}) || !errors.Is(refused[nameOf(3)], errBad) {
 			t.Fatalf("refused %v, want svc-3", refused)
 		}
-		if got := k.entries[name{front, "3"}]; got != before {
-			t.Errorf("the front of svc-3 is %q, want %q", got, before)
+		if got := k.entries[name{frontend, "3"}]; got != before {
+			t.Errorf("the frontend of svc-3 is %q, want %q", got, before)
 		}
-		if _, there := k.entries[name{front, "5"}]; there {
-			t.Error("the front of a deleted Service is left")
+		if _, there := k.entries[name{frontend, "5"}]; there {
+			t.Error("the frontend of a deleted Service is left")
 		}
 	}
 }
@@ -172,7 +172,7 @@ func TestARefusedChangeIsAnError(t *testing.T) {
 	l, k := loaded(t, 2)
 	k.bad = "bad"
 	p := l.Change()
-	p.Service(nameOf(0), serving(0, 2), (&service{fronts: []int{0}, bad: true}).entries("svc-0"))
+	p.Service(nameOf(0), serving(0, 2), (&service{frontends: []int{0}, bad: true}).entries("svc-0"))
 	p.End()
 	err := p.Apply(context.Background())
 	if !errors.Is(err, errBad) || errors.As(err, new(plane.Refused)) {
@@ -227,13 +227,13 @@ func TestARefusedServiceIsNotContinued(t *testing.T) {
 	if rows := strings.Count(strings.Join(k.log, ""), "add row svc-0-"); rows > 0 {
 		t.Errorf("%d rows are written after one is refused", rows)
 	}
-	if _, there := k.entries[name{front, "1"}]; !there {
+	if _, there := k.entries[name{frontend, "1"}]; !there {
 		t.Error("svc-1 is not written")
 	}
 }
 
-// In as many writes as it takes, an address is refused only while it has a front.
-func TestRefusalsAreThereAsLongAsFronts(t *testing.T) {
+// In as many writes as it takes, an address is refused only while it has a frontend.
+func TestRefusalsAreThereAsLongAsFrontends(t *testing.T) {
 	l, k := loaded(t, 12)
 	k.room, k.strict = 1, true
 	p := l.Change()
@@ -244,7 +244,7 @@ func TestRefusalsAreThereAsLongAsFronts(t *testing.T) {
 	p.End()
 	apply(t, p)
 	if n := len(k.entries); n != 12*2+1+3 {
-		t.Errorf("%d entries, want 12 fronts with a row each, a pool, 3 refusals:\n%v", n, k.entries)
+		t.Errorf("%d entries, want 12 frontends with a row each, a pool, 3 refusals:\n%v", n, k.entries)
 	}
 }
 
@@ -275,9 +275,9 @@ func TestRewrite(t *testing.T) {
 	p.Service(nameOf(5), nil, serving(5, 1))
 	p.End()
 	p.Rewrite(Rewrite[name, string]{
-		Replaces: func(key name) bool { return key == name{front, "0"} },
+		Replaces: func(key name) bool { return key == name{frontend, "0"} },
 		Steps: func(refused plane.Refused) []testStep {
-			return []testStep{{Op: Remove, Key: name{front, "0"}}, {Op: Add, Key: name{front, fmt.Sprint("rewritten without ", len(refused))}}}
+			return []testStep{{Op: Remove, Key: name{frontend, "0"}}, {Op: Add, Key: name{frontend, fmt.Sprint("rewritten without ", len(refused))}}}
 		},
 	})
 	if steps := p.Steps(); steps != 10 {
@@ -286,9 +286,9 @@ func TestRewrite(t *testing.T) {
 	apply(t, p)
 	want(t, strings.Join(k.log, ""), `add pool 1 pool
 add row svc-5-0 backend 0
-add front 5 pool:1 row:svc-5-0
-remove front 0 
-add front rewritten without 0 
+add frontend 5 pool:1 row:svc-5-0
+remove frontend 0 
+add frontend rewritten without 0 
 add refusal 1 refused
 empty row svc-0-0 
 empty row svc-0-1 
@@ -306,13 +306,13 @@ func TestPlans(t *testing.T) {
 		k := newFake()
 		k.bad = "bad"
 		p := New(testLayout(), k).Compare(k.list())
-		p.Service(nameOf(0), nil, (&service{rows: 1, fronts: []int{0}, bad: true}).entries("svc-0"))
+		p.Service(nameOf(0), nil, (&service{rows: 1, frontends: []int{0}, bad: true}).entries("svc-0"))
 		p.Service(nameOf(1), nil, serving(1, 1))
 		p.End()
 		plans, kernels = append(plans, p), append(kernels, k)
 	}
 	steps, text := plans.Steps(), plans.String()
-	if steps != 2*plans[0].Steps() || strings.Count(text, "add front 1") != 2 || plans.Kept() != 0 {
+	if steps != 2*plans[0].Steps() || strings.Count(text, "add frontend 1") != 2 || plans.Kept() != 0 {
 		t.Errorf("%d steps:\n%s", steps, text)
 	}
 	err := plans.Apply(context.Background())
@@ -321,8 +321,76 @@ func TestPlans(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	for _, k := range kernels {
-		if _, there := k.entries[name{front, "1"}]; !there {
+		if _, there := k.entries[name{frontend, "1"}]; !there {
 			t.Error("svc-1 is not written")
 		}
+	}
+}
+
+// A shared entry that the kernel refuses is refused for the Services that need it, and
+// tried again for the next one.
+func TestARefusedSharedEntry(t *testing.T) {
+	for _, room := range []int{1, 4, 1 << 20} {
+		k := newFake()
+		k.room, k.badKey = room, name{pool, "3"}
+		l := New(testLayout(), k)
+		rows := []int{2, 3, 2, 3, 1}
+		p := l.Compare(k.list())
+		for i, n := range rows {
+			p.Service(nameOf(i), nil, serving(i, n))
+		}
+		p.Users(func(key name) []cluster.Name {
+			var list []cluster.Name
+			for i, n := range rows {
+				if key == (name{pool, fmt.Sprint(n)}) {
+					list = append(list, nameOf(i))
+				}
+			}
+			return list
+		})
+		p.End()
+		refused, is := errors.AsType[plane.Refused](p.Apply(context.Background()))
+		if !is || !slices.Equal(refused.Names(), []cluster.Name{nameOf(1), nameOf(3)}) || !errors.Is(refused[nameOf(3)], errBad) {
+			t.Fatalf("room %d: refused %v, want svc-1 and svc-3", room, refused)
+		}
+		for i, n := range rows {
+			if _, there := k.entries[name{frontend, fmt.Sprint(i)}]; there != (n != 3) {
+				t.Errorf("room %d: the frontend of svc-%d is there: %v", room, i, there)
+			}
+		}
+		p = l.Change()
+		p.Service(nameOf(7), nil, serving(7, 3))
+		p.End()
+		if err := p.Apply(context.Background()); !errors.Is(err, errBad) {
+			t.Errorf("room %d: error %v, want that the pool is tried for another Service", room, err)
+		}
+	}
+}
+
+// A shared entry that no Service needs belongs to the node: its refusal is an error.
+func TestARefusedSharedEntryOfTheNode(t *testing.T) {
+	k := newFake()
+	k.badKey = name{pool, "3"}
+	p := New(testLayout(), k).Compare(k.list())
+	p.Host(nil, []testEntry{{name{pool, "3"}, "pool"}})
+	p.Users(func(name) []cluster.Name { return nil })
+	p.End()
+	if err := p.Apply(context.Background()); !errors.Is(err, errBad) || errors.As(err, new(plane.Refused)) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// Shared entries that depend on the host change with it as long as a Service needs them.
+func TestDepend(t *testing.T) {
+	l, k := loaded(t, 2)
+	p := l.Change()
+	p.Service(nameOf(0), serving(0, 2), nil)
+	p.Depend(func(key name) (old, now string, depends bool) {
+		return "pool", "pool of the new host", key.of == pool
+	})
+	p.End()
+	apply(t, p)
+	if got := k.entries[name{pool, "2"}]; got != "pool of the new host" {
+		t.Errorf("the pool is %q", got)
 	}
 }

@@ -21,13 +21,13 @@ var (
 	seeds     = flag.Uint64("seeds", 100, "how many worlds the model test lives through")
 )
 
-// service is a Service of the model: so many rows, and fronts that lead to all of
+// service is a Service of the model: so many rows, and frontends that lead to all of
 // them and to a pool.
 type service struct {
-	rows   int
-	fronts []int
-	value  int  // of rows
-	bad    bool // the kernel refuses its fronts
+	rows      int
+	frontends []int
+	value     int  // of rows
+	bad       bool // the kernel refuses its frontends
 }
 
 func (s *service) entries(id string) []testEntry {
@@ -45,8 +45,8 @@ func (s *service) entries(id string) []testEntry {
 		value += " bad"
 	}
 	list = append(list, testEntry{name{pool, fmt.Sprint(s.rows)}, "pool"})
-	for _, f := range s.fronts {
-		list = append(list, testEntry{name{front, fmt.Sprint(f)}, value}, testEntry{name{refusal, fmt.Sprint(f / 4)}, "refused"})
+	for _, f := range s.frontends {
+		list = append(list, testEntry{name{frontend, fmt.Sprint(f)}, value}, testEntry{name{refusal, fmt.Sprint(f / 4)}, "refused"})
 	}
 	return distinct(list)
 }
@@ -81,7 +81,7 @@ func newWorld(seed uint64) *world {
 	}
 }
 
-// change makes up another state of some Service. Fronts move between Services.
+// change makes up another state of some Service. Frontends move between Services.
 func (w *world) change() {
 	id := fmt.Sprint("svc-", w.IntN(8))
 	if w.IntN(4) == 0 {
@@ -92,14 +92,14 @@ func (w *world) change() {
 	for range w.IntN(4) {
 		f := w.IntN(16)
 		for other, o := range w.want {
-			if slices.Contains(o.fronts, f) {
+			if slices.Contains(o.frontends, f) {
 				moved := *o
-				moved.fronts = slices.DeleteFunc(slices.Clone(o.fronts), func(g int) bool { return g == f })
+				moved.frontends = slices.DeleteFunc(slices.Clone(o.frontends), func(g int) bool { return g == f })
 				w.want[other] = &moved
 			}
 		}
-		if !slices.Contains(s.fronts, f) {
-			s.fronts = append(s.fronts, f)
+		if !slices.Contains(s.frontends, f) {
+			s.frontends = append(s.frontends, f)
 		}
 	}
 	w.want[id] = s
@@ -128,7 +128,7 @@ func (w *world) plan() *testPlan {
 }
 
 // host is an entry that belongs to no Service.
-func host() []testEntry { return []testEntry{{name{front, "host"}, ""}} }
+func host() []testEntry { return []testEntry{{name{frontend, "host"}, ""}} }
 
 // sync writes until it works, as the loop does.
 func (w *world) sync() error {
@@ -169,7 +169,7 @@ func (w *world) keep() {
 func (w *world) blame() error {
 	for id, s := range w.want {
 		err := w.refused[cluster.Name{Name: id}]
-		if bad := s.bad && len(s.fronts) > 0; bad != (err != nil) {
+		if bad := s.bad && len(s.frontends) > 0; bad != (err != nil) {
 			return fmt.Errorf("%s is bad: %v, and refused: %w", id, bad, err)
 		}
 	}

@@ -21,6 +21,8 @@ type Plan[K, V comparable] struct {
 	uses     map[K]*use[V]
 	kept     int
 	learn    []func()
+	users    func(K) []cluster.Name
+	lacking  map[K]bool // shared entries that the kernel refuses
 	refused  plane.Refused
 }
 
@@ -56,27 +58,47 @@ func (p *Plan[K, V]) Service(name cluster.Name, old, now []Entry[K, V]) {
 	}
 }
 
+// Depend adds the change of shared entries that are in use and depend on the host. The
+// function returns both values of such an entry.
+func (p *Plan[K, V]) Depend(values func(K) (old, now V, depends bool)) {
+	for key := range p.ledger.uses {
+		if old, now, depends := values(key); depends {
+			u := p.use(key, 0)
+			u.old, u.now = &old, &now
+		}
+	}
+}
+
+// Users has a function return the Services that need a shared entry, which are refused
+// if the kernel does not accept it. Without it such a refusal is an error.
+func (p *Plan[K, V]) Users(of func(K) []cluster.Name) { p.users = of }
+
 func (p *Plan[K, V]) differ(old, now []Entry[K, V], added, removed *group[K, V]) {
 	if p.found != nil {
 		old = nil
 	}
 	before := make(map[K]V, len(old))
-	added.steps = slices.Grow(added.steps, p.changes(old, now))
 	for _, e := range old {
 		if p.kind(e.Key).Shared {
-			p.use(e.Key, -1).old = &e.Value
+			set(&p.use(e.Key, -1).old, e.Value)
 			continue
 		}
 		before[e.Key] = e.Value
 	}
-	for _, e := range now {
+	for i, e := range now {
 		if p.kind(e.Key).Shared {
-			p.use(e.Key, 1).now = &e.Value
+			set(&p.use(e.Key, 1).now, e.Value)
 			continue
 		}
 		had, is := p.take(e, before)
+		if is != Equal && added.steps == nil {
+			added.steps = make([]Step[K, V], 0, p.capacity(len(old), len(now)-i))
+		}
 		p.want(added, e, had, is)
 		delete(before, e.Key)
+	}
+	if len(now) == 0 {
+		removed.steps = slices.Grow(removed.steps, 2*len(before))
 	}
 	for _, e := range old {
 		if _, left := before[e.Key]; left {
@@ -85,18 +107,23 @@ func (p *Plan[K, V]) differ(old, now []Entry[K, V], added, removed *group[K, V])
 	}
 }
 
-// changes estimates how many steps a difference takes, so that memory is allocated
-// once.
-func (p *Plan[K, V]) changes(old, now []Entry[K, V]) int {
-	switch {
-	case p.found != nil:
-		return 0 // most entries are there
-	case len(old) == 0:
-		return len(now)
-	case len(now) == 0:
-		return 2 * len(old)
+// capacity estimates how many steps follow the first one, so that memory is allocated
+// once. A Service that is new or not in the kernel needs all its entries.
+func (p *Plan[K, V]) capacity(old, entries int) int {
+	if p.found != nil || old == 0 {
+		return entries
 	}
-	return 0
+	return min(entries, usual)
+}
+
+// usual is how many steps most changes of a Service take.
+const usual = 8
+
+// set sets a value that is mostly the same again.
+func set[V comparable](to **V, value V) {
+	if *to == nil || **to != value {
+		*to = new(value)
+	}
 }
 
 // take compares an entry with the one before it.
@@ -147,15 +174,9 @@ func (p *Plan[K, V]) add(g *group[K, V], s Step[K, V]) {
 			p.add(g, Step[K, V]{Op: Empty, Key: s.Key, Old: s.Old})
 		}
 	}
-	if g.steps == nil {
-		g.steps = make([]Step[K, V], 0, usual)
-	}
 	g.steps = append(g.steps, s)
 	g.size += p.ledger.writer.Size(s)
 }
-
-// usual is how many steps most Services take that change at all.
-const usual = 8
 
 func (p *Plan[K, V]) kind(key K) Kind { return p.ledger.layout.Kind(key) }
 
@@ -170,7 +191,7 @@ func (p *Plan[K, V]) use(key K, by int32) *use[V] {
 }
 
 // End adds what becomes of shared entries and of entries that a comparison found and
-// nobody wants.
+// no Service needs.
 func (p *Plan[K, V]) End() {
 	counts := p.ledger.uses
 	if p.found != nil {
@@ -229,7 +250,7 @@ func (p *Plan[K, V]) gone(key K) *group[K, V] {
 // count takes over how many Services need each shared entry.
 func (p *Plan[K, V]) count(counts map[K]int32) {
 	for key, u := range p.uses {
-		if n := counts[key] + u.by; n > 0 {
+		if n := counts[key] + u.by; n > 0 && !p.lacking[key] {
 			counts[key] = n
 		} else {
 			delete(counts, key)
@@ -252,10 +273,12 @@ func (p *Plan[K, V]) move() {
 	}
 	moved := map[K]bool{}
 	p.each(func(s *Step[K, V]) {
-		if old, there := removed[s.Key]; there && s.Op == Add {
-			s.Op, s.Phase, s.Old = Change, p.kind(s.Key).Change, old
-			moved[s.Key] = true
+		old, there := removed[s.Key]
+		if !there || s.Op != Add {
+			return
 		}
+		s.Op, s.Phase, s.Old = Change, p.kind(s.Key).Change, old
+		moved[s.Key] = true
 	})
 	if len(moved) == 0 {
 		return

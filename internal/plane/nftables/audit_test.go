@@ -10,17 +10,17 @@ import (
 	"github.com/sluice-proxy/sluice/internal/plane/planetest"
 )
 
-// audit looks at a fake kernel after every transaction: a front that worked
+// audit looks at a fake kernel after every transaction: a frontend that worked
 // before and works afterwards works all the time. "Works" means that every way
 // its packets may take leads to backends, or to a verdict, without a gap.
 type audit struct {
-	fake   *nft.Fake
-	faults *planetest.Faults
-	layout layout
-	before map[frontKey]error
-	during []map[frontKey]error
-	last   map[question]answer // after the last transaction
-	late   error
+	fake    *nft.Fake
+	faults  *planetest.Faults
+	layout  layout
+	before  map[frontendKey]error
+	during  []map[frontendKey]error
+	last    map[rangeLookup]rangesAndRules // after the last transaction
+	visible error
 }
 
 func newAudit(fake *nft.Fake, faults *planetest.Faults) *audit {
@@ -29,8 +29,8 @@ func newAudit(fake *nft.Fake, faults *planetest.Faults) *audit {
 
 // Begin implements planetest.Audit.
 func (a *audit) Begin(*planetest.Model) {
-	a.before, a.during = a.fronts(), nil
-	a.last, a.late = a.questions(), nil
+	a.before, a.during = a.frontends(), nil
+	a.last, a.visible = a.rangeLookups(), nil
 }
 
 // Note implements planetest.Audit. Where there is so little room that not even
@@ -39,21 +39,21 @@ func (a *audit) Note() {
 	if a.faults.Room < 24000 {
 		return
 	}
-	a.during = append(a.during, a.fronts())
-	now := a.questions()
-	a.late = errors.Join(a.late, late(a.last, now))
+	a.during = append(a.during, a.frontends())
+	now := a.rangeLookups()
+	a.visible = errors.Join(a.visible, notYetVisible(a.last, now))
 	a.last = now
 }
 
 // End implements planetest.Audit.
 func (a *audit) End(*planetest.Model) error {
-	if a.late != nil {
-		return a.late
+	if a.visible != nil {
+		return a.visible
 	}
-	after := a.fronts()
+	after := a.frontends()
 	for k, bad := range after {
 		if bad != nil {
-			return fmt.Errorf("front %x: %w", k.key, bad)
+			return fmt.Errorf("frontend %x: %w", k.key, bad)
 		}
 		if was, there := a.before[k]; !there || was != nil {
 			continue
@@ -64,16 +64,16 @@ func (a *audit) End(*planetest.Model) error {
 				bad = errors.New("is gone")
 			}
 			if bad != nil {
-				return fmt.Errorf("after transaction %d of %d: front %d %d %x: %w", i+1, len(a.during), k.ip, k.space, k.key, bad)
+				return fmt.Errorf("after transaction %d of %d: frontend %d %d %x: %w", i+1, len(a.during), k.ip, k.space, k.key, bad)
 			}
 		}
 	}
 	return nil
 }
 
-// fronts says of every front whether it works.
-func (a *audit) fronts() map[frontKey]error {
-	all := map[frontKey]error{}
+// frontends says of every frontend whether it works.
+func (a *audit) frontends() map[frontendKey]error {
+	all := map[frontendKey]error{}
 	for _, f := range everyFamily() {
 		state := a.fake.Tables[f.table]
 		if state == nil {
@@ -81,16 +81,16 @@ func (a *audit) fronts() map[frontKey]error {
 		}
 		for i := range a.layout.spaces {
 			s := &a.layout.spaces[i]
-			for key, e := range state.Sets[s.fronts.Name].Elements {
+			for key, e := range state.Sets[s.frontends.Name].Elements {
 				v := visit{a, f.table, state, s, key}
-				all[frontKey{f.ip, i, key}] = v.follow(e.Data, atOnce, false)
+				all[frontendKey{f.ip, i, key}] = v.follow(e.Data, atOnce, false)
 			}
 		}
 	}
 	return all
 }
 
-// visit follows the packets to one front.
+// visit follows the packets to one frontend.
 type visit struct {
 	*audit
 	table nft.Table
@@ -100,10 +100,10 @@ type visit struct {
 }
 
 func (v visit) follow(data string, level int, outside bool) error {
-	w := way(binary.BigEndian.Uint32([]byte(data)))
-	e, ok := v.state.Sets[v.layout.ways[level].Name].Elements[data]
+	w := action(binary.BigEndian.Uint32([]byte(data)))
+	e, ok := v.state.Sets[v.layout.actions[level].Name].Elements[data]
 	if !ok {
-		return fmt.Errorf("way %x: not in %s", w, v.layout.ways[level].Name)
+		return fmt.Errorf("action %x: not in %s", w, v.layout.actions[level].Name)
 	}
 	if err := v.chain(e.Goto); err != nil {
 		return err
@@ -123,7 +123,7 @@ func (v visit) follow(data string, level int, outside bool) error {
 	case kindGuard:
 		return v.next(v.space.guarded, afterGuard, outside)
 	}
-	return fmt.Errorf("way %x: unknown", w)
+	return fmt.Errorf("action %x: unknown", w)
 }
 
 func (v visit) next(set nft.Set, level int, outside bool) error {
@@ -148,7 +148,7 @@ func (v visit) rows(set nft.Set, n int) error {
 }
 
 // sticky wants an id, and one at least of the numbers that clients draw.
-func (v visit) sticky(w way) error {
+func (v visit) sticky(w action) error {
 	if !isID(idIn(v.state.Sets[v.space.affinity.Name].Elements[v.key])) {
 		return fmt.Errorf("has no id in %s", v.space.affinity.Name)
 	}

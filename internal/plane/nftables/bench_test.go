@@ -34,7 +34,7 @@ func crowd(n int) *route.Table {
 func member(i int, backends ...int) *route.Service {
 	p := route.Port{Name: "http", Protocol: cluster.TCP, Family: route.IPv4}
 	way := route.Way{Verdict: route.Balance}
-	p.Fronts = []route.Front{{
+	p.Frontends = []route.Frontend{{
 		Kind: route.ClusterIP, Addr: netip.AddrFrom4([4]byte{172, 16 + byte(i>>16), byte(i >> 8), byte(i)}),
 		Port: 80, Pods: way, Node: way, Others: way,
 	}}
@@ -54,7 +54,7 @@ func affinity(services ...*route.Service) {
 	}
 }
 
-// BenchmarkChange is one change, from what differs to the kernel's answer. It
+// BenchmarkChange is one change, from what differs to the kernel's rangesAndRules. It
 // must cost the same whatever the number of services.
 func BenchmarkChange(b *testing.B) { benchmarkChange(b, func(...*route.Service) {}) }
 

@@ -26,28 +26,24 @@ type builder struct {
 	mark uint32
 }
 
-// fixed returns the chains that do not depend on what services there are.
+// fixed returns the chains that do not depend on Services, in an order in which none
+// leads to a later one.
 func (b builder) fixed() []nft.Chain {
 	chains := []nft.Chain{
 		{Name: rejected, Rules: []nft.Rule{nft.NewRule(nft.Reject(b.table.Family))}},
 		{Name: dropped, Rules: []nft.Rule{nft.NewRule(nft.Drop())}},
-		{Name: "services", Rules: b.services()},
-		{
-			Name: "prerouting", Hook: &nft.Hook{Type: "nat", Point: nft.Prerouting, Priority: dstnat},
-			Rules: []nft.Rule{nft.NewRule(nft.Jump("services"))},
-		},
-		{
-			Name: "output", Hook: &nft.Hook{Type: "nat", Point: nft.Output, Priority: dstnat},
-			Rules: []nft.Rule{nft.NewRule(nft.Jump("services"))},
-		},
-		{Name: "postrouting", Hook: &nft.Hook{Type: "nat", Point: nft.Postrouting, Priority: srcnat}, Rules: b.postrouting()},
 	}
 	for i := range b.spaces {
 		s := &b.spaces[i]
 		chains = append(chains, b.translation(s, s.backends), b.translation(s, s.outsideBackends), b.identification(s),
 			b.recollection(s, s.backends), b.recollection(s, s.outsideBackends))
 	}
-	return chains
+	jump := []nft.Rule{nft.NewRule(nft.Jump("services"))}
+	return append(chains,
+		nft.Chain{Name: "services", Rules: b.services()},
+		nft.Chain{Name: "postrouting", Hook: &nft.Hook{Type: "nat", Point: nft.Postrouting, Priority: srcnat}, Rules: b.postrouting()},
+		nft.Chain{Name: "prerouting", Hook: &nft.Hook{Type: "nat", Point: nft.Prerouting, Priority: dstnat}, Rules: jump},
+		nft.Chain{Name: "output", Hook: &nft.Hook{Type: "nat", Point: nft.Output, Priority: dstnat}, Rules: jump})
 }
 
 // servesLoopback reports whether NodePorts are served on 127.0.0.1. Package
@@ -57,12 +53,12 @@ func (b builder) servesLoopback() bool {
 }
 
 // services is where every new connection passes, once. The ports of an address of
-// this node that no front has are the node's own: they are never refused, even if
+// this node that no frontend has are the node's own: they are never refused, even if
 // the address is a ClusterIP too, or lies in a ServiceCIDR. The kernel knows its
 // addresses at any moment.
 func (b builder) services() []nft.Rule {
 	f := b.table.Family
-	rules := []nft.Rule{nft.NewRule(b.follow(&b.spaces[byAddress], b.spaces[byAddress].fronts, atOnce)...)}
+	rules := []nft.Rule{nft.NewRule(b.follow(&b.spaces[byAddress], b.spaces[byAddress].frontends, atOnce)...)}
 	all := b.host.NodePorts.All(b.ip)
 	if all {
 		rules = append(rules, b.nodePorts(nft.ToHere(), nft.NotLoopback(f)))
@@ -76,14 +72,14 @@ func (b builder) services() []nft.Rule {
 }
 
 func (b builder) nodePorts(here ...nft.Statement) nft.Rule {
-	return nft.NewRule(append(here, b.follow(&b.spaces[byNodePort], b.spaces[byNodePort].fronts, atOnce)...)...)
+	return nft.NewRule(append(here, b.follow(&b.spaces[byNodePort], b.spaces[byNodePort].frontends, atOnce)...)...)
 }
 
-// follow looks a packet up in a map of ways and goes that way.
-func (b builder) follow(s *space, ways nft.Set, level int) []nft.Statement {
+// follow looks a packet up in a map of actions, and continues in the chain for it.
+func (b builder) follow(s *space, actions nft.Set, level int) []nft.Statement {
 	return []nft.Statement{
-		nft.SetPriority(ways.Name, s.key(b.table.Family)...),
-		nft.Dispatch(b.ways[level].Name, nft.Priority()),
+		nft.SetPriority(actions.Name, s.key(b.table.Family)...),
+		nft.Dispatch(b.actions[level].Name, nft.Priority()),
 	}
 }
 
@@ -99,18 +95,18 @@ func (b builder) postrouting() []nft.Rule {
 	}
 }
 
-// goes returns the chain a way leads to, and further ones that it needs.
-func (b builder) goes(w way) []nft.Chain {
-	s := w.space(b.layout)
-	chain := nft.Chain{Name: w.chain(b.layout)}
-	if w.sticky() {
-		return b.sticky(s, w, chain)
+// chainsFor returns the chain an action leads to, and further ones that it needs.
+func (b builder) chainsFor(a action) []nft.Chain {
+	s := a.space(b.layout)
+	chain := nft.Chain{Name: a.chain(b.layout)}
+	if a.sticky() {
+		return b.sticky(s, a, chain)
 	}
-	switch w.kind() {
+	switch a.kind() {
 	case kindPlain, kindMasquerade, kindOffPod:
-		chain.Rules = append(b.before(w.kind()), b.draw(s.backends, w.count()))
+		chain.Rules = append(b.before(a.kind()), b.draw(s.backends, a.count()))
 	case kindOutside:
-		chain.Rules = append(b.before(kindPlain), b.draw(s.outsideBackends, w.count()))
+		chain.Rules = append(b.before(kindPlain), b.draw(s.outsideBackends, a.count()))
 	case kindSplit:
 		return b.split(s, chain)
 	case kindGuard:
@@ -121,7 +117,8 @@ func (b builder) goes(w way) []nft.Chain {
 	return []nft.Chain{chain}
 }
 
-// before is what the kinds of ways differ in: who is marked for source NAT.
+// before returns the rules in which the kinds of actions differ: they mark connections
+// for source NAT.
 func (b builder) before(kind uint16) []nft.Rule {
 	switch kind {
 	case kindMasquerade:
@@ -154,7 +151,7 @@ func (b builder) translation(s *space, backends nft.Set) nft.Chain {
 // translates names the chain that looks a map of backends up.
 func translates(backends nft.Set) string { return "at-" + backends.Name }
 
-// split sends pods and this node one way and all others another.
+// split takes one action for pods and this node, and another for all others.
 func (b builder) split(s *space, chain nft.Chain) []nft.Chain {
 	inside := nft.Chain{Name: s.name + "inside", Rules: orDrop([]nft.Rule{nft.NewRule(b.follow(s, s.inside, afterSplit)...)})}
 	if b.host.Detector.Detects(b.ip) {
@@ -175,8 +172,8 @@ func (b builder) guard(s *space) []nft.Rule {
 	})
 }
 
-// orDrop ends a chain that is only reached through a front. A packet gets past
-// its rules when the front changed between two look-ups; untranslated it would
+// orDrop ends a chain that is only reached through a frontend. A packet gets past
+// its rules when the frontend changed between two look-ups; untranslated it would
 // make a flow that leads nowhere, dropped it is sent again.
 func orDrop(rules []nft.Rule) []nft.Rule { return append(rules, nft.NewRule(nft.Drop())) }
 

@@ -1,8 +1,8 @@
 package nftables
 
 import (
-	"cmp"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
@@ -10,175 +10,212 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// frontKey tells fronts apart: no two fronts of a table share one.
-type frontKey struct {
+// frontendKey tells frontends apart: no two frontends of a table share one.
+type frontendKey struct {
 	ip    route.Family
 	space int
 	key   string // as in the maps
 }
 
-func (k frontKey) compare(l frontKey) int {
-	return cmp.Or(cmp.Compare(k.ip, l.ip), cmp.Compare(k.space, l.space), cmp.Compare(k.key, l.key))
+// frontend is all that the tables hold for one frontend.
+type frontend struct {
+	key     frontendKey
+	entries []entry  // without rows
+	rows    [2]pools // of space.backends and of space.outsideBackends
+	id      uint32   // of the port, if it remembers its clients
 }
 
-// front is all that the maps hold for one front.
-type front struct {
-	singles []single      // elements under the key itself
-	allowed []nft.Element // of space.allowed
-	inside  pools         // of space.backends, by index
-	outside pools         // of space.outsideBackends, by index
-}
-
-// single is an element that a front has at most one of in a set.
-type single struct {
-	set     *nft.Set
-	element nft.Element
-}
-
-// portKey tells the pools of backends apart.
-type portKey struct {
-	service  cluster.Name
-	port     string
-	protocol cluster.Protocol
-	ip       route.Family
-	pool     route.Pool
-}
-
-// pools are backends in their slots: of a port, by pool; of a front, by the pool of
+// pools are backends in their slots: of a port, by pool; of a frontend, by the pool of
 // the port whose slots they are, if the port remembers its clients, else in the first.
+// An invalid backend is a hole.
 type pools [2][]netip.AddrPort
 
-// ways are what a front does, found out from what it does to each client.
-type ways struct {
-	first           way // in fronts, or behind the guard
-	inside, outside way // if first is a split
+// actions are what a frontend does with connections of each client.
+type actions struct {
+	first           action // in frontends, or behind the guard
+	inside, outside action // if first is a split
 	insidePool      route.Pool
 	outsidePool     route.Pool
 }
 
-// shape finds the ways of a front. The index is that of the front's space.
-func (l *layout) shape(p *route.Port, f *route.Front) ways {
+// shape finds the actions of a frontend.
+func (l *layout) shape(p *route.Port, f *route.Frontend) actions {
 	s := &l.spaces[spaceOf(f)]
 	same := f.Node
 	same.Masquerade = f.Pods.Masquerade
 	switch {
 	case f.Pods == f.Node && f.Node == f.Others:
-		return ways{first: s.balance(p, f.Pods), insidePool: f.Pods.Pool}
+		return actions{first: s.balance(p, f.Pods), insidePool: f.Pods.Pool}
 	case f.Node == f.Others && f.Pods == same:
-		return ways{first: s.offPod(p, f.Node), insidePool: f.Pods.Pool}
+		return actions{first: s.choose(p, f.Node, kindOffPod), insidePool: f.Pods.Pool}
 	}
-	inside := f.Node // the split marks what this node sends itself
+	inside := f.Node // the split marks connections of this node itself
 	inside.Masquerade = false
-	return ways{
-		first:      s.way(kindSplit, 0),
+	return actions{
+		first:      s.action(kindSplit, 0),
 		inside:     s.balance(p, inside),
-		outside:    s.toOutside(p, f.Others),
+		outside:    s.choose(p, f.Others, kindOutside),
 		insidePool: inside.Pool, outsidePool: f.Others.Pool,
 	}
 }
 
-func spaceOf(f *route.Front) int {
+func spaceOf(f *route.Frontend) int {
 	if f.Kind == route.NodePort {
 		return byNodePort
 	}
 	return byAddress
 }
 
-// balance returns the way for one and the same treatment of all clients.
-func (s *space) balance(p *route.Port, w route.Way) way {
+// balance returns the action for one and the same treatment of all clients.
+func (s *space) balance(p *route.Port, w route.Way) action {
 	if w.Masquerade {
 		return s.choose(p, w, kindMasquerade)
 	}
 	return s.choose(p, w, kindPlain)
 }
 
-// offPod returns the way that masquerades everybody but pods.
-func (s *space) offPod(p *route.Port, w route.Way) way {
-	return s.choose(p, w, kindOffPod)
-}
-
-// toOutside returns the way of those who are not on this node.
-func (s *space) toOutside(p *route.Port, w route.Way) way {
-	return s.choose(p, w, kindOutside)
-}
-
-func (s *space) choose(p *route.Port, w route.Way, kind uint16) way {
+func (s *space) choose(p *route.Port, w route.Way, kind uint16) action {
 	n := len(p.Backends(w.Pool))
 	switch {
 	case w.Verdict == route.Drop:
-		return s.way(kindDrop, 0)
+		return s.action(kindDrop, 0)
 	case w.Verdict == route.Reject || n == 0:
-		return s.way(kindReject, 0)
+		return s.action(kindReject, 0)
 	case p.Affinity > 0:
-		return s.stickyWay(kind, p.Affinity, w.Pool, n)
+		return s.stickyAction(kind, p.Affinity, w.Pool, n)
 	}
-	return s.way(kind, min(n, maxBackends))
+	return s.action(kind, min(n, maxBackends))
 }
 
-// key returns what a front is found by.
-func (l *layout) key(p *route.Port, f *route.Front) frontKey {
+// key returns the key of a frontend in the maps.
+func (l *layout) key(p *route.Port, f *route.Frontend) frontendKey {
 	k := nft.Key{}
 	if f.Kind != route.NodePort {
 		k = make(nft.Key, 0, 24).Addr(f.Addr)
 	}
-	return frontKey{p.Family, spaceOf(f), string(k.Proto(uint8(p.Protocol)).Port(f.Port))}
+	return frontendKey{p.Family, spaceOf(f), string(k.Proto(uint8(p.Protocol)).Port(f.Port))}
 }
 
-// render says what the maps hold for a front of a port.
-func (l *layout) render(name cluster.Name, p *route.Port, f *route.Front, a arrangement) front {
-	k := l.key(p, f)
-	s := &l.spaces[k.space]
-	w := l.shape(p, f)
-	var r front
-	put := func(set *nft.Set, value way) {
-		e := nft.Element{Key: k.key, Data: value.data()}
-		if set == &s.fronts {
-			e.Comment = comment(name, p.Name)
+// service renders the frontends of a Service, in the families that are enabled, with
+// the slots and ids that a function returns. The list takes over the memory of another.
+func (r *renderer) service(memory []frontend, svc *route.Service, history func(*route.Port) record) []frontend {
+	list := memory[:0]
+	if svc == nil {
+		return list
+	}
+	for i := range svc.Ports {
+		p := &svc.Ports[i]
+		if !r.enabled(p.Family) {
+			continue
 		}
-		r.singles = append(r.singles, single{set, e})
+		h := history(p).complete(p)
+		for j := range p.Frontends {
+			list = slices.Grow(list, 1)[:len(list)+1]
+			f := &list[len(list)-1]
+			*f = frontend{entries: f.entries[:0]}
+			r.frontend(f, portOf{p, svc.Name, h}, &p.Frontends[j])
+		}
+		if len(p.Frontends) > 0 {
+			last := &list[len(list)-1]
+			for _, a := range p.Here {
+				last.entries = append(last.entries, entry{Key: key{p.Family, hairpinElement, string(nft.Key{}.Addr(a).Addr(a))}})
+			}
+		}
 	}
-	first := &s.fronts
+	return list
+}
+
+// portOf is a port of a Service, with what the tables hold of it beyond its route.
+type portOf struct {
+	*route.Port
+	service cluster.Name
+	record  record
+}
+
+// frontend renders a frontend of a port.
+func (r *renderer) frontend(out *frontend, p portOf, f *route.Frontend) {
+	k := r.layout.key(p.Port, f)
+	a := r.layout.shape(p.Port, f)
+	out.key, out.entries = k, slices.Grow(out.entries, 8)
+	put := func(of object, v string) {
+		out.entries = append(out.entries, entry{Key: key{k.ip, of.in(k.space), k.key}, Value: v})
+	}
+	lead := func(of object, level int, to action, comment string) {
+		put(of, value(nft.Element{Data: to.data(), Comment: comment}))
+		out.entries = append(out.entries, r.action(k.ip, level, to)...)
+	}
+	if f.Kind == route.ClusterIP {
+		out.entries = append(out.entries, entry{Key: key{k.ip, clusterIPElement, string(nft.Key{}.Addr(f.Addr))}})
+	}
+	first, level, note := frontendElement, atOnce, comment(p.service, p.Name)
 	if f.Restricted {
-		put(first, s.way(kindGuard, 0))
-		first = &s.guarded
-		r.allowed = allowed(k.key, f.Allow)
+		lead(first, level, r.layout.spaces[k.space].action(kindGuard, 0), note)
+		if len(f.Allow) > 0 {
+			put(allowedRanges, encode(allowed(k.key, f.Allow)))
+		}
+		first, level, note = guardedElement, afterGuard, ""
 	}
-	put(first, w.first)
-	if w.first.kind() == kindSplit {
-		put(&s.inside, w.inside)
-		put(&s.outside, w.outside)
-		r.outside = a.balance(p, w.outside, w.outsidePool)
-		r.inside = a.balance(p, w.inside, w.insidePool)
+	lead(first, level, a.first, note)
+	if a.first.kind() == kindSplit {
+		lead(insideElement, afterSplit, a.inside, "")
+		lead(outsideElement, afterSplit, a.outside, "")
+		out.rows = [2]pools{p.record.balance(p.Port, a.inside, a.insidePool), p.record.balance(p.Port, a.outside, a.outsidePool)}
 	} else {
-		r.inside = a.balance(p, w.first, w.insidePool)
+		out.rows[0] = p.record.balance(p.Port, a.first, a.insidePool)
 	}
-	if w.first.sticky() || w.inside.sticky() || w.outside.sticky() {
-		r.singles = append(r.singles, single{&s.affinity, nft.Element{Key: k.key, Data: way(a.id).data()}})
+	if a.first.sticky() || a.inside.sticky() || a.outside.sticky() {
+		out.id = p.record.id
+		put(affinityElement, action(p.record.id).data())
 	}
-	return r
 }
 
-// arrangement is what history decides about a port.
-type arrangement struct {
-	slots pools
-	id    uint32 // of a port that remembers its clients
-}
+func (a action) data() string { return string(nft.Key{}.ClassID(uint32(a))) }
 
-// balance returns the slots a way chooses among.
-func (a arrangement) balance(p *route.Port, w way, pool route.Pool) pools {
-	switch {
-	case w.kind() < kindPlain:
-		return pools{}
-	case w.sticky():
-		return a.slots.reachable(pool, p.Backends(pool))
+// entries appends the entries of frontends to a list. It leaves out rows that the same
+// frontend has in another state, and that need not be compared.
+func entries(list []entry, frontends []frontend, other map[frontendKey]*frontend) []entry {
+	for i := range frontends {
+		f := &frontends[i]
+		same := other[f.key]
+		if same == nil {
+			same = &frontend{}
+		}
+		list = append(list, f.entries...)
+		for outside := range f.rows {
+			for pool, slots := range f.rows[outside] {
+				for at, backend := range slots {
+					if backend.IsValid() && backend != slot(same.rows[outside][pool], at) {
+						list = append(list, f.row(outside, number(pool, at), backend))
+					}
+				}
+			}
+		}
 	}
-	backends := a.slots[pool]
-	return pools{backends[:min(len(backends), maxBackends)]}
+	return list
 }
 
-func (w way) data() string { return string(nft.Key{}.ClassID(uint32(w))) }
+func slot(slots []netip.AddrPort, i int) netip.AddrPort {
+	if i < len(slots) {
+		return slots[i]
+	}
+	return netip.AddrPort{}
+}
 
-// allowed renders the clients that are let in, as ranges of addresses.
+// row renders a backend with its number.
+func (f *frontend) row(outside int, number uint32, backend netip.AddrPort) entry {
+	e := row(f.key.key, number, backend)
+	return entry{Key: key{f.key.ip, (backendElement + object(outside)).in(f.key.space), e.Key}, Value: e.Data}
+}
+
+func row(key string, number uint32, backend netip.AddrPort) nft.Element {
+	k := append(make(nft.Key, 0, len(key)+4), key...)
+	return nft.Element{
+		Key:  string(k.Index(number)),
+		Data: string(make(nft.Key, 0, 20).Addr(backend.Addr()).Port(backend.Port())),
+	}
+}
+
+// allowed renders allowed clients, as ranges of addresses.
 func allowed(key string, prefixes []netip.Prefix) []nft.Element {
 	var all []nft.Element
 	for _, p := range prefixes {
@@ -190,16 +227,7 @@ func allowed(key string, prefixes []netip.Prefix) []nft.Element {
 	return all
 }
 
-// row renders a backend with its number.
-func row(key string, number uint32, backend netip.AddrPort) nft.Element {
-	k := append(make(nft.Key, 0, len(key)+4), key...)
-	return nft.Element{
-		Key:  string(k.Index(number)),
-		Data: string(make(nft.Key, 0, 20).Addr(backend.Addr()).Port(backend.Port())),
-	}
-}
-
-// comment leads a person from an element to its Service.
+// comment names the Service port of an element, for people.
 func comment(name cluster.Name, port string) string {
 	var b strings.Builder
 	b.Grow(len(name.Namespace) + len(name.Name) + len(port) + 2)

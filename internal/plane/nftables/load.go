@@ -25,22 +25,22 @@ const maxPortRanges = 2048
 
 // Load bounds what one write contains.
 func Load() plane.Load {
-	return plane.Load{Cost: elementsOf, Piece: piece, Excess: Excess}
+	return plane.Load{Cost: elementsOf, Piece: piece}
 }
 
 // elementsOf estimates how many elements a port takes.
 func elementsOf(p *route.Port) int {
-	perFront := 1 + max(len(p.Cluster), len(p.Local))
+	perFrontend := 1 + max(len(p.Cluster), len(p.Local))
 	if p.Affinity > 0 {
-		perFront = 2 + len(p.Cluster) + len(p.Local) // its id, and numbers of both pools
+		perFrontend = 2 + len(p.Cluster) + len(p.Local) // its id, and numbers of both pools
 	}
-	return rangeCosts*rangesOf(p) + len(p.Fronts)*perFront
+	return rangeCosts*rangesOf(p) + len(p.Frontends)*perFrontend
 }
 
 func rangesOf(p *route.Port) int {
 	n := 0
-	for i := range p.Fronts {
-		n += len(p.Fronts[i].Allow)
+	for i := range p.Frontends {
+		n += len(p.Frontends[i].Allow)
 	}
 	return n
 }

@@ -9,8 +9,8 @@ import (
 )
 
 func TestExcess(t *testing.T) {
-	with := func(fronts, backends int, change func(*route.Port)) *route.Service {
-		p := route.Port{Name: "http", Fronts: make([]route.Front, fronts), Cluster: make([]netip.AddrPort, backends)}
+	with := func(frontends, backends int, change func(*route.Port)) *route.Service {
+		p := route.Port{Name: "http", Frontends: make([]route.Frontend, frontends), Cluster: make([]netip.AddrPort, backends)}
 		if change != nil {
 			change(&p)
 		}
@@ -26,7 +26,7 @@ func TestExcess(t *testing.T) {
 		{"1,000 addresses of 65 endpoints", with(1000, 65, nil), "66000 map elements for its addresses, ports, endpoints and source ranges"},
 		{"13,105 endpoints with session affinity", with(5, 13105, func(p *route.Port) { p.Affinity = time.Hour }), ""},
 		{"16,385 endpoints with session affinity", with(1, 16385, func(p *route.Port) { p.Affinity = time.Hour }), `16385 endpoints of port "http" with session affinity`},
-		{"2,049 source ranges", with(1, 1, func(p *route.Port) { p.Fronts[0].Allow = make([]netip.Prefix, 2049) }), `2049 source ranges at the addresses of port "http"`},
+		{"2,049 source ranges", with(1, 1, func(p *route.Port) { p.Frontends[0].Allow = make([]netip.Prefix, 2049) }), `2049 source ranges at the addresses of port "http"`},
 	} {
 		size, limit := Excess(tt.svc)
 		if size != tt.size || (limit == "") != (size == "") {

@@ -49,22 +49,22 @@ func TestModelOnTheKernel(t *testing.T) {
 	}
 }
 
-// weak is a kernel with little room that fails now and then.
-type weak struct {
+// faulty is a kernel with little room that fails now and then.
+type faulty struct {
 	Kernel
 	*planetest.Faults
 }
 
-func (k weak) Room() int { return k.Faults.Room }
+func (k faulty) Room() int { return k.Faults.Room }
 
-func (k weak) Read(ctx context.Context, t nft.Table) (*nft.State, error) {
+func (k faulty) Read(ctx context.Context, t nft.Table) (*nft.State, error) {
 	if err := k.Faults.Read(); err != nil {
 		return nil, err
 	}
 	return k.Kernel.Read(ctx, t)
 }
 
-func (k weak) Commit(ctx context.Context, tx *nft.Tx) error {
+func (k faulty) Commit(ctx context.Context, tx *nft.Tx) error {
 	return k.Write(func() error { return k.Kernel.Commit(ctx, tx) })
 }
 
@@ -75,11 +75,11 @@ func subject(kernel Kernel) planetest.Subject {
 		Faults: faults,
 		Rooms:  []int{1, 800, 3000, 24000, 24000, 50000, 1 << 20},
 		Plane: func(opt route.Options) plane.Plane {
-			return New(weak{kernel, faults}, Options{Families: opt.Families, Mark: testMark})
+			return New(faulty{kernel, faults}, Options{Families: opt.Families, Mark: testMark})
 		},
 		State:   func(*route.Table) (string, error) { return abstract(kernel) },
 		Scratch: func() planetest.Subject { return subject(nft.NewFake()) },
-		Meddle:  func(w *planetest.World) error { return meddler{w, kernel}.meddle() },
+		Edit:    func(w *planetest.World) error { return editor{w, kernel}.edit() },
 	}
 }
 
@@ -96,7 +96,7 @@ func abstract(k Kernel) (string, error) {
 	return all.String(), nil
 }
 
-// abstractTable prints a table, with the rows of each front in the order of their
+// abstractTable prints a table, with the rows of each frontend in the order of their
 // backends: which slot a backend has is the only thing history decides.
 func abstractTable(k Kernel, t nft.Table) (string, error) {
 	state, err := k.Read(context.Background(), t)
@@ -109,18 +109,18 @@ func abstractTable(k Kernel, t nft.Table) (string, error) {
 			elements := state.Sets[set.Name].Elements
 			rows := map[string][]nft.Element{}
 			for _, e := range elements {
-				front := e.Key[:len(e.Key)-4]
-				rows[front] = append(rows[front], e)
+				frontend := e.Key[:len(e.Key)-4]
+				rows[frontend] = append(rows[frontend], e)
 			}
-			for front, list := range rows {
-				if _, sticky := state.Sets[l.spaces[i].affinity.Name].Elements[front]; sticky {
+			for frontend, list := range rows {
+				if _, sticky := state.Sets[l.spaces[i].affinity.Name].Elements[frontend]; sticky {
 					if err := forgetNumbers(elements, list); err != nil {
-						return "", fmt.Errorf("%s %s %x: %w", t, set.Name, front, err)
+						return "", fmt.Errorf("%s %s %x: %w", t, set.Name, frontend, err)
 					}
 					continue
 				}
 				if err := inOrderOfBackends(list); err != nil {
-					return "", fmt.Errorf("%s %s %x: %w", t, set.Name, front, err)
+					return "", fmt.Errorf("%s %s %x: %w", t, set.Name, frontend, err)
 				}
 				for _, e := range list {
 					elements[e.Key] = e
@@ -186,15 +186,15 @@ func index(row nft.Element) uint32 {
 	return binary.NativeEndian.Uint32([]byte(row.Key[len(row.Key)-4:]))
 }
 
-// meddler is another program.
-type meddler struct {
+// editor is another program that edits our tables.
+type editor struct {
 	*planetest.World
 	kernel Kernel
 }
 
-// meddle does what it might do to our tables. What the kernel refuses does not
+// edit does what it might do to our tables. What the kernel refuses does not
 // happen.
-func (m meddler) meddle() error {
+func (m editor) edit() error {
 	t := planetest.Pick(m.Rand, bothTables...)
 	state, err := m.kernel.Read(context.Background(), t)
 	if err != nil {
@@ -204,7 +204,7 @@ func (m meddler) meddle() error {
 	tx.AddTable(t)
 	tx.Add(t, nft.Set{Name: "no-such-set", Key: []nft.Type{nft.Addr}}, nft.Element{Key: "abcd"})
 	if state != nil {
-		tx = m.meddling(t, state)
+		tx = m.edits(t, state)
 	}
 	_ = m.kernel.Commit(context.Background(), tx)
 	if m.Chance(20) {
@@ -213,7 +213,7 @@ func (m meddler) meddle() error {
 	return nil
 }
 
-func (m meddler) meddling(t nft.Table, state *nft.State) *nft.Tx {
+func (m editor) edits(t nft.Table, state *nft.State) *nft.Tx {
 	tx := &nft.Tx{}
 	l := newLayout()
 	set := *planetest.Pick(m.Rand, l.sets()...)
@@ -237,10 +237,10 @@ func (m meddler) meddling(t nft.Table, state *nft.State) *nft.Tx {
 			}
 			tx.Add(t, set, e)
 		}
-	case 2: // a row with a hole before it, a row and a front of nothing
+	case 2: // a row with a hole before it, a row and a frontend of nothing
 		key := nft.Key{}.Addr(netipOf(t, m.IntN(9))).Proto(6).Port(80)
 		tx.Add(t, l.spaces[byAddress].backends, row(string(key), 1+uint32(m.IntN(30)), backendOf(t)))
-		tx.Add(t, l.spaces[byAddress].fronts, nft.Element{Key: string(key), Data: way(0x10002).data()})
+		tx.Add(t, l.spaces[byAddress].frontends, nft.Element{Key: string(key), Data: action(0x10002).data()})
 	case 3: // a chain that others lead to is emptied
 		if c := (nft.Chain{Name: chain}); state.Chains[chain].SameHook(c) {
 			tx.SetChain(t, c)

@@ -7,28 +7,28 @@ import (
 
 // Path names the chains, maps and sets of our table that the first packet of a
 // connection passes: behind the chain services, which is the beginning for all,
-// and without the maps of ways, which only lead from numbers to chains.
+// and without the maps of actions, which only lead from numbers to chains.
 func Path(p plane.Passage) []string {
 	l := newLayout()
 	port := &p.Service.Ports[p.Port]
-	f := &port.Fronts[p.Front]
-	s, w := &l.spaces[spaceOf(f)], l.shape(port, f)
-	path := []string{mapOf(s.fronts)}
+	f := &port.Frontends[p.Frontend]
+	s, a := &l.spaces[spaceOf(f)], l.shape(port, f)
+	path := []string{mapOf(s.frontends)}
 	if f.Restricted {
-		path = append(path, "chain "+s.way(kindGuard, 0).chain(&l), "set "+s.allowed.Name)
+		path = append(path, "chain "+s.action(kindGuard, 0).chain(&l), "set "+s.allowed.Name)
 		if p.KeptOut {
 			return path
 		}
 		path = append(path, mapOf(s.guarded))
 	}
-	last, backends := w.first, s.backends
-	if w.first.kind() == kindSplit {
-		path = append(path, "chain "+w.first.chain(&l))
+	last, backends := a.first, s.backends
+	if a.first.kind() == kindSplit {
+		path = append(path, "chain "+a.first.chain(&l))
 		if p.Inside {
-			last = w.inside
+			last = a.inside
 			path = append(path, "chain "+s.inside.Name, mapOf(s.inside)) // they share the name
 		} else {
-			last, backends = w.outside, s.outsideBackends
+			last, backends = a.outside, s.outsideBackends
 			path = append(path, mapOf(s.outside))
 		}
 	}
@@ -44,7 +44,7 @@ func Path(p plane.Passage) []string {
 	return append(path, "chain "+translates(backends), mapOf(backends))
 }
 
-// Strays names what packets pass that are to no front: those to a ClusterIP, and
+// Strays names what packets pass that are to no frontend: those to a ClusterIP, and
 // those to another address of a ServiceCIDR.
 func Strays() (clusterIP, serviceCIDR []string) {
 	l := newLayout()

@@ -51,10 +51,10 @@ func TestPathsLeadThroughTheTables(t *testing.T) {
 func passages(svc *route.Service, port int) []plane.Passage {
 	var all []plane.Passage
 	p := &svc.Ports[port]
-	for i, f := range p.Fronts {
-		all = append(all, plane.Passage{Service: svc, Port: port, Front: i, KeptOut: f.Restricted})
+	for i, f := range p.Frontends {
+		all = append(all, plane.Passage{Service: svc, Port: port, Frontend: i, KeptOut: f.Restricted})
 		for _, inside := range []bool{true, false} {
-			all = append(all, plane.Passage{Service: svc, Port: port, Front: i, Inside: inside})
+			all = append(all, plane.Passage{Service: svc, Port: port, Frontend: i, Inside: inside})
 		}
 	}
 	return all
@@ -68,7 +68,7 @@ func walk(fake *nft.Fake, p plane.Passage, path []string) error {
 		w.table = everyFamily()[1].table
 	}
 	l := newLayout()
-	k := l.key(port, &port.Fronts[p.Front])
+	k := l.key(port, &port.Frontends[p.Frontend])
 	chain, from := "services", "" // where a packet is, and where it returns to
 	for i, step := range path {
 		kind, name, _ := strings.Cut(step, " ")
@@ -116,8 +116,8 @@ func (w walker) leads(set, key string) []string {
 		return nil
 	}
 	chains := []string{e.Goto}
-	for _, ways := range newLayout().ways {
-		chains = append(chains, state.Sets[ways.Name].Elements[e.Data].Goto)
+	for _, actions := range newLayout().actions {
+		chains = append(chains, state.Sets[actions.Name].Elements[e.Data].Goto)
 	}
 	return chains
 }
@@ -125,7 +125,7 @@ func (w walker) leads(set, key string) []string {
 // ends wants a path to end where the packet finds its backends, or its end.
 func (w walker) ends(step, key string) error {
 	port := &w.Service.Ports[w.Port]
-	f := &port.Fronts[w.Front]
+	f := &port.Frontends[w.Frontend]
 	way := f.Others
 	if w.Inside {
 		way = f.Node
@@ -198,9 +198,9 @@ func TestStraysAreRefusedAndDropped(t *testing.T) {
 func TestPath(t *testing.T) {
 	change := planetest.Compile(planetest.EveryShape(), planetest.Detectors()["cidr"])
 	for _, tt := range []struct {
-		service, front string
-		passage        plane.Passage
-		want           string
+		service, frontend string
+		passage           plane.Passage
+		want              string
 	}{
 		{"svc-3", "clusterIP", plane.Passage{}, "map fronts > chain off-pod-3 > chain at-backends > map backends"},
 		{"svc-3", "nodePort", plane.Passage{}, "map nodeport-fronts > chain nodeport-masquerade-3 > chain at-nodeport-backends > map nodeport-backends"},
@@ -224,9 +224,9 @@ func TestPath(t *testing.T) {
 			}
 		}
 		p.Port = slices.IndexFunc(p.Service.Ports, func(p route.Port) bool { return p.Family == route.IPv4 })
-		p.Front = slices.IndexFunc(p.Service.Ports[p.Port].Fronts, func(f route.Front) bool { return f.Kind.String() == tt.front })
+		p.Frontend = slices.IndexFunc(p.Service.Ports[p.Port].Frontends, func(f route.Frontend) bool { return f.Kind.String() == tt.frontend })
 		if got := strings.Join(Path(p), " > "); got != tt.want {
-			t.Errorf("%s of %s, %+v: %s, want %s", tt.front, tt.service, tt.passage, got, tt.want)
+			t.Errorf("%s of %s, %+v: %s, want %s", tt.frontend, tt.service, tt.passage, got, tt.want)
 		}
 	}
 }

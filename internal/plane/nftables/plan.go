@@ -1,185 +1,174 @@
 package nftables
 
 import (
-	"context"
-	"iter"
-	"math"
+	"cmp"
+	"maps"
 	"slices"
-	"strings"
 
+	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/plane/ledger"
+	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Plan is a change to the tables, carried out in the order of its phases; after
-// each transaction every packet finds its way. What is pointed at and what points
-// at it never change in the same one: a packet that makes several look-ups may
-// make the first before a transaction counts and the next one after.
+// Plan is a change to the tables. After each write a Service is either there whole, or
+// as it was; after each transaction of a write every packet to a frontend that was there
+// before and is there afterwards is served.
 type Plan struct {
-	kernel Kernel
-	phases [lastPhase + 1]steps
-	kept   int
-	first  bool // there is nothing yet that a packet could be in the middle of
-	lost   int  // elements that go with their set or table
+	*ledger.Plan[key, string]
+	plane  *Plane
+	render *renderer
+	draft  draft
+	steps  int
 }
 
-// The phases of a plan.
-const (
-	prepared      = iota // tables, sets
-	ranged               // clients and pods, as ranges, that nobody asks for yet
-	made                 // chains
-	rowsAdded            // backends nobody points at yet
-	refusalsGone         // addresses refused but for their fronts, while those are there
-	switched             // what points at backends, and backends that change in place
-	refusalsAdded        // the same addresses, once their fronts are there
-	rowsGone             // backends nobody points at any more, rules of such chains
-	setsGone             // before chains: their elements may lead to those
-	chainsGone
-	lastPhase = chainsGone
-)
+// Steps returns the number of entries to write.
+func (p *Plan) Steps() int { return p.steps }
 
-func (p *Plan) add(phase int, s step) { p.phases[phase].add(s) }
-
-// tie ties the steps of the switched phase from this one on to each other.
-func (p *Plan) tie(from int) {
-	list := &p.phases[switched]
-	for i := from; i < list.n-1; i++ {
-		list.at(i).tied = true
+// Plan works out what to write; after a Refresh by comparing everything.
+func (p *Plane) Plan(change route.Change) plane.Plan {
+	plan := &Plan{plane: p, render: p.render}
+	if p.seen != nil {
+		plan.everything(change.Table)
+		p.seen = nil
+	} else {
+		plan.touched(change)
 	}
+	plan.End()
+	plan.Each(func(step) { plan.steps++ })
+	plan.Learn(func() {
+		plan.draft.learn()
+		p.history, p.render = plan.draft.history, plan.render
+		p.writer.tx = nil
+	})
+	p.writer.render, p.writer.tx = plan.render, &nft.Tx{}
+	return plan
 }
 
-// dropChain adds the end of a chain. Its rules go first: they may lead to other
-// chains and sets that go.
-func (p *Plan) dropChain(t nft.Table, name string) {
-	c := &nft.Chain{Name: name}
-	p.add(rowsGone, step{do: flushChain, table: t, chain: c})
-	p.add(chainsGone, step{do: deleteChain, table: t, chain: c})
-}
-
-// Steps returns the number of objects and elements to write.
-func (p *Plan) Steps() int {
-	n := 0
-	for i := range p.phases {
-		n += p.phases[i].n
-	}
-	return n
-}
-
-// Kept returns the number of elements found in the kernel that stay.
-func (p *Plan) Kept() int { return p.kept }
-
-// gone returns the number of elements that go.
-func (p *Plan) gone() int {
-	n := p.lost
-	for i := range p.phases {
-		n += p.phases[i].deleted
-	}
-	return n
-}
-
-// elements counts what was read.
-func elements(seen map[nft.Table]*nft.State) int {
-	n := 0
-	for _, state := range seen {
-		n += state.Count()
-	}
-	return n
-}
-
-// String prints the plan as nft commands, one a line.
-func (p *Plan) String() string {
-	var b strings.Builder
-	for tx := range p.transactions(unlimited) {
-		b.WriteString(tx.String())
-	}
-	return b.String()
-}
-
-// Apply writes the plan.
-func (p *Plan) Apply(ctx context.Context) error {
-	for tx := range p.transactions(p.kernel.Room()) {
-		if err := p.kernel.Commit(ctx, tx); err != nil {
-			return err
+// everything plans the difference between what the kernel holds and what it should:
+// adoption at start, and repair.
+func (p *Plan) everything(t *route.Table) {
+	p.render = newRenderer(&p.plane.layout, p.plane.families, t.Host, p.plane.opt.Mark)
+	host := p.render.host()
+	names := slices.SortedFunc(maps.Keys(t.Services), func(a, b cluster.Name) int {
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), a.Compare(b))
+	})
+	if foreignHooks(p.render, p.plane.seen) { // a chain of ours may have the name of one
+		for _, name := range names {
+			p.render.service(nil, t.Services[name], func(*route.Port) record { return record{} })
 		}
 	}
-	return nil
-}
-
-const unlimited = math.MaxInt
-
-// transactions packs the steps. Most changes need one or two; the first load is
-// made in one, ranges apart, if it is small enough, as nothing is in the middle of
-// it. Sets and chains are deleted in transactions of their own: kernels before 6.2
-// see in the next one only that nothing leads there any more.
-func (p *Plan) transactions(room int) iter.Seq[*nft.Tx] {
-	return func(yield func(*nft.Tx) bool) {
-		from := 0
-		for _, to := range p.ends(room) {
-			phases := p.phases[from:to]
-			from = to
-			portion := room / 4
-			if size(phases) <= room {
-				portion = unlimited
+	listing := newListing(p.render, p.plane.seen)
+	p.Plan = p.plane.ledger.Compare(listing)
+	p.Users(func(k key) []cluster.Name { return p.render.users(t, names, k) })
+	p.Host(nil, host)
+	newest := p.plane.history.newest
+	if found := listing.newestID(); newest == 0 && found > 0 {
+		newest = found + idGap
+	} else {
+		newest = max(newest, found)
+	}
+	p.draft = newDraft(newHistory(newest))
+	var now []frontend
+	var list []entry
+	for _, name := range names {
+		now = p.render.service(now, t.Services[name], func(port *route.Port) record {
+			if listing.ordered(port) {
+				return record{}
 			}
-			for tx := range pack(phases, portion) {
-				if !yield(tx) {
-					return
-				}
+			return p.arrange(name, port, listing.frontend)
+		})
+		list = entries(list[:0], now, nil)
+		p.Service(name, nil, list)
+	}
+}
+
+// rank sorts the API server's own Service first.
+func rank(n cluster.Name) int {
+	if n == (cluster.Name{Namespace: "default", Name: "kubernetes"}) {
+		return 0
+	}
+	return 1
+}
+
+// touched plans a change of some Services, and perhaps of the host.
+func (p *Plan) touched(c route.Change) {
+	p.Plan = p.plane.ledger.Change()
+	p.draft = newDraft(p.plane.history)
+	before := p.render
+	if c.OldHost != nil {
+		p.render = newRenderer(&p.plane.layout, p.plane.families, c.Table.Host, p.plane.opt.Mark)
+		p.Host(before.host(), p.render.host())
+		p.Depend(func(k key) (old, now string, depends bool) {
+			if to, is := before.of[k]; is && k.of == actionChain {
+				return before.sameChain(k, to).Value, p.render.sameChain(k, to).Value, true
 			}
+			return "", "", false
+		})
+	}
+	olds, nows := make([][]frontend, len(c.Touched)), make([][]frontend, len(c.Touched))
+	was, is := map[frontendKey]*frontend{}, map[frontendKey]*frontend{}
+	for i, t := range c.Touched {
+		olds[i] = before.service(nil, t.Old, func(port *route.Port) record { return p.draft.ports[keyOf(t.Name, port)] })
+		byKey(was, olds[i])
+	}
+	for i, t := range c.Touched {
+		nows[i] = p.render.service(nil, t.New, func(port *route.Port) record {
+			return p.arrange(t.Name, port, func(k frontendKey) found {
+				if f := was[k]; f != nil {
+					return found{f.rows, f.id}
+				}
+				return found{}
+			})
+		})
+		byKey(is, nows[i])
+		p.forget(t)
+	}
+	for i, t := range c.Touched {
+		p.Service(t.Name, entries(nil, olds[i], is), entries(nil, nows[i], was))
+	}
+}
+
+func byKey(all map[frontendKey]*frontend, list []frontend) {
+	for i := range list {
+		all[list[i].key] = &list[i]
+	}
+}
+
+// arrange finds the slots and the id of a port, from what its frontends had.
+func (p *Plan) arrange(name cluster.Name, port *route.Port, had func(frontendKey) found) record {
+	olds := make([]found, len(port.Frontends))
+	for j := range port.Frontends {
+		olds[j] = had(p.render.layout.key(port, &port.Frontends[j]))
+	}
+	return p.draft.arrange(p.render.layout, keyOf(name, port), port, olds)
+}
+
+// forget drops the records of ports that are gone.
+func (p *Plan) forget(t route.Touch) {
+	if t.Old == nil || len(p.draft.ports) == 0 {
+		return
+	}
+	for i := range t.Old.Ports {
+		k := keyOf(t.Name, &t.Old.Ports[i])
+		kept := t.New != nil && slices.ContainsFunc(t.New.Ports, func(q route.Port) bool { return keyOf(t.Name, &q) == k })
+		if !kept {
+			p.draft.note(k, record{})
 		}
 	}
 }
 
-// ends are where transactions end, by phase. Ranges come in one before the chains
-// that ask for them: packets see the chains of a transaction at once, and its
-// ranges only when the kernel is through with all of it (nf_tables_api.c,
-// nf_tables_commit). Until then nobody is known, and so nobody let in.
-// Fronts and what is refused beside them share one if it is large enough.
-func (p *Plan) ends(room int) []int {
-	ends := []int{refusalsGone, rowsGone, setsGone, chainsGone, lastPhase + 1}
-	if size(p.phases[refusalsGone:rowsGone]) > room {
-		ends = slices.Insert(ends, 1, refusalsAdded)
-	}
-	if p.first && size(p.phases[:]) <= room {
-		ends = []int{lastPhase + 1}
-	}
-	if p.phases[ranged].n > 0 {
-		ends = append([]int{made}, ends...)
-	}
-	return ends
-}
-
-// pack cuts the steps into transactions of about a portion each; steps that
-// are tied may make one three times as large.
-// Each is used up before the next is made, in the same memory.
-func pack(phases []steps, portion int) iter.Seq[*nft.Tx] {
-	return func(yield func(*nft.Tx) bool) {
-		tx := &nft.Tx{}
-		for p := range phases {
-			for s := range phases[p].all() {
-				s.into(tx)
-				most := portion
-				if s.tied {
-					most = 3 * portion
-				}
-				if tx.Bytes() < most || s.replaced {
-					continue
-				}
-				if !yield(tx) {
-					return
-				}
-				tx.Reset()
-			}
-		}
-		if tx.Size() > 0 {
-			yield(tx)
+// users returns the Services that need an entry that several may share.
+func (r *renderer) users(t *route.Table, names []cluster.Name, k key) []cluster.Name {
+	var list []cluster.Name
+	for _, name := range names {
+		frontends := r.service(nil, t.Services[name], func(*route.Port) record { return record{} })
+		if slices.ContainsFunc(frontends, func(f frontend) bool {
+			return slices.ContainsFunc(f.entries, func(e entry) bool { return e.Key == k })
+		}) {
+			list = append(list, name)
 		}
 	}
-}
-
-func size(phases []steps) int {
-	n := 0
-	for p := range phases {
-		n += phases[p].bytes
-	}
-	return n
+	return list
 }

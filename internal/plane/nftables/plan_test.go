@@ -15,30 +15,30 @@ import (
 
 var golden = planetest.Golden()
 
-// story is a small cluster to which things happen.
-type story struct {
+// testCluster is a small cluster with a plane.
+type testCluster struct {
 	*testing.T
 	store    *cluster.Store
 	compiler *route.Compiler
 	plane    *Plane
 }
 
-func newStory(t *testing.T, kernel Kernel) *story {
+func newTestCluster(t *testing.T, kernel Kernel) *testCluster {
 	t.Helper()
 	s := cluster.NewStore()
 	s.SetNode(planetest.NewNode("10.180.0.0/24"))
 	s.SetServiceCIDRs(planetest.Prefixes("172.30.0.0/16"))
 	s.SetLocalAddresses(planetest.Addrs("127.0.0.1", "192.168.0.2"))
 	opt := route.Options{NodeName: "a", Families: planetest.Families()[:1], Detector: route.DetectorOptions{Kind: route.DetectNodeCIDR}}
-	st := &story{t, s, route.NewCompiler(opt), New(kernel, Options{Families: opt.Families, Mark: testMark})}
+	st := &testCluster{t, s, route.NewCompiler(opt), New(kernel, Options{Families: opt.Families, Mark: testMark})}
 	if err := st.plane.Refresh(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	return st
 }
 
-// happens plans and applies what changed, and returns the plan's text.
-func (s *story) happens() string {
+// sync plans and applies what changed, and returns the plan's text.
+func (s *testCluster) sync() string {
 	s.Helper()
 	change, problems := s.compiler.Compile(s.store.Take())
 	if len(problems) > 0 {
@@ -55,14 +55,14 @@ func (s *story) happens() string {
 	return text
 }
 
-func (s *story) endpoints(name string, list ...cluster.Endpoint) {
+func (s *testCluster) endpoints(name string, list ...cluster.Endpoint) {
 	svc := cluster.Name{Namespace: "shop", Name: name}
 	s.store.SetSlice(&cluster.Slice{Name: svc, Service: svc, Endpoints: list, Ports: []cluster.SlicePort{
 		{Name: "http", Protocol: cluster.TCP, Port: 8080},
 	}})
 }
 
-func (s *story) service(name string, change func(*cluster.Service)) {
+func (s *testCluster) service(name string, change func(*cluster.Service)) {
 	svc := &cluster.Service{
 		Name: cluster.Name{Namespace: "shop", Name: name}, ClusterIPs: planetest.Addrs("172.30.0.10"),
 		Ports: []cluster.ServicePort{{Name: "http", Protocol: cluster.TCP, Port: 80}},
@@ -73,7 +73,7 @@ func (s *story) service(name string, change func(*cluster.Service)) {
 
 // A plan reads as what a person would type, one step a line.
 func TestPlansReadAsNftCommands(t *testing.T) {
-	s := newStory(t, nft.NewFake())
+	s := newTestCluster(t, nft.NewFake())
 	s.service("web", func(svc *cluster.Service) {
 		svc.Type, svc.Ports[0].NodePort, svc.ExternalLocal = cluster.LoadBalancer, 30080, true
 		svc.LoadBalancerIPs, svc.Restricted, svc.SourceRanges = planetest.Addrs("203.0.113.1"), true, planetest.Prefixes("198.51.100.0/24")
@@ -83,17 +83,17 @@ func TestPlansReadAsNftCommands(t *testing.T) {
 		svc.ClusterIPs, svc.Affinity = planetest.Addrs("172.30.0.11"), 3*time.Hour
 	})
 	s.endpoints("cart", planetest.Endpoint("10.180.0.2", "a"), planetest.Endpoint("10.180.1.2", "b"))
-	golden(t, "start.nft", s.happens())
+	golden(t, "start.nft", s.sync())
 
 	s.endpoints("web", planetest.Endpoint("10.180.0.1", "a"), planetest.Endpoint("10.180.1.1", "b"), planetest.Endpoint("10.180.1.3", "b"))
-	golden(t, "scale-up.nft", s.happens())
+	golden(t, "scale-up.nft", s.sync())
 	s.endpoints("web", planetest.Endpoint("10.180.0.1", "a"), planetest.Endpoint("10.180.1.3", "b"), planetest.Endpoint("10.180.1.4", "b"))
-	golden(t, "replace.nft", s.happens())
+	golden(t, "replace.nft", s.sync())
 	s.endpoints("cart", planetest.Endpoint("10.180.1.2", "b"))
-	golden(t, "sticky-backend-gone.nft", s.happens())
+	golden(t, "sticky-backend-gone.nft", s.sync())
 	s.store.DeleteService(cluster.Name{Namespace: "shop", Name: "web"})
-	golden(t, "delete.nft", s.happens())
-	if text := s.happens(); text != "" {
+	golden(t, "delete.nft", s.sync())
+	if text := s.sync(); text != "" {
 		t.Errorf("nothing happened, but\n%s", text)
 	}
 }

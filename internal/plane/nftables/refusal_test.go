@@ -21,16 +21,16 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// roomy is a kernel with so much room for one transaction.
-type roomy struct {
+// withRoom is a kernel with so much room for one transaction.
+type withRoom struct {
 	Kernel
 	room int
 }
 
-func (r roomy) Room() int { return r.room }
+func (r withRoom) Room() int { return r.room }
 
 // refusals looks at a fake kernel after each transaction of a plan: whatever
-// address is refused, all fronts it had before the plan and loses, or has after it
+// address is refused, all frontends it had before the plan and loses, or has after it
 // and gains, are there.
 type refusals struct {
 	*nft.Fake
@@ -38,9 +38,9 @@ type refusals struct {
 	before, after map[nft.Table]*nft.State
 
 	last   map[nft.Table]*nft.State // after the last transaction
-	writes int                      // transactions that changed fronts or what is refused
+	writes int                      // transactions that changed frontends or what is refused
 	shared bool                     // one of them did both, of the same address
-	served int                      // transactions after which there were fronts and nothing was refused
+	served int                      // transactions after which there were frontends and nothing was refused
 	err    error
 }
 
@@ -63,12 +63,12 @@ func (r *refusals) Commit(ctx context.Context, tx *nft.Tx) error {
 	for _, table := range bothTables {
 		now, last := tableOf(r.Tables, table), tableOf(r.last, table)
 		changed = changed || r.differ(now, last)
-		if fronts := r.fronts(now); len(fronts) > 0 && len(r.refused(now)) == 0 {
+		if frontends := r.frontends(now); len(frontends) > 0 && len(r.refused(now)) == 0 {
 			r.served++
 		}
 		for _, e := range r.refused(now) {
 			r.err = cmp.Or(r.err, r.covers(table, e, now))
-			r.shared = r.shared || (!slices.Contains(r.refused(last), e) && len(lacking(e, r.fronts(now), r.fronts(last))) > 0)
+			r.shared = r.shared || (!slices.Contains(r.refused(last), e) && len(lacking(e, r.frontends(now), r.frontends(last))) > 0)
 		}
 	}
 	if changed {
@@ -78,7 +78,7 @@ func (r *refusals) Commit(ctx context.Context, tx *nft.Tx) error {
 	return nil
 }
 
-// covers wants the fronts to be there that come or go with a refusal.
+// covers wants the frontends to be there that come or go with a refusal.
 func (r *refusals) covers(table nft.Table, e nft.Element, now *nft.State) error {
 	before, after := tableOf(r.before, table), tableOf(r.after, table)
 	had, has := slices.Contains(r.refused(before), e), slices.Contains(r.refused(after), e)
@@ -91,8 +91,8 @@ func (r *refusals) covers(table nft.Table, e nft.Element, now *nft.State) error 
 	case had:
 		want = before
 	}
-	if missing := lacking(e, r.fronts(want), r.fronts(now)); len(missing) > 0 {
-		return fmt.Errorf("%s: %x is refused, but %d fronts there are missing", table, e.Key, len(missing))
+	if missing := lacking(e, r.frontends(want), r.frontends(now)); len(missing) > 0 {
+		return fmt.Errorf("%s: %x is refused, but %d frontends there are missing", table, e.Key, len(missing))
 	}
 	return nil
 }
@@ -104,8 +104,8 @@ func tableOf(tables map[nft.Table]*nft.State, t nft.Table) *nft.State {
 	return &nft.State{}
 }
 
-func (r *refusals) fronts(s *nft.State) map[string]nft.Element {
-	return s.Sets[r.layout.spaces[byAddress].fronts.Name].Elements
+func (r *refusals) frontends(s *nft.State) map[string]nft.Element {
+	return s.Sets[r.layout.spaces[byAddress].frontends.Name].Elements
 }
 
 // refused lists the addresses, and ranges of them, that are refused. An address
@@ -129,10 +129,10 @@ func (r *refusals) differ(a, b *nft.State) bool {
 		}
 		return m
 	}
-	return !maps.Equal(r.fronts(a), r.fronts(b)) || !maps.Equal(byKey(r.refused(a)), byKey(r.refused(b)))
+	return !maps.Equal(r.frontends(a), r.frontends(b)) || !maps.Equal(byKey(r.refused(a)), byKey(r.refused(b)))
 }
 
-// lacking lists the fronts in a range that are not there. No end is the end of
+// lacking lists the frontends in a range that are not there. No end is the end of
 // all addresses.
 func lacking(e nft.Element, want, have map[string]nft.Element) []string {
 	var missing []string
@@ -145,10 +145,10 @@ func lacking(e nft.Element, want, have map[string]nft.Element) []string {
 	return missing
 }
 
-// However a change is cut, nothing is refused whose fronts are still to come or
-// already gone; and where it is cut, the fronts do not share a transaction with
+// However a change is cut, nothing is refused whose frontends are still to come or
+// already gone; and where it is cut, the frontends do not share a transaction with
 // the refusals they come with.
-func TestRefusalsComeAfterFrontsAndGoBeforeThem(t *testing.T) {
+func TestRefusalsComeAfterFrontendsAndGoBeforeThem(t *testing.T) {
 	cut := 0
 	for seed := range uint64(5) {
 		w := planetest.NewWorld(rand.New(rand.NewPCG(seed, 1)))
@@ -196,7 +196,7 @@ func TestFirstLoadInPiecesServesBeforeItRefuses(t *testing.T) {
 		t.Errorf("together: %t, %v", kernel.shared, kernel.err)
 	}
 	if kernel.served < 3 {
-		t.Errorf("%d transactions with fronts before the first refusal, want several", kernel.served)
+		t.Errorf("%d transactions with frontends before the first refusal, want several", kernel.served)
 	}
 	settled(t, kernel, change.Table, route.IPv4)
 }
@@ -247,7 +247,7 @@ add rule ip other output ip daddr 172.16.0.0/12 tcp dport 80 dnat to 10.0.0.1:80
 		t.Fatalf("%v\n%s", err, out)
 	}
 	listen(t, netns)
-	p := New(roomy{conn, 100_000}, Options{Families: []route.Family{route.IPv4}, Mark: testMark})
+	p := New(withRoom{conn, 100_000}, Options{Families: []route.Family{route.IPv4}, Mark: testMark})
 	if err := p.Refresh(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -306,7 +306,7 @@ func listen(t *testing.T, netns int) {
 
 // dial connects to the i-th service from this thread.
 func dial(i int) error {
-	to := member(i).Ports[0].Fronts[0]
+	to := member(i).Ports[0].Frontends[0]
 	d := net.Dialer{Timeout: 5 * time.Second}
 	c, err := d.Dial("tcp4", netip.AddrPortFrom(to.Addr, to.Port).String())
 	if err != nil {

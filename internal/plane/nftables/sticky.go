@@ -1,10 +1,8 @@
 package nftables
 
 import (
-	"encoding/binary"
 	"fmt"
 	"math/bits"
-	"net/netip"
 	"slices"
 	"time"
 
@@ -19,7 +17,7 @@ import (
 //
 // One statement serves known and new clients: an update draws a number for a client
 // that is not in the map, and renews the time of one that is, without changing its
-// number. Where the number leads to no backend, the client is forgotten and the next
+// number. If the number leads to no backend, the client is forgotten and the next
 // update draws again. See docs/decisions/0020-session-affinity-in-one-map.md.
 
 // maxClients bounds the memory of a table. A client beyond it is served, but not
@@ -61,59 +59,59 @@ func slotOf(number uint32) (pool, slot int, ok bool) {
 	return pool, slot, pool < len(pools{}) && slot >= 0
 }
 
-// A way that remembers clients has all that its chain depends on: from the lowest bit
+// An action that remembers clients has all that its chain depends on: from the lowest bit
 // on, the timeout in seconds, the kind, the pool, and the logarithm of drawn.
-// The space is where other ways have it.
+// The space is where other actions have it.
 const (
-	timeoutBits     = 17
-	kindAt          = 17
-	poolAt          = 19
-	stickyBit   way = 1 << 23
-	drawnAt         = 26
+	timeoutBits        = 17
+	kindAt             = 17
+	poolAt             = 19
+	stickyBit   action = 1 << 23
+	drawnAt            = 26
 )
 
-func (s *space) stickyWay(kind uint16, timeout time.Duration, pool route.Pool, backends int) way {
-	seconds := min(way(timeout/time.Second), 1<<timeoutBits-1)
-	exponent := way(bits.Len(uint(drawn(backends) - 1)))
-	return stickyBit | way(s.base)<<16 | seconds | way(kind-kindPlain)<<kindAt | way(pool)<<poolAt | exponent<<drawnAt
+func (s *space) stickyAction(kind uint16, timeout time.Duration, pool route.Pool, backends int) action {
+	seconds := min(action(timeout/time.Second), 1<<timeoutBits-1)
+	exponent := action(bits.Len(uint(drawn(backends) - 1)))
+	return stickyBit | action(s.base)<<16 | seconds | action(kind-kindPlain)<<kindAt | action(pool)<<poolAt | exponent<<drawnAt
 }
 
-func (w way) sticky() bool           { return w&stickyBit != 0 }
-func (w way) stickyKind() uint16     { return kindPlain + uint16(w>>kindAt&3) }
-func (w way) timeout() time.Duration { return time.Duration(w&(1<<timeoutBits-1)) * time.Second }
-func (w way) pool() route.Pool       { return route.Pool(w >> poolAt & 1) }
-func (w way) drawn() int             { return 1 << (w >> drawnAt & 15) }
+func (a action) sticky() bool           { return a&stickyBit != 0 }
+func (a action) stickyKind() uint16     { return kindPlain + uint16(a>>kindAt&3) }
+func (a action) timeout() time.Duration { return time.Duration(a&(1<<timeoutBits-1)) * time.Second }
+func (a action) pool() route.Pool       { return route.Pool(a >> poolAt & 1) }
+func (a action) drawn() int             { return 1 << (a >> drawnAt & 15) }
 
-// stickyChain names the chain of a way without its space.
-func (w way) stickyChain() string {
-	name := map[uint16]string{kindPlain: "sticky", kindMasquerade: "sticky-masquerade", kindOffPod: "sticky-off-pod", kindOutside: "sticky-outside"}[w.kind()]
-	if w.pool() == route.Local {
+// stickyChain names the chain of an action without its space.
+func (a action) stickyChain() string {
+	name := map[uint16]string{kindPlain: "sticky", kindMasquerade: "sticky-masquerade", kindOffPod: "sticky-off-pod", kindOutside: "sticky-outside"}[a.kind()]
+	if a.pool() == route.Local {
 		name += "-local"
 	}
-	return fmt.Sprintf("%s-%d-%ds", name, w.drawn(), w.timeout()/time.Second)
+	return fmt.Sprintf("%s-%d-%ds", name, a.drawn(), a.timeout()/time.Second)
 }
 
-// keeps names the chain in which clients of a way are remembered.
+// keeps names the chain in which clients of an action are remembered.
 func keeps(chain string) string { return "draw-and-keep-" + chain }
 
-// draws names the chain that serves clients of a way when the map of clients is full.
+// draws names the chain that serves clients of an action when the map of clients is full.
 func draws(chain string) string { return "draw-" + chain }
 
-// sticky returns the chain of a way that remembers clients, and the two it uses. All
+// sticky returns the chain of an action that remembers clients, and the two it uses. All
 // look-ups are in chains that are always there; see draw.
-func (b builder) sticky(s *space, w way, chain nft.Chain) []nft.Chain {
+func (b builder) sticky(s *space, a action, chain nft.Chain) []nft.Chain {
 	backends := s.backends
-	if w.kind() == kindOutside {
+	if a.kind() == kindOutside {
 		backends = s.outsideBackends
 	}
 	const inner = 4
-	first, n := int(number(int(w.pool()), 0)), w.drawn()
+	first, n := int(number(int(a.pool()), 0)), a.drawn()
 	recall := nft.NewRule(nft.Jump(recalls(backends)))
 	keep := nft.Chain{Name: keeps(chain.Name), Rules: slices.Repeat([]nft.Rule{
-		nft.NewRule(nft.Remember(b.clients.Name, w.timeout(), nft.Random(first, n), b.client()...)), recall,
+		nft.NewRule(nft.Remember(b.clients.Name, a.timeout(), nft.Random(first, n), b.client()...)), recall,
 	}, inner)}
 	draw := nft.Chain{Name: draws(chain.Name), Rules: slices.Repeat([]nft.Rule{nft.NewRule(nft.Draw(first, n)), recall}, inner)}
-	chain.Rules = append(b.before(w.kind()), nft.NewRule(nft.Jump(s.affinity.Name)))
+	chain.Rules = append(b.before(a.kind()), nft.NewRule(nft.Jump(s.affinity.Name)))
 	for _, c := range []nft.Chain{keep, draw} {
 		chain.Rules = append(chain.Rules, slices.Repeat([]nft.Rule{nft.NewRule(nft.Jump(c.Name))}, attempts/inner)...)
 	}
@@ -149,136 +147,3 @@ func (b builder) recollection(s *space, backends nft.Set) nft.Chain {
 
 // recalls names the chain that looks clients up, and then a map of backends.
 func recalls(backends nft.Set) string { return "at-clients-of-" + backends.Name }
-
-// renumber gives each of the backends that are wanted, which are sorted, a slot among
-// those that clients draw from. A backend keeps the slots it had, so it may have
-// several, for clients that drew another one when there were more backends; where
-// space gets scarce, the lowest.
-func renumber(before, want []netip.AddrPort) []netip.AddrPort {
-	if len(before) == 0 || slices.Equal(before, want) {
-		return want
-	}
-	limit := drawn(len(want))
-	spare := limit - len(want)
-	slots, placed := make([]netip.AddrPort, len(before), max(len(before), len(want))), make([]bool, len(want))
-	for i, b := range before {
-		j, found := slices.BinarySearchFunc(want, b, netip.AddrPort.Compare)
-		switch {
-		case !found || i < limit && placed[j] && spare == 0:
-			continue
-		case i < limit && placed[j]:
-			spare--
-		case i < limit:
-			placed[j] = true
-		}
-		slots[i] = b
-	}
-	slots = fill(slots, want, placed)
-	for len(slots) > 0 && !slots[len(slots)-1].IsValid() {
-		slots = slots[:len(slots)-1]
-	}
-	if slices.Equal(slots, want) {
-		return want
-	}
-	return slots
-}
-
-// reachable returns the slots of both pools that hold backends of one.
-func (p pools) reachable(pool route.Pool, backends []netip.AddrPort) pools {
-	if len(p[1-pool]) == 0 {
-		return p
-	}
-	var rows pools
-	for pool, slots := range p {
-		for i, b := range slots {
-			if _, found := slices.BinarySearchFunc(backends, b, netip.AddrPort.Compare); !found {
-				continue
-			}
-			if rows[pool] == nil {
-				rows[pool] = make([]netip.AddrPort, len(slots))
-			}
-			rows[pool][i] = b
-		}
-	}
-	return rows
-}
-
-// Ids of ports are odd and begin above all numbers: in neither order of bytes is one
-// a number. The highest ones are left to nobody, so that counting does not overflow.
-const (
-	firstID = 1<<20 | 1
-	lastID  = 1 << 31
-	idGap   = 1 << 13 // left free at start: clients of ports that went just before may be there still
-)
-
-func isID(id uint32) bool { return id >= firstID && id < lastID && id%2 == 1 }
-
-// identify returns the id of a port that remembers its clients: the one it has, or had
-// in the kernel, or else one that none had for a long time. A port without backends has
-// none: who comes when there are some again draws anew.
-func (d *diff) identify(k portKey, p *route.Port, olds []front) uint32 {
-	if p.Affinity == 0 || len(p.Cluster)+len(p.Local) == 0 {
-		d.forget(k)
-		return 0
-	}
-	if id, ok := d.belief.ids[k]; ok {
-		return id
-	}
-	id := d.adoptable(olds)
-	for id == 0 || d.belief.taken[id] {
-		d.newest = max(d.newest+2, firstID)
-		if d.newest >= lastID {
-			d.newest = firstID
-		}
-		id = d.newest
-	}
-	d.belief.ids[k], d.belief.taken[id] = id, true
-	return id
-}
-
-// adoptable returns the first id that fronts have in the kernel; 0: they have none.
-func (d *diff) adoptable(olds []front) uint32 {
-	for _, old := range olds {
-		for _, s := range old.singles {
-			if id := idIn(s.element); d.layout.hasIDs(s.set) && isID(id) && !d.belief.taken[id] {
-				return id
-			}
-		}
-	}
-	return 0
-}
-
-func (l *layout) hasIDs(set *nft.Set) bool {
-	return set == &l.spaces[byAddress].affinity || set == &l.spaces[byNodePort].affinity
-}
-
-// forget ends the use of a port's id.
-func (d *diff) forget(k portKey) {
-	delete(d.belief.taken, d.belief.ids[k])
-	delete(d.belief.ids, k)
-}
-
-// idIn returns the data of an element of a map of ids.
-func idIn(e nft.Element) uint32 {
-	if len(e.Data) != 4 {
-		return 0
-	}
-	return binary.BigEndian.Uint32([]byte(e.Data))
-}
-
-// newestID finds the newest id that is in the kernel, from which to go on.
-func (d *diff) newestID(seen map[nft.Table]*nft.State) {
-	start := d.newest == 0
-	for _, state := range seen {
-		for i := range d.layout.spaces {
-			for _, e := range state.Sets[d.layout.spaces[i].affinity.Name].Elements {
-				if id := idIn(e); isID(id) {
-					d.newest = max(d.newest, id)
-				}
-			}
-		}
-	}
-	if start && d.newest > 0 {
-		d.newest += idGap
-	}
-}

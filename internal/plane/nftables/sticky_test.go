@@ -94,7 +94,7 @@ func TestStickyWays(t *testing.T) {
 			for _, timeout := range []time.Duration{time.Second, 3 * time.Hour, 24 * time.Hour} {
 				for n, among := range map[int]int{1: 2, 2: 4, 3: 4, 4: 8, 6: 8, 7: 16, maxSticky: 1 << 15, 1 << 20: 1 << 15} {
 					for _, pool := range []route.Pool{route.Cluster, route.Local} {
-						w := l.spaces[i].stickyWay(kind, timeout, pool, n)
+						w := l.spaces[i].stickyAction(kind, timeout, pool, n)
 						if !w.sticky() || w.kind() != kind || w.timeout() != timeout || w.pool() != pool || w.drawn() != among || w.space(&l) != &l.spaces[i] {
 							t.Errorf("%x: %d %s %d %d", w, w.kind(), w.timeout(), w.pool(), w.drawn())
 						}
@@ -103,7 +103,7 @@ func TestStickyWays(t *testing.T) {
 			}
 		}
 	}
-	for _, w := range []way{l.spaces[0].way(kindPlain, maxBackends), l.spaces[1].way(kindGuard, 0)} {
+	for _, w := range []action{l.spaces[0].action(kindPlain, maxBackends), l.spaces[1].action(kindGuard, 0)} {
 		if w.sticky() {
 			t.Errorf("%x remembers clients", w)
 		}
@@ -114,12 +114,12 @@ func TestStickyWays(t *testing.T) {
 // clients are still in the map; a restarted proxy finds the ids that are in use.
 func TestIDsAreNotUsedAgainSoon(t *testing.T) {
 	fake := nft.NewFake()
-	s := newStory(t, fake)
-	add := func(s *story) uint32 {
+	s := newTestCluster(t, fake)
+	add := func(s *testCluster) uint32 {
 		t.Helper()
 		s.service("cart", func(svc *cluster.Service) { svc.Affinity = 3 * time.Hour })
 		s.endpoints("cart", planetest.Endpoint("10.180.0.2", "a"))
-		s.happens()
+		s.sync()
 		for _, e := range fake.Tables[bothTables[0]].Sets["affinity"].Elements {
 			return idIn(e)
 		}
@@ -127,12 +127,12 @@ func TestIDsAreNotUsedAgainSoon(t *testing.T) {
 		return 0
 	}
 	first := add(s)
-	restarted := newStory(t, fake)
+	restarted := newTestCluster(t, fake)
 	if again := add(restarted); again != first {
 		t.Errorf("a restart changes id %d to %d", first, again)
 	}
 	restarted.store.DeleteService(cluster.Name{Namespace: "shop", Name: "cart"})
-	restarted.happens()
+	restarted.sync()
 	if second := add(restarted); second == first {
 		t.Errorf("a new Service has id %d of the one before", second)
 	}
@@ -149,12 +149,12 @@ func earlier(t *testing.T, conn *nft.Conn, netns int) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	l, table := newLayout(), bothTables[0]
-	fronts, key := l.spaces[byAddress].fronts, string(nft.Key{}.Addr(netip.MustParseAddr("172.30.0.11")).Proto(6).Port(80))
-	const kindStickyOffPod way = 0x122 << 16
+	frontends, key := l.spaces[byAddress].frontends, string(nft.Key{}.Addr(netip.MustParseAddr("172.30.0.11")).Proto(6).Port(80))
+	const kindStickyOffPod action = 0x122 << 16
 	tx := &nft.Tx{}
-	tx.Add(table, l.ways[atOnce], nft.Element{Key: kindStickyOffPod.data(), Goto: "sticky-off-pod"})
-	tx.Delete(table, fronts, nft.Element{Key: key})
-	tx.Add(table, fronts, nft.Element{Key: key, Data: kindStickyOffPod.data(), Comment: "shop/cart:http"})
+	tx.Add(table, l.actions[atOnce], nft.Element{Key: kindStickyOffPod.data(), Goto: "sticky-off-pod"})
+	tx.Delete(table, frontends, nft.Element{Key: key})
+	tx.Add(table, frontends, nft.Element{Key: key, Data: kindStickyOffPod.data(), Comment: "shop/cart:http"})
 	if err := conn.Commit(context.Background(), tx); err != nil {
 		t.Fatal(err)
 	}
@@ -164,17 +164,17 @@ func earlier(t *testing.T, conn *nft.Conn, netns int) {
 // are taken over: frontends stay, and what is superfluous goes.
 func TestChainsOfEarlierVersionsGo(t *testing.T) {
 	conn, netns := realKernel(t)
-	world := func(affinity time.Duration) *story {
-		s := newStory(t, conn)
+	world := func(affinity time.Duration) *testCluster {
+		s := newTestCluster(t, conn)
 		s.service("web", func(*cluster.Service) {})
 		s.endpoints("web", planetest.Endpoint("10.180.0.1", "a"), planetest.Endpoint("10.180.1.1", "b"))
 		s.service("cart", func(svc *cluster.Service) { svc.ClusterIPs, svc.Affinity = planetest.Addrs("172.30.0.11"), affinity })
 		s.endpoints("cart", planetest.Endpoint("10.180.0.2", "a"), planetest.Endpoint("10.180.1.2", "b"))
 		return s
 	}
-	world(0).happens()
+	world(0).sync()
 	earlier(t, conn, netns)
-	golden(t, "upgrade.nft", world(3*time.Hour).happens())
+	golden(t, "upgrade.nft", world(3*time.Hour).sync())
 	state, err := conn.Read(context.Background(), bothTables[0])
 	if err != nil {
 		t.Fatal(err)
@@ -186,7 +186,7 @@ func TestChainsOfEarlierVersionsGo(t *testing.T) {
 }
 
 // table compiles all that is in the cluster.
-func (s *story) table() *route.Table {
+func (s *testCluster) table() *route.Table {
 	change, _ := s.compiler.Compile(s.store.Take())
 	return change.Table
 }

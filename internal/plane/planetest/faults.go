@@ -5,28 +5,28 @@ import (
 	"math/rand/v2"
 )
 
-// ErrInjected is what goes wrong on purpose.
+// ErrInjected is the error of reads and writes that fail on purpose.
 var ErrInjected = errors.New("injected")
 
-// Faults is what a test lays between a plane and a kernel: little room, reads
-// that fail, and writes that fail before they are carried out or after, when the
-// answer gets lost.
+// Faults makes reads and writes of a plane fail: a read or a write once, a write also after
+// it was carried out, as if only the answer were lost.
 type Faults struct {
-	Room int
+	Room int // how much one write may contain, in the unit of the kernel
+
 	// After is called after each write that was carried out. It may be nil.
 	After func()
 
-	writeFails int // which write from now on; 0: none
-	readFails  int // the same of reads
-	late       bool
+	writeFails int  // the number of the write that fails, counted from now; 0: none
+	readFails  int  // the same for reads
+	late       bool // the write fails after it was carried out
 }
 
-// deal makes up what goes wrong next.
-func (f *Faults) deal(r *rand.Rand) {
+// choose chooses the next faults.
+func (f *Faults) choose(r *rand.Rand) {
 	f.writeFails, f.readFails, f.late = r.IntN(12), max(0, r.IntN(40)-20), r.IntN(2) == 0
 }
 
-// Write carries a write out, or fails.
+// Write calls write, and fails if it is time.
 func (f *Faults) Write(write func() error) error {
 	f.writeFails--
 	if f.writeFails == 0 && !f.late {
@@ -44,7 +44,7 @@ func (f *Faults) Write(write func() error) error {
 	return nil
 }
 
-// Read fails when it is time for it.
+// Read fails if it is time.
 func (f *Faults) Read() error {
 	f.readFails--
 	if f.readFails == 0 {

@@ -17,9 +17,9 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Memory is a mechanism that remembers which Services it is to serve, and serves none.
-// The plane for it is the smallest that uses every hook of a plane.Kind: a Service that
-// is removed drains first, and what is remembered is lost with the process.
+// Memory is a mechanism that stores which Services it should serve, and serves none. Its
+// plane is the smallest one that uses every hook of a plane.Kind: a deleted Service drains
+// before it is removed, and nothing survives the process.
 type Memory struct {
 	mu    sync.Mutex
 	holds map[cluster.Name]entry
@@ -31,12 +31,12 @@ type entry struct {
 	until time.Time // the end of its drain; zero: it does not drain
 }
 
-// drain is how long a Service that is removed stays.
+// drain is how long a deleted Service drains.
 const drain = 100 * time.Millisecond
 
 // Kind returns the plane for this mechanism.
 func (m *Memory) Kind() plane.Kind {
-	untouched := plane.Behaviour{Verdict: plane.Untouched, Why: "a memory refuses nothing"}
+	untouched := plane.Behaviour{Verdict: plane.Untouched, Why: "plane memory changes no traffic"}
 	return plane.Kind{
 		Mode: "memory", Owned: "the memory of the process",
 		Facts: plane.Facts{Name: "memory", OtherPort: untouched, Ping: untouched, Unallocated: untouched},
@@ -56,7 +56,7 @@ func (m *Memory) Kind() plane.Kind {
 	}
 }
 
-// carry stands for the traffic that passes through the process.
+// carry stands for code that forwards traffic in the process.
 func carry(log *slog.Logger) func(context.Context) error {
 	return func(ctx context.Context) error {
 		log.Info("Carrying traffic")
@@ -72,7 +72,7 @@ func (m *Memory) size() float64 {
 	return float64(len(m.holds))
 }
 
-// due returns the end of the first drain.
+// due returns when the first drain ends; zero: no Service drains.
 func (m *Memory) due() (first time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -84,7 +84,7 @@ func (m *Memory) due() (first time.Time) {
 	return first
 }
 
-// Refresh implements plane.Plane. All plans compare everything with what is held.
+// Refresh implements plane.Plane. Every Plan compares everything anyway.
 func (m *Memory) Refresh(context.Context) error { return nil }
 
 // Watch implements plane.Plane.

@@ -4,18 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
-	"slices"
-	"strings"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Model is a world, and the parts that carry it into a kernel. It holds a plane
-// to this: whatever happens to the cluster, and whatever goes wrong on the way,
-// the kernel ends up as if it had been told everything at once.
+// Model is a World, and a plane that writes it to a kernel. It verifies that after any
+// sequence of changes and failures the kernel holds the same as if everything had been
+// written at once to an empty one.
 type Model struct {
 	*World
 	Options route.Options
@@ -24,46 +23,46 @@ type Model struct {
 	compiler *route.Compiler
 	plane    plane.Plane
 	queue    *plane.Queue
-	rehost   *route.Host // the host in the kernel, if it is not that of the table
-	fresh    bool        // the plane's belief holds
-	meddled  bool        // another program changed the kernel, and may have left what leads to ours
+	rehost   *route.Host // the Host in the kernel, if the table has another one
+	known    bool        // the plane has read the kernel, or written all that is in it
+	edited   bool        // another program has changed the kernel, and may refer to objects of the plane
 }
 
-// Subject is a kernel, and what makes planes for it.
+// Subject is a kernel with functions that return planes for it.
 type Subject struct {
-	// Plane makes one that knows nothing yet. It meets the Faults.
+	// Plane returns a new plane for the kernel. Faults make its reads and writes fail.
 	Plane  func(route.Options) plane.Plane
 	Faults *Faults
-	Rooms  []int // how much room there is for one write, now and then
+	Rooms  []int // values of Faults.Room to choose from
 
-	// State prints what of the kernel's state history does not decide.
+	// State returns the part of the state of the kernel that must not depend on history.
 	State func(*route.Table) (string, error)
 
-	// Scratch returns another kernel, which holds nothing.
+	// Scratch returns another, empty kernel.
 	Scratch func() Subject
 
-	// Meddle does what another program might do. Disturbed says whether that may
-	// be the cause of an error of a write that compared nothing; nil: never.
-	Meddle    func(*World) error
+	// Edit edits the kernel as another program might. Disturbed reports whether that
+	// may be the cause of an error of a write that compared nothing; nil: never.
+	Edit      func(*World) error
 	Disturbed func(error) bool
 
-	// Audit looks at the kernel meanwhile. It may be nil.
+	// Audit verifies the kernel after every write. It may be nil.
 	Audit Audit
 }
 
-// Audit says what must hold after every write of a sync, and at its end.
+// Audit verifies what must hold after every write of a sync, and at its end.
 type Audit interface {
 	Begin(m *Model)
-	Note() // a write was carried out
+	Note() // after a write
 	End(m *Model) error
 }
 
 const (
-	turns = 60
-	tries = 100
+	rounds = 60
+	tries  = 100 // of a sync
 )
 
-// NewModel makes one. The same seed leads the same life.
+// NewModel returns a Model. The same seed leads to the same sequence of events.
 func NewModel(seed uint64, s Subject) *Model {
 	w := NewWorld(rand.New(rand.NewPCG(seed, 0)))
 	m := &Model{World: w, Options: w.Options(), subject: s}
@@ -71,7 +70,7 @@ func NewModel(seed uint64, s Subject) *Model {
 	return m
 }
 
-// Table is what should be.
+// Table returns the table that the kernel is to hold.
 func (m *Model) Table() *route.Table { return m.compiler.Table() }
 
 func (m *Model) restart() {
@@ -79,40 +78,40 @@ func (m *Model) restart() {
 	m.compiler = route.NewCompiler(m.Options)
 	m.plane = m.subject.Plane(m.Options)
 	m.queue = plane.NewQueue(m.load())
-	m.fresh = false
+	m.known = false
 }
 
-// load makes up how changes are divided.
+// load returns a random Load.
 func (m *Model) load() plane.Load {
 	return plane.Load{
-		Cost:  func(p *route.Port) int { return len(p.Fronts) },
+		Cost:  func(p *route.Port) int { return len(p.Frontends) },
 		Piece: Pick(m.Rand, 0, 1, 3, 8),
 	}
 }
 
-// Run lives through many turns, in each of which something happens.
+// Run runs many rounds of random events.
 func (m *Model) Run() error {
-	for turn := range turns {
-		if err := m.turn(); err != nil {
-			return fmt.Errorf("turn %d: %w", turn, err)
+	for n := range rounds {
+		if err := m.round(); err != nil {
+			return fmt.Errorf("round %d: %w", n, err)
 		}
 	}
 	return nil
 }
 
-func (m *Model) turn() error {
+func (m *Model) round() error {
 	for range 1 + m.IntN(4) {
 		m.Change()
 	}
 	switch m.IntN(12) {
 	case 0:
 		if m.Chance(3) {
-			m.Options = m.World.Options() // another configuration finds the same kernel
+			m.Options = m.World.Options() // a restart with another configuration
 		}
 		m.restart()
 	case 1, 2:
-		m.fresh, m.meddled = false, true // the watch would tell
-		if err := m.subject.Meddle(m.World); err != nil {
+		m.known, m.edited = false, true // the loop would be notified by Watch
+		if err := m.subject.Edit(m.World); err != nil {
 			return err
 		}
 	}
@@ -122,34 +121,34 @@ func (m *Model) turn() error {
 	return m.check()
 }
 
-// sync does what the loop does: try until it works.
+// sync writes changes until it succeeds, as the loop does.
 func (m *Model) sync() error {
 	f := m.subject.Faults
 	f.Room = Pick(m.Rand, m.subject.Rooms...)
-	f.deal(m.Rand)
-	m.watch()
+	f.choose(m.Rand)
+	m.audit()
 	for range tries {
 		done, err := m.try()
 		if done || err != nil {
 			return err
 		}
-		m.fresh = false
+		m.known = false
 		if m.Chance(2) {
-			f.deal(m.Rand)
+			f.choose(m.Rand)
 		}
 		if m.Chance(3) {
 			m.Change()
-			m.watch() // what is to come is no longer what it was
+			m.audit() // again, as the table has changed
 		}
 	}
-	return errors.New("does not come to an end")
+	return fmt.Errorf("no success after %d attempts", tries)
 }
 
-// try writes what changed. Only what was injected may go wrong, and what others
-// did to the kernel may keep it from taking a change once.
+// try makes one attempt to write what changed. Errors must be injected ones, or caused once
+// by a change that another program made.
 func (m *Model) try() (done bool, err error) {
 	change, _ := m.compiler.Compile(m.Store.Take())
-	if !m.fresh {
+	if !m.known {
 		if done, err := m.compare(change); !done || err != nil {
 			return false, err
 		}
@@ -173,17 +172,17 @@ func (m *Model) enqueue(change route.Change) {
 	}
 }
 
-// compare compares everything; what the plan leaves out is queued.
+// compare compares everything, and queues what the plan leaves out.
 func (m *Model) compare(change route.Change) (done bool, err error) {
 	if err := m.plane.Refresh(context.Background()); err != nil {
-		return false, unlessInjected(err)
+		return false, unlessInjected(err, nil)
 	}
 	change.Partly = m.Chance(2)
 	plan := m.plane.Plan(change)
 	if err := plan.Apply(context.Background()); err != nil {
-		return false, explained(unlessInjected(err), plan)
+		return false, unlessInjected(err, plan)
 	}
-	m.fresh, m.rehost = true, nil
+	m.known, m.rehost = true, nil
 	m.queue.Clear()
 	if partial, ok := plan.(plane.Partial); ok {
 		for _, svc := range partial.Left() {
@@ -193,7 +192,7 @@ func (m *Model) compare(change route.Change) (done bool, err error) {
 	return true, nil
 }
 
-// piece writes a part of what waits.
+// piece writes a part of the queue.
 func (m *Model) piece() (done bool, err error) {
 	change := route.Change{Table: m.Table(), OldHost: m.rehost}
 	if m.rehost != nil {
@@ -208,28 +207,25 @@ func (m *Model) piece() (done bool, err error) {
 		m.rehost = nil
 		return true, nil
 	}
-	if m.meddled && m.subject.Disturbed != nil && m.subject.Disturbed(err) {
+	if m.edited && m.subject.Disturbed != nil && m.subject.Disturbed(err) {
 		return false, nil
 	}
-	return false, explained(unlessInjected(err), plan)
+	return false, unlessInjected(err, plan)
 }
 
-func explained(err error, plan plane.Plan) error {
-	if err == nil {
+// unlessInjected returns an error with the plan that failed; nil for an injected error.
+func unlessInjected(err error, plan fmt.Stringer) error {
+	switch {
+	case errors.Is(err, ErrInjected):
 		return nil
+	case plan == nil:
+		return err
 	}
 	return fmt.Errorf("%w\n%s", err, plan)
 }
 
-func unlessInjected(err error) error {
-	if errors.Is(err, ErrInjected) {
-		return nil
-	}
-	return err
-}
-
-// watch begins to audit every write from here on.
-func (m *Model) watch() {
+// audit begins to audit the writes.
+func (m *Model) audit() {
 	if m.subject.Audit == nil {
 		return
 	}
@@ -237,8 +233,8 @@ func (m *Model) watch() {
 	m.subject.Faults.After = m.subject.Audit.Note
 }
 
-// check compares the kernel with one that was told everything at once, and
-// wants nothing to be left to do.
+// check verifies that a comparison finds nothing to write, and that another kernel holds
+// the same after everything was written to it at once.
 func (m *Model) check() error {
 	*m.subject.Faults = Faults{Room: m.subject.Faults.Room}
 	if m.subject.Audit != nil {
@@ -252,7 +248,7 @@ func (m *Model) check() error {
 		return err
 	}
 	if plan := other.Plan(route.Change{Table: table}); plan.Steps() != 0 {
-		return fmt.Errorf("something is left to do:\n%s", plan)
+		return fmt.Errorf("a comparison has steps:\n%s", plan)
 	}
 	got, err := m.subject.State(table)
 	if err != nil {
@@ -262,13 +258,13 @@ func (m *Model) check() error {
 	if err != nil {
 		return err
 	}
-	if got != want {
-		return fmt.Errorf("the kernel holds (-), unlike from scratch (+):\n%s", difference(got, want))
+	if diff := cmp.Diff(got, want); diff != "" {
+		return fmt.Errorf("the kernel holds (-), unlike from scratch (+):\n%s", diff)
 	}
 	return nil
 }
 
-// fromScratch tells another kernel everything at once.
+// fromScratch writes everything at once to another kernel.
 func (m *Model) fromScratch() (string, error) {
 	scratch := m.subject.Scratch()
 	p := scratch.Plane(m.Options)
@@ -281,34 +277,4 @@ func (m *Model) fromScratch() (string, error) {
 		return "", err
 	}
 	return scratch.State(change.Table)
-}
-
-// difference returns the lines that only one of two texts has.
-func difference(got, want string) string {
-	count := map[string]int{}
-	for line := range strings.Lines(got) {
-		count[line]++
-	}
-	for line := range strings.Lines(want) {
-		count[line]--
-	}
-	var list []string
-	for _, line := range slices.Sorted(maps.Keys(count)) {
-		switch n := count[line]; {
-		case n > 0:
-			list = append(list, "-"+line)
-		case n < 0:
-			list = append(list, "+"+line)
-		}
-	}
-	if len(list) > 0 {
-		return strings.Join(list, "")
-	}
-	has, wants := strings.SplitAfter(got, "\n"), strings.SplitAfter(want, "\n")
-	for i := range has {
-		if has[i] != wants[i] {
-			list = append(list, "-"+has[i], "+"+wants[i])
-		}
-	}
-	return "in this order:\n" + strings.Join(list, "")
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Families are both.
+// Families returns both families.
 func Families() []route.Family { return []route.Family{route.IPv4, route.IPv6} }
 
 // Addrs parses addresses.
@@ -21,7 +21,7 @@ func Addrs(list ...string) []netip.Addr {
 	return all
 }
 
-// Prefixes parses ranges of addresses.
+// Prefixes parses prefixes.
 func Prefixes(list ...string) []netip.Prefix {
 	var all []netip.Prefix
 	for _, s := range list {
@@ -30,17 +30,17 @@ func Prefixes(list ...string) []netip.Prefix {
 	return all
 }
 
-// Endpoint returns a ready one.
+// Endpoint returns a ready endpoint.
 func Endpoint(addr, node string) cluster.Endpoint {
 	return cluster.Endpoint{Addr: netip.MustParseAddr(addr), Node: node, Ready: true, Serving: true}
 }
 
-// NewNode returns the Node that serves.
+// NewNode returns the Node of the host.
 func NewNode(podCIDRs ...string) *cluster.Node {
 	return &cluster.Node{Name: "a", Addresses: Addrs("192.168.0.2", "2001:db8::1"), PodCIDRs: Prefixes(podCIDRs...)}
 }
 
-// EveryShape is a cluster in which every kind of rule and element is needed.
+// EveryShape returns a cluster that needs every kind of rule and element.
 func EveryShape() *cluster.Store {
 	s := cluster.NewStore()
 	s.SetNode(NewNode("10.180.0.0/24", "fd00:10:180::/64"))
@@ -91,14 +91,14 @@ func addShape(s *cluster.Store, i int, svc *cluster.Service, endpoints string) {
 	}
 }
 
-// Compile makes the routes of all that a store holds.
+// Compile compiles everything that a store contains.
 func Compile(s *cluster.Store, opt route.Options) route.Change {
 	opt.NodeName = "a"
 	change, _ := route.NewCompiler(opt).Compile(s.Take())
 	return change
 }
 
-// Detectors are all ways to tell pods, each with other rules.
+// Detectors returns options for every kind of rule that recognizes pods, and some more.
 func Detectors() map[string]route.Options {
 	return map[string]route.Options{
 		"none":       {},

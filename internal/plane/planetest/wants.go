@@ -13,10 +13,10 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Golden returns what compares a text with testdata/name. It brings the flag
+// Golden returns a function that compares a text with testdata/name. It defines the flag
 // -update, so a package calls it once.
 func Golden() func(t testing.TB, name, got string) {
-	update := flag.Bool("update", false, "write the golden files anew")
+	update := flag.Bool("update", false, "write the golden files")
 	return func(t testing.TB, name, got string) {
 		t.Helper()
 		file := filepath.Join("testdata", name)
@@ -35,7 +35,7 @@ func Golden() func(t testing.TB, name, got string) {
 	}
 }
 
-// Load has a plane make the kernel do what the change says, from whatever it does now.
+// Load writes a change with a plane after a Refresh.
 func Load(t testing.TB, p plane.Plane, change route.Change) {
 	t.Helper()
 	if err := p.Refresh(context.Background()); err != nil {
@@ -47,7 +47,7 @@ func Load(t testing.TB, p plane.Plane, change route.Change) {
 	}
 }
 
-// Settled wants a plane that looks at the kernel to find nothing to do.
+// Settled verifies that a plane has nothing to write after a Refresh.
 func Settled(t testing.TB, p plane.Plane, table *route.Table) {
 	t.Helper()
 	if err := p.Refresh(context.Background()); err != nil {

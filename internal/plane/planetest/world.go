@@ -1,5 +1,5 @@
-// Package planetest has what the tests of several planes need: clusters that
-// change at random, and one in which everything occurs.
+// Package planetest has helpers for the tests of several planes: clusters that change at
+// random, a cluster with every kind of Service, and a small plane in memory.
 package planetest
 
 import (
@@ -14,8 +14,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// World is a random cluster that changes at random. All it holds is also in
-// the store; what is not, after a restart, is told anew.
+// World is a cluster that changes at random. Each change is also made in the Store.
 type World struct {
 	*rand.Rand
 	Store    *cluster.Store
@@ -26,7 +25,7 @@ type World struct {
 	local    []netip.Addr
 }
 
-// NewWorld returns an empty one.
+// NewWorld returns an empty World.
 func NewWorld(r *rand.Rand) *World {
 	return &World{
 		Rand: r, Store: cluster.NewStore(),
@@ -34,7 +33,7 @@ func NewWorld(r *rand.Rand) *World {
 	}
 }
 
-// Fresh returns a store that is told everything at once.
+// Fresh returns a new store with everything in the World.
 func (w *World) Fresh() *cluster.Store {
 	s := cluster.NewStore()
 	for _, svc := range w.services {
@@ -49,10 +48,10 @@ func (w *World) Fresh() *cluster.Store {
 	return s
 }
 
-// Pick picks one of a list.
+// Pick returns a random element of a list.
 func Pick[T any](r *rand.Rand, list ...T) T { return list[r.IntN(len(list))] }
 
-// Chance is true once in n times.
+// Chance returns true once in n times on average.
 func (w *World) Chance(n int) bool { return w.IntN(n) == 0 }
 
 const worldServices = 7
@@ -61,7 +60,7 @@ func (w *World) serviceName() cluster.Name {
 	return cluster.Name{Namespace: "ns", Name: fmt.Sprintf("s%d", w.IntN(worldServices))}
 }
 
-// Change changes something.
+// Change makes a random change.
 func (w *World) Change() {
 	switch w.IntN(20) {
 	case 0, 1, 2, 3:
@@ -102,7 +101,8 @@ func (w *World) setService(svc *cluster.Service) {
 	w.Store.SetService(svc)
 }
 
-// service makes one up. Addresses and ports are few, so that they are contested.
+// service returns a random Service. There are few addresses and ports, so that several
+// Services ask for the same.
 func (w *World) service(name cluster.Name) *cluster.Service {
 	few := func(format string) []netip.Addr {
 		var all []netip.Addr
@@ -156,7 +156,7 @@ func (w *World) changeAffinity() {
 	}
 }
 
-// setSlice makes an EndpointSlice, or replaces it.
+// setSlice adds or replaces an EndpointSlice.
 func (w *World) setSlice() {
 	svc := w.serviceName()
 	format := Pick(w.Rand, "10.180.%d.%d", "fd00:10:180:%d::%d")
@@ -186,7 +186,7 @@ func (w *World) condition(e cluster.Endpoint) cluster.Endpoint {
 	return e
 }
 
-// moveEndpoint changes one endpoint of a slice, adds one or takes one away.
+// moveEndpoint changes, adds or deletes one endpoint of a slice.
 func (w *World) moveEndpoint() {
 	names := slices.SortedFunc(maps.Keys(w.slices), cluster.Name.Compare)
 	if len(names) == 0 {
@@ -214,7 +214,7 @@ func (w *World) moveEndpoint() {
 	w.Store.SetSlice(&sl)
 }
 
-// Options makes up a configuration.
+// Options returns a random configuration.
 func (w *World) Options() route.Options {
 	both := Families()
 	opt := route.Options{

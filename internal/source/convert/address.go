@@ -42,6 +42,16 @@ func parsePrefix(s string) (netip.Prefix, bool) {
 	return p, err == nil
 }
 
+// readAddr reads an address. It returns the reason why it cannot be used, which is that
+// of fault unless the text is no address; empty if it can.
+func readAddr(text string, fault func(netip.Addr) string) (netip.Addr, string) {
+	a, ok := parseAddr(text)
+	if !ok {
+		return a, wantAddress
+	}
+	return a, fault(a)
+}
+
 // virtualFault returns the reason why an address cannot be a ClusterIP or a load
 // balancer address; empty if it can.
 func virtualFault(a netip.Addr) string {

@@ -56,11 +56,11 @@ func TestInternerSharesAndIsBounded(t *testing.T) {
 	if a != b || a != "xxxxxxxx" {
 		t.Fatalf("Of changed the string: %q, %q", a, b)
 	}
-	for i := range 3 * mostInterned {
+	for i := range 3 * maxInterned {
 		in.Of(number(int32(i)))
 	}
-	if len(in.seen) > mostInterned {
-		t.Errorf("%d strings kept, more than %d", len(in.seen), mostInterned)
+	if len(in.seen) > maxInterned {
+		t.Errorf("%d strings kept, more than %d", len(in.seen), maxInterned)
 	}
 	if got := (*Interner)(nil).Of("y"); got != "y" {
 		t.Errorf("a nil Interner says %q", got)

@@ -61,14 +61,14 @@ func (c Converter) subsetPorts(ports []corev1.EndpointPort, field string, n *not
 	return out
 }
 
-// subsetAddr is where in an Endpoints object an address stands.
+// subsetAddr is the position of an address in an Endpoints object.
 type subsetAddr struct {
 	field string
 	ready bool
 }
 
 func (c Converter) addSubsetAddr(list []cluster.Endpoint, in corev1.EndpointAddress, pos subsetAddr, n *notes) []cluster.Endpoint {
-	a, reason := endpointAddr(in.IP)
+	a, reason := readAddr(in.IP, remoteFault)
 	if reason != "" {
 		n.add(pos.field+".ip", in.IP, reason)
 		return list

@@ -19,10 +19,10 @@ type Interner struct {
 	hints map[string]*cluster.Hints
 }
 
-// mostInterned bounds the strings that an Interner keeps. It is more than the
+// maxInterned bounds the strings that an Interner keeps. It is more than the
 // nodes, zones, namespaces and port names of any cluster; above it the Interner
 // begins again with none.
-const mostInterned = 1 << 15
+const maxInterned = 1 << 15
 
 // NewInterner returns an empty Interner.
 func NewInterner() *Interner {
@@ -39,7 +39,7 @@ func (in *Interner) Of(s string) string {
 	if kept, ok := in.seen[s]; ok {
 		return kept
 	}
-	if len(in.seen) >= mostInterned {
+	if len(in.seen) >= maxInterned {
 		in.seen = map[string]string{}
 	}
 	s = strings.Clone(s) // s may be a part of a larger string
@@ -63,7 +63,7 @@ func (in *Interner) Hints(h *discoveryv1.EndpointHints) *cluster.Hints {
 	made := in.convert(h)
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if len(in.hints) >= mostInterned {
+	if len(in.hints) >= maxInterned {
 		in.hints = map[string]*cluster.Hints{}
 	}
 	in.hints[string(key)] = made

@@ -65,7 +65,7 @@ func TestInternedHints(t *testing.T) {
 // and still gives back what it is given.
 func TestInternerForgets(t *testing.T) {
 	in := NewInterner()
-	for i := range 2*mostInterned + 10 {
+	for i := range 2*maxInterned + 10 {
 		name := fmt.Sprint(i)
 		if got := in.Of(name); got != name {
 			t.Fatalf("got %q, want %q", got, name)
@@ -74,7 +74,7 @@ func TestInternerForgets(t *testing.T) {
 			t.Fatalf("got %v, want zone %s", got, name)
 		}
 	}
-	if len(in.seen) > mostInterned || len(in.hints) > mostInterned {
-		t.Errorf("%d strings and %d hints are kept, want %d at most", len(in.seen), len(in.hints), mostInterned)
+	if len(in.seen) > maxInterned || len(in.hints) > maxInterned {
+		t.Errorf("%d strings and %d hints are kept, want %d at most", len(in.seen), len(in.hints), maxInterned)
 	}
 }

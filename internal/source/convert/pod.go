@@ -72,7 +72,7 @@ func podAddrs(pod *corev1.Pod, n *notes) []netip.Addr {
 		if text == "" {
 			continue
 		}
-		a, reason := endpointAddr(text)
+		a, reason := readAddr(text, remoteFault)
 		if reason != "" {
 			n.add(at("status.podIPs", i), text, reason)
 			continue

@@ -144,7 +144,7 @@ func selection(mutate func(*corev1.Service)) *Selection {
 	return c.Selection(in, out)
 }
 
-func TestSelectionOfNobody(t *testing.T) {
+func TestSelectionOfNothing(t *testing.T) {
 	for name, mutate := range map[string]func(*corev1.Service){
 		"no selector": func(*corev1.Service) {},
 		"headless": func(s *corev1.Service) {

@@ -32,7 +32,7 @@ func (c Converter) Service(svc *corev1.Service) (*cluster.Service, []route.Probl
 	out.ClusterIPs = clusterIPs(svc, n)
 	if len(out.ClusterIPs) == 0 {
 		out.Ignored = "no clusterIP"
-		n.add("spec.clusterIP", "", "the Service has no usable clusterIP and is not programmed; none is invented")
+		n.add("spec.clusterIP", "", "the Service has no usable clusterIP and is not programmed")
 		return out, n.list()
 	}
 	out.Type = serviceType(svc, n)
@@ -75,14 +75,13 @@ func clusterIPs(svc *corev1.Service, n *notes) []netip.Addr {
 		if text == "" {
 			continue
 		}
-		a, ok := parseAddr(text)
-		reason := wantAddress
-		if ok {
-			reason = clusterIPFault(a, i, svc.Spec.IPFamilies)
-		}
-		if reason == "" && hasFamilyOf(out, a) {
-			reason = "the Service already has a clusterIP of this family"
-		}
+		a, reason := readAddr(text, func(a netip.Addr) string {
+			reason := clusterIPFault(a, i, svc.Spec.IPFamilies)
+			if reason == "" && hasFamilyOf(out, a) {
+				reason = "the Service already has a clusterIP of this family"
+			}
+			return reason
+		})
 		if reason != "" {
 			n.add(at("spec.clusterIPs", i), text, reason)
 			continue
@@ -126,27 +125,32 @@ func serviceType(svc *corev1.Service, n *notes) cluster.Type {
 	case corev1.ServiceTypeLoadBalancer:
 		return cluster.LoadBalancer
 	default:
-		n.add("spec.type", string(svc.Spec.Type), "unknown type, taken as ClusterIP: expected ClusterIP, NodePort, LoadBalancer or ExternalName")
+		n.add("spec.type", string(svc.Spec.Type), "unknown type, treated as ClusterIP: expected ClusterIP, NodePort, LoadBalancer or ExternalName")
 		return cluster.ClusterIP
 	}
 }
 
-const noFamily = "the Service has no clusterIP of this family"
+// ofFamilies returns fault, extended by addresses of a family without a ClusterIP.
+func ofFamilies(clusterIPs []netip.Addr, fault func(netip.Addr) string) func(netip.Addr) string {
+	return func(a netip.Addr) string {
+		if reason := fault(a); reason != "" {
+			return reason
+		}
+		if !hasFamilyOf(clusterIPs, a) {
+			return "the Service has no clusterIP of this family"
+		}
+		return ""
+	}
+}
 
 func externalIPs(svc *corev1.Service, own []netip.Addr, n *notes) []netip.Addr {
+	fault := ofFamilies(own, remoteFault)
 	var out unique[netip.Addr]
 	for i, text := range svc.Spec.ExternalIPs {
 		if strings.TrimSpace(text) == "" {
 			continue
 		}
-		a, ok := parseAddr(text)
-		reason := wantAddress
-		if ok {
-			reason = remoteFault(a)
-		}
-		if reason == "" && !hasFamilyOf(own, a) {
-			reason = noFamily
-		}
+		a, reason := readAddr(text, fault)
 		if reason != "" {
 			n.add(at("spec.externalIPs", i), text, reason)
 			continue
@@ -159,19 +163,13 @@ func externalIPs(svc *corev1.Service, own []netip.Addr, n *notes) []netip.Addr {
 // loadBalancerIPs returns the addresses in the status that this node intercepts:
 // not those of a load balancer with ipMode Proxy.
 func loadBalancerIPs(svc *corev1.Service, own []netip.Addr, n *notes) []netip.Addr {
+	fault := ofFamilies(own, virtualFault)
 	var out unique[netip.Addr]
 	for i, in := range svc.Status.LoadBalancer.Ingress {
 		if in.IP == "" || in.IPMode != nil && *in.IPMode != corev1.LoadBalancerIPModeVIP {
 			continue
 		}
-		a, ok := parseAddr(in.IP)
-		reason := wantAddress
-		if ok {
-			reason = virtualFault(a)
-		}
-		if reason == "" && !hasFamilyOf(own, a) {
-			reason = noFamily
-		}
+		a, reason := readAddr(in.IP, fault)
 		if reason != "" {
 			n.add(at("status.loadBalancer.ingress", i)+".ip", in.IP, reason)
 			continue
@@ -224,24 +222,16 @@ func (c Converter) servicePort(p *corev1.ServicePort, field string, n *notes) (c
 		protoOK && portOK && nameOK
 }
 
-// portsTaken maps the names and numbers of earlier ports of a Service to their
-// indexes.
-type portsTaken map[portIdentity]int
+// portsTaken maps the names and numbers of earlier ports of a Service, each with its
+// protocol, to their indexes.
+type portsTaken map[cluster.ServicePort]int
 
-// portIdentity is the name or the number of a port, with its protocol.
-type portIdentity struct {
-	protocol cluster.Protocol
-	named    bool
-	name     string
-	number   uint16
+func byName(p cluster.ServicePort) cluster.ServicePort {
+	return cluster.ServicePort{Protocol: p.Protocol, Name: p.Name}
 }
 
-func byName(p cluster.ServicePort) portIdentity {
-	return portIdentity{protocol: p.Protocol, named: true, name: p.Name}
-}
-
-func byNumber(p cluster.ServicePort) portIdentity {
-	return portIdentity{protocol: p.Protocol, number: p.Port}
+func byNumber(p cluster.ServicePort) cluster.ServicePort {
+	return cluster.ServicePort{Protocol: p.Protocol, Port: p.Port}
 }
 
 func (t portsTaken) add(p cluster.ServicePort, i int) { t[byName(p)], t[byNumber(p)] = i, i }
@@ -286,7 +276,7 @@ func affinity(svc *corev1.Service, n *notes) time.Duration {
 		return 0
 	case corev1.ServiceAffinityClientIP:
 	default:
-		n.add("spec.sessionAffinity", string(svc.Spec.SessionAffinity), "unknown, taken as None: expected None or ClientIP")
+		n.add("spec.sessionAffinity", string(svc.Spec.SessionAffinity), "unknown, treated as None: expected None or ClientIP")
 		return 0
 	}
 	config := svc.Spec.SessionAffinityConfig
@@ -296,7 +286,7 @@ func affinity(svc *corev1.Service, n *notes) time.Duration {
 	seconds := *config.ClientIP.TimeoutSeconds
 	d := time.Duration(seconds) * time.Second
 	if d <= 0 || d > maxAffinity {
-		n.add("spec.sessionAffinityConfig.clientIP.timeoutSeconds", number(seconds), "taken as 10800: expected 1 to 86400")
+		n.add("spec.sessionAffinityConfig.clientIP.timeoutSeconds", number(seconds), "treated as 10800: expected 1 to 86400")
 		return defaultAffinity
 	}
 	return d
@@ -304,7 +294,7 @@ func affinity(svc *corev1.Service, n *notes) time.Duration {
 
 // policies sets the traffic policies and the fields that depend on them.
 func policies(svc *corev1.Service, out *cluster.Service, n *notes) {
-	const want = "unknown policy, taken as Cluster: expected Cluster or Local"
+	const want = "unknown policy, treated as Cluster: expected Cluster or Local"
 	if p := svc.Spec.InternalTrafficPolicy; p != nil {
 		out.InternalLocal = *p == corev1.ServiceInternalTrafficPolicyLocal
 		if !out.InternalLocal && *p != corev1.ServiceInternalTrafficPolicyCluster && *p != "" {

@@ -78,16 +78,20 @@ func (c Converter) slicePorts(es *discoveryv1.EndpointSlice, n *notes) []cluster
 }
 
 func (c Converter) endpoints(es *discoveryv1.EndpointSlice, n *notes) []cluster.Endpoint {
+	fault := func(a netip.Addr) string {
+		reason := remoteFault(a)
+		if reason == "" && route.FamilyOf(a).String() != string(es.AddressType) {
+			reason = "expected " + string(es.AddressType) + ", the addressType of the slice"
+		}
+		return reason
+	}
 	out := make([]cluster.Endpoint, 0, len(es.Endpoints))
 	for i := range es.Endpoints {
 		ep := &es.Endpoints[i]
 		if len(ep.Addresses) == 0 {
 			continue
 		}
-		a, reason := endpointAddr(ep.Addresses[0])
-		if reason == "" && route.FamilyOf(a).String() != string(es.AddressType) {
-			reason = "expected " + string(es.AddressType) + ", the addressType of the slice"
-		}
+		a, reason := readAddr(ep.Addresses[0], fault)
 		if reason != "" {
 			n.add(at("endpoints", i)+".addresses[0]", ep.Addresses[0], reason)
 			continue
@@ -102,16 +106,6 @@ func (c Converter) endpoints(es *discoveryv1.EndpointSlice, n *notes) []cluster.
 		})
 	}
 	return out
-}
-
-// endpointAddr reads the address of an endpoint, or returns the reason why it
-// cannot be used.
-func endpointAddr(text string) (netip.Addr, string) {
-	a, ok := parseAddr(text)
-	if !ok {
-		return a, wantAddress
-	}
-	return a, remoteFault(a)
 }
 
 // hints converts topology hints; nil if all lists are empty.

@@ -30,11 +30,11 @@ type Client struct {
 	slices   lister[*discoveryv1.EndpointSliceList]
 	nodes    lister[*corev1.NodeList]
 	cidrs    lister[*networkingv1.ServiceCIDRList]
-	events   func(namespace string) eventWriter
+	events   func(namespace string) eventAPI
 }
 
-// eventWriter writes the Events of a namespace.
-type eventWriter interface {
+// eventAPI writes the Events of a namespace.
+type eventAPI interface {
 	Create(context.Context, *eventsv1.Event, metav1.CreateOptions) (*eventsv1.Event, error)
 	Patch(context.Context, string, types.PatchType, []byte, metav1.PatchOptions, ...string) (*eventsv1.Event, error)
 }
@@ -67,7 +67,7 @@ func NewClient(config *rest.Config) (*Client, error) {
 			empty[corev1.Node], empty[corev1.NodeList], gentype.PrefersProtobuf[*corev1.Node]()),
 		cidrs: gentype.NewClientWithList("servicecidrs", networking, params, "",
 			empty[networkingv1.ServiceCIDR], empty[networkingv1.ServiceCIDRList], gentype.PrefersProtobuf[*networkingv1.ServiceCIDR]()),
-		events: func(namespace string) eventWriter {
+		events: func(namespace string) eventAPI {
 			return gentype.NewClient("events", events, params, namespace, empty[eventsv1.Event], gentype.PrefersProtobuf[*eventsv1.Event]())
 		},
 	}, nil

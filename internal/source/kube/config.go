@@ -23,8 +23,8 @@ type Connection struct {
 	UserAgent          string
 }
 
-// errNowhere is the error if no option and no environment names an API server.
-var errNowhere = errors.New("where is the API server? this is not a pod of a cluster: " +
+// errNoServer is the error if no option and no environment names an API server.
+var errNoServer = errors.New("no API server is named, and this is not a pod of a cluster: " +
 	"name a kubeconfig with --kubeconfig, a URL with --master, or run without a cluster from files with --manifests")
 
 // RESTConfig returns the configuration of a client. It reads files and the
@@ -59,7 +59,7 @@ func locate(c Connection) (*rest.Config, error) {
 	if c.Kubeconfig == "" && c.Master == "" {
 		config, err := rest.InClusterConfig()
 		if errors.Is(err, rest.ErrNotInCluster) {
-			return nil, errNowhere
+			return nil, errNoServer
 		}
 		if err != nil {
 			return nil, fmt.Errorf("read the service account of this pod: %w", err)

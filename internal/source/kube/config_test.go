@@ -81,7 +81,7 @@ func TestRESTConfigTraits(t *testing.T) {
 	}
 }
 
-func TestDialSpeaksToNobody(t *testing.T) {
+func TestDialDoesNotConnect(t *testing.T) {
 	client, err := Dial(Connection{Master: "http://192.0.2.1:1"})
 	if err != nil || client == nil {
 		t.Errorf("Dial = %v, %v; want a client", client, err)

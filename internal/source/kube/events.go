@@ -96,14 +96,14 @@ func (r *Recorder) Run(ctx context.Context) error {
 	w := newEventWriting(r.options)
 	pace := flowcontrol.NewTokenBucketRateLimiter(eventRate, eventBurst)
 	shared := flowcontrol.NewTokenBucketRateLimiter(float32(time.Second)/float32(r.options.Spread), sharedBurst)
-	tell := time.NewTicker(eventSeries)
-	defer tell.Stop()
+	series := time.NewTicker(eventSeries)
+	defer series.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			r.last(ctx, w)
 			return nil
-		case <-tell.C:
+		case <-series.C:
 			w.writeCounts(ctx)
 			continue
 		case e := <-r.queue:

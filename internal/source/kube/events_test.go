@@ -23,6 +23,7 @@ import (
 	core "k8s.io/client-go/testing"
 
 	"github.com/sluice-proxy/sluice/internal/event"
+	"github.com/sluice-proxy/sluice/internal/text/texttest"
 )
 
 // recording is a Recorder at work on client-go's own fake of an API server.
@@ -31,7 +32,7 @@ type recording struct {
 
 	t      *testing.T
 	server *fake.Clientset
-	log    *logText
+	log    *texttest.Buffer
 	asked  atomic.Int32 // to write an Event
 	answer atomic.Pointer[error]
 }
@@ -39,7 +40,7 @@ type recording struct {
 // record starts a Recorder in the bubble of a test.
 func record(t *testing.T, objects ...runtime.Object) *recording {
 	t.Helper()
-	r := &recording{t: t, server: fake.NewClientset(objects...), log: &logText{}}
+	r := &recording{t: t, server: fake.NewClientset(objects...), log: &texttest.Buffer{}}
 	r.answers(nil)
 	r.server.PrependReactor("*", "events", func(a core.Action) (bool, runtime.Object, error) {
 		if a.GetVerb() == "list" {
@@ -52,7 +53,7 @@ func record(t *testing.T, objects ...runtime.Object) *recording {
 	r.Recorder = NewRecorder(RecorderOptions{
 		Client: &Client{
 			services: func(ns string) lister[*corev1.ServiceList] { return r.server.CoreV1().Services(ns) },
-			events:   func(ns string) eventWriter { return r.server.EventsV1().Events(ns) },
+			events:   func(ns string) eventAPI { return r.server.EventsV1().Events(ns) },
 		},
 		NodeName: "n1",
 		Log:      slog.New(slog.NewTextHandler(r.log, nil)),
@@ -61,7 +62,7 @@ func record(t *testing.T, objects ...runtime.Object) *recording {
 }
 
 // What all nodes find is one Event, whoever is first, and not at once.
-func TestWhatAllNodesFindIsOneEvent(t *testing.T) {
+func TestAProblemFoundByAllNodesIsOneEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := record(t)
 		r.run()
@@ -96,7 +97,7 @@ func TestWhatAllNodesFindIsOneEvent(t *testing.T) {
 }
 
 // Nodes may count different Services that ask for the same: that is one Event.
-func TestWhatAllNodesCountIsOneEvent(t *testing.T) {
+func TestCountsOfSeveralNodesAreOneEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := record(t)
 		r.run()
@@ -117,7 +118,7 @@ func TestWhatAllNodesCountIsOneEvent(t *testing.T) {
 }
 
 // The last words of a program are heard.
-func TestWhatIsQueuedAtTheEndIsWritten(t *testing.T) {
+func TestQueuedEventsAreWrittenAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := record(t)
 		ctx, cancel := context.WithCancel(t.Context())

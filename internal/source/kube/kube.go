@@ -22,8 +22,8 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/source"
 	"github.com/sluice-proxy/sluice/internal/source/convert"
-	"github.com/sluice-proxy/sluice/internal/source/report"
 )
 
 // Options for New.
@@ -43,8 +43,8 @@ type Source struct {
 	store   *cluster.Store
 	options Options
 	convert convert.Converter
-	report  *report.Reporter
-	contact *contact
+	report  *source.Reporter
+	health  *serverHealth
 	feeds   []feed
 }
 
@@ -58,12 +58,11 @@ const (
 
 // feed is one kind of object: its lister and its sink.
 type feed struct {
-	name     string
-	object   any // of the kind
-	from     cache.ListerWatcher
-	to       *sink
-	seen     *counter
-	optional bool // the server need not have the kind
+	name   string
+	object any // of the kind
+	from   cache.ListerWatcher
+	to     *sink
+	pause  wait.Backoff // after a failure
 }
 
 // New assembles a Source and announces its feeds to the Store; each is done
@@ -76,15 +75,12 @@ func New(store *cluster.Store, o Options) *Source {
 		store:   store,
 		options: o,
 		convert: convert.Converter{AllowExternalIPs: o.AllowExternalIPs, Strings: convert.NewInterner()},
-		report:  report.New(o.Report),
-		contact: newContact(o.Log),
+		report:  source.NewReporter(o.Report),
+		health:  newServerHealth(o.Log),
 	}
 	s.feeds = []feed{s.services(), s.slices(), s.serviceCIDRs()}
 	if o.NodeName != "" {
 		s.feeds = append(s.feeds, s.node())
-	}
-	for i := range s.feeds {
-		s.feeds[i].seen = &counter{}
 	}
 	return s
 }
@@ -102,27 +98,29 @@ func (s *Source) Run(ctx context.Context) error {
 }
 
 func (f feed) run(ctx context.Context) {
-	pause := &wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 8, Cap: 30 * time.Second}
-	if f.optional {
-		pause.Steps, pause.Cap = 10, time.Minute
-	}
-	cache.NewReflectorWithOptions(f.from, f.object, watched{f.to, f.seen}, cache.ReflectorOptions{
+	cache.NewReflectorWithOptions(f.from, f.object, f.to, cache.ReflectorOptions{
 		Name:    f.name,
-		Backoff: pause,
+		Backoff: &f.pause,
 		Clock:   stoppable(ctx),
 	}).RunWithContext(ctx)
+}
+
+// pause returns the back-off after failures with a kind of object, up to longest.
+func pause(longest time.Duration) wait.Backoff {
+	return wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 10, Cap: longest}
 }
 
 // services are the Services meant for this proxy. The server leaves out those
 // of other proxies and headless ones; conversion does so too.
 func (s *Source) services() feed {
-	api := observed[*corev1.ServiceList]{s.options.Client.services(metav1.NamespaceAll), kindServices, s.contact}
+	api := observed[*corev1.ServiceList]{s.options.Client.services(metav1.NamespaceAll), kindServices, s.health}
 	choose := func(o *metav1.ListOptions) {
 		o.LabelSelector = "!" + convert.LabelProxyName
 		o.FieldSelector = fields.OneTermNotEqualSelector("spec.clusterIP", corev1.ClusterIPNone).String()
 	}
 	return feed{
 		name:   kindServices,
+		pause:  pause(30 * time.Second),
 		object: &corev1.Service{},
 		from:   listWatch(api, choose),
 		to: &sink{
@@ -138,7 +136,7 @@ func (s *Source) services() feed {
 
 // slices are the EndpointSlices of Services that have a ClusterIP.
 func (s *Source) slices() feed {
-	api := observed[*discoveryv1.EndpointSliceList]{s.options.Client.slices, kindSlices, s.contact}
+	api := observed[*discoveryv1.EndpointSliceList]{s.options.Client.slices, kindSlices, s.health}
 	choose := func(o *metav1.ListOptions) { o.LabelSelector = "!" + convert.LabelHeadless }
 	put := func(it *item) {
 		if sl := it.value.(*cluster.Slice); sl != nil {
@@ -149,6 +147,7 @@ func (s *Source) slices() feed {
 	}
 	return feed{
 		name:   kindSlices,
+		pause:  pause(30 * time.Second),
 		object: &discoveryv1.EndpointSlice{},
 		from:   listWatch(api, choose),
 		to: &sink{
@@ -165,12 +164,13 @@ func (s *Source) slices() feed {
 // node is the own Node alone.
 func (s *Source) node() feed {
 	own := cluster.Name{Name: s.options.NodeName}
-	api := observed[*corev1.NodeList]{s.options.Client.nodes, kindNodes, s.contact}
+	api := observed[*corev1.NodeList]{s.options.Client.nodes, kindNodes, s.health}
 	choose := func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, own.Name).String()
 	}
 	return feed{
 		name:   kindNodes,
+		pause:  pause(30 * time.Second),
 		object: &corev1.Node{},
 		from:   listWatch(api, choose),
 		to: &sink{
@@ -182,7 +182,7 @@ func (s *Source) node() feed {
 			},
 			drop: func(name cluster.Name) {
 				if name == own {
-					s.store.SetNode(left(s.store.Node()))
+					s.store.SetNode(leaving(s.store.Node()))
 				}
 			},
 			names:  func() []cluster.Name { return []cluster.Name{own} },
@@ -193,9 +193,9 @@ func (s *Source) node() feed {
 	}
 }
 
-// left returns a Node that was deleted from the cluster: its last state, as its
+// leaving returns a Node that was deleted from the cluster: its last state, as its
 // rules stay, but marked as leaving, so that load balancers send nothing new.
-func left(n *cluster.Node) *cluster.Node {
+func leaving(n *cluster.Node) *cluster.Node {
 	if n == nil {
 		return nil
 	}
@@ -220,12 +220,12 @@ func missing(name, own cluster.Name) []route.Problem {
 func (s *Source) serviceCIDRs() feed {
 	union := cidrUnion{store: s.store}
 	done := s.store.Feed()
-	api := observed[*networkingv1.ServiceCIDRList]{s.options.Client.cidrs, kindServiceCIDRs, s.contact}
+	api := observed[*networkingv1.ServiceCIDRList]{s.options.Client.cidrs, kindServiceCIDRs, s.health}
 	return feed{
-		name:     kindServiceCIDRs,
-		object:   &networkingv1.ServiceCIDR{},
-		optional: true,
-		from:     listWatch(&optionalLister{api, done}, func(*metav1.ListOptions) {}),
+		name:   kindServiceCIDRs,
+		object: &networkingv1.ServiceCIDR{},
+		pause:  pause(time.Minute), // the server need not have the kind
+		from:   listWatch(&optionalLister{api, done}, func(*metav1.ListOptions) {}),
 		to: &sink{
 			convert: func(obj any) (any, []route.Problem) { return s.convert.ServiceCIDR(obj.(*networkingv1.ServiceCIDR)) },
 			put:     union.put,

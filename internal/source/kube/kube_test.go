@@ -23,6 +23,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/source/convert"
+	"github.com/sluice-proxy/sluice/internal/text/texttest"
 )
 
 func service(name, ip string) *corev1.Service {
@@ -56,7 +57,7 @@ func serviceCIDR(name string, cidrs ...string) *networkingv1.ServiceCIDR {
 type feedOf struct {
 	t     *testing.T
 	store *cluster.Store
-	log   *logText
+	log   *texttest.Buffer
 	src   *Source
 	stop  func()
 
@@ -73,7 +74,7 @@ func start(t *testing.T, api *apiServer) *feedOf {
 
 func startWith(t *testing.T, client *Client) *feedOf {
 	t.Helper()
-	f := &feedOf{t: t, store: cluster.NewStore(), log: &logText{}, state: map[string]string{}}
+	f := &feedOf{t: t, store: cluster.NewStore(), log: &texttest.Buffer{}, state: map[string]string{}}
 	src := New(f.store, Options{
 		Client: client, NodeName: "n1", AllowExternalIPs: true,
 		Log: slog.New(slog.NewTextHandler(f.log, nil)),
@@ -86,6 +87,7 @@ func startWith(t *testing.T, client *Client) *feedOf {
 		},
 	})
 	f.src = src
+	shortenPauses(src)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- src.Run(ctx) }()

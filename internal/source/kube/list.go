@@ -23,29 +23,42 @@ type lister[L runtime.Object] interface {
 	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
 }
 
-// observed reports the outcome of each request of a lister to a contact.
+// observed reports the outcome of each request of a lister to the health of its server.
 type observed[L runtime.Object] struct {
 	api  lister[L]
 	kind string
-	by   *contact
+	to   *serverHealth
 }
 
 // List implements lister.
 func (l observed[L]) List(ctx context.Context, o metav1.ListOptions) (L, error) {
-	return insist(ctx, l.by.retry, func() (L, error) { return l.list(ctx, o) })
+	return retryUnanswered(ctx, l.to.retries, func() (L, error) { return l.list(ctx, o) })
 }
 
 // Watch implements lister.
 func (l observed[L]) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-	return insist(ctx, l.by.retry, func() (watch.Interface, error) { return l.watch(ctx, o) })
+	return retryUnanswered(ctx, l.to.retries, func() (watch.Interface, error) { return l.watch(ctx, o) })
 }
 
-// insist repeats a request until the server answers or the context ends. A
-// reflector would wait between tries for up to half a minute, and be as late when
-// the server is back. Of all feeds that wait, only the holder of contact.retry
+// retries paces the retries of the feeds of a Source.
+type retries struct {
+	holder chan struct{} // held by the feed that retries while the server does not answer
+	pause  wait.Backoff
+}
+
+func newRetries() retries {
+	return retries{
+		holder: make(chan struct{}, 1),
+		pause:  wait.Backoff{Duration: 50 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 6, Cap: time.Second},
+	}
+}
+
+// retryUnanswered repeats a request until the server answers or the context ends. A
+// reflector would wait between attempts for up to half a minute, and notice as late
+// that the server is back. Of all feeds that wait, only the holder of the retries
 // sends a request every second or two. Slow answers are left to the reflector and
 // its back-off.
-func insist[T any](ctx context.Context, turn chan struct{}, request func() (T, error)) (T, error) {
+func retryUnanswered[T any](ctx context.Context, by retries, request func() (T, error)) (T, error) {
 	answer, err := request()
 	if !unanswered(err) {
 		return answer, err
@@ -53,15 +66,14 @@ func insist[T any](ctx context.Context, turn chan struct{}, request func() (T, e
 	select {
 	case <-ctx.Done():
 		return answer, err
-	case turn <- struct{}{}:
-		defer func() { <-turn }()
+	case by.holder <- struct{}{}:
+		defer func() { <-by.holder }()
 	}
-	pause := wait.Backoff{Duration: 50 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 6, Cap: time.Second}
 	for {
 		select {
 		case <-ctx.Done():
 			return answer, err
-		case <-time.After(pause.Step()):
+		case <-time.After(by.pause.Step()):
 		}
 		if answer, err = request(); !unanswered(err) {
 			return answer, err
@@ -76,7 +88,7 @@ func unanswered(err error) bool {
 }
 
 func (l observed[L]) list(ctx context.Context, o metav1.ListOptions) (L, error) {
-	r := l.by.begin(l.kind)
+	r := l.to.begin(l.kind)
 	list, err := l.api.List(ctx, o)
 	switch {
 	case err == nil:
@@ -88,7 +100,7 @@ func (l observed[L]) list(ctx context.Context, o metav1.ListOptions) (L, error) 
 }
 
 func (l observed[L]) watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-	r := l.by.begin(l.kind)
+	r := l.to.begin(l.kind)
 	w, err := l.api.Watch(ctx, o)
 	switch {
 	case err != nil && isStale(err):
@@ -110,7 +122,7 @@ func (l observed[L]) watch(ctx context.Context, o metav1.ListOptions) (watch.Int
 // peer closes each connection, as a load balancer without servers does.
 var errLost = errors.New("connections are closed without an answer")
 
-// isStale reports whether a resource version is too old, which a new list mends.
+// isStale reports whether a resource version is too old, which a new list corrects.
 func isStale(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }
 
 // listWatch lists and watches what choose selects on the server.

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/text/texttest"
 )
 
 // BenchmarkMemory starts the program in a network namespace, with an API server
@@ -114,7 +115,7 @@ type running struct {
 	netns int
 	cmd   *exec.Cmd
 	began time.Time
-	log   *logText
+	log   *texttest.Buffer
 }
 
 const diagnosticsAddr = "127.0.0.1:10249"
@@ -123,7 +124,7 @@ const diagnosticsAddr = "127.0.0.1:10249"
 // process.
 func startProgram(b *testing.B, netns int, path, kubeconfig string) *running {
 	b.Helper()
-	p := &running{b: b, netns: netns, log: &logText{}}
+	p := &running{b: b, netns: netns, log: &texttest.Buffer{}}
 	p.cmd = exec.Command(path, "--kubeconfig="+kubeconfig, "--hostname-override=node-000",
 		"--cluster-cidr=10.0.0.0/8", "--profiling", "--metrics-bind-address="+diagnosticsAddr)
 	p.cmd.Stderr = p.log

@@ -45,23 +45,23 @@ func DemoteLibraries(log *slog.Logger) {
 	klog.SetSlogLogger(slog.New(demoted{log.Handler()}))
 }
 
-// untilDone is a clock whose After ends with a context, because a reflector
+// contextClock is a clock whose After ends with a context, because a reflector
 // waits on it and nothing else when a server is not there.
-type untilDone struct {
+type contextClock struct {
 	clock.RealClock
 
 	bound func(time.Duration) (context.Context, context.CancelFunc)
 }
 
 // stoppable returns a clock for work that ends with the context.
-func stoppable(ctx context.Context) untilDone {
-	return untilDone{bound: func(d time.Duration) (context.Context, context.CancelFunc) {
+func stoppable(ctx context.Context) contextClock {
+	return contextClock{bound: func(d time.Duration) (context.Context, context.CancelFunc) {
 		return context.WithTimeout(ctx, d)
 	}}
 }
 
 // After implements clock.Clock.
-func (u untilDone) After(d time.Duration) <-chan time.Time {
+func (u contextClock) After(d time.Duration) <-chan time.Time {
 	ctx, cancel := u.bound(d)
 	over := make(chan time.Time, 1)
 	context.AfterFunc(ctx, func() {

@@ -14,6 +14,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/text/texttest"
 )
 
 func own(name string) cluster.Name { return cluster.Name{Name: name} }
@@ -30,7 +31,7 @@ func TestLibrariesLogAtDebugLevel(t *testing.T) {
 		)},
 	} {
 		t.Run(tc.level.String(), func(t *testing.T) {
-			f := &feedOf{t: t, log: &logText{}}
+			f := &feedOf{t: t, log: &texttest.Buffer{}}
 			inner := slog.NewTextHandler(f.log, &slog.HandlerOptions{Level: tc.level})
 			h := demoted{inner}.WithAttrs([]slog.Attr{slog.Int("a", 1)})
 			ctx := klog.NewContext(t.Context(), logr.FromSlogHandler(h.WithGroup("g")))
@@ -50,7 +51,7 @@ func TestLibrariesLogAtDebugLevel(t *testing.T) {
 
 func TestProcessLogIsDemoted(t *testing.T) {
 	t.Cleanup(klog.ClearLogger)
-	f := &feedOf{t: t, log: &logText{}}
+	f := &feedOf{t: t, log: &texttest.Buffer{}}
 	DemoteLibraries(slog.New(slog.NewTextHandler(f.log, &slog.HandlerOptions{Level: slog.LevelDebug})))
 	klog.ErrorS(errors.New("lost"), "Structured")
 	klog.Warning("plain")

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"sync/atomic"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,6 +27,10 @@ type sink struct {
 	report  func(cluster.Name, []route.Problem)
 	absent  func(cluster.Name) []route.Problem // problems of a missing object; may be nil
 	done    func()                             // after the first Replace
+
+	listed  atomic.Bool               // once at least
+	objects atomic.Int64              // how many there are
+	last    atomic.Pointer[time.Time] // when the last list or change came
 }
 
 // item is a converted object. While a list comes in as a stream the reflector
@@ -62,6 +68,12 @@ func (s *sink) item(obj any) (*item, error) {
 
 // Add implements cache.ReflectorStore.
 func (s *sink) Add(obj any) error {
+	s.objects.Add(1)
+	return s.Update(obj)
+}
+
+// Update implements cache.ReflectorStore.
+func (s *sink) Update(obj any) error {
 	it, err := s.item(obj)
 	if err != nil {
 		return err
@@ -71,15 +83,13 @@ func (s *sink) Add(obj any) error {
 	return nil
 }
 
-// Update implements cache.ReflectorStore.
-func (s *sink) Update(obj any) error { return s.Add(obj) }
-
 // Delete implements cache.ReflectorStore.
 func (s *sink) Delete(obj any) error {
 	m, err := meta.Accessor(obj)
 	if err != nil {
 		return fmt.Errorf("read metadata of %T: %w", obj, err)
 	}
+	s.objects.Add(-1)
 	s.remove(cluster.Name{Namespace: m.GetNamespace(), Name: m.GetName()})
 	s.settle()
 	return nil
@@ -88,6 +98,8 @@ func (s *sink) Delete(obj any) error {
 // Replace implements cache.ReflectorStore. Objects that are not in the list were
 // deleted between two watches.
 func (s *sink) Replace(list []any, _ string) error {
+	s.objects.Store(int64(len(list)))
+	s.listed.Store(true)
 	gone := map[cluster.Name]struct{}{}
 	for _, name := range s.names() {
 		gone[name] = struct{}{}
@@ -126,7 +138,9 @@ func (s *sink) remove(name cluster.Name) {
 	s.drop(name)
 }
 
+// settle is called after each change.
 func (s *sink) settle() {
+	s.last.Store(new(time.Now()))
 	if s.flush != nil {
 		s.flush()
 	}
@@ -136,20 +150,20 @@ func (s *sink) settle() {
 // same. The reflector's goroutine alone uses it.
 type cidrUnion struct {
 	store *cluster.Store
-	said  map[cluster.Name][]netip.Prefix
+	cidrs map[cluster.Name][]netip.Prefix
 }
 
 func (u *cidrUnion) put(it *item) {
-	if u.said == nil {
-		u.said = map[cluster.Name][]netip.Prefix{}
+	if u.cidrs == nil {
+		u.cidrs = map[cluster.Name][]netip.Prefix{}
 	}
-	u.said[it.name] = it.value.([]netip.Prefix)
+	u.cidrs[it.name] = it.value.([]netip.Prefix)
 }
 
-func (u *cidrUnion) drop(name cluster.Name) { delete(u.said, name) }
+func (u *cidrUnion) drop(name cluster.Name) { delete(u.cidrs, name) }
 
-func (u *cidrUnion) names() []cluster.Name { return slices.Collect(maps.Keys(u.said)) }
+func (u *cidrUnion) names() []cluster.Name { return slices.Collect(maps.Keys(u.cidrs)) }
 
 func (u *cidrUnion) flush() {
-	u.store.SetServiceCIDRs(slices.Concat(slices.Collect(maps.Values(u.said))...))
+	u.store.SetServiceCIDRs(slices.Concat(slices.Collect(maps.Values(u.cidrs))...))
 }

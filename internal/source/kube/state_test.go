@@ -8,12 +8,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-proxy/sluice/internal/source/state"
+	"github.com/sluice-proxy/sluice/internal/source"
 )
 
 // isState waits until the Source is so. Of a trouble the beginning counts;
 // times are compared by whether there are any.
-func (f *feedOf) isState(want state.State) {
+func (f *feedOf) isState(want source.State) {
 	f.t.Helper()
 	f.until(func() string {
 		got := f.src.State()
@@ -41,10 +41,10 @@ func TestStateThroughAnOutage(t *testing.T) {
 		api.set(slicesPath, endpointSlice("web-y", "web", "10.0.0.2"))
 		p := closedPort(t)
 		f := startWith(t, clientOf(t, p.url()))
-		f.isState(state.State{From: p.url(), Trouble: "unreachable: dial tcp", Objects: map[string]int{}})
+		f.isState(source.State{From: p.url(), Trouble: "unreachable: dial tcp", Objects: map[string]int{}})
 
 		p.open(api)
-		up := state.State{
+		up := source.State{
 			From: p.url(), Connected: true, Since: someTime, LastEvent: someTime,
 			Objects: map[string]int{"services": 1, "endpointslices": 2, "nodes": 1, "servicecidrs": 0},
 		}
@@ -70,7 +70,7 @@ func TestStateCountsObjects(t *testing.T) {
 	api.set(nodesPath, node("n1", "192.0.2.1"))
 	f := start(t, api)
 	f.ready()
-	want := state.State{
+	want := source.State{
 		From: api.http.URL, Connected: true, Since: someTime, LastEvent: someTime,
 		Objects: map[string]int{"services": 0, "endpointslices": 0, "nodes": 1, "servicecidrs": 0},
 	}
@@ -92,12 +92,12 @@ func TestStateCountsObjects(t *testing.T) {
 }
 
 // A server that refuses one kind is there all the same.
-func TestStateNamesWhatIsRefused(t *testing.T) {
+func TestStateNamesRefusedObjects(t *testing.T) {
 	api := newAPIServer(t)
 	api.set(nodesPath, node("n1", "192.0.2.1"))
 	api.answer(slicesPath, http.StatusForbidden)
 	f := start(t, api)
-	want := state.State{
+	want := source.State{
 		From: api.http.URL, Connected: true, Since: someTime, LastEvent: someTime,
 		Trouble: "endpointslices: forbidden: as told",
 		Objects: map[string]int{"services": 0, "nodes": 1, "servicecidrs": 0},

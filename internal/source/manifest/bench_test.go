@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/source"
 	"github.com/sluice-proxy/sluice/internal/source/convert"
-	"github.com/sluice-proxy/sluice/internal/source/report"
 )
 
 // manyServices is a file of Services with three endpoints each.
@@ -67,7 +67,7 @@ func BenchmarkLoad(b *testing.B) {
 	b.SetBytes(int64(len(data)))
 	for b.Loop() {
 		r := reader{convert: convert.Converter{Strings: convert.NewInterner()}}
-		x := newIndex(cluster.NewStore(), report.New(nil))
+		x := newIndex(cluster.NewStore(), source.NewReporter(nil))
 		c := r.parse("f", data)
 		x.replace(rank{}, content{}, c)
 		if n := len(x.store.ServiceNames()); n != 10000 {
@@ -81,7 +81,7 @@ func BenchmarkChange(b *testing.B) {
 	data := manyServices(10000)
 	other := bytes.Replace(data, []byte("port: 80\n"), []byte("port: 81\n"), 1)
 	r := reader{convert: convert.Converter{Strings: convert.NewInterner()}}
-	x := newIndex(cluster.NewStore(), report.New(nil))
+	x := newIndex(cluster.NewStore(), source.NewReporter(nil))
 	last := r.parse("f", data)
 	x.replace(rank{}, content{}, last)
 	x.store.Take()

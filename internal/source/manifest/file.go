@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// How long a file must stay unchanged before it is taken over, if its content looks
+// How long a file must stay unchanged before its content is used, if it looks
 // as if a program is still writing it.
 const (
 	shortSettle = 25 * time.Millisecond // it is broken, or objects are gone from it
@@ -33,12 +33,21 @@ type file struct {
 
 	wasRead  bool // at least once
 	attempts int  // that failed since it was read last
-
-	isStream bool // it is not in Source.files
+	problems int
 
 	busy  bool // a job reads it
 	again bool // it changed while the job was reading it
 }
+
+// add adds a file that is not read yet.
+func (s *Source) add(from rank) *file {
+	f := &file{from: from}
+	s.files[from.path] = f
+	return f
+}
+
+// isStream reports whether a file is read once only.
+func (s *Source) isStream(f *file) bool { return s.roots[f.from.root].isStream }
 
 // reading is the state of a file when it was read.
 type reading struct {
@@ -47,7 +56,7 @@ type reading struct {
 	ends bool // not in the middle of a line
 }
 
-// unsettled is a state of a file that is not taken over yet.
+// unsettled is a state of a file that is not used yet.
 type unsettled struct {
 	sum   hash // zero: the file is not there
 	since time.Time
@@ -57,58 +66,53 @@ type unsettled struct {
 // endsWhole reports whether text ends with a line or a bracket.
 func endsWhole(data []byte) bool {
 	if bytes.HasPrefix(data, []byte("\xff\xfe")) || bytes.HasPrefix(data, []byte("\xfe\xff")) {
-		data, _, _ = toUTF8(data[:2+(len(data)-2)&^1])
+		data, _, _ = toUTF8(data[:len(data)&^1])
 	}
 	return len(data) == 0 || bytes.ContainsRune([]byte("}]"), rune(data[len(data)-1])) || endsLine(data)
 }
 
-// reread reads a file again and takes over its content, unless the file may still
+// reread reads a file again and uses its content, unless the file may still
 // be changing.
 func (s *Source) reread(from rank, now time.Time) {
 	delete(s.rereads, from.path)
 	f := s.files[from.path]
 	if f == nil {
-		f = &file{from: from}
-		s.files[from.path] = f
+		f = s.add(from)
 	}
 	if f.busy {
 		f.again = true
 		return
 	}
-	j := job{file: f, reader: s.reader, last: f.content, unsettled: f.unsettled}
-	if f.wasRead {
-		j.sum = f.read.sum
-	}
 	if s.jobs == nil {
-		s.finish(j.do(), now)
+		s.finish(s.job(f).do(), now)
 		return
 	}
 	f.busy = true
-	s.jobs.start(j)
+	s.jobs.start(s.job(f))
 }
 
-// finish takes over the outcome of a job.
+// finish uses the outcome of a job.
 func (s *Source) finish(r result, now time.Time) {
 	f := r.file
-	if f.isStream {
-		s.waiting--
-		s.finishStream(r)
-		return
-	}
 	if s.files[f.from.path] != f {
 		return // it was removed meanwhile
 	}
 	f.busy = false
 	switch {
+	case s.isStream(f):
+		if r.err != nil {
+			r.next = unread(route.Problem{Object: f.from.path, Reason: r.err.Error()})
+		}
+		s.accept(f, r.reading, r.next)
 	case errors.Is(r.err, fs.ErrNotExist):
 		s.missing(f, now)
 	case r.err != nil:
 		s.unreadable(f, r, now)
 	case f.wasRead && r.reading.sum == f.read.sum:
 		f.read.info, f.unsettled, f.attempts = r.reading.info, unsettled{}, 0
-		s.count(f.from.path, f.content.problemCount())
-		s.report.Set(f.from.path, f.content.report(f.from.path))
-	case s.loaded && s.settling(f, r, now):
+		s.setProblems(f)
+	case s.loaded && s.mustWait(f, r.reading.sum, now, settleTime(f, r.reading, r.next)):
+		f.unsettled.next = r.next
 	default:
 		s.accept(f, r.reading, r.next)
 	}
@@ -118,14 +122,19 @@ func (s *Source) finish(r result, now time.Time) {
 	}
 }
 
+// setProblems reports the problems of the content of a file, and others.
+func (s *Source) setProblems(f *file, others ...route.Problem) {
+	f.problems = f.content.problemCount() + len(others)
+	s.report.Set(f.from.path, append(f.content.report(f.from.path), others...))
+}
+
 // unreadable keeps the last content of a file and schedules a retry.
 func (s *Source) unreadable(f *file, r result, now time.Time) {
 	p := route.Problem{Object: f.from.path, Reason: r.err.Error()}
 	if len(f.content.objects) > 0 {
 		p.Reason += "; " + isKept
 	}
-	s.count(f.from.path, f.content.problemCount()+1)
-	s.report.Set(f.from.path, append(f.content.report(f.from.path), p))
+	s.setProblems(f, p)
 	f.read.info = r.reading.info // nil: reread it at every refresh
 	s.retry(f, now)
 }
@@ -142,12 +151,12 @@ func (s *Source) retry(f *file, now time.Time) {
 // emptied returns the content of a file that was truncated: its last one, because
 // most programs truncate a file before they write it.
 func emptied(path string, last content) content {
-	return lost(route.Problem{
+	return unread(route.Problem{
 		Object: path, Reason: "the file is empty, so its objects stay until it is removed or written",
 	}).over(last)
 }
 
-// settleTime returns how long a file must stay unchanged before it is taken over.
+// settleTime returns how long a file must stay unchanged before it is used.
 func settleTime(f *file, r reading, next content) time.Duration {
 	inPlace := f.read.info != nil && os.SameFile(f.read.info, r.info)
 	switch {
@@ -157,16 +166,6 @@ func settleTime(f *file, r reading, next content) time.Duration {
 		return shortSettle
 	}
 	return 0
-}
-
-// settling reports whether a file has not stayed unchanged for long enough, and
-// then schedules the next attempt.
-func (s *Source) settling(f *file, r result, now time.Time) bool {
-	if s.mustWait(f, r.reading.sum, now, settleTime(f, r.reading, r.next)) {
-		f.unsettled.next = r.next
-		return true
-	}
-	return false
 }
 
 // mustWait reports whether a file has been in a state for less than settle, and
@@ -183,11 +182,11 @@ func (s *Source) mustWait(f *file, sum hash, now time.Time, settle time.Duration
 	return false
 }
 
-// accept takes over the content of a file.
+// accept makes new content the content of a file.
 func (s *Source) accept(f *file, r reading, next content) {
 	others := s.objects - len(f.content.objects)
 	if most := s.reader.limits.Objects; others+len(next.objects) > most {
-		next = lost(route.Problem{Object: f.from.path, Reason: fmt.Sprintf(
+		next = unread(route.Problem{Object: f.from.path, Reason: fmt.Sprintf(
 			"the file has %d objects and the other files have %d; the limit for all is %d", len(next.objects), others, most)}).over(f.content)
 	}
 	s.index.replace(f.from, f.content, next)
@@ -195,8 +194,7 @@ func (s *Source) accept(f *file, r reading, next content) {
 	s.objects = others + len(next.objects)
 	f.content, f.read, f.unsettled, f.wasRead, f.attempts = next, r, unsettled{}, true, 0
 	s.latest = time.Now()
-	s.count(f.from.path, next.problemCount())
-	s.report.Set(f.from.path, next.report(f.from.path))
+	s.setProblems(f)
 }
 
 // missing forgets a file that no longer exists. Of a symbolic link without a target
@@ -212,12 +210,10 @@ func (s *Source) missing(f *file, now time.Time) {
 		s.latest = now
 	}
 	f.content, f.read, f.unsettled, f.wasRead = content{}, reading{}, unsettled{}, false
-	s.count(f.from.path, 0)
 	if to, err := os.Readlink(f.from.path); err == nil {
-		s.count(f.from.path, 1)
-		s.report.Set(f.from.path, []route.Problem{{
+		s.setProblems(f, route.Problem{
 			Object: f.from.path, Reason: fmt.Sprintf("a symbolic link to %s, which leads to no file", to),
-		}})
+		})
 		s.retry(f, now)
 		return
 	}
@@ -227,8 +223,8 @@ func (s *Source) missing(f *file, now time.Time) {
 
 // gone reports whether a file that was read no longer exists.
 func (s *Source) gone(path string) bool {
-	if s.files[path] == nil {
-		return false // standard input
+	if f := s.files[path]; f == nil || s.isStream(f) {
+		return false
 	}
 	_, err := os.Stat(path)
 	return errors.Is(err, fs.ErrNotExist)
@@ -240,9 +236,6 @@ func (s *Source) refresh(now time.Time) {
 	kept := map[int]bool{}
 	s.unlisted = 0
 	for i, r := range s.roots {
-		if r.isStream {
-			continue
-		}
 		paths, err := r.list()
 		if err != nil {
 			s.unlisted++
@@ -276,6 +269,9 @@ func (r *root) problems(err error) []route.Problem {
 // rereadIfChanged rereads a file if its size, time or identity changed.
 func (s *Source) rereadIfChanged(from rank, now time.Time) {
 	f := s.files[from.path]
+	if f != nil && s.isStream(f) {
+		return
+	}
 	if f == nil || f.read.info == nil || !f.unsettled.since.IsZero() {
 		s.reread(from, now)
 		return

@@ -13,7 +13,38 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-func TestPatience(t *testing.T) {
+// byHand is a Source that a test refreshes at times of its own.
+type byHand struct {
+	t        *testing.T
+	src      *Source
+	store    *cluster.Store
+	view     view
+	now      time.Time
+	reported reports
+}
+
+func loaded(t *testing.T, path string) *byHand {
+	t.Helper()
+	s := &byHand{t: t, store: cluster.NewStore(), view: view{}, now: time.Now()}
+	s.src = New(s.store, Options{Paths: []string{path}, Report: s.reported.add})
+	must(t, s.src.Load())
+	s.view.take(s.store)
+	return s
+}
+
+// after refreshes the Source some time later and compares the Services.
+func (s *byHand) after(d time.Duration, want view) {
+	s.t.Helper()
+	s.now = s.now.Add(d)
+	s.src.refresh(s.now)
+	s.src.index.reportDuplicates(s.src.gone)
+	s.view.take(s.store)
+	if d := cmp.Diff(want, s.view); d != "" {
+		s.t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
+func TestSettleTime(t *testing.T) {
 	dir := t.TempDir()
 	stat := func(name string) os.FileInfo {
 		write(t, filepath.Join(dir, name), "x")
@@ -48,8 +79,8 @@ func TestPatience(t *testing.T) {
 	}
 }
 
-// A file that ends in mid-line is believed once nobody touched it for long.
-func TestLongDoubtEnds(t *testing.T) {
+// A file that ends in the middle of a line is used once it stayed unchanged for long.
+func TestSettlesAfterTheLongTime(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.yaml")
 	write(t, path, svc("a", "10.0.0.1"))
 	store := cluster.NewStore()
@@ -77,7 +108,7 @@ func TestLongDoubtEnds(t *testing.T) {
 }
 
 // A file that goes away for less than the settle time has never been away.
-func TestGoneForAMoment(t *testing.T) {
+func TestFileMissingForAMoment(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.yaml")
 	write(t, path, svc("a", "10.0.0.1"))
 	store := cluster.NewStore()
@@ -100,20 +131,20 @@ func TestGoneForAMoment(t *testing.T) {
 	}
 }
 
-// What cannot be read for a while is reported, kept, and good again later.
+// A file that cannot be read is reported, its content is kept, and it is read again later.
 func TestUnreadableForAWhile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.yaml")
 	write(t, path, svc("a", "10.0.0.1"))
 	store := cluster.NewStore()
-	var told []route.Problem
-	s := New(store, Options{Paths: []string{path}, Report: func(p []route.Problem) { told = append(told, p...) }})
+	var reported []route.Problem
+	s := New(store, Options{Paths: []string{path}, Report: func(p []route.Problem) { reported = append(reported, p...) }})
 	must(t, s.Load())
 	must(t, os.Rename(path, path+"~"))
 	must(t, os.Mkdir(path, 0o700))
 	s.reread(s.files[path].from, time.Now())
 	s.reread(s.files[path].from, time.Now())
-	if len(told) != 1 || told[0].Object != path || !strings.Contains(told[0].Reason, "kept") {
-		t.Errorf("told %v", told)
+	if len(reported) != 1 || reported[0].Object != path || !strings.Contains(reported[0].Reason, isKept) {
+		t.Errorf("reported %v", reported)
 	}
 	if len(store.ServiceNames()) != 1 {
 		t.Error("the Service was not kept")
@@ -131,20 +162,24 @@ func TestRenamedFileContestsNothing(t *testing.T) {
 	dir := t.TempDir()
 	a, c := filepath.Join(dir, "a.yaml"), filepath.Join(dir, "c.yaml")
 	write(t, a, svc("a", "10.0.0.1"))
-	r := run(t, dir)
+	s := loaded(t, dir)
+	same := view{"a": "[10.0.0.1] "}
 	for range 2 {
 		must(t, os.Rename(a, c))
-		r.stays(4 * shortSettle)
+		s.after(0, same)
+		s.after(4*shortSettle, same)
 		must(t, os.Rename(c, a))
-		r.stays(4 * shortSettle)
+		s.after(0, same)
+		s.after(4*shortSettle, same)
 	}
-	r.mu.Lock()
-	if len(r.told) > 0 {
-		t.Errorf("told %q", r.told)
+	if all := s.reported.all(); len(all) > 0 {
+		t.Errorf("reported %q", all)
 	}
-	r.mu.Unlock()
 	write(t, c, svc("a", "10.0.0.2"))
-	r.hears(c, "Service default/a", "also in "+a)
+	s.after(0, same)
+	if all := s.reported.all(); len(all) != 1 || !strings.Contains(all[0], c) || !strings.Contains(all[0], "also in "+a) {
+		t.Errorf("reported %q", all)
+	}
 }
 
 func TestTrail(t *testing.T) {
@@ -178,7 +213,7 @@ func TestTrail(t *testing.T) {
 			t.Errorf("trail of %s (-want +got):\n%s", tc.path, d)
 		}
 	}
-	if n := len(trail(filepath.Join(dir, "loop"))); n < mostLinks || n > 2*mostLinks {
+	if n := len(trail(filepath.Join(dir, "loop"))); n < maxLinks || n > 2*maxLinks {
 		t.Errorf("a loop has a trail of %d", n)
 	}
 }

@@ -18,9 +18,9 @@ import (
 // longestValue is how much of a value, in characters, problems show.
 const longestValue = 64
 
-// unreadable returns the reason why text cannot be decoded into a value of the API,
+// undecodable returns the reason why text cannot be decoded into a value of the API,
 // and the path of the field with the index, which the decoder leaves out.
-func unreadable(object string, text []byte, into any, err error) *route.Problem {
+func undecodable(object string, text []byte, into any, err error) *route.Problem {
 	bad, found := part{text: text, want: reflect.TypeOf(into)}.misfit()
 	if !found {
 		return &route.Problem{Object: object, Reason: oneLine(err.Error())}
@@ -154,6 +154,3 @@ func shorten(value string) string {
 	}
 	return value
 }
-
-// oneLine returns text without line ends.
-func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }

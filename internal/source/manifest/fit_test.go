@@ -9,7 +9,7 @@ import (
 )
 
 // A value of a wrong type is named by its place, as it was written.
-func TestUnreadable(t *testing.T) {
+func TestUndecodable(t *testing.T) {
 	for _, tc := range []struct{ name, text, want string }{
 		{"a list's element", `{"spec":{"ports":[{"port":80},{"port":"80"}]}}`, `o: spec.ports[1].port: "80": wrong type: expected a whole number that fits int32`},
 		{"a number that is too large", `{"spec":{"ports":[{"port":99999999999}]}}`, `o: spec.ports[0].port: 99999999999: wrong type: expected a whole number that fits int32`},
@@ -32,7 +32,7 @@ func TestUnreadable(t *testing.T) {
 			if err == nil {
 				t.Fatal("it can be read")
 			}
-			if got := unreadable("o", []byte(tc.text), &o, err).String(); got != tc.want {
+			if got := undecodable("o", []byte(tc.text), &o, err).String(); got != tc.want {
 				t.Errorf("got  %s\nwant %s", got, tc.want)
 			}
 		})

@@ -9,8 +9,8 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/source"
 	"github.com/sluice-proxy/sluice/internal/source/convert"
-	"github.com/sluice-proxy/sluice/internal/source/report"
 )
 
 // rank orders files: by the root that they belong to, then by name.
@@ -34,7 +34,7 @@ type claim struct {
 // changed.
 type index struct {
 	store  *cluster.Store
-	report *report.Reporter
+	report *source.Reporter
 
 	claims     map[key][]claim  // sorted by rank; the first counts
 	duplicates map[key]struct{} // not examined by reportDuplicates yet
@@ -42,7 +42,7 @@ type index struct {
 	backends   backends
 }
 
-func newIndex(store *cluster.Store, r *report.Reporter) *index {
+func newIndex(store *cluster.Store, r *source.Reporter) *index {
 	return &index{
 		store:      store,
 		report:     r,
@@ -137,7 +137,7 @@ func duplicateProblems(k key, claims []claim) []route.Problem {
 	for i := 1; i < len(claims); i++ {
 		out = append(out, route.Problem{
 			Object: claims[i].from.path + ": " + k.String(),
-			Reason: "also in " + claims[0].from.path + ", which counts",
+			Reason: "also in " + claims[0].from.path + ", which takes precedence",
 		})
 	}
 	return out

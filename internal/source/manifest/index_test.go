@@ -10,10 +10,10 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/route"
-	"github.com/sluice-proxy/sluice/internal/source/report"
+	"github.com/sluice-proxy/sluice/internal/source"
 )
 
-func newTestIndex() *index { return newIndex(cluster.NewStore(), report.New(nil)) }
+func newTestIndex() *index { return newIndex(cluster.NewStore(), source.NewReporter(nil)) }
 
 // view is what a Store has, kept up to date by taking changes.
 type view map[string]string
@@ -48,19 +48,19 @@ func (v view) take(store *cluster.Store) []string {
 
 // sets is a set of files, given to an index one after the other.
 type sets struct {
-	t     *testing.T
-	index *index
-	files map[string]content
-	view  view
-	told  []string
-	gone  map[string]bool
+	t        *testing.T
+	index    *index
+	files    map[string]content
+	view     view
+	reported []string
+	gone     map[string]bool
 }
 
 func newSets(t *testing.T) *sets {
 	s := &sets{t: t, files: map[string]content{}, view: view{}}
-	s.index = newIndex(cluster.NewStore(), report.New(func(ps []route.Problem) {
+	s.index = newIndex(cluster.NewStore(), source.NewReporter(func(ps []route.Problem) {
 		for _, p := range ps {
-			s.told = append(s.told, p.String())
+			s.reported = append(s.reported, p.String())
 		}
 	}))
 	return s
@@ -113,9 +113,9 @@ metadata: {name: web}
 subsets: [{addresses: [{ip: 10.0.0.9}], ports: [{port: 9090}]}]
 `
 
-// EndpointSlices win over Endpoints, and those over Pods; whatever goes, what
-// is left counts again.
-func TestWhereEndpointsComeFrom(t *testing.T) {
+// EndpointSlices take precedence over Endpoints, and those over Pods. When one is
+// deleted the next is used again.
+func TestPrecedenceOfEndpoints(t *testing.T) {
 	s := newSets(t)
 	s.write("svc", selecting, view{"web": "[10.96.0.1] "})
 	s.write("pods", pods, view{"web": "[10.96.0.1] 10.0.0.1 8080, 10.0.0.2 8080 not ready"})
@@ -150,34 +150,34 @@ func TestObjectInTwoFiles(t *testing.T) {
 	s.write("a", web, view{"web": "[10.96.0.1] "})
 	s.write("b", strings.Replace(web, "10.96.0.1", "10.96.0.3", 1), view{"web": "[10.96.0.1] "})
 	s.write("a", "", view{"web": "[10.96.0.3] "})
-	if d := cmp.Diff([]string{"b: Service default/web: also in a, which counts"}, s.told); d != "" {
-		t.Errorf("told (-want +got):\n%s", d)
+	if d := cmp.Diff([]string{"b: Service default/web: also in a, which takes precedence"}, s.reported); d != "" {
+		t.Errorf("reported (-want +got):\n%s", d)
 	}
 }
 
 // A file that is gone contests nothing until it is known whether it comes back.
-func TestObjectInAFileThatIsGone(t *testing.T) {
+func TestObjectInADeletedFile(t *testing.T) {
 	s := newSets(t)
 	s.write("a", web, view{"web": "[10.96.0.1] "})
 	s.gone = map[string]bool{"a": true}
 	s.write("c", web, view{"web": "[10.96.0.1] "})
-	if len(s.told) > 0 || len(s.index.duplicates) != 1 {
-		t.Errorf("told %q, duplicates %v", s.told, s.index.duplicates)
+	if len(s.reported) > 0 || len(s.index.duplicates) != 1 {
+		t.Errorf("reported %q, duplicates %v", s.reported, s.index.duplicates)
 	}
 	s.gone = nil
 	s.write("other", webSlice, view{"web": "[10.96.0.1] 10.0.0.1 8080"})
-	if d := cmp.Diff([]string{"c: Service default/web: also in a, which counts"}, s.told); d != "" {
-		t.Errorf("told when it came back (-want +got):\n%s", d)
+	if d := cmp.Diff([]string{"c: Service default/web: also in a, which takes precedence"}, s.reported); d != "" {
+		t.Errorf("reported when it came back (-want +got):\n%s", d)
 	}
 	s.gone = map[string]bool{"a": true}
 	s.write("a", "", view{"web": "[10.96.0.1] 10.0.0.1 8080"})
-	if len(s.told) != 1 || len(s.index.duplicates) != 0 {
-		t.Errorf("told %q, duplicates %v", s.told, s.index.duplicates)
+	if len(s.reported) != 1 || len(s.index.duplicates) != 0 {
+		t.Errorf("reported %q, duplicates %v", s.reported, s.index.duplicates)
 	}
 }
 
-// What is broken keeps what it last said; the rest of the file counts.
-func TestBrokenPartsKeepWhatTheySaid(t *testing.T) {
+// A broken document keeps its last object; the others of the file are used.
+func TestBrokenDocumentsKeepTheirObjects(t *testing.T) {
 	db := strings.NewReplacer("web", "db", "10.96.0.1", "10.96.0.5").Replace(web)
 	s := newSets(t)
 	s.write("f", web+"---"+db, view{"web": "[10.96.0.1] ", "db": "[10.96.0.5] "})
@@ -191,7 +191,7 @@ func TestBrokenPartsKeepWhatTheySaid(t *testing.T) {
 }
 
 // A Service is never in the Store without the endpoints that came with it.
-func TestServicesComeLastAndGoFirst(t *testing.T) {
+func TestServicesAreAddedLastAndRemovedFirst(t *testing.T) {
 	x := newTestIndex()
 	c := reader{}.parse("f", []byte(web+"---"+webSlice))
 	turns := []change{}

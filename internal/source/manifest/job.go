@@ -4,7 +4,12 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
 	"sync"
+	"syscall"
 
 	"github.com/sluice-proxy/sluice/internal/textfile"
 )
@@ -17,6 +22,8 @@ const largeBytes = 256 << 10
 // may do it.
 type job struct {
 	file      *file // not read, except for its path
+	stream    *root // the file is read once; nil: it is a regular file
+	stdin     io.Reader
 	reader    reader
 	last      content // the last content of the file
 	sum       hash    // of the text of last; zero: there is none
@@ -31,8 +38,23 @@ type result struct {
 	err     error
 }
 
+// job returns the job of reading a file.
+func (s *Source) job(f *file) job {
+	j := job{file: f, stdin: s.stdin, reader: s.reader, last: f.content, unsettled: f.unsettled}
+	if r := s.roots[f.from.root]; r.isStream {
+		j.stream = r
+	}
+	if f.wasRead {
+		j.sum = f.read.sum
+	}
+	return j
+}
+
 // do reads the file.
 func (j job) do() result {
+	if j.stream != nil {
+		return j.readStream()
+	}
 	f, err := textfile.Open(j.file.from.path)
 	if err != nil {
 		return j.failed(err)
@@ -61,8 +83,34 @@ func (j job) read(f *textfile.File) result {
 		}
 		return r
 	}
+	return j.parse(data, f.Info)
+}
+
+// readStream reads a stream to its end.
+func (j job) readStream() result {
+	in, limit := j.stdin, j.reader.limits.FileBytes
+	if j.stream.path != stdin {
+		f, err := os.OpenFile(j.stream.path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+		if err != nil {
+			return j.failed(err)
+		}
+		defer f.Close()
+		in = f
+	}
+	if in == nil {
+		return j.failed(errors.New("there is no standard input"))
+	}
+	data, err := textfile.ReadLimited(in, limit, 0)
+	if err != nil {
+		return j.failed(fmt.Errorf("%s: %w", j.file.from.path, err))
+	}
+	return j.parse(data, nil)
+}
+
+// parse returns the result of a file with this text.
+func (j job) parse(data []byte, info fs.FileInfo) result {
 	path := j.file.from.path
-	r := result{file: j.file, reading: reading{info: f.Info, sum: sha256.Sum256(data), ends: endsWhole(data)}}
+	r := result{file: j.file, reading: reading{info: info, sum: sha256.Sum256(data), ends: endsWhole(data)}}
 	switch {
 	case r.reading.sum == j.sum:
 	case !j.unsettled.since.IsZero() && j.unsettled.sum == r.reading.sum:
@@ -91,12 +139,17 @@ func newWorkers(stop <-chan struct{}) *workers {
 	}
 }
 
-// start starts a job, whose result goes to w.results.
+// start starts a job, whose result goes to w.results. Nothing waits for a job that
+// reads a stream, which may never end.
 func (w *workers) start(j job) {
+	if j.stream != nil {
+		go func() { w.deliver(j.do()) }()
+		return
+	}
 	w.running.Go(func() {
 		r, ok := w.try(w.small, j, largeBytes)
 		if !ok {
-			r, _ = w.try(w.large, j, 0)
+			r, _ = w.try(w.large, j, j.reader.limits.FileBytes)
 		}
 		w.deliver(r)
 	})
@@ -111,7 +164,7 @@ func (w *workers) deliver(r result) {
 }
 
 // try does a job when the semaphore admits it. It returns false if the file has more
-// than most bytes; 0 sets no limit.
+// than most bytes, but not more than the limit, of which read returns the error.
 func (w *workers) try(semaphore chan struct{}, j job, most int64) (result, bool) {
 	select {
 	case semaphore <- struct{}{}:
@@ -124,7 +177,7 @@ func (w *workers) try(semaphore chan struct{}, j job, most int64) (result, bool)
 		return j.failed(err), true
 	}
 	defer f.Close()
-	if size := f.Info.Size(); most > 0 && size > most && size <= j.reader.limits.FileBytes {
+	if size := f.Info.Size(); size > most && size <= j.reader.limits.FileBytes {
 		return result{}, false
 	}
 	return j.read(f), true

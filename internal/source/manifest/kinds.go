@@ -4,69 +4,157 @@ import (
 	"slices"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// unknownKind returns the problem of an object of a kind that is not read. It returns
-// none unless the kind looks like a misspelling of one that is.
-func (h header) unknownKind(kind string) []route.Problem {
-	group, _ := h.groupVersion()
-	meant := meantKind(kind)
-	t, ok := traitOf(meant)
-	if !ok || !isOfTheAPI(group) || group != t.group && meant != kind {
-		return nil
+// The kinds of objects that are read.
+const (
+	kindService       = "Service"
+	kindEndpointSlice = "EndpointSlice"
+	kindEndpoints     = "Endpoints"
+	kindNode          = "Node"
+	kindServiceCIDR   = "ServiceCIDR"
+	kindPod           = "Pod"
+)
+
+// trait describes a kind.
+type trait struct {
+	group      string
+	versions   []string // the preferred one first
+	namespaced bool
+}
+
+// traitOf returns the trait of a kind that is read.
+func traitOf(kind string) (trait, bool) {
+	switch kind {
+	case kindService, kindEndpoints, kindPod:
+		return trait{"", []string{"v1"}, true}, true
+	case kindNode:
+		return trait{"", []string{"v1"}, false}, true
+	case kindEndpointSlice:
+		return trait{"discovery.k8s.io", []string{"v1"}, true}, true
+	case kindServiceCIDR:
+		return trait{"networking.k8s.io", []string{"v1", "v1beta1"}, false}, true
 	}
-	p := route.Problem{Object: strings.TrimSpace(h.Kind + " " + h.Metadata.Name)}
-	if meant == kind {
-		p.Field, p.Value = "apiVersion", h.APIVersion
-		p.Reason = "the group has no such kind, so the object is not read; expected " + t.apiVersion()
-		return []route.Problem{p}
-	}
-	p.Field, p.Value = "kind", h.Kind
-	p.Reason = "there is no such kind, so the object is not read; meant is probably " + meant + strings.TrimPrefix(h.Kind, kind)
-	return []route.Problem{p}
+	return trait{}, false
 }
 
 // apiVersion returns the preferred version of a kind.
 func (t trait) apiVersion() string { return strings.TrimPrefix(t.group+"/"+t.versions[0], "/") }
 
-// isOfTheAPI reports whether a group belongs to Kubernetes itself.
-func isOfTheAPI(group string) bool {
-	return group == "" || group == "discovery.k8s.io" || group == "networking.k8s.io"
+// header has the fields that all objects share.
+type header struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Metadata   struct {
+		Namespace string `json:"namespace"`
+		Name      string `json:"name"`
+	} `json:"metadata"`
+
+	depth int // of the lists that it is in
+}
+
+// groupVersion returns the two parts of apiVersion.
+func (h header) groupVersion() (group, version string) {
+	if group, version, ok := strings.Cut(h.APIVersion, "/"); ok {
+		return group, version
+	}
+	return "", h.APIVersion
+}
+
+// key returns the key of the object, or the problem that it has no valid name.
+func (h header) key(t trait) (key, *route.Problem) {
+	k := key{kind: h.Kind, name: cluster.Name{Name: h.Metadata.Name}}
+	invalid := func(field, value, reason string) (key, *route.Problem) {
+		return key{}, &route.Problem{Object: h.Kind, Field: field, Value: value, Reason: reason}
+	}
+	if t.namespaced {
+		k.name.Namespace = h.Metadata.Namespace
+		if k.name.Namespace == "" {
+			k.name.Namespace = metav1.NamespaceDefault
+		}
+		if bad := validation.IsDNS1123Label(k.name.Namespace); len(bad) > 0 {
+			return invalid("metadata.namespace", k.name.Namespace, bad[0])
+		}
+	}
+	if k.name.Name == "" {
+		return invalid("metadata.name", "", "an object needs a name")
+	}
+	if bad := validation.IsDNS1123Subdomain(k.name.Name); len(bad) > 0 {
+		return invalid("metadata.name", k.name.Name, bad[0])
+	}
+	return k, nil
+}
+
+// itemHeader returns the apiVersion and kind of the items of a list; false if the
+// list is not read, with the problem if its kind looks misspelled.
+func (h header) itemHeader() (header, []route.Problem, bool) {
+	from := header{depth: h.depth + 1}
+	kind := strings.TrimSuffix(h.Kind, "List")
+	if kind == "" {
+		return from, nil, true
+	}
+	if _, ok := traitOf(kind); !ok {
+		return from, h.misspelled(kind), false
+	}
+	from.APIVersion, from.Kind = h.APIVersion, kind
+	return from, nil, true
+}
+
+// misspelled returns the problem of an object of a kind that is not read. It returns
+// none unless the kind or its group looks like a misspelling of one that is.
+func (h header) misspelled(kind string) []route.Problem {
+	group, _ := h.groupVersion()
+	meant := meantKind(kind)
+	t, ok := traitOf(meant)
+	ofKubernetes := slices.Contains([]string{"", "discovery.k8s.io", "networking.k8s.io"}, group)
+	if !ok || !ofKubernetes || group != t.group && meant != kind {
+		return nil
+	}
+	p := route.Problem{
+		Object: strings.TrimSpace(h.Kind + " " + h.Metadata.Name), Field: "kind", Value: h.Kind,
+		Reason: "there is no such kind, so the object is not read; did you mean " + meant + strings.TrimPrefix(h.Kind, kind) + "?",
+	}
+	if meant == kind {
+		p.Field, p.Value = "apiVersion", h.APIVersion
+		p.Reason = "the group has no such kind, so the object is not read; expected " + t.apiVersion()
+	}
+	return []route.Problem{p}
 }
 
 // meantKind returns the supported kind that was probably meant; empty if there is
 // none. No other kind of their groups is spelled as similarly.
 func meantKind(kind string) string {
-	kinds := []string{kindService, kindEndpointSlice, kindEndpoints, kindNode, kindServiceCIDR, kindPod}
-	if slices.Contains(kinds, kind) {
-		return kind
-	}
-	for _, k := range kinds {
-		if distance(strings.ToLower(kind), strings.ToLower(k)) <= min(2, len(k)/3) {
-			return k
+	best, fewest := "", 3
+	for _, k := range []string{kindService, kindEndpointSlice, kindEndpoints, kindNode, kindServiceCIDR, kindPod} {
+		if n := distance(strings.ToLower(kind), strings.ToLower(k)); n < fewest && n <= len(k)/3 {
+			best, fewest = k, n
 		}
 	}
-	return ""
+	return best
 }
 
 // distance returns the number of letters to insert, delete or replace to turn one
 // word into another.
 func distance(a, b string) int {
-	row := make([]int, len(b)+1) // to make the first j letters of b of those of a seen so far
+	row := make([]int, len(b)+1) // the distances of the part of a so far to each start of b
 	for j := range row {
 		row[j] = j
 	}
 	for i := range len(a) {
-		before := row[0] // of the row above, one to the left
+		diagonal := row[0]
 		row[0] = i + 1
 		for j := range len(b) {
-			change := before
+			replaced := diagonal
 			if a[i] != b[j] {
-				change++
+				replaced++
 			}
-			before = row[j+1]
-			row[j+1] = min(change, before+1, row[j]+1)
+			diagonal = row[j+1]
+			row[j+1] = min(replaced, diagonal+1, row[j]+1)
 		}
 	}
 	return row[len(b)]

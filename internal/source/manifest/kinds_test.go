@@ -6,11 +6,11 @@ import (
 	"testing"
 )
 
-// A kind that is nearly one that is read is reported, any other is somebody
-// else's.
-func TestStrangers(t *testing.T) {
+// A kind that looks like a misspelling of a supported kind is reported; others are
+// ignored.
+func TestMisspelledKinds(t *testing.T) {
 	mistyped := func(kind, meant string) string {
-		return fmt.Sprintf("f: document 1: %s x: kind: %s: there is no such kind, so the object is not read; meant is probably %s", kind, kind, meant)
+		return fmt.Sprintf("f: document 1: %s x: kind: %s: there is no such kind, so the object is not read; did you mean %s?", kind, kind, meant)
 	}
 	for _, tc := range []struct{ apiVersion, kind, want string }{
 		{"v1", "Servic", mistyped("Servic", "Service")},
@@ -45,7 +45,7 @@ func TestStrangers(t *testing.T) {
 }
 
 // No kind Kubernetes has of its own is taken for another.
-func TestKindsThatAreNoMistake(t *testing.T) {
+func TestOtherKindsAreNotMisspelled(t *testing.T) {
 	for kind := range strings.FieldsSeq(`Binding ComponentStatus ConfigMap Event LimitRange Namespace PersistentVolume
 		PersistentVolumeClaim PodTemplate ReplicationController ResourceQuota Secret ServiceAccount Status List
 		Ingress IngressClass IPAddress NetworkPolicy`) {

@@ -66,8 +66,8 @@ func all(store *cluster.Store) (view, string) {
 	return v, fmt.Sprint(facts.ServiceCIDRs, " ", node)
 }
 
-// Whatever was written, changed and removed in whatever order, the Store has
-// what it would have had the files been read for the first time.
+// After any sequence of writes, changes and removals the Store has the objects that it
+// would have if the files were read for the first time.
 func TestChangesEqualAFreshStart(t *testing.T) {
 	names := []string{"a.yaml", "b.yaml", "c.yaml"}
 	rd := reader{nodeName: "n1"}

@@ -121,16 +121,16 @@ items: 9
 		},
 		{
 			name: "key twice", in: web + "  clusterIP: 10.96.0.2\n", objects: []string{"Service default/web"},
-			problems: []string{"f.yaml: document 1: Service default/web: spec.clusterIP: given more than once, again in line 8; the last one counts"},
+			problems: []string{"f.yaml: document 1: Service default/web: clusterIP: repeated in line 8; the last value is used"},
 		},
 		{
 			name: "object twice", in: web + "---" + web, objects: []string{"Service default/web"},
-			problems: []string{"f.yaml: document 2: Service default/web: also in document 1, which counts"},
+			problems: []string{"f.yaml: document 2: Service default/web: also in document 1, which takes precedence"},
 		},
 		{
 			name: "object twice in a list", in: `{"apiVersion":"v1","kind":"NodeList","items":[{"metadata":{"name":"a"}},{"metadata":{"name":"b"}},{"metadata":{"name":"a"}}]}`,
 			objects:  []string{"Node a", "Node b"},
-			problems: []string{"f.yaml: document 1: item 3: Node a: also in item 1, which counts"},
+			problems: []string{"f.yaml: document 1: item 3: Node a: also in item 1, which takes precedence"},
 		},
 		{
 			name: "not an object", in: "replicas: 3\n", lost: true,
@@ -162,7 +162,7 @@ items: 9
 		},
 		{
 			name: "problems of a conversion", in: strings.Replace(web, "10.96.0.1", "", 1), objects: []string{"Service default/web"},
-			problems: []string{"f.yaml: document 1: Service default/web: spec.clusterIP: the Service has no usable clusterIP and is not programmed; none is invented"},
+			problems: []string{"f.yaml: document 1: Service default/web: spec.clusterIP: the Service has no usable clusterIP and is not programmed"},
 		},
 		{
 			name: "type error deep inside", in: strings.Replace(web, "80", "http", 1), broken: []string{"Service default/web"},

@@ -27,8 +27,8 @@ type running struct {
 	src   *Source
 	view  view
 
-	mu   sync.Mutex
-	told []string
+	mu       sync.Mutex
+	reported []string
 }
 
 func run(t *testing.T, paths ...string) *running {
@@ -38,7 +38,7 @@ func run(t *testing.T, paths ...string) *running {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		for _, p := range ps {
-			r.told = append(r.told, p.String())
+			r.reported = append(r.reported, p.String())
 		}
 	}})
 	r.src = src
@@ -53,8 +53,8 @@ func run(t *testing.T, paths ...string) *running {
 	})
 	select {
 	case <-r.store.Ready():
-	case <-time.After(5 * time.Second):
-		t.Fatal("nothing was read in 5 s")
+	case <-time.After(30 * time.Second):
+		t.Fatal("nothing was read in 30 s")
 	}
 	r.view.take(r.store)
 	return r
@@ -71,17 +71,10 @@ func (r *running) becomes(want view) time.Duration {
 		}
 		select {
 		case <-r.store.Changed():
-		case <-time.After(3 * time.Second):
-			r.t.Fatalf("not so after 3 s (-want +got):\n%s", cmp.Diff(want, r.view))
+		case <-time.After(20 * time.Second):
+			r.t.Fatalf("not so after 20 s (-want +got):\n%s", cmp.Diff(want, r.view))
 		}
 	}
-}
-
-// stays verifies that nothing changes for a while.
-func (r *running) stays(d time.Duration) {
-	r.t.Helper()
-	time.Sleep(d)
-	r.unchanged()
 }
 
 // unchanged verifies that nothing has changed so far.
@@ -91,20 +84,20 @@ func (r *running) unchanged() {
 	}
 }
 
-// hears waits until a problem with these words is reported.
-func (r *running) hears(words ...string) {
+// reports waits until a problem with these words is reported.
+func (r *running) reports(words ...string) {
 	r.t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		r.mu.Lock()
-		heard := slices.ContainsFunc(r.told, func(line string) bool {
+		found := slices.ContainsFunc(r.reported, func(line string) bool {
 			return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) })
 		})
 		r.mu.Unlock()
-		if heard {
+		if found {
 			return
 		}
 	}
-	r.t.Errorf("nothing reported with %q; there is %q", words, r.told)
+	r.t.Errorf("nothing reported with %q; there is %q", words, r.reported)
 }
 
 func write(t *testing.T, path, text string) {
@@ -257,7 +250,7 @@ func TestFolderIsReplaced(t *testing.T) {
 	write(t, filepath.Join(dir, "a.yaml"), svc("a", "10.0.0.1"))
 	r := run(t, dir)
 	must(t, os.Rename(dir, filepath.Join(top, "old")))
-	r.hears(dir, "kept")
+	r.reports(dir, isKept)
 	r.unchanged()
 	must(t, os.Mkdir(filepath.Join(top, "new"), 0o700))
 	write(t, filepath.Join(top, "new", "b.yaml"), svc("b", "10.0.0.2"))
@@ -265,7 +258,7 @@ func TestFolderIsReplaced(t *testing.T) {
 	r.becomes(view{"b": "[10.0.0.2] "})
 	write(t, filepath.Join(dir, "c.yaml"), svc("c", "10.0.0.3"))
 	r.becomes(view{"b": "[10.0.0.2] ", "c": "[10.0.0.3] "})
-	write(t, filepath.Join(top, "old", "a.yaml"), svc("a", "10.0.0.7")) // nobody's any more
+	write(t, filepath.Join(top, "old", "a.yaml"), svc("a", "10.0.0.7")) // no longer in the folder
 	write(t, filepath.Join(dir, "d.yaml"), svc("d", "10.0.0.4"))
 	r.becomes(view{"b": "[10.0.0.2] ", "c": "[10.0.0.3] ", "d": "[10.0.0.4] "})
 	must(t, os.RemoveAll(dir))
@@ -288,28 +281,29 @@ func TestLinkedFolderIsSwapped(t *testing.T) {
 	r.becomes(view{"a": "[10.0.0.3] "})
 }
 
-// A file is written slowly, in pieces that end wherever they do. What it said
-// stays until it is whole; what is new may come as it is written.
+// A file is written slowly, in pieces that end anywhere. Its last content stays in
+// force until it is complete.
 func TestHalfWritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.yaml")
-	was := svc("a", "10.0.0.1") + svc("b", "10.0.0.2")
-	write(t, path, was)
-	r := run(t, path)
-	now := svc("a", "10.0.0.1") + svc("b", "10.0.0.12")
-	for _, cut := range []int{0, 5, len(now) - 25, len(now) - 2} { // nothing; a word; "10.0.0.1"; "8" of "80"
+	before, after := svc("a", "10.0.0.1")+svc("b", "10.0.0.2"), svc("a", "10.0.0.1")+svc("b", "10.0.0.12")
+	viewBefore, viewAfter := view{"a": "[10.0.0.1] ", "b": "[10.0.0.2] "}, view{"a": "[10.0.0.1] ", "b": "[10.0.0.12] "}
+	write(t, path, before)
+	s := loaded(t, path)
+	for _, cut := range []int{0, 5, len(after) - 25, len(after) - 2} { // nothing; a word; "10.0.0.1"; "8" of "80"
 		f, err := os.Create(path)
 		must(t, err)
-		_, err = f.WriteString(now[:cut])
+		_, err = f.WriteString(after[:cut])
 		must(t, err)
-		r.stays(150 * time.Millisecond)
-		_, err = f.WriteString(now[cut:])
+		s.after(0, viewBefore)
+		s.after(6*shortSettle, viewBefore)
+		_, err = f.WriteString(after[cut:])
 		must(t, err)
 		must(t, f.Close())
-		r.becomes(view{"a": "[10.0.0.1] ", "b": "[10.0.0.12] "})
-		write(t, path, was)
-		r.becomes(view{"a": "[10.0.0.1] ", "b": "[10.0.0.2] "})
+		s.after(0, viewAfter)
+		write(t, path, before)
+		s.after(0, viewBefore)
 	}
-	r.hears(path, "the file is empty")
+	s.reported.wait(t, "the file is empty")
 }
 
 func TestBrokenFileIsReportedAndKept(t *testing.T) {
@@ -318,9 +312,9 @@ func TestBrokenFileIsReportedAndKept(t *testing.T) {
 	r := run(t, path)
 	write(t, path, svc("a", "10.0.0.3")+strings.Replace(svc("b", "10.0.0.4"), "80", "http", 1))
 	r.becomes(view{"a": "[10.0.0.3] ", "b": "[10.0.0.2] "})
-	r.hears(path, "document 2", "Service default/b", "spec.ports[0].port", "whole number")
-	write(t, path, svc("a", "10.0.0.3")+"---\n{")
-	r.hears(path, "document 2", "line 11")
+	r.reports(path, "document 2", "Service default/b", "spec.ports[0].port", "whole number")
+	write(t, path, svc("a", "10.0.0.3")+"---\n{\n")
+	r.reports(path, "document 2", "line 1")
 	r.unchanged()
 	write(t, path, svc("a", "10.0.0.3"))
 	r.becomes(view{"a": "[10.0.0.3] "})
@@ -333,7 +327,7 @@ func TestUnreadableFileIsKept(t *testing.T) {
 	r := run(t, path)
 	must(t, os.Remove(path)) // a folder in its place cannot be read as a file
 	must(t, os.Mkdir(path, 0o700))
-	r.hears(path, "is a directory")
+	r.reports(path, "is a directory")
 	must(t, os.Remove(path))
 	write(t, path, svc("a", "10.0.0.2"))
 	r.becomes(view{"a": "[10.0.0.2] "})

@@ -3,21 +3,24 @@ package manifest
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
-	"github.com/sluice-proxy/sluice/internal/source/state"
+	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/source"
 )
 
 // isState waits until a Source is so, and returns its times.
-func isState(t *testing.T, src *Source, want state.State) (since, last time.Time) {
+func isState(t *testing.T, src *Source, want source.State) (since, last time.Time) {
 	t.Helper()
 	var d string
-	for deadline := time.Now().Add(3 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		got := src.State()
 		since, last = got.Since, got.LastEvent
 		got.Since, got.LastEvent = time.Time{}, time.Time{}
@@ -25,18 +28,18 @@ func isState(t *testing.T, src *Source, want state.State) (since, last time.Time
 			return since, last
 		}
 	}
-	t.Errorf("not so after 3 s (-want +got):\n%s", d)
+	t.Errorf("not so after 30 s (-want +got):\n%s", d)
 	return since, last
 }
 
-// The state follows the files: how many, when one last said something else,
-// and how many have something wrong with them.
+// The state follows the files: how many there are, when one last changed, and how many
+// have problems.
 func TestState(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
 	write(t, at("a.yaml"), svc("a", "10.0.0.1"))
 	r := run(t, dir)
-	want := state.State{From: dir, Connected: true, Files: 1}
+	want := source.State{From: dir, Connected: true, Files: 1}
 	since, first := isState(t, r.src, want)
 	if since.IsZero() || first.IsZero() || since.Before(first) {
 		t.Errorf("read at %v, all read at %v", first, since)
@@ -62,9 +65,39 @@ func TestStateBeforeAndAfterLoad(t *testing.T) {
 	write(t, file, svc("a", "10.0.0.1"))
 	src := New(cluster.NewStore(), Options{Paths: []string{file, "-"}, Stdin: strings.NewReader(svc("b", "10.0.0.2"))})
 	const once = "- can be read once only"
-	if d := cmp.Diff(state.State{From: file + ", -", Unrepeatable: once}, src.State()); d != "" {
+	if d := cmp.Diff(source.State{From: file + ", -", Unrepeatable: once}, src.State()); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
 	must(t, src.Load())
-	isState(t, src, state.State{From: file + ", -", Connected: true, Files: 2, Unrepeatable: once})
+	isState(t, src, source.State{From: file + ", -", Connected: true, Files: 2, Unrepeatable: once})
+}
+
+// reports collects what is reported.
+type reports struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (r *reports) add(problems []route.Problem) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, p := range problems {
+		r.lines = append(r.lines, p.String())
+	}
+}
+
+func (r *reports) all() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.lines)
+}
+
+// wait waits until something with these words is reported.
+func (r *reports) wait(t *testing.T, words string) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(strings.Join(r.all(), "\n"), words); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%q is not reported; there is %.2000q", words, r.all())
+		}
+	}
 }

@@ -17,12 +17,11 @@ import (
 )
 
 const (
-	quietTime   = 2 * time.Millisecond  // act when there was no event for this long
-	longestWait = 10 * time.Millisecond // or when the first event was this long ago
-	rescan      = 10 * time.Second      // for file systems without notifications
-	mostLinks   = 40                    // of one path, as in the kernel
+	actDelay = 3 * time.Millisecond // between an event and the reread: programs write a file in steps
+	rescan   = 10 * time.Second     // for file systems without notifications
 
-	mostResults = 100 // results that are taken over before anything else
+	maxLinks   = 40  // of one path, as in the kernel
+	maxResults = 100 // that are used before anything else
 )
 
 // Run reads all files, then follows changes until the context ends. It reports files
@@ -30,7 +29,7 @@ const (
 // file was read or failed, unless all failed: then the rules that an earlier process
 // wrote stay until there is a file to read.
 func (s *Source) Run(ctx context.Context) error {
-	w := &watch{source: s, seen: map[string]fs.FileInfo{}}
+	w := &watch{source: s, watched: map[string]fs.FileInfo{}}
 	notify, err := fsnotify.NewWatcher()
 	if err == nil {
 		defer notify.Close()
@@ -40,32 +39,10 @@ func (s *Source) Run(ctx context.Context) error {
 	s.jobs = newWorkers(ctx.Done())
 	defer s.jobs.running.Wait()
 	s.reader.stopped = func() bool { return ctx.Err() != nil }
-	s.startStreams()
 	w.rewatch() // before reading, so that no change is missed
 	s.refresh(time.Now())
 	w.rewatch()
 	return w.loop(ctx)
-}
-
-// tryFinishLoad finishes the load once everything that can be read was read.
-func (s *Source) tryFinishLoad() {
-	if s.loaded || s.waiting > 0 {
-		return
-	}
-	read, failed := s.streams, s.unlisted
-	for _, f := range s.files {
-		switch {
-		case f.busy:
-			return
-		case f.wasRead:
-			read++
-		default:
-			failed++
-		}
-	}
-	if read > 0 || failed == 0 {
-		s.finishLoad()
-	}
 }
 
 // watch rereads files after events of the file system.
@@ -73,14 +50,11 @@ type watch struct {
 	notify *fsnotify.Watcher // nil: not available
 	source *Source
 
-	seen    map[string]fs.FileInfo // folders that are watched, and their state then
+	watched map[string]fs.FileInfo // folders, and their state when the watch began
 	folders map[string]*root       // roots that are folders, by their real path
-	points  map[string]bool        // paths on the way to a root or a linked file
+	links   map[string]bool        // paths on the way to a root or a linked file
 
-	since  time.Time       // the first event not acted upon; zero: none
-	last   time.Time       // the last one
-	paths  map[string]bool // files that had events
-	always bool            // an event that may concern every file
+	refreshAt time.Time // when to reread all files that changed; zero: not
 }
 
 func (w *watch) loop(ctx context.Context) error {
@@ -104,16 +78,12 @@ func (w *watch) loop(ctx context.Context) error {
 			if ok {
 				w.note(e, time.Now())
 			}
-		case err := <-failures: // events were lost
-			if err == nil {
-				break
+		case err := <-failures:
+			if err != nil { // events were lost
+				w.refreshSoon(time.Now())
 			}
-			w.touch(time.Now())
-			w.always = true
 		case <-again.C:
-			w.source.budget.Flush()
-			w.touch(time.Now())
-			w.always = true
+			w.refreshSoon(time.Now())
 		case <-wake.C:
 			w.act(time.Now())
 		}
@@ -121,12 +91,11 @@ func (w *watch) loop(ctx context.Context) error {
 	}
 }
 
-// finish takes over a result, and others that are ready.
+// finish uses a result, and others that are ready.
 func (w *watch) finish(r result) {
 	s := w.source
 	s.finish(r, time.Now())
-	more := true
-	for n := 1; more && n < mostResults; n++ {
+	for n, more := 1, true; more && n < maxResults; n++ {
 		select {
 		case r := <-s.jobs.results:
 			s.finish(r, time.Now())
@@ -134,97 +103,85 @@ func (w *watch) finish(r result) {
 			more = false
 		}
 	}
-	if s.loaded {
-		s.index.reportDuplicates(s.gone)
+	w.publish()
+}
+
+// publish reports duplicates and updates the state.
+func (w *watch) publish() {
+	if w.source.loaded {
+		w.source.index.reportDuplicates(w.source.gone)
 	}
-	s.publish()
+	w.source.publish()
 }
 
 // wait returns the time until the next action is due.
 func (w *watch) wait(now time.Time) time.Duration {
 	next := now.Add(time.Hour)
-	if !w.since.IsZero() {
-		next = earlier(w.last.Add(quietTime), w.since.Add(longestWait))
+	if !w.refreshAt.IsZero() {
+		next = w.refreshAt
 	}
 	for _, due := range w.source.rereads {
-		next = earlier(next, due)
+		if due.Before(next) {
+			next = due
+		}
 	}
 	return next.Sub(now)
 }
 
-func earlier(a, b time.Time) time.Time {
-	if b.Before(a) {
-		return b
-	}
-	return a
-}
-
-func (w *watch) touch(now time.Time) {
-	w.last = now
-	if w.since.IsZero() {
-		w.since = now
+// refreshSoon schedules a refresh, unless one is due earlier.
+func (w *watch) refreshSoon(now time.Time) {
+	if w.refreshAt.IsZero() {
+		w.refreshAt = now.Add(actDelay)
 	}
 }
 
-// note records which files an event concerns.
+// note schedules the rereads that an event calls for.
 func (w *watch) note(e fsnotify.Event, now time.Time) {
 	if e.Op == fsnotify.Chmod {
 		return
 	}
 	folder, name := filepath.Split(e.Name)
-	if r := w.folders[filepath.Clean(folder)]; r != nil && isManifest(name) && !w.points[e.Name] {
-		w.touch(now)
-		if w.paths == nil {
-			w.paths = map[string]bool{}
+	if r := w.folders[filepath.Clean(folder)]; r != nil && isManifest(name) && !w.links[e.Name] {
+		path, due := filepath.Join(r.path, name), now.Add(actDelay)
+		if earlier, ok := w.source.rereads[path]; !ok || due.Before(earlier) {
+			w.source.rereads[path] = due
 		}
-		w.paths[filepath.Join(r.path, name)] = true
-		w.always = w.always || isLink(e.Name)
+		if isLink(e.Name) { // its target must be watched as well
+			w.refreshSoon(now)
+		}
 		return
 	}
-	if _, watched := w.seen[e.Name]; watched || w.points[e.Name] {
-		w.touch(now)
-		w.always = true
+	if _, watched := w.watched[e.Name]; watched || w.links[e.Name] {
+		w.refreshSoon(now)
 	}
 }
 
-// isLink reports whether a path is a symbolic link, whose target must be watched as
-// well.
 func isLink(path string) bool {
 	info, err := os.Lstat(path)
 	return err == nil && info.Mode()&fs.ModeSymlink != 0
 }
 
-// act rereads files that had events, once no more events come, and files whose
-// reread is due.
+// act does what is due.
 func (w *watch) act(now time.Time) {
 	s := w.source
-	pause := !w.since.IsZero() && !now.Before(earlier(w.last.Add(quietTime), w.since.Add(longestWait)))
-	if pause && w.always {
+	if !w.refreshAt.IsZero() && !now.Before(w.refreshAt) {
+		w.refreshAt = time.Time{}
 		w.rewatch()
 		s.refresh(now)
 		if w.rewatch() {
 			s.refresh(now)
 		}
 	}
-	if pause {
-		for path := range w.paths {
-			if from, ok := s.rankOf(path); ok {
-				s.reread(from, now)
-			}
-		}
-		w.since, w.paths, w.always = time.Time{}, nil, false
-	}
 	for path, due := range s.rereads {
-		if f := s.files[path]; f == nil {
-			delete(s.rereads, path)
-		} else if !now.Before(due) {
-			s.reread(f.from, now)
+		if now.Before(due) {
+			continue
+		}
+		delete(s.rereads, path)
+		if from, ok := s.rankOf(path); ok {
+			s.reread(from, now)
 		}
 	}
-	if s.loaded {
-		s.index.reportDuplicates(s.gone)
-	}
-	s.publish()
+	w.publish()
 }
 
 // rankOf returns the rank of a path in a watched folder that may be a file.
@@ -239,7 +196,7 @@ func (s *Source) rankOf(path string) (rank, bool) {
 
 // rewatch updates the set of watched folders, and reports whether it added one.
 func (w *watch) rewatch() bool {
-	w.folders, w.points = map[string]*root{}, map[string]bool{}
+	w.folders, w.links = map[string]*root{}, map[string]bool{}
 	want := map[string]bool{}
 	for _, r := range w.source.roots {
 		if r.isStream {
@@ -262,10 +219,10 @@ func (w *watch) rewatch() bool {
 			}
 		}
 	}
-	for path := range w.seen {
+	for path := range w.watched {
 		if !want[path] {
 			_ = w.notify.Remove(path) // fails if the folder was deleted
-			delete(w.seen, path)
+			delete(w.watched, path)
 		}
 	}
 	added := false
@@ -275,10 +232,10 @@ func (w *watch) rewatch() bool {
 	return added
 }
 
-// pass adds the steps of a trail to w.points, and their folders to want.
+// pass adds the steps of a trail to w.links, and their folders to want.
 func (w *watch) pass(want map[string]bool, steps []string) {
 	for _, step := range steps {
-		w.points[step] = true
+		w.links[step] = true
 		want[filepath.Dir(step)] = true
 	}
 }
@@ -290,13 +247,13 @@ func (w *watch) watchFolder(path string) bool {
 		return false
 	}
 	info, err := os.Stat(path)
-	old := w.seen[path]
+	old := w.watched[path]
 	if err == nil && old != nil && os.SameFile(info, old) && slices.Contains(w.notify.WatchList(), path) {
 		return false
 	}
 	if old != nil {
 		_ = w.notify.Remove(path) // fails if the folder was deleted
-		delete(w.seen, path)
+		delete(w.watched, path)
 	}
 	if err != nil {
 		return false // there is nothing to watch yet
@@ -306,7 +263,7 @@ func (w *watch) watchFolder(path string) bool {
 	if err != nil {
 		return false
 	}
-	w.seen[path] = info
+	w.watched[path] = info
 	return true
 }
 
@@ -343,7 +300,7 @@ func trail(path string) []string {
 		}
 		steps = append(steps, next)
 		to, err := os.Readlink(next)
-		if err != nil || len(steps) > mostLinks {
+		if err != nil || len(steps) > maxLinks {
 			return steps
 		}
 		if filepath.IsAbs(to) {

@@ -62,7 +62,7 @@ func TestQuick(t *testing.T) {
 }
 
 // A limit that no proxy keeps is a result, not an error, and names the event.
-func TestTooSlow(t *testing.T) {
+func TestATimeLimitIsAResult(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "results.json")
 	o, err := parse([]string{"-quick", "-sizes=200", "-limit=1ms", "-results=" + file}, "", os.Stderr)
 	if err != nil {

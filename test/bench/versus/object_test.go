@@ -104,7 +104,7 @@ func TestFill(t *testing.T) {
 	}
 }
 
-func TestFillTellsWhatEtcdSays(t *testing.T) {
+func TestFillReturnsTheErrorOfEtcd(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "mvcc: database space exceeded", http.StatusInsufficientStorage)
 	}))

@@ -1,0 +1,80 @@
+package app
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/explain"
+	"github.com/sluice-proxy/sluice/internal/kernel/address"
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/proxy"
+	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/source/manifest"
+)
+
+// Preview returns the plan for manifests and a kernel without any rules of Sluice. It needs
+// no privileges.
+func Preview(ctx context.Context, o Options) (plane.Plan, error) {
+	f, err := fromFiles(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	change, problems := f.compiler.Compile(f.store.Take())
+	o.reportAll(problems)
+	notProgrammed{o.Log, slog.LevelInfo}.Applied(change)
+	setup := o.setup()
+	setup.Families = f.families
+	p := o.kind().Preview(setup)
+	if err := p.Refresh(ctx); err != nil {
+		return nil, err
+	}
+	return p.Plan(change), nil
+}
+
+// Check verifies that this process can do its work here, and changes nothing.
+func Check(ctx context.Context, o Options) error {
+	_, err := o.kind().Probe(ctx, o.NetNS)
+	return err
+}
+
+// Explain answers a question as if everything in the manifests were programmed. It needs no
+// privileges.
+func Explain(ctx context.Context, o Options, q explain.Question) (explain.Answer, error) {
+	f, err := fromFiles(ctx, o)
+	if err != nil {
+		return explain.Answer{}, err
+	}
+	f.compiler.Compile(f.store.Take()) // the answer contains the problems of the Service
+	return explain.Ask(explain.View{
+		View: proxy.View{Routes: f.compiler.Snapshot(), Started: true},
+		Node: f.store.Node(), Local: f.local, Plane: o.kind().Facts,
+	}, q), nil
+}
+
+// files are the objects of manifests, for a node that has the addresses of this host.
+type files struct {
+	store    *cluster.Store
+	local    []netip.Addr
+	families []route.Family
+	compiler *route.Compiler // has not compiled yet
+}
+
+func fromFiles(ctx context.Context, o Options) (files, error) {
+	f := files{store: cluster.NewStore(), families: []route.Family{route.IPv4, route.IPv6}}
+	found := o.logged()
+	err := openManifests(f.store, o, found.Report, manifest.CommandLimits()).Load()
+	found.Flush()
+	if err != nil {
+		return files{}, err
+	}
+	addresses := address.New(address.Options{NetNS: o.NetNS})
+	if f.local, err = addresses.List(ctx); err != nil {
+		return files{}, err
+	}
+	f.store.SetLocalAddresses(f.local)
+	f.store.SetStandIn(hostNode(addresses, o.Config.NodeName, o.Log))
+	f.compiler = route.NewCompiler(o.policy(f.families))
+	return f, nil
+}

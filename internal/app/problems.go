@@ -1,0 +1,124 @@
+package app
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
+
+	"github.com/sluice-proxy/sluice/internal/event"
+	"github.com/sluice-proxy/sluice/internal/proxy"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// reporter receives problems of objects, each once.
+type reporter = func([]route.Problem)
+
+// report logs problems of objects.
+func (o Options) report(problems []route.Problem) {
+	for _, p := range problems {
+		attrs := []slog.Attr{
+			slog.String("object", p.Object), slog.String("field", p.Field),
+			slog.String("value", shortened(p.Value)), slog.String("reason", p.Reason),
+		}
+		if p.Count > 1 {
+			attrs = append(attrs, slog.Int("count", p.Count))
+		}
+		attrs = slices.DeleteFunc(attrs, func(a slog.Attr) bool { return a.Value.String() == "" })
+		o.Log.LogAttrs(context.Background(), slog.LevelWarn, "Problem", attrs...)
+	}
+}
+
+// How many problems are logged one by one: of those that differ only in the object, and of
+// one class with objects of one kind in one namespace. The others are counted.
+const (
+	loggedAlike   = 10
+	loggedOfClass = 1000
+)
+
+// logged returns a Digest that logs problems.
+func (o Options) logged() *event.Digest {
+	return event.NewDigest(event.DigestOptions{
+		Levels:  []event.Level{{Group: event.SameProblem, Listed: loggedAlike}, {Group: event.SameClass, Listed: loggedOfClass}},
+		Report:  o.report,
+		Summary: func(_ event.Group, p route.Problem) { o.report([]route.Problem{p}) },
+	})
+}
+
+// reportAll logs a complete list of problems.
+func (o Options) reportAll(problems []route.Problem) {
+	found := o.logged()
+	found.Report(problems)
+	found.Flush()
+}
+
+// How many problems become Events one by one: fewer than are logged, as each Event is a
+// request to the API server.
+const (
+	warnedAlike   = 3
+	warnedOfClass = 50
+)
+
+// warnings returns a Digest that records Events about problems.
+func warnings(record func(event.Event)) *event.Digest {
+	return event.NewDigest(event.DigestOptions{
+		Levels: []event.Level{{Group: event.SameProblem, Listed: warnedAlike}, {Group: event.SameClass, Listed: warnedOfClass}},
+		Report: func(problems []route.Problem) {
+			for _, e := range event.OfProblems(problems) {
+				record(e)
+			}
+		},
+		Summary: func(g event.Group, p route.Problem) {
+			if e, ok := event.OfSummary(g, p); ok {
+				record(e)
+			}
+		},
+	})
+}
+
+// shortened returns the beginning of a long value.
+func shortened(value string) string {
+	const most = 200
+	if len(value) <= most {
+		return value
+	}
+	return strings.ToValidUTF8(value[:most], "") + "…"
+}
+
+// observe logs a successful write; the loop logs failures. It logs a periodic comparison
+// that found nothing, and a repeated attempt to write what the kernel refuses, at the
+// debug level.
+func (o Options) observe(s proxy.Sync) {
+	level := slog.LevelDebug
+	again := s.Cause == proxy.Period && s.Steps == 0 || s.Cause == proxy.Failure && s.Refused > 0
+	if s.Full() && !again {
+		level = slog.LevelInfo
+	}
+	attrs := []any{"services", s.Services, "steps", s.Steps, "compile", s.Compile, "apply", s.Apply, "cause", s.Cause.String()}
+	if s.Refused > 0 {
+		attrs = append(attrs, "refused", s.Refused)
+	}
+	if s.Err == nil {
+		o.Log.Log(context.Background(), level, "Synced", attrs...)
+	}
+	if o.Synced != nil {
+		o.Synced(s)
+	}
+}
+
+// notProgrammed logs which Services are not programmed, and why, when that begins or the
+// reason changes.
+type notProgrammed struct {
+	log   *slog.Logger
+	level slog.Level
+}
+
+// Applied implements proxy.Follower.
+func (n notProgrammed) Applied(c route.Change) {
+	for _, t := range c.Touched {
+		if t.New == nil || t.New.Ignored == "" || t.Old != nil && t.Old.Ignored == t.New.Ignored {
+			continue
+		}
+		n.log.Log(context.Background(), n.level, "Not programmed", "service", t.Name.String(), "reason", t.New.Ignored)
+	}
+}

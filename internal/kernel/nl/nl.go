@@ -1,0 +1,87 @@
+// Package nl sends single requests over netlink, and decodes the attributes of
+// answers.
+package nl
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/mdlayher/netlink"
+)
+
+// headerLen is the size of struct nfgenmsg and of struct genlmsghdr, with which
+// the data of each message begins.
+const headerLen = 4
+
+// answerTimeout bounds one answer of the kernel, which may have to load modules.
+const answerTimeout = 10 * time.Second
+
+// Request is a request to the kernel.
+type Request struct {
+	NetNS    int // file descriptor of a network namespace; 0: the current one
+	Protocol int // such as unix.NETLINK_NETFILTER
+	Type     netlink.HeaderType
+	Flags    netlink.HeaderFlags // in addition to netlink.Request
+	Header   [headerLen]byte     // struct nfgenmsg or struct genlmsghdr
+
+	// Encode adds the attributes; nil: there are none.
+	Encode func(*netlink.AttributeEncoder)
+}
+
+// Execute sends a request through a socket of its own and returns the answers.
+func Execute(ctx context.Context, r Request) ([]netlink.Message, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	attributes := netlink.NewAttributeEncoder()
+	if r.Encode != nil {
+		r.Encode(attributes)
+	}
+	data, err := attributes.Encode()
+	if err != nil {
+		return nil, fmt.Errorf("encode netlink request: %w", err)
+	}
+	conn, err := netlink.Dial(r.Protocol, &netlink.Config{NetNS: r.NetNS})
+	if err != nil {
+		return nil, fmt.Errorf("open netlink socket: %w", err)
+	}
+	defer func() { _ = conn.Close() }() // all is answered
+	if err := conn.SetDeadline(time.Now().Add(answerTimeout)); err != nil {
+		return nil, fmt.Errorf("set deadline of netlink socket: %w", err)
+	}
+	return conn.Execute(netlink.Message{
+		Header: netlink.Header{Type: r.Type, Flags: netlink.Request | r.Flags},
+		Data:   append(r.Header[:], data...),
+	})
+}
+
+// Decode calls fn for each attribute of a message, whose numbers have this byte order.
+func Decode(m netlink.Message, order binary.ByteOrder, fn func(*netlink.AttributeDecoder)) error {
+	if len(m.Data) < headerLen {
+		return fmt.Errorf("decode netlink message of %d bytes: too short", len(m.Data))
+	}
+	attributes, err := netlink.NewAttributeDecoder(m.Data[headerLen:])
+	if err != nil {
+		return fmt.Errorf("decode netlink message: %w", err)
+	}
+	attributes.ByteOrder = order
+	for attributes.Next() {
+		fn(attributes)
+	}
+	if err := attributes.Err(); err != nil {
+		return fmt.Errorf("decode netlink message: %w", err)
+	}
+	return nil
+}
+
+// Nested calls fn for each attribute within the current one.
+func Nested(attributes *netlink.AttributeDecoder, fn func(*netlink.AttributeDecoder)) {
+	attributes.Nested(func(in *netlink.AttributeDecoder) error {
+		for in.Next() {
+			fn(in)
+		}
+		return in.Err()
+	})
+}

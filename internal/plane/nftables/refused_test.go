@@ -1,0 +1,343 @@
+package nftables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/kernel/nft"
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/plane/planetest"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+var errTuesday = errors.New("it is Tuesday")
+
+// refusing returns what a Fake refuses: commands with one of these texts.
+func refusing(texts ...string) func(string) error {
+	return func(command string) error {
+		if slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(command, text) }) {
+			return errTuesday
+		}
+		return nil
+	}
+}
+
+// apply reads the kernel, compares everything and writes the difference.
+func apply(t *testing.T, p *Plane, table *route.Table) error {
+	t.Helper()
+	if err := p.Refresh(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	return p.Plan(route.Change{Table: table}).Apply(context.Background())
+}
+
+// wantRefused wants an error that is about these Services alone, and names the command.
+func wantRefused(t *testing.T, err error, command string, names ...cluster.Name) {
+	t.Helper()
+	refused, is := errors.AsType[plane.Refused](err)
+	slices.SortFunc(names, cluster.Name.Compare)
+	if !is || !slices.Equal(refused.Names(), names) {
+		t.Fatalf("error %v, want that %v are refused", err, names)
+	}
+	for name, err := range refused {
+		if !strings.Contains(err.Error(), command) {
+			t.Errorf("%s is refused for %q, want that it names %q", name, err, command)
+		}
+	}
+}
+
+// frontendsOf returns the names of the Services that have a frontend, from their comments.
+func frontendsOf(t *testing.T, kernel Kernel) map[string]bool {
+	t.Helper()
+	state, err := kernel.Read(context.Background(), bothTables[0])
+	if err != nil || state == nil {
+		t.Fatalf("%v, %v", state, err)
+	}
+	names := map[string]bool{}
+	for _, e := range state.Sets["fronts"].Elements {
+		name, _, _ := strings.Cut(e.Comment, ":")
+		names[name] = true
+	}
+	return names
+}
+
+// A Service with an element that the kernel refuses keeps no other from being written,
+// however much fits into one transaction.
+func TestARefusedServiceHoldsUpNoOther(t *testing.T) {
+	for _, room := range []int{1, 3000, 1 << 20} {
+		t.Run(fmt.Sprint("room ", room), func(t *testing.T) {
+			fake := nft.NewFake()
+			fake.Space = room
+			table, bad := crowd(40), member(7).Name
+			text := fmt.Sprintf("comment %q", bad.String()+":http")
+			fake.Refuse = refusing(text)
+			p := newPlane(fake, route.IPv4)
+			for range 2 { // and again at the next comparison
+				wantRefused(t, apply(t, p, table), text, bad)
+				there := frontendsOf(t, fake)
+				for name := range table.Services {
+					if there[name.String()] == (name == bad) {
+						t.Errorf("%s has a frontend: %v", name, there[name.String()])
+					}
+				}
+			}
+			old, now := member(8, 0, 1, 2), member(8, 0, 1, 2, 3)
+			table.Services[now.Name] = now
+			change := route.Change{Table: table, Touched: []route.Touch{{Name: now.Name, Old: old, New: now}}}
+			if err := p.Plan(change).Apply(t.Context()); err != nil {
+				t.Errorf("a change of another Service: %v", err)
+			}
+			fake.Refuse = nil
+			if err := apply(t, p, table); err != nil {
+				t.Fatal(err)
+			}
+			settled(t, fake, table, route.IPv4)
+		})
+	}
+}
+
+// While its new elements are refused a Service stays as it was, with the rows and the
+// chain that its frontend leads to.
+func TestARefusedServiceStaysAsItWas(t *testing.T) {
+	fake := nft.NewFake()
+	table, bad := crowd(20), member(7).Name
+	p := load(t, fake, route.Change{Table: table}, route.IPv4)
+	now := member(7, 0, 1, 2, 3, 4)
+	change := route.Change{Table: table, Touched: []route.Touch{{Name: bad, Old: table.Services[bad], New: now}}}
+	table.Services[bad] = now
+	const text = "10.64.0.7 . 8080"
+	fake.Refuse = refusing(text)
+	if err := p.Plan(change).Apply(t.Context()); !errors.Is(err, errTuesday) || errors.As(err, new(plane.Refused)) {
+		t.Fatalf("error %v, want one that blames no Service before everything is compared", err)
+	}
+	gone := member(9).Name
+	delete(table.Services, gone)
+	wantRefused(t, apply(t, p, table), text, bad)
+	for k, bad := range newAudit(fake, &planetest.Faults{Room: 1 << 20}).frontends() {
+		if bad != nil {
+			t.Errorf("frontend %x: %v", k.key, bad)
+		}
+	}
+	if there := frontendsOf(t, fake); there[gone.String()] || !there[bad.String()] {
+		t.Errorf("frontends of the deleted Service: %v, of the refused one: %v", there[gone.String()], there[bad.String()])
+	}
+	fake.Refuse = nil
+	if err := apply(t, p, table); err != nil {
+		t.Fatal(err)
+	}
+	settled(t, fake, table, route.IPv4)
+}
+
+// A rule of a chain that several Services share is refused: those Services are left out.
+func TestARefusedChainIsRefusedForTheServicesThatNeedIt(t *testing.T) {
+	for _, room := range []int{1, 20_000, 1 << 20} {
+		t.Run(fmt.Sprint("room ", room), func(t *testing.T) {
+			fake := nft.NewFake()
+			fake.Space = room
+			table := crowd(20)
+			affinity(table.Services[member(3).Name], table.Services[member(5).Name])
+			const text = "update @clients"
+			fake.Refuse = refusing(text)
+			p := newPlane(fake, route.IPv4)
+			wantRefused(t, apply(t, p, table), "it is Tuesday", member(3).Name, member(5).Name)
+			if n := len(frontendsOf(t, fake)); n != 18 {
+				t.Errorf("%d Services have frontends, want 18", n)
+			}
+			other := member(30, 0, 1, 2)
+			affinity(other)
+			table.Services[other.Name] = other
+			change := route.Change{Table: table, Touched: []route.Touch{{Name: other.Name, New: other}}}
+			if err := p.Plan(change).Apply(t.Context()); !errors.Is(err, errTuesday) {
+				t.Errorf("error %v, want that the chain is tried for another Service", err)
+			}
+			wantRefused(t, apply(t, p, table), "it is Tuesday", member(3).Name, member(5).Name, other.Name)
+			fake.Refuse = nil
+			if err := apply(t, p, table); err != nil {
+				t.Fatal(err)
+			}
+			settled(t, fake, table, route.IPv4)
+		})
+	}
+}
+
+// What belongs to the whole node is refused for all, and so is an error that is no rangesAndRules
+// of the kernel.
+func TestOtherErrorsAreNoRefusals(t *testing.T) {
+	for name, fail := range map[string]func(*nft.Fake){
+		"a fixed chain": func(f *nft.Fake) { f.Refuse = refusing("add rule ip sluice services") },
+		"a set":         func(f *nft.Fake) { f.Refuse = refusing("add map ip sluice fronts") },
+		"a table":       func(f *nft.Fake) { f.Refuse = refusing("add table ip sluice") },
+		"the socket":    func(f *nft.Fake) { f.Fail = func(*nft.Tx) error { return errTuesday } },
+	} {
+		t.Run(name, func(t *testing.T) {
+			fake, table := nft.NewFake(), crowd(5)
+			fail(fake)
+			p := newPlane(fake, route.IPv4)
+			if err := apply(t, p, table); !errors.Is(err, errTuesday) || errors.As(err, new(plane.Refused)) {
+				t.Fatalf("error %v, want one that is no refusal", err)
+			}
+			fake.Refuse, fake.Fail = nil, nil
+			if err := apply(t, p, table); err != nil {
+				t.Fatal(err)
+			}
+			settled(t, fake, table, route.IPv4)
+		})
+	}
+}
+
+// refusable are texts of commands for a Service, or for what several Services need.
+var refusable = []string{
+	"10.180.0.3 . 8080", "fd00:10:180:1::4 . 8081", `comment "ns/s1`, `comment "ns/s4:web`, "203.0.113.2 . ", "tcp . 30001",
+	"add rule ip sluice off-pod-2 ", "add chain ip6 sluice nodeport-guard", "update @clients", "ways-after-split { 110:",
+	"hairpin { 10.180.0.1 ", "cluster-ips { 172.30.0.4 ",
+}
+
+// Whatever changes, and whatever the kernel refuses: it holds all other Services, every
+// frontend leads to backends, and once it refuses nothing any more nothing is left over.
+func TestModelOfRefusals(t *testing.T) {
+	refusals := 0
+	for seed := *firstSeed; seed < *firstSeed+*seeds; seed++ {
+		w := planetest.NewWorld(rand.New(rand.NewPCG(seed, 2)))
+		opt := w.Options()
+		compiler, fake := route.NewCompiler(opt), nft.NewFake()
+		p := newPlane(fake, opt.Families...)
+		for turn := range 25 {
+			for range 1 + w.IntN(8) {
+				w.Change()
+			}
+			fake.Space = planetest.Pick(w.Rand, 1, 3000, 24000, 1<<20)
+			fake.Refuse = refusing(planetest.Pick(w.Rand, refusable...), planetest.Pick(w.Rand, refusable...))
+			change, _ := compiler.Compile(w.Store.Take())
+			err := apply(t, p, change.Table)
+			refused, is := errors.AsType[plane.Refused](err)
+			if is {
+				err = nil
+			}
+			if err == nil {
+				err = complete(t, p, change.Table, refused)
+			}
+			if err == nil && w.Chance(4) {
+				fake.Refuse = nil
+				if err = apply(t, p, change.Table); err == nil {
+					settled(t, fake, change.Table, opt.Families...)
+				}
+			}
+			if err != nil {
+				t.Fatalf("seed %d, turn %d: %v, refused: %v", seed, turn, err, refused)
+			}
+			refusals += len(refused)
+		}
+	}
+	if uint64(refusals) < *seeds {
+		t.Errorf("%d refusals, want more to look at", refusals)
+	}
+}
+
+// complete wants every Service that is not refused to be as if it were alone in the
+// kernel, every refused one to have a reason, and every frontend to work.
+func complete(t *testing.T, p *Plane, table *route.Table, refused plane.Refused) error {
+	t.Helper()
+	fake, families := p.kernel.(*nft.Fake), p.opt.Families
+	rest := &route.Table{Host: table.Host, Services: maps.Clone(table.Services)}
+	for _, name := range refused.Names() {
+		alone := nft.NewFake()
+		alone.Refuse = fake.Refuse
+		one := map[cluster.Name]*route.Service{name: table.Services[name]}
+		if err := apply(t, newPlane(alone, families...), &route.Table{Host: table.Host, Services: one}); err == nil {
+			return fmt.Errorf("%s is refused, but not if it is alone", name)
+		}
+		delete(rest.Services, name)
+	}
+	scratch := nft.NewFake()
+	load(t, scratch, route.Change{Table: rest}, families...)
+	for k, bad := range newAudit(fake, &planetest.Faults{Room: 1 << 20}).frontends() {
+		if bad != nil {
+			return fmt.Errorf("frontend %x: %w", k.key, bad)
+		}
+	}
+	for _, f := range rows(families) {
+		for _, set := range newLayout().all {
+			if strings.HasSuffix(set.Name, "backends") || strings.HasSuffix(set.Name, "affinity") {
+				continue // in slots, and with ids, that history decides
+			}
+			for k, want := range scratch.Tables[f.table].Sets[set.Name].Elements {
+				if got, there := fake.Tables[f.table].Sets[set.Name].Elements[k]; !there || got != want {
+					return fmt.Errorf("%s %s: %x is %v, want %v", f.table, set.Name, k, got, want)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// A real kernel refuses elements beyond the size that another program gave a map. The
+// Services that fit in are served, in whatever order; the others are reported.
+func TestTheKernelRefusesElements(t *testing.T) {
+	conn, netns := realKernel(t)
+	const size, services = 12, 20
+	full := fmt.Sprintf("add table ip sluice\nadd map ip sluice fronts { type ipv4_addr . inet_proto . inet_service : classid; size %d; }\n", size)
+	if out, err := runNft(t, netns, full, "-f", "-"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	table := crowd(services)
+	p := newPlane(conn, route.IPv4)
+	for range 2 {
+		err := apply(t, p, table)
+		refused, is := errors.AsType[plane.Refused](err)
+		if !is || len(refused) != services-size {
+			t.Fatalf("error %v, want that %d Services are refused", err, services-size)
+		}
+		for name, err := range refused {
+			if !strings.Contains(err.Error(), "too many open files in system") || !strings.Contains(err.Error(), "add element ip sluice fronts") {
+				t.Errorf("%s: %q does not say what is refused and why", name, err)
+			}
+		}
+		if there := frontendsOf(t, conn); len(there) != size {
+			t.Errorf("%d Services have frontends, want %d", len(there), size)
+		}
+	}
+	for i := range services - size {
+		delete(table.Services, member(i).Name)
+	}
+	if err := apply(t, p, table); err != nil {
+		t.Fatal(err)
+	}
+	settled(t, conn, table, route.IPv4)
+}
+
+// emptied is a kernel in which another program deletes the tables after they are read.
+type emptied struct{ Kernel }
+
+func (k emptied) Room() int { return 20_000 }
+
+func (k emptied) Commit(ctx context.Context, tx *nft.Tx) error {
+	if err := k.DeleteTables(ctx, bothTables...); err != nil {
+		return err
+	}
+	return k.Kernel.Commit(ctx, tx)
+}
+
+// Tables that another program deletes between a reading and a write are an error, after
+// which everything is compared again. No Service is blamed.
+func TestTablesDeletedMeanwhileBlameNoService(t *testing.T) {
+	conn, _ := realKernel(t)
+	table := crowd(50)
+	few := &route.Table{Host: table.Host, Services: map[cluster.Name]*route.Service{}}
+	for i := range 5 {
+		few.Services[member(i).Name] = table.Services[member(i).Name]
+	}
+	load(t, conn, route.Change{Table: few}, route.IPv4)
+	err := apply(t, newPlane(emptied{conn}, route.IPv4), table)
+	if err == nil || errors.As(err, new(plane.Refused)) {
+		t.Fatalf("error %v, want one that blames no Service", err)
+	}
+	load(t, conn, route.Change{Table: table}, route.IPv4)
+	settled(t, conn, table, route.IPv4)
+}

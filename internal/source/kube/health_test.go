@@ -1,0 +1,326 @@
+package kube
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/sluice-proxy/sluice/internal/text/texttest"
+)
+
+// unstable matches what differs from one run to the next.
+var unstable = regexp.MustCompile(`time=\S+ level=|msg=| error=("([^"\\]|\\.)*"|\S+)`)
+
+// said returns the lines of the log without times and errors.
+func (f *feedOf) said() []string {
+	return slices.Collect(strings.Lines(unstable.ReplaceAllString(f.log.String(), "")))
+}
+
+func lines(want ...string) []string {
+	ended := make([]string, len(want))
+	for i, line := range want {
+		ended[i] = line + "\n"
+	}
+	return ended
+}
+
+// says waits until the log has these lines and no other.
+func (f *feedOf) says(want ...string) {
+	f.t.Helper()
+	f.until(func() string { return cmp.Diff(lines(want...), f.said()) })
+}
+
+// port is a TCP port of this machine that sometimes has a server.
+type port struct {
+	t       *testing.T
+	address string
+	serving *httptest.Server
+}
+
+func closedPort(t *testing.T) *port {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return &port{t: t, address: l.Addr().String()}
+}
+
+func (p *port) url() string { return "http://" + p.address }
+
+func (p *port) open(h http.Handler) {
+	p.t.Helper()
+	l, err := net.Listen("tcp", p.address)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.serving = &httptest.Server{Listener: l, Config: &http.Server{Handler: h}}
+	p.serving.Start()
+	p.t.Cleanup(p.close)
+}
+
+// close ends the server as a kill does.
+func (p *port) close() {
+	p.serving.Listener.Close()
+	p.serving.CloseClientConnections()
+}
+
+// tries are enough requests of a kind that at least two lists of it have failed: a
+// list is one request, or two where it might have come as a stream.
+const tries = 5
+
+func TestOutageIsReportedOnce(t *testing.T) {
+	listedAndStreamed(t, outage)
+}
+
+func outage(t *testing.T, api *apiServer) {
+	t.Helper()
+	api.set(servicesPath, service("web", "10.96.0.1"))
+	p := closedPort(t)
+	client, requests := countedClientOf(t, p.url())
+	f := startWith(t, client)
+	lost := fmt.Sprintf(`WARN %q server=%s`, unreachable.text(), p.url())
+	back := `INFO "The API server answers again" server=` + p.url()
+	requests.reach(t, len(kinds)+4) // one of each kind, and one kind goes on
+	f.says(lost)
+	if !strings.Contains(f.log.String(), "connection refused") {
+		t.Errorf("the log does not say why:\n%s", f.log)
+	}
+	p.open(api)
+	f.ready()
+	f.says(lost, back)
+
+	p.close()
+	f.says(lost, back, lost)
+	p.open(api)
+	f.says(lost, back, lost, back)
+	api.set(servicesPath, service("db", "10.96.0.2"))
+	f.becomes(map[string]string{"default/web": "[10.96.0.1] []", "default/db": "[10.96.0.2] []"})
+	f.stop()
+	f.says(lost, back, lost, back)
+}
+
+func TestRefusalIsReportedOncePerKind(t *testing.T) {
+	api := newAPIServer(t)
+	for _, path := range []string{servicesPath, slicesPath} {
+		api.answer(path, http.StatusForbidden)
+	}
+	f := start(t, api)
+	api.askedFor(tries, servicesPath, slicesPath)
+	for _, path := range []string{servicesPath, slicesPath} {
+		api.answer(path, 0)
+	}
+	f.ready()
+	f.stop()
+	got := f.said()
+	slices.Sort(got)
+	want := lines(
+		`INFO "The API server answers again" kind=endpointslices`, `INFO "The API server answers again" kind=services`,
+		fmt.Sprintf(`WARN %q kind=endpointslices`, forbidden.text()), fmt.Sprintf(`WARN %q kind=services`, forbidden.text()),
+	)
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("log (-want +got):\n%s", d)
+	}
+}
+
+func TestBadCredentialsAreReportedOnce(t *testing.T) {
+	api := newAPIServer(t)
+	for path := range kinds {
+		api.answer(path, http.StatusUnauthorized)
+	}
+	f := start(t, api)
+	api.askedFor(tries, slices.Collect(maps.Keys(kinds))...)
+	f.stop()
+	f.says(fmt.Sprintf(`WARN %q`, unauthorized.text()))
+}
+
+// outcome is the result of a request for a kind of object, and what is logged.
+type outcome struct {
+	kind string
+	err  error
+	want string // in the log
+}
+
+func TestServerHealth(t *testing.T) {
+	refused := &url.Error{Op: "Get", URL: "https://k8s:6443/api/v1/nodes?limit=500", Err: errors.New("connection refused")}
+	timeout := &url.Error{Op: "Get", URL: "https://k8s:6443/api/v1/pods", Err: errors.New("timeout")}
+	stranger := &url.Error{Op: "Get", URL: "https://k8s:6443/", Err: &tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}}}
+	denied := apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, "", errors.New("no"))
+	broken := apierrors.NewInternalError(errors.New("etcd"))
+	const (
+		lost = "Cannot reach the API server, retrying; the rules stay server=https://k8s:6443"
+		back = "The API server answers again server=https://k8s:6443\n"
+	)
+	f := &feedOf{t: t, log: &texttest.Buffer{}}
+	c := newServerHealth(slog.New(slog.NewTextHandler(f.log, nil)))
+	seen := 0
+	for i, s := range []outcome{
+		{"nodes", nil, ""},
+		{"nodes", refused, lost},
+		{"services", timeout, ""},
+		{"nodes", refused, ""},
+		{"nodes", stranger, untrusted.text() + " server=https://k8s:6443"},
+		{"nodes", denied, back + forbidden.text() + " kind=nodes"},
+		{"services", nil, ""},
+		{"nodes", denied, ""},
+		{"services", broken, failing.text() + " kind=services"},
+		{"nodes", nil, "The API server answers again kind=nodes"},
+		{"services", refused, lost},
+		{"services", nil, back + "The API server answers again kind=services"},
+		{"services", nil, ""},
+	} {
+		r := c.begin(s.kind)
+		if s.err == nil {
+			r.succeeded()
+		} else {
+			r.failed(t.Context(), s.err)
+		}
+		got := f.said()[seen:]
+		seen += len(got)
+		text := strings.NewReplacer("WARN ", "", "INFO ", "", `"`, "").Replace(strings.Join(got, ""))
+		if d := cmp.Diff(s.want, strings.TrimSuffix(text, "\n")); d != "" {
+			t.Errorf("step %d (-want +got):\n%s", i, d)
+		}
+	}
+}
+
+// What ends late does not deny what another request found out since, and what
+// was given up says nothing.
+func TestRequestsThatDoNotCount(t *testing.T) {
+	f := &feedOf{t: t, log: &texttest.Buffer{}}
+	c := newServerHealth(slog.New(slog.NewTextHandler(f.log, nil)))
+	refused := &url.Error{Op: "Get", URL: "https://k8s:6443/", Err: errors.New("connection refused")}
+	late := c.begin("nodes")
+	c.begin("services").succeeded()
+	late.failed(t.Context(), refused)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	c.begin("nodes").failed(gone, refused)
+	if got := f.log.String(); got != "" {
+		t.Errorf("the log says:\n%s", got)
+	}
+}
+
+// A Node that is not there is a problem of it, told once; it may come later.
+func TestMissingNode(t *testing.T) {
+	api := newAPIServer(t)
+	f := start(t, api)
+	f.ready()
+	api.expire()
+	api.cutOff() // a second list
+	api.set(nodesPath, node("n1", "192.168.0.1"))
+	f.until(func() string {
+		if f.facts.Node == nil {
+			return "no Node"
+		}
+		return ""
+	})
+	f.stop()
+	if d := cmp.Diff([]string{"Node n1 "}, f.problems); d != "" {
+		t.Errorf("problems (-want +got):\n%s", d)
+	}
+	if d := cmp.Diff("Node n1: does not exist in the cluster (yet): --hostname-override names another",
+		missing(own("n1"), own("n1"))[0].String()); d != "" {
+		t.Errorf("text (-want +got):\n%s", d)
+	}
+	if got := missing(own("n2"), own("n1")); got != nil {
+		t.Errorf("another Node is a problem: %v", got)
+	}
+}
+
+func TestStopIsQuick(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts, and says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	for _, tt := range []struct {
+		name, url string
+		requests  int // before it is stopped
+	}{
+		{"refused", closedPort(t).url(), len(kinds) + 5}, // the pauses have grown
+		{"silent", "http://" + silent.Addr().String(), len(kinds)},
+		{"no way", "http://192.0.2.1", len(kinds)}, // no machine has this address
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			client, requests := countedClientOf(t, tt.url)
+			f := startWith(t, client)
+			requests.reach(t, tt.requests)
+			before := time.Now()
+			f.stop()
+			if took := time.Since(before); took > time.Second {
+				t.Errorf("Run went on for %v", took)
+			}
+		})
+	}
+}
+
+// A load balancer without servers takes connections and closes them. That is an
+// outage too, and over as soon as there is a server.
+func TestClosedConnectionsAreAnOutage(t *testing.T) {
+	empty := listerOf{watch: watch.NewEmptyWatch()}
+	api := observed[*corev1.ServiceList]{&empty, kindServices, newServerHealth(slog.New(slog.DiscardHandler))}
+	api.to.begin(kindServices).succeeded()
+	synctest.Test(t, func(t *testing.T) {
+		time.AfterFunc(time.Hour, func() { empty.set(watch.NewFake()) })
+		time.AfterFunc(time.Minute, func() {
+			if st := api.to.state(); st.Connected || !strings.Contains(st.Trouble, "unreachable: "+errLost.Error()) {
+				t.Errorf("after a minute: %+v", st)
+			}
+		})
+		began := time.Now()
+		w, err := api.Watch(t.Context(), metav1.ListOptions{})
+		if w == nil || err != nil || time.Since(began) > time.Hour+2*time.Second {
+			t.Errorf("got %v, %v after %v", w, err, time.Since(began))
+		}
+	})
+	if st := api.to.state(); !st.Connected || st.Trouble != "" {
+		t.Errorf("in the end: %+v", st)
+	}
+}
+
+// listerOf answers with one watch.
+type listerOf struct {
+	mu    sync.Mutex
+	watch watch.Interface
+}
+
+func (l *listerOf) set(w watch.Interface) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.watch = w
+}
+
+func (*listerOf) List(context.Context, metav1.ListOptions) (*corev1.ServiceList, error) {
+	return &corev1.ServiceList{}, nil
+}
+
+func (l *listerOf) Watch(context.Context, metav1.ListOptions) (watch.Interface, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.watch, nil
+}
