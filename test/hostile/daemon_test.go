@@ -40,6 +40,11 @@ func (s *siege) launch(args ...string) {
 	p, err := harness.Start(s.lab.NodeA, s.command(daemonMemory, append(s.args, args...)...))
 	s.must(err)
 	s.daemon = &daemon{Process: p, s: s}
+	s.Cleanup(func() {
+		if s.Failed() {
+			s.Logf("the end of the log:\n%s", p.Log.End())
+		}
+	})
 }
 
 // stop ends the daemon with a signal.

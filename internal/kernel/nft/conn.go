@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"slices"
@@ -167,10 +168,16 @@ func (c *Conn) Commit(ctx context.Context, tx *Tx) error {
 	if err := c.load(tx); err != nil {
 		return errors.Join(fmt.Errorf("encode transaction: %w", err), c.redial())
 	}
-	if err := c.flush(); err != nil {
+	if err := c.flush(tx); err != nil {
 		return fmt.Errorf("commit %d changes to nf_tables: %w", tx.Size(), err)
 	}
 	return nil
+}
+
+// exists reports whether a table exists; true also if the kernel does not answer.
+func (c *Conn) exists(t Table) bool {
+	_, err := c.lib.ListTableOfFamily(t.Name, t.table().Family)
+	return !errors.Is(err, fs.ErrNotExist)
 }
 
 // Try executes a transaction in a table of its own that is deleted in the same
@@ -187,7 +194,7 @@ func (c *Conn) Try(ctx context.Context, temporary Table, tx *Tx) error {
 		return errors.Join(fmt.Errorf("encode transaction: %w", err), c.redial())
 	}
 	c.lib.DelTable(table)
-	return c.flush()
+	return c.flush(tx)
 }
 
 // RefusedError is the error of a transaction that the kernel rejects for what is in it.
@@ -200,9 +207,22 @@ func (e *RefusedError) Error() string { return e.Err.Error() }
 // Unwrap returns the reason.
 func (e *RefusedError) Unwrap() error { return e.Err }
 
-// refused reports whether an error is the kernel's answer to a transaction, and not one
+// refusal returns a RefusedError of a rejected transaction, or the error itself if the
+// kernel misses something (ENOENT) that another program must have deleted. That is a table
+// that the transaction needs, or any object if the transaction names no chain. A chain may
+// be refused itself, or have a rule with a type of expression that the kernel lacks, which
+// is ENOENT too (nf_tables_api.c, nft_expr_type_get).
+func refusal(err error, tx *Tx, exists func(Table) bool) error {
+	gone := func(t Table) bool { return !exists(t) }
+	if errors.Is(err, fs.ErrNotExist) && (!tx.namesChains() || slices.ContainsFunc(tx.needed(), gone)) {
+		return err
+	}
+	return &RefusedError{err}
+}
+
+// rejected reports whether an error is the kernel's answer to a transaction, and not one
 // about the connection, missing privilege or lack of memory.
-func refused(err error) bool {
+func rejected(err error) bool {
 	answer, is := errors.AsType[*netlink.OpError](err)
 	if !is || answer.Op != "receive" {
 		return false
@@ -214,8 +234,8 @@ func refused(err error) bool {
 	return is && !slices.Contains([]syscall.Errno{unix.EPERM, unix.EACCES, unix.ENOMEM, unix.ENOBUFS, unix.EAGAIN, unix.EINTR}, errno)
 }
 
-// flush sends what is loaded.
-func (c *Conn) flush() error {
+// flush sends what is loaded, a transaction.
+func (c *Conn) flush(tx *Tx) error {
 	err := c.sock.SetDeadline(time.Now().Add(answerTimeout))
 	if err == nil {
 		err = c.lib.Flush()
@@ -225,14 +245,17 @@ func (c *Conn) flush() error {
 	}
 	// The kernel refuses each message that depends on a refused one. The library returns
 	// all errors; the first is the cause.
-	isRefused := refused(err)
+	isRejected := rejected(err)
 	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		err = errno
 	}
-	if isRefused {
-		err = &RefusedError{err}
+	if failed := c.redial(); failed != nil {
+		return errors.Join(err, failed)
 	}
-	return errors.Join(err, c.redial())
+	if isRejected {
+		return refusal(err, tx, c.exists)
+	}
+	return err
 }
 
 // redial replaces the socket after an error: the old one may still get answers, and
@@ -325,7 +348,7 @@ func (c *Conn) DeleteTables(ctx context.Context, tables ...Table) error {
 		c.lib.AddTable(t.table()) // deleting a table that is missing fails
 		c.lib.DelTable(t.table())
 	}
-	if err := c.flush(); err != nil {
+	if err := c.flush(&Tx{}); err != nil {
 		return fmt.Errorf("delete nf_tables tables: %w", err)
 	}
 	return nil

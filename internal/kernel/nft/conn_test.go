@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"testing"
 	"time"
 
@@ -54,6 +55,42 @@ func TestRefusedTransactionsLeaveNothing(t *testing.T) {
 				t.Errorf("%d elements in %d sets, want 5 in 1:\n%s", n, len(s.Sets), s)
 			}
 		})
+	}
+}
+
+// A transaction is refused for what is in it, and not because another program deleted
+// what it needs.
+func TestMissingObjectsAreNoRefusal(t *testing.T) {
+	jump := Chain{Name: "jump", Rules: []Rule{NewRule(Goto("no-such-chain"))}}
+	for name, k := range kernels(t) {
+		for what, c := range map[string]struct {
+			build   func(*Tx)
+			refused bool
+		}{
+			"an element in a table that is missing": {func(tx *Tx) { tx.Add(tables[1], some, first) }, false},
+			"an element in a set that is missing":   {func(tx *Tx) { tx.Add(ip4, some, first) }, false},
+			"an element to delete":                  {func(tx *Tx) { tx.AddSet(ip4, some); tx.Delete(ip4, some, first) }, false},
+			"an element that leads to a chain": {func(tx *Tx) {
+				tx.AddSet(ip4, ways)
+				tx.Add(ip4, ways, Element{Key: string(Key{}.ClassID(1)), Goto: "no-such-chain"})
+			}, true},
+			"a chain in a table that is missing": {func(tx *Tx) { tx.SetChain(tables[1], Chain{Name: "empty"}) }, false},
+			"a rule in a table that is missing":  {func(tx *Tx) { tx.SetChain(tables[1], jump) }, false},
+			"a rule in a table that is there":    {func(tx *Tx) { tx.SetChain(ip4, jump) }, true},
+			"a rule in a table that is made":     {func(tx *Tx) { tx.AddTable(tables[1]); tx.SetChain(tables[1], jump) }, true},
+		} {
+			t.Run(name+"/"+what, func(t *testing.T) {
+				tx := &Tx{}
+				tx.AddTable(ip4)
+				commit(t, k, tx)
+				bad := &Tx{}
+				c.build(bad)
+				err := k.Commit(t.Context(), bad)
+				if _, refused := errors.AsType[*RefusedError](err); refused != c.refused || !errors.Is(err, fs.ErrNotExist) {
+					t.Errorf("%v, refused: %v, want ENOENT, refused: %v", err, refused, c.refused)
+				}
+			})
+		}
 	}
 }
 

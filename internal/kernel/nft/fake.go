@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"slices"
 	"strings"
@@ -74,7 +75,7 @@ func (f *Fake) Commit(_ context.Context, tx *Tx) error {
 	}
 	next := f.clone()
 	if err := next.run(tx); err != nil {
-		return &RefusedError{err}
+		return refusal(err, tx, func(t Table) bool { return f.Tables[t] != nil })
 	}
 	f.Tables, f.Rules = next.Tables, next.Rules
 	f.Commits++
@@ -92,7 +93,7 @@ func (f *Fake) run(tx *Tx) error {
 	}
 	for _, t := range tx.dropped {
 		if f.Tables[t] == nil {
-			return fmt.Errorf("delete table %s: no such table", t)
+			return missing("delete table %s: no such table", t)
 		}
 		delete(f.Tables, t)
 		delete(f.Rules, t)
@@ -125,10 +126,18 @@ func (f *Fake) run(tx *Tx) error {
 	return f.remove(tx)
 }
 
+// missingError is about something that does not exist, as ENOENT.
+type missingError string
+
+func (e missingError) Error() string        { return string(e) }
+func (e missingError) Is(target error) bool { return target == fs.ErrNotExist }
+
+func missing(format string, args ...any) error { return missingError(fmt.Sprintf(format, args...)) }
+
 func (f *Fake) addSet(s setIn) error {
 	state := f.Tables[s.table]
 	if state == nil {
-		return fmt.Errorf("add set %s %s: no such table", s.table, s.set.Name)
+		return missing("add set %s %s: no such table", s.table, s.set.Name)
 	}
 	old, there := state.Sets[s.set.Name]
 	if there && !old.Is(s.table.Family, s.set) {
@@ -144,7 +153,7 @@ func (f *Fake) setChains(chains []chainIn) error {
 	for _, in := range chains {
 		state := f.Tables[in.table]
 		if state == nil {
-			return fmt.Errorf("add chain %s %s: no such table", in.table, in.chain.Name)
+			return missing("add chain %s %s: no such table", in.table, in.chain.Name)
 		}
 		if old, there := state.Chains[in.chain.Name]; there && !old.SameHook(in.chain) {
 			return fmt.Errorf("add chain %s %s: exists with another hook", in.table, in.chain.Name)
@@ -170,12 +179,12 @@ func (f *Fake) resolve(t Table, r Rule) error {
 	chains, sets := r.uses()
 	for _, c := range chains {
 		if _, ok := f.Tables[t].Chains[c]; !ok {
-			return fmt.Errorf("no such chain: %s", c)
+			return missing("no such chain: %s", c)
 		}
 	}
 	for _, s := range sets {
 		if _, ok := f.Tables[t].Sets[s]; !ok {
-			return fmt.Errorf("no such set: %s", s)
+			return missing("no such set: %s", s)
 		}
 	}
 	return nil
@@ -201,11 +210,11 @@ func (r Rule) uses() (chains, sets []string) {
 func (f *Fake) set(b bucket) (map[string]Element, error) {
 	state := f.Tables[b.table]
 	if state == nil {
-		return nil, fmt.Errorf("no such table: %s", b.table)
+		return nil, missing("no such table: %s", b.table)
 	}
 	set, ok := state.Sets[b.set.Name]
 	if !ok {
-		return nil, fmt.Errorf("no such set: %s %s", b.table, b.set.Name)
+		return nil, missing("no such set: %s %s", b.table, b.set.Name)
 	}
 	return set.Elements, nil
 }
@@ -224,7 +233,7 @@ func (f *Fake) add(b bucket) error {
 			return fmt.Errorf("add element %s %s { %s }: exists with other data", b.table, b.set.Name, e.text(b.set, b.table.Family))
 		}
 		if _, ok := f.Tables[b.table].Chains[e.Goto]; e.Goto != "" && !ok {
-			return fmt.Errorf("add element %s %s { %s }: no such chain: %s", b.table, b.set.Name, e.text(b.set, b.table.Family), e.Goto)
+			return missing("add element %s %s { %s }: no such chain: %s", b.table, b.set.Name, e.text(b.set, b.table.Family), e.Goto)
 		}
 		if other := b.overlapping(e, elements); other != "" && !there {
 			return fmt.Errorf("add element %s %s { %s }: overlaps %s", b.table, b.set.Name, e.text(b.set, b.table.Family), other)
@@ -272,7 +281,7 @@ func (f *Fake) delete(b bucket) error {
 	}
 	for _, e := range b.elements {
 		if _, there := elements[e.Key+e.End]; !there {
-			return fmt.Errorf("delete element %s %s { %s }: no such element", b.table, b.set.Name, e.text(b.set, b.table.Family))
+			return missing("delete element %s %s { %s }: no such element", b.table, b.set.Name, e.text(b.set, b.table.Family))
 		}
 		delete(elements, e.Key+e.End)
 	}
@@ -284,11 +293,11 @@ func (f *Fake) remove(tx *Tx) error {
 	for _, g := range tx.flushed {
 		state := f.Tables[g.table]
 		if state == nil {
-			return fmt.Errorf("flush chain %s: no such table: %s", g.name, g.table)
+			return missing("flush chain %s: no such table: %s", g.name, g.table)
 		}
 		cs, there := state.Chains[g.name]
 		if !there {
-			return fmt.Errorf("flush chain %s %s: no such chain", g.table, g.name)
+			return missing("flush chain %s %s: no such chain", g.table, g.name)
 		}
 		state.Chains[g.name] = ChainState{hook: cs.hook}
 		delete(f.Rules[g.table], g.name)
@@ -296,12 +305,12 @@ func (f *Fake) remove(tx *Tx) error {
 	for _, g := range tx.gone {
 		state := f.Tables[g.table]
 		if state == nil {
-			return fmt.Errorf("delete %s: no such table: %s", g.name, g.table)
+			return missing("delete %s: no such table: %s", g.name, g.table)
 		}
 		_, isChain := state.Chains[g.name]
 		_, isSet := state.Sets[g.name]
 		if g.chain && !isChain || !g.chain && !isSet {
-			return fmt.Errorf("delete %s %s: no such object", g.table, g.name)
+			return missing("delete %s %s: no such object", g.table, g.name)
 		}
 		if err := f.unused(g); err != nil {
 			return err

@@ -2,6 +2,7 @@ package nft
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -56,6 +57,35 @@ func (t *Tx) Reset() {
 
 // Size returns the number of objects and elements the transaction writes.
 func (t *Tx) Size() int { return t.size }
+
+// needed returns the tables that the transaction does not make itself.
+func (t *Tx) needed() []Table {
+	var list []Table
+	need := func(table Table) {
+		if !slices.Contains(t.tables, table) && !slices.Contains(list, table) {
+			list = append(list, table)
+		}
+	}
+	for _, s := range t.sets {
+		need(s.table)
+	}
+	for _, c := range t.chains {
+		need(c.table)
+	}
+	for _, b := range slices.Concat(t.deletes, t.adds) {
+		need(b.table)
+	}
+	for _, g := range slices.Concat(t.flushed, t.gone) {
+		need(g.table)
+	}
+	return list
+}
+
+// namesChains reports whether the transaction makes a chain or leads to one.
+func (t *Tx) namesChains() bool {
+	leads := func(e Element) bool { return e.Goto != "" }
+	return len(t.chains) > 0 || slices.ContainsFunc(t.adds, func(b bucket) bool { return slices.ContainsFunc(b.elements, leads) })
+}
 
 // Bytes estimates how large the transaction is on its way to the kernel.
 func (t *Tx) Bytes() int { return t.bytes }

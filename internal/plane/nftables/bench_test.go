@@ -54,7 +54,7 @@ func affinity(services ...*route.Service) {
 	}
 }
 
-// BenchmarkChange is one change, from what differs to the kernel's rangesAndRules. It
+// BenchmarkChange is one change, from what differs to the kernel's answer. It
 // must cost the same whatever the number of services.
 func BenchmarkChange(b *testing.B) { benchmarkChange(b, func(...*route.Service) {}) }
 

@@ -167,7 +167,7 @@ func TestARefusedChainIsRefusedForTheServicesThatNeedIt(t *testing.T) {
 	}
 }
 
-// What belongs to the whole node is refused for all, and so is an error that is no rangesAndRules
+// What belongs to the whole node is refused for all, and so is an error that is no answer
 // of the kernel.
 func TestOtherErrorsAreNoRefusals(t *testing.T) {
 	for name, fail := range map[string]func(*nft.Fake){
@@ -189,6 +189,43 @@ func TestOtherErrorsAreNoRefusals(t *testing.T) {
 			}
 			settled(t, fake, table, route.IPv4)
 		})
+	}
+}
+
+// If another program deletes the tables between two transactions, the kernel finds what
+// the next one needs missing. No Service is the cause.
+func TestAFlushDuringAWriteIsNoRefusal(t *testing.T) {
+	table := crowd(20)
+	affinity(table.Services[member(3).Name])
+	for _, room := range []int{1, 3000, 1 << 20} {
+		for at := 1; ; at++ {
+			fake := nft.NewFake()
+			fake.Space = room
+			commits := 0
+			fake.Fail = func(*nft.Tx) error {
+				if commits++; commits == at {
+					return fake.DeleteTables(t.Context(), bothTables...)
+				}
+				return nil
+			}
+			p := newPlane(fake, route.IPv4)
+			err := apply(t, p, table)
+			if errors.As(err, new(plane.Refused)) {
+				t.Fatalf("room %d, flush before transaction %d: %v", room, at, err)
+			}
+			if err != nil {
+				if err := apply(t, p, table); err != nil {
+					t.Fatalf("room %d, flush before transaction %d, the next write: %v", room, at, err)
+				}
+			}
+			if commits < at {
+				break
+			}
+			if at > 1 && err == nil {
+				t.Errorf("room %d, flush before transaction %d: no error", room, at)
+			}
+			settled(t, fake, table, route.IPv4)
+		}
 	}
 }
 

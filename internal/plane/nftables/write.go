@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"iter"
 	"math"
 	"slices"
@@ -42,7 +41,7 @@ func (w *writer) Print(steps []*step) string {
 func (w *writer) Write(ctx context.Context, steps []*step) error {
 	for phase, tx := range w.transactions(steps, w.Room()) {
 		err := w.kernel.Commit(ctx, tx)
-		if _, refused := errors.AsType[*nft.RefusedError](err); refused && !stale(err, steps) {
+		if _, refused := errors.AsType[*nft.RefusedError](err); refused {
 			return &ledger.Refusal{Phase: phase, Err: describe(err, tx)}
 		}
 		if err != nil {
@@ -50,14 +49,6 @@ func (w *writer) Write(ctx context.Context, steps []*step) error {
 		}
 	}
 	return nil
-}
-
-// stale reports whether a write failed because another program deleted tables, sets or
-// elements since they were read: what elements of Services lead to exists otherwise.
-func stale(err error, steps []*step) bool {
-	return errors.Is(err, fs.ErrNotExist) && !slices.ContainsFunc(steps, func(s *step) bool {
-		return s.Key.of < spaceElement
-	})
 }
 
 // describe adds a small transaction to the reason why the kernel refuses it.
