@@ -141,16 +141,15 @@ func (v variant) frontends(h *lab.Host) ([]string, error) {
 	return lines, err
 }
 
-// flush leaves the table with the hint alone, which is nobody's to touch.
+// flush removes all rules and chains, except in the table of the hint. It replaces each
+// table as a whole: the proxy repairs the first rules before a second command could come.
 func (v variant) flush(h *lab.Host) error {
-	for _, table := range []string{"filter", "nat"} {
-		for _, what := range []string{"-F", "-X"} {
-			if err := v.both(h, "-t", table, what); err != nil {
-				return err
-			}
-		}
+	var all error
+	for _, family := range programs() {
+		_, err := v.run(h, "*filter\nCOMMIT\n*nat\nCOMMIT\n", v.program(family, "-restore"), "-w")
+		all = errors.Join(all, err)
 	}
-	return nil
+	return all
 }
 
 // left leaves out KUBE-FIREWALL, which is kubelet's too.
