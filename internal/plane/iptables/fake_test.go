@@ -24,6 +24,8 @@ type fakeKernel struct {
 
 	room int // what Room returns; 0: no limit
 
+	report func(iptables.Edit) // what Watch was called with
+
 	mu     sync.Mutex
 	lines  int
 	tables map[iptables.Table]*fakeTable
@@ -77,8 +79,9 @@ func (f *fakeKernel) Read(ctx context.Context, table iptables.Table) (iptables.C
 	return chains, nil
 }
 
-// Watch implements Kernel. It reports nothing.
-func (f *fakeKernel) Watch(ctx context.Context, _ func(string) bool, subscribed func(), _ func(iptables.Edit)) error {
+// Watch implements Kernel. Tests call report.
+func (f *fakeKernel) Watch(ctx context.Context, _ func(string) bool, subscribed func(), report func(iptables.Edit)) error {
+	f.report = report
 	subscribed()
 	<-ctx.Done()
 	return nil
@@ -97,6 +100,15 @@ func (f *fakeKernel) Restore(ctx context.Context, family iptables.Family, input 
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.run(family, string(input), &f.lines)
+}
+
+// flush removes everything.
+func (f *fakeKernel) flush() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for table := range f.tables {
+		f.tables[table] = newFakeTable(table.Name)
+	}
 }
 
 // edit carries out the input of another program, in which -F may be used as well.

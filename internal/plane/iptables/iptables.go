@@ -9,6 +9,7 @@ package iptables
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
 	"github.com/sluice-proxy/sluice/internal/kubechain"
@@ -79,16 +80,22 @@ type Plane struct {
 	families []*family
 
 	state map[route.Family]state // that Refresh read; nil once a plan is written
+
+	edits     atomic.Int64 // by other programs, as Watch reported
+	editsRead int64        // of them, those before the last Refresh
 }
 
 // New makes a Plane. It does nothing yet.
 func New(kernel Kernel, opt Options) *Plane {
 	p := &Plane{kernel: kernel, opt: opt, families: families(opt)}
 	for _, f := range p.families {
-		f.ledger = ledger.New(layout(), restorer{kernel, f.kernel, f.program})
+		f.ledger = ledger.New(layout(), restorer{kernel: kernel, family: f.kernel, program: f.program, edited: p.edited})
 	}
 	return p
 }
+
+// edited reports whether another program has changed our rules since the last Refresh.
+func (p *Plane) edited() bool { return p.edits.Load() != p.editsRead }
 
 // Refresh reads the tables of all families. It ensures that the objects of Accounting
 // exist, as another program may delete them with the rules.
@@ -102,6 +109,7 @@ func (p *Plane) Refresh(ctx context.Context) error {
 }
 
 func (p *Plane) read(ctx context.Context) error {
+	p.editsRead = p.edits.Load()
 	all := map[route.Family]state{}
 	for _, f := range p.families {
 		all[f.ip] = state{}
@@ -121,6 +129,9 @@ func (p *Plane) read(ctx context.Context) error {
 func (p *Plane) Watch(ctx context.Context, subscribed func(), report func(plane.Edit)) error {
 	ours := func(chain string) bool { return chain == localnet || kubechain.Proxy(chain) }
 	return p.kernel.Watch(ctx, ours, subscribed, func(e iptables.Edit) {
+		if !e.Possible {
+			p.edits.Add(1)
+		}
 		report(plane.Edit{What: e.What, By: e.By, Possible: e.Possible, Since: e.Since})
 	})
 }

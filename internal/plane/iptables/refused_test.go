@@ -74,6 +74,56 @@ func TestARefusedServiceHoldsUpNoOther(t *testing.T) {
 	}
 }
 
+// If another program flushes all rules between two restores, the next one misses chains.
+// No Service is the cause.
+func TestAFlushDuringAWriteIsNoRefusal(t *testing.T) {
+	for at := 1; ; at++ {
+		fake := newFake()
+		fake.room = 40
+		s := newStory(t, fake, nodeCIDR())
+		watched, stop := watch(t, s.plane)
+		<-watched
+		s.crowd(20)
+		restores := 0
+		fake.fail = func(iptables.Family, []byte) error {
+			if restores++; restores == at {
+				fake.flush()
+				fake.report(iptables.Edit{What: "all"})
+			}
+			return nil
+		}
+		_, err := s.try()
+		if errors.As(err, new(plane.Refused)) {
+			t.Fatalf("flush before restore %d: %v", at, err)
+		}
+		if err != nil {
+			s.refresh()
+			s.happens()
+		}
+		stop()
+		if restores < at {
+			break
+		}
+		if at > 1 && err == nil {
+			t.Errorf("flush before restore %d: no error", at)
+		}
+	}
+}
+
+// watch runs Watch until stop is called.
+func watch(t *testing.T, p *Plane) (subscribed <-chan struct{}, stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	begun, ended := make(chan struct{}), make(chan error, 1)
+	go func() { ended <- p.Watch(ctx, func() { close(begun) }, func(plane.Edit) {}) }()
+	return begun, func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // While its new rules are refused a Service stays as it was, with the chains that
 // its old ones lead to; what the others lose goes.
 func TestARefusedServiceStaysAsItWas(t *testing.T) {

@@ -16,6 +16,7 @@ type restorer struct {
 	kernel  Kernel
 	family  iptables.Family
 	program string
+	edited  func() bool // another program has changed our rules since they were read
 }
 
 // Room implements ledger.Writer.
@@ -30,11 +31,12 @@ func (r restorer) Print(steps []*step) string {
 	return "# " + r.program + "-restore --noflush\n" + string(input)
 }
 
-// Write implements ledger.Writer.
+// Write implements ledger.Writer. After an edit by another program, such as a flush, the
+// kernel rejects rules because others that they need are gone: no Service is the cause.
 func (r restorer) Write(ctx context.Context, steps []*step) error {
 	input, begins := compose(steps)
 	err := r.kernel.Restore(ctx, r.family, input)
-	if refused, is := errors.AsType[*iptables.RestoreError](err); is {
+	if refused, is := errors.AsType[*iptables.RestoreError](err); is && !r.edited() {
 		return &ledger.Refusal{Phase: begins[min(refused.Committed, len(begins)-1)], Err: err}
 	}
 	return err
