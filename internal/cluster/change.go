@@ -5,15 +5,16 @@ import (
 	"slices"
 )
 
-// Change holds the present state of all that changed since the Take before. Its
-// cost follows the number of touched services, not the number of services.
+// Change holds the current state of everything that changed since the previous Take. Its
+// cost is proportional to the number of changed Services, not to the number of all
+// Services.
 type Change struct {
 	Services []State
-	Facts    *Facts // nil: as before
+	Facts    *Facts // nil: unchanged
 }
 
-// State is one service as it is now. Service is nil if there is none, whatever
-// slices there are.
+// State is the current state of one Service. Service is nil if the Service does not exist,
+// even if it has slices.
 type State struct {
 	Name    Name
 	Service *Service
@@ -27,8 +28,8 @@ type Facts struct {
 	Local        []netip.Addr   // addresses on this host's interfaces, sorted
 }
 
-// Take returns what changed since the last Take; after a change of the Node
-// that is every service.
+// Take returns the changes since the previous Take. After a change of the Node these are
+// all Services.
 func (s *Store) Take() Change {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -49,7 +50,7 @@ func (s *Store) Take() Change {
 	s.facts, s.all = false, false
 	s.taken, s.fresh = s.taken.and(s.fresh), Window{}
 	if len(s.dirty) > 1024 {
-		s.dirty = map[Name]struct{}{} // frees the memory of a burst
+		s.dirty = map[Name]struct{}{} // frees the memory that a burst took
 	} else {
 		clear(s.dirty)
 	}

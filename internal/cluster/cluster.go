@@ -55,12 +55,12 @@ type Service struct {
 	Name    Name
 	Created time.Time // metadata.creationTimestamp: the older wins a contested address
 
-	// Ignored says why this Service is not programmed ("headless",
-	// "ExternalName", "label service.kubernetes.io/service-proxy-name=foo",
-	// "no clusterIP"). Empty: it is programmed.
+	// Ignored is the reason why this Service is not programmed ("headless", "ExternalName",
+	// "label service.kubernetes.io/service-proxy-name=foo", "no clusterIP"). Empty: it is
+	// programmed.
 	Ignored string
 
-	// The small fields stand together, as there are very many Services.
+	// The small fields are adjacent to save memory: there may be very many Services.
 	Type                Type
 	InternalLocal       bool   // spec.internalTrafficPolicy: Local
 	ExternalLocal       bool   // spec.externalTrafficPolicy: Local, as written; route decides where it counts

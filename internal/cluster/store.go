@@ -19,7 +19,7 @@ type Store struct {
 	local    []netip.Addr
 
 	dirty map[Name]struct{}
-	all   bool // every service is to be taken again
+	all   bool // the next Take returns every Service
 	facts bool // node, cidrs or local changed
 
 	fresh Window // changes since the last Take
@@ -31,10 +31,10 @@ type Store struct {
 	changed chan struct{}
 }
 
-// entry is a Service and its slices. The list of slices is only appended to, or
-// replaced by another: a Change may hold its beginning. Slices that were replaced
-// or deleted stay in the list until it is taken or half of it are such, so that
-// many slices of one Service can come and go at little cost each.
+// entry is a Service and its slices. The list of slices is only appended to or replaced, as
+// a Change may share its beginning. Replaced and deleted slices stay in the list until it
+// is taken, or until they are half of it, so that many slices of one Service can come and
+// go at a small cost each.
 type entry struct {
 	service *Service
 	slices  []*Slice
@@ -52,9 +52,9 @@ func NewStore() *Store {
 	}
 }
 
-// Feed announces a feed that has yet to deliver everything once. The caller
-// calls done when it has; further calls of done do nothing. All feeds are
-// announced before the first is done.
+// Feed registers a feed that has not delivered everything once yet. The caller calls done
+// when it has; further calls of done have no effect. All feeds must be registered before
+// the first is done.
 func (s *Store) Feed() (done func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -71,8 +71,8 @@ func (s *Store) Feed() (done func()) {
 // Ready is closed when every feed is done.
 func (s *Store) Ready() <-chan struct{} { return s.ready }
 
-// Changed receives a value when there is something to Take. Many changes may
-// make one value.
+// Changed receives a value when there are changes to Take. Several changes may send only
+// one value.
 func (s *Store) Changed() <-chan struct{} { return s.changed }
 
 // SetService adds or replaces a Service.
@@ -89,7 +89,7 @@ func (s *Store) SetService(svc *Service) {
 	s.touch(svc.Name)
 }
 
-// DeleteService removes a Service, if there.
+// DeleteService removes a Service, if it exists.
 func (s *Store) DeleteService(name Name) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -104,8 +104,8 @@ func (s *Store) DeleteService(name Name) {
 	s.touch(name)
 }
 
-// SetSlice adds or replaces an EndpointSlice; one that belongs to another Service now
-// leaves the former.
+// SetSlice adds or replaces an EndpointSlice. If its Service has changed, it is removed
+// from the previous one.
 func (s *Store) SetSlice(sl *Slice) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,7 +128,7 @@ func (s *Store) SetSlice(sl *Slice) {
 	s.touch(sl.Service)
 }
 
-// DeleteSlice removes an EndpointSlice, if there.
+// DeleteSlice removes an EndpointSlice, if it exists.
 func (s *Store) DeleteSlice(name Name) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,8 +143,8 @@ func (s *Store) DeleteSlice(name Name) {
 // SetNode sets the own Node; nil: there is none (yet).
 func (s *Store) SetNode(n *Node) { s.setNode(&s.node, n) }
 
-// SetStandIn sets the Node to use while there is none from a cluster, made from
-// facts about the host.
+// SetStandIn sets the Node to use while the cluster has delivered none; it is made from
+// properties of the host.
 func (s *Store) SetStandIn(n *Node) { s.setNode(&s.standIn, n) }
 
 func (s *Store) setNode(which **Node, n *Node) {
@@ -160,7 +160,7 @@ func (s *Store) setNode(which **Node, n *Node) {
 	s.wake()
 }
 
-// Node returns the own Node, or the one that stands in for it; nil if unknown.
+// Node returns the own Node, or its stand-in; nil if both are unknown.
 func (s *Store) Node() *Node {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -217,7 +217,7 @@ func (s *Store) SliceNames() []Name {
 	return slices.Collect(maps.Keys(s.slices))
 }
 
-// entry returns the entry of name, made if need be.
+// entry returns the entry of name, and creates it if it does not exist.
 func (s *Store) entry(name Name) *entry {
 	e := s.services[name]
 	if e == nil {
@@ -227,7 +227,7 @@ func (s *Store) entry(name Name) *entry {
 	return e
 }
 
-// detach takes a slice from its Service. It is no longer in s.slices.
+// detach removes a slice from its Service. It must not be in s.slices any more.
 func (s *Store) detach(sl *Slice) {
 	e := s.services[sl.Service]
 	e.gone++
@@ -238,7 +238,7 @@ func (s *Store) detach(sl *Slice) {
 	s.touch(sl.Service)
 }
 
-// sweep makes a list of the slices that an entry still has.
+// sweep replaces the list of an entry by one without replaced and deleted slices.
 func (s *Store) sweep(e *entry) {
 	if e.gone == 0 {
 		return
@@ -264,7 +264,7 @@ func (s *Store) touch(name Name) {
 	s.wake()
 }
 
-// Wake makes Changed deliver a value, for a reader that took one and did not Take.
+// Wake makes Changed deliver a value, for a reader that received one but did not call Take.
 func (s *Store) Wake() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -2,7 +2,7 @@ package cluster
 
 import "time"
 
-// Window describes the changes that came in over some time.
+// Window describes the changes that arrived during some time.
 type Window struct {
 	Since, Last      time.Time // of the first and the last change; zero: there was none
 	Services, Slices int       // changes of each kind
@@ -13,17 +13,17 @@ type Window struct {
 	Triggers []Trigger
 }
 
-// Trigger is the time of a change that endpoints of one family follow from.
+// Trigger is the time of a change to pods from which endpoints of one family were computed.
 type Trigger struct {
 	At   time.Time
 	IPv6 bool
 }
 
-// maxTriggers bounds the Triggers kept, which otherwise grow for as long as the
-// kernel refuses writes.
+// maxTriggers bounds the Triggers of a Window, which would otherwise grow for as long as
+// the kernel refuses writes.
 const maxTriggers = 1000
 
-// Empty reports whether nothing came in.
+// Empty reports whether no change arrived.
 func (w Window) Empty() bool { return w.Since.IsZero() }
 
 // and returns both windows as one; later is not before w.
@@ -43,7 +43,7 @@ func (w Window) and(later Window) Window {
 	}
 }
 
-// Totals count the objects that a Store has received, whether or not they made a
+// Totals counts the objects that a Store has received, including those without a
 // difference.
 type Totals struct{ Services, Slices uint64 }
 
@@ -79,7 +79,8 @@ func (s *Store) note(w Window) {
 	s.fresh = s.fresh.and(w)
 }
 
-// triggers returns when a slice changed, unless an earlier call returned it.
+// triggers returns the Trigger of a slice; none if the previous version of the slice had
+// the same.
 func triggers(old, now *Slice) []Trigger {
 	if now.Trigger.IsZero() || old != nil && old.Trigger.Equal(now.Trigger) {
 		return nil
@@ -87,5 +88,6 @@ func triggers(old, now *Slice) []Trigger {
 	return []Trigger{{now.Trigger, now.ipv6() || old != nil && old.ipv6()}}
 }
 
-// ipv6 reports whether the endpoints have IPv6 addresses: all have, or none.
+// ipv6 reports whether the endpoints of the slice have IPv6 addresses. Either all have, or
+// none.
 func (s *Slice) ipv6() bool { return len(s.Endpoints) > 0 && s.Endpoints[0].Addr.Is6() }

@@ -5,7 +5,7 @@ package connlimit
 type Budget struct {
 	Health, Metrics, Control int // connections of these servers
 	PortClients              int // connections of all health check node ports
-	Ports                    int // listeners of these
+	Ports                    int // listeners of health check node ports
 }
 
 // reserve is the number of file descriptors for everything else: some 20 are always open

@@ -59,9 +59,9 @@ func (l *listener) Accept() (net.Conn, error) {
 	return l.limiter.Admit(c), nil
 }
 
-// Admit counts a connection until it is closed, and closes another one if there
-// are too many: of the client address with the most connections the one that was
-// silent the longest. Clients on this host come last: kubelet probes from here.
+// Admit counts a connection until it is closed. If there are too many, it closes another
+// one: of the client address with the most connections, the one that has been idle the
+// longest. It closes connections from this host last, as kubelet probes from here.
 func (l *Limiter) Admit(c net.Conn) net.Conn {
 	k := &conn{Conn: c, limiter: l, client: clientOf(c)}
 	k.touch()
@@ -144,7 +144,7 @@ type client struct {
 	local bool // on this host
 }
 
-// prefixBits are how many bits of an address make a client, by its length.
+// prefixBits returns the number of leading address bits that identify a client.
 func prefixBits(a netip.Addr) int {
 	if a.Is4() {
 		return 32

@@ -1,5 +1,5 @@
-// Package cow has a sorted set that is cloned in constant time: a clone shares
-// everything with the original, and either copies what it changes (copy on
+// Package cow has a sorted set that is cloned in constant time. A clone shares its contents
+// with the original, and each of them copies only the parts that it changes (copy on
 // write).
 package cow
 
@@ -14,8 +14,8 @@ import (
 // not usable: see New.
 type Set[V any] struct{ tree *btree.BTreeG[V] }
 
-// New returns an empty Set. Two values have the same key if compare returns 0;
-// compare looks at nothing but the key.
+// New returns an empty Set. Two values have the same key if compare returns 0; compare must
+// depend on the key only.
 func New[V any](compare func(a, b V) int) Set[V] {
 	less := func(a, b V) bool { return compare(a, b) < 0 }
 	return Set[V]{btree.NewBTreeGOptions(less, btree.Options{NoLocks: true})}
@@ -41,6 +41,6 @@ func (s Set[V]) Len() int { return s.tree.Len() }
 // All returns the values in order. The Set must not change meanwhile.
 func (s Set[V]) All() iter.Seq[V] { return s.tree.Scan }
 
-// Clone returns a Set with the same values, in constant time. Changes of one
-// are not seen in the other.
+// Clone returns a Set with the same values, in constant time. Later changes of one do not
+// affect the other.
 func (s Set[V]) Clone() Set[V] { return Set[V]{s.tree.Copy()} }

@@ -1,7 +1,7 @@
-// Package kubechain recognizes the chains that kube-proxy of any version and mode
-// makes, and Sluice where it uses the same names, by their names.
-// Those of kubelet (KUBE-FIREWALL, KUBE-MARK-DROP, KUBE-KUBELET-CANARY,
-// KUBE-IPTABLES-HINT) are not among them.
+// Package kubechain recognizes by their names the chains of kube-proxy, of any version and
+// mode, and those of Sluice's plane iptables, many of which have the same names. It does
+// not recognize the chains of kubelet (KUBE-FIREWALL, KUBE-MARK-DROP, KUBE-KUBELET-CANARY,
+// KUBE-IPTABLES-HINT).
 package kubechain
 
 import (
@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// Proxy reports whether a proxy makes a chain of this name. Behind the prefixes
-// is a hash; kube-proxy, too, deletes what begins with them.
+// Proxy reports whether kube-proxy or Sluice creates chains with this name. After a prefix
+// the name has a hash; kube-proxy also deletes every chain with such a prefix.
 func Proxy(name string) bool {
 	return shared(name) || KubeProxyAlone(name) || SluiceAlone(name)
 }
 
-// shared reports whether both make a chain of this name.
+// shared reports whether both kube-proxy and Sluice create chains with this name.
 func shared(name string) bool {
 	return hasPrefix(name, "KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-", "KUBE-SEP-") ||
 		slices.Contains([]string{
@@ -24,8 +24,8 @@ func shared(name string) bool {
 		}, name)
 }
 
-// KubeProxyAlone reports whether kube-proxy makes a chain of this name, and
-// Sluice never does.
+// KubeProxyAlone reports whether kube-proxy creates chains with this name, and Sluice never
+// does.
 func KubeProxyAlone(name string) bool {
 	return hasPrefix(name, "KUBE-XLB-", "KUBE-PORTALS-") || slices.Contains([]string{
 		"KUBE-PROXY-CANARY",
@@ -37,8 +37,8 @@ func KubeProxyAlone(name string) bool {
 	}, name)
 }
 
-// SluiceAlone reports whether Sluice makes a chain of this name, and kube-proxy
-// never does.
+// SluiceAlone reports whether Sluice creates chains with this name, and kube-proxy never
+// does.
 func SluiceAlone(name string) bool { return name == "KUBE-MARK-MASQ-NOT-POD" }
 
 func hasPrefix(name string, prefixes ...string) bool {

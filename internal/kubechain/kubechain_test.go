@@ -4,21 +4,21 @@ import "testing"
 
 func TestNames(t *testing.T) {
 	const kubeProxy, sluice = 1, 2
-	for name, who := range map[string]int{
+	for name, creators := range map[string]int{
 		"KUBE-SERVICES": kubeProxy | sluice, "KUBE-SEP-ID6YWIT3F6WNZ47P": kubeProxy | sluice,
 		"KUBE-PROXY-CANARY": kubeProxy, "KUBE-XLB-ID6YWIT3F6WNZ47P": kubeProxy, "KUBE-LOAD-BALANCER": kubeProxy,
 		"KUBE-PORTALS-HOST": kubeProxy, "KUBE-MARK-MASQ-NOT-POD": sluice,
 		"KUBE-FIREWALL": 0, "KUBE-MARK-DROP": 0, "KUBE-IPTABLES-HINT": 0, "KUBE-KUBELET-CANARY": 0,
 		"KUBE-SERVICES-OF-OTHERS": 0, "DOCKER": 0, "": 0,
 	} {
-		if got := Proxy(name); got != (who != 0) {
-			t.Errorf("a proxy makes %q: %v", name, got)
+		if got := Proxy(name); got != (creators != 0) {
+			t.Errorf("Proxy(%q) = %v", name, got)
 		}
-		if got := KubeProxyAlone(name); got != (who == kubeProxy) {
-			t.Errorf("kube-proxy alone makes %q: %v", name, got)
+		if got := KubeProxyAlone(name); got != (creators == kubeProxy) {
+			t.Errorf("KubeProxyAlone(%q) = %v", name, got)
 		}
-		if got := SluiceAlone(name); got != (who == sluice) {
-			t.Errorf("Sluice alone makes %q: %v", name, got)
+		if got := SluiceAlone(name); got != (creators == sluice) {
+			t.Errorf("SluiceAlone(%q) = %v", name, got)
 		}
 	}
 }

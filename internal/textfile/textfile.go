@@ -63,7 +63,7 @@ type File struct {
 // Open opens a regular file. It follows symbolic links and never blocks. The caller
 // closes the File.
 func Open(path string) (*File, error) {
-	info, err := os.Stat(path) // to open a device may have effects
+	info, err := os.Stat(path) // opening a device may have side effects
 	if e, ok := errors.AsType[*fs.PathError](err); ok {
 		e.Op = "open"
 	}
@@ -77,7 +77,7 @@ func Open(path string) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	info, err = f.Stat() // the path may lead to something else by now
+	info, err = f.Stat() // the path may lead to another file by now
 	if err == nil && !info.Mode().IsRegular() {
 		err = &NotRegularError{path, info}
 	}
@@ -141,6 +141,6 @@ func kindOf(mode fs.FileMode) string {
 	case mode&fs.ModeDevice != 0:
 		return "a device"
 	default:
-		return "no regular file"
+		return "not a regular file"
 	}
 }

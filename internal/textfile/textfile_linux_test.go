@@ -86,7 +86,7 @@ func TestGrowing(t *testing.T) {
 func TestKinds(t *testing.T) {
 	for mode, want := range map[fs.FileMode]string{
 		fs.ModeDir: "a directory", fs.ModeNamedPipe: "a named pipe (FIFO)", fs.ModeSocket: "a socket",
-		fs.ModeDevice | fs.ModeCharDevice: "a device", fs.ModeIrregular: "no regular file",
+		fs.ModeDevice | fs.ModeCharDevice: "a device", fs.ModeIrregular: "not a regular file",
 	} {
 		if got := kindOf(mode); got != want {
 			t.Errorf("%v is %s, want %s", mode, got, want)

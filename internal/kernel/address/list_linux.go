@@ -50,7 +50,7 @@ func (w *Watcher) without(handle *netlink.Handle, list []netlink.Addr) []netlink
 func canonical(list []netlink.Addr) []netip.Addr {
 	addrs := make([]netip.Addr, 0, len(list))
 	for _, l := range list {
-		if l.IPNet == nil { // the message names none
+		if l.IPNet == nil { // the message has no address
 			continue
 		}
 		if a, ok := netip.AddrFromSlice(l.IP); ok && !a.IsLinkLocalUnicast() {
@@ -75,14 +75,14 @@ func (w *Watcher) Primary() ([]netip.Addr, error) {
 		return nil, err
 	}
 	var primary []netip.Addr
-	// Addresses for documentation (RFC 5737, RFC 3849) are in no network.
-	for _, world := range []string{"192.0.2.1", "2001:db8:ffff:ffff::1"} {
-		far := netip.MustParseAddr(world)
-		if a := sourceFor(handle, far); a.IsValid() {
+	// No network uses the addresses for documentation (RFC 5737, RFC 3849).
+	for _, outside := range []string{"192.0.2.1", "2001:db8:ffff:ffff::1"} {
+		remote := netip.MustParseAddr(outside)
+		if a := sourceFor(handle, remote); a.IsValid() {
 			primary = append(primary, a)
 			continue
 		}
-		if a := first(all, far); a.IsValid() {
+		if a := first(all, remote); a.IsValid() {
 			primary = append(primary, a)
 		}
 	}
@@ -91,13 +91,13 @@ func (w *Watcher) Primary() ([]netip.Addr, error) {
 
 // sourceFor returns the source address of packets to an address; invalid if there is no
 // route, or only one that drops packets.
-func sourceFor(handle *netlink.Handle, far netip.Addr) netip.Addr {
-	routes, err := handle.RouteGet(net.IP(far.AsSlice()))
+func sourceFor(handle *netlink.Handle, remote netip.Addr) netip.Addr {
+	routes, err := handle.RouteGet(net.IP(remote.AsSlice()))
 	if err != nil || len(routes) == 0 {
 		return netip.Addr{}
 	}
 	a, _ := netip.AddrFromSlice(routes[0].Src)
-	if a = a.Unmap(); a.Is4() != far.Is4() || a.IsLoopback() {
+	if a = a.Unmap(); a.Is4() != remote.Is4() || a.IsLoopback() {
 		return netip.Addr{}
 	}
 	return a

@@ -50,7 +50,7 @@ func (w *Watcher) Run(ctx context.Context, fn func([]netip.Addr)) error {
 	return err
 }
 
-// follow lists the addresses whenever they may have changed.
+// follow calls fn with the addresses at first, and again whenever they have changed.
 func (w *Watcher) follow(ctx context.Context, dirty <-chan struct{}, failed <-chan error, fn func([]netip.Addr)) error {
 	var last []netip.Addr
 	for first := true; ; first = false {
@@ -72,8 +72,7 @@ func (w *Watcher) follow(ctx context.Context, dirty <-chan struct{}, failed <-ch
 	}
 }
 
-// listen marks the list as dirty at each message, also after the kernel had to drop
-// messages.
+// listen marks the list as dirty at each message, and after the kernel dropped messages.
 func listen(events *netlink.Conn, dirty chan<- struct{}) error {
 	for {
 		_, err := events.Receive()

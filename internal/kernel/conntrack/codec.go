@@ -58,7 +58,7 @@ const (
 	filterDstPort = 1 << 5
 )
 
-var errShort = errors.New("conntrack message is cut short")
+var errShort = errors.New("conntrack message is truncated")
 
 // familyAttributes are the numbers that differ between the families.
 type familyAttributes struct {

@@ -83,7 +83,7 @@ func decodeTuple(b []byte, e *Entry, src, dst *netip.AddrPort) error {
 		case ctaTupleProto:
 			return decodePorts(data, e, &srcPort, &dstPort)
 		case ctaTupleZone:
-			// A zone of the answers only does not help to find the entry.
+			// A zone of the reply direction only does not identify the entry.
 			if src != &e.OrigSrc {
 				return nil
 			}

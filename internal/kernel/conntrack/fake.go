@@ -9,12 +9,12 @@ import (
 	"sync"
 )
 
-// Fake is a table in memory that behaves as the kernel's: an address is tracked
-// once per zone, an entry that was replaced is not deleted under its old
-// identity. The zero value is empty and ready.
+// Fake is a conntrack table in memory that behaves like the kernel's: a zone has one entry
+// for each protocol, source and destination, and Delete ignores an entry that a newer one
+// has replaced. The zero value is empty and ready for use.
 type Fake struct {
-	// Fail, if set, is asked before each listing ("each") and deletion
-	// ("delete"); its error is returned instead. Set it before use.
+	// Fail, if set, is called before each listing ("each") and deletion ("delete"). If it
+	// returns an error, the operation returns that error instead. Set it before use.
 	Fail func(verb string) error
 
 	// Listed, if set, is called at the end of each listing. Set it before use.
@@ -26,7 +26,7 @@ type Fake struct {
 	lastID  uint32
 }
 
-// ErrExists is the error for an entry whose addresses another entry has.
+// ErrExists is the error of Create if the table has an entry with the same addresses.
 var ErrExists = errors.New("conntrack entry exists")
 
 // Create adds an entry. It marks it as translated if its answers have another source
@@ -49,12 +49,12 @@ func (f *Fake) Create(e Entry) error {
 	return nil
 }
 
-// Each is as Table.Each.
+// Each implements the contract of Table.Each.
 func (f *Fake) Each(ctx context.Context, filter Filter, fn func(Entry) error) error {
 	if err := filter.check(); err != nil {
 		return err
 	}
-	if err := f.ask(ctx, "each"); err != nil {
+	if err := f.fail(ctx, "each"); err != nil {
 		return err
 	}
 	f.mu.Lock()
@@ -75,9 +75,9 @@ func (f *Fake) Each(ctx context.Context, filter Filter, fn func(Entry) error) er
 	return nil
 }
 
-// Delete is as Table.Delete.
+// Delete implements the contract of Table.Delete.
 func (f *Fake) Delete(ctx context.Context, e Entry) error {
-	if err := f.ask(ctx, "delete"); err != nil {
+	if err := f.fail(ctx, "delete"); err != nil {
 		return err
 	}
 	f.mu.Lock()
@@ -109,7 +109,7 @@ func (f *Fake) String() string {
 	return strings.Join(lines, "")
 }
 
-func (f *Fake) ask(ctx context.Context, verb string) error {
+func (f *Fake) fail(ctx context.Context, verb string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -119,7 +119,7 @@ func (f *Fake) ask(ctx context.Context, verb string) error {
 	return f.Fail(verb)
 }
 
-// same reports whether two entries cannot be in one table.
+// same reports whether a table can have only one of two entries.
 func same(a, b Entry) bool {
 	return a.Protocol == b.Protocol && a.Zone == b.Zone &&
 		a.OrigSrc == b.OrigSrc && a.OrigDst == b.OrigDst

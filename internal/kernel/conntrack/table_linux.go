@@ -18,7 +18,7 @@ const (
 	msgDelete = subsystem | 2
 )
 
-// attempts bounds the repetitions of a listing during which the table is resized.
+// attempts is how often a listing is tried while the kernel resizes the table during it.
 const attempts = 5
 
 // Options for Open.
@@ -53,14 +53,13 @@ func dial(opts Options) (*netlink.Conn, error) {
 // Close closes the table.
 func (t *Table) Close() error { return t.conn.Close() }
 
-// Each calls fn for every entry that matches, while the table is being read:
-// nothing is collected, and fn may delete entries. An entry may be seen more
-// than once. Each ends early with the error of fn, or when ctx is done. After an
-// error entries may have been missed, also if the table was resized during each
-// attempt.
+// Each calls fn for every matching entry while it reads the table. It collects nothing, and
+// fn may delete entries. It may call fn twice for one entry. It stops at the first error of
+// fn, or when ctx is done. After an error some entries may not have been listed; it also
+// returns an error if the kernel resized the table during every attempt.
 //
-// The kernel does the filtering from 5.8 on. Older ones send all entries of the
-// family, which costs time, but gives the same result.
+// Kernels from 5.8 on filter the entries. Older ones send all entries of the family, which
+// takes longer and gives the same result.
 func (t *Table) Each(ctx context.Context, f Filter, fn func(Entry) error) error {
 	if err := f.check(); err != nil {
 		return err
@@ -133,7 +132,7 @@ func receive(conn *netlink.Conn, fn func(Entry) error) error {
 			err = fn(e)
 		}
 		if err != nil {
-			_ = conn.Close() // or the rest would be read and thrown away
+			_ = conn.Close() // otherwise the iterator reads and discards the rest
 			return err
 		}
 	}
@@ -160,9 +159,9 @@ func (t *Table) Delete(ctx context.Context, e Entry) error {
 	return nil
 }
 
-// Create makes an entry as a first packet would, with a life of an hour; also
-// one that is Answered, or in a State. It is for tests and tools: the rest of
-// Status and the ID are the kernel's to decide.
+// Create adds an entry as a first packet would, with a timeout of one hour; also one that
+// is Answered, or in a State. The kernel sets the other bits of Status and the ID. It is
+// for tests and tools.
 func (t *Table) Create(e Entry) error {
 	const life = 3600
 	request, err := encodeCreate(e, life)
@@ -184,7 +183,7 @@ func (t *Table) execute(typ netlink.HeaderType, flags netlink.HeaderFlags, data 
 	return err
 }
 
-// interrupted reports whether a listing is worth repeating at once.
+// interrupted reports whether to repeat a listing at once.
 func interrupted(err error) bool {
 	return errors.Is(err, unix.EINTR) || errors.Is(err, unix.ENOBUFS)
 }

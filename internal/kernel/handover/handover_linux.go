@@ -1,5 +1,5 @@
-// Package handover executes the program of this process anew, in the same
-// process, and passes open files and values to the new run.
+// Package handover re-executes the program of this process, in the same process,
+// and passes open files and values to the new run.
 //
 // The new run has the same PID, arguments and environment. It is the same
 // binary, also if the file was replaced or deleted meanwhile: /proc/self/exe
@@ -19,8 +19,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// variable is the environment variable with the number of the file that lists
-// what is passed. Receive removes it: no child of the process gets it.
+// variable is the environment variable with the number of the file descriptor from which
+// the new run reads the listing. Receive unsets it, so that no child of the process
+// inherits it.
 const variable = "SLUICE_HANDOVER"
 
 // program is the binary that this process runs.
@@ -60,7 +61,7 @@ func (h *Handover) Get(name string, out any) error {
 		return nil
 	}
 	if err := json.Unmarshal(h.Values[name], out); err != nil {
-		return fmt.Errorf("read what the run before handed over as %s: %w", name, err)
+		return fmt.Errorf("read %s, handed over by the previous run: %w", name, err)
 	}
 	return nil
 }
@@ -83,8 +84,8 @@ func (h *Handover) Close() {
 	}
 }
 
-// Possible returns why this process cannot execute its program anew, as far as is
-// known before it tries.
+// Possible returns the reason why this process cannot re-execute its program; nil if none
+// is known before the attempt.
 func Possible() error {
 	if err := unix.Access(program, unix.X_OK); err != nil {
 		return fmt.Errorf("execute %s: %w", program, err)
@@ -92,10 +93,10 @@ func Possible() error {
 	return nil
 }
 
-// Exec executes the program anew. It returns only if that fails. The calling
-// thread becomes the first of the new run: call it on the main thread.
+// Exec re-executes the program. It returns only if that fails. The calling thread becomes
+// the main thread of the new run: call it on the main thread.
 func (h *Handover) Exec(args []string) error {
-	syscall.ForkLock.Lock() // a child must not inherit what is passed
+	syscall.ForkLock.Lock() // a child must not inherit the files
 	defer syscall.ForkLock.Unlock()
 	list, err := h.list()
 	if err != nil {
@@ -103,7 +104,7 @@ func (h *Handover) Exec(args []string) error {
 	}
 	env := append(os.Environ(), variable+"="+strconv.Itoa(list))
 	err = syscall.Exec(program, args, env)
-	runtime.KeepAlive(h) // a file that is collected as garbage is closed
+	runtime.KeepAlive(h) // the garbage collector would close the files
 	return fmt.Errorf("execute %s: %w", program, err)
 }
 
@@ -150,8 +151,8 @@ func inheritable(f *os.File) (fd uintptr, err error) {
 	return fd, errors.Join(controlErr, err)
 }
 
-// Receive returns what the run before passed; nil if the process has not executed
-// itself anew. It may be called once, before the process starts a child.
+// Receive returns the Handover of the previous run; nil if this process has not re-executed
+// itself. Call it once, before the process starts a child.
 func Receive() (*Handover, error) {
 	text, passed := os.LookupEnv(variable)
 	if !passed {

@@ -49,8 +49,8 @@ func addresses(ctx context.Context, h *netlink.Handle, link netlink.Link) ([]net
 	return netns.List(ctx, func() ([]netlink.Addr, error) { return h.AddrList(link, netlink.FAMILY_ALL) })
 }
 
-// Prefer makes programs of this host use one of these source addresses, of the same family,
-// for connections to an address on the interface, in place of that address itself.
+// Prefer sets the source address of connections from this host to the addresses on an
+// interface: one of the sources, of the same family, in place of the destination itself.
 func (l *Links) Prefer(ctx context.Context, name string, sources []netip.Addr) error {
 	err := l.with(name, func(h *netlink.Handle, link netlink.Link) error {
 		list, err := addresses(ctx, h, link)
@@ -128,7 +128,8 @@ func (l *Links) RemoveAddresses(ctx context.Context, name string, addrs []netip.
 	return nil
 }
 
-// remove removes an address and its route, which the kernel keeps if it was changed.
+// remove removes an address and its route. The kernel does not remove a route that was
+// changed.
 func remove(h *netlink.Handle, link netlink.Link, a netip.Addr) error {
 	err := h.AddrDel(link, &netlink.Addr{IPNet: netlink.NewIPNet(a.AsSlice())})
 	if err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
@@ -152,7 +153,7 @@ func (l *Links) Delete(ctx context.Context, name string) error {
 	return nil
 }
 
-// with calls fn with an interface.
+// with calls fn with the interface of this name.
 func (l *Links) with(name string, fn func(*netlink.Handle, netlink.Link) error) error {
 	h, err := netns.Handle(l.netns, unix.NETLINK_ROUTE)
 	if err != nil {

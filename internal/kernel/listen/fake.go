@@ -100,7 +100,7 @@ func (f *Fake) Dial(ctx context.Context, at string) (net.Conn, error) {
 	}
 }
 
-// Break makes an open port fail.
+// Break makes Accept of an open port return an error.
 func (f *Fake) Break(at netip.AddrPort, with error) {
 	if p := f.find(at); p != nil {
 		p.broken <- with
@@ -122,10 +122,10 @@ func (p *fakePort) overlaps(q *fakePort) bool {
 	return p.at.Port() == q.at.Port() && (p.at == q.at || p.covers(q.at.Addr()) || q.covers(p.at.Addr()))
 }
 
-// covers reports whether the port is open on every address like this one.
+// covers reports whether the port is open on all addresses, including this one.
 func (p *fakePort) covers(a netip.Addr) bool {
-	every := p.at.Addr()
-	return every.IsUnspecified() && (every.Is6() == a.Is6() || p.network == "tcp")
+	own := p.at.Addr()
+	return own.IsUnspecified() && (own.Is6() == a.Is6() || p.network == "tcp")
 }
 
 func (p *fakePort) error(err error) error {

@@ -14,10 +14,9 @@ type Opener struct {
 	NetNS int // file descriptor of the network namespace; 0: the current one
 }
 
-// Listen opens a TCP port. Network is "tcp4" or "tcp6" for one family; with
-// "tcp" both 0.0.0.0 and [::] stand for every address of both, as in net.Listen
-// and so in kube-proxy. The listener stays in its namespace whatever happens to
-// the descriptor.
+// Listen opens a TCP port. Network is "tcp4" or "tcp6" for one family; with "tcp" both
+// 0.0.0.0 and [::] mean all addresses of both families, as in net.Listen and kube-proxy.
+// The listener stays in its namespace after the descriptor is closed.
 func (d Opener) Listen(ctx context.Context, network string, at netip.AddrPort) (net.Listener, error) {
 	var l net.Listener
 	err := netns.Do(d.NetNS, func() (err error) {
@@ -27,7 +26,7 @@ func (d Opener) Listen(ctx context.Context, network string, at netip.AddrPort) (
 	return l, err
 }
 
-// Dial connects to an address and port, given as numbers.
+// Dial connects to a numeric address and port.
 func (d Opener) Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	var c net.Conn
 	err := netns.Do(d.NetNS, func() (err error) {

@@ -22,7 +22,7 @@ type Ports struct {
 	inherited map[key]*os.File // of the previous run, not adopted yet
 }
 
-// key is what a port was opened with.
+// key identifies a port by the arguments of Listen.
 type key struct {
 	network string
 	at      netip.AddrPort
@@ -42,8 +42,8 @@ func parseKey(name string) (key, bool) {
 	return key{f[1], at}, err == nil
 }
 
-// overlaps reports whether ports cannot be open for both keys at the same time, by their
-// addresses.
+// overlaps reports whether ports cannot be open for both keys at the same time because of
+// their addresses.
 func (p key) overlaps(q key) bool {
 	a, b := p.at.Addr(), q.at.Addr()
 	return p.at.Port() == q.at.Port() && (a == b || a.IsUnspecified() || b.IsUnspecified())

@@ -14,16 +14,16 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 )
 
-// mechanism is a part of netfilter that binds numbers to netlink sockets.
+// mechanism is a netfilter subsystem that binds group or queue numbers to netlink sockets.
 type mechanism struct {
 	name    string
-	kind    uint16 // of the message that binds
-	command []byte // the attribute that says so: length, type, value
-	list    string // file that lists number and port of those bound
+	kind    uint16 // type of the message that binds
+	command []byte // attribute with the bind command: length, type, value
+	list    string // file with the number and port of each bound socket
 }
 
-// mechanisms are those that can be the lock, the preferred first. Most kernels
-// have NFLOG.
+// mechanisms returns the mechanisms that can provide the lock, the preferred first. Most
+// kernels have NFLOG.
 func mechanisms() []mechanism {
 	const (
 		folder = "/proc/thread-self/net/netfilter/"
@@ -67,8 +67,8 @@ func (m mechanism) acquire(fd int) error {
 	return ErrPrivilege
 }
 
-// bind binds the number to a socket. The error is EPERM if another socket has
-// the number, and if this process may not bind any.
+// bind binds the number to a socket. The error is EPERM if another socket has the number,
+// and also if this process may not bind any.
 func (m mechanism) bind(fd int) error {
 	const headers = unix.SizeofNlMsghdr + 4 // struct nfgenmsg
 	request := append(header(headers+len(m.command), m.kind), m.command...)

@@ -133,8 +133,8 @@ func bind(fd int) error {
 	return ErrUnsupported
 }
 
-// alone returns ErrHeld if another socket holds the number of another mechanism.
-// It bound that before the module of the preferred mechanism was loaded.
+// alone returns ErrHeld if another socket has bound the number of another mechanism: it did
+// so before the module of the preferred mechanism was loaded.
 func alone(fd int) error {
 	own, err := unix.Getsockname(fd)
 	if err != nil {
@@ -153,9 +153,9 @@ func alone(fd int) error {
 	return nil
 }
 
-// Message is one that another process sent to the holder of the lock.
+// Message is a message from another process to the holder of the lock.
 type Message struct {
-	UID  int // of the sender; 65534 if this user namespace has no number for it
+	UID  int // of the sender; 65534 if this user namespace does not map it
 	Text string
 }
 
@@ -179,8 +179,8 @@ func (l *Lock) Receive() (Message, error) {
 	}
 }
 
-// errNoMessage means that what was received is from the kernel or is truncated.
-var errNoMessage = errors.New("no message")
+// errNoMessage means that the received data is from the kernel or truncated.
+var errNoMessage = errors.New("not a message of a process")
 
 func receive(fd int) (Message, error) {
 	text, control := make([]byte, MaxMessage), make([]byte, unix.CmsgSpace(unix.SizeofUcred))
@@ -203,9 +203,9 @@ func receive(fd int) (Message, error) {
 	return Message{UID: int(credentials.Uid), Text: string(text[:n])}, nil
 }
 
-// Send sends a message of up to MaxMessage bytes to the holder of the lock. It
-// does not wait: the error is ErrFree if there is no holder, and EAGAIN if the
-// holder has many messages that it did not receive.
+// Send sends a message of up to MaxMessage bytes to the holder of the lock. It does not
+// block. The error is ErrFree if there is no holder, and EAGAIN if the receive buffer of
+// the holder is full.
 func Send(o Options, text string) error {
 	if len(text) > MaxMessage {
 		return fmt.Errorf("send message to holder of lock: %d bytes, more than %d", len(text), MaxMessage)
@@ -223,7 +223,7 @@ func Send(o Options, text string) error {
 		return unix.Sendto(fd, []byte(text), unix.MSG_DONTWAIT, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: port})
 	})
 	switch {
-	case errors.Is(err, unix.ECONNREFUSED): // it ended meanwhile
+	case errors.Is(err, unix.ECONNREFUSED): // the holder has exited meanwhile
 		err = ErrFree
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
 		err = ErrPrivilege
@@ -234,7 +234,7 @@ func Send(o Options, text string) error {
 	return nil
 }
 
-// header is that of a netlink message of netfilter, with a number.
+// header returns the headers of a netfilter netlink message about Number.
 func header(length int, kind uint16) []byte {
 	b := make([]byte, 0, length)
 	b = binary.NativeEndian.AppendUint32(b, uint32(length))

@@ -1,4 +1,4 @@
-// Package netns opens netlink and runs code in another network namespace.
+// Package netns opens netlink sockets and runs code in another network namespace.
 package netns
 
 import (
@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Handle opens netlink of a family (unix.NETLINK_ROUTE ...) in the network
+// Handle opens a netlink socket of a family (unix.NETLINK_ROUTE ...) in the network
 // namespace of a file descriptor; 0: the current one. The caller closes it.
 func Handle(fd, family int) (*netlink.Handle, error) {
 	if fd == 0 {
@@ -22,8 +22,8 @@ func Handle(fd, family int) (*netlink.Handle, error) {
 	return netlink.NewHandleAt(netns.NsHandle(fd), family)
 }
 
-// List calls list until what it lists does not change during the call, with growing
-// pauses. It ends early when the context ends.
+// List calls list, and repeats the call with growing pauses while the kernel reports that
+// the listed objects changed during it. It stops when the context ends.
 func List[T any](ctx context.Context, list func() ([]T, error)) ([]T, error) {
 	const minPause, maxPause = time.Millisecond, 100 * time.Millisecond
 	for pause := minPause; ctx.Err() == nil; pause = min(2*pause, maxPause) {

@@ -1,5 +1,5 @@
-// Package nfacct makes and reads the kernel's accounting objects: counters with a
-// name, which rules count packets with (iptables -m nfacct).
+// Package nfacct creates and reads the kernel's accounting objects: named counters, with
+// which rules count packets (iptables -m nfacct).
 package nfacct
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/nl"
 )
 
-// Of linux/netfilter/nfnetlink_acct.h.
+// Constants of linux/netfilter/nfnetlink_acct.h.
 const (
 	messageNew = 0
 	messageGet = 1
@@ -35,7 +35,7 @@ type Options struct {
 	NetNS int // file descriptor of a network namespace; 0: the current one
 }
 
-// Count is the value of an object since it was made.
+// Count is the value of an object since its creation.
 type Count struct{ Packets, Bytes uint64 }
 
 // Objects are the accounting objects of one network namespace. A socket is open
@@ -57,7 +57,7 @@ func (o *Objects) Available(ctx context.Context) error {
 	return err
 }
 
-// Ensure makes missing objects. Existing ones keep their counts.
+// Ensure creates missing objects. Existing ones keep their counts.
 func (o *Objects) Ensure(ctx context.Context, names ...string) error {
 	for _, name := range names {
 		if name == "" || len(name) >= nameMax {
@@ -67,7 +67,7 @@ func (o *Objects) Ensure(ctx context.Context, names ...string) error {
 			ae.String(attrName, name)
 		})
 		if err != nil && !errors.Is(err, unix.EEXIST) {
-			return fmt.Errorf("make accounting object %s: %w", name, err)
+			return fmt.Errorf("create accounting object %s: %w", name, err)
 		}
 	}
 	return nil
@@ -87,8 +87,8 @@ func (o *Objects) Read(ctx context.Context, name string) (Count, error) {
 	return c, nil
 }
 
-// list reads all objects. The kernel marks the answer about a single one as the
-// first of many, and sends no more: only a listing has an end.
+// list reads all objects. A request for a single one does not work: the kernel marks the
+// reply as the first of several, but sends no end.
 func (o *Objects) list(ctx context.Context) (map[string]Count, error) {
 	answers, err := o.execute(ctx, messageGet, netlink.Dump, nil)
 	if err != nil {

@@ -28,8 +28,8 @@ func (p *Processes) program(pid string) string {
 	return string(first)
 }
 
-// admin reports whether a process has or can give itself CAP_NET_ADMIN in the user
-// namespace of this process.
+// admin reports whether a process has CAP_NET_ADMIN in the user namespace of this process,
+// or can acquire it.
 func (p *Processes) admin(pid string) bool {
 	if !p.same(pid, "ns/user", os.Readlink) || !p.same(pid, "uid_map", readText) {
 		return false
@@ -70,7 +70,7 @@ func (p *Processes) age(pid string) time.Duration {
 	)
 	stat, _ := os.ReadFile(p.path(pid, "stat"))
 	uptime, _ := os.ReadFile(p.path("uptime"))
-	_, rest, _ := strings.Cut(string(stat[max(0, bytes.LastIndexByte(stat, ')')):]), ") ") // a name may have both in it
+	_, rest, _ := strings.Cut(string(stat[max(0, bytes.LastIndexByte(stat, ')')):]), ") ") // the name may contain both
 	fields, up := strings.Fields(rest), strings.Fields(string(uptime))
 	if len(fields) <= startTime || len(up) == 0 {
 		return 0

@@ -25,7 +25,7 @@ type Options struct {
 	NetNS int
 }
 
-// Processes are those this process can see.
+// Processes gives access to the processes that this one can see.
 type Processes struct{ opts Options }
 
 // New returns access to the processes.
@@ -45,11 +45,10 @@ type Process struct {
 	Sockets []uint64      // inodes of its open sockets; nil if they cannot be read
 }
 
-// Named returns the processes of this name in the network namespace, those with
-// the lowest numbers first. The name is that of the program it was started as, or
-// the one the kernel has for it; any process can take it. Those that run the same
-// program as this process are left out, and those that cannot be read, as a
-// process may end at any time.
+// Named returns the processes with this name in the network namespace, sorted by PID. The
+// name is that of the program in the command line, or the one the kernel has for the
+// process; any process can take it. Named leaves out processes that run the same program as
+// this one, and those that cannot be read, as a process may exit at any time.
 func (p *Processes) Named(ctx context.Context, name string) ([]Process, error) {
 	ns, err := os.Readlink(p.namespace())
 	if err != nil {
@@ -76,7 +75,7 @@ func (p *Processes) Named(ctx context.Context, name string) ([]Process, error) {
 	return found, nil
 }
 
-// list returns the numbers of all processes, the lowest first.
+// list returns the PIDs of all processes, sorted.
 func (p *Processes) list() ([]int, error) {
 	folder, err := os.Open(p.opts.Root)
 	if err != nil {
@@ -97,8 +96,8 @@ func (p *Processes) list() ([]int, error) {
 	return pids, nil
 }
 
-// called reports whether a process has this name. One read suffices for most that do
-// not.
+// called reports whether a process has this name. For most processes one read is enough to
+// rule that out.
 func (p *Processes) called(pid, name string) bool {
 	comm, err := os.ReadFile(p.path(pid, "comm"))
 	if err != nil {
@@ -146,8 +145,8 @@ func (p *Processes) path(parts ...string) string {
 	return filepath.Join(append([]string{p.opts.Root}, parts...)...)
 }
 
-// WithSocket returns the lowest number of a process that has a socket open, by
-// its inode; 0 if this process can see none.
+// WithSocket returns the lowest PID of the processes that have a socket open, by its inode;
+// 0 if this process can see none.
 func (p *Processes) WithSocket(inode uint64) (int, error) {
 	pids, err := p.list()
 	if err != nil {

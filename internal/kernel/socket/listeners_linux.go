@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Listener is a socket that takes new connections or datagrams.
+// Listener is a socket that accepts connections or receives datagrams.
 type Listener struct {
 	Protocol uint8          // unix.IPPROTO_TCP or IPPROTO_UDP
 	At       netip.AddrPort // an unspecified IPv6 address may stand for both families
-	UID      uint32         // of the owner; 65534 if this user namespace has no number for it
+	UID      uint32         // of the owner; 65534 if this user namespace does not map it
 	Inode    uint64
 }
 
@@ -33,14 +33,14 @@ const (
 	answerInode   = 68
 )
 
-// Listeners returns the TCP sockets that listen and the UDP sockets that are bound
-// and not connected. The kernel leaves all others out, so that this is cheap.
+// Listeners returns the TCP sockets that listen and the UDP sockets that are bound and not
+// connected. The kernel filters out all others, so that the call is cheap.
 func (s *Sockets) Listeners(ctx context.Context) ([]Listener, error) {
 	conn, err := netlink.Dial(unix.NETLINK_INET_DIAG, &netlink.Config{NetNS: s.netns})
 	if err != nil {
 		return nil, fmt.Errorf("open socket netlink: %w", err)
 	}
-	defer func() { _ = conn.Close() }() // all is answered
+	defer func() { _ = conn.Close() }() // all replies were read
 	var all []Listener
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		for protocol, state := range map[uint8]uint32{
@@ -71,7 +71,7 @@ func listeners(conn *netlink.Conn, family, protocol uint8, states uint32) ([]Lis
 		Header: netlink.Header{Type: unix.SOCK_DIAG_BY_FAMILY, Flags: netlink.Request | netlink.Dump}, Data: data,
 	})
 	if errors.Is(err, unix.ENOENT) {
-		return nil, nil // a kernel that cannot list this protocol
+		return nil, nil // the kernel cannot list this protocol
 	}
 	if err != nil {
 		return nil, err
@@ -101,5 +101,5 @@ func listener(protocol uint8, b []byte) (Listener, bool) {
 	}, port != 0
 }
 
-// UDP reports whether the socket takes datagrams.
+// UDP reports whether the socket receives datagrams.
 func (l Listener) UDP() bool { return l.Protocol == unix.IPPROTO_UDP }

@@ -44,7 +44,7 @@ func (f *Files) Set(path, value string) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, unix.EOPNOTSUPP):
-		return fmt.Errorf("write %s to %s: %w: only the network namespace of the host may", value, path, cause(err))
+		return fmt.Errorf("write %s to %s: %w: only the network namespace of the host may write it", value, path, cause(err))
 	case Forbidden(err):
 		return fmt.Errorf("write %s to %s: %w: run privileged, or write it beforehand", value, path, cause(err))
 	}

@@ -1,6 +1,5 @@
-// Package sysctl reads and writes kernel parameters. It writes only values that
-// differ, so that a process without the privilege works after another one with it
-// wrote them.
+// Package sysctl reads and writes kernel parameters. It writes only values that differ, so
+// that an unprivileged process can run after a privileged one has written them.
 package sysctl
 
 import (
@@ -63,9 +62,9 @@ func read(ns int, path string) (value string, err error) {
 	return value, err
 }
 
-// Match returns the values of all parameters that match a pattern of slashes, as
-// of path.Match, by name: "net/ipv4/conf/*/forwarding". One that is removed
-// meanwhile, with its interface, is left out.
+// Match returns the values of all parameters whose name with slashes matches a pattern of
+// path.Match: "net/ipv4/conf/*/forwarding". It leaves out parameters that are removed
+// meanwhile, with their interface.
 func (s *Sysctl) Match(pattern string) (map[string]string, error) {
 	values := map[string]string{}
 	err := netns.Do(s.opts.NetNS, func() error {
@@ -91,7 +90,7 @@ func (s *Sysctl) Match(pattern string) (map[string]string, error) {
 	return values, nil
 }
 
-// Set gives a parameter a value, unless it has that value already.
+// Set sets a parameter, unless it has the value already.
 func (s *Sysctl) Set(key, value string) error {
 	path, err := s.path(key)
 	if err != nil {
@@ -101,7 +100,7 @@ func (s *Sysctl) Set(key, value string) error {
 	if err == nil && strings.Join(strings.Fields(have), " ") == strings.Join(strings.Fields(value), " ") {
 		return nil
 	}
-	if err != nil && !errors.Is(err, fs.ErrPermission) { // some may only be written
+	if err != nil && !errors.Is(err, fs.ErrPermission) { // some parameters are write-only
 		return err
 	}
 	err = netns.Do(s.opts.NetNS, func() error { return write(path, value) })
@@ -111,7 +110,7 @@ func (s *Sysctl) Set(key, value string) error {
 	return nil
 }
 
-// write never creates a file: a missing parameter is an error.
+// write writes a value to an existing file: a missing parameter is an error.
 func write(path, value string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
@@ -149,12 +148,12 @@ func explain(key, value string, err error) error {
 		return fmt.Errorf("%s: %w: run privileged with a writable /proc/sys, or set it beforehand with: sysctl -w %s=%q",
 			what, err, key, value)
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ERANGE):
-		return fmt.Errorf("%s: %w: the kernel does not take this value", what, err)
+		return fmt.Errorf("%s: %w: the kernel rejects this value", what, err)
 	}
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// Forbidden reports whether an error is about the right to set a parameter.
+// Forbidden reports whether an error means that this process may not set a parameter.
 func Forbidden(err error) bool {
 	return errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS)
 }

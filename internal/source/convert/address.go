@@ -42,8 +42,9 @@ func parsePrefix(s string) (netip.Prefix, bool) {
 	return p, err == nil
 }
 
-// readAddr reads an address. It returns the reason why it cannot be used, which is that
-// of fault unless the text is no address; empty if it can.
+// readAddr parses an address. It returns the reason why the address cannot be used:
+// wantAddress if the text is not an address, otherwise the result of fault, which is empty
+// if the address can be used.
 func readAddr(text string, fault func(netip.Addr) string) (netip.Addr, string) {
 	a, ok := parseAddr(text)
 	if !ok {
@@ -76,7 +77,7 @@ func remoteFault(a netip.Addr) string {
 	return virtualFault(a)
 }
 
-// unique is a list without duplicates.
+// unique collects values into a list without duplicates.
 type unique[T comparable] struct {
 	list []T
 	seen map[T]struct{} // nil while the list is short enough to be searched
@@ -85,7 +86,7 @@ type unique[T comparable] struct {
 // maxSearched is the length up to which a unique list is searched.
 const maxSearched = 8
 
-// add appends a value that is not there yet.
+// add appends a value, unless the list has it already.
 func (u *unique[T]) add(v T) {
 	if u.has(v) {
 		return

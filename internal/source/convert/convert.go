@@ -15,14 +15,14 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Labels with a meaning to a service proxy that the API types do not name.
+// Labels that a service proxy uses and for which the API types have no names.
 const (
 	LabelProxyName = "service.kubernetes.io/service-proxy-name"
 	LabelHeadless  = corev1.IsHeadlessService
 )
 
-// Converter converts objects. Its zero value leaves externalIPs out; it is
-// safe for concurrent use.
+// Converter converts objects. Its zero value ignores externalIPs; it is safe for concurrent
+// use.
 type Converter struct {
 	// AllowExternalIPs lets Services claim addresses by spec.externalIPs.
 	AllowExternalIPs bool
@@ -50,7 +50,8 @@ func (n *notes) add(field, value, reason string) {
 	n.problems.Add(route.Problem{Object: n.object, Field: field, Value: value, Reason: reason})
 }
 
-// list returns the problems. Of many alike it lists only some, and counts the rest.
+// list returns the problems. Of many similar ones it returns some and the number of the
+// rest.
 func (n *notes) list() []route.Problem { return n.problems.Problems() }
 
 // at returns the path of an element of a list.
@@ -76,7 +77,7 @@ const (
 	wantPort     = "not a port number: expected 1 to 65535"
 )
 
-// portNumber returns a port that fits 1 to 65535.
+// portNumber returns a port; false if it is not in the range 1 to 65535.
 func portNumber(p int32) (uint16, bool) {
 	return uint16(p), p >= 1 && p <= 65535
 }

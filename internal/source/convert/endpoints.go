@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Endpoints converts an Endpoints object, one slice for each subset; a slice
-// may hold both families. Their names cannot be those of EndpointSlices.
+// Endpoints converts an Endpoints object to one slice for each subset, which may have
+// addresses of both families. No EndpointSlice can have the name of such a slice.
 func (c Converter) Endpoints(eps *corev1.Endpoints) ([]*cluster.Slice, []route.Problem) {
 	if _, headless := eps.Labels[LabelHeadless]; headless {
 		return nil, nil
@@ -37,8 +37,8 @@ func (c Converter) Endpoints(eps *corev1.Endpoints) ([]*cluster.Slice, []route.P
 	return out, n.list()
 }
 
-// derivedName names a slice that no EndpointSlice object stands for: with a
-// slash, which the name of an object cannot have.
+// derivedName returns the name of a slice without an EndpointSlice object. It contains a
+// slash, which names of objects cannot contain.
 func derivedName(service cluster.Name, from string, i int) cluster.Name {
 	return cluster.Name{Namespace: service.Namespace, Name: service.Name + "/" + from + "/" + strconv.Itoa(i)}
 }

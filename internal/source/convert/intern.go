@@ -10,18 +10,18 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 )
 
-// Interner hands out one copy of what many objects repeat: namespaces, node
-// names, zones, port names, topology hints. It is safe for concurrent use; a nil
-// one keeps nothing.
+// Interner returns a single copy of values that many objects repeat: namespaces, node
+// names, zones, port names, topology hints. It is safe for concurrent use; a nil Interner
+// shares nothing.
 type Interner struct {
 	mu    sync.Mutex
 	seen  map[string]string
 	hints map[string]*cluster.Hints
 }
 
-// maxInterned bounds the strings that an Interner keeps. It is more than the
-// nodes, zones, namespaces and port names of any cluster; above it the Interner
-// begins again with none.
+// maxInterned bounds the strings that an Interner keeps. It exceeds the number of nodes,
+// zones, namespaces and port names of any cluster; at the limit the Interner discards all
+// of them.
 const maxInterned = 1 << 15
 
 // NewInterner returns an empty Interner.
@@ -29,7 +29,7 @@ func NewInterner() *Interner {
 	return &Interner{seen: map[string]string{}, hints: map[string]*cluster.Hints{}}
 }
 
-// Of returns the one copy of s.
+// Of returns the shared copy of s.
 func (in *Interner) Of(s string) string {
 	if in == nil || s == "" {
 		return s
@@ -42,7 +42,7 @@ func (in *Interner) Of(s string) string {
 	if len(in.seen) >= maxInterned {
 		in.seen = map[string]string{}
 	}
-	s = strings.Clone(s) // s may be a part of a larger string
+	s = strings.Clone(s) // s may be part of a larger string
 	in.seen[s] = s
 	return s
 }
@@ -70,7 +70,7 @@ func (in *Interner) Hints(h *discoveryv1.EndpointHints) *cluster.Hints {
 	return made
 }
 
-// appendHints adds bytes that only equal hints have in common.
+// appendHints appends an encoding of the hints that is the same only for equal hints.
 func appendHints(key []byte, h *discoveryv1.EndpointHints) []byte {
 	key = binary.AppendUvarint(key, uint64(len(h.ForZones)))
 	for i := range h.ForZones {

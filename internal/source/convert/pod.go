@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Pod is a Pod as a source of addresses.
+// Pod has the properties of a Pod from which endpoints are derived.
 type Pod struct {
 	Name   cluster.Name
 	Labels map[string]string
@@ -106,19 +106,19 @@ type Selection struct {
 	Labels  map[string]string // never empty
 
 	ports           []target
-	families        []netip.Addr // one address of each
+	families        []netip.Addr // one address of each family
 	publishNotReady bool
 }
 
 type target struct {
 	name     string
 	protocol cluster.Protocol
-	port     uint16 // or, if 0, the container port called
+	port     uint16 // if 0: that of the container port with the name in named
 	named    string
 }
 
-// Selection returns the Pods that a Service selects; nil if the Service has no
-// selector or is not programmed. Out is the converted Service.
+// Selection returns the Pods that a Service selects; nil if the Service has no selector or
+// is not programmed. Out is the converted Service.
 func (c Converter) Selection(svc *corev1.Service, out *cluster.Service) *Selection {
 	if len(svc.Spec.Selector) == 0 || out.Ignored != "" {
 		return nil
@@ -159,8 +159,8 @@ func (s *Selection) Matches(pod *Pod) bool {
 	return true
 }
 
-// Slices returns the slices that Pods the Service selects make: one for each
-// set of ports their containers have. Pods it does not select are left out.
+// Slices returns slices for those of the Pods that the Service selects: one for each
+// distinct set of ports.
 func (s *Selection) Slices(pods []*Pod) []*cluster.Slice {
 	groups := map[string]*cluster.Slice{}
 	pods = slices.SortedFunc(slices.Values(pods), func(a, b *Pod) int { return a.Name.Compare(b.Name) })
@@ -185,15 +185,15 @@ func (s *Selection) Slices(pods []*Pod) []*cluster.Slice {
 	return out
 }
 
-// resolve returns the ports of the Service as they are in one Pod. A named
-// target port that the Pod does not have is left out.
+// resolve returns the ports of the Service with the port numbers of one Pod. It leaves out
+// a named target port that the Pod does not have.
 func (s *Selection) resolve(pod *Pod) []cluster.SlicePort {
 	type key struct {
 		name     string
 		protocol cluster.Protocol
 	}
 	named := map[key]uint16{}
-	for _, p := range slices.Backward(pod.ports) { // the first of a name counts
+	for _, p := range slices.Backward(pod.ports) { // of ports with the same name the first is used
 		named[key{p.name, p.protocol}] = p.port
 	}
 	out := make([]cluster.SlicePort, 0, len(s.ports))

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	defaultAffinity = 10800 * time.Second // what the API defaults to
+	defaultAffinity = 10800 * time.Second // the default of the API
 	maxAffinity     = 86400 * time.Second
 )
 
@@ -62,9 +62,9 @@ func ignored(svc *corev1.Service) string {
 	return ""
 }
 
-// clusterIPs returns the ClusterIPs that agree with ipFamilies, at most one of
-// each family. Objects the API server has not completed may name them in
-// clusterIP or clusterIPs alone.
+// clusterIPs returns the ClusterIPs that match ipFamilies, at most one of each family. An
+// object that the API server has not completed may have them only in clusterIP or only in
+// clusterIPs.
 func clusterIPs(svc *corev1.Service, n *notes) []netip.Addr {
 	texts := svc.Spec.ClusterIPs
 	if len(texts) == 0 {
@@ -160,8 +160,8 @@ func externalIPs(svc *corev1.Service, own []netip.Addr, n *notes) []netip.Addr {
 	return out.list
 }
 
-// loadBalancerIPs returns the addresses in the status that this node intercepts:
-// not those of a load balancer with ipMode Proxy.
+// loadBalancerIPs returns the addresses in the status that this node intercepts: all except
+// those with ipMode Proxy.
 func loadBalancerIPs(svc *corev1.Service, own []netip.Addr, n *notes) []netip.Addr {
 	fault := ofFamilies(own, virtualFault)
 	var out unique[netip.Addr]
@@ -222,8 +222,8 @@ func (c Converter) servicePort(p *corev1.ServicePort, field string, n *notes) (c
 		protoOK && portOK && nameOK
 }
 
-// portsTaken maps the names and numbers of earlier ports of a Service, each with its
-// protocol, to their indexes.
+// portsTaken maps the names and the numbers of earlier ports of a Service, each with the
+// protocol, to the indexes of the ports.
 type portsTaken map[cluster.ServicePort]int
 
 func byName(p cluster.ServicePort) cluster.ServicePort {
@@ -250,8 +250,8 @@ func (t portsTaken) clash(p cluster.ServicePort) string {
 	return ""
 }
 
-// sourceRanges returns the usable client ranges, and whether there are any at
-// all. A list without any usable range admits no client.
+// sourceRanges returns the usable client ranges, and whether the Service has any ranges. If
+// none of them is usable, no client is admitted.
 func sourceRanges(svc *corev1.Service, n *notes) (list []netip.Prefix, restricted bool) {
 	var ranges unique[netip.Prefix]
 	for i, text := range svc.Spec.LoadBalancerSourceRanges {

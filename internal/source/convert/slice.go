@@ -23,7 +23,7 @@ func (c Converter) Slice(es *discoveryv1.EndpointSlice) (*cluster.Slice, []route
 	}
 	service := es.Labels[discoveryv1.LabelServiceName]
 	if strings.HasPrefix(es.Name, service) {
-		service = es.Name[:len(service)] // as controllers name slices: one string in memory
+		service = es.Name[:len(service)] // shares the memory of the name, which usually begins with the Service
 	}
 	if service == "" {
 		n.add("metadata.labels", "", "no label "+discoveryv1.LabelServiceName+": the slice belongs to no Service")
@@ -42,7 +42,7 @@ func (c Converter) Slice(es *discoveryv1.EndpointSlice) (*cluster.Slice, []route
 	}, n.list()
 }
 
-// trigger returns the time of the change that led to this version of a slice.
+// trigger returns the time of the change to pods that led to this version of a slice.
 func trigger(es *discoveryv1.EndpointSlice) time.Time {
 	at, err := time.Parse(time.RFC3339Nano, es.Annotations[corev1.EndpointsLastChangeTriggerTime])
 	if err != nil {
