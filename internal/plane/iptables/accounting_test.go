@@ -15,14 +15,15 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// atLoopback serves NodePorts at 127.0.0.0/8 too.
+// atLoopback returns a cluster whose NodePorts are also served at 127.0.0.0/8.
 func atLoopback() route.Change {
 	return planetest.Compile(planetest.EveryShape(), route.Options{
 		NodePorts: route.NodePortOptions{All: true, Loopback: route.LoopbackIncluded},
 	})
 }
 
-// counting says how many rules of a family count with nfacct, at which place.
+// counting returns the number of rules of a family that count with nfacct, by kind. It
+// verifies that each is in the right place.
 func counting(t *testing.T, kernel Kernel, f iptables.Family) (nodePort, invalid int) {
 	t.Helper()
 	for _, table := range everyTable() {
@@ -37,10 +38,10 @@ func counting(t *testing.T, kernel Kernel, f iptables.Family) (nodePort, invalid
 					invalid++
 				case strings.HasPrefix(rule, "-d 127.0.0.0/8 ") && name == nodePorts:
 					nodePort++
-					// A rule for all addresses leads where it does, and comes later.
+					// A later rule for all addresses has the same target.
 					all := strings.Replace(strings.TrimPrefix(rule, "-d 127.0.0.0/8 "), " -m nfacct --nfacct-name "+LoopbackNodePorts, "", 1)
 					if !slices.Contains(c.Rules[i:], all) {
-						t.Errorf("behind %s does not come %s", rule, all)
+						t.Errorf("after %s there is no %s", rule, all)
 					}
 				case strings.Contains(rule, "nfacct"):
 					t.Errorf("%s %s: %s", table, name, rule)
@@ -51,8 +52,8 @@ func counting(t *testing.T, kernel Kernel, f iptables.Family) (nodePort, invalid
 	return nodePort, invalid
 }
 
-// Rules count where the kernel can, and are found again as they should be; what
-// they count with is made anew when it got lost; without it nothing counts.
+// Rules count if the plane has Accounting, and a new plane finds them as wanted. Missing
+// objects are created.
 func TestAccounting(t *testing.T) {
 	for _, variant := range variants() {
 		t.Run(string(variant), func(t *testing.T) {
@@ -71,7 +72,7 @@ func TestAccounting(t *testing.T) {
 				{with, [4]int{nodePortsOf(change.Table, route.IPv4), 1, 0, 1}},
 				{without, [4]int{}},
 			} {
-				bring(t, New(kernel, step.opt), change)
+				planetest.Load(t, New(kernel, step.opt), change)
 				var got [4]int
 				got[0], got[1] = counting(t, kernel, iptables.IPv4)
 				got[2], got[3] = counting(t, kernel, iptables.IPv6)
@@ -95,18 +96,7 @@ func TestAccounting(t *testing.T) {
 	}
 }
 
-func bring(t *testing.T, p *Plane, change route.Change) {
-	t.Helper()
-	if err := p.Refresh(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	plan := p.Plan(change)
-	if err := plan.Apply(t.Context()); err != nil {
-		t.Fatalf("%v\n%.2000s", err, plan)
-	}
-}
-
-// nodePortsOf is how many NodePorts lead to backends.
+// nodePortsOf returns the number of NodePorts that lead to backends.
 func nodePortsOf(table *route.Table, f route.Family) (n int) {
 	for _, svc := range table.Services {
 		for _, p := range svc.Ports {
@@ -120,13 +110,13 @@ func nodePortsOf(table *route.Table, f route.Family) (n int) {
 	return n
 }
 
-// refusing makes no objects, as long as there is an error.
-type refusing struct{ err error }
+// failingAccounting creates no objects, and returns an error if it has one.
+type failingAccounting struct{ err error }
 
-func (r *refusing) Ensure(context.Context, ...string) error { return r.err }
+func (r *failingAccounting) Ensure(context.Context, ...string) error { return r.err }
 
-func TestNothingIsReadWithoutWhatRulesCountWith(t *testing.T) {
-	objects := &refusing{errors.New("no memory")}
+func TestRefreshFailsWithoutAccountingObjects(t *testing.T) {
+	objects := &failingAccounting{errors.New("no memory")}
 	p := New(newFake(), Options{Families: planetest.Families(), Mark: testMark, Accounting: objects})
 	if err := p.Refresh(t.Context()); !errors.Is(err, objects.err) {
 		t.Errorf("got %v", err)
@@ -137,25 +127,25 @@ func TestNothingIsReadWithoutWhatRulesCountWith(t *testing.T) {
 	}
 }
 
-func TestNothingIsMadeToRemoveTheRest(t *testing.T) {
-	p := New(newFake(), Options{Families: planetest.Families(), Mark: testMark, Accounting: &refusing{errors.New("accounting was used")}})
+func TestRemoveCreatesNoAccountingObjects(t *testing.T) {
+	p := New(newFake(), Options{Families: planetest.Families(), Mark: testMark, Accounting: &failingAccounting{errors.New("accounting was used")}})
 	if _, err := p.Remove(t.Context()); err != nil {
 		t.Error(err)
 	}
 }
 
-// A node that does not drop invalid packets has no rule to count them.
-func TestWhatIsKeptIsNotCounted(t *testing.T) {
-	p := New(newFake(), Options{Families: planetest.Families(), KeepInvalid: true, Accounting: &refusing{}})
+// A node that does not drop invalid packets has no rule that counts them.
+func TestInvalidPacketsThatAreKeptAreNotCounted(t *testing.T) {
+	p := New(newFake(), Options{Families: planetest.Families(), KeepInvalid: true, Accounting: &failingAccounting{}})
 	rules := p.families[0].forward("0x4000/0x4000", p.opt)
 	if slices.ContainsFunc(rules, func(r string) bool { return strings.Contains(r, "nfacct") || strings.Contains(r, "INVALID") }) {
 		t.Errorf("rules %q", rules)
 	}
 }
 
-// The rule that counts comes first also where another program took the one away
-// that takes all.
-func TestWhatCountsStaysInFront(t *testing.T) {
+// The rule that counts comes first, also if another program has deleted the rule for all
+// addresses.
+func TestCountingRulesStayInFront(t *testing.T) {
 	fake := newFake()
 	change := atLoopback()
 	opt := Options{Families: planetest.Families(), Mark: testMark, Accounting: noObjects{}}
@@ -190,12 +180,12 @@ func TestWhatCountsStaysInFront(t *testing.T) {
 	}
 }
 
-// The rule that counts comes first also in a chain that is written anew.
-func TestRulesThatCountAreWrittenAnew(t *testing.T) {
+// The rule that counts comes first, also in a shared chain that is written as a whole.
+func TestCountingRulesComeFirstInARewrittenChain(t *testing.T) {
 	fake := newFake()
 	opt := nodeCIDR()
 	opt.NodePorts = route.NodePortOptions{All: true, Loopback: route.LoopbackIncluded}
-	s := newStory(t, fake, opt)
+	s := newTestCluster(t, fake, opt)
 	s.plane = New(fake, Options{Families: planetest.Families()[:1], Mark: testMark, Accounting: noObjects{}})
 	s.refresh()
 	for i := range maxDeletions + 5 {
@@ -204,19 +194,19 @@ func TestRulesThatCountAreWrittenAnew(t *testing.T) {
 		})
 		s.endpoints(fmt.Sprint("svc-", i), "10.180.0.1")
 	}
-	s.happens()
+	s.sync()
 	for i := range maxDeletions + 1 {
 		s.remove(fmt.Sprint("svc-", i))
 	}
-	if plan := s.happens(); !strings.Contains(plan, ":"+nodePorts+" -") {
-		t.Errorf("the chain is not written anew:\n%.2000s", plan)
+	if plan := s.sync(); !strings.Contains(plan, ":"+nodePorts+" -") {
+		t.Errorf("the chain is not written as a whole:\n%.2000s", plan)
 	}
 	if n, _ := counting(t, fake, iptables.IPv4); n != 4 {
 		t.Errorf("%d rules count, want 4", n)
 	}
 }
 
-// noObjects has nothing to make.
+// noObjects is an Accounting that does nothing.
 type noObjects struct{}
 
 func (noObjects) Ensure(context.Context, ...string) error { return nil }

@@ -13,24 +13,24 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// audit looks at a fake kernel after every COMMIT: what becomes of a connection is
-// what became of it before, or what will. Where nothing served it before, it may
-// also be refused for a while; where nothing will, it may already meet what is
-// behind other frontends of the Service, or be refused.
+// audit verifies the rules of a fake kernel after every COMMIT of a sync. The outcome for a
+// connection must be the one before the sync or the one after it. A connection that nothing
+// served before may also be refused for a while. A connection that nothing serves
+// afterwards may already have the outcome of other frontends of the Service, or be refused.
 type audit struct {
 	fake   *fakeKernel
 	walker *walker
-	seen   []tables // after each COMMIT; the first: before any
-	host   string   // what held for the whole node before
+	seen   []tables // before the sync, and after each COMMIT
+	host   string   // the Host before the sync
 	skip   bool     // another program has edited the rules, so the state before is no reference
 }
 
-// tables are those of all families.
+// tables are the tables of all families.
 type tables map[route.Family]state
 
 func newAudit(fake *fakeKernel) *audit { return &audit{fake: fake, walker: newWalker()} }
 
-func (a *audit) look() tables {
+func (a *audit) read() tables {
 	p := newPlane(a.fake)
 	if err := p.read(context.Background()); err != nil {
 		panic(err) // the fake does not fail here
@@ -40,31 +40,31 @@ func (a *audit) look() tables {
 
 // Begin implements planetest.Audit.
 func (a *audit) Begin(m *planetest.Model) {
-	a.seen = []tables{a.look()}
-	if a.host == "" { // after the last sync; or it was begun anew in the middle
+	a.seen = []tables{a.read()}
+	if a.host == "" { // not set by an earlier Begin of this sync
 		a.host = fmt.Sprint(m.Table().Host)
 	}
 }
 
 // Note implements planetest.Audit.
-func (a *audit) Note() { a.seen = append(a.seen, a.look()) }
+func (a *audit) Note() { a.seen = append(a.seen, a.read()) }
 
-// End implements planetest.Audit. When what holds for the whole node changes
-// together with Services, or others have been here, a mixture is no mistake.
+// End implements planetest.Audit. It checks nothing if the Host changes together with
+// Services, or if another program has made edits.
 func (a *audit) End(m *planetest.Model) error {
 	skip := a.skip || a.host != fmt.Sprint(m.Table().Host)
 	a.skip, a.host = false, ""
 	if skip {
 		return nil
 	}
-	return a.judge()
+	return a.check()
 }
 
-func (a *audit) judge() error {
+func (a *audit) check() error {
 	for _, f := range bothFamilies() {
 		states := a.steps(f.ip)
 		if len(states) < 3 {
-			continue // there was nothing in between
+			continue // no intermediate state
 		}
 		for _, pk := range a.probes(f.ip, states[0], states[len(states)-1]) {
 			if err := a.follow(pk, states); err != nil {
@@ -75,7 +75,7 @@ func (a *audit) judge() error {
 	return nil
 }
 
-// steps are the states that a family's tables had, one after the other.
+// steps returns the states that the tables of a family had, in order.
 func (a *audit) steps(ip route.Family) []state {
 	var list []state
 	for _, s := range a.seen {
@@ -93,33 +93,33 @@ func (s state) equal(o state) bool {
 }
 
 func (a *audit) follow(pk packet, states []state) error {
-	was, had := a.walker.fate(states[0], pk)
-	is, has := a.walker.fate(states[len(states)-1], pk)
-	if partial(is) {
-		return fmt.Errorf("%s comes to %q: some get lost", pk, is)
+	before, ownerBefore := a.walker.outcome(states[0], pk)
+	after, ownerAfter := a.walker.outcome(states[len(states)-1], pk)
+	if partial(after) {
+		return fmt.Errorf("the outcome for %s is %q: not all are served", pk, after)
 	}
-	if had != "" && has != "" && had != has {
-		return nil // for a moment it may be nobody's
+	if ownerBefore != "" && ownerAfter != "" && ownerBefore != ownerAfter {
+		return nil // for a moment no Service may have the frontend
 	}
 	for i, s := range states[1:] {
-		now, _ := a.walker.fate(s, pk)
+		now, _ := a.walker.outcome(s, pk)
 		switch {
-		case now == was, now == is:
-		case now == "refused" && was == "untouched":
-		case is == "untouched" && !partial(now):
+		case now == before, now == after:
+		case now == "refused" && before == "untouched":
+		case after == "untouched" && !partial(now):
 		default:
-			return fmt.Errorf("after COMMIT %d of %d, %s comes to\n%s\nbefore\n%s\nand in the end\n%s", i+1, len(states)-1, pk, now, was, is)
+			return fmt.Errorf("after COMMIT %d of %d, the outcome for %s is\n%s\nbefore\n%s\nat the end\n%s", i+1, len(states)-1, pk, now, before, after)
 		}
 	}
 	return nil
 }
 
-// partial reports whether some packets are served and others pass.
-func partial(fate string) bool {
-	return strings.Contains(fate, ", ") && strings.Contains(fate, "untouched")
+// partial reports whether some packets reach a backend and others remain untranslated.
+func partial(outcome string) bool {
+	return strings.Contains(outcome, ", ") && strings.Contains(outcome, "untouched")
 }
 
-// probes are connections to all frontends that there were or are, from everywhere.
+// probes returns connections from all sources to every frontend in one of the states.
 func (a *audit) probes(ip route.Family, states ...state) []packet {
 	type frontend struct {
 		to             netip.Addr
@@ -159,8 +159,8 @@ func (a *audit) probes(ip route.Family, states ...state) []packet {
 	return all
 }
 
-// sources are a pod, this node, a client in source ranges and one in none, and a
-// pod on a second range of addresses.
+// sources returns packets from pods in two ranges, from this node, and from clients inside
+// and outside of the source ranges.
 func sources() []packet {
 	var all []packet
 	for _, from := range []struct{ hook, iface, addr string }{

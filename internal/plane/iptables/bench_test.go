@@ -11,31 +11,31 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// nowhere is a kernel that takes everything and has nothing: what a plan costs
-// without the programs.
-type nowhere struct{ *fakeKernel }
+// discard is a kernel without rules that ignores writes, to measure plans without the cost
+// of the programs.
+type discard struct{ *fakeKernel }
 
-func (nowhere) Restore(context.Context, iptables.Family, []byte) error { return nil }
+func (discard) Restore(context.Context, iptables.Family, []byte) error { return nil }
 
 // sizes are numbers of Services; each has three endpoints.
 func sizes() []int { return []int{1_000, 10_000} }
 
-// BenchmarkChange is one change, from what differs to what the program would be
-// given. It must cost the same whatever the number of Services.
+// BenchmarkChange measures one change, from the difference to the input of the program. The
+// time must not depend on the number of Services.
 func BenchmarkChange(b *testing.B) {
 	for _, n := range sizes() {
-		s := newStory(b, nowhere{newFake()}, nodeCIDR())
-		s.crowd(n)
-		s.happens()
+		s := newTestCluster(b, discard{newFake()}, nodeCIDR())
+		s.addServices(n)
+		s.sync()
 		for _, c := range []struct {
-			name         string
-			there, again func()
+			name     string
+			do, undo func()
 		}{
-			{"endpoint", func() { s.member(7, 4) }, func() { s.member(7, 3) }},
-			{"all-endpoints", func() { s.member(7, 0) }, func() { s.member(7, 3) }},
-			{"service", func() { s.member(60_000, 3) }, func() { s.remove("svc-60000") }},
+			{"endpoint", func() { s.setService(7, 4) }, func() { s.setService(7, 3) }},
+			{"all-endpoints", func() { s.setService(7, 0) }, func() { s.setService(7, 3) }},
+			{"service", func() { s.setService(60_000, 3) }, func() { s.remove("svc-60000") }},
 		} {
-			changes := [2]route.Change{s.compiled(c.there), s.compiled(c.again)}
+			changes := [2]route.Change{s.compiled(c.do), s.compiled(c.undo)}
 			b.Run(fmt.Sprintf("%s/services=%d", c.name, n), func(b *testing.B) {
 				b.ReportAllocs()
 				for k := 0; b.Loop(); k++ {
@@ -48,8 +48,8 @@ func BenchmarkChange(b *testing.B) {
 	}
 }
 
-// compiled is what a change of the cluster comes to.
-func (s *story) compiled(do func()) route.Change {
+// compiled makes a change of the cluster and returns its compiled form.
+func (s *testCluster) compiled(do func()) route.Change {
 	s.Helper()
 	do()
 	change, _ := s.compiler.Compile(s.store.Take())
@@ -59,27 +59,27 @@ func (s *story) compiled(do func()) route.Change {
 	return change
 }
 
-// BenchmarkRestart compares everything with a kernel in which all is right,
-// BenchmarkColdLoad with one that holds nothing.
+// BenchmarkRestart measures a comparison with a kernel that has all rules,
+// BenchmarkColdLoad one with an empty kernel.
 func BenchmarkRestart(b *testing.B) {
 	for _, n := range sizes() {
-		s := newStory(b, newFake(), nodeCIDR())
-		s.crowd(n)
-		s.happens()
+		s := newTestCluster(b, newFake(), nodeCIDR())
+		s.addServices(n)
+		s.sync()
 		b.Run(fmt.Sprintf("services=%d", n), func(b *testing.B) { s.compare(b) })
 	}
 }
 
 func BenchmarkColdLoad(b *testing.B) {
 	for _, n := range sizes() {
-		s := newStory(b, nowhere{newFake()}, nodeCIDR())
-		s.crowd(n)
-		s.happens()
+		s := newTestCluster(b, discard{newFake()}, nodeCIDR())
+		s.addServices(n)
+		s.sync()
 		b.Run(fmt.Sprintf("services=%d", n), func(b *testing.B) { s.compare(b) })
 	}
 }
 
-func (s *story) compare(b *testing.B) {
+func (s *testCluster) compare(b *testing.B) {
 	b.Helper()
 	b.ReportAllocs()
 	for b.Loop() {
@@ -90,14 +90,14 @@ func (s *story) compare(b *testing.B) {
 	}
 }
 
-// What the benchmark measures is a plan of a few lines.
+// The plan that BenchmarkChange measures has a few lines.
 func TestAChangeIsSmallAtAnySize(t *testing.T) {
 	var plans []plane.Plan
 	for _, n := range []int{10, 300} {
-		s := newStory(t, nowhere{newFake()}, nodeCIDR())
-		s.crowd(n)
-		s.happens()
-		plans = append(plans, s.plane.Plan(s.compiled(func() { s.member(7, 4) })))
+		s := newTestCluster(t, discard{newFake()}, nodeCIDR())
+		s.addServices(n)
+		s.sync()
+		plans = append(plans, s.plane.Plan(s.compiled(func() { s.setService(7, 4) })))
 	}
 	if plans[0].String() != plans[1].String() || plans[0].Steps() > 9 {
 		t.Errorf("with more Services the plan is\n%s\nwant\n%s", plans[1], plans[0])

@@ -64,11 +64,11 @@ func (k key) compare(o key) int {
 // inChain returns the key of the chain that the entry is, or is in.
 func (k key) inChain() key { return key{table: k.table, chain: k.chain} }
 
-// ours reports whether the chain belongs to proxies or kubelet, and not to the kernel
-// or to others.
+// ours reports whether the chain belongs to kube-proxy, Sluice or kubelet, and not to the
+// kernel or other programs.
 func (k key) ours() bool { return strings.HasPrefix(k.chain, "KUBE-") }
 
-// shared reports whether it is a chain that has rules of several Services.
+// shared reports whether the chain has rules of several Services.
 func (k key) shared() bool {
 	switch k.chain {
 	case services, nodePorts:
@@ -79,9 +79,9 @@ func (k key) shared() bool {
 	return false
 }
 
-// inFront reports whether a rule is added in front of the other rules of its chain:
-// other rules come last in nat KUBE-SERVICES, and in nat KUBE-NODEPORTS a rule that
-// counts comes before the one that takes all packets.
+// inFront reports whether a rule is added in front of the other rules of its chain. In nat
+// KUBE-SERVICES other rules must stay last; in nat KUBE-NODEPORTS a rule that counts must
+// precede the one that matches all packets.
 func (k key) inFront() bool {
 	return !k.shared() || k.table == nat && (k.chain == services || strings.Contains(k.rule, LoopbackNodePorts))
 }
@@ -126,7 +126,7 @@ func size(s step) int {
 	return count(s.Key, s.Old) + count(s.Key, s.New)
 }
 
-// whole reports whether a step writes a chain anew, with all its rules.
+// whole reports whether a step writes a whole chain, with all its rules.
 func whole(s *step) bool {
 	return s.Key.rule == "" && s.Key.ours() && (s.Op == ledger.Add || s.Op == ledger.Change && !s.Key.shared())
 }

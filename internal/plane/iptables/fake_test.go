@@ -13,26 +13,25 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
 )
 
-// fakeKernel is the programs and the kernel in memory. It refuses input that they
-// refuse, and takes each table of input as a whole or not at all. Its fields are set
-// before use.
+// fakeKernel stands for the programs and the kernel. It refuses input that they refuse, and
+// applies each table of the input as a whole or not at all. Set its fields before use.
 type fakeKernel struct {
-	// fail, if set, may refuse input before it is carried out.
+	// fail, if set, may return an error before the input is applied.
 	fail func(f iptables.Family, input []byte) error
-	// failRead, if set, may refuse to read a table.
+	// failRead, if set, may return an error instead of a table.
 	failRead func(iptables.Table) error
 
 	room int // what Room returns; 0: no limit
 
-	report func(iptables.Edit) // what Watch was called with
+	report func(iptables.Edit) // the function that Watch was called with
 
 	mu     sync.Mutex
 	lines  int
 	tables map[iptables.Table]*fakeTable
 }
 
-// newFake returns a host without rules: both families have the tables nat, filter
-// and mangle, with the chains that hooks lead to.
+// newFake returns a host without rules. Both families have the tables nat, filter and
+// mangle with the built-in chains.
 func newFake() *fakeKernel {
 	f := &fakeKernel{tables: map[iptables.Table]*fakeTable{}}
 	for _, family := range []iptables.Family{iptables.IPv4, iptables.IPv6} {
@@ -51,7 +50,7 @@ func (f *fakeKernel) Room() int {
 	return f.room
 }
 
-// written returns how many lines of input Restore was called with: chains and rules.
+// written returns the number of lines with chains and rules that Restore has received.
 func (f *fakeKernel) written() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -111,7 +110,7 @@ func (f *fakeKernel) flush() {
 	}
 }
 
-// edit carries out the input of another program, in which -F may be used as well.
+// edit applies the input of another program, which may also contain -F.
 func (f *fakeKernel) edit(t testing.TB, family iptables.Family, input string) {
 	t.Helper()
 	f.mu.Lock()
@@ -125,7 +124,7 @@ func (f *fakeKernel) edit(t testing.TB, family iptables.Family, input string) {
 type command struct {
 	verb  string // "*", ":", "COMMIT", "-A", "-I", "-D", "-X", "-F", "-N"
 	name  string // of a table or chain
-	at    int    // of -I and -D: the number of the rule; 0: there is none
+	at    int    // number of the rule in -I and -D; 0: none
 	rest  string // the rule, or the policy
 	valid bool   // false: an empty line or a comment
 }
@@ -151,7 +150,7 @@ func parseCommand(line string) command {
 	return c
 }
 
-// run carries input out.
+// run applies input.
 func (f *fakeKernel) run(family iptables.Family, input string, lines *int) (err error) {
 	refused := &iptables.RestoreError{Program: "fake-restore"}
 	var current *attempt
@@ -171,7 +170,7 @@ func (f *fakeKernel) run(family iptables.Family, input string, lines *int) (err 
 		case c.verb == "*":
 			current = f.tables[iptables.Table{Family: family, Name: c.name}].begin()
 		case current == nil:
-			err = said("no table is named before it")
+			err = programError("no table is named before it")
 		case c.verb == "COMMIT":
 			current = nil
 			refused.Committed++
@@ -191,8 +190,7 @@ func (f *fakeKernel) run(family iptables.Family, input string, lines *int) (err 
 	return nil
 }
 
-// String prints all tables that have something in them, as PROGRAM-save does,
-// those of IPv4 first.
+// String prints all tables that are not empty, as PROGRAM-save does, those of IPv4 first.
 func (f *fakeKernel) String() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

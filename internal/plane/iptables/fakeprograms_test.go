@@ -10,39 +10,38 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
 )
 
-// inputs are given to the programs and to the fake, one after the other: each
-// must take what the other takes, and be left with the same. The first chain is
-// there before.
+// inputs are passed to the programs and to the fake, one after the other. Both must accept
+// or refuse each, and have the same rules afterwards.
 var inputs = []string{
 	"*nat\n:A - [0:0]\n:B - [0:0]\n-A A -p tcp -m comment --comment \"x y\" -j B\n-A A -j RETURN\n-I A -j ACCEPT\n-I A 2 -p udp -j B\nCOMMIT\n",
 	"*nat\n-D A -p udp -j B\n-A B -d 10.0.0.1 -j MARK --set-xmark 0x4000/0x4000\nCOMMIT\n",
-	"*nat\n-D A -p sctp -j B\nCOMMIT\n", // not there
+	"*nat\n-D A -p sctp -j B\nCOMMIT\n", // no such rule
 	"*nat\n:A - [0:0]\n-X B\nCOMMIT\n",  // has rules
 	"*nat\n-A A -j DROP\nCOMMIT\n*filter\n:A - [0:0]\n-A A -j DROP\nCOMMIT\n",
-	"*nat\n:B - [0:0]\n-X B\nCOMMIT\n",                                                // is led to
+	"*nat\n:B - [0:0]\n-X B\nCOMMIT\n",                                                // another chain jumps to it
 	"*nat\n-A A -j C\nCOMMIT\n",                                                       // no such chain
 	"*nat\n-A C -j A\nCOMMIT\n",                                                       // no such chain
 	"*nat\n-X C\nCOMMIT\n",                                                            // no such chain
 	"*nat\n:" + strings.Repeat("N", 29) + " - [0:0]\nCOMMIT\n",                        // too long
-	"*nat\n:" + strings.Repeat("N", 28) + " - [0:0]\nCOMMIT\n",                        // just not
+	"*nat\n:" + strings.Repeat("N", 28) + " - [0:0]\nCOMMIT\n",                        // at the limit
 	"*nat\n:A - [0:0]\n-A A -j REJECT\nCOMMIT\n",                                      // not in this table
-	"*filter\n:A - [0:0]\n-A A -p tcp -j DNAT --to-destination 10.0.0.1:80\nCOMMIT\n", // nor this
+	"*filter\n:A - [0:0]\n-A A -p tcp -j DNAT --to-destination 10.0.0.1:80\nCOMMIT\n", // not in this table either
 	"*nat\n:A - [0:0]\n:B - [0:0]\n-X B\nCOMMIT\n",
-	"*nat\n:C - [0:0]\n-A C -j ACCEPT\nCOMMIT\n*filter\n-A NOPE -j ACCEPT\nCOMMIT\n", // the first table is changed
+	"*nat\n:C - [0:0]\n-A C -j ACCEPT\nCOMMIT\n*filter\n-A NOPE -j ACCEPT\nCOMMIT\n", // only the first table is changed
 	"*nat\n-I PREROUTING -j C\n-A PREROUTING -j A\nCOMMIT\n*filter\n:C - [0:0]\n-A C -j REJECT\n-I FORWARD -j C\nCOMMIT\n",
 	"*nat\n:PREROUTING ACCEPT [0:0]\nCOMMIT\n", // keeps its rules
 	"*nat\n-D PREROUTING 1\n-F A\n-A A -j ACCEPT\nCOMMIT\n",
-	"*nat\n-I A 9 -j ACCEPT\nCOMMIT\n", // too far
+	"*nat\n-I A 9 -j ACCEPT\nCOMMIT\n", // index too large
 	"*nat\n:C - [0:0]\n-X C\nCOMMIT\n*filter\n-F FORWARD\n-F C\n-X C\nCOMMIT\n",
-	"*nat\n-X OUTPUT\nCOMMIT\n", // the kernel's
-	"*nat\n-N A\nCOMMIT\n",      // is there
-	"*nat\n:D - [0:0]\n",        // no end
+	"*nat\n-X OUTPUT\nCOMMIT\n", // built in
+	"*nat\n-N A\nCOMMIT\n",      // exists
+	"*nat\n:D - [0:0]\n",        // no COMMIT
 	"*nonsense\nCOMMIT\n",
 }
 
-// The fake takes and refuses the same input as the programs, and holds the same
-// rules afterwards.
-func TestTheFakeBehavesAsThePrograms(t *testing.T) {
+// The fake accepts and refuses the same input as the programs, and has the same rules
+// afterwards.
+func TestTheFakeBehavesLikeThePrograms(t *testing.T) {
 	for _, variant := range variants() {
 		t.Run(string(variant), func(t *testing.T) {
 			t.Parallel() // most of the time is waiting
@@ -75,7 +74,8 @@ func TestTheFakeBehavesAsThePrograms(t *testing.T) {
 	}
 }
 
-// same compares chains; the kernel's own without rules may not be there yet.
+// same reports whether chains are equal. It ignores built-in chains without rules, which
+// may not exist yet.
 func same(a, b iptables.Chains) bool {
 	used := func(all iptables.Chains) iptables.Chains {
 		all = maps.Clone(all)

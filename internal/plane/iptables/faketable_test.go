@@ -13,9 +13,9 @@ import (
 // fakeTable is a table in memory. Rules of a chain are never changed in place.
 type fakeTable struct {
 	name    string
-	builtin []string // in the order of the packet's way
+	builtin []string // in the order in which packets pass them
 	chains  map[string]iptables.Chain
-	uses    map[string]int // how many rules lead to a chain
+	uses    map[string]int // number of rules that jump to a chain
 }
 
 func newFakeTable(name string) *fakeTable {
@@ -34,7 +34,8 @@ func newFakeTable(name string) *fakeTable {
 	return t
 }
 
-// untouched reports whether nobody ever made anything here.
+// untouched reports whether the table has no rules, no chains except the built-in ones, and
+// no changed policy.
 func (t *fakeTable) untouched() bool {
 	if len(t.chains) != len(t.builtin) {
 		return false
@@ -67,11 +68,11 @@ func (t *fakeTable) String() string {
 	return b.String()
 }
 
-// attempt is input that is being carried out on a table.
+// attempt is the application of input to a table.
 type attempt struct {
 	*fakeTable
-	before map[string]iptables.Chain // what was changed, as it was
-	made   map[string]bool           // chains that were not there
+	before map[string]iptables.Chain // changed chains, before the change
+	made   map[string]bool           // chains that did not exist
 	owned  map[string]bool           // chains whose rules are a copy already
 }
 
@@ -79,7 +80,7 @@ func (t *fakeTable) begin() *attempt {
 	return &attempt{fakeTable: t, before: map[string]iptables.Chain{}, made: map[string]bool{}, owned: map[string]bool{}}
 }
 
-// undo makes the table what it was.
+// undo restores the state before the attempt.
 func (a *attempt) undo() {
 	for name := range a.made {
 		a.count(a.chains[name].Rules, -1)
@@ -92,7 +93,7 @@ func (a *attempt) undo() {
 	}
 }
 
-// count notes that rules come (1) or go (-1).
+// count updates uses for rules that are added (by 1) or deleted (by -1).
 func (a *attempt) count(rules []string, by int) {
 	for _, rule := range rules {
 		to := iptables.Target(rule)
@@ -102,7 +103,7 @@ func (a *attempt) count(rules []string, by int) {
 	}
 }
 
-// remember keeps what a chain is, once.
+// remember saves the state of a chain before its first change.
 func (a *attempt) remember(name string) {
 	if _, there := a.before[name]; there || a.made[name] {
 		return
@@ -115,12 +116,12 @@ func (a *attempt) remember(name string) {
 	a.before[name] = c
 }
 
-// said is an error in the words of the programs.
-type said string
+// programError is an error with the message of the programs.
+type programError string
 
-func (s said) Error() string { return string(s) }
+func (s programError) Error() string { return string(s) }
 
-const errNoChain = said("No chain/target/match by that name.")
+const errNoChain = programError("No chain/target/match by that name.")
 
 func (a *attempt) do(c command) error {
 	_, there := a.chains[c.name]
@@ -147,12 +148,12 @@ func (a *attempt) do(c command) error {
 	return fmt.Errorf("unknown option %q", c.verb)
 }
 
-// declare makes a chain, or empties it if it is there. Those of the kernel keep
-// their rules and get a policy.
+// declare creates a chain, or empties an existing one. Built-in chains keep their rules and
+// get a policy.
 func (a *attempt) declare(c command, there bool) error {
 	switch {
 	case there && c.verb == "-N":
-		return said("Chain already exists.")
+		return programError("Chain already exists.")
 	case !there:
 		if err := checkName(c.name); err != nil {
 			return err
@@ -187,9 +188,9 @@ func (a *attempt) drop(name string) error {
 	case slices.Contains(a.builtin, name):
 		return errors.New("it is built in")
 	case len(a.chains[name].Rules) > 0:
-		return said("Directory not empty")
+		return programError("Directory not empty")
 	case a.uses[name] > 0:
-		return said("Too many links")
+		return programError("Too many links")
 	}
 	delete(a.chains, name)
 	return nil
@@ -199,7 +200,7 @@ func (a *attempt) insert(c command, at int) error {
 	rule := iptables.Canonical(c.rest)
 	chain := a.own(c.name)
 	if at > len(chain.Rules) {
-		return said("Index of insertion too big.")
+		return programError("Index of insertion too big.")
 	}
 	if err := a.check(rule); err != nil {
 		return err
@@ -210,7 +211,7 @@ func (a *attempt) insert(c command, at int) error {
 	return nil
 }
 
-// own returns a chain with rules that may be changed.
+// own returns a chain whose rules may be changed in place.
 func (a *attempt) own(name string) iptables.Chain {
 	c := a.chains[name]
 	if !a.owned[name] {
@@ -228,7 +229,7 @@ func (a *attempt) remove(c command) error {
 		i = c.at - 1
 	}
 	if i < 0 || i >= len(chain.Rules) {
-		return said("Bad rule (does a matching rule exist in that chain?).")
+		return programError("Bad rule (does a matching rule exist in that chain?).")
 	}
 	rule = chain.Rules[i]
 	chain.Rules = slices.Delete(chain.Rules, i, i+1)
@@ -237,19 +238,20 @@ func (a *attempt) remove(c command) error {
 	return nil
 }
 
-// check refuses a rule that leads to no chain and is no target of this table.
+// check returns an error for a rule whose target is neither a chain nor a target of this
+// table.
 func (a *attempt) check(rule string) error {
 	to := iptables.Target(rule)
 	if _, there := a.chains[to]; there {
 		if slices.Contains(a.builtin, to) {
-			return said("Invalid argument")
+			return programError("Invalid argument")
 		}
 		return nil
 	}
 	switch to {
 	case "DROP":
 		if a.name == "nat" {
-			return said(`The "nat" table is not intended for filtering, the use of DROP is therefore inhibited.`)
+			return programError(`The "nat" table is not intended for filtering, the use of DROP is therefore inhibited.`)
 		}
 		return nil
 	case "", "ACCEPT", "RETURN", "MARK", "LOG", "NFLOG", "CONNMARK":
@@ -258,24 +260,24 @@ func (a *attempt) check(rule string) error {
 		if a.name == "nat" {
 			return nil
 		}
-		return said("Invalid argument")
+		return programError("Invalid argument")
 	case "REJECT":
 		if a.name == "filter" {
 			return nil
 		}
-		return said("Invalid argument")
+		return programError("Invalid argument")
 	}
-	return said(fmt.Sprintf("Chain '%s' does not exist", to))
+	return programError(fmt.Sprintf("Chain '%s' does not exist", to))
 }
 
-// maxName is how long the name of a chain may be (XT_EXTENSION_MAXNAMELEN, with
-// the zero at its end).
+// maxName is the maximum length of the name of a chain (XT_EXTENSION_MAXNAMELEN without the
+// terminating zero).
 const maxName = 28
 
 func checkName(name string) error {
 	switch {
 	case name == "":
-		return said("a chain has no name")
+		return programError("a chain has no name")
 	case len(name) > maxName:
 		return fmt.Errorf("chain name %q is longer than %d characters", name, maxName)
 	case strings.ContainsAny(name[:1], "-!") || strings.ContainsAny(name, " \t\n"):

@@ -24,31 +24,31 @@ func (t table) String() string { return [...]string{"filter", "nat", "mangle"}[t
 
 func everyTable() []table { return []table{filter, nat, mangle} }
 
-// family is one row of all that differs between IPv4 and IPv6.
+// family has everything that differs between IPv4 and IPv6.
 type family struct {
 	ip          route.Family
 	kernel      iptables.Family
-	program     string // that lists the rules
-	loopbackNet string // where NodePorts are not served by default
+	program     string // lists the rules
+	loopbackNet string // NodePorts are not served there by default
 	counting    bool   // rules count with nfacct
 
 	ledger *ledger.Ledger[key, string]
 	written
-	large bool // there are many endpoints: rules about single ones have no comments
+	large bool // there are many endpoints: rules for single endpoints have no comments
 }
 
-// written is the state that the last plan left in the kernel, as far as it does not
-// follow from the Services.
+// written is the state that the last plan left in the kernel, as far as the Services do not
+// determine it.
 type written struct {
-	endpoints int              // of all ports, about
-	rules     [mangle + 1]int  // of ours, by table
+	endpoints int              // approximate number for all ports
+	rules     [mangle + 1]int  // number of our rules, by table
 	guarded   []key            // the guards in the kernel
-	behind    map[key][]string // rules of others behind our jumps that end a packet's way, when last read
+	behind    map[key][]string // terminating rules of other programs behind our jumps, when last read
 }
 
-// manyEndpoints is the number of endpoints from which on kube-proxy writes no comments
-// in rules about single ones. A comment is a match: after any change the kernel walks
-// all rules that a packet can come to (nf_tables_api.c, nft_table_validate).
+// manyEndpoints is the number of endpoints from which on kube-proxy writes no comments in
+// rules for single endpoints. A comment is a match, and after any change the kernel
+// validates all reachable rules (nf_tables_api.c, nft_table_validate).
 const manyEndpoints = 1000
 
 // endpointsOf counts the endpoints of a Service.
@@ -65,7 +65,7 @@ func (f *family) endpointsOf(svc *route.Service) int {
 	return n
 }
 
-// endpointComment returns the comment of a rule about a single endpoint.
+// endpointComment returns the comment of a rule for a single endpoint.
 func (f *family) endpointComment(parts ...string) string {
 	if f.large {
 		return ""
@@ -91,7 +91,7 @@ func (f *family) loopback(host *route.Host) bool {
 	return f.ip == route.IPv4 && host.NodePorts.Loopback4()
 }
 
-// pods returns the sources that count as pods; each takes one rule.
+// pods returns the sources of packets from pods. Each takes one rule.
 func (f *family) pods(host *route.Host) []source {
 	d := host.Detector
 	switch {
@@ -109,10 +109,9 @@ func (f *family) pods(host *route.Host) []source {
 	return list
 }
 
-// outside returns the source and the target of a rule that marks packets from outside
-// of the pods. A rule excludes one range at most, so several ranges have a chain of
-// their own. If every source is a pod there is no target: the kernel refuses a rule that
-// cannot match.
+// outside returns the source and the target of a rule that marks packets from outside of
+// the pods. A rule can exclude only one range, so several ranges have a chain of their own.
+// If every source is a pod there is no target: the kernel refuses a rule that cannot match.
 func (f *family) outside(host *route.Host) (from source, target string) {
 	pods := f.pods(host)
 	switch {

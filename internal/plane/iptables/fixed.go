@@ -43,9 +43,9 @@ func (f *family) hostEntries(host *route.Host, opt Options) []entry {
 	return append(list, chain(filter, localnet))
 }
 
-// guards returns rules that are added once and never removed: kubelet makes the same
-// ones, and has others in that chain. The first, of IPv4 only, keeps neighbours from
-// 127.0.0.0/8, which can be routed as soon as it serves NodePorts (CVE-2020-8558).
+// guards returns rules that are added once and never removed: kubelet adds the same ones,
+// and has others in that chain. The first, for IPv4 only, keeps other hosts from
+// 127.0.0.0/8, which becomes routable when it serves NodePorts (CVE-2020-8558).
 func (f *family) guards(host *route.Host) []key {
 	list := everyGuard()
 	if !f.loopback(host) {
@@ -90,7 +90,7 @@ func notFrom(pods []source) []string {
 }
 
 // tail returns the last rules of nat KUBE-SERVICES: packets to this node that match no
-// other frontend may be for a NodePort.
+// other frontend may be to a NodePort.
 func (f *family) tail(host *route.Host) []string {
 	const note = `-m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain"`
 	var list []string
@@ -107,8 +107,8 @@ func (f *family) tail(host *route.Host) []string {
 	return list
 }
 
-// jumps returns the rules of the kernel's own chains that lead to ours, those of one
-// chain in their order.
+// jumps returns the jumps from the kernel's own chains to ours, those of one chain in
+// order.
 func jumps() []key {
 	const (
 		fresh = "-m conntrack --ctstate NEW -m comment --comment "
@@ -130,7 +130,7 @@ func jumps() []key {
 	}
 }
 
-// builtin returns the kernel's own chains that have jumps.
+// builtin returns the kernel's own chains in which we have jumps.
 func builtin(t table) []string {
 	var list []string
 	for _, j := range jumps() {

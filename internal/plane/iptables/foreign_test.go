@@ -12,7 +12,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// edits are what others do to table nat of IPv4, and whether it is in our way.
+// edits returns edits of IPv4 tables by other programs, and whether each interferes with
+// our rules.
 func edits() map[string]struct {
 	table, input string
 	harmful      bool
@@ -23,8 +24,8 @@ func edits() map[string]struct {
 		harmful      bool
 	}{
 		"a jump is removed":             {"nat", "-D PREROUTING " + portals, true},
-		"a jump is there twice":         {"nat", "-A PREROUTING " + portals, true},
-		"jumps change places":           {"filter", "-D INPUT 3\n-I INPUT 1 -m conntrack --ctstate NEW -m comment --comment \"kubernetes externally-visible service portals\" -j KUBE-EXTERNAL-SERVICES", true},
+		"a jump exists twice":           {"nat", "-A PREROUTING " + portals, true},
+		"jumps are reordered":           {"filter", "-D INPUT 3\n-I INPUT 1 -m conntrack --ctstate NEW -m comment --comment \"kubernetes externally-visible service portals\" -j KUBE-EXTERNAL-SERVICES", true},
 		"an ACCEPT for all comes first": {"filter", "-I FORWARD -j ACCEPT", true},
 		"a known DROP comes first":      {"filter", "-D FORWARD -s 192.0.2.1/32 -j DROP\n-I FORWARD -s 192.0.2.1/32 -j DROP", true},
 		"a new DROP for few is first":   {"filter", "-I FORWARD -s 192.0.2.2/32 -j DROP", false},
@@ -32,69 +33,69 @@ func edits() map[string]struct {
 		"a shared chain is flushed":     {"nat", "-F KUBE-SERVICES", true},
 		"a chain is deleted":            {"nat", "-D POSTROUTING -m comment --comment \"kubernetes postrouting rules\" -j KUBE-POSTROUTING\n-F KUBE-POSTROUTING\n-X KUBE-POSTROUTING", true},
 		"a rule in the middle":          {"nat", "-I KUBE-SERVICES 3 -s 192.0.2.3/32 -j RETURN", true},
-		"a rule in a chain of ours":     {"nat", "-A KUBE-MARK-MASQ -j RETURN", true},
+		"a rule in one of our chains":   {"nat", "-A KUBE-MARK-MASQ -j RETURN", true},
 		"a rule behind the last":        {"nat", "-A KUBE-SERVICES -s 192.0.2.3/32 -j RETURN", true},
 		"a rule comes twice":            {"filter", "-A KUBE-NODEPORTS -p tcp -m tcp --dport 1 -j ACCEPT\n-A KUBE-NODEPORTS -p tcp -m tcp --dport 1 -j ACCEPT", true},
 		"docker comes first":            {"nat", ":DOCKER - [0:0]\n-A DOCKER -i docker0 -j RETURN\n-I PREROUTING -m addrtype --dst-type LOCAL -j DOCKER", false},
 		"calico comes first":            {"filter", ":cali-FORWARD - [0:0]\n-I FORWARD -m comment --comment \"cali:x\" -j cali-FORWARD\n-A FORWARD -m comment --comment \"cali:y\" -j ACCEPT", false},
-		"a plugin has packets marked":   {"nat", ":CNI-A - [0:0]\n-A CNI-A -s 192.0.2.4/32 -j KUBE-MARK-MASQ\n-A POSTROUTING -j CNI-A\n-A OUTPUT -s 192.0.2.4/32 -j KUBE-MARK-MASQ", false},
+		"a plugin marks packets":        {"nat", ":CNI-A - [0:0]\n-A CNI-A -s 192.0.2.4/32 -j KUBE-MARK-MASQ\n-A POSTROUTING -j CNI-A\n-A OUTPUT -s 192.0.2.4/32 -j KUBE-MARK-MASQ", false},
 		"a rule with an empty match":    {"nat", "-A KUBE-SERVICES -p tcp -m tcp -j RETURN", true},
 		"kube-proxy's canaries":         {"nat", ":KUBE-PROXY-CANARY - [0:0]", true},
-		"others lead to a Service":      {"nat", ":mine - [0:0]\n-A mine -d 192.0.2.5/32 -g KUBE-SERVICES", false},
+		"a foreign chain jumps to ours": {"nat", ":mine - [0:0]\n-A mine -d 192.0.2.5/32 -g KUBE-SERVICES", false},
 	}
 }
 
-// Whatever others do in our chains and to what leads there is put right; what
-// they do beside them stays.
+// Edits of our chains, and of jumps to them, are repaired. All other rules of other
+// programs are kept.
 func TestForeignEditsAreRepaired(t *testing.T) {
 	for _, variant := range variants() {
 		t.Run(string(variant), func(t *testing.T) {
 			kernel, _ := realKernel(t, variant)
-			foreignEdits(t, kernel)
+			testForeignEdits(t, kernel)
 		})
 	}
-	t.Run("fake", func(t *testing.T) { foreignEdits(t, newFake()) })
+	t.Run("fake", func(t *testing.T) { testForeignEdits(t, newFake()) })
 }
 
-func foreignEdits(t *testing.T, kernel Kernel) {
-	before := "*filter\n-A FORWARD -s 192.0.2.1/32 -j DROP\nCOMMIT\n"
-	if err := kernel.Restore(t.Context(), iptables.IPv4, []byte(before)); err != nil {
+func testForeignEdits(t *testing.T, kernel Kernel) {
+	known := "*filter\n-A FORWARD -s 192.0.2.1/32 -j DROP\nCOMMIT\n"
+	if err := kernel.Restore(t.Context(), iptables.IPv4, []byte(known)); err != nil {
 		t.Fatal(err)
 	}
-	s := newStory(t, kernel, nodeCIDR())
-	s.crowd(3)
-	s.happens()
+	s := newTestCluster(t, kernel, nodeCIDR())
+	s.addServices(3)
+	s.sync()
 	watch := newSubject(kernel)
 	for what, edit := range edits() {
 		input := "*" + edit.table + "\n" + edit.input + "\nCOMMIT\n"
 		if err := kernel.Restore(t.Context(), iptables.IPv4, []byte(input)); err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
-		was, err := watch.others()
+		before, err := watch.others()
 		if err != nil {
 			t.Fatal(err)
 		}
 		s.refresh()
-		if plan := s.happens(); edit.harmful != (plan != "") {
-			t.Errorf("%s: is in our way: %v, but the plan is\n%s", what, edit.harmful, plan)
+		if plan := s.sync(); edit.harmful != (plan != "") {
+			t.Errorf("%s: harmful: %v, but the plan is\n%s", what, edit.harmful, plan)
 		}
-		s.right()
-		if is, err := watch.others(); err != nil || is != was {
-			t.Errorf("%s: others had\n%s\nand now have (%v)\n%s", what, was, err, is)
+		s.checkSettled()
+		if now, err := watch.others(); err != nil || now != before {
+			t.Errorf("%s: foreign rules before\n%s\nnow (%v)\n%s", what, before, err, now)
 		}
 		s.refresh()
-		if plan := s.happens(); plan != "" {
-			t.Errorf("%s: still something to do:\n%s", what, plan)
+		if plan := s.sync(); plan != "" {
+			t.Errorf("%s: a second plan has steps:\n%s", what, plan)
 		}
 	}
 }
 
-// What must be last is last again.
+// The rule that must be last is moved to the end again.
 func TestTheRuleForNodePortsStaysLast(t *testing.T) {
 	fake := newFake()
-	s := newStory(t, fake, nodeCIDR())
-	s.crowd(3)
-	s.happens()
+	s := newTestCluster(t, fake, nodeCIDR())
+	s.addServices(3)
+	s.sync()
 	last := func() string {
 		rules := s.nat()[services].Rules
 		return rules[len(rules)-1]
@@ -105,20 +106,20 @@ func TestTheRuleForNodePortsStaysLast(t *testing.T) {
 	}
 	fake.edit(t, iptables.IPv4, "*nat\n-D KUBE-SERVICES "+tail+"\n-I KUBE-SERVICES "+tail+"\nCOMMIT\n")
 	s.refresh()
-	s.member(9, 2)
-	s.happens()
-	s.member(10, 2)
-	s.happens()
+	s.setService(9, 2)
+	s.sync()
+	s.setService(10, 2)
+	s.sync()
 	if got := last(); got != tail {
 		t.Errorf("the last rule is\n%s\nwant\n%s", got, tail)
 	}
-	s.right()
+	s.checkSettled()
 }
 
-// Remove takes all that is ours or kube-proxy's, and nothing else.
+// Remove deletes all chains of Sluice and kube-proxy, and nothing else.
 func TestRemove(t *testing.T) {
 	foreign := map[string]string{
-		"nothing of others": "",
+		"no foreign rules": "",
 		"a plugin that marks": "*nat\n:CNI-A - [0:0]\n:KUBE-MARK-MASQ - [0:0]\n-A CNI-A -s 192.0.2.4/32 -j KUBE-MARK-MASQ\n" +
 			"-A POSTROUTING -s 192.0.2.4/32 -j CNI-A\nCOMMIT\n*filter\n:KUBE-FIREWALL - [0:0]\n:DOCKER-USER - [0:0]\n" +
 			"-A KUBE-FIREWALL -m mark --mark 0x8000/0x8000 -j DROP\n-A FORWARD -j DOCKER-USER\n-A INPUT -s 192.0.2.1/32 -j DROP\nCOMMIT\n",
@@ -136,9 +137,9 @@ func TestRemove(t *testing.T) {
 				if err := kernel.Restore(t.Context(), iptables.IPv4, []byte(stray)); err != nil {
 					t.Fatal(err)
 				}
-				said, err := p.Remove(t.Context())
-				if err != nil || len(said) != 4 || !strings.HasSuffix(said[0], "in iptables filter") {
-					t.Fatalf("removed %q, %v", said, err)
+				removed, err := p.Remove(t.Context())
+				if err != nil || len(removed) != 4 || !strings.HasSuffix(removed[0], "in iptables filter") {
+					t.Fatalf("removed %q, %v", removed, err)
 				}
 				left := saved(t, netns, variant)
 				for _, want := range wantLeft(others) {
@@ -147,17 +148,17 @@ func TestRemove(t *testing.T) {
 					}
 				}
 				checkOurs(t, left, others != "")
-				if said, err := p.Remove(t.Context()); err != nil || len(said) != 0 {
-					t.Errorf("what is gone was removed again: %q, %v", said, err)
+				if removed, err := p.Remove(t.Context()); err != nil || len(removed) != 0 {
+					t.Errorf("a second Remove returned %q, %v", removed, err)
 				}
 				load(t, kernel, change)
-				settled(t, kernel, change.Table)
+				checkSettled(t, kernel, change.Table)
 			})
 		}
 	}
 }
 
-// wantLeft are the rules that input made.
+// wantLeft returns the rules that input adds.
 func wantLeft(input string) []string {
 	var list []string
 	for line := range strings.Lines(input) {
@@ -168,8 +169,8 @@ func wantLeft(input string) []string {
 	return list
 }
 
-// checkOurs looks for what should have gone. What a plugin uses stays, with what
-// makes it work.
+// checkOurs verifies that none of our rules is left, except the ones that mark and
+// masquerade packets for a plugin.
 func checkOurs(t *testing.T, left string, marked bool) {
 	t.Helper()
 	for line := range strings.Lines(left) {
@@ -180,11 +181,11 @@ func checkOurs(t *testing.T, left string, marked bool) {
 		}
 	}
 	if marked && !strings.Contains(left, "--random-fully") {
-		t.Errorf("what is marked is not masqueraded any more:\n%s", left)
+		t.Errorf("marked packets are not masqueraded any more:\n%s", left)
 	}
 }
 
-// saved is what the programs print of both families.
+// saved returns the output of iptables-save of both families.
 func saved(t *testing.T, netns int, variant iptables.Variant) string {
 	t.Helper()
 	var all strings.Builder
@@ -201,16 +202,16 @@ func saved(t *testing.T, netns int, variant iptables.Variant) string {
 	return all.String()
 }
 
-// The API server's own Service comes first where all is written.
+// The Service of the API server comes first in a first load.
 func TestTheAPIServersServiceComesFirst(t *testing.T) {
-	s := newStory(t, newFake(), nodeCIDR())
-	s.crowd(3)
+	s := newTestCluster(t, newFake(), nodeCIDR())
+	s.addServices(3)
 	s.store.SetService(&cluster.Service{
 		Name: cluster.Name{Namespace: "default", Name: "kubernetes"}, ClusterIPs: planetest.Addrs("172.31.0.1"),
 		Ports: []cluster.ServicePort{{Name: "https", Protocol: cluster.TCP, Port: 443}},
 	})
-	plan := s.happens()
+	plan := s.sync()
 	if api := strings.Index(plan, "default/kubernetes:https"); api < 0 || api > strings.Index(plan, "shop/") {
-		t.Errorf("others come before it:\n%.2000s", plan)
+		t.Errorf("other Services come before it:\n%.2000s", plan)
 	}
 }

@@ -18,8 +18,7 @@ func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
 
 const testMark = 0x4000
 
-// realKernel returns a door to a fresh network namespace, through the programs of
-// one variant.
+// realKernel returns the tools of one variant in a new network namespace.
 func realKernel(t testing.TB, variant iptables.Variant) (tools *iptables.Tools, netns int) {
 	t.Helper()
 	netns = kerneltest.Namespace(t)
@@ -49,7 +48,8 @@ func newPlane(kernel Kernel) *Plane {
 	return New(kernel, Options{Families: planetest.Families(), Mark: testMark})
 }
 
-// load makes the kernel do what the change says, from whatever it does now.
+// load writes a change with a new plane, which compares it with the present state of the
+// kernel.
 func load(t testing.TB, kernel Kernel, change route.Change) *Plane {
 	t.Helper()
 	p := newPlane(kernel)
@@ -57,14 +57,13 @@ func load(t testing.TB, kernel Kernel, change route.Change) *Plane {
 	return p
 }
 
-// settled wants a plane that looks at the kernel for the first time to find
-// nothing to do.
-func settled(t testing.TB, kernel Kernel, table *route.Table) {
+// checkSettled verifies that a new plane finds nothing to write.
+func checkSettled(t testing.TB, kernel Kernel, table *route.Table) {
 	t.Helper()
 	planetest.Settled(t, newPlane(kernel), table)
 }
 
-// owned reports whether a chain is a Service port's own.
+// owned reports whether a chain belongs to a single Service port.
 func owned(name string) bool {
 	return slices.ContainsFunc([]string{clusterPrefix, localPrefix, externalPrefix, rangesPrefix, endpointPrefix}, func(prefix string) bool {
 		return strings.HasPrefix(name, prefix)

@@ -1,6 +1,6 @@
 // Package iptables is the plane that balances with rules of iptables, in chains
-// with kube-proxy's names: what people look for with iptables-save is where it
-// always was, and a node that kube-proxy served is taken over in place.
+// with kube-proxy's names: operators find the rules where kube-proxy had them, and
+// the rules of kube-proxy on a node are taken over in place.
 //
 // A change writes the chains that changed, and single rules of those that all
 // Services share. README.md draws the path of a packet.
@@ -36,21 +36,21 @@ type Observer interface {
 // Write is the outcome of an attempt to write a plan for a family.
 type Write struct {
 	Family  route.Family
-	Full    bool            // everything was compared
-	Err     error           // a plane.Refused: all except some Services is written
+	Full    bool            // the plan compared everything
+	Err     error           // a plane.Refused: everything except some Services was written
 	Rules   [mangle + 1]int // of ours, by table
 	Written [mangle + 1]int // by the plan, by table
 }
 
-// Accounting adds objects of nfacct, with which rules count packets, unless they exist:
+// Accounting creates objects of nfacct, with which rules count packets, unless they exist:
 // nfacct.Objects.
 type Accounting interface {
 	Ensure(ctx context.Context, names ...string) error
 }
 
-// The objects of nfacct, named as kube-proxy's.
+// The objects of nfacct, with the names that kube-proxy uses.
 const (
-	// InvalidDropped counts packets that conntrack found invalid.
+	// InvalidDropped counts packets that were dropped because conntrack had marked them invalid.
 	InvalidDropped = "ct_state_invalid_dropped_pkts"
 	// LoopbackNodePorts counts connections to NodePorts at 127.0.0.0/8.
 	LoopbackNodePorts = "localhost_nps_accepted_pkts"
@@ -59,15 +59,15 @@ const (
 // Options for New.
 type Options struct {
 	Families []route.Family // those that the host supports
-	Mark     uint32         // bit of the packet mark for "masquerade this"
+	Mark     uint32         // bit of the packet mark for packets to masquerade
 
-	// KeepInvalid accepts forwarded packets that conntrack finds invalid. It is for
-	// hosts where conntrack is set to be liberal, and finds few packets invalid.
+	// KeepInvalid accepts forwarded packets that are invalid for conntrack. It is for hosts
+	// where conntrack is set to be liberal, so that few packets are invalid.
 	KeepInvalid bool
 
-	// Accounting, if not nil, has the rule that drops invalid packets count them, and
-	// adds a rule to each NodePort that counts connections to 127.0.0.0/8. Refresh
-	// ensures that the objects exist, as the kernel refuses such rules without them.
+	// Accounting, if not nil, makes the rule that drops invalid packets count them, and
+	// adds a rule to each NodePort that counts connections to 127.0.0.0/8. Refresh creates
+	// missing objects, as the kernel refuses such rules without them.
 	Accounting Accounting
 
 	Observer Observer // may be nil
@@ -94,11 +94,11 @@ func New(kernel Kernel, opt Options) *Plane {
 	return p
 }
 
-// edited reports whether another program has changed our rules since the last Refresh.
+// edited reports whether Watch has reported an edit of our rules since the last Refresh.
 func (p *Plane) edited() bool { return p.edits.Load() != p.editsRead }
 
-// Refresh reads the tables of all families. It ensures that the objects of Accounting
-// exist, as another program may delete them with the rules.
+// Refresh reads the tables of all families. It creates missing objects of Accounting, as
+// another program may delete them with the rules.
 func (p *Plane) Refresh(ctx context.Context) error {
 	if p.opt.Accounting != nil {
 		if err := p.opt.Accounting.Ensure(ctx, InvalidDropped, LoopbackNodePorts); err != nil {
@@ -125,7 +125,7 @@ func (p *Plane) read(ctx context.Context) error {
 	return nil
 }
 
-// Watch reports changes by other programs to our chains, and to rules that lead there.
+// Watch reports changes by other programs to our chains, and to rules that jump to them.
 func (p *Plane) Watch(ctx context.Context, subscribed func(), report func(plane.Edit)) error {
 	ours := func(chain string) bool { return chain == localnet || kubechain.Proxy(chain) }
 	return p.kernel.Watch(ctx, ours, subscribed, func(e iptables.Edit) {
@@ -136,8 +136,8 @@ func (p *Plane) Watch(ctx context.Context, subscribed func(), report func(plane.
 	})
 }
 
-// Remove removes all chains with kube-proxy's names, except those that others need, and
-// returns what it removed from each table.
+// Remove removes all chains with kube-proxy's names, except those that rules of other
+// programs need, and returns what it removed from each table.
 func (p *Plane) Remove(ctx context.Context) ([]string, error) {
 	if err := p.read(ctx); err != nil {
 		return nil, err

@@ -10,54 +10,54 @@ import (
 	"github.com/sluice-proxy/sluice/internal/plane/planetest"
 )
 
-// What is loaded is found again as it should be, in every shape, by the programs
-// of both variants.
-func TestWhatIsLoadedIsRight(t *testing.T) {
+// After a load, a new plane finds nothing to write, for every kind of rule and with the
+// programs of both variants.
+func TestASecondPlaneFindsNothingToWrite(t *testing.T) {
 	for _, variant := range variants() {
 		for name, opt := range planetest.Detectors() {
 			t.Run(string(variant)+"/"+name, func(t *testing.T) {
 				kernel, _ := realKernel(t, variant)
 				change := planetest.Compile(planetest.EveryShape(), opt)
 				load(t, kernel, change)
-				settled(t, kernel, change.Table)
+				checkSettled(t, kernel, change.Table)
 			})
 		}
 	}
 }
 
-// With many endpoints rules about single ones have no comments, as with
-// kube-proxy. Where a cluster grows or shrinks, those that are there stay.
+// With many endpoints, rules for single endpoints have no comments, as in kube-proxy.
+// Existing rules are not changed when the cluster grows or shrinks.
 func TestCommentsOfManyEndpoints(t *testing.T) {
 	fake := newFake()
-	s := newStory(t, fake, nodeCIDR())
+	s := newTestCluster(t, fake, nodeCIDR())
 	const each = 3 // endpoints
-	s.crowd(manyEndpoints / each)
-	s.happens()
+	s.addServices(manyEndpoints / each)
+	s.sync()
 	if n := strings.Count(fake.String(), " -> "); n == 0 {
-		t.Fatal("there are no comments on endpoints to begin with")
+		t.Fatal("no rule for an endpoint has a comment at first")
 	}
 	had := strings.Count(fake.String(), " -> ")
 	for i := range 10 {
 		s.endpoints(fmt.Sprint("svc-", i), "10.180.9.1", "10.180.9.2", "10.180.9.3", "10.180.9.4")
 	}
-	s.happens()
+	s.sync()
 	s.endpoints("svc-20", "10.180.9.1", "10.180.9.2")
-	s.happens()
+	s.sync()
 	if strings.Contains(fake.String(), `svc-20:http -> `) || !strings.Contains(fake.String(), `svc-21:http -> `) {
-		t.Error("only what changed with many endpoints should have lost its comments")
+		t.Error("only rules that changed while there were many endpoints should have lost their comments")
 	}
 	lines := fake.written()
 	s.refresh()
-	s.happens()
+	s.sync()
 	if n := fake.written() - lines; n != 0 {
-		t.Errorf("a comparison wrote %d lines, want none: comments make no difference", n)
+		t.Errorf("a comparison wrote %d lines, want none: comments are not compared", n)
 	}
 	fresh := newFake()
 	load(t, fresh, route.Change{Table: s.compiler.Table()})
 	if n := strings.Count(fresh.String(), " -> "); n != 0 || had == 0 {
 		t.Errorf("a node that starts with many endpoints has %d comments on them, want none", n)
 	}
-	settled(t, fresh, s.compiler.Table())
+	checkSettled(t, fresh, s.compiler.Table())
 }
 
 func TestUncommented(t *testing.T) {

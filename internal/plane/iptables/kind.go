@@ -30,7 +30,7 @@ func support(ctx context.Context, netns int) (plane.Support, error) {
 	return plane.Support(s), err
 }
 
-// empty is the Kernel of a preview, of which only Plan is called: it has no rules.
+// empty is the Kernel of a preview, which calls only Plan: it has no rules.
 type empty struct{ Kernel }
 
 // Read implements Kernel.
@@ -73,8 +73,7 @@ func open(ctx context.Context, s plane.Setup) (*plane.Opened, error) {
 	}, nil
 }
 
-// liberal reports whether conntrack is set to find few packets invalid, by whatever
-// program.
+// liberal reports whether conntrack is set to treat few packets as invalid, by any program.
 func liberal(settings *sysctl.Sysctl) bool {
 	value, err := settings.Get("net.netfilter.nf_conntrack_tcp_be_liberal")
 	return err == nil && strings.TrimSpace(value) != "0"
@@ -87,9 +86,9 @@ func liberal(settings *sysctl.Sysctl) bool {
 func facts() plane.Facts {
 	return plane.Facts{
 		Name:        "iptables",
-		OtherPort:   plane.Behaviour{Verdict: plane.Untouched, Why: "only the ports of its Service are looked at, and other packets to a clusterIP go where the routes of this node lead"},
-		Ping:        plane.Behaviour{Verdict: plane.Untouched, Why: "an ICMP echo to a clusterIP goes where the routes of this node lead: only ports of Services are looked at"},
-		Unallocated: plane.Behaviour{Verdict: plane.Untouched, Why: "no Service that is programmed has this address of a ServiceCIDR, and such addresses are not kept from leaving the node"},
+		OtherPort:   plane.Behaviour{Verdict: plane.Untouched, Why: "rules match only the ports of the Service; other packets to its clusterIP follow the routes of this node"},
+		Ping:        plane.Behaviour{Verdict: plane.Untouched, Why: "rules match only ports of Services; an ICMP echo to a clusterIP follows the routes of this node"},
+		Unallocated: plane.Behaviour{Verdict: plane.Untouched, Why: "no programmed Service has this address of a ServiceCIDR; packets to it follow the routes of this node"},
 		Ranges:      plane.RangesWhileServed,
 		Ends:        plane.Ends{ClusterIPs: plane.Passing | plane.Leaving, External: plane.Arriving | plane.Passing, Unserved: true},
 		Loopback:    "iptables.localhostNodePorts is true and nodePortAddresses holds the address",

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// metrics are those that kube-proxy has in this mode alone. They are an Observer.
+// metrics are the metrics that kube-proxy has in this mode only. They implement Observer.
 type metrics struct {
 	rules, sent       *prometheus.GaugeVec
 	restores, partial *prometheus.CounterVec
@@ -34,7 +34,7 @@ func newMetrics(families []route.Family) *metrics {
 		rules:    byTable("kubeproxy_sync_proxy_rules_iptables_total", "Rules of Sluice in a table."),
 		sent:     byTable("kubeproxy_sync_proxy_rules_iptables_last", "Rules that the last write sent to the kernel."),
 		restores: byFamily("kubeproxy_sync_proxy_rules_iptables_restore_failures_total", "Calls of iptables-restore that failed."),
-		partial:  byFamily("kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total", "Those of them that wrote changes alone."),
+		partial:  byFamily("kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total", "Calls of iptables-restore that failed, and would have written changes only."),
 	}
 }
 
@@ -63,8 +63,8 @@ func (m *metrics) Wrote(w Write) {
 // verbose is the level of messages about optional features that are missing: -v=2.
 const verbose = slog.Level(-2)
 
-// accounting returns the objects that rules count with; nil: the kernel or the
-// programs do not support them, and rules do not count.
+// accounting returns the objects that rules count with; nil if the kernel or the programs
+// do not support them.
 func accounting(ctx context.Context, s plane.Setup, tools *iptables.Tools) *nfacct.Objects {
 	objects := nfacct.New(nfacct.Options{NetNS: s.NetNS})
 	err := objects.Available(ctx)
@@ -78,8 +78,8 @@ func accounting(ctx context.Context, s plane.Setup, tools *iptables.Tools) *nfac
 	return objects
 }
 
-// countable tries whether the programs and the kernel support the match, which is
-// another part of the kernel than the objects are.
+// countable tests whether the programs and the kernel support the match. In the kernel it
+// is a different module than the objects.
 func countable(ctx context.Context, ips []route.Family, tools *iptables.Tools) error {
 	input := []byte("*filter\n-A FORWARD -m nfacct --nfacct-name " + InvalidDropped + "\nCOMMIT\n")
 	for _, row := range families(Options{Families: ips}) {
@@ -90,7 +90,7 @@ func countable(ctx context.Context, ips []route.Family, tools *iptables.Tools) e
 	return nil
 }
 
-// readOnly is the Accounting of a plane that only reads: it makes no objects.
+// readOnly is the Accounting of a plane that only reads: it creates no objects.
 type readOnly struct{}
 
 // Ensure implements Accounting.
@@ -100,7 +100,7 @@ func (readOnly) Ensure(context.Context, ...string) error { return nil }
 func packetCounts(objects *nfacct.Objects) []prometheus.Collector {
 	count := func(object, metric, help string) prometheus.Collector {
 		return packets{prometheus.NewDesc(metric, help, nil, nil), func() (uint64, error) {
-			c, err := objects.Read(context.Background(), object) // answered at once
+			c, err := objects.Read(context.Background(), object) // returns at once
 			return c.Packets, err
 		}}
 	}
@@ -112,8 +112,8 @@ func packetCounts(objects *nfacct.Objects) []prometheus.Collector {
 	}
 }
 
-// packets collects a counter of the kernel. While it cannot be read there is no
-// series.
+// packets collects a counter of the kernel. It has no series while the counter cannot be
+// read.
 type packets struct {
 	desc *prometheus.Desc
 	read func() (uint64, error)

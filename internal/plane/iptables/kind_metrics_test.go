@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// What iptables-restore writes and refuses is counted under kube-proxy's names.
+// Writes and failures of iptables-restore are counted with the metrics of kube-proxy.
 func TestRestoresAreCounted(t *testing.T) {
 	m := newMetrics([]route.Family{route.IPv4, route.IPv6})
 	r := metricstest.Registry(m.collectors()...)
@@ -26,7 +26,7 @@ func TestRestoresAreCounted(t *testing.T) {
 	{ip_family="IPv6", table="filter"}
 	{ip_family="IPv6", table="nat"}
 kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total counter
-	Those of them that wrote changes alone.
+	Calls of iptables-restore that failed, and would have written changes only.
 	{ip_family="IPv4"}
 	{ip_family="IPv6"}
 kubeproxy_sync_proxy_rules_iptables_restore_failures_total counter
@@ -67,7 +67,7 @@ total{ip_family="IPv6", table="nat"} 7`
 	}
 	const lint = `kubeproxy_sync_proxy_rules_iptables_total non-counter metrics should not have "_total" suffix`
 	if got := metricstest.Lint(t, promhttp.HandlerFor(r, promhttp.HandlerOpts{})); got != lint {
-		t.Errorf("promtool says\n%s\nwant\n%s", got, lint)
+		t.Errorf("promtool reports\n%s\nwant\n%s", got, lint)
 	}
 }
 
@@ -76,22 +76,22 @@ func TestPacketsHaveNoSeriesWithoutACounter(t *testing.T) {
 	missing := errors.New("no such object")
 	r := metricstest.Registry(packets{prometheus.NewDesc("packets_total", "Packets.", nil, nil), func() (uint64, error) { return 0, missing }})
 	if got := metricstest.Shape(metricstest.Gather(t, r)); got != "" {
-		t.Errorf("what cannot be read has series:\n%s", got)
+		t.Errorf("a counter that cannot be read has series:\n%s", got)
 	}
 	missing = nil
 	if got, want := metricstest.Shape(metricstest.Gather(t, r)), "packets_total counter\n\tPackets.\n\t{}\n"; got != want {
-		t.Errorf("what counted nothing yet has\n%s\nwant\n%s", got, want)
+		t.Errorf("a counter with the value 0 has\n%s\nwant\n%s", got, want)
 	}
 }
 
-// Without the objects nothing fails, and the log says why at -v=2.
-func TestNothingCountsWhereThatIsNotPossible(t *testing.T) {
-	var said bytes.Buffer
-	s := plane.Setup{NetNS: 1 << 20, Log: slog.New(slog.NewTextHandler(&said, &slog.HandlerOptions{Level: verbose}))}
+// Without nfacct nothing fails, and the log has the reason at -v=2.
+func TestNoAccountingWithoutNfacct(t *testing.T) {
+	var log bytes.Buffer
+	s := plane.Setup{NetNS: 1 << 20, Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: verbose}))}
 	if objects := accounting(t.Context(), s, nil); objects != nil {
-		t.Error("it can count in a namespace that is not there")
+		t.Error("got accounting objects in a namespace that does not exist")
 	}
-	if !strings.Contains(said.String(), `msg="Packets are not counted by rules" why="list accounting objects: `) {
-		t.Errorf("said %q", said.String())
+	if !strings.Contains(log.String(), `msg="Packets are not counted by rules" why="list accounting objects: `) {
+		t.Errorf("the log is %q", log.String())
 	}
 }

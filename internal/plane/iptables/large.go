@@ -7,8 +7,9 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// partial returns the Services of which a comparison leaves out ports. These are ports
-// without rules in the kernel, of Services that do not fit into one restore.
+// partial returns the Services of which a comparison writes only some ports: those that do
+// not fit into one restore and have ports without rules in the kernel. The returned
+// Services do not have these ports.
 func (p *Plane) partial(change route.Change, found map[route.Family]*listing) map[cluster.Name]*route.Service {
 	list := map[cluster.Name]*route.Service{}
 	if !change.Partly {
@@ -28,8 +29,8 @@ func (p *Plane) partial(change route.Change, found map[route.Family]*listing) ma
 	return list
 }
 
-// lines estimates how many lines the rules of a Service take in the family with more of
-// them.
+// lines estimates the number of lines for the rules of a Service, in the family with more
+// of them.
 func lines(svc *route.Service) int {
 	n := map[route.Family]int{}
 	for i := range svc.Ports {
@@ -38,8 +39,8 @@ func lines(svc *route.Service) int {
 	return max(n[route.IPv4], n[route.IPv6])
 }
 
-// without returns a Service without some ports. Ports of one name and family, which are
-// named after each other, are left out only together.
+// without returns a Service without some ports. It leaves out ports with the same name and
+// family only together, as the chains of one depend on the others.
 func without(svc *route.Service, missing func(id, *route.Port) bool) *route.Service {
 	type group struct {
 		name string
@@ -63,8 +64,8 @@ func without(svc *route.Service, missing func(id, *route.Port) bool) *route.Serv
 	return &part
 }
 
-// holds reports whether the kernel has a chain of a port, or a rule of a shared chain
-// with its name in the comment.
+// holds reports whether the kernel has a chain of a port, or a rule of a shared chain whose
+// comment names the port.
 func (l *listing) holds(port id) bool {
 	for _, chain := range []string{port.cluster(), port.local(), port.external(), port.ranges()} {
 		if _, exists := l.state[nat][chain]; exists {

@@ -11,8 +11,9 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// wide is a Service with so many ports of 50 external addresses.
-func wide(ports int) *route.Service {
+// largeService returns a Service with this number of ports, each with 50 external
+// addresses.
+func largeService(ports int) *route.Service {
 	svc := &route.Service{Name: cluster.Name{Namespace: "shop", Name: "wide"}}
 	way := route.Way{Verdict: route.Balance}
 	for n := range ports {
@@ -30,8 +31,8 @@ func wide(ports int) *route.Service {
 	return svc
 }
 
-// Pieces are written and deleted without a refusal, also where a chain that all
-// Services share is written anew between them, and nothing is left in the end.
+// Pieces of a Service are written and deleted without errors, also if a shared chain is
+// written as a whole between them, and nothing is left at the end.
 func TestALargeServiceInPieces(t *testing.T) {
 	kernel := newFake()
 	p := newPlane(kernel)
@@ -53,7 +54,7 @@ func TestALargeServiceInPieces(t *testing.T) {
 		}
 		return pieces
 	}
-	svc := wide(7)
+	svc := largeService(7)
 	table.Services[svc.Name] = svc
 	added := drain(route.Touch{Name: svc.Name, New: svc})
 	delete(table.Services, svc.Name)
@@ -66,13 +67,13 @@ func TestALargeServiceInPieces(t *testing.T) {
 		t.Fatal(err)
 	}
 	if plan := other.Plan(route.Change{Table: table}); plan.Steps() != 0 {
-		t.Errorf("something is left:\n%s", plan)
+		t.Errorf("rules are left:\n%s", plan)
 	}
 }
 
 func TestExcess(t *testing.T) {
 	endpoints := func(n int) *route.Service {
-		svc := wide(1)
+		svc := largeService(1)
 		svc.Ports[0].Cluster = make([]netip.AddrPort, n)
 		return svc
 	}
@@ -81,8 +82,8 @@ func TestExcess(t *testing.T) {
 		svc  *route.Service
 		size string
 	}{
-		{"200 ports of 50 addresses", wide(200), ""},
-		{"201 ports of 50 addresses", wide(201), "10050 addresses with ports and source ranges for them"},
+		{"200 ports of 50 addresses", largeService(200), ""},
+		{"201 ports of 50 addresses", largeService(201), "10050 addresses with ports and source ranges for them"},
 		{"5,000 endpoints", endpoints(5000), ""},
 		{"5,001 endpoints", endpoints(5001), `5001 endpoints of port "p0"`},
 	} {

@@ -17,13 +17,13 @@ type state map[table]iptables.Chains
 // implements ledger.Listing.
 type listing struct {
 	state  state
-	chains map[key][]string       // of proxies, not taken yet; without the shared ones
-	lines  map[key]map[string]int // of shared chains: how often each rule occurs
-	behind map[key][]string       // rules of others that end a packet's way, behind our jumps
+	chains map[key][]string       // chains of proxies that are not taken yet, without the shared ones
+	lines  map[key]map[string]int // how often each rule of the shared chains occurs
+	behind map[key][]string       // terminating rules of other programs behind our jumps
 	ports  map[string]bool        // id.text of Service ports in comments of shared chains; nil: not collected
 }
 
-// newListing sorts the chains of proxies out. Behind is that of an earlier listing.
+// newListing indexes the chains of proxies. Behind is that of the previous listing.
 func newListing(state state, behind map[key][]string) *listing {
 	l := &listing{state: state, chains: map[key][]string{}, lines: map[key]map[string]int{}, behind: map[key][]string{}}
 	maps.Copy(l.behind, behind)
@@ -54,11 +54,11 @@ func (l *listing) Take(want entry) (had string, is ledger.Match) {
 	switch {
 	case k.rule != "" && k.shared():
 		found = l.takeLine(k)
-	case k.rule != "": // a guard; kubelet makes the same
+	case k.rule != "": // a guard; kubelet adds the same rule
 		found = slices.Contains(l.rules(k), k.rule)
 	case !k.ours():
 		return l.takeJumps(k, want.Value)
-	case found && k.chain != localnet: // kubelet has rules in that one, too
+	case found && k.chain != localnet: // kubelet has rules in that one as well
 		return l.takeChain(k, want.Value)
 	}
 	if !found {
@@ -93,39 +93,39 @@ func (l *listing) takeLine(k key) (found bool) {
 // takeTail takes the rules that come last in a shared chain.
 func (l *listing) takeTail(k key, want string) (had string, is ledger.Match) {
 	rules, tail, lines := l.rules(k), slices.Collect(split(want)), l.lines[k]
-	right := len(rules) >= len(tail) && slices.Equal(rules[len(rules)-len(tail):], tail)
+	equal := len(rules) >= len(tail) && slices.Equal(rules[len(rules)-len(tail):], tail)
 	for _, rule := range tail {
-		right = right && lines[rule] == 1
+		equal = equal && lines[rule] == 1
 		delete(lines, rule)
 	}
-	if right {
+	if equal {
 		return want, ledger.Equal
 	}
 	return join(slices.DeleteFunc(slices.Clone(rules), func(r string) bool { return !slices.Contains(tail, r) })...), ledger.Different
 }
 
-// takeJumps takes the jumps of a chain of the kernel. They are right if each is there
-// once and in order, and no rule of others that ends a packet's way was put before them.
+// takeJumps takes the jumps in one of the kernel's chains. They are as wanted if each
+// exists once, in order, and no other program has inserted a terminating rule before them.
 func (l *listing) takeJumps(k key, want string) (had string, is ledger.Match) {
 	rules := l.rules(k)
-	found := slices.DeleteFunc(slices.Clone(rules), func(rule string) bool { return !leads(iptables.Target(rule)) })
+	found := slices.DeleteFunc(slices.Clone(rules), func(rule string) bool { return !toProxy(iptables.Target(rule)) })
 	if join(found...) == want && !overtaken(rules, found, l.behind[k]) {
-		l.behind[k] = slices.DeleteFunc(slices.Clone(rules[lastJump(rules, found):]), goesOn)
+		l.behind[k] = slices.DeleteFunc(slices.Clone(rules[lastJump(rules, found):]), continues)
 		return want, ledger.Equal
 	}
-	l.behind[k] = slices.DeleteFunc(slices.Clone(rules), goesOn)
+	l.behind[k] = slices.DeleteFunc(slices.Clone(rules), continues)
 	if len(found) == 0 {
 		return "", ledger.Absent
 	}
 	return join(found...), ledger.Different
 }
 
-// leads reports whether a rule of one of the kernel's own chains with this target
-// belongs to a proxy: other programs may use KUBE-MARK-MASQ as well.
-func leads(target string) bool { return kubechain.Proxy(target) && target != markMasq }
+// toProxy reports whether a rule with this target in one of the kernel's own chains belongs
+// to a proxy: other programs may use KUBE-MARK-MASQ as well.
+func toProxy(target string) bool { return kubechain.Proxy(target) && target != markMasq }
 
-// goesOn reports whether a packet that matches a rule reaches the rules behind it.
-func goesOn(rule string) bool {
+// continues reports whether a packet that matches a rule reaches the rules behind it.
+func continues(rule string) bool {
 	return !slices.Contains([]string{"ACCEPT", "DROP", "REJECT", "RETURN", "DNAT", "SNAT", "MASQUERADE", "REDIRECT"}, iptables.Target(rule))
 }
 
@@ -137,24 +137,24 @@ func lastJump(rules, jumps []string) int {
 	return slices.Index(rules, jumps[len(jumps)-1])
 }
 
-// overtaken reports whether a rule that ends packets' way is before our last jump and
-// was put there later: it was behind it, or holds for all packets, or is between our
-// jumps, which are added together.
+// overtaken reports whether another program has inserted a terminating rule before our last
+// jump: one that was behind the jumps, one that matches all packets, or one between the
+// jumps, which we add next to each other.
 func overtaken(rules, jumps, behind []string) bool {
 	if len(jumps) == 0 {
 		return false
 	}
-	ends := func(rule string) bool { return !goesOn(rule) }
+	terminates := func(rule string) bool { return !continues(rule) }
 	first := slices.Index(rules, jumps[0])
-	return slices.ContainsFunc(rules[first:lastJump(rules, jumps)], ends) || slices.ContainsFunc(rules[:first], func(rule string) bool {
-		return ends(rule) && (strings.HasPrefix(rule, "-j ") || slices.Contains(behind, rule))
+	return slices.ContainsFunc(rules[first:lastJump(rules, jumps)], terminates) || slices.ContainsFunc(rules[:first], func(rule string) bool {
+		return terminates(rule) && (strings.HasPrefix(rule, "-j ") || slices.Contains(behind, rule))
 	})
 }
 
-// alike reports whether a rule that was found is the wanted one. In the chains of
-// endpoints and in those that choose an endpoint, comments do not matter: they depend on
-// the number of endpoints, and repeat the names of chains. Neither does a match of the
-// protocol without options, which some versions of the programs leave out.
+// alike reports whether a rule in the kernel is equivalent to the wanted one. In chains of
+// endpoints, and in chains that choose an endpoint, it ignores comments: they depend on the
+// number of endpoints, and repeat names of chains. It also ignores a match of the protocol
+// without options, which some versions of the programs leave out.
 func (k key) alike(found, want string) bool {
 	if found == want {
 		return true
@@ -196,8 +196,8 @@ func uncommented(rule string) string {
 	return rule
 }
 
-// Rest implements ledger.Listing. Chains to which chains of others jump stay, without
-// rules.
+// Rest implements ledger.Listing. It keeps chains to which rules of other programs jump,
+// without rules.
 func (l *listing) Rest() []step {
 	var list []step
 	for chain, rules := range l.lines {
@@ -219,7 +219,7 @@ func (l *listing) Rest() []step {
 	return list
 }
 
-// usedByOthers returns the chains to which chains of others lead.
+// usedByOthers returns the chains to which chains of other programs jump.
 func (l *listing) usedByOthers() map[key]bool {
 	used := map[key]bool{}
 	for t, chains := range l.state {
@@ -229,7 +229,7 @@ func (l *listing) usedByOthers() map[key]bool {
 			}
 			withJumps := slices.Contains(builtin(t), name)
 			for _, rule := range c.Rules {
-				if to := iptables.Target(rule); !withJumps || !leads(to) {
+				if to := iptables.Target(rule); !withJumps || !toProxy(to) {
 					used[key{table: t, chain: to}] = true
 				}
 			}
@@ -239,8 +239,8 @@ func (l *listing) usedByOthers() map[key]bool {
 }
 
 // removal is the listing of a plan that removes everything, except KUBE-MARK-MASQ and
-// KUBE-POSTROUTING while rules of others lead there: network plugins have packets
-// masqueraded in this way, as kube-proxy's documentation advises.
+// KUBE-POSTROUTING while rules of other programs jump to the former: network plugins
+// masquerade packets in this way, as the documentation of kube-proxy advises.
 type removal struct{ state state }
 
 // Take implements ledger.Listing: no entry is wanted.
@@ -250,20 +250,20 @@ func (r removal) Take(entry) (had string, is ledger.Match) { return "", ledger.A
 func (r removal) Rest() []step {
 	var list []step
 	for t, chains := range r.state {
-		marked := false // by others
+		marked := false // other programs mark packets
 		for name, c := range chains {
 			marked = marked || !kubechain.Proxy(name) && slices.ContainsFunc(c.Rules, func(r string) bool { return iptables.Target(r) == markMasq })
 		}
-		goes := func(name string) bool {
+		remove := func(name string) bool {
 			return kubechain.Proxy(name) && (!marked || name != markMasq && name != postrouting)
 		}
 		for name, c := range chains {
-			if goes(name) {
+			if remove(name) {
 				list = append(list, step{Op: ledger.Remove, Key: key{table: t, chain: name}})
 				continue
 			}
 			for _, rule := range c.Rules {
-				if goes(iptables.Target(rule)) {
+				if remove(iptables.Target(rule)) {
 					list = append(list, step{Op: ledger.Remove, Key: key{t, name, rule}})
 				}
 			}

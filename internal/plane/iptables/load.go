@@ -23,11 +23,11 @@ func Load(room int) plane.Load {
 	return plane.Load{Cost: linesOf, Piece: min(room, legacyPiece)}
 }
 
-// legacyPiece is how many lines one write of the legacy variant has. Each write costs as
-// much as the whole table.
+// legacyPiece is the number of lines in one write with the legacy variant, where each write
+// takes as long as a write of the whole table.
 const legacyPiece = 40_000
 
-// linesOf estimates how many lines a port takes.
+// linesOf estimates the number of lines for the rules of a port.
 func linesOf(p *route.Port) int {
 	n := 3*(len(p.Cluster)+len(p.Local)) + len(p.Cluster) + len(p.Local) + 4
 	for i := range p.Frontends {
@@ -36,8 +36,8 @@ func linesOf(p *route.Port) int {
 	return n
 }
 
-// Excess returns the size of a Service that is too large for this plane, and the
-// limit with its reason; empty: it is not.
+// Excess returns the size of a Service that is too large for this plane, and the limit with
+// its reason. Both are empty for other Services.
 func Excess(svc *route.Service) (size, limit string) {
 	frontends, endpoints := 0, 0
 	for i := range svc.Ports {

@@ -18,13 +18,13 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// The model test: whatever happens to the cluster, and whatever goes wrong on the
-// way, the kernel ends up as if it had been told everything at once.
+// The model test: after any sequence of changes and failures the kernel holds the same
+// as if everything had been written at once.
 
-// A failure names its seed: -args -seed N -seeds 1 repeats that one.
+// A failure reports its seed: -args -seed N -seeds 1 repeats it.
 var (
 	firstSeed = flag.Uint64("seed", 0, "first seed of the model test")
-	seeds     = flag.Uint64("seeds", 10, "how many worlds the model test lives through; a fifth of that on each real kernel")
+	seeds     = flag.Uint64("seeds", 10, "number of random clusters of the model test; a fifth of it on each real kernel")
 )
 
 func TestModelOnTheFake(t *testing.T) {
@@ -51,23 +51,23 @@ func TestModelOnTheKernel(t *testing.T) {
 	}
 }
 
-// weak is a kernel with little room that fails now and then, also between two
-// tables of one input.
-type weak struct {
+// faulty is a kernel whose reads and writes sometimes fail, also between two tables of one
+// input, and whose writes are small.
+type faulty struct {
 	Kernel
 	*planetest.Faults
 }
 
-func (k weak) Room() int { return k.Faults.Room }
+func (k faulty) Room() int { return k.Faults.Room }
 
-func (k weak) Read(ctx context.Context, t iptables.Table) (iptables.Chains, error) {
+func (k faulty) Read(ctx context.Context, t iptables.Table) (iptables.Chains, error) {
 	if err := k.Faults.Read(); err != nil {
 		return nil, err
 	}
 	return k.Kernel.Read(ctx, t)
 }
 
-func (k weak) Restore(ctx context.Context, f iptables.Family, input []byte) error {
+func (k faulty) Restore(ctx context.Context, f iptables.Family, input []byte) error {
 	commit := []byte("COMMIT\n")
 	for part := range bytes.SplitAfterSeq(input, commit) {
 		if len(part) == 0 {
@@ -80,12 +80,12 @@ func (k weak) Restore(ctx context.Context, f iptables.Family, input []byte) erro
 	return nil
 }
 
-// subject is what the model is told of the plane and a kernel.
+// subject is the plane and a kernel, for the model.
 type subject struct {
 	kernel  Kernel
 	faults  *planetest.Faults
-	audit   *audit // nil: on a kernel whose steps cannot be watched
-	foreign string // what others had there when they were last seen
+	audit   *audit // nil: the kernel is not a fake, and its steps cannot be observed
+	foreign string // the rules of other programs after their last edit
 }
 
 func newSubject(kernel Kernel) *subject {
@@ -98,7 +98,7 @@ func (s *subject) run(seed uint64) error {
 
 func (s *subject) hooks() planetest.Subject {
 	return planetest.Subject{
-		Plane:   func(route.Options) plane.Plane { return newPlane(weak{s.kernel, s.faults}) },
+		Plane:   func(route.Options) plane.Plane { return newPlane(faulty{s.kernel, s.faults}) },
 		Faults:  s.faults,
 		Rooms:   []int{1, 20, 60, 60, 200, 1 << 20, 1 << 20},
 		State:   s.state,
@@ -129,7 +129,7 @@ func (s *subject) Note() {
 	}
 }
 
-// End implements planetest.Audit. What others have is as they left it.
+// End implements planetest.Audit. The rules of other programs must not have changed.
 func (s *subject) End(m *planetest.Model) error {
 	if s.audit != nil {
 		if err := s.audit.End(m); err != nil {
@@ -141,13 +141,12 @@ func (s *subject) End(m *planetest.Model) error {
 		return err
 	}
 	if s.foreign != "" && foreign != s.foreign {
-		return fmt.Errorf("others had\n%s\nand now have\n%s", s.foreign, foreign)
+		return fmt.Errorf("foreign rules before\n%s\nnow\n%s", s.foreign, foreign)
 	}
 	return nil
 }
 
-// state prints what is ours. History decides about the order of rules in chains
-// that Services share, and about nothing else.
+// state prints our rules. Only the order of rules in shared chains depends on history.
 func (s *subject) state(table *route.Table) (string, error) {
 	var all strings.Builder
 	p := newPlane(s.kernel)
@@ -156,14 +155,14 @@ func (s *subject) state(table *route.Table) (string, error) {
 	}
 	for _, f := range p.families {
 		seen := p.state[f.ip]
-		led := (&listing{state: seen}).usedByOthers()
+		used := (&listing{state: seen}).usedByOthers()
 		for _, t := range everyTable() {
 			for _, name := range slices.Sorted(maps.Keys(seen[t])) {
 				rules := seen[t][name].Rules
-				if kubechain.Proxy(name) && led[key{table: t, chain: name}] && len(rules) == 0 && owned(name) {
-					continue // it is there for others only
+				if kubechain.Proxy(name) && used[key{table: t, chain: name}] && len(rules) == 0 && owned(name) {
+					continue // kept only for rules of other programs
 				}
-				for _, line := range f.abstract(t, name, rules, &table.Host) {
+				for _, line := range f.ownRules(t, name, rules, &table.Host) {
 					fmt.Fprintf(&all, "%s %s %s %s\n", f.program, t, name, line)
 				}
 			}
@@ -172,10 +171,10 @@ func (s *subject) state(table *route.Table) (string, error) {
 	return all.String(), nil
 }
 
-// abstract returns what of a chain is ours.
-func (f *family) abstract(t table, name string, rules []string, host *route.Host) []string {
+// ownRules returns our rules in a chain.
+func (f *family) ownRules(t table, name string, rules []string, host *route.Host) []string {
 	k := key{table: t, chain: name}
-	lines := []string{"is there"}
+	lines := []string{"exists"}
 	switch {
 	case k.shared():
 		tail := 0
@@ -187,10 +186,10 @@ func (f *family) abstract(t table, name string, rules []string, host *route.Host
 	case kubechain.Proxy(name):
 		return append(lines, rules...)
 	}
-	var jumps, guards []string // wherever those are
+	var jumps, guards []string // at any position
 	for _, rule := range rules {
 		switch to := iptables.Target(rule); {
-		case slices.Contains(builtin(t), name) && leads(to):
+		case slices.Contains(builtin(t), name) && toProxy(to):
 			jumps = append(jumps, rule)
 		case isGuard(f.guards(host), name, rule):
 			guards = append(guards, rule)
@@ -203,7 +202,7 @@ func isGuard(guards []key, chain, rule string) bool {
 	return slices.ContainsFunc(guards, func(k key) bool { return k.chain == chain && k.rule == rule })
 }
 
-// others prints what is not ours.
+// others prints the rules of other programs.
 func (s *subject) others() (string, error) {
 	var all strings.Builder
 	p := newPlane(s.kernel)

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// The chains that belong to no single Service. Names and contents are kube-proxy's, so
-// that its documentation and tools apply.
+// The chains that belong to no single Service. They have kube-proxy's names and contents,
+// so that its documentation and tools apply.
 const (
 	services    = "KUBE-SERVICES"
 	external    = "KUBE-EXTERNAL-SERVICES"
@@ -21,11 +21,11 @@ const (
 	postrouting = "KUBE-POSTROUTING"
 	markMasq    = "KUBE-MARK-MASQ"
 
-	// localnet is a chain of kubelet, with the same rule.
+	// localnet is a chain of kubelet, which adds the same rule to it.
 	localnet = "KUBE-FIREWALL"
 
-	// markOutside exists only while pods have several ranges of addresses, which
-	// kube-proxy does not support.
+	// markOutside exists only while pods have several ranges of addresses, which kube-proxy
+	// does not support.
 	markOutside = "KUBE-MARK-MASQ-NOT-POD"
 )
 
@@ -41,7 +41,7 @@ const (
 // id identifies a Service port in the names of chains and in comments.
 type id struct {
 	text string // "default/web:http", as in comments
-	hash string // "default/web:httptcp", which chains are named after
+	hash string // "default/web:httptcp", from which names of chains are computed
 }
 
 // ids names the ports of a Service as kube-proxy does. The API server allows at most one
@@ -59,7 +59,7 @@ type portName struct {
 
 func newIDs(service cluster.Name) ids { return ids{service.String(), map[portName]bool{}} }
 
-// of names the next port.
+// of returns the id of the next port.
 func (n ids) of(p *route.Port) id {
 	name, at := p.Name, portName{p.Name, p.Protocol, p.Family}
 	if n.used[at] && len(p.Frontends) > 0 {
@@ -73,7 +73,7 @@ func (n ids) of(p *route.Port) id {
 	return id{text, text + p.Protocol.String()}
 }
 
-// idOf names one port of a Service.
+// idOf returns the id of one port of a Service.
 func idOf(svc *route.Service, i int) id {
 	n := newIDs(svc.Name)
 	for j := range i {

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Chains of kube-proxy that people have met.
+// Names of chains that kube-proxy has on real nodes.
 func TestNamesAreKubeProxys(t *testing.T) {
 	for _, c := range []struct {
 		service, port string
@@ -44,8 +44,8 @@ func TestNamesAreKubeProxys(t *testing.T) {
 	}
 }
 
-// Chains of ports without a name that are known from old write-ups are of versions
-// that left the colon in; those of today leave it out. The hash is the same.
+// Old publications have chain names for ports without a name from versions that kept the
+// colon in the text; today it is left out. The hash function is the same.
 func TestHashes(t *testing.T) {
 	for text, want := range map[string]string{
 		"default/mysql-service:tcp":                     "67RL4FN6JRUPOJYM",
@@ -64,8 +64,8 @@ func TestHashes(t *testing.T) {
 	}
 }
 
-// A probability of 1/n, as the kernel keeps it and iptables-save prints it; the last
-// endpoint needs none.
+// A probability of 1/n, as the kernel keeps it and iptables-save prints it. The last
+// endpoint needs no probability.
 func TestProbabilities(t *testing.T) {
 	for of, want := range map[int]string{
 		1: "", 2: "0.50000000000", 3: "0.33333333349", 7: "0.14285714272", 1000: "0.00100000016",
@@ -79,9 +79,8 @@ func TestProbabilities(t *testing.T) {
 	}
 }
 
-// Only files have several ports without a name: none of them may take the chains
-// of another.
-func TestUnnamedPortsHaveChainsOfTheirOwn(t *testing.T) {
+// Only manifests can have several ports without a name. Each has its own chains.
+func TestUnnamedPortsHaveTheirOwnChains(t *testing.T) {
 	s := cluster.NewStore()
 	name := cluster.Name{Namespace: "shop", Name: "web"}
 	s.SetService(&cluster.Service{Name: name, ClusterIPs: planetest.Addrs("172.30.0.1"), Ports: []cluster.ServicePort{
@@ -109,12 +108,12 @@ func TestUnnamedPortsHaveChainsOfTheirOwn(t *testing.T) {
 	}
 	first := idOf(&route.Service{Name: name, Ports: []route.Port{{Protocol: cluster.TCP, Family: route.IPv4}}}, 0)
 	if !targets[first.cluster()] {
-		t.Errorf("the first port has not the chain %s that a port without a name has", first.cluster())
+		t.Errorf("the first port does not have the chain %s of a port without a name", first.cluster())
 	}
-	settled(t, fake, change.Table)
+	checkSettled(t, fake, change.Table)
 }
 
-// Names as long as they may be are not cut to the same, and the kernel keeps the
+// Names of the maximum length are not truncated to equal ones, and the kernel keeps the
 // comments.
 func TestLongestNames(t *testing.T) {
 	long := strings.Repeat("n", 63)
@@ -139,14 +138,14 @@ func TestLongestNames(t *testing.T) {
 	for _, variant := range variants() {
 		kernel, _ := realKernel(t, variant)
 		load(t, kernel, change)
-		settled(t, kernel, change.Table)
+		checkSettled(t, kernel, change.Table)
 	}
 }
 
-// Ports that differ in the protocol alone have one rule for the health checks of
-// their Service, which is there as long as one of them is.
+// Ports that differ only in the protocol share the rule for health checks of their Service,
+// which exists as long as one of them does.
 func TestUnnamedPortsShareTheRuleForHealthChecks(t *testing.T) {
-	s := newStory(t, newFake(), nodeCIDR())
+	s := newTestCluster(t, newFake(), nodeCIDR())
 	for _, protocols := range [][]cluster.Protocol{{cluster.TCP, cluster.UDP}, {cluster.TCP}, {cluster.TCP, cluster.UDP}} {
 		s.service("dns", "172.30.0.10", func(svc *cluster.Service) {
 			svc.Type, svc.ExternalLocal, svc.HealthCheckNodePort, svc.Ports = cluster.LoadBalancer, true, 31000, nil
@@ -154,15 +153,15 @@ func TestUnnamedPortsShareTheRuleForHealthChecks(t *testing.T) {
 				svc.Ports = append(svc.Ports, cluster.ServicePort{Protocol: p, Port: 53, NodePort: 30053})
 			}
 		})
-		s.happens()
-		s.right()
+		s.sync()
+		s.checkSettled()
 	}
 	s.remove("dns")
-	s.happens()
-	s.right()
+	s.sync()
+	s.checkSettled()
 }
 
-// Each rule is rendered in the spelling in which rules of the kernel are compared.
+// Each rule is rendered in the canonical spelling, in which rules are compared.
 func TestRulesAreCanonical(t *testing.T) {
 	for name, opt := range planetest.Detectors() {
 		opt.NodePorts = route.NodePortOptions{All: true, Loopback: route.LoopbackIncluded}

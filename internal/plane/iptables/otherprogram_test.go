@@ -22,7 +22,7 @@ type otherProgram struct {
 	input  []string
 }
 
-// host is an address of somebody else, in the words of the family.
+// host returns an address outside of the cluster, of the family, as a prefix.
 func (m *otherProgram) host(i int) string {
 	if m.family.ip == route.IPv4 {
 		return fmt.Sprintf("192.0.2.%d/32", i)
@@ -30,12 +30,11 @@ func (m *otherProgram) host(i int) string {
 	return fmt.Sprintf("2001:db8:2::%d/128", i)
 }
 
-func (m *otherProgram) say(format string, args ...any) {
+func (m *otherProgram) add(format string, args ...any) {
 	m.input = append(m.input, fmt.Sprintf(format, args...))
 }
 
-// editTables does what another program might do. What the kernel refuses does not
-// happen.
+// editTables makes edits that another program might make. It ignores errors of the kernel.
 func (s *subject) editTables(w *planetest.World) error {
 	for range 1 + w.IntN(3) {
 		f := planetest.Pick(w.Rand, bothFamilies()...)
@@ -45,7 +44,7 @@ func (s *subject) editTables(w *planetest.World) error {
 			return err
 		}
 		m := &otherProgram{World: w, family: *f, table: t, chains: chains}
-		m.think()
+		m.chooseEdit()
 		input := "*" + t.String() + "\n" + strings.Join(m.input, "\n") + "\nCOMMIT\n"
 		_ = s.kernel.Restore(context.Background(), f.kernel, []byte(input))
 	}
@@ -57,46 +56,46 @@ func (s *subject) editTables(w *planetest.World) error {
 	return err
 }
 
-func (m *otherProgram) think() {
-	var mine []string
+func (m *otherProgram) chooseEdit() {
+	var ours []string
 	for _, name := range slices.Sorted(maps.Keys(m.chains)) {
 		if kubechain.Proxy(name) {
-			mine = append(mine, name)
+			ours = append(ours, name)
 		}
 	}
-	if len(mine) == 0 || m.table == mangle {
-		m.leave()
+	if len(ours) == 0 || m.table == mangle {
+		m.addLeftovers()
 		return
 	}
-	name := planetest.Pick(m.Rand, mine...)
+	name := planetest.Pick(m.Rand, ours...)
 	rules := m.chains[name].Rules
 	switch m.IntN(11) {
-	case 0: // a rule vanishes
+	case 0: // delete a rule
 		if len(rules) > 0 {
-			m.say("-D %s %d", name, 1+m.IntN(len(rules)))
+			m.add("-D %s %d", name, 1+m.IntN(len(rules)))
 		}
-	case 1: // all rules do
-		m.say("-F %s", name)
-	case 2: // rules of others in the middle of ours, and the same twice
-		m.say("-I %s %d -s %s -j %s", name, 1+m.IntN(1+len(rules)), m.host(1), planetest.Pick(m.Rand, "RETURN", "ACCEPT"))
+	case 1: // delete all rules
+		m.add("-F %s", name)
+	case 2: // insert a foreign rule among ours, and duplicate one of ours
+		m.add("-I %s %d -s %s -j %s", name, 1+m.IntN(1+len(rules)), m.host(1), planetest.Pick(m.Rand, "RETURN", "ACCEPT"))
 		if len(rules) > 0 {
-			m.say("-A %s %s", name, planetest.Pick(m.Rand, rules...))
+			m.add("-A %s %s", name, planetest.Pick(m.Rand, rules...))
 		}
-	case 3: // the first comes last, perhaps behind what must be last
+	case 3: // move the first rule to the end, perhaps behind the rule that must be last
 		if len(rules) > 0 {
-			m.say("-D %s 1", name)
-			m.say("-A %s %s", name, rules[0])
+			m.add("-D %s 1", name)
+			m.add("-A %s %s", name, rules[0])
 		}
-	case 4: // the chain is deleted, and what leads there
+	case 4: // delete the chain and the jumps to it
 		m.drop(name)
 	case 5:
-		m.dropAll(mine)
+		m.dropAll(ours)
 	case 6, 7:
-		m.jumps()
+		m.editJumps()
 	case 8:
-		m.leave()
+		m.addLeftovers()
 	default:
-		m.neighbour(name)
+		m.addForeignChains(name)
 	}
 }
 
@@ -105,85 +104,85 @@ func (m *otherProgram) drop(name string) {
 	for _, other := range slices.Sorted(maps.Keys(m.chains)) {
 		for i, rule := range slices.Backward(m.chains[other].Rules) {
 			if iptables.Target(rule) == name && other != name {
-				m.say("-D %s %d", other, i+1)
+				m.add("-D %s %d", other, i+1)
 			}
 		}
 	}
-	m.say("-F %s", name)
-	m.say("-X %s", name)
+	m.add("-F %s", name)
+	m.add("-X %s", name)
 }
 
-// dropAll does what the restart of a firewall does.
-func (m *otherProgram) dropAll(mine []string) {
+// dropAll deletes all our chains, like the restart of a firewall.
+func (m *otherProgram) dropAll(ours []string) {
 	for _, other := range slices.Sorted(maps.Keys(m.chains)) {
 		for i, rule := range slices.Backward(m.chains[other].Rules) {
 			if !kubechain.Proxy(other) && kubechain.Proxy(iptables.Target(rule)) {
-				m.say("-D %s %d", other, i+1)
+				m.add("-D %s %d", other, i+1)
 			}
 		}
 	}
-	for _, name := range mine {
-		m.say("-F %s", name)
+	for _, name := range ours {
+		m.add("-F %s", name)
 	}
-	for _, name := range mine {
-		m.say("-X %s", name)
+	for _, name := range ours {
+		m.add("-X %s", name)
 	}
 }
 
-// jumps takes jumps out, moves them, and puts rules of others around them.
-func (m *otherProgram) jumps() {
+// editJumps deletes or moves a jump, and inserts a foreign rule near the jumps.
+func (m *otherProgram) editJumps() {
 	chain := planetest.Pick(m.Rand, builtin(m.table)...)
 	rules := m.chains[chain].Rules
 	if len(rules) > 0 {
 		i := m.IntN(len(rules))
-		m.say("-D %s %d", chain, i+1)
+		m.add("-D %s %d", chain, i+1)
 		if m.Chance(2) {
-			m.say("-A %s %s", chain, rules[i])
+			m.add("-A %s %s", chain, rules[i])
 		}
 	}
 	foreign := "-s " + m.host(7) + " -j " + planetest.Pick(m.Rand, "ACCEPT", "RETURN")
 	if !slices.Contains(rules, foreign) {
-		m.say("-I %s %d %s", chain, 1+m.IntN(max(1, len(rules))), foreign)
+		m.add("-I %s %d %s", chain, 1+m.IntN(max(1, len(rules))), foreign)
 	}
 }
 
-// leave makes what kube-proxy leaves: of Services that are gone, of other modes
-// and of versions long ago.
-func (m *otherProgram) leave() {
-	m.say(":KUBE-PROXY-CANARY - [0:0]")
+// addLeftovers adds chains that kube-proxy leaves behind: of deleted Services, of other
+// modes and of old versions.
+func (m *otherProgram) addLeftovers() {
+	m.add(":KUBE-PROXY-CANARY - [0:0]")
 	if m.table != nat {
 		return
 	}
 	for _, name := range []string{"KUBE-SVC-STRAYAAAAAAAAAAA", "KUBE-SEP-STRAYBBBBBBBBBBB", "KUBE-XLB-STRAYCCCCCCCCCCC", "KUBE-PORTALS-HOST"} {
-		m.say(":%s - [0:0]", name)
+		m.add(":%s - [0:0]", name)
 	}
-	m.say("-A KUBE-XLB-STRAYCCCCCCCCCCC -j KUBE-SVC-STRAYAAAAAAAAAAA")
-	m.say("-A KUBE-SVC-STRAYAAAAAAAAAAA -j KUBE-SEP-STRAYBBBBBBBBBBB")
-	m.say("-A OUTPUT -j KUBE-PORTALS-HOST")
+	m.add("-A KUBE-XLB-STRAYCCCCCCCCCCC -j KUBE-SVC-STRAYAAAAAAAAAAA")
+	m.add("-A KUBE-SVC-STRAYAAAAAAAAAAA -j KUBE-SEP-STRAYBBBBBBBBBBB")
+	m.add("-A OUTPUT -j KUBE-PORTALS-HOST")
 }
 
-// neighbour makes chains of others that lead to each other and to ours.
-func (m *otherProgram) neighbour(name string) {
+// addForeignChains adds chains of another program that jump to each other and to ours.
+func (m *otherProgram) addForeignChains(name string) {
 	if m.chains["cali-a"].Policy == "" {
-		m.say(":cali-a - [0:0]")
-		m.say(":cali-b - [0:0]")
+		m.add(":cali-a - [0:0]")
+		m.add(":cali-b - [0:0]")
 	}
 	chain := planetest.Pick(m.Rand, builtin(m.table)...)
 	if jump := "-j cali-a"; !slices.Contains(m.chains[chain].Rules, jump) {
-		m.say("-I %s %s", chain, jump)
+		m.add("-I %s %s", chain, jump)
 	}
 	if len(m.chains["cali-a"].Rules) > 5 {
-		m.say("-F cali-a")
+		m.add("-F cali-a")
 	}
-	m.say("-A cali-a -s %s -j cali-b", m.host(9))
+	m.add("-A cali-a -s %s -j cali-b", m.host(9))
 	if m.table != nat {
 		return
 	}
-	m.say("-A cali-a -s %s -j %s", m.host(10), markMasq)
+	m.add("-A cali-a -s %s -j %s", m.host(10), markMasq)
 	if owned(name) {
-		m.say("-A cali-a -s %s %s %s", m.host(11), planetest.Pick(m.Rand, "-j", "-g"), name)
+		m.add("-A cali-a -s %s %s %s", m.host(11), planetest.Pick(m.Rand, "-j", "-g"), name)
 	}
 	if plugin := "-s " + m.host(12) + " -j " + markMasq; !slices.Contains(m.chains["POSTROUTING"].Rules, plugin) {
-		m.say("-A POSTROUTING %s", plugin)
+		m.add("-A POSTROUTING %s", plugin)
 	}
 }

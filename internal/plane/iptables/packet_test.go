@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/plane/planetest"
 )
 
-// packet is a new connection's first. It is followed through rules in words: what
-// may happen to it is every end that it can come to, as chance has it.
+// packet is the first packet of a connection. The walker follows it through the text of
+// rules, and returns every possible outcome if rules match at random.
 type packet struct {
 	hook     string // "PREROUTING" or "OUTPUT"
 	from, to netip.Addr
@@ -26,7 +26,7 @@ func (p packet) String() string {
 	return fmt.Sprintf("%s %s%s > %s:%s/%s", p.hook, p.from, p.iface, p.to, p.port, p.protocol)
 }
 
-// parsed is a rule taken apart.
+// parsed is a parsed rule.
 type parsed struct {
 	from, to     netip.Prefix
 	notFrom      bool
@@ -37,7 +37,7 @@ type parsed struct {
 	port         string
 	fromLocal    bool
 	toLocal      bool
-	chance       bool // whether it matches is up to the past or to chance
+	chance       bool // whether it matches depends on chance or on earlier packets
 	marked       string
 	states       string
 	owner        string
@@ -46,7 +46,7 @@ type parsed struct {
 	unrecognised string
 }
 
-// walker follows packets. It remembers rules that it has taken apart.
+// walker follows packets through rules. It caches parsed rules.
 type walker struct {
 	known map[string]*parsed
 	local func(netip.Addr) bool
@@ -63,15 +63,15 @@ func nodeAddrs() []netip.Addr {
 	return planetest.Addrs("192.168.0.2", "192.168.0.3", "127.0.0.1", "2001:db8::1", "::1")
 }
 
-// rule takes a rule apart. Options that say nothing about new connections to a
-// Service are passed over; none is that the walker does not know.
+// rule parses a rule. It ignores options that do not affect new connections to a Service,
+// and records an unknown option.
 func (w *walker) rule(text string) *parsed {
 	if p := w.known[text]; p != nil {
 		return p
 	}
 	p := &parsed{owner: ownerOf(text)}
 	head := text
-	if i := strings.Index(text, `--comment "`); i >= 0 { // what is quoted has blanks
+	if i := strings.Index(text, `--comment "`); i >= 0 { // the quoted text may contain spaces
 		j := strings.Index(text[i+11:], `"`)
 		head = text[:i] + text[i+12+j:]
 	}
@@ -164,21 +164,21 @@ func (p *parsed) matches(pk *packet, w *walker) bool {
 	return true
 }
 
-// end is one way for a packet to leave a table: with a verdict, or none.
+// end is the state of a packet when it leaves a chain, with or without a verdict.
 type end struct {
 	packet
 	verdict string // "", "ACCEPT", "DROP", "REJECT", "DNAT"
 }
 
-// chain returns all ends that a packet may come to in a chain. An end without a
-// verdict goes on behind whatever led there.
+// chain returns all possible ends of a packet in a chain. A packet without a verdict
+// continues behind the jump to the chain.
 func (w *walker) chain(table iptables.Chains, name string, pk packet) []end {
 	ways := []packet{pk}
 	var ends []end
 	for _, text := range table[name].Rules {
 		r := w.rule(text)
 		if r.unrecognised != "" {
-			return []end{{pk, "what is " + r.unrecognised + " in " + text}}
+			return []end{{pk, "unknown option " + r.unrecognised + " in " + text}}
 		}
 		var on []packet
 		for _, pk := range ways {
@@ -236,9 +236,9 @@ func (w *walker) target(table iptables.Chains, r *parsed, pk packet) []end {
 	return ends
 }
 
-// fate says what may become of a packet, in words that can be compared, and which
-// Service it is about: "" if none.
-func (w *walker) fate(s state, pk packet) (fate, owner string) {
+// outcome returns the possible outcomes for a packet as text, and the Service whose rules
+// decide; "" if none.
+func (w *walker) outcome(s state, pk packet) (outcome, owner string) {
 	var words []string
 	for _, e := range w.chain(s[nat], pk.hook, pk) {
 		word := "untouched"

@@ -5,7 +5,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Path returns those of our chains that the first packet of a connection passes, each
+// Path returns the chains of this plane that the first packet of a connection passes, each
 // with its table.
 func Path(p plane.Passage) []string {
 	port := &p.Service.Ports[p.Port]

@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Every path there is can be walked in the rules that are loaded: each chain
-// leads to the next, and the last one to what is said.
+// Every path exists in the loaded rules: each chain jumps to the next, and the last one
+// sends the packet to the backend, or refuses it.
 func TestPathsLeadThroughTheRules(t *testing.T) {
 	walked := map[string]bool{}
 	for detector, opt := range planetest.Detectors() {
@@ -48,13 +48,13 @@ func TestPathsLeadThroughTheRules(t *testing.T) {
 	}
 	for _, chain := range []string{services, external, nodePorts, firewall, clusterPrefix, localPrefix, externalPrefix, rangesPrefix, endpointPrefix} {
 		if !slices.ContainsFunc(slices.Collect(maps.Keys(walked)), func(w string) bool { return strings.HasPrefix(w, chain) }) {
-			t.Errorf("no path leads through %s", chain)
+			t.Errorf("no path has the chain %s", chain)
 		}
 	}
 }
 
-// passages are all connections to a port: of clients of every kind, up to the
-// choice and on to a backend.
+// passages returns all kinds of connections to a port: from clients of every kind, without
+// a backend and to each backend.
 func passages(svc *route.Service, port int) []plane.Passage {
 	var all []plane.Passage
 	p := &svc.Ports[port]
@@ -80,26 +80,26 @@ func passages(svc *route.Service, port int) []plane.Passage {
 	return all
 }
 
-// follow goes along a path, in the rules alone.
+// follow verifies a path in the rules.
 func follow(rules map[table]iptables.Chains, p plane.Passage, path []string) error {
-	var inNat []string
+	var natChains []string
 	for _, step := range path {
-		if chain, is := strings.CutPrefix(step, "nat "); is {
-			inNat = append(inNat, chain)
+		if chain, found := strings.CutPrefix(step, "nat "); found {
+			natChains = append(natChains, chain)
 		}
 	}
-	for i, chain := range inNat {
+	for i, chain := range natChains {
 		if i == 0 && chain != services {
 			return fmt.Errorf("begins at %s", chain)
 		}
-		if i > 0 && !has(rules[nat][inNat[i-1]], "-j "+chain) {
-			return fmt.Errorf("%s does not lead to %s", inNat[i-1], chain)
+		if i > 0 && !has(rules[nat][natChains[i-1]], "-j "+chain) {
+			return fmt.Errorf("%s does not lead to %s", natChains[i-1], chain)
 		}
 	}
-	if len(inNat) < len(path) {
+	if len(natChains) < len(path) {
 		return refuses(rules[filter], p, strings.TrimPrefix(path[len(path)-1], "filter "))
 	}
-	last, to := inNat[len(inNat)-1], "-j "+endpointPrefix
+	last, to := natChains[len(natChains)-1], "-j "+endpointPrefix
 	if p.Backend.IsValid() {
 		to = "--to-destination " + p.Backend.String()
 	}
@@ -113,8 +113,8 @@ func has(c iptables.Chain, words string) bool {
 	return slices.ContainsFunc(c.Rules, func(r string) bool { return strings.Contains(r+" ", words+" ") })
 }
 
-// refuses wants a chain to be the first that refuses packets to a frontend, or drops
-// them, as table filter asks them.
+// refuses verifies that a chain is the first in table filter with a rule that refuses or
+// drops packets to a frontend.
 func refuses(chains iptables.Chains, p plane.Passage, name string) error {
 	port := &p.Service.Ports[p.Port]
 	f := &port.Frontends[p.Frontend]

@@ -19,7 +19,7 @@ import (
 type Plan struct {
 	ledger.Plans
 	plane   *Plane
-	partial map[cluster.Name]*route.Service // what a comparison writes of Services that it divides
+	partial map[cluster.Name]*route.Service // the ports that a comparison writes of the Services that it divides
 	refused plane.Refused
 }
 
@@ -94,7 +94,7 @@ func (d *familyPlan) Apply(ctx context.Context) error {
 	return err
 }
 
-// touched plans a change between two known states.
+// touched plans a change between two states that are both known.
 func (d *familyPlan) touched() {
 	d.large = d.endpoints > manyEndpoints
 	d.Plan = d.ledger.Change()
@@ -119,8 +119,8 @@ func (d *familyPlan) touched() {
 	d.End()
 }
 
-// compare plans the difference between what the kernel holds and what it should:
-// adoption at start, take-over in place, and repair.
+// compare plans the difference between what the kernel holds and what it should hold:
+// adoption at start, take-over from kube-proxy, and repair.
 func (d *familyPlan) compare(found *listing) {
 	d.written = written{behind: found.behind}
 	names := inNameOrder(d.change.Table)
@@ -168,7 +168,7 @@ func (d *familyPlan) countRules(old, now []entry) {
 	}
 }
 
-// inNameOrder returns the Services, the API server's own first.
+// inNameOrder returns the names of the Services, sorted, but that of the API server first.
 func inNameOrder(t *route.Table) []cluster.Name {
 	names := slices.AppendSeq(make([]cluster.Name, 0, len(t.Services)), maps.Keys(t.Services))
 	slices.SortFunc(names, func(a, b cluster.Name) int { return cmp.Or(cmp.Compare(rank(a), rank(b)), a.Compare(b)) })
@@ -182,11 +182,12 @@ func rank(n cluster.Name) int {
 	return 1
 }
 
-// maxDeletions is how many rules of a shared chain are deleted one by one. For each the
-// programs walk the whole chain, so more of them cost more than writing the chain anew.
+// maxDeletions is the number of rules of a shared chain up to which each is deleted by its
+// own command. The programs search the chain for each of them, so beyond it writing the
+// whole chain is faster.
 const maxDeletions = 32
 
-// rewrite writes the shared chains anew that lose many rules.
+// rewrite makes the plan write a shared chain as a whole if it loses many rules.
 func (d *familyPlan) rewrite() {
 	lost := map[key]int{}
 	d.Each(func(s step) {
@@ -210,12 +211,12 @@ func (d *familyPlan) rewrite() {
 	})
 }
 
-// whole returns the rules of a shared chain, those of all Services first. Rules of
-// refused Services are left out, as they may lead to chains that are not there.
+// whole returns the rules of a shared chain, those of Services first. It leaves out rules
+// of refused Services, as they may jump to chains that do not exist.
 func (d *familyPlan) whole(chain key, refused plane.Refused) string {
 	var b strings.Builder
 	names := inNameOrder(d.change.Table)
-	for name := range d.change.Underway { // some may have left the table
+	for name := range d.change.Underway { // some may be deleted from the table
 		if d.change.Table.Services[name] == nil {
 			names = append(names, name)
 		}

@@ -14,76 +14,77 @@ import (
 	"github.com/sluice-proxy/sluice/internal/plane"
 )
 
-// picky refuses input that has a text in it.
-func picky(fake *fakeKernel, text string) {
+// refuseRules makes the fake refuse input that contains a text.
+func refuseRules(fake *fakeKernel, text string) {
 	fake.fail = func(_ iptables.Family, input []byte) error {
 		for i, line := range bytes.Split(input, []byte("\n")) {
 			if bytes.Contains(line, []byte(text)) {
-				return &iptables.RestoreError{Program: "iptables-restore", Line: i + 1, Rule: string(line), Reason: "it is Tuesday"}
+				return &iptables.RestoreError{Program: "iptables-restore", Line: i + 1, Rule: string(line), Reason: "not supported"}
 			}
 		}
 		return nil
 	}
 }
 
-// wantRefused wants an error that is about one Service, and names its rule.
+// wantRefused verifies that an error refuses one Service, and contains the rule and the
+// reason.
 func wantRefused(t *testing.T, err error, name string) {
 	t.Helper()
 	var refused plane.Refused
 	if !errors.As(err, &refused) || !slices.Equal(refused.Names(), []cluster.Name{{Namespace: "shop", Name: name}}) {
 		t.Fatalf("error %v, want that shop/%s is refused", err, name)
 	}
-	if text := err.Error(); !strings.Contains(text, "-> 10.") || !strings.Contains(text, "it is Tuesday") {
-		t.Errorf("%q does not say which rule and why", text)
+	if text := err.Error(); !strings.Contains(text, "-> 10.") || !strings.Contains(text, "not supported") {
+		t.Errorf("%q does not contain the rule and the reason", text)
 	}
 }
 
-// A Service whose rules are refused keeps no other from theirs, at the start and
-// later, whatever fits into one restore.
-func TestARefusedServiceHoldsUpNoOther(t *testing.T) {
+// A Service whose rules are refused does not keep other Services from being written, at the
+// start and later, whatever fits into one restore.
+func TestARefusedServiceDoesNotBlockOthers(t *testing.T) {
 	for _, room := range []int{0, 40, 1} {
 		t.Run(fmt.Sprint("room ", room), func(t *testing.T) {
 			fake := newFake()
 			fake.room = room
-			s := newStory(t, fake, nodeCIDR())
-			s.crowd(20)
-			s.member(3, 0)
-			picky(fake, `svc-7:http -> `)
-			_, err := s.try()
+			s := newTestCluster(t, fake, nodeCIDR())
+			s.addServices(20)
+			s.setService(3, 0)
+			refuseRules(fake, `svc-7:http -> `)
+			_, err := s.trySync()
 			wantRefused(t, err, "svc-7")
 			chains := s.nat()
 			for i := range 20 {
 				there := strings.Contains(strings.Join(chains[services].Rules, "\n"), fmt.Sprintf(`"shop/svc-%d:http cluster IP"`, i))
 				if want := i != 7 && i != 3; there != want {
-					t.Errorf("the frontend of svc-%d is there: %v, want %v", i, there, want)
+					t.Errorf("the frontend of svc-%d exists: %v, want %v", i, there, want)
 				}
 			}
-			s.member(8, 2)
-			if _, err := s.try(); err != nil {
-				t.Errorf("another Service is refused as well: %v", err)
+			s.setService(8, 2)
+			if _, err := s.trySync(); err != nil {
+				t.Errorf("another Service is refused: %v", err)
 			}
 			s.refresh()
-			_, err = s.try()
-			wantRefused(t, err, "svc-7") // still, and again after every look at the kernel
+			_, err = s.trySync()
+			wantRefused(t, err, "svc-7") // still refused, after every Refresh
 
 			fake.fail = nil
 			s.refresh()
-			s.happens()
-			s.right()
+			s.sync()
+			s.checkSettled()
 		})
 	}
 }
 
-// If another program flushes all rules between two restores, the next one misses chains.
-// No Service is the cause.
-func TestAFlushDuringAWriteIsNoRefusal(t *testing.T) {
+// If another program flushes all rules between two restores, the next one refers to missing
+// chains. This is not the fault of a Service.
+func TestAFlushDuringAWriteIsNotARefusal(t *testing.T) {
 	for at := 1; ; at++ {
 		fake := newFake()
 		fake.room = 40
-		s := newStory(t, fake, nodeCIDR())
+		s := newTestCluster(t, fake, nodeCIDR())
 		watched, stop := watch(t, s.plane)
 		<-watched
-		s.crowd(20)
+		s.addServices(20)
 		restores := 0
 		fake.fail = func(iptables.Family, []byte) error {
 			if restores++; restores == at {
@@ -92,13 +93,13 @@ func TestAFlushDuringAWriteIsNoRefusal(t *testing.T) {
 			}
 			return nil
 		}
-		_, err := s.try()
+		_, err := s.trySync()
 		if errors.As(err, new(plane.Refused)) {
 			t.Fatalf("flush before restore %d: %v", at, err)
 		}
 		if err != nil {
 			s.refresh()
-			s.happens()
+			s.sync()
 		}
 		stop()
 		if restores < at {
@@ -124,8 +125,8 @@ func watch(t *testing.T, p *Plane) (subscribed <-chan struct{}, stop func()) {
 	}
 }
 
-// While its new rules are refused a Service stays as it was, with the chains that
-// its old ones lead to; what the others lose goes.
+// While its new rules are refused, a Service keeps its old ones and the chains to which
+// they jump. Deletions of other Services are written.
 func TestARefusedServiceStaysAsItWas(t *testing.T) {
 	for _, c := range []struct {
 		room, gone int
@@ -133,21 +134,21 @@ func TestARefusedServiceStaysAsItWas(t *testing.T) {
 		t.Run(fmt.Sprint("room ", c.room, ", gone ", c.gone), func(t *testing.T) {
 			fake := newFake()
 			fake.room = c.room
-			s := newStory(t, fake, nodeCIDR())
-			s.crowd(50)
-			s.happens()
+			s := newTestCluster(t, fake, nodeCIDR())
+			s.addServices(50)
+			s.sync()
 			name := idOf(s.compiler.Table().Services[cluster.Name{Namespace: "shop", Name: "svc-7"}], 0)
 			before := s.nat()
 			s.endpoints("svc-7", "10.180.9.9")
-			picky(fake, `svc-7:http -> `)
-			if _, err := s.try(); err == nil || errors.As(err, new(plane.Refused)) {
-				t.Fatalf("error %v, want one that blames nobody before everything was compared", err)
+			refuseRules(fake, `svc-7:http -> `)
+			if _, err := s.trySync(); err == nil || errors.As(err, new(plane.Refused)) {
+				t.Fatalf("error %v, want one that refuses no Service before everything is compared", err)
 			}
 			for i := range c.gone {
 				s.remove(fmt.Sprint("svc-", 10+i))
 			}
 			s.refresh()
-			_, err := s.try()
+			_, err := s.trySync()
 			wantRefused(t, err, "svc-7")
 			after := s.nat()
 			if !slices.Equal(before[name.cluster()].Rules, after[name.cluster()].Rules) {
@@ -163,20 +164,19 @@ func TestARefusedServiceStaysAsItWas(t *testing.T) {
 			}
 			fake.fail = nil
 			s.refresh()
-			s.happens()
-			s.right()
+			s.sync()
+			s.checkSettled()
 		})
 	}
 }
 
-// halfway refuses input at a text, as the programs do: the tables before that are
-// written.
-type halfway struct {
+// failAt makes input fail at a text. Like the programs, it writes the tables before that.
+type failAt struct {
 	*fakeKernel
 	text string
 }
 
-func (h *halfway) Restore(ctx context.Context, f iptables.Family, input []byte) error {
+func (h *failAt) Restore(ctx context.Context, f iptables.Family, input []byte) error {
 	before, _, found := bytes.Cut(input, []byte(h.text))
 	if !found {
 		return h.fakeKernel.Restore(ctx, f, input)
@@ -188,20 +188,20 @@ func (h *halfway) Restore(ctx context.Context, f iptables.Family, input []byte) 
 			return err
 		}
 	}
-	return &iptables.RestoreError{Program: "iptables-restore", Reason: "it is Tuesday: -> 10.", Committed: committed}
+	return &iptables.RestoreError{Program: "iptables-restore", Reason: "not supported: -> 10.", Committed: committed}
 }
 
-// The programs write table by table. What is written before a table is refused is
-// not written again while it is found out whose rules they are.
+// The programs write table by table. Tables that were written before the failing one are
+// not written again while the refused Service is searched.
 func TestNothingIsWrittenTwice(t *testing.T) {
-	kernel := &halfway{fakeKernel: newFake(), text: "svc-7:http -> "}
-	s := newStory(t, kernel, nodeCIDR())
-	s.crowd(20)
+	kernel := &failAt{fakeKernel: newFake(), text: "svc-7:http -> "}
+	s := newTestCluster(t, kernel, nodeCIDR())
+	s.addServices(20)
 	for i := range 4 {
-		s.member(i, 0) // refused by a rule of the table filter
+		s.setService(i, 0) // refused by a rule of the table filter
 	}
 	for range 3 {
-		_, err := s.try()
+		_, err := s.trySync()
 		wantRefused(t, err, "svc-7")
 		filter, err := kernel.Read(t.Context(), iptables.Table{Family: iptables.IPv4, Name: "filter"})
 		if err != nil {
@@ -218,31 +218,31 @@ func TestNothingIsWrittenTwice(t *testing.T) {
 	}
 }
 
-// What all Services need is refused for all, and so is what is no answer of the
-// program to a rule.
-func TestOtherErrorsAreNoRefusals(t *testing.T) {
+// Errors of rules that all Services need are not refusals of a Service, and neither are
+// errors without a rule.
+func TestOtherErrorsAreNotRefusals(t *testing.T) {
 	lock := errors.New("lock /run/xtables.lock: held")
 	for _, c := range []struct {
 		what string
 		fail func(*fakeKernel)
 	}{
-		{"a fixed chain", func(f *fakeKernel) { picky(f, "-A KUBE-MARK-MASQ -j MARK") }},
-		{"a jump", func(f *fakeKernel) { picky(f, "-I PREROUTING") }},
+		{"a fixed chain", func(f *fakeKernel) { refuseRules(f, "-A KUBE-MARK-MASQ -j MARK") }},
+		{"a jump", func(f *fakeKernel) { refuseRules(f, "-I PREROUTING") }},
 		{"the lock", func(f *fakeKernel) { f.fail = func(iptables.Family, []byte) error { return lock } }},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			fake := newFake()
-			s := newStory(t, fake, nodeCIDR())
-			s.crowd(5)
+			s := newTestCluster(t, fake, nodeCIDR())
+			s.addServices(5)
 			c.fail(fake)
-			_, err := s.try()
+			_, err := s.trySync()
 			if refused := plane.Refused(nil); err == nil || errors.As(err, &refused) {
-				t.Fatalf("error %v, want one that is no refusal", err)
+				t.Fatalf("error %v, want one that is not a refusal", err)
 			}
 			fake.fail = nil
 			s.refresh()
-			s.happens()
-			s.right()
+			s.sync()
+			s.checkSettled()
 		})
 	}
 }

@@ -16,7 +16,7 @@ type restorer struct {
 	kernel  Kernel
 	family  iptables.Family
 	program string
-	edited  func() bool // another program has changed our rules since they were read
+	edited  func() bool // reports whether another program has changed our rules since they were read
 }
 
 // Room implements ledger.Writer.
@@ -32,7 +32,8 @@ func (r restorer) Print(steps []*step) string {
 }
 
 // Write implements ledger.Writer. After an edit by another program, such as a flush, the
-// kernel rejects rules because others that they need are gone: no Service is the cause.
+// kernel rejects rules that refer to chains which are gone. This is not the fault of a
+// Service.
 func (r restorer) Write(ctx context.Context, steps []*step) error {
 	input, begins := compose(steps)
 	err := r.kernel.Restore(ctx, r.family, input)
@@ -64,7 +65,7 @@ func compose(steps []*step) (input []byte, begins []ledger.Phase) {
 	return w.Bytes(), begins
 }
 
-// lineSize is longer than most lines without their rule.
+// lineSize exceeds the length of most lines without their rule.
 const lineSize = 48
 
 // writer prints the input of a restore.
@@ -87,8 +88,8 @@ func (w *writer) each(verb string, k key, value string) {
 	}
 }
 
-// section prints the steps of one table. Chains that are removed are emptied before
-// anything else, and deleted at the end.
+// section prints the steps of one table. It empties removed chains first, and deletes them
+// at the end.
 func (w *writer) section(steps []*step) {
 	w.line("*" + steps[0].Key.table.String())
 	for _, s := range steps {
@@ -108,7 +109,7 @@ func (w *writer) section(steps []*step) {
 			w.each("-D", s.Key, s.Old)
 		}
 	}
-	for _, s := range slices.Backward(steps) { // the last first: each comes in front of the next
+	for _, s := range slices.Backward(steps) { // in reverse: -I adds each in front of the ones before
 		if s.Key.rule != "" && s.Op == ledger.Add && s.Key.inFront() {
 			w.line("-I", s.Key.chain, s.Key.rule)
 		}
@@ -121,10 +122,9 @@ func (w *writer) section(steps []*step) {
 	w.line("COMMIT")
 }
 
-// chains prints the chains that are written whole: first their names, as rules lead
-// to them. They are in the order of their names: libiptc keeps them so and looks
-// each of them up among its neighbours, which takes a quarter of the time off a
-// large first load.
+// chains prints the chains that are written as a whole: first their names, as rules jump to
+// them. They are sorted by name: libiptc keeps chains sorted and searches for the position
+// of each, so that a sorted large first load takes a quarter less time.
 func (w *writer) chains(steps []*step) {
 	var anew []*step
 	for _, s := range steps {

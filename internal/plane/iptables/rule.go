@@ -9,27 +9,27 @@ import (
 )
 
 // rule is a rule of a Service, with its fields in the order of iptables-save. An empty
-// field matches every packet. It prints itself in the spelling of iptables.Canonical.
+// field matches every packet. Its text has the spelling of iptables.Canonical.
 type rule struct {
 	from     source
 	to       string // an address range
 	protocol cluster.Protocol
 	comment  string
-	match    string // any other, in words of iptables: "addrtype --dst-type LOCAL"
+	match    string // another match: "addrtype --dst-type LOCAL"
 	port     uint16 // of protocol; 0: any
-	counter  string // object of nfacct that counts what matches; empty: none
+	counter  string // object of nfacct that counts matching packets; empty: none
 	target   string // "KUBE-SVC-NPX46M4PTMTKRN6Y", "DNAT --to-destination 10.0.0.1:80"; empty: none
 }
 
-// loopbackRange has the addresses that each host uses for itself.
+// loopbackRange is the range of IPv4 loopback addresses.
 const loopbackRange = "127.0.0.0/8"
 
 // source is the origin of packets: an address range or an interface. The zero value
 // matches every packet.
 type source struct {
-	not   bool // from anywhere else
+	not   bool // matches all other origins
 	cidr  string
-	iface string // a name, or its beginning and "+"
+	iface string // a name, or a prefix and "+"
 }
 
 // sourceIn returns an address range.

@@ -36,7 +36,7 @@ func (f *family) render(svc *route.Service, host *route.Host) []entry {
 	return r.entries
 }
 
-// estimate returns about how many entries a Service has.
+// estimate returns the approximate number of entries of a Service.
 func (f *family) estimate(svc *route.Service) int {
 	n := 0
 	for i := range svc.Ports {
@@ -56,8 +56,8 @@ type renderer struct {
 	text    []byte       // a buffer
 }
 
-// add adds an entry, unless there is one with its key: ports that differ only in the
-// protocol may have the same name in a chain or rule.
+// add adds an entry, unless there is one with the same key: ports that differ only in the
+// protocol may share a chain or rule.
 func (r *renderer) add(k key, value string) {
 	if r.known[k] {
 		return
@@ -81,8 +81,8 @@ func (r *renderer) own(name string, list ...rule) {
 	r.add(key{table: nat, chain: name}, string(r.text))
 }
 
-// port adds the rules that match the frontends of a port, and the chains to which
-// they lead.
+// port adds the rules that match the frontends of a port, and the chains to which they
+// jump.
 func (r *renderer) port(name id, p *route.Port) {
 	used := [2]bool{}
 	for _, f := range inKindOrder(p.Frontends) {
@@ -168,8 +168,8 @@ func (r *renderer) external(name id, p *route.Port, f *route.Frontend) {
 	r.line(nat, services, at)
 }
 
-// nodePort adds the rule that matches a NodePort in the chain for packets to this
-// node's addresses. Packets to 127.0.0.0/8 have a rule before it if they are counted.
+// nodePort adds the rule that matches a NodePort in the chain for packets to addresses of
+// this node. If packets to 127.0.0.0/8 are counted, they have a rule before it.
 func (r *renderer) nodePort(name id, at rule) {
 	at.match, at.comment = "", comment(name.text)
 	if r.counting && r.loopback(r.host) {
@@ -180,7 +180,7 @@ func (r *renderer) nodePort(name id, at rule) {
 	r.line(nat, nodePorts, at)
 }
 
-// refuse adds the rule for packets that no rule led to a backend.
+// refuse adds the rule for packets that no rule sent to a backend.
 func (r *renderer) refuse(chain string, at rule, name id, v route.Verdict) {
 	at.comment, at.target = comment(name.text, " has no endpoints"), "REJECT"
 	if v == route.Drop {
@@ -189,8 +189,8 @@ func (r *renderer) refuse(chain string, at rule, name id, v route.Verdict) {
 	r.line(filter, chain, at)
 }
 
-// restrict adds the chain that accepts only some sources. Other packets leave it with
-// the frontend as their destination, and are dropped in table filter.
+// restrict adds the chain that accepts only some sources. Other packets leave it with the
+// frontend as their destination, and table filter drops them.
 func (r *renderer) restrict(name id, f *route.Frontend, at rule) {
 	var list []rule
 	for _, allowed := range f.Allow {
@@ -203,8 +203,8 @@ func (r *renderer) restrict(name id, f *route.Frontend, at rule) {
 	r.line(filter, firewall, at)
 }
 
-// bySource returns the rules of an external frontend, by which packets from pods, from
-// this node and from other clients take different ways.
+// bySource returns the rules of an external frontend that treat packets from pods, from
+// this node and from other clients differently.
 func (r *renderer) bySource(name id, f *route.Frontend) []rule {
 	if f.Pods == f.Node && f.Node == f.Others {
 		var list []rule
@@ -230,9 +230,9 @@ func (r *renderer) bySource(name id, f *route.Frontend) []rule {
 	return list
 }
 
-// pool adds the chain that chooses a backend, and those of the backends. The former
-// marks connections to a ClusterIP for masquerading; for other frontends the chain
-// before it does.
+// pool adds the chain that chooses a backend, and the chains of the backends. The former
+// marks connections to a ClusterIP for masquerading; for other frontends the chain before
+// it does.
 func (r *renderer) pool(name id, p *route.Port, pool route.Pool) {
 	var list []rule
 	for i := range p.Frontends {
@@ -263,7 +263,7 @@ func (r *renderer) pool(name id, p *route.Port, pool route.Pool) {
 	}
 }
 
-// sorted prints backends in kube-proxy's order.
+// sorted returns the backends as text, in the order of kube-proxy.
 func sorted(backends []netip.AddrPort) []string {
 	list := make([]string, 0, len(backends))
 	for _, b := range backends {
@@ -277,7 +277,8 @@ func (r *renderer) choice(name id, backend, match string) rule {
 	return rule{comment: r.endpointComment(name.text, " -> ", backend), match: match, target: name.endpoint(backend)}
 }
 
-// oneOf matches one of n packets at random. The kernel keeps 31 bits of a probability.
+// oneOf returns the match of one of n packets at random. The kernel keeps 31 bits of a
+// probability.
 func oneOf(n int) string {
 	if n == 1 {
 		return ""
@@ -286,14 +287,14 @@ func oneOf(n int) string {
 	return "statistic --mode random --probability " + strconv.FormatFloat(math.Round(one/float64(n))/one, 'f', 11, 64)
 }
 
-// recentClient matches packets of clients whose last connection to this endpoint is less
+// recentClient returns the match of clients whose last connection to this endpoint is less
 // than a time ago.
 func recentClient(endpoint string, memory time.Duration) string {
 	return fmt.Sprintf("recent --rcheck --seconds %d --reap --name %s", int(memory/time.Second), endpoint)
 }
 
-// backend adds the chain that leads to a backend. Connections of a backend to itself
-// are masqueraded, as it would answer itself directly.
+// backend adds the chain that sends packets to a backend. Connections of a backend to
+// itself are masqueraded, as it would otherwise reply to itself directly.
 func (r *renderer) backend(name id, p *route.Port, backend string) {
 	endpoint := name.endpoint(backend)
 	to := rule{protocol: p.Protocol, comment: r.endpointComment(name.text), target: "DNAT --to-destination " + backend}

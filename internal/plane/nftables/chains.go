@@ -11,8 +11,7 @@ const (
 	srcnat = 100
 )
 
-// The chains of the two verdicts; without the "ed" they would be words of nft's
-// language.
+// The chains of the two verdicts. "reject" and "drop" are keywords of nft.
 const (
 	rejected = "rejected"
 	dropped  = "dropped"
@@ -26,8 +25,8 @@ type builder struct {
 	mark uint32
 }
 
-// fixed returns the chains that do not depend on Services, in an order in which none
-// leads to a later one.
+// fixed returns the chains that do not depend on Services, each before those that jump to
+// it.
 func (b builder) fixed() []nft.Chain {
 	chains := []nft.Chain{
 		{Name: rejected, Rules: []nft.Rule{nft.NewRule(nft.Reject(b.table.Family))}},
@@ -52,10 +51,10 @@ func (b builder) servesLoopback() bool {
 	return b.ip == route.IPv4 && b.host.NodePorts.Loopback4()
 }
 
-// services is where every new connection passes, once. The ports of an address of
-// this node that no frontend has are the node's own: they are never refused, even if
-// the address is a ClusterIP too, or lies in a ServiceCIDR. The kernel knows its
-// addresses at any moment.
+// services returns the chain that every new connection passes once. Ports without a
+// frontend at an address of this node belong to the node: they are never refused, even if
+// the address is also a ClusterIP or in a ServiceCIDR. The kernel knows its addresses at
+// any moment.
 func (b builder) services() []nft.Rule {
 	f := b.table.Family
 	rules := []nft.Rule{nft.NewRule(b.follow(&b.spaces[byAddress], b.spaces[byAddress].frontends, atOnce)...)}
@@ -75,7 +74,7 @@ func (b builder) nodePorts(here ...nft.Statement) nft.Rule {
 	return nft.NewRule(append(here, b.follow(&b.spaces[byNodePort], b.spaces[byNodePort].frontends, atOnce)...)...)
 }
 
-// follow looks a packet up in a map of actions, and continues in the chain for it.
+// follow looks up a packet in a map of actions, and continues in the chain of the action.
 func (b builder) follow(s *space, actions nft.Set, level int) []nft.Statement {
 	return []nft.Statement{
 		nft.SetPriority(actions.Name, s.key(b.table.Family)...),
@@ -83,9 +82,8 @@ func (b builder) follow(s *space, actions nft.Set, level int) []nft.Statement {
 	}
 }
 
-// postrouting gives marked connections, and those of a backend to itself, this
-// node's address. The mark does not leave the node, nor does the priority, which
-// was only borrowed.
+// postrouting masquerades marked connections, and those of a backend to itself. It clears
+// the mark and the priority, which served as a register, before the packet leaves the node.
 func (b builder) postrouting() []nft.Rule {
 	f := b.table.Family
 	return []nft.Rule{
@@ -95,7 +93,7 @@ func (b builder) postrouting() []nft.Rule {
 	}
 }
 
-// chainsFor returns the chain an action leads to, and further ones that it needs.
+// chainsFor returns the chain of an action, and further chains that it needs.
 func (b builder) chainsFor(a action) []nft.Chain {
 	s := a.space(b.layout)
 	chain := nft.Chain{Name: a.chain(b.layout)}
@@ -112,13 +110,13 @@ func (b builder) chainsFor(a action) []nft.Chain {
 	case kindGuard:
 		chain.Rules = b.guard(s)
 	default:
-		return nil // reject and drop are fixed
+		return nil // the chains of reject and drop are fixed
 	}
 	return []nft.Chain{chain}
 }
 
-// before returns the rules in which the kinds of actions differ: they mark connections
-// for source NAT.
+// before returns the rules in which the kinds of actions differ: those that mark
+// connections for source NAT.
 func (b builder) before(kind uint16) []nft.Rule {
 	switch kind {
 	case kindMasquerade:
@@ -129,17 +127,16 @@ func (b builder) before(kind uint16) []nft.Rule {
 	return nil
 }
 
-// draw chooses one of n backends. The look-up is not here but in a chain that
-// is there from the beginning: the kernel walks a map when another chain comes
-// to use it (nf_tables_api.c, nf_tables_bind_set), and the one with all backends
-// is large.
+// draw chooses one of n backends. The look-up is not in this chain but in one that always
+// exists: when another chain begins to use a map, the kernel walks the map
+// (nf_tables_api.c, nf_tables_bind_set), and the one with all backends is large.
 func (b builder) draw(backends nft.Set, n int) nft.Rule {
 	return nft.NewRule(nft.Draw(1, n), nft.Goto(translates(backends)))
 }
 
-// translation is the chain that sends a connection to the backend drawn. If that
-// is gone since the draw, the first one takes the connection; if that is gone as
-// well, the client's next attempt finds how things are then.
+// translation returns the chain that sends a connection to the chosen backend. If its row
+// has been deleted since the choice, the first backend gets the connection; if there is
+// none, the packet is dropped, and the client sends it again.
 func (b builder) translation(s *space, backends nft.Set) nft.Chain {
 	key := append(s.key(b.table.Family), nft.Priority())
 	translate := nft.TranslateFrom(b.table.Family, backends.Name, key...)
@@ -148,10 +145,10 @@ func (b builder) translation(s *space, backends nft.Set) nft.Chain {
 	}}
 }
 
-// translates names the chain that looks a map of backends up.
+// translates returns the name of the chain that looks up a map of backends.
 func translates(backends nft.Set) string { return "at-" + backends.Name }
 
-// split takes one action for pods and this node, and another for all others.
+// split applies one action for pods and this node, and another for all other clients.
 func (b builder) split(s *space, chain nft.Chain) []nft.Chain {
 	inside := nft.Chain{Name: s.name + "inside", Rules: orDrop([]nft.Rule{nft.NewRule(b.follow(s, s.inside, afterSplit)...)})}
 	if b.host.Detector.Detects(b.ip) {
@@ -172,12 +169,12 @@ func (b builder) guard(s *space) []nft.Rule {
 	})
 }
 
-// orDrop ends a chain that is only reached through a frontend. A packet gets past
-// its rules when the frontend changed between two look-ups; untranslated it would
-// make a flow that leads nowhere, dropped it is sent again.
+// orDrop completes a chain that is only reached through a frontend. A packet gets past its
+// rules if the frontend changed between two look-ups. Without translation it would create a
+// flow that leads nowhere; if it is dropped, the client sends it again.
 func orDrop(rules []nft.Rule) []nft.Rule { return append(rules, nft.NewRule(nft.Drop())) }
 
-// match says whether a statement is to match pods or everybody else.
+// match tells whether a statement matches pods or all other clients.
 type match int
 
 const (
@@ -185,7 +182,7 @@ const (
 	exclude
 )
 
-// pod matches by where the host's detector sees pods.
+// pod returns the statements that match pods by the host's detector.
 func (b builder) pod(m match) nft.Statement {
 	d, source := b.host.Detector, nft.Source(b.table.Family)
 	switch {

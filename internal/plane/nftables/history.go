@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// portKey tells Service ports apart.
+// portKey identifies a Service port.
 type portKey struct {
 	service  cluster.Name
 	port     string
@@ -22,8 +22,8 @@ func keyOf(name cluster.Name, p *route.Port) portKey {
 	return portKey{name, p.Name, p.Protocol, p.Family}
 }
 
-// record is what the tables hold of a Service port that does not follow from its route:
-// the slots of its backends, and its id, if it remembers its clients.
+// record is the part of a Service port in the tables that its route does not determine: the
+// slots of its backends, and its id, if it remembers its clients.
 type record struct {
 	slots pools // by pool; nil: in the order of the route
 	id    uint32
@@ -53,7 +53,7 @@ func (r record) balance(p *route.Port, a action, pool route.Pool) pools {
 	return pools{backends[:min(len(backends), maxBackends)]}
 }
 
-// history is what was learned about Service ports. A plan changes a draft of it.
+// history has the records of all Service ports. A plan changes a draft of it.
 type history struct {
 	ports  map[portKey]record
 	taken  map[uint32]bool // ids
@@ -64,7 +64,7 @@ func newHistory(newest uint32) *history {
 	return &history{ports: map[portKey]record{}, taken: map[uint32]bool{}, newest: newest}
 }
 
-// draft is a history with changes that are not carried out yet.
+// draft is a history with changes of a plan that is not applied yet.
 type draft struct {
 	*history
 	changed map[portKey]record
@@ -76,14 +76,14 @@ func newDraft(h *history) draft {
 	return draft{history: h, changed: map[portKey]record{}, given: map[uint32]bool{}, newest: h.newest}
 }
 
-// note changes the record of a port.
+// note records a change of the record of a port.
 func (d *draft) note(k portKey, r record) {
 	if _, known := d.ports[k]; known || !r.empty() {
 		d.changed[k] = r
 	}
 }
 
-// learn carries the changes out.
+// learn applies the changes to the history.
 func (d *draft) learn() {
 	d.history.newest = d.newest
 	for k, r := range d.changed {
@@ -101,14 +101,14 @@ func (d *draft) learn() {
 	}
 }
 
-// found is what a frontend had before.
+// found is the state of a frontend in the kernel.
 type found struct {
 	rows [2]pools
 	id   uint32
 }
 
-// arrange finds the slots of a port's pools, and its id. The slots are those it had,
-// or, if they are not known, those of the first frontend that had any.
+// arrange returns the slots of the pools of a port, and its id. A backend keeps its slot;
+// if the record is empty, slots are those of the first frontend in the kernel that has any.
 func (d *draft) arrange(l *layout, k portKey, p *route.Port, olds []found) record {
 	last, known := d.ports[k]
 	next := record{id: d.identify(last.id, p, olds)}
@@ -134,7 +134,7 @@ func (d *draft) arrange(l *layout, k portKey, p *route.Port, olds []found) recor
 	return next
 }
 
-// lastSlots returns the slots a pool had at the first frontend that had any.
+// lastSlots returns the slots of a pool at the first frontend that had any.
 func lastSlots(l *layout, p *route.Port, pool route.Pool, olds []found) []netip.AddrPort {
 	for j, old := range olds {
 		a := l.shape(p, &p.Frontends[j])
@@ -152,9 +152,8 @@ func lastSlots(l *layout, p *route.Port, pool route.Pool, olds []found) []netip.
 	return nil
 }
 
-// arrange puts the wanted backends, which are sorted, into numbered slots, so that as
-// little as possible differs from the slots before: backends that stay keep their slots,
-// the others fill the free ones.
+// arrange assigns the wanted backends, which are sorted, to numbered slots with as few
+// changes as possible: backends that stay keep their slots, the others fill the free ones.
 func arrange(before, want []netip.AddrPort) []netip.AddrPort {
 	if len(before) == 0 || slices.Equal(before, want) {
 		return want
@@ -174,7 +173,7 @@ func arrange(before, want []netip.AddrPort) []netip.AddrPort {
 	return slots
 }
 
-// fill puts the backends that are not placed into the first free slots.
+// fill assigns the backends that are not placed to the first free slots.
 func fill(slots, want []netip.AddrPort, placed []bool) []netip.AddrPort {
 	free := 0
 	for j, backend := range want {
@@ -193,10 +192,10 @@ func fill(slots, want []netip.AddrPort, placed []bool) []netip.AddrPort {
 	return slots
 }
 
-// renumber gives each of the backends that are wanted, which are sorted, a slot among
-// those that clients draw from. A backend keeps the slots it had, so it may have
-// several, for clients that drew another one when there were more backends; where
-// space gets scarce, the lowest.
+// renumber assigns each of the wanted backends, which are sorted, a slot among those that
+// clients draw from. A backend also keeps the slots that it had, for clients that drew
+// another number when there were more backends, so that it may have several. If there are
+// too few slots, it keeps the lowest.
 func renumber(before, want []netip.AddrPort) []netip.AddrPort {
 	if len(before) == 0 || slices.Equal(before, want) {
 		return want
@@ -226,7 +225,8 @@ func renumber(before, want []netip.AddrPort) []netip.AddrPort {
 	return slots
 }
 
-// reachable returns the slots of both pools that hold backends of one.
+// reachable returns the rows of a pool: slots of both pools that have one of these
+// backends.
 func (p pools) reachable(pool route.Pool, backends []netip.AddrPort) pools {
 	if len(p[1-pool]) == 0 {
 		return p
@@ -246,19 +246,19 @@ func (p pools) reachable(pool route.Pool, backends []netip.AddrPort) pools {
 	return rows
 }
 
-// Ids of ports are odd and begin above all numbers: in neither order of bytes is one
-// a number. The highest ones are never used, so that counting does not overflow.
+// Ids of ports are odd and exceed all numbers, so that an id is not a number in either byte
+// order. The highest ones are never used, so that counting does not overflow.
 const (
 	firstID = 1<<20 | 1
 	lastID  = 1 << 31
-	idGap   = 1 << 13 // left free at start: clients of ports that went just before may be there still
+	idGap   = 1 << 13 // skipped at start: the map may still have clients of deleted ports
 )
 
 func isID(id uint32) bool { return id >= firstID && id < lastID && id%2 == 1 }
 
-// identify returns the id of a port that remembers its clients: the one it has, or had
-// in the kernel, or else one that no port had for a long time. A port without backends
-// has none: once there are some again, clients draw anew.
+// identify returns the id of a port that remembers its clients: its current one, the one
+// that it has in the kernel, or one that no port has had for a long time. A port without
+// backends has none, so that clients draw again once it has some.
 func (d *draft) identify(last uint32, p *route.Port, olds []found) uint32 {
 	if p.Affinity == 0 || len(p.Cluster)+len(p.Local) == 0 {
 		return 0
@@ -280,7 +280,8 @@ func (d *draft) identify(last uint32, p *route.Port, olds []found) uint32 {
 
 func (d *draft) used(id uint32) bool { return d.taken[id] || d.given[id] }
 
-// adoptable returns the first free id that frontends have in the kernel; 0: they have none.
+// adoptable returns the first free id that the frontends have in the kernel; 0 if they have
+// none.
 func (d *draft) adoptable(olds []found) uint32 {
 	for _, old := range olds {
 		if isID(old.id) && !d.used(old.id) {
@@ -290,7 +291,7 @@ func (d *draft) adoptable(olds []found) uint32 {
 	return 0
 }
 
-// idIn returns the data of an element of a map of ids.
+// idIn returns the id in an element.
 func idIn(e nft.Element) uint32 {
 	if len(e.Data) != 4 {
 		return 0

@@ -85,7 +85,7 @@ func newFailures(families []route.Family) *failures {
 			Name: "kubeproxy_sync_proxy_rules_nftables_sync_failures_total", Help: "Writes that failed. One write is for both families.",
 		}.ByFamily(families).Counter(),
 		cleanups: vec.Desc{
-			Name: "kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total", Help: "Always 0: what is stale goes in the same write.",
+			Name: "kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total", Help: "Always 0: each write also deletes stale objects.",
 		}.ByFamily(families).Counter(),
 	}
 }
@@ -96,13 +96,13 @@ func (f *failures) writeFailed() {
 	}
 }
 
-// facts say what this plane does where planes differ.
+// facts returns how this plane behaves where planes differ.
 func facts() plane.Facts {
 	f := plane.Facts{
 		Name:        "nftables",
-		OtherPort:   plane.Behaviour{Verdict: plane.Refuse, Why: "other ports of a clusterIP are refused, so that clients need not wait"},
-		Ping:        plane.Behaviour{Verdict: plane.Refuse, Why: "a clusterIP is no host: an ICMP echo is refused"},
-		Unallocated: plane.Behaviour{Verdict: plane.Drop, Why: "no Service that is programmed has this address of a ServiceCIDR, and it is kept from leaving the node"},
+		OtherPort:   plane.Behaviour{Verdict: plane.Refuse, Why: "other ports of a clusterIP are refused, so that clients fail at once"},
+		Ping:        plane.Behaviour{Verdict: plane.Refuse, Why: "a clusterIP is not a host: an ICMP echo is refused"},
+		Unallocated: plane.Behaviour{Verdict: plane.Drop, Why: "no programmed Service has this address of a ServiceCIDR; packets to it must not leave the node"},
 		Ends:        plane.Ends{ClusterIPs: plane.Everywhere, External: plane.Everywhere},
 		Loopback:    "nodePortAddresses has localhost, or a part of 127.0.0.0/8",
 		Path:        Path,

@@ -12,7 +12,7 @@ func TestFailuresAreCounted(t *testing.T) {
 	f := newFailures([]route.Family{route.IPv4, route.IPv6})
 	r := metricstest.Registry(f.writes, f.cleanups)
 	const want = `kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total counter
-	Always 0: what is stale goes in the same write.
+	Always 0: each write also deletes stale objects.
 	{ip_family="IPv4"}
 	{ip_family="IPv6"}
 kubeproxy_sync_proxy_rules_nftables_sync_failures_total counter

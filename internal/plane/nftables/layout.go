@@ -10,7 +10,7 @@ import (
 // TableName is the name of both tables, "ip sluice" and "ip6 sluice".
 const TableName = "sluice"
 
-// family is one row of all that differs between IPv4 and IPv6.
+// family has everything that differs between IPv4 and IPv6.
 type family struct {
 	ip    route.Family
 	table nft.Table
@@ -33,9 +33,8 @@ func tableFor(ip route.Family) nft.Table {
 
 func everyFamily() []family { return rows([]route.Family{route.IPv4, route.IPv6}) }
 
-// space is one of the two ways in which a frontend is recognised, each with maps
-// of its own: by address, protocol and port, or, for NodePorts, by protocol and
-// port on any of the node's addresses.
+// space is one of the two ways to identify a frontend, each with its own maps: by address,
+// protocol and port, or, for NodePorts, by protocol and port at any address of the node.
 type space struct {
 	index int    // in layout.spaces
 	name  string // prefix of the names of its maps and chains
@@ -71,8 +70,8 @@ type layout struct {
 	all []nft.Set // in the order of sets
 }
 
-// The levels at which an action is looked up. The kernel refuses maps through which
-// a chain could lead back to itself, so each level has a map of its own.
+// The levels at which an action is looked up. The kernel refuses maps through which a chain
+// could jump to itself, so each level has its own map.
 const (
 	atOnce     = iota // any action
 	afterGuard        // not a guard
@@ -103,7 +102,7 @@ func newLayout() layout {
 	return l
 }
 
-// set returns the set of an element.
+// set returns the set that contains an element.
 func (l *layout) set(of object) *nft.Set { return &l.all[of-firstElement] }
 
 func newSpace(index int, name string, key ...nft.Type) space {
@@ -122,7 +121,7 @@ func newSpace(index int, name string, key ...nft.Type) space {
 	}
 }
 
-// sets lists all of them, in the order of the numbers of their elements.
+// sets lists all sets, in the order of the numbers of their elements.
 func (l *layout) sets() []*nft.Set {
 	all := []*nft.Set{
 		&l.actions[atOnce], &l.actions[afterGuard], &l.actions[afterSplit],
@@ -140,7 +139,7 @@ func (s *space) sets() []*nft.Set {
 	}
 }
 
-// key lists the fields of a packet that a frontend of this space is found by.
+// key returns the fields of a packet that identify a frontend of this space.
 func (s *space) key(f nft.Family) []nft.Field {
 	if s.index == byAddress {
 		return []nft.Field{nft.Destination(f), nft.L4Proto(), nft.DestinationPort()}
@@ -148,12 +147,12 @@ func (s *space) key(f nft.Family) []nft.Field {
 	return []nft.Field{nft.L4Proto(), nft.DestinationPort()}
 }
 
-// action is what the maps of frontends hold: what to do with a connection, and among
-// how many backends to choose; sticky.go has the bits of one that remembers clients.
-// nft prints it as "major:minor", the kind and the number, both in hexadecimal. The
-// map ways, which does not grow with the number of Services, leads from an action to a
-// chain. If the frontends themselves were a verdict map, the kernel would walk all of
-// them after each change to one (nf_tables_api.c, nft_table_validate).
+// action is the data in the maps of frontends: what to do with a connection, and the number
+// of backends to choose from; sticky.go has the bits of an action that remembers clients.
+// nft prints it as "major:minor", the kind and the number, both in hexadecimal. The maps of
+// actions, whose size does not depend on the number of Services, map an action to a chain.
+// If the maps of frontends were verdict maps, the kernel would walk all their elements
+// after each change of one (nf_tables_api.c, nft_table_validate).
 type action uint32
 
 // The kinds of actions. Those below kindPlain are the same in both spaces.
@@ -164,11 +163,11 @@ const (
 	kindMasquerade = 0x11 // balance, with source NAT
 	kindOffPod     = 0x12 // balance, with source NAT unless the client is a pod
 	kindOutside    = 0x13 // balance over the backends for outside
-	kindSplit      = 0x30 // test where the client is first
-	kindGuard      = 0x31 // test whether the client is allowed first
+	kindSplit      = 0x30 // first test where the client is
+	kindGuard      = 0x31 // first test whether the client is allowed
 )
 
-// maxBackends is how many backends an action can count.
+// maxBackends is the largest number of backends in an action.
 const maxBackends = 0xffff
 
 func (s *space) action(kind uint16, n int) action {
@@ -178,7 +177,7 @@ func (s *space) action(kind uint16, n int) action {
 	return action(s.base+kind)<<16 | action(n)
 }
 
-// kind returns what to do with a connection, whether clients are remembered or not.
+// kind returns the kind of action, whether it remembers clients or not.
 func (a action) kind() uint16 {
 	if a.sticky() {
 		return a.stickyKind()
@@ -195,7 +194,7 @@ func (a action) space(l *layout) *space {
 	return &l.spaces[byAddress]
 }
 
-// chain names the chain an action leads to.
+// chain returns the name of the chain of an action.
 func (a action) chain(l *layout) string {
 	name := a.space(l).name
 	if a.sticky() {

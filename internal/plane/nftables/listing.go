@@ -18,22 +18,22 @@ const (
 )
 
 // listing compares what the tables hold with what they should hold. It implements
-// ledger.Listing, and takes out of the states what is wanted.
+// ledger.Listing, and removes wanted entries from the states.
 type listing struct {
 	render *renderer
 	states map[route.Family]*nft.State
-	tables map[route.Family]string // how they were found; those that are missing are left out
+	tables map[route.Family]string // the values of the existing tables
 	ranges map[key][]nft.Element
 	rows   func() map[rowsKey]pools
 }
 
-// rowsKey names the rows of a frontend in one of the two maps of backends.
+// rowsKey identifies the rows of a frontend in one of the two maps of backends.
 type rowsKey struct {
 	frontendKey
 	outside int
 }
 
-// newListing sorts out what was read. Tables that are not fit count as empty.
+// newListing indexes the states. Tables that are unfit count as empty.
 func newListing(r *renderer, seen map[route.Family]*nft.State) *listing {
 	l := &listing{render: r, states: seen, tables: map[route.Family]string{}, ranges: map[key][]nft.Element{}}
 	l.rows = sync.OnceValue(l.indexRows)
@@ -63,8 +63,8 @@ func newListing(r *renderer, seen map[route.Family]*nft.State) *listing {
 	return l
 }
 
-// fit reports whether the sets and the hooks of chains that exist, which cannot be
-// changed in place, are as they should be.
+// fit reports whether the existing sets and hooks of chains, which cannot be changed in
+// place, are as wanted.
 func (r *renderer) fit(ip route.Family, state *nft.State) bool {
 	table := tableFor(ip)
 	for _, set := range r.layout.all {
@@ -80,8 +80,7 @@ func (r *renderer) fit(ip route.Family, state *nft.State) bool {
 	return true
 }
 
-// foreignHooks reports whether a chain that is none of the fixed ones is registered at a
-// hook.
+// foreignHooks reports whether a chain other than the fixed ones is registered at a hook.
 func foreignHooks(r *renderer, seen map[route.Family]*nft.State) bool {
 	for ip, state := range seen {
 		for name, c := range state.Chains {
@@ -176,7 +175,7 @@ func (l *listing) frontend(k frontendKey) found {
 }
 
 // ordered reports whether the backends of a port have their slots in the order of the
-// route, as most do.
+// route, as in most ports.
 func (l *listing) ordered(p *route.Port) bool {
 	if p.Affinity > 0 {
 		return false
@@ -194,8 +193,8 @@ func (l *listing) ordered(p *route.Port) bool {
 	return true
 }
 
-// orderedRows reports whether a frontend has rows for backends in their order, or, as far
-// as it is easily found out, none.
+// orderedRows reports whether a frontend has rows for the backends in this order. It
+// returns true if the first row is missing: the frontend probably has none.
 func (l *listing) orderedRows(f *frontend, outside int, backends []netip.AddrPort) bool {
 	for at, backend := range backends {
 		e := f.row(outside, number(0, at), backend)
@@ -211,8 +210,8 @@ func (l *listing) orderedRows(f *frontend, outside int, backends []netip.AddrPor
 	return true
 }
 
-// indexRows sorts the rows of all frontends into slots, except what cannot be a row of
-// ours.
+// indexRows returns the backends in the rows of all frontends by slot. It ignores elements
+// that cannot be our rows.
 func (l *listing) indexRows() map[rowsKey]pools {
 	all := map[rowsKey]pools{}
 	for ip, state := range l.states {

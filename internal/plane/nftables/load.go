@@ -7,20 +7,20 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// maxElements is how many map elements one Service may take. The kernel lists a
-// map in time that grows with the square of its size (nft_set_hash.c,
-// nft_rhash_walk, from the beginning for every 32 KB), and every comparison lists
-// it: 65,536 elements take 0.3 s, 300,000 take 12 s.
+// maxElements is the largest number of map elements for one Service. The kernel lists a map
+// in time that grows with the square of its size (nft_set_hash.c, nft_rhash_walk starts
+// from the beginning for every 32 KB), and every comparison lists it: 65,536 elements take
+// 0.3 s, 300,000 take 12 s.
 const maxElements = 1 << 16
 
 const (
 	piece      = 4096 // elements: about 20 ms
-	rangeCosts = 8    // elements that a range costs as much as (nft_set_pipapo.c)
+	rangeCosts = 8    // elements; the cost of a range (nft_set_pipapo.c)
 )
 
-// maxPortRanges is how many source ranges a port may have at all its frontends:
-// the kernel adds n ranges in time that grows with the square of n, and the ranges
-// of a port are written at once. 2,000 take 0.2 s, 10,000 take 5 s.
+// maxPortRanges is the largest number of source ranges of a port at all its frontends: the
+// kernel adds n ranges in time that grows with the square of n, and the ranges of a port
+// are written at once. 2,000 take 0.2 s, 10,000 take 5 s.
 const maxPortRanges = 2048
 
 // Load bounds what one write contains.
@@ -28,7 +28,7 @@ func Load() plane.Load {
 	return plane.Load{Cost: elementsOf, Piece: piece}
 }
 
-// elementsOf estimates how many elements a port takes.
+// elementsOf estimates the number of elements for a port.
 func elementsOf(p *route.Port) int {
 	perFrontend := 1 + max(len(p.Cluster), len(p.Local))
 	if p.Affinity > 0 {
@@ -45,8 +45,8 @@ func rangesOf(p *route.Port) int {
 	return n
 }
 
-// Excess returns the size of a Service that is too large for this plane, and the
-// limit with its reason; empty: it is not.
+// Excess returns the size of a Service that is too large for this plane, and the limit with
+// its reason. Both are empty for other Services.
 func Excess(svc *route.Service) (size, limit string) {
 	elements := 0
 	for i := range svc.Ports {

@@ -28,7 +28,7 @@ type Reader interface {
 	Watch(ctx context.Context, tables []nft.Table, subscribed func(), report func(nft.Edit)) error
 }
 
-// Writer changes tables. A transaction has Room for so many bytes.
+// Writer changes tables. Room is the size of the largest transaction in bytes.
 type Writer interface {
 	Commit(ctx context.Context, tx *nft.Tx) error
 	DeleteTables(ctx context.Context, tables ...nft.Table) error
@@ -37,7 +37,7 @@ type Writer interface {
 
 // Options for New.
 type Options struct {
-	Families []route.Family // those the host can do
+	Families []route.Family // those that the host supports
 	Mark     uint32         // bit of the packet mark of connections to masquerade
 }
 
@@ -92,14 +92,14 @@ func (p *Plane) Watch(ctx context.Context, subscribed func(), report func(plane.
 	})
 }
 
-// passing is far longer than a packet takes through this node.
+// passing exceeds the time in which a packet passes this node.
 const passing = 10 * time.Millisecond
 
-// Remove deletes the tables of both families, whatever the options say. It empties the
-// chains with hooks for new connections first: a packet that is in the middle of the
-// tables is still translated, and has its source translated. When a table is deleted, the
-// elements of its maps go a moment before those of its sets, so such a packet would match
-// no frontend, but its ClusterIP in a set, and be rejected.
+// Remove deletes the tables of both families, whatever the options are. It first empties
+// the chains with hooks for new connections, and waits: packets that are already in other
+// chains still get their destination and source translated. When a table is deleted, the
+// elements of its maps are deleted a moment before those of its sets, so that such a packet
+// would match no frontend, but match its ClusterIP in a set, and be rejected.
 func (p *Plane) Remove(ctx context.Context) ([]string, error) {
 	var removed []string
 	closing := &nft.Tx{}

@@ -5,9 +5,9 @@ import (
 	"github.com/sluice-proxy/sluice/internal/plane"
 )
 
-// Path names the chains, maps and sets of our table that the first packet of a
-// connection passes: behind the chain services, which is the beginning for all,
-// and without the maps of actions, which only lead from numbers to chains.
+// Path returns the chains, maps and sets of our table that the first packet of a connection
+// passes, behind the chain services, in which all paths begin, and without the maps of
+// actions, which only lead from numbers to chains.
 func Path(p plane.Passage) []string {
 	l := newLayout()
 	port := &p.Service.Ports[p.Port]
@@ -26,7 +26,7 @@ func Path(p plane.Passage) []string {
 		path = append(path, "chain "+a.first.chain(&l))
 		if p.Inside {
 			last = a.inside
-			path = append(path, "chain "+s.inside.Name, mapOf(s.inside)) // they share the name
+			path = append(path, "chain "+s.inside.Name, mapOf(s.inside)) // the chain and the map have the same name
 		} else {
 			last, backends = a.outside, s.outsideBackends
 			path = append(path, mapOf(s.outside))
@@ -44,7 +44,7 @@ func Path(p plane.Passage) []string {
 	return append(path, "chain "+translates(backends), mapOf(backends))
 }
 
-// Strays names what packets pass that are to no frontend: those to a ClusterIP, and
+// Strays returns the path of packets that are not to a frontend: those to a ClusterIP, and
 // those to another address of a ServiceCIDR.
 func Strays() (clusterIP, serviceCIDR []string) {
 	l := newLayout()

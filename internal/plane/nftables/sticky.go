@@ -10,14 +10,14 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Session affinity. All Services keep their clients in one map, clients, by id of
-// the Service port and client address; an element holds the number of a backend. What a
-// number means, the rows of a frontend say. A backend keeps its number as long as it
-// lives, so the numbers in use have gaps.
+// Session affinity. All Services keep their clients in one map, clients, by the id of the
+// Service port and the client address; an element holds the number of a backend. The rows
+// of a frontend map the number to the backend. A backend keeps its number for its whole
+// life, so the numbers in use have gaps.
 //
-// One statement serves known and new clients: an update draws a number for a client
-// that is not in the map, and renews the time of one that is, without changing its
-// number. If the number leads to no backend, the client is forgotten and the next
+// One statement serves known and new clients: an update draws a number for a client that is
+// not in the map. For a client that is in the map it renews the timeout and keeps the
+// number. If no backend has the number, the client is deleted from the map and the next
 // update draws again. See docs/decisions/0020-session-affinity-in-one-map.md.
 
 // maxClients bounds the memory of a table. A client beyond it is served, but not
@@ -31,23 +31,23 @@ func clientMap() nft.Set {
 	}
 }
 
-// attempts is how often a connection draws for a client to remember, and, if the map
-// is full, how often without. Four in ten draws find a backend at least, so that one
-// connection in 10^5 needs more attempts, at most.
+// attempts is how often a connection draws a number to remember, and, if the map is full,
+// how often it draws without remembering. At least four in ten draws find a backend, so
+// that at most one connection in 10^5 needs more attempts.
 const attempts = 24
 
 // maxSticky is how many backends of a pool can have numbers.
 const maxSticky = 1 << 14
 
-// drawn returns among how many numbers clients of n backends draw: some more than there
-// are backends, so that some may go before others need another number; a power of two,
-// so that few changes need another chain.
+// drawn returns the number of slots from which clients of n backends draw: more than n, so
+// that some backends can be deleted before the others need new numbers; a power of two, so
+// that few changes need another chain.
 func drawn(n int) int {
 	n = min(n, maxSticky)
 	return 1 << bits.Len(uint(n+(n+3)/4-1))
 }
 
-// Numbers of the pool Cluster are 1, 2 and so on; those of Local lie above them.
+// The pool Cluster has the numbers from 1 on; those of the pool Local are above them.
 const localNumbers = 1 << 16
 
 // number returns the number of a slot of a pool.
@@ -59,9 +59,9 @@ func slotOf(number uint32) (pool, slot int, ok bool) {
 	return pool, slot, pool < len(pools{}) && slot >= 0
 }
 
-// An action that remembers clients has all that its chain depends on: from the lowest bit
-// on, the timeout in seconds, the kind, the pool, and the logarithm of drawn.
-// The space is where other actions have it.
+// An action that remembers clients contains everything that its chain depends on. From the
+// lowest bit on it has the timeout in seconds, the kind, the pool, and the logarithm of
+// drawn; the space has the same bits as in other actions.
 const (
 	timeoutBits        = 17
 	kindAt             = 17
@@ -82,7 +82,7 @@ func (a action) timeout() time.Duration { return time.Duration(a&(1<<timeoutBits
 func (a action) pool() route.Pool       { return route.Pool(a >> poolAt & 1) }
 func (a action) drawn() int             { return 1 << (a >> drawnAt & 15) }
 
-// stickyChain names the chain of an action without its space.
+// stickyChain returns the name of the chain of an action, without its space.
 func (a action) stickyChain() string {
 	name := map[uint16]string{kindPlain: "sticky", kindMasquerade: "sticky-masquerade", kindOffPod: "sticky-off-pod", kindOutside: "sticky-outside"}[a.kind()]
 	if a.pool() == route.Local {
@@ -91,14 +91,15 @@ func (a action) stickyChain() string {
 	return fmt.Sprintf("%s-%d-%ds", name, a.drawn(), a.timeout()/time.Second)
 }
 
-// keeps names the chain in which clients of an action are remembered.
+// keeps returns the name of the chain that adds clients of an action to the map.
 func keeps(chain string) string { return "draw-and-keep-" + chain }
 
-// draws names the chain that serves clients of an action when the map of clients is full.
+// draws returns the name of the chain that serves clients of an action when the map of
+// clients is full.
 func draws(chain string) string { return "draw-" + chain }
 
-// sticky returns the chain of an action that remembers clients, and the two it uses. All
-// look-ups are in chains that are always there; see draw.
+// sticky returns the chain of an action that remembers clients, and the two that it uses.
+// All look-ups are in chains that always exist; see draw.
 func (b builder) sticky(s *space, a action, chain nft.Chain) []nft.Chain {
 	backends := s.backends
 	if a.kind() == kindOutside {
@@ -119,11 +120,11 @@ func (b builder) sticky(s *space, a action, chain nft.Chain) []nft.Chain {
 	return []nft.Chain{draw, keep, chain}
 }
 
-// client is what a client is found by, once the priority is the id of the port. In
-// this order nft 1.0.6 can load what it lists of IPv6.
+// client returns the key of a client, once the priority is the id of the port. With the
+// fields in this order, nft 1.0.6 can load its own listing of IPv6 clients.
 func (b builder) client() []nft.Field { return []nft.Field{nft.Priority(), nft.Source(b.table.Family)} }
 
-// identification is the chain that makes the priority the id of the port.
+// identification returns the chain that sets the priority to the id of the port.
 func (b builder) identification(s *space) nft.Chain {
 	return nft.Chain{Name: s.affinity.Name, Rules: []nft.Rule{b.identify(s)}}
 }
@@ -132,9 +133,9 @@ func (b builder) identify(s *space) nft.Rule {
 	return nft.NewRule(nft.SetPriority(s.affinity.Name, s.key(b.table.Family)...))
 }
 
-// recollection is the chain that sends a client to the backend it keeps, or, if the
-// priority is a number and no id, to the one with that number. It returns if there is
-// none, after it has forgotten the client and made the priority the id again.
+// recollection returns the chain that sends a client to its backend, or, if the priority is
+// a number instead of an id, to the backend with that number. If there is none, it deletes
+// the client from the map, sets the priority to the id again, and returns.
 func (b builder) recollection(s *space, backends nft.Set) nft.Chain {
 	f := b.table.Family
 	return nft.Chain{Name: recalls(backends), Rules: []nft.Rule{
@@ -145,5 +146,5 @@ func (b builder) recollection(s *space, backends nft.Set) nft.Chain {
 	}}
 }
 
-// recalls names the chain that looks clients up, and then a map of backends.
+// recalls returns the name of the chain that looks up clients, and then a map of backends.
 func recalls(backends nft.Set) string { return "at-clients-of-" + backends.Name }

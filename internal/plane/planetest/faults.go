@@ -8,10 +8,10 @@ import (
 // ErrInjected is the error of reads and writes that fail on purpose.
 var ErrInjected = errors.New("injected")
 
-// Faults makes reads and writes of a plane fail: a read or a write once, a write also after
-// it was carried out, as if only the answer were lost.
+// Faults makes reads and writes of a plane fail: a read or a write once. A write may also
+// fail after it was carried out, as if only the reply were lost.
 type Faults struct {
-	Room int // how much one write may contain, in the unit of the kernel
+	Room int // the size limit of one write, in the unit of the kernel
 
 	// After is called after each write that was carried out. It may be nil.
 	After func()
@@ -26,7 +26,7 @@ func (f *Faults) choose(r *rand.Rand) {
 	f.writeFails, f.readFails, f.late = r.IntN(12), max(0, r.IntN(40)-20), r.IntN(2) == 0
 }
 
-// Write calls write, and fails if it is time.
+// Write calls write, and fails if it is the chosen call.
 func (f *Faults) Write(write func() error) error {
 	f.writeFails--
 	if f.writeFails == 0 && !f.late {
@@ -44,7 +44,7 @@ func (f *Faults) Write(write func() error) error {
 	return nil
 }
 
-// Read fails if it is time.
+// Read fails if it is the chosen call.
 func (f *Faults) Read() error {
 	f.readFails--
 	if f.readFails == 0 {

@@ -25,13 +25,13 @@ type Memory struct {
 	holds map[cluster.Name]entry
 }
 
-// entry is what Memory holds of a Service.
+// entry is the state of a Service in Memory.
 type entry struct {
 	ports string
 	until time.Time // the end of its drain; zero: it does not drain
 }
 
-// drain is how long a deleted Service drains.
+// drain is the time that a deleted Service drains.
 const drain = 100 * time.Millisecond
 
 // Kind returns the plane for this mechanism.

@@ -24,7 +24,7 @@ type Model struct {
 	plane    plane.Plane
 	queue    *plane.Queue
 	rehost   *route.Host // the Host in the kernel, if the table has another one
-	known    bool        // the plane has read the kernel, or written all that is in it
+	known    bool        // the plane knows the state of the kernel
 	edited   bool        // another program has changed the kernel, and may refer to objects of the plane
 }
 
@@ -59,7 +59,7 @@ type Audit interface {
 
 const (
 	rounds = 60
-	tries  = 100 // of a sync
+	tries  = 100 // attempts of one sync
 )
 
 // NewModel returns a Model. The same seed leads to the same sequence of events.
@@ -70,7 +70,7 @@ func NewModel(seed uint64, s Subject) *Model {
 	return m
 }
 
-// Table returns the table that the kernel is to hold.
+// Table returns the table that the kernel should hold.
 func (m *Model) Table() *route.Table { return m.compiler.Table() }
 
 func (m *Model) restart() {
@@ -138,14 +138,14 @@ func (m *Model) sync() error {
 		}
 		if m.Chance(3) {
 			m.Change()
-			m.audit() // again, as the table has changed
+			m.audit() // starts again, as the table has changed
 		}
 	}
 	return fmt.Errorf("no success after %d attempts", tries)
 }
 
-// try makes one attempt to write what changed. Errors must be injected ones, or caused once
-// by a change that another program made.
+// try makes one attempt to write the changes. It returns an error unless that was injected,
+// or caused once by an edit of another program.
 func (m *Model) try() (done bool, err error) {
 	change, _ := m.compiler.Compile(m.Store.Take())
 	if !m.known {
@@ -224,7 +224,7 @@ func unlessInjected(err error, plan fmt.Stringer) error {
 	return fmt.Errorf("%w\n%s", err, plan)
 }
 
-// audit begins to audit the writes.
+// audit starts to audit the writes.
 func (m *Model) audit() {
 	if m.subject.Audit == nil {
 		return

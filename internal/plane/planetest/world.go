@@ -102,7 +102,7 @@ func (w *World) setService(svc *cluster.Service) {
 }
 
 // service returns a random Service. There are few addresses and ports, so that several
-// Services ask for the same.
+// Services claim the same ones.
 func (w *World) service(name cluster.Name) *cluster.Service {
 	few := func(format string) []netip.Addr {
 		var all []netip.Addr

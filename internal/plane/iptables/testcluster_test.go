@@ -14,8 +14,8 @@ import (
 
 var golden = planetest.Golden()
 
-// story is a cluster of IPv4 to which things happen.
-type story struct {
+// testCluster is a small IPv4 cluster with a plane.
+type testCluster struct {
 	testing.TB
 	store    *cluster.Store
 	compiler *route.Compiler
@@ -23,48 +23,48 @@ type story struct {
 	plane    *Plane
 }
 
-func newStory(t testing.TB, kernel Kernel, opt route.Options) *story {
+func newTestCluster(t testing.TB, kernel Kernel, opt route.Options) *testCluster {
 	t.Helper()
 	s := cluster.NewStore()
 	s.SetNode(planetest.NewNode("10.180.0.0/24"))
 	s.SetLocalAddresses(planetest.Addrs("127.0.0.1", "192.168.0.2"))
 	opt.NodeName, opt.Families = "a", planetest.Families()[:1]
-	st := &story{t, s, route.NewCompiler(opt), kernel, New(kernel, Options{Families: opt.Families, Mark: testMark})}
+	st := &testCluster{t, s, route.NewCompiler(opt), kernel, New(kernel, Options{Families: opt.Families, Mark: testMark})}
 	st.refresh()
 	return st
 }
 
-func (s *story) refresh() {
+func (s *testCluster) refresh() {
 	s.Helper()
 	if err := s.plane.Refresh(context.Background()); err != nil {
 		s.Fatal(err)
 	}
 }
 
-// try plans and applies what changed.
-func (s *story) try() (plan string, err error) {
+// trySync plans and applies the changes, and returns the text of the plan.
+func (s *testCluster) trySync() (plan string, err error) {
 	change, _ := s.compiler.Compile(s.store.Take())
 	p := s.plane.Plan(change)
 	return p.String(), p.Apply(context.Background())
 }
 
-// happens is try, of what goes well.
-func (s *story) happens() string {
+// sync plans and applies the changes, which must succeed, and returns the text of the plan.
+func (s *testCluster) sync() string {
 	s.Helper()
-	plan, err := s.try()
+	plan, err := s.trySync()
 	if err != nil {
 		s.Fatalf("%v\n%.3000s", err, plan)
 	}
 	return plan
 }
 
-// right wants the kernel to hold what it would if told everything at once.
-func (s *story) right() {
+// checkSettled verifies that a new plane finds nothing to write.
+func (s *testCluster) checkSettled() {
 	s.Helper()
 	planetest.Settled(s, New(s.kernel, s.plane.opt), s.compiler.Table())
 }
 
-func (s *story) endpoints(name string, list ...string) {
+func (s *testCluster) endpoints(name string, list ...string) {
 	svc := cluster.Name{Namespace: "shop", Name: name}
 	sl := &cluster.Slice{Name: svc, Service: svc, Ports: []cluster.SlicePort{{Name: "http", Protocol: cluster.TCP, Port: 8080}}}
 	for _, addr := range list {
@@ -77,7 +77,7 @@ func (s *story) endpoints(name string, list ...string) {
 	s.store.SetSlice(sl)
 }
 
-func (s *story) service(name, clusterIP string, tune ...func(*cluster.Service)) {
+func (s *testCluster) service(name, clusterIP string, tune ...func(*cluster.Service)) {
 	svc := &cluster.Service{
 		Name: cluster.Name{Namespace: "shop", Name: name}, ClusterIPs: planetest.Addrs(clusterIP),
 		Ports: []cluster.ServicePort{{Name: "http", Protocol: cluster.TCP, Port: 80}},
@@ -88,19 +88,19 @@ func (s *story) service(name, clusterIP string, tune ...func(*cluster.Service)) 
 	s.store.SetService(svc)
 }
 
-func (s *story) remove(name string) {
+func (s *testCluster) remove(name string) {
 	s.store.DeleteService(cluster.Name{Namespace: "shop", Name: name})
 }
 
-// crowd makes n Services with three endpoints each.
-func (s *story) crowd(n int) {
+// addServices adds n Services with three endpoints each.
+func (s *testCluster) addServices(n int) {
 	for i := range n {
-		s.member(i, 3)
+		s.setService(i, 3)
 	}
 }
 
-// member makes the i-th Service, with so many endpoints.
-func (s *story) member(i, endpoints int) {
+// setService adds or changes the i-th Service.
+func (s *testCluster) setService(i, endpoints int) {
 	name := fmt.Sprintf("svc-%d", i)
 	s.service(name, netip.AddrFrom4([4]byte{172, 30, byte(i >> 8), byte(i)}).String())
 	var list []string
@@ -110,8 +110,8 @@ func (s *story) member(i, endpoints int) {
 	s.endpoints(name, list...)
 }
 
-// nat returns a table of IPv4.
-func (s *story) nat() iptables.Chains {
+// nat returns the IPv4 table nat.
+func (s *testCluster) nat() iptables.Chains {
 	s.Helper()
 	chains, err := s.kernel.Read(context.Background(), iptables.Table{Family: iptables.IPv4, Name: "nat"})
 	if err != nil {

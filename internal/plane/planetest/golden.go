@@ -30,12 +30,12 @@ func Golden() func(t testing.TB, name, got string) {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(string(want), got); diff != "" {
-			t.Errorf("%s, -want +got (-update writes it):\n%s", file, diff)
+			t.Errorf("%s, -want +got (-update rewrites it):\n%s", file, diff)
 		}
 	}
 }
 
-// Load writes a change with a plane after a Refresh.
+// Load makes a plane read the kernel and write a change.
 func Load(t testing.TB, p plane.Plane, change route.Change) {
 	t.Helper()
 	if err := p.Refresh(context.Background()); err != nil {
