@@ -10,16 +10,16 @@ import (
 	"github.com/sluice-proxy/sluice/internal/plane/planetest"
 )
 
-// audit looks at a fake kernel after every transaction: a frontend that worked
-// before and works afterwards works all the time. "Works" means that every way
-// its packets may take leads to backends, or to a verdict, without a gap.
+// audit verifies a fake kernel after every transaction: a frontend that works before a sync
+// and after it works all the time. A frontend works if every possible path of its packets
+// leads to backends or to a verdict.
 type audit struct {
 	fake    *nft.Fake
 	faults  *planetest.Faults
 	layout  layout
 	before  map[frontendKey]error
 	during  []map[frontendKey]error
-	last    map[rangeLookup]rangesAndRules // after the last transaction
+	last    map[rangeLookup]rangesAndRules // after the previous transaction
 	visible error
 }
 
@@ -33,8 +33,8 @@ func (a *audit) Begin(*planetest.Model) {
 	a.last, a.visible = a.rangeLookups(), nil
 }
 
-// Note implements planetest.Audit. Where there is so little room that not even
-// steps that are tied fit in, nothing is promised.
+// Note implements planetest.Audit. It verifies nothing if transactions are so small that
+// steps which must be together do not fit into one.
 func (a *audit) Note() {
 	if a.faults.Room < 24000 {
 		return
@@ -55,13 +55,13 @@ func (a *audit) End(*planetest.Model) error {
 		if bad != nil {
 			return fmt.Errorf("frontend %x: %w", k.key, bad)
 		}
-		if was, there := a.before[k]; !there || was != nil {
+		if bad, exists := a.before[k]; !exists || bad != nil {
 			continue
 		}
 		for i, now := range a.during {
-			bad, there := now[k]
-			if !there {
-				bad = errors.New("is gone")
+			bad, exists := now[k]
+			if !exists {
+				bad = errors.New("is missing")
 			}
 			if bad != nil {
 				return fmt.Errorf("after transaction %d of %d: frontend %d %d %x: %w", i+1, len(a.during), k.ip, k.space, k.key, bad)
@@ -71,7 +71,7 @@ func (a *audit) End(*planetest.Model) error {
 	return nil
 }
 
-// frontends says of every frontend whether it works.
+// frontends returns for every frontend why it does not work; nil if it works.
 func (a *audit) frontends() map[frontendKey]error {
 	all := map[frontendKey]error{}
 	for _, f := range everyFamily() {
@@ -136,7 +136,7 @@ func (v visit) next(set nft.Set, level int, outside bool) error {
 
 func (v visit) rows(set nft.Set, n int) error {
 	if n == 0 {
-		return errors.New("balances over nobody")
+		return errors.New("has no backends")
 	}
 	for i := range n {
 		key := nft.Key(v.key).Index(uint32(i + 1))
@@ -147,7 +147,8 @@ func (v visit) rows(set nft.Set, n int) error {
 	return nil
 }
 
-// sticky wants an id, and one at least of the numbers that clients draw.
+// sticky verifies that the frontend has an id, and that at least one of the numbers that
+// clients draw has a backend.
 func (v visit) sticky(w action) error {
 	if !isID(idIn(v.state.Sets[v.space.affinity.Name].Elements[v.key])) {
 		return fmt.Errorf("has no id in %s", v.space.affinity.Name)
@@ -164,7 +165,7 @@ func (v visit) sticky(w action) error {
 	return fmt.Errorf("%s has none of %d numbers", set.Name, w.drawn())
 }
 
-// chain wants a chain that does something.
+// chain verifies that a chain has rules.
 func (v visit) chain(name string) error {
 	if _, ok := v.state.Chains[name]; !ok || len(v.fake.Rules[v.table][name]) == 0 {
 		return fmt.Errorf("chain %q is missing or empty", name)

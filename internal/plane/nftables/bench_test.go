@@ -14,24 +14,24 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// sizes are numbers of services; each has three endpoints.
+// sizes are numbers of Services.
 var sizes = []int{1_000, 10_000, 100_000}
 
-// crowd returns a table of n services.
-func crowd(n int) *route.Table {
+// manyServices returns a table with n Services, each with three endpoints.
+func manyServices(n int) *route.Table {
 	t := &route.Table{
 		Services: map[cluster.Name]*route.Service{},
 		Host:     route.Host{NodePorts: route.NodePorts{All4: true}, ServiceCIDRs: planetest.Prefixes("172.16.0.0/12")},
 	}
 	for i := range n {
-		svc := member(i, 0, 1, 2)
+		svc := numberedService(i, 0, 1, 2)
 		t.Services[svc.Name] = svc
 	}
 	return t
 }
 
-// member returns the i-th service, with these backends.
-func member(i int, backends ...int) *route.Service {
+// numberedService returns the i-th Service, with these backends.
+func numberedService(i int, backends ...int) *route.Service {
 	p := route.Port{Name: "http", Protocol: cluster.TCP, Family: route.IPv4}
 	way := route.Way{Verdict: route.Balance}
 	p.Frontends = []route.Frontend{{
@@ -45,7 +45,7 @@ func member(i int, backends ...int) *route.Service {
 	return &route.Service{Name: name, Ports: []route.Port{p}}
 }
 
-// affinity makes Services remember their clients.
+// affinity gives Services session affinity.
 func affinity(services ...*route.Service) {
 	for _, svc := range services {
 		if svc != nil {
@@ -54,53 +54,53 @@ func affinity(services ...*route.Service) {
 	}
 }
 
-// BenchmarkChange is one change, from what differs to the kernel's answer. It
-// must cost the same whatever the number of services.
+// BenchmarkChange measures one change, from the difference to the reply of the kernel. The
+// time must not depend on the number of Services.
 func BenchmarkChange(b *testing.B) { benchmarkChange(b, func(...*route.Service) {}) }
 
-// BenchmarkStickyChange is the same where all Services remember their clients.
+// BenchmarkStickyChange measures the same if all Services have session affinity.
 func BenchmarkStickyChange(b *testing.B) { benchmarkChange(b, affinity) }
 
 func benchmarkChange(b *testing.B, alter func(...*route.Service)) {
 	b.Helper()
 	const i = 500
 	changes := []struct {
-		name  string
-		there []*route.Service // one after the other, round and round
+		name   string
+		states []*route.Service // of the Service, repeated in this order
 	}{
-		{"replace", []*route.Service{member(i, 0, 1, 3), member(i, 0, 1, 2)}},
-		{"scale", []*route.Service{member(i, 0, 1, 2, 3), member(i, 0, 1, 2)}}, // others have four, too
-		{"scale-to-new-count", []*route.Service{member(i, 0, 1, 2, 3, 4, 5, 6), member(i, 0, 1, 2)}},
-		{"delete-and-add", []*route.Service{nil, member(i, 0, 1, 2)}},
+		{"replace", []*route.Service{numberedService(i, 0, 1, 3), numberedService(i, 0, 1, 2)}},
+		{"scale", []*route.Service{numberedService(i, 0, 1, 2, 3), numberedService(i, 0, 1, 2)}}, // another Service has four
+		{"scale-to-new-count", []*route.Service{numberedService(i, 0, 1, 2, 3, 4, 5, 6), numberedService(i, 0, 1, 2)}},
+		{"delete-and-add", []*route.Service{nil, numberedService(i, 0, 1, 2)}},
 	}
 	for _, n := range sizes {
-		table := crowd(n)
-		four := member(7, 0, 1, 2, 3)
+		table := manyServices(n)
+		four := numberedService(7, 0, 1, 2, 3)
 		table.Services[four.Name] = four
 		alter(slices.Collect(maps.Values(table.Services))...)
 		conn, _ := realKernel(b)
 		p := load(b, conn, route.Change{Table: table}, route.IPv4)
 		for _, c := range changes {
-			alter(c.there...)
+			alter(c.states...)
 			b.Run(fmt.Sprintf("%s/services=%d", c.name, n), func(b *testing.B) {
 				b.ReportAllocs()
-				at := c.there[len(c.there)-1]
-				name := at.Name
+				current := c.states[len(c.states)-1]
+				name := current.Name
 				for k := 0; b.Loop(); k++ {
-					touch := route.Touch{Name: name, Old: at, New: c.there[k%len(c.there)]}
-					if at = touch.New; at == nil {
+					touch := route.Touch{Name: name, Old: current, New: c.states[k%len(c.states)]}
+					if current = touch.New; current == nil {
 						delete(table.Services, name)
 					} else {
-						table.Services[name] = at
+						table.Services[name] = current
 					}
 					plan := p.Plan(route.Change{Table: table, Touched: []route.Touch{touch}})
 					if err := plan.Apply(context.Background()); err != nil {
 						b.Fatal(err)
 					}
 				}
-				last := c.there[len(c.there)-1]
-				if at != last { // as the next one wants it
-					plan := p.Plan(route.Change{Table: table, Touched: []route.Touch{{Name: name, Old: at, New: last}}})
+				last := c.states[len(c.states)-1]
+				if current != last { // restore the state that the next benchmark expects
+					plan := p.Plan(route.Change{Table: table, Touched: []route.Touch{{Name: name, Old: current, New: last}}})
 					if err := plan.Apply(context.Background()); err != nil {
 						b.Fatal(err)
 					}
@@ -108,21 +108,21 @@ func benchmarkChange(b *testing.B, alter func(...*route.Service)) {
 				}
 			})
 		}
-		settled(b, conn, table, route.IPv4)
+		checkSettled(b, conn, table, route.IPv4)
 	}
 }
 
-// BenchmarkColdLoad is a start with an empty kernel, BenchmarkRestart one that
-// finds everything in place.
+// BenchmarkColdLoad measures a start with an empty kernel, BenchmarkRestart one with a
+// kernel that has everything.
 func BenchmarkColdLoad(b *testing.B) { benchmarkColdLoad(b, func(...*route.Service) {}) }
 
-// BenchmarkStickyColdLoad is the same where all Services remember their clients.
+// BenchmarkStickyColdLoad measures the same if all Services have session affinity.
 func BenchmarkStickyColdLoad(b *testing.B) { benchmarkColdLoad(b, affinity) }
 
 func benchmarkColdLoad(b *testing.B, alter func(...*route.Service)) {
 	b.Helper()
 	for _, n := range sizes {
-		table := crowd(n)
+		table := manyServices(n)
 		alter(slices.Collect(maps.Values(table.Services))...)
 		b.Run(fmt.Sprintf("services=%d", n), func(b *testing.B) {
 			b.ReportAllocs()
@@ -138,13 +138,13 @@ func benchmarkColdLoad(b *testing.B, alter func(...*route.Service)) {
 
 func BenchmarkRestart(b *testing.B) {
 	for _, n := range sizes {
-		table := crowd(n)
+		table := manyServices(n)
 		conn, _ := realKernel(b)
 		load(b, conn, route.Change{Table: table}, route.IPv4)
 		b.Run(fmt.Sprintf("services=%d", n), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				settled(b, conn, table, route.IPv4)
+				checkSettled(b, conn, table, route.IPv4)
 			}
 		})
 	}

@@ -15,9 +15,9 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// More backends than a way can count: the rest is left out, and nothing breaks.
-func TestMoreBackendsThanAWayCounts(t *testing.T) {
-	svc := member(1)
+// Backends beyond the number that an action can hold are left out.
+func TestMoreBackendsThanAnActionCounts(t *testing.T) {
+	svc := numberedService(1)
 	list := func(first, n int) []netip.AddrPort {
 		var all []netip.AddrPort
 		for i := range n {
@@ -39,27 +39,27 @@ func TestMoreBackendsThanAWayCounts(t *testing.T) {
 	if n := rows(); n != maxBackends {
 		t.Errorf("%d backends, want %d", n, maxBackends)
 	}
-	settled(t, conn, table, route.IPv4)
+	checkSettled(t, conn, table, route.IPv4)
 
-	other := member(1)
+	other := numberedService(1)
 	other.Ports[0].Cluster = list(50, maxBackends+7)
 	table.Services[svc.Name] = other
 	if err := p.Plan(route.Change{Table: table, Touched: []route.Touch{{Name: svc.Name, Old: svc, New: other}}}).Apply(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	settled(t, conn, table, route.IPv4)
-	few := member(1, 0, 1)
+	checkSettled(t, conn, table, route.IPv4)
+	few := numberedService(1, 0, 1)
 	table.Services[svc.Name] = few
 	if err := p.Plan(route.Change{Table: table, Touched: []route.Touch{{Name: svc.Name, Old: other, New: few}}}).Apply(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	settled(t, conn, table, route.IPv4)
+	checkSettled(t, conn, table, route.IPv4)
 	if n := rows(); n != 2 {
 		t.Errorf("%d backends left, want 2", n)
 	}
 }
 
-// S-251: the longest names there can be, with and without session affinity.
+// S-251: the longest possible names, with and without session affinity.
 func TestLongestNames(t *testing.T) {
 	long := strings.Repeat("n", 63)
 	s := cluster.NewStore()
@@ -106,7 +106,7 @@ func TestComments(t *testing.T) {
 	}
 }
 
-func TestArrangeMovesAsLittleAsPossible(t *testing.T) {
+func TestArrangeMovesFewBackends(t *testing.T) {
 	list := func(text string) []netip.AddrPort {
 		var all []netip.AddrPort
 		for _, c := range text {
@@ -122,14 +122,14 @@ func TestArrangeMovesAsLittleAsPossible(t *testing.T) {
 		{"abc", "abc", "abc"},
 		{"abc", "abcd", "abcd"},
 		{"bcd", "abcd", "bcda"},
-		{"abc", "bc", "cb"}, // the last moves into the hole
+		{"abc", "bc", "cb"}, // the last backend moves to the free slot
 		{"abcd", "bd", "db"},
 		{"abc", "ab", "ab"},
 		{"abc", "xyz", "xyz"},
 		{"cab", "abc", "cab"},
 		{"cab", "abx", "xab"},
-		{"a.c", "ac", "ac"}, // a hole somebody made
-		{"aab", "ab", "ab"}, // twice the same
+		{"a.c", "ac", "ac"}, // a free slot that another program made
+		{"aab", "ab", "ab"}, // a backend in two slots
 		{"...", "a", "a"},
 		{"abc", "", ""},
 	} {
@@ -141,8 +141,7 @@ func TestArrangeMovesAsLittleAsPossible(t *testing.T) {
 	}
 }
 
-// A host with one family only has nothing of ours in the other, also if it once
-// had both.
+// A host with one family has no table of the other family, even if it had both before.
 func TestOneFamilyOnly(t *testing.T) {
 	for i, ip := range append(planetest.Families(), planetest.Families()...) {
 		fake := nft.NewFake()
@@ -152,30 +151,30 @@ func TestOneFamilyOnly(t *testing.T) {
 		}
 		change := planetest.Compile(planetest.EveryShape(), route.Options{Families: []route.Family{ip}})
 		load(t, fake, change, ip)
-		settled(t, fake, change.Table, ip)
+		checkSettled(t, fake, change.Table, ip)
 		if fake.Tables[bothTables[i]] == nil || fake.Tables[bothTables[1-i]] != nil {
-			t.Errorf("%s: the wrong tables are there", ip)
+			t.Errorf("%s: unexpected tables", ip)
 		}
 	}
 }
 
-// A table that another version laid out otherwise, or somebody else made, is
-// replaced; what is merely superfluous in ours is taken away.
+// A table with another layout, from another version or another program, is replaced.
+// Additional objects in our table are deleted.
 func TestLeftovers(t *testing.T) {
 	for name, leftover := range map[string]string{
-		"other map":          "add table ip sluice; add map ip sluice fronts { type ipv4_addr : ipv4_addr; }",
-		"other flags":        "add table ip sluice; add set ip sluice cluster-ips { type ipv4_addr; flags interval; }",
-		"other hook":         "add table ip sluice; add chain ip sluice prerouting { type filter hook prerouting priority 0; }",
-		"no hook":            "add table ip sluice; add chain ip sluice prerouting",
-		"hook of no base":    "add table ip sluice; add chain ip sluice services { type nat hook prerouting priority 0; }",
-		"hook of a way":      "add table ip sluice; add chain ip sluice balance-2 { type nat hook prerouting priority 0; }",
-		"other priority":     "add table ip sluice; add chain ip sluice output { type nat hook output priority -99; }",
-		"other client map":   "add table ip sluice; add map ip sluice clients { type ipv4_addr : mark; flags dynamic,timeout; }",
-		"foreign chain":      "add table ip sluice; add chain ip sluice mine { type filter hook input priority 0; policy drop; }",
-		"foreign rule":       "add table ip sluice; add chain ip sluice services; add rule ip sluice services drop",
-		"foreign map":        "add table ip sluice; add chain ip sluice a; add map ip sluice m { type ipv4_addr : verdict; }; add element ip sluice m { 10.0.0.1 : goto a }",
-		"chains that circle": "add table ip sluice; add chain ip sluice a; add chain ip sluice b; add rule ip sluice a jump b; add rule ip sluice b jump a",
-		"one family":         "add table ip6 sluice",
+		"other map":             "add table ip sluice; add map ip sluice fronts { type ipv4_addr : ipv4_addr; }",
+		"other flags":           "add table ip sluice; add set ip sluice cluster-ips { type ipv4_addr; flags interval; }",
+		"other hook":            "add table ip sluice; add chain ip sluice prerouting { type filter hook prerouting priority 0; }",
+		"no hook":               "add table ip sluice; add chain ip sluice prerouting",
+		"hook of a fixed chain": "add table ip sluice; add chain ip sluice services { type nat hook prerouting priority 0; }",
+		"hook of an action":     "add table ip sluice; add chain ip sluice balance-2 { type nat hook prerouting priority 0; }",
+		"other priority":        "add table ip sluice; add chain ip sluice output { type nat hook output priority -99; }",
+		"other client map":      "add table ip sluice; add map ip sluice clients { type ipv4_addr : mark; flags dynamic,timeout; }",
+		"foreign chain":         "add table ip sluice; add chain ip sluice mine { type filter hook input priority 0; policy drop; }",
+		"foreign rule":          "add table ip sluice; add chain ip sluice services; add rule ip sluice services drop",
+		"foreign map":           "add table ip sluice; add chain ip sluice a; add map ip sluice m { type ipv4_addr : verdict; }; add element ip sluice m { 10.0.0.1 : goto a }",
+		"chains in a cycle":     "add table ip sluice; add chain ip sluice a; add chain ip sluice b; add rule ip sluice a jump b; add rule ip sluice b jump a",
+		"one family":            "add table ip6 sluice",
 	} {
 		t.Run(name, func(t *testing.T) {
 			conn, netns := realKernel(t)
@@ -184,12 +183,12 @@ func TestLeftovers(t *testing.T) {
 				t.Fatalf("%v\n%s", err, out)
 			}
 			load(t, conn, change)
-			settled(t, conn, change.Table)
+			checkSettled(t, conn, change.Table)
 		})
 	}
 }
 
-// Base chains that are ours stay registered while all else is repaired.
+// A repair keeps base chains that are as wanted.
 func TestRepairDoesNotReplaceTheTable(t *testing.T) {
 	conn, netns := realKernel(t)
 	change := planetest.Compile(planetest.EveryShape(), route.Options{})
@@ -210,16 +209,16 @@ add chain ip sluice mine
 	}
 	plan := p.Plan(route.Change{Table: change.Table})
 	if text := plan.String(); strings.Contains(text, "delete table") || strings.Count(text, "flush chain") != 4 {
-		t.Errorf("more than a repair:\n%.3000s", text)
+		t.Errorf("the plan is more than a repair:\n%.3000s", text)
 	}
 	if err := plan.Apply(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	settled(t, conn, change.Table)
+	checkSettled(t, conn, change.Table)
 }
 
-// S-279 from the other side: nothing of the plane depends on what other tables
-// hold, even of the same names.
+// S-279, reversed: the plane does not depend on other tables, even if they have the same
+// names.
 func TestForeignTablesWithOurNames(t *testing.T) {
 	conn, netns := realKernel(t)
 	foreign := "table inet sluice {\n\tset fronts {\n\t\ttype ipv4_addr\n\t}\n\n\tchain services {\n\t\tdrop\n\t}\n}\n"

@@ -18,7 +18,7 @@ const testMark = 0x4000
 
 var bothTables = []nft.Table{{Family: nft.IP4, Name: TableName}, {Family: nft.IP6, Name: TableName}}
 
-// realKernel returns a door to nf_tables in a fresh network namespace.
+// realKernel returns a connection to nf_tables in a new network namespace.
 func realKernel(t testing.TB) (conn *nft.Conn, netns int) {
 	t.Helper()
 	netns = kerneltest.Namespace(t)
@@ -34,8 +34,7 @@ func realKernel(t testing.TB) (conn *nft.Conn, netns int) {
 	return conn, netns
 }
 
-// runNft runs the nft program in a namespace, as an operator would, and
-// returns what it printed.
+// runNft runs nft in a namespace, and returns its output.
 func runNft(t testing.TB, netns int, stdin string, args ...string) (string, error) {
 	t.Helper()
 	var out strings.Builder
@@ -49,7 +48,7 @@ func runNft(t testing.TB, netns int, stdin string, args ...string) (string, erro
 	return out.String(), failed
 }
 
-// newPlane makes a plane of both families, or of those given.
+// newPlane returns a plane of both families, or of the given ones.
 func newPlane(kernel Kernel, families ...route.Family) *Plane {
 	if len(families) == 0 {
 		families = planetest.Families()
@@ -57,7 +56,8 @@ func newPlane(kernel Kernel, families ...route.Family) *Plane {
 	return New(kernel, Options{Families: families, Mark: testMark})
 }
 
-// load makes the kernel do what the change says, from whatever it does now.
+// load writes a change with a new plane, which compares it with the present state of the
+// kernel.
 func load(t testing.TB, kernel Kernel, change route.Change, families ...route.Family) *Plane {
 	t.Helper()
 	p := newPlane(kernel, families...)
@@ -65,9 +65,8 @@ func load(t testing.TB, kernel Kernel, change route.Change, families ...route.Fa
 	return p
 }
 
-// settled wants a plane that looks at the kernel for the first time to find
-// nothing to do.
-func settled(t testing.TB, kernel Kernel, table *route.Table, families ...route.Family) {
+// checkSettled verifies that a new plane finds nothing to write.
+func checkSettled(t testing.TB, kernel Kernel, table *route.Table, families ...route.Family) {
 	t.Helper()
 	planetest.Settled(t, newPlane(kernel, families...), table)
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// A write that fails is counted for each family, under kube-proxy's name.
+// A failed write is counted for each family, with the metric of kube-proxy.
 func TestFailuresAreCounted(t *testing.T) {
 	f := newFailures([]route.Family{route.IPv4, route.IPv6})
 	r := metricstest.Registry(f.writes, f.cleanups)

@@ -16,14 +16,14 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// The model test (E.4): whatever happens to the cluster, and whatever goes
-// wrong on the way, the kernel ends up as if it had been told everything at once.
-// planetest.Model is the part that is the same for every plane.
+// The model test: after any sequence of changes and failures the kernel holds the same
+// as if everything had been written at once. planetest.Model is the part that is the same
+// for every plane.
 
-// A failure names its seed: -args -seed N -seeds 1 repeats that one.
+// A failure reports its seed: -args -seed N -seeds 1 repeats it.
 var (
 	firstSeed = flag.Uint64("seed", 0, "first seed of the model test")
-	seeds     = flag.Uint64("seeds", 40, "how many worlds the model test lives through; a tenth of that on the kernel")
+	seeds     = flag.Uint64("seeds", 40, "number of random clusters of the model test; a tenth of it on the kernel")
 )
 
 func TestModelOnTheFake(t *testing.T) {
@@ -49,7 +49,8 @@ func TestModelOnTheKernel(t *testing.T) {
 	}
 }
 
-// faulty is a kernel with little room that fails now and then.
+// faulty is a kernel whose reads and writes sometimes fail, and whose transactions are
+// small.
 type faulty struct {
 	Kernel
 	*planetest.Faults
@@ -68,7 +69,7 @@ func (k faulty) Commit(ctx context.Context, tx *nft.Tx) error {
 	return k.Write(func() error { return k.Kernel.Commit(ctx, tx) })
 }
 
-// subject is what the model is told of the plane and a kernel.
+// subject returns the plane and a kernel, for the model.
 func subject(kernel Kernel) planetest.Subject {
 	faults := &planetest.Faults{Room: 1 << 20}
 	return planetest.Subject{
@@ -83,7 +84,7 @@ func subject(kernel Kernel) planetest.Subject {
 	}
 }
 
-// abstract prints the tables of both families.
+// abstract prints the tables of both families, without what depends on history.
 func abstract(k Kernel) (string, error) {
 	var all strings.Builder
 	for _, t := range bothTables {
@@ -96,8 +97,8 @@ func abstract(k Kernel) (string, error) {
 	return all.String(), nil
 }
 
-// abstractTable prints a table, with the rows of each frontend in the order of their
-// backends: which slot a backend has is the only thing history decides.
+// abstractTable prints a table, with the rows of each frontend sorted by backend: the slots
+// of backends depend on history.
 func abstractTable(k Kernel, t nft.Table) (string, error) {
 	state, err := k.Read(context.Background(), t)
 	if err != nil || state == nil {
@@ -134,11 +135,11 @@ func abstractTable(k Kernel, t nft.Table) (string, error) {
 	return state.String(), nil
 }
 
-// forgetIDs takes the ids of ports out of the elements of a map.
+// forgetIDs removes the ids of ports from the elements of a map.
 func forgetIDs(elements map[string]nft.Element) error {
 	for key, e := range elements {
 		if !isID(idIn(e)) {
-			return fmt.Errorf("%x is no id", e.Data)
+			return fmt.Errorf("%x is not an id", e.Data)
 		}
 		e.Data = ""
 		elements[key] = e
@@ -146,9 +147,9 @@ func forgetIDs(elements map[string]nft.Element) error {
 	return nil
 }
 
-// forgetNumbers leaves one row for each backend of a frontend that remembers its
-// clients, numbered in their order. A backend has at most one number for each power of
-// two among which clients draw, and each pool.
+// forgetNumbers keeps one row for each backend of a frontend that remembers its clients, in
+// the order of the backends. A backend has at most one number for each pool and each power
+// of two numbers from which clients draw.
 func forgetNumbers(elements map[string]nft.Element, rows []nft.Element) error {
 	numbers := map[string]int{}
 	for _, e := range rows {
@@ -164,8 +165,8 @@ func forgetNumbers(elements map[string]nft.Element, rows []nft.Element) error {
 	return nil
 }
 
-// inOrderOfBackends gives the backends the slots they would have if sorted. The slots
-// have no holes.
+// inOrderOfBackends assigns slots to the backends in sorted order. It returns an error if a
+// slot is free.
 func inOrderOfBackends(rows []nft.Element) error {
 	slices.SortFunc(rows, func(a, b nft.Element) int { return int(index(a)) - int(index(b)) })
 	keys := make([]string, len(rows))
@@ -192,8 +193,7 @@ type editor struct {
 	kernel Kernel
 }
 
-// edit does what it might do to our tables. What the kernel refuses does not
-// happen.
+// edit makes edits that another program might make. It ignores errors of the kernel.
 func (m editor) edit() error {
 	t := planetest.Pick(m.Rand, bothTables...)
 	state, err := m.kernel.Read(context.Background(), t)
@@ -221,13 +221,13 @@ func (m editor) edits(t nft.Table, state *nft.State) *nft.Tx {
 	chain := planetest.Pick(m.Rand, slices.Sorted(maps.Keys(state.Chains))...)
 	foreign := nft.Set{Name: "foreign-map", Key: []nft.Type{nft.Addr}, Data: []nft.Type{nft.Verdict}}
 	switch m.IntN(6) {
-	case 0: // some elements vanish
+	case 0: // delete some elements
 		for _, e := range elements {
 			if m.Chance(2) {
 				tx.Delete(t, set, e)
 			}
 		}
-	case 1: // an element says something else
+	case 1: // change an element
 		if len(elements) > 0 {
 			e := planetest.Pick(m.Rand, elements...)
 			tx.Delete(t, set, e)
@@ -237,21 +237,21 @@ func (m editor) edits(t nft.Table, state *nft.State) *nft.Tx {
 			}
 			tx.Add(t, set, e)
 		}
-	case 2: // a row with a hole before it, a row and a frontend of nothing
+	case 2: // add a row behind a free slot, and a frontend of no Service
 		key := nft.Key{}.Addr(netipOf(t, m.IntN(9))).Proto(6).Port(80)
 		tx.Add(t, l.spaces[byAddress].backends, row(string(key), 1+uint32(m.IntN(30)), backendOf(t)))
 		tx.Add(t, l.spaces[byAddress].frontends, nft.Element{Key: string(key), Data: action(0x10002).data()})
-	case 3: // a chain that others lead to is emptied
+	case 3: // empty a chain to which others jump
 		if c := (nft.Chain{Name: chain}); state.Chains[chain].SameHook(c) {
 			tx.SetChain(t, c)
 		}
-	case 4: // chains of others, that lead to each other and to ours
+	case 4: // add foreign chains that jump to each other and to ours
 		tx.AddSet(t, foreign)
 		tx.SetChain(t, nft.Chain{Name: "foreign-b"})
 		tx.SetChain(t, nft.Chain{Name: "foreign-a", Rules: []nft.Rule{nft.NewRule(nft.Jump("foreign-b")), nft.NewRule(nft.Goto("services"))}})
 		tx.SetChain(t, nft.Chain{Name: "zz", Rules: []nft.Rule{nft.NewRule(nft.Jump("foreign-a"))}})
 		tx.Add(t, foreign, nft.Element{Key: string(nft.Key{}.Addr(netipOf(t, 1))), Goto: "foreign-a"})
-	case 5: // sets of others
+	case 5: // add a foreign set
 		tx.AddSet(t, nft.Set{Name: "clients-foreign", Key: []nft.Type{nft.Addr}, Dynamic: true, Size: 10})
 	}
 	return tx

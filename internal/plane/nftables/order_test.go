@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Nobody is in the middle of what is not there yet: it is made at once, but for
-// ranges, which packets see late. What is there changes in an order.
+// A first load takes one transaction, and one for ranges, which packets see late: there are
+// no packets in tables that do not exist yet. Later changes are written in an order.
 func TestTheFirstLoadIsOneTransaction(t *testing.T) {
 	fake := nft.NewFake()
 	fake.Space = 64 << 20
@@ -28,11 +28,11 @@ func TestTheFirstLoadIsOneTransaction(t *testing.T) {
 	small.Space = 1 << 17
 	load(t, small, planetest.Compile(planetest.EveryShape(), route.Options{}))
 	if small.Commits < 5 {
-		t.Errorf("without room for all the first load is %d transactions, want one for each phase at least", small.Commits)
+		t.Errorf("the first load with small transactions is %d transactions, want at least one for each phase", small.Commits)
 	}
 	before := fake.Commits
 	load(t, fake, planetest.Compile(cluster.NewStore(), route.Options{}))
 	if n := fake.Commits - before; n < 2 {
-		t.Errorf("to take all away is %d transactions, want an order", n)
+		t.Errorf("to delete everything takes %d transactions, want an order", n)
 	}
 }

@@ -14,8 +14,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Every path there is can be walked in the tables that are loaded: each step is
-// there, and leads to the next.
+// Every path exists in the loaded tables: each step exists and leads to the next.
 func TestPathsLeadThroughTheTables(t *testing.T) {
 	walked := map[string]bool{}
 	for detector, opt := range planetest.Detectors() {
@@ -47,7 +46,7 @@ func TestPathsLeadThroughTheTables(t *testing.T) {
 	}
 }
 
-// passages are all connections to a port, of clients of every kind.
+// passages returns connections to a port, from clients of every kind.
 func passages(svc *route.Service, port int) []plane.Passage {
 	var all []plane.Passage
 	p := &svc.Ports[port]
@@ -60,7 +59,7 @@ func passages(svc *route.Service, port int) []plane.Passage {
 	return all
 }
 
-// walk goes along a path, in the tables alone.
+// walk verifies a path in the tables.
 func walk(fake *nft.Fake, p plane.Passage, path []string) error {
 	w := walker{fake, everyFamily()[0].table, p}
 	port := &p.Service.Ports[p.Port]
@@ -69,7 +68,7 @@ func walk(fake *nft.Fake, p plane.Passage, path []string) error {
 	}
 	l := newLayout()
 	k := l.key(port, &port.Frontends[p.Frontend])
-	chain, from := "services", "" // where a packet is, and where it returns to
+	chain, from := "services", "" // the current chain, and the one it returns to
 	for i, step := range path {
 		kind, name, _ := strings.Cut(step, " ")
 		switch {
@@ -79,7 +78,7 @@ func walk(fake *nft.Fake, p plane.Passage, path []string) error {
 			chain = name
 		case kind != "chain":
 			if !w.mentions(chain, "@"+name) {
-				return fmt.Errorf("chain %s does not look into %s", chain, name)
+				return fmt.Errorf("chain %s does not use %s", chain, name)
 			}
 		case i > 0 && strings.HasPrefix(path[i-1], "map "):
 			if !slices.Contains(w.leads(strings.TrimPrefix(path[i-1], "map "), k.key), name) {
@@ -108,7 +107,8 @@ func (w walker) mentions(chain, words string) bool {
 	})
 }
 
-// leads are the chains that an element leads to, at once or by the maps of ways.
+// leads returns the chains to which an element leads, directly or through the maps of
+// actions.
 func (w walker) leads(set, key string) []string {
 	state := w.fake.Tables[w.table]
 	e, there := state.Sets[set].Elements[key]
@@ -122,7 +122,7 @@ func (w walker) leads(set, key string) []string {
 	return chains
 }
 
-// ends wants a path to end where the packet finds its backends, or its end.
+// ends verifies that a path ends with the backends, or with the verdict.
 func (w walker) ends(step, key string) error {
 	port := &w.Service.Ports[w.Port]
 	f := &port.Frontends[w.Frontend]
@@ -133,11 +133,11 @@ func (w walker) ends(step, key string) error {
 	kind, name, _ := strings.Cut(step, " ")
 	switch {
 	case w.KeptOut:
-		return wanted(kind == "set" && strings.HasSuffix(name, "allowed"), "the ranges")
+		return wanted(kind == "set" && strings.HasSuffix(name, "allowed"), "the source ranges")
 	case way.Verdict == route.Reject:
-		return wanted(step == "chain rejected", "a refusal")
+		return wanted(step == "chain rejected", "the chain rejected")
 	case way.Verdict == route.Drop:
-		return wanted(step == "chain dropped", "silence")
+		return wanted(step == "chain dropped", "the chain dropped")
 	}
 	var backends []netip.AddrPort
 	elements := w.fake.Tables[w.table].Sets[name].Elements
@@ -153,14 +153,14 @@ func (w walker) ends(step, key string) error {
 	return wanted(slices.Equal(backends, port.Backends(way.Pool)), "the backends")
 }
 
-func wanted(is bool, what string) error {
-	if is {
+func wanted(ok bool, what string) error {
+	if ok {
 		return nil
 	}
 	return fmt.Errorf("does not end at %s", what)
 }
 
-// backendIn reads what row writes.
+// backendIn decodes the data of a row.
 func backendIn(data string, f route.Family) netip.AddrPort {
 	n := 16
 	if f == route.IPv4 {
@@ -194,7 +194,7 @@ func TestStraysAreRefusedAndDropped(t *testing.T) {
 	}
 }
 
-// What people read.
+// Path returns these names for examples of every kind of frontend.
 func TestPath(t *testing.T) {
 	change := planetest.Compile(planetest.EveryShape(), planetest.Detectors()["cidr"])
 	for _, tt := range []struct {

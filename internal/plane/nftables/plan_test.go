@@ -71,8 +71,8 @@ func (s *testCluster) service(name string, change func(*cluster.Service)) {
 	s.store.SetService(svc)
 }
 
-// A plan reads as what a person would type, one step a line.
-func TestPlansReadAsNftCommands(t *testing.T) {
+// Plans are printed as nft commands, one step per line.
+func TestPlansArePrintedAsNftCommands(t *testing.T) {
 	s := newTestCluster(t, nft.NewFake())
 	s.service("web", func(svc *cluster.Service) {
 		svc.Type, svc.Ports[0].NodePort, svc.ExternalLocal = cluster.LoadBalancer, 30080, true
@@ -94,12 +94,13 @@ func TestPlansReadAsNftCommands(t *testing.T) {
 	s.store.DeleteService(cluster.Name{Namespace: "shop", Name: "web"})
 	golden(t, "delete.nft", s.sync())
 	if text := s.sync(); text != "" {
-		t.Errorf("nothing happened, but\n%s", text)
+		t.Errorf("a plan without changes is\n%s", text)
 	}
 }
 
-// What a plan prints, nft takes: every line, of every shape of rule.
-func TestNftTakesAPlan(t *testing.T) {
+// nft accepts every line of a plan, for every kind of rule, and its own listing of the
+// result.
+func TestNftAcceptsAPlan(t *testing.T) {
 	for name, opt := range planetest.Detectors() {
 		t.Run(name, func(t *testing.T) {
 			_, netns := realKernel(t)
@@ -108,7 +109,7 @@ func TestNftTakesAPlan(t *testing.T) {
 				t.Fatal(err)
 			}
 			plan := p.Plan(planetest.Compile(planetest.EveryShape(), opt)).String()
-			for lines := range slices.Chunk(slices.Collect(strings.Lines(plan)), 200) { // its buffer may be small
+			for lines := range slices.Chunk(slices.Collect(strings.Lines(plan)), 200) { // the buffer of nft may be small
 				if out, err := runNft(t, netns, strings.Join(lines, ""), "-f", "-"); err != nil {
 					t.Fatalf("%v\n%.3000s", err, out)
 				}
@@ -120,15 +121,14 @@ func TestNftTakesAPlan(t *testing.T) {
 			_, other := realKernel(t)
 			for _, table := range strings.SplitAfter(listing, "\n}\n") {
 				if out, err := runNft(t, other, table, "-f", "-"); err != nil {
-					t.Errorf("what nft lists it does not take back: %v\n%.3000s", err, out)
+					t.Errorf("nft does not accept its own listing: %v\n%.3000s", err, out)
 				}
 			}
 		})
 	}
 }
 
-// And from the tables that the plane itself wrote, every chain can be listed by
-// its name: none is a word of nft's language.
+// Every chain that the plane wrote can be listed by name: no name is a keyword of nft.
 func TestEveryChainListsByName(t *testing.T) {
 	conn, netns := realKernel(t)
 	load(t, conn, planetest.Compile(planetest.EveryShape(), planetest.Detectors()["primary"]))

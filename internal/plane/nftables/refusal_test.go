@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// withRoom is a kernel with so much room for one transaction.
+// withRoom is a kernel with a limit of the size of one transaction.
 type withRoom struct {
 	Kernel
 	room int
@@ -29,22 +29,21 @@ type withRoom struct {
 
 func (r withRoom) Room() int { return r.room }
 
-// refusals looks at a fake kernel after each transaction of a plan: whatever
-// address is refused, all frontends it had before the plan and loses, or has after it
-// and gains, are there.
+// refusals verifies a fake kernel after each transaction of a plan: while an address is
+// refused, all its frontends that the plan deletes or adds exist.
 type refusals struct {
 	*nft.Fake
 	layout        layout
 	before, after map[nft.Table]*nft.State
 
-	last   map[nft.Table]*nft.State // after the last transaction
-	writes int                      // transactions that changed frontends or what is refused
-	shared bool                     // one of them did both, of the same address
-	served int                      // transactions after which there were frontends and nothing was refused
+	last   map[nft.Table]*nft.State // after the previous transaction
+	writes int                      // transactions that changed frontends or refused addresses
+	shared bool                     // one of them changed both for the same address
+	served int                      // transactions after which frontends existed and no address was refused
 	err    error
 }
 
-// begin notes what is there, and what will be.
+// begin records the state before a plan and the state after it.
 func (r *refusals) begin(t *testing.T, to route.Change, families []route.Family) {
 	t.Helper()
 	next := nft.NewFake()
@@ -54,7 +53,8 @@ func (r *refusals) begin(t *testing.T, to route.Change, families []route.Family)
 	r.writes, r.shared, r.served = 0, false, 0
 }
 
-// Commit is that of the Fake, which makes a new state and leaves the last as it is.
+// Commit implements Kernel. The Fake creates a new state and does not change the previous
+// one.
 func (r *refusals) Commit(ctx context.Context, tx *nft.Tx) error {
 	if err := r.Fake.Commit(ctx, tx); err != nil {
 		return err
@@ -78,7 +78,7 @@ func (r *refusals) Commit(ctx context.Context, tx *nft.Tx) error {
 	return nil
 }
 
-// covers wants the frontends to be there that come or go with a refusal.
+// covers verifies that the frontends exist that come or go with a refused address.
 func (r *refusals) covers(table nft.Table, e nft.Element, now *nft.State) error {
 	before, after := tableOf(r.before, table), tableOf(r.after, table)
 	had, has := slices.Contains(r.refused(before), e), slices.Contains(r.refused(after), e)
@@ -92,7 +92,7 @@ func (r *refusals) covers(table nft.Table, e nft.Element, now *nft.State) error 
 		want = before
 	}
 	if missing := lacking(e, r.frontends(want), r.frontends(now)); len(missing) > 0 {
-		return fmt.Errorf("%s: %x is refused, but %d frontends there are missing", table, e.Key, len(missing))
+		return fmt.Errorf("%s: %x is refused, but %d of its frontends are missing", table, e.Key, len(missing))
 	}
 	return nil
 }
@@ -108,8 +108,8 @@ func (r *refusals) frontends(s *nft.State) map[string]nft.Element {
 	return s.Sets[r.layout.spaces[byAddress].frontends.Name].Elements
 }
 
-// refused lists the addresses, and ranges of them, that are refused. An address
-// is a range that ends with itself.
+// refused returns the refused addresses and ranges. An address is a range that contains
+// only itself.
 func (r *refusals) refused(s *nft.State) []nft.Element {
 	var all []nft.Element
 	for _, e := range s.Sets[r.layout.clusterIPs.Name].Elements {
@@ -132,8 +132,8 @@ func (r *refusals) differ(a, b *nft.State) bool {
 	return !maps.Equal(r.frontends(a), r.frontends(b)) || !maps.Equal(byKey(r.refused(a)), byKey(r.refused(b)))
 }
 
-// lacking lists the frontends in a range that are not there. No end is the end of
-// all addresses.
+// lacking returns the frontends in a range that do not exist. An empty End means the end of
+// the address space.
 func lacking(e nft.Element, want, have map[string]nft.Element) []string {
 	var missing []string
 	for key := range want {
@@ -145,23 +145,23 @@ func lacking(e nft.Element, want, have map[string]nft.Element) []string {
 	return missing
 }
 
-// However a change is cut, nothing is refused whose frontends are still to come or
-// already gone; and where it is cut, the frontends do not share a transaction with
-// the refusals they come with.
+// If a change takes several transactions, an address is refused only while its frontends
+// exist, and frontends are not written in the same transaction as the refusals that belong
+// to them.
 func TestRefusalsComeAfterFrontendsAndGoBeforeThem(t *testing.T) {
-	cut := 0
+	divided := 0
 	for seed := range uint64(5) {
 		w := planetest.NewWorld(rand.New(rand.NewPCG(seed, 1)))
 		opt := w.Options()
 		compiler, families := route.NewCompiler(opt), opt.Families
 		kernel := &refusals{Fake: nft.NewFake()}
 		p := newPlane(kernel, families...)
-		for turn := range 40 {
+		for round := range 40 {
 			for range 1 + w.IntN(12) {
 				w.Change()
 			}
 			change, _ := compiler.Compile(w.Store.Take())
-			if turn == 0 || w.Chance(5) {
+			if round == 0 || w.Chance(5) {
 				if err := p.Refresh(t.Context()); err != nil {
 					t.Fatal(err)
 				}
@@ -173,23 +173,23 @@ func TestRefusalsComeAfterFrontendsAndGoBeforeThem(t *testing.T) {
 				t.Fatal(err)
 			}
 			if kernel.writes > 1 {
-				cut++
+				divided++
 			}
 			if kernel.err != nil || kernel.writes > 1 && kernel.shared {
-				t.Fatalf("seed %d, turn %d: %d writes, together: %t, %v\n%.3000s", seed, turn, kernel.writes, kernel.shared, kernel.err, plan)
+				t.Fatalf("seed %d, round %d: %d writes, together: %t, %v\n%.3000s", seed, round, kernel.writes, kernel.shared, kernel.err, plan)
 			}
 		}
 	}
-	if cut < 20 {
-		t.Errorf("%d changes were cut, want more to look at", cut)
+	if divided < 20 {
+		t.Errorf("%d changes took several transactions, want at least 20", divided)
 	}
 }
 
-// A first load that is too large for one transaction serves before it refuses.
+// A first load in several transactions adds frontends before it refuses addresses.
 func TestFirstLoadInPiecesServesBeforeItRefuses(t *testing.T) {
 	kernel := &refusals{Fake: nft.NewFake()}
 	kernel.Space = 20_000
-	change := route.Change{Table: crowd(300)}
+	change := route.Change{Table: manyServices(300)}
 	kernel.begin(t, change, []route.Family{route.IPv4})
 	load(t, kernel, change, route.IPv4)
 	if kernel.err != nil || kernel.shared {
@@ -198,23 +198,23 @@ func TestFirstLoadInPiecesServesBeforeItRefuses(t *testing.T) {
 	if kernel.served < 3 {
 		t.Errorf("%d transactions with frontends before the first refusal, want several", kernel.served)
 	}
-	settled(t, kernel, change.Table, route.IPv4)
+	checkSettled(t, kernel, change.Table, route.IPv4)
 }
 
-// The order costs nothing where there is room.
-func TestRefusalsCostNoTransaction(t *testing.T) {
-	table, fake := crowd(10), nft.NewFake()
+// Without a limit of the size, the order takes no further transaction.
+func TestRefusalsTakeNoFurtherTransaction(t *testing.T) {
+	table, fake := manyServices(10), nft.NewFake()
 	p := load(t, fake, route.Change{Table: table}, route.IPv4)
-	one := member(10, 0, 1, 2)
+	one := numberedService(10, 0, 1, 2)
 	host := table.Host
 	for _, c := range []struct {
 		name   string
 		change route.Change
 		want   int
 	}{
-		{"a Service comes", route.Change{Touched: []route.Touch{{Name: one.Name, New: one}}}, 2},
-		{"a Service goes", route.Change{Touched: []route.Touch{{Name: one.Name, Old: one}}}, 2},
-		{"the ServiceCIDR is another", route.Change{OldHost: &host}, 1},
+		{"a Service is added", route.Change{Touched: []route.Touch{{Name: one.Name, New: one}}}, 2},
+		{"a Service is deleted", route.Change{Touched: []route.Touch{{Name: one.Name, Old: one}}}, 2},
+		{"the ServiceCIDR changes", route.Change{OldHost: &host}, 1},
 	} {
 		c.change.Table = table
 		if c.change.OldHost != nil {
@@ -228,13 +228,13 @@ func TestRefusalsCostNoTransaction(t *testing.T) {
 			t.Errorf("%s: %d transactions, want %d", c.name, n, c.want)
 		}
 	}
-	settled(t, fake, table, route.IPv4)
+	checkSettled(t, fake, table, route.IPv4)
 }
 
-// Connections that another proxy's rules serve meet no refusal while the tables
-// are filled in pieces: first they are served there, then here. Refused or dropped,
-// a program would send its first packet again.
-func TestFirstLoadInPiecesRefusesNobody(t *testing.T) {
+// While the tables are filled in several transactions, connections that rules of another
+// proxy serve are not refused: they are served first there, then here. After a refusal or
+// drop the client would send its first packet again.
+func TestFirstLoadInPiecesRefusesNoConnection(t *testing.T) {
 	const services = 4000
 	conn, netns := realKernel(t)
 	other := `add table ip other
@@ -251,7 +251,7 @@ add rule ip other output ip daddr 172.16.0.0/12 tcp dport 80 dnat to 10.0.0.1:80
 	if err := p.Refresh(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	plan := p.Plan(route.Change{Table: crowd(services)})
+	plan := p.Plan(route.Change{Table: manyServices(services)})
 	loaded := make(chan error, 1)
 	connected := 0
 	kerneltest.Do(t, netns, func() error {
@@ -269,16 +269,16 @@ add rule ip other output ip daddr 172.16.0.0/12 tcp dport 80 dnat to 10.0.0.1:80
 		}
 	})
 	if connected < 50 {
-		t.Errorf("%d connections during the load, want more to look at", connected)
+		t.Errorf("%d connections during the load, want at least 50", connected)
 	}
 	out, err := runNft(t, netns, "", "list", "chain", "ip", "other", "first")
 	if want := fmt.Sprintf("counter packets %d ", connected); err != nil || !strings.Contains(out, want) {
 		t.Errorf("%v\n%s\nwant as many packets as connections, %d", err, out, connected)
 	}
-	settled(t, conn, crowd(services), route.IPv4)
+	checkSettled(t, conn, manyServices(services), route.IPv4)
 }
 
-// listen takes connections to all backends, and sends those to services on their way.
+// listen accepts connections to all backends, and routes those to Services.
 func listen(t *testing.T, netns int) {
 	t.Helper()
 	var l net.Listener
@@ -297,7 +297,7 @@ func listen(t *testing.T, netns int) {
 		for {
 			c, err := l.Accept()
 			if err != nil {
-				return // closed
+				return // the listener is closed
 			}
 			_ = c.Close()
 		}
@@ -306,7 +306,7 @@ func listen(t *testing.T, netns int) {
 
 // dial connects to the i-th service from this thread.
 func dial(i int) error {
-	to := member(i).Ports[0].Frontends[0]
+	to := numberedService(i).Ports[0].Frontends[0]
 	d := net.Dialer{Timeout: 5 * time.Second}
 	c, err := d.Dial("tcp4", netip.AddrPortFrom(to.Addr, to.Port).String())
 	if err != nil {

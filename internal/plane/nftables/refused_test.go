@@ -17,13 +17,14 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-var errTuesday = errors.New("it is Tuesday")
+var errRefused = errors.New("refused by the test")
 
-// refusing returns what a Fake refuses: commands with one of these texts.
+// refusing returns a function for Fake.Refuse that refuses commands with one of these
+// texts.
 func refusing(texts ...string) func(string) error {
 	return func(command string) error {
 		if slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(command, text) }) {
-			return errTuesday
+			return errRefused
 		}
 		return nil
 	}
@@ -38,7 +39,7 @@ func apply(t *testing.T, p *Plane, table *route.Table) error {
 	return p.Plan(route.Change{Table: table}).Apply(context.Background())
 }
 
-// wantRefused wants an error that is about these Services alone, and names the command.
+// wantRefused verifies that an error refuses these Services only, and contains the command.
 func wantRefused(t *testing.T, err error, command string, names ...cluster.Name) {
 	t.Helper()
 	refused, is := errors.AsType[plane.Refused](err)
@@ -48,12 +49,12 @@ func wantRefused(t *testing.T, err error, command string, names ...cluster.Name)
 	}
 	for name, err := range refused {
 		if !strings.Contains(err.Error(), command) {
-			t.Errorf("%s is refused for %q, want that it names %q", name, err, command)
+			t.Errorf("%s is refused because of %q, want %q in it", name, err, command)
 		}
 	}
 }
 
-// frontendsOf returns the names of the Services that have a frontend, from their comments.
+// frontendsOf returns the Services that have a frontend, from the comments of the elements.
 func frontendsOf(t *testing.T, kernel Kernel) map[string]bool {
 	t.Helper()
 	state, err := kernel.Read(context.Background(), bothTables[0])
@@ -68,14 +69,14 @@ func frontendsOf(t *testing.T, kernel Kernel) map[string]bool {
 	return names
 }
 
-// A Service with an element that the kernel refuses keeps no other from being written,
-// however much fits into one transaction.
-func TestARefusedServiceHoldsUpNoOther(t *testing.T) {
+// A Service with an element that the kernel refuses does not keep others from being
+// written, whatever the size of transactions is.
+func TestARefusedServiceDoesNotBlockOthers(t *testing.T) {
 	for _, room := range []int{1, 3000, 1 << 20} {
 		t.Run(fmt.Sprint("room ", room), func(t *testing.T) {
 			fake := nft.NewFake()
 			fake.Space = room
-			table, bad := crowd(40), member(7).Name
+			table, bad := manyServices(40), numberedService(7).Name
 			text := fmt.Sprintf("comment %q", bad.String()+":http")
 			fake.Refuse = refusing(text)
 			p := newPlane(fake, route.IPv4)
@@ -88,7 +89,7 @@ func TestARefusedServiceHoldsUpNoOther(t *testing.T) {
 					}
 				}
 			}
-			old, now := member(8, 0, 1, 2), member(8, 0, 1, 2, 3)
+			old, now := numberedService(8, 0, 1, 2), numberedService(8, 0, 1, 2, 3)
 			table.Services[now.Name] = now
 			change := route.Change{Table: table, Touched: []route.Touch{{Name: now.Name, Old: old, New: now}}}
 			if err := p.Plan(change).Apply(t.Context()); err != nil {
@@ -98,26 +99,26 @@ func TestARefusedServiceHoldsUpNoOther(t *testing.T) {
 			if err := apply(t, p, table); err != nil {
 				t.Fatal(err)
 			}
-			settled(t, fake, table, route.IPv4)
+			checkSettled(t, fake, table, route.IPv4)
 		})
 	}
 }
 
-// While its new elements are refused a Service stays as it was, with the rows and the
-// chain that its frontend leads to.
+// While its new elements are refused, a Service keeps its rows and the chain of its
+// frontend.
 func TestARefusedServiceStaysAsItWas(t *testing.T) {
 	fake := nft.NewFake()
-	table, bad := crowd(20), member(7).Name
+	table, bad := manyServices(20), numberedService(7).Name
 	p := load(t, fake, route.Change{Table: table}, route.IPv4)
-	now := member(7, 0, 1, 2, 3, 4)
+	now := numberedService(7, 0, 1, 2, 3, 4)
 	change := route.Change{Table: table, Touched: []route.Touch{{Name: bad, Old: table.Services[bad], New: now}}}
 	table.Services[bad] = now
 	const text = "10.64.0.7 . 8080"
 	fake.Refuse = refusing(text)
-	if err := p.Plan(change).Apply(t.Context()); !errors.Is(err, errTuesday) || errors.As(err, new(plane.Refused)) {
-		t.Fatalf("error %v, want one that blames no Service before everything is compared", err)
+	if err := p.Plan(change).Apply(t.Context()); !errors.Is(err, errRefused) || errors.As(err, new(plane.Refused)) {
+		t.Fatalf("error %v, want one that refuses no Service before everything is compared", err)
 	}
-	gone := member(9).Name
+	gone := numberedService(9).Name
 	delete(table.Services, gone)
 	wantRefused(t, apply(t, p, table), text, bad)
 	for k, bad := range newAudit(fake, &planetest.Faults{Room: 1 << 20}).frontends() {
@@ -132,71 +133,71 @@ func TestARefusedServiceStaysAsItWas(t *testing.T) {
 	if err := apply(t, p, table); err != nil {
 		t.Fatal(err)
 	}
-	settled(t, fake, table, route.IPv4)
+	checkSettled(t, fake, table, route.IPv4)
 }
 
-// A rule of a chain that several Services share is refused: those Services are left out.
-func TestARefusedChainIsRefusedForTheServicesThatNeedIt(t *testing.T) {
+// If a rule of a chain that several Services share is refused, these Services are left out.
+func TestARefusedChainRefusesTheServicesThatNeedIt(t *testing.T) {
 	for _, room := range []int{1, 20_000, 1 << 20} {
 		t.Run(fmt.Sprint("room ", room), func(t *testing.T) {
 			fake := nft.NewFake()
 			fake.Space = room
-			table := crowd(20)
-			affinity(table.Services[member(3).Name], table.Services[member(5).Name])
+			table := manyServices(20)
+			affinity(table.Services[numberedService(3).Name], table.Services[numberedService(5).Name])
 			const text = "update @clients"
 			fake.Refuse = refusing(text)
 			p := newPlane(fake, route.IPv4)
-			wantRefused(t, apply(t, p, table), "it is Tuesday", member(3).Name, member(5).Name)
+			wantRefused(t, apply(t, p, table), errRefused.Error(), numberedService(3).Name, numberedService(5).Name)
 			if n := len(frontendsOf(t, fake)); n != 18 {
 				t.Errorf("%d Services have frontends, want 18", n)
 			}
-			other := member(30, 0, 1, 2)
+			other := numberedService(30, 0, 1, 2)
 			affinity(other)
 			table.Services[other.Name] = other
 			change := route.Change{Table: table, Touched: []route.Touch{{Name: other.Name, New: other}}}
-			if err := p.Plan(change).Apply(t.Context()); !errors.Is(err, errTuesday) {
+			if err := p.Plan(change).Apply(t.Context()); !errors.Is(err, errRefused) {
 				t.Errorf("error %v, want that the chain is tried for another Service", err)
 			}
-			wantRefused(t, apply(t, p, table), "it is Tuesday", member(3).Name, member(5).Name, other.Name)
+			wantRefused(t, apply(t, p, table), errRefused.Error(), numberedService(3).Name, numberedService(5).Name, other.Name)
 			fake.Refuse = nil
 			if err := apply(t, p, table); err != nil {
 				t.Fatal(err)
 			}
-			settled(t, fake, table, route.IPv4)
+			checkSettled(t, fake, table, route.IPv4)
 		})
 	}
 }
 
-// What belongs to the whole node is refused for all, and so is an error that is no answer
-// of the kernel.
-func TestOtherErrorsAreNoRefusals(t *testing.T) {
+// Errors of objects of the whole node are not refusals of a Service, and neither are errors
+// that are not a reply of the kernel.
+func TestOtherErrorsAreNotRefusals(t *testing.T) {
 	for name, fail := range map[string]func(*nft.Fake){
 		"a fixed chain": func(f *nft.Fake) { f.Refuse = refusing("add rule ip sluice services") },
 		"a set":         func(f *nft.Fake) { f.Refuse = refusing("add map ip sluice fronts") },
 		"a table":       func(f *nft.Fake) { f.Refuse = refusing("add table ip sluice") },
-		"the socket":    func(f *nft.Fake) { f.Fail = func(*nft.Tx) error { return errTuesday } },
+		"the socket":    func(f *nft.Fake) { f.Fail = func(*nft.Tx) error { return errRefused } },
 	} {
 		t.Run(name, func(t *testing.T) {
-			fake, table := nft.NewFake(), crowd(5)
+			fake, table := nft.NewFake(), manyServices(5)
 			fail(fake)
 			p := newPlane(fake, route.IPv4)
-			if err := apply(t, p, table); !errors.Is(err, errTuesday) || errors.As(err, new(plane.Refused)) {
-				t.Fatalf("error %v, want one that is no refusal", err)
+			if err := apply(t, p, table); !errors.Is(err, errRefused) || errors.As(err, new(plane.Refused)) {
+				t.Fatalf("error %v, want one that is not a refusal", err)
 			}
 			fake.Refuse, fake.Fail = nil, nil
 			if err := apply(t, p, table); err != nil {
 				t.Fatal(err)
 			}
-			settled(t, fake, table, route.IPv4)
+			checkSettled(t, fake, table, route.IPv4)
 		})
 	}
 }
 
-// If another program deletes the tables between two transactions, the kernel finds what
-// the next one needs missing. No Service is the cause.
-func TestAFlushDuringAWriteIsNoRefusal(t *testing.T) {
-	table := crowd(20)
-	affinity(table.Services[member(3).Name])
+// If another program deletes the tables between two transactions, the next one refers to
+// missing objects. This is not the fault of a Service.
+func TestAFlushDuringAWriteIsNotARefusal(t *testing.T) {
+	table := manyServices(20)
+	affinity(table.Services[numberedService(3).Name])
 	for _, room := range []int{1, 3000, 1 << 20} {
 		for at := 1; ; at++ {
 			fake := nft.NewFake()
@@ -224,20 +225,21 @@ func TestAFlushDuringAWriteIsNoRefusal(t *testing.T) {
 			if at > 1 && err == nil {
 				t.Errorf("room %d, flush before transaction %d: no error", room, at)
 			}
-			settled(t, fake, table, route.IPv4)
+			checkSettled(t, fake, table, route.IPv4)
 		}
 	}
 }
 
-// refusable are texts of commands for a Service, or for what several Services need.
+// refusable are texts of commands for one Service, or for objects that several Services
+// share.
 var refusable = []string{
 	"10.180.0.3 . 8080", "fd00:10:180:1::4 . 8081", `comment "ns/s1`, `comment "ns/s4:web`, "203.0.113.2 . ", "tcp . 30001",
 	"add rule ip sluice off-pod-2 ", "add chain ip6 sluice nodeport-guard", "update @clients", "ways-after-split { 110:",
 	"hairpin { 10.180.0.1 ", "cluster-ips { 172.30.0.4 ",
 }
 
-// Whatever changes, and whatever the kernel refuses: it holds all other Services, every
-// frontend leads to backends, and once it refuses nothing any more nothing is left over.
+// After random changes and refusals, the kernel holds all Services that it does not refuse,
+// every frontend works, and once nothing is refused any more, there are no leftovers.
 func TestModelOfRefusals(t *testing.T) {
 	refusals := 0
 	for seed := *firstSeed; seed < *firstSeed+*seeds; seed++ {
@@ -245,7 +247,7 @@ func TestModelOfRefusals(t *testing.T) {
 		opt := w.Options()
 		compiler, fake := route.NewCompiler(opt), nft.NewFake()
 		p := newPlane(fake, opt.Families...)
-		for turn := range 25 {
+		for round := range 25 {
 			for range 1 + w.IntN(8) {
 				w.Change()
 			}
@@ -263,22 +265,22 @@ func TestModelOfRefusals(t *testing.T) {
 			if err == nil && w.Chance(4) {
 				fake.Refuse = nil
 				if err = apply(t, p, change.Table); err == nil {
-					settled(t, fake, change.Table, opt.Families...)
+					checkSettled(t, fake, change.Table, opt.Families...)
 				}
 			}
 			if err != nil {
-				t.Fatalf("seed %d, turn %d: %v, refused: %v", seed, turn, err, refused)
+				t.Fatalf("seed %d, round %d: %v, refused: %v", seed, round, err, refused)
 			}
 			refusals += len(refused)
 		}
 	}
 	if uint64(refusals) < *seeds {
-		t.Errorf("%d refusals, want more to look at", refusals)
+		t.Errorf("%d refusals, want at least %d", refusals, *seeds)
 	}
 }
 
-// complete wants every Service that is not refused to be as if it were alone in the
-// kernel, every refused one to have a reason, and every frontend to work.
+// complete verifies that every Service that is not refused is in the kernel, that every
+// refused one is also refused alone, and that every frontend works.
 func complete(t *testing.T, p *Plane, table *route.Table, refused plane.Refused) error {
 	t.Helper()
 	fake, families := p.kernel.(*nft.Fake), p.opt.Families
@@ -288,7 +290,7 @@ func complete(t *testing.T, p *Plane, table *route.Table, refused plane.Refused)
 		alone.Refuse = fake.Refuse
 		one := map[cluster.Name]*route.Service{name: table.Services[name]}
 		if err := apply(t, newPlane(alone, families...), &route.Table{Host: table.Host, Services: one}); err == nil {
-			return fmt.Errorf("%s is refused, but not if it is alone", name)
+			return fmt.Errorf("%s is refused, but is accepted alone", name)
 		}
 		delete(rest.Services, name)
 	}
@@ -302,7 +304,7 @@ func complete(t *testing.T, p *Plane, table *route.Table, refused plane.Refused)
 	for _, f := range rows(families) {
 		for _, set := range newLayout().all {
 			if strings.HasSuffix(set.Name, "backends") || strings.HasSuffix(set.Name, "affinity") {
-				continue // in slots, and with ids, that history decides
+				continue // slots and ids depend on history
 			}
 			for k, want := range scratch.Tables[f.table].Sets[set.Name].Elements {
 				if got, there := fake.Tables[f.table].Sets[set.Name].Elements[k]; !there || got != want {
@@ -314,8 +316,8 @@ func complete(t *testing.T, p *Plane, table *route.Table, refused plane.Refused)
 	return nil
 }
 
-// A real kernel refuses elements beyond the size that another program gave a map. The
-// Services that fit in are served, in whatever order; the others are reported.
+// A real kernel refuses elements beyond the size that another program gave a map. Some
+// Services fit; the others are reported.
 func TestTheKernelRefusesElements(t *testing.T) {
 	conn, netns := realKernel(t)
 	const size, services = 12, 20
@@ -323,7 +325,7 @@ func TestTheKernelRefusesElements(t *testing.T) {
 	if out, err := runNft(t, netns, full, "-f", "-"); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	table := crowd(services)
+	table := manyServices(services)
 	p := newPlane(conn, route.IPv4)
 	for range 2 {
 		err := apply(t, p, table)
@@ -333,7 +335,7 @@ func TestTheKernelRefusesElements(t *testing.T) {
 		}
 		for name, err := range refused {
 			if !strings.Contains(err.Error(), "too many open files in system") || !strings.Contains(err.Error(), "add element ip sluice fronts") {
-				t.Errorf("%s: %q does not say what is refused and why", name, err)
+				t.Errorf("%s: %q does not contain the command and the reason", name, err)
 			}
 		}
 		if there := frontendsOf(t, conn); len(there) != size {
@@ -341,12 +343,12 @@ func TestTheKernelRefusesElements(t *testing.T) {
 		}
 	}
 	for i := range services - size {
-		delete(table.Services, member(i).Name)
+		delete(table.Services, numberedService(i).Name)
 	}
 	if err := apply(t, p, table); err != nil {
 		t.Fatal(err)
 	}
-	settled(t, conn, table, route.IPv4)
+	checkSettled(t, conn, table, route.IPv4)
 }
 
 // emptied is a kernel in which another program deletes the tables after they are read.
@@ -361,20 +363,20 @@ func (k emptied) Commit(ctx context.Context, tx *nft.Tx) error {
 	return k.Kernel.Commit(ctx, tx)
 }
 
-// Tables that another program deletes between a reading and a write are an error, after
-// which everything is compared again. No Service is blamed.
-func TestTablesDeletedMeanwhileBlameNoService(t *testing.T) {
+// If another program deletes tables between a read and a write, the write returns an error
+// that refuses no Service, and everything is compared again.
+func TestTablesDeletedMeanwhileRefuseNoService(t *testing.T) {
 	conn, _ := realKernel(t)
-	table := crowd(50)
+	table := manyServices(50)
 	few := &route.Table{Host: table.Host, Services: map[cluster.Name]*route.Service{}}
 	for i := range 5 {
-		few.Services[member(i).Name] = table.Services[member(i).Name]
+		few.Services[numberedService(i).Name] = table.Services[numberedService(i).Name]
 	}
 	load(t, conn, route.Change{Table: few}, route.IPv4)
 	err := apply(t, newPlane(emptied{conn}, route.IPv4), table)
 	if err == nil || errors.As(err, new(plane.Refused)) {
-		t.Fatalf("error %v, want one that blames no Service", err)
+		t.Fatalf("error %v, want one that refuses no Service", err)
 	}
 	load(t, conn, route.Change{Table: table}, route.IPv4)
-	settled(t, conn, table, route.IPv4)
+	checkSettled(t, conn, table, route.IPv4)
 }

@@ -34,13 +34,13 @@ func TestRenumber(t *testing.T) {
 		before, want, then []int
 	}{
 		{"the first", nil, []int{1, 2, 3}, []int{1, 2, 3}},
-		{"one goes", []int{1, 2, 3}, []int{1, 3}, []int{1, 0, 3}},
-		{"the last goes", []int{1, 2, 3}, []int{1, 2}, []int{1, 2}},
-		{"one comes into a gap", []int{1, 0, 3}, []int{1, 3, 4}, []int{1, 4, 3}},
-		{"one comes behind all", []int{1, 2, 3}, []int{1, 2, 3, 4}, []int{1, 2, 3, 4}},
-		{"who is left keeps a number beyond those drawn, and gets another", []int{1, 2, 3, 4}, []int{4}, []int{4, 0, 0, 4}},
-		{"and when others come again", []int{4, 0, 0, 4}, []int{4, 5, 6}, []int{4, 5, 6, 4}},
-		{"where all numbers are needed, one each", []int{4, 4, 4, 4}, []int{4, 5, 6}, []int{4, 4, 5, 6}},
+		{"one is deleted", []int{1, 2, 3}, []int{1, 3}, []int{1, 0, 3}},
+		{"the last is deleted", []int{1, 2, 3}, []int{1, 2}, []int{1, 2}},
+		{"a new one fills a gap", []int{1, 0, 3}, []int{1, 3, 4}, []int{1, 4, 3}},
+		{"a new one is appended", []int{1, 2, 3}, []int{1, 2, 3, 4}, []int{1, 2, 3, 4}},
+		{"the remaining one keeps its number, and gets one that clients draw", []int{1, 2, 3, 4}, []int{4}, []int{4, 0, 0, 4}},
+		{"others are added again", []int{4, 0, 0, 4}, []int{4, 5, 6}, []int{4, 5, 6, 4}},
+		{"all numbers are needed", []int{4, 4, 4, 4}, []int{4, 5, 6}, []int{4, 4, 5, 6}},
 	} {
 		got := renumber(backendsOf(tt.before...), backendsOf(tt.want...))
 		if fmt.Sprint(got) != fmt.Sprint(backendsOf(tt.then...)) {
@@ -49,9 +49,8 @@ func TestRenumber(t *testing.T) {
 	}
 }
 
-// Whatever comes and goes, each backend has a number that is drawn, and enough numbers
-// lead somewhere; a backend that stays keeps one of its numbers at least, and all of
-// them while those that are drawn suffice.
+// After random changes, each backend has a number that clients draw. A backend that stays
+// keeps at least one of its numbers, and all of them if there are enough for the others.
 func TestRenumberAtRandom(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	var slots []netip.AddrPort
@@ -86,8 +85,8 @@ func TestRenumberAtRandom(t *testing.T) {
 	}
 }
 
-// A way says all that its chain depends on.
-func TestStickyWays(t *testing.T) {
+// An action contains everything that its chain depends on.
+func TestStickyActions(t *testing.T) {
 	l := newLayout()
 	for i := range l.spaces {
 		for kind := uint16(kindPlain); kind <= kindOutside; kind++ {
@@ -110,8 +109,8 @@ func TestStickyWays(t *testing.T) {
 	}
 }
 
-// A Service that is made anew does not get the id of the one before, as that one's
-// clients are still in the map; a restarted proxy finds the ids that are in use.
+// A new Service does not get the id of a deleted one, whose clients are still in the map. A
+// restarted proxy adopts the ids in the kernel.
 func TestIDsAreNotUsedAgainSoon(t *testing.T) {
 	fake := nft.NewFake()
 	s := newTestCluster(t, fake)
@@ -134,16 +133,16 @@ func TestIDsAreNotUsedAgainSoon(t *testing.T) {
 	restarted.store.DeleteService(cluster.Name{Namespace: "shop", Name: "cart"})
 	restarted.sync()
 	if second := add(restarted); second == first {
-		t.Errorf("a new Service has id %d of the one before", second)
+		t.Errorf("a new Service has id %d of the deleted one", second)
 	}
 }
 
 //go:embed testdata/before-0020.nft
 var before0020 string
 
-// earlier makes a table one of a Sluice that kept session affinity by chains and sets
-// for each backend: of the Service cart.
-func earlier(t *testing.T, conn *nft.Conn, netns int) {
+// writeEarlierVersion changes a table to that of an earlier version, which implemented
+// session affinity with chains and sets for each backend, for the Service cart.
+func writeEarlierVersion(t *testing.T, conn *nft.Conn, netns int) {
 	t.Helper()
 	if out, err := runNft(t, netns, before0020, "-f", "-"); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -160,11 +159,12 @@ func earlier(t *testing.T, conn *nft.Conn, netns int) {
 	}
 }
 
-// The tables of a Sluice that kept session affinity by chains and sets for each backend
-// are taken over: frontends stay, and what is superfluous goes.
-func TestChainsOfEarlierVersionsGo(t *testing.T) {
+// The tables of an earlier version, which implemented session affinity with chains and sets
+// for each backend, are adopted: frontends stay, and objects that are not needed any more
+// are deleted.
+func TestChainsOfEarlierVersionsAreDeleted(t *testing.T) {
 	conn, netns := realKernel(t)
-	world := func(affinity time.Duration) *testCluster {
+	newCluster := func(affinity time.Duration) *testCluster {
 		s := newTestCluster(t, conn)
 		s.service("web", func(*cluster.Service) {})
 		s.endpoints("web", planetest.Endpoint("10.180.0.1", "a"), planetest.Endpoint("10.180.1.1", "b"))
@@ -172,9 +172,9 @@ func TestChainsOfEarlierVersionsGo(t *testing.T) {
 		s.endpoints("cart", planetest.Endpoint("10.180.0.2", "a"), planetest.Endpoint("10.180.1.2", "b"))
 		return s
 	}
-	world(0).sync()
-	earlier(t, conn, netns)
-	golden(t, "upgrade.nft", world(3*time.Hour).sync())
+	newCluster(0).sync()
+	writeEarlierVersion(t, conn, netns)
+	golden(t, "upgrade.nft", newCluster(3*time.Hour).sync())
 	state, err := conn.Read(context.Background(), bothTables[0])
 	if err != nil {
 		t.Fatal(err)
@@ -182,10 +182,10 @@ func TestChainsOfEarlierVersionsGo(t *testing.T) {
 	if text := state.String(); strings.Contains(text, "chain endpoint-") || strings.Contains(text, "set clients-") {
 		t.Errorf("chains or sets of the earlier version are left:\n%s", text)
 	}
-	settled(t, conn, world(3*time.Hour).table(), route.IPv4)
+	checkSettled(t, conn, newCluster(3*time.Hour).table(), route.IPv4)
 }
 
-// table compiles all that is in the cluster.
+// table compiles the whole cluster.
 func (s *testCluster) table() *route.Table {
 	change, _ := s.compiler.Compile(s.store.Take())
 	return change.Table

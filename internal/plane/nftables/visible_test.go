@@ -8,18 +8,18 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
 )
 
-// rangeLookup is a look-up of clients in ranges: those that a frontend allows, or those
-// of pods.
+// rangeLookup is a look-up of clients in ranges: those that a frontend allows, or those of
+// pods.
 type rangeLookup struct {
 	table    nft.Table
 	set      string
-	frontend string // its key; none for pods
+	frontend string // its key; empty for pods
 }
 
 // rangesAndRules are the ranges of a look-up, and the frontends or chains that use it.
 type rangesAndRules struct{ ranges, users []string }
 
-// rangeLookups returns those of all tables of a fake kernel.
+// rangeLookups returns the look-ups of all tables of a fake kernel.
 func (a *audit) rangeLookups() map[rangeLookup]rangesAndRules {
 	all := map[rangeLookup]rangesAndRules{}
 	for _, f := range everyFamily() {
@@ -59,16 +59,16 @@ func (a *audit) guards(f family, state *nft.State, s *space, all map[rangeLookup
 	}
 }
 
-// notYetVisible returns an error if a transaction adds ranges together with what looks
-// them up. The kernel shows packets the ranges of a transaction later than the rest.
+// notYetVisible returns an error if a transaction adds ranges together with a frontend or
+// chain that uses them. Packets see the ranges of a transaction later than the rest of it.
 func notYetVisible(before, now map[rangeLookup]rangesAndRules) error {
-	for q, is := range now {
-		was := before[q]
-		slices.Sort(is.ranges)
-		slices.Sort(was.ranges)
-		for _, user := range is.users {
-			if !slices.Contains(was.users, user) && !slices.Equal(is.ranges, was.ranges) {
-				return fmt.Errorf("%s %s: %q looks up ranges that come in the same transaction", q.table, q.set, user)
+	for q, next := range now {
+		old := before[q]
+		slices.Sort(next.ranges)
+		slices.Sort(old.ranges)
+		for _, user := range next.users {
+			if !slices.Contains(old.users, user) && !slices.Equal(next.ranges, old.ranges) {
+				return fmt.Errorf("%s %s: %q uses ranges that the same transaction adds", q.table, q.set, user)
 			}
 		}
 	}
