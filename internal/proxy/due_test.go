@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// drains are the times at which a plane has something to write. A write ends the first.
+// drains are the times at which a plane has something to write. A write removes the first.
 type drains struct {
 	mu sync.Mutex
 	at []time.Time
@@ -37,56 +37,55 @@ func (d *drains) written() {
 	}
 }
 
-// What a plane has to write at a later time is written then, although nothing
-// changed.
+// A due write is made at its time, although nothing has changed.
 func TestTheLoopMakesDueWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &drains{}
 		w := start(t, func(o *Options) { o.Due = d.due })
 		w.plane.onApply = d.written
-		w.put("a", 1)
+		w.setService("a", 1)
 		w.listed()
-		w.diary("refresh\napply +a")
+		w.wantOps("refresh\napply +a")
 		d.add(time.Minute)
 		d.add(time.Hour)
-		w.put("b", 1) // after that write the loop knows the times
-		w.diary("apply +b")
-		w.pass(time.Minute - 1)
-		w.diary("")
-		w.pass(1)
-		w.diary("apply ")
-		w.pass(time.Hour)
-		w.diary("apply ")
-		w.pass(time.Hour)
-		w.diary("")
+		w.setService("b", 1) // after this write the loop reads the times
+		w.wantOps("apply +b")
+		w.advance(time.Minute - 1)
+		w.wantOps("")
+		w.advance(1)
+		w.wantOps("apply ")
+		w.advance(time.Hour)
+		w.wantOps("apply ")
+		w.advance(time.Hour)
+		w.wantOps("")
 	})
 }
 
-// A write that is due and fails is repaired like any other.
+// A due write that fails is retried like any other.
 func TestADueWriteThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &drains{}
 		d.add(time.Minute)
 		w := start(t, func(o *Options) { o.Due = d.due })
 		w.plane.onApply = d.written
-		w.plane.refuse = []error{nil, errors.New("no memory")}
-		w.put("a", 1)
+		w.plane.applyErrs = []error{nil, errors.New("no memory")}
+		w.setService("a", 1)
 		w.listed()
-		w.diary("refresh\napply +a")
-		w.pass(time.Minute)
-		w.diary("apply ")
-		w.pass(firstRetry)
-		w.diary("refresh\napply ")
+		w.wantOps("refresh\napply +a")
+		w.advance(time.Minute)
+		w.wantOps("apply ")
+		w.advance(firstRetry)
+		w.wantOps("refresh\napply ")
 	})
 }
 
-// A plane that is due for ever does not keep the loop busy.
+// A plane that is always due does not keep the loop busy.
 func TestAPlaneThatIsAlwaysDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		w := start(t, func(o *Options) { o.Due = func() time.Time { return began } })
 		w.listed()
-		w.pass(time.Second)
+		w.advance(time.Second)
 		w.stop()
 		synctest.Wait()
 		if n := len(w.syncs); n < 50 || n > 101 {

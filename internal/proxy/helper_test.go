@@ -14,14 +14,14 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// world is a loop with a store before it and a recorder behind it.
-type world struct {
+// testLoop is a loop with a store, a plane and a follower that record their calls.
+type testLoop struct {
 	t        *testing.T
 	loop     *Loop
 	store    *cluster.Store
-	listed   func() // everything was listed once
+	listed   func() // marks the store as complete
 	plane    *recorder
-	follower *listener
+	follower *recordingFollower
 	log      bytes.Buffer
 	syncs    []Sync
 	problems []route.Problem
@@ -29,11 +29,11 @@ type world struct {
 	ended    chan error
 }
 
-// start runs a loop in the bubble of a test; tune may change its options.
-func start(t *testing.T, tune func(*Options)) *world {
+// start runs a loop in the synctest bubble of a test; tune may change its options.
+func start(t *testing.T, tune func(*Options)) *testLoop {
 	t.Helper()
-	w := &world{
-		t: t, store: cluster.NewStore(), plane: newRecorder(), follower: &listener{}, ended: make(chan error, 1),
+	w := &testLoop{
+		t: t, store: cluster.NewStore(), plane: newRecorder(), follower: &recordingFollower{}, ended: make(chan error, 1),
 	}
 	w.listed = w.store.Feed()
 	opt := Options{
@@ -57,8 +57,8 @@ func start(t *testing.T, tune func(*Options)) *world {
 	return w
 }
 
-// put adds a service, or gives the one there another port.
-func (w *world) put(name string, port uint16) {
+// setService adds a Service, or changes its port.
+func (w *testLoop) setService(name string, port uint16) {
 	addr := netip.AddrFrom4([4]byte{10, 96, 0, name[0]})
 	w.store.SetService(&cluster.Service{
 		Name:       cluster.Name{Namespace: "default", Name: name},
@@ -67,48 +67,50 @@ func (w *world) put(name string, port uint16) {
 	})
 }
 
-func (w *world) remove(name string) {
+func (w *testLoop) deleteService(name string) {
 	w.store.DeleteService(cluster.Name{Namespace: "default", Name: name})
 }
 
-// slow has the loop write something that takes until release is called. What the
-// test does meanwhile the loop takes together; while it is idle it may take a
-// part of it.
-func (w *world) slow() (release func()) {
+// blockWrite makes the loop write a Service, and blocks the write until release is called.
+// The loop takes all changes that the test makes meanwhile together.
+func (w *testLoop) blockWrite() (release func()) {
 	w.t.Helper()
 	hold := make(chan struct{})
 	w.plane.hold = hold
-	w.put("slow", 1)
-	w.diary("apply +slow")
+	w.setService("slow", 1)
+	w.wantOps("apply +slow")
 	return func() { close(hold) }
 }
 
-// pass lets time pass. Timers alone do not order what goroutines do.
-func (w *world) pass(d time.Duration) {
+// advance lets fake time pass. It synchronizes with the goroutine of the plane, as timers
+// alone do not for the race detector.
+func (w *testLoop) advance(d time.Duration) {
 	w.plane.fence.Add(1)
 	time.Sleep(d)
 	synctest.Wait()
 }
 
-// diary waits until nothing moves and compares what the plane had to do.
-func (w *world) diary(want string) {
+// wantOps waits until all goroutines are blocked, and compares the calls of the plane since
+// the last call.
+func (w *testLoop) wantOps(want string) {
 	w.t.Helper()
 	synctest.Wait()
-	if got := w.plane.read(); got != want {
-		w.t.Errorf("the plane had to do:\n%s\nwant:\n%s", got, want)
+	if got := w.plane.takeOps(); got != want {
+		w.t.Errorf("calls of the plane:\n%s\nwant:\n%s", got, want)
 	}
 }
 
-func (w *world) told(want string) {
+// wantNotified compares the changes that the follower received since the last call.
+func (w *testLoop) wantNotified(want string) {
 	w.t.Helper()
 	synctest.Wait()
-	if got := w.follower.read(); got != want {
-		w.t.Errorf("followers were told:\n%s\nwant:\n%s", got, want)
+	if got := w.follower.take(); got != want {
+		w.t.Errorf("changes for the follower:\n%s\nwant:\n%s", got, want)
 	}
 }
 
-// logged compares the messages since the last call.
-func (w *world) logged(want ...string) {
+// wantLog compares the messages in the log since the last call.
+func (w *testLoop) wantLog(want ...string) {
 	w.t.Helper()
 	synctest.Wait()
 	var got []string

@@ -14,43 +14,43 @@ import (
 func TestNoWriteBeforeTheStoreIsComplete(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)
-		w.put("a", 1)
-		w.pass(time.Hour)
-		w.diary("")
-		w.put("b", 1)
+		w.setService("a", 1)
+		w.advance(time.Hour)
+		w.wantOps("")
+		w.setService("b", 1)
 		w.listed()
-		w.diary("refresh\napply +a +b")
-		w.told("a ->1, b ->1, host")
+		w.wantOps("refresh\napply +a +b")
+		w.wantNotified("a ->1, b ->1, host")
 	})
 }
 
 func TestAnEmptyClusterIsComparedToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)
-		w.plane.kernel["left"] = true // by an earlier run
+		w.plane.kernel["left"] = true // from an earlier run
 		w.listed()
-		w.diary("refresh\napply -left")
+		w.wantOps("refresh\napply -left")
 	})
 }
 
 func TestOneChangeIsOneSmallWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)
-		w.put("a", 1)
-		w.put("b", 1)
+		w.setService("a", 1)
+		w.setService("b", 1)
 		w.listed()
-		w.diary("refresh\napply +a +b")
-		w.follower.read()
+		w.wantOps("refresh\napply +a +b")
+		w.follower.take()
 
 		began := time.Now()
-		w.put("b", 2)
-		w.diary("apply +b")
-		w.told("b 1>2")
-		w.remove("a")
-		w.diary("apply -a")
-		w.told("a 1>-")
+		w.setService("b", 2)
+		w.wantOps("apply +b")
+		w.wantNotified("b 1>2")
+		w.deleteService("a")
+		w.wantOps("apply -a")
+		w.wantNotified("a 1>-")
 		if waited := time.Since(began); waited != 0 {
-			t.Errorf("the changes took %v, want no waiting", waited)
+			t.Errorf("the changes took %v, want no delay", waited)
 		}
 	})
 }
@@ -58,19 +58,19 @@ func TestOneChangeIsOneSmallWrite(t *testing.T) {
 func TestAChangeWithoutEffectIsNotWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)
-		w.put("a", 1)
+		w.setService("a", 1)
 		w.listed()
-		w.diary("refresh\napply +a")
-		w.follower.read()
-		w.put("a", 1)
-		w.remove("nobody")
-		w.diary("")
-		release := w.slow()
-		w.put("b", 1)
-		w.remove("b")
+		w.wantOps("refresh\napply +a")
+		w.follower.take()
+		w.setService("a", 1)
+		w.deleteService("missing")
+		w.wantOps("")
+		release := w.blockWrite()
+		w.setService("b", 1)
+		w.deleteService("b")
 		release()
-		w.diary("")
-		w.told("slow ->1")
+		w.wantOps("")
+		w.wantNotified("slow ->1")
 	})
 }
 
@@ -78,16 +78,16 @@ func TestChangesDuringAWriteAreWrittenTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)
 		w.listed()
-		w.diary("refresh\napply ")
-		release := w.slow()
+		w.wantOps("refresh\napply ")
+		release := w.blockWrite()
 		for port := range uint16(100) {
-			w.put("b", port+1)
-			w.put("c", port+1)
+			w.setService("b", port+1)
+			w.setService("c", port+1)
 			synctest.Wait()
 		}
 		release()
-		w.diary("apply +b +c")
-		w.told("host\nslow ->1\nb ->100, c ->100")
+		w.wantOps("apply +b +c")
+		w.wantNotified("host\nslow ->1\nb ->100, c ->100")
 	})
 }
 
@@ -98,8 +98,8 @@ func TestMinPeriodKeepsWritesApart(t *testing.T) {
 		w.plane.onApply = func() { times = append(times, time.Now()) }
 		w.listed()
 		for port := range uint16(5) {
-			w.put("a", port+1)
-			w.pass(300 * time.Millisecond)
+			w.setService("a", port+1)
+			w.advance(300 * time.Millisecond)
 		}
 		synctest.Wait()
 		for i := 1; i < len(times); i++ {
@@ -107,14 +107,14 @@ func TestMinPeriodKeepsWritesApart(t *testing.T) {
 				t.Errorf("write %d came %v after the one before, want at least 1s", i, gap)
 			}
 		}
-		w.pass(time.Second)
+		w.advance(time.Second)
 		if len(times) != 3 {
-			t.Errorf("%d writes, want 3: at the start, and one each for what came in a second", len(times))
+			t.Errorf("%d writes, want 3: at the start, and one for the changes of each second", len(times))
 		}
-		// After quiet, the first change is written at once.
-		w.pass(time.Minute)
+		// After a pause, the first change is written at once.
+		w.advance(time.Minute)
 		before := time.Now()
-		w.put("b", 1)
+		w.setService("b", 1)
 		synctest.Wait()
 		if last := times[len(times)-1]; !last.Equal(before) {
 			t.Errorf("written after %v, want at once", last.Sub(before))
@@ -125,47 +125,47 @@ func TestMinPeriodKeepsWritesApart(t *testing.T) {
 func TestAfterAFailureEverythingIsCompared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)
-		w.put("a", 1)
+		w.setService("a", 1)
 		w.listed()
-		w.diary("refresh\napply +a")
-		w.follower.read()
+		w.wantOps("refresh\napply +a")
+		w.follower.take()
 
-		w.plane.refuse = []error{errors.New("no memory")}
-		w.put("b", 1)
-		w.diary("apply +b")
-		w.told("")
-		delete(w.plane.kernel, "a") // whatever happened to it meanwhile
-		w.pass(firstRetry)
-		w.diary("refresh\napply +a +b")
-		w.told("b ->1")
+		w.plane.applyErrs = []error{errors.New("no memory")}
+		w.setService("b", 1)
+		w.wantOps("apply +b")
+		w.wantNotified("")
+		delete(w.plane.kernel, "a") // another program deleted it meanwhile
+		w.advance(firstRetry)
+		w.wantOps("refresh\napply +a +b")
+		w.wantNotified("b ->1")
 	})
 }
 
-// What followers are told spans all attempts: from what was last in the kernel
-// to what is in it now.
+// The change that followers receive after several attempts is from the state before the
+// first one to the state in the kernel.
 func TestFollowersAreNotifiedOnceForManyAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)
-		w.put("a", 1)
-		w.put("b", 1)
-		w.put("c", 1)
+		w.setService("a", 1)
+		w.setService("b", 1)
+		w.setService("c", 1)
 		w.listed()
-		w.diary("refresh\napply +a +b +c")
-		w.follower.read()
+		w.wantOps("refresh\napply +a +b +c")
+		w.follower.take()
 
 		broken := errors.New("no memory")
-		w.plane.refuse = []error{broken, broken, broken}
-		w.put("a", 2)
+		w.plane.applyErrs = []error{broken, broken, broken}
+		w.setService("a", 2)
 		synctest.Wait()
-		w.put("a", 3)
-		w.remove("b")
-		w.pass(firstRetry)
-		w.put("a", 4)
-		w.put("b", 5)
-		w.remove("c")
+		w.setService("a", 3)
+		w.deleteService("b")
+		w.advance(firstRetry)
+		w.setService("a", 4)
+		w.setService("b", 5)
+		w.deleteService("c")
 		w.store.SetServiceCIDRs([]netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")})
-		w.pass(time.Minute)
-		w.told("a 1>4, b 1>5, c 1>-, host")
+		w.advance(time.Minute)
+		w.wantNotified("a 1>4, b 1>5, c 1>-, host")
 	})
 }
 
@@ -179,10 +179,10 @@ func TestRetriesBackOff(t *testing.T) {
 			last = time.Now()
 		}
 		for range 13 {
-			w.plane.refuse = append(w.plane.refuse, errors.New("no memory"))
+			w.plane.applyErrs = append(w.plane.applyErrs, errors.New("no memory"))
 		}
 		w.listed()
-		w.pass(time.Hour)
+		w.advance(time.Hour)
 		want := []time.Duration{0}
 		for wait := firstRetry; len(want) < 14; wait = min(2*wait, lastRetry) {
 			want = append(want, wait)
@@ -195,13 +195,13 @@ func TestRetriesBackOff(t *testing.T) {
 				t.Errorf("write %d came after %v, want %v", i, times[i], want[i])
 			}
 		}
-		// After a success the next failure waits as little as the first.
-		w.plane.refuse = []error{errors.New("no memory")}
+		// After a success the first retry has the shortest delay again.
+		w.plane.applyErrs = []error{errors.New("no memory")}
 		times = nil
-		w.put("a", 1)
-		w.pass(time.Hour)
+		w.setService("a", 1)
+		w.advance(time.Hour)
 		if len(times) != 2 || times[1] != firstRetry {
-			t.Errorf("waits %v, want %v before the retry", times, firstRetry)
+			t.Errorf("delays %v, want %v before the retry", times, firstRetry)
 		}
 	})
 }
@@ -210,17 +210,17 @@ func TestAFailureIsLoggedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)
 		memory, lock := errors.New("no memory"), errors.New("locked")
-		w.plane.refuse = []error{memory, memory, memory, lock, lock, nil, memory}
+		w.plane.applyErrs = []error{memory, memory, memory, lock, lock, nil, memory}
 		w.listed()
-		w.pass(time.Minute)
-		w.logged(
+		w.advance(time.Minute)
+		w.wantLog(
 			"ERROR msg=Cannot write to the kernel, retrying error=no memory",
 			"ERROR msg=Cannot write to the kernel, retrying error=locked",
 			"INFO msg=Writing to the kernel works again",
 		)
-		w.put("a", 1)
-		w.pass(time.Minute)
-		w.logged(
+		w.setService("a", 1)
+		w.advance(time.Minute)
+		w.wantLog(
 			"ERROR msg=Cannot write to the kernel, retrying error=no memory",
 			"INFO msg=Writing to the kernel works again",
 		)
@@ -230,17 +230,17 @@ func TestAFailureIsLoggedOnce(t *testing.T) {
 func TestReadErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)
-		w.plane.blind = errors.New("not permitted")
-		w.put("a", 1)
+		w.plane.refreshErr = errors.New("not permitted")
+		w.setService("a", 1)
 		w.listed()
-		w.diary("refresh")
-		w.pass(firstRetry)
-		w.diary("refresh")
-		w.plane.blind = nil
-		w.pass(time.Minute)
-		w.diary("refresh\napply +a")
-		w.told("a ->1, host")
-		w.logged(
+		w.wantOps("refresh")
+		w.advance(firstRetry)
+		w.wantOps("refresh")
+		w.plane.refreshErr = nil
+		w.advance(time.Minute)
+		w.wantOps("refresh\napply +a")
+		w.wantNotified("a ->1, host")
+		w.wantLog(
 			"ERROR msg=Cannot write to the kernel, retrying error=not permitted",
 			"INFO msg=Writing to the kernel works again",
 		)
@@ -250,22 +250,22 @@ func TestReadErrors(t *testing.T) {
 func TestStopping(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
-		before func(w *world)
+		before func(w *testLoop)
 	}{
-		{"before everything was listed", func(*world) {}},
-		{"while idle", func(w *world) { w.listed() }},
-		{"while a write is under way", func(w *world) {
+		{"before the store is complete", func(*testLoop) {}},
+		{"while idle", func(w *testLoop) { w.listed() }},
+		{"while a write is under way", func(w *testLoop) {
 			w.plane.hold = make(chan struct{})
 			w.listed()
 		}},
-		{"between retries", func(w *world) {
-			w.plane.blind = errors.New("not permitted")
+		{"between retries", func(w *testLoop) {
+			w.plane.refreshErr = errors.New("not permitted")
 			w.listed()
 		}},
-		{"while keeping writes apart", func(w *world) {
+		{"while waiting for MinPeriod", func(w *testLoop) {
 			w.listed()
 			synctest.Wait()
-			w.put("a", 1)
+			w.setService("a", 1)
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -292,13 +292,13 @@ func TestStopping(t *testing.T) {
 func TestObserve(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)
-		w.put("a", 1)
-		w.put("b", 1)
+		w.setService("a", 1)
+		w.setService("b", 1)
 		w.listed()
 		synctest.Wait()
-		w.plane.refuse = []error{errors.New("no memory")}
-		w.put("b", 2)
-		w.pass(time.Minute)
+		w.plane.applyErrs = []error{errors.New("no memory")}
+		w.setService("b", 2)
+		w.advance(time.Minute)
 		type seen struct {
 			full            bool
 			services, steps int
@@ -331,10 +331,10 @@ func TestProblemsAreReportedOnce(t *testing.T) {
 				Ports:   []cluster.ServicePort{{Protocol: cluster.TCP, Port: 80}},
 			})
 		}
-		w.plane.refuse = []error{errors.New("no memory")}
+		w.plane.applyErrs = []error{errors.New("no memory")}
 		w.listed()
-		w.pass(time.Minute)
-		w.put("x", 1)
+		w.advance(time.Minute)
+		w.setService("x", 1)
 		synctest.Wait()
 		if len(w.problems) != 1 || w.problems[0].Object != "Service default/second" {
 			t.Errorf("problems %v, want one, of the younger Service", w.problems)

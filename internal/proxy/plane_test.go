@@ -14,60 +14,60 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// recorder is a plane over a kernel that holds names of services. It keeps a
-// diary, and refuses what the contract of a plane forbids.
+// recorder is a plane for a kernel that holds names of Services. It records its calls, and
+// reports calls that the contract of a plane forbids.
 type recorder struct {
-	diary  []string
+	ops    []string // calls since the last takeOps
 	kernel map[string]bool
 
-	fresh   bool // Refresh came, or the last Apply went well
-	compare bool // the next plan compares everything
+	fresh      bool // Refresh or Apply succeeded last
+	compareAll bool // the next plan compares everything
 
-	refuse  []error         // what the next writes end with, each once; nil: well
-	blind   error           // what Refresh ends with
-	reads   time.Duration   // how long Refresh takes
-	onApply func()          // runs while a write is under way
-	hold    <-chan struct{} // a write waits for it, or for its context
+	applyErrs   []error         // results of the next writes; nil: success
+	refreshErr  error           // result of Refresh
+	refreshTime time.Duration   // duration of Refresh
+	onApply     func()          // called during a write
+	hold        <-chan struct{} // blocks a write until it is closed, or the context ends
 
-	fence atomic.Int32 // what the test did before it let time pass is seen after it
+	fence atomic.Int32 // orders actions of the test before advance with those of the plane after it
 }
 
 func newRecorder() *recorder { return &recorder{kernel: map[string]bool{}} }
 
 func (r *recorder) note(format string, args ...any) {
-	r.diary = append(r.diary, fmt.Sprintf(format, args...))
+	r.ops = append(r.ops, fmt.Sprintf(format, args...))
 }
 
-// read returns the diary since the last read.
-func (r *recorder) read() string {
-	defer func() { r.diary = nil }()
-	return strings.Join(r.diary, "\n")
+// takeOps returns the calls since the last call of takeOps, one per line.
+func (r *recorder) takeOps() string {
+	defer func() { r.ops = nil }()
+	return strings.Join(r.ops, "\n")
 }
 
 func (r *recorder) Refresh(ctx context.Context) error {
 	r.fence.Load()
 	r.note("refresh")
-	if r.reads > 0 {
+	if r.refreshTime > 0 {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(r.reads):
+		case <-time.After(r.refreshTime):
 		}
 	}
-	if r.blind != nil {
-		return r.blind
+	if r.refreshErr != nil {
+		return r.refreshErr
 	}
-	r.fresh, r.compare = true, true
+	r.fresh, r.compareAll = true, true
 	return nil
 }
 
 func (r *recorder) Plan(c route.Change) plane.Plan {
 	r.fence.Load()
 	if !r.fresh {
-		r.note("plan without belief")
+		r.note("plan without refresh")
 	}
-	p := &recorded{plane: r}
-	if r.compare {
+	p := &recordedPlan{plane: r}
+	if r.compareAll {
 		p.compare(c.Table)
 	} else {
 		p.touch(c.Touched)
@@ -77,7 +77,7 @@ func (r *recorder) Plan(c route.Change) plane.Plan {
 }
 
 // Kept implements plane.Plan.
-func (p *recorded) Kept() int { return 0 }
+func (p *recordedPlan) Kept() int { return 0 }
 
 func (r *recorder) Watch(context.Context, func(), func(plane.Edit)) error {
 	return errors.New("not part of the loop")
@@ -87,13 +87,13 @@ func (r *recorder) Remove(context.Context) ([]string, error) {
 	return nil, errors.New("not part of the loop")
 }
 
-type recorded struct {
+type recordedPlan struct {
 	plane *recorder
 	steps []string // "+name" or "-name"
 }
 
-// compare plans the difference between the kernel and all that should be.
-func (p *recorded) compare(t *route.Table) {
+// compare plans the difference between the kernel and the table.
+func (p *recordedPlan) compare(t *route.Table) {
 	for name := range t.Services {
 		if !p.plane.kernel[name.Name] {
 			p.steps = append(p.steps, "+"+name.Name)
@@ -106,8 +106,8 @@ func (p *recorded) compare(t *route.Table) {
 	}
 }
 
-// touch plans what a change names.
-func (p *recorded) touch(touched []route.Touch) {
+// touch plans the changed Services.
+func (p *recordedPlan) touch(touched []route.Touch) {
 	for _, t := range touched {
 		sign := "+"
 		if t.New == nil {
@@ -117,10 +117,10 @@ func (p *recorded) touch(touched []route.Touch) {
 	}
 }
 
-func (p *recorded) Steps() int     { return len(p.steps) }
-func (p *recorded) String() string { return strings.Join(p.steps, " ") }
+func (p *recordedPlan) Steps() int     { return len(p.steps) }
+func (p *recordedPlan) String() string { return strings.Join(p.steps, " ") }
 
-func (p *recorded) Apply(ctx context.Context) error {
+func (p *recordedPlan) Apply(ctx context.Context) error {
 	r := p.plane
 	r.note("apply %s", p)
 	if r.onApply != nil {
@@ -134,9 +134,9 @@ func (p *recorded) Apply(ctx context.Context) error {
 		}
 	}
 	var refused plane.Refused
-	if len(r.refuse) > 0 {
-		err := r.refuse[0]
-		r.refuse = r.refuse[1:]
+	if len(r.applyErrs) > 0 {
+		err := r.applyErrs[0]
+		r.applyErrs = r.applyErrs[1:]
 		if err != nil && !errors.As(err, &refused) {
 			r.fresh = false
 			return err
@@ -144,7 +144,7 @@ func (p *recorded) Apply(ctx context.Context) error {
 	}
 	for _, s := range p.steps {
 		if refused[cluster.Name{Namespace: "default", Name: s[1:]}] != nil {
-			continue // it is as it was
+			continue // unchanged in the kernel
 		}
 		if s[0] == '+' {
 			r.kernel[s[1:]] = true
@@ -152,28 +152,30 @@ func (p *recorded) Apply(ctx context.Context) error {
 			delete(r.kernel, s[1:])
 		}
 	}
-	r.compare = false
+	r.compareAll = false
 	if refused != nil {
 		return refused
 	}
 	return nil
 }
 
-// listener is a follower that keeps what it is told.
-type listener struct {
-	told     []route.Change
-	repaired []int // how many Services there were each time
+// recordingFollower is a follower that records its calls.
+type recordingFollower struct {
+	changes  []route.Change
+	repaired []int // number of Services at each repair
 }
 
-func (l *listener) Repaired(t *route.Table) { l.repaired = append(l.repaired, len(t.Services)) }
+func (l *recordingFollower) Repaired(t *route.Table) {
+	l.repaired = append(l.repaired, len(t.Services))
+}
 
-func (l *listener) Applied(c route.Change) { l.told = append(l.told, c) }
+func (l *recordingFollower) Applied(c route.Change) { l.changes = append(l.changes, c) }
 
-// read says what was told since the last read: one line for each time, with
-// each service as "name before>after", by the number of its ports.
-func (l *listener) read() string {
-	lines := make([]string, 0, len(l.told))
-	for _, c := range l.told {
+// take returns the changes since the last call, one per line. Each Service is "name
+// before>after", with its port before and after.
+func (l *recordingFollower) take() string {
+	lines := make([]string, 0, len(l.changes))
+	for _, c := range l.changes {
 		var words []string
 		for _, t := range c.Touched {
 			words = append(words, fmt.Sprintf("%s %s>%s", t.Name.Name, version(t.Old), version(t.New)))
@@ -184,11 +186,11 @@ func (l *listener) read() string {
 		}
 		lines = append(lines, strings.Join(words, ", "))
 	}
-	l.told = nil
+	l.changes = nil
 	return strings.Join(lines, "\n")
 }
 
-// version tells the states of a service apart by the port it has.
+// version identifies the state of a Service by its port.
 func version(s *route.Service) string {
 	if s == nil || len(s.Ports) == 0 {
 		return "-"

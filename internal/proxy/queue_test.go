@@ -14,13 +14,13 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// pieces bounds a write to so many ports.
+// pieces limits a write to this number of ports.
 func pieces(ports int) func(*Options) {
 	return func(o *Options) { o.Load = plane.Load{Piece: ports} }
 }
 
-// putWide adds a Service of many ports.
-func (w *world) putWide(name string, ports int) {
+// setLargeService adds or changes a Service with many ports.
+func (w *testLoop) setLargeService(name string, ports int) {
 	svc := &cluster.Service{
 		Name:       cluster.Name{Namespace: "default", Name: name},
 		ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 0, name[0]})},
@@ -35,18 +35,18 @@ func TestALargeServiceIsWrittenInPieces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, pieces(2))
 		w.listed()
-		w.diary("refresh\napply ")
-		w.follower.read()
+		w.wantOps("refresh\napply ")
+		w.follower.take()
 		w.plane.onApply = func() {
 			if len(w.syncs) == 1 {
-				w.put("a", 1) // arrives during the first piece
+				w.setService("a", 1) // arrives during the first piece
 			}
 		}
-		w.putWide("large", 6)
-		w.diary("apply +large\napply +a +large\napply +large")
-		w.told("a ->1\nlarge ->1") // the large one when it is whole
+		w.setLargeService("large", 6)
+		w.wantOps("apply +large\napply +a +large\napply +large")
+		w.wantNotified("a ->1\nlarge ->1") // the large one when all its pieces are written
 		if b := w.store.Backlog(); !b.Empty() {
-			t.Errorf("%+v waits, want nothing", b)
+			t.Errorf("the backlog is %+v, want none", b)
 		}
 	})
 }
@@ -58,11 +58,11 @@ func TestPiecesDoNotWaitForMinPeriod(t *testing.T) {
 			o.MinPeriod = time.Minute
 		})
 		w.listed()
-		w.pass(time.Minute)
-		w.plane.read()
+		w.advance(time.Minute)
+		w.plane.takeOps()
 		began := time.Now()
-		w.putWide("large", 4)
-		w.diary("apply +large\napply +large\napply +large\napply +large")
+		w.setLargeService("large", 4)
+		w.wantOps("apply +large\napply +large\napply +large\napply +large")
 		if took := time.Since(began); took != 0 {
 			t.Errorf("the pieces took %v, want no pause between them", took)
 		}
@@ -73,16 +73,16 @@ func TestAFailureBetweenPieces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, pieces(1))
 		w.listed()
-		w.diary("refresh\napply ")
-		w.follower.read()
-		w.plane.refuse = []error{nil, errors.New("no memory")}
-		w.putWide("large", 3)
-		w.diary("apply +large\napply +large")
-		w.told("")
+		w.wantOps("refresh\napply ")
+		w.follower.take()
+		w.plane.applyErrs = []error{nil, errors.New("no memory")}
+		w.setLargeService("large", 3)
+		w.wantOps("apply +large\napply +large")
+		w.wantNotified("")
 		delete(w.plane.kernel, "large")
-		w.pass(firstRetry)
-		w.diary("refresh\napply +large") // everything at once
-		w.told("large ->1")
+		w.advance(firstRetry)
+		w.wantOps("refresh\napply +large") // as a whole
+		w.wantNotified("large ->1")
 	})
 }
 
@@ -90,51 +90,51 @@ func TestAChangeOfTheHostIsWrittenWithAllPieces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, pieces(1))
 		w.listed()
-		w.diary("refresh\napply ")
+		w.wantOps("refresh\napply ")
 		w.plane.onApply = func() {
 			if len(w.syncs) == 1 {
 				w.store.SetServiceCIDRs([]netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")})
 			}
 		}
-		w.putWide("large", 5)
-		w.diary("apply +large\napply +large")
+		w.setLargeService("large", 5)
+		w.wantOps("apply +large\napply +large")
 	})
 }
 
-// A comparison that only looks for faults lets changes pass; one that follows a
-// failure does not.
-func TestChangesPassALongRead(t *testing.T) {
+// Changes are written during a comparison that only looks for faults, but not during one
+// that follows a failure.
+func TestChangesAreWrittenDuringALongRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)
-		w.put("a", 1)
+		w.setService("a", 1)
 		w.listed()
-		w.diary("refresh\napply +a")
-		w.plane.reads = 10 * time.Second
+		w.wantOps("refresh\napply +a")
+		w.plane.refreshTime = 10 * time.Second
 		w.compare(Request)
-		w.pass(time.Second)
-		w.diary("refresh")
+		w.advance(time.Second)
+		w.wantOps("refresh")
 		began := time.Now()
-		w.put("b", 1)
+		w.setService("b", 1)
 		synctest.Wait()
 		if waited := time.Since(began); waited != 0 {
 			t.Errorf("the change waited %v", waited)
 		}
-		w.diary("apply +b\nrefresh")
-		w.pass(time.Minute)
-		w.diary("apply ")
+		w.wantOps("apply +b\nrefresh")
+		w.advance(time.Minute)
+		w.wantOps("apply ")
 
-		w.plane.refuse = []error{errors.New("no memory")}
-		w.put("c", 1)
-		w.pass(time.Second)
-		w.put("d", 1)
-		w.pass(time.Second)
-		w.diary("apply +c\nrefresh")
-		w.pass(time.Minute)
-		w.diary("apply +c\napply +d")
+		w.plane.applyErrs = []error{errors.New("no memory")}
+		w.setService("c", 1)
+		w.advance(time.Second)
+		w.setService("d", 1)
+		w.advance(time.Second)
+		w.wantOps("apply +c\nrefresh")
+		w.advance(time.Minute)
+		w.wantOps("apply +c\napply +d")
 	})
 }
 
-// However many changes arrive, a comparison comes to its end.
+// A comparison completes, however many changes arrive.
 func TestChangesDoNotPreventAComparison(t *testing.T) {
 	for _, tt := range []struct {
 		cause Cause
@@ -146,19 +146,19 @@ func TestChangesDoNotPreventAComparison(t *testing.T) {
 				w.listed()
 				synctest.Wait()
 				const read = 300 * time.Millisecond
-				w.plane.reads = read
+				w.plane.refreshTime = read
 				began := time.Now()
 				w.compare(tt.cause)
 				compared := func(s Sync) bool { return s.Cause == tt.cause }
 				for port := uint16(1); !slices.ContainsFunc(w.syncs, compared); port++ {
-					w.put("a", port)
-					w.pass(100 * time.Millisecond)
+					w.setService("a", port)
+					w.advance(100 * time.Millisecond)
 					if time.Since(began) > 2*auditYields {
-						t.Fatal("it does not end")
+						t.Fatal("the comparison does not complete")
 					}
 				}
 				if took := time.Since(began); took > tt.most+2*read {
-					t.Errorf("it took %v, want at most %v and a read", took, tt.most)
+					t.Errorf("the comparison took %v, want at most %v and a read", took, tt.most)
 				}
 			})
 		})
@@ -175,21 +175,21 @@ func TestTheSizeOfAServiceIsLimited(t *testing.T) {
 				return fmt.Sprintf("%d ports", len(svc.Ports)), "at most 2"
 			}})
 		})
-		w.putWide("a", 2)
-		w.putWide("b", 3)
+		w.setLargeService("a", 2)
+		w.setLargeService("b", 3)
 		w.listed()
 		synctest.Wait()
 		if len(w.problems) != 1 || w.problems[0].String() != "Service default/b: spec: 3 ports: too large, not programmed: at most 2" {
 			t.Errorf("problems %v", w.problems)
 		}
 		b := cluster.Name{Namespace: "default", Name: "b"}
-		if b := w.look().Routes.Service(b); len(b.Ports) != 0 || b.Ignored == "" {
-			t.Errorf("the large Service is %+v, want it without ports and with the reason", b)
+		if b := w.view().Routes.Service(b); len(b.Ports) != 0 || b.Ignored == "" {
+			t.Errorf("the large Service is %+v, want no ports, and the reason", b)
 		}
-		w.putWide("b", 4) // another size is no other problem
-		w.putWide("b", 2)
+		w.setLargeService("b", 4) // a different size is not a new problem
+		w.setLargeService("b", 2)
 		synctest.Wait()
-		if len(w.problems) != 1 || len(w.look().Routes.Service(b).Ports) != 2 {
+		if len(w.problems) != 1 || len(w.view().Routes.Service(b).Ports) != 2 {
 			t.Error("a Service that became smaller is not programmed")
 		}
 	})
@@ -199,16 +199,16 @@ func TestTheSizeOfAServiceIsLimited(t *testing.T) {
 func TestAnEditTakesPrecedenceOverAnAudit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)
-		w.put("a", 1)
+		w.setService("a", 1)
 		w.listed()
 		synctest.Wait()
 		const read = 300 * time.Millisecond
-		w.plane.reads = read
+		w.plane.refreshTime = read
 		w.compare(Period)
 		busy := func() {
 			for port := range uint16(20) {
-				w.put("a", port+2)
-				w.pass(100 * time.Millisecond)
+				w.setService("a", port+2)
+				w.advance(100 * time.Millisecond)
 			}
 		}
 		busy()

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/plane"
 )
 
-// refuses makes the next write refuse these Services, each because of a reason.
+// refuses returns the error of a write in which these Services are refused for a reason.
 func refuses(reason string, names ...string) error {
 	refused := plane.Refused{}
 	for _, name := range names {
@@ -20,8 +20,8 @@ func refuses(reason string, names ...string) error {
 	return refused
 }
 
-// complained compares the problems since the last call.
-func (w *world) complained(want ...string) {
+// wantProblems compares the problems since the last call.
+func (w *testLoop) wantProblems(want ...string) {
 	w.t.Helper()
 	synctest.Wait()
 	var got []string
@@ -30,49 +30,49 @@ func (w *world) complained(want ...string) {
 	}
 	w.problems = nil
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
-		w.t.Errorf("people were told:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		w.t.Errorf("problems:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
 
-func complaintOf(name, reason string) string {
+func problemOf(name, reason string) string {
 	return "Service default/" + name + ": the kernel rejects its rules; Sluice retries periodically: " + reason
 }
 
-// All other Services are in the kernel, and whoever follows them is told; the
-// refused one when it is taken, with what it was before.
-func TestARefusedServiceDelaysNoOther(t *testing.T) {
+// All other Services are written, and followers receive their changes. They receive the
+// change of the refused one when the kernel accepts it, from the state before the refusal.
+func TestARefusedServiceDoesNotDelayOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)
-		w.put("a", 1)
-		w.put("b", 1)
+		w.setService("a", 1)
+		w.setService("b", 1)
 		w.listed()
-		w.diary("refresh\napply +a +b")
-		w.follower.read()
+		w.wantOps("refresh\napply +a +b")
+		w.follower.take()
 
-		release := w.slow()
-		w.told("")
-		w.plane.refuse = []error{nil, refuses("too long", "b")}
-		w.put("a", 2)
-		w.put("b", 2)
+		release := w.blockWrite()
+		w.wantNotified("")
+		w.plane.applyErrs = []error{nil, refuses("too long", "b")}
+		w.setService("a", 2)
+		w.setService("b", 2)
 		release()
-		w.diary("apply +a +b")
-		w.told("slow ->1\na 1>2")
-		w.complained(complaintOf("b", "too long"))
-		w.logged()
+		w.wantOps("apply +a +b")
+		w.wantNotified("slow ->1\na 1>2")
+		w.wantProblems(problemOf("b", "too long"))
+		w.wantLog()
 
-		w.put("c", 1) // at once, and not about b
-		w.diary("apply +c")
-		w.told("c ->1")
-		w.pass(firstRetry)
-		w.diary("refresh\napply ") // there is a b in the recorder's kernel, of whatever version
-		w.told("b 1>2")
-		w.complained()
-		w.logged("INFO msg=The kernel takes the rules of all Services again")
+		w.setService("c", 1) // at once, without b
+		w.wantOps("apply +c")
+		w.wantNotified("c ->1")
+		w.advance(firstRetry)
+		w.wantOps("refresh\napply ") // the kernel of the recorder has a b, without its version
+		w.wantNotified("b 1>2")
+		w.wantProblems()
+		w.wantLog("INFO msg=The kernel takes the rules of all Services again")
 	})
 }
 
-// What stays refused is tried again ever more rarely, and people are told once,
-// unless it is for another reason.
+// A Service that stays refused is retried with growing delays, and reported once for each
+// reason.
 func TestRefusalsAreRetriedAndReportedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)
@@ -83,12 +83,12 @@ func TestRefusalsAreRetriedAndReportedOnce(t *testing.T) {
 			last = time.Now()
 		}
 		for range 12 {
-			w.plane.refuse = append(w.plane.refuse, refuses("too long", "a"))
+			w.plane.applyErrs = append(w.plane.applyErrs, refuses("too long", "a"))
 		}
-		w.plane.refuse = append(w.plane.refuse, refuses("too loud", "a"))
-		w.put("a", 1)
+		w.plane.applyErrs = append(w.plane.applyErrs, refuses("too wide", "a"))
+		w.setService("a", 1)
 		w.listed()
-		w.pass(time.Hour)
+		w.advance(time.Hour)
 		want := []time.Duration{0}
 		for wait := firstRetry; len(want) < 14; wait = min(2*wait, lastRetry) {
 			want = append(want, wait)
@@ -101,69 +101,68 @@ func TestRefusalsAreRetriedAndReportedOnce(t *testing.T) {
 				t.Errorf("write %d came after %v, want %v", i, times[i], want[i])
 			}
 		}
-		w.complained(complaintOf("a", "too long"), complaintOf("a", "too loud"))
-		w.logged("INFO msg=The kernel takes the rules of all Services again")
+		w.wantProblems(problemOf("a", "too long"), problemOf("a", "too wide"))
+		w.wantLog("INFO msg=The kernel takes the rules of all Services again")
 	})
 }
 
-// Changes of others go on being written one by one, and neither hasten nor put
-// off the next attempt; nor do they make it forgotten.
-func TestOthersChangeWhileOneIsRefused(t *testing.T) {
+// Changes of other Services are written one by one. They neither advance nor delay nor
+// cancel the next attempt.
+func TestOtherServicesChangeWhileOneIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)
-		w.plane.refuse = []error{refuses("too long", "a"), refuses("too long", "a")}
-		w.put("a", 1)
+		w.plane.applyErrs = []error{refuses("too long", "a"), refuses("too long", "a")}
+		w.setService("a", 1)
 		w.listed()
-		w.diary("refresh\napply +a")
-		w.pass(firstRetry)
-		w.diary("refresh\napply +a")
+		w.wantOps("refresh\napply +a")
+		w.advance(firstRetry)
+		w.wantOps("refresh\napply +a")
 		for port := range uint16(5) {
-			w.put("b", port+1)
-			w.diary("apply +b")
-			w.pass(firstRetry / 5)
+			w.setService("b", port+1)
+			w.wantOps("apply +b")
+			w.advance(firstRetry / 5)
 		}
 		synctest.Wait()
 		if n := len(w.loop.refused.services); n != 1 {
 			t.Errorf("%d Services are refused, want one", n)
 		}
-		w.pass(2 * firstRetry)
-		w.diary("refresh\napply +a")
-		w.logged("INFO msg=The kernel takes the rules of all Services again")
+		w.advance(2 * firstRetry)
+		w.wantOps("refresh\napply +a")
+		w.wantLog("INFO msg=The kernel takes the rules of all Services again")
 	})
 }
 
-// A Service that is refused and then deleted, or changed so that the kernel takes
-// it, is no longer waited for.
+// A refused Service that is deleted is not retried any more.
 func TestARefusedServiceIsDeleted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)
-		w.plane.refuse = []error{refuses("too long", "a")}
-		w.put("a", 1)
-		w.put("b", 1)
+		w.plane.applyErrs = []error{refuses("too long", "a")}
+		w.setService("a", 1)
+		w.setService("b", 1)
 		w.listed()
-		w.told("b ->1, host")
-		w.remove("a")
-		w.pass(retryChanged)
-		w.told("a ->-") // only once everything was compared: what the kernel had of it nobody knew
-		w.logged("INFO msg=The kernel takes the rules of all Services again")
+		w.wantNotified("b ->1, host")
+		w.deleteService("a")
+		w.advance(retryChanged)
+		w.wantNotified("a ->-") // after a comparison, as it was unknown what the kernel had of it
+		w.wantLog("INFO msg=The kernel takes the rules of all Services again")
 		if len(w.loop.refused.services) != 0 || w.loop.refused.again != nil {
-			t.Error("it is still waited for")
+			t.Error("the deleted Service is still retried")
 		}
 	})
 }
 
-// An error of the whole write while a Service is refused.
+// The whole write fails while a Service is refused.
 func TestAFailureWhileOneIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)
-		w.plane.refuse = []error{refuses("too long", "a"), errors.New("locked")}
-		w.put("a", 1)
+		w.plane.applyErrs = []error{refuses("too long", "a"), errors.New("locked")}
+		w.setService("a", 1)
 		w.listed()
 		synctest.Wait()
-		w.pass(time.Minute)
-		w.told("host\na ->1")
-		w.complained(complaintOf("a", "too long"))
-		w.logged(
+		w.advance(time.Minute)
+		w.wantNotified("host\na ->1")
+		w.wantProblems(problemOf("a", "too long"))
+		w.wantLog(
 			"ERROR msg=Cannot write to the kernel, retrying error=locked",
 			"INFO msg=The kernel takes the rules of all Services again",
 			"INFO msg=Writing to the kernel works again",

@@ -31,14 +31,14 @@ func TestRepairs(t *testing.T) {
 	}
 }
 
-// What the first load takes is no repair, however many attempts it takes.
+// A first load is not a repair, however many attempts it takes.
 func TestAStartThatFailsIsStillAStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)
-		w.plane.refuse = []error{errors.New("no memory")}
-		w.put("a", 1)
+		w.plane.applyErrs = []error{errors.New("no memory")}
+		w.setService("a", 1)
 		w.listed()
-		w.pass(firstRetry)
+		w.advance(firstRetry)
 		synctest.Wait()
 		var causes []Cause
 		for _, s := range w.syncs {

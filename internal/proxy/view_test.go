@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// look has the loop show what it knows.
-func (w *world) look() View {
+// view returns a View of the loop.
+func (w *testLoop) view() View {
 	w.t.Helper()
 	v, err := w.loop.View(w.t.Context())
 	if err != nil {
@@ -24,7 +24,7 @@ func (w *world) look() View {
 	return v
 }
 
-func (w *world) compare(why Cause) {
+func (w *testLoop) compare(why Cause) {
 	w.t.Helper()
 	if err := w.loop.Compare(w.t.Context(), why); err != nil {
 		w.t.Error(err)
@@ -34,28 +34,28 @@ func (w *world) compare(why Cause) {
 func TestViewWhileTheLoopWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)
-		if v := w.look(); v.Started || v.Writes != 0 || v.Err != nil {
-			t.Errorf("before anything was listed: %+v", v)
+		if v := w.view(); v.Started || v.Writes != 0 || v.Err != nil {
+			t.Errorf("before the store is complete: %+v", v)
 		}
-		w.put("a", 1)
+		w.setService("a", 1)
 		w.listed()
 		synctest.Wait()
-		if v := w.look(); !v.Started || v.Writes != 1 || v.Routes.Len() != 1 || v.Pending.Len() != 0 {
+		if v := w.view(); !v.Started || v.Writes != 1 || v.Routes.Len() != 1 || v.Pending.Len() != 0 {
 			t.Errorf("after the first write: %+v", v)
 		}
 		broken := errors.New("no memory")
-		w.plane.refuse = []error{broken}
-		w.put("b", 1)
+		w.plane.applyErrs = []error{broken}
+		w.setService("b", 1)
 		synctest.Wait()
-		v := w.look() // between two attempts
+		v := w.view() // between two attempts
 		if !errors.Is(v.Err, broken) || v.Pending.Len() != 1 || v.Writes != 2 {
 			t.Errorf("after a write that failed: %+v", v)
 		}
 	})
 }
 
-// A View costs the loop the same however many Services there are, in the kernel,
-// pending or refused: what follows their number happens elsewhere.
+// The time in which the loop returns a View does not depend on the number of Services in
+// the kernel, pending or refused.
 func TestViewTakesConstantTime(t *testing.T) {
 	cost := func(n int) float64 {
 		l := New(Options{Compiler: route.NewCompiler(route.Options{})})
@@ -88,28 +88,28 @@ func TestViewTakesConstantTime(t *testing.T) {
 	}
 }
 
-// What a View holds stays as it was while the loop goes on.
+// A View does not change while the loop continues.
 func TestAViewDoesNotChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)
-		w.put("a", 1)
+		w.setService("a", 1)
 		w.listed()
 		synctest.Wait()
-		w.plane.refuse = []error{errors.New("no memory")}
-		w.put("b", 1)
-		w.remove("a")
+		w.plane.applyErrs = []error{errors.New("no memory")}
+		w.setService("b", 1)
+		w.deleteService("a")
 		synctest.Wait()
-		v := w.look()
-		w.pass(time.Minute)
-		if now := w.look(); now.Pending.Len() != 0 {
+		v := w.view()
+		w.advance(time.Minute)
+		if now := w.view(); now.Pending.Len() != 0 {
 			t.Fatalf("%d Services are pending after a minute", now.Pending.Len())
 		}
 		a, b := cluster.Name{Namespace: "default", Name: "a"}, cluster.Name{Namespace: "default", Name: "b"}
 		if v.Pending.Len() != 2 || v.Pending.Of(a).Old == nil || v.Pending.Of(b).New == nil {
-			t.Errorf("pending then: %v, %v; want a to go and b to come", v.Pending.Of(a), v.Pending.Of(b))
+			t.Errorf("pending: %v, %v; want a deleted and b added", v.Pending.Of(a), v.Pending.Of(b))
 		}
 		if v.Routes.Service(a) != nil || v.Routes.Service(b) == nil || v.Routes.Len() != 1 {
-			t.Errorf("%d Services then, want b alone", v.Routes.Len())
+			t.Errorf("%d Services, want b only", v.Routes.Len())
 		}
 	})
 }
@@ -127,28 +127,28 @@ func TestViewAfterTheEndOfTheLoop(t *testing.T) {
 	})
 }
 
-// What others ask for is compared at once, and repaired.
+// A comparison on request is made at once, and repairs.
 func TestComparisonOnRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)
-		w.put("a", 1)
+		w.setService("a", 1)
 		w.listed()
-		w.diary("refresh\napply +a")
+		w.wantOps("refresh\napply +a")
 		delete(w.plane.kernel, "a")
 		began := time.Now()
 		w.compare(ForeignEdit)
-		w.diary("refresh\napply +a")
+		w.wantOps("refresh\napply +a")
 		if waited := time.Since(began); waited != 0 {
 			t.Errorf("repaired after %v, want at once", waited)
 		}
 		w.compare(Request)
-		w.diary("refresh\napply ")
+		w.wantOps("refresh\napply ")
 		var causes []Cause
 		for _, s := range w.syncs {
 			causes = append(causes, s.Cause)
 		}
 		if r := w.follower.repaired; len(r) != 1 || r[0] != 1 {
-			t.Errorf("followers were told of repairs of %v Services, want one of 1", r)
+			t.Errorf("followers were notified of repairs with %v Services, want one with 1", r)
 		}
 		if len(causes) != 3 || causes[0] != Start || causes[1] != ForeignEdit || causes[2] != Request {
 			t.Errorf("causes %q", causes)
@@ -156,56 +156,56 @@ func TestComparisonOnRequest(t *testing.T) {
 	})
 }
 
-// Half a picture is not written on request either.
+// Incomplete data is not written on request either.
 func TestNoComparisonBeforeTheStoreIsComplete(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)
-		w.put("a", 1)
+		w.setService("a", 1)
 		w.compare(Request)
-		w.diary("")
+		w.wantOps("")
 		w.listed()
-		w.diary("refresh\napply +a")
+		w.wantOps("refresh\napply +a")
 	})
 }
 
 func TestWrittenChangesAreSettled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)
-		w.put("a", 1)
+		w.setService("a", 1)
 		w.listed()
 		synctest.Wait()
 		if b := w.store.Backlog(); !b.Empty() {
-			t.Errorf("after a write %+v waits, want nothing", b)
+			t.Errorf("after a write the backlog is %+v, want none", b)
 		}
-		w.plane.refuse = []error{errors.New("no memory")}
+		w.plane.applyErrs = []error{errors.New("no memory")}
 		since := time.Now()
-		w.put("b", 1)
+		w.setService("b", 1)
 		synctest.Wait()
 		if b := w.store.Backlog(); !b.Since.Equal(since) || b.Services != 1 {
-			t.Errorf("after a write that failed %+v waits, want one Service since %v", b, since)
+			t.Errorf("after a failed write the backlog is %+v, want one Service since %v", b, since)
 		}
-		w.pass(10 * time.Millisecond)
-		w.put("c", 1)
-		w.pass(firstRetry)
+		w.advance(10 * time.Millisecond)
+		w.setService("c", 1)
+		w.advance(firstRetry)
 		synctest.Wait()
 		last := w.syncs[len(w.syncs)-1]
 		if !last.In.Since.Equal(since) || last.In.Services != 2 || last.Cause != Failure {
-			t.Errorf("the write that went well brought in %+v (%s), want both since %v", last.In, last.Cause, since)
+			t.Errorf("the successful write settled %+v (%s), want both Services since %v", last.In, last.Cause, since)
 		}
-		// What comes to nothing is no backlog.
-		w.plane.read()
-		release := w.slow()
+		// Changes without an effect are not in the backlog.
+		w.plane.takeOps()
+		release := w.blockWrite()
 		w.store.SetLocalAddresses([]netip.Addr{netip.MustParseAddr("192.0.2.1")})
-		w.remove("nobody")
-		w.put("d", 1)
-		w.remove("d")
+		w.deleteService("missing")
+		w.setService("d", 1)
+		w.deleteService("d")
 		release()
 		synctest.Wait()
 		if b := w.store.Backlog(); !b.Empty() {
-			t.Errorf("%+v waits, want nothing", b)
+			t.Errorf("the backlog is %+v, want none", b)
 		}
 		if n := w.store.Totals(); n != (cluster.Totals{Services: 7}) {
-			t.Errorf("told %+v, want 7 events", n)
+			t.Errorf("received %+v, want 7 Services", n)
 		}
 	})
 }
