@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 )
 
-// nodePortService has a NodePort, and a backend that is nowhere.
+// nodePortService has a NodePort, and an endpoint that does not exist.
 const nodePortService = `
 apiVersion: v1
 kind: Service
@@ -30,31 +30,31 @@ ports: [{name: http, port: 8080}]
 endpoints: [{addresses: [10.244.0.9], conditions: {ready: true}}]
 `
 
-// In the mode iptables a connection to a NodePort at loopback is counted, and the
-// metrics tell; what rules count with is nothing that a comparison would change.
+// In mode iptables, connections to a NodePort at 127.0.0.1 are counted in a metric. A
+// comparison finds no difference because of the counters.
 func TestConnectionsAtLoopbackAreCounted(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.yaml")
 	write(t, path, quiet+"mode: iptables\n")
 	r, netns := daemonWith(t, path, "--manifests="+manifests(t, nodePortService))
 	r.sync()
-	tell := func(want string) {
+	wantMetric := func(want string) {
 		t.Helper()
 		for _, line := range []string{"kubeproxy_iptables_ct_state_invalid_dropped_packets_total 0\n", want} {
 			if code, body := get(t, netns, "127.0.0.1:10249/metrics"); code != 200 || !strings.Contains(body, "\n"+line) {
-				t.Errorf("code %d, and not among metrics: %s", code, line)
+				t.Errorf("code %d, and the metrics lack: %s", code, line)
 			}
 		}
 	}
-	tell("kubeproxy_iptables_localhost_nodeports_accepted_packets_total 0\n")
+	wantMetric("kubeproxy_iptables_localhost_nodeports_accepted_packets_total 0\n")
 	kerneltest.Do(t, netns, func() error {
 		if c, err := net.DialTimeout("tcp", "127.0.0.1:30080", 100*time.Millisecond); err == nil {
-			_ = c.Close() // who answers does not matter
+			_ = c.Close() // the result does not matter
 		}
 		return nil
 	})
-	tell("kubeproxy_iptables_localhost_nodeports_accepted_packets_total 1\n")
+	wantMetric("kubeproxy_iptables_localhost_nodeports_accepted_packets_total 1\n")
 	var d inspect.Difference
 	if err := control.Dial(control.Options{NetNS: netns}).Get(t.Context(), "/diff", nil, &d); err != nil || d.Steps != 0 {
-		t.Errorf("differs by %+v (%v), want nothing", d, err)
+		t.Errorf("difference %+v (%v), want none", d, err)
 	}
 }

@@ -20,12 +20,12 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// load makes a configuration of a command line, as the program does.
+// load returns the configuration of a command line, as the program reads it.
 func load(t testing.TB, args ...string) *config.Config {
 	t.Helper()
 	fs := pflag.NewFlagSet("sluice", pflag.ContinueOnError)
 	flags := config.NewFlags(fs)
-	if err := fs.Parse(append([]string{"--oom-score-adj=0"}, args...)); err != nil { // the test's own is nobody's business
+	if err := fs.Parse(append([]string{"--oom-score-adj=0"}, args...)); err != nil { // must not change the score of the test process
 		t.Fatal(err)
 	}
 	cfg, _, err := flags.Load(config.Env{
@@ -37,7 +37,7 @@ func load(t testing.TB, args ...string) *config.Config {
 	return cfg
 }
 
-// options are those of a run that is quiet.
+// options returns options of a daemon without a log.
 func options(t testing.TB, args ...string) Options {
 	t.Helper()
 	return Options{Config: load(t, args...), Kinds: Kinds(), Log: slog.New(slog.DiscardHandler)}
@@ -72,11 +72,11 @@ func manifests(t testing.TB, text string) string {
 	return path
 }
 
-func TestEveryKindIsWhole(t *testing.T) {
+func TestEveryKindIsComplete(t *testing.T) {
 	seen := map[string]bool{}
 	for _, k := range Kinds() {
 		if k.Mode == "" || k.Mode != k.Facts.Name || seen[k.Mode] || k.Probe == nil || k.Open == nil || k.Preview == nil || k.Owned == "" {
-			t.Errorf("mode %q is there twice, or lacks something: %+v", k.Mode, k)
+			t.Errorf("mode %q exists twice or is incomplete: %+v", k.Mode, k)
 		}
 		seen[k.Mode] = true
 	}
@@ -91,7 +91,7 @@ func TestPolicy(t *testing.T) {
 		want route.Options
 	}{
 		{
-			"by default nobody is a pod and the primary address serves NodePorts", nil,
+			"by default no client is a pod and the primary address serves NodePorts", nil,
 			route.Options{Detector: route.DetectorOptions{Kind: route.DetectClusterCIDR}, NodePorts: primary},
 		},
 		{
@@ -128,7 +128,7 @@ func TestPolicy(t *testing.T) {
 			},
 		},
 		{
-			"an address of its own",
+			"a specific bind address",
 			[]string{"--bind-address=192.0.2.1"},
 			route.Options{
 				Detector: route.DetectorOptions{Kind: route.DetectClusterCIDR}, NodePorts: primary,
@@ -136,7 +136,7 @@ func TestPolicy(t *testing.T) {
 			},
 		},
 		{
-			"no address of its own",
+			"an unspecified bind address",
 			[]string{"--bind-address=::"},
 			route.Options{Detector: route.DetectorOptions{Kind: route.DetectClusterCIDR}, NodePorts: primary},
 		},
@@ -167,7 +167,7 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
-func TestPreviewTellsProblems(t *testing.T) {
+func TestPreviewReportsProblems(t *testing.T) {
 	var log bytes.Buffer
 	o := options(t, "--manifests=-")
 	o.Log = slog.New(slog.NewTextHandler(&log, nil))
@@ -186,15 +186,15 @@ spec: {clusterIP: 10.96.0.999, ports: [{port: 80}]}
 	}
 	for _, want := range []string{"Problem", "Service default/odd", "10.96.0.999"} {
 		if !strings.Contains(log.String(), want) {
-			t.Errorf("the log does not say %q:\n%s", want, &log)
+			t.Errorf("the log lacks %q:\n%s", want, &log)
 		}
 	}
 	if strings.Contains(log.String(), `=""`) {
-		t.Errorf("the log says that there is nothing to say:\n%s", &log)
+		t.Errorf("the log has empty attributes:\n%s", &log)
 	}
 }
 
-func TestWhereServicesComeFrom(t *testing.T) {
+func TestOpenSource(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	for _, tt := range []struct {
 		name string
@@ -216,14 +216,14 @@ func TestWhereServicesComeFrom(t *testing.T) {
 				t.Fatal(err)
 			}
 			if tt.err != "" && (err == nil || !strings.Contains(err.Error(), tt.err)) {
-				t.Errorf("error %v, want one that says %q", err, tt.err)
+				t.Errorf("error %v, want %q in it", err, tt.err)
 			}
 		})
 	}
 }
 
-func TestDefaultModeIsOneOfThisBuild(t *testing.T) {
+func TestDefaultModeExists(t *testing.T) {
 	if !slices.Contains(Modes(Kinds()), load(t).Mode) {
-		t.Errorf("the default mode %q is none of %v", load(t).Mode, Modes(Kinds()))
+		t.Errorf("the default mode %q is not one of %v", load(t).Mode, Modes(Kinds()))
 	}
 }

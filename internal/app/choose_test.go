@@ -19,17 +19,17 @@ func TestChoose(t *testing.T) {
 	}{
 		{"all work", nil, Choice{"nftables", "the default, and this kernel can do it"}},
 		{
-			"the first does not",
+			"the first does not work",
 			map[string]string{"nftables": "no numgen\nno fib"},
 			Choice{"ipvs", "the best this kernel can do; not nftables: no numgen; no fib"},
 		},
 		{
-			"only the last does",
+			"only the last works",
 			map[string]string{"nftables": "no nf_tables", "ipvs": "no ip_vs"},
 			Choice{"iptables", "the best this kernel can do; not nftables: no nf_tables; not ipvs: no ip_vs"},
 		},
 		{
-			"none does",
+			"none works",
 			map[string]string{"nftables": "a", "ipvs": "b", "iptables": "c"},
 			Choice{"nftables", "the default, but nothing works here; not nftables: a; not ipvs: b; not iptables: c"},
 		},
@@ -40,7 +40,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// failing returns kinds whose probes fail for a reason, if there is one.
+// failing returns kinds whose probes fail with the given reasons.
 func failing(why map[string]string, modes ...string) []plane.Kind {
 	var kinds []plane.Kind
 	for _, mode := range modes {
@@ -54,14 +54,14 @@ func failing(why map[string]string, modes ...string) []plane.Kind {
 	return kinds
 }
 
-// The page about the commands shows the words of this build.
-func TestThePageShowsAReasonThatIsGiven(t *testing.T) {
+// The documentation of the commands has the reason that this build returns.
+func TestTheDocumentationHasTheReason(t *testing.T) {
 	page, err := os.ReadFile("../../docs/commands.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := Choose(t.Context(), failing(nil, Modes(Kinds())...), 0)
 	if want := c.Mode + " (" + c.Reason + ")\n"; !strings.Contains(string(page), want) {
-		t.Errorf("docs/commands.md lacks %q, which is what `sluice status` says", want)
+		t.Errorf("docs/commands.md lacks %q, which `sluice status` prints", want)
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 )
 
-// manyServices are Services of type ClusterIP with an endpoint each.
+// manyServices returns manifests of Services of type ClusterIP, with one endpoint each.
 func manyServices(n int) string {
 	var b strings.Builder
 	for i := range n {
@@ -38,10 +38,10 @@ endpoints: [{addresses: [10.244.%[2]d.%[3]d]}]
 	return b.String()
 }
 
-// editor is another program that changes tables again and again.
+// editor is another program that changes tables repeatedly.
 type editor struct {
 	stop func()
-	runs atomic.Int64 // how often it has changed them
+	runs atomic.Int64 // number of changes
 }
 
 // Write counts the lines that the editor prints, one after each change.
@@ -53,15 +53,14 @@ func (e *editor) Write(text []byte) (int, error) {
 // await waits until the editor has changed tables n times.
 func (e *editor) await(t *testing.T, n int64) {
 	t.Helper()
-	for deadline := time.Now().Add(3 * patience); e.runs.Load() < n; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(3 * testTimeout); e.runs.Load() < n; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("another program changed tables %d times, want %d", e.runs.Load(), n)
 		}
 	}
 }
 
-// edits runs a command of the shell in a namespace again and again, as fast as it
-// runs or with a pause.
+// edits runs a shell command in a namespace repeatedly, with a pause or without.
 func edits(t testing.TB, netns int, pause time.Duration, command string) *editor {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -81,23 +80,23 @@ func edits(t testing.TB, netns int, pause time.Duration, command string) *editor
 	return e
 }
 
-// whole waits until nothing differs from what should be there.
-func whole(t testing.TB, netns int) {
+// waitForRules waits until a comparison finds no difference.
+func waitForRules(t testing.TB, netns int) {
 	t.Helper()
 	var d inspect.Difference
 	var err error
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(testTimeout); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		err = control.Dial(control.Options{NetNS: netns}).Get(context.Background(), "/diff", nil, &d)
 		if err == nil && d.Steps == 0 {
 			return
 		}
 	}
-	t.Fatalf("still %d steps (%v) from what should be there", d.Steps, err)
+	t.Fatalf("a comparison still has %d steps (%v)", d.Steps, err)
 }
 
-// Whatever another program did in a tight loop, when it has ended the rules are
-// whole again, in every mode and without a request.
-func TestRulesAreWholeAfterALoopOfEdits(t *testing.T) {
+// After another program has changed rules in a tight loop, all rules are repaired, in every
+// mode and without a request.
+func TestRulesAreRepairedAfterALoopOfEdits(t *testing.T) {
 	const mode = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nconntrack: {maxPerCore: 0}\nmode: "
 	for _, tt := range []struct{ name, mode, hint, command string }{
 		{"nftables", "nftables", "true", "nft flush ruleset"},
@@ -120,21 +119,21 @@ func TestRulesAreWholeAfterALoopOfEdits(t *testing.T) {
 			e := edits(t, netns, 0, tt.command)
 			e.await(t, 300)
 			e.stop()
-			whole(t, netns)
+			waitForRules(t, netns)
 		})
 	}
 }
 
-// BenchmarkRulesDuringEdits prints in how many looks the rules were there while
-// another program flushes them with a pause, and what that cost the daemon, which
-// is a process of its own here.
+// BenchmarkRulesDuringEdits measures in which share of samples the rules exist while
+// another program flushes them with a pause, and the CPU time of the daemon, which is a
+// separate process.
 func BenchmarkRulesDuringEdits(b *testing.B) {
 	program := b.TempDir() + "/sluice"
 	if out, err := exec.Command("go", "build", "-o", program, "../../cmd/sluice").CombinedOutput(); err != nil {
 		b.Fatalf("%v\n%s", err, out)
 	}
 	services := manifests(b, manyServices(200))
-	for _, tt := range []struct{ name, mode, hint, command, look string }{
+	for _, tt := range []struct{ name, mode, hint, command, probe string }{
 		{"nftables", "nftables", "true", "nft flush ruleset", "nft list chain ip sluice prerouting | grep -q services"},
 		{"nft", "iptables", "iptables-nft -t mangle -N KUBE-IPTABLES-HINT", "iptables-nft -t nat -F", "iptables-nft -t nat -S PREROUTING | grep -q KUBE-SERVICES"},
 		{"legacy", "iptables", "iptables-legacy -t mangle -N KUBE-IPTABLES-HINT", "iptables-legacy -w 5 -t nat -F", "iptables-legacy -w 5 -t nat -S PREROUTING | grep -q KUBE-SERVICES"},
@@ -145,16 +144,16 @@ func BenchmarkRulesDuringEdits(b *testing.B) {
 				daemon := exec.Command(program, "--manifests="+services, "--proxy-mode="+tt.mode, "--oom-score-adj=0", "--conntrack-max-per-core=0")
 				kerneltest.Do(b, netns, exec.Command("/bin/sh", "-c", tt.hint).Run)
 				kerneltest.Do(b, netns, daemon.Start)
-				whole(b, netns)
+				waitForRules(b, netns)
 				e := edits(b, netns, pause, tt.command)
-				time.Sleep(6 * time.Second) // until the edits are known
-				there, looks := 0, 0
+				time.Sleep(6 * time.Second) // until the daemon knows that the rules are contested
+				present, samples := 0, 0
 				for b.Loop() {
 					for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-						looks++
+						samples++
 						kerneltest.Do(b, netns, func() error {
-							if exec.Command("/bin/sh", "-c", tt.look).Run() == nil {
-								there++
+							if exec.Command("/bin/sh", "-c", tt.probe).Run() == nil {
+								present++
 							}
 							return nil
 						})
@@ -164,7 +163,7 @@ func BenchmarkRulesDuringEdits(b *testing.B) {
 				_ = daemon.Process.Signal(os.Interrupt)
 				_ = daemon.Wait()
 				state := daemon.ProcessState
-				b.ReportMetric(100*float64(there)/float64(looks), "%-there")
+				b.ReportMetric(100*float64(present)/float64(samples), "%-present")
 				b.ReportMetric((state.UserTime() + state.SystemTime()).Seconds(), "s-CPU")
 				b.ReportMetric(0, "ns/op")
 			})

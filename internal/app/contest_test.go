@@ -14,20 +14,20 @@ import (
 	"github.com/sluice-proxy/sluice/internal/text/texttest"
 )
 
-// recorded keeps Events.
-type recorded struct {
+// recordedEvents collects Events.
+type recordedEvents struct {
 	mu     sync.Mutex
 	events []event.Event
 }
 
-func (r *recorded) Record(e event.Event) {
+func (r *recordedEvents) Record(e event.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.events = append(r.events, e)
 }
 
-// A contest is logged once, and an Event on the own Node names the program, again
-// every ten minutes, and when it is over.
+// The start and the end of a contest are logged once each. Events on the own Node name the
+// program at the start and every ten minutes, and report the end.
 func TestContestsAreReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
@@ -37,7 +37,7 @@ func TestContestsAreReported(t *testing.T) {
 			}
 			return health.Contest{}
 		}
-		events, log := &recorded{}, &texttest.Buffer{}
+		events, log := &recordedEvents{}, &texttest.Buffer{}
 		o := options(t)
 		o.Log = slog.New(slog.NewTextHandler(log, nil))
 		r := newContestReporter(state, events, o)
@@ -67,17 +67,17 @@ func TestContestsAreReported(t *testing.T) {
 		if strings.Join(got, " ") != want {
 			t.Errorf("recorded %v, want %s", got, want)
 		}
-		said := log.Take()
-		if strings.Count(said, "\n") != 2 || !strings.Contains(said, `by="nft (thread 812)"`) || !strings.Contains(said, "no longer contested") {
-			t.Errorf("logged:\n%s", said)
+		text := log.Take()
+		if strings.Count(text, "\n") != 2 || !strings.Contains(text, `by="nft (thread 812)"`) || !strings.Contains(text, "no longer contested") {
+			t.Errorf("logged:\n%s", text)
 		}
 	})
 }
 
-// Edits that make no contest are not reported.
+// Edits without a contest are not reported.
 func TestEditsWithoutAContestAreNotReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		events, log := &recorded{}, &texttest.Buffer{}
+		events, log := &recordedEvents{}, &texttest.Buffer{}
 		o := options(t)
 		o.Log = slog.New(slog.NewTextHandler(log, nil))
 		r := newContestReporter(func() health.Contest { return health.Contest{} }, events, o)

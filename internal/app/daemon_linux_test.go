@@ -24,10 +24,10 @@ import (
 	"github.com/sluice-proxy/sluice/internal/proxy"
 )
 
-// get asks a server of the namespace.
+// get sends a request to a server in the namespace.
 func get(t testing.TB, netns int, url string) (code int, body string) {
 	t.Helper()
-	client := &http.Client{Timeout: patience, Transport: &http.Transport{
+	client := &http.Client{Timeout: testTimeout, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			return listen.Opener{NetNS: netns}.Dial(ctx, network, addr)
@@ -45,15 +45,15 @@ func get(t testing.TB, netns int, url string) (code int, body string) {
 	return r.StatusCode, string(text)
 }
 
-// daemonWith runs a daemon with a configuration file in a namespace of its own.
-func daemonWith(t *testing.T, path string, args ...string) (r *running, netns int) {
+// daemonWith runs a daemon with a configuration file in a new namespace.
+func daemonWith(t *testing.T, path string, args ...string) (r *testDaemon, netns int) {
 	t.Helper()
 	netns = kerneltest.Namespace(t)
 	return daemonIn(t, netns, path, args...), netns
 }
 
 // daemonIn runs a daemon with a configuration file in a namespace.
-func daemonIn(t testing.TB, netns int, path string, args ...string) *running {
+func daemonIn(t testing.TB, netns int, path string, args ...string) *testDaemon {
 	t.Helper()
 	o, _ := daemonOptions(t, path, args...)
 	o.NetNS = netns
@@ -76,12 +76,12 @@ func daemonOptions(t testing.TB, path string, args ...string) (o Options, hangup
 	if err != nil {
 		t.Fatal(err)
 	}
-	asks := make(chan os.Signal, 1)
+	signals := make(chan os.Signal, 1)
 	o = options(t)
 	o.Config = cfg
-	o.Load, o.File, o.Compare, o.Flags = read, path, asks, flags.Values()
-	o.Reason, o.Version = "a test names it", "v1.2.3"
-	return o, asks
+	o.Load, o.File, o.Compare, o.Flags = read, path, signals, flags.Values()
+	o.Reason, o.Version = "chosen by the test", "v1.2.3"
+	return o, signals
 }
 
 const quiet = `apiVersion: kubeproxy.config.k8s.io/v1alpha1
@@ -89,7 +89,7 @@ kind: KubeProxyConfiguration
 conntrack: {maxPerCore: 0}
 `
 
-func TestWhatADaemonServes(t *testing.T) {
+func TestServersOfADaemon(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.yaml")
 	write(t, path, quiet)
 	r, netns := daemonWith(t, path, "--manifests="+manifests(t, webService))
@@ -103,7 +103,7 @@ func TestWhatADaemonServes(t *testing.T) {
 		{"127.0.0.1:10256/livez", 200, `"healthy":true`},
 		{"127.0.0.1:10256/metrics", 404, ""},
 		{"127.0.0.1:10249/proxyMode", 200, "nftables"},
-		{"127.0.0.1:10249/metrics", 200, `sluice_mode_info{mode="nftables",reason="a test names it"} 1`},
+		{"127.0.0.1:10249/metrics", 200, `sluice_mode_info{mode="nftables",reason="chosen by the test"} 1`},
 		{"127.0.0.1:10249/metrics", 200, "sluice_services 1\n"},
 		{"127.0.0.1:10249/metrics", 200, "kubeproxy_sync_proxy_rules_service_changes_total 1\n"},
 		{"127.0.0.1:10249/configz", 200, `"maxPerCore":0`},
@@ -113,7 +113,7 @@ func TestWhatADaemonServes(t *testing.T) {
 		{"127.0.0.1:10249/debug/pprof/", 404, ""},
 	} {
 		if code, body := get(t, netns, tt.url); code != tt.code || !strings.Contains(body, tt.has) {
-			t.Errorf("%s: %d, want %d and in it %q:\n%s", tt.url, code, tt.code, tt.has, body)
+			t.Errorf("%s: code %d, want %d and %q in the body:\n%s", tt.url, code, tt.code, tt.has, body)
 		}
 	}
 	var s inspect.Status
@@ -125,11 +125,11 @@ func TestWhatADaemonServes(t *testing.T) {
 	}
 	var d inspect.Difference
 	if err := control.Dial(control.Options{NetNS: netns}).Get(t.Context(), "/diff", nil, &d); err != nil || d.Steps != 0 {
-		t.Errorf("differs by %+v (%v), want nothing", d, err)
+		t.Errorf("difference %+v (%v), want none", d, err)
 	}
 }
 
-// A second daemon touches nothing, and says who is there.
+// A second daemon changes nothing, and reports the first one.
 func TestOneDaemonForANamespace(t *testing.T) {
 	o := options(t, "--manifests="+manifests(t, webService))
 	o.NetNS = kerneltest.Namespace(t)
@@ -140,37 +140,37 @@ func TestOneDaemonForANamespace(t *testing.T) {
 	other.NetNS = o.NetNS
 	err := Run(t.Context(), other)
 	if taken, ok := errors.AsType[*control.TakenError](err); !ok || taken.Holder == nil || taken.Holder.PID != os.Getpid() {
-		t.Errorf("a second daemon ended with %v, want the first named", err)
+		t.Errorf("a second daemon ended with %v, want the first as the holder", err)
 	}
 	if after := runNft(t, o.NetNS, "list", "ruleset"); after != before {
 		t.Errorf("a second daemon changed the rules:\n%s\nwant\n%s", after, before)
 	}
 }
 
-// reloading is a daemon that is replaced by another one in this process whenever
-// its configuration changes, as the program does.
-type reloading struct {
-	*running
+// reloadingDaemon is a daemon that is replaced by another one in this process when its
+// configuration changes, like the real program.
+type reloadingDaemon struct {
+	*testDaemon
 	o    Options
 	next chan *handover.Handover
 }
 
-func reloadingWith(t *testing.T, path string, args ...string) (r *reloading, hangup chan<- os.Signal) {
+func startReloading(t *testing.T, path string, args ...string) (r *reloadingDaemon, hangup chan<- os.Signal) {
 	t.Helper()
-	o, asks := daemonOptions(t, path, append(args, "--reload-jitter=0")...)
+	o, hangup := daemonOptions(t, path, append(args, "--reload-jitter=0")...)
 	o.NetNS = kerneltest.Namespace(t)
-	r = &reloading{o: o, next: make(chan *handover.Handover, 1)}
+	r = &reloadingDaemon{o: o, next: make(chan *handover.Handover, 1)}
 	r.o.Replace = func(h *handover.Handover) { r.next <- h }
-	r.running = run(t, r.o)
-	return r, asks
+	r.testDaemon = run(t, r.o)
+	return r, hangup
 }
 
-// again waits for the daemon to be replaced, and replaces it.
-func (r *reloading) again(t *testing.T) {
+// waitForReload waits until the daemon requests its replacement, and starts that.
+func (r *reloadingDaemon) waitForReload(t *testing.T) {
 	t.Helper()
 	select {
 	case r.o.Before = <-r.next:
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		t.Fatal("the changed file has no effect")
 	}
 	if err := r.stop(); err != nil {
@@ -180,25 +180,25 @@ func (r *reloading) again(t *testing.T) {
 	if r.o.Config, _, err = r.o.Load(); err != nil {
 		t.Fatal(err)
 	}
-	r.running = run(t, r.o)
+	r.testDaemon = run(t, r.o)
 }
 
-// A changed file takes effect with another run of the daemon, which has the lock
-// and the ports of the one before; a wrong one changes nothing.
-func TestAChangedConfigurationHolds(t *testing.T) {
+// A changed file takes effect with a new run of the daemon, which keeps the lock and the
+// ports of the previous run. An invalid file changes nothing.
+func TestAChangedConfigurationTakesEffect(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.yaml")
 	write(t, path, quiet)
-	r, hangup := reloadingWith(t, path, "--manifests="+manifests(t, webService))
+	r, hangup := startReloading(t, path, "--manifests="+manifests(t, webService))
 	netns := r.o.NetNS
 	r.sync()
 
 	write(t, path, quiet+"clusterCIDR: 10.244.0.0/16\nmetricsBindAddress: 127.0.0.1:10250\nhostnameOverride: other\n")
-	r.again(t)
+	r.waitForReload(t)
 	if s := r.sync(); s.Cause != proxy.Start || s.Steps == 0 || s.Adopted == 0 {
-		t.Errorf("after a change of the configuration %+v, want some of it written", s)
+		t.Errorf("after a change of the configuration the first write is %+v, want changes and adopted entries", s)
 	}
 	if rules := runNft(t, netns, "list", "set", "ip", "sluice", "pod-cidrs"); !strings.Contains(rules, "10.244.0.0/16") {
-		t.Errorf("pods are not known by the new clusterCIDR:\n%s", rules)
+		t.Errorf("the new clusterCIDR is not in the set:\n%s", rules)
 	}
 	eventually(t, func() bool {
 		code, body := get(t, netns, "127.0.0.1:10250/metrics")
@@ -207,9 +207,9 @@ func TestAChangedConfigurationHolds(t *testing.T) {
 
 	write(t, path, quiet+"clusterCIDR: 10.244.0.0/16\nmetricsBindAddress: 127.0.0.1:10250\nclientConnection: {qps: 7}\nhostnameOverride: other\n")
 	hangup <- os.Interrupt // any signal
-	r.again(t)
+	r.waitForReload(t)
 	if s := r.sync(); s.Steps != 0 {
-		t.Errorf("after a change that concerns no rule %+v, want nothing written", s)
+		t.Errorf("after a change that affects no rule the first write is %+v, want no steps", s)
 	}
 
 	for text, why := range map[string]string{
@@ -219,12 +219,12 @@ func TestAChangedConfigurationHolds(t *testing.T) {
 	} {
 		write(t, path, quiet+text)
 		eventually(t, func() bool {
-			_, said := get(t, netns, "127.0.0.1:10250/statusz")
-			return strings.Contains(said, "not in force: the file as read ") && strings.Contains(said, why)
+			_, page := get(t, netns, "127.0.0.1:10250/statusz")
+			return strings.Contains(page, "not in force: the file as read ") && strings.Contains(page, why)
 		})
 	}
 	if len(r.syncs)+len(r.next) > 0 {
-		t.Error("a wrong file had an effect")
+		t.Error("an invalid file took effect")
 	}
 	if _, body := get(t, netns, "127.0.0.1:10250/metrics"); !strings.Contains(body, `sluice_config_reloads_total{result="refused"} 3`) ||
 		!strings.Contains(body, `sluice_config_reloads_total{result="ok"} 2`) {
@@ -233,30 +233,30 @@ func TestAChangedConfigurationHolds(t *testing.T) {
 	_, body := get(t, netns, "127.0.0.1:10250/configz")
 	var shown map[string]map[string]any
 	if err := json.Unmarshal([]byte(body), &shown); err != nil || shown["kubeproxy.config.k8s.io"]["clusterCIDR"] != "10.244.0.0/16" {
-		t.Errorf("in force is (%v):\n%s", err, body)
+		t.Errorf("the configuration in force is (%v):\n%s", err, body)
 	}
 
 	hangup <- os.Interrupt
 	if s := r.sync(); s.Cause != proxy.Request || s.Steps != 0 {
-		t.Errorf("on request %+v, want a comparison that finds nothing", s)
+		t.Errorf("a request led to %+v, want a comparison without steps", s)
 	}
 }
 
-// What is read from a pipe is gone when it is read: the process does not start
-// anew while it knows more than a start could read.
-func TestNoReloadThatLosesServices(t *testing.T) {
+// Manifests from a pipe can be read only once. The process does not restart if a new run
+// could not read all Services again.
+func TestNoReloadIfServicesWouldBeLost(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.yaml")
 	write(t, path, quiet)
-	o, asks := daemonOptions(t, path, "--manifests=-", "--reload-jitter=0")
+	o, hangup := daemonOptions(t, path, "--manifests=-", "--reload-jitter=0")
 	o.NetNS, o.Stdin = kerneltest.Namespace(t), strings.NewReader(webService)
-	o.Replace = func(*handover.Handover) { t.Error("it starts anew") }
+	o.Replace = func(*handover.Handover) { t.Error("the daemon restarts") }
 	r := run(t, o)
 	r.sync()
 	write(t, path, quiet+"clusterCIDR: 10.244.0.0/16\n")
-	asks <- os.Interrupt
+	hangup <- os.Interrupt
 	eventually(t, func() bool {
-		_, said := get(t, o.NetNS, "127.0.0.1:10249/statusz")
-		return strings.Contains(said, "a new start could not read all Services again: - can be read once only")
+		_, page := get(t, o.NetNS, "127.0.0.1:10249/statusz")
+		return strings.Contains(page, "a new start could not read all Services again: - can be read once only")
 	})
 }
 
@@ -267,11 +267,11 @@ func write(t testing.TB, path, text string) {
 	}
 }
 
-func eventually(t *testing.T, holds func() bool) {
+func eventually(t *testing.T, condition func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !holds(); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(testTimeout); !condition(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatal("never holds")
+			t.Fatal("the condition was never true")
 		}
 	}
 }

@@ -22,18 +22,18 @@ func descriptors(t *testing.T) int {
 	return len(list)
 }
 
-// Whoever asks often takes nothing for good.
+// Comparisons on request leave no file descriptors open.
 func TestComparingLeavesNothingOpen(t *testing.T) {
 	o := options(t, "--manifests="+manifests(t, webService))
 	o.NetNS = kerneltest.Namespace(t)
 	r := run(t, o)
 	r.sync()
-	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // which closes what nobody refers to
-	asked := control.Dial(control.Options{NetNS: o.NetNS})
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // the collector would close unreferenced files
+	client := control.Dial(control.Options{NetNS: o.NetNS})
 	compare := func() {
 		var d inspect.Difference
-		if err := asked.Get(t.Context(), "/diff", nil, &d); err != nil || d.Steps != 0 {
-			t.Fatalf("differs by %+v (%v), want nothing", d, err)
+		if err := client.Get(t.Context(), "/diff", nil, &d); err != nil || d.Steps != 0 {
+			t.Fatalf("difference %+v (%v), want none", d, err)
 		}
 	}
 	compare()
@@ -41,14 +41,14 @@ func TestComparingLeavesNothingOpen(t *testing.T) {
 	for range 50 {
 		compare()
 	}
-	const others = 5 // connections that end by themselves
-	if after := descriptors(t); after > before+others {
+	const idle = 5 // idle connections that are closed later
+	if after := descriptors(t); after > before+idle {
 		t.Errorf("%d file descriptors after 50 comparisons, %d before", after, before)
 	}
 }
 
-// While the loop writes all the time a comparison finds nothing that is not
-// there: it says equal, or that it cannot tell.
+// While the loop writes all the time, a comparison finds no difference, or returns an error
+// that it cannot decide.
 func TestComparingUnderChurn(t *testing.T) {
 	path := manifests(t, webService)
 	o := options(t, "--manifests="+path)
@@ -70,23 +70,23 @@ func TestComparingUnderChurn(t *testing.T) {
 			_ = os.Rename(path+".new", path)
 		}
 	}()
-	asked := control.Dial(control.Options{NetNS: o.NetNS})
+	client := control.Dial(control.Options{NetNS: o.NetNS})
 	equal, unsure := 0, 0
 	for range 8 {
 		var d inspect.Difference
-		err := asked.Get(t.Context(), "/diff", nil, &d)
+		err := client.Get(t.Context(), "/diff", nil, &d)
 		switch {
 		case err != nil && strings.Contains(err.Error(), errWriting.Error()):
 			unsure++
 		case err != nil:
 			t.Error(err)
 		case d.Steps != 0:
-			t.Errorf("differs by %s", d.Text)
+			t.Errorf("difference %s", d.Text)
 		default:
 			equal++
 		}
 	}
 	close(end)
 	<-ended
-	t.Logf("equal %d times, not told %d times", equal, unsure)
+	t.Logf("equal %d times, undecided %d times", equal, unsure)
 }

@@ -12,18 +12,18 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// writing is a loop that writes before every look, so many times, and a plane
-// over a kernel that differs by some steps.
-type writing struct {
+// writingLoop is a loop that makes a write before each of the first Views, and a plane
+// whose kernel differs by some steps.
+type writingLoop struct {
 	plane.Plane
 
 	left, writes uint64
 	steps        int
-	looks        int
+	reads        int
 	refuse       error
 }
 
-func (w *writing) View(context.Context) (proxy.View, error) {
+func (w *writingLoop) View(context.Context) (proxy.View, error) {
 	if w.left > 0 {
 		w.left--
 		w.writes++
@@ -31,53 +31,53 @@ func (w *writing) View(context.Context) (proxy.View, error) {
 	return proxy.View{Routes: route.NewCompiler(route.Options{}).Snapshot(), Writes: w.writes}, nil
 }
 
-func (w *writing) Refresh(context.Context) error {
-	w.looks++
+func (w *writingLoop) Refresh(context.Context) error {
+	w.reads++
 	return w.refuse
 }
 
-func (w *writing) Plan(route.Change) plane.Plan { return steps(w.steps) }
+func (w *writingLoop) Plan(route.Change) plane.Plan { return steps(w.steps) }
 
 type steps int
 
 func (s steps) Steps() int                { return int(s) }
 func (steps) Kept() int                   { return 0 }
 func (steps) String() string              { return "add a\n" }
-func (steps) Apply(context.Context) error { return errors.New("a look writes nothing") }
+func (steps) Apply(context.Context) error { return errors.New("a comparison must not write") }
 
-// What was seen across a write is no difference, but perhaps one that was just
-// made: nothing is said before it was seen between two.
-func TestADifferenceIsOfOneMoment(t *testing.T) {
+// A difference counts only if nothing was written during the comparison, as it may be one
+// that the write has just made.
+func TestADifferenceDuringAWriteDoesNotCount(t *testing.T) {
 	broken := errors.New("read kernel state: no")
 	for _, tt := range []struct {
 		name    string
-		kernel  writing
+		kernel  writingLoop
 		want    inspect.Difference
 		wantErr error
-		looks   int
+		reads   int
 	}{
-		{"nothing is written", writing{steps: 1}, inspect.Difference{Steps: 1, Text: "add a\n"}, nil, 1},
-		{"it ends", writing{steps: 1, left: 6}, inspect.Difference{Steps: 1, Text: "add a\n"}, nil, 4},
-		{"equal all the same", writing{left: 1 << 32}, inspect.Difference{Text: "add a\n"}, nil, 1},
-		{"it goes on", writing{steps: 1, left: 1 << 32}, inspect.Difference{}, errWriting, diffAttempts},
-		{"the kernel cannot be read", writing{steps: 1, refuse: broken}, inspect.Difference{}, broken, 1},
+		{"nothing is written", writingLoop{steps: 1}, inspect.Difference{Steps: 1, Text: "add a\n"}, nil, 1},
+		{"writes end", writingLoop{steps: 1, left: 6}, inspect.Difference{Steps: 1, Text: "add a\n"}, nil, 4},
+		{"equal during writes", writingLoop{left: 1 << 32}, inspect.Difference{Text: "add a\n"}, nil, 1},
+		{"writes continue", writingLoop{steps: 1, left: 1 << 32}, inspect.Difference{}, errWriting, diffAttempts},
+		{"the kernel cannot be read", writingLoop{steps: 1, refuse: broken}, inspect.Difference{}, broken, 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				got, err := differ{&tt.kernel, &tt.kernel}.compare(t.Context())
-				if got != tt.want || !errors.Is(err, tt.wantErr) || tt.kernel.looks != tt.looks {
-					t.Errorf("%+v, %v after %d looks, want %+v, %v after %d", got, err, tt.kernel.looks, tt.want, tt.wantErr, tt.looks)
+				if got != tt.want || !errors.Is(err, tt.wantErr) || tt.kernel.reads != tt.reads {
+					t.Errorf("%+v, %v after %d reads, want %+v, %v after %d", got, err, tt.kernel.reads, tt.want, tt.wantErr, tt.reads)
 				}
 			})
 		})
 	}
 }
 
-func TestNobodyWaitsForADifferenceWhoHasGone(t *testing.T) {
+func TestAComparisonEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), diffPause/100)
 		defer cancel()
-		kernel := &writing{steps: 1, left: 1 << 32}
+		kernel := &writingLoop{steps: 1, left: 1 << 32}
 		if _, err := (differ{kernel, kernel}).compare(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("ended with %v, want the end of the context", err)
 		}

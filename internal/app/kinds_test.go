@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/takeover"
 )
 
-// base is a plane that others may stand on.
+// base is a plane that other planes may use.
 func base() plane.Kind {
 	return plane.Kind{
 		Mode:   "base",
@@ -22,8 +22,7 @@ func base() plane.Kind {
 	}
 }
 
-// upper is a plane that stands on another: it takes that Kind, and does its own part
-// besides.
+// upper is a plane that uses another: it takes its Kind, and adds its own part.
 func upper(lower plane.Kind) plane.Kind {
 	k := lower
 	k.Mode, k.On = "upper", lower.Mode
@@ -31,7 +30,8 @@ func upper(lower plane.Kind) plane.Kind {
 	return k
 }
 
-// What a plane stands on is no leftover of another mode, and everything else is.
+// Rules of a plane that the current one uses are not leftovers; rules of all other planes
+// are.
 func TestLeftoversOfOtherPlanes(t *testing.T) {
 	other := base()
 	other.Mode = "other"
@@ -54,7 +54,7 @@ func TestLeftoversOfOtherPlanes(t *testing.T) {
 	}
 }
 
-// What planes that share a Cleanup return is returned once.
+// The result of a Cleanup that several planes share is returned once.
 func TestPlanesMayShareACleanup(t *testing.T) {
 	o := options(t)
 	o.Kinds = []plane.Kind{base(), upper(base()), {Mode: "without"}}
@@ -64,7 +64,7 @@ func TestPlanesMayShareACleanup(t *testing.T) {
 	}
 }
 
-// The mechanisms of planes are those of the take-over.
+// Package takeover knows the mechanisms of the planes.
 func TestMechanismsAreKnown(t *testing.T) {
 	for _, variant := range []string{"iptables-legacy", "iptables-nft"} {
 		for _, m := range mechanisms(&plane.Opened{KubeProxyRules: []string{variant}}) {

@@ -12,17 +12,17 @@ import (
 	"github.com/sluice-proxy/sluice/internal/control"
 )
 
-// holders is a place that has had one holder after the other: nil, it is free.
-type holders struct {
+// fakeLock is a lock with several holders, one after the other; nil: the lock is free.
+type fakeLock struct {
 	lock
-	until []time.Duration // each is there until then, after the start
-	are   []error
+	until []time.Duration // when each holder ends, after the start
+	errs  []error         // result of listen while each holds the lock
 	log   bytes.Buffer
 }
 
-// held returns a place with holders, each until a time after now; the last stays.
-func held(until []time.Duration, are ...error) *holders {
-	h := &holders{until: until, are: are}
+// held returns a lock with these holders. Each ends after its time; the last stays.
+func held(until []time.Duration, errs ...error) *fakeLock {
+	h := &fakeLock{until: until, errs: errs}
 	began := time.Now()
 	plain := &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.TimeKey {
@@ -36,8 +36,8 @@ func held(until []time.Duration, are ...error) *holders {
 		for now < len(until) && time.Since(began) >= until[now] {
 			now++
 		}
-		if are[now] != nil {
-			return nil, are[now]
+		if errs[now] != nil {
+			return nil, errs[now]
 		}
 		return &control.Server{}, nil
 	}
@@ -46,36 +46,36 @@ func held(until []time.Duration, are ...error) *holders {
 
 var other = &control.TakenError{PID: 7}
 
-const otherSaid = `"another Sluice (pid 7) already serves this network namespace; stop it first"`
+const otherHolder = `"another Sluice (pid 7) already serves this network namespace; stop it first"`
 
-func TestTakingThePlace(t *testing.T) {
+func TestAcquiringTheLock(t *testing.T) {
 	broken := errors.New("cut off")
 	const second = time.Second
 	for name, tt := range map[string]struct {
 		until []time.Duration
-		are   []error
+		errs  []error
 		held  bool
 		err   error
 		took  time.Duration
 		log   string
 	}{
-		"it is free": {nil, []error{nil}, true, nil, 0, ""},
-		"not in this kernel": {nil, []error{control.ErrUnsupported}, false, nil, 0, "level=WARN " +
+		"free": {nil, []error{nil}, true, nil, 0, ""},
+		"not supported by this kernel": {nil, []error{control.ErrUnsupported}, false, nil, 0, "level=WARN " +
 			"msg=\"Going on without a lock against a second Sluice; sluice get, status, diff and explain do not work\" error=\"" +
 			control.ErrUnsupported.Error() + "\"\n"},
-		"it cannot be":  {nil, []error{broken}, false, broken, 0, ""},
-		"another stays": {nil, []error{other}, false, other, 10 * second, "level=INFO msg=\"Waiting for a Sluice that may be about to end\" holder=" + otherSaid + "\n"},
+		"an error":      {nil, []error{broken}, false, broken, 0, ""},
+		"another stays": {nil, []error{other}, false, other, 10 * second, "level=INFO msg=\"Waiting for a Sluice that may be about to end\" holder=" + otherHolder + "\n"},
 		"another ends": {
 			[]time.Duration{3 * second},
 			[]error{other, nil},
 			true, nil, 3 * second,
-			"level=INFO msg=\"Waiting for a Sluice that may be about to end\" holder=" + otherSaid + "\n",
+			"level=INFO msg=\"Waiting for a Sluice that may be about to end\" holder=" + otherHolder + "\n",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began := time.Now()
-				h := held(tt.until, tt.are...)
+				h := held(tt.until, tt.errs...)
 				server, err := h.acquireWithin(t.Context(), afterStop(stopTimeout))
 				if (server != nil) != tt.held || !errors.Is(err, tt.err) || time.Since(began) != tt.took {
 					t.Errorf("after %v: %v, %v, want it held %v, %v, after %v", time.Since(began), server, err, tt.held, tt.err, tt.took)
@@ -88,27 +88,27 @@ func TestTakingThePlace(t *testing.T) {
 	}
 }
 
-// One that lives is told of at once, one that was killed is waited for.
+// afterKill waits only for a daemon that was killed, and reports a living one at once.
 func TestADyingDaemonIsWaitedFor(t *testing.T) {
 	dying, living := &control.TakenError{PID: 7}, &control.TakenError{PID: 7, Holder: &control.Identity{}}
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		server, err := held([]time.Duration{time.Second}, dying, nil).acquireWithin(t.Context(), afterKill)
 		if server == nil || err != nil || time.Since(began) != time.Second {
-			t.Errorf("after %v: %v, %v, want the place after a second", time.Since(began), server, err)
+			t.Errorf("after %v: %v, %v, want the lock after a second", time.Since(began), server, err)
 		}
 		began = time.Now()
 		if _, err := held(nil, dying).acquireWithin(t.Context(), afterKill); !errors.Is(err, dying) || time.Since(began) != killTimeout {
-			t.Errorf("after %v: %v, want that it is taken after %v", time.Since(began), err, killTimeout)
+			t.Errorf("after %v: %v, want that it is held after %v", time.Since(began), err, killTimeout)
 		}
 		began = time.Now()
 		if _, err := held(nil, living).acquireWithin(t.Context(), afterKill); !errors.Is(err, living) || time.Since(began) != 0 {
-			t.Errorf("after %v: %v, want that it is taken at once", time.Since(began), err)
+			t.Errorf("after %v: %v, want that it is held at once", time.Since(began), err)
 		}
 	})
 }
 
-func TestWaitingForThePlaceEndsWithTheContext(t *testing.T) {
+func TestWaitingForTheLockEndsWithTheContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()

@@ -10,9 +10,9 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 )
 
-// A daemon starts though files in its folder cannot be read, programs the
-// others, and programs what could not be read as soon as it can be.
-func TestStartsThoughManifestsCannotBeRead(t *testing.T) {
+// A daemon starts even if some files in its folder cannot be read. It programs the Services
+// in the others, and those in an unreadable file as soon as it can be read.
+func TestStartsWithUnreadableManifests(t *testing.T) {
 	path := manifests(t, webService)
 	dir := filepath.Dir(path)
 	broken := filepath.Join(dir, "broken.yaml")
@@ -29,7 +29,7 @@ func TestStartsThoughManifestsCannotBeRead(t *testing.T) {
 	o.NetNS = kerneltest.Namespace(t)
 	r := run(t, o)
 	if first := r.sync(); !first.Full() || first.Services != 1 {
-		t.Errorf("the first write is %+v, want all of one service", first)
+		t.Errorf("the first write is %+v, want a comparison with one Service", first)
 	}
 	if err := os.Remove(broken); err != nil {
 		t.Fatal(err)
@@ -39,7 +39,7 @@ func TestStartsThoughManifestsCannotBeRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	if next := r.sync(); next.Services != 1 || next.Steps == 0 {
-		t.Errorf("the file that can be read now makes %+v, want a write of one service", next)
+		t.Errorf("the file that can be read now leads to %+v, want a write of one Service", next)
 	}
 	if err := r.stop(); err != nil {
 		t.Errorf("ended with %v", err)

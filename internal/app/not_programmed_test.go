@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-func TestIgnoredServicesAreTold(t *testing.T) {
+func TestIgnoredServicesAreLogged(t *testing.T) {
 	name := cluster.Name{Namespace: "default", Name: "web"}
 	svc := func(reason string) *route.Service { return &route.Service{Name: name, Ignored: reason} }
 	for _, tt := range []struct {
@@ -28,7 +28,7 @@ func TestIgnoredServicesAreTold(t *testing.T) {
 		i := notProgrammed{slog.New(slog.NewTextHandler(&out, nil)), slog.LevelInfo}
 		i.Applied(route.Change{Touched: []route.Touch{{Name: name, Old: tt.old, New: tt.now}}})
 		if !strings.Contains(out.String(), tt.want) || (out.Len() > 0) != (tt.want != "") {
-			t.Errorf("%s: told %q, want %q", tt.what, out.String(), tt.want)
+			t.Errorf("%s: logged %q, want %q", tt.what, out.String(), tt.want)
 		}
 	}
 }

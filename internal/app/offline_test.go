@@ -14,7 +14,7 @@ import (
 const oneService = `{kind: Service, apiVersion: v1, metadata: {name: web, namespace: default},
  spec: {clusterIP: 10.96.0.80, ports: [{name: http, port: 80}]}}`
 
-// From files the host itself stands in for the node.
+// With manifests the host stands in for the Node.
 func TestExplainFromManifests(t *testing.T) {
 	q, err := explain.Parse("127.0.0.1", "default/web:http")
 	if err != nil {
@@ -39,10 +39,10 @@ func TestExplainFromManifests(t *testing.T) {
 	}
 }
 
-// still is a loop that nothing happens in.
-type still struct {
+// fixedLoop is a loop that always returns the same View.
+type fixedLoop struct {
 	view proxy.View
 	err  error
 }
 
-func (s still) View(context.Context) (proxy.View, error) { return s.view, s.err }
+func (s fixedLoop) View(context.Context) (proxy.View, error) { return s.view, s.err }

@@ -20,8 +20,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// `sluice status` and the metrics say the same of what was repaired.
-func TestEverybodyCountsTheSameRepairs(t *testing.T) {
+// `sluice status` and the metrics have the same numbers of repairs.
+func TestStatusAndMetricsCountTheSameRepairs(t *testing.T) {
 	history := inspect.NewHistory()
 	counts := metrics.New(metrics.Options{Mode: Modes(Kinds())[0], Families: []route.Family{route.IPv4}})
 	for _, s := range []proxy.Sync{
@@ -39,30 +39,30 @@ func TestEverybodyCountsTheSameRepairs(t *testing.T) {
 		counts.Synced(s)
 	}
 	status := inspect.New(inspect.Options{
-		Loop: still{view: proxy.View{Pending: proxy.NewPending()}}, Store: cluster.NewStore(), History: history, Sizes: sizes.New().Sizes,
+		Loop: fixedLoop{view: proxy.View{Pending: proxy.NewPending()}}, Store: cluster.NewStore(), History: history, Sizes: sizes.New().Sizes,
 		Status: func(context.Context) inspect.Status { return inspect.Status{} },
 	}).Status(t.Context())
-	told := map[string]bool{}
+	inStatus := map[string]bool{}
 	for _, r := range status.Repairs {
-		told[fmt.Sprintf("sluice_repairs_total{cause=%q} %d", r.Cause, r.Count)] = true
+		inStatus[fmt.Sprintf("sluice_repairs_total{cause=%q} %d", r.Cause, r.Count)] = true
 	}
 	answer := httptest.NewRecorder()
 	counts.Handler().ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), "GET", "/metrics", nil))
 	for line := range strings.Lines(answer.Body.String()) {
 		line = strings.TrimSpace(line)
-		if strings.HasPrefix(line, "sluice_repairs_total") && !strings.HasSuffix(line, " 0") != told[line] {
-			t.Errorf("the metrics say %s, the status %+v", line, status.Repairs)
+		if strings.HasPrefix(line, "sluice_repairs_total") && !strings.HasSuffix(line, " 0") != inStatus[line] {
+			t.Errorf("the metrics have %s, the status %+v", line, status.Repairs)
 		}
-		delete(told, line)
+		delete(inStatus, line)
 	}
-	if len(told) > 0 || len(status.Repairs) != 3 {
-		t.Errorf("the status says %+v, want 3 of which all are in the metrics; only there: %v", status.Repairs, told)
+	if len(inStatus) > 0 || len(status.Repairs) != 3 {
+		t.Errorf("the status has %+v, want 3, all of them in the metrics; not in the metrics: %v", status.Repairs, inStatus)
 	}
 }
 
-// Very many Services that ask for the same are a few lines in the log and a few
-// Events, with a count; what is wrong with others is told as ever.
-func TestProblemsThatRepeatAreToldOnce(t *testing.T) {
+// The same problem of very many Services takes a few lines in the log and a few Events,
+// with a count. Problems of other Services are still reported.
+func TestRepeatedProblemsAreSummarized(t *testing.T) {
 	store := cluster.NewStore()
 	for i := range 3000 {
 		store.SetService(&cluster.Service{

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/proxy"
 )
 
-// runNft runs nft in a namespace and returns what it printed.
+// runNft runs nft in a namespace and returns its output.
 func runNft(t *testing.T, netns int, args ...string) string {
 	t.Helper()
 	var out []byte
@@ -25,9 +25,8 @@ func runNft(t *testing.T, netns int, args ...string) string {
 	return string(out)
 }
 
-// Whatever another program does to our tables is noticed and put right, and its
-// own are left alone.
-func TestForeignEditsArePutRight(t *testing.T) {
+// Every edit of our tables is detected and repaired. Foreign tables are not changed.
+func TestForeignEditsAreRepaired(t *testing.T) {
 	o := options(t, "--manifests="+manifests(t, webService))
 	o.NetNS = kerneltest.Namespace(t)
 	foreign := "table ip foreign { chain c { type filter hook input priority 0; tcp dport 9 drop; }; }"
@@ -35,7 +34,7 @@ func TestForeignEditsArePutRight(t *testing.T) {
 	r := run(t, o)
 	r.sync()
 	ours := runNft(t, o.NetNS, "list", "table", "ip", "sluice")
-	theirs := runNft(t, o.NetNS, "list", "table", "ip", "foreign")
+	foreignRules := runNft(t, o.NetNS, "list", "table", "ip", "foreign")
 	for _, edit := range []string{
 		"delete table ip sluice",
 		"flush table ip sluice",
@@ -52,22 +51,22 @@ func TestForeignEditsArePutRight(t *testing.T) {
 		began := time.Now()
 		runNft(t, o.NetNS, edit)
 		s := r.sync()
-		t.Logf("%-50s put right in %v (%d steps), nft's own time included", edit, time.Since(began).Round(time.Millisecond), s.Steps)
+		t.Logf("%-50s repaired in %v (%d steps), including the time of nft", edit, time.Since(began).Round(time.Millisecond), s.Steps)
 		if s.Cause != proxy.ForeignEdit || s.Steps == 0 {
 			t.Errorf("%s: %+v, want a repair of a foreign edit", edit, s)
 		}
 		if got := runNft(t, o.NetNS, "list", "table", "ip", "sluice"); got != ours {
-			t.Errorf("%s: not put right:\n%s\nwant:\n%s", edit, got, ours)
+			t.Errorf("%s: not repaired:\n%s\nwant:\n%s", edit, got, ours)
 		}
-		if got := runNft(t, o.NetNS, "list", "table", "ip", "foreign"); got != theirs {
-			t.Errorf("%s: the foreign table is now\n%s\nwant:\n%s", edit, got, theirs)
+		if got := runNft(t, o.NetNS, "list", "table", "ip", "foreign"); got != foreignRules {
+			t.Errorf("%s: the foreign table is now\n%s\nwant:\n%s", edit, got, foreignRules)
 		}
 	}
-	// What happens to foreign tables is nobody's business: the next comparison is of
-	// the edit after that, and finds it.
+	// An edit of a foreign table causes no comparison: the next one is that for the edit
+	// of ours.
 	runNft(t, o.NetNS, "flush table ip foreign")
 	runNft(t, o.NetNS, "delete table ip sluice")
 	if s := r.sync(); s.Steps == 0 {
-		t.Errorf("an edit of a foreign table led to %+v", s)
+		t.Errorf("an edit of a foreign table caused %+v", s)
 	}
 }

@@ -15,27 +15,27 @@ import (
 	"github.com/sluice-proxy/sluice/internal/text/texttest"
 )
 
-// compared is a loop that notes when and why everything was compared. Each
-// comparison takes a time, which it spends on a CPU, and finds something or not.
-type compared struct {
+// fakeLoop is a loop that records the time and cause of each comparison. A comparison takes
+// some time, which counts as CPU time unless idle is set, and has some steps.
+type fakeLoop struct {
 	mu    sync.Mutex
 	at    []time.Time
 	why   []proxy.Cause
 	takes time.Duration
 	steps int
-	idle  bool          // it waits for others meanwhile
+	idle  bool          // comparisons wait, and use no CPU time
 	used  time.Duration // CPU time
 	guard *repairs
 }
 
-// becomes changes how comparisons are from now on.
-func (c *compared) becomes(takes time.Duration, steps int) {
+// setComparison sets the duration and the steps of comparisons from now on.
+func (c *fakeLoop) setComparison(takes time.Duration, steps int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.takes, c.steps = takes, steps
 }
 
-func (c *compared) Compare(_ context.Context, why proxy.Cause) error {
+func (c *fakeLoop) Compare(_ context.Context, why proxy.Cause) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.at, c.why = append(c.at, time.Now()), append(c.why, why)
@@ -51,73 +51,74 @@ func (c *compared) Compare(_ context.Context, why proxy.Cause) error {
 	return nil
 }
 
-func (c *compared) cpu() time.Duration {
+func (c *fakeLoop) cpu() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.used
 }
 
-// times returns when that was.
-func (c *compared) times() []time.Time {
+// times returns the times of the comparisons.
+func (c *fakeLoop) times() []time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.at)
 }
 
-// causes returns why.
-func (c *compared) causes() []proxy.Cause {
+// causes returns the causes of the comparisons.
+func (c *fakeLoop) causes() []proxy.Cause {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.why)
 }
 
-func guarded(t *testing.T) (*repairs, *compared, *texttest.Buffer) {
+// startRepairs runs repairs with a fakeLoop.
+func startRepairs(t *testing.T) (*repairs, *fakeLoop, *texttest.Buffer) {
 	t.Helper()
-	seen, log := &compared{takes: 20 * time.Millisecond}, &texttest.Buffer{}
-	g := newRepairs(slog.New(slog.NewTextHandler(log, nil)), seen.cpu)
-	g.loop, seen.guard = seen, g
+	loop, log := &fakeLoop{takes: 20 * time.Millisecond}, &texttest.Buffer{}
+	g := newRepairs(slog.New(slog.NewTextHandler(log, nil)), loop.cpu)
+	g.loop, loop.guard = loop, g
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- g.run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
-			t.Errorf("the guard ended with: %v", err)
+			t.Errorf("the repairs ended with: %v", err)
 		}
 	})
-	return g, seen, log
+	return g, loop, log
 }
 
-func TestAnEditIsPutRightAtOnce(t *testing.T) {
+func TestAnEditIsRepairedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g, seen, log := guarded(t)
+		g, loop, log := startRepairs(t)
 		time.Sleep(time.Minute)
 		began := time.Now()
 		g.add(plane.Edit{What: "chain, rule", By: "nft (thread 812)"})
 		synctest.Wait()
-		if len(seen.times()) != 1 || !seen.times()[0].Equal(began) || seen.causes()[0] != proxy.ForeignEdit {
-			t.Errorf("compared at %v because of %v, want once, at once", seen.times(), seen.causes())
+		if len(loop.times()) != 1 || !loop.times()[0].Equal(began) || loop.causes()[0] != proxy.ForeignEdit {
+			t.Errorf("compared at %v because of %v, want once, at once", loop.times(), loop.causes())
 		}
-		said := log.Take()
+		text := log.Take()
 		for _, want := range []string{"chain, rule", "nft (thread 812)"} {
-			if !strings.Contains(said, want) {
-				t.Errorf("the log does not say %q:\n%s", want, said)
+			if !strings.Contains(text, want) {
+				t.Errorf("the log lacks %q:\n%s", want, text)
 			}
 		}
 		time.Sleep(2 * calmAfter)
 		synctest.Wait()
-		if said := log.Take(); said != "" {
-			t.Errorf("the end of what was put right at once is worth a line:\n%s", said)
+		if text := log.Take(); text != "" {
+			t.Errorf("the end of a single repaired edit is logged:\n%s", text)
 		}
 	})
 }
 
-// However often another program changes our rules, repairs take no more than a
-// fifth of a CPU, and the program is logged a bounded number of times.
+// However often another program changes our rules, repairs take at most a fifth of a CPU,
+// and the number of log messages is bounded.
 func TestRepairsArePacedByTheirCost(t *testing.T) {
 	for _, every := range []time.Duration{time.Millisecond, 100 * time.Millisecond, 500 * time.Millisecond} {
 		synctest.Test(t, func(t *testing.T) {
-			g, seen, log := guarded(t)
+			g, loop, log := startRepairs(t)
 			const long = 20 * time.Second
 			edits := int(long / every)
 			for range edits {
@@ -126,69 +127,69 @@ func TestRepairsArePacedByTheirCost(t *testing.T) {
 			}
 			synctest.Wait()
 			want := min(edits, int(long/(5*20*time.Millisecond))) // each takes a fifth of the time until the next
-			if n := len(seen.times()); n < want-1 || n > want+1 {
+			if n := len(loop.times()); n < want-1 || n > want+1 {
 				t.Errorf("an edit every %v: %d repairs in %v, want %d", every, n, long, want)
 			}
-			fight := log.Take()
-			if n := strings.Count(fight, "\n"); n != maxLogged || strings.Count(fight, "keeps changing") != 1 {
-				t.Errorf("an edit every %v: logged %d lines, want %d, of which one that it goes on:\n%s", every, n, maxLogged, fight)
+			text := log.Take()
+			if n := strings.Count(text, "\n"); n != maxLogged || strings.Count(text, "keeps changing") != 1 {
+				t.Errorf("an edit every %v: logged %d lines, want %d, one of them that the edits continue:\n%s", every, n, maxLogged, text)
 			}
-			// When it is over, that is logged once, and all is as before.
+			// The end of the edits is logged once, and the next edit is repaired at once again.
 			time.Sleep(2 * calmAfter)
 			synctest.Wait()
-			if said := log.Take(); strings.Count(said, "\n") != 1 || !strings.Contains(said, "No program changes our rules any more") {
-				t.Errorf("when it is over it says %q", said)
+			if text := log.Take(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "No program changes our rules any more") {
+				t.Errorf("after the end of the edits the log is %q", text)
 			}
-			before := len(seen.times())
+			before := len(loop.times())
 			g.add(plane.Edit{What: "table", By: "other"})
 			synctest.Wait()
-			if len(seen.times()) != before+1 {
-				t.Error("an edit after a long quiet is not put right at once")
+			if len(loop.times()) != before+1 {
+				t.Error("an edit after a long pause is not repaired at once")
 			}
 		})
 	}
 }
 
-// The time a comparison waits for others, such as for a lock, costs nothing.
-func TestWaitingIsNoCost(t *testing.T) {
+// Time that a comparison spends waiting, for example for a lock, does not count as cost.
+func TestWaitingDoesNotCountAsCost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g, seen, _ := guarded(t)
+		g, loop, _ := startRepairs(t)
 		const takes = 5 * time.Second
-		seen.becomes(takes, 0)
-		seen.mu.Lock()
-		seen.idle = true
-		seen.mu.Unlock()
+		loop.setComparison(takes, 0)
+		loop.mu.Lock()
+		loop.idle = true
+		loop.mu.Unlock()
 		for range 2 {
 			g.add(plane.Edit{What: "table"})
 			synctest.Wait()
 		}
 		time.Sleep(takes)
 		synctest.Wait()
-		if n := len(seen.times()); n != 2 {
+		if n := len(loop.times()); n != 2 {
 			t.Errorf("%d comparisons, want the second at the end of the first", n)
 		}
 	})
 }
 
-// A possible edit is compared at a hundredth of a CPU, and sooner while another
+// Comparisons for possible edits take at most a hundredth of a CPU, and more while another
 // program is known to change rules.
 func TestPossibleEdits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g, seen, log := guarded(t)
+		g, loop, log := startRepairs(t)
 		const takes = 20 * time.Millisecond
-		seen.becomes(takes, 0)
+		loop.setComparison(takes, 0)
 		possible := func(pause time.Duration, why proxy.Cause) {
 			t.Helper()
 			time.Sleep(takes) // the last comparison ends
 			synctest.Wait()
-			before, began := len(seen.times()), time.Now()
+			before, began := len(loop.times()), time.Now()
 			g.add(plane.Edit{What: "chains just written", Possible: true})
 			time.Sleep(time.Hour / 10)
 			synctest.Wait()
-			if len(seen.times()) <= before {
+			if len(loop.times()) <= before {
 				t.Fatal("never compared")
 			}
-			if at, because := seen.times()[before].Sub(began), seen.causes()[before]; at != pause || because != why {
+			if at, because := loop.times()[before].Sub(began), loop.causes()[before]; at != pause || because != why {
 				t.Errorf("compared after %v because of %q, want after %v because of %q", at, because, pause, why)
 			}
 		}
@@ -197,8 +198,8 @@ func TestPossibleEdits(t *testing.T) {
 		g.add(plane.Edit{What: "chains just written", Possible: true})
 		synctest.Wait()
 		possible(verifyPause*takes, proxy.Period)
-		if said := log.Take(); said != "" {
-			t.Errorf("logged though nothing was wrong:\n%s", said)
+		if text := log.Take(); text != "" {
+			t.Errorf("logged without a difference:\n%s", text)
 		}
 		time.Sleep(time.Hour)
 		g.add(plane.Edit{What: "table"})
@@ -207,58 +208,57 @@ func TestPossibleEdits(t *testing.T) {
 
 		time.Sleep(time.Hour)
 		_ = log.Take()
-		seen.becomes(takes, 7)
+		loop.setComparison(takes, 7)
 		g.add(plane.Edit{What: "chains just written", Possible: true})
 		time.Sleep(takes)
 		synctest.Wait()
-		if said := log.Take(); !strings.Contains(said, "without a notification; 7 steps") {
-			t.Errorf("what was found is not logged:\n%s", said)
+		if text := log.Take(); !strings.Contains(text, "without a notification; 7 steps") {
+			t.Errorf("the difference is not logged:\n%s", text)
 		}
 	})
 }
 
-// An edit is logged once, also if a periodic comparison that had begun repairs it.
+// An edit is logged once, also if a periodic comparison that had already begun repairs it.
 func TestAnEditDuringAPeriodicComparisonIsLoggedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g, seen, log := guarded(t)
+		g, loop, log := startRepairs(t)
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		seen.becomes(20*time.Millisecond, 7)
+		loop.setComparison(20*time.Millisecond, 7)
 		g.add(plane.Edit{What: "chains just written", Possible: true})
 		time.Sleep(5 * time.Millisecond)
 		g.add(plane.Edit{What: "table"})
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if said := log.Take(); strings.Count(said, "Another program changed our rules") != 1 || !strings.Contains(said, "what=table") {
-			t.Errorf("the edit is not logged once:\n%s", said)
+		if text := log.Take(); strings.Count(text, "Another program changed our rules") != 1 || !strings.Contains(text, "what=table") {
+			t.Errorf("the edit is not logged once:\n%s", text)
 		}
 	})
 }
 
-// An edit that is reported at the moment at which the comparison ends is logged as
-// reported.
+// An edit that is reported when the comparison ends is logged as reported.
 func TestAnEditAtTheEndOfAPeriodicComparison(t *testing.T) {
 	log := &texttest.Buffer{}
 	g := newRepairs(slog.New(slog.NewTextHandler(log, nil)), nil)
 	g.add(plane.Edit{What: "table"})
 	g.logRepair(proxy.Sync{Steps: 7})
-	if said := log.Take(); strings.Count(said, "\n") != 1 || !strings.Contains(said, "what=table") || !g.edited {
-		t.Errorf("repair due: %t, logged:\n%s", g.edited, said)
+	if text := log.Take(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "what=table") || !g.edited {
+		t.Errorf("repair due: %t, logged:\n%s", g.edited, text)
 	}
 }
 
-func TestEverythingIsComparedNowAndThen(t *testing.T) {
+func TestPeriodicComparisons(t *testing.T) {
 	for takes, want := range map[time.Duration]int{20 * time.Millisecond: 30, 2 * time.Second: 9, time.Minute: 5} {
 		synctest.Test(t, func(t *testing.T) {
-			_, seen, log := guarded(t)
-			seen.becomes(takes, 0)
+			_, loop, log := startRepairs(t)
+			loop.setComparison(takes, 0)
 			time.Sleep(5*time.Hour + 5*time.Minute)
 			synctest.Wait()
-			if len(seen.causes()) != want || seen.causes()[0] != proxy.Period {
-				t.Errorf("a comparison takes %v: compared because of %v, want %d", takes, seen.causes(), want)
+			if len(loop.causes()) != want || loop.causes()[0] != proxy.Period {
+				t.Errorf("a comparison takes %v: compared because of %v, want %d", takes, loop.causes(), want)
 			}
-			if said := log.Take(); said != "" {
-				t.Errorf("logged on a quiet node:\n%s", said)
+			if text := log.Take(); text != "" {
+				t.Errorf("logged on a quiet node:\n%s", text)
 			}
 		})
 	}

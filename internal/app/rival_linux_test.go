@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 )
 
-// eventLog hands Events to a test.
+// eventLog passes Events to a test.
 type eventLog chan event.Event
 
 func (l eventLog) Record(e event.Event) { l <- e }
@@ -25,9 +25,9 @@ func (l eventLog) Run(ctx context.Context) error {
 	return nil
 }
 
-// A process called kube-proxy is named in an Event and in the status, with its
-// executable and how to go on.
-func TestAProcessCalledKubeProxyIsNamed(t *testing.T) {
+// A process with the name kube-proxy is reported in an Event and in the status, with its
+// executable and advice.
+func TestAProcessCalledKubeProxyIsReported(t *testing.T) {
 	sleep, err := exec.LookPath("sleep")
 	if err != nil {
 		t.Fatal(err)
@@ -66,7 +66,7 @@ func TestAProcessCalledKubeProxyIsNamed(t *testing.T) {
 	want := fmt.Sprintf("a process called kube-proxy (pid %d, %s) runs", cmd.Process.Pid, path)
 	for e := range events {
 		if e.Reason != "KubeProxyRuns" {
-			continue // of other things
+			continue // another Event
 		}
 		if !strings.HasPrefix(e.Note, want) || !strings.HasSuffix(e.Note, "--ignore-kube-proxy") {
 			t.Errorf("event %+v, want %q", e, want)
@@ -78,6 +78,6 @@ func TestAProcessCalledKubeProxyIsNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(s.Takeover) != 1 || !strings.HasPrefix(s.Takeover[0], want) {
-		t.Errorf("status says %q, want %q", s.Takeover, want)
+		t.Errorf("status %q, want %q", s.Takeover, want)
 	}
 }

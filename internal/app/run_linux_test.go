@@ -17,19 +17,19 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
 
-// patience is for a machine that is busy; nothing here takes a second.
-const patience = 20 * time.Second
+// testTimeout allows for a busy machine; no test waits for a second otherwise.
+const testTimeout = 20 * time.Second
 
-// running is the proxy at work in a namespace.
-type running struct {
+// testDaemon is a daemon in a namespace.
+type testDaemon struct {
 	t     testing.TB
 	syncs chan proxy.Sync
-	stop  func() error // ends it and returns what it ended with
+	stop  func() error // stops it and returns the result of Run
 }
 
-func run(t testing.TB, o Options) *running {
+func run(t testing.TB, o Options) *testDaemon {
 	t.Helper()
-	r := &running{t: t, syncs: make(chan proxy.Sync, 100)}
+	r := &testDaemon{t: t, syncs: make(chan proxy.Sync, 100)}
 	o.Synced = func(s proxy.Sync) { r.syncs <- s }
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -41,7 +41,7 @@ func run(t testing.TB, o Options) *running {
 		select {
 		case err := <-done:
 			return err
-		case <-time.After(patience):
+		case <-time.After(testTimeout):
 			t.Fatal("does not stop")
 			return nil
 		}
@@ -55,7 +55,7 @@ func run(t testing.TB, o Options) *running {
 }
 
 // sync waits for the next write.
-func (r *running) sync() proxy.Sync {
+func (r *testDaemon) sync() proxy.Sync {
 	r.t.Helper()
 	select {
 	case s := <-r.syncs:
@@ -63,15 +63,14 @@ func (r *running) sync() proxy.Sync {
 			r.t.Fatalf("cannot write: %v", s.Err)
 		}
 		return s
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		r.t.Fatal("nothing is written")
 		return proxy.Sync{}
 	}
 }
 
-// drain takes writes that nobody asks about until the test ends, as the loop
-// waits for room.
-func (r *running) drain() {
+// drain discards writes until the test ends, as the loop blocks when the channel is full.
+func (r *testDaemon) drain() {
 	go func() {
 		for {
 			select {
@@ -83,8 +82,7 @@ func (r *running) drain() {
 	}()
 }
 
-// From the first start to the last: what is in the kernel stays over a restart,
-// follows the files, and goes with a cleanup.
+// The rules stay over a restart, follow the manifests, and are deleted by a cleanup.
 func TestLifeOfANode(t *testing.T) {
 	path := manifests(t, webService)
 	o := options(t, "--manifests="+path)
@@ -93,7 +91,7 @@ func TestLifeOfANode(t *testing.T) {
 	r := run(t, o)
 	first := r.sync()
 	if !first.Full() || first.Services != 1 || first.Steps == 0 {
-		t.Errorf("the first write is %+v, want all of one service", first)
+		t.Errorf("the first write is %+v, want a comparison with one Service", first)
 	}
 	if err := r.stop(); err != nil {
 		t.Fatalf("ended with %v", err)
@@ -101,7 +99,7 @@ func TestLifeOfANode(t *testing.T) {
 
 	r = run(t, o)
 	if again := r.sync(); !again.Full() || again.Steps != 0 {
-		t.Errorf("a restart with nothing changed writes %d steps, want 0", again.Steps)
+		t.Errorf("a restart without a change writes %d steps, want 0", again.Steps)
 	}
 	scaled := strings.Replace(webService, "endpoints: [", "endpoints: [{addresses: [10.244.1.6]}, ", 1)
 	if err := os.WriteFile(path, []byte(scaled), 0o600); err != nil {
@@ -109,7 +107,7 @@ func TestLifeOfANode(t *testing.T) {
 	}
 	change := r.sync()
 	if change.Full() || change.Services != 1 || change.Steps == 0 || change.Steps >= first.Steps {
-		t.Errorf("one endpoint more is %+v, want fewer steps than the %d of the start", change, first.Steps)
+		t.Errorf("one more endpoint is %+v, want fewer steps than the %d of the start", change, first.Steps)
 	}
 	if err := r.stop(); err != nil {
 		t.Fatalf("ended with %v", err)
@@ -121,13 +119,13 @@ func TestLifeOfANode(t *testing.T) {
 		}
 	}
 	r = run(t, o)
-	if anew := r.sync(); anew.Steps < first.Steps {
-		t.Errorf("after a cleanup %d steps are written, want all %d: something was left", anew.Steps, first.Steps)
+	if next := r.sync(); next.Steps < first.Steps {
+		t.Errorf("after a cleanup %d steps are written, want all %d: rules were left", next.Steps, first.Steps)
 	}
 }
 
-// Beside a daemon nothing is removed, as it would come back. One that is about to
-// end is waited for.
+// While a daemon runs, a cleanup removes nothing, as the daemon would add it again. It
+// waits for a daemon that is about to end.
 func TestCleanupWaitsForTheDaemonToEnd(t *testing.T) {
 	o := options(t, "--manifests="+manifests(t, webService))
 	o.NetNS = kerneltest.Namespace(t)
@@ -136,22 +134,22 @@ func TestCleanupWaitsForTheDaemonToEnd(t *testing.T) {
 	before := runNft(t, o.NetNS, "list", "ruleset")
 	removed, err := cleanup(t.Context(), o, lockPeriod)
 	if taken, ok := errors.AsType[*control.TakenError](err); !ok || taken.PID != os.Getpid() || removed != nil {
-		t.Errorf("beside a daemon it removed %v, %v, want that named and nothing removed", removed, err)
+		t.Errorf("while a daemon runs: removed %v, %v, want an error with the daemon and nothing removed", removed, err)
 	}
 	if after := runNft(t, o.NetNS, "list", "ruleset"); after != before {
-		t.Errorf("beside a daemon there is left:\n%s\nwant\n%s", after, before)
+		t.Errorf("while a daemon runs a cleanup leaves:\n%s\nwant\n%s", after, before)
 	}
 
-	waiting, done := &texttest.Buffer{}, make(chan error, 1)
-	o.Log = slog.New(slog.NewTextHandler(waiting, nil))
+	log, done := &texttest.Buffer{}, make(chan error, 1)
+	o.Log = slog.New(slog.NewTextHandler(log, nil))
 	go func() {
-		_, err := cleanup(t.Context(), o, patience)
+		_, err := cleanup(t.Context(), o, testTimeout)
 		done <- err
 	}()
-	said := ""
-	for end := time.Now().Add(patience); !strings.Contains(said, "Waiting for a Sluice"); time.Sleep(time.Millisecond) {
-		if said += waiting.Take(); len(done) > 0 || time.Now().After(end) {
-			t.Fatalf("it does not wait, and says:\n%s", said)
+	text := ""
+	for end := time.Now().Add(testTimeout); !strings.Contains(text, "Waiting for a Sluice"); time.Sleep(time.Millisecond) {
+		if text += log.Take(); len(done) > 0 || time.Now().After(end) {
+			t.Fatalf("the cleanup does not wait:\n%s", text)
 		}
 	}
 	if err := r.stop(); err != nil {
@@ -160,23 +158,23 @@ func TestCleanupWaitsForTheDaemonToEnd(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Errorf("after the end of the daemon: %v", err)
 	}
-	said += waiting.Take()
-	if n := strings.Count(said, "Waiting for a Sluice"); n != 1 {
-		t.Errorf("said %d times that it waits:\n%s", n, said)
+	text += log.Take()
+	if n := strings.Count(text, "Waiting for a Sluice"); n != 1 {
+		t.Errorf("the wait is logged %d times:\n%s", n, text)
 	}
 	if after := runNft(t, o.NetNS, "list", "ruleset"); after != "" {
-		t.Errorf("there is left:\n%s", after)
+		t.Errorf("rules are left:\n%s", after)
 	}
 	if held, err := newLock(o.NetNS, o.Log).acquire(t.Context()); held == nil || err != nil {
-		t.Errorf("afterwards the place is not free: %v", err)
+		t.Errorf("the lock is not free afterwards: %v", err)
 	} else {
 		release(held)
 	}
 }
 
-// The first thing a daemon does is to take its place: the second touches
-// nothing, not even to find out what the kernel can do.
-func TestTheSecondDoesNotTryTheKernel(t *testing.T) {
+// A daemon acquires the lock before anything else: a second daemon does not even probe the
+// kernel.
+func TestTheSecondDaemonDoesNotProbeTheKernel(t *testing.T) {
 	o := options(t, "--manifests="+manifests(t, webService))
 	o.NetNS = kerneltest.Namespace(t)
 	held, err := newLock(o.NetNS, o.Log).acquire(t.Context())
@@ -190,9 +188,9 @@ func TestTheSecondDoesNotTryTheKernel(t *testing.T) {
 		t.Errorf("Run = %v, want a TakenError", err)
 	}
 	runNft(t, o.NetNS, "add table ip after")
-	want := "table ip before { # handle 1\n}\ntable ip after { # handle 2\n}\n" // numbered as they are made
+	want := "table ip before { # handle 1\n}\ntable ip after { # handle 2\n}\n" // handles are numbered in the order of creation
 	if got := runNft(t, o.NetNS, "-a", "list", "ruleset"); got != want {
-		t.Errorf("there is\n%s\nwant\n%s", got, want)
+		t.Errorf("the ruleset is\n%s\nwant\n%s", got, want)
 	}
 }
 
@@ -202,7 +200,7 @@ func TestRunNeedsASource(t *testing.T) {
 	o.NetNS = kerneltest.Namespace(t)
 	err := Run(t.Context(), o)
 	if err == nil || !strings.Contains(err.Error(), "no API server is named") {
-		t.Errorf("Run = %v, want it to ask for the API server", err)
+		t.Errorf("Run = %v, want an error about the missing API server", err)
 	}
 }
 
@@ -214,6 +212,6 @@ func TestCheckWritesNothing(t *testing.T) {
 	}
 	r := run(t, o)
 	if s := r.sync(); s.Steps == 0 {
-		t.Error("after a check there is nothing left to write")
+		t.Error("the check has written rules")
 	}
 }
