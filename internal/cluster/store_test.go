@@ -20,7 +20,7 @@ func ips(list ...string) []netip.Addr {
 	return all
 }
 
-// slice makes an EndpointSlice with one endpoint.
+// slice returns an EndpointSlice with one endpoint.
 func slice(own, service, addr string) *Slice {
 	return &Slice{Name: name(own), Service: name(service), Endpoints: []Endpoint{{Addr: netip.MustParseAddr(addr), Ready: true}}}
 }
@@ -50,7 +50,7 @@ func text(c Change) string {
 	return strings.Join(parts, " ")
 }
 
-func TestStoreTellsWhatChanged(t *testing.T) {
+func TestTakeReturnsChanges(t *testing.T) {
 	web := &Service{Name: name("web"), ClusterIPs: ips("10.0.0.1")}
 	dns := &Service{Name: name("dns"), ClusterIPs: ips("10.0.0.2")}
 	steps := []struct {
@@ -58,18 +58,18 @@ func TestStoreTellsWhatChanged(t *testing.T) {
 		do   func(*Store)
 		want string
 	}{
-		{"nothing yet", func(*Store) {}, ""},
+		{"no change", func(*Store) {}, ""},
 		{"two services, sorted", func(s *Store) { s.SetService(web); s.SetService(dns) }, "dns=[10.0.0.2] web=[10.0.0.1]"},
-		{"the same again", func(s *Store) { same := *web; s.SetService(&same) }, ""},
+		{"the same Service again", func(s *Store) { same := *web; s.SetService(&same) }, ""},
 		{"a slice", func(s *Store) { s.SetSlice(slice("web-1", "web", "10.1.0.1")) }, "web=[10.0.0.1],10.1.0.1"},
 		{"an equal slice", func(s *Store) { s.SetSlice(slice("web-1", "web", "10.1.0.1")) }, ""},
 		{"another slice", func(s *Store) { s.SetSlice(slice("web-2", "web", "10.1.0.2")) }, "web=[10.0.0.1],10.1.0.1,10.1.0.2"},
 		{"the first one changes", func(s *Store) { s.SetSlice(slice("web-1", "web", "10.1.0.9")) }, "web=[10.0.0.1],10.1.0.2,10.1.0.9"},
-		{"it moves to another service", func(s *Store) { s.SetSlice(slice("web-1", "dns", "10.1.0.9")) }, "dns=[10.0.0.2],10.1.0.9 web=[10.0.0.1],10.1.0.2"},
-		{"a slice goes", func(s *Store) { s.DeleteSlice(name("web-2")) }, "web=[10.0.0.1]"},
-		{"one that is not there", func(s *Store) { s.DeleteSlice(name("web-2")); s.DeleteService(name("nobody")) }, ""},
-		{"the service goes, its slice stays", func(s *Store) { s.DeleteService(name("dns")) }, "dns=none,10.1.0.9"},
-		{"and comes back", func(s *Store) { s.SetService(dns) }, "dns=[10.0.0.2],10.1.0.9"},
+		{"it changes to another service", func(s *Store) { s.SetSlice(slice("web-1", "dns", "10.1.0.9")) }, "dns=[10.0.0.2],10.1.0.9 web=[10.0.0.1],10.1.0.2"},
+		{"a slice is deleted", func(s *Store) { s.DeleteSlice(name("web-2")) }, "web=[10.0.0.1]"},
+		{"a missing slice is deleted", func(s *Store) { s.DeleteSlice(name("web-2")); s.DeleteService(name("nobody")) }, ""},
+		{"the service is deleted, its slice stays", func(s *Store) { s.DeleteService(name("dns")) }, "dns=none,10.1.0.9"},
+		{"the service is added again", func(s *Store) { s.SetService(dns) }, "dns=[10.0.0.2],10.1.0.9"},
 		{"a slice before its service", func(s *Store) { s.SetSlice(slice("new-1", "new", "10.1.0.3")) }, "new=none,10.1.0.3"},
 		{"ServiceCIDRs, in any order and twice", func(s *Store) {
 			s.SetServiceCIDRs([]netip.Prefix{netip.MustParsePrefix("10.2.0.0/16"), netip.MustParsePrefix("10.0.0.0/16"), netip.MustParsePrefix("10.2.0.0/16")})
@@ -113,7 +113,7 @@ func TestTakenSlicesDoNotChange(t *testing.T) {
 	}
 }
 
-func TestEveryFieldCountsInEqual(t *testing.T) {
+func TestEqualComparesEveryField(t *testing.T) {
 	service := func(change func(*Service)) *Service {
 		v := &Service{Name: name("web"), Created: time.Unix(1, 0), SourceRanges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
 		if change != nil {
@@ -131,7 +131,7 @@ func TestEveryFieldCountsInEqual(t *testing.T) {
 		func(s *Service) { s.HealthCheckNodePort = 1 },
 	} {
 		if service(change).equal(service(nil)) {
-			t.Errorf("change %d of a Service goes unnoticed", i)
+			t.Errorf("change %d of a Service is not detected", i)
 		}
 	}
 	endpoint := Endpoint{Addr: netip.MustParseAddr("10.1.0.1"), Hints: &Hints{Zones: []string{"a"}}}
@@ -145,7 +145,7 @@ func TestEveryFieldCountsInEqual(t *testing.T) {
 		other := endpoint
 		change(&other)
 		if other.equal(endpoint) {
-			t.Errorf("change %d of an Endpoint goes unnoticed", i)
+			t.Errorf("change %d of an Endpoint is not detected", i)
 		}
 	}
 }
@@ -154,17 +154,17 @@ func TestReadyAfterAllFeeds(t *testing.T) {
 	s := NewStore()
 	first, second := s.Feed(), s.Feed()
 	first()
-	first() // twice counts once
+	first() // the second call has no effect
 	select {
 	case <-s.Ready():
-		t.Fatal("ready with one feed to come")
+		t.Fatal("ready before the second feed is done")
 	default:
 	}
 	second()
 	<-s.Ready()
 }
 
-func TestChangedWakesOnceForMany(t *testing.T) {
+func TestManyChangesSendOneValue(t *testing.T) {
 	s := NewStore()
 	for i := range 10 {
 		s.SetService(&Service{Name: name(fmt.Sprint(i))})
@@ -172,7 +172,7 @@ func TestChangedWakesOnceForMany(t *testing.T) {
 	<-s.Changed()
 	select {
 	case <-s.Changed():
-		t.Error("woken twice")
+		t.Error("Changed received two values")
 	default:
 	}
 	if got := len(s.Take().Services); got != 10 {
@@ -183,7 +183,7 @@ func TestChangedWakesOnceForMany(t *testing.T) {
 	}
 }
 
-func TestNamesAreListed(t *testing.T) {
+func TestNames(t *testing.T) {
 	s := NewStore()
 	s.SetService(&Service{Name: name("web")})
 	s.SetSlice(slice("alone", "nobody", "10.1.0.1"))
@@ -192,8 +192,8 @@ func TestNamesAreListed(t *testing.T) {
 	}
 }
 
-// Slices of one Service that come and go are listed once each, in a list that
-// does not grow with how many there were, and a Change keeps what it was given.
+// Slices of one Service that come and go are listed once each, in a list whose length does
+// not grow with the number of former slices. A Change keeps its slices.
 func TestSlicesThatComeAndGo(t *testing.T) {
 	s := NewStore()
 	svc := Name{"default", "web"}
@@ -218,7 +218,7 @@ func TestSlicesThatComeAndGo(t *testing.T) {
 				kept = slices.Clone(before)
 				sameSlices(t, before, have)
 			}
-		default: // one of two versions, made once
+		default: // one of two versions
 			key := id + fmt.Sprint(rnd.IntN(2))
 			if made[key] == nil {
 				made[key] = &Slice{Name: name, Service: svc, Ports: []SlicePort{{Name: key}}}
@@ -246,8 +246,8 @@ func sameSlices(t *testing.T, got []*Slice, want map[Name]*Slice) {
 	}
 }
 
-// BenchmarkSlicesOfOneService is n slices that come one by one and go one by one.
-// Time and memory for each stay about the same.
+// BenchmarkSlicesOfOneService adds n slices one by one and deletes them one by one. Time
+// and memory for each must not depend on n.
 func BenchmarkSlicesOfOneService(b *testing.B) {
 	for _, n := range []int{1_000, 10_000, 100_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

@@ -19,7 +19,7 @@ func TestWindows(t *testing.T) {
 		s.SetService(&Service{Name: name})
 		time.Sleep(time.Second)
 		s.SetSlice(&Slice{Name: name, Service: name, Trigger: trigger})
-		s.SetSlice(&Slice{Name: name, Service: name, Trigger: trigger}) // nothing new
+		s.SetSlice(&Slice{Name: name, Service: name, Trigger: trigger}) // not a change
 		s.Take()
 		time.Sleep(time.Second)
 		later := &Slice{Name: name, Service: name, Trigger: first, Endpoints: []Endpoint{{Ready: true}}}
@@ -29,29 +29,29 @@ func TestWindows(t *testing.T) {
 		if b := s.Backlog(); !same(b, want) {
 			t.Errorf("backlog %+v, want %+v", b, want)
 		}
-		// Only what was taken can be in force.
+		// Only taken changes are settled.
 		done := s.Settle()
 		if done.Services != 1 || done.Slices != 1 || !slices.EqualFunc(done.Triggers, []Trigger{{At: trigger}}, sameTrigger) {
-			t.Errorf("settled %+v, want what was taken", done)
+			t.Errorf("settled %+v, want the taken changes", done)
 		}
 		if b := s.Backlog(); b.Slices != 1 || !b.Since.Equal(want.Last) {
-			t.Errorf("left %+v, want what came after the take", b)
+			t.Errorf("backlog %+v, want the changes after Take", b)
 		}
-		// Two takes without settling are one backlog.
+		// The changes of two Takes without Settle are one backlog.
 		s.Take()
 		s.DeleteSlice(name)
 		s.DeleteService(name)
 		s.Take()
 		if done := s.Settle(); done.Services != 1 || done.Slices != 2 || !done.Since.Equal(want.Last) {
-			t.Errorf("settled %+v, want both", done)
+			t.Errorf("settled %+v, want the changes of both Takes", done)
 		}
 		if n := s.Totals(); n != (Totals{Services: 2, Slices: 4}) {
-			t.Errorf("told of %+v, want all events", n)
+			t.Errorf("totals %+v, want all objects", n)
 		}
 	})
 }
 
-// A kernel that refuses for long leaves the latest triggers, not all.
+// If the kernel refuses writes for long, only the latest triggers are kept.
 func TestTriggersAreBounded(t *testing.T) {
 	s, name, began := NewStore(), Name{Namespace: "default", Name: "web"}, time.Now()
 	at := func(i int) time.Time { return began.Add(time.Duration(i) * time.Second) }
@@ -68,7 +68,7 @@ func TestTriggersAreBounded(t *testing.T) {
 		t.Fatalf("%d changes leave %d triggers, want %d and %d", done.Slices, len(done.Triggers), changes, maxTriggers)
 	}
 	if first, last := done.Triggers[0], done.Triggers[maxTriggers-1]; !first.At.Equal(at(changes-maxTriggers)) || !last.At.Equal(at(changes-1)) {
-		t.Errorf("kept are %v to %v, want the latest", first, last)
+		t.Errorf("kept triggers are from %v to %v, want the latest", first, last)
 	}
 }
 
@@ -79,8 +79,8 @@ func same(a, b Window) bool {
 
 func sameTrigger(a, b Trigger) bool { return a.At.Equal(b.At) && a.IPv6 == b.IPv6 }
 
-// A node that is about to go changes nothing in the kernel.
-func TestALeavingNodeTouchesNothing(t *testing.T) {
+// A node that is about to be removed causes no change in the kernel.
+func TestALeavingNodeIsNotAChange(t *testing.T) {
 	s := NewStore()
 	s.SetService(&Service{Name: Name{Namespace: "default", Name: "a"}})
 	s.SetNode(&Node{Name: "node-a"})

@@ -26,7 +26,7 @@ func TestSplit(t *testing.T) {
 	for limit := 64; limit < 5000; limit++ {
 		b := Split(limit)
 		if sum := b.Health + b.Metrics + b.Control + b.PortClients + b.Ports; sum > limit-reserve {
-			t.Fatalf("of %d file descriptors %d are given away, want %d to be left", limit, sum, reserve)
+			t.Fatalf("of %d file descriptors %d are divided, want %d to be left", limit, sum, reserve)
 		}
 	}
 }
@@ -45,27 +45,27 @@ func (a address) String() string { return string(a) }
 func (e end) RemoteAddr() net.Addr { return address(e.remote) }
 func (e end) LocalAddr() net.Addr  { return address(e.local) }
 
-// world is a server at 192.0.2.1 with clients, in fake time.
-type world struct {
+// testServer is a server at 192.0.2.1 with clients, in fake time.
+type testServer struct {
 	t       *testing.T
 	limiter *Limiter
 	full    int
 }
 
-func start(t *testing.T, most int, story func(*world)) {
+func start(t *testing.T, most int, test func(*testServer)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{t: t}
+		w := &testServer{t: t}
 		w.limiter = New(Options{Max: most, Full: func() { w.full++ }})
-		story(w)
+		test(w)
 	})
 }
 
-// pair is both sides of a connection.
+// pair has both ends of a connection.
 type pair struct{ server, client net.Conn }
 
-// connect makes a connection from an address. A moment passes.
-func (w *world) connect(from string) pair {
+// connect opens a connection from an address, and lets a short time pass.
+func (w *testServer) connect(from string) pair {
 	w.t.Helper()
 	client, server := net.Pipe()
 	w.t.Cleanup(func() { _ = client.Close() })
@@ -74,7 +74,7 @@ func (w *world) connect(from string) pair {
 }
 
 // gone reports whether the server has closed the connection.
-func (w *world) gone(p pair) bool {
+func (w *testServer) gone(p pair) bool {
 	w.t.Helper()
 	_ = p.client.SetReadDeadline(time.Now().Add(time.Microsecond))
 	_, err := p.client.Read(make([]byte, 1))
@@ -84,7 +84,7 @@ func (w *world) gone(p pair) bool {
 	return errors.Is(err, io.EOF)
 }
 
-func (w *world) expect(gone bool, pairs ...pair) {
+func (w *testServer) expect(gone bool, pairs ...pair) {
 	w.t.Helper()
 	for i, p := range pairs {
 		if got := w.gone(p); got != gone {
@@ -94,7 +94,7 @@ func (w *world) expect(gone bool, pairs ...pair) {
 }
 
 func TestLongestIdleConnectionIsClosed(t *testing.T) {
-	start(t, 3, func(w *world) {
+	start(t, 3, func(w *testServer) {
 		one, two, three := w.connect("10.0.0.1:1"), w.connect("10.0.0.1:2"), w.connect("10.0.0.1:3")
 		w.expect(false, one, two, three)
 		go func() { _, _ = one.client.Write([]byte("x")) }()
@@ -116,7 +116,7 @@ func TestLongestIdleConnectionIsClosed(t *testing.T) {
 
 // A connection of the client with the most connections is closed.
 func TestClientWithMostConnections(t *testing.T) {
-	start(t, 4, func(w *world) {
+	start(t, 4, func(w *testServer) {
 		balancer := w.connect("10.0.0.9:1")
 		w.connect("10.0.0.1:1")
 		w.connect("10.0.0.1:2")
@@ -130,7 +130,7 @@ func TestClientWithMostConnections(t *testing.T) {
 
 // An IPv6 client that uses all of its /64 is one client.
 func TestAnIPv6PrefixIsOneClient(t *testing.T) {
-	start(t, 2, func(w *world) {
+	start(t, 2, func(w *testServer) {
 		balancer := w.connect("[2001:db8:9::1]:1")
 		w.connect("[2001:db8:1::1]:1")
 		for range 5 {
@@ -143,7 +143,7 @@ func TestAnIPv6PrefixIsOneClient(t *testing.T) {
 // Connections from this host, such as those of kubelet, are not closed for other clients,
 // however many addresses these have.
 func TestClientsOnThisHostComeLast(t *testing.T) {
-	start(t, 3, func(w *world) {
+	start(t, 3, func(w *testServer) {
 		kubelet, other := w.connect("192.0.2.1:1"), w.connect("127.0.0.1:1")
 		for i := range 10 {
 			w.connect(netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 1).String())
@@ -156,23 +156,23 @@ func TestClientsOnThisHostComeLast(t *testing.T) {
 
 // Full is called at most once a minute.
 func TestFullIsCalledOnceAMinute(t *testing.T) {
-	start(t, 1, func(w *world) {
+	start(t, 1, func(w *testServer) {
 		for range 10 {
 			w.connect("10.0.0.1:1")
 		}
 		if w.full != 1 {
-			t.Errorf("told %d times, want once", w.full)
+			t.Errorf("Full was called %d times, want once", w.full)
 		}
 		time.Sleep(quietPeriod)
 		w.connect("10.0.0.1:1")
 		if w.full != 2 {
-			t.Errorf("told %d times after a minute, want twice", w.full)
+			t.Errorf("Full was called %d times after a minute, want twice", w.full)
 		}
 	})
 }
 
 func TestNoLimit(t *testing.T) {
-	start(t, 0, func(w *world) {
+	start(t, 0, func(w *testServer) {
 		p := w.connect("10.0.0.1:1")
 		for range 100 {
 			w.connect("10.0.0.1:1")

@@ -14,16 +14,16 @@ type pair struct{ key, value int }
 
 func byKey(a, b pair) int { return cmp.Compare(a.key, b.key) }
 
-// A Set holds what a map holds after the same changes, and clones taken on the
-// way hold what the map held then.
+// A Set holds the same as a map after the same changes, and earlier clones hold the same as
+// the map at their time.
 func TestSetAgainstMap(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	set, model := New(byKey), map[int]int{}
-	type moment struct {
+	type checkpoint struct {
 		clone Set[pair]
 		model map[int]int
 	}
-	var moments []moment
+	var checkpoints []checkpoint
 	for i := range 20_000 {
 		key := random.IntN(3000)
 		if random.IntN(3) == 0 {
@@ -34,16 +34,16 @@ func TestSetAgainstMap(t *testing.T) {
 			model[key] = i
 		}
 		if i%1000 == 0 {
-			moments = append(moments, moment{set.Clone(), maps.Clone(model)})
+			checkpoints = append(checkpoints, checkpoint{set.Clone(), maps.Clone(model)})
 		}
 	}
-	for _, m := range append(moments, moment{set, model}) {
+	for _, m := range append(checkpoints, checkpoint{set, model}) {
 		var want []pair
 		for _, key := range slices.Sorted(maps.Keys(m.model)) {
 			want = append(want, pair{key, m.model[key]})
 		}
 		if got := slices.Collect(m.clone.All()); !slices.Equal(got, want) || m.clone.Len() != len(want) {
-			t.Fatalf("%d values, Len %d, want %d and the same", len(got), m.clone.Len(), len(want))
+			t.Fatalf("%d values, Len %d, want %d", len(got), m.clone.Len(), len(want))
 		}
 		for key := range 3000 {
 			if got := m.clone.Get(pair{key: key}).value; got != m.model[key] {
@@ -53,7 +53,7 @@ func TestSetAgainstMap(t *testing.T) {
 	}
 }
 
-// Clones are read while the original changes; the race detector watches.
+// Clones are read while the original changes. The race detector verifies this.
 func TestClonesAreReadDuringChanges(t *testing.T) {
 	set := New(byKey)
 	for i := range 1000 {
@@ -77,7 +77,7 @@ func TestClonesAreReadDuringChanges(t *testing.T) {
 	readers.Wait()
 }
 
-// The first change after Clone costs the same whatever the size.
+// The cost of the first change after Clone does not depend on the size.
 func BenchmarkPutAfterClone(b *testing.B) {
 	for _, n := range []int{1_000, 100_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

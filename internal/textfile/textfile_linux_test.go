@@ -17,7 +17,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// Only regular files are opened, and nothing that a path may lead to blocks.
+// Only regular files are read, and no path blocks the reader.
 func TestReadsOnlyRegularFiles(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
@@ -32,7 +32,7 @@ func TestReadsOnlyRegularFiles(t *testing.T) {
 	}
 	for _, tc := range []struct {
 		name string
-		want string // a part of the error; empty: it is read
+		want string // part of the error; empty: the file is read
 	}{
 		{"file", ""},
 		{"link", ""},
@@ -52,7 +52,7 @@ func TestReadsOnlyRegularFiles(t *testing.T) {
 			t.Errorf("%s: error %v, want %q", tc.name, err, tc.want)
 		}
 	}
-	_, _ = Read(at("to-kernel-log"), 1<<30) // it may be readable; it must not block
+	_, _ = Read(at("to-kernel-log"), 1<<30) // may be readable, but must not block
 }
 
 // A file of more than the limit is refused by its size, before it is read.

@@ -18,16 +18,16 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
 
-// start runs a watcher until the test ends, and returns what it tells. The one
-// who is told is busy for a while each time.
+// start runs a watcher until the test ends, and returns the lists that it reports. The
+// callback takes the time busy for each.
 func start(t *testing.T, w *address.Watcher, busy time.Duration) <-chan []netip.Addr {
 	t.Helper()
-	told := make(chan []netip.Addr, 10000)
+	lists := make(chan []netip.Addr, 10000)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() {
 		done <- w.Run(ctx, func(a []netip.Addr) {
-			told <- a
+			lists <- a
 			time.Sleep(busy)
 		})
 	}()
@@ -42,21 +42,21 @@ func start(t *testing.T, w *address.Watcher, busy time.Duration) <-chan []netip.
 			t.Error("Run does not end")
 		}
 	})
-	return told
+	return lists
 }
 
-// expect waits until the told list has, or has not, an address.
-func expect(t *testing.T, told <-chan []netip.Addr, a string, has func(bool) bool) {
+// expect waits for a list that has, or has not, an address.
+func expect(t *testing.T, lists <-chan []netip.Addr, a string, has func(bool) bool) {
 	t.Helper()
 	deadline := time.After(5 * time.Second)
 	for {
 		select {
-		case addrs := <-told:
+		case addrs := <-lists:
 			if has(slices.Contains(addrs, netip.MustParseAddr(a))) {
 				return
 			}
 		case <-deadline:
-			t.Fatalf("nothing told about %s", a)
+			t.Fatalf("no list with the expected state of %s", a)
 		}
 	}
 }
@@ -81,47 +81,47 @@ func change(t *testing.T, netns int, how func(netlink.Link, *netlink.Addr) error
 	})
 }
 
-// The list comes at the start, and at once after each change, in both families.
+// The list is reported at the start, and immediately after each change, in both families.
 func TestWatcher(t *testing.T) {
 	ns := kerneltest.Namespace(t)
-	told := start(t, address.New(address.Options{NetNS: ns}), 0)
-	expect(t, told, "127.0.0.1", present)
+	lists := start(t, address.New(address.Options{NetNS: ns}), 0)
+	expect(t, lists, "127.0.0.1", present)
 	for _, c := range []struct{ prefix, addr string }{
 		{"192.0.2.1/24", "192.0.2.1"},
 		{"2001:db8::1/64", "2001:db8::1"},
 	} {
 		started := time.Now()
 		change(t, ns, netlink.AddrAdd, c.prefix)
-		expect(t, told, c.addr, present)
+		expect(t, lists, c.addr, present)
 		added := time.Since(started)
 		started = time.Now()
 		change(t, ns, netlink.AddrDel, c.prefix)
-		expect(t, told, c.addr, absent)
+		expect(t, lists, c.addr, absent)
 		deleted := time.Since(started)
-		t.Logf("%s: told %v after it was added, %v after it was deleted", c.addr, added, deleted)
+		t.Logf("%s: reported %v after it was added, %v after it was deleted", c.addr, added, deleted)
 		if limit := 500 * time.Millisecond; added > limit || deleted > limit {
-			t.Errorf("%s: told after %v and %v", c.addr, added, deleted)
+			t.Errorf("%s: reported after %v and %v", c.addr, added, deleted)
 		}
 	}
 }
 
-// A change that changes nothing that counts is not told.
-func TestWatcherSilence(t *testing.T) {
+// Changes that do not affect the list are not reported.
+func TestChangesWithoutEffectAreNotReported(t *testing.T) {
 	ns := kerneltest.Namespace(t)
 	change(t, ns, netlink.AddrAdd, "192.0.2.1/24")
-	told := start(t, address.New(address.Options{NetNS: ns}), 0)
-	expect(t, told, "192.0.2.1", present)
+	lists := start(t, address.New(address.Options{NetNS: ns}), 0)
+	expect(t, lists, "192.0.2.1", present)
 	change(t, ns, netlink.AddrAdd, "fe80::1/64")
 	change(t, ns, netlink.AddrReplace, "192.0.2.1/24")
 	change(t, ns, netlink.AddrAdd, "192.0.2.1/32") // the same address again
 	change(t, ns, netlink.AddrAdd, "192.0.2.9/32")
-	addrs := <-told
+	addrs := <-lists
 	if !slices.Contains(addrs, netip.MustParseAddr("192.0.2.9")) {
-		t.Errorf("told of nothing: %v", addrs)
+		t.Errorf("an unchanged list is reported: %v", addrs)
 	}
 }
 
-// The addresses of an interface that is not wanted are left out.
+// The addresses of the excluded interface are left out.
 func TestListExcept(t *testing.T) {
 	ns := kerneltest.Namespace(t)
 	change(t, ns, netlink.AddrAdd, "192.0.2.3/32")
@@ -136,7 +136,7 @@ func TestListExcept(t *testing.T) {
 	}
 }
 
-// The own side of a point-to-point link is listed, not the peer's.
+// The local address of a point-to-point link is listed, not that of the peer.
 func TestListPeer(t *testing.T) {
 	ns := kerneltest.Namespace(t)
 	withPeer := func(lo netlink.Link, a *netlink.Addr) error {
@@ -154,21 +154,21 @@ func TestListPeer(t *testing.T) {
 	}
 }
 
-// However many changes come at once, also more than the kernel keeps messages
-// for, the last list is right.
-func TestWatcherStorm(t *testing.T) {
+// After any number of changes, also more than the kernel buffers messages for, the last
+// list is correct.
+func TestManyChanges(t *testing.T) {
 	ns := kerneltest.Namespace(t)
-	told := start(t, address.New(address.Options{NetNS: ns}), 20*time.Millisecond)
+	lists := start(t, address.New(address.Options{NetNS: ns}), 20*time.Millisecond)
 	for i := range 1000 {
 		change(t, ns, netlink.AddrAdd, fmt.Sprintf("10.0.%d.%d/32", i/200, i%200+1))
 	}
 	deadline := time.After(10 * time.Second)
 	for n := 0; n < 1000; {
 		select {
-		case addrs := <-told:
+		case addrs := <-lists:
 			n = len(addrs) - 2 // without 127.0.0.1 and ::1
 		case <-deadline:
-			t.Fatalf("only %d addresses were told", n)
+			t.Fatalf("only %d addresses were reported", n)
 		}
 	}
 }

@@ -17,8 +17,7 @@ var sample = Entry{
 	ReplyDst: netip.MustParseAddrPort("[fd00::1]:1000"),
 }
 
-// What is sent to delete an entry reads back as the entry's first direction,
-// with the zone and identity that single it out.
+// A deletion request decodes as the original direction of the entry, with its zone and ID.
 func TestEncodeDelete(t *testing.T) {
 	b, err := encodeDelete(sample)
 	if err != nil {
@@ -35,7 +34,8 @@ func TestEncodeDelete(t *testing.T) {
 	}
 }
 
-// An IPv6 address in a filter would make the kernel leave out what matches.
+// A filter has no IPv6 addresses, as the kernel would leave out exactly the matching
+// entries.
 func TestEncodeFilterIPv6(t *testing.T) {
 	f := Filter{Family: IPv6, Protocol: UDP, OrigDst: sample.OrigDst, ReplySrc: sample.ReplySrc}
 	b, err := encodeFilter(f)
@@ -54,8 +54,8 @@ func TestEncodeFilterIPv6(t *testing.T) {
 	}
 }
 
-// A listing is repeated while it is interrupted, five times at most, and not
-// for any other reason.
+// A listing is repeated while it is interrupted, at most five times, but not after any
+// other error.
 func TestRepeat(t *testing.T) {
 	cases := []struct {
 		name    string
@@ -77,7 +77,7 @@ func TestRepeat(t *testing.T) {
 	}
 }
 
-// The errors a person can do something about say what.
+// Errors that an operator can fix contain advice.
 func TestRemedy(t *testing.T) {
 	for err, want := range map[error]string{
 		unix.EPERM:      "CAP_NET_ADMIN",
@@ -85,7 +85,7 @@ func TestRemedy(t *testing.T) {
 		unix.EOPNOTSUPP: "CONFIG_NF_CT_NETLINK",
 	} {
 		if got := remedy(err); !strings.Contains(got, want) {
-			t.Errorf("%v: %q does not say %q", err, got, want)
+			t.Errorf("%v: %q lacks %q", err, got, want)
 		}
 	}
 	if got := remedy(unix.EIO); got != "" {
@@ -93,7 +93,7 @@ func TestRemedy(t *testing.T) {
 	}
 }
 
-// Whatever comes from a socket, decode does not panic.
+// decode does not panic for any input.
 func FuzzDecode(f *testing.F) {
 	for _, encode := range []func(Entry) ([]byte, error){
 		encodeDelete,

@@ -18,14 +18,15 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
 
-// table is what the kernel's table and the fake have in common.
+// table is the common interface of the kernel's table and the fake.
 type table interface {
 	Create(conntrack.Entry) error
 	Each(context.Context, conntrack.Filter, func(conntrack.Entry) error) error
 	Delete(context.Context, conntrack.Entry) error
 }
 
-// both runs a test against the kernel and against the fake: they must agree.
+// both runs a test against the kernel and against the fake, which must behave in the same
+// way.
 func both(t *testing.T, test func(*testing.T, table)) {
 	t.Run("kernel", func(t *testing.T) { test(t, open(t)) })
 	t.Run("fake", func(t *testing.T) { test(t, &conntrack.Fake{}) })
@@ -45,7 +46,7 @@ func open(t testing.TB) *conntrack.Table {
 	return ct
 }
 
-// flow is an entry from src to dst, really going to via.
+// flow returns an entry from src to dst, translated to via.
 func flow(protocol uint8, src, dst, via string) conntrack.Entry {
 	e := conntrack.Entry{
 		Protocol: protocol,
@@ -103,17 +104,17 @@ func lines(entries []conntrack.Entry) []string {
 	return s
 }
 
-// A filter lets through what it names, in both families, and nothing else.
+// A filter selects exactly the matching entries, in both families.
 func TestEach(t *testing.T) {
 	const (
-		dns4   = "17 10.0.0.1:1000 > 10.96.0.10:53 via 10.1.0.1:5353"
-		dns4b  = "17 10.0.0.2:1000 > 10.96.0.10:53 via 10.1.0.2:5353"
-		plain4 = "17 10.0.0.3:1000 > 10.96.0.10:53"
-		other4 = "17 10.0.0.1:1000 > 10.96.0.10:54 via 10.1.0.1:5353"
-		node4  = "17 10.0.0.1:1000 > 192.0.2.1:53 via 10.1.0.1:5353"
-		tcp4   = "6 10.0.0.1:1000 > 10.96.0.10:53 via 10.1.0.1:5353"
-		begun4 = "6 10.0.0.2:1000 > 10.96.0.10:53"
-		dns6   = "17 [fd00::1]:1000 > [fd96::10]:53 via [fd01::1]:5353"
+		dns4     = "17 10.0.0.1:1000 > 10.96.0.10:53 via 10.1.0.1:5353"
+		dns4b    = "17 10.0.0.2:1000 > 10.96.0.10:53 via 10.1.0.2:5353"
+		plain4   = "17 10.0.0.3:1000 > 10.96.0.10:53"
+		other4   = "17 10.0.0.1:1000 > 10.96.0.10:54 via 10.1.0.1:5353"
+		node4    = "17 10.0.0.1:1000 > 192.0.2.1:53 via 10.1.0.1:5353"
+		tcp4     = "6 10.0.0.1:1000 > 10.96.0.10:53 via 10.1.0.1:5353"
+		opening4 = "6 10.0.0.2:1000 > 10.96.0.10:53"
+		dns6     = "17 [fd00::1]:1000 > [fd96::10]:53 via [fd01::1]:5353"
 	)
 	end := netip.MustParseAddrPort
 	port := func(p uint16) netip.AddrPort { return netip.AddrPortFrom(netip.Addr{}, p) }
@@ -140,8 +141,8 @@ func TestEach(t *testing.T) {
 		{with(udp6, none, end("[fd01::1]:5353")), []string{dns6}},
 		{with(udp6, end("[fd96::10]:53"), end("[fd01::2]:5353")), []string{}},
 		{with(udp4, netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), 0), none), []string{node4}},
-		{conntrack.Filter{Family: conntrack.IPv4, Protocol: conntrack.TCP}, []string{tcp4, begun4}},
-		{conntrack.Filter{Family: conntrack.IPv4, Protocol: conntrack.TCP, Unanswered: true}, []string{begun4}},
+		{conntrack.Filter{Family: conntrack.IPv4, Protocol: conntrack.TCP}, []string{tcp4, opening4}},
+		{conntrack.Filter{Family: conntrack.IPv4, Protocol: conntrack.TCP, Unanswered: true}, []string{opening4}},
 	}
 	both(t, func(t *testing.T, ct table) {
 		create(t, ct,
@@ -166,7 +167,7 @@ func TestEach(t *testing.T) {
 	})
 }
 
-// Everything an entry says is read back: addresses, translation, zone.
+// All fields of an entry are read back.
 func TestEntry(t *testing.T) {
 	masqueraded := flow(conntrack.UDP, "10.0.0.2:7", "10.96.0.1:53", "10.1.0.1:5353")
 	masqueraded.ReplyDst = netip.MustParseAddrPort("192.0.2.1:4000")
@@ -179,8 +180,8 @@ func TestEntry(t *testing.T) {
 		{"translated", flow(conntrack.UDP, "10.0.0.1:8", "10.96.0.1:53", "10.1.0.1:5353"), conntrack.DstNAT},
 		{"masqueraded", masqueraded, conntrack.DstNAT | conntrack.SrcNAT},
 		{"zone", zoned(9, flow(conntrack.UDP, "10.0.0.1:7", "10.96.0.1:53", "10.1.0.9:5353")), conntrack.DstNAT},
-		{"begun", in(conntrack.SynSent, flow(conntrack.TCP, "10.0.0.1:7", "10.96.0.1:53", "10.96.0.1:53")), 0},
-		{"begun over SCTP", in(conntrack.CookieWait, flow(conntrack.SCTP, "10.0.0.1:7", "10.96.0.1:53", "10.96.0.1:53")), 0},
+		{"opening", in(conntrack.SynSent, flow(conntrack.TCP, "10.0.0.1:7", "10.96.0.1:53", "10.96.0.1:53")), 0},
+		{"opening over SCTP", in(conntrack.CookieWait, flow(conntrack.SCTP, "10.0.0.1:7", "10.96.0.1:53", "10.96.0.1:53")), 0},
 		{"ipv6", flow(conntrack.UDP, "[fd00::1]:7", "[fd96::1]:53", "[fd01::1]:5353"), conntrack.DstNAT},
 	}
 	both(t, func(t *testing.T, ct table) {
@@ -197,7 +198,7 @@ func TestEntry(t *testing.T) {
 				t.Fatalf("%s: not listed: %v", c.name, got)
 			}
 			if got[i].ID == 0 {
-				t.Errorf("%s: no identity", c.name)
+				t.Errorf("%s: no ID", c.name)
 			}
 			if s := got[i].Status & (conntrack.DstNAT | conntrack.SrcNAT); s != c.status {
 				t.Errorf("%s: status %x, want %x", c.name, s, c.status)
@@ -210,7 +211,7 @@ func TestEntry(t *testing.T) {
 	})
 }
 
-// Delete takes exactly the entry it was given.
+// Delete deletes exactly the given entry.
 func TestDelete(t *testing.T) {
 	udp4 := conntrack.Filter{Family: conntrack.IPv4, Protocol: conntrack.UDP}
 	one := flow(conntrack.UDP, "10.0.0.1:7", "10.96.0.1:53", "10.1.0.1:53")
@@ -226,17 +227,17 @@ func TestDelete(t *testing.T) {
 				listed = e
 			}
 		}
-		stranger := listed
-		stranger.ID ^= 0x5a5a5a5a
-		for _, e := range []conntrack.Entry{stranger, zoned(4, listed)} {
+		newer := listed
+		newer.ID ^= 0x5a5a5a5a
+		for _, e := range []conntrack.Entry{newer, zoned(4, listed)} {
 			if err := ct.Delete(t.Context(), e); err != nil {
-				t.Errorf("an entry that is not there: %v", err)
+				t.Errorf("delete a missing entry: %v", err)
 			}
 		}
 		if got := list(t, ct, udp4); len(got) != 3 {
 			t.Fatalf("the wrong entry was deleted, left: %v", lines(got))
 		}
-		for range 2 { // the second time it is gone, which is no error
+		for range 2 { // the second deletion of the same entry is not an error
 			if err := ct.Delete(t.Context(), listed); err != nil {
 				t.Fatal(err)
 			}
@@ -254,8 +255,8 @@ func TestDelete(t *testing.T) {
 	})
 }
 
-// Entries may be deleted while they are listed, however many there are, and a
-// listing ends at once when it is told to.
+// Entries may be deleted during a listing, however many there are. A listing ends at the
+// first error of the callback.
 func TestEachWhileDeleting(t *testing.T) {
 	const count = 3000
 	udp4 := conntrack.Filter{Family: conntrack.IPv4, Protocol: conntrack.UDP}
@@ -292,15 +293,15 @@ func TestErrors(t *testing.T) {
 	both(t, func(t *testing.T, ct table) {
 		ok := conntrack.Filter{Family: conntrack.IPv4, Protocol: conntrack.UDP}
 		if err := ct.Each(cancelled, ok, nothing); !errors.Is(err, context.Canceled) {
-			t.Errorf("listing after the end: %v", err)
+			t.Errorf("listing with a cancelled context: %v", err)
 		}
 		e := flow(conntrack.UDP, "10.0.0.1:7", "10.96.0.1:53", "10.96.0.1:53")
 		if err := ct.Delete(cancelled, e); !errors.Is(err, context.Canceled) {
-			t.Errorf("deleting after the end: %v", err)
+			t.Errorf("deletion with a cancelled context: %v", err)
 		}
 		create(t, ct, e)
 		if err := ct.Create(e); err == nil {
-			t.Error("the same entry twice")
+			t.Error("the same entry was created twice")
 		}
 		for _, bad := range []conntrack.Filter{
 			{Protocol: conntrack.UDP},
@@ -314,7 +315,7 @@ func TestErrors(t *testing.T) {
 	})
 }
 
-// One listing among 100,000 entries: what the filter in the kernel saves.
+// BenchmarkEach measures a listing among 100,000 entries, with and without a filter.
 func BenchmarkEach(b *testing.B) {
 	const count = 100_000
 	ct := open(b)

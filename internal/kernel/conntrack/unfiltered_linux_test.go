@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 )
 
-// A kernel before 5.8 sends every entry of the family, whatever was asked for.
-// The listing without a filter shows that what comes then can be told apart.
+// A kernel before 5.8 ignores the filter and sends every entry of the family. Filter.Match
+// selects the right ones from a listing without a filter.
 func TestUnfilteredListing(t *testing.T) {
 	ct, err := Open(Options{NetNS: kerneltest.Namespace(t)})
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// childVariable makes this test program the process that executes itself anew.
+// childVariable makes this test program the process that re-executes itself.
 const childVariable = "SLUICE_TEST_HANDOVER"
 
 func TestMain(m *testing.M) {
@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// child passes a pipe on and, in the second run, reads what the first wrote.
+// child passes on a pipe, and reads in the second run what the first run wrote.
 func child() error {
 	h, err := Receive()
 	if err != nil {
@@ -41,15 +41,15 @@ func child() error {
 	}
 	f := h.Take("pipe")
 	if f == nil || h.Take("pipe") != nil || h.Take("nothing") != nil {
-		return errors.New("not the files that were passed on")
+		return errors.New("the second run did not receive exactly the pipe")
 	}
 	data, err := io.ReadAll(f)
 	if err != nil {
 		return err
 	}
-	env, err := exec.Command("env").Output() // what a child of the process gets
+	env, err := exec.Command("env").Output() // the environment that a child inherits
 	if err != nil || bytes.Contains(env, []byte(variable)) {
-		return fmt.Errorf("a child gets %s, %w", env, err)
+		return fmt.Errorf("a child inherits %s, %w", env, err)
 	}
 	fds, err := os.ReadDir("/proc/self/fd")
 	for _, fd := range fds {
@@ -61,7 +61,7 @@ func child() error {
 	return err
 }
 
-// leakedFile is open in the first run and not passed on.
+// leakedFile is open in the first run, and must not be open in the second.
 const leakedFile = "/proc/version"
 
 func first() error {
@@ -88,7 +88,7 @@ func first() error {
 	return h.Exec(os.Args)
 }
 
-// The new run is the same process with the same arguments, gets files and values of
+// The new run is the same process with the same arguments. It receives files, and values of
 // any size, and no other descriptor.
 func TestExec(t *testing.T) {
 	cmd := exec.Command("/proc/self/exe", "one", "two words")
@@ -104,11 +104,12 @@ func TestExec(t *testing.T) {
 	}
 }
 
-// Who starts the process may say anything; what is for another process is ignored.
-func TestReceiveNonsense(t *testing.T) {
+// The variable may be set by the parent of the process: an invalid value is an error, and a
+// listing for another process is ignored.
+func TestReceiveWithAForeignVariable(t *testing.T) {
 	t.Setenv(variable, "no number")
 	if _, err := Receive(); err == nil {
-		t.Error("no error for nonsense")
+		t.Error("no error for an invalid value")
 	}
 	other, err := os.CreateTemp(t.TempDir(), "")
 	if err != nil {
@@ -125,11 +126,11 @@ func TestReceiveNonsense(t *testing.T) {
 		t.Errorf("%+v, %v, want nothing", h, err)
 	}
 	if _, set := os.LookupEnv(variable); set {
-		t.Error("children get the variable")
+		t.Error("children inherit the variable")
 	}
 }
 
-// A nil Handover has nothing.
+// A nil Handover is empty.
 func TestNil(t *testing.T) {
 	var h *Handover
 	out := "as it was"

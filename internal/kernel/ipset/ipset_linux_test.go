@@ -29,7 +29,7 @@ func TestSetsAreListedByNameAndDestroyed(t *testing.T) {
 	netns := kerneltest.Namespace(t)
 	sets := New(netns)
 	if names, err := sets.Names(t.Context()); err != nil || names != nil {
-		t.Fatalf("at first: %v, %v", names, err)
+		t.Fatalf("without sets: %v, %v", names, err)
 	}
 	run(t, netns, "ipset", "create", "KUBE-NODE-PORT-TCP", "bitmap:port", "range", "0-65535")
 	run(t, netns, "ipset", "create", "KUBE-6-CLUSTER-IP", "hash:ip,port", "family", "inet6")
@@ -42,17 +42,17 @@ func TestSetsAreListedByNameAndDestroyed(t *testing.T) {
 	if diff := cmp.Diff([]string{"KUBE-6-CLUSTER-IP", "KUBE-NODE-PORT-TCP", "foreign"}, names); diff != "" {
 		t.Fatalf("names (-want +got):\n%s", diff)
 	}
-	for _, name := range append(names[:2], "KUBE-NODE-PORT-TCP") { // one of them twice
+	for _, name := range append(names[:2], "KUBE-NODE-PORT-TCP") { // one of them a second time
 		if err := sets.Destroy(t.Context(), name); err != nil {
 			t.Errorf("destroy: %v", err)
 		}
 	}
 	if names, err = sets.Names(t.Context()); err != nil || !cmp.Equal(names, []string{"foreign"}) {
-		t.Errorf("at last: %v, %v, want that of others", names, err)
+		t.Errorf("after the deletions: %v, %v, want the foreign set", names, err)
 	}
 }
 
-func TestASetThatARuleRefersToStays(t *testing.T) {
+func TestASetInUseIsNotDestroyed(t *testing.T) {
 	netns := kerneltest.Namespace(t)
 	sets := New(netns)
 	run(t, netns, "ipset", "create", "used", "hash:ip")
@@ -66,19 +66,19 @@ func TestASetThatARuleRefersToStays(t *testing.T) {
 	}
 }
 
-func TestASetModuleThatIsNotLoadedStaysUnloaded(t *testing.T) {
+func TestNamesLoadsNoModule(t *testing.T) {
 	netns := kerneltest.Namespace(t)
 	run(t, netns, "ipset", "create", "there", "hash:ip")
-	modules := t.TempDir() // of a kernel with other modules
+	modules := t.TempDir() // a kernel without the module
 	if names, err := (&Sets{netns, modules}).Names(t.Context()); err != nil || names != nil {
 		t.Errorf("without the module: %v, %v", names, err)
 	}
 	if names, err := (&Sets{netns, modules + "/absent"}).Names(t.Context()); err != nil || len(names) != 1 {
-		t.Errorf("where it cannot be told: %v, %v", names, err)
+		t.Errorf("if the modules cannot be listed: %v, %v", names, err)
 	}
 }
 
-func TestAnAnswerThatIsCutOffIsAnError(t *testing.T) {
+func TestATruncatedReplyIsAnError(t *testing.T) {
 	for _, b := range [][]byte{nil, {2}, {2, 0, 0, 0, 9, 0, 2}} {
 		if name, err := setName(netlink.Message{Data: b}); err == nil && name != "" {
 			t.Errorf("%v is read as %q", b, name)

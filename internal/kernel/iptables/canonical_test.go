@@ -2,7 +2,7 @@ package iptables
 
 import "testing"
 
-// Each line has spellings of one rule; the last is the one that they share.
+// Each list has spellings of one rule; the last is the canonical one.
 func TestCanonical(t *testing.T) {
 	for _, spellings := range [][]string{
 		{
@@ -61,7 +61,7 @@ func TestCanonical(t *testing.T) {
 	}
 }
 
-// What differs is kept apart.
+// Different rules have different canonical spellings.
 func TestCanonicalKeepsDifferences(t *testing.T) {
 	seen := map[string]string{}
 	for _, rule := range []string{
@@ -90,7 +90,7 @@ func TestTarget(t *testing.T) {
 		`-j`: "",
 	} {
 		if got := Target(rule); got != want {
-			t.Errorf("%s leads to %q, want %q", rule, got, want)
+			t.Errorf("the target of %s is %q, want %q", rule, got, want)
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 )
 
-// unreadableKernel is a kernel whose legacy tables are not understood.
+// unreadableKernel is a kernel whose legacy tables cannot be decoded.
 type unreadableKernel struct{ ruleReader }
 
 func (p unreadableKernel) HasChain(ctx context.Context, id TableID, chain string) (bool, error) {
@@ -22,8 +22,8 @@ func (p unreadableKernel) Outlines(context.Context, func(chain string) bool) ([]
 	return nil, errUnreadable
 }
 
-// Where the tables of the kernel are not understood, the variant in use is found
-// by the programs that can read them.
+// If the tables of the kernel cannot be decoded, the variant in use is detected by the
+// output of the programs.
 func TestDetectByPrograms(t *testing.T) {
 	for _, tt := range []struct {
 		command string

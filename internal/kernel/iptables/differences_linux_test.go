@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// entries makes rules of letters: capitals lead to chains of ours.
+// entries returns rules for letters: capital letters are rules that jump to our chains.
 func entries(letters string) []Entry {
 	var all []Entry
 	for _, letter := range letters {
@@ -14,19 +14,19 @@ func entries(letters string) []Entry {
 	return all
 }
 
-// Rules that lead to ours may not come, go or change their place among others;
-// others may come and go, and change places where none of ours is between them.
+// Rules that jump to our chains may not be added, deleted or moved relative to other rules.
+// Other rules may be added and deleted, and reordered between ours.
 func TestMoved(t *testing.T) {
 	for _, tt := range []struct {
-		was, is string
-		want    bool
+		before, after string
+		want          bool
 	}{
 		{"", "", false},
 		{"aAb", "aAb", false},
 		{"aAb", "xaAyb", false},
 		{"aAb", "A", false},
 		{"abAcd", "baAdc", false},
-		{"aaAa", "aAa", true}, // which of equal rules went cannot be known: reported rather than not
+		{"aaAa", "aAa", true}, // it is unknown which of the equal rules was deleted, so it is reported
 		{"aAb", "abA", true},
 		{"aAb", "Aab", true},
 		{"aAb", "ab", true},
@@ -35,31 +35,31 @@ func TestMoved(t *testing.T) {
 		{"", "A", true},
 		{"A", "", true},
 	} {
-		if got := moved(entries(tt.was), entries(tt.is)); got != tt.want {
-			t.Errorf("from %q to %q: %t", tt.was, tt.is, got)
+		if got := moved(entries(tt.before), entries(tt.after)); got != tt.want {
+			t.Errorf("from %q to %q: %t", tt.before, tt.after, got)
 		}
 	}
 }
 
-// What input of ours named may differ; everything else is reported.
+// Chains that our input names may differ; all other differences are reported.
 func TestDifferences(t *testing.T) {
-	was := Digest{
-		Chains: map[string]uint64{"A": 1, "B": 2, "C": 3, "MINE": 4},
+	before := Digest{
+		Chains: map[string]uint64{"A": 1, "B": 2, "C": 3, "NAMED": 4},
 		Others: map[string][]Entry{"INPUT": entries("aA"), "OUTPUT": entries("A")},
 	}
-	is := Digest{
-		Chains: map[string]uint64{"A": 1, "B": 5, "D": 6, "MINE": 7},
+	after := Digest{
+		Chains: map[string]uint64{"A": 1, "B": 5, "D": 6, "NAMED": 7},
 		Others: map[string][]Entry{"INPUT": entries("Aa"), "FORWARD": entries("A")},
 	}
-	mine := func(chain string) bool { return chain == "MINE" || chain == "FORWARD" }
+	named := func(chain string) bool { return chain == "NAMED" || chain == "FORWARD" }
 	want := []string{"rule of B", "chain C", "chain D", "rule of INPUT", "rule of OUTPUT"}
-	if got := differences(was, is, mine); !slices.Equal(got, want) {
+	if got := differences(before, after, named); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if got := differences(was, was, mine); len(got) > 0 {
+	if got := differences(before, before, named); len(got) > 0 {
 		t.Errorf("a table differs from itself: %q", got)
 	}
-	if got := differences(Digest{}, Digest{}, mine); len(got) > 0 {
-		t.Errorf("nothing differs from nothing: %q", got)
+	if got := differences(Digest{}, Digest{}, named); len(got) > 0 {
+		t.Errorf("empty tables differ: %q", got)
 	}
 }

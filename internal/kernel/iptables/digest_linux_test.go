@@ -11,35 +11,35 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
 )
 
-// Looking for tables and chains finds what is there, and makes nothing.
+// Exists and HasChain find tables and chains, and create none.
 func TestExists(t *testing.T) {
 	h := newHost(t)
 	for _, variant := range []iptables.Variant{iptables.Legacy, iptables.NFT} {
 		for _, family := range []iptables.Family{iptables.IPv4, iptables.IPv6} {
 			id := iptables.TableID{Variant: variant, Family: family, Name: "mangle"}
 			program, _, _ := strings.Cut(id.String(), " ")
-			there, err := h.kernel().Exists(t.Context(), id)
-			if err != nil || there {
-				t.Errorf("%s is there: %t, %v", id, there, err)
+			exists, err := h.kernel().Exists(t.Context(), id)
+			if err != nil || exists {
+				t.Errorf("%s exists: %t, %v", id, exists, err)
 			}
 			if found, err := h.kernel().HasChain(t.Context(), id, "A"); err != nil || found {
 				t.Errorf("%s has a chain: %t, %v", id, found, err)
 			}
-			if there, err = h.kernel().Exists(t.Context(), id); err != nil || there {
-				t.Errorf("%s was made: %t, %v", id, there, err)
+			if exists, err = h.kernel().Exists(t.Context(), id); err != nil || exists {
+				t.Errorf("%s was created: %t, %v", id, exists, err)
 			}
 			h.run("", program, "-t", "mangle", "-N", "A")
-			there, err = h.kernel().Exists(t.Context(), id)
+			exists, err = h.kernel().Exists(t.Context(), id)
 			found, err2 := h.kernel().HasChain(t.Context(), id, "A")
 			other, err3 := h.kernel().HasChain(t.Context(), id, "B")
-			if err := errors.Join(err, err2, err3); err != nil || !there || !found || other {
-				t.Errorf("%s is there: %t, has A: %t, B: %t, %v", id, there, found, other, err)
+			if err := errors.Join(err, err2, err3); err != nil || !exists || !found || other {
+				t.Errorf("%s exists: %t, has A: %t, B: %t, %v", id, exists, found, other, err)
 			}
 		}
 	}
 }
 
-// The rules of legacy tables are counted, without those that come with a table.
+// LegacyRules counts the rules of legacy tables, without those of an empty table.
 func TestLegacyRules(t *testing.T) {
 	h := newHost(t)
 	for i, command := range []string{
@@ -54,7 +54,7 @@ func TestLegacyRules(t *testing.T) {
 	}
 }
 
-// A digest differs where rules differ, and nowhere else.
+// Digests differ if and only if rules differ.
 func TestDigest(t *testing.T) {
 	h := newHost(t)
 	id := iptables.TableID{Variant: iptables.Legacy, Family: iptables.IPv4, Name: "nat"}
@@ -81,10 +81,10 @@ func TestDigest(t *testing.T) {
 	if got := slices.Collect(maps.Keys(first.Others)); !slices.Equal(got, []string{"OUTPUT"}) {
 		t.Errorf("digest has others %v", got)
 	}
-	change("-I OTHER -j ACCEPT\n:AAA - [0:0]\n-I OUTPUT -j AAA\n") // everything else moves by that
+	change("-I OTHER -j ACCEPT\n:AAA - [0:0]\n-I OUTPUT -j AAA\n") // moves all other rules
 	second, secondStamp := read()
 	if !maps.Equal(first.Chains, second.Chains) || firstStamp == secondStamp {
-		t.Errorf("after an edit of others: %v, before %v", second, first)
+		t.Errorf("after an edit of foreign rules: %v, before %v", second, first)
 	}
 	if o := second.Others["OUTPUT"]; len(o) != 2 || o[0].Leads || o[1] != first.Others["OUTPUT"][0] {
 		t.Errorf("OUTPUT has %v, before %v", o, first.Others["OUTPUT"])

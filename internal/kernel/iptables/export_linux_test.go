@@ -5,7 +5,7 @@ import (
 	"hash/maphash"
 )
 
-// Digest reads and hashes a legacy table as the watch does.
+// Digest reads and hashes a legacy table like the watch does.
 func (k *Kernel) Digest(ctx context.Context, id TableID, seed maphash.Seed, ours func(chain string) bool) (Digest, Stamp, error) {
 	t, err := k.read(ctx, id)
 	if err != nil {

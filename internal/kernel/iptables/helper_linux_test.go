@@ -66,8 +66,8 @@ func newHostWith(t *testing.T, variant Variant, o Options) *host {
 	return h
 }
 
-// run runs a command in the namespace as another program would; the variant is
-// put into the names of iptables and ip6tables.
+// run runs a command in the namespace like another program; it adds the variant to the
+// names of iptables and ip6tables.
 func (h *host) run(command string) {
 	h.t.Helper()
 	args := strings.Fields(command)

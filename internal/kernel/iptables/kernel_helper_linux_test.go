@@ -15,11 +15,11 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 )
 
-// programs are the four doors there are, without what they do.
+// programs are the iptables programs of both variants and families, without suffixes.
 var programs = []string{"iptables-legacy", "ip6tables-legacy", "iptables-nft", "ip6tables-nft"}
 
-// theirs are the chains that the tests remove.
-var theirs = regexp.MustCompile(`^KUBE-((SVC|SVL|EXT|FW|SEP)-.*|SERVICES|EXTERNAL-SERVICES|NODEPORTS|POSTROUTING|MARK-MASQ|FORWARD|PROXY-FIREWALL|PROXY-CANARY)$`)
+// proxyChains matches the chains that the tests remove.
+var proxyChains = regexp.MustCompile(`^KUBE-((SVC|SVL|EXT|FW|SEP)-.*|SERVICES|EXTERNAL-SERVICES|NODEPORTS|POSTROUTING|MARK-MASQ|FORWARD|PROXY-FIREWALL|PROXY-CANARY)$`)
 
 // host is a namespace in which iptables is run.
 type host struct {
@@ -52,7 +52,7 @@ func (h host) run(stdin, name string, args ...string) string {
 	return out.String()
 }
 
-// load puts the recorded rules in, by every program.
+// load restores the recorded rules with every program.
 func (h host) load() {
 	h.t.Helper()
 	for _, program := range programs {
@@ -65,8 +65,8 @@ func (h host) load() {
 	}
 }
 
-// save returns all rules with their counters. Those of policies are left out in the
-// legacy variant: each change by a program sets them to zero.
+// save returns all rules with their counters. It sets the counters of policies in the
+// legacy variant to zero, as each change by a program resets them.
 func (h host) save(program string) string {
 	h.t.Helper()
 	var b strings.Builder
@@ -108,8 +108,8 @@ var (
 	target    = regexp.MustCompile(` -[jg] (\S+)`)
 )
 
-// strip returns what is left of saved rules without their chains and the jumps
-// to them, by looking at the text.
+// strip returns saved rules without the proxy chains and the jumps to them. It edits the
+// text.
 func strip(saved string) string {
 	var b strings.Builder
 	for line := range strings.Lines(saved) {
@@ -123,14 +123,14 @@ func strip(saved string) string {
 				names = append(names, to[1])
 			}
 		}
-		if !slices.ContainsFunc(names, theirs.MatchString) {
+		if !slices.ContainsFunc(names, proxyChains.MatchString) {
 			b.WriteString(line)
 		}
 	}
 	return b.String()
 }
 
-// parse reads what iptables-save prints of one variant and family.
+// parse parses the output of iptables-save of one variant and family.
 func parse(saved string, id iptables.TableID) []iptables.Outline {
 	var tables []iptables.Outline
 	for line := range strings.Lines(saved) {
@@ -163,18 +163,18 @@ func add(t *iptables.Outline, chain, text string) {
 	t.Chains[i].Rules = append(t.Chains[i].Rules, r)
 }
 
-// removals names all of theirs.
+// removals returns the removals of all proxy chains.
 func removals(tables []iptables.Outline) []iptables.Removal {
 	var all []iptables.Removal
 	for _, t := range tables {
 		r := iptables.Removal{Table: t.TableID}
 		for _, chain := range t.Chains {
-			if theirs.MatchString(chain.Name) {
+			if proxyChains.MatchString(chain.Name) {
 				r.Chains = append(r.Chains, chain.Name)
 				continue
 			}
 			for _, rule := range chain.Rules {
-				if rule.Jump && theirs.MatchString(rule.Target) {
+				if rule.Jump && proxyChains.MatchString(rule.Target) {
 					r.Rules = append(r.Rules, iptables.ChainRule{Chain: chain.Name, Target: rule.Target})
 				}
 			}

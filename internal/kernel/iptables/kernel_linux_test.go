@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 )
 
-func TestReadsWhatTheProgramsPrint(t *testing.T) {
+func TestOutlinesMatchIptablesSave(t *testing.T) {
 	h := newHost(t)
 	h.load()
 	var want []iptables.Outline
@@ -46,11 +46,11 @@ func TestReadsWhatTheProgramsPrint(t *testing.T) {
 		})
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("tables (-iptables-save +here):\n%s", diff)
+		t.Errorf("tables (-iptables-save +Outlines):\n%s", diff)
 	}
 }
 
-// The other rules keep their order, their bytes and their counters.
+// Foreign rules keep their order, bytes and counters.
 func TestRemovesOnlyKubeProxysRules(t *testing.T) {
 	h := newHost(t)
 	h.load()
@@ -61,7 +61,7 @@ func TestRemovesOnlyKubeProxysRules(t *testing.T) {
 			t.Fatal(err)
 		}
 		if loaded := sorted(h.run("", family+"-legacy-save", "--counters")); uncommented(loaded) != uncommented(sorted(string(recorded))) {
-			t.Fatalf("%s is not what was loaded:\n%s", family, cmp.Diff(string(recorded), loaded))
+			t.Fatalf("%s differs from the loaded rules:\n%s", family, cmp.Diff(string(recorded), loaded))
 		}
 	}
 
@@ -76,7 +76,7 @@ func TestRemovesOnlyKubeProxysRules(t *testing.T) {
 			t.Errorf("left: %s", r)
 		}
 	}
-	h.run("", "iptables-legacy", "-t", "nat", "-A", "ADMIN", "-j", "DOCKER") // the programs can go on
+	h.run("", "iptables-legacy", "-t", "nat", "-A", "ADMIN", "-j", "DOCKER") // the programs still work
 	h.run("", "iptables-nft", "-t", "nat", "-A", "ADMIN", "-j", "DOCKER")
 }
 
@@ -86,20 +86,20 @@ func sorted(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-// uncommented leaves out comments, which have the time in them.
+// uncommented removes comments, which contain the time.
 func uncommented(text string) string {
 	return regexp.MustCompile(`(?m)^#.*\n`).ReplaceAllString(text, "")
 }
 
-// Of legacy tables, asking for one makes it, and then every packet goes through
-// its hooks.
+// A request for a legacy table creates it, and then every packet passes its hooks. Outlines
+// must not create tables.
 func TestScanCreatesNoTables(t *testing.T) {
 	h := newHost(t)
 	h.run("", "iptables-legacy", "-t", "mangle", "-A", "INPUT", "-j", "ACCEPT")
 	const where = "/proc/thread-self/net/ip_tables_names"
 	before := h.run("", "cat", where, "/proc/thread-self/net/ip6_tables_names")
 	if before != "mangle\n" {
-		t.Fatalf("there are %q, want one table", before)
+		t.Fatalf("the tables are %q, want one", before)
 	}
 	if tables := h.outlines(); len(tables) != 1 || tables[0].Name != "mangle" {
 		t.Errorf("read %v, want one table", tables)
@@ -116,15 +116,15 @@ func TestScanCreatesNoTables(t *testing.T) {
 		}
 	}
 	if after := h.run("", "cat", where, "/proc/thread-self/net/ip6_tables_names"); after != before {
-		t.Errorf("there are %q, were %q", after, before)
+		t.Errorf("the tables are %q, before %q", after, before)
 	}
 	if ruleset := h.run("", "nft", "list", "ruleset"); ruleset != "" {
 		t.Errorf("nf_tables has %s", ruleset)
 	}
 }
 
-// An nft table that is no table of iptables is not looked at.
-func TestOtherTablesOfNftAreNotSeen(t *testing.T) {
+// An nft table that does not belong to iptables is ignored.
+func TestOtherNftTablesAreIgnored(t *testing.T) {
 	h := newHost(t)
 	h.run("table ip kube-proxy { chain KUBE-SERVICES { } ; }\ntable inet nat { chain KUBE-SERVICES { } ; }", "nft", "-f", "-")
 	if tables := h.outlines(); tables != nil {
@@ -132,7 +132,7 @@ func TestOtherTablesOfNftAreNotSeen(t *testing.T) {
 	}
 }
 
-// nft keeps comments, verdict maps and statements in its own way.
+// nft encodes comments, verdict maps and statements differently than iptables-nft.
 func TestReadsRulesThatNftWrote(t *testing.T) {
 	h := newHost(t)
 	h.run(`table ip filter {
@@ -162,14 +162,14 @@ func TestReadsRulesThatNftWrote(t *testing.T) {
 	}
 	before := h.run("", "nft", "list", "ruleset")
 	if err := h.kernel().Remove(t.Context(), r); !errors.Is(err, iptables.ErrInUse) {
-		t.Errorf("remove a chain that a verdict map leads to: got %v, want %v", err, iptables.ErrInUse)
+		t.Errorf("remove a chain that a verdict map jumps to: got %v, want %v", err, iptables.ErrInUse)
 	}
 	if after := h.run("", "nft", "list", "ruleset"); after != before {
 		t.Errorf("rules (-before +after):\n%s", cmp.Diff(before, after))
 	}
 }
 
-func TestWithoutPrivilegeTheErrorNamesTheCapability(t *testing.T) {
+func TestTheErrorWithoutPrivilegeNamesTheCapability(t *testing.T) {
 	h := newHost(t)
 	h.load()
 	before := h.outlines()
@@ -192,7 +192,7 @@ func TestWithoutPrivilegeTheErrorNamesTheCapability(t *testing.T) {
 	})
 	for _, err := range errs {
 		if !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "CAP_NET_ADMIN") {
-			t.Errorf("got %v, want that CAP_NET_ADMIN is missing", err)
+			t.Errorf("got %v, want an error about CAP_NET_ADMIN", err)
 		}
 	}
 	if diff := cmp.Diff(before, h.outlines()); diff != "" {
@@ -202,8 +202,8 @@ func TestWithoutPrivilegeTheErrorNamesTheCapability(t *testing.T) {
 
 var policy = regexp.MustCompile(`(?m)^:.*\n`)
 
-// Legacy tables stay as they are without the programs, or without CAP_NET_RAW.
-// Those of the nft variant go all the same.
+// Without the programs, or without CAP_NET_RAW, legacy tables are not changed, but nft
+// tables are.
 func TestLegacyTablesBeyondReach(t *testing.T) {
 	for name, run := range map[string]func(h host) error{
 		"no programs": func(h host) error {
@@ -227,7 +227,7 @@ func TestLegacyTablesBeyondReach(t *testing.T) {
 			h.load()
 			before := h.save("iptables-legacy") + h.save("ip6tables-legacy")
 			if err := run(h); !errors.Is(err, iptables.ErrBeyondReach) || strings.Contains(err.Error(), "\n") {
-				t.Errorf("got %v, want %v, once", err, iptables.ErrBeyondReach)
+				t.Errorf("got %v, want %v on one line", err, iptables.ErrBeyondReach)
 			}
 			if diff := cmp.Diff(before, h.save("iptables-legacy")+h.save("ip6tables-legacy")); diff != "" {
 				t.Errorf("legacy tables (-before +after):\n%s", diff)
@@ -241,7 +241,7 @@ func TestLegacyTablesBeyondReach(t *testing.T) {
 	}
 }
 
-// Somebody else, who takes the same lock, keeps changing the tables. Nothing of
+// Another program that takes the same lock changes the tables all the time. No change of
 // either is lost.
 func TestRemovalWorksWhileOtherProgramsWrite(t *testing.T) {
 	h := newHost(t)
@@ -285,7 +285,7 @@ func TestRemovalWorksWhileOtherProgramsWrite(t *testing.T) {
 	}
 }
 
-func TestStopsWhenAsked(t *testing.T) {
+func TestStopsWithTheContext(t *testing.T) {
 	h := newHost(t)
 	h.load()
 	all := removals(h.outlines())
@@ -302,8 +302,8 @@ func TestStopsWhenAsked(t *testing.T) {
 	}
 }
 
-// Some matches keep state outside of their rule: a set, a list of addresses, a
-// budget of packets. Rules of others still have theirs.
+// Some matches keep state outside of their rule: a set, a list of addresses, a rate limit.
+// Foreign rules keep this state.
 func TestRulesOfOtherProgramsKeepTheirState(t *testing.T) {
 	for _, program := range []string{"iptables-legacy", "iptables-nft"} {
 		h := newHost(t)
@@ -343,7 +343,7 @@ COMMIT
 			t.Errorf("%s (-want +got):\n%s", program, diff)
 		}
 		if after := h.run("", "cat", "/proc/thread-self/net/xt_recent/seen"); after != seen || !strings.Contains(seen, "127.0.0.1") {
-			t.Errorf("%s: the list was %q, is %q", program, seen, after)
+			t.Errorf("%s: the list of addresses was %q, now it is %q", program, seen, after)
 		}
 		send()
 		if got := h.save(program); !strings.Contains(got, "[2:58] -A OUTPUT -p udp -m set --match-set others dst") {

@@ -11,9 +11,9 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
 )
 
-// loadServices loads a nat table of so many services with three endpoints each,
-// and some foreign rules; in portions, since iptables cannot load many at once
-// without privilege.
+// loadServices loads a nat table with n Services of three endpoints each, and some foreign
+// rules. It loads them in portions, as iptables-nft without privilege cannot load many at
+// once.
 func (h host) loadServices(program string, n, portion int) {
 	h.t.Helper()
 	h.run("*nat\n:PREROUTING ACCEPT [0:0]\n:INPUT ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\n:POSTROUTING ACCEPT [0:0]\n"+
@@ -25,7 +25,7 @@ func (h host) loadServices(program string, n, portion int) {
 	}
 }
 
-// services is what iptables-restore makes some services of.
+// services returns the input of iptables-restore for some Services.
 func services(from, to int) string {
 	var chains, rules strings.Builder
 	for i := from; i < to; i++ {
@@ -45,8 +45,7 @@ func services(from, to int) string {
 	return "*nat\n" + chains.String() + rules.String() + "COMMIT\n"
 }
 
-// More than fits into one message of the kernel's, and into a buffer of the
-// usual size.
+// A table that is larger than one netlink message and than a buffer of the usual size.
 func TestManyServices(t *testing.T) {
 	const many = 900
 	for program, portion := range map[string]int{"iptables-legacy": many, "iptables-nft": 25} {
@@ -91,14 +90,14 @@ func BenchmarkTenThousandServices(b *testing.B) {
 	}
 }
 
-// BenchmarkDigest reads a legacy table of 110,000 rules as the watch does.
+// BenchmarkDigest reads a legacy table of 110,000 rules like the watch does.
 func BenchmarkDigest(b *testing.B) {
 	h := newHost(b)
 	h.loadServices("iptables-legacy", 10000, 10000)
 	id := iptables.TableID{Variant: iptables.Legacy, Family: iptables.IPv4, Name: "nat"}
 	seed := maphash.MakeSeed()
 	for b.Loop() {
-		if _, _, err := h.kernel().Digest(b.Context(), id, seed, theirs.MatchString); err != nil {
+		if _, _, err := h.kernel().Digest(b.Context(), id, seed, proxyChains.MatchString); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// recorded reads a table that a kernel handed over: first the answer to GET_INFO,
-// then the entries. The file is named "nat.ipv4.blob".
+// recorded reads a table as a kernel returned it: first the reply to GET_INFO, then the
+// entries. The file name is like "nat.ipv4.blob".
 func recorded(t testing.TB, path string) (layout, Stamp, []byte) {
 	t.Helper()
 	b, err := os.ReadFile(path)
@@ -41,7 +41,7 @@ func recordings(t testing.TB) []string {
 	return paths
 }
 
-// A digest depends on everything but counters.
+// A digest depends on everything except counters.
 func TestADigestLeavesOutCounters(t *testing.T) {
 	for _, path := range recordings(t) {
 		l, stamp, data := recorded(t, path)
@@ -53,7 +53,7 @@ func TestADigestLeavesOutCounters(t *testing.T) {
 		ours := func(string) bool { return true }
 		before := table.digest(seed, ours)
 		first := table.chains[slices.IndexFunc(table.chains, func(c legacyChain) bool { return len(c.rules) > 0 })].rules[0]
-		data[first.at+l.head-16]++ // a packet came by
+		data[first.at+l.head-16]++ // a packet matched
 		if !maps.Equal(before.Chains, table.digest(seed, ours).Chains) {
 			t.Errorf("%s: counters make a difference", path)
 		}
@@ -65,7 +65,7 @@ func TestADigestLeavesOutCounters(t *testing.T) {
 }
 
 // A table that cannot be decoded is an error.
-func TestRefusesTablesThatAreDamaged(t *testing.T) {
+func TestDamagedTablesAreErrors(t *testing.T) {
 	const path = "testdata/nat.ipv4.blob"
 	l, stamp, data := recorded(t, path)
 	table, err := l.parse(stamp, data)
@@ -97,8 +97,8 @@ func TestRefusesTablesThatAreDamaged(t *testing.T) {
 	}
 }
 
-// FuzzParse verifies that no table makes it panic, and that rules of what it
-// decodes are within the data.
+// FuzzParse verifies that parse never panics, and that the rules that it returns are within
+// the data.
 func FuzzParse(f *testing.F) {
 	for _, path := range recordings(f) {
 		b, err := os.ReadFile(path)

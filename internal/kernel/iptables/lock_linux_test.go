@@ -19,7 +19,7 @@ func TestLockHolder(t *testing.T) {
 		t.Errorf("after its release: %s", h)
 	}
 	if got := (holder{}).String(); got != "held by another process" {
-		t.Errorf("unknown: %s", got)
+		t.Errorf("an unknown holder: %s", got)
 	}
 }
 

@@ -8,9 +8,11 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/sluice-proxy/sluice/internal/text/texttest"
 )
 
-// failing is a kernel of which some tables cannot be read for a while.
+// failing is a kernel whose tables sometimes cannot be read.
 type failing struct {
 	tableReader
 	stamps, rules atomic.Bool // reading these fails
@@ -32,17 +34,16 @@ func (f *failing) read(ctx context.Context, id TableID) (*legacyTable, error) {
 	return f.tableReader.read(ctx, id)
 }
 
-// Tables that cannot be read from the first poll on do not keep rules from being
-// written. Meanwhile every poll asks for a full comparison, the other tables are
-// watched, and the trouble is logged once, as is its end. Afterwards edits are
-// found as ever.
+// Tables that cannot be read from the first poll on do not prevent writes. Meanwhile every
+// poll requests a full comparison, the other tables are watched, and the error and its end
+// are logged once each. Afterwards edits are detected again.
 func TestTablesThatCannotBeRead(t *testing.T) {
 	for name, fail := range map[string]func(*failing, bool){
 		"all":      func(f *failing, fails bool) { f.stamps.Store(fails) },
 		"one only": func(f *failing, fails bool) { f.rules.Store(fails) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			var log lines
+			var log texttest.Buffer
 			h := newHostWith(t, Legacy, Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
 			h.restore(IPv4, base)
 			tables := &failing{tableReader: h.tools.tables}
@@ -56,25 +57,25 @@ func TestTablesThatCannotBeRead(t *testing.T) {
 				}
 			}
 			if !strings.Contains(h.tools.WatchTrouble(), errUnreadable.Error()) {
-				t.Errorf("the trouble is %q", h.tools.WatchTrouble())
+				t.Errorf("WatchTrouble is %q", h.tools.WatchTrouble())
 			}
 			if name == "one only" {
 				o.run("iptables -F KUBE-SERVICES")
-				if e := o.seen(); e.What != "rule of KUBE-SERVICES in filter" {
+				if e := o.observed(); e.What != "rule of KUBE-SERVICES in filter" {
 					t.Errorf("reported %+v", e)
 				}
 			}
 			fail(tables, false)
 			for deadline := time.Now().Add(20 * time.Second); h.tools.WatchTrouble() != ""; time.Sleep(5 * time.Millisecond) {
 				if time.Now().After(deadline) {
-					t.Fatalf("the trouble does not end: %s", h.tools.WatchTrouble())
+					t.Fatalf("WatchTrouble still returns %s", h.tools.WatchTrouble())
 				}
 			}
 			if reported := o.settle(); len(reported) > 0 {
-				t.Errorf("reported %v, which nobody did", reported)
+				t.Errorf("reported %v without an edit", reported)
 			}
 			o.run("iptables -t nat -F KUBE-SVC-A")
-			if e := o.seen(); e.What != "rule of KUBE-SVC-A in nat" {
+			if e := o.observed(); e.What != "rule of KUBE-SVC-A in nat" {
 				t.Errorf("reported %+v", e)
 			}
 			if got := log.String(); strings.Count(got, "level=WARN") != 1 || strings.Count(got, "can be read again") != 1 {
@@ -84,8 +85,8 @@ func TestTablesThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// Polls come soon after an edit, then more rarely until the period is reached;
-// those that fail wait twice as long each, up to a bound.
+// After an edit polls are frequent, then rarer until the period is reached. After errors
+// the pause doubles, up to a limit.
 func TestNextPoll(t *testing.T) {
 	tools := &Tools{opts: Options{Poll: 3 * time.Second}}
 	for _, tt := range []struct {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// replaceRestore makes a shell script run in place of the restore program of
-// IPv4. In the script, "$restore" is the program and "$iptables" edits tables.
+// replaceRestore runs a shell script in place of the IPv4 restore program. In the script,
+// "$restore" is the program and "$iptables" edits tables.
 func replaceRestore(t *testing.T, tools *Tools, script string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "iptables-"+string(tools.variant)+"-restore")
@@ -20,10 +20,10 @@ func replaceRestore(t *testing.T, tools *Tools, script string) {
 	tools.opts.Path = "/usr/sbin:/usr/bin:/bin"
 }
 
-// An edit that comes right behind a write of ours, before the write's effect on
-// the table is known, is at least reported as possible. It touches no chain
-// that the write did not touch.
-func TestAnEditRightBehindAWriteIsReported(t *testing.T) {
+// An edit immediately after our write, before the effect of the write on the table is
+// known, is reported at least as possible. It changes only chains that the write changed as
+// well.
+func TestAnEditRightAfterAWriteIsReported(t *testing.T) {
 	both(t, func(t *testing.T, variant Variant) {
 		for _, edit := range []string{
 			"-F KUBE-SERVICES", "-D PREROUTING -j KUBE-SERVICES", "-R KUBE-SERVICES 1 -p tcp -j ACCEPT",
@@ -33,15 +33,14 @@ func TestAnEditRightBehindAWriteIsReported(t *testing.T) {
 			o := observeHost(t, h)
 			o.restore(IPv4, "*nat\n:KUBE-SERVICES - [0:0]\n-A KUBE-SERVICES -p tcp -j RETURN\n-I PREROUTING -j KUBE-SERVICES\nCOMMIT\n")
 			if e := o.next(); variant == NFT && e.Possible {
-				t.Errorf("%s: reported %+v, want an edit that was seen", edit, e)
+				t.Errorf("%s: reported %+v, want an observed edit", edit, e)
 			}
 			o.settle()
 		}
 	})
 }
 
-// A write that nobody interferes with is reported once as possibly interfered
-// with, and no more while nothing is written.
+// A write without an interfering edit is reported once as a possible edit, and not again.
 func TestAWriteIsVerifiedOnce(t *testing.T) {
 	o := observe(t, Legacy, func(*host) {})
 	for range 3 {

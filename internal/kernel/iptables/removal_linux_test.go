@@ -15,13 +15,13 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables/iptablestest"
 )
 
-// tableEditor is what the kernel and the fake have in common.
+// tableEditor is the common interface of the kernel and the fake.
 type tableEditor interface {
 	Outlines(context.Context, func(chain string) bool) ([]iptables.Outline, error)
 	Remove(context.Context, ...iptables.Removal) error
 }
 
-// small is a table that the kernel and the fake begin with.
+// small is the initial table of the kernel and the fake.
 const small = `*filter
 :INPUT ACCEPT [0:0]
 :FORWARD ACCEPT [0:0]
@@ -41,9 +41,9 @@ const small = `*filter
 COMMIT
 `
 
-// everyone runs a test with each variant of the kernel's, and with the fake:
-// they must agree.
-func everyone(t *testing.T, test func(*testing.T, tableEditor)) {
+// everyKernel runs a test with each variant of the kernel, and with the fake, which must
+// behave in the same way.
+func everyKernel(t *testing.T, test func(*testing.T, tableEditor)) {
 	for _, program := range programs {
 		t.Run(program, func(t *testing.T) {
 			h := newHost(t)
@@ -66,10 +66,10 @@ func first(t *testing.T, d tableEditor) iptables.Outline {
 	return tables[0]
 }
 
-// diff returns what differs.
+// diff returns the difference of two texts.
 func diff(want, got string) string { return gocmp.Diff(want, got) }
 
-// show prints a table, chains by name.
+// show prints a table, sorted by chain.
 func show(table iptables.Outline) string {
 	chains := slices.Clone(table.Chains)
 	slices.SortFunc(chains, func(a, b iptables.ChainOutline) int { return strings.Compare(a.Name, b.Name) })
@@ -84,11 +84,11 @@ func show(table iptables.Outline) string {
 	return b.String()
 }
 
-// removeChain removes a chain of the table small, with the rules of other chains that
-// lead to it, and wants the rest to remain. The second time there is nothing to remove.
+// removeChain removes a chain of the table small, with the rules of other chains that jump
+// to it, and verifies the rest. The second removal has no effect.
 func removeChain(t *testing.T, chain string, from []string, want string) {
 	t.Helper()
-	everyone(t, func(t *testing.T, d tableEditor) {
+	everyKernel(t, func(t *testing.T, d tableEditor) {
 		r := iptables.Removal{Table: first(t, d).TableID, Chains: []string{chain}}
 		for _, name := range from {
 			r.Rules = append(r.Rules, iptables.ChainRule{Chain: name, Target: chain})
@@ -108,27 +108,27 @@ func TestAChainIsRemovedWithItsRules(t *testing.T) {
 	removeChain(t, "A", []string{"INPUT"}, "B: C RETURN\nC: DROP\nFORWARD:\nINPUT: - ACCEPT -\nOUTPUT: B\n")
 }
 
-// The first rule of a chain is removed, and others still lead to that chain.
+// The first rule of a chain is removed, and other rules still jump to that chain.
 func TestJumpsToAChainThatShrinks(t *testing.T) {
 	removeChain(t, "C", []string{"B"}, "A: B\nB: RETURN\nFORWARD:\nINPUT: A - ACCEPT -\nOUTPUT: B\n")
 }
 
-// Rules of several chains lead to the removed one, by jump and by goto.
+// Rules of several chains jump to the removed one, by jump and by goto.
 func TestAllRulesThatLeadToAChainAreRemoved(t *testing.T) {
 	removeChain(t, "B", []string{"A", "OUTPUT"}, "A:\nC: DROP\nFORWARD:\nINPUT: A - ACCEPT -\nOUTPUT:\n")
 }
 
 func TestRemovalOfUsedAndBuiltInChainsIsRefused(t *testing.T) {
-	everyone(t, func(t *testing.T, d tableEditor) {
+	everyKernel(t, func(t *testing.T, d tableEditor) {
 		table := first(t, d)
 		before := show(table)
 		err := d.Remove(t.Context(), iptables.Removal{Table: table.TableID, Chains: []string{"A", "B"}})
 		if !errors.Is(err, iptables.ErrInUse) || !strings.Contains(err.Error(), "rule of chain INPUT") {
-			t.Errorf("remove chains that are in use: got %v, want %v, and where", err, iptables.ErrInUse)
+			t.Errorf("remove chains that are in use: got %v, want %v, with the chain", err, iptables.ErrInUse)
 		}
 		err = d.Remove(t.Context(), iptables.Removal{Table: table.TableID, Chains: []string{"FORWARD"}})
 		if err == nil || !strings.Contains(err.Error(), "FORWARD: it is built in") {
-			t.Errorf("remove a built-in chain: got %v, want a refusal", err)
+			t.Errorf("remove a built-in chain: got %v, want an error", err)
 		}
 		if after := show(first(t, d)); after != before {
 			t.Errorf("table (-before +after):\n%s", diff(before, after))
@@ -136,8 +136,8 @@ func TestRemovalOfUsedAndBuiltInChainsIsRefused(t *testing.T) {
 	})
 }
 
-// What a failure means is the variant's: a legacy table for itself, nft tables
-// all together.
+// The effect of an error depends on the variant: each legacy table is changed on its own,
+// all nft tables together.
 func TestAFailureOfOneTable(t *testing.T) {
 	ids := []iptables.TableID{
 		{Variant: iptables.NFT, Family: iptables.IPv4, Name: "filter"},
@@ -161,7 +161,7 @@ func TestAFailureOfOneTable(t *testing.T) {
 		var all []iptables.Removal
 		for _, table := range before {
 			r := iptables.Removal{Table: table.TableID, Chains: []string{"A"}}
-			if table.Family == iptables.IPv6 { // in the other family a rule still leads to it
+			if table.Family == iptables.IPv6 { // in the other family a rule still jumps to it
 				r.Rules = []iptables.ChainRule{{Chain: "INPUT", Target: "A"}}
 			}
 			all = append(all, r)

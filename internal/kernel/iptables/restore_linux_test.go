@@ -1,7 +1,6 @@
 package iptables
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,23 +10,23 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/text/texttest"
 )
 
-// Refused input is reported with the rule and the reason, by every program.
-func TestRefusedObjectsAreNamed(t *testing.T) {
+// An error for refused input contains the rule and the reason, with every program.
+func TestErrorsNameTheRefusedRule(t *testing.T) {
 	long := ":" + strings.Repeat("A", 29) + " - [0:0]"
 	both(t, func(t *testing.T, variant Variant) {
 		h := newHost(t, variant)
 		for _, tt := range []struct {
 			input  string
-			rule   string // "": the programs do not say
+			rule   string // "": the programs do not report it
 			reason string // a part of it
 		}{
 			{":A - [0:0]\n-A A -j ACCEPT\n-A A -j NOPE", "-A A -j NOPE", "NOPE"},
@@ -40,13 +39,13 @@ func TestRefusedObjectsAreNamed(t *testing.T) {
 			{long, long, "28 chars|under 29 chars"},
 			{":A - [0:0]\n-A A -s nowhere.invalid -j ACCEPT", "-A A -s nowhere.invalid -j ACCEPT", "nowhere.invalid"},
 			{":A - [0:0]\n-A A -p tcp -m tcp --dport 99999 -j ACCEPT", "-A A -p tcp -m tcp --dport 99999 -j ACCEPT", "99999"},
-			{":A - [0:0]\n-A A -j REJECT", "-A A -j REJECT|", ""}, // by the kernel, in legacy at the COMMIT
+			{":A - [0:0]\n-A A -j REJECT", "-A A -j REJECT|", ""}, // refused by the kernel; in legacy at the COMMIT
 		} {
 			for _, family := range families() {
 				err := h.tools.Restore(t.Context(), family, []byte("*nat\n"+tt.input+"\nCOMMIT\n"))
 				e, ok := errors.AsType[*RestoreError](err)
 				if !ok {
-					t.Errorf("%q: %v, want that it is refused", tt.input, err)
+					t.Errorf("%q: %v, want a RestoreError", tt.input, err)
 					continue
 				}
 				t.Log(err)
@@ -70,16 +69,16 @@ func TestRefusedObjectsAreNamed(t *testing.T) {
 	})
 }
 
-func oneOf(alternatives string, is func(string) bool) bool {
+func oneOf(alternatives string, matches func(string) bool) bool {
 	for one := range strings.SplitSeq(alternatives, "|") {
-		if is(one) {
+		if matches(one) {
 			return true
 		}
 	}
 	return false
 }
 
-// Tables before the one that is refused are written, and that is reported.
+// Tables before the refused one are written, and the error has their number.
 func TestTablesBeforeARefusedOneAreWritten(t *testing.T) {
 	both(t, func(t *testing.T, variant Variant) {
 		h := newHost(t, variant)
@@ -89,21 +88,21 @@ func TestTablesBeforeARefusedOneAreWritten(t *testing.T) {
 				input := "*filter\n:" + chain + " - [0:0]\nCOMMIT\n*nat\n:B - [0:0]\n" + refused + "\nCOMMIT\n*mangle\n:C - [0:0]\nCOMMIT\n"
 				err := h.tools.Restore(t.Context(), family, []byte(input))
 				if e, ok := errors.AsType[*RestoreError](err); !ok || e.Committed != 1 {
-					t.Errorf("%q: %#v, want one that says 1 table is written", refused, err)
+					t.Errorf("%q: %#v, want an error after 1 written table", refused, err)
 				}
 				if _, there := h.read(family, "filter")[chain]; !there {
-					t.Errorf("%q: the table before is as it was", refused)
+					t.Errorf("%q: the first table is not written", refused)
 				}
 				if _, there := h.read(family, "nat")["B"]; there {
-					t.Errorf("%q: half of its table is written", refused)
+					t.Errorf("%q: a part of the refused table is written", refused)
 				}
 			}
 		}
 	})
 }
 
-// A comment that is too long for the kernel is cut off, not refused, and is the
-// same rule all the same.
+// A comment that is too long for the kernel is truncated, not refused, and the rule
+// compares as equal.
 func TestLongComments(t *testing.T) {
 	both(t, func(t *testing.T, variant Variant) {
 		h := newHost(t, variant)
@@ -134,32 +133,14 @@ func TestNamespaces(t *testing.T) {
 			}
 			got, err := here.Read(t.Context(), Table{IPv4, "nat"})
 			if len(got["A"].Rules) != 1 {
-				t.Errorf("without naming the namespace one is in: %v", got)
+				t.Errorf("in the current namespace: %v", got)
 			}
 			return err
 		})
 	})
 }
 
-// lines is a log that a test reads.
-type lines struct {
-	mu sync.Mutex
-	bytes.Buffer
-}
-
-func (l *lines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.Buffer.Write(b)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.Buffer.String()
-}
-
-// holdLock locks a file as iptables does, until the function it returns is called.
+// holdLock locks a file like iptables does. The returned function releases the lock.
 func holdLock(t *testing.T, path string) (free func()) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDONLY, 0o600)
@@ -174,8 +155,8 @@ func holdLock(t *testing.T, path string) (free func()) {
 
 const small = "*nat\n:A - [0:0]\nCOMMIT\n"
 
-// The legacy variant waits for the lock and says once for whom; the nft variant
-// has none.
+// The legacy variant waits for the lock, and logs its holder once. The nft variant has no
+// lock.
 func TestWaitsForTheLock(t *testing.T) {
 	name, err := os.ReadFile("/proc/self/comm")
 	if err != nil {
@@ -183,20 +164,20 @@ func TestWaitsForTheLock(t *testing.T) {
 	}
 	holder := fmt.Sprintf("held by %s (process %d)", strings.TrimSpace(string(name)), os.Getpid())
 
-	var log lines
+	var log texttest.Buffer
 	h := newHostWith(t, Legacy, Options{Wait: 10 * time.Second, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	free := holdLock(t, h.lock)
 	time.AfterFunc(1500*time.Millisecond, free)
 	h.restore(IPv4, small)
 	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "level=INFO") || !strings.Contains(got, holder) {
-		t.Errorf("logged %q, want one line that says %q", got, holder)
+		t.Errorf("logged %q, want one line with %q", got, holder)
 	}
 
-	impatient := newHostWith(t, Legacy, Options{Wait: time.Second})
-	free = holdLock(t, impatient.lock)
+	short := newHostWith(t, Legacy, Options{Wait: time.Second})
+	free = holdLock(t, short.lock)
 	defer free()
-	err = impatient.tools.Restore(t.Context(), IPv4, []byte(small))
-	if _, ok := errors.AsType[*RestoreError](err); ok || err == nil || !strings.Contains(err.Error(), impatient.lock+": "+holder+" after 1s") {
+	err = short.tools.Restore(t.Context(), IPv4, []byte(small))
+	if _, ok := errors.AsType[*RestoreError](err); ok || err == nil || !strings.Contains(err.Error(), short.lock+": "+holder+" after 1s") {
 		t.Errorf("got %v, want that the lock is %s", err, holder)
 	}
 
@@ -205,7 +186,7 @@ func TestWaitsForTheLock(t *testing.T) {
 	unlocked.restore(IPv4, small)
 }
 
-// A program is stopped with the context, and nothing of it is left.
+// When the context ends, the program is stopped, and no process is left.
 func TestAStoppedProgramIsGone(t *testing.T) {
 	h := newHost(t, Legacy)
 	defer holdLock(t, h.lock)()
@@ -221,27 +202,27 @@ func TestAStoppedProgramIsGone(t *testing.T) {
 	}
 	for _, pid := range h.tools.own.past {
 		if pid > 0 && unix.Kill(pid, 0) == nil {
-			t.Errorf("process %d is still there", pid)
+			t.Errorf("process %d still exists", pid)
 		}
 	}
 }
 
-// A program whose output is not understood does not wait for somebody to read it.
+// A program does not block if its output is not read to the end.
 func TestUnreadOutputDoesNotBlockAProgram(t *testing.T) {
 	ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
 	defer stop()
-	odd := errors.New("odd")
+	parseErr := errors.New("unexpected output")
 	err := (&Tools{opts: Options{Path: "/usr/bin:/bin"}}).run(ctx, call{
 		path: "/bin/sh", args: []string{"-c", "head -c 1000000 /dev/zero"},
-		output: func(io.Reader) error { return odd },
+		output: func(io.Reader) error { return parseErr },
 	})
-	if !errors.Is(err, odd) {
-		t.Errorf("got %v, want that it is odd", err)
+	if !errors.Is(err, parseErr) {
+		t.Errorf("got %v, want the error of the parser", err)
 	}
 }
 
-// What a program complains about is kept in bounds.
-func TestLogLinesOfProblemsAreBounded(t *testing.T) {
+// The size of an error message of a program is limited.
+func TestErrorMessagesAreBounded(t *testing.T) {
 	folder := onlyPrograms(t, NFT)
 	path := filepath.Join(folder, "iptables-nft-restore")
 	if err := os.Remove(path); err != nil {
@@ -262,7 +243,7 @@ func TestLogLinesOfProblemsAreBounded(t *testing.T) {
 	}
 }
 
-// Without the right to change anything, that is what is said.
+// Without privileges the error says so.
 func TestWithoutPrivilege(t *testing.T) {
 	both(t, func(t *testing.T, variant Variant) {
 		h := newHost(t, variant)
@@ -281,7 +262,7 @@ func TestWithoutPrivilege(t *testing.T) {
 	})
 }
 
-// Open takes what is in use and installed.
+// Open selects the variant that is in use and installed.
 func TestOpen(t *testing.T) {
 	nft, legacy := NFT, Legacy
 	for _, tt := range []struct {
@@ -291,7 +272,7 @@ func TestOpen(t *testing.T) {
 		want      Variant
 		reason    string
 	}{
-		{"nothing there", []Variant{nft, legacy}, nil, nft, "there are no rules of legacy"},
+		{"no rules", []Variant{nft, legacy}, nil, nft, "there are no rules of legacy"},
 		{"kubelet uses nft", []Variant{nft, legacy}, []string{
 			"iptables-legacy -A INPUT -j ACCEPT", "iptables-nft -t mangle -N KUBE-IPTABLES-HINT",
 		}, nft, "KUBE-IPTABLES-HINT is in mangle of nft"},
@@ -299,12 +280,12 @@ func TestOpen(t *testing.T) {
 			"iptables-nft -A INPUT -j ACCEPT", "ip6tables-legacy -t mangle -N KUBE-KUBELET-CANARY",
 		}, legacy, "KUBE-KUBELET-CANARY is in mangle of legacy"},
 		{
-			"more of legacy",
+			"more legacy rules",
 			[]Variant{nft, legacy},
 			[]string{"iptables-legacy -A INPUT -j ACCEPT"},
 			legacy, "nft has 0 rules and legacy 1",
 		},
-		{"as many", []Variant{nft, legacy}, []string{
+		{"equal numbers of rules", []Variant{nft, legacy}, []string{
 			"iptables-legacy -A INPUT -j ACCEPT", "ip6tables-nft -A INPUT -j ACCEPT",
 		}, nft, "nft has 1 rules and legacy 1"},
 		{
@@ -336,8 +317,8 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// Where only programs without a variant in their names are, they are asked. IPv6
-// may be missing.
+// If only programs without a variant in their names are installed, their variant is
+// detected. The IPv6 programs may be missing.
 func TestPlainNames(t *testing.T) {
 	both(t, func(t *testing.T, variant Variant) {
 		folder := t.TempDir()

@@ -12,9 +12,9 @@ import (
 
 const twoTables = "*filter\n:KUBE-FIRST - [0:0]\nCOMMIT\n*nat\n:KUBE-SECOND - [0:0]\nCOMMIT\n"
 
-// A restore that has begun is finished when the context ends, and no other is
-// begun. It is stopped here after the first of two tables.
-func TestAStoppedRestoreIsFinished(t *testing.T) {
+// A restore that has begun is completed when the context ends, and no other is started.
+// Here the context ends after the first of two tables.
+func TestAStartedRestoreIsCompleted(t *testing.T) {
 	both(t, func(t *testing.T, variant Variant) {
 		h := newHost(t, variant)
 		folder := t.TempDir()
@@ -38,21 +38,21 @@ sed -n '/^\*nat/,$p' `+folder+`/input | exec "$restore" "$@"`)
 			t.Fatal(err)
 		}
 		if err := <-done; err != nil {
-			t.Errorf("the restore that had begun: %v", err)
+			t.Errorf("the started restore: %v", err)
 		}
 		if _, ok := h.read(IPv4, "nat")["KUBE-SECOND"]; !ok {
 			t.Error("the second table was not committed")
 		}
 		if err := h.tools.Restore(ctx, IPv4, []byte(small)); !errors.Is(err, context.Canceled) {
-			t.Errorf("after the stop another restore ends with %v, want %v", err, context.Canceled)
+			t.Errorf("a restore after the end of the context: %v, want %v", err, context.Canceled)
 		}
 		if _, ok := h.read(IPv4, "nat")["A"]; ok {
-			t.Error("after the stop another restore was begun")
+			t.Error("a restore was started after the end of the context")
 		}
 	})
 }
 
-// A program that does not end is killed some time after the context has ended.
+// A program that does not exit is killed some time after the context has ended.
 func TestAStoppedProgramHasADeadline(t *testing.T) {
 	ctx, stop := context.WithCancelCause(t.Context())
 	tools := &Tools{opts: Options{Path: "/usr/bin:/bin"}}

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// Rules that are written in the spelling of Canonical are read as they were written, and
-// writing the read ones changes nothing.
+// Rules in the canonical spelling are read back unchanged, and writing them again changes
+// nothing.
 func TestWrittenRulesAreReadBack(t *testing.T) {
 	both(t, func(t *testing.T, variant Variant) {
 		h := newHost(t, variant)
@@ -20,7 +20,7 @@ func TestWrittenRulesAreReadBack(t *testing.T) {
 			}
 			for range 2 {
 				h.restore(family, string(b))
-				for table, want := range asked(string(b)) {
+				for table, want := range chainsIn(string(b)) {
 					compare(t, h.read(family, table), want)
 				}
 				b = []byte(strings.ReplaceAll(inputOf(h, family), "-I PREROUTING", "-A PREROUTING"))
@@ -29,8 +29,8 @@ func TestWrittenRulesAreReadBack(t *testing.T) {
 	})
 }
 
-// asked returns what input without deletions says.
-func asked(input string) map[string]Chains {
+// chainsIn returns the chains that input without deletions creates.
+func chainsIn(input string) map[string]Chains {
 	all := map[string]Chains{}
 	_ = commands(input, func(c command) error {
 		switch c.verb {
@@ -48,7 +48,7 @@ func asked(input string) map[string]Chains {
 	return all
 }
 
-// inputOf writes all chains that are not the kernel's.
+// inputOf returns input with all chains except the built-in ones.
 func inputOf(h *host, family Family) string {
 	var b strings.Builder
 	for _, table := range []string{"nat", "filter"} {
@@ -71,7 +71,7 @@ func inputOf(h *host, family Family) string {
 	return b.String()
 }
 
-// compare compares chains that are not the kernel's.
+// compare compares chains, except the built-in ones.
 func compare(t *testing.T, got, want Chains) {
 	t.Helper()
 	for _, name := range slices.Sorted(maps.Keys(want)) {
@@ -87,17 +87,17 @@ func compare(t *testing.T, got, want Chains) {
 	}
 }
 
-// A table that nobody uses is empty, and stays unmade.
-func TestReadingMakesNoTable(t *testing.T) {
+// A read of a table that does not exist returns no chains, and does not create it.
+func TestReadCreatesNoTable(t *testing.T) {
 	both(t, func(t *testing.T, variant Variant) {
 		h := newHost(t, variant)
 		for _, family := range families() {
 			if got := h.read(family, "mangle"); len(got) != 0 {
 				t.Errorf("read %v", got)
 			}
-			there, err := h.tools.kernel.Exists(t.Context(), TableID{Variant: variant, Family: family, Name: "mangle"})
-			if err != nil || there {
-				t.Errorf("table is there: %t, %v", there, err)
+			exists, err := h.tools.kernel.Exists(t.Context(), TableID{Variant: variant, Family: family, Name: "mangle"})
+			if err != nil || exists {
+				t.Errorf("the table exists: %t, %v", exists, err)
 			}
 		}
 	})

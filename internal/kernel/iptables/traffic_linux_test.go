@@ -10,23 +10,23 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 )
 
-// A client on the host has a connection to a cluster address, and keeps it when
-// the rule goes that translated it; new connections are not translated. Somebody
-// else uses conntrack too: the kernel stops tracking with its last user.
+// A client on the host has a connection to a cluster IP, and keeps it when the rule that
+// translated it is removed; new connections are not translated. Another rule uses conntrack
+// as well, as the kernel stops tracking with its last user.
 func TestConnectionsOutliveTheirRules(t *testing.T) {
 	for _, variant := range []string{"legacy", "nft"} {
 		for family, address := range map[string]string{"iptables": "127.0.0.1", "ip6tables": "::1"} {
 			program := family + "-" + variant
 			t.Run(program, func(t *testing.T) {
 				h := newHost(t)
-				kerneltest.Do(t, h.netns, func() error { return outlive(t, h, program, address) })
+				kerneltest.Do(t, h.netns, func() error { return testConnection(t, h, program, address) })
 			})
 		}
 	}
 }
 
-// outlive runs in the namespace.
-func outlive(t *testing.T, h host, program, address string) error {
+// testConnection runs in the namespace.
+func testConnection(t *testing.T, h host, program, address string) error {
 	server, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
@@ -50,20 +50,20 @@ COMMIT
 		return fmt.Errorf("connect to the service: %w", err)
 	}
 	defer func() { _ = conn.Close() }()
-	say := func(word string) error {
+	exchange := func(word string) error {
 		if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
 			return err
 		}
 		if _, err := fmt.Fprintln(conn, word); err != nil {
-			return fmt.Errorf("say %q: %w", word, err)
+			return fmt.Errorf("send %q: %w", word, err)
 		}
 		answer, err := bufio.NewReader(conn).ReadString('\n')
 		if err != nil || answer != word+"\n" {
-			return fmt.Errorf("answer to %q is %q: %w", word, answer, err)
+			return fmt.Errorf("the reply to %q is %q: %w", word, answer, err)
 		}
 		return nil
 	}
-	if err := say("before"); err != nil {
+	if err := exchange("before"); err != nil {
 		return err
 	}
 	if err := h.kernel().Remove(t.Context(), removals(h.outlines())...); err != nil {
@@ -73,10 +73,10 @@ COMMIT
 		_ = other.Close()
 		t.Error("a new connection is still translated")
 	}
-	return say("after")
+	return exchange("after")
 }
 
-// echo answers each line with itself.
+// echo sends each line back.
 func echo(server net.Listener) {
 	for {
 		conn, err := server.Accept()

@@ -23,7 +23,7 @@ func ours(chain string) bool { return strings.HasPrefix(chain, "KUBE-") }
 type observer struct {
 	*host
 	edits    chan Edit
-	possible int // edits that settle left out
+	possible int // number of possible edits that settle received
 }
 
 func observe(t *testing.T, variant Variant, prepare func(*host)) *observer {
@@ -63,8 +63,8 @@ func (o *observer) next() Edit {
 	}
 }
 
-// seen waits for an edit that was observed.
-func (o *observer) seen() Edit {
+// observed waits for an edit that is not only possible.
+func (o *observer) observed() Edit {
 	o.t.Helper()
 	for {
 		if e := o.next(); !e.Possible {
@@ -73,17 +73,17 @@ func (o *observer) seen() Edit {
 	}
 }
 
-// settle waits until everything has been noticed that could be, and returns what
-// was reported meanwhile, except edits that are only possible.
+// settle waits until every change has been processed, and returns the reported edits,
+// except those that are only possible.
 func (o *observer) settle() []Edit {
 	o.t.Helper()
-	time.Sleep(60 * time.Millisecond) // a legacy table is looked at each 20 ms
+	time.Sleep(60 * time.Millisecond) // legacy tables are polled every 20 ms
 	for deadline := time.Now().Add(20 * time.Second); !o.settled(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			o.t.Fatal("the watch never comes to rest")
+			o.t.Fatal("the watch has not processed all changes")
 		}
 	}
-	time.Sleep(5 * time.Millisecond) // to tell
+	time.Sleep(5 * time.Millisecond) // until the edits are reported
 	var all []Edit
 	for len(o.edits) > 0 {
 		e := <-o.edits
@@ -96,7 +96,7 @@ func (o *observer) settle() []Edit {
 	return all
 }
 
-// settled reports whether all that changed was looked at.
+// settled reports whether all changes have been processed.
 func (o *observer) settled() bool {
 	stamps, err := o.tools.kernel.Stamps(o.t.Context())
 	if err != nil {
@@ -116,8 +116,8 @@ func (o *observer) settled() bool {
 	return true
 }
 
-// base is what is there before others edit: chains of ours, jumps to them, and
-// rules of others around these.
+// base are the rules before edits: chains of ours, jumps to them, and foreign rules around
+// these.
 const base = `*nat
 :KUBE-SERVICES - [0:0]
 :KUBE-SVC-A - [0:0]
@@ -139,7 +139,7 @@ COMMIT
 COMMIT
 `
 
-// reset makes what is in base of whatever is there.
+// reset replaces all rules by those of base.
 func (o *observer) reset() {
 	o.t.Helper()
 	clean := "*nat\n-F\n-X\nCOMMIT\n*filter\n-F\n-X\nCOMMIT\n"
@@ -149,7 +149,7 @@ func (o *observer) reset() {
 	}
 }
 
-func TestEditsOfOthersAreReported(t *testing.T) {
+func TestEditsOfOtherProgramsAreReported(t *testing.T) {
 	both(t, func(t *testing.T, variant Variant) {
 		o := observe(t, variant, func(*host) {})
 		for _, tt := range []struct {
@@ -174,12 +174,12 @@ func TestEditsOfOthersAreReported(t *testing.T) {
 		} {
 			o.reset()
 			o.settle()
-			o.run("iptables -t nat -A DOCKER -j ACCEPT") // nobody's business
+			o.run("iptables -t nat -A DOCKER -j ACCEPT") // a foreign chain: not reported
 			if reported := o.settle(); len(reported) > 0 {
 				t.Fatalf("before %q: reported %v", tt.command, reported)
 			}
 			o.run(tt.command)
-			e := o.seen()
+			e := o.observed()
 			if !strings.HasPrefix(e.What, tt.want) {
 				t.Errorf("after %q: reported %q, want %q", tt.command, e.What, tt.want)
 			}
@@ -191,8 +191,8 @@ func TestEditsOfOthersAreReported(t *testing.T) {
 	})
 }
 
-// A jump that is moved behind the rules of others is reported, though there are as
-// many rules as before.
+// A jump that is moved behind foreign rules is reported, although the number of rules stays
+// the same.
 func TestAJumpThatIsMovedIsReported(t *testing.T) {
 	both(t, func(t *testing.T, variant Variant) {
 		o := observe(t, variant, func(h *host) { h.restore(IPv4, base) })
@@ -202,26 +202,26 @@ func TestAJumpThatIsMovedIsReported(t *testing.T) {
 			t.Fatal(err)
 		}
 		o.run("iptables-restore --noflush " + file)
-		if e := o.seen(); e.What != "rule of PREROUTING in nat" {
+		if e := o.observed(); e.What != "rule of PREROUTING in nat" {
 			t.Errorf("reported %+v", e)
 		}
 	})
 }
 
-// What nft does to tables of the nft variant is reported as well.
+// Edits of the tables of iptables-nft by nft are reported as well.
 func TestEditsByNftAreReported(t *testing.T) {
 	o := observe(t, NFT, func(*host) {})
 	for _, command := range []string{"nft flush table ip nat", "nft delete table ip nat", "nft flush ruleset", "nft flush chain ip nat KUBE-SVC-A"} {
 		o.restore(IPv4, base)
 		o.run(command)
-		if e := o.seen(); !strings.Contains(e.What, "KUBE-S") || !strings.HasPrefix(e.By, "nft (thread ") {
+		if e := o.observed(); !strings.Contains(e.What, "KUBE-S") || !strings.HasPrefix(e.By, "nft (thread ") {
 			t.Errorf("after %q: reported %+v", command, e)
 		}
 		o.settle()
 	}
 }
 
-// What others do with what is theirs is not reported.
+// Edits of foreign chains and rules are not reported.
 func TestChainsOfOtherProgramsAreNotReported(t *testing.T) {
 	both(t, func(t *testing.T, variant Variant) {
 		o := observe(t, variant, func(h *host) { h.restore(IPv4, base) })
@@ -246,8 +246,7 @@ func TestChainsOfOtherProgramsAreNotReported(t *testing.T) {
 	})
 }
 
-// What Restore does is not reported, however much it is, and what others do between
-// two Restores is.
+// Writes of Restore are not reported, whatever their size. Edits between two of them are.
 func TestOwnWritesAreNotReported(t *testing.T) {
 	both(t, func(t *testing.T, variant Variant) {
 		o := observe(t, variant, func(*host) {})
@@ -266,17 +265,16 @@ func TestOwnWritesAreNotReported(t *testing.T) {
 		}
 		o.run("iptables -t nat -I KUBE-SVC-0-1 -j RETURN")
 		o.restore(IPv4, "*nat\n:KUBE-SVC-A - [0:0]\n-A KUBE-SVC-A -j ACCEPT\nCOMMIT\n")
-		if e := o.seen(); e.What != "rule of KUBE-SVC-0-1 in nat" {
+		if e := o.observed(); e.What != "rule of KUBE-SVC-0-1 in nat" {
 			t.Errorf("reported %+v", e)
 		}
 		if reported := o.settle(); len(reported) > 0 {
-			t.Errorf("reported too much: %v", reported)
+			t.Errorf("reported additional edits: %v", reported)
 		}
 	})
 }
 
-// An edit while a Restore of ours waits for its input is reported, and what the
-// Restore does is not.
+// An edit while Restore is called repeatedly is reported; the writes of Restore are not.
 func TestEditsDuringARestore(t *testing.T) {
 	both(t, func(t *testing.T, variant Variant) {
 		o := observe(t, variant, func(h *host) { h.restore(IPv4, base) })
@@ -295,17 +293,18 @@ func TestEditsDuringARestore(t *testing.T) {
 		if err := <-inputs; err != nil {
 			t.Fatal(err)
 		}
-		if e := o.seen(); e.What != "rule of KUBE-SVC-A in nat" {
+		if e := o.observed(); e.What != "rule of KUBE-SVC-A in nat" {
 			t.Errorf("reported %+v", e)
 		}
 		if reported := o.settle(); len(reported) > 0 {
-			t.Errorf("reported too much: %v", reported)
+			t.Errorf("reported additional edits: %v", reported)
 		}
 	})
 }
 
-// A program whose netlink port another socket has is known by its process. As the
-// owner of that socket was not heard meanwhile, one edit is reported as missed.
+// If another socket has the netlink port of a program, the program is identified by its
+// process. Edits through the other socket are not detected meanwhile, so one edit is
+// reported as lost.
 func TestAProgramWithoutItsPort(t *testing.T) {
 	o := observe(t, NFT, func(h *host) { h.restore(IPv4, base) })
 	folder := t.TempDir()
@@ -337,7 +336,7 @@ func TestAProgramWithoutItsPort(t *testing.T) {
 		t.Errorf("reported %v, want %v", reported, want)
 	}
 	o.run("iptables -t nat -F KUBE-SVC-A")
-	if e := o.seen(); e.What != "rule of KUBE-SVC-A in nat" {
+	if e := o.observed(); e.What != "rule of KUBE-SVC-A in nat" {
 		t.Errorf("reported %+v", e)
 	}
 }

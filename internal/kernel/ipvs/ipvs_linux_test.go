@@ -88,7 +88,7 @@ func TestServersAreListedAndDeleted(t *testing.T) {
 	udp := server(unix.IPPROTO_UDP, "10.96.0.10:53")
 	check(mark, tcp4, tcp6, udp)
 
-	// A connection counts as long as it lasts, and a while longer.
+	// A connection counts while it is open, and for some time after it is closed.
 	var ends []io.Closer
 	kerneltest.Do(t, netns, func() error {
 		l, err := net.Listen("tcp", "127.0.0.1:8080")
@@ -108,7 +108,7 @@ func TestServersAreListedAndDeleted(t *testing.T) {
 		_ = e.Close()
 	}
 
-	for range 2 { // the second time they are gone
+	for range 2 { // the second deletion has no effect
 		for _, s := range []Server{mark, tcp6, udp} {
 			if err := table.Delete(t.Context(), s); err != nil {
 				t.Error(err)
@@ -118,7 +118,7 @@ func TestServersAreListedAndDeleted(t *testing.T) {
 	check(tcp4)
 }
 
-func TestServersAreNamed(t *testing.T) {
+func TestServerString(t *testing.T) {
 	for want, s := range map[string]Server{
 		"tcp 10.96.0.1:443":     server(unix.IPPROTO_TCP, "10.96.0.1:443"),
 		"udp [fd00::1]:53":      server(unix.IPPROTO_UDP, "[fd00::1]:53"),
@@ -133,7 +133,7 @@ func TestServersAreNamed(t *testing.T) {
 }
 
 // The kernel reports a server with the attributes that identify it in a request.
-func TestServersAreDecodedAsTheyAreEncoded(t *testing.T) {
+func TestServersAreEncodedAndDecoded(t *testing.T) {
 	for _, s := range []Server{
 		server(unix.IPPROTO_TCP, "10.96.0.1:443"), server(unix.IPPROTO_UDP, "[fd00::1]:53"),
 		{Addr: netip.IPv4Unspecified(), Mark: 7},
@@ -152,15 +152,15 @@ func TestServersAreDecodedAsTheyAreEncoded(t *testing.T) {
 	}
 }
 
-func TestAnswersThatMakeNoSenseAreErrors(t *testing.T) {
+func TestMalformedRepliesAreErrors(t *testing.T) {
 	for name, b := range map[string][]byte{
-		"nothing": nil, "a header alone": {1, 1, 0, 0}, "cut off": {1, 1, 0, 0, 9, 0, 1, 0}, "no family": {1, 1, 0, 0, 4, 0, 1, 0},
+		"empty": nil, "only a header": {1, 1, 0, 0}, "truncated": {1, 1, 0, 0, 9, 0, 1, 0}, "no family": {1, 1, 0, 0, 4, 0, 1, 0},
 	} {
 		if s, err := decodeServer(netlink.Message{Data: b}); err == nil {
-			t.Errorf("%s: read as %s", name, s)
+			t.Errorf("%s: decoded as %s", name, s)
 		}
 	}
 	if n, err := decodeConnections(netlink.Message{Data: []byte{1}}); err == nil || !strings.Contains(err.Error(), "too short") {
-		t.Errorf("a short answer is read as %d connections, %v", n, err)
+		t.Errorf("a short reply is decoded as %d connections, %v", n, err)
 	}
 }

@@ -9,11 +9,11 @@ import (
 	"testing"
 )
 
-// roleVar is in the environment of a copy of a test program that plays a role.
+// roleVar is the environment variable with the role of a copy of the test program.
 const roleVar = "SLUICE_TEST_ROLE"
 
-// Role returns the role of this process if Child started it, and "" if it is to run
-// tests. Call it from TestMain.
+// Role returns the role of this process if Child started it, and "" if it should run tests.
+// Call it from TestMain.
 func Role() string { return os.Getenv(roleVar) }
 
 // Child runs a copy of this test program in a role, in a network namespace, and
@@ -42,8 +42,8 @@ func Child(t testing.TB, netns int, role string, attr *syscall.SysProcAttr) (cmd
 // Unprivileged is the user and group of processes without privileges.
 const Unprivileged = 65534
 
-// AsUnprivileged returns the attributes of a process without privileges. It skips the
-// test where root is the only user.
+// AsUnprivileged returns the attributes of a process without privileges. It skips the test
+// if root is the only user.
 func AsUnprivileged(t testing.TB) *syscall.SysProcAttr {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/uid_map")

@@ -1,5 +1,5 @@
-// Package kerneltest lets tests use a real kernel without touching the machine:
-// in network namespaces of their own, also without root.
+// Package kerneltest lets tests use the real kernel without changes to the host:
+// in new network namespaces, also without root.
 package kerneltest
 
 import (
@@ -20,10 +20,10 @@ import (
 // inside marks the copy of the test program that runs in a user namespace.
 const inside = "SLUICE_TEST_USER_NAMESPACE"
 
-// Main runs the tests, as root of a user namespace when they were not started
-// by root. Call it from TestMain and exit with what it returns. Where that is
-// not allowed it is an error, save with -short, which promises to need no root:
-// then the tests that ask for a Namespace are skipped.
+// Main runs the tests. If they were not started by root, it runs them as root of a new user
+// namespace. Call it from TestMain and exit with its result. If the kernel does not allow
+// that, Main fails, except with -short, which promises to need no root: then tests that use
+// Namespace are skipped.
 func Main(m *testing.M) int {
 	if !flag.Parsed() {
 		flag.Parse()
@@ -48,22 +48,22 @@ func Main(m *testing.M) int {
 		return m.Run()
 	}
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "tests need root, or a kernel that lets users make namespaces: %v\n", err)
+		fmt.Fprintf(os.Stderr, "tests need root, or a kernel that lets users create namespaces: %v\n", err)
 		return 1
 	}
 	return 0
 }
 
-// Namespace makes a network namespace with its loopback interface up, and
-// returns a file descriptor of it. It lives as long as the test.
+// Namespace creates a network namespace with its loopback interface up, and returns a file
+// descriptor of it, which is closed when the test ends.
 func Namespace(t testing.TB) int {
 	t.Helper()
 	fd, err := namespace()
 	if errors.Is(err, fs.ErrPermission) && testing.Short() {
-		t.Skip("neither root nor a kernel that lets users make namespaces")
+		t.Skip("needs root, or a kernel that lets users create namespaces")
 	}
 	if err != nil {
-		t.Fatalf("make network namespace (tests need root or unprivileged user namespaces): %v", err)
+		t.Fatalf("create network namespace (tests need root or unprivileged user namespaces): %v", err)
 	}
 	t.Cleanup(func() {
 		if err := unix.Close(fd); err != nil {
@@ -105,8 +105,8 @@ func namespace() (fd int, err error) {
 	return fd, err
 }
 
-// onOwnThread runs fn on a thread that is thrown away afterwards, with whatever
-// fn did to it.
+// onOwnThread runs fn on a new thread, which ends afterwards, so that changes of the thread
+// do not persist.
 func onOwnThread(fn func() error) error {
 	done := make(chan error)
 	go func() {

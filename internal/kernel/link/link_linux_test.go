@@ -27,7 +27,8 @@ func parse(addrs ...string) []netip.Addr {
 	return out
 }
 
-// bridge makes an interface as IPVS' is: kernels here have no dummy ones.
+// bridge creates an interface in place of the dummy interface of kube-proxy's mode ipvs:
+// not all kernels support dummy interfaces.
 func bridge(t *testing.T, netns int, addrs ...string) *Links {
 	t.Helper()
 	kerneltest.Do(t, netns, func() error {
@@ -58,7 +59,7 @@ func TestAddressesAreListedAndRemovedAndTheInterfaceDeleted(t *testing.T) {
 		}
 	}
 	check("10.96.0.1", "10.96.0.10", "fd00::1")
-	for range 2 { // the second time they are gone
+	for range 2 { // the second removal has no effect
 		if err := links.RemoveAddresses(t.Context(), "vips", parse("10.96.0.10", "fd00::1")); err != nil {
 			t.Fatal(err)
 		}
@@ -73,13 +74,13 @@ func TestAddressesAreListedAndRemovedAndTheInterfaceDeleted(t *testing.T) {
 		t.Errorf("after deletion: %v, want %v", err, ErrNotFound)
 	}
 	if err := links.RemoveAddresses(t.Context(), "vips", parse("10.96.0.1")); err != nil {
-		t.Errorf("an address of an interface that is gone: %v", err)
+		t.Errorf("remove an address from a deleted interface: %v", err)
 	}
 }
 
-// settled waits until no address is tentative: the kernel makes them usable a
-// little later, also where nothing has to be detected.
-func settled() error {
+// waitForAddresses waits until no address is tentative: the kernel makes addresses usable
+// with a delay, even without duplicate address detection.
+func waitForAddresses() error {
 	for range 500 {
 		out, err := exec.Command("ip", "-6", "addr", "show", "scope", "global", "tentative").CombinedOutput()
 		if err != nil || len(out) == 0 {
@@ -103,7 +104,7 @@ func TestProgramsUsePreferredSourceAddresses(t *testing.T) {
 				return fmt.Errorf("%v: %w: %s", c, err, out)
 			}
 		}
-		return settled()
+		return waitForAddresses()
 	})
 	sources := func() (got []netip.Addr) {
 		t.Helper()
@@ -122,7 +123,7 @@ func TestProgramsUsePreferredSourceAddresses(t *testing.T) {
 	}
 	same := cmpopts.EquateComparable(netip.Addr{})
 	if diff := cmp.Diff(parse("10.96.0.10", "fd00::1"), sources(), same); diff != "" {
-		t.Fatalf("this kernel chooses otherwise than is assumed (-want +got):\n%s", diff)
+		t.Fatalf("unexpected source addresses before Prefer (-want +got):\n%s", diff)
 	}
 	want := parse("192.0.2.7", "2001:db8::7")
 	for range 2 {

@@ -25,7 +25,7 @@ func open(t *testing.T, d listen.Opener, network, at string) error {
 	return err
 }
 
-// Each namespace has all ports of its own, and a port is there once.
+// Each namespace has its own ports, and a port can be opened once.
 func TestPortsBelongToANamespace(t *testing.T) {
 	one, other := listen.Opener{NetNS: kerneltest.Namespace(t)}, listen.Opener{NetNS: kerneltest.Namespace(t)}
 	for _, d := range []listen.Opener{one, other} {
@@ -37,11 +37,11 @@ func TestPortsBelongToANamespace(t *testing.T) {
 		t.Errorf("a port is opened twice: %v", err)
 	}
 	if err := open(t, one, "tcp", "192.0.2.1:10256"); !errors.Is(err, syscall.EADDRNOTAVAIL) {
-		t.Errorf("an address that is not there: %v", err)
+		t.Errorf("a missing address: %v", err)
 	}
 }
 
-// A client reaches a listener from its namespace, and from no other.
+// A client reaches a listener only from its namespace.
 func TestAListenerIsReachedInItsNamespace(t *testing.T) {
 	in, out := kerneltest.Namespace(t), kerneltest.Namespace(t)
 	if err := open(t, listen.Opener{NetNS: in}, "tcp", "127.0.0.1:10256"); err != nil {
@@ -63,7 +63,8 @@ func TestAListenerIsReachedInItsNamespace(t *testing.T) {
 	})
 }
 
-// What can be open at the same time, in a kernel and in the Fake.
+// Addresses with the same port that can be open at the same time, with the kernel and with
+// the Fake.
 func TestAddressesThatCanBeOpenTogether(t *testing.T) {
 	for name, listen := range map[string]func(context.Context, string, netip.AddrPort) (net.Listener, error){
 		"kernel": listen.Opener{NetNS: kerneltest.Namespace(t)}.Listen,
@@ -101,7 +102,7 @@ func TestAddressesThatCanBeOpenTogether(t *testing.T) {
 	}
 }
 
-func TestAFileThatIsNoNamespace(t *testing.T) {
+func TestAFileThatIsNotANamespace(t *testing.T) {
 	f, err := os.Open(os.DevNull)
 	if err != nil {
 		t.Fatal(err)
@@ -109,6 +110,6 @@ func TestAFileThatIsNoNamespace(t *testing.T) {
 	defer func() { _ = f.Close() }()
 	err = open(t, listen.Opener{NetNS: int(f.Fd())}, "tcp", "127.0.0.1:1")
 	if err == nil || !strings.Contains(err.Error(), "enter network namespace") {
-		t.Errorf("got %v, want it to say what failed", err)
+		t.Errorf("got %v, want the failed operation in it", err)
 	}
 }

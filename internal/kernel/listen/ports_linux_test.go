@@ -15,9 +15,9 @@ import (
 // A client that connects while a program is replaced is accepted by the next run,
 // on the same listener.
 func TestPortsStayOpenWhileTheProgramIsReplaced(t *testing.T) {
-	door := listen.Opener{NetNS: kerneltest.Namespace(t)}
+	opener := listen.Opener{NetNS: kerneltest.Namespace(t)}
 	at := netip.MustParseAddrPort("127.0.0.1:10256")
-	before := listen.NewPorts(door, nil)
+	before := listen.NewPorts(opener, nil)
 	l, err := before.Listen(t.Context(), "tcp", at)
 	if err != nil {
 		t.Fatal(err)
@@ -32,13 +32,13 @@ func TestPortsStayOpenWhileTheProgramIsReplaced(t *testing.T) {
 		t.Fatalf("%d ports are passed on (%v), want the one that is open", len(files), err)
 	}
 	_ = l.Close()
-	client, err := door.Dial(t.Context(), "tcp", at.String())
+	client, err := opener.Dial(t.Context(), "tcp", at.String())
 	if err != nil {
-		t.Fatalf("a client is refused meanwhile: %v", err)
+		t.Fatalf("a client is refused between the runs: %v", err)
 	}
 	defer func() { _ = client.Close() }()
 
-	after := listen.NewPorts(door, files)
+	after := listen.NewPorts(opener, files)
 	l, err = after.Listen(t.Context(), "tcp", at)
 	if err != nil {
 		t.Fatal(err)
@@ -58,8 +58,8 @@ func TestPortsStayOpenWhileTheProgramIsReplaced(t *testing.T) {
 // Ports that the next run does not need are closed: at once if they prevent a port
 // that it needs, otherwise after a while.
 func TestPortsThatAreNotNeededAreClosed(t *testing.T) {
-	door := listen.Opener{NetNS: kerneltest.Namespace(t)}
-	before := listen.NewPorts(door, nil)
+	opener := listen.Opener{NetNS: kerneltest.Namespace(t)}
+	before := listen.NewPorts(opener, nil)
 	var open []net.Listener
 	for _, at := range []string{"127.0.0.1:1", "127.0.0.1:2", "127.0.0.2:3"} {
 		l, err := before.Listen(t.Context(), "tcp4", netip.MustParseAddrPort(at))
@@ -75,7 +75,7 @@ func TestPortsThatAreNotNeededAreClosed(t *testing.T) {
 	for _, l := range open {
 		_ = l.Close()
 	}
-	after := listen.NewPorts(door, files)
+	after := listen.NewPorts(opener, files)
 	for _, at := range []string{"0.0.0.0:1", "127.0.0.1:3"} {
 		l, err := after.Listen(t.Context(), "tcp4", netip.MustParseAddrPort(at))
 		if err != nil {
@@ -87,7 +87,7 @@ func TestPortsThatAreNotNeededAreClosed(t *testing.T) {
 		t.Fatal(err)
 	}
 	for at, want := range map[string]bool{"127.0.0.1:1": true, "127.0.0.1:2": false, "127.0.0.1:3": true, "127.0.0.2:3": false} {
-		c, err := door.Dial(t.Context(), "tcp", at)
+		c, err := opener.Dial(t.Context(), "tcp", at)
 		if (err == nil) != want || err != nil && !strings.Contains(err.Error(), "refused") {
 			t.Errorf("%s: %v, want it open: %t", at, err, want)
 		}

@@ -36,7 +36,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// sendAnyway sends to every netlink port that an unprivileged process can guess or read.
+// sendAnyway sends to every netlink port of netfilter in the list of sockets, without
+// checks.
 func sendAnyway() error {
 	text, err := os.ReadFile("/proc/thread-self/net/netlink")
 	if err != nil {
@@ -72,23 +73,23 @@ func acquire(t *testing.T, o Options) *Lock {
 }
 
 func TestOneHolderInEachNamespace(t *testing.T) {
-	here, there := Options{NetNS: kerneltest.Namespace(t)}, Options{NetNS: kerneltest.Namespace(t)}
-	if err := Send(here, "x"); !errors.Is(err, ErrFree) {
+	one, other := Options{NetNS: kerneltest.Namespace(t)}, Options{NetNS: kerneltest.Namespace(t)}
+	if err := Send(one, "x"); !errors.Is(err, ErrFree) {
 		t.Errorf("send without a holder: %v, want ErrFree", err)
 	}
-	first := acquire(t, here)
-	acquire(t, there)
-	if _, err := Acquire(here); !errors.Is(err, ErrHeld) {
+	first := acquire(t, one)
+	acquire(t, other)
+	if _, err := Acquire(one); !errors.Is(err, ErrHeld) {
 		t.Errorf("acquire twice: %v, want ErrHeld", err)
 	}
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
 	}
-	acquire(t, here)
+	acquire(t, one)
 }
 
-// Of many that try at once exactly one holds the lock.
-func TestManyProcessesTryAtOnce(t *testing.T) {
+// If many try at the same time, exactly one holds the lock.
+func TestManyAcquireAtTheSameTime(t *testing.T) {
 	o := Options{NetNS: kerneltest.Namespace(t)}
 	var all sync.WaitGroup
 	var mu sync.Mutex
@@ -98,7 +99,7 @@ func TestManyProcessesTryAtOnce(t *testing.T) {
 			l, err := Acquire(o)
 			mu.Lock()
 			defer mu.Unlock()
-			locks = append(locks, l) // else the garbage collector releases it
+			locks = append(locks, l) // otherwise the garbage collector releases it
 			if errors.Is(err, ErrHeld) {
 				err = ErrHeld
 			}
@@ -119,12 +120,12 @@ func TestManyProcessesTryAtOnce(t *testing.T) {
 func TestKillReleases(t *testing.T) {
 	o := Options{NetNS: kerneltest.Namespace(t)}
 	for range 3 {
-		holder, said := kerneltest.Child(t, o.NetNS, "hold", nil)
-		if said != "<nil>" {
-			t.Fatal(said)
+		holder, output := kerneltest.Child(t, o.NetNS, "hold", nil)
+		if output != "<nil>" {
+			t.Fatal(output)
 		}
 		if _, err := Acquire(o); !errors.Is(err, ErrHeld) {
-			t.Fatalf("acquire beside a holder: %v, want ErrHeld", err)
+			t.Fatalf("acquire while a process holds the lock: %v, want ErrHeld", err)
 		}
 		if err := holder.Process.Kill(); err != nil {
 			t.Fatal(err)
@@ -158,12 +159,12 @@ func TestMessages(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := <-ended; !errors.Is(err, os.ErrClosed) {
-		t.Errorf("Receive ends with %v, want that it is closed", err)
+		t.Errorf("Receive returned %v, want os.ErrClosed", err)
 	}
 }
 
-// A holder that does not receive makes senders fail, not wait.
-func TestFullMailbox(t *testing.T) {
+// If the holder does not receive messages, Send fails and does not block.
+func TestSendToAFullBuffer(t *testing.T) {
 	o := Options{NetNS: kerneltest.Namespace(t)}
 	l := acquire(t, o)
 	const most = 1 << 14
@@ -173,30 +174,30 @@ func TestFullMailbox(t *testing.T) {
 			break
 		}
 		if err != nil || n > most {
-			t.Fatalf("message %d: %v, want EAGAIN at last", n, err)
+			t.Fatalf("message %d: %v, want EAGAIN in the end", n, err)
 		}
 	}
 	if _, err := l.Receive(); err != nil {
-		t.Errorf("after that: %v", err)
+		t.Errorf("receive after EAGAIN: %v", err)
 	}
 }
 
-// A process without privileges can neither take the lock nor write to its
-// holder, whether it is free or held.
+// A process without privileges can neither take the lock, whether it is free or held, nor
+// send a message to its holder.
 func TestAnotherUserCannotTakeTheLock(t *testing.T) {
 	attr := kerneltest.AsUnprivileged(t)
 	o := Options{NetNS: kerneltest.Namespace(t)}
-	if _, said := kerneltest.Child(t, o.NetNS, "acquire", attr); !strings.Contains(said, ErrPrivilege.Error()) {
-		t.Errorf("to acquire a free lock: %s, want %q", said, ErrPrivilege)
+	if _, output := kerneltest.Child(t, o.NetNS, "acquire", attr); !strings.Contains(output, ErrPrivilege.Error()) {
+		t.Errorf("acquire a free lock: %s, want %q", output, ErrPrivilege)
 	}
 	l := acquire(t, o)
 	for _, what := range []string{"acquire", "send"} {
-		if _, said := kerneltest.Child(t, o.NetNS, what, attr); !strings.Contains(said, ErrPrivilege.Error()) {
-			t.Errorf("to %s: %s, want %q", what, said, ErrPrivilege)
+		if _, output := kerneltest.Child(t, o.NetNS, what, attr); !strings.Contains(output, ErrPrivilege.Error()) {
+			t.Errorf("%s: %s, want %q", what, output, ErrPrivilege)
 		}
 	}
-	if _, said := kerneltest.Child(t, o.NetNS, "send-anyway", attr); said != "<nil>" {
-		t.Errorf("to send to its port: %s, want that the kernel refuses", said)
+	if _, output := kerneltest.Child(t, o.NetNS, "send-anyway", attr); output != "<nil>" {
+		t.Errorf("send to the port of the holder: %s, want that the kernel refuses", output)
 	}
 	if err := Send(o, "the first that arrives"); err != nil {
 		t.Fatal(err)
@@ -206,7 +207,7 @@ func TestAnotherUserCannotTakeTheLock(t *testing.T) {
 	}
 }
 
-// Root of another user namespace is no more than its user outside.
+// Root of another user namespace has no more rights than its user outside.
 func TestRootOfAnotherUserNamespaceIsLockedOut(t *testing.T) {
 	attr := kerneltest.AsUnprivileged(t)
 	attr.Credential = nil
@@ -215,13 +216,13 @@ func TestRootOfAnotherUserNamespaceIsLockedOut(t *testing.T) {
 	attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: kerneltest.Unprivileged, Size: 1}}
 	attr.Credential = &syscall.Credential{}
 	o := Options{NetNS: kerneltest.Namespace(t)}
-	if _, said := kerneltest.Child(t, o.NetNS, "acquire", attr); !strings.Contains(said, ErrPrivilege.Error()) {
-		t.Errorf("to acquire: %s, want %q", said, ErrPrivilege)
+	if _, output := kerneltest.Child(t, o.NetNS, "acquire", attr); !strings.Contains(output, ErrPrivilege.Error()) {
+		t.Errorf("acquire: %s, want %q", output, ErrPrivilege)
 	}
 }
 
-// NFQUEUE is the lock where the kernel has no NFLOG. One that is held that way
-// is held for those that find NFLOG later.
+// NFQUEUE provides the lock if the kernel has no NFLOG. A lock that is held in this way is
+// also held for processes that find NFLOG later.
 func TestBothMechanisms(t *testing.T) {
 	for _, m := range mechanisms() {
 		o := Options{NetNS: kerneltest.Namespace(t)}
@@ -271,7 +272,7 @@ func TestMessagesOfTheKernelAreIgnored(t *testing.T) {
 	o := Options{NetNS: kerneltest.Namespace(t)}
 	l := acquire(t, o)
 	_ = l.raw.Write(func(fd uintptr) bool {
-		refused := bytes.Clone(header(20, 0xff<<8)) // the kernel answers that there is no such subsystem
+		refused := bytes.Clone(header(20, 0xff<<8)) // the kernel replies that the subsystem does not exist
 		_ = unix.Sendto(int(fd), refused, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
 		return true
 	})

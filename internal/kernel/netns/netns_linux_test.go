@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
 
-func here(t *testing.T) string {
+func current(t *testing.T) string {
 	t.Helper()
 	name, err := os.Readlink("/proc/thread-self/ns/net")
 	if err != nil {
@@ -23,32 +23,32 @@ func here(t *testing.T) string {
 	return name
 }
 
-// What runs there leaves the caller where it is.
+// Do runs the function in the namespace, and does not change that of the caller.
 func TestDo(t *testing.T) {
-	outside := here(t)
+	outside := current(t)
 	inside := ""
-	if err := netns.Do(kerneltest.Namespace(t), func() error { inside = here(t); return nil }); err != nil {
+	if err := netns.Do(kerneltest.Namespace(t), func() error { inside = current(t); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if inside == outside || inside == "" {
 		t.Errorf("ran in %s, want another namespace than %s", inside, outside)
 	}
-	if now := here(t); now != outside {
+	if now := current(t); now != outside {
 		t.Errorf("the caller is in %s now, want %s", now, outside)
 	}
-	if err := netns.Do(0, func() error { inside = here(t); return nil }); err != nil || inside != outside {
-		t.Errorf("with none named it ran in %s (%v), want %s", inside, err, outside)
+	if err := netns.Do(0, func() error { inside = current(t); return nil }); err != nil || inside != outside {
+		t.Errorf("with descriptor 0 it ran in %s (%v), want %s", inside, err, outside)
 	}
-	wrong := errors.New("wrong")
-	if err := netns.Do(0, func() error { return wrong }); !errors.Is(err, wrong) {
+	failed := errors.New("failed")
+	if err := netns.Do(0, func() error { return failed }); !errors.Is(err, failed) {
 		t.Errorf("error %v, want that of the function", err)
 	}
 	if err := netns.Do(1<<20, func() error { return nil }); err == nil || !strings.Contains(err.Error(), "enter network namespace") {
-		t.Errorf("error %v, want that there is no such namespace", err)
+		t.Errorf("error %v, want an error about the namespace", err)
 	}
 }
 
-// A handle sees the interfaces of its namespace.
+// A handle lists the interfaces of its namespace.
 func TestHandle(t *testing.T) {
 	h, err := netns.Handle(kerneltest.Namespace(t), unix.NETLINK_ROUTE)
 	if err != nil {
@@ -64,9 +64,9 @@ func TestHandle(t *testing.T) {
 		names[l.Attrs().Name] = true
 	}
 	if !names["lo"] || names["eth0"] {
-		t.Errorf("interfaces %v, want those of a namespace made anew", names)
+		t.Errorf("interfaces %v, want those of a new namespace", names)
 	}
 	if _, err := netns.Handle(1<<20, unix.NETLINK_ROUTE); err == nil {
-		t.Error("a handle in no namespace was opened")
+		t.Error("a handle was opened in a namespace that does not exist")
 	}
 }

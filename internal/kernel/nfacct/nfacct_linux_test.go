@@ -28,7 +28,7 @@ func run(t *testing.T, netns int, argv ...string) {
 	})
 }
 
-// send sends UDP datagrams of ten bytes to nobody.
+// send sends UDP datagrams of ten bytes to a closed port.
 func send(t *testing.T, netns, datagrams int) {
 	t.Helper()
 	kerneltest.Do(t, netns, func() error {
@@ -55,48 +55,48 @@ func read(t *testing.T, o *Objects, name string) Count {
 	return c
 }
 
-// What a rule counts is read, and made again it goes on.
+// An object has the counts of its rule. Ensure for an existing object does not reset it.
 func TestAnObjectCountsForARule(t *testing.T) {
 	for _, variant := range []string{"nft", "legacy"} {
 		t.Run(variant, func(t *testing.T) {
 			netns := kerneltest.Namespace(t)
 			o := New(Options{NetNS: netns})
-			if err := o.Ensure(t.Context(), "to-nobody", "other"); err != nil {
+			if err := o.Ensure(t.Context(), "discarded", "other"); err != nil {
 				t.Fatal(err)
 			}
-			if got := read(t, o, "to-nobody"); got != (Count{}) {
-				t.Errorf("a new object has counted %+v", got)
+			if got := read(t, o, "discarded"); got != (Count{}) {
+				t.Errorf("a new object has the count %+v", got)
 			}
-			run(t, netns, "iptables-"+variant, "-A", "OUTPUT", "-p", "udp", "--dport", "9", "-m", "nfacct", "--nfacct-name", "to-nobody")
+			run(t, netns, "iptables-"+variant, "-A", "OUTPUT", "-p", "udp", "--dport", "9", "-m", "nfacct", "--nfacct-name", "discarded")
 			send(t, netns, 3)
-			if err := o.Ensure(t.Context(), "other", "to-nobody", "third"); err != nil {
-				t.Fatalf("made twice: %v", err)
+			if err := o.Ensure(t.Context(), "other", "discarded", "third"); err != nil {
+				t.Fatalf("ensure existing objects: %v", err)
 			}
 			send(t, netns, 2)
 			const datagram = 20 + 8 + 10 // bytes, with its headers
-			if got := read(t, o, "to-nobody"); got != (Count{Packets: 5, Bytes: 5 * datagram}) {
+			if got := read(t, o, "discarded"); got != (Count{Packets: 5, Bytes: 5 * datagram}) {
 				t.Errorf("counted %+v, want 5 datagrams of %d bytes", got, datagram)
 			}
 			for _, name := range []string{"other", "third"} {
 				if got := read(t, o, name); got != (Count{}) {
-					t.Errorf("%s, which no rule counts with, has counted %+v", name, got)
+					t.Errorf("%s, which no rule uses, has the count %+v", name, got)
 				}
 			}
 		})
 	}
 }
 
-func TestNamespacesHaveTheirOwn(t *testing.T) {
-	here, there := New(Options{NetNS: kerneltest.Namespace(t)}), New(Options{NetNS: kerneltest.Namespace(t)})
-	if err := here.Ensure(t.Context(), "counter"); err != nil {
+func TestObjectsBelongToANamespace(t *testing.T) {
+	one, other := New(Options{NetNS: kerneltest.Namespace(t)}), New(Options{NetNS: kerneltest.Namespace(t)})
+	if err := one.Ensure(t.Context(), "counter"); err != nil {
 		t.Fatal(err)
 	}
-	read(t, here, "counter")
-	if c, err := there.Read(t.Context(), "counter"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("in another namespace: %+v, %v, want that it is not there", c, err)
+	read(t, one, "counter")
+	if c, err := other.Read(t.Context(), "counter"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("in another namespace: %+v, %v, want fs.ErrNotExist", c, err)
 	}
 	if err := New(Options{NetNS: 1 << 20}).Ensure(t.Context(), "counter"); err == nil || errors.Is(err, ErrUnsupported) {
-		t.Errorf("in no namespace: %v", err)
+		t.Errorf("in a namespace that does not exist: %v", err)
 	}
 }
 
@@ -114,8 +114,8 @@ func TestAvailable(t *testing.T) {
 	}
 }
 
-// A kernel without the subsystem answers as this one does about another that
-// there is not.
+// The kernel replies to a subsystem number that does not exist as a kernel without
+// nfnetlink_acct does.
 func TestAKernelWithoutTheSubsystem(t *testing.T) {
 	const none = 0x3f
 	o := &Objects{opts: Options{NetNS: kerneltest.Namespace(t)}, subsystem: none}
@@ -143,7 +143,7 @@ func TestInvalidNamesAreRejected(t *testing.T) {
 	read(t, o, longest)
 }
 
-func TestAContextThatEnded(t *testing.T) {
+func TestACancelledContext(t *testing.T) {
 	o := New(Options{NetNS: kerneltest.Namespace(t)})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -151,11 +151,11 @@ func TestAContextThatEnded(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if _, err := o.Read(t.Context(), "counter"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("afterwards: %v, want that it was not made", err)
+		t.Errorf("afterwards: %v, want that it was not created", err)
 	}
 }
 
-func TestAnAnswerThatIsCutOffIsAnError(t *testing.T) {
+func TestATruncatedReplyIsAnError(t *testing.T) {
 	whole := []byte{
 		0, 0, 0, 0,
 		7, 0, attrName, 0, 'n', 'o', 0, 0,
@@ -167,7 +167,7 @@ func TestAnAnswerThatIsCutOffIsAnError(t *testing.T) {
 	}
 	for n := range whole {
 		if name, c, err := decode(netlink.Message{Data: whole[:n]}); err == nil {
-			t.Errorf("%d bytes are read as %s, %+v", n, name, c)
+			t.Errorf("%d bytes are decoded as %s, %+v", n, name, c)
 		}
 	}
 }

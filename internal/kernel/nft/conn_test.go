@@ -22,14 +22,13 @@ func TestNoTableIsNil(t *testing.T) {
 			t.Errorf("%s: %s", name, s)
 		}
 		if err := k.DeleteTables(context.Background(), tables...); err != nil {
-			t.Errorf("%s: delete what is not there: %v", name, err)
+			t.Errorf("%s: delete missing tables: %v", name, err)
 		}
 		commit(t, k, &Tx{})
 	}
 }
 
-// After a transaction that is refused the next one works, and nothing of the
-// refused one is left.
+// A refused transaction leaves nothing, and the next one works.
 func TestRefusedTransactionsLeaveNothing(t *testing.T) {
 	ctx := context.Background()
 	for name, k := range kernels(t) {
@@ -44,7 +43,7 @@ func TestRefusedTransactionsLeaveNothing(t *testing.T) {
 				bad.Add(ip4, some, Element{Key: string(Key{}.Addr(addr(IP4, 100+i)))})
 				bad.DeleteChain(ip4, "no-such-chain")
 				if err := k.Commit(ctx, bad); err == nil {
-					t.Fatal("a chain that is not there was deleted")
+					t.Fatal("a missing chain was deleted")
 				}
 				good := &Tx{}
 				good.Add(ip4, some, Element{Key: string(Key{}.Addr(addr(IP4, i)))})
@@ -58,26 +57,26 @@ func TestRefusedTransactionsLeaveNothing(t *testing.T) {
 	}
 }
 
-// A transaction is refused for what is in it, and not because another program deleted
-// what it needs.
-func TestMissingObjectsAreNoRefusal(t *testing.T) {
+// A transaction counts as refused because of its contents only, and not because another
+// program deleted objects that it needs.
+func TestMissingObjectsAreNotARefusal(t *testing.T) {
 	jump := Chain{Name: "jump", Rules: []Rule{NewRule(Goto("no-such-chain"))}}
 	for name, k := range kernels(t) {
 		for what, c := range map[string]struct {
 			build   func(*Tx)
 			refused bool
 		}{
-			"an element in a table that is missing": {func(tx *Tx) { tx.Add(tables[1], some, first) }, false},
-			"an element in a set that is missing":   {func(tx *Tx) { tx.Add(ip4, some, first) }, false},
-			"an element to delete":                  {func(tx *Tx) { tx.AddSet(ip4, some); tx.Delete(ip4, some, first) }, false},
-			"an element that leads to a chain": {func(tx *Tx) {
+			"an element in a missing table": {func(tx *Tx) { tx.Add(tables[1], some, first) }, false},
+			"an element in a missing set":   {func(tx *Tx) { tx.Add(ip4, some, first) }, false},
+			"an element to delete":          {func(tx *Tx) { tx.AddSet(ip4, some); tx.Delete(ip4, some, first) }, false},
+			"an element with a missing chain": {func(tx *Tx) {
 				tx.AddSet(ip4, ways)
 				tx.Add(ip4, ways, Element{Key: string(Key{}.ClassID(1)), Goto: "no-such-chain"})
 			}, true},
-			"a chain in a table that is missing": {func(tx *Tx) { tx.SetChain(tables[1], Chain{Name: "empty"}) }, false},
-			"a rule in a table that is missing":  {func(tx *Tx) { tx.SetChain(tables[1], jump) }, false},
-			"a rule in a table that is there":    {func(tx *Tx) { tx.SetChain(ip4, jump) }, true},
-			"a rule in a table that is made":     {func(tx *Tx) { tx.AddTable(tables[1]); tx.SetChain(tables[1], jump) }, true},
+			"a chain in a missing table":  {func(tx *Tx) { tx.SetChain(tables[1], Chain{Name: "empty"}) }, false},
+			"a rule in a missing table":   {func(tx *Tx) { tx.SetChain(tables[1], jump) }, false},
+			"a rule in an existing table": {func(tx *Tx) { tx.SetChain(ip4, jump) }, true},
+			"a rule in a new table":       {func(tx *Tx) { tx.AddTable(tables[1]); tx.SetChain(tables[1], jump) }, true},
 		} {
 			t.Run(name+"/"+what, func(t *testing.T) {
 				tx := &Tx{}
@@ -94,20 +93,20 @@ func TestMissingObjectsAreNoRefusal(t *testing.T) {
 	}
 }
 
-// What cannot be encoded is not sent, and not sent later either.
+// A transaction that cannot be encoded is not sent, neither at once nor with the next one.
 func TestTransactionThatCannotBeEncoded(t *testing.T) {
 	conn, _ := realKernel(t)
 	bad := &Tx{}
 	bad.AddTable(ip4)
 	bad.AddSet(ip4, Set{Name: "bad", Key: []Type{Type(99)}})
 	if err := conn.Commit(context.Background(), bad); err == nil {
-		t.Fatal("a set of an unknown type was made")
+		t.Fatal("a set of an unknown type was created")
 	}
 	good := &Tx{}
 	good.AddTable(tables[1])
 	commit(t, conn, good)
 	if s := read(t, conn, ip4); s != nil {
-		t.Errorf("left of the first transaction:\n%s", s)
+		t.Errorf("the first transaction created:\n%s", s)
 	}
 }
 
@@ -127,12 +126,12 @@ func TestCancelled(t *testing.T) {
 		t.Errorf("delete: %v", err)
 	}
 	if s := read(t, conn, ip4); s != nil {
-		t.Errorf("written all the same:\n%s", s)
+		t.Errorf("a cancelled transaction was written:\n%s", s)
 	}
 }
 
-// Without privilege the kernel grants small buffers only. A transaction of the
-// size that Room tells goes through all the same, whatever it is made of.
+// Without privilege the kernel grants small buffers only. A transaction of the size that
+// Room returns works with them, whatever its contents are.
 func TestSmallBuffers(t *testing.T) {
 	const unprivileged = 212992 / 2 // net.core.wmem_max; the kernel doubles it
 	for name, fill := range map[string]func(tx *Tx, i int){
@@ -170,14 +169,14 @@ func TestSmallBuffers(t *testing.T) {
 	}
 }
 
-// A Conn in a namespace stays there when it replaces its socket.
+// A Conn stays in its namespace when it replaces its socket.
 func TestRecoversInItsNamespace(t *testing.T) {
 	conn, _ := realKernel(t)
 	other, _ := realKernel(t)
 	bad := &Tx{}
 	bad.AddSet(ip4, some)
 	if err := conn.Commit(context.Background(), bad); !errors.Is(err, unix.ENOENT) {
-		t.Fatalf("set in a table that is not there: %v", err)
+		t.Fatalf("a set in a missing table: %v", err)
 	}
 	tx := &Tx{}
 	tx.AddTable(ip4)
@@ -187,7 +186,7 @@ func TestRecoversInItsNamespace(t *testing.T) {
 	}
 }
 
-// Reading does not fail while another program writes.
+// Read does not fail while another program writes.
 func TestReadsWhileOthersWrite(t *testing.T) {
 	conn, netns := realKernel(t)
 	writer, err := Open(Options{NetNS: netns})

@@ -7,28 +7,28 @@ import (
 	"testing"
 )
 
-// kernels returns the real one and the fake.
+// kernels returns the real kernel and the fake.
 func kernels(t testing.TB) map[string]kernel {
 	t.Helper()
 	conn, _ := realKernel(t)
 	return map[string]kernel{"kernel": conn, "fake": NewFake()}
 }
 
-// The fake takes what the kernel takes, refuses what the kernel refuses, and
-// holds the same afterwards: random transactions tell.
+// The fake accepts and refuses the same random transactions as the kernel, and has the same
+// state afterwards.
 func TestFakeIsLikeTheKernel(t *testing.T) {
 	ctx := context.Background()
 	refused := 0
-	const seeds, turns = 5, 120
+	const seeds, rounds = 5, 120
 	for seed := range uint64(seeds) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		both := kernels(t)
-		for turn := range turns {
+		for round := range rounds {
 			tx := randomTx(r)
 			before := read(t, both["kernel"], ip4)
 			errReal, errFake := both["kernel"].Commit(ctx, tx), both["fake"].Commit(ctx, tx)
 			if (errReal == nil) != (errFake == nil) {
-				t.Fatalf("seed %d turn %d: kernel: %v; fake: %v\n%s\non\n%s", seed, turn, errReal, errFake, tx, before)
+				t.Fatalf("seed %d round %d: kernel: %v; fake: %v\n%s\non\n%s", seed, round, errReal, errFake, tx, before)
 			}
 			if errReal != nil {
 				refused++
@@ -36,18 +36,18 @@ func TestFakeIsLikeTheKernel(t *testing.T) {
 			for _, table := range tables {
 				got, want := read(t, both["fake"], table).String(), read(t, both["kernel"], table).String()
 				if got != want {
-					t.Fatalf("seed %d turn %d: after\n%sthe fake holds\n%s\nbut the kernel\n%s", seed, turn, tx, got, want)
+					t.Fatalf("seed %d round %d: after\n%sthe fake has\n%s\nthe kernel\n%s", seed, round, tx, got, want)
 				}
 			}
 		}
 	}
-	t.Logf("%d of %d transactions refused", refused, seeds*turns)
-	if refused < turns || refused > (seeds-1)*turns {
-		t.Errorf("%d of %d transactions refused: nothing learnt", refused, seeds*turns)
+	t.Logf("%d of %d transactions refused", refused, seeds*rounds)
+	if refused < rounds || refused > (seeds-1)*rounds {
+		t.Errorf("%d of %d transactions refused, want a mixture", refused, seeds*rounds)
 	}
 }
 
-// randomTx makes a transaction of a few things that make sense, mostly.
+// randomTx returns a small transaction that is mostly valid.
 func randomTx(r *rand.Rand) *Tx {
 	tx := &Tx{}
 	table := tables[r.IntN(4)/3]
@@ -111,7 +111,7 @@ func randomElement(r *rand.Rand, f Family, s Set, chain func() string) Element {
 		return Element{Key: string(Key{}.Addr(addr(f, r.IntN(4))))}
 	case "pairs":
 		return Element{Key: string(Key{}.Addr(addr(f, r.IntN(3))).Addr(addr(f, 1)))}
-	case "nets": // none that overlap: the kernel notices that not always, the fake does
+	case "nets": // without overlaps: the fake always detects them, the kernel does not
 		i := r.IntN(8)
 		return Element{Key: string(Key{}.Addr(addr(f, 16*i))), End: string(Key{}.Addr(addr(f, 16*i+16)))}
 	}
@@ -120,8 +120,8 @@ func randomElement(r *rand.Rand, f Family, s Set, chain func() string) Element {
 	return Element{Key: string(append(Key{}, key...).Addr(addr(f, 16*i))), End: string(append(Key{}, key...).Addr(addr(f, 16*i+16*(1+r.IntN(2))-1)))}
 }
 
-// The fake refuses to lose track of what a chain or an element leads to.
-func TestFakeSaysWhy(t *testing.T) {
+// The fake refuses to delete objects in use, and reports the reason.
+func TestFakeReportsReasons(t *testing.T) {
 	ctx := context.Background()
 	f := NewFake()
 	commit(t, f, allOf(IP4, ip4))

@@ -15,7 +15,7 @@ func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
 
 var tables = []Table{{IP4, "t"}, {IP6, "t"}}
 
-// realKernel returns a Conn to a fresh network namespace.
+// realKernel returns a Conn in a new network namespace.
 func realKernel(t testing.TB) (conn *Conn, netns int) {
 	t.Helper()
 	netns = kerneltest.Namespace(t)
@@ -31,7 +31,7 @@ func realKernel(t testing.TB) (conn *Conn, netns int) {
 	return conn, netns
 }
 
-// runNft runs the nft program in a namespace and returns what it printed.
+// runNft runs nft in a namespace and returns its output.
 func runNft(t testing.TB, netns int, args ...string) string {
 	t.Helper()
 	var out strings.Builder
@@ -46,7 +46,7 @@ func runNft(t testing.TB, netns int, args ...string) string {
 	return out.String()
 }
 
-// kernel is what Conn and Fake have in common.
+// kernel is the common interface of Conn and Fake.
 type kernel interface {
 	Commit(ctx context.Context, tx *Tx) error
 	Read(ctx context.Context, t Table) (*State, error)
@@ -61,7 +61,7 @@ func commit(t testing.TB, k kernel, tx *Tx) {
 	}
 }
 
-// commitFull commits a transaction that has no room left for another element.
+// commitFull commits a transaction if it has no room for another element.
 func commitFull(t testing.TB, k kernel, tx *Tx) {
 	t.Helper()
 	if tx.Bytes()+512 > k.Room() {
@@ -79,7 +79,7 @@ func read(t testing.TB, k kernel, table Table) *State {
 	return s
 }
 
-// addr returns the i-th address of documentation space in a family.
+// addr returns the i-th test address of a family.
 func addr(f Family, i int) netip.Addr {
 	if f == IP4 {
 		return netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A listing of a large map takes long. It ends with its context, and the
-// connection is as good as before.
+// A long listing of a large map ends with its context, and the connection can be used
+// afterwards.
 func TestReadEndsWithItsContext(t *testing.T) {
 	c, _ := realKernel(t)
 	table := tables[0]
@@ -27,7 +27,7 @@ func TestReadEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond) // far too short
 	defer cancel()
 	if _, err := c.Read(ctx, table); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("Read = %v, want that its context ended", err)
+		t.Errorf("Read = %v, want context.DeadlineExceeded", err)
 	}
 	state, err := c.Read(context.Background(), table)
 	if err != nil || state.Count() != 32000 {

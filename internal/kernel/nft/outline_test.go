@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// foreign has rules of every kind that leads somewhere, and of some that do not.
+// foreign has rules of every kind that jumps to a chain, and some that do not.
 const foreign = `add table ip t
 add chain ip t in { type filter hook input priority 0 ; }
 add chain ip t out { type filter hook output priority 0 ; }
@@ -66,11 +66,11 @@ func TestOutline(t *testing.T) {
 		t.Errorf("outline (-want +got):\n%s", diff)
 	}
 	if got[0].Chains[0].Entrance() || !got[0].Chains[1].Entrance() || got[0].Chains[2].Entrance() {
-		t.Error("out alone is an entrance")
+		t.Error("only the chain out should be an entrance")
 	}
 	few, err := conn.Outline(t.Context(), tables, func(_ Table, chain string) bool { return chain == "A" })
 	if err != nil || few[0].Chains[0].Rules != nil || len(few[0].Chains[2].Rules) != 1 {
-		t.Errorf("with rules of A alone: %v, %v", few, err)
+		t.Errorf("with rules of A only: %v, %v", few, err)
 	}
 	for _, tt := range []struct {
 		table Table
@@ -89,7 +89,7 @@ func TestOutline(t *testing.T) {
 	}
 }
 
-// Prune deletes what was chosen, and nothing if it is still in use.
+// Prune deletes the chosen chains and rules, and nothing if one of them is still in use.
 func TestPrune(t *testing.T) {
 	conn, netns := foreignTable(t)
 	before := runNft(t, netns, "-a", "list ruleset")
@@ -99,10 +99,10 @@ func TestPrune(t *testing.T) {
 		return conn.Prune(t.Context(), func() ([]Cut, error) { return []Cut{cut}, nil })
 	}
 	if err := prune(Cut{Chains: []string{"A"}}); !errors.Is(err, unix.EBUSY) {
-		t.Errorf("a chain that a rule leads to: %v", err)
+		t.Errorf("a chain to which a rule jumps: %v", err)
 	}
 	if err := prune(Cut{Rules: []RuleRef{{"in", rule.Handle}}, Chains: []string{"B", "A"}}); !errors.Is(err, unix.EBUSY) {
-		t.Errorf("a chain that a map leads to: %v", err)
+		t.Errorf("a chain to which a map jumps: %v", err)
 	}
 	if after := runNft(t, netns, "-a", "list ruleset"); after != before {
 		t.Errorf("a refused deletion changed (-before +after):\n%s", cmp.Diff(before, after))
@@ -118,12 +118,12 @@ func TestPrune(t *testing.T) {
 	}
 	chain := want.String()[strings.Index(want.String(), "\n\tchain A"):strings.Index(want.String(), "\n\tchain B")]
 	if diff := cmp.Diff(strings.Replace(want.String(), chain, "", 1), runNft(t, netns, "-a", "list ruleset")); diff != "" {
-		t.Errorf("after it (-want +got):\n%s", diff)
+		t.Errorf("after the deletion (-want +got):\n%s", diff)
 	}
 }
 
-// A program that writes between the listing and the deletion makes Prune list
-// again: the handles of a table that was made anew identify other rules.
+// If another program writes between the listing and the deletion, Prune lists again: the
+// handles of a table that was created again identify other rules.
 func TestPruneListsAgain(t *testing.T) {
 	conn, netns := foreignTable(t)
 	calls := 0
@@ -132,7 +132,7 @@ func TestPruneListsAgain(t *testing.T) {
 		if calls++; calls == 1 {
 			runNft(t, netns, "delete table ip t")
 			for command := range strings.Lines(foreign) {
-				if !strings.Contains(command, "comment") { // all other handles move up
+				if !strings.Contains(command, "comment") { // shifts all other handles
 					runNft(t, netns, strings.TrimSpace(command))
 				}
 			}
@@ -153,7 +153,7 @@ func TestPruneListsAgain(t *testing.T) {
 		targets = append(targets, r.Target)
 	}
 	if got := strings.Join(targets, " "); got != "B  REJECT" {
-		t.Errorf("left are %q", got)
+		t.Errorf("the remaining targets are %q", got)
 	}
 }
 
@@ -167,8 +167,8 @@ func TestPruneEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// A transaction that is too large goes in parts: first nothing leads to what
-// goes, then it is empty, then it goes.
+// A deletion that is too large for one transaction is divided: first the jumps to the
+// chains, then their rules, then the chains.
 func TestPartsOfADeletionAreInOrder(t *testing.T) {
 	cut := Cut{Table: Table{IP6, "nat"}, Rules: []RuleRef{{"OUTPUT", 2}}, Chains: []string{"A", "B"}}
 	messages, err := deletions([]Cut{cut})
@@ -192,8 +192,8 @@ func TestPartsOfADeletionAreInOrder(t *testing.T) {
 	}
 }
 
-// aRule is a message with a rule of chain A: the match "comment", and a jump to
-// chain B.
+// aRule is a message with a rule of chain A, with the match "comment" and a jump to chain
+// B.
 const aRule = "\x02\x00\x00\x00" + "\x06\x00\x02\x00A\x00\x00\x00" + "\x54\x00\x04\x80" +
 	"\x28\x00\x01\x80" + "\x0a\x00\x01\x00match\x00\x00\x00" + "\x18\x00\x02\x80" +
 	"\x0c\x00\x01\x00comment\x00" + "\x07\x00\x03\x00hi\x00\x00" +
@@ -212,7 +212,7 @@ func TestDecodesARule(t *testing.T) {
 	}
 }
 
-// FuzzDecode verifies that nothing the kernel could send makes it panic.
+// FuzzDecode verifies that decodeObject never panics.
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte(aRule))
 	f.Fuzz(func(_ *testing.T, b []byte) {
@@ -222,7 +222,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// Notifications are decoded, also of a rule that is deleted.
+// Notifications are decoded, including that of a deleted rule.
 func TestDecodeChange(t *testing.T) {
 	_, netns := realKernel(t)
 	l, err := Listen(netns)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// The sets and maps that rules in tests use.
+// The sets and maps of the rules in tests.
 var (
 	frontends = Set{Name: "fronts", Key: []Type{Addr, Proto, Port}, Data: []Type{ClassID}}
 	backends  = Set{Name: "backends", Key: []Type{Addr, Proto, Port, Index}, Data: []Type{Addr, Port}}
@@ -23,8 +23,8 @@ func everySet() []Set {
 	return []Set{frontends, backends, ways, direct, some, pairs, nets, allowed, clients}
 }
 
-// everyRule returns a rule for each statement there is, and for each hook the
-// rules that only it allows.
+// everyRule returns a rule for each statement, and for each hook the rules that only it
+// allows.
 func everyRule(f Family) []Chain {
 	key := []Field{Destination(f), L4Proto(), DestinationPort()}
 	var any []Rule
@@ -74,9 +74,8 @@ func allOf(f Family, table Table) *Tx {
 	return tx
 }
 
-// What a rule says of itself is what nft says of it, and what is read back is
-// what was sent.
-func TestRulesReadAndPrintAsNftDoes(t *testing.T) {
+// A rule prints itself like nft prints it, and is read back as it was sent.
+func TestRulesAreReadAndPrintedLikeNft(t *testing.T) {
 	for _, table := range tables {
 		t.Run(table.String(), func(t *testing.T) {
 			conn, netns := realKernel(t)
@@ -85,7 +84,7 @@ func TestRulesReadAndPrintAsNftDoes(t *testing.T) {
 			state := read(t, conn, table)
 			for _, c := range everyRule(f) {
 				if !state.Chains[c.Name].Is(c) {
-					t.Errorf("chain %s is not what was sent", c.Name)
+					t.Errorf("chain %s differs from the sent one", c.Name)
 				}
 				listed := ruleLines(runNft(t, netns, "list", "chain", f.String(), table.Name, c.Name))
 				if len(listed) != len(c.Rules) {
@@ -93,7 +92,7 @@ func TestRulesReadAndPrintAsNftDoes(t *testing.T) {
 				}
 				for i, r := range c.Rules {
 					if listed[i] != r.String() {
-						t.Errorf("\nnft says %s\nwe say   %s", listed[i], r)
+						t.Errorf("\nnft prints %s\nString is  %s", listed[i], r)
 					}
 				}
 			}
@@ -101,7 +100,7 @@ func TestRulesReadAndPrintAsNftDoes(t *testing.T) {
 	}
 }
 
-// ruleLines returns the rules in what nft printed of a chain.
+// ruleLines returns the rules in the output of nft for a chain.
 func ruleLines(listing string) []string {
 	var rules []string
 	for line := range strings.Lines(listing) {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// textsOf returns the elements of a set as we print them, sorted.
+// textsOf returns the elements of a set as text prints them, sorted.
 func textsOf(s Set, f Family, elements []Element) []string {
 	var texts []string
 	for _, e := range elements {
@@ -19,8 +19,8 @@ func textsOf(s Set, f Family, elements []Element) []string {
 	return texts
 }
 
-// listed returns the elements in what nft printed of a set, sorted. It puts a
-// line break after each comma, sometimes.
+// listed returns the elements in the output of nft for a set, sorted. nft may insert line
+// breaks after commas.
 func listed(listing string) []string {
 	_, all, found := strings.Cut(listing, "elements = {")
 	if !found {
@@ -58,7 +58,7 @@ func everyElement(f Family) map[string][]Element {
 	}
 }
 
-// prefixesOf returns prefixes that are odd in some way and do not overlap.
+// prefixesOf returns prefixes with edge cases that do not overlap.
 func prefixesOf(f Family) []netip.Prefix {
 	list := []string{"10.0.0.0/24", "10.0.1.0/24", "10.0.2.7/32", "0.0.0.0/8", "255.255.255.0/24"}
 	if f == IP6 {
@@ -95,8 +95,8 @@ func plainRanges(prefixes []netip.Prefix) []Element {
 	return all
 }
 
-// What is read back is what was sent, and nft lists it as we print it.
-func TestElementsReadAndPrintAsNftDoes(t *testing.T) {
+// Elements are read back as they were sent, and nft prints them like we do.
+func TestElementsAreReadAndPrintedLikeNft(t *testing.T) {
 	for _, table := range tables {
 		t.Run(table.String(), func(t *testing.T) {
 			conn, netns := realKernel(t)
@@ -113,14 +113,14 @@ func TestElementsReadAndPrintAsNftDoes(t *testing.T) {
 				want := everyElement(f)[s.Name]
 				set := state.Sets[s.Name]
 				if !set.Is(f, s) {
-					t.Errorf("set %s: is %q", s.Name, set.definition)
+					t.Errorf("set %s: the definition is %q", s.Name, set.definition)
 				}
 				if got := slices.Collect(maps.Values(set.Elements)); !sameElements(got, want) {
 					t.Errorf("set %s: read\n%q\nwant\n%q", s.Name, got, want)
 				}
 				got := listed(runNft(t, netns, "list", s.word(), f.String(), table.Name, s.Name))
-				if said := textsOf(s, f, want); !slices.Equal(got, said) {
-					t.Errorf("set %s: nft says\n%s\nwe say\n%s", s.Name, strings.Join(got, "\n"), strings.Join(said, "\n"))
+				if texts := textsOf(s, f, want); !slices.Equal(got, texts) {
+					t.Errorf("set %s: nft prints\n%s\nwe print\n%s", s.Name, strings.Join(got, "\n"), strings.Join(texts, "\n"))
 				}
 			}
 		})
@@ -134,7 +134,7 @@ func sameElements(a, b []Element) bool {
 	return slices.Equal(a, b)
 }
 
-// Everything at once is a range too, alone in its set.
+// The range of all addresses works, as the only one of its set.
 func TestRangeOfAllAddresses(t *testing.T) {
 	for _, table := range tables {
 		conn, netns := realKernel(t)
@@ -152,22 +152,22 @@ func TestRangeOfAllAddresses(t *testing.T) {
 			}
 		}
 		got := listed(runNft(t, netns, "list", "set", f.String(), table.Name, "nets"))
-		if said := textsOf(nets, f, want["nets"]); !slices.Equal(got, said) {
-			t.Errorf("nft says %q, we say %q", got, said)
+		if texts := textsOf(nets, f, want["nets"]); !slices.Equal(got, texts) {
+			t.Errorf("nft prints %q, we print %q", got, texts)
 		}
 		undo := &Tx{}
 		undo.Delete(table, nets, want["nets"][0])
 		undo.Delete(table, allowed, want["allowed"][0])
 		commit(t, conn, undo)
 		if s := read(t, conn, table); len(s.Sets["nets"].Elements)+len(s.Sets["allowed"].Elements) != 0 {
-			t.Errorf("%s: still there after deletion:\n%s", table, s)
+			t.Errorf("%s: elements are left after deletion:\n%s", table, s)
 		}
 	}
 }
 
-// A netlink attribute holds 65,535 bytes; what does not fit goes into further
-// ones, and nothing is lost. Transactions are filled to the last, and used again.
-func TestManyElementsArrive(t *testing.T) {
+// A netlink attribute holds 65,535 bytes. Elements that do not fit are sent in further
+// attributes, and none is lost. Transactions are filled up to their limit, and used again.
+func TestManyElements(t *testing.T) {
 	const n = 20000
 	for _, table := range tables {
 		conn, _ := realKernel(t)
@@ -184,7 +184,7 @@ func TestManyElementsArrive(t *testing.T) {
 		commit(t, conn, tx)
 		elements := read(t, conn, table).Sets["fronts"].Elements
 		if len(elements) != n {
-			t.Fatalf("%s: %d elements arrived of %d", table, len(elements), n)
+			t.Fatalf("%s: %d elements of %d exist", table, len(elements), n)
 		}
 		gone := &Tx{}
 		for _, e := range elements {
@@ -198,7 +198,7 @@ func TestManyElementsArrive(t *testing.T) {
 	}
 }
 
-func TestDefinitionsAreWhatNftLists(t *testing.T) {
+func TestDefinitionsArePrintedLikeNft(t *testing.T) {
 	conn, netns := realKernel(t)
 	for _, table := range tables {
 		commit(t, conn, allOf(table.Family, table))
@@ -213,7 +213,7 @@ func TestDefinitionsAreWhatNftLists(t *testing.T) {
 				}
 			}
 			if got, want := strings.Join(parts, " "), s.definition(table.Family); got != want {
-				t.Errorf("%s %s: nft says %q, we say %q", table, s.Name, got, want)
+				t.Errorf("%s %s: nft prints %q, we print %q", table, s.Name, got, want)
 			}
 		}
 	}

@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// A transaction prints what it does in the order in which it is done, whatever
-// the order in which it was put together.
+// A transaction prints its commands in the order of execution, not in that of the calls.
 func TestTxPrintsInOrder(t *testing.T) {
 	tx := &Tx{}
 	tx.DeleteSet(ip4, "old-set")
@@ -46,7 +45,8 @@ delete chain ip t old-chain
 	}
 }
 
-// Deleting and adding a key in one transaction replaces it, in whatever order.
+// Deleting and adding a key in one transaction replaces the element, in any order of the
+// calls.
 func TestReplaceInOneTransaction(t *testing.T) {
 	for name, k := range kernels(t) {
 		tx := allOf(IP4, ip4)
@@ -67,8 +67,8 @@ func TestReplaceInOneTransaction(t *testing.T) {
 	}
 }
 
-// Chains and sets that lead to each other go together once they are empty.
-func TestDeleteWhatLeadsToEachOther(t *testing.T) {
+// Chains and sets that refer to each other are deleted together once they are empty.
+func TestDeleteObjectsThatReferToEachOther(t *testing.T) {
 	for name, k := range kernels(t) {
 		tx := &Tx{}
 		tx.AddTable(ip4)
@@ -125,7 +125,7 @@ func TestSeconds(t *testing.T) {
 	}
 }
 
-func TestStateNamesTheDifference(t *testing.T) {
+func TestStateComparesDefinitions(t *testing.T) {
 	fake := NewFake()
 	commit(t, fake, allOf(IP4, ip4))
 	s := read(t, fake, ip4)
@@ -133,15 +133,15 @@ func TestStateNamesTheDifference(t *testing.T) {
 	hooked := c
 	hooked.Hook = &Hook{Type: "nat", Point: Output}
 	if !s.Chains["any"].Is(c) || s.Chains["any"].Is(hooked) || s.Chains["any"].SameHook(hooked) {
-		t.Error("hooks are not told apart")
+		t.Error("hooks are not compared")
 	}
 	c.Rules = c.Rules[1:]
 	if s.Chains["any"].Is(c) || !s.Chains["any"].SameHook(c) {
-		t.Error("rules are not told apart")
+		t.Error("rules are not compared")
 	}
 	dynamic := some
 	dynamic.Dynamic = true
 	if !s.Sets["some"].Is(IP4, some) || s.Sets["some"].Is(IP6, some) || s.Sets["some"].Is(IP4, dynamic) || s.Sets["some"].Is(IP4, nets) {
-		t.Error("sets are not told apart")
+		t.Error("sets are not compared")
 	}
 }

@@ -96,7 +96,7 @@ func TestEditsOfOtherProgramsAreReported(t *testing.T) {
 	}
 }
 
-// Own writes are not reported, also after the socket was replaced.
+// Own writes are not reported, not even after the socket was replaced.
 func TestOwnWritesAreNotReported(t *testing.T) {
 	o := observe(t)
 	for range 3 {
@@ -112,13 +112,13 @@ func TestOwnWritesAreNotReported(t *testing.T) {
 	o.fill(1)
 	o.nft("delete table ip t")
 	if e := o.next(); e.By != "nft" {
-		t.Errorf("reported %+v, want only what nft did", e)
+		t.Errorf("reported %+v, want only the edit of nft", e)
 	}
 }
 
 // Writes through another Conn of this program are not reported. The kernel filters them:
 // without that, they would fill the buffer of the Listener and count as lost.
-func TestWritesBesideAreNotReported(t *testing.T) {
+func TestWritesThroughAnotherConnAreNotReported(t *testing.T) {
 	o := observe(t)
 	o.fill(1)
 	beside, err := Open(Options{NetNS: o.netns, Beside: o.conn})
@@ -172,11 +172,11 @@ func TestEditsFromAClosedNetlinkPortAreReported(t *testing.T) {
 		t.Fatal(err)
 	}
 	if e := o.next(); !slices.Contains(e.What, "table") {
-		t.Errorf("reported %+v, want that the table is gone", e)
+		t.Errorf("reported %+v, want a deleted table", e)
 	}
 }
 
-// A flush that makes more notifications than the buffer holds is reported.
+// A flush that causes more notifications than the buffer holds is reported.
 func TestALargeFlushIsReported(t *testing.T) {
 	o := observe(t)
 	for n := range 20 {
@@ -192,6 +192,6 @@ func TestALargeFlushIsReported(t *testing.T) {
 	e := o.next()
 	t.Logf("reported %+v", e)
 	if !e.Lost && !slices.Contains(e.What, "table") {
-		t.Errorf("reported %+v, want that the table is gone, or that anything may be", e)
+		t.Errorf("reported %+v, want a deleted table, or Lost", e)
 	}
 }

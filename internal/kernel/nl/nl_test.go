@@ -42,8 +42,7 @@ func TestAttributesAreDecodedInTheirByteOrder(t *testing.T) {
 	}
 }
 
-// A message from the kernel that is cut off anywhere within an attribute is an error, and
-// never a panic.
+// A message that is truncated within an attribute is an error, and never a panic.
 func TestTruncatedMessagesAreErrors(t *testing.T) {
 	for n := range message() {
 		_, err := decode(message()[:n], binary.BigEndian)
@@ -62,7 +61,7 @@ func TestMalformedNestedAttributesAreErrors(t *testing.T) {
 	}
 }
 
-func TestNoRequestIsSentAfterTheContextEnded(t *testing.T) {
+func TestNoRequestIsSentWithACancelledContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err := Execute(ctx, Request{Protocol: unix.NETLINK_GENERIC, Type: unix.GENL_ID_CTRL})
@@ -72,7 +71,7 @@ func TestNoRequestIsSentAfterTheContextEnded(t *testing.T) {
 }
 
 // The kernel's controller of generic netlink lists itself.
-func TestExecuteReturnsTheAnswers(t *testing.T) {
+func TestExecuteReturnsTheReplies(t *testing.T) {
 	answers, err := Execute(t.Context(), Request{
 		Protocol: unix.NETLINK_GENERIC, Type: unix.GENL_ID_CTRL, Flags: netlink.Dump,
 		Header: [headerLen]byte{unix.CTRL_CMD_GETFAMILY, 1},

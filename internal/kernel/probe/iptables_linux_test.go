@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 )
 
-// hint makes a namespace look like one whose host uses a variant.
+// hint returns a namespace with the hint of kubelet that the host uses a variant.
 func hint(t *testing.T, variant iptables.Variant) int {
 	t.Helper()
 	ns := kerneltest.Namespace(t)
@@ -33,7 +33,7 @@ func hint(t *testing.T, variant iptables.Variant) int {
 	return ns
 }
 
-// tables lists what tables there are in a namespace.
+// tables lists the tables in a namespace.
 func tables(t *testing.T, ns int) []string {
 	t.Helper()
 	all, err := iptables.NewKernel(iptables.Options{NetNS: ns}).Outlines(t.Context(), iptables.AllRules)
@@ -45,7 +45,7 @@ func tables(t *testing.T, ns int) []string {
 		names = append(names, table.String())
 		for _, c := range table.Chains {
 			if strings.HasPrefix(c.Name, "SLUICE") {
-				t.Errorf("left behind: chain %s", c.Name)
+				t.Errorf("the probe left chain %s", c.Name)
 			}
 		}
 	}
@@ -53,8 +53,7 @@ func tables(t *testing.T, ns int) []string {
 	return names
 }
 
-// This kernel can do everything, in either variant, and nothing is left of the
-// question.
+// This kernel supports everything, in both variants, and the probe leaves nothing.
 func TestIptables(t *testing.T) {
 	for _, variant := range []iptables.Variant{iptables.NFT, iptables.Legacy} {
 		ns := hint(t, variant)
@@ -64,7 +63,7 @@ func TestIptables(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Logf("%s: asked for %v", variant, time.Since(started))
+		t.Logf("%s: the probe took %v", variant, time.Since(started))
 		if !got.IPv4 || !got.IPv6 || len(got.Notes) != 0 {
 			t.Errorf("%s: %+v", variant, got)
 		}
@@ -74,8 +73,8 @@ func TestIptables(t *testing.T) {
 	}
 }
 
-// Each extension alone is something that the programs and the kernel take, also
-// where rules can only be tested.
+// Each extension works alone, with the programs and the kernel, and all together pass a
+// test without a write.
 func TestEachExtension(t *testing.T) {
 	for _, variant := range []iptables.Variant{iptables.NFT, iptables.Legacy} {
 		tools, err := iptables.Open(t.Context(), iptables.Options{
@@ -97,7 +96,7 @@ func TestEachExtension(t *testing.T) {
 	}
 }
 
-// Without the capabilities the error says which, and what helps.
+// Without the capabilities the error names them, and contains advice.
 func TestIptablesWithoutCapability(t *testing.T) {
 	for _, c := range []struct {
 		variant    iptables.Variant
@@ -122,8 +121,8 @@ func TestIptablesWithoutCapability(t *testing.T) {
 	}
 }
 
-// What is lacking is named, each with its own remedy; what can be done without
-// is no error.
+// Each missing extension is reported with its own remedy. A missing extension that only
+// some Services need is not an error.
 func TestMissingExtensions(t *testing.T) {
 	refusal := &iptables.RestoreError{Program: "iptables-restore", Rule: "-A X", Reason: "Couldn't load it"}
 	lacks := func(names ...string) attempt {
@@ -157,11 +156,11 @@ func TestMissingExtensions(t *testing.T) {
 				` (iptables-restore: "-A X": Couldn't load it)`, "",
 		},
 		{
-			"what not everybody needs", ip4, lacks("match sctp", "match recent"), nil, "",
+			"extensions that only some Services need", ip4, lacks("match sctp", "match recent"), nil, "",
 			"Services that need session affinity are not served in IPv4: iptables match recent is missing: load it with: modprobe xt_recent, or use a kernel with CONFIG_NETFILTER_XT_MATCH_RECENT\n" +
 				"Services that need SCTP are not served in IPv4: iptables match sctp is missing: load it with: modprobe xt_sctp, or use a kernel with CONFIG_NETFILTER_XT_MATCH_SCTP",
 		},
-		{"trouble", ip4, func(_ xtFamily, all []extension) error {
+		{"another error", ip4, func(_ xtFamily, all []extension) error {
 			if all[0].table == "" || len(all) > 1 {
 				return unix.ENOMEM
 			}

@@ -18,8 +18,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
 
-// This kernel can do everything, in a fraction of a second, and nothing is left
-// of the question.
+// This kernel supports everything, and the probe takes a fraction of a second and leaves
+// nothing.
 func TestNftables(t *testing.T) {
 	ns := kerneltest.Namespace(t)
 	started := time.Now()
@@ -27,7 +27,7 @@ func TestNftables(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("asked for %v", time.Since(started))
+	t.Logf("the probe took %v", time.Since(started))
 	if !got.IPv4 || !got.IPv6 || len(got.Notes) != 0 {
 		t.Errorf("got %+v", got)
 	}
@@ -37,12 +37,11 @@ func TestNftables(t *testing.T) {
 	}
 	tables, err := conn.ListTables()
 	if err != nil || len(tables) != 0 {
-		t.Errorf("left behind: %v, %v", tables, err)
+		t.Errorf("the probe left %v, %v", tables, err)
 	}
 }
 
-// Each feature alone is something the kernel takes: otherwise it would be
-// blamed for the lack of another.
+// Each feature works alone. Otherwise it would be reported when another one is missing.
 func TestEachFeature(t *testing.T) {
 	conn, err := nft.Open(nft.Options{NetNS: kerneltest.Namespace(t)})
 	if err != nil {
@@ -58,8 +57,8 @@ func TestEachFeature(t *testing.T) {
 	}
 }
 
-// A host on which IPv6 is switched off is served in IPv4, and the note says how
-// to switch it on. (S-301)
+// A host with IPv6 disabled is served in IPv4, and the note says how to enable IPv6.
+// (S-301)
 func TestIPv6SwitchedOff(t *testing.T) {
 	ns := kerneltest.Namespace(t)
 	const key = "net.ipv6.conf.all.disable_ipv6"
@@ -75,7 +74,7 @@ func TestIPv6SwitchedOff(t *testing.T) {
 	}
 }
 
-// Without the capability the error says so, and what helps.
+// Without the capability the error names it, and contains advice.
 func TestWithoutCapability(t *testing.T) {
 	var got error
 	kerneltest.Do(t, kerneltest.Namespace(t), func() error {
@@ -90,7 +89,7 @@ func TestWithoutCapability(t *testing.T) {
 	}
 }
 
-// drop takes a capability from the calling thread.
+// drop removes a capability from the calling thread.
 func drop(capability int) error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
@@ -104,7 +103,7 @@ func drop(capability int) error {
 	return nil
 }
 
-// What a kernel lacks is named, each with its own remedy, and nothing else.
+// Each missing feature is reported with its own remedy, and nothing else.
 func TestMissingFeatures(t *testing.T) {
 	lacks := func(names ...string) func(nft.Family, []feature) error {
 		return func(_ nft.Family, features []feature) error {
@@ -148,7 +147,7 @@ func TestMissingFeatures(t *testing.T) {
 			"privilege", nft.IP4, always(os.ErrPermission), ErrPrivilege,
 			"missing privilege: programming nftables needs the capability CAP_NET_ADMIN: run as root, or grant it (in a pod: securityContext.capabilities.add: [NET_ADMIN])",
 		},
-		{"trouble", nft.IP4, always(unix.ENOMEM), unix.ENOMEM, "try nftables NAT chains in IPv4: cannot allocate memory"},
+		{"another error", nft.IP4, always(unix.ENOMEM), unix.ENOMEM, "try nftables NAT chains in IPv4: cannot allocate memory"},
 		{
 			"together", nft.IP4, together, unix.ENOMEM,
 			"try nftables in IPv4: each feature alone works, all together not: cannot allocate memory",

@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 )
 
-// run starts a copy of sleep with attributes and the standard output of a test,
-// and ends it with the test.
+// run starts a copy of sleep with these attributes and files, and kills it when the test
+// ends.
 func run(t *testing.T, attr *syscall.SysProcAttr, files ...*os.File) Process {
 	t.Helper()
 	sleep, err := exec.LookPath("sleep")
@@ -47,8 +47,8 @@ func run(t *testing.T, attr *syscall.SysProcAttr, files ...*os.File) Process {
 	return list[0]
 }
 
-// A process of another user, or with capabilities in a user namespace of its own,
-// cannot change the rules of this network namespace.
+// Neither a process of another user nor one with capabilities only in its own user
+// namespace can change the rules of this network namespace.
 func TestWhoHasNetAdmin(t *testing.T) {
 	if b, err := os.ReadFile("/proc/self/uid_map"); err != nil || len(strings.Fields(string(b))) == 3 && strings.Fields(string(b))[2] == "1" {
 		t.Skip("the user namespace of this process has one user only")
@@ -104,7 +104,7 @@ func TestAgeAndSockets(t *testing.T) {
 	}
 }
 
-// What cannot be read speaks for nothing.
+// Properties that cannot be read have their default values.
 func TestAProcessWithUnreadableFilesHasUnknownProperties(t *testing.T) {
 	root := folder(t, map[string][4]string{"7": {"p", "/usr/bin/p", "net:[1]", ""}})
 	want := Process{PID: 7, Program: "/usr/bin/p", Admin: true}

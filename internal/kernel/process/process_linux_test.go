@@ -15,8 +15,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
 
-// start starts a program that sleeps, under a name and with another as its first
-// argument, and ends it with the test.
+// start starts a program that sleeps, with a file name and a first argument, and kills it
+// when the test ends.
 func start(t *testing.T, netns int, file, arg string) int {
 	t.Helper()
 	sleep, err := exec.LookPath("sleep")
@@ -54,7 +54,7 @@ func copyFile(to, from string) error {
 	return out.Close()
 }
 
-func TestProcessesAreFoundByFileAndByFirstArgumentInTheirNamespaceOnly(t *testing.T) {
+func TestNamedFindsFileNamesAndFirstArgumentsInANamespace(t *testing.T) {
 	here, there := kerneltest.Namespace(t), kerneltest.Namespace(t)
 	byFile := start(t, here, "their-proxy", "/any/name")
 	byArgument := start(t, here, "multi-call", "/usr/bin/their-proxy")
@@ -90,8 +90,8 @@ func sorted(pids []int) []int {
 	return pids
 }
 
-// folder is a /proc with processes: their number, then name, first argument,
-// network namespace and program. A field left out cannot be read.
+// folder returns a folder like /proc with processes by PID: name, first argument, network
+// namespace and program. An empty field cannot be read.
 func folder(t *testing.T, processes map[string][4]string) string {
 	t.Helper()
 	root := t.TempDir()
@@ -125,8 +125,8 @@ func TestAProcessDoesNotCountItself(t *testing.T) {
 		"7":    {"p", "p", "net:[1]", "ours"},   // this process, or another of this program
 		"8":    {"p", "p", "net:[1]", "theirs"}, // another program
 		"12":   {"p", "p", "net:[1]", ""},       // of another user: its program cannot be read
-		"9":    {"p", "p", "net:[2]", "theirs"}, // elsewhere
-		"10":   {"p", "p", "", "theirs"},        // ended meanwhile
+		"9":    {"p", "p", "net:[2]", "theirs"}, // in another namespace
+		"10":   {"p", "p", "", "theirs"},        // exited meanwhile
 		"11":   {"", "", "net:[1]", "theirs"},
 		"13":   {"q", "/p", "net:[1]", "theirs"},
 		"14":   {"p-2", "/p/q", "net:[1]", "theirs"},
@@ -147,7 +147,7 @@ func TestWithoutProcIsAnError(t *testing.T) {
 	}
 }
 
-// BenchmarkNamed is the price of a look at the processes of this machine.
+// BenchmarkNamed measures a search of the processes of this machine.
 func BenchmarkNamed(b *testing.B) {
 	p := New(Options{})
 	for b.Loop() {

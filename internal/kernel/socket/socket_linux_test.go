@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
 
-func TestConnectionsAreCountedByLocalAddressAndListenersAreNone(t *testing.T) {
+func TestConnectionsAreCountedByLocalAddress(t *testing.T) {
 	netns := kerneltest.Namespace(t)
 	var conns []io.Closer
 	kerneltest.Do(t, netns, func() error {
@@ -46,12 +46,12 @@ func TestConnectionsAreCountedByLocalAddressAndListenersAreNone(t *testing.T) {
 			t.Errorf("connections (-want +got):\n%s", diff)
 		}
 	}
-	// Each has two ends here.
+	// Both ends of each connection are in this namespace.
 	check(map[netip.Addr]int{
 		netip.MustParseAddr("127.0.0.2"): 2, netip.MustParseAddr("127.0.0.1"): 2, netip.MustParseAddr("::1"): 2,
 	})
 	for _, c := range conns[1:] {
-		_ = c.(*net.TCPConn).SetLinger(0) // at once, with nothing to remember
+		_ = c.(*net.TCPConn).SetLinger(0) // closes at once, without TIME_WAIT
 		_ = c.Close()
 	}
 	_ = conns[0].Close()

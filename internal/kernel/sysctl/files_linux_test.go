@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/sysctl"
 )
 
-// What was written is read, and a file that is not there is not made.
+// Get returns what Set wrote. A missing file is an error, and is not created.
 func TestFiles(t *testing.T) {
 	root := t.TempDir()
 	if err := os.WriteFile(filepath.Join(root, "hashsize"), []byte("16\n"), 0o644); err != nil {
@@ -31,21 +31,21 @@ func TestFiles(t *testing.T) {
 		t.Errorf("after: %q, %v", got, err)
 	}
 	if err := f.Set("/gone", "1"); !errors.Is(err, fs.ErrNotExist) || err.Error() != "write 1 to /gone: no such file or directory" {
-		t.Errorf("set what is not there: %v", err)
+		t.Errorf("set a missing file: %v", err)
 	}
 	if _, err := f.Get("/gone"); !errors.Is(err, fs.ErrNotExist) || err.Error() != "read /gone: no such file or directory" {
-		t.Errorf("get what is not there: %v", err)
+		t.Errorf("get a missing file: %v", err)
 	}
 }
 
-// The table of connections is the host's: from another network namespace the
-// kernel takes no size for it, not even the one it has.
+// The conntrack table belongs to the host: from another network namespace the kernel does
+// not accept a size, not even the current one.
 func TestFilesOfTheHostFromANamespace(t *testing.T) {
 	const path = "/sys/module/nf_conntrack/parameters/hashsize"
 	f := sysctl.NewFiles(sysctl.Options{NetNS: kerneltest.Namespace(t)})
 	now, err := f.Get(path)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
-		t.Skipf("no such table here, or not for this user: %v", err)
+		t.Skipf("the table does not exist, or cannot be read: %v", err)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
 
-// folder makes a root with one parameter.
+// folder creates a root with one parameter.
 func folder(t *testing.T, key, value string) (*sysctl.Sysctl, string) {
 	t.Helper()
 	root := t.TempDir()
@@ -38,7 +38,7 @@ func TestSet(t *testing.T) {
 	}{
 		{"different", "0", "1", "1", true},
 		{"same", "1", "1", "1", false},
-		{"same but for white space", "4096\t87380  6291456", "4096 87380 6291456", "4096\t87380  6291456", false},
+		{"same except for white space", "4096\t87380  6291456", "4096 87380 6291456", "4096\t87380  6291456", false},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -65,15 +65,15 @@ func TestSet(t *testing.T) {
 	}
 }
 
-// An error names the parameter, the value, and what helps.
+// An error contains the parameter, the value, and advice.
 func TestErrors(t *testing.T) {
 	s, _ := folder(t, "net.ipv4.ip_forward", "yes")
 	_, missing := s.Get("net.netfilter.nf_conntrack_max")
 	cases := []struct {
-		name string
-		err  error
-		is   error
-		says []string
+		name     string
+		err      error
+		is       error
+		contains []string
 	}{
 		{"missing", missing, sysctl.ErrNotFound, []string{"net.netfilter.nf_conntrack_max", "kernel module"}},
 		{"set missing", s.Set("net.x", "3"), sysctl.ErrNotFound, []string{"net.x"}},
@@ -85,28 +85,28 @@ func TestErrors(t *testing.T) {
 			t.Errorf("%s: %v", c.name, c.err)
 			continue
 		}
-		for _, word := range c.says {
+		for _, word := range c.contains {
 			if !strings.Contains(c.err.Error(), word) {
-				t.Errorf("%s: %q does not say %q", c.name, c.err, word)
+				t.Errorf("%s: %q lacks %q", c.name, c.err, word)
 			}
 		}
 	}
 }
 
-// The kernel's own refusals say what helps.
+// If the kernel refuses a write, the error contains advice.
 func TestKernelRefuses(t *testing.T) {
 	s := sysctl.New(sysctl.Options{NetNS: kerneltest.Namespace(t)})
 	err := s.Set("net.ipv4.conf.lo.forwarding", "many")
 	if !errors.Is(err, unix.EINVAL) || !strings.Contains(err.Error(), "net.ipv4.conf.lo.forwarding=many") {
 		t.Errorf("bad value: %v", err)
 	}
-	err = s.Set("kernel.osrelease", "7.0") // read-only for everybody
+	err = s.Set("kernel.osrelease", "7.0") // read-only
 	if !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "sysctl -w kernel.osrelease=") {
 		t.Errorf("read-only: %v", err)
 	}
 }
 
-// A parameter is that of the namespace asked for, and of no other.
+// Parameters are those of the given namespace.
 func TestNamespace(t *testing.T) {
 	one := sysctl.New(sysctl.Options{NetNS: kerneltest.Namespace(t)})
 	two := sysctl.New(sysctl.Options{NetNS: kerneltest.Namespace(t)})
@@ -145,6 +145,6 @@ func TestMatchReturnsParametersByPattern(t *testing.T) {
 		}
 	}
 	if got, err := s.Match("net/ipv4/conf/*/no_such_parameter"); err != nil || len(got) > 0 {
-		t.Errorf("no parameter matches, but it returns %v, %v", got, err)
+		t.Errorf("a pattern without matches returns %v, %v", got, err)
 	}
 }

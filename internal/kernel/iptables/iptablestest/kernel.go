@@ -12,11 +12,12 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
 )
 
-// Kernel is what iptables.Kernel reads and changes, in memory. It refuses to remove a
-// built-in chain, or one that a rule still leads to.
+// Kernel is an in-memory fake of iptables.Kernel. It refuses to remove a built-in chain, or
+// a chain to which a rule still jumps.
 type Kernel struct {
-	// Fail, if set, is called before each reading ("read") and removal ("remove
-	// legacy", "remove nft"); its error is returned instead. Set it before use.
+	// Fail, if set, is called before each read ("read") and removal ("remove legacy",
+	// "remove nft"); if it returns an error, the operation returns that error. Set it
+	// before use.
 	Fail func(verb string) error
 
 	mu     sync.Mutex
@@ -26,7 +27,7 @@ type Kernel struct {
 // NewKernel returns a kernel with these tables.
 func NewKernel(tables ...iptables.Outline) *Kernel { return &Kernel{tables: tables} }
 
-// Outlines is as iptables.Kernel.Outlines.
+// Outlines implements the contract of iptables.Kernel.Outlines.
 func (k *Kernel) Outlines(ctx context.Context, rules func(chain string) bool) ([]iptables.Outline, error) {
 	if err := k.fail(ctx, "read"); err != nil {
 		return nil, err
@@ -45,7 +46,7 @@ func (k *Kernel) Outlines(ctx context.Context, rules func(chain string) bool) ([
 	return all, nil
 }
 
-// Remove is as iptables.Kernel.Remove.
+// Remove implements the contract of iptables.Kernel.Remove.
 func (k *Kernel) Remove(ctx context.Context, removals ...iptables.Removal) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -89,11 +90,11 @@ func (k *Kernel) remove(ctx context.Context, verb string, removals ...iptables.R
 func without(o iptables.Outline, r iptables.Removal) (iptables.Outline, error) {
 	rest := iptables.Outline{TableID: o.TableID}
 	for _, c := range o.Chains {
-		goes := slices.Contains(r.Chains, c.Name)
-		if goes && c.Builtin {
+		removed := slices.Contains(r.Chains, c.Name)
+		if removed && c.Builtin {
 			return o, fmt.Errorf("remove chain %s: it is built in", c.Name)
 		}
-		if goes {
+		if removed {
 			continue
 		}
 		kept := iptables.ChainOutline{Name: c.Name, Builtin: c.Builtin}
@@ -116,7 +117,7 @@ func (k *Kernel) fail(ctx context.Context, verb string) error {
 	return k.Fail(verb)
 }
 
-// String prints the tables about as PROGRAM-save does.
+// String prints the tables in a short form of the output of PROGRAM-save.
 func (k *Kernel) String() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
