@@ -8,31 +8,31 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-func TestEachProblemOnce(t *testing.T) {
+func TestEachProblemIsReportedOnce(t *testing.T) {
 	a := route.Problem{Object: "Service default/web", Field: "spec.type", Reason: "unknown"}
 	b := route.Problem{Object: "Service default/web", Field: "spec.ports[0]", Reason: "unknown"}
 	steps := []struct {
 		name     string
 		object   string
 		problems []route.Problem
-		told     []route.Problem
+		want     []route.Problem
 	}{
 		{"new", "web", []route.Problem{a}, []route.Problem{a}},
 		{"again", "web", []route.Problem{a}, nil},
 		{"one more", "web", []route.Problem{b, a}, []route.Problem{b}},
 		{"one less", "web", []route.Problem{b}, nil},
 		{"another object", "db", []route.Problem{a}, []route.Problem{a}},
-		{"back", "web", []route.Problem{a, b}, []route.Problem{a}},
+		{"again after it was gone", "web", []route.Problem{a, b}, []route.Problem{a}},
 		{"twice in one list", "twice", []route.Problem{b, b}, []route.Problem{b}},
-		{"gone", "web", nil, nil},
-		{"back after that", "web", []route.Problem{a}, []route.Problem{a}},
+		{"none", "web", nil, nil},
+		{"again after all were gone", "web", []route.Problem{a}, []route.Problem{a}},
 	}
-	var told []route.Problem
-	r := NewReporter(func(p []route.Problem) { told = append(told, p...) })
+	var reported []route.Problem
+	r := NewReporter(func(p []route.Problem) { reported = append(reported, p...) })
 	for _, s := range steps {
-		told = nil
+		reported = nil
 		r.Set(s.object, s.problems)
-		if d := cmp.Diff(s.told, told); d != "" {
+		if d := cmp.Diff(s.want, reported); d != "" {
 			t.Errorf("%s (-want +got):\n%s", s.name, d)
 		}
 	}

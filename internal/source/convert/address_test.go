@@ -50,7 +50,7 @@ func TestParsePrefix(t *testing.T) {
 	}
 }
 
-func TestInternerSharesAndIsBounded(t *testing.T) {
+func TestInternerSharesStrings(t *testing.T) {
 	in := NewInterner()
 	a, b := in.Of(strings.Repeat("x", 8)), in.Of(strings.Repeat("x", 8))
 	if a != b || a != "xxxxxxxx" {
@@ -60,14 +60,14 @@ func TestInternerSharesAndIsBounded(t *testing.T) {
 		in.Of(number(int32(i)))
 	}
 	if len(in.seen) > maxInterned {
-		t.Errorf("%d strings kept, more than %d", len(in.seen), maxInterned)
+		t.Errorf("%d strings are kept, want at most %d", len(in.seen), maxInterned)
 	}
 	if got := (*Interner)(nil).Of("y"); got != "y" {
-		t.Errorf("a nil Interner says %q", got)
+		t.Errorf("a nil Interner returns %q", got)
 	}
 }
 
-// FuzzAddr holds that whatever parses is canonical: it parses to itself.
+// FuzzAddr verifies that parsed values are canonical: their text parses to the same value.
 func FuzzAddr(f *testing.F) {
 	for _, s := range []string{"10.0.0.01", "::ffff:1.2.3.4", "fd00::1", "203.0.113.000/025", "::ffff:0:0/96", "::ffff:0:0/95"} {
 		f.Add(s)
@@ -75,12 +75,12 @@ func FuzzAddr(f *testing.F) {
 	f.Fuzz(func(t *testing.T, s string) {
 		if a, ok := parseAddr(s); ok {
 			if b, ok := parseAddr(a.String()); !ok || a != b {
-				t.Errorf("%q: %v is not itself but %v", s, a, b)
+				t.Errorf("%q: %v parses to %v", s, a, b)
 			}
 		}
 		if p, ok := parsePrefix(s); ok {
 			if q, ok := parsePrefix(p.String()); !ok || p != q {
-				t.Errorf("%q: %v is not itself but %v", s, p, q)
+				t.Errorf("%q: %v parses to %v", s, p, q)
 			}
 		}
 	})

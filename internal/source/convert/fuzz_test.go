@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// FuzzService holds what the rest of the program relies on, for whatever JSON
-// gets past the API types.
+// FuzzService verifies the properties of converted Services that the rest of the program
+// relies on, for all JSON that the API types accept.
 func FuzzService(f *testing.F) {
 	f.Add([]byte(`{"metadata":{"name":"web"},"spec":{"clusterIP":"10.96.0.01","ports":[{"port":80,"nodePort":30000}]}}`))
 	f.Add([]byte(`{"spec":{"clusterIPs":["10.0.0.1","fd00::1"],"ipFamilies":["IPv4","IPv6"],"externalIPs":["","x","192.0.2.1"],
@@ -78,7 +78,7 @@ func FuzzSlice(f *testing.F) {
 			return
 		}
 		if sl.Service.Name == "" {
-			t.Error("a slice of no Service")
+			t.Error("a slice without a Service")
 		}
 		for _, p := range sl.Ports {
 			if p.Port == 0 || p.Protocol.String() == "unknown" {
@@ -91,7 +91,7 @@ func FuzzSlice(f *testing.F) {
 				t.Errorf("%v in a slice of %s", ep.Addr, in.AddressType)
 			}
 			if h := ep.Hints; h != nil && len(h.Zones)+len(h.Nodes) == 0 {
-				t.Error("hints of nothing")
+				t.Error("hints without zones and nodes")
 			}
 		}
 	})
@@ -112,13 +112,12 @@ func checkProblems(t *testing.T, problems []route.Problem) {
 	t.Helper()
 	for _, p := range problems {
 		if p.Object == "" || p.Field == "" || p.Reason == "" {
-			t.Errorf("problem %+v says too little", p)
+			t.Errorf("problem %+v is incomplete", p)
 		}
 	}
 }
 
-// What is wrong with one object says nothing of the next: a Converter has no
-// state but shared strings.
+// A Converter has no state except shared strings.
 func TestConverterIsSafeForConcurrentUse(t *testing.T) {
 	c := Converter{Strings: NewInterner()}
 	done := make(chan *cluster.Service)

@@ -19,11 +19,11 @@ func TestInterner(t *testing.T) {
 		t.Errorf("got %q and %q, want one copy", a, b)
 	}
 	if unsafe.StringData(a) == unsafe.StringData(whole[21:]) {
-		t.Error("a part keeps the whole text alive")
+		t.Error("a substring keeps the whole text in memory")
 	}
 	var none *Interner
 	if got := none.Of("web-1"); got != "web-1" {
-		t.Errorf("without an Interner %q", got)
+		t.Errorf("a nil Interner returns %q", got)
 	}
 }
 
@@ -38,8 +38,7 @@ func hints(zones, nodes []string) *discoveryv1.EndpointHints {
 	return h
 }
 
-// Equal hints are one value in memory; hints that only look alike when written
-// in a row are not.
+// Equal hints share one value in memory; hints with the same concatenated text do not.
 func TestInternedHints(t *testing.T) {
 	in := NewInterner()
 	seen := map[*cluster.Hints]string{}
@@ -55,15 +54,14 @@ func TestInternedHints(t *testing.T) {
 			t.Errorf("%v: two copies", h)
 		}
 		if other, ok := seen[got]; ok {
-			t.Errorf("%v is taken for %s", h, other)
+			t.Errorf("%v has the value of %s", h, other)
 		}
 		seen[got] = fmt.Sprint(h)
 	}
 }
 
-// However many different values come by, an Interner does not grow for ever,
-// and still gives back what it is given.
-func TestInternerForgets(t *testing.T) {
+// An Interner does not grow beyond its limit, and still returns the right values.
+func TestInternerIsBounded(t *testing.T) {
 	in := NewInterner()
 	for i := range 2*maxInterned + 10 {
 		name := fmt.Sprint(i)
@@ -75,6 +73,6 @@ func TestInternerForgets(t *testing.T) {
 		}
 	}
 	if len(in.seen) > maxInterned || len(in.hints) > maxInterned {
-		t.Errorf("%d strings and %d hints are kept, want %d at most", len(in.seen), len(in.hints), maxInterned)
+		t.Errorf("%d strings and %d hints are kept, want at most %d", len(in.seen), len(in.hints), maxInterned)
 	}
 }

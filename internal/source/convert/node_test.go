@@ -31,11 +31,11 @@ func TestNode(t *testing.T) {
 		{"all podCIDRs", corev1.Node{Spec: corev1.NodeSpec{
 			PodCIDR: "10.1.0.0/24", PodCIDRs: []string{"10.1.0.0/24", "fd01::/64", "10.2.0.0/24", "x"},
 		}}, cluster.Node{PodCIDRs: cidrs("10.1.0.0/24", "fd01::/64", "10.2.0.0/24")}, []string{"spec.podCIDRs[3] x"}},
-		{"podCIDR alone", corev1.Node{Spec: corev1.NodeSpec{PodCIDR: "10.1.0.0/24"}}, cluster.Node{PodCIDRs: cidrs("10.1.0.0/24")}, nil},
+		{"only podCIDR", corev1.Node{Spec: corev1.NodeSpec{PodCIDR: "10.1.0.0/24"}}, cluster.Node{PodCIDRs: cidrs("10.1.0.0/24")}, nil},
 		{"bad address", corev1.Node{Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
 			{Type: corev1.NodeInternalIP, Address: "n1.example"}, {Type: corev1.NodeInternalIP, Address: "fd00::1"},
 		}}}, cluster.Node{Addresses: addrs("fd00::1")}, []string{"status.addresses[0].address n1.example"}},
-		{"nothing known yet", corev1.Node{}, cluster.Node{}, nil},
+		{"an empty Node", corev1.Node{}, cluster.Node{}, nil},
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
@@ -44,7 +44,7 @@ func TestNode(t *testing.T) {
 			if d := diff(&tc.want, got); d != "" {
 				t.Errorf("Node (-want +got):\n%s", d)
 			}
-			if d := diff(tc.problems, told(t, "Node n1", problems)); d != "" {
+			if d := diff(tc.problems, fieldsOf(t, "Node n1", problems)); d != "" {
 				t.Errorf("problems (-want +got):\n%s", d)
 			}
 		})
@@ -59,7 +59,7 @@ func TestServiceCIDR(t *testing.T) {
 	if d := diff(cidrs("10.96.0.0/12", "fd00:96::/112"), got); d != "" {
 		t.Errorf("ServiceCIDR (-want +got):\n%s", d)
 	}
-	if d := diff([]string{"spec.cidrs[2] 10.96.0.0/99"}, told(t, "ServiceCIDR kubernetes", problems)); d != "" {
+	if d := diff([]string{"spec.cidrs[2] 10.96.0.0/99"}, fieldsOf(t, "ServiceCIDR kubernetes", problems)); d != "" {
 		t.Errorf("problems (-want +got):\n%s", d)
 	}
 }

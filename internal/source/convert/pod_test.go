@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 )
 
-// pod is a running and ready Pod of app=web.
+// pod returns a running and ready Pod with the label app=web, changed by mutate.
 func pod(name, ip string, mutate func(*corev1.Pod)) *corev1.Pod {
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{"app": "web", "more": "x"}},
@@ -27,7 +27,7 @@ func pod(name, ip string, mutate func(*corev1.Pod)) *corev1.Pod {
 	return p
 }
 
-func asIs(*corev1.Pod) {}
+func unchanged(*corev1.Pod) {}
 
 func TestPodsOfAService(t *testing.T) {
 	ready := func(ip string) cluster.Endpoint {
@@ -47,25 +47,25 @@ func TestPodsOfAService(t *testing.T) {
 	}{
 		{
 			"named port, sorted by name", named,
-			[]*corev1.Pod{pod("b", "10.0.0.2", asIs), pod("a", "10.0.0.1", asIs)},
+			[]*corev1.Pod{pod("b", "10.0.0.2", unchanged), pod("a", "10.0.0.1", unchanged)},
 			[]group{{http, []cluster.Endpoint{ready("10.0.0.1"), ready("10.0.0.2")}}},
 		},
 		{
 			"no targetPort means the port", func(*corev1.Service) {},
-			[]*corev1.Pod{pod("a", "10.0.0.1", asIs)},
+			[]*corev1.Pod{pod("a", "10.0.0.1", unchanged)},
 			[]group{{[]cluster.SlicePort{{Name: "http", Protocol: cluster.TCP, Port: 80}}, []cluster.Endpoint{ready("10.0.0.1")}}},
 		},
 		{
 			"named port of different numbers", named,
-			[]*corev1.Pod{pod("a", "10.0.0.1", asIs), pod("b", "10.0.0.2", func(p *corev1.Pod) { p.Spec.Containers[0].Ports[0].ContainerPort = 9090 })},
+			[]*corev1.Pod{pod("a", "10.0.0.1", unchanged), pod("b", "10.0.0.2", func(p *corev1.Pod) { p.Spec.Containers[0].Ports[0].ContainerPort = 9090 })},
 			[]group{
 				{http, []cluster.Endpoint{ready("10.0.0.1")}},
 				{[]cluster.SlicePort{{Name: "http", Protocol: cluster.TCP, Port: 9090}}, []cluster.Endpoint{ready("10.0.0.2")}},
 			},
 		},
 		{
-			"a pod without the port called", func(s *corev1.Service) { s.Spec.Ports[0].TargetPort = intstr.FromString("dns") },
-			[]*corev1.Pod{pod("a", "10.0.0.1", asIs)}, // dns is UDP there
+			"a pod without the named port", func(s *corev1.Service) { s.Spec.Ports[0].TargetPort = intstr.FromString("dns") },
+			[]*corev1.Pod{pod("a", "10.0.0.1", unchanged)}, // its port dns is UDP
 			[]group{{nil, []cluster.Endpoint{ready("10.0.0.1")}}},
 		},
 		{
@@ -97,7 +97,7 @@ func TestPodsOfAService(t *testing.T) {
 			{Addr: addrs("10.0.0.1")[0], Node: "n1", Ready: true},
 			{Addr: addrs("10.0.0.2")[0], Node: "n1", Ready: true, Serving: true, Terminating: true},
 		}}}},
-		{"others are not selected", named, []*corev1.Pod{
+		{"other Pods are not selected", named, []*corev1.Pod{
 			pod("a", "10.0.0.1", func(p *corev1.Pod) { p.Labels["app"] = "db" }),
 			pod("b", "10.0.0.2", func(p *corev1.Pod) { p.Namespace = "other" }),
 			pod("c", "10.0.0.3", func(p *corev1.Pod) { p.Labels = nil }),
@@ -105,7 +105,7 @@ func TestPodsOfAService(t *testing.T) {
 		{"done, failed, without address", named, []*corev1.Pod{
 			pod("a", "10.0.0.1", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }),
 			pod("b", "10.0.0.2", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }),
-			pod("c", "", asIs),
+			pod("c", "", unchanged),
 		}, nil},
 	}
 	for _, tc := range cases {
@@ -125,7 +125,7 @@ func TestPodsOfAService(t *testing.T) {
 			var got []group
 			for i, sl := range sel.Slices(pods) {
 				if sl.Name != derivedName(sel.Service, "pods", i) || sl.Service != sel.Service {
-					t.Errorf("slice %d is called %v of %v", i, sl.Name, sl.Service)
+					t.Errorf("slice %d has the name %v and the Service %v", i, sl.Name, sl.Service)
 				}
 				got = append(got, group{sl.Ports, sl.Endpoints})
 			}
@@ -136,7 +136,7 @@ func TestPodsOfAService(t *testing.T) {
 	}
 }
 
-// selection is whom a Service selects.
+// selection returns the Selection of a Service, changed by mutate.
 func selection(mutate func(*corev1.Service)) *Selection {
 	var c Converter
 	in := service(mutate)
@@ -152,17 +152,17 @@ func TestSelectionOfNothing(t *testing.T) {
 		},
 	} {
 		if sel := selection(mutate); sel != nil {
-			t.Errorf("%s: selects %v", name, sel)
+			t.Errorf("%s: the Selection is %v", name, sel)
 		}
 	}
 }
 
 func TestPodBadAddress(t *testing.T) {
-	got, problems := Converter{}.Pod(pod("a", "127.0.0.1", asIs))
+	got, problems := Converter{}.Pod(pod("a", "127.0.0.1", unchanged))
 	if got != nil {
-		t.Errorf("a Pod came of it: %v", got)
+		t.Errorf("got the Pod %v, want none", got)
 	}
-	if d := diff([]string{"status.podIPs[0] 127.0.0.1"}, told(t, "Pod default/a", problems)); d != "" {
+	if d := diff([]string{"status.podIPs[0] 127.0.0.1"}, fieldsOf(t, "Pod default/a", problems)); d != "" {
 		t.Errorf("problems (-want +got):\n%s", d)
 	}
 }

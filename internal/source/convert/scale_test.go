@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 )
 
-// crowded returns a Service of n ports and n external IPs.
-func crowded(n int) *corev1.Service {
+// largeService returns a Service with n ports and n external IPs.
+func largeService(n int) *corev1.Service {
 	return service(func(svc *corev1.Service) {
 		svc.Spec.Ports, svc.Spec.ExternalIPs = nil, nil
 		for i := range n {
@@ -22,7 +22,8 @@ func crowded(n int) *corev1.Service {
 	})
 }
 
-// A list that is too long to be searched is the same as one that is searched.
+// A list beyond the length up to which it is searched has the same contents as a searched
+// one.
 func TestUniqueKeepsTheFirstOfEach(t *testing.T) {
 	var u unique[int]
 	var want []int
@@ -38,11 +39,11 @@ func TestUniqueKeepsTheFirstOfEach(t *testing.T) {
 	}
 }
 
-// Of ports with the same name or number the first counts, wherever it is.
-func TestPortsThatAreTaken(t *testing.T) {
-	svc := crowded(1000)
+// Of ports with the same name or number, the first one is used, at any position.
+func TestDuplicatePorts(t *testing.T) {
+	svc := largeService(1000)
 	again := svc.Spec.Ports[500]
-	other := corev1.ServicePort{Name: "p3", Port: 5} // the name of an earlier port than the number
+	other := corev1.ServicePort{Name: "p3", Port: 5} // clashes with p3 by name and with p4 by number
 	third := corev1.ServicePort{Name: "p5", Port: 4}
 	svc.Spec.Ports = append(svc.Spec.Ports, again, other, third)
 	out, problems := Converter{}.Service(svc)
@@ -60,8 +61,8 @@ func TestPortsThatAreTaken(t *testing.T) {
 	}
 }
 
-// What is wrong with very many values of one object is a few problems and a count.
-func TestProblemsAlikeAreCounted(t *testing.T) {
+// The same problem of very many values of one object is reported a few times, with a count.
+func TestSimilarProblemsAreCounted(t *testing.T) {
 	svc := service(func(svc *corev1.Service) {
 		for i := range 10_000 {
 			svc.Spec.ExternalIPs = append(svc.Spec.ExternalIPs, fmt.Sprint("x", i))
@@ -83,12 +84,12 @@ func TestProblemsAlikeAreCounted(t *testing.T) {
 	}
 }
 
-// BenchmarkCrowdedService is a Service of very many ports and addresses. Time for
-// each stays about the same.
-func BenchmarkCrowdedService(b *testing.B) {
+// BenchmarkLargeService converts a Service with very many ports and addresses. The time
+// for each must not depend on their number.
+func BenchmarkLargeService(b *testing.B) {
 	for _, n := range []int{4096, 16384, 65535} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			svc := crowded(n)
+			svc := largeService(n)
 			var out *cluster.Service
 			for b.Loop() {
 				out, _ = Converter{AllowExternalIPs: true}.Service(svc)

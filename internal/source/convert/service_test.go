@@ -15,18 +15,19 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// diff compares wholes; a list of nothing is no list.
+// diff compares values; nil and empty lists are equal.
 func diff(want, got any) string {
 	return cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}))
 }
 
-// told renders problems without the object, to compare with a table.
-func told(t *testing.T, object string, problems []route.Problem) []string {
+// fieldsOf returns the fields and values of problems. It verifies their object, and that
+// they have a reason.
+func fieldsOf(t *testing.T, object string, problems []route.Problem) []string {
 	t.Helper()
 	var out []string
 	for _, p := range problems {
 		if p.Object != object {
-			t.Errorf("problem of %q, want %q: %v", p.Object, object, p)
+			t.Errorf("a problem of %q, want %q: %v", p.Object, object, p)
 		}
 		if p.Reason == "" {
 			t.Errorf("a problem without a reason: %+v", p)
@@ -54,7 +55,7 @@ func cidrs(texts ...string) []netip.Prefix {
 
 var created = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// service is a plain dual-stack Service, which mutate changes.
+// service returns a plain dual-stack Service, changed by mutate.
 func service(mutate func(*corev1.Service)) *corev1.Service {
 	svc := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", CreationTimestamp: metav1.NewTime(created)},
@@ -70,7 +71,7 @@ func service(mutate func(*corev1.Service)) *corev1.Service {
 	return svc
 }
 
-// converted is what the plain Service becomes, which mutate changes.
+// converted returns the conversion of the plain Service, changed by mutate.
 func converted(mutate func(*cluster.Service)) *cluster.Service {
 	svc := &cluster.Service{
 		Name:       cluster.Name{Namespace: "default", Name: "web"},
@@ -102,7 +103,7 @@ func runServices(t *testing.T, c Converter, cases []serviceCase) {
 			if d := diff(converted(tc.want), got); d != "" {
 				t.Errorf("Service (-want +got):\n%s", d)
 			}
-			if d := diff(tc.problems, told(t, "Service default/web", problems)); d != "" {
+			if d := diff(tc.problems, fieldsOf(t, "Service default/web", problems)); d != "" {
 				t.Errorf("problems (-want +got):\n%s", d)
 			}
 			if d := cmp.Diff(before, in); d != "" {
@@ -112,7 +113,8 @@ func runServices(t *testing.T, c Converter, cases []serviceCase) {
 	}
 }
 
-// onlyIgnored is what a Service that is not programmed becomes.
+// onlyIgnored returns a function that makes a Service the conversion of one that is not
+// programmed.
 func onlyIgnored(reason string) func(*cluster.Service) {
 	return func(s *cluster.Service) {
 		*s = cluster.Service{Name: s.Name, Created: s.Created, Ignored: reason}
@@ -124,16 +126,16 @@ func TestServiceIgnored(t *testing.T) {
 		{name: "S-239 headless", in: func(s *corev1.Service) {
 			s.Spec.ClusterIP, s.Spec.ClusterIPs = "None", []string{"None"}
 		}, want: onlyIgnored("headless")},
-		{name: "headless in clusterIPs alone", in: func(s *corev1.Service) {
+		{name: "headless only in clusterIPs", in: func(s *corev1.Service) {
 			s.Spec.ClusterIP, s.Spec.ClusterIPs = "", []string{"None"}
 		}, want: onlyIgnored("headless")},
 		{name: "ExternalName with a clusterIP", in: func(s *corev1.Service) {
 			s.Spec.Type = corev1.ServiceTypeExternalName
 		}, want: onlyIgnored("ExternalName")},
-		{name: "S-236 another proxy's", in: func(s *corev1.Service) {
+		{name: "S-236 for another proxy", in: func(s *corev1.Service) {
 			s.Labels = map[string]string{LabelProxyName: "foo"}
 		}, want: onlyIgnored("label service.kubernetes.io/service-proxy-name=foo")},
-		{name: "another proxy's without a name", in: func(s *corev1.Service) {
+		{name: "for another proxy without a name", in: func(s *corev1.Service) {
 			s.Labels = map[string]string{LabelProxyName: ""}
 		}, want: onlyIgnored("label service.kubernetes.io/service-proxy-name=")},
 		{name: "no clusterIP", in: func(s *corev1.Service) {
@@ -149,7 +151,7 @@ func TestServiceClusterIPs(t *testing.T) {
 	v4only := func(s *cluster.Service) { s.ClusterIPs = addrs("10.96.0.10") }
 	runServices(t, Converter{}, []serviceCase{
 		{name: "dual-stack", in: func(*corev1.Service) {}},
-		{name: "clusterIP alone", in: func(s *corev1.Service) {
+		{name: "only clusterIP", in: func(s *corev1.Service) {
 			s.Spec.ClusterIPs, s.Spec.IPFamilies = nil, nil
 		}, want: v4only},
 		{name: "clusterIP and families", in: func(s *corev1.Service) {
@@ -159,7 +161,7 @@ func TestServiceClusterIPs(t *testing.T) {
 		{name: "S-245 legacy spelling", in: func(s *corev1.Service) {
 			s.Spec.ClusterIP, s.Spec.ClusterIPs = "10.096.00.010", []string{"10.096.00.010", "fd00:0096::10"}
 		}},
-		{name: "not of the family said", in: func(s *corev1.Service) {
+		{name: "not of the family in ipFamilies", in: func(s *corev1.Service) {
 			s.Spec.ClusterIPs[1] = "10.96.0.11"
 		}, want: v4only, problems: []string{"spec.clusterIPs[1] 10.96.0.11"}},
 		{name: "more addresses than families", in: func(s *corev1.Service) {
@@ -208,7 +210,7 @@ func TestServiceExternalAddresses(t *testing.T) {
 			s.Type = cluster.LoadBalancer
 			s.LoadBalancerIPs = addrs("1.2.3.4", "2001:db8::7")
 		}, problems: []string{"status.loadBalancer.ingress[4].ip nonsense"}},
-		{name: "ingress counts for every type", in: func(s *corev1.Service) {
+		{name: "ingress is used for every type", in: func(s *corev1.Service) {
 			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "1.2.3.4"}}
 		}, want: func(s *cluster.Service) { s.LoadBalancerIPs = addrs("1.2.3.4") }},
 	})
@@ -226,12 +228,12 @@ func TestServiceSourceRanges(t *testing.T) {
 		}, want: func(s *cluster.Service) {
 			s.Restricted, s.SourceRanges = true, cidrs("203.0.113.0/25", "2001:db8::/32")
 		}},
-		{name: "S-253 nothing usable closes", in: func(s *corev1.Service) {
+		{name: "S-253 no usable range admits no client", in: func(s *corev1.Service) {
 			s.Spec.LoadBalancerSourceRanges = []string{"garbage", "10.0.0.1"}
 		}, want: func(s *cluster.Service) { s.Restricted = true }, problems: []string{
 			"spec.loadBalancerSourceRanges[0] garbage", "spec.loadBalancerSourceRanges[1] 10.0.0.1",
 		}},
-		{name: "blanks are no restriction", in: func(s *corev1.Service) {
+		{name: "blank ranges do not restrict", in: func(s *corev1.Service) {
 			s.Spec.LoadBalancerSourceRanges = []string{"", " "}
 		}},
 	})
@@ -263,7 +265,7 @@ func TestServicePorts(t *testing.T) {
 			cluster.ServicePort{Name: "u", Protocol: cluster.UDP, Port: 53, NodePort: 30053},
 			cluster.ServicePort{Name: "s", Protocol: cluster.SCTP, Port: 53},
 		)},
-		{name: "invalid ones cost only themselves", in: set(
+		{name: "only invalid ports are left out", in: set(
 			corev1.ServicePort{Name: "zero"},
 			corev1.ServicePort{Name: "high", Port: 65536},
 			corev1.ServicePort{Name: "proto", Port: 1, Protocol: "DCCP"},
@@ -331,7 +333,7 @@ func TestServicePolicies(t *testing.T) {
 			s.Spec.Type = corev1.ServiceTypeNodePort
 			s.Spec.InternalTrafficPolicy = ptr.To(corev1.ServiceInternalTrafficPolicyCluster)
 		}, want: func(s *cluster.Service) { s.Type = cluster.NodePort }},
-		{name: "unknown words", in: func(s *corev1.Service) {
+		{name: "unknown values", in: func(s *corev1.Service) {
 			s.Spec.Type = "Magic"
 			s.Spec.InternalTrafficPolicy = ptr.To(corev1.ServiceInternalTrafficPolicy("Near"))
 			s.Spec.ExternalTrafficPolicy = "Far"

@@ -84,7 +84,7 @@ func TestSlice(t *testing.T) {
 		}, func(sl *cluster.Slice) {
 			sl.Endpoints[0] = cluster.Endpoint{Addr: addrs("10.0.0.1")[0], Node: "n1", Terminating: true}
 		}, nil},
-		{"serving is true unless said", func(es *discoveryv1.EndpointSlice) {
+		{"serving is true by default", func(es *discoveryv1.EndpointSlice) {
 			es.Endpoints[0].Conditions.Ready = new(false)
 		}, func(sl *cluster.Slice) { sl.Endpoints[0].Ready = false }, nil},
 		{"hints", func(es *discoveryv1.EndpointSlice) {
@@ -108,7 +108,7 @@ func TestSlice(t *testing.T) {
 			if d := diff(want, got); d != "" {
 				t.Errorf("Slice (-want +got):\n%s", d)
 			}
-			if d := diff(tc.problems, told(t, "EndpointSlice default/web-1", problems)); d != "" {
+			if d := diff(tc.problems, fieldsOf(t, "EndpointSlice default/web-1", problems)); d != "" {
 				t.Errorf("problems (-want +got):\n%s", d)
 			}
 		})
@@ -151,7 +151,7 @@ func TestEndpoints(t *testing.T) {
 	if d := diff([]string{
 		"subsets[0].ports[1].port 0", "subsets[0].ports[2].protocol X",
 		"subsets[0].addresses[2].ip 127.0.0.1", "subsets[0].notReadyAddresses[1].ip ?",
-	}, told(t, "Endpoints default/web", problems)); d != "" {
+	}, fieldsOf(t, "Endpoints default/web", problems)); d != "" {
 		t.Errorf("problems (-want +got):\n%s", d)
 	}
 	eps.Labels = map[string]string{LabelHeadless: ""}

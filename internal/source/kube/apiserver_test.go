@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Paths of the resources the Source reads.
+// Paths of the resources that the Source reads.
 const (
 	servicesPath = "/api/v1/services"
 	slicesPath   = "/apis/discovery.k8s.io/v1/endpointslices"
@@ -24,7 +24,7 @@ const (
 	cidrsPath    = "/apis/networking.k8s.io/v1/servicecidrs"
 )
 
-// kinds are what the server below serves, by path.
+// kinds are the kinds that apiServer serves, by path.
 var kinds = map[string]metav1.TypeMeta{
 	servicesPath: {APIVersion: "v1", Kind: "Service"},
 	slicesPath:   {APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"},
@@ -32,26 +32,26 @@ var kinds = map[string]metav1.TypeMeta{
 	cidrsPath:    {APIVersion: "networking.k8s.io/v1", Kind: "ServiceCIDR"},
 }
 
-// apiServer lists and watches like an API server: resource versions count up,
-// a watch starts after the version it names, and one too old is refused.
+// apiServer lists and watches like an API server: resource versions increase, a watch
+// starts after its version, and is refused if the version is too old.
 type apiServer struct {
 	t    *testing.T
 	http *httptest.Server
 
-	streams bool // lists may come as a stream (WatchList)
+	streams bool // supports lists as a stream (WatchList)
 
 	mu       sync.Mutex
 	version  int
-	oldest   int // a watch from before it has expired
+	oldest   int // watches from earlier versions have expired
 	objects  map[string]map[string]metav1.Object
-	events   map[string][]happened
+	events   map[string][]watchEvent
 	woken    chan struct{} // closed at every change
-	cut      chan struct{} // closed to cut all watches off
+	cut      chan struct{} // closed to end all watches
 	refuse   map[string]int
 	requests []string
 }
 
-type happened struct {
+type watchEvent struct {
 	version int
 	kind    string
 	object  []byte
@@ -60,7 +60,7 @@ type happened struct {
 func newAPIServer(t *testing.T) *apiServer {
 	s := &apiServer{
 		t: t, version: 1,
-		objects: map[string]map[string]metav1.Object{}, events: map[string][]happened{}, refuse: map[string]int{},
+		objects: map[string]map[string]metav1.Object{}, events: map[string][]watchEvent{}, refuse: map[string]int{},
 		woken: make(chan struct{}), cut: make(chan struct{}),
 	}
 	s.http = httptest.NewServer(s)
@@ -82,7 +82,7 @@ func clientOf(t testing.TB, url string) *Client {
 	return c
 }
 
-// countedClientOf also returns the count of requests that the client begins.
+// countedClientOf returns a client and the number of requests that it has started.
 func countedClientOf(t testing.TB, url string) (*Client, *requestCount) {
 	t.Helper()
 	r := &requestCount{}
@@ -98,22 +98,22 @@ func countedClientOf(t testing.TB, url string) (*Client, *requestCount) {
 	return c, r
 }
 
-// requestCount counts requests that began.
-type requestCount struct{ begun atomic.Int32 }
+// requestCount counts started requests.
+type requestCount struct{ started atomic.Int32 }
 
 func (r *requestCount) count(next http.RoundTripper) http.RoundTripper {
 	return roundTrip(func(req *http.Request) (*http.Response, error) {
-		r.begun.Add(1)
+		r.started.Add(1)
 		return next.RoundTrip(req)
 	})
 }
 
-// reach waits until n requests began.
+// reach waits until n requests have started.
 func (r *requestCount) reach(t testing.TB, n int) {
 	t.Helper()
 	waitFor(t, func() string {
-		if begun := int(r.begun.Load()); begun < n {
-			return fmt.Sprintf("%d of %d requests", begun, n)
+		if started := int(r.started.Load()); started < n {
+			return fmt.Sprintf("%d of %d requests", started, n)
 		}
 		return ""
 	})
@@ -123,7 +123,7 @@ type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// waitFor waits until nothing is missing.
+// waitFor waits until missing returns an empty text.
 func waitFor(t testing.TB, missing func() string) {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
@@ -137,7 +137,7 @@ func waitFor(t testing.TB, missing func() string) {
 	}
 }
 
-// set adds or changes an object and tells the watchers.
+// set adds or changes an object and notifies the watches.
 func (s *apiServer) set(path string, obj metav1.Object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,12 +164,12 @@ func (s *apiServer) remove(path, key string) {
 func (s *apiServer) emit(path, kind string, obj metav1.Object) {
 	s.version++
 	obj.SetResourceVersion(strconv.Itoa(s.version))
-	s.events[path] = append(s.events[path], happened{s.version, kind, encode(path, obj)})
+	s.events[path] = append(s.events[path], watchEvent{s.version, kind, encode(path, obj)})
 	close(s.woken)
 	s.woken = make(chan struct{})
 }
 
-// encode returns an object as JSON that says its kind.
+// encode returns an object as JSON with its apiVersion and kind.
 func encode(path string, obj any) []byte {
 	b, _ := json.Marshal(obj)
 	m := map[string]any{}
@@ -179,7 +179,7 @@ func encode(path string, obj any) []byte {
 	return b
 }
 
-// cutOff ends all watches at once.
+// cutOff ends all watches.
 func (s *apiServer) cutOff() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -187,7 +187,7 @@ func (s *apiServer) cutOff() {
 	s.cut = make(chan struct{})
 }
 
-// expire makes every watch that starts from before now be refused.
+// expire makes watches from earlier versions fail.
 func (s *apiServer) expire() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -195,27 +195,27 @@ func (s *apiServer) expire() {
 	s.oldest = s.version
 }
 
-// answer makes requests of a path fail; 0: no more.
-func (s *apiServer) answer(path string, status int) {
+// setStatus makes requests of a path fail with a status; 0: no longer.
+func (s *apiServer) setStatus(path string, status int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.refuse[path] = status
 }
 
-func (s *apiServer) asked() []string {
+func (s *apiServer) requestLog() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]string(nil), s.requests...)
 }
 
-// askedFor waits until each path was requested n times.
-func (s *apiServer) askedFor(n int, paths ...string) {
+// waitForRequests waits until each path has been requested n times.
+func (s *apiServer) waitForRequests(n int, paths ...string) {
 	s.t.Helper()
 	waitFor(s.t, func() string {
-		asked := s.asked()
+		requests := s.requestLog()
 		for _, path := range paths {
 			count := 0
-			for _, request := range asked {
+			for _, request := range requests {
 				if strings.HasPrefix(request, path+" ") {
 					count++
 				}
@@ -246,7 +246,7 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case s.streams:
 		s.watch(w, r, s.stream(w, r.URL.Path))
 	default:
-		fail(w, http.StatusUnprocessableEntity) // as servers without WatchList
+		fail(w, http.StatusUnprocessableEntity) // like servers without WatchList
 	}
 }
 
@@ -259,7 +259,7 @@ func fail(w http.ResponseWriter, status int) {
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(metav1.Status{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
-		Status:   metav1.StatusFailure, Code: int32(status), Reason: reason, Message: "as told",
+		Status:   metav1.StatusFailure, Code: int32(status), Reason: reason, Message: "set by the test",
 	})
 }
 
@@ -274,7 +274,7 @@ func (s *apiServer) list(w http.ResponseWriter, path string) {
 		kinds[path].APIVersion, kinds[path].Kind, s.version, strings.Join(items, ","))
 }
 
-// stream sends what there is as events, and a bookmark that ends it.
+// stream sends all objects as events, and the bookmark at the end.
 func (s *apiServer) stream(w http.ResponseWriter, path string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 )
 
-// BenchmarkRelist replaces 10,000 Services of three endpoints by the same, and
-// says how much of the heap each takes in the Store.
+// BenchmarkRelist replaces 10,000 Services with three endpoints by equal ones, and reports
+// the heap size of each in the Store.
 func BenchmarkRelist(b *testing.B) {
 	const n = 10000
 	lists := func() (services, slices []any) {

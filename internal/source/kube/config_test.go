@@ -34,12 +34,12 @@ func TestRESTConfig(t *testing.T) {
 		name string
 		in   Connection
 		host string
-		err  []string // words of it
+		err  []string // parts of the message
 	}{
 		{"nothing", Connection{}, "", []string{"--kubeconfig", "--master", "--manifests"}},
 		{"file", Connection{Kubeconfig: good}, "https://10.0.0.1:6443", nil},
 		{"master wins", Connection{Kubeconfig: good, Master: "https://10.0.0.2"}, "https://10.0.0.2", nil},
-		{"master alone", Connection{Master: "http://127.0.0.1:8080"}, "http://127.0.0.1:8080", nil},
+		{"only master", Connection{Master: "http://127.0.0.1:8080"}, "http://127.0.0.1:8080", nil},
 		{"no such file", Connection{Kubeconfig: filepath.Join(dir, "none")}, "", []string{"read kubeconfig", "no such file"}},
 		{"not a kubeconfig", Connection{Kubeconfig: write("bad", "a: [")}, "", []string{"read kubeconfig"}},
 		{"empty", Connection{Kubeconfig: empty}, "", []string{"names no cluster", "--master"}},
@@ -48,7 +48,7 @@ func TestRESTConfig(t *testing.T) {
 			got, err := RESTConfig(tc.in)
 			for _, word := range tc.err {
 				if err == nil || !strings.Contains(err.Error(), word) {
-					t.Errorf("error %v does not say %q", err, word)
+					t.Errorf("error %v lacks %q", err, word)
 				}
 			}
 			if tc.err != nil {
@@ -64,7 +64,7 @@ func TestRESTConfig(t *testing.T) {
 	}
 }
 
-func TestRESTConfigTraits(t *testing.T) {
+func TestRESTConfigOptions(t *testing.T) {
 	got, err := RESTConfig(Connection{Master: "http://x", QPS: 7, Burst: 9, UserAgent: "sluice/test"})
 	if err != nil {
 		t.Fatal(err)
@@ -77,7 +77,7 @@ func TestRESTConfigTraits(t *testing.T) {
 	}
 	got, err = RESTConfig(Connection{Master: "http://x", ContentType: "application/json", AcceptContentTypes: "application/json"})
 	if err != nil || got.ContentType != "application/json" || got.AcceptContentTypes != "application/json" {
-		t.Errorf("content types as told: %v, %v", got, err)
+		t.Errorf("configured content types: %v, %v", got, err)
 	}
 }
 
@@ -87,9 +87,9 @@ func TestDialDoesNotConnect(t *testing.T) {
 		t.Errorf("Dial = %v, %v; want a client", client, err)
 	}
 	if _, err := Dial(Connection{Kubeconfig: filepath.Join(t.TempDir(), "none")}); err == nil {
-		t.Error("Dial takes a kubeconfig that is not there")
+		t.Error("Dial accepts a missing kubeconfig")
 	}
 	if _, err := Dial(Connection{Master: "http://[::1"}); err == nil {
-		t.Error("Dial takes a URL that is none")
+		t.Error("Dial accepts an invalid URL")
 	}
 }

@@ -26,28 +26,28 @@ import (
 	"github.com/sluice-proxy/sluice/internal/text/texttest"
 )
 
-// recording is a Recorder at work on client-go's own fake of an API server.
-type recording struct {
+// testRecorder is a Recorder that writes to the fake API server of client-go.
+type testRecorder struct {
 	*Recorder
 
-	t      *testing.T
-	server *fake.Clientset
-	log    *texttest.Buffer
-	asked  atomic.Int32 // to write an Event
-	answer atomic.Pointer[error]
+	t        *testing.T
+	server   *fake.Clientset
+	log      *texttest.Buffer
+	requests atomic.Int32 // requests to write an Event
+	result   atomic.Pointer[error]
 }
 
-// record starts a Recorder in the bubble of a test.
-func record(t *testing.T, objects ...runtime.Object) *recording {
+// record returns a Recorder in the synctest bubble of a test.
+func record(t *testing.T, objects ...runtime.Object) *testRecorder {
 	t.Helper()
-	r := &recording{t: t, server: fake.NewClientset(objects...), log: &texttest.Buffer{}}
-	r.answers(nil)
+	r := &testRecorder{t: t, server: fake.NewClientset(objects...), log: &texttest.Buffer{}}
+	r.setResult(nil)
 	r.server.PrependReactor("*", "events", func(a core.Action) (bool, runtime.Object, error) {
 		if a.GetVerb() == "list" {
 			return false, nil, nil
 		}
-		r.asked.Add(1)
-		err := *r.answer.Load()
+		r.requests.Add(1)
+		err := *r.result.Load()
 		return err != nil, nil, err
 	})
 	r.Recorder = NewRecorder(RecorderOptions{
@@ -61,7 +61,8 @@ func record(t *testing.T, objects ...runtime.Object) *recording {
 	return r
 }
 
-// What all nodes find is one Event, whoever is first, and not at once.
+// A problem that all nodes find is one Event, from the first node that writes it, after a
+// delay.
 func TestAProblemFoundByAllNodesIsOneEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := record(t)
@@ -79,24 +80,24 @@ func TestAProblemFoundByAllNodesIsOneEvent(t *testing.T) {
 		time.Sleep(sharedSpread + time.Second)
 		synctest.Wait()
 		list, err := r.server.EventsV1().Events("default").List(ctx, metav1.ListOptions{})
-		if err != nil || len(list.Items) != 1 || r.asked.Load() != 2 {
-			t.Errorf("%d Events (%v) after %d requests, want one after two", len(list.Items), err, r.asked.Load())
+		if err != nil || len(list.Items) != 1 || r.requests.Load() != 2 {
+			t.Errorf("%d Events (%v) after %d requests, want one after two", len(list.Items), err, r.requests.Load())
 		}
-		// Very many come slowly.
+		// Very many Events are written slowly.
 		for i := range 50 {
 			e := web
 			e.Object.Name = "web" + strings.Repeat("x", i)
 			r.Record(e)
 		}
-		before := r.asked.Load()
+		before := r.requests.Load()
 		time.Sleep(sharedSpread)
-		if n := r.asked.Load() - before; n > sharedBurst+2 {
+		if n := r.requests.Load() - before; n > sharedBurst+2 {
 			t.Errorf("%d requests within %v, want a few", n, sharedSpread)
 		}
 	})
 }
 
-// Nodes may count different Services that ask for the same: that is one Event.
+// Nodes may summarize the same conflict with different Services: that is one Event.
 func TestCountsOfSeveralNodesAreOneEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := record(t)
@@ -117,7 +118,7 @@ func TestCountsOfSeveralNodesAreOneEvent(t *testing.T) {
 	})
 }
 
-// The last words of a program are heard.
+// Events that are queued at the end are written.
 func TestQueuedEventsAreWrittenAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := record(t)
@@ -127,17 +128,17 @@ func TestQueuedEventsAreWrittenAtTheEnd(t *testing.T) {
 		if err := r.Run(ctx); err != nil {
 			t.Fatal(err)
 		}
-		if n := r.asked.Load(); n != 1 {
-			t.Errorf("%d Events were written, want the one that says why", n)
+		if n := r.requests.Load(); n != 1 {
+			t.Errorf("%d Events were written, want the one about the failed start", n)
 		}
 	})
 }
 
-// answers says how the server answers to an Event; nil: it takes it.
-func (r *recording) answers(err error) { r.answer.Store(&err) }
+// setResult sets the result of writes of Events; nil: success.
+func (r *testRecorder) setResult(err error) { r.result.Store(&err) }
 
 // run runs the Recorder until the test ends.
-func (r *recording) run() {
+func (r *testRecorder) run() {
 	ctx, cancel := context.WithCancel(r.t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }()
@@ -150,8 +151,8 @@ func (r *recording) run() {
 	})
 }
 
-// written returns the Events that the server has, as far as people see them.
-func (r *recording) written() []string {
+// written returns the Events on the server as text.
+func (r *testRecorder) written() []string {
 	r.t.Helper()
 	list, err := r.server.EventsV1().Events("").List(r.t.Context(), metav1.ListOptions{})
 	if err != nil {
@@ -177,7 +178,8 @@ func eventText(e *eventsv1.Event) string {
 	return text
 }
 
-func (r *recording) wrote(want ...string) {
+// wantEvents compares the Events on the server.
+func (r *testRecorder) wantEvents(want ...string) {
 	r.t.Helper()
 	synctest.Wait()
 	if d := cmp.Diff(want, r.written()); d != "" {
@@ -185,19 +187,19 @@ func (r *recording) wrote(want ...string) {
 	}
 }
 
-// Events say what, about which object, and who says so; a Service by its UID,
-// without which kubectl describe does not find them.
-func TestEventsArrive(t *testing.T) {
+// An Event has the reason, the object and the reporting program. That of a Service has its
+// UID, without which kubectl describe does not show it.
+func TestEventsAreWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		web := service("web", "10.96.0.1")
 		web.UID = "web-uid"
 		r := record(t, web, service("db", "10.96.0.2"))
-		r.Record(event.Starting()) // kept until somebody brings it there
+		r.Record(event.Starting()) // queued until Run starts
 		r.run()
 		r.Record(event.HealthPortFailed("default", "web", errors.New("port 30000 is taken")))
 		r.Record(event.HealthPortFailed("default", "gone", errors.New("port 30001 is taken")))
 		r.Record(event.Event{Object: event.Object{Kind: "EndpointSlice", Namespace: "default", Name: "web-x"}, Type: event.Warning, Reason: "InvalidAddress", Action: "Program", Note: "100%d"})
-		r.wrote(
+		r.wantEvents(
 			"Normal Starting StartKubeProxy v1 Node /n1 n1 in default by kube-proxy on n1 ",
 			"Warning FailedToStartServiceHealthcheck Listen v1 Service default/gone  in default by kube-proxy on n1 port 30001 is taken",
 			"Warning FailedToStartServiceHealthcheck Listen v1 Service default/web web-uid in default by kube-proxy on n1 port 30000 is taken",
@@ -206,7 +208,7 @@ func TestEventsArrive(t *testing.T) {
 	})
 }
 
-// What happens again and again is one Event, and two requests.
+// Equal Events are written once, with two requests.
 func TestEqualEventsAreOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := record(t)
@@ -215,16 +217,15 @@ func TestEqualEventsAreOne(t *testing.T) {
 			r.Record(event.HealthPortFailed("default", "web", errors.New("port 30000 is taken")))
 			synctest.Wait()
 		}
-		r.wrote("Warning FailedToStartServiceHealthcheck Listen v1 Service default/web  in default by kube-proxy on n1 port 30000 is taken (again)")
-		if n := r.asked.Load(); n != 2 {
+		r.wantEvents("Warning FailedToStartServiceHealthcheck Listen v1 Service default/web  in default by kube-proxy on n1 port 30000 is taken (again)")
+		if n := r.requests.Load(); n != 2 {
 			t.Errorf("%d requests, want 2", n)
 		}
 	})
 }
 
-// How often it happened is told every few minutes while it goes on. What has not
-// happened for longer is news when it comes again, also if the first Event is
-// still there.
+// The count of an Event is updated every few minutes. If it has not occurred for longer,
+// the next occurrence is a new Event, even if the first one still exists.
 func TestEventsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := record(t)
@@ -246,7 +247,7 @@ func TestEventsAreCounted(t *testing.T) {
 			}
 			slices.Sort(got)
 			if d := cmp.Diff(want, got); d != "" {
-				t.Errorf("counts after %d requests (-want +got):\n%s", r.asked.Load(), d)
+				t.Errorf("counts after %d requests (-want +got):\n%s", r.requests.Load(), d)
 			}
 		}
 		for range 20 {
@@ -257,17 +258,16 @@ func TestEventsAreCounted(t *testing.T) {
 		time.Sleep(eventSeries)
 		counts(20)
 		time.Sleep(2 * eventSeries)
-		if n := r.asked.Load(); n != 3 {
-			t.Errorf("%d requests, want 3: the first, the second, and how many there were", n)
+		if n := r.requests.Load(); n != 3 {
+			t.Errorf("%d requests, want 3: the first Event, the second, and the count", n)
 		}
 		r.Record(taken)
 		counts(1, 20)
 	})
 }
 
-// An Event that the server has forgotten, as it does after an hour, is made
-// again.
-func TestForgottenEvent(t *testing.T) {
+// An Event that the server has deleted, as it does after an hour, is created again.
+func TestExpiredEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := record(t)
 		r.run()
@@ -281,11 +281,11 @@ func TestForgottenEvent(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.Record(event.Starting())
-		r.wrote("Normal Starting StartKubeProxy v1 Node /n1 n1 in default by kube-proxy on n1  (again)")
+		r.wantEvents("Normal Starting StartKubeProxy v1 Node /n1 n1 in default by kube-proxy on n1  (again)")
 	})
 }
 
-// A flood of Events neither blocks nor takes the client from those who watch.
+// Very many Events neither block nor use up the request rate of the watches.
 func TestFloodOfEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := record(t)
@@ -300,73 +300,72 @@ func TestFloodOfEvents(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if n := r.asked.Load(); n > eventBurst+11*eventRate {
+		if n := r.requests.Load(); n > eventBurst+11*eventRate {
 			t.Errorf("%d requests in %v, want at most %d", n, time.Since(began), eventBurst+11*eventRate)
 		}
 	})
 }
 
-// Where Events are forbidden that is said once, and everything else goes on.
+// If Events are forbidden, that is logged once, and nothing else is affected.
 func TestForbiddenEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := record(t)
 		forbidden := apierrors.NewForbidden(schema.GroupResource{Group: "events.k8s.io", Resource: "events"}, "", errors.New("no RBAC policy"))
-		r.answers(forbidden)
+		r.setResult(forbidden)
 		r.run()
 		for _, name := range []string{"a", "b", "c"} {
 			r.Record(event.HealthPortFailed("default", name, errors.New("taken")))
 			synctest.Wait()
 		}
-		said := r.log.String()
-		if strings.Count(said, "\n") != 1 || !strings.Contains(said, "refuses Events") || !strings.Contains(said, "no RBAC policy") {
-			t.Errorf("the log says:\n%s", said)
+		log := r.log.String()
+		if strings.Count(log, "\n") != 1 || !strings.Contains(log, "refuses Events") || !strings.Contains(log, "no RBAC policy") {
+			t.Errorf("the log is:\n%s", log)
 		}
-		r.wrote()
+		r.wantEvents()
 
-		r.answers(nil) // rights were granted, and taken again
+		r.setResult(nil) // the right is granted, and revoked again
 		r.Record(event.Starting())
 		synctest.Wait()
-		r.answers(forbidden)
+		r.setResult(forbidden)
 		r.Record(event.HealthPortFailed("default", "d", errors.New("taken")))
-		r.wrote("Normal Starting StartKubeProxy v1 Node /n1 n1 in default by kube-proxy on n1 ")
+		r.wantEvents("Normal Starting StartKubeProxy v1 Node /n1 n1 in default by kube-proxy on n1 ")
 		if n := strings.Count(r.log.String(), "\n"); n != 2 {
 			t.Errorf("%d lines in the log, want 2:\n%s", n, r.log)
 		}
 	})
 }
 
-// A Service of a namespace that goes away may have problems; nobody needs to
-// know that they cannot be told.
-func TestEventsOfANamespaceThatGoesAway(t *testing.T) {
+// Events in a terminating namespace are refused. That is not logged.
+func TestEventsInATerminatingNamespace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := record(t)
-		r.answers(&apierrors.StatusError{ErrStatus: metav1.Status{
+		r.setResult(&apierrors.StatusError{ErrStatus: metav1.Status{
 			Status: metav1.StatusFailure, Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden,
 			Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: "NamespaceTerminating"}}},
 		}})
 		r.run()
 		r.Record(event.HealthPortFailed("default", "web", errors.New("taken")))
 		synctest.Wait()
-		if said := r.log.String(); said != "" || r.asked.Load() != 1 {
-			t.Errorf("%d requests; the log says:\n%s", r.asked.Load(), said)
+		if log := r.log.String(); log != "" || r.requests.Load() != 1 {
+			t.Errorf("%d requests; the log is:\n%s", r.requests.Load(), log)
 		}
 	})
 }
 
-// An outage only delays Events.
+// An outage of the server delays Events.
 func TestEventsOutlastAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := record(t)
-		r.answers(errors.New("connection refused"))
+		r.setResult(errors.New("connection refused"))
 		r.run()
 		r.Record(event.Starting())
 		time.Sleep(30 * time.Second)
 		synctest.Wait()
-		r.answers(nil)
+		r.setResult(nil)
 		time.Sleep(30 * time.Second)
-		r.wrote("Normal Starting StartKubeProxy v1 Node /n1 n1 in default by kube-proxy on n1 ")
-		if said := r.log.String(); said != "" {
-			t.Errorf("the log says:\n%s", said)
+		r.wantEvents("Normal Starting StartKubeProxy v1 Node /n1 n1 in default by kube-proxy on n1 ")
+		if log := r.log.String(); log != "" {
+			t.Errorf("the log is:\n%s", log)
 		}
 	})
 }

@@ -30,11 +30,11 @@ import (
 	"github.com/sluice-proxy/sluice/internal/text/texttest"
 )
 
-// unstable matches what differs from one run to the next.
+// unstable matches the parts of a log line that differ between runs.
 var unstable = regexp.MustCompile(`time=\S+ level=|msg=| error=("([^"\\]|\\.)*"|\S+)`)
 
-// said returns the lines of the log without times and errors.
-func (f *feedOf) said() []string {
+// logLines returns the lines of the log without times and errors.
+func (f *testSource) logLines() []string {
 	return slices.Collect(strings.Lines(unstable.ReplaceAllString(f.log.String(), "")))
 }
 
@@ -46,13 +46,13 @@ func lines(want ...string) []string {
 	return ended
 }
 
-// says waits until the log has these lines and no other.
-func (f *feedOf) says(want ...string) {
+// wantLog waits until the log has exactly these lines.
+func (f *testSource) wantLog(want ...string) {
 	f.t.Helper()
-	f.until(func() string { return cmp.Diff(lines(want...), f.said()) })
+	f.until(func() string { return cmp.Diff(lines(want...), f.logLines()) })
 }
 
-// port is a TCP port of this machine that sometimes has a server.
+// port is a local TCP port with or without a server.
 type port struct {
 	t       *testing.T
 	address string
@@ -82,21 +82,21 @@ func (p *port) open(h http.Handler) {
 	p.t.Cleanup(p.close)
 }
 
-// close ends the server as a kill does.
+// close stops the server and closes its connections, like a kill.
 func (p *port) close() {
 	p.serving.Listener.Close()
 	p.serving.CloseClientConnections()
 }
 
-// tries are enough requests of a kind that at least two lists of it have failed: a
-// list is one request, or two where it might have come as a stream.
-const tries = 5
+// someRequests is a number of requests of one kind after which at least two lists have
+// failed: a list takes one request, or two if it is first requested as a stream.
+const someRequests = 5
 
 func TestOutageIsReportedOnce(t *testing.T) {
-	listedAndStreamed(t, outage)
+	testListedAndStreamed(t, testOutage)
 }
 
-func outage(t *testing.T, api *apiServer) {
+func testOutage(t *testing.T, api *apiServer) {
 	t.Helper()
 	api.set(servicesPath, service("web", "10.96.0.1"))
 	p := closedPort(t)
@@ -104,38 +104,38 @@ func outage(t *testing.T, api *apiServer) {
 	f := startWith(t, client)
 	lost := fmt.Sprintf(`WARN %q server=%s`, unreachable.text(), p.url())
 	back := `INFO "The API server answers again" server=` + p.url()
-	requests.reach(t, len(kinds)+4) // one of each kind, and one kind goes on
-	f.says(lost)
+	requests.reach(t, len(kinds)+4) // one for each kind, and retries of one kind
+	f.wantLog(lost)
 	if !strings.Contains(f.log.String(), "connection refused") {
-		t.Errorf("the log does not say why:\n%s", f.log)
+		t.Errorf("the log lacks the reason:\n%s", f.log)
 	}
 	p.open(api)
 	f.ready()
-	f.says(lost, back)
+	f.wantLog(lost, back)
 
 	p.close()
-	f.says(lost, back, lost)
+	f.wantLog(lost, back, lost)
 	p.open(api)
-	f.says(lost, back, lost, back)
+	f.wantLog(lost, back, lost, back)
 	api.set(servicesPath, service("db", "10.96.0.2"))
-	f.becomes(map[string]string{"default/web": "[10.96.0.1] []", "default/db": "[10.96.0.2] []"})
+	f.waitFor(map[string]string{"default/web": "[10.96.0.1] []", "default/db": "[10.96.0.2] []"})
 	f.stop()
-	f.says(lost, back, lost, back)
+	f.wantLog(lost, back, lost, back)
 }
 
 func TestRefusalIsReportedOncePerKind(t *testing.T) {
 	api := newAPIServer(t)
 	for _, path := range []string{servicesPath, slicesPath} {
-		api.answer(path, http.StatusForbidden)
+		api.setStatus(path, http.StatusForbidden)
 	}
 	f := start(t, api)
-	api.askedFor(tries, servicesPath, slicesPath)
+	api.waitForRequests(someRequests, servicesPath, slicesPath)
 	for _, path := range []string{servicesPath, slicesPath} {
-		api.answer(path, 0)
+		api.setStatus(path, 0)
 	}
 	f.ready()
 	f.stop()
-	got := f.said()
+	got := f.logLines()
 	slices.Sort(got)
 	want := lines(
 		`INFO "The API server answers again" kind=endpointslices`, `INFO "The API server answers again" kind=services`,
@@ -149,32 +149,32 @@ func TestRefusalIsReportedOncePerKind(t *testing.T) {
 func TestBadCredentialsAreReportedOnce(t *testing.T) {
 	api := newAPIServer(t)
 	for path := range kinds {
-		api.answer(path, http.StatusUnauthorized)
+		api.setStatus(path, http.StatusUnauthorized)
 	}
 	f := start(t, api)
-	api.askedFor(tries, slices.Collect(maps.Keys(kinds))...)
+	api.waitForRequests(someRequests, slices.Collect(maps.Keys(kinds))...)
 	f.stop()
-	f.says(fmt.Sprintf(`WARN %q`, unauthorized.text()))
+	f.wantLog(fmt.Sprintf(`WARN %q`, unauthorized.text()))
 }
 
-// outcome is the result of a request for a kind of object, and what is logged.
+// outcome is the result of a request for a kind of object, and the expected log.
 type outcome struct {
 	kind string
 	err  error
-	want string // in the log
+	want string // the log
 }
 
 func TestServerHealth(t *testing.T) {
 	refused := &url.Error{Op: "Get", URL: "https://k8s:6443/api/v1/nodes?limit=500", Err: errors.New("connection refused")}
 	timeout := &url.Error{Op: "Get", URL: "https://k8s:6443/api/v1/pods", Err: errors.New("timeout")}
-	stranger := &url.Error{Op: "Get", URL: "https://k8s:6443/", Err: &tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}}}
+	badCertificate := &url.Error{Op: "Get", URL: "https://k8s:6443/", Err: &tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}}}
 	denied := apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, "", errors.New("no"))
 	broken := apierrors.NewInternalError(errors.New("etcd"))
 	const (
 		lost = "Cannot reach the API server, retrying; the rules stay server=https://k8s:6443"
 		back = "The API server answers again server=https://k8s:6443\n"
 	)
-	f := &feedOf{t: t, log: &texttest.Buffer{}}
+	f := &testSource{t: t, log: &texttest.Buffer{}}
 	c := newServerHealth(slog.New(slog.NewTextHandler(f.log, nil)))
 	seen := 0
 	for i, s := range []outcome{
@@ -182,7 +182,7 @@ func TestServerHealth(t *testing.T) {
 		{"nodes", refused, lost},
 		{"services", timeout, ""},
 		{"nodes", refused, ""},
-		{"nodes", stranger, untrusted.text() + " server=https://k8s:6443"},
+		{"nodes", badCertificate, untrusted.text() + " server=https://k8s:6443"},
 		{"nodes", denied, back + forbidden.text() + " kind=nodes"},
 		{"services", nil, ""},
 		{"nodes", denied, ""},
@@ -198,7 +198,7 @@ func TestServerHealth(t *testing.T) {
 		} else {
 			r.failed(t.Context(), s.err)
 		}
-		got := f.said()[seen:]
+		got := f.logLines()[seen:]
 		seen += len(got)
 		text := strings.NewReplacer("WARN ", "", "INFO ", "", `"`, "").Replace(strings.Join(got, ""))
 		if d := cmp.Diff(s.want, strings.TrimSuffix(text, "\n")); d != "" {
@@ -207,24 +207,24 @@ func TestServerHealth(t *testing.T) {
 	}
 }
 
-// What ends late does not deny what another request found out since, and what
-// was given up says nothing.
-func TestRequestsThatDoNotCount(t *testing.T) {
-	f := &feedOf{t: t, log: &texttest.Buffer{}}
+// A late error does not override a later success of another request, and a cancelled
+// request has no effect.
+func TestIgnoredRequests(t *testing.T) {
+	f := &testSource{t: t, log: &texttest.Buffer{}}
 	c := newServerHealth(slog.New(slog.NewTextHandler(f.log, nil)))
 	refused := &url.Error{Op: "Get", URL: "https://k8s:6443/", Err: errors.New("connection refused")}
 	late := c.begin("nodes")
 	c.begin("services").succeeded()
 	late.failed(t.Context(), refused)
-	gone, cancel := context.WithCancel(t.Context())
+	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
-	c.begin("nodes").failed(gone, refused)
+	c.begin("nodes").failed(cancelled, refused)
 	if got := f.log.String(); got != "" {
-		t.Errorf("the log says:\n%s", got)
+		t.Errorf("the log is:\n%s", got)
 	}
 }
 
-// A Node that is not there is a problem of it, told once; it may come later.
+// A missing Node is a problem that is reported once. It may be added later.
 func TestMissingNode(t *testing.T) {
 	api := newAPIServer(t)
 	f := start(t, api)
@@ -252,7 +252,7 @@ func TestMissingNode(t *testing.T) {
 }
 
 func TestStopIsQuick(t *testing.T) {
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts, and says nothing
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts, and never replies
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -263,7 +263,7 @@ func TestStopIsQuick(t *testing.T) {
 	}{
 		{"refused", closedPort(t).url(), len(kinds) + 5}, // the pauses have grown
 		{"silent", "http://" + silent.Addr().String(), len(kinds)},
-		{"no way", "http://192.0.2.1", len(kinds)}, // no machine has this address
+		{"unreachable", "http://192.0.2.1", len(kinds)}, // no machine has this address
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -273,14 +273,14 @@ func TestStopIsQuick(t *testing.T) {
 			before := time.Now()
 			f.stop()
 			if took := time.Since(before); took > time.Second {
-				t.Errorf("Run went on for %v", took)
+				t.Errorf("Run ended after %v", took)
 			}
 		})
 	}
 }
 
-// A load balancer without servers takes connections and closes them. That is an
-// outage too, and over as soon as there is a server.
+// A load balancer without servers accepts connections and closes them. That is an outage as
+// well, which ends as soon as there is a server.
 func TestClosedConnectionsAreAnOutage(t *testing.T) {
 	empty := listerOf{watch: watch.NewEmptyWatch()}
 	api := observed[*corev1.ServiceList]{&empty, kindServices, newServerHealth(slog.New(slog.DiscardHandler))}
@@ -299,11 +299,11 @@ func TestClosedConnectionsAreAnOutage(t *testing.T) {
 		}
 	})
 	if st := api.to.state(); !st.Connected || st.Trouble != "" {
-		t.Errorf("in the end: %+v", st)
+		t.Errorf("at the end: %+v", st)
 	}
 }
 
-// listerOf answers with one watch.
+// listerOf returns a fixed watch.
 type listerOf struct {
 	mu    sync.Mutex
 	watch watch.Interface

@@ -53,8 +53,8 @@ func serviceCIDR(name string, cidrs ...string) *networkingv1.ServiceCIDR {
 	return &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: cidrs}}
 }
 
-// feedOf is a Source at work on an API server.
-type feedOf struct {
+// testSource is a Source that reads from an API server.
+type testSource struct {
 	t     *testing.T
 	store *cluster.Store
 	log   *texttest.Buffer
@@ -67,14 +67,14 @@ type feedOf struct {
 	state    map[string]string // service -> addresses of its endpoints
 }
 
-func start(t *testing.T, api *apiServer) *feedOf {
+func start(t *testing.T, api *apiServer) *testSource {
 	t.Helper()
 	return startWith(t, api.client())
 }
 
-func startWith(t *testing.T, client *Client) *feedOf {
+func startWith(t *testing.T, client *Client) *testSource {
 	t.Helper()
-	f := &feedOf{t: t, store: cluster.NewStore(), log: &texttest.Buffer{}, state: map[string]string{}}
+	f := &testSource{t: t, store: cluster.NewStore(), log: &texttest.Buffer{}, state: map[string]string{}}
 	src := New(f.store, Options{
 		Client: client, NodeName: "n1", AllowExternalIPs: true,
 		Log: slog.New(slog.NewTextHandler(f.log, nil)),
@@ -101,8 +101,8 @@ func startWith(t *testing.T, client *Client) *feedOf {
 	return f
 }
 
-// ready waits until everything was listed.
-func (f *feedOf) ready() {
+// ready waits until every kind was listed.
+func (f *testSource) ready() {
 	f.t.Helper()
 	select {
 	case <-f.store.Ready():
@@ -111,8 +111,8 @@ func (f *feedOf) ready() {
 	}
 }
 
-// take brings state and facts up to date.
-func (f *feedOf) take() {
+// takeChanges updates state and facts.
+func (f *testSource) takeChanges() {
 	c := f.store.Take()
 	if c.Facts != nil {
 		f.facts = *c.Facts
@@ -133,23 +133,23 @@ func (f *feedOf) take() {
 	}
 }
 
-// becomes waits until the services are as wanted.
-func (f *feedOf) becomes(want map[string]string) {
+// waitFor waits until state is as wanted.
+func (f *testSource) waitFor(want map[string]string) {
 	f.t.Helper()
 	f.until(func() string { return cmp.Diff(want, f.state) })
 }
 
-func (f *feedOf) until(diff func() string) {
+func (f *testSource) until(diff func() string) {
 	f.t.Helper()
 	deadline := time.Now().Add(10 * time.Second)
 	for {
-		f.take()
+		f.takeChanges()
 		d := diff()
 		if d == "" {
 			return
 		}
 		if time.Now().After(deadline) {
-			f.t.Fatalf("not so after 10 s (-want +got):\n%s", d)
+			f.t.Fatalf("after 10 s (-want +got):\n%s", d)
 		}
 		select {
 		case <-f.store.Changed():
@@ -158,16 +158,16 @@ func (f *feedOf) until(diff func() string) {
 	}
 }
 
-// leaving says what is wrong with a Node that is gone.
-func (f *feedOf) leaving() string {
+// leaving returns an error text unless the Node is leaving.
+func (f *testSource) leaving() string {
 	if n := f.store.Node(); n == nil || !n.Leaving || len(n.Addresses) == 0 {
 		return fmt.Sprintf("the Node is %+v, want it leaving, with its addresses", n)
 	}
 	return ""
 }
 
-// listedAndStreamed runs a test against both ways a server tells what there is.
-func listedAndStreamed(t *testing.T, test func(*testing.T, *apiServer)) {
+// testListedAndStreamed runs a test with lists and with lists as a stream.
+func testListedAndStreamed(t *testing.T, test func(*testing.T, *apiServer)) {
 	t.Helper()
 	t.Run("listed", func(t *testing.T) { test(t, newAPIServer(t)) })
 	t.Run("streamed", func(t *testing.T) {
@@ -178,19 +178,19 @@ func listedAndStreamed(t *testing.T, test func(*testing.T, *apiServer)) {
 }
 
 func TestListAndWatch(t *testing.T) {
-	listedAndStreamed(t, listAndWatch)
+	testListedAndStreamed(t, testListAndWatch)
 }
 
-func listAndWatch(t *testing.T, api *apiServer) {
+func testListAndWatch(t *testing.T, api *apiServer) {
 	t.Helper()
 	api.set(servicesPath, service("web", "10.96.0.1"))
 	api.set(slicesPath, endpointSlice("web-1", "web", "10.0.0.1"))
 	api.set(nodesPath, node("n1", "192.168.0.1"))
-	api.set(nodesPath, node("n2", "192.168.0.2")) // a server would not send it
+	api.set(nodesPath, node("n2", "192.168.0.2")) // a real server would not send it
 	api.set(cidrsPath, serviceCIDR("a", "10.96.0.0/16"))
 	f := start(t, api)
 	f.ready()
-	f.becomes(map[string]string{"default/web": "[10.96.0.1] [10.0.0.1]"})
+	f.waitFor(map[string]string{"default/web": "[10.96.0.1] [10.0.0.1]"})
 	want := cluster.Facts{
 		Node:         &cluster.Node{Name: "n1", Addresses: []netip.Addr{netip.MustParseAddr("192.168.0.1")}},
 		ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")},
@@ -200,29 +200,29 @@ func listAndWatch(t *testing.T, api *apiServer) {
 	}
 
 	api.set(slicesPath, endpointSlice("web-2", "web", "10.0.0.2"))
-	f.becomes(map[string]string{"default/web": "[10.96.0.1] [10.0.0.1 10.0.0.2]"})
+	f.waitFor(map[string]string{"default/web": "[10.96.0.1] [10.0.0.1 10.0.0.2]"})
 	api.set(servicesPath, service("web", "10.96.0.2"))
-	f.becomes(map[string]string{"default/web": "[10.96.0.2] [10.0.0.1 10.0.0.2]"})
+	f.waitFor(map[string]string{"default/web": "[10.96.0.2] [10.0.0.1 10.0.0.2]"})
 	api.remove(slicesPath, "default/web-1")
-	f.becomes(map[string]string{"default/web": "[10.96.0.2] [10.0.0.2]"})
+	f.waitFor(map[string]string{"default/web": "[10.96.0.2] [10.0.0.2]"})
 
 	labelled := service("web", "10.96.0.2") // S-237, for a server that does not filter
 	labelled.Labels = map[string]string{convert.LabelProxyName: "foo"}
 	api.set(servicesPath, labelled)
-	f.becomes(map[string]string{"default/web": "[] [10.0.0.2]label service.kubernetes.io/service-proxy-name=foo"})
+	f.waitFor(map[string]string{"default/web": "[] [10.0.0.2]label service.kubernetes.io/service-proxy-name=foo"})
 	headless := endpointSlice("web-2", "web", "10.0.0.2") // S-238
 	headless.Labels[convert.LabelHeadless] = ""
 	api.set(slicesPath, headless)
-	f.becomes(map[string]string{"default/web": "[] []label service.kubernetes.io/service-proxy-name=foo"})
+	f.waitFor(map[string]string{"default/web": "[] []label service.kubernetes.io/service-proxy-name=foo"})
 
 	api.remove(servicesPath, "default/web")
 	api.remove(nodesPath, "/n2")
-	f.becomes(map[string]string{})
+	f.waitFor(map[string]string{})
 	api.remove(nodesPath, "/n1")
-	f.until(f.leaving) // what is known of it holds on
+	f.until(f.leaving) // keeps its addresses
 	f.stop()
 	if f.log.String() != "" {
-		t.Errorf("all was well, but the log says:\n%s", f.log)
+		t.Errorf("the log is:\n%s\nwant none", f.log)
 	}
 }
 
@@ -231,61 +231,62 @@ func diffFacts(want, got cluster.Facts) string {
 		cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }))
 }
 
-// L-9: ServiceCIDRs act at once, and one gone takes nothing of another.
+// ServiceCIDRs take effect at once, and the deletion of one does not affect ranges of
+// others.
 func TestServiceCIDRsAreAUnion(t *testing.T) {
 	api := newAPIServer(t)
 	api.set(cidrsPath, serviceCIDR("a", "10.96.0.0/16"))
 	api.set(cidrsPath, serviceCIDR("b", "10.96.0.0/16", "fd00:96::/112"))
 	f := start(t, api)
 	f.ready()
-	is := func(want string) {
+	check := func(want string) {
 		t.Helper()
 		f.until(func() string { return cmp.Diff(want, fmt.Sprint(f.facts.ServiceCIDRs)) })
 	}
-	is("[10.96.0.0/16 fd00:96::/112]")
+	check("[10.96.0.0/16 fd00:96::/112]")
 	api.remove(cidrsPath, "/a")
 	api.set(cidrsPath, serviceCIDR("c", "10.97.0.0/16"))
-	is("[10.96.0.0/16 10.97.0.0/16 fd00:96::/112]")
+	check("[10.96.0.0/16 10.97.0.0/16 fd00:96::/112]")
 	api.remove(cidrsPath, "/b")
-	is("[10.97.0.0/16]")
+	check("[10.97.0.0/16]")
 }
 
-func TestSelectionIsLeftToTheServer(t *testing.T) {
+func TestTheServerFilters(t *testing.T) {
 	api := newAPIServer(t)
 	f := start(t, api)
 	f.ready()
 	f.stop()
-	asked := api.asked()
+	requests := api.requestLog()
 	for _, want := range []string{
 		servicesPath + " !service.kubernetes.io/service-proxy-name spec.clusterIP!=None",
 		slicesPath + " !service.kubernetes.io/headless ",
 		nodesPath + "  metadata.name=n1",
 		cidrsPath + "  ",
 	} {
-		if !slices.Contains(asked, want) {
-			t.Errorf("nobody asked for %q", want)
+		if !slices.Contains(requests, want) {
+			t.Errorf("no request for %q", want)
 		}
 	}
-	for _, got := range asked {
+	for _, got := range requests {
 		if strings.HasPrefix(got, servicesPath) && !strings.Contains(got, "!=None") {
-			t.Errorf("a request without selection: %q", got)
+			t.Errorf("a request without a selector: %q", got)
 		}
 	}
 }
 
 func TestNotReadyBeforeEveryKindWasListed(t *testing.T) {
 	api := newAPIServer(t)
-	api.answer(slicesPath, http.StatusInternalServerError)
+	api.setStatus(slicesPath, http.StatusInternalServerError)
 	api.set(servicesPath, service("web", "10.96.0.1"))
 	f := start(t, api)
-	f.becomes(map[string]string{"default/web": "[10.96.0.1] []"})
-	api.askedFor(tries, slicesPath)
+	f.waitFor(map[string]string{"default/web": "[10.96.0.1] []"})
+	api.waitForRequests(someRequests, slicesPath)
 	select {
 	case <-f.store.Ready():
 		t.Fatal("ready without EndpointSlices")
 	default:
 	}
-	api.answer(slicesPath, 0)
+	api.setStatus(slicesPath, 0)
 	f.ready()
 }
 
@@ -296,14 +297,14 @@ func TestWatchResumesAfterACut(t *testing.T) {
 	f.ready()
 	api.cutOff()
 	api.set(servicesPath, service("db", "10.96.0.2"))
-	f.becomes(map[string]string{"default/web": "[10.96.0.1] []", "default/db": "[10.96.0.2] []"})
+	f.waitFor(map[string]string{"default/web": "[10.96.0.1] []", "default/db": "[10.96.0.2] []"})
 }
 
-func TestRelistDropsWhatVanished(t *testing.T) {
-	listedAndStreamed(t, relist)
+func TestRelistDeletesMissingObjects(t *testing.T) {
+	testListedAndStreamed(t, testRelist)
 }
 
-func relist(t *testing.T, api *apiServer) {
+func testRelist(t *testing.T, api *apiServer) {
 	t.Helper()
 	for _, name := range []string{"a", "b"} {
 		api.set(servicesPath, service(name, "10.96.0.1"))
@@ -314,7 +315,7 @@ func relist(t *testing.T, api *apiServer) {
 	f := start(t, api)
 	f.ready()
 	for path := range kinds {
-		api.answer(path, http.StatusServiceUnavailable)
+		api.setStatus(path, http.StatusServiceUnavailable)
 	}
 	api.cutOff()
 	api.remove(servicesPath, "default/a")
@@ -323,9 +324,9 @@ func relist(t *testing.T, api *apiServer) {
 	api.remove(nodesPath, "/n1")
 	api.expire()
 	for path := range kinds {
-		api.answer(path, 0)
+		api.setStatus(path, 0)
 	}
-	f.becomes(map[string]string{"default/b": "[10.96.0.1] []"})
+	f.waitFor(map[string]string{"default/b": "[10.96.0.1] []"})
 	f.until(f.leaving)
 	f.until(func() string { return cmp.Diff("[]", fmt.Sprint(f.facts.ServiceCIDRs)) })
 }
@@ -334,19 +335,19 @@ func TestServerWithoutServiceCIDRs(t *testing.T) {
 	for _, status := range []int{http.StatusNotFound, http.StatusForbidden} {
 		t.Run(http.StatusText(status), func(t *testing.T) {
 			api := newAPIServer(t)
-			api.answer(cidrsPath, status)
+			api.setStatus(cidrsPath, status)
 			api.set(servicesPath, service("web", "10.96.0.1"))
 			f := start(t, api)
 			f.ready()
-			api.askedFor(tries, cidrsPath)
-			api.answer(cidrsPath, 0)
+			api.waitForRequests(someRequests, cidrsPath)
+			api.setStatus(cidrsPath, 0)
 			api.set(cidrsPath, serviceCIDR("x", "10.96.0.0/16"))
 			f.until(func() string { return cmp.Diff("[10.96.0.0/16]", fmt.Sprint(f.facts.ServiceCIDRs)) })
 			f.stop()
 			if d := cmp.Diff(lines(
 				`WARN "`+textOptional+`" kind=servicecidrs`,
 				`INFO "The API server answers again" kind=servicecidrs`,
-			), f.said()); d != "" {
+			), f.logLines()); d != "" {
 				t.Errorf("log (-want +got):\n%s", d)
 			}
 		})
@@ -365,7 +366,7 @@ func TestProblemsAreReportedOnce(t *testing.T) {
 	again.Spec.Ports[0].Port = 81
 	api.set(servicesPath, again)
 	api.set(servicesPath, service("db", "10.96.0.2"))
-	f.becomes(map[string]string{"default/web": "[10.96.0.1] []", "default/db": "[10.96.0.2] []"})
+	f.waitFor(map[string]string{"default/web": "[10.96.0.1] []", "default/db": "[10.96.0.2] []"})
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if d := cmp.Diff([]string{"Service default/web spec.externalIPs[0]"}, f.problems); d != "" {
@@ -373,9 +374,9 @@ func TestProblemsAreReportedOnce(t *testing.T) {
 	}
 }
 
-// A list that comes as a stream passes through a store of client-go, which
-// must be content with converted items.
-func TestStreamedListHoldsConvertedItems(t *testing.T) {
+// A streamed list passes through a store of client-go, which must work with converted
+// items.
+func TestAStreamedListHasConvertedItems(t *testing.T) {
 	store := cluster.NewStore()
 	src := New(store, Options{Client: newAPIServer(t).client()})
 	to := src.feeds[0].to

@@ -23,12 +23,11 @@ import (
 	"github.com/sluice-proxy/sluice/internal/text/texttest"
 )
 
-// BenchmarkMemory starts the program in a network namespace, with an API server
-// that has so many Services of three endpoints, and prints what memory it takes:
-// at the peak, some seconds later, and of the heap what is alive then. PROGRAM
-// names a program to measure in place of the one here. With PLACES=1 it also
-// prints from which places in the code the live heap comes; the program takes a
-// little more memory then.
+// BenchmarkMemory starts the program in a network namespace, with an API server that has n
+// Services of three endpoints, and prints its memory: at the peak, some seconds later, and
+// the live heap then. The environment variable PROGRAM selects another program to measure.
+// With PLACES=1 it also prints which places in the code allocated the live heap; the
+// program takes a little more memory then.
 func BenchmarkMemory(b *testing.B) {
 	path := program(b)
 	var rows []memory
@@ -47,10 +46,10 @@ func BenchmarkMemory(b *testing.B) {
 	fmt.Print(memoryTable(rows))
 }
 
-// memory is what the program takes, in MB, with so many Services.
+// memory is the memory of the program in MB, with a number of Services.
 type memory struct {
 	services              int
-	loaded, cpu           time.Duration // from the start on, until all are in the kernel
+	loaded, cpu           time.Duration // from the start until all are in the kernel
 	peak, rss, file, live float64
 	idle                  float64 // share of a core in the seconds after, in percent
 }
@@ -71,7 +70,7 @@ func memoryTable(rows []memory) string {
 	return w.String()
 }
 
-// program is what is measured.
+// program returns the program to measure.
 func program(b *testing.B) string {
 	b.Helper()
 	if path := os.Getenv("PROGRAM"); path != "" {
@@ -86,21 +85,21 @@ func program(b *testing.B) string {
 	return path
 }
 
-// settling is how long the program is left alone before it is looked at.
-const settling = 5 * time.Second
+// idleTime is the time without changes before each measurement.
+const idleTime = 5 * time.Second
 
-// measure runs the program once.
+// measure runs the program once, and measures it.
 func measure(b *testing.B, path string, n int) memory {
 	b.Helper()
 	netns := kerneltest.Namespace(b)
-	api := newCrowd(b, netns, n)
+	api := newLargeCluster(b, netns, n)
 	p := startProgram(b, netns, path, api.kubeconfig())
-	m := memory{services: n, loaded: p.loaded(n)}
+	m := memory{services: n, loaded: p.waitForServices(n)}
 	m.cpu = p.cpu()
-	time.Sleep(settling)
+	time.Sleep(idleTime)
 	before := p.cpu()
-	time.Sleep(settling)
-	m.idle = 100 * (p.cpu() - before).Seconds() / settling.Seconds()
+	time.Sleep(idleTime)
+	m.idle = 100 * (p.cpu() - before).Seconds() / idleTime.Seconds()
 	m.peak, m.rss, m.file = p.status("VmHWM"), p.status("VmRSS"), p.status("RssFile")
 	m.live = p.live()
 	if os.Getenv("PLACES") != "" {
@@ -109,8 +108,8 @@ func measure(b *testing.B, path string, n int) memory {
 	return m
 }
 
-// running is the program at work in a network namespace.
-type running struct {
+// testProgram is the program, running in a network namespace.
+type testProgram struct {
 	b     *testing.B
 	netns int
 	cmd   *exec.Cmd
@@ -122,9 +121,9 @@ const diagnosticsAddr = "127.0.0.1:10249"
 
 // startProgram starts the program. It ends with the benchmark, or with this
 // process.
-func startProgram(b *testing.B, netns int, path, kubeconfig string) *running {
+func startProgram(b *testing.B, netns int, path, kubeconfig string) *testProgram {
 	b.Helper()
-	p := &running{b: b, netns: netns, log: &texttest.Buffer{}}
+	p := &testProgram{b: b, netns: netns, log: &texttest.Buffer{}}
 	p.cmd = exec.Command(path, "--kubeconfig="+kubeconfig, "--hostname-override=node-000",
 		"--cluster-cidr=10.0.0.0/8", "--profiling", "--metrics-bind-address="+diagnosticsAddr)
 	p.cmd.Stderr = p.log
@@ -156,8 +155,9 @@ func startProgram(b *testing.B, netns int, path, kubeconfig string) *running {
 	return p
 }
 
-// loaded waits until all Services are in the kernel.
-func (p *running) loaded(n int) time.Duration {
+// waitForServices waits until all Services are in the kernel, and returns the time since
+// the start.
+func (p *testProgram) waitForServices(n int) time.Duration {
 	all := regexp.MustCompile(`msg=Synced services=(\d+)`)
 	for time.Since(p.began) < 5*time.Minute {
 		for _, m := range all.FindAllStringSubmatch(p.log.String(), -1) {
@@ -167,12 +167,12 @@ func (p *running) loaded(n int) time.Duration {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	p.b.Fatalf("%d Services did not get into the kernel: %s", n, p.log.String())
+	p.b.Fatalf("%d Services are not in the kernel: %s", n, p.log.String())
 	return 0
 }
 
-// status reads a line of /proc/PID/status, in MB.
-func (p *running) status(name string) float64 {
+// status returns a line of /proc/PID/status, in MB.
+func (p *testProgram) status(name string) float64 {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
 	if err != nil {
 		p.b.Fatal(err)
@@ -187,8 +187,8 @@ func (p *running) status(name string) float64 {
 	return 0
 }
 
-// cpu is what all threads of the program have run so far.
-func (p *running) cpu() time.Duration {
+// cpu returns the CPU time of all threads of the program.
+func (p *testProgram) cpu() time.Duration {
 	var sum time.Duration
 	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", p.cmd.Process.Pid))
 	for _, thread := range threads {
@@ -201,7 +201,7 @@ func (p *running) cpu() time.Duration {
 }
 
 // get reads a page of the program's diagnostics.
-func (p *running) get(page string) []byte {
+func (p *testProgram) get(page string) []byte {
 	var body []byte
 	kerneltest.Do(p.b, p.netns, func() error {
 		conn, err := net.Dial("tcp", diagnosticsAddr)
@@ -223,18 +223,18 @@ func (p *running) get(page string) []byte {
 	return body
 }
 
-// live is what is alive on the heap, in MB.
-func (p *running) live() float64 {
+// live returns the size of the live heap in MB.
+func (p *testProgram) live() float64 {
 	text := p.get("/debug/pprof/heap?gc=1&debug=1")
 	found := regexp.MustCompile(`# HeapAlloc = (\d+)`).FindSubmatch(text)
 	if found == nil {
-		p.b.Fatalf("the profile does not say how large the heap is: %.200s", text)
+		p.b.Fatalf("the profile lacks the size of the heap: %.200s", text)
 	}
 	bytes, _ := strconv.ParseFloat(string(found[1]), 64)
 	return bytes / (1 << 20)
 }
 
-// places reads a heap profile.
+// places returns the top entries of a heap profile.
 func places(b *testing.B, profile []byte) string {
 	b.Helper()
 	path := filepath.Join(b.TempDir(), "heap")

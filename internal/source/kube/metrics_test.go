@@ -15,11 +15,11 @@ import (
 	"github.com/sluice-proxy/sluice/internal/metrics"
 )
 
-// measured is set in the process that TestClientsAreMeasured starts: what is
-// registered with client-go stays.
+// measured is set in the process that TestClientsAreMeasured starts, as registrations with
+// client-go cannot be undone.
 const measured = "SLUICE_TEST_MEASURED"
 
-// All that client-go tells arrives in the families that dashboards read.
+// Everything that client-go reports is in the metrics that dashboards use.
 func TestClientsAreMeasured(t *testing.T) {
 	if os.Getenv(measured) == "" {
 		again := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestClientsAreMeasured$")
@@ -32,13 +32,13 @@ func TestClientsAreMeasured(t *testing.T) {
 	m := metrics.New(metrics.Options{Mode: "nftables", Started: time.Now()})
 	MeasureClients(m.Client())
 
-	// A real client tells of its requests.
+	// A real client reports its requests.
 	api := newAPIServer(t)
 	api.set(servicesPath, service("web", "10.96.0.1"))
 	if _, err := api.client().services("").List(t.Context(), metav1.ListOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	// The rest is what a plugin, a rotation and the like would tell.
+	// The rest stands for reports of plugins, rotations and so on.
 	hooks.ClientCertExpiry.Set(new(time.Now().Add(time.Hour)))
 	hooks.ClientCertRotationAge.Observe(time.Hour)
 	hooks.RateLimiterLatency.Observe(t.Context(), "GET", url.URL{Host: "a:1"}, time.Second)
@@ -70,7 +70,7 @@ func TestClientsAreMeasured(t *testing.T) {
 		`rest_client_transport_cache_gc_calls_total{result="deleted"} 1`,
 	} {
 		if !strings.Contains(w.Body.String(), "\n"+want) {
-			t.Errorf("there is no sample %s", want)
+			t.Errorf("no sample %s", want)
 		}
 	}
 }

@@ -31,15 +31,15 @@ func TestLibrariesLogAtDebugLevel(t *testing.T) {
 		)},
 	} {
 		t.Run(tc.level.String(), func(t *testing.T) {
-			f := &feedOf{t: t, log: &texttest.Buffer{}}
+			f := &testSource{t: t, log: &texttest.Buffer{}}
 			inner := slog.NewTextHandler(f.log, &slog.HandlerOptions{Level: tc.level})
 			h := demoted{inner}.WithAttrs([]slog.Attr{slog.Int("a", 1)})
 			ctx := klog.NewContext(t.Context(), logr.FromSlogHandler(h.WithGroup("g")))
 			utilruntime.HandleErrorWithContext(ctx, errors.New("lost"), "Failed to watch", "reflector", "nodes")
 			klog.FromContext(ctx).Info("plain", "b", 2)
 			klog.FromContext(ctx).V(8).Info("too much")
-			got := f.said()
-			if len(got) > 0 { // the place of the name of a logger is up to the library
+			got := f.logLines()
+			if len(got) > 0 { // the position of the logger name depends on the library
 				got[0] = strings.Replace(got[0], "g.logger", "logger", 1)
 			}
 			if d := cmp.Diff(tc.want, got); d != "" {
@@ -51,17 +51,17 @@ func TestLibrariesLogAtDebugLevel(t *testing.T) {
 
 func TestProcessLogIsDemoted(t *testing.T) {
 	t.Cleanup(klog.ClearLogger)
-	f := &feedOf{t: t, log: &texttest.Buffer{}}
+	f := &testSource{t: t, log: &texttest.Buffer{}}
 	DemoteLibraries(slog.New(slog.NewTextHandler(f.log, &slog.HandlerOptions{Level: slog.LevelDebug})))
 	klog.ErrorS(errors.New("lost"), "Structured")
 	klog.Warning("plain")
-	if d := cmp.Diff(lines("DEBUG Structured err=lost", "DEBUG plain"), f.said()); d != "" {
+	if d := cmp.Diff(lines("DEBUG Structured err=lost", "DEBUG plain"), f.logLines()); d != "" {
 		t.Errorf("log (-want +got):\n%s", d)
 	}
 	DemoteLibraries(slog.New(slog.NewTextHandler(f.log, nil)))
 	klog.ErrorS(errors.New("lost"), "Structured again")
-	if n := len(f.said()); n != 2 {
-		t.Errorf("%d lines, want no more than before:\n%s", n, f.log)
+	if n := len(f.logLines()); n != 2 {
+		t.Errorf("%d lines, want no further line:\n%s", n, f.log)
 	}
 }
 

@@ -12,24 +12,24 @@ import (
 	"time"
 )
 
-// A server that comes back after an outage of any length gets a request within two
-// seconds. An error of a server that answers is not retried.
+// A server that returns after an outage of any length gets a request within two seconds. An
+// error that a server returns is not retried.
 func TestRetriesUntilTheServerAnswers(t *testing.T) {
 	gone := &url.Error{Op: "Get", URL: "https://a/b", Err: syscall.ECONNREFUSED}
 	synctest.Test(t, func(t *testing.T) {
 		pace := newRetries()
-		began, asked := time.Now(), 0
-		answer, err := retryUnanswered(t.Context(), pace, func() (string, error) {
-			if asked++; time.Since(began) < time.Hour {
+		began, requests := time.Now(), 0
+		reply, err := retryUnanswered(t.Context(), pace, func() (string, error) {
+			if requests++; time.Since(began) < time.Hour {
 				return "", gone
 			}
-			return "here", nil
+			return "reply", nil
 		})
-		if took := time.Since(began); answer != "here" || err != nil || took > time.Hour+2*time.Second {
-			t.Errorf("got %q, %v after %v", answer, err, took)
+		if took := time.Since(began); reply != "reply" || err != nil || took > time.Hour+2*time.Second {
+			t.Errorf("got %q, %v after %v", reply, err, took)
 		}
-		if most := 3600 + 10; asked > most {
-			t.Errorf("asked %d times in an hour, want at most %d", asked, most)
+		if most := 3600 + 10; requests > most {
+			t.Errorf("%d requests in an hour, want at most %d", requests, most)
 		}
 
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -37,24 +37,24 @@ func TestRetriesUntilTheServerAnswers(t *testing.T) {
 		if _, err := retryUnanswered(ctx, pace, func() (int, error) { return 0, gone }); !errors.Is(err, gone) || ctx.Err() == nil {
 			t.Errorf("the end of the context: %v", err)
 		}
-		asked = 0
-		if _, err := retryUnanswered(t.Context(), pace, func() (int, error) { asked++; return 0, io.EOF }); !errors.Is(err, io.EOF) || asked != 1 {
-			t.Errorf("another error: asked %d times, %v", asked, err)
+		requests = 0
+		if _, err := retryUnanswered(t.Context(), pace, func() (int, error) { requests++; return 0, io.EOF }); !errors.Is(err, io.EOF) || requests != 1 {
+			t.Errorf("another error: %d requests, %v", requests, err)
 		}
 	})
 }
 
-// Of all feeds that wait for a server only one sends requests at a time, and all are
-// served when it is back. A slow server does not get another request at once.
+// Of all feeds that wait for a server only one sends requests, and all succeed when it is
+// back. A slow server does not get another request at once.
 func TestOneFeedRetriesForAllFeeds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pace := newRetries()
 		back := time.Now().Add(time.Hour)
-		var asked, served atomic.Int32
+		var requests, served atomic.Int32
 		for range 4 {
 			go func() {
 				_, err := retryUnanswered(t.Context(), pace, func() (int, error) {
-					asked.Add(1)
+					requests.Add(1)
 					if time.Now().Before(back) {
 						return 0, &url.Error{Op: "Get", URL: "https://a/b", Err: syscall.ECONNREFUSED}
 					}
@@ -66,18 +66,18 @@ func TestOneFeedRetriesForAllFeeds(t *testing.T) {
 			}()
 		}
 		time.Sleep(time.Hour)
-		if n := asked.Load(); n > 3700 {
-			t.Errorf("asked %d times in an hour, want one for all", n)
+		if n := requests.Load(); n > 3700 {
+			t.Errorf("%d requests in an hour, want those of one feed", n)
 		}
 		time.Sleep(3 * time.Second)
 		if n := served.Load(); n != 4 {
-			t.Errorf("%d of 4 were served within 3 s of the server's coming", n)
+			t.Errorf("%d of 4 succeeded within 3 s after the server was back", n)
 		}
 	})
-	asked := 0
+	requests := 0
 	slow := &url.Error{Op: "Get", URL: "https://a/b", Err: context.DeadlineExceeded}
-	if _, err := retryUnanswered(t.Context(), newRetries(), func() (int, error) { asked++; return 0, slow }); !errors.Is(err, slow) || asked != 1 {
-		t.Errorf("a slow server was asked %d times (%v), want once", asked, err)
+	if _, err := retryUnanswered(t.Context(), newRetries(), func() (int, error) { requests++; return 0, slow }); !errors.Is(err, slow) || requests != 1 {
+		t.Errorf("a slow server got %d requests (%v), want one", requests, err)
 	}
 }
 

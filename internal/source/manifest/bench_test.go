@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/source/convert"
 )
 
-// manyServices is a file of Services with three endpoints each.
+// manyServices returns a file with n Services of three endpoints each.
 func manyServices(n int) []byte {
 	var b strings.Builder
 	for i := range n {
@@ -96,8 +96,7 @@ func BenchmarkChange(b *testing.B) {
 	}
 }
 
-// BenchmarkLargestFile reads a file near the limits, and prints how much the heap
-// grows.
+// BenchmarkLargestFile reads a file near the limits, and reports the growth of the heap.
 func BenchmarkLargestFile(b *testing.B) {
 	defer debug.SetGCPercent(debug.SetGCPercent(50)) // as in the daemon
 	const object = `{"apiVersion":"v1","kind":"Service","metadata":{"name":"s%d"},"spec":{"clusterIP":"10.%d.%d.%d","selector":{"app":"x"},` +

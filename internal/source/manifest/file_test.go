@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// byHand is a Source that a test refreshes at times of its own.
-type byHand struct {
+// steppedSource is a Source that a test refreshes explicitly, in fake time.
+type steppedSource struct {
 	t        *testing.T
 	src      *Source
 	store    *cluster.Store
@@ -23,17 +23,17 @@ type byHand struct {
 	reported reports
 }
 
-func loaded(t *testing.T, path string) *byHand {
+func loaded(t *testing.T, path string) *steppedSource {
 	t.Helper()
-	s := &byHand{t: t, store: cluster.NewStore(), view: view{}, now: time.Now()}
+	s := &steppedSource{t: t, store: cluster.NewStore(), view: view{}, now: time.Now()}
 	s.src = New(s.store, Options{Paths: []string{path}, Report: s.reported.add})
 	must(t, s.src.Load())
 	s.view.take(s.store)
 	return s
 }
 
-// after refreshes the Source some time later and compares the Services.
-func (s *byHand) after(d time.Duration, want view) {
+// after refreshes the Source after some time, and compares the Services.
+func (s *steppedSource) after(d time.Duration, want view) {
 	s.t.Helper()
 	s.now = s.now.Add(d)
 	s.src.refresh(s.now)
@@ -53,8 +53,8 @@ func TestSettleTime(t *testing.T) {
 		return info
 	}
 	same, other := stat("same"), stat("other")
-	was := reader{}.parse("f", []byte(svc("a", "10.0.0.1")+svc("b", "10.0.0.2")))
-	parsed := func(text string) content { return reader{}.parse("f", []byte(text)).over(was) }
+	before := reader{}.parse("f", []byte(svc("a", "10.0.0.1")+svc("b", "10.0.0.2")))
+	parsed := func(text string) content { return reader{}.parse("f", []byte(text)).over(before) }
 	for _, tc := range []struct {
 		name string
 		info os.FileInfo
@@ -70,7 +70,7 @@ func TestSettleTime(t *testing.T) {
 		{"a document is broken", same, svc("a", "10.0.0.1") + "---\n{\n", shortSettle},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			f := &file{content: was, read: reading{info: same, ends: true}}
+			f := &file{content: before, read: reading{info: same, ends: true}}
 			r := reading{info: tc.info, ends: endsWhole([]byte(tc.text))}
 			if got := settleTime(f, r, parsed(tc.text)); got != tc.want {
 				t.Errorf("settle time %v, want %v", got, tc.want)
@@ -79,7 +79,7 @@ func TestSettleTime(t *testing.T) {
 	}
 }
 
-// A file that ends in the middle of a line is used once it stayed unchanged for long.
+// A file that ends in the middle of a line is used once it has not changed for a long time.
 func TestSettlesAfterTheLongTime(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.yaml")
 	write(t, path, svc("a", "10.0.0.1"))
@@ -103,11 +103,11 @@ func TestSettlesAfterTheLongTime(t *testing.T) {
 		}
 	}
 	if len(s.rereads) > 0 {
-		t.Errorf("there is still unsettled: %v", s.rereads)
+		t.Errorf("files are still unsettled: %v", s.rereads)
 	}
 }
 
-// A file that goes away for less than the settle time has never been away.
+// A file that is missing for less than the settle time is not treated as deleted.
 func TestFileMissingForAMoment(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.yaml")
 	write(t, path, svc("a", "10.0.0.1"))
@@ -157,8 +157,8 @@ func TestUnreadableForAWhile(t *testing.T) {
 	}
 }
 
-// A file that gets another name, and its old one again, is never in two files.
-func TestRenamedFileContestsNothing(t *testing.T) {
+// A file that is renamed and renamed back does not count as two files.
+func TestARenamedFileIsNotADuplicate(t *testing.T) {
 	dir := t.TempDir()
 	a, c := filepath.Join(dir, "a.yaml"), filepath.Join(dir, "c.yaml")
 	write(t, a, svc("a", "10.0.0.1"))
@@ -202,7 +202,7 @@ func TestTrail(t *testing.T) {
 		{"m/a.yaml", []string{"m", "current", "v1/m/a.yaml"}},
 		{"a.yaml", []string{"a.yaml", "m", "current", "v1/m/a.yaml"}},
 		{"v1/../v1/m", []string{"v1/m"}},
-		{"none/there", []string{"none"}},
+		{"none/x", []string{"none"}},
 		{"dangling", []string{"dangling", "nowhere"}},
 	} {
 		var want []string

@@ -8,7 +8,7 @@ import (
 	"sigs.k8s.io/json"
 )
 
-// A value of a wrong type is named by its place, as it was written.
+// The problem of a value of a wrong type has its path and its text.
 func TestUndecodable(t *testing.T) {
 	for _, tc := range []struct{ name, text, want string }{
 		{"a list's element", `{"spec":{"ports":[{"port":80},{"port":"80"}]}}`, `o: spec.ports[1].port: "80": wrong type: expected a whole number that fits int32`},
@@ -30,7 +30,7 @@ func TestUndecodable(t *testing.T) {
 			var o corev1.Service
 			err := json.UnmarshalCaseSensitivePreserveInts([]byte(tc.text), &o)
 			if err == nil {
-				t.Fatal("it can be read")
+				t.Fatal("the object was decoded")
 			}
 			if got := undecodable("o", []byte(tc.text), &o, err).String(); got != tc.want {
 				t.Errorf("got  %s\nwant %s", got, tc.want)

@@ -19,8 +19,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/source"
 )
 
-// bomb is a document in which each of the levels repeats the one before ten
-// times.
+// bomb returns a document in which each level repeats the previous one ten times.
 func bomb(levels int) string {
 	var b strings.Builder
 	b.WriteString("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: bomb}\na0: &a0 [x,x,x,x,x,x,x,x,x,x]\n")
@@ -31,7 +30,7 @@ func bomb(levels int) string {
 	return b.String()
 }
 
-// chain is a document in which each alias is one level deeper than the last.
+// chain returns a document in which each alias is one level deeper than the previous one.
 func chain(n int) string {
 	var b strings.Builder
 	b.WriteString("a0: &a0 x\n")
@@ -41,13 +40,13 @@ func chain(n int) string {
 	return b.String()
 }
 
-// nested is a List in a List, so many times.
+// nested returns n nested Lists.
 func nested(n int) string {
 	return strings.Repeat(`{"apiVersion":"v1","kind":"List","items":[`, n) + jsonNode("x") + strings.Repeat("]}", n)
 }
 
-// hostile are texts that cost much when they are read without limits, each with
-// a part of what is reported of it.
+// hostile returns texts that would be expensive to read without limits, each with a part of
+// the expected problem.
 func hostile() map[string][2]string {
 	const listOf = `{"apiVersion":"v1","kind":"List","items":[`
 	return map[string][2]string{
@@ -80,15 +79,15 @@ func hostile() map[string][2]string {
 	}
 }
 
-// growth runs a function and returns by how many bytes the heap grew at most.
+// growth runs a function and returns the maximum growth of the heap in bytes.
 func growth(f func()) uint64 {
 	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
 	runtime.GC()
 	metrics.Read(sample)
 	begin, most := sample[0].Value.Uint64(), sample[0].Value.Uint64()
 	stop := make(chan struct{})
-	var looking sync.WaitGroup
-	looking.Go(func() {
+	var sampling sync.WaitGroup
+	sampling.Go(func() {
 		for tick := time.NewTicker(time.Millisecond); ; {
 			metrics.Read(sample)
 			most = max(most, sample[0].Value.Uint64())
@@ -101,12 +100,12 @@ func growth(f func()) uint64 {
 	})
 	f()
 	close(stop)
-	looking.Wait()
+	sampling.Wait()
 	return most - begin
 }
 
-// Each hostile text is refused with an error that names the limit, in a bounded
-// number of lines, and without much memory.
+// Each hostile text is refused with an error that contains the limit, in a bounded number
+// of lines, and without much memory.
 func TestHostileFiles(t *testing.T) {
 	old := debug.SetGCPercent(50) // as in the daemon
 	defer debug.SetGCPercent(old)
@@ -134,13 +133,13 @@ func TestHostileFiles(t *testing.T) {
 				t.Errorf("reported %.1000s\nwant %q", all, tc[1])
 			}
 			if s.State().Trouble == "" {
-				t.Error("the state does not say that there are problems")
+				t.Error("the state has no Trouble")
 			}
 		})
 	}
 }
 
-// While a large file is read, others change.
+// Other files are read while a large file is read.
 func TestALargeFileDoesNotDelayOthers(t *testing.T) {
 	dir := t.TempDir()
 	small := filepath.Join(dir, "small.yaml")
@@ -166,7 +165,7 @@ func TestALargeFileDoesNotDelayOthers(t *testing.T) {
 			case <-r.store.Changed():
 				r.view.take(r.store)
 			case <-time.After(60 * time.Second):
-				t.Fatalf("change %d is not there after 60 s", changes)
+				t.Fatalf("change %d is not in the Store after 60 s", changes)
 			}
 		}
 		longest = max(longest, time.Since(begin))
@@ -182,8 +181,8 @@ func TestALargeFileDoesNotDelayOthers(t *testing.T) {
 	}
 }
 
-// Files that cannot be read at the start are reported; the others are used. Each is
-// read as soon as that is possible.
+// Files that cannot be read at the start are reported; the others are used. Each is read as
+// soon as possible.
 func TestStartWithUnreadableFiles(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
@@ -200,13 +199,13 @@ func TestStartWithUnreadableFiles(t *testing.T) {
 	write(t, at("large.yaml"), "")
 	must(t, os.Truncate(at("large.yaml"), 200<<20))
 	r := run(t, dir)
-	r.becomes(view{"good": "[10.0.0.1] "})
+	r.waitFor(view{"good": "[10.0.0.1] "})
 	names := map[string]string{
 		"fifo": "named pipe", "to-fifo": "named pipe", "device": "a device", "memory": "input/output error",
 		"loop": "too many levels", "dangling": "leads to no file", "directory": "is a directory", "large": "200 MiB; the limit is 32 MiB",
 	}
 	for name, reason := range names {
-		r.reports(at(name+".yaml"), reason)
+		r.waitForReport(at(name+".yaml"), reason)
 	}
 	want := view{"good": "[10.0.0.1] "}
 	i := 0
@@ -215,9 +214,9 @@ func TestStartWithUnreadableFiles(t *testing.T) {
 		must(t, os.Remove(at(name+".yaml")))
 		write(t, at(name+".yaml"), svc(name, fmt.Sprintf("10.0.1.%d", i)))
 		want[name] = fmt.Sprintf("[10.0.1.%d] ", i)
-		r.becomes(want)
+		r.waitFor(want)
 	}
-	isState(t, r.src, source.State{From: dir, Connected: true, Files: len(want)})
+	waitForState(t, r.src, source.State{From: dir, Connected: true, Files: len(want)})
 }
 
 // A FIFO, a device or a broken link in place of a file is reported, the last content of
@@ -238,14 +237,14 @@ func TestFileReplacedByAnotherKind(t *testing.T) {
 		was := r.view["a"]
 		must(t, os.Rename(path, path+"~"))
 		must(t, put())
-		r.reports(path, name, isKept)
+		r.waitForReport(path, name, isKept)
 		i++
 		write(t, other, svc("b", fmt.Sprintf("10.0.0.%d", i)))
-		r.becomes(view{"a": was, "b": fmt.Sprintf("[10.0.0.%d] ", i)})
+		r.waitFor(view{"a": was, "b": fmt.Sprintf("[10.0.0.%d] ", i)})
 		must(t, os.Remove(path))
 		i++
 		write(t, path, svc("a", fmt.Sprintf("10.0.0.%d", i)))
-		r.becomes(view{"a": fmt.Sprintf("[10.0.0.%d] ", i), "b": fmt.Sprintf("[10.0.0.%d] ", i-1)})
+		r.waitFor(view{"a": fmt.Sprintf("[10.0.0.%d] ", i), "b": fmt.Sprintf("[10.0.0.%d] ", i-1)})
 	}
 }
 
@@ -256,11 +255,11 @@ func TestRetry(t *testing.T) {
 	must(t, os.Symlink(filepath.Join(elsewhere, "a", "x.yaml"), filepath.Join(dir, "x.yaml")))
 	write(t, filepath.Join(dir, "good.yaml"), svc("good", "10.0.0.1"))
 	r := run(t, dir)
-	r.reports("x.yaml", "leads to no file")
+	r.waitForReport("x.yaml", "leads to no file")
 	must(t, os.Mkdir(filepath.Join(elsewhere, ".a"), 0o700))
 	write(t, filepath.Join(elsewhere, ".a", "x.yaml"), svc("x", "10.0.0.2"))
 	must(t, os.Rename(filepath.Join(elsewhere, ".a"), filepath.Join(elsewhere, "a")))
-	r.becomes(view{"good": "[10.0.0.1] ", "x": "[10.0.0.2] "})
+	r.waitFor(view{"good": "[10.0.0.1] ", "x": "[10.0.0.2] "})
 }
 
 // While no file can be read the Source is not ready, so that existing rules stay.
@@ -277,22 +276,22 @@ func TestStartWaitsWhileNothingCanBeRead(t *testing.T) {
 	reported.wait(t, "named pipe")
 	select {
 	case <-store.Ready():
-		t.Error("ready though nothing was read")
+		t.Error("ready before anything was read")
 	default:
 	}
 	if s.State().Connected {
-		t.Error("the state says that everything was read")
+		t.Error("the state is Connected before everything was read")
 	}
 	must(t, os.Remove(path))
 	write(t, path, svc("a", "10.0.0.1"))
 	select {
 	case <-store.Ready():
 	case <-time.After(20 * time.Second):
-		t.Error("not ready though there is a file now")
+		t.Error("not ready after the file was created")
 	}
 }
 
-// Files that come and go while the source starts never end it.
+// Files that are created and deleted during the start never make it fail.
 func TestStartWhileFilesComeAndGo(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "good.yaml"), svc("good", "10.0.0.1"))
@@ -317,14 +316,14 @@ func TestStartWhileFilesComeAndGo(t *testing.T) {
 		t.Run("", func(t *testing.T) {
 			r := run(t, dir)
 			if r.view["good"] != "[10.0.0.1] " {
-				t.Errorf("there is %v", r.view)
+				t.Errorf("the Services are %v", r.view)
 			}
 		})
 		must(t, New(cluster.NewStore(), Options{Paths: []string{dir}}).Load())
 	}
 }
 
-// A file that grows on and on is refused, and read when it is small again.
+// A file that grows beyond the limit is refused, and read when it is small again.
 func TestGrowingFile(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "log.yaml")
@@ -339,15 +338,15 @@ func TestGrowingFile(t *testing.T) {
 		must(t, err)
 	}
 	must(t, f.Close())
-	r.reports(path, "the limit is 32 MiB", isKept)
+	r.waitForReport(path, "the limit is 32 MiB", isKept)
 	write(t, filepath.Join(dir, "good.yaml"), svc("good", "10.0.0.3"))
-	r.becomes(view{"good": "[10.0.0.3] ", "a": "[10.0.0.2] "})
+	r.waitFor(view{"good": "[10.0.0.3] ", "a": "[10.0.0.2] "})
 	write(t, path, svc("a", "10.0.0.4"))
-	r.becomes(view{"good": "[10.0.0.3] ", "a": "[10.0.0.4] "})
+	r.waitFor(view{"good": "[10.0.0.3] ", "a": "[10.0.0.4] "})
 }
 
-// Many broken files are as bounded in the log as many broken documents: the daemon
-// reports through a Digest.
+// Many broken files cause as few log lines as many broken documents: the daemon reports
+// through a Digest.
 func TestManyBrokenFiles(t *testing.T) {
 	dir := t.TempDir()
 	for i := range 2000 {

@@ -15,10 +15,10 @@ import (
 
 func newTestIndex() *index { return newIndex(cluster.NewStore(), source.NewReporter(nil)) }
 
-// view is what a Store has, kept up to date by taking changes.
+// view has the Services of a Store as text. It is updated by taking changes.
 type view map[string]string
 
-// take returns the names of what changed.
+// take updates the view and returns the names of the changed Services.
 func (v view) take(store *cluster.Store) []string {
 	var names []string
 	for _, s := range store.Take().Services {
@@ -46,8 +46,8 @@ func (v view) take(store *cluster.Store) []string {
 	return names
 }
 
-// sets is a set of files, given to an index one after the other.
-type sets struct {
+// fileSet is a set of files, which are written to an index one after the other.
+type fileSet struct {
 	t        *testing.T
 	index    *index
 	files    map[string]content
@@ -56,8 +56,8 @@ type sets struct {
 	gone     map[string]bool
 }
 
-func newSets(t *testing.T) *sets {
-	s := &sets{t: t, files: map[string]content{}, view: view{}}
+func newFileSet(t *testing.T) *fileSet {
+	s := &fileSet{t: t, files: map[string]content{}, view: view{}}
 	s.index = newIndex(cluster.NewStore(), source.NewReporter(func(ps []route.Problem) {
 		for _, p := range ps {
 			s.reported = append(s.reported, p.String())
@@ -66,8 +66,8 @@ func newSets(t *testing.T) *sets {
 	return s
 }
 
-// write gives a file new text and says what is in the Store then.
-func (s *sets) write(name, text string, want view) {
+// write changes a file, and compares the Services in the Store afterwards.
+func (s *fileSet) write(name, text string, want view) {
 	s.t.Helper()
 	old := s.files[name]
 	now := reader{}.parseAgain(name, []byte(text), old).over(old)
@@ -116,7 +116,7 @@ subsets: [{addresses: [{ip: 10.0.0.9}], ports: [{port: 9090}]}]
 // EndpointSlices take precedence over Endpoints, and those over Pods. When one is
 // deleted the next is used again.
 func TestPrecedenceOfEndpoints(t *testing.T) {
-	s := newSets(t)
+	s := newFileSet(t)
 	s.write("svc", selecting, view{"web": "[10.96.0.1] "})
 	s.write("pods", pods, view{"web": "[10.96.0.1] 10.0.0.1 8080, 10.0.0.2 8080 not ready"})
 	s.write("pods", strings.Replace(pods, "10.0.0.1,", "10.0.0.7,", 1), view{"web": "[10.96.0.1] 10.0.0.2 8080 not ready, 10.0.0.7 8080"})
@@ -134,17 +134,17 @@ func TestPrecedenceOfEndpoints(t *testing.T) {
 }
 
 func TestASliceMovesToAnotherService(t *testing.T) {
-	s := newSets(t)
+	s := newFileSet(t)
 	s.write("svc", selecting, view{"web": "[10.96.0.1] "})
 	s.write("eps", endpoints, view{"web": "[10.96.0.1] 10.0.0.9 9090"})
 	s.write("slice", webSlice, view{"web": "[10.96.0.1] 10.0.0.1 8080"})
 	s.write("slice", strings.Replace(webSlice, "service-name: web", "service-name: db", 1), view{"web": "[10.96.0.1] 10.0.0.9 9090"})
 }
 
-// Of an object in two files the first by name counts; the other is reported,
-// and takes over when the first goes.
+// If an object is in two files, the first by file name is used. The other is reported, and
+// used when the first is deleted.
 func TestObjectInTwoFiles(t *testing.T) {
-	s := newSets(t)
+	s := newFileSet(t)
 	other := strings.Replace(web, "10.96.0.1", "10.96.0.2", 1)
 	s.write("b", other, view{"web": "[10.96.0.2] "})
 	s.write("a", web, view{"web": "[10.96.0.1] "})
@@ -155,9 +155,10 @@ func TestObjectInTwoFiles(t *testing.T) {
 	}
 }
 
-// A file that is gone contests nothing until it is known whether it comes back.
-func TestObjectInADeletedFile(t *testing.T) {
-	s := newSets(t)
+// While it is unknown whether a missing file comes back, its objects are not reported as
+// duplicates.
+func TestObjectInAMissingFile(t *testing.T) {
+	s := newFileSet(t)
 	s.write("a", web, view{"web": "[10.96.0.1] "})
 	s.gone = map[string]bool{"a": true}
 	s.write("c", web, view{"web": "[10.96.0.1] "})
@@ -167,7 +168,7 @@ func TestObjectInADeletedFile(t *testing.T) {
 	s.gone = nil
 	s.write("other", webSlice, view{"web": "[10.96.0.1] 10.0.0.1 8080"})
 	if d := cmp.Diff([]string{"c: Service default/web: also in a, which takes precedence"}, s.reported); d != "" {
-		t.Errorf("reported when it came back (-want +got):\n%s", d)
+		t.Errorf("reported after the file came back (-want +got):\n%s", d)
 	}
 	s.gone = map[string]bool{"a": true}
 	s.write("a", "", view{"web": "[10.96.0.1] 10.0.0.1 8080"})
@@ -179,34 +180,34 @@ func TestObjectInADeletedFile(t *testing.T) {
 // A broken document keeps its last object; the others of the file are used.
 func TestBrokenDocumentsKeepTheirObjects(t *testing.T) {
 	db := strings.NewReplacer("web", "db", "10.96.0.1", "10.96.0.5").Replace(web)
-	s := newSets(t)
+	s := newFileSet(t)
 	s.write("f", web+"---"+db, view{"web": "[10.96.0.1] ", "db": "[10.96.0.5] "})
 	s.write("f", strings.Replace(web, "80", "x", 1)+"---"+strings.Replace(db, "10.96.0.5", "10.96.0.6", 1),
 		view{"web": "[10.96.0.1] ", "db": "[10.96.0.6] "})
-	s.write("f", strings.Replace(web, "80", "x", 1), view{"web": "[10.96.0.1] "}) // the broken one is known: db is gone
+	s.write("f", strings.Replace(web, "80", "x", 1), view{"web": "[10.96.0.1] "}) // the broken object is known, so db was deleted
 	s.write("f", web+"---"+db, view{"web": "[10.96.0.1] ", "db": "[10.96.0.5] "})
 	s.write("f", strings.Replace(web, "10.96.0.1", "10.96.0.9", 1)+"---\nmetadata: [\n", view{"web": "[10.96.0.9] ", "db": "[10.96.0.5] "})
 	s.write("f", "{{{", view{"web": "[10.96.0.9] ", "db": "[10.96.0.5] "})
 	s.write("f", "# nothing\n", view{})
 }
 
-// A Service is never in the Store without the endpoints that came with it.
+// A Service is never in the Store without the endpoints from the same file.
 func TestServicesAreAddedLastAndRemovedFirst(t *testing.T) {
 	x := newTestIndex()
 	c := reader{}.parse("f", []byte(web+"---"+webSlice))
-	turns := []change{}
+	changes := []change{}
 	for _, o := range c.objects {
-		turns = append(turns, change{key: o.key, new: o})
+		changes = append(changes, change{key: o.key, new: o})
 	}
-	x.apply(turns)
+	x.apply(changes)
 	if st := x.store.Take().Services; len(st) != 1 || st[0].Service == nil || len(st[0].Slices) != 1 {
 		t.Fatalf("the Store has %+v", st)
 	}
 }
 
-// One Pod that changes touches the Services that select it, no others.
-func TestCostOfAPodFollowsThePod(t *testing.T) {
-	s := newSets(t)
+// A change of a Pod touches only the Services that select it.
+func TestAPodTouchesItsServicesOnly(t *testing.T) {
+	s := newFileSet(t)
 	var many strings.Builder
 	for i := range 500 {
 		fmt.Fprintf(&many, "---\napiVersion: v1\nkind: Service\nmetadata: {name: s%d}\nspec: {clusterIP: 10.1.%d.%d, selector: {app: s%d}, ports: [{port: 80}]}\n", i, i/250, 1+i%250, i)
@@ -217,6 +218,6 @@ func TestCostOfAPodFollowsThePod(t *testing.T) {
 	p := reader{}.parse("pods", []byte(strings.ReplaceAll(pods, "app: web", "app: s7")))
 	s.index.replace(rank{path: "pods"}, content{}, p)
 	if names := (view{}).take(s.index.store); !slices.Equal(names, []string{"s7"}) {
-		t.Errorf("touched %v, want s7 alone", names)
+		t.Errorf("touched %v, want only s7", names)
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A kind that looks like a misspelling of a supported kind is reported; others are
+// A kind that is probably a misspelling of a supported kind is reported; others are
 // ignored.
 func TestMisspelledKinds(t *testing.T) {
 	mistyped := func(kind, meant string) string {
@@ -44,13 +44,13 @@ func TestMisspelledKinds(t *testing.T) {
 	}
 }
 
-// No kind Kubernetes has of its own is taken for another.
+// No other kind of Kubernetes is reported as a misspelling.
 func TestOtherKindsAreNotMisspelled(t *testing.T) {
 	for kind := range strings.FieldsSeq(`Binding ComponentStatus ConfigMap Event LimitRange Namespace PersistentVolume
 		PersistentVolumeClaim PodTemplate ReplicationController ResourceQuota Secret ServiceAccount Status List
 		Ingress IngressClass IPAddress NetworkPolicy`) {
 		if meant := meantKind(kind); meant != "" {
-			t.Errorf("%s is taken for %s", kind, meant)
+			t.Errorf("%s is reported as %s", kind, meant)
 		}
 	}
 }

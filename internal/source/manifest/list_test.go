@@ -8,8 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// listWith is a List of Nodes in YAML, its items indented, with more text for
-// the first.
+// listWith returns a List of Nodes in YAML, with indented items and additional text in the
+// first one.
 func listWith(indent, more string) string {
 	var b strings.Builder
 	b.WriteString("# a list\napiVersion: v1\nitems: # of Nodes\n")
@@ -25,8 +25,8 @@ func listWith(indent, more string) string {
 	return b.String()
 }
 
-// A list that is read in pieces has the same objects as one that is read as a whole, or
-// none.
+// A list that is read in pieces has the same objects as one that is read as a whole, or it
+// is refused.
 func TestListInPieces(t *testing.T) {
 	for _, tc := range []struct {
 		name, in string
@@ -40,7 +40,7 @@ func TestListInPieces(t *testing.T) {
 		{"CR", strings.ReplaceAll(listWith("", ""), "\n", "\r"), false},
 		{"a list of one kind", strings.ReplaceAll(strings.Replace(listWith("", ""), "kind: List", "kind: NodeList", 1), "- apiVersion: v1\n  kind: Node\n  ", "- "), false},
 		{"an item that is broken", strings.Replace(listWith("", ""), "name: b", "name: [", 1), false},
-		{"an item that is no object", listWith("", "")[:len(listWith("", ""))-len("kind: List\nmetadata:\n  resourceVersion: \"\"\n")] + "- 7\n-\nkind: List\n", false},
+		{"an item that is not an object", listWith("", "")[:len(listWith("", ""))-len("kind: List\nmetadata:\n  resourceVersion: \"\"\n")] + "- 7\n-\nkind: List\n", false},
 		{"text in quotes over items", listWith("", "  x: \"\n- apiVersion: v1\n  y: \"\n"), true},
 		{"a flow over items", listWith("", "  x: [\n- apiVersion: v1\n  ]\n"), false},
 		{"an alias of another item", strings.Replace(listWith("", "  x: &x 1\n"), "name: c", "name: c\n  x: *x", 1), true},
@@ -51,7 +51,7 @@ func TestListInPieces(t *testing.T) {
 			whole := r.parse("f", []byte(tc.in))
 			r.limits.DocumentBytes = 150
 			pieces := r.parse("f", []byte(tc.in))
-			say := func(c content) (objects []string) {
+			keys := func(c content) (objects []string) {
 				for _, o := range c.objects {
 					objects = append(objects, o.key.String())
 				}
@@ -59,11 +59,11 @@ func TestListInPieces(t *testing.T) {
 			}
 			if tc.refused {
 				if len(pieces.objects) > 0 || !pieces.misses(key{}) {
-					t.Errorf("pieces say %v, %v", say(pieces), pieces.all())
+					t.Errorf("the pieces have %v, %v", keys(pieces), pieces.all())
 				}
 				return
 			}
-			if d := cmp.Diff(say(whole), say(pieces)); d != "" {
+			if d := cmp.Diff(keys(whole), keys(pieces)); d != "" {
 				t.Errorf("objects (-whole +pieces):\n%s\n%v", d, pieces.all())
 			}
 			if whole.isBroken() != pieces.isBroken() {
@@ -73,7 +73,7 @@ func TestListInPieces(t *testing.T) {
 	}
 }
 
-// The line of an error in a piece is that of the file.
+// The line number of an error in a piece is that in the file.
 func TestLinesOfPieces(t *testing.T) {
 	r := reader{limits: DaemonLimits()}
 	r.limits.DocumentBytes = 150
@@ -85,8 +85,8 @@ func TestLinesOfPieces(t *testing.T) {
 	}
 }
 
-// A large document that is no list, or not in the form of one, is refused.
-func TestNoPieces(t *testing.T) {
+// A large document is refused if it is not a list, or not in a form that can be divided.
+func TestDocumentsThatCannotBeDivided(t *testing.T) {
 	r := reader{limits: DaemonLimits()}
 	r.limits.DocumentBytes = 100
 	for name, in := range map[string]string{
@@ -101,7 +101,7 @@ func TestNoPieces(t *testing.T) {
 	}
 }
 
-// FuzzPieces verifies that the pieces of a list have the objects of the whole, or that
+// FuzzPieces verifies that the pieces of a list have the same objects as the whole, or that
 // they are refused.
 func FuzzPieces(f *testing.F) {
 	for _, more := range []string{"", "  x: \"\n- a\"\n", "  x: [\n- b\n", "# c\n", "  x: |\n    - a\n"} {

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 )
 
-// randomDocument is one of a small number of objects, so that random files
-// have the same ones, change them and fight over them.
+// randomDocument returns one of a few objects, so that random files contain the same ones,
+// change them and duplicate them.
 func randomDocument(r *rand.Rand) string {
 	name, n := fmt.Sprintf("s%d", r.IntN(3)), 1+r.IntN(3)
 	switch r.IntN(8) {
@@ -41,7 +41,7 @@ func randomFile(r *rand.Rand) string {
 	return "# a file\n" + strings.Join(docs, "---\n")
 }
 
-// all is everything a Store has.
+// all returns everything in a Store.
 func all(store *cluster.Store) (view, string) {
 	change, v := store.Take(), view{}
 	for _, s := range change.Services {
@@ -86,7 +86,7 @@ func TestChangesEqualAFreshStart(t *testing.T) {
 				fresh.replace(rank{path: name}, content{}, files[name])
 			}
 			want, wantFacts := all(fresh.store)
-			x.store.SetNode(&cluster.Node{Name: "other"}) // so that Take gives everything
+			x.store.SetNode(&cluster.Node{Name: "other"}) // so that Take returns everything
 			x.store.SetNode(nodeOf(x))
 			got, gotFacts := all(x.store)
 			if d := cmp.Diff(want, got) + cmp.Diff(wantFacts, gotFacts); d != "" {
@@ -99,7 +99,7 @@ func TestChangesEqualAFreshStart(t *testing.T) {
 	}
 }
 
-// nodeOf returns the Node that counts in an index.
+// nodeOf returns the Node that an index uses.
 func nodeOf(x *index) *cluster.Node {
 	claims := x.claims[key{kind: kindNode, name: cluster.Name{Name: "n1"}}]
 	if len(claims) == 0 {

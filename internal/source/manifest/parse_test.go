@@ -17,7 +17,7 @@ func TestSplit(t *testing.T) {
 	}{
 		{"nothing", "", nil},
 		{"one", "a: 1\n", []string{"1@1: a: 1"}},
-		{"separators that separate nothing", "---\n# why\n---\na: 1\n---\n", []string{"1@3: ---\na: 1"}},
+		{"separators without content between them", "---\n# why\n---\na: 1\n---\n", []string{"1@3: ---\na: 1"}},
 		{"two", "a: 1\n---\nb: 2", []string{"1@1: a: 1", "2@2: ---\nb: 2"}},
 		{"Windows line ends", "a: 1\r\n---\r\nb: 2\r\n", []string{"1@1: a: 1", "2@2: ---\r\nb: 2"}},
 		{"text behind the dashes", "--- # first\na: 1\n--- {b: 2}\n", []string{"1@1: --- # first\na: 1", "2@3: --- {b: 2}"}},
@@ -90,7 +90,7 @@ items:
 		},
 		{name: "a list of slices", in: "apiVersion: discovery.k8s.io/v1\nkind: EndpointSliceList\nitems: []\n"},
 		{
-			name: "items that are no list", in: "apiVersion: v1\nkind: List\nitems: 5\n", lost: true,
+			name: "items that are not a list", in: "apiVersion: v1\nkind: List\nitems: 5\n", lost: true,
 			problems: []string{"f.yaml: document 1: line 1: List: items: 5: wrong type: expected a list"},
 		},
 		{name: "other kinds and groups", in: `
@@ -149,7 +149,7 @@ items: 9
 			problems: []string{"f.yaml: document 1: line 1: Service: metadata.name: an object needs a name"},
 		},
 		{
-			name: "broken YAML says the line of the file", in: web + "---\nkind: Service\n a: [\n", objects: []string{"Service default/web"}, lost: true,
+			name: "an error in YAML has the line in the file", in: web + "---\nkind: Service\n a: [\n", objects: []string{"Service default/web"}, lost: true,
 			problems: []string{"f.yaml: document 2: read YAML: yaml: line 10: mapping values are not allowed in this context"},
 		},
 		{
@@ -195,13 +195,13 @@ items: 9
 				}
 			}
 			if lost != tc.lost {
-				t.Errorf("lost is %v, want %v", lost, tc.lost)
+				t.Errorf("a failure without a key: %v, want %v", lost, tc.lost)
 			}
 		})
 	}
 }
 
-// Parallel reading of many documents keeps their order.
+// Documents that are read in parallel keep their order.
 func TestParseManyDocuments(t *testing.T) {
 	var text strings.Builder
 	for i := range 1000 {
@@ -236,7 +236,7 @@ func FuzzManifest(f *testing.F) {
 		half := r.parse("f", data[:len(data)/2])
 		kept := half.over(whole)
 		if half.misses(key{kind: "any"}) && kept.drops(whole) {
-			t.Errorf("a half-written file drops objects")
+			t.Errorf("a half-written file deletes objects")
 		}
 		x := newTestIndex()
 		x.replace(rank{}, content{}, whole)

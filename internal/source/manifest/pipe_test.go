@@ -20,5 +20,5 @@ func TestPipe(t *testing.T) {
 		t.Skipf("only where %s is a pipe: %v", path, err)
 	}
 	r := run(t, path)
-	r.becomes(view{"a": "[10.0.0.1] "})
+	r.waitFor(view{"a": "[10.0.0.1] "})
 }

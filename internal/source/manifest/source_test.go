@@ -20,8 +20,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// running is a Source that follows files.
-type running struct {
+// testSource is a Source that follows files.
+type testSource struct {
 	t     *testing.T
 	store *cluster.Store
 	src   *Source
@@ -31,9 +31,9 @@ type running struct {
 	reported []string
 }
 
-func run(t *testing.T, paths ...string) *running {
+func run(t *testing.T, paths ...string) *testSource {
 	t.Helper()
-	r := &running{t: t, store: cluster.NewStore(), view: view{}}
+	r := &testSource{t: t, store: cluster.NewStore(), view: view{}}
 	src := New(r.store, Options{Paths: paths, NodeName: "n1", Report: func(ps []route.Problem) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -60,8 +60,8 @@ func run(t *testing.T, paths ...string) *running {
 	return r
 }
 
-// becomes waits for a state and returns how long it took.
-func (r *running) becomes(want view) time.Duration {
+// waitFor waits for a state and returns how long it took.
+func (r *testSource) waitFor(want view) time.Duration {
 	r.t.Helper()
 	begin := time.Now()
 	for {
@@ -72,20 +72,20 @@ func (r *running) becomes(want view) time.Duration {
 		select {
 		case <-r.store.Changed():
 		case <-time.After(20 * time.Second):
-			r.t.Fatalf("not so after 20 s (-want +got):\n%s", cmp.Diff(want, r.view))
+			r.t.Fatalf("after 20 s (-want +got):\n%s", cmp.Diff(want, r.view))
 		}
 	}
 }
 
 // unchanged verifies that nothing has changed so far.
-func (r *running) unchanged() {
+func (r *testSource) unchanged() {
 	if names := r.view.take(r.store); len(names) > 0 {
 		r.t.Errorf("%v changed to %v", names, r.view)
 	}
 }
 
-// reports waits until a problem with these words is reported.
-func (r *running) reports(words ...string) {
+// waitForReport waits until a problem with all these words is reported.
+func (r *testSource) waitForReport(words ...string) {
 	r.t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		r.mu.Lock()
@@ -97,7 +97,7 @@ func (r *running) reports(words ...string) {
 			return
 		}
 	}
-	r.t.Errorf("nothing reported with %q; there is %q", words, r.reported)
+	r.t.Errorf("no problem with %q; reported %q", words, r.reported)
 }
 
 func write(t *testing.T, path, text string) {
@@ -114,7 +114,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// svc is the text of a Service.
+// svc returns the manifest of a Service.
 func svc(name, ip string) string {
 	return fmt.Sprintf("---\napiVersion: v1\nkind: Service\nmetadata:\n  name: %s\nspec:\n  clusterIP: %s\n  ports:\n  - port: 80\n", name, ip)
 }
@@ -159,38 +159,37 @@ func TestLoadErrors(t *testing.T) {
 	store := cluster.NewStore()
 	err := New(store, Options{Paths: []string{filepath.Join(t.TempDir(), "none"), "-"}}).Load()
 	if !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "no standard input") {
-		t.Errorf("error %v does not name both paths", err)
+		t.Errorf("error %v, want both paths in it", err)
 	}
 	select {
 	case <-store.Ready():
-		t.Error("ready though not everything could be read")
+		t.Error("ready although not everything could be read")
 	default:
 	}
 }
 
-func TestFilesComeChangeAndGo(t *testing.T) {
+func TestFilesAreAddedChangedAndDeleted(t *testing.T) {
 	dir := t.TempDir()
 	a, b := filepath.Join(dir, "a.yaml"), filepath.Join(dir, "b.yaml")
 	write(t, a, svc("a", "10.0.0.1"))
 	r := run(t, dir)
-	r.becomes(view{"a": "[10.0.0.1] "})
+	r.waitFor(view{"a": "[10.0.0.1] "})
 	write(t, b, svc("b", "10.0.0.2"))
-	r.becomes(view{"a": "[10.0.0.1] ", "b": "[10.0.0.2] "})
+	r.waitFor(view{"a": "[10.0.0.1] ", "b": "[10.0.0.2] "})
 	write(t, a, svc("a", "10.0.0.9")+svc("c", "10.0.0.3"))
-	r.becomes(view{"a": "[10.0.0.9] ", "b": "[10.0.0.2] ", "c": "[10.0.0.3] "})
+	r.waitFor(view{"a": "[10.0.0.9] ", "b": "[10.0.0.2] ", "c": "[10.0.0.3] "})
 	write(t, a, svc("c", "10.0.0.3"))
-	r.becomes(view{"b": "[10.0.0.2] ", "c": "[10.0.0.3] "})
+	r.waitFor(view{"b": "[10.0.0.2] ", "c": "[10.0.0.3] "})
 	must(t, os.Remove(b))
-	r.becomes(view{"c": "[10.0.0.3] "})
+	r.waitFor(view{"c": "[10.0.0.3] "})
 	must(t, os.Rename(a, filepath.Join(dir, "z.yaml")))
 	write(t, b, svc("b", "10.0.0.2"))
-	r.becomes(view{"b": "[10.0.0.2] ", "c": "[10.0.0.3] "})
+	r.waitFor(view{"b": "[10.0.0.2] ", "c": "[10.0.0.3] "})
 	must(t, os.Rename(filepath.Join(dir, "z.yaml"), filepath.Join(dir, "z.bak")))
-	r.becomes(view{"b": "[10.0.0.2] "})
+	r.waitFor(view{"b": "[10.0.0.2] "})
 }
 
-// Editors write a new file and rename it over the old one, or move the old
-// one away first.
+// Editors write a new file and rename it to the old name, or rename the old file first.
 func TestRenameSwap(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a.yaml")
@@ -200,19 +199,19 @@ func TestRenameSwap(t *testing.T) {
 			r := run(t, root)
 			write(t, path+".tmp", svc("a", "10.0.0.2"))
 			must(t, os.Rename(path+".tmp", path))
-			r.becomes(view{"a": "[10.0.0.2] "})
+			r.waitFor(view{"a": "[10.0.0.2] "})
 			must(t, os.Rename(path, path+"~"))
 			write(t, path, svc("a", "10.0.0.3"))
-			r.becomes(view{"a": "[10.0.0.3] "})
+			r.waitFor(view{"a": "[10.0.0.3] "})
 			must(t, os.Remove(path))
-			r.becomes(view{})
+			r.waitFor(view{})
 			write(t, path, svc("a", "10.0.0.4"))
-			r.becomes(view{"a": "[10.0.0.4] "})
+			r.waitFor(view{"a": "[10.0.0.4] "})
 		})
 	}
 }
 
-// A volume with a ConfigMap: files are links through ..data, which is swapped.
+// In a volume of a ConfigMap, files are links through the link ..data, which is replaced.
 func TestSymlinkSwap(t *testing.T) {
 	for _, name := range []string{"folder", "file"} {
 		t.Run(name, func(t *testing.T) {
@@ -230,15 +229,15 @@ func TestSymlinkSwap(t *testing.T) {
 				root = filepath.Join(dir, "a.yaml")
 			}
 			r := run(t, root)
-			r.becomes(view{"a": "[10.0.0.1] "})
+			r.waitFor(view{"a": "[10.0.0.1] "})
 			version("..2", svc("a", "10.0.0.2"))
 			must(t, os.RemoveAll(filepath.Join(dir, "..1")))
-			r.becomes(view{"a": "[10.0.0.2] "})
+			r.waitFor(view{"a": "[10.0.0.2] "})
 			version("..3", svc("b", "10.0.0.3"))
 			must(t, os.RemoveAll(filepath.Join(dir, "..2")))
-			r.becomes(view{"b": "[10.0.0.3] "})
+			r.waitFor(view{"b": "[10.0.0.3] "})
 			write(t, filepath.Join(dir, "..3", "a.yaml"), svc("b", "10.0.0.4")) // in place, behind two links
-			r.becomes(view{"b": "[10.0.0.4] "})
+			r.waitFor(view{"b": "[10.0.0.4] "})
 		})
 	}
 }
@@ -250,19 +249,19 @@ func TestFolderIsReplaced(t *testing.T) {
 	write(t, filepath.Join(dir, "a.yaml"), svc("a", "10.0.0.1"))
 	r := run(t, dir)
 	must(t, os.Rename(dir, filepath.Join(top, "old")))
-	r.reports(dir, isKept)
+	r.waitForReport(dir, isKept)
 	r.unchanged()
 	must(t, os.Mkdir(filepath.Join(top, "new"), 0o700))
 	write(t, filepath.Join(top, "new", "b.yaml"), svc("b", "10.0.0.2"))
 	must(t, os.Rename(filepath.Join(top, "new"), dir))
-	r.becomes(view{"b": "[10.0.0.2] "})
+	r.waitFor(view{"b": "[10.0.0.2] "})
 	write(t, filepath.Join(dir, "c.yaml"), svc("c", "10.0.0.3"))
-	r.becomes(view{"b": "[10.0.0.2] ", "c": "[10.0.0.3] "})
-	write(t, filepath.Join(top, "old", "a.yaml"), svc("a", "10.0.0.7")) // no longer in the folder
+	r.waitFor(view{"b": "[10.0.0.2] ", "c": "[10.0.0.3] "})
+	write(t, filepath.Join(top, "old", "a.yaml"), svc("a", "10.0.0.7")) // not in the folder any more
 	write(t, filepath.Join(dir, "d.yaml"), svc("d", "10.0.0.4"))
-	r.becomes(view{"b": "[10.0.0.2] ", "c": "[10.0.0.3] ", "d": "[10.0.0.4] "})
+	r.waitFor(view{"b": "[10.0.0.2] ", "c": "[10.0.0.3] ", "d": "[10.0.0.4] "})
 	must(t, os.RemoveAll(dir))
-	r.becomes(view{})
+	r.waitFor(view{})
 }
 
 func TestLinkedFolderIsSwapped(t *testing.T) {
@@ -273,23 +272,23 @@ func TestLinkedFolderIsSwapped(t *testing.T) {
 	}
 	must(t, os.Symlink("v1", filepath.Join(top, "current")))
 	r := run(t, filepath.Join(top, "current", "m"))
-	r.becomes(view{"a": "[10.0.0.1] "})
+	r.waitFor(view{"a": "[10.0.0.1] "})
 	must(t, os.Symlink("v2", filepath.Join(top, "next")))
 	must(t, os.Rename(filepath.Join(top, "next"), filepath.Join(top, "current")))
-	r.becomes(view{"a": "[10.0.0.2] "})
+	r.waitFor(view{"a": "[10.0.0.2] "})
 	write(t, filepath.Join(top, "v2", "m", "a.yaml"), svc("a", "10.0.0.3"))
-	r.becomes(view{"a": "[10.0.0.3] "})
+	r.waitFor(view{"a": "[10.0.0.3] "})
 }
 
-// A file is written slowly, in pieces that end anywhere. Its last content stays in
-// force until it is complete.
+// A file is written slowly, in pieces that end anywhere. Its last content stays in force
+// until it is complete.
 func TestHalfWritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.yaml")
 	before, after := svc("a", "10.0.0.1")+svc("b", "10.0.0.2"), svc("a", "10.0.0.1")+svc("b", "10.0.0.12")
 	viewBefore, viewAfter := view{"a": "[10.0.0.1] ", "b": "[10.0.0.2] "}, view{"a": "[10.0.0.1] ", "b": "[10.0.0.12] "}
 	write(t, path, before)
 	s := loaded(t, path)
-	for _, cut := range []int{0, 5, len(after) - 25, len(after) - 2} { // nothing; a word; "10.0.0.1"; "8" of "80"
+	for _, cut := range []int{0, 5, len(after) - 25, len(after) - 2} { // the end: nothing, within a word, "10.0.0.1", "8" of "80"
 		f, err := os.Create(path)
 		must(t, err)
 		_, err = f.WriteString(after[:cut])
@@ -311,13 +310,13 @@ func TestBrokenFileIsReportedAndKept(t *testing.T) {
 	write(t, path, svc("a", "10.0.0.1")+svc("b", "10.0.0.2"))
 	r := run(t, path)
 	write(t, path, svc("a", "10.0.0.3")+strings.Replace(svc("b", "10.0.0.4"), "80", "http", 1))
-	r.becomes(view{"a": "[10.0.0.3] ", "b": "[10.0.0.2] "})
-	r.reports(path, "document 2", "Service default/b", "spec.ports[0].port", "whole number")
+	r.waitFor(view{"a": "[10.0.0.3] ", "b": "[10.0.0.2] "})
+	r.waitForReport(path, "document 2", "Service default/b", "spec.ports[0].port", "whole number")
 	write(t, path, svc("a", "10.0.0.3")+"---\n{\n")
-	r.reports(path, "document 2", "line 1")
+	r.waitForReport(path, "document 2", "line 1")
 	r.unchanged()
 	write(t, path, svc("a", "10.0.0.3"))
-	r.becomes(view{"a": "[10.0.0.3] "})
+	r.waitFor(view{"a": "[10.0.0.3] "})
 }
 
 func TestUnreadableFileIsKept(t *testing.T) {
@@ -327,14 +326,13 @@ func TestUnreadableFileIsKept(t *testing.T) {
 	r := run(t, path)
 	must(t, os.Remove(path)) // a folder in its place cannot be read as a file
 	must(t, os.Mkdir(path, 0o700))
-	r.reports(path, "is a directory")
+	r.waitForReport(path, "is a directory")
 	must(t, os.Remove(path))
 	write(t, path, svc("a", "10.0.0.2"))
-	r.becomes(view{"a": "[10.0.0.2] "})
+	r.waitFor(view{"a": "[10.0.0.2] "})
 }
 
-// A change is in the Store after a few milliseconds on a machine that is idle; how
-// long it takes here is printed.
+// Prints the time until a change is in the Store: a few milliseconds on an idle machine.
 func TestLatency(t *testing.T) {
 	dir := t.TempDir()
 	for i := range 200 {
@@ -352,7 +350,7 @@ func TestLatency(t *testing.T) {
 			if rest["a"] = want(i); rest["a"] == "" {
 				delete(rest, "a")
 			}
-			took = append(took, r.becomes(rest))
+			took = append(took, r.waitFor(rest))
 		}
 		slices.Sort(took)
 		t.Logf("%s: median %v, longest %v", what, took[len(took)/2], took[len(took)-1])
@@ -364,7 +362,7 @@ func TestLatency(t *testing.T) {
 		write(t, path+".tmp", svc("a", ip(i+50)))
 		must(t, os.Rename(path+".tmp", path))
 	}, func(i int) string { return changed(i + 50) })
-	measure("remove and put back", func(i int) {
+	measure("remove and create", func(i int) {
 		if i%2 == 0 {
 			must(t, os.Remove(path))
 		} else {

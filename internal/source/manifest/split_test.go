@@ -24,7 +24,7 @@ func inUTF16(text string, order binary.AppendByteOrder) string {
 	return string(b)
 }
 
-// node is the text of a Node, without a line end.
+// node returns the manifest of a Node, without a line end.
 func node(name string) string {
 	return "apiVersion: v1\nkind: Node\nmetadata: {name: " + name + "}"
 }
@@ -33,8 +33,8 @@ func jsonNode(name string) string {
 	return `{"apiVersion":"v1","kind":"Node","metadata":{"name":"` + name + `"}}`
 }
 
-// No document of a file is lost, however the file is encoded and however its
-// documents are separated: each is read or reported.
+// No document of a file is lost, whatever its encoding and separators are: each is read or
+// reported.
 func TestNoDocumentIsLost(t *testing.T) {
 	two := node("a") + "\n---\n" + node("b") + "\n"
 	both := []string{"Node a", "Node b"}
@@ -123,8 +123,8 @@ func TestNoDocumentIsLost(t *testing.T) {
 	}
 }
 
-// countYAML returns how many documents that are not null a YAML parser finds,
-// and false if it finds an error.
+// countYAML returns the number of documents other than null that a YAML parser finds, and
+// false for an error.
 func countYAML(text []byte) (int, bool) {
 	dec := yaml.NewDecoder(strings.NewReader(string(text)))
 	for n := 0; ; {
@@ -142,8 +142,8 @@ func countYAML(text []byte) (int, bool) {
 	}
 }
 
-// The documents of a file are those that a YAML parser finds in the whole, and
-// each part of the file is one document at most.
+// The documents of a file are those that a YAML parser finds in the whole text, and each
+// part of the file has at most one.
 func FuzzSplit(f *testing.F) {
 	for _, s := range []string{
 		"a: 1\n---\nb: 2\n...\n", "%YAML 1.1\n---\na\n", "--- |\n ---\n...\n", "a\r---\rb", "{\"a\":1}\n---\n{\"b\":2}", "\ufeff---\n\ufeffa: 1\n",
@@ -172,11 +172,11 @@ func FuzzSplit(f *testing.F) {
 				t.Errorf("%d documents in one: %q", n, d.text)
 			}
 			if rest := strings.Replace(string(piece), string(d.text), "", 1); hasContent([]byte(rest)) && !strings.HasPrefix(rest, "---") {
-				t.Errorf("%q is in no document", rest)
+				t.Errorf("%q is not part of a document", rest)
 			}
 		}
 		want, ok := countYAML(text)
-		if !ok || strings.Contains(string(text), byteOrderMark) { // the parser takes a mark for text
+		if !ok || strings.Contains(string(text), byteOrderMark) { // the parser treats a mark as text
 			return
 		}
 		got := 0

@@ -28,24 +28,24 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 )
 
-// crowd is an API server with very many Services of three endpoints, as large
-// as controllers and Helm make them, which never change. It speaks as
-// kube-apiserver 1.36 does: TLS, HTTP/2, protobuf, lists as a stream.
-type crowd struct {
+// largeCluster is an API server with very many Services of three endpoints, as large as
+// controllers and Helm make them, which never change. It uses the protocols of
+// kube-apiserver 1.36: TLS, HTTP/2, protobuf, lists as a stream.
+type largeCluster struct {
 	b    *testing.B
 	n    int
 	http *httptest.Server
 
-	service, slice []byte // objects with blanks in the place of what differs
+	service, slice []byte // objects with placeholders
 }
 
-// newCrowd starts a crowd in a network namespace.
-func newCrowd(b *testing.B, netns, n int) *crowd {
+// newLargeCluster starts the server in a network namespace.
+func newLargeCluster(b *testing.B, netns, n int) *largeCluster {
 	b.Helper()
-	c := &crowd{
+	c := &largeCluster{
 		b: b, n: n,
-		service: frame(b, watch.Added, crowdService()),
-		slice:   frame(b, watch.Added, crowdSlice()),
+		service: frame(b, watch.Added, largeService()),
+		slice:   frame(b, watch.Added, largeSlice()),
 	}
 	c.http = httptest.NewUnstartedServer(c)
 	c.http.EnableHTTP2 = true
@@ -63,8 +63,8 @@ func newCrowd(b *testing.B, netns, n int) *crowd {
 	return c
 }
 
-// kubeconfig writes a file that leads here.
-func (c *crowd) kubeconfig() string {
+// kubeconfig writes a kubeconfig for this server.
+func (c *largeCluster) kubeconfig() string {
 	dir := c.b.TempDir()
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.http.Certificate().Raw})
 	if err := os.WriteFile(filepath.Join(dir, "ca.crt"), ca, 0o600); err != nil {
@@ -73,10 +73,10 @@ func (c *crowd) kubeconfig() string {
 	path := filepath.Join(dir, "kubeconfig")
 	text := fmt.Sprintf(`apiVersion: v1
 kind: Config
-clusters: [{name: crowd, cluster: {server: %q, certificate-authority: ca.crt}}]
+clusters: [{name: large, cluster: {server: %q, certificate-authority: ca.crt}}]
 users: [{name: node, user: {token: none}}]
-contexts: [{name: crowd, context: {cluster: crowd, user: node}}]
-current-context: crowd
+contexts: [{name: large, context: {cluster: large, user: node}}]
+current-context: large
 `, c.http.URL)
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		c.b.Fatal(err)
@@ -85,7 +85,7 @@ current-context: crowd
 }
 
 // ServeHTTP implements http.Handler.
-func (c *crowd) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (c *largeCluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet || r.URL.Query().Get("watch") == "" {
 		http.Error(w, "not served here", http.StatusNotImplemented)
 		return
@@ -99,7 +99,7 @@ func (c *crowd) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		c.stream(w, c.slice)
 		c.bookmark(w, &discoveryv1.EndpointSlice{})
 	case nodesPath:
-		_, _ = w.Write(frame(c.b, watch.Added, crowdNode()))
+		_, _ = w.Write(frame(c.b, watch.Added, largeNode()))
 		c.bookmark(w, &corev1.Node{})
 	case cidrsPath:
 		_, _ = w.Write(frame(c.b, watch.Added, serviceCIDR("kubernetes", "172.16.0.0/12")))
@@ -109,22 +109,22 @@ func (c *crowd) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	<-r.Context().Done()
 }
 
-// stream sends an object once for each Service.
-func (c *crowd) stream(w io.Writer, blank []byte) {
+// stream sends an object for each Service.
+func (c *largeCluster) stream(w io.Writer, template []byte) {
 	for i := range c.n {
-		_, _ = w.Write(fill(blank, i))
+		_, _ = w.Write(fill(template, i))
 	}
 }
 
-// bookmark ends a list.
-func (c *crowd) bookmark(w io.Writer, kind runtime.Object) {
+// bookmark sends the end of a list.
+func (c *largeCluster) bookmark(w io.Writer, kind runtime.Object) {
 	m := kind.(metav1.Object)
 	m.SetResourceVersion("9000000")
 	m.SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
 	_, _ = w.Write(frame(c.b, watch.Bookmark, kind))
 }
 
-// frame is an event of a watch, as it is sent.
+// frame returns the encoding of a watch event.
 func frame(b *testing.B, kind watch.EventType, obj runtime.Object) []byte {
 	b.Helper()
 	info, _ := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), runtime.ContentTypeProtobuf)
@@ -144,41 +144,41 @@ func frame(b *testing.B, kind watch.EventType, obj runtime.Object) []byte {
 	return out.Bytes()
 }
 
-// The blanks in objects. What is filled in is of the same length, so that the
-// lengths in the encoding stay right.
+// The placeholders in objects. Their values have the same length, so that the lengths in
+// the encoding remain valid.
 const (
-	blankNumber    = "NUMBER"          // of the Service
-	blankNamespace = "NSPACE"          // one of 200
-	blankVIP       = "VIP.VIP.VIP.VIP" // the ClusterIP
-	blankPod       = "POD.POD.POD.P"   // and one digit
-	blankNode      = "NODE-NR"         // and one digit: one of 300
+	placeholderNumber    = "NUMBER"          // of the Service
+	placeholderNamespace = "NSPACE"          // one of 200
+	placeholderVIP       = "VIP.VIP.VIP.VIP" // the ClusterIP
+	placeholderPod       = "POD.POD.POD.P"   // and one digit
+	placeholderNode      = "NODE-NR"         // and one digit: one of 300
 )
 
 // fill returns the object of Service i.
-func fill(blank []byte, i int) []byte {
+func fill(template []byte, i int) []byte {
 	pairs := []string{
-		blankNumber, fmt.Sprintf("%06d", i), blankNamespace, fmt.Sprintf("ns-%03d", i%200), blankVIP, crowdAddr("172.16", i),
+		placeholderNumber, fmt.Sprintf("%06d", i), placeholderNamespace, fmt.Sprintf("ns-%03d", i%200), placeholderVIP, numberedAddr("172.16", i),
 	}
 	for e := range endpointsEach {
 		digit := strconv.Itoa(e)
-		pairs = append(pairs, blankPod+digit, crowdAddr("10.1"+digit, i), blankNode+digit, fmt.Sprintf("node-%03d", (i*endpointsEach+e)%300))
+		pairs = append(pairs, placeholderPod+digit, numberedAddr("10.1"+digit, i), placeholderNode+digit, fmt.Sprintf("node-%03d", (i*endpointsEach+e)%300))
 	}
-	return []byte(strings.NewReplacer(pairs...).Replace(string(blank)))
+	return []byte(strings.NewReplacer(pairs...).Replace(string(template)))
 }
 
-// crowdAddr returns address i, of 100,000, of those that begin so; all have the
-// same length.
-func crowdAddr(begin string, i int) string {
-	return fmt.Sprintf("%s%d.1%02d.1%02d", begin, i/10_000, i/100%100, i%100)
+// numberedAddr returns the i-th of 100,000 addresses with a prefix; all have the same
+// length.
+func numberedAddr(prefix string, i int) string {
+	return fmt.Sprintf("%s%d.1%02d.1%02d", prefix, i/10_000, i/100%100, i%100)
 }
 
 const endpointsEach = 3
 
-func crowdMeta(name, fields string) metav1.ObjectMeta {
+func largeMeta(name, fields string) metav1.ObjectMeta {
 	at := metav1.NewTime(time.Unix(1_700_000_000, 0))
 	return metav1.ObjectMeta{
-		Namespace: blankNamespace, Name: name, ResourceVersion: "8" + blankNumber, Generation: 1, CreationTimestamp: at,
-		UID: types.UID("8b2f6a0e-5f0f-4a41-9c53-3d1c00" + blankNumber),
+		Namespace: placeholderNamespace, Name: name, ResourceVersion: "8" + placeholderNumber, Generation: 1, CreationTimestamp: at,
+		UID: types.UID("8b2f6a0e-5f0f-4a41-9c53-3d1c00" + placeholderNumber),
 		ManagedFields: []metav1.ManagedFieldsEntry{{
 			Manager: "kube-controller-manager", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1",
 			Time: &at, FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(fields),
@@ -186,20 +186,20 @@ func crowdMeta(name, fields string) metav1.ObjectMeta {
 	}
 }
 
-func crowdService() *corev1.Service {
-	app := "checkout-" + blankNumber
+func largeService() *corev1.Service {
+	app := "checkout-" + placeholderNumber
 	labels := map[string]string{
 		"app.kubernetes.io/name": app, "app.kubernetes.io/instance": app, "app.kubernetes.io/version": "1.27.3",
 		"app.kubernetes.io/managed-by": "Helm", "helm.sh/chart": "checkout-4.11.0",
 	}
 	svc := &corev1.Service{
-		ObjectMeta: crowdMeta(app, `{"f:metadata":{"f:annotations":{".":{},"f:meta.helm.sh/release-name":{},"f:meta.helm.sh/release-namespace":{}},`+
+		ObjectMeta: largeMeta(app, `{"f:metadata":{"f:annotations":{".":{},"f:meta.helm.sh/release-name":{},"f:meta.helm.sh/release-namespace":{}},`+
 			`"f:labels":{".":{},"f:app.kubernetes.io/instance":{},"f:app.kubernetes.io/managed-by":{},"f:app.kubernetes.io/name":{},`+
 			`"f:app.kubernetes.io/version":{},"f:helm.sh/chart":{}}},"f:spec":{"f:internalTrafficPolicy":{},"f:ports":{".":{},`+
 			`"k:{\"port\":80,\"protocol\":\"TCP\"}":{".":{},"f:name":{},"f:port":{},"f:protocol":{},"f:targetPort":{}}},`+
 			`"f:selector":{},"f:sessionAffinity":{},"f:type":{}}}`),
 		Spec: corev1.ServiceSpec{
-			Type: corev1.ServiceTypeClusterIP, ClusterIP: blankVIP, ClusterIPs: []string{blankVIP},
+			Type: corev1.ServiceTypeClusterIP, ClusterIP: placeholderVIP, ClusterIPs: []string{placeholderVIP},
 			IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}, IPFamilyPolicy: new(corev1.IPFamilyPolicySingleStack),
 			InternalTrafficPolicy: new(corev1.ServiceInternalTrafficPolicyCluster), SessionAffinity: corev1.ServiceAffinityNone,
 			Selector: map[string]string{"app.kubernetes.io/name": app, "app.kubernetes.io/instance": app},
@@ -207,17 +207,17 @@ func crowdService() *corev1.Service {
 		},
 	}
 	svc.Labels = labels
-	svc.Annotations = map[string]string{"meta.helm.sh/release-name": app, "meta.helm.sh/release-namespace": blankNamespace}
+	svc.Annotations = map[string]string{"meta.helm.sh/release-name": app, "meta.helm.sh/release-namespace": placeholderNamespace}
 	return svc
 }
 
-func crowdSlice() *discoveryv1.EndpointSlice {
-	app := "checkout-" + blankNumber
+func largeSlice() *discoveryv1.EndpointSlice {
+	app := "checkout-" + placeholderNumber
 	es := &discoveryv1.EndpointSlice{
-		ObjectMeta: crowdMeta(app+"-x7k2p", `{"f:addressType":{},"f:endpoints":{},"f:metadata":{"f:annotations":{".":{},`+
+		ObjectMeta: largeMeta(app+"-x7k2p", `{"f:addressType":{},"f:endpoints":{},"f:metadata":{"f:annotations":{".":{},`+
 			`"f:endpoints.kubernetes.io/last-change-trigger-time":{}},"f:generateName":{},"f:labels":{".":{},"f:app.kubernetes.io/instance":{},`+
 			`"f:app.kubernetes.io/name":{},"f:endpointslice.kubernetes.io/managed-by":{},"f:kubernetes.io/service-name":{}},"f:ownerReferences":{".":{},`+
-			`"k:{\"uid\":\"8b2f6a0e-5f0f-4a41-9c53-3d1c00`+blankNumber+`\"}":{}}},"f:ports":{}}`),
+			`"k:{\"uid\":\"8b2f6a0e-5f0f-4a41-9c53-3d1c00`+placeholderNumber+`\"}":{}}},"f:ports":{}}`),
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Protocol: new(corev1.ProtocolTCP), Port: new(int32(8080))}},
 	}
@@ -234,20 +234,20 @@ func crowdSlice() *discoveryv1.EndpointSlice {
 		digit := strconv.Itoa(e)
 		zone := "eu-central-1" + string(rune('a'+e))
 		es.Endpoints = append(es.Endpoints, discoveryv1.Endpoint{
-			Addresses:  []string{blankPod + digit},
+			Addresses:  []string{placeholderPod + digit},
 			Conditions: discoveryv1.EndpointConditions{Ready: new(true), Serving: new(true), Terminating: new(false)},
 			TargetRef: &corev1.ObjectReference{
-				Kind: "Pod", Namespace: blankNamespace, Name: app + "-5d8f7c9b6-zq4x" + digit,
-				UID: types.UID("1c9d4e77-0b1a-4f6e-8a55-77aa0" + digit + blankNumber),
+				Kind: "Pod", Namespace: placeholderNamespace, Name: app + "-5d8f7c9b6-zq4x" + digit,
+				UID: types.UID("1c9d4e77-0b1a-4f6e-8a55-77aa0" + digit + placeholderNumber),
 			},
-			NodeName: new(blankNode + digit), Zone: new(zone),
+			NodeName: new(placeholderNode + digit), Zone: new(zone),
 			Hints: &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: zone}}},
 		})
 	}
 	return es
 }
 
-func crowdNode() *corev1.Node {
+func largeNode() *corev1.Node {
 	n := node("node-000", "192.0.2.1")
 	n.Labels = map[string]string{corev1.LabelTopologyZone: "eu-central-1z"}
 	return n
