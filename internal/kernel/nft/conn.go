@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -27,6 +28,8 @@ type Conn struct {
 	sock   *netlink.Conn
 	buffer int // bytes to request
 	room   int // bytes of one transaction
+
+	converter converter
 }
 
 // Options for Open.
@@ -291,12 +294,12 @@ func (c *Conn) load(tx *Tx) error {
 		}
 	}
 	for _, b := range tx.deletes {
-		if err := b.each(c.lib.SetDeleteElements); err != nil {
+		if err := c.converter.each(b, c.lib.SetDeleteElements); err != nil {
 			return err
 		}
 	}
 	for _, b := range tx.adds {
-		if err := b.each(c.lib.SetAddElements); err != nil {
+		if err := c.converter.each(b, c.lib.SetAddElements); err != nil {
 			return err
 		}
 	}
@@ -319,24 +322,58 @@ func (c *Conn) loadDeletions(tx *Tx) {
 	}
 }
 
-// each calls send with portions of the elements that fit into a message.
-func (b bucket) each(send func(*nftables.Set, []nftables.SetElement) error) error {
+// converter converts elements of sets to those of the library, as many at a time as fit
+// into a message. Its memory serves all transactions.
+type converter struct {
+	elements []nftables.SetElement
+	bytes    []byte // of keys and data
+}
+
+// each calls send, which encodes its elements at once, with all elements of a bucket.
+func (v *converter) each(b bucket, send func(*nftables.Set, []nftables.SetElement) error) error {
 	if len(b.elements) == 0 {
 		return nil
 	}
 	set := b.set.set(b.table)
-	var portion []nftables.SetElement
 	bytes := 0
+	v.clear()
 	for _, e := range b.elements {
 		if bytes += e.Bytes(); bytes > perMessage {
-			if err := send(set, portion); err != nil {
+			if err := send(set, v.elements); err != nil {
 				return err
 			}
-			portion, bytes = portion[:0], e.Bytes() // send has encoded them
+			v.clear()
+			bytes = e.Bytes()
 		}
-		portion = append(portion, e.elements(b.set)...)
+		v.add(b.set, e)
 	}
-	return send(set, portion)
+	return send(set, v.elements)
+}
+
+func (v *converter) clear() { v.elements, v.bytes = v.elements[:0], v.bytes[:0] }
+
+// add converts an element to one or two of the library.
+func (v *converter) add(s Set, e Element) {
+	ne := nftables.SetElement{Key: v.copy(e.Key), Comment: e.Comment}
+	switch {
+	case s.verdicts():
+		ne.VerdictData = &expr.Verdict{Kind: expr.VerdictGoto, Chain: e.Goto}
+	case s.Data != nil:
+		ne.Val = v.copy(e.Data)
+	}
+	if e.End != "" && len(s.Key) > 1 {
+		ne.KeyEnd = v.copy(e.End)
+	}
+	v.elements = append(v.elements, ne)
+	if e.End != "" && len(s.Key) == 1 {
+		v.elements = append(v.elements, nftables.SetElement{Key: v.copy(e.End), IntervalEnd: true})
+	}
+}
+
+func (v *converter) copy(text string) []byte {
+	at := len(v.bytes)
+	v.bytes = append(v.bytes, text...)
+	return v.bytes[at:len(v.bytes):len(v.bytes)]
 }
 
 // DeleteTables deletes the tables that exist, all of them or none.

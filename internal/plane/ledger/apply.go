@@ -246,16 +246,21 @@ func (p *Plan[K, V]) split(g *group[K, V], room int) []*group[K, V] {
 	return append(p.chunks(g, early, room), last)
 }
 
-// chunks divides steps of a group.
+// chunks divides steps of a group. The parts share the memory of the steps.
 func (p *Plan[K, V]) chunks(g *group[K, V], steps []Step[K, V], room int) []*group[K, V] {
 	var list []*group[K, V]
-	for _, s := range steps {
+	part := &group[K, V]{service: g.service}
+	begin := 0
+	for i, s := range steps {
 		size := p.ledger.writer.Size(s)
-		if n := len(list); n == 0 || list[n-1].size+size > room {
-			list = append(list, &group[K, V]{service: g.service})
+		if i > begin && part.size+size > room {
+			list, begin = append(list, part), i
+			part = &group[K, V]{service: g.service}
 		}
-		part := list[len(list)-1]
-		part.steps, part.size = append(part.steps, s), part.size+size
+		part.steps, part.size = steps[begin:i+1], part.size+size
+	}
+	if len(part.steps) > 0 {
+		list = append(list, part)
 	}
 	return list
 }

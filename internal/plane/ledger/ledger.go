@@ -138,7 +138,7 @@ func New[K, V comparable](layout Layout[K], writer Writer[K, V]) *Ledger[K, V] {
 
 // Change begins a plan from what the last plan left in the kernel.
 func (l *Ledger[K, V]) Change() *Plan[K, V] {
-	return &Plan[K, V]{ledger: l, uses: map[K]*use[V]{}}
+	return &Plan[K, V]{ledger: l, uses: map[K]use[V]{}}
 }
 
 // Compare begins a plan from what a listing says. It trusts nothing that the ledger

@@ -18,7 +18,7 @@ type Plan[K, V comparable] struct {
 	services []group[K, V]
 	late     *Rewrite[K, V]
 	last     group[K, V] // what no Service needs
-	uses     map[K]*use[V]
+	uses     map[K]use[V]
 	kept     int
 	learn    []func()
 	users    func(K) []cluster.Name
@@ -28,8 +28,9 @@ type Plan[K, V comparable] struct {
 
 // use is what a plan changes about a shared entry.
 type use[V comparable] struct {
-	by       int32
-	old, now *V
+	by            int32 // how many Services more need it
+	needed, needs bool  // by a Service before and after
+	old, now      V
 }
 
 // Rewrite replaces removals of entries by steps that cost less. They are written
@@ -63,8 +64,10 @@ func (p *Plan[K, V]) Service(name cluster.Name, old, now []Entry[K, V]) {
 func (p *Plan[K, V]) Depend(values func(K) (old, now V, depends bool)) {
 	for key := range p.ledger.uses {
 		if old, now, depends := values(key); depends {
-			u := p.use(key, 0)
-			u.old, u.now = &old, &now
+			u := p.uses[key]
+			u.need(old, -1)
+			u.need(now, 1)
+			p.uses[key] = u
 		}
 	}
 }
@@ -80,14 +83,14 @@ func (p *Plan[K, V]) differ(old, now []Entry[K, V], added, removed *group[K, V])
 	before := make(map[K]V, len(old))
 	for _, e := range old {
 		if p.kind(e.Key).Shared {
-			set(&p.use(e.Key, -1).old, e.Value)
+			p.need(e, -1)
 			continue
 		}
 		before[e.Key] = e.Value
 	}
 	for i, e := range now {
 		if p.kind(e.Key).Shared {
-			set(&p.use(e.Key, 1).now, e.Value)
+			p.need(e, 1)
 			continue
 		}
 		had, is := p.take(e, before)
@@ -118,13 +121,6 @@ func (p *Plan[K, V]) capacity(old, entries int) int {
 
 // usual is how many steps most changes of a Service take.
 const usual = 8
-
-// set sets a value that is mostly the same again.
-func set[V comparable](to **V, value V) {
-	if *to == nil || **to != value {
-		*to = new(value)
-	}
-}
 
 // take compares an entry with the one before it.
 func (p *Plan[K, V]) take(e Entry[K, V], before map[K]V) (had V, is Match) {
@@ -180,14 +176,20 @@ func (p *Plan[K, V]) add(g *group[K, V], s Step[K, V]) {
 
 func (p *Plan[K, V]) kind(key K) Kind { return p.ledger.layout.Kind(key) }
 
-func (p *Plan[K, V]) use(key K, by int32) *use[V] {
-	u := p.uses[key]
-	if u == nil {
-		u = &use[V]{}
-		p.uses[key] = u
-	}
+// need notes that a Service needs a shared entry (1), or needed it before (-1).
+func (p *Plan[K, V]) need(e Entry[K, V], by int32) {
+	u := p.uses[e.Key]
+	u.need(e.Value, by)
+	p.uses[e.Key] = u
+}
+
+func (u *use[V]) need(value V, by int32) {
 	u.by += by
-	return u
+	if by < 0 {
+		u.needed, u.old = true, value
+	} else {
+		u.needs, u.now = true, value
+	}
 }
 
 // End adds what becomes of shared entries and of entries that a comparison found and
@@ -213,19 +215,19 @@ func (p *Plan[K, V]) End() {
 }
 
 // share plans a shared entry that so many Services needed before.
-func (p *Plan[K, V]) share(key K, u *use[V], before int32) {
+func (p *Plan[K, V]) share(key K, u use[V], before int32) {
 	after := before + u.by
 	switch {
 	case after > 0 && p.found != nil:
-		e := Entry[K, V]{key, *u.now}
+		e := Entry[K, V]{key, u.now}
 		had, is := p.found.Take(e)
 		p.want(p.came(key), e, had, is)
 	case before == 0 && after > 0:
-		p.want(p.came(key), Entry[K, V]{key, *u.now}, *u.now, Absent)
+		p.want(p.came(key), Entry[K, V]{key, u.now}, u.now, Absent)
 	case before > 0 && after == 0:
-		p.remove(p.gone(key), Entry[K, V]{key, *u.old})
-	case after > 0 && u.old != nil && u.now != nil && *u.old != *u.now:
-		p.want(p.came(key), Entry[K, V]{key, *u.now}, *u.old, Different)
+		p.remove(p.gone(key), Entry[K, V]{key, u.old})
+	case after > 0 && u.needed && u.needs && u.old != u.now:
+		p.want(p.came(key), Entry[K, V]{key, u.now}, u.old, Different)
 	}
 }
 

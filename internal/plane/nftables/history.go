@@ -2,6 +2,7 @@ package nftables
 
 import (
 	"encoding/binary"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -86,6 +87,11 @@ func (d *draft) note(k portKey, r record) {
 // learn carries the changes out.
 func (d *draft) learn() {
 	d.history.newest = d.newest
+	if len(d.ports) == 0 { // a comparison, whose history is new
+		maps.DeleteFunc(d.changed, func(_ portKey, r record) bool { return r.empty() })
+		d.ports, d.taken = d.changed, d.given
+		return
+	}
 	for k, r := range d.changed {
 		if id := d.ports[k].id; id != r.id {
 			delete(d.taken, id)
