@@ -230,9 +230,8 @@ func (p *Plan[K, V]) split(g *group[K, V], room int) []*group[K, V] {
 		return []*group[K, V]{g}
 	}
 	if g.common() {
-		steps := slices.Clone(g.steps)
-		slices.SortStableFunc(steps, func(a, b Step[K, V]) int { return int(a.Phase) - int(b.Phase) })
-		return p.chunks(g, steps, room)
+		slices.SortStableFunc(g.steps, func(a, b Step[K, V]) int { return int(a.Phase) - int(b.Phase) })
+		return p.chunks(g, g.steps, room)
 	}
 	var early, rest []Step[K, V]
 	for _, s := range g.steps {

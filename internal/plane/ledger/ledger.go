@@ -144,9 +144,7 @@ func (l *Ledger[K, V]) Change() *Plan[K, V] {
 // Compare begins a plan from what a listing says. It trusts nothing that the ledger
 // knew before.
 func (l *Ledger[K, V]) Compare(found Listing[K, V]) *Plan[K, V] {
-	p := l.Change()
-	p.found = found
-	return p
+	return &Plan[K, V]{ledger: l, found: found, counts: map[K]int32{}}
 }
 
 // group is what a plan writes for one Service, or, without a name, for all.

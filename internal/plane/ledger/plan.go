@@ -17,8 +17,10 @@ type Plan[K, V comparable] struct {
 	first    group[K, V]   // what Services need
 	services []group[K, V]
 	late     *Rewrite[K, V]
-	last     group[K, V] // what no Service needs
-	uses     map[K]use[V]
+	last     group[K, V]  // what no Service needs
+	uses     map[K]use[V] // of a plan of changes
+	counts   map[K]int32  // of a comparison: how many Services need each shared entry
+	hosts    int          // steps of the host in first
 	kept     int
 	learn    []func()
 	users    func(K) []cluster.Name
@@ -46,14 +48,23 @@ type Rewrite[K, V comparable] struct {
 // comparison ignores old. What is added comes before all Services, what is removed
 // after them.
 func (p *Plan[K, V]) Host(old, now []Entry[K, V]) {
-	p.differ(old, now, &p.first, &p.last)
+	if p.found != nil {
+		p.compare(now, &p.first)
+	} else {
+		p.differ(old, now, &p.first, &p.last)
+	}
+	p.hosts = len(p.first.steps)
 }
 
 // Service adds the difference between two states of a Service. A comparison
 // ignores old.
 func (p *Plan[K, V]) Service(name cluster.Name, old, now []Entry[K, V]) {
 	g := group[K, V]{service: name}
-	p.differ(old, now, &g, &g)
+	if p.found != nil {
+		p.compare(now, &g)
+	} else {
+		p.differ(old, now, &g, &g)
+	}
 	if len(g.steps) > 0 {
 		p.services = append(p.services, g)
 	}
@@ -76,10 +87,27 @@ func (p *Plan[K, V]) Depend(values func(K) (old, now V, depends bool)) {
 // if the kernel does not accept it. Without it such a refusal is an error.
 func (p *Plan[K, V]) Users(of func(K) []cluster.Name) { p.users = of }
 
-func (p *Plan[K, V]) differ(old, now []Entry[K, V], added, removed *group[K, V]) {
-	if p.found != nil {
-		old = nil
+// compare adds what the kernel lacks of entries. A shared entry is compared when the
+// first Service needs it.
+func (p *Plan[K, V]) compare(now []Entry[K, V], added *group[K, V]) {
+	for i, e := range now {
+		to := added
+		if p.kind(e.Key).Shared {
+			p.counts[e.Key]++
+			if p.counts[e.Key] > 1 {
+				continue
+			}
+			to = p.came(e.Key)
+		}
+		had, is := p.found.Take(e)
+		if to == added && is != Equal && added.steps == nil {
+			added.steps = make([]Step[K, V], 0, len(now)-i)
+		}
+		p.want(to, e, had, is)
 	}
+}
+
+func (p *Plan[K, V]) differ(old, now []Entry[K, V], added, removed *group[K, V]) {
 	before := make(map[K]V, len(old))
 	for _, e := range old {
 		if p.kind(e.Key).Shared {
@@ -93,9 +121,9 @@ func (p *Plan[K, V]) differ(old, now []Entry[K, V], added, removed *group[K, V])
 			p.need(e, 1)
 			continue
 		}
-		had, is := p.take(e, before)
+		had, is := match(e, before)
 		if is != Equal && added.steps == nil {
-			added.steps = make([]Step[K, V], 0, p.capacity(len(old), len(now)-i))
+			added.steps = make([]Step[K, V], 0, capacity(len(old), len(now)-i))
 		}
 		p.want(added, e, had, is)
 		delete(before, e.Key)
@@ -111,9 +139,9 @@ func (p *Plan[K, V]) differ(old, now []Entry[K, V], added, removed *group[K, V])
 }
 
 // capacity estimates how many steps follow the first one, so that memory is allocated
-// once. A Service that is new or not in the kernel needs all its entries.
-func (p *Plan[K, V]) capacity(old, entries int) int {
-	if p.found != nil || old == 0 {
+// once. A new Service needs all its entries.
+func capacity(old, entries int) int {
+	if old == 0 {
 		return entries
 	}
 	return min(entries, usual)
@@ -122,11 +150,8 @@ func (p *Plan[K, V]) capacity(old, entries int) int {
 // usual is how many steps most changes of a Service take.
 const usual = 8
 
-// take compares an entry with the one before it.
-func (p *Plan[K, V]) take(e Entry[K, V], before map[K]V) (had V, is Match) {
-	if p.found != nil {
-		return p.found.Take(e)
-	}
+// match compares an entry with the one before it.
+func match[K, V comparable](e Entry[K, V], before map[K]V) (had V, is Match) {
 	had, there := before[e.Key]
 	switch {
 	case !there:
@@ -195,33 +220,39 @@ func (u *use[V]) need(value V, by int32) {
 // End adds what becomes of shared entries and of entries that a comparison found and
 // no Service needs.
 func (p *Plan[K, V]) End() {
-	counts := p.ledger.uses
 	if p.found != nil {
-		counts = make(map[K]int32, len(p.uses))
+		p.endComparison()
+		return
 	}
+	counts := p.ledger.uses
 	for _, key := range slices.SortedFunc(maps.Keys(p.uses), p.ledger.layout.Order) {
 		p.share(key, p.uses[key], counts[key])
 	}
-	p.learn = append(p.learn, func() { p.count(counts) })
-	if p.found == nil {
-		p.move()
-		return
-	}
+	p.Learn(func() { p.count(counts) })
+	p.move()
+}
+
+func (p *Plan[K, V]) endComparison() {
+	inOrder := func(a, b Step[K, V]) int { return p.ledger.layout.Order(a.Key, b.Key) }
+	slices.SortStableFunc(p.first.steps[p.hosts:], inOrder)
+	slices.SortStableFunc(p.last.steps, inOrder)
 	rest := p.found.Rest()
-	slices.SortFunc(rest, func(a, b Step[K, V]) int { return p.ledger.layout.Order(a.Key, b.Key) })
+	slices.SortFunc(rest, inOrder)
 	for _, s := range rest {
 		p.add(p.gone(s.Key), s)
 	}
+	p.Learn(func() {
+		for key := range p.lacking {
+			delete(p.counts, key)
+		}
+		p.ledger.uses = p.counts
+	})
 }
 
 // share plans a shared entry that so many Services needed before.
 func (p *Plan[K, V]) share(key K, u use[V], before int32) {
 	after := before + u.by
 	switch {
-	case after > 0 && p.found != nil:
-		e := Entry[K, V]{key, u.now}
-		had, is := p.found.Take(e)
-		p.want(p.came(key), e, had, is)
 	case before == 0 && after > 0:
 		p.want(p.came(key), Entry[K, V]{key, u.now}, u.now, Absent)
 	case before > 0 && after == 0:
@@ -252,13 +283,12 @@ func (p *Plan[K, V]) gone(key K) *group[K, V] {
 // count takes over how many Services need each shared entry.
 func (p *Plan[K, V]) count(counts map[K]int32) {
 	for key, u := range p.uses {
-		if n := counts[key] + u.by; n > 0 && !p.lacking[key] {
+		if n := counts[key] + u.by; n > 0 {
 			counts[key] = n
 		} else {
 			delete(counts, key)
 		}
 	}
-	p.ledger.uses = counts
 }
 
 // move turns the removal of an entry from one Service and its addition to another
