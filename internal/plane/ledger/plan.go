@@ -101,10 +101,21 @@ func (p *Plan[K, V]) compare(now []Entry[K, V], added *group[K, V]) {
 		}
 		had, is := p.found.Take(e)
 		if to == added && is != Equal && added.steps == nil {
-			added.steps = make([]Step[K, V], 0, len(now)-i)
+			added.steps = make([]Step[K, V], 0, p.unshared(now[i:]))
 		}
 		p.want(to, e, had, is)
 	}
+}
+
+// unshared counts entries that belong to one Service.
+func (p *Plan[K, V]) unshared(entries []Entry[K, V]) int {
+	n := 0
+	for i := range entries {
+		if !p.kind(entries[i].Key).Shared {
+			n++
+		}
+	}
+	return n
 }
 
 func (p *Plan[K, V]) differ(old, now []Entry[K, V], added, removed *group[K, V]) {
@@ -123,7 +134,7 @@ func (p *Plan[K, V]) differ(old, now []Entry[K, V], added, removed *group[K, V])
 		}
 		had, is := match(e, before)
 		if is != Equal && added.steps == nil {
-			added.steps = make([]Step[K, V], 0, capacity(len(old), len(now)-i))
+			added.steps = make([]Step[K, V], 0, p.capacity(len(old), now[i:]))
 		}
 		p.want(added, e, had, is)
 		delete(before, e.Key)
@@ -140,11 +151,11 @@ func (p *Plan[K, V]) differ(old, now []Entry[K, V], added, removed *group[K, V])
 
 // capacity estimates how many steps follow the first one, so that memory is allocated
 // once. A new Service needs all its entries.
-func capacity(old, entries int) int {
+func (p *Plan[K, V]) capacity(old int, entries []Entry[K, V]) int {
 	if old == 0 {
-		return entries
+		return p.unshared(entries)
 	}
-	return min(entries, usual)
+	return min(len(entries), usual)
 }
 
 // usual is how many steps most changes of a Service take.
