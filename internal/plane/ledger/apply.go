@@ -29,7 +29,7 @@ func (p *Plan[K, V]) Kept() int { return p.kept }
 func (p *Plan[K, V]) String() string {
 	var b strings.Builder
 	for batch := range p.batches(math.MaxInt) {
-		b.WriteString(p.ledger.writer.Print(p.steps(batch, 0)))
+		b.WriteString(p.writer.Print(p.steps(batch, 0)))
 	}
 	return b.String()
 }
@@ -39,7 +39,7 @@ func (p *Plan[K, V]) String() string {
 // else is written. In a plan of changes a refusal is an error like any other:
 // another program may be the cause.
 func (p *Plan[K, V]) Apply(ctx context.Context) error {
-	for batch := range p.batches(p.ledger.writer.Room()) {
+	for batch := range p.batches(p.writer.Room()) {
 		if err := p.write(ctx, batch, 0); err != nil {
 			return err
 		}
@@ -64,7 +64,7 @@ func (p *Plan[K, V]) write(ctx context.Context, batch []*group[K, V], from Phase
 	if len(steps) == 0 {
 		return nil
 	}
-	err := p.ledger.writer.Write(ctx, steps)
+	err := p.writer.Write(ctx, steps)
 	refusal, refused := errors.AsType[*Refusal](err)
 	if err == nil || !refused || p.found == nil {
 		return err
@@ -251,7 +251,7 @@ func (p *Plan[K, V]) chunks(g *group[K, V], steps []Step[K, V], room int) []*gro
 	part := &group[K, V]{service: g.service}
 	begin := 0
 	for i, s := range steps {
-		size := p.ledger.writer.Size(s)
+		size := p.writer.Size(s)
 		if i > begin && part.size+size > room {
 			list, begin = append(list, part), i
 			part = &group[K, V]{service: g.service}

@@ -13,6 +13,7 @@ import (
 // succeeds, and not before.
 type Plan[K, V comparable] struct {
 	ledger   *Ledger[K, V]
+	writer   Writer[K, V]
 	found    Listing[K, V] // nil: this plan compares nothing
 	first    group[K, V]   // what Services need
 	services []group[K, V]
@@ -207,7 +208,7 @@ func (p *Plan[K, V]) add(g *group[K, V], s Step[K, V]) {
 		}
 	}
 	g.steps = append(g.steps, s)
-	g.size += p.ledger.writer.Size(s)
+	g.size += p.writer.Size(s)
 }
 
 func (p *Plan[K, V]) kind(key K) Kind { return p.ledger.layout.Kind(key) }
@@ -336,7 +337,7 @@ func (p *Plan[K, V]) move() {
 func (p *Plan[K, V]) size(steps []Step[K, V]) int {
 	n := 0
 	for _, s := range steps {
-		n += p.ledger.writer.Size(s)
+		n += p.writer.Size(s)
 	}
 	return n
 }
@@ -366,7 +367,7 @@ func (p *Plan[K, V]) takeOut(g *group[K, V], is func(Step[K, V]) bool) []Step[K,
 	for _, s := range g.steps {
 		if is(s) {
 			out = append(out, s)
-			g.size -= p.ledger.writer.Size(s)
+			g.size -= p.writer.Size(s)
 			continue
 		}
 		left = append(left, s)
@@ -392,7 +393,7 @@ func (p *Plan[K, V]) postpone() {
 	for i := range p.services {
 		for _, s := range p.takeOut(&p.services[i], targets) {
 			p.last.steps = append(p.last.steps, s)
-			p.last.size += p.ledger.writer.Size(s)
+			p.last.size += p.writer.Size(s)
 		}
 	}
 }
