@@ -7,14 +7,12 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"os"
 	"slices"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/google/nftables"
-	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -200,43 +198,6 @@ func (c *Conn) Try(ctx context.Context, temporary Table, tx *Tx) error {
 	return c.flush(tx)
 }
 
-// RefusedError is the error of a transaction that the kernel rejects for what is in it.
-// Nothing of it is carried out.
-type RefusedError struct{ Err error }
-
-// Error returns the reason.
-func (e *RefusedError) Error() string { return e.Err.Error() }
-
-// Unwrap returns the reason.
-func (e *RefusedError) Unwrap() error { return e.Err }
-
-// refusal returns a RefusedError of a rejected transaction, or the error itself if the
-// kernel misses something (ENOENT) that another program must have deleted. That is a table
-// that the transaction needs, or any object if the transaction names no chain. A chain may
-// be refused itself, or have a rule with a type of expression that the kernel lacks, which
-// is ENOENT too (nf_tables_api.c, nft_expr_type_get).
-func refusal(err error, tx *Tx, exists func(Table) bool) error {
-	gone := func(t Table) bool { return !exists(t) }
-	if errors.Is(err, fs.ErrNotExist) && (!tx.namesChains() || slices.ContainsFunc(tx.needed(), gone)) {
-		return err
-	}
-	return &RefusedError{err}
-}
-
-// rejected reports whether an error is the kernel's answer to a transaction, and not one
-// about the connection, missing privilege or lack of memory.
-func rejected(err error) bool {
-	answer, is := errors.AsType[*netlink.OpError](err)
-	if !is || answer.Op != "receive" {
-		return false
-	}
-	if _, local := errors.AsType[*os.SyscallError](answer); local {
-		return false
-	}
-	errno, is := errors.AsType[syscall.Errno](answer)
-	return is && !slices.Contains([]syscall.Errno{unix.EPERM, unix.EACCES, unix.ENOMEM, unix.ENOBUFS, unix.EAGAIN, unix.EINTR}, errno)
-}
-
 // flush sends what is loaded, a transaction.
 func (c *Conn) flush(tx *Tx) error {
 	err := c.sock.SetDeadline(time.Now().Add(answerTimeout))
@@ -320,60 +281,6 @@ func (c *Conn) loadDeletions(tx *Tx) {
 		}
 		c.lib.DelSet(&nftables.Set{Table: g.table.table(), Name: g.name})
 	}
-}
-
-// converter converts elements of sets to those of the library, as many at a time as fit
-// into a message. Its memory serves all transactions.
-type converter struct {
-	elements []nftables.SetElement
-	bytes    []byte // of keys and data
-}
-
-// each calls send, which encodes its elements at once, with all elements of a bucket.
-func (v *converter) each(b bucket, send func(*nftables.Set, []nftables.SetElement) error) error {
-	if len(b.elements) == 0 {
-		return nil
-	}
-	set := b.set.set(b.table)
-	bytes := 0
-	v.clear()
-	for _, e := range b.elements {
-		if bytes += e.Bytes(); bytes > perMessage {
-			if err := send(set, v.elements); err != nil {
-				return err
-			}
-			v.clear()
-			bytes = e.Bytes()
-		}
-		v.add(b.set, e)
-	}
-	return send(set, v.elements)
-}
-
-func (v *converter) clear() { v.elements, v.bytes = v.elements[:0], v.bytes[:0] }
-
-// add converts an element to one or two of the library.
-func (v *converter) add(s Set, e Element) {
-	ne := nftables.SetElement{Key: v.copy(e.Key), Comment: e.Comment}
-	switch {
-	case s.verdicts():
-		ne.VerdictData = &expr.Verdict{Kind: expr.VerdictGoto, Chain: e.Goto}
-	case s.Data != nil:
-		ne.Val = v.copy(e.Data)
-	}
-	if e.End != "" && len(s.Key) > 1 {
-		ne.KeyEnd = v.copy(e.End)
-	}
-	v.elements = append(v.elements, ne)
-	if e.End != "" && len(s.Key) == 1 {
-		v.elements = append(v.elements, nftables.SetElement{Key: v.copy(e.End), IntervalEnd: true})
-	}
-}
-
-func (v *converter) copy(text string) []byte {
-	at := len(v.bytes)
-	v.bytes = append(v.bytes, text...)
-	return v.bytes[at:len(v.bytes):len(v.bytes)]
 }
 
 // DeleteTables deletes the tables that exist, all of them or none.
