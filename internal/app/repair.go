@@ -133,7 +133,7 @@ func (r *repairs) next() (why proxy.Cause, at time.Time) {
 
 // compare requests a comparison and waits for its end; false: the context ended.
 func (r *repairs) compare(ctx context.Context, why proxy.Cause) bool {
-	asked, before := time.Now(), r.cpu()
+	requested, before := time.Now(), r.cpu()
 	r.edited, r.unsure = false, false
 	if err := r.loop.Compare(ctx, why); err != nil {
 		return false // the context ended
@@ -153,7 +153,7 @@ func (r *repairs) compare(ctx context.Context, why proxy.Cause) bool {
 				return false // the context ended
 			}
 		case s := <-r.syncs:
-			if s.Began.Before(asked) {
+			if s.Began.Before(requested) {
 				continue
 			}
 			r.cost, r.ended = min(s.Compile+s.Apply, r.cpu()-before), time.Now()

@@ -39,10 +39,10 @@ const (
 	Untouched Verdict = "untouched" // as if there were no proxy
 )
 
-// Ranges says when the source ranges of a Service are checked.
+// Ranges is the point at which the source ranges of a Service are checked.
 type Ranges uint8
 
-// The times of the check.
+// The points of the check.
 const (
 	RangesFirst       Ranges = iota // before anything else
 	RangesWhileServed               // while the Service has endpoints; otherwise all clients are refused
@@ -79,7 +79,7 @@ type Passage struct {
 	Frontend int            // index in the Frontends of the port
 	Inside   bool           // the client is a pod on this node, or this node itself
 	Way      route.Way      // of the client
-	KeptOut  bool           // source ranges do not admit the client, whatever Way says
+	KeptOut  bool           // source ranges do not admit the client, whatever Way is
 	Backend  netip.AddrPort // the one chosen; invalid: up to the choice
 
 	// Unserved: its destination is a NodePort at an address that serves none

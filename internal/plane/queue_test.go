@@ -129,7 +129,7 @@ func TestQueueBatches(t *testing.T) {
 	}
 }
 
-// A Service that changes again while it is written goes on from what is written.
+// A Service that changes again while it is written continues from the part that is written.
 func TestQueueOfAServiceUnderway(t *testing.T) {
 	q := NewQueue(byFrontends(3))
 	first, second := service("large", "x:1-3", "y:4-6", "z:7-9"), service("large", "x:1-2", "z:7-9")
@@ -141,7 +141,7 @@ func TestQueueOfAServiceUnderway(t *testing.T) {
 		t.Errorf("Has = %v, HasSmall = %v; want a large Service that waits", q.Has(first.Name), q.HasSmall())
 	}
 	if got := q.Underway()[first.Name]; len(got.Ports) != 1 || got.Ports[0].Name != "x" {
-		t.Errorf("the kernel is said to hold %v, want port x", got)
+		t.Errorf("Underway returns %v, want port x", got)
 	}
 	q.Add(route.Touch{Name: first.Name, Old: first, New: second})
 	want := []string{"large x:1-3>x:1-2", "large >z:7-9"}

@@ -26,8 +26,8 @@ type ruleReader interface {
 // detect returns the variant in use and the reason, as iptables-wrapper of Kubernetes
 // does: kubelet creates a chain in table mangle of the variant that its host uses
 // (KEP-3178; since Kubernetes 1.17 a chain for other purposes). Without a kubelet it is
-// the variant with more rules, as in iptables-wrapper 2, so that rules of the host and
-// ours are in the same tables; or nft if both have equally many.
+// the variant with more rules, as in iptables-wrapper 2, so that the rules of the host
+// and of the proxy are in the same tables; or nft if both have equally many.
 func (d detector) detect(ctx context.Context) (Variant, string, error) {
 	for _, variant := range []Variant{NFT, Legacy} {
 		for _, f := range []Family{IPv4, IPv6} {

@@ -5,23 +5,23 @@ import (
 	"slices"
 )
 
-// differences says what changed between two looks at a table, but for chains
-// that input of ours named.
-func differences(was, is Digest, mine func(chain string) bool) []string {
+// differences lists what changed in a table between two digests, except in chains that
+// the input of a Restore named.
+func differences(before, after Digest, written func(chain string) bool) []string {
 	var all []string
-	for _, name := range names(was.Chains, is.Chains) {
-		before, there := was.Chains[name]
-		after, still := is.Chains[name]
+	for _, name := range names(before.Chains, after.Chains) {
+		oldSum, existed := before.Chains[name]
+		newSum, exists := after.Chains[name]
 		switch {
-		case mine(name):
-		case there != still:
+		case written(name):
+		case existed != exists:
 			all = append(all, "chain "+name)
-		case before != after:
+		case oldSum != newSum:
 			all = append(all, "rule of "+name)
 		}
 	}
-	for _, name := range names(was.Others, is.Others) {
-		if !mine(name) && moved(was.Others[name], is.Others[name]) {
+	for _, name := range names(before.Others, after.Others) {
+		if !written(name) && moved(before.Others[name], after.Others[name]) {
 			all = append(all, "rule of "+name)
 		}
 	}
@@ -37,25 +37,25 @@ func names[V any](a, b map[string]V) []string {
 	return slices.Sorted(maps.Keys(all))
 }
 
-// moved reports whether the rules of a chain that lead to ours differ, or have
-// another position among the rules that were there before and still are. Added and
-// deleted rules of other programs do not count, unless no packet gets past them.
-func moved(was, is []Entry) bool {
-	return !slices.EqualFunc(sections(was, is), sections(is, was), slices.Equal)
+// moved reports whether the rules of a chain that jump to chains of the proxy differ, or
+// have another position among the rules that are in both lists. Added and deleted rules of
+// other programs do not count, unless no packet gets past them.
+func moved(before, after []Entry) bool {
+	return !slices.EqualFunc(sections(before, after), sections(after, before), slices.Equal)
 }
 
-// sections returns the rules that another list of rules has as well, in sections
-// that end with each rule that leads to ours. Within a section order is nothing.
-func sections(entries, also []Entry) [][]uint64 {
-	there := make(map[uint64]int, len(also))
-	for _, e := range also {
-		there[e.Sum]++
+// sections returns the rules that are also in another list, in sections that end with
+// each rule that jumps to a chain of the proxy. The order within a section does not matter.
+func sections(entries, other []Entry) [][]uint64 {
+	common := make(map[uint64]int, len(other))
+	for _, e := range other {
+		common[e.Sum]++
 	}
 	all := [][]uint64{}
 	var section []uint64
 	for _, e := range entries {
-		if !e.Leads && (there[e.Sum] > 0 || e.Ends) {
-			there[e.Sum]--
+		if !e.Leads && (common[e.Sum] > 0 || e.Ends) {
+			common[e.Sum]--
 			section = append(section, e.Sum)
 		}
 		if e.Leads {

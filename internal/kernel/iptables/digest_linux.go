@@ -57,8 +57,8 @@ func (k *Kernel) read(ctx context.Context, id TableID) (t *legacyTable, err erro
 	return t, nil
 }
 
-// digest hashes the chains that are ours. Of other chains that lead to one of ours it
-// keeps the order of rules.
+// digest hashes the chains of the proxy. Of other chains that jump to one of them it keeps
+// the order of rules.
 func (t *legacyTable) digest(seed maphash.Seed, ours func(string) bool) Digest {
 	d := Digest{Chains: map[string]uint64{}, Others: map[string][]Entry{}}
 	mine := make([]bool, len(t.chains))

@@ -8,14 +8,14 @@ import (
 // command is one line of what PROGRAM-restore reads.
 type command struct {
 	line  int    // from 1
-	table string // that it is about
+	table string // of the command
 	verb  string // "*", ":", "COMMIT", "-A", "-I", "-D", "-X", "-F", "-N", "-P"
 	chain string
 	at    int    // of -I and -D: the number of the rule; 0: none given
 	rest  string // the rule, or the policy
 }
 
-// commands calls fn for each line of input that says something, until it
+// commands calls fn for each line of input that is not empty or a comment, until fn
 // returns an error.
 func commands(input string, fn func(command) error) error {
 	c := command{}

@@ -58,7 +58,7 @@ type Chain struct {
 	Rules  []string
 }
 
-// Edit is a change that another program made to chains of ours.
+// Edit is a change that another program made to chains of the proxy.
 type Edit struct {
 	What string // in a few words: "rule of KUBE-SERVICES in nat"
 	By   string // the program, as far as it is known: "iptables (thread 812)"

@@ -22,8 +22,8 @@ import (
 // entry with the policy, then for each other chain an entry with its name, its
 // rules and an entry that returns, and one last entry. A rule leads to a chain by
 // the offset of that chain's first rule. The numbers are those of 64-bit
-// machines, in the machine's byte order. Reading takes CAP_NET_ADMIN, and no
-// program.
+// machines, in the machine's byte order. Reading takes CAP_NET_ADMIN, but no
+// iptables program.
 const (
 	getInfo    = 64 // IPT_SO_GET_INFO, IP6T_SO_GET_INFO
 	getEntries = 65 // IPT_SO_GET_ENTRIES, IP6T_SO_GET_ENTRIES
@@ -35,7 +35,7 @@ const (
 	hookCount   = 5
 )
 
-// layout is where the fields of an entry are, which depends on the family:
+// layout has the offsets of the fields of an entry. They depend on the family, as
 // addresses come before them.
 type layout struct {
 	target int // offset of the target in two bytes, and the length of the entry in two
@@ -45,7 +45,7 @@ type layout struct {
 // protocol is what differs between the families.
 type protocol struct {
 	layout
-	names         string // the file that lists the tables there are
+	names         string // the file that lists the existing tables
 	domain, level int
 }
 
@@ -56,8 +56,8 @@ func protocolOf(f Family) protocol {
 	return protocol{layout{88, 112}, "/proc/thread-self/net/ip_tables_names", unix.AF_INET, unix.SOL_IP}
 }
 
-// tables lists the tables there are. Asking for another one would make it, and
-// with it hooks that every packet passes.
+// tables lists the existing tables. A request for another one would create it, and with
+// it hooks that every packet passes.
 func (p protocol) tables() ([]string, error) {
 	b, err := os.ReadFile(p.names)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -82,9 +82,9 @@ func (p protocol) get(option int, b []byte) error {
 	return nil
 }
 
-// Stamp is what the kernel says of a legacy table without showing it: its size
-// and number of entries, and where chains begin. It differs when rules were added
-// or removed, but not when one took the place of another of its size. The zero
+// Stamp is what the kernel returns about a legacy table without its rules: its size,
+// number of entries, and the offsets of its built-in chains. It differs after rules were
+// added or removed, but not after a rule was replaced with one of the same size. The zero
 // value is that of a table that does not exist.
 type Stamp [infoLen - nameLen]byte
 
@@ -133,8 +133,8 @@ type legacyChain struct {
 	rules   []legacyRule
 }
 
-// legacyRule is where a rule is in the data. What it does is what its target has:
-// a name, or a verdict, which is the offset of a chain if it is not negative.
+// legacyRule is the position of a rule in the data, and its target: a name, or a verdict,
+// which is the offset of a chain if it is not negative.
 type legacyRule struct {
 	at, part, end int
 	target        string
@@ -145,7 +145,7 @@ type legacyRule struct {
 const none = -1
 
 // read reads a table. The kernel refuses with EAGAIN if the size changed since
-// the stamp was read; a program that writes much gets ever more time to finish.
+// the stamp was read; the pauses grow, so that a program with many writes can finish.
 func (p protocol) read(ctx context.Context, table string) (*legacyTable, error) {
 	const attempts, firstPause, lastPause = 20, time.Millisecond, 250 * time.Millisecond
 	for i := range attempts {
@@ -239,8 +239,8 @@ func (l layout) decode(data []byte, at int) (legacyRule, error) {
 	return r, nil
 }
 
-// resolve finds the chains that rules lead to, and takes the last entry of each
-// chain away: the policy, or a return.
+// resolve finds the chains that rules lead to, and removes the last entry of
+// each chain: the policy, or a return.
 func (t *legacyTable) resolve(starts map[int]int) error {
 	for i := range t.chains {
 		c := &t.chains[i]
@@ -263,7 +263,7 @@ func (t *legacyTable) resolve(starts map[int]int) error {
 	return nil
 }
 
-// outline returns the table without what its rules ask of packets.
+// outline returns the table without the matches of its rules.
 func (t *legacyTable) outline(id TableID) Outline {
 	o := Outline{TableID: id, Chains: make([]ChainOutline, 0, len(t.chains))}
 	for _, c := range t.chains {
@@ -280,7 +280,7 @@ func (t *legacyTable) outline(id TableID) Outline {
 	return o
 }
 
-// verdictName names what a rule without target does; empty: nothing.
+// verdictName returns the verdict of a rule without a target; empty: none.
 func verdictName(r legacyRule) string {
 	switch {
 	case r.verdict >= 0:
@@ -305,7 +305,7 @@ func text(b []byte) string {
 	return string(b)
 }
 
-// ends reports whether a rule asks nothing of packets, and decides about them.
+// ends reports whether a rule matches every packet and no packet gets past it.
 func (t *legacyTable) ends(r legacyRule) bool {
 	conditions := t.data[r.at : r.at+t.target] // addresses, interfaces, protocol
 	return r.part == r.at+t.head && (r.target != "" || r.verdict < 0) &&

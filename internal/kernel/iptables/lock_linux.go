@@ -12,13 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockPoll is how often a lock that is held is tried; iptables tries each second.
+// lockPoll is the period of attempts to take a held lock; iptables tries each second.
 const lockPoll = 20 * time.Millisecond
 
-// waitForLock waits while one process holds the lock, for at most a time. It does
+// waitForLock waits while one process holds the lock, for a limited time. It does
 // not take the lock: the program takes it, and can be cancelled only before it
-// starts. It returns early when the holder changes, as a program waits in a queue,
-// and waitForLock does not. The error is that of a context that ended.
+// starts. It returns early when the holder changes, because a program waits in a
+// queue, and waitForLock does not. The error is that of a context that ended.
 func waitForLock(ctx context.Context, path string, atMost time.Duration) error {
 	first, held := lockHolder(path)
 	now := first
@@ -30,7 +30,7 @@ func waitForLock(ctx context.Context, path string, atMost time.Duration) error {
 	return nil
 }
 
-// pause waits until it is time for another try.
+// pause waits until the next attempt.
 func pause(ctx context.Context) error {
 	timer := time.NewTimer(lockPoll)
 	defer timer.Stop()
@@ -60,8 +60,8 @@ func (h holder) String() string {
 	return fmt.Sprintf("held by %s (process %d)", h.Program, h.PID)
 }
 
-// lockHolder returns who holds the lock file; held is false if nobody does, or if
-// there is no such file.
+// lockHolder returns the process that holds the lock file; held is false if there is none,
+// or no such file.
 func lockHolder(path string) (h holder, held bool) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -75,7 +75,7 @@ func lockHolder(path string) (h holder, held bool) {
 	if h = holderOf(stat); h.PID != 0 {
 		return h, true
 	}
-	err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) // closing gives it back
+	err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) // closing releases it
 	return holder{}, errors.Is(err, unix.EWOULDBLOCK)
 }
 

@@ -94,8 +94,8 @@ func lineNumber(line string) (number int, rest string, ok bool) {
 	return number, rest, true
 }
 
-// find sets the rule. A line that is a COMMIT says only that something before it
-// is wrong; if the reason names a chain that is not there, it is what leads to it.
+// find sets the rule. If the line is a COMMIT, some line before it is wrong; if the reason
+// names a missing chain, it is the first line that jumps to that chain.
 func (e *RestoreError) find(input string) {
 	e.Rule = lineOf(input, e.Line)
 	if e.Rule != "COMMIT" {

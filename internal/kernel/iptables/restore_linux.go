@@ -122,8 +122,8 @@ func (t *Tools) id(table Table) TableID {
 	return TableID{Variant: t.variant, Family: table.Family, Name: table.Name}
 }
 
-// started notes that a program of ours runs, and logs if it waits for the lock. The
-// returned function notes its end.
+// started records that a program of this process runs, and logs if it waits for the lock.
+// The returned function records its end.
 func (t *Tools) started(pid int) func() {
 	t.own.started(pid)
 	stop := t.logWaiting(pid)

@@ -14,14 +14,14 @@ import (
 	"time"
 )
 
-// Options says where and how the programs are run.
+// Options are where and how the programs are run.
 type Options struct {
 	NetNS int           // file descriptor of a network namespace; 0: the current one
 	Log   *slog.Logger  // nil: nothing is logged
 	Lock  string        // file that the legacy variant locks; "": /run/xtables.lock
 	Wait  time.Duration // how long to wait for the lock; 0: 5 s, as kube-proxy
 	Poll  time.Duration // period at which legacy tables are polled; 0: a second
-	Path  string        // folders in which the programs are; "": $PATH, /usr/sbin and /sbin
+	Path  string        // folders of the programs; "": $PATH, /usr/sbin and /sbin
 }
 
 const (
@@ -99,7 +99,7 @@ func (t *Tools) Has(f Family) bool { return t.programs[f].restore != "" }
 // roomNFT is how many lines of input one Restore should have at most. iptables-nft-restore
 // looks up each chain in a list of all, so twice as much takes four times as long; and
 // after each run the kernel walks all rules. With 10,000 Services 3,000 to 4,000 lines
-// took least.
+// were fastest.
 const roomNFT = 4000
 
 // Room returns how many lines of input one Restore should have at most. The
@@ -162,7 +162,7 @@ func (o *Options) family(suffix string) map[Family]programs {
 	return found
 }
 
-// version runs iptables to learn its variant: "iptables v1.8.9 (nf_tables)". Versions
+// version runs iptables to find its variant: "iptables v1.8.9 (nf_tables)". Versions
 // before 1.8.0 print none, and are legacy.
 func (o *Options) version(ctx context.Context) (Variant, error) {
 	path := o.find(programName(IPv4))
@@ -172,11 +172,11 @@ func (o *Options) version(ctx context.Context) (Variant, error) {
 	cmd := exec.CommandContext(ctx, path, "--version")
 	cmd.Env = o.environment()
 	cmd.WaitDelay = outputTime
-	said, err := cmd.Output()
+	output, err := cmd.Output()
 	if err != nil {
-		return "", fmt.Errorf("ask %s for its version: %w", path, err)
+		return "", fmt.Errorf("read the version of %s: %w", path, err)
 	}
-	if strings.Contains(string(said), "nf_tables") {
+	if strings.Contains(string(output), "nf_tables") {
 		return NFT, nil
 	}
 	return Legacy, nil

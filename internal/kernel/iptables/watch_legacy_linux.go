@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kernel reports no changes of legacy tables, so they are polled. It returns the
-// size of a table at next to no cost, and the rules at a high one. So the sizes are
-// read at each poll; the rules as often as their cost permits: soon if the size changed,
-// or after a Restore of ours; else seldom, as a rule may replace another of its size.
+// The kernel reports no changes of legacy tables, so they are polled. Reading the
+// size of a table costs very little, reading its rules costs much. So the sizes are read
+// at each poll; the rules as often as their cost permits: soon if the size changed,
+// or after a Restore; else seldom, as a rule may replace another of its size.
 //
 // Rules that are read after a Restore do not prove what the Restore wrote: another
 // program may have changed them in between. So each Restore is followed by one Edit that
@@ -48,11 +48,11 @@ type legacyWatch struct {
 	polled time.Time // when the last poll began
 }
 
-// tableState is what is known of a table.
+// tableState is the last known state of a table.
 type tableState struct {
-	stamp   Stamp           // after the last reading, or Restore of ours
-	edited  bool            // another program changed it before a Restore of ours
-	written map[string]bool // chains that input of ours named since the last reading
+	stamp   Stamp           // after the last reading, or Restore
+	edited  bool            // another program changed it before a Restore
+	written map[string]bool // chains that the input of a Restore named since the last reading
 
 	known  bool // digest was read
 	digest Digest
@@ -192,14 +192,14 @@ func (w *legacyWatch) edit(r reading) Edit {
 	switch {
 	case len(edits.what) > 0:
 		return Edit{What: edits.String()}
-	case len(r.written) > 0: // if foreign, any of these chains may have changed, or none of ours
+	case len(r.written) > 0: // if foreign, any of these chains may have changed, or none of the proxy
 		return Edit{What: "chains just written" + where(r.table), Possible: !r.foreign}
 	}
 	return Edit{}
 }
 
-// write runs a Restore of ours, and notes its effect on the tables that input names.
-// Where the kernel does not return sizes, all of them seem edited, and are read.
+// write runs a Restore, and records its effect on the tables that input names. If the
+// kernel does not return sizes, all of them count as edited, and are read.
 func (w *legacyWatch) write(ctx context.Context, f Family, input string, restore func() error) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

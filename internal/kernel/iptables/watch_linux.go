@@ -10,8 +10,8 @@ import (
 
 // Watch reports changes that other programs make to the tables nat, filter and mangle of
 // both families, until the context ends; it returns nil then. It reports changes to
-// chains that are ours and to rules that lead to these, the deletion of a table, and new
-// rules that end the way of every packet in a chain of the kernel. Changes by Restore are
+// chains of the proxy and to rules that jump to them, the deletion of a table, and new
+// rules in a built-in chain that no packet gets past. Changes by Restore are
 // not reported. Subscribed is called once all later changes are noticed. Only one Watch
 // runs at a time.
 //
@@ -37,7 +37,7 @@ type ownPrograms struct {
 	listeners map[*nft.Listener]func() // called when one may have missed an edit
 }
 
-// started has the listeners ignore a program of ours. Its netlink port is its process ID
+// started makes the listeners ignore a program of this process. Its netlink port is its process ID
 // (net/netlink/af_netlink.c, netlink_autobind), unless another socket in the namespace
 // has that port. It is called before the program gets its input.
 func (o *ownPrograms) started(pid int) {

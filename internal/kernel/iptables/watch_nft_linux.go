@@ -98,10 +98,10 @@ func (e *transaction) end(m netlink.Message) (Edit, bool) {
 	return edit, true
 }
 
-// wrote reports whether an edit that passed the filter is ours. If another socket has
+// wrote reports whether an edit that passed the filter was made by a Restore. If another socket has
 // the port of a program, the kernel assigns one beyond all process IDs; then the process
-// ID in the message counts, if this process is in the first PID namespace. Otherwise our
-// own edit is reported, and the tables are compared once more than necessary.
+// ID in the message counts, if this process is in the first PID namespace. Otherwise the
+// edit is reported, and the tables are compared once more than necessary.
 func (t *Tools) wrote(port uint32, by string, pid uint32) bool {
 	const beyond = 1 << 31
 	return port >= beyond && t.own.was(pid) && t.isThreadName(by) && inFirstPIDNamespace()

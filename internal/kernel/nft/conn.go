@@ -91,7 +91,7 @@ func (c *Conn) configure(sock *netlink.Conn) error {
 	var optErr error
 	if err := raw.Control(func(fd uintptr) {
 		size, optErr = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF)
-		optErr = errors.Join(optErr, askForLargeAnswers(int(fd)))
+		optErr = errors.Join(optErr, requestLargeAnswers(int(fd)))
 	}); err != nil {
 		return fmt.Errorf("reach netlink socket: %w", err)
 	}
@@ -99,11 +99,11 @@ func (c *Conn) configure(sock *netlink.Conn) error {
 	return optErr
 }
 
-// askForLargeAnswers makes the kernel answer in pieces of 32 KB, the most it
-// does, by receiving one answer with a buffer of that size (af_netlink.c,
-// netlink_recvmsg). It walks the set from its beginning for each piece of a
-// listing, and the library alone would get pieces of 4 KB.
-func askForLargeAnswers(fd int) error {
+// requestLargeAnswers makes the kernel answer in pieces of 32 KB, its maximum, by
+// receiving one answer with a buffer of that size (af_netlink.c, netlink_recvmsg). The
+// kernel walks a set from its beginning for each piece of a listing, and the library alone
+// would receive pieces of 4 KB.
+func requestLargeAnswers(fd int) error {
 	const request = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN
 	b := make([]byte, 32<<10)
 	binary.NativeEndian.PutUint32(b[0:], unix.NLMSG_HDRLEN+4)

@@ -23,8 +23,8 @@ func (k Key) Port(p uint16) Key { return append(k, byte(p>>8), byte(p), 0, 0) }
 // Index appends 32 bits in host order.
 func (k Key) Index(i uint32) Key { return binary.NativeEndian.AppendUint32(k, i) }
 
-// ClassID appends a class. The order of its bytes is ours to choose, as long as
-// packets only carry it from one map to another; nft takes this one for granted.
+// ClassID appends a class. Any byte order would do, as the value only passes from
+// one map to another; nft expects this one.
 func (k Key) ClassID(c uint32) Key { return binary.BigEndian.AppendUint32(k, c) }
 
 // Range returns the element of an interval set of single addresses that covers

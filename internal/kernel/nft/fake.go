@@ -13,11 +13,11 @@ import (
 )
 
 // Fake is nf_tables in memory. It refuses what the kernel refuses: a key that
-// is there with other data, an element that is missing, a chain or set that is
-// missing or still in use; and then changes nothing.
+// exists with other data, an element that is missing, a chain or set that is missing or
+// still in use. A refused transaction changes nothing.
 type Fake struct {
 	Tables  map[Table]*State
-	Rules   map[Table]map[string][]Rule // by chain, for what they lead to
+	Rules   map[Table]map[string][]Rule // by chain, to find what they use
 	Commits int
 	Fail    func(tx *Tx) error // if set, may fail a transaction before it is carried out
 
@@ -33,7 +33,7 @@ func NewFake() *Fake {
 	return &Fake{Tables: map[Table]*State{}, Rules: map[Table]map[string][]Rule{}}
 }
 
-// Room implements what Conn has.
+// Room is as that of Conn.
 func (f *Fake) Room() int {
 	if f.Space == 0 {
 		return 1 << 20
@@ -41,7 +41,7 @@ func (f *Fake) Room() int {
 	return f.Space
 }
 
-// Read returns a copy of what a table holds; nil if it does not exist.
+// Read returns a copy of the contents of a table; nil if it does not exist.
 func (f *Fake) Read(_ context.Context, t Table) (*State, error) {
 	s := f.Tables[t]
 	if s == nil {
@@ -59,7 +59,7 @@ func (f *Fake) DeleteTables(_ context.Context, tables ...Table) error {
 	return nil
 }
 
-// Watch waits for the context: nobody else edits a Fake.
+// Watch waits for the context: no other program edits a Fake.
 func (f *Fake) Watch(ctx context.Context, _ []Table, subscribed func(), _ func(Edit)) error {
 	subscribed()
 	<-ctx.Done()
@@ -126,7 +126,7 @@ func (f *Fake) run(tx *Tx) error {
 	return f.remove(tx)
 }
 
-// missingError is about something that does not exist, as ENOENT.
+// missingError is the error of an object that does not exist, as ENOENT.
 type missingError string
 
 func (e missingError) Error() string        { return string(e) }
@@ -174,7 +174,7 @@ func (f *Fake) setChains(chains []chainIn) error {
 	return nil
 }
 
-// resolve checks that what a rule names exists.
+// resolve checks that the chains and sets of a rule exist.
 func (f *Fake) resolve(t Table, r Rule) error {
 	chains, sets := r.uses()
 	for _, c := range chains {
@@ -288,7 +288,7 @@ func (f *Fake) delete(b bucket) error {
 	return nil
 }
 
-// remove empties chains before it takes away the first.
+// remove empties all chains before it deletes the first.
 func (f *Fake) remove(tx *Tx) error {
 	for _, g := range tx.flushed {
 		state := f.Tables[g.table]

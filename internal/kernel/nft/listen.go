@@ -62,8 +62,8 @@ func (l *Listener) Receive(ctx context.Context, lost func(), received func(netli
 }
 
 // Ignore makes the kernel send no message that was caused through one of these netlink
-// ports, in place of those of an earlier call, so that our own writes cost next to
-// nothing here. It may be called while another goroutine receives.
+// ports, in place of those of an earlier call, so that the writes of the proxy
+// cost almost nothing here. It may be called while another goroutine receives.
 func (l *Listener) Ignore(ports ...uint32) error {
 	if len(ports) == 0 {
 		return l.conn.RemoveBPF()
@@ -84,8 +84,8 @@ func (l *Listener) Ignore(ports ...uint32) error {
 	return l.conn.SetBPF(filter)
 }
 
-// Author returns the program that made a new generation, and its thread as the first PID
-// namespace numbers it; "" and 0 if the message does not say.
+// Author returns the program that made a new generation, and the ID of its thread in the
+// first PID namespace; "" and 0 if they are not in the message.
 func Author(m netlink.Message) (by string, pid uint32) {
 	err := nl.Decode(m, binary.BigEndian, func(ad *netlink.AttributeDecoder) {
 		switch ad.Type() {

@@ -149,7 +149,7 @@ func datatype(f Family, types []Type) nftables.SetDatatype {
 	if len(parts) == 1 {
 		return parts[0]
 	}
-	// At most six fields fit; ours have at most four.
+	// At most six fields fit; the keys of the proxy have at most four.
 	return nftables.MustConcatSetType(parts...)
 }
 

@@ -154,7 +154,7 @@ func (c *Conn) generation() (uint32, error) {
 	return generation, nil
 }
 
-// request makes a message for nf_tables.
+// request returns a message for nf_tables.
 func request(kind int, f Family, attrs []byte) netlink.Message {
 	return netlink.Message{
 		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | kind), Flags: netlink.Request},

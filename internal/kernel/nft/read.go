@@ -111,8 +111,8 @@ func readsVerdicts(ns *nftables.Set) bool {
 	return ns.IsMap && ns.KeyType.Name == nftables.TypeVerdict.Name
 }
 
-// targetOf returns the chain a verdict leads to: the library hands over the
-// nested attributes as they are.
+// targetOf returns the chain a verdict leads to: the library returns the
+// nested attributes undecoded.
 func targetOf(verdict []byte) string {
 	ad, err := netlink.NewAttributeDecoder(verdict)
 	if err != nil {

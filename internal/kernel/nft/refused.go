@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RefusedError is the error of a transaction that the kernel rejects for what is in it.
-// Nothing of it is carried out.
+// RefusedError is the error of a transaction that the kernel rejects because of its
+// contents. None of it is carried out.
 type RefusedError struct{ Err error }
 
 // Error returns the reason.

@@ -15,8 +15,8 @@ type Rule struct {
 	parts []Statement
 }
 
-// NewRule makes a rule of statements; the packet leaves it at the first that
-// does not match.
+// NewRule returns a rule of statements; the rule ends for a packet at the first statement
+// that does not match.
 func NewRule(parts ...Statement) Rule { return Rule{parts: parts} }
 
 // String returns the rule as nft prints it.
@@ -36,14 +36,14 @@ func (r Rule) exprs() []expr.Any {
 	return all
 }
 
-// Statement is a part of a rule: what it says and what the kernel runs.
+// Statement is a part of a rule: its text, and the expressions that the kernel runs.
 type Statement struct {
 	text  string
 	exprs []expr.Any
 }
 
 // Registers. The kernel reports a register that starts a 16-byte one by the
-// old number of that (nf_tables_api.c, nft_dump_register), so we write it so.
+// old number of that (nf_tables_api.c, nft_dump_register), so it is written in that form.
 const reg1 = unix.NFT_REG_1
 
 // at returns the register that lies n bytes after the start of register 1.
@@ -61,7 +61,7 @@ type Field struct {
 	load  func(reg uint32) expr.Any
 }
 
-// header is where a network header has its addresses, and how wide they are.
+// header has the offsets of the addresses in a network header, and their size.
 type header struct{ saddr, daddr, size uint32 }
 
 func (f Family) header() header {
@@ -102,8 +102,8 @@ func DestinationPort() Field {
 	}}
 }
 
-// join loads fields one after the other from register 1 on, and returns how many
-// bytes they take.
+// join loads fields one after the other from register 1 on, and returns their width in
+// bytes.
 func join(fields []Field) (text string, exprs []expr.Any, width int) {
 	var texts []string
 	for _, f := range fields {
@@ -130,14 +130,14 @@ func NotIn(set string, fields ...Field) Statement {
 	return Statement{text + " != @" + set, append(exprs, &expr.Lookup{SourceRegister: reg1, SetName: set, SetID: byName, Invert: true})}
 }
 
-// Dispatch goes where the verdict map says for the fields, if it says anything.
+// Dispatch carries out the verdict that the map has for the fields, if it has one.
 func Dispatch(verdicts string, fields ...Field) Statement {
 	text, exprs, _ := join(fields)
 	return Statement{text + " vmap @" + verdicts, append(exprs, lookup(verdicts, unix.NFT_REG_VERDICT))}
 }
 
-// SetPriority sets the packet's priority to what the map has for the fields;
-// no match if it has nothing. It serves as a register between two look-ups.
+// SetPriority sets the packet's priority to the value of the map for the fields; no match
+// if there is none. The priority serves as a register between two lookups.
 func SetPriority(from string, fields ...Field) Statement {
 	text, exprs, _ := join(fields)
 	return setPriority(text+" map @"+from, append(exprs, lookup(from, reg1))...)
@@ -175,7 +175,7 @@ func ClearPriority() Statement {
 }
 
 // TranslateFrom sends the connection to the address and port the map has for
-// the fields; no match if it has nothing.
+// the fields; no match if there is none.
 func TranslateFrom(f Family, backends string, fields ...Field) Statement {
 	text, exprs, _ := join(fields)
 	return Statement{
@@ -197,12 +197,12 @@ func lookup(set string, into uint32) *expr.Lookup {
 	return &expr.Lookup{SourceRegister: reg1, DestRegister: into, IsDestRegSet: true, SetName: set, SetID: byName}
 }
 
-// Goto ends this chain and goes on in another.
+// Goto continues in another chain and does not return.
 func Goto(chain string) Statement {
 	return Statement{"goto " + chain, []expr.Any{&expr.Verdict{Kind: expr.VerdictGoto, Chain: chain}}}
 }
 
-// Jump goes through another chain and comes back.
+// Jump continues in another chain and returns at its end.
 func Jump(chain string) Statement {
 	return Statement{"jump " + chain, []expr.Any{&expr.Verdict{Kind: expr.VerdictJump, Chain: chain}}}
 }
@@ -353,8 +353,8 @@ func compare(text string, op expr.CmpOp, f Field, data []byte) Statement {
 	return Statement{text, []expr.Any{f.load(reg1), &expr.Cmp{Op: op, Register: reg1, Data: data}}}
 }
 
-// Remember adds an element to a dynamic map for a time. If the key is there it keeps its
-// data, and its time begins anew. If the map is full the rule does not match.
+// Remember adds an element with a timeout to a dynamic map. If the key exists it keeps its
+// data, and its timeout restarts. If the map is full the rule does not match.
 func Remember(to string, timeout time.Duration, data Field, key ...Field) Statement {
 	text, exprs, width := join(key)
 	return Statement{
@@ -366,8 +366,8 @@ func Remember(to string, timeout time.Duration, data Field, key ...Field) Statem
 	}
 }
 
-// Forget deletes an element from a dynamic map, if it is there. The kernel asks for
-// data as well, and does not look at it.
+// Forget deletes an element from a dynamic map, if it exists. The kernel requires
+// data as well, but ignores it.
 func Forget(from string, key ...Field) Statement {
 	const opDelete = 2 // NFT_DYNSET_OP_DELETE, linux/netfilter/nf_tables.h
 	text, exprs, width := join(key)

@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// Tx collects what one transaction does. Whatever the order of the calls, it
-// is executed in this order, which always works: create, fill, delete.
+// Tx collects the operations of one transaction. Whatever the order of the calls, they are
+// executed in this order, which always works: create, fill, delete.
 type Tx struct {
 	dropped []Table
 	tables  []Table
 	sets    []setIn
-	chains  []chainIn // made, if need be, with these rules in place of any it has
+	chains  []chainIn // created unless they exist; these rules replace those they have
 	deletes []bucket
 	adds    []bucket
 	flushed []goneIn
@@ -44,7 +44,7 @@ type bucket struct {
 	elements []Element
 }
 
-// Reset makes the transaction an empty one, and keeps its memory.
+// Reset empties the transaction, and keeps its memory.
 func (t *Tx) Reset() {
 	for _, buckets := range [][]bucket{t.deletes, t.adds} {
 		for i := range buckets {
@@ -58,7 +58,7 @@ func (t *Tx) Reset() {
 // Size returns the number of objects and elements the transaction writes.
 func (t *Tx) Size() int { return t.size }
 
-// needed returns the tables that the transaction does not make itself.
+// needed returns the tables that the transaction does not create itself.
 func (t *Tx) needed() []Table {
 	var list []Table
 	need := func(table Table) {
@@ -81,62 +81,61 @@ func (t *Tx) needed() []Table {
 	return list
 }
 
-// namesChains reports whether the transaction makes a chain or leads to one.
+// namesChains reports whether the transaction creates a chain or adds an element that leads to one.
 func (t *Tx) namesChains() bool {
 	leads := func(e Element) bool { return e.Goto != "" }
 	return len(t.chains) > 0 || slices.ContainsFunc(t.adds, func(b bucket) bool { return slices.ContainsFunc(b.elements, leads) })
 }
 
-// Bytes estimates how large the transaction is on its way to the kernel.
+// Bytes estimates the size of the transaction in netlink messages.
 func (t *Tx) Bytes() int { return t.bytes }
 
-// DeleteTable deletes a table with all it holds, before anything else is done;
-// it must be there.
+// DeleteTable deletes a table and its contents, before anything else is done; it
+// must exist.
 func (t *Tx) DeleteTable(table Table) {
 	t.dropped = append(t.dropped, table)
 	t.count(perObject)
 }
 
-// AddTable makes a table unless it exists.
+// AddTable creates a table unless it exists.
 func (t *Tx) AddTable(table Table) {
 	t.tables = append(t.tables, table)
 	t.count(perObject)
 }
 
-// AddSet makes a set unless it exists.
+// AddSet creates a set unless it exists.
 func (t *Tx) AddSet(table Table, s Set) {
 	t.sets = append(t.sets, setIn{table, s})
 	t.count(perObject)
 }
 
-// SetChain makes a chain unless it exists, and gives it exactly these rules.
+// SetChain creates a chain unless it exists, and gives it exactly these rules.
 func (t *Tx) SetChain(table Table, c Chain) {
 	t.chains = append(t.chains, chainIn{table, c})
 	t.count(c.Bytes())
 }
 
-// Add adds an element to a set. Adding what is there is no error; adding a key
-// that is there with other data is one.
+// Add adds an element to a set. An element that exists with the same data is no
+// error; one with other data is.
 func (t *Tx) Add(table Table, s Set, e Element) {
 	t.adds = into(t.adds, table, s, e)
 	t.count(e.Bytes())
 }
 
-// Delete deletes an element, which must be there. Deletions come before
+// Delete deletes an element, which must exist. Deletions come before
 // additions, so that deleting and adding a key replaces it.
 func (t *Tx) Delete(table Table, s Set, e Element) {
 	t.deletes = into(t.deletes, table, s, e)
 	t.count(e.Bytes())
 }
 
-// FlushChain takes all rules out of a chain, which must be there.
+// FlushChain deletes all rules of a chain, which must exist.
 func (t *Tx) FlushChain(table Table, name string) {
 	t.flushed = append(t.flushed, goneIn{table, name, true})
 	t.count(perObject)
 }
 
-// DeleteChain deletes a chain, which must be there. Nothing may lead to it any
-// more.
+// DeleteChain deletes a chain, which must exist. Nothing may lead to it any more.
 func (t *Tx) DeleteChain(table Table, name string) {
 	t.gone = append(t.gone, goneIn{table, name, true})
 	t.count(perObject)
@@ -153,11 +152,11 @@ func (t *Tx) count(bytes int) {
 	t.bytes += bytes
 }
 
-// perObject is what a message about a chain, a set or a rule takes: there, or as
-// an answer in the receive buffer, where the kernel counts 768 bytes for one.
+// perObject is the size of a message about a chain, a set or a rule: in the transaction, or
+// as an answer in the receive buffer, where the kernel counts 768 bytes for one.
 const perObject = 1024
 
-// Bytes estimates what the chain takes in a transaction.
+// Bytes estimates the size of the chain in a transaction.
 func (c Chain) Bytes() int { return perObject * (2 + len(c.Rules)) }
 
 // Bytes estimates the size of the element in a message.

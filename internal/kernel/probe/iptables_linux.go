@@ -168,7 +168,7 @@ func trial(tools *iptables.Tools) (restore restorer, end func()) {
 	return tools.In(fd).Restore, func() { _ = unix.Close(fd) }
 }
 
-// temporaryNetNS makes a network namespace that lives as long as the file descriptor.
+// temporaryNetNS creates a network namespace that lives as long as the file descriptor.
 func temporaryNetNS() (fd int, err error) {
 	done := make(chan struct{})
 	go func() {

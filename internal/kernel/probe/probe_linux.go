@@ -19,7 +19,7 @@ import (
 )
 
 // tableName is the name of the temporary table. No other program sees it: the
-// transaction that makes it deletes it.
+// transaction that creates it also deletes it.
 const tableName = "sluice-probe"
 
 // Options for Nftables and Iptables.
@@ -31,7 +31,7 @@ type Options struct {
 type Support struct {
 	IPv4, IPv6 bool
 
-	// Notes say why a family is not used, in one sentence each.
+	// Notes are the reasons why a family is not used, one sentence each.
 	Notes []string
 }
 

@@ -126,17 +126,17 @@ func (w *writer) section(steps []*step) {
 // them. They are sorted by name: libiptc keeps chains sorted and searches for the position
 // of each, so that a sorted large first load takes a quarter less time.
 func (w *writer) chains(steps []*step) {
-	var anew []*step
+	var selected []*step
 	for _, s := range steps {
 		if whole(s) {
-			anew = append(anew, s)
+			selected = append(selected, s)
 		}
 	}
-	slices.SortFunc(anew, func(a, b *step) int { return cmp.Compare(a.Key.chain, b.Key.chain) })
-	for _, s := range anew {
+	slices.SortFunc(selected, func(a, b *step) int { return cmp.Compare(a.Key.chain, b.Key.chain) })
+	for _, s := range selected {
 		w.line(":"+s.Key.chain, "-", "[0:0]")
 	}
-	for _, s := range anew {
+	for _, s := range selected {
 		w.each("-A", s.Key, s.New)
 	}
 }

@@ -29,7 +29,7 @@ type (
 	step  = ledger.Step[key, string]
 )
 
-// object says what an entry is. The numbers from firstElement on are those of elements,
+// object is the kind of an entry. The numbers from firstElement on are those of elements,
 // in the order of layout.sets.
 type object uint8
 
@@ -87,7 +87,7 @@ func (o object) ranged() bool { return o == podRanges || o.ofSpace() == allowedR
 // The phases, in the order in which steps are written.
 const (
 	prepared       ledger.Phase = iota + 1 // tables and sets
-	rangesAdded                            // ranges of clients and pods, before a rule asks for them
+	rangesAdded                            // ranges of clients and pods, before rules use them
 	chainsAdded                            //
 	targetsAdded                           // elements before others lead to them
 	refusalsGone                           // addresses refused except at their frontends, while those are there

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// frontendKey tells frontends apart: no two frontends of a table share one.
+// frontendKey identifies a frontend: no two frontends of a table share one.
 type frontendKey struct {
 	ip    route.Family
 	space int

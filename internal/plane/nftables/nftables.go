@@ -105,7 +105,7 @@ func (p *Plane) Remove(ctx context.Context) ([]string, error) {
 	for _, t := range tables() {
 		state, err := p.kernel.Read(ctx, t)
 		if err != nil {
-			return nil, fmt.Errorf("read what is to be removed: %w", err)
+			return nil, fmt.Errorf("read the table to remove: %w", err)
 		}
 		if state == nil {
 			continue

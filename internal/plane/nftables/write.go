@@ -96,7 +96,7 @@ func (w *writer) transactions(steps []*step, room int) iter.Seq2[ledger.Phase, *
 }
 
 // ends returns the phases with which a new transaction begins. Ranges come in one before
-// the chains that ask for them: packets see the chains of a transaction at once, and its
+// the chains that use them: packets see the chains of a transaction at once, and its
 // ranges only when the kernel has been through all of it (nf_tables_api.c,
 // nf_tables_commit). Until then no client is allowed. Tables that are new are made in one
 // transaction otherwise, as no packet is in the middle of them. Sets and chains are

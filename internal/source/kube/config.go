@@ -10,7 +10,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// Connection says how to reach the API server. Without Kubeconfig and Master it is
+// Connection is how to reach the API server. Without Kubeconfig and Master it is
 // the API server of the cluster in which this process runs as a pod.
 type Connection struct {
 	Kubeconfig string // path of a file

@@ -102,7 +102,7 @@ func (w *eventWriting) write(ctx context.Context, c *counted) {
 	}
 }
 
-// attempt writes an Event once, and says whether to try again.
+// attempt writes an Event once, and reports whether to try again.
 func (w *eventWriting) attempt(ctx context.Context, e *eventsv1.Event) (again bool) {
 	api := w.options.Client.events(e.Namespace)
 	var err error

@@ -46,7 +46,7 @@ func DemoteLibraries(log *slog.Logger) {
 }
 
 // contextClock is a clock whose After ends with a context, because a reflector
-// waits on it and nothing else when a server is not there.
+// waits on it and nothing else when a server cannot be reached.
 type contextClock struct {
 	clock.RealClock
 
