@@ -25,7 +25,7 @@ func Distance(a, b string) int {
 // Nearest returns the candidate with the smallest Distance to a word, the first of
 // several; empty if none is near enough to be the same word misspelled.
 func Nearest(word string, candidates []string) string {
-	nearest, fewest := "", min(len(word)/4, 3)+1
+	nearest, fewest := "", min(len(word)/3, 3)+1
 	for _, c := range candidates {
 		if n := Distance(word, c); n < fewest {
 			nearest, fewest = c, n

@@ -22,7 +22,7 @@ func TestDistance(t *testing.T) {
 func TestNearest(t *testing.T) {
 	flags := []string{"cleanup", "cluster-cidr", "config", "mode", "v"}
 	for word, want := range map[string]string{
-		"cluster-cdir": "cluster-cidr", "confg": "config", "moda": "mode", "cluster": "",
+		"cluster-cdir": "cluster-cidr", "confg": "config", "moda": "mode", "cluster": "", "confgi": "config",
 		"nope": "", "x": "", "": "", "metrics": "",
 	} {
 		if got := Nearest(word, flags); got != want {
