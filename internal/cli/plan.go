@@ -41,7 +41,7 @@ is for CI, there is such a warning.`,
 			}
 			clean, err := plan(cmd, flags, env)
 			if err == nil && strict && !clean {
-				err = errors.New("--strict: there are warnings, see above")
+				err = errors.New("--strict: an object is wrong, or there is no Service; see the warnings above")
 			}
 			return err
 		},

@@ -21,7 +21,7 @@ import (
 
 // ErrNotRunning means that no daemon serves the network namespace.
 var ErrNotRunning = errors.New("no Sluice is running in this network namespace; " +
-	"run the command in that of the daemon: on the node itself, with kubectl exec in the Sluice pod, " +
+	"run the command in the daemon's network namespace: on the node itself, with kubectl exec in the Sluice pod, " +
 	"or with ip netns exec NAME")
 
 // errNotRoot means that this process may not query the daemon.

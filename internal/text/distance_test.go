@@ -7,8 +7,13 @@ func TestDistance(t *testing.T) {
 		a, b string
 		want int
 	}{
-		{"", "", 0}, {"", "ab", 2}, {"status", "status", 0}, {"status", "statu", 1},
-		{"status", "stauts", 2}, {"kitten", "sitting", 3}, {"abc", "xyz", 3},
+		{"", "", 0},
+		{"", "ab", 2},
+		{"status", "status", 0},
+		{"status", "statu", 1},
+		{"status", "stauts", 2},
+		{"kitten", "sitting", 3},
+		{"abc", "xyz", 3},
 	} {
 		if got := Distance(tt.a, tt.b); got != tt.want {
 			t.Errorf("Distance(%q, %q) = %d, want %d", tt.a, tt.b, got, tt.want)
