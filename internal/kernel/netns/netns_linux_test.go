@@ -23,6 +23,26 @@ func current(t *testing.T) string {
 	return name
 }
 
+// Name returns the target of the namespace's link in /proc.
+func TestName(t *testing.T) {
+	ns := kerneltest.Namespace(t)
+	outside, err := netns.Name(0)
+	if err != nil || outside != current(t) {
+		t.Errorf("Name(0) = %q, %v, want %q", outside, err, current(t))
+	}
+	var inside string
+	kerneltest.Do(t, ns, func() error {
+		inside = current(t)
+		return nil
+	})
+	if got, err := netns.Name(ns); err != nil || got != inside || got == outside {
+		t.Errorf("Name = %q, %v, want %q", got, err, inside)
+	}
+	if got, err := netns.Name(1 << 20); err == nil {
+		t.Errorf("a closed file descriptor has the name %q", got)
+	}
+}
+
 // Do runs the function in the namespace, and does not change that of the caller.
 func TestDo(t *testing.T) {
 	outside := current(t)
