@@ -2,10 +2,7 @@
 
 package conformance
 
-import (
-	"slices"
-	"time"
-)
+import "slices"
 
 // restarts is section 7.O: robustness and restart.
 func restarts() []scenario {
@@ -191,7 +188,7 @@ func beside() []scenario {
 				everyKindWorks(),
 				whileLocked(
 					changeUnseen(slice("web", "t:8080 u:53/udp s:90/sctp", "10.180.0.3 A")),
-					on(locking, idle(3*time.Second), everyKindWorks()).
+					on(locking, lockAwaited, everyKindWorks()).
 						otherwise(settled),
 				),
 				soon(reach(client, vip, original, "10.180.0.3:8080")),

@@ -137,15 +137,28 @@ func lastWith(log, text string) string {
 	return last
 }
 
+// verified waits until the latest write is followed by a comparison that found the
+// legacy tables as they should be.
+func (x *tables) verified() {
+	x.Helper()
+	x.eventually(func() error {
+		s, err := x.status()
+		if last := s.LastSync; err == nil && (last.Cause != "period" || last.Steps > 0) {
+			err = fmt.Errorf("the latest write is of %s, because of %s, with %d steps", last.At, last.Cause, last.Steps)
+		}
+		return err
+	})
+}
+
 // indifferent: changes that other programs make to their own chains, as Docker does,
 // cause no comparison. An edit of our rules after them, which causes one, shows that
 // they were noticed.
 func (d *daemon) indifferent(x *tables) {
 	x.Helper()
 	if x.variant == "legacy" {
-		// An edit right after a write of ours cannot be distinguished from it, and would
-		// cause no comparison anyway. The tables are polled meanwhile.
-		time.Sleep(2 * poll)
+		// An edit right after a write of ours cannot be distinguished from it. The comparison
+		// that verifies the last repair follows the reading of the tables after that.
+		x.verified()
 	}
 	was, before, logged := x.content(), x.counts(comparisons), len(d.log.String())
 	for _, line := range []string{

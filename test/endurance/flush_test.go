@@ -13,11 +13,14 @@ import (
 )
 
 const (
-	flushes   = 20
-	flushed   = 2000                   // Services besides "web"
-	repairIn  = 50 * time.Millisecond  // and the load itself
-	slack     = 250 * time.Millisecond // of a machine that is busy with other tests
-	nextFlush = 1200 * time.Millisecond
+	flushes  = 20
+	flushed  = 2000                   // Services besides "web"
+	repairIn = 50 * time.Millisecond  // and the load itself
+	slack    = 250 * time.Millisecond // of a machine that is busy with other tests
+
+	// A repair uses a fifth of a CPU at most, so the next one begins after four times the
+	// duration of the last at the latest.
+	repairPause = 4
 )
 
 func TestAFlushUnderTrafficIsRepaired(t *testing.T) {
@@ -42,12 +45,13 @@ func TestAFlushUnderTrafficIsRepaired(t *testing.T) {
 		if r := flow.AskWithin([]byte("still there?"), 3*time.Second); r.Outcome != lab.Answered || !r.Echoed {
 			t.Fatalf("the connection that was there all along: %s", r)
 		}
-		loads = append(loads, w.repair(began))
+		repair := w.repair(began)
+		took := time.Duration(repair.Took)
+		loads = append(loads, took)
 		if r := <-early; r.Outcome != lab.Answered {
 			t.Errorf("a client that began while there were no rules: %s", r)
 		}
-		// Repairs are paced by their cost: one a fifth of the time at most.
-		time.Sleep(max(nextFlush, 6*loads[len(loads)-1]) - time.Since(began))
+		time.Sleep(time.Until(repair.At.Add(repairPause*took + repairIn))) // the pause is not measured
 	}
 	slices.Sort(times)
 	slices.Sort(loads)
@@ -93,19 +97,17 @@ func (w *world) connects(way lab.Way) {
 	})
 }
 
-// repair waits until a repair that ended after a time is over, and returns how
-// long it took to write.
-func (w *world) repair(after time.Time) (took time.Duration) {
+// repair waits until a repair that ended after a time is over, and returns it.
+func (w *world) repair(after time.Time) (last inspect.Sync) {
 	w.Helper()
 	w.eventually(func() error {
 		s, err := w.status()
-		if err == nil && (s.LastSync.Cause != "foreign-edit" || s.LastSync.At.Before(after)) {
-			err = fmt.Errorf("the last write is of %s, because of %s", s.LastSync.At, s.LastSync.Cause)
+		if last = s.LastSync; err == nil && (last.Cause != "foreign-edit" || last.At.Before(after)) {
+			err = fmt.Errorf("the last write is of %s, because of %s", last.At, last.Cause)
 		}
-		took = time.Duration(s.LastSync.Took)
 		return err
 	})
-	return took
+	return last
 }
 
 // repaired makes sure that this many edits of others were found and mended.

@@ -35,7 +35,6 @@ func TestAnEditRightAfterAWriteIsReported(t *testing.T) {
 			if e := o.next(); variant == NFT && e.Possible {
 				t.Errorf("%s: reported %+v, want an observed edit", edit, e)
 			}
-			o.settle()
 		}
 	})
 }
