@@ -13,47 +13,47 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// sticks has a client connect again and again; the same one of the backends must
+// keepsBackend has a client connect again and again; the same one of the backends must
 // answer each time: the one remembered under a name (in env.answered), or, the
 // first time, any.
-func sticks(memory, from, to string, backends ...string) step {
+func keepsBackend(key, from, to string, backends ...string) step {
 	return func(e *env) error {
 		want, err := e.backends(backends)
 		if err != nil {
 			return err
 		}
-		before, known := e.answered[memory]
+		before, known := e.answered[key]
 		if known && !slices.Contains(want, before) {
-			return fmt.Errorf("%s remembers %s, which is none of %s", memory, before, want)
+			return fmt.Errorf("%s remembers %s, which is none of %s", key, before, want)
 		}
 		if known {
 			want = []netip.AddrPort{before}
 		}
-		return e.stick(memory, from, to, want)
+		return e.checkAffinity(key, from, to, want)
 	}
 }
 
-// moves is sticks for a client whose backend went: another one answers now, and
+// changesBackend is sticks for a client whose backend went: another one answers now, and
 // is remembered from then on.
-func moves(memory, from, to string, backends ...string) step {
+func changesBackend(key, from, to string, backends ...string) step {
 	return func(e *env) error {
 		want, err := e.backends(backends)
 		if err != nil {
 			return err
 		}
-		gone := e.answered[memory]
+		gone := e.answered[key]
 		want = slices.DeleteFunc(want, func(b netip.AddrPort) bool { return b == gone })
-		return e.stick(memory, from, to, want)
+		return e.checkAffinity(key, from, to, want)
 	}
 }
 
-// stick connects so often that a random choice would not look like a sticky one.
-func (e *env) stick(memory, from, to string, want []netip.AddrPort) error {
+// checkAffinity connects so often that a random choice would not look like a sticky one.
+func (e *env) checkAffinity(memory, from, to string, want []netip.AddrPort) error {
 	client, probe, err := e.probe(from, to)
 	if err != nil {
 		return err
 	}
-	saw := sight{verdict: explain.Balanced, sticky: true}
+	saw := observation{verdict: explain.Balanced, sticky: true}
 	for range lab.Samples(2) {
 		r := client.Try(probe)
 		if r.Outcome != lab.Answered || !slices.Contains(want, r.Backend) {
@@ -63,21 +63,21 @@ func (e *env) stick(memory, from, to string, want []netip.AddrPort) error {
 		saw.results = append(saw.results, r)
 	}
 	e.answered[memory] = want[0]
-	return e.agree(client, probe, saw)
+	return e.checkExplain(client, probe, saw)
 }
 
-// without applies the slice of Service web again, without the backend that is
+// removeBackendOf applies the slice of Service web again, without the backend that is
 // remembered. What is given for it, if not empty, is what becomes of its entry:
 // conditions as in slice.
-func without(memory, becomes string, endpoints ...string) step {
+func removeBackendOf(memory, conditions string, endpoints ...string) step {
 	return func(e *env) error {
 		var left []string
 		for _, text := range endpoints {
 			addr := strings.Fields(text)[0]
 			if e.text(addr) != e.answered[memory].Addr().String() {
 				left = append(left, text)
-			} else if becomes != "" {
-				left = append(left, text+" "+becomes)
+			} else if conditions != "" {
+				left = append(left, text+" "+conditions)
 			}
 		}
 		return apply(slice("web", "8080", left...))(e)
@@ -153,8 +153,8 @@ func (e *env) choices(memory string) (c choices) {
 	return c
 }
 
-// independent looks whether two clients have chosen without regard to each other.
-func independent(one, other string) step {
+// choseIndependently looks whether two clients have chosen without regard to each other.
+func choseIndependently(one, other string) step {
 	return func(e *env) error {
 		if n := e.choices(one).changed(e.choices(other)); n == 0 {
 			return fmt.Errorf("%s and %s have chosen the same on all ports", one, other)
@@ -163,8 +163,8 @@ func independent(one, other string) step {
 	}
 }
 
-// anything is the rule of the first look.
-func anything(_, _ choices) error { return nil }
+// anyChoice is the rule of the first look.
+func anyChoice(_, _ choices) error { return nil }
 
 // varied wants ports to be different from each other.
 func varied(_, now choices) error {
@@ -192,9 +192,9 @@ func chosenAnew(before, now choices) error {
 	return nil
 }
 
-// onlyOf wants those ports to have moved that led to pods that are gone, by the
+// onlyMovedFrom wants those ports to have moved that led to pods that are gone, by the
 // digits their addresses end with.
-func onlyOf(suffix string) func(before, now choices) error {
+func onlyMovedFrom(suffix string) func(before, now choices) error {
 	return func(before, now choices) error {
 		for i := range now {
 			gone := strings.HasSuffix(before[i].Addr().String(), suffix)

@@ -27,7 +27,7 @@ func (e *env) balance(b balance) error {
 		return err
 	}
 	hits := map[netip.AddrPort]int{}
-	saw := sight{verdict: explain.Balanced, backends: slices.Clone(b.want)}
+	saw := observation{verdict: explain.Balanced, backends: slices.Clone(b.want)}
 	if slices.Equal(b.want, []netip.AddrPort{probe.To}) {
 		saw.verdict = explain.Untouched
 	}
@@ -51,7 +51,7 @@ func (e *env) balance(b balance) error {
 			return fmt.Errorf("%s to %s: %d of %d connections reached %s, want %d to %d", b.from, b.to, h, b.n, backend, lo, hi)
 		}
 	}
-	return e.agree(client, probe, saw)
+	return e.checkExplain(client, probe, saw)
 }
 
 // sees reports whether a backend saw the source it should.
@@ -99,8 +99,8 @@ func (e *env) backends(texts []string) ([]netip.AddrPort, error) {
 	return out, nil
 }
 
-// isOfNodeA reports whether the kernel of node A takes an address for its own.
-func (e *env) isOfNodeA(a netip.Addr) bool {
+// isLocalToNodeA reports whether the kernel of node A takes an address for its own.
+func (e *env) isLocalToNodeA(a netip.Addr) bool {
 	if a.IsLoopback() || slices.Contains(e.lab.NodeA.Addrs(), a) {
 		return true
 	}
@@ -114,8 +114,8 @@ func (e *env) onNodeB(client *lab.Host) bool {
 	return client == e.lab.NodeB || e.remote[client]
 }
 
-// cameTo tells packets of a probe that somebody else sent here.
-func cameTo(p lab.Probe) func(lab.Packet) bool {
+// isIncoming tells packets of a probe that somebody else sent here.
+func isIncoming(p lab.Probe) func(lab.Packet) bool {
 	return func(seen lab.Packet) bool {
 		return !seen.Out && seen.Protocol == p.Protocol && seen.Dst == p.To
 	}

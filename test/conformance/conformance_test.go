@@ -32,7 +32,7 @@ func netfilterParts(s plane.Setup) ([]plane.Part, error) { return netfilter.Part
 
 func nftablesPlane() Plane {
 	return Plane{
-		Name: "nftables", Nature: Nftables(), Explain: nftables.Kind().Facts, Parts: netfilterParts,
+		Name: "nftables", Traits: Nftables(), Explain: nftables.Kind().Facts, Parts: netfilterParts,
 		Other: func() Plane { return iptablesPlane("nft") },
 		Start: func(t testing.TB, host *lab.Host) plane.Plane {
 			conn, err := nft.Open(nft.Options{NetNS: host.NetNSFD()})
@@ -53,10 +53,10 @@ const legacyPoll = 50 * time.Millisecond
 func iptablesPlane(variant string) Plane {
 	nature := Iptables(variant)
 	return Plane{
-		Name: "iptables-" + variant, Nature: nature, Explain: iptables.Kind().Facts, Parts: netfilterParts,
+		Name: "iptables-" + variant, Traits: nature, Explain: iptables.Kind().Facts, Parts: netfilterParts,
 		Other: nftablesPlane,
 		Start: func(t testing.TB, host *lab.Host) plane.Plane {
-			if err := nature.firewall.leaveHint(host); err != nil {
+			if err := nature.firewall.createHint(host); err != nil {
 				t.Fatalf("%v", err)
 			}
 			tools, err := kernel.Open(context.Background(), kernel.Options{NetNS: host.NetNSFD(), Lock: lockOf(host), Poll: legacyPoll})

@@ -29,7 +29,7 @@ type env struct {
 	flows    map[string]*lab.Flow
 	answered map[string]netip.AddrPort // who answered last, by flow
 	tap      *lab.Tap
-	patience time.Duration // with what must happen
+	timeout time.Duration // with what must happen
 	probers  []*prober     // of the unbroken steps that run, the innermost last
 
 	nodeAddrs []netip.Addr // of node A: what masqueraded clients may look like

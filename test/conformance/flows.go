@@ -18,7 +18,7 @@ func open(name, from, to string, backends ...string) step {
 		if err != nil {
 			return err
 		}
-		e.shut(name)
+		e.closeFlow(name)
 		f, r := client.Open(probe)
 		if f == nil {
 			return fmt.Errorf("open %s from %s to %s: %s", name, from, to, r)
@@ -27,13 +27,13 @@ func open(name, from, to string, backends ...string) step {
 		if len(backends) == 0 {
 			return nil
 		}
-		return ask(name, backends...)(e)
+		return send(name, backends...)(e)
 	}
 }
 
-// ask sends something on an open flow; one of the backends must answer. Without
+// send sends something on an open flow; one of the backends must answer. Without
 // backends it must be the one that answered before, or anybody the first time.
-func ask(name string, backends ...string) step {
+func send(name string, backends ...string) step {
 	return func(e *env) error {
 		want, err := e.backends(backends)
 		if err != nil {
@@ -70,8 +70,8 @@ func unanswered(name string, want lab.Outcome) step {
 	}
 }
 
-// shut ends a flow of this name, if open.
-func (e *env) shut(name string) {
+// closeFlow ends a flow of this name, if open.
+func (e *env) closeFlow(name string) {
 	if f := e.flows[name]; f != nil {
 		f.Close()
 		delete(e.flows, name)

@@ -96,10 +96,10 @@ func (inert) Kept() int                   { return 0 }
 func (inert) String() string              { return "" }
 func (inert) Apply(context.Context) error { return nil }
 
-// nothing is a plane that does nothing, and should be one of nftables.
-func nothing() Plane {
+// inertPlane is a plane that does nothing, and should be one of nftables.
+func inertPlane() Plane {
 	return Plane{
-		Nature: Nftables(), Explain: nftables.Kind().Facts,
+		Traits: Nftables(), Explain: nftables.Kind().Facts,
 		Start: func(testing.TB, *lab.Host) plane.Plane { return inert{} },
 	}
 }
@@ -110,8 +110,8 @@ func TestStepsFindFaults(t *testing.T) {
 	e := scenario{
 		cluster: aNodePort(`{port: 80, nodePort: 3001}`),
 		lab:     lab.Options{Timeout: lab.Soon},
-	}.enact(t, nothing(), translator{})
-	e.patience = lab.Soon // nothing will happen
+	}.setUp(t, inertPlane(), translator{})
+	e.timeout = lab.Soon // nothing will happen
 	for what, look := range map[string]step{
 		"no answer":       reach("10.180.0.2", "172.30.0.41:80", original, "10.180.0.1:80"),
 		"nobody listens":  reach("outside", "192.168.0.2:3001", anySource, "10.180.0.1:80"),
@@ -127,15 +127,15 @@ func TestStepsFindFaults(t *testing.T) {
 		"echo":            pingRefused("10.180.0.2", "10.180.0.1"),
 		"large":           large("10.180.0.2", "172.30.0.41:80", "10.180.0.1:80", 4000),
 		"echo untouched":  pingUntouched("10.180.0.2", "10.180.0.1"),
-		"not kept out":    keptOut("10.180.0.2", "10.180.0.1:80"),
-		"no such pod":     keptOut("somebody", "10.180.0.1:80"),
+		"not kept out":    filtered("10.180.0.2", "10.180.0.1:80"),
+		"no such pod":     filtered("somebody", "10.180.0.1:80"),
 		"invalid":         invalidDropped("10.180.0.2", "203.0.113.2:80"),
 		"not there":       invalidPasses("somebody", "203.0.113.2:80"),
-		"loopback routed": localnet("1"),
-		"of its nature":   otherPort("10.180.0.2", "172.30.0.41:81"),
-		"of all others":   on(inIptablesMode).otherwise(refused("10.180.0.2", "10.180.0.1:80")),
+		"loopback routed": routeLocalnetIs("1"),
+		"of its nature":   unknownPort("10.180.0.2", "172.30.0.41:81"),
+		"of all others":   when(inIptablesMode).otherwise(refused("10.180.0.2", "10.180.0.1:80")),
 		"sticky":          sticky("10.180.0.2", "172.30.0.41:80", "10.180.0.1:80"),
-		"no such flow":    ask("nobody"),
+		"no such flow":    send("nobody"),
 		"no such object":  remove("Service/other"),
 		"no such host":    reach("somebody", "172.30.0.41:80", original, "10.180.0.1:80"),
 	} {
@@ -145,7 +145,7 @@ func TestStepsFindFaults(t *testing.T) {
 			t.Logf("%s: %s", what, strings.TrimSpace(err.Error()))
 		}
 	}
-	e.proxy.bare = true
+	e.proxy.skipExplain = true
 	for what, look := range map[string]step{
 		"echo":       pingUntouched("10.180.0.2", "172.30.0.41"),
 		"invalid":    invalidPasses("10.180.0.2", "203.0.113.2:80"),
@@ -158,7 +158,7 @@ func TestStepsFindFaults(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	if err := together(keepsOut, keptOut("outside", "192.168.0.2:3001"), keptOut("10.180.0.2", "10.180.1.1:80"))(e); err != nil {
+	if err := sequence(enableFirewall, filtered("outside", "192.168.0.2:3001"), filtered("10.180.0.2", "10.180.1.1:80"))(e); err != nil {
 		t.Errorf("firewall: %v", err)
 	}
 }

@@ -25,8 +25,8 @@ func setOn(t testing.TB, h *lab.Host, key string) {
 // routeLocalnet lets loopback addresses be routed (ip-sysctl.rst).
 const routeLocalnet = "net/ipv4/conf/all/route_localnet"
 
-// localnet has node A's kernel route packets from loopback addresses, "1", or not.
-func localnet(want string) step {
+// routeLocalnetIs has node A's kernel route packets from loopback addresses, "1", or not.
+func routeLocalnetIs(want string) step {
 	return func(e *env) error {
 		got, err := sysctl.New(sysctl.Options{NetNS: e.lab.NodeA.NetNSFD()}).Get(routeLocalnet)
 		if err == nil && got != want {
@@ -36,26 +36,26 @@ func localnet(want string) step {
 	}
 }
 
-// keepsOut has node A's own firewall drop what comes in or is forwarded, unless a
+// enableFirewall has node A's own firewall drop what comes in or is forwarded, unless a
 // rule accepts it. Neighbours still find each other, and it talks to itself.
-func keepsOut(e *env) error {
-	rules := e.nature().firewall
+func enableFirewall(e *env) error {
+	rules := e.traits().firewall
 	for _, args := range [][]string{
 		{"-A", "INPUT", "-p", "ipv6-icmp", "-j", "ACCEPT"},
 		{"-A", "INPUT", "-i", "lo", "-j", "ACCEPT"},
 		{"-P", "INPUT", "DROP"},
 		{"-P", "FORWARD", "DROP"},
 	} {
-		if err := rules.both(e.lab.NodeA, args...); err != nil {
+		if err := rules.runBoth(e.lab.NodeA, args...); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// keptOut has nobody answer, because of others than the proxy, of whom explain
+// filtered has nobody answer, because of others than the proxy, of whom explain
 // knows nothing.
-func keptOut(from, to string) step {
+func filtered(from, to string) step {
 	return func(e *env) error {
 		client, probe, err := e.probe(from, to)
 		if err != nil {
@@ -69,9 +69,9 @@ func keptOut(from, to string) step {
 	}
 }
 
-// impossible is a segment that opens and ends a connection, which conntrack takes
+// invalidSegment is a segment that opens and ends a connection, which conntrack takes
 // for INVALID, whatever it lets pass besides.
-func (e *env) impossible(from, to string) (src *lab.Host, s lab.Segment, err error) {
+func (e *env) invalidSegment(from, to string) (src *lab.Host, s lab.Segment, err error) {
 	if src, err = e.host(from); err != nil {
 		return nil, s, err
 	}
@@ -87,7 +87,7 @@ func (e *env) impossible(from, to string) (src *lab.Host, s lab.Segment, err err
 // belongs to no connection and begins none.
 func invalidPasses(from, to string) step {
 	return func(e *env) error {
-		n, err := e.invalidSeen(from, to)
+		n, err := e.countInvalid(from, to)
 		if err == nil && n == 0 {
 			err = fmt.Errorf("an invalid packet from %s to %s was dropped", from, to)
 		}
@@ -98,7 +98,7 @@ func invalidPasses(from, to string) step {
 // invalidDropped has it not arrive.
 func invalidDropped(from, to string) step {
 	return func(e *env) error {
-		n, err := e.invalidSeen(from, to)
+		n, err := e.countInvalid(from, to)
 		if err == nil && n != 0 {
 			err = fmt.Errorf("an invalid packet from %s to %s was forwarded", from, to)
 		}
@@ -106,8 +106,8 @@ func invalidDropped(from, to string) step {
 	}
 }
 
-func (e *env) invalidSeen(from, to string) (int, error) {
-	src, s, err := e.impossible(from, to)
+func (e *env) countInvalid(from, to string) (int, error) {
+	src, s, err := e.invalidSegment(from, to)
 	if err != nil {
 		return 0, err
 	}
@@ -117,13 +117,13 @@ func (e *env) invalidSeen(from, to string) (int, error) {
 	// The way of a UDP packet is the same, so it comes out after the other, if that does.
 	last := lab.Segment{Protocol: lab.UDP, Src: s.Src, Dst: s.Dst}
 	src.Inject(e.lab.NodeA, last.Packet())
-	err = eventually(patience, func() error {
-		if tap.Count(cameTo(lab.Probe{Protocol: lab.UDP, To: s.Dst})) == 0 {
+	err = eventually(changeTimeout, func() error {
+		if tap.Count(isIncoming(lab.Probe{Protocol: lab.UDP, To: s.Dst})) == 0 {
 			return fmt.Errorf("a UDP packet from %s to %s does not arrive", from, to)
 		}
 		return nil
 	})
-	return tap.Count(cameTo(lab.Probe{Protocol: lab.TCP, To: s.Dst})), err
+	return tap.Count(isIncoming(lab.Probe{Protocol: lab.TCP, To: s.Dst})), err
 }
 
 // whileLocked has another program hold the lock of iptables during the steps.
@@ -138,10 +138,10 @@ func whileLocked(steps ...step) step {
 		if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 			return fmt.Errorf("lock: %w", err)
 		}
-		e.proxy.bare = true
-		return together(steps...)(e)
+		e.proxy.skipExplain = true
+		return sequence(steps...)(e)
 	}
 }
 
-// settled waits until what was changed unseen is in the kernel.
-func settled(e *env) error { return e.proxy.settle() }
+// settle waits until what was changed unseen is in the kernel.
+func settle(e *env) error { return e.proxy.settle() }

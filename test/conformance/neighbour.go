@@ -15,9 +15,9 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// neighbourSendsToLoopback has a machine on the network of node A send UDP to
+// neighbourCannotReachLoopback has a machine on the network of node A send UDP to
 // 127.0.0.1 there, which no ordinary socket would do. Nobody must get it.
-func neighbourSendsToLoopback(port uint16) step {
+func neighbourCannotReachLoopback(port uint16) step {
 	return func(e *env) error {
 		arrived, err := e.neighbourSends(port)
 		if err == nil && arrived {
@@ -59,11 +59,11 @@ func (e *env) neighbourSends(port uint16) (arrived bool, err error) {
 	}
 	loopback, own := [4]byte{127, 0, 0, 1}, [4]byte{192, 168, 0, 2}
 	for _, to := range [][4]byte{loopback, own} {
-		if err := sendTo(e.lab.Outside, mac, to, port); err != nil {
+		if err := sendDatagram(e.lab.Outside, mac, to, port); err != nil {
 			return false, err
 		}
 	}
-	if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+	if err := conn.SetReadDeadline(time.Now().Add(changeTimeout)); err != nil {
 		return false, fmt.Errorf("set deadline: %w", err)
 	}
 	for to := make([]byte, 4); ; {
@@ -89,8 +89,8 @@ func hardwareAddr(h *lab.Host) (mac net.HardwareAddr, err error) {
 	return mac, err
 }
 
-// sendTo sends one UDP packet to an interface, whatever its address.
-func sendTo(from *lab.Host, mac net.HardwareAddr, to [4]byte, port uint16) error {
+// sendDatagram sends one UDP packet to an interface, whatever its address.
+func sendDatagram(from *lab.Host, mac net.HardwareAddr, to [4]byte, port uint16) error {
 	return from.Do(func() error {
 		link, err := net.InterfaceByName(from.Interface())
 		if err != nil {

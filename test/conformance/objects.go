@@ -28,7 +28,7 @@ type document struct {
 	key   string // kind/name
 	text  string
 	put   func(*cluster.Store)
-	take  func(*cluster.Store)
+	remove  func(*cluster.Store)
 	cidrs []netip.Prefix // of a ServiceCIDR
 	slice *discoveryv1.EndpointSlice
 }
@@ -50,7 +50,7 @@ func (o *objects) set(text string) error {
 	if o.store != nil {
 		d.put(o.store)
 	}
-	o.tellCIDRs()
+	o.setCIDRs()
 	return nil
 }
 
@@ -62,22 +62,22 @@ func (o *objects) remove(key string) error {
 	}
 	delete(o.docs, key)
 	if o.store != nil {
-		d.take(o.store)
+		d.remove(o.store)
 	}
-	o.tellCIDRs()
+	o.setCIDRs()
 	return nil
 }
 
-// feed tells a new store everything.
-func (o *objects) feed(store *cluster.Store) {
+// fill tells a new store everything.
+func (o *objects) fill(store *cluster.Store) {
 	o.store = store
 	for _, d := range o.docs {
 		d.put(store)
 	}
-	o.tellCIDRs()
+	o.setCIDRs()
 }
 
-func (o *objects) tellCIDRs() {
+func (o *objects) setCIDRs() {
 	if o.store == nil {
 		return
 	}
@@ -102,7 +102,7 @@ func (o *objects) parse(text string) (document, error) {
 	if !ok {
 		return document{}, fmt.Errorf("unknown kind %q", meta.Kind)
 	}
-	d := document{key: meta.Kind + "/" + meta.Name, text: text, put: func(*cluster.Store) {}, take: func(*cluster.Store) {}}
+	d := document{key: meta.Kind + "/" + meta.Name, text: text, put: func(*cluster.Store) {}, remove: func(*cluster.Store) {}}
 	return d, parse(text, &d)
 }
 
@@ -114,7 +114,7 @@ func (o *objects) service(text string, d *document) error {
 	svc.Namespace = "default"
 	value, _ := o.convert.Service(&svc) // what is wrong shows in what clients see
 	d.put = func(s *cluster.Store) { s.SetService(value) }
-	d.take = func(s *cluster.Store) { s.DeleteService(value.Name) }
+	d.remove = func(s *cluster.Store) { s.DeleteService(value.Name) }
 	return nil
 }
 
@@ -127,8 +127,8 @@ func (o *objects) slice(text string, d *document) error {
 	value, _ := o.convert.Slice(&es)
 	name := cluster.Name{Namespace: es.Namespace, Name: es.Name}
 	d.slice = &es
-	d.take = func(s *cluster.Store) { s.DeleteSlice(name) }
-	d.put = d.take
+	d.remove = func(s *cluster.Store) { s.DeleteSlice(name) }
+	d.put = d.remove
 	if value != nil {
 		d.put = func(s *cluster.Store) { s.SetSlice(value) }
 	}
@@ -142,7 +142,7 @@ func (o *objects) node(text string, d *document) error {
 	}
 	value, _ := o.convert.Node(&node)
 	d.put = func(s *cluster.Store) { s.SetNode(value) }
-	d.take = func(s *cluster.Store) { s.SetNode(nil) }
+	d.remove = func(s *cluster.Store) { s.SetNode(nil) }
 	return nil
 }
 

@@ -50,9 +50,9 @@ func arguments(s settings, tr translator, mode string) []string {
 	return args
 }
 
-// one is one of the variants of a scenario, of either family in turn: a program
+// oneVariant is one of the variants of a scenario, of either family in turn: a program
 // takes a while to start, and which family it is was tried without one.
-func (s scenario) one(variants map[string]bool) map[string]bool {
+func (s scenario) oneVariant(variants map[string]bool) map[string]bool {
 	if len(variants) == 1 {
 		return variants
 	}
@@ -62,8 +62,8 @@ func (s scenario) one(variants map[string]bool) map[string]bool {
 	return map[string]bool{"IPv4": variants["IPv4"]}
 }
 
-// cannotRun says what of a scenario is no setting of the program.
-func (s settings) cannotRun() string {
+// unsupportedByProgram says what of a scenario is no setting of the program.
+func (s settings) unsupportedByProgram() string {
 	switch {
 	case s.noExternalIPs:
 		return "the program has no setting that forbids external IPs"
@@ -77,7 +77,7 @@ func (s settings) cannotRun() string {
 type running struct {
 	Program
 	objects *objects
-	raised  uint16
+	barrier  uint16
 }
 
 // launch is start, of a program. What goes on inside it nobody sees.
@@ -88,7 +88,7 @@ func (p *proxyUnderTest) launch(o *objects) error {
 	}
 	p.t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	p.running = &running{Program: Program{Host: p.host, Manifests: dir, Args: p.args}, objects: o}
-	p.bare = true
+	p.skipExplain = true
 	if err := p.running.write(); err != nil {
 		return err
 	}
@@ -108,11 +108,11 @@ const startup = 20 * time.Second
 // before the second barrier is there when that is.
 func (r *running) settle() error {
 	for range 2 {
-		r.raised++
+		r.barrier++
 		if err := r.write(); err != nil {
 			return err
 		}
-		if err := r.wait(patience); err != nil {
+		if err := r.wait(changeTimeout); err != nil {
 			return err
 		}
 	}
@@ -122,7 +122,7 @@ func (r *running) settle() error {
 // barriers are the addresses of the Service that tells: others each time, because
 // an address that is known refuses at all ports. There are no endpoints behind it.
 func (r *running) barriers() []netip.Addr {
-	four := netip.AddrFrom4([4]byte{172, 30, byte(250 + r.raised>>8), byte(r.raised)})
+	four := netip.AddrFrom4([4]byte{172, 30, byte(250 + r.barrier>>8), byte(r.barrier)})
 	return []netip.Addr{four, lab.Analog(four)}
 }
 

@@ -13,30 +13,30 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// changeUnseen adds and replaces objects without waiting for the proxy, which may
+// changeNoWait adds and replaces objects without waiting for the proxy, which may
 // not be running.
-func changeUnseen(docs ...string) step {
+func changeNoWait(docs ...string) step {
 	return func(e *env) error { return e.change(e.texts(docs), nil) }
 }
 
-// removeUnseen deletes objects without waiting for the proxy.
-func removeUnseen(keys ...string) step {
+// removeNoWait deletes objects without waiting for the proxy.
+func removeNoWait(keys ...string) step {
 	return func(e *env) error { return e.change(nil, keys) }
 }
 
-// sameProcess skips the scenario where the proxy is another process: a later step
+// requireInProcess skips the scenario where the proxy is another process: a later step
 // reads its memory.
-func sameProcess(e *env) error {
+func requireInProcess(e *env) error {
 	if e.proxy.running != nil {
 		e.t.Skip("looks into the proxy, which is another process here")
 	}
 	return nil
 }
 
-// removed ends the proxy and takes away what it wrote, as --cleanup does.
-func removed(e *env) error {
+// removeRules ends the proxy and takes away what it wrote, as --cleanup does.
+func removeRules(e *env) error {
 	e.proxy.stop()
-	e.proxy.bare = true
+	e.proxy.skipExplain = true
 	p := e.proxy.plane.Start(e.t, e.lab.NodeA)
 	if _, err := p.Remove(context.Background()); err != nil {
 		return fmt.Errorf("remove: %w", err)
@@ -46,45 +46,45 @@ func removed(e *env) error {
 
 // cleanUp is removed where nobody else has rules: none may be left.
 func cleanUp(e *env) error {
-	if err := removed(e); err != nil {
+	if err := removeRules(e); err != nil {
 		return err
 	}
-	return e.nature().clean(e.lab.NodeA)
+	return e.traits().checkRemoved(e.lab.NodeA)
 }
 
-// clean has no rules of a plane be left.
-func (n *Nature) clean(h *lab.Host) error {
-	left, err := n.rules.left(h)
+// checkRemoved has no rules of a plane be left.
+func (n *Traits) checkRemoved(h *lab.Host) error {
+	left, err := n.rules.remaining(h)
 	if err == nil && left != "" {
 		err = fmt.Errorf("rules are left:\n%s", left)
 	}
 	return err
 }
 
-// switched starts the proxy again in another mode, and what it wrote in the first
+// switchMode starts the proxy again in another mode, and what it wrote in the first
 // one goes as soon as the rules of the other are there.
-func switched(e *env) error {
-	if err := sameProcess(e); err != nil {
+func switchMode(e *env) error {
+	if err := requireInProcess(e); err != nil {
 		return err
 	}
 	e.proxy.stop()
 	first := e.proxy.plane
 	e.proxy.plane = first.Other()
 	e.proxy.plane.Other = func() Plane { return first }
-	e.proxy.options = options(e.settings, e.translator, e.proxy.plane.Nature)
+	e.proxy.options = options(e.settings, e.translator, e.proxy.plane.Traits)
 	if err := e.proxy.start(e.objects); err != nil {
 		return err
 	}
 	if _, err := first.Start(e.t, e.lab.NodeA).Remove(context.Background()); err != nil {
 		return fmt.Errorf("remove rules of %s: %w", first.Name, err)
 	}
-	return first.clean(e.lab.NodeA)
+	return first.checkRemoved(e.lab.NodeA)
 }
 
-// loseRules has somebody delete every rule on node A, and load some of his own
+// replaceAllRules has somebody delete every rule on node A, and load some of his own
 // for which flows are tracked on.
-func loseRules(e *env) error {
-	if err := e.nature().rules.flush(e.lab.NodeA); err != nil {
+func replaceAllRules(e *env) error {
+	if err := e.traits().rules.flush(e.lab.NodeA); err != nil {
 		return err
 	}
 	e.lab.NodeA.Nft(`table inet foreign {
@@ -98,7 +98,7 @@ func loseRules(e *env) error {
 // clients meet, which comes last, is back. Who connects meanwhile is not
 // translated, and stays so.
 func flushRules(e *env) error {
-	rules := e.nature().rules
+	rules := e.traits().rules
 	before, err := rules.frontends(e.lab.NodeA)
 	if err != nil {
 		return err
@@ -159,22 +159,22 @@ COMMIT
 COMMIT
 `
 
-// besideForeign has somebody else's rules there, which must be as they were after
+// withForeignRules has somebody else's rules there, which must be as they were after
 // the steps.
-func besideForeign(steps ...step) step {
+func withForeignRules(steps ...step) step {
 	return func(e *env) error {
 		e.lab.NodeA.Nft(foreignRules)
-		if err := e.nature().firewall.add(e.lab.NodeA, foreignChains); err != nil {
+		if err := e.traits().firewall.add(e.lab.NodeA, foreignChains); err != nil {
 			return err
 		}
-		before, err := e.foreign()
+		before, err := e.listForeignRules()
 		if err != nil {
 			return err
 		}
-		if err := together(steps...)(e); err != nil {
+		if err := sequence(steps...)(e); err != nil {
 			return err
 		}
-		after, err := e.foreign()
+		after, err := e.listForeignRules()
 		if err == nil && after != before {
 			err = fmt.Errorf("somebody else's rules were\n%sand are\n%s", before, after)
 		}
@@ -182,7 +182,7 @@ func besideForeign(steps ...step) step {
 	}
 }
 
-func (e *env) foreign() (string, error) {
+func (e *env) listForeignRules() (string, error) {
 	var all strings.Builder
 	for _, table := range []string{"inet foreign", "ip kube-proxy", "ip6 kube-proxy", "ip other"} {
 		argv := append([]string{"nft", "--stateless", "list", "table"}, strings.Fields(table)...)
@@ -192,7 +192,7 @@ func (e *env) foreign() (string, error) {
 		}
 		all.WriteString(text)
 	}
-	lines, err := e.nature().firewall.saved(e.lab.NodeA)
+	lines, err := e.traits().firewall.save(e.lab.NodeA)
 	for _, line := range lines {
 		if strings.Contains(line, "FOREIGN-SVC") || strings.Contains(line, "foreign") || strings.Contains(line, "CANARY") {
 			all.WriteString(line + "\n")
@@ -208,7 +208,7 @@ func withoutLoadingSCTP(steps ...step) step {
 		if err != nil {
 			return err
 		}
-		if err := together(steps...)(e); err != nil {
+		if err := sequence(steps...)(e); err != nil {
 			return err
 		}
 		after, err := sctpLoaded()

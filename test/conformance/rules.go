@@ -20,9 +20,9 @@ type rules interface {
 	// flush deletes all rules.
 	flush(h *lab.Host) error
 
-	// left is all that is there of such rules, on a host where nobody else has
+	// remaining is all that is there of such rules, on a host where nobody else has
 	// any; empty for nothing.
-	left(h *lab.Host) (string, error)
+	remaining(h *lab.Host) (string, error)
 }
 
 // nftRules are those of nftables mode.
@@ -46,9 +46,9 @@ func (nftRules) flush(h *lab.Host) error {
 	return err
 }
 
-// left leaves out the tables that are those of iptables, and the guard of loopback
+// remaining leaves out the tables that are those of iptables, and the guard of loopback
 // addresses, which belongs to no plane.
-func (nftRules) left(h *lab.Host) (string, error) {
+func (nftRules) remaining(h *lab.Host) (string, error) {
 	tables, err := h.Run("", "nft", "list", "tables")
 	var left []string
 	for line := range strings.Lines(tables) {
@@ -82,8 +82,8 @@ func (v variant) run(h *lab.Host, input, program string, args ...string) (string
 	return h.Run(input, append([]string{"env", "XTABLES_LOCKFILE=" + lockOf(h), program}, args...)...)
 }
 
-// both runs the same program of both families.
-func (v variant) both(h *lab.Host, args ...string) error {
+// runBoth runs the same program of both families.
+func (v variant) runBoth(h *lab.Host, args ...string) error {
 	var all error
 	for _, family := range programs() {
 		_, err := v.run(h, "", v.program(family, ""), append([]string{"-w"}, args...)...)
@@ -102,18 +102,18 @@ func (v variant) add(h *lab.Host, rules string) error {
 	return all
 }
 
-// leaveHint makes the chain that says which variant the host uses.
-func (v variant) leaveHint(h *lab.Host) error {
+// createHint makes the chain that says which variant the host uses.
+func (v variant) createHint(h *lab.Host) error {
 	saved, err := v.run(h, "", v.program("iptables", "-save"), "-t", "mangle")
 	if err != nil || strings.Contains(saved, hint) {
 		return err
 	}
-	return v.both(h, "-t", "mangle", "-N", hint)
+	return v.runBoth(h, "-t", "mangle", "-N", hint)
 }
 
-// saved are the chains and rules that somebody made, of both families, in their
+// save are the chains and rules that somebody made, of both families, in their
 // order, without what changes with packets.
-func (v variant) saved(h *lab.Host) ([]string, error) {
+func (v variant) save(h *lab.Host) ([]string, error) {
 	var lines []string
 	for _, family := range programs() {
 		text, err := v.run(h, "", v.program(family, "-save"))
@@ -136,7 +136,7 @@ func (v variant) saved(h *lab.Host) ([]string, error) {
 }
 
 func (v variant) frontends(h *lab.Host) ([]string, error) {
-	lines, err := v.saved(h)
+	lines, err := v.save(h)
 	slices.Sort(lines)
 	return lines, err
 }
@@ -152,9 +152,9 @@ func (v variant) flush(h *lab.Host) error {
 	return all
 }
 
-// left leaves out KUBE-FIREWALL, which is kubelet's too.
-func (v variant) left(h *lab.Host) (string, error) {
-	lines, err := v.saved(h)
+// remaining leaves out KUBE-FIREWALL, which is kubelet's too.
+func (v variant) remaining(h *lab.Host) (string, error) {
+	lines, err := v.save(h)
 	lines = slices.DeleteFunc(lines, func(line string) bool {
 		return strings.Contains(line, hint) || strings.Contains(line, "KUBE-FIREWALL")
 	})

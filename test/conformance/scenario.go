@@ -15,7 +15,7 @@ import (
 // Plane is a data plane to be put to the test.
 type Plane struct {
 	Name string
-	Nature
+	Traits
 
 	// Explain is what the plane says it does, which is held against what is seen.
 	Explain plane.Facts
@@ -38,9 +38,9 @@ type Plane struct {
 	// plane that is launched needs none.
 	Other func() Plane
 
-	// Cannot says of each scenario, by its S-number, that the plane cannot do,
+	// Unsupported says of each scenario, by its S-number, that the plane cannot do,
 	// why not.
-	Cannot map[int]string
+	Unsupported map[int]string
 
 	// Only, if there are any, are S-numbers: other scenarios are left out. It is
 	// for a plane that is put through all of them elsewhere.
@@ -51,8 +51,8 @@ type Plane struct {
 // write one.
 type scenario struct {
 	covers   []int  // S-numbers
-	says     string // one sentence
-	in       in
+	summary     string // one sentence
+	families       families
 	settings settings
 	lab      lab.Options
 	cluster  []string // documents, see service and slice
@@ -60,11 +60,11 @@ type scenario struct {
 	steps    []step
 }
 
-// in says in which IP families a scenario is run.
-type in uint8
+// families says in which IP families a scenario is run.
+type families uint8
 
 const (
-	bothFamilies in = iota // as written, and translated to IPv6
+	bothFamilies families = iota // as written, and translated to IPv6
 	onlyIPv4               // as written
 	onlyIPv6               // translated to IPv6
 	dualStack              // once, as written, with addresses of both families in it
@@ -90,24 +90,24 @@ func (s scenario) name() string {
 	for _, n := range s.covers {
 		fmt.Fprintf(&b, "S-%03d ", n)
 	}
-	return b.String() + s.says
+	return b.String() + s.summary
 }
 
-// left says that the scenario is none of those that the plane is put through.
-func (s scenario) left(p Plane) bool {
+// excluded says that the scenario is none of those that the plane is put through.
+func (s scenario) excluded(p Plane) bool {
 	covered := func(n int) bool { return slices.Contains(s.covers, n) }
 	return len(p.Only) > 0 && !slices.ContainsFunc(p.Only, covered)
 }
 
-// cannot says why the plane cannot do the scenario; empty if it can.
-func (s scenario) cannot(p Plane) string {
+// skipReason says why the plane cannot do the scenario; empty if it can.
+func (s scenario) skipReason(p Plane) string {
 	for _, n := range s.covers {
-		if reason := p.Cannot[n]; reason != "" {
+		if reason := p.Unsupported[n]; reason != "" {
 			return fmt.Sprintf("S-%03d: %s", n, reason)
 		}
 	}
 	if p.Launch != nil {
-		return s.settings.cannotRun()
+		return s.settings.unsupportedByProgram()
 	}
 	return ""
 }
@@ -115,7 +115,7 @@ func (s scenario) cannot(p Plane) string {
 // variants are the names of the runs of a scenario, and whether each is
 // translated to IPv6.
 func (s scenario) variants() map[string]bool {
-	switch s.in {
+	switch s.families {
 	case onlyIPv4:
 		return map[string]bool{"IPv4": false}
 	case onlyIPv6:
@@ -144,8 +144,8 @@ func scenarios() []scenario {
 		changes,
 		oddObjects,
 		restarts,
-		settingsThatShow,
-		bothStacks,
+		visibleSettings,
+		dualStackSection,
 	} {
 		all = append(all, section()...)
 	}

@@ -13,9 +13,9 @@ import (
 // The clients of section 7.B.
 const aPod, external = "10.0.0.2", "outside"
 
-// three are the Services of section 7.B: svcC with both policies Cluster, svcE
+// policyServices are the Services of section 7.B: svcC with both policies Cluster, svcE
 // with externalTrafficPolicy Local, svcI with internalTrafficPolicy Local.
-func three() []string {
+func policyServices() []string {
 	return []string{
 		loadBalancer("svc-c", `clusterIP: 172.30.0.41, ports: [{port: 80, nodePort: 3001}]`, "1.2.3.4"),
 		slice("svc-c", "80", "10.180.0.1 A", "10.180.1.1 B"),
@@ -75,8 +75,8 @@ func matrix() []scenario {
 		{46, "internal Local: outside to VIP", external, "9.10.11.12:80", masqueraded, i},
 	} {
 		all = append(all, scenario{
-			covers: []int{row.n}, says: fmt.Sprintf("%s: source %s", row.says, row.seen),
-			cluster: three(),
+			covers: []int{row.n}, summary: fmt.Sprintf("%s: source %s", row.says, row.seen),
+			cluster: policyServices(),
 			steps:   []step{reach(row.from, row.to, row.seen, row.backends...)},
 		})
 	}
@@ -91,26 +91,26 @@ func withoutDetector() []scenario {
 	const i = "10.180.0.3:80"
 	return []scenario{
 		{
-			covers: []int{47}, says: "without a detector nobody is masqueraded on the way to a ClusterIP",
-			settings: settings{detector: "none"}, cluster: three(),
+			covers: []int{47}, summary: "without a detector nobody is masqueraded on the way to a ClusterIP",
+			settings: settings{detector: "none"}, cluster: policyServices(),
 			steps: []step{
-				sendVia("node-b", "203.0.113.0/24", "192.168.0.2"), // answers go back the way they came
+				addRoute("node-b", "203.0.113.0/24", "192.168.0.2"), // answers go back the way they came
 				reach("node", "172.30.0.41:80", original, c...), reach(external, "172.30.0.41:80", original, c...),
 				reach("node", "172.30.0.42:80", original, e...), reach(external, "172.30.0.42:80", original, e...),
 				reach("node", "172.30.0.43:80", original, i), reach(external, "172.30.0.43:80", original, i),
 			},
 		},
 		{
-			covers: []int{48}, says: "without a detector there is no short-circuit for pods",
-			settings: settings{detector: "none"}, cluster: three(),
+			covers: []int{48}, summary: "without a detector there is no short-circuit for pods",
+			settings: settings{detector: "none"}, cluster: policyServices(),
 			steps: []step{
 				reach(aPod, "192.168.0.2:3002", original, e[0]),
 				reach(aPod, "5.6.7.8:80", original, e[0]),
 			},
 		},
 		{
-			covers: []int{49}, says: "masqueradeAll is for every ClusterIP",
-			settings: settings{masqueradeAll: true}, cluster: three(),
+			covers: []int{49}, summary: "masqueradeAll is for every ClusterIP",
+			settings: settings{masqueradeAll: true}, cluster: policyServices(),
 			steps: []step{
 				reach(aPod, "172.30.0.41:80", masqueraded, c...),
 				reach(aPod, "172.30.0.42:80", masqueraded, e...),
@@ -118,8 +118,8 @@ func withoutDetector() []scenario {
 			},
 		},
 		{
-			covers: []int{50}, says: "masqueradeAll without a detector is for ClusterIPs, not for external traffic under Local",
-			settings: settings{masqueradeAll: true, detector: "none"}, cluster: three(),
+			covers: []int{50}, summary: "masqueradeAll without a detector is for ClusterIPs, not for external traffic under Local",
+			settings: settings{masqueradeAll: true, detector: "none"}, cluster: policyServices(),
 			steps: []step{
 				reach(aPod, "172.30.0.41:80", masqueraded, c...),
 				reach(aPod, "5.6.7.8:80", original, e[0]),
@@ -128,13 +128,13 @@ func withoutDetector() []scenario {
 			},
 		},
 		{
-			covers: []int{51}, says: "masqueradeAll: a backend reaches itself through the ClusterIP",
-			settings: settings{masqueradeAll: true}, cluster: three(),
+			covers: []int{51}, summary: "masqueradeAll: a backend reaches itself through the ClusterIP",
+			settings: settings{masqueradeAll: true}, cluster: policyServices(),
 			steps: []step{reach("10.180.0.1", "172.30.0.41:80", masqueraded, c...)},
 		},
 		{
-			covers: []int{52}, says: "a backend reaches itself by the short-circuit of a VIP under Local, masqueraded",
-			cluster: three(),
+			covers: []int{52}, summary: "a backend reaches itself by the short-circuit of a VIP under Local, masqueraded",
+			cluster: policyServices(),
 			steps: []step{
 				reach("10.180.0.2", "5.6.7.8:80", anySource, e...),
 				apply(slice("svc-e", "80", "10.180.0.2 A")),
@@ -158,25 +158,25 @@ func detectors() []scenario {
 	}
 	return []scenario{
 		{
-			covers: []int{53}, says: "pods told by their bridge: one of another node is not local",
+			covers: []int{53}, summary: "pods told by their bridge: one of another node is not local",
 			settings: settings{detector: "bridge cbr0"}, lab: lab.Options{Bridge: "cbr0"},
-			cluster: three(), steps: append([]step{hairpinPort("10.180.0.1")}, told...),
+			cluster: policyServices(), steps: append([]step{hairpinPort("10.180.0.1")}, told...),
 		},
 		{
-			covers: []int{54}, says: "pods told by the names of their interfaces",
-			settings: settings{detector: "prefix veth"}, cluster: three(), steps: told,
+			covers: []int{54}, summary: "pods told by the names of their interfaces",
+			settings: settings{detector: "prefix veth"}, cluster: policyServices(), steps: told,
 		},
 		{
-			covers: []int{55}, says: "pods told by the node's podCIDR: one of another node is not local",
-			settings: settings{detector: "NodeCIDR"}, cluster: three(), steps: told,
+			covers: []int{55}, summary: "pods told by the node's podCIDR: one of another node is not local",
+			settings: settings{detector: "NodeCIDR"}, cluster: policyServices(), steps: told,
 		},
 		{
-			covers: []int{56}, says: "the mark of masqueraded packets is 0x4000, gone when they leave, and no other bit is touched",
-			cluster: three(),
+			covers: []int{56}, summary: "the mark of masqueraded packets is 0x4000, gone when they leave, and no other bit is touched",
+			cluster: policyServices(),
 			steps: []step{
 				watchMarks,
 				reach(external, "1.2.3.4:80", masqueraded, c...),
-				marksSeen,
+				checkMarks,
 			},
 		},
 	}
@@ -213,7 +213,7 @@ func watchMarks(e *env) error {
 	return nil
 }
 
-func marksSeen(e *env) error {
+func checkMarks(e *env) error {
 	out := e.lab.NodeA.MustRun("nft", "list", "counters")
 	for name, wanted := range map[string]bool{"marked": true, "clean": true, "wrong": false} {
 		m := regexp.MustCompile(`counter ` + name + ` \{\s+packets (\d+)`).FindStringSubmatch(out)

@@ -22,39 +22,39 @@ func nodePortAddresses() []scenario {
 	both := []string{"10.180.0.1:80", "10.180.1.1:80"}
 	return []scenario{
 		{
-			covers: []int{57, 58}, says: "NodePorts on all addresses: the primary and any other one",
+			covers: []int{57, 58}, summary: "NodePorts on all addresses: the primary and any other one",
 			settings: settings{nodePorts: []string{"0.0.0.0/0"}}, cluster: aNodePort(p3001),
 			steps: []step{
 				reach("outside", "192.168.0.2:3001", masqueraded, both...),
 				reach("outside", "192.168.1.2:3001", masqueraded, both...),
-				gainAddress("192.168.0.77"),
+				addAddress("192.168.0.77"),
 				soon(reach("outside", "192.168.0.77:3001", masqueraded, both...)),
 			},
 		},
 		{
-			covers: []int{57, 58, 59}, says: "by default NodePorts are served on the primary address, or in iptables mode on all",
+			covers: []int{57, 58, 59}, summary: "by default NodePorts are served on the primary address, or in iptables mode on all",
 			cluster: aNodePort(p3001),
 			steps: []step{
 				reach("outside", "192.168.0.2:3001", masqueraded, both...),
-				on(inIptablesMode, reach("outside", "192.168.1.2:3001", masqueraded, both...)).
+				when(inIptablesMode, reach("outside", "192.168.1.2:3001", masqueraded, both...)).
 					otherwise(untouched("outside", "192.168.1.2:3001")),
-				gainAddress("192.168.0.77"),
-				on(inIptablesMode, soon(reach("outside", "192.168.0.77:3001", masqueraded, both...))).
+				addAddress("192.168.0.77"),
+				when(inIptablesMode, soon(reach("outside", "192.168.0.77:3001", masqueraded, both...))).
 					otherwise(untouched("outside", "192.168.0.77:3001")),
 			},
 		},
 		{
-			covers: []int{60}, says: "NodePorts on the addresses in given prefixes, not on one that comes elsewhere",
+			covers: []int{60}, summary: "NodePorts on the addresses in given prefixes, not on one that comes elsewhere",
 			settings: settings{nodePorts: []string{"192.168.0.0/24", "192.168.1.0/24"}}, cluster: aNodePort(p3001),
 			steps: []step{
 				reach("outside", "192.168.0.2:3001", masqueraded, both...),
 				reach("outside", "192.168.1.2:3001", masqueraded, both...),
-				gainAddress("192.168.99.2"),
+				addAddress("192.168.99.2"),
 				untouched("outside", "192.168.99.2:3001"),
 			},
 		},
 		{
-			covers: []int{61}, says: "prefixes of one family say nothing about the other", in: dualStack,
+			covers: []int{61}, summary: "prefixes of one family say nothing about the other", families: dualStack,
 			settings: settings{nodePorts: []string{"192.168.0.0/24"}},
 			cluster: []string{
 				service("web", `type: NodePort, clusterIPs: [172.30.0.41, "fd00:172:30::41"], ports: [`+p3001+`]`),
@@ -75,38 +75,38 @@ func nodePortAddresses() []scenario {
 func loopbackByDefault() []scenario {
 	web := aNodePort(`{port: 80, nodePort: 3001}`)
 	both := []string{"10.180.0.1:80", "10.180.1.1:80"}
-	served := on(inIptablesMode,
-		localnet("1"),
+	served := when(inIptablesMode,
+		routeLocalnetIs("1"),
 		reach("node", "127.0.0.1:3001", masqueraded, both...),
 		evenly(400, "node", "127.0.0.1:3001", both...),
 		reach("node", "127.1.2.3:3001", masqueraded, both...),
-		neighbourSendsToLoopback(7777),
+		neighbourCannotReachLoopback(7777),
 	).otherwise(
-		localnet("0"),
+		routeLocalnetIs("0"),
 		untouched("node", "127.0.0.1:3001"),
 	)
-	unserved := together(localnet("0"), untouched("node", "127.0.0.1:3001"), neighbourReachesLoopback(7777))
+	unserved := sequence(routeLocalnetIs("0"), untouched("node", "127.0.0.1:3001"), neighbourReachesLoopback(7777))
 	return []scenario{
 		{
-			covers: []int{62, 66}, says: "127.0.0.1 serves NodePorts by default in iptables mode only, which keeps neighbours out",
-			in: onlyIPv4, cluster: web, steps: []step{served},
+			covers: []int{62, 66}, summary: "127.0.0.1 serves NodePorts by default in iptables mode only, which keeps neighbours out",
+			families: onlyIPv4, cluster: web, steps: []step{served},
 		},
 		{
-			covers: []int{62, 66}, says: "all addresses are those of loopback too in iptables mode only",
-			in: onlyIPv4, settings: settings{nodePorts: []string{"0.0.0.0/0"}}, cluster: web, steps: []step{served},
+			covers: []int{62, 66}, summary: "all addresses are those of loopback too in iptables mode only",
+			families: onlyIPv4, settings: settings{nodePorts: []string{"0.0.0.0/0"}}, cluster: web, steps: []step{served},
 		},
 		{
-			covers: []int{63}, says: "with localhostNodePorts false 127.0.0.1 serves none, and nothing guards it", in: onlyIPv4,
+			covers: []int{63}, summary: "with localhostNodePorts false 127.0.0.1 serves none, and nothing guards it", families: onlyIPv4,
 			settings: settings{noLocalhost: true}, cluster: web,
 			steps: []step{unserved, reach("outside", "192.168.0.2:3001", masqueraded, both...)},
 		},
 		{
-			covers: []int{64}, says: "nodePortAddresses that do not hold 127.0.0.1 leave it alone, and unguarded", in: onlyIPv4,
+			covers: []int{64}, summary: "nodePortAddresses that do not hold 127.0.0.1 leave it alone, and unguarded", families: onlyIPv4,
 			settings: settings{nodePorts: []string{"192.168.0.0/24"}}, cluster: web,
 			steps: []step{unserved, reach("outside", "192.168.0.2:3001", masqueraded, both...)},
 		},
 		{
-			covers: []int{65}, says: "the loopback address of IPv6 serves none", in: onlyIPv6, cluster: web,
+			covers: []int{65}, summary: "the loopback address of IPv6 serves none", families: onlyIPv6, cluster: web,
 			steps: []step{untouched("node", "127.0.0.1:3001")},
 		},
 	}
@@ -118,21 +118,21 @@ func loopbackNodePorts() []scenario {
 	both := []string{"10.180.0.1:80", "10.180.1.1:80"}
 	return []scenario{
 		{
-			covers: []int{65}, says: "asked for localhost, the loopback address of IPv6 still serves none", in: onlyIPv6,
+			covers: []int{65}, summary: "asked for localhost, the loopback address of IPv6 still serves none", families: onlyIPv6,
 			settings: settings{nodePorts: []string{"primary", "localhost"}}, cluster: aNodePort(p3001),
 			steps: []step{untouched("node", "127.0.0.1:3001")},
 		},
 		{
 			covers: []int{67, 79},
-			says:   "with localhost in nodePortAddresses, and no feature gate, 127.0.0.1 balances as any other address, as for pulls from a registry",
-			in:     onlyIPv4, settings: settings{nodePorts: []string{"primary", "localhost"}}, cluster: aNodePort(p3001),
+			summary:   "with localhost in nodePortAddresses, and no feature gate, 127.0.0.1 balances as any other address, as for pulls from a registry",
+			families:     onlyIPv4, settings: settings{nodePorts: []string{"primary", "localhost"}}, cluster: aNodePort(p3001),
 			steps: []step{
 				reach("node", "127.0.0.1:3001", masqueraded, both...),
 				evenly(400, "node", "127.0.0.1:3001", both...),
 			},
 		},
 		{
-			covers: []int{68}, says: "session affinity holds for 127.0.0.1 too", in: onlyIPv4,
+			covers: []int{68}, summary: "session affinity holds for 127.0.0.1 too", families: onlyIPv4,
 			settings: settings{nodePorts: []string{"primary", "localhost"}},
 			cluster: []string{
 				service("web", `type: NodePort, clusterIP: 172.30.0.41, ports: [`+p3001+`], sessionAffinity: ClientIP`),
@@ -141,17 +141,17 @@ func loopbackNodePorts() []scenario {
 			steps: []step{sticky("node", "127.0.0.1:3001", both...)},
 		},
 		{
-			covers: []int{69}, says: "UDP to 127.0.0.1 is balanced as TCP is, where kube-proxy refuses it", in: onlyIPv4,
+			covers: []int{69}, summary: "UDP to 127.0.0.1 is balanced as TCP is, where kube-proxy refuses it", families: onlyIPv4,
 			settings: settings{nodePorts: []string{"primary", "localhost"}},
 			cluster:  aNodePort(`{name: u, protocol: UDP, port: 53, nodePort: 3001}`),
 			steps:    []step{reach("node", "127.0.0.1:3001/udp", masqueraded, "10.180.0.1:53", "10.180.1.1:53")},
 		},
 		{
-			covers: []int{71}, says: "with localhost served, a neighbour still reaches nothing that listens on 127.0.0.1", in: onlyIPv4,
+			covers: []int{71}, summary: "with localhost served, a neighbour still reaches nothing that listens on 127.0.0.1", families: onlyIPv4,
 			settings: settings{nodePorts: []string{"primary", "localhost"}}, cluster: aNodePort(p3001),
 			steps: []step{
 				reach("node", "127.0.0.1:3001", masqueraded, both...),
-				neighbourSendsToLoopback(7777),
+				neighbourCannotReachLoopback(7777),
 			},
 		},
 	}
@@ -162,7 +162,7 @@ func nodePortChanges() []scenario {
 	both := []string{"10.180.0.1:80", "10.180.1.1:80"}
 	return []scenario{
 		{
-			covers: []int{72}, says: "one NodePort number for TCP and for UDP",
+			covers: []int{72}, summary: "one NodePort number for TCP and for UDP",
 			cluster: aNodePort(`{port: 80, nodePort: 30053}, {name: u, protocol: UDP, port: 53, nodePort: 30053}`),
 			steps: []step{
 				reach("outside", "192.168.0.2:30053/tcp", masqueraded, both...),
@@ -170,7 +170,7 @@ func nodePortChanges() []scenario {
 			},
 		},
 		{
-			covers: []int{73}, says: "a NodePort changes its number",
+			covers: []int{73}, summary: "a NodePort changes its number",
 			cluster: aNodePort(p3001),
 			steps: []step{
 				reach("outside", "192.168.0.2:3001", masqueraded, both...),
@@ -180,7 +180,7 @@ func nodePortChanges() []scenario {
 			},
 		},
 		{
-			covers: []int{74}, says: "a NodePort ends with its type",
+			covers: []int{74}, summary: "a NodePort ends with its type",
 			cluster: aNodePort(p3001),
 			steps: []step{
 				reach("outside", "192.168.0.2:3001", masqueraded, both...),
@@ -190,7 +190,7 @@ func nodePortChanges() []scenario {
 			},
 		},
 		{
-			covers: []int{75}, says: "a NodePort changes its protocol",
+			covers: []int{75}, summary: "a NodePort changes its protocol",
 			cluster: aNodePort(p3001),
 			steps: []step{
 				reach("outside", "192.168.0.2:3001", masqueraded, both...),
@@ -201,7 +201,7 @@ func nodePortChanges() []scenario {
 			},
 		},
 		{
-			covers: []int{76}, says: "the Service comes before a process of the node that listens on the NodePort",
+			covers: []int{76}, summary: "the Service comes before a process of the node that listens on the NodePort",
 			cluster: aNodePort(p3001), pods: []string{"node 3001/tcp"},
 			steps: []step{
 				reach("outside", "192.168.0.2:3001", masqueraded, both...),
@@ -209,7 +209,7 @@ func nodePortChanges() []scenario {
 			},
 		},
 		{
-			covers: []int{77}, says: "a NodePort reaches a backend that is on another node only",
+			covers: []int{77}, summary: "a NodePort reaches a backend that is on another node only",
 			cluster: []string{
 				service("web", `type: NodePort, clusterIP: 172.30.0.41, ports: [`+p3001+`]`),
 				slice("web", "80", "10.180.1.1 B"),
@@ -217,7 +217,7 @@ func nodePortChanges() []scenario {
 			steps: []step{reach("outside", "192.168.0.2:3001", masqueraded, "10.180.1.1:80")},
 		},
 		{
-			covers: []int{78}, says: "a pod of another node reaches the NodePort of this one",
+			covers: []int{78}, summary: "a pod of another node reaches the NodePort of this one",
 			cluster: aNodePort(p3001),
 			steps: []step{
 				reach("10.180.1.9@B", "192.168.0.2:3001", masqueraded, both...),

@@ -20,27 +20,27 @@ func internalLocal() []scenario {
 	spread := []string{"10.0.1.1 A", "10.0.1.2 B", "10.0.1.3 B"}
 	return []scenario{
 		{
-			covers: []int{123}, says: "under the policy Cluster a pod reaches all",
+			covers: []int{123}, summary: "under the policy Cluster a pod reaches all",
 			cluster: internal("Cluster", spread...),
 			steps:   []step{reach(aPod, to, original, "10.0.1.1:80", "10.0.1.2:80", "10.0.1.3:80")},
 		},
 		{
-			covers: []int{124}, says: "under the policy Local a pod reaches the one on its node",
+			covers: []int{124}, summary: "under the policy Local a pod reaches the one on its node",
 			cluster: internal("Local", spread...),
 			steps:   []step{reach(aPod, to, original, "10.0.1.1:80")},
 		},
 		{
-			covers: []int{125}, says: "and both if there are two",
+			covers: []int{125}, summary: "and both if there are two",
 			cluster: internal("Local", "10.0.1.1 A", "10.0.1.2 A", "10.0.1.3 B"),
 			steps:   []step{reach(aPod, to, original, "10.0.1.1:80", "10.0.1.2:80")},
 		},
 		{
-			covers: []int{126}, says: "with none on the node everybody is dropped",
+			covers: []int{126}, summary: "with none on the node everybody is dropped",
 			cluster: internal("Local", "10.0.1.2 B", "10.0.1.3 B"),
 			steps:   []step{dropped(aPod, to), dropped("node", to), dropped("outside", to)},
 		},
 		{
-			covers: []int{127}, says: "with none anywhere everybody is refused",
+			covers: []int{127}, summary: "with none anywhere everybody is refused",
 			cluster: internal("Local", "10.0.1.2 B", "10.0.1.3 B"),
 			steps: []step{
 				dropped(aPod, to),
@@ -49,7 +49,7 @@ func internalLocal() []scenario {
 			},
 		},
 		{
-			covers: []int{128}, says: "the node reaches the one on it, and is dropped without",
+			covers: []int{128}, summary: "the node reaches the one on it, and is dropped without",
 			cluster: internal("Local", "10.0.1.1 A", "10.0.1.2 B"),
 			steps: []step{
 				reach("node", to, masqueraded, "10.0.1.1:80"),
@@ -58,7 +58,7 @@ func internalLocal() []scenario {
 			},
 		},
 		{
-			covers: []int{129}, says: "a pod reaches the node itself, and is dropped if that is another node",
+			covers: []int{129}, summary: "a pod reaches the node itself, and is dropped if that is another node",
 			cluster: internal("Local", "192.168.0.2 A", "192.168.0.3 B"),
 			steps: []step{
 				reach(aPod, to, original, "192.168.0.2:80"),
@@ -67,7 +67,7 @@ func internalLocal() []scenario {
 			},
 		},
 		{
-			covers: []int{132}, says: "without a policy it is Cluster",
+			covers: []int{132}, summary: "without a policy it is Cluster",
 			cluster: []string{
 				service("web", `clusterIP: 172.30.1.1, ports: [{port: 80}]`),
 				slice("web", "80", spread...),
@@ -75,7 +75,7 @@ func internalLocal() []scenario {
 			steps: []step{reach(aPod, to, original, "10.0.1.1:80", "10.0.1.2:80", "10.0.1.3:80")},
 		},
 		{
-			covers: []int{124, 126}, says: "the one on the node may go and come back",
+			covers: []int{124, 126}, summary: "the one on the node may go and come back",
 			cluster: internal("Local", spread...),
 			steps: []step{
 				apply(slice("web", "80", spread[1:]...)), dropped(aPod, to),
@@ -97,7 +97,7 @@ func internalAndExternal() []scenario {
 	}
 	return []scenario{
 		{
-			covers: []int{130}, says: "the policy is not for NodePorts", cluster: cluster("Cluster"),
+			covers: []int{130}, summary: "the policy is not for NodePorts", cluster: cluster("Cluster"),
 			steps: []step{
 				dropped(aPod, "172.30.1.1:80"),
 				reach("outside", "192.168.0.2:3001", masqueraded, "10.0.1.2:80"),
@@ -105,7 +105,7 @@ func internalAndExternal() []scenario {
 			},
 		},
 		{
-			covers: []int{131}, says: "both policies Local, nothing on the node", cluster: cluster("Local"),
+			covers: []int{131}, summary: "both policies Local, nothing on the node", cluster: cluster("Local"),
 			steps: []step{
 				dropped(aPod, "172.30.1.1:80"),
 				reach(aPod, "1.2.3.4:80", original, "10.0.1.2:80"),

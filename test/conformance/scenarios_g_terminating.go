@@ -18,46 +18,46 @@ func terminatingLocal() []scenario {
 	remote := exposed("Local", "10.180.1.1 B 011")
 	return []scenario{
 		{
-			covers: []int{133}, says: "external Local: pod to ClusterIP reaches what is ready", cluster: mixed,
+			covers: []int{133}, summary: "external Local: pod to ClusterIP reaches what is ready", cluster: mixed,
 			steps: []step{reach(aPod, inside, original, "10.180.0.1:80", "10.180.0.2:80", "10.180.1.1:80")},
 		},
 		{
-			covers: []int{134}, says: "external Local: the outside reaches what is ready on the node", cluster: mixed,
+			covers: []int{134}, summary: "external Local: the outside reaches what is ready on the node", cluster: mixed,
 			steps: []step{reach("outside", outwards, original, "10.180.0.1:80", "10.180.0.2:80")},
 		},
 		{
-			covers: []int{135}, says: "external Local: the only ready one is on another node, for pods", cluster: leaving,
+			covers: []int{135}, summary: "external Local: the only ready one is on another node, for pods", cluster: leaving,
 			steps: []step{reach(aPod, inside, original, "10.180.1.1:80"), reach(aPod, outwards, original, "10.180.1.1:80")},
 		},
 		{
-			covers: []int{136}, says: "external Local: the outside reaches what still serves on the node", cluster: leaving,
+			covers: []int{136}, summary: "external Local: the outside reaches what still serves on the node", cluster: leaving,
 			steps: []step{onFrontends(func(to string) step {
 				return reach("outside", to, original, "10.180.0.1:80", "10.180.0.2:80")
 			})},
 		},
 		{
-			covers: []int{137}, says: "external Local: a pod reaches the last that still serves", cluster: remote,
+			covers: []int{137}, summary: "external Local: a pod reaches the last that still serves", cluster: remote,
 			steps: []step{reach(aPod, inside, original, "10.180.1.1:80"), reach(aPod, outwards, original, "10.180.1.1:80")},
 		},
 		{
-			covers: []int{138}, says: "external Local: the last that still serves is elsewhere", cluster: remote,
+			covers: []int{138}, summary: "external Local: the last that still serves is elsewhere", cluster: remote,
 			steps: []step{onFrontends(func(to string) step { return dropped("outside", to) })},
 		},
 		{
-			covers: []int{139}, says: "external Local: none serves",
+			covers: []int{139}, summary: "external Local: none serves",
 			cluster: exposed("Local", "10.180.0.1 A 001", "10.180.1.1 B 001"),
 			steps: []step{
 				refused(aPod, inside),
-				onFrontends(func(to string) step { return together(refused("outside", to), refused(aPod, to)) }),
+				onFrontends(func(to string) step { return sequence(refused("outside", to), refused(aPod, to)) }),
 			},
 		},
 		{
-			covers: []int{145}, says: "internal Local: the last on the node still serves, others are ready elsewhere",
+			covers: []int{145}, summary: "internal Local: the last on the node still serves, others are ready elsewhere",
 			cluster: internal("Local", "10.180.0.1 A 011", "10.180.1.1 B 110"),
 			steps:   []step{reach(aPod, "172.30.1.1:80", original, "10.180.0.1:80")},
 		},
 		{
-			covers: []int{136}, says: "external Local: nothing but one that still serves, where a health check fails",
+			covers: []int{136}, summary: "external Local: nothing but one that still serves, where a health check fails",
 			cluster: exposed("Local", "10.180.0.1 A 011"),
 			steps:   []step{onFrontends(func(to string) step { return reach("outside", to, original, "10.180.0.1:80") })},
 		},
@@ -82,35 +82,35 @@ func terminatingCluster() []scenario {
 		{"10.180.1.1 B 011"},
 		{"10.180.0.1 A 001", "10.180.1.1 B 001"},
 	}
-	gone := []step{remove("EndpointSlice/web"), together(none...)}
+	gone := []step{remove("EndpointSlice/web"), sequence(none...)}
 	for _, endpoints := range fixtures {
-		gone = append(gone, apply(slice("web", "80", endpoints...)), remove("EndpointSlice/web"), together(none...))
+		gone = append(gone, apply(slice("web", "80", endpoints...)), remove("EndpointSlice/web"), sequence(none...))
 	}
 	return []scenario{
 		{
-			covers: []int{140}, says: "external Cluster: only what is ready",
+			covers: []int{140}, summary: "external Cluster: only what is ready",
 			cluster: exposed("Cluster", fixtures[0]...), steps: both("10.180.0.1:80", "10.180.1.1:80"),
 		},
 		{
-			covers: []int{141}, says: "external Cluster: all that still serves, when nothing is ready",
+			covers: []int{141}, summary: "external Cluster: all that still serves, when nothing is ready",
 			cluster: exposed("Cluster", fixtures[1]...), steps: both("10.180.0.1:80", "10.180.0.2:80", "10.180.1.1:80"),
 		},
 		{
-			covers: []int{142}, says: "external Cluster: the last that still serves may be elsewhere",
+			covers: []int{142}, summary: "external Cluster: the last that still serves may be elsewhere",
 			cluster: exposed("Cluster", fixtures[2]...), steps: both("10.180.1.1:80"),
 		},
 		{
-			covers: []int{143}, says: "external Cluster: none serves",
+			covers: []int{143}, summary: "external Cluster: none serves",
 			cluster: exposed("Cluster", fixtures[3]...), steps: none,
 		},
 		{
-			covers: []int{144}, says: "without its slice a Service refuses, whatever was before",
+			covers: []int{144}, summary: "without its slice a Service refuses, whatever was before",
 			cluster: exposed("Cluster", fixtures[0]...), steps: gone,
 		},
 		{
-			covers: []int{144}, says: "without its slice a Service refuses under external Local too",
+			covers: []int{144}, summary: "without its slice a Service refuses under external Local too",
 			cluster: exposed("Local", fixtures[2]...),
-			steps:   []step{onFrontends(func(to string) step { return dropped("outside", to) }), remove("EndpointSlice/web"), together(none...)},
+			steps:   []step{onFrontends(func(to string) step { return dropped("outside", to) }), remove("EndpointSlice/web"), sequence(none...)},
 		},
 	}
 }
@@ -127,7 +127,7 @@ func conditions() []scenario {
 	}
 	reused := func(endpoints ...string) scenario {
 		return scenario{
-			covers: []int{151}, says: "an address of an old pod that a new one has: " + endpoints[0],
+			covers: []int{151}, summary: "an address of an old pod that a new one has: " + endpoints[0],
 			cluster: exposed("Cluster", append(endpoints, "10.0.1.2 B 110")...),
 			steps: []step{
 				reach(aPod, inside, original, "10.0.1.1:80", "10.0.1.2:80"),
@@ -138,7 +138,7 @@ func conditions() []scenario {
 	}
 	return []scenario{
 		{
-			covers: []int{146}, says: "publishNotReadyAddresses: reachable until the pod is gone",
+			covers: []int{146}, summary: "publishNotReadyAddresses: reachable until the pod is gone",
 			cluster: cluster("true", "10.180.0.1 A 100", "10.180.1.1 B 101"),
 			steps: []step{
 				reach(aPod, inside, original, "10.180.0.1:80", "10.180.1.1:80"),
@@ -150,12 +150,12 @@ func conditions() []scenario {
 			},
 		},
 		{
-			covers: []int{147}, says: "neither ready nor serving: refused",
+			covers: []int{147}, summary: "neither ready nor serving: refused",
 			cluster: cluster("false", "10.180.0.1 A 000", "10.180.1.1 B 001"),
 			steps:   []step{refused(aPod, inside), refused("outside", nodePort)},
 		},
 		{
-			covers: []int{147}, says: "serving counts only with terminating",
+			covers: []int{147}, summary: "serving counts only with terminating",
 			cluster: cluster("false", "10.180.0.1 A 010"),
 			steps: []step{
 				refused(aPod, inside), refused("outside", nodePort),
@@ -164,12 +164,12 @@ func conditions() []scenario {
 			},
 		},
 		{
-			covers: []int{148}, says: "without conditions: ready",
+			covers: []int{148}, summary: "without conditions: ready",
 			cluster: cluster("false", "10.180.0.1 A"),
 			steps:   []step{reach(aPod, inside, original, "10.180.0.1:80")},
 		},
 		{
-			covers: []int{149}, says: "ready and not serving: ready",
+			covers: []int{149}, summary: "ready and not serving: ready",
 			cluster: cluster("false", "10.180.0.1 A 100", "10.180.1.1 B 110"),
 			steps:   []step{reach(aPod, inside, original, "10.180.0.1:80", "10.180.1.1:80")},
 		},
@@ -183,18 +183,18 @@ func conditions() []scenario {
 func terminatingChanges() []scenario {
 	kept := func(from, to, policy string, seen source) scenario {
 		return scenario{
-			covers: []int{152}, says: "a connection outlasts its endpoint, " + from + " under " + policy,
+			covers: []int{152}, summary: "a connection outlasts its endpoint, " + from + " under " + policy,
 			cluster: exposed(policy, "10.180.0.1 A"),
 			steps: []step{
 				open("old", from, to, "10.180.0.1:80"),
 				apply(slice("web", "80", "10.180.0.1 A 011", "10.180.0.2 A")),
-				ask("old", "10.180.0.1:80"), reach(from, to, seen, "10.180.0.2:80"),
+				send("old", "10.180.0.1:80"), reach(from, to, seen, "10.180.0.2:80"),
 				apply(slice("web", "80", "10.180.0.1 A 001", "10.180.0.2 A")),
-				ask("old", "10.180.0.1:80"), reach(from, to, seen, "10.180.0.2:80"),
+				send("old", "10.180.0.1:80"), reach(from, to, seen, "10.180.0.2:80"),
 				apply(slice("web", "80", "10.180.0.2 A")),
-				ask("old", "10.180.0.1:80"), reach(from, to, seen, "10.180.0.2:80"),
+				send("old", "10.180.0.1:80"), reach(from, to, seen, "10.180.0.2:80"),
 				remove("EndpointSlice/web"),
-				ask("old", "10.180.0.1:80"), refused(from, to),
+				send("old", "10.180.0.1:80"), refused(from, to),
 			},
 		}
 	}

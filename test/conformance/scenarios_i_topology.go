@@ -12,7 +12,7 @@ func topologies() []scenario {
 // hinted is one row: endpoints with hints, and those that a pod reaches.
 func hinted(number int, says string, endpoints []string, backends ...string) scenario {
 	return scenario{
-		covers: []int{number}, says: says,
+		covers: []int{number}, summary: says,
 		cluster: exposed("Cluster", endpoints...),
 		steps:   []step{reach(aPod, inside, original, backends...)},
 	}
@@ -68,17 +68,17 @@ func nodeHints() []scenario {
 func hintsOfOthers() []scenario {
 	return []scenario{
 		{
-			covers: []int{175}, says: "external Cluster: the outside reaches those hinted to our zone",
+			covers: []int{175}, summary: "external Cluster: the outside reaches those hinted to our zone",
 			cluster: exposed("Cluster", "10.180.0.1 A zones=b", "10.180.1.1 B zones=a", "10.180.1.2 C zones=a"),
 			steps: []step{onFrontends(func(to string) step {
 				return reach("outside", to, masqueraded, "10.180.1.1:80", "10.180.1.2:80")
 			})},
 		},
 		{
-			covers: []int{176}, says: "external Local: the outside reaches what is on the node, pods what is of our zone",
+			covers: []int{176}, summary: "external Local: the outside reaches what is on the node, pods what is of our zone",
 			cluster: exposed("Local", "10.180.0.1 A zones=b", "10.180.1.1 B zones=a", "10.180.1.2 C zones=b"),
 			steps: []step{onFrontends(func(to string) step {
-				return together(
+				return sequence(
 					reach("outside", to, original, "10.180.0.1:80"),
 					reach(aPod, to, original, "10.180.1.1:80"),
 					reach("node", to, masqueraded, "10.180.1.1:80"),
@@ -97,7 +97,7 @@ func topologyChanges() []scenario {
 	all := []string{"10.180.0.1 A nodes=A zones=a", "10.180.1.1 B nodes=B zones=b", "10.180.1.2 C nodes=C zones=c"}
 	return []scenario{
 		{
-			covers: []int{178}, says: "the zone of the node may change",
+			covers: []int{178}, summary: "the zone of the node may change",
 			cluster: exposed("Cluster", "10.180.0.1 A zones=a", "10.180.1.1 B zones=b", "10.180.1.2 C zones=b"),
 			steps: []step{
 				reach(aPod, inside, original, "10.180.0.1:80"),
@@ -111,11 +111,11 @@ func topologyChanges() []scenario {
 			},
 		},
 		{
-			covers: []int{179}, says: "the pod on the node may go and come back",
+			covers: []int{179}, summary: "the pod on the node may go and come back",
 			cluster: exposed("Cluster", all...),
 			steps: []step{
 				reach(aPod, inside, original, "10.180.0.1:80"),
-				unbroken(aPod, inside,
+				uninterrupted(aPod, inside,
 					apply(slice("web", "80", all[1:]...)),
 					reach(aPod, inside, original, "10.180.1.1:80", "10.180.1.2:80"),
 					apply(slice("web", "80", append([]string{"10.180.0.2 A nodes=A zones=a"}, all[1:]...)...)),

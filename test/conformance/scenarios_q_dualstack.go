@@ -4,8 +4,8 @@ package conformance
 
 import "slices"
 
-// bothStacks is section 7.Q: dual-stack and SCTP.
-func bothStacks() []scenario {
+// dualStackSection is section 7.Q: dual-stack and SCTP.
+func dualStackSection() []scenario {
 	return slices.Concat(dualStackServices(), dualStackFrontends(), sctpServices(), serviceCIDRs())
 }
 
@@ -31,22 +31,22 @@ func dualStackServices() []scenario {
 	}
 	return []scenario{
 		{
-			covers: []int{302}, says: "each ClusterIP has the endpoints of its own family", in: dualStack,
+			covers: []int{302}, summary: "each ClusterIP has the endpoints of its own family", families: dualStack,
 			cluster: []string{service("web", dualIPs+onePortHTTP), slice4(), slice6()},
 			steps:   each,
 		},
 		{
-			covers: []int{303}, says: "a Service of IPv6 alone has nothing in IPv4", in: dualStack,
+			covers: []int{303}, summary: "a Service of IPv6 alone has nothing in IPv4", families: dualStack,
 			cluster: []string{service("web", `clusterIPs: ["fd00:172:30::41"], ipFamilies: [IPv6], `+onePortHTTP), slice4(), slice6()},
 			steps:   []step{reach(dualClient, vip6, original, pod6, far6), unallocated(dualClient, vip4)},
 		},
 		{
-			covers: []int{303}, says: "a Service of IPv4 alone has nothing in IPv6", in: dualStack,
+			covers: []int{303}, summary: "a Service of IPv4 alone has nothing in IPv6", families: dualStack,
 			cluster: []string{service("web", `clusterIPs: [172.30.0.41], ipFamilies: [IPv4], `+onePortHTTP), slice4(), slice6()},
 			steps:   []step{reach(dualClient, vip4, original, pod4, far4), unallocated(dualClient, vip6)},
 		},
 		{
-			covers: []int{304}, says: "the order of families does not matter", in: dualStack,
+			covers: []int{304}, summary: "the order of families does not matter", families: dualStack,
 			cluster: []string{
 				service("web", `clusterIPs: ["fd00:172:30::41", 172.30.0.41], ipFamilies: [IPv6, IPv4], `+onePortHTTP),
 				slice6(), slice4(),
@@ -54,12 +54,12 @@ func dualStackServices() []scenario {
 			steps: each,
 		},
 		{
-			covers: []int{306}, says: "an IPv6 pod that reaches itself sees an IPv6 address of the node", in: onlyIPv6,
+			covers: []int{306}, summary: "an IPv6 pod that reaches itself sees an IPv6 address of the node", families: onlyIPv6,
 			cluster: []string{service("web", `clusterIP: 172.30.0.41, `+onePortHTTP), slice("web", "8080", "10.180.0.1 A")},
 			steps:   []step{reach("10.180.0.1", "172.30.0.41:80", masqueraded, "10.180.0.1:8080")},
 		},
 		{
-			covers: []int{307}, says: "endpoints in one family only: the other one refuses", in: dualStack,
+			covers: []int{307}, summary: "endpoints in one family only: the other one refuses", families: dualStack,
 			cluster: []string{service("web", dualIPs+onePortHTTP), slice4(), empty6},
 			steps: []step{
 				refused(dualClient, vip6),
@@ -72,10 +72,10 @@ func dualStackServices() []scenario {
 			},
 		},
 		{
-			covers: []int{302}, says: "a Service gains and loses a family, and the other one is uninterrupted", in: dualStack,
+			covers: []int{302}, summary: "a Service gains and loses a family, and the other one is uninterrupted", families: dualStack,
 			cluster: []string{service("web", `clusterIPs: [172.30.0.41], ipFamilies: [IPv4], `+onePortHTTP), slice4(), slice6()},
 			steps: []step{
-				unbroken(dualClient, vip4,
+				uninterrupted(dualClient, vip4,
 					unallocated(dualClient, vip6),
 					apply(service("web", dualIPs+onePortHTTP)),
 					reach(dualClient, vip6, original, pod6, far6),
@@ -95,7 +95,7 @@ func dualStackFrontends() []scenario {
 	}
 	return []scenario{
 		{
-			covers: []int{305}, says: "a NodePort works in both families", in: dualStack,
+			covers: []int{305}, summary: "a NodePort works in both families", families: dualStack,
 			cluster: []string{service("web", `type: NodePort, `+dualIPs+`ports: [{port: 80, nodePort: 32000}]`), slice4(), slice6()},
 			steps: []step{
 				reach("outside", "192.168.0.2:32000", masqueraded, pod4, far4),
@@ -105,7 +105,7 @@ func dualStackFrontends() []scenario {
 			},
 		},
 		{
-			covers: []int{308}, says: "source ranges hold for their own family", in: dualStack,
+			covers: []int{308}, summary: "source ranges hold for their own family", families: dualStack,
 			cluster: []string{ranged(`203.0.113.0/25, "2001:db8:113::130/128"`), slice4(), slice6()},
 			steps: []step{
 				reach("outside", http4, masqueraded, pod4, far4),
@@ -120,7 +120,7 @@ func dualStackFrontends() []scenario {
 			},
 		},
 		{
-			covers: []int{308}, says: "source ranges of one family close the other one (kube-proxy leaves it open)", in: dualStack,
+			covers: []int{308}, summary: "source ranges of one family close the other one (kube-proxy leaves it open)", families: dualStack,
 			cluster: []string{ranged(`203.0.113.0/24`), slice4(), slice6()},
 			steps: []step{
 				reach("outside", http4, masqueraded, pod4, far4),
@@ -141,7 +141,7 @@ func sctpServices() []scenario {
 	pods := slice("web", "5060/sctp", "10.180.0.1 A", "10.180.1.1 B")
 	return []scenario{
 		{
-			covers: []int{309}, says: "SCTP is balanced and masqueraded as TCP is",
+			covers: []int{309}, summary: "SCTP is balanced and masqueraded as TCP is",
 			cluster: []string{web, pods},
 			steps: []step{
 				reach(client, vip, original, here, there),
@@ -149,14 +149,14 @@ func sctpServices() []scenario {
 				reach("node", vip, anySource, here, there),
 				reach("outside", "192.168.0.2:32000/sctp", masqueraded, here, there),
 				evenly(300, client, vip, here, there),
-				otherPort(client, "172.30.0.41:5061/sctp"),
+				unknownPort(client, "172.30.0.41:5061/sctp"),
 				apply(slice("web", "5060/sctp")),
 				soon(refused(client, vip)), // not by a port of before: those associations stay
 				soon(refused("outside", "192.168.0.2:32000/sctp")),
 			},
 		},
 		{
-			covers: []int{310}, says: "an association to an endpoint that is deleted is left to itself",
+			covers: []int{310}, summary: "an association to an endpoint that is deleted is left to itself",
 			cluster: []string{
 				service("web", `clusterIP: 172.30.0.41, ports: [{name: s, port: 5060, protocol: SCTP}, {name: u, port: 5060, protocol: UDP}]`),
 				slice("web", "s:5060/sctp u:5060/udp", "10.180.0.1 A"),
@@ -164,21 +164,21 @@ func sctpServices() []scenario {
 			steps: []step{
 				open("kept", client, vip, here),
 				open("udp", client, "172.30.0.41:5060/udp", here),
-				fates(apply(slice("web", "s:5060/sctp u:5060/udp", "10.180.1.1 B")), ends("udp"), stays("kept")),
-				ask("kept", here),
-				fates(remove("Service/web"), ends("udp"), stays("kept")),
-				ask("kept", here),
+				entriesAfter(apply(slice("web", "s:5060/sctp u:5060/udp", "10.180.1.1 B")), entryDeleted("udp"), entryKept("kept")),
+				send("kept", here),
+				entriesAfter(remove("Service/web"), entryDeleted("udp"), entryKept("kept")),
+				send("kept", here),
 			},
 		},
 		{
-			covers: []int{311}, says: "SCTP Services do not load the sctp module",
+			covers: []int{311}, summary: "SCTP Services do not load the sctp module",
 			cluster: []string{service("other", `clusterIP: 172.30.0.42, ports: [{port: 80}]`)},
 			steps: []step{
 				withoutLoadingSCTP(
 					apply(web, pods),
 					reach(client, vip, original, here, there),
 					apply(service("web", `clusterIP: 172.30.0.41, `+clientIP+`, ports: [{port: 5060, protocol: SCTP}]`)),
-					sticks("client", "10.180.0.3", vip, here, there),
+					keepsBackend("client", "10.180.0.3", vip, here, there),
 					remove("Service/web", "EndpointSlice/web"),
 				),
 			},
@@ -194,7 +194,7 @@ func serviceCIDRs() []scenario {
 	}
 	return []scenario{
 		{
-			covers: []int{312}, says: "a ServiceCIDR added is served and guarded at once, and one deleted no longer",
+			covers: []int{312}, summary: "a ServiceCIDR added is served and guarded at once, and one deleted no longer",
 			cluster: []string{service("other", `clusterIP: 172.30.0.42, ports: [{port: 80}]`)},
 			steps: []step{
 				untouched(client, "172.31.0.50:80"),

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// together makes one step of several. The first step that fails ends it.
-func together(steps ...step) step {
+// sequence makes one step of several. The first step that fails ends it.
+func sequence(steps ...step) step {
 	return func(e *env) error {
 		for _, s := range steps {
 			if err := s(e); err != nil {
@@ -23,21 +23,21 @@ func together(steps ...step) step {
 	}
 }
 
-// unbroken has a client connect again and again while the steps run, beginning before
+// uninterrupted has a client connect again and again while the steps run, beginning before
 // the first step. Each connection must be answered, by any backend.
-func unbroken(from, to string, steps ...step) step {
+func uninterrupted(from, to string, steps ...step) step {
 	return func(e *env) error {
 		client, probe, err := e.probe(from, to)
 		if err != nil {
 			return err
 		}
-		p := &prober{over: make(chan struct{}), ended: make(chan struct{})}
+		p := &prober{stop: make(chan struct{}), ended: make(chan struct{})}
 		go p.run(client, probe)
 		p.await(1) // if it fails, err has the reason
 		e.probers = append(e.probers, p)
-		err = together(steps...)(e)
+		err = sequence(steps...)(e)
 		e.probers = e.probers[:len(e.probers)-1]
-		close(p.over)
+		close(p.stop)
 		<-p.ended
 		if p.err != nil {
 			err = errors.Join(err, fmt.Errorf("%s to %s: %w", from, to, p.err))
@@ -48,7 +48,7 @@ func unbroken(from, to string, steps ...step) step {
 
 // prober makes one connection after the other.
 type prober struct {
-	over     chan struct{} // closed to end it
+	stop     chan struct{} // closed to end it
 	answered atomic.Int64  // connections
 	ended    chan struct{} // closed when it has ended
 	err      error         // valid once ended is closed
@@ -59,7 +59,7 @@ func (p *prober) run(client *lab.Host, probe lab.Probe) {
 	defer close(p.ended)
 	for {
 		select {
-		case <-p.over:
+		case <-p.stop:
 			if p.answered.Load() == 0 {
 				p.err = errors.New("never connected")
 			}

@@ -11,13 +11,13 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// enactForSteps builds a scenario to try steps in, with the real proxy.
-func enactForSteps(t *testing.T) *env {
+// setUpForSteps builds a scenario to try steps in, with the real proxy.
+func setUpForSteps(t *testing.T) *env {
 	t.Helper()
 	return scenario{
 		cluster: exposed("Cluster", "10.180.0.1 A", "10.180.1.1 B"),
 		lab:     lab.Options{Timeout: time.Second},
-	}.enact(t, nftablesPlane(), translator{})
+	}.setUp(t, nftablesPlane(), translator{})
 }
 
 func TestTogetherEndsAtTheFirstFailure(t *testing.T) {
@@ -29,11 +29,11 @@ func TestTogetherEndsAtTheFirstFailure(t *testing.T) {
 		}
 	}
 	want := errors.New("wrong")
-	err := together(does("a", nil), does("b", want), does("c", nil))(nil)
+	err := sequence(does("a", nil), does("b", want), does("c", nil))(nil)
 	if !errors.Is(err, want) || strings.Join(done, " ") != "a b" {
 		t.Errorf("did %v and said %v", done, err)
 	}
-	if err := together()(nil); err != nil {
+	if err := sequence()(nil); err != nil {
 		t.Errorf("nothing to do said %v", err)
 	}
 }
@@ -56,7 +56,7 @@ func TestUnbrokenDetectsGaps(t *testing.T) {
 	} {
 		t.Run(c.says, func(t *testing.T) {
 			t.Parallel()
-			err := unbroken(c.from, inside, c.steps...)(enactForSteps(t))
+			err := uninterrupted(c.from, inside, c.steps...)(setUpForSteps(t))
 			if c.want == "" && err != nil {
 				t.Errorf("unbroken returned %v", err)
 			}
@@ -68,7 +68,7 @@ func TestUnbrokenDetectsGaps(t *testing.T) {
 }
 
 func TestForgottenSeesMemory(t *testing.T) {
-	e := enactForSteps(t)
+	e := setUpForSteps(t)
 	always := []string{slice("web", "80", "10.180.0.1 A")}
 	err := forgotten(aPod, inside, always, "10.180.0.1:80", "10.180.1.1:80")(e)
 	if err == nil || !strings.Contains(err.Error(), "always reached") {
@@ -77,7 +77,7 @@ func TestForgottenSeesMemory(t *testing.T) {
 }
 
 func TestRefusedByDistinguishesMessages(t *testing.T) {
-	e := enactForSteps(t)
+	e := setUpForSteps(t)
 	if err := remove("EndpointSlice/web")(e); err != nil {
 		t.Fatal(err)
 	}

@@ -75,7 +75,7 @@ func sticky(from, to string, backends ...string) step {
 				return fmt.Errorf("%s to %s: %s after %s, want one backend for one client", from, to, r.Backend, first.Backend)
 			}
 		}
-		return e.agree(client, probe, sight{verdict: explain.Balanced, results: []lab.Result{first}, sticky: true})
+		return e.checkExplain(client, probe, observation{verdict: explain.Balanced, results: []lab.Result{first}, sticky: true})
 	}
 }
 
@@ -97,7 +97,7 @@ func large(from, to, backend string, sizes ...int) step {
 				return fmt.Errorf("%d bytes from %s to %s: %s (whole: %t), want %s", size, from, to, r, r.Echoed, want[0])
 			}
 		}
-		return e.agree(client, probe, sight{verdict: explain.Balanced, backends: want})
+		return e.checkExplain(client, probe, observation{verdict: explain.Balanced, backends: want})
 	}
 }
 
@@ -114,7 +114,7 @@ func refused(from, to string) step {
 				return fmt.Errorf("%s to %s: %s after %v, want refused at once", from, to, r, r.Took)
 			}
 		}
-		return e.agree(client, probe, sight{verdict: explain.Refused})
+		return e.checkExplain(client, probe, observation{verdict: explain.Refused})
 	}
 }
 
@@ -131,10 +131,10 @@ func dropped(from, to string) step {
 		if r := client.Try(probe); r.Outcome != lab.TimedOut {
 			return fmt.Errorf("%s to %s: %s, want silence", from, to, r)
 		}
-		if n := tap.Count(cameTo(probe)); n > 0 && !e.onNodeB(client) {
+		if n := tap.Count(isIncoming(probe)); n > 0 && !e.onNodeB(client) {
 			return fmt.Errorf("%s to %s: left the node, want it dropped", from, to)
 		}
-		return e.agree(client, probe, sight{verdict: explain.Dropped})
+		return e.checkExplain(client, probe, observation{verdict: explain.Dropped})
 	}
 }
 
@@ -146,7 +146,7 @@ func untouched(from, to string) step {
 		if err != nil {
 			return err
 		}
-		if e.isOfNodeA(probe.To.Addr()) {
+		if e.isLocalToNodeA(probe.To.Addr()) {
 			s := e.lab.NodeA.Serve(probe.Protocol, probe.To.Port())
 			defer s.Close()
 			return e.balance(balance{from: from, to: to, want: []netip.AddrPort{probe.To}, n: lab.Samples(1)})
@@ -157,10 +157,10 @@ func untouched(from, to string) step {
 		if r := client.Try(probe); r.Outcome != lab.TimedOut {
 			return fmt.Errorf("%s to %s: %s, want it to leave the node", from, to, r)
 		}
-		if !e.arrives(tap, cameTo(probe)) {
+		if !e.arrives(tap, isIncoming(probe)) {
 			return fmt.Errorf("%s to %s: did not leave the node", from, to)
 		}
-		return e.agree(client, probe, sight{verdict: explain.Untouched})
+		return e.checkExplain(client, probe, observation{verdict: explain.Untouched})
 	}
 }
 
@@ -175,14 +175,14 @@ func pingRefused(from, to string) step {
 		if r := client.Ping(addr); r.Outcome != lab.Refused {
 			return fmt.Errorf("ping from %s to %s: %s, want refused", from, to, r)
 		}
-		return e.agree(client, lab.Probe{To: netip.AddrPortFrom(addr, 0)}, sight{verdict: explain.Refused})
+		return e.checkExplain(client, lab.Probe{To: netip.AddrPortFrom(addr, 0)}, observation{verdict: explain.Refused})
 	}
 }
 
 // arrives waits until a tap has seen such a packet, and reports false if it has not
 // in time.
 func (e *env) arrives(tap *lab.Tap, wanted func(lab.Packet) bool) bool {
-	return eventually(e.patience, func() error {
+	return eventually(e.timeout, func() error {
 		if tap.Count(wanted) == 0 {
 			return errors.New("no such packet")
 		}
@@ -206,7 +206,7 @@ func pingUntouched(from, to string) step {
 		if !e.arrives(tap, func(p lab.Packet) bool { return !p.Out && p.Dst.Addr() == addr }) {
 			return fmt.Errorf("ping from %s to %s: did not leave the node", from, to)
 		}
-		return e.agree(client, lab.Probe{To: netip.AddrPortFrom(addr, 0)}, sight{verdict: explain.Untouched})
+		return e.checkExplain(client, lab.Probe{To: netip.AddrPortFrom(addr, 0)}, observation{verdict: explain.Untouched})
 	}
 }
 
@@ -228,7 +228,7 @@ func remove(keys ...string) step {
 // is for what nobody says the end of; apply and remove wait by themselves.
 func soon(s step) step {
 	return func(e *env) error {
-		return eventually(e.patience, func() error { return s(e) })
+		return eventually(e.timeout, func() error { return s(e) })
 	}
 }
 
@@ -249,9 +249,9 @@ func eventually(timeout time.Duration, try func() error) error {
 // longestPause bounds the pause between two attempts of eventually.
 const longestPause = 100 * time.Millisecond
 
-// gainAddress gives node A an address that the others reach; it tells nobody when
+// addAddress gives node A an address that the others reach; it tells nobody when
 // the proxy knows: look with soon.
-func gainAddress(addr string) step {
+func addAddress(addr string) step {
 	return func(e *env) error {
 		a := netip.MustParseAddr(e.text(addr))
 		e.lab.NodeA.AddAddr(a)
@@ -269,8 +269,8 @@ func stopProxy(e *env) error {
 // startProxy starts it again, and waits until the kernel does what the objects say.
 func startProxy(e *env) error { return e.proxy.start(e.objects) }
 
-// sendVia has a host send what is for a prefix to another one.
-func sendVia(from, prefix, next string) step {
+// addRoute has a host send what is for a prefix to another one.
+func addRoute(from, prefix, next string) step {
 	return func(e *env) error {
 		h, err := e.host(from)
 		if err != nil {

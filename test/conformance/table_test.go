@@ -75,7 +75,7 @@ func TestNamesAreUniqueAndNumbered(t *testing.T) {
 	seen := map[string]bool{}
 	for _, s := range scenarios() {
 		name := s.name()
-		if !shape.MatchString(name) || len(s.covers) != strings.Count(name[:strings.Index(name, s.says)], "S-") {
+		if !shape.MatchString(name) || len(s.covers) != strings.Count(name[:strings.Index(name, s.summary)], "S-") {
 			t.Errorf("name %q, want S-001 a sentence", name)
 		}
 		if seen[name] {

@@ -68,13 +68,13 @@ func someOfAll() []int {
 }
 
 // asDeployed is the program in a mode, on hosts that use a variant of iptables.
-func asDeployed(t *testing.T, name string, nature conformance.Nature) conformance.Plane {
+func asDeployed(t *testing.T, name string, nature conformance.Traits) conformance.Plane {
 	t.Helper()
 	mode, variant, _ := strings.Cut(name, "-")
 	root := imageFor(t, mode)
 	return conformance.Plane{
-		Name: name + " as deployed", Nature: nature,
-		Cannot: cannot(),
+		Name: name + " as deployed", Traits: nature,
+		Unsupported: cannot(),
 		Start: func(t testing.TB, _ *lab.Host) plane.Plane {
 			t.Skip("looks into the proxy, which is another process here")
 			return nil

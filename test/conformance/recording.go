@@ -16,33 +16,33 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// watched is a plane of which a scenario sees the plans. It can be held before
+// recordingPlane is a plane of which a scenario sees the plans. It can be held before
 // it makes one, and be made to fail.
-type watched struct {
+type recordingPlane struct {
 	plane.Plane
 
 	mu      sync.Mutex
-	plans   []watchedPlan
+	plans   []recordedPlan
 	failing bool          // nothing is written
 	failed  int           // so often
 	held    chan struct{} // told when a plan waits; nil: do not wait
 	release chan struct{}
 }
 
-// watchedPlan is one plan, and the Services it was made for.
-type watchedPlan struct {
+// recordedPlan is one plan, and the Services it was made for.
+type recordedPlan struct {
 	plane.Plan
-	watched *watched
+	plane *recordingPlane
 	touched map[cluster.Name]bool
 }
 
-// watch starts the proxy again with its plane watched from the beginning.
-func (e *env) watch() (*watched, error) {
-	if err := sameProcess(e); err != nil {
+// restartRecording starts the proxy again with its plane watched from the beginning.
+func (e *env) restartRecording() (*recordingPlane, error) {
+	if err := requireInProcess(e); err != nil {
 		return nil, err
 	}
 	e.proxy.stop()
-	w := &watched{}
+	w := &recordingPlane{}
 	start := e.proxy.plane.Start
 	e.proxy.plane.Start = func(t testing.TB, host *lab.Host) plane.Plane {
 		w.Plane = start(t, host)
@@ -54,7 +54,7 @@ func (e *env) watch() (*watched, error) {
 }
 
 // Plan implements plane.Plane.
-func (w *watched) Plan(change route.Change) plane.Plan {
+func (w *recordingPlane) Plan(change route.Change) plane.Plan {
 	w.mu.Lock()
 	held, release := w.held, w.release
 	w.held = nil
@@ -63,7 +63,7 @@ func (w *watched) Plan(change route.Change) plane.Plan {
 		close(held)
 		<-release
 	}
-	p := watchedPlan{Plan: w.Plane.Plan(change), watched: w, touched: map[cluster.Name]bool{}}
+	p := recordedPlan{Plan: w.Plane.Plan(change), plane: w, touched: map[cluster.Name]bool{}}
 	for _, t := range change.Touched {
 		p.touched[t.Name] = true
 	}
@@ -74,21 +74,21 @@ func (w *watched) Plan(change route.Change) plane.Plan {
 }
 
 // Apply implements plane.Plan.
-func (p watchedPlan) Apply(ctx context.Context) error {
-	p.watched.mu.Lock()
-	fails := p.watched.failing
+func (p recordedPlan) Apply(ctx context.Context) error {
+	p.plane.mu.Lock()
+	fails := p.plane.failing
 	if fails {
-		p.watched.failed++
+		p.plane.failed++
 	}
-	p.watched.mu.Unlock()
+	p.plane.mu.Unlock()
 	if fails {
 		return errors.New("refused, to see what becomes of it")
 	}
 	return p.Plan.Apply(ctx)
 }
 
-// touching counts the plans made for a Service.
-func (w *watched) touching(service string) int {
+// plansFor counts the plans made for a Service.
+func (w *recordingPlane) plansFor(service string) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	n := 0
@@ -102,31 +102,31 @@ func (w *watched) touching(service string) int {
 
 // hold has the next plan wait until the function returned is called. It returns
 // when that plan is about to be made, for the sake of the barrier.
-func (e *env) hold(w *watched) (release func(), err error) {
+func (e *env) hold(w *recordingPlane) (release func(), err error) {
 	held := make(chan struct{})
 	w.mu.Lock()
 	w.held, w.release = held, make(chan struct{})
 	release = sync.OnceFunc(func() { close(w.release) })
 	w.mu.Unlock()
-	e.proxy.barrier.raise(e.proxy.store)
+	e.proxy.barrier.insert(e.proxy.store)
 	select {
 	case <-held:
 		return release, nil
-	case <-time.After(patience):
+	case <-time.After(changeTimeout):
 		release()
 		return nil, errors.New("no plan was made")
 	}
 }
 
-// whileBusy has changes happen while the proxy is writing another one; those for
+// whileWriting has changes happen while the proxy is writing another one; those for
 // Service web must make so many plans, and no more.
-func whileBusy(plans int, changes func(*env) error) step {
+func whileWriting(plans int, changes func(*env) error) step {
 	return func(e *env) error {
-		w, err := e.watch()
+		w, err := e.restartRecording()
 		if err != nil {
 			return err
 		}
-		before := w.touching("web")
+		before := w.plansFor("web")
 		release, err := e.hold(w)
 		if err != nil {
 			return err
@@ -136,7 +136,7 @@ func whileBusy(plans int, changes func(*env) error) step {
 		if err := errors.Join(err, e.proxy.settle()); err != nil {
 			return err
 		}
-		if n := w.touching("web") - before; n != plans {
+		if n := w.plansFor("web") - before; n != plans {
 			return fmt.Errorf("%d plans, want %d", n, plans)
 		}
 		return nil
@@ -145,7 +145,7 @@ func whileBusy(plans int, changes func(*env) error) step {
 
 // restartWithoutChange starts the proxy again; it must find nothing to write.
 func restartWithoutChange(e *env) error {
-	w, err := e.watch()
+	w, err := e.restartRecording()
 	if err != nil {
 		return err
 	}
@@ -159,32 +159,32 @@ func restartWithoutChange(e *env) error {
 	return nil
 }
 
-// refuse has every plan from now on fail, with nothing written.
-func (w *watched) refuse() {
+// failPlans has every plan from now on fail, with nothing written.
+func (w *recordingPlane) failPlans() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.failing = true
 }
 
-// relent ends refuse, and returns how many plans failed.
-func (w *watched) relent() int {
+// stopFailing ends refuse, and returns how many plans failed.
+func (w *recordingPlane) stopFailing() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.failing = false
 	return w.failed
 }
 
-// rejecting makes a change that the kernel refuses for as long as clients look
+// whileRejected makes a change that the kernel refuses for as long as clients look
 // at what there is meanwhile. After that it must be written soon.
-func rejecting(change, meanwhile step) step {
+func whileRejected(change, meanwhile step) step {
 	return func(e *env) error {
-		w, err := e.watch()
+		w, err := e.restartRecording()
 		if err != nil {
 			return err
 		}
-		w.refuse()
+		w.failPlans()
 		err = errors.Join(change(e), meanwhile(e))
-		if n := w.relent(); n == 0 {
+		if n := w.stopFailing(); n == 0 {
 			err = errors.Join(err, errors.New("nothing was refused: the test is wrong"))
 		}
 		return errors.Join(err, e.proxy.settle())

@@ -15,29 +15,29 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// sight is what a step saw of a client's connections.
-type sight struct {
+// observation is what a step saw of a client's connections.
+type observation struct {
 	verdict  explain.Verdict
 	backends []netip.AddrPort // exactly these answered; nil: only results tell
 	results  []lab.Result     // those that were answered
 	sticky   bool             // one backend for the client
 }
 
-// agree looks whether explain says of the client's connections what was seen.
+// checkExplain looks whether explain says of the client's connections what was seen.
 // Where what it is taken from is not in the kernel it is not asked.
-func (e *env) agree(client *lab.Host, p lab.Probe, saw sight) error {
+func (e *env) checkExplain(client *lab.Host, p lab.Probe, saw observation) error {
 	answer, known, err := e.explain(client, p)
 	if err != nil || !known {
 		return err
 	}
 	c := answer.Cases[0]
-	if err := e.agrees(client, c, saw); err != nil {
+	if err := e.compareExplain(client, c, saw); err != nil {
 		return fmt.Errorf("explain does not say what is: %w; it says\n%s", err, answer)
 	}
 	return nil
 }
 
-func (e *env) agrees(client *lab.Host, c explain.Case, saw sight) error {
+func (e *env) compareExplain(client *lab.Host, c explain.Case, saw observation) error {
 	said := map[netip.AddrPort]explain.Backend{}
 	var order []netip.AddrPort
 	for _, b := range c.Backends {
@@ -75,7 +75,7 @@ func (e *env) agrees(client *lab.Host, c explain.Case, saw sight) error {
 // proxy has, or had when it stopped. It cannot be known while they are not in
 // the kernel: somebody deleted them, or it refuses them.
 func (e *env) explain(client *lab.Host, p lab.Probe) (answer explain.Answer, known bool, err error) {
-	if e.proxy.bare {
+	if e.proxy.skipExplain {
 		return answer, false, nil
 	}
 	local, err := address.New(address.Options{NetNS: e.lab.NodeA.NetNSFD()}).List(context.Background())

@@ -17,12 +17,12 @@ func TestStepsAboutKeptStateFindFaults(t *testing.T) {
 	for _, p := range []Plane{nftablesPlane(), iptablesPlane("nft"), iptablesPlane("legacy")} {
 		t.Run(p.Name, func(t *testing.T) {
 			t.Parallel()
-			keptLooksFindFault(t, p)
+			testStateSteps(t, p)
 		})
 	}
 }
 
-func keptLooksFindFault(t *testing.T, p Plane) {
+func testStateSteps(t *testing.T, p Plane) {
 	t.Helper()
 	const client, vip, udp = "10.180.0.2", "172.30.0.41:80", "172.30.0.41:53/udp"
 	e := scenario{
@@ -31,35 +31,35 @@ func keptLooksFindFault(t *testing.T, p Plane) {
 			slice("web", "t:8080 u:53/udp", "10.180.0.1 A", "10.180.1.1 B"),
 		},
 		lab: lab.Options{Timeout: lab.Soon},
-	}.enact(t, p, translator{})
-	e.patience = 4 * lab.Soon // for most of what follows never happens
-	nothing := together()
+	}.setUp(t, p, translator{})
+	e.timeout = 4 * lab.Soon // for most of what follows never happens
+	nothing := sequence()
 	moved := slice("web", "t:8080 u:53/udp", "10.180.0.3 A")
 	for _, c := range []struct {
 		what string
 		look step
 	}{
-		{"no affinity", sticks("m", client, vip, "10.180.0.1:8080", "10.180.1.1:8080")},
-		{"other backends", sticks("m", client, vip, "10.180.0.9:8080")},
+		{"no affinity", keepsBackend("m", client, vip, "10.180.0.1:8080", "10.180.1.1:8080")},
+		{"other backends", keepsBackend("m", client, vip, "10.180.0.9:8080")},
 		{"never leads there", openTo("f", client, udp, "10.180.0.9:53")},
-		{"an entry that stays", together(open("f", client, udp), ask("f"), fates(nothing, ends("f")))},
-		{"an entry that ends", together(open("f", client, udp), ask("f"),
-			fates(withPatience(patience, fates(apply(moved), ends("f"))), stays("f")))},
-		{"no such flow", fates(nothing, stays("nobody"))},
-		{"nothing refused", rejecting(nothing, nothing)},
-		{"more plans", whileBusy(0, changeUnseen(slice("web", "t:8080 u:53/udp", "10.180.0.1 A")))},
-		{"fewer plans", whileBusy(1, nothing)},
-		{"a change at restart", together(stopProxy, changeUnseen(moved), restartWithoutChange)},
-		{"foreign rules touched", besideForeign(func(e *env) error {
+		{"an entry that stays", sequence(open("f", client, udp), send("f"), entriesAfter(nothing, entryDeleted("f")))},
+		{"an entry that ends", sequence(open("f", client, udp), send("f"),
+			entriesAfter(withTimeout(changeTimeout, entriesAfter(apply(moved), entryDeleted("f"))), entryKept("f")))},
+		{"no such flow", entriesAfter(nothing, entryKept("nobody"))},
+		{"nothing refused", whileRejected(nothing, nothing)},
+		{"more plans", whileWriting(0, changeNoWait(slice("web", "t:8080 u:53/udp", "10.180.0.1 A")))},
+		{"fewer plans", whileWriting(1, nothing)},
+		{"a change at restart", sequence(stopProxy, changeNoWait(moved), restartWithoutChange)},
+		{"foreign rules touched", withForeignRules(func(e *env) error {
 			_, err := e.lab.NodeA.Run("", "nft", "delete", "chain", "ip", "other", "sluice")
 			return err
 		})},
-		{"foreign chains touched", besideForeign(func(e *env) error {
-			return e.nature().firewall.both(e.lab.NodeA, "-D", "FORWARD", "-m", "comment", "--comment", "foreign", "-j", "FOREIGN-SVC")
+		{"foreign chains touched", withForeignRules(func(e *env) error {
+			return e.traits().firewall.runBoth(e.lab.NodeA, "-D", "FORWARD", "-m", "comment", "--comment", "foreign", "-j", "FOREIGN-SVC")
 		})},
 		{"rules of the mode before", func(e *env) error {
 			e.proxy.plane.Start = func(testing.TB, *lab.Host) plane.Plane { return inert{} }
-			return switched(e)
+			return switchMode(e)
 		}},
 		{"rules left", cleanUp},
 	} {
@@ -71,12 +71,12 @@ func keptLooksFindFault(t *testing.T, p Plane) {
 	}
 }
 
-// withPatience makes a step wait so long for an event that it expects.
-func withPatience(d time.Duration, s step) step {
+// withTimeout makes a step wait so long for an event that it expects.
+func withTimeout(d time.Duration, s step) step {
 	return func(e *env) error {
-		before := e.patience
-		e.patience = d
-		defer func() { e.patience = before }()
+		before := e.timeout
+		e.timeout = d
+		defer func() { e.timeout = before }()
 		return s(e)
 	}
 }
@@ -100,10 +100,10 @@ func TestChoices(t *testing.T) {
 		{"all alike", varied, but, all, false},
 		{"chosen anew", chosenAnew, all, but, true},
 		{"not chosen anew", chosenAnew, but, but, false},
-		{"only the one gone moved", onlyOf("3"), but, all, true},
-		{"another one moved", onlyOf("3"), all, but, false},
-		{"the one gone stayed", onlyOf("3"), but, but, false},
-		{"the first look", anything, all, but, true},
+		{"only the one gone moved", onlyMovedFrom("3"), but, all, true},
+		{"another one moved", onlyMovedFrom("3"), all, but, false},
+		{"the one gone stayed", onlyMovedFrom("3"), but, but, false},
+		{"the first look", anyChoice, all, but, true},
 	} {
 		if err := c.rule(c.before, c.now); (err == nil) != c.fine {
 			t.Errorf("%s: %v", c.what, err)
