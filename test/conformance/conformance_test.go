@@ -26,8 +26,8 @@ func TestConformance(t *testing.T) {
 
 func bothFamiliesOf() []route.Family { return []route.Family{route.IPv4, route.IPv6} }
 
-// netfilterParts makes the parts of a plane without the connection that it writes
-// through.
+// netfilterParts returns the parts of a netfilter plane. They do not share a connection with
+// the plane.
 func netfilterParts(s plane.Setup) ([]plane.Part, error) { return netfilter.Parts(s, nil) }
 
 func nftablesPlane() Plane {
@@ -45,11 +45,11 @@ func nftablesPlane() Plane {
 	}
 }
 
-// legacyPoll is how often tables of iptables-legacy are polled for edits. S-277 waits
-// for the next poll, and reads all rules again and again meanwhile.
+// legacyPoll is how often the plane polls tables of iptables-legacy for edits. S-277 waits for
+// the next poll.
 const legacyPoll = 50 * time.Millisecond
 
-// iptablesPlane is the plane with the programs of a variant, which the host uses.
+// iptablesPlane is the plane iptables with the programs of a variant, "nft" or "legacy".
 func iptablesPlane(variant string) Plane {
 	nature := Iptables(variant)
 	return Plane{
@@ -71,7 +71,7 @@ func iptablesPlane(variant string) Plane {
 	}
 }
 
-// liberal reports whether conntrack on a host was told to be.
+// liberal reports whether nf_conntrack_tcp_be_liberal is set on a host.
 func liberal(t testing.TB, host *lab.Host) bool {
 	value, err := sysctl.New(sysctl.Options{NetNS: host.NetNSFD()}).Get("net/netfilter/nf_conntrack_tcp_be_liberal")
 	if err != nil {

@@ -11,9 +11,9 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// What is seen is held against what explain says, whatever the kernel does: here
-// it does nothing, and what was seen is made up.
-func TestAgree(t *testing.T) {
+// The kernel has no rules here and the observations are invented: checkExplain only
+// compares them with the answers of explain.
+func TestCheckExplain(t *testing.T) {
 	e := scenario{
 		cluster: append(aNodePort(`{port: 80, nodePort: 3001}`),
 			service("sticky", `clusterIP: 172.30.0.42, ports: [{port: 80}], `+clientIP), slice("sticky", "80", "10.180.0.1 A")),
@@ -30,12 +30,12 @@ func TestAgree(t *testing.T) {
 	const pod, vip, sticky = "10.180.0.2", "172.30.0.41:80", "172.30.0.42:80"
 	for _, tt := range []struct {
 		name, from, to string
-		saw            observation
-		want           string // in the error; empty: they agree
+		got            observation
+		want           string // in the error; empty: no error
 	}{
-		{"all of it", pod, vip, observation{explain.Balanced, both, answered(here, pod, pod), false}, ""},
+		{"everything as explained", pod, vip, observation{explain.Balanced, both, answered(here, pod, pod), false}, ""},
 		{"another verdict", pod, vip, observation{verdict: explain.Dropped}, "connections are dropped"},
-		{"a backend too few", pod, vip, observation{verdict: explain.Balanced, backends: both[:1]}, "the backends are [10.180.0.1:80]"},
+		{"a backend missing", pod, vip, observation{verdict: explain.Balanced, backends: both[:1]}, "the backends are [10.180.0.1:80]"},
 		{"not masqueraded", "outside", vip, observation{explain.Balanced, both, answered(here, "203.0.113.2", "203.0.113.2"), false}, "a connection is answered"},
 		{"masqueraded", "outside", vip, observation{explain.Balanced, both, answered(here, "203.0.113.2", "192.168.0.2"), false}, ""},
 		{"masqueraded without need", pod, vip, observation{explain.Balanced, both, answered(here, pod, "192.168.0.2"), false}, "a connection is answered"},
@@ -51,7 +51,7 @@ func TestAgree(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = e.checkExplain(client, probe, tt.saw)
+			err = e.checkExplain(client, probe, tt.got)
 			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
 				t.Errorf("got %v, want %q", err, tt.want)
 			}
@@ -63,6 +63,6 @@ func TestAgree(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := e.checkExplain(client, probe, observation{verdict: explain.Dropped}); err == nil {
-		t.Error("nothing is known any more after the proxy stopped")
+		t.Error("the last routes were not compared after the proxy stopped")
 	}
 }

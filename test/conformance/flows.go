@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// open connects and keeps the connection under a name (for UDP: the client's
-// port). One of the backends must answer.
+// open connects and keeps the connection under a name (for UDP: the client's port). If backends
+// are given, one of them must answer.
 func open(name, from, to string, backends ...string) step {
 	return func(e *env) error {
 		client, probe, err := e.probe(from, to)
@@ -31,8 +31,8 @@ func open(name, from, to string, backends ...string) step {
 	}
 }
 
-// send sends something on an open flow; one of the backends must answer. Without
-// backends it must be the one that answered before, or anybody the first time.
+// send sends a request on an open flow, and one of the backends must answer. Without backends
+// it must be the one that answered before; the first time, any.
 func send(name string, backends ...string) step {
 	return func(e *env) error {
 		want, err := e.backends(backends)
@@ -55,8 +55,8 @@ func send(name string, backends ...string) step {
 	}
 }
 
-// unanswered sends something on an open flow, which must end so:
-// lab.TimedOut, lab.Refused ...
+// unanswered sends a request on an open flow and verifies its outcome, such as lab.TimedOut or
+// lab.Refused.
 func unanswered(name string, want lab.Outcome) step {
 	return func(e *env) error {
 		f := e.flows[name]
@@ -70,7 +70,7 @@ func unanswered(name string, want lab.Outcome) step {
 	}
 }
 
-// closeFlow ends a flow of this name, if open.
+// closeFlow closes the flow with this name, if there is one.
 func (e *env) closeFlow(name string) {
 	if f := e.flows[name]; f != nil {
 		f.Close()

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// setOn sets a parameter of a host's kernel to 1.
+// setOn sets a kernel parameter of a host to 1.
 func setOn(t testing.TB, h *lab.Host, key string) {
 	t.Helper()
 	if err := sysctl.New(sysctl.Options{NetNS: h.NetNSFD()}).Set(key, "1"); err != nil {
@@ -22,10 +22,11 @@ func setOn(t testing.TB, h *lab.Host, key string) {
 	}
 }
 
-// routeLocalnet lets loopback addresses be routed (ip-sysctl.rst).
+// routeLocalnet is the parameter that lets packets from and to loopback addresses be routed
+// (ip-sysctl.rst).
 const routeLocalnet = "net/ipv4/conf/all/route_localnet"
 
-// routeLocalnetIs has node A's kernel route packets from loopback addresses, "1", or not.
+// routeLocalnetIs verifies the value of route_localnet on node A.
 func routeLocalnetIs(want string) step {
 	return func(e *env) error {
 		got, err := sysctl.New(sysctl.Options{NetNS: e.lab.NodeA.NetNSFD()}).Get(routeLocalnet)
@@ -36,8 +37,8 @@ func routeLocalnetIs(want string) step {
 	}
 }
 
-// enableFirewall has node A's own firewall drop what comes in or is forwarded, unless a
-// rule accepts it. Neighbours still find each other, and it talks to itself.
+// enableFirewall makes the firewall of node A drop all incoming and forwarded packets unless a
+// rule accepts them, except for ICMPv6 and the loopback interface.
 func enableFirewall(e *env) error {
 	rules := e.traits().firewall
 	for _, args := range [][]string{
@@ -53,8 +54,8 @@ func enableFirewall(e *env) error {
 	return nil
 }
 
-// filtered has nobody answer, because of others than the proxy, of whom explain
-// knows nothing.
+// filtered verifies that a firewall of another program drops a client's packets. It asks
+// explain nothing, which does not know such rules.
 func filtered(from, to string) step {
 	return func(e *env) error {
 		client, probe, err := e.probe(from, to)
@@ -63,14 +64,14 @@ func filtered(from, to string) step {
 		}
 		probe.Timeout = lab.Soon
 		if r := client.Try(probe); r.Outcome != lab.TimedOut {
-			return fmt.Errorf("%s to %s: %s, want it kept out", from, to, r)
+			return fmt.Errorf("%s to %s: %s, want it filtered", from, to, r)
 		}
 		return nil
 	}
 }
 
-// invalidSegment is a segment that opens and ends a connection, which conntrack takes
-// for INVALID, whatever it lets pass besides.
+// invalidSegment returns a segment with SYN and FIN, which conntrack classifies as INVALID even
+// if it is liberal.
 func (e *env) invalidSegment(from, to string) (src *lab.Host, s lab.Segment, err error) {
 	if src, err = e.host(from); err != nil {
 		return nil, s, err
@@ -83,8 +84,8 @@ func (e *env) invalidSegment(from, to string) (src *lab.Host, s lab.Segment, err
 	return src, s, err
 }
 
-// invalidPasses has a packet from a pod of node A to the outside arrive that
-// belongs to no connection and begins none.
+// invalidPasses verifies that node A forwards a packet to the outside that belongs to no
+// connection and begins none.
 func invalidPasses(from, to string) step {
 	return func(e *env) error {
 		n, err := e.countInvalid(from, to)
@@ -95,7 +96,7 @@ func invalidPasses(from, to string) step {
 	}
 }
 
-// invalidDropped has it not arrive.
+// invalidDropped verifies that node A drops such a packet.
 func invalidDropped(from, to string) step {
 	return func(e *env) error {
 		n, err := e.countInvalid(from, to)
@@ -114,7 +115,7 @@ func (e *env) countInvalid(from, to string) (int, error) {
 	tap := e.outsideTap()
 	tap.Reset()
 	src.Inject(e.lab.NodeA, s.Packet())
-	// The way of a UDP packet is the same, so it comes out after the other, if that does.
+	// A UDP packet takes the same path, so it arrives after the invalid packet, if that is forwarded.
 	last := lab.Segment{Protocol: lab.UDP, Src: s.Src, Dst: s.Dst}
 	src.Inject(e.lab.NodeA, last.Packet())
 	err = eventually(changeTimeout, func() error {
@@ -126,15 +127,15 @@ func (e *env) countInvalid(from, to string) (int, error) {
 	return tap.Count(isIncoming(lab.Probe{Protocol: lab.TCP, To: s.Dst})), err
 }
 
-// whileLocked has another program hold the lock of iptables during the steps.
-// The proxy may wait for it, and so cannot be asked to explain.
+// whileLocked holds the xtables lock during the steps. The proxy may wait for it, so explain is
+// not checked.
 func whileLocked(steps ...step) step {
 	return func(e *env) error {
 		lock, err := os.OpenFile(lockOf(e.lab.NodeA), os.O_CREATE|os.O_RDONLY, 0o600)
 		if err != nil {
 			return fmt.Errorf("open lock: %w", err)
 		}
-		defer func() { _ = lock.Close() }() // which unlocks
+		defer func() { _ = lock.Close() }() // releases the lock
 		if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 			return fmt.Errorf("lock: %w", err)
 		}
@@ -143,5 +144,5 @@ func whileLocked(steps ...step) step {
 	}
 }
 
-// settle waits until what was changed unseen is in the kernel.
+// settle waits until all changes made by changeNoWait are in the kernel.
 func settle(e *env) error { return e.proxy.settle() }

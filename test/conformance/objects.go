@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/source/convert"
 )
 
-// objects are what an API server would hold, and the store that is told of it.
+// objects are the content of an API server, and the store that receives every change.
 type objects struct {
 	convert convert.Converter
 	docs    map[string]document // by kind/name
@@ -25,12 +25,12 @@ type objects struct {
 
 // document is one object, converted.
 type document struct {
-	key   string // kind/name
-	text  string
-	put   func(*cluster.Store)
-	remove  func(*cluster.Store)
-	cidrs []netip.Prefix // of a ServiceCIDR
-	slice *discoveryv1.EndpointSlice
+	key    string // kind/name
+	text   string
+	put    func(*cluster.Store)
+	remove func(*cluster.Store)
+	cidrs  []netip.Prefix // of a ServiceCIDR
+	slice  *discoveryv1.EndpointSlice
 }
 
 func newObjects(s settings) *objects {
@@ -68,7 +68,7 @@ func (o *objects) remove(key string) error {
 	return nil
 }
 
-// fill tells a new store everything.
+// fill puts all objects into a new store.
 func (o *objects) fill(store *cluster.Store) {
 	o.store = store
 	for _, d := range o.docs {
@@ -112,7 +112,7 @@ func (o *objects) service(text string, d *document) error {
 		return fmt.Errorf("read Service: %w", err)
 	}
 	svc.Namespace = "default"
-	value, _ := o.convert.Service(&svc) // what is wrong shows in what clients see
+	value, _ := o.convert.Service(&svc) // problems show in the connections of clients
 	d.put = func(s *cluster.Store) { s.SetService(value) }
 	d.remove = func(s *cluster.Store) { s.DeleteService(value.Name) }
 	return nil

@@ -20,24 +20,24 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// changeTimeout is how long a change may take until clients see it.
+// changeTimeout is how long a change may take until it is in the kernel.
 const changeTimeout = 10 * time.Second
 
-// proxyUnderTest runs the parts of the proxy for one host, as the program does.
+// proxyUnderTest runs the parts of the proxy for one host.
 type proxyUnderTest struct {
 	t       testing.TB
 	host    *lab.Host
 	plane   Plane
 	options route.Options
-	args    []string // of a program
-	running *running // nil: the proxy is in this process
+	args    []string // of the command line, if the proxy is a separate process
+	running *running // nil: the proxy runs in this process
 
-	barrier *barrier
-	store   *cluster.Store
-	stop    func() // nil: not running
-	skipExplain    bool   // somebody took the rules away
+	barrier     *barrier
+	store       *cluster.Store
+	stop        func() // nil: not running
+	skipExplain bool   // the rules may differ from the routes: deleted, or written by another process
 
-	// routes returns the routes; nil if they are not in the kernel.
+	// routes returns nil if the routes are not in the kernel.
 	routes func() (*route.Snapshot, error)
 }
 
@@ -45,7 +45,7 @@ func newProxy(t testing.TB, host *lab.Host, p Plane, o route.Options) *proxyUnde
 	return &proxyUnderTest{t: t, host: host, plane: p, options: o}
 }
 
-// options are the settings as the compiler wants them for a plane.
+// options returns the settings as options of the compiler, with the defaults of the mode.
 func options(s settings, tr translator, n Traits) route.Options {
 	o := route.Options{NodeName: "node-a", MasqueradeAll: s.masqueradeAll, Detector: detector(s.detector)}
 	switch s.disabledFamily {
@@ -93,8 +93,8 @@ func detector(text string) route.DetectorOptions {
 	}}
 }
 
-// start runs the proxy until stop, or until the test ends, and waits until the
-// kernel does what the objects say.
+// start runs the proxy until stop is called or the test ends. It returns when the objects are
+// in the kernel.
 func (p *proxyUnderTest) start(objects *objects) error {
 	if p.plane.Launch != nil {
 		return p.launch(objects)
@@ -144,7 +144,7 @@ func routesOf(loop *proxy.Loop) func() (*route.Snapshot, error) {
 	}
 }
 
-// staticSource is the source of a store that has everything already.
+// staticSource is the source of a store that has all objects from the start.
 type staticSource struct{ done func() }
 
 func newSource(o *objects, store *cluster.Store, b *barrier) staticSource {
@@ -161,7 +161,7 @@ func (f staticSource) Run(ctx context.Context) error {
 	return nil
 }
 
-// settle waits until the kernel does what the store says.
+// settle waits until everything in the store is in the kernel.
 func (p *proxyUnderTest) settle() error {
 	if p.running != nil {
 		return p.running.settle()
@@ -171,12 +171,12 @@ func (p *proxyUnderTest) settle() error {
 	return p.barrier.wait()
 }
 
-// barrier tells when everything that was put into a store is in the kernel: it
-// puts a Service in after it, and waits for that.
+// barrier detects when everything that was put into a store is in the kernel: it adds a Service
+// after it, and waits until that one is applied.
 type barrier struct {
-	mu     sync.Mutex
+	mu       sync.Mutex
 	inserted uint16
-	seen   chan uint16
+	seen     chan uint16
 }
 
 func newBarrier() *barrier { return &barrier{seen: make(chan uint16, 64)} }

@@ -16,27 +16,27 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// recordingPlane is a plane of which a scenario sees the plans. It can be held before
-// it makes one, and be made to fail.
+// recordingPlane wraps a plane and records its plans. It can be blocked before a plan, and can
+// fail plans.
 type recordingPlane struct {
 	plane.Plane
 
 	mu      sync.Mutex
 	plans   []recordedPlan
-	failing bool          // nothing is written
-	failed  int           // so often
-	held    chan struct{} // told when a plan waits; nil: do not wait
+	failing bool          // fail plans without writing anything
+	failed  int           // plans
+	held    chan struct{} // closed when a plan waits for release; nil: do not wait
 	release chan struct{}
 }
 
-// recordedPlan is one plan, and the Services it was made for.
+// recordedPlan is a plan and the Services in its change.
 type recordedPlan struct {
 	plane.Plan
-	plane *recordingPlane
+	plane   *recordingPlane
 	touched map[cluster.Name]bool
 }
 
-// restartRecording starts the proxy again with its plane watched from the beginning.
+// restartRecording restarts the proxy with a recordingPlane.
 func (e *env) restartRecording() (*recordingPlane, error) {
 	if err := requireInProcess(e); err != nil {
 		return nil, err
@@ -82,12 +82,12 @@ func (p recordedPlan) Apply(ctx context.Context) error {
 	}
 	p.plane.mu.Unlock()
 	if fails {
-		return errors.New("refused, to see what becomes of it")
+		return errors.New("rejected by the test")
 	}
 	return p.Plan.Apply(ctx)
 }
 
-// plansFor counts the plans made for a Service.
+// plansFor counts the plans with a change of a Service.
 func (w *recordingPlane) plansFor(service string) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -100,8 +100,8 @@ func (w *recordingPlane) plansFor(service string) int {
 	return n
 }
 
-// hold has the next plan wait until the function returned is called. It returns
-// when that plan is about to be made, for the sake of the barrier.
+// hold blocks the next plan until the returned function is called. It adds a barrier to cause
+// that plan, and returns when it is blocked.
 func (e *env) hold(w *recordingPlane) (release func(), err error) {
 	held := make(chan struct{})
 	w.mu.Lock()
@@ -118,8 +118,8 @@ func (e *env) hold(w *recordingPlane) (release func(), err error) {
 	}
 }
 
-// whileWriting has changes happen while the proxy is writing another one; those for
-// Service web must make so many plans, and no more.
+// whileWriting makes changes while the proxy is writing another one, and verifies the number of
+// plans for Service web.
 func whileWriting(plans int, changes func(*env) error) step {
 	return func(e *env) error {
 		w, err := e.restartRecording()
@@ -143,7 +143,7 @@ func whileWriting(plans int, changes func(*env) error) step {
 	}
 }
 
-// restartWithoutChange starts the proxy again; it must find nothing to write.
+// restartWithoutChange restarts the proxy and verifies that it writes nothing.
 func restartWithoutChange(e *env) error {
 	w, err := e.restartRecording()
 	if err != nil {
@@ -159,14 +159,14 @@ func restartWithoutChange(e *env) error {
 	return nil
 }
 
-// failPlans has every plan from now on fail, with nothing written.
+// failPlans makes every plan fail without writing anything.
 func (w *recordingPlane) failPlans() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.failing = true
 }
 
-// stopFailing ends refuse, and returns how many plans failed.
+// stopFailing ends failPlans, and returns how many plans failed.
 func (w *recordingPlane) stopFailing() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -174,8 +174,8 @@ func (w *recordingPlane) stopFailing() int {
 	return w.failed
 }
 
-// whileRejected makes a change that the kernel refuses for as long as clients look
-// at what there is meanwhile. After that it must be written soon.
+// whileRejected makes a change that the kernel rejects while the step meanwhile runs.
+// Afterwards the proxy must write it.
 func whileRejected(change, meanwhile step) step {
 	return func(e *env) error {
 		w, err := e.restartRecording()
@@ -185,7 +185,7 @@ func whileRejected(change, meanwhile step) step {
 		w.failPlans()
 		err = errors.Join(change(e), meanwhile(e))
 		if n := w.stopFailing(); n == 0 {
-			err = errors.Join(err, errors.New("nothing was refused: the test is wrong"))
+			err = errors.Join(err, errors.New("the test rejected no plan"))
 		}
 		return errors.Join(err, e.proxy.settle())
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// changeNoWait adds and replaces objects without waiting for the proxy, which may
-// not be running.
+// changeNoWait adds and replaces objects without waiting for the proxy, which may not be
+// running.
 func changeNoWait(docs ...string) step {
 	return func(e *env) error { return e.change(e.texts(docs), nil) }
 }
@@ -24,16 +24,16 @@ func removeNoWait(keys ...string) step {
 	return func(e *env) error { return e.change(nil, keys) }
 }
 
-// requireInProcess skips the scenario where the proxy is another process: a later step
-// reads its memory.
+// requireInProcess skips the scenario if the proxy is a separate process: a later step reads
+// its memory.
 func requireInProcess(e *env) error {
 	if e.proxy.running != nil {
-		e.t.Skip("looks into the proxy, which is another process here")
+		e.t.Skip("needs the proxy in the process of the test")
 	}
 	return nil
 }
 
-// removeRules ends the proxy and takes away what it wrote, as --cleanup does.
+// removeRules stops the proxy and removes its rules, as --cleanup does.
 func removeRules(e *env) error {
 	e.proxy.stop()
 	e.proxy.skipExplain = true
@@ -44,7 +44,7 @@ func removeRules(e *env) error {
 	return nil
 }
 
-// cleanUp is removed where nobody else has rules: none may be left.
+// cleanUp is removeRules on a host without rules of other programs: no rules may remain.
 func cleanUp(e *env) error {
 	if err := removeRules(e); err != nil {
 		return err
@@ -52,17 +52,17 @@ func cleanUp(e *env) error {
 	return e.traits().checkRemoved(e.lab.NodeA)
 }
 
-// checkRemoved has no rules of a plane be left.
+// checkRemoved verifies that no rules of a plane remain.
 func (n *Traits) checkRemoved(h *lab.Host) error {
 	left, err := n.rules.remaining(h)
 	if err == nil && left != "" {
-		err = fmt.Errorf("rules are left:\n%s", left)
+		err = fmt.Errorf("rules remain:\n%s", left)
 	}
 	return err
 }
 
-// switchMode starts the proxy again in another mode, and what it wrote in the first
-// one goes as soon as the rules of the other are there.
+// switchMode restarts the proxy in another mode, and removes the rules of the first mode when
+// those of the other are in the kernel.
 func switchMode(e *env) error {
 	if err := requireInProcess(e); err != nil {
 		return err
@@ -81,8 +81,8 @@ func switchMode(e *env) error {
 	return first.checkRemoved(e.lab.NodeA)
 }
 
-// replaceAllRules has somebody delete every rule on node A, and load some of his own
-// for which flows are tracked on.
+// replaceAllRules deletes every rule on node A, and loads foreign rules that keep conntrack
+// active.
 func replaceAllRules(e *env) error {
 	if err := e.traits().rules.flush(e.lab.NodeA); err != nil {
 		return err
@@ -94,9 +94,9 @@ func replaceAllRules(e *env) error {
 	return nil
 }
 
-// flushRules has somebody delete every rule on node A, and waits until what
-// clients meet, which comes last, is back. Who connects meanwhile is not
-// translated, and stays so.
+// flushRules deletes every rule on node A, and waits until the proxy has restored the
+// frontends, which it writes last. Connections that begin in between are not translated, and
+// stay so.
 func flushRules(e *env) error {
 	rules := e.traits().rules
 	before, err := rules.frontends(e.lab.NodeA)
@@ -109,14 +109,14 @@ func flushRules(e *env) error {
 	return soon(func(e *env) error {
 		after, err := rules.frontends(e.lab.NodeA)
 		if err == nil && !slices.Equal(after, before) {
-			err = fmt.Errorf("somebody flushed all rules; there are frontends %q, want %q", after, before)
+			err = fmt.Errorf("all rules were flushed; the frontends are %q, want %q", after, before)
 		}
 		return err
 	})(e)
 }
 
-// foreignRules are somebody else's, at the same hooks and under names that ours
-// may have.
+// foreignRules are rules of other programs, at the same hooks and with names that Sluice might
+// use.
 const foreignRules = `
 table inet foreign {
   map backends { type ipv4_addr : verdict; elements = { 172.30.0.41 : accept }; }
@@ -137,7 +137,7 @@ table ip other {
 }
 `
 
-// foreignChains are somebody else's in iptables, of either family.
+// foreignChains are chains of other programs in iptables, of either family.
 const foreignChains = `*mangle
 :KUBE-KUBELET-CANARY - [0:0]
 COMMIT
@@ -159,8 +159,7 @@ COMMIT
 COMMIT
 `
 
-// withForeignRules has somebody else's rules there, which must be as they were after
-// the steps.
+// withForeignRules adds foreign rules and verifies that the steps do not change them.
 func withForeignRules(steps ...step) step {
 	return func(e *env) error {
 		e.lab.NodeA.Nft(foreignRules)
@@ -176,7 +175,7 @@ func withForeignRules(steps ...step) step {
 		}
 		after, err := e.listForeignRules()
 		if err == nil && after != before {
-			err = fmt.Errorf("somebody else's rules were\n%sand are\n%s", before, after)
+			err = fmt.Errorf("the foreign rules were\n%sand are now\n%s", before, after)
 		}
 		return err
 	}
@@ -201,7 +200,7 @@ func (e *env) listForeignRules() (string, error) {
 	return all.String(), err
 }
 
-// withoutLoadingSCTP has the kernel's sctp module not be loaded by the steps.
+// withoutLoadingSCTP verifies that the steps do not load the sctp module.
 func withoutLoadingSCTP(steps ...step) step {
 	return func(e *env) error {
 		before, err := sctpLoaded()

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// Run puts each plane through every scenario. The calling test binary must have
-// entered namespaces of its own by lab.Main.
+// Run runs every scenario with each plane. The calling test binary must have entered its own
+// namespaces with lab.Main.
 func Run(t *testing.T, planes ...Plane) {
 	for _, p := range planes {
 		t.Run(p.Name, func(t *testing.T) {
@@ -39,7 +39,7 @@ func (s scenario) run(t *testing.T, p Plane) {
 	}
 }
 
-// runVariant runs a scenario once.
+// runVariant runs a scenario in one IP family.
 func (s scenario) runVariant(t *testing.T, p Plane, tr translator) {
 	e := s.setUp(t, p, tr)
 	for i, step := range s.steps {
@@ -49,11 +49,11 @@ func (s scenario) runVariant(t *testing.T, p Plane, tr translator) {
 	}
 }
 
-// setUp builds a lab for a scenario with the proxy at work in it.
+// setUp builds the lab of a scenario and starts the proxy in it.
 func (s scenario) setUp(t *testing.T, p Plane, tr translator) *env {
 	t.Helper()
 	e := &env{
-		timeout:   changeTimeout,
+		timeout:    changeTimeout,
 		translator: tr,
 		t:          t,
 		lab:        lab.New(t, s.lab),
@@ -78,7 +78,7 @@ func (s scenario) setUp(t *testing.T, p Plane, tr translator) *env {
 	return e
 }
 
-// prepare builds what there is before the first step.
+// prepare starts the pods, adds the objects and starts the proxy.
 func (e *env) prepare(s scenario) error {
 	for _, text := range s.pods {
 		if err := e.pod(e.text(text)); err != nil {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// clientIP are the fields of a Service that remembers its clients.
+// clientIP are the fields of a Service with session affinity.
 const clientIP = `sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {timeoutSeconds: 10800}}`
 
 // affinities is section 7.J: session affinity ClientIP.
@@ -15,14 +15,14 @@ func affinities() []scenario {
 	return slices.Concat(affinityClients(), affinityShared(), affinityChanges())
 }
 
-// affinityClients is who is remembered where.
+// affinityClients are clients of every kind of address.
 func affinityClients() []scenario {
 	both := []string{"10.180.0.1:8080", "10.180.1.1:8080"}
 	pods := slice("web", "8080", "10.180.0.1 A", "10.180.1.1 B")
 	sticky := service("web", `clusterIP: 172.30.0.41, ports: [{port: 80}], `+clientIP)
 	return []scenario{
 		{
-			covers: []int{181, 196}, summary: "a client keeps its backend, whatever happens to other Services",
+			covers: []int{181, 196}, summary: "a client keeps its backend while other Services change",
 			cluster: []string{sticky, pods},
 			steps: []step{
 				keepsBackend("pod", "10.180.0.2", "172.30.0.41:80", both...),
@@ -47,7 +47,7 @@ func affinityClients() []scenario {
 			},
 		},
 		{
-			covers: []int{183}, summary: "a client of a load balancer's address keeps its backend under either policy",
+			covers: []int{183}, summary: "a client of a VIP keeps its backend under either policy",
 			cluster: []string{
 				loadBalancer("web", `clusterIP: 172.30.0.41, ports: [{port: 80}], `+clientIP, "192.168.99.1"),
 				pods,
@@ -60,7 +60,7 @@ func affinityClients() []scenario {
 			},
 		},
 		{
-			covers: []int{184, 192}, summary: "clients, and the ports of a Service, choose independently of each other",
+			covers: []int{184, 192}, summary: "each client and each port of a Service has independent affinity",
 			cluster: manyPorts(10800, "10.180.0.1 A", "10.180.1.1 B"),
 			steps: []step{
 				choose("one", "10.180.0.2", varied),
@@ -72,12 +72,12 @@ func affinityClients() []scenario {
 	}
 }
 
-// affinityShared is what the addresses of a Service remember together, and for how long.
+// affinityShared is affinity across the addresses of a Service, and across restarts.
 func affinityShared() []scenario {
 	four := []string{"10.180.0.1:8080", "10.180.0.3:8080", "10.180.1.1:8080", "10.180.1.3:8080"}
 	return []scenario{
 		{
-			covers: []int{191}, summary: "all addresses of a port share what they remember",
+			covers: []int{191}, summary: "all addresses of a port share the affinity of a client",
 			cluster: []string{
 				loadBalancer("web", `clusterIP: 172.30.0.41, ports: [{port: 80, nodePort: 32000}], externalIPs: [192.168.99.22], `+clientIP, "192.168.99.1"),
 				slice("web", "8080", "10.180.0.1 A", "10.180.0.3 A", "10.180.1.1 B", "10.180.1.3 B"),
@@ -90,7 +90,7 @@ func affinityShared() []scenario {
 			},
 		},
 		{
-			covers: []int{193}, summary: "a remote backend remembered through the ClusterIP is not used where the policy is Local",
+			covers: []int{193}, summary: "affinity to a remote backend by the ClusterIP does not apply where the policy is Local",
 			cluster: []string{
 				loadBalancer("web", `clusterIP: 172.30.0.41, externalTrafficPolicy: Local, ports: [{port: 80}], `+clientIP, "192.168.99.1"),
 				slice("web", "8080", "10.180.1.1 B"),
@@ -103,7 +103,7 @@ func affinityShared() []scenario {
 			},
 		},
 		{
-			covers: []int{194}, summary: "UDP clients keep their backend, whatever port they send from",
+			covers: []int{194}, summary: "UDP clients keep their backend from any source port",
 			cluster: []string{
 				service("web", `clusterIP: 172.30.0.41, ports: [{port: 53, protocol: UDP}], `+clientIP),
 				slice("web", "53/udp", "10.180.0.1 A", "10.180.1.1 B"),
@@ -114,7 +114,7 @@ func affinityShared() []scenario {
 			},
 		},
 		{
-			covers: []int{195}, summary: "what is remembered outlives a restart of the proxy",
+			covers: []int{195}, summary: "affinity survives a restart of the proxy",
 			cluster: manyPorts(10800, "10.180.0.1 A", "10.180.1.1 B"),
 			steps: []step{
 				choose("pod", "10.180.0.2", varied),
@@ -138,7 +138,7 @@ func affinityChanges() []scenario {
 	const fields = `clusterIP: 172.30.0.41, ports: [{port: 80}], `
 	return []scenario{
 		{
-			covers: []int{185, 186}, summary: "each new connection keeps the memory alive; after timeoutSeconds without one it is gone",
+			covers: []int{185, 186}, summary: "each new connection renews the affinity; it expires timeoutSeconds after the last",
 			cluster: manyPorts(4, "10.180.0.1 A", "10.180.1.1 B"),
 			steps: []step{
 				choose("pod", "10.180.0.2", varied),
@@ -148,7 +148,7 @@ func affinityChanges() []scenario {
 			},
 		},
 		{
-			covers: []int{187, 188}, summary: "affinity switched on and off holds for the next connection",
+			covers: []int{187, 188}, summary: "enabling or disabling affinity affects the next connection",
 			cluster: []string{service("web", fields+`sessionAffinity: None`), slice("web", "8080", pods...)},
 			steps: []step{
 				reach("10.180.0.2", "172.30.0.41:80", original, three...),
@@ -159,7 +159,7 @@ func affinityChanges() []scenario {
 			},
 		},
 		{
-			covers: []int{189}, summary: "a client whose backend is deleted moves to another one, and sticks there",
+			covers: []int{189}, summary: "a client whose backend is deleted gets another one, and keeps it",
 			cluster: []string{service("web", fields+clientIP), slice("web", "8080", pods...)},
 			steps: []step{
 				keepsBackend("pod", "10.180.0.2", "172.30.0.41:80", three...),
@@ -171,7 +171,7 @@ func affinityChanges() []scenario {
 			},
 		},
 		{
-			covers: []int{189}, summary: "a client whose backend becomes unready moves to another one, and sticks there",
+			covers: []int{189}, summary: "a client whose backend becomes unready gets another one, and keeps it",
 			cluster: []string{service("web", fields+clientIP), slice("web", "8080", pods...)},
 			steps: []step{
 				keepsBackend("pod", "10.180.0.2", "172.30.0.41:80", three...),
@@ -181,7 +181,7 @@ func affinityChanges() []scenario {
 			},
 		},
 		{
-			covers: []int{190}, summary: "one backend replaced by another moves only the clients that were stuck to it",
+			covers: []int{190}, summary: "replacing a backend moves only the clients with affinity to it",
 			cluster: manyPorts(10800, "10.180.0.1 A", "10.180.1.1 B", "10.180.1.3 B"),
 			steps: []step{
 				choose("pod", "10.180.0.2", varied),

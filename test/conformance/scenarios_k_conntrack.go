@@ -13,22 +13,22 @@ func udpFlows() []scenario {
 	return slices.Concat(udpBackendChanges(), staleFlows(), specialFlows(), earlyClients())
 }
 
-// earlyClients are TCP clients that begin before they can be served: kube-proxy
-// lets them send in vain until they give up, for two minutes at most.
+// earlyClients are TCP clients that connect before they can be served. kube-proxy leaves their
+// conntrack entries, so that their retransmissions fail for up to two minutes.
 func earlyClients() []scenario {
 	const near = "10.180.0.1"
 	web := service("web", `clusterIP: 172.30.0.41, ports: [{port: 80}]`)
 	backend := slice("web", "80", near+" A")
 	all := []scenario{
 		{
-			covers: []int{211}, summary: "a TCP client that began before there was such a Service is answered",
+			covers: []int{211}, summary: "a TCP client that connected before the Service existed is answered",
 			cluster: []string{backend},
 			steps:   []step{connectDuring("10.180.0.2", "172.30.0.41:80", apply(web), near+":80")},
 		},
 	}
 	for _, client := range []string{"10.180.0.2", "node"} {
 		all = append(all, scenario{
-			covers: []int{211}, summary: "a TCP client that began while there were no rules is answered: " + client,
+			covers: []int{211}, summary: "a TCP client that connected while there were no rules is answered: " + client,
 			cluster: []string{web, backend},
 			steps: []step{
 				stopProxy, replaceAllRules,
@@ -39,8 +39,7 @@ func earlyClients() []scenario {
 	return all
 }
 
-// udpBackendChanges are UDP clients that keep their source port while backends come
-// and go.
+// udpBackendChanges are UDP clients with a fixed source port while backends change.
 func udpBackendChanges() []scenario {
 	const near, far = "10.180.0.1", "10.180.1.1"
 	plain := service("web", `clusterIP: 172.30.0.41, ports: [{port: 53, protocol: UDP}]`)
@@ -48,12 +47,12 @@ func udpBackendChanges() []scenario {
 	balanced := loadBalancer("web", `clusterIP: 172.30.0.41, ports: [{port: 53, protocol: UDP}]`, "192.168.99.1")
 	return []scenario{
 		{
-			covers: []int{197, 198}, summary: "a UDP client outside that keeps sending to a NodePort follows the backends",
+			covers: []int{197, 198}, summary: "a UDP client of a NodePort always reaches a current backend",
 			cluster: []string{nodePort},
 			steps:   followsBackends("outside", "192.168.0.2:32000/udp", near+" A", far+" B"),
 		},
 		{
-			covers: []int{197}, summary: "a UDP client that began before there was such a NodePort gets to the backend",
+			covers: []int{197}, summary: "a UDP client that sent before the NodePort existed reaches the backend",
 			cluster: []string{service("web", `clusterIP: 172.30.0.41, ports: [{port: 53, protocol: UDP}]`), slice("web", "53/udp", near+" A")},
 			steps: []step{
 				open("f", "outside", "192.168.0.2:32000/udp"),
@@ -63,27 +62,27 @@ func udpBackendChanges() []scenario {
 			},
 		},
 		{
-			covers: []int{199}, summary: "a UDP client that keeps sending to a ClusterIP follows the backends",
+			covers: []int{199}, summary: "a UDP client of a ClusterIP always reaches a current backend",
 			cluster: []string{plain},
 			steps:   followsBackends("10.180.0.2", "172.30.0.41:53/udp", near+" A", far+" B"),
 		},
 		{
-			covers: []int{200}, summary: "a UDP client of a ClusterIP with the local policy follows the backends",
+			covers: []int{200}, summary: "a UDP client of a ClusterIP under internal Local always reaches a current backend",
 			cluster: []string{service("web", `clusterIP: 172.30.0.41, internalTrafficPolicy: Local, ports: [{port: 53, protocol: UDP}]`)},
 			steps:   followsBackends("10.180.0.2", "172.30.0.41:53/udp", near+" A", "10.180.0.3 A"),
 		},
 		{
-			covers: []int{201}, summary: "a UDP client in the host's network follows the backends of a ClusterIP",
+			covers: []int{201}, summary: "a UDP client on the node always reaches a current backend of a ClusterIP",
 			cluster: []string{plain},
 			steps:   followsBackends("node", "172.30.0.41:53/udp", near+" A", far+" B"),
 		},
 		{
-			covers: []int{202}, summary: "a UDP client of a load balancer's address follows backends on other nodes",
+			covers: []int{202}, summary: "a UDP client of a VIP reaches a new backend on another node",
 			cluster: []string{balanced},
 			steps:   followsBackends("outside", "192.168.99.1:53/udp", near+" A", far+" B"),
 		},
 		{
-			covers: []int{202}, summary: "a UDP client of a load balancer's address follows backends on the same node",
+			covers: []int{202}, summary: "a UDP client of a VIP reaches a new backend on the same node",
 			cluster: []string{balanced},
 			steps:   followsBackends("outside", "192.168.99.1:53/udp", near+" A", "10.180.0.3 A"),
 		},
@@ -98,7 +97,7 @@ func udpBackendChanges() []scenario {
 			},
 		},
 		{
-			covers: []int{204}, summary: "a UDP client of a NodePort follows a changed target port",
+			covers: []int{204}, summary: "a UDP client of a NodePort reaches a changed target port",
 			cluster: []string{nodePort, slice("web", "53/udp", near+" A")},
 			steps: []step{
 				open("f", "outside", "192.168.0.2:32000/udp", near+":53"),
@@ -109,8 +108,8 @@ func udpBackendChanges() []scenario {
 	}
 }
 
-// followsBackends is the story of a UDP client that sends before there are endpoints;
-// then comes one, another, and the first goes.
+// followsBackends are the steps of a UDP client that sends before there are endpoints. Then an
+// endpoint is added, then a second one, and then the first is deleted.
 func followsBackends(from, to, first, second string) []step {
 	address := func(endpoint string) string { return endpoint[:len(endpoint)-len(" A")] + ":53" }
 	return []step{
@@ -125,8 +124,8 @@ func followsBackends(from, to, first, second string) []step {
 	}
 }
 
-// staleFlows are which entries are deleted after a change: exactly those that
-// lead to where nobody serves, or past a Service.
+// staleFlows are changes after which UDP conntrack entries must be deleted: exactly those that
+// lead to an endpoint that does not serve, or that bypass a Service.
 func staleFlows() []scenario {
 	const fields = `externalIPs: [192.168.99.22], ports: [{name: u, port: 8000, protocol: UDP, nodePort: 32000}]`
 	everywhere := loadBalancer("web", `clusterIP: 172.30.0.41, `+fields, "192.168.99.1")
@@ -140,7 +139,7 @@ func staleFlows() []scenario {
 	return []scenario{
 		deletedEndpoints(),
 		{
-			covers: []int{210}, summary: "without serving endpoints all UDP entries of a Service end, those of its NodePort too (kube-proxy keeps these)",
+			covers: []int{210}, summary: "without serving endpoints all UDP entries of a Service are deleted, also of its NodePort (kube-proxy keeps those)",
 			cluster: []string{everywhere, slice("web", "u:8000/udp", "10.180.0.1 A")},
 			steps: append(slices.Clip(opened),
 				entriesAfter(apply(slice("web", "u:8000/udp", "10.180.0.1 A 000")), all...),
@@ -151,7 +150,7 @@ func staleFlows() []scenario {
 			),
 		},
 		{
-			covers: []int{210}, summary: "the UDP entries of a deleted Service end with it (kube-proxy keeps them)",
+			covers: []int{210}, summary: "the UDP entries of a deleted Service are deleted (kube-proxy keeps them)",
 			cluster: []string{everywhere, slice("web", "u:8000/udp", "10.180.0.1 A")},
 			steps: append(slices.Clip(opened),
 				entriesAfter(remove("Service/web"), all...),
@@ -159,7 +158,7 @@ func staleFlows() []scenario {
 			),
 		},
 		{
-			covers: []int{211}, summary: "a flow that went past the Service before it was there is turned to it",
+			covers: []int{211}, summary: "a UDP flow from before the Service existed reaches the Service",
 			cluster: []string{service("other", `clusterIP: 172.30.0.42, ports: [{port: 53, protocol: UDP}]`)},
 			steps: []step{
 				open("f", "10.180.0.2", "172.31.0.41:8000/udp"),
@@ -172,7 +171,7 @@ func staleFlows() []scenario {
 			},
 		},
 		{
-			covers: []int{212}, summary: "a flow to somebody else's port is none of ours, though a NodePort has the same number (kube-proxy deletes it)",
+			covers: []int{212}, summary: "a UDP flow to another host keeps its entry, though a NodePort has the same number (kube-proxy deletes it)",
 			cluster: []string{everywhere, slice("web", "u:8000/udp", "10.180.0.1 A")},
 			pods:    []string{"outside 32000/udp"},
 			steps: []step{
@@ -186,12 +185,13 @@ func staleFlows() []scenario {
 	}
 }
 
-// deletedEndpoints is one change to endpoints of every kind.
+// deletedEndpoints is one change that deletes and terminates endpoints, with flows of every
+// kind.
 func deletedEndpoints() scenario {
 	const udp, tcp, sctp, other = "172.30.0.41:8000/udp", "172.30.0.41:8000/tcp", "172.30.0.41:8000/sctp", "172.30.0.41:8001/udp"
 	const ports = "u:8000/udp t:8000/tcp s:8000/sctp"
 	return scenario{
-		covers: []int{205, 206, 207, 208, 209}, summary: "only UDP entries to endpoints that serve no more are deleted",
+		covers: []int{205, 206, 207, 208, 209}, summary: "only UDP entries of endpoints that no longer serve are deleted",
 		cluster: []string{
 			service("web", `clusterIP: 172.30.0.41, ports: [
   {name: u, port: 8000, protocol: UDP}, {name: t, port: 8000, protocol: TCP},
@@ -216,12 +216,12 @@ func deletedEndpoints() scenario {
 	}
 }
 
-// specialFlows is what is not asked and answered.
+// specialFlows are one-way streams, and packets that conntrack classifies as invalid.
 func specialFlows() []scenario {
 	const here = "10.180.0.1"
 	return []scenario{
 		{
-			covers: []int{213}, summary: "a stream that nobody answers is told when the last endpoint goes",
+			covers: []int{213}, summary: "a one-way UDP stream is refused when the last endpoint is deleted",
 			cluster: []string{
 				service("statsd", `clusterIP: 172.30.0.41, ports: [{port: 8125, protocol: UDP}]`),
 				slice("statsd", "8125/udp", "10.180.0.1 A"),
@@ -235,7 +235,7 @@ func specialFlows() []scenario {
 			},
 		},
 		{
-			covers: []int{214}, summary: "a segment out of the window does not end a connection",
+			covers: []int{214}, summary: "a segment out of the window does not reset a connection",
 			cluster: []string{
 				service("web", `clusterIP: 172.30.0.41, ports: [{port: 80}]`),
 				slice("web", "8080", "10.180.0.1 A"),
@@ -247,7 +247,7 @@ func specialFlows() []scenario {
 			},
 		},
 		{
-			covers: []int{214}, summary: "what belongs to no connection and begins none is forwarded, but not in iptables mode",
+			covers: []int{214}, summary: "invalid packets are forwarded, but dropped in iptables mode",
 			cluster: exposed("Cluster", "10.180.0.1 A"),
 			steps: []step{
 				when(inIptablesMode, invalidDropped("10.180.0.2", "203.0.113.2:80")).
@@ -257,7 +257,7 @@ func specialFlows() []scenario {
 			},
 		},
 		{
-			covers: []int{214}, summary: "where conntrack is liberal it is forwarded in iptables mode too",
+			covers: []int{214}, summary: "with nf_conntrack_tcp_be_liberal invalid packets are forwarded in iptables mode too",
 			settings: settings{liberal: true}, cluster: exposed("Cluster", "10.180.0.1 A"),
 			steps: []step{
 				invalidPasses("10.180.0.2", "203.0.113.2:80"),

@@ -12,7 +12,7 @@ func changes() []scenario {
 	return slices.Concat(addedAndDeleted(), portChanges(), typeChanges(), endpointChanges(), manyChanges())
 }
 
-// addedAndDeleted is Services and endpoints that appear and disappear.
+// addedAndDeleted are Services and endpoints that are added and deleted.
 func addedAndDeleted() []scenario {
 	web := service("web", `clusterIP: 172.30.0.41, ports: [{port: 80}]`)
 	pods := slice("web", "8080", "10.180.0.1 A", "10.180.1.1 B")
@@ -29,12 +29,12 @@ func addedAndDeleted() []scenario {
 			steps:   []step{refused(client, vip), apply(pods), reach(client, vip, original, both...)},
 		},
 		{
-			covers: []int{218}, summary: "endpoints may be there before their Service",
+			covers: []int{218}, summary: "endpoints may exist before their Service",
 			cluster: []string{pods},
 			steps:   []step{unallocated(client, vip), apply(web), reach(client, vip, original, both...)},
 		},
 		{
-			covers: []int{219, 220}, summary: "a Service deleted is gone, and others are unaffected; made again it works",
+			covers: []int{219, 220}, summary: "a deleted Service is removed without affecting others, and works when created again",
 			cluster: append([]string{web, pods}, other...),
 			steps: []step{
 				uninterrupted(client, "172.30.0.42:80",
@@ -50,7 +50,7 @@ func addedAndDeleted() []scenario {
 			},
 		},
 		{
-			covers: []int{221}, summary: "a Service made again with another ClusterIP is at the new one only",
+			covers: []int{221}, summary: "a Service created again with another ClusterIP has only the new one",
 			cluster: []string{web, pods},
 			steps: []step{
 				remove("Service/web"),
@@ -60,7 +60,7 @@ func addedAndDeleted() []scenario {
 			},
 		},
 		{
-			covers: []int{225}, summary: "scaled from nothing to three and back, a Service refuses, balances, refuses",
+			covers: []int{225}, summary: "a Service scaled from zero to three and back refuses, balances, refuses",
 			cluster: []string{web, slice("web", "8080")},
 			steps: []step{times(2,
 				refused(client, vip),
@@ -70,7 +70,7 @@ func addedAndDeleted() []scenario {
 			)},
 		},
 		{
-			covers: []int{226}, summary: "of three Services one goes and another comes, and the rest keep working",
+			covers: []int{226}, summary: "one Service is deleted and one added without interrupting others",
 			cluster: append([]string{
 				web, pods,
 				service("third", `clusterIP: 172.30.0.44, ports: [{port: 80}]`), slice("third", "8080", "10.180.1.4 B"),
@@ -87,7 +87,7 @@ func addedAndDeleted() []scenario {
 	}
 }
 
-// portChanges is ports that come, go and get another name.
+// portChanges are ports that are added, deleted and renamed.
 func portChanges() []scenario {
 	const fields = `clusterIP: 172.30.0.41, ports: `
 	one := []string{service("web", fields+`[{name: a, port: 80}]`), slice("web", "a:8080", "10.180.0.1 A")}
@@ -96,7 +96,7 @@ func portChanges() []scenario {
 	const client, vip, second = "10.180.0.2", "172.30.0.41:80", "172.30.0.41:81"
 	return []scenario{
 		{
-			covers: []int{222, 223}, summary: "a port is added and removed, and the other one is uninterrupted",
+			covers: []int{222, 223}, summary: "adding and removing a port does not interrupt another",
 			cluster: one,
 			steps: []step{
 				open("kept", client, vip, "10.180.0.1:8080"),
@@ -131,7 +131,7 @@ func portChanges() []scenario {
 			},
 		},
 		{
-			covers: []int{224}, summary: "a port is renamed with the slices of both names there for a while",
+			covers: []int{224}, summary: "a port is renamed while slices with both names exist",
 			cluster: one,
 			steps: []step{
 				uninterrupted(client, vip,
@@ -147,7 +147,7 @@ func portChanges() []scenario {
 	}
 }
 
-// typeChanges is Services that become of another type.
+// typeChanges are Services whose type changes.
 func typeChanges() []scenario {
 	const ports = `ports: [{port: 80}]`
 	external := service("web", `type: ExternalName, externalName: example.com`)
@@ -185,15 +185,15 @@ func typeChanges() []scenario {
 	}
 }
 
-// throughAllTypes is one Service that is of each type in turn, with other ports
-// each time, reachable by the means of that type only. That UDP flows which
-// were there end takes a moment; new ones may have the same ports.
+// throughAllTypes is a Service that has each type in turn, with other ports each time, and must
+// be reachable only as that type. Old UDP entries are deleted with a delay, and new flows may
+// have the same ports.
 func throughAllTypes(protocol, name string) scenario {
 	port := func(fields string) string { return fmt.Sprintf("ports: [{protocol: %s, %s}]", name, fields) }
 	at := func(addr string) string { return addr + "/" + protocol }
 	const client, pod = "10.180.0.2", "10.180.0.1:8080"
 	return scenario{
-		covers: []int{230}, summary: "a Service goes through all types and other ports over " + name,
+		covers: []int{230}, summary: "a Service changes through all types and several ports over " + name,
 		cluster: []string{
 			service("web", `clusterIP: 172.30.0.41, `+port("port: 80")),
 			slice("web", at("8080"), "10.180.0.1 A"),
@@ -221,13 +221,13 @@ func throughAllTypes(protocol, name string) scenario {
 	}
 }
 
-// endpointChanges is endpoints that change their slice or their address.
+// endpointChanges are endpoints that move to another slice or address.
 func endpointChanges() []scenario {
 	web := service("web", `clusterIP: 172.30.0.41, ports: [{port: 80}]`)
 	const client, vip = "10.180.0.2", "172.30.0.41:80"
 	return []scenario{
 		{
-			covers: []int{231}, summary: "an endpoint moves to another slice, in both for a while",
+			covers: []int{231}, summary: "an endpoint moves to another slice and is in both temporarily",
 			cluster: []string{web, slice("web/x", "8080", "10.180.0.1 A"), slice("web/y", "8080", "10.180.1.1 B")},
 			steps: []step{
 				uninterrupted(client, vip,
@@ -241,7 +241,7 @@ func endpointChanges() []scenario {
 			},
 		},
 		{
-			covers: []int{231}, summary: "an endpoint moves to another slice, in none for a while",
+			covers: []int{231}, summary: "an endpoint moves to another slice and is in none temporarily",
 			cluster: []string{web, slice("web/x", "8080", "10.180.0.1 A"), slice("web/y", "8080", "10.180.1.1 B")},
 			steps: []step{
 				uninterrupted(client, vip,
@@ -253,7 +253,7 @@ func endpointChanges() []scenario {
 			},
 		},
 		{
-			covers: []int{232}, summary: "a pod comes back with another address, and the old one is not used",
+			covers: []int{232}, summary: "a pod is recreated with another address, and the old one is not used",
 			cluster: []string{web, slice("web", "8080", "10.180.0.1 A", "10.180.1.1 B")},
 			steps: []step{
 				apply(slice("web", "8080", "10.180.0.1 A")),
@@ -267,7 +267,7 @@ func endpointChanges() []scenario {
 	}
 }
 
-// manyChanges is many changes at once.
+// manyChanges are many changes in a short time.
 func manyChanges() []scenario {
 	web := []string{
 		service("web", `clusterIP: 172.30.0.41, ports: [{port: 80}]`),
@@ -276,7 +276,7 @@ func manyChanges() []scenario {
 	const client, vip = "10.180.0.2", "172.30.0.41:80"
 	return []scenario{
 		{
-			covers: []int{233}, summary: "updates that come while another is being written are written together, and the last one counts",
+			covers: []int{233}, summary: "updates during a write are combined into one write, with the last state",
 			cluster: web,
 			steps: []step{
 				whileWriting(1, thousandUpdates),
@@ -284,7 +284,7 @@ func manyChanges() []scenario {
 			},
 		},
 		{
-			covers: []int{234}, summary: "an update taken back before it was written changes nothing",
+			covers: []int{234}, summary: "an update reverted before it is written causes no write",
 			cluster: web,
 			steps: []step{
 				whileWriting(0, sequence(
@@ -295,14 +295,14 @@ func manyChanges() []scenario {
 			},
 		},
 		{
-			covers: []int{235}, summary: "connections outlive a hundred replacements of endpoints, their own among them",
+			covers: []int{235}, summary: "connections survive a hundred replacements of endpoints, including their own",
 			cluster: web,
 			steps:   []step{uninterrupted(client, vip, manyConnections(20, hundredReplacements))},
 		},
 	}
 }
 
-// thousandUpdates are a thousand versions of one slice, as fast as can be.
+// thousandUpdates writes a thousand versions of a slice as fast as possible.
 func thousandUpdates(e *env) error {
 	for i := range 1000 {
 		endpoint := fmt.Sprintf("10.180.0.%d A", 3+(999-i)%4)
@@ -313,7 +313,7 @@ func thousandUpdates(e *env) error {
 	return nil
 }
 
-// hundredReplacements replaces one endpoint after the other.
+// hundredReplacements replaces one endpoint after another.
 func hundredReplacements(e *env) error {
 	for i := range 100 {
 		a, b := fmt.Sprintf("10.180.0.%d A", 3+i%4), fmt.Sprintf("10.180.1.%d B", 1+(i+1)/2%3)
@@ -324,15 +324,16 @@ func hundredReplacements(e *env) error {
 	return nil
 }
 
-// manyConnections opens so many, and asks all of them before, between and after.
+// manyConnections opens n connections, makes the change twice, and sends on all connections
+// before, in between and after.
 func manyConnections(n int, change step) step {
 	return func(e *env) error {
-		var opens, asks []step
+		var opens, sends []step
 		for i := range n {
 			name := fmt.Sprint(i)
 			opens = append(opens, open(name, "10.180.0.2", "172.30.0.41:80"), send(name))
-			asks = append(asks, send(name))
+			sends = append(sends, send(name))
 		}
-		return sequence(sequence(opens...), change, sequence(asks...), change, sequence(asks...))(e)
+		return sequence(sequence(opens...), change, sequence(sends...), change, sequence(sends...))(e)
 	}
 }

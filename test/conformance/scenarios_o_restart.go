@@ -12,7 +12,7 @@ func restarts() []scenario {
 	return slices.Concat(whileStopped(), interference(), otherPrograms())
 }
 
-// everyKind is a cluster with one of each thing that is kept in the kernel.
+// everyKind is a cluster with one of each kind of entry in the kernel.
 func everyKind() []string {
 	return []string{
 		service("web", `type: NodePort, clusterIP: 172.30.0.41, externalIPs: [192.168.99.22],
@@ -29,7 +29,7 @@ func everyKind() []string {
 	}
 }
 
-// everyKindWorks is a look at all of them.
+// everyKindWorks checks all Services of everyKind.
 func everyKindWorks() step {
 	const client, here, there = "10.180.0.2", "10.180.0.1:8080", "10.180.1.1:8080"
 	return sequence(
@@ -45,12 +45,12 @@ func everyKindWorks() step {
 	)
 }
 
-// whileStopped is what holds while no proxy runs, and what a new one makes of it.
+// whileStopped are changes while no proxy runs, and restarts.
 func whileStopped() []scenario {
 	const client, vip = "10.180.0.2", "172.30.0.41:80"
 	return []scenario{
 		{
-			covers: []int{273}, summary: "Services work while the proxy is not there, changes wait for it",
+			covers: []int{273}, summary: "Services work while the proxy is stopped, and changes are applied when it starts",
 			cluster: everyKind(),
 			steps: []step{
 				everyKindWorks(),
@@ -69,7 +69,7 @@ func whileStopped() []scenario {
 			},
 		},
 		{
-			covers: []int{274}, summary: "a restart with nothing changed writes nothing, and disturbs neither connections nor memories",
+			covers: []int{274}, summary: "a restart without changes writes nothing, and keeps connections and affinity",
 			cluster: append(everyKind(), service("last", `clusterIP: 172.30.0.48, ports: [{name: u, port: 53, protocol: UDP}]`)),
 			steps: []step{
 				requireInProcess,
@@ -77,7 +77,7 @@ func whileStopped() []scenario {
 				open("tcp", client, vip, "10.180.0.1:8080", "10.180.1.1:8080"),
 				open("udp", client, "172.30.0.41:53/udp", "10.180.0.1:53", "10.180.1.1:53"),
 				open("sctp", client, "172.30.0.41:90/sctp", "10.180.0.1:90", "10.180.1.1:90"),
-				// The flow that ends by a later change shows that the restart is over.
+				// The entry deleted by a later change shows that the restart is complete.
 				uninterrupted(client, vip, uninterrupted("outside", "192.168.0.2:32000", times(3,
 					changeNoWait(slice("last", "u:53/udp", "10.180.0.4 A")),
 					soon(reach(client, "172.30.0.48:53/udp", original, "10.180.0.4:53")),
@@ -114,12 +114,13 @@ func whileStopped() []scenario {
 	}
 }
 
-// interference is other programs, a kernel that refuses, and the end.
+// interference are other programs that delete or add rules, a kernel that rejects changes, and
+// cleanup.
 func interference() []scenario {
 	const client, vip = "10.180.0.2", "172.30.0.41:80"
 	return []scenario{
 		{
-			covers: []int{277}, summary: "rules that somebody deleted are back at once, and whole",
+			covers: []int{277}, summary: "rules that another program deleted are restored completely at once",
 			cluster: everyKind(),
 			steps: []step{
 				everyKindWorks(),
@@ -132,7 +133,7 @@ func interference() []scenario {
 			},
 		},
 		{
-			covers: []int{278}, summary: "a change that the kernel refuses leaves all as it was, and is tried again",
+			covers: []int{278}, summary: "a change that the kernel rejects changes nothing, and is retried",
 			cluster: everyKind(),
 			steps: []step{
 				everyKindWorks(),
@@ -145,7 +146,7 @@ func interference() []scenario {
 			},
 		},
 		{
-			covers: []int{279}, summary: "somebody else's rules at the same hooks are never touched",
+			covers: []int{279}, summary: "rules of other programs at the same hooks are never changed",
 			cluster: everyKind(),
 			steps: []step{
 				withForeignRules(
@@ -162,7 +163,7 @@ func interference() []scenario {
 			},
 		},
 		{
-			covers: []int{282}, summary: "cleaned up, nothing is left, nothing is translated, and it can begin again",
+			covers: []int{282}, summary: "after a cleanup no rules remain, nothing is translated, and the proxy can start again",
 			cluster: everyKind(),
 			steps: []step{
 				everyKindWorks(),
@@ -180,12 +181,12 @@ func interference() []scenario {
 	}
 }
 
-// otherPrograms is what a mode shares with other programs, and with other modes.
+// otherPrograms are the xtables lock, and a switch to another mode.
 func otherPrograms() []scenario {
 	const client, vip = "10.180.0.2", "172.30.0.41:80"
 	return []scenario{
 		{
-			covers: []int{280}, summary: "a change waits while another program has the lock of iptables, where there is one",
+			covers: []int{280}, summary: "a change waits while another program holds the xtables lock, in iptables-legacy only",
 			cluster: everyKind(),
 			steps: []step{
 				everyKindWorks(),
@@ -200,7 +201,7 @@ func otherPrograms() []scenario {
 			},
 		},
 		{
-			covers: []int{281}, summary: "switched to another mode and back, with connections kept and no moment without rules",
+			covers: []int{281}, summary: "switching to another mode and back keeps connections, with rules at every moment",
 			cluster: everyKind(),
 			steps: []step{
 				everyKindWorks(),
@@ -208,7 +209,7 @@ func otherPrograms() []scenario {
 				open("udp", client, "172.30.0.41:53/udp", "10.180.0.1:53", "10.180.1.1:53"),
 				uninterrupted(client, vip, uninterrupted("outside", "192.168.0.2:32000", times(2,
 					entriesAfter(switchMode, entryKept("tcp"), entryKept("udp")),
-					forget("client"), // which is in the rules of a mode
+					forget("client"), // affinity is part of the rules of a mode
 					everyKindWorks(),
 				))),
 				send("tcp"), send("udp"),
@@ -217,10 +218,10 @@ func otherPrograms() []scenario {
 	}
 }
 
-// forget has a memory be nothing to go by.
-func forget(memory string) step {
+// forget deletes the backend that keepsBackend stored under a key.
+func forget(key string) step {
 	return func(e *env) error {
-		delete(e.answered, memory)
+		delete(e.answered, key)
 		return nil
 	}
 }

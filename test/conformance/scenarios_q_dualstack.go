@@ -21,7 +21,7 @@ const (
 func slice4() string { return slice("web/4", "8080", "10.180.0.1 A", "10.180.1.1 B") }
 func slice6() string { return slice("web/6", "8080", "fd00:10:180::1 A", "fd00:10:180:1::1 B") }
 
-// dualStackServices is which endpoints belong to which ClusterIP.
+// dualStackServices are Services with ClusterIPs of one or both families.
 func dualStackServices() []scenario {
 	const empty6 = `{kind: EndpointSlice, metadata: {name: web-6, labels: {kubernetes.io/service-name: web}},
   addressType: IPv6, ports: [{name: "", port: 8080}], endpoints: []}`
@@ -36,12 +36,12 @@ func dualStackServices() []scenario {
 			steps:   each,
 		},
 		{
-			covers: []int{303}, summary: "a Service of IPv6 alone has nothing in IPv4", families: dualStack,
+			covers: []int{303}, summary: "an IPv6 Service is not served in IPv4", families: dualStack,
 			cluster: []string{service("web", `clusterIPs: ["fd00:172:30::41"], ipFamilies: [IPv6], `+onePortHTTP), slice4(), slice6()},
 			steps:   []step{reach(dualClient, vip6, original, pod6, far6), unallocated(dualClient, vip4)},
 		},
 		{
-			covers: []int{303}, summary: "a Service of IPv4 alone has nothing in IPv6", families: dualStack,
+			covers: []int{303}, summary: "an IPv4 Service is not served in IPv6", families: dualStack,
 			cluster: []string{service("web", `clusterIPs: [172.30.0.41], ipFamilies: [IPv4], `+onePortHTTP), slice4(), slice6()},
 			steps:   []step{reach(dualClient, vip4, original, pod4, far4), unallocated(dualClient, vip6)},
 		},
@@ -54,12 +54,12 @@ func dualStackServices() []scenario {
 			steps: each,
 		},
 		{
-			covers: []int{306}, summary: "an IPv6 pod that reaches itself sees an IPv6 address of the node", families: onlyIPv6,
+			covers: []int{306}, summary: "an IPv6 pod that connects to itself by the ClusterIP sees an IPv6 address of the node", families: onlyIPv6,
 			cluster: []string{service("web", `clusterIP: 172.30.0.41, `+onePortHTTP), slice("web", "8080", "10.180.0.1 A")},
 			steps:   []step{reach("10.180.0.1", "172.30.0.41:80", masqueraded, "10.180.0.1:8080")},
 		},
 		{
-			covers: []int{307}, summary: "endpoints in one family only: the other one refuses", families: dualStack,
+			covers: []int{307}, summary: "with endpoints in one family only the other family refuses", families: dualStack,
 			cluster: []string{service("web", dualIPs+onePortHTTP), slice4(), empty6},
 			steps: []step{
 				refused(dualClient, vip6),
@@ -72,7 +72,7 @@ func dualStackServices() []scenario {
 			},
 		},
 		{
-			covers: []int{302}, summary: "a Service gains and loses a family, and the other one is uninterrupted", families: dualStack,
+			covers: []int{302}, summary: "adding and removing a family does not interrupt the other", families: dualStack,
 			cluster: []string{service("web", `clusterIPs: [172.30.0.41], ipFamilies: [IPv4], `+onePortHTTP), slice4(), slice6()},
 			steps: []step{
 				uninterrupted(dualClient, vip4,
@@ -87,7 +87,7 @@ func dualStackServices() []scenario {
 	}
 }
 
-// dualStackFronts is NodePorts and load balancers.
+// dualStackFrontends are NodePorts and load balancers.
 func dualStackFrontends() []scenario {
 	const http4, http6 = "192.168.99.1:80", "[fd00:192:168:99::1]:80"
 	ranged := func(ranges string) string {
@@ -105,7 +105,7 @@ func dualStackFrontends() []scenario {
 			},
 		},
 		{
-			covers: []int{308}, summary: "source ranges hold for their own family", families: dualStack,
+			covers: []int{308}, summary: "source ranges apply to their own family", families: dualStack,
 			cluster: []string{ranged(`203.0.113.0/25, "2001:db8:113::130/128"`), slice4(), slice6()},
 			steps: []step{
 				reach("outside", http4, masqueraded, pod4, far4),
@@ -120,7 +120,7 @@ func dualStackFrontends() []scenario {
 			},
 		},
 		{
-			covers: []int{308}, summary: "source ranges of one family close the other one (kube-proxy leaves it open)", families: dualStack,
+			covers: []int{308}, summary: "source ranges of one family block the other (kube-proxy admits all clients there)", families: dualStack,
 			cluster: []string{ranged(`203.0.113.0/24`), slice4(), slice6()},
 			steps: []step{
 				reach("outside", http4, masqueraded, pod4, far4),
@@ -133,7 +133,7 @@ func dualStackFrontends() []scenario {
 	}
 }
 
-// sctpServices is SCTP, which is translated as the others are.
+// sctpServices are SCTP Services.
 func sctpServices() []scenario {
 	const client, vip = "10.180.0.2", "172.30.0.41:5060/sctp"
 	const here, there = "10.180.0.1:5060", "10.180.1.1:5060"
@@ -141,7 +141,7 @@ func sctpServices() []scenario {
 	pods := slice("web", "5060/sctp", "10.180.0.1 A", "10.180.1.1 B")
 	return []scenario{
 		{
-			covers: []int{309}, summary: "SCTP is balanced and masqueraded as TCP is",
+			covers: []int{309}, summary: "SCTP is balanced and masqueraded like TCP",
 			cluster: []string{web, pods},
 			steps: []step{
 				reach(client, vip, original, here, there),
@@ -151,12 +151,12 @@ func sctpServices() []scenario {
 				evenly(300, client, vip, here, there),
 				unknownPort(client, "172.30.0.41:5061/sctp"),
 				apply(slice("web", "5060/sctp")),
-				soon(refused(client, vip)), // not by a port of before: those associations stay
+				soon(refused(client, vip)), // from a new source port: associations of earlier ones stay
 				soon(refused("outside", "192.168.0.2:32000/sctp")),
 			},
 		},
 		{
-			covers: []int{310}, summary: "an association to an endpoint that is deleted is left to itself",
+			covers: []int{310}, summary: "an SCTP association to a deleted endpoint is not touched",
 			cluster: []string{
 				service("web", `clusterIP: 172.30.0.41, ports: [{name: s, port: 5060, protocol: SCTP}, {name: u, port: 5060, protocol: UDP}]`),
 				slice("web", "s:5060/sctp u:5060/udp", "10.180.0.1 A"),
@@ -186,7 +186,7 @@ func sctpServices() []scenario {
 	}
 }
 
-// serviceCIDRs is ranges of ClusterIPs that come and go.
+// serviceCIDRs are ServiceCIDRs that are added and deleted.
 func serviceCIDRs() []scenario {
 	const client = "10.180.0.2"
 	more := func(name, cidrs string) string {
@@ -194,7 +194,7 @@ func serviceCIDRs() []scenario {
 	}
 	return []scenario{
 		{
-			covers: []int{312}, summary: "a ServiceCIDR added is served and guarded at once, and one deleted no longer",
+			covers: []int{312}, summary: "a ServiceCIDR takes effect at once when added, and none when deleted",
 			cluster: []string{service("other", `clusterIP: 172.30.0.42, ports: [{port: 80}]`)},
 			steps: []step{
 				untouched(client, "172.31.0.50:80"),

@@ -6,29 +6,28 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Traits is what a plane does where planes differ by what they are made of. It
-// is what the behaviour to reproduce says of a mode, whatever the code under
-// test says of itself.
+// Traits are the behaviours in which the proxy modes differ. They come from the behaviour to
+// reproduce, not from the code under test.
 type Traits struct {
 	mode      string         // of --proxy-mode
 	nodePorts []string       // nodePortAddresses where settings have none
-	loopback  route.Loopback // when these mean 127.0.0.0/8
-	rules     rules          // as people see them
-	firewall  variant        // what people have for other rules
+	loopback  route.Loopback // when nodePortAddresses include 127.0.0.0/8
+	rules     rules          // access to the rules of the plane
+	firewall  variant        // the iptables variant for the rules of other programs
 
-	unknownPort   expectation // at a ClusterIP, where its Service has no port
-	unallocated expectation // at an address of a ServiceCIDR that no Service has
-	emptyVIPUnlisted    expectation // of a client not in the source ranges of a VIP without endpoints
-	emptyNodePortUnserved    expectation // at a NodePort without endpoints, on an address of the node that serves none
-	emptyVIPFromNode    expectation // of the node itself, at a VIP or an externalIP without endpoints
-	pingClusterIP        expectation // at a ClusterIP
+	unknownPort           expectation // connection to a ClusterIP on a port that its Service does not have
+	unallocated           expectation // connection to an address of a ServiceCIDR without a Service
+	emptyVIPUnlisted      expectation // connection to a VIP without endpoints, from outside its source ranges
+	emptyNodePortUnserved expectation // connection to a NodePort without endpoints, on a node address that serves no NodePorts
+	emptyVIPFromNode      expectation // connection from the node to a VIP or externalIP without endpoints
+	pingClusterIP         expectation // ICMP echo to a ClusterIP
 }
 
-// expectation is a look at what a client sees of an address.
+// expectation returns a step that verifies the result of a connection.
 type expectation func(from, to string) step
 
-// Nftables is the nature of nftables mode: it knows all addresses of Services,
-// and leaves to others what they keep out.
+// Nftables are the traits of nftables mode, which has rules for all addresses of Services, also
+// for those without endpoints.
 func Nftables() Traits {
 	return Traits{
 		mode: "nftables", nodePorts: []string{"primary"}, loopback: route.LoopbackNamed,
@@ -38,9 +37,8 @@ func Nftables() Traits {
 	}
 }
 
-// Iptables is the nature of iptables mode with the programs of a variant, "nft"
-// or "legacy": it knows what it balances and no more, and lives among the rules
-// of others.
+// Iptables are the traits of iptables mode with the programs of a variant, "nft" or "legacy".
+// Except for rejected Services it has rules only for ports with endpoints.
 func Iptables(programs string) Traits {
 	return Traits{
 		mode: "iptables", nodePorts: []string{"all"}, loopback: route.LoopbackIncluded,
@@ -50,57 +48,57 @@ func Iptables(programs string) Traits {
 	}
 }
 
-// unknownPort looks at a ClusterIP, where its Service has no port.
+// unknownPort connects to a ClusterIP on a port that its Service does not have.
 func unknownPort(from, to string) step {
 	return func(e *env) error { return e.traits().unknownPort(from, to)(e) }
 }
 
-// unallocated looks at an address of a ServiceCIDR that no Service has.
+// unallocated connects to an address of a ServiceCIDR that no Service has.
 func unallocated(from, to string) step {
 	return func(e *env) error { return e.traits().unallocated(from, to)(e) }
 }
 
-// emptyVIPUnlisted looks at a VIP without endpoints, of a client that is not in its
-// source ranges.
+// emptyVIPUnlisted connects to a VIP without endpoints, from a client outside its source
+// ranges.
 func emptyVIPUnlisted(from, to string) step {
 	return func(e *env) error { return e.traits().emptyVIPUnlisted(from, to)(e) }
 }
 
-// emptyNodePortUnserved looks at a NodePort without endpoints, on an address of the node that
-// serves no NodePorts.
+// emptyNodePortUnserved connects to a NodePort without endpoints, on an address of the node
+// that serves no NodePorts.
 func emptyNodePortUnserved(from, to string) step {
 	return func(e *env) error { return e.traits().emptyNodePortUnserved(from, to)(e) }
 }
 
-// emptyVIPFromNode looks at a VIP or an externalIP without endpoints, from the node.
+// emptyVIPFromNode connects from the node to a VIP or an externalIP without endpoints.
 func emptyVIPFromNode(to string) step {
 	return func(e *env) error { return e.traits().emptyVIPFromNode("node", to)(e) }
 }
 
-// pingClusterIP looks at what becomes of an ICMP echo to a ClusterIP.
+// pingClusterIP sends an ICMP echo to a ClusterIP.
 func pingClusterIP(from, to string) step {
 	return func(e *env) error { return e.traits().pingClusterIP(from, to)(e) }
 }
 
 func (e *env) traits() *Traits { return &e.proxy.plane.Traits }
 
-// cond tells planes apart, for what only one scenario asks of them.
+// condition selects planes by their traits.
 type condition func(*Traits) bool
 
 func inIptablesMode(n *Traits) bool { return n.mode == "iptables" }
 
-// usesXtablesLock planes wait for others who change rules at the same time.
+// usesXtablesLock selects planes that wait for the xtables lock while another program holds it.
 func usesXtablesLock(n *Traits) bool { return inIptablesMode(n) && n.firewall == "legacy" }
 
-// branch is a step that is another one for planes of a kind.
+// branch is a step that depends on the plane.
 type branch struct {
 	cond  condition
 	steps []step
 }
 
-// when has something be so for planes of a kind; what is so for all others follows:
+// when runs steps for planes that satisfy a condition. The steps for all others follow:
 //
-//	on(inIptablesMode, reach(...)).otherwise(untouched(...))
+//	when(inIptablesMode, reach(...)).otherwise(untouched(...))
 func when(k condition, steps ...step) branch { return branch{k, steps} }
 
 func (f branch) otherwise(steps ...step) step {
