@@ -7,7 +7,7 @@
 // translate.go replaces in its text, and each run has its own lab.
 //
 //	{
-//		covers: []int{21}, says: "pod to ClusterIP keeps the client's address",
+//		covers: []int{21}, summary: "pod to ClusterIP keeps the client's address",
 //		cluster: []string{
 //			service("web", `clusterIP: 172.30.0.41, ports: [{port: 80}]`),
 //			slice("web", "8080", "10.180.0.1 A", "10.180.1.1 B"),
