@@ -32,15 +32,16 @@ const busConfig = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Con
 <allow send_destination="*"/><allow receive_sender="*"/><allow own="*"/></policy></busconfig>
 `
 
-// firewall starts the bus.
+// firewall is a real firewalld on node A, with its own D-Bus. All interfaces are in the zone
+// "trusted", as recommended for those of pods.
 func (x *tables) firewall(backend string) *firewall {
 	x.Helper()
 	for _, program := range []string{"firewalld", "firewall-cmd", "dbus-daemon"} {
 		if _, err := exec.LookPath(program); err != nil {
-			x.Fatalf("%v: make setup-test brings it", err)
+			x.Fatalf("%v: install it with make setup-test", err)
 		}
 	}
-	f := &firewall{x: x, dir: x.folder()}
+	f := &firewall{x: x, dir: x.tempDir()}
 	x.must(os.Mkdir(filepath.Join(f.dir, "etc"), 0o755))
 	x.must(os.WriteFile(filepath.Join(f.dir, "etc", "firewalld.conf"),
 		[]byte("DefaultZone=trusted\nFirewallBackend="+backend+"\nCleanupModulesOnExit=no\nIPv6_rpfilter=no\n"), 0o644))
@@ -57,8 +58,8 @@ func (x *tables) firewall(backend string) *firewall {
 
 func (f *firewall) bus() string { return "unix:path=" + filepath.Join(f.dir, "bus") }
 
-// start starts firewalld, which takes iptables for that of the variant, and waits
-// until it runs.
+// start starts firewalld with the iptables programs of the variant, and waits until it is
+// running.
 func (f *firewall) start() {
 	f.x.Helper()
 	nft, err := exec.LookPath("xtables-nft-multi")
@@ -68,38 +69,37 @@ func (f *firewall) start() {
 	cmd := exec.Command("unshare", "--mount", "sh", "-c",
 		`mount --bind "$0" "$1" && touch /run/xtables.lock && mount --bind "$2" /run/xtables.lock &&
 exec firewalld --nofork --nopid --system-config "$3" --log-target console`,
-		variant, nft, f.x.lock, filepath.Join(f.dir, "etc")) // it gives its programs no environment
+		variant, nft, f.x.lock, filepath.Join(f.dir, "etc")) // firewalld does not pass its environment to programs
 	log := &harness.Log{}
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Env = append(os.Environ(), "DBUS_SYSTEM_BUS_ADDRESS="+f.bus())
 	wait, err := f.x.lab.NodeA.Start(cmd)
 	f.x.must(err)
 	f.x.eventually(func() error {
-		if out, err := f.ask("--state"); err != nil {
+		if out, err := f.firewallCmd("--state"); err != nil {
 			if strings.Contains(out, "failed") {
-				f.must("--reload")
+				f.mustFirewallCmd("--reload")
 			}
-			return fmt.Errorf("%s %w; firewalld says:\n%s", out, err, log)
+			return fmt.Errorf("%s %w; the log of firewalld:\n%s", out, err, log)
 		}
 		return nil
 	})
 	f.end = func() {
 		f.x.must(cmd.Process.Signal(syscall.SIGTERM))
-		_ = wait() // it ends by the signal
+		_ = wait() // it ends with a signal error
 	}
 }
 
-func (f *firewall) ask(args ...string) (string, error) {
+func (f *firewall) firewallCmd(args ...string) (string, error) {
 	return f.x.lab.NodeA.Run("", append([]string{"env", "DBUS_SYSTEM_BUS_ADDRESS=" + f.bus(), "firewall-cmd"}, args...)...)
 }
 
-// must makes firewalld do something; again, if its ebtables-restore failed: when
-// somebody else writes meanwhile, that of iptables 1.8.9 does not begin anew, as
-// iptables-restore does.
-func (f *firewall) must(args ...string) {
+// mustFirewallCmd runs firewall-cmd, and retries if ebtables-restore failed: unlike
+// iptables-restore, the one of iptables 1.8.9 does not retry after a concurrent write.
+func (f *firewall) mustFirewallCmd(args ...string) {
 	f.x.Helper()
 	f.x.eventually(func() error {
-		_, err := f.ask(args...)
+		_, err := f.firewallCmd(args...)
 		if err != nil && !strings.Contains(err.Error(), "ebtables-restore") {
 			f.x.Fatal(err)
 		}
@@ -107,8 +107,8 @@ func (f *firewall) must(args ...string) {
 	})
 }
 
-// Firewalld flushes and reloads, and each time our rules are back, once and for
-// all: its own are not fought.
+// After each start and reload of firewalld Sluice restores its rules, and leaves those of
+// firewalld in place.
 func TestFirewalldBesideIptables(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ variant, backend string }{
@@ -116,43 +116,43 @@ func TestFirewalldBesideIptables(t *testing.T) {
 	} {
 		t.Run(c.variant+", firewalld by "+c.backend, func(t *testing.T) {
 			t.Parallel()
-			testFirewalld(newWorld(t).iptables(c.variant), c.backend)
+			testFirewalld(newTestEnv(t).iptables(c.variant), c.backend)
 		})
 	}
 }
 
 func testFirewalld(x *tables, backend string) {
 	f := x.firewall(backend)
-	d := x.begin("-v=2")
-	d.settled(1)
-	was, open := x.content(), x.keep()
+	d := x.startDaemon("-v=2")
+	d.waitSynced(1)
+	want, open := x.content(), x.openConns()
 	for _, step := range []struct {
 		name string
 		do   func()
 	}{
-		{"firewalld starts", f.start},
-		{"it reloads", func() { f.must("--reload") }},
-		{"it reloads completely", func() { f.must("--complete-reload") }},
-		{"it is started again", func() { f.end(); f.start() }},
+		{"start firewalld", f.start},
+		{"reload", func() { f.mustFirewallCmd("--reload") }},
+		{"complete reload", func() { f.mustFirewallCmd("--complete-reload") }},
+		{"restart firewalld", func() { f.end(); f.start() }},
 	} {
 		before := x.repairs()
 		step.do()
-		x.calm(was)
-		x.serves(open)
+		x.waitStable(want)
+		x.checkConns(open)
 		x.Logf("%s: %d repairs", step.name, x.repairs()-before)
 		if has := len(x.content().others) > 10; has != (backend == "iptables") {
 			x.Errorf("%s: firewalld has rules in iptables: %t", step.name, has)
 		}
 	}
 	if n := x.repairs(); n == 0 {
-		x.Errorf("firewalld flushed nothing")
+		x.Errorf("firewalld caused no repair")
 	}
-	x.same()
-	d.alive()
+	x.checkDiff()
+	d.checkAlive()
 }
 
-// calm waits until all of ours is as it was, and nothing is compared any more.
-func (x *tables) calm(was content) {
+// waitStable waits until Sluice's rules are restored, and no further comparison happens.
+func (x *tables) waitStable(want content) {
 	x.Helper()
 	pause := 1200 * time.Millisecond // longer than from one repair to the next
 	if x.variant == "legacy" {
@@ -161,14 +161,14 @@ func (x *tables) calm(was content) {
 	n := -1
 	x.eventually(func() error {
 		before := n
-		if n = x.counts(comparisons); n != before {
+		if n = x.counter(comparisons); n != before {
 			time.Sleep(pause)
-			return errors.New("it goes on repairing")
+			return errors.New("comparisons continue")
 		}
 		now := x.content()
-		if diff := cmp.Diff([2][]string{was.jumps, was.rules}, [2][]string{now.jumps, now.rules}); diff != "" {
+		if diff := cmp.Diff([2][]string{want.jumps, want.rules}, [2][]string{now.jumps, now.rules}); diff != "" {
 			n = -1
-			return fmt.Errorf("rules are not as they were (-before, +now):\n%s", diff)
+			return fmt.Errorf("rules were not restored (-want, +got):\n%s", diff)
 		}
 		return nil
 	})
