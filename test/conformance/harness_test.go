@@ -113,7 +113,7 @@ func TestStepsDetectFaults(t *testing.T) {
 	e.timeout = lab.Soon // no expected event will happen
 	for name, check := range map[string]step{
 		"no answer":                reach("10.180.0.2", "172.30.0.41:80", original, "10.180.0.1:80"),
-		"nobody listens":           reach("outside", "192.168.0.2:3001", anySource, "10.180.0.1:80"),
+		"no listener":              reach("outside", "192.168.0.2:3001", anySource, "10.180.0.1:80"),
 		"wrong backend":            reach("10.180.0.2", "10.180.0.1:80", original, "10.180.1.1:80"),
 		"missing backend":          reach("10.180.0.2", "10.180.0.1:80", original, "10.180.0.1:80", "10.180.1.1:80"),
 		"wrong source":             reach("10.180.0.2", "10.180.0.1:80", masqueraded, "10.180.0.1:80"),
@@ -127,16 +127,16 @@ func TestStepsDetectFaults(t *testing.T) {
 		"large":                    large("10.180.0.2", "172.30.0.41:80", "10.180.0.1:80", 4000),
 		"echo untouched":           pingUntouched("10.180.0.2", "10.180.0.1"),
 		"not filtered":             filtered("10.180.0.2", "10.180.0.1:80"),
-		"no such pod":              filtered("somebody", "10.180.0.1:80"),
+		"no such pod":              filtered("no-such-host", "10.180.0.1:80"),
 		"invalid":                  invalidDropped("10.180.0.2", "203.0.113.2:80"),
-		"no such sender":           invalidPasses("somebody", "203.0.113.2:80"),
+		"no such sender":           invalidPasses("no-such-host", "203.0.113.2:80"),
 		"loopback routed":          routeLocalnetIs("1"),
 		"trait of the mode":        unknownPort("10.180.0.2", "172.30.0.41:81"),
 		"steps of the other modes": when(inIptablesMode).otherwise(refused("10.180.0.2", "10.180.0.1:80")),
 		"sticky":                   sticky("10.180.0.2", "172.30.0.41:80", "10.180.0.1:80"),
-		"no such flow":             send("nobody"),
+		"no such flow":             send("no-such-flow"),
 		"no such object":           remove("Service/other"),
-		"no such host":             reach("somebody", "172.30.0.41:80", original, "10.180.0.1:80"),
+		"no such host":             reach("no-such-host", "172.30.0.41:80", original, "10.180.0.1:80"),
 	} {
 		if err := check(e); err == nil {
 			t.Errorf("%s: no error", name)

@@ -127,13 +127,13 @@ func (r *running) barriers() []netip.Addr {
 }
 
 // wait waits until connections to both addresses of the barrier are refused.
-func (r *running) wait(patience time.Duration) error {
+func (r *running) wait(timeout time.Duration) error {
 	for _, addr := range r.barriers() {
 		probe := lab.Probe{Protocol: lab.TCP, To: netip.AddrPortFrom(addr, 80), Timeout: lab.Soon}
-		deadline := time.Now().Add(patience)
+		deadline := time.Now().Add(timeout)
 		for result := r.Host.Try(probe); result.Outcome != lab.Refused; result = r.Host.Try(probe) {
 			if time.Now().After(deadline) {
-				return fmt.Errorf("the change was not written within %v: %s is %s", patience, probe.To, result)
+				return fmt.Errorf("the change was not written within %v: %s is %s", timeout, probe.To, result)
 			}
 		}
 	}

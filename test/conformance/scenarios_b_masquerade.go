@@ -41,7 +41,7 @@ func matrix() []scenario {
 	var all []scenario
 	for _, row := range []struct {
 		n        int
-		says     string
+		summary  string
 		from, to string
 		seen     source
 		backends []string
@@ -75,7 +75,7 @@ func matrix() []scenario {
 		{46, "internal Local: outside to VIP", external, "9.10.11.12:80", masqueraded, i},
 	} {
 		all = append(all, scenario{
-			covers: []int{row.n}, summary: fmt.Sprintf("%s: source %s", row.says, row.seen),
+			covers: []int{row.n}, summary: fmt.Sprintf("%s: source %s", row.summary, row.seen),
 			cluster: policyServices(),
 			steps:   []step{reach(row.from, row.to, row.seen, row.backends...)},
 		})

@@ -9,9 +9,9 @@ func topologies() []scenario {
 }
 
 // hinted is a scenario with hints of endpoints, and the backends that a pod must reach.
-func hinted(number int, says string, endpoints []string, backends ...string) scenario {
+func hinted(number int, summary string, endpoints []string, backends ...string) scenario {
 	return scenario{
-		covers: []int{number}, summary: says,
+		covers: []int{number}, summary: summary,
 		cluster: exposed("Cluster", endpoints...),
 		steps:   []step{reach(aPod, inside, original, backends...)},
 	}

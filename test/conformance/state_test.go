@@ -45,7 +45,7 @@ func testStateSteps(t *testing.T, p Plane) {
 		{"an entry that is kept", sequence(open("f", client, udp), send("f"), entriesAfter(nothing, entryDeleted("f")))},
 		{"an entry that is deleted", sequence(open("f", client, udp), send("f"),
 			entriesAfter(withTimeout(changeTimeout, entriesAfter(apply(moved), entryDeleted("f"))), entryKept("f")))},
-		{"no such flow", entriesAfter(nothing, entryKept("nobody"))},
+		{"no such flow", entriesAfter(nothing, entryKept("no-such-flow"))},
 		{"nothing rejected", whileRejected(nothing, nothing)},
 		{"more plans", whileWriting(0, changeNoWait(slice("web", "t:8080 u:53/udp", "10.180.0.1 A")))},
 		{"fewer plans", whileWriting(1, nothing)},

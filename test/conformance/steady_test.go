@@ -52,7 +52,7 @@ func TestUninterruptedDetectsGaps(t *testing.T) {
 		{"a pod of node B stops", aPod, []step{remote, dropNew("10.180.1.1"), connections(20)}, "timed out"},
 		{"the slice is deleted", aPod, []step{remove("EndpointSlice/web"), connections(20), local}, "refused"},
 		{"a step fails", aPod, []step{remove("Service/other")}, "no Service/other"},
-		{"no such client", "nobody", nil, "unknown host"},
+		{"no such client", "no-such-host", nil, "unknown host"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -64,8 +64,8 @@ func serveByKubeProxy(t *testing.T) error {
 	cmd := exec.Command(os.Getenv("KUBE_PROXY"), "--master", "http://"+listener.Addr().String(),
 		"--hostname-override", "node-a", "--proxy-mode", "nftables", "--cluster-cidr", "10.180.0.0/16,fd00:10:180::/48",
 		"--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0")
-	var said strings.Builder
-	cmd.Stdout, cmd.Stderr = &said, &said
+	var output strings.Builder
+	cmd.Stdout, cmd.Stderr = &output, &output
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start kube-proxy (KUBE_PROXY): %w", err)
@@ -73,7 +73,7 @@ func serveByKubeProxy(t *testing.T) error {
 	time.Sleep(10 * time.Second) // much longer than necessary
 	err = errors.Join(cmd.Process.Signal(unix.SIGTERM))
 	_ = cmd.Wait() // it ends with a signal error
-	t.Log(said.String())
+	t.Log(output.String())
 	return err
 }
 
@@ -218,7 +218,7 @@ func (w fakeAPI) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 // attributes of their creation: without those that the kernel assigns, such as handles.
 var dumps = []struct {
 	made, asked uint16
-	said        []uint16
+	attributes  []uint16
 }{
 	{unix.NFT_MSG_NEWTABLE, unix.NFT_MSG_GETTABLE, []uint16{unix.NFTA_TABLE_NAME, unix.NFTA_TABLE_FLAGS, 6}},
 	{unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_GETCHAIN, []uint16{unix.NFTA_CHAIN_TABLE, unix.NFTA_CHAIN_NAME, unix.NFTA_CHAIN_HOOK, unix.NFTA_CHAIN_POLICY, unix.NFTA_CHAIN_TYPE, 10, 12}},
@@ -248,7 +248,7 @@ func inKernel(t *testing.T, ns int) []message {
 			found = dump(t, conn, d.asked, message{family: unix.NFPROTO_UNSPEC})
 		}
 		for i, m := range found {
-			made := message{d.made, m.family, keepAttributes(t, m.attributes, d.said...)}
+			made := message{d.made, m.family, keepAttributes(t, m.attributes, d.attributes...)}
 			if d.made == unix.NFT_MSG_NEWSET {
 				made.attributes = append(made.attributes, setID(t, i+1)...)
 				sets = append(sets, m)

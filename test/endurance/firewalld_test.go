@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/harness"
 )
 
-// firewall is a real firewalld on node A, with a bus of its own. All interfaces
-// are in the zone "trusted", as those of pods are to be.
+// firewall is a real firewalld on node A, with its own D-Bus. All interfaces are in the zone
+// "trusted", as recommended for those of pods.
 type firewall struct {
 	x   *tables
 	dir string
@@ -32,8 +32,7 @@ const busConfig = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Con
 <allow send_destination="*"/><allow receive_sender="*"/><allow own="*"/></policy></busconfig>
 `
 
-// firewall is a real firewalld on node A, with its own D-Bus. All interfaces are in the zone
-// "trusted", as recommended for those of pods.
+// firewall starts the D-Bus of a firewalld with a backend, "iptables" or "nftables".
 func (x *tables) firewall(backend string) *firewall {
 	x.Helper()
 	for _, program := range []string{"firewalld", "firewall-cmd", "dbus-daemon"} {

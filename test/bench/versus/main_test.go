@@ -100,7 +100,7 @@ func TestParse(t *testing.T) {
 		{name: "unknown proxy", args: "-proxies sluice,haproxy", problem: `got "haproxy"`},
 		{name: "unknown part", args: "-parts stop", problem: `got "stop"`},
 		{name: "no kube-proxy", args: "-proxies iptables", problem: "KUBE_PROXY is not set"},
-		{name: "none there", args: "-proxies iptables", kubeProxy: program + "x", problem: "KUBE_PROXY names no program"},
+		{name: "none there", args: "-proxies iptables", kubeProxy: program + "x", problem: "KUBE_PROXY is not a program"},
 		{name: "words", args: "please", problem: `got "please"`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
