@@ -177,9 +177,13 @@ kind: Service
 metadata: {name: odd, namespace: default}
 spec: {clusterIP: 10.96.0.999, ports: [{port: 80}]}
 `)
-	plan, err := Preview(t.Context(), o)
+	preview, err := Preview(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
+	}
+	plan := preview.Plan
+	if !preview.Problems || preview.Services != 2 {
+		t.Errorf("got %+v, want problems and 2 Services", preview)
 	}
 	if plan.Steps() == 0 || !strings.Contains(plan.String(), "10.96.0.80") {
 		t.Errorf("the plan does not have the good Service:\n%s", plan)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/control"
+	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 )
 
 // lock acquires the lock of a network namespace. Only the Sluice that holds it writes
@@ -73,14 +74,27 @@ func (l lock) acquireWithin(ctx context.Context, timeout holderTimeout) (*contro
 	began := time.Now() // before the holder is asked for its identity, which takes time
 	for logged := false; ; logged = true {
 		held, err := l.acquire(ctx)
-		if holder, taken := errors.AsType[*control.TakenError](err); !taken || time.Since(began) >= timeout(holder) {
+		holder, taken := errors.AsType[*control.TakenError](err)
+		if !taken || time.Since(began) >= timeout(holder) {
 			return held, err
 		}
 		if !logged {
-			l.log.Info("Waiting for a Sluice that may be about to end", "holder", err)
+			l.logWait(ctx, holder)
 		}
 		if rest(ctx, lockPeriod) != nil {
 			return nil, fmt.Errorf("wait for another Sluice to end: %w", ctx.Err())
 		}
 	}
+}
+
+// logWait logs which process is waited for, and the network namespace that it serves.
+func (l lock) logWait(ctx context.Context, holder *control.TakenError) {
+	attrs := []slog.Attr{slog.Int("pid", holder.PID)}
+	if holder.PID == 0 { // it is in another PID namespace
+		attrs[0] = slog.String("pid", "unknown")
+	}
+	if name, err := netns.Name(l.options.NetNS); err == nil {
+		attrs = append(attrs, slog.String("netns", name))
+	}
+	l.log.LogAttrs(ctx, slog.LevelInfo, "Waiting for a Sluice that may be about to end", attrs...)
 }

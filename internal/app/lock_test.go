@@ -5,11 +5,13 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/control"
+	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 )
 
 // holders is a place that has had one holder after the other: nil, it is free.
@@ -46,7 +48,15 @@ func held(until []time.Duration, are ...error) *holders {
 
 var other = &control.TakenError{PID: 7}
 
-const otherSaid = `"another Sluice (pid 7) already serves this network namespace; stop it first"`
+// waiting is the log of waiting for other.
+func waiting(t *testing.T) string {
+	t.Helper()
+	name, err := netns.Name(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return "level=INFO msg=\"Waiting for a Sluice that may be about to end\" pid=7 netns=" + name + "\n"
+}
 
 func TestTakingThePlace(t *testing.T) {
 	broken := errors.New("cut off")
@@ -64,12 +74,12 @@ func TestTakingThePlace(t *testing.T) {
 			"msg=\"Going on without a lock against a second Sluice; sluice get, status, diff and explain do not work\" error=\"" +
 			control.ErrUnsupported.Error() + "\"\n"},
 		"it cannot be":  {nil, []error{broken}, false, broken, 0, ""},
-		"another stays": {nil, []error{other}, false, other, 10 * second, "level=INFO msg=\"Waiting for a Sluice that may be about to end\" holder=" + otherSaid + "\n"},
+		"another stays": {nil, []error{other}, false, other, 10 * second, waiting(t)},
 		"another ends": {
 			[]time.Duration{3 * second},
 			[]error{other, nil},
 			true, nil, 3 * second,
-			"level=INFO msg=\"Waiting for a Sluice that may be about to end\" holder=" + otherSaid + "\n",
+			waiting(t),
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -116,4 +126,13 @@ func TestWaitingForThePlaceEndsWithTheContext(t *testing.T) {
 			t.Errorf("waiting for another ended with %v", err)
 		}
 	})
+}
+
+// The process is not known if it is in another PID namespace.
+func TestTheLogOfWaitingHasPlainValues(t *testing.T) {
+	h := held(nil, other)
+	h.logWait(t.Context(), &control.TakenError{})
+	if got := h.log.String(); !strings.Contains(got, "pid=unknown netns=net:[") {
+		t.Errorf("logged %q", got)
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
+	"slices"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/explain"
@@ -14,23 +15,54 @@ import (
 	"github.com/sluice-proxy/sluice/internal/source/manifest"
 )
 
+// Previewed is the result of Preview.
+type Previewed struct {
+	Plan     plane.Plan
+	Services int  // that the manifests have
+	Problems bool // some objects are wrong; they were logged
+}
+
 // Preview returns the plan for manifests and a kernel without any rules of Sluice. It needs
 // no privileges.
-func Preview(ctx context.Context, o Options) (plane.Plan, error) {
+func Preview(ctx context.Context, o Options) (Previewed, error) {
 	f, err := fromFiles(ctx, o)
 	if err != nil {
-		return nil, err
+		return Previewed{}, err
 	}
-	change, problems := f.compiler.Compile(f.store.Take())
+	input := f.store.Take()
+	out := Previewed{Services: countServices(input, anyService)}
+	change, problems := f.compiler.Compile(input)
+	if countServices(input, hasNodePort) == 0 {
+		problems = slices.DeleteFunc(problems, route.IsNoAddress)
+	}
 	o.reportAll(problems)
+	out.Problems = f.problems || len(problems) > 0
 	notProgrammed{o.Log, slog.LevelInfo}.Applied(change)
 	setup := o.setup()
 	setup.Families = f.families
 	p := o.kind().Preview(setup)
 	if err := p.Refresh(ctx); err != nil {
-		return nil, err
+		return Previewed{}, err
 	}
-	return p.Plan(change), nil
+	out.Plan = p.Plan(change)
+	return out, nil
+}
+
+// countServices returns how many Services fulfil a condition.
+func countServices(c cluster.Change, is func(*cluster.Service) bool) int {
+	n := 0
+	for _, s := range c.Services {
+		if s.Service != nil && is(s.Service) {
+			n++
+		}
+	}
+	return n
+}
+
+func anyService(*cluster.Service) bool { return true }
+
+func hasNodePort(s *cluster.Service) bool {
+	return slices.ContainsFunc(s.Ports, func(p cluster.ServicePort) bool { return p.NodePort != 0 })
 }
 
 // Check verifies that this process can do its work here, and changes nothing.
@@ -59,12 +91,17 @@ type files struct {
 	local    []netip.Addr
 	families []route.Family
 	compiler *route.Compiler // has not compiled yet
+	problems bool            // the files have problems
 }
 
 func fromFiles(ctx context.Context, o Options) (files, error) {
 	f := files{store: cluster.NewStore(), families: []route.Family{route.IPv4, route.IPv6}}
 	found := o.logged()
-	err := openManifests(f.store, o, found.Report, manifest.CommandLimits()).Load()
+	report := func(problems []route.Problem) {
+		f.problems = true
+		found.Report(problems)
+	}
+	err := openManifests(f.store, o, report, manifest.CommandLimits()).Load()
 	found.Flush()
 	if err != nil {
 		return files{}, err

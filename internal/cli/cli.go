@@ -84,6 +84,8 @@ func newRoot(name string, env Env) *cobra.Command {
 	root.Flags().AddFlagSet(fs)
 	root.Flags().SetNormalizeFunc(fs.GetNormalizeFunc())
 	root.Flags().SortFlags = false
+	root.SuggestionsMinimumDistance = maxTypos
+	root.SetFlagErrorFunc(flagError)
 	root.SetUsageFunc(func(cmd *cobra.Command) error { return usage(cmd, env.Stdout) })
 	return root
 }
@@ -99,8 +101,11 @@ healthy backend. It takes kube-proxy's flags and configuration file.
 }
 
 // noPositional returns an error for arguments. Like kube-proxy it ignores empty ones.
-func noPositional(_ *cobra.Command, args []string) error {
+func noPositional(cmd *cobra.Command, args []string) error {
 	for _, a := range args {
+		if err := misspelledCommand(cmd, a); err != nil {
+			return err
+		}
 		if _, err := strconv.ParseBool(a); err == nil {
 			return fmt.Errorf("unexpected argument %q: write the value of a flag after =, such as --masquerade-all=%s", a, a)
 		}

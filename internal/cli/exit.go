@@ -54,6 +54,6 @@ func answers(cmd *cobra.Command) *cobra.Command {
 	run, args := cmd.RunE, cmd.Args
 	cmd.RunE = func(cmd *cobra.Command, list []string) error { return trouble(run(cmd, list)) }
 	cmd.Args = func(cmd *cobra.Command, list []string) error { return trouble(args(cmd, list)) }
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return trouble(err) })
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return trouble(flagError(cmd, err)) })
 	return cmd
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/app"
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/explain"
+	"github.com/sluice-proxy/sluice/internal/text"
 )
 
 const explainLong = `Explain where new connections on this node go: which Service and policy apply, which
@@ -64,7 +65,7 @@ func newExplain(env Env) *cobra.Command {
 			return e.run(cmd.Context(), args[0], args[1])
 		},
 	}
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return trouble(err) })
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return trouble(flagError(cmd, err)) })
 	cmd.Flags().StringArrayVarP(&e.files, "filename", "f", nil, "answer from this file or folder with manifests, or from standard input (-), instead of asking the daemon; repeatable")
 	cmd.Flags().StringVar(&e.via, "via", "", "`interface` on which the connection arrives, for modes that recognize pods by it")
 	e.output.register(cmd, cmd.Flags())
@@ -74,7 +75,7 @@ func newExplain(env Env) *cobra.Command {
 
 func twoArguments(_ *cobra.Command, args []string) error {
 	if len(args) != 2 {
-		return trouble(fmt.Errorf("explain takes a source and a destination, got %d arguments; see sluice explain --help", len(args)))
+		return trouble(fmt.Errorf("explain takes a source and a destination, got %s; see sluice explain --help", text.Count(len(args), "argument")))
 	}
 	return nil
 }

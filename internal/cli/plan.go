@@ -3,6 +3,8 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -15,6 +17,7 @@ import (
 func newPlan(env Env) *cobra.Command {
 	var files []string
 	var mode string
+	var strict bool
 	best := env.Kinds[0].Mode
 	fs := pflag.NewFlagSet("plan", pflag.ContinueOnError)
 	flags := config.NewFlags(fs)
@@ -23,18 +26,29 @@ func newPlan(env Env) *cobra.Command {
 		Short: "Print the rules for manifests; needs no privileges",
 		Long: `Print the rules that Sluice would write for manifests on this node, in the language of
 the data plane. Nothing is written and no privileges are needed. The flags of the proxy
-that decide what is programmed (--cluster-cidr, --nodeport-addresses ...) work here too.`,
+that decide what is programmed (--cluster-cidr, --nodeport-addresses ...) work here too.
+
+A warning names each object that is wrong, which is left out in part or as a whole, and the
+files if they have no Service.
+
+Exit status: 0 the plan is printed, also after warnings; 1 it is not, or with --strict, which
+is for CI, there is such a warning.`,
 		Example: "  sluice plan -f manifests/\n  kubectl get svc,endpointslices,nodes -A -o yaml | sluice plan -f - --mode " + best,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := set(fs, map[string][]string{"manifests": files, "proxy-mode": {mode}}); err != nil {
 				return err
 			}
-			return plan(cmd, flags, env)
+			clean, err := plan(cmd, flags, env)
+			if err == nil && strict && !clean {
+				err = errors.New("--strict: an object is wrong, or there is no Service; see the warnings above")
+			}
+			return err
 		},
 	}
 	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "file or folder with manifests, or - for standard input; repeatable")
 	cmd.Flags().StringVar(&mode, "mode", "", "data plane (default "+best+")")
+	cmd.Flags().BoolVar(&strict, "strict", false, "exit with status 1 if an object is wrong, or if there is no Service")
 	addHidden(cmd, fs)
 	return cmd
 }
@@ -62,19 +76,34 @@ func set(fs *pflag.FlagSet, values map[string][]string) error {
 	return nil
 }
 
-func plan(cmd *cobra.Command, flags *config.Flags, env Env) error {
+// plan prints the plan. clean means that there are Services, and no object is wrong.
+func plan(cmd *cobra.Command, flags *config.Flags, env Env) (clean bool, err error) {
 	o, logs, err := load(flags, env)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer logs.Flush()
 	if len(o.Config.Manifests) == 0 {
-		return errors.New("no manifests: name a file or folder with -f, or - for standard input")
+		return false, errors.New("no manifests: name a file or folder with -f, or - for standard input")
 	}
 	p, err := app.Preview(cmd.Context(), o)
 	if err != nil {
-		return err
+		return false, err
 	}
-	_, err = fmt.Fprint(env.Stdout, p)
-	return err
+	if p.Services == 0 {
+		o.Log.Warn("No Service found in " + sources(o.Config.Manifests))
+	}
+	_, err = fmt.Fprint(env.Stdout, p.Plan)
+	return p.Services > 0 && !p.Problems, err
+}
+
+// sources names the paths of manifests.
+func sources(paths []string) string {
+	names := slices.Clone(paths)
+	for i, p := range names {
+		if p == "-" {
+			names[i] = "standard input"
+		}
+	}
+	return strings.Join(names, ", ")
 }

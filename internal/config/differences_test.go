@@ -89,15 +89,21 @@ func TestDifferenceOfTheHost(t *testing.T) {
 // The random wait before a reload suits many nodes, unless a flag says otherwise.
 func TestReloadJitter(t *testing.T) {
 	for flag, want := range map[string]time.Duration{
-		"--v=0": 2 * time.Second, "--reload-jitter=0": 0, "--reload-jitter=2m": 2 * time.Minute,
+		"--v=0": 2 * time.Second, "--reload-jitter=0": 0, "--reload-jitter=2m": 2 * time.Minute, "--reload-jitter=1h": time.Hour,
 	} {
 		cfg, _, err := load(t, header, flag)
 		if err != nil || cfg.ReloadJitter != want {
 			t.Errorf("%s: %+v, %v", flag, cfg, err)
 		}
 	}
-	if _, _, err := load(t, header, "--reload-jitter=-1s"); err == nil || !strings.Contains(err.Error(), "--reload-jitter: ") {
-		t.Errorf("less than nothing: %v", err)
+	for flag, want := range map[string]string{
+		"--reload-jitter=-1s":     "--reload-jitter: Invalid value: -1s: must be 0 or more",
+		"--reload-jitter=9999h":   "--reload-jitter: Invalid value: 9999h0m0s: must be 1h or less",
+		"--reload-jitter=1h0m10s": "--reload-jitter: Invalid value: 1h0m10s: must be 1h or less",
+	} {
+		if _, _, err := load(t, header, flag); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", flag, err, want)
+		}
 	}
 }
 

@@ -132,14 +132,21 @@ func (c *check) convert(opt Options) *Config {
 	return cfg
 }
 
+// maxReloadJitter bounds the wait before a changed file takes effect: people expect their
+// changes to take effect soon.
+const maxReloadJitter = time.Hour
+
 // reloadJitter returns the longest random wait before a changed file takes effect,
 // which spreads the requests of many nodes to the API server.
 func (c *check) reloadJitter() time.Duration {
 	if c.own.Jitter == nil {
 		return 2 * time.Second
 	}
-	if c.own.Jitter.Duration < 0 {
-		c.flagProblem("reload-jitter", invalid(c.own.Jitter.Duration, "must be 0 or more"))
+	switch d := c.own.Jitter.Duration; {
+	case d < 0:
+		c.flagProblem("reload-jitter", invalid(d, "must be 0 or more"))
+	case d > maxReloadJitter:
+		c.flagProblem("reload-jitter", invalid(d, "must be 1h or less"))
 	}
 	return c.own.Jitter.Duration
 }

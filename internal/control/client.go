@@ -21,8 +21,8 @@ import (
 
 // ErrNotRunning means that no daemon serves the network namespace.
 var ErrNotRunning = errors.New("no Sluice is running in this network namespace; " +
-	"on a node, ask in the host's (a shell on the node, or kubectl exec into the Sluice pod), " +
-	"for another one with ip netns exec NAME sluice COMMAND")
+	"run the command in the daemon's network namespace: on the node itself, with kubectl exec in the Sluice pod, " +
+	"or with ip netns exec NAME")
 
 // errNotRoot means that this process may not query the daemon.
 var errNotRoot = errors.New("only root may ask the daemon, with CAP_NET_ADMIN in its network namespace: " +

@@ -67,7 +67,7 @@ type Kind struct {
 // Support is what a host supports.
 type Support struct {
 	IPv4, IPv6 bool
-	Notes      []string // why a family is not served, one sentence each
+	Notes      []string // what is not served and why, one sentence each
 }
 
 // Families returns the families that are supported.
@@ -80,6 +80,14 @@ func (s Support) Families() []route.Family {
 		all = append(all, route.IPv6)
 	}
 	return all
+}
+
+// IPv6Notes returns the Notes of a Support without IPv6; none if the reason is empty.
+func IPv6Notes(reason string) []string {
+	if reason == "" {
+		return nil
+	}
+	return []string{"IPv6 is not served: " + reason}
 }
 
 // Setup is what a plane is opened with.

@@ -24,8 +24,10 @@ type Plane interface {
 	// called before the first Plan. The Plan after a Refresh compares everything.
 	Refresh(ctx context.Context) error
 
-	// Plan computes what to write so that the kernel holds change.Table. It does no I/O.
-	// Before the next Plan, the caller must apply this one or call Refresh.
+	// Plan computes what to write so that the kernel holds change.Table. It does no I/O
+	// and changes nothing that the Plane knows; the Plane learns when Apply succeeds. Only
+	// what Refresh read is used up: after a Plan that compares everything the caller must
+	// apply it or call Refresh.
 	Plan(change route.Change) Plan
 
 	// Watch calls report with each change that another program makes to objects of this

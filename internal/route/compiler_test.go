@@ -139,7 +139,8 @@ func TestProblemsOnce(t *testing.T) {
 	c := NewCompiler(Options{NodeName: "A", Families: []Family{IPv4}, NodePorts: NodePortOptions{Primary: true}})
 	const (
 		range4 = "Service default/web: spec.loadBalancerSourceRanges: has no usable IPv4 range: the IPv4 load balancer addresses are closed to everybody"
-		none4  = "Node A: status.addresses: no address is known, so primary in nodePortAddresses stands for none"
+		none4  = "Node A: status.addresses: NodePorts are not served: node A has no address; " +
+			"add a Node with an address, or set nodePortAddresses (--nodeport-addresses)"
 	)
 	steps := []struct {
 		name   string

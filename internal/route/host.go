@@ -1,6 +1,7 @@
 package route
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -78,10 +79,7 @@ func nodePorts(opt Options, facts *cluster.Facts) (NodePorts, []Problem) {
 			ports.Addrs = append(ports.Addrs, addr)
 		}
 	}
-	var problems []Problem
-	if opt.NodePorts.Primary && len(ports.Addrs) == 0 && !ports.All4 && !ports.All6 {
-		problems = append(problems, noPrimary(opt))
-	}
+	noPrimary := opt.NodePorts.Primary && len(ports.Addrs) == 0 && !ports.All4 && !ports.All6
 	ports.All127 = ports.All4 && opt.NodePorts.Loopback == LoopbackIncluded
 	ports.Addrs = append(ports.Addrs, opt.localAddrs(facts.Local)...)
 	ports.Addrs = slices.DeleteFunc(ports.Addrs, ports.implied)
@@ -90,7 +88,10 @@ func nodePorts(opt Options, facts *cluster.Facts) (NodePorts, []Problem) {
 	if len(ports.Addrs) == 0 {
 		ports.Addrs = nil
 	}
-	return ports, problems
+	if noPrimary {
+		return ports, []Problem{noAddress(opt, ports)}
+	}
+	return ports, nil
 }
 
 // implied reports whether an address serves NodePorts without being in Addrs.
@@ -101,15 +102,26 @@ func (n NodePorts) implied(a netip.Addr) bool {
 	return n.All(FamilyOf(a))
 }
 
-// noPrimary is the problem of a node without any address. That a node has no address of
+// noAddress is the problem of a node without any address. That a node has no address of
 // one family is no problem.
-func noPrimary(opt Options) Problem {
+func noAddress(opt Options, ports NodePorts) Problem {
+	where := ""
+	if len(ports.Addrs) > 0 {
+		where = " at its primary address"
+	}
 	return Problem{
 		Object: "Node " + opt.NodeName,
-		Field:  "status.addresses",
-		Reason: "no address is known, so primary in nodePortAddresses stands for none",
+		Field:  nodeAddresses,
+		Reason: fmt.Sprintf("NodePorts are not served%s: node %s has no address; "+
+			"add a Node with an address, or set nodePortAddresses (--nodeport-addresses)", where, opt.NodeName),
 	}
 }
+
+const nodeAddresses = "status.addresses"
+
+// IsNoAddress reports whether a problem of Compile is that NodePorts are not served
+// because the node has no address.
+func IsNoAddress(p Problem) bool { return p.Field == nodeAddresses }
 
 func (o Options) primary(node *cluster.Node, f Family) (netip.Addr, bool) {
 	if o.Primary.IsValid() && FamilyOf(o.Primary) == f {

@@ -51,7 +51,13 @@ func TestNodePortAddresses(t *testing.T) {
 			"L-19 no node yet: none",
 			NodePortOptions{Primary: true},
 			cluster.Facts{Node: &cluster.Node{}},
-			"[] primary in nodePortAddresses stands for none;",
+			"[] NodePorts are not served: node A has no address;",
+		},
+		{
+			"L-19 no node yet, and localhost",
+			NodePortOptions{Primary: true, Localhost: true},
+			cluster.Facts{Node: &cluster.Node{}},
+			"[127.0.0.1] NodePorts are not served at its primary address: node A has no address;",
 		},
 		{
 			"L-19 no address of a family: none of it",
@@ -85,7 +91,7 @@ func nodePortText(n NodePorts, problems []Problem) string {
 	}
 	fmt.Fprint(&b, n.Addrs)
 	for _, p := range problems {
-		_, what, _ := strings.Cut(p.Reason, "so ")
+		what, _, _ := strings.Cut(p.Reason, ";")
 		fmt.Fprintf(&b, " %s;", what)
 	}
 	return b.String()

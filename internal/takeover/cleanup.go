@@ -12,7 +12,8 @@ import (
 
 // Cleanup removes kube-proxy's rules of all modes at once, also those that still have
 // connections, and the rules of Sluice's mode iptables, whose chains have the same names.
-// The error contains what could not be removed; the rest is removed all the same. While
+// The error contains what could not be removed, and on the last line the remedy; the
+// rest is removed all the same, and the Account has only that. While
 // a kube-proxy runs, Cleanup keeps the rules that it may use, so that a node returns to
 // kube-proxy without a gap.
 func Cleanup(ctx context.Context, o Options) (Account, error) {
@@ -27,16 +28,35 @@ func cleanup(ctx context.Context, r *rules, d *detector, o Options) (Account, er
 	unused, used := found.divide(kubeProxy)
 	unused.vips = unused.vips.immediately()
 	account, err := r.remove(ctx, unused)
-	for _, e := range account.Left {
-		if e.Remedy != "" {
-			err = errors.Join(err, fmt.Errorf("cannot remove %s: %s", e, e.Remedy))
-		}
-	}
+	account, beyondErr := account.withoutBeyond()
+	err = errors.Join(err, beyondErr)
 	if kubeProxy != nil && errors.Is(err, iptables.ErrInUse) { // it has not replaced the rules that jump there yet
 		account.Left, err = append(account.Left, unused.entries()...), nil
 	}
 	account.Left, account.KubeProxy, account.Ignored = append(account.Left, used.entries()...), kubeProxy, ignored
+	account.Kept = found.kept
 	return account, errors.Join(foundErr, err)
+}
+
+// withoutBeyond returns the account without the entries that a person has to remove, and
+// an error with one line for each of them and one with the remedy.
+func (a Account) withoutBeyond() (Account, error) {
+	var left []Entry
+	var errs []error
+	remedy := ""
+	for _, e := range a.Left {
+		if e.Remedy == "" {
+			left = append(left, e)
+			continue
+		}
+		remedy = e.Remedy // it is the same for all
+		errs = append(errs, fmt.Errorf("cannot remove %s: %s", e.What, e.Why))
+	}
+	if remedy != "" {
+		errs = append(errs, errors.New(remedy))
+	}
+	a.Left = left
+	return a, errors.Join(errs...)
 }
 
 // keptFor returns the kube-proxy whose rules stay, or one that runs and is ignored. A

@@ -3,6 +3,7 @@ package takeover
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
 	"github.com/sluice-proxy/sluice/internal/kubechain"
@@ -76,4 +77,31 @@ func lostRules(found []iptables.Removal) []string {
 		}
 	}
 	return lines
+}
+
+// keptFirewall returns a sentence about KUBE-FIREWALL and the rules that jump there; empty
+// if no table has this chain.
+func keptFirewall(all []iptables.Outline) string {
+	const firewall = "KUBE-FIREWALL"
+	var tables, from []string
+	for _, t := range all {
+		if !slices.ContainsFunc(t.Chains, func(c iptables.ChainOutline) bool { return c.Name == firewall }) {
+			continue
+		}
+		tables = append(tables, t.String())
+		for _, c := range t.Chains {
+			jumps := slices.ContainsFunc(c.Rules, func(r iptables.RuleOutline) bool { return r.Jump && r.Target == firewall })
+			if jumps && !slices.Contains(from, c.Name) {
+				from = append(from, c.Name)
+			}
+		}
+	}
+	if len(tables) == 0 {
+		return ""
+	}
+	what, them := "chain "+firewall, "it"
+	if len(from) > 0 {
+		what, them = what+" and the rules of "+strings.Join(from, ", ")+" that jump to it", "them"
+	}
+	return fmt.Sprintf("kept %s, in %s: kubelet uses %s as well", what, strings.Join(tables, ", "), them)
 }

@@ -3,9 +3,9 @@ package takeover
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
@@ -147,7 +147,7 @@ func (r *rules) removeChains(ctx context.Context, chains []iptables.Removal, a *
 func (r *rules) beyondReach(chains []iptables.Removal, why error) []Entry {
 	entries := chainEntries(chains)
 	for i := range entries {
-		entries[i].What += fmt.Sprintf(" (%v)", why)
+		entries[i].Why = strings.TrimPrefix(why.Error(), iptables.ErrBeyondReach.Error()+": ")
 		entries[i].Remedy = r.remedy
 	}
 	return entries

@@ -90,6 +90,7 @@ func newRules(o Options) *rules {
 type findings struct {
 	tables []nft.Outline
 	chains []iptables.Removal
+	kept   string // the chains of iptables that stay although kube-proxy uses them; empty: none
 	vips   vips
 }
 
@@ -99,7 +100,7 @@ func (r *rules) find(ctx context.Context) (f findings, err error) {
 	if !r.isOurs(NFTables) {
 		f.tables, tableErr = r.tables.Find(ctx, kubeTables()...)
 	}
-	f.chains, chainErr = r.findChains(ctx)
+	f.chains, f.kept, chainErr = r.findChains(ctx)
 	if !r.isOurs(IPVS) {
 		f.vips, vipErr = r.findVIPs(ctx)
 	}
@@ -123,14 +124,15 @@ func kubeTables() []nft.Table {
 	return []nft.Table{{Family: nft.IP4, Name: name}, {Family: nft.IP6, Name: name}}
 }
 
-// findChains finds the rules of the iptables and ipvs modes in iptables.
-func (r *rules) findChains(ctx context.Context) ([]iptables.Removal, error) {
+// findChains finds the rules of the iptables and ipvs modes in iptables, and those that
+// stay.
+func (r *rules) findChains(ctx context.Context) (found []iptables.Removal, kept string, err error) {
 	if r.isOurs(IPTablesLegacy) && r.isOurs(IPTablesNFT) {
-		return nil, nil
+		return nil, "", nil
 	}
 	all, err := r.chains.Outlines(ctx, withRules)
-	found := leftovers(all)
-	return slices.DeleteFunc(found, func(c iptables.Removal) bool { return r.isOurs(mechanism(c)) }), err
+	found = slices.DeleteFunc(leftovers(all), func(c iptables.Removal) bool { return r.isOurs(mechanism(c)) })
+	return found, keptFirewall(all), err
 }
 
 func mechanism(c iptables.Removal) Mechanism {

@@ -85,6 +85,7 @@ type Entry struct {
 	Mechanism Mechanism
 	Count     int    // of objects: tables, chains, rules, virtual servers, sets, interfaces
 	What      string // in words, without the mechanism
+	Why       string // it cannot be removed; empty: it can, or What gives the reason
 	MayBeOwn  bool   // an earlier run of Sluice in mode iptables may have made them, with kube-proxy's names
 	Remedy    string // how a person can remove them; empty: no person has to
 }
@@ -94,6 +95,9 @@ func (e Entry) String() string {
 	s := fmt.Sprintf("%s: %s", e.Mechanism, e.What)
 	if e.MayBeOwn {
 		s += " (of kube-proxy, or of Sluice in mode iptables)"
+	}
+	if e.Why != "" {
+		s += ": " + e.Why
 	}
 	return s
 }
@@ -113,6 +117,7 @@ type Account struct {
 	Left      []Entry    // not kube-proxy's, or still in use; What gives the reason
 	KubeProxy *KubeProxy // runs and uses the rules; nil: none
 	Ignored   *KubeProxy // runs, but is no kube-proxy or is to be ignored; nil: none
+	Kept      string     // chains that other programs use as well, in a sentence; empty: none
 }
 
 // Lines returns the account for people.
@@ -127,9 +132,12 @@ func (a Account) Lines() []string {
 	for _, e := range a.Left {
 		line := "left " + e.String()
 		if e.Remedy != "" {
-			line += ": " + e.Remedy
+			line += "; " + e.Remedy
 		}
 		out = append(out, line)
+	}
+	if a.Kept != "" {
+		out = append(out, a.Kept)
 	}
 	if a.KubeProxy != nil {
 		out = append(out, fmt.Sprintf("%s runs and uses them (%s): stop it first if they are to go, or add --ignore-kube-proxy", a.KubeProxy, a.KubeProxy.Evidence))

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -142,6 +144,28 @@ func whileLocked(steps ...step) step {
 		e.proxy.skipExplain = true
 		return sequence(steps...)(e)
 	}
+}
+
+// lockAwaited waits until a program waits for the xtables lock. Such a line of /proc/locks is
+// "1: -> FLOCK ADVISORY WRITE 52 00:1a:7 0 EOF".
+func lockAwaited(e *env) error {
+	var file unix.Stat_t
+	if err := unix.Stat(lockOf(e.lab.NodeA), &file); err != nil {
+		return fmt.Errorf("find lock: %w", err)
+	}
+	id := fmt.Sprintf("%02x:%02x:%d", unix.Major(file.Dev), unix.Minor(file.Dev), file.Ino)
+	return eventually(changeTimeout, func() error {
+		locks, err := os.ReadFile("/proc/locks")
+		if err != nil {
+			return fmt.Errorf("list locks: %w", err)
+		}
+		for line := range strings.Lines(string(locks)) {
+			if words := strings.Fields(line); slices.Contains(words, "->") && slices.Contains(words, id) {
+				return nil
+			}
+		}
+		return fmt.Errorf("no program waits for the lock %s", id)
+	})
 }
 
 // settle waits until all changes made by changeNoWait are in the kernel.

@@ -2,10 +2,7 @@
 
 package conformance
 
-import (
-	"slices"
-	"time"
-)
+import "slices"
 
 // restarts is section 7.O: robustness and restart.
 func restarts() []scenario {
@@ -192,7 +189,7 @@ func otherPrograms() []scenario {
 				everyKindWorks(),
 				whileLocked(
 					changeNoWait(slice("web", "t:8080 u:53/udp s:90/sctp", "10.180.0.3 A")),
-					when(usesXtablesLock, idle(3*time.Second), everyKindWorks()).
+					when(usesXtablesLock, lockAwaited, everyKindWorks()).
 						otherwise(settle),
 				),
 				soon(reach(client, vip, original, "10.180.0.3:8080")),

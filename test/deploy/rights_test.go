@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +17,8 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/sluice-proxy/sluice/internal/control"
+	"github.com/sluice-proxy/sluice/internal/inspect"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
@@ -186,14 +189,32 @@ func (d *deployed) createConflict(t *testing.T) {
 		must(t, err)
 		t.Cleanup(func() { must(t, services.Delete(context.Background(), name, metav1.DeleteOptions{})) })
 	}
+	d.waitComplete(t, "second", false)
 	for _, claim := range [][]string{nil, {"198.51.100.1"}, nil, {"198.51.100.1"}} {
-		time.Sleep(300 * time.Millisecond) // otherwise Sluice combines the updates
 		svc, err := services.Get(t.Context(), "second", metav1.GetOptions{})
 		must(t, err)
 		svc.Spec.ExternalIPs = claim
 		_, err = services.Update(t.Context(), svc, metav1.UpdateOptions{})
 		must(t, err)
+		d.waitComplete(t, "second", claim == nil) // so that each change is compiled separately
 	}
+}
+
+// waitComplete waits until Sluice programs all addresses of a Service, or leaves one out.
+func (d *deployed) waitComplete(t *testing.T, name string, want bool) {
+	t.Helper()
+	query := url.Values{"namespace": {"default"}, "name": {name}}
+	eventually(t, func() error {
+		var answer struct{ Items []inspect.Service }
+		err := control.Dial(control.Options{NetNS: d.lab.NodeA.NetNSFD()}).Get(t.Context(), "/services", query, &answer)
+		if err != nil {
+			return err
+		}
+		if len(answer.Items) != 1 || (answer.Items[0].LeftOut == 0) != want {
+			return fmt.Errorf("services are %+v, want %s, complete: %t", answer.Items, name, want)
+		}
+		return nil
+	})
 }
 
 // rightsOf splits rules into rights.

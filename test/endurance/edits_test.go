@@ -137,15 +137,28 @@ func lastWith(log, text string) string {
 	return last
 }
 
+// waitVerified waits until the last write is a periodic comparison that found the legacy tables
+// unchanged.
+func (x *tables) waitVerified() {
+	x.Helper()
+	x.eventually(func() error {
+		s, err := x.status()
+		if last := s.LastSync; err == nil && (last.Cause != "period" || last.Steps > 0) {
+			err = fmt.Errorf("the last write was at %s, with cause %s and %d steps", last.At, last.Cause, last.Steps)
+		}
+		return err
+	})
+}
+
 // checkForeignChanges verifies that other programs' changes to their own chains, like those of
 // Docker, cause no comparison. A final edit of Sluice's rules, which causes one, shows that all
 // changes have been processed.
 func (d *daemon) checkForeignChanges(x *tables) {
 	x.Helper()
 	if x.variant == "legacy" {
-		// An edit right after a write of Sluice cannot be distinguished from it and never
-		// causes a comparison, so wait for the next polls.
-		time.Sleep(2 * poll)
+		// An edit right after a write of Sluice cannot be distinguished from it. The comparison
+		// that verifies the last repair comes after Sluice has read the tables again.
+		x.waitVerified()
 	}
 	want, before, logged := x.content(), x.counter(comparisons), len(d.log.String())
 	for _, line := range []string{

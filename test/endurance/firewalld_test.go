@@ -124,7 +124,7 @@ func testFirewalld(x *tables, backend string) {
 	f := x.firewall(backend)
 	d := x.startDaemon("-v=2")
 	d.waitSynced(1)
-	want, open := x.content(), x.openConns()
+	want, open, flushes := x.content(), x.openConns(), 0
 	for _, step := range []struct {
 		name string
 		do   func()
@@ -136,38 +136,54 @@ func testFirewalld(x *tables, backend string) {
 	} {
 		before := x.repairs()
 		step.do()
+		n := d.waitRestored(x, want) - before
+		flushes += n
 		x.waitStable(want)
 		x.checkConns(open)
-		x.Logf("%s: %d repairs", step.name, x.repairs()-before)
+		x.Logf("%s: %d repairs", step.name, n)
 		if has := len(x.content().others) > 10; has != (backend == "iptables") {
 			x.Errorf("%s: firewalld has rules in iptables: %t", step.name, has)
 		}
 	}
-	if n := x.repairs(); n == 0 {
+	if flushes == 0 {
 		x.Errorf("firewalld caused no repair")
 	}
 	x.checkDiff()
 	d.checkAlive()
 }
 
-// waitStable waits until Sluice's rules are restored, and no further comparison happens.
-func (x *tables) waitStable(want content) {
+// waitRestored waits until Sluice's rules are restored, and returns the number of repairs so far.
+func (d *daemon) waitRestored(x *tables, want content) int {
 	x.Helper()
-	pause := 1200 * time.Millisecond // longer than from one repair to the next
-	if x.variant == "legacy" {
-		pause += poll
-	}
-	n := -1
 	x.eventually(func() error {
-		before := n
-		if n = x.counter(comparisons); n != before {
-			time.Sleep(pause)
-			return errors.New("comparisons continue")
-		}
 		now := x.content()
 		if diff := cmp.Diff([2][]string{want.jumps, want.rules}, [2][]string{now.jumps, now.rules}); diff != "" {
-			n = -1
 			return fmt.Errorf("rules were not restored (-want, +got):\n%s", diff)
+		}
+		return nil
+	})
+	d.waitSynced(1) // so that the repair is counted
+	return x.repairs()
+}
+
+// waitStable edits Sluice's rules, which are repaired after all edits of firewalld, and waits until
+// no further comparison happens.
+func (x *tables) waitStable(want content) {
+	x.Helper()
+	repaired, began := x.repairs(), time.Now()
+	x.run("iptables", "-t", "nat", "-F", "KUBE-SERVICES")
+	x.waitRepaired(want, repaired, began)
+	if x.variant == "legacy" {
+		x.waitVerified() // a repair of an earlier edit would come first
+		return
+	}
+	x.eventually(func() error {
+		before := x.counter(comparisons)
+		for range 6 { // a repair would begin after four times the CPU time of a comparison
+			x.checkDiff()
+		}
+		if x.counter(comparisons) != before {
+			return errors.New("comparisons continue")
 		}
 		return nil
 	})

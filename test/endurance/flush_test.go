@@ -17,7 +17,10 @@ const (
 	flushServices = 2000                   // Services besides "web"
 	repairDelay   = 50 * time.Millisecond  // in addition to the write itself
 	slack         = 250 * time.Millisecond // other tests share the machine
-	nextFlush     = 1200 * time.Millisecond
+
+	// A repair uses at most a fifth of a CPU, so the next one begins at the latest after four
+	// times the duration of the last.
+	repairPause = 4
 )
 
 func TestAFlushUnderTrafficIsRepaired(t *testing.T) {
@@ -42,12 +45,13 @@ func TestAFlushUnderTrafficIsRepaired(t *testing.T) {
 		if r := flow.AskWithin([]byte("ping"), 3*time.Second); r.Outcome != lab.Answered || !r.Echoed {
 			t.Fatalf("the open connection: %s", r)
 		}
-		loads = append(loads, w.waitRepair(began))
+		repair := w.waitRepair(began)
+		took := time.Duration(repair.Took)
+		loads = append(loads, took)
 		if r := <-early; r.Outcome != lab.Answered {
 			t.Errorf("a client that connected while there were no rules: %s", r)
 		}
-		// Sluice limits repairs to a fifth of the time.
-		time.Sleep(max(nextFlush, 6*loads[len(loads)-1]) - time.Since(began))
+		time.Sleep(time.Until(repair.At.Add(repairPause*took + repairDelay))) // the pause is not measured
 	}
 	slices.Sort(times)
 	slices.Sort(loads)
@@ -92,19 +96,17 @@ func (w *testEnv) waitConnect(way lab.Way) {
 	})
 }
 
-// waitRepair waits for a repair that ended after the given time, and returns how long its write
-// took.
-func (w *testEnv) waitRepair(after time.Time) (took time.Duration) {
+// waitRepair waits for a repair that ended after the given time, and returns it.
+func (w *testEnv) waitRepair(after time.Time) (last inspect.Sync) {
 	w.Helper()
 	w.eventually(func() error {
 		s, err := w.status()
-		if err == nil && (s.LastSync.Cause != "foreign-edit" || s.LastSync.At.Before(after)) {
-			err = fmt.Errorf("the last write was at %s, with cause %s", s.LastSync.At, s.LastSync.Cause)
+		if last = s.LastSync; err == nil && (last.Cause != "foreign-edit" || last.At.Before(after)) {
+			err = fmt.Errorf("the last write was at %s, with cause %s", last.At, last.Cause)
 		}
-		took = time.Duration(s.LastSync.Took)
 		return err
 	})
-	return took
+	return last
 }
 
 // checkRepairCount verifies the number of repaired edits.

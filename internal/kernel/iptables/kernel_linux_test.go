@@ -11,8 +11,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
@@ -241,8 +241,8 @@ func TestLegacyTablesBeyondReach(t *testing.T) {
 	}
 }
 
-// Somebody else, who takes the same lock, keeps changing the tables. Nothing of
-// either is lost.
+// Another program, which takes the same lock, adds rules before, during and after the
+// removal. No change of either is lost.
 func TestRemovalWorksWhileOtherProgramsWrite(t *testing.T) {
 	h := newHost(t)
 	h.load()
@@ -250,30 +250,45 @@ func TestRemovalWorksWhileOtherProgramsWrite(t *testing.T) {
 	for _, program := range programs {
 		before[program] = h.save(program)
 	}
-	const rules = 30
-	done := make(chan struct{})
+	var written atomic.Int32 // rules of the other program
+	started, removed, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		for i := range rules {
+		for i, last := 0, false; !last; i++ {
+			select {
+			case <-removed:
+				last = true
+			default:
+			}
 			for _, program := range programs {
 				h.run("", program, "-w", "-t", "nat", "-A", "ADMIN", "-p", "tcp", "--dport", fmt.Sprint(10000+i))
+				written.Add(1)
+			}
+			if i == 0 {
+				close(started)
 			}
 		}
 	}()
-	time.Sleep(20 * time.Millisecond)
+	<-started
+	first := written.Load()
 	for {
 		err := h.kernel().Remove(t.Context(), removals(h.outlines())...)
-		if err != nil && !errors.Is(err, iptables.ErrInUse) {
+		if errors.Is(err, iptables.ErrInUse) {
+			continue
+		}
+		if err != nil {
 			t.Error(err)
 		}
-		if err == nil {
-			break
-		}
+		break
 	}
+	if written.Load() == first {
+		t.Error("the other program added no rule during the removal")
+	}
+	close(removed)
 	<-done
 	for _, program := range programs {
 		var want []string
-		for i := range rules {
+		for i := range int(written.Load()) / len(programs) {
 			want = append(want, fmt.Sprintf("[0:0] -A ADMIN -p tcp -m tcp --dport %d", 10000+i))
 		}
 		want = append(want, strings.Split(strip(before[program]), "\n")...)

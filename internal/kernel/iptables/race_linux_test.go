@@ -35,7 +35,6 @@ func TestAnEditRightBehindAWriteIsReported(t *testing.T) {
 			if e := o.next(); variant == NFT && e.Possible {
 				t.Errorf("%s: reported %+v, want an edit that was seen", edit, e)
 			}
-			o.settle()
 		}
 	})
 }

@@ -66,7 +66,11 @@ func (k *Kernel) Remove(ctx context.Context, removals ...Removal) error {
 	if len(inNFT) > 0 {
 		errs = append(errs, k.nft(func(conn *nft.Conn) error { return pruneNFT(ctx, conn, inNFT) }))
 	}
-	if err := errors.Join(append(errs, beyond)...); err != nil {
+	err := errors.Join(errs...)
+	if err == nil && beyond != nil {
+		return beyond
+	}
+	if err = errors.Join(err, beyond); err != nil {
 		return fmt.Errorf("remove iptables rules: %w%s", err, remedy(err))
 	}
 	return nil

@@ -22,8 +22,9 @@ func ours(chain string) bool { return strings.HasPrefix(chain, "KUBE-") }
 // observer is a host whose chains are watched.
 type observer struct {
 	*host
-	edits    chan Edit
-	possible int // edits that settle left out
+	edits     chan Edit
+	possible  int // edits that settle left out
+	sentinels int // edits by sentinel
 }
 
 func observe(t *testing.T, variant Variant, prepare func(*host)) *observer {
@@ -35,6 +36,9 @@ func observe(t *testing.T, variant Variant, prepare func(*host)) *observer {
 
 func observeHost(t *testing.T, h *host) *observer {
 	t.Helper()
+	if h.tools.Variant() == Legacy {
+		h.run("iptables -w 10 -t mangle -N KUBE-SENTINEL") // edits of a new table are only possible
+	}
 	o := &observer{host: h, edits: make(chan Edit, 1000)}
 	ctx, cancel := context.WithCancel(t.Context())
 	done, listening := make(chan error, 1), make(chan struct{})
@@ -73,30 +77,41 @@ func (o *observer) seen() Edit {
 	}
 }
 
-// settle waits until everything has been noticed that could be, and returns what
-// was reported meanwhile, except edits that are only possible.
+// sentinel edits a chain of ours in a table that no test uses, and returns the What of
+// its report.
+func (o *observer) sentinel() string {
+	o.t.Helper()
+	o.sentinels++
+	chain := fmt.Sprintf("KUBE-SENTINEL-%d", o.sentinels)
+	o.run("iptables -w 10 -t mangle -N " + chain)
+	return "chain " + chain + " in mangle"
+}
+
+// settle waits until all changes so far have been processed, and returns what was
+// reported of them, except edits that are only possible. Reports keep the order of
+// changes of nft tables, and that of polls of legacy tables: all earlier reports have
+// arrived before that of a sentinel.
 func (o *observer) settle() []Edit {
 	o.t.Helper()
-	time.Sleep(60 * time.Millisecond) // a legacy table is looked at each 20 ms
 	for deadline := time.Now().Add(20 * time.Second); !o.settled(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			o.t.Fatal("the watch never comes to rest")
 		}
 	}
-	time.Sleep(5 * time.Millisecond) // to tell
 	var all []Edit
-	for len(o.edits) > 0 {
-		e := <-o.edits
-		if e.Possible {
+	for last := o.sentinel(); ; {
+		switch e := o.next(); {
+		case e.What == last && !e.Possible:
+			return all
+		case e.Possible:
 			o.possible++
-			continue
+		default:
+			all = append(all, e)
 		}
-		all = append(all, e)
 	}
-	return all
 }
 
-// settled reports whether all that changed was looked at.
+// settled reports whether all legacy tables that changed were read.
 func (o *observer) settled() bool {
 	stamps, err := o.tools.kernel.Stamps(o.t.Context())
 	if err != nil {
@@ -217,7 +232,9 @@ func TestEditsByNftAreReported(t *testing.T) {
 		if e := o.seen(); !strings.Contains(e.What, "KUBE-S") || !strings.HasPrefix(e.By, "nft (thread ") {
 			t.Errorf("after %q: reported %+v", command, e)
 		}
-		o.settle()
+	}
+	if reported := o.settle(); len(reported) > 0 {
+		t.Errorf("reported too much: %v", reported)
 	}
 }
 

@@ -39,6 +39,20 @@ func List[T any](ctx context.Context, list func() ([]T, error)) ([]T, error) {
 	return nil, context.Cause(ctx)
 }
 
+// Name returns the name of a network namespace as the links in /proc/PID/ns show it:
+// "net:[4026531840]".
+func Name(fd int) (string, error) {
+	var stat unix.Stat_t
+	err := unix.Fstat(fd, &stat)
+	if fd == 0 {
+		err = unix.Stat("/proc/thread-self/ns/net", &stat)
+	}
+	if err != nil {
+		return "", fmt.Errorf("identify network namespace: %w", err)
+	}
+	return fmt.Sprintf("net:[%d]", stat.Ino), nil
+}
+
 // Do runs fn in the network namespace of a file descriptor, on a thread of its own; 0: the
 // current one. Sockets that fn opens, and parameters that it reads below /proc/sys/net,
 // belong to that namespace.

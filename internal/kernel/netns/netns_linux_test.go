@@ -24,6 +24,26 @@ func here(t *testing.T) string {
 }
 
 // What runs there leaves the caller where it is.
+// The name is that of the links in /proc.
+func TestName(t *testing.T) {
+	ns := kerneltest.Namespace(t)
+	outside, err := netns.Name(0)
+	if err != nil || outside != here(t) {
+		t.Errorf("Name(0) = %q, %v, want %q", outside, err, here(t))
+	}
+	var inside string
+	kerneltest.Do(t, ns, func() error {
+		inside = here(t)
+		return nil
+	})
+	if got, err := netns.Name(ns); err != nil || got != inside || got == outside {
+		t.Errorf("Name = %q, %v, want %q", got, err, inside)
+	}
+	if got, err := netns.Name(1 << 20); err == nil {
+		t.Errorf("a closed file descriptor has the name %q", got)
+	}
+}
+
 func TestDo(t *testing.T) {
 	outside := here(t)
 	inside := ""

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"os"
 	"slices"
 	"sync"
 	"syscall"
@@ -27,6 +26,8 @@ type Conn struct {
 	sock   *netlink.Conn
 	buffer int // bytes to request
 	room   int // bytes of one transaction
+
+	converter converter
 }
 
 // Options for Open.
@@ -197,43 +198,6 @@ func (c *Conn) Try(ctx context.Context, temporary Table, tx *Tx) error {
 	return c.flush(tx)
 }
 
-// RefusedError is the error of a transaction that the kernel rejects for what is in it.
-// Nothing of it is carried out.
-type RefusedError struct{ Err error }
-
-// Error returns the reason.
-func (e *RefusedError) Error() string { return e.Err.Error() }
-
-// Unwrap returns the reason.
-func (e *RefusedError) Unwrap() error { return e.Err }
-
-// refusal returns a RefusedError of a rejected transaction, or the error itself if the
-// kernel misses something (ENOENT) that another program must have deleted. That is a table
-// that the transaction needs, or any object if the transaction names no chain. A chain may
-// be refused itself, or have a rule with a type of expression that the kernel lacks, which
-// is ENOENT too (nf_tables_api.c, nft_expr_type_get).
-func refusal(err error, tx *Tx, exists func(Table) bool) error {
-	gone := func(t Table) bool { return !exists(t) }
-	if errors.Is(err, fs.ErrNotExist) && (!tx.namesChains() || slices.ContainsFunc(tx.needed(), gone)) {
-		return err
-	}
-	return &RefusedError{err}
-}
-
-// rejected reports whether an error is the kernel's answer to a transaction, and not one
-// about the connection, missing privilege or lack of memory.
-func rejected(err error) bool {
-	answer, is := errors.AsType[*netlink.OpError](err)
-	if !is || answer.Op != "receive" {
-		return false
-	}
-	if _, local := errors.AsType[*os.SyscallError](answer); local {
-		return false
-	}
-	errno, is := errors.AsType[syscall.Errno](answer)
-	return is && !slices.Contains([]syscall.Errno{unix.EPERM, unix.EACCES, unix.ENOMEM, unix.ENOBUFS, unix.EAGAIN, unix.EINTR}, errno)
-}
-
 // flush sends what is loaded, a transaction.
 func (c *Conn) flush(tx *Tx) error {
 	err := c.sock.SetDeadline(time.Now().Add(answerTimeout))
@@ -291,12 +255,12 @@ func (c *Conn) load(tx *Tx) error {
 		}
 	}
 	for _, b := range tx.deletes {
-		if err := b.each(c.lib.SetDeleteElements); err != nil {
+		if err := c.converter.each(b, c.lib.SetDeleteElements); err != nil {
 			return err
 		}
 	}
 	for _, b := range tx.adds {
-		if err := b.each(c.lib.SetAddElements); err != nil {
+		if err := c.converter.each(b, c.lib.SetAddElements); err != nil {
 			return err
 		}
 	}
@@ -317,26 +281,6 @@ func (c *Conn) loadDeletions(tx *Tx) {
 		}
 		c.lib.DelSet(&nftables.Set{Table: g.table.table(), Name: g.name})
 	}
-}
-
-// each calls send with portions of the elements that fit into a message.
-func (b bucket) each(send func(*nftables.Set, []nftables.SetElement) error) error {
-	if len(b.elements) == 0 {
-		return nil
-	}
-	set := b.set.set(b.table)
-	var portion []nftables.SetElement
-	bytes := 0
-	for _, e := range b.elements {
-		if bytes += e.Bytes(); bytes > perMessage {
-			if err := send(set, portion); err != nil {
-				return err
-			}
-			portion, bytes = portion[:0], e.Bytes() // send has encoded them
-		}
-		portion = append(portion, e.elements(b.set)...)
-	}
-	return send(set, portion)
 }
 
 // DeleteTables deletes the tables that exist, all of them or none.

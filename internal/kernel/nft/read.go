@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/google/nftables"
-	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -153,25 +152,6 @@ func order(e nftables.SetElement) int {
 		return 0
 	}
 	return 1
-}
-
-// elements converts an element of a set to the library's one or two.
-func (e Element) elements(s Set) []nftables.SetElement {
-	ne := nftables.SetElement{Key: []byte(e.Key), Comment: e.Comment}
-	switch {
-	case s.verdicts():
-		ne.VerdictData = &expr.Verdict{Kind: expr.VerdictGoto, Chain: e.Goto}
-	case s.Data != nil:
-		ne.Val = []byte(e.Data)
-	}
-	if e.End == "" {
-		return []nftables.SetElement{ne}
-	}
-	if len(s.Key) > 1 {
-		ne.KeyEnd = []byte(e.End)
-		return []nftables.SetElement{ne}
-	}
-	return []nftables.SetElement{ne, {Key: []byte(e.End), IntervalEnd: true}}
 }
 
 func hookOf(nc *nftables.Chain) *Hook {

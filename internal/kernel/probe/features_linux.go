@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
 )
 
-// feature is a feature that the nftables plane uses.
+// feature is a feature of nf_tables.
 type feature struct {
 	name   string
 	config string // kernel configuration that brings it; "_" at the end stands for the family
@@ -30,7 +30,7 @@ func (f feature) remedy(in nft.Family) string {
 	return fmt.Sprintf("use kernel %s or newer with %s", f.since, config)
 }
 
-// features lists what each feature needs, in the statements that the plane uses.
+// features returns all features that NFTables checks, in the order of its messages.
 func features() []feature {
 	return []feature{
 		{name: "NAT chains", config: "CONFIG_NFT_NAT", add: func(tx *nft.Tx, t nft.Table) {

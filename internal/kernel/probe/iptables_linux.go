@@ -12,14 +12,15 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
 )
 
-// extension is a match, target or table of iptables that the iptables plane uses.
+// extension is a match, target or table of iptables.
 type extension struct {
 	name   string
 	table  string
 	rule   string // %s is an address or network
 	config string // kernel configuration that brings it, without CONFIG_; %s is the family
 	module string // that has it, where it is one
-	lack   string // what does not work without it; "": the plane does not work at all
+
+	optional bool // its absence is no error
 }
 
 func extensions(variant iptables.Variant) []extension {
@@ -42,9 +43,9 @@ func extensions(variant iptables.Variant) []extension {
 		}
 	}
 	recent := match("recent", " --name SLUICE-PROBE --rcheck --seconds 1 --reap")
-	recent.lack = "session affinity"
+	recent.optional = true
 	sctp := match("sctp", " --dport 1")
-	sctp.rule, sctp.lack = "-p sctp "+sctp.rule, "SCTP"
+	sctp.rule, sctp.optional = "-p sctp "+sctp.rule, true
 	return append(
 		all,
 		extension{name: "match tcp", rule: "-p tcp -m tcp --dport 1", config: "NETFILTER_XTABLES", module: "xt_tcpudp"},
@@ -101,10 +102,10 @@ type needs struct {
 	try attempt
 }
 
-// Iptables checks what the iptables plane needs: the programs, the right to use
-// them, and matches and targets. The error has a sentence with the remedy for
-// each problem, one per line, and is ErrPrivilege or ErrFeature, or
-// iptables.ErrMissing without any program. IPv6 is not needed.
+// Iptables checks the programs of iptables, the right to use them, and matches and
+// targets. The error has a sentence with the remedy for each problem, one per line,
+// and is ErrPrivilege or ErrFeature, or iptables.ErrMissing without any program. A
+// host without IPv6 or without optional extensions is no error.
 //
 // It tries rules in a temporary network namespace. If this process may not make one,
 // the programs only test the rules in the namespace of the options, which detects
@@ -125,15 +126,15 @@ func Iptables(ctx context.Context, opts Options) (Support, error) {
 	n := needs{all: extensions(tools.Variant()), try: func(f xtFamily, all []extension) error {
 		return restore(ctx, f.family, []byte(input(f, all)))
 	}}
-	lacks, err := n.check(xtFamilies()[0])
+	missing, err := n.check(xtFamilies()[0])
 	if err != nil {
 		return Support{}, err
 	}
-	missing := ""
+	noPrograms := ""
 	if !tools.Has(iptables.IPv6) {
-		missing = "the programs of ip6tables are not installed: install the package iptables"
+		noPrograms = "the programs of ip6tables are not installed: install the package iptables"
 	}
-	return Support{IPv4: true, Notes: lacks}.withIPv6(opts, missing, func() ([]string, error) { return n.check(xtFamilies()[1]) })
+	return Support{IPv4: true, Missing: missing}.withIPv6(opts, noPrograms, func() ([]Missing, error) { return n.check(xtFamilies()[1]) })
 }
 
 // capable checks the capabilities of this thread, which the programs inherit.
@@ -154,7 +155,7 @@ func capable(variant iptables.Variant) error {
 }
 
 func mayNot(capability string) error {
-	return fmt.Errorf("%w: programming iptables needs the capability %s: run as root, or grant it (in a pod: securityContext.capabilities.add: [NET_ADMIN, NET_RAW])", ErrPrivilege, capability)
+	return fmt.Errorf("%w: the programs of iptables need the capability %s: run as root, or grant it (in a pod: securityContext.capabilities.add: [NET_ADMIN, NET_RAW])", ErrPrivilege, capability)
 }
 
 type restorer func(ctx context.Context, f iptables.Family, input []byte) error
@@ -203,9 +204,9 @@ func input(f xtFamily, all []extension) string {
 	return b.String()
 }
 
-// check tries all extensions at once, and one by one only if that fails. Notes report
-// missing extensions that the plane can do without.
-func (n needs) check(f xtFamily) (lacks []string, err error) {
+// check tries all extensions at once, and one by one only if that fails. It returns the
+// missing ones that are optional.
+func (n needs) check(f xtFamily) (missing []Missing, err error) {
 	whole := n.try(f, n.all)
 	if whole == nil {
 		return nil, nil
@@ -221,14 +222,14 @@ func (n needs) check(f xtFamily) (lacks []string, err error) {
 		if !refused {
 			return nil, fmt.Errorf("try iptables %s in %s: %w", one.name, f.name, err)
 		}
-		if one.lack != "" {
-			lacks = append(lacks, fmt.Sprintf("Services that need %s are not served in %s: iptables %s is missing: %s", one.lack, f.name, one.name, one.remedy(f)))
+		if one.optional {
+			missing = append(missing, Missing{Name: one.name, Family: f.name, Remedy: one.remedy(f)})
 			continue
 		}
 		problems = append(problems, fmt.Errorf("%w: iptables %s in %s: %s (%w)", ErrFeature, one.name, f.name, one.remedy(f), err))
 	}
-	if problems == nil && lacks == nil {
+	if problems == nil && missing == nil {
 		return nil, fmt.Errorf("try iptables in %s: each extension alone works, all together not: %w", f.name, whole)
 	}
-	return lacks, errors.Join(problems...)
+	return missing, errors.Join(problems...)
 }

@@ -65,7 +65,7 @@ func TestIptables(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Logf("%s: asked for %v", variant, time.Since(started))
-		if !got.IPv4 || !got.IPv6 || len(got.Notes) != 0 {
+		if !got.IPv4 || !got.IPv6 || got.NoIPv6 != "" || len(got.Missing) != 0 {
 			t.Errorf("%s: %+v", variant, got)
 		}
 		if after := tables(t, ns); !slices.Equal(after, before) {
@@ -116,7 +116,7 @@ func TestIptablesWithoutCapability(t *testing.T) {
 			_, got = Iptables(t.Context(), Options{})
 			return nil
 		})
-		if !errors.Is(got, ErrPrivilege) || !strings.Contains(got.Error(), "needs the capability "+c.name+": run as root") {
+		if !errors.Is(got, ErrPrivilege) || !strings.Contains(got.Error(), "need the capability "+c.name+": run as root") {
 			t.Errorf("%s without %s: %v", c.variant, c.name, got)
 		}
 	}
@@ -143,7 +143,7 @@ func TestMissingExtensions(t *testing.T) {
 		try    attempt
 		is     error
 		want   string
-		notes  string
+		absent string // what is reported besides an error
 	}{
 		{"nothing", ip4, lacks(), nil, "", ""},
 		{
@@ -158,8 +158,8 @@ func TestMissingExtensions(t *testing.T) {
 		},
 		{
 			"what not everybody needs", ip4, lacks("match sctp", "match recent"), nil, "",
-			"Services that need session affinity are not served in IPv4: iptables match recent is missing: load it with: modprobe xt_recent, or use a kernel with CONFIG_NETFILTER_XT_MATCH_RECENT\n" +
-				"Services that need SCTP are not served in IPv4: iptables match sctp is missing: load it with: modprobe xt_sctp, or use a kernel with CONFIG_NETFILTER_XT_MATCH_SCTP",
+			"match recent in IPv4: load it with: modprobe xt_recent, or use a kernel with CONFIG_NETFILTER_XT_MATCH_RECENT\n" +
+				"match sctp in IPv4: load it with: modprobe xt_sctp, or use a kernel with CONFIG_NETFILTER_XT_MATCH_SCTP",
 		},
 		{"trouble", ip4, func(_ xtFamily, all []extension) error {
 			if all[0].table == "" || len(all) > 1 {
@@ -175,15 +175,19 @@ func TestMissingExtensions(t *testing.T) {
 		}, unix.ENOMEM, "try iptables in IPv4: each extension alone works, all together not: cannot allocate memory", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			notes, err := needs{extensions(iptables.Legacy), c.try}.check(c.family)
+			missing, err := needs{extensions(iptables.Legacy), c.try}.check(c.family)
 			if !errors.Is(err, c.is) {
 				t.Fatalf("got %v", err)
 			}
 			if err != nil && err.Error() != c.want {
 				t.Errorf("got\n%v\nwant\n%s", err, c.want)
 			}
-			if got := strings.Join(notes, "\n"); got != c.notes {
-				t.Errorf("notes\n%s\nwant\n%s", got, c.notes)
+			var lines []string
+			for _, m := range missing {
+				lines = append(lines, fmt.Sprintf("%s in %s: %s", m.Name, m.Family, m.Remedy))
+			}
+			if got := strings.Join(lines, "\n"); got != c.absent {
+				t.Errorf("missing\n%s\nwant\n%s", got, c.absent)
 			}
 		})
 	}

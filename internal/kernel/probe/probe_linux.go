@@ -1,6 +1,6 @@
-// Package probe finds out whether this kernel and this process can do what a data
-// plane needs. It tries features instead of comparing version numbers, as
-// distributions backport features and leave out others.
+// Package probe finds out which features of nf_tables and iptables this kernel
+// supports, and whether this process may use them. It tries features instead of
+// comparing version numbers, as distributions backport features and leave out others.
 package probe
 
 import (
@@ -22,7 +22,7 @@ import (
 // transaction that makes it deletes it.
 const tableName = "sluice-probe"
 
-// Options for Nftables and Iptables.
+// Options for NFTables and Iptables.
 type Options struct {
 	NetNS int // file descriptor of a network namespace; 0: the current one
 }
@@ -30,9 +30,15 @@ type Options struct {
 // Support lists the usable families.
 type Support struct {
 	IPv4, IPv6 bool
+	NoIPv6     string    // why IPv6 is not usable; empty: it is
+	Missing    []Missing // optional extensions of iptables that this host lacks
+}
 
-	// Notes say why a family is not used, in one sentence each.
-	Notes []string
+// Missing is an optional extension that a host lacks.
+type Missing struct {
+	Name   string // such as "match recent"
+	Family string // IPv4 or IPv6
+	Remedy string
 }
 
 // The kinds of errors, for callers that treat them differently.
@@ -43,10 +49,10 @@ var (
 	ErrFeature = errors.New("missing kernel feature")
 )
 
-// Nftables checks what the nftables plane needs. The error has a sentence with
-// the remedy for each problem, one per line, and is ErrPrivilege or ErrFeature.
-// IPv6 is not needed: a host without it is served in IPv4 alone.
-func Nftables(ctx context.Context, opts Options) (Support, error) {
+// NFTables checks the features of nf_tables. The error has a sentence with the
+// remedy for each problem, one per line, and is ErrPrivilege or ErrFeature. A
+// host without IPv6 is no error.
+func NFTables(ctx context.Context, opts Options) (Support, error) {
 	if err := reach(ctx, opts); err != nil {
 		return Support{}, err
 	}
@@ -59,12 +65,12 @@ func Nftables(ctx context.Context, opts Options) (Support, error) {
 	if err := check(nft.IP4, try); err != nil {
 		return Support{}, err
 	}
-	return Support{IPv4: true}.withIPv6(opts, "", func() ([]string, error) { return nil, check(nft.IP6, try) })
+	return Support{IPv4: true}.withIPv6(opts, "", func() ([]Missing, error) { return nil, check(nft.IP6, try) })
 }
 
-// withIPv6 adds IPv6, or a note why it is not served: this host has no IPv6, the plane
-// lacks something for it, or the check returns ErrFeature. The check may return notes.
-func (s Support) withIPv6(opts Options, lack string, check func() (notes []string, err error)) (Support, error) {
+// withIPv6 adds IPv6, or the reason why it is not usable: this host has no IPv6, lack
+// is not empty, or the check returns ErrFeature.
+func (s Support) withIPv6(opts Options, lack string, check func() ([]Missing, error)) (Support, error) {
 	reason, err := noIPv6(opts)
 	if err != nil {
 		return Support{}, err
@@ -72,9 +78,9 @@ func (s Support) withIPv6(opts Options, lack string, check func() (notes []strin
 	if reason == "" {
 		reason = lack
 	}
-	var notes []string
+	var missing []Missing
 	if reason == "" {
-		notes, err = check()
+		missing, err = check()
 		if err != nil && !errors.Is(err, ErrFeature) {
 			return Support{}, err
 		}
@@ -83,9 +89,9 @@ func (s Support) withIPv6(opts Options, lack string, check func() (notes []strin
 		}
 	}
 	if reason != "" {
-		notes = []string{"IPv6 is not served: " + reason}
+		missing = nil
 	}
-	s.IPv6, s.Notes = reason == "", append(s.Notes, notes...)
+	s.IPv6, s.NoIPv6, s.Missing = reason == "", reason, append(s.Missing, missing...)
 	return s, nil
 }
 
@@ -102,7 +108,7 @@ func explainReach(err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, os.ErrPermission):
-		return fmt.Errorf("%w: programming nftables needs the capability CAP_NET_ADMIN: run as root, or grant it (in a pod: securityContext.capabilities.add: [NET_ADMIN])", ErrPrivilege)
+		return fmt.Errorf("%w: programming nf_tables needs the capability CAP_NET_ADMIN: run as root, or grant it (in a pod: securityContext.capabilities.add: [NET_ADMIN])", ErrPrivilege)
 	case errors.Is(err, unix.EPROTONOSUPPORT):
 		return fmt.Errorf("%w: the kernel has no netfilter netlink: load the module nfnetlink, or use a kernel with CONFIG_NETFILTER_NETLINK", ErrFeature)
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOENT):
@@ -126,13 +132,13 @@ func check(f nft.Family, try func(nft.Family, []feature) error) error {
 		case errors.Is(err, os.ErrPermission):
 			return explainReach(err)
 		case !unsupported(err):
-			return fmt.Errorf("try nftables %s in %s: %w", one.name, familyName(f), err)
+			return fmt.Errorf("try nf_tables %s in %s: %w", one.name, familyName(f), err)
 		default:
-			problems = append(problems, fmt.Errorf("%w: nftables %s in %s: %s", ErrFeature, one.name, familyName(f), one.remedy(f)))
+			problems = append(problems, fmt.Errorf("%w: nf_tables %s in %s: %s", ErrFeature, one.name, familyName(f), one.remedy(f)))
 		}
 	}
 	if problems == nil {
-		return fmt.Errorf("try nftables in %s: each feature alone works, all together not: %w", familyName(f), whole)
+		return fmt.Errorf("try nf_tables in %s: each feature alone works, all together not: %w", familyName(f), whole)
 	}
 	return errors.Join(problems...)
 }

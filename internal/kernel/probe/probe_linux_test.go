@@ -20,15 +20,15 @@ func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
 
 // This kernel can do everything, in a fraction of a second, and nothing is left
 // of the question.
-func TestNftables(t *testing.T) {
+func TestNFTables(t *testing.T) {
 	ns := kerneltest.Namespace(t)
 	started := time.Now()
-	got, err := Nftables(t.Context(), Options{NetNS: ns})
+	got, err := NFTables(t.Context(), Options{NetNS: ns})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("asked for %v", time.Since(started))
-	if !got.IPv4 || !got.IPv6 || len(got.Notes) != 0 {
+	if !got.IPv4 || !got.IPv6 || got.NoIPv6 != "" || len(got.Missing) != 0 {
 		t.Errorf("got %+v", got)
 	}
 	conn, err := nftables.New(nftables.WithNetNSFd(ns))
@@ -58,7 +58,7 @@ func TestEachFeature(t *testing.T) {
 	}
 }
 
-// A host on which IPv6 is switched off is served in IPv4, and the note says how
+// A host on which IPv6 is switched off is usable in IPv4, and the reason says how
 // to switch it on. (S-301)
 func TestIPv6SwitchedOff(t *testing.T) {
 	ns := kerneltest.Namespace(t)
@@ -66,11 +66,11 @@ func TestIPv6SwitchedOff(t *testing.T) {
 	if err := sysctl.New(sysctl.Options{NetNS: ns}).Set(key, "1"); err != nil {
 		t.Fatal(err)
 	}
-	got, err := Nftables(t.Context(), Options{NetNS: ns})
+	got, err := NFTables(t.Context(), Options{NetNS: ns})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !got.IPv4 || got.IPv6 || len(got.Notes) != 1 || !strings.Contains(got.Notes[0], "sysctl -w "+key+"=0") {
+	if !got.IPv4 || got.IPv6 || !strings.Contains(got.NoIPv6, "sysctl -w "+key+"=0") {
 		t.Errorf("got %+v", got)
 	}
 }
@@ -82,7 +82,7 @@ func TestWithoutCapability(t *testing.T) {
 		if err := drop(unix.CAP_NET_ADMIN); err != nil {
 			return err
 		}
-		_, got = Nftables(t.Context(), Options{})
+		_, got = NFTables(t.Context(), Options{})
 		return nil
 	})
 	if !errors.Is(got, ErrPrivilege) || !strings.Contains(got.Error(), "CAP_NET_ADMIN: run as root") {
@@ -137,21 +137,21 @@ func TestMissingFeatures(t *testing.T) {
 		{"nothing", nft.IP4, lacks(), nil, ""},
 		{
 			"one", nft.IP4, lacks("reject"), ErrFeature,
-			"missing kernel feature: nftables reject in prerouting in IPv4: use kernel 5.9 or newer with CONFIG_NFT_REJECT",
+			"missing kernel feature: nf_tables reject in prerouting in IPv4: use kernel 5.9 or newer with CONFIG_NFT_REJECT",
 		},
 		{
 			"two", nft.IP6, lacks("address type", "random"), ErrFeature,
-			"missing kernel feature: nftables random numbers (numgen) in IPv6: use a kernel with CONFIG_NFT_NUMGEN\n" +
-				"missing kernel feature: nftables address type look-ups (fib) in IPv6: use a kernel with CONFIG_NFT_FIB_IPV6",
+			"missing kernel feature: nf_tables random numbers (numgen) in IPv6: use a kernel with CONFIG_NFT_NUMGEN\n" +
+				"missing kernel feature: nf_tables address type look-ups (fib) in IPv6: use a kernel with CONFIG_NFT_FIB_IPV6",
 		},
 		{
 			"privilege", nft.IP4, always(os.ErrPermission), ErrPrivilege,
-			"missing privilege: programming nftables needs the capability CAP_NET_ADMIN: run as root, or grant it (in a pod: securityContext.capabilities.add: [NET_ADMIN])",
+			"missing privilege: programming nf_tables needs the capability CAP_NET_ADMIN: run as root, or grant it (in a pod: securityContext.capabilities.add: [NET_ADMIN])",
 		},
-		{"trouble", nft.IP4, always(unix.ENOMEM), unix.ENOMEM, "try nftables NAT chains in IPv4: cannot allocate memory"},
+		{"trouble", nft.IP4, always(unix.ENOMEM), unix.ENOMEM, "try nf_tables NAT chains in IPv4: cannot allocate memory"},
 		{
 			"together", nft.IP4, together, unix.ENOMEM,
-			"try nftables in IPv4: each feature alone works, all together not: cannot allocate memory",
+			"try nf_tables in IPv4: each feature alone works, all together not: cannot allocate memory",
 		},
 	}
 	for _, c := range cases {

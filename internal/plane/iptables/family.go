@@ -32,7 +32,8 @@ type family struct {
 	loopbackNet string // where NodePorts are not served by default
 	counting    bool   // rules count with nfacct
 
-	ledger *ledger.Ledger[key, string]
+	ledger   *ledger.Ledger[key, string]
+	restorer restorer
 	written
 	large bool // there are many endpoints: rules about single ones have no comments
 }

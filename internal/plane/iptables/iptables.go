@@ -89,7 +89,8 @@ type Plane struct {
 func New(kernel Kernel, opt Options) *Plane {
 	p := &Plane{kernel: kernel, opt: opt, families: families(opt)}
 	for _, f := range p.families {
-		f.ledger = ledger.New(layout(), restorer{kernel: kernel, family: f.kernel, program: f.program, edited: p.edited})
+		f.ledger = ledger.New[key, string](layout())
+		f.restorer = restorer{kernel: kernel, family: f.kernel, program: f.program, edited: p.edited}
 	}
 	return p
 }
@@ -145,7 +146,7 @@ func (p *Plane) Remove(ctx context.Context) ([]string, error) {
 	var plans ledger.Plans
 	var removed []string
 	for _, f := range p.families {
-		plan := f.ledger.Compare(removal{p.state[f.ip]})
+		plan := f.ledger.Compare(f.restorer, removal{p.state[f.ip]})
 		plan.End()
 		plans = append(plans, plan)
 		removed = append(removed, f.removals(plan)...)

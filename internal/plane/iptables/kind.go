@@ -1,6 +1,7 @@
 package iptables
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -27,7 +28,20 @@ func Kind() plane.Kind {
 
 func support(ctx context.Context, netns int) (plane.Support, error) {
 	s, err := probe.Iptables(ctx, probe.Options{NetNS: netns})
-	return plane.Support(s), err
+	return supportOf(s), err
+}
+
+// supportOf returns what the plane can serve on a host, with a note for each Service
+// feature that it cannot.
+func supportOf(s probe.Support) plane.Support {
+	users := map[string]string{"match recent": "session affinity", "match sctp": "SCTP"}
+	out := plane.Support{IPv4: s.IPv4, IPv6: s.IPv6}
+	for _, m := range s.Missing {
+		out.Notes = append(out.Notes, fmt.Sprintf("Services that need %s are not served in %s: iptables %s is missing: %s",
+			cmp.Or(users[m.Name], m.Name), m.Family, m.Name, m.Remedy))
+	}
+	out.Notes = append(out.Notes, plane.IPv6Notes(s.NoIPv6)...)
+	return out
 }
 
 // empty is the Kernel of a preview, of which only Plan is called: it has no rules.

@@ -97,7 +97,7 @@ func (d *familyPlan) Apply(ctx context.Context) error {
 // touched plans a change between two known states.
 func (d *familyPlan) touched() {
 	d.large = d.endpoints > manyEndpoints
-	d.Plan = d.ledger.Change()
+	d.Plan = d.ledger.Change(d.restorer)
 	before := d.host
 	if d.change.OldHost != nil {
 		before = d.change.OldHost
@@ -133,7 +133,7 @@ func (d *familyPlan) compare(found *listing) {
 			d.guarded = append(d.guarded, k)
 		}
 	}
-	d.Plan = d.ledger.Compare(found)
+	d.Plan = d.ledger.Compare(d.restorer, found)
 	d.hostChange(nil)
 	for _, name := range names {
 		d.service(name, nil, d.render(d.inKernel(name), d.host))

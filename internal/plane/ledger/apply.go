@@ -29,7 +29,7 @@ func (p *Plan[K, V]) Kept() int { return p.kept }
 func (p *Plan[K, V]) String() string {
 	var b strings.Builder
 	for batch := range p.batches(math.MaxInt) {
-		b.WriteString(p.ledger.writer.Print(p.steps(batch, 0)))
+		b.WriteString(p.writer.Print(p.steps(batch, 0)))
 	}
 	return b.String()
 }
@@ -39,7 +39,7 @@ func (p *Plan[K, V]) String() string {
 // else is written. In a plan of changes a refusal is an error like any other:
 // another program may be the cause.
 func (p *Plan[K, V]) Apply(ctx context.Context) error {
-	for batch := range p.batches(p.ledger.writer.Room()) {
+	for batch := range p.batches(p.writer.Room()) {
 		if err := p.write(ctx, batch, 0); err != nil {
 			return err
 		}
@@ -64,7 +64,7 @@ func (p *Plan[K, V]) write(ctx context.Context, batch []*group[K, V], from Phase
 	if len(steps) == 0 {
 		return nil
 	}
-	err := p.ledger.writer.Write(ctx, steps)
+	err := p.writer.Write(ctx, steps)
 	refusal, refused := errors.AsType[*Refusal](err)
 	if err == nil || !refused || p.found == nil {
 		return err
@@ -230,9 +230,8 @@ func (p *Plan[K, V]) split(g *group[K, V], room int) []*group[K, V] {
 		return []*group[K, V]{g}
 	}
 	if g.common() {
-		steps := slices.Clone(g.steps)
-		slices.SortStableFunc(steps, func(a, b Step[K, V]) int { return int(a.Phase) - int(b.Phase) })
-		return p.chunks(g, steps, room)
+		slices.SortStableFunc(g.steps, func(a, b Step[K, V]) int { return int(a.Phase) - int(b.Phase) })
+		return p.chunks(g, g.steps, room)
 	}
 	var early, rest []Step[K, V]
 	for _, s := range g.steps {
@@ -246,16 +245,21 @@ func (p *Plan[K, V]) split(g *group[K, V], room int) []*group[K, V] {
 	return append(p.chunks(g, early, room), last)
 }
 
-// chunks divides steps of a group.
+// chunks divides steps of a group. The parts share the memory of the steps.
 func (p *Plan[K, V]) chunks(g *group[K, V], steps []Step[K, V], room int) []*group[K, V] {
 	var list []*group[K, V]
-	for _, s := range steps {
-		size := p.ledger.writer.Size(s)
-		if n := len(list); n == 0 || list[n-1].size+size > room {
-			list = append(list, &group[K, V]{service: g.service})
+	part := &group[K, V]{service: g.service}
+	begin := 0
+	for i, s := range steps {
+		size := p.writer.Size(s)
+		if i > begin && part.size+size > room {
+			list, begin = append(list, part), i
+			part = &group[K, V]{service: g.service}
 		}
-		part := list[len(list)-1]
-		part.steps, part.size = append(part.steps, s), part.size+size
+		part.steps, part.size = steps[begin:i+1], part.size+size
+	}
+	if len(part.steps) > 0 {
+		list = append(list, part)
 	}
 	return list
 }

@@ -127,26 +127,23 @@ type Layout[K comparable] struct {
 // Ledger makes plans. One goroutine uses it.
 type Ledger[K, V comparable] struct {
 	layout Layout[K]
-	writer Writer[K, V]
 	uses   map[K]int32 // how many Services need a shared entry
 }
 
 // New returns an empty Ledger. Its first plan must be a comparison.
-func New[K, V comparable](layout Layout[K], writer Writer[K, V]) *Ledger[K, V] {
-	return &Ledger[K, V]{layout: layout, writer: writer, uses: map[K]int32{}}
+func New[K, V comparable](layout Layout[K]) *Ledger[K, V] {
+	return &Ledger[K, V]{layout: layout, uses: map[K]int32{}}
 }
 
 // Change begins a plan from what the last plan left in the kernel.
-func (l *Ledger[K, V]) Change() *Plan[K, V] {
-	return &Plan[K, V]{ledger: l, uses: map[K]*use[V]{}}
+func (l *Ledger[K, V]) Change(w Writer[K, V]) *Plan[K, V] {
+	return &Plan[K, V]{ledger: l, writer: w, uses: map[K]use[V]{}}
 }
 
 // Compare begins a plan from what a listing says. It trusts nothing that the ledger
 // knew before.
-func (l *Ledger[K, V]) Compare(found Listing[K, V]) *Plan[K, V] {
-	p := l.Change()
-	p.found = found
-	return p
+func (l *Ledger[K, V]) Compare(w Writer[K, V], found Listing[K, V]) *Plan[K, V] {
+	return &Plan[K, V]{ledger: l, writer: w, found: found, counts: map[K]int32{}}
 }
 
 // group is what a plan writes for one Service, or, without a name, for all.

@@ -25,8 +25,8 @@ func serving(i, rows int) []testEntry {
 func loaded(t *testing.T, n int) (*Ledger[name, string], *fake) {
 	t.Helper()
 	k := newFake()
-	l := New(testLayout(), k)
-	p := l.Compare(k.list())
+	l := New[name, string](testLayout())
+	p := l.Compare(k, k.list())
 	for i := range n {
 		p.Service(nameOf(i), nil, serving(i, 2))
 	}
@@ -54,7 +54,7 @@ func want(t *testing.T, got, want string) {
 // shared one is there as long as one Service needs it.
 func TestOrder(t *testing.T) {
 	l, k := loaded(t, 2)
-	p := l.Change()
+	p := l.Change(k)
 	p.Service(nameOf(0), serving(0, 2), serving(0, 1))
 	p.End()
 	want(t, p.String(), `add pool 1 pool
@@ -63,7 +63,7 @@ empty row svc-0-1
 remove row svc-0-1 
 `)
 	apply(t, p)
-	p = l.Change()
+	p = l.Change(k)
 	p.Service(nameOf(0), serving(0, 1), nil)
 	p.Service(nameOf(1), serving(1, 2), nil)
 	p.End()
@@ -88,7 +88,7 @@ remove pool 2
 // A frontend that moves to another Service changes in place.
 func TestMove(t *testing.T) {
 	l, k := loaded(t, 1)
-	p := l.Change()
+	p := l.Change(k)
 	p.Service(nameOf(0), serving(0, 2), nil)
 	p.Service(nameOf(5), nil, (&service{rows: 1, frontends: []int{0}}).entries("svc-5"))
 	p.End()
@@ -102,7 +102,7 @@ func TestMove(t *testing.T) {
 func TestPlanIsPure(t *testing.T) {
 	l, k := loaded(t, 3)
 	plan := func() *testPlan {
-		p := l.Change()
+		p := l.Change(k)
 		p.Service(nameOf(0), serving(0, 2), serving(0, 3))
 		p.Service(nameOf(3), nil, serving(3, 3))
 		p.End()
@@ -123,8 +123,8 @@ func TestPlanIsPure(t *testing.T) {
 // A comparison with nothing to do writes nothing, and counts what it found.
 func TestAdoption(t *testing.T) {
 	_, k := loaded(t, 8)
-	other := New(testLayout(), k)
-	p := other.Compare(k.list())
+	other := New[name, string](testLayout())
+	p := other.Compare(k, k.list())
 	for i := range 8 {
 		p.Service(nameOf(i), nil, serving(i, 2))
 	}
@@ -145,7 +145,7 @@ func TestARefusedServiceStaysAsItWas(t *testing.T) {
 		l, k := loaded(t, 6)
 		k.room, k.bad = room, "bad"
 		before := k.entries[name{frontend, "3"}]
-		p := l.Compare(k.list())
+		p := l.Compare(k, k.list())
 		for i := range 5 { // svc-5 is deleted
 			entries := serving(i, 2)
 			if i == 3 {
@@ -171,7 +171,7 @@ func TestARefusedServiceStaysAsItWas(t *testing.T) {
 func TestARefusedChangeIsAnError(t *testing.T) {
 	l, k := loaded(t, 2)
 	k.bad = "bad"
-	p := l.Change()
+	p := l.Change(k)
 	p.Service(nameOf(0), serving(0, 2), (&service{frontends: []int{0}, bad: true}).entries("svc-0"))
 	p.End()
 	err := p.Apply(context.Background())
@@ -184,7 +184,7 @@ func TestARefusedChangeIsAnError(t *testing.T) {
 func TestARefusedHostIsAnError(t *testing.T) {
 	k := newFake()
 	k.bad = "bad"
-	p := New(testLayout(), k).Compare(k.list())
+	p := New[name, string](testLayout()).Compare(k, k.list())
 	p.Host(nil, []testEntry{{name{row, "host"}, "bad"}})
 	p.Service(nameOf(0), nil, serving(0, 2))
 	p.End()
@@ -198,7 +198,7 @@ func TestARefusedHostIsAnError(t *testing.T) {
 func TestRoom(t *testing.T) {
 	k := newFake()
 	k.room = 10
-	p := New(testLayout(), k).Compare(k.list())
+	p := New[name, string](testLayout()).Compare(k, k.list())
 	p.Service(nameOf(0), nil, serving(0, 35))
 	for i := range 12 {
 		p.Service(nameOf(1+i), nil, serving(1+i, 4))
@@ -216,7 +216,7 @@ func TestARefusedServiceIsNotContinued(t *testing.T) {
 	k.room, k.bad = 10, "bad"
 	entries := serving(0, 35)
 	entries[3].Value = "bad"
-	p := New(testLayout(), k).Compare(k.list())
+	p := New[name, string](testLayout()).Compare(k, k.list())
 	p.Service(nameOf(0), nil, entries)
 	p.Service(nameOf(1), nil, serving(1, 2))
 	p.End()
@@ -236,7 +236,7 @@ func TestARefusedServiceIsNotContinued(t *testing.T) {
 func TestRefusalsAreThereAsLongAsFrontends(t *testing.T) {
 	l, k := loaded(t, 12)
 	k.room, k.strict = 1, true
-	p := l.Change()
+	p := l.Change(k)
 	for i := range 12 {
 		p.Service(nameOf(i), serving(i, 2), nil)
 		p.Service(nameOf(20+i), nil, serving(20+i, 1))
@@ -252,10 +252,10 @@ func TestRefusalsAreThereAsLongAsFrontends(t *testing.T) {
 func TestCostOfAChange(t *testing.T) {
 	var costs []float64
 	for _, n := range []int{10, 3000} {
-		l, _ := loaded(t, n)
+		l, k := loaded(t, n)
 		old, now := serving(7, 2), serving(7, 3)
 		costs = append(costs, testing.AllocsPerRun(20, func() {
-			p := l.Change()
+			p := l.Change(k)
 			p.Service(nameOf(7), old, now)
 			p.End()
 			_ = p.Steps()
@@ -270,7 +270,7 @@ func TestCostOfAChange(t *testing.T) {
 // refused ones.
 func TestRewrite(t *testing.T) {
 	l, k := loaded(t, 3)
-	p := l.Change()
+	p := l.Change(k)
 	p.Service(nameOf(0), serving(0, 2), nil)
 	p.Service(nameOf(5), nil, serving(5, 1))
 	p.End()
@@ -305,7 +305,7 @@ func TestPlans(t *testing.T) {
 	for range 2 {
 		k := newFake()
 		k.bad = "bad"
-		p := New(testLayout(), k).Compare(k.list())
+		p := New[name, string](testLayout()).Compare(k, k.list())
 		p.Service(nameOf(0), nil, (&service{rows: 1, frontends: []int{0}, bad: true}).entries("svc-0"))
 		p.Service(nameOf(1), nil, serving(1, 1))
 		p.End()
@@ -333,9 +333,9 @@ func TestARefusedSharedEntry(t *testing.T) {
 	for _, room := range []int{1, 4, 1 << 20} {
 		k := newFake()
 		k.room, k.badKey = room, name{pool, "3"}
-		l := New(testLayout(), k)
+		l := New[name, string](testLayout())
 		rows := []int{2, 3, 2, 3, 1}
-		p := l.Compare(k.list())
+		p := l.Compare(k, k.list())
 		for i, n := range rows {
 			p.Service(nameOf(i), nil, serving(i, n))
 		}
@@ -358,7 +358,7 @@ func TestARefusedSharedEntry(t *testing.T) {
 				t.Errorf("room %d: the frontend of svc-%d is there: %v", room, i, there)
 			}
 		}
-		p = l.Change()
+		p = l.Change(k)
 		p.Service(nameOf(7), nil, serving(7, 3))
 		p.End()
 		if err := p.Apply(context.Background()); !errors.Is(err, errBad) {
@@ -371,7 +371,7 @@ func TestARefusedSharedEntry(t *testing.T) {
 func TestARefusedSharedEntryOfTheNode(t *testing.T) {
 	k := newFake()
 	k.badKey = name{pool, "3"}
-	p := New(testLayout(), k).Compare(k.list())
+	p := New[name, string](testLayout()).Compare(k, k.list())
 	p.Host(nil, []testEntry{{name{pool, "3"}, "pool"}})
 	p.Users(func(name) []cluster.Name { return nil })
 	p.End()
@@ -383,7 +383,7 @@ func TestARefusedSharedEntryOfTheNode(t *testing.T) {
 // Shared entries that depend on the host change with it as long as a Service needs them.
 func TestDepend(t *testing.T) {
 	l, k := loaded(t, 2)
-	p := l.Change()
+	p := l.Change(k)
 	p.Service(nameOf(0), serving(0, 2), nil)
 	p.Depend(func(key name) (old, now string, depends bool) {
 		return "pool", "pool of the new host", key.of == pool

@@ -76,7 +76,7 @@ func newWorld(seed uint64) *world {
 	k := newFake()
 	k.bad = "bad"
 	return &world{
-		Rand: rand.New(rand.NewPCG(seed, 0)), kernel: k, ledger: New(testLayout(), k), compares: true,
+		Rand: rand.New(rand.NewPCG(seed, 0)), kernel: k, ledger: New[name, string](testLayout()), compares: true,
 		want: map[string]*service{}, written: map[string]*service{},
 	}
 }
@@ -109,10 +109,10 @@ func (w *world) change() {
 func (w *world) plan() *testPlan {
 	var p *testPlan
 	if w.compares {
-		p = w.ledger.Compare(w.kernel.list())
+		p = w.ledger.Compare(w.kernel, w.kernel.list())
 		p.Host(nil, host())
 	} else {
-		p = w.ledger.Change()
+		p = w.ledger.Change(w.kernel)
 	}
 	names := maps.Clone(w.want)
 	maps.Copy(names, w.written)

@@ -13,23 +13,20 @@ import (
 // succeeds, and not before.
 type Plan[K, V comparable] struct {
 	ledger   *Ledger[K, V]
+	writer   Writer[K, V]
 	found    Listing[K, V] // nil: this plan compares nothing
 	first    group[K, V]   // what Services need
 	services []group[K, V]
 	late     *Rewrite[K, V]
-	last     group[K, V] // what no Service needs
-	uses     map[K]*use[V]
+	last     group[K, V]  // what no Service needs
+	uses     map[K]use[V] // of a plan of changes
+	counts   map[K]int32  // of a comparison: how many Services need each shared entry
+	hosts    int          // steps of the host in first
 	kept     int
 	learn    []func()
 	users    func(K) []cluster.Name
 	lacking  map[K]bool // shared entries that the kernel refuses
 	refused  plane.Refused
-}
-
-// use is what a plan changes about a shared entry.
-type use[V comparable] struct {
-	by       int32
-	old, now *V
 }
 
 // Rewrite replaces removals of entries by steps that cost less. They are written
@@ -45,14 +42,23 @@ type Rewrite[K, V comparable] struct {
 // comparison ignores old. What is added comes before all Services, what is removed
 // after them.
 func (p *Plan[K, V]) Host(old, now []Entry[K, V]) {
-	p.differ(old, now, &p.first, &p.last)
+	if p.found != nil {
+		p.compare(now, &p.first)
+	} else {
+		p.differ(old, now, &p.first, &p.last)
+	}
+	p.hosts = len(p.first.steps)
 }
 
 // Service adds the difference between two states of a Service. A comparison
 // ignores old.
 func (p *Plan[K, V]) Service(name cluster.Name, old, now []Entry[K, V]) {
 	g := group[K, V]{service: name}
-	p.differ(old, now, &g, &g)
+	if p.found != nil {
+		p.compare(now, &g)
+	} else {
+		p.differ(old, now, &g, &g)
+	}
 	if len(g.steps) > 0 {
 		p.services = append(p.services, g)
 	}
@@ -63,8 +69,10 @@ func (p *Plan[K, V]) Service(name cluster.Name, old, now []Entry[K, V]) {
 func (p *Plan[K, V]) Depend(values func(K) (old, now V, depends bool)) {
 	for key := range p.ledger.uses {
 		if old, now, depends := values(key); depends {
-			u := p.use(key, 0)
-			u.old, u.now = &old, &now
+			u := p.uses[key]
+			u.need(old, -1)
+			u.need(now, 1)
+			p.uses[key] = u
 		}
 	}
 }
@@ -73,26 +81,54 @@ func (p *Plan[K, V]) Depend(values func(K) (old, now V, depends bool)) {
 // if the kernel does not accept it. Without it such a refusal is an error.
 func (p *Plan[K, V]) Users(of func(K) []cluster.Name) { p.users = of }
 
-func (p *Plan[K, V]) differ(old, now []Entry[K, V], added, removed *group[K, V]) {
-	if p.found != nil {
-		old = nil
+// compare adds what the kernel lacks of entries. A shared entry is compared when the
+// first Service needs it.
+func (p *Plan[K, V]) compare(now []Entry[K, V], added *group[K, V]) {
+	for i, e := range now {
+		to := added
+		if p.kind(e.Key).Shared {
+			p.counts[e.Key]++
+			if p.counts[e.Key] > 1 {
+				continue
+			}
+			to = p.came(e.Key)
+		}
+		had, is := p.found.Take(e)
+		if to == added && is != Equal && added.steps == nil {
+			added.steps = make([]Step[K, V], 0, p.unshared(now[i:]))
+		}
+		p.want(to, e, had, is)
 	}
+}
+
+// unshared counts entries that belong to one Service.
+func (p *Plan[K, V]) unshared(entries []Entry[K, V]) int {
+	n := 0
+	for i := range entries {
+		if !p.kind(entries[i].Key).Shared {
+			n++
+		}
+	}
+	return n
+}
+
+func (p *Plan[K, V]) differ(old, now []Entry[K, V], added, removed *group[K, V]) {
 	before := make(map[K]V, len(old))
 	for _, e := range old {
 		if p.kind(e.Key).Shared {
-			set(&p.use(e.Key, -1).old, e.Value)
+			p.need(e, -1)
 			continue
 		}
 		before[e.Key] = e.Value
 	}
 	for i, e := range now {
 		if p.kind(e.Key).Shared {
-			set(&p.use(e.Key, 1).now, e.Value)
+			p.need(e, 1)
 			continue
 		}
-		had, is := p.take(e, before)
+		had, is := match(e, before)
 		if is != Equal && added.steps == nil {
-			added.steps = make([]Step[K, V], 0, p.capacity(len(old), len(now)-i))
+			added.steps = make([]Step[K, V], 0, p.capacity(len(old), now[i:]))
 		}
 		p.want(added, e, had, is)
 		delete(before, e.Key)
@@ -108,29 +144,19 @@ func (p *Plan[K, V]) differ(old, now []Entry[K, V], added, removed *group[K, V])
 }
 
 // capacity estimates how many steps follow the first one, so that memory is allocated
-// once. A Service that is new or not in the kernel needs all its entries.
-func (p *Plan[K, V]) capacity(old, entries int) int {
-	if p.found != nil || old == 0 {
-		return entries
+// once. A new Service needs all its entries.
+func (p *Plan[K, V]) capacity(old int, entries []Entry[K, V]) int {
+	if old == 0 {
+		return p.unshared(entries)
 	}
-	return min(entries, usual)
+	return min(len(entries), usual)
 }
 
 // usual is how many steps most changes of a Service take.
 const usual = 8
 
-// set sets a value that is mostly the same again.
-func set[V comparable](to **V, value V) {
-	if *to == nil || **to != value {
-		*to = new(value)
-	}
-}
-
-// take compares an entry with the one before it.
-func (p *Plan[K, V]) take(e Entry[K, V], before map[K]V) (had V, is Match) {
-	if p.found != nil {
-		return p.found.Take(e)
-	}
+// match compares an entry with the one before it.
+func match[K, V comparable](e Entry[K, V], before map[K]V) (had V, is Match) {
 	had, there := before[e.Key]
 	switch {
 	case !there:
@@ -175,88 +201,41 @@ func (p *Plan[K, V]) add(g *group[K, V], s Step[K, V]) {
 		}
 	}
 	g.steps = append(g.steps, s)
-	g.size += p.ledger.writer.Size(s)
+	g.size += p.writer.Size(s)
 }
 
 func (p *Plan[K, V]) kind(key K) Kind { return p.ledger.layout.Kind(key) }
 
-func (p *Plan[K, V]) use(key K, by int32) *use[V] {
-	u := p.uses[key]
-	if u == nil {
-		u = &use[V]{}
-		p.uses[key] = u
-	}
-	u.by += by
-	return u
-}
-
 // End adds what becomes of shared entries and of entries that a comparison found and
 // no Service needs.
 func (p *Plan[K, V]) End() {
-	counts := p.ledger.uses
 	if p.found != nil {
-		counts = make(map[K]int32, len(p.uses))
+		p.endComparison()
+		return
 	}
+	counts := p.ledger.uses
 	for _, key := range slices.SortedFunc(maps.Keys(p.uses), p.ledger.layout.Order) {
 		p.share(key, p.uses[key], counts[key])
 	}
-	p.learn = append(p.learn, func() { p.count(counts) })
-	if p.found == nil {
-		p.move()
-		return
-	}
+	p.Learn(func() { p.count(counts) })
+	p.move()
+}
+
+func (p *Plan[K, V]) endComparison() {
+	inOrder := func(a, b Step[K, V]) int { return p.ledger.layout.Order(a.Key, b.Key) }
+	slices.SortStableFunc(p.first.steps[p.hosts:], inOrder)
+	slices.SortStableFunc(p.last.steps, inOrder)
 	rest := p.found.Rest()
-	slices.SortFunc(rest, func(a, b Step[K, V]) int { return p.ledger.layout.Order(a.Key, b.Key) })
+	slices.SortFunc(rest, inOrder)
 	for _, s := range rest {
 		p.add(p.gone(s.Key), s)
 	}
-}
-
-// share plans a shared entry that so many Services needed before.
-func (p *Plan[K, V]) share(key K, u *use[V], before int32) {
-	after := before + u.by
-	switch {
-	case after > 0 && p.found != nil:
-		e := Entry[K, V]{key, *u.now}
-		had, is := p.found.Take(e)
-		p.want(p.came(key), e, had, is)
-	case before == 0 && after > 0:
-		p.want(p.came(key), Entry[K, V]{key, *u.now}, *u.now, Absent)
-	case before > 0 && after == 0:
-		p.remove(p.gone(key), Entry[K, V]{key, *u.old})
-	case after > 0 && u.old != nil && u.now != nil && *u.old != *u.now:
-		p.want(p.came(key), Entry[K, V]{key, *u.now}, *u.old, Different)
-	}
-}
-
-// came is where an entry that belongs to no single Service is added: a target
-// before all Services, anything else after them.
-func (p *Plan[K, V]) came(key K) *group[K, V] {
-	if p.kind(key).Target {
-		return &p.first
-	}
-	return &p.last
-}
-
-// gone is where an entry that belongs to no single Service is removed: a shared one
-// that is no target before all Services, anything else after them.
-func (p *Plan[K, V]) gone(key K) *group[K, V] {
-	if k := p.kind(key); k.Shared && !k.Target {
-		return &p.first
-	}
-	return &p.last
-}
-
-// count takes over how many Services need each shared entry.
-func (p *Plan[K, V]) count(counts map[K]int32) {
-	for key, u := range p.uses {
-		if n := counts[key] + u.by; n > 0 && !p.lacking[key] {
-			counts[key] = n
-		} else {
-			delete(counts, key)
+	p.Learn(func() {
+		for key := range p.lacking {
+			delete(p.counts, key)
 		}
-	}
-	p.ledger.uses = counts
+		p.ledger.uses = p.counts
+	})
 }
 
 // move turns the removal of an entry from one Service and its addition to another
@@ -293,7 +272,7 @@ func (p *Plan[K, V]) move() {
 func (p *Plan[K, V]) size(steps []Step[K, V]) int {
 	n := 0
 	for _, s := range steps {
-		n += p.ledger.writer.Size(s)
+		n += p.writer.Size(s)
 	}
 	return n
 }
@@ -323,7 +302,7 @@ func (p *Plan[K, V]) takeOut(g *group[K, V], is func(Step[K, V]) bool) []Step[K,
 	for _, s := range g.steps {
 		if is(s) {
 			out = append(out, s)
-			g.size -= p.ledger.writer.Size(s)
+			g.size -= p.writer.Size(s)
 			continue
 		}
 		left = append(left, s)
@@ -349,7 +328,7 @@ func (p *Plan[K, V]) postpone() {
 	for i := range p.services {
 		for _, s := range p.takeOut(&p.services[i], targets) {
 			p.last.steps = append(p.last.steps, s)
-			p.last.size += p.ledger.writer.Size(s)
+			p.last.size += p.writer.Size(s)
 		}
 	}
 }

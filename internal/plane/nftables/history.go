@@ -2,11 +2,13 @@ package nftables
 
 import (
 	"encoding/binary"
+	"maps"
 	"net/netip"
 	"slices"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
+	"github.com/sluice-proxy/sluice/internal/plane/ledger"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -86,6 +88,11 @@ func (d *draft) note(k portKey, r record) {
 // learn carries the changes out.
 func (d *draft) learn() {
 	d.history.newest = d.newest
+	if len(d.ports) == 0 { // a comparison, whose history is new
+		maps.DeleteFunc(d.changed, func(_ portKey, r record) bool { return r.empty() })
+		d.ports, d.taken = d.changed, d.given
+		return
+	}
 	for k, r := range d.changed {
 		if id := d.ports[k].id; id != r.id {
 			delete(d.taken, id)
@@ -120,7 +127,7 @@ func (d *draft) arrange(l *layout, k portKey, p *route.Port, olds []found) recor
 		slots := lastSlots(l, p, route.Pool(pool), olds)
 		switch {
 		case p.Affinity == 0:
-			slots = arrange(slots, want)
+			slots = ledger.Arrange(slots, want)
 		case known && last.slots[pool] != nil:
 			slots = renumber(last.slots[pool], want)
 		default:
@@ -152,47 +159,6 @@ func lastSlots(l *layout, p *route.Port, pool route.Pool, olds []found) []netip.
 	return nil
 }
 
-// arrange puts the wanted backends, which are sorted, into numbered slots, so that as
-// little as possible differs from the slots before: backends that stay keep their slots,
-// the others fill the free ones.
-func arrange(before, want []netip.AddrPort) []netip.AddrPort {
-	if len(before) == 0 || slices.Equal(before, want) {
-		return want
-	}
-	slots := make([]netip.AddrPort, len(want))
-	placed := make([]bool, len(want))
-	for i := range min(len(before), len(want)) {
-		j, found := slices.BinarySearchFunc(want, before[i], netip.AddrPort.Compare)
-		if found && !placed[j] {
-			slots[i], placed[j] = before[i], true
-		}
-	}
-	slots = fill(slots, want, placed)
-	if slices.Equal(slots, want) {
-		return want
-	}
-	return slots
-}
-
-// fill puts the backends that are not placed into the first free slots.
-func fill(slots, want []netip.AddrPort, placed []bool) []netip.AddrPort {
-	free := 0
-	for j, backend := range want {
-		if placed[j] {
-			continue
-		}
-		for free < len(slots) && slots[free].IsValid() {
-			free++
-		}
-		if free == len(slots) {
-			slots = append(slots, backend)
-			continue
-		}
-		slots[free] = backend
-	}
-	return slots
-}
-
 // renumber gives each of the backends that are wanted, which are sorted, a slot among
 // those that clients draw from. A backend keeps the slots it had, so it may have
 // several, for clients that drew another one when there were more backends; where
@@ -216,7 +182,7 @@ func renumber(before, want []netip.AddrPort) []netip.AddrPort {
 		}
 		slots[i] = b
 	}
-	slots = fill(slots, want, placed)
+	slots = ledger.Fill(slots, want, placed)
 	for len(slots) > 0 && !slots[len(slots)-1].IsValid() {
 		slots = slots[:len(slots)-1]
 	}

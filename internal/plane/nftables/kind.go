@@ -28,8 +28,8 @@ func Kind() plane.Kind {
 }
 
 func support(ctx context.Context, netns int) (plane.Support, error) {
-	s, err := probe.Nftables(ctx, probe.Options{NetNS: netns})
-	return plane.Support(s), err
+	s, err := probe.NFTables(ctx, probe.Options{NetNS: netns})
+	return plane.Support{IPv4: s.IPv4, IPv6: s.IPv6, Notes: plane.IPv6Notes(s.NoIPv6)}, err
 }
 
 func options(s plane.Setup) Options {

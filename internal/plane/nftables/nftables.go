@@ -48,7 +48,6 @@ type Plane struct {
 	families []family
 	layout   layout
 
-	writer *writer
 	ledger *ledger.Ledger[key, string]
 
 	seen    map[route.Family]*nft.State // what Refresh read; nil once a Plan used it
@@ -58,10 +57,10 @@ type Plane struct {
 
 // New makes a Plane. It does nothing yet.
 func New(kernel Kernel, opt Options) *Plane {
-	p := &Plane{kernel: kernel, opt: opt, families: rows(opt.Families), layout: newLayout(), history: newHistory(0)}
-	p.writer = &writer{kernel: kernel, families: len(p.families)}
-	p.ledger = ledger.New(ledgerLayout(), p.writer)
-	return p
+	return &Plane{
+		kernel: kernel, opt: opt, families: rows(opt.Families), layout: newLayout(),
+		ledger: ledger.New[key, string](ledgerLayout()), history: newHistory(0),
+	}
 }
 
 // Refresh reads both tables, also one of a family that is not served any more.

@@ -40,9 +40,7 @@ func (p *Plane) Plan(change route.Change) plane.Plan {
 	plan.Learn(func() {
 		plan.draft.learn()
 		p.history, p.render = plan.draft.history, plan.render
-		p.writer.tx = nil
 	})
-	p.writer.render, p.writer.tx = plan.render, &nft.Tx{}
 	return plan
 }
 
@@ -60,7 +58,7 @@ func (p *Plan) everything(t *route.Table) {
 		}
 	}
 	listing := newListing(p.render, p.plane.seen)
-	p.Plan = p.plane.ledger.Compare(listing)
+	p.Plan = p.plane.ledger.Compare(p.writer(), listing)
 	p.Users(func(k key) []cluster.Name { return p.render.users(t, names, k) })
 	p.Host(nil, host)
 	newest := p.plane.history.newest
@@ -84,6 +82,11 @@ func (p *Plan) everything(t *route.Table) {
 	}
 }
 
+// writer returns a writer of what the plan renders.
+func (p *Plan) writer() *writer {
+	return &writer{kernel: p.plane.kernel, families: len(p.plane.families), render: p.render, tx: &nft.Tx{}}
+}
+
 // rank sorts the API server's own Service first.
 func rank(n cluster.Name) int {
 	if n == (cluster.Name{Namespace: "default", Name: "kubernetes"}) {
@@ -94,11 +97,13 @@ func rank(n cluster.Name) int {
 
 // touched plans a change of some Services, and perhaps of the host.
 func (p *Plan) touched(c route.Change) {
-	p.Plan = p.plane.ledger.Change()
 	p.draft = newDraft(p.plane.history)
 	before := p.render
 	if c.OldHost != nil {
 		p.render = newRenderer(&p.plane.layout, p.plane.families, c.Table.Host, p.plane.opt.Mark)
+	}
+	p.Plan = p.plane.ledger.Change(p.writer())
+	if c.OldHost != nil {
 		p.Host(before.host(), p.render.host())
 		p.Depend(func(k key) (old, now string, depends bool) {
 			if to, is := before.of[k]; is && k.of == actionChain {

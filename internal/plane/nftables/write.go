@@ -13,12 +13,12 @@ import (
 	"github.com/sluice-proxy/sluice/internal/plane/ledger"
 )
 
-// writer writes entries. It implements ledger.Writer.
+// writer writes the entries of a plan. It implements ledger.Writer.
 type writer struct {
 	kernel   Writer
 	families int
-	render   *renderer // of the pending plan
-	tx       *nft.Tx   // its memory serves all transactions of a plan
+	render   *renderer
+	tx       *nft.Tx // its memory serves all transactions
 }
 
 // Room implements ledger.Writer. It is a part of what the kernel accepts at once: smaller

@@ -26,6 +26,7 @@ type Model struct {
 	rehost   *route.Host // the Host in the kernel, if the table has another one
 	known    bool        // the plane has read the kernel, or written all that is in it
 	edited   bool        // another program has changed the kernel, and may refer to objects of the plane
+	pieces   int         // of the queue that were planned; some are planned twice
 }
 
 // Subject is a kernel with functions that return planes for it.
@@ -202,6 +203,11 @@ func (m *Model) piece() (done bool, err error) {
 	}
 	change.Underway = m.queue.Underway()
 	plan := m.plane.Plan(change)
+	if m.pieces++; m.pieces%4 == 0 {
+		if again := m.plane.Plan(change).String(); again != plan.String() {
+			return false, fmt.Errorf("a second plan for the same change differs:\n%s\nthe first:\n%s", again, plan)
+		}
+	}
 	err = plan.Apply(context.Background())
 	if err == nil {
 		m.rehost = nil

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/text"
 )
 
 // The kinds of objects that are read.
@@ -131,31 +132,9 @@ func (h header) misspelled(kind string) []route.Problem {
 func meantKind(kind string) string {
 	best, fewest := "", 3
 	for _, k := range []string{kindService, kindEndpointSlice, kindEndpoints, kindNode, kindServiceCIDR, kindPod} {
-		if n := distance(strings.ToLower(kind), strings.ToLower(k)); n < fewest && n <= len(k)/3 {
+		if n := text.Distance(strings.ToLower(kind), strings.ToLower(k)); n < fewest && n <= len(k)/3 {
 			best, fewest = k, n
 		}
 	}
 	return best
-}
-
-// distance returns the number of letters to insert, delete or replace to turn one
-// word into another.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1) // the distances of the part of a so far to each start of b
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			replaced := diagonal
-			if a[i] != b[j] {
-				replaced++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(replaced, diagonal+1, row[j]+1)
-		}
-	}
-	return row[len(b)]
 }

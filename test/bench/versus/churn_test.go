@@ -4,13 +4,17 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/test/harness"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
@@ -53,7 +57,7 @@ func TestMovesOfAChurn(t *testing.T) {
 // replace those of a proxy.
 func TestObserve(t *testing.T) {
 	l := lab.New(t, lab.Options{Timeout: 50 * time.Millisecond})
-	n := &node{server: &server{services: 100, probed: spreadOver(100)}, podOf: map[int]int{}, client: l.Pod(l.NodeA, clientAddr)}
+	n := &node{server: &server{services: 100, probed: spreadOver(100)}, podOf: map[int]int{}, host: l.NodeA, client: l.Pod(l.NodeA, clientAddr)}
 	for i, a := range podAddrs() {
 		n.pods[i] = l.Pod(l.NodeA, a.String())
 		n.pods[i].Serve(lab.TCP, podPort)
@@ -61,7 +65,7 @@ func TestObserve(t *testing.T) {
 	point := func(pod netip.Addr) {
 		l.NodeA.Nft(`table ip test { chain pre { type nat hook prerouting priority -100; }; }
 			flush chain ip test pre
-			add rule ip test pre ip daddr ` + clusterIP(5).String() + ` tcp dport 80 dnat to ` + pod.String() + `:8080`)
+			add rule ip test pre ip daddr ` + clusterIP(5).String() + ` tcp dport 80 counter dnat to ` + pod.String() + `:8080`)
 	}
 	point(podAddrs()[0])
 	if got, err := n.connectOnce(5); err != nil || got != podAddrs()[0] {
@@ -71,18 +75,35 @@ func TestObserve(t *testing.T) {
 	if _, ok := c.beginMove(5); !ok {
 		t.Fatal("the move did not begin")
 	}
+	began := time.Now()
 	ctx, stop := context.WithCancel(t.Context())
 	var observing sync.WaitGroup
 	observing.Go(func() { c.observe(ctx) })
-	time.Sleep(100 * time.Millisecond)
+	awaitConnections(t, n, 5) // one at a time, so at least three have been answered by the old pod
 	if len(c.moves()) != 1 {
-		t.Error("it arrived before it was there")
+		t.Error("a connection followed the move before it happened")
 	}
+	least := time.Since(began)
 	point(podAddrs()[1])
 	c.settle(5 * time.Second)
 	stop()
 	observing.Wait()
-	if len(c.seen) != 1 || c.seen[0] < 100*time.Millisecond || c.seen[0] > 4*time.Second {
-		t.Errorf("the move took %v, want a little more than 100ms", c.seen)
+	if len(c.seen) != 1 || c.seen[0] < least || c.seen[0] > least+4*time.Second {
+		t.Errorf("the move took %v, want a little more than %v", c.seen, least)
 	}
+}
+
+// awaitConnections waits until the counter in the rules of TestObserve has counted so many
+// connections.
+func awaitConnections(t *testing.T, n *node, want int) {
+	t.Helper()
+	harness.Eventually(t, 20*time.Second, func() error {
+		_, rest, _ := strings.Cut(n.host.MustRun("nft", "list", "table", "ip", "test"), "counter packets ")
+		text, _, _ := strings.Cut(rest, " ")
+		got, err := strconv.Atoi(text)
+		if err == nil && got < want {
+			err = fmt.Errorf("%d connections, want %d", got, want)
+		}
+		return err
+	})
 }
