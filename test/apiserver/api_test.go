@@ -6,12 +6,12 @@ import (
 	"testing"
 )
 
-// TestAPIServer starts one API server for all.
+// TestAPIServer starts one API server for all tests.
 func TestAPIServer(t *testing.T) {
 	c := Start(t)
 	for _, test := range []struct {
 		name string
-		run  func(*world)
+		run  func(*testEnv)
 	}{
 		{"S-222 S-225 changes reach the kernel", testChanges},
 		{"S-230 types", testTypes},
@@ -19,21 +19,21 @@ func TestAPIServer(t *testing.T) {
 		{"S-236 S-237 other proxy", testProxyName},
 		{"S-238 headless slices", testHeadlessLabel},
 		{"S-239 headless Service", testHeadless},
-		{"kinds", testKinds},
-		{"several slices", testEverySliceKeeps},
+		{"kinds of Services", testServiceKinds},
+		{"several slices", testSeveralSlices},
 		{"S-312 ServiceCIDR objects", testServiceCIDRs},
 		{"S-178 zone of the Node", testZone},
 		{"addresses of the Node", testNodeAddress},
 		{"nothing is written before everything is listed", testSlowLists},
 		{"a server without ServiceCIDRs", testNoServiceCIDRs},
-		{"S-275 S-276 the API server goes and comes", testServerDown},
-		{"S-276 changes while cut off", testUnseen},
+		{"S-275 S-276 the API server stops and starts", testServerDown},
+		{"S-276 changes while disconnected", testDisconnected},
 		{"S-274 restart", testRestart},
 		{"latency", testLatency},
 		{"the program", testProgram},
 		{"Events", testEvents},
 		{"Events are forbidden", testEventsForbidden},
 	} {
-		t.Run(test.name, func(t *testing.T) { test.run(newWorld(t, c)) })
+		t.Run(test.name, func(t *testing.T) { test.run(newTestEnv(t, c)) })
 	}
 }

@@ -11,76 +11,76 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-func testChanges(w *world) {
+func testChanges(w *testEnv) {
 	w.run()
-	svc := w.create()
+	svc := w.createService()
 	to := targets(svc, 80)
 	if len(to) != 2 {
-		w.Fatalf("the API server gave %v, not an address of each family", to)
+		w.Fatalf("the API server assigned %v, want an address of each family", to)
 	}
-	w.ends(w.client, to, lab.Refused)
+	w.waitOutcome(w.client, to, lab.Refused)
 
-	w.back("web", w.pods[0])
-	w.reaches(w.client, to, w.pods[0])
-	w.back("web", w.pods[:]...)
-	w.reaches(w.client, to, w.pods[:]...)
-	w.back("web", w.pods[1:]...)
-	w.reaches(w.client, to, w.pods[1:]...)
+	w.setEndpoints("web", w.pods[0])
+	w.waitReached(w.client, to, w.pods[0])
+	w.setEndpoints("web", w.pods[:]...)
+	w.waitReached(w.client, to, w.pods[:]...)
+	w.setEndpoints("web", w.pods[1:]...)
+	w.waitReached(w.client, to, w.pods[1:]...)
 
-	svc = w.update("web", func(svc *corev1.Service) { svc.Spec.Ports[0].Port = 8080 })
-	w.reaches(w.client, targets(svc, 8080), w.pods[1:]...)
-	w.ends(w.client, to, lab.Refused)
+	svc = w.updateService("web", func(svc *corev1.Service) { svc.Spec.Ports[0].Port = 8080 })
+	w.waitReached(w.client, targets(svc, 8080), w.pods[1:]...)
+	w.waitOutcome(w.client, to, lab.Refused)
 
-	w.back("web")
-	w.ends(w.client, targets(svc, 8080), lab.Refused)
-	w.back("web", w.pods[0])
-	w.reaches(w.client, targets(svc, 8080), w.pods[0])
+	w.setEndpoints("web")
+	w.waitOutcome(w.client, targets(svc, 8080), lab.Refused)
+	w.setEndpoints("web", w.pods[0])
+	w.waitReached(w.client, targets(svc, 8080), w.pods[0])
 
-	w.remove("web")
-	w.ends(w.client, targets(svc, 8080), lab.TimedOut) // of a known range, and nobody's
+	w.deleteService("web")
+	w.waitOutcome(w.client, targets(svc, 8080), lab.TimedOut) // unallocated, in a known ServiceCIDR
 
-	svc = w.create()
-	w.reaches(w.client, targets(svc, 80), w.pods[0])
+	svc = w.createService()
+	w.waitReached(w.client, targets(svc, 80), w.pods[0])
 }
 
-func testTypes(w *world) {
+func testTypes(w *testEnv) {
 	w.run("--nodeport-addresses=primary")
-	w.back("web", w.pods[0])
-	svc := w.create()
+	w.setEndpoints("web", w.pods[0])
+	svc := w.createService()
 	cluster := targets(svc, 80)
-	w.reaches(w.client, cluster, w.pods[0])
+	w.waitReached(w.client, cluster, w.pods[0])
 
-	svc = w.update("web", func(svc *corev1.Service) { svc.Spec.Type = corev1.ServiceTypeNodePort })
+	svc = w.updateService("web", func(svc *corev1.Service) { svc.Spec.Type = corev1.ServiceTypeNodePort })
 	node := w.nodePorts(svc)
-	w.reaches(w.lab.Outside, node, w.pods[0])
+	w.waitReached(w.lab.Outside, node, w.pods[0])
 
-	w.update("web", func(svc *corev1.Service) {
+	w.updateService("web", func(svc *corev1.Service) {
 		svc.Spec.Type = corev1.ServiceTypeLoadBalancer
 		svc.Spec.LoadBalancerSourceRanges = []string{"203.0.113.0/25", "2001:db8:113::/121"}
 	})
 	vips := ports(80, "203.0.113.77", "2001:db8:113::77")
 	w.setVIPs("web", corev1.LoadBalancerIPModeVIP)
-	w.reaches(w.client, cluster, w.pods[0])
-	w.reaches(w.lab.Outside, node, w.pods[0])
-	w.reaches(w.lab.Outside, vips, w.pods[0])
-	w.ends(w.lab.Blocked, vips, lab.TimedOut)
+	w.waitReached(w.client, cluster, w.pods[0])
+	w.waitReached(w.lab.Outside, node, w.pods[0])
+	w.waitReached(w.lab.Outside, vips, w.pods[0])
+	w.waitOutcome(w.lab.Blocked, vips, lab.TimedOut)
 
-	// A load balancer that ends connections itself: not ours any more, and the
-	// lab has none.
+	// With ipMode Proxy the load balancer terminates connections, and the lab has no
+	// load balancer.
 	w.setVIPs("web", corev1.LoadBalancerIPModeProxy)
-	w.ends(w.client, vips, lab.TimedOut)
-	w.reaches(w.client, cluster, w.pods[0])
+	w.waitOutcome(w.client, vips, lab.TimedOut)
+	w.waitReached(w.client, cluster, w.pods[0])
 
-	w.update("web", func(svc *corev1.Service) {
+	w.updateService("web", func(svc *corev1.Service) {
 		svc.Spec.Type, svc.Spec.LoadBalancerSourceRanges = corev1.ServiceTypeClusterIP, nil
 		svc.Spec.Ports[0].NodePort = 0
 	})
-	w.ends(w.lab.Outside, node, lab.Reset)
-	w.reaches(w.client, cluster, w.pods[0])
+	w.waitOutcome(w.lab.Outside, node, lab.Reset)
+	w.waitReached(w.client, cluster, w.pods[0])
 }
 
-// setVIPs does what a cloud does.
-func (w *world) setVIPs(name string, mode corev1.LoadBalancerIPMode) {
+// setVIPs sets the load balancer addresses, like a cloud controller.
+func (w *testEnv) setVIPs(name string, mode corev1.LoadBalancerIPMode) {
 	w.Helper()
 	api := w.Client.CoreV1().Services(w.ns)
 	svc, err := api.Get(w.Context(), name, metav1.GetOptions{})
@@ -92,9 +92,9 @@ func (w *world) setVIPs(name string, mode corev1.LoadBalancerIPMode) {
 	w.must(err)
 }
 
-func testExternalName(w *world) {
+func testExternalName(w *testEnv) {
 	w.run()
-	w.back("web", w.pods[0])
+	w.setEndpoints("web", w.pods[0])
 	none := func(svc *corev1.Service) {
 		svc.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "example.com"}
 	}
@@ -104,76 +104,76 @@ func testExternalName(w *world) {
 			svc.Spec = corev1.ServiceSpec{Type: kind, IPFamilyPolicy: &both, Ports: []corev1.ServicePort{{Port: 80}}}
 		}
 	}
-	w.create(none)
-	svc := w.update("web", full(corev1.ServiceTypeClusterIP))
-	w.reaches(w.client, targets(svc, 80), w.pods[0])
+	w.createService(none)
+	svc := w.updateService("web", full(corev1.ServiceTypeClusterIP))
+	w.waitReached(w.client, targets(svc, 80), w.pods[0])
 
 	old := targets(svc, 80)
-	w.update("web", none)
-	w.ends(w.client, old, lab.TimedOut)
+	w.updateService("web", none)
+	w.waitOutcome(w.client, old, lab.TimedOut)
 
-	svc = w.update("web", full(corev1.ServiceTypeNodePort))
-	w.reaches(w.client, targets(svc, 80), w.pods[0])
-	w.reaches(w.lab.Outside, w.nodePorts(svc), w.pods[0])
+	svc = w.updateService("web", full(corev1.ServiceTypeNodePort))
+	w.waitReached(w.client, targets(svc, 80), w.pods[0])
+	w.waitReached(w.lab.Outside, w.nodePorts(svc), w.pods[0])
 	node := w.nodePorts(svc)
-	w.update("web", none)
-	w.ends(w.lab.Outside, node, lab.Reset)
+	w.updateService("web", none)
+	w.waitOutcome(w.lab.Outside, node, lab.Reset)
 }
 
-func testProxyName(w *world) {
+func testProxyName(w *testEnv) {
 	const label = "service.kubernetes.io/service-proxy-name"
 	w.run()
-	w.back("web", w.pods[0])
-	foreign := w.create(func(svc *corev1.Service) {
+	w.setEndpoints("web", w.pods[0])
+	foreign := w.createService(func(svc *corev1.Service) {
 		svc.Name, svc.Labels = "foreign", map[string]string{label: "foo"}
 	})
-	w.back("foreign", w.pods[0])
-	svc := w.create()
-	w.reaches(w.client, targets(svc, 80), w.pods[0])
-	w.ends(w.client, targets(foreign, 80), lab.TimedOut)
+	w.setEndpoints("foreign", w.pods[0])
+	svc := w.createService()
+	w.waitReached(w.client, targets(svc, 80), w.pods[0])
+	w.waitOutcome(w.client, targets(foreign, 80), lab.TimedOut)
 
-	w.update("web", func(svc *corev1.Service) { svc.Labels = map[string]string{label: "foo"} })
-	w.ends(w.client, targets(svc, 80), lab.TimedOut)
-	w.update("web", func(svc *corev1.Service) { svc.Labels = nil })
-	w.reaches(w.client, targets(svc, 80), w.pods[0])
+	w.updateService("web", func(svc *corev1.Service) { svc.Labels = map[string]string{label: "foo"} })
+	w.waitOutcome(w.client, targets(svc, 80), lab.TimedOut)
+	w.updateService("web", func(svc *corev1.Service) { svc.Labels = nil })
+	w.waitReached(w.client, targets(svc, 80), w.pods[0])
 }
 
-func testHeadlessLabel(w *world) {
+func testHeadlessLabel(w *testEnv) {
 	w.run()
-	svc := w.create()
-	w.back("web", w.pods[0])
-	w.reaches(w.client, targets(svc, 80), w.pods[0])
+	svc := w.createService()
+	w.setEndpoints("web", w.pods[0])
+	w.waitReached(w.client, targets(svc, 80), w.pods[0])
 	for _, s := range Slices("web", w.pods[:1]) {
 		s.Labels[corev1.IsHeadlessService] = ""
 		w.setSlice(s)
 	}
-	w.ends(w.client, targets(svc, 80), lab.Refused)
-	w.back("web", w.pods[0])
-	w.reaches(w.client, targets(svc, 80), w.pods[0])
+	w.waitOutcome(w.client, targets(svc, 80), lab.Refused)
+	w.setEndpoints("web", w.pods[0])
+	w.waitReached(w.client, targets(svc, 80), w.pods[0])
 }
 
-func testHeadless(w *world) {
+func testHeadless(w *testEnv) {
 	p := w.run()
 	_, err := p.First(w.Context())
 	w.must(err)
-	w.back("none", w.pods[0])
-	w.create(func(svc *corev1.Service) { svc.Name, svc.Spec.ClusterIP = "none", corev1.ClusterIPNone })
-	svc := w.create() // programmed after it
-	w.ends(w.client, targets(svc, 80), lab.Refused)
+	w.setEndpoints("none", w.pods[0])
+	w.createService(func(svc *corev1.Service) { svc.Name, svc.Spec.ClusterIP = "none", corev1.ClusterIPNone })
+	svc := w.createService() // programmed after the headless one
+	w.waitOutcome(w.client, targets(svc, 80), lab.Refused)
 	if touched := p.Syncs()[1:]; len(touched) != 1 || touched[0].Services != 1 {
 		w.Errorf("the headless Service was written too: %+v", touched)
 	}
 }
 
-func testKinds(w *world) {
+func testServiceKinds(w *testEnv) {
 	w.run()
 	seconds := int32(7200)
-	sticky := w.create(func(svc *corev1.Service) {
+	sticky := w.createService(func(svc *corev1.Service) {
 		svc.Name, svc.Spec.SessionAffinity = "sticky", corev1.ServiceAffinityClientIP
 		svc.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &seconds}}
 	})
-	w.back("sticky", w.pods[:]...)
-	w.eventually(func() error { return answered(w.client, targets(sticky, 80)) })
+	w.setEndpoints("sticky", w.pods[:]...)
+	w.eventually(func() error { return checkAnswered(w.client, targets(sticky, 80)) })
 	for _, to := range targets(sticky, 80) {
 		if n := len(lab.Spread(w.client.Repeat(30, lab.Probe{Protocol: lab.TCP, To: to}))); n != 1 {
 			w.Errorf("%s: %d backends answered one client, want 1", to, n)
@@ -181,16 +181,16 @@ func testKinds(w *world) {
 	}
 
 	local := corev1.ServiceInternalTrafficPolicyLocal
-	near := w.create(func(svc *corev1.Service) { svc.Name, svc.Spec.InternalTrafficPolicy = "near", &local })
+	near := w.createService(func(svc *corev1.Service) { svc.Name, svc.Spec.InternalTrafficPolicy = "near", &local })
 	for _, s := range Slices("near", w.pods[:2]) {
 		here, there := "node-a", "node-b"
 		s.Endpoints[0].NodeName, s.Endpoints[1].NodeName = &here, &there
 		w.setSlice(s)
 	}
-	w.reaches(w.client, targets(near, 80), w.pods[0])
+	w.waitReached(w.client, targets(near, 80), w.pods[0])
 
 	single := corev1.IPFamilyPolicySingleStack
-	six := w.create(func(svc *corev1.Service) {
+	six := w.createService(func(svc *corev1.Service) {
 		svc.Name, svc.Spec.IPFamilyPolicy, svc.Spec.IPFamilies = "six", &single, []corev1.IPFamily{corev1.IPv6Protocol}
 		svc.Spec.Ports[0].Protocol = corev1.ProtocolUDP
 	})
@@ -201,29 +201,29 @@ func testKinds(w *world) {
 	}
 	to := targets(six, 80)
 	if len(to) != 1 || !to[0].Addr().Is6() {
-		w.Fatalf("the API server gave %v to a Service of IPv6 alone", to)
+		w.Fatalf("the API server assigned %v to an IPv6 Service", to)
 	}
-	w.eventually(func() error { return only(w.client, lab.UDP, to[0], w.pods[:2]) })
+	w.eventually(func() error { return checkAnsweredBy(w.client, lab.UDP, to[0], w.pods[:2]) })
 
-	outer := w.create(func(svc *corev1.Service) {
+	outer := w.createService(func(svc *corev1.Service) {
 		svc.Name, svc.Spec.ExternalIPs = "outer", []string{"203.0.113.90", "2001:db8:113::90"}
 	})
-	w.back("outer", w.pods[2])
-	w.reaches(w.client, slices.Concat(targets(outer, 80), ports(80, outer.Spec.ExternalIPs...)), w.pods[2])
+	w.setEndpoints("outer", w.pods[2])
+	w.waitReached(w.client, slices.Concat(targets(outer, 80), ports(80, outer.Spec.ExternalIPs...)), w.pods[2])
 }
 
-func testEverySliceKeeps(w *world) {
+func testSeveralSlices(w *testEnv) {
 	w.run()
-	svc := w.create()
-	w.back("web", w.pods[0])
+	svc := w.createService()
+	w.setEndpoints("web", w.pods[0])
 	for _, s := range Slices("web", w.pods[1:2]) {
 		s.Name += "-more"
 		w.setSlice(s)
 	}
-	w.reaches(w.client, targets(svc, 80), w.pods[:2]...)
+	w.waitReached(w.client, targets(svc, 80), w.pods[:2]...)
 	api := w.Client.DiscoveryV1().EndpointSlices(w.ns)
 	for _, s := range Slices("web", nil) {
 		w.must(api.Delete(w.Context(), s.Name, metav1.DeleteOptions{}))
 	}
-	w.reaches(w.client, targets(svc, 80), w.pods[1])
+	w.waitReached(w.client, targets(svc, 80), w.pods[1])
 }

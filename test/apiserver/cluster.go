@@ -19,16 +19,16 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// assetsVar names the folder with kube-apiserver and etcd.
+// assetsVar is the environment variable with the folder of kube-apiserver and etcd.
 const assetsVar = "KUBEBUILDER_ASSETS"
 
-// The ranges Services get their addresses from.
+// The default ServiceCIDRs.
 const (
 	ServiceCIDR4 = "172.30.0.0/16"
 	ServiceCIDR6 = "fd00:172:30::/64"
 )
 
-// Assets makes sure that there is a kube-apiserver and an etcd to run.
+// Assets returns an error if there is no kube-apiserver or no etcd to run.
 func Assets() error {
 	dir := os.Getenv(assetsVar)
 	if dir == "" {
@@ -47,37 +47,37 @@ func programs() []string { return []string{"kube-apiserver", "etcd"} }
 
 // Cluster is a real API server and its etcd.
 type Cluster struct {
-	Client kubernetes.Interface // as administrator, in no hurry to be polite
+	Client kubernetes.Interface // as administrator, without rate limit
 	Config *rest.Config         // of that client
 
 	t       lab.T
 	options Options
 	env     *envtest.Environment
 	dir     string
-	one     *thread
+	thread  *thread
 }
 
-// Options say how an API server differs from the ordinary one.
+// Options are options of an API server.
 type Options struct {
-	ServiceCIDR4 string // the range Services get IPv4 addresses from, in place of ServiceCIDR4
+	ServiceCIDR4 string // the IPv4 ServiceCIDR; default: ServiceCIDR4
 }
 
-// Start starts an API server and its etcd. They end with t, or with the process.
+// Start starts an API server and its etcd. They stop when t or the process ends.
 func Start(t lab.T) *Cluster {
 	t.Helper()
 	return StartWith(t, Options{})
 }
 
-// StartWith is Start with another than the ordinary API server.
+// StartWith is Start with options.
 func StartWith(t lab.T, o Options) *Cluster {
 	t.Helper()
-	c := &Cluster{t: t, options: o, one: newThread()}
-	t.Cleanup(c.one.end)
+	c := &Cluster{t: t, options: o, thread: newThread()}
+	t.Cleanup(c.thread.end)
 	if err := c.prepare(); err != nil {
 		t.Fatalf("prepare the API server: %v", err)
 	}
-	log.SetLogger(logr.Discard()) // else envtest complains that nobody did
-	err := c.one.do(func() error {
+	log.SetLogger(logr.Discard()) // without a logger envtest prints a warning
+	err := c.thread.do(func() error {
 		var err error
 		c.Config, err = c.env.Start()
 		return err
@@ -88,16 +88,16 @@ func StartWith(t lab.T, o Options) *Cluster {
 	t.Cleanup(c.close)
 	c.Config.WarningHandler = rest.NoWarnings{}
 	if c.Client, err = kubernetes.NewForConfig(c.Config); err != nil {
-		t.Fatalf("make a client: %v", err)
+		t.Fatalf("create a client: %v", err)
 	}
 	if err := c.grant(); err != nil {
-		t.Fatalf("give rights to %s: %v", user, err)
+		t.Fatalf("grant rights to %s: %v", user, err)
 	}
 	return c
 }
 
-// prepare says what to run and how. The ports and certificates stay the same
-// when the API server is started again, because its folder is ours.
+// prepare configures the servers. The ports and certificates stay the same when the API server
+// is restarted, because its folder stays.
 func (c *Cluster) prepare() error {
 	var err error
 	if c.dir, err = os.MkdirTemp("/run", "apiserver-"); err != nil {
@@ -120,30 +120,29 @@ func (c *Cluster) prepare() error {
 	server.Path, server.CertDir = c.path("kube-apiserver-bound"), c.path("certs")
 	server.Configure().
 		Set("service-cluster-ip-range", cmp.Or(c.options.ServiceCIDR4, ServiceCIDR4)+","+ServiceCIDR6).
-		Set("advertise-address", "192.0.2.1") // it would look for an interface besides lo
+		Set("advertise-address", "192.0.2.1") // the default is the address of an interface other than lo
 	return nil
 }
 
-// EtcdURL is where etcd answers, without credentials.
+// EtcdURL returns the URL of etcd, which needs no credentials.
 func (c *Cluster) EtcdURL() string { return c.env.ControlPlane.Etcd.URL.String() }
 
 func (c *Cluster) path(name string) string { return filepath.Join(c.dir, name) }
 
-// bind makes a program that runs a server and dies with the thread that started
-// it: a test that is killed leaves no server behind.
+// bind writes a script that runs a server and is killed when the thread that started it ends, so
+// that no server outlives a killed test.
 func (c *Cluster) bind(name string) error {
 	script := fmt.Sprintf("#!/bin/sh\nexec setpriv --pdeathsig KILL \"$%s/%s\" \"$@\"\n", assetsVar, name)
 	return os.WriteFile(c.path(name+"-bound"), []byte(script), 0o700)
 }
 
-// close stops both servers. They are killed if they take long, and that is no
-// loss.
-func (c *Cluster) close() { _ = c.one.do(c.env.Stop) }
+// close stops both servers. They are killed after a timeout, which does no harm.
+func (c *Cluster) close() { _ = c.thread.do(c.env.Stop) }
 
-// StopServer stops the API server; etcd goes on.
+// StopServer stops the API server; etcd keeps running.
 func (c *Cluster) StopServer() error {
-	// Open watches hold it up until it is killed, which is as good.
-	err := c.one.do(c.env.ControlPlane.GetAPIServer().Stop)
+	// Open watches delay the stop until envtest kills it, which is no error.
+	err := c.thread.do(c.env.ControlPlane.GetAPIServer().Stop)
 	for range 100 {
 		if _, down := c.Client.Discovery().ServerVersion(); down != nil {
 			return nil
@@ -153,11 +152,11 @@ func (c *Cluster) StopServer() error {
 	return errors.Join(errors.New("the API server still answers"), err)
 }
 
-// StartServer starts the API server again, where it was.
-func (c *Cluster) StartServer() error { return c.one.do(c.env.ControlPlane.GetAPIServer().Start) }
+// StartServer starts the API server again, with the same address.
+func (c *Cluster) StartServer() error { return c.thread.do(c.env.ControlPlane.GetAPIServer().Start) }
 
-// StopStore stops etcd, without which the API server is of no use.
-func (c *Cluster) StopStore() error { return c.one.do(c.env.ControlPlane.Etcd.Stop) }
+// StopStore stops etcd, without which the API server cannot answer.
+func (c *Cluster) StopStore() error { return c.thread.do(c.env.ControlPlane.Etcd.Stop) }
 
-// StartStore starts etcd again, with what it knew.
-func (c *Cluster) StartStore() error { return c.one.do(c.env.ControlPlane.Etcd.Start) }
+// StartStore starts etcd again, with its data.
+func (c *Cluster) StartStore() error { return c.thread.do(c.env.ControlPlane.Etcd.Start) }

@@ -1,12 +1,11 @@
-// Package apiserver tests Sluice against a real kube-apiserver and etcd, and
-// brings what such tests need: the two servers, and Sluice as a client of them.
+// Package apiserver tests Sluice against a real kube-apiserver and etcd. It also provides
+// them to other tests, and Sluice as their client.
 //
-// KUBEBUILDER_ASSETS names the folder with the two programs; `make test-assets`
-// makes one. Without it the tests fail. With -short there are no tests to run,
-// which go test says.
+// KUBEBUILDER_ASSETS is the folder with the two programs; `make test-assets` creates it.
+// Without it the tests fail. With -short no test runs.
 //
-// No controllers run: a test makes the EndpointSlices and Nodes it wants.
+// No controllers run: tests create the EndpointSlices and Nodes that they need.
 //
-// It is for programs that lab.Enter or lab.Main put into namespaces: the servers
-// listen on the loopback interface there, and keep their files in its /run.
+// It is for programs in the namespaces of lab.Enter or lab.Main: the servers listen on the
+// loopback interface there, and keep their files in its /run.
 package apiserver

@@ -25,20 +25,20 @@ import (
 	"github.com/sluice-proxy/sluice/test/harness"
 )
 
-// recording is a Recorder that runs as a user of the API server.
-type recording struct {
+// testRecorder is a Recorder that runs as a user of the API server.
+type testRecorder struct {
 	event.Recorder
 	log      *harness.Log
-	requests atomic.Int32 // that it began; one at a time
+	requests atomic.Int32 // that it has started, one at a time
 }
 
-// record runs a Recorder of node A as a user until the test ends.
-func (w *world) record(user string) *recording {
+// startRecorder runs a Recorder for node A as a user until the test ends.
+func (w *testEnv) startRecorder(user string) *testRecorder {
 	w.Helper()
-	who, err := w.env.AddUser(envtest.User{Name: user}, nil)
+	u, err := w.env.AddUser(envtest.User{Name: user}, nil)
 	w.must(err)
-	rec := &recording{log: &harness.Log{}}
-	config := rest.CopyConfig(who.Config())
+	rec := &testRecorder{log: &harness.Log{}}
+	config := rest.CopyConfig(u.Config())
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return roundTrip(func(r *http.Request) (*http.Response, error) {
 			rec.requests.Add(1)
@@ -61,19 +61,19 @@ func (w *world) record(user string) *recording {
 	return rec
 }
 
-// roundTrip is a function as http.RoundTripper.
+// roundTrip implements http.RoundTripper with a function.
 type roundTrip func(*http.Request) (*http.Response, error)
 
 // RoundTrip implements http.RoundTripper.
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// described waits until kubectl describe would show these Events of Sluice for an
-// object, and no others of Sluice. Controllers of the API server add their own:
-// its repair controller warns of a Service whose address it has not seen yet.
-func (w *world) described(namespace string, obj runtime.Object, want ...string) {
+// waitEvents waits until kubectl describe would show exactly these Events of Sluice for an
+// object. It ignores those of the API server, whose repair controller warns of a Service whose
+// address it does not know yet.
+func (w *testEnv) waitEvents(namespace string, obj runtime.Object, want ...string) {
 	w.Helper()
 	var got []string
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(timeout); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		list, err := w.Client.CoreV1().Events(namespace).SearchWithContext(w.Context(), scheme.Scheme, obj)
 		w.must(err)
 		got = nil
@@ -88,7 +88,7 @@ func (w *world) described(namespace string, obj runtime.Object, want ...string) 
 			got = append(got, fmt.Sprintf("%s %s %s %s/%s%s: %s", e.Type, e.Reason, e.Action, e.ReportingController, e.ReportingInstance, again, e.Message))
 		}
 		slices.Sort(got)
-		got = slices.Compact(got) // every daemon that ran on this node started
+		got = slices.Compact(got) // each daemon on this node has recorded its start
 		if slices.Equal(got, want) {
 			return
 		}
@@ -96,47 +96,47 @@ func (w *world) described(namespace string, obj runtime.Object, want ...string) 
 	w.Errorf("events:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 }
 
-// testEvents records with the rights that kube-proxy has.
-func testEvents(w *world) {
+// testEvents records Events with the rights of kube-proxy.
+func testEvents(w *testEnv) {
 	svc, err := w.Client.CoreV1().Services(w.ns).Create(w.Context(), &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: "web"},
 		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
 	}, metav1.CreateOptions{})
 	w.must(err)
-	r := w.record("system:kube-proxy")
+	r := w.startRecorder("system:kube-proxy")
 	r.Record(event.Starting())
 	taken := event.HealthPortFailed(w.ns, "web", errors.New("port 30000 is taken"))
 	r.Record(taken)
 	on := "kube-proxy/" + w.lab.NodeA.Name()
-	w.described(w.ns, svc, "Warning FailedToStartServiceHealthcheck Listen "+on+": port 30000 is taken")
+	w.waitEvents(w.ns, svc, "Warning FailedToStartServiceHealthcheck Listen "+on+": port 30000 is taken")
 	r.Record(taken)
-	w.described(w.ns, svc, "Warning FailedToStartServiceHealthcheck Listen "+on+" again: port 30000 is taken")
+	w.waitEvents(w.ns, svc, "Warning FailedToStartServiceHealthcheck Listen "+on+" again: port 30000 is taken")
 
-	// A long note is cut off, and not refused.
+	// A long note is truncated, not rejected.
 	r.Record(event.Event{
 		Object: event.Object{Kind: "Service", Namespace: w.ns, Name: "web"},
 		Type:   event.Warning, Reason: "InvalidAddress", Action: "Program", Note: strings.Repeat("ä", 4000),
 	})
-	w.described(w.ns, svc,
+	w.waitEvents(w.ns, svc,
 		"Warning FailedToStartServiceHealthcheck Listen "+on+" again: port 30000 is taken",
 		"Warning InvalidAddress Program "+on+": "+strings.Repeat("ä", 510)+"…",
 	)
 
-	// kubectl looks for the Events of a Node with its name for UID.
+	// kubectl searches the Events of a Node with its name as UID.
 	node := &corev1.ObjectReference{Kind: "Node", Name: w.lab.NodeA.Name(), UID: types.UID(w.lab.NodeA.Name())}
-	w.described(metav1.NamespaceAll, node, "Normal Starting StartKubeProxy "+on+": ")
+	w.waitEvents(metav1.NamespaceAll, node, "Normal Starting StartKubeProxy "+on+": ")
 	if r.log.String() != "" {
-		w.Errorf("the log says:\n%s", r.log)
+		w.Errorf("the log:\n%s", r.log)
 	}
 }
 
-// testEventsForbidden records without any right to do so.
-func testEventsForbidden(w *world) {
-	r := w.record("nobody")
+// testEventsForbidden records Events without permission.
+func testEventsForbidden(w *testEnv) {
+	r := w.startRecorder("nobody")
 	for _, name := range []string{"a", "b", "c", "d"} {
 		r.Record(event.HealthPortFailed(w.ns, name, errors.New("taken")))
 	}
-	// When the last request begins, the answers to the others were handled.
+	// When the last request starts, the answers to the others have been handled.
 	w.eventually(func() error {
 		if n := r.requests.Load(); n < 4 {
 			return fmt.Errorf("%d of 4 requests", n)
@@ -144,6 +144,6 @@ func testEventsForbidden(w *world) {
 		return nil
 	})
 	if text := r.log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "refuses Events") {
-		w.Errorf("the log says:\n%s", text)
+		w.Errorf("the log:\n%s", text)
 	}
 }

@@ -14,9 +14,9 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-func testServiceCIDRs(w *world) {
+func testServiceCIDRs(w *testEnv) {
 	w.run()
-	w.back("web", w.pods[0])
+	w.setEndpoints("web", w.pods[0])
 	inRange := func(range4 string) func() error {
 		return func() error {
 			if !strings.Contains(w.rules(), range4) {
@@ -27,8 +27,8 @@ func testServiceCIDRs(w *world) {
 	}
 	w.eventually(inRange(ServiceCIDR4))
 
-	// What nobody knows leaves the node for the outside; unused addresses of a
-	// known range do not.
+	// Packets for addresses of no ServiceCIDR leave the node; those for unallocated
+	// addresses of a ServiceCIDR do not.
 	tap := w.lab.Outside.Tap()
 	stray := ports(80, "172.31.0.9")[0]
 	w.client.Try(lab.Probe{Protocol: lab.TCP, To: stray, Timeout: lab.Soon})
@@ -45,19 +45,19 @@ func testServiceCIDRs(w *world) {
 	w.must(err)
 	more.Status.Conditions = []metav1.Condition{{
 		Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue, Reason: "Test", LastTransitionTime: metav1.Now(),
-	}} // as its controller does
+	}} // like its controller
 	_, err = api.UpdateStatus(w.Context(), more, metav1.UpdateOptions{})
 	w.must(err)
 	w.eventually(inRange("172.31.0.0/24"))
 	tap.Reset()
-	w.ends(w.client, ports(80, stray.Addr().String()), lab.TimedOut)
+	w.waitOutcome(w.client, ports(80, stray.Addr().String()), lab.TimedOut)
 	if tap.Count(leaked) > 0 {
 		w.Errorf("packets for %s still leave the node", stray)
 	}
 
 	svc := w.allocate("172.31.0.20")
-	w.reaches(w.client, targets(svc, 80), w.pods[0])
-	w.remove("web")
+	w.waitReached(w.client, targets(svc, 80), w.pods[0])
+	w.deleteService("web")
 
 	w.must(api.Delete(w.Context(), "more", metav1.DeleteOptions{}))
 	w.eventually(func() error {
@@ -69,9 +69,9 @@ func testServiceCIDRs(w *world) {
 	w.must(inRange(ServiceCIDR4)())
 }
 
-// allocate makes the Service "web" with an address of a range that the API
-// server may need a moment to know of.
-func (w *world) allocate(ip string) *corev1.Service {
+// allocate creates Service web with an address of a new range, which the API server may not
+// know at once.
+func (w *testEnv) allocate(ip string) *corev1.Service {
 	w.Helper()
 	single := corev1.IPFamilyPolicySingleStack
 	svc := &corev1.Service{
@@ -87,9 +87,9 @@ func (w *world) allocate(ip string) *corev1.Service {
 	return made
 }
 
-func testZone(w *world) {
+func testZone(w *testEnv) {
 	w.run()
-	svc := w.create()
+	svc := w.createService()
 	for _, s := range Slices("web", w.pods[:2]) {
 		for i, zone := range []string{"zone-a", "zone-b"} {
 			s.Endpoints[i].Hints = &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: zone}}}
@@ -97,22 +97,22 @@ func testZone(w *world) {
 		w.setSlice(s)
 	}
 	to := targets(svc, 80)
-	w.reaches(w.client, to, w.pods[0])
+	w.waitReached(w.client, to, w.pods[0])
 	w.setNode("zone-b", "192.168.0.2", "2001:db8::1")
-	w.reaches(w.client, to, w.pods[1])
-	w.setNode("zone-c", "192.168.0.2", "2001:db8::1") // nobody is there: hints do not count
-	w.reaches(w.client, to, w.pods[:2]...)
+	w.waitReached(w.client, to, w.pods[1])
+	w.setNode("zone-c", "192.168.0.2", "2001:db8::1") // no endpoint has this hint, so hints are ignored
+	w.waitReached(w.client, to, w.pods[:2]...)
 }
 
-func testNodeAddress(w *world) {
+func testNodeAddress(w *testEnv) {
 	w.run("--nodeport-addresses=primary")
-	w.back("web", w.pods[0])
-	svc := w.create(func(svc *corev1.Service) { svc.Spec.Type = corev1.ServiceTypeNodePort })
+	w.setEndpoints("web", w.pods[0])
+	svc := w.createService(func(svc *corev1.Service) { svc.Spec.Type = corev1.ServiceTypeNodePort })
 	first := w.nodePorts(svc)
 	second := ports(first[0].Port(), "192.168.1.2", "2001:db8:1::2")
-	w.reaches(w.lab.Outside, first, w.pods[0])
-	w.ends(w.lab.Outside, second, lab.Reset)
+	w.waitReached(w.lab.Outside, first, w.pods[0])
+	w.waitOutcome(w.lab.Outside, second, lab.Reset)
 	w.setNode("zone-a", "192.168.1.2", "2001:db8:1::2")
-	w.reaches(w.lab.Outside, second, w.pods[0])
-	w.ends(w.lab.Outside, first, lab.Reset)
+	w.waitReached(w.lab.Outside, second, w.pods[0])
+	w.waitOutcome(w.lab.Outside, first, lab.Reset)
 }

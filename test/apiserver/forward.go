@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// Wire is how programs on a host reach the API server.
+// Wire forwards connections from programs on a host to the API server.
 type Wire struct {
 	to string
 
@@ -20,8 +20,8 @@ type Wire struct {
 	attempts int
 }
 
-// Forward lets programs on a host reach the API server, at the same loopback
-// address as here.
+// Forward lets programs on a host reach the API server, at the same loopback address as in this
+// process.
 func (c *Cluster) Forward(t lab.T, host *lab.Host) *Wire {
 	t.Helper()
 	server := c.env.ControlPlane.GetAPIServer().SecureServing
@@ -48,7 +48,7 @@ func (c *Cluster) Forward(t lab.T, host *lab.Host) *Wire {
 	return w
 }
 
-// Cut ends all connections, and new ones at once, until Mend.
+// Cut closes all connections, and new ones immediately, until Mend.
 func (w *Wire) Cut() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -58,14 +58,14 @@ func (w *Wire) Cut() {
 	}
 }
 
-// Mend undoes Cut.
+// Mend lets connections through again.
 func (w *Wire) Mend() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.isCut = false
 }
 
-// join connects a connection with the API server until either side ends.
+// join copies data between a connection and the API server until either side closes it.
 func (w *Wire) join(near net.Conn) {
 	defer func() { _ = near.Close() }()
 	if !w.keep(near) {
@@ -79,14 +79,14 @@ func (w *Wire) join(near net.Conn) {
 	var both sync.WaitGroup
 	for _, way := range [][2]net.Conn{{near, far}, {far, near}} {
 		both.Go(func() {
-			_, _ = io.Copy(way[0], way[1]) // ended either way
+			_, _ = io.Copy(way[0], way[1]) // an error means that a side was closed
 			_ = way[0].Close()
 		})
 	}
 	both.Wait()
 }
 
-// Attempts returns how many connections programs have begun, in vain or not.
+// Attempts returns how many connections programs have started, including failed ones.
 func (w *Wire) Attempts() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// Slices returns the EndpointSlices of a Service, one for each family, with pods
-// that serve on port 80.
+// Slices returns the EndpointSlices of a Service, one for each family, with pods that serve
+// port 80.
 func Slices(service string, pods []*lab.Host) []*discoveryv1.EndpointSlice {
 	none, port, yes := "", int32(80), true
 	var out []*discoveryv1.EndpointSlice
@@ -52,8 +52,7 @@ func (c *Cluster) PutSlice(ctx context.Context, namespace string, s *discoveryv1
 	return err
 }
 
-// PutNode creates or updates a Node with these labels and internal addresses, as
-// a kubelet would.
+// PutNode creates or updates a Node with these labels and internal addresses, like kubelet.
 func (c *Cluster) PutNode(ctx context.Context, name string, labels map[string]string, addrs ...string) error {
 	api := c.Client.CoreV1().Nodes()
 	node, err := api.Get(ctx, name, metav1.GetOptions{})

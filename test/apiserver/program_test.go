@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// testProgram runs the program itself on node A, with a kubeconfig file.
-func testProgram(w *world) {
+// testProgram runs Sluice as a process on node A, with a kubeconfig file.
+func testProgram(w *testEnv) {
 	program := filepath.Join(w.TempDir(), "sluice")
 	build := exec.CommandContext(w.Context(), "go", "build", "-o", program, "../../cmd/sluice")
 	if out, err := build.CombinedOutput(); err != nil {
@@ -22,8 +22,8 @@ func testProgram(w *world) {
 	w.Forward(w, w.lab.NodeA)
 	kubeconfig, err := w.Kubeconfig("")
 	w.must(err)
-	svc := w.create()
-	w.back("web", w.pods[0])
+	svc := w.createService()
+	w.setEndpoints("web", w.pods[0])
 
 	var log bytes.Buffer
 	cmd := exec.Command(program, "--kubeconfig", kubeconfig, "--hostname-override", "node-a",
@@ -31,7 +31,7 @@ func testProgram(w *world) {
 	cmd.Stderr = &log
 	wait, err := w.lab.NodeA.Start(cmd)
 	w.must(err)
-	w.reaches(w.client, targets(svc, 80), w.pods[0])
+	w.waitReached(w.client, targets(svc, 80), w.pods[0])
 
 	began := time.Now()
 	w.must(cmd.Process.Signal(syscall.SIGTERM))
@@ -41,6 +41,6 @@ func testProgram(w *world) {
 	if took := time.Since(began); took > time.Second {
 		w.Errorf("stopping took %v", took)
 	}
-	w.reaches(w.client, targets(svc, 80), w.pods[0])
-	w.ends(w.client, ports(81, svc.Spec.ClusterIPs...), lab.Refused)
+	w.waitReached(w.client, targets(svc, 80), w.pods[0])
+	w.waitOutcome(w.client, ports(81, svc.Spec.ClusterIPs...), lab.Refused)
 }

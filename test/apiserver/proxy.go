@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// Proxy is Sluice, running in this process for one host of a lab.
+// Proxy is a Sluice that runs in this process for one host of a lab.
 type Proxy struct {
 	t    lab.T
 	stop func()
@@ -30,8 +30,8 @@ type Proxy struct {
 	lines []string
 }
 
-// Run runs Sluice for a host until Stop or the end of t. args are more of its
-// command line than where the API server is and the node's name.
+// Run runs Sluice for a host until Stop or the end of t. args are added to the flags for the
+// API server and the node name.
 func (c *Cluster) Run(t lab.T, host *lab.Host, args ...string) *Proxy {
 	t.Helper()
 	kubeconfig, err := c.Kubeconfig("")
@@ -41,7 +41,7 @@ func (c *Cluster) Run(t lab.T, host *lab.Host, args ...string) *Proxy {
 	return Run(t, host, append([]string{"--kubeconfig=" + kubeconfig}, args...)...)
 }
 
-// Run is Cluster.Run with the whole command line but for the node's name.
+// Run is Cluster.Run without the flag for the API server.
 func Run(t lab.T, host *lab.Host, args ...string) *Proxy {
 	t.Helper()
 	cfg, err := load(append([]string{"--hostname-override=" + host.Name()}, args...))
@@ -69,17 +69,17 @@ func Run(t lab.T, host *lab.Host, args ...string) *Proxy {
 func load(args []string) (*config.Config, error) {
 	fs := pflag.NewFlagSet("sluice", pflag.ContinueOnError)
 	flags := config.NewFlags(fs)
-	if err := fs.Parse(append([]string{"--oom-score-adj=0"}, args...)); err != nil { // the test's own is nobody's business
+	if err := fs.Parse(append([]string{"--oom-score-adj=0"}, args...)); err != nil { // do not change that of the test process
 		return nil, err
 	}
 	cfg, _, err := flags.Load(config.Env{Hostname: os.Hostname, ReadFile: os.ReadFile}, config.Options{Modes: app.Modes(app.Kinds())})
 	return cfg, err
 }
 
-// Stop stops Sluice, as a signal would; what is in the kernel stays.
+// Stop stops Sluice like a signal; its rules stay.
 func (p *Proxy) Stop() { p.stop() }
 
-// Syncs are all attempts to write so far.
+// Syncs returns all attempts to write so far.
 func (p *Proxy) Syncs() []proxy.Sync {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -98,7 +98,7 @@ func (p *Proxy) First(ctx context.Context) (proxy.Sync, error) {
 		select {
 		case <-wake:
 		case <-ctx.Done():
-			return proxy.Sync{}, fmt.Errorf("nothing was written, the log says: %s", p.Log())
+			return proxy.Sync{}, fmt.Errorf("nothing was written; the log: %s", p.Log())
 		}
 	}
 }
@@ -111,14 +111,14 @@ func (p *Proxy) synced(s proxy.Sync) {
 	p.wake = make(chan struct{})
 }
 
-// Log is what Sluice logged.
+// Log returns the log of Sluice.
 func (p *Proxy) Log() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return strings.Join(p.lines, "")
 }
 
-// Write takes a line of the log.
+// Write adds a line to the log.
 func (p *Proxy) Write(line []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

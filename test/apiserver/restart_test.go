@@ -12,42 +12,42 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// named gives a Service another name than "web".
-func named(name string) func(*corev1.Service) {
+// withName changes the name of a Service.
+func withName(name string) func(*corev1.Service) {
 	return func(svc *corev1.Service) { svc.Name = name }
 }
 
-func testRestart(w *world) {
-	w.back("stays", w.pods[0])
-	w.back("goes", w.pods[0])
-	w.back("changes", w.pods[0])
-	stays, goes, changes := w.create(named("stays")), w.create(named("goes")), w.create(named("changes"))
+func testRestart(w *testEnv) {
+	w.setEndpoints("stays", w.pods[0])
+	w.setEndpoints("goes", w.pods[0])
+	w.setEndpoints("changes", w.pods[0])
+	stays, goes, changes := w.createService(withName("stays")), w.createService(withName("goes")), w.createService(withName("changes"))
 	p := w.run()
-	w.reaches(w.client, targets(stays, 80), w.pods[0])
-	w.reaches(w.client, targets(goes, 80), w.pods[0])
+	w.waitReached(w.client, targets(stays, 80), w.pods[0])
+	w.waitReached(w.client, targets(goes, 80), w.pods[0])
 	p.Stop()
 	before := w.rules()
-	w.reaches(w.client, targets(stays, 80), w.pods[0]) // the kernel goes on alone
+	w.waitReached(w.client, targets(stays, 80), w.pods[0]) // the rules work without Sluice
 
 	p = w.run()
 	first, err := p.First(w.Context())
 	w.must(err)
 	if !first.Full() || first.Steps != 0 {
-		w.Errorf("with nothing changed the restart took %d steps, want 0", first.Steps)
+		w.Errorf("a restart without changes took %d steps, want 0", first.Steps)
 	}
-	// What a later Service comes and goes after is all that the restart does.
-	w.back("later", w.pods[0])
-	later := targets(w.create(named("later")), 80)
-	w.reaches(w.client, later, w.pods[0])
-	w.remove("later")
-	w.ends(w.client, later, lab.TimedOut)
+	// The changes of a later Service show that the restart is complete.
+	w.setEndpoints("later", w.pods[0])
+	later := targets(w.createService(withName("later")), 80)
+	w.waitReached(w.client, later, w.pods[0])
+	w.deleteService("later")
+	w.waitOutcome(w.client, later, lab.TimedOut)
 	p.Stop()
 	if diff := cmp.Diff(before, w.rules()); diff != "" {
-		w.Errorf("with nothing changed the restart changed (-before, +now):\n%s", diff)
+		w.Errorf("a restart without changes changed rules (-before, +after):\n%s", diff)
 	}
 
-	w.remove("goes")
-	w.back("changes", w.pods[1])
+	w.deleteService("goes")
+	w.setEndpoints("changes", w.pods[1])
 	flow, r := w.client.Open(lab.Probe{Protocol: lab.TCP, To: targets(stays, 80)[0]})
 	if r.Outcome != lab.Answered {
 		w.Fatalf("while Sluice is down: %s", r)
@@ -57,109 +57,110 @@ func testRestart(w *world) {
 	first, err = p.First(w.Context())
 	w.must(err)
 	if first.Steps == 0 || first.Steps > 20 {
-		w.Errorf("one Service gone and one changed took %d steps", first.Steps)
+		w.Errorf("one deleted and one changed Service took %d steps, want 1 to 20", first.Steps)
 	}
-	w.ends(w.client, targets(goes, 80), lab.TimedOut)
-	w.reaches(w.client, targets(changes, 80), w.pods[1])
-	w.reaches(w.client, targets(stays, 80), w.pods[0])
-	if r := flow.Ask([]byte("still there?")); r.Outcome != lab.Answered || !r.Echoed {
-		w.Errorf("the connection did not live through the restart: %s", r)
+	w.waitOutcome(w.client, targets(goes, 80), lab.TimedOut)
+	w.waitReached(w.client, targets(changes, 80), w.pods[1])
+	w.waitReached(w.client, targets(stays, 80), w.pods[0])
+	if r := flow.Ask([]byte("ping")); r.Outcome != lab.Answered || !r.Echoed {
+		w.Errorf("the connection did not survive the restart: %s", r)
 	}
 }
 
-func testServerDown(w *world) {
-	w.back("stays", w.pods[0])
-	w.back("goes", w.pods[0])
-	stays, goes := w.create(named("stays")), w.create(named("goes"))
+func testServerDown(w *testEnv) {
+	w.setEndpoints("stays", w.pods[0])
+	w.setEndpoints("goes", w.pods[0])
+	stays, goes := w.createService(withName("stays")), w.createService(withName("goes"))
 	p := w.run()
-	w.reaches(w.client, targets(stays, 80), w.pods[0])
-	w.reaches(w.client, targets(goes, 80), w.pods[0])
+	w.waitReached(w.client, targets(stays, 80), w.pods[0])
+	w.waitReached(w.client, targets(goes, 80), w.pods[0])
 
-	// Down: the rules stay.
+	// The API server is down: the rules stay.
 	w.must(w.StopServer())
-	w.unreachable(p, 1)
-	w.reaches(w.client, targets(stays, 80), w.pods[0])
+	w.waitUnreachable(p, 1)
+	w.waitReached(w.client, targets(stays, 80), w.pods[0])
 	w.must(w.StartServer())
-	w.eventually(w.up)
+	w.eventually(w.checkServerUp)
 
-	// Up again: the watches come back by themselves.
-	late := w.create(named("late"))
-	w.back("late", w.pods[1])
-	w.reaches(w.client, targets(late, 80), w.pods[1])
-	w.remove("late")
-	w.ends(w.client, targets(late, 80), lab.TimedOut)
+	// It is up again: the watches reconnect.
+	late := w.createService(withName("late"))
+	w.setEndpoints("late", w.pods[1])
+	w.waitReached(w.client, targets(late, 80), w.pods[1])
+	w.deleteService("late")
+	w.waitOutcome(w.client, targets(late, 80), lab.TimedOut)
 
-	// Down, and Sluice restarted. Going down, the API server takes the endpoint of
-	// its own Service away, which Sluice still hears of.
+	// It is down and Sluice is restarted. While shutting down, the API server removes the
+	// endpoint of its own Service, which Sluice still receives.
 	w.must(w.StopServer())
-	w.unreachable(p, 2)
+	w.waitUnreachable(p, 2)
 	p.Stop()
 	before := w.rules()
 	p = w.run()
-	w.unreachable(p, 1)
+	w.waitUnreachable(p, 1)
 	if n := len(p.Syncs()); n > 0 {
 		w.Errorf("%d writes without an API server", n)
 	}
 	if diff := cmp.Diff(before, w.rules()); diff != "" {
-		w.Errorf("the rules changed (-before, +now):\n%s", diff)
+		w.Errorf("the rules changed (-before, +after):\n%s", diff)
 	}
 	w.must(w.StartServer())
-	w.eventually(w.up)
-	w.reaches(w.client, targets(stays, 80), w.pods[0])
-	w.back("stays", w.pods[2])
-	w.reaches(w.client, targets(stays, 80), w.pods[2])
-	w.remove("goes")
-	w.ends(w.client, targets(goes, 80), lab.TimedOut)
+	w.eventually(w.checkServerUp)
+	w.waitReached(w.client, targets(stays, 80), w.pods[0])
+	w.setEndpoints("stays", w.pods[2])
+	w.waitReached(w.client, targets(stays, 80), w.pods[2])
+	w.deleteService("goes")
+	w.waitOutcome(w.client, targets(goes, 80), lab.TimedOut)
 }
 
-// unreachable waits until the log says for the nth time that there is no API server.
-func (w *world) unreachable(p *Proxy, nth int) {
+// waitUnreachable waits until the log reports for the nth time that the API server is
+// unreachable.
+func (w *testEnv) waitUnreachable(p *Proxy, nth int) {
 	w.Helper()
 	w.eventually(func() error {
 		if n := strings.Count(p.Log(), "Cannot reach the API server"); n < nth {
-			return fmt.Errorf("the log says %d times that the API server cannot be reached, want %d:\n%s", n, nth, p.Log())
+			return fmt.Errorf("the log reports %d times that the API server is unreachable, want %d:\n%s", n, nth, p.Log())
 		}
 		return nil
 	})
 }
 
-// testUnseen: Sluice loses the API server, and what happens then it learns from
-// the list it makes afterwards.
-func testUnseen(w *world) {
-	g := newGate(w.T, w.Cluster)
-	w.back("stays", w.pods[0])
-	w.back("goes", w.pods[0])
-	w.back("changes", w.pods[0])
-	stays, goes, changes := w.create(named("stays")), w.create(named("goes")), w.create(named("changes"))
+// testDisconnected disconnects Sluice from the API server. It must get the changes made
+// meanwhile from a new list.
+func testDisconnected(w *testEnv) {
+	g := newFilterProxy(w.T, w.Cluster)
+	w.setEndpoints("stays", w.pods[0])
+	w.setEndpoints("goes", w.pods[0])
+	w.setEndpoints("changes", w.pods[0])
+	stays, goes, changes := w.createService(withName("stays")), w.createService(withName("goes")), w.createService(withName("changes"))
 	p := Run(w, w.lab.NodeA, "--master="+g.URL)
-	w.reaches(w.client, targets(goes, 80), w.pods[0])
-	w.reaches(w.client, targets(changes, 80), w.pods[0])
+	w.waitReached(w.client, targets(goes, 80), w.pods[0])
+	w.waitReached(w.client, targets(changes, 80), w.pods[0])
 
-	g.cut()
+	g.disconnect()
 	writes := len(p.Syncs())
-	w.remove("goes")
-	w.back("changes", w.pods[1])
-	fresh := w.create(named("fresh"))
-	w.back("fresh", w.pods[2])
-	w.unreachable(p, 1)
+	w.deleteService("goes")
+	w.setEndpoints("changes", w.pods[1])
+	fresh := w.createService(withName("fresh"))
+	w.setEndpoints("fresh", w.pods[2])
+	w.waitUnreachable(p, 1)
 	if n := len(p.Syncs()); n != writes {
-		w.Errorf("%d writes while cut off", n-writes)
+		w.Errorf("%d writes while disconnected", n-writes)
 	}
-	w.reaches(w.client, targets(goes, 80), w.pods[0])
+	w.waitReached(w.client, targets(goes, 80), w.pods[0])
 
-	// The API server forgets the past too, so that watches cannot go on.
+	// A restart empties the watch cache of the API server, so that watches cannot resume.
 	w.must(w.StopServer())
 	w.must(w.StartServer())
-	w.eventually(w.up)
-	g.mend()
-	w.reaches(w.client, targets(fresh, 80), w.pods[2])
-	w.reaches(w.client, targets(changes, 80), w.pods[1])
-	w.ends(w.client, targets(goes, 80), lab.TimedOut)
-	w.reaches(w.client, targets(stays, 80), w.pods[0])
+	w.eventually(w.checkServerUp)
+	g.reconnect()
+	w.waitReached(w.client, targets(fresh, 80), w.pods[2])
+	w.waitReached(w.client, targets(changes, 80), w.pods[1])
+	w.waitOutcome(w.client, targets(goes, 80), lab.TimedOut)
+	w.waitReached(w.client, targets(stays, 80), w.pods[0])
 }
 
-// up says whether the API server answers.
-func (w *world) up() error {
+// checkServerUp returns an error if the API server does not answer.
+func (w *testEnv) checkServerUp() error {
 	_, err := w.Client.Discovery().ServerVersion()
 	return err
 }

@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// thread is one thread of the system that runs what it is given. Processes that
-// are to die with who started them must be started by one that stays.
+// thread is an OS thread that runs functions. A process with a parent-death signal must be
+// started by a thread that does not end.
 type thread struct {
 	work chan func()
 	end  func()
@@ -31,7 +31,7 @@ func newThread() *thread {
 	return t
 }
 
-// do runs f on the thread and returns what it returns.
+// do runs f on the thread and returns its error.
 func (t *thread) do(f func() error) error {
 	done := make(chan error, 1)
 	t.work <- func() { done <- f() }

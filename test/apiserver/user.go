@@ -12,10 +12,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 )
 
-// user is whom Sluice is to the API server. It may do no more than it needs.
+// user is the user name of Sluice in the API server. It has only the rights that Sluice needs.
 const user = "system:serviceaccount:kube-system:sluice"
 
-// grant gives the user what Sluice needs: to list and watch four kinds.
+// grant gives the user the right to list and watch four kinds.
 func (c *Cluster) grant() error {
 	watches := []string{"list", "watch"}
 	role := &rbacv1.ClusterRole{
@@ -39,19 +39,19 @@ func (c *Cluster) grant() error {
 	return err
 }
 
-// Kubeconfig writes a kubeconfig for Sluice and returns its path. A server other
-// than "" is used in place of the API server's own URL.
+// Kubeconfig writes a kubeconfig for Sluice and returns its path. If server is not "", it
+// replaces the URL of the API server.
 func (c *Cluster) Kubeconfig(server string) (string, error) {
-	who, err := c.env.AddUser(envtest.User{Name: user}, nil)
+	u, err := c.env.AddUser(envtest.User{Name: user}, nil)
 	if err != nil {
 		return "", err
 	}
 	if server != "" {
-		who.Config().Host = server
+		u.Config().Host = server
 	}
-	text, err := who.KubeConfig()
+	text, err := u.KubeConfig()
 	if err != nil {
-		return "", fmt.Errorf("make a kubeconfig: %w", err)
+		return "", fmt.Errorf("create a kubeconfig: %w", err)
 	}
 	f, err := os.CreateTemp(c.dir, "*.kubeconfig")
 	if err != nil {

@@ -10,23 +10,23 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 )
 
-// repeated is one kind of change, made many times.
-type repeated struct {
+// changeStats are measurements of many changes of one kind.
+type changeStats struct {
 	P50, P99      time.Duration
 	CPU           time.Duration // of the whole process, per change
 	Allocs, Bytes float64       // per change
 }
 
-// change is a kind of change, made to the store again and again.
+// change is a kind of change, made repeatedly to the store.
 type change struct {
-	into  func(*result) *repeated
+	into  func(*result) *changeStats
 	edits []func()
 }
 
-// changes are all kinds, in an order in which each finds what it needs.
-func (m maker) changes(o options, store *cluster.Store) []change {
+// changes returns all kinds, ordered so that the objects that each needs exist.
+func (m generator) changes(o options, store *cluster.Store) []change {
 	n := o.child
-	at := func(i int) int { return i * 7919 % n } // all over the place
+	at := func(i int) int { return i * 7919 % n } // spread over all Services
 	set := func(of func(i int) *cluster.Slice) []func() {
 		edits := make([]func(), o.changes)
 		for i := range edits {
@@ -43,23 +43,23 @@ func (m maker) changes(o options, store *cluster.Store) []change {
 		return edits
 	}
 	return []change{
-		{func(r *result) *repeated { return &r.Replace }, set(func(i int) *cluster.Slice {
+		{func(r *result) *changeStats { return &r.Replace }, set(func(i int) *cluster.Slice {
 			return m.slice(at(i), 0, 1, 4+i/n%2)
 		})},
-		{func(r *result) *repeated { return &r.Grow }, set(func(i int) *cluster.Slice {
+		{func(r *result) *changeStats { return &r.Grow }, set(func(i int) *cluster.Slice {
 			return m.slice(at(i), 0, 1, 2, 3)
 		})},
-		{func(r *result) *repeated { return &r.Shrink }, set(func(i int) *cluster.Slice {
+		{func(r *result) *changeStats { return &r.Shrink }, set(func(i int) *cluster.Slice {
 			return m.slice(at(i), 0, 1, 2)
 		})},
-		{func(r *result) *repeated { return &r.Add }, times(func(i int) func() {
+		{func(r *result) *changeStats { return &r.Add }, times(func(i int) func() {
 			svc, sl := m.service(n+i), m.slice(n+i, 0, 1, 2)
 			return func() {
 				store.SetService(svc)
 				store.SetSlice(sl)
 			}
 		})},
-		{func(r *result) *repeated { return &r.Delete }, times(func(i int) func() {
+		{func(r *result) *changeStats { return &r.Delete }, times(func(i int) func() {
 			name, sl := m.service(n+i).Name, m.slice(n+i).Name
 			return func() {
 				store.DeleteService(name)
@@ -69,28 +69,28 @@ func (m maker) changes(o options, store *cluster.Store) []change {
 	}
 }
 
-// repeat makes all changes of a kind, each a pass of its own.
-func (p *path) repeat(ctx context.Context, c change) (repeated, error) {
+// repeat makes all changes of a kind, one pass for each.
+func (p *pipeline) repeat(ctx context.Context, c change) (changeStats, error) {
 	took := make([]time.Duration, len(c.edits))
 	before, err := usage()
 	if err != nil {
-		return repeated{}, err
+		return changeStats{}, err
 	}
 	for i, edit := range c.edits {
 		began := time.Now()
 		edit()
 		if err := p.next(ctx); err != nil {
-			return repeated{}, err
+			return changeStats{}, err
 		}
 		took[i] = time.Since(began)
 	}
 	after, err := usage()
 	if err != nil {
-		return repeated{}, err
+		return changeStats{}, err
 	}
 	slices.Sort(took)
 	n := len(took)
-	return repeated{
+	return changeStats{
 		P50: took[n/2], P99: took[n*99/100],
 		CPU:    (after.cpu - before.cpu) / time.Duration(n),
 		Allocs: float64(after.allocs-before.allocs) / float64(n),

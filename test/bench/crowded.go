@@ -25,7 +25,7 @@ import (
 type shape struct {
 	name                   string
 	addresses, ports, pods int
-	ranges                 int // of sources, for a load balancer's address
+	ranges                 int // source ranges of a load balancer
 }
 
 func shapes() []shape {
@@ -41,18 +41,18 @@ func shapes() []shape {
 	}
 }
 
-// waits are how long changes of another Service took from the store to the
-// kernel while something was done to a large one.
-type waits struct {
+// changeTimes are the times of changes of other Services from the store to the kernel, during an
+// operation on a large Service.
+type changeTimes struct {
 	While    string
 	Changes  int
 	P50, Max time.Duration
-	Took     time.Duration // what was done to the large Service
+	Took     time.Duration // the operation on the large Service
 }
 
-// crowd is a proxy that serves many Services, one of them large.
-type crowd struct {
-	maker
+// crowdedLoop is a proxy loop with many Services, one of them large.
+type crowdedLoop struct {
+	generator
 	store   *cluster.Store
 	loop    *proxy.Loop
 	applied chan route.Change
@@ -61,11 +61,10 @@ type crowd struct {
 	flip    int
 }
 
-// crowdServices is how many other Services there are.
+// crowdServices is the number of other Services.
 const crowdServices = 1000
 
-// measureCrowded prints a table for all shapes, each measured in a process of its
-// own.
+// measureCrowded measures each shape in its own process, and prints a table.
 func measureCrowded(o options, w io.Writer) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -80,9 +79,9 @@ func measureCrowded(o options, w io.Writer) error {
 		if err != nil {
 			return fmt.Errorf("measure %s: %w", s.name, err)
 		}
-		var r crowdResult
+		var r crowdedResult
 		if err := json.Unmarshal(out, &r); err != nil {
-			return fmt.Errorf("read what was measured of %s: %w", s.name, err)
+			return fmt.Errorf("read the result of %s: %w", s.name, err)
 		}
 		for _, d := range r.Delays {
 			fmt.Fprintf(t, "%s\t%s\t%v\t%d\t%v\t%v\t%d MB\n", s.name, d.While, d.Took.Round(time.Millisecond), d.Changes,
@@ -92,17 +91,17 @@ func measureCrowded(o options, w io.Writer) error {
 	return t.Flush()
 }
 
-type crowdResult struct {
-	Delays  []waits
+type crowdedResult struct {
+	Delays  []changeTimes
 	PeakRSS uint64
 }
 
-// measureShape measures one shape in a fresh network namespace.
+// measureShape measures one shape in a new network namespace.
 func measureShape(o options, w io.Writer) error {
 	return inNamespace(o, w, func(o options) (any, error) {
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
-		c, err := newCrowd(ctx, o)
+		c, err := newCrowdedLoop(ctx, o)
 		if err != nil {
 			return nil, err
 		}
@@ -115,14 +114,14 @@ func measureShape(o options, w io.Writer) error {
 	})
 }
 
-func newCrowd(ctx context.Context, o options) (*crowd, error) {
+func newCrowdedLoop(ctx context.Context, o options) (*crowdedLoop, error) {
 	families := []route.Family{route.IPv4, route.IPv6}
 	opened, load, err := openPlane(o.plane, o.dir, families)
 	if err != nil {
 		return nil, err
 	}
-	c := &crowd{
-		maker: newMaker(), store: cluster.NewStore(),
+	c := &crowdedLoop{
+		generator: newGenerator(), store: cluster.NewStore(),
 		applied: make(chan route.Change, 1000), synced: make(chan proxy.Sync, 1000), refused: make(chan route.Problem, 1000),
 	}
 	listed := c.store.Feed()
@@ -146,10 +145,10 @@ func newCrowd(ctx context.Context, o options) (*crowd, error) {
 }
 
 // Applied implements proxy.Follower.
-func (c *crowd) Applied(change route.Change) { c.applied <- change }
+func (c *crowdedLoop) Applied(change route.Change) { c.applied <- change }
 
-// sync waits for an attempt to write of this cause.
-func (c *crowd) sync(cause proxy.Cause) error {
+// sync waits for a write with this cause.
+func (c *crowdedLoop) sync(cause proxy.Cause) error {
 	for {
 		select {
 		case s := <-c.synced:
@@ -165,7 +164,7 @@ func (c *crowd) sync(cause proxy.Cause) error {
 	}
 }
 
-func (c *crowd) measure(ctx context.Context, s shape) (r crowdResult, err error) {
+func (c *crowdedLoop) measure(ctx context.Context, s shape) (r crowdedResult, err error) {
 	name := cluster.Name{Namespace: "large", Name: "large"}
 	svc, ports := s.service(name)
 	phases := []struct {
@@ -208,8 +207,8 @@ func touches(name cluster.Name) func(route.Change) bool {
 	}
 }
 
-// during changes another Service again and again until what was begun has ended.
-func (c *crowd) during(begin func(), wanted func(route.Change) bool) (d waits, err error) {
+// during changes other Services repeatedly until the operation that begin starts has ended.
+func (c *crowdedLoop) during(begin func(), wanted func(route.Change) bool) (d changeTimes, err error) {
 	var took []time.Duration
 	start := time.Now()
 	begin()
@@ -238,8 +237,8 @@ func (c *crowd) during(begin func(), wanted func(route.Change) bool) (d waits, e
 	return d, nil
 }
 
-// next returns what came to followers, or what was written.
-func (c *crowd) next() (change route.Change, s proxy.Sync, err error) {
+// next returns the next change for followers, or the next write.
+func (c *crowdedLoop) next() (change route.Change, s proxy.Sync, err error) {
 	select {
 	case change = <-c.applied:
 	case s = <-c.synced:
@@ -250,7 +249,7 @@ func (c *crowd) next() (change route.Change, s proxy.Sync, err error) {
 	return change, s, err
 }
 
-// service makes the large Service, and the ports of its slices.
+// service returns the large Service, and the ports of its slices.
 func (s shape) service(name cluster.Name) (*cluster.Service, []cluster.SlicePort) {
 	svc := &cluster.Service{Name: name, ClusterIPs: []netip.Addr{netip.MustParseAddr("172.31.0.1")}}
 	for i := 1; i < s.addresses; i++ {

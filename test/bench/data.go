@@ -14,31 +14,31 @@ import (
 	"github.com/sluice-proxy/sluice/internal/source/convert"
 )
 
-// endpoints is how many a Service has.
+// endpoints is the number of endpoints of a Service.
 const endpoints = 3
 
 const namespace = "bench"
 
-// maker makes Services and EndpointSlices as the API server would hand them
-// over, converted as the source converts them: strings included.
-type maker struct{ convert convert.Converter }
+// generator creates Services and EndpointSlices like those of the API server, converted like the
+// source does, with interned strings.
+type generator struct{ convert convert.Converter }
 
-func newMaker() maker { return maker{convert.Converter{Strings: convert.NewInterner()}} }
+func newGenerator() generator { return generator{convert.Converter{Strings: convert.NewInterner()}} }
 
 func serviceName(i int) string { return fmt.Sprintf("service-%06d", i) }
 
-// clusterIP is that of Service i, in 172.16.0.0/12.
+// clusterIP returns the ClusterIP of Service i, in 172.16.0.0/12.
 func clusterIP(i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{172, 16 + byte(i>>16), byte(i >> 8), byte(i)})
 }
 
-// podIP is the address of endpoint j of Service i, in 10.0.0.0/8.
+// podIP returns the address of endpoint j of Service i, in 10.0.0.0/8.
 func podIP(i, j int) netip.Addr {
 	n := uint32(i)*8 + uint32(j)
 	return netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)})
 }
 
-func (m maker) service(i int) *cluster.Service {
+func (m generator) service(i int) *cluster.Service {
 	single := corev1.IPFamilyPolicySingleStack
 	svc, _ := m.convert.Service(&corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: serviceName(i)},
@@ -51,8 +51,8 @@ func (m maker) service(i int) *cluster.Service {
 	return svc
 }
 
-// slice is the EndpointSlice of Service i with these of its endpoints.
-func (m maker) slice(i int, which ...int) *cluster.Slice {
+// slice returns the EndpointSlice of Service i with the given endpoints.
+func (m generator) slice(i int, which ...int) *cluster.Slice {
 	http, port, tcp, yes, no := "http", int32(8080), corev1.ProtocolTCP, true, false
 	es := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
@@ -74,8 +74,8 @@ func (m maker) slice(i int, which ...int) *cluster.Slice {
 	return sl
 }
 
-// fill puts n Services into a store, and what it needs besides.
-func (m maker) fill(store *cluster.Store, n int) {
+// fill puts n Services and the other necessary objects into a store.
+func (m generator) fill(store *cluster.Store, n int) {
 	store.SetNode(&cluster.Node{Name: "node-0000", Addresses: []netip.Addr{netip.MustParseAddr("192.168.0.2")}})
 	store.SetServiceCIDRs([]netip.Prefix{netip.MustParsePrefix("172.16.0.0/12")})
 	store.SetLocalAddresses([]netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("192.168.0.2")})

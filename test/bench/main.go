@@ -1,12 +1,11 @@
 //go:build linux
 
-// Command bench measures Sluice's way from its store to the kernel of this
-// machine, in network namespaces of its own, and prints a table in markdown.
-// docs/benchmarks.md says what each number is and how it came about. The program
-// as a whole, and kube-proxy, are measured by test/bench/versus.
+// Command bench measures Sluice from its store to the kernel of this machine, in new network
+// namespaces, and prints a Markdown table. docs/benchmarks.md explains each number. The whole
+// program, and kube-proxy, are measured by test/bench/versus.
 //
 //	go run ./test/bench
-//	go run ./test/bench -questions -sizes 100000 # the delay of changes while get, explain and diff are asked
+//	go run ./test/bench -questions -sizes 100000 # the delay of changes while get, explain and diff run
 //
 // It needs root, or unprivileged user namespaces.
 package main
@@ -27,13 +26,13 @@ type options struct {
 	sizes   []int
 	runs    int
 	changes int
-	crowded bool   // measure what a large Service does to others
+	crowded bool   // measure the effect of a large Service on others
 	shape   int    // from 1; set in the process that measures one shape
 	child   int    // services; set in the process that measures one size
 	dir     string // for files of the measuring process; set there
 	profile string // folder for profiles of the measuring processes
 
-	questions bool // measure changes while questions are asked
+	questions bool // measure changes during queries
 }
 
 func main() {
@@ -47,7 +46,7 @@ func main() {
 	}
 }
 
-// parse reads the flags, and says on help what they are if it cannot.
+// parse parses the flags. If it fails, it prints their description to help.
 func parse(args []string, help io.Writer) (options, error) {
 	o := options{sizes: []int{1_000, 10_000, 100_000}}
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)

@@ -43,17 +43,16 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestMeasure measures a small size for real: every change is one that is
-// written, and the restart adopts all.
+// TestMeasure measures a small size: every change is written, and the restart adopts all entries.
 func TestMeasure(t *testing.T) {
 	r, err := measure(options{plane: "nftables", child: 100, changes: 20, profile: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if r.Cold.Steps < 100*(1+endpoints) {
-		t.Errorf("the cold load took %d steps, want one for each Service and endpoint at least", r.Cold.Steps)
+		t.Errorf("the cold load took %d steps, want at least one for each Service and endpoint", r.Cold.Steps)
 	}
-	for kind, got := range map[string]repeated{
+	for kind, got := range map[string]changeStats{
 		"replace": r.Replace, "grow": r.Grow, "shrink": r.Shrink, "add": r.Add, "delete": r.Delete,
 	} {
 		if got.P50 <= 0 || got.P99 < got.P50 || got.Allocs <= 0 || got.Bytes <= 0 {

@@ -15,40 +15,40 @@ import (
 	"github.com/sluice-proxy/sluice/test/harness"
 )
 
-// result is what was measured of one size in one process. Durations are
+// result are the measurements of one size in one process. Durations are
 // nanoseconds in its JSON.
 type result struct {
 	Cold    parts // first load into an empty kernel
-	Adopt   parts // a restart with nothing changed
+	Adopt   parts // a restart without changes
 	Heap    uint64
 	PeakRSS uint64 // of the cold load and all changes
 
-	Replace, Grow, Shrink, Add, Delete repeated
+	Replace, Grow, Shrink, Add, Delete changeStats
 }
 
 // parts are the times of one pass from the store to the kernel.
 type parts struct {
 	Compile, Refresh, Plan, Apply time.Duration
-	CPU                           time.Duration // of the whole process, in all of them
+	CPU                           time.Duration // of the whole process, in all parts
 	Steps                         int
 }
 
 func (p parts) total() time.Duration { return p.Compile + p.Refresh + p.Plan + p.Apply }
 
-// path is the way from the store to the kernel, as the loop of the proxy goes it.
-type path struct {
+// pipeline is the store, compiler and plane of a proxy, as its loop uses them.
+type pipeline struct {
 	store    *cluster.Store
 	compiler *route.Compiler
 	plane    plane.Plane
 }
 
-func newPath(o options) (*path, error) {
+func newPipeline(o options) (*pipeline, error) {
 	families := []route.Family{route.IPv4, route.IPv6}
 	opened, _, err := openPlane(o.plane, o.dir, families)
 	if err != nil {
 		return nil, err
 	}
-	return &path{
+	return &pipeline{
 		store: cluster.NewStore(),
 		compiler: route.NewCompiler(route.Options{
 			NodeName: "node-0000", Families: families,
@@ -61,8 +61,8 @@ func newPath(o options) (*path, error) {
 	}, nil
 }
 
-// full is the first pass: everything is compared with the kernel.
-func (p *path) full(ctx context.Context) (parts, error) {
+// full runs the first pass, which compares everything with the kernel.
+func (p *pipeline) full(ctx context.Context) (parts, error) {
 	var took parts
 	before, err := usage()
 	if err != nil {
@@ -90,7 +90,7 @@ func (p *path) full(ctx context.Context) (parts, error) {
 	return took, err
 }
 
-// lap returns the time since began, and begins anew.
+// lap returns the time since began, and sets began to now.
 func lap(began *time.Time) time.Duration {
 	now := time.Now()
 	d := now.Sub(*began)
@@ -98,8 +98,8 @@ func lap(began *time.Time) time.Duration {
 	return d
 }
 
-// next is one of the passes that follow.
-func (p *path) next(ctx context.Context) error {
+// next runs one of the following passes.
+func (p *pipeline) next(ctx context.Context) error {
 	change, _ := p.compiler.Compile(p.store.Take())
 	plan := p.plane.Plan(change)
 	if plan.Steps() == 0 {
@@ -115,11 +115,11 @@ func measure(o options) (result, error) {
 	if err != nil {
 		return r, err
 	}
-	p, err := newPath(o)
+	p, err := newPipeline(o)
 	if err != nil {
 		return r, err
 	}
-	m := newMaker()
+	m := newGenerator()
 	m.fill(p.store, o.child)
 	if r.Cold, err = p.full(ctx); err != nil {
 		return r, fmt.Errorf("load: %w", err)
@@ -141,16 +141,16 @@ func measure(o options) (result, error) {
 	return r, err
 }
 
-// adopt measures a restart: everything new but the kernel.
+// adopt measures a restart: only the kernel keeps its state.
 func adopt(ctx context.Context, o options) (parts, error) {
-	p, err := newPath(o)
+	p, err := newPipeline(o)
 	if err != nil {
 		return parts{}, err
 	}
-	newMaker().fill(p.store, o.child)
+	newGenerator().fill(p.store, o.child)
 	took, err := p.full(ctx)
 	if err == nil && took.Steps != 0 {
-		err = fmt.Errorf("a restart with nothing changed took %d steps, want 0", took.Steps)
+		err = fmt.Errorf("a restart without changes took %d steps, want 0", took.Steps)
 	}
 	return took, err
 }

@@ -18,10 +18,10 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// mark is the bit for "masquerade this".
+// mark is the mark of packets to masquerade.
 const mark = 1 << 14
 
-// planeKind is a plane that can be measured.
+// planeKind is a plane to measure.
 type planeKind struct {
 	name string
 	open func(dir string, families []route.Family) (plane.Plane, plane.Load, error)
@@ -45,8 +45,7 @@ func planeNames() []string {
 	return out
 }
 
-// openPlane opens the way to the kernel of this process's network namespace. The
-// folder is for files that it needs.
+// openPlane opens a plane for the network namespace of this process. The folder is for its files.
 func openPlane(name, dir string, families []route.Family) (plane.Plane, plane.Load, error) {
 	return planeNamed(name).open(dir, families)
 }
@@ -61,7 +60,7 @@ func openNftables(_ string, families []route.Family) (plane.Plane, plane.Load, e
 	return nftables.New(conn, nftables.Options{Families: families, Mark: mark}), nftables.Load(), nil
 }
 
-// openIptables chooses a variant as kubelet does: by a chain in table mangle.
+// openIptables creates the hint chain of kubelet in table mangle, which selects the variant.
 func openIptables(v iptables.Variant) func(string, []route.Family) (plane.Plane, plane.Load, error) {
 	return func(dir string, families []route.Family) (plane.Plane, plane.Load, error) {
 		hint := exec.Command("iptables-"+string(v)+"-restore", "--noflush")

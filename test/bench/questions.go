@@ -26,8 +26,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// questionKind is a question that a person asks a running daemon, with its path
-// on the control socket.
+// questionKind is a query of a command to the daemon, with its path on the control socket.
 type questionKind struct{ name, path string }
 
 func questionKinds() []questionKind {
@@ -45,25 +44,25 @@ func questionKinds() []questionKind {
 	}
 }
 
-// delays is how long changes took to reach the kernel while questions were asked.
+// delays are the times of changes from the store to the kernel during queries.
 type delays struct {
 	Question            string
 	P50, P99, P999, Max time.Duration
 	Changes, Answers    int
 }
 
-// daemon is the loop of the proxy, over the kernel of this process's network
-// namespace, and what answers questions about it.
+// daemon is the loop of the proxy in the network namespace of this process, and the handler that
+// answers queries.
 type daemon struct {
 	store   *cluster.Store
 	loop    *proxy.Loop
 	handler http.Handler
 	synced  chan error
-	changed map[int]int // how often each Service was
+	changed map[int]int // number of changes by Service
 }
 
 func newDaemon(o options) (*daemon, error) {
-	p, err := newPath(o)
+	p, err := newPipeline(o)
 	if err != nil {
 		return nil, err
 	}
@@ -91,8 +90,8 @@ func newDaemon(o options) (*daemon, error) {
 	return d, nil
 }
 
-// diff compares the kernel with what the loop wants there, as the program does,
-// but once: it does not look for a moment without a write.
+// diff compares the kernel with the intended rules like the daemon, but only once, without waiting
+// for a moment without a write.
 func (d *daemon) diff(reader plane.Plane) func(context.Context) (inspect.Difference, error) {
 	return func(ctx context.Context) (inspect.Difference, error) {
 		if err := reader.Refresh(ctx); err != nil {
@@ -107,8 +106,8 @@ func (d *daemon) diff(reader plane.Plane) func(context.Context) (inspect.Differe
 	}
 }
 
-// measureQuestions runs a loop over n Services, and measures how long changes
-// take while each kind of question is asked again and again.
+// measureQuestions runs a loop with n Services, and measures changes while each kind of query is
+// repeated.
 func measureQuestions(o options) ([]delays, error) {
 	d, err := newDaemon(o)
 	if err != nil {
@@ -119,7 +118,7 @@ func measureQuestions(o options) ([]delays, error) {
 	defer running.Wait()
 	defer cancel()
 	feed := d.store.Feed()
-	m := newMaker()
+	m := newGenerator()
 	m.fill(d.store, o.child)
 	feed()
 	running.Go(func() { _ = d.loop.Run(ctx) })
@@ -138,13 +137,13 @@ func measureQuestions(o options) ([]delays, error) {
 	return all, nil
 }
 
-// changesDuring makes changes while a question is asked again and again.
-func (d *daemon) changesDuring(kind questionKind, m maker, o options) (delays, error) {
+// changesDuring makes changes while a query is repeated.
+func (d *daemon) changesDuring(kind questionKind, m generator, o options) (delays, error) {
 	out := delays{Question: kind.name, Changes: o.changes}
 	ctx, cancel := context.WithCancel(context.Background())
 	var asking sync.WaitGroup
 	if kind.path != "" {
-		asking.Go(func() { out.Answers = d.ask(ctx, kind.path) })
+		asking.Go(func() { out.Answers = d.query(ctx, kind.path) })
 	}
 	took := make([]time.Duration, o.changes)
 	var errs []error
@@ -166,15 +165,15 @@ func (d *daemon) changesDuring(kind questionKind, m maker, o options) (delays, e
 	return out, errors.Join(errs...)
 }
 
-// changePause is from one change to the next, askPause from one answer to the
-// next question: each is asked by a new process, which takes longer to start.
+// changePause is the time between two changes, queryPause that from one answer to the next query:
+// in practice each query comes from a new process, which takes longer to start.
 const (
 	changePause = 5 * time.Millisecond
-	askPause    = time.Millisecond
+	queryPause  = time.Millisecond
 )
 
-// ask asks until the context ends, and returns how many answers came.
-func (d *daemon) ask(ctx context.Context, path string) int {
+// query repeats a query until the context ends, and returns the number of answers.
+func (d *daemon) query(ctx context.Context, path string) int {
 	n := 0
 	for ctx.Err() == nil {
 		r, err := http.NewRequestWithContext(context.WithoutCancel(ctx), http.MethodGet, path, nil)
@@ -186,12 +185,12 @@ func (d *daemon) ask(ctx context.Context, path string) int {
 		if w.code == http.StatusOK {
 			n++
 		}
-		time.Sleep(askPause)
+		time.Sleep(queryPause)
 	}
 	return n
 }
 
-// discard is a http.ResponseWriter that keeps the status alone.
+// discard is an http.ResponseWriter that stores only the status.
 type discard struct {
 	io.Writer
 
@@ -203,7 +202,7 @@ func (d *discard) Header() http.Header         { return d.header }
 func (d *discard) WriteHeader(code int)        { d.code = code }
 func (d *discard) Write(p []byte) (int, error) { return len(p), nil }
 
-// printQuestions prints a table of each size.
+// printQuestions prints a table for each size.
 func printQuestions(w io.Writer, o options, results [][]delays) error {
 	var b strings.Builder
 	for i, n := range o.sizes {
@@ -221,7 +220,7 @@ func printQuestions(w io.Writer, o options, results [][]delays) error {
 
 func fineMillis(d time.Duration) string { return fmt.Sprintf("%.2f", d.Seconds()*1e3) }
 
-// reportQuestions measures every size in a process of its own.
+// reportQuestions measures every size in its own process.
 func reportQuestions(o options, w io.Writer) error {
 	var results [][]delays
 	for _, n := range o.sizes {
@@ -231,7 +230,7 @@ func reportQuestions(o options, w io.Writer) error {
 		}
 		var r []delays
 		if err := json.Unmarshal(out, &r); err != nil {
-			return fmt.Errorf("read what was measured: %w", err)
+			return fmt.Errorf("read the result: %w", err)
 		}
 		results = append(results, r)
 	}

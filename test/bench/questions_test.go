@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Every kind of question is answered while changes are written.
+// Every kind of query is answered while changes are written.
 func TestMeasureQuestions(t *testing.T) {
 	o := options{plane: "nftables", child: 100, changes: 20, sizes: []int{100}, dir: t.TempDir()}
 	all, err := measureQuestions(o)

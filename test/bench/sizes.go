@@ -12,9 +12,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// measureSizes measures every size in processes of its own, so that peaks of
-// memory are that size's, in turns, so that a busy minute of the machine does
-// not hit one size alone.
+// measureSizes measures every size in separate processes, so that each has its own memory peak. It
+// alternates the sizes, so that other load of the machine affects all of them.
 func measureSizes(o options, w io.Writer) error {
 	results := make([][]result, len(o.sizes))
 	for turn := range o.runs {
@@ -37,12 +36,12 @@ func spawn(o options, n int) (result, error) {
 	}
 	var r result
 	if err := json.Unmarshal(out, &r); err != nil {
-		return r, fmt.Errorf("read what was measured: %w", err)
+		return r, fmt.Errorf("read the result: %w", err)
 	}
 	return r, nil
 }
 
-// child runs a process that measures one size, and returns what it prints.
+// child runs a process that measures one size, and returns its output.
 func child(o options, n int) ([]byte, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -54,7 +53,7 @@ func child(o options, n int) ([]byte, error) {
 	return cmd.Output()
 }
 
-// measureChild measures one size in a fresh network namespace.
+// measureChild measures one size in a new network namespace.
 func measureChild(o options, w io.Writer) error {
 	return inNamespace(o, w, func(o options) (any, error) {
 		if o.questions {
@@ -64,8 +63,8 @@ func measureChild(o options, w io.Writer) error {
 	})
 }
 
-// inNamespace measures in a fresh network namespace, with a folder for files, and
-// prints the result as JSON.
+// inNamespace measures in a new network namespace, with a temporary folder, and prints the result
+// as JSON.
 func inNamespace(o options, w io.Writer, measure func(options) (any, error)) error {
 	if err := lab.Enter(); err != nil {
 		return err

@@ -11,12 +11,12 @@ import (
 	"time"
 )
 
-// row is one line of the table: a number of each run, printed in its unit.
+// row is a line of the table: a number of each result, and its format.
 type row struct {
 	title string
 	of    func(result) float64
 	print func(float64) string
-	ratio bool // how much it differs between sizes is of interest
+	ratio bool // print the ratio between sizes
 }
 
 func rows() []row {
@@ -37,13 +37,13 @@ func rows() []row {
 	}
 	for _, kind := range []struct {
 		title string
-		of    func(result) repeated
+		of    func(result) changeStats
 	}{
-		{"endpoint replaced", func(r result) repeated { return r.Replace }},
-		{"scaled 3 to 4", func(r result) repeated { return r.Grow }},
-		{"scaled 4 to 3", func(r result) repeated { return r.Shrink }},
-		{"Service added", func(r result) repeated { return r.Add }},
-		{"Service deleted", func(r result) repeated { return r.Delete }},
+		{"endpoint replaced", func(r result) changeStats { return r.Replace }},
+		{"scaled 3 to 4", func(r result) changeStats { return r.Grow }},
+		{"scaled 4 to 3", func(r result) changeStats { return r.Shrink }},
+		{"Service added", func(r result) changeStats { return r.Add }},
+		{"Service deleted", func(r result) changeStats { return r.Delete }},
 	} {
 		all = append(all,
 			row{kind.title + ", p50, µs", span(func(r result) time.Duration { return kind.of(r).P50 }), micros, true},
@@ -64,8 +64,7 @@ func micros(ns float64) string  { return fmt.Sprintf("%.0f", ns/1e3) }
 func count(n float64) string    { return fmt.Sprintf("%.0f", n) }
 func decimal(mb float64) string { return fmt.Sprintf("%.1f", mb) }
 
-// printSizes prints medians over the runs of each size, and how far those of
-// the sizes are apart.
+// printSizes prints the medians of the runs of each size, and the ratios between sizes.
 func printSizes(w io.Writer, sizes []int, results [][]result) error {
 	var b strings.Builder
 	b.WriteString("| Services of 3 endpoints |")
@@ -95,7 +94,7 @@ func ratio(r row, values []float64) string {
 	return fmt.Sprintf("%.2f", high/low)
 }
 
-// further prints what each further Service costs between two sizes.
+// further prints the cost of each additional Service between two sizes.
 func further(b *strings.Builder, sizes []int, results [][]result) {
 	for _, r := range []row{
 		{"heap, bytes per further Service", func(r result) float64 { return float64(r.Heap) }, count, false},
@@ -114,7 +113,7 @@ func further(b *strings.Builder, sizes []int, results [][]result) {
 	}
 }
 
-// median is the middle one; of two in the middle the lower.
+// median returns the median; for an even number of values the lower of the middle two.
 func median[T any, N cmp.Ordered](list []T, of func(T) N) N {
 	values := make([]N, 0, len(list))
 	for _, v := range list {

@@ -13,7 +13,7 @@ import (
 
 func TestTable(t *testing.T) {
 	of := func(p50 time.Duration, rss uint64) result {
-		return result{Replace: repeated{P50: p50}, PeakRSS: rss}
+		return result{Replace: changeStats{P50: p50}, PeakRSS: rss}
 	}
 	var b strings.Builder
 	err := printSizes(&b, []int{1000, 2000}, [][]result{
@@ -44,14 +44,13 @@ func TestMedian(t *testing.T) {
 	}
 }
 
-// TestData makes sure that no address is used twice, and that Services are what
-// the source would make of them.
+// TestData verifies that addresses are unique and that Services are valid.
 func TestData(t *testing.T) {
-	m := newMaker()
+	m := newGenerator()
 	seen := map[netip.Addr]bool{}
 	take := func(a netip.Addr) {
 		if seen[a] {
-			t.Fatalf("%s is there twice", a)
+			t.Fatalf("duplicate address %s", a)
 		}
 		seen[a] = true
 	}

@@ -14,35 +14,35 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// used is what this process, and programs it ran, have used so far.
-type used struct {
+// resourceUse are the resources that this process and its children have used so far.
+type resourceUse struct {
 	cpu           time.Duration // in user and system mode
 	allocs, bytes uint64
 }
 
-func usage() (used, error) {
+func usage() (resourceUse, error) {
 	var self, children unix.Rusage
 	if err := errors.Join(unix.Getrusage(unix.RUSAGE_SELF, &self), unix.Getrusage(unix.RUSAGE_CHILDREN, &children)); err != nil {
-		return used{}, fmt.Errorf("read resource usage: %w", err)
+		return resourceUse{}, fmt.Errorf("read resource usage: %w", err)
 	}
 	var ms runtime.MemStats
 	runtime.ReadMemStats(&ms)
-	return used{
+	return resourceUse{
 		cpu:    time.Duration(self.Utime.Nano() + self.Stime.Nano() + children.Utime.Nano() + children.Stime.Nano()),
 		allocs: ms.Mallocs, bytes: ms.TotalAlloc,
 	}, nil
 }
 
-// heap is what lives on the heap.
+// heap returns the bytes of reachable heap objects.
 func heap() uint64 {
 	runtime.GC()
-	runtime.GC() // what pools held goes with the second
+	runtime.GC() // the second one frees objects of sync.Pool
 	var ms runtime.MemStats
 	runtime.ReadMemStats(&ms)
 	return ms.HeapAlloc
 }
 
-// profile starts profiles if asked for; stop writes them.
+// profile starts profiles if the option is set; stop writes them.
 func profile(o options) (stop func() error, err error) {
 	if o.profile == "" {
 		return func() error { return nil }, nil

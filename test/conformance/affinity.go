@@ -13,83 +13,81 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// sticks has a client connect again and again; the same one of the backends must
-// answer each time: the one remembered under a name (in env.answered), or, the
-// first time, any.
-func sticks(memory, from, to string, backends ...string) step {
+// keepsBackend makes a client connect repeatedly and verifies that the same one of the backends
+// answers each time. It stores the backend in env.answered under a key, and must find the same
+// one there the next time.
+func keepsBackend(key, from, to string, backends ...string) step {
 	return func(e *env) error {
 		want, err := e.backends(backends)
 		if err != nil {
 			return err
 		}
-		before, known := e.answered[memory]
+		before, known := e.answered[key]
 		if known && !slices.Contains(want, before) {
-			return fmt.Errorf("%s remembers %s, which is none of %s", memory, before, want)
+			return fmt.Errorf("the backend of %s is %s, which is not one of %s", key, before, want)
 		}
 		if known {
 			want = []netip.AddrPort{before}
 		}
-		return e.stick(memory, from, to, want)
+		return e.checkAffinity(key, from, to, want)
 	}
 }
 
-// moves is sticks for a client whose backend went: another one answers now, and
-// is remembered from then on.
-func moves(memory, from, to string, backends ...string) step {
+// changesBackend is keepsBackend for a client whose backend was removed: another one must
+// answer now, and is stored under the key.
+func changesBackend(key, from, to string, backends ...string) step {
 	return func(e *env) error {
 		want, err := e.backends(backends)
 		if err != nil {
 			return err
 		}
-		gone := e.answered[memory]
+		gone := e.answered[key]
 		want = slices.DeleteFunc(want, func(b netip.AddrPort) bool { return b == gone })
-		return e.stick(memory, from, to, want)
+		return e.checkAffinity(key, from, to, want)
 	}
 }
 
-// stick connects so often that a random choice would not look like a sticky one.
-func (e *env) stick(memory, from, to string, want []netip.AddrPort) error {
+// checkAffinity connects so often that the same backend cannot have answered by chance.
+func (e *env) checkAffinity(key, from, to string, want []netip.AddrPort) error {
 	client, probe, err := e.probe(from, to)
 	if err != nil {
 		return err
 	}
-	saw := sight{verdict: explain.Balanced, sticky: true}
+	got := observation{verdict: explain.Balanced, sticky: true}
 	for range lab.Samples(2) {
 		r := client.Try(probe)
 		if r.Outcome != lab.Answered || !slices.Contains(want, r.Backend) {
 			return fmt.Errorf("%s to %s: %s, want an answer of one of %s", from, to, r, want)
 		}
 		want = []netip.AddrPort{r.Backend}
-		saw.results = append(saw.results, r)
+		got.results = append(got.results, r)
 	}
-	e.answered[memory] = want[0]
-	return e.agree(client, probe, saw)
+	e.answered[key] = want[0]
+	return e.checkExplain(client, probe, got)
 }
 
-// without applies the slice of Service web again, without the backend that is
-// remembered. What is given for it, if not empty, is what becomes of its entry:
-// conditions as in slice.
-func without(memory, becomes string, endpoints ...string) step {
+// removeBackendOf applies the slice of Service web again, without the backend that is stored
+// under a key, or with other conditions for it, as in slice.
+func removeBackendOf(key, conditions string, endpoints ...string) step {
 	return func(e *env) error {
 		var left []string
 		for _, text := range endpoints {
 			addr := strings.Fields(text)[0]
-			if e.text(addr) != e.answered[memory].Addr().String() {
+			if e.text(addr) != e.answered[key].Addr().String() {
 				left = append(left, text)
-			} else if becomes != "" {
-				left = append(left, text+" "+becomes)
+			} else if conditions != "" {
+				left = append(left, text+" "+conditions)
 			}
 		}
 		return apply(slice("web", "8080", left...))(e)
 	}
 }
 
-// choicePorts is how many ports the Service of manyPorts has. Each has a memory
-// of its own: that all of them agree by chance does not happen.
+// choicePorts is how many ports the Service of manyPorts has. Each has its own affinity; so
+// many cannot agree by chance.
 const choicePorts = 35
 
-// manyPorts is a Service web that remembers its clients for so long, with ports
-// from 1000 on, and a slice of it.
+// manyPorts is a Service web with session affinity, many ports from 1000 on, and a slice.
 func manyPorts(seconds int, endpoints ...string) []string {
 	return []string{
 		service("web", fmt.Sprintf(`clusterIP: 172.30.0.41, sessionAffinity: ClientIP,
@@ -110,10 +108,10 @@ func repeated(format, separator string) string {
 	return strings.Join(all, separator)
 }
 
-// choices are the backends that a client reached, by port.
+// choices are the backends that a client reached, by port of manyPorts.
 type choices [choicePorts]netip.AddrPort
 
-// changed counts the ports that lead elsewhere than before.
+// changed counts the ports that reach another backend than before.
 func (c choices) changed(before choices) int {
 	n := 0
 	for i := range c {
@@ -124,11 +122,11 @@ func (c choices) changed(before choices) int {
 	return n
 }
 
-// choose has a client connect to every port of manyPorts, once, and remembers
-// the backends. The rule compares them with those of the last time.
-func choose(memory, from string, rule func(before, now choices) error) step {
+// choose makes a client connect once to every port of manyPorts, stores the backends, and
+// compares them with the previous ones by a rule.
+func choose(key, from string, rule func(before, now choices) error) step {
 	return func(e *env) error {
-		before, now := e.choices(memory), choices{}
+		before, now := e.choices(key), choices{}
 		for i := range now {
 			to := fmt.Sprintf("172.30.0.41:%d", 1000+i)
 			client, probe, err := e.probe(from, to)
@@ -140,61 +138,62 @@ func choose(memory, from string, rule func(before, now choices) error) step {
 				return fmt.Errorf("%s to %s: %s", from, to, r)
 			}
 			now[i] = r.Backend
-			e.answered[fmt.Sprintf("%s %d", memory, i)] = r.Backend
+			e.answered[fmt.Sprintf("%s %d", key, i)] = r.Backend
 		}
 		return rule(before, now)
 	}
 }
 
-func (e *env) choices(memory string) (c choices) {
+// choices returns the backends that choose stored under a key.
+func (e *env) choices(key string) (c choices) {
 	for i := range c {
-		c[i] = e.answered[fmt.Sprintf("%s %d", memory, i)]
+		c[i] = e.answered[fmt.Sprintf("%s %d", key, i)]
 	}
 	return c
 }
 
-// independent looks whether two clients have chosen without regard to each other.
-func independent(one, other string) step {
+// choseIndependently verifies that two clients did not choose the same backends on all ports.
+func choseIndependently(one, other string) step {
 	return func(e *env) error {
 		if n := e.choices(one).changed(e.choices(other)); n == 0 {
-			return fmt.Errorf("%s and %s have chosen the same on all ports", one, other)
+			return fmt.Errorf("%s and %s reached the same backends on all ports", one, other)
 		}
 		return nil
 	}
 }
 
-// anything is the rule of the first look.
-func anything(_, _ choices) error { return nil }
+// anyChoice accepts any backends.
+func anyChoice(_, _ choices) error { return nil }
 
-// varied wants ports to be different from each other.
+// varied requires that not all ports reach the same backend.
 func varied(_, now choices) error {
 	for _, b := range now {
 		if b != now[0] {
 			return nil
 		}
 	}
-	return fmt.Errorf("all ports lead to %s, want each to choose for itself", now[0])
+	return fmt.Errorf("all ports reach %s, want independent choices", now[0])
 }
 
-// same wants everything as before.
+// same requires the same backends as before.
 func same(before, now choices) error {
 	if n := now.changed(before); n > 0 {
-		return fmt.Errorf("%d of %d ports lead elsewhere than before", n, choicePorts)
+		return fmt.Errorf("%d of %d ports reach another backend than before", n, choicePorts)
 	}
 	return nil
 }
 
-// chosenAnew wants some ports to have moved, by chance.
+// chosenAnew requires that some ports reach another backend than before.
 func chosenAnew(before, now choices) error {
 	if now.changed(before) == 0 {
-		return fmt.Errorf("all %d ports lead where they did before", choicePorts)
+		return fmt.Errorf("all %d ports reach the same backend as before", choicePorts)
 	}
 	return nil
 }
 
-// onlyOf wants those ports to have moved that led to pods that are gone, by the
-// digits their addresses end with.
-func onlyOf(suffix string) func(before, now choices) error {
+// onlyMovedFrom requires that exactly those ports moved that reached a deleted pod, given by
+// the last digits of its address.
+func onlyMovedFrom(suffix string) func(before, now choices) error {
 	return func(before, now choices) error {
 		for i := range now {
 			gone := strings.HasSuffix(before[i].Addr().String(), suffix)
@@ -206,7 +205,7 @@ func onlyOf(suffix string) func(before, now choices) error {
 	}
 }
 
-// idle lets time pass.
+// idle waits.
 func idle(d time.Duration) step {
 	return func(*env) error {
 		time.Sleep(d)

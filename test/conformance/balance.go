@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// balance is an expectation of many connections of a client.
+// balance is the expected result of many connections of a client.
 type balance struct {
 	from, to string
 	seen     source
@@ -20,16 +20,16 @@ type balance struct {
 	even     bool
 }
 
-// balance makes the connections, and gives up at the first that is wrong.
+// balance makes the connections and returns an error at the first unexpected one.
 func (e *env) balance(b balance) error {
 	client, probe, err := e.probe(b.from, b.to)
 	if err != nil {
 		return err
 	}
 	hits := map[netip.AddrPort]int{}
-	saw := sight{verdict: explain.Balanced, backends: slices.Clone(b.want)}
+	got := observation{verdict: explain.Balanced, backends: slices.Clone(b.want)}
 	if slices.Equal(b.want, []netip.AddrPort{probe.To}) {
-		saw.verdict = explain.Untouched
+		got.verdict = explain.Untouched
 	}
 	for range b.n {
 		r := client.Try(probe)
@@ -40,7 +40,7 @@ func (e *env) balance(b balance) error {
 			return fmt.Errorf("%s to %s: %s, want the source %s", b.from, b.to, r, b.seen)
 		}
 		hits[r.Backend]++
-		saw.results = append(saw.results, r)
+		got.results = append(got.results, r)
 	}
 	lo, hi := 1, b.n
 	if b.even {
@@ -51,10 +51,10 @@ func (e *env) balance(b balance) error {
 			return fmt.Errorf("%s to %s: %d of %d connections reached %s, want %d to %d", b.from, b.to, h, b.n, backend, lo, hi)
 		}
 	}
-	return e.agree(client, probe, saw)
+	return e.checkExplain(client, probe, got)
 }
 
-// sees reports whether a backend saw the source it should.
+// sees reports whether the backend saw the expected source.
 func (e *env) sees(want source, client *lab.Host, r lab.Result) bool {
 	switch want {
 	case original:
@@ -67,10 +67,10 @@ func (e *env) sees(want source, client *lab.Host, r lab.Result) bool {
 
 // String returns the source as a word.
 func (s source) String() string {
-	return [...]string{"any", "as it was", "masqueraded"}[s]
+	return [...]string{"any", "unchanged", "masqueraded"}[s]
 }
 
-// probe is an attempt of a client.
+// probe resolves the client and the target of a connection.
 func (e *env) probe(from, to string) (*lab.Host, lab.Probe, error) {
 	client, err := e.host(from)
 	if err != nil {
@@ -99,8 +99,8 @@ func (e *env) backends(texts []string) ([]netip.AddrPort, error) {
 	return out, nil
 }
 
-// isOfNodeA reports whether the kernel of node A takes an address for its own.
-func (e *env) isOfNodeA(a netip.Addr) bool {
+// isLocalToNodeA reports whether the kernel of node A treats an address as its own.
+func (e *env) isLocalToNodeA(a netip.Addr) bool {
 	if a.IsLoopback() || slices.Contains(e.lab.NodeA.Addrs(), a) {
 		return true
 	}
@@ -108,14 +108,13 @@ func (e *env) isOfNodeA(a netip.Addr) bool {
 	return err == nil && len(out) > 5 && out[:5] == "local"
 }
 
-// onNodeB reports whether what a client sends crosses the outside on its way to
-// node A.
+// onNodeB reports whether packets from a client cross the outside host on their way to node A.
 func (e *env) onNodeB(client *lab.Host) bool {
 	return client == e.lab.NodeB || e.remote[client]
 }
 
-// cameTo tells packets of a probe that somebody else sent here.
-func cameTo(p lab.Probe) func(lab.Packet) bool {
+// isIncoming matches packets of a probe that came in from another host.
+func isIncoming(p lab.Probe) func(lab.Packet) bool {
 	return func(seen lab.Packet) bool {
 		return !seen.Out && seen.Protocol == p.Protocol && seen.Dst == p.To
 	}

@@ -26,13 +26,13 @@ func TestConformance(t *testing.T) {
 
 func bothFamiliesOf() []route.Family { return []route.Family{route.IPv4, route.IPv6} }
 
-// netfilterParts makes the parts of a plane without the connection that it writes
-// through.
+// netfilterParts returns the parts of a netfilter plane. They do not share a connection with
+// the plane.
 func netfilterParts(s plane.Setup) ([]plane.Part, error) { return netfilter.Parts(s, nil) }
 
 func nftablesPlane() Plane {
 	return Plane{
-		Name: "nftables", Nature: Nftables(), Explain: nftables.Kind().Facts, Parts: netfilterParts,
+		Name: "nftables", Traits: Nftables(), Explain: nftables.Kind().Facts, Parts: netfilterParts,
 		Other: func() Plane { return iptablesPlane("nft") },
 		Start: func(t testing.TB, host *lab.Host) plane.Plane {
 			conn, err := nft.Open(nft.Options{NetNS: host.NetNSFD()})
@@ -45,18 +45,18 @@ func nftablesPlane() Plane {
 	}
 }
 
-// legacyPoll is how often tables of iptables-legacy are polled for edits. S-277 waits
-// for the next poll, and reads all rules again and again meanwhile.
+// legacyPoll is how often the plane polls tables of iptables-legacy for edits. S-277 waits for
+// the next poll.
 const legacyPoll = 50 * time.Millisecond
 
-// iptablesPlane is the plane with the programs of a variant, which the host uses.
+// iptablesPlane is the plane iptables with the programs of a variant, "nft" or "legacy".
 func iptablesPlane(variant string) Plane {
 	nature := Iptables(variant)
 	return Plane{
-		Name: "iptables-" + variant, Nature: nature, Explain: iptables.Kind().Facts, Parts: netfilterParts,
+		Name: "iptables-" + variant, Traits: nature, Explain: iptables.Kind().Facts, Parts: netfilterParts,
 		Other: nftablesPlane,
 		Start: func(t testing.TB, host *lab.Host) plane.Plane {
-			if err := nature.firewall.leaveHint(host); err != nil {
+			if err := nature.firewall.createHint(host); err != nil {
 				t.Fatalf("%v", err)
 			}
 			tools, err := kernel.Open(context.Background(), kernel.Options{NetNS: host.NetNSFD(), Lock: lockOf(host), Poll: legacyPoll})
@@ -71,7 +71,7 @@ func iptablesPlane(variant string) Plane {
 	}
 }
 
-// liberal reports whether conntrack on a host was told to be.
+// liberal reports whether nf_conntrack_tcp_be_liberal is set on a host.
 func liberal(t testing.TB, host *lab.Host) bool {
 	value, err := sysctl.New(sysctl.Options{NetNS: host.NetNSFD()}).Get("net/netfilter/nf_conntrack_tcp_be_liberal")
 	if err != nil {

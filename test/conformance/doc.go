@@ -1,13 +1,13 @@
-// Package conformance is one table of scenarios that every data plane runs
-// through, with real packets: a small cluster, and what clients of each kind see
-// of it. The numbers are those of the behaviour to reproduce, S-1 to S-312;
-// uncovered.txt lists those without a scenario, and why.
+// Package conformance is a table of scenarios that every data plane must pass with
+// real packets. A scenario is a small cluster and the connections that its clients
+// make. S-1 to S-312 number the behaviours of kube-proxy to reproduce; uncovered.txt
+// lists those without a scenario, and the reasons.
 //
-// A scenario is run in both IP families: it is written with IPv4 addresses, which
-// are translated as text (translate.go), and each run has a lab of its own.
+// Each scenario runs in both IP families: it is written with IPv4 addresses, which
+// translate.go replaces in its text, and each run has its own lab.
 //
 //	{
-//		covers: []int{21}, says: "pod to ClusterIP keeps the client's address",
+//		covers: []int{21}, summary: "pod to ClusterIP keeps the client's address",
 //		cluster: []string{
 //			service("web", `clusterIP: 172.30.0.41, ports: [{port: 80}]`),
 //			slice("web", "8080", "10.180.0.1 A", "10.180.1.1 B"),
@@ -19,43 +19,45 @@
 //		},
 //	},
 //
-// The cluster is Kubernetes YAML, one document per string; service, loadBalancer
-// and slice (documents.go) write what is the same each time, anything else is
-// written out. The own Node, node-a in zone-a, and a ServiceCIDR 172.30.0.0/16
-// are there already (base); a document of the same kind and name replaces them.
-// Settings are the configuration: without any, pods are told by 10.0.0.0/8 and
-// NodePorts are served where the mode of the plane has them by default.
+// The cluster is Kubernetes YAML, one document per string. The functions service,
+// loadBalancer and slice (documents.go) write the common objects; all others are
+// written out. Every cluster has the Node of the proxy, node-a in zone-a, and a
+// ServiceCIDR 172.30.0.0/16 (base); a document of the same kind and name replaces
+// them. Settings are the configuration of the proxy. By default it recognizes pods by
+// 10.0.0.0/8, and serves NodePorts on the default addresses of the proxy mode.
 //
-// Every endpoint of a slice gets a pod that serves its ports, on the node the
-// slice names, before the proxy hears of it; addresses of nodes and of the
-// outside are served there. Other servers are listed in pods. Clients come into
-// being when they are named: "10.180.0.2" is a pod on node A, "10.180.1.9@B" one
-// on node B; "node" is node A itself, "node-b" node B, "outside" and "blocked"
-// are two addresses outside of the cluster.
+// Each endpoint of a slice gets a pod on the node that the slice names. The pod
+// listens on the ports of the slice before the proxy receives the slice. An endpoint
+// with the address of a node or of the outside host is served there. The field pods
+// lists further servers. Clients are created when a step names them: "10.180.0.2" is a
+// pod on node A, "10.180.1.9@B" a pod on node B, "node" is node A itself, "node-b" is
+// node B, and "outside" and "blocked" are two addresses outside the cluster.
 //
-// Steps are in steps.go (what clients see, changes) and flows.go (connections
-// that are kept). The important ones:
+// Steps are in steps.go (connections of clients, changes) and flows.go (connections
+// that stay open). The most important ones:
 //
-//   - reach: every backend named answers, nobody else, and sees that source
-//   - evenly: and each has its share
-//   - refused: ICMP port unreachable at once; dropped: silence, and nothing leaves
+//   - reach: exactly the named backends answer, and see the given source address
+//   - evenly: the same, and each backend gets its share of the connections
+//   - refused: ICMP port unreachable at once; dropped: no answer, and no packet leaves
 //     the node; untouched: as if there were no proxy
-//   - apply, remove: change the cluster and wait until the kernel has it; what
-//     comes after must hold at once. soon(step) waits for what has no such end
-//   - open, ask, unanswered: a connection that lasts over changes
+//   - apply, remove: change the cluster and wait until the change is in the kernel, so
+//     that the next step must hold at once. soon(step) retries a step for effects
+//     without such an event
+//   - open, send, unanswered: a connection that stays open during changes
 //
-// Where modes differ the scenario says so, and no plane is left out. What several
-// scenarios need is in nature.go, by what the client does: otherPort, unallocated,
-// unlisted, unserved, ownEmpty, pinged look for what the behaviour to reproduce
-// says of the plane's mode. Anything else is written out:
+// Where proxy modes differ the scenario has the behaviour of each, and no plane skips
+// it. Differences that several scenarios share are fields of Traits with a step of the
+// same name: unknownPort, unallocated, emptyVIPUnlisted, emptyNodePortUnserved,
+// emptyVIPFromNode, pingClusterIP. Others are written out:
 //
-//	on(inIptablesMode, reach(...)).otherwise(untouched(...))
+//	when(inIptablesMode, reach(...)).otherwise(untouched(...))
 //
-// A step is a func(*env) error; what only one scenario needs is written there.
-// The bounds of everything random are in stats.go: a whole run fails for nothing
-// less than once in a million.
+// A step is a func(*env) error; a step of one scenario only is written there. The
+// bounds for random results are in test/lab/stats.go: a correct proxy fails a whole
+// run less than once in a million.
 //
-// To add a section: a file scenarios_x_topic.go with a function that returns the
-// list, its name in scenarios(), and its numbers out of uncovered.txt. Where we
-// differ from kube-proxy on purpose, the scenario says what we do, and that.
+// To add a section: write a file scenarios_x_topic.go with a function that returns the
+// list, add the function to scenarios(), and delete its numbers from uncovered.txt.
+// Where Sluice differs from kube-proxy on purpose, the summary of the scenario names
+// the behaviour of kube-proxy.
 package conformance

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// base is what is there in every scenario; a document of the same kind and name
-// replaces it.
+// base returns the objects of every scenario; a document of the same kind and name replaces
+// them.
 func base() []string {
 	return []string{
 		`{kind: ServiceCIDR, metadata: {name: kubernetes}, spec: {cidrs: [172.30.0.0/16, "fd00:172:30::/48"]}}`,
@@ -16,7 +16,7 @@ func base() []string {
 	}
 }
 
-// nodeA is the own Node, in a zone ("": none).
+// nodeA is the Node of the proxy, in a zone ("": none).
 func nodeA(zone string) string {
 	return `{kind: Node, metadata: {name: node-a, labels: {topology.kubernetes.io/zone: "` + zone + `"}},
   spec: {podCIDRs: [10.180.0.0/24, "fd00:10:180::/64"]},

@@ -15,7 +15,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// env is where the steps of one scenario are played.
+// env is the environment of one run of a scenario: the lab, the proxy and the state of the
+// steps.
 type env struct {
 	translator
 	t        testing.TB
@@ -23,27 +24,26 @@ type env struct {
 	settings settings
 	objects  *objects
 	proxy    *proxyUnderTest
-	hosts    map[string]*lab.Host // pods, by address
+	hosts    map[string]*lab.Host // pods by address
 	serving  map[server]bool
 	remote   map[*lab.Host]bool // pods on node B
 	flows    map[string]*lab.Flow
-	answered map[string]netip.AddrPort // who answered last, by flow
+	answered map[string]netip.AddrPort // the backend that answered last, by flow or client
 	tap      *lab.Tap
-	patience time.Duration // with what must happen
-	probers  []*prober     // of the unbroken steps that run, the innermost last
+	timeout  time.Duration // for an expected event
+	probers  []*prober     // of the running uninterrupted steps, the innermost last
 
-	nodeAddrs []netip.Addr // of node A: what masqueraded clients may look like
+	nodeAddrs []netip.Addr // of node A: the possible sources of masqueraded connections
 }
 
-// server is what listens somewhere.
+// server is a listening socket.
 type server struct {
 	host     *lab.Host
 	protocol lab.Protocol
 	port     uint16
 }
 
-// change applies documents and removes objects, and sees to it that pods are
-// behind all endpoints first.
+// change applies documents and removes objects. It first starts pods for all new endpoints.
 func (e *env) change(docs, gone []string) error {
 	for _, text := range docs {
 		d, err := e.objects.parse(text)
@@ -67,7 +67,7 @@ func (e *env) change(docs, gone []string) error {
 	return nil
 }
 
-// serveEndpoints makes a pod for each endpoint of a slice, on its node.
+// serveEndpoints starts a pod for each endpoint of a slice, on its node.
 func (e *env) serveEndpoints(d document) error {
 	if d.slice == nil {
 		return nil
@@ -78,7 +78,7 @@ func (e *env) serveEndpoints(d document) error {
 		}
 		a, err := netip.ParseAddr(ep.Addresses[0])
 		if err != nil {
-			continue // there to be refused
+			continue // invalid on purpose: the proxy must reject it
 		}
 		node := "B"
 		if ep.NodeName != nil && *ep.NodeName == "node-a" {
@@ -101,7 +101,7 @@ func (e *env) serveEndpoints(d document) error {
 	return nil
 }
 
-// serve starts a server unless there is one.
+// serve starts a server unless it is already running.
 func (e *env) serve(s server) {
 	if !e.serving[s] {
 		e.serving[s] = true
@@ -109,7 +109,7 @@ func (e *env) serve(s server) {
 	}
 }
 
-// pod makes what a line of scenario.pods says.
+// pod starts the servers of one line of scenario.pods.
 func (e *env) pod(text string) error {
 	words := strings.Fields(text)
 	name, rest := words[0], words[1:]
@@ -130,9 +130,9 @@ func (e *env) pod(text string) error {
 	return nil
 }
 
-// host finds a host by its name: "node", "node-b", "outside", "blocked", the
-// address of a pod, which is made on node A if there is none, or one with its
-// node, "10.180.1.9@B".
+// host returns a host by its name: "node", "node-b", "outside", "blocked", or the address of a
+// pod. If no host has the address, it creates a pod on node A, or on the named node:
+// "10.180.1.9@B".
 func (e *env) host(name string) (*lab.Host, error) {
 	switch name {
 	case "node":
@@ -152,7 +152,7 @@ func (e *env) host(name string) (*lab.Host, error) {
 	return e.podAt(a, node), nil
 }
 
-// podAt returns who has the address; a new pod on the node if nobody has.
+// podAt returns the host with an address. If there is none, it creates a pod on the node.
 func (e *env) podAt(a netip.Addr, node string) *lab.Host {
 	if h := e.hosts[a.String()]; h != nil {
 		return h
@@ -178,7 +178,7 @@ func (e *env) podAt(a netip.Addr, node string) *lab.Host {
 	return h
 }
 
-// outsideTap watches what comes to the outside.
+// outsideTap returns the packet capture of the outside host.
 func (e *env) outsideTap() *lab.Tap {
 	if e.tap == nil {
 		e.tap = e.lab.Outside.Tap()
@@ -192,7 +192,7 @@ func (e *env) closeFlows() {
 	}
 }
 
-// target reads "172.30.0.41:80" (TCP) or "172.30.0.41:53/udp".
+// target parses "172.30.0.41:80" (TCP) or "172.30.0.41:53/udp".
 func (e *env) target(text string) (netip.AddrPort, lab.Protocol, error) {
 	text = e.text(text)
 	protocol := lab.TCP

@@ -10,15 +10,15 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// open connects and keeps the connection under a name (for UDP: the client's
-// port). One of the backends must answer.
+// open connects and keeps the connection under a name (for UDP: the client's port). If backends
+// are given, one of them must answer.
 func open(name, from, to string, backends ...string) step {
 	return func(e *env) error {
 		client, probe, err := e.probe(from, to)
 		if err != nil {
 			return err
 		}
-		e.shut(name)
+		e.closeFlow(name)
 		f, r := client.Open(probe)
 		if f == nil {
 			return fmt.Errorf("open %s from %s to %s: %s", name, from, to, r)
@@ -27,13 +27,13 @@ func open(name, from, to string, backends ...string) step {
 		if len(backends) == 0 {
 			return nil
 		}
-		return ask(name, backends...)(e)
+		return send(name, backends...)(e)
 	}
 }
 
-// ask sends something on an open flow; one of the backends must answer. Without
-// backends it must be the one that answered before, or anybody the first time.
-func ask(name string, backends ...string) step {
+// send sends a request on an open flow, and one of the backends must answer. Without backends
+// it must be the one that answered before; the first time, any.
+func send(name string, backends ...string) step {
 	return func(e *env) error {
 		want, err := e.backends(backends)
 		if err != nil {
@@ -55,8 +55,8 @@ func ask(name string, backends ...string) step {
 	}
 }
 
-// unanswered sends something on an open flow, which must end so:
-// lab.TimedOut, lab.Refused ...
+// unanswered sends a request on an open flow and verifies its outcome, such as lab.TimedOut or
+// lab.Refused.
 func unanswered(name string, want lab.Outcome) step {
 	return func(e *env) error {
 		f := e.flows[name]
@@ -70,8 +70,8 @@ func unanswered(name string, want lab.Outcome) step {
 	}
 }
 
-// shut ends a flow of this name, if open.
-func (e *env) shut(name string) {
+// closeFlow closes the flow with this name, if there is one.
+func (e *env) closeFlow(name string) {
 	if f := e.flows[name]; f != nil {
 		f.Close()
 		delete(e.flows, name)

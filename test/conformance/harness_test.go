@@ -23,8 +23,8 @@ func TestTranslate(t *testing.T) {
 		`" 203.0.113.0/25", "0.0.0.0/0"`:      `" 2001:db8:113::/120", "::/0"`,
 		"10.0.0.0/8 10.180.0.0/24 1.2.3.4/32": "fd00:10::/32 fd00:10:180::/64 fd00:1:2:3::4/128",
 		"192.168.0.0/24 128.0.0.0/1":          "2001:db8::/64 8000::/1",
-		"fd00:10:180::1 stays":                "fd00:10:180::1 stays",
-		"172.30.0.041 is none":                "172.30.0.041 is none",
+		"fd00:10:180::1 is IPv6":              "fd00:10:180::1 is IPv6",
+		"172.30.0.041 is invalid":             "172.30.0.041 is invalid",
 	} {
 		if got := (translator{ipv6: true}).text(in); got != want {
 			t.Errorf("%q became %q, want %q", in, got, want)
@@ -71,16 +71,15 @@ func TestDocuments(t *testing.T) {
 	}
 	for _, text := range []string{"{", "{kind: Pod}", "{kind: Service, spec: {clusterAddress: x}}"} {
 		if err := o.set(text); err == nil {
-			t.Errorf("%s was taken", text)
+			t.Errorf("%s was accepted", text)
 		}
 	}
 	if err := o.remove("Service/other"); err == nil {
-		t.Error("removed what is not there")
+		t.Error("removed an object that does not exist")
 	}
 }
 
-// inert is a plane that does nothing. No scenario in which something is to
-// happen may pass with it.
+// inert is a plane that does nothing. No scenario that expects an effect may pass with it.
 type inert struct{}
 
 func (inert) Refresh(context.Context) error            { return nil }
@@ -96,57 +95,57 @@ func (inert) Kept() int                   { return 0 }
 func (inert) String() string              { return "" }
 func (inert) Apply(context.Context) error { return nil }
 
-// nothing is a plane that does nothing, and should be one of nftables.
-func nothing() Plane {
+// inertPlane is a plane that does nothing, with the traits of nftables mode.
+func inertPlane() Plane {
 	return Plane{
-		Nature: Nftables(), Explain: nftables.Kind().Facts,
+		Traits: Nftables(), Explain: nftables.Kind().Facts,
 		Start: func(testing.TB, *lab.Host) plane.Plane { return inert{} },
 	}
 }
 
-// With a plane that does nothing every look at a Service finds fault, and
-// untouched does not.
-func TestStepsFindFaults(t *testing.T) {
+// With a plane that does nothing, every step that expects a Service fails, and
+// untouched succeeds.
+func TestStepsDetectFaults(t *testing.T) {
 	e := scenario{
 		cluster: aNodePort(`{port: 80, nodePort: 3001}`),
 		lab:     lab.Options{Timeout: lab.Soon},
-	}.enact(t, nothing(), translator{})
-	e.patience = lab.Soon // nothing will happen
-	for what, look := range map[string]step{
-		"no answer":       reach("10.180.0.2", "172.30.0.41:80", original, "10.180.0.1:80"),
-		"nobody listens":  reach("outside", "192.168.0.2:3001", anySource, "10.180.0.1:80"),
-		"wrong backend":   reach("10.180.0.2", "10.180.0.1:80", original, "10.180.1.1:80"),
-		"missing backend": reach("10.180.0.2", "10.180.0.1:80", original, "10.180.0.1:80", "10.180.1.1:80"),
-		"wrong source":    reach("10.180.0.2", "10.180.0.1:80", masqueraded, "10.180.0.1:80"),
-		"uneven":          evenly(200, "10.180.0.2", "10.180.0.1:80", "10.180.0.1:80", "10.180.1.1:80"),
-		"not refused":     refused("10.180.0.2", "10.180.0.1:80"),
-		"reset, not ICMP": refused("10.180.0.2", "10.180.0.1:81"),
-		"not dropped":     dropped("10.180.0.2", "10.180.0.1:80"),
-		"left the node":   dropped("10.180.0.2", "172.30.0.50:80"),
-		"touched":         untouched("10.180.0.2", "10.180.0.1:80"),
-		"echo":            pingRefused("10.180.0.2", "10.180.0.1"),
-		"large":           large("10.180.0.2", "172.30.0.41:80", "10.180.0.1:80", 4000),
-		"echo untouched":  pingUntouched("10.180.0.2", "10.180.0.1"),
-		"not kept out":    keptOut("10.180.0.2", "10.180.0.1:80"),
-		"no such pod":     keptOut("somebody", "10.180.0.1:80"),
-		"invalid":         invalidDropped("10.180.0.2", "203.0.113.2:80"),
-		"not there":       invalidPasses("somebody", "203.0.113.2:80"),
-		"loopback routed": localnet("1"),
-		"of its nature":   otherPort("10.180.0.2", "172.30.0.41:81"),
-		"of all others":   on(inIptablesMode).otherwise(refused("10.180.0.2", "10.180.0.1:80")),
-		"sticky":          sticky("10.180.0.2", "172.30.0.41:80", "10.180.0.1:80"),
-		"no such flow":    ask("nobody"),
-		"no such object":  remove("Service/other"),
-		"no such host":    reach("somebody", "172.30.0.41:80", original, "10.180.0.1:80"),
+	}.setUp(t, inertPlane(), translator{})
+	e.timeout = lab.Soon // no expected event will happen
+	for name, check := range map[string]step{
+		"no answer":                reach("10.180.0.2", "172.30.0.41:80", original, "10.180.0.1:80"),
+		"no listener":              reach("outside", "192.168.0.2:3001", anySource, "10.180.0.1:80"),
+		"wrong backend":            reach("10.180.0.2", "10.180.0.1:80", original, "10.180.1.1:80"),
+		"missing backend":          reach("10.180.0.2", "10.180.0.1:80", original, "10.180.0.1:80", "10.180.1.1:80"),
+		"wrong source":             reach("10.180.0.2", "10.180.0.1:80", masqueraded, "10.180.0.1:80"),
+		"uneven":                   evenly(200, "10.180.0.2", "10.180.0.1:80", "10.180.0.1:80", "10.180.1.1:80"),
+		"not refused":              refused("10.180.0.2", "10.180.0.1:80"),
+		"reset, not ICMP":          refused("10.180.0.2", "10.180.0.1:81"),
+		"not dropped":              dropped("10.180.0.2", "10.180.0.1:80"),
+		"left the node":            dropped("10.180.0.2", "172.30.0.50:80"),
+		"touched":                  untouched("10.180.0.2", "10.180.0.1:80"),
+		"echo":                     pingRefused("10.180.0.2", "10.180.0.1"),
+		"large":                    large("10.180.0.2", "172.30.0.41:80", "10.180.0.1:80", 4000),
+		"echo untouched":           pingUntouched("10.180.0.2", "10.180.0.1"),
+		"not filtered":             filtered("10.180.0.2", "10.180.0.1:80"),
+		"no such pod":              filtered("no-such-host", "10.180.0.1:80"),
+		"invalid":                  invalidDropped("10.180.0.2", "203.0.113.2:80"),
+		"no such sender":           invalidPasses("no-such-host", "203.0.113.2:80"),
+		"loopback routed":          routeLocalnetIs("1"),
+		"trait of the mode":        unknownPort("10.180.0.2", "172.30.0.41:81"),
+		"steps of the other modes": when(inIptablesMode).otherwise(refused("10.180.0.2", "10.180.0.1:80")),
+		"sticky":                   sticky("10.180.0.2", "172.30.0.41:80", "10.180.0.1:80"),
+		"no such flow":             send("no-such-flow"),
+		"no such object":           remove("Service/other"),
+		"no such host":             reach("no-such-host", "172.30.0.41:80", original, "10.180.0.1:80"),
 	} {
-		if err := look(e); err == nil {
-			t.Errorf("%s: found nothing wrong", what)
+		if err := check(e); err == nil {
+			t.Errorf("%s: no error", name)
 		} else {
-			t.Logf("%s: %s", what, strings.TrimSpace(err.Error()))
+			t.Logf("%s: %s", name, strings.TrimSpace(err.Error()))
 		}
 	}
-	e.proxy.bare = true
-	for what, look := range map[string]step{
+	e.proxy.skipExplain = true
+	for name, check := range map[string]step{
 		"echo":       pingUntouched("10.180.0.2", "172.30.0.41"),
 		"invalid":    invalidPasses("10.180.0.2", "203.0.113.2:80"),
 		"node port":  untouched("outside", "192.168.0.2:3001"),
@@ -154,11 +153,11 @@ func TestStepsFindFaults(t *testing.T) {
 		"cluster ip": untouched("10.180.0.2", "172.30.0.41:80"),
 		"direct":     reach("10.180.0.2", "10.180.0.1:80", original, "10.180.0.1:80"),
 	} {
-		if err := look(e); err != nil {
-			t.Errorf("%s: %v", what, err)
+		if err := check(e); err != nil {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := together(keepsOut, keptOut("outside", "192.168.0.2:3001"), keptOut("10.180.0.2", "10.180.1.1:80"))(e); err != nil {
+	if err := sequence(enableFirewall, filtered("outside", "192.168.0.2:3001"), filtered("10.180.0.2", "10.180.1.1:80"))(e); err != nil {
 		t.Errorf("firewall: %v", err)
 	}
 }

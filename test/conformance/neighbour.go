@@ -15,34 +15,34 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// neighbourSendsToLoopback has a machine on the network of node A send UDP to
-// 127.0.0.1 there, which no ordinary socket would do. Nobody must get it.
-func neighbourSendsToLoopback(port uint16) step {
+// neighbourCannotReachLoopback makes a machine on the network of node A send UDP to 127.0.0.1
+// there, which takes a raw socket, and verifies that it does not arrive.
+func neighbourCannotReachLoopback(port uint16) step {
 	return func(e *env) error {
 		arrived, err := e.neighbourSends(port)
 		if err == nil && arrived {
-			err = errors.New("what listens on 127.0.0.1 got a packet of a neighbour")
+			err = errors.New("a socket on 127.0.0.1 received a packet of a neighbour")
 		}
 		return err
 	}
 }
 
-// neighbourReachesLoopback has such a packet arrive, where somebody else than the
-// proxy has loopback addresses be routed.
+// neighbourReachesLoopback sets route_localnet, as another program might, and verifies that
+// such a packet arrives: the proxy must not filter it if it serves no NodePorts on 127.0.0.1.
 func neighbourReachesLoopback(port uint16) step {
 	return func(e *env) error {
 		setOn(e.t, e.lab.NodeA, routeLocalnet)
 		arrived, err := e.neighbourSends(port)
 		if err == nil && !arrived {
-			err = errors.New("a packet of a neighbour did not arrive on 127.0.0.1, though there are no NodePorts to guard")
+			err = errors.New("a packet of a neighbour did not arrive on 127.0.0.1, which serves no NodePorts and needs no guard")
 		}
 		return err
 	}
 }
 
-// neighbourSends reports whether a packet of a neighbour arrives at a port of
-// 127.0.0.1 on node A. A second packet, to the node's own address, always arrives,
-// and after the first one.
+// neighbourSends reports whether a packet of a neighbour arrives at a port of 127.0.0.1 on node
+// A. It sends a second packet, to the node's own address, which always arrives and arrives
+// later.
 func (e *env) neighbourSends(port uint16) (arrived bool, err error) {
 	var conn net.PacketConn
 	err = e.lab.NodeA.Do(func() (err error) {
@@ -59,11 +59,11 @@ func (e *env) neighbourSends(port uint16) (arrived bool, err error) {
 	}
 	loopback, own := [4]byte{127, 0, 0, 1}, [4]byte{192, 168, 0, 2}
 	for _, to := range [][4]byte{loopback, own} {
-		if err := sendTo(e.lab.Outside, mac, to, port); err != nil {
+		if err := sendDatagram(e.lab.Outside, mac, to, port); err != nil {
 			return false, err
 		}
 	}
-	if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+	if err := conn.SetReadDeadline(time.Now().Add(changeTimeout)); err != nil {
 		return false, fmt.Errorf("set deadline: %w", err)
 	}
 	for to := make([]byte, 4); ; {
@@ -89,8 +89,8 @@ func hardwareAddr(h *lab.Host) (mac net.HardwareAddr, err error) {
 	return mac, err
 }
 
-// sendTo sends one UDP packet to an interface, whatever its address.
-func sendTo(from *lab.Host, mac net.HardwareAddr, to [4]byte, port uint16) error {
+// sendDatagram sends one UDP packet to an interface, whatever the address in it.
+func sendDatagram(from *lab.Host, mac net.HardwareAddr, to [4]byte, port uint16) error {
 	return from.Do(func() error {
 		link, err := net.InterfaceByName(from.Interface())
 		if err != nil {
@@ -113,8 +113,8 @@ func sendTo(from *lab.Host, mac net.HardwareAddr, to [4]byte, port uint16) error
 // ethIP is unix.ETH_P_IP in network order.
 const ethIP = unix.ETH_P_IP>>8 | unix.ETH_P_IP&0xff<<8
 
-// datagram is a UDP packet (RFC 791, RFC 768) of a neighbour of node A, without
-// a UDP checksum. It carries the address it is sent to.
+// datagram returns a UDP packet (RFC 791, RFC 768) from a neighbour to node A, without a UDP
+// checksum. Its payload is its destination address.
 func datagram(to [4]byte, port uint16) []byte {
 	b := make([]byte, 32)
 	b[0], b[8], b[9] = 0x45, 64, unix.IPPROTO_UDP

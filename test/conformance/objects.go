@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/source/convert"
 )
 
-// objects are what an API server would hold, and the store that is told of it.
+// objects are the content of an API server, and the store that receives every change.
 type objects struct {
 	convert convert.Converter
 	docs    map[string]document // by kind/name
@@ -25,12 +25,12 @@ type objects struct {
 
 // document is one object, converted.
 type document struct {
-	key   string // kind/name
-	text  string
-	put   func(*cluster.Store)
-	take  func(*cluster.Store)
-	cidrs []netip.Prefix // of a ServiceCIDR
-	slice *discoveryv1.EndpointSlice
+	key    string // kind/name
+	text   string
+	put    func(*cluster.Store)
+	remove func(*cluster.Store)
+	cidrs  []netip.Prefix // of a ServiceCIDR
+	slice  *discoveryv1.EndpointSlice
 }
 
 func newObjects(s settings) *objects {
@@ -50,7 +50,7 @@ func (o *objects) set(text string) error {
 	if o.store != nil {
 		d.put(o.store)
 	}
-	o.tellCIDRs()
+	o.setCIDRs()
 	return nil
 }
 
@@ -62,22 +62,22 @@ func (o *objects) remove(key string) error {
 	}
 	delete(o.docs, key)
 	if o.store != nil {
-		d.take(o.store)
+		d.remove(o.store)
 	}
-	o.tellCIDRs()
+	o.setCIDRs()
 	return nil
 }
 
-// feed tells a new store everything.
-func (o *objects) feed(store *cluster.Store) {
+// fill puts all objects into a new store.
+func (o *objects) fill(store *cluster.Store) {
 	o.store = store
 	for _, d := range o.docs {
 		d.put(store)
 	}
-	o.tellCIDRs()
+	o.setCIDRs()
 }
 
-func (o *objects) tellCIDRs() {
+func (o *objects) setCIDRs() {
 	if o.store == nil {
 		return
 	}
@@ -102,7 +102,7 @@ func (o *objects) parse(text string) (document, error) {
 	if !ok {
 		return document{}, fmt.Errorf("unknown kind %q", meta.Kind)
 	}
-	d := document{key: meta.Kind + "/" + meta.Name, text: text, put: func(*cluster.Store) {}, take: func(*cluster.Store) {}}
+	d := document{key: meta.Kind + "/" + meta.Name, text: text, put: func(*cluster.Store) {}, remove: func(*cluster.Store) {}}
 	return d, parse(text, &d)
 }
 
@@ -112,9 +112,9 @@ func (o *objects) service(text string, d *document) error {
 		return fmt.Errorf("read Service: %w", err)
 	}
 	svc.Namespace = "default"
-	value, _ := o.convert.Service(&svc) // what is wrong shows in what clients see
+	value, _ := o.convert.Service(&svc) // problems show in the connections of clients
 	d.put = func(s *cluster.Store) { s.SetService(value) }
-	d.take = func(s *cluster.Store) { s.DeleteService(value.Name) }
+	d.remove = func(s *cluster.Store) { s.DeleteService(value.Name) }
 	return nil
 }
 
@@ -127,8 +127,8 @@ func (o *objects) slice(text string, d *document) error {
 	value, _ := o.convert.Slice(&es)
 	name := cluster.Name{Namespace: es.Namespace, Name: es.Name}
 	d.slice = &es
-	d.take = func(s *cluster.Store) { s.DeleteSlice(name) }
-	d.put = d.take
+	d.remove = func(s *cluster.Store) { s.DeleteSlice(name) }
+	d.put = d.remove
 	if value != nil {
 		d.put = func(s *cluster.Store) { s.SetSlice(value) }
 	}
@@ -142,7 +142,7 @@ func (o *objects) node(text string, d *document) error {
 	}
 	value, _ := o.convert.Node(&node)
 	d.put = func(s *cluster.Store) { s.SetNode(value) }
-	d.take = func(s *cluster.Store) { s.SetNode(nil) }
+	d.remove = func(s *cluster.Store) { s.SetNode(nil) }
 	return nil
 }
 

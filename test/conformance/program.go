@@ -16,15 +16,15 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// Program is how the proxy is to be run as a program of its own: by manifests in
-// a folder, which change while it runs.
+// Program is a proxy to run as a separate process, with manifests in a folder that change while
+// it runs.
 type Program struct {
 	Host      *lab.Host
-	Manifests string   // the folder
-	Args      []string // of the command line, but for --manifests
+	Manifests string   // a folder
+	Args      []string // of the command line, without --manifests
 }
 
-// arguments are the settings as the command line wants them.
+// arguments returns the settings as flags.
 func arguments(s settings, tr translator, mode string) []string {
 	args := []string{"--hostname-override=node-a", "--proxy-mode=" + mode}
 	kind, name, _ := strings.Cut(s.detector, " ")
@@ -50,9 +50,9 @@ func arguments(s settings, tr translator, mode string) []string {
 	return args
 }
 
-// one is one of the variants of a scenario, of either family in turn: a program
-// takes a while to start, and which family it is was tried without one.
-func (s scenario) one(variants map[string]bool) map[string]bool {
+// oneVariant returns one of the variants of a scenario, of alternating families: a program
+// takes long to start, and tests in this process cover both families.
+func (s scenario) oneVariant(variants map[string]bool) map[string]bool {
 	if len(variants) == 1 {
 		return variants
 	}
@@ -62,8 +62,8 @@ func (s scenario) one(variants map[string]bool) map[string]bool {
 	return map[string]bool{"IPv4": variants["IPv4"]}
 }
 
-// cannotRun says what of a scenario is no setting of the program.
-func (s settings) cannotRun() string {
+// unsupportedByProgram returns why the program cannot have these settings; empty if it can.
+func (s settings) unsupportedByProgram() string {
 	switch {
 	case s.noExternalIPs:
 		return "the program has no setting that forbids external IPs"
@@ -73,14 +73,14 @@ func (s settings) cannotRun() string {
 	return ""
 }
 
-// running is the proxy as a program of its own.
+// running is the proxy as a separate process.
 type running struct {
 	Program
 	objects *objects
-	raised  uint16
+	barrier uint16
 }
 
-// launch is start, of a program. What goes on inside it nobody sees.
+// launch is start for a separate process, into whose state no step can look.
 func (p *proxyUnderTest) launch(o *objects) error {
 	dir, err := os.MkdirTemp("/run", "manifests-") // of this process only, see lab.Enter
 	if err != nil {
@@ -88,7 +88,7 @@ func (p *proxyUnderTest) launch(o *objects) error {
 	}
 	p.t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	p.running = &running{Program: Program{Host: p.host, Manifests: dir, Args: p.args}, objects: o}
-	p.bare = true
+	p.skipExplain = true
 	if err := p.running.write(); err != nil {
 		return err
 	}
@@ -99,48 +99,48 @@ func (p *proxyUnderTest) launch(o *objects) error {
 	return p.running.settle()
 }
 
-// startup is how long a program may take to start, which on a busy machine with
-// dozens of them is not what is put to the test.
+// startup is how long a program may take to start. It is generous: dozens of them start at
+// once.
 const startup = 20 * time.Second
 
-// settle waits until all objects are in the kernel. The files are read one after
-// the other and the Store is told object by object, so that what was written
-// before the second barrier is there when that is.
+// settle waits until all objects are in the kernel. The program reads the files in order and
+// passes the objects on one by one, so all objects written before the second barrier are in the
+// kernel when that one is.
 func (r *running) settle() error {
 	for range 2 {
-		r.raised++
+		r.barrier++
 		if err := r.write(); err != nil {
 			return err
 		}
-		if err := r.wait(patience); err != nil {
+		if err := r.wait(changeTimeout); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// barriers are the addresses of the Service that tells: others each time, because
-// an address that is known refuses at all ports. There are no endpoints behind it.
+// barriers returns the addresses of the barrier Service. They differ each time, because a known
+// address refuses connections to all ports. The Service has no endpoints.
 func (r *running) barriers() []netip.Addr {
-	four := netip.AddrFrom4([4]byte{172, 30, byte(250 + r.raised>>8), byte(r.raised)})
+	four := netip.AddrFrom4([4]byte{172, 30, byte(250 + r.barrier>>8), byte(r.barrier)})
 	return []netip.Addr{four, lab.Analog(four)}
 }
 
-// wait waits until both addresses of the barrier refuse.
-func (r *running) wait(patience time.Duration) error {
+// wait waits until connections to both addresses of the barrier are refused.
+func (r *running) wait(timeout time.Duration) error {
 	for _, addr := range r.barriers() {
 		probe := lab.Probe{Protocol: lab.TCP, To: netip.AddrPortFrom(addr, 80), Timeout: lab.Soon}
-		deadline := time.Now().Add(patience)
+		deadline := time.Now().Add(timeout)
 		for result := r.Host.Try(probe); result.Outcome != lab.Refused; result = r.Host.Try(probe) {
 			if time.Now().After(deadline) {
-				return fmt.Errorf("the change was not written within %v: %s is %s", patience, probe.To, result)
+				return fmt.Errorf("the change was not written within %v: %s is %s", timeout, probe.To, result)
 			}
 		}
 	}
 	return nil
 }
 
-// write puts all objects into one file, which is replaced as a whole.
+// write puts all objects into one file, which it replaces atomically.
 func (r *running) write() error {
 	var all []string
 	for _, d := range r.objects.docs {
@@ -164,7 +164,7 @@ func (r *running) write() error {
 	return os.Rename(temp, filepath.Join(r.Manifests, "all.yaml"))
 }
 
-// manifest is a document with what scenarios leave out.
+// manifest adds the apiVersion that scenarios leave out.
 func manifest(text string) (string, error) {
 	var o map[string]any
 	if err := yaml.Unmarshal([]byte(text), &o); err != nil {

@@ -20,24 +20,24 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// patience is how long a change may take until clients see it.
-const patience = 10 * time.Second
+// changeTimeout is how long a change may take until it is in the kernel.
+const changeTimeout = 10 * time.Second
 
-// proxyUnderTest runs the parts of the proxy for one host, as the program does.
+// proxyUnderTest runs the parts of the proxy for one host.
 type proxyUnderTest struct {
 	t       testing.TB
 	host    *lab.Host
 	plane   Plane
 	options route.Options
-	args    []string // of a program
-	running *running // nil: the proxy is in this process
+	args    []string // of the command line, if the proxy is a separate process
+	running *running // nil: the proxy runs in this process
 
-	barrier *barrier
-	store   *cluster.Store
-	stop    func() // nil: not running
-	bare    bool   // somebody took the rules away
+	barrier     *barrier
+	store       *cluster.Store
+	stop        func() // nil: not running
+	skipExplain bool   // the rules may differ from the routes: deleted, or written by another process
 
-	// routes returns the routes; nil if they are not in the kernel.
+	// routes returns nil if the routes are not in the kernel.
 	routes func() (*route.Snapshot, error)
 }
 
@@ -45,8 +45,8 @@ func newProxy(t testing.TB, host *lab.Host, p Plane, o route.Options) *proxyUnde
 	return &proxyUnderTest{t: t, host: host, plane: p, options: o}
 }
 
-// options are the settings as the compiler wants them for a plane.
-func options(s settings, tr translator, n Nature) route.Options {
+// options returns the settings as options of the compiler, with the defaults of the mode.
+func options(s settings, tr translator, n Traits) route.Options {
 	o := route.Options{NodeName: "node-a", MasqueradeAll: s.masqueradeAll, Detector: detector(s.detector)}
 	switch s.disabledFamily {
 	case "IPv4":
@@ -93,8 +93,8 @@ func detector(text string) route.DetectorOptions {
 	}}
 }
 
-// start runs the proxy until stop, or until the test ends, and waits until the
-// kernel does what the objects say.
+// start runs the proxy until stop is called or the test ends. It returns when the objects are
+// in the kernel.
 func (p *proxyUnderTest) start(objects *objects) error {
 	if p.plane.Launch != nil {
 		return p.launch(objects)
@@ -111,13 +111,13 @@ func (p *proxyUnderTest) start(objects *objects) error {
 		}
 	}
 	node := app.NewNode(app.NodeOptions{
-		Store: p.store, Source: feed(objects, p.store, p.barrier), Plane: opened,
+		Store: p.store, Source: newSource(objects, p.store, p.barrier), Plane: opened,
 		Policy: p.options, NetNS: p.host.NetNSFD(), Followers: []proxy.Follower{p.barrier}, Log: log,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- node.Run(ctx) }()
-	p.bare, p.routes = false, routesOf(node.Loop())
+	p.skipExplain, p.routes = false, routesOf(node.Loop())
 	p.stop = sync.OnceFunc(func() {
 		last, err := p.routes()
 		p.routes = func() (*route.Snapshot, error) { return last, err }
@@ -134,7 +134,7 @@ func (p *proxyUnderTest) start(objects *objects) error {
 // routesOf returns a function that returns the routes of a running proxy.
 func routesOf(loop *proxy.Loop) func() (*route.Snapshot, error) {
 	return func() (*route.Snapshot, error) {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), changeTimeout)
 		defer cancel()
 		v, err := loop.View(ctx)
 		if err != nil || !v.Started || v.Pending.Len() > 0 || v.Err != nil {
@@ -144,68 +144,68 @@ func routesOf(loop *proxy.Loop) func() (*route.Snapshot, error) {
 	}
 }
 
-// fed is the source of a store that has everything already.
-type fed struct{ done func() }
+// staticSource is the source of a store that has all objects from the start.
+type staticSource struct{ done func() }
 
-func feed(o *objects, store *cluster.Store, b *barrier) fed {
-	f := fed{store.Feed()}
-	o.feed(store)
-	b.raise(store)
+func newSource(o *objects, store *cluster.Store, b *barrier) staticSource {
+	f := staticSource{store.Feed()}
+	o.fill(store)
+	b.insert(store)
 	return f
 }
 
 // Run implements app.Source.
-func (f fed) Run(ctx context.Context) error {
+func (f staticSource) Run(ctx context.Context) error {
 	f.done()
 	<-ctx.Done()
 	return nil
 }
 
-// settle waits until the kernel does what the store says.
+// settle waits until everything in the store is in the kernel.
 func (p *proxyUnderTest) settle() error {
 	if p.running != nil {
 		return p.running.settle()
 	}
-	p.bare = false
-	p.barrier.raise(p.store)
+	p.skipExplain = false
+	p.barrier.insert(p.store)
 	return p.barrier.wait()
 }
 
-// barrier tells when everything that was put into a store is in the kernel: it
-// puts a Service in after it, and waits for that.
+// barrier detects when everything that was put into a store is in the kernel: it adds a Service
+// after it, and waits until that one is applied.
 type barrier struct {
-	mu     sync.Mutex
-	raised uint16
-	seen   chan uint16
+	mu       sync.Mutex
+	inserted uint16
+	seen     chan uint16
 }
 
 func newBarrier() *barrier { return &barrier{seen: make(chan uint16, 64)} }
 
 func (b *barrier) name() cluster.Name { return cluster.Name{Namespace: "conformance", Name: "barrier"} }
 
-func (b *barrier) raise(store *cluster.Store) {
+func (b *barrier) insert(store *cluster.Store) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.raised++
+	b.inserted++
 	store.SetService(&cluster.Service{
 		Name: b.name(),
 		ClusterIPs: []netip.Addr{
 			netip.MustParseAddr("172.30.255.254"), netip.MustParseAddr("fd00:172:30:255::254"),
 		},
-		Ports: []cluster.ServicePort{{Protocol: cluster.TCP, Port: b.raised}},
+		Ports: []cluster.ServicePort{{Protocol: cluster.TCP, Port: b.inserted}},
 	})
 }
 
 func (b *barrier) wait() error {
-	deadline := time.After(patience)
+	deadline := time.After(changeTimeout)
 	for {
 		select {
 		case port := <-b.seen:
-			if port == b.raised {
+			if port == b.inserted {
 				return nil
 			}
 		case <-deadline:
-			return fmt.Errorf("the change was not written within %v", patience)
+			return fmt.Errorf("the change was not written within %v", changeTimeout)
 		}
 	}
 }

@@ -13,30 +13,30 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// changeUnseen adds and replaces objects without waiting for the proxy, which may
-// not be running.
-func changeUnseen(docs ...string) step {
+// changeNoWait adds and replaces objects without waiting for the proxy, which may not be
+// running.
+func changeNoWait(docs ...string) step {
 	return func(e *env) error { return e.change(e.texts(docs), nil) }
 }
 
-// removeUnseen deletes objects without waiting for the proxy.
-func removeUnseen(keys ...string) step {
+// removeNoWait deletes objects without waiting for the proxy.
+func removeNoWait(keys ...string) step {
 	return func(e *env) error { return e.change(nil, keys) }
 }
 
-// sameProcess skips the scenario where the proxy is another process: a later step
-// reads its memory.
-func sameProcess(e *env) error {
+// requireInProcess skips the scenario if the proxy is a separate process: a later step reads
+// its memory.
+func requireInProcess(e *env) error {
 	if e.proxy.running != nil {
-		e.t.Skip("looks into the proxy, which is another process here")
+		e.t.Skip("needs the proxy in the process of the test")
 	}
 	return nil
 }
 
-// removed ends the proxy and takes away what it wrote, as --cleanup does.
-func removed(e *env) error {
+// removeRules stops the proxy and removes its rules, as --cleanup does.
+func removeRules(e *env) error {
 	e.proxy.stop()
-	e.proxy.bare = true
+	e.proxy.skipExplain = true
 	p := e.proxy.plane.Start(e.t, e.lab.NodeA)
 	if _, err := p.Remove(context.Background()); err != nil {
 		return fmt.Errorf("remove: %w", err)
@@ -44,47 +44,47 @@ func removed(e *env) error {
 	return nil
 }
 
-// cleanUp is removed where nobody else has rules: none may be left.
+// cleanUp is removeRules on a host without rules of other programs: no rules may remain.
 func cleanUp(e *env) error {
-	if err := removed(e); err != nil {
+	if err := removeRules(e); err != nil {
 		return err
 	}
-	return e.nature().clean(e.lab.NodeA)
+	return e.traits().checkRemoved(e.lab.NodeA)
 }
 
-// clean has no rules of a plane be left.
-func (n *Nature) clean(h *lab.Host) error {
-	left, err := n.rules.left(h)
+// checkRemoved verifies that no rules of a plane remain.
+func (n *Traits) checkRemoved(h *lab.Host) error {
+	left, err := n.rules.remaining(h)
 	if err == nil && left != "" {
-		err = fmt.Errorf("rules are left:\n%s", left)
+		err = fmt.Errorf("rules remain:\n%s", left)
 	}
 	return err
 }
 
-// switched starts the proxy again in another mode, and what it wrote in the first
-// one goes as soon as the rules of the other are there.
-func switched(e *env) error {
-	if err := sameProcess(e); err != nil {
+// switchMode restarts the proxy in another mode, and removes the rules of the first mode when
+// those of the other are in the kernel.
+func switchMode(e *env) error {
+	if err := requireInProcess(e); err != nil {
 		return err
 	}
 	e.proxy.stop()
 	first := e.proxy.plane
 	e.proxy.plane = first.Other()
 	e.proxy.plane.Other = func() Plane { return first }
-	e.proxy.options = options(e.settings, e.translator, e.proxy.plane.Nature)
+	e.proxy.options = options(e.settings, e.translator, e.proxy.plane.Traits)
 	if err := e.proxy.start(e.objects); err != nil {
 		return err
 	}
 	if _, err := first.Start(e.t, e.lab.NodeA).Remove(context.Background()); err != nil {
 		return fmt.Errorf("remove rules of %s: %w", first.Name, err)
 	}
-	return first.clean(e.lab.NodeA)
+	return first.checkRemoved(e.lab.NodeA)
 }
 
-// loseRules has somebody delete every rule on node A, and load some of his own
-// for which flows are tracked on.
-func loseRules(e *env) error {
-	if err := e.nature().rules.flush(e.lab.NodeA); err != nil {
+// replaceAllRules deletes every rule on node A, and loads foreign rules that keep conntrack
+// active.
+func replaceAllRules(e *env) error {
+	if err := e.traits().rules.flush(e.lab.NodeA); err != nil {
 		return err
 	}
 	e.lab.NodeA.Nft(`table inet foreign {
@@ -94,11 +94,11 @@ func loseRules(e *env) error {
 	return nil
 }
 
-// flushRules has somebody delete every rule on node A, and waits until what
-// clients meet, which comes last, is back. Who connects meanwhile is not
-// translated, and stays so.
+// flushRules deletes every rule on node A, and waits until the proxy has restored the
+// frontends, which it writes last. Connections that begin in between are not translated, and
+// stay so.
 func flushRules(e *env) error {
-	rules := e.nature().rules
+	rules := e.traits().rules
 	before, err := rules.frontends(e.lab.NodeA)
 	if err != nil {
 		return err
@@ -109,14 +109,14 @@ func flushRules(e *env) error {
 	return soon(func(e *env) error {
 		after, err := rules.frontends(e.lab.NodeA)
 		if err == nil && !slices.Equal(after, before) {
-			err = fmt.Errorf("somebody flushed all rules; there are frontends %q, want %q", after, before)
+			err = fmt.Errorf("all rules were flushed; the frontends are %q, want %q", after, before)
 		}
 		return err
 	})(e)
 }
 
-// foreignRules are somebody else's, at the same hooks and under names that ours
-// may have.
+// foreignRules are rules of other programs, at the same hooks and with names that Sluice might
+// use.
 const foreignRules = `
 table inet foreign {
   map backends { type ipv4_addr : verdict; elements = { 172.30.0.41 : accept }; }
@@ -137,7 +137,7 @@ table ip other {
 }
 `
 
-// foreignChains are somebody else's in iptables, of either family.
+// foreignChains are chains of other programs in iptables, of either family.
 const foreignChains = `*mangle
 :KUBE-KUBELET-CANARY - [0:0]
 COMMIT
@@ -159,30 +159,29 @@ COMMIT
 COMMIT
 `
 
-// besideForeign has somebody else's rules there, which must be as they were after
-// the steps.
-func besideForeign(steps ...step) step {
+// withForeignRules adds foreign rules and verifies that the steps do not change them.
+func withForeignRules(steps ...step) step {
 	return func(e *env) error {
 		e.lab.NodeA.Nft(foreignRules)
-		if err := e.nature().firewall.add(e.lab.NodeA, foreignChains); err != nil {
+		if err := e.traits().firewall.add(e.lab.NodeA, foreignChains); err != nil {
 			return err
 		}
-		before, err := e.foreign()
+		before, err := e.listForeignRules()
 		if err != nil {
 			return err
 		}
-		if err := together(steps...)(e); err != nil {
+		if err := sequence(steps...)(e); err != nil {
 			return err
 		}
-		after, err := e.foreign()
+		after, err := e.listForeignRules()
 		if err == nil && after != before {
-			err = fmt.Errorf("somebody else's rules were\n%sand are\n%s", before, after)
+			err = fmt.Errorf("the foreign rules were\n%sand are now\n%s", before, after)
 		}
 		return err
 	}
 }
 
-func (e *env) foreign() (string, error) {
+func (e *env) listForeignRules() (string, error) {
 	var all strings.Builder
 	for _, table := range []string{"inet foreign", "ip kube-proxy", "ip6 kube-proxy", "ip other"} {
 		argv := append([]string{"nft", "--stateless", "list", "table"}, strings.Fields(table)...)
@@ -192,7 +191,7 @@ func (e *env) foreign() (string, error) {
 		}
 		all.WriteString(text)
 	}
-	lines, err := e.nature().firewall.saved(e.lab.NodeA)
+	lines, err := e.traits().firewall.save(e.lab.NodeA)
 	for _, line := range lines {
 		if strings.Contains(line, "FOREIGN-SVC") || strings.Contains(line, "foreign") || strings.Contains(line, "CANARY") {
 			all.WriteString(line + "\n")
@@ -201,14 +200,14 @@ func (e *env) foreign() (string, error) {
 	return all.String(), err
 }
 
-// withoutLoadingSCTP has the kernel's sctp module not be loaded by the steps.
+// withoutLoadingSCTP verifies that the steps do not load the sctp module.
 func withoutLoadingSCTP(steps ...step) step {
 	return func(e *env) error {
 		before, err := sctpLoaded()
 		if err != nil {
 			return err
 		}
-		if err := together(steps...)(e); err != nil {
+		if err := sequence(steps...)(e); err != nil {
 			return err
 		}
 		after, err := sctpLoaded()

@@ -11,21 +11,21 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// rules is what people see of a plane's rules on a host, and can do to them, with
-// the programs they have.
+// rules reads and changes the rules of a plane on a host with the programs that an
+// administrator has.
 type rules interface {
-	// frontends is what clients meet, or more than that, sorted.
+	// frontends returns at least all entries that match frontends, sorted.
 	frontends(h *lab.Host) ([]string, error)
 
 	// flush deletes all rules.
 	flush(h *lab.Host) error
 
-	// left is all that is there of such rules, on a host where nobody else has
-	// any; empty for nothing.
-	left(h *lab.Host) (string, error)
+	// remaining returns all rules of the plane's kind, on a host without rules of other
+	// programs; empty if there are none.
+	remaining(h *lab.Host) (string, error)
 }
 
-// nftRules are those of nftables mode.
+// nftRules are the rules of nftables mode.
 type nftRules struct{}
 
 func (nftRules) frontends(h *lab.Host) ([]string, error) {
@@ -46,9 +46,9 @@ func (nftRules) flush(h *lab.Host) error {
 	return err
 }
 
-// left leaves out the tables that are those of iptables, and the guard of loopback
+// remaining leaves out the tables of iptables-nft, and the table that guards loopback
 // addresses, which belongs to no plane.
-func (nftRules) left(h *lab.Host) (string, error) {
+func (nftRules) remaining(h *lab.Host) (string, error) {
 	tables, err := h.Run("", "nft", "list", "tables")
 	var left []string
 	for line := range strings.Lines(tables) {
@@ -60,30 +60,30 @@ func (nftRules) left(h *lab.Host) (string, error) {
 	return strings.Join(left, "\n"), err
 }
 
-// variant is one of the two of iptables, "nft" or "legacy", of which a host has
-// the programs.
+// variant is one of the two variants of iptables, "nft" or "legacy".
 type variant string
 
-// hint is the chain by which kubelet tells others which variant a node uses
-// (KEP-3178). It is here before the plane, and stays.
+// hint is the chain by which kubelet tells other programs which variant a node uses (KEP-3178).
+// It exists before the plane and stays after it.
 const hint = "KUBE-IPTABLES-HINT"
 
-// program names the iptables or ip6tables of the variant, or a program that
+// program returns the name of the iptables or ip6tables of the variant, or of a program that
 // belongs to it: "-save", "-restore".
 func (v variant) program(family, of string) string { return family + "-" + string(v) + of }
 
 func programs() [2]string { return [...]string{"iptables", "ip6tables"} }
 
-// lockOf is the lock of a host, which hosts do not share as they would /run.
+// lockOf returns the path of a host's xtables lock. Hosts of the lab share /run, so each needs
+// its own file.
 func lockOf(h *lab.Host) string { return fmt.Sprintf("/run/xtables-%d.lock", h.NetNSFD()) }
 
-// run runs a program of a family.
+// run runs a program with the lock file of the host.
 func (v variant) run(h *lab.Host, input, program string, args ...string) (string, error) {
 	return h.Run(input, append([]string{"env", "XTABLES_LOCKFILE=" + lockOf(h), program}, args...)...)
 }
 
-// both runs the same program of both families.
-func (v variant) both(h *lab.Host, args ...string) error {
+// runBoth runs the same command for both families.
+func (v variant) runBoth(h *lab.Host, args ...string) error {
 	var all error
 	for _, family := range programs() {
 		_, err := v.run(h, "", v.program(family, ""), append([]string{"-w"}, args...)...)
@@ -92,7 +92,7 @@ func (v variant) both(h *lab.Host, args ...string) error {
 	return all
 }
 
-// add adds rules to those of both families.
+// add adds rules for both families.
 func (v variant) add(h *lab.Host, rules string) error {
 	var all error
 	for _, family := range programs() {
@@ -102,18 +102,18 @@ func (v variant) add(h *lab.Host, rules string) error {
 	return all
 }
 
-// leaveHint makes the chain that says which variant the host uses.
-func (v variant) leaveHint(h *lab.Host) error {
+// createHint creates the chain that says which variant the host uses.
+func (v variant) createHint(h *lab.Host) error {
 	saved, err := v.run(h, "", v.program("iptables", "-save"), "-t", "mangle")
 	if err != nil || strings.Contains(saved, hint) {
 		return err
 	}
-	return v.both(h, "-t", "mangle", "-N", hint)
+	return v.runBoth(h, "-t", "mangle", "-N", hint)
 }
 
-// saved are the chains and rules that somebody made, of both families, in their
-// order, without what changes with packets.
-func (v variant) saved(h *lab.Host) ([]string, error) {
+// save lists the chains and rules of both families in their order, without built-in chains and
+// counters.
+func (v variant) save(h *lab.Host) ([]string, error) {
 	var lines []string
 	for _, family := range programs() {
 		text, err := v.run(h, "", v.program(family, "-save"))
@@ -136,7 +136,7 @@ func (v variant) saved(h *lab.Host) ([]string, error) {
 }
 
 func (v variant) frontends(h *lab.Host) ([]string, error) {
-	lines, err := v.saved(h)
+	lines, err := v.save(h)
 	slices.Sort(lines)
 	return lines, err
 }
@@ -152,9 +152,9 @@ func (v variant) flush(h *lab.Host) error {
 	return all
 }
 
-// left leaves out KUBE-FIREWALL, which is kubelet's too.
-func (v variant) left(h *lab.Host) (string, error) {
-	lines, err := v.saved(h)
+// remaining leaves out the hint, and KUBE-FIREWALL, which kubelet creates too.
+func (v variant) remaining(h *lab.Host) (string, error) {
+	lines, err := v.save(h)
 	lines = slices.DeleteFunc(lines, func(line string) bool {
 		return strings.Contains(line, hint) || strings.Contains(line, "KUBE-FIREWALL")
 	})

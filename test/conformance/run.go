@@ -10,12 +10,12 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// Run puts each plane through every scenario. The calling test binary must have
-// entered namespaces of its own by lab.Main.
+// Run runs every scenario with each plane. The calling test binary must have entered its own
+// namespaces with lab.Main.
 func Run(t *testing.T, planes ...Plane) {
 	for _, p := range planes {
 		t.Run(p.Name, func(t *testing.T) {
-			for _, s := range slices.DeleteFunc(scenarios(), func(s scenario) bool { return s.left(p) }) {
+			for _, s := range slices.DeleteFunc(scenarios(), func(s scenario) bool { return s.excluded(p) }) {
 				t.Run(s.name(), func(t *testing.T) { s.run(t, p) })
 			}
 		})
@@ -24,24 +24,24 @@ func Run(t *testing.T, planes ...Plane) {
 
 func (s scenario) run(t *testing.T, p Plane) {
 	t.Parallel() // most of the time is spent waiting
-	if reason := s.cannot(p); reason != "" {
+	if reason := s.skipReason(p); reason != "" {
 		t.Skip(reason)
 	}
 	variants := s.variants()
 	if p.Launch != nil {
-		variants = s.one(variants)
+		variants = s.oneVariant(variants)
 	}
 	for name, translated := range variants {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s.play(t, p, translator{ipv6: translated})
+			s.runVariant(t, p, translator{ipv6: translated})
 		})
 	}
 }
 
-// play runs a scenario once.
-func (s scenario) play(t *testing.T, p Plane, tr translator) {
-	e := s.enact(t, p, tr)
+// runVariant runs a scenario in one IP family.
+func (s scenario) runVariant(t *testing.T, p Plane, tr translator) {
+	e := s.setUp(t, p, tr)
 	for i, step := range s.steps {
 		if err := step(e); err != nil {
 			t.Fatalf("step %d: %v", i+1, err)
@@ -49,11 +49,11 @@ func (s scenario) play(t *testing.T, p Plane, tr translator) {
 	}
 }
 
-// enact builds a lab for a scenario with the proxy at work in it.
-func (s scenario) enact(t *testing.T, p Plane, tr translator) *env {
+// setUp builds the lab of a scenario and starts the proxy in it.
+func (s scenario) setUp(t *testing.T, p Plane, tr translator) *env {
 	t.Helper()
 	e := &env{
-		patience:   patience,
+		timeout:    changeTimeout,
 		translator: tr,
 		t:          t,
 		lab:        lab.New(t, s.lab),
@@ -67,7 +67,7 @@ func (s scenario) enact(t *testing.T, p Plane, tr translator) *env {
 	}
 	e.nodeAddrs = slices.Clone(e.lab.NodeA.Addrs())
 	t.Cleanup(e.closeFlows)
-	e.proxy = newProxy(t, e.lab.NodeA, p, options(s.settings, tr, p.Nature))
+	e.proxy = newProxy(t, e.lab.NodeA, p, options(s.settings, tr, p.Traits))
 	e.proxy.args = arguments(s.settings, tr, p.mode)
 	if s.settings.liberal {
 		setOn(t, e.lab.NodeA, "net/netfilter/nf_conntrack_tcp_be_liberal")
@@ -78,7 +78,7 @@ func (s scenario) enact(t *testing.T, p Plane, tr translator) *env {
 	return e
 }
 
-// prepare builds what there is before the first step.
+// prepare starts the pods, adds the objects and starts the proxy.
 func (e *env) prepare(s scenario) error {
 	for _, text := range s.pods {
 		if err := e.pod(e.text(text)); err != nil {

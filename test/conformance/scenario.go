@@ -12,67 +12,63 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// Plane is a data plane to be put to the test.
+// Plane is a data plane under test.
 type Plane struct {
 	Name string
-	Nature
+	Traits
 
-	// Explain is what the plane says it does, which is held against what is seen.
+	// Explain has the facts from which explain computes its answers, which steps compare with the connections.
 	Explain plane.Facts
 
-	// Start makes the plane for a host. It may be called again for the same
-	// host, as after a restart of the process; what it opens it closes when t
-	// ends.
+	// Start returns the plane for a host. A restart of the proxy calls it again for
+	// the same host. Everything it opens is closed when t ends.
 	Start func(t testing.TB, host *lab.Host) plane.Plane
 
-	// Parts makes what works beside the plane, as for plane.Opened; nil: nothing does.
+	// Parts returns plane.Opened.Parts for the plane. Nil: there are none.
 	Parts func(plane.Setup) ([]plane.Part, error)
 
-	// Launch, if there is one, runs the proxy as a program of its own, which is
-	// how it is put to the test then. It returns what stops the program, and may
-	// be called for that again. Scenarios that look into the proxy call Start,
-	// which is to skip them.
+	// Launch, if not nil, runs the proxy as a separate process. It returns a function
+	// that stops the process and may be called more than once. Start is then called
+	// only by scenarios that need the proxy in this process, and must skip them.
 	Launch func(t testing.TB, p Program) (stop func())
 
-	// Other makes a plane of another mode, to switch the proxy to and back. A
-	// plane that is launched needs none.
+	// Other returns a plane of another mode, for scenarios that switch modes. It may
+	// be nil if Launch is set.
 	Other func() Plane
 
-	// Cannot says of each scenario, by its S-number, that the plane cannot do,
-	// why not.
-	Cannot map[int]string
+	// Unsupported has, by S-number, the reason why a scenario cannot run with the plane.
+	Unsupported map[int]string
 
-	// Only, if there are any, are S-numbers: other scenarios are left out. It is
-	// for a plane that is put through all of them elsewhere.
+	// Only, if not empty, are the S-numbers of the scenarios to run. It is for a plane
+	// for which another test runs all scenarios.
 	Only []int
 }
 
-// scenario is a small cluster and what clients see of it. doc.go tells how to
-// write one.
+// scenario is a small cluster and the connections of its clients. See the package comment.
 type scenario struct {
 	covers   []int  // S-numbers
-	says     string // one sentence
-	in       in
+	summary  string // one sentence, part of the name of the test
+	families families
 	settings settings
 	lab      lab.Options
 	cluster  []string // documents, see service and slice
-	pods     []string // further servers: "10.180.0.1 A 80/tcp 53/udp", "node-b 8080/tcp"
+	pods     []string // servers besides the endpoints: "10.180.0.1 A 80/tcp 53/udp", "node-b 8080/tcp"
 	steps    []step
 }
 
-// in says in which IP families a scenario is run.
-type in uint8
+// families are the IP families in which a scenario runs.
+type families uint8
 
 const (
-	bothFamilies in = iota // as written, and translated to IPv6
-	onlyIPv4               // as written
-	onlyIPv6               // translated to IPv6
-	dualStack              // once, as written, with addresses of both families in it
+	bothFamilies families = iota // as written, and translated to IPv6
+	onlyIPv4                     // as written
+	onlyIPv6                     // translated to IPv6
+	dualStack                    // once, as written, with addresses of both families in it
 )
 
 // settings are the configuration of the proxy.
 type settings struct {
-	// detector tells pods from others: "" is by the CIDR of all pods; "none",
+	// detector recognizes pods of this node: "" by the CIDR of all pods; "none",
 	// "NodeCIDR", "bridge cbr0", "prefix veth".
 	detector string
 
@@ -84,38 +80,38 @@ type settings struct {
 	liberal        bool     // conntrack.tcpBeLiberal, set on the host before the proxy starts
 }
 
-// name begins with every S-number, for people to search.
+// name returns the name of the test, which begins with every S-number, so that people can
+// search for them.
 func (s scenario) name() string {
 	var b strings.Builder
 	for _, n := range s.covers {
 		fmt.Fprintf(&b, "S-%03d ", n)
 	}
-	return b.String() + s.says
+	return b.String() + s.summary
 }
 
-// left says that the scenario is none of those that the plane is put through.
-func (s scenario) left(p Plane) bool {
+// excluded reports whether Plane.Only leaves the scenario out.
+func (s scenario) excluded(p Plane) bool {
 	covered := func(n int) bool { return slices.Contains(s.covers, n) }
 	return len(p.Only) > 0 && !slices.ContainsFunc(p.Only, covered)
 }
 
-// cannot says why the plane cannot do the scenario; empty if it can.
-func (s scenario) cannot(p Plane) string {
+// skipReason returns why the scenario cannot run with the plane; empty if it can.
+func (s scenario) skipReason(p Plane) string {
 	for _, n := range s.covers {
-		if reason := p.Cannot[n]; reason != "" {
+		if reason := p.Unsupported[n]; reason != "" {
 			return fmt.Sprintf("S-%03d: %s", n, reason)
 		}
 	}
 	if p.Launch != nil {
-		return s.settings.cannotRun()
+		return s.settings.unsupportedByProgram()
 	}
 	return ""
 }
 
-// variants are the names of the runs of a scenario, and whether each is
-// translated to IPv6.
+// variants returns the names of the runs of a scenario, and whether each is translated to IPv6.
 func (s scenario) variants() map[string]bool {
-	switch s.in {
+	switch s.families {
 	case onlyIPv4:
 		return map[string]bool{"IPv4": false}
 	case onlyIPv6:
@@ -126,7 +122,7 @@ func (s scenario) variants() map[string]bool {
 	return map[string]bool{"IPv4": false, "IPv6": true}
 }
 
-// scenarios is the table: all sections of it.
+// scenarios returns all sections of the table.
 func scenarios() []scenario {
 	var all []scenario
 	for _, section := range []func() []scenario{
@@ -144,8 +140,8 @@ func scenarios() []scenario {
 		changes,
 		oddObjects,
 		restarts,
-		settingsThatShow,
-		bothStacks,
+		visibleSettings,
+		dualStackSection,
 	} {
 		all = append(all, section()...)
 	}

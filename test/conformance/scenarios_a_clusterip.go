@@ -6,7 +6,7 @@ import "slices"
 
 // clusterIPs is section 7.A: ClusterIP basics.
 func clusterIPs() []scenario {
-	return slices.Concat(balanced(), notBalanced(), ports(), kindsOfBackends())
+	return slices.Concat(balanced(), notBalanced(), ports(), backendKinds())
 }
 
 // aClusterIP is a Service with a backend on node A.
@@ -17,8 +17,7 @@ func aClusterIP() []string {
 	}
 }
 
-// twoClusterIPs are Services of which the second has many ports, and backends on
-// both nodes.
+// twoClusterIPs are two Services. The second has many ports, and backends on both nodes.
 func twoClusterIPs() []string {
 	return []string{
 		service("svc1", `clusterIP: 172.30.0.41, ports: [{port: 80}]`),
@@ -33,21 +32,21 @@ func twoClusterIPs() []string {
 	}
 }
 
-// balanced is what every client of a ClusterIP relies on.
+// balanced are connections to a ClusterIP that must reach a backend.
 func balanced() []scenario {
 	return []scenario{
 		{
-			covers: []int{1}, says: "pod to ClusterIP reaches the backend, which sees the pod",
+			covers: []int{1}, summary: "pod to ClusterIP reaches the backend, which sees the address of the pod",
 			cluster: aClusterIP(),
 			steps:   []step{reach("10.180.0.2", "172.30.0.41:80", original, "10.180.0.1:80")},
 		},
 		{
-			covers: []int{2}, says: "a backend reaches itself through the ClusterIP, and sees the node",
+			covers: []int{2}, summary: "a backend that connects to its own ClusterIP is masqueraded (hairpin)",
 			cluster: aClusterIP(),
 			steps:   []step{reach("10.180.0.1", "172.30.0.41:80", masqueraded, "10.180.0.1:80")},
 		},
 		{
-			covers: []int{3}, says: "connections are spread evenly over a local and a remote backend",
+			covers: []int{3}, summary: "connections are spread evenly over a local and a remote backend",
 			cluster: twoClusterIPs(),
 			steps: []step{
 				evenly(400, "10.180.0.2", "172.30.0.42:80", "10.180.0.1:80", "10.180.2.1:80"),
@@ -55,12 +54,12 @@ func balanced() []scenario {
 			},
 		},
 		{
-			covers: []int{4}, says: "the target port may differ from the port of the Service",
+			covers: []int{4}, summary: "the target port may differ from the port of the Service",
 			cluster: twoClusterIPs(),
 			steps:   []step{reach("10.180.0.2", "172.30.0.42:443", original, "10.180.0.1:8443", "10.180.2.1:8443")},
 		},
 		{
-			covers: []int{5, 6, 7}, says: "TCP, UDP and SCTP on one port number are three ports of their own",
+			covers: []int{5, 6, 7}, summary: "TCP, UDP and SCTP on one port number are three independent ports",
 			cluster: twoClusterIPs(),
 			steps: []step{
 				reach("10.180.0.2", "172.30.0.42:53/tcp", original, "10.180.0.1:5353", "10.180.2.1:5353"),
@@ -71,21 +70,22 @@ func balanced() []scenario {
 	}
 }
 
-// notBalanced is what of a ClusterIP and the addresses around it is not balanced.
+// notBalanced are packets to a ClusterIP, or to an address of a ServiceCIDR, that match no port
+// of a Service.
 func notBalanced() []scenario {
 	return []scenario{
 		{
-			covers: []int{8}, says: "UDP to a port that is TCP only is not balanced",
+			covers: []int{8}, summary: "UDP to a port that is TCP only is not balanced",
 			cluster: twoClusterIPs(),
-			steps:   []step{otherPort("10.180.0.2", "172.30.0.42:80/udp"), otherPort("node", "172.30.0.42:80/udp")},
+			steps:   []step{unknownPort("10.180.0.2", "172.30.0.42:80/udp"), unknownPort("node", "172.30.0.42:80/udp")},
 		},
 		{
-			covers: []int{9}, says: "a port of another Service is not balanced",
+			covers: []int{9}, summary: "a port of another Service is not balanced",
 			cluster: twoClusterIPs(),
-			steps:   []step{otherPort("10.180.0.2", "172.30.0.41:443"), otherPort("node", "172.30.0.41:443")},
+			steps:   []step{unknownPort("10.180.0.2", "172.30.0.41:443"), unknownPort("node", "172.30.0.41:443")},
 		},
 		{
-			covers: []int{10, 11}, says: "an address of the ServiceCIDR that no Service has",
+			covers: []int{10, 11}, summary: "connections to an unallocated address of the ServiceCIDR",
 			cluster: aClusterIP(),
 			steps: []step{
 				unallocated("10.180.0.2", "172.30.0.50:80"),
@@ -94,18 +94,18 @@ func notBalanced() []scenario {
 			},
 		},
 		{
-			covers: []int{12}, says: "an ICMP echo to a ClusterIP is not answered by a backend",
+			covers: []int{12}, summary: "an ICMP echo to a ClusterIP is not answered by a backend",
 			cluster: aClusterIP(),
-			steps:   []step{pinged("10.180.0.2", "172.30.0.41"), pinged("node", "172.30.0.41")},
+			steps:   []step{pingClusterIP("10.180.0.2", "172.30.0.41"), pingClusterIP("node", "172.30.0.41")},
 		},
 	}
 }
 
-// ports is how ports of Services lead to ports of backends.
+// ports is the mapping from Service ports to target ports.
 func ports() []scenario {
 	return []scenario{
 		{
-			covers: []int{13}, says: "each port of a Service leads to its own target port",
+			covers: []int{13}, summary: "each port of a Service leads to its own target port",
 			cluster: []string{
 				service("web", `clusterIP: 172.30.0.41, ports: [{name: a, port: 80}, {name: b, port: 81}]`),
 				slice("web", "a:8080 b:8081", "10.180.0.1 A", "10.180.1.1 B"),
@@ -116,7 +116,7 @@ func ports() []scenario {
 			},
 		},
 		{
-			covers: []int{14}, says: "a single port needs no name",
+			covers: []int{14}, summary: "a single port may have no name",
 			cluster: []string{
 				service("web", `clusterIP: 172.30.0.41, ports: [{name: "", port: 80}]`),
 				slice("web", "8080", "10.180.0.1 A"),
@@ -124,7 +124,7 @@ func ports() []scenario {
 			steps: []step{reach("10.180.0.2", "172.30.0.41:80", original, "10.180.0.1:8080")},
 		},
 		{
-			covers: []int{15}, says: "a named target port may be another number on another pod",
+			covers: []int{15}, summary: "a named target port may have a different number on each pod",
 			cluster: []string{
 				service("web", `clusterIP: 172.30.0.41, ports: [{name: http, port: 80, targetPort: web}]`),
 				slice("web/a", "http:80", "10.180.0.1 A"),
@@ -133,7 +133,7 @@ func ports() []scenario {
 			steps: []step{reach("10.180.0.3", "172.30.0.41:80", original, "10.180.0.1:80", "10.180.0.2:8080")},
 		},
 		{
-			covers: []int{16}, says: "two Services may have the same backends",
+			covers: []int{16}, summary: "two Services may share backends",
 			cluster: []string{
 				service("one", `clusterIP: 172.30.0.41, ports: [{port: 80}]`),
 				slice("one", "8080", "10.180.0.1 A", "10.180.1.1 B"),
@@ -150,11 +150,11 @@ func ports() []scenario {
 	}
 }
 
-// kindsOfBackends is who may be a backend, and what it gets.
-func kindsOfBackends() []scenario {
+// backendKinds are backends in different places.
+func backendKinds() []scenario {
 	return []scenario{
 		{
-			covers: []int{17}, says: "a backend on another node sees the pod",
+			covers: []int{17}, summary: "a backend on another node sees the address of the pod",
 			cluster: []string{
 				service("web", `clusterIP: 172.30.0.41, ports: [{port: 80}]`),
 				slice("web", "80", "10.180.1.1 B"),
@@ -162,7 +162,7 @@ func kindsOfBackends() []scenario {
 			steps: []step{reach("10.180.0.2", "172.30.0.41:80", original, "10.180.1.1:80")},
 		},
 		{
-			covers: []int{18}, says: "a node may be a backend: a pod in the host's network",
+			covers: []int{18}, summary: "a backend may have the address of a node (hostNetwork pod)",
 			cluster: []string{
 				service("web", `clusterIP: 172.30.0.41, ports: [{port: 80}]`),
 				slice("web", "8080", "192.168.0.2 A", "192.168.0.3 B"),
@@ -170,7 +170,7 @@ func kindsOfBackends() []scenario {
 			steps: []step{reach("10.180.0.2", "172.30.0.41:80", original, "192.168.0.2:8080", "192.168.0.3:8080")},
 		},
 		{
-			covers: []int{19}, says: "a backend may be any address outside of the cluster",
+			covers: []int{19}, summary: "a backend may have an address outside the cluster",
 			cluster: []string{
 				service("web", `clusterIP: 172.30.0.41, ports: [{port: 80}]`),
 				slice("web", "8080", "203.0.113.2"),
@@ -178,7 +178,7 @@ func kindsOfBackends() []scenario {
 			steps: []step{reach("10.180.0.2", "172.30.0.41:80", original, "203.0.113.2:8080")},
 		},
 		{
-			covers: []int{20}, says: "what is larger than a packet arrives whole",
+			covers: []int{20}, summary: "data larger than one packet arrives complete",
 			cluster: []string{
 				service("web", `clusterIP: 172.30.0.41, ports: [{name: a, port: 80}, {name: b, port: 80, protocol: UDP}]`),
 				slice("web", "a:80 b:80/udp", "10.180.1.1 B"),

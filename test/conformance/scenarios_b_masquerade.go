@@ -13,9 +13,9 @@ import (
 // The clients of section 7.B.
 const aPod, external = "10.0.0.2", "outside"
 
-// three are the Services of section 7.B: svcC with both policies Cluster, svcE
-// with externalTrafficPolicy Local, svcI with internalTrafficPolicy Local.
-func three() []string {
+// policyServices are the Services of section 7.B: svc-c with both policies Cluster, svc-e with
+// externalTrafficPolicy Local, svc-i with internalTrafficPolicy Local.
+func policyServices() []string {
 	return []string{
 		loadBalancer("svc-c", `clusterIP: 172.30.0.41, ports: [{port: 80, nodePort: 3001}]`, "1.2.3.4"),
 		slice("svc-c", "80", "10.180.0.1 A", "10.180.1.1 B"),
@@ -33,7 +33,7 @@ func masquerading() []scenario {
 	return append(append(matrix(), withoutDetector()...), detectors()...)
 }
 
-// matrix is who reaches what with which source, detector and policies as usual.
+// matrix has every kind of client and address, with the default detector.
 func matrix() []scenario {
 	c := []string{"10.180.0.1:80", "10.180.1.1:80"}
 	e := []string{"10.180.0.2:80", "10.180.1.2:80"}
@@ -41,7 +41,7 @@ func matrix() []scenario {
 	var all []scenario
 	for _, row := range []struct {
 		n        int
-		says     string
+		summary  string
 		from, to string
 		seen     source
 		backends []string
@@ -55,62 +55,61 @@ func matrix() []scenario {
 		{27, "outside to ClusterIP", external, "172.30.0.41:80", masqueraded, c},
 		{28, "outside to NodePort", external, "192.168.0.2:3001", masqueraded, c},
 		{29, "outside to VIP", external, "1.2.3.4:80", masqueraded, c},
-		{30, "external Local: pod to ClusterIP, as without the policy", aPod, "172.30.0.42:80", original, e},
+		{30, "external Local: pod to ClusterIP, policy has no effect", aPod, "172.30.0.42:80", original, e},
 		{31, "external Local: pod to NodePort of its node, short-circuit", aPod, "192.168.0.2:3002", original, e},
 		{32, "external Local: pod to VIP, short-circuit", aPod, "5.6.7.8:80", original, e},
 		{33, "external Local: node to ClusterIP", "node", "172.30.0.42:80", masqueraded, e},
 		{34, "external Local: node to NodePort, short-circuit", "node", "192.168.0.2:3002", masqueraded, e},
 		{35, "external Local: node to VIP, short-circuit", "node", "5.6.7.8:80", masqueraded, e},
 		{36, "external Local: outside to ClusterIP", external, "172.30.0.42:80", masqueraded, e},
-		{37, "external Local: outside to NodePort, only here", external, "192.168.0.2:3002", original, e[:1]},
-		{38, "external Local: outside to VIP, only here", external, "5.6.7.8:80", original, e[:1]},
-		{39, "internal Local: pod to ClusterIP, only here", aPod, "172.30.0.43:80", original, i[:1]},
-		{40, "internal Local: pod to NodePort, as without the policy", aPod, "192.168.0.2:3003", masqueraded, i},
-		{41, "internal Local: pod to VIP, as without the policy", aPod, "9.10.11.12:80", masqueraded, i},
-		{42, "internal Local: node to ClusterIP, only here", "node", "172.30.0.43:80", masqueraded, i[:1]},
+		{37, "external Local: outside to NodePort, local backends only", external, "192.168.0.2:3002", original, e[:1]},
+		{38, "external Local: outside to VIP, local backends only", external, "5.6.7.8:80", original, e[:1]},
+		{39, "internal Local: pod to ClusterIP, local backends only", aPod, "172.30.0.43:80", original, i[:1]},
+		{40, "internal Local: pod to NodePort, policy has no effect", aPod, "192.168.0.2:3003", masqueraded, i},
+		{41, "internal Local: pod to VIP, policy has no effect", aPod, "9.10.11.12:80", masqueraded, i},
+		{42, "internal Local: node to ClusterIP, local backends only", "node", "172.30.0.43:80", masqueraded, i[:1]},
 		{43, "internal Local: node to NodePort", "node", "192.168.0.2:3003", masqueraded, i},
 		{44, "internal Local: node to VIP", "node", "9.10.11.12:80", masqueraded, i},
-		{45, "internal Local: outside to ClusterIP, only here", external, "172.30.0.43:80", masqueraded, i[:1]},
+		{45, "internal Local: outside to ClusterIP, local backends only", external, "172.30.0.43:80", masqueraded, i[:1]},
 		{46, "internal Local: outside to NodePort", external, "192.168.0.2:3003", masqueraded, i},
 		{46, "internal Local: outside to VIP", external, "9.10.11.12:80", masqueraded, i},
 	} {
 		all = append(all, scenario{
-			covers: []int{row.n}, says: fmt.Sprintf("%s: source %s", row.says, row.seen),
-			cluster: three(),
+			covers: []int{row.n}, summary: fmt.Sprintf("%s: source %s", row.summary, row.seen),
+			cluster: policyServices(),
 			steps:   []step{reach(row.from, row.to, row.seen, row.backends...)},
 		})
 	}
 	return all
 }
 
-// withoutDetector is what changes when nobody is known to be a pod, or everybody
-// is masqueraded.
+// withoutDetector are scenarios without a detector of local pods, or with masqueradeAll.
 func withoutDetector() []scenario {
 	c := []string{"10.180.0.1:80", "10.180.1.1:80"}
 	e := []string{"10.180.0.2:80", "10.180.1.2:80"}
 	const i = "10.180.0.3:80"
 	return []scenario{
 		{
-			covers: []int{47}, says: "without a detector nobody is masqueraded on the way to a ClusterIP",
-			settings: settings{detector: "none"}, cluster: three(),
+			covers: []int{47}, summary: "without a detector no connection to a ClusterIP is masqueraded",
+			settings: settings{detector: "none"}, cluster: policyServices(),
 			steps: []step{
-				sendVia("node-b", "203.0.113.0/24", "192.168.0.2"), // answers go back the way they came
+				addRoute("node-b", "203.0.113.0/24", "192.168.0.2"), // replies take the reverse path
 				reach("node", "172.30.0.41:80", original, c...), reach(external, "172.30.0.41:80", original, c...),
 				reach("node", "172.30.0.42:80", original, e...), reach(external, "172.30.0.42:80", original, e...),
 				reach("node", "172.30.0.43:80", original, i), reach(external, "172.30.0.43:80", original, i),
 			},
 		},
 		{
-			covers: []int{48}, says: "without a detector there is no short-circuit for pods",
-			settings: settings{detector: "none"}, cluster: three(),
+			covers: []int{48}, summary: "without a detector there is no short-circuit for pods",
+			settings: settings{detector: "none"}, cluster: policyServices(),
 			steps: []step{
 				reach(aPod, "192.168.0.2:3002", original, e[0]),
 				reach(aPod, "5.6.7.8:80", original, e[0]),
 			},
 		},
 		{
-			covers: []int{49}, says: "masqueradeAll is for every ClusterIP",
-			settings: settings{masqueradeAll: true}, cluster: three(),
+			covers: []int{49}, summary: "masqueradeAll masquerades connections to every ClusterIP",
+			settings: settings{masqueradeAll: true}, cluster: policyServices(),
 			steps: []step{
 				reach(aPod, "172.30.0.41:80", masqueraded, c...),
 				reach(aPod, "172.30.0.42:80", masqueraded, e...),
@@ -118,8 +117,8 @@ func withoutDetector() []scenario {
 			},
 		},
 		{
-			covers: []int{50}, says: "masqueradeAll without a detector is for ClusterIPs, not for external traffic under Local",
-			settings: settings{masqueradeAll: true, detector: "none"}, cluster: three(),
+			covers: []int{50}, summary: "masqueradeAll without a detector applies to ClusterIPs, not to external traffic under Local",
+			settings: settings{masqueradeAll: true, detector: "none"}, cluster: policyServices(),
 			steps: []step{
 				reach(aPod, "172.30.0.41:80", masqueraded, c...),
 				reach(aPod, "5.6.7.8:80", original, e[0]),
@@ -128,13 +127,13 @@ func withoutDetector() []scenario {
 			},
 		},
 		{
-			covers: []int{51}, says: "masqueradeAll: a backend reaches itself through the ClusterIP",
-			settings: settings{masqueradeAll: true}, cluster: three(),
+			covers: []int{51}, summary: "masqueradeAll: a backend reaches itself through the ClusterIP",
+			settings: settings{masqueradeAll: true}, cluster: policyServices(),
 			steps: []step{reach("10.180.0.1", "172.30.0.41:80", masqueraded, c...)},
 		},
 		{
-			covers: []int{52}, says: "a backend reaches itself by the short-circuit of a VIP under Local, masqueraded",
-			cluster: three(),
+			covers: []int{52}, summary: "a backend that connects to itself by the short-circuit of a VIP under Local is masqueraded",
+			cluster: policyServices(),
 			steps: []step{
 				reach("10.180.0.2", "5.6.7.8:80", anySource, e...),
 				apply(slice("svc-e", "80", "10.180.0.2 A")),
@@ -145,11 +144,11 @@ func withoutDetector() []scenario {
 	}
 }
 
-// detectors are the ways to tell pods of this node from everybody else.
+// detectors are the ways to recognize pods of this node.
 func detectors() []scenario {
 	const here, elsewhere = "10.180.0.9", "10.180.1.9@B"
 	c := []string{"10.180.0.1:80", "10.180.1.1:80"}
-	told := []step{
+	steps := []step{
 		reach(here, "172.30.0.41:80", original, c...),
 		reach(elsewhere, "172.30.0.41:80", masqueraded, c...),
 		reach("node", "172.30.0.41:80", masqueraded, c...),
@@ -158,33 +157,32 @@ func detectors() []scenario {
 	}
 	return []scenario{
 		{
-			covers: []int{53}, says: "pods told by their bridge: one of another node is not local",
+			covers: []int{53}, summary: "pods are recognized by their bridge: pods of other nodes are not local",
 			settings: settings{detector: "bridge cbr0"}, lab: lab.Options{Bridge: "cbr0"},
-			cluster: three(), steps: append([]step{hairpinPort("10.180.0.1")}, told...),
+			cluster: policyServices(), steps: append([]step{hairpinPort("10.180.0.1")}, steps...),
 		},
 		{
-			covers: []int{54}, says: "pods told by the names of their interfaces",
-			settings: settings{detector: "prefix veth"}, cluster: three(), steps: told,
+			covers: []int{54}, summary: "pods are recognized by the prefix of their interface names",
+			settings: settings{detector: "prefix veth"}, cluster: policyServices(), steps: steps,
 		},
 		{
-			covers: []int{55}, says: "pods told by the node's podCIDR: one of another node is not local",
-			settings: settings{detector: "NodeCIDR"}, cluster: three(), steps: told,
+			covers: []int{55}, summary: "pods are recognized by the node's podCIDR: pods of other nodes are not local",
+			settings: settings{detector: "NodeCIDR"}, cluster: policyServices(), steps: steps,
 		},
 		{
-			covers: []int{56}, says: "the mark of masqueraded packets is 0x4000, gone when they leave, and no other bit is touched",
-			cluster: three(),
+			covers: []int{56}, summary: "masqueraded packets have the mark 0x4000 until they leave the node, and no other bit changes",
+			cluster: policyServices(),
 			steps: []step{
 				watchMarks,
 				reach(external, "1.2.3.4:80", masqueraded, c...),
-				marksSeen,
+				checkMarks,
 			},
 		},
 	}
 }
 
-// hairpinPort lets the bridge send frames back out of the port they came in by,
-// as network plugins set it up: with br_netfilter a connection of a pod to itself
-// does not leave the bridge.
+// hairpinPort lets the bridge send frames out of the port by which they came in, like network
+// plugins do: with br_netfilter a connection of a pod to itself does not leave the bridge.
 func hairpinPort(pod string) step {
 	return func(e *env) error {
 		h, err := e.host(pod)
@@ -196,8 +194,8 @@ func hairpinPort(pod string) step {
 	}
 }
 
-// watchMarks marks what comes to node A, and counts marks on the way out, before
-// and after the source is translated.
+// watchMarks sets another bit of the mark on all packets that enter node A, and counts the
+// marks of packets that leave it, before and after source NAT.
 func watchMarks(e *env) error {
 	e.lab.NodeA.Nft(`table inet watch {
 	counter marked {}
@@ -213,7 +211,8 @@ func watchMarks(e *env) error {
 	return nil
 }
 
-func marksSeen(e *env) error {
+// checkMarks verifies the counters of watchMarks.
+func checkMarks(e *env) error {
 	out := e.lab.NodeA.MustRun("nft", "list", "counters")
 	for name, wanted := range map[string]bool{"marked": true, "clean": true, "wrong": false} {
 		m := regexp.MustCompile(`counter ` + name + ` \{\s+packets (\d+)`).FindStringSubmatch(out)

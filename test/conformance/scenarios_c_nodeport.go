@@ -4,7 +4,7 @@ package conformance
 
 import "slices"
 
-// nodePorts is section 7.C.
+// nodePorts is section 7.C: NodePorts.
 func nodePorts() []scenario {
 	return slices.Concat(nodePortAddresses(), loopbackByDefault(), loopbackNodePorts(), nodePortChanges())
 }
@@ -22,39 +22,39 @@ func nodePortAddresses() []scenario {
 	both := []string{"10.180.0.1:80", "10.180.1.1:80"}
 	return []scenario{
 		{
-			covers: []int{57, 58}, says: "NodePorts on all addresses: the primary and any other one",
+			covers: []int{57, 58}, summary: "with 0.0.0.0/0 NodePorts are served on all addresses, also on later ones",
 			settings: settings{nodePorts: []string{"0.0.0.0/0"}}, cluster: aNodePort(p3001),
 			steps: []step{
 				reach("outside", "192.168.0.2:3001", masqueraded, both...),
 				reach("outside", "192.168.1.2:3001", masqueraded, both...),
-				gainAddress("192.168.0.77"),
+				addAddress("192.168.0.77"),
 				soon(reach("outside", "192.168.0.77:3001", masqueraded, both...)),
 			},
 		},
 		{
-			covers: []int{57, 58, 59}, says: "by default NodePorts are served on the primary address, or in iptables mode on all",
+			covers: []int{57, 58, 59}, summary: "by default NodePorts are served on the primary address, in iptables mode on all addresses",
 			cluster: aNodePort(p3001),
 			steps: []step{
 				reach("outside", "192.168.0.2:3001", masqueraded, both...),
-				on(inIptablesMode, reach("outside", "192.168.1.2:3001", masqueraded, both...)).
+				when(inIptablesMode, reach("outside", "192.168.1.2:3001", masqueraded, both...)).
 					otherwise(untouched("outside", "192.168.1.2:3001")),
-				gainAddress("192.168.0.77"),
-				on(inIptablesMode, soon(reach("outside", "192.168.0.77:3001", masqueraded, both...))).
+				addAddress("192.168.0.77"),
+				when(inIptablesMode, soon(reach("outside", "192.168.0.77:3001", masqueraded, both...))).
 					otherwise(untouched("outside", "192.168.0.77:3001")),
 			},
 		},
 		{
-			covers: []int{60}, says: "NodePorts on the addresses in given prefixes, not on one that comes elsewhere",
+			covers: []int{60}, summary: "NodePorts are served only on addresses in the given prefixes, also among later ones",
 			settings: settings{nodePorts: []string{"192.168.0.0/24", "192.168.1.0/24"}}, cluster: aNodePort(p3001),
 			steps: []step{
 				reach("outside", "192.168.0.2:3001", masqueraded, both...),
 				reach("outside", "192.168.1.2:3001", masqueraded, both...),
-				gainAddress("192.168.99.2"),
+				addAddress("192.168.99.2"),
 				untouched("outside", "192.168.99.2:3001"),
 			},
 		},
 		{
-			covers: []int{61}, says: "prefixes of one family say nothing about the other", in: dualStack,
+			covers: []int{61}, summary: "prefixes of one family do not restrict the other", families: dualStack,
 			settings: settings{nodePorts: []string{"192.168.0.0/24"}},
 			cluster: []string{
 				service("web", `type: NodePort, clusterIPs: [172.30.0.41, "fd00:172:30::41"], ports: [`+p3001+`]`),
@@ -71,68 +71,68 @@ func nodePortAddresses() []scenario {
 	}
 }
 
-// loopbackByDefault is what loopback addresses do unless they are meant.
+// loopbackByDefault are connections to loopback addresses where no setting names localhost.
 func loopbackByDefault() []scenario {
 	web := aNodePort(`{port: 80, nodePort: 3001}`)
 	both := []string{"10.180.0.1:80", "10.180.1.1:80"}
-	served := on(inIptablesMode,
-		localnet("1"),
+	served := when(inIptablesMode,
+		routeLocalnetIs("1"),
 		reach("node", "127.0.0.1:3001", masqueraded, both...),
 		evenly(400, "node", "127.0.0.1:3001", both...),
 		reach("node", "127.1.2.3:3001", masqueraded, both...),
-		neighbourSendsToLoopback(7777),
+		neighbourCannotReachLoopback(7777),
 	).otherwise(
-		localnet("0"),
+		routeLocalnetIs("0"),
 		untouched("node", "127.0.0.1:3001"),
 	)
-	unserved := together(localnet("0"), untouched("node", "127.0.0.1:3001"), neighbourReachesLoopback(7777))
+	unserved := sequence(routeLocalnetIs("0"), untouched("node", "127.0.0.1:3001"), neighbourReachesLoopback(7777))
 	return []scenario{
 		{
-			covers: []int{62, 66}, says: "127.0.0.1 serves NodePorts by default in iptables mode only, which keeps neighbours out",
-			in: onlyIPv4, cluster: web, steps: []step{served},
+			covers: []int{62, 66}, summary: "127.0.0.1 serves NodePorts by default in iptables mode only, which blocks neighbours",
+			families: onlyIPv4, cluster: web, steps: []step{served},
 		},
 		{
-			covers: []int{62, 66}, says: "all addresses are those of loopback too in iptables mode only",
-			in: onlyIPv4, settings: settings{nodePorts: []string{"0.0.0.0/0"}}, cluster: web, steps: []step{served},
+			covers: []int{62, 66}, summary: "0.0.0.0/0 includes loopback addresses in iptables mode only",
+			families: onlyIPv4, settings: settings{nodePorts: []string{"0.0.0.0/0"}}, cluster: web, steps: []step{served},
 		},
 		{
-			covers: []int{63}, says: "with localhostNodePorts false 127.0.0.1 serves none, and nothing guards it", in: onlyIPv4,
+			covers: []int{63}, summary: "with localhostNodePorts false 127.0.0.1 serves no NodePorts, and neighbours are not blocked", families: onlyIPv4,
 			settings: settings{noLocalhost: true}, cluster: web,
 			steps: []step{unserved, reach("outside", "192.168.0.2:3001", masqueraded, both...)},
 		},
 		{
-			covers: []int{64}, says: "nodePortAddresses that do not hold 127.0.0.1 leave it alone, and unguarded", in: onlyIPv4,
+			covers: []int{64}, summary: "with nodePortAddresses without 127.0.0.1 it serves no NodePorts, and neighbours are not blocked", families: onlyIPv4,
 			settings: settings{nodePorts: []string{"192.168.0.0/24"}}, cluster: web,
 			steps: []step{unserved, reach("outside", "192.168.0.2:3001", masqueraded, both...)},
 		},
 		{
-			covers: []int{65}, says: "the loopback address of IPv6 serves none", in: onlyIPv6, cluster: web,
+			covers: []int{65}, summary: "the IPv6 loopback address serves no NodePorts", families: onlyIPv6, cluster: web,
 			steps: []step{untouched("node", "127.0.0.1:3001")},
 		},
 	}
 }
 
-// loopbackNodePorts are those of localhost, where it is named.
+// loopbackNodePorts are NodePorts with localhost in nodePortAddresses.
 func loopbackNodePorts() []scenario {
 	const p3001 = `{port: 80, nodePort: 3001}`
 	both := []string{"10.180.0.1:80", "10.180.1.1:80"}
 	return []scenario{
 		{
-			covers: []int{65}, says: "asked for localhost, the loopback address of IPv6 still serves none", in: onlyIPv6,
+			covers: []int{65}, summary: "with localhost in nodePortAddresses the IPv6 loopback address still serves no NodePorts", families: onlyIPv6,
 			settings: settings{nodePorts: []string{"primary", "localhost"}}, cluster: aNodePort(p3001),
 			steps: []step{untouched("node", "127.0.0.1:3001")},
 		},
 		{
-			covers: []int{67, 79},
-			says:   "with localhost in nodePortAddresses, and no feature gate, 127.0.0.1 balances as any other address, as for pulls from a registry",
-			in:     onlyIPv4, settings: settings{nodePorts: []string{"primary", "localhost"}}, cluster: aNodePort(p3001),
+			covers:   []int{67, 79},
+			summary:  "with localhost in nodePortAddresses, without a feature gate, 127.0.0.1 is balanced like any other address, as registry pulls need",
+			families: onlyIPv4, settings: settings{nodePorts: []string{"primary", "localhost"}}, cluster: aNodePort(p3001),
 			steps: []step{
 				reach("node", "127.0.0.1:3001", masqueraded, both...),
 				evenly(400, "node", "127.0.0.1:3001", both...),
 			},
 		},
 		{
-			covers: []int{68}, says: "session affinity holds for 127.0.0.1 too", in: onlyIPv4,
+			covers: []int{68}, summary: "session affinity holds for 127.0.0.1 too", families: onlyIPv4,
 			settings: settings{nodePorts: []string{"primary", "localhost"}},
 			cluster: []string{
 				service("web", `type: NodePort, clusterIP: 172.30.0.41, ports: [`+p3001+`], sessionAffinity: ClientIP`),
@@ -141,17 +141,17 @@ func loopbackNodePorts() []scenario {
 			steps: []step{sticky("node", "127.0.0.1:3001", both...)},
 		},
 		{
-			covers: []int{69}, says: "UDP to 127.0.0.1 is balanced as TCP is, where kube-proxy refuses it", in: onlyIPv4,
+			covers: []int{69}, summary: "UDP to 127.0.0.1 is balanced like TCP (kube-proxy refuses it)", families: onlyIPv4,
 			settings: settings{nodePorts: []string{"primary", "localhost"}},
 			cluster:  aNodePort(`{name: u, protocol: UDP, port: 53, nodePort: 3001}`),
 			steps:    []step{reach("node", "127.0.0.1:3001/udp", masqueraded, "10.180.0.1:53", "10.180.1.1:53")},
 		},
 		{
-			covers: []int{71}, says: "with localhost served, a neighbour still reaches nothing that listens on 127.0.0.1", in: onlyIPv4,
+			covers: []int{71}, summary: "with localhost served, neighbours still cannot reach sockets on 127.0.0.1", families: onlyIPv4,
 			settings: settings{nodePorts: []string{"primary", "localhost"}}, cluster: aNodePort(p3001),
 			steps: []step{
 				reach("node", "127.0.0.1:3001", masqueraded, both...),
-				neighbourSendsToLoopback(7777),
+				neighbourCannotReachLoopback(7777),
 			},
 		},
 	}
@@ -162,7 +162,7 @@ func nodePortChanges() []scenario {
 	both := []string{"10.180.0.1:80", "10.180.1.1:80"}
 	return []scenario{
 		{
-			covers: []int{72}, says: "one NodePort number for TCP and for UDP",
+			covers: []int{72}, summary: "TCP and UDP may share a NodePort number",
 			cluster: aNodePort(`{port: 80, nodePort: 30053}, {name: u, protocol: UDP, port: 53, nodePort: 30053}`),
 			steps: []step{
 				reach("outside", "192.168.0.2:30053/tcp", masqueraded, both...),
@@ -170,7 +170,7 @@ func nodePortChanges() []scenario {
 			},
 		},
 		{
-			covers: []int{73}, says: "a NodePort changes its number",
+			covers: []int{73}, summary: "a NodePort changes its number",
 			cluster: aNodePort(p3001),
 			steps: []step{
 				reach("outside", "192.168.0.2:3001", masqueraded, both...),
@@ -180,7 +180,7 @@ func nodePortChanges() []scenario {
 			},
 		},
 		{
-			covers: []int{74}, says: "a NodePort ends with its type",
+			covers: []int{74}, summary: "a NodePort is removed when the type of the Service becomes ClusterIP",
 			cluster: aNodePort(p3001),
 			steps: []step{
 				reach("outside", "192.168.0.2:3001", masqueraded, both...),
@@ -190,7 +190,7 @@ func nodePortChanges() []scenario {
 			},
 		},
 		{
-			covers: []int{75}, says: "a NodePort changes its protocol",
+			covers: []int{75}, summary: "a NodePort changes its protocol",
 			cluster: aNodePort(p3001),
 			steps: []step{
 				reach("outside", "192.168.0.2:3001", masqueraded, both...),
@@ -201,7 +201,7 @@ func nodePortChanges() []scenario {
 			},
 		},
 		{
-			covers: []int{76}, says: "the Service comes before a process of the node that listens on the NodePort",
+			covers: []int{76}, summary: "a NodePort has precedence over a process of the node that listens on the same port",
 			cluster: aNodePort(p3001), pods: []string{"node 3001/tcp"},
 			steps: []step{
 				reach("outside", "192.168.0.2:3001", masqueraded, both...),
@@ -209,7 +209,7 @@ func nodePortChanges() []scenario {
 			},
 		},
 		{
-			covers: []int{77}, says: "a NodePort reaches a backend that is on another node only",
+			covers: []int{77}, summary: "a NodePort reaches a backend on another node",
 			cluster: []string{
 				service("web", `type: NodePort, clusterIP: 172.30.0.41, ports: [`+p3001+`]`),
 				slice("web", "80", "10.180.1.1 B"),
@@ -217,7 +217,7 @@ func nodePortChanges() []scenario {
 			steps: []step{reach("outside", "192.168.0.2:3001", masqueraded, "10.180.1.1:80")},
 		},
 		{
-			covers: []int{78}, says: "a pod of another node reaches the NodePort of this one",
+			covers: []int{78}, summary: "a pod of another node reaches the NodePort of this one",
 			cluster: aNodePort(p3001),
 			steps: []step{
 				reach("10.180.1.9@B", "192.168.0.2:3001", masqueraded, both...),

@@ -10,8 +10,8 @@ func externalLocals() []scenario {
 	return slices.Concat(all, localOnOtherNodes(), localChanges(), firewalled())
 }
 
-// exposed is a Service with an address of every kind, under a policy for what
-// comes from outside. See onFronts.
+// exposed is a Service with an address of every kind and an externalTrafficPolicy. See
+// onFrontends.
 func exposed(policy string, endpoints ...string) []string {
 	return []string{
 		loadBalancer("web", `clusterIP: 172.30.0.41, ports: [{port: 80, nodePort: 3001}],
@@ -20,7 +20,7 @@ func exposed(policy string, endpoints ...string) []string {
 	}
 }
 
-// everyProtocol is exposed on TCP, UDP and SCTP.
+// everyProtocol is like exposed, with ports of TCP, UDP and SCTP.
 func everyProtocol(policy string, endpoints ...string) []string {
 	return []string{
 		loadBalancer("web", `clusterIP: 172.30.0.41, externalIPs: [192.168.99.11], ports: [
@@ -31,9 +31,9 @@ func everyProtocol(policy string, endpoints ...string) []string {
 	}
 }
 
-// onFronts looks at each address that exposed has for the outside.
-func onFrontends(look func(to string) step) step {
-	return together(look("192.168.99.11:80"), look("1.2.3.4:80"), look("192.168.0.2:3001"))
+// onFrontends runs a check for each external address of exposed.
+func onFrontends(check func(to string) step) step {
+	return sequence(check("192.168.99.11:80"), check("1.2.3.4:80"), check("192.168.0.2:3001"))
 }
 
 func externalLocal() []scenario {
@@ -42,33 +42,33 @@ func externalLocal() []scenario {
 	remote := exposed("Local", "10.180.0.1 B")
 	return []scenario{
 		{
-			covers: []int{106}, says: "pod to ClusterIP reaches all", cluster: both,
+			covers: []int{106}, summary: "pod to ClusterIP reaches all backends", cluster: both,
 			steps: []step{reach(aPod, "172.30.0.41:80", original, here, elsewhere)},
 		},
 		{
-			covers: []int{107}, says: "pod to all other addresses reaches all too", cluster: both,
+			covers: []int{107}, summary: "pod to any external address reaches all backends", cluster: both,
 			steps: []step{onFrontends(func(to string) step { return reach(aPod, to, original, here, elsewhere) })},
 		},
 		{
-			covers: []int{108}, says: "the outside reaches what is on the node, which sees it", cluster: both,
+			covers: []int{108}, summary: "outside reaches the local backend, which sees the client's address", cluster: both,
 			steps: []step{onFrontends(func(to string) step { return reach("outside", to, original, here) })},
 		},
 		{
-			covers: []int{109}, says: "the node itself reaches all", cluster: both,
+			covers: []int{109}, summary: "node to any external address reaches all backends", cluster: both,
 			steps: []step{onFrontends(func(to string) step { return reach("node", to, masqueraded, here, elsewhere) })},
 		},
 		{
-			covers: []int{110}, says: "nothing on the node: the outside is dropped", cluster: remote,
+			covers: []int{110}, summary: "without a local backend outside is dropped", cluster: remote,
 			steps: []step{onFrontends(func(to string) step { return dropped("outside", to) })},
 		},
 		{
-			covers: []int{111}, says: "nothing on the node: its pods and itself reach the others", cluster: remote,
+			covers: []int{111}, summary: "without a local backend local pods and the node reach the remote ones", cluster: remote,
 			steps: []step{onFrontends(func(to string) step {
-				return together(reach(aPod, to, original, elsewhere), reach("node", to, masqueraded, elsewhere))
+				return sequence(reach(aPod, to, original, elsewhere), reach("node", to, masqueraded, elsewhere))
 			})},
 		},
 		{
-			covers: []int{118}, says: "the policy is none of a Service that is not for the outside",
+			covers: []int{118}, summary: "the policy has no effect on a Service of type ClusterIP",
 			cluster: []string{
 				service("web", `clusterIP: 172.30.0.41, ports: [{port: 80}], externalTrafficPolicy: Local`),
 				slice("web", "80", "10.180.0.1 B", "10.180.2.1 A"),
@@ -81,7 +81,7 @@ func externalLocal() []scenario {
 			},
 		},
 		{
-			covers: []int{119}, says: "hints for another zone do not count on the node",
+			covers: []int{119}, summary: "zone hints do not exclude local backends",
 			cluster: exposed("Local", "10.180.0.1 B zones=a", "10.180.2.1 A zones=b", "10.180.2.2 A zones=b"),
 			steps: []step{onFrontends(func(to string) step {
 				return reach("outside", to, original, "10.180.2.1:80", "10.180.2.2:80")
@@ -90,18 +90,18 @@ func externalLocal() []scenario {
 	}
 }
 
-// localOverUDPAndSCTP has what externalLocal has. Nothing changes in it: a new
-// client on the port of an old one would be taken for that one.
+// localOverUDPAndSCTP repeats checks of externalLocal over UDP and SCTP. The objects do not
+// change meanwhile: conntrack would take a new client with the port of an old one for that one.
 func localOverUDPAndSCTP() []scenario {
 	const here, elsewhere = "10.180.2.1:80", "10.180.0.1:80"
-	both := func(look func(to string) step) step {
-		return onFrontends(func(to string) step { return together(look(to+"/udp"), look(to+"/sctp")) })
+	both := func(check func(to string) step) step {
+		return onFrontends(func(to string) step { return sequence(check(to+"/udp"), check(to+"/sctp")) })
 	}
 	return []scenario{
 		{
-			covers: []int{107, 108, 109}, says: "over UDP and SCTP too", cluster: everyProtocol("Local", "10.180.0.1 B", "10.180.2.1 A"),
+			covers: []int{107, 108, 109}, summary: "the same over UDP and SCTP", cluster: everyProtocol("Local", "10.180.0.1 B", "10.180.2.1 A"),
 			steps: []step{both(func(to string) step {
-				return together(
+				return sequence(
 					reach(aPod, to, original, here, elsewhere),
 					reach("outside", to, original, here),
 					reach("node", to, masqueraded, here, elsewhere),
@@ -109,9 +109,9 @@ func localOverUDPAndSCTP() []scenario {
 			})},
 		},
 		{
-			covers: []int{110, 111}, says: "over UDP and SCTP too", cluster: everyProtocol("Local", "10.180.0.1 B"),
+			covers: []int{110, 111}, summary: "the same over UDP and SCTP", cluster: everyProtocol("Local", "10.180.0.1 B"),
 			steps: []step{both(func(to string) step {
-				return together(
+				return sequence(
 					dropped("outside", to),
 					reach(aPod, to, original, elsewhere),
 					reach("node", to, masqueraded, elsewhere),
@@ -121,16 +121,16 @@ func localOverUDPAndSCTP() []scenario {
 	}
 }
 
-// localOnOtherNodes is about clients that are on another node, or are the node.
+// localOnOtherNodes are clients on another node, and the node itself.
 func localOnOtherNodes() []scenario {
 	return []scenario{
 		{
-			covers: []int{112}, says: "a pod of another node, seen as such, reaches what is elsewhere",
+			covers: []int{112}, summary: "a pod of another node, recognized as a pod, reaches remote backends",
 			cluster: exposed("Local", "203.0.113.2"),
 			steps:   []step{reach("10.180.1.9@B", "192.168.0.2:3001", original, "203.0.113.2:80")},
 		},
 		{
-			covers: []int{112}, says: "a pod of another node, not known as one, is dropped",
+			covers: []int{112}, summary: "a pod of another node, not recognized as a pod, is dropped",
 			cluster: exposed("Local", "203.0.113.2"), settings: settings{detector: "NodeCIDR"},
 			steps: []step{
 				dropped("10.180.1.9@B", "192.168.0.2:3001"),
@@ -138,25 +138,25 @@ func localOnOtherNodes() []scenario {
 			},
 		},
 		{
-			covers: []int{113}, says: "another node reaches what is on this node, which sees it",
+			covers: []int{113}, summary: "another node reaches the local backend, which sees the client's address",
 			cluster: exposed("Local", "10.180.2.1 A", "10.180.0.1 B"),
 			steps:   []step{reach("node-b", "192.168.0.2:3001", original, "10.180.2.1:80")},
 		},
 		{
-			covers: []int{114}, says: "the node reaches what is elsewhere through its own NodePort",
+			covers: []int{114}, summary: "the node reaches remote backends through its own NodePort",
 			cluster: exposed("Local", "10.180.0.1 B"),
 			steps:   []step{reach("node", "192.168.0.2:3001", masqueraded, "10.180.0.1:80")},
 		},
 		{
-			covers: []int{115}, says: "another node gets no answer of one without a backend",
+			covers: []int{115}, summary: "another node is dropped by a node without a backend",
 			cluster: exposed("Local", "10.180.0.1 B"),
 			steps:   []step{dropped("node-b", "192.168.0.2:3001")},
 		},
 	}
 }
 
-// localChanges is about the policy and the endpoints changing. That the health
-// check port comes and goes with the policy is not looked at here.
+// localChanges are changes of the policy and the endpoints. They do not cover the health check
+// node port.
 func localChanges() []scenario {
 	all := onFrontends(func(to string) step {
 		return reach("outside", to, masqueraded, "10.180.0.1:80", "10.180.2.1:80")
@@ -165,7 +165,7 @@ func localChanges() []scenario {
 	endpoints := []string{"10.180.0.1 B", "10.180.2.1 A"}
 	return []scenario{
 		{
-			covers: []int{116, 117}, says: "the policy may change to Cluster and back",
+			covers: []int{116, 117}, summary: "the policy changes to Cluster and back",
 			cluster: exposed("Local", endpoints...),
 			steps: []step{
 				here,
@@ -174,7 +174,7 @@ func localChanges() []scenario {
 			},
 		},
 		{
-			covers: []int{116, 117}, says: "a node without a backend has some under Cluster only",
+			covers: []int{116, 117}, summary: "a node without a local backend balances under Cluster only",
 			cluster: exposed("Local", "10.180.0.1 B"),
 			steps: []step{
 				onFrontends(func(to string) step { return dropped("outside", to) }),
@@ -185,55 +185,54 @@ func localChanges() []scenario {
 			},
 		},
 		{
-			covers: []int{120}, says: "an update of the pods breaks no connection on the node",
+			covers: []int{120}, summary: "a rolling update under Local interrupts no connection",
 			cluster: exposed("Local", "10.180.0.1 A", "10.180.1.1 B"),
 			steps: []step{
-				unbroken("outside", "1.2.3.4:80", rollingUpdate()...),
+				uninterrupted("outside", "1.2.3.4:80", rollingUpdate()...),
 				reach("outside", "1.2.3.4:80", original, "10.180.0.2:80"),
 			},
 		},
 		{
-			covers: []int{121}, says: "under the policy Cluster neither",
+			covers: []int{121}, summary: "a rolling update under Cluster interrupts no connection",
 			cluster: exposed("Cluster", "10.180.0.1 A", "10.180.1.1 B"),
 			steps: []step{
-				unbroken("outside", "1.2.3.4:80", rollingUpdate()...),
+				uninterrupted("outside", "1.2.3.4:80", rollingUpdate()...),
 				reach("outside", "1.2.3.4:80", masqueraded, "10.180.0.2:80", "10.180.1.2:80"),
 			},
 		},
 	}
 }
 
-// firewalled is a node whose own firewall lets nothing in that no rule accepts.
-// In iptables mode there are such rules, for what has another source now; it is
-// not needed otherwise that anything accepts it before.
+// firewalled is a node whose own firewall drops everything that no rule accepts. In iptables
+// mode the proxy accepts connections that it masquerades; in nftables mode it accepts nothing.
 func firewalled() []scenario {
 	const here, elsewhere = "10.180.0.1:80", "10.180.1.1:80"
 	return []scenario{
 		{
-			covers: []int{122}, says: "a firewall that forwards nothing: what is masqueraded passes in iptables mode",
+			covers: []int{122}, summary: "with FORWARD policy DROP masqueraded connections pass in iptables mode",
 			cluster: exposed("Cluster", "10.180.0.1 A", "10.180.1.1 B"),
 			steps: []step{
-				keepsOut,
+				enableFirewall,
 				onFrontends(func(to string) step {
-					return on(inIptablesMode,
+					return when(inIptablesMode,
 						reach("outside", to, masqueraded, here, elsewhere), reach(aPod, to, masqueraded, here, elsewhere),
-					).otherwise(keptOut("outside", to), keptOut(aPod, to))
+					).otherwise(filtered("outside", to), filtered(aPod, to))
 				}),
-				keptOut(aPod, inside), // others have to accept what has its own source
+				filtered(aPod, inside), // other programs must accept packets with the pod's address
 				remove("EndpointSlice/web"),
 				refused("outside", outwards), refused(aPod, inside),
 			},
 		},
 		{
-			covers: []int{122}, says: "a firewall that forwards nothing: what keeps its source does not pass",
+			covers: []int{122}, summary: "with FORWARD policy DROP connections that keep their source do not pass",
 			cluster: exposed("Local", "10.180.0.1 A", "10.180.1.1 B"),
 			steps: []step{
-				keepsOut,
-				onFrontends(func(to string) step { return keptOut("outside", to) }),
+				enableFirewall,
+				onFrontends(func(to string) step { return filtered("outside", to) }),
 			},
 		},
 		{
-			covers: []int{122}, says: "a firewall that lets nothing in: health checks pass in iptables mode",
+			covers: []int{122}, summary: "with INPUT policy DROP health checks pass in iptables mode",
 			cluster: []string{
 				loadBalancer("web", `clusterIP: 172.30.0.41, ports: [{port: 80, nodePort: 3001}],
   externalTrafficPolicy: Local, healthCheckNodePort: 30000`, "1.2.3.4"),
@@ -242,19 +241,19 @@ func firewalled() []scenario {
 			pods: []string{"node 30000/tcp 30001/tcp"},
 			steps: []step{
 				reach("outside", "192.168.0.2:30000", original, "192.168.0.2:30000"),
-				keepsOut,
-				on(inIptablesMode, reach("outside", "192.168.0.2:30000", original, "192.168.0.2:30000")).
-					otherwise(keptOut("outside", "192.168.0.2:30000")),
-				keptOut("outside", "192.168.0.2:30001"),
+				enableFirewall,
+				when(inIptablesMode, reach("outside", "192.168.0.2:30000", original, "192.168.0.2:30000")).
+					otherwise(filtered("outside", "192.168.0.2:30000")),
+				filtered("outside", "192.168.0.2:30001"),
 				apply(exposed("Cluster", "10.180.0.1 A")...),
-				keptOut("outside", "192.168.0.2:30000"),
+				filtered("outside", "192.168.0.2:30000"),
 			},
 		},
 	}
 }
 
-// rollingUpdate replaces the one pod of each node, that of node B first; the one
-// of node A has nobody beside it when it has to go.
+// rollingUpdate replaces the pod of each node, first the one on node B. On node A the old pod
+// terminates before the new one exists.
 func rollingUpdate() []step {
 	to := func(endpoints ...string) step { return apply(slice("web", "80", endpoints...)) }
 	return []step{

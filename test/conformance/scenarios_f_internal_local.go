@@ -7,7 +7,7 @@ func internalLocals() []scenario {
 	return append(internalLocal(), internalAndExternal()...)
 }
 
-// internal is a Service under a policy for what comes from inside.
+// internal is a Service with an internalTrafficPolicy.
 func internal(policy string, endpoints ...string) []string {
 	return []string{
 		service("web", `clusterIP: 172.30.1.1, ports: [{port: 80}], internalTrafficPolicy: `+policy),
@@ -20,27 +20,27 @@ func internalLocal() []scenario {
 	spread := []string{"10.0.1.1 A", "10.0.1.2 B", "10.0.1.3 B"}
 	return []scenario{
 		{
-			covers: []int{123}, says: "under the policy Cluster a pod reaches all",
+			covers: []int{123}, summary: "under Cluster a pod reaches all backends",
 			cluster: internal("Cluster", spread...),
 			steps:   []step{reach(aPod, to, original, "10.0.1.1:80", "10.0.1.2:80", "10.0.1.3:80")},
 		},
 		{
-			covers: []int{124}, says: "under the policy Local a pod reaches the one on its node",
+			covers: []int{124}, summary: "under Local a pod reaches the local backend",
 			cluster: internal("Local", spread...),
 			steps:   []step{reach(aPod, to, original, "10.0.1.1:80")},
 		},
 		{
-			covers: []int{125}, says: "and both if there are two",
+			covers: []int{125}, summary: "under Local a pod reaches both local backends",
 			cluster: internal("Local", "10.0.1.1 A", "10.0.1.2 A", "10.0.1.3 B"),
 			steps:   []step{reach(aPod, to, original, "10.0.1.1:80", "10.0.1.2:80")},
 		},
 		{
-			covers: []int{126}, says: "with none on the node everybody is dropped",
+			covers: []int{126}, summary: "without a local backend all clients are dropped",
 			cluster: internal("Local", "10.0.1.2 B", "10.0.1.3 B"),
 			steps:   []step{dropped(aPod, to), dropped("node", to), dropped("outside", to)},
 		},
 		{
-			covers: []int{127}, says: "with none anywhere everybody is refused",
+			covers: []int{127}, summary: "without any backend all clients are refused",
 			cluster: internal("Local", "10.0.1.2 B", "10.0.1.3 B"),
 			steps: []step{
 				dropped(aPod, to),
@@ -49,7 +49,7 @@ func internalLocal() []scenario {
 			},
 		},
 		{
-			covers: []int{128}, says: "the node reaches the one on it, and is dropped without",
+			covers: []int{128}, summary: "the node reaches the local backend, and is dropped without one",
 			cluster: internal("Local", "10.0.1.1 A", "10.0.1.2 B"),
 			steps: []step{
 				reach("node", to, masqueraded, "10.0.1.1:80"),
@@ -58,7 +58,7 @@ func internalLocal() []scenario {
 			},
 		},
 		{
-			covers: []int{129}, says: "a pod reaches the node itself, and is dropped if that is another node",
+			covers: []int{129}, summary: "a pod reaches a hostNetwork backend on its node, and is dropped if that is on another node",
 			cluster: internal("Local", "192.168.0.2 A", "192.168.0.3 B"),
 			steps: []step{
 				reach(aPod, to, original, "192.168.0.2:80"),
@@ -67,7 +67,7 @@ func internalLocal() []scenario {
 			},
 		},
 		{
-			covers: []int{132}, says: "without a policy it is Cluster",
+			covers: []int{132}, summary: "the default policy is Cluster",
 			cluster: []string{
 				service("web", `clusterIP: 172.30.1.1, ports: [{port: 80}]`),
 				slice("web", "80", spread...),
@@ -75,7 +75,7 @@ func internalLocal() []scenario {
 			steps: []step{reach(aPod, to, original, "10.0.1.1:80", "10.0.1.2:80", "10.0.1.3:80")},
 		},
 		{
-			covers: []int{124, 126}, says: "the one on the node may go and come back",
+			covers: []int{124, 126}, summary: "the local backend is deleted and comes back",
 			cluster: internal("Local", spread...),
 			steps: []step{
 				apply(slice("web", "80", spread[1:]...)), dropped(aPod, to),
@@ -86,7 +86,7 @@ func internalLocal() []scenario {
 	}
 }
 
-// internalAndExternal is about the policy beside the one for the outside.
+// internalAndExternal are Services with both policies.
 func internalAndExternal() []scenario {
 	cluster := func(external string) []string {
 		return []string{
@@ -97,7 +97,7 @@ func internalAndExternal() []scenario {
 	}
 	return []scenario{
 		{
-			covers: []int{130}, says: "the policy is not for NodePorts", cluster: cluster("Cluster"),
+			covers: []int{130}, summary: "the policy does not apply to NodePorts", cluster: cluster("Cluster"),
 			steps: []step{
 				dropped(aPod, "172.30.1.1:80"),
 				reach("outside", "192.168.0.2:3001", masqueraded, "10.0.1.2:80"),
@@ -105,7 +105,7 @@ func internalAndExternal() []scenario {
 			},
 		},
 		{
-			covers: []int{131}, says: "both policies Local, nothing on the node", cluster: cluster("Local"),
+			covers: []int{131}, summary: "both policies Local, no local backend", cluster: cluster("Local"),
 			steps: []step{
 				dropped(aPod, "172.30.1.1:80"),
 				reach(aPod, "1.2.3.4:80", original, "10.0.1.2:80"),

@@ -2,14 +2,14 @@
 
 package conformance
 
-// terminatings is section 7.G: endpoints on their way out. Three digits after
-// an endpoint are ready, serving, terminating.
+// terminatings is section 7.G: terminating endpoints. The three digits after an endpoint are
+// ready, serving, terminating.
 func terminatings() []scenario {
 	all := append(terminatingLocal(), terminatingCluster()...)
 	return append(append(all, conditions()...), terminatingChanges()...)
 }
 
-// inside and outwards are the two sides of exposed.
+// inside and outwards are the ClusterIP and the VIP of exposed.
 const inside, outwards = "172.30.0.41:80", "1.2.3.4:80"
 
 func terminatingLocal() []scenario {
@@ -18,46 +18,46 @@ func terminatingLocal() []scenario {
 	remote := exposed("Local", "10.180.1.1 B 011")
 	return []scenario{
 		{
-			covers: []int{133}, says: "external Local: pod to ClusterIP reaches what is ready", cluster: mixed,
+			covers: []int{133}, summary: "external Local: pod to ClusterIP reaches all ready endpoints", cluster: mixed,
 			steps: []step{reach(aPod, inside, original, "10.180.0.1:80", "10.180.0.2:80", "10.180.1.1:80")},
 		},
 		{
-			covers: []int{134}, says: "external Local: the outside reaches what is ready on the node", cluster: mixed,
+			covers: []int{134}, summary: "external Local: outside reaches the ready local endpoints", cluster: mixed,
 			steps: []step{reach("outside", outwards, original, "10.180.0.1:80", "10.180.0.2:80")},
 		},
 		{
-			covers: []int{135}, says: "external Local: the only ready one is on another node, for pods", cluster: leaving,
+			covers: []int{135}, summary: "external Local: pods reach the only ready endpoint, on another node", cluster: leaving,
 			steps: []step{reach(aPod, inside, original, "10.180.1.1:80"), reach(aPod, outwards, original, "10.180.1.1:80")},
 		},
 		{
-			covers: []int{136}, says: "external Local: the outside reaches what still serves on the node", cluster: leaving,
+			covers: []int{136}, summary: "external Local: outside reaches serving terminating local endpoints", cluster: leaving,
 			steps: []step{onFrontends(func(to string) step {
 				return reach("outside", to, original, "10.180.0.1:80", "10.180.0.2:80")
 			})},
 		},
 		{
-			covers: []int{137}, says: "external Local: a pod reaches the last that still serves", cluster: remote,
+			covers: []int{137}, summary: "external Local: a pod reaches the last serving terminating endpoint", cluster: remote,
 			steps: []step{reach(aPod, inside, original, "10.180.1.1:80"), reach(aPod, outwards, original, "10.180.1.1:80")},
 		},
 		{
-			covers: []int{138}, says: "external Local: the last that still serves is elsewhere", cluster: remote,
+			covers: []int{138}, summary: "external Local: outside is dropped if the last serving terminating endpoint is remote", cluster: remote,
 			steps: []step{onFrontends(func(to string) step { return dropped("outside", to) })},
 		},
 		{
-			covers: []int{139}, says: "external Local: none serves",
+			covers: []int{139}, summary: "external Local: refused if no endpoint serves",
 			cluster: exposed("Local", "10.180.0.1 A 001", "10.180.1.1 B 001"),
 			steps: []step{
 				refused(aPod, inside),
-				onFrontends(func(to string) step { return together(refused("outside", to), refused(aPod, to)) }),
+				onFrontends(func(to string) step { return sequence(refused("outside", to), refused(aPod, to)) }),
 			},
 		},
 		{
-			covers: []int{145}, says: "internal Local: the last on the node still serves, others are ready elsewhere",
+			covers: []int{145}, summary: "internal Local: a serving terminating local endpoint is preferred to ready remote ones",
 			cluster: internal("Local", "10.180.0.1 A 011", "10.180.1.1 B 110"),
 			steps:   []step{reach(aPod, "172.30.1.1:80", original, "10.180.0.1:80")},
 		},
 		{
-			covers: []int{136}, says: "external Local: nothing but one that still serves, where a health check fails",
+			covers: []int{136}, summary: "external Local: outside reaches a single serving terminating local endpoint",
 			cluster: exposed("Local", "10.180.0.1 A 011"),
 			steps:   []step{onFrontends(func(to string) step { return reach("outside", to, original, "10.180.0.1:80") })},
 		},
@@ -65,7 +65,7 @@ func terminatingLocal() []scenario {
 }
 
 func terminatingCluster() []scenario {
-	// both looks from a pod at the ClusterIP and from outside at the others.
+	// both connects from a pod to the ClusterIP, and from outside to the external addresses.
 	both := func(backends ...string) []step {
 		return []step{
 			reach(aPod, inside, original, backends...),
@@ -82,40 +82,40 @@ func terminatingCluster() []scenario {
 		{"10.180.1.1 B 011"},
 		{"10.180.0.1 A 001", "10.180.1.1 B 001"},
 	}
-	gone := []step{remove("EndpointSlice/web"), together(none...)}
+	gone := []step{remove("EndpointSlice/web"), sequence(none...)}
 	for _, endpoints := range fixtures {
-		gone = append(gone, apply(slice("web", "80", endpoints...)), remove("EndpointSlice/web"), together(none...))
+		gone = append(gone, apply(slice("web", "80", endpoints...)), remove("EndpointSlice/web"), sequence(none...))
 	}
 	return []scenario{
 		{
-			covers: []int{140}, says: "external Cluster: only what is ready",
+			covers: []int{140}, summary: "external Cluster: only ready endpoints",
 			cluster: exposed("Cluster", fixtures[0]...), steps: both("10.180.0.1:80", "10.180.1.1:80"),
 		},
 		{
-			covers: []int{141}, says: "external Cluster: all that still serves, when nothing is ready",
+			covers: []int{141}, summary: "external Cluster: all serving terminating endpoints if none is ready",
 			cluster: exposed("Cluster", fixtures[1]...), steps: both("10.180.0.1:80", "10.180.0.2:80", "10.180.1.1:80"),
 		},
 		{
-			covers: []int{142}, says: "external Cluster: the last that still serves may be elsewhere",
+			covers: []int{142}, summary: "external Cluster: the last serving terminating endpoint may be remote",
 			cluster: exposed("Cluster", fixtures[2]...), steps: both("10.180.1.1:80"),
 		},
 		{
-			covers: []int{143}, says: "external Cluster: none serves",
+			covers: []int{143}, summary: "external Cluster: refused if no endpoint serves",
 			cluster: exposed("Cluster", fixtures[3]...), steps: none,
 		},
 		{
-			covers: []int{144}, says: "without its slice a Service refuses, whatever was before",
+			covers: []int{144}, summary: "a Service without slices refuses, whatever endpoints it had",
 			cluster: exposed("Cluster", fixtures[0]...), steps: gone,
 		},
 		{
-			covers: []int{144}, says: "without its slice a Service refuses under external Local too",
+			covers: []int{144}, summary: "a Service without slices refuses under external Local too",
 			cluster: exposed("Local", fixtures[2]...),
-			steps:   []step{onFrontends(func(to string) step { return dropped("outside", to) }), remove("EndpointSlice/web"), together(none...)},
+			steps:   []step{onFrontends(func(to string) step { return dropped("outside", to) }), remove("EndpointSlice/web"), sequence(none...)},
 		},
 	}
 }
 
-// conditions is about what the conditions of an endpoint say.
+// conditions are the conditions of an endpoint.
 func conditions() []scenario {
 	const nodePort = "192.168.0.2:3001"
 	cluster := func(publish string, endpoints ...string) []string {
@@ -127,7 +127,7 @@ func conditions() []scenario {
 	}
 	reused := func(endpoints ...string) scenario {
 		return scenario{
-			covers: []int{151}, says: "an address of an old pod that a new one has: " + endpoints[0],
+			covers: []int{151}, summary: "a new pod reuses the address of an old one: " + endpoints[0],
 			cluster: exposed("Cluster", append(endpoints, "10.0.1.2 B 110")...),
 			steps: []step{
 				reach(aPod, inside, original, "10.0.1.1:80", "10.0.1.2:80"),
@@ -138,7 +138,7 @@ func conditions() []scenario {
 	}
 	return []scenario{
 		{
-			covers: []int{146}, says: "publishNotReadyAddresses: reachable until the pod is gone",
+			covers: []int{146}, summary: "publishNotReadyAddresses: reachable until the endpoint is deleted",
 			cluster: cluster("true", "10.180.0.1 A 100", "10.180.1.1 B 101"),
 			steps: []step{
 				reach(aPod, inside, original, "10.180.0.1:80", "10.180.1.1:80"),
@@ -150,12 +150,12 @@ func conditions() []scenario {
 			},
 		},
 		{
-			covers: []int{147}, says: "neither ready nor serving: refused",
+			covers: []int{147}, summary: "neither ready nor serving: refused",
 			cluster: cluster("false", "10.180.0.1 A 000", "10.180.1.1 B 001"),
 			steps:   []step{refused(aPod, inside), refused("outside", nodePort)},
 		},
 		{
-			covers: []int{147}, says: "serving counts only with terminating",
+			covers: []int{147}, summary: "serving has an effect only with terminating",
 			cluster: cluster("false", "10.180.0.1 A 010"),
 			steps: []step{
 				refused(aPod, inside), refused("outside", nodePort),
@@ -164,12 +164,12 @@ func conditions() []scenario {
 			},
 		},
 		{
-			covers: []int{148}, says: "without conditions: ready",
+			covers: []int{148}, summary: "without conditions: ready",
 			cluster: cluster("false", "10.180.0.1 A"),
 			steps:   []step{reach(aPod, inside, original, "10.180.0.1:80")},
 		},
 		{
-			covers: []int{149}, says: "ready and not serving: ready",
+			covers: []int{149}, summary: "ready and not serving: ready",
 			cluster: cluster("false", "10.180.0.1 A 100", "10.180.1.1 B 110"),
 			steps:   []step{reach(aPod, inside, original, "10.180.0.1:80", "10.180.1.1:80")},
 		},
@@ -179,22 +179,22 @@ func conditions() []scenario {
 	}
 }
 
-// terminatingChanges is about connections that were there before.
+// terminatingChanges are connections that stay open while their endpoint is deleted.
 func terminatingChanges() []scenario {
 	kept := func(from, to, policy string, seen source) scenario {
 		return scenario{
-			covers: []int{152}, says: "a connection outlasts its endpoint, " + from + " under " + policy,
+			covers: []int{152}, summary: "a connection outlives its endpoint, " + from + " under " + policy,
 			cluster: exposed(policy, "10.180.0.1 A"),
 			steps: []step{
 				open("old", from, to, "10.180.0.1:80"),
 				apply(slice("web", "80", "10.180.0.1 A 011", "10.180.0.2 A")),
-				ask("old", "10.180.0.1:80"), reach(from, to, seen, "10.180.0.2:80"),
+				send("old", "10.180.0.1:80"), reach(from, to, seen, "10.180.0.2:80"),
 				apply(slice("web", "80", "10.180.0.1 A 001", "10.180.0.2 A")),
-				ask("old", "10.180.0.1:80"), reach(from, to, seen, "10.180.0.2:80"),
+				send("old", "10.180.0.1:80"), reach(from, to, seen, "10.180.0.2:80"),
 				apply(slice("web", "80", "10.180.0.2 A")),
-				ask("old", "10.180.0.1:80"), reach(from, to, seen, "10.180.0.2:80"),
+				send("old", "10.180.0.1:80"), reach(from, to, seen, "10.180.0.2:80"),
 				remove("EndpointSlice/web"),
-				ask("old", "10.180.0.1:80"), refused(from, to),
+				send("old", "10.180.0.1:80"), refused(from, to),
 			},
 		}
 	}

@@ -8,85 +8,84 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// noEndpoints is section 7.H: Services with nobody behind them.
+// noEndpoints is section 7.H: Services without endpoints.
 func noEndpoints() []scenario {
-	return append(emptyServices(), emptyAndNot()...)
+	return append(emptyServices(), emptyChanges()...)
 }
 
-// empty is a Service on every protocol with an address of every kind, that has
-// no endpoint.
+// empty is a Service without endpoints, on every protocol and with an address of every kind.
 func empty() []string { return everyProtocol("Cluster")[:1] }
 
 func emptyServices() []scenario {
-	// refuse looks at a frontend over every protocol.
+	// refuse verifies that a frontend refuses every protocol.
 	refuse := func(from, to string) step {
-		return together(refused(from, to), refused(from, to+"/udp"), refused(from, to+"/sctp"))
+		return sequence(refused(from, to), refused(from, to+"/udp"), refused(from, to+"/sctp"))
 	}
-	own := func(to string) step {
-		return together(ownEmpty(to), ownEmpty(to+"/udp"), ownEmpty(to+"/sctp"))
+	fromNode := func(to string) step {
+		return sequence(emptyVIPFromNode(to), emptyVIPFromNode(to+"/udp"), emptyVIPFromNode(to+"/sctp"))
 	}
 	const nodePort = "192.168.0.2:3001"
 	return []scenario{
 		{
-			covers: []int{153, 154}, says: "pod to ClusterIP is refused", cluster: empty(),
+			covers: []int{153, 154}, summary: "pod to ClusterIP is refused", cluster: empty(),
 			steps: []step{refuse(aPod, inside)},
 		},
 		{
-			covers: []int{155}, says: "node to ClusterIP is refused", cluster: empty(),
+			covers: []int{155}, summary: "node to ClusterIP is refused", cluster: empty(),
 			steps: []step{refuse("node", inside)},
 		},
 		{
-			covers: []int{156}, says: "the outside to a NodePort is refused, others too", cluster: empty(),
+			covers: []int{156}, summary: "outside, pod and node to a NodePort are refused", cluster: empty(),
 			steps: []step{refuse("outside", nodePort), refuse(aPod, nodePort), refuse("node", nodePort)},
 		},
 		{
-			covers: []int{157}, says: "a NodePort on an address that has none", cluster: empty(),
+			covers: []int{157}, summary: "a NodePort without endpoints, on an address that serves no NodePorts", cluster: empty(),
 			settings: settings{nodePorts: []string{"primary"}},
 			steps: []step{
-				unserved("outside", "192.168.1.2:3001"), unserved(aPod, "192.168.1.2:3001"),
+				emptyNodePortUnserved("outside", "192.168.1.2:3001"), emptyNodePortUnserved(aPod, "192.168.1.2:3001"),
 				refuse("outside", nodePort),
 			},
 		},
 		{
-			covers: []int{157}, says: "a NodePort with nothing on this node, on an address that has none",
+			covers: []int{157}, summary: "a NodePort without local endpoints, on an address that serves no NodePorts",
 			cluster: exposed("Local", "10.180.1.1 B"), settings: settings{nodePorts: []string{"primary"}},
 			steps: []step{
-				on(inIptablesMode, dropped("outside", "192.168.1.2:3001")).otherwise(untouched("outside", "192.168.1.2:3001")),
+				when(inIptablesMode, dropped("outside", "192.168.1.2:3001")).otherwise(untouched("outside", "192.168.1.2:3001")),
 				dropped("outside", nodePort),
 			},
 		},
 		{
-			covers: []int{158}, says: "the outside to a VIP is refused, others too", cluster: empty(),
-			steps: []step{refuse("outside", outwards), refuse(aPod, outwards), own(outwards)},
+			covers: []int{158}, summary: "outside and pod to a VIP are refused", cluster: empty(),
+			steps: []step{refuse("outside", outwards), refuse(aPod, outwards), fromNode(outwards)},
 		},
 		{
-			covers: []int{159}, says: "pod and outside to an externalIP are refused", cluster: empty(),
+			covers: []int{159}, summary: "pod and outside to an externalIP are refused", cluster: empty(),
 			steps: []step{
-				refuse(aPod, "192.168.99.11:80"), refuse("outside", "192.168.99.11:80"), own("192.168.99.11:80"),
+				refuse(aPod, "192.168.99.11:80"), refuse("outside", "192.168.99.11:80"), fromNode("192.168.99.11:80"),
 			},
 		},
 		{
-			covers: []int{156, 158, 159}, says: "under external Local they are refused, not dropped",
+			covers: []int{156, 158, 159}, summary: "under external Local connections are refused, not dropped",
 			cluster: exposed("Local"),
-			steps:   []step{onFrontends(func(to string) step { return together(refused("outside", to), refused(aPod, to)) })},
+			steps:   []step{onFrontends(func(to string) step { return sequence(refused("outside", to), refused(aPod, to)) })},
 		},
 		{
-			covers: []int{162}, says: "with ICMPv6", in: onlyIPv6, cluster: empty(),
+			covers: []int{162}, summary: "refused with ICMPv6 port unreachable", families: onlyIPv6, cluster: empty(),
 			steps: []step{refuse(aPod, inside), refusedBy(aPod, inside, lab.ICMP{Type: 1, Code: 4})},
 		},
 		{
-			covers: []int{153}, says: "with ICMP", in: onlyIPv4, cluster: empty(),
+			covers: []int{153}, summary: "refused with ICMP port unreachable", families: onlyIPv4, cluster: empty(),
 			steps: []step{refuse(aPod, inside), refusedBy(aPod, inside, lab.ICMP{Type: 3, Code: 3})},
 		},
 	}
 }
 
-// emptyAndNot is about endpoints that come and go.
-func emptyAndNot() []scenario {
+// emptyChanges are Services that lose their last endpoint, or get their first.
+func emptyChanges() []scenario {
 	spec := `sessionAffinity: ClientIP, clusterIP: 172.30.0.41, ports: [{port: 80}]`
 	return []scenario{
 		{
-			covers: []int{160}, says: "refused as soon as the last pod is gone",
+			covers: []int{160}, summary: "refused as soon as the slice is deleted",
 			cluster: exposed("Cluster", "10.180.0.1 A"),
 			steps: []step{
 				reach(aPod, inside, original, "10.180.0.1:80"),
@@ -95,7 +94,7 @@ func emptyAndNot() []scenario {
 			},
 		},
 		{
-			covers: []int{160}, says: "refused as soon as the slice is empty, or of another Service",
+			covers: []int{160}, summary: "refused as soon as the slice is empty, or has other ports",
 			cluster: exposed("Cluster", "10.180.0.1 A"),
 			steps: []step{
 				apply(slice("web", "80")), refused(aPod, inside),
@@ -104,7 +103,7 @@ func emptyAndNot() []scenario {
 			},
 		},
 		{
-			covers: []int{161}, says: "balanced as soon as the first endpoint is there",
+			covers: []int{161}, summary: "balanced as soon as there are endpoints",
 			cluster: exposed("Cluster"),
 			steps: []step{
 				refused(aPod, inside),
@@ -114,7 +113,7 @@ func emptyAndNot() []scenario {
 			},
 		},
 		{
-			covers: []int{163}, says: "session affinity: refused, and nothing is remembered of before",
+			covers: []int{163}, summary: "session affinity: refused, and earlier affinity is forgotten",
 			cluster: []string{service("web", spec)},
 			steps: []step{
 				refused(aPod, inside),
@@ -124,7 +123,7 @@ func emptyAndNot() []scenario {
 	}
 }
 
-// refusedBy is refused, and names the message.
+// refusedBy verifies the ICMP message with which a client is refused.
 func refusedBy(from, to string, want lab.ICMP) step {
 	return func(e *env) error {
 		client, probe, err := e.probe(from, to)
@@ -138,9 +137,8 @@ func refusedBy(from, to string, want lab.ICMP) step {
 	}
 }
 
-// forgotten takes the slice of the Service "web" away and brings it back so
-// often that a client who got the same backend each time must have been
-// remembered.
+// forgotten deletes the slice of Service web and adds it again so often that a client that
+// reached the same backend each time must have had affinity.
 func forgotten(from, to string, slices []string, backends ...string) step {
 	return func(e *env) error {
 		want, err := e.backends(backends)
@@ -161,7 +159,7 @@ func forgotten(from, to string, slices []string, backends ...string) step {
 				return fmt.Errorf("%s to %s: %s, want an answer", from, to, r)
 			}
 			hits[r.Backend.String()] = true
-			if err := together(remove("EndpointSlice/web"), refused(from, to))(e); err != nil {
+			if err := sequence(remove("EndpointSlice/web"), refused(from, to))(e); err != nil {
 				return err
 			}
 		}

@@ -9,11 +9,11 @@ import (
 
 // changes is section 7.L: dynamic changes and lifecycle.
 func changes() []scenario {
-	return slices.Concat(comingAndGoing(), portsChange(), typesChange(), endpointsMove(), bursts())
+	return slices.Concat(addedAndDeleted(), portChanges(), typeChanges(), endpointChanges(), manyChanges())
 }
 
-// comingAndGoing is Services and endpoints that appear and disappear.
-func comingAndGoing() []scenario {
+// addedAndDeleted are Services and endpoints that are added and deleted.
+func addedAndDeleted() []scenario {
 	web := service("web", `clusterIP: 172.30.0.41, ports: [{port: 80}]`)
 	pods := slice("web", "8080", "10.180.0.1 A", "10.180.1.1 B")
 	both := []string{"10.180.0.1:8080", "10.180.1.1:8080"}
@@ -24,20 +24,20 @@ func comingAndGoing() []scenario {
 	const client, vip = "10.180.0.2", "172.30.0.41:80"
 	return []scenario{
 		{
-			covers: []int{217}, says: "a Service refuses until it has endpoints",
+			covers: []int{217}, summary: "a Service refuses until it has endpoints",
 			cluster: []string{web},
 			steps:   []step{refused(client, vip), apply(pods), reach(client, vip, original, both...)},
 		},
 		{
-			covers: []int{218}, says: "endpoints may be there before their Service",
+			covers: []int{218}, summary: "endpoints may exist before their Service",
 			cluster: []string{pods},
 			steps:   []step{unallocated(client, vip), apply(web), reach(client, vip, original, both...)},
 		},
 		{
-			covers: []int{219, 220}, says: "a Service deleted is gone, and others are unaffected; made again it works",
+			covers: []int{219, 220}, summary: "a deleted Service is removed without affecting others, and works when created again",
 			cluster: append([]string{web, pods}, other...),
 			steps: []step{
-				unbroken(client, "172.30.0.42:80",
+				uninterrupted(client, "172.30.0.42:80",
 					remove("Service/web"),
 					unallocated(client, vip), unallocated("node", vip),
 					apply(web),
@@ -50,7 +50,7 @@ func comingAndGoing() []scenario {
 			},
 		},
 		{
-			covers: []int{221}, says: "a Service made again with another ClusterIP is at the new one only",
+			covers: []int{221}, summary: "a Service created again with another ClusterIP has only the new one",
 			cluster: []string{web, pods},
 			steps: []step{
 				remove("Service/web"),
@@ -60,7 +60,7 @@ func comingAndGoing() []scenario {
 			},
 		},
 		{
-			covers: []int{225}, says: "scaled from nothing to three and back, a Service refuses, balances, refuses",
+			covers: []int{225}, summary: "a Service scaled from zero to three and back refuses, balances, refuses",
 			cluster: []string{web, slice("web", "8080")},
 			steps: []step{times(2,
 				refused(client, vip),
@@ -70,13 +70,13 @@ func comingAndGoing() []scenario {
 			)},
 		},
 		{
-			covers: []int{226}, says: "of three Services one goes and another comes, and the rest keep working",
+			covers: []int{226}, summary: "one Service is deleted and one added without interrupting others",
 			cluster: append([]string{
 				web, pods,
 				service("third", `clusterIP: 172.30.0.44, ports: [{port: 80}]`), slice("third", "8080", "10.180.1.4 B"),
 			}, other...),
 			steps: []step{
-				unbroken(client, vip, unbroken(client, "172.30.0.42:80",
+				uninterrupted(client, vip, uninterrupted(client, "172.30.0.42:80",
 					remove("Service/third", "EndpointSlice/third"),
 					apply(service("fourth", `clusterIP: 172.30.0.45, ports: [{port: 80}]`), slice("fourth", "8080", "10.180.0.5 A")),
 					reach(client, "172.30.0.45:80", original, "10.180.0.5:8080"),
@@ -87,8 +87,8 @@ func comingAndGoing() []scenario {
 	}
 }
 
-// portsChange is ports that come, go and get another name.
-func portsChange() []scenario {
+// portChanges are ports that are added, deleted and renamed.
+func portChanges() []scenario {
 	const fields = `clusterIP: 172.30.0.41, ports: `
 	one := []string{service("web", fields+`[{name: a, port: 80}]`), slice("web", "a:8080", "10.180.0.1 A")}
 	two := []string{service("web", fields+`[{name: a, port: 80}, {name: b, port: 81}]`), slice("web", "a:8080 b:8081", "10.180.0.1 A")}
@@ -96,22 +96,22 @@ func portsChange() []scenario {
 	const client, vip, second = "10.180.0.2", "172.30.0.41:80", "172.30.0.41:81"
 	return []scenario{
 		{
-			covers: []int{222, 223}, says: "a port is added and removed, and the other one is uninterrupted",
+			covers: []int{222, 223}, summary: "adding and removing a port does not interrupt another",
 			cluster: one,
 			steps: []step{
 				open("kept", client, vip, "10.180.0.1:8080"),
-				unbroken(client, vip,
-					otherPort(client, second),
+				uninterrupted(client, vip,
+					unknownPort(client, second),
 					apply(two...),
 					reach(client, second, original, "10.180.0.1:8081"),
 					apply(one...),
-					otherPort(client, second),
+					unknownPort(client, second),
 				),
-				ask("kept"),
+				send("kept"),
 			},
 		},
 		{
-			covers: []int{224}, says: "a port is renamed in the Service, then in its slices",
+			covers: []int{224}, summary: "a port is renamed in the Service, then in its slices",
 			cluster: one,
 			steps: []step{
 				apply(renamed[0]),
@@ -121,7 +121,7 @@ func portsChange() []scenario {
 			},
 		},
 		{
-			covers: []int{224}, says: "a port is renamed in the slices, then in the Service",
+			covers: []int{224}, summary: "a port is renamed in the slices, then in the Service",
 			cluster: one,
 			steps: []step{
 				apply(renamed[1]),
@@ -131,10 +131,10 @@ func portsChange() []scenario {
 			},
 		},
 		{
-			covers: []int{224}, says: "a port is renamed with the slices of both names there for a while",
+			covers: []int{224}, summary: "a port is renamed while slices with both names exist",
 			cluster: one,
 			steps: []step{
-				unbroken(client, vip,
+				uninterrupted(client, vip,
 					apply(slice("web/c", "c:8080", "10.180.0.1 A")),
 					reach(client, vip, original, "10.180.0.1:8080"),
 					apply(renamed[0]),
@@ -147,8 +147,8 @@ func portsChange() []scenario {
 	}
 }
 
-// typesChange is Services that become of another type.
-func typesChange() []scenario {
+// typeChanges are Services whose type changes.
+func typeChanges() []scenario {
 	const ports = `ports: [{port: 80}]`
 	external := service("web", `type: ExternalName, externalName: example.com`)
 	clusterIP := service("web", `clusterIP: 172.30.0.41, `+ports)
@@ -157,7 +157,7 @@ func typesChange() []scenario {
 	const client, vip, node, pod = "10.180.0.2", "172.30.0.41:80", "192.168.0.2:32000", "10.180.0.1:8080"
 	return []scenario{
 		{
-			covers: []int{227, 228}, says: "an ExternalName becomes a ClusterIP and an ExternalName again",
+			covers: []int{227, 228}, summary: "an ExternalName becomes a ClusterIP and an ExternalName again",
 			cluster: []string{external, pods},
 			steps: []step{
 				unallocated(client, vip),
@@ -168,7 +168,7 @@ func typesChange() []scenario {
 			},
 		},
 		{
-			covers: []int{229}, says: "an ExternalName becomes a NodePort and an ExternalName again",
+			covers: []int{229}, summary: "an ExternalName becomes a NodePort and an ExternalName again",
 			cluster: []string{external, pods},
 			steps: []step{
 				untouched("outside", node),
@@ -185,15 +185,15 @@ func typesChange() []scenario {
 	}
 }
 
-// throughAllTypes is one Service that is of each type in turn, with other ports
-// each time, reachable by the means of that type only. That UDP flows which
-// were there end takes a moment; new ones may have the same ports.
+// throughAllTypes is a Service that has each type in turn, with other ports each time, and must
+// be reachable only as that type. Old UDP entries are deleted with a delay, and new flows may
+// have the same ports.
 func throughAllTypes(protocol, name string) scenario {
 	port := func(fields string) string { return fmt.Sprintf("ports: [{protocol: %s, %s}]", name, fields) }
 	at := func(addr string) string { return addr + "/" + protocol }
 	const client, pod = "10.180.0.2", "10.180.0.1:8080"
 	return scenario{
-		covers: []int{230}, says: "a Service goes through all types and other ports over " + name,
+		covers: []int{230}, summary: "a Service changes through all types and several ports over " + name,
 		cluster: []string{
 			service("web", `clusterIP: 172.30.0.41, `+port("port: 80")),
 			slice("web", at("8080"), "10.180.0.1 A"),
@@ -204,33 +204,33 @@ func throughAllTypes(protocol, name string) scenario {
 			apply(service("web", `type: NodePort, clusterIP: 172.30.0.41, `+port("port: 81, nodePort: 32000"))),
 			reach(client, at("172.30.0.41:81"), original, pod),
 			reach("outside", at("192.168.0.2:32000"), masqueraded, pod),
-			soon(otherPort(client, at("172.30.0.41:80"))),
+			soon(unknownPort(client, at("172.30.0.41:80"))),
 			untouched(client, at("192.168.99.1:82")),
 			apply(loadBalancer("web", `clusterIP: 172.30.0.41, `+port("port: 82, nodePort: 32001"), "192.168.99.1")),
 			reach(client, at("172.30.0.41:82"), original, pod),
 			reach("outside", at("192.168.99.1:82"), masqueraded, pod),
 			reach("outside", at("192.168.0.2:32001"), masqueraded, pod),
 			soon(untouched("outside", at("192.168.0.2:32000"))),
-			soon(otherPort(client, at("172.30.0.41:81"))),
+			soon(unknownPort(client, at("172.30.0.41:81"))),
 			apply(service("web", `clusterIP: 172.30.0.41, `+port("port: 83"))),
 			reach(client, at("172.30.0.41:83"), original, pod),
-			soon(otherPort(client, at("172.30.0.41:82"))),
+			soon(unknownPort(client, at("172.30.0.41:82"))),
 			soon(untouched("outside", at("192.168.0.2:32001"))),
 			untouched(client, at("192.168.99.1:82")),
 		},
 	}
 }
 
-// endpointsMove is endpoints that change their slice or their address.
-func endpointsMove() []scenario {
+// endpointChanges are endpoints that move to another slice or address.
+func endpointChanges() []scenario {
 	web := service("web", `clusterIP: 172.30.0.41, ports: [{port: 80}]`)
 	const client, vip = "10.180.0.2", "172.30.0.41:80"
 	return []scenario{
 		{
-			covers: []int{231}, says: "an endpoint moves to another slice, in both for a while",
+			covers: []int{231}, summary: "an endpoint moves to another slice and is in both temporarily",
 			cluster: []string{web, slice("web/x", "8080", "10.180.0.1 A"), slice("web/y", "8080", "10.180.1.1 B")},
 			steps: []step{
-				unbroken(client, vip,
+				uninterrupted(client, vip,
 					apply(slice("web/y", "8080", "10.180.0.1 A", "10.180.1.1 B")),
 					evenly(300, client, vip, "10.180.0.1:8080", "10.180.1.1:8080"),
 					apply(slice("web/x", "8080")),
@@ -241,10 +241,10 @@ func endpointsMove() []scenario {
 			},
 		},
 		{
-			covers: []int{231}, says: "an endpoint moves to another slice, in none for a while",
+			covers: []int{231}, summary: "an endpoint moves to another slice and is in none temporarily",
 			cluster: []string{web, slice("web/x", "8080", "10.180.0.1 A"), slice("web/y", "8080", "10.180.1.1 B")},
 			steps: []step{
-				unbroken(client, vip,
+				uninterrupted(client, vip,
 					apply(slice("web/x", "8080")),
 					reach(client, vip, original, "10.180.1.1:8080"),
 					apply(slice("web/y", "8080", "10.180.0.1 A", "10.180.1.1 B")),
@@ -253,7 +253,7 @@ func endpointsMove() []scenario {
 			},
 		},
 		{
-			covers: []int{232}, says: "a pod comes back with another address, and the old one is not used",
+			covers: []int{232}, summary: "a pod is recreated with another address, and the old one is not used",
 			cluster: []string{web, slice("web", "8080", "10.180.0.1 A", "10.180.1.1 B")},
 			steps: []step{
 				apply(slice("web", "8080", "10.180.0.1 A")),
@@ -267,8 +267,8 @@ func endpointsMove() []scenario {
 	}
 }
 
-// bursts is many changes at once.
-func bursts() []scenario {
+// manyChanges are many changes in a short time.
+func manyChanges() []scenario {
 	web := []string{
 		service("web", `clusterIP: 172.30.0.41, ports: [{port: 80}]`),
 		slice("web", "8080", "10.180.0.1 A", "10.180.1.1 B"),
@@ -276,33 +276,33 @@ func bursts() []scenario {
 	const client, vip = "10.180.0.2", "172.30.0.41:80"
 	return []scenario{
 		{
-			covers: []int{233}, says: "updates that come while another is being written are written together, and the last one counts",
+			covers: []int{233}, summary: "updates during a write are combined into one write, with the last state",
 			cluster: web,
 			steps: []step{
-				whileBusy(1, thousandUpdates),
+				whileWriting(1, thousandUpdates),
 				reach(client, vip, original, "10.180.0.1:8080", "10.180.0.3:8080"),
 			},
 		},
 		{
-			covers: []int{234}, says: "an update taken back before it was written changes nothing",
+			covers: []int{234}, summary: "an update reverted before it is written causes no write",
 			cluster: web,
 			steps: []step{
-				whileBusy(0, together(
-					changeUnseen(service("web", `clusterIP: 172.30.0.41, ports: [{port: 81}]`), slice("web", "8080", "10.180.0.3 A")),
-					changeUnseen(web...),
+				whileWriting(0, sequence(
+					changeNoWait(service("web", `clusterIP: 172.30.0.41, ports: [{port: 81}]`), slice("web", "8080", "10.180.0.3 A")),
+					changeNoWait(web...),
 				)),
 				reach(client, vip, original, "10.180.0.1:8080", "10.180.1.1:8080"),
 			},
 		},
 		{
-			covers: []int{235}, says: "connections outlive a hundred replacements of endpoints, their own among them",
+			covers: []int{235}, summary: "connections survive a hundred replacements of endpoints, including their own",
 			cluster: web,
-			steps:   []step{unbroken(client, vip, manyConnections(20, hundredReplacements))},
+			steps:   []step{uninterrupted(client, vip, manyConnections(20, hundredReplacements))},
 		},
 	}
 }
 
-// thousandUpdates are a thousand versions of one slice, as fast as can be.
+// thousandUpdates writes a thousand versions of a slice as fast as possible.
 func thousandUpdates(e *env) error {
 	for i := range 1000 {
 		endpoint := fmt.Sprintf("10.180.0.%d A", 3+(999-i)%4)
@@ -313,7 +313,7 @@ func thousandUpdates(e *env) error {
 	return nil
 }
 
-// hundredReplacements replaces one endpoint after the other.
+// hundredReplacements replaces one endpoint after another.
 func hundredReplacements(e *env) error {
 	for i := range 100 {
 		a, b := fmt.Sprintf("10.180.0.%d A", 3+i%4), fmt.Sprintf("10.180.1.%d B", 1+(i+1)/2%3)
@@ -324,15 +324,16 @@ func hundredReplacements(e *env) error {
 	return nil
 }
 
-// manyConnections opens so many, and asks all of them before, between and after.
+// manyConnections opens n connections, makes the change twice, and sends on all connections
+// before, in between and after.
 func manyConnections(n int, change step) step {
 	return func(e *env) error {
-		var opens, asks []step
+		var opens, sends []step
 		for i := range n {
 			name := fmt.Sprint(i)
-			opens = append(opens, open(name, "10.180.0.2", "172.30.0.41:80"), ask(name))
-			asks = append(asks, ask(name))
+			opens = append(opens, open(name, "10.180.0.2", "172.30.0.41:80"), send(name))
+			sends = append(sends, send(name))
 		}
-		return together(together(opens...), change, together(asks...), change, together(asks...))(e)
+		return sequence(sequence(opens...), change, sequence(sends...), change, sequence(sends...))(e)
 	}
 }

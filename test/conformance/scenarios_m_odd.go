@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// oddObjects is section 7.M: object filtering and odd input.
+// oddObjects is section 7.M: filtered and invalid objects.
 func oddObjects() []scenario {
-	return slices.Concat(notOurs(), oddSlices(), oddAddresses(), externalIPs(), extremes())
+	return slices.Concat(otherProxies(), oddSlices(), oddAddresses(), externalIPs(), nameLimits())
 }
 
 // labelled is the YAML of a Service web with a label.
@@ -18,8 +18,8 @@ func labelled(label string) string {
 	return fmt.Sprintf(`{kind: Service, metadata: {name: web, labels: {%s}}, spec: {clusterIP: 172.30.0.41, ports: [{port: 80}]}}`, label)
 }
 
-// notOurs is Services and slices that say they are for somebody else.
-func notOurs() []scenario {
+// otherProxies are Services and slices with labels that exclude them.
+func otherProxies() []scenario {
 	web := service("web", `clusterIP: 172.30.0.41, ports: [{port: 80}]`)
 	other := labelled("service.kubernetes.io/service-proxy-name: foo")
 	pods := slice("web", "8080", "10.180.0.1 A")
@@ -27,7 +27,7 @@ func notOurs() []scenario {
 	const client, vip, pod = "10.180.0.2", "172.30.0.41:80", "10.180.0.1:8080"
 	return []scenario{
 		{
-			covers: []int{236, 237}, says: "a Service for another proxy is left alone, for as long as its label says so",
+			covers: []int{236, 237}, summary: "a Service with a label for another proxy is ignored while it has the label",
 			cluster: []string{other, pods},
 			steps: []step{
 				unallocated(client, vip),
@@ -42,7 +42,7 @@ func notOurs() []scenario {
 			},
 		},
 		{
-			covers: []int{238}, says: "a slice of a headless Service is left alone, for as long as its label says so",
+			covers: []int{238}, summary: "a slice with the headless label is ignored while it has the label",
 			cluster: []string{web, headless},
 			steps: []step{
 				refused(client, vip),
@@ -53,7 +53,7 @@ func notOurs() []scenario {
 			},
 		},
 		{
-			covers: []int{239}, says: "nothing is programmed for a headless Service, whose pods are reached directly",
+			covers: []int{239}, summary: "nothing is programmed for a headless Service, whose pods are reached directly",
 			cluster: []string{service("web", `clusterIP: None, ports: [{port: 8080}]`), pods},
 			steps: []step{
 				reach(client, pod, original, pod),
@@ -66,7 +66,7 @@ func notOurs() []scenario {
 	}
 }
 
-// oddSlices is slices of which not all can be used.
+// oddSlices are slices that can be used in part only.
 func oddSlices() []scenario {
 	web := service("web", `clusterIP: 172.30.0.41, ports: [{name: a, port: 80}, {name: b, port: 81}]`)
 	raw := func(name, rest string) string {
@@ -77,12 +77,12 @@ func oddSlices() []scenario {
 	const client, vip, pod = "10.180.0.2", "172.30.0.41:80", "10.180.0.1:8080"
 	return []scenario{
 		{
-			covers: []int{240}, says: "a slice of names is ignored",
+			covers: []int{240}, summary: "a slice of addressType FQDN is ignored",
 			cluster: []string{web, good, raw("names", `addressType: FQDN, ports: [{name: a, port: 8080}], endpoints: [{addresses: [example.com]}]`)},
 			steps:   []step{reach(client, vip, original, pod)},
 		},
 		{
-			covers: []int{241}, says: "a slice that names no Service is ignored",
+			covers: []int{241}, summary: "a slice without a Service name is ignored",
 			cluster: []string{
 				web, good,
 				`{kind: EndpointSlice, metadata: {name: web-lost}, ` + ports + `, endpoints: [{addresses: ["10.180.0.3"]}]}`,
@@ -91,13 +91,13 @@ func oddSlices() []scenario {
 			steps: []step{reach(client, vip, original, pod)},
 		},
 		{
-			covers: []int{242}, says: "ports without a number are ignored, and other ports of the slice work",
+			covers: []int{242}, summary: "ports without a number are ignored, and other ports of the slice work",
 			cluster: []string{web, raw("web", `addressType: IPv4,
   ports: [{name: a, port: 0}, {name: a}, {name: b, port: 8080}], endpoints: [{addresses: ["10.180.0.1"]}]`)},
 			steps: []step{refused(client, vip), reach(client, "172.30.0.41:81", original, pod)},
 		},
 		{
-			covers: []int{242}, says: "a port without a name, not even an empty one, is ignored",
+			covers: []int{242}, summary: "a slice port whose name is null, not empty, is ignored",
 			cluster: []string{
 				service("web", `clusterIP: 172.30.0.41, ports: [{port: 80}]`),
 				raw("web", `addressType: IPv4, ports: [{port: 8080}], endpoints: [{addresses: ["10.180.0.1"]}]`),
@@ -109,12 +109,12 @@ func oddSlices() []scenario {
 			},
 		},
 		{
-			covers: []int{243}, says: "an endpoint without an address is ignored",
+			covers: []int{243}, summary: "an endpoint without an address is ignored",
 			cluster: []string{web, raw("web", ports+`, endpoints: [{addresses: []}, {addresses: ["10.180.0.1"]}]`)},
 			steps:   []step{reach(client, vip, original, pod)},
 		},
 		{
-			covers: []int{244}, says: "of several addresses of an endpoint the first is used",
+			covers: []int{244}, summary: "only the first address of an endpoint is used",
 			cluster: []string{web, raw("web", ports+`, endpoints: [{addresses: ["10.180.0.1", "10.180.0.3"]}]`)},
 			pods:    []string{"10.180.0.3 A 8080/tcp"},
 			steps:   []step{reach(client, vip, original, pod)},
@@ -122,13 +122,13 @@ func oddSlices() []scenario {
 	}
 }
 
-// oddAddresses is addresses and ranges as nobody should write them.
+// oddAddresses are malformed addresses and ranges.
 func oddAddresses() []scenario {
 	const pod = "10.180.0.1:8080"
 	pods := slice("web", "8080", "10.180.0.1 A")
 	return []scenario{
 		{
-			covers: []int{245}, says: "numbers may begin with zeros, and are decimal", in: onlyIPv4,
+			covers: []int{245}, summary: "addresses with leading zeros are read as decimal", families: onlyIPv4,
 			cluster: []string{
 				loadBalancer("web", `clusterIP: 172.30.0.041, externalIPs: [192.168.099.022],
   loadBalancerSourceRanges: [203.0.113.000/025], ports: [{port: 80}]`, "001.002.003.004"),
@@ -143,7 +143,7 @@ func oddAddresses() []scenario {
 			},
 		},
 		{
-			covers: []int{246}, says: "an externalIP that is none is left out, and the others work",
+			covers: []int{246}, summary: "an invalid externalIP is ignored, the others work",
 			cluster: []string{service("web", `clusterIP: 172.30.0.41, externalIPs: ["", garbage, "1.2.3", 192.168.99.22, " "], ports: [{port: 80}]`), pods},
 			steps: []step{
 				reach("outside", "192.168.99.22:80", masqueraded, pod),
@@ -151,7 +151,7 @@ func oddAddresses() []scenario {
 			},
 		},
 		{
-			covers: []int{253}, says: "source ranges of which none can be read let nobody in (kube-proxy lets everybody in)",
+			covers: []int{253}, summary: "source ranges that are all invalid admit no client (kube-proxy admits all)",
 			cluster: []string{
 				loadBalancer("web", `clusterIP: 172.30.0.41, loadBalancerSourceRanges: [garbage, 203.0.113.0/99], ports: [{port: 80, nodePort: 32000}]`, "192.168.99.1"),
 				pods,
@@ -168,7 +168,7 @@ func oddAddresses() []scenario {
 	}
 }
 
-// externalIPs is addresses that Services claim.
+// externalIPs are addresses in spec.externalIPs.
 func externalIPs() []scenario {
 	const pod, other = "10.180.0.1:8080", "10.180.0.3:8080"
 	pods := slice("web", "8080", "10.180.0.1 A")
@@ -180,7 +180,7 @@ func externalIPs() []scenario {
 	won := func(backend string) step { return reach("outside", "192.168.99.22:80", masqueraded, backend) }
 	return []scenario{
 		{
-			covers: []int{247}, says: "an externalIP may be an address of the node",
+			covers: []int{247}, summary: "an externalIP may be an address of the node",
 			cluster: []string{service("web", `clusterIP: 172.30.0.41, externalIPs: [192.168.0.2], ports: [{port: 80}]`), pods},
 			steps: []step{
 				reach("outside", "192.168.0.2:80", masqueraded, pod),
@@ -188,7 +188,7 @@ func externalIPs() []scenario {
 			},
 		},
 		{
-			covers: []int{248}, says: "an externalIP may be on no node",
+			covers: []int{248}, summary: "an externalIP may be an address of no node",
 			cluster: []string{service("web", `clusterIP: 172.30.0.41, externalIPs: [192.168.99.22], ports: [{port: 80}]`), pods},
 			steps: []step{
 				reach("outside", "192.168.99.22:80", masqueraded, pod),
@@ -196,7 +196,7 @@ func externalIPs() []scenario {
 			},
 		},
 		{
-			covers: []int{249}, says: "of two Services that claim one address the older has it, whatever comes first (kube-proxy: either)",
+			covers: []int{249}, summary: "of two Services with the same externalIP the older gets it, in any order of events (kube-proxy: either)",
 			cluster: []string{
 				claim("web", feb, "172.30.0.41"), pods,
 				claim("zoo", jan, "172.30.0.42"), slice("zoo", "8080", "10.180.0.3 A"),
@@ -214,7 +214,7 @@ func externalIPs() []scenario {
 			},
 		},
 		{
-			covers: []int{249}, says: "of two Services as old that claim one address the first by name has it",
+			covers: []int{249}, summary: "of two Services of equal age with the same externalIP the first by name gets it",
 			cluster: []string{
 				claim("zoo", jan, "172.30.0.42"), slice("zoo", "8080", "10.180.0.3 A"),
 				claim("web", jan, "172.30.0.41"), pods,
@@ -222,7 +222,7 @@ func externalIPs() []scenario {
 			steps: []step{won(pod), apply(slice("zoo", "8080", "10.180.0.4 A")), won(pod)},
 		},
 		{
-			covers: []int{250}, says: "externalIPs can be forbidden", settings: settings{noExternalIPs: true},
+			covers: []int{250}, summary: "externalIPs can be forbidden", settings: settings{noExternalIPs: true},
 			cluster: []string{service("web", `clusterIP: 172.30.0.41, externalIPs: [192.168.99.22], ports: [{port: 80}]`), pods},
 			steps: []step{
 				untouched("10.180.0.2", "192.168.99.22:80"),
@@ -232,13 +232,13 @@ func externalIPs() []scenario {
 	}
 }
 
-// extremes is what is just allowed, or should not have been.
-func extremes() []scenario {
+// nameLimits are values at the limits of validation.
+func nameLimits() []scenario {
 	long := strings.Repeat("x", 63)
 	const pod = "10.180.0.1:8080"
 	return []scenario{
 		{
-			covers: []int{251}, says: "names may have 63 characters and begin with a digit",
+			covers: []int{251}, summary: "names may have 63 characters and begin with a digit",
 			cluster: []string{
 				service(long, `clusterIP: 172.30.0.41, `+clientIP+`, ports: [{name: `+long+`, port: 80}]`),
 				slice(long, long+":8080", "10.180.0.1 A"),
@@ -256,7 +256,7 @@ func extremes() []scenario {
 			},
 		},
 		{
-			covers: []int{252}, says: "affinity without a timeout has the default one",
+			covers: []int{252}, summary: "affinity without a timeout uses the default timeout",
 			cluster: []string{
 				service("web", `clusterIP: 172.30.0.41, sessionAffinity: ClientIP, ports: [{port: 80}]`),
 				slice("web", "8080", "10.180.0.1 A", "10.180.1.1 B"),
@@ -264,8 +264,8 @@ func extremes() []scenario {
 				slice("other", "8080", "10.180.0.1 A", "10.180.1.1 B"),
 			},
 			steps: []step{
-				sticks("web", "10.180.0.2", "172.30.0.41:80", pod, "10.180.1.1:8080"),
-				sticks("other", "10.180.0.2", "172.30.0.42:80", pod, "10.180.1.1:8080"),
+				keepsBackend("web", "10.180.0.2", "172.30.0.41:80", pod, "10.180.1.1:8080"),
+				keepsBackend("other", "10.180.0.2", "172.30.0.42:80", pod, "10.180.1.1:8080"),
 			},
 		},
 	}

@@ -6,11 +6,11 @@ import "slices"
 
 // restarts is section 7.O: robustness and restart.
 func restarts() []scenario {
-	return slices.Concat(whileStopped(), disturbed(), beside())
+	return slices.Concat(whileStopped(), interference(), otherPrograms())
 }
 
-// ofEveryKind is a cluster with one of each thing that is kept in the kernel.
-func ofEveryKind() []string {
+// everyKind is a cluster with one of each kind of entry in the kernel.
+func everyKind() []string {
 	return []string{
 		service("web", `type: NodePort, clusterIP: 172.30.0.41, externalIPs: [192.168.99.22],
   ports: [{name: t, port: 80, nodePort: 32000}, {name: u, port: 53, protocol: UDP}, {name: s, port: 90, protocol: SCTP}]`),
@@ -26,10 +26,10 @@ func ofEveryKind() []string {
 	}
 }
 
-// everyKindWorks is a look at all of them.
+// everyKindWorks checks all Services of everyKind.
 func everyKindWorks() step {
 	const client, here, there = "10.180.0.2", "10.180.0.1:8080", "10.180.1.1:8080"
-	return together(
+	return sequence(
 		reach(client, "172.30.0.41:80", original, here, there),
 		reach("outside", "192.168.0.2:32000", masqueraded, here, there),
 		reach("outside", "192.168.99.22:80", masqueraded, here, there),
@@ -38,64 +38,64 @@ func everyKindWorks() step {
 		refused(client, "172.30.0.44:80"),
 		dropped(client, "172.30.0.45:80"),
 		unallocated(client, "172.30.0.50:80"),
-		sticks("client", client, "172.30.0.42:80", here, there),
+		keepsBackend("client", client, "172.30.0.42:80", here, there),
 	)
 }
 
-// whileStopped is what holds while no proxy runs, and what a new one makes of it.
+// whileStopped are changes while no proxy runs, and restarts.
 func whileStopped() []scenario {
 	const client, vip = "10.180.0.2", "172.30.0.41:80"
 	return []scenario{
 		{
-			covers: []int{273}, says: "Services work while the proxy is not there, changes wait for it",
-			cluster: ofEveryKind(),
+			covers: []int{273}, summary: "Services work while the proxy is stopped, and changes are applied when it starts",
+			cluster: everyKind(),
 			steps: []step{
 				everyKindWorks(),
 				open("kept", client, vip, "10.180.0.1:8080", "10.180.1.1:8080"),
-				unbroken(client, vip, unbroken("outside", "192.168.0.2:32000",
+				uninterrupted(client, vip, uninterrupted("outside", "192.168.0.2:32000",
 					stopProxy,
 					everyKindWorks(),
-					changeUnseen(slice("web", "t:8080 u:53/udp s:90/sctp", "10.180.0.3 A"), service("new", `clusterIP: 172.30.0.46, ports: [{port: 80}]`)),
+					changeNoWait(slice("web", "t:8080 u:53/udp s:90/sctp", "10.180.0.3 A"), service("new", `clusterIP: 172.30.0.46, ports: [{port: 80}]`)),
 					everyKindWorks(),
 					unallocated(client, "172.30.0.46:80"),
 					startProxy,
 					reach(client, vip, original, "10.180.0.3:8080"),
 					refused(client, "172.30.0.46:80"),
 				)),
-				ask("kept"),
+				send("kept"),
 			},
 		},
 		{
-			covers: []int{274}, says: "a restart with nothing changed writes nothing, and disturbs neither connections nor memories",
-			cluster: append(ofEveryKind(), service("last", `clusterIP: 172.30.0.48, ports: [{name: u, port: 53, protocol: UDP}]`)),
+			covers: []int{274}, summary: "a restart without changes writes nothing, and keeps connections and affinity",
+			cluster: append(everyKind(), service("last", `clusterIP: 172.30.0.48, ports: [{name: u, port: 53, protocol: UDP}]`)),
 			steps: []step{
-				sameProcess,
+				requireInProcess,
 				everyKindWorks(),
 				open("tcp", client, vip, "10.180.0.1:8080", "10.180.1.1:8080"),
 				open("udp", client, "172.30.0.41:53/udp", "10.180.0.1:53", "10.180.1.1:53"),
 				open("sctp", client, "172.30.0.41:90/sctp", "10.180.0.1:90", "10.180.1.1:90"),
-				// The flow that ends by a later change shows that the restart is over.
-				unbroken(client, vip, unbroken("outside", "192.168.0.2:32000", times(3,
-					changeUnseen(slice("last", "u:53/udp", "10.180.0.4 A")),
+				// The entry deleted by a later change shows that the restart is complete.
+				uninterrupted(client, vip, uninterrupted("outside", "192.168.0.2:32000", times(3,
+					changeNoWait(slice("last", "u:53/udp", "10.180.0.4 A")),
 					soon(reach(client, "172.30.0.48:53/udp", original, "10.180.0.4:53")),
 					open("last", client, "172.30.0.48:53/udp", "10.180.0.4:53"),
-					fates(together(restartWithoutChange, removeUnseen("EndpointSlice/last")),
-						ends("last"), stays("tcp"), stays("udp"), stays("sctp")),
+					entriesAfter(sequence(restartWithoutChange, removeNoWait("EndpointSlice/last")),
+						entryDeleted("last"), entryKept("tcp"), entryKept("udp"), entryKept("sctp")),
 				))),
-				ask("tcp"), ask("udp"), ask("sctp"),
+				send("tcp"), send("udp"), send("sctp"),
 				everyKindWorks(),
 			},
 		},
 		{
-			covers: []int{274}, says: "a restart with Services changed brings all up to date, with no moment without rules",
-			cluster: append(ofEveryKind(), service("old", `clusterIP: 172.30.0.46, ports: [{port: 80}], `+clientIP), slice("old", "8080", "10.180.0.4 A")),
+			covers: []int{274}, summary: "a restart with Services changed brings all up to date, with no moment without rules",
+			cluster: append(everyKind(), service("old", `clusterIP: 172.30.0.46, ports: [{port: 80}], `+clientIP), slice("old", "8080", "10.180.0.4 A")),
 			steps: []step{
 				everyKindWorks(),
 				reach(client, "172.30.0.46:80", original, "10.180.0.4:8080"),
-				unbroken(client, vip, unbroken("outside", "192.168.0.2:32000",
+				uninterrupted(client, vip, uninterrupted("outside", "192.168.0.2:32000",
 					stopProxy,
-					removeUnseen("Service/old", "EndpointSlice/old"),
-					changeUnseen(
+					removeNoWait("Service/old", "EndpointSlice/old"),
+					changeNoWait(
 						service("new", `clusterIP: 172.30.0.47, ports: [{port: 80}]`), slice("new", "8080", "10.180.0.5 A"),
 						slice("inside", "8080", "10.180.0.5 A"),
 						slice("web", "t:8080 u:53/udp s:90/sctp", "10.180.0.1 A", "10.180.1.3 B"),
@@ -111,13 +111,14 @@ func whileStopped() []scenario {
 	}
 }
 
-// disturbed is other programs, a kernel that refuses, and the end.
-func disturbed() []scenario {
+// interference are other programs that delete or add rules, a kernel that rejects changes, and
+// cleanup.
+func interference() []scenario {
 	const client, vip = "10.180.0.2", "172.30.0.41:80"
 	return []scenario{
 		{
-			covers: []int{277}, says: "rules that somebody deleted are back at once, and whole",
-			cluster: ofEveryKind(),
+			covers: []int{277}, summary: "rules that another program deleted are restored completely at once",
+			cluster: everyKind(),
 			steps: []step{
 				everyKindWorks(),
 				flushRules,
@@ -129,12 +130,12 @@ func disturbed() []scenario {
 			},
 		},
 		{
-			covers: []int{278}, says: "a change that the kernel refuses leaves all as it was, and is tried again",
-			cluster: ofEveryKind(),
+			covers: []int{278}, summary: "a change that the kernel rejects changes nothing, and is retried",
+			cluster: everyKind(),
 			steps: []step{
 				everyKindWorks(),
-				unbroken(client, vip, rejecting(
-					changeUnseen(slice("web", "t:8080 u:53/udp s:90/sctp", "10.180.0.3 A"), slice("empty", "8080", "10.180.0.3 A")),
+				uninterrupted(client, vip, whileRejected(
+					changeNoWait(slice("web", "t:8080 u:53/udp s:90/sctp", "10.180.0.3 A"), slice("empty", "8080", "10.180.0.3 A")),
 					everyKindWorks(),
 				)),
 				reach(client, vip, original, "10.180.0.3:8080"),
@@ -142,16 +143,16 @@ func disturbed() []scenario {
 			},
 		},
 		{
-			covers: []int{279}, says: "somebody else's rules at the same hooks are never touched",
-			cluster: ofEveryKind(),
+			covers: []int{279}, summary: "rules of other programs at the same hooks are never changed",
+			cluster: everyKind(),
 			steps: []step{
-				besideForeign(
+				withForeignRules(
 					everyKindWorks(),
 					apply(slice("web", "t:8080 u:53/udp s:90/sctp", "10.180.0.3 A")),
 					reach(client, vip, original, "10.180.0.3:8080"),
 					stopProxy, startProxy,
 					reach(client, vip, original, "10.180.0.3:8080"),
-					removed,
+					removeRules,
 					untouched(client, vip),
 					startProxy,
 					reach(client, vip, original, "10.180.0.3:8080"),
@@ -159,8 +160,8 @@ func disturbed() []scenario {
 			},
 		},
 		{
-			covers: []int{282}, says: "cleaned up, nothing is left, nothing is translated, and it can begin again",
-			cluster: ofEveryKind(),
+			covers: []int{282}, summary: "after a cleanup no rules remain, nothing is translated, and the proxy can start again",
+			cluster: everyKind(),
 			steps: []step{
 				everyKindWorks(),
 				cleanUp,
@@ -177,47 +178,47 @@ func disturbed() []scenario {
 	}
 }
 
-// beside is what a mode shares with other programs, and with other modes.
-func beside() []scenario {
+// otherPrograms are the xtables lock, and a switch to another mode.
+func otherPrograms() []scenario {
 	const client, vip = "10.180.0.2", "172.30.0.41:80"
 	return []scenario{
 		{
-			covers: []int{280}, says: "a change waits while another program has the lock of iptables, where there is one",
-			cluster: ofEveryKind(),
+			covers: []int{280}, summary: "a change waits while another program holds the xtables lock, in iptables-legacy only",
+			cluster: everyKind(),
 			steps: []step{
 				everyKindWorks(),
 				whileLocked(
-					changeUnseen(slice("web", "t:8080 u:53/udp s:90/sctp", "10.180.0.3 A")),
-					on(locking, lockAwaited, everyKindWorks()).
-						otherwise(settled),
+					changeNoWait(slice("web", "t:8080 u:53/udp s:90/sctp", "10.180.0.3 A")),
+					when(usesXtablesLock, lockAwaited, everyKindWorks()).
+						otherwise(settle),
 				),
 				soon(reach(client, vip, original, "10.180.0.3:8080")),
-				settled,
+				settle,
 				reach("outside", "192.168.0.2:32000", masqueraded, "10.180.0.3:8080"),
 			},
 		},
 		{
-			covers: []int{281}, says: "switched to another mode and back, with connections kept and no moment without rules",
-			cluster: ofEveryKind(),
+			covers: []int{281}, summary: "switching to another mode and back keeps connections, with rules at every moment",
+			cluster: everyKind(),
 			steps: []step{
 				everyKindWorks(),
 				open("tcp", client, vip, "10.180.0.1:8080", "10.180.1.1:8080"),
 				open("udp", client, "172.30.0.41:53/udp", "10.180.0.1:53", "10.180.1.1:53"),
-				unbroken(client, vip, unbroken("outside", "192.168.0.2:32000", times(2,
-					fates(switched, stays("tcp"), stays("udp")),
-					forget("client"), // which is in the rules of a mode
+				uninterrupted(client, vip, uninterrupted("outside", "192.168.0.2:32000", times(2,
+					entriesAfter(switchMode, entryKept("tcp"), entryKept("udp")),
+					forget("client"), // affinity is part of the rules of a mode
 					everyKindWorks(),
 				))),
-				ask("tcp"), ask("udp"),
+				send("tcp"), send("udp"),
 			},
 		},
 	}
 }
 
-// forget has a memory be nothing to go by.
-func forget(memory string) step {
+// forget deletes the backend that keepsBackend stored under a key.
+func forget(key string) step {
 	return func(e *env) error {
-		delete(e.answered, memory)
+		delete(e.answered, key)
 		return nil
 	}
 }

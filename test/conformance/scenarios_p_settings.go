@@ -2,8 +2,8 @@
 
 package conformance
 
-// settingsThatShow is section 7.P, as far as clients see anything of it.
-func settingsThatShow() []scenario {
+// visibleSettings is section 7.P: settings that affect connections.
+func visibleSettings() []scenario {
 	aNode := func(address4, address6 string) string {
 		return `{kind: Node, metadata: {name: node-a}, status: {addresses: [
   {type: InternalIP, address: ` + address4 + `}, {type: InternalIP, address: "` + address6 + `"}]}}`
@@ -15,17 +15,17 @@ func settingsThatShow() []scenario {
 	const pod = "10.180.0.1:8080"
 	return []scenario{
 		{
-			covers: []int{291}, says: "a prefix together with all is all", cluster: web,
+			covers: []int{291}, summary: "nodePortAddresses with a prefix and all addresses include all addresses", cluster: web,
 			settings: settings{nodePorts: []string{"192.168.1.0/24", "all"}},
 			steps: []step{
 				reach("outside", "192.168.1.2:32000", masqueraded, pod),
 				reach("outside", "192.168.0.2:32000", masqueraded, pod),
-				gainAddress("192.168.0.77"),
+				addAddress("192.168.0.77"),
 				soon(reach("outside", "192.168.0.77:32000", masqueraded, pod)),
 			},
 		},
 		{
-			covers: []int{297}, says: "when the Node has another address NodePorts are there at once (kube-proxy ends)", cluster: web,
+			covers: []int{297}, summary: "when the address of the Node changes NodePorts move at once (kube-proxy exits)", cluster: web,
 			settings: settings{nodePorts: []string{"primary"}},
 			steps: []step{
 				open("kept", "outside", "192.168.0.2:32000", pod),
@@ -34,11 +34,11 @@ func settingsThatShow() []scenario {
 				apply(aNode("192.168.1.2", "2001:db8:1::2")),
 				reach("outside", "192.168.1.2:32000", masqueraded, pod),
 				untouched("outside", "192.168.0.2:32000"),
-				ask("kept", pod),
+				send("kept", pod),
 			},
 		},
 		{
-			covers: []int{301}, says: "a host that cannot do IPv6 serves IPv4, and leaves IPv6 alone", in: dualStack,
+			covers: []int{301}, summary: "a host without IPv6 serves IPv4, and IPv6 is not handled", families: dualStack,
 			settings: settings{disabledFamily: "IPv6"},
 			cluster: []string{
 				service("web", `type: NodePort, clusterIPs: [172.30.0.41, "fd00:172:30::41"], ports: [{port: 80, nodePort: 32000}]`),

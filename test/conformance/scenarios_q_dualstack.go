@@ -4,8 +4,8 @@ package conformance
 
 import "slices"
 
-// bothStacks is section 7.Q: dual-stack and SCTP.
-func bothStacks() []scenario {
+// dualStackSection is section 7.Q: dual-stack and SCTP.
+func dualStackSection() []scenario {
 	return slices.Concat(dualStackServices(), dualStackFrontends(), sctpServices(), serviceCIDRs())
 }
 
@@ -21,7 +21,7 @@ const (
 func slice4() string { return slice("web/4", "8080", "10.180.0.1 A", "10.180.1.1 B") }
 func slice6() string { return slice("web/6", "8080", "fd00:10:180::1 A", "fd00:10:180:1::1 B") }
 
-// dualStackServices is which endpoints belong to which ClusterIP.
+// dualStackServices are Services with ClusterIPs of one or both families.
 func dualStackServices() []scenario {
 	const empty6 = `{kind: EndpointSlice, metadata: {name: web-6, labels: {kubernetes.io/service-name: web}},
   addressType: IPv6, ports: [{name: "", port: 8080}], endpoints: []}`
@@ -31,22 +31,22 @@ func dualStackServices() []scenario {
 	}
 	return []scenario{
 		{
-			covers: []int{302}, says: "each ClusterIP has the endpoints of its own family", in: dualStack,
+			covers: []int{302}, summary: "each ClusterIP has the endpoints of its own family", families: dualStack,
 			cluster: []string{service("web", dualIPs+onePortHTTP), slice4(), slice6()},
 			steps:   each,
 		},
 		{
-			covers: []int{303}, says: "a Service of IPv6 alone has nothing in IPv4", in: dualStack,
+			covers: []int{303}, summary: "an IPv6 Service is not served in IPv4", families: dualStack,
 			cluster: []string{service("web", `clusterIPs: ["fd00:172:30::41"], ipFamilies: [IPv6], `+onePortHTTP), slice4(), slice6()},
 			steps:   []step{reach(dualClient, vip6, original, pod6, far6), unallocated(dualClient, vip4)},
 		},
 		{
-			covers: []int{303}, says: "a Service of IPv4 alone has nothing in IPv6", in: dualStack,
+			covers: []int{303}, summary: "an IPv4 Service is not served in IPv6", families: dualStack,
 			cluster: []string{service("web", `clusterIPs: [172.30.0.41], ipFamilies: [IPv4], `+onePortHTTP), slice4(), slice6()},
 			steps:   []step{reach(dualClient, vip4, original, pod4, far4), unallocated(dualClient, vip6)},
 		},
 		{
-			covers: []int{304}, says: "the order of families does not matter", in: dualStack,
+			covers: []int{304}, summary: "the order of families does not matter", families: dualStack,
 			cluster: []string{
 				service("web", `clusterIPs: ["fd00:172:30::41", 172.30.0.41], ipFamilies: [IPv6, IPv4], `+onePortHTTP),
 				slice6(), slice4(),
@@ -54,12 +54,12 @@ func dualStackServices() []scenario {
 			steps: each,
 		},
 		{
-			covers: []int{306}, says: "an IPv6 pod that reaches itself sees an IPv6 address of the node", in: onlyIPv6,
+			covers: []int{306}, summary: "an IPv6 pod that connects to itself by the ClusterIP sees an IPv6 address of the node", families: onlyIPv6,
 			cluster: []string{service("web", `clusterIP: 172.30.0.41, `+onePortHTTP), slice("web", "8080", "10.180.0.1 A")},
 			steps:   []step{reach("10.180.0.1", "172.30.0.41:80", masqueraded, "10.180.0.1:8080")},
 		},
 		{
-			covers: []int{307}, says: "endpoints in one family only: the other one refuses", in: dualStack,
+			covers: []int{307}, summary: "with endpoints in one family only the other family refuses", families: dualStack,
 			cluster: []string{service("web", dualIPs+onePortHTTP), slice4(), empty6},
 			steps: []step{
 				refused(dualClient, vip6),
@@ -72,10 +72,10 @@ func dualStackServices() []scenario {
 			},
 		},
 		{
-			covers: []int{302}, says: "a Service gains and loses a family, and the other one is uninterrupted", in: dualStack,
+			covers: []int{302}, summary: "adding and removing a family does not interrupt the other", families: dualStack,
 			cluster: []string{service("web", `clusterIPs: [172.30.0.41], ipFamilies: [IPv4], `+onePortHTTP), slice4(), slice6()},
 			steps: []step{
-				unbroken(dualClient, vip4,
+				uninterrupted(dualClient, vip4,
 					unallocated(dualClient, vip6),
 					apply(service("web", dualIPs+onePortHTTP)),
 					reach(dualClient, vip6, original, pod6, far6),
@@ -87,7 +87,7 @@ func dualStackServices() []scenario {
 	}
 }
 
-// dualStackFronts is NodePorts and load balancers.
+// dualStackFrontends are NodePorts and load balancers.
 func dualStackFrontends() []scenario {
 	const http4, http6 = "192.168.99.1:80", "[fd00:192:168:99::1]:80"
 	ranged := func(ranges string) string {
@@ -95,7 +95,7 @@ func dualStackFrontends() []scenario {
 	}
 	return []scenario{
 		{
-			covers: []int{305}, says: "a NodePort works in both families", in: dualStack,
+			covers: []int{305}, summary: "a NodePort works in both families", families: dualStack,
 			cluster: []string{service("web", `type: NodePort, `+dualIPs+`ports: [{port: 80, nodePort: 32000}]`), slice4(), slice6()},
 			steps: []step{
 				reach("outside", "192.168.0.2:32000", masqueraded, pod4, far4),
@@ -105,7 +105,7 @@ func dualStackFrontends() []scenario {
 			},
 		},
 		{
-			covers: []int{308}, says: "source ranges hold for their own family", in: dualStack,
+			covers: []int{308}, summary: "source ranges apply to their own family", families: dualStack,
 			cluster: []string{ranged(`203.0.113.0/25, "2001:db8:113::130/128"`), slice4(), slice6()},
 			steps: []step{
 				reach("outside", http4, masqueraded, pod4, far4),
@@ -120,7 +120,7 @@ func dualStackFrontends() []scenario {
 			},
 		},
 		{
-			covers: []int{308}, says: "source ranges of one family close the other one (kube-proxy leaves it open)", in: dualStack,
+			covers: []int{308}, summary: "source ranges of one family block the other (kube-proxy admits all clients there)", families: dualStack,
 			cluster: []string{ranged(`203.0.113.0/24`), slice4(), slice6()},
 			steps: []step{
 				reach("outside", http4, masqueraded, pod4, far4),
@@ -133,7 +133,7 @@ func dualStackFrontends() []scenario {
 	}
 }
 
-// sctpServices is SCTP, which is translated as the others are.
+// sctpServices are SCTP Services.
 func sctpServices() []scenario {
 	const client, vip = "10.180.0.2", "172.30.0.41:5060/sctp"
 	const here, there = "10.180.0.1:5060", "10.180.1.1:5060"
@@ -141,7 +141,7 @@ func sctpServices() []scenario {
 	pods := slice("web", "5060/sctp", "10.180.0.1 A", "10.180.1.1 B")
 	return []scenario{
 		{
-			covers: []int{309}, says: "SCTP is balanced and masqueraded as TCP is",
+			covers: []int{309}, summary: "SCTP is balanced and masqueraded like TCP",
 			cluster: []string{web, pods},
 			steps: []step{
 				reach(client, vip, original, here, there),
@@ -149,14 +149,14 @@ func sctpServices() []scenario {
 				reach("node", vip, anySource, here, there),
 				reach("outside", "192.168.0.2:32000/sctp", masqueraded, here, there),
 				evenly(300, client, vip, here, there),
-				otherPort(client, "172.30.0.41:5061/sctp"),
+				unknownPort(client, "172.30.0.41:5061/sctp"),
 				apply(slice("web", "5060/sctp")),
-				soon(refused(client, vip)), // not by a port of before: those associations stay
+				soon(refused(client, vip)), // from a new source port: associations of earlier ones stay
 				soon(refused("outside", "192.168.0.2:32000/sctp")),
 			},
 		},
 		{
-			covers: []int{310}, says: "an association to an endpoint that is deleted is left to itself",
+			covers: []int{310}, summary: "an SCTP association to a deleted endpoint is not touched",
 			cluster: []string{
 				service("web", `clusterIP: 172.30.0.41, ports: [{name: s, port: 5060, protocol: SCTP}, {name: u, port: 5060, protocol: UDP}]`),
 				slice("web", "s:5060/sctp u:5060/udp", "10.180.0.1 A"),
@@ -164,21 +164,21 @@ func sctpServices() []scenario {
 			steps: []step{
 				open("kept", client, vip, here),
 				open("udp", client, "172.30.0.41:5060/udp", here),
-				fates(apply(slice("web", "s:5060/sctp u:5060/udp", "10.180.1.1 B")), ends("udp"), stays("kept")),
-				ask("kept", here),
-				fates(remove("Service/web"), ends("udp"), stays("kept")),
-				ask("kept", here),
+				entriesAfter(apply(slice("web", "s:5060/sctp u:5060/udp", "10.180.1.1 B")), entryDeleted("udp"), entryKept("kept")),
+				send("kept", here),
+				entriesAfter(remove("Service/web"), entryDeleted("udp"), entryKept("kept")),
+				send("kept", here),
 			},
 		},
 		{
-			covers: []int{311}, says: "SCTP Services do not load the sctp module",
+			covers: []int{311}, summary: "SCTP Services do not load the sctp module",
 			cluster: []string{service("other", `clusterIP: 172.30.0.42, ports: [{port: 80}]`)},
 			steps: []step{
 				withoutLoadingSCTP(
 					apply(web, pods),
 					reach(client, vip, original, here, there),
 					apply(service("web", `clusterIP: 172.30.0.41, `+clientIP+`, ports: [{port: 5060, protocol: SCTP}]`)),
-					sticks("client", "10.180.0.3", vip, here, there),
+					keepsBackend("client", "10.180.0.3", vip, here, there),
 					remove("Service/web", "EndpointSlice/web"),
 				),
 			},
@@ -186,7 +186,7 @@ func sctpServices() []scenario {
 	}
 }
 
-// serviceCIDRs is ranges of ClusterIPs that come and go.
+// serviceCIDRs are ServiceCIDRs that are added and deleted.
 func serviceCIDRs() []scenario {
 	const client = "10.180.0.2"
 	more := func(name, cidrs string) string {
@@ -194,7 +194,7 @@ func serviceCIDRs() []scenario {
 	}
 	return []scenario{
 		{
-			covers: []int{312}, says: "a ServiceCIDR added is served and guarded at once, and one deleted no longer",
+			covers: []int{312}, summary: "a ServiceCIDR takes effect at once when added, and none when deleted",
 			cluster: []string{service("other", `clusterIP: 172.30.0.42, ports: [{port: 80}]`)},
 			steps: []step{
 				untouched(client, "172.31.0.50:80"),

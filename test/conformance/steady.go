@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// together makes one step of several. The first step that fails ends it.
-func together(steps ...step) step {
+// sequence combines steps to one. The first step that fails ends it.
+func sequence(steps ...step) step {
 	return func(e *env) error {
 		for _, s := range steps {
 			if err := s(e); err != nil {
@@ -23,21 +23,21 @@ func together(steps ...step) step {
 	}
 }
 
-// unbroken has a client connect again and again while the steps run, beginning before
-// the first step. Each connection must be answered, by any backend.
-func unbroken(from, to string, steps ...step) step {
+// uninterrupted makes a client connect continuously while the steps run, starting before the
+// first one. Any backend may answer, but no connection may fail.
+func uninterrupted(from, to string, steps ...step) step {
 	return func(e *env) error {
 		client, probe, err := e.probe(from, to)
 		if err != nil {
 			return err
 		}
-		p := &prober{over: make(chan struct{}), ended: make(chan struct{})}
+		p := &prober{stop: make(chan struct{}), ended: make(chan struct{})}
 		go p.run(client, probe)
-		p.await(1) // if it fails, err has the reason
+		p.await(1) // a failure is reported below, in p.err
 		e.probers = append(e.probers, p)
-		err = together(steps...)(e)
+		err = sequence(steps...)(e)
 		e.probers = e.probers[:len(e.probers)-1]
-		close(p.over)
+		close(p.stop)
 		<-p.ended
 		if p.err != nil {
 			err = errors.Join(err, fmt.Errorf("%s to %s: %w", from, to, p.err))
@@ -46,20 +46,20 @@ func unbroken(from, to string, steps ...step) step {
 	}
 }
 
-// prober makes one connection after the other.
+// prober makes one connection after another.
 type prober struct {
-	over     chan struct{} // closed to end it
+	stop     chan struct{} // closed to stop the prober
 	answered atomic.Int64  // connections
 	ended    chan struct{} // closed when it has ended
 	err      error         // valid once ended is closed
 }
 
-// run connects until over is closed, and ends at the first connection that fails.
+// run connects until stop is closed, or a connection fails.
 func (p *prober) run(client *lab.Host, probe lab.Probe) {
 	defer close(p.ended)
 	for {
 		select {
-		case <-p.over:
+		case <-p.stop:
 			if p.answered.Load() == 0 {
 				p.err = errors.New("never connected")
 			}
@@ -85,8 +85,8 @@ func (p *prober) await(n int64) {
 	}
 }
 
-// connections waits until the client of each surrounding unbroken has made n more
-// connections, or failed to.
+// connections waits until the client of each surrounding uninterrupted step has made n more
+// connections, or has failed.
 func connections(n int64) step {
 	return func(e *env) error {
 		for _, p := range e.probers {
@@ -96,8 +96,9 @@ func connections(n int64) step {
 	}
 }
 
-// dropNew makes a pod drop new TCP connections silently, as if it were gone; its
-// open connections may end. Connections that clients began before are answered first.
+// dropNew makes a pod drop new TCP connections without an answer, as if it were gone; open
+// connections may end normally. It first waits for the connections that clients have already
+// started.
 func dropNew(pod string) step {
 	return func(e *env) error {
 		if err := connections(1)(e); err != nil {

@@ -11,64 +11,64 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// enactForSteps builds a scenario to try steps in, with the real proxy.
-func enactForSteps(t *testing.T) *env {
+// setUpForSteps sets up a scenario with the real proxy in which a test runs single steps.
+func setUpForSteps(t *testing.T) *env {
 	t.Helper()
 	return scenario{
 		cluster: exposed("Cluster", "10.180.0.1 A", "10.180.1.1 B"),
 		lab:     lab.Options{Timeout: time.Second},
-	}.enact(t, nftablesPlane(), translator{})
+	}.setUp(t, nftablesPlane(), translator{})
 }
 
-func TestTogetherEndsAtTheFirstFailure(t *testing.T) {
+func TestSequenceEndsAtTheFirstFailure(t *testing.T) {
 	var done []string
-	does := func(name string, err error) step {
+	record := func(name string, err error) step {
 		return func(*env) error {
 			done = append(done, name)
 			return err
 		}
 	}
 	want := errors.New("wrong")
-	err := together(does("a", nil), does("b", want), does("c", nil))(nil)
+	err := sequence(record("a", nil), record("b", want), record("c", nil))(nil)
 	if !errors.Is(err, want) || strings.Join(done, " ") != "a b" {
-		t.Errorf("did %v and said %v", done, err)
+		t.Errorf("ran %v and returned %v", done, err)
 	}
-	if err := together()(nil); err != nil {
-		t.Errorf("nothing to do said %v", err)
+	if err := sequence()(nil); err != nil {
+		t.Errorf("the empty sequence returned %v", err)
 	}
 }
 
-func TestUnbrokenDetectsGaps(t *testing.T) {
+func TestUninterruptedDetectsGaps(t *testing.T) {
 	endpoint := func(text string) step { return apply(slice("web", "80", text)) }
 	local, remote := endpoint("10.180.0.1 A"), endpoint("10.180.1.1 B")
 	for _, c := range []struct {
-		says  string
+		name  string
 		from  string
 		steps []step
 		want  string // in the error; "" for none
 	}{
-		{"a pod goes before the proxy stops using it", aPod, []step{local, dropNew("10.180.0.1"), connections(20), remote}, "timed out"},
-		{"a pod goes after the proxy stopped using it", aPod, []step{local, remote, dropNew("10.180.0.1"), connections(20)}, ""},
-		{"a pod of node B goes", aPod, []step{remote, dropNew("10.180.1.1"), connections(20)}, "timed out"},
-		{"all pods go", aPod, []step{remove("EndpointSlice/web"), connections(20), local}, "refused"},
+		{"a pod stops before the proxy stops using it", aPod, []step{local, dropNew("10.180.0.1"), connections(20), remote}, "timed out"},
+		{"a pod stops after the proxy stopped using it", aPod, []step{local, remote, dropNew("10.180.0.1"), connections(20)}, ""},
+		{"a pod of node B stops", aPod, []step{remote, dropNew("10.180.1.1"), connections(20)}, "timed out"},
+		{"the slice is deleted", aPod, []step{remove("EndpointSlice/web"), connections(20), local}, "refused"},
 		{"a step fails", aPod, []step{remove("Service/other")}, "no Service/other"},
-		{"nobody connects", "nobody", nil, "unknown host"},
+		{"no such client", "no-such-host", nil, "unknown host"},
 	} {
-		t.Run(c.says, func(t *testing.T) {
+		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			err := unbroken(c.from, inside, c.steps...)(enactForSteps(t))
+			err := uninterrupted(c.from, inside, c.steps...)(setUpForSteps(t))
 			if c.want == "" && err != nil {
-				t.Errorf("unbroken returned %v", err)
+				t.Errorf("uninterrupted returned %v", err)
 			}
 			if c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
-				t.Errorf("unbroken returned %v, want %q", err, c.want)
+				t.Errorf("uninterrupted returned %v, want %q", err, c.want)
 			}
 		})
 	}
 }
 
-func TestForgottenSeesMemory(t *testing.T) {
-	e := enactForSteps(t)
+func TestForgottenDetectsAffinity(t *testing.T) {
+	e := setUpForSteps(t)
 	always := []string{slice("web", "80", "10.180.0.1 A")}
 	err := forgotten(aPod, inside, always, "10.180.0.1:80", "10.180.1.1:80")(e)
 	if err == nil || !strings.Contains(err.Error(), "always reached") {
@@ -77,7 +77,7 @@ func TestForgottenSeesMemory(t *testing.T) {
 }
 
 func TestRefusedByDistinguishesMessages(t *testing.T) {
-	e := enactForSteps(t)
+	e := setUpForSteps(t)
 	if err := remove("EndpointSlice/web")(e); err != nil {
 		t.Fatal(err)
 	}
@@ -85,6 +85,6 @@ func TestRefusedByDistinguishesMessages(t *testing.T) {
 		t.Error(err)
 	}
 	if err := refusedBy(aPod, inside, lab.ICMP{Type: 3, Code: 13})(e); err == nil {
-		t.Error("took port unreachable for another message")
+		t.Error("accepted port unreachable as another message")
 	}
 }

@@ -13,22 +13,22 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// step is one thing that happens in a scenario, or one look at what clients
-// see. It says what is not as it should be.
+// step is one action of a scenario, or one check of the connections of clients. The error says
+// what is wrong.
 type step func(*env) error
 
-// source is which address of the client a backend sees.
+// source is the client address that a backend sees.
 type source uint8
 
 const (
 	anySource   source = iota
-	original           // the client's own
-	masqueraded        // one of node A
+	original           // the client's own address
+	masqueraded        // an address of node A
 )
 
-// reach has a client connect so often that each backend must have answered, and
-// nobody else may. To is "172.30.0.41:80" (TCP), "172.30.0.41:53/udp" ...;
-// how clients are named see env.host.
+// reach verifies that exactly the given backends answer a client: it connects so often that
+// each of them must have answered. To is "172.30.0.41:80" (TCP) or "172.30.0.41:53/udp"; for
+// the names of clients see env.host.
 func reach(from, to string, seen source, backends ...string) step {
 	return func(e *env) error {
 		want, err := e.backends(backends)
@@ -39,8 +39,8 @@ func reach(from, to string, seen source, backends ...string) step {
 	}
 }
 
-// evenly is reach with n connections, of which each backend must have a share
-// that is likely for an equal chance.
+// evenly is reach with n connections, and each backend must get a share that is likely for a
+// uniform distribution.
 func evenly(n int, from, to string, backends ...string) step {
 	return func(e *env) error {
 		want, err := e.backends(backends)
@@ -51,7 +51,7 @@ func evenly(n int, from, to string, backends ...string) step {
 	}
 }
 
-// sticky has a client reach one of the backends, and always the same.
+// sticky verifies that all connections of a client reach the same one of the backends.
 func sticky(from, to string, backends ...string) step {
 	return func(e *env) error {
 		want, err := e.backends(backends)
@@ -75,11 +75,12 @@ func sticky(from, to string, backends ...string) step {
 				return fmt.Errorf("%s to %s: %s after %s, want one backend for one client", from, to, r.Backend, first.Backend)
 			}
 		}
-		return e.agree(client, probe, sight{verdict: explain.Balanced, results: []lab.Result{first}, sticky: true})
+		return e.checkExplain(client, probe, observation{verdict: explain.Balanced, results: []lab.Result{first}, sticky: true})
 	}
 }
 
-// large is reach once for each size, in bytes, of what is sent and comes back.
+// large connects once for each size, and verifies that so many bytes reach the backend and come
+// back.
 func large(from, to, backend string, sizes ...int) step {
 	return func(e *env) error {
 		want, err := e.backends([]string{backend})
@@ -97,11 +98,11 @@ func large(from, to, backend string, sizes ...int) step {
 				return fmt.Errorf("%d bytes from %s to %s: %s (whole: %t), want %s", size, from, to, r, r.Echoed, want[0])
 			}
 		}
-		return e.agree(client, probe, sight{verdict: explain.Balanced, backends: want})
+		return e.checkExplain(client, probe, observation{verdict: explain.Balanced, backends: want})
 	}
 }
 
-// refused has a client be told at once, by ICMP port unreachable.
+// refused verifies that a client gets ICMP port unreachable at once.
 func refused(from, to string) step {
 	return func(e *env) error {
 		client, probe, err := e.probe(from, to)
@@ -114,11 +115,12 @@ func refused(from, to string) step {
 				return fmt.Errorf("%s to %s: %s after %v, want refused at once", from, to, r, r.Took)
 			}
 		}
-		return e.agree(client, probe, sight{verdict: explain.Refused})
+		return e.checkExplain(client, probe, observation{verdict: explain.Refused})
 	}
 }
 
-// dropped has nobody answer, and nothing leave node A for the outside.
+// dropped verifies that a client gets no answer, and that no packet leaves node A for the
+// outside.
 func dropped(from, to string) step {
 	return func(e *env) error {
 		client, probe, err := e.probe(from, to)
@@ -131,22 +133,22 @@ func dropped(from, to string) step {
 		if r := client.Try(probe); r.Outcome != lab.TimedOut {
 			return fmt.Errorf("%s to %s: %s, want silence", from, to, r)
 		}
-		if n := tap.Count(cameTo(probe)); n > 0 && !e.onNodeB(client) {
+		if n := tap.Count(isIncoming(probe)); n > 0 && !e.onNodeB(client) {
 			return fmt.Errorf("%s to %s: left the node, want it dropped", from, to)
 		}
-		return e.agree(client, probe, sight{verdict: explain.Dropped})
+		return e.checkExplain(client, probe, observation{verdict: explain.Dropped})
 	}
 }
 
-// untouched has the proxy do nothing at all: what is for node A reaches a server
-// there, and what is not leaves node A as it came.
+// untouched verifies that the proxy does not handle the connection: if the address is one of
+// node A, it reaches a server there, and if not, it leaves node A unchanged.
 func untouched(from, to string) step {
 	return func(e *env) error {
 		client, probe, err := e.probe(from, to)
 		if err != nil {
 			return err
 		}
-		if e.isOfNodeA(probe.To.Addr()) {
+		if e.isLocalToNodeA(probe.To.Addr()) {
 			s := e.lab.NodeA.Serve(probe.Protocol, probe.To.Port())
 			defer s.Close()
 			return e.balance(balance{from: from, to: to, want: []netip.AddrPort{probe.To}, n: lab.Samples(1)})
@@ -157,14 +159,14 @@ func untouched(from, to string) step {
 		if r := client.Try(probe); r.Outcome != lab.TimedOut {
 			return fmt.Errorf("%s to %s: %s, want it to leave the node", from, to, r)
 		}
-		if !e.arrives(tap, cameTo(probe)) {
+		if !e.arrives(tap, isIncoming(probe)) {
 			return fmt.Errorf("%s to %s: did not leave the node", from, to)
 		}
-		return e.agree(client, probe, sight{verdict: explain.Untouched})
+		return e.checkExplain(client, probe, observation{verdict: explain.Untouched})
 	}
 }
 
-// pingRefused has an ICMP echo be answered by port unreachable.
+// pingRefused verifies that an ICMP echo is answered by port unreachable.
 func pingRefused(from, to string) step {
 	return func(e *env) error {
 		client, err := e.host(from)
@@ -175,14 +177,13 @@ func pingRefused(from, to string) step {
 		if r := client.Ping(addr); r.Outcome != lab.Refused {
 			return fmt.Errorf("ping from %s to %s: %s, want refused", from, to, r)
 		}
-		return e.agree(client, lab.Probe{To: netip.AddrPortFrom(addr, 0)}, sight{verdict: explain.Refused})
+		return e.checkExplain(client, lab.Probe{To: netip.AddrPortFrom(addr, 0)}, observation{verdict: explain.Refused})
 	}
 }
 
-// arrives waits until a tap has seen such a packet, and reports false if it has not
-// in time.
+// arrives waits for a packet and reports whether it came in time.
 func (e *env) arrives(tap *lab.Tap, wanted func(lab.Packet) bool) bool {
-	return eventually(e.patience, func() error {
+	return eventually(e.timeout, func() error {
 		if tap.Count(wanted) == 0 {
 			return errors.New("no such packet")
 		}
@@ -190,7 +191,7 @@ func (e *env) arrives(tap *lab.Tap, wanted func(lab.Packet) bool) bool {
 	}) == nil
 }
 
-// pingUntouched has an ICMP echo leave node A as it came.
+// pingUntouched verifies that an ICMP echo leaves node A unchanged.
 func pingUntouched(from, to string) step {
 	return func(e *env) error {
 		client, err := e.host(from)
@@ -206,36 +207,36 @@ func pingUntouched(from, to string) step {
 		if !e.arrives(tap, func(p lab.Packet) bool { return !p.Out && p.Dst.Addr() == addr }) {
 			return fmt.Errorf("ping from %s to %s: did not leave the node", from, to)
 		}
-		return e.agree(client, lab.Probe{To: netip.AddrPortFrom(addr, 0)}, sight{verdict: explain.Untouched})
+		return e.checkExplain(client, lab.Probe{To: netip.AddrPortFrom(addr, 0)}, observation{verdict: explain.Untouched})
 	}
 }
 
-// apply adds and replaces objects, and waits until the proxy wrote the change.
+// apply adds and replaces objects, and waits until the change is in the kernel.
 func apply(docs ...string) step {
 	return func(e *env) error {
 		return errors.Join(e.change(e.texts(docs), nil), e.proxy.settle())
 	}
 }
 
-// remove deletes objects, "Service/web" or "EndpointSlice/web", and waits.
+// remove deletes objects, "Service/web" or "EndpointSlice/web", and waits until the change is
+// in the kernel.
 func remove(keys ...string) step {
 	return func(e *env) error {
 		return errors.Join(e.change(nil, keys), e.proxy.settle())
 	}
 }
 
-// soon repeats a step until all is well, for as long as a change may take. It
-// is for what nobody says the end of; apply and remove wait by themselves.
+// soon retries a step until it succeeds, for at most the time that a change may take. It is for
+// effects that no event reports; apply and remove wait by themselves.
 func soon(s step) step {
 	return func(e *env) error {
-		return eventually(e.patience, func() error { return s(e) })
+		return eventually(e.timeout, func() error { return s(e) })
 	}
 }
 
-// eventually tries until there is no error, and returns the last one when the time
-// is over. It pauses longer each time: an attempt may start programs, and in a guest
-// of test/uml, where time stands still while anything runs, a short pause would mean
-// thousands of attempts.
+// eventually calls try until it returns no error, and returns the last error when the time is
+// over. The pause grows, because an attempt may start programs: in a guest of test/uml, where
+// the clock stops while any process runs, a short pause would mean thousands of attempts.
 func eventually(timeout time.Duration, try func() error) error {
 	pause := time.Millisecond
 	for deadline := time.Now().Add(timeout); ; time.Sleep(pause) {
@@ -249,9 +250,9 @@ func eventually(timeout time.Duration, try func() error) error {
 // longestPause bounds the pause between two attempts of eventually.
 const longestPause = 100 * time.Millisecond
 
-// gainAddress gives node A an address that the others reach; it tells nobody when
-// the proxy knows: look with soon.
-func gainAddress(addr string) step {
+// addAddress gives node A an address that the others can reach. No event reports when the proxy
+// has detected it: follow it with soon.
+func addAddress(addr string) step {
 	return func(e *env) error {
 		a := netip.MustParseAddr(e.text(addr))
 		e.lab.NodeA.AddAddr(a)
@@ -260,17 +261,17 @@ func gainAddress(addr string) step {
 	}
 }
 
-// stopProxy ends the process; what it wrote stays.
+// stopProxy stops the proxy. Its rules stay.
 func stopProxy(e *env) error {
 	e.proxy.stop()
 	return nil
 }
 
-// startProxy starts it again, and waits until the kernel does what the objects say.
+// startProxy starts the proxy again, and waits until the objects are in the kernel.
 func startProxy(e *env) error { return e.proxy.start(e.objects) }
 
-// sendVia has a host send what is for a prefix to another one.
-func sendVia(from, prefix, next string) step {
+// addRoute makes a host send packets for a prefix to another host.
+func addRoute(from, prefix, next string) step {
 	return func(e *env) error {
 		h, err := e.host(from)
 		if err != nil {

@@ -14,8 +14,8 @@ import (
 var uncovered string
 
 const (
-	last    = 312 // the numbers are 1 to last
-	leastOf = 150 // how many must be covered
+	last       = 312 // the numbers are 1 to last
+	minCovered = 150
 )
 
 // Every S-number is covered by a scenario or listed with the reason why not.
@@ -25,7 +25,7 @@ func TestEveryNumberIsCoveredOrListed(t *testing.T) {
 	for n := 1; n <= last; n++ {
 		switch {
 		case covered[n] && listed[n] != "":
-			t.Errorf("S-%03d is covered, and uncovered.txt says it is not", n)
+			t.Errorf("S-%03d is covered, but uncovered.txt lists it", n)
 		case !covered[n] && listed[n] == "":
 			t.Errorf("S-%03d is neither covered nor in uncovered.txt", n)
 		}
@@ -34,8 +34,8 @@ func TestEveryNumberIsCoveredOrListed(t *testing.T) {
 		t.Errorf("%d covered and %d listed numbers, want %d together", len(covered), len(listed), last)
 	}
 	t.Logf("%d of %d covered", len(covered), last)
-	if len(covered) < leastOf {
-		t.Errorf("%d covered, want %d", len(covered), leastOf)
+	if len(covered) < minCovered {
+		t.Errorf("%d covered, want %d", len(covered), minCovered)
 	}
 }
 
@@ -62,28 +62,28 @@ func listedNumbers(t *testing.T) map[int]string {
 			t.Errorf("uncovered.txt: want S-number, two spaces, reason: %q", line)
 		}
 		if listed[n] != "" {
-			t.Errorf("uncovered.txt: S-%03d is there twice", n)
+			t.Errorf("uncovered.txt: S-%03d is listed twice", n)
 		}
 		listed[n] = reason
 	}
 	return listed
 }
 
-// Names begin with all S-numbers, tell scenarios apart, and are sentences.
+// Names begin with all S-numbers, are unique, and are sentences.
 func TestNamesAreUniqueAndNumbered(t *testing.T) {
 	shape := regexp.MustCompile(`^(S-\d{3} )+[^ ].*[^.]$`)
 	seen := map[string]bool{}
 	for _, s := range scenarios() {
 		name := s.name()
-		if !shape.MatchString(name) || len(s.covers) != strings.Count(name[:strings.Index(name, s.says)], "S-") {
+		if !shape.MatchString(name) || len(s.covers) != strings.Count(name[:strings.Index(name, s.summary)], "S-") {
 			t.Errorf("name %q, want S-001 a sentence", name)
 		}
 		if seen[name] {
-			t.Errorf("two scenarios are called %q", name)
+			t.Errorf("two scenarios have the name %q", name)
 		}
 		seen[name] = true
 		if len(s.steps) == 0 {
-			t.Errorf("%s looks at nothing", name)
+			t.Errorf("%s has no steps", name)
 		}
 	}
 }

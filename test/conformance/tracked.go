@@ -15,24 +15,24 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// fate is what becomes of the entry that node A's conntrack has for a flow.
-type fate struct {
-	flow string
-	ends bool
+// entryCheck says whether a change must delete the conntrack entry that node A has for a flow.
+type entryCheck struct {
+	flow    string
+	deleted bool
 }
 
-func ends(flow string) fate  { return fate{flow, true} }
-func stays(flow string) fate { return fate{flow, false} }
+func entryDeleted(flow string) entryCheck { return entryCheck{flow, true} }
+func entryKept(flow string) entryCheck    { return entryCheck{flow, false} }
 
-// fates makes a change and looks what becomes of flows: of those that end the
-// entries go, and only when they all are gone are the others looked for, which
-// must have kept theirs. There is no other way to know that nothing more goes.
-func fates(change step, all ...fate) step {
+// entriesAfter makes a change and checks the conntrack entries of flows. It first waits until
+// all entries that must be deleted are gone, and then verifies that the others are still there:
+// no event reports that no further entry will be deleted.
+func entriesAfter(change step, all ...entryCheck) step {
 	return func(e *env) error {
 		before := make([]conntrack.Entry, len(all))
 		for i, f := range all {
 			var err error
-			if before[i], err = e.track(f.flow); err != nil {
+			if before[i], err = e.sendAndFind(f.flow); err != nil {
 				return err
 			}
 		}
@@ -42,8 +42,8 @@ func fates(change step, all ...fate) step {
 		var wrong []error
 		for _, ends := range []bool{true, false} {
 			for i, f := range all {
-				if f.ends == ends {
-					wrong = append(wrong, e.fate(f, before[i]))
+				if f.deleted == ends {
+					wrong = append(wrong, e.checkEntry(f, before[i]))
 				}
 			}
 		}
@@ -51,34 +51,34 @@ func fates(change step, all ...fate) step {
 	}
 }
 
-// fate waits for an entry that ends, or looks whether one stays.
-func (e *env) fate(f fate, before conntrack.Entry) error {
+// checkEntry waits until an entry is deleted, or verifies that it is still there.
+func (e *env) checkEntry(f entryCheck, before conntrack.Entry) error {
 	gone := soon(func(e *env) error {
-		there, err := e.tracked(before)
+		there, err := e.hasEntry(before)
 		if err == nil && there {
 			err = fmt.Errorf("flow %s: its entry is still there: %s", f.flow, before)
 		}
 		return err
 	})
-	if f.ends {
+	if f.deleted {
 		return gone(e)
 	}
-	there, err := e.tracked(before)
+	there, err := e.hasEntry(before)
 	if err == nil && !there {
 		err = fmt.Errorf("flow %s: its entry is gone: %s", f.flow, before)
 	}
 	return err
 }
 
-// track sends something on an open flow, answered or not, and finds its entry.
-func (e *env) track(name string) (conntrack.Entry, error) {
+// sendAndFind sends a packet on an open flow, answered or not, and returns its conntrack entry.
+func (e *env) sendAndFind(name string) (conntrack.Entry, error) {
 	f := e.flows[name]
 	if f == nil {
 		return conntrack.Entry{}, fmt.Errorf("no flow %q is open", name)
 	}
 	client, to := f.AskWithin(nil, lab.Soon).Local, f.Probe()
 	var found []conntrack.Entry
-	err := e.entries(client.Addr(), func(c conntrack.Entry) {
+	err := e.listEntries(client.Addr(), func(c conntrack.Entry) {
 		if c.OrigSrc == client && c.OrigDst == to.To && c.Protocol == uint8(to.Protocol) {
 			found = append(found, c)
 		}
@@ -92,16 +92,16 @@ func (e *env) track(name string) (conntrack.Entry, error) {
 	return found[0], nil
 }
 
-// tracked reports whether the same entry is there still.
-func (e *env) tracked(entry conntrack.Entry) (there bool, err error) {
-	err = e.entries(entry.OrigSrc.Addr(), func(c conntrack.Entry) {
+// hasEntry reports whether the same entry is still there.
+func (e *env) hasEntry(entry conntrack.Entry) (there bool, err error) {
+	err = e.listEntries(entry.OrigSrc.Addr(), func(c conntrack.Entry) {
 		there = there || c.ID == entry.ID && c.OrigSrc == entry.OrigSrc && c.OrigDst == entry.OrigDst && c.Protocol == entry.Protocol
 	})
 	return there, err
 }
 
-// entries lists what node A tracks, of the family of an address.
-func (e *env) entries(like netip.Addr, each func(conntrack.Entry)) error {
+// listEntries lists the conntrack entries of node A in the family of an address.
+func (e *env) listEntries(like netip.Addr, each func(conntrack.Entry)) error {
 	table, err := conntrack.Open(conntrack.Options{NetNS: e.lab.NodeA.NetNSFD()})
 	if err != nil {
 		return fmt.Errorf("open conntrack: %w", err)
@@ -124,9 +124,9 @@ func (e *env) entries(like netip.Addr, each func(conntrack.Entry)) error {
 	return nil
 }
 
-// early is a TCP client that began before a change, in vain. After it one of the
-// backends must answer what the client sends again, within a few seconds.
-func early(from, to string, change step, backends ...string) step {
+// connectDuring starts a TCP connection that cannot succeed, makes a change, and verifies that
+// one of the backends answers a retransmission within a few seconds.
+func connectDuring(from, to string, change step, backends ...string) step {
 	return func(e *env) error {
 		client, probe, err := e.probe(from, to)
 		if err != nil {
@@ -140,9 +140,9 @@ func early(from, to string, change step, backends ...string) step {
 		answer := make(chan lab.Result, 1)
 		tap := client.Tap()
 		go func() { answer <- client.Try(probe) }()
-		err = eventually(patience, func() error {
+		err = eventually(changeTimeout, func() error {
 			if tap.Count(func(p lab.Packet) bool { return p.Out && p.Dst == probe.To }) == 0 {
-				return fmt.Errorf("%s does not begin", from)
+				return fmt.Errorf("%s sent no SYN", from)
 			}
 			return nil
 		})
@@ -158,32 +158,32 @@ func early(from, to string, change step, backends ...string) step {
 		case r.Outcome != lab.Answered || !slices.Contains(want, r.Backend):
 			return fmt.Errorf("from %s to %s: %s, want an answer of %s", from, to, r, want)
 		case took > 10*time.Second:
-			return fmt.Errorf("from %s to %s: an answer came only %v after the change", from, to, took)
+			return fmt.Errorf("from %s to %s: answered %v after the change, want at most 10s", from, to, took)
 		}
 		return nil
 	}
 }
 
-// stuck is an error unless node A tracks an unanswered client whose packets it
-// does not translate.
-func stuck(from, to string) step {
+// untranslatedEntry verifies that node A has a conntrack entry for an unanswered client whose
+// packets it does not translate.
+func untranslatedEntry(from, to string) step {
 	return func(e *env) error {
 		_, p, err := e.probe(from, to)
 		if err != nil {
 			return err
 		}
 		found := false
-		err = e.entries(p.To.Addr(), func(c conntrack.Entry) {
+		err = e.listEntries(p.To.Addr(), func(c conntrack.Entry) {
 			found = found || c.OrigDst == p.To && c.Protocol == uint8(p.Protocol) && !c.Translated() && !c.Answered()
 		})
 		if err == nil && !found {
-			err = fmt.Errorf("no client of %s is tracked without a translation", to)
+			err = fmt.Errorf("no untranslated, unanswered conntrack entry for %s", to)
 		}
 		return err
 	}
 }
 
-// openTo opens flows under a name until one leads to that backend.
+// openTo opens flows under a name until one leads to the given backend.
 func openTo(name, from, to, backend string) step {
 	return func(e *env) error {
 		want, err := e.backends([]string{backend})
@@ -191,7 +191,7 @@ func openTo(name, from, to, backend string) step {
 			return err
 		}
 		for range 4 * lab.Samples(4) {
-			if err := together(open(name, from, to), ask(name))(e); err != nil {
+			if err := sequence(open(name, from, to), send(name))(e); err != nil {
 				return err
 			}
 			if e.answered[name] == want[0] {
@@ -202,23 +202,22 @@ func openTo(name, from, to, backend string) step {
 	}
 }
 
-// mute has a pod take UDP packets for a port and answer nothing.
-func mute(pod string, port uint16) step {
+// dropUDP makes a pod drop UDP packets for a port without an answer.
+func dropUDP(pod string, port uint16) step {
 	return func(e *env) error {
 		h, err := e.host(pod)
 		if err != nil {
 			return err
 		}
-		h.Nft(fmt.Sprintf(`table inet mute {
+		h.Nft(fmt.Sprintf(`table inet drop-udp {
   chain input { type filter hook input priority 0; udp dport %d drop; }
 }`, port))
 		return nil
 	}
 }
 
-// outOfWindow has the server of an open TCP flow send segments that are far behind,
-// as late retransmissions are. The client must not be made to reset the
-// connection.
+// outOfWindow makes the server of an open TCP flow send segments far behind the window, like
+// late retransmissions. The client must not reset the connection.
 func outOfWindow(name, client, server string) step {
 	return func(e *env) error {
 		c, err := e.host(client)
@@ -233,7 +232,7 @@ func outOfWindow(name, client, server string) step {
 		r := e.flows[name].AskWithin(nil, 4*lab.Soon)
 		last, ok := lastSegment(tap.Packets(), r.Local)
 		if r.Outcome != lab.Answered || !ok {
-			return fmt.Errorf("flow %s: %s, and saw an answer: %t", name, r, ok)
+			return fmt.Errorf("flow %s: %s, captured an answer: %t", name, r, ok)
 		}
 		last.Src, last.Dst, last.Payload = r.Backend, r.Source, []byte("boom")
 		for _, behind := range []uint32{100000, 1 << 30} {
@@ -241,8 +240,8 @@ func outOfWindow(name, client, server string) step {
 			late.Flags, late.Seq = lab.ACK, last.Seq-behind
 			s.Inject(e.lab.NodeA, late.Packet())
 		}
-		// What is asked now, the client gets after these segments.
-		if r := e.flows[name].AskWithin(nil, patience); r.Outcome != lab.Answered {
+		// The answer to this request reaches the client after the injected segments.
+		if r := e.flows[name].AskWithin(nil, changeTimeout); r.Outcome != lab.Answered {
 			return fmt.Errorf("flow %s: %s after late segments", name, r)
 		}
 		if n := tap.Count(func(p lab.Packet) bool { return p.Out && isReset(p) }); n > 0 {
@@ -252,7 +251,7 @@ func outOfWindow(name, client, server string) step {
 	}
 }
 
-// lastSegment is the last TCP segment that came to a client.
+// lastSegment returns the last TCP segment that a client received.
 func lastSegment(seen []lab.Packet, client netip.AddrPort) (last lab.Segment, found bool) {
 	for _, p := range seen {
 		if p.Out || p.Protocol != lab.TCP || p.Dst != client {
@@ -271,7 +270,7 @@ func lastSegment(seen []lab.Packet, client netip.AddrPort) (last lab.Segment, fo
 
 func isReset(p lab.Packet) bool { return p.Protocol == lab.TCP && tcpHeader(p)[13]&lab.RST != 0 }
 
-// tcpHeader is what follows the IP header.
+// tcpHeader returns the packet without its IP header.
 func tcpHeader(p lab.Packet) []byte {
 	if p.Dst.Addr().Is6() {
 		return p.Data[40:]

@@ -11,13 +11,11 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// translator turns the text of a scenario into that of the other family: each
-// IPv4 address and prefix in it into the one that stands for it (lab.Analog),
-// and the word IPv4.
+// translator replaces in the text of a scenario each IPv4 address and prefix with its IPv6
+// counterpart (lab.Analog), and the word IPv4 with IPv6.
 type translator struct{ ipv6 bool }
 
-// dotted finds IPv4 addresses, prefixes, and addresses with a port. Compiled per
-// call: a table of a few hundred lines does not need better.
+// dotted matches IPv4 addresses, prefixes, and addresses with a port.
 const dotted = `\b(\d{1,3}(?:\.\d{1,3}){3})(/\d+)?(:\d+)?\b`
 
 func (tr translator) text(s string) string {
@@ -46,11 +44,11 @@ func translateMatch(s string) string {
 	if a, err := netip.ParseAddr(s); err == nil {
 		return lab.Analog(a).String()
 	}
-	return s // no address: it is there to be refused
+	return s // invalid on purpose
 }
 
-// prefixAnalog is the IPv6 prefix that holds the analogs of what is in p. It
-// panics where there is none, which is a mistake in a scenario's text.
+// prefixAnalog returns the IPv6 prefix that holds the counterparts of the addresses in p. It
+// panics if there is none, which is a mistake in the text of a scenario.
 func prefixAnalog(p netip.Prefix) netip.Prefix {
 	switch p.String() {
 	case "0.0.0.0/0":

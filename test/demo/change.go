@@ -19,21 +19,21 @@ import (
 // underTraffic runs an event while clients make new connections to Service web
 // and others hold connections on all ways, and reports what they lost.
 func (t *tour) underTraffic(what string, connections int, event func() error) error {
-	stop, err := converse(t.ways(), connections)
+	stop, err := startQuestions(t.ways(), connections)
 	if err != nil {
 		return err
 	}
 	flow := startTraffic(t.webWays())
-	moment()
+	shortPause()
 	err = event()
-	moment()
+	shortPause()
 	made := flow()
 	asked, unanswered := stop()
 	if err != nil {
 		return err
 	}
 	t.losses(what, made)
-	t.unbroken(connections, asked, unanswered)
+	t.reportOpen(connections, asked, unanswered)
 	return nil
 }
 
@@ -47,11 +47,11 @@ func (t *tour) losses(what string, made requests) {
 	p99 := millis(harness.Quantile(times, 0.99))
 	t.pass("%s requests, %s. Median %s, p99 %s, slowest %s.", count(len(made)), t.paint(strong, "lost 0"),
 		millis(harness.Quantile(times, 0.5)), p99, millis(harness.Quantile(times, 1)))
-	t.learn(what, "%s requests, lost 0; p99 %s", count(len(made)), p99)
+	t.addFact(what, "%s requests, lost 0; p99 %s", count(len(made)), p99)
 }
 
-// unbroken reports questions on open connections.
-func (t *tour) unbroken(connections, asked, unanswered int) {
+// reportOpen reports requests on open connections.
+func (t *tour) reportOpen(connections, asked, unanswered int) {
 	if unanswered > 0 || asked == 0 {
 		t.fail("%d open connections: %d of %d questions had no answer.", connections, unanswered, asked)
 		return
@@ -83,7 +83,7 @@ func (t *tour) takeOver() (err error) {
 			return err
 		}
 		t.pass("%d Services in the kernel %s after the process started, in both IP families.", s.services, millis(s.took))
-		t.learn("Start", "%d Services in the kernel after %s", s.services, millis(s.took))
+		t.addFact("Start", "%d Services in the kernel after %s", s.services, millis(s.took))
 		gone, err := t.sluice.Logs(limit, `msg="Removed what kube-proxy left"`)
 		if err != nil {
 			return err
@@ -99,7 +99,7 @@ func lastLine(l *harness.Log) string {
 	return text[strings.LastIndexByte(text, '\n')+1:]
 }
 
-// settling is the time after a change in which shares are not judged.
+// settling is the time after a change in which the balance is not checked.
 const settling = 300 * time.Millisecond
 
 // scale changes the number of backends while traffic flows.
@@ -109,14 +109,14 @@ func (t *tour) scale() error {
 	defer flow()
 	numbers, changed := []int{3, 5, 1}, []time.Time{time.Now()}
 	for _, n := range numbers[1:] {
-		pause()
+		longPause()
 		now, err := t.files.scale("web.yaml", addrs(t.pods[:n]))
 		if err != nil {
 			return err
 		}
 		changed = append(changed, now)
 	}
-	pause()
+	longPause()
 	made := flow()
 	changed = append(changed, time.Now())
 	t.note("%-15s%-15s%-15s%-15s%-15s%s", "", "A1", "A2", "B1", "A3", "B2")
@@ -137,7 +137,7 @@ func (t *tour) scale() error {
 	return nil
 }
 
-// reaction reports how soon traffic followed the manifest.
+// reaction reports how soon connections followed the manifest.
 func (t *tour) reaction(made requests, changed []time.Time) {
 	joined := made.between(changed[1].Add(-time.Second), changed[2]).answeredBy(addrs(t.pods[3:]))
 	if len(joined) == 0 {
@@ -146,20 +146,20 @@ func (t *tour) reaction(made requests, changed []time.Time) {
 	}
 	first := slices.MinFunc(joined, func(a, b request) int { return a.ended.Compare(b.ended) }).ended.Sub(changed[1])
 	t.pass("The first request reached a new backend %s after the file was written.", millis(first))
-	t.learn("Scale up", "%s from the file to the first request on a new backend", millis(first))
+	t.addFact("Scale up", "%s from the file to the first request on a new backend", millis(first))
 	var last time.Duration
 	for _, q := range made.between(changed[2], changed[3]).answeredBy(addrs(t.pods[1:])) {
 		last = max(last, q.began.Sub(changed[2]))
 	}
 	t.pass("The last request for a removed one began %s after.", millis(last))
-	t.learn("Scale down", "%s from the file to the last request on a removed backend", millis(last))
+	t.addFact("Scale down", "%s from the file to the last request on a removed backend", millis(last))
 }
 
-// reload makes NodePorts answer at a second address of the node by a change of
+// reload enables NodePorts at a second address of the node by a change of
 // the configuration file.
 func (t *tour) reload() error {
 	t.head("Reload: nodePortAddresses in the configuration, changed as a ConfigMap changes")
-	second := way{from: t.Outside, who: "outside", kind: "NodePort", to: netip.MustParseAddrPort("192.168.1.2:30080")}
+	second := way{from: t.Outside, client: "outside", kind: "NodePort", to: netip.MustParseAddrPort("192.168.1.2:30080")}
 	if r := second.request(); r.Outcome != lab.Refused && r.Outcome != lab.Reset {
 		t.fail("%s: %s, want a refusal", second.to, r)
 		return nil
@@ -167,20 +167,20 @@ func (t *tour) reload() error {
 	t.say("%srefused: the node's second address serves none", second)
 	flow := startTraffic(t.webWays())
 	defer flow()
-	moment()
+	shortPause()
 	now, err := t.files.configure("192.168.0.0/16", "2001:db8::/64")
 	if err != nil {
 		return err
 	}
 	r := until(second, answered)
 	took := millis(time.Since(now))
-	moment()
+	shortPause()
 	if err := t.sluice.Alive(); err != nil || r.Outcome != lab.Answered {
 		t.fail("%s: %s; %v", second.to, r, err)
 		return nil
 	}
 	t.pass("It answers %s after the file was changed; the process (pid %d) is the same.", took, t.sluice.PID)
-	t.learn("Reload", "%s from the new configuration to the first answer", took)
+	t.addFact("Reload", "%s from the new configuration to the first answer", took)
 	t.losses("", flow())
 	return nil
 }
@@ -195,13 +195,13 @@ func (t *tour) crash() error {
 			return err
 		}
 		died := time.Now()
-		pause()
+		longPause()
 		var err error
 		if s, err = t.start(); err != nil {
 			return err
 		}
 		t.say("Killed. %s later started again, and back after %s.", millis(t.sluice.Began.Sub(died)), millis(s.took))
-		pause()
+		longPause()
 		return nil
 	})
 	if err != nil {
@@ -212,6 +212,6 @@ func (t *tour) crash() error {
 		return nil
 	}
 	t.pass("The restart found everything in place and wrote %s.", t.paint(strong, "0 changes"))
-	t.learn("Restart", "wrote 0 changes; %d open connections undisturbed", connections)
+	t.addFact("Restart", "wrote 0 changes; %d open connections undisturbed", connections)
 	return nil
 }

@@ -16,16 +16,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// built are the programs as `make demo` builds them.
-type built struct{ demo, sluice string }
+// binaries are the programs, built like `make demo`.
+type binaries struct{ demo, sluice string }
 
-func build(t *testing.T) built {
+func build(t *testing.T) binaries {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("runs the demo")
 	}
 	dir := t.TempDir()
-	b := built{filepath.Join(dir, "sluice-demo"), filepath.Join(dir, "sluice")}
+	b := binaries{filepath.Join(dir, "sluice-demo"), filepath.Join(dir, "sluice")}
 	for out, pkg := range map[string]string{b.demo: ".", b.sluice: "../../cmd/sluice"} {
 		if text, err := exec.CommandContext(t.Context(), "go", "build", "-o", out, pkg).CombinedOutput(); err != nil {
 			t.Fatalf("build %s: %v\n%s", pkg, err, text)
@@ -34,8 +34,8 @@ func build(t *testing.T) built {
 	return b
 }
 
-// command is the demo, printing into out.
-func (b built) command(sluice string, out *bytes.Buffer) *exec.Cmd {
+// command returns the command of the demo, which prints to out.
+func (b binaries) command(sluice string, out *bytes.Buffer) *exec.Cmd {
 	cmd := exec.Command(b.demo, "-sluice", sluice, "-examples", examples)
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL, Setpgid: true}
@@ -102,7 +102,7 @@ func TestDemoCannotRun(t *testing.T) {
 	}
 }
 
-// However the demo ends, the sluice that it started ends too.
+// The sluice process ends with the demo, even if that is killed.
 func TestDemoStopped(t *testing.T) {
 	b := build(t)
 	for signal, want := range map[unix.Signal]int{unix.SIGINT: exitInterrupted, unix.SIGTERM: exitInterrupted, unix.SIGKILL: -1} {
@@ -116,7 +116,7 @@ func TestDemoStopped(t *testing.T) {
 			if err := cmd.Process.Signal(signal); err != nil {
 				t.Fatal(err)
 			}
-			_ = cmd.Wait() // the code tells
+			_ = cmd.Wait() // the exit code is checked below
 			if got := cmd.ProcessState.ExitCode(); got != want {
 				t.Errorf("exit code %d, want %d\n%s", got, want, &out)
 			}
@@ -132,10 +132,10 @@ func waitUntil(t *testing.T, what string, done func() bool) {
 			return
 		}
 	}
-	t.Fatalf("not after ten seconds: %s", what)
+	t.Fatalf("not within ten seconds: %s", what)
 }
 
-// processesOf finds those that run a program.
+// processesOf returns the processes that run a program.
 func processesOf(t *testing.T, program string) []string {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/exe")

@@ -1,4 +1,4 @@
-// Command sluice-demo shows the real sluice binary at work: it builds a small
+// Command sluice-demo demonstrates the real sluice binary: it builds a small
 // cluster in network namespaces, runs sluice on one of its nodes with a copy of
 // examples/, sends real requests, and prints what it measured in this run.
 //
@@ -7,9 +7,9 @@
 //
 //	KUBE_PROXY=path go test -tags record -run TestRecord ./test/demo
 //
-// It does not touch the network of the machine. Everything is in the namespaces
-// and mounts of this process and ends with it, however it ends.
+// It does not change the network of the machine. Everything is in the namespaces
+// and mounts of this process and ends with it, even if it is killed.
 //
-// It exits with 0 if everything it shows is true, 1 if not, and 2 if it cannot
+// It exits with 0 if all its checks pass, with 1 if not, and with 2 if it cannot
 // run on this machine.
 package main

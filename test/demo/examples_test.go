@@ -14,7 +14,7 @@ import (
 
 const examples = "../../examples"
 
-// plan runs `sluice plan` as on node-a.
+// plan runs `sluice plan` for node-a.
 func plan(t *testing.T, path string) (stdout, stderr string, code int) {
 	t.Helper()
 	var out, problems bytes.Buffer
@@ -26,7 +26,7 @@ func plan(t *testing.T, path string) (stdout, stderr string, code int) {
 	return out.String(), problems.String(), code
 }
 
-// Each example programs what it is there to show, and nothing in it is reported.
+// Each example programs the feature that it demonstrates, without reported problems.
 func TestExamples(t *testing.T) {
 	shows := map[string][]string{ // words that are on one line of the plan
 		"web.yaml":              {"10.96.0.10 10.180.1.1", "fd00:10:96::10 fd00:10:180:1::1", "30080 10.180.0.1"},
@@ -45,7 +45,7 @@ func TestExamples(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			out, problems, code := plan(t, file)
 			if code != 0 || problems != "" {
-				t.Fatalf("exit code %d, said:\n%s", code, problems)
+				t.Fatalf("exit code %d, stderr:\n%s", code, problems)
 			}
 			for _, want := range shows[name] {
 				if !onOneLine(out, strings.Fields(want)) {
@@ -56,7 +56,7 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// onOneLine reports whether some line has all of the words.
+// onOneLine reports whether a line contains all of the words.
 func onOneLine(text string, words []string) bool {
 	for line := range strings.Lines(text) {
 		if !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) }) {

@@ -16,16 +16,16 @@ import (
 	"github.com/sluice-proxy/sluice/test/harness"
 )
 
-// files are what Sluice reads: a copy of examples/, and a configuration as a
-// mounted ConfigMap has it: config.conf is a link to ..data/config.conf, and
-// ..data one to the folder of the newest version.
+// files are the input of Sluice: a copy of examples/, and a configuration with the layout of a
+// mounted ConfigMap: config.conf is a link to ..data/config.conf, and ..data a link to the folder
+// of the newest version.
 type files struct {
 	manifests string
 	config    string
 	version   int
 }
 
-// newFiles copies examples into /run, which ends with this process.
+// newFiles copies examples to /run, which is removed with this process.
 func newFiles(examples string) (*files, error) {
 	base, err := os.MkdirTemp("/run", "sluice-demo-")
 	if err != nil {

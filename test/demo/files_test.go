@@ -85,7 +85,7 @@ kind: EndpointSlice
 	}
 }
 
-func TestWithBackendsSaysWhere(t *testing.T) {
+func TestWithBackendsNamesTheDocument(t *testing.T) {
 	_, err := withBackends([]byte("kind: Service\n---\n{"), nil)
 	if err == nil || !strings.Contains(err.Error(), "document 2") {
 		t.Errorf("error %v", err)
@@ -118,8 +118,8 @@ func TestConfiguration(t *testing.T) {
 	}
 }
 
-// Each version of the configuration is a file of its own, and so is a manifest:
-// readers find the old text or the new, never a part.
+// Configuration and manifests are replaced atomically:
+// readers find the old or the new text, never a part.
 func TestFiles(t *testing.T) {
 	f, err := newFiles(examples)
 	if err != nil {

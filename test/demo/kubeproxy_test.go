@@ -22,12 +22,12 @@ const (
 
 func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
 
-// The recorded messages make the rules of the file for people.
+// The recorded messages create the rules of the readable file.
 func TestRecordedRules(t *testing.T) {
 	ns := kerneltest.Namespace(t)
 	kerneltest.Do(t, ns, func() error { return sendAll(recorded) })
 	if testing.Short() {
-		return // the program nft need not be there
+		return // nft may not be installed
 	}
 	want, err := os.ReadFile(nftFile)
 	if err != nil {

@@ -63,7 +63,7 @@ func (t *tour) tables() ([]string, error) {
 	return out, nil
 }
 
-// leftovers checks, after the lab has ended, that nothing of the demo is left and
+// leftovers checks, after the lab has ended, that nothing of the demo remains and
 // that the network of the machine is as it was.
 func (t *tour) leftovers(before string) {
 	var left []string
@@ -82,7 +82,7 @@ func (t *tour) leftovers(before string) {
 		return
 	}
 	t.pass("This machine's own interfaces and routes are as they were.")
-	t.learn("Left behind", "nothing: %d namespaces and %d processes gone", len(t.namespaces), len(t.pids))
+	t.addFact("Left behind", "nothing: %d namespaces and %d processes gone", len(t.namespaces), len(t.pids))
 }
 
 // running returns the processes that have not ended.
@@ -103,7 +103,7 @@ func usersOf(namespaces []string) []string {
 		files, _ := filepath.Glob(pattern) // the patterns are valid
 		for _, file := range files {
 			target, err := os.Readlink(file)
-			if err == nil && slices.Contains(namespaces, target) { // an error: gone, or of another user
+			if err == nil && slices.Contains(namespaces, target) { // an error means that it has ended, or belongs to another user
 				out = append(out, file)
 			}
 		}
@@ -112,7 +112,7 @@ func usersOf(namespaces []string) []string {
 }
 
 // machineNetwork returns the interfaces and routes of the network of a process.
-// The parent of this process made the namespaces, and is outside of them.
+// The parent of this process created the namespaces, and is outside them.
 func machineNetwork(pid int) (string, error) {
 	dev, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/dev", pid))
 	if err != nil {
@@ -135,11 +135,11 @@ func columns(table []byte, n int) string {
 	return b.String()
 }
 
-// summary ends the tour.
+// summary prints the summary.
 func (t *tour) summary(took time.Duration) {
 	fmt.Fprintf(t, "\n     %s\n\n", t.paint(strong, "In short"))
 	for _, f := range t.facts {
-		t.say("%s %s", t.paint(faint, fmt.Sprintf("%-14s", f.what)), f.result)
+		t.say("%s %s", t.paint(faint, fmt.Sprintf("%-14s", f.name)), f.result)
 	}
 	fmt.Fprintln(t)
 	if len(t.failures) == 0 {

@@ -25,14 +25,14 @@ const (
 )
 
 func main() {
-	// Threads that entered a namespace of the lab end with it. This one enters none.
+	// Keep the main thread out of the namespaces of the lab.
 	runtime.LockOSThread()
 	var o options
 	flag.StringVar(&o.sluice, "sluice", "bin/sluice", "the `binary` to show")
 	flag.StringVar(&o.examples, "examples", "examples", "`folder` with the manifests to copy")
 	flag.Parse()
 	s := newScreen(os.Stdout, os.Getenv)
-	// The programs of iptables are where users without privileges do not look.
+	// The programs of iptables are in folders that may not be in the PATH of unprivileged users.
 	err := errors.Join(o.check(), os.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin"))
 	if err == nil {
 		err = lab.Enter()
@@ -65,7 +65,7 @@ func (o *options) check() error {
 	return nil
 }
 
-// stopOnSignal exits on a signal. Everything the program made ends with it.
+// stopOnSignal exits on a signal. Everything that the program created ends with it.
 func stopOnSignal(s *screen) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
@@ -80,7 +80,7 @@ func cannot(w io.Writer, err error) int {
 	return exitCannot
 }
 
-// run gives the whole tour and returns the exit code.
+// run runs all chapters and returns the exit code.
 func run(s *screen, o options) int {
 	start := time.Now()
 	before, err := machineNetwork(os.Getppid())

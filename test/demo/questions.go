@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// questions asks the running Sluice, and checks its explanations with connections.
+// questions runs queries of the running Sluice, and checks its explanations with connections.
 func (t *tour) questions() error {
 	t.head("Ask: question the running process, then check its answers with connections")
 	t.ask("status", "Sluice", "Mode", "Families", "Last sync", "Programmed", "Repaired")
@@ -21,31 +21,31 @@ func (t *tour) questions() error {
 	const connections = 60
 	at := netip.MustParseAddrPort
 	ways := []way{
-		{who: "pod", from: t.client, to: at("10.96.0.10:80")},
-		{who: "pod", from: t.client, to: at("[fd00:10:96::10]:80")},
-		{who: "outside", from: t.Outside, to: at("192.168.0.2:30080")},
-		{who: "outside", from: t.Outside, to: at("192.168.0.2:30040")},
-		{who: "outside", from: t.Outside, to: at("[2001:db8:198::10]:80")},
-		{who: "forbidden", from: t.Blocked, to: at("198.51.100.10:80")},
+		{client: "pod", from: t.client, to: at("10.96.0.10:80")},
+		{client: "pod", from: t.client, to: at("[fd00:10:96::10]:80")},
+		{client: "outside", from: t.Outside, to: at("192.168.0.2:30080")},
+		{client: "outside", from: t.Outside, to: at("192.168.0.2:30040")},
+		{client: "outside", from: t.Outside, to: at("[2001:db8:198::10]:80")},
+		{client: "forbidden", from: t.Blocked, to: at("198.51.100.10:80")},
 	}
 	t.note("%-11s%-23s%-37s%d connections", "from", "to", "explain says of pods", connections)
 	failed := len(t.failures)
 	for _, w := range ways {
 		explained, observed, err := t.compare(w, connections)
 		if err != nil {
-			t.fail("%s to %s: %v", w.who, w.to, err)
+			t.fail("%s to %s: %v", w.client, w.to, err)
 			continue
 		}
-		t.say("%-11s%-23s%-37s%s", w.who, w.to, explained, observed)
+		t.say("%-11s%-23s%-37s%s", w.client, w.to, explained, observed)
 	}
 	if len(t.failures) == failed {
 		t.pass("Connections did what explain says: which pods answer, and which address they see.")
-		t.learn("Explain", "right about %d ways: backends, shares, the address they see", len(ways))
+		t.addFact("Explain", "right about %d ways: backends, shares, the address they see", len(ways))
 	}
 	return nil
 }
 
-// explanation is what the demo reads of `sluice explain -o json`.
+// explanation has the fields of `sluice explain -o json` that the demo uses.
 type explanation struct {
 	Cases []struct {
 		Verdict   string `json:"verdict"`
@@ -59,8 +59,8 @@ type explanation struct {
 	} `json:"cases"`
 }
 
-// compare returns in words what explain says of a way and what connections did;
-// an error if they disagree.
+// compare returns the explanation of a way and the result of connections as text, and an error if
+// they disagree.
 func (t *tour) compare(w way, connections int) (explained, observed string, err error) {
 	out, err := t.NodeA.Run("", t.options.sluice, "explain", w.from.Addr(w.to.Addr()).String(), w.to.String(), "-o", "json")
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// An explanation is right only if all connections did what it says.
+// An explanation is correct only if all connections match it.
 func TestExplanation(t *testing.T) {
 	var e explanation
 	err := json.Unmarshal([]byte(`{"cases": [{"verdict": "balanced", "sourceNAT": {"applied": false}, "backends": [

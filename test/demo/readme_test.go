@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cli"
 )
 
-// The README names flags that there are, and every example.
+// The README names existing flags, and every example.
 func TestReadme(t *testing.T) {
 	text, err := os.ReadFile("../../README.md")
 	if err != nil {

@@ -28,7 +28,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 )
 
-// TestRecord writes what a real kube-proxy leaves for examples/.
+// TestRecord records the rules of a real kube-proxy for examples/.
 func TestRecord(t *testing.T) {
 	ns := kerneltest.Namespace(t)
 	kerneltest.Do(t, ns, func() error { return serveByKubeProxy(t) })
@@ -60,27 +60,27 @@ func serveByKubeProxy(t *testing.T) error {
 		return err
 	}
 	defer func() { _ = listener.Close() }()
-	go func() { _ = http.Serve(listener, newWorld(t)) }() //nolint:gosec // it serves kube-proxy alone
+	go func() { _ = http.Serve(listener, newFakeAPI(t)) }() //nolint:gosec // it serves kube-proxy alone
 	cmd := exec.Command(os.Getenv("KUBE_PROXY"), "--master", "http://"+listener.Addr().String(),
 		"--hostname-override", "node-a", "--proxy-mode", "nftables", "--cluster-cidr", "10.180.0.0/16,fd00:10:180::/48",
 		"--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0")
-	var said strings.Builder
-	cmd.Stdout, cmd.Stderr = &said, &said
+	var output strings.Builder
+	cmd.Stdout, cmd.Stderr = &output, &output
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start kube-proxy (KUBE_PROXY): %w", err)
 	}
-	time.Sleep(10 * time.Second) // far longer than it needs
+	time.Sleep(10 * time.Second) // much longer than necessary
 	err = errors.Join(cmd.Process.Signal(unix.SIGTERM))
-	_ = cmd.Wait() // it ends by the signal
-	t.Log(said.String())
+	_ = cmd.Wait() // it ends with a signal error
+	t.Log(output.String())
 	return err
 }
 
-// apiWorld answers kube-proxy like an API server in which nothing ever changes.
-type apiWorld map[string]any // lists, by the last part of their path
+// fakeAPI answers kube-proxy like an API server whose objects never change.
+type fakeAPI map[string]any // lists, by the last part of their path
 
-func newWorld(t *testing.T) apiWorld {
+func newFakeAPI(t *testing.T) fakeAPI {
 	t.Helper()
 	node := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a", ResourceVersion: "1"}}
 	for _, a := range []string{"192.168.0.2", "2001:db8::1"} {
@@ -108,7 +108,7 @@ func newWorld(t *testing.T) apiWorld {
 			slices.Items = append(slices.Items, slicesOf(p)...)
 		}
 	}
-	return apiWorld{
+	return fakeAPI{
 		"nodes": nodes, "services": services, "endpointslices": slices,
 		"servicecidrs": map[string]any{"kind": "ServiceCIDRList", "apiVersion": "networking.k8s.io/v1", "metadata": map[string]any{"resourceVersion": "1"}, "items": []any{}},
 	}
@@ -136,11 +136,11 @@ func documents(t *testing.T) [][]byte {
 	return out
 }
 
-func named(name string) metav1.ObjectMeta {
+func objectMeta(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: name, Namespace: "default", ResourceVersion: "1"}
 }
 
-// completeService adds what an API server adds.
+// completeService adds the fields that an API server adds.
 func completeService(s corev1.Service) corev1.Service {
 	s.Namespace, s.ResourceVersion = "default", "1"
 	if len(s.Spec.ClusterIPs) == 0 {
@@ -168,13 +168,13 @@ func completeSlice(s discoveryv1.EndpointSlice) discoveryv1.EndpointSlice {
 	return s
 }
 
-// slicesOf are those that a controller makes for a pod of the Service it is
-// labelled with.
+// slicesOf returns the EndpointSlices that a controller creates for a pod of the Service in its
+// label.
 func slicesOf(p corev1.Pod) []discoveryv1.EndpointSlice {
 	var out []discoveryv1.EndpointSlice
 	for i, ip := range p.Status.PodIPs {
 		s := discoveryv1.EndpointSlice{
-			ObjectMeta:  named(fmt.Sprintf("%s-%d", p.Name, i)),
+			ObjectMeta:  objectMeta(fmt.Sprintf("%s-%d", p.Name, i)),
 			AddressType: discoveryv1.AddressTypeIPv4,
 			Ports:       []discoveryv1.EndpointPort{{Port: &p.Spec.Containers[0].Ports[0].ContainerPort}},
 			Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{ip.IP}, NodeName: &p.Spec.NodeName}},
@@ -188,19 +188,19 @@ func slicesOf(p corev1.Pod) []discoveryv1.EndpointSlice {
 	return out
 }
 
-// ServeHTTP answers lists, the Node, and watches that never tell anything.
-func (w apiWorld) ServeHTTP(out http.ResponseWriter, r *http.Request) {
+// ServeHTTP answers lists, the Node, and watches without events.
+func (w fakeAPI) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 	out.Header().Set("Content-Type", "application/json")
 	query := r.URL.Query()
 	what := filepath.Base(r.URL.Path)
 	var answer any
 	switch list, known := w[what]; {
-	case query.Get("sendInitialEvents") != "": // asked for a list, then
+	case query.Get("sendInitialEvents") != "": // a list by WatchList
 		out.WriteHeader(http.StatusUnprocessableEntity)
 		answer = metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Reason: metav1.StatusReasonInvalid, Code: 422}
 	case known && query.Get("watch") != "":
 		out.WriteHeader(http.StatusOK)
-		_ = http.NewResponseController(out).Flush() // kube-proxy has gone: so be it
+		_ = http.NewResponseController(out).Flush() // kube-proxy may have ended
 		<-r.Context().Done()
 		return
 	case known:
@@ -211,15 +211,14 @@ func (w apiWorld) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 		out.WriteHeader(http.StatusNotFound)
 		answer = metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Reason: metav1.StatusReasonNotFound, Code: 404}
 	}
-	_ = json.NewEncoder(out).Encode(answer) // kube-proxy has gone: so be it
+	_ = json.NewEncoder(out).Encode(answer) // kube-proxy may have ended
 }
 
-// dumps are the objects of nf_tables in the order in which they can be made, and
-// which of their attributes are said when they are: not those that the kernel
-// gives them, such as handles.
+// dumps are the kinds of nf_tables objects in the order in which they can be created, with the
+// attributes of their creation: without those that the kernel assigns, such as handles.
 var dumps = []struct {
 	made, asked uint16
-	said        []uint16
+	attributes  []uint16
 }{
 	{unix.NFT_MSG_NEWTABLE, unix.NFT_MSG_GETTABLE, []uint16{unix.NFTA_TABLE_NAME, unix.NFTA_TABLE_FLAGS, 6}},
 	{unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_GETCHAIN, []uint16{unix.NFTA_CHAIN_TABLE, unix.NFTA_CHAIN_NAME, unix.NFTA_CHAIN_HOOK, unix.NFTA_CHAIN_POLICY, unix.NFTA_CHAIN_TYPE, 10, 12}},
@@ -231,7 +230,7 @@ var dumps = []struct {
 	{unix.NFT_MSG_NEWRULE, unix.NFT_MSG_GETRULE, []uint16{unix.NFTA_RULE_TABLE, unix.NFTA_RULE_CHAIN, unix.NFTA_RULE_EXPRESSIONS, unix.NFTA_RULE_USERDATA}},
 }
 
-// inKernel reads all objects as messages that make them anew.
+// inKernel reads all objects as messages that create them again.
 func inKernel(t *testing.T, ns int) []message {
 	t.Helper()
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: ns})
@@ -242,14 +241,14 @@ func inKernel(t *testing.T, ns int) []message {
 		var found []message
 		if d.made == unix.NFT_MSG_NEWSETELEM {
 			for _, s := range sets {
-				whose := only(t, s.attributes, unix.NFTA_SET_TABLE, unix.NFTA_SET_NAME)
+				whose := keepAttributes(t, s.attributes, unix.NFTA_SET_TABLE, unix.NFTA_SET_NAME)
 				found = append(found, dump(t, conn, d.asked, message{family: s.family, attributes: whose})...)
 			}
 		} else {
 			found = dump(t, conn, d.asked, message{family: unix.NFPROTO_UNSPEC})
 		}
 		for i, m := range found {
-			made := message{d.made, m.family, only(t, m.attributes, d.said...)}
+			made := message{d.made, m.family, keepAttributes(t, m.attributes, d.attributes...)}
 			if d.made == unix.NFT_MSG_NEWSET {
 				made.attributes = append(made.attributes, setID(t, i+1)...)
 				sets = append(sets, m)
@@ -274,8 +273,8 @@ func dump(t *testing.T, conn *netlink.Conn, asked uint16, about message) []messa
 	return out
 }
 
-// only leaves some attributes.
-func only(t *testing.T, attributes []byte, kinds ...uint16) []byte {
+// keepAttributes returns only the given kinds of attributes.
+func keepAttributes(t *testing.T, attributes []byte, kinds ...uint16) []byte {
 	t.Helper()
 	all, err := netlink.UnmarshalAttributes(attributes)
 	must(t, err)
@@ -285,7 +284,7 @@ func only(t *testing.T, attributes []byte, kinds ...uint16) []byte {
 	return out
 }
 
-// setID is the attribute that names a set within a transaction.
+// setID is the attribute that identifies a set within a transaction.
 func setID(t *testing.T, n int) []byte {
 	t.Helper()
 	out, err := netlink.MarshalAttributes([]netlink.Attribute{{Type: unix.NFTA_SET_ID, Data: []byte{0, 0, byte(n >> 8), byte(n)}}})
@@ -300,7 +299,7 @@ type message struct {
 	attributes []byte
 }
 
-// transaction makes all objects at once, and asks for a confirmation of the last.
+// transaction creates all objects at once, and requests an acknowledgement of the last.
 func transaction(messages []message) []netlink.Message {
 	begin := netlink.Header{Type: unix.NFNL_MSG_BATCH_BEGIN, Flags: netlink.Request}
 	end := netlink.Header{Type: unix.NFNL_MSG_BATCH_END, Flags: netlink.Request}

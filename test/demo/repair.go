@@ -18,20 +18,20 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// modes starts Sluice in mode iptables, flushes its rules, and goes back, while
+// modes starts Sluice in mode iptables, flushes its rules, and switches back, while
 // connections stay open.
 func (t *tour) modes() error {
 	const connections = 16
 	t.head("The other data plane: kube-proxy's chains of iptables, there and back under traffic")
-	stop, err := converse(t.ways(), connections)
+	stop, err := startQuestions(t.ways(), connections)
 	if err != nil {
 		return err
 	}
 	defer stop()
-	there, err := t.change(`msg="Removed what Sluice left in another mode"`, "--proxy-mode", "iptables")
+	there, err := t.changeMode(`msg="Removed what Sluice left in another mode"`, "--proxy-mode", "iptables")
 	if errors.Is(err, harness.ErrEnded) {
 		t.note("%s", clip("Not shown on this machine: "+lastLine(t.sluice.Log)))
-		t.learn("Modes", "iptables not shown on this machine")
+		t.addFact("Modes", "iptables not shown on this machine")
 		_, err = t.start()
 		return err
 	}
@@ -44,7 +44,7 @@ func (t *tour) modes() error {
 	if err := t.inIptables(); err != nil {
 		return err
 	}
-	back, err := t.change(`msg="Removed what kube-proxy, or Sluice in mode iptables, left"`)
+	back, err := t.changeMode(`msg="Removed what kube-proxy, or Sluice in mode iptables, left"`)
 	if err != nil {
 		return err
 	}
@@ -52,24 +52,24 @@ func (t *tour) modes() error {
 	t.note("KUBE-FIREWALL stays: it is kubelet's too.")
 	asked, unanswered := stop()
 	t.losses("Modes", append(there.made, back.made...))
-	t.unbroken(connections, asked, unanswered)
+	t.reportOpen(connections, asked, unanswered)
 	return t.noChains()
 }
 
-// changed is a change of mode.
-type changed struct {
+// modeChange is a change of mode.
+type modeChange struct {
 	synced
 	cleared time.Duration // from the start until the rules of the other mode were removed
 	removed string        // of the other mode
 	made    requests
 }
 
-// change starts Sluice again with further flags, under traffic, and waits until it
+// changeMode restarts Sluice with additional flags, under traffic, and waits until it
 // logs that it removed the rules of the other mode.
-func (t *tour) change(removed string, flags ...string) (c changed, err error) {
+func (t *tour) changeMode(removed string, flags ...string) (c modeChange, err error) {
 	flow := startTraffic(t.webWays())
 	defer flow()
-	moment()
+	shortPause()
 	if _, err := t.stop(); err != nil {
 		return c, err
 	}
@@ -77,12 +77,12 @@ func (t *tour) change(removed string, flags ...string) (c changed, err error) {
 		return c, err
 	}
 	gone, err := t.sluice.Logs(limit, removed)
-	moment()
+	shortPause()
 	c.cleared, c.removed, c.made = gone.Time.Sub(t.sluice.Began), gone.Field("removed"), flow()
 	return c, err
 }
 
-// iptables returns the program for IPv4 that Sluice writes by.
+// iptables returns the IPv4 program of the variant that Sluice uses.
 func (t *tour) iptables() string {
 	for _, line := range t.sluice.Log.Lines("Rules are written by") {
 		if name := regexp.MustCompile(`iptables-\w+`).FindString(line.Text); name != "" {
@@ -135,7 +135,7 @@ func linesWith(text, word string) []string {
 	return found
 }
 
-// showChain prints the rules of a Service as people know them from kube-proxy.
+// showChain prints the rules of a Service in the form known from kube-proxy.
 func (t *tour) showChain(program string, rules []string) {
 	vip := t.ways()[0].to.Addr().String()
 	chain := clusterChain(rules, vip)
@@ -156,7 +156,7 @@ func (t *tour) showChain(program string, rules []string) {
 	fmt.Fprintln(t)
 }
 
-// clusterChain returns the chain of a cluster IP; "" if there is none.
+// clusterChain returns the chain of a ClusterIP; "" if there is none.
 func clusterChain(rules []string, vip string) string {
 	to := regexp.MustCompile(`^-A KUBE-SERVICES -d ` + regexp.QuoteMeta(vip) + `/32 .* -j (KUBE-SVC-\S+)$`)
 	for _, rule := range rules {
@@ -167,7 +167,7 @@ func clusterChain(rules []string, vip string) string {
 	return ""
 }
 
-// fold breaks a rule into rows of the width of a line, before its options.
+// fold breaks a rule before options into rows of the line width.
 func fold(rule string) []string {
 	options := strings.Split(rule, " -")
 	rows := options[:1]
@@ -193,7 +193,7 @@ func (t *tour) gap(remove func() error) (gap, error) {
 		return g, err
 	}
 	g.deleted = time.Now()
-	for _, w := range impatient(t.webWays(), 10*time.Millisecond) {
+	for _, w := range withTimeout(t.webWays(), 10*time.Millisecond) {
 		if r := until(w, answered); r.Outcome != lab.Answered {
 			return g, fmt.Errorf("%s after the rules were deleted: %s", w, r)
 		}
@@ -205,9 +205,9 @@ func (t *tour) gap(remove func() error) (gap, error) {
 // flushNat flushes the table nat once and reports its repair. The same rules must
 // come back.
 func (t *tour) flushNat(program string, before []string) error {
-	flow := startTraffic(impatient(t.webWays(), 800*time.Millisecond))
+	flow := startTraffic(withTimeout(t.webWays(), 800*time.Millisecond))
 	defer flow()
-	moment()
+	shortPause()
 	t.command("%s -t nat -F", program)
 	g, err := t.gap(func() error {
 		_, err := t.NodeA.Run("", program, "-t", "nat", "-F")
@@ -216,7 +216,7 @@ func (t *tour) flushNat(program string, before []string) error {
 	if err != nil {
 		return err
 	}
-	moment()
+	shortPause()
 	made := flow()
 	after, err := t.natRules(program)
 	if err != nil {
@@ -238,12 +238,11 @@ func (t *tour) flushNat(program string, before []string) error {
 		t.note("The kernel has no notifications for rules of iptables-legacy: Sluice polls them every 3 s.")
 	}
 	t.gaps(made, []gap{g}, 0)
-	t.learn("Flush", "%s -t nat -F: repaired after %s", program, took)
+	t.addFact("Flush", "%s -t nat -F: repaired after %s", program, took)
 	return nil
 }
 
-// gaps reports lost requests. No more than this many may be lost while the rules
-// were there.
+// gaps reports lost requests. At most allowed may be lost while the rules were present.
 func (t *tour) gaps(made requests, gaps []gap, allowed int) {
 	lost, within := made.lost(), 0
 	for _, g := range gaps {
@@ -256,7 +255,7 @@ func (t *tour) gaps(made requests, gaps []gap, allowed int) {
 	t.pass("%s requests, lost %d: %d under way while there were no rules, %d later.", count(len(made)), len(lost), within, later)
 }
 
-// noChains verifies that no line of iptables has a name of kube-proxy's, except
+// noChains verifies that no line of iptables has a chain name of kube-proxy, except
 // KUBE-FIREWALL.
 func (t *tour) noChains() error {
 	for _, program := range []string{"iptables-nft-save", "ip6tables-nft-save", "iptables-legacy-save", "ip6tables-legacy-save"} {
@@ -276,11 +275,11 @@ func (t *tour) noChains() error {
 	return nil
 }
 
-// flushes is how often repair deletes everything. After ten times in a row Sluice
-// slows down, as two programs could fight for ever.
+// flushes is how often repair deletes everything. After ten times in a row Sluice slows down,
+// because two programs could overwrite each other forever.
 const flushes = 8
 
-// repair deletes all rules of the node, again and again.
+// repair deletes all rules of the node repeatedly.
 func (t *tour) repair() error {
 	const period = 500 * time.Millisecond // with rules, between two flushes
 	t.head("Repair: another program deletes all rules of the node, %d times, under traffic", flushes)
@@ -296,7 +295,7 @@ func (t *tour) repair() error {
 		}
 		quiet = append(quiet, flow)
 	}
-	flow := startTraffic(impatient(t.webWays(), 300*time.Millisecond))
+	flow := startTraffic(withTimeout(t.webWays(), 300*time.Millisecond))
 	defer flow()
 	var gaps []gap
 	var times []time.Duration
@@ -313,7 +312,7 @@ func (t *tour) repair() error {
 	median, most := millis(harness.Quantile(times, 0.5)), millis(slices.Max(times))
 	t.pass("New connections worked again after %s (median), %s at most, in both IP families.", median, most)
 	t.gaps(made, gaps, flushes)
-	t.learn("Repair", "all rules deleted %d times: back after %s, %s at most", flushes, median, most)
+	t.addFact("Repair", "all rules deleted %d times: back after %s, %s at most", flushes, median, most)
 	broken := 0
 	for _, f := range quiet {
 		if f.Ask([]byte("still there?")).Outcome != lab.Answered {

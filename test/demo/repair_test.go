@@ -29,7 +29,7 @@ func TestClusterChain(t *testing.T) {
 	}
 }
 
-// Rows fit into a line, begin with an option, and lose nothing.
+// Rows fit into a line, begin with an option, and are complete.
 func TestFold(t *testing.T) {
 	for _, rule := range linesWith(saved, "-A ") {
 		rows := fold(rule)

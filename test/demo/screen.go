@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// style is a text style as terminals number it.
+// style is a text style by its terminal code.
 type style string
 
 const (
@@ -91,7 +91,7 @@ func (s *screen) command(format string, args ...any) {
 	s.say("%s", s.paint(blue, "$ "+fmt.Sprintf(format, args...)))
 }
 
-// pass prints something that went well.
+// pass prints a successful check.
 func (s *screen) pass(format string, args ...any) {
 	fmt.Fprintf(s, "   %s %s\n", s.paint(green, "✓"), fmt.Sprintf(format, args...))
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// balance counts the answers of each pod, on all ways.
+// balance counts the answers of each pod, over all ways.
 func (t *tour) balance() error {
 	const connections = 300
 	t.head("Balance: %d connections each way, and which pod answered", connections)
@@ -30,13 +30,13 @@ func (t *tour) balance() error {
 	}
 	if len(t.failures) == failed {
 		t.pass("All connections were answered, and all pods had their share.")
-		t.learn("Balance", "%s connections over %d ways, all answered, evenly", count(connections*len(t.ways())), len(t.ways()))
+		t.addFact("Balance", "%s connections over %d ways, all answered, evenly", count(connections*len(t.ways())), len(t.ways()))
 	}
 	return nil
 }
 
-// latency compares connecting through a Service and straight to its pods, by
-// turns, so that other work of the machine slows both alike.
+// latency compares connections through a Service and directly to its pods, alternately, so that
+// other load of the machine affects both.
 func (t *tour) latency() error {
 	const rounds = 400
 	t.head("Latency: time to connect, through the Service and straight to its pods")
@@ -61,11 +61,11 @@ func (t *tour) latency() error {
 	}
 	a, b := micros(harness.Quantile(through, 0.5)), micros(harness.Quantile(straight, 0.5))
 	t.pass("%s connections each: median %s through a Service, %s straight.", count(len(through)), a, b)
-	t.learn("Latency", "connect: median %s through a Service, %s straight to a pod", a, b)
+	t.addFact("Latency", "connect: median %s through a Service, %s straight to a pod", a, b)
 	return nil
 }
 
-// features shows what else a Service can ask for.
+// features demonstrates further features of Services.
 func (t *tour) features() error {
 	t.head("What a Service can ask for")
 	at := netip.MustParseAddrPort
@@ -101,7 +101,7 @@ func (t *tour) features() error {
 		return nil
 	}
 	t.pass("%-24sa Service finds its Pods in the manifests, in both IP families", "Selectors")
-	t.learn("Features", "session affinity, source ranges, local traffic policy, selectors")
+	t.addFact("Features", "session affinity, source ranges, local traffic policy, selectors")
 	return nil
 }
 
@@ -122,7 +122,7 @@ func (t *tour) refuse() error {
 		t.say("%srefused in %s", w, micros(took))
 		slowest = max(slowest, took)
 	}
-	t.learn("No endpoints", "refused within %s", micros(slowest))
+	t.addFact("No endpoints", "refused within %s", micros(slowest))
 	if _, err := t.files.scale("web.yaml", addrs(t.pods[:3])); err != nil {
 		return err
 	}
@@ -136,7 +136,7 @@ func (t *tour) refuse() error {
 }
 
 // udp removes the backend of a UDP client with a fixed port. The kernel alone
-// would send this flow to the same backend for ever.
+// would send this flow to the same backend forever.
 func (t *tour) udp() error {
 	t.head("UDP: a client with a fixed port, and its backend goes")
 	from, to := netip.AddrPortFrom(t.client.Addr4(), 40053), netip.MustParseAddrPort("10.96.0.53:53")
@@ -146,7 +146,7 @@ func (t *tour) udp() error {
 		return nil
 	}
 	defer flow.Close()
-	var backend netip.Addr // that answered last
+	var backend netip.Addr // the one that answered last
 	var moves []time.Time
 	asked, unanswered := 0, 0
 	ask := func(span time.Duration, moved int) {
@@ -179,7 +179,7 @@ func (t *tour) udp() error {
 	if unanswered > 1 {
 		t.fail("More than the one question in flight was lost.")
 	}
-	t.learn("UDP", "flow of a fixed port moved after %s; %s questions, unanswered %d", after, count(asked), unanswered)
+	t.addFact("UDP", "flow of a fixed port moved after %s; %s questions, unanswered %d", after, count(asked), unanswered)
 	return nil
 }
 

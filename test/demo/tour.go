@@ -34,7 +34,7 @@ type tour struct {
 
 	facts    []fact
 	failures []string
-	err      error // ended the tour
+	err      error // the error that ended the tour
 }
 
 // pod is a backend.
@@ -44,23 +44,23 @@ type pod struct {
 }
 
 // fact is a line of the summary.
-type fact struct{ what, result string }
+type fact struct{ name, result string }
 
 // limit bounds each wait.
 const limit = 20 * time.Second
 
-// errCannot is the cause of an error that is the machine's, not Sluice's.
+// errCannot marks errors of the machine, not of Sluice.
 var errCannot = errors.New("the demo cannot run here")
 
-// fail prints something that did not go well.
+// fail prints a failed check.
 func (t *tour) fail(format string, args ...any) {
 	why := fmt.Sprintf(format, args...)
 	t.failures = append(t.failures, why)
 	fmt.Fprintf(t, "   %s\n", t.paint(red, "✗ "+why))
 }
 
-// learn adds a line to the summary.
-func (t *tour) learn(what, format string, args ...any) {
+// addFact adds a line to the summary.
+func (t *tour) addFact(what, format string, args ...any) {
 	t.facts = append(t.facts, fact{what, fmt.Sprintf(format, args...)})
 }
 
@@ -82,13 +82,13 @@ func (t *tour) show(owner lab.T) {
 	}
 }
 
-// Ports that the pods answer on.
+// Ports on which the pods answer.
 const (
 	webPort = 8080
 	dnsPort = 5353
 )
 
-// populate makes the pods: three to begin with, two for scaling up, a client.
+// populate creates the pods: three initial backends, two for scaling up, and a client.
 func (t *tour) populate() {
 	t.client = t.Pod(t.NodeA, "10.180.0.100", "fd00:10:180::100")
 	hosts := []*lab.Host{t.Outside, t.NodeA, t.NodeB, t.client}
@@ -129,14 +129,14 @@ func addrs(pods []pod) []netip.Addr {
 func (t *tour) ways() []way {
 	at := netip.MustParseAddrPort
 	return []way{
-		{from: t.client, who: "pod", kind: "ClusterIP", to: at("10.96.0.10:80")},
-		{from: t.client, who: "pod", kind: "ClusterIP", to: at("[fd00:10:96::10]:80")},
-		{from: t.NodeA, who: "node", kind: "ClusterIP", to: at("10.96.0.10:80")},
-		{from: t.NodeA, who: "node", kind: "ClusterIP", to: at("[fd00:10:96::10]:80")},
-		{from: t.Outside, who: "outside", kind: "NodePort", to: at("192.168.0.2:30080")},
-		{from: t.Outside, who: "outside", kind: "NodePort", to: at("[2001:db8::1]:30080")},
-		{from: t.Outside, who: "outside", kind: "LoadBalancer", to: at("198.51.100.10:80")},
-		{from: t.Outside, who: "outside", kind: "LoadBalancer", to: at("[2001:db8:198::10]:80")},
+		{from: t.client, client: "pod", kind: "ClusterIP", to: at("10.96.0.10:80")},
+		{from: t.client, client: "pod", kind: "ClusterIP", to: at("[fd00:10:96::10]:80")},
+		{from: t.NodeA, client: "node", kind: "ClusterIP", to: at("10.96.0.10:80")},
+		{from: t.NodeA, client: "node", kind: "ClusterIP", to: at("[fd00:10:96::10]:80")},
+		{from: t.Outside, client: "outside", kind: "NodePort", to: at("192.168.0.2:30080")},
+		{from: t.Outside, client: "outside", kind: "NodePort", to: at("[2001:db8::1]:30080")},
+		{from: t.Outside, client: "outside", kind: "LoadBalancer", to: at("198.51.100.10:80")},
+		{from: t.Outside, client: "outside", kind: "LoadBalancer", to: at("[2001:db8:198::10]:80")},
 	}
 }
 
@@ -174,8 +174,8 @@ func (t *tour) readSynced(line harness.Line) synced {
 	return synced{services, steps, line.Time.Sub(t.sluice.Began)}
 }
 
-// stop asks Sluice to end, and prints its warnings, except those of foreign edits: the
-// demo makes them, and on a slow machine they are a contest.
+// stop stops Sluice, and prints its warnings, except those of foreign edits: the demo makes these
+// edits, and on a slow machine Sluice may report that another program keeps changing its rules.
 func (t *tour) stop() (time.Duration, error) {
 	took, err := t.sluice.Stop(unix.SIGTERM, limit)
 	if err != nil {
@@ -192,8 +192,8 @@ func (t *tour) stop() (time.Duration, error) {
 	return took, nil
 }
 
-// ask runs a command of Sluice's on node A and shows the lines of its output that
-// begin with one of the words; all if there are none.
+// ask runs a sluice command on node A and prints the lines of its output that begin with one of the
+// words, or all lines if there are no words.
 func (t *tour) ask(command string, words ...string) {
 	t.command("sluice %s", command)
 	out, err := t.NodeA.Run("", append([]string{t.options.sluice}, strings.Fields(command)...)...)
@@ -224,7 +224,7 @@ func (t *tour) bars(counts []int) string {
 	return strings.Join(parts, "  ")
 }
 
-// until makes requests until one ends as wanted, or for the limit.
+// until makes requests until one has a wanted outcome, for at most limit.
 func until(w way, wanted func(lab.Outcome) bool) lab.Result {
 	for deadline := time.Now().Add(limit); ; {
 		r := w.request()
@@ -236,8 +236,8 @@ func until(w way, wanted func(lab.Outcome) bool) lab.Result {
 
 func answered(o lab.Outcome) bool { return o == lab.Answered }
 
-// pause lets traffic flow long enough to judge its balance.
-func pause() { time.Sleep(1200 * time.Millisecond) }
+// longPause waits long enough for traffic to check its balance.
+func longPause() { time.Sleep(1200 * time.Millisecond) }
 
-// moment lets traffic flow before and after an event.
-func moment() { time.Sleep(400 * time.Millisecond) }
+// shortPause waits for some traffic before and after an event.
+func shortPause() { time.Sleep(400 * time.Millisecond) }

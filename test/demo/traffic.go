@@ -14,24 +14,24 @@ import (
 
 // way is a client and an address of a Service.
 type way struct {
-	from *lab.Host
-	who  string // from, for people
-	kind string // of the address
-	to   netip.AddrPort
+	from   *lab.Host
+	client string // name of from in tables
+	kind   string // of the address
+	to     netip.AddrPort
 
 	timeout time.Duration // of requests; the lab's if zero
 }
 
 // String returns the columns of a table.
-func (w way) String() string { return fmt.Sprintf("%-9s%-14s%-23s", w.who, w.kind, w.to) }
+func (w way) String() string { return fmt.Sprintf("%-9s%-14s%-23s", w.client, w.kind, w.to) }
 
 func (w way) request() lab.Result {
 	return w.from.Try(lab.Probe{Protocol: lab.TCP, To: w.to, Timeout: w.timeout})
 }
 
-// impatient returns the ways with a timeout shorter than the second after which
-// TCP sends a lost first packet again: each lost packet is a lost request.
-func impatient(ways []way, timeout time.Duration) []way {
+// withTimeout returns the ways with another timeout. If it is shorter than a second, after which TCP
+// retransmits a lost SYN, each lost packet is a lost request.
+func withTimeout(ways []way, timeout time.Duration) []way {
 	out := slices.Clone(ways)
 	for i := range out {
 		out[i].timeout = timeout
@@ -39,13 +39,13 @@ func impatient(ways []way, timeout time.Duration) []way {
 	return out
 }
 
-// request is a new connection with an answer on it, or without.
+// request is a new connection, with an answer on it or without.
 type request struct {
 	began, ended time.Time
 	result       lab.Result
 }
 
-// requests are ordered by their beginning.
+// requests are ordered by their start time.
 type requests []request
 
 const perWay = 250 // requests each second
@@ -88,10 +88,9 @@ func repeat(quit <-chan struct{}, period time.Duration, w way) (made requests) {
 	}
 }
 
-// converse opens connections, evenly over the ways, and asks a question on each
-// every 20 ms until stop, which returns how many there were and how many of them
-// had no answer.
-func converse(ways []way, connections int) (stop func() (asked, unanswered int), err error) {
+// startQuestions opens connections, evenly over the ways, and sends a request on each every 20 ms
+// until stop, which returns the numbers of requests and of those without an answer.
+func startQuestions(ways []way, connections int) (stop func() (asked, unanswered int), err error) {
 	quit := make(chan struct{})
 	counts := make([][2]int, connections)
 	var wait sync.WaitGroup
@@ -124,7 +123,7 @@ func ask(quit <-chan struct{}, flow *lab.Flow) (asked, unanswered int) {
 		case <-time.After(20 * time.Millisecond):
 		}
 		asked++
-		if flow.Ask([]byte("still there?")).Outcome != lab.Answered {
+		if flow.Ask([]byte("ping")).Outcome != lab.Answered {
 			unanswered++
 		}
 	}
@@ -152,7 +151,7 @@ func (r requests) answeredBy(backends []netip.Addr) requests {
 	})
 }
 
-// during returns the requests that were under way at some time of a gap.
+// during returns the requests that overlap with a gap.
 func (r requests) during(g gap) requests {
 	return r.where(func(q request) bool { return !q.ended.Before(g.began) && !q.began.After(g.ended) })
 }
@@ -188,8 +187,8 @@ func perPod(results []lab.Result, pods []pod) []int {
 	return out
 }
 
-// fair reports whether a fair random balance explains the counts. In a run of the
-// demo the chance of a wrong alarm is less than one in a million.
+// fair reports whether the counts are consistent with uniform random balancing. In a run of the demo
+// the probability of a false alarm is less than one in a million.
 func fair(counts []int) bool {
 	total := 0
 	for _, n := range counts {

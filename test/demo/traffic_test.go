@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// sample has a request each millisecond: answered by the backends in order, or
-// lost where there is none.
+// sample has one request per millisecond, answered by the backends in order, or
+// lost for an empty backend.
 func sample(backends ...string) requests {
 	start := time.Unix(100, 0)
 	var out requests
@@ -64,7 +64,7 @@ func TestFair(t *testing.T) {
 	}{
 		{[]int{100, 100, 100}, true},
 		{[]int{86, 96, 118}, true},
-		{[]int{480}, true}, // alone it has to be
+		{[]int{480}, true}, // a single backend
 		{[]int{0, 0, 0}, true},
 		{[]int{150, 150, 0}, false},
 		{[]int{300, 0, 0}, false},

@@ -14,13 +14,13 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// template is what helm makes of the chart.
+// template returns the output of helm template.
 func template(t *testing.T, args ...string) string {
 	t.Helper()
-	return run(t, append([]string{tool("helm"), "template", "sluice", project("deploy/helm/sluice"), "--namespace=kube-system"}, args...)...)
+	return run(t, append([]string{tool("helm"), "template", "sluice", projectPath("deploy/helm/sluice"), "--namespace=kube-system"}, args...)...)
 }
 
-// sources are the parts of what helm made, by the file each comes from.
+// sources splits the output of helm by the template file.
 func sources(text string) map[string]string {
 	out := map[string]string{}
 	for doc := range strings.SplitSeq(text, "---\n") {
@@ -39,7 +39,7 @@ func sources(text string) map[string]string {
 
 const madeFrom = "# Made from deploy/helm/sluice; test/deploy makes it anew.\n"
 
-// Manifests and chart cannot drift: one is made from the other.
+// The manifests are generated from the chart, so that both stay equal.
 func TestManifestsAreTheChart(t *testing.T) {
 	plain := sources(template(t))
 	files := map[string]string{
@@ -53,7 +53,7 @@ func TestManifestsAreTheChart(t *testing.T) {
 		files["base/"+name] = text
 	}
 	for name, want := range files {
-		path := filepath.Join(project("deploy/kubernetes"), name)
+		path := filepath.Join(projectPath("deploy/kubernetes"), name)
 		want = madeFrom + want
 		if *update {
 			if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
@@ -65,17 +65,17 @@ func TestManifestsAreTheChart(t *testing.T) {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(want, string(got)); diff != "" {
-			t.Errorf("%s is not what the chart makes (-chart +file); `go test ./test/deploy -run TestManifestsAreTheChart -update` makes it anew:\n%s", name, diff)
+			t.Errorf("%s differs from the chart (-chart +file); regenerate it with `go test ./test/deploy -run TestManifestsAreTheChart -update`:\n%s", name, diff)
 		}
 	}
 }
 
-// objects are those of manifests, by kind and name.
+// objects parses manifests into objects by kind and name.
 func objects(t *testing.T, text string) map[string]map[string]any {
 	t.Helper()
 	out := map[string]map[string]any{}
 	for doc := range strings.SplitSeq("\n"+text, "\n---\n") {
-		doc += "\n" // else the last text of it would lack its own
+		doc += "\n" // SplitSeq removed the last line end
 		var o map[string]any
 		if err := yaml.UnmarshalStrict([]byte(doc), &o); err != nil {
 			t.Fatalf("read manifest: %v in\n%s", err, doc)
@@ -91,8 +91,7 @@ func objects(t *testing.T, text string) map[string]map[string]any {
 	return out
 }
 
-// What kustomize makes of an overlay is what helm makes of the values that say
-// the same.
+// Each overlay has the same output as helm with the corresponding values.
 func TestOverlaysAreTheChart(t *testing.T) {
 	for _, tt := range []struct {
 		overlay string
@@ -106,7 +105,7 @@ func TestOverlaysAreTheChart(t *testing.T) {
 		{"canary-iptables", []string{"--set=config.mode=iptables", "--set=nodeSelector.service-proxy=sluice"}},
 	} {
 		t.Run(tt.overlay, func(t *testing.T) {
-			got := objects(t, run(t, tool("kubectl"), "kustomize", filepath.Join(project("deploy/kubernetes"), tt.overlay)))
+			got := objects(t, run(t, tool("kubectl"), "kustomize", filepath.Join(projectPath("deploy/kubernetes"), tt.overlay)))
 			want := objects(t, template(t, tt.args...))
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("(-helm +kustomize):\n%s", diff)
@@ -115,16 +114,16 @@ func TestOverlaysAreTheChart(t *testing.T) {
 	}
 }
 
-// The static pods are those of the DaemonSet, but for where its files come from.
+// The static pods equal the pods of the DaemonSet, except for the source of their files.
 func TestStaticPodsAreThoseOfTheDaemonSet(t *testing.T) {
 	for name, mode := range map[string]string{"sluice.yaml": "nftables", "sluice-iptables.yaml": "iptables"} {
 		t.Run(name, func(t *testing.T) {
-			file, err := os.ReadFile(filepath.Join(project("deploy/static-pod"), name))
+			file, err := os.ReadFile(filepath.Join(projectPath("deploy/static-pod"), name))
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := part(objects(t, string(file))["Pod sluice"], "spec")
-			want := part(objects(t, template(t, "--set=config.mode="+mode))["DaemonSet sluice"], "spec", "template", "spec")
+			got := subObject(objects(t, string(file))["Pod sluice"], "spec")
+			want := subObject(objects(t, template(t, "--set=config.mode="+mode))["DaemonSet sluice"], "spec", "template", "spec")
 			for _, key := range []string{"serviceAccountName", "nodeSelector"} {
 				delete(want, key)
 			}
@@ -137,9 +136,9 @@ func TestStaticPodsAreThoseOfTheDaemonSet(t *testing.T) {
 			}
 			env(want)
 			if name := *env(got); cmp.Equal(name, nil) {
-				t.Error("the static pod does not know its node")
+				t.Error("the static pod does not set the node name")
 			}
-			for _, spec := range []map[string]any{got, want} { // the last are its files
+			for _, spec := range []map[string]any{got, want} { // the last volume has the files
 				volumes, _ := spec["volumes"].([]any)
 				spec["volumes"] = volumes[:len(volumes)-1]
 			}
@@ -150,8 +149,8 @@ func TestStaticPodsAreThoseOfTheDaemonSet(t *testing.T) {
 	}
 }
 
-// part walks down an object.
-func part(o map[string]any, path ...string) map[string]any {
+// subObject returns a nested object.
+func subObject(o map[string]any, path ...string) map[string]any {
 	for _, p := range path {
 		o, _ = o[p].(map[string]any)
 	}
@@ -159,15 +158,15 @@ func part(o map[string]any, path ...string) map[string]any {
 }
 
 func TestChartIsClean(t *testing.T) {
-	out := run(t, tool("helm"), "lint", "--strict", project("deploy/helm/sluice"))
+	out := run(t, tool("helm"), "lint", "--strict", projectPath("deploy/helm/sluice"))
 	if !strings.Contains(out, "1 chart(s) linted, 0 chart(s) failed") || strings.Contains(out, "WARNING") {
-		t.Errorf("helm lint says:\n%s", out)
+		t.Errorf("helm lint:\n%s", out)
 	}
 }
 
-// A value that is misspelled or out of range is refused, and named.
+// A misspelled or invalid value is rejected with an error that names it.
 func TestChartRejectsUnknownValues(t *testing.T) {
-	for _, tt := range []struct{ set, says string }{
+	for _, tt := range []struct{ set, want string }{
 		{"apiserver.host=x", "apiserver"},
 		{"apiServer.host=https://x", "/apiServer/host"},
 		{"apiServer.port=70000", "/apiServer/port"},
@@ -177,16 +176,16 @@ func TestChartRejectsUnknownValues(t *testing.T) {
 		{"maxUnavailable=0", "/maxUnavailable"},
 		{"image.pullPolicy=never", "/image/pullPolicy"},
 	} {
-		_, err := try(t, tool("helm"), "template", project("deploy/helm/sluice"), "--set="+tt.set)
-		if err == nil || !strings.Contains(err.Error(), tt.says) {
-			t.Errorf("--set %s: %v, want an error about %q", tt.set, err, tt.says)
+		_, err := runCommand(t, tool("helm"), "template", projectPath("deploy/helm/sluice"), "--set="+tt.set)
+		if err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("--set %s: %v, want an error about %q", tt.set, err, tt.want)
 		}
 	}
 }
 
 // Every value is in the table of the chart's README, with its default.
 func TestChartReadmeHasEveryValue(t *testing.T) {
-	text, err := os.ReadFile(project("deploy/helm/sluice/values.yaml"))
+	text, err := os.ReadFile(projectPath("deploy/helm/sluice/values.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +193,7 @@ func TestChartReadmeHasEveryValue(t *testing.T) {
 	if err := yaml.UnmarshalStrict(text, &values); err != nil {
 		t.Fatal(err)
 	}
-	readme, err := os.ReadFile(project("deploy/helm/sluice/README.md"))
+	readme, err := os.ReadFile(projectPath("deploy/helm/sluice/README.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,19 +204,19 @@ func TestChartReadmeHasEveryValue(t *testing.T) {
 			got[strings.Trim(cells[0], "|` ")] = strings.Trim(cells[1], "` ")
 		}
 	}
-	if diff := cmp.Diff(leaves(t, "", values), got); diff != "" {
+	if diff := cmp.Diff(flatten(t, "", values), got); diff != "" {
 		t.Errorf("(-values.yaml +README.md):\n%s", diff)
 	}
 }
 
-// leaves are values by their path, as JSON.
-func leaves(t *testing.T, prefix string, v map[string]any) map[string]string {
+// flatten returns values by their path, as JSON.
+func flatten(t *testing.T, prefix string, v map[string]any) map[string]string {
 	t.Helper()
 	out := map[string]string{}
 	for _, key := range slices.Sorted(maps.Keys(v)) {
 		path := strings.ReplaceAll(key, ".", `\.`)
 		if inner, is := v[key].(map[string]any); is && len(inner) > 0 {
-			maps.Copy(out, leaves(t, prefix+path+".", inner))
+			maps.Copy(out, flatten(t, prefix+path+".", inner))
 			continue
 		}
 		text, err := yaml.Marshal(v[key])

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-proxy/sluice/test/apiserver"
 )
 
-// system is where everything is deployed.
+// system is the namespace of all deployments.
 const system = "kube-system"
 
 // cluster is a real API server, and kubectl and helm as its administrator.
@@ -27,21 +27,20 @@ type cluster struct {
 	kubeconfig string
 }
 
-// newCluster has nothing of Sluice in it, and the namespace that no controller
-// is there to make.
+// newCluster returns a cluster with its system namespace and without roles for Sluice.
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := &cluster{Cluster: apiserver.Start(t)}
 	ctx := t.Context()
-	// What that package grants by itself is not what is to be tried here.
+	// Delete the rights that package apiserver grants: the manifests must grant them.
 	must(t, c.Client.RbacV1().ClusterRoleBindings().Delete(ctx, "sluice", metav1.DeleteOptions{}))
 	must(t, c.Client.RbacV1().ClusterRoles().Delete(ctx, "sluice", metav1.DeleteOptions{}))
 	c.kubeconfig = filepath.Join(t.TempDir(), "admin.kubeconfig")
 	must(t, clientcmd.WriteToFile(api.Config{
-		CurrentContext: "it",
-		Contexts:       map[string]*api.Context{"it": {Cluster: "it", AuthInfo: "it"}},
-		Clusters:       map[string]*api.Cluster{"it": {Server: "https://" + c.address(t).Host, CertificateAuthorityData: c.Config.CAData}},
-		AuthInfos:      map[string]*api.AuthInfo{"it": {ClientCertificateData: c.Config.CertData, ClientKeyData: c.Config.KeyData}},
+		CurrentContext: "test",
+		Contexts:       map[string]*api.Context{"test": {Cluster: "test", AuthInfo: "test"}},
+		Clusters:       map[string]*api.Cluster{"test": {Server: "https://" + c.address(t).Host, CertificateAuthorityData: c.Config.CAData}},
+		AuthInfos:      map[string]*api.AuthInfo{"test": {ClientCertificateData: c.Config.CertData, ClientKeyData: c.Config.KeyData}},
 	}, c.kubeconfig))
 	return c
 }
@@ -53,7 +52,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// address is where the API server listens.
+// address returns the URL of the API server.
 func (c *cluster) address(t *testing.T) *url.URL {
 	t.Helper()
 	host := c.Config.Host
@@ -63,20 +62,20 @@ func (c *cluster) address(t *testing.T) *url.URL {
 	return &url.URL{Scheme: "https", Host: host}
 }
 
-// kubectl runs kubectl and returns what it printed.
+// kubectl runs kubectl and returns its output.
 func (c *cluster) kubectl(t *testing.T, args ...string) string {
 	t.Helper()
 	return run(t, append([]string{tool("kubectl"), "--kubeconfig=" + c.kubeconfig}, args...)...)
 }
 
-// helm runs helm and returns what it printed.
+// helm runs helm and returns its output.
 func (c *cluster) helm(t *testing.T, args ...string) string {
 	t.Helper()
 	return run(t, append([]string{tool("helm"), "--kubeconfig=" + c.kubeconfig, "--namespace=" + system}, args...)...)
 }
 
-// account writes the folder that pods of a service account find.
-func (c *cluster) account(t *testing.T, name string) string {
+// serviceAccountDir creates the folder that kubelet mounts for a service account.
+func (c *cluster) serviceAccountDir(t *testing.T, name string) string {
 	t.Helper()
 	token, err := c.Client.CoreV1().ServiceAccounts(system).CreateToken(t.Context(), name,
 		&authenticationv1.TokenRequest{}, metav1.CreateOptions{})
@@ -88,7 +87,7 @@ func (c *cluster) account(t *testing.T, name string) string {
 	return dir
 }
 
-// configMaps are those in the cluster.
+// configMaps returns the ConfigMaps in the namespace system.
 func (c *cluster) configMaps(t *testing.T) map[string]map[string]string {
 	t.Helper()
 	list, err := c.Client.CoreV1().ConfigMaps(system).List(t.Context(), metav1.ListOptions{})
@@ -100,7 +99,7 @@ func (c *cluster) configMaps(t *testing.T) map[string]map[string]string {
 	return out
 }
 
-// addNode makes a Node with an address: no kubelet does.
+// addNode creates a Node with an address, like kubelet.
 func (c *cluster) addNode(t *testing.T, name, address string) {
 	t.Helper()
 	nodes := c.Client.CoreV1().Nodes()

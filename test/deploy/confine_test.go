@@ -16,49 +16,49 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// confined is the first argument of this program when it is to become another
-// one with the rights of a container.
-const confined = "confined"
+// confinedArg is the first argument of the test binary that makes it execute another program
+// with the rights of a container.
+const confinedArg = "confined"
 
-// confinement is what a container runtime does to a process before it is the
-// program. The zero value takes everything away.
+// confinement are the restrictions that a container runtime applies to a process before it
+// executes the program. The zero value grants nothing.
 type confinement struct {
 	Root         string            // the container's file system; "": that of the host, read-only
-	Mounts       map[string]string // folders, by where they are seen; read-only
-	Writable     map[string]string // files of the host, likewise
-	Capabilities []int             // the bounding set; of root also what it has
+	Mounts       map[string]string // folders by mount point, read-only
+	Writable     map[string]string // files of the host by mount point
+	Capabilities []int             // bounding set; for root also permitted and effective
 	User         int
 	Privileged   bool // all capabilities, no filter, /proc/sys and /sys writable
-	GainNew      bool // the program may gain privileges that it has not
+	GainNew      bool // without no_new_privs
 	OOMScoreAdj  int
 	Filter       []unix.SockFilter
 	Argv, Env    []string
 }
 
-// confine makes this process the program. It has namespaces of its own for
-// mounts and processes already.
+// confine executes the program in this process, which is already in its own mount and PID
+// namespaces.
 func confine(args []string) {
 	var c confinement
 	err := json.Unmarshal([]byte(args[0]), &c)
 	if err == nil {
-		err = c.become()
+		err = c.apply()
 	}
 	fmt.Fprintln(os.Stderr, "confine:", err)
 	os.Exit(125)
 }
 
-// become does not return unless something is wrong. Rights are those of a
-// thread, and the thread that calls exec is all that is left of the process.
-func (c confinement) become() error {
+// apply applies the restrictions and executes the program. It returns only if it fails. The
+// restrictions are attributes of the thread, which is the only one that remains after exec.
+func (c confinement) apply() error {
 	runtime.LockOSThread()
-	// A machine that is a container itself may forbid it. Then Sluice is refused as
-	// well, and that must not keep it from its work either.
+	// This fails if the test machine is a container without the right to do so. Sluice
+	// then fails to set it as well, and must work nevertheless.
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte(strconv.Itoa(c.OOMScoreAdj)), 0)
 	if err := c.enterRoot(); err != nil {
 		return fmt.Errorf("enter the root: %w", err)
 	}
 	if !c.Privileged {
-		if err := c.renounce(); err != nil {
+		if err := c.dropPrivileges(); err != nil {
 			return fmt.Errorf("drop rights: %w", err)
 		}
 	}
@@ -87,7 +87,7 @@ func (m mount) do() error {
 	return nil
 }
 
-// enterRoot mounts what runtimes mount, and goes there.
+// enterRoot mounts the file systems of a container and changes the root.
 func (c confinement) enterRoot() error {
 	if c.Root == "" {
 		return c.protectHost()
@@ -101,17 +101,17 @@ func (c confinement) enterRoot() error {
 		{"/dev/null", at("dev/null"), "", unix.MS_BIND, ""},
 	}
 	for target, source := range c.Mounts {
-		mounts = append(mounts, bound(source, at(target))...)
+		mounts = append(mounts, readOnlyBind(source, at(target))...)
 	}
 	for target, source := range c.Writable {
 		mounts = append(mounts, mount{source, at(target), "", unix.MS_BIND, ""})
 	}
 	if !c.Privileged {
 		for _, p := range []string{"proc/sys", "proc/sysrq-trigger", "proc/irq", "proc/bus", "proc/fs"} {
-			mounts = append(mounts, bound(at(p), at(p))...)
+			mounts = append(mounts, readOnlyBind(at(p), at(p))...)
 		}
 	}
-	// Last: the mounts above are not read-only by it, what they hang on is.
+	// Last, because it makes only the root read-only, not the mounts below it.
 	mounts = append(mounts, mount{"", c.Root, "", unix.MS_BIND | unix.MS_REMOUNT | unix.MS_RDONLY, ""})
 	for _, m := range mounts {
 		if err := m.do(); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -128,16 +128,16 @@ func (c confinement) readOnly() uintptr {
 	return unix.MS_RDONLY
 }
 
-// bound shows a folder at another place, read-only.
-func bound(source, target string) []mount {
+// readOnlyBind mounts a folder at another path, read-only.
+func readOnlyBind(source, target string) []mount {
 	return []mount{
 		{source, target, "", unix.MS_BIND, ""},
 		{"", target, "", unix.MS_BIND | unix.MS_REMOUNT | unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV, ""},
 	}
 }
 
-// protectHost is what ProtectSystem=strict, ProtectKernelTunables= and
-// ProtectControlGroups= of systemd do to the file system of the host.
+// protectHost does the same to the file system of the host as ProtectSystem=strict,
+// ProtectKernelTunables= and ProtectControlGroups= of systemd.
 func (c confinement) protectHost() error {
 	if err := (mount{"", "/", "", unix.MS_REC | unix.MS_PRIVATE, ""}).do(); err != nil {
 		return err
@@ -147,7 +147,7 @@ func (c confinement) protectHost() error {
 		return fmt.Errorf("make everything read-only: %w", err)
 	}
 	for target, source := range c.Mounts {
-		for _, m := range bound(source, target) {
+		for _, m := range readOnlyBind(source, target) {
 			if err := m.do(); err != nil {
 				return err
 			}
@@ -164,8 +164,8 @@ func (c confinement) protectHost() error {
 	return nil
 }
 
-// renounce leaves the process with the rights of the container.
-func (c confinement) renounce() error {
+// dropPrivileges reduces the rights of this thread to those of the container.
+func (c confinement) dropPrivileges() error {
 	var keep [2]unix.CapUserData
 	for _, n := range c.Capabilities {
 		keep[n/32].Permitted |= 1 << (n % 32)
@@ -177,7 +177,7 @@ func (c confinement) renounce() error {
 			}
 		}
 	}
-	// By the system call: of syscall.Setresuid all threads would have to agree.
+	// syscall.Setresuid would apply to all threads and require equal rights in all of them.
 	if _, _, no := syscall.RawSyscall(unix.SYS_SETRESUID, uintptr(c.User), uintptr(c.User), uintptr(c.User)); no != 0 {
 		return no
 	}
@@ -194,7 +194,7 @@ func (c confinement) renounce() error {
 	return c.restrict()
 }
 
-// restrict comes last: it may forbid all of the above.
+// restrict sets no_new_privs and the filter. It is last, because they may forbid the other steps.
 func (c confinement) restrict() error {
 	if !c.GainNew {
 		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
@@ -204,5 +204,5 @@ func (c confinement) restrict() error {
 	if len(c.Filter) == 0 {
 		return nil
 	}
-	return install(c.Filter)
+	return installFilter(c.Filter)
 }

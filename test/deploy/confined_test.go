@@ -21,15 +21,16 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// given is what the DaemonSet of a mode gives its container, with another command
-// line and without a cluster. What it would set on the host is what it may not.
-func given(t *testing.T, root, mode string, p conformance.Program) confinement {
+// daemonSetContainer returns the confinement of the DaemonSet's container of a mode, with another
+// command line and without a cluster. The flags disable the kernel parameters that the container
+// may not set.
+func daemonSetContainer(t *testing.T, root, mode string, p conformance.Program) confinement {
 	t.Helper()
 	ds := daemonSetFor(t, mode).Spec.Template.Spec
 	container := ds.Containers[0].DeepCopy()
 	container.Env = nil
 	container.VolumeMounts = slices.DeleteFunc(container.VolumeMounts, func(m corev1.VolumeMount) bool { return !isLock(&ds, m) })
-	k := kubelet{root: root, node: p.Host, dir: t.TempDir(), more: map[string]string{"/etc/sluice": p.Manifests}}
+	k := kubelet{root: root, node: p.Host, dir: t.TempDir(), extraMounts: map[string]string{"/etc/sluice": p.Manifests}}
 	container.Command = append([]string{
 		"sluice", "--manifests=/etc/sluice", "--oom-score-adj=-997", "--conntrack-max-per-core=0",
 		"--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0",
@@ -37,67 +38,68 @@ func given(t *testing.T, root, mode string, p conformance.Program) confinement {
 	return k.confinement(t, &ds, container)
 }
 
-// cannot is what the DaemonSet of deploy/kubernetes/base has no right to.
-func cannot() map[int]string {
+// unsupported are the conformance scenarios that do not work with the DaemonSet of
+// deploy/kubernetes/base, and the reasons.
+func unsupported() map[int]string {
 	const localhost = "127.0.0.1 is routed by the kernel parameter route_localnet, which needs the overlay sysctls"
 	return map[int]string{
 		67: localhost, 68: localhost, 69: localhost, 71: localhost,
 		163: "replaces files for 20 seconds",
 		235: "replaces files for a minute",
-		242: "in files a port needs no name, because people write them",
+		242: "in manifest files the name of a port is optional",
 	}
 }
 
-// TestConformanceAsDeployed puts the program through the suite with what the
-// DaemonSet gives it and no more.
+// TestConformanceAsDeployed runs the conformance scenarios with exactly the privileges of the
+// DaemonSet.
 func TestConformanceAsDeployed(t *testing.T) {
-	nft := asDeployed(t, "iptables-nft", conformance.Iptables("nft"))
-	legacy := asDeployed(t, "iptables-legacy", conformance.Iptables("legacy"))
-	nft.Only, legacy.Only = someOfAll(), someOfAll()
-	conformance.Run(t, asDeployed(t, "nftables", conformance.Nftables()), nft, legacy)
+	nft := deployedPlane(t, "iptables-nft", conformance.Iptables("nft"))
+	legacy := deployedPlane(t, "iptables-legacy", conformance.Iptables("legacy"))
+	nft.Only, legacy.Only = iptablesScenarios(), iptablesScenarios()
+	conformance.Run(t, deployedPlane(t, "nftables", conformance.Nftables()), nft, legacy)
 }
 
-// someOfAll are scenarios of all sections, and all that ask for another thing of
-// the host: each protocol, match and target, interfaces, edits of others,
-// conntrack, restarts, what is refused, and the end.
-func someOfAll() []int {
+// iptablesScenarios are scenarios of all sections, including all that need further features of
+// the host: each protocol, match and target, interfaces, foreign edits, conntrack, restarts,
+// rejects and cleanup.
+func iptablesScenarios() []int {
 	return []int{
 		5, 22, 28, 29, 46, 54, 56, 57, 82, 96, 110, 122, 126, 145, 156, 175, 181, 195, 197, 210, 219, 226,
 		273, 274, 277, 278, 279, 282, 297, 305, 308, 309,
 	}
 }
 
-// asDeployed is the program in a mode, on hosts that use a variant of iptables.
-func asDeployed(t *testing.T, name string, nature conformance.Nature) conformance.Plane {
+// deployedPlane is the program in a mode, on hosts with a variant of iptables.
+func deployedPlane(t *testing.T, name string, traits conformance.Traits) conformance.Plane {
 	t.Helper()
 	mode, variant, _ := strings.Cut(name, "-")
 	root := imageFor(t, mode)
 	return conformance.Plane{
-		Name: name + " as deployed", Nature: nature,
-		Cannot: cannot(),
+		Name: name + " as deployed", Traits: traits,
+		Unsupported: unsupported(),
 		Start: func(t testing.TB, _ *lab.Host) plane.Plane {
-			t.Skip("looks into the proxy, which is another process here")
+			t.Skip("needs the proxy in the process of the test")
 			return nil
 		},
 		Launch: func(tb testing.TB, p conformance.Program) func() {
 			t, _ := tb.(*testing.T)
 			if variant != "" {
-				leaveHint(t, p.Host, variant)
-				// What others do to legacy tables is to be noticed before the suite loses its patience.
+				createHint(t, p.Host, variant)
+				// Poll legacy tables often enough to detect foreign edits before the tests time out.
 				p.Args = append(slices.Clone(p.Args), "--iptables-sync-period=5s")
 			}
-			process := given(t, root, mode, p).start(t, p.Host)
+			process := daemonSetContainer(t, root, mode, p).start(t, p.Host)
 			return sync.OnceFunc(func() {
 				if err := process.stop(); err != nil {
-					t.Errorf("the program ended with: %v\n%s", err, process.log)
+					t.Errorf("the program exited with: %v\n%s", err, process.log)
 				}
 			})
 		},
 	}
 }
 
-// leaveHint is what the kubelet does first: it tells which variant its host uses.
-func leaveHint(t *testing.T, host *lab.Host, variant string) {
+// createHint creates the chain by which kubelet tells which variant its host uses.
+func createHint(t *testing.T, host *lab.Host, variant string) {
 	t.Helper()
 	program, hint := "iptables-"+variant, "KUBE-IPTABLES-HINT"
 	env := []string{"env", fmt.Sprintf("XTABLES_LOCKFILE=/run/xtables-%d.lock", host.NetNSFD()), program, "-t", "mangle", "-w"}
@@ -107,19 +109,19 @@ func leaveHint(t *testing.T, host *lab.Host, variant string) {
 	host.MustRun(append(env, "-N", hint)...)
 }
 
-// TestEachMissingRightIsReported takes away one thing at a time that the DaemonSet gives,
-// and Sluice says what it lacks.
+// TestEachMissingRightIsReported removes one privilege of the DaemonSet at a time, and verifies
+// that Sluice names it in its error.
 func TestEachMissingRightIsReported(t *testing.T) {
-	plain, iptables := image(t), imageFor(t, "iptables")
+	plain, iptables := buildImage(t), imageFor(t, "iptables")
 	for _, tt := range []struct {
 		name          string
 		root          string
 		mode, variant string
-		less          func(*confinement)
-		says          string
+		remove        func(*confinement)
+		want          string
 	}{
 		{"no NET_ADMIN", plain, "nftables", "nft", func(c *confinement) { c.Capabilities = nil }, "CAP_NET_ADMIN"},
-		{"nobody", plain, "nftables", "nft", func(c *confinement) { c.User = 65534 }, "CAP_NET_ADMIN"},
+		{"not root", plain, "nftables", "nft", func(c *confinement) { c.User = 65534 }, "CAP_NET_ADMIN"},
 		{"no NET_ADMIN for nft", iptables, "iptables", "nft", func(c *confinement) { c.Capabilities = nil }, "CAP_NET_ADMIN"},
 		{
 			"no NET_RAW for legacy", iptables, "iptables", "legacy",
@@ -129,58 +131,58 @@ func TestEachMissingRightIsReported(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			l := lab.New(t, lab.Options{})
-			leaveHint(t, l.NodeA, tt.variant)
-			c := given(t, tt.root, tt.mode, conformance.Program{Host: l.NodeA, Manifests: project("examples"), Args: []string{"--proxy-mode=" + tt.mode}})
-			tt.less(&c)
+			createHint(t, l.NodeA, tt.variant)
+			c := daemonSetContainer(t, tt.root, tt.mode, conformance.Program{Host: l.NodeA, Manifests: projectPath("examples"), Args: []string{"--proxy-mode=" + tt.mode}})
+			tt.remove(&c)
 			p := c.start(t, l.NodeA)
 			if err := p.wait(); err == nil {
-				t.Error("it ends as if all were well")
+				t.Error("it exits without an error")
 			}
-			if !strings.Contains(p.log.String(), tt.says) {
-				t.Errorf("it says\n%s\nwant something of %q", p.log, tt.says)
+			if !strings.Contains(p.log.String(), tt.want) {
+				t.Errorf("the log is\n%s\nwant %q", p.log, tt.want)
 			}
 		})
 	}
 }
 
-// The lock is that of the host: while another program has it, nothing is written
-// to legacy tables, and nothing is given up.
+// The container uses the xtables lock of the host: while another program holds it, Sluice does
+// not write to legacy tables, and writes afterwards.
 func TestLockIsThatOfTheHost(t *testing.T) {
 	l := lab.New(t, lab.Options{})
-	leaveHint(t, l.NodeA, "legacy")
+	createHint(t, l.NodeA, "legacy")
 	dir := t.TempDir()
-	c := given(t, imageFor(t, "iptables"), "iptables", conformance.Program{Host: l.NodeA, Manifests: dir, Args: []string{"--proxy-mode=iptables"}})
+	c := daemonSetContainer(t, imageFor(t, "iptables"), "iptables", conformance.Program{Host: l.NodeA, Manifests: dir, Args: []string{"--proxy-mode=iptables"}})
 	p := c.start(t, l.NodeA)
-	p.says("msg=Synced")
+	p.waitForLog("msg=Synced")
 	lock, err := os.OpenFile(c.Writable[lockFile], os.O_RDONLY, 0)
 	must(t, err)
 	must(t, unix.Flock(int(lock.Fd()), unix.LOCK_EX))
-	web, err := os.ReadFile(project("examples/web.yaml"))
+	web, err := os.ReadFile(projectPath("examples/web.yaml"))
 	must(t, err)
 	must(t, os.WriteFile(filepath.Join(dir, "web.yaml"), web, 0o644))
-	p.says("Waiting for the lock of iptables")
+	p.waitForLog("Waiting for the lock of iptables")
 	if strings.Contains(p.log.String(), "services=1") {
-		t.Errorf("it wrote while another program had the lock:\n%s", p.log)
+		t.Errorf("it wrote while another program held the lock:\n%s", p.log)
 	}
-	must(t, lock.Close()) // which unlocks
+	must(t, lock.Close()) // releases the lock
 	eventually(t, func() error {
 		if !strings.Contains(l.NodeA.MustRun("iptables-legacy-save", "-t", "nat"), "default/web") {
-			return errors.New("the Service is not there")
+			return errors.New("the Service is not programmed")
 		}
 		return nil
 	})
 	must(t, p.stop())
 }
 
-// The child that says what it may do shows that the tests above confine at all.
+// The status of the process verifies that confinement works in the tests above.
 func TestAConfinedProcessHasOnlyItsRights(t *testing.T) {
 	l := lab.New(t, lab.Options{})
-	c := given(t, image(t), "nftables", conformance.Program{Host: l.NodeA, Manifests: project("examples")})
+	c := daemonSetContainer(t, buildImage(t), "nftables", conformance.Program{Host: l.NodeA, Manifests: projectPath("examples")})
 	if len(c.Capabilities) != 1 || c.Capabilities[0] != unix.CAP_NET_ADMIN || c.GainNew || c.Privileged {
-		t.Fatalf("the DaemonSet gives %v", c)
+		t.Fatalf("the DaemonSet grants %v", c)
 	}
 	p := c.start(t, l.NodeA)
-	p.says("msg=Synced")
+	p.waitForLog("msg=Synced")
 	status := l.NodeA.MustRun("cat", "/proc/"+strconv.Itoa(p.cmd.Process.Pid)+"/status")
 	for _, want := range []string{
 		"CapEff:\t0000000000001000", "CapPrm:\t0000000000001000", "CapBnd:\t0000000000001000", "CapInh:\t0000000000000000",

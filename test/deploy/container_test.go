@@ -24,14 +24,14 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// capabilities are those that a manifest of ours could name.
+// capabilities are those that the manifests may name.
 var capabilities = map[corev1.Capability]int{
 	"NET_ADMIN": unix.CAP_NET_ADMIN, "NET_RAW": unix.CAP_NET_RAW, "SYS_ADMIN": unix.CAP_SYS_ADMIN,
 	"SYS_RESOURCE": unix.CAP_SYS_RESOURCE, "DAC_OVERRIDE": unix.CAP_DAC_OVERRIDE, "BPF": unix.CAP_BPF,
 }
 
-// image builds the program and lays out the file system of the image.
-func image(t testing.TB) string {
+// buildImage builds the program and creates the file system of the image.
+func buildImage(t testing.TB) string {
 	t.Helper()
 	root := filepath.Join(t.TempDir(), "root")
 	for _, dir := range []string{"usr/local/bin", "proc", "sys", "dev", "run", "etc/sluice", "var/run/secrets/kubernetes.io/serviceaccount"} {
@@ -39,7 +39,7 @@ func image(t testing.TB) string {
 			t.Fatal(err)
 		}
 	}
-	for _, file := range []string{"dev/null", lockFile} { // to mount on
+	for _, file := range []string{"dev/null", lockFile} { // mount points
 		if err := os.WriteFile(filepath.Join(root, file), nil, 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -55,17 +55,17 @@ func image(t testing.TB) string {
 	return root
 }
 
-// imageFor is the image of a mode.
+// imageFor returns the image of a mode.
 func imageFor(t testing.TB, mode string) string {
 	t.Helper()
 	if mode == "iptables" {
-		return withPrograms(t, image(t))
+		return withIptables(t, buildImage(t))
 	}
-	return image(t)
+	return buildImage(t)
 }
 
-// withPrograms is an image and the programs of iptables.
-func withPrograms(t testing.TB, root string) string {
+// withIptables adds the programs of iptables to an image.
+func withIptables(t testing.TB, root string) string {
 	t.Helper()
 	all := dockerfile.Stage(t, "programs")
 	if out, err := exec.Command("cp", "-a", root+"/.", all).CombinedOutput(); err != nil {
@@ -74,16 +74,16 @@ func withPrograms(t testing.TB, root string) string {
 	return all
 }
 
-// daemonSetFor is that of a mode.
+// daemonSetFor returns the DaemonSet of a mode.
 func daemonSetFor(t *testing.T, mode string) *appsv1.DaemonSet {
 	t.Helper()
 	return readDaemonSet(t, []byte(sources(template(t, "--set=config.mode="+mode))["daemonset.yaml"]))
 }
 
-// daemonSet is the one that is deployed.
+// daemonSet returns the DaemonSet of deploy/kubernetes/base.
 func daemonSet(t testing.TB) *appsv1.DaemonSet {
 	t.Helper()
-	text, err := os.ReadFile(project("deploy/kubernetes/base/daemonset.yaml"))
+	text, err := os.ReadFile(projectPath("deploy/kubernetes/base/daemonset.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,39 +99,39 @@ func readDaemonSet(t testing.TB, text []byte) *appsv1.DaemonSet {
 	return &ds
 }
 
-// kubelet is what turns a pod into processes, as far as ours ask for.
+// kubelet turns pods into processes, for the fields that pods of Sluice use.
 type kubelet struct {
-	root string                       // of the image
-	node *lab.Host                    // hostNetwork: where it runs
-	maps map[string]map[string]string // ConfigMaps, by name
-	dir  string                       // where volumes are written
-	more map[string]string            // further mounts
+	root        string                       // of the image
+	node        *lab.Host                    // where the pod runs, with hostNetwork
+	maps        map[string]map[string]string // ConfigMaps, by name
+	dir         string                       // folder for volumes
+	extraMounts map[string]string            // further mounts
 }
 
-// confinement is what a container of a pod is given. Fields of the security
-// context that are not set are what the API says of them.
+// confinement returns the confinement of a container. Unset fields of the security context have
+// the defaults of the API.
 func (k kubelet) confinement(t *testing.T, pod *corev1.PodSpec, c *corev1.Container) confinement {
 	t.Helper()
 	if !pod.HostNetwork || pod.PriorityClassName != "system-node-critical" {
-		t.Fatal("this is no pod of a node's daemon")
+		t.Fatal("the pod lacks hostNetwork or the priority class system-node-critical")
 	}
 	out := confinement{
 		Root: k.root, Argv: k.expand(c.Command, c.Env), Env: k.env(t, c.Env),
 		Mounts: map[string]string{}, Writable: map[string]string{},
-		OOMScoreAdj: -997, // what the kubelet gives node-critical pods
+		OOMScoreAdj: -997, // set by kubelet for node-critical pods
 		User:        int(*pod.SecurityContext.RunAsUser),
 		Privileged:  c.SecurityContext.Privileged != nil && *c.SecurityContext.Privileged,
 		GainNew:     c.SecurityContext.AllowPrivilegeEscalation == nil || *c.SecurityContext.AllowPrivilegeEscalation,
 	}
 	if !*c.SecurityContext.ReadOnlyRootFilesystem {
-		t.Fatal("the root is not read-only: nobody tried what that lets through")
+		t.Fatal("the root is not read-only, which these tests do not support")
 	}
 	if pod.SecurityContext.SeccompProfile.Type == corev1.SeccompProfileTypeRuntimeDefault {
 		out.Filter = runtimeDefault(t)
 	}
 	if caps := c.SecurityContext.Capabilities; caps != nil {
 		if len(caps.Drop) != 1 || caps.Drop[0] != "ALL" {
-			t.Fatalf("capabilities are dropped one by one: %v", caps.Drop)
+			t.Fatalf("capabilities are dropped individually, want ALL: %v", caps.Drop)
 		}
 		for _, name := range caps.Add {
 			number, known := capabilities[name]
@@ -148,11 +148,11 @@ func (k kubelet) confinement(t *testing.T, pod *corev1.PodSpec, c *corev1.Contai
 		}
 		out.Mounts[m.MountPath] = k.volume(t, pod, m.Name)
 	}
-	maps.Copy(out.Mounts, k.more)
+	maps.Copy(out.Mounts, k.extraMounts)
 	return out
 }
 
-// expand replaces $(NAME) as the kubelet does.
+// expand replaces $(NAME) like kubelet.
 func (k kubelet) expand(command []string, env []corev1.EnvVar) []string {
 	var out []string
 	for _, word := range command {
@@ -178,7 +178,7 @@ func (k kubelet) env(t *testing.T, env []corev1.EnvVar) []string {
 			ref := e.ValueFrom.ConfigMapKeyRef
 			var there bool
 			if value, there = k.maps[ref.Name][ref.Key]; !there {
-				t.Fatalf("the pod waits for key %s of ConfigMap %s", ref.Key, ref.Name)
+				t.Fatalf("the pod needs the missing key %s of ConfigMap %s", ref.Key, ref.Name)
 			}
 		}
 		out = append(out, e.Name+"="+value)
@@ -186,10 +186,10 @@ func (k kubelet) env(t *testing.T, env []corev1.EnvVar) []string {
 	return out
 }
 
-// lockFile is what all who change legacy tables of iptables lock.
+// lockFile is the xtables lock, which every program locks that changes legacy tables.
 const lockFile = "/run/xtables.lock"
 
-// isLock says whether a mount is that of the host's lock.
+// isLock reports whether a mount is the xtables lock of the host.
 func isLock(pod *corev1.PodSpec, m corev1.VolumeMount) bool {
 	for _, v := range pod.Volumes {
 		if v.Name == m.Name && v.HostPath != nil {
@@ -199,8 +199,8 @@ func isLock(pod *corev1.PodSpec, m corev1.VolumeMount) bool {
 	return false
 }
 
-// lock is the lock of a host, where the conformance suite has it: hosts of the
-// lab share /run. It is made as the kubelet does.
+// lock creates the lock file of a host at the path that the conformance tests use, because
+// hosts of the lab share /run.
 func (k kubelet) lock(t *testing.T) string {
 	t.Helper()
 	path := fmt.Sprintf("/run/xtables-%d.lock", k.node.NetNSFD())
@@ -210,7 +210,7 @@ func (k kubelet) lock(t *testing.T) string {
 	return path
 }
 
-// volume writes a ConfigMap as the kubelet does: behind a link that is swapped.
+// volume writes a ConfigMap like kubelet, behind a link that is replaced atomically.
 func (k kubelet) volume(t *testing.T, pod *corev1.PodSpec, name string) string {
 	t.Helper()
 	for _, v := range pod.Volumes {
@@ -221,20 +221,20 @@ func (k kubelet) volume(t *testing.T, pod *corev1.PodSpec, name string) string {
 		if err := os.MkdirAll(filepath.Join(dir, "..1"), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		_ = os.Symlink("..1", filepath.Join(dir, "..data")) // there already: the same
+		_ = os.Symlink("..1", filepath.Join(dir, "..data")) // fails if the link exists already
 		for key, text := range k.maps[v.ConfigMap.Name] {
 			if err := os.WriteFile(filepath.Join(dir, "..1", key), []byte(text), 0o644); err != nil {
 				t.Fatal(err)
 			}
-			_ = os.Symlink("..data/"+key, filepath.Join(dir, key)) // as above
+			_ = os.Symlink("..data/"+key, filepath.Join(dir, key)) // likewise
 		}
 		return dir
 	}
-	t.Fatalf("volume %q is no ConfigMap: nothing else of the node is to be needed", name)
+	t.Fatalf("volume %q is not a ConfigMap: the pod must not need other volumes", name)
 	return ""
 }
 
-// process is a program that runs confined.
+// process is a confined program.
 type process struct {
 	t    testing.TB
 	cmd  *exec.Cmd
@@ -249,7 +249,7 @@ func (c confinement) start(t testing.TB, host *lab.Host) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &process{t: t, cmd: exec.Command("/proc/self/exe", confined, string(text)), log: &harness.Log{}}
+	p := &process{t: t, cmd: exec.Command("/proc/self/exe", confinedArg, string(text)), log: &harness.Log{}}
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC}
 	if p.wait, err = host.Start(p.cmd); err != nil {
@@ -257,51 +257,51 @@ func (c confinement) start(t testing.TB, host *lab.Host) *process {
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("%v said:\n%s", c.Argv, p.log)
+			t.Logf("the log of %v:\n%s", c.Argv, p.log)
 		}
 	})
 	return p
 }
 
-// grace is how long a program has to end once it is asked to.
-const grace = 5 * time.Second
+// stopTimeout is how long a program may take to stop after SIGTERM.
+const stopTimeout = 5 * time.Second
 
-// stop asks the program to end and waits for it. As a kubelet it then kills it:
-// the first process of a PID namespace hears no signal before it listens.
+// stop sends SIGTERM and waits. Like kubelet it kills the program after stopTimeout: the first
+// process of a PID namespace ignores signals until it installs a handler.
 func (p *process) stop() error {
-	_ = p.cmd.Process.Signal(syscall.SIGTERM) // ended already: fine
-	kill := time.AfterFunc(grace, func() { _ = p.cmd.Process.Kill() })
+	_ = p.cmd.Process.Signal(syscall.SIGTERM) // an error means that it has already ended
+	kill := time.AfterFunc(stopTimeout, func() { _ = p.cmd.Process.Kill() })
 	defer kill.Stop()
 	return p.wait()
 }
 
-// says waits until the program has said something.
-func (p *process) says(text string) {
+// waitForLog waits until the program has logged a text.
+func (p *process) waitForLog(text string) {
 	p.t.Helper()
 	eventually(p.t, func() error {
 		if !strings.Contains(p.log.String(), text) {
-			return fmt.Errorf("it does not say %q:\n%s", text, p.log)
+			return fmt.Errorf("the log lacks %q:\n%s", text, p.log)
 		}
 		return nil
 	})
 }
 
-// patience is how long what must happen may take.
-const patience = 30 * time.Second
+// timeout bounds the wait for an expected event.
+const timeout = 30 * time.Second
 
-// eventually tries until there is no error.
+// eventually calls try until it returns no error.
 func eventually(t testing.TB, try func() error) {
 	t.Helper()
-	within(t, patience, try)
+	eventuallyWithin(t, timeout, try)
 }
 
-func within(t testing.TB, patience time.Duration, try func() error) {
+func eventuallyWithin(t testing.TB, timeout time.Duration, try func() error) {
 	t.Helper()
 	var err error
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(timeout); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		if err = try(); err == nil {
 			return
 		}
 	}
-	t.Fatalf("still after %v: %v", patience, err)
+	t.Fatalf("still after %v: %v", timeout, err)
 }

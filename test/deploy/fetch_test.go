@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// fetch gets a page from a host, by that host.
+// fetch gets a page from a server on a host, connecting from that host.
 func fetch(from *lab.Host, at netip.AddrPort, path string) ([]byte, error) {
 	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true,

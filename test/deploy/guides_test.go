@@ -21,14 +21,14 @@ import (
 
 // block is a block of commands in a guide.
 type block struct {
-	section string // the heading it is under
+	section string // heading
 	text    string
 }
 
-// blocks are those of a guide that are marked sh.
+// blocks returns the blocks of a guide that are marked sh.
 func blocks(t *testing.T, guide string) []block {
 	t.Helper()
-	text, err := os.ReadFile(project(guide))
+	text, err := os.ReadFile(projectPath(guide))
 	must(t, err)
 	var out []block
 	section, in := "", false
@@ -47,19 +47,19 @@ func blocks(t *testing.T, guide string) []block {
 	return out
 }
 
-// desk is where a person sits who follows a guide: a folder with the project's
-// deploy in it, and kubectl.
-type desk struct {
+// shell runs the commands of a guide in a folder with the project's folder deploy, and with
+// kubectl.
+type shell struct {
 	t   *testing.T
 	dir string
 	env []string
 }
 
-// newDesk brings kubectl, which reaches into pods through the node's namespace,
-// and on-node. No kubelet is there to do the first.
-func newDesk(t *testing.T, c *cluster, node *lab.Host, root string) desk {
+// newShell provides the commands on-node, which runs a command in the node's network namespace,
+// and kubectl, whose exec does the same because there is no kubelet.
+func newShell(t *testing.T, c *cluster, node *lab.Host, root string) shell {
 	t.Helper()
-	d := desk{t: t, dir: t.TempDir()}
+	d := shell{t: t, dir: t.TempDir()}
 	scripts := map[string]string{
 		"on-node": `exec nsenter --net="$NODE_NETNS" "$@"`,
 		"kubectl": `case " $* " in
@@ -70,14 +70,14 @@ exec "$KUBECTL" "$@"`,
 	for name, text := range scripts {
 		must(t, os.WriteFile(filepath.Join(d.dir, name), []byte("#!/bin/bash\n"+text+"\n"), 0o755))
 	}
-	must(t, os.Symlink(project("deploy"), filepath.Join(d.dir, "deploy")))
+	must(t, os.Symlink(projectPath("deploy"), filepath.Join(d.dir, "deploy")))
 	d.env = append(os.Environ(), "PATH="+d.dir+":"+os.Getenv("PATH"), "KUBECONFIG="+c.kubeconfig,
 		"KUBECTL="+tool("kubectl"), "NODE_NETNS="+node.NetNSPath(), "IMAGE="+root, "HOME="+d.dir)
 	return d
 }
 
-// do runs a block as it is written.
-func (d desk) do(b block) string {
+// run runs a block unchanged.
+func (d shell) run(b block) string {
 	d.t.Helper()
 	cmd := exec.CommandContext(d.t.Context(), "bash", "-euo", "pipefail", "-c", b.text)
 	cmd.Dir, cmd.Env = d.dir, d.env
@@ -90,31 +90,30 @@ func (d desk) do(b block) string {
 
 // testInstall follows the guide on nodes without a proxy.
 func testInstall(t *testing.T, c *cluster, root string) {
-	d := furnish(t, c, root)
+	d := prepareNodes(t, c, root)
 	startNodes(t, c, root, d.lab.NodeA)
-	to := d.service(t, "web", "10.180.1.3")
-	desk := newDesk(t, c, d.lab.NodeA, root)
+	to := d.createService(t, "web", "10.180.1.3")
+	sh := newShell(t, c, d.lab.NodeA, root)
 	for _, b := range blocks(t, "docs/install.md") {
 		if b.section == "Uninstall" {
-			eventually(t, func() error { return d.reaches(to, "10.180.1.3") })
+			eventually(t, func() error { return d.checkReached(to, "10.180.1.3") })
 		}
-		out := desk.do(b)
+		out := sh.run(b)
 		mode := "nftables"
 		if b.section == modeSection {
 			mode = "iptables"
 		}
 		if strings.Contains(b.text, "sluice status") && (!strings.Contains(out, "healthy") || !strings.Contains(out, mode+" (")) {
-			t.Errorf("sluice status says\n%s\nwant healthy, and %s", out, mode)
+			t.Errorf("sluice status prints\n%s\nwant healthy, and %s", out, mode)
 		}
 	}
-	must(t, d.reaches(to, "10.180.1.3")) // the rules stay
+	must(t, d.checkReached(to, "10.180.1.3")) // the rules stay
 }
 
-// furnish takes away what other tests deployed, and makes nodes that nothing
-// runs on.
-func furnish(t *testing.T, c *cluster, root string) *deployed {
+// prepareNodes deletes what other tests deployed, and creates nodes without pods.
+func prepareNodes(t *testing.T, c *cluster, root string) *deployed {
 	t.Helper()
-	c.kubectl(t, "delete", "--ignore-not-found", "-k", project("deploy/kubernetes/base"))
+	c.kubectl(t, "delete", "--ignore-not-found", "-k", projectPath("deploy/kubernetes/base"))
 	c.kubectl(t, "-n", system, "delete", "--ignore-not-found", "configmap", "sluice-apiserver")
 	l := lab.New(t, lab.Options{Timeout: time.Second})
 	for node, addr := range map[*lab.Host]string{l.NodeA: "192.168.0.2", l.NodeB: "192.168.0.3"} {
@@ -125,12 +124,11 @@ func furnish(t *testing.T, c *cluster, root string) *deployed {
 	return &deployed{cluster: c, lab: l, client: l.Pod(l.NodeA, "10.180.0.9"), root: root}
 }
 
-// modeSection is what in the guide to migration is for mode iptables: blocks that
-// take the place of the first two of the section about no node yet, and then
-// those that switch the mode.
+// modeSection is the section of the migration guide about mode iptables. Its first two blocks
+// replace those of the section "Sluice, on no node yet"; the others switch the mode.
 const modeSection = "Mode iptables"
 
-// migration are the blocks of the guide in the order for a mode.
+// migration returns the blocks of the guide in the order for a mode.
 func migration(t *testing.T, mode string) []block {
 	t.Helper()
 	var out, other []block
@@ -142,7 +140,7 @@ func migration(t *testing.T, mode string) []block {
 		out = append(out, b)
 	}
 	if len(other) < 3 {
-		t.Fatalf("under %q there are %d blocks", modeSection, len(other))
+		t.Fatalf("section %q has %d blocks, want at least 3", modeSection, len(other))
 	}
 	if mode == "nftables" {
 		return out
@@ -157,81 +155,81 @@ func migration(t *testing.T, mode string) []block {
 // and a client that connects all the time.
 func testMigration(t *testing.T, c *cluster, root, mode string) {
 	if _, err := os.Stat(kubeProxyPath()); err != nil {
-		t.Fatalf("hack/test-assets.sh builds it: %v", err)
+		t.Fatalf("build kube-proxy with hack/test-assets.sh: %v", err)
 	}
-	d := furnish(t, c, root)
+	d := prepareNodes(t, c, root)
 	d.mode = mode
 	text, err := os.ReadFile("testdata/kube-proxy.yaml")
 	must(t, err)
 	file := filepath.Join(t.TempDir(), "kube-proxy.yaml")
 	must(t, os.WriteFile(file, []byte(strings.ReplaceAll(string(text), "ADDRESS", c.address(t).Host)), 0o600))
 	c.kubectl(t, "apply", "-f", file)
-	to := d.service(t, "web", "10.180.1.4")
+	to := d.createService(t, "web", "10.180.1.4")
 	stop := startNodes(t, c, root, d.lab.NodeA, d.lab.NodeB)
-	eventually(t, func() error { return d.reaches(to, "10.180.1.4") })
+	eventually(t, func() error { return d.checkReached(to, "10.180.1.4") })
 
-	desk, visits := newDesk(t, c, d.lab.NodeA, root), d.visit(to, "10.180.1.4")
+	sh, clients := newShell(t, c, d.lab.NodeA, root), d.startConnections(to, "10.180.1.4")
 	for _, b := range migration(t, mode) {
-		d.look(t, b, desk.do(b))
+		d.checkBlock(t, b, sh.run(b))
 	}
-	visits.end(t)
-	eventually(t, func() error { return d.reaches(to, "10.180.1.4") })
+	clients.end(t)
+	eventually(t, func() error { return d.checkReached(to, "10.180.1.4") })
 	if rules := d.lab.NodeA.MustRun("nft", "list", "tables"); strings.Contains(rules, "sluice") {
-		t.Errorf("left behind on node A:\n%s", rules)
+		t.Errorf("remaining on node A:\n%s", rules)
 	}
-	must(t, programmed(d.lab.NodeA))
-	stop() // or a pod is started without the account that goes first
+	must(t, checkKubeProxyRules(d.lab.NodeA))
+	stop() // before the service accounts that pods need are deleted
 	c.kubectl(t, "delete", "-f", file)
 }
 
-// taken says whether a host is Sluice's: what kube-proxy's rules alone have is
-// gone, and in mode iptables the others are there.
-func (d *deployed) taken(host *lab.Host) error {
+// checkTakenOver returns an error unless Sluice has taken over a host: chains that only kube-proxy
+// has are gone, and in mode iptables the shared ones exist.
+func (d *deployed) checkTakenOver(host *lab.Host) error {
 	if d.mode != "iptables" {
-		if programmed(host) == nil {
+		if checkKubeProxyRules(host) == nil {
 			return fmt.Errorf("kube-proxy's rules are still on %s", host.Name())
 		}
 		return nil
 	}
-	rules, err := host.Run("", multi(host), "iptables-save")
+	rules, err := host.Run("", iptablesBinary(host), "iptables-save")
 	if err == nil && strings.Contains(rules, "KUBE-PROXY-CANARY") {
-		err = fmt.Errorf("a chain of kube-proxy alone is still on %s", host.Name())
+		err = fmt.Errorf("a chain that only kube-proxy has is still on %s", host.Name())
 	}
-	return errors.Join(err, programmed(host))
+	return errors.Join(err, checkKubeProxyRules(host))
 }
 
-// look says what a person would see after a block.
-func (d *deployed) look(t *testing.T, b block, out string) {
+// checkBlock verifies the result of a block.
+func (d *deployed) checkBlock(t *testing.T, b block, out string) {
 	t.Helper()
 	switch {
 	case b.section == "One node" && strings.Contains(b.text, "rollout"):
-		eventually(t, func() error { // its leftovers go when Sluice's rules are complete
-			return errors.Join(d.taken(d.lab.NodeA), programmed(d.lab.NodeB)) // where nothing changes
+		eventually(t, func() error { // kube-proxy's rules are removed once Sluice's are complete
+			return errors.Join(d.checkTakenOver(d.lab.NodeA), checkKubeProxyRules(d.lab.NodeB)) // node B stays unchanged
 		})
 	case b.section == "One node":
 		if !strings.Contains(out, "healthy") || !strings.Contains(out, "web-") || !strings.Contains(out, d.mode+" (") {
-			t.Errorf("a look at the node shows\n%s", out)
+			t.Errorf("the block prints\n%s", out)
 		}
 	case b.section == "Back" && strings.Contains(b.text, "curl"):
-		must(t, programmed(d.lab.NodeA))
+		must(t, checkKubeProxyRules(d.lab.NodeA))
 		if d.mode == "nftables" && !d.hasTables(d.lab.NodeA) {
-			t.Error("Sluice's rules went before kube-proxy's were complete")
+			t.Error("Sluice's rules were removed before kube-proxy's were complete")
 		}
 	case b.section == "Back" && strings.Contains(b.text, "rollout status daemonset/sluice-cleanup"):
-		must(t, programmed(d.lab.NodeA)) // still: they were spared
+		must(t, checkKubeProxyRules(d.lab.NodeA)) // the cleanup keeps them
 	case b.section == "All nodes":
-		eventually(t, func() error { return d.taken(d.lab.NodeB) })
+		eventually(t, func() error { return d.checkTakenOver(d.lab.NodeB) })
 	case b.section == modeSection:
-		d.lookAtMode(t, b)
+		d.checkMode(t, b)
 	}
 }
 
-// lookAtMode has the nodes have the rules of the mode that a block switched to.
-func (d *deployed) lookAtMode(t *testing.T, b block) {
+// checkMode verifies that the nodes have the rules of the mode to which a block switches.
+func (d *deployed) checkMode(t *testing.T, b block) {
 	t.Helper()
 	for _, host := range []*lab.Host{d.lab.NodeA, d.lab.NodeB} {
 		eventually(t, func() error {
-			tables, chains := d.hasTables(host), programmed(host) == nil
+			tables, chains := d.hasTables(host), checkKubeProxyRules(host) == nil
 			switch {
 			case strings.Contains(b.text, `\1 nftables/`) && (!tables || chains):
 				return fmt.Errorf("switched to nftables, %s has its tables: %t, chains of iptables: %t", host.Name(), tables, chains)
@@ -243,13 +241,13 @@ func (d *deployed) lookAtMode(t *testing.T, b block) {
 	}
 }
 
-// hasTables says whether Sluice's tables of mode nftables are on a host.
+// hasTables reports whether a host has Sluice's tables of mode nftables.
 func (d *deployed) hasTables(host *lab.Host) bool {
 	return strings.Contains(host.MustRun("nft", "list", "tables"), "sluice")
 }
 
-// visits are connections, one after the other.
-type visits struct {
+// connections opens one connection after another.
+type connections struct {
 	cancel func()
 	done   chan struct{}
 	mu     sync.Mutex
@@ -257,15 +255,15 @@ type visits struct {
 	bad    []error
 }
 
-// visit connects until end.
-func (d *deployed) visit(to netip.AddrPort, pod string) *visits {
+// startConnections opens connections until end.
+func (d *deployed) startConnections(to netip.AddrPort, pod string) *connections {
 	ctx, cancel := context.WithCancel(context.Background())
-	v := &visits{cancel: cancel, done: make(chan struct{})}
+	v := &connections{cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(v.done)
 		for ctx.Err() == nil {
-			// A packet that is lost is sent again after a second, which is too late.
-			err := d.reachesWithin(900*time.Millisecond, to, pod)
+			// The timeout is shorter than the retransmission after one second, so a lost packet is a failure.
+			err := d.checkReachedWithin(900*time.Millisecond, to, pod)
 			v.mu.Lock()
 			if err != nil {
 				v.bad = append(v.bad, err)
@@ -279,8 +277,8 @@ func (d *deployed) visit(to netip.AddrPort, pod string) *visits {
 	return v
 }
 
-// end tells whether one was not answered.
-func (v *visits) end(t *testing.T) {
+// end verifies that all connections were answered.
+func (v *connections) end(t *testing.T) {
 	t.Helper()
 	v.cancel()
 	<-v.done

@@ -14,13 +14,13 @@ import (
 	"github.com/sluice-proxy/sluice/test/harness"
 )
 
-// toolsVar names the folder with the programs of hack/test-tools.sh.
+// toolsVar is the environment variable with the folder of the programs of hack/test-tools.sh.
 const toolsVar = "TEST_TOOLS"
 
-var update = flag.Bool("update", false, "write the files that are made from others")
+var update = flag.Bool("update", false, "write the generated files")
 
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == confined {
+	if len(os.Args) > 1 && os.Args[1] == confinedArg {
 		confine(os.Args[2:])
 	}
 	harness.Main(m, prepare)
@@ -43,13 +43,13 @@ func prepare() error {
 func tool(name string) string {
 	dir := os.Getenv(toolsVar)
 	if dir == "" {
-		dir = project(".cache/test-tools")
+		dir = projectPath(".cache/test-tools")
 	}
 	return filepath.Join(dir, name)
 }
 
-// project is a path of this project.
-func project(path string) string {
+// projectPath returns the absolute path of a file of this project.
+func projectPath(path string) string {
 	abs, err := filepath.Abs(filepath.Join("../..", path))
 	if err != nil {
 		panic(err) // there is no current folder
@@ -60,23 +60,23 @@ func project(path string) string {
 // run runs a program and returns its standard output.
 func run(t *testing.T, argv ...string) string {
 	t.Helper()
-	out, err := try(t, argv...)
+	out, err := runCommand(t, argv...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return out
 }
 
-// try is run, with the error told.
-func try(t *testing.T, argv ...string) (string, error) {
+// runCommand is run with an error instead of a failed test.
+func runCommand(t *testing.T, argv ...string) (string, error) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), argv[0], argv[1:]...)
-	cmd.Env = append(os.Environ(), "HOME="+t.TempDir()) // with nobody's settings in it
-	var said errorText
-	cmd.Stderr = &said
+	cmd.Env = append(os.Environ(), "HOME="+t.TempDir()) // without user settings
+	var stderr errorText
+	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return string(out), fmt.Errorf("%v: %w\n%s%s", argv, err, out, said)
+		return string(out), fmt.Errorf("%v: %w\n%s%s", argv, err, out, stderr)
 	}
 	return string(out), nil
 }

@@ -10,37 +10,36 @@ import (
 	"time"
 )
 
-// testManifests has the API server take every manifest, whole and with nothing it
-// does not know.
+// testManifests verifies that the API server accepts every manifest in strict validation.
 func testManifests(t *testing.T, c *cluster) {
 	c.kubectl(t, "apply", "-f", "testdata/podmonitor-crd.yaml")
 	c.kubectl(t, "wait", "--for=condition=Established", "crd/podmonitors.monitoring.coreos.com", "--timeout=20s")
-	// Established is said a little before it is served.
+	// The condition Established is set shortly before the kind is served.
 	eventually(t, func() error {
-		_, err := try(t, tool("kubectl"), "--kubeconfig="+c.kubeconfig, "get", "podmonitors", "-A")
+		_, err := runCommand(t, tool("kubectl"), "--kubeconfig="+c.kubeconfig, "get", "podmonitors", "-A")
 		return err
 	})
 	strict := []string{"apply", "--dry-run=server", "--validate=strict"}
 	for _, folder := range []string{"base", "canary", "canary-iptables", "cleanup", "cleanup-iptables", "iptables", "monitoring", "sysctls"} {
 		t.Run(folder, func(t *testing.T) {
-			path := filepath.Join(project("deploy/kubernetes"), folder)
-			// The API server drops no field, else what came back would lack it.
+			path := filepath.Join(projectPath("deploy/kubernetes"), folder)
+			// Strict validation rejects unknown fields instead of dropping them.
 			out := c.kubectl(t, append(strict, "-k", path)...)
 			if n := strings.Count(out, "(server dry run)"); n != len(objects(t, c.kubectl(t, "kustomize", path))) {
-				t.Errorf("%d objects were taken:\n%s", n, out)
+				t.Errorf("%d objects were accepted:\n%s", n, out)
 			}
 		})
 	}
 	for _, name := range []string{"sluice.yaml", "sluice-iptables.yaml"} {
 		t.Run("static pod "+name, func(t *testing.T) {
-			path := filepath.Join(project("deploy/static-pod"), name)
+			path := filepath.Join(projectPath("deploy/static-pod"), name)
 			c.kubectl(t, append(strict, "-f", path)...)
 			text, err := os.ReadFile(path)
 			must(t, err)
-			// The kubelet runs no static pod that refers to objects of the API.
+			// kubelet runs no static pod that refers to API objects.
 			for _, word := range []string{"configMap", "secret:", "serviceAccount"} {
 				if strings.Contains(string(text), word) {
-					t.Errorf("a static pod may not have %q", word)
+					t.Errorf("a static pod must not contain %q", word)
 				}
 			}
 		})
@@ -51,9 +50,9 @@ func testManifests(t *testing.T, c *cluster) {
 			"extraArgs[0]=--v=4,podAnnotations.a=b,image.tag=v9,resources.limits.memory=256Mi," +
 			"affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0].key=x," +
 			"affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0].operator=Exists",
-		"annotations":     "metrics.scrape=annotations",
-		"mode iptables":   "config.mode=iptables,sysctls.enabled=true",
-		"another's files": "existingConfigMap=kube-proxy",
+		"annotations":           "metrics.scrape=annotations",
+		"mode iptables":         "config.mode=iptables,sysctls.enabled=true",
+		"an existing ConfigMap": "existingConfigMap=kube-proxy",
 	} {
 		t.Run("chart with "+name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "chart.yaml")
@@ -63,29 +62,29 @@ func testManifests(t *testing.T, c *cluster) {
 	}
 }
 
-// testChart installs the chart, upgrades it and takes it away; what it tells
-// people fits what they set.
+// testChart installs, upgrades and uninstalls the chart, and verifies that the notes match the
+// values.
 func testChart(t *testing.T, c *cluster) {
-	chart := project("deploy/helm/sluice")
+	chart := projectPath("deploy/helm/sluice")
 	bare := c.helm(t, "install", "sluice", chart)
 	for _, warning := range []string{"create configmap sluice-apiserver", "config.clusterCIDR"} {
 		if !strings.Contains(bare, warning) {
-			t.Errorf("nothing is set, and the notes do not say %q:\n%s", warning, bare)
+			t.Errorf("with the default values the notes lack %q:\n%s", warning, bare)
 		}
 	}
 	full := c.helm(t, "upgrade", "sluice", chart, "--set=apiServer.host=10.0.0.1,config.clusterCIDR=10.244.0.0/16")
 	if strings.Contains(full, "create configmap") || strings.Contains(full, "are not set") {
-		t.Errorf("all is set, and the notes complain:\n%s", full)
+		t.Errorf("with all values set the notes warn:\n%s", full)
 	}
 	maps := c.configMaps(t)
 	if at := maps["sluice-apiserver"]; at["host"] != "10.0.0.1" || at["port"] != "6443" {
-		t.Errorf("the API server is at %v", at)
+		t.Errorf("the address of the API server is %v", at)
 	}
 	if !strings.Contains(maps["sluice"]["config.conf"], "clusterCIDR: 10.244.0.0/16\n") {
 		t.Errorf("the configuration is\n%s", maps["sluice"]["config.conf"])
 	}
 	c.helm(t, "uninstall", "sluice", "--wait", "--timeout="+time.Minute.String())
 	if out := c.kubectl(t, "get", "daemonsets,clusterroles,clusterrolebindings", "-A", "-l", "app.kubernetes.io/name=sluice", "-o", "name"); out != "" {
-		t.Errorf("left behind:\n%s", out)
+		t.Errorf("remaining after uninstall:\n%s", out)
 	}
 }

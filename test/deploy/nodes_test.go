@@ -24,28 +24,28 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// nodes are the scheduler, the DaemonSet controller and the kubelets of a
-// cluster, as far as DaemonSets of ours and of kube-proxy need them.
+// nodes replaces the scheduler, the DaemonSet controller and the kubelets of a cluster, for the
+// DaemonSets of Sluice and kube-proxy.
 type nodes struct {
-	t       *testing.T
-	cluster *cluster
-	root    string // of the image
-	other   string // of that with the programs of iptables
-	hosts   map[string]*lab.Host
-	pods    map[string]*podOnNode // by DaemonSet and node
+	t            *testing.T
+	cluster      *cluster
+	root         string // of the image
+	iptablesRoot string // of the image with the programs of iptables
+	hosts        map[string]*lab.Host
+	pods         map[string]*podOnNode // by DaemonSet and node
 }
 
-// podOnNode is one pod that runs.
+// podOnNode is a running pod.
 type podOnNode struct {
-	made    int64 // the generation of the DaemonSet it is of
-	process *process
-	ready   func() error
+	generation int64 // of its DaemonSet
+	process    *process
+	ready      func() error
 }
 
-// startNodes runs until what it returns is called, or the test ends.
+// startNodes reconciles until the returned function is called, or the test ends.
 func startNodes(t *testing.T, c *cluster, root string, hosts ...*lab.Host) (stop func()) {
 	t.Helper()
-	n := &nodes{t: t, cluster: c, root: root, other: withPrograms(t, root), hosts: map[string]*lab.Host{}, pods: map[string]*podOnNode{}}
+	n := &nodes{t: t, cluster: c, root: root, iptablesRoot: withIptables(t, root), hosts: map[string]*lab.Host{}, pods: map[string]*podOnNode{}}
 	for _, h := range hosts {
 		n.hosts[h.Name()] = h
 	}
@@ -71,7 +71,7 @@ func startNodes(t *testing.T, c *cluster, root string, hosts ...*lab.Host) (stop
 	return stop
 }
 
-// reconcile does what there is to do once.
+// reconcile stops and starts pods once.
 func (n *nodes) reconcile(ctx context.Context) error {
 	sets, err := n.cluster.Client.AppsV1().DaemonSets(system).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -84,12 +84,12 @@ func (n *nodes) reconcile(ctx context.Context) error {
 	wanted := map[string]bool{}
 	for _, ds := range sets.Items {
 		for _, node := range list.Items {
-			if belongs(&ds.Spec.Template.Spec, node.Labels) {
+			if matchesNode(&ds.Spec.Template.Spec, node.Labels) {
 				wanted[ds.Name+" "+node.Name] = true
 			}
 		}
 	}
-	for key, pod := range n.pods { // first who goes, then who comes
+	for key, pod := range n.pods { // stop pods before starting others
 		if !wanted[key] {
 			_ = pod.process.stop()
 			delete(n.pods, key)
@@ -103,7 +103,7 @@ func (n *nodes) reconcile(ctx context.Context) error {
 	return nil
 }
 
-// run has the pods of one DaemonSet run, and tells their state.
+// run starts the pods of one DaemonSet, and updates its status.
 func (n *nodes) run(ctx context.Context, ds *appsv1.DaemonSet, wanted map[string]bool) error {
 	var total, ready int32
 	for name := range n.hosts {
@@ -113,7 +113,7 @@ func (n *nodes) run(ctx context.Context, ds *appsv1.DaemonSet, wanted map[string
 		}
 		total++
 		pod := n.pods[key]
-		if pod != nil && pod.made != ds.Generation { // the template may be another
+		if pod != nil && pod.generation != ds.Generation { // the template may have changed
 			_ = pod.process.stop()
 			pod = nil
 		}
@@ -137,8 +137,8 @@ func (n *nodes) run(ctx context.Context, ds *appsv1.DaemonSet, wanted map[string
 	return err
 }
 
-// belongs says whether a pod may be on a node with these labels.
-func belongs(pod *corev1.PodSpec, labels map[string]string) bool {
+// matchesNode reports whether a pod may run on a node with these labels.
+func matchesNode(pod *corev1.PodSpec, labels map[string]string) bool {
 	for k, v := range pod.NodeSelector {
 		if labels[k] != v {
 			return false
@@ -161,36 +161,36 @@ func belongs(pod *corev1.PodSpec, labels map[string]string) bool {
 // start starts a pod.
 func (n *nodes) start(ds *appsv1.DaemonSet, host *lab.Host) *podOnNode {
 	if ds.Name == "kube-proxy" {
-		// No probe: it is ready when it runs, whatever it has written.
-		return &podOnNode{made: ds.Generation, process: n.kubeProxy(host), ready: func() error { return nil }}
+		// There is no readiness probe, so the pod is ready as soon as it is running.
+		return &podOnNode{generation: ds.Generation, process: n.kubeProxy(host), ready: func() error { return nil }}
 	}
 	spec := &ds.Spec.Template.Spec
-	k := kubelet{root: n.root, node: host, maps: n.cluster.configMaps(n.t), dir: n.t.TempDir(), more: map[string]string{}}
+	k := kubelet{root: n.root, node: host, maps: n.cluster.configMaps(n.t), dir: n.t.TempDir(), extraMounts: map[string]string{}}
 	if slices.ContainsFunc(slices.Concat(spec.InitContainers, spec.Containers), func(c corev1.Container) bool { return strings.HasSuffix(c.Image, "-iptables") }) {
-		k.root = n.other
+		k.root = n.iptablesRoot
 	}
 	if spec.ServiceAccountName != "" {
-		k.more["/var/run/secrets/kubernetes.io/serviceaccount"] = n.cluster.account(n.t, spec.ServiceAccountName)
+		k.extraMounts["/var/run/secrets/kubernetes.io/serviceaccount"] = n.cluster.serviceAccountDir(n.t, spec.ServiceAccountName)
 	}
 	if ds.Name == "sluice-cleanup" {
 		p := k.confinement(n.t, spec, &spec.InitContainers[0]).start(n.t, host)
-		return &podOnNode{made: ds.Generation, process: p, ready: p.wait}
+		return &podOnNode{generation: ds.Generation, process: p, ready: p.wait}
 	}
 	p := k.confinement(n.t, spec, &spec.Containers[0]).start(n.t, host)
-	return &podOnNode{made: ds.Generation, process: p, ready: func() error {
+	return &podOnNode{generation: ds.Generation, process: p, ready: func() error {
 		if !strings.Contains(p.log.String(), "msg=Synced") {
-			return errors.New("nothing is written yet")
+			return errors.New("Sluice has not written its rules yet")
 		}
 		return nil
 	}}
 }
 
-// kubeProxy is the real one, privileged, with its files at other places.
+// kubeProxy starts the real kube-proxy on a host, with the paths of its files replaced.
 func (n *nodes) kubeProxy(host *lab.Host) *process {
 	n.t.Helper()
 	dir := n.t.TempDir()
 	at := strings.NewReplacer("/var/lib/kube-proxy", dir,
-		"/var/run/secrets/kubernetes.io/serviceaccount", n.cluster.account(n.t, "kube-proxy"))
+		"/var/run/secrets/kubernetes.io/serviceaccount", n.cluster.serviceAccountDir(n.t, "kube-proxy"))
 	for name, text := range n.cluster.configMaps(n.t)["kube-proxy"] {
 		must(n.t, os.WriteFile(filepath.Join(dir, name), []byte(at.Replace(text)), 0o600))
 	}
@@ -204,13 +204,13 @@ func (n *nodes) kubeProxy(host *lab.Host) *process {
 	must(n.t, err)
 	n.t.Cleanup(func() {
 		if n.t.Failed() {
-			n.t.Logf("kube-proxy on %s said:\n%s", host.Name(), p.log)
+			n.t.Logf("the log of kube-proxy on %s:\n%s", host.Name(), p.log)
 		}
 	})
 	return p
 }
 
-// kubeProxyPath is where hack/test-assets.sh puts it, or what KUBE_PROXY names.
+// kubeProxyPath returns KUBE_PROXY, or the path at which hack/test-assets.sh builds kube-proxy.
 func kubeProxyPath() string {
 	if path := os.Getenv("KUBE_PROXY"); path != "" {
 		return path
@@ -218,30 +218,30 @@ func kubeProxyPath() string {
 	return filepath.Join(os.Getenv("KUBEBUILDER_ASSETS"), "kube-proxy")
 }
 
-// iptables is a folder with the kind of iptables that a host uses: node B the
-// legacy one, all others that of nf_tables.
+// iptables creates a folder with the iptables variant of a host: legacy on node B, nft on all
+// others.
 func iptables(t *testing.T, host *lab.Host) string {
 	t.Helper()
 	dir := t.TempDir()
 	for _, name := range []string{"iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore"} {
-		path, err := exec.LookPath(multi(host))
+		path, err := exec.LookPath(iptablesBinary(host))
 		must(t, err)
 		must(t, os.Symlink(path, filepath.Join(dir, name)))
 	}
 	return dir
 }
 
-// multi is the program that all of them are.
-func multi(host *lab.Host) string {
+// iptablesBinary returns the multi-call binary of the variant.
+func iptablesBinary(host *lab.Host) string {
 	if host.Name() == "node-b" {
 		return "xtables-legacy-multi"
 	}
 	return "xtables-nft-multi"
 }
 
-// programmed says whether kube-proxy's rules are on a host.
-func programmed(host *lab.Host) error {
-	rules, err := host.Run("", multi(host), "iptables-save")
+// checkKubeProxyRules returns an error unless a host has Service chains of kube-proxy.
+func checkKubeProxyRules(host *lab.Host) error {
+	rules, err := host.Run("", iptablesBinary(host), "iptables-save")
 	if err == nil && !strings.Contains(rules, "-A KUBE-SVC-") {
 		err = fmt.Errorf("no rules of kube-proxy on %s", host.Name())
 	}

@@ -23,11 +23,11 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// Each alert is played through, quiet and loud, with its whole text.
+// Each alert has a test in which it fires and one in which it does not, with its complete text.
 func TestAlertRules(t *testing.T) {
-	run(t, tool("promtool"), "check", "rules", project("deploy/prometheus/alerts.yaml"))
-	run(t, tool("promtool"), "test", "rules", project("deploy/prometheus/alerts_test.yaml"))
-	tests, err := os.ReadFile(project("deploy/prometheus/alerts_test.yaml"))
+	run(t, tool("promtool"), "check", "rules", projectPath("deploy/prometheus/alerts.yaml"))
+	run(t, tool("promtool"), "test", "rules", projectPath("deploy/prometheus/alerts_test.yaml"))
+	tests, err := os.ReadFile(projectPath("deploy/prometheus/alerts_test.yaml"))
 	must(t, err)
 	for name := range alerts(t) {
 		if !strings.Contains(string(tests), "alertname: "+name+"\n") {
@@ -36,10 +36,10 @@ func TestAlertRules(t *testing.T) {
 	}
 }
 
-// alerts are the expressions of the alerts, by name.
+// alerts returns the expressions of the alerts, by name.
 func alerts(t *testing.T) map[string]string {
 	t.Helper()
-	text, err := os.ReadFile(project("deploy/prometheus/alerts.yaml"))
+	text, err := os.ReadFile(projectPath("deploy/prometheus/alerts.yaml"))
 	must(t, err)
 	var file struct {
 		Groups []struct {
@@ -56,7 +56,7 @@ func alerts(t *testing.T) map[string]string {
 	return out
 }
 
-// panel is a panel of the dashboard, as far as it matters here.
+// panel is a panel of the dashboard, with the fields that the tests use.
 type panel struct {
 	Title, Description, Type string
 	Targets                  []struct{ Expr, LegendFormat string }
@@ -68,26 +68,26 @@ type panel struct {
 
 func panels(t *testing.T) []panel {
 	t.Helper()
-	text, err := os.ReadFile(project("deploy/grafana/sluice.json"))
+	text, err := os.ReadFile(projectPath("deploy/grafana/sluice.json"))
 	must(t, err)
 	var dashboard struct{ Panels []panel }
 	must(t, json.Unmarshal(text, &dashboard))
 	return dashboard.Panels
 }
 
-// A panel that does not say what it shows, or lies over another, is of no use.
-func TestDashboardIsReadable(t *testing.T) {
+// Each panel has a unique title, a description, queries and a unit, and overlaps no other.
+func TestDashboardPanels(t *testing.T) {
 	titles, taken := map[string]bool{}, map[[2]int]string{}
 	var rows []string
 	for _, p := range panels(t) {
 		if titles[p.Title] || p.Title == "" {
-			t.Errorf("two panels %q", p.Title)
+			t.Errorf("two panels have the title %q", p.Title)
 		}
 		titles[p.Title] = true
 		for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
 			for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
 				if other := taken[[2]int{x, y}]; other != "" || x >= 24 {
-					t.Fatalf("%q lies over %q", p.Title, other)
+					t.Fatalf("%q overlaps %q", p.Title, other)
 				}
 				taken[[2]int{x, y}] = p.Title
 			}
@@ -110,11 +110,11 @@ func TestDashboardIsReadable(t *testing.T) {
 	}
 }
 
-// iptablesRow is the row of the dashboard that shows something in that mode only.
+// iptablesRow is the row of panels that have data in mode iptables only.
 const iptablesRow = "Mode iptables"
 
-// monitored is a Sluice with a Prometheus that scrapes it, on node A.
-type monitored struct {
+// monitoredSluice is a Sluice with a Prometheus that scrapes it, on node A.
+type monitoredSluice struct {
 	t    *testing.T
 	node *lab.Host
 	mode string
@@ -129,28 +129,28 @@ scrape_configs:
     static_configs: [{targets: ["127.0.0.1:10249"], labels: {instance: node-a}}]
 `
 
-func monitor(t *testing.T, mode string) *monitored {
+func startMonitored(t *testing.T, mode string) *monitoredSluice {
 	t.Helper()
 	l := lab.New(t, lab.Options{})
-	m := &monitored{t: t, node: l.NodeA, mode: mode, dir: t.TempDir()}
+	m := &monitoredSluice{t: t, node: l.NodeA, mode: mode, dir: t.TempDir()}
 	m.write(1)
-	given(t, imageFor(t, mode), mode, conformance.Program{
+	daemonSetContainer(t, imageFor(t, mode), mode, conformance.Program{
 		Host: l.NodeA, Manifests: m.dir, Args: []string{"--hostname-override=node-a", "--proxy-mode=" + mode},
-	}).start(t, l.NodeA).says("msg=Synced")
+	}).start(t, l.NodeA).waitForLog("msg=Synced")
 	config := filepath.Join(t.TempDir(), "prometheus.yaml")
-	must(t, os.WriteFile(config, fmt.Appendf(nil, scrape, project("deploy/prometheus/alerts.yaml")), 0o600))
+	must(t, os.WriteFile(config, fmt.Appendf(nil, scrape, projectPath("deploy/prometheus/alerts.yaml")), 0o600))
 	run(t, tool("promtool"), "check", "config", config)
 	cmd := exec.Command(tool("prometheus"), "--config.file="+config, "--storage.tsdb.path="+t.TempDir(),
 		"--web.listen-address=127.0.0.1:9090", "--log.level=error")
-	said := &harness.Log{}
-	cmd.Stdout, cmd.Stderr = said, said
+	log := &harness.Log{}
+	cmd.Stdout, cmd.Stderr = log, log
 	_, err := l.NodeA.Start(cmd)
 	must(t, err)
 	return m
 }
 
-// write changes what Sluice serves; n is part of it. One object is wrong.
-func (m *monitored) write(n int) {
+// write replaces the manifests. The endpoint depends on n, and one object is invalid.
+func (m *monitoredSluice) write(n int) {
 	m.t.Helper()
 	text := fmt.Sprintf(`
 {apiVersion: v1, kind: Service, metadata: {name: web}, spec: {clusterIP: 10.96.0.1, ports: [{port: 80}]}}
@@ -172,8 +172,8 @@ endpoints: [{addresses: [10.180.0.%d]}]
 	must(m.t, os.Rename(temp, filepath.Join(m.dir, "all.yaml")))
 }
 
-// busy has something to see in every panel.
-func (m *monitored) busy() {
+// createActivity causes data for every panel.
+func (m *monitoredSluice) createActivity() {
 	m.t.Helper()
 	for n := range 5 {
 		m.write(n + 2)
@@ -188,8 +188,8 @@ func (m *monitored) busy() {
 	}
 }
 
-// query asks Prometheus, and returns the values of what it finds.
-func (m *monitored) query(expr string) ([]string, error) {
+// query runs a Prometheus query and returns the values of the result.
+func (m *monitoredSluice) query(expr string) ([]string, error) {
 	out, err := fetch(m.node, netip.MustParseAddrPort("127.0.0.1:9090"), "/api/v1/query?"+url.Values{"query": {expr}}.Encode())
 	if err != nil {
 		return nil, err
@@ -213,22 +213,22 @@ func (m *monitored) query(expr string) ([]string, error) {
 	return values, nil
 }
 
-// scraped is a Prometheus that has seen a Sluice of a mode at work.
-func scraped(t *testing.T, mode string) *monitored {
+// newMonitored starts Sluice in a mode with a Prometheus, and creates activity.
+func newMonitored(t *testing.T, mode string) *monitoredSluice {
 	t.Helper()
-	m := monitor(t, mode)
+	m := startMonitored(t, mode)
 	eventually(t, func() error {
 		if up, err := m.query("up"); err != nil || !slices.Equal(up, []string{"1"}) {
 			return fmt.Errorf("up is %v: %w", up, err)
 		}
 		return nil
 	})
-	m.busy()
+	m.createActivity()
 	return m
 }
 
-// shows has a panel show something.
-func (m *monitored) shows(p panel) {
+// checkPanel verifies that a panel has data.
+func (m *monitoredSluice) checkPanel(p panel) {
 	m.t.Helper()
 	variables := strings.NewReplacer("$instance", ".+", "$__rate_interval", "1m")
 	for _, q := range p.Targets {
@@ -236,40 +236,40 @@ func (m *monitored) shows(p panel) {
 		eventually(m.t, func() error {
 			values, err := m.query(expr)
 			if err == nil && len(slices.DeleteFunc(values, func(v string) bool { return v == "NaN" })) == 0 {
-				err = fmt.Errorf("panel %q shows nothing: %s", p.Title, expr)
+				err = fmt.Errorf("panel %q has no data: %s", p.Title, expr)
 			}
 			return err
 		})
 	}
 }
 
-// The panels for mode iptables show something in that mode.
+// The panels for mode iptables have data in that mode.
 func TestQueriesOfIptablesMode(t *testing.T) {
-	m := scraped(t, "iptables")
+	m := newMonitored(t, "iptables")
 	all := panels(t)
 	first := slices.IndexFunc(all, func(p panel) bool { return p.Title == iptablesRow })
 	for _, p := range all[first:] {
-		m.shows(p)
+		m.checkPanel(p)
 	}
 }
 
-// TestQueries asks a real Prometheus, which has a real Sluice, what the dashboard
-// and the alerts ask.
+// TestQueries runs the queries of the dashboard and the alerts on a real Prometheus that scrapes
+// a real Sluice.
 func TestQueries(t *testing.T) {
-	m := scraped(t, "nftables")
+	m := newMonitored(t, "nftables")
 	for _, p := range panels(t) {
 		if p.Title == iptablesRow {
 			break
 		}
-		m.shows(p)
+		m.checkPanel(p)
 	}
 	for name, expr := range alerts(t) {
 		if _, err := m.query(expr); err != nil {
 			t.Errorf("alert %s: %v", name, err)
 		}
-		for metric := range names(expr) {
+		for metric := range metricNames(expr) {
 			if values, err := m.query(fmt.Sprintf("count({__name__=%q})", metric)); err != nil || len(values) == 0 {
-				t.Errorf("alert %s asks for %s, which Sluice has not: %v", name, metric, err)
+				t.Errorf("alert %s uses %s, which Sluice does not export: %v", name, metric, err)
 			}
 		}
 	}
@@ -283,8 +283,8 @@ func TestQueries(t *testing.T) {
 	}
 }
 
-// names are the metrics in an expression.
-func names(expr string) map[string]bool {
+// metricNames returns the metrics in an expression.
+func metricNames(expr string) map[string]bool {
 	out := map[string]bool{}
 	for _, name := range regexp.MustCompile(`\b(sluice|kubeproxy)_\w+`).FindAllString(expr, -1) {
 		out[name] = true

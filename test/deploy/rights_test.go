@@ -22,8 +22,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// deployed is Sluice on a node, as the manifests say: what the DaemonSet asks for
-// and no more, with the service account's token.
+// deployed is a cluster with the manifests applied, and a lab in which Sluice runs with exactly
+// the privileges of the DaemonSet and the token of its service account.
 type deployed struct {
 	*cluster
 	lab    *lab.Lab
@@ -32,10 +32,10 @@ type deployed struct {
 	mode   string
 }
 
-// deploy applies the manifests and makes ready what a pod of them needs.
+// deploy applies the manifests and creates the objects that their pods need.
 func deploy(t *testing.T, c *cluster, root string) *deployed {
 	t.Helper()
-	c.kubectl(t, "apply", "-k", project("deploy/kubernetes/base"))
+	c.kubectl(t, "apply", "-k", projectPath("deploy/kubernetes/base"))
 	at := c.address(t)
 	c.kubectl(t, "-n", system, "delete", "configmap", "sluice-apiserver", "--ignore-not-found")
 	c.kubectl(t, "-n", system, "create", "configmap", "sluice-apiserver",
@@ -46,19 +46,19 @@ func deploy(t *testing.T, c *cluster, root string) *deployed {
 	return &deployed{cluster: c, lab: l, client: l.Pod(l.NodeA, "10.180.0.9"), root: root}
 }
 
-// pod is what runs on node A.
-func (d *deployed) pod(t *testing.T) confinement {
+// container returns the confinement of the DaemonSet's container on node A.
+func (d *deployed) container(t *testing.T) confinement {
 	t.Helper()
 	spec := daemonSet(t).Spec.Template.Spec
 	k := kubelet{
 		root: d.root, node: d.lab.NodeA, maps: d.configMaps(t), dir: t.TempDir(),
-		more: map[string]string{"/var/run/secrets/kubernetes.io/serviceaccount": d.account(t, spec.ServiceAccountName)},
+		extraMounts: map[string]string{"/var/run/secrets/kubernetes.io/serviceaccount": d.serviceAccountDir(t, spec.ServiceAccountName)},
 	}
 	return k.confinement(t, &spec, &spec.Containers[0])
 }
 
-// service makes a Service with one pod behind it.
-func (d *deployed) service(t *testing.T, name, pod string) netip.AddrPort {
+// createService creates a Service with one pod as its endpoint.
+func (d *deployed) createService(t *testing.T, name, pod string) netip.AddrPort {
 	t.Helper()
 	svc, err := d.Client.CoreV1().Services("default").Create(t.Context(), &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: name + "-"},
@@ -79,37 +79,37 @@ func (d *deployed) service(t *testing.T, name, pod string) netip.AddrPort {
 	return netip.AddrPortFrom(netip.MustParseAddr(svc.Spec.ClusterIP), 80)
 }
 
-// reaches says whether the pod answers at the Service's address.
-func (d *deployed) reaches(to netip.AddrPort, pod string) error {
-	return d.reachesWithin(lab.Soon, to, pod)
+// checkReached returns an error unless the pod answers at the Service's address.
+func (d *deployed) checkReached(to netip.AddrPort, pod string) error {
+	return d.checkReachedWithin(lab.Soon, to, pod)
 }
 
-func (d *deployed) reachesWithin(patience time.Duration, to netip.AddrPort, pod string) error {
-	r := d.client.Try(lab.Probe{Protocol: lab.TCP, To: to, Timeout: patience})
+func (d *deployed) checkReachedWithin(timeout time.Duration, to netip.AddrPort, pod string) error {
+	r := d.client.Try(lab.Probe{Protocol: lab.TCP, To: to, Timeout: timeout})
 	if r.Outcome != lab.Answered || r.Backend.Addr().String() != pod {
 		return fmt.Errorf("%s: %s, want an answer of %s", to, r, pod)
 	}
 	return nil
 }
 
-// testRights has the role be enough.
+// testRights verifies that the role is sufficient.
 func testRights(t *testing.T, c *cluster, root string) {
 	d := deploy(t, c, root)
-	before := d.service(t, "before", "10.180.1.1")
-	p := d.pod(t).start(t, d.lab.NodeA)
-	eventually(t, func() error { return d.reaches(before, "10.180.1.1") })
-	after := d.service(t, "after", "10.180.1.2")
-	eventually(t, func() error { return d.reaches(after, "10.180.1.2") })
-	eventually(t, func() error { return d.event(t, "Starting") })
+	before := d.createService(t, "before", "10.180.1.1")
+	p := d.container(t).start(t, d.lab.NodeA)
+	eventually(t, func() error { return d.checkReached(before, "10.180.1.1") })
+	after := d.createService(t, "after", "10.180.1.2")
+	eventually(t, func() error { return d.checkReached(after, "10.180.1.2") })
+	eventually(t, func() error { return d.checkEvent(t, "Starting") })
 	if strings.Contains(p.log.String(), "forbidden") {
 		t.Errorf("something is forbidden:\n%s", p.log)
 	}
 	must(t, p.stop())
-	must(t, d.reaches(before, "10.180.1.1")) // the rules stay
+	must(t, d.checkReached(before, "10.180.1.1")) // the rules stay
 }
 
-// event says whether there is an Event about node A with a reason.
-func (d *deployed) event(t *testing.T, reason string) error {
+// checkEvent returns an error unless there is an Event about node A with a reason.
+func (d *deployed) checkEvent(t *testing.T, reason string) error {
 	t.Helper()
 	list, err := d.Client.EventsV1().Events(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{})
 	if err != nil {
@@ -123,36 +123,36 @@ func (d *deployed) event(t *testing.T, reason string) error {
 	return fmt.Errorf("%d Events, none %s", len(list.Items), reason)
 }
 
-// spread is how long an Event that all nodes find may wait before it is written.
-const spread = 20 * time.Second
+// eventDelay is how long Sluice may delay an Event that every node detects.
+const eventDelay = 20 * time.Second
 
-// testEachRight takes away one verb on one kind at a time, and Sluice says what
-// it may not do: none is there for nothing.
+// testEachRight removes one verb on one kind at a time, and verifies that Sluice logs the missing
+// right, so that the role has no unnecessary one.
 func testEachRight(t *testing.T, c *cluster, root string) {
 	d := deploy(t, c, root)
 	roles := c.Client.RbacV1().ClusterRoles()
-	whole, err := roles.Get(t.Context(), "sluice", metav1.GetOptions{})
+	full, err := roles.Get(t.Context(), "sluice", metav1.GetOptions{})
 	must(t, err)
-	for _, right := range rightsOf(whole.Rules) {
+	for _, right := range rightsOf(full.Rules) {
 		t.Run(right.name(), func(t *testing.T) {
-			less, err := roles.Get(t.Context(), "sluice", metav1.GetOptions{})
+			role, err := roles.Get(t.Context(), "sluice", metav1.GetOptions{})
 			must(t, err)
-			less.Rules = without(whole.Rules, right)
-			_, err = roles.Update(t.Context(), less, metav1.UpdateOptions{})
+			role.Rules = rulesWithout(full.Rules, right)
+			_, err = roles.Update(t.Context(), role, metav1.UpdateOptions{})
 			must(t, err)
-			eventually(t, func() error { return d.mayNot(t, right) })
-			pod := d.pod(t)
+			eventually(t, func() error { return d.checkDenied(t, right) })
+			pod := d.container(t)
 			if right.verb == "list" {
-				// As with an API server before 1.34, which may not send lists as watches.
+				// API servers before 1.34 may not support WatchList, so Sluice lists.
 				pod.Env = append(pod.Env, "KUBE_FEATURE_WatchListClient=false")
 			}
 			p := pod.start(t, d.lab.NodeA)
-			patience := patience
+			limit := timeout
 			if right.verb == "patch" {
-				d.conflict(t)
-				patience += spread
+				d.createConflict(t)
+				limit += eventDelay
 			}
-			within(t, patience, func() error { return right.missed(p) })
+			eventuallyWithin(t, limit, func() error { return right.checkReported(p) })
 			must(t, p.stop())
 		})
 	}
@@ -163,20 +163,20 @@ type right struct{ group, resource, verb string }
 
 func (r right) name() string { return strings.Trim(r.verb+" "+r.resource+"."+r.group, ".") }
 
-// missed says whether the program tells that it may not.
-func (r right) missed(p *process) error {
+// checkReported returns an error unless the program logs that it lacks the right.
+func (r right) checkReported(p *process) error {
 	log := p.log.String()
 	for line := range strings.Lines(log) {
 		if strings.Contains(line, "cannot "+r.verb+" resource") && strings.Contains(line, r.resource) {
 			return nil
 		}
 	}
-	return fmt.Errorf("nothing is said of %s:\n%s", r.name(), log)
+	return fmt.Errorf("the log lacks the missing right %s:\n%s", r.name(), log)
 }
 
-// conflict has two Services claim one address, again and again: what there is to
-// tell people repeats.
-func (d *deployed) conflict(t *testing.T) {
+// createConflict creates two Services with the same address and changes one repeatedly, so that
+// its Event repeats.
+func (d *deployed) createConflict(t *testing.T) {
 	t.Helper()
 	services := d.Client.CoreV1().Services("default")
 	for _, name := range []string{"first", "second"} {
@@ -189,19 +189,19 @@ func (d *deployed) conflict(t *testing.T) {
 		must(t, err)
 		t.Cleanup(func() { must(t, services.Delete(context.Background(), name, metav1.DeleteOptions{})) })
 	}
-	d.complete(t, "second", false)
+	d.waitComplete(t, "second", false)
 	for _, claim := range [][]string{nil, {"198.51.100.1"}, nil, {"198.51.100.1"}} {
 		svc, err := services.Get(t.Context(), "second", metav1.GetOptions{})
 		must(t, err)
 		svc.Spec.ExternalIPs = claim
 		_, err = services.Update(t.Context(), svc, metav1.UpdateOptions{})
 		must(t, err)
-		d.complete(t, "second", claim == nil) // each change is compiled on its own
+		d.waitComplete(t, "second", claim == nil) // so that each change is compiled separately
 	}
 }
 
-// complete waits until Sluice has all addresses of a Service, or leaves one out.
-func (d *deployed) complete(t *testing.T, name string, want bool) {
+// waitComplete waits until Sluice programs all addresses of a Service, or leaves one out.
+func (d *deployed) waitComplete(t *testing.T, name string, want bool) {
 	t.Helper()
 	query := url.Values{"namespace": {"default"}, "name": {name}}
 	eventually(t, func() error {
@@ -217,7 +217,7 @@ func (d *deployed) complete(t *testing.T, name string, want bool) {
 	})
 }
 
-// rightsOf takes rules apart.
+// rightsOf splits rules into rights.
 func rightsOf(rules []rbacv1.PolicyRule) []right {
 	var out []right
 	for _, rule := range rules {
@@ -232,8 +232,8 @@ func rightsOf(rules []rbacv1.PolicyRule) []right {
 	return out
 }
 
-// without puts all rights together but one.
-func without(rules []rbacv1.PolicyRule, not right) []rbacv1.PolicyRule {
+// rulesWithout returns rules for all rights except one.
+func rulesWithout(rules []rbacv1.PolicyRule, not right) []rbacv1.PolicyRule {
 	var out []rbacv1.PolicyRule
 	for _, r := range rightsOf(rules) {
 		if r != not {
@@ -243,28 +243,28 @@ func without(rules []rbacv1.PolicyRule, not right) []rbacv1.PolicyRule {
 	return out
 }
 
-// mayNot waits for the API server to know.
-func (d *deployed) mayNot(t *testing.T, r right) error {
+// checkDenied returns an error while the API server still grants the right.
+func (d *deployed) checkDenied(t *testing.T, r right) error {
 	t.Helper()
-	out, _ := try(t, tool("kubectl"), "--kubeconfig="+d.kubeconfig, "auth", "can-i", r.verb, strings.Trim(r.resource+"."+r.group, "."),
-		"--as=system:serviceaccount:"+system+":sluice", "-A") // "no" is an error
+	out, _ := runCommand(t, tool("kubectl"), "--kubeconfig="+d.kubeconfig, "auth", "can-i", r.verb, strings.Trim(r.resource+"."+r.group, "."),
+		"--as=system:serviceaccount:"+system+":sluice", "-A") // exits with an error if the answer is no
 	if strings.TrimSpace(out) != "no" {
-		return errors.New("it still may")
+		return errors.New("the right is still granted")
 	}
 	return nil
 }
 
-// TestCluster starts one API server for all.
+// TestCluster starts one API server for all tests.
 func TestCluster(t *testing.T) {
 	c := newCluster(t)
-	root := image(t)
+	root := buildImage(t)
 	eventually(t, func() error {
 		_, err := c.Client.CoreV1().Namespaces().Get(t.Context(), system, metav1.GetOptions{})
 		return err
 	})
 	t.Run("manifests", func(t *testing.T) { testManifests(t, c) })
 	t.Run("chart", func(t *testing.T) { testChart(t, c) })
-	t.Run("rights are enough", func(t *testing.T) { testRights(t, c, root) })
+	t.Run("rights are sufficient", func(t *testing.T) { testRights(t, c, root) })
 	t.Run("docs/install.md", func(t *testing.T) { testInstall(t, c, root) })
 	t.Run("docs/migration.md", func(t *testing.T) { testMigration(t, c, root, "nftables") })
 	t.Run("docs/migration.md in mode iptables", func(t *testing.T) { testMigration(t, c, root, "iptables") })

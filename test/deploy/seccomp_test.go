@@ -16,13 +16,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// install has the kernel filter the system calls of this thread.
-func install(filter []unix.SockFilter) error {
+// installFilter installs a seccomp filter for this thread.
+func installFilter(filter []unix.SockFilter) error {
 	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 	return unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, uintptr(unsafe.Pointer(&program)), 0, 0)
 }
 
-// What a filter says of a system call.
+// Return values of a filter.
 const (
 	retAllow  = 0x7fff0000 // SECCOMP_RET_ALLOW
 	retErrno  = 0x00050000 // SECCOMP_RET_ERRNO, with the number in the low half
@@ -30,29 +30,29 @@ const (
 	retNone   = retErrno | uint32(unix.ENOSYS)
 )
 
-// Where struct seccomp_data has the number and the first argument.
+// Offsets of the number and the first argument in struct seccomp_data.
 const (
 	dataNumber = 0
 	dataFirst  = 16
 )
 
-func load(offset uint32) unix.SockFilter {
+func loadField(offset uint32) unix.SockFilter {
 	return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset}
 }
 
-func end(verdict uint32) unix.SockFilter {
+func ret(verdict uint32) unix.SockFilter {
 	return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: verdict}
 }
 
-// when says a verdict on one system call.
-func when(number int, verdict uint32) []unix.SockFilter {
+// onCall returns a verdict for one system call.
+func onCall(number int, verdict uint32) []unix.SockFilter {
 	return []unix.SockFilter{
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(number), Jf: 1},
-		end(verdict),
+		ret(verdict),
 	}
 }
 
-// numbers are those of all system calls of this machine, as x/sys knows them.
+// numbers returns the numbers of all system calls of this architecture, from x/sys.
 func numbers(t *testing.T) map[string]int {
 	t.Helper()
 	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "golang.org/x/sys").Output()
@@ -70,10 +70,9 @@ func numbers(t *testing.T) map[string]int {
 	return out
 }
 
-// runtimeDefault does what the profile RuntimeDefault of containerd and Docker
-// does to a container that has no capability but NET_ADMIN: these, and new
-// namespaces, are refused (docs.docker.com/engine/security/seccomp lists them).
-// The profile itself is a list of what is allowed.
+// runtimeDefault returns a filter equivalent to the profile RuntimeDefault of containerd and
+// Docker for a container with NET_ADMIN only: it refuses the listed system calls and new
+// namespaces (docs.docker.com/engine/security/seccomp). The real profile is an allow-list.
 func runtimeDefault(t *testing.T) []unix.SockFilter {
 	t.Helper()
 	const refused = `acct add_key bpf chroot clock_adjtime clock_settime delete_module fanotify_init finit_module
@@ -84,43 +83,43 @@ func runtimeDefault(t *testing.T) []unix.SockFilter {
 		setdomainname sethostname setns settimeofday swapoff swapon sysfs syslog umount2 unshare uselib userfaultfd
 		ustat vhangup`
 	all := numbers(t)
-	filter := []unix.SockFilter{load(dataNumber)}
+	filter := []unix.SockFilter{loadField(dataNumber)}
 	for name := range strings.FieldsSeq(refused) {
 		if number, here := all[name]; here {
-			filter = append(filter, when(number, retForbid)...)
+			filter = append(filter, onCall(number, retForbid)...)
 		}
 	}
-	// Runtimes cannot look into clone3, so it is as if there were none.
-	filter = append(filter, when(all["clone3"], retNone)...)
+	// Filters cannot read the flags of clone3, so runtimes report it as unsupported.
+	filter = append(filter, onCall(all["clone3"], retNone)...)
 	const namespaces = unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWUSER |
 		unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWCGROUP
 	return append(filter,
 		unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(all["clone"]), Jf: 3},
-		load(dataFirst),
+		loadField(dataFirst),
 		unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, K: namespaces, Jf: 1},
-		end(retForbid),
-		end(retAllow),
+		ret(retForbid),
+		ret(retAllow),
 	)
 }
 
-// only lets nothing through but system calls of these names, and sockets of
-// these families; calls that this machine has not are passed over.
-func only(t *testing.T, names []string, families ...int) []unix.SockFilter {
+// allowOnly returns a filter that allows only these system calls, and sockets of these families.
+// It ignores names that this architecture does not have.
+func allowOnly(t *testing.T, names []string, families ...int) []unix.SockFilter {
 	t.Helper()
 	all := numbers(t)
 	filter := []unix.SockFilter{
-		load(dataNumber),
+		loadField(dataNumber),
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(all["socket"]), Jf: uint8(2*len(families) + 2)},
-		load(dataFirst),
+		loadField(dataFirst),
 	}
 	for _, family := range families {
-		filter = append(filter, when(family, retAllow)...)
+		filter = append(filter, onCall(family, retAllow)...)
 	}
-	filter = append(filter, end(retForbid))
+	filter = append(filter, ret(retForbid))
 	for _, name := range names {
 		if number, here := all[name]; here {
-			filter = append(filter, when(number, retAllow)...)
+			filter = append(filter, onCall(number, retAllow)...)
 		}
 	}
-	return append(filter, end(retForbid))
+	return append(filter, ret(retForbid))
 }

@@ -23,22 +23,23 @@ const (
 	publicPort  = 7778 // on 192.168.0.2, for sources in 127.0.0.0/8
 )
 
-// attack sends packets of a neighbour to and from 127.0.0.0/8 until it ends, and
-// counts those that arrive.
+// attack sends packets of a neighbour to and from 127.0.0.0/8 until it ends, and counts those
+// that arrive.
 type attack struct {
-	w       *world
-	arrived atomic.Int64
-	control atomic.Int64 // of those that may arrive
-	sent    atomic.Int64
-	tap     *lab.Tap
-	ctx     context.Context
-	end     func()
-	done    sync.WaitGroup
+	w          *testEnv
+	arrived    atomic.Int64
+	controlled atomic.Int64 // ordinary packets that arrived
+	sent       atomic.Int64
+	tap        *lab.Tap
+	ctx        context.Context
+	end        func()
+	done       sync.WaitGroup
 }
 
-func (w *world) attack() *attack {
+// startAttack starts an attack, and listeners on node A that count its packets.
+func (w *testEnv) startAttack() *attack {
 	w.Helper()
-	w.lab.NodeA.Sysctl("net/ipv4/tcp_synack_retries", "0") // an answer belongs to a segment that just arrived
+	w.lab.NodeA.Sysctl("net/ipv4/tcp_synack_retries", "0") // every answer is to a segment that just arrived
 	ctx, cancel := context.WithCancel(w.Context())
 	a := &attack{w: w, tap: w.lab.NodeB.Tap(), ctx: ctx, end: cancel}
 	var closers []func() error
@@ -76,14 +77,14 @@ func (a *attack) count(udp net.PacketConn) {
 		case err != nil:
 			return
 		case string(b[:n]) == "control":
-			a.control.Add(1)
+			a.controlled.Add(1)
 		default:
 			a.arrived.Add(1)
 		}
 	}
 }
 
-// packets are what a neighbour sends: the last may arrive.
+// packets are the packets of the neighbour. The last one may arrive.
 func packets() [][]byte {
 	const neighbour, spoofed, private, node = "192.168.0.3", "127.0.0.9", "127.0.0.1", "192.168.0.2"
 	packet := func(p lab.Protocol, src, dst string, port uint16, payload string) []byte {
@@ -106,7 +107,7 @@ func packets() [][]byte {
 	}
 }
 
-// send sends packets of all sorts in turn until the attack ends.
+// send sends all packets in turn until the attack ends.
 func (a *attack) send() {
 	mac, err := a.mac()
 	if err == nil {
@@ -152,36 +153,36 @@ func (a *attack) mac() (mac net.HardwareAddr, err error) {
 	return mac, err
 }
 
-// answered counts what listens on TCP at 127.0.0.1 answered.
+// answered counts replies of the TCP listener at 127.0.0.1.
 func (a *attack) answered() int {
 	return a.tap.Count(func(p lab.Packet) bool { return p.Src.Addr().IsLoopback() && !p.Out })
 }
 
-// round waits until packets of all sorts have been sent and had time to arrive.
-func (a *attack) round() {
+// waitForPackets waits until packets of every kind have been sent and had time to arrive.
+func (a *attack) waitForPackets() {
 	a.w.Helper()
-	sent, control := a.sent.Load(), a.control.Load()
+	sent, control := a.sent.Load(), a.controlled.Load()
 	a.w.eventually(func() error {
-		if a.sent.Load() < sent+100 || a.control.Load() < control+50 {
-			return errors.New("the neighbour's own traffic does not arrive")
+		if a.sent.Load() < sent+100 || a.controlled.Load() < control+50 {
+			return errors.New("ordinary packets of the neighbour do not arrive")
 		}
 		return nil
 	})
 }
 
-// repelled makes sure that nothing has arrived so far.
-func (a *attack) repelled(when string) {
+// checkNothingArrived verifies that no packet of the attack has arrived since the last reset.
+func (a *attack) checkNothingArrived(when string) {
 	a.w.Helper()
-	a.round()
+	a.waitForPackets()
 	if n, m := a.arrived.Load(), a.answered(); n > 0 || m > 0 {
 		a.w.Fatalf("%s: %d datagrams of a neighbour arrived in 127.0.0.0/8 or from there, and %d segments were answered (of %d sent each)",
 			when, n, m, a.sent.Load())
 	}
 }
 
-// forget makes a new count.
-func (a *attack) forget() {
-	a.round()
+// reset resets the counters.
+func (a *attack) reset() {
+	a.waitForPackets()
 	a.arrived.Store(0)
 	a.tap.Reset()
 }

@@ -12,10 +12,10 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// settings are fields of a configuration file, in place of the ordinary ones.
+// settings are fields of a configuration file that replace the default ones.
 type settings map[string]any
 
-// configuration is the text of a file.
+// configuration returns the text of a configuration file.
 func configuration(s settings) string {
 	all := object{
 		"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration",
@@ -29,21 +29,21 @@ func configuration(s settings) string {
 	return string(text) + "\n"
 }
 
-// config puts a configuration into a folder as kubelet puts a ConfigMap, and
-// returns the name of the file.
-func (w *world) config(dir string, s settings) string {
+// config writes a configuration into a folder like kubelet writes a ConfigMap, and returns the
+// name of the file.
+func (w *testEnv) config(dir string, s settings) string {
 	w.Helper()
-	w.swap(dir, configuration(s))
+	w.replaceConfigMap(dir, configuration(s))
 	return filepath.Join(dir, "config.conf")
 }
 
-// swap gives a file of a mounted ConfigMap another text.
-func (w *world) swap(dir, text string) {
+// replaceConfigMap replaces the file of a mounted ConfigMap atomically.
+func (w *testEnv) replaceConfigMap(dir, text string) {
 	w.Helper()
 	data, err := os.MkdirTemp(dir, "..2026_")
 	w.must(err)
 	w.must(os.WriteFile(filepath.Join(data, "config.conf"), []byte(text), 0o644))
-	old, _ := os.Readlink(filepath.Join(dir, "..data")) // the first time there is none
+	old, _ := os.Readlink(filepath.Join(dir, "..data")) // does not exist the first time
 	w.must(os.Symlink(filepath.Base(data), filepath.Join(dir, "..data_tmp")))
 	w.must(os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")))
 	if old == "" {
@@ -53,9 +53,9 @@ func (w *world) swap(dir, text string) {
 	w.must(os.RemoveAll(filepath.Join(dir, old)))
 }
 
-// masquerades waits until backends see the node's address in place of the
-// client's, or not.
-func (w *world) masquerades(want bool) {
+// waitMasquerade waits until backends see the address of the node as source, or that of the
+// client.
+func (w *testEnv) waitMasquerade(want bool) {
 	w.Helper()
 	for _, way := range w.ways()[:2] {
 		w.eventually(func() error {

@@ -16,32 +16,31 @@ import (
 )
 
 const (
-	crashes = 10
-	crowd   = 2000 // Services besides "web"
+	crashes       = 10
+	crashServices = 2000 // Services besides "web"
 )
 
-// Sluice is killed in the middle of what it writes, again and again, while
-// endpoints come and go.
-func TestACrashLoopLosesNothing(t *testing.T) {
+// Sluice is killed repeatedly in the middle of a write, while endpoints change.
+func TestACrashLoopBreaksNoConnection(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.write("many.json", many(crowd, 0))
+	w := newTestEnv(t)
+	w.write("many.json", many(crashServices, 0))
 	d := w.start(launch{})
-	d.settled(crowd + 1)
-	traffic := w.traffic()
+	d.waitSynced(crashServices + 1)
+	traffic := w.startTraffic()
 	commits := w.commits()
-	rest := w.churn()
+	stop := w.churn()
 
 	var writing, unfinished, half int
 	for n := range crashes {
 		d.kill()
 		drain(commits)
-		w.write("many.json", many(crowd, 1+n%2))
+		w.write("many.json", many(crashServices, 1+n%2))
 		d = w.start(launch{})
 		select {
 		case <-commits:
 			writing++
-		case <-time.After(patience):
+		case <-time.After(timeout):
 		}
 		if n%2 == 1 {
 			time.Sleep(time.Duration(rand.IntN(4)) * time.Millisecond)
@@ -55,25 +54,25 @@ func TestACrashLoopLosesNothing(t *testing.T) {
 		}
 		d = w.start(launch{})
 	}
-	rest()
+	stop()
 	d.kill()
 	d = w.start(launch{})
-	d.settled(crowd + 1)
-	w.same()
-	w.unharmed(traffic)
-	w.Logf("%d crashes, %d as soon as something was written, %d before all was, %d left two generations side by side",
+	d.waitSynced(crashServices + 1)
+	w.checkDiff()
+	w.checkTraffic(traffic)
+	w.Logf("%d crashes, %d right after the first transaction, %d before the complete write, %d with endpoints of two generations in the kernel",
 		2*crashes, writing, unfinished, half)
 	if writing < crashes || unfinished == 0 {
-		w.Errorf("of %d crashes that were to come in the middle of a write %d came in time", crashes, min(writing, unfinished))
+		w.Errorf("of %d crashes in the middle of a write, %d were in time", crashes, min(writing, unfinished))
 	}
-	w.answeredBy(w.client, w.ways()[0].To, 0)
-	w.answeredBy(w.client, w.ways()[1].To, 0)
-	w.programmed(crowd)
+	w.waitAnsweredBy(w.client, w.ways()[0].To, 0)
+	w.waitAnsweredBy(w.client, w.ways()[1].To, 0)
+	w.checkBackends(crashServices)
 }
 
-// churn changes what is behind "web" all the time, until it is told to rest; then
-// there is one pod.
-func (w *world) churn() (rest func()) {
+// churn continuously changes the endpoints of Service web until stop is called, which leaves
+// one endpoint.
+func (w *testEnv) churn() (stop func()) {
 	over := make(chan struct{})
 	var wait sync.WaitGroup
 	file := filepath.Join(w.dir, "web.json")
@@ -99,17 +98,17 @@ func (w *world) churn() (rest func()) {
 			}
 		}
 	})
-	rest = sync.OnceFunc(func() {
+	stop = sync.OnceFunc(func() {
 		close(over)
 		wait.Wait()
 		w.write("web.json", web(0))
 	})
-	w.Cleanup(rest)
-	return rest
+	w.Cleanup(stop)
+	return stop
 }
 
-// halfWritten tells that the kernel holds endpoints of two generations.
-func (w *world) halfWritten() bool {
+// halfWritten reports whether the kernel has endpoints of two generations.
+func (w *testEnv) halfWritten() bool {
 	w.Helper()
 	rules := w.rules()
 	generations := 0
@@ -121,21 +120,21 @@ func (w *world) halfWritten() bool {
 	return generations > 1
 }
 
-// programmed makes sure that each of the n Services of many has its endpoints.
-func (w *world) programmed(n int) {
+// checkBackends verifies that each of the n Services of many has its endpoints.
+func (w *testEnv) checkBackends(n int) {
 	w.Helper()
-	out, status := w.asks("get", "backends")
+	out, status := w.runSluice("get", "backends")
 	if status != 0 {
-		w.Fatalf("sluice get backends ends with %d: %s", status, out)
+		w.Fatalf("sluice get backends exits with %d: %s", status, out)
 	}
 	if got, want := strings.Count(out, "many-"), 2*(3*n+n/2); got != want {
 		w.Errorf("%d backends of many, want %d:\n%.2000s", got, want, out)
 	}
 }
 
-// commits tells of each transaction of nf_tables on node A, as soon as it counts,
+// commits returns a channel that receives a value after each nf_tables transaction on node A,
 // until the test ends.
-func (w *world) commits() <-chan struct{} {
+func (w *testEnv) commits() <-chan struct{} {
 	w.Helper()
 	const group = 1 << (unix.NFNLGRP_NFTABLES - 1)
 	fd := -1
@@ -147,7 +146,7 @@ func (w *world) commits() <-chan struct{} {
 		return err
 	}))
 	w.must(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 100_000}))
-	heard, over := make(chan struct{}, 1), make(chan struct{})
+	committed, over := make(chan struct{}, 1), make(chan struct{})
 	var wait sync.WaitGroup
 	wait.Go(func() {
 		for b := make([]byte, 1<<16); ; {
@@ -159,8 +158,8 @@ func (w *world) commits() <-chan struct{} {
 			if _, _, err := unix.Recvfrom(fd, b, 0); errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
 				continue
 			}
-			select { // there was more than there is room for: that counts too
-			case heard <- struct{}{}:
+			select { // also after an overflow of the socket buffer
+			case committed <- struct{}{}:
 			default:
 			}
 		}
@@ -170,14 +169,14 @@ func (w *world) commits() <-chan struct{} {
 		wait.Wait()
 		_ = unix.Close(fd)
 	})
-	return heard
+	return committed
 }
 
-// drain forgets what was heard, once nothing comes any more.
-func drain(heard <-chan struct{}) {
+// drain discards values until none has arrived for 10 ms.
+func drain(events <-chan struct{}) {
 	for {
 		select {
-		case <-heard:
+		case <-events:
 		case <-time.After(10 * time.Millisecond):
 			return
 		}

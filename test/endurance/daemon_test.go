@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-proxy/sluice/test/harness"
 )
 
-// program returns the path of Sluice, with a link kube-proxy beside it.
+// program returns the path of Sluice, with a link named kube-proxy beside it.
 var program = sync.OnceValues(func() (string, error) {
 	path, err := harness.Program()
 	if err != nil {
@@ -28,34 +28,34 @@ var program = sync.OnceValues(func() (string, error) {
 	return path, os.Symlink(path, filepath.Join(filepath.Dir(path), "kube-proxy"))
 })
 
-// launch says how Sluice is run, where that is not the ordinary way.
+// launch are options of a start of Sluice.
 type launch struct {
-	name     string   // of the program; "sluice" if empty
-	hardship string   // what holds for it
-	output   *os.File // where all goes that it prints; nil: the daemon's journal
-	env      []string
+	name        string   // of the program; "sluice" if empty
+	restriction string   // see restriction_test.go
+	output      *os.File // of stdout and stderr; nil: the daemon's journal
+	env         []string
 }
 
-// daemon is Sluice as a process on node A.
+// daemon is a Sluice process on node A.
 type daemon struct {
 	*harness.Process
-	w   *world
+	w   *testEnv
 	cmd *exec.Cmd
 	log journal
 }
 
-// command returns a command of Sluice's.
-func (w *world) command(l launch, args ...string) *exec.Cmd {
+// command returns a sluice command.
+func (w *testEnv) command(l launch, args ...string) *exec.Cmd {
 	w.Helper()
 	path, err := program()
 	w.must(err)
 	path = filepath.Join(filepath.Dir(path), cmp.Or(l.name, "sluice"))
 	cmd := exec.Command(path, args...)
 	cmd.Env = append(os.Environ(), l.env...)
-	if l.hardship != "" {
+	if l.restriction != "" {
 		cmd = exec.Command("/proc/self/exe", append([]string{path, path}, args...)...)
-		cmd.Env = append(os.Environ(), append(l.env, hardshipVar+"="+l.hardship)...)
-		if l.hardship == readOnly || strings.HasPrefix(l.hardship, ownLock) {
+		cmd.Env = append(os.Environ(), append(l.env, restrictionVar+"="+l.restriction)...)
+		if l.restriction == readOnly || strings.HasPrefix(l.restriction, ownLock) {
 			cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
 		}
 	}
@@ -66,9 +66,9 @@ func (w *world) command(l launch, args ...string) *exec.Cmd {
 }
 
 // start runs Sluice until it is killed, or the test ends.
-func (w *world) start(l launch, args ...string) *daemon {
+func (w *testEnv) start(l launch, args ...string) *daemon {
 	w.Helper()
-	all := append([]string{"--reload-jitter=0"}, w.args...) // tests do not wait for chance
+	all := append([]string{"--reload-jitter=0"}, w.args...) // tests do not wait for random delays
 	cmd := w.command(l, append(all, args...)...)
 	p, err := harness.Start(w.lab.NodeA, cmd)
 	w.must(err)
@@ -81,31 +81,31 @@ func (d *daemon) signal(s syscall.Signal) {
 	d.w.must(d.Signal(s))
 }
 
-// kill ends the daemon as kill -9 does.
+// kill ends the daemon with SIGKILL.
 func (d *daemon) kill() {
 	d.w.Helper()
-	_, err := d.Stop(syscall.SIGKILL, patience)
+	_, err := d.Stop(syscall.SIGKILL, timeout)
 	d.w.must(err)
 }
 
-// dead waits for the end.
-func (d *daemon) dead() {
+// waitExit waits until the daemon has exited.
+func (d *daemon) waitExit() {
 	d.w.Helper()
 	select {
 	case <-d.Ended():
-	case <-time.After(patience):
-		d.w.Fatalf("sluice still runs; its log:\n%s", d.log)
+	case <-time.After(timeout):
+		d.w.Fatalf("sluice is still running; its log:\n%s", d.log)
 	}
 }
 
-// alive verifies that the daemon has not ended.
-func (d *daemon) alive() {
+// checkAlive verifies that the daemon is still running.
+func (d *daemon) checkAlive() {
 	d.w.Helper()
 	d.w.must(d.Alive())
 }
 
-// status is what the daemon says of itself.
-func (w *world) status() (inspect.Status, error) {
+// status returns the status of the daemon.
+func (w *testEnv) status() (inspect.Status, error) {
 	var s inspect.Status
 	err := control.Dial(control.Options{NetNS: w.lab.NodeA.NetNSFD()}).Get(w.Context(), "/status", nil, &s)
 	return s, err
@@ -113,13 +113,12 @@ func (w *world) status() (inspect.Status, error) {
 
 var errBehind = errors.New("behind")
 
-// settled waits until the daemon has everything in the kernel, and returns its
-// status.
-func (d *daemon) settled(services int) inspect.Status {
+// waitSynced waits until everything is in the kernel, and returns the status of the daemon.
+func (d *daemon) waitSynced(services int) inspect.Status {
 	d.w.Helper()
 	var s inspect.Status
 	d.w.eventually(func() error {
-		d.alive()
+		d.checkAlive()
 		var err error
 		s, err = d.w.status()
 		switch {
@@ -135,28 +134,29 @@ func (d *daemon) settled(services int) inspect.Status {
 	return s
 }
 
-// asks runs a command of Sluice's on node A to its end.
-func (w *world) asks(args ...string) (out string, status int) {
+// runSluice runs a sluice command on node A and waits for its exit.
+func (w *testEnv) runSluice(args ...string) (out string, status int) {
 	w.Helper()
-	return w.runs(launch{}, args...)
+	return w.runSluiceWith(launch{}, args...)
 }
 
-// runs runs Sluice on node A to its end, which must come soon.
-func (w *world) runs(l launch, args ...string) (out string, status int) {
+// runSluiceWith runs a sluice command with options. The command must exit within timeout.
+func (w *testEnv) runSluiceWith(l launch, args ...string) (out string, status int) {
 	w.Helper()
-	out, status, err := harness.Run(w.lab.NodeA, patience, w.command(l, args...))
+	out, status, err := harness.Run(w.lab.NodeA, timeout, w.command(l, args...))
 	w.must(err)
 	if status == -1 {
-		w.Fatalf("sluice %s does not end; it printed:\n%s", strings.Join(args, " "), out)
+		w.Fatalf("sluice %s does not exit; its output:\n%s", strings.Join(args, " "), out)
 	}
 	return out, status
 }
 
-// same makes sure that the kernel holds what the daemon wants.
-func (w *world) same() {
+// checkDiff verifies that sluice diff finds no difference between the kernel and the intended
+// rules.
+func (w *testEnv) checkDiff() {
 	w.Helper()
-	if out, status := w.asks("diff"); status != 0 || out != "" {
-		w.Errorf("sluice diff ends with %d and says:\n%s", status, out)
+	if out, status := w.runSluice("diff"); status != 0 || out != "" {
+		w.Errorf("sluice diff exits with %d; its output:\n%s", status, out)
 	}
 }
 
@@ -166,20 +166,20 @@ type journal struct{ *harness.Log }
 // count returns how often a text was printed.
 func (j journal) count(text string) int { return j.Count(text) }
 
-// once makes sure that something was logged exactly once.
-func (d *daemon) once(what string) {
+// checkLoggedOnce verifies that a text was logged exactly once.
+func (d *daemon) checkLoggedOnce(text string) {
 	d.w.Helper()
-	if n := d.log.count(what); n != 1 {
-		d.w.Errorf("%q is logged %d times, want once:\n%s", what, n, d.log)
+	if n := d.log.count(text); n != 1 {
+		d.w.Errorf("%q is logged %d times, want once:\n%s", text, n, d.log)
 	}
 }
 
-// says waits until something is logged.
-func (d *daemon) says(what string) {
+// waitForLog waits until a text is logged.
+func (d *daemon) waitForLog(text string) {
 	d.w.Helper()
 	d.w.eventually(func() error {
-		if d.log.count(what) == 0 {
-			return fmt.Errorf("the log lacks %q:\n%s", what, d.log)
+		if d.log.count(text) == 0 {
+			return fmt.Errorf("the log lacks %q:\n%s", text, d.log)
 		}
 		return nil
 	})

@@ -14,47 +14,47 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// follows makes sure that Sluice does what it is told, and that a person can ask.
-func (d *daemon) follows() {
+// checkChanges verifies that changes take effect, and that commands work.
+func (d *daemon) checkChanges() {
 	d.w.Helper()
 	for _, pods := range [][]int{{1}, {0, 1, 2}} {
 		d.w.write("web.json", web(pods...))
-		d.w.answeredBy(d.w.client, d.w.ways()[0].To, pods...)
-		d.w.answeredBy(d.w.lab.Outside, d.w.ways()[4].To, pods...)
+		d.w.waitAnsweredBy(d.w.client, d.w.ways()[0].To, pods...)
+		d.w.waitAnsweredBy(d.w.lab.Outside, d.w.ways()[4].To, pods...)
 	}
-	d.alive()
-	if out, status := d.w.asks("status"); status != 0 || !strings.Contains(out, "healthy") {
-		d.w.Errorf("sluice status ends with %d and says:\n%s", status, out)
+	d.checkAlive()
+	if out, status := d.w.runSluice("status"); status != 0 || !strings.Contains(out, "healthy") {
+		d.w.Errorf("sluice status exits with %d; its output:\n%s", status, out)
 	}
-	d.w.same()
+	d.w.checkDiff()
 }
 
-func TestAReadOnlyRootFileSystemIsEnough(t *testing.T) {
+func TestReadOnlyRootFileSystem(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	file := w.config(w.folder(), settings{})
+	w := newTestEnv(t)
+	file := w.config(w.tempDir(), settings{})
 	w.args = []string{"--manifests=" + w.dir, "--hostname-override=node-a", "--config=" + file}
-	d := w.start(launch{hardship: readOnly})
-	d.settled(1)
-	traffic := w.traffic()
-	d.follows()
+	d := w.start(launch{restriction: readOnly})
+	d.waitSynced(1)
+	traffic := w.startTraffic()
+	d.checkChanges()
 
 	w.config(filepath.Dir(file), settings{"bindAddressHardFail": true, "nftables": object{"masqueradeAll": true}})
-	d.says("Starting anew")
-	w.masquerades(true)
-	d.follows()
-	w.unharmed(traffic)
+	d.waitForLog("Starting anew")
+	w.waitMasquerade(true)
+	d.checkChanges()
+	w.checkTraffic(traffic)
 
 	d.signal(syscall.SIGTERM)
-	d.dead()
+	d.waitExit()
 	if d.Err() != nil {
 		w.Errorf("after SIGTERM: %v\n%s", d.Err(), d.log)
 	}
 }
 
-func TestAFullDiskStopsNothing(t *testing.T) {
+func TestFullDisk(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newTestEnv(t)
 	disk := w.full()
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	w.must(err)
@@ -66,61 +66,61 @@ func TestAFullDiskStopsNothing(t *testing.T) {
 	file := filepath.Join(disk, "config.conf")
 	w.args = []string{"--manifests=" + w.dir, "--hostname-override=node-a", "--config=" + file}
 	d := w.start(launch{output: full})
-	d.settled(1)
-	traffic := w.traffic()
+	d.waitSynced(1)
+	traffic := w.startTraffic()
 	for _, output := range []*os.File{full, onDisk} {
 		d.kill()
 		d = w.start(launch{output: output}, "--logging-format=json")
-		d.settled(1)
-		d.follows()
+		d.waitSynced(1)
+		d.checkChanges()
 	}
 
-	// An editor that cannot write leaves nothing of the file; what was in force stays.
+	// A failed write truncates the file; the previous configuration stays in effect.
 	if err := os.WriteFile(file, []byte(configuration(settings{"nftables": object{"masqueradeAll": true}, "clusterCIDR": strings.Repeat(" ", 1<<20)})), 0o644); err == nil {
 		w.Fatal("the disk is not full")
 	}
-	w.measures(`sluice_config_reloads_total{result="refused"}`, "1")
-	w.masquerades(false)
-	d.follows()
-	w.unharmed(traffic)
+	w.waitMetric(`sluice_config_reloads_total{result="refused"}`, "1")
+	w.waitMasquerade(false)
+	d.checkChanges()
+	w.checkTraffic(traffic)
 
 	before := list(w, disk)
 	for _, name := range []string{filepath.Join(disk, "written.conf"), "/dev/full"} {
-		out, status := w.asks("--write-config-to=" + name)
+		out, status := w.runSluice("--write-config-to=" + name)
 		if status == 0 || !strings.Contains(out, "no space left on device") || !strings.Contains(out, "write configuration") {
-			w.Errorf("--write-config-to %s ends with %d and says: %s", name, status, out)
+			w.Errorf("--write-config-to %s exits with %d; its output: %s", name, status, out)
 		}
 	}
 	if after := list(w, disk); !slices.Equal(before, after) {
-		w.Errorf("the full disk held %v, and now %v", before, after)
+		w.Errorf("the full disk had %v, now %v", before, after)
 	}
 }
 
-// Whoever reads the log is gone, or does not read on.
+// The reader of the log has closed the pipe, or stops reading.
 func TestAnUnreadLogDoesNotBlockTheProcess(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	for what, gone := range map[string]bool{"the reader is gone": true, "nobody reads on": false} {
+	w := newTestEnv(t)
+	for name, closed := range map[string]bool{"closed pipe": true, "full pipe": false} {
 		read, write, err := os.Pipe()
 		w.must(err)
 		_, err = unix.FcntlInt(write.Fd(), unix.F_SETPIPE_SZ, os.Getpagesize())
 		w.must(err)
-		if gone {
+		if closed {
 			w.must(read.Close())
 		}
 		d := w.start(launch{output: write}, "-v=4")
 		w.must(write.Close())
-		d.settled(1)
+		d.waitSynced(1)
 		for range 20 { // each is logged
-			d.follows()
+			d.checkChanges()
 		}
 		d.kill()
-		w.Logf("%s: serving went on", what)
+		w.Logf("%s: changes took effect", name)
 		_ = read.Close()
 	}
 }
 
-func list(w *world, dir string) []string {
+func list(w *testEnv, dir string) []string {
 	w.Helper()
 	entries, err := os.ReadDir(dir)
 	w.must(err)
@@ -133,11 +133,11 @@ func list(w *world, dir string) []string {
 	return names
 }
 
-// full is a file system with a configuration file, an empty log and no room.
-func (w *world) full() string {
+// full creates a full file system with a configuration file and an empty log.
+func (w *testEnv) full() string {
 	w.Helper()
-	dir := w.folder()
-	w.must(unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k")) // of this process's own mount namespace
+	dir := w.tempDir()
+	w.must(unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k")) // in the mount namespace of this process
 	w.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 	w.must(os.WriteFile(filepath.Join(dir, "log"), nil, 0o644))
 	w.config(dir, settings{})

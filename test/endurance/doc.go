@@ -1,7 +1,6 @@
-// Package endurance tests that the program lives through what happens to a node:
-// it is killed again and again, the disk is full or read-only, memory is short,
-// another Sluice comes, the API server is away for long, its configuration and
-// its Node change, somebody flushes all rules, or changes those of iptables, as
-// firewalld does, or keeps the lock. Traffic flows all the while, and no connection
-// is lost.
+// Package endurance tests the daemon through failures and changes of its node: it is
+// killed repeatedly, the disk is full or read-only, memory is scarce, a second Sluice is
+// started, the API server is unreachable for a long time, the configuration and the Node
+// change, another program flushes all rules, edits iptables rules like firewalld, or
+// holds the xtables lock. Clients connect all the time, and no connection may fail.
 package endurance

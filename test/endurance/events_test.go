@@ -13,7 +13,7 @@ import (
 
 // events are the changes of nf_tables on node A, as nft monitor prints them.
 type events struct {
-	w     *world
+	w     *testEnv
 	marks int
 
 	mu    sync.Mutex
@@ -21,7 +21,7 @@ type events struct {
 }
 
 // events records changes until the test ends.
-func (w *world) events() *events {
+func (w *testEnv) events() *events {
 	w.Helper()
 	e := &events{w: w}
 	cmd := exec.Command("nft", "monitor")
@@ -36,7 +36,7 @@ func (w *world) events() *events {
 			e.mu.Unlock()
 		}
 	}()
-	w.eventually(func() error { // until it has subscribed
+	w.eventually(func() error { // until nft monitor has subscribed
 		if len(e.all(markPrefix)) > 0 {
 			return nil
 		}
@@ -47,10 +47,10 @@ func (w *world) events() *events {
 	return e
 }
 
-// markPrefix begins the name of a table that marks a point of time among changes.
+// markPrefix begins the names of tables that mark a point in time among changes.
 const markPrefix = "mark-"
 
-// mark makes and deletes a table, which other programs ignore, and returns its name.
+// mark creates and deletes a table, which other programs ignore, and returns its name.
 func (e *events) mark() string {
 	e.w.Helper()
 	e.marks++
@@ -59,7 +59,7 @@ func (e *events) mark() string {
 	return name
 }
 
-// await waits until all changes that were made before are recorded.
+// await waits until all earlier changes are recorded.
 func (e *events) await() {
 	e.w.Helper()
 	last := "delete table inet " + e.mark()
@@ -71,7 +71,7 @@ func (e *events) await() {
 	})
 }
 
-// drain forgets all changes that were made before.
+// drain discards all earlier changes.
 func (e *events) drain() {
 	e.w.Helper()
 	e.await()
@@ -80,8 +80,8 @@ func (e *events) drain() {
 	e.lines = nil
 }
 
-// with returns the changes since the last drain that contain a text.
-func (e *events) with(text string) []string {
+// containing returns the changes since the last drain that contain a text.
+func (e *events) containing(text string) []string {
 	e.w.Helper()
 	e.await()
 	var out []string

@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/harness"
 )
 
-// firewall is a real firewalld on node A, with a bus of its own. All interfaces
-// are in the zone "trusted", as those of pods are to be.
+// firewall is a real firewalld on node A, with its own D-Bus. All interfaces are in the zone
+// "trusted", as recommended for those of pods.
 type firewall struct {
 	x   *tables
 	dir string
@@ -32,15 +32,15 @@ const busConfig = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Con
 <allow send_destination="*"/><allow receive_sender="*"/><allow own="*"/></policy></busconfig>
 `
 
-// firewall starts the bus.
+// firewall starts the D-Bus of a firewalld with a backend, "iptables" or "nftables".
 func (x *tables) firewall(backend string) *firewall {
 	x.Helper()
 	for _, program := range []string{"firewalld", "firewall-cmd", "dbus-daemon"} {
 		if _, err := exec.LookPath(program); err != nil {
-			x.Fatalf("%v: make setup-test brings it", err)
+			x.Fatalf("%v: install it with make setup-test", err)
 		}
 	}
-	f := &firewall{x: x, dir: x.folder()}
+	f := &firewall{x: x, dir: x.tempDir()}
 	x.must(os.Mkdir(filepath.Join(f.dir, "etc"), 0o755))
 	x.must(os.WriteFile(filepath.Join(f.dir, "etc", "firewalld.conf"),
 		[]byte("DefaultZone=trusted\nFirewallBackend="+backend+"\nCleanupModulesOnExit=no\nIPv6_rpfilter=no\n"), 0o644))
@@ -57,8 +57,8 @@ func (x *tables) firewall(backend string) *firewall {
 
 func (f *firewall) bus() string { return "unix:path=" + filepath.Join(f.dir, "bus") }
 
-// start starts firewalld, which takes iptables for that of the variant, and waits
-// until it runs.
+// start starts firewalld with the iptables programs of the variant, and waits until it is
+// running.
 func (f *firewall) start() {
 	f.x.Helper()
 	nft, err := exec.LookPath("xtables-nft-multi")
@@ -68,38 +68,37 @@ func (f *firewall) start() {
 	cmd := exec.Command("unshare", "--mount", "sh", "-c",
 		`mount --bind "$0" "$1" && touch /run/xtables.lock && mount --bind "$2" /run/xtables.lock &&
 exec firewalld --nofork --nopid --system-config "$3" --log-target console`,
-		variant, nft, f.x.lock, filepath.Join(f.dir, "etc")) // it gives its programs no environment
+		variant, nft, f.x.lock, filepath.Join(f.dir, "etc")) // firewalld does not pass its environment to programs
 	log := &harness.Log{}
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Env = append(os.Environ(), "DBUS_SYSTEM_BUS_ADDRESS="+f.bus())
 	wait, err := f.x.lab.NodeA.Start(cmd)
 	f.x.must(err)
 	f.x.eventually(func() error {
-		if out, err := f.ask("--state"); err != nil {
+		if out, err := f.firewallCmd("--state"); err != nil {
 			if strings.Contains(out, "failed") {
-				f.must("--reload")
+				f.mustFirewallCmd("--reload")
 			}
-			return fmt.Errorf("%s %w; firewalld says:\n%s", out, err, log)
+			return fmt.Errorf("%s %w; the log of firewalld:\n%s", out, err, log)
 		}
 		return nil
 	})
 	f.end = func() {
 		f.x.must(cmd.Process.Signal(syscall.SIGTERM))
-		_ = wait() // it ends by the signal
+		_ = wait() // it ends with a signal error
 	}
 }
 
-func (f *firewall) ask(args ...string) (string, error) {
+func (f *firewall) firewallCmd(args ...string) (string, error) {
 	return f.x.lab.NodeA.Run("", append([]string{"env", "DBUS_SYSTEM_BUS_ADDRESS=" + f.bus(), "firewall-cmd"}, args...)...)
 }
 
-// must makes firewalld do something; again, if its ebtables-restore failed: when
-// somebody else writes meanwhile, that of iptables 1.8.9 does not begin anew, as
-// iptables-restore does.
-func (f *firewall) must(args ...string) {
+// mustFirewallCmd runs firewall-cmd, and retries if ebtables-restore failed: unlike
+// iptables-restore, the one of iptables 1.8.9 does not retry after a concurrent write.
+func (f *firewall) mustFirewallCmd(args ...string) {
 	f.x.Helper()
 	f.x.eventually(func() error {
-		_, err := f.ask(args...)
+		_, err := f.firewallCmd(args...)
 		if err != nil && !strings.Contains(err.Error(), "ebtables-restore") {
 			f.x.Fatal(err)
 		}
@@ -107,8 +106,8 @@ func (f *firewall) must(args ...string) {
 	})
 }
 
-// Firewalld flushes and reloads, and each time our rules are back, once and for
-// all: its own are not fought.
+// After each start and reload of firewalld Sluice restores its rules, and leaves those of
+// firewalld in place.
 func TestFirewalldBesideIptables(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ variant, backend string }{
@@ -116,75 +115,75 @@ func TestFirewalldBesideIptables(t *testing.T) {
 	} {
 		t.Run(c.variant+", firewalld by "+c.backend, func(t *testing.T) {
 			t.Parallel()
-			testFirewalld(newWorld(t).iptables(c.variant), c.backend)
+			testFirewalld(newTestEnv(t).iptables(c.variant), c.backend)
 		})
 	}
 }
 
 func testFirewalld(x *tables, backend string) {
 	f := x.firewall(backend)
-	d := x.begin("-v=2")
-	d.settled(1)
-	was, open, flushes := x.content(), x.keep(), 0
+	d := x.startDaemon("-v=2")
+	d.waitSynced(1)
+	want, open, flushes := x.content(), x.openConns(), 0
 	for _, step := range []struct {
 		name string
 		do   func()
 	}{
-		{"firewalld starts", f.start},
-		{"it reloads", func() { f.must("--reload") }},
-		{"it reloads completely", func() { f.must("--complete-reload") }},
-		{"it is started again", func() { f.end(); f.start() }},
+		{"start firewalld", f.start},
+		{"reload", func() { f.mustFirewallCmd("--reload") }},
+		{"complete reload", func() { f.mustFirewallCmd("--complete-reload") }},
+		{"restart firewalld", func() { f.end(); f.start() }},
 	} {
 		before := x.repairs()
 		step.do()
-		n := d.restored(x, was) - before
+		n := d.waitRestored(x, want) - before
 		flushes += n
-		x.calm(was)
-		x.serves(open)
+		x.waitStable(want)
+		x.checkConns(open)
 		x.Logf("%s: %d repairs", step.name, n)
 		if has := len(x.content().others) > 10; has != (backend == "iptables") {
 			x.Errorf("%s: firewalld has rules in iptables: %t", step.name, has)
 		}
 	}
 	if flushes == 0 {
-		x.Errorf("firewalld flushed nothing")
+		x.Errorf("firewalld caused no repair")
 	}
-	x.same()
-	d.alive()
+	x.checkDiff()
+	d.checkAlive()
 }
 
-// restored waits until all of ours is as it was, and returns the repairs so far.
-func (d *daemon) restored(x *tables, was content) int {
+// waitRestored waits until Sluice's rules are restored, and returns the number of repairs so far.
+func (d *daemon) waitRestored(x *tables, want content) int {
 	x.Helper()
 	x.eventually(func() error {
 		now := x.content()
-		if diff := cmp.Diff([2][]string{was.jumps, was.rules}, [2][]string{now.jumps, now.rules}); diff != "" {
-			return fmt.Errorf("rules are not as they were (-before, +now):\n%s", diff)
+		if diff := cmp.Diff([2][]string{want.jumps, want.rules}, [2][]string{now.jumps, now.rules}); diff != "" {
+			return fmt.Errorf("rules were not restored (-want, +got):\n%s", diff)
 		}
 		return nil
 	})
-	d.settled(1) // so the repair is counted
+	d.waitSynced(1) // so that the repair is counted
 	return x.repairs()
 }
 
-// calm makes an edit of ours, which is repaired after all edits of firewalld, and waits
-// until nothing is compared any more.
-func (x *tables) calm(was content) {
+// waitStable edits Sluice's rules, which are repaired after all edits of firewalld, and waits until
+// no further comparison happens.
+func (x *tables) waitStable(want content) {
 	x.Helper()
 	repaired, began := x.repairs(), time.Now()
 	x.run("iptables", "-t", "nat", "-F", "KUBE-SERVICES")
-	x.mended(was, repaired, began)
+	x.waitRepaired(want, repaired, began)
 	if x.variant == "legacy" {
-		x.verified() // a repair of an edit would come first
+		x.waitVerified() // a repair of an earlier edit would come first
 		return
 	}
 	x.eventually(func() error {
-		before := x.counts(comparisons)
+		before := x.counter(comparisons)
 		for range 6 { // a repair would begin after four times the CPU time of a comparison
-			x.same()
+			x.checkDiff()
 		}
-		if x.counts(comparisons) != before {
-			return errors.New("it goes on repairing")
+		if x.counter(comparisons) != before {
+			return errors.New("comparisons continue")
 		}
 		return nil
 	})

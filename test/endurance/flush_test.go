@@ -13,21 +13,21 @@ import (
 )
 
 const (
-	flushes  = 20
-	flushed  = 2000                   // Services besides "web"
-	repairIn = 50 * time.Millisecond  // and the load itself
-	slack    = 250 * time.Millisecond // of a machine that is busy with other tests
+	flushes       = 20
+	flushServices = 2000                   // Services besides "web"
+	repairDelay   = 50 * time.Millisecond  // in addition to the write itself
+	slack         = 250 * time.Millisecond // other tests share the machine
 
-	// A repair uses a fifth of a CPU at most, so the next one begins after four times the
-	// duration of the last at the latest.
+	// A repair uses at most a fifth of a CPU, so the next one begins at the latest after four
+	// times the duration of the last.
 	repairPause = 4
 )
 
 func TestAFlushUnderTrafficIsRepaired(t *testing.T) {
-	w := newWorld(t) // alone: it measures
-	w.write("many.json", many(flushed, 0))
+	w := newTestEnv(t) // not parallel, because it measures time
+	w.write("many.json", many(flushServices, 0))
 	d := w.start(launch{}, "-v=4")
-	first := d.settled(flushed + 1)
+	first := d.waitSynced(flushServices + 1)
 	way := w.ways()[0]
 	flow, r := way.From.Open(lab.Probe{Protocol: lab.TCP, To: way.To})
 	if flow == nil {
@@ -37,45 +37,44 @@ func TestAFlushUnderTrafficIsRepaired(t *testing.T) {
 
 	var times, loads []time.Duration
 	for range flushes {
-		w.lab.NodeA.Nft(onlyTheirs)
+		w.lab.NodeA.Nft(onlyForeignRules)
 		began := time.Now()
-		early := w.early(way)
-		w.connects(way)
+		early := w.connectEarly(way)
+		w.waitConnect(way)
 		times = append(times, time.Since(began))
-		if r := flow.AskWithin([]byte("still there?"), 3*time.Second); r.Outcome != lab.Answered || !r.Echoed {
-			t.Fatalf("the connection that was there all along: %s", r)
+		if r := flow.AskWithin([]byte("ping"), 3*time.Second); r.Outcome != lab.Answered || !r.Echoed {
+			t.Fatalf("the open connection: %s", r)
 		}
-		repair := w.repair(began)
+		repair := w.waitRepair(began)
 		took := time.Duration(repair.Took)
 		loads = append(loads, took)
 		if r := <-early; r.Outcome != lab.Answered {
-			t.Errorf("a client that began while there were no rules: %s", r)
+			t.Errorf("a client that connected while there were no rules: %s", r)
 		}
-		time.Sleep(time.Until(repair.At.Add(repairPause*took + repairIn))) // the pause is not measured
+		time.Sleep(time.Until(repair.At.Add(repairPause*took + repairDelay))) // the pause is not measured
 	}
 	slices.Sort(times)
 	slices.Sort(loads)
-	t.Logf("%d Services, first load %v; after each of %d flushes a new connection works in %v to %v, median %v",
-		flushed, time.Duration(first.LastSync.Took), flushes, times[0], times[flushes-1], times[flushes/2])
-	t.Logf("of that the load took %v to %v, median %v", loads[0], loads[flushes-1], loads[flushes/2])
-	if most := loads[flushes/2] + repairIn + slack; times[flushes/2] > most {
+	t.Logf("%d Services, first write %v; after each of %d flushes a new connection succeeds within %v to %v, median %v",
+		flushServices, time.Duration(first.LastSync.Took), flushes, times[0], times[flushes-1], times[flushes/2])
+	t.Logf("of that the write took %v to %v, median %v", loads[0], loads[flushes-1], loads[flushes/2])
+	if most := loads[flushes/2] + repairDelay + slack; times[flushes/2] > most {
 		t.Errorf("repairs take %v, want less than %v", times[flushes/2], most)
 	}
-	w.same()
-	w.repaired(flushes)
-	d.once("Another program keeps changing our rules")
+	w.checkDiff()
+	w.checkRepairCount(flushes)
+	d.checkLoggedOnce("Another program keeps changing our rules")
 }
 
-// onlyTheirs leaves nothing but rules of somebody else, for which flows are
-// tracked on.
-const onlyTheirs = `flush ruleset
+// onlyForeignRules deletes all rules except foreign ones, which keep conntrack active.
+const onlyForeignRules = `flush ruleset
 table inet theirs {
 	chain prerouting { type filter hook prerouting priority filter; ct state established accept; }
 }
 `
 
-// early is a client that begins now. It sends again after 1, 3 and 7 seconds.
-func (w *world) early(way lab.Way) <-chan lab.Result {
+// connectEarly starts a connection now. Its SYN is retransmitted after 1, 3 and 7 seconds.
+func (w *testEnv) connectEarly(way lab.Way) <-chan lab.Result {
 	answer := make(chan lab.Result, 1)
 	go func() {
 		answer <- way.From.Try(lab.Probe{Protocol: lab.TCP, To: way.To, Timeout: 15 * time.Second})
@@ -83,9 +82,9 @@ func (w *world) early(way lab.Way) <-chan lab.Result {
 	return answer
 }
 
-// connects waits until a new connection is answered. Each try is a flow of its
-// own: what was on its way without rules is only helped a little later.
-func (w *world) connects(way lab.Way) {
+// waitConnect waits until a new connection succeeds. Each attempt has its own source port: for
+// flows that began without rules Sluice deletes the conntrack entries only later.
+func (w *testEnv) waitConnect(way lab.Way) {
 	w.Helper()
 	w.eventually(func() error {
 		for range 500 {
@@ -97,26 +96,26 @@ func (w *world) connects(way lab.Way) {
 	})
 }
 
-// repair waits until a repair that ended after a time is over, and returns it.
-func (w *world) repair(after time.Time) (last inspect.Sync) {
+// waitRepair waits for a repair that ended after the given time, and returns it.
+func (w *testEnv) waitRepair(after time.Time) (last inspect.Sync) {
 	w.Helper()
 	w.eventually(func() error {
 		s, err := w.status()
 		if last = s.LastSync; err == nil && (last.Cause != "foreign-edit" || last.At.Before(after)) {
-			err = fmt.Errorf("the last write is of %s, because of %s", last.At, last.Cause)
+			err = fmt.Errorf("the last write was at %s, with cause %s", last.At, last.Cause)
 		}
 		return err
 	})
 	return last
 }
 
-// repaired makes sure that this many edits of others were found and mended.
-func (w *world) repaired(n int) {
+// checkRepairCount verifies the number of repaired edits.
+func (w *testEnv) checkRepairCount(n int) {
 	w.Helper()
 	s, err := w.status()
 	w.must(err)
 	i := slices.IndexFunc(s.Repairs, func(t inspect.Tally) bool { return t.Cause == "foreign-edit" })
 	if i < 0 || int(s.Repairs[i].Count) < n {
-		w.Errorf("repairs are %+v, want %d after edits of others", s.Repairs, n)
+		w.Errorf("repairs are %+v, want at least %d for foreign edits", s.Repairs, n)
 	}
 }

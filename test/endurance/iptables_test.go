@@ -19,56 +19,55 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// poll is how often Sluice looks at tables of the legacy variant: a tenth of
-// syncPeriod.
+// poll is how often Sluice polls tables of iptables-legacy: a tenth of syncPeriod.
 const (
 	poll       = time.Second
 	syncPeriod = 10 * poll
 )
 
-// tables is a world in which Sluice runs in mode iptables, by one variant.
+// tables is a testEnv with Sluice in mode iptables, with the programs of one variant.
 type tables struct {
-	*world
+	*testEnv
 	variant string
-	lock    string // file of the lock, this world's own
+	lock    string // the xtables lock of this test
 }
 
-// iptables makes a world with what kubelet leaves on a host of a variant.
-func (w *world) iptables(variant string) *tables {
+// iptables prepares node A like kubelet does with this variant.
+func (w *testEnv) iptables(variant string) *tables {
 	w.Helper()
-	x := &tables{world: w, variant: variant, lock: filepath.Join(w.folder(), "xtables.lock")}
+	x := &tables{testEnv: w, variant: variant, lock: filepath.Join(w.tempDir(), "xtables.lock")}
 	w.must(os.WriteFile(x.lock, nil, 0o600))
-	x.restore("iptables", "*mangle\n:KUBE-IPTABLES-HINT - [0:0]\nCOMMIT\n*filter\n-A FORWARD "+alien+"\nCOMMIT\n")
+	x.restore("iptables", "*mangle\n:KUBE-IPTABLES-HINT - [0:0]\nCOMMIT\n*filter\n-A FORWARD "+foreignRule+"\nCOMMIT\n")
 	w.args = append(w.args, "--proxy-mode=iptables", "--iptables-sync-period="+syncPeriod.String())
 	return x
 }
 
-// alien is a rule of others in FORWARD.
-const alien = "-s 192.0.2.0/24 -j ACCEPT"
+// foreignRule is a rule of another program in FORWARD.
+const foreignRule = "-s 192.0.2.0/24 -j ACCEPT"
 
-// begin starts Sluice with the world's own lock.
-func (x *tables) begin(args ...string) *daemon {
+// startDaemon starts Sluice with the lock of this test.
+func (x *tables) startDaemon(args ...string) *daemon {
 	x.Helper()
-	return x.start(launch{hardship: ownLock + x.lock}, args...)
+	return x.start(launch{restriction: ownLock + x.lock}, args...)
 }
 
-// run runs a program of the variant, named as without it, as others do.
+// run runs a program of the variant, given by its name without the variant.
 func (x *tables) run(argv ...string) {
 	x.Helper()
-	_, err := x.other("", argv...)
+	_, err := x.runProgram("", argv...)
 	x.must(err)
 }
 
-// restore gives rules to the variant's own PROGRAM-restore.
+// restore passes rules to the variant's PROGRAM-restore.
 func (x *tables) restore(program, rules string) {
 	x.Helper()
-	_, err := x.other(rules, program+"-restore", "--noflush")
+	_, err := x.runProgram(rules, program+"-restore", "--noflush")
 	x.must(err)
 }
 
-// other runs a program under the name that the variant has for it. That of
-// legacy waits for the world's lock.
-func (x *tables) other(input string, argv ...string) (string, error) {
+// runProgram runs a program under its name in the variant. Those of iptables-legacy wait for
+// the lock of this test.
+func (x *tables) runProgram(input string, argv ...string) (string, error) {
 	first, rest, isSuffixed := strings.Cut(argv[0], "-")
 	switch {
 	case isSuffixed:
@@ -79,8 +78,8 @@ func (x *tables) other(input string, argv ...string) (string, error) {
 	return x.lab.NodeA.Run(input, append([]string{"env", "XTABLES_LOCKFILE=" + x.lock}, argv...)...)
 }
 
-// content is what both families hold: what is ours, of which order counts in the
-// kernel's own chains alone, and what is others'.
+// content are the rules of both families: jumps and rules of Sluice, and foreign rules. The
+// order matters for jumps only, which are in built-in chains.
 type content struct{ jumps, rules, others []string }
 
 var counters = regexp.MustCompile(`\[\d+:\d+\]`)
@@ -89,7 +88,7 @@ func (x *tables) content() content {
 	x.Helper()
 	var c content
 	for _, program := range []string{"iptables", "ip6tables"} {
-		out, err := x.other("", program+"-save")
+		out, err := x.runProgram("", program+"-save")
 		x.must(err)
 		table := ""
 		for line := range strings.Lines(out) {
@@ -100,9 +99,9 @@ func (x *tables) content() content {
 			chain, rest, _ := strings.Cut(strings.TrimPrefix(line, "-A "), " ")
 			_, target, _ := strings.Cut(" "+rest, " -j ")
 			switch {
-			case ours(strings.TrimPrefix(chain, ":")):
+			case isOwnChain(strings.TrimPrefix(chain, ":")):
 				c.rules = append(c.rules, table+line)
-			case strings.HasPrefix(line, "-A") && ours(target):
+			case strings.HasPrefix(line, "-A") && isOwnChain(target):
 				c.jumps = append(c.jumps, table+line)
 			case strings.HasPrefix(line, "-A"):
 				c.others = append(c.others, table+line)
@@ -113,11 +112,11 @@ func (x *tables) content() content {
 	return c
 }
 
-// ours reports whether Sluice makes a chain of this name, alone or as kubelet does.
-func ours(chain string) bool { return kubechain.Proxy(chain) || chain == "KUBE-FIREWALL" }
+// isOwnChain reports whether Sluice creates a chain of this name, alone or like kubelet.
+func isOwnChain(chain string) bool { return kubechain.Proxy(chain) || chain == "KUBE-FIREWALL" }
 
-// counts reads a counter; one that is not there is 0.
-func (w *world) counts(series string) int {
+// counter returns the value of a counter; 0 if it does not exist.
+func (w *testEnv) counter(series string) int {
 	w.Helper()
 	text := w.metric(series)
 	if text == "" {
@@ -129,56 +128,56 @@ func (w *world) counts(series string) int {
 }
 
 const (
-	comparisons = `sluice_comparisons_total{cause="foreign-edit"}`
-	mending     = `msg="Another program changed our rules, repairing them"`
+	comparisons   = `sluice_comparisons_total{cause="foreign-edit"}`
+	repairMessage = `msg="Another program changed our rules, repairing them"`
 )
 
-// repairs are those of edits that were seen, and of those that a comparison after
-// a write found: one that comes right after a write of a legacy table is not seen.
+// repairs counts repairs of detected edits, and those after a periodic comparison: an edit
+// right after a write to a legacy table is not detected.
 func (x *tables) repairs() int {
 	x.Helper()
 	n := 0
 	for _, cause := range []string{"foreign-edit", "period"} {
-		n += x.counts(`sluice_repairs_total{cause="` + cause + `"}`)
+		n += x.counter(`sluice_repairs_total{cause="` + cause + `"}`)
 	}
 	return n
 }
 
-// kept are connections that are open all along.
-type kept struct {
+// openConn is a connection that stays open.
+type openConn struct {
 	way  lab.Way
 	flow *lab.Flow
 }
 
-// keep opens a connection in each family.
-func (x *tables) keep() []kept {
+// openConns opens a connection in each family.
+func (x *tables) openConns() []openConn {
 	x.Helper()
-	var all []kept
+	var all []openConn
 	for _, way := range x.ways()[:2] {
 		flow, r := way.From.Open(lab.Probe{Protocol: lab.TCP, To: way.To})
 		if flow == nil {
 			x.Fatalf("%s: %s", way, r)
 		}
 		x.Cleanup(flow.Close)
-		all = append(all, kept{way, flow})
+		all = append(all, openConn{way, flow})
 	}
 	return all
 }
 
-// serves makes sure that connections that are open work, and new ones do.
-func (x *tables) serves(all []kept) {
+// checkConns verifies that the open connections work, and that new ones succeed.
+func (x *tables) checkConns(all []openConn) {
 	x.Helper()
 	for _, k := range all {
-		if r := k.flow.AskWithin([]byte("still there?"), 10*time.Second); r.Outcome != lab.Answered || !r.Echoed {
-			x.Fatalf("%s: the connection that was there all along: %s", k.way, r)
+		if r := k.flow.AskWithin([]byte("ping"), 10*time.Second); r.Outcome != lab.Answered || !r.Echoed {
+			x.Fatalf("%s: the open connection: %s", k.way, r)
 		}
-		x.connects(k.way)
+		x.waitConnect(k.way)
 	}
 }
 
-// mended waits until all of ours is as it was, after one repair more than
-// there were, and returns how long that took.
-func (x *tables) mended(was content, repaired int, since time.Time) time.Duration {
+// waitRepaired waits for one more repair than before, verifies that Sluice's rules are
+// restored, and returns how long it took.
+func (x *tables) waitRepaired(want content, repaired int, since time.Time) time.Duration {
 	x.Helper()
 	x.eventually(func() error {
 		if n := x.repairs(); n <= repaired {
@@ -188,16 +187,16 @@ func (x *tables) mended(was content, repaired int, since time.Time) time.Duratio
 	})
 	took := time.Since(since)
 	now := x.content()
-	if diff := cmp.Diff([2][]string{was.jumps, was.rules}, [2][]string{now.jumps, now.rules}); diff != "" {
-		x.Errorf("rules are not as they were (-before, +now):\n%s", diff)
+	if diff := cmp.Diff([2][]string{want.jumps, want.rules}, [2][]string{now.jumps, now.rules}); diff != "" {
+		x.Errorf("rules were not restored (-want, +got):\n%s", diff)
 	}
 	return took
 }
 
 var errNoLine = errors.New("not there")
 
-// jump returns the first rule of one of the kernel's own chains with this target,
-// as it is saved behind the name of the chain.
+// jump returns the first rule of a built-in chain with this target, in the format of
+// iptables-save without the chain.
 func (x *tables) jump(table, chain, target string) string {
 	x.Helper()
 	prefix := "iptables " + table + " -A " + chain + " "

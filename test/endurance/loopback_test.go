@@ -16,78 +16,78 @@ import (
 
 const guardTable = "ip sluice-localnet"
 
-const parameter = "/proc/sys/net/ipv4/conf/all/route_localnet"
+const routeLocalnetFile = "/proc/sys/net/ipv4/conf/all/route_localnet"
 
-// routes waits until the kernel routes loopback addresses, "1", or not, "0".
-func (w *world) routes(want string) {
+// waitRouteLocalnet waits until route_localnet is "1" or "0".
+func (w *testEnv) waitRouteLocalnet(want string) {
 	w.Helper()
 	w.eventually(func() error {
-		if got := strings.TrimSpace(w.lab.NodeA.MustRun("cat", parameter)); got != want {
+		if got := strings.TrimSpace(w.lab.NodeA.MustRun("cat", routeLocalnetFile)); got != want {
 			return fmt.Errorf("route_localnet is %s, want %s", got, want)
 		}
 		return nil
 	})
 }
 
-// guarded waits until the table that guards loopback addresses exists, or is gone.
-func (w *world) guarded(want bool) {
+// waitGuard waits until the table that guards loopback addresses exists, or is deleted.
+func (w *testEnv) waitGuard(want bool) {
 	w.Helper()
 	w.eventually(func() error {
 		if got := strings.Contains(w.rules(), "table "+guardTable+" {"); got != want {
-			return fmt.Errorf("the guard is there: %t, want %t", got, want)
+			return fmt.Errorf("the guard exists: %t, want %t", got, want)
 		}
 		return nil
 	})
 }
 
-// modal returns two configurations of a mode, with and without NodePorts on
+// configsWithLocalhost returns two configurations of a mode, with and without NodePorts on
 // 127.0.0.1.
-func modal(mode string) (with, without settings) {
+func configsWithLocalhost(mode string) (with, without settings) {
 	return settings{"mode": mode, "nodePortAddresses": []string{"primary", "localhost"}}, settings{"mode": mode}
 }
 
-// underAttack makes a world for a mode, with NodePorts on 127.0.0.1 in the configuration
-// in a folder, and neighbours that send packets for 127.0.0.0/8.
-func underAttack(t *testing.T, mode string) (w *world, dir string, a *attack) {
+// newAttackedEnv returns an environment with a configuration that serves NodePorts on
+// 127.0.0.1, and with a neighbour that sends packets for 127.0.0.0/8.
+func newAttackedEnv(t *testing.T, mode string) (w *testEnv, dir string, a *attack) {
 	t.Helper()
-	w = newWorld(t)
-	dir = w.folder()
-	with, _ := modal(mode)
+	w = newTestEnv(t)
+	dir = w.tempDir()
+	with, _ := configsWithLocalhost(mode)
 	w.args = []string{"--manifests=" + w.dir, "--hostname-override=node-a", "--config=" + w.config(dir, with)}
-	a = w.attack()
-	w.provable(a)
+	a = w.startAttack()
+	w.checkAttackWorks(a)
 	return w, dir, a
 }
 
-// From a neighbour nothing reaches 127.0.0.0/8, whatever happens to the daemon
-// (CVE-2020-8558).
-func TestNeighboursAreKeptOutOfLoopback(t *testing.T) {
+// No packet of a neighbour reaches 127.0.0.0/8 (CVE-2020-8558), also after a kill, stop or
+// cleanup of the daemon.
+func TestNeighboursCannotReachLoopback(t *testing.T) {
 	for _, mode := range []string{"nftables", "iptables"} {
 		t.Run(mode, func(t *testing.T) {
-			w, dir, a := underAttack(t, mode)
-			with, without := modal(mode)
+			w, dir, a := newAttackedEnv(t, mode)
+			with, without := configsWithLocalhost(mode)
 			local := lab.Way{From: w.lab.NodeA, To: netip.MustParseAddrPort(fmt.Sprintf("127.0.0.1:%d", nodePort))}
 
 			d := w.start(launch{})
-			d.settled(1)
-			w.routes("1")
-			w.serves(local, true)
-			a.repelled("NodePorts are served on 127.0.0.1")
-			w.afterAKill(a, d, dir)
-			w.afterAStop(a, dir)
-			w.afterACleanup(a, dir)
-			w.afterPreparation(a, dir)
-			w.foundOn(a, dir, without)
-			w.afterAFlush(a, dir, with)
+			d.waitSynced(1)
+			w.waitRouteLocalnet("1")
+			w.waitServed(local, true)
+			a.checkNothingArrived("NodePorts are served on 127.0.0.1")
+			w.checkKill(a, d, dir)
+			w.checkStop(a, dir)
+			w.checkCleanup(a, dir)
+			w.checkInitOnly(a, dir)
+			w.checkForeignSetting(a, dir, without)
+			w.checkFlushes(a, dir, with)
 		})
 	}
 }
 
-// provable verifies that the attack is detected where there is no guard.
-func (w *world) provable(a *attack) {
+// checkAttackWorks verifies that the attack succeeds without a guard, and is detected.
+func (w *testEnv) checkAttackWorks(a *attack) {
 	w.Helper()
 	w.lab.NodeA.Sysctl("net/ipv4/conf/all/route_localnet", "1")
-	a.round()
+	a.waitForPackets()
 	w.eventually(func() error {
 		if a.arrived.Load() == 0 || a.answered() == 0 {
 			return fmt.Errorf("without a guard %d datagrams arrive and %d segments are answered", a.arrived.Load(), a.answered())
@@ -95,145 +95,145 @@ func (w *world) provable(a *attack) {
 		return nil
 	})
 	w.lab.NodeA.Sysctl("net/ipv4/conf/all/route_localnet", "0")
-	a.forget()
+	a.reset()
 }
 
-func (w *world) become(dir string, mode, addresses any) {
+func (w *testEnv) setConfig(dir string, mode, addresses any) {
 	w.config(dir, settings{"mode": mode, "nodePortAddresses": addresses})
 }
 
-func (w *world) mode() string { return strings.Split(w.Name(), "/")[1] }
+func (w *testEnv) mode() string { return strings.Split(w.Name(), "/")[1] }
 
-func (w *world) localhost(dir string, on []string) {
-	w.become(dir, w.mode(), append([]string{"primary"}, on...))
+func (w *testEnv) setLocalhost(dir string, on []string) {
+	w.setConfig(dir, w.mode(), append([]string{"primary"}, on...))
 }
 
-// stop ends a daemon as systemd does.
+// stop stops the daemon with SIGTERM.
 func (d *daemon) stop() {
 	d.w.Helper()
 	d.signal(syscall.SIGTERM)
-	d.dead()
+	d.waitExit()
 }
 
-func (w *world) afterAKill(a *attack, d *daemon, dir string) {
+func (w *testEnv) checkKill(a *attack, d *daemon, dir string) {
 	w.Helper()
 	d.kill()
-	a.repelled("after kill -9")
-	w.localhost(dir, nil)
+	a.checkNothingArrived("after kill -9")
+	w.setLocalhost(dir, nil)
 	d = w.start(launch{})
-	d.settled(1)
-	w.routes("0")
-	w.guarded(false)
-	a.repelled("after kill -9 and a restart without localhost")
-	w.localhost(dir, []string{"localhost"})
-	w.routes("1")
-	a.repelled("after a reload with localhost")
+	d.waitSynced(1)
+	w.waitRouteLocalnet("0")
+	w.waitGuard(false)
+	a.checkNothingArrived("after kill -9 and a restart without localhost")
+	w.setLocalhost(dir, []string{"localhost"})
+	w.waitRouteLocalnet("1")
+	a.checkNothingArrived("after a reload with localhost")
 	d.stop()
 }
 
-func (w *world) afterAStop(a *attack, dir string) {
+func (w *testEnv) checkStop(a *attack, dir string) {
 	w.Helper()
-	a.repelled("after a stop")
-	w.localhost(dir, nil)
+	a.checkNothingArrived("after a stop")
+	w.setLocalhost(dir, nil)
 	d := w.start(launch{})
-	d.settled(1)
-	w.routes("0")
-	a.repelled("after the configuration changed while the daemon was down")
-	w.localhost(dir, []string{"localhost"})
-	w.routes("1")
+	d.waitSynced(1)
+	w.waitRouteLocalnet("0")
+	a.checkNothingArrived("after the configuration changed while the daemon was down")
+	w.setLocalhost(dir, []string{"localhost"})
+	w.waitRouteLocalnet("1")
 	d.stop()
 }
 
-func (w *world) afterACleanup(a *attack, dir string) {
+func (w *testEnv) checkCleanup(a *attack, dir string) {
 	w.Helper()
-	w.routes("1")
-	out, status := w.asks("--cleanup", "--config="+dir+"/config.conf")
+	w.waitRouteLocalnet("1")
+	out, status := w.runSluice("--cleanup", "--config="+dir+"/config.conf")
 	if status != 0 || !strings.Contains(out, "route_localnet is 0 again") {
-		w.Errorf("--cleanup ends with %d and says:\n%s", status, out)
+		w.Errorf("--cleanup exits with %d; its output:\n%s", status, out)
 	}
-	w.routes("0")
-	w.guarded(false)
-	a.repelled("after --cleanup")
+	w.waitRouteLocalnet("0")
+	w.waitGuard(false)
+	a.checkNothingArrived("after --cleanup")
 }
 
-func (w *world) afterPreparation(a *attack, dir string) {
+func (w *testEnv) checkInitOnly(a *attack, dir string) {
 	w.Helper()
-	if out, status := w.asks("--init-only", "--config="+dir+"/config.conf", "--conntrack-max-per-core=0"); status != 0 {
-		w.Errorf("--init-only ends with %d and says:\n%s", status, out)
+	if out, status := w.runSluice("--init-only", "--config="+dir+"/config.conf", "--conntrack-max-per-core=0"); status != 0 {
+		w.Errorf("--init-only exits with %d; its output:\n%s", status, out)
 	}
-	w.routes("1")
-	a.repelled("after --init-only")
-	w.localhost(dir, nil)
+	w.waitRouteLocalnet("1")
+	a.checkNothingArrived("after --init-only")
+	w.setLocalhost(dir, nil)
 	d := w.start(launch{})
-	d.settled(1)
-	w.routes("0")
-	w.guarded(false)
-	a.repelled("after --init-only and a start without localhost")
+	d.waitSynced(1)
+	w.waitRouteLocalnet("0")
+	w.waitGuard(false)
+	a.checkNothingArrived("after --init-only and a start without localhost")
 	d.stop()
 }
 
-// foundOn: another program set the parameter. It stays, with a guard.
-func (w *world) foundOn(a *attack, dir string, without settings) {
+// checkForeignSetting verifies that a route_localnet set by another program is kept, with a guard.
+func (w *testEnv) checkForeignSetting(a *attack, dir string, without settings) {
 	w.Helper()
 	w.config(dir, without)
 	w.lab.NodeA.Sysctl("net/ipv4/conf/all/route_localnet", "1")
 	d := w.start(launch{})
-	w.guarded(true)
-	a.forget()
-	d.settled(1)
-	d.says("keeps neighbours out")
-	w.routes("1")
-	a.repelled("with a parameter that another program set")
+	w.waitGuard(true)
+	a.reset()
+	d.waitSynced(1)
+	d.waitForLog("keeps neighbours out")
+	w.waitRouteLocalnet("1")
+	a.checkNothingArrived("with route_localnet set by another program")
 	d.stop()
-	out, status := w.asks("--cleanup", "--config="+dir+"/config.conf")
+	out, status := w.runSluice("--cleanup", "--config="+dir+"/config.conf")
 	if status != 0 || !strings.Contains(out, "kept sluice: ") || !strings.Contains(out, guardTable) {
-		w.Errorf("--cleanup ends with %d and says:\n%s", status, out)
+		w.Errorf("--cleanup exits with %d; its output:\n%s", status, out)
 	}
-	a.repelled("after a clean-up with a parameter that another program set")
+	a.checkNothingArrived("after a cleanup with route_localnet set by another program")
 	w.lab.NodeA.Sysctl("net/ipv4/conf/all/route_localnet", "0")
-	if out, _ := w.asks("--cleanup", "--config="+dir+"/config.conf"); !strings.Contains(out, "removed sluice: table "+guardTable) {
-		w.Errorf("--cleanup says:\n%s", out)
+	if out, _ := w.runSluice("--cleanup", "--config="+dir+"/config.conf"); !strings.Contains(out, "removed sluice: table "+guardTable) {
+		w.Errorf("output of --cleanup:\n%s", out)
 	}
-	w.guarded(false)
+	w.waitGuard(false)
 }
 
-func (w *world) afterAFlush(a *attack, dir string, with settings) {
+func (w *testEnv) checkFlushes(a *attack, dir string, with settings) {
 	w.Helper()
 	w.config(dir, with)
 	d := w.start(launch{})
-	d.settled(1)
+	d.waitSynced(1)
 	before := a.sent.Load()
 	for range flushes {
 		w.lab.NodeA.Nft("flush ruleset")
-		w.guarded(true)
+		w.waitGuard(true)
 	}
-	w.Logf("between %d flushes and the repairs %d packets arrived, of %d of each sort", flushes, a.arrived.Load(), a.sent.Load()-before)
-	a.forget()
-	a.repelled("after flushes of all rules")
-	d.says("which keeps neighbours out of 127.0.0.0/8; it was restored")
-	w.localhost(dir, nil)
-	w.routes("0")
-	w.guarded(false)
-	a.repelled("after flushes and a reload without localhost")
+	w.Logf("between %d flushes and the repairs %d packets arrived, of %d of each kind", flushes, a.arrived.Load(), a.sent.Load()-before)
+	a.reset()
+	a.checkNothingArrived("after flushes of all rules")
+	d.waitForLog("which keeps neighbours out of 127.0.0.0/8; it was restored")
+	w.setLocalhost(dir, nil)
+	w.waitRouteLocalnet("0")
+	w.waitGuard(false)
+	a.checkNothingArrived("after flushes and a reload without localhost")
 	d.kill()
 }
 
-// During reloads, and kills at any moment, nothing arrives either.
-func TestNeighboursAreKeptOutOfLoopbackAtEveryMoment(t *testing.T) {
+// No packet arrives during reloads, and after kills at random moments.
+func TestNeighboursCannotReachLoopbackDuringReloads(t *testing.T) {
 	for _, mode := range []string{"nftables", "iptables"} {
 		t.Run(mode, func(t *testing.T) {
-			w, dir, a := underAttack(t, mode)
-			with, without := modal(mode)
+			w, dir, a := newAttackedEnv(t, mode)
+			with, without := configsWithLocalhost(mode)
 			d := w.start(launch{})
-			d.settled(1)
+			d.waitSynced(1)
 			for range 10 {
 				w.config(dir, without)
-				w.routes("0")
+				w.waitRouteLocalnet("0")
 				w.config(dir, with)
-				w.routes("1")
+				w.waitRouteLocalnet("1")
 			}
-			a.repelled("during 20 reloads")
-			t.Logf("%d packets of each of %d sorts were sent during reloads", a.sent.Load(), len(packets()))
+			a.checkNothingArrived("during 20 reloads")
+			t.Logf("%d packets of each of %d kinds were sent during reloads", a.sent.Load(), len(packets()))
 			for i := range 30 {
 				w.config(dir, []settings{with, without}[i%2])
 				time.Sleep(rand.N(100 * time.Millisecond))
@@ -241,13 +241,13 @@ func TestNeighboursAreKeptOutOfLoopbackAtEveryMoment(t *testing.T) {
 				d = w.start(launch{})
 				time.Sleep(rand.N(400 * time.Millisecond))
 			}
-			a.repelled("during kills")
+			a.checkNothingArrived("during kills")
 			w.config(dir, without)
-			d.settled(1)
-			w.routes("0")
-			w.guarded(false)
-			a.repelled("in the end")
-			t.Logf("%d packets of each of %d sorts were sent", a.sent.Load(), len(packets()))
+			d.waitSynced(1)
+			w.waitRouteLocalnet("0")
+			w.waitGuard(false)
+			a.checkNothingArrived("at the end")
+			t.Logf("%d packets of each of %d kinds were sent", a.sent.Load(), len(packets()))
 		})
 	}
 }

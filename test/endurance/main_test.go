@@ -12,8 +12,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if hardship := os.Getenv(hardshipVar); hardship != "" {
-		fmt.Fprintln(os.Stderr, become(hardship, os.Args[1:]))
+	if restriction := os.Getenv(restrictionVar); restriction != "" {
+		fmt.Fprintln(os.Stderr, runRestricted(restriction, os.Args[1:]))
 		os.Exit(125)
 	}
 	harness.Main(m, apiserver.Assets)

@@ -14,87 +14,85 @@ import (
 	"time"
 )
 
-// memory is all that Sluice may use, in a cgroup of its own. Where version 1 of
-// cgroups has memory it is that, else version 2; there is no substitute for them.
-const memory = 64 << 20
+// memoryLimit is the limit of the memory cgroup of Sluice, of version 1 if that has the memory
+// controller, else of version 2.
+const memoryLimit = 64 << 20
 
 func TestMemoryOf64MB(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newTestEnv(t)
 	w.write("many.json", many(999, 0))
-	limit := w.limited(memory)
-	d := w.start(launch{hardship: inCgroup + limit.dir})
-	d.settled(1000)
-	traffic := w.traffic()
+	limit := w.newCgroup(memoryLimit)
+	d := w.start(launch{restriction: inCgroup + limit.dir})
+	d.waitSynced(1000)
+	traffic := w.startTraffic()
 	for g := range 6 {
 		w.write("many.json", many(999, g))
-		d.follows()
+		d.checkChanges()
 	}
-	d.settled(1000)
+	d.waitSynced(1000)
 	w.Logf("1,000 Services and changes of all of them: %s", limit)
 
-	// Ten times as many, from files, are too much. What is in the kernel serves on.
+	// 10,000 Services from files need more memory. The rules in the kernel keep working.
 	w.write("many.json", many(9999, 0))
 	select {
 	case <-d.Ended():
 		w.Logf("10,000 Services: %v, %s", d.Err(), limit)
-	case <-time.After(patience / 3):
-		w.Logf("10,000 Services: it lives, %s", limit)
+	case <-time.After(timeout / 3):
+		w.Logf("10,000 Services: still running, %s", limit)
 		d.kill()
 	}
 	free := w.start(launch{})
-	free.settled(10000)
+	free.waitSynced(10000)
 	free.kill()
-	d = w.start(launch{hardship: inCgroup + limit.dir})
-	s, err := d.first()
+	d = w.start(launch{restriction: inCgroup + limit.dir})
+	s, err := d.firstSync()
 	if err != nil {
 		w.Logf("10,000 Services that are in the kernel already: %v, %s", err, limit)
 		d = w.start(launch{})
-		s, err = d.first()
+		s, err = d.firstSync()
 		w.must(err)
 	} else {
 		w.Logf("10,000 Services that are in the kernel already: adopted, %s", limit)
 	}
 	if s != 0 {
-		w.Errorf("what was in the kernel already took %d steps", s)
+		w.Errorf("the entries already in the kernel took %d steps", s)
 	}
 	d.kill()
-	w.unharmed(traffic)
+	w.checkTraffic(traffic)
 }
 
-// first waits for the first complete write and returns its steps, or says how
-// the daemon ended.
-func (d *daemon) first() (steps int, err error) {
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+// firstSync waits for the first complete write and returns its number of steps, or an error if
+// the daemon exits.
+func (d *daemon) firstSync() (steps int, err error) {
+	for deadline := time.Now().Add(timeout); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		select {
 		case <-d.Ended():
 			return 0, d.Err()
 		default:
 		}
-		if _, rest, said := strings.Cut(d.log.String(), "msg=Synced "); said {
+		if _, rest, logged := strings.Cut(d.log.String(), "msg=Synced "); logged {
 			_, rest, _ = strings.Cut(rest, "steps=")
 			number, _, _ := strings.Cut(rest, " ")
 			return strconv.Atoi(number)
 		}
 	}
-	return 0, fmt.Errorf("nothing was written; the log says:\n%s", d.log)
+	return 0, fmt.Errorf("nothing was written; the log:\n%s", d.log)
 }
 
-// limit is a cgroup with a limit of memory, of version 1 or 2, whichever has
-// memory here.
-type limit struct{ dir string }
+// cgroup is a cgroup with a memory limit, of version 1 or 2.
+type cgroup struct{ dir string }
 
-// limited makes one. It goes with the test, and when that is killed as well: a
-// shell waits for the end of this process to remove it.
-func (w *world) limited(bytes int) limit {
+// newCgroup creates a cgroup. A shell removes it when this process ends, even if it is killed.
+func (w *testEnv) newCgroup(bytes int) cgroup {
 	w.Helper()
 	root, file := "/sys/fs/cgroup/memory", "memory.limit_in_bytes"
 	if _, err := os.Stat(filepath.Join(root, file)); err != nil {
 		root, file = "/sys/fs/cgroup", "memory.max"
 	}
-	l := limit{filepath.Join(root, fmt.Sprintf("sluice-endurance-%d", os.Getpid()))}
+	l := cgroup{filepath.Join(root, fmt.Sprintf("sluice-endurance-%d", os.Getpid()))}
 	if err := os.Mkdir(l.dir, 0o755); err != nil {
-		w.Fatalf("make a cgroup with a limit of memory: %v", err)
+		w.Fatalf("create a cgroup with a memory limit: %v", err)
 	}
 	read, write, err := os.Pipe()
 	w.must(err)
@@ -118,8 +116,8 @@ func (w *world) limited(bytes int) limit {
 	return l
 }
 
-// String says how much was used and how often it was not enough.
-func (l limit) String() string {
+// String returns the memory use and how often the limit was reached.
+func (l cgroup) String() string {
 	var out []string
 	for _, name := range []string{"memory.max_usage_in_bytes", "memory.failcnt", "memory.peak", "memory.events"} {
 		if text, err := os.ReadFile(filepath.Join(l.dir, name)); err == nil {

@@ -13,46 +13,46 @@ import (
 	"time"
 )
 
-// quiet is how long nothing happens.
+// quiet is how long nothing changes.
 const quiet = 20 * time.Second
 
 func TestAQuietNodeLogsNothing(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newTestEnv(t)
 	w.write("many.json", many(1000, 0))
 	d := w.start(launch{}, "-v=2")
-	d.settled(1001)
-	d.says("Serving server=healthz")
-	d.says("Serving server=metrics") // the last lines of a start
+	d.waitSynced(1001)
+	d.waitForLog("Serving server=healthz")
+	d.waitForLog("Serving server=metrics") // one of the last lines of a start
 	before := d.log.String()
 	used := quiet
-	for i := 0; i < 3 && used > quiet/200; i++ { // work costs more while others keep the caches busy
+	for i := 0; i < 3 && used > quiet/200; i++ { // other tests may evict caches and slow this one down
 		began := d.cpu()
 		time.Sleep(quiet)
 		used = d.cpu() - began
 		w.Logf("%v of CPU in %v (%.3f%% of a core)", used, quiet, 100*used.Seconds()/quiet.Seconds())
 	}
-	if said := strings.TrimPrefix(d.log.String(), before); said != "" {
-		w.Errorf("nothing happened, but it logs:\n%s", said)
+	if added := strings.TrimPrefix(d.log.String(), before); added != "" {
+		w.Errorf("logged without a change:\n%s", added)
 	}
 	if used > quiet/200 {
-		w.Errorf("it uses %v of CPU in %v", used, quiet)
+		w.Errorf("it used %v of CPU in %v", used, quiet)
 	}
 }
 
 func TestOneFailureLogsOnceAndItsRecoveryOnce(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newTestEnv(t)
 	var taken net.Listener
 	w.must(w.lab.NodeA.Do(func() (err error) {
 		taken, err = net.Listen("tcp", metricsAt)
 		return err
 	}))
 	d := w.start(launch{}, "-v=2")
-	d.settled(1)
-	d.says("address already in use")
+	d.waitSynced(1)
+	d.waitForLog("address already in use")
 	w.must(taken.Close())
-	d.says("The server works again")
+	d.waitForLog("The server works again")
 	w.eventually(func() error {
 		code, _, err := w.get(metricsAt, "/metrics")
 		if err == nil && code != 200 {
@@ -60,11 +60,11 @@ func TestOneFailureLogsOnceAndItsRecoveryOnce(t *testing.T) {
 		}
 		return err
 	})
-	d.once("address already in use")
-	d.once("The server works again")
+	d.checkLoggedOnce("address already in use")
+	d.checkLoggedOnce("The server works again")
 }
 
-// cpu is how long all threads of the daemon ran.
+// cpu returns the CPU time of all threads of the daemon.
 func (d *daemon) cpu() time.Duration {
 	d.w.Helper()
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", d.cmd.Process.Pid))

@@ -18,79 +18,78 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// other is an address of node A that is not its primary one.
-const other = "192.168.1.2"
+// secondaryIP4 is an address of node A that is not its primary one.
+const secondaryIP4 = "192.168.1.2"
 
-// A mounted ConfigMap changes, again and again, with traffic all the while.
+// A mounted ConfigMap changes repeatedly while clients connect.
 func TestAChangedConfigurationTakesEffectAtOnce(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	dir := w.folder()
+	w := newTestEnv(t)
+	dir := w.tempDir()
 	file := w.config(dir, settings{})
 	w.args = []string{"--manifests=" + w.dir, "--hostname-override=node-a", "--config=" + file}
 	d := w.start(launch{})
-	d.settled(1)
-	traffic := w.traffic()
-	files := d.descriptors()
-	node := lab.Way{From: w.lab.Outside, To: netip.AddrPortFrom(netip.MustParseAddr(other), nodePort)}
+	d.waitSynced(1)
+	traffic := w.startTraffic()
+	files := d.openFiles()
+	node := lab.Way{From: w.lab.Outside, To: netip.AddrPortFrom(netip.MustParseAddr(secondaryIP4), nodePort)}
 
 	for _, c := range []struct {
 		name   string
 		become settings
 		holds  func()
 	}{
-		{"node ports at another address", settings{"nodePortAddresses": []string{"primary", other + "/32"}}, func() { w.serves(node, true) }},
-		{"and not there any more", settings{}, func() { w.serves(node, false) }},
-		{"all is masqueraded", settings{"nftables": object{"masqueradeAll": true}}, func() { w.masquerades(true) }},
-		{"with another mark", settings{"nftables": object{"masqueradeAll": true, "masqueradeBit": 20}}, func() { w.marks("0x00100000") }},
-		{"nothing is any more", settings{}, func() { w.masquerades(false); w.marks("0x00004000") }},
-		{"the cluster is elsewhere", settings{"clusterCIDR": "10.99.0.0/16,fd00:10:99::/48"}, func() { w.masquerades(true) }},
-		{"local is who comes by a veth", settings{
+		{"NodePorts at another address", settings{"nodePortAddresses": []string{"primary", secondaryIP4 + "/32"}}, func() { w.waitServed(node, true) }},
+		{"NodePorts at the primary address only", settings{}, func() { w.waitServed(node, false) }},
+		{"masqueradeAll", settings{"nftables": object{"masqueradeAll": true}}, func() { w.waitMasquerade(true) }},
+		{"masqueradeAll with another mark", settings{"nftables": object{"masqueradeAll": true, "masqueradeBit": 20}}, func() { w.waitMark("0x00100000") }},
+		{"without masqueradeAll", settings{}, func() { w.waitMasquerade(false); w.waitMark("0x00004000") }},
+		{"another clusterCIDR", settings{"clusterCIDR": "10.99.0.0/16,fd00:10:99::/48"}, func() { w.waitMasquerade(true) }},
+		{"local clients detected by interface prefix", settings{
 			"clusterCIDR": "10.99.0.0/16,fd00:10:99::/48", "detectLocalMode": "InterfaceNamePrefix",
 			"detectLocal": object{"interfaceNamePrefix": "veth"},
-		}, func() { w.masquerades(false) }},
-		{"servers elsewhere", settings{"healthzBindAddress": "127.0.0.1:10366", "metricsBindAddress": "127.0.0.1:10349"}, func() {
-			w.answers("127.0.0.1:10366", "/healthz", true)
-			w.answers("127.0.0.1:10349", "/metrics", true)
-			w.answers("127.0.0.1:10256", "/healthz", false)
-			w.answers(metricsAt, "/metrics", false)
+		}, func() { w.waitMasquerade(false) }},
+		{"servers at other ports", settings{"healthzBindAddress": "127.0.0.1:10366", "metricsBindAddress": "127.0.0.1:10349"}, func() {
+			w.waitServer("127.0.0.1:10366", "/healthz", true)
+			w.waitServer("127.0.0.1:10349", "/metrics", true)
+			w.waitServer("127.0.0.1:10256", "/healthz", false)
+			w.waitServer(metricsAt, "/metrics", false)
 		}},
-		{"servers where they were", settings{}, func() {
-			w.answers("127.0.0.1:10256", "/healthz", true)
-			w.answers(metricsAt, "/metrics", true)
+		{"servers at the default ports", settings{}, func() {
+			w.waitServer("127.0.0.1:10256", "/healthz", true)
+			w.waitServer(metricsAt, "/metrics", true)
 		}},
-		{"each write is logged", settings{"logging": object{"verbosity": 4}}, func() { w.logs(d, true) }},
-		{"and not any more", settings{"logging": object{"verbosity": 2}}, func() { w.logs(d, false) }},
+		{"verbosity 4", settings{"logging": object{"verbosity": 4}}, func() { w.checkWriteLog(d, true) }},
+		{"verbosity 2", settings{"logging": object{"verbosity": 2}}, func() { w.checkWriteLog(d, false) }},
 	} {
-		before := w.taken(d)
+		before := w.reloads(d)
 		w.config(dir, c.become)
 		w.eventually(func() error {
-			if n := w.taken(d); n != before+1 {
+			if n := w.reloads(d); n != before+1 {
 				return fmt.Errorf("%s: %d configurations took effect, want %d:\n%s", c.name, n, before+1, d.log)
 			}
 			return nil
 		})
-		d.settled(1) // the process is the same
+		d.waitSynced(1) // the process is the same
 		c.holds()
 		if err := traffic.Broken(); err != nil {
 			w.Fatalf("%s: %v", c.name, err)
 		}
 	}
-	w.badFile(d, dir)
-	w.writesNothing(d, dir)
-	w.hangup(d)
-	if now := d.descriptors(); now > files+2 {
+	w.checkBadFile(d, dir)
+	w.checkNoWrites(d, dir)
+	w.checkSIGHUP(d)
+	if now := d.openFiles(); now > files+2 {
 		w.Errorf("%d file descriptors are open, %d were before the reloads", now, files)
 	}
-	w.unharmed(traffic)
-	w.same()
+	w.checkTraffic(traffic)
+	w.checkDiff()
 }
 
-// While the program executes itself anew, also in another mode, clients of
-// Services lose nothing, and no probe of a load balancer is refused or answered
-// with an error.
+// While the daemon executes its program anew, also in another mode, no connection to a Service
+// and no health check of a load balancer fails.
 func TestReloadsRefuseNoConnection(t *testing.T) {
-	w := newWorld(t)
+	w := newTestEnv(t)
 	objects := service("local", "172.30.0.81", "fd00:172:30::81", [2][]string{{"10.180.1.1"}, {"fd00:10:180::101"}})
 	spec := objects[0].(object)["spec"].(object)
 	spec["type"], spec["externalTrafficPolicy"], spec["healthCheckNodePort"] = "LoadBalancer", "Local", 31080
@@ -98,12 +97,12 @@ func TestReloadsRefuseNoConnection(t *testing.T) {
 		o.(object)["endpoints"].([]object)[0]["nodeName"] = "node-a"
 	}
 	w.write("local.json", objects)
-	dir := w.folder()
+	dir := w.tempDir()
 	w.args = []string{"--manifests=" + w.dir, "--hostname-override=node-a", "--config=" + w.config(dir, settings{})}
 	d := w.start(launch{})
-	d.settled(2)
-	w.answers("192.168.0.2:31080", "/", true)
-	traffic, healthz, port := w.traffic(), w.probe("192.168.0.2:10256"), w.probe("192.168.0.2:31080")
+	d.waitSynced(2)
+	w.waitServer("192.168.0.2:31080", "/", true)
+	traffic, healthz, port := w.startTraffic(), w.startProbes("192.168.0.2:10256"), w.startProbes("192.168.0.2:31080")
 	for i, become := range []settings{
 		{"nftables": object{"masqueradeAll": true}},
 		{},
@@ -114,39 +113,39 @@ func TestReloadsRefuseNoConnection(t *testing.T) {
 	} {
 		w.config(dir, become)
 		w.eventually(func() error {
-			if n := w.taken(d); n != i+1 {
+			if n := w.reloads(d); n != i+1 {
 				return fmt.Errorf("%v: %d configurations took effect, want %d:\n%s", become, n, i+1, d.log)
 			}
 			return nil
 		})
-		d.settled(2)
+		d.waitSynced(2)
 		if err := traffic.Broken(); err != nil {
 			w.Fatalf("%v: %v", become, err)
 		}
 	}
 	w.eventually(func() error {
 		if rules := w.rules(); strings.Contains(rules, "KUBE-SVC") {
-			return fmt.Errorf("rules of the mode before are left:\n%.2000s", rules)
+			return fmt.Errorf("rules of the previous mode remain:\n%.2000s", rules)
 		}
 		return nil
 	})
 	healthz.end()
 	port.end()
-	w.unharmed(traffic)
-	w.same()
+	w.checkTraffic(traffic)
+	w.checkDiff()
 }
 
-// taken counts the changed files that are in force, or were for a while.
-func (w *world) taken(d *daemon) int {
+// reloads counts the changed configurations that took effect.
+func (w *testEnv) reloads(d *daemon) int {
 	s, err := w.status()
 	if err != nil {
-		return d.log.count("Starting anew") // it is doing that
+		return d.log.count("Starting anew") // it is reloading
 	}
 	return s.Configuration.Reloads
 }
 
-// serves waits until a way is open, or refused.
-func (w *world) serves(way lab.Way, want bool) {
+// waitServed waits until connections on a way succeed, or fail.
+func (w *testEnv) waitServed(way lab.Way, want bool) {
 	w.Helper()
 	w.eventually(func() error {
 		if r := way.From.Try(lab.Probe{Protocol: lab.TCP, To: way.To, Timeout: lab.Soon}); (r.Outcome == lab.Answered) != want {
@@ -156,8 +155,8 @@ func (w *world) serves(way lab.Way, want bool) {
 	})
 }
 
-// answers waits until a server on node A answers, or is not there.
-func (w *world) answers(address, path string, want bool) {
+// waitServer waits until a server on node A answers, or does not.
+func (w *testEnv) waitServer(address, path string, want bool) {
 	w.Helper()
 	w.eventually(func() error {
 		code, _, err := w.get(address, path)
@@ -168,8 +167,8 @@ func (w *world) answers(address, path string, want bool) {
 	})
 }
 
-// marks waits until packets are marked with this bit and no other.
-func (w *world) marks(bit string) {
+// waitMark waits until rules set this mark and no other.
+func (w *testEnv) waitMark(bit string) {
 	w.Helper()
 	w.eventually(func() error {
 		for _, b := range []string{"0x00004000", "0x00100000"} {
@@ -181,56 +180,56 @@ func (w *world) marks(bit string) {
 	})
 }
 
-// logs makes sure that a write is logged, or not.
-func (w *world) logs(d *daemon, want bool) {
+// checkWriteLog verifies that writes are logged, or not.
+func (w *testEnv) checkWriteLog(d *daemon, want bool) {
 	w.Helper()
 	before := d.log.count("msg=Synced")
 	for _, pods := range [][]int{{0}, {0, 1, 2}} {
 		w.write("web.json", web(pods...))
-		w.answeredBy(w.client, w.ways()[0].To, pods...)
+		w.waitAnsweredBy(w.client, w.ways()[0].To, pods...)
 	}
 	if got := d.log.count("msg=Synced") - before; (got > 0) != want {
-		w.Errorf("two writes are logged %d times, want that they are: %t\n%s", got, want, d.log)
+		w.Errorf("two writes are logged %d times, want them logged: %t\n%s", got, want, d.log)
 	}
 }
 
-// badFile: what is wrong changes nothing and is said once, what is right again
-// holds.
-func (w *world) badFile(d *daemon, dir string) {
+// checkBadFile verifies that an invalid file is logged once and changes nothing, and that a
+// valid one takes effect afterwards.
+func (w *testEnv) checkBadFile(d *daemon, dir string) {
 	w.Helper()
 	rules := w.rules()
-	w.swap(dir, strings.Replace(configuration(settings{"nftables": object{"masqueradeAll": true}}), clusterCIDRs, "10.180.0.0/61", 1))
-	d.says("The configuration file is refused")
+	w.replaceConfigMap(dir, strings.Replace(configuration(settings{"nftables": object{"masqueradeAll": true}}), clusterCIDRs, "10.180.0.0/61", 1))
+	d.waitForLog("The configuration file is refused")
 	for _, want := range []string{"10.180.0.0/61", "clusterCIDR", "config.conf"} {
 		if d.log.count(want) == 0 {
-			w.Errorf("the log does not say %q:\n%s", want, d.log)
+			w.Errorf("the log lacks %q:\n%s", want, d.log)
 		}
 	}
-	w.measures(`sluice_config_reloads_total{result="refused"}`, "1")
+	w.waitMetric(`sluice_config_reloads_total{result="refused"}`, "1")
 	if after := w.rules(); after != rules {
-		w.Errorf("a configuration that is refused changed rules; before:\n%s\nafter:\n%s", rules, after)
+		w.Errorf("an invalid configuration changed rules; before:\n%s\nafter:\n%s", rules, after)
 	}
-	w.masquerades(false)
-	d.follows()
+	w.waitMasquerade(false)
+	d.checkChanges()
 	w.config(dir, settings{"nftables": object{"masqueradeAll": true}})
-	w.masquerades(true)
+	w.waitMasquerade(true)
 	w.config(dir, settings{})
-	w.masquerades(false)
-	d.once("The configuration file is refused")
+	w.waitMasquerade(false)
+	d.checkLoggedOnce("The configuration file is refused")
 }
 
-// writesNothing: a change that concerns no rule writes none.
-func (w *world) writesNothing(d *daemon, dir string) {
+// checkNoWrites verifies that a change without effect on rules writes none.
+func (w *testEnv) checkNoWrites(d *daemon, dir string) {
 	w.Helper()
-	before, rules := w.taken(d), w.rules()
+	before, rules := w.reloads(d), w.rules()
 	w.config(dir, settings{"clientConnection": object{"qps": 7}})
 	w.eventually(func() error {
-		if n := w.taken(d); n != before+1 {
+		if n := w.reloads(d); n != before+1 {
 			return fmt.Errorf("%d configurations took effect, want %d:\n%s", n, before+1, d.log)
 		}
 		return nil
 	})
-	s := d.settled(1)
+	s := d.waitSynced(1)
 	w.eventually(func() (err error) {
 		if s, err = w.status(); err == nil && s.LastSync.At.IsZero() {
 			err = errBehind
@@ -243,31 +242,31 @@ func (w *world) writesNothing(d *daemon, dir string) {
 	if after := w.rules(); after != rules {
 		w.Errorf("rules before:\n%s\nafter:\n%s", rules, after)
 	}
-	if out, _ := w.asks("status"); !strings.Contains(out, fmt.Sprintf("(reload %d of this process)", before+1)) {
+	if out, _ := w.runSluice("status"); !strings.Contains(out, fmt.Sprintf("(reload %d of this process)", before+1)) {
 		w.Errorf("sluice status does not count the reload:\n%s", out)
 	}
-	w.measures(`sluice_config_reloads_total{result="ok"}`, strconv.Itoa(before+1))
+	w.waitMetric(`sluice_config_reloads_total{result="ok"}`, strconv.Itoa(before+1))
 }
 
-// hangup: a signal has everything compared, and the file read.
-func (w *world) hangup(d *daemon) {
+// checkSIGHUP verifies that SIGHUP causes a comparison, and a read of the file.
+func (w *testEnv) checkSIGHUP(d *daemon) {
 	w.Helper()
 	before := w.metric(`sluice_comparisons_total{cause="request"}`)
 	d.signal(syscall.SIGHUP)
 	w.eventually(func() error {
 		if after := w.metric(`sluice_comparisons_total{cause="request"}`); after == before {
-			return fmt.Errorf("comparisons because of a request are %q still", after)
+			return fmt.Errorf("comparisons with cause request are still %q", after)
 		}
 		return nil
 	})
-	w.must(os.Remove(filepath.Join(d.w.linked(), "config.conf")))
+	w.must(os.Remove(filepath.Join(d.w.configDir(), "config.conf")))
 	d.signal(syscall.SIGHUP)
-	w.measures(`sluice_config_reloads_total{result="refused"}`, "2")
-	d.follows()
+	w.waitMetric(`sluice_config_reloads_total{result="refused"}`, "2")
+	d.checkChanges()
 }
 
-// linked is the folder of the configuration file.
-func (w *world) linked() string {
+// configDir returns the folder of the configuration file.
+func (w *testEnv) configDir() string {
 	for _, a := range w.args {
 		if file, ok := strings.CutPrefix(a, "--config="); ok {
 			return filepath.Dir(file)
@@ -276,18 +275,18 @@ func (w *world) linked() string {
 	return ""
 }
 
-// probes are health checks of a load balancer, each with a connection of its own.
+// probes are health checks of a load balancer, each with its own connection.
 type probes struct {
-	w       *world
+	w       *testEnv
 	address string
 	stop    chan struct{}
 	running sync.WaitGroup
-	asked   int
+	sent    int
 	failed  []string
 }
 
-// probe asks a health port on node A over and over until end.
-func (w *world) probe(address string) *probes {
+// startProbes sends requests to a health port on node A until end.
+func (w *testEnv) startProbes(address string) *probes {
 	w.Helper()
 	p := &probes{w: w, address: address, stop: make(chan struct{})}
 	p.running.Go(func() {
@@ -301,7 +300,7 @@ func (w *world) probe(address string) *probes {
 			}
 			began := time.Now()
 			code, body, err := w.get(address, "/healthz")
-			p.asked++
+			p.sent++
 			if err != nil || code != http.StatusOK {
 				p.failed = append(p.failed, fmt.Sprintf("at %s, after %v: %d %s %v", began.Format(time.TimeOnly+".000"), time.Since(began), code, body, err))
 			}
@@ -311,7 +310,7 @@ func (w *world) probe(address string) *probes {
 	return p
 }
 
-// end stops asking. No probe may have been refused or answered with an error.
+// end stops the probes, of which none may have failed.
 func (p *probes) end() {
 	select {
 	case <-p.stop:
@@ -323,5 +322,5 @@ func (p *probes) end() {
 	for _, f := range p.failed[:min(len(p.failed), 5)] {
 		p.w.Errorf("a probe of %s failed: %s", p.address, f)
 	}
-	p.w.Logf("%d probes of %s, %d failed", p.asked, p.address, len(p.failed))
+	p.w.Logf("%d probes of %s, %d failed", p.sent, p.address, len(p.failed))
 }

@@ -22,18 +22,17 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// longOutage is how many connections to the API server Sluice begins in vain until
-// its pauses between them have grown.
+// longOutage is how many failed connections to the API server make the pauses between them
+// long.
 const longOutage = 8
 
-// soon is how long it takes at most, once a server is there, until the kernel
-// does what it says.
-const soon = 3 * time.Second
+// syncTimeout bounds the time from a reachable API server until its objects are in the
+// kernel.
+const syncTimeout = 3 * time.Second
 
-// served is a world whose Services are in an API server, which programs on node A
-// reach by a wire.
-type served struct {
-	*world
+// apiEnv is a testEnv with Services in an API server, which programs on node A reach by a wire.
+type apiEnv struct {
+	*testEnv
 	*apiserver.Cluster
 	wire *apiserver.Wire
 }
@@ -41,28 +40,28 @@ type served struct {
 func TestAPIServer(t *testing.T) {
 	t.Parallel()
 	c := apiserver.Start(t)
-	for _, story := range []struct {
+	for _, tt := range []struct {
 		name string
-		test func(*served)
+		test func(*apiEnv)
 	}{
-		{"a Node that changes is followed", testNode},
-		{"a first list that fails comes through soon after", testFirst},
-		{"an outage is lived through", testOutage},
+		{"changes of the Node take effect", testNode},
+		{"a failed first list is retried", testFirstList},
+		{"Services keep working during an outage", testOutage},
 	} {
-		t.Run(story.name, func(t *testing.T) {
-			s := &served{world: newWorld(t), Cluster: c}
+		t.Run(tt.name, func(t *testing.T) {
+			s := &apiEnv{testEnv: newTestEnv(t), Cluster: c}
 			kubeconfig, err := c.Kubeconfig("")
 			s.must(err)
 			s.args = []string{"--kubeconfig=" + kubeconfig, "--hostname-override=node-a", "--cluster-cidr=" + clusterCIDRs}
-			s.Cleanup(s.sweep)
-			s.node(nil)
-			story.test(s)
+			s.Cleanup(s.deleteAll)
+			s.putNode(nil)
+			tt.test(s)
 		})
 	}
 }
 
-// put makes a dual stack Service with these of the pods behind it.
-func (s *served) put(name string, port int32, pods ...int) []netip.AddrPort {
+// createService creates a dual-stack Service with the given pods as endpoints.
+func (s *apiEnv) createService(name string, port int32, pods ...int) []netip.AddrPort {
 	s.Helper()
 	both := corev1.IPFamilyPolicyRequireDualStack
 	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.ServiceSpec{
@@ -74,7 +73,7 @@ func (s *served) put(name string, port int32, pods ...int) []netip.AddrPort {
 	}
 	svc, err := s.Client.CoreV1().Services("default").Create(s.Context(), svc, metav1.CreateOptions{})
 	s.must(err)
-	s.back(name, pods...)
+	s.setEndpoints(name, pods...)
 	var to []netip.AddrPort
 	for _, ip := range svc.Spec.ClusterIPs {
 		to = append(to, netip.AddrPortFrom(netip.MustParseAddr(ip), 80))
@@ -82,14 +81,15 @@ func (s *served) put(name string, port int32, pods ...int) []netip.AddrPort {
 	return to
 }
 
-// back puts pods behind a Service, each with a hint for the zone of its node.
-func (s *served) back(name string, pods ...int) {
+// setEndpoints makes pods the endpoints of a Service, each with a hint for the zone of its
+// node.
+func (s *apiEnv) setEndpoints(name string, pods ...int) {
 	s.Helper()
-	var behind []*lab.Host
+	var backends []*lab.Host
 	for _, i := range pods {
-		behind = append(behind, s.pods[i])
+		backends = append(backends, s.pods[i])
 	}
-	for _, slice := range apiserver.Slices(name, behind) {
+	for _, slice := range apiserver.Slices(name, backends) {
 		for n := range slice.Endpoints {
 			zone := []string{"zone-a", "zone-b", "zone-a"}[pods[n]]
 			slice.Endpoints[n].Hints = &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: zone}}}
@@ -98,14 +98,14 @@ func (s *served) back(name string, pods ...int) {
 	}
 }
 
-func (s *served) remove(name string) {
+func (s *apiEnv) deleteService(name string) {
 	s.Helper()
 	s.must(s.Client.CoreV1().Services("default").Delete(s.Context(), name, metav1.DeleteOptions{}))
 }
 
-// sweep deletes what a test made, which nobody else would.
-func (s *served) sweep() {
-	ctx := context.Background() // that of the test is over
+// deleteAll deletes the objects of a test.
+func (s *apiEnv) deleteAll() {
+	ctx := context.Background() // the context of the test has already ended
 	all, err := s.Client.CoreV1().Services("default").List(ctx, metav1.ListOptions{})
 	s.must(err)
 	for _, svc := range all.Items {
@@ -118,8 +118,8 @@ func (s *served) sweep() {
 	s.must(s.Client.CoreV1().Nodes().Delete(ctx, "node-a", metav1.DeleteOptions{}))
 }
 
-// node makes the Node of node A, or changes it.
-func (s *served) node(labels map[string]string, addrs ...string) {
+// putNode creates or changes the Node of node A.
+func (s *apiEnv) putNode(labels map[string]string, addrs ...string) {
 	s.Helper()
 	if len(addrs) == 0 {
 		addrs = []string{"192.168.0.2", "2001:db8::1"}
@@ -127,112 +127,113 @@ func (s *served) node(labels map[string]string, addrs ...string) {
 	s.must(s.PutNode(s.Context(), "node-a", labels, addrs...))
 }
 
-// testNode: labels, addresses and the pod range of the Node count as they come.
-func testNode(s *served) {
+// testNode changes labels, addresses and the podCIDR of the Node.
+func testNode(s *apiEnv) {
 	s.wire = s.Forward(s, s.lab.NodeA)
-	s.put("web", nodePort, 0, 1, 2)
+	s.createService("web", nodePort, 0, 1, 2)
 	s.args = append(s.args[:2], "--detect-local-mode=NodeCIDR", "--nodeport-addresses=primary")
 	d := s.start(launch{})
-	s.serves(s.ways()[4], true)
+	s.waitServed(s.ways()[4], true)
 	traffic := lab.StartSteady(s, pace, s.ways()[:3]...)
-	s.masquerades(false) // as long as it is not known who is local
+	s.waitMasquerade(false) // without a podCIDR no client is known to be local
 
 	patch := []byte(`{"spec":{"podCIDR":"10.99.0.0/24","podCIDRs":["10.99.0.0/24","fd00:10:99::/112"]}}`)
 	_, err := s.Client.CoreV1().Nodes().Patch(s.Context(), "node-a", types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 	s.must(err)
-	s.masquerades(true)
+	s.waitMasquerade(true)
 
 	for zone, pods := range map[string][]int{"zone-b": {1}, "zone-a": {0, 2}, "": {0, 1, 2}} {
 		labels := map[string]string{corev1.LabelTopologyZone: zone}
 		if zone == "" {
 			labels = nil
 		}
-		s.node(labels)
+		s.putNode(labels)
 		for _, way := range s.ways()[:2] {
-			s.answeredBy(way.From, way.To, pods...)
+			s.waitAnsweredBy(way.From, way.To, pods...)
 		}
 	}
 
 	first, second := s.ways()[3], s.ways()[3]
-	second.To = netip.AddrPortFrom(netip.MustParseAddr(other), nodePort)
+	second.To = netip.AddrPortFrom(netip.MustParseAddr(secondaryIP4), nodePort)
 	flow, r := first.From.Open(lab.Probe{Protocol: lab.TCP, To: first.To})
 	if flow == nil {
 		s.Fatal(r)
 	}
 	defer flow.Close()
-	s.node(nil, other, "2001:db8::1")
-	s.serves(second, true)
-	s.serves(first, false)
-	if r := flow.Ask([]byte("still there?")); r.Outcome != lab.Answered || !r.Echoed {
-		s.Errorf("the connection to the old primary address: %s", r)
+	s.putNode(nil, secondaryIP4, "2001:db8::1")
+	s.waitServed(second, true)
+	s.waitServed(first, false)
+	if r := flow.Ask([]byte("ping")); r.Outcome != lab.Answered || !r.Echoed {
+		s.Errorf("the open connection to the old primary address: %s", r)
 	}
-	s.unharmed(traffic)
-	s.same()
-	d.alive()
+	s.checkTraffic(traffic)
+	s.checkDiff()
+	d.checkAlive()
 }
 
-// testFirst: without a server, without a right, without a privilege.
-func testFirst(s *served) {
-	to := s.put("late", 0, 0)
+// testFirstList starts without a reachable API server, without one permission, and without
+// CAP_NET_ADMIN.
+func testFirstList(s *apiEnv) {
+	to := s.createService("late", 0, 0)
 	way := lab.Way{From: s.client, To: to[0]}
 	s.wire = s.Forward(s, s.lab.NodeA)
 	s.wire.Cut()
 	d := s.start(launch{})
-	d.says("Cannot reach the API server")
-	s.measures("sluice_source_connected", "0")
-	s.attempts(longOutage)
+	d.waitForLog("Cannot reach the API server")
+	s.waitMetric("sluice_source_connected", "0")
+	s.waitAttempts(longOutage)
 	if rules := s.rules(); rules != "" {
-		s.Errorf("without any list the kernel holds:\n%s", rules)
+		s.Errorf("before the first list the kernel has rules:\n%s", rules)
 	}
-	s.within(soon, "the server is there", s.wire.Mend, way)
-	d.once("Cannot reach the API server")
-	d.once("The API server answers again")
+	s.checkWithin(syncTimeout, "the API server is reachable", s.wire.Mend, way)
+	d.checkLoggedOnce("Cannot reach the API server")
+	d.checkLoggedOnce("The API server answers again")
 	d.kill()
 
-	// One kind is forbidden.
+	// One kind of object is forbidden.
 	roles := s.Client.RbacV1().ClusterRoles()
 	role, err := roles.Get(s.Context(), "sluice", metav1.GetOptions{})
 	s.must(err)
-	whole := slices.Clone(role.Rules)
+	rules := slices.Clone(role.Rules)
 	role.Rules = slices.DeleteFunc(role.Rules, func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Resources, "endpointslices") })
 	role, err = roles.Update(s.Context(), role, metav1.UpdateOptions{})
 	s.must(err)
 	s.lab.NodeA.MustRun("nft", "flush", "ruleset")
 	d = s.start(launch{})
-	d.says("The API server forbids reading")
+	d.waitForLog("The API server forbids reading")
 	if rules := s.rules(); rules != "" {
-		s.Errorf("with half a picture the kernel holds:\n%s", rules)
+		s.Errorf("without EndpointSlices the kernel has rules:\n%s", rules)
 	}
-	s.within(soon, "the right is there", func() {
-		role.Rules = whole
+	s.checkWithin(syncTimeout, "the permission is granted", func() {
+		role.Rules = rules
 		_, err = roles.Update(s.Context(), role, metav1.UpdateOptions{})
 		s.must(err)
 	}, way)
-	d.once("The API server forbids reading")
+	d.checkLoggedOnce("The API server forbids reading")
 	d.kill()
 
-	// Without the privilege there is nothing to wait for.
+	// Without the capability Sluice exits.
 	began := time.Now()
-	out, status := s.runs(launch{hardship: powerless}, s.args...)
+	out, status := s.runSluiceWith(launch{restriction: noNetAdmin}, s.args...)
 	if status == 0 || !strings.Contains(out, "CAP_NET_ADMIN") || time.Since(began) > 5*time.Second {
-		s.Errorf("without CAP_NET_ADMIN it ends after %v with %d and says:\n%s", time.Since(began), status, out)
+		s.Errorf("without CAP_NET_ADMIN it exits after %v with %d; its output:\n%s", time.Since(began), status, out)
 	}
 }
 
-// attempts waits until Sluice has begun n more connections to the API server.
-func (s *served) attempts(n int) {
+// waitAttempts waits until Sluice has started n more connections to the API server.
+func (s *apiEnv) waitAttempts(n int) {
 	s.Helper()
 	want := s.wire.Attempts() + n
 	s.eventually(func() error {
 		if n := s.wire.Attempts(); n < want {
-			return fmt.Errorf("%d connections to the API server were begun, want %d", n, want)
+			return fmt.Errorf("%d connections to the API server were started, want %d", n, want)
 		}
 		return nil
 	})
 }
 
-// caughtUp waits until all that Sluice has received is in the kernel.
-func (s *served) caughtUp() {
+// waitIdle waits until everything that Sluice has received is in the kernel.
+func (s *apiEnv) waitIdle() {
 	s.Helper()
 	s.eventually(func() error {
 		now, err := s.status()
@@ -243,34 +244,35 @@ func (s *served) caughtUp() {
 	})
 }
 
-// within waits until a way is open, and complains if that took long.
-func (s *served) within(most time.Duration, what string, do func(), way lab.Way) {
+// checkWithin does something, waits until connections on a way succeed, and verifies that this
+// took at most the given time.
+func (s *apiEnv) checkWithin(most time.Duration, event string, do func(), way lab.Way) {
 	s.Helper()
 	do()
 	began := time.Now()
-	s.serves(way, true)
+	s.waitServed(way, true)
 	took := time.Since(began)
-	s.Logf("connections work %v after %s", took, what)
+	s.Logf("connections work %v after %s", took, event)
 	if took > most {
-		s.Errorf("connections work %v after %s, want within %v", took, what, most)
+		s.Errorf("connections work %v after %s, want at most %v", took, event, most)
 	}
 }
 
-// testOutage: the API server and its store go away. When they are back Sluice
-// cannot reach them still, and misses what happens.
-func testOutage(s *served) {
+// testOutage stops the API server and its store. After they are started again Sluice still
+// cannot reach them, and misses events.
+func testOutage(s *apiEnv) {
 	s.wire = s.Forward(s, s.lab.NodeA)
-	s.put("web", nodePort, 0, 1, 2)
-	goes := lab.Way{From: s.client, To: s.put("goes", 0, 0)[0]}
-	shrinks := lab.Way{From: s.client, To: s.put("shrinks", 0, 0, 1, 2)[0]}
+	s.createService("web", nodePort, 0, 1, 2)
+	deleted := lab.Way{From: s.client, To: s.createService("deleted", 0, 0)[0]}
+	shrinks := lab.Way{From: s.client, To: s.createService("shrinks", 0, 0, 1, 2)[0]}
 	d := s.start(launch{})
-	s.serves(goes, true)
-	s.answeredBy(shrinks.From, shrinks.To, 0, 1, 2)
-	s.serves(s.ways()[4], true)
-	traffic := s.traffic()
+	s.waitServed(deleted, true)
+	s.waitAnsweredBy(shrinks.From, shrinks.To, 0, 1, 2)
+	s.waitServed(s.ways()[4], true)
+	traffic := s.startTraffic()
 	events := s.events()
 
-	back := sync.OnceFunc(func() {
+	restart := sync.OnceFunc(func() {
 		s.must(s.StartStore())
 		s.must(s.StartServer())
 		s.eventually(func() error {
@@ -278,39 +280,39 @@ func testOutage(s *served) {
 			return err
 		})
 	})
-	s.Cleanup(back)
+	s.Cleanup(restart)
 	s.must(s.StopServer())
 	s.must(s.StopStore())
-	s.measures("sluice_source_connected", "0")
-	s.caughtUp()
-	events.drain() // at its end the server removes the endpoint of its own Service
-	s.attempts(longOutage)
-	d.once("Cannot reach the API server")
-	if out, _ := s.asks("status"); !strings.Contains(out, "unreachable") {
+	s.waitMetric("sluice_source_connected", "0")
+	s.waitIdle()
+	events.drain() // on shutdown the API server removes the endpoint of its own Service
+	s.waitAttempts(longOutage)
+	d.checkLoggedOnce("Cannot reach the API server")
+	if out, _ := s.runSluice("status"); !strings.Contains(out, "unreachable") {
 		s.Errorf("sluice status does not say that the API server is unreachable:\n%s", out)
 	}
 
 	s.wire.Cut()
-	back()
-	s.remove("goes")
-	s.back("shrinks", 1)
-	fresh := lab.Way{From: s.client, To: s.put("fresh", 0, 2)[0]}
-	s.attempts(2)
-	if changed := events.with(""); len(changed) > 0 {
-		s.Errorf("during the outage rules change:\n%s", strings.Join(changed, "\n"))
+	restart()
+	s.deleteService("deleted")
+	s.setEndpoints("shrinks", 1)
+	fresh := lab.Way{From: s.client, To: s.createService("fresh", 0, 2)[0]}
+	s.waitAttempts(2)
+	if changed := events.containing(""); len(changed) > 0 {
+		s.Errorf("rules changed during the outage:\n%s", strings.Join(changed, "\n"))
 	}
-	s.serves(goes, true)
-	s.within(soon, "the server can be reached", s.wire.Mend, fresh)
-	s.answeredBy(shrinks.From, shrinks.To, 1)
-	s.serves(goes, false)
-	s.measures("sluice_source_connected", "1")
-	for _, l := range events.with("delete") {
+	s.waitServed(deleted, true)
+	s.checkWithin(syncTimeout, "the API server is reachable again", s.wire.Mend, fresh)
+	s.waitAnsweredBy(shrinks.From, shrinks.To, 1)
+	s.waitServed(deleted, false)
+	s.waitMetric("sluice_source_connected", "1")
+	for _, l := range events.containing("delete") {
 		if strings.Contains(l, "delete table") || strings.Contains(l, "delete chain") && strings.Contains(l, "frontends") {
-			s.Errorf("something was flushed: %s", l)
+			s.Errorf("a table or chain was deleted: %s", l)
 		}
 	}
-	d.once("Cannot reach the API server")
-	d.once("The API server answers again")
-	s.unharmed(traffic)
-	s.same()
+	d.checkLoggedOnce("Cannot reach the API server")
+	d.checkLoggedOnce("The API server answers again")
+	s.checkTraffic(traffic)
+	s.checkDiff()
 }

@@ -13,11 +13,11 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// Client returns an HTTP client that connects from a host, anew for each request.
+// Client returns an HTTP client that opens a new connection from a host for each request.
 func Client(from *lab.Host, timeout time.Duration) *http.Client {
 	return &http.Client{Timeout: timeout, Transport: &http.Transport{
 		DisableKeepAlives:  true,
-		DisableCompression: true, // which costs the server memory
+		DisableCompression: true, // it costs the server memory
 		DialContext: func(_ context.Context, network, address string) (conn net.Conn, err error) {
 			err = from.Do(func() error {
 				conn, err = net.DialTimeout(network, address, time.Second)
@@ -28,7 +28,7 @@ func Client(from *lab.Host, timeout time.Duration) *http.Client {
 	}}
 }
 
-// Get reads a page of a server from a host.
+// Get requests a URL from a host.
 func Get(from *lab.Host, timeout time.Duration, url string) (code int, body []byte, err error) {
 	response, err := Client(from, timeout).Get(url)
 	if err != nil {
@@ -39,7 +39,7 @@ func Get(from *lab.Host, timeout time.Duration, url string) (code int, body []by
 	return response.StatusCode, body, err
 }
 
-// Get reads a page of a server of the process. Any status except 200 is an error.
+// Get requests a URL from the host of the process. Any status except 200 is an error.
 func (p *Process) Get(url string) ([]byte, error) {
 	code, body, err := Get(p.host, 30*time.Second, url)
 	if err == nil && code != http.StatusOK {

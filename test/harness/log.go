@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// logLimit bounds how many bytes of output a Log keeps: twice as many at most.
+// logLimit is how many bytes of output a Log keeps at least; it keeps at most twice as many.
 const logLimit = 4 << 20
 
-// Log keeps what a program prints and the time of each line. Beyond 8 MB it drops
-// the beginning. Its methods may be used by several goroutines.
+// Log stores the output of a program, with the time of each line. Beyond 8 MB it drops the
+// beginning. Its methods may be called concurrently.
 type Log struct {
 	mu    sync.Mutex
 	text  []byte
@@ -22,13 +22,13 @@ type Log struct {
 	total int // bytes written
 }
 
-// lineEnd is the end of a line in Log.text and when it was written.
+// lineEnd is the offset of a line end in Log.text, and when it was written.
 type lineEnd struct {
 	offset int
 	time   time.Time
 }
 
-// Line is one complete line of a log, without its end.
+// Line is a complete line of a log, without the line end.
 type Line struct {
 	Text string
 	Time time.Time
@@ -56,7 +56,7 @@ func (l *Log) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// String returns all output that is kept.
+// String returns the stored output.
 func (l *Log) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -69,7 +69,7 @@ func (l *Log) End() string {
 	return strings.TrimSpace(text[max(0, len(text)-2000):])
 }
 
-// Size returns how many bytes were printed, also of lines that are dropped.
+// Size returns how many bytes were printed, including dropped ones.
 func (l *Log) Size() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

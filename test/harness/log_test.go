@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Output comes in pieces of any length.
+// Output may arrive in pieces of any length.
 func TestLog(t *testing.T) {
 	l := &Log{}
 	for _, piece := range []string{"one\ntw", "o\n", "", "level=WARN msg=\"a b\" n=12"} {
@@ -44,7 +44,7 @@ func TestLogIsBounded(t *testing.T) {
 		}
 		fmt.Fprint(l, "the end\n")
 		if n := len(l.String()); n > 2*logLimit || n < logLimit/2 {
-			t.Errorf("%s: it keeps %d bytes", name, n)
+			t.Errorf("%s: the log keeps %d bytes", name, n)
 		}
 		if !strings.HasSuffix(l.String(), "the end\n") || l.Size() != 3*logLimit/100*100+8 {
 			t.Errorf("%s: size %d, end %q", name, l.Size(), l.End())

@@ -15,9 +15,9 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// Main runs the tests of a package in namespaces of its own and exits, like
-// lab.Main. With -short the package has no tests. An error of a check, such as a
-// missing program, ends the run before the first test.
+// Main runs the tests of a package in new namespaces and exits, like lab.Main. With -short it
+// runs no test. An error of a check, such as a missing program, ends the run before the first
+// test.
 func Main(m *testing.M, checks ...func() error) {
 	flag.Parse()
 	if testing.Short() {
@@ -31,23 +31,22 @@ func Main(m *testing.M, checks ...func() error) {
 			os.Exit(1)
 		}
 	}
-	preferProcessor()
+	raisePriority()
 	lab.Main(m)
 }
 
 // priority is the nice value of tests and of the programs that they start.
 const priority = -10
 
-// preferProcessor gives this thread, and so the process of the tests that lab.Main
-// starts, the processor before other programs of the machine: tests bound how long
-// changes and repairs take, which must not depend on another load. Without the right
-// to do so the tests run as they are.
-func preferProcessor() {
+// raisePriority raises the scheduling priority of this thread, and so of the test process that
+// lab.Main starts: tests bound how long changes and repairs take, which must not depend on
+// other load. Without the right to do so, the priority stays.
+func raisePriority() {
 	runtime.LockOSThread()
 	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, priority)
 }
 
-// Eventually tries until there is no error, and ends the test after limit.
+// Eventually calls try until it returns no error, and fails the test after limit.
 func Eventually(t lab.T, limit time.Duration, try func() error) {
 	t.Helper()
 	var err error
@@ -56,5 +55,5 @@ func Eventually(t lab.T, limit time.Duration, try func() error) {
 			return
 		}
 	}
-	t.Fatalf("still after %v: %v", limit, err)
+	t.Fatalf("after %v: %v", limit, err)
 }

@@ -10,7 +10,7 @@ import (
 
 func TestMain(m *testing.M) { Main(m) }
 
-// A reader that has opened a file keeps the old text, and the draft does not stay.
+// A reader with the file open keeps the old text, and no temporary file remains.
 func TestReplace(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	if err := Replace(path, []byte("old")); err != nil {
@@ -32,6 +32,6 @@ func TestReplace(t *testing.T) {
 		t.Errorf("the new file has %q: %v", text, err)
 	}
 	if all, err := os.ReadDir(filepath.Dir(path)); err != nil || len(all) != 1 {
-		t.Errorf("in the folder: %v, %v", all, err)
+		t.Errorf("files in the folder: %v, %v", all, err)
 	}
 }

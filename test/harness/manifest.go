@@ -10,10 +10,10 @@ import (
 	"strings"
 )
 
-// Object is a Kubernetes object as JSON has it.
+// Object is a Kubernetes object in its JSON form.
 type Object = map[string]any
 
-// Service returns a Service of the namespace default, with this spec.
+// Service returns a Service in namespace default, with this spec.
 func Service(name string, spec Object) Object {
 	return Object{
 		"apiVersion": "v1", "kind": "Service", "spec": spec,
@@ -43,19 +43,19 @@ func Manifest(objects []Object) []byte {
 	for _, o := range objects {
 		b, err := json.Marshal(o)
 		if err != nil {
-			panic(err) // a mistake in the text of a test
+			panic(err) // a mistake in a test
 		}
 		text = append(append(append(text, "---\n"...), b...), '\n')
 	}
 	return text
 }
 
-// Replace writes a file so that readers find the old or the new text, never a
-// part. The draft beside it has a name that Sluice ignores.
+// Replace replaces a file atomically. The temporary file beside it has a name that Sluice
+// ignores.
 func Replace(path string, text []byte) error {
-	draft := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".new")
-	if err := os.WriteFile(draft, text, 0o644); err != nil {
+	temp := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".new")
+	if err := os.WriteFile(temp, text, 0o644); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
-	return os.Rename(draft, path)
+	return os.Rename(temp, path)
 }

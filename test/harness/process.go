@@ -13,9 +13,9 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// Process is a program that runs on a host of a lab. It ends with the lab.
+// Process is a program on a host of a lab. It ends with the lab.
 type Process struct {
-	Log   *Log // of its standard output and error
+	Log   *Log // of standard output and error
 	PID   int
 	Began time.Time
 
@@ -24,14 +24,13 @@ type Process struct {
 	err   error // valid once ended is closed
 }
 
-// Start starts a command on a host, in a process group of its own so that a
-// Ctrl-C does not reach it. Output that the command sends elsewhere already is
-// not in the log.
+// Start starts a command on a host, in a new process group so that Ctrl-C does not reach it. If
+// the command already has a standard output or error, nothing is logged.
 func Start(host *lab.Host, cmd *exec.Cmd) (*Process, error) {
 	p := &Process{Log: &Log{}, Began: time.Now(), host: host, ended: make(chan struct{})}
 	if cmd.Stdout == nil && cmd.Stderr == nil {
 		cmd.Stdout, cmd.Stderr = p.Log, p.Log
-		cmd.WaitDelay = time.Second // a child that outlives the program keeps both open
+		cmd.WaitDelay = time.Second // a child that outlives the program keeps the pipes open
 	}
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
@@ -54,7 +53,7 @@ func Start(host *lab.Host, cmd *exec.Cmd) (*Process, error) {
 // Ended returns a channel that is closed when the process has ended.
 func (p *Process) Ended() <-chan struct{} { return p.ended }
 
-// Err returns how the process ended; nil while it runs or if it exited with 0.
+// Err returns the exit error of the process; nil while it is running or if it exited with 0.
 func (p *Process) Err() error {
 	select {
 	case <-p.ended:
@@ -74,15 +73,15 @@ func (p *Process) Alive() error {
 	}
 }
 
-// ErrEnded means that a process has ended too early.
+// ErrEnded means that a process has ended unexpectedly.
 var ErrEnded = errors.New("the process has ended")
 
 // explain adds the end of the log to an error.
 func (p *Process) explain(err error) error {
-	return fmt.Errorf("%w; its log ends:\n%s", err, p.Log.End())
+	return fmt.Errorf("%w; the end of its log:\n%s", err, p.Log.End())
 }
 
-// Signal sends a signal. It is no error if the process has ended.
+// Signal sends a signal. It returns no error if the process has ended.
 func (p *Process) Signal(s syscall.Signal) error {
 	select {
 	case <-p.ended:
@@ -95,8 +94,8 @@ func (p *Process) Signal(s syscall.Signal) error {
 	return nil
 }
 
-// Stop sends a signal and waits until the process has ended, no longer than
-// limit. It returns how long that took.
+// Stop sends a signal and waits until the process has ended, for at most limit. It returns how
+// long that took.
 func (p *Process) Stop(s syscall.Signal, limit time.Duration) (time.Duration, error) {
 	began := time.Now()
 	if err := p.Signal(s); err != nil {
@@ -106,27 +105,27 @@ func (p *Process) Stop(s syscall.Signal, limit time.Duration) (time.Duration, er
 	case <-p.ended:
 		return time.Since(began), nil
 	case <-time.After(limit):
-		return 0, p.explain(fmt.Errorf("the process still runs %v after %v", limit, s))
+		return 0, p.explain(fmt.Errorf("the process is still running %v after %v", limit, s))
 	}
 }
 
-// retryDelay is how long Until waits between attempts: short beside what is
-// measured, and long enough to leave the CPU to the process.
+// retryDelay is how long Until waits between attempts: short compared with the measured times,
+// and long enough to leave the CPU to the process.
 const retryDelay = 300 * time.Microsecond
 
-// Until tries until it succeeds, the process ends or the limit is reached. The
-// error of a reached limit is a Late. What names the event waited for.
-func (p *Process) Until(limit time.Duration, what string, try func() error) error {
+// Until calls try until it succeeds, the process ends or the limit is reached, for which the
+// error is a Late. Event is the name of the awaited event in errors.
+func (p *Process) Until(limit time.Duration, event string, try func() error) error {
 	for deadline := time.Now().Add(limit); ; time.Sleep(retryDelay) {
 		err := try()
 		if err == nil {
 			return nil
 		}
 		if ended := p.Alive(); ended != nil {
-			return fmt.Errorf("wait for %s: %w", what, ended)
+			return fmt.Errorf("wait for %s: %w", event, ended)
 		}
 		if time.Now().After(deadline) {
-			return p.explain(Late{What: what, Limit: limit, Last: err})
+			return p.explain(Late{What: event, Limit: limit, Last: err})
 		}
 	}
 }
@@ -154,8 +153,8 @@ type Late struct {
 // Error implements error.
 func (l Late) Error() string { return fmt.Sprintf("%s: not within %v: %v", l.What, l.Limit, l.Last) }
 
-// Run runs a command on a host to its end, and returns what it printed and its
-// exit code. It kills a command that takes longer than limit; the code is -1 then.
+// Run runs a command on a host, and returns its output and exit code. It kills a command that
+// takes longer than limit, and then returns the code -1.
 func Run(host *lab.Host, limit time.Duration, cmd *exec.Cmd) (out string, code int, err error) {
 	p, err := Start(host, cmd)
 	if err != nil {

@@ -13,24 +13,24 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// Until ends in every case, and its error names the event and has the log.
+// Until returns in every case, with an error that names the event and contains the log.
 func TestUntil(t *testing.T) {
 	host := lab.New(t, lab.Options{}).NodeA
-	nothing := errors.New("nothing there")
+	failed := errors.New("no such thing")
 	for _, test := range []struct {
 		name, script string
 		want         []string
 	}{
-		{"too slow", "echo on my way; sleep 3", []string{"a miracle: not within 300ms: nothing there", "ends:\non my way"}},
-		{"ended", "echo no kernel >&2; exit 3", []string{"a miracle", "has ended", "exit status 3", "ends:\nno kernel"}},
-		{"ended well", "exit 0", []string{"has ended", "exit status 0"}},
+		{"too slow", "echo starting; sleep 3", []string{"the event: not within 300ms: no such thing", "end of its log:\nstarting"}},
+		{"ended", "echo no kernel >&2; exit 3", []string{"the event", "has ended", "exit status 3", "end of its log:\nno kernel"}},
+		{"exited with 0", "exit 0", []string{"has ended", "exit status 0"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			p, err := Start(host.For(t), exec.Command("sh", "-c", test.script))
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = p.Until(300*time.Millisecond, "a miracle", func() error { return nothing })
+			err = p.Until(300*time.Millisecond, "the event", func() error { return failed })
 			for _, want := range test.want {
 				if err == nil || !strings.Contains(err.Error(), want) {
 					t.Errorf("got %v, want %q in it", err, want)
@@ -38,7 +38,7 @@ func TestUntil(t *testing.T) {
 			}
 			var l Late
 			if errors.As(err, &l) != (test.name == "too slow") {
-				t.Errorf("%v is late or not", err)
+				t.Errorf("%v: is a Late: %t", err, errors.As(err, &l))
 			}
 		})
 	}
@@ -55,7 +55,7 @@ func TestStopping(t *testing.T) {
 	if _, err := p.Stop(syscall.SIGTERM, 10*time.Second); err != nil {
 		t.Error(err)
 	}
-	if err := p.Until(0, "it", func() error { return nil }); err != nil {
+	if err := p.Until(0, "the event", func() error { return nil }); err != nil {
 		t.Errorf("an attempt that succeeds at once fails: %v", err)
 	}
 }
@@ -83,7 +83,7 @@ func TestMemoryOfChildren(t *testing.T) {
 	if err := syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL); err != nil {
 		t.Error(err)
 	}
-	_ = cmd.Wait() // whatever became of it
+	_ = cmd.Wait() // killed
 	if got.Process == 0 || got.Process > 20<<20 || got.Child < most {
 		t.Errorf("got %+v, want a small process with a child of 30 MB", got)
 	}
@@ -95,17 +95,17 @@ func TestUsage(t *testing.T) {
 		t.Errorf("got %v, %v, want 2.25s", got, err)
 	}
 	if _, err := parseCPU("42"); err == nil {
-		t.Error("nonsense was accepted")
+		t.Error("an invalid stat was accepted")
 	}
 	if peak, err := PeakMemory("self"); err != nil || peak < 1<<20 {
 		t.Errorf("peak memory %d, %v", peak, err)
 	}
 	if _, err := PeakMemory(-1); err == nil {
-		t.Error("a process that does not exist has no peak")
+		t.Error("no error for a process that does not exist")
 	}
 }
 
-// The CPU time includes that of a child that still runs.
+// The CPU time includes that of a running child.
 func TestCPUOfChildren(t *testing.T) {
 	cmd := exec.Command("sh", "-c", "(i=0; while [ $i -lt 5000000 ]; do i=$((i+1)); done) & exec sleep 20")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -122,5 +122,5 @@ func TestCPUOfChildren(t *testing.T) {
 			return
 		}
 	}
-	t.Error("the child does not count")
+	t.Error("the CPU time of the child is not counted")
 }

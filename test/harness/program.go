@@ -10,8 +10,8 @@ import (
 	"sync"
 )
 
-// Program returns the path of Sluice, which the first call builds. It is in
-// /run, so it ends with this process.
+// Program returns the path of Sluice, which the first call builds. It is in /run, which is
+// removed with this process.
 var Program = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("/run", "program-")
 	if err != nil {

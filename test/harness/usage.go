@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// CPU returns the CPU time that the process and its children, running and ended,
-// have used so far, in user and system mode.
+// CPU returns the CPU time that the process and its children, running and ended, have used so
+// far, in user and system mode.
 func (p *Process) CPU() (time.Duration, error) {
 	sum, err := cpuTime(p.PID)
 	if err != nil {
@@ -36,12 +36,12 @@ func cpuTime(pid int) (time.Duration, error) {
 	return parseCPU(string(stat))
 }
 
-// parseCPU adds user and system time, own and of ended children, of a
-// /proc/PID/stat, which has them in ticks of 10 ms.
+// parseCPU returns the user and system time in /proc/PID/stat, of the process and its ended
+// children. The file has ticks of 10 ms.
 func parseCPU(stat string) (time.Duration, error) {
 	fields := strings.Fields(stat[strings.LastIndex(stat, ")")+1:]) // the name may contain anything
 	if len(fields) < 15 {
-		return 0, fmt.Errorf("not the stat of a process: %q", stat)
+		return 0, fmt.Errorf("invalid stat of a process: %q", stat)
 	}
 	var ticks int64
 	for _, field := range fields[11:15] {
@@ -75,7 +75,7 @@ func Children(pid int) []int {
 	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid)) // the pattern is valid
 	var out []int
 	for _, path := range lists {
-		text, _ := os.ReadFile(path) // a thread that has ended has none
+		text, _ := os.ReadFile(path) // empty if the thread has ended
 		for word := range strings.FieldsSeq(string(text)) {
 			if n, err := strconv.Atoi(word); err == nil {
 				out = append(out, n)
@@ -100,10 +100,10 @@ type MemoryWatch struct {
 	child uint64
 }
 
-// samplePeriod is short beside the life of a child that needs much memory.
+// samplePeriod is short compared with the run time of a child that needs much memory.
 const samplePeriod = 10 * time.Millisecond
 
-// WatchMemory starts to sample, until Stop.
+// WatchMemory starts sampling, until Stop.
 func (p *Process) WatchMemory() *MemoryWatch {
 	w := &MemoryWatch{pid: p.PID}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -124,8 +124,8 @@ func (p *Process) WatchMemory() *MemoryWatch {
 // Stop ends the sampling.
 func (w *MemoryWatch) Stop() { w.stop() }
 
-// sample skips a child that is still a copy of its parent: between fork and exec
-// they share their memory.
+// sample skips a child that still executes the same program as its parent: between fork and
+// exec they share their memory.
 func (w *MemoryWatch) sample() {
 	own := executable(w.pid)
 	for _, pid := range Children(w.pid) {
@@ -144,7 +144,7 @@ func executable(pid int) string {
 	return path
 }
 
-// Peak returns the peaks so far. The process must still run.
+// Peak returns the peaks so far. The process must still be running.
 func (w *MemoryWatch) Peak() (Memory, error) {
 	own, err := PeakMemory(w.pid)
 	w.mu.Lock()

@@ -16,35 +16,35 @@ import (
 
 // attack is a row of the table.
 type attack struct {
-	name   string
-	planes []plane  // nil: nftables only
-	flags  []string // of the daemon
-	files  uint64   // RLIMIT_NOFILE of the daemon; 0: as it is
-	limits limits
-	lasts  time.Duration // 2 s if 0
+	name     string
+	planes   []plane  // nil: nftables only
+	flags    []string // of the daemon
+	files    uint64   // RLIMIT_NOFILE of the daemon; 0: the default
+	limits   limits
+	duration time.Duration // 2 s if 0
 
-	// alone marks an attack that costs so much that no other runs beside it.
+	// alone marks an attack that needs so much CPU time that no other may run at the same time.
 	alone bool
 
-	// edits marks an attack that removes rules, so that Services cannot answer
-	// all the time.
-	edits bool
+	// removesRules marks an attack that removes rules, so that Services cannot always
+	// answer.
+	removesRules bool
 
-	before func(*siege)                        // runs before the daemon starts
-	during func(context.Context, *siege) error // runs while changes are timed, until the context ends
-	after  func(*siege)                        // runs then
+	before func(*attackTest)                        // runs before the daemon starts
+	during func(context.Context, *attackTest) error // runs while changes are timed, until the context ends
+	after  func(*attackTest)                        // runs after that
 }
 
-// limits are bounds on the daemon. A zero field means the usual one.
+// limits are bounds on the daemon. A zero field means the default.
 type limits struct {
 	start  time.Duration // until good Services answer after the daemon started
-	change time.Duration // until a change of a good Service works; usually that of the plane
+	change time.Duration // until a change of a good Service takes effect; default: that of the plane
 	memory int           // VmHWM in MB
 	cpu    float64       // cores, on average over the attack
 	log    int           // bytes of log
 }
 
-func (l limits) orUsual(p plane) limits {
+func (l limits) withDefaults(p plane) limits {
 	return limits{
 		change: cmp.Or(l.change, p.change),
 		start:  cmp.Or(l.start, 5*time.Second),
@@ -55,29 +55,29 @@ func (l limits) orUsual(p plane) limits {
 }
 
 const (
-	// slack is added to bounds on time: other tests share the machine.
+	// slack is added to bounds on time, because other tests share the machine.
 	slack = time.Second
 
-	// startCPU is CPU time in seconds that starting and ending may cost on top.
+	// startCPU is the additional CPU time in seconds for start and stop.
 	startCPU = 1.5
 
-	// giveUp is how long to wait for what is late already, to tell how late.
-	giveUp = 8 * time.Second
+	// changeTimeout is how long to wait beyond a bound, in order to report the actual time.
+	changeTimeout = 8 * time.Second
 )
 
 func attacks() []attack {
-	return slices.Concat(manifests(), claims(), largeServices(), oddObjects(), strangers(), controlSocket(), neighbours(), editors())
+	return slices.Concat(manifests(), claims(), largeServices(), oddObjects(), badClients(), controlSocket(), neighbours(), editors())
 }
 
-// TestCostlyAttacks runs the rows that must run alone, one after the other.
+// TestCostlyAttacks runs the rows that must run alone, one after another.
 func TestCostlyAttacks(t *testing.T) { run(t, func(a attack) bool { return a.alone }) }
 
 // TestAttacks runs the other rows, several at a time.
 func TestAttacks(t *testing.T) { run(t, func(a attack) bool { return !a.alone }) }
 
-// run runs each chosen row on every plane that it names, and verifies that the
-// tests themselves leave nothing behind.
-func run(t *testing.T, chosen func(attack) bool) {
+// run runs each selected row on every plane that it names, and verifies that the tests leave
+// no processes, namespaces and sockets behind.
+func run(t *testing.T, selected func(attack) bool) {
 	t.Helper()
 	began, before := time.Now(), inventory(t)
 	t.Cleanup(func() {
@@ -90,7 +90,7 @@ func run(t *testing.T, chosen func(attack) bool) {
 	for _, p := range []plane{nftables, iptablesNFT, iptablesLegacy} {
 		t.Run(p.name, func(t *testing.T) {
 			mine := slices.DeleteFunc(slices.Clone(rows), func(a attack) bool {
-				return !chosen(a) || !slices.Contains(a.against(), p)
+				return !selected(a) || !slices.Contains(a.testPlanes(), p)
 			})
 			if len(mine) > 0 && !mine[0].alone {
 				t.Parallel()
@@ -100,65 +100,65 @@ func run(t *testing.T, chosen func(attack) bool) {
 					if !a.alone {
 						t.Parallel()
 					}
-					newSiege(t, p, a).endure(a)
+					newAttackTest(t, p, a).run(a)
 				})
 			}
 		})
 	}
 }
 
-func (a attack) against() []plane {
+func (a attack) testPlanes() []plane {
 	if a.planes == nil {
 		return []plane{nftables}
 	}
 	return a.planes
 }
 
-// endure runs an attack against a daemon and holds it to the bounds.
-func (s *siege) endure(a attack) {
+// run runs an attack against a daemon and verifies the bounds.
+func (s *attackTest) run(a attack) {
 	s.Helper()
-	bounds := a.limits.orUsual(s.plane)
+	bounds := a.limits.withDefaults(s.plane)
 	if a.before != nil {
 		a.before(s)
 	}
 	s.launch()
 	began := time.Now()
-	measure := sync.OnceFunc(func() { s.usage(bounds, began) })
-	defer measure() // also if something else has failed already
-	if took := s.turn(); took > bounds.start+slack {
-		s.Errorf("the first good Service answers after %v, want %v", took, bounds.start)
+	measure := sync.OnceFunc(func() { s.checkUsage(bounds, began) })
+	defer measure() // also after an earlier failure
+	if took := s.change(); took > bounds.start+slack {
+		s.Errorf("after the start the good Services answer after %v, want at most %v", took, bounds.start)
 	}
 	var traffic *lab.Steady
-	if !a.edits {
+	if !a.removesRules {
 		traffic = lab.StartSteady(s, pace, s.ways()...)
 	}
-	s.watch(a, bounds.change)
-	s.evict()
-	if took := s.turn(); took > bounds.change+slack && !a.edits {
-		s.Errorf("a change right after the attack works after %v, want %v", took, bounds.change)
+	s.timeChanges(a, bounds.change)
+	s.removeHostile()
+	if took := s.change(); took > bounds.change+slack && !a.removesRules {
+		s.Errorf("a change right after the attack takes effect after %v, want at most %v", took, bounds.change)
 	}
 	if traffic != nil {
 		if err := traffic.End(); err != nil {
-			s.Errorf("traffic of good Services broke: %v", err)
+			s.Errorf("connections to good Services failed: %v", err)
 		}
 	}
 	if a.after != nil {
 		a.after(s)
 	}
-	if !a.edits { // that it was not healthy may be told for longer
-		s.recovers()
+	if !a.removesRules { // the daemon may report for some time that it was not healthy
+		s.waitHealthy()
 	}
 	measure()
 	for _, stop := range s.stops {
 		stop()
 	}
-	s.leave()
+	s.cleanUp()
 }
 
-// watch times changes of a good Service for as long as the attack lasts.
-func (s *siege) watch(a attack, bound time.Duration) {
+// timeChanges measures changes of a good Service during the attack.
+func (s *attackTest) timeChanges(a attack, bound time.Duration) {
 	s.Helper()
-	ctx, cancel := context.WithTimeout(s.Context(), cmp.Or(a.lasts, 2*time.Second))
+	ctx, cancel := context.WithTimeout(s.Context(), cmp.Or(a.duration, 2*time.Second))
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {
@@ -169,12 +169,12 @@ func (s *siege) watch(a attack, bound time.Duration) {
 	}()
 	var times []time.Duration
 	for ctx.Err() == nil {
-		if a.edits {
+		if a.removesRules {
 			s.pause(ctx, 50*time.Millisecond)
 			continue
 		}
-		times = append(times, s.turn())
-		s.healthy()
+		times = append(times, s.change())
+		s.checkHealth()
 		for _, check := range s.checks {
 			check()
 		}
@@ -184,8 +184,8 @@ func (s *siege) watch(a attack, bound time.Duration) {
 	if err := <-done; err != nil {
 		s.Errorf("attack: %v", err)
 	}
-	for what, n := range s.faults {
-		s.Errorf("%s: not as it should be in %d of %d looks", what, n, len(times))
+	for fault, n := range s.faults {
+		s.Errorf("%s: failed %d times during %d changes", fault, n, len(times))
 	}
 	if len(times) == 0 {
 		return
@@ -194,6 +194,6 @@ func (s *siege) watch(a attack, bound time.Duration) {
 	worst := times[len(times)-1]
 	s.Logf("%d changes, median %v, worst %v", len(times), times[len(times)/2].Round(time.Millisecond), worst.Round(time.Millisecond))
 	if worst > bound+slack {
-		s.Errorf("during the attack a change works after %v, want %v", worst, bound)
+		s.Errorf("during the attack a change takes effect after %v, want at most %v", worst, bound)
 	}
 }

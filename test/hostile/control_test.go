@@ -18,60 +18,61 @@ import (
 	"time"
 )
 
-// roleVar makes this program a local user without privileges that plays a role.
+// roleVar is an environment variable that makes the test binary act as an unprivileged local
+// user in a role.
 const roleVar = "SLUICE_HOSTILE_ROLE"
 
 // The roles.
 const (
-	squats = "squats" // holds the abstract name and accepts nothing
-	fakes  = "fakes"  // is a daemon that answers without an end, with escape sequences
-	lies   = "lies"   // is a daemon that refuses, with escape sequences
-	floods = "floods" // connects as often as it can
-	holds  = "holds"  // connects and keeps connections
+	roleSquat   = "squat"   // holds the abstract name and accepts no connection
+	roleEndless = "endless" // answers endlessly, with escape sequences
+	roleRefuse  = "refuse"  // refuses like a daemon, with escape sequences
+	roleFlood   = "flood"   // connects as often as possible
+	roleHold    = "hold"    // connects and keeps connections open
 )
 
 // nobody is the user of these processes.
 const nobody = 65534
 
-// abstractName is that of the control socket.
+// abstractName is the name of the control socket.
 const abstractName = "@sluice-proxy/sluice"
 
-// escapes are what a terminal must never see of a stranger.
+// escapes must never reach a terminal.
 const escapes = "\x1b]0;owned\x07\x1b[2J\x1b[31m"
 
-// controlSocket is what local users without privileges do to it.
+// controlSocket are attacks of unprivileged local users on the control socket.
 func controlSocket() []attack {
 	var rows []attack
 	for role, name := range map[string]string{
-		squats: "a local user takes the name of the control socket",
-		fakes:  "a local user answers without an end at the control socket",
-		lies:   "a local user refuses in the name of the daemon",
+		roleSquat:   "a local user takes the name of the control socket",
+		roleEndless: "a local user answers endlessly at the control socket",
+		roleRefuse:  "a local user impersonates the daemon and refuses",
 	} {
 		rows = append(rows, attack{
 			name: name,
-			before: func(s *siege) {
-				s.stranger(role)
-				s.notFooled()
+			before: func(s *attackTest) {
+				s.startLocalUser(role)
+				s.checkWithoutDaemon()
 			},
-			during: statusAnswers, after: oneDaemon,
+			during: checkStatus, after: checkSingleDaemon,
 		})
 	}
 	return append(rows, attack{
-		name: "local users flood the control socket", alone: true, lasts: 4 * time.Second, limits: limits{cpu: 1},
-		during: func(ctx context.Context, s *siege) error {
-			for _, role := range []string{floods, floods, holds} {
-				defer s.stranger(role)()
+		name: "local users flood the control socket", alone: true, duration: 4 * time.Second, limits: limits{cpu: 1},
+		during: func(ctx context.Context, s *attackTest) error {
+			for _, role := range []string{roleFlood, roleFlood, roleHold} {
+				defer s.startLocalUser(role)()
 			}
-			err := statusAnswers(ctx, s)
-			oneDaemon(s)
+			err := checkStatus(ctx, s)
+			checkSingleDaemon(s)
 			return err
 		},
 	})
 }
 
-// stranger starts a process of nobody's on node A and waits until it is ready.
-// The function ends it.
-func (s *siege) stranger(role string) (end func()) {
+// startLocalUser starts a process of user nobody on node A and waits until it is ready. The
+// returned function ends it.
+func (s *attackTest) startLocalUser(role string) (end func()) {
 	s.Helper()
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), roleVar+"="+role)
@@ -80,93 +81,92 @@ func (s *siege) stranger(role string) (end func()) {
 	wait, err := s.lab.NodeA.Start(cmd)
 	s.must(err)
 	end = func() {
-		_ = cmd.Process.Kill() // ended already: fine
+		_ = cmd.Process.Kill() // an error means that it has already ended
 		_ = wait()
 	}
 	s.stops = append(s.stops, end)
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil || line != "ready\n" {
-		s.Errorf("the process that %s the socket: %q, %v", role, line, err)
+		s.Errorf("process in the role %s: %q, %v", role, line, err)
 	}
 	return end
 }
 
-// notFooled asks while no daemon runs, which must fail soon, within little
-// memory, and without a word of the stranger's.
-func (s *siege) notFooled() {
+// checkWithoutDaemon runs commands while no daemon runs. They must fail soon, within little
+// memory, and print no text of the local user.
+func (s *attackTest) checkWithoutDaemon() {
 	s.Helper()
 	for _, args := range [][]string{{"status"}, {"status", "-o", "json"}, {"get", "services"}, {"diff"}} {
-		out, code := s.ask(args...)
+		out, code := s.runSluice(args...)
 		if code <= 0 || strings.Contains(out, "owned") || strings.ContainsAny(out, "\x1b\x07") || strings.Contains(out, "out of memory") {
-			s.Errorf("sluice %s asks a stranger: exit code %d (-1: it waits on), %.300q", strings.Join(args, " "), code, out)
+			s.Errorf("sluice %s accepted the answer of a local user: exit code %d (-1: timeout), %.300q", strings.Join(args, " "), code, out)
 		}
 	}
 }
 
-// statusAnswers asks for the status of the real daemon, which must answer each
-// time.
-func statusAnswers(ctx context.Context, s *siege) error {
+// checkStatus queries the status repeatedly; each time the real daemon must answer.
+func checkStatus(ctx context.Context, s *attackTest) error {
 	for n := range 10 {
-		out, code := s.ask("status", "-o", "json")
+		out, code := s.runSluice("status", "-o", "json")
 		var status struct{ PID int }
 		err := json.Unmarshal([]byte(out), &status)
 		if code != 0 || err != nil || status.PID != s.daemon.PID {
-			return fmt.Errorf("the status asked for the %dth time exits with %d, and is not the daemon's: %.300q", n+1, code, out)
+			return fmt.Errorf("attempt %d of sluice status: exit code %d, or not the status of the daemon: %.300q", n+1, code, out)
 		}
 		s.pause(ctx, 50*time.Millisecond)
 	}
 	return nil
 }
 
-// oneDaemon verifies that neither a second daemon nor a clean-up runs beside the
-// daemon. Both may wait for it to end.
-func oneDaemon(s *siege) {
+// checkSingleDaemon verifies that neither a second daemon nor a cleanup runs while the daemon
+// is running. Both may wait until it ends.
+func checkSingleDaemon(s *attackTest) {
 	s.Helper()
 	var both sync.WaitGroup
 	for _, args := range [][]string{append(slices.Clip(s.args), "--cleanup"), s.args} {
 		both.Go(func() {
-			if out, code := s.askWithin(askTime/2, args...); code == 0 || strings.Contains(out, "msg=Synced") {
+			if out, code := s.runSluiceWithin(commandTimeout/2, args...); code == 0 || strings.Contains(out, "msg=Synced") {
 				s.Errorf("sluice %s runs beside the daemon: exit code %d: %s", args[len(args)-1], code, abridged(out))
 			}
 		})
 	}
 	both.Wait()
 	if way := s.ways()[0]; !s.answers(way.From, way.To, s.pods[0]) {
-		s.Errorf("the rules of the daemon are gone")
+		s.Errorf("the rules of the daemon were removed")
 	}
 }
 
-// play is what a process of nobody's does. It returns only if it cannot.
-func play(role string) error {
+// runRole runs the process of a local user in a role. It returns only if it fails.
+func runRole(role string) error {
 	if err := errors.Join(syscall.Setgroups(nil), syscall.Setgid(nobody), syscall.Setuid(nobody)); err != nil {
 		return fmt.Errorf("become user %d: %w", nobody, err)
 	}
 	switch role {
-	case squats:
+	case roleSquat:
 		_, err := net.Listen("unix", abstractName)
 		ready(err)
 		select {}
-	case fakes, lies:
+	case roleEndless, roleRefuse:
 		l, err := net.Listen("unix", abstractName)
 		ready(err)
 		for err == nil {
 			var conn net.Conn
 			if conn, err = l.Accept(); err == nil {
-				go pretend(conn, role)
+				go impersonate(conn, role)
 			}
 		}
 		return err
 	}
 	ready(nil)
 	for range 4 {
-		go crowdIn(role)
+		go flood(role)
 	}
 	select {}
 }
 
-// crowdIn connects to all sockets of Sluice's as fast as it can. One that holds
-// keeps its connections.
-func crowdIn(role string) {
+// flood connects to all sockets of Sluice as fast as possible. In roleHold it keeps connections
+// open.
+func flood(role string) {
 	var kept []net.Conn
 	for {
 		for _, name := range controlNames() {
@@ -174,7 +174,7 @@ func crowdIn(role string) {
 				conn, err := net.Dial("unix", name)
 				switch {
 				case err != nil:
-				case role == holds && len(kept) < 200:
+				case role == roleHold && len(kept) < 200:
 					kept = append(kept, conn)
 				default:
 					_ = conn.Close()
@@ -184,7 +184,7 @@ func crowdIn(role string) {
 	}
 }
 
-// ready tells the test that the role is being played.
+// ready tells the test that the role is running.
 func ready(err error) {
 	if err != nil {
 		fmt.Println(err)
@@ -193,22 +193,22 @@ func ready(err error) {
 	fmt.Println("ready")
 }
 
-// pretend answers as a daemon would that wants to harm who asks.
-func pretend(conn net.Conn, role string) {
+// impersonate answers like a daemon that wants to harm its client.
+func impersonate(conn net.Conn, role string) {
 	defer func() { _ = conn.Close() }()
 	_, _ = conn.Read(make([]byte, 1<<10))
 	head := "200 OK\r\nSluice-Version: v1.0.0"
-	if role == lies {
+	if role == roleRefuse {
 		head = "409 Conflict\r\nSluice-Version: owned"
 	}
 	_, err := conn.Write([]byte("HTTP/1.1 " + head + "\r\nContent-Type: application/json\r\n\r\n" +
 		`{"version":"\u001b]0;owned\u0007","health":{"state":"healthy","reason":"` + escapes + "\n"))
-	for filler := []byte(strings.Repeat("owned ", 10_000)); err == nil && role == fakes; {
+	for filler := []byte(strings.Repeat("owned ", 10_000)); err == nil && role == roleEndless; {
 		_, err = conn.Write(filler)
 	}
 }
 
-// controlNames are the unix sockets of Sluice's in this network namespace.
+// controlNames are the unix sockets of Sluice in this network namespace.
 func controlNames() []string {
 	text, _ := os.ReadFile("/proc/net/unix")
 	names := []string{abstractName}

@@ -12,21 +12,21 @@ import (
 	"github.com/sluice-proxy/sluice/test/harness"
 )
 
-// daemon is a Sluice that runs on node A.
+// daemon is a Sluice process on node A.
 type daemon struct {
 	*harness.Process
-	s *siege
+	s *attackTest
 }
 
-// RLIMIT_DATA in kB. An attack that succeeds must not take the machine of the
-// test down, and a command that reads without an end must fail.
+// RLIMIT_DATA in kB. A successful attack must not exhaust the memory of the test
+// machine, and a command that reads without a limit must fail.
 const (
 	daemonMemory  = 2 << 20
 	commandMemory = 400 << 10
 )
 
-// command returns a command of Sluice within limits on resources.
-func (s *siege) command(memory int, args ...string) *exec.Cmd {
+// command returns a sluice command with limits on its resources.
+func (s *attackTest) command(memory int, args ...string) *exec.Cmd {
 	s.Helper()
 	path, err := harness.Program()
 	s.must(err)
@@ -35,7 +35,7 @@ func (s *siege) command(memory int, args ...string) *exec.Cmd {
 }
 
 // launch starts the daemon.
-func (s *siege) launch(args ...string) {
+func (s *attackTest) launch(args ...string) {
 	s.Helper()
 	p, err := harness.Start(s.lab.NodeA, s.command(daemonMemory, append(s.args, args...)...))
 	s.must(err)
@@ -50,33 +50,33 @@ func (s *siege) launch(args ...string) {
 // stop ends the daemon with a signal.
 func (d *daemon) stop(signal syscall.Signal) {
 	d.s.Helper()
-	if _, err := d.Stop(signal, giveUp); err != nil {
+	if _, err := d.Stop(signal, changeTimeout); err != nil {
 		d.s.Error(err)
-		_, err := d.Stop(syscall.SIGKILL, giveUp)
+		_, err := d.Stop(syscall.SIGKILL, changeTimeout)
 		d.s.must(err)
 	}
 }
 
-// alive verifies that the daemon has not ended.
-func (d *daemon) alive() {
+// checkAlive verifies that the daemon is still running.
+func (d *daemon) checkAlive() {
 	d.s.Helper()
 	if err := d.Alive(); err != nil {
 		d.s.Fatal(abridged(err.Error()))
 	}
 }
 
-// askTime bounds a command of Sluice's.
-const askTime = 5 * time.Second
+// commandTimeout bounds a sluice command.
+const commandTimeout = 5 * time.Second
 
-// ask is askWithin askTime.
-func (s *siege) ask(args ...string) (out string, code int) {
+// runSluice runs a sluice command with commandTimeout.
+func (s *attackTest) runSluice(args ...string) (out string, code int) {
 	s.Helper()
-	return s.askWithin(askTime, args...)
+	return s.runSluiceWithin(commandTimeout, args...)
 }
 
-// askWithin runs a command of Sluice's as root on node A, and returns what it
-// printed and its exit code; -1 if it had to be killed.
-func (s *siege) askWithin(limit time.Duration, args ...string) (out string, code int) {
+// runSluiceWithin runs a sluice command as root on node A, and returns its output and exit
+// code; -1 if it had to be killed.
+func (s *attackTest) runSluiceWithin(limit time.Duration, args ...string) (out string, code int) {
 	s.Helper()
 	out, code, err := harness.Run(s.lab.NodeA, limit, s.command(commandMemory, args...))
 	if err != nil {
@@ -85,8 +85,8 @@ func (s *siege) askWithin(limit time.Duration, args ...string) (out string, code
 	return out, code
 }
 
-// usage verifies that the daemon stays within its bounds.
-func (s *siege) usage(bounds limits, began time.Time) {
+// checkUsage verifies that the daemon stays within its bounds.
+func (s *attackTest) checkUsage(bounds limits, began time.Time) {
 	s.Helper()
 	if s.daemon.Alive() != nil {
 		return // reported already
@@ -99,12 +99,12 @@ func (s *siege) usage(bounds limits, began time.Time) {
 	most := startCPU + bounds.cpu*time.Since(began).Seconds()
 	s.Logf("%d MB (of %d), %.1f s of CPU (of %.1f), %d bytes of log", memory, bounds.memory, cpu, most, s.daemon.Log.Size())
 	if memory > bounds.memory {
-		s.Errorf("the daemon needed %d MB, want %d at most", memory, bounds.memory)
+		s.Errorf("the daemon used %d MB, want at most %d", memory, bounds.memory)
 	}
 	if cpu > most {
-		s.Errorf("the daemon and its children needed %.1f s of CPU, want %.1f at most", cpu, most)
+		s.Errorf("the daemon and its children used %.1f s of CPU, want at most %.1f", cpu, most)
 	}
 	if n := s.daemon.Log.Size(); n > bounds.log {
-		s.Errorf("the daemon logged %d bytes, want %d at most; the last:\n%s", n, bounds.log, s.daemon.Log.End())
+		s.Errorf("the daemon logged %d bytes, want at most %d; the last:\n%s", n, bounds.log, s.daemon.Log.End())
 	}
 }

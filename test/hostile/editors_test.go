@@ -26,13 +26,13 @@ func editors() []attack {
 		{"iptables-legacy -t nat -F PREROUTING", []plane{iptablesLegacy}, "iptables-legacy -t nat -F PREROUTING"},
 	} {
 		rows = append(rows, attack{
-			name: e.name + " in a loop", planes: e.planes, edits: true,
+			name: e.name + " in a loop", planes: e.planes, removesRules: true,
 			flags: []string{"--iptables-sync-period=5s"}, limits: limits{cpu: 0.75},
-			lasts:  time.Millisecond,
-			before: func(s *siege) { s.write("good-crowd.json", goodCrowd()) },
-			after: func(s *siege) {
-				for _, l := range s.plane.loops() {
-					s.edited(e.script, l)
+			duration: time.Millisecond,
+			before:   func(s *attackTest) { s.write("good-crowd.json", extraServices()) },
+			after: func(s *attackTest) {
+				for _, l := range s.plane.editRates() {
+					s.runEditor(e.script, l)
 				}
 			},
 		})
@@ -40,31 +40,31 @@ func editors() []attack {
 	return rows
 }
 
-// loop is how fast and for how long an editor edits, and in how many percent of
-// looks the rules must be there meanwhile.
-type loop struct {
-	every, lasts time.Duration
-	there        int
+// editRate is how fast and for how long an editor runs, and the least percentage of probes that
+// must find the rules present.
+type editRate struct {
+	interval, duration time.Duration
+	minPresent         int
 }
 
-// loops become faster. Repairs that may take a fifth of a core, beside other tests,
-// cannot win against fast ones: if rules are mostly missing for longer than the five
-// seconds that the daemon looks back, it must call itself unhealthy.
-func (p plane) loops() []loop {
-	there := 50
+// editRates are increasingly fast. Repairs may take only a fifth of a core and cannot keep up
+// with fast edits. If rules are mostly missing for longer than five seconds, over which the
+// daemon counts, it must report itself unhealthy.
+func (p plane) editRates() []editRate {
+	minPresent := 50
 	if p.variant != "" {
-		there = 10
+		minPresent = 10
 	}
-	return []loop{
-		{500 * time.Millisecond, 2500 * time.Millisecond, there},
+	return []editRate{
+		{500 * time.Millisecond, 2500 * time.Millisecond, minPresent},
 		{100 * time.Millisecond, 7 * time.Second, 0},
 		{30 * time.Millisecond, time.Second, 0},
 		{0, time.Second, 0},
 	}
 }
 
-// goodCrowd are 200 more Services, so that a repair is some work.
-func goodCrowd() []object {
+// extraServices are 200 more Services, which make a repair take longer.
+func extraServices() []object {
 	var all []object
 	for i := range 200 {
 		all = append(all, service(fmt.Sprintf("crowd-%d", i), fmt.Sprintf("172.30.1.%d", 1+i), i%2)...)
@@ -72,48 +72,48 @@ func goodCrowd() []object {
 	return all
 }
 
-// edited runs an editor for a while. Meanwhile the rules must be there as often as
-// the loop says, and if they are mostly not the daemon must say so; they must be
-// back soon after the editor ends.
-func (s *siege) edited(script string, l loop) {
+// runEditor runs an editor for a while. Meanwhile the rules must be present as often as the
+// rate requires, and if they are mostly missing the daemon must report a fault. They must be
+// restored soon after the editor ends.
+func (s *attackTest) runEditor(script string, l editRate) {
 	s.Helper()
-	end := s.edit(script, l.every)
-	ctx, cancel := context.WithTimeout(s.Context(), l.lasts)
+	end := s.startEditor(script, l.interval)
+	ctx, cancel := context.WithTimeout(s.Context(), l.duration)
 	defer cancel()
-	confession := make(chan bool)
-	go func() { confession <- s.confesses(ctx) }()
-	looks, seen := 0, 0
+	reported := make(chan bool)
+	go func() { reported <- s.reportsFault(ctx) }()
+	probes, answered := 0, 0
 	for ctx.Err() == nil {
-		looks++
-		r := s.client.Try(lab.Probe{Protocol: lab.TCP, To: at(staysIP, 80), Timeout: 15 * time.Millisecond})
+		probes++
+		r := s.client.Try(lab.Probe{Protocol: lab.TCP, To: at(fixedIP, 80), Timeout: 15 * time.Millisecond})
 		if r.Outcome == lab.Answered {
-			seen++
-			s.pause(ctx, max(0, 15*time.Millisecond-r.Took)) // looks at a steady pace
+			answered++
+			s.pause(ctx, max(0, 15*time.Millisecond-r.Took)) // keep a constant rate
 		}
 	}
 	end()
-	quiet, share, confessed := time.Now(), 100*seen/looks, <-confession
-	s.eventually(giveUp, func() error {
+	ended, share, unhealthy := time.Now(), 100*answered/probes, <-reported
+	s.eventually(changeTimeout, func() error {
 		for _, way := range s.ways() {
 			if !s.answers(way.From, way.To, s.pods[0]) {
-				return fmt.Errorf("after edits every %v: %s is not answered", l.every, way)
+				return fmt.Errorf("after edits every %v: %s is not answered", l.interval, way)
 			}
 		}
 		return nil
 	})
-	s.Logf("edits every %v: rules there in %d %% of %d looks, back %v after the last; not healthy: %v",
-		l.every, share, looks, time.Since(quiet).Round(10*time.Millisecond), confessed)
-	if share < l.there {
-		s.Errorf("edits every %v: rules are there in %d %% of looks, want %d at least", l.every, share, l.there)
+	s.Logf("edits every %v: rules present in %d %% of %d probes, restored %v after the last edit; fault reported: %v",
+		l.interval, share, probes, time.Since(ended).Round(10*time.Millisecond), unhealthy)
+	if share < l.minPresent {
+		s.Errorf("edits every %v: rules are present in %d %% of probes, want at least %d", l.interval, share, l.minPresent)
 	}
-	if share < 40 && !confessed && l.lasts > 5*time.Second {
-		s.Errorf("edits every %v: rules are there in %d %% of looks, and the daemon calls itself healthy", l.every, share)
+	if share < 40 && !unhealthy && l.duration > 5*time.Second {
+		s.Errorf("edits every %v: rules are present in %d %% of probes, but the daemon reports no fault", l.interval, share)
 	}
-	s.succeed("diff")
+	s.waitForSuccess("diff")
 }
 
-// edit runs a script again and again until the function it returns is called.
-func (s *siege) edit(script string, every time.Duration) (end func()) {
+// startEditor runs a script repeatedly until the returned function is called.
+func (s *attackTest) startEditor(script string, every time.Duration) (end func()) {
 	s.Helper()
 	loop := fmt.Sprintf("while :; do %s; sleep %g; done >/dev/null 2>&1", script, every.Seconds())
 	if every == 0 {
@@ -128,14 +128,14 @@ func (s *siege) edit(script string, every time.Duration) (end func()) {
 	}
 }
 
-// confesses asks until the daemon says that something is wrong, by its health
-// code or by the state or the error of its status, and reports whether it does.
-func (s *siege) confesses(ctx context.Context) bool {
+// reportsFault polls the daemon until it reports a fault, by its health code, or by the state
+// or error of its status. It returns false if the context ends first.
+func (s *attackTest) reportsFault(ctx context.Context) bool {
 	for ctx.Err() == nil {
-		if code, err := s.health(); err == nil && code != 200 {
+		if code, err := s.getHealth(); err == nil && code != 200 {
 			return true
 		}
-		out, code := s.ask("status", "-o", "json")
+		out, code := s.runSluice("status", "-o", "json")
 		var status struct{ Error string }
 		if code == 1 || json.Unmarshal([]byte(out), &status) == nil && status.Error != "" {
 			return true

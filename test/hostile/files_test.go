@@ -19,12 +19,12 @@ import (
 	"github.com/sluice-proxy/sluice/test/harness"
 )
 
-// heedEncodings verifies that of each file both Services are served or the file
-// is reported.
-func heedEncodings(s *siege) {
+// checkEncodings verifies for each file that both Services are served or that the file is
+// reported.
+func checkEncodings(s *attackTest) {
 	s.Helper()
-	putEncodings(s) // they were evicted
-	s.eventually(giveUp, func() error {
+	putEncodings(s) // removeHostile deleted them
+	s.eventually(changeTimeout, func() error {
 		for i, e := range encodings() {
 			if err := s.servedOrReported(e.file, encodedIPs(i)); err != nil {
 				return err
@@ -32,62 +32,62 @@ func heedEncodings(s *siege) {
 		}
 		return nil
 	})
-	for i, e := range encodings() { // all that is wrong, not only the first
+	for i, e := range encodings() { // report every failed file, not only the first
 		if err := s.servedOrReported(e.file, encodedIPs(i)); err != nil {
 			s.Error(err)
 		}
 	}
-	s.evict()
+	s.removeHostile()
 }
 
-func (s *siege) servedOrReported(file string, ips [2]string) error {
+func (s *attackTest) servedOrReported(file string, ips [2]string) error {
 	for _, ip := range ips {
 		if !s.answers(s.client, netip.AddrPortFrom(netip.MustParseAddr(ip), 80), s.pods[0]) {
 			if s.reported(file) {
 				return nil
 			}
-			return fmt.Errorf("%s: a Service in it is lost, and nothing says so", file)
+			return fmt.Errorf("%s: a Service in it is not served, and the file is not reported", file)
 		}
 	}
 	return nil
 }
 
 // reported reports whether the status or the log mentions a text.
-func (s *siege) reported(text string) bool {
-	out, _ := s.ask("status", "-o", "json")
+func (s *attackTest) reported(text string) bool {
+	out, _ := s.runSluice("status", "-o", "json")
 	return strings.Contains(out, text) || strings.Contains(s.daemon.Log.String(), text)
 }
 
-// heeded verifies that the status or the log mentions a text.
-func (s *siege) heeded(text string) {
+// checkReported verifies that the status or the log mentions a text.
+func (s *attackTest) checkReported(text string) {
 	s.Helper()
 	if !s.reported(text) {
 		s.Errorf("neither status nor log mention %q", text)
 	}
 }
 
-// putDuplicates writes Services in which keys are there twice.
-func putDuplicates(s *siege) {
+// putDuplicates writes Services with duplicate keys.
+func putDuplicates(s *attackTest) {
 	s.Helper()
 	s.must(s.put("duplicate.json", []byte(`{"apiVersion":"v1","kind":"Service","metadata":{"name":"twice"},
 "spec":{"clusterIP":"172.30.9.9","clusterIP":"172.30.9.10","ports":[{"port":80,"port":81}],"ports":[{"port":82}]}}`)))
 	s.must(s.put("duplicate.yaml", []byte(`apiVersion: v1
 kind: Service
 kind: Service
-metadata: {name: again, name: "`+turnsIP+`"}
+metadata: {name: again, name: "`+changingIP+`"}
 spec: {clusterIP: 172.30.9.11, clusterIP: 172.30.9.12, ports: [{port: 80}], ports: [{port: 80}]}
 `)))
 }
 
-// putSparse writes a file of 4 GB that takes no space.
-func putSparse(s *siege) {
+// putSparse writes a sparse file of 4 GB.
+func putSparse(s *attackTest) {
 	s.Helper()
 	s.must(os.WriteFile(filepath.Join(s.dir, "hostile.yaml"), []byte("# "), 0o644))
 	s.must(os.Truncate(filepath.Join(s.dir, "hostile.yaml"), 4<<30))
 }
 
-// growSparse makes the file grow.
-func growSparse(ctx context.Context, s *siege) error {
+// growSparse extends the file repeatedly.
+func growSparse(ctx context.Context, s *attackTest) error {
 	var errs []error
 	for n := int64(1); ctx.Err() == nil; n++ {
 		errs = append(errs, os.Truncate(filepath.Join(s.dir, "hostile.yaml"), 4<<30+n))
@@ -96,7 +96,7 @@ func growSparse(ctx context.Context, s *siege) error {
 	return errors.Join(errs...)
 }
 
-// specialFiles puts into a folder what opens slowly, never, or without an end.
+// specialFiles creates files that open slowly or never, or never end.
 func specialFiles(dir string) error {
 	path := func(name string) string { return filepath.Join(dir, name) }
 	var errs []error
@@ -115,16 +115,16 @@ func specialFiles(dir string) error {
 	)...)
 }
 
-func putSpecialFiles(s *siege) {
+func putSpecialFiles(s *attackTest) {
 	s.Helper()
 	s.must(specialFiles(s.dir))
 }
 
-// churnSpecialFiles removes the special files and makes them again, and puts a
-// FIFO in place of a manifest that was read.
-func churnSpecialFiles(ctx context.Context, s *siege) error {
+// churnSpecialFiles removes and recreates the special files, and replaces a valid manifest with
+// a FIFO.
+func churnSpecialFiles(ctx context.Context, s *attackTest) error {
 	for ctx.Err() == nil {
-		s.evict()
+		s.removeHostile()
 		err := errors.Join(
 			s.put("was-good.json", harness.Manifest(service("was-good", "172.30.9.20", 0))),
 			unix.Mkfifo(filepath.Join(s.dir, ".fifo"), 0o644),
@@ -139,18 +139,18 @@ func churnSpecialFiles(ctx context.Context, s *siege) error {
 	return nil
 }
 
-// putConfig has the daemon follow a configuration file.
-func putConfig(s *siege) {
+// putConfig gives the daemon a configuration file.
+func putConfig(s *attackTest) {
 	s.Helper()
-	name := filepath.Join(s.folder(), "config.yaml")
+	name := filepath.Join(s.tempDir(), "config.yaml")
 	text := "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: " + s.plane.mode + "\n"
 	s.must(os.WriteFile(name, []byte(text), 0o644))
 	s.args = append(s.args, "--config="+name)
 }
 
-// replaceConfig puts a FIFO, an endless device and 1 GB in place of the
-// configuration.
-func replaceConfig(ctx context.Context, s *siege) error {
+// replaceConfig replaces the configuration with a FIFO, an endless device, a file of 1 GB, and
+// a valid configuration.
+func replaceConfig(ctx context.Context, s *attackTest) error {
 	_, name, _ := strings.Cut(s.args[len(s.args)-1], "=")
 	good, err := os.ReadFile(name)
 	if err != nil {
@@ -173,23 +173,23 @@ func replaceConfig(ctx context.Context, s *siege) error {
 	return nil
 }
 
-// followsConfig verifies that the last configuration is in force: NodePorts are
-// served on the second address of the node as well.
-func followsConfig(s *siege) {
+// checkConfig verifies that the last configuration is in effect: NodePorts are served on the
+// second address of the node as well.
+func checkConfig(s *attackTest) {
 	s.Helper()
-	s.eventually(giveUp, func() error {
-		if to := at("192.168.1.2", staysNodePort); !s.answers(s.lab.Outside, to, s.pods[0]) {
-			return fmt.Errorf("%s does not answer: the last configuration is not followed", to)
+	s.eventually(changeTimeout, func() error {
+		if to := at("192.168.1.2", fixedNodePort); !s.answers(s.lab.Outside, to, s.pods[0]) {
+			return fmt.Errorf("%s does not answer: the last configuration is not in effect", to)
 		}
 		return nil
 	})
 }
 
-// churnFiles writes and removes files as fast as it can.
-func churnFiles(ctx context.Context, s *siege) error {
+// churnFiles writes and removes files as fast as possible.
+func churnFiles(ctx context.Context, s *attackTest) error {
 	for n := 0; ctx.Err() == nil; n++ {
 		name := filepath.Join(s.dir, fmt.Sprintf("hostile-%d.yaml", n%40))
-		if err := os.WriteFile(name, harness.Manifest(service(fmt.Sprintf("goes-%d", n%40), fmt.Sprintf("172.30.8.%d", n%40), 0)), 0o644); err != nil {
+		if err := os.WriteFile(name, harness.Manifest(service(fmt.Sprintf("churn-%d", n%40), fmt.Sprintf("172.30.8.%d", n%40), 0)), 0o644); err != nil {
 			return err
 		}
 		gone := filepath.Join(s.dir, fmt.Sprintf("hostile-%d.yaml", (n+20)%40))
@@ -201,8 +201,8 @@ func churnFiles(ctx context.Context, s *siege) error {
 	return nil
 }
 
-// startsUnderChurn restarts the daemon again and again while files come and go.
-func startsUnderChurn(s *siege) {
+// restartUnderChurn restarts the daemon repeatedly while churnFiles runs.
+func restartUnderChurn(s *attackTest) {
 	s.Helper()
 	ctx, cancel := context.WithCancel(s.Context())
 	done := make(chan error, 1)
@@ -210,9 +210,9 @@ func startsUnderChurn(s *siege) {
 	for range 8 {
 		s.daemon.stop(syscall.SIGTERM)
 		s.launch()
-		s.turn()
+		s.change()
 	}
 	cancel()
 	s.must(<-done)
-	s.evict()
+	s.removeHostile()
 }

@@ -13,12 +13,12 @@ import (
 
 func TestMain(m *testing.M) {
 	if role := os.Getenv(roleVar); role != "" {
-		fmt.Fprintln(os.Stderr, play(role))
+		fmt.Fprintln(os.Stderr, runRole(role))
 		os.Exit(1)
 	}
 	harness.Main(m, func() error {
-		// Most attacks wait more than they work, so more of them than there are cores
-		// can run at a time.
+		// Most attacks mostly wait, so more of them than there are cores can run at
+		// the same time.
 		return flag.Set("test.parallel", "3")
 	})
 }

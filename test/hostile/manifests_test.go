@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-proxy/sluice/test/harness"
 )
 
-// manifests are odd manifest files. They do not depend on the plane.
+// manifests are malformed or expensive manifest files. They do not depend on the plane.
 func manifests() []attack {
 	var rows []attack
 	for _, f := range []struct {
@@ -45,7 +45,7 @@ func manifests() []attack {
 		rows = append(rows, attack{
 			name:   f.name,
 			limits: limits{cpu: f.cpu, change: 2 * time.Second},
-			during: func(ctx context.Context, s *siege) error {
+			during: func(ctx context.Context, s *attackTest) error {
 				err := s.put("hostile.yaml", f.text())
 				s.pause(ctx, time.Second)
 				return errors.Join(err, s.put("hostile.yaml", append(f.text(), "\n# again"...)))
@@ -53,16 +53,16 @@ func manifests() []attack {
 		})
 	}
 	return append(rows,
-		attack{name: "encodings and ends of documents", before: putEncodings, after: heedEncodings},
-		attack{name: "duplicate keys", before: putDuplicates, after: func(s *siege) { s.heeded("duplicate.json"); s.heeded("duplicate.yaml") }},
+		attack{name: "encodings and ends of documents", before: putEncodings, after: checkEncodings},
+		attack{name: "duplicate keys", before: putDuplicates, after: func(s *attackTest) { s.checkReported("duplicate.json"); s.checkReported("duplicate.yaml") }},
 		attack{name: "a file of 4 GB", before: putSparse, during: growSparse},
 		attack{name: "FIFOs, devices and broken links", before: putSpecialFiles, during: churnSpecialFiles},
-		attack{name: "a FIFO in place of the configuration", before: putConfig, during: replaceConfig, after: followsConfig},
-		attack{name: "files that come and go", limits: limits{cpu: 1}, during: churnFiles, after: startsUnderChurn},
+		attack{name: "a FIFO in place of the configuration", before: putConfig, during: replaceConfig, after: checkConfig},
+		attack{name: "files that are added and deleted", limits: limits{cpu: 1}, during: churnFiles, after: restartUnderChurn},
 	)
 }
 
-// aliasBomb is ten levels of ten aliases each, twice: as values and as Lists.
+// aliasBomb is ten levels of ten aliases each, in values and in Lists.
 func aliasBomb() []byte {
 	var b strings.Builder
 	b.WriteString("apiVersion: v1\nkind: List\na0: &a0 {kind: Service, apiVersion: v1}\n")
@@ -95,14 +95,14 @@ func hugeScalars() []byte {
 		"---\napiVersion: v1\nkind: Service\nmetadata: {name: huge-key}\nspec: {x" + long + ": 1, clusterIP: 172.30.9.3, ports: [{port: 1e400}]}\n")
 }
 
-// encoding is a file name and how two Services are written into that file, given
-// both as YAML and as JSON.
+// encoding is a file name, and a function that encodes two Services for that file, given as
+// YAML and as JSON.
 type encoding struct {
 	file   string
 	encode func(yaml, json []string) []byte
 }
 
-// encodings are the ways in which a file of several documents may be written.
+// encodings are ways to encode a file of several documents.
 func encodings() []encoding {
 	yamlWith := func(end, document string) func(y, _ []string) []byte {
 		return func(y, _ []string) []byte {
@@ -144,7 +144,7 @@ func encodedIPs(i int) [2]string {
 	return [2]string{fmt.Sprintf("172.30.10.%d", 2*i+1), fmt.Sprintf("172.30.10.%d", 2*i+2)}
 }
 
-func putEncodings(s *siege) {
+func putEncodings(s *attackTest) {
 	s.Helper()
 	for i, e := range encodings() {
 		var yaml, texts []string
@@ -154,7 +154,7 @@ func putEncodings(s *siege) {
 			s.must(err)
 			texts = append(texts, string(text))
 			yaml = append(yaml, fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata:\n  name: %s\nspec:\n  clusterIP: %s\n  ports:\n  - port: 80\n", service, ip))
-			// The endpoints are in a file that nobody doubts.
+			// The endpoints are in a valid file.
 			slice := harness.EndpointSlice(service, "IPv4", []object{{"port": 80}}, harness.PodAddr(0).String())
 			s.write(fmt.Sprintf("hostile-slice-%s.json", service), []object{slice})
 		}

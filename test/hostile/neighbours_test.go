@@ -19,17 +19,17 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// neighbours send packets for 127.0.0.0/8 while NodePorts are served there, and
+// neighbours are hosts that send packets for 127.0.0.0/8 while NodePorts are served there, and
 // while the daemon is killed, reconfigured, stopped and cleaned up.
 func neighbours() []attack {
 	return []attack{{
 		name: "packets of neighbours for 127.0.0.0/8", planes: mainPlanes,
 		limits: limits{cpu: 1},
 		flags:  []string{"--nodeport-addresses=localhost,192.168.0.0/16,2001:db8::/32"},
-		before: func(s *siege) { s.loopback() },
-		during: func(ctx context.Context, s *siege) error {
+		before: func(s *attackTest) { s.sendToLoopback() },
+		during: func(ctx context.Context, s *attackTest) error {
 			for ctx.Err() == nil {
-				if to := at("127.0.0.1", staysNodePort); !s.answers(s.lab.NodeA, to, s.pods[0]) {
+				if to := at("127.0.0.1", fixedNodePort); !s.answers(s.lab.NodeA, to, s.pods[0]) {
 					s.pause(ctx, 100*time.Millisecond)
 					if !s.answers(s.lab.NodeA, to, s.pods[0]) {
 						return fmt.Errorf("the node itself does not reach %s", to)
@@ -39,19 +39,19 @@ func neighbours() []attack {
 			}
 			return nil
 		},
-		after: changeLoopback,
+		after: restartWithLoopback,
 	}}
 }
 
-// changeLoopback ends the daemon in every way and starts it with and without
-// NodePorts on 127.0.0.1. The neighbours never stop.
-func changeLoopback(s *siege) {
+// restartWithLoopback stops the daemon in every way and starts it with and without NodePorts on
+// 127.0.0.1, while the neighbours keep sending.
+func restartWithLoopback(s *attackTest) {
 	s.Helper()
 	with := s.args
 	without := append(slices.Clip(s.args[:len(s.args)-1]), "--nodeport-addresses=primary")
 	for _, step := range []struct {
 		end  syscall.Signal
-		once string // then run to its end
+		once string // run once before the next start
 		args []string
 	}{
 		{syscall.SIGKILL, "", without},
@@ -63,14 +63,14 @@ func changeLoopback(s *siege) {
 		{syscall.SIGTERM, "", without},
 	} {
 		s.daemon.stop(step.end)
-		s.awaitIntrusions()
+		s.waitForRounds()
 		if step.once != "" {
-			s.ask(append(slices.Clip(with), step.once)...)
-			s.awaitIntrusions()
+			s.runSluice(append(slices.Clip(with), step.once)...)
+			s.waitForRounds()
 		}
 		s.args = step.args
 		s.launch()
-		s.turn()
+		s.change()
 	}
 	for _, stop := range s.stops {
 		stop()
@@ -82,14 +82,14 @@ func changeLoopback(s *siege) {
 		return err
 	}))
 	if got := strings.TrimSpace(string(value)); got != "0" {
-		s.Errorf("route_localnet is %s after the daemon ended without NodePorts on 127.0.0.1, want 0 as before", got)
+		s.Errorf("route_localnet is %s after the daemon stopped without NodePorts on 127.0.0.1, want the original 0", got)
 	}
 	s.launch()
-	s.turn()
+	s.change()
 }
 
-// arrivals counts what a neighbour should never have delivered, on the last hook
-// before sockets, except replies to connections of the node itself.
+// arrivals counts packets from neighbours on the last hook before sockets. Replies to
+// connections of the node are not counted as loopback.
 const arrivals = `table inet arrivals {
 	counter loopback { }
 	counter ordinary { }
@@ -101,9 +101,9 @@ const arrivals = `table inet arrivals {
 }
 `
 
-// loopback opens listeners on loopback addresses and has neighbours send to them
-// until the attack is over.
-func (s *siege) loopback() {
+// sendToLoopback opens listeners on loopback addresses and makes neighbours send to them until
+// the attack ends.
+func (s *attackTest) sendToLoopback() {
 	s.Helper()
 	node := s.lab.NodeA
 	node.Nft(arrivals)
@@ -119,11 +119,11 @@ func (s *siege) loopback() {
 		defer close(done)
 		for ctx.Err() == nil {
 			for _, from := range senders {
-				for _, packet := range intrusions() {
-					_ = unix.Sendto(from.fd, packet, 0, &from.to) // the counters tell
+				for _, packet := range loopbackPackets() {
+					_ = unix.Sendto(from.fd, packet, 0, &from.to) // checked by the counters
 				}
 			}
-			s.intrusions.Add(1)
+			s.rounds.Add(1)
 			s.pause(ctx, time.Millisecond)
 		}
 		for _, from := range senders {
@@ -142,20 +142,19 @@ func (s *siege) loopback() {
 		}
 		out := node.MustRun("nft", "list", "counters")
 		if strings.Count(out, "packets 0 ") != 1 || !strings.Contains(out, "counter loopback {\n\t\tpackets 0 ") {
-			s.Errorf("packets of neighbours for 127.0.0.0/8 arrived, or none of the others did:\n%s", out)
+			s.Errorf("packets of neighbours for 127.0.0.0/8 arrived, or their ordinary packets did not:\n%s", out)
 		}
 		node.MustRun("nft", "delete", "table", "inet", "arrivals")
 	}))
 }
 
-// awaitIntrusions returns when neighbours have sent all of their packets ten times
-// more.
-func (s *siege) awaitIntrusions() {
+// waitForRounds returns when neighbours have sent all packets ten more times.
+func (s *attackTest) waitForRounds() {
 	s.Helper()
-	want := s.intrusions.Load() + 10
-	s.eventually(giveUp, func() error {
-		if n := s.intrusions.Load(); n < want {
-			return fmt.Errorf("neighbours have sent packets %d times, want %d", n, want)
+	want := s.rounds.Load() + 10
+	s.eventually(changeTimeout, func() error {
+		if n := s.rounds.Load(); n < want {
+			return fmt.Errorf("neighbours have sent all packets %d times, want %d", n, want)
 		}
 		return nil
 	})
@@ -167,9 +166,9 @@ type sender struct {
 	to unix.SockaddrLinklayer
 }
 
-// sender opens a packet socket on a host, from an interface of it to one of node
-// A, given their names.
-func (s *siege) sender(from *lab.Host, out, in string) sender {
+// sender opens a packet socket on interface out of a host, for packets to interface in of
+// node A.
+func (s *attackTest) sender(from *lab.Host, out, in string) sender {
 	s.Helper()
 	made := sender{to: unix.SockaddrLinklayer{Protocol: unix.ETH_P_IP>>8 | unix.ETH_P_IP&0xff<<8, Halen: 6}}
 	s.must(s.lab.NodeA.Do(func() error {
@@ -190,9 +189,9 @@ func (s *siege) sender(from *lab.Host, out, in string) sender {
 	return made
 }
 
-// intrusions are datagrams and SYNs for loopback addresses, from an ordinary
-// address and from loopback addresses, and one datagram that may arrive.
-func intrusions() [][]byte {
+// loopbackPackets are datagrams and SYNs for loopback addresses, from ordinary and loopback
+// addresses, and one datagram to an ordinary address, which may arrive.
+func loopbackPackets() [][]byte {
 	packets := [][]byte{lab.Segment{Protocol: lab.UDP, Src: at("192.168.0.1", 4000), Dst: at(nodeAddr, 5353)}.Packet()}
 	for _, from := range []string{"192.168.0.1", "10.180.0.9", "127.0.0.1", "127.1.2.3"} {
 		src := netip.AddrPortFrom(netip.MustParseAddr(from), 4001)
@@ -200,7 +199,7 @@ func intrusions() [][]byte {
 			packets = append(packets,
 				lab.Segment{Protocol: lab.UDP, Src: src, Dst: at(to, 5353), Payload: []byte("in")}.Packet(),
 				lab.Segment{Protocol: lab.TCP, Src: src, Dst: at(to, 5354), Flags: lab.SYN}.Packet(),
-				lab.Segment{Protocol: lab.TCP, Src: src, Dst: at(to, staysNodePort), Flags: lab.SYN}.Packet(),
+				lab.Segment{Protocol: lab.TCP, Src: src, Dst: at(to, fixedNodePort), Flags: lab.SYN}.Packet(),
 			)
 		}
 	}

@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// claims are Services that ask for the same externalIP and port, the newest first
-// by name.
+// claims are Services with the same externalIP and port, ordered by name from the newest to the
+// oldest.
 func claims() []attack {
 	const many = 10_000
 	born := func(i int) time.Time {
@@ -26,14 +26,14 @@ func claims() []attack {
 	}
 	return []attack{{
 		name: "10,000 Services claim one address", planes: mainPlanes, alone: true,
-		lasts: 4 * time.Second, limits: limits{cpu: 1},
-		before: func(s *siege) {
+		duration: 4 * time.Second, limits: limits{cpu: 1},
+		before: func(s *attackTest) {
 			all := claimants(many, born)
 			s.write("hostile-newest.json", all[:1])
 			s.write("hostile.json", all[1:many-1])
 			s.write("hostile-oldest.json", all[many-1:])
 		},
-		during: func(ctx context.Context, s *siege) error {
+		during: func(ctx context.Context, s *attackTest) error {
 			oldest := filepath.Join(s.dir, "hostile-oldest.json") // its Service has the address
 			text, err := os.ReadFile(oldest)
 			err = errors.Join(err, os.Remove(oldest))
@@ -58,8 +58,8 @@ func claimants(n int, born func(i int) time.Time) []object {
 	return all
 }
 
-// largeServices are single Services that are written, compared and deleted
-// while others change.
+// largeServices are single large Services that are added, changed, compared and deleted while
+// others change.
 func largeServices() []attack {
 	var rows []attack
 	for _, large := range []struct {
@@ -80,7 +80,7 @@ func largeServices() []attack {
 		{"56,000 NodePorts", []plane{iptablesNFT}, func(generation int) []object {
 			all := ports(56_000-generation, 1)
 			for i := range all {
-				if port := 1024 + i; port != staysNodePort && port != 10256 {
+				if port := 1024 + i; port != fixedNodePort && port != 10256 {
 					all[i]["nodePort"] = port
 				}
 			}
@@ -95,13 +95,13 @@ func largeServices() []attack {
 	} {
 		rows = append(rows, attack{
 			name: "a Service of " + large.name, planes: large.planes, alone: true,
-			lasts: 4 * time.Second, limits: limits{cpu: 1},
-			during: func(ctx context.Context, s *siege) error {
+			duration: 4 * time.Second, limits: limits{cpu: 1},
+			during: func(ctx context.Context, s *attackTest) error {
 				err := s.put("hostile.json", harness.Manifest(large.build(0)))
 				s.pause(ctx, 1500*time.Millisecond)
 				err = errors.Join(err, s.put("hostile.json", harness.Manifest(large.build(1))))
 				s.pause(ctx, 500*time.Millisecond)
-				_, _ = s.ask("diff") // a comparison; its answer does not matter yet
+				_, _ = s.runSluice("diff") // the comparison must cost little; its result is not checked
 				return errors.Join(err, s.put("hostile.json", harness.Manifest(service("other", "172.30.9.1", 0))))
 			},
 		})
@@ -109,7 +109,7 @@ func largeServices() []attack {
 	return rows
 }
 
-// ports are n ports from the first on, with names.
+// ports are n named ports beginning with first.
 func ports(n, first int) []object {
 	all := make([]object, 0, n)
 	for i := range n {
@@ -118,8 +118,8 @@ func ports(n, first int) []object {
 	return all
 }
 
-// withEndpoints is Service "large" with n endpoints that do not answer, for each
-// of its ports, in slices of 1,000.
+// withEndpoints is Service large with n endpoints for each of its ports, in slices of 1,000. No
+// pod has their addresses.
 func withEndpoints(spec object, n int) []object {
 	own := spec["ports"].([]object)
 	backends := make([]object, 0, len(own))
@@ -141,22 +141,22 @@ func withEndpoints(spec object, n int) []object {
 	return all
 }
 
-// oddObjects are values that nobody expects.
+// oddObjects are objects with unusual values.
 func oddObjects() []attack {
 	return []attack{
 		{
 			name: "Services at addresses of the node", planes: mainPlanes,
 			before: serveOnNode,
-			during: func(ctx context.Context, s *siege) error {
+			during: func(ctx context.Context, s *attackTest) error {
 				s.pause(ctx, 300*time.Millisecond)
 				return s.put("hostile.json", harness.Manifest(nodeClaims()))
 			},
 		},
 		{
-			// Mode iptables refuses in table filter, after translation, and so cuts the
-			// pods off, as kube-proxy does: docs/security.md.
+			// Mode iptables rejects in table filter, after DNAT, and therefore also blocks
+			// the pods, like kube-proxy: docs/security.md.
 			name: "Services at addresses of pods", planes: []plane{nftables},
-			before: func(s *siege) {
+			before: func(s *attackTest) {
 				var all []object
 				for i := range s.pods {
 					ip := harness.PodAddr(i).String()
@@ -165,29 +165,29 @@ func oddObjects() []attack {
 						harness.Service(fmt.Sprintf("cluster-ip-%d", i), object{"clusterIP": ip, "ports": []object{{"port": 80}}}),
 						harness.Service(fmt.Sprintf("external-ip-%d", i), spec))
 				}
-				s.write("hostile.json", all) // without endpoints: they refuse
+				s.write("hostile.json", all) // without endpoints, so that they are rejected
 			},
 		},
 		{
-			name: "odd values in every field", planes: mainPlanes, lasts: 3 * time.Second, limits: limits{cpu: 1, log: 3 << 20},
-			before: func(s *siege) { s.write("hostile-0.json", oddValues(0)) },
-			during: func(ctx context.Context, s *siege) error {
+			name: "odd values in every field", planes: mainPlanes, duration: 3 * time.Second, limits: limits{cpu: 1, log: 3 << 20},
+			before: func(s *attackTest) { s.write("hostile-0.json", oddValues(0)) },
+			during: func(ctx context.Context, s *attackTest) error {
 				s.pause(ctx, time.Second)
 				return s.put("hostile-1.json", harness.Manifest(oddValues(1)))
 			},
 		},
 		{
-			name: "source ranges", planes: mainPlanes, alone: true, lasts: 3 * time.Second, limits: limits{cpu: 1},
-			during: func(_ context.Context, s *siege) error {
+			name: "source ranges", planes: mainPlanes, alone: true, duration: 3 * time.Second, limits: limits{cpu: 1},
+			during: func(_ context.Context, s *attackTest) error {
 				return s.put("hostile.json", harness.Manifest(oddRanges()))
 			},
-			after: rangesHold,
+			after: checkRanges,
 		},
 	}
 }
 
-// serveOnNode opens the node's own listeners, and checks them from then on.
-func serveOnNode(s *siege) {
+// serveOnNode opens listeners of the node, and checks them after each change.
+func serveOnNode(s *attackTest) {
 	s.Helper()
 	listeners := []netip.AddrPort{at(nodeAddr, 2222), at("192.168.1.2", 2222), at("2001:db8::1", 2222)}
 	server := s.lab.NodeA.Serve(lab.TCP, 2222)
@@ -195,15 +195,15 @@ func serveOnNode(s *siege) {
 		s.Helper()
 		for _, to := range listeners {
 			if r := s.lab.Outside.Try(lab.Probe{Protocol: lab.TCP, To: to}); r.Outcome != lab.Answered {
-				s.fault(fmt.Sprintf("%s, where the node itself listens", to), r)
+				s.recordFault(fmt.Sprintf("connection to %s, a listener of the node", to), r)
 			}
 		}
 	})
 	s.stops = append(s.stops, server.Close)
 }
 
-// nodeClaims are Services that ask for addresses of the node in every way, and
-// for the port of the health server.
+// nodeClaims are Services with addresses of the node in every field, and with the port of the
+// health server.
 func nodeClaims() []object {
 	both := []string{nodeAddr, "192.168.1.2", "2001:db8::1"}
 	own := []object{{"port": 9999}}
@@ -227,8 +227,8 @@ func nodeClaims() []object {
 	)
 }
 
-// oddWords are put where addresses, names, ports and ranges are expected.
-func oddWords() []any {
+// oddFieldValues are put where addresses, names, ports and ranges are expected.
+func oddFieldValues() []any {
 	return []any{
 		"", " ", "::ffff:192.168.0.2", "::ffff:172.30.0.80", "fe80::1%eth0", "fe80::1%25lo", "::", "0.0.0.0", "255.255.255.255",
 		"224.0.0.1", "ff02::1", "127.0.0.1", "127.255.255.254", "::1", "172.030.000.080", "172.30.0.0x50", "172.30.80", "2886598736",
@@ -242,11 +242,11 @@ func oddWords() []any {
 	}
 }
 
-// oddValues are Services and slices of which each has one odd value. Odd in a
-// second generation is what is right in the first.
+// oddValues are Services and slices with one odd value each. The names differ by generation, so
+// that a second generation replaces nothing.
 func oddValues(generation int) []object {
 	var all []object
-	for i, word := range oddWords() {
+	for i, odd := range oddFieldValues() {
 		for _, field := range []string{
 			"clusterIP", "clusterIPs.0", "externalIPs.0", "loadBalancerIP", "loadBalancerSourceRanges.0", "ipFamilies.0",
 			"type", "sessionAffinity", "internalTrafficPolicy", "externalTrafficPolicy", "trafficDistribution", "healthCheckNodePort",
@@ -263,7 +263,7 @@ func oddValues(generation int) []object {
 			if top, _, _ := strings.Cut(field, "."); !slices.Contains([]string{"metadata", "status", "apiVersion"}, top) {
 				root = o["spec"].(object)
 			}
-			set(root, strings.Split(field, "."), word)
+			set(root, strings.Split(field, "."), odd)
 			all = append(all, o)
 		}
 		for _, field := range []string{
@@ -272,15 +272,15 @@ func oddValues(generation int) []object {
 		} {
 			o := harness.EndpointSlice(fmt.Sprintf("odd-%d-%d", generation, i), "IPv4", []object{{"port": 80}}, "10.180.9.9")
 			o["metadata"].(object)["name"] = fmt.Sprintf("odd-slice-%d-%d", generation, len(all))
-			set(o, strings.Split(field, "."), word)
+			set(o, strings.Split(field, "."), odd)
 			all = append(all, o)
 		}
 	}
 	return all
 }
 
-// set puts a value into nested maps and lists, which it makes where there are
-// none; "0" is the first element of a list.
+// set sets a value in nested maps and lists, which it creates if needed; "0" is the first
+// element of a list.
 func set(in object, path []string, value any) {
 	key := path[0]
 	switch {
@@ -308,8 +308,8 @@ func set(in object, path []string, value any) {
 // The addresses of the Services of oddRanges.
 const rangedIP, openIP, garbledIP, crowdedIP = "198.51.100.10", "198.51.100.11", "198.51.100.12", "198.51.100.13"
 
-// oddRanges are LoadBalancers with 10,000 source ranges, which is more than a plane
-// programs, with 2,000, with those of everybody, and with none that can be read.
+// oddRanges are LoadBalancers with 10,000 source ranges, which is more than a plane programs,
+// with 2,000, with ranges that admit all clients, and with malformed ones.
 func oddRanges() []object {
 	tooMany := make([]string, 0, 10_000)
 	for i := range cap(tooMany) {
@@ -330,12 +330,11 @@ func oddRanges() []object {
 	return all
 }
 
-// rangesHold verifies who may connect and who may not. Where no range can be read
-// all may, as with kube-proxy.
-func rangesHold(s *siege) {
+// checkRanges verifies which clients the source ranges admit.
+func checkRanges(s *attackTest) {
 	s.Helper()
 	s.write("hostile.json", oddRanges())
-	s.eventually(giveUp, func() error {
+	s.eventually(changeTimeout, func() error {
 		for _, ip := range []string{rangedIP, openIP, garbledIP} {
 			if !s.answers(s.lab.Outside, at(ip, 80), s.pods[0]) {
 				return fmt.Errorf("%s does not answer a client in its source ranges", ip)
@@ -346,5 +345,5 @@ func rangesHold(s *siege) {
 	if r := s.lab.Blocked.Try(lab.Probe{Protocol: lab.TCP, To: at(rangedIP, 80), Timeout: lab.Soon}); r.Outcome == lab.Answered {
 		s.Errorf("%s answers a client outside of its source ranges", rangedIP)
 	}
-	s.evict()
+	s.removeHostile()
 }

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// AddAddr gives the host another address, which all others reach, until the test
-// ends or DelAddr takes it.
+// AddAddr adds an address to the host, which all others can reach, until the test ends or
+// DelAddr removes it.
 func (h *Host) AddAddr(a netip.Addr) {
 	h.t.Helper()
 	h.world.mu.Lock()
@@ -23,7 +23,7 @@ func (h *Host) AddAddr(a netip.Addr) {
 	h.t.Cleanup(func() {
 		h.world.mu.Lock()
 		defer h.world.mu.Unlock()
-		_ = h.delAddr(a) // taken already: fine
+		_ = h.delAddr(a) // an error means that it has been removed
 	})
 }
 
@@ -33,7 +33,7 @@ func (h *Host) addAddr(a netip.Addr) error {
 		return err
 	}
 	if h.node == nil {
-		return errors.Join(h.assign(link, alone(a)), h.announce(a))
+		return errors.Join(h.assign(link, hostPrefix(a)), h.addOutsideRoute(a))
 	}
 	side, err := h.node.link(h.podSide())
 	if err != nil {
@@ -42,7 +42,7 @@ func (h *Host) addAddr(a netip.Addr) error {
 	return h.world.addPodAddr(h.machine, a, [2]netlink.Link{side, link})
 }
 
-// DelAddr takes an address away from the host, also one it was made with.
+// DelAddr removes any address from the host.
 func (h *Host) DelAddr(a netip.Addr) {
 	h.t.Helper()
 	h.world.mu.Lock()
@@ -57,7 +57,7 @@ func (h *Host) delAddr(a netip.Addr) error {
 	if err != nil {
 		return err
 	}
-	p := alone(a)
+	p := hostPrefix(a)
 	if h.node == nil && a == h.Addr(a) && !h.outside {
 		p = subnet(a)
 		if link, err = h.link(uplink); err != nil {
@@ -70,7 +70,7 @@ func (h *Host) delAddr(a netip.Addr) error {
 	return nil
 }
 
-// ownLink is the interface that further addresses of the host are on.
+// ownLink returns the interface for additional addresses of the host.
 func (h *Host) ownLink() string {
 	switch {
 	case h.outside:
@@ -81,9 +81,9 @@ func (h *Host) ownLink() string {
 	return uplink
 }
 
-// announce routes an address of a node to it, on the outside.
-func (h *Host) announce(a netip.Addr) error {
-	next := h.reachedAt(a)
+// addOutsideRoute adds a route for an address of a node to the outside host.
+func (h *Host) addOutsideRoute(a netip.Addr) error {
+	next := h.lanAddr(a)
 	if h.outside || a == next {
 		return nil
 	}
@@ -92,11 +92,11 @@ func (h *Host) announce(a netip.Addr) error {
 	if err != nil {
 		return err
 	}
-	return outside.via(br, alone(a), next)
+	return outside.addRoute(br, hostPrefix(a), next)
 }
 
-// AddLink gives a node another interface that leads nowhere, with addresses that
-// the outside reaches, until the test ends or DelLink takes it.
+// AddLink adds an interface without a peer to a node, with addresses that the outside can reach,
+// until the test ends or DelLink removes it.
 func (h *Host) AddLink(name string, addrs ...netip.Addr) {
 	h.t.Helper()
 	h.world.mu.Lock()
@@ -104,11 +104,11 @@ func (h *Host) AddLink(name string, addrs ...netip.Addr) {
 	if err := h.addLink(name, addrs); err != nil {
 		h.t.Fatalf("add interface %s to %s: %v", name, h.name, err)
 	}
-	h.t.Cleanup(func() { _ = h.delLink(name) }) // taken already: fine
+	h.t.Cleanup(func() { _ = h.delLink(name) }) // an error means that it has been removed
 }
 
-// addLink makes a veth pair with both ends here: not every kernel has the dummy
-// device, and this one has a carrier.
+// addLink creates a veth pair with both ends on the host: not every kernel has the dummy device,
+// and a veth has a carrier.
 func (h *Host) addLink(name string, addrs []netip.Addr) error {
 	veth := &netlink.Veth{
 		LinkAttrs: netlink.LinkAttrs{Name: name, HardwareAddr: h.world.mac()},
@@ -125,14 +125,14 @@ func (h *Host) addLink(name string, addrs []netip.Addr) error {
 		return err
 	}
 	for _, a := range addrs {
-		if err := errors.Join(h.assign(veth, alone(a)), h.announce(a)); err != nil {
+		if err := errors.Join(h.assign(veth, hostPrefix(a)), h.addOutsideRoute(a)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// DelLink takes an interface away from the host.
+// DelLink deletes an interface of the host.
 func (h *Host) DelLink(name string) {
 	h.t.Helper()
 	if err := h.delLink(name); err != nil {
@@ -151,8 +151,8 @@ func (h *Host) delLink(name string) error {
 	return nil
 }
 
-// Interface is the name of the interface on the node that leads to a pod, and of
-// a node the one that leads to the others.
+// Interface returns the name of a node's interface to the LAN, or, for a pod, of the interface on
+// its node.
 func (h *Host) Interface() string {
 	if h.node != nil {
 		return h.inner
@@ -160,7 +160,7 @@ func (h *Host) Interface() string {
 	return h.lanLink()
 }
 
-// lanLink is the machine's interface to all others.
+// lanLink returns the machine's interface to the LAN.
 func (m *machine) lanLink() string {
 	if m.outside {
 		return lan
@@ -168,8 +168,7 @@ func (m *machine) lanLink() string {
 	return uplink
 }
 
-// podSide is the interface of the node that has the pod's route and is its
-// gateway.
+// podSide returns the interface of the node that has the route to the pod and is its gateway.
 func (m *machine) podSide() string {
 	if b := m.world.options.Bridge; b != "" {
 		return b
@@ -177,8 +176,8 @@ func (m *machine) podSide() string {
 	return m.inner
 }
 
-// Sysctl sets a kernel parameter in the host's namespace; the path is below
-// /proc/sys: "net/netfilter/nf_conntrack_udp_timeout".
+// Sysctl sets a kernel parameter in the host's namespace, given by its path below /proc/sys, such
+// as "net/netfilter/nf_conntrack_udp_timeout".
 func (h *Host) Sysctl(path, value string) {
 	h.t.Helper()
 	if err := h.do(func() error { return writeSysctl(path, value) }); err != nil {
@@ -186,13 +185,12 @@ func (h *Host) Sysctl(path, value string) {
 	}
 }
 
-// Route has the host send what goes to p to the address next; it replaces a
-// route there was.
+// Route adds or replaces the host's route to p, with next hop next.
 func (h *Host) Route(p netip.Prefix, next netip.Addr) {
 	h.t.Helper()
 	link, err := h.link(h.lanLink())
 	if err == nil {
-		err = h.via(link, p, next)
+		err = h.addRoute(link, p, next)
 	}
 	if err != nil {
 		h.t.Fatalf("%v", err)

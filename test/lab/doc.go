@@ -1,5 +1,5 @@
-// Package lab builds a little cluster in network namespaces, for tests that send
-// real packets: nodes, pods behind a veth, and an outside host, in IPv4 and IPv6.
+// Package lab builds a small cluster in network namespaces, for tests with real packets:
+// nodes, pods behind veths, and an outside host, with IPv4 and IPv6.
 //
 //	outside 203.0.113.2 ------ br0 192.168.0.1
 //	                            |            |
@@ -7,17 +7,17 @@
 //	      |          |                               |
 //	pod 10.180.0.1  pod 10.180.0.2           pod 10.180.1.1
 //
-// Node A is the node under test: the outside and node B send everything they
-// have no better route for (service addresses, VIPs) to it. What it does not
-// take itself it sends to the outside, where a Tap sees it and nobody answers.
-// Pods of other nodes talk with the outside through node A too, so it can
-// translate for them without masquerading. It cannot do that where the answer
-// does not pass it: a client on node B needs a backend elsewhere, or masquerade.
+// Node A is the node under test: it is the default route of the outside host and node B,
+// so it receives packets for Service addresses and VIPs. Packets that it does not handle
+// go to the outside host, where a Tap captures them and nothing answers. The pods of
+// other nodes also reach the outside host through node A, which can therefore translate
+// their connections without masquerading. It cannot do so if replies bypass it: a client
+// on node B needs a backend on another node, or masquerading.
 //
-// A test binary calls Main from TestMain, which runs it again in fresh
-// namespaces (also a user namespace when it is not root); the machine's own
-// network is never touched. Namespaces are held by file descriptors of the
-// process alone, so they go when it goes, however it ends.
+// A test binary calls Main from TestMain, which runs it again in new namespaces,
+// including a user namespace if it is not root. The network of the machine is never
+// changed. Only file descriptors of the process refer to the namespaces, so they end
+// with it, even if it is killed.
 //
 //	func TestMain(m *testing.M) { lab.Main(m) }
 //
@@ -27,6 +27,6 @@
 //		web.Serve(lab.TCP, 80)
 //		client := l.Pod(l.NodeA, "10.180.0.2", "fd00:10:180::2")
 //		r := client.Dial(lab.TCP, netip.MustParseAddrPort("172.30.0.41:80"))
-//		// r.Outcome, r.Backend (who answered), r.Source (whom it saw)
+//		// r.Outcome, r.Backend (which answered), r.Source (client address that it saw)
 //	}
 package lab

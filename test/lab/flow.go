@@ -13,24 +13,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Flow is a connection, or for UDP a client that keeps its source port. It is
-// used by one goroutine.
+// Flow is a connection, or for UDP a client with a fixed source port. It is not safe for
+// concurrent use.
 type Flow struct {
 	probe  Probe
 	socket *socket
 	hello  Result
-	assoc  *association // of SCTP
+	assoc  *association // for SCTP
 }
 
-// Open connects and keeps the connection. For UDP nothing is sent yet. The flow
-// is nil when there is none; the result says why.
+// Open connects and keeps the connection open. For UDP it sends nothing. On failure the flow is
+// nil and the result has the reason.
 func (h *Host) Open(p Probe) (*Flow, Result) {
 	start := time.Now()
 	if p.Timeout == 0 {
 		p.Timeout = h.world.options.Timeout
 	}
 	f, err := h.connect(p)
-	r := judge(err)
+	r := outcomeOf(err)
 	if f != nil {
 		r = f.hello
 		r.Local, r.Connected = f.socket.local, f.socket.took
@@ -46,15 +46,15 @@ func (h *Host) connect(p Probe) (*Flow, error) {
 		return nil, err
 	}
 	f := &Flow{probe: p, socket: s}
-	if err := f.greet(deadline); err != nil {
+	if err := f.handshake(deadline); err != nil {
 		s.close()
 		return nil, err
 	}
 	return f, nil
 }
 
-// begin connects a socket, from a fresh port unless the probe names one. Ports
-// that others have are left to them.
+// begin connects a socket, from a fresh port unless the probe has one. It skips ports that are in
+// use.
 func (h *Host) begin(p Probe, deadline time.Time) (*socket, error) {
 	from, anyPort := p.From, p.From.Port() == 0 && p.Protocol != Echo
 	for {
@@ -75,18 +75,18 @@ func (h *Host) begin(p Probe, deadline time.Time) (*socket, error) {
 	}
 }
 
-// greet learns who is at the other end, where the protocol has a beginning.
-func (f *Flow) greet(deadline time.Time) error {
+// handshake identifies the server, for protocols with a handshake.
+func (f *Flow) handshake(deadline time.Time) error {
 	switch f.probe.Protocol {
 	case TCP:
-		return f.greetTCP(deadline)
+		return f.handshakeTCP(deadline)
 	case SCTP:
-		return f.greetSCTP(deadline)
+		return f.handshakeSCTP(deadline)
 	}
 	return nil
 }
 
-func (f *Flow) greetTCP(deadline time.Time) error {
+func (f *Flow) handshakeTCP(deadline time.Time) error {
 	var line []byte
 	b := make([]byte, 256)
 	for {
@@ -105,13 +105,13 @@ func (f *Flow) greetTCP(deadline time.Time) error {
 	}
 }
 
-// Ask sends something and waits for the answer, for as long as the probe's
-// Timeout. Without a payload it sends a few bytes of its own.
+// Ask sends a payload and waits for the answer, for at most the probe's Timeout. Without a payload
+// it sends a few bytes.
 func (f *Flow) Ask(payload []byte) Result {
 	return f.AskWithin(payload, f.probe.Timeout)
 }
 
-// AskWithin is Ask with a timeout of its own.
+// AskWithin is Ask with another timeout.
 func (f *Flow) AskWithin(payload []byte, timeout time.Duration) Result {
 	start := time.Now()
 	deadline := start.Add(timeout)
@@ -128,19 +128,19 @@ func (f *Flow) AskWithin(payload []byte, timeout time.Duration) Result {
 		r, err = f.askUDP(payload, deadline)
 	}
 	if err != nil {
-		r = judge(fmt.Errorf("ask %s: %w", f.probe.To, err))
+		r = outcomeOf(fmt.Errorf("ask %s: %w", f.probe.To, err))
 	}
 	r.Local, r.Took = f.socket.local, time.Since(start)
 	return r
 }
 
-// Probe is what the flow was opened with.
+// Probe returns the probe with which the flow was opened.
 func (f *Flow) Probe() Probe { return f.probe }
 
 // Close ends the flow.
 func (f *Flow) Close() { f.socket.close() }
 
-// nonce marks a message, so that a late answer to another is not taken for its.
+// nonce makes a message unique, so that a late answer to an earlier one is not mistaken for its.
 func nonce(payload []byte) []byte {
 	return append(fmt.Appendf(nil, "%016x", rand.Uint64()), payload...)
 }
@@ -148,7 +148,7 @@ func nonce(payload []byte) []byte {
 func (f *Flow) askTCP(payload []byte, deadline time.Time) (Result, error) {
 	message := nonce(payload)
 	written := make(chan error, 1)
-	if len(message) > 1<<14 { // both directions at once, or full buffers stop both ends
+	if len(message) > 1<<14 { // send and receive concurrently, because full buffers would block both ends
 		go func() { written <- f.socket.write(message, deadline) }()
 	} else {
 		written <- f.socket.write(message, deadline)
@@ -212,9 +212,8 @@ func (f *Flow) askPing(payload []byte, deadline time.Time) (Result, error) {
 	}
 }
 
-// freshPort is a source port that no client of this machine had before. A
-// translating node remembers those without a connection to end for a while, and
-// would take a new client for an old one.
+// freshPort returns a source port that no client of this machine has used. For connectionless
+// protocols conntrack keeps entries for some time, and would match a new client to an old entry.
 func (m *machine) freshPort() uint16 {
 	const between = endOfNodePorts - firstNodePort
 	port := firstClientPort + m.clients.Add(1)%(endOfClientPorts-firstClientPort-between)

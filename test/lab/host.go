@@ -16,46 +16,46 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The source ports of clients: from the first on, but for those of NodePorts.
+// The range of client source ports, without the range of NodePorts.
 const (
 	firstClientPort, endOfClientPorts = 10000, 60000
 	firstNodePort, endOfNodePorts     = 30000, 32768
 )
 
-// machine is one network namespace and what runs in it.
+// machine is a network namespace with its servers and processes.
 type machine struct {
 	*namespace
 	name    string
-	world   *world
-	outside bool     // it is several hosts
+	world   *topology
+	outside bool     // several Hosts share the machine
 	node    *machine // of a pod
 	inner   string   // of a pod: its interface on the node
 
-	addrs4, addrs6 netip.Addr // of a node: how others reach it
+	addrs4, addrs6 netip.Addr // of a node: primary addresses
 
-	clients atomic.Uint32 // how many had a port from freshPort
+	clients atomic.Uint32 // number of ports that freshPort has returned
 
 	mu      sync.Mutex
-	closers []func()              // what runs here, to be ended before the namespace
+	closers []func()              // called before the namespace is closed
 	sctp    map[string]*sctpStack // by family
 	closed  bool
 }
 
-// Host is a machine in the lab, seen from one test: a node, a pod, or an
-// address of the outside.
+// Host is a machine of the lab as used by one test: a node, a pod, or an address of the outside
+// host.
 type Host struct {
 	*machine
 	t     T
 	addrs []netip.Addr
 }
 
-// For is the same host on behalf of another test.
+// For returns the same host for another test.
 func (h *Host) For(t T) *Host { return &Host{machine: h.machine, t: t, addrs: h.addrs} }
 
-// Name says which host it is, for messages.
+// Name returns the name of the host.
 func (h *Host) Name() string { return h.name }
 
-// Addr is the first address of the family of like.
+// Addr returns the first address of the same family as like.
 func (h *Host) Addr(like netip.Addr) netip.Addr {
 	for _, a := range h.addrs {
 		if a.Is4() == like.Is4() {
@@ -65,29 +65,28 @@ func (h *Host) Addr(like netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// Addr4 is the first IPv4 address.
+// Addr4 returns the first IPv4 address.
 func (h *Host) Addr4() netip.Addr { return h.Addr(netip.IPv4Unspecified()) }
 
-// Addr6 is the first IPv6 address.
+// Addr6 returns the first IPv6 address.
 func (h *Host) Addr6() netip.Addr { return h.Addr(netip.IPv6Unspecified()) }
 
-// Addrs are the addresses the host was made with.
+// Addrs returns the addresses with which the host was created.
 func (h *Host) Addrs() []netip.Addr { return h.addrs }
 
-// NetNSFD is a descriptor of the host's network namespace, valid until the host
-// goes. It is what nftables.WithNetNSFd and the like want.
+// NetNSFD returns a descriptor of the host's network namespace, valid until the host is removed.
+// Libraries take it in options such as nftables.WithNetNSFd.
 func (h *Host) NetNSFD() int { return h.fd }
 
-// NetNSPath names the host's network namespace in a way that works in this
-// process and its children.
+// NetNSPath returns a path of the host's network namespace that is valid in this process and its
+// children.
 func (h *Host) NetNSPath() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), h.fd) }
 
 // Do runs f on a thread in the host's namespace. Sockets that f opens and
 // processes that it starts stay there; goroutines that it starts do not.
 func (h *Host) Do(f func() error) error { return h.do(f) }
 
-// Run runs a program in the host's namespace and returns what it printed. Input
-// is the program's standard input.
+// Run runs a program in the host's namespace and returns its output. Input is its standard input.
 func (h *Host) Run(input string, argv ...string) (string, error) {
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Stdin = strings.NewReader(input)
@@ -104,7 +103,7 @@ func (h *Host) Run(input string, argv ...string) (string, error) {
 	return string(out), nil
 }
 
-// MustRun is Run without input, and ends the test on an error.
+// MustRun is Run without input, and fails the test on an error.
 func (h *Host) MustRun(argv ...string) string {
 	h.t.Helper()
 	out, err := h.Run("", argv...)
@@ -122,15 +121,15 @@ func (h *Host) Nft(rules string) {
 	}
 }
 
-// HintIptables makes kubelet's hint chain on a host, by which proxies choose this
-// variant ("nft" or "legacy") of the iptables programs.
+// HintIptables creates kubelet's hint chain on a host, by which proxies choose this variant ("nft"
+// or "legacy") of iptables.
 func HintIptables(h *Host, variant string) error {
 	_, err := h.Run("*mangle\n:KUBE-IPTABLES-HINT - [0:0]\nCOMMIT\n", "iptables-"+variant+"-restore", "--noflush")
 	return err
 }
 
-// Start starts a program in the host's namespace; it dies with the test. Wait
-// returns what cmd.Wait does.
+// Start starts a program in the host's namespace and kills it when the test ends. Wait returns the
+// result of cmd.Wait.
 func (h *Host) Start(cmd *exec.Cmd) (wait func() error, err error) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
@@ -140,7 +139,7 @@ func (h *Host) Start(cmd *exec.Cmd) (wait func() error, err error) {
 	ended, over := context.WithCancel(context.Background())
 	go func() {
 		defer over()
-		_ = h.do(func() error { // the program dies with the thread that started it: stay
+		_ = h.do(func() error { // keep the thread: the program is killed when the thread that started it ends
 			err := cmd.Start()
 			started <- err
 			if err == nil {
@@ -153,13 +152,13 @@ func (h *Host) Start(cmd *exec.Cmd) (wait func() error, err error) {
 		return nil, fmt.Errorf("start %s on %s: %w", cmd.Path, h.name, err)
 	}
 	h.onClose(func() {
-		_ = cmd.Process.Kill() // ended already: fine
+		_ = cmd.Process.Kill() // an error means that it has ended
 		<-ended.Done()
 	})
 	return sync.OnceValue(func() error { return <-done }), nil
 }
 
-// onClose has f called before the test or the machine ends, whichever is first.
+// onClose registers f to be called before the test or the machine ends, whichever is first.
 func (h *Host) onClose(f func()) {
 	once := sync.OnceFunc(f)
 	h.t.Cleanup(once)
@@ -168,8 +167,8 @@ func (h *Host) onClose(f func()) {
 	h.closers = append(h.closers, once)
 }
 
-// shut ends everything on the machine.
-func (m *machine) shut() {
+// closeAll closes everything on the machine, and its namespace.
+func (m *machine) closeAll() {
 	m.mu.Lock()
 	closers, closed := m.closers, m.closed
 	m.closers, m.closed = nil, true

@@ -17,7 +17,7 @@ import (
 )
 
 func TestNetlinkOpensInTheNamespace(t *testing.T) {
-	s := build(t, Options{})
+	s := newTestLab(t, Options{})
 	c, err := nftables.New(nftables.WithNetNSFd(s.NodeA.NetNSFD()))
 	if err != nil {
 		t.Fatal(err)
@@ -34,7 +34,7 @@ func TestNetlinkOpensInTheNamespace(t *testing.T) {
 }
 
 func TestNamespaceHasAPath(t *testing.T) {
-	s := build(t, Options{})
+	s := newTestLab(t, Options{})
 	out, err := exec.Command("nsenter", "--net="+s.near.NetNSPath(), "ip", "-o", "addr").CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "10.180.0.1/32") {
 		t.Errorf("through the path: %v\n%s", err, out)
@@ -42,19 +42,19 @@ func TestNamespaceHasAPath(t *testing.T) {
 }
 
 func TestDoStaysAndComesBack(t *testing.T) {
-	s := build(t, Options{})
-	home := own(t)
+	s := newTestLab(t, Options{})
+	home := ownNamespace(t)
 	sentinel := errors.New("inner")
 	err := s.near.Do(func() error {
-		outer := own(t)
+		outer := ownNamespace(t)
 		err := s.far.Do(func() error {
-			if own(t) == outer || own(t) == home {
+			if ownNamespace(t) == outer || ownNamespace(t) == home {
 				t.Error("nested Do did not change the namespace")
 			}
 			return sentinel
 		})
-		if own(t) != outer || outer == home {
-			t.Errorf("after a nested Do: %s, before %s, at home %s", own(t), outer, home)
+		if ownNamespace(t) != outer || outer == home {
+			t.Errorf("after a nested Do: %s, before %s, at home %s", ownNamespace(t), outer, home)
 		}
 		return err
 	})
@@ -65,12 +65,12 @@ func TestDoStaysAndComesBack(t *testing.T) {
 		defer func() { _ = recover() }()
 		_ = s.near.Do(func() error { panic("inside") })
 	}()
-	if own(t) != home {
-		t.Errorf("now in %s, was in %s", own(t), home)
+	if ownNamespace(t) != home {
+		t.Errorf("now in %s, was in %s", ownNamespace(t), home)
 	}
 }
 
-func own(t *testing.T) string {
+func ownNamespace(t *testing.T) string {
 	t.Helper()
 	name, err := os.Readlink(threadNamespace)
 	if err != nil {
@@ -79,22 +79,21 @@ func own(t *testing.T) string {
 	return name
 }
 
-// Threads that the runtime adds while others are in a namespace must not be
-// born there.
-func TestGoroutinesStayHome(t *testing.T) {
-	s := build(t, Options{})
-	home := own(t)
+// Threads that the runtime creates while others are in a namespace must not start there.
+func TestGoroutinesStayInTheOriginalNamespace(t *testing.T) {
+	s := newTestLab(t, Options{})
+	home := ownNamespace(t)
 	var wait sync.WaitGroup
 	for range 200 {
 		wait.Go(func() {
 			_ = s.near.Do(func() error { _, err := net.Interfaces(); return err })
-			if got := own(t); got != home {
+			if got := ownNamespace(t); got != home {
 				t.Errorf("a goroutine is in %s, home is %s", got, home)
 			}
 		})
 		wait.Go(func() {
-			if got := own(t); got != home {
-				t.Errorf("a goroutine was born in %s, home is %s", got, home)
+			if got := ownNamespace(t); got != home {
+				t.Errorf("a goroutine started in %s, home is %s", got, home)
 			}
 		})
 	}
@@ -102,7 +101,7 @@ func TestGoroutinesStayHome(t *testing.T) {
 }
 
 func TestInterfaceNames(t *testing.T) {
-	s := build(t, Options{VethPrefix: "cali"})
+	s := newTestLab(t, Options{VethPrefix: "cali"})
 	if got := s.near.Interface(); !strings.HasPrefix(got, "cali") || len(got) > 15 {
 		t.Errorf("the pod is behind %q", got)
 	}
@@ -111,53 +110,53 @@ func TestInterfaceNames(t *testing.T) {
 	s.Outside.MustRun("ip", "link", "show", s.Outside.Interface())
 }
 
-func TestRoutesOfATest(t *testing.T) {
-	s := build(t, Options{})
+func TestRoutesAreRemovedAfterTheTest(t *testing.T) {
+	s := newTestLab(t, Options{})
 	s.NodeB.Serve(TCP, 80)
 	vip := netip.MustParsePrefix("1.2.3.4/32")
 	t.Run("routed to node B", func(t *testing.T) {
 		s.NodeB.For(t).AddAddr(vip.Addr())
 		s.NodeA.For(t).Route(vip, s.NodeB.Addr4())
-		reaches(t, s.near, TCP, netip.AddrPortFrom(vip.Addr(), 80))
+		checkReaches(t, s.near, TCP, netip.AddrPortFrom(vip.Addr(), 80))
 	})
 	if out := s.NodeA.MustRun("ip", "route"); strings.Contains(out, "1.2.3.4") {
 		t.Errorf("the route is still there:\n%s", out)
 	}
 }
 
-// witness is a T that notes how it failed.
-type witness struct {
+// failureRecorder is a T that records its failure.
+type failureRecorder struct {
 	testing.TB
-	said *string
+	got *string
 }
 
-func (w witness) Helper() {}
+func (w failureRecorder) Helper() {}
 
-func (w witness) Fatalf(format string, args ...any) {
-	*w.said = fmt.Sprintf(format, args...)
-	panic(w.said)
+func (w failureRecorder) Fatalf(format string, args ...any) {
+	*w.got = fmt.Sprintf(format, args...)
+	panic(w.got)
 }
 
-// mistake runs f, which must fail, and returns what was said.
-func mistake(t *testing.T, f func(T)) string {
+// failureOf runs f, which must fail, and returns the message.
+func failureOf(t *testing.T, f func(T)) string {
 	t.Helper()
-	said := new(string)
+	got := new(string)
 	func() {
 		defer func() {
-			if r := recover(); r != nil && r != any(said) {
+			if r := recover(); r != nil && r != any(got) {
 				panic(r)
 			}
 		}()
-		f(witness{t, said})
+		f(failureRecorder{t, got})
 	}()
-	if *said == "" {
-		t.Error("the mistake went unnoticed")
+	if *got == "" {
+		t.Error("no failure was reported")
 	}
-	return *said
+	return *got
 }
 
 func TestMistakesAreReported(t *testing.T) {
-	s := build(t, Options{})
+	s := newTestLab(t, Options{})
 	s.near.Serve(TCP, 80)
 	s.near.Serve(SCTP, 80)
 	strange := netip.MustParseAddr("9.9.9.9")
@@ -174,11 +173,11 @@ func TestMistakesAreReported(t *testing.T) {
 		"run false on node-a":              func(t T) { s.NodeA.For(t).MustRun("false") },
 		"set sysctl":                       func(t T) { s.NodeA.For(t).Sysctl("net/nonsense", "1") },
 		"add interface eth0 to node-a":     func(t T) { s.NodeA.For(t).AddLink("eth0") },
-		"route 9.9.9.9/32 of pod-10.180.0": func(t T) { s.near.For(t).Route(alone(strange), netip.IPv6Unspecified()) },
+		"route 9.9.9.9/32 of pod-10.180.0": func(t T) { s.near.For(t).Route(hostPrefix(strange), netip.IPv6Unspecified()) },
 	} {
 		t.Run(want, func(t *testing.T) {
-			if said := mistake(t, f); !strings.Contains(said, want) {
-				t.Errorf("said %q, want %q", said, want)
+			if got := failureOf(t, f); !strings.Contains(got, want) {
+				t.Errorf("got %q, want %q", got, want)
 			}
 		})
 	}

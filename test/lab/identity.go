@@ -9,13 +9,13 @@ import (
 	"net/netip"
 )
 
-// identity is how every server begins an answer: a line with the address and
-// port it was reached at and those it saw of the client.
+// identity is the first line of every server's answer: its own address and port, and those of the
+// client as it sees them.
 func identity(backend, client netip.AddrPort) []byte {
 	return fmt.Appendf(nil, "%s %s\n", plain(backend), plain(client))
 }
 
-// readIdentity splits an answer; ok is false while the line is not whole.
+// readIdentity splits an answer; ok is false while the line is incomplete.
 func readIdentity(b []byte) (r Result, rest []byte, ok bool) {
 	line, rest, found := bytes.Cut(b, []byte("\n"))
 	backend, client, _ := bytes.Cut(line, []byte(" "))
@@ -27,7 +27,7 @@ func readIdentity(b []byte) (r Result, rest []byte, ok bool) {
 	return r, rest, true
 }
 
-// plain is an address without a zone, and IPv4 as IPv4.
+// plain returns an address without a zone, and IPv4-mapped addresses as IPv4.
 func plain(a netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().Unmap().WithZone(""), a.Port())
 }

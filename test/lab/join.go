@@ -12,16 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// uplink is a node's and a pod's interface to the others. A node's further
-// addresses are on spare, so that the kernel, asked for an address, prefers the
-// first: it looks through interfaces in their order.
+// uplink is the main interface of nodes and pods. A node's additional addresses are on spare, so
+// that the kernel prefers the first address as source: it searches interfaces in their order.
 const uplink, spare = "eth0", "eth1"
 
-// joinNode puts a node on the LAN. The first node is the one others send to
-// what they have no route for. The world is locked.
-func (w *world) joinNode(h *Host) error {
+// joinNode adds a node to the LAN. The first node is the default route of the others. The caller
+// holds the lock.
+func (w *topology) joinNode(h *Host) error {
 	outside := w.nodes[0]
-	c := &cable{nearName: fmt.Sprintf("lan%d", w.serial.Add(1)), farName: uplink}
+	c := &vethPair{nearName: fmt.Sprintf("lan%d", w.serial.Add(1)), farName: uplink}
 	if err := outside.connect(h.machine, c); err != nil {
 		return err
 	}
@@ -29,13 +28,13 @@ func (w *world) joinNode(h *Host) error {
 	if err != nil {
 		return err
 	}
-	if err := outside.enslave(c.near, br); err != nil {
+	if err := outside.attach(c.near, br); err != nil {
 		return err
 	}
 	if err := h.assignNode(c.far); err != nil {
 		return err
 	}
-	if err := w.introduce(h, c.far, br); err != nil {
+	if err := w.addNeighbours(h, c.far, br); err != nil {
 		return err
 	}
 	if err := w.routeNode(h, c.far, br); err != nil {
@@ -46,14 +45,14 @@ func (w *world) joinNode(h *Host) error {
 	}
 	w.nodes = append(w.nodes, h.machine)
 	for a, pod := range w.pods {
-		if err := h.reach(a, pod.node); err != nil {
+		if err := h.routePod(a, pod.node); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// assignNode gives a node its addresses.
+// assignNode assigns the addresses of a node.
 func (h *Host) assignNode(eth netlink.Link) error {
 	h.addrs4, h.addrs6 = h.Addr4(), h.Addr6()
 	var further []netip.Addr
@@ -69,9 +68,8 @@ func (h *Host) assignNode(eth netlink.Link) error {
 	return h.addLink(spare, further)
 }
 
-// introduce tells a node and all others on the LAN each other's hardware
-// addresses.
-func (w *world) introduce(h *Host, eth, br netlink.Link) error {
+// addNeighbours adds neighbour entries between a node and all others on the LAN.
+func (w *topology) addNeighbours(h *Host, eth, br netlink.Link) error {
 	for _, own := range []netip.Addr{h.addrs4, h.addrs6} {
 		if !own.IsValid() {
 			continue
@@ -81,17 +79,17 @@ func (w *world) introduce(h *Host, eth, br netlink.Link) error {
 			router = parse(routerAddr6)[0]
 		}
 		err := errors.Join(
-			h.knows(eth, router, br.Attrs().HardwareAddr),
-			w.nodes[0].knows(br, own, eth.Attrs().HardwareAddr),
+			h.setNeighbour(eth, router, br.Attrs().HardwareAddr),
+			w.nodes[0].setNeighbour(br, own, eth.Attrs().HardwareAddr),
 		)
 		for _, m := range w.nodes[1:] {
 			link, linkErr := m.link(uplink)
 			if linkErr != nil {
 				return linkErr
 			}
-			err = errors.Join(err, m.knows(link, own, eth.Attrs().HardwareAddr))
-			if other := m.reachedAt(own); other.IsValid() {
-				err = errors.Join(err, h.knows(eth, other, link.Attrs().HardwareAddr))
+			err = errors.Join(err, m.setNeighbour(link, own, eth.Attrs().HardwareAddr))
+			if other := m.lanAddr(own); other.IsValid() {
+				err = errors.Join(err, h.setNeighbour(eth, other, link.Attrs().HardwareAddr))
 			}
 		}
 		if err != nil {
@@ -101,7 +99,7 @@ func (w *world) introduce(h *Host, eth, br netlink.Link) error {
 	return nil
 }
 
-func (w *world) routeNode(h *Host, eth, br netlink.Link) error {
+func (w *topology) routeNode(h *Host, eth, br netlink.Link) error {
 	outside := w.nodes[0]
 	first := len(w.nodes) == 1
 	for _, router := range parse(routerAddr4, routerAddr6) {
@@ -113,27 +111,27 @@ func (w *world) routeNode(h *Host, eth, br netlink.Link) error {
 			continue
 		}
 		if first {
-			err := errors.Join(h.via(eth, anything(router), router), outside.via(br, anything(router), own))
+			err := errors.Join(h.addRoute(eth, defaultPrefix(router), router), outside.addRoute(br, defaultPrefix(router), own))
 			if err != nil {
 				return err
 			}
 			continue
 		}
-		if err := h.viaFirst(eth, router); err != nil {
+		if err := h.routeViaNodeA(eth, router); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// directTable holds a node's own way to clients on the outside.
+// directTable is the routing table for a node's own packets to clients outside.
 const directTable = 100
 
-// viaFirst routes another node: all through the node under test, which so sees
-// both directions of what its pods have to do with the outside. Only what the
-// node itself says to clients goes straight to them, as they do to it.
-func (h *Host) viaFirst(eth netlink.Link, router netip.Addr) error {
-	first := h.world.nodes[1].reachedAt(router)
+// routeViaNodeA sets the routes of another node: all go through node A, which therefore sees both
+// directions of connections between that node's pods and the outside. Only the node's own packets
+// to clients outside go directly to them, like those in the other direction.
+func (h *Host) routeViaNodeA(eth netlink.Link, router netip.Addr) error {
+	first := h.world.nodes[1].lanAddr(router)
 	clients, family := netip.MustParsePrefix("203.0.113.0/24"), unix.AF_INET
 	if router.Is6() {
 		clients, family = netip.MustParsePrefix("2001:db8:113::/64"), unix.AF_INET6
@@ -144,10 +142,10 @@ func (h *Host) viaFirst(eth netlink.Link, router netip.Addr) error {
 	direct := &netlink.Route{
 		LinkIndex: eth.Attrs().Index, Dst: ipnet(clients), Gw: router.AsSlice(), Table: directTable,
 	}
-	return errors.Join(h.via(eth, anything(router), first), h.links.RuleAdd(rule), h.links.RouteAdd(direct))
+	return errors.Join(h.addRoute(eth, defaultPrefix(router), first), h.links.RuleAdd(rule), h.links.RouteAdd(direct))
 }
 
-func (m *machine) reachedAt(like netip.Addr) netip.Addr {
+func (m *machine) lanAddr(like netip.Addr) netip.Addr {
 	if like.Is4() {
 		return m.addrs4
 	}
@@ -165,11 +163,11 @@ func (m *machine) addBridge(name string) error {
 	return m.links.LinkSetUp(br)
 }
 
-// joinPod connects a pod to its node and tells everybody where it is. The world
-// is locked.
-func (w *world) joinPod(h *Host) error {
+// joinPod connects a pod to its node and adds routes to it on all machines. The caller holds the
+// lock.
+func (w *topology) joinPod(h *Host) error {
 	h.inner = fmt.Sprintf("%s%06x", w.options.VethPrefix, w.serial.Add(1))
-	c := &cable{nearName: h.inner, farName: uplink}
+	c := &vethPair{nearName: h.inner, farName: uplink}
 	if err := h.node.connect(h.machine, c); err != nil {
 		return err
 	}
@@ -179,7 +177,7 @@ func (w *world) joinPod(h *Host) error {
 		if err != nil {
 			return err
 		}
-		if err := h.node.enslave(c.near, br); err != nil {
+		if err := h.node.attach(c.near, br); err != nil {
 			return err
 		}
 		side = br
@@ -192,15 +190,15 @@ func (w *world) joinPod(h *Host) error {
 	return nil
 }
 
-// addPodAddr gives a pod an address; ends are the node's and the pod's interface.
-func (w *world) addPodAddr(pod *machine, a netip.Addr, ends [2]netlink.Link) error {
+// addPodAddr adds an address to a pod; ends are the node's and the pod's interface.
+func (w *topology) addPodAddr(pod *machine, a netip.Addr, ends [2]netlink.Link) error {
 	node, eth := ends[0], ends[1]
 	err := errors.Join(
-		pod.assign(eth, alone(a)),
-		pod.knows(eth, gateway(a), node.Attrs().HardwareAddr),
-		pod.via(eth, anything(a), gateway(a)),
-		pod.node.knows(node, a, eth.Attrs().HardwareAddr),
-		pod.node.via(node, alone(a), netip.Addr{}),
+		pod.assign(eth, hostPrefix(a)),
+		pod.setNeighbour(eth, gateway(a), node.Attrs().HardwareAddr),
+		pod.addRoute(eth, defaultPrefix(a), gateway(a)),
+		pod.node.setNeighbour(node, a, eth.Attrs().HardwareAddr),
+		pod.node.addRoute(node, hostPrefix(a), netip.Addr{}),
 	)
 	if err != nil {
 		return err
@@ -210,16 +208,15 @@ func (w *world) addPodAddr(pod *machine, a netip.Addr, ends [2]netlink.Link) err
 		if m == pod.node {
 			continue
 		}
-		if err := m.reach(a, pod.node); err != nil {
+		if err := m.routePod(a, pod.node); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// reach routes a pod's address to the node that the pod is on; from the outside,
-// to the node under test.
-func (m *machine) reach(pod netip.Addr, node *machine) error {
+// routePod adds a route for a pod's address to the pod's node; on the outside host, to node A.
+func (m *machine) routePod(pod netip.Addr, node *machine) error {
 	if m.outside {
 		node = m.world.nodes[1]
 	}
@@ -227,11 +224,11 @@ func (m *machine) reach(pod netip.Addr, node *machine) error {
 	if err != nil {
 		return err
 	}
-	return m.via(link, alone(pod), node.reachedAt(pod))
+	return m.addRoute(link, hostPrefix(pod), node.lanAddr(pod))
 }
 
-// forget takes a pod or node that ends out of what the others know.
-func (w *world) forget(gone *machine) {
+// removeRoutes deletes the routes of the others to a removed pod or node.
+func (w *topology) removeRoutes(gone *machine) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.nodes = slices.DeleteFunc(w.nodes, func(m *machine) bool { return m == gone })
@@ -241,7 +238,7 @@ func (w *world) forget(gone *machine) {
 		}
 		delete(w.pods, a)
 		for _, m := range w.nodes {
-			_ = m.links.RouteDel(&netlink.Route{Dst: ipnet(alone(a))}) // gone with its link: fine
+			_ = m.links.RouteDel(&netlink.Route{Dst: ipnet(hostPrefix(a))}) // an error means that it was deleted with its link
 		}
 	}
 }

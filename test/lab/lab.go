@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// T is who a lab reports to: a test or benchmark, or a program that brings its
-// own. Fatalf does not return.
+// T is the part of testing.TB that a lab uses. Programs that are not tests may implement it.
+// Fatalf does not return.
 type T interface {
 	Helper()
 	Fatalf(format string, args ...any)
@@ -19,35 +19,35 @@ type T interface {
 	Cleanup(func())
 }
 
-// Options say how a lab differs from the ordinary one.
+// Options are options of a lab. The zero value is the default.
 type Options struct {
-	// Bridge, if set, names the bridge that local pods of every node hang on
-	// ("cbr0"). Without it each pod has a veth of its own.
+	// Bridge, if set, is the name of the bridge of each node to which its pods are
+	// attached, such as "cbr0". Without it the veths of pods are routed.
 	Bridge string
 
-	// VethPrefix begins the names of pods' interfaces on the node; "veth" if empty.
+	// VethPrefix is the prefix of the pods' interfaces on the node; "veth" if empty.
 	VethPrefix string
 
-	// Timeout is how long an answer is waited for; two seconds if zero.
+	// Timeout is how long probes wait for an answer; two seconds if zero.
 	Timeout time.Duration
 }
 
 // Soon is a Timeout for packets that are expected to be dropped.
 const Soon = 150 * time.Millisecond
 
-// Lab is a cluster in namespaces. Its methods may be used by several goroutines.
+// Lab is a cluster in namespaces. Its methods may be called concurrently.
 type Lab struct {
 	NodeA   *Host // the node under test
 	NodeB   *Host // another node
 	Outside *Host // a client outside of the cluster; routes between everything
-	Blocked *Host // another address of Outside, for clients to be turned away
+	Blocked *Host // another address of Outside, for clients that must be rejected
 
-	*world
+	*topology
 	t T
 }
 
-// world is what the views of one lab share.
-type world struct {
+// topology is the state that all views of a lab share.
+type topology struct {
 	options Options
 	serial  atomic.Uint32
 
@@ -56,14 +56,14 @@ type world struct {
 	pods  map[netip.Addr]*machine
 }
 
-// Addresses of the ordinary lab.
+// Addresses of every lab.
 const (
 	outsideAddr4, outsideAddr6 = "203.0.113.2", "2001:db8:113::2"
 	blockedAddr4, blockedAddr6 = "203.0.113.130", "2001:db8:113::130"
 	routerAddr4, routerAddr6   = "192.168.0.1", "2001:db8::fe"
 )
 
-// New builds a lab that goes when t ends.
+// New builds a lab that is removed when t ends.
 func New(t T, o Options) *Lab {
 	t.Helper()
 	if o.VethPrefix == "" {
@@ -72,7 +72,7 @@ func New(t T, o Options) *Lab {
 	if o.Timeout == 0 {
 		o.Timeout = 2 * time.Second
 	}
-	l := &Lab{t: t, world: &world{options: o, pods: map[netip.Addr]*machine{}}}
+	l := &Lab{t: t, topology: &topology{options: o, pods: map[netip.Addr]*machine{}}}
 	outside := l.machine("outside")
 	outside.outside = true
 	if err := outside.route(); err != nil {
@@ -86,17 +86,17 @@ func New(t T, o Options) *Lab {
 	return l
 }
 
-// For is the same lab on behalf of another test: what that test adds to it goes
-// when that test ends, and failures are that test's.
+// For returns the same lab for another test: hosts that it adds are removed when that test
+// ends, and failures are reported to that test.
 func (l *Lab) For(t T) *Lab {
 	return &Lab{
 		NodeA: l.NodeA.For(t), NodeB: l.NodeB.For(t),
 		Outside: l.Outside.For(t), Blocked: l.Blocked.For(t),
-		world: l.world, t: t,
+		topology: l.topology, t: t,
 	}
 }
 
-// Node adds a node. The first address of each family is the one it uses itself.
+// Node adds a node. The first address of each family is its primary one.
 func (l *Lab) Node(name string, addrs ...string) *Host {
 	l.t.Helper()
 	h := &Host{t: l.t, machine: l.machine(name), addrs: parse(addrs...)}
@@ -105,7 +105,7 @@ func (l *Lab) Node(name string, addrs ...string) *Host {
 	if err := l.joinNode(h); err != nil {
 		l.t.Fatalf("add node %s: %v", name, err)
 	}
-	l.t.Cleanup(func() { l.forget(h.machine) })
+	l.t.Cleanup(func() { l.removeRoutes(h.machine) })
 	return h
 }
 
@@ -122,23 +122,23 @@ func (l *Lab) Pod(node *Host, addrs ...string) *Host {
 	if err := l.joinPod(h); err != nil {
 		l.t.Fatalf("add pod %s: %v", addrs[0], err)
 	}
-	l.t.Cleanup(func() { l.forget(h.machine) })
+	l.t.Cleanup(func() { l.removeRoutes(h.machine) })
 	return h
 }
 
-// machine makes a namespace that is closed when the test ends.
+// machine creates a namespace that is closed when the test ends.
 func (l *Lab) machine(name string) *machine {
 	l.t.Helper()
 	n, err := newNamespace()
 	if err != nil {
-		l.t.Fatalf("make %s: %v", name, err)
+		l.t.Fatalf("create %s: %v", name, err)
 	}
-	m := &machine{namespace: n, name: name, world: l.world}
-	l.t.Cleanup(m.shut)
+	m := &machine{namespace: n, name: name, world: l.topology}
+	l.t.Cleanup(m.closeAll)
 	return m
 }
 
-// parse panics on a bad address, which is a mistake in the test's text.
+// parse panics on an invalid address, which is a mistake in a test.
 func parse(addrs ...string) []netip.Addr {
 	out := make([]netip.Addr, 0, len(addrs))
 	for _, a := range addrs {
@@ -147,9 +147,9 @@ func parse(addrs ...string) []netip.Addr {
 	return out
 }
 
-// Analog is the IPv6 address that stands for an IPv4 one in the lab: that of the
-// same host, node or service, so that a scenario is written once. It keeps the
-// digits: 10.180.0.1 is fd00:10:180::1.
+// Analog returns the IPv6 counterpart of an IPv4 address in the lab: that of the same host, node
+// or Service, so that a scenario is written once. It keeps the digits: the counterpart of
+// 10.180.0.1 is fd00:10:180::1.
 func Analog(a netip.Addr) netip.Addr {
 	switch a.String() {
 	case "192.168.0.2":

@@ -14,19 +14,19 @@ func TestMain(m *testing.M) { Main(m) }
 // protocols are those of Services.
 var protocols = [...]Protocol{TCP, UDP, SCTP}
 
-// small is a lab with a pod on each node and who else there is.
-type small struct {
+// testLab is a lab with a pod on each node.
+type testLab struct {
 	*Lab
 	near, far *Host
 }
 
-func build(t *testing.T, o Options) small {
+func newTestLab(t *testing.T, o Options) testLab {
 	t.Helper()
 	start := time.Now()
 	l := New(t, o)
 	built := time.Since(start)
 	start = time.Now()
-	s := small{
+	s := testLab{
 		Lab:  l,
 		near: l.Pod(l.NodeA, "10.180.0.1", "fd00:10:180::1"),
 		far:  l.Pod(l.NodeB, "10.180.1.1", "fd00:10:180:1::1"),
@@ -35,12 +35,12 @@ func build(t *testing.T, o Options) small {
 	return s
 }
 
-func (s small) hosts() []*Host {
+func (s testLab) hosts() []*Host {
 	return []*Host{s.near, s.far, s.NodeA, s.NodeB, s.Outside}
 }
 
 func TestAllHostsReachEachOther(t *testing.T) {
-	s := build(t, Options{})
+	s := newTestLab(t, Options{})
 	for _, p := range protocols {
 		for _, h := range s.hosts() {
 			h.Serve(p, 80)
@@ -51,14 +51,14 @@ func TestAllHostsReachEachOther(t *testing.T) {
 			for _, to := range server.Addrs() {
 				for _, p := range protocols {
 					name := fmt.Sprintf("%s %s to %s %s", p, client.Name(), server.Name(), to)
-					t.Run(name, func(t *testing.T) { reaches(t, client, p, netip.AddrPortFrom(to, 80)) })
+					t.Run(name, func(t *testing.T) { checkReaches(t, client, p, netip.AddrPortFrom(to, 80)) })
 				}
 			}
 		}
 	}
 }
 
-func reaches(t *testing.T, client *Host, p Protocol, to netip.AddrPort) {
+func checkReaches(t *testing.T, client *Host, p Protocol, to netip.AddrPort) {
 	t.Helper()
 	r := client.Dial(p, to)
 	if r.Outcome != Answered || r.Backend != to {
@@ -70,14 +70,14 @@ func reaches(t *testing.T, client *Host, p Protocol, to netip.AddrPort) {
 	t.Log(r, r.Took)
 }
 
-// No client has the port of another of its machine, or one that a NodePort has.
+// Every client of a machine gets another port, outside the range of NodePorts.
 func TestFreshPorts(t *testing.T) {
 	m := &machine{}
 	had := map[uint16]bool{}
 	for range 40000 {
 		p := m.freshPort()
 		if had[p] || p < firstClientPort || p >= endOfClientPorts || p >= firstNodePort && p < endOfNodePorts {
-			t.Fatalf("client %d has port %d", len(had)+1, p)
+			t.Fatalf("client %d got port %d", len(had)+1, p)
 		}
 		had[p] = true
 	}

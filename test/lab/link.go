@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lan is the bridge on the outside that all nodes hang on.
+// lan is the bridge on the outside host to which all nodes are attached.
 const lan = "br0"
 
-// gateways is what a pod sends everything to; the node answers for it by a
-// fixed neighbour entry, so no pod waits for ARP.
+// gateways are the default gateways of pods. A permanent neighbour entry resolves them to the
+// node, so pods do not wait for ARP.
 var gateways = [...]netip.Addr{netip.MustParseAddr("169.254.1.1"), netip.MustParseAddr("fe80::1")}
 
 func gateway(like netip.Addr) netip.Addr {
@@ -27,7 +27,7 @@ func gateway(like netip.Addr) netip.Addr {
 	return gateways[1]
 }
 
-func anything(like netip.Addr) netip.Prefix {
+func defaultPrefix(like netip.Addr) netip.Prefix {
 	if like.Is4() {
 		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 	}
@@ -38,9 +38,9 @@ func ipnet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-func alone(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+func hostPrefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// subnet is the part of the LAN an address of a node is in.
+// subnet returns the subnet of a node's address on the LAN.
 func subnet(a netip.Addr) netip.Prefix {
 	if a.Is4() {
 		return netip.PrefixFrom(a, 24)
@@ -48,8 +48,8 @@ func subnet(a netip.Addr) netip.Prefix {
 	return netip.PrefixFrom(a, 64)
 }
 
-// route makes the outside: the LAN's bridge, its addresses, and no loops. What
-// node A sends there without a route of its own is not sent back to it.
+// route sets up the outside host: the bridge of the LAN, its addresses, and rules against loops,
+// so that packets without a specific route that node A sends there are not sent back to it.
 func (m *machine) route() error {
 	br := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: lan, HardwareAddr: m.world.mac()}}
 	if err := m.links.LinkAdd(br); err != nil {
@@ -68,7 +68,7 @@ func (m *machine) route() error {
 		return fmt.Errorf("find lo: %w", err)
 	}
 	for _, a := range parse(outsideAddr4, outsideAddr6, blockedAddr4, blockedAddr6) {
-		if err := m.assign(lo, alone(a)); err != nil {
+		if err := m.assign(lo, hostPrefix(a)); err != nil {
 			return err
 		}
 	}
@@ -88,7 +88,7 @@ func (m *machine) stopLoops(family int) error {
 	return errors.Join(m.links.RuleAdd(known), m.links.RuleAdd(unknown))
 }
 
-// assign gives a link an address that is usable at once.
+// assign adds an address to a link and waits until it is usable.
 func (m *machine) assign(link netlink.Link, p netip.Prefix) error {
 	a := &netlink.Addr{IPNet: ipnet(p)}
 	if p.Addr().Is6() {
@@ -97,11 +97,11 @@ func (m *machine) assign(link netlink.Link, p netip.Prefix) error {
 	if err := m.links.AddrAdd(link, a); err != nil {
 		return fmt.Errorf("give %s to %s of %s: %w", p, link.Attrs().Name, m.name, err)
 	}
-	return m.awaitOwn(p.Addr())
+	return m.awaitLocal(p.Addr())
 }
 
-// via sends what goes to p over the link, to a neighbour if there is one.
-func (m *machine) via(link netlink.Link, p netip.Prefix, next netip.Addr) error {
+// addRoute adds a route to p over a link, with a next hop if that is valid.
+func (m *machine) addRoute(link netlink.Link, p netip.Prefix, next netip.Addr) error {
 	r := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: ipnet(p)}
 	if next.IsValid() {
 		r.Gw = next.AsSlice()
@@ -115,8 +115,8 @@ func (m *machine) via(link netlink.Link, p netip.Prefix, next netip.Addr) error 
 	return nil
 }
 
-// knows tells a machine the hardware address of a neighbour.
-func (m *machine) knows(link netlink.Link, a netip.Addr, mac net.HardwareAddr) error {
+// setNeighbour adds a permanent neighbour entry to a machine.
+func (m *machine) setNeighbour(link netlink.Link, a netip.Addr, mac net.HardwareAddr) error {
 	err := m.links.NeighSet(&netlink.Neigh{
 		LinkIndex: link.Attrs().Index, State: netlink.NUD_PERMANENT, IP: a.AsSlice(), HardwareAddr: mac,
 	})
@@ -126,28 +126,28 @@ func (m *machine) knows(link netlink.Link, a netip.Addr, mac net.HardwareAddr) e
 	return nil
 }
 
-// mac is a hardware address that no other interface of the lab has.
-func (w *world) mac() net.HardwareAddr {
+// mac returns a unique hardware address.
+func (w *topology) mac() net.HardwareAddr {
 	n := w.serial.Add(1)
 	return net.HardwareAddr{2, 0x51, byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)}
 }
 
-// cable is a veth pair between two machines; far is its name and end at to.
-type cable struct {
+// vethPair is a veth pair between two machines.
+type vethPair struct {
 	near, far         netlink.Link
 	nearName, farName string
 }
 
-// enslave puts a link on a bridge.
-func (m *machine) enslave(link, bridge netlink.Link) error {
+// attach attaches a link to a bridge.
+func (m *machine) attach(link, bridge netlink.Link) error {
 	if err := m.links.LinkSetMaster(link, bridge); err != nil {
 		return fmt.Errorf("put %s of %s on %s: %w", link.Attrs().Name, m.name, bridge.Attrs().Name, err)
 	}
 	return m.awaitUp(bridge)
 }
 
-// connect lays a cable from m to another machine and brings it up.
-func (m *machine) connect(to *machine, c *cable) error {
+// connect creates a veth pair from m to another machine and brings it up.
+func (m *machine) connect(to *machine, c *vethPair) error {
 	veth := &netlink.Veth{
 		LinkAttrs:        netlink.LinkAttrs{Name: c.nearName, HardwareAddr: m.world.mac()},
 		PeerName:         c.farName,
@@ -166,29 +166,29 @@ func (m *machine) connect(to *machine, c *cable) error {
 	return errors.Join(err, m.awaitUp(veth), to.awaitUp(far))
 }
 
-// The kernel finishes some things after it has answered; packets sent before that
-// are lost, and are repeated only a second later. settled tries again after a pause
-// that grows from settleFirst to settleLast.
+// The kernel completes some operations after it has acknowledged them; packets sent before that
+// are lost, and retransmitted only a second later. retry polls with pauses that grow from
+// firstPause to maxPause.
 const (
-	settleFirst = 50 * time.Microsecond
-	settleLast  = 5 * time.Millisecond
-	settleLimit = 5 * time.Second
+	firstPause   = 50 * time.Microsecond
+	maxPause     = 5 * time.Millisecond
+	readyTimeout = 5 * time.Second
 )
 
-func settled(done func() (bool, error)) error {
-	pause := settleFirst
-	for deadline := time.Now().Add(settleLimit); time.Now().Before(deadline); time.Sleep(pause) {
+func retry(done func() (bool, error)) error {
+	pause := firstPause
+	for deadline := time.Now().Add(readyTimeout); time.Now().Before(deadline); time.Sleep(pause) {
 		if ok, err := done(); ok || err != nil {
 			return err
 		}
-		pause = min(2*pause, settleLast)
+		pause = min(2*pause, maxPause)
 	}
-	return fmt.Errorf("not ready after %v", settleLimit)
+	return fmt.Errorf("not ready after %v", readyTimeout)
 }
 
-// awaitUp waits until a link with a carrier sends packets.
+// awaitUp waits until a link with a carrier is operational.
 func (m *machine) awaitUp(link netlink.Link) error {
-	err := settled(func() (bool, error) {
+	err := retry(func() (bool, error) {
 		now, err := m.links.LinkByIndex(link.Attrs().Index)
 		return err == nil && now.Attrs().OperState == netlink.OperUp, err
 	})
@@ -198,9 +198,9 @@ func (m *machine) awaitUp(link netlink.Link) error {
 	return nil
 }
 
-// awaitOwn waits until packets to an address stay on the machine.
-func (m *machine) awaitOwn(a netip.Addr) error {
-	err := settled(func() (bool, error) {
+// awaitLocal waits until the machine routes an address to itself.
+func (m *machine) awaitLocal(a netip.Addr) error {
+	err := retry(func() (bool, error) {
 		routes, err := m.links.RouteGet(a.AsSlice())
 		if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
 			return false, nil

@@ -15,14 +15,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// insideVar tells a process that it runs in namespaces of its own. Its value is
-// the process that made them, without which it has no business to live.
-const insideVar = "SLUICE_LAB_PARENT"
+// parentVar is set in the process inside the namespaces, to the PID of the process that created
+// them. The inner process must end with that one.
+const parentVar = "SLUICE_LAB_PARENT"
 
-// runner is testing.M, as far as needed.
+// runner is the part of testing.M that Main uses.
 type runner interface{ Run() int }
 
-// Main runs the tests in fresh namespaces and exits. It is for TestMain.
+// Main runs the tests in new namespaces and exits. It is for TestMain.
 func Main(m runner) {
 	if err := Enter(); err != nil {
 		fmt.Fprintln(os.Stderr, "lab:", err)
@@ -31,44 +31,43 @@ func Main(m runner) {
 	os.Exit(m.Run())
 }
 
-// Enter runs this program again, with the same arguments, in fresh network and
-// mount namespaces, and a user namespace where it lacks the privilege. It
-// returns in the new process only: the old one waits for it and exits with its
-// code. The new process dies with the old one.
+// Enter runs this program again, with the same arguments, in new network and mount namespaces,
+// and in a user namespace if it lacks the privilege. It returns only in the new process: the old
+// one waits for it and exits with its code. The new process is killed when the old one ends.
 func Enter() error {
-	parent := os.Getenv(insideVar)
+	parent := os.Getenv(parentVar)
 	if parent == "" {
-		code, err := again()
+		code, err := runInNamespaces()
 		if err != nil {
 			return err
 		}
 		os.Exit(code)
 	}
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
-		return fmt.Errorf("tie this process to its parent: %w", err)
+		return fmt.Errorf("set the parent death signal: %w", err)
 	}
 	if parent != strconv.Itoa(os.Getppid()) {
-		return fmt.Errorf("the process %s that made the namespaces is gone", parent)
+		return fmt.Errorf("the process %s that created the namespaces has ended", parent)
 	}
-	if err := os.Unsetenv(insideVar); err != nil {
-		return fmt.Errorf("unset %s: %w", insideVar, err)
+	if err := os.Unsetenv(parentVar); err != nil {
+		return fmt.Errorf("unset %s: %w", parentVar, err)
 	}
-	return settle()
+	return setUpNamespaces()
 }
 
-// again starts this program in fresh namespaces and waits for it.
-func again() (int, error) {
-	runtime.LockOSThread() // the child dies with the thread that started it
+// runInNamespaces starts this program in new namespaces and waits for it.
+func runInNamespaces() (int, error) {
+	runtime.LockOSThread() // the child is killed when the thread that started it ends
 	defer runtime.UnlockOSThread()
-	privileged, err := administers()
+	privileged, err := isPrivileged()
 	if err != nil {
 		return 0, err
 	}
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Args[0] = os.Args[0]
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.Env = append(os.Environ(), insideVar+"="+strconv.Itoa(os.Getpid()))
-	cmd.SysProcAttr = fresh()
+	cmd.Env = append(os.Environ(), parentVar+"="+strconv.Itoa(os.Getpid()))
+	cmd.SysProcAttr = namespaceAttr()
 	if !privileged {
 		asRoot(cmd.SysProcAttr)
 	}
@@ -76,7 +75,7 @@ func again() (int, error) {
 	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGQUIT, unix.SIGHUP)
 	defer signal.Stop(signals)
 	if err := cmd.Start(); err != nil {
-		return 0, refusal(err)
+		return 0, namespaceError(err)
 	}
 	done := make(chan struct{})
 	defer close(done)
@@ -96,19 +95,19 @@ func exitCode(s *os.ProcessState) int {
 	return s.ExitCode()
 }
 
-// forward passes signals on: go test asks for a dump of all goroutines by one.
+// forward passes signals on, such as the one by which go test requests a goroutine dump.
 func forward(p *os.Process, signals <-chan os.Signal, done <-chan struct{}) {
 	for {
 		select {
 		case s := <-signals:
-			_ = p.Signal(s) // gone already: Wait tells
+			_ = p.Signal(s) // an error means that it has ended, which Wait reports
 		case <-done:
 			return
 		}
 	}
 }
 
-func fresh() *syscall.SysProcAttr {
+func namespaceAttr() *syscall.SysProcAttr {
 	a := &syscall.SysProcAttr{
 		Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS,
 		Pdeathsig:  unix.SIGKILL,
@@ -123,8 +122,8 @@ func asRoot(a *syscall.SysProcAttr) {
 	a.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
 }
 
-// administers reports whether this process may make network namespaces.
-func administers() (bool, error) {
+// isPrivileged reports whether this process may create network namespaces.
+func isPrivileged() (bool, error) {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
 	if err := unix.Capget(&header, &data[0]); err != nil {
@@ -134,21 +133,21 @@ func administers() (bool, error) {
 	return data[0].Effective&needed == needed, nil
 }
 
-func refusal(err error) error {
+func namespaceError(err error) error {
 	const remedy = "run as root, or allow unprivileged user namespaces " +
 		"(sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone, " +
 		"kernel.apparmor_restrict_unprivileged_userns)"
-	return fmt.Errorf("make namespaces: %w: %s", err, remedy)
+	return fmt.Errorf("create namespaces: %w: %s", err, remedy)
 }
 
-// settle makes the new namespaces usable: mounts of this process stay its own,
-// /run is empty and writable (iptables keeps its lock there), lo is up.
-func settle() error {
+// setUpNamespaces prepares the new namespaces: mounts of this process are private, /run is empty
+// and writable (iptables has its lock there), and lo is up.
+func setUpNamespaces() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return refusal(err)
+		return namespaceError(err)
 	}
 	if err := unix.Mount("tmpfs", "/run", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755"); err != nil {
-		return refusal(err)
+		return namespaceError(err)
 	}
 	if err := writableSysctls(); err != nil {
 		return err

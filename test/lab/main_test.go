@@ -19,12 +19,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// holdVar gives TestKilledLabLeavesNothing the part of the one that is killed.
+// holdVar makes TestKilledLabLeavesNothing run as the process that is killed.
 const holdVar = "SLUICE_LAB_HOLD"
 
-// hold builds a lab and waits to be killed.
-func hold(t *testing.T) {
-	s := build(t, Options{})
+// holdLab builds a lab and waits to be killed.
+func holdLab(t *testing.T) {
+	s := newTestLab(t, Options{})
 	s.near.Serve(TCP, 80)
 	sleep := exec.Command("sleep", "600")
 	if _, err := s.NodeA.Start(sleep); err != nil {
@@ -44,7 +44,7 @@ func hold(t *testing.T) {
 
 func TestKilledLabLeavesNothing(t *testing.T) {
 	if os.Getenv(holdVar) != "" {
-		hold(t)
+		holdLab(t)
 		return
 	}
 	before := interfaces(t)
@@ -60,12 +60,12 @@ func TestKilledLabLeavesNothing(t *testing.T) {
 	}
 	held := awaitHeld(t, bufio.NewScanner(out))
 	if users := usersOf(t, held[2:]); len(users) == 0 {
-		t.Fatal("nobody uses the namespaces of a lab that lives: the test looks at the wrong thing")
+		t.Fatal("no process uses the namespaces of the running lab: the check does not work")
 	}
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_ = cmd.Wait() // killed, as it will say
+	_ = cmd.Wait() // returns an error because it was killed
 	var left []string
 	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		left = append(alive(held[:2]), usersOf(t, held[2:])...)
@@ -74,7 +74,7 @@ func TestKilledLabLeavesNothing(t *testing.T) {
 		}
 	}
 	if len(left) != 0 {
-		t.Errorf("left after the kill: %s", left)
+		t.Errorf("remaining after the kill: %s", left)
 	}
 	if after := interfaces(t); after != before {
 		t.Errorf("interfaces before:\n%safter:\n%s", before, after)
@@ -96,7 +96,7 @@ func awaitHeld(t *testing.T, lines *bufio.Scanner) []string {
 	return nil
 }
 
-// interfaces lists those of the namespace that the labs are nested in.
+// interfaces lists the interfaces of the outer namespace.
 func interfaces(t *testing.T) string {
 	t.Helper()
 	all, err := net.Interfaces()
@@ -110,7 +110,7 @@ func interfaces(t *testing.T) string {
 	return b.String()
 }
 
-// alive returns those of the processes that still run.
+// alive returns the processes that are still running.
 func alive(pids []string) []string {
 	var out []string
 	for _, pid := range pids {
@@ -122,7 +122,7 @@ func alive(pids []string) []string {
 	return out
 }
 
-// usersOf finds threads in and descriptors of network namespaces.
+// usersOf lists threads in, and descriptors of, network namespaces.
 func usersOf(t *testing.T, namespaces []string) []string {
 	t.Helper()
 	var out []string
@@ -134,7 +134,7 @@ func usersOf(t *testing.T, namespaces []string) []string {
 		for _, file := range files {
 			target, err := os.Readlink(file)
 			if err != nil {
-				continue // gone meanwhile, or not ours to read
+				continue // has ended, or is not readable
 			}
 			for _, n := range namespaces {
 				if n == target {
@@ -166,7 +166,7 @@ func TestUnprivileged(t *testing.T) {
 	}
 }
 
-// userNamespace reports whether there is only the one user here.
+// userNamespace reports whether this user namespace has only one user.
 func userNamespace(t *testing.T) bool {
 	t.Helper()
 	m, err := os.ReadFile("/proc/self/uid_map")
@@ -180,7 +180,7 @@ func userNamespace(t *testing.T) bool {
 func TestExitCodeIsThatOfTheTests(t *testing.T) {
 	for flag, want := range map[string]int{"-test.run=^$": 0, "-test.nonsense": 2} {
 		cmd := exec.Command("/proc/self/exe", flag)
-		_ = cmd.Run() // the code tells
+		_ = cmd.Run() // the exit code is checked below
 		if got := cmd.ProcessState.ExitCode(); got != want {
 			t.Errorf("%s: exit code %d, want %d", flag, got, want)
 		}

@@ -16,16 +16,15 @@ import (
 
 const threadNamespace = "/proc/thread-self/ns/net"
 
-// namespace is a network namespace that lives as long as its descriptor and the
-// sockets opened in it.
+// namespace is a network namespace, which exists as long as its descriptor and the sockets
+// opened in it.
 type namespace struct {
 	fd    int
 	links *netlink.Handle
 }
 
-// sysctls hold in every namespace, before its first link. Everything forwards,
-// no address waits for duplicate detection, paths may be asymmetric, and ICMP
-// errors are not rationed: tests provoke many.
+// sysctls are set in every namespace before its first link: all hosts forward, duplicate address
+// detection is off, paths may be asymmetric, and ICMP errors are not rate-limited.
 var sysctls = [...][2]string{
 	{"net/ipv4/ip_forward", "1"},
 	{"net/ipv4/conf/all/rp_filter", "0"},
@@ -36,7 +35,7 @@ var sysctls = [...][2]string{
 	{"net/ipv4/conf/default/route_localnet", "0"},
 	{"net/ipv4/icmp_ratelimit", "0"},
 	{"net/ipv4/icmp_ratemask", "0"},
-	{"net/ipv4/tcp_tw_reuse", "1"}, // ports do not run short
+	{"net/ipv4/tcp_tw_reuse", "1"}, // otherwise tests run out of ports
 	{"net/ipv4/ping_group_range", "0 0"},
 	{"net/ipv6/conf/all/disable_ipv6", "0"},
 	{"net/ipv6/conf/default/disable_ipv6", "0"},
@@ -47,7 +46,7 @@ var sysctls = [...][2]string{
 	{"net/ipv6/icmp/ratemask", "2"}, // an empty mask cannot be written
 }
 
-// newNamespace makes a namespace with lo up.
+// newNamespace creates a namespace with lo up.
 func newNamespace() (*namespace, error) {
 	runtime.LockOSThread()
 	home, err := currentNamespace()
@@ -56,11 +55,11 @@ func newNamespace() (*namespace, error) {
 	}
 	defer home.close()
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		return nil, refusal(err)
+		return nil, namespaceError(err)
 	}
 	n, err := currentNamespace()
 	if err != nil {
-		return nil, err // the thread ends with its goroutine: it is still locked
+		return nil, err // the thread is still locked, so it ends with its goroutine
 	}
 	if err := home.enter(); err != nil {
 		n.close()
@@ -74,7 +73,7 @@ func newNamespace() (*namespace, error) {
 	return n, nil
 }
 
-// currentNamespace is the namespace the calling thread is in.
+// currentNamespace returns the namespace of the calling thread.
 func currentNamespace() (*namespace, error) {
 	fd, err := unix.Open(threadNamespace, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -90,8 +89,8 @@ func (n *namespace) enter() error {
 	return nil
 }
 
-// do runs f on a thread that is in the namespace. Sockets and processes f makes
-// stay in it; goroutines f starts do not run in it.
+// do runs f on a thread that is in the namespace. Sockets and processes that f creates stay in
+// it; goroutines that f starts do not run in it.
 func (n *namespace) do(f func() error) error {
 	runtime.LockOSThread()
 	back, err := currentNamespace()
@@ -147,7 +146,7 @@ func writeSysctls() error {
 func writeSysctl(path, value string) error {
 	err := os.WriteFile("/proc/sys/"+path, []byte(value), 0)
 	if errors.Is(err, fs.ErrNotExist) && strings.HasPrefix(path, "net/ipv6/") {
-		return fmt.Errorf("IPv6 is switched off in this kernel (ipv6.disable=1?): %w", err)
+		return fmt.Errorf("IPv6 is disabled in this kernel (ipv6.disable=1?): %w", err)
 	}
 	if err != nil {
 		return fmt.Errorf("set sysctl: %w", err)

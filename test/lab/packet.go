@@ -21,8 +21,7 @@ const (
 	ACK
 )
 
-// Segment is a packet made by hand, for what no socket would send. The fields
-// after Payload are TCP's.
+// Segment is a packet with arbitrary header fields. The fields after Payload are for TCP.
 type Segment struct {
 	Protocol Protocol // TCP or UDP
 	Src, Dst netip.AddrPort
@@ -39,7 +38,7 @@ const (
 	tcpWindow = 65535
 )
 
-// Packet is the segment with its headers and checksums.
+// Packet returns the segment with its headers and checksums.
 func (s Segment) Packet() []byte {
 	body := s.transport()
 	src, dst := s.Src.Addr().AsSlice(), s.Dst.Addr().AsSlice()
@@ -97,8 +96,8 @@ func internetChecksum(b []byte) uint16 {
 	return ^uint16(sum)
 }
 
-// Inject hands an IP packet to a neighbour, whatever its addresses: a pod to its
-// node, or machines on the LAN to each other. It passes none of h's own rules.
+// Inject sends an IP packet with any addresses to a neighbour: from a pod to its node, or between
+// machines on the LAN. It bypasses the firewall rules of h.
 func (h *Host) Inject(to *Host, packet []byte) {
 	h.t.Helper()
 	link, mac, err := h.neighbour(to.machine)
@@ -110,7 +109,7 @@ func (h *Host) Inject(to *Host, packet []byte) {
 	}
 }
 
-// neighbour finds the interface to another machine and its hardware address.
+// neighbour returns the interface to another machine and the machine's hardware address.
 func (h *Host) neighbour(to *machine) (int, net.HardwareAddr, error) {
 	var mine, theirs netlink.Link
 	var err error

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-func TestInjectedPacketsAreTaken(t *testing.T) {
-	s := build(t, Options{})
+func TestInjectedPacketsArrive(t *testing.T) {
+	s := newTestLab(t, Options{})
 	for _, client := range []*Host{s.near, s.NodeB, s.Outside} {
 		each(t, []Protocol{UDP}, func(t *testing.T, _ Protocol, fam func(string) netip.Addr) {
 			server := s.NodeA.For(t).Serve(UDP, 80)
@@ -32,7 +32,7 @@ func TestInjectedPacketsAreTaken(t *testing.T) {
 }
 
 func TestInjectedMartian(t *testing.T) {
-	s := build(t, Options{})
+	s := newTestLab(t, Options{})
 	server := s.NodeA.Serve(UDP, 80)
 	s.NodeA.Sysctl("net/ipv4/conf/all/route_localnet", "1")
 	for _, dst := range []string{"127.0.0.1:80", "192.168.0.2:80"} {
@@ -42,12 +42,12 @@ func TestInjectedMartian(t *testing.T) {
 		}.Packet())
 	}
 	if !eventually(func() bool { return server.Count() == 2 }) {
-		t.Errorf("%d of 2 datagrams from nobody arrived", server.Count())
+		t.Errorf("%d of 2 datagrams from unused addresses arrived", server.Count())
 	}
 }
 
 func TestInjectedSYNIsAnswered(t *testing.T) {
-	s := build(t, Options{})
+	s := newTestLab(t, Options{})
 	s.NodeA.Serve(TCP, 80)
 	each(t, []Protocol{TCP}, func(t *testing.T, _ Protocol, fam func(string) netip.Addr) {
 		tap := s.near.For(t).Tap()

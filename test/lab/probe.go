@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 )
 
-// Protocol is what a probe speaks. The names are here for short.
+// Protocol is the protocol of a probe, with short names.
 type Protocol = cluster.Protocol
 
 // The protocols of Services.
@@ -24,20 +24,20 @@ const (
 	SCTP = cluster.SCTP
 )
 
-// Echo asks for an ICMP echo, of any port.
+// Echo is an ICMP echo request; the port is ignored.
 const Echo Protocol = 1
 
-// Outcome is how an attempt to talk to somebody ended.
+// Outcome is the outcome of a probe.
 type Outcome uint8
 
 // The outcomes.
 const (
-	Failed      Outcome = iota // the client could not even try; Err says why
+	Failed      Outcome = iota // the client could not send; see Err
 	Answered                   // Backend answered
 	Refused                    // ICMP port unreachable
-	Reset                      // a TCP RST or SCTP ABORT: nobody listens there
+	Reset                      // TCP RST or SCTP ABORT: nothing listens
 	Unreachable                // any other ICMP error
-	TimedOut                   // silence
+	TimedOut                   // no answer
 )
 
 // String returns the outcome as a word.
@@ -45,23 +45,23 @@ func (o Outcome) String() string {
 	return [...]string{"failed", "answered", "refused", "reset", "unreachable", "timed out"}[o]
 }
 
-// ICMP is an error message a client was sent.
+// ICMP is an ICMP error message that a client received.
 type ICMP struct {
 	Type, Code uint8
-	From       netip.Addr // who sent it
+	From       netip.Addr // sender
 	MTU        uint32     // of "too big"
 }
 
-// Result is what became of a Probe.
+// Result is the result of a Probe.
 type Result struct {
 	Outcome Outcome
-	Backend netip.AddrPort // who answered, as it calls itself
-	Source  netip.AddrPort // the client, as Backend saw it
-	Local   netip.AddrPort // the client, as it sees itself
-	Echoed  bool           // Payload came back whole
+	Backend netip.AddrPort // the server that answered, by its own address
+	Source  netip.AddrPort // the client's address as Backend saw it
+	Local   netip.AddrPort // the client's own address
+	Echoed  bool           // the complete Payload came back
 	ICMP    ICMP           // for Refused and Unreachable
 	Took    time.Duration
-	Err     error // for people
+	Err     error // details for messages
 
 	// Connected is how long the handshake of a TCP connection took, without the
 	// first answer on it.
@@ -83,36 +83,36 @@ func (r Result) String() string {
 	return s
 }
 
-// Masqueraded reports whether the backend saw another address than the client's.
+// Masqueraded reports whether the backend saw another address than the client's own.
 func (r Result) Masqueraded() bool { return r.Source.Addr() != r.Local.Addr() }
 
-// Probe is one attempt to talk to somebody.
+// Probe is a connection attempt.
 type Probe struct {
 	Protocol Protocol
 	To       netip.AddrPort
 
-	// From is the client's address and port, of which either may be left out.
-	// The address need not be one of the host's.
+	// From is the client's address and port, either of which may be unset. The
+	// address need not belong to the host.
 	From netip.AddrPort
 
-	// Payload is sent along, to come back whole.
+	// Payload is sent to the server, which sends it back.
 	Payload []byte
 
 	// Timeout is how long to wait; Options.Timeout if zero.
 	Timeout time.Duration
 }
 
-// Dial tries to talk to somebody, once.
+// Dial makes one connection attempt.
 func (h *Host) Dial(p Protocol, to netip.AddrPort) Result {
 	return h.Try(Probe{Protocol: p, To: to})
 }
 
-// Ping asks for an ICMP echo.
+// Ping sends an ICMP echo request.
 func (h *Host) Ping(to netip.Addr) Result {
 	return h.Try(Probe{Protocol: Echo, To: netip.AddrPortFrom(to, 0)})
 }
 
-// Repeat makes a probe n times, one after the other.
+// Repeat makes a probe n times, one after another.
 func (h *Host) Repeat(n int, p Probe) []Result {
 	out := make([]Result, 0, n)
 	for range n {
@@ -140,7 +140,7 @@ func (h *Host) Try(p Probe) Result {
 	}
 	defer f.Close()
 	if r.Outcome == Answered && len(p.Payload) == 0 {
-		return r // who is there was learnt on connecting
+		return r // the handshake has identified the server
 	}
 	answer := f.Ask(p.Payload)
 	answer.Took += r.Took
@@ -158,7 +158,7 @@ func Spread(results []Result) map[netip.AddrPort]int {
 	return out
 }
 
-// Outcomes counts how attempts ended.
+// Outcomes counts results by outcome.
 func Outcomes(results []Result) map[Outcome]int {
 	out := map[Outcome]int{}
 	for _, r := range results {
@@ -167,8 +167,8 @@ func Outcomes(results []Result) map[Outcome]int {
 	return out
 }
 
-// judge turns what a socket said into an outcome.
-func judge(err error) Result {
+// outcomeOf converts the error of a socket into an outcome.
+func outcomeOf(err error) Result {
 	var icmp *icmpError
 	switch {
 	case err == nil:

@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// families maps an address of IPv4 scenarios to one of each family.
+// families maps an IPv4 address to one of each family.
 var families = map[string]func(netip.Addr) netip.Addr{
 	"IPv4": func(a netip.Addr) netip.Addr { return a },
 	"IPv6": Analog,
 }
 
-// each runs a test for every family and some protocols.
+// each runs a test for every family and the given protocols.
 func each(t *testing.T, ps []Protocol, f func(t *testing.T, p Protocol, fam func(string) netip.Addr)) {
 	for name, family := range families {
 		for _, p := range ps {
@@ -28,7 +28,7 @@ func each(t *testing.T, ps []Protocol, f func(t *testing.T, p Protocol, fam func
 }
 
 func TestOutcomes(t *testing.T) {
-	s := build(t, Options{Timeout: 3 * time.Second})
+	s := newTestLab(t, Options{Timeout: 3 * time.Second})
 	rules := ""
 	for family, prefix := range map[string][2]string{
 		"ip": {"172.30.0.1", "172.30.0.2"}, "ip6": {"fd00:172:30::1", "fd00:172:30::2"},
@@ -47,21 +47,21 @@ func TestOutcomes(t *testing.T) {
 	}
 	s.NodeA.Nft(rules)
 	closed := map[Protocol]Outcome{TCP: Reset, UDP: Refused, SCTP: Reset}
-	s.far.Serve(SCTP, 81) // its machine speaks SCTP from now on
+	s.far.Serve(SCTP, 81) // starts the SCTP stack of its machine
 	s.NodeA.Serve(SCTP, 81)
 	for _, client := range []*Host{s.near, s.NodeA, s.Outside} {
 		each(t, protocols[:], func(t *testing.T, p Protocol, fam func(string) netip.Addr) {
 			t.Run(client.Name(), func(t *testing.T) {
-				ends(t, client, Probe{Protocol: p, To: netip.AddrPortFrom(fam("172.30.0.1"), 80)}, Refused)
-				ends(t, client, Probe{Protocol: p, To: netip.AddrPortFrom(fam("172.30.0.2"), 80), Timeout: Soon}, TimedOut)
-				ends(t, client, Probe{Protocol: p, To: netip.AddrPortFrom(fam("10.180.1.1"), 80)}, closed[p])
-				ends(t, client, Probe{Protocol: p, To: netip.AddrPortFrom(fam("192.168.0.2"), 80)}, closed[p])
+				checkOutcome(t, client, Probe{Protocol: p, To: netip.AddrPortFrom(fam("172.30.0.1"), 80)}, Refused)
+				checkOutcome(t, client, Probe{Protocol: p, To: netip.AddrPortFrom(fam("172.30.0.2"), 80), Timeout: Soon}, TimedOut)
+				checkOutcome(t, client, Probe{Protocol: p, To: netip.AddrPortFrom(fam("10.180.1.1"), 80)}, closed[p])
+				checkOutcome(t, client, Probe{Protocol: p, To: netip.AddrPortFrom(fam("192.168.0.2"), 80)}, closed[p])
 			})
 		})
 	}
 }
 
-func ends(t *testing.T, client *Host, p Probe, want Outcome) {
+func checkOutcome(t *testing.T, client *Host, p Probe, want Outcome) {
 	t.Helper()
 	r := client.Try(p)
 	if r.Outcome != want {
@@ -73,14 +73,14 @@ func ends(t *testing.T, client *Host, p Probe, want Outcome) {
 }
 
 func TestHostWithoutSCTPAnswersUnreachable(t *testing.T) {
-	s := build(t, Options{})
+	s := newTestLab(t, Options{})
 	each(t, []Protocol{SCTP}, func(t *testing.T, p Protocol, fam func(string) netip.Addr) {
-		ends(t, s.near, Probe{Protocol: p, To: netip.AddrPortFrom(fam("10.180.1.1"), 80)}, Unreachable)
+		checkOutcome(t, s.near, Probe{Protocol: p, To: netip.AddrPortFrom(fam("10.180.1.1"), 80)}, Unreachable)
 	})
 }
 
 func TestPing(t *testing.T) {
-	s := build(t, Options{})
+	s := newTestLab(t, Options{})
 	s.NodeA.Nft(`table inet lab { chain forward { type filter hook forward priority 0
 		ip daddr 10.180.1.1 reject
 		ip6 daddr fd00:10:180:1::1 reject
@@ -95,19 +95,19 @@ func TestPing(t *testing.T) {
 			if r := s.near.Ping(family(netip.MustParseAddr("10.180.1.1"))); r.Outcome != Refused {
 				t.Errorf("ping of a rejected address: %s", r)
 			}
-			nobody := s.near.Try(Probe{
+			unused := s.near.Try(Probe{
 				Protocol: Echo, Timeout: Soon,
 				To: netip.AddrPortFrom(family(netip.MustParseAddr("198.51.100.1")), 0),
 			})
-			if nobody.Outcome != TimedOut {
-				t.Errorf("ping of nobody: %s", nobody)
+			if unused.Outcome != TimedOut {
+				t.Errorf("ping of an unused address: %s", unused)
 			}
 		})
 	}
 }
 
 func TestTranslatedServices(t *testing.T) {
-	s := build(t, Options{})
+	s := newTestLab(t, Options{})
 	s.NodeA.Nft(service("ip", "172.30.0.41", "10.180.0.1") + service("ip6", "fd00:172:30::41", "fd00:10:180::1"))
 	for _, p := range protocols {
 		s.near.Serve(p, 8080)
@@ -150,9 +150,9 @@ func service(family, vip, pod string) string {
 	`, family, vip, pod)
 }
 
-// The client's address can be kept although the backend is on another node.
+// The client's address is kept although the backend is on another node.
 func TestTranslatedToAnotherNode(t *testing.T) {
-	s := build(t, Options{})
+	s := newTestLab(t, Options{})
 	s.NodeA.Nft(service("ip", "172.30.0.41", "10.180.1.1") + service("ip6", "fd00:172:30::41", "fd00:10:180:1::1"))
 	for _, p := range protocols {
 		s.far.Serve(p, 8080)
@@ -168,7 +168,7 @@ func TestTranslatedToAnotherNode(t *testing.T) {
 }
 
 func TestPayloads(t *testing.T) {
-	s := build(t, Options{})
+	s := newTestLab(t, Options{})
 	for _, p := range protocols {
 		s.far.Serve(p, 80)
 	}
@@ -183,7 +183,7 @@ func TestPayloads(t *testing.T) {
 }
 
 func TestChosenSource(t *testing.T) {
-	s := build(t, Options{})
+	s := newTestLab(t, Options{})
 	for _, p := range protocols {
 		s.near.Serve(p, 80)
 	}
@@ -206,8 +206,8 @@ func TestChosenSource(t *testing.T) {
 	})
 }
 
-func TestFlowsLast(t *testing.T) {
-	s := build(t, Options{})
+func TestFlowsStayOpen(t *testing.T) {
+	s := newTestLab(t, Options{})
 	vip := map[Protocol]*Server{}
 	for _, p := range protocols {
 		vip[p] = s.near.Serve(p, 8080)
@@ -225,7 +225,7 @@ func TestFlowsLast(t *testing.T) {
 		s.NodeA.Nft("flush chain ip lab pre; flush chain ip6 lab pre")
 		second := f.Ask([]byte("after"))
 		if first.Outcome != Answered || second.Outcome != Answered || first.Source != second.Source {
-			t.Errorf("before: %s; after the rules went: %s", first, second)
+			t.Errorf("before: %s; after the rules were deleted: %s", first, second)
 		}
 		if r := s.Outside.Try(Probe{Protocol: p, To: to, Timeout: Soon}); r.Outcome != TimedOut {
 			t.Errorf("a new client: %s", r)
@@ -234,17 +234,17 @@ func TestFlowsLast(t *testing.T) {
 	})
 	for p, server := range vip {
 		if server.Count() == 0 {
-			t.Errorf("%s server counted nobody", p)
+			t.Errorf("%s server counted no client", p)
 		}
 	}
 }
 
 func TestClosedServer(t *testing.T) {
-	s := build(t, Options{})
+	s := newTestLab(t, Options{})
 	each(t, []Protocol{TCP, UDP, SCTP}, func(t *testing.T, p Protocol, fam func(string) netip.Addr) {
 		to := netip.AddrPortFrom(fam("10.180.1.1"), 80)
 		server := s.far.Serve(p, 80)
-		ends(t, s.near, Probe{Protocol: p, To: to}, Answered)
+		checkOutcome(t, s.near, Probe{Protocol: p, To: to}, Answered)
 		server.Close()
 		if r := s.near.Dial(p, to); r.Outcome == Answered {
 			t.Errorf("closed, but %s", r)

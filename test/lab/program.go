@@ -8,8 +8,8 @@ import (
 	"runtime"
 )
 
-// Run calls f with a T for programs that are no tests, and ends what f has built
-// when f returns or fails. The error is what f failed with.
+// Run calls f with a T for programs that are not tests, and runs the cleanups when f returns or
+// fails. It returns the error of f.
 func Run(f func(T)) error {
 	p := &program{}
 	done := make(chan struct{})
@@ -22,7 +22,7 @@ func Run(f func(T)) error {
 	return p.err
 }
 
-// program is a T outside of a test. One goroutine uses it.
+// program implements T outside of tests. It is not safe for concurrent use.
 type program struct {
 	err      error
 	cleanups []func()
@@ -31,10 +31,10 @@ type program struct {
 // Helper does nothing.
 func (p *program) Helper() {}
 
-// Logf does nothing: a program tells its own story.
+// Logf does nothing: a program has its own output.
 func (p *program) Logf(string, ...any) {}
 
-// Cleanup has f called when the program's function is over.
+// Cleanup registers f to be called when the program's function returns.
 func (p *program) Cleanup(f func()) { p.cleanups = append(p.cleanups, f) }
 
 // Fatalf ends the program's function.

@@ -26,10 +26,10 @@ func TestProgramsEndInOrder(t *testing.T) {
 	err := Run(func(p T) {
 		p.Cleanup(func() { got = append(got, 1) })
 		p.Cleanup(func() { got = append(got, 2) })
-		p.Fatalf("enough of %d", 7)
-		t.Error("went on after a failure")
+		p.Fatalf("failed at %d", 7)
+		t.Error("continued after a failure")
 	})
-	if err == nil || !strings.Contains(err.Error(), "enough of 7") {
+	if err == nil || !strings.Contains(err.Error(), "failed at 7") {
 		t.Errorf("error %v", err)
 	}
 	if !slices.Equal(got, []int{2, 1}) {

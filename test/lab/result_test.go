@@ -37,13 +37,13 @@ func TestOutcomeOfAnError(t *testing.T) {
 		{icmp(unix.SO_EE_ORIGIN_ICMP6, 1, 3), Unreachable},
 		{icmp(unix.SO_EE_ORIGIN_ICMP6, 3, 3), Unreachable},
 	} {
-		if got := judge(c.err); got.Outcome != c.want {
+		if got := outcomeOf(c.err); got.Outcome != c.want {
 			t.Errorf("%v is %s, want %s", c.err, got.Outcome, c.want)
 		}
 		if c.err == nil {
 			continue
 		}
-		if got := judge(fmt.Errorf("around: %w", c.err)); got.Outcome != c.want || !strings.Contains(got.String(), c.want.String()) {
+		if got := outcomeOf(fmt.Errorf("around: %w", c.err)); got.Outcome != c.want || !strings.Contains(got.String(), c.want.String()) {
 			t.Errorf("wrapped %v is %s, want %s", c.err, got, c.want)
 		}
 	}
@@ -63,7 +63,7 @@ func TestIdentity(t *testing.T) {
 }
 
 func TestManyProbes(t *testing.T) {
-	s := build(t, Options{})
+	s := newTestLab(t, Options{})
 	web := netip.MustParseAddrPort("10.180.0.1:80")
 	s.near.Serve(TCP, 80)
 	answered := s.NodeB.Repeat(50, Probe{Protocol: TCP, To: web})
@@ -89,7 +89,7 @@ func TestManyProbes(t *testing.T) {
 }
 
 func TestARefusalNamesTheHostThatRefused(t *testing.T) {
-	s := build(t, Options{})
+	s := newTestLab(t, Options{})
 	s.NodeA.Nft(`table inet lab { chain forward { type filter hook forward priority 0
 		meta nfproto ipv4 reject with icmp type host-unreachable
 		meta nfproto ipv6 reject with icmpv6 type admin-prohibited
@@ -128,7 +128,7 @@ func TestParsePacket(t *testing.T) {
 			}
 			for n := range ip4Header {
 				if got, ok := parsePacket(b[:n]); ok {
-					t.Errorf("%d bytes were read as %s", n, got)
+					t.Errorf("%d bytes were parsed as %s", n, got)
 				}
 			}
 		}
@@ -138,13 +138,13 @@ func TestParsePacket(t *testing.T) {
 	}.Packet()
 	fragment[7] = 1 // offset
 	if got, ok := parsePacket(fragment); !ok || got.Dst.Port() != 0 {
-		t.Errorf("a later fragment was read as %s", got)
+		t.Errorf("a later fragment was parsed as %s", got)
 	}
 }
 
-// Kernels ration ICMP errors; a test that provokes many needs each of them.
+// Kernels rate-limit ICMP errors; tests need all of them.
 func TestEveryRefusalArrives(t *testing.T) {
-	s := build(t, Options{Timeout: time.Second})
+	s := newTestLab(t, Options{Timeout: time.Second})
 	s.NodeA.Nft("table inet lab { chain forward { type filter hook forward priority 0; reject; }; }")
 	each(t, []Protocol{UDP}, func(t *testing.T, p Protocol, fam func(string) netip.Addr) {
 		results := s.near.Repeat(1000, Probe{Protocol: p, To: netip.AddrPortFrom(fam("10.180.1.1"), 80)})

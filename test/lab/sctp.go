@@ -7,9 +7,8 @@ import (
 	"hash/crc32"
 )
 
-// The parts of SCTP (RFC 9260) that set up an association and show that it
-// lives. Kernels without SCTP still translate it, so the lab speaks it through
-// raw sockets.
+// The parts of SCTP (RFC 9260) that set up an association and test it by heartbeats. Kernels
+// without SCTP still translate its packets, so the lab implements it with raw sockets.
 
 type chunkType uint8
 
@@ -64,8 +63,8 @@ func sctpChecksum(b []byte) uint32 {
 	return crc32.Update(sum, table, b[12:])
 }
 
-// decodeSCTP reads a packet; ok is false if it is damaged. Only the first chunk
-// counts.
+// decodeSCTP decodes a packet; ok is false if it is damaged. It ignores all chunks but
+// the first.
 func decodeSCTP(b []byte) (p sctpPacket, ok bool) {
 	if len(b) < sctpHeader+typeLength || binary.LittleEndian.Uint32(b[8:]) != sctpChecksum(b) {
 		return p, false
@@ -96,7 +95,7 @@ func param(kind uint16, value []byte) []byte {
 	return append(b, value...)
 }
 
-// findParam reads the value of a parameter among others.
+// findParam returns the value of a parameter in a list.
 func findParam(b []byte, kind uint16) []byte {
 	for len(b) >= typeLength {
 		n := int(binary.BigEndian.Uint16(b[2:]))

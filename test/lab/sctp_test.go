@@ -25,7 +25,7 @@ func TestSCTPPacketsSurviveEncoding(t *testing.T) {
 		}
 		b[len(b)-1] ^= 1
 		if _, ok := decodeSCTP(b); ok {
-			t.Errorf("a damaged packet was taken: %x", b)
+			t.Errorf("a damaged packet was accepted: %x", b)
 		}
 	}
 }
@@ -34,7 +34,7 @@ func TestSCTPRejectsTruncatedPackets(t *testing.T) {
 	whole := sctpPacket{kind: chunkInit, body: initBody(7)}.encode()
 	for n := range whole {
 		if _, ok := decodeSCTP(whole[:n]); ok {
-			t.Errorf("took %d of %d bytes", n, len(whole))
+			t.Errorf("accepted %d of %d bytes", n, len(whole))
 		}
 	}
 }
@@ -51,8 +51,8 @@ func TestSCTPFindsParameters(t *testing.T) {
 	}
 }
 
-func TestSCTPAssociationLivesOn(t *testing.T) {
-	s := build(t, Options{})
+func TestSCTPAssociationStaysOpen(t *testing.T) {
+	s := newTestLab(t, Options{})
 	s.far.Serve(SCTP, 80)
 	for _, a := range s.far.Addrs() {
 		to := Probe{Protocol: SCTP, To: netip.AddrPortFrom(a, 80)}

@@ -12,20 +12,20 @@ import (
 	"time"
 )
 
-// abortGrace is how long a client waits for a better answer after an ABORT: a
-// kernel with SCTP sends one on its own before the lab's server answers.
+// abortGrace is how long a client waits for another answer after an ABORT: a kernel with SCTP sends
+// an ABORT before the lab's server answers.
 const abortGrace = 50 * time.Millisecond
 
-// association is the client's side of one.
+// association is the client side of an SCTP association.
 type association struct {
 	local, remote uint16 // ports
-	tag           uint32 // of both sides: the lab's server takes the client's
+	tag           uint32 // of both sides: the lab's server uses the client's
 	cookie        []byte
 	up            bool
 }
 
-// greetSCTP sends INIT and reads from INIT ACK who answered.
-func (f *Flow) greetSCTP(deadline time.Time) error {
+// handshakeSCTP sends INIT and reads the identity of the server from INIT ACK.
+func (f *Flow) handshakeSCTP(deadline time.Time) error {
 	a := &association{local: f.probe.From.Port(), remote: f.probe.To.Port(), tag: rand.Uint32() | 1}
 	if a.local == 0 {
 		a.local = uint16(20000 + rand.IntN(40000))
@@ -47,14 +47,14 @@ func (f *Flow) greetSCTP(deadline time.Time) error {
 	a.cookie = findParam(ack[initSize:], paramCookie)
 	r, _, ok := readIdentity(a.cookie)
 	if !ok {
-		return fmt.Errorf("%s did not say who it is", f.probe.To)
+		return fmt.Errorf("%s sent no identity", f.probe.To)
 	}
 	f.hello = r
 	return nil
 }
 
-// askSCTP completes the association if that is still to be done, and sends a
-// heartbeat, which the other end answers with what it was sent.
+// askSCTP completes the association if necessary, and sends a heartbeat, whose content the server
+// sends back.
 func (f *Flow) askSCTP(payload []byte, deadline time.Time) (Result, error) {
 	a := f.assoc
 	if !a.up {
@@ -89,7 +89,7 @@ func (f *Flow) send(kind chunkType, body []byte, deadline time.Time) error {
 	return f.socket.write(p.encode(), deadline)
 }
 
-// await reads until a chunk of a kind comes for this association.
+// await reads until a chunk of a kind arrives for this association.
 func (f *Flow) await(kind chunkType, deadline time.Time) ([]byte, error) {
 	aborted := false
 	b := make([]byte, 1<<16)

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sctpStack is the SCTP of one machine and family: one raw socket, which has the
-// kernel leave SCTP alone, and the ports somebody serves.
+// sctpStack is the SCTP implementation of one machine and family: one raw socket, because of which
+// the kernel does not answer SCTP itself, and the served ports.
 type sctpStack struct {
 	family string
 	file   *os.File
@@ -22,7 +22,7 @@ type sctpStack struct {
 	ports  map[uint16]*Server
 }
 
-// portHold takes its port out of the stack when it is closed.
+// portHold removes its port from the stack when it is closed.
 type portHold struct {
 	stack *sctpStack
 	port  uint16
@@ -53,7 +53,7 @@ func (h *Host) serveSCTP(family string, port uint16, s *Server) error {
 	return nil
 }
 
-// sctpStack starts the machine's SCTP on first use; it ends with the machine.
+// sctpStack returns the machine's SCTP stack, and starts it on first use. It ends with the machine.
 func (m *machine) sctpStack(family string) (*sctpStack, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -94,7 +94,7 @@ func (m *machine) sctpStack(family string) (*sctpStack, error) {
 	return s, nil
 }
 
-// drain answers every packet there is and has more waited for.
+// drain answers all received packets and returns false to wait for more.
 func (s *sctpStack) drain(fd int) (done bool) {
 	b, oob := make([]byte, 1<<16), make([]byte, 256)
 	for {
@@ -113,14 +113,14 @@ func (s *sctpStack) drain(fd int) (done bool) {
 	}
 }
 
-// answer is what to say to a packet, if anything. No state is kept: the client's
-// tag serves both sides.
+// answer returns the reply to a packet, if there is one. It needs no state: both sides use the
+// client's tag.
 func (s *sctpStack) answer(p sctpPacket, client, to netip.Addr) (sctpPacket, bool) {
 	reply := sctpPacket{sport: p.dport, dport: p.sport, tag: p.tag}
 	s.mu.Lock()
 	server := s.ports[p.dport]
 	s.mu.Unlock()
-	who := identity(netip.AddrPortFrom(to, p.dport), netip.AddrPortFrom(client, p.sport))
+	id := identity(netip.AddrPortFrom(to, p.dport), netip.AddrPortFrom(client, p.sport))
 	switch {
 	case p.kind == chunkInit && len(p.body) >= initSize:
 		reply.tag = binary.BigEndian.Uint32(p.body)
@@ -129,13 +129,13 @@ func (s *sctpStack) answer(p sctpPacket, client, to netip.Addr) (sctpPacket, boo
 			return reply, true
 		}
 		server.count.Add(1)
-		reply.kind, reply.body = chunkInitAck, initBody(reply.tag, param(paramCookie, who)...)
+		reply.kind, reply.body = chunkInitAck, initBody(reply.tag, param(paramCookie, id)...)
 	case server == nil:
 		return reply, false
 	case p.kind == chunkCookie:
 		reply.kind = chunkCookieAck
 	case p.kind == chunkBeat:
-		reply.kind, reply.body = chunkBeatAck, param(paramBeat, append(who, findParam(p.body, paramBeat)...))
+		reply.kind, reply.body = chunkBeatAck, param(paramBeat, append(id, findParam(p.body, paramBeat)...))
 	default:
 		return reply, false
 	}

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Server answers on one port of a host, on all its addresses: it says who it is
-// and whom it sees, and sends back what it is sent.
+// Server answers on one port of a host, on all its addresses: it sends its own address and that of
+// the client, and echoes all data.
 type Server struct {
 	count atomic.Int64
 	mu    sync.Mutex
@@ -25,7 +25,7 @@ type Server struct {
 	wait  sync.WaitGroup
 }
 
-// Count is how many connections, datagrams or associations came in.
+// Count returns the number of accepted connections, datagrams or associations.
 func (s *Server) Count() int { return int(s.count.Load()) }
 
 // Close stops the server and ends its connections.
@@ -33,14 +33,14 @@ func (s *Server) Close() {
 	s.mu.Lock()
 	s.ended = true
 	for c := range s.open {
-		_ = c.Close() // nobody is left to care
+		_ = c.Close() // no client is left
 	}
 	s.mu.Unlock()
 	s.wait.Wait()
 }
 
-// keep notes what to close; it reports false when the server has ended.
-func (s *Server) keep(c io.Closer) bool {
+// track registers a connection to close; it returns false if the server is closed.
+func (s *Server) track(c io.Closer) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
@@ -51,7 +51,7 @@ func (s *Server) keep(c io.Closer) bool {
 	return true
 }
 
-func (s *Server) drop(c io.Closer) {
+func (s *Server) untrack(c io.Closer) {
 	_ = c.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,7 +86,7 @@ func (h *Host) serveTCP(family string, port uint16, s *Server) error {
 		l, err = config.Listen(context.Background(), "tcp"+family, fmt.Sprintf(":%d", port))
 		return err
 	})
-	if err != nil || !s.keep(l) {
+	if err != nil || !s.track(l) {
 		return err
 	}
 	s.wait.Go(func() {
@@ -102,12 +102,12 @@ func (h *Host) serveTCP(family string, port uint16, s *Server) error {
 	return nil
 }
 
-// answer talks to one TCP client. Errors are the client's to notice.
+// answer serves one TCP client, which detects errors.
 func (s *Server) answer(conn net.Conn) {
-	if !s.keep(conn) {
+	if !s.track(conn) {
 		return
 	}
-	defer s.drop(conn)
+	defer s.untrack(conn)
 	local, remote := conn.LocalAddr().(*net.TCPAddr), conn.RemoteAddr().(*net.TCPAddr)
 	if _, err := conn.Write(identity(local.AddrPort(), remote.AddrPort())); err != nil {
 		return
@@ -125,7 +125,7 @@ func (h *Host) serveUDP(family string, port uint16, s *Server) error {
 		l, err = config.ListenPacket(context.Background(), "udp"+family, fmt.Sprintf(":%d", port))
 		return err
 	})
-	if err != nil || !s.keep(l) {
+	if err != nil || !s.track(l) {
 		return err
 	}
 	conn := l.(*net.UDPConn)
@@ -139,13 +139,13 @@ func (h *Host) serveUDP(family string, port uint16, s *Server) error {
 			s.count.Add(1)
 			to := destination(oob[:oobn])
 			reply := append(identity(netip.AddrPortFrom(to, port), client), b[:n]...)
-			_, _, _ = conn.WriteMsgUDPAddrPort(reply, from(to), client) // the client notices
+			_, _, _ = conn.WriteMsgUDPAddrPort(reply, from(to), client) // the client detects errors
 		}
 	})
 	return nil
 }
 
-// askDestination has the kernel say which address a packet was sent to.
+// askDestination enables control messages with the destination address of packets.
 func askDestination(family string, c syscall.RawConn) error {
 	level, option := unix.SOL_IP, unix.IP_PKTINFO
 	if family == "6" {
@@ -158,7 +158,7 @@ func askDestination(family string, c syscall.RawConn) error {
 	return set
 }
 
-// destination is the address a packet was sent to.
+// destination returns the destination address in a control message.
 func destination(oob []byte) netip.Addr {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
@@ -175,7 +175,7 @@ func destination(oob []byte) netip.Addr {
 	return netip.Addr{}
 }
 
-// from is the control message that sends a packet from an address.
+// from returns the control message that sets the source address of a packet.
 func from(a netip.Addr) []byte {
 	if a.Is4() {
 		return unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: a.As4()})

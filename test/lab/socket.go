@@ -18,7 +18,7 @@ var (
 	errAbort   = errors.New("association aborted")
 )
 
-// icmpError is an ICMP error message, with the packet it is about.
+// icmpError is an ICMP error message with the packet that it quotes.
 type icmpError struct {
 	ICMP
 	errno  unix.Errno
@@ -37,19 +37,19 @@ func (e *icmpError) portUnreachable() bool {
 	return e.Type == 3 && e.Code == 3
 }
 
-// socket is a client's connected socket, waited for with poll: that is faster
-// than the runtime's, and sees ICMP errors that connect does not report.
+// socket is a client's connected socket. It uses poll, which is faster than the runtime's poller
+// and reports ICMP errors that connect does not.
 type socket struct {
 	fd    int
 	local netip.AddrPort
 	took  time.Duration // of connect
 
-	// mine, if set, tells ICMP errors for this socket from others that the
-	// kernel hands it: raw sockets get those of their neighbours too.
+	// mine, if set, reports whether an ICMP error belongs to this socket: raw sockets
+	// also receive those of other sockets.
 	mine func(*icmpError) bool
 }
 
-// open makes a socket in the host's namespace. It does not connect.
+// open opens a socket in the host's namespace without connecting it.
 func (h *Host) open(p Probe) (*socket, error) {
 	domain, kind, proto := unix.AF_INET, unix.SOCK_DGRAM, int(p.Protocol)
 	if p.To.Addr().Is6() {
@@ -82,15 +82,15 @@ func (h *Host) open(p Probe) (*socket, error) {
 	return s, nil
 }
 
-// source is what the socket is bound to. Hosts that share a machine must say
-// which of them they are.
+// source returns the address to bind to. A Host that shares its machine must bind to its own
+// address.
 func (h *Host) source(p Probe) netip.AddrPort {
 	from := p.From.Addr()
 	if !from.IsValid() && h.outside {
 		from = h.Addr(p.To.Addr())
 	}
 	if !from.IsValid() && p.From.Port() != 0 {
-		from = anything(p.To.Addr()).Addr()
+		from = defaultPrefix(p.To.Addr()).Addr()
 	}
 	return netip.AddrPortFrom(from, p.From.Port())
 }
@@ -101,7 +101,7 @@ func (s *socket) prepare(from netip.AddrPort, p Probe) error {
 		level, recverr, free = unix.SOL_IPV6, unix.IPV6_RECVERR, unix.IPV6_FREEBIND
 	}
 	if err := unix.SetsockoptInt(s.fd, level, recverr, 1); err != nil {
-		return fmt.Errorf("ask for ICMP errors: %w", err)
+		return fmt.Errorf("enable ICMP errors: %w", err)
 	}
 	if err := unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
 		return fmt.Errorf("allow reuse of the source: %w", err)
@@ -121,7 +121,7 @@ func (s *socket) prepare(from netip.AddrPort, p Probe) error {
 	return nil
 }
 
-// connect connects, and for TCP waits until that is done.
+// connect connects, and for TCP waits for the handshake.
 func (s *socket) connect(p Probe, deadline time.Time) error {
 	to := p.To
 	if p.Protocol == SCTP {
@@ -144,7 +144,7 @@ func (s *socket) connect(p Probe, deadline time.Time) error {
 	return nil
 }
 
-// explain prefers the ICMP error behind an error, if there was one.
+// explain returns the ICMP error that caused an error, if there is one.
 func (s *socket) explain(err error) error {
 	if icmp := s.icmp(); icmp != nil {
 		return icmp
@@ -157,7 +157,7 @@ func isICMP(err error) bool {
 	return errors.As(err, &icmp)
 }
 
-// wait blocks until the socket is ready or in error.
+// wait blocks until the socket is ready or has an error.
 func (s *socket) wait(events int16, deadline time.Time) error {
 	for {
 		left := time.Until(deadline)
@@ -181,7 +181,7 @@ func (s *socket) wait(events int16, deadline time.Time) error {
 	}
 }
 
-// failure reads the error a socket is in.
+// failure returns the pending error of the socket.
 func (s *socket) failure() error {
 	if icmp := s.icmp(); icmp != nil {
 		return icmp
@@ -196,7 +196,7 @@ func (s *socket) failure() error {
 	return nil
 }
 
-// icmp takes the next ICMP error for this socket from its queue, or nil.
+// icmp returns the next ICMP error for this socket from its error queue, or nil.
 func (s *socket) icmp() *icmpError {
 	for {
 		e, more := s.nextICMP()
@@ -264,7 +264,7 @@ func (s *socket) write(b []byte, deadline time.Time) error {
 			if err := s.wait(unix.POLLOUT, deadline); err != nil {
 				return err
 			}
-		case errors.Is(err, unix.EPERM): // dropped on the way out: an ICMP error may tell
+		case errors.Is(err, unix.EPERM): // dropped in the output path; an ICMP error may follow
 			return s.wait(0, deadline)
 		default:
 			return s.explain(err)

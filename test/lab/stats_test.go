@@ -20,7 +20,7 @@ func TestBounds(t *testing.T) {
 		t.Errorf("400 times a half: %d to %d", lo, hi)
 	}
 	if lo, hi := Bounds(10, 0.5); lo != 0 || hi != 10 {
-		t.Errorf("10 attempts say nothing, got %d to %d", lo, hi)
+		t.Errorf("10 attempts: %d to %d, want no restriction", lo, hi)
 	}
 	random := rand.New(rand.NewPCG(1, 2))
 	lo, hi := Bounds(300, 1.0/3)

@@ -13,25 +13,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Way is somebody who connects somewhere.
+// Way is a client and a target of connections.
 type Way struct {
 	From *Host
 	To   netip.AddrPort
 
-	// Check says what is wrong with an answer to a new connection; nil: any is
-	// right.
+	// Check returns an error for an unexpected answer to a new connection; nil accepts
+	// any answer.
 	Check func(Result) error
 }
 
 // String names both ends.
 func (w Way) String() string { return fmt.Sprintf("%s to %s", w.From.Name(), w.To) }
 
-// within is how long an answer may take: a machine that is busy is no loss. A
-// first packet that is lost is seen in another way.
-const within = 10 * time.Second
+// answerTimeout is how long an answer may take. It is long because the machine may be busy; a
+// lost first packet is detected by its retransmission.
+const answerTimeout = 10 * time.Second
 
-// Steady is traffic that must not notice what goes on meanwhile: on each way one
-// connection that is kept and asked, and others that are made, at a steady pace.
+// Steady is continuous traffic of which nothing may fail: on each way it sends on one open
+// connection, and opens new ones, at a constant rate.
 type Steady struct {
 	pace        time.Duration
 	over        chan struct{}
@@ -53,20 +53,20 @@ func StartSteady(t T, pace time.Duration, ways ...Way) *Steady {
 	s.stop = sync.OnceFunc(func() { close(s.over) })
 	t.Cleanup(func() { _ = s.End() })
 	for _, w := range ways {
-		flow, r := w.From.Open(Probe{Protocol: TCP, To: w.To, Timeout: within})
+		flow, r := w.From.Open(Probe{Protocol: TCP, To: w.To, Timeout: answerTimeout})
 		if r.Outcome != Answered {
 			t.Fatalf("%s: %s", w, r)
 		}
 		s.wait.Go(func() {
 			defer flow.Close()
-			s.repeat(func() error { return s.talk(w, flow) })
+			s.repeat(func() error { return s.sendOn(w, flow) })
 		})
 		s.wait.Go(func() { s.repeat(func() error { return s.connect(w) }) })
 	}
 	return s
 }
 
-// repeat does something until the end, or until it fails.
+// repeat calls do until the end, or until it fails.
 func (s *Steady) repeat(do func() error) {
 	for {
 		select {
@@ -83,8 +83,8 @@ func (s *Steady) repeat(do func() error) {
 	}
 }
 
-func (s *Steady) talk(w Way, flow *Flow) error {
-	r := flow.AskWithin([]byte("still there?"), within)
+func (s *Steady) sendOn(w Way, flow *Flow) error {
+	r := flow.AskWithin([]byte("ping"), answerTimeout)
 	if r.Outcome != Answered || !r.Echoed {
 		return fmt.Errorf("%s: a connection broke after %d messages: %s", w, s.messages.Load(), r)
 	}
@@ -93,37 +93,35 @@ func (s *Steady) talk(w Way, flow *Flow) error {
 }
 
 func (s *Steady) connect(w Way) error {
-	flow, r := w.From.Open(Probe{Protocol: TCP, To: w.To, Timeout: within})
+	flow, r := w.From.Open(Probe{Protocol: TCP, To: w.To, Timeout: answerTimeout})
 	if flow == nil {
-		return fmt.Errorf("%s: a new connection failed after %d: %s", w, s.connections.Load(), r)
+		return fmt.Errorf("%s: a connection failed after %d new connections: %s", w, s.connections.Load(), r)
 	}
 	defer flow.Close()
-	err := flow.prompt()
+	err := flow.checkNoRetransmission()
 	if err == nil && w.Check != nil {
 		err = w.Check(r)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: a new connection is not as it should be after %d: %w", w, s.connections.Load(), err)
+		return fmt.Errorf("%s: a wrong answer after %d new connections: %w", w, s.connections.Load(), err)
 	}
 	s.connections.Add(1)
 	return nil
 }
 
-// prompt makes sure that no packet of a connection had to be sent again. It is
-// for one over which nothing was asked yet.
-func (f *Flow) prompt() error {
+// checkNoRetransmission verifies that no packet of a new connection was retransmitted.
+func (f *Flow) checkNoRetransmission() error {
 	info, err := unix.GetsockoptTCPInfo(f.socket.fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 	if err != nil {
 		return fmt.Errorf("read TCP_INFO: %w", err)
 	}
 	if info.Total_retrans > 0 {
-		return fmt.Errorf("its first packet was lost and sent %d times more", info.Total_retrans)
+		return fmt.Errorf("its first packet was retransmitted %d times", info.Total_retrans)
 	}
 	return nil
 }
 
-// Await returns when there were n more messages and n more new connections since
-// it was called, or when something broke.
+// Await returns after n more messages and n more new connections, or when something has failed.
 func (s *Steady) Await(n int) {
 	messages, connections := s.messages.Load()+int64(n), s.connections.Load()+int64(n)
 	for s.Broken() == nil && (s.messages.Load() < messages || s.connections.Load() < connections) {
@@ -131,14 +129,14 @@ func (s *Steady) Await(n int) {
 	}
 }
 
-// Broken says what broke so far.
+// Broken returns the failures so far.
 func (s *Steady) Broken() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return errors.Join(s.broken...)
 }
 
-// End stops the traffic and says what broke. No traffic at all is an error too.
+// End stops the traffic and returns the failures. No traffic at all is an error too.
 func (s *Steady) End() error {
 	s.stop()
 	s.wait.Wait()
@@ -148,8 +146,8 @@ func (s *Steady) End() error {
 	return s.Broken()
 }
 
-// String says how much there was.
+// String returns the number of messages and connections.
 func (s *Steady) String() string {
-	return fmt.Sprintf("%d messages on %d connections that were open all along, %d new connections",
+	return fmt.Sprintf("%d messages on %d open connections, %d new connections",
 		s.messages.Load(), s.ways, s.connections.Load())
 }

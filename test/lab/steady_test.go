@@ -18,7 +18,7 @@ func steadyWay(t *testing.T) (*Lab, Way) {
 	return l, Way{From: l.NodeA, To: netip.MustParseAddrPort("10.180.0.1:80")}
 }
 
-func TestUndisturbedSteadyTraffic(t *testing.T) {
+func TestSteadyTraffic(t *testing.T) {
 	_, way := steadyWay(t)
 	s := StartSteady(t, time.Millisecond, way)
 	s.Await(20)
@@ -26,25 +26,25 @@ func TestUndisturbedSteadyTraffic(t *testing.T) {
 		t.Error(err)
 	}
 	if strings.HasPrefix(s.String(), "0 ") || strings.Contains(s.String(), " 0 new") {
-		t.Errorf("there was %s", s)
+		t.Errorf("traffic: %s", s)
 	}
 }
 
-func TestSteadyTrafficSeesOneLostPacket(t *testing.T) {
+func TestSteadyTrafficDetectsOneLostPacket(t *testing.T) {
 	l, way := steadyWay(t)
 	s := StartSteady(t, time.Millisecond, way)
 	l.NodeA.Nft(`table inet lossy { chain output { type filter hook output priority 0
 		tcp dport 80 tcp flags & (syn | ack) == syn limit rate 1/hour burst 1 packets counter drop
 	}; }`)
 	s.Await(math.MaxInt32)
-	if err := s.End(); err == nil || !strings.Contains(err.Error(), "its first packet was lost") {
+	if err := s.End(); err == nil || !strings.Contains(err.Error(), "its first packet was retransmitted") {
 		t.Errorf("got %v", err)
 	}
 }
 
-func TestSteadyTrafficSeesAWrongAnswer(t *testing.T) {
+func TestSteadyTrafficDetectsAWrongAnswer(t *testing.T) {
 	_, way := steadyWay(t)
-	wrong := errors.New("not what I want")
+	wrong := errors.New("wrong backend")
 	way.Check = func(Result) error { return wrong }
 	s := StartSteady(t, time.Millisecond, way)
 	s.Await(math.MaxInt32)

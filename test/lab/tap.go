@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Packet is what a Tap saw of one packet. Ports are 0 where there are none.
+// Packet is a captured packet. Ports are 0 for protocols without ports.
 type Packet struct {
-	Out      bool // it left the machine; otherwise it came in
+	Out      bool // outgoing; otherwise incoming
 	Link     int  // index of the interface
 	Protocol Protocol
 	Src, Dst netip.AddrPort
@@ -33,14 +33,14 @@ func (p Packet) String() string {
 	return fmt.Sprintf("%s %d %s > %s, %d bytes", way, p.Protocol, p.Src, p.Dst, p.Length)
 }
 
-// Tap sees every IP packet on the interfaces of a machine.
+// Tap captures every IP packet on the interfaces of a machine.
 type Tap struct {
 	raw  syscall.RawConn
 	mu   sync.Mutex
 	seen []Packet
 }
 
-// Tap begins to watch the host's interfaces, until the test ends.
+// Tap captures packets on the host's interfaces until the test ends.
 func (h *Host) Tap() *Tap {
 	h.t.Helper()
 	fd := -1
@@ -76,7 +76,7 @@ func (h *Host) Tap() *Tap {
 	return t
 }
 
-// drain takes what has been captured. The tap is locked.
+// drain reads the captured packets. The caller holds the lock.
 func (t *Tap) drain(fd int) {
 	b := make([]byte, 1<<16)
 	for {
@@ -97,15 +97,15 @@ func (t *Tap) drain(fd int) {
 	}
 }
 
-// Packets are those seen so far; what was sent before the call is among them.
+// Packets returns the packets captured so far, including all that were sent before the call.
 func (t *Tap) Packets() []Packet {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	_ = t.raw.Control(func(fd uintptr) { t.drain(int(fd)) }) // closed: what there was
+	_ = t.raw.Control(func(fd uintptr) { t.drain(int(fd)) }) // an error means that the tap is closed
 	return slices.Clone(t.seen)
 }
 
-// Count is how many packets so far are as wanted.
+// Count returns how many captured packets match.
 func (t *Tap) Count(wanted func(Packet) bool) int {
 	n := 0
 	for _, p := range t.Packets() {
@@ -116,7 +116,7 @@ func (t *Tap) Count(wanted func(Packet) bool) int {
 	return n
 }
 
-// Reset forgets what was seen.
+// Reset discards the captured packets.
 func (t *Tap) Reset() {
 	t.Packets()
 	t.mu.Lock()
@@ -124,7 +124,7 @@ func (t *Tap) Reset() {
 	t.seen = nil
 }
 
-// parsePacket reads an IP packet's header and ports.
+// parsePacket parses an IP packet's header and ports.
 func parsePacket(b []byte) (Packet, bool) {
 	p := Packet{Length: len(b), Data: b}
 	var src, dst netip.Addr

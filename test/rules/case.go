@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// Case is a configuration, and the objects that rules are made of under it.
+// Case is a configuration, and the objects for which rules are written with it.
 type Case struct {
 	Name    string   // of its folder in testdata
 	Objects []string // files of testdata/objects
 }
 
-// Cases are all of them.
+// Cases returns all cases.
 func Cases() []Case {
 	few := []string{"known", "node", "nodeport"}
 	all := []string{
@@ -31,10 +31,10 @@ func Cases() []Case {
 	return cases
 }
 
-// Config is the path of the configuration file.
+// Config returns the path of the configuration file.
 func (c Case) Config() string { return filepath.Join("testdata", c.Name, "config.yaml") }
 
-// Documents are the objects, each in YAML.
+// Documents returns the objects, one YAML document each.
 func (c Case) Documents() ([]string, error) {
 	var docs []string
 	for _, name := range c.Objects {
@@ -47,31 +47,31 @@ func (c Case) Documents() ([]string, error) {
 	return docs, nil
 }
 
-// Variant is one of the two programs that are called iptables.
+// Variant is one of the two variants of iptables.
 type Variant struct {
 	Name    string // "legacy": iptables-legacy-save
-	Program string // behind all its names
+	Program string // multi-call binary
 }
 
-// Variants are both. They print the same rules in the same words.
+// Variants returns both. Their output has the same format.
 func Variants() []Variant {
 	return []Variant{{"nft", "xtables-nft-multi"}, {"legacy", "xtables-legacy-multi"}}
 }
 
-// Families are the names of the program for each IP family.
+// Families returns the program of each IP family.
 func Families() []string { return []string{"iptables", "ip6tables"} }
 
-// Command is the program of a family that does something: "save".
+// Command returns the name of a program of the variant, such as that for "save".
 func (v Variant) Command(family, what string) string {
 	return strings.Join(slices.DeleteFunc([]string{family, v.Name, what}, func(s string) bool { return s == "" }), "-")
 }
 
-// Recording is the path of what kube-proxy made for a family.
+// Recording returns the path of the rules that kube-proxy wrote for a family.
 func (c Case) Recording(v Variant, family string) string {
 	return filepath.Join("testdata", c.Name, v.Command(family, "")+".save")
 }
 
-// Recorded is what kube-proxy made for a family.
+// Recorded returns the rules that kube-proxy wrote for a family.
 func (c Case) Recorded(v Variant, family string) (Dump, error) {
 	text, err := os.ReadFile(c.Recording(v, family))
 	if err != nil {

@@ -9,15 +9,13 @@ import (
 	"strings"
 )
 
-// Diff says how the rules of one dump differ from those wanted; empty if they are
-// the same: the same chains in nat and filter, with the same rules in the same
-// order. It does not heed
+// Diff returns the difference between two dumps; empty if tables nat and filter have the same
+// chains with the same rules in the same order. It ignores
 //
-//   - the order of different service ports among each other where kube-proxy
-//     itself has none (it goes through a map), nor that of the addresses that
-//     lead to KUBE-NODEPORTS;
+//   - the order of different service ports where kube-proxy writes them in random order
+//     (it iterates over a map), and that of the addresses with jumps to KUBE-NODEPORTS;
 //   - how many blanks iptables-save prints before the name of an nfacct object;
-//   - the chain KUBE-PROXY-CANARY, and built-in chains that are as if not there.
+//   - the chain KUBE-PROXY-CANARY, and built-in chains without rules and with policy ACCEPT.
 func Diff(want, got Dump) string {
 	var b strings.Builder
 	for _, table := range []string{"filter", "nat"} {
@@ -33,7 +31,7 @@ func Diff(want, got Dump) string {
 	return b.String()
 }
 
-// lines are a chain as Diff shows it. That it is there is a line too.
+// lines returns a chain as Diff prints it, with one line for its existence and policy.
 func (t Table) lines(name string) []string {
 	c, ok := t[name]
 	if !ok {
@@ -42,7 +40,7 @@ func (t Table) lines(name string) []string {
 	return append([]string{"chain, policy " + c.Policy}, c.Rules...)
 }
 
-// canonical is a table such that two with the same rules are equal.
+// canonical returns a table without the differences that Diff ignores.
 func canonical(t Table) Table {
 	out := Table{}
 	for name, c := range t {
@@ -59,18 +57,18 @@ func canonical(t Table) Table {
 }
 
 const (
-	// canary is the chain whose absence tells kube-proxy that somebody took its
-	// rules away. Sluice needs none.
+	// canary is the chain by whose absence kube-proxy detects that its rules were
+	// flushed. Sluice does not need it.
 	canary = "KUBE-PROXY-CANARY"
 
-	// localhostCounter is the object of nfacct that counts connections to node
-	// ports at loopback. That of invalid packets is in a rule that acts.
+	// localhostCounter is the nfacct object that counts connections to NodePorts at
+	// loopback addresses, in a rule without another purpose.
 	localhostCounter = "localhost_nps_accepted_pkts"
 )
 
 var counting = regexp.MustCompile(` ?-m nfacct --nfacct-name +(\S+)`)
 
-// respaced are rules with one blank before the name of an object.
+// respaced returns rules with one blank before the name of an nfacct object.
 func respaced(rules []string) []string {
 	var out []string
 	for _, r := range rules {
@@ -79,8 +77,8 @@ func respaced(rules []string) []string {
 	return out
 }
 
-// Unaccounted is what kube-proxy writes where the kernel has no nfacct: no rule
-// that is there only to count, and no counting in others.
+// Unaccounted returns the rules that kube-proxy writes if the kernel lacks nfacct: without rules
+// that only count, and without counting in others.
 func Unaccounted(d Dump) Dump {
 	out := Dump{}
 	for table, chains := range d {
@@ -112,8 +110,8 @@ func isUnordered(chain string) bool {
 	}, chain)
 }
 
-// ordered puts the service ports between two rules that are none's into an order.
-// Those of one stay as they are among each other.
+// ordered sorts consecutive rules of service ports by their service port. Rules of the same port
+// keep their order.
 func ordered(rules []string) []string {
 	var out []string
 	for rest := rules; len(rest) > 0; {
@@ -135,8 +133,8 @@ func ordered(rules []string) []string {
 
 var comment = regexp.MustCompile(`--comment (?:"([^" ]*)[^"]*"|(\S+))`)
 
-// servicePort is the namespace, Service and port that a rule is of, which its
-// comment begins with; empty if it is of none.
+// servicePort returns the namespace, Service and port of a rule, with which its comment begins;
+// empty if it has none.
 func servicePort(rule string) string {
 	m := comment.FindStringSubmatch(rule)
 	if m == nil {
@@ -149,17 +147,17 @@ func servicePort(rule string) string {
 	return name
 }
 
-// changes are the lines to leave out and to put in to make one text the other,
-// with how many lines are the same between them.
+// changes returns the lines to remove and to add to change one text into the other, with the
+// number of equal lines between them.
 func changes(from, to []string) string {
 	if slices.Equal(from, to) {
 		return ""
 	}
 	var b strings.Builder
 	same := 0
-	tell := func() {
+	flush := func() {
 		if same > 0 {
-			fmt.Fprintf(&b, "    ... %d the same\n", same)
+			fmt.Fprintf(&b, "    ... %d equal\n", same)
 		}
 		same = 0
 	}
@@ -168,11 +166,11 @@ func changes(from, to []string) string {
 	for len(from) > 0 || len(to) > 0 {
 		switch {
 		case len(from) > 0 && !next(from):
-			tell()
+			flush()
 			fmt.Fprintf(&b, "  - %s\n", from[0])
 			from = from[1:]
 		case len(to) > 0 && !next(to):
-			tell()
+			flush()
 			fmt.Fprintf(&b, "  + %s\n", to[0])
 			to = to[1:]
 		default:
@@ -180,13 +178,13 @@ func changes(from, to []string) string {
 			same++
 		}
 	}
-	tell()
+	flush()
 	return b.String()
 }
 
-// longest is the longest text that is left of both by leaving lines out.
+// longest returns the longest common subsequence.
 func longest(a, b []string) []string {
-	length := make([][]int, len(a)+1) // of what is common to a[i:] and b[j:]
+	length := make([][]int, len(a)+1) // of the longest common subsequence of a[i:] and b[j:]
 	length[len(a)] = make([]int, len(b)+1)
 	for i := len(a) - 1; i >= 0; i-- {
 		length[i] = make([]int, len(b)+1)

@@ -5,20 +5,19 @@ import (
 	"strings"
 )
 
-// Dump is what iptables-save printed, by the name of the table.
+// Dump is the output of iptables-save, by table.
 type Dump map[string]Table
 
 // Table is the chains of a table, by name.
 type Table map[string]Chain
 
-// Chain is a chain with its rules in their order, as they stand behind
-// "-A NAME ".
+// Chain is a chain with its rules in order, without "-A NAME ".
 type Chain struct {
 	Policy string // of a built-in chain; "-" for others
 	Rules  []string
 }
 
-// Parse reads what iptables-save printed. Comments and counters are left out.
+// Parse parses the output of iptables-save. It ignores comments and counters.
 func Parse(text string) (Dump, error) {
 	p := parser{dump: Dump{}}
 	n := 0
@@ -34,10 +33,10 @@ func Parse(text string) (Dump, error) {
 	return p.dump, nil
 }
 
-// parser is where Parse has come to.
+// parser is the state of Parse.
 type parser struct {
 	dump  Dump
-	table Table // nil: outside of one
+	table Table // nil: not in a table
 }
 
 func (p *parser) line(line string) error {
@@ -50,7 +49,7 @@ func (p *parser) line(line string) error {
 		p.dump[word[1:]] = p.table
 		return nil
 	case p.table == nil:
-		return fmt.Errorf("it is not the beginning of a table")
+		return fmt.Errorf("expected the beginning of a table")
 	case word == "COMMIT":
 		p.table = nil
 		return nil
@@ -61,14 +60,14 @@ func (p *parser) line(line string) error {
 	case word == "-A":
 		return p.rule(rest)
 	}
-	return fmt.Errorf("it is neither a chain nor a rule")
+	return fmt.Errorf("expected a chain or a rule")
 }
 
 func (p *parser) rule(text string) error {
 	name, rule, _ := strings.Cut(text, " ")
 	c, ok := p.table[name]
 	if !ok {
-		return fmt.Errorf("it is of a chain that was not named before")
+		return fmt.Errorf("the rule is in an unknown chain")
 	}
 	c.Rules = append(c.Rules, rule)
 	p.table[name] = c

@@ -25,14 +25,13 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// The rules are recorded when they have been the same for as long as quiet, for
-// which kube-proxy has until patience.
+// The rules are recorded when they have not changed for quiet, which must happen within timeout.
 const (
-	quiet    = 3 * time.Second
-	patience = time.Minute
+	quiet   = 3 * time.Second
+	timeout = time.Minute
 )
 
-// TestRecord writes what a real kube-proxy makes of every case.
+// TestRecord records the rules of a real kube-proxy for every case.
 func TestRecord(t *testing.T) {
 	if err := apiserver.Assets(); err != nil {
 		t.Fatal(err)
@@ -59,8 +58,8 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// withoutOwnEndpoints has the API server leave the endpoints of its own Service
-// alone, whose port is another each time.
+// withoutOwnEndpoints starts the API server so that it does not write the endpoints of its own
+// Service, whose port differs each time.
 func withoutOwnEndpoints(t *testing.T) {
 	t.Helper()
 	dir, real := t.TempDir(), os.Getenv("KUBEBUILDER_ASSETS")
@@ -82,7 +81,7 @@ type recorder struct {
 	c       Case
 }
 
-// For is the same on behalf of another test.
+// For returns the recorder for a subtest.
 func (r recorder) For(t *testing.T) recorder {
 	r.T = t
 	return r
@@ -95,7 +94,7 @@ func (r recorder) must(err error) {
 	}
 }
 
-// record has a kube-proxy make the rules on a new node.
+// record runs kube-proxy on a new node and records its rules.
 func (r recorder) record(v Variant) {
 	host := lab.New(r.T, lab.Options{}).NodeA
 	r.Forward(r.T, host)
@@ -106,11 +105,11 @@ func (r recorder) record(v Variant) {
 	cmd.Stdout, cmd.Stderr = &log, &log
 	wait, err := host.Start(cmd)
 	r.must(err)
-	rules := r.settled(host, v)
+	rules := r.stableRules(host, v)
 	r.must(cmd.Process.Signal(syscall.SIGTERM))
-	_ = wait() // it ends by the signal
+	_ = wait() // it ends with a signal error
 	if rules == nil {
-		r.Fatalf("there are no rules that stay after %v:\n%s", patience, log.String())
+		r.Fatalf("the rules are not stable after %v:\n%s", timeout, log.String())
 	}
 	for _, line := range regexp.MustCompile(`(?m)^E\d{4} .*$`).FindAllString(log.String(), -1) {
 		r.Logf("kube-proxy: %s", line)
@@ -120,7 +119,7 @@ func (r recorder) record(v Variant) {
 	}
 }
 
-// programs makes a folder in which iptables is this variant.
+// programs creates a folder in which the programs of iptables are those of a variant.
 func programs(t *testing.T, v Variant) string {
 	t.Helper()
 	path, err := exec.LookPath(v.Program)
@@ -138,7 +137,7 @@ func programs(t *testing.T, v Variant) string {
 	return dir
 }
 
-// config is the configuration of the case, with where the API server is.
+// config writes the configuration of the case, with a kubeconfig.
 func (r recorder) config() string {
 	text, err := os.ReadFile(r.c.Config())
 	r.must(err)
@@ -150,15 +149,14 @@ func (r recorder) config() string {
 	return path
 }
 
-// settled are the rules of both families when kube-proxy has made them; nil if it
-// does not come to an end.
-func (r recorder) settled(host *lab.Host, v Variant) map[string]string {
+// stableRules returns the rules of both families when they no longer change; nil after timeout.
+func (r recorder) stableRules(host *lab.Host, v Variant) map[string]string {
 	var last map[string]string
 	since := time.Now()
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(250 * time.Millisecond) {
+	for deadline := time.Now().Add(timeout); time.Now().Before(deadline); time.Sleep(250 * time.Millisecond) {
 		now, complete := map[string]string{}, true
 		for _, family := range Families() {
-			now[family] = timeless(host.MustRun(v.Command(family, "save")))
+			now[family] = withoutCounters(host.MustRun(v.Command(family, "save")))
 			complete = complete && strings.Contains(now[family], "-j KUBE-SVC-")
 		}
 		if fmt.Sprint(now) != fmt.Sprint(last) {
@@ -171,15 +169,15 @@ func (r recorder) settled(host *lab.Host, v Variant) map[string]string {
 	return nil
 }
 
-// timeless leaves out when it was recorded and how many packets there were.
-func timeless(text string) string {
+// withoutCounters removes timestamps and packet counters.
+func withoutCounters(text string) string {
 	for _, change := range [][2]string{{`(?m)^#.*\n`, ""}, {`\[\d+:\d+\]`, "[0:0]"}} {
 		text = regexp.MustCompile(change[0]).ReplaceAllString(text, change[1])
 	}
 	return text
 }
 
-// load puts the objects of the case into the API server, until it is over.
+// load creates the objects of the case, and deletes them after the test.
 func (r recorder) load() {
 	r.Cleanup(r.clear)
 	docs, err := r.c.Documents()
@@ -226,7 +224,7 @@ func (r recorder) createService(ctx context.Context, doc []byte) error {
 	}
 	api := r.Client.CoreV1().Services(s.Namespace)
 	if isOwn(s) {
-		return r.same(ctx, s)
+		return r.checkOwnService(ctx, s)
 	}
 	made, err := api.Create(ctx, &s, metav1.CreateOptions{})
 	if err != nil || len(s.Status.LoadBalancer.Ingress) == 0 {
@@ -237,25 +235,25 @@ func (r recorder) createService(ctx context.Context, doc []byte) error {
 	return err
 }
 
-// same makes sure that the API server's own Service is as the file says.
-func (r recorder) same(ctx context.Context, want corev1.Service) error {
+// checkOwnService verifies that the API server's own Service equals that of the file.
+func (r recorder) checkOwnService(ctx context.Context, want corev1.Service) error {
 	got, err := r.Client.CoreV1().Services(want.Namespace).Get(ctx, want.Name, metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
 	p, q := want.Spec.Ports[0], got.Spec.Ports[0]
 	if len(got.Spec.Ports) != 1 || p.Name != q.Name || p.Port != q.Port || want.Spec.ClusterIP != got.Spec.ClusterIP {
-		return fmt.Errorf("it is %+v", got.Spec)
+		return fmt.Errorf("the Service of the API server is %+v", got.Spec)
 	}
 	return nil
 }
 
-// isOwn reports whether a Service is the one that the API server makes itself.
+// isOwn reports whether a Service is the one that the API server creates.
 func isOwn(s corev1.Service) bool { return s.Namespace == "default" && s.Name == "kubernetes" }
 
-// clear deletes what load made.
+// clear deletes the objects of load.
 func (r recorder) clear() {
-	ctx := context.Background() // that of the test is over
+	ctx := context.Background() // the context of the test has already ended
 	services, err := r.Client.CoreV1().Services("").List(ctx, metav1.ListOptions{})
 	r.must(err)
 	for _, s := range services.Items {

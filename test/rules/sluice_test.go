@@ -20,8 +20,8 @@ import (
 // from kube-proxy after that.
 const startup = 30 * time.Second
 
-// TestRules: from the same objects and the same configuration Sluice makes the rules
-// that kube-proxy made, with its first write, and does not change them afterwards.
+// TestRules verifies that for the same objects and configuration Sluice writes the same rules as
+// kube-proxy, with its first write, and does not change them afterwards.
 func TestRules(t *testing.T) {
 	for _, c := range Cases() {
 		t.Run(c.Name, func(t *testing.T) {
@@ -65,9 +65,9 @@ func testRules(t *testing.T, c Case, v Variant) {
 	}
 }
 
-// takenOver waits until Sluice has removed the rules of other proxies, which it does
-// after its first write and in one go. It logs that since there is a table of
-// kube-proxy's mode nftables.
+// takenOver waits until Sluice has removed the rules of kube-proxy, which it does after its
+// first write, all at once. It logs this because testRules has created a table of kube-proxy's
+// mode nftables.
 func takenOver(ctx context.Context, t *testing.T, p *apiserver.Proxy) {
 	t.Helper()
 	const removed = `msg="Removed what kube-proxy left" mechanism=nftables`
@@ -80,8 +80,8 @@ func takenOver(ctx context.Context, t *testing.T, p *apiserver.Proxy) {
 	}
 }
 
-// wanted returns the rules that kube-proxy would make on this kernel. They were
-// recorded on a kernel with nfacct.
+// wanted returns the rules that kube-proxy would write on this kernel. They were recorded on a
+// kernel with nfacct.
 func wanted(t *testing.T, c Case, v Variant, family string) Dump {
 	t.Helper()
 	d := recorded(t, c, v, family)
@@ -91,7 +91,7 @@ func wanted(t *testing.T, c Case, v Variant, family string) Dump {
 	return d
 }
 
-// hint makes the chain by which kubelet tells other programs the variant in use.
+// hint creates the chain by which kubelet tells other programs the variant in use.
 func hint(t *testing.T, host *lab.Host, v Variant) {
 	t.Helper()
 	for _, family := range Families() {
@@ -114,7 +114,7 @@ func others(t *testing.T, host *lab.Host, used Variant) {
 	}
 }
 
-// manifests makes a folder with the objects of a case.
+// manifests creates a folder with the objects of a case.
 func manifests(t *testing.T, c Case) string {
 	t.Helper()
 	docs, err := c.Documents()

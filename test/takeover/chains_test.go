@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kubechain"
 )
 
-// saved is what a variant has in both families.
-func (w *world) saved(variant string, options ...string) []string {
+// save lists the rules of a variant, of both families.
+func (w *testEnv) save(variant string, options ...string) []string {
 	w.Helper()
 	var lines []string
 	for _, program := range []string{"iptables", "ip6tables"} {
@@ -29,15 +29,15 @@ func (w *world) saved(variant string, options ...string) []string {
 	return lines
 }
 
-var ofChain = regexp.MustCompile(`^ip6?tables (?:\[(\d+):\d+\] )?(?::|-A )(\S+)`)
+var chainLine = regexp.MustCompile(`^ip6?tables (?:\[(\d+):\d+\] )?(?::|-A )(\S+)`)
 
-// chains are the lines about chains with kube-proxy's names, and about rules that
-// lead there, sorted: kube-proxy writes Services in any order.
-func (w *world) chains(variant string) []string {
+// chains are the lines about chains with kube-proxy's names and jumps to them, sorted, because
+// kube-proxy writes Services in any order.
+func (w *testEnv) chains(variant string) []string {
 	w.Helper()
 	var lines []string
-	for _, line := range w.saved(variant) {
-		match := ofChain.FindStringSubmatch(line)
+	for _, line := range w.save(variant) {
+		match := chainLine.FindStringSubmatch(line)
 		if match == nil {
 			continue
 		}
@@ -49,37 +49,37 @@ func (w *world) chains(variant string) []string {
 	return lines
 }
 
-// chainless makes sure that there are none in a variant.
-func (w *world) chainless(variant string) {
+// checkNoChains verifies that a variant has no such chains.
+func (w *testEnv) checkNoChains(variant string) {
 	w.Helper()
 	if left := w.chains(variant); len(left) > 0 {
 		w.Errorf("%s has chains with kube-proxy's names:\n%s", variant, strings.Join(left, "\n"))
 	}
 }
 
-var countOf = regexp.MustCompile(`\[\d+:\d+\] `)
+var counterPrefix = regexp.MustCompile(`\[\d+:\d+\] `)
 
-// counters are how many packets each rule has counted that kube-proxy and Sluice
-// make alike, and those that lead there.
-func (w *world) counters(variant string) map[string]int {
+// counters are the packet counters of rules that kube-proxy and Sluice write identically, and
+// of jumps to them.
+func (w *testEnv) counters(variant string) map[string]int {
 	w.Helper()
 	counts := map[string]int{}
-	for _, line := range w.saved(variant, "-c") {
-		match := ofChain.FindStringSubmatch(line)
-		if match == nil || match[1] == "" || !alike(line, match[2]) {
+	for _, line := range w.save(variant, "-c") {
+		match := chainLine.FindStringSubmatch(line)
+		if match == nil || match[1] == "" || !writtenByBoth(line, match[2]) {
 			continue
 		}
 		n, err := strconv.Atoi(match[1])
 		w.must(err)
-		counts[countOf.ReplaceAllString(line, "")] = n
+		counts[counterPrefix.ReplaceAllString(line, "")] = n
 	}
 	return counts
 }
 
-// alike tells rules of chains that both make from those in which kube-proxy
-// counts packets by nfacct, from those of the API server, which has another port
-// each time, and from those of others.
-func alike(line, chain string) bool {
+// writtenByBoth reports whether kube-proxy and Sluice write a rule identically. It excludes
+// chains in which kube-proxy uses nfacct, the Service of the API server, which has another port
+// each time, and foreign rules.
+func writtenByBoth(line, chain string) bool {
 	if strings.Contains(line, "default/kubernetes") {
 		return false
 	}
@@ -87,26 +87,25 @@ func alike(line, chain string) bool {
 	return (kubechain.Proxy(chain) || kubechain.Proxy(target)) && !slices.Contains([]string{"KUBE-FORWARD", "KUBE-NODEPORTS"}, chain)
 }
 
-// untouched makes sure that no such rule was written since: they are the same,
-// and went on counting.
-func (w *world) untouched(variant string, before map[string]int) {
+// checkCounters verifies that no such rule was rewritten, which would have reset its counter.
+func (w *testEnv) checkCounters(variant string, before map[string]int) {
 	w.Helper()
 	after, counted := w.counters(variant), 0
 	for rule, n := range before {
 		now, ok := after[rule]
 		if !ok || now < n {
-			w.Errorf("it had counted %d packets, and has %d (still there: %t): %s", n, now, ok, rule)
+			w.Errorf("the counter was %d and is %d (rule exists: %t): %s", n, now, ok, rule)
 		}
 		counted += n
 	}
 	if counted == 0 || len(after) != len(before) {
-		w.Errorf("there were %d rules, which had counted %d packets, and are %d now", len(before), counted, len(after))
+		w.Errorf("there were %d rules with %d counted packets, now there are %d rules", len(before), counted, len(after))
 	}
 }
 
-// exact waits until the kernel holds what Sluice wants, and all that kube-proxy
-// alone has is gone.
-func (w *world) exact(variant string) {
+// waitExact waits until the kernel has exactly the rules that Sluice intends, and no chain that
+// only kube-proxy uses.
+func (w *testEnv) waitExact(variant string) {
 	w.Helper()
 	w.eventually(func() error {
 		var d inspect.Difference
@@ -116,19 +115,19 @@ func (w *world) exact(variant string) {
 		if d.Steps > 0 {
 			return fmt.Errorf("the kernel differs:\n%s", d.Text)
 		}
-		for _, line := range w.saved(variant) {
-			if match := ofChain.FindStringSubmatch(line); match != nil && kubechain.KubeProxyAlone(match[2]) {
-				return fmt.Errorf("there is still %q", line)
+		for _, line := range w.save(variant) {
+			if match := chainLine.FindStringSubmatch(line); match != nil && kubechain.KubeProxyAlone(match[2]) {
+				return fmt.Errorf("still present: %q", line)
 			}
 		}
 		return nil
 	})
 }
 
-// equal compares what is there of kube-proxy's names in a variant with what was.
-func (w *world) equal(variant string, before []string) {
+// checkChains compares the chains with kube-proxy's names with earlier ones.
+func (w *testEnv) checkChains(variant string, before []string) {
 	w.Helper()
 	if diff := cmp.Diff(before, w.chains(variant)); diff != "" {
-		w.Errorf("chains and rules of %s are others (-before, +now):\n%s", variant, diff)
+		w.Errorf("chains and rules of %s differ (-before, +after):\n%s", variant, diff)
 	}
 }

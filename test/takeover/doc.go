@@ -1,11 +1,11 @@
-// Package takeover tests that Sluice takes a node over from kube-proxy with
-// traffic running, from any mode of kube-proxy to any of Sluice, and gives it back,
-// and that Sluice itself goes from one mode to another: no connection that exists
-// breaks, and none that is made fails.
+// Package takeover tests that Sluice takes over a node from kube-proxy, from any mode of
+// kube-proxy to any mode of Sluice, that kube-proxy can take it back, and that Sluice
+// switches between its modes. Meanwhile clients connect: no open connection breaks, and
+// no new one fails.
 //
-// KUBE_PROXY names the real program; if it is not set it is taken from the
-// folder KUBEBUILDER_ASSETS, where `make test-assets` puts it. Where there is
-// none, what it leaves in the kernel comes from testdata, recorded from it:
+// KUBE_PROXY is the path of the real program; the default is in the folder
+// KUBEBUILDER_ASSETS, into which `make test-assets` puts it. Without it, the tests load
+// its rules from testdata, which are recorded with:
 //
 //	go test -tags record -run TestRecord ./test/takeover
 package takeover

@@ -16,35 +16,35 @@ import (
 	"github.com/sluice-proxy/sluice/test/harness"
 )
 
-// testInPlace: in mode iptables Sluice goes on with kube-proxy's chains, and
-// kube-proxy with Sluice's.
+// testInPlace verifies that in mode iptables Sluice continues to use kube-proxy's chains, and
+// kube-proxy Sluice's.
 func testInPlace(t *testing.T, c *apiserver.Cluster, m mode) {
-	t.Run("recorded", func(t *testing.T) { testInPlaceRecorded(newWorldIn(t, c, recordedIn), m) })
+	t.Run("recorded", func(t *testing.T) { testInPlaceRecorded(newTestEnvIn(t, c, recordedNamespace), m) })
 	if program() == "" {
-		t.Log("there is no real kube-proxy (KUBE_PROXY): only what it leaves was tested")
+		t.Log("there is no real kube-proxy (KUBE_PROXY): only recorded rules were tested")
 		return
 	}
-	t.Run("there and back", func(t *testing.T) { testThereAndBack(newWorld(t, c), m) })
-	t.Run("side by side", func(t *testing.T) { testSameChains(newWorld(t, c), m) })
+	t.Run("there and back", func(t *testing.T) { testThereAndBack(newTestEnv(t, c), m) })
+	t.Run("side by side", func(t *testing.T) { testSideBySide(newTestEnv(t, c), m) })
 }
 
-// testInPlaceRecorded: kube-proxy is gone for long.
-func testInPlaceRecorded(w *world, m mode) {
-	w.others(m)
-	w.leave(m)
-	traffic := w.start()
+// testInPlaceRecorded starts Sluice with recorded chains of kube-proxy.
+func testInPlaceRecorded(w *testEnv, m mode) {
+	w.loadForeignRules(m)
+	w.loadAndCheck(m)
+	traffic := w.startTraffic()
 	counters := w.counters(m.name)
-	_, first := w.inPlace(m)
-	w.adopted(first)
-	w.exact(m.name)
-	w.untouched(m.name, counters)
-	w.settled(traffic)
+	_, first := w.startIptables(m)
+	w.checkAdopted(first)
+	w.waitExact(m.name)
+	w.checkCounters(m.name, counters)
+	w.endTraffic(traffic)
 }
 
-// inPlace starts Sluice in mode iptables, and returns it with its first write.
-func (w *world) inPlace(m mode, more ...string) (*apiserver.Proxy, proxy.Sync) {
+// startIptables starts Sluice in mode iptables, and returns it with its first write.
+func (w *testEnv) startIptables(m mode, more ...string) (*apiserver.Proxy, proxy.Sync) {
 	w.Helper()
-	p := w.takeOver(append(more, "--proxy-mode=iptables")...)
+	p := w.startSluice(append(more, "--proxy-mode=iptables")...)
 	first, err := p.First(w.Context())
 	w.must(err)
 	w.must(first.Err)
@@ -54,65 +54,65 @@ func (w *world) inPlace(m mode, more ...string) (*apiserver.Proxy, proxy.Sync) {
 	return p, first
 }
 
-// few bounds the lines that Sluice writes where kube-proxy, with the same Services,
-// wrote last. None of them is in a chain of a single Service. More than half are
-// rules that count by nfacct, which the recorded rules lack.
-const few = 40
+// maxLines bounds the lines of Sluice's first write over kube-proxy's chains for the same
+// Services. None of them is in a chain of a single Service. More than half are rules with
+// nfacct, which the recorded rules lack.
+const maxLines = 40
 
-// most bounds from below the chains, and single rules of shared chains, that Sluice
-// adopts there. With all their rules they are several times as many.
-const most = 60
+// minAdopted is the minimal number of chains, and single rules of shared chains, that Sluice
+// adopts there.
+const minAdopted = 60
 
-// adopted makes sure that what was there stayed.
-func (w *world) adopted(first proxy.Sync) {
+// checkAdopted verifies that most of kube-proxy's chains stayed unchanged.
+func (w *testEnv) checkAdopted(first proxy.Sync) {
 	w.Helper()
-	w.Logf("the first write: %d lines, %d chains and single rules stay as they are", first.Steps, first.Adopted)
-	if first.Steps > few || first.Adopted < most {
-		w.Errorf("the first write has %d lines, and leaves %d chains and single rules as they are", first.Steps, first.Adopted)
+	w.Logf("the first write: %d lines, %d chains and single rules adopted", first.Steps, first.Adopted)
+	if first.Steps > maxLines || first.Adopted < minAdopted {
+		w.Errorf("the first write has %d lines and adopts %d chains and single rules", first.Steps, first.Adopted)
 	}
 }
 
-// outside is a chain that kube-proxy never has.
-const outside = "KUBE-MARK-MASQ-NOT-POD"
+// extraChain is a chain of Sluice that kube-proxy never has.
+const extraChain = "KUBE-MARK-MASQ-NOT-POD"
 
-// testThereAndBack: kube-proxy is stopped, then Sluice started; Sluice is
-// stopped, then kube-proxy started. Each goes on with what the other left, and
-// the cleanup takes away what is Sluice's alone.
-func testThereAndBack(w *world, m mode) {
-	w.others(m)
+// testThereAndBack stops kube-proxy and starts Sluice, then stops Sluice and starts kube-proxy.
+// Each continues with the chains of the other, and the cleanup removes only those that
+// kube-proxy does not use.
+func testThereAndBack(w *testEnv, m mode) {
+	w.loadForeignRules(m)
 	kp := w.kubeProxy(m)
-	traffic := w.start()
-	kp.wrote(m)
+	traffic := w.startTraffic()
+	kp.waitSynced(m)
 	chains := w.chains(m.name)
-	kp.end()
+	kp.stop()
 	counters := w.counters(m.name)
 
-	p, first := w.inPlace(m)
-	w.adopted(first)
-	w.exact(m.name)
-	w.untouched(m.name, counters)
+	p, first := w.startIptables(m)
+	w.checkAdopted(first)
+	w.waitExact(m.name)
+	w.checkCounters(m.name, counters)
 	if strings.Contains(p.Log(), "Removed ") {
-		w.Errorf("chains that both use were removed:\n%s", p.Log())
+		w.Errorf("shared chains were removed:\n%s", p.Log())
 	}
 	p.Stop()
 
-	p, _ = w.inPlace(m, "--cluster-cidr=10.99.0.0/16,"+clusterCIDRs) // which takes a chain more
-	w.exact(m.name)
-	if !strings.Contains(strings.Join(w.chains(m.name), "\n"), ":"+outside) {
-		w.Errorf("there is no chain %s", outside)
+	p, _ = w.startIptables(m, "--cluster-cidr=10.99.0.0/16,"+clusterCIDRs) // which needs extraChain
+	w.waitExact(m.name)
+	if !strings.Contains(strings.Join(w.chains(m.name), "\n"), ":"+extraChain) {
+		w.Errorf("there is no chain %s", extraChain)
 	}
 	p.Stop()
 
 	kp = w.kubeProxy(m)
-	kp.wrote(m)
-	said := w.cleanup()
+	kp.waitSynced(m)
+	report := w.cleanup()
 	for _, want := range []string{fmt.Sprintf("kube-proxy (pid %d, ", kp.pid), ") in mode iptables runs and uses them (it listens on port "} {
-		if !strings.Contains(said, want) {
-			w.Errorf("the cleanup does not say %q:\n%s", want, said)
+		if !strings.Contains(report, want) {
+			w.Errorf("the report of the cleanup lacks %q:\n%s", want, report)
 		}
 	}
-	w.equal(m.name, chains)
-	w.settled(traffic)
+	w.checkChains(m.name, chains)
+	w.endTraffic(traffic)
 }
 
 // repairs counts the writes by which Sluice restored rules.
@@ -126,51 +126,51 @@ func repairs(p *apiserver.Proxy) int {
 	return n
 }
 
-// testSameChains: kube-proxy runs on beside Sluice, and undoes its work, until it
-// is stopped. No connection breaks.
-func testSameChains(w *world, m mode) {
-	w.others(m)
+// testSideBySide runs kube-proxy and Sluice at the same time, each overwriting the other, until
+// kube-proxy is stopped. No connection breaks.
+func testSideBySide(w *testEnv, m mode) {
+	w.loadForeignRules(m)
 	kp := w.kubeProxy(m, "--iptables-sync-period=1s")
-	traffic := w.start()
-	kp.wrote(m)
-	p, first := w.inPlace(m)
-	w.adopted(first)
-	w.says(p, fmt.Sprintf(`msg="A kube-proxy runs beside this proxy and writes the same chains, each against the other: stop it" pid=%d mode=iptables`, kp.pid))
-	w.back("empty") // both write that
-	w.more(2, func() int { return repairs(p) })
-	kp.end()
-	w.says(p, fmt.Sprintf(`msg="kube-proxy has stopped, this proxy alone writes the chains that both wrote" pid=%d mode=iptables`, kp.pid))
-	w.exact(m.name)
-	w.settled(traffic)
+	traffic := w.startTraffic()
+	kp.waitSynced(m)
+	p, first := w.startIptables(m)
+	w.checkAdopted(first)
+	w.waitForLog(p, fmt.Sprintf(`msg="A kube-proxy runs beside this proxy and writes the same chains, each against the other: stop it" pid=%d mode=iptables`, kp.pid))
+	w.setEndpoints("empty") // causes a write by both
+	w.waitForMore(2, func() int { return repairs(p) })
+	kp.stop()
+	w.waitForLog(p, fmt.Sprintf(`msg="kube-proxy has stopped, this proxy alone writes the chains that both wrote" pid=%d mode=iptables`, kp.pid))
+	w.waitExact(m.name)
+	w.endTraffic(traffic)
 }
 
-// wrote waits until kube-proxy has written all that it was asked to, with the chain by
+// waitSynced waits until kube-proxy has written all queued changes, and the canary chain by
 // which it detects that its rules were flushed.
-func (k *kubeProxy) wrote(m mode) {
+func (k *kubeProxy) waitSynced(m mode) {
 	k.Helper()
 	k.eventually(func() error {
 		if !slices.ContainsFunc(k.chains(m.name), func(line string) bool { return strings.Contains(line, "KUBE-PROXY-CANARY") }) {
-			return errors.New("kube-proxy has not made its canary chain yet")
+			return errors.New("kube-proxy has not created its canary chain yet")
 		}
 		_, page, err := harness.Get(k.lab.NodeA, time.Second, "http://127.0.0.1:10249/metrics")
 		if err != nil {
 			return err
 		}
-		asked, wrote := latest(page, "last_queued_timestamp_seconds"), latest(page, "last_timestamp_seconds")
+		queued, wrote := metricValues(page, "last_queued_timestamp_seconds"), metricValues(page, "last_timestamp_seconds")
 		if len(wrote) == 0 {
 			return errors.New("kube-proxy has not written yet")
 		}
-		for family, at := range asked {
+		for family, at := range queued {
 			if wrote[family] < at {
-				return fmt.Errorf("kube-proxy has not written what changed at %v yet, last it wrote at %v", at, wrote[family])
+				return fmt.Errorf("kube-proxy has not written the changes queued at %v yet, its last write was at %v", at, wrote[family])
 			}
 		}
 		return nil
 	})
 }
 
-// latest returns the values of a metric of kube-proxy's writes, by labels.
-func latest(page []byte, metric string) map[string]float64 {
+// metricValues returns the values of a metric of kube-proxy's writes, by labels.
+func metricValues(page []byte, metric string) map[string]float64 {
 	values := map[string]float64{}
 	for line := range strings.Lines(string(page)) {
 		series, value, _ := strings.Cut(strings.TrimSpace(line), " ")

@@ -15,11 +15,11 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// mode is one of kube-proxy's, with the variant of iptables it uses.
+// mode is a mode of kube-proxy, with the variant of iptables that it uses.
 type mode struct {
-	name     string // of the test and its recorded rules
-	mode     string // as kube-proxy calls it
-	iptables string // the program behind iptables; empty: none is used
+	name     string // of the test and of the recorded rules
+	mode     string // value of --proxy-mode
+	iptables string // multi-call binary of the variant; empty: none
 }
 
 func modes() []mode {
@@ -30,7 +30,7 @@ func modes() []mode {
 	}
 }
 
-// program is the path of the real kube-proxy; empty if there is none.
+// program returns the path of the real kube-proxy; empty if there is none.
 func program() string {
 	path := os.Getenv("KUBE_PROXY")
 	if path == "" {
@@ -42,16 +42,16 @@ func program() string {
 	return path
 }
 
-// kubeProxy is a real one that runs on node A.
+// kubeProxy is a real kube-proxy process on node A.
 type kubeProxy struct {
-	*world
-	pid int
-	end func() // as a signal does, and waits
-	log *bytes.Buffer
+	*testEnv
+	pid  int
+	stop func() // sends SIGTERM and waits
+	log  *bytes.Buffer
 }
 
-// kubeProxy starts the real one and waits until it serves.
-func (w *world) kubeProxy(m mode, more ...string) *kubeProxy {
+// kubeProxy starts a real kube-proxy and waits until its rules work.
+func (w *testEnv) kubeProxy(m mode, more ...string) *kubeProxy {
 	w.Helper()
 	kubeconfig, err := w.Kubeconfig("")
 	w.must(err)
@@ -62,17 +62,17 @@ func (w *world) kubeProxy(m mode, more ...string) *kubeProxy {
 	}, more...)...)
 	cmd.Args[0] = "kube-proxy"
 	cmd.Env = append(os.Environ(), "PATH="+programs(w.T, m.iptables)+":"+os.Getenv("PATH"))
-	k := &kubeProxy{world: w, log: &bytes.Buffer{}}
+	k := &kubeProxy{testEnv: w, log: &bytes.Buffer{}}
 	cmd.Stdout, cmd.Stderr = k.log, k.log
 	wait, err := w.lab.NodeA.Start(cmd)
 	w.must(err)
 	k.pid = cmd.Process.Pid
-	k.end = func() {
+	k.stop = func() {
 		w.must(cmd.Process.Signal(syscall.SIGTERM))
-		_ = wait() // it ends by the signal
+		_ = wait() // it ends with a signal error
 	}
 	w.eventually(func() error {
-		if err := w.reachable(lab.Soon); err != nil {
+		if err := w.checkReachable(lab.Soon); err != nil {
 			return fmt.Errorf("with kube-proxy: %w", err)
 		}
 		return nil
@@ -80,7 +80,7 @@ func (w *world) kubeProxy(m mode, more ...string) *kubeProxy {
 	return k
 }
 
-// programs makes a folder in which iptables is this variant.
+// programs creates a folder in which the programs of iptables are those of a variant.
 func programs(t *testing.T, variant string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -101,9 +101,8 @@ func programs(t *testing.T, variant string) string {
 	return dir
 }
 
-// dump is what a node has in the kernel: what it lists, without what changes all
-// the time or has no content.
-func (w *world) dump() string {
+// dump lists the rules of node A, without volatile and empty parts.
+func (w *testEnv) dump() string {
 	w.Helper()
 	var b strings.Builder
 	for _, command := range [][]string{
@@ -111,7 +110,7 @@ func (w *world) dump() string {
 	} {
 		fmt.Fprintf(&b, "== %s\n", strings.Join(command, " "))
 		for line := range strings.Lines(w.lab.NodeA.MustRun(command...)) {
-			if content(line) {
+			if isRule(line) {
 				b.WriteString(line)
 			}
 		}
@@ -119,10 +118,9 @@ func (w *world) dump() string {
 	return b.String()
 }
 
-// content leaves out comments, which tell the time; built-in chains, which have
-// counters, and the tables that exist for them, which nobody deletes; and the
-// tables of Sluice itself.
-func content(line string) bool {
+// isRule leaves out comments, which contain the time; built-in chains, which have counters, and
+// their tables, which are never deleted; and the tables of Sluice.
+func isRule(line string) bool {
 	for _, start := range []string{"#", "*", "COMMIT", "table ip filter", "table ip nat", "table ip mangle", "table ip6 filter", "table ip6 nat", "table ip6 mangle", "table ip sluice", "table ip6 sluice"} {
 		if strings.HasPrefix(line, start) {
 			return false

@@ -11,28 +11,27 @@ import (
 	"github.com/sluice-proxy/sluice/test/apiserver"
 )
 
-// TestRecord writes what a real kube-proxy leaves.
+// TestRecord records the rules of a real kube-proxy.
 func TestRecord(t *testing.T) {
 	c := apiserver.Start(t)
 	for _, m := range modes() {
-		w := newWorldIn(t, c, recordedIn)
+		w := newTestEnvIn(t, c, recordedNamespace)
 		kp := w.kubeProxy(m)
 		if m.iptables != "" {
-			kp.wrote(m)
+			kp.waitSynced(m)
 		}
-		kp.end()
+		kp.stop()
 		for _, r := range m.recordings() {
-			text := timeless(w.lab.NodeA.MustRun(r.list...))
+			text := withoutCounters(w.lab.NodeA.MustRun(r.list...))
 			w.must(os.WriteFile(filepath.Join("testdata", r.file), []byte(text), 0o644))
 		}
-		w.sweep()
+		w.deleteAll()
 	}
 }
 
-// timeless leaves out when it was recorded, how many packets there were, the
-// objects that count packets, which are no part of the rules, and what kube-proxy
-// shares with kubelet.
-func timeless(text string) string {
+// withoutCounters removes timestamps, packet counters, nfacct objects, which are not part of
+// the rules, and the chain that kube-proxy shares with kubelet.
+func withoutCounters(text string) string {
 	for _, change := range [][2]string{
 		{`(?m)^#.*\n`, ""},
 		{`\[\d+:\d+\]`, "[0:0]"},

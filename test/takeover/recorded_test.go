@@ -14,36 +14,36 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// recording is one file of testdata: what lists it, and what loads it.
-type recording struct {
+// recordedRules is a file of testdata, with the commands that list and load its rules.
+type recordedRules struct {
 	file       string
 	list, load []string
 }
 
 // recordings are the files of a mode.
-func (m mode) recordings() []recording {
+func (m mode) recordings() []recordedRules {
 	if m.iptables == "" {
-		return []recording{
+		return []recordedRules{
 			{m.name + "-ip4.nft", []string{"nft", "-s", "list", "table", "ip", "kube-proxy"}, []string{"nft", "-f", "-"}},
 			{m.name + "-ip6.nft", []string{"nft", "-s", "list", "table", "ip6", "kube-proxy"}, []string{"nft", "-f", "-"}},
 		}
 	}
-	var out []recording
+	var out []recordedRules
 	for _, program := range []string{"iptables", "ip6tables"} {
 		variant := strings.Replace(m.name, "iptables", program, 1)
-		out = append(out, recording{variant + ".save", []string{variant + "-save"}, []string{variant + "-restore"}})
+		out = append(out, recordedRules{variant + ".save", []string{variant + "-save"}, []string{variant + "-restore"}})
 	}
 	return out
 }
 
-// leave loads what kube-proxy leaves in a mode, and sees that it works.
-func (w *world) leave(m mode) {
+// loadAndCheck loads the recorded rules of a mode, and waits until they work.
+func (w *testEnv) loadAndCheck(m mode) {
 	w.Helper()
-	w.load(m)
-	w.served()
+	w.loadRecorded(m)
+	w.waitReachable()
 }
 
-func (w *world) load(m mode) {
+func (w *testEnv) loadRecorded(m mode) {
 	w.Helper()
 	for _, r := range m.recordings() {
 		text, err := os.ReadFile(filepath.Join("testdata", r.file))
@@ -57,53 +57,52 @@ func (w *world) load(m mode) {
 	}
 }
 
-// testRecorded: kube-proxy is gone for long, what it left is taken over.
-func testRecorded(w *world, m mode) {
-	w.others(m)
+// testRecorded takes over recorded rules, as if kube-proxy had been stopped long ago.
+func testRecorded(w *testEnv, m mode) {
+	w.loadForeignRules(m)
 	before := w.dump()
-	w.leave(m)
+	w.loadAndCheck(m)
 	if w.dump() == before {
-		w.Fatal("nothing was loaded, so there is nothing to take over")
+		w.Fatal("no rules were loaded to take over")
 	}
-	traffic := w.start()
-	w.taken(w.takeOver(), m)
-	w.same(before)
-	w.settled(traffic)
+	traffic := w.startTraffic()
+	w.waitRemoved(w.startSluice(), m)
+	w.checkRestored(before)
+	w.endTraffic(traffic)
 }
 
-// TestCleanup: what kube-proxy left, in all modes that it ever ran in, goes with
-// what Sluice itself has, and what is said is what went. It takes no API server,
-// and nobody's connections are promised anything.
+// TestCleanup verifies that --cleanup removes the rules of kube-proxy in all modes and reports
+// them. It needs no API server, and connections may break.
 func TestCleanup(t *testing.T) {
 	l := lab.New(t, lab.Options{})
-	w := &world{T: t, lab: l}
+	w := &testEnv{T: t, lab: l}
 	for _, m := range modes() {
-		w.others(m)
+		w.loadForeignRules(m)
 	}
 	before := w.dump()
 	for _, m := range modes() {
-		w.load(m)
+		w.loadRecorded(m)
 	}
-	said := w.cleanup()
-	w.same(before)
+	out := w.cleanup()
+	w.checkRestored(before)
 	for _, m := range modes() {
-		if !strings.Contains(said, "removed "+m.name+": ") {
-			t.Errorf("it does not say what of %s was removed:\n%s", m.name, said)
+		if !strings.Contains(out, "removed "+m.name+": ") {
+			t.Errorf("the output lacks the removal of %s:\n%s", m.name, out)
 		}
 	}
 	kept := "kept chain KUBE-FIREWALL and the rules of INPUT, OUTPUT that jump to it, in iptables-legacy filter, ip6tables-legacy filter, " +
 		"iptables-nft filter, ip6tables-nft filter: kubelet uses them as well"
-	if said := w.cleanup(); said != kept {
-		t.Errorf("with nothing left it says:\n%s\nwant\n%s", said, kept)
+	if out := w.cleanup(); out != kept {
+		t.Errorf("a second cleanup reports:\n%s\nwant\n%s", out, kept)
 	}
 }
 
-// cleanup does what --cleanup does on node A.
-func (w *world) cleanup() string {
+// cleanup runs the code of --cleanup on node A, and returns its report.
+func (w *testEnv) cleanup() string {
 	w.Helper()
-	said, err := app.Cleanup(w.Context(), app.Options{
+	report, err := app.Cleanup(w.Context(), app.Options{
 		Config: &config.Config{}, Kinds: app.Kinds(), Log: slog.New(slog.DiscardHandler), NetNS: w.lab.NodeA.NetNSFD(),
 	})
 	w.must(err)
-	return strings.Join(said, "\n")
+	return strings.Join(report, "\n")
 }

@@ -10,65 +10,65 @@ import (
 	"github.com/sluice-proxy/sluice/test/apiserver"
 )
 
-// testOthers: kube-proxy has its rules where Sluice has none.
-func testOthers(t *testing.T, c *apiserver.Cluster) {
+// testOtherMechanisms takes over from a kube-proxy that uses another kernel mechanism than Sluice.
+func testOtherMechanisms(t *testing.T, c *apiserver.Cluster) {
 	for _, pair := range [][2]string{
 		{"nftables", "iptables-nft"}, {"iptables-legacy", "iptables-nft"}, {"iptables-nft", "iptables-legacy"},
 	} {
-		t.Run(pair[0]+" to "+pair[1], func(t *testing.T) { testOther(newWorld(t, c), named(pair[0]), named(pair[1])) })
+		t.Run(pair[0]+" to "+pair[1], func(t *testing.T) { testOtherMechanism(newTestEnv(t, c), modeByName(pair[0]), modeByName(pair[1])) })
 	}
 }
 
-func named(name string) mode {
+func modeByName(name string) mode {
 	all := modes()
 	return all[slices.IndexFunc(all, func(m mode) bool { return m.name == name })]
 }
 
-// testModes: Sluice is started again in another mode, there and back.
-func testModes(w *world, m mode) {
-	w.others(m)
+// testSwitchModes restarts Sluice in another mode, and back in the first.
+func testSwitchModes(w *testEnv, m mode) {
+	w.loadForeignRules(m)
 	before := w.dump()
-	p, _ := w.inPlace(m)
-	w.served()
-	traffic := w.start()
+	p, _ := w.startIptables(m)
+	w.waitReachable()
+	traffic := w.startTraffic()
 	chains := w.chains(m.name)
 	p.Stop()
 
-	p = w.takeOver("--proxy-mode=nftables")
-	w.says(p, `msg="Removed what kube-proxy, or Sluice in mode iptables, left" mechanism=`+m.name)
-	w.same(before)
+	p = w.startSluice("--proxy-mode=nftables")
+	w.waitForLog(p, `msg="Removed what kube-proxy, or Sluice in mode iptables, left" mechanism=`+m.name)
+	w.checkRestored(before)
 	p.Stop()
 
-	p, _ = w.inPlace(m)
-	w.says(p, `msg="Removed what Sluice left in another mode" mode=nftables`)
+	p, _ = w.startIptables(m)
+	w.waitForLog(p, `msg="Removed what Sluice left in another mode" mode=nftables`)
 	// The guard of loopback addresses belongs to both modes.
 	if tables := w.lab.NodeA.MustRun("nft", "list", "tables"); strings.Contains(strings.ReplaceAll(tables, "sluice-localnet", ""), "sluice") {
-		w.Errorf("tables of the mode nftables are left:\n%s", tables)
+		w.Errorf("tables of mode nftables remain:\n%s", tables)
 	}
-	w.exact(m.name)
-	w.equal(m.name, chains)
-	w.settled(traffic)
+	w.waitExact(m.name)
+	w.checkChains(m.name, chains)
+	w.endTraffic(traffic)
 }
 
-// testOther: what kube-proxy has elsewhere goes when Sluice's chains are there.
-// The variant is that of which kubelet has put a hint.
-func testOther(w *world, theirs, ours mode) {
+// testOtherMechanism verifies that kube-proxy's rules are removed once Sluice's chains exist.
+// Sluice uses the variant for which kubelet has created a hint.
+func testOtherMechanism(w *testEnv, theirs, ours mode) {
 	_, err := w.lab.NodeA.Run("*mangle\n:KUBE-IPTABLES-HINT - [0:0]\nCOMMIT\n", ours.name+"-restore", "--noflush")
 	w.must(err)
-	load := w.leave
+	load := w.loadAndCheck
 	if program() != "" {
-		load = func(m mode) { w.kubeProxy(m).end() }
+		load = func(m mode) { w.kubeProxy(m).stop() }
 	}
 	load(theirs)
-	traffic := w.start()
-	p, _ := w.inPlace(ours)
-	w.taken(p, theirs)
+	traffic := w.startTraffic()
+	p, _ := w.startIptables(ours)
+	w.waitRemoved(p, theirs)
 	if theirs.iptables != "" {
-		w.chainless(theirs.name)
+		w.checkNoChains(theirs.name)
 	}
 	if tables := w.lab.NodeA.MustRun("nft", "list", "tables"); strings.Contains(tables, "kube-proxy") {
-		w.Errorf("tables of kube-proxy are left:\n%s", tables)
+		w.Errorf("tables of kube-proxy remain:\n%s", tables)
 	}
-	w.exact(ours.name)
-	w.settled(traffic)
+	w.waitExact(ours.name)
+	w.endTraffic(traffic)
 }

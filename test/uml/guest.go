@@ -11,20 +11,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// guestVar is in the environment of the guest's first process: what to run.
+// guestVar is the environment variable of the guest's first process with the command to run.
 const guestVar = "SLUICE_UML"
 
-// runGuest is the first process of a guest: it runs the tests, reports how they
-// exited, and switches off. It does not return.
+// runGuest is the first process of a guest: it runs the tests, reports their exit code, and powers
+// off. It does not return.
 func runGuest() {
-	if err := inside(); err != nil {
+	if err := runTests(); err != nil {
 		fmt.Println("uml:", err) // on the console
 	}
 	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
 	select {}
 }
 
-func inside() error {
+func runTests() error {
 	args, err := unpack(os.Getenv(guestVar))
 	if err != nil {
 		return err
@@ -60,10 +60,10 @@ func inside() error {
 		code = 128 + int(status.Signal())
 	}
 	fmt.Fprintf(port, "\n%s%d\n", exitMark, code)
-	return unix.IoctlSetInt(int(port.Fd()), unix.TCSBRK, 1) // until it is written
+	return unix.IoctlSetInt(int(port.Fd()), unix.TCSBRK, 1) // wait until all output is written
 }
 
-// mounts makes what programs expect of a machine. The root stays read-only.
+// mounts mounts the file systems that programs expect. The root stays read-only.
 func mounts() error {
 	for _, m := range [][2]string{
 		{"proc", "/proc"},
@@ -85,7 +85,7 @@ func mounts() error {
 	return nil
 }
 
-// serial opens the line to the host, which changes nothing of what is written.
+// serial opens the serial line to the host in raw mode.
 func serial() (*os.File, error) {
 	port, err := os.OpenFile("/dev/ttyS0", os.O_WRONLY|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -103,7 +103,7 @@ func serial() (*os.File, error) {
 	return port, nil
 }
 
-// reap waits for a process, and for orphans meanwhile.
+// reap waits for a process, and reaps orphans meanwhile.
 func reap(pid int) (syscall.WaitStatus, error) {
 	for {
 		var status syscall.WaitStatus

@@ -18,34 +18,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hostArg is the first argument of the copy of this program that becomes the
-// kernel: PROCESSOR KERNEL DIR BINARY ARGS follow.
+// hostArg is the first argument of the copy of this program that executes the kernel. PROCESSOR
+// KERNEL DIR BINARY ARGS follow.
 const hostArg = "-boot"
 
-// scratch is where the process that is the kernel may write; both guest and host
-// mount memory there.
+// scratch is the only writable folder of the kernel process; both guest and host mount a tmpfs
+// there.
 const scratch = "/dev/shm"
 
-// guestMemory is the size of what the guest takes for its memory, of which the
-// machine gives what is used.
+// guestMemory is the memory size of the guest. The machine provides only what is used.
 const guestMemory = "2G"
 
 // self is this program.
 const self = "/proc/self/exe"
 
-// guest is what boots: a kernel that runs on one processor of this machine, and the
-// command to run in it, the first word of which is its folder.
+// guest is a kernel to boot on one processor of this machine, and the command to run in it, whose
+// first word is the working folder.
 type guest struct {
 	processor int
 	kernel    string
 	command   []string
 }
 
-// launcher returns the command that boots a guest. The program is this one, or a copy
-// of it without the race detector, which does not work in a guest. Its process is the
-// first of a process namespace, so that everything ends with it, and it ends with this
-// one.
-func launcher(ctx context.Context, program string, g guest) *exec.Cmd {
+// guestCommand returns the command that boots a guest. The program is this one, or a build without
+// the race detector, which does not work in a guest. Its process is the first of a PID namespace,
+// so that all its children end with it, and it is killed when this process ends.
+func guestCommand(ctx context.Context, program string, g guest) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, program, append([]string{hostArg, strconv.Itoa(g.processor), g.kernel}, g.command...)...)
 	cmd.WaitDelay = 10 * time.Second
 	cmd.Env = []string{"HOME=" + scratch, "TMPDIR=" + scratch}
@@ -61,25 +59,25 @@ func launcher(ctx context.Context, program string, g guest) *exec.Cmd {
 	return cmd
 }
 
-// boot becomes the kernel. It returns only with an error.
+// boot executes the kernel. It returns only if it fails.
 func boot(args []string) error {
 	processor, err := strconv.Atoi(args[0])
 	if err != nil {
 		return fmt.Errorf("read the number of the processor: %w", err)
 	}
 	kernel, test := args[1], args[2:]
-	if err := stayOn(processor); err != nil {
+	if err := bindTo(processor); err != nil {
 		return err
 	}
-	if err := fence(); err != nil {
+	if err := mountReadOnly(); err != nil {
 		return err
 	}
 	program, err := os.Readlink(self)
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
 	}
-	// In the guest time passes only while nothing runs: no timeout of a test depends
-	// on how fast or how busy this machine is, and no pause costs anything.
+	// The clock of the guest advances only while nothing runs in it: timeouts of tests do not
+	// depend on the speed and load of this machine, and pauses take no time.
 	line := []string{
 		kernel, "mem=" + guestMemory, "quiet", "panic=-1",
 		"root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro",
@@ -89,10 +87,10 @@ func boot(args []string) error {
 	return fmt.Errorf("run the kernel: %w", unix.Exec(kernel, line, os.Environ()))
 }
 
-// stayOn binds this goroutine's thread, and the program that it executes, to a
+// bindTo binds this goroutine's thread, and the program that it executes, to a
 // processor. Each system call of a guest switches
 // between two processes; across processors that takes up to half as long again.
-func stayOn(processor int) error {
+func bindTo(processor int) error {
 	runtime.LockOSThread()
 	var set unix.CPUSet
 	set.Set(processor)
@@ -117,10 +115,10 @@ func processors() ([]int, error) {
 	return all, nil
 }
 
-// fence makes all file systems read-only for this process, but for scratch.
-func fence() error {
+// mountReadOnly makes all file systems except scratch read-only for this process.
+func mountReadOnly() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return fmt.Errorf("keep mounts to itself: %w", err)
+		return fmt.Errorf("make mounts private: %w", err)
 	}
 	if err := unix.Mount("proc", "/proc", "proc", 0, ""); err != nil {
 		return fmt.Errorf("mount /proc: %w", err)
@@ -135,11 +133,11 @@ func fence() error {
 	return nil
 }
 
-// The kernel's command line separates words by spaces, and init gets no
-// arguments with a dot: pack makes one harmless word of them.
+// pack encodes arguments as one word without special characters: the kernel's command line
+// separates words by spaces, and init gets no arguments with a dot.
 func pack(args []string) string { return fmt.Sprintf("%x", strings.Join(args, "\x00")) }
 
-// unpack undoes pack.
+// unpack decodes the result of pack.
 func unpack(text string) ([]string, error) {
 	var joined []byte
 	if _, err := fmt.Sscanf(text, "%x", &joined); err != nil {

@@ -21,7 +21,7 @@ import (
 // job is the tests of a package that match run.
 type job struct{ pkg, run string }
 
-// name returns the package that the output names, with the parts of run that choose.
+// name returns the package name in the output, with the parts of run that select tests.
 func (j job) name() string {
 	parts := []string{"linux-6.1/" + strings.TrimPrefix(j.pkg, "./")}
 	for _, part := range strings.Split(j.run, "/")[1:] {
@@ -32,7 +32,7 @@ func (j job) name() string {
 	return strings.Join(parts, ":")
 }
 
-// anyTest is a part of job.run that every test matches.
+// anyTest is a part of job.run that matches every test.
 const anyTest = "."
 
 // test is a job with its test binary.
@@ -41,8 +41,8 @@ type test struct {
 	binary, dir string // dir is that of the package
 }
 
-// compile makes a test binary of each package, once. They are static: the race
-// detector needs more memory than the guest has.
+// compile builds a test binary of each package, once. They are static and without the race
+// detector, which needs more memory than the guest has.
 func compile(ctx context.Context, dir string, jobs []job) ([]test, error) {
 	made := map[string]string{}
 	var tests []test
@@ -66,19 +66,19 @@ func compile(ctx context.Context, dir string, jobs []job) ([]test, error) {
 	return tests, nil
 }
 
-// play runs a test in a guest on a processor and prints what it does. The error is
-// nil if all tests passed.
-func (t test) play(ctx context.Context, kernel string, processor int, out *output) error {
+// runInGuest runs a test in a guest on a processor and prints its output. It returns nil if all
+// tests passed.
+func (t test) runInGuest(ctx context.Context, kernel string, processor int, out *output) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	convert := exec.Command("go", "tool", "test2json", "-t", "-p", t.name())
 	text, err := convert.StdinPipe()
 	if err != nil {
-		return fmt.Errorf("make a pipe: %w", err)
+		return fmt.Errorf("create a pipe: %w", err)
 	}
 	events, err := convert.StdoutPipe()
 	if err != nil {
-		return fmt.Errorf("make a pipe: %w", err)
+		return fmt.Errorf("create a pipe: %w", err)
 	}
 	if err := convert.Start(); err != nil {
 		return fmt.Errorf("run test2json: %w", err)
@@ -88,7 +88,7 @@ func (t test) play(ctx context.Context, kernel string, processor int, out *outpu
 	command := append([]string{t.dir, t.binary}, t.args()...)
 	failed := guest{processor, kernel, command}.run(ctx, text)
 	if failed != nil {
-		fmt.Fprintf(text, "%v\nFAIL\n", failed) // the last word, whatever the tests said
+		fmt.Fprintf(text, "%v\nFAIL\n", failed) // after the output of the tests, so that it decides
 	}
 	_ = text.Close()
 	shown.Wait()
@@ -100,11 +100,11 @@ func (t test) play(ctx context.Context, kernel string, processor int, out *outpu
 func (g guest) run(ctx context.Context, text io.Writer) error {
 	r, w, err := os.Pipe()
 	if err != nil {
-		return fmt.Errorf("make a pipe: %w", err)
+		return fmt.Errorf("create a pipe: %w", err)
 	}
 	defer func() { _ = r.Close() }()
 	var console bytes.Buffer
-	cmd := launcher(ctx, self, g)
+	cmd := guestCommand(ctx, self, g)
 	cmd.Stdout, cmd.Stderr = &console, &console
 	cmd.ExtraFiles = []*os.File{w}
 	err = cmd.Start()
@@ -113,10 +113,10 @@ func (g guest) run(ctx context.Context, text io.Writer) error {
 		return fmt.Errorf("boot: %w", err)
 	}
 	code, read := relay(r, text)
-	_ = cmd.Wait() // the state is what counts
+	_ = cmd.Wait() // the exit code comes from the guest
 	switch {
 	case ctx.Err() != nil:
-		return fmt.Errorf("the guest was ended: %w", context.Cause(ctx))
+		return fmt.Errorf("the guest was killed: %w", context.Cause(ctx))
 	case read != nil:
 		return fmt.Errorf("%w (%s); its console:\n%s", read, cmd.ProcessState, &console)
 	case code != 0:
@@ -125,8 +125,8 @@ func (g guest) run(ctx context.Context, text io.Writer) error {
 	return nil
 }
 
-// args are those of the test binary. A guest has one processor, and waiting takes no
-// time in it, nor is a time limit of the tests one.
+// args returns the arguments of the test binary. A guest has one processor, and because of its
+// clock waiting takes no time and a timeout of the tests has no effect.
 func (t test) args() []string {
 	return []string{
 		"-test.v=test2json", "-test.parallel=1", "-test.run=" + t.run,
@@ -134,12 +134,10 @@ func (t test) args() []string {
 	}
 }
 
-// exitMark begins the last line that a guest writes, before the exit code of
-// the tests.
+// exitMark begins the last line of a guest, before the exit code of the tests.
 const exitMark = "uml: the tests exited with "
 
-// relay copies what a guest writes, up to the line with the exit code, which it
-// returns.
+// relay copies the output of a guest up to the line with the exit code, which it returns.
 func relay(from io.Reader, to io.Writer) (int, error) {
 	lines := bufio.NewReader(from)
 	for {
@@ -148,7 +146,7 @@ func relay(from io.Reader, to io.Writer) (int, error) {
 			return strconv.Atoi(strings.TrimSpace(number))
 		}
 		if _, err := io.WriteString(to, line); err != nil {
-			return 0, fmt.Errorf("pass the output on: %w", err)
+			return 0, fmt.Errorf("write the output: %w", err)
 		}
 		if errors.Is(err, io.EOF) {
 			return 0, errors.New("the guest ended before the tests")
@@ -159,7 +157,7 @@ func relay(from io.Reader, to io.Writer) (int, error) {
 	}
 }
 
-// output is where jobs print at the same time, each whole lines.
+// output is the common output of concurrent jobs, each of which writes complete lines.
 type output struct {
 	mu sync.Mutex
 	w  io.Writer
@@ -179,7 +177,7 @@ func (o *output) copy(from io.Reader) {
 func (o *output) line(line []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	_, _ = o.w.Write(line) // nobody is left to read
+	_, _ = o.w.Write(line) // ignore that the reader has closed the output
 }
 
 // event is an event of go test -json.

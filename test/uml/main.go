@@ -74,7 +74,7 @@ func runAll(ctx context.Context, kernel string, jobs []job) error {
 	}
 	dir, err := os.MkdirTemp(filepath.Dir(kernel), ".tests.")
 	if err != nil {
-		return fmt.Errorf("make a folder for test binaries: %w", err)
+		return fmt.Errorf("create a folder for test binaries: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	tests, err := compile(ctx, dir, jobs)
@@ -88,10 +88,10 @@ func runAll(ctx context.Context, kernel string, jobs []job) error {
 	errs := make([]error, len(tests))
 	var all sync.WaitGroup
 	for i, t := range tests {
-		processor := <-free // here, so that they start in order
+		processor := <-free // not in the goroutine, so that jobs start in order
 		all.Go(func() {
 			defer func() { free <- processor }()
-			if err := t.play(ctx, kernel, processor, out); err != nil {
+			if err := t.runInGuest(ctx, kernel, processor, out); err != nil {
 				errs[i] = fmt.Errorf("%s: %w", t.name(), err)
 			}
 		})
@@ -100,8 +100,8 @@ func runAll(ctx context.Context, kernel string, jobs []job) error {
 	return errors.Join(errs...)
 }
 
-// freeProcessors returns the processors that this process may use, in a channel that
-// has room for all of them.
+// freeProcessors returns the processors that this process may use, in a channel with capacity for
+// all of them.
 func freeProcessors() (chan int, error) {
 	all, err := processors()
 	if err != nil {

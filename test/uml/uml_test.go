@@ -71,7 +71,7 @@ func TestNamesOfJobs(t *testing.T) {
 	}
 }
 
-func TestSkipsCarryTheReason(t *testing.T) {
+func TestSkipsHaveTheReason(t *testing.T) {
 	var out bytes.Buffer
 	(&output{w: &out}).skip(job{"./test/conformance", "TestConformance/^nftables$"}, "no older kernel")
 	for _, want := range []string{`"Action":"skip"`, `no older kernel\n`, `"Package":"linux-6.1/test/conformance:nftables"`} {
@@ -88,8 +88,8 @@ func TestStayOnOneProcessor(t *testing.T) {
 	}
 	for _, n := range all {
 		now := make(chan []int)
-		go func() { // its thread ends with it
-			if err := stayOn(n); err != nil {
+		go func() { // the thread ends with the goroutine
+			if err := bindTo(n); err != nil {
 				t.Error(err)
 			}
 			left, _ := processors()
@@ -137,15 +137,15 @@ func newGuest(t *testing.T, script string) guest {
 	return guest{all[0], kernel(t), []string{"/", "/bin/sh", "-c", script}}
 }
 
-// in runs a shell script in a guest, and returns its output and how it ended.
-func in(ctx context.Context, t *testing.T, script string) (string, error) {
+// runScript runs a shell script in a guest, and returns its output and error.
+func runScript(ctx context.Context, t *testing.T, script string) (string, error) {
 	t.Helper()
 	var out bytes.Buffer
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := launcher(ctx, program(t), newGuest(t, script))
+	cmd := guestCommand(ctx, program(t), newGuest(t, script))
 	cmd.ExtraFiles = []*os.File{w}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -155,12 +155,12 @@ func in(ctx context.Context, t *testing.T, script string) (string, error) {
 	_ = r.Close()
 	_ = cmd.Wait()
 	if err == nil && code != 0 {
-		err = errors.New("exited with another code than 0")
+		err = errors.New("exited with a code other than 0")
 	}
 	return out.String(), err
 }
 
-// A guest reads the files of this machine, and cannot change one.
+// A guest can read the files of this machine, but not change them.
 func TestAGuestChangesNothing(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
@@ -168,13 +168,13 @@ func TestAGuestChangesNothing(t *testing.T) {
 	if err := os.WriteFile(path, []byte("here\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	out, err := in(ctx, t, "cat "+path+"; mount -o remount,rw /; echo there >"+path+" || echo refused; id -u; ls /proc/1/ns >/dev/null")
+	out, err := runScript(ctx, t, "cat "+path+"; mount -o remount,rw /; echo there >"+path+" || echo refused; id -u; ls /proc/1/ns >/dev/null")
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	for _, want := range []string{"here\n", "refused\n", "0\n"} {
 		if !strings.Contains(out, want) {
-			t.Errorf("the guest says\n%s\nwant %q in it", out, want)
+			t.Errorf("the guest prints\n%s\nwant %q in it", out, want)
 		}
 	}
 	if now, err := os.ReadFile(path); string(now) != "here\n" {
@@ -182,7 +182,7 @@ func TestAGuestChangesNothing(t *testing.T) {
 	}
 }
 
-// The kernel's processes end with the one that started it.
+// The processes of the kernel end with the process that started it.
 func TestAGuestEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
@@ -190,7 +190,7 @@ func TestAGuestEndsWithItsContext(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := launcher(ctx, program(t), newGuest(t, "echo up; sleep 1000 & sleep 1000"))
+	cmd := guestCommand(ctx, program(t), newGuest(t, "echo up; sleep 1000 & sleep 1000"))
 	cmd.ExtraFiles = []*os.File{w}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -201,7 +201,7 @@ func TestAGuestEndsWithItsContext(t *testing.T) {
 	}
 	cancel()
 	_ = cmd.Wait()
-	// Every process of the guest holds the pipe, which ends when the last is gone.
+	// Every process of the guest has the pipe open, so it is closed when the last one ends.
 	rest := make(chan struct{})
 	go func() {
 		defer close(rest)
@@ -211,6 +211,6 @@ func TestAGuestEndsWithItsContext(t *testing.T) {
 	case <-rest:
 	case <-time.After(time.Minute):
 		out, _ := exec.Command("ps", "ax").CombinedOutput()
-		t.Errorf("something of the guest still runs:\n%s", out)
+		t.Errorf("processes of the guest are still running:\n%s", out)
 	}
 }

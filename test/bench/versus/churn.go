@@ -26,11 +26,11 @@ type churner struct {
 	mu       sync.Mutex
 	requests []time.Duration
 	seen     []time.Duration
-	pending  map[int]movement // changes of probed Services that no connection has seen yet
+	pending  map[int]move // changes of probed Services that no connection has followed yet
 }
 
-// movement is a change of a probed Service to its other pod.
-type movement struct {
+// move is a change of a probed Service to its other pod.
+type move struct {
 	began time.Time
 	to    netip.Addr
 }
@@ -42,7 +42,7 @@ func (n *node) churn(r *result) error {
 	if err != nil {
 		return err
 	}
-	c := &churner{node: n, pending: map[int]movement{}}
+	c := &churner{node: n, pending: map[int]move{}}
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	var observing sync.WaitGroup
@@ -95,29 +95,29 @@ func (c *churner) write() error {
 func (c *churner) begin(ctx context.Context, turn int) {
 	if turn%probedEvery == 0 {
 		i := c.probed[turn/probedEvery%probes]
-		if pod, ok := c.depart(i); ok {
+		if pod, ok := c.beginMove(i); ok {
 			c.group.Go(func() error { return c.timed(ctx, i, pod) })
 			return
 		}
 	}
 	i := turn * 7919 % c.services // spread over all Services
-	for _, probed := c.behind[i]; probed; _, probed = c.behind[i] {
+	for _, probed := c.podOf[i]; probed; _, probed = c.podOf[i] {
 		i = (i + 1) % c.services
 	}
 	c.group.Go(func() error { return c.timed(ctx, i, podIP(i, 0), podIP(i, 1), podIP(i, 4+turn/c.services%2)) })
 }
 
-// depart records that a probed Service moves to its other pod; false if its last
-// move is pending.
-func (c *churner) depart(i int) (netip.Addr, bool) {
+// beginMove records that a probed Service moves to its other pod. It returns false if its last move
+// is pending.
+func (c *churner) beginMove(i int) (netip.Addr, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, pending := c.pending[i]; pending {
 		return netip.Addr{}, false
 	}
-	c.behind[i] = 1 - c.behind[i]
-	to := c.pods[c.behind[i]].Addr4()
-	c.pending[i] = movement{time.Now(), to}
+	c.podOf[i] = 1 - c.podOf[i]
+	to := c.pods[c.podOf[i]].Addr4()
+	c.pending[i] = move{time.Now(), to}
 	return to, true
 }
 
@@ -132,12 +132,12 @@ func (c *churner) timed(ctx context.Context, i int, addrs ...netip.Addr) error {
 	return nil
 }
 
-// observe connects to the Services with a pending move until it is seen.
+// observe connects to the Services with a pending move until a connection follows it.
 func (c *churner) observe(ctx context.Context) {
 	for ctx.Err() == nil {
 		for i, m := range c.moves() {
-			if got, err := c.reaches(i); err == nil && got == m.to {
-				c.arrive(i, time.Since(m.began))
+			if got, err := c.connectOnce(i); err == nil && got == m.to {
+				c.endMove(i, time.Since(m.began))
 			}
 		}
 		time.Sleep(300 * time.Microsecond)
@@ -145,20 +145,20 @@ func (c *churner) observe(ctx context.Context) {
 }
 
 // moves returns the pending moves.
-func (c *churner) moves() map[int]movement {
+func (c *churner) moves() map[int]move {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return maps.Clone(c.pending)
 }
 
-func (c *churner) arrive(i int, took time.Duration) {
+func (c *churner) endMove(i int, took time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.pending, i)
 	c.seen = append(c.seen, took)
 }
 
-// settle waits until no move is pending, no longer than limit.
+// settle waits until no move is pending, for at most limit.
 func (c *churner) settle(limit time.Duration) {
 	for end := time.Now().Add(limit); time.Now().Before(end) && len(c.moves()) > 0; {
 		time.Sleep(10 * time.Millisecond)

@@ -22,29 +22,29 @@ import (
 // reached it there.
 func TestMovesOfAChurn(t *testing.T) {
 	l := lab.New(t, lab.Options{})
-	n := &node{server: &server{services: 100, probed: spreadOver(100)}, behind: map[int]int{}}
+	n := &node{server: &server{services: 100, probed: spreadOver(100)}, podOf: map[int]int{}}
 	for i, a := range podAddrs() {
 		n.pods[i] = l.Pod(l.NodeA, a.String())
 	}
-	c := &churner{node: n, pending: map[int]movement{}}
+	c := &churner{node: n, pending: map[int]move{}}
 	depart := func(want int) {
 		t.Helper()
-		to, ok := c.depart(5)
+		to, ok := c.beginMove(5)
 		if !ok || to != podAddrs()[want] {
-			t.Errorf("it goes to %v (%v), want %v", to, ok, podAddrs()[want])
+			t.Errorf("it moves to %v (%v), want %v", to, ok, podAddrs()[want])
 		}
 	}
 	depart(1)
-	if to, ok := c.depart(5); ok {
-		t.Errorf("on its way it was sent to %v", to)
+	if to, ok := c.beginMove(5); ok {
+		t.Errorf("during a move it was moved to %v", to)
 	}
 	if got := slices.Collect(maps.Keys(c.moves())); !slices.Equal(got, []int{5}) {
-		t.Errorf("on their way are %v", got)
+		t.Errorf("pending moves: %v", got)
 	}
-	c.arrive(5, time.Second)
+	c.endMove(5, time.Second)
 	depart(0)
 	if !slices.Equal(c.seen, []time.Duration{time.Second}) {
-		t.Errorf("seen were %v", c.seen)
+		t.Errorf("completed moves: %v", c.seen)
 	}
 	began := time.Now()
 	c.settle(50 * time.Millisecond)
@@ -53,11 +53,11 @@ func TestMovesOfAChurn(t *testing.T) {
 	}
 }
 
-// Real connections show when a Service is on its other pod. Rules of the test
-// stand for those of a proxy.
+// Real connections detect when a Service is on its other pod. Rules of the test
+// replace those of a proxy.
 func TestObserve(t *testing.T) {
 	l := lab.New(t, lab.Options{Timeout: 50 * time.Millisecond})
-	n := &node{server: &server{services: 100, probed: spreadOver(100)}, behind: map[int]int{}, host: l.NodeA, client: l.Pod(l.NodeA, clientAddr)}
+	n := &node{server: &server{services: 100, probed: spreadOver(100)}, podOf: map[int]int{}, host: l.NodeA, client: l.Pod(l.NodeA, clientAddr)}
 	for i, a := range podAddrs() {
 		n.pods[i] = l.Pod(l.NodeA, a.String())
 		n.pods[i].Serve(lab.TCP, podPort)
@@ -68,33 +68,33 @@ func TestObserve(t *testing.T) {
 			add rule ip test pre ip daddr ` + clusterIP(5).String() + ` tcp dport 80 counter dnat to ` + pod.String() + `:8080`)
 	}
 	point(podAddrs()[0])
-	if got, err := n.reaches(5); err != nil || got != podAddrs()[0] {
+	if got, err := n.connectOnce(5); err != nil || got != podAddrs()[0] {
 		t.Fatalf("got %v, %v", got, err)
 	}
-	c := &churner{node: n, pending: map[int]movement{}}
-	if _, ok := c.depart(5); !ok {
-		t.Fatal("it did not depart")
+	c := &churner{node: n, pending: map[int]move{}}
+	if _, ok := c.beginMove(5); !ok {
+		t.Fatal("the move did not begin")
 	}
-	departed := time.Now()
+	began := time.Now()
 	ctx, stop := context.WithCancel(t.Context())
 	var observing sync.WaitGroup
 	observing.Go(func() { c.observe(ctx) })
-	awaitConnections(t, n, 5) // one at a time: at least three have reached the old pod and were evaluated
+	awaitConnections(t, n, 5) // one at a time, so at least three have been answered by the old pod
 	if len(c.moves()) != 1 {
-		t.Error("it arrived before it was there")
+		t.Error("a connection followed the move before it happened")
 	}
-	least := time.Since(departed)
+	least := time.Since(began)
 	point(podAddrs()[1])
 	c.settle(5 * time.Second)
 	stop()
 	observing.Wait()
 	if len(c.seen) != 1 || c.seen[0] < least || c.seen[0] > least+4*time.Second {
-		t.Errorf("it arrived after %v, want a little more than %v", c.seen, least)
+		t.Errorf("the move took %v, want a little more than %v", c.seen, least)
 	}
 }
 
-// awaitConnections waits until the counter in the rules of TestObserve has counted so
-// many connections.
+// awaitConnections waits until the counter in the rules of TestObserve has counted so many
+// connections.
 func awaitConnections(t *testing.T, n *node, want int) {
 	t.Helper()
 	harness.Eventually(t, 20*time.Second, func() error {

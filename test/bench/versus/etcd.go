@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
-// entry is an object under the key where the API server looks for it.
+// entry is an object with the key under which the API server stores it.
 type entry struct {
 	key    string
 	object runtime.Object
@@ -31,7 +31,7 @@ func entries(i int, slice runtime.Object) []entry {
 	}
 }
 
-// put is a step of a transaction, as the JSON gateway of etcd takes it.
+// put is a step of a transaction in the format of etcd's JSON gateway.
 type put struct {
 	RequestPut struct {
 		Key   []byte `json:"key"`

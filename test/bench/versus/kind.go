@@ -11,18 +11,18 @@ import (
 
 // kind is a proxy with its settings.
 type kind struct {
-	name    string // of the column, as -proxies takes it
-	title   string // for people
+	name    string // of the column, and in -proxies
+	title   string // in tables
 	mode    string // --proxy-mode
-	variant string // of iptables, chosen by the hint chain that kubelet makes; empty: not chosen
+	variant string // of iptables, selected by the hint chain of kubelet; empty: none
 	minSync string // minSyncPeriod in the configuration; empty: the default
 
 	// gap is the time between two isolated changes. It is longer than
-	// minSyncPeriod, which would otherwise be measured.
+	// minSyncPeriod, so that this is not measured.
 	gap time.Duration
 }
 
-// sluice is the name of Sluice in its default mode and begins the names of its
+// sluice is the name of Sluice in its default mode, and the prefix of its names in
 // other modes.
 const sluice = "sluice"
 

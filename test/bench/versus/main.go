@@ -1,22 +1,22 @@
 //go:build linux
 
-// Command versus measures Sluice and kube-proxy, one after the other, each on a
-// node of its own, as clients of one real API server that holds many Services,
+// Command versus measures Sluice and kube-proxy, one after another, each on its
+// own node, as clients of one real API server with many Services,
 // with real connections. docs/benchmarks.md explains each number.
 //
 //	go run ./test/bench/versus                                  # everything: hours, most of them kube-proxy's
-//	go run ./test/bench/versus -quick                           # a small one, to see that it works
+//	go run ./test/bench/versus -quick                           # a small run, to verify that it works
 //	go run ./test/bench/versus -sizes 10000 -proxies sluice,nftables,iptables
 //	go run ./test/bench/versus -sizes 1000,100000 -proxies sluice -parts start,change
-//	go run ./test/bench/versus -report                          # print the tables of what was measured so far
+//	go run ./test/bench/versus -report                          # print the tables of all saved results
 //
-// KUBEBUILDER_ASSETS names the folder with kube-apiserver and etcd (make
-// test-assets), KUBE_PROXY the program kube-proxy. Without KUBE_PROXY only Sluice
-// is measured. Each part is saved in -results when it ends, beside the results of
-// other runs, so a run can be interrupted or made in pieces.
+// KUBEBUILDER_ASSETS is the folder with kube-apiserver and etcd (make
+// test-assets), KUBE_PROXY the path of kube-proxy. Without KUBE_PROXY only Sluice
+// is measured. Each part is saved in -results when it ends, with the results of
+// other runs, so a run can be interrupted or split.
 //
 // It needs root, or unprivileged user namespaces. It touches nothing outside of
-// the network namespaces it makes, and leaves nothing behind if it is killed.
+// its network namespaces, and leaves nothing behind if it is killed.
 package main
 
 import (
@@ -43,7 +43,7 @@ func main() {
 	}
 }
 
-// run measures, unless only a report is asked for, and prints all saved results.
+// run measures, unless only a report is requested, and prints all saved results.
 func run(o options, w io.Writer) error {
 	if !o.report {
 		if err := errors.Join(apiserver.Assets(), lab.Enter()); err != nil {
@@ -61,7 +61,7 @@ func run(o options, w io.Writer) error {
 }
 
 // measure measures all sizes, each with one API server, and all proxies, each on
-// a fresh node.
+// a new node.
 func measure(o options) error {
 	for _, size := range o.sizes {
 		var failed error

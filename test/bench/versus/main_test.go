@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { harness.Main(m, apiserver.Assets) }
 
-// TestQuick measures little of everything, for real.
+// TestQuick runs all measurements with small amounts.
 func TestQuick(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "results.json")
 	o, err := parse([]string{"-quick", "-sizes=200", "-results=" + file}, "", os.Stderr)
@@ -24,8 +24,8 @@ func TestQuick(t *testing.T) {
 		t.Fatal(err)
 	}
 	o.changes, o.idle, o.churn, o.rolling = 10, 200*time.Millisecond, time.Second, 200
-	o.proxies = append(o.proxies, "nftables")             // Sluice again, over what the one before left in the API server
-	if o.kubeProxy, err = harness.Program(); err != nil { // it takes kube-proxy's configuration and has its metrics
+	o.proxies = append(o.proxies, "nftables")             // Sluice again, with the objects that the previous run left in the API server
+	if o.kubeProxy, err = harness.Program(); err != nil { // Sluice accepts kube-proxy's configuration and has its metrics
 		t.Fatal(err)
 	}
 	if err := measure(o); err != nil {
@@ -61,7 +61,7 @@ func TestQuick(t *testing.T) {
 	t.Log(report.String())
 }
 
-// A limit that no proxy keeps is a result, not an error, and names the event.
+// An exceeded time limit is a result, not an error, and names the event.
 func TestATimeLimitIsAResult(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "results.json")
 	o, err := parse([]string{"-quick", "-sizes=200", "-limit=1ms", "-results=" + file}, "", os.Stderr)
@@ -100,7 +100,7 @@ func TestParse(t *testing.T) {
 		{name: "unknown proxy", args: "-proxies sluice,haproxy", problem: `got "haproxy"`},
 		{name: "unknown part", args: "-parts stop", problem: `got "stop"`},
 		{name: "no kube-proxy", args: "-proxies iptables", problem: "KUBE_PROXY is not set"},
-		{name: "none there", args: "-proxies iptables", kubeProxy: program + "x", problem: "KUBE_PROXY names no program"},
+		{name: "none there", args: "-proxies iptables", kubeProxy: program + "x", problem: "KUBE_PROXY is not a program"},
 		{name: "words", args: "please", problem: `got "please"`},
 	} {
 		t.Run(test.name, func(t *testing.T) {

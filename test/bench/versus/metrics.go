@@ -36,7 +36,7 @@ func (m metrics) highest(name string) float64 {
 	return high
 }
 
-// bucket says how many observations were at most le.
+// bucket is the number of observations of at most le.
 type bucket struct{ le, count float64 }
 
 // histogram returns the sum of all series of a histogram.
@@ -55,7 +55,7 @@ func (m metrics) histogram(name string) []bucket {
 	return out
 }
 
-// since returns the observations that came after before.
+// since returns the observations in after that are not in before.
 func since(before, after []bucket) []bucket {
 	out := slices.Clone(after)
 	for i := range out {

@@ -33,7 +33,7 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("the highest is %v", got)
 	}
 	if got := m.highest("none"); got != 0 {
-		t.Errorf("the highest of none is %v", got)
+		t.Errorf("the highest of no series is %v", got)
 	}
 	want := []bucket{{0.001, 10}, {0.01, 80}, {math.Inf(1), 100}}
 	if got := m.histogram("x_seconds"); !slices.Equal(got, want) {
@@ -63,17 +63,17 @@ func TestQuantile(t *testing.T) {
 	}
 	slow := []bucket{{0.001, 1}, {math.Inf(1), 2}}
 	if took := quantile(slow, 1); took != time.Millisecond {
-		t.Errorf("what is beyond all buckets is %v", took)
+		t.Errorf("the quantile beyond all buckets is %v", took)
 	}
 	if took := atLeast(slow); took != time.Millisecond {
-		t.Errorf("what is beyond all buckets is at least %v", took)
+		t.Errorf("the largest beyond all buckets is at least %v", took)
 	}
 	if quantile(nil, 0.5) != 0 || atLeast(nil) != 0 {
 		t.Error("nothing has a quantile")
 	}
 }
 
-func TestWhatSluiceLogs(t *testing.T) {
+func TestLogOfSluice(t *testing.T) {
 	const log = `time=x level=INFO msg=Synced services=201 steps=12 compile=5.5ms apply=16ms cause=start
 time=x level=INFO msg=Other compile=9s apply=9s
 time=x level=DEBUG msg=Synced services=1 steps=2 compile=10µs apply=90µs cause=change
@@ -82,7 +82,7 @@ time=x level=DEBUG msg=Synced services=1 steps=2 compile=10µs apply=90µs cause
 		t.Errorf("the first took %d steps", got)
 	}
 	if got := firstSteps("nothing"); got != -1 {
-		t.Errorf("nothing took %d steps", got)
+		t.Errorf("an empty log: %d steps, want -1", got)
 	}
 	if got, want := syncTimes(log), []time.Duration{21500 * time.Microsecond, 100 * time.Microsecond}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)

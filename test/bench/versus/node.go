@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// node is a fresh node with a client, the pods behind the probed Services, and
+// node is a new node with a client, the pods of the probed Services, and
 // the proxy under test.
 type node struct {
 	*server
@@ -31,7 +31,7 @@ type node struct {
 	host    *lab.Host
 	client  *lab.Host
 	pods    [2]*lab.Host
-	behind  map[int]int // which of the pods is behind a probed Service
+	podOf   map[int]int // index of the pod of each probed Service
 
 	proxy  *harness.Process
 	memory *harness.MemoryWatch
@@ -39,7 +39,7 @@ type node struct {
 
 func newNode(t lab.T, s *server, o options, k kind) (n *node, err error) {
 	l := lab.New(t, lab.Options{Timeout: 20 * time.Millisecond})
-	n = &node{server: s, options: o, kind: k, program: o.kubeProxy, host: l.NodeA, behind: map[int]int{}}
+	n = &node{server: s, options: o, kind: k, program: o.kubeProxy, host: l.NodeA, podOf: map[int]int{}}
 	n.client = l.Pod(l.NodeA, clientAddr)
 	for i, a := range podAddrs() {
 		n.pods[i] = l.Pod(l.NodeA, a.String())
@@ -55,7 +55,7 @@ func newNode(t lab.T, s *server, o options, k kind) (n *node, err error) {
 			return nil, err
 		}
 	}
-	for _, i := range n.probed { // the last proxy may have left them on the other pod
+	for _, i := range n.probed { // after the last proxy they may be on the other pod
 		if err := n.set(context.Background(), i, 0, n.pods[0].Addr4()); err != nil {
 			return nil, err
 		}
@@ -63,7 +63,7 @@ func newNode(t lab.T, s *server, o options, k kind) (n *node, err error) {
 	return n, nil
 }
 
-// part is one of partNames. It records what it measures in the result.
+// part is one of partNames. It adds its measurements to the result.
 type part struct {
 	name string
 	run  func(*result) error
@@ -144,7 +144,7 @@ func (n *node) launch() error {
 	return nil
 }
 
-// halt stops the proxy; its rules stay. kube-proxy ends by the signal, Sluice
+// halt stops the proxy; its rules stay. kube-proxy ends with a signal error, Sluice
 // with 0.
 func (n *node) halt() error {
 	n.memory.Stop()
@@ -193,8 +193,8 @@ func (n *node) verbosity(level string) error {
 	return nil
 }
 
-// reaches connects to a Service once and returns the backend that answers.
-func (n *node) reaches(i int) (netip.Addr, error) {
+// connectOnce connects to a Service and returns the backend that answers.
+func (n *node) connectOnce(i int) (netip.Addr, error) {
 	r := n.client.Dial(lab.TCP, target(i))
 	if r.Outcome != lab.Answered {
 		return netip.Addr{}, fmt.Errorf("service %d: %s", i, r)
@@ -204,12 +204,12 @@ func (n *node) reaches(i int) (netip.Addr, error) {
 
 // move puts a probed Service on its other pod, which it returns.
 func (n *node) move(i int) (netip.Addr, error) {
-	n.behind[i] = 1 - n.behind[i]
-	pod := n.pods[n.behind[i]].Addr4()
+	n.podOf[i] = 1 - n.podOf[i]
+	pod := n.pods[n.podOf[i]].Addr4()
 	return pod, n.set(context.Background(), i, 0, pod)
 }
 
-// spent runs f and returns the CPU time of the proxy meanwhile.
+// spent runs f and returns the CPU time that the proxy used meanwhile.
 func (n *node) spent(f func() error) (time.Duration, error) {
 	before, err := n.proxy.CPU()
 	if err != nil {

@@ -54,7 +54,7 @@ func meta(name string, labels map[string]string) metav1.ObjectMeta {
 	}
 }
 
-// serviceObject returns Service i as the API server would complete and store it.
+// serviceObject returns Service i as completed and stored by the API server.
 func serviceObject(i int) *corev1.Service {
 	single, cluster, app := corev1.IPFamilyPolicySingleStack, corev1.ServiceInternalTrafficPolicyCluster, map[string]string{"app": serviceName(i)}
 	return &corev1.Service{
@@ -87,7 +87,7 @@ func addressObject(i int) *networkingv1.IPAddress {
 // sliceName returns the name of EndpointSlice n of Service i.
 func sliceName(i, n int) string { return fmt.Sprintf("%s-%05d", serviceName(i), n) }
 
-// sliceObject returns EndpointSlice n of Service i, as its controller makes it.
+// sliceObject returns EndpointSlice n of Service i, like that of the EndpointSlice controller.
 func sliceObject(i, n int, addrs ...netip.Addr) *discoveryv1.EndpointSlice {
 	http, port, tcp, yes, no, node := "http", int32(podPort), corev1.ProtocolTCP, true, false, nodeName
 	es := &discoveryv1.EndpointSlice{

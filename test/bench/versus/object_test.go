@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
-// TestAddresses makes sure that none is used twice.
+// TestAddresses verifies that all addresses are unique.
 func TestAddresses(t *testing.T) {
 	seen := map[netip.Addr]string{netip.MustParseAddr(nodeAddr): "the node", netip.MustParseAddr(clientAddr): "the client"}
 	take := func(a netip.Addr, who string) {
@@ -55,7 +55,7 @@ func TestProbedServicesAreSpreadOverAll(t *testing.T) {
 	}
 }
 
-// memoryEtcd is an etcd that keeps what it is given, of no more than 128 steps.
+// memoryEtcd is an etcd in memory that accepts transactions of at most 128 steps.
 type memoryEtcd struct {
 	mu   sync.Mutex
 	held map[string][]byte
@@ -75,7 +75,7 @@ func (m *memoryEtcd) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// TestFill reads back what the API server would.
+// TestFill reads the objects back like the API server.
 func TestFill(t *testing.T) {
 	m := &memoryEtcd{held: map[string][]byte{}}
 	server := httptest.NewServer(m)
@@ -116,7 +116,7 @@ func TestFillReturnsTheErrorOfEtcd(t *testing.T) {
 }
 
 // TestBatches follows a rolling update: every write replaces a batch of one
-// slice, and at the end all is new.
+// slice, and at the end all endpoints are new.
 func TestBatches(t *testing.T) {
 	fresh := func(list []netip.Addr) (n int) {
 		for _, a := range list {

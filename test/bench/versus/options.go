@@ -25,7 +25,7 @@ type options struct {
 	amounts
 }
 
-// amounts are how much of everything is measured.
+// amounts are the numbers and durations of measurements.
 type amounts struct {
 	changes     int           // isolated ones, at most
 	changing    time.Duration // after which no further isolated change begins
@@ -37,12 +37,12 @@ type amounts struct {
 	rollingRate int // slices written in a second
 }
 
-// partNames returns what can be measured, in the order of a run.
+// partNames returns the parts of a measurement, in the order of a run.
 func partNames() []string {
 	return []string{"start", "idle", "change", "connect", "churn", "rolling", "heap", "restart"}
 }
 
-// parse reads the flags. If it cannot, it prints their description to help.
+// parse parses the flags. If it fails, it prints their description to help.
 func parse(args []string, kubeProxy string, help io.Writer) (options, error) {
 	o := options{kubeProxy: kubeProxy, parts: partNames(), proxies: []string{sluice}, amounts: amounts{
 		changes: 200, changing: 5 * time.Minute, idle: time.Minute, connects: 4000,
@@ -72,7 +72,7 @@ func parse(args []string, kubeProxy string, help io.Writer) (options, error) {
 		return o, fmt.Errorf("want flags only, got %q", fs.Arg(0))
 	}
 	sizes := []int{1_000, 10_000, 100_000}
-	if *quick { // enough to run every line, but the numbers mean little
+	if *quick { // runs all code, but the numbers mean little
 		sizes, o.amounts = []int{500}, amounts{
 			changes: 20, changing: 10 * time.Second, idle: time.Second, connects: 100,
 			rate: 50, churn: 2 * time.Second, rolling: 400, rollingRate: 20,
@@ -93,7 +93,7 @@ func (o options) check() error {
 		return fmt.Errorf("measure %s: KUBE_PROXY is not set; want the path of the program kube-proxy", strings.Join(o.proxies, ","))
 	}
 	if _, err := os.Stat(o.kubeProxy); err != nil {
-		return fmt.Errorf("KUBE_PROXY names no program: %w", err)
+		return fmt.Errorf("KUBE_PROXY is not a program: %w", err)
 	}
 	return nil
 }

@@ -18,7 +18,7 @@ import (
 )
 
 // start measures from the start of the process until each probed Service, one
-// after the other, has answered.
+// after another, has answered.
 func (n *node) start(r *result) error {
 	if err := n.launch(); err != nil {
 		return err
@@ -26,7 +26,7 @@ func (n *node) start(r *result) error {
 	left := n.probed
 	err := n.proxy.Until(n.limit, "every probed Service reachable", func() error {
 		for ; len(left) > 0; left = left[1:] {
-			if _, err := n.reaches(left[0]); err != nil {
+			if _, err := n.connectOnce(left[0]); err != nil {
 				return err
 			}
 		}
@@ -63,7 +63,7 @@ func (n *node) synced(key string, r *result) error {
 	return err
 }
 
-// idle measures the CPU time of a proxy that has nothing to do.
+// idle measures the CPU time of an idle proxy.
 func (n *node) idle(r *result) error {
 	n.quiet()
 	cpu, err := n.spent(func() error {
@@ -109,7 +109,7 @@ func (n *node) isolated(i int) (time.Duration, error) {
 		return 0, err
 	}
 	err = n.proxy.Until(n.limit, "a new connection on the new backend", func() error {
-		got, err := n.reaches(i)
+		got, err := n.connectOnce(i)
 		if err == nil && got != want {
 			err = fmt.Errorf("service %d is still on %s", i, got)
 		}
@@ -118,13 +118,13 @@ func (n *node) isolated(i int) (time.Duration, error) {
 	return time.Since(began), err
 }
 
-// connect times connections to a pod and through a Service, in turns, each first
-// every other time.
+// connect times connections to a pod and through a Service, alternating which is
+// first.
 func (n *node) connect(r *result) error {
 	i := n.probed[probes/2]
 	var pod netip.Addr
 	err := n.proxy.Until(n.limit, "an answer", func() (err error) {
-		pod, err = n.reaches(i)
+		pod, err = n.connectOnce(i)
 		return err
 	})
 	if err != nil {
@@ -148,7 +148,7 @@ func (n *node) connect(r *result) error {
 	return nil
 }
 
-// heap records where the memory of Sluice is, by what allocated it.
+// heap records the heap profile of Sluice.
 func (n *node) heap(r *result) error {
 	if !isSluice(n.kind.name) {
 		return nil
@@ -165,13 +165,13 @@ func (n *node) heap(r *result) error {
 	if err != nil {
 		return fmt.Errorf("read the heap profile: %w", err)
 	}
-	const begin = "Showing nodes" // the lines before it name files
+	const begin = "Showing nodes" // the lines before it contain file names
 	_, text, _ := strings.Cut(string(out), begin)
 	r.Heap = begin + strings.TrimRight(text, "\n")
 	return nil
 }
 
-// restart starts the proxy over the rules that it left.
+// restart restarts the proxy with its rules still in the kernel.
 func (n *node) restart(r *result) error {
 	if err := n.launch(); err != nil {
 		return err

@@ -26,8 +26,8 @@ func (r row) value(of *result) float64 {
 	return math.NaN()
 }
 
-// many is the title of the number of observations, which no ratio is printed of.
-const many = "— n"
+// observations is the title of the number of observations, which has no ratio.
+const observations = "— n"
 
 // spreads returns the rows of a distribution.
 func spreads(key, title string) []row {
@@ -36,7 +36,7 @@ func spreads(key, title string) []row {
 		{key + ".p90", "— p90", duration},
 		{key + ".p99", "— p99", duration},
 		{key + ".max", "— max", duration},
-		{key + ".n", many, count},
+		{key + ".n", observations, count},
 	}
 }
 
@@ -55,7 +55,7 @@ func rows() []row {
 			{"ratio.p50", "connect() through a Service / direct, p50", decimal},
 			{"ratio.p90", "— p90", decimal},
 			{"connect.p50", "— through a Service, p50", duration},
-			{"connect.n", many, count},
+			{"connect.n", observations, count},
 			{"churn.rate", "churn: writes a second", decimal},
 			{"churn.cpu", "— CPU, % of a core", decimal},
 			{"churn.request.p50", "— answer of the API server, p50", duration},
@@ -85,7 +85,7 @@ func rows() []row {
 }
 
 // printReport prints a table for each size, the growth of Sluice with the size,
-// and where its memory is.
+// and its heap profile.
 func printReport(w io.Writer, results []*result) error {
 	names := proxyNames()
 	slices.SortFunc(results, func(a, b *result) int {
@@ -150,7 +150,7 @@ func (r row) cell(of *result) string {
 
 func (r row) ratio(first, other *result) string {
 	base, value := r.value(first), r.value(other)
-	if !isSluice(first.Proxy) || isSluice(other.Proxy) || !(base > 0 && value > 0) || r.title == many {
+	if !isSluice(first.Proxy) || isSluice(other.Proxy) || !(base > 0 && value > 0) || r.title == observations {
 		return ""
 	}
 	return fmt.Sprintf(" (%s)", times(value/base))
@@ -168,7 +168,7 @@ func growthTable(b *strings.Builder, list []*result) {
 	b.WriteString(" last / first |\n|---|" + strings.Repeat("---:|", len(list)+1) + "\n")
 	for _, r := range rows() {
 		first, last := r.value(list[0]), r.value(list[len(list)-1])
-		if !(first > 0 && last > 0) || r.title == many {
+		if !(first > 0 && last > 0) || r.title == observations {
 			continue
 		}
 		fmt.Fprintf(b, "| %s |", r.title)
@@ -199,7 +199,7 @@ func count(n float64) string     { return fmt.Sprintf("%.0f", n) }
 func decimal(n float64) string   { return fmt.Sprintf("%.2f", n) }
 func megabytes(n float64) string { return fmt.Sprintf("%.0f MB", n/(1<<20)) }
 
-// times prints a ratio with the digits that matter.
+// times formats a ratio with its significant digits.
 func times(ratio float64) string {
 	if ratio >= 10 {
 		return fmt.Sprintf("%.0fx", ratio)

@@ -80,7 +80,7 @@ func TestSpread(t *testing.T) {
 	}
 }
 
-func TestNumbersForPeople(t *testing.T) {
+func TestNumberFormats(t *testing.T) {
 	for want, d := range map[string]time.Duration{
 		"12.5 s": 12500 * time.Millisecond, "1.25 s": 1250 * time.Millisecond, "295 ms": 295 * time.Millisecond,
 		"2.9 ms": 2900 * time.Microsecond, "45 µs": 45 * time.Microsecond,
@@ -96,7 +96,7 @@ func TestNumbersForPeople(t *testing.T) {
 	}
 }
 
-// Runs of different parts are one result. A value that is measured again replaces
+// Runs of different parts are merged. A value that is measured again replaces
 // the old one.
 func TestMerge(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "results.json")

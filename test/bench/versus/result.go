@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-proxy/sluice/test/harness"
 )
 
-// result is what was measured of one proxy with one number of Services.
+// result are the measurements of one proxy with one number of Services.
 type result struct {
 	Services int
 	Proxy    string // of proxyNames
@@ -30,7 +30,7 @@ type result struct {
 	// nanoseconds, memory in bytes.
 	Values map[string]float64
 
-	Heap string `json:",omitempty"` // where the memory of Sluice is, as pprof prints it
+	Heap string `json:",omitempty"` // heap profile of Sluice, as printed by pprof
 }
 
 // duration records a duration. One of 0 was not measured.

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	perSlice = 100 // endpoints, as the control plane makes them
+	perSlice = 100 // endpoints, the default of the EndpointSlice controller
 	perBatch = 25  // endpoints of a slice that one write replaces
 )
 
@@ -29,7 +29,7 @@ func rollingIP(generation, j int) netip.Addr {
 // generationOf is the reverse of rollingIP.
 func generationOf(a netip.Addr) int { return int(a.As4()[1]) - 181 }
 
-// batch is one write of a rolling update: all endpoints of a slice after it.
+// batch is one write of a rolling update, with all endpoints of a slice.
 type batch struct {
 	slice int
 	addrs []netip.Addr
@@ -93,7 +93,7 @@ func (n *node) rolling(r *result) error {
 }
 
 // prepareRolling gives the first pod all addresses of both generations and puts
-// the old ones behind the Service.
+// makes the old ones the endpoints of the Service.
 func (n *node) prepareRolling() error {
 	pod := n.pods[0].Addr4().String()
 	for generation := range 2 {
@@ -118,7 +118,7 @@ func (n *node) prepareRolling() error {
 	return n.replaced(0)
 }
 
-// createRolling makes the Service, unless the measurement of the last proxy did.
+// createRolling creates the Service, unless the previous measurement did.
 func (n *node) createRolling(ctx context.Context) error {
 	_, err := n.api.CoreV1().Services(namespace).Get(ctx, serviceName(rollingService), metav1.GetOptions{})
 	if !apierrors.IsNotFound(err) {
@@ -136,16 +136,16 @@ func (n *node) createRolling(ctx context.Context) error {
 	return nil
 }
 
-// inARow connections on new endpoints show that hardly an old one is left: with
-// one of 100 still there the chance is 1 in 20,000.
-const inARow = 1000
+// connectionsInARow consecutive connections to new endpoints show that probably no old one is left:
+// with one old endpoint of 100 the probability is 1 in 20,000.
+const connectionsInARow = 1000
 
-// replaced waits until connections have ended on one generation alone for long.
+// replaced waits until connectionsInARow connections have reached endpoints of one generation.
 func (n *node) replaced(generation int) error {
 	row := 0
 	return n.proxy.Until(n.limit, "connections to the large Service", func() error {
-		for ; row < inARow; row++ {
-			got, err := n.reaches(rollingService)
+		for ; row < connectionsInARow; row++ {
+			got, err := n.connectOnce(rollingService)
 			if err == nil && generationOf(got) != generation {
 				err = fmt.Errorf("%s answered", got)
 			}
@@ -159,7 +159,7 @@ func (n *node) replaced(generation int) error {
 	})
 }
 
-// roll makes the writes while a client connects all the time.
+// roll makes the writes while a client connects continuously.
 func (n *node) roll(r *result) error {
 	p := &prober{node: n}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -193,7 +193,7 @@ func (n *node) roll(r *result) error {
 	return nil
 }
 
-// prober makes new connections to the large Service.
+// prober makes connections to the large Service.
 type prober struct {
 	*node
 	took   []time.Duration
@@ -202,7 +202,7 @@ type prober struct {
 }
 
 func (p *prober) run(ctx context.Context) {
-	// The timeout is longer than TCP waits before it sends a first packet again.
+	// The timeout is longer than the first retransmission timeout of TCP.
 	probe := lab.Probe{Protocol: lab.TCP, To: target(rollingService), Timeout: 5 * time.Second}
 	for ctx.Err() == nil {
 		r := p.client.Try(probe)

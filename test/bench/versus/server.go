@@ -19,17 +19,17 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// probes is how many Services, spread over all, have real pods behind them.
+// probes is the number of Services with real pods, spread over all.
 const probes = 20
 
-// The hosts everything is measured on.
+// The hosts of all measurements.
 const (
 	nodeName   = "node-a"
 	nodeAddr   = "192.168.0.2"
 	clientAddr = "10.180.0.9"
 )
 
-// podAddrs returns the pods behind the probed Services.
+// podAddrs returns the pods of the probed Services.
 func podAddrs() [2]netip.Addr {
 	return [2]netip.Addr{netip.MustParseAddr("10.180.1.1"), netip.MustParseAddr("10.180.1.2")}
 }
@@ -42,7 +42,7 @@ type server struct {
 	probed   []int // their numbers
 }
 
-// spreadOver returns the numbers of the probed ones of n Services.
+// spreadOver returns which of n Services are probed.
 func spreadOver(n int) []int {
 	out := make([]int, probes)
 	for i := range out {
@@ -65,12 +65,12 @@ func newServer(t lab.T, n int) (*server, error) {
 	return s, s.populate()
 }
 
-// populate makes the objects.
+// populate creates the objects.
 func (s *server) populate() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
 	defer cancel()
 	began := time.Now()
-	if err := s.frame(ctx); err != nil {
+	if err := s.createNamespaceAndNode(ctx); err != nil {
 		return err
 	}
 	if err := fill(ctx, s.EtcdURL(), s.services, s.slice); err != nil {
@@ -83,8 +83,8 @@ func (s *server) populate() error {
 	return nil
 }
 
-// frame makes the namespace and the node.
-func (s *server) frame(ctx context.Context) error {
+// createNamespaceAndNode creates the namespace and the Node.
+func (s *server) createNamespaceAndNode(ctx context.Context) error {
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
 	if _, err := s.api.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
 		return err
@@ -111,8 +111,8 @@ func (s *server) served(ctx context.Context) error {
 	}
 }
 
-// slice returns the EndpointSlice of Service i: a probed one has one real pod,
-// the others three endpoints without clients.
+// slice returns the EndpointSlice of Service i: probed ones have one real pod,
+// the others three endpoints without pods.
 func (s *server) slice(i int) runtime.Object {
 	if slices.Contains(s.probed, i) {
 		return sliceObject(i, 0, podAddrs()[0])

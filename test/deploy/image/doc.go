@@ -1,6 +1,7 @@
-// Package image tests the Dockerfile without a container engine: its stages are
-// played in a mount namespace, and what comes out is run with nothing around it.
+// Package image tests the Dockerfile without a container engine: it runs the
+// instructions of the stages in a mount namespace, and the resulting images with chroot.
 //
-// The build stage's image is this machine, which has the same Go. The module
-// proxy may be asked for what is not in the cache, as it is by the Dockerfile.
+// In place of the base image of a stage it uses the file system of the test machine,
+// which has the same version of Go. As with the Dockerfile, go downloads modules that are
+// not in the cache.
 package image

@@ -15,14 +15,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestImages builds the images and runs what is in them by all its names.
+// TestImages builds the images and runs the program in them by all its names.
 func TestImages(t *testing.T) {
 	if testing.Short() {
-		t.Skip("builds the program anew")
+		t.Skip("builds the program")
 	}
 	s := &script{t: t, images: map[string]image{}}
 	for _, st := range stages(t) {
-		s.play(st)
+		s.buildStage(st)
 	}
 	s.add("find $WORK/default -mindepth 1 -printf '%%P %%l\\n' | sort; echo")
 	for _, name := range []string{"", "iptables"} {
@@ -36,7 +36,7 @@ func TestImages(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s\n%s", err, strings.Join(s.lines, "\n"), out)
 	}
-	ours := fmt.Sprintf(`sluice v9.8.7 (%s, linux/%s)
+	outputs := fmt.Sprintf(`sluice v9.8.7 (%s, linux/%s)
 Kubernetes v9.8.7
 open /nowhere
 `, runtime.Version(), runtime.GOARCH)
@@ -46,13 +46,13 @@ usr/local/bin
 usr/local/bin/kube-proxy sluice
 usr/local/bin/sluice 
 
-` + ours + ours
+` + outputs + outputs
 	if out != want {
 		t.Errorf("got\n%s\nwant\n%s", out, want)
 	}
 }
 
-// rules are of every kind that mode iptables writes.
+// rules has every kind of rule that mode iptables writes.
 const rules = `*nat
 :KUBE-SEP-A - [0:0]
 -A PREROUTING -p sctp -m addrtype --dst-type LOCAL -m comment --comment "a comment" -j KUBE-SEP-A
@@ -69,9 +69,8 @@ COMMIT
 COMMIT
 `
 
-// The image for mode iptables has of Debian what these programs need, and no
-// more: they take the rules of this mode, of both variants and families, and give
-// them back.
+// The image for mode iptables has exactly the files of Debian that the iptables programs need:
+// they restore and save the rules of this mode, in both variants and families.
 func TestProgramsRunByThemselves(t *testing.T) {
 	if testing.Short() {
 		t.Skip("mounts file systems")
@@ -87,30 +86,30 @@ func TestProgramsRunByThemselves(t *testing.T) {
 				inside -restore; inside "" --version >&2; inside -save -t nat; inside -save -t filter`, root, program)
 			cmd := exec.CommandContext(t.Context(), "unshare", "--net", "bash", "-euo", "pipefail", "-c", script)
 			cmd.Stdin = strings.NewReader(want)
-			var said strings.Builder
-			cmd.Stderr = &said
+			var stderr strings.Builder
+			cmd.Stderr = &stderr
 			out, err := cmd.Output()
 			if err != nil {
-				t.Errorf("%s: %v\n%s%s", program, err, out, &said)
+				t.Errorf("%s: %v\n%s%s", program, err, out, &stderr)
 				continue
 			}
-			if diff := cmp.Diff(want, bare(string(out))); diff != "" {
-				t.Errorf("%s-save gives back (-restored +saved):\n%s", program, diff)
+			if diff := cmp.Diff(want, rulesOnly(string(out))); diff != "" {
+				t.Errorf("%s-save differs (-restored +saved):\n%s", program, diff)
 			}
-			if says := map[string]string{"nft": "(nf_tables)", "legacy": "(legacy)"}[variant]; !strings.Contains(said.String(), says) {
-				t.Errorf("%s says it is %s, want %s", program, &said, says)
+			if want := map[string]string{"nft": "(nf_tables)", "legacy": "(legacy)"}[variant]; !strings.Contains(stderr.String(), want) {
+				t.Errorf("the version of %s is %s, want %s", program, &stderr, want)
 			}
 		}
 	}
 }
 
-// bare is what iptables-save prints without comments and policies.
-func bare(saved string) string {
+// rulesOnly removes comments and policies from the output of iptables-save.
+func rulesOnly(saved string) string {
 	return regexp.MustCompile(`(?m)^(#.*|:.* (ACCEPT|DROP) .*)\n`).ReplaceAllString(saved, "")
 }
 
-// Scanners and lawyers see which packages of Debian are in the image.
-func TestPackagesAreNamed(t *testing.T) {
+// The image lists its Debian packages and their licences, for scanners and lawyers.
+func TestImageListsPackages(t *testing.T) {
 	if testing.Short() {
 		t.Skip("mounts file systems")
 	}
@@ -126,14 +125,14 @@ func TestPackagesAreNamed(t *testing.T) {
 	}
 }
 
-// The image is built with the Go that everything else is.
-func TestImageHasOurGo(t *testing.T) {
-	mod, err := os.ReadFile(filepath.Join(project(), "go.mod"))
+// The image is built with the Go version of go.mod.
+func TestImageGoVersion(t *testing.T) {
+	mod, err := os.ReadFile(filepath.Join(projectPath(), "go.mod"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	version := regexp.MustCompile(`(?m)^go (\S+)$`).FindStringSubmatch(string(mod))
 	if from := stages(t)[0].from; from != "golang:"+version[1] {
-		t.Errorf("the image is built in %s, and go.mod says %s", from, version[1])
+		t.Errorf("the image is built in %s, but go.mod has %s", from, version[1])
 	}
 }

@@ -15,48 +15,48 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// sight is what a step saw of a client's connections.
-type sight struct {
+// observation is the result of a step's connections from one client.
+type observation struct {
 	verdict  explain.Verdict
-	backends []netip.AddrPort // exactly these answered; nil: only results tell
-	results  []lab.Result     // those that were answered
-	sticky   bool             // one backend for the client
+	backends []netip.AddrPort // exactly these answered; nil: only results are compared
+	results  []lab.Result     // connections that were answered
+	sticky   bool             // all connections reached one backend
 }
 
-// agree looks whether explain says of the client's connections what was seen.
-// Where what it is taken from is not in the kernel it is not asked.
-func (e *env) agree(client *lab.Host, p lab.Probe, saw sight) error {
+// checkExplain compares the answer of explain with the connections of a client. It checks
+// nothing while the routes of the proxy are not in the kernel.
+func (e *env) checkExplain(client *lab.Host, p lab.Probe, got observation) error {
 	answer, known, err := e.explain(client, p)
 	if err != nil || !known {
 		return err
 	}
 	c := answer.Cases[0]
-	if err := e.agrees(client, c, saw); err != nil {
-		return fmt.Errorf("explain does not say what is: %w; it says\n%s", err, answer)
+	if err := e.compareExplain(client, c, got); err != nil {
+		return fmt.Errorf("explain contradicts the connections: %w; its answer:\n%s", err, answer)
 	}
 	return nil
 }
 
-func (e *env) agrees(client *lab.Host, c explain.Case, saw sight) error {
-	said := map[netip.AddrPort]explain.Backend{}
+func (e *env) compareExplain(client *lab.Host, c explain.Case, got observation) error {
+	explained := map[netip.AddrPort]explain.Backend{}
 	var order []netip.AddrPort
 	for _, b := range c.Backends {
 		a := netip.MustParseAddrPort(b.Address)
-		said[a], order = b, append(order, a)
+		explained[a], order = b, append(order, a)
 	}
-	slices.SortFunc(saw.backends, netip.AddrPort.Compare)
+	slices.SortFunc(got.backends, netip.AddrPort.Compare)
 	switch {
-	case c.Verdict != saw.verdict:
-		return fmt.Errorf("connections are %s", saw.verdict)
-	case saw.verdict != explain.Balanced:
+	case c.Verdict != got.verdict:
+		return fmt.Errorf("connections are %s", got.verdict)
+	case got.verdict != explain.Balanced:
 		return nil
-	case saw.backends != nil && !slices.Equal(saw.backends, order):
-		return fmt.Errorf("the backends are %s", saw.backends)
-	case saw.sticky && c.AffinitySeconds == 0:
+	case got.backends != nil && !slices.Equal(got.backends, order):
+		return fmt.Errorf("the backends are %s", got.backends)
+	case got.sticky && c.AffinitySeconds == 0:
 		return fmt.Errorf("the client stays with its backend")
 	}
-	for _, r := range saw.results {
-		b, known := said[r.Backend]
+	for _, r := range got.results {
+		b, known := explained[r.Backend]
 		want := original
 		if c.SourceNAT.Applied || b.Hairpin {
 			want = masqueraded
@@ -71,11 +71,11 @@ func (e *env) agrees(client *lab.Host, c explain.Case, saw sight) error {
 	return nil
 }
 
-// explain asks what becomes of a client's connections, of the routes that the
-// proxy has, or had when it stopped. It cannot be known while they are not in
-// the kernel: somebody deleted them, or it refuses them.
+// explain computes the answer of explain for the connections of a client, from the routes that
+// the proxy has, or had when it stopped. The answer is not known while these are not in the
+// kernel, because another program deleted them or the kernel refused them.
 func (e *env) explain(client *lab.Host, p lab.Probe) (answer explain.Answer, known bool, err error) {
-	if e.proxy.bare {
+	if e.proxy.skipExplain {
 		return answer, false, nil
 	}
 	local, err := address.New(address.Options{NetNS: e.lab.NodeA.NetNSFD()}).List(context.Background())
@@ -95,7 +95,7 @@ func (e *env) explain(client *lab.Host, p lab.Probe) (answer explain.Answer, kno
 	return answer, known, err
 }
 
-// question asks about the connections of a probe.
+// question returns the question about the connections of a probe.
 func (e *env) question(client *lab.Host, p lab.Probe) explain.Question {
 	q := explain.Question{Destination: p.To.Addr(), Port: p.To.Port(), Protocol: p.Protocol}
 	if q.Port == 0 {

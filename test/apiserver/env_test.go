@@ -18,12 +18,12 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// patience bounds how long an expected event may take.
-const patience = 30 * time.Second
+// timeout bounds how long an expected event may take.
+const timeout = 30 * time.Second
 
-// world is where one test happens: a lab with three backends and a client, and a
-// namespace of the API server, all for this test alone.
-type world struct {
+// testEnv is the environment of one test: a lab with three backends and a client, and a
+// namespace of the API server.
+type testEnv struct {
 	*Cluster
 	*testing.T
 	lab    *lab.Lab
@@ -32,10 +32,10 @@ type world struct {
 	ns     string
 }
 
-func newWorld(t *testing.T, c *Cluster) *world {
+func newTestEnv(t *testing.T, c *Cluster) *testEnv {
 	l := lab.New(t, lab.Options{Timeout: time.Second})
 	client, pods := harness.Pods(l, 3)
-	w := &world{Cluster: c, T: t, lab: l, client: client, pods: [3]*lab.Host(pods)}
+	w := &testEnv{Cluster: c, T: t, lab: l, client: client, pods: [3]*lab.Host(pods)}
 	for _, pod := range pods {
 		pod.Serve(lab.UDP, 80)
 	}
@@ -44,14 +44,14 @@ func newWorld(t *testing.T, c *Cluster) *world {
 	}, metav1.CreateOptions{})
 	w.must(err)
 	w.ns = ns.Name
-	t.Cleanup(w.sweep)
+	t.Cleanup(w.deleteAll)
 	w.setNode("zone-a", "192.168.0.2", "2001:db8::1")
 	return w
 }
 
-// sweep deletes what the test made, which nobody else would.
-func (w *world) sweep() {
-	ctx := context.Background() // that of the test is over
+// deleteAll deletes the objects of the test.
+func (w *testEnv) deleteAll() {
+	ctx := context.Background() // the context of the test has already ended
 	svcs, err := w.Client.CoreV1().Services(w.ns).List(ctx, metav1.ListOptions{})
 	w.must(err)
 	for _, svc := range svcs.Items {
@@ -61,7 +61,7 @@ func (w *world) sweep() {
 	w.must(w.Client.CoreV1().Nodes().Delete(ctx, w.lab.NodeA.Name(), metav1.DeleteOptions{}))
 }
 
-func (w *world) must(err error) {
+func (w *testEnv) must(err error) {
 	w.Helper()
 	if err != nil {
 		w.Fatal(err)
@@ -69,25 +69,25 @@ func (w *world) must(err error) {
 }
 
 // run runs Sluice for node A.
-func (w *world) run(args ...string) *Proxy {
+func (w *testEnv) run(args ...string) *Proxy {
 	w.Helper()
 	return w.Run(w, w.lab.NodeA, append([]string{"--cluster-cidr=10.180.0.0/16,fd00:10:180::/48"}, args...)...)
 }
 
-// Run is that of Cluster: world has two of the name.
-func (w *world) Run(t lab.T, host *lab.Host, args ...string) *Proxy {
+// Run is Cluster.Run: testEnv embeds two types with a method Run.
+func (w *testEnv) Run(t lab.T, host *lab.Host, args ...string) *Proxy {
 	w.Helper()
 	return w.Cluster.Run(t, host, args...)
 }
 
-// eventually tries until there is no error.
-func (w *world) eventually(try func() error) {
+// eventually calls try until it returns no error.
+func (w *testEnv) eventually(try func() error) {
 	w.Helper()
-	harness.Eventually(w, patience, try)
+	harness.Eventually(w, timeout, try)
 }
 
-// create makes a dual stack Service "web" with port 80.
-func (w *world) create(change ...func(*corev1.Service)) *corev1.Service {
+// createService creates a dual-stack Service web with port 80.
+func (w *testEnv) createService(change ...func(*corev1.Service)) *corev1.Service {
 	w.Helper()
 	both := corev1.IPFamilyPolicyPreferDualStack
 	svc := &corev1.Service{
@@ -102,8 +102,8 @@ func (w *world) create(change ...func(*corev1.Service)) *corev1.Service {
 	return svc
 }
 
-// update changes a Service and returns how the API server completed it.
-func (w *world) update(name string, change func(*corev1.Service)) *corev1.Service {
+// updateService changes a Service and returns it as completed by the API server.
+func (w *testEnv) updateService(name string, change func(*corev1.Service)) *corev1.Service {
 	w.Helper()
 	api := w.Client.CoreV1().Services(w.ns)
 	svc, err := api.Get(w.Context(), name, metav1.GetOptions{})
@@ -114,31 +114,31 @@ func (w *world) update(name string, change func(*corev1.Service)) *corev1.Servic
 	return svc
 }
 
-func (w *world) remove(name string) {
+func (w *testEnv) deleteService(name string) {
 	w.Helper()
 	w.must(w.Client.CoreV1().Services(w.ns).Delete(w.Context(), name, metav1.DeleteOptions{}))
 }
 
-// back sets which pods are behind a Service, in a slice for each family.
-func (w *world) back(service string, pods ...*lab.Host) {
+// setEndpoints sets the endpoints of a Service, in a slice for each family.
+func (w *testEnv) setEndpoints(service string, pods ...*lab.Host) {
 	w.Helper()
 	for _, s := range Slices(service, pods) {
 		w.setSlice(s)
 	}
 }
 
-func (w *world) setSlice(s *discoveryv1.EndpointSlice) {
+func (w *testEnv) setSlice(s *discoveryv1.EndpointSlice) {
 	w.Helper()
 	w.must(w.PutSlice(w.Context(), w.ns, s))
 }
 
 // setNode sets the Node of node A.
-func (w *world) setNode(zone string, addrs ...string) {
+func (w *testEnv) setNode(zone string, addrs ...string) {
 	w.Helper()
 	w.must(w.PutNode(w.Context(), w.lab.NodeA.Name(), map[string]string{corev1.LabelTopologyZone: zone}, addrs...))
 }
 
-// targets are the cluster addresses of a Service, with a port.
+// targets returns the ClusterIPs of a Service, with a port.
 func targets(svc *corev1.Service, port uint16) []netip.AddrPort {
 	var out []netip.AddrPort
 	for _, ip := range svc.Spec.ClusterIPs {
@@ -147,18 +147,17 @@ func targets(svc *corev1.Service, port uint16) []netip.AddrPort {
 	return out
 }
 
-// reaches waits until connections to each target are answered by each of the
-// pods, and by nobody else.
-func (w *world) reaches(from *lab.Host, to []netip.AddrPort, pods ...*lab.Host) {
+// waitReached waits until exactly the given pods answer connections to each target.
+func (w *testEnv) waitReached(from *lab.Host, to []netip.AddrPort, pods ...*lab.Host) {
 	w.Helper()
 	for _, target := range to {
-		w.eventually(func() error { return only(from, lab.TCP, target, pods) })
+		w.eventually(func() error { return checkAnsweredBy(from, lab.TCP, target, pods) })
 	}
 }
 
-// only says who of the pods does not answer, or who else does. With three pods
-// all have answered after 60 tries but once in a billion.
-func only(from *lab.Host, p lab.Protocol, to netip.AddrPort, pods []*lab.Host) error {
+// checkAnsweredBy returns an error unless exactly the given pods answer. Each of three pods
+// answers within 60 attempts, except once in a billion runs.
+func checkAnsweredBy(from *lab.Host, p lab.Protocol, to netip.AddrPort, pods []*lab.Host) error {
 	var seen []*lab.Host
 	for range 60 {
 		r := from.Dial(p, to)
@@ -179,9 +178,8 @@ func only(from *lab.Host, p lab.Protocol, to netip.AddrPort, pods []*lab.Host) e
 	return nil
 }
 
-// ends waits until connections to each target come to something else than an
-// answer.
-func (w *world) ends(from *lab.Host, to []netip.AddrPort, want lab.Outcome) {
+// waitOutcome waits until connections to each target have an outcome other than an answer.
+func (w *testEnv) waitOutcome(from *lab.Host, to []netip.AddrPort, want lab.Outcome) {
 	w.Helper()
 	for _, target := range to {
 		w.eventually(func() error {
@@ -194,5 +192,5 @@ func (w *world) ends(from *lab.Host, to []netip.AddrPort, want lab.Outcome) {
 	}
 }
 
-// rules are what nf_tables holds on node A.
-func (w *world) rules() string { return w.lab.NodeA.MustRun("nft", "list", "ruleset") }
+// rules returns the nf_tables ruleset of node A.
+func (w *testEnv) rules() string { return w.lab.NodeA.MustRun("nft", "list", "ruleset") }

@@ -15,19 +15,19 @@ import (
 	"testing"
 )
 
-// instruction is one of a Dockerfile.
+// instruction is an instruction of a Dockerfile.
 type instruction struct{ name, rest string }
 
-// stage begins with FROM.
+// stage is a stage of a Dockerfile, which begins with FROM.
 type stage struct {
 	from, name   string
 	instructions []instruction
 }
 
-// stages reads the Dockerfile.
+// stages parses the Dockerfile.
 func stages(t testing.TB) []stage {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(project(), "Dockerfile"))
+	text, err := os.ReadFile(filepath.Join(projectPath(), "Dockerfile"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,20 +52,19 @@ func stages(t testing.TB) []stage {
 	return out
 }
 
-// project is the folder of this project.
-func project() string {
+// projectPath returns the folder of this project.
+func projectPath() string {
 	_, file, _, _ := runtime.Caller(0)
 	return filepath.Join(filepath.Dir(file), "../../..")
 }
 
-// Stage plays one stage that needs no other, and returns what it has put into its
-// folder /out.
+// Stage builds a stage that needs no other, and returns the path of its folder /out.
 func Stage(t testing.TB, name string) string {
 	t.Helper()
 	s := &script{t: t, images: map[string]image{}}
 	for _, st := range stages(t) {
 		if st.name == name {
-			s.play(st)
+			s.buildStage(st)
 		}
 	}
 	if len(s.images) == 0 {
@@ -74,25 +73,25 @@ func Stage(t testing.TB, name string) string {
 	s.add("cp -a %s/out $WORK/result", s.images[name].root)
 	work := t.TempDir()
 	if out, err := s.run(work); err != nil {
-		t.Fatalf("play stage %s: %v\n%s", name, err, out)
+		t.Fatalf("build stage %s: %v\n%s", name, err, out)
 	}
 	return filepath.Join(work, "result")
 }
 
-// script plays stages as commands of a shell, which has a mount namespace of its
-// own. $WORK is a folder for it, $CONTEXT the one that is built.
+// script are shell commands that build stages in a new mount namespace. $WORK is a working
+// folder, $CONTEXT the build context.
 type script struct {
 	t      testing.TB
 	lines  []string
 	dir    string // WORKDIR
-	image         // that is being made
+	image         // of the current stage
 	images map[string]image
 }
 
-// image is what a stage makes.
+// image is the result of a stage.
 type image struct {
 	root  string
-	env   []string // of RUN, and in the end of the image
+	env   []string // of RUN instructions and of the image
 	entry string
 }
 
@@ -100,39 +99,40 @@ func (s *script) add(format string, args ...any) {
 	s.lines = append(s.lines, fmt.Sprintf(format, args...))
 }
 
-// run runs the script and returns what it said.
+// run runs the script and returns its output.
 func (s *script) run(work string) (string, error) {
 	cmd := exec.CommandContext(s.t.Context(), "unshare", "--mount", "bash", "-euo", "pipefail", "-c", strings.Join(s.lines, "\n"))
-	cmd.Env = append(os.Environ(), "WORK="+work, "CONTEXT="+project())
+	cmd.Env = append(os.Environ(), "WORK="+work, "CONTEXT="+projectPath())
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
 
-func (s *script) play(st stage) {
+func (s *script) buildStage(st stage) {
 	s.dir = "/"
 	s.image = image{root: "$WORK/" + cmp.Or(st.name, "default")}
 	s.add("mkdir -p %s", s.root)
 	if st.from != "scratch" {
-		s.machine("$WORK/written-" + st.name)
+		s.mountHost("$WORK/written-" + st.name)
 	}
 	for _, i := range st.instructions {
-		s.do(i)
+		s.runInstruction(i)
 	}
 	s.images[st.name] = s.image
 }
 
-// machine lays this machine out, with what is written kept apart.
-func (s *script) machine(apart string) {
-	s.add("mkdir -p %[1]s && mount -t tmpfs none %[1]s && mkdir -p %[1]s/upper %[1]s/work", apart)
-	s.add("mount -t overlay -o lowerdir=/,upperdir=%[1]s/upper,workdir=%[1]s/work none %[2]s", apart, s.root)
+// mountHost mounts the file system of the test machine as root of the stage, with an overlay
+// for changes.
+func (s *script) mountHost(overlay string) {
+	s.add("mkdir -p %[1]s && mount -t tmpfs none %[1]s && mkdir -p %[1]s/upper %[1]s/work", overlay)
+	s.add("mount -t overlay -o lowerdir=/,upperdir=%[1]s/upper,workdir=%[1]s/work none %[2]s", overlay, s.root)
 	s.add("mount --rbind /proc %[1]s/proc && mount --rbind /dev %[1]s/dev", s.root)
 	s.add(`for dir in "$(go env GOCACHE)" "$(go env GOMODCACHE)"; do mkdir -p "$dir" && mount --bind "$dir" %s"$dir"; done`, s.root)
-	// hack/setup.sh has installed what the Dockerfile installs.
+	// hack/setup.sh has already installed the packages that the Dockerfile installs.
 	s.add("printf '%%s\\n' %s >%s/usr/bin/apt-get", quote(aptGet), s.root)
 	s.add("chmod +x %s/usr/bin/apt-get", s.root)
 }
 
-// aptGet does not install anything but looks that it is there.
+// aptGet replaces apt-get by a script that verifies that packages are installed.
 const aptGet = `#!/bin/sh
 case $1 in
 update) ;;
@@ -140,7 +140,7 @@ install) for word; do case $word in install | -*) ;; *) dpkg-query -s "$word" >/
 *) exit 1 ;;
 esac`
 
-func (s *script) do(i instruction) {
+func (s *script) runInstruction(i instruction) {
 	switch i.name {
 	case "WORKDIR":
 		s.dir = i.rest
@@ -148,7 +148,7 @@ func (s *script) do(i instruction) {
 	case "ARG":
 		name, value, _ := strings.Cut(i.rest, "=")
 		if name == "TARGETARCH" {
-			value = runtime.GOARCH // the builder says it
+			value = runtime.GOARCH // set by the builder
 		}
 		if name == "VERSION" {
 			value = "v9.8.7"
@@ -164,11 +164,11 @@ func (s *script) do(i instruction) {
 		s.entry = strings.Trim(i.rest, `[]"`)
 	case "LABEL", "USER":
 	default:
-		s.t.Fatalf("nothing here plays %s %s", i.name, i.rest)
+		s.t.Fatalf("instruction not supported: %s %s", i.name, i.rest)
 	}
 }
 
-// copy is COPY: of a folder, what is in it.
+// copy runs COPY. Of a folder it copies the content.
 func (s *script) copy(words []string) {
 	from := "$CONTEXT"
 	if name, is := strings.CutPrefix(words[0], "--from="); is {

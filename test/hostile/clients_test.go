@@ -16,63 +16,63 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// crowd is how many connections a stranger keeps at a time.
-const crowd = 300
+// clientConnections is how many connections a bad client keeps open.
+const clientConnections = 300
 
-// stranger is a client that means no good.
-type stranger struct {
-	name string
-	says string        // at once
-	more string        // again and again
-	pace time.Duration // of more
+// badClient is a client that wastes resources of a server.
+type badClient struct {
+	name   string
+	first  string        // sent once
+	repeat string        // sent repeatedly
+	every  time.Duration // of more
 }
 
-// strangers attack the listeners of the daemon.
-func strangers() []attack {
+// badClients attack the listeners of the daemon.
+func badClients() []attack {
 	var rows []attack
 	const get = "GET /healthz HTTP/1.1\r\nHost: node\r\n"
-	for _, who := range []stranger{
+	for _, client := range []badClient{
 		{"idle connections", "", "", 0},
 		{"slow headers", get, "X: y\r\n", 300 * time.Millisecond},
 		{"huge headers", get, "X-" + strings.Repeat("y", 8<<10) + ": y\r\n", 10 * time.Millisecond},
 		{"endless bodies", "POST /healthz HTTP/1.1\r\nHost: node\r\nTransfer-Encoding: chunked\r\n\r\n", "1000\r\n" + strings.Repeat("b", 0x1000) + "\r\n", 10 * time.Millisecond},
-		{"requests that are kept alive", get + "\r\n", get + "\r\n", 300 * time.Millisecond},
+		{"keep-alive requests", get + "\r\n", get + "\r\n", 300 * time.Millisecond},
 	} {
 		rows = append(rows, attack{
-			name: who.name + " at the health ports", files: 64, limits: limits{cpu: 0.75},
-			before: func(s *siege) {
+			name: client.name + " at the health ports", files: 64, limits: limits{cpu: 0.75},
+			before: func(s *attackTest) {
 				s.must(s.put("hostile.json", harness.Manifest([]object{harness.Service("checked", object{
 					"clusterIP": "172.30.9.1", "type": "LoadBalancer", "externalTrafficPolicy": "Local",
 					"healthCheckNodePort": 30999, "ports": []object{{"port": 80}},
 				})})))
 			},
-			during: func(ctx context.Context, s *siege) error {
+			during: func(ctx context.Context, s *attackTest) error {
 				s.pause(ctx, 200*time.Millisecond)
-				who.throng(ctx, s.lab.Outside, healthAt, crowd)
-				who.throng(ctx, s.lab.Outside, nodeAddr+":30999", crowd/3)
+				client.connectMany(ctx, s.lab.Outside, healthAt, clientConnections)
+				client.connectMany(ctx, s.lab.Outside, nodeAddr+":30999", clientConnections/3)
 				<-ctx.Done()
 				return nil
 			},
 		})
 	}
-	metrics := stranger{"", "GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n", "", 0}
+	metrics := badClient{"", "GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n", "", 0}
 	return append(rows, attack{
-		name: "readers of /metrics that never read", lasts: 3 * time.Second, limits: limits{cpu: 0.75},
-		during: func(ctx context.Context, s *siege) error {
-			metrics.throng(ctx, s.lab.NodeA, metricsAt, crowd)
+		name: "clients of /metrics that never read", duration: 3 * time.Second, limits: limits{cpu: 0.75},
+		during: func(ctx context.Context, s *attackTest) error {
+			metrics.connectMany(ctx, s.lab.NodeA, metricsAt, clientConnections)
 			<-ctx.Done()
 			return nil
 		},
 	})
 }
 
-// throng keeps n connections to an address until the context ends. A connection
-// that is refused or closed is made again, at most every 100 ms.
-func (who stranger) throng(ctx context.Context, from *lab.Host, address string, n int) {
+// connectMany keeps n connections to an address until the context ends. A connection that is
+// refused or closed is opened again after 100 ms.
+func (c badClient) connectMany(ctx context.Context, from *lab.Host, address string, n int) {
 	for range n {
 		go func() {
 			for ctx.Err() == nil {
-				who.visit(ctx, from, address)
+				c.connect(ctx, from, address)
 				select {
 				case <-ctx.Done():
 				case <-time.After(100 * time.Millisecond):
@@ -82,9 +82,8 @@ func (who stranger) throng(ctx context.Context, from *lab.Host, address string, 
 	}
 }
 
-// visit makes one connection and keeps it until the other end closes it. It
-// reads nothing.
-func (who stranger) visit(ctx context.Context, from *lab.Host, address string) {
+// connect opens one connection and keeps it until the other end closes it. It reads nothing.
+func (c badClient) connect(ctx context.Context, from *lab.Host, address string) {
 	conn, err := dial(from, address, time.Second)
 	if err != nil {
 		return
@@ -97,10 +96,10 @@ func (who stranger) visit(ctx context.Context, from *lab.Host, address string) {
 		_ = tcp.SetReadBuffer(1 << 10)
 		_ = tcp.SetLinger(0)
 	}
-	_, err = conn.Write([]byte(who.says))
+	_, err = conn.Write([]byte(c.first))
 	for err == nil && ctx.Err() == nil {
-		wait := who.pace
-		if who.more == "" {
+		wait := c.every
+		if c.repeat == "" {
 			wait = 100 * time.Millisecond
 		}
 		select {
@@ -109,13 +108,12 @@ func (who stranger) visit(ctx context.Context, from *lab.Host, address string) {
 		case <-time.After(wait):
 		}
 		if err = closed(conn); err == nil {
-			_, err = conn.Write([]byte(who.more))
+			_, err = conn.Write([]byte(c.repeat))
 		}
 	}
 }
 
-// closed returns an error if the other end has closed a connection. It takes
-// nothing from it.
+// closed returns an error if the other end has closed a connection. It does not consume data.
 func closed(conn net.Conn) error {
 	raw, err := conn.(syscall.Conn).SyscallConn()
 	if err != nil {

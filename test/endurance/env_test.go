@@ -16,43 +16,42 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// patience is how long what must happen may take; pace is that of traffic.
+// timeout bounds the wait for an expected event; pace is the interval of test connections.
 const (
-	patience = time.Minute
-	pace     = 20 * time.Millisecond
+	timeout = time.Minute
+	pace    = 20 * time.Millisecond
 )
 
-// What clients use of the Service "web".
+// Addresses of Service web.
 const (
 	webIP4, webIP6 = "172.30.0.80", "fd00:172:30::80"
 	nodePort       = 30080
 	clusterCIDRs   = "10.180.0.0/16,fd00:10:180::/48"
 )
 
-// world is a lab with three backends and a client, all for one test, and a
-// folder of manifests.
-type world struct {
+// testEnv is a lab for one test, with three backends, a client and a folder of manifests.
+type testEnv struct {
 	*testing.T
 	lab    *lab.Lab
 	client *lab.Host    // a pod on node A
 	pods   [3]*lab.Host // on node A, B and A
-	dir    string       // of manifests
+	dir    string       // the folder of manifests
 	args   []string     // of Sluice
 }
 
-func newWorld(t *testing.T) *world {
+func newTestEnv(t *testing.T) *testEnv {
 	t.Helper()
 	l := lab.New(t, lab.Options{Timeout: time.Second})
 	client, pods := harness.Pods(l, 3)
-	w := &world{T: t, lab: l, client: client, pods: [3]*lab.Host(pods)}
-	w.dir = w.folder()
+	w := &testEnv{T: t, lab: l, client: client, pods: [3]*lab.Host(pods)}
+	w.dir = w.tempDir()
 	w.args = []string{"--manifests=" + w.dir, "--hostname-override=node-a", "--cluster-cidr=" + clusterCIDRs}
 	w.write("web.json", web(0, 1, 2))
 	return w
 }
 
-// folder makes one that goes with this process, if not before. /run is its own.
-func (w *world) folder() string {
+// tempDir creates a folder that is removed after the test. Each test process has its own /run.
+func (w *testEnv) tempDir() string {
 	w.Helper()
 	dir, err := os.MkdirTemp("/run", "endurance-")
 	w.must(err)
@@ -60,21 +59,21 @@ func (w *world) folder() string {
 	return dir
 }
 
-func (w *world) must(err error) {
+func (w *testEnv) must(err error) {
 	w.Helper()
 	if err != nil {
 		w.Fatal(err)
 	}
 }
 
-// eventually tries until there is no error.
-func (w *world) eventually(try func() error) {
+// eventually calls try until it returns no error.
+func (w *testEnv) eventually(try func() error) {
 	w.Helper()
-	harness.Eventually(w, patience, try)
+	harness.Eventually(w, timeout, try)
 }
 
-// write replaces a file of the manifests as a whole.
-func (w *world) write(name string, objects []any) {
+// write replaces a manifest atomically.
+func (w *testEnv) write(name string, objects []any) {
 	w.Helper()
 	w.must(replace(filepath.Join(w.dir, name), objects))
 }
@@ -89,7 +88,7 @@ func replace(name string, objects []any) error {
 
 type object = harness.Object
 
-// web is the Service that clients use, with these of the pods behind it.
+// web is the Service that clients use, with the given pods as endpoints.
 func web(pods ...int) []any {
 	ips := [2][]string{}
 	for _, i := range pods {
@@ -103,8 +102,8 @@ func web(pods ...int) []any {
 	return objects
 }
 
-// many are n Services, which have three or four endpoints that do not answer. In
-// the next generation all are others, and where there were three there are four.
+// many are n Services with three or four endpoints each, which do not answer. The next
+// generation has other endpoints, and four instead of three or three instead of four.
 func many(n, generation int) []any {
 	var all []any
 	for i := range n {
@@ -132,8 +131,8 @@ func service(name, ip4, ip6 string, endpoints [2][]string) []any {
 	}
 }
 
-// ways are from a pod, from the node itself and from outside.
-func (w *world) ways() []lab.Way {
+// ways are connections from a pod, from the node and from outside.
+func (w *testEnv) ways() []lab.Way {
 	at := func(addr string, port uint16) netip.AddrPort {
 		return netip.AddrPortFrom(netip.MustParseAddr(addr), port)
 	}
@@ -146,24 +145,24 @@ func (w *world) ways() []lab.Way {
 	}
 }
 
-// traffic begins on all ways.
-func (w *world) traffic() *lab.Steady {
+// startTraffic starts continuous connections on all ways.
+func (w *testEnv) startTraffic() *lab.Steady {
 	w.Helper()
 	return lab.StartSteady(w, pace, w.ways()...)
 }
 
-// unharmed ends traffic, of which nothing may have broken.
-func (w *world) unharmed(s *lab.Steady) {
+// checkTraffic ends continuous connections, of which none may have failed.
+func (w *testEnv) checkTraffic(s *lab.Steady) {
 	w.Helper()
 	if err := s.End(); err != nil {
-		w.Errorf("traffic broke: %v", err)
+		w.Errorf("connections failed: %v", err)
 	}
 	w.Logf("traffic: %s", s)
 }
 
-// answeredBy waits until a Service is answered by these pods and no other: so
-// often that it is no chance.
-func (w *world) answeredBy(from *lab.Host, to netip.AddrPort, pods ...int) {
+// waitAnsweredBy waits until exactly these pods answer, over so many connections that chance is
+// excluded.
+func (w *testEnv) waitAnsweredBy(from *lab.Host, to netip.AddrPort, pods ...int) {
 	w.Helper()
 	w.eventually(func() error {
 		var seen []int
@@ -184,23 +183,23 @@ func (w *world) answeredBy(from *lab.Host, to netip.AddrPort, pods ...int) {
 	})
 }
 
-// rules are what nf_tables holds on node A.
-func (w *world) rules() string {
+// rules returns the nf_tables ruleset of node A.
+func (w *testEnv) rules() string {
 	w.Helper()
 	return w.lab.NodeA.MustRun("nft", "--stateless", "list", "ruleset")
 }
 
-// get reads a page of a server on node A.
-func (w *world) get(address, path string) (code int, body string, err error) {
+// get reads a page from a server on node A.
+func (w *testEnv) get(address, path string) (code int, body string, err error) {
 	code, text, err := harness.Get(w.lab.NodeA, 5*time.Second, "http://"+address+path)
 	return code, string(text), err
 }
 
-// metricsAt is where metrics are unless a test says otherwise.
+// metricsAt is the default address of metrics.
 const metricsAt = "127.0.0.1:10249"
 
-// metric reads a series, named as in the exposition; "" if there is none.
-func (w *world) metric(series string) string {
+// metric returns the value of a series, named as in the exposition; "" if there is none.
+func (w *testEnv) metric(series string) string {
 	w.Helper()
 	_, body, err := w.get(metricsAt, "/metrics")
 	w.must(err)
@@ -212,8 +211,8 @@ func (w *world) metric(series string) string {
 	return ""
 }
 
-// measures waits until a series has a value.
-func (w *world) measures(series, want string) {
+// waitMetric waits until a series has a value.
+func (w *testEnv) waitMetric(series, want string) {
 	w.Helper()
 	w.eventually(func() error {
 		if got := w.metric(series); got != want {

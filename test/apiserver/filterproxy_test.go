@@ -19,20 +19,20 @@ import (
 	"github.com/sluice-proxy/sluice/internal/inspect"
 )
 
-// gate stands before the API server, as administrator. It holds up, or turns
-// away, requests for some kinds.
-type gate struct {
+// filterProxy is a reverse proxy in front of the API server, with the rights of an
+// administrator. It delays or rejects requests for some kinds.
+type filterProxy struct {
 	*httptest.Server
 	to http.Handler
 
-	mu     sync.Mutex
-	held   map[string]chan struct{} // by kind; closed when it is let through
-	absent []string                 // kinds the server does not know
-	asked  map[string]int
-	isCut  bool
+	mu           sync.Mutex
+	delayed      map[string]chan struct{} // by kind; closed to forward the requests
+	absent       []string                 // kinds answered with 404
+	requests     map[string]int
+	disconnected bool
 }
 
-func newGate(t *testing.T, c *Cluster) *gate {
+func newFilterProxy(t *testing.T, c *Cluster) *filterProxy {
 	t.Helper()
 	base, err := url.Parse(c.Config.Host)
 	if err != nil {
@@ -42,7 +42,7 @@ func newGate(t *testing.T, c *Cluster) *gate {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &gate{held: map[string]chan struct{}{}, asked: map[string]int{}}
+	g := &filterProxy{delayed: map[string]chan struct{}{}, requests: map[string]int{}}
 	g.to = &httputil.ReverseProxy{
 		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(base) },
 		Transport:     transport,
@@ -56,11 +56,11 @@ func newGate(t *testing.T, c *Cluster) *gate {
 	return g
 }
 
-func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (g *filterProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	kind := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]
 	g.mu.Lock()
-	g.asked[kind]++
-	held, absent, isCut := g.held[kind], slices.Contains(g.absent, kind), g.isCut
+	g.requests[kind]++
+	held, absent, isCut := g.delayed[kind], slices.Contains(g.absent, kind), g.disconnected
 	g.mu.Unlock()
 	if isCut {
 		panic(http.ErrAbortHandler)
@@ -79,36 +79,35 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g.to.ServeHTTP(w, r)
 }
 
-// hold makes requests for a kind wait until open is called.
-func (g *gate) hold(kind string) (open func()) {
+// delay makes requests for a kind wait until the returned function is called.
+func (g *filterProxy) delay(kind string) (release func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	held := make(chan struct{})
-	g.held[kind] = held
+	g.delayed[kind] = held
 	return func() { close(held) }
 }
 
-// cut ends all connections and lets no new ones be of use until mend.
-func (g *gate) cut() {
-	g.setCut(true)
+// disconnect closes all connections and aborts new requests until reconnect.
+func (g *filterProxy) disconnect() {
+	g.setDisconnected(true)
 	g.CloseClientConnections()
 }
 
-func (g *gate) mend() { g.setCut(false) }
+func (g *filterProxy) reconnect() { g.setDisconnected(false) }
 
-func (g *gate) setCut(now bool) {
+func (g *filterProxy) setDisconnected(now bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.isCut = now
+	g.disconnected = now
 }
 
-// kinds returns the kinds that were requested so far, without Events, which clients
-// only create.
-func (g *gate) kinds() []string {
+// kinds returns the kinds that were requested so far, except Events, which clients only create.
+func (g *filterProxy) kinds() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var out []string
-	for kind := range g.asked {
+	for kind := range g.requests {
 		if kind != "events" {
 			out = append(out, kind)
 		}
@@ -117,31 +116,31 @@ func (g *gate) kinds() []string {
 	return out
 }
 
-// heldList is a list that the API server delays.
-type heldList struct {
+// delayedList is a list that filterProxy delays.
+type delayedList struct {
 	kind     string
-	received func(inspect.Status) bool // the daemon has the list
-	open     func()
+	received func(inspect.Status) bool // reports whether the daemon has the list
+	release  func()
 }
 
-// status asks the daemon of node A for its status.
-func (w *world) status() (s inspect.Status, err error) {
+// status returns the status of the daemon on node A.
+func (w *testEnv) status() (s inspect.Status, err error) {
 	err = control.Dial(control.Options{NetNS: w.lab.NodeA.NetNSFD()}).Get(w.Context(), "/status", nil, &s)
 	return s, err
 }
 
-func testSlowLists(w *world) {
-	svc := w.create()
-	w.back("web", w.pods[0])
-	g := newGate(w.T, w.Cluster)
-	lists := []*heldList{
+func testSlowLists(w *testEnv) {
+	svc := w.createService()
+	w.setEndpoints("web", w.pods[0])
+	g := newFilterProxy(w.T, w.Cluster)
+	lists := []*delayedList{
 		{kind: "endpointslices", received: func(s inspect.Status) bool { return s.Lag.Slices > 0 }},
 		{kind: "services", received: func(s inspect.Status) bool { return s.Lag.Services > 0 }},
 		{kind: "nodes", received: func(s inspect.Status) bool { return s.Node.Name != "" }},
 		{kind: "servicecidrs", received: func(s inspect.Status) bool { return !s.LastSync.At.IsZero() }},
 	}
 	for _, l := range lists {
-		l.open = g.hold(l.kind)
+		l.release = g.delay(l.kind)
 	}
 	p := Run(w, w.lab.NodeA, "--master="+g.URL)
 	w.eventually(func() error {
@@ -152,9 +151,9 @@ func testSlowLists(w *world) {
 	})
 	for _, l := range lists {
 		if n := len(p.Syncs()); n > 0 || strings.Contains(w.rules(), "sluice") {
-			w.Fatalf("%d writes before %s were listed; the kernel holds\n%s", n, l.kind, w.rules())
+			w.Fatalf("%d writes before %s were listed; the rules:\n%s", n, l.kind, w.rules())
 		}
-		l.open()
+		l.release()
 		w.eventually(func() error {
 			s, err := w.status()
 			if err == nil && !l.received(s) {
@@ -162,21 +161,21 @@ func testSlowLists(w *world) {
 			}
 			return err
 		})
-		if _, err := w.status(); err != nil { // the loop takes part in each answer: it ran since then
+		if _, err := w.status(); err != nil { // the loop answers, so it has run since then
 			w.Fatal(err)
 		}
 	}
-	w.reaches(w.client, targets(svc, 80), w.pods[0])
+	w.waitReached(w.client, targets(svc, 80), w.pods[0])
 }
 
-func testNoServiceCIDRs(w *world) {
-	svc := w.create()
-	w.back("web", w.pods[0])
-	g := newGate(w.T, w.Cluster)
+func testNoServiceCIDRs(w *testEnv) {
+	svc := w.createService()
+	w.setEndpoints("web", w.pods[0])
+	g := newFilterProxy(w.T, w.Cluster)
 	g.absent = []string{"servicecidrs"}
 	p := Run(w, w.lab.NodeA, "--master="+g.URL)
-	w.reaches(w.client, targets(svc, 80), w.pods[0])
+	w.waitReached(w.client, targets(svc, 80), w.pods[0])
 	if n := strings.Count(p.Log(), "ServiceCIDR"); n != 1 {
-		w.Errorf("the log says %d times that there are no ServiceCIDRs:\n%s", n, p.Log())
+		w.Errorf("the log reports %d times that there are no ServiceCIDRs:\n%s", n, p.Log())
 	}
 }

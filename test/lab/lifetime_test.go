@@ -12,7 +12,7 @@ import (
 
 func TestForEndsWithItsTest(t *testing.T) {
 	l := New(t, Options{})
-	for round := range 3 { // the same addresses again each time
+	for round := range 3 { // the same addresses each time
 		t.Run(fmt.Sprint(round), func(t *testing.T) {
 			l := l.For(t)
 			web := l.Pod(l.NodeB, "10.180.0.1", "fd00:10:180::1")
@@ -21,8 +21,8 @@ func TestForEndsWithItsTest(t *testing.T) {
 				l.NodeA.Serve(p, 80)
 			}
 			for _, a := range append(web.Addrs(), l.NodeA.Addrs()...) {
-				reaches(t, l.Outside, TCP, netip.AddrPortFrom(a, 80))
-				reaches(t, l.Outside, SCTP, netip.AddrPortFrom(a, 80))
+				checkReaches(t, l.Outside, TCP, netip.AddrPortFrom(a, 80))
+				checkReaches(t, l.Outside, SCTP, netip.AddrPortFrom(a, 80))
 			}
 		})
 	}
@@ -36,21 +36,21 @@ func TestLabsCoexist(t *testing.T) {
 	for i := range 4 {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			t.Parallel()
-			s := build(t, Options{})
+			s := newTestLab(t, Options{})
 			s.near.Serve(TCP, 80)
-			reaches(t, s.Outside, TCP, netip.MustParseAddrPort("10.180.0.1:80"))
+			checkReaches(t, s.Outside, TCP, netip.MustParseAddrPort("10.180.0.1:80"))
 		})
 	}
 }
 
 func TestBridgedPods(t *testing.T) {
-	s := build(t, Options{Bridge: "cbr0"})
+	s := newTestLab(t, Options{Bridge: "cbr0"})
 	other := s.Pod(s.NodeA, "10.180.0.2", "fd00:10:180::2")
 	for _, p := range protocols {
 		other.Serve(p, 80)
 		for _, to := range other.Addrs() {
 			for _, client := range s.hosts() {
-				reaches(t, client, p, netip.AddrPortFrom(to, 80))
+				checkReaches(t, client, p, netip.AddrPortFrom(to, 80))
 			}
 		}
 	}
@@ -58,30 +58,30 @@ func TestBridgedPods(t *testing.T) {
 		iifname "cbr0" ip saddr 10.180.0.1 tcp dport 80 counter
 		}
 	}`)
-	reaches(t, s.near, TCP, netip.MustParseAddrPort("10.180.0.2:80"))
+	checkReaches(t, s.near, TCP, netip.MustParseAddrPort("10.180.0.2:80"))
 	if out := s.NodeA.MustRun("nft", "list", "ruleset"); strings.Contains(out, "packets 0") {
-		t.Errorf("nothing came in on the bridge:\n%s", out)
+		t.Errorf("no packet came in on the bridge:\n%s", out)
 	}
 }
 
 func TestThirdNode(t *testing.T) {
-	s := build(t, Options{})
+	s := newTestLab(t, Options{})
 	c := s.Node("node-c", "192.168.0.4", "2001:db8::4")
 	for _, h := range []*Host{s.near, s.far, c} {
 		h.Serve(UDP, 80)
 	}
 	for _, h := range []*Host{s.near, s.far} {
 		for _, a := range h.Addrs() {
-			reaches(t, c, UDP, netip.AddrPortFrom(a, 80))
+			checkReaches(t, c, UDP, netip.AddrPortFrom(a, 80))
 		}
 		for _, a := range c.Addrs() {
-			reaches(t, h, UDP, netip.AddrPortFrom(a, 80))
+			checkReaches(t, h, UDP, netip.AddrPortFrom(a, 80))
 		}
 	}
 }
 
-func TestAddressesComeAndGo(t *testing.T) {
-	s := build(t, Options{})
+func TestAddressesAreAddedAndRemoved(t *testing.T) {
+	s := newTestLab(t, Options{})
 	for _, h := range s.hosts() {
 		h.Serve(TCP, 80)
 		h.Serve(UDP, 80)
@@ -92,8 +92,8 @@ func TestAddressesComeAndGo(t *testing.T) {
 			to := netip.AddrPortFrom(a, 80)
 			h.AddAddr(a)
 			for _, client := range s.hosts() {
-				reaches(t, client, TCP, to)
-				reaches(t, client, UDP, to)
+				checkReaches(t, client, TCP, to)
+				checkReaches(t, client, UDP, to)
 			}
 			h.DelAddr(a)
 			client := s.far
@@ -101,33 +101,33 @@ func TestAddressesComeAndGo(t *testing.T) {
 				client = s.near
 			}
 			if r := client.Try(Probe{Protocol: UDP, To: to, Timeout: Soon}); r.Outcome == Answered {
-				t.Errorf("address %s of %s is gone, but %s", a, h.Name(), r)
+				t.Errorf("address %s of %s was removed, but %s", a, h.Name(), r)
 			}
 		}
 	}
 }
 
-func TestLinksComeAndGo(t *testing.T) {
-	s := build(t, Options{})
+func TestLinksAreAddedAndRemoved(t *testing.T) {
+	s := newTestLab(t, Options{})
 	s.NodeA.Serve(TCP, 80)
 	addrs := parse("198.51.100.7", "2001:db8:42::7")
 	for range 2 {
 		s.NodeA.AddLink("extra0", addrs...)
 		for _, a := range addrs {
-			reaches(t, s.Outside, TCP, netip.AddrPortFrom(a, 80))
+			checkReaches(t, s.Outside, TCP, netip.AddrPortFrom(a, 80))
 		}
 		s.NodeA.DelLink("extra0")
 	}
 	for _, a := range addrs {
 		r := s.Outside.Try(Probe{Protocol: TCP, To: netip.AddrPortFrom(a, 80), Timeout: Soon})
 		if r.Outcome == Answered {
-			t.Errorf("interface gone, but %s", r)
+			t.Errorf("the interface was deleted, but %s", r)
 		}
 	}
 }
 
-func TestTapSeesWhatLeaves(t *testing.T) {
-	s := build(t, Options{})
+func TestTapCapturesForwardedPackets(t *testing.T) {
+	s := newTestLab(t, Options{})
 	tap := s.Outside.Tap()
 	for name, family := range families {
 		t.Run(name, func(t *testing.T) {
@@ -135,7 +135,7 @@ func TestTapSeesWhatLeaves(t *testing.T) {
 			nowhere := netip.AddrPortFrom(family(netip.MustParseAddr("1.2.3.4")), 80)
 			for _, p := range protocols {
 				if r := s.near.Try(Probe{Protocol: p, To: nowhere, Timeout: Soon}); r.Outcome != TimedOut {
-					t.Errorf("%s to nobody: %s", p, r)
+					t.Errorf("%s to an unused address: %s", p, r)
 				}
 				arrived := tap.Count(func(x Packet) bool { return !x.Out && x.Protocol == p && x.Dst == nowhere })
 				if arrived == 0 {
@@ -143,14 +143,14 @@ func TestTapSeesWhatLeaves(t *testing.T) {
 				}
 			}
 			if n := tap.Count(func(x Packet) bool { return x.Out && x.Dst == nowhere }); n != 0 {
-				t.Errorf("%d packets went round: %s", n, tap.Packets())
+				t.Errorf("%d packets looped: %s", n, tap.Packets())
 			}
 		})
 	}
 }
 
 func TestProgramsRunOnTheirHost(t *testing.T) {
-	s := build(t, Options{})
+	s := newTestLab(t, Options{})
 	if out := s.near.MustRun("ip", "-o", "addr"); !strings.Contains(out, "10.180.0.1/32") {
 		t.Errorf("addresses of the pod: %s", out)
 	}
@@ -165,7 +165,7 @@ func TestProgramsRunOnTheirHost(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := s.NodeA.Start(exec.Command("/no/such/program")); err == nil {
-		t.Error("started nothing")
+		t.Error("no error for a program that does not exist")
 	}
 	for _, tool := range [][]string{{"iptables", "-t", "nat", "-S"}, {"ip6tables", "-S"}, {"conntrack", "-L"}} {
 		s.NodeA.MustRun(tool...)
@@ -206,7 +206,7 @@ func BenchmarkNew(b *testing.B) {
 	}
 }
 
-// shortLived is a T that ends when told.
+// shortLived is a T whose end the test controls.
 type shortLived struct {
 	T
 	cleanups *[]func()
@@ -220,8 +220,8 @@ func (s shortLived) end() {
 	}
 }
 
-func TestProgramsDieWithTheirTest(t *testing.T) {
-	s := build(t, Options{})
+func TestProgramsEndWithTheirTest(t *testing.T) {
+	s := newTestLab(t, Options{})
 	sleep := exec.Command("sleep", "600")
 	t.Run("inner", func(t *testing.T) {
 		if _, err := s.NodeA.For(t).Start(sleep); err != nil {

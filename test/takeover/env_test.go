@@ -19,10 +19,10 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// patience is how long what must happen may take.
-const patience = time.Minute
+// timeout bounds the wait for an expected event.
+const timeout = time.Minute
 
-// All addresses and ports are fixed, so that rules recorded once fit always.
+// All addresses and ports are fixed, so that recorded rules match.
 const (
 	clusterIP4, clusterIP6 = "172.30.0.80", "fd00:172:30::80"
 	stickyIP4, stickyIP6   = "172.30.0.81", "fd00:172:30::81"
@@ -31,23 +31,23 @@ const (
 	clusterCIDRs           = "10.180.0.0/16,fd00:10:180::/48"
 )
 
-// world is a lab with three backends and a client, Services of several kinds for
-// them in a real API server, and node A to be taken over.
-type world struct {
+// testEnv is a lab with three backends and a client, Services of several kinds for them in a
+// real API server, and node A to take over.
+type testEnv struct {
 	*apiserver.Cluster
 	*testing.T
-	lab    *lab.Lab
-	client *lab.Host // a pod on node A
-	pods   [3]*lab.Host
-	ns     string
-	sweep  func() // deletes what the test made, which nobody else would
+	lab       *lab.Lab
+	client    *lab.Host // a pod on node A
+	pods      [3]*lab.Host
+	ns        string
+	deleteAll func() // deletes the objects of the test, once
 }
 
-// recordedIn is the namespace of the Services in testdata.
-const recordedIn = "recorded"
+// recordedNamespace is the namespace of the Services in testdata.
+const recordedNamespace = "recorded"
 
-// newWorld makes one with a namespace of its own.
-func newWorld(t *testing.T, c *apiserver.Cluster) *world {
+// newTestEnv returns an environment with a new namespace.
+func newTestEnv(t *testing.T, c *apiserver.Cluster) *testEnv {
 	t.Helper()
 	ns, err := c.Client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"},
@@ -55,32 +55,32 @@ func newWorld(t *testing.T, c *apiserver.Cluster) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return newWorldIn(t, c, ns.Name)
+	return newTestEnvIn(t, c, ns.Name)
 }
 
-// newWorldIn makes one with its Services in this namespace, which is made if it
-// is not there.
-func newWorldIn(t *testing.T, c *apiserver.Cluster, namespace string) *world {
+// newTestEnvIn returns an environment with its Services in this namespace, which it creates if
+// needed.
+func newTestEnvIn(t *testing.T, c *apiserver.Cluster, namespace string) *testEnv {
 	l := lab.New(t, lab.Options{Timeout: time.Second})
 	client, pods := harness.Pods(l, 3)
-	w := &world{Cluster: c, T: t, lab: l, ns: namespace, client: client, pods: [3]*lab.Host(pods)}
+	w := &testEnv{Cluster: c, T: t, lab: l, ns: namespace, client: client, pods: [3]*lab.Host(pods)}
 	_, err := c.Client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{
 		ObjectMeta: metav1.ObjectMeta{Name: namespace},
 	}, metav1.CreateOptions{})
 	if !apierrors.IsAlreadyExists(err) {
 		w.must(err)
 	}
-	w.sweep = sync.OnceFunc(w.clear)
-	t.Cleanup(w.sweep)
+	w.deleteAll = sync.OnceFunc(w.deleteObjects)
+	t.Cleanup(w.deleteAll)
 	w.must(c.PutNode(t.Context(), l.NodeA.Name(), nil, "192.168.0.2", "2001:db8::1"))
-	w.services()
+	w.createServices()
 	c.Forward(t, l.NodeA)
 	return w
 }
 
-// clear deletes what the test made, which nobody else would.
-func (w *world) clear() {
-	ctx := context.Background() // that of the test is over
+// deleteObjects deletes the objects of the test.
+func (w *testEnv) deleteObjects() {
+	ctx := context.Background() // the context of the test has already ended
 	for _, name := range []string{"web", "sticky", "empty"} {
 		w.must(w.Client.CoreV1().Services(w.ns).Delete(ctx, name, metav1.DeleteOptions{}))
 	}
@@ -88,37 +88,38 @@ func (w *world) clear() {
 	w.must(w.Client.CoreV1().Nodes().Delete(ctx, w.lab.NodeA.Name(), metav1.DeleteOptions{}))
 }
 
-func (w *world) must(err error) {
+func (w *testEnv) must(err error) {
 	w.Helper()
 	if err != nil {
 		w.Fatal(err)
 	}
 }
 
-// eventually tries until there is no error.
-func (w *world) eventually(try func() error) {
+// eventually calls try until it returns no error.
+func (w *testEnv) eventually(try func() error) {
 	w.Helper()
-	harness.Eventually(w, patience, try)
+	harness.Eventually(w, timeout, try)
 }
 
-// services makes one with everything, one with affinity and one without backends.
-func (w *world) services() {
-	w.create("web", [2]string{clusterIP4, clusterIP6}, func(s *corev1.ServiceSpec) {
+// createServices creates a Service with all kinds of addresses, one with affinity and one
+// without endpoints.
+func (w *testEnv) createServices() {
+	w.createService("web", [2]string{clusterIP4, clusterIP6}, func(s *corev1.ServiceSpec) {
 		s.Type = corev1.ServiceTypeLoadBalancer
 		s.Ports[0].NodePort = nodePort
 		s.ExternalIPs = []string{"203.0.113.90", "2001:db8:113::90"}
 		s.LoadBalancerSourceRanges = []string{"203.0.113.0/25", "2001:db8:113::/121"}
 	})
 	w.setVIPs()
-	w.create("sticky", [2]string{stickyIP4, stickyIP6}, func(s *corev1.ServiceSpec) {
+	w.createService("sticky", [2]string{stickyIP4, stickyIP6}, func(s *corev1.ServiceSpec) {
 		s.SessionAffinity = corev1.ServiceAffinityClientIP
 	})
-	w.create("empty", [2]string{emptyIP4, emptyIP6}, func(*corev1.ServiceSpec) {})
-	w.back("web")
-	w.back("sticky")
+	w.createService("empty", [2]string{emptyIP4, emptyIP6}, func(*corev1.ServiceSpec) {})
+	w.setEndpoints("web")
+	w.setEndpoints("sticky")
 }
 
-func (w *world) create(name string, ips [2]string, change func(*corev1.ServiceSpec)) {
+func (w *testEnv) createService(name string, ips [2]string, change func(*corev1.ServiceSpec)) {
 	w.Helper()
 	both := corev1.IPFamilyPolicyRequireDualStack
 	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.ServiceSpec{
@@ -130,8 +131,8 @@ func (w *world) create(name string, ips [2]string, change func(*corev1.ServiceSp
 	w.must(err)
 }
 
-// setVIPs does what a cloud does.
-func (w *world) setVIPs() {
+// setVIPs sets the load balancer addresses, like a cloud controller.
+func (w *testEnv) setVIPs() {
 	w.Helper()
 	api := w.Client.CoreV1().Services(w.ns)
 	svc, err := api.Get(w.Context(), "web", metav1.GetOptions{})
@@ -141,16 +142,16 @@ func (w *world) setVIPs() {
 	w.must(err)
 }
 
-// back puts all pods behind a Service.
-func (w *world) back(service string) {
+// setEndpoints makes all pods endpoints of a Service.
+func (w *testEnv) setEndpoints(service string) {
 	w.Helper()
 	for _, s := range apiserver.Slices(service, w.pods[:]) {
 		w.must(w.PutSlice(w.Context(), w.ns, s))
 	}
 }
 
-// ways are from a pod, from the node itself and from outside, in both families.
-func (w *world) ways() []lab.Way {
+// ways are connections from a pod, from the node and from outside, in both families.
+func (w *testEnv) ways() []lab.Way {
 	var out []lab.Way
 	add := func(from *lab.Host, port uint16, addrs ...string) {
 		for _, a := range addrs {
@@ -164,17 +165,17 @@ func (w *world) ways() []lab.Way {
 	return out
 }
 
-// pace is how often something is sent on each way, and a new connection made.
+// pace is how often each way sends on an open connection, and opens a new one.
 const pace = 10 * time.Millisecond
 
-// start makes traffic on all ways, which must not notice what goes on.
-func (w *world) start() *lab.Steady {
+// startTraffic starts continuous connections on all ways, none of which may fail.
+func (w *testEnv) startTraffic() *lab.Steady {
 	w.Helper()
 	return lab.StartSteady(w, pace, w.ways()...)
 }
 
-// reachable says who does not answer in time.
-func (w *world) reachable(within time.Duration) error {
+// checkReachable returns an error if a connection on any way fails.
+func (w *testEnv) checkReachable(within time.Duration) error {
 	for _, v := range w.ways() {
 		r := v.From.Try(lab.Probe{Protocol: lab.TCP, To: v.To, Timeout: within})
 		if r.Outcome != lab.Answered {
@@ -184,8 +185,8 @@ func (w *world) reachable(within time.Duration) error {
 	return nil
 }
 
-// served waits until all ways are served.
-func (w *world) served() {
+// waitReachable waits until connections on all ways succeed.
+func (w *testEnv) waitReachable() {
 	w.Helper()
-	w.eventually(func() error { return w.reachable(lab.Soon) })
+	w.eventually(func() error { return w.checkReachable(lab.Soon) })
 }

@@ -16,21 +16,21 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kubechain"
 )
 
-// leave ends the daemon, cleans up, and verifies that nothing is left on node A.
-func (s *siege) leave() {
+// cleanUp stops the daemon, runs --cleanup, and verifies that nothing remains on node A.
+func (s *attackTest) cleanUp() {
 	s.Helper()
-	s.daemon.alive()
+	s.daemon.checkAlive()
 	s.daemon.stop(syscall.SIGTERM)
-	if out, code := s.ask("--cleanup"); code != 0 {
+	if out, code := s.runSluice("--cleanup"); code != 0 {
 		s.Errorf("sluice --cleanup exits with %d: %s", code, abridged(out))
 	}
-	if left := s.left(); len(left) > 0 {
-		s.Errorf("left on the node:\n%s", strings.Join(left, "\n"))
+	if left := s.leftovers(); len(left) > 0 {
+		s.Errorf("remaining on the node:\n%s", strings.Join(left, "\n"))
 	}
 }
 
-// left lists the tables, chains, sockets and processes that are of Sluice's.
-func (s *siege) left() []string {
+// leftovers lists the tables, chains, sockets and processes of Sluice.
+func (s *attackTest) leftovers() []string {
 	s.Helper()
 	var left []string
 	for line := range strings.Lines(s.lab.NodeA.MustRun("nft", "list", "tables")) {
@@ -61,8 +61,8 @@ func (s *siege) left() []string {
 	return append(left, s.processes()...)
 }
 
-// processes lists those in the network namespace of node A.
-func (s *siege) processes() []string {
+// processes lists the processes in the network namespace of node A.
+func (s *attackTest) processes() []string {
 	var all []string
 	here, err := os.Stat(s.lab.NodeA.NetNSPath())
 	s.must(err)
@@ -79,8 +79,8 @@ func (s *siege) processes() []string {
 	return all
 }
 
-// inventory lists what tests may leave behind outside of their nodes: child
-// processes, open network namespaces, and sockets in /run.
+// inventory lists resources of tests outside their nodes: child processes, open network
+// namespaces, and sockets in /run.
 func inventory(t *testing.T) []string {
 	t.Helper()
 	var all []string

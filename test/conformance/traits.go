@@ -1,0 +1,111 @@
+//go:build linux
+
+package conformance
+
+import (
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// Traits are the behaviours in which the proxy modes differ. They come from the behaviour to
+// reproduce, not from the code under test.
+type Traits struct {
+	mode      string         // of --proxy-mode
+	nodePorts []string       // nodePortAddresses where settings have none
+	loopback  route.Loopback // when nodePortAddresses include 127.0.0.0/8
+	rules     rules          // access to the rules of the plane
+	firewall  variant        // the iptables variant for the rules of other programs
+
+	unknownPort           expectation // connection to a ClusterIP on a port that its Service does not have
+	unallocated           expectation // connection to an address of a ServiceCIDR without a Service
+	emptyVIPUnlisted      expectation // connection to a VIP without endpoints, from outside its source ranges
+	emptyNodePortUnserved expectation // connection to a NodePort without endpoints, on a node address that serves no NodePorts
+	emptyVIPFromNode      expectation // connection from the node to a VIP or externalIP without endpoints
+	pingClusterIP         expectation // ICMP echo to a ClusterIP
+}
+
+// expectation returns a step that verifies the result of a connection.
+type expectation func(from, to string) step
+
+// Nftables are the traits of nftables mode, which has rules for all addresses of Services, also
+// for those without endpoints.
+func Nftables() Traits {
+	return Traits{
+		mode: "nftables", nodePorts: []string{"primary"}, loopback: route.LoopbackNamed,
+		rules: nftRules{}, firewall: variant("nft"),
+		unknownPort: refused, unallocated: dropped, emptyVIPUnlisted: dropped,
+		emptyNodePortUnserved: untouched, emptyVIPFromNode: refused, pingClusterIP: pingRefused,
+	}
+}
+
+// Iptables are the traits of iptables mode with the programs of a variant, "nft" or "legacy".
+// Except for rejected Services it has rules only for ports with endpoints.
+func Iptables(programs string) Traits {
+	return Traits{
+		mode: "iptables", nodePorts: []string{"all"}, loopback: route.LoopbackIncluded,
+		rules: variant(programs), firewall: variant(programs),
+		unknownPort: untouched, unallocated: untouched, emptyVIPUnlisted: refused,
+		emptyNodePortUnserved: refused, emptyVIPFromNode: untouched, pingClusterIP: pingUntouched,
+	}
+}
+
+// unknownPort connects to a ClusterIP on a port that its Service does not have.
+func unknownPort(from, to string) step {
+	return func(e *env) error { return e.traits().unknownPort(from, to)(e) }
+}
+
+// unallocated connects to an address of a ServiceCIDR that no Service has.
+func unallocated(from, to string) step {
+	return func(e *env) error { return e.traits().unallocated(from, to)(e) }
+}
+
+// emptyVIPUnlisted connects to a VIP without endpoints, from a client outside its source
+// ranges.
+func emptyVIPUnlisted(from, to string) step {
+	return func(e *env) error { return e.traits().emptyVIPUnlisted(from, to)(e) }
+}
+
+// emptyNodePortUnserved connects to a NodePort without endpoints, on an address of the node
+// that serves no NodePorts.
+func emptyNodePortUnserved(from, to string) step {
+	return func(e *env) error { return e.traits().emptyNodePortUnserved(from, to)(e) }
+}
+
+// emptyVIPFromNode connects from the node to a VIP or an externalIP without endpoints.
+func emptyVIPFromNode(to string) step {
+	return func(e *env) error { return e.traits().emptyVIPFromNode("node", to)(e) }
+}
+
+// pingClusterIP sends an ICMP echo to a ClusterIP.
+func pingClusterIP(from, to string) step {
+	return func(e *env) error { return e.traits().pingClusterIP(from, to)(e) }
+}
+
+func (e *env) traits() *Traits { return &e.proxy.plane.Traits }
+
+// condition selects planes by their traits.
+type condition func(*Traits) bool
+
+func inIptablesMode(n *Traits) bool { return n.mode == "iptables" }
+
+// usesXtablesLock selects planes that wait for the xtables lock while another program holds it.
+func usesXtablesLock(n *Traits) bool { return inIptablesMode(n) && n.firewall == "legacy" }
+
+// branch is a step that depends on the plane.
+type branch struct {
+	cond  condition
+	steps []step
+}
+
+// when runs steps for planes that satisfy a condition. The steps for all others follow:
+//
+//	when(inIptablesMode, reach(...)).otherwise(untouched(...))
+func when(k condition, steps ...step) branch { return branch{k, steps} }
+
+func (f branch) otherwise(steps ...step) step {
+	return func(e *env) error {
+		if f.cond(e.traits()) {
+			return sequence(f.steps...)(e)
+		}
+		return sequence(steps...)(e)
+	}
+}
