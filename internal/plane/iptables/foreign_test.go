@@ -89,6 +89,32 @@ func foreignEdits(t *testing.T, kernel Kernel) {
 	}
 }
 
+// A chain of a deleted Service to which others lead is emptied after the rules of the
+// Service that led there are deleted.
+func TestAnAbandonedChainIsEmptiedLast(t *testing.T) {
+	fake := newFake()
+	s := newStory(t, fake, nodeCIDR())
+	s.member(0, 3)
+	s.happens()
+	others := "*nat\n:mine - [0:0]\n"
+	for chain := range s.nat() {
+		if owned(chain) {
+			others += "-A mine -d 192.0.2.5/32 -j " + chain + "\n"
+		}
+	}
+	fake.edit(t, iptables.IPv4, others+"COMMIT\n")
+	audit := newAudit(fake)
+	audit.seen = []tables{audit.look()}
+	s.plane = New(weak{fake, &planetest.Faults{Room: 1, After: audit.Note}}, s.plane.opt)
+	s.remove("svc-0")
+	s.refresh()
+	s.happens()
+	if err := audit.judge(); err != nil {
+		t.Error(err)
+	}
+	s.right()
+}
+
 // What must be last is last again.
 func TestTheRuleForNodePortsStaysLast(t *testing.T) {
 	fake := newFake()

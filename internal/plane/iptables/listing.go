@@ -213,7 +213,7 @@ func (l *listing) Rest() []step {
 		case !used[k]:
 			list = append(list, step{Op: ledger.Remove, Key: k})
 		case len(rules) > 0:
-			list = append(list, step{Op: ledger.Change, Key: k})
+			list = append(list, step{Op: ledger.Empty, Key: k})
 		}
 	}
 	return list
