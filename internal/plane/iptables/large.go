@@ -1,6 +1,7 @@
 package iptables
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
@@ -8,7 +9,7 @@ import (
 )
 
 // partial returns the Services of which a comparison leaves out ports. These are ports
-// without rules in the kernel, of Services that do not fit into one restore.
+// of which the kernel holds nothing, of Services that do not fit into one restore.
 func (p *Plane) partial(change route.Change, found map[route.Family]*listing) map[cluster.Name]*route.Service {
 	list := map[cluster.Name]*route.Service{}
 	if !change.Partly {
@@ -19,7 +20,7 @@ func (p *Plane) partial(change route.Change, found map[route.Family]*listing) ma
 			continue
 		}
 		part := without(svc, func(i id, p *route.Port) bool {
-			return found[p.Family] != nil && !found[p.Family].holds(i)
+			return found[p.Family] != nil && !found[p.Family].holds(i, p)
 		})
 		if len(part.Ports) < len(svc.Ports) {
 			list[name] = part
@@ -63,23 +64,34 @@ func without(svc *route.Service, missing func(id, *route.Port) bool) *route.Serv
 	return &part
 }
 
-// holds reports whether the kernel has a chain of a port, or a rule of a shared chain
-// with its name in the comment.
-func (l *listing) holds(port id) bool {
-	for _, chain := range []string{port.cluster(), port.local(), port.external(), port.ranges()} {
+// holds reports whether the kernel has something of a port: one of its chains, a rule of
+// a shared chain with its name in the comment, or a rule for one of its frontends. That
+// may be the rule of another port, which has the frontend no more: it is deleted by the
+// comparison, so the port must be written then as well.
+func (l *listing) holds(name id, p *route.Port) bool {
+	for _, chain := range []string{name.cluster(), name.local(), name.external(), name.ranges()} {
 		if _, exists := l.state[nat][chain]; exists {
 			return true
 		}
 	}
 	if l.ports == nil {
-		l.ports = map[string]bool{}
-		for chain := range l.lines {
-			for _, rule := range l.rules(chain) {
-				_, comment, _ := strings.Cut(rule, `--comment "`)
-				name, _, _ := strings.Cut(comment, " ")
-				l.ports[strings.TrimSuffix(name, `"`)] = true
-			}
+		l.collect()
+	}
+	return l.ports[name.text] || slices.ContainsFunc(p.Frontends, func(f route.Frontend) bool {
+		return l.frontends[match(p, &f).String()]
+	})
+}
+
+// collect collects ports and frontends from the rules of shared chains.
+func (l *listing) collect() {
+	l.ports, l.frontends = map[string]bool{}, map[string]bool{}
+	for chain := range l.lines {
+		for _, rule := range l.rules(chain) {
+			_, comment, _ := strings.Cut(rule, `--comment "`)
+			name, _, _ := strings.Cut(comment, " ")
+			l.ports[strings.TrimSuffix(name, `"`)] = true
+			at, _, _ := strings.Cut(uncommented(rule), " -j ")
+			l.frontends[strings.Replace(at, " -m "+toThisNode, "", 1)] = true
 		}
 	}
-	return l.ports[port.text]
 }

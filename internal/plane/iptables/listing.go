@@ -20,7 +20,10 @@ type listing struct {
 	chains map[key][]string       // of proxies, not taken yet; without the shared ones
 	lines  map[key]map[string]int // of shared chains: how often each rule occurs
 	behind map[key][]string       // rules of others that end a packet's way, behind our jumps
-	ports  map[string]bool        // id.text of Service ports in comments of shared chains; nil: not collected
+
+	// Both are of rules of shared chains, and nil if they are not collected.
+	ports     map[string]bool // id.text of Service ports in comments
+	frontends map[string]bool // what the rules match, as a rule without comment and target
 }
 
 // newListing sorts the chains of proxies out. Behind is that of an earlier listing.
