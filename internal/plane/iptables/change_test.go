@@ -147,3 +147,32 @@ func TestHostChanges(t *testing.T) {
 		})
 	}
 }
+
+// A comparison that adds source ranges to a frontend deletes its old rule at once: behind
+// the new one it would admit all clients, and lead them to new backends.
+func TestAComparisonAddsSourceRangesAtOnce(t *testing.T) {
+	fake := newFake()
+	s := newTestCluster(t, fake, nodeCIDR())
+	web := func(endpoint string, tune func(*cluster.Service)) {
+		s.service("web", "172.30.0.10", func(svc *cluster.Service) {
+			svc.Type, svc.LoadBalancerIPs = cluster.LoadBalancer, planetest.Addrs("203.0.113.1")
+			tune(svc)
+		})
+		s.endpoints("web", endpoint)
+	}
+	web("10.180.0.1", func(*cluster.Service) {})
+	s.sync()
+
+	audit := newAudit(fake)
+	audit.seen = []tables{audit.read()}
+	s.plane = New(faulty{fake, &planetest.Faults{Room: 1, After: audit.Note}}, s.plane.opt)
+	web("10.180.0.2", func(svc *cluster.Service) {
+		svc.Restricted, svc.SourceRanges = true, planetest.Prefixes("198.51.100.0/24")
+	})
+	s.refresh()
+	s.sync()
+	if err := audit.check(); err != nil {
+		t.Error(err)
+	}
+	s.checkSettled()
+}

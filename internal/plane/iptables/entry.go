@@ -21,7 +21,8 @@ type key struct {
 //   - of a chain, all its rules;
 //   - of a chain that Services share, the rules that come last in it;
 //   - of a chain of the kernel, the jumps to our chains;
-//   - of a single rule, nothing: the key has the rule.
+//   - of a single rule, nothing: the key has the rule. If it changes, the old value is the
+//     rule that it replaces.
 type (
 	entry = ledger.Entry[key, string]
 	step  = ledger.Step[key, string]
@@ -118,6 +119,8 @@ func count(k key, value string) int {
 // size returns how many lines a step takes.
 func size(s step) int {
 	switch {
+	case s.Key.rule != "" && s.Op == ledger.Change:
+		return 2
 	case s.Key.rule != "", s.Key.ours() && (s.Op == ledger.Empty || s.Op == ledger.Remove):
 		return 1
 	case whole(&s):

@@ -95,7 +95,7 @@ func (f *family) tail(host *route.Host) []string {
 	const note = `-m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain"`
 	var list []string
 	if host.NodePorts.All(f.ip) {
-		all := note + " -m addrtype --dst-type LOCAL -j " + nodePorts
+		all := note + " -m " + toThisNode + " -j " + nodePorts
 		if f.ip == route.IPv6 || !host.NodePorts.All127 {
 			all = "! -d " + f.loopbackNet + " " + all
 		}

@@ -90,6 +90,32 @@ func testForeignEdits(t *testing.T, kernel Kernel) {
 	}
 }
 
+// A chain of a deleted Service to which others lead is emptied after the rules of the
+// Service that led there are deleted.
+func TestAnAbandonedChainIsEmptiedLast(t *testing.T) {
+	fake := newFake()
+	s := newTestCluster(t, fake, nodeCIDR())
+	s.setService(0, 3)
+	s.sync()
+	others := "*nat\n:mine - [0:0]\n"
+	for chain := range s.nat() {
+		if owned(chain) {
+			others += "-A mine -d 192.0.2.5/32 -j " + chain + "\n"
+		}
+	}
+	fake.edit(t, iptables.IPv4, others+"COMMIT\n")
+	audit := newAudit(fake)
+	audit.seen = []tables{audit.read()}
+	s.plane = New(faulty{fake, &planetest.Faults{Room: 1, After: audit.Note}}, s.plane.opt)
+	s.remove("svc-0")
+	s.refresh()
+	s.sync()
+	if err := audit.check(); err != nil {
+		t.Error(err)
+	}
+	s.checkSettled()
+}
+
 // The rule that must be last is moved to the end again.
 func TestTheRuleForNodePortsStaysLast(t *testing.T) {
 	fake := newFake()

@@ -1,6 +1,7 @@
 package iptables
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
@@ -20,7 +21,7 @@ func (p *Plane) partial(change route.Change, found map[route.Family]*listing) ma
 			continue
 		}
 		part := without(svc, func(i id, p *route.Port) bool {
-			return found[p.Family] != nil && !found[p.Family].holds(i)
+			return found[p.Family] != nil && !found[p.Family].holds(i, p)
 		})
 		if len(part.Ports) < len(svc.Ports) {
 			list[name] = part
@@ -64,23 +65,34 @@ func without(svc *route.Service, missing func(id, *route.Port) bool) *route.Serv
 	return &part
 }
 
-// holds reports whether the kernel has a chain of a port, or a rule of a shared chain whose
-// comment names the port.
-func (l *listing) holds(port id) bool {
-	for _, chain := range []string{port.cluster(), port.local(), port.external(), port.ranges()} {
+// holds reports whether the kernel has a chain of a port, a rule of a shared chain whose
+// comment names the port, or a rule for one of its frontends. That rule may be of another
+// port that has lost the frontend: the comparison deletes it, so it must write this port
+// as well.
+func (l *listing) holds(name id, p *route.Port) bool {
+	for _, chain := range []string{name.cluster(), name.local(), name.external(), name.ranges()} {
 		if _, exists := l.state[nat][chain]; exists {
 			return true
 		}
 	}
 	if l.ports == nil {
-		l.ports = map[string]bool{}
-		for chain := range l.lines {
-			for _, rule := range l.rules(chain) {
-				_, comment, _ := strings.Cut(rule, `--comment "`)
-				name, _, _ := strings.Cut(comment, " ")
-				l.ports[strings.TrimSuffix(name, `"`)] = true
-			}
+		l.collect()
+	}
+	return l.ports[name.text] || slices.ContainsFunc(p.Frontends, func(f route.Frontend) bool {
+		return l.frontends[match(p, &f).String()]
+	})
+}
+
+// collect collects ports and frontends from the rules of shared chains.
+func (l *listing) collect() {
+	l.ports, l.frontends = map[string]bool{}, map[string]bool{}
+	for chain := range l.lines {
+		for _, rule := range l.rules(chain) {
+			_, comment, _ := strings.Cut(rule, `--comment "`)
+			name, _, _ := strings.Cut(comment, " ")
+			l.ports[strings.TrimSuffix(name, `"`)] = true
+			at, _, _ := strings.Cut(uncommented(rule), " -j ")
+			l.frontends[strings.Replace(at, " -m "+toThisNode, "", 1)] = true
 		}
 	}
-	return l.ports[port.text]
 }

@@ -20,7 +20,10 @@ type listing struct {
 	chains map[key][]string       // chains of proxies that are not taken yet, without the shared ones
 	lines  map[key]map[string]int // how often each rule of the shared chains occurs
 	behind map[key][]string       // terminating rules of other programs behind our jumps
-	ports  map[string]bool        // id.text of Service ports in comments of shared chains; nil: not collected
+
+	// Both are of rules of shared chains, and nil if they are not collected.
+	ports     map[string]bool // id.text of Service ports in comments
+	frontends map[string]bool // what the rules match, as a rule without comment and target
 }
 
 // newListing indexes the chains of proxies. Behind is that of the previous listing.
@@ -53,7 +56,7 @@ func (l *listing) Take(want entry) (had string, is ledger.Match) {
 	_, found := l.state[k.table][k.chain]
 	switch {
 	case k.rule != "" && k.shared():
-		found = l.takeLine(k)
+		return l.takeLine(k)
 	case k.rule != "": // a guard; kubelet adds the same rule
 		found = slices.Contains(l.rules(k), k.rule)
 	case !k.ours():
@@ -80,14 +83,32 @@ func (l *listing) takeChain(k key, want string) (had string, is ledger.Match) {
 	return want, ledger.Equal
 }
 
-// takeLine takes one rule of a shared chain.
-func (l *listing) takeLine(k key) (found bool) {
+// takeLine takes one rule of a shared chain, or the one that it replaces: had.
+func (l *listing) takeLine(k key) (had string, is ledger.Match) {
+	if l.takeRule(k) {
+		return "", ledger.Equal
+	}
+	if old, restricts := unrestricted(k); restricts && l.takeRule(old) {
+		return old.rule, ledger.Different
+	}
+	return "", ledger.Absent
+}
+
+func (l *listing) takeRule(k key) (found bool) {
 	lines := l.lines[k.inChain()]
 	n := lines[k.rule]
 	if n > 0 {
 		lines[k.rule] = n - 1
 	}
 	return n > 0
+}
+
+// unrestricted returns, for the rule of a frontend with source ranges, the one that the
+// frontend has without them. It must not stay behind the other until the comparison has
+// written all Services, as it would admit the packets that the ranges do not.
+func unrestricted(k key) (old key, restricts bool) {
+	at, chain, restricts := strings.Cut(k.rule, " -j "+rangesPrefix)
+	return key{k.table, k.chain, at + " -j " + externalPrefix + chain}, restricts
 }
 
 // takeTail takes the rules that come last in a shared chain.
@@ -213,7 +234,7 @@ func (l *listing) Rest() []step {
 		case !used[k]:
 			list = append(list, step{Op: ledger.Remove, Key: k})
 		case len(rules) > 0:
-			list = append(list, step{Op: ledger.Change, Key: k})
+			list = append(list, step{Op: ledger.Empty, Key: k})
 		}
 	}
 	return list

@@ -110,7 +110,7 @@ func (w *writer) section(steps []*step) {
 		}
 	}
 	for _, s := range slices.Backward(steps) { // in reverse: -I adds each in front of the ones before
-		if s.Key.rule != "" && s.Op == ledger.Add && s.Key.inFront() {
+		if s.Key.rule != "" && s.Op != ledger.Remove && s.Key.inFront() {
 			w.line("-I", s.Key.chain, s.Key.rule)
 		}
 	}
@@ -141,12 +141,16 @@ func (w *writer) chains(steps []*step) {
 	}
 }
 
-// rule prints a step of a single rule, except one that is added in front.
+// rule prints a step of a single rule, except an addition in front.
 func (w *writer) rule(s *step) {
-	switch {
-	case s.Op == ledger.Remove:
+	if s.Op == ledger.Remove {
 		w.line("-D", s.Key.chain, s.Key.rule)
-	case s.Op == ledger.Add && !s.Key.inFront():
+		return
+	}
+	if s.Op == ledger.Change {
+		w.line("-D", s.Key.chain, s.Old)
+	}
+	if !s.Key.inFront() {
 		w.line("-A", s.Key.chain, s.Key.rule)
 	}
 }

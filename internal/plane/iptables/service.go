@@ -137,12 +137,15 @@ func match(p *route.Port, f *route.Frontend) rule {
 	return at
 }
 
+// toThisNode matches packets to addresses of this node.
+const toThisNode = "addrtype --dst-type LOCAL"
+
 // external adds the rule that matches an address for clients outside of the cluster.
 // Pods and this node may reach it while other clients may not.
 func (r *renderer) external(name id, p *route.Port, f *route.Frontend) {
 	at := match(p, f)
 	if f.Kind == route.NodePort {
-		at.match = "addrtype --dst-type LOCAL"
+		at.match = toThisNode
 	}
 	if f.Others.Verdict != route.Balance {
 		r.refuse(external, at, name, f.Others.Verdict)
