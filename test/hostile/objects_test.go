@@ -309,7 +309,8 @@ func set(in object, path []string, value any) {
 const rangedIP, openIP, garbledIP, crowdedIP = "198.51.100.10", "198.51.100.11", "198.51.100.12", "198.51.100.13"
 
 // oddRanges are LoadBalancers with 10,000 source ranges, which is more than a plane programs,
-// with 2,000, with ranges that admit all clients, and with malformed ones.
+// with 2,000, with ranges that admit all clients, and with malformed ones beside
+// 0.0.0.0/0 in its form as an IPv6 prefix.
 func oddRanges() []object {
 	tooMany := make([]string, 0, 10_000)
 	for i := range cap(tooMany) {
