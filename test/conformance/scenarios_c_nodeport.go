@@ -22,7 +22,7 @@ func nodePortAddresses() []scenario {
 	both := []string{"10.180.0.1:80", "10.180.1.1:80"}
 	return []scenario{
 		{
-			covers: []int{57, 58}, summary: "with 0.0.0.0/0 NodePorts are served on all addresses, also on later ones",
+			covers: []int{57, 58}, summary: "if all addresses are node port addresses, NodePorts are served on all addresses, also on later ones",
 			settings: settings{nodePorts: []string{"0.0.0.0/0"}}, cluster: aNodePort(p3001),
 			steps: []step{
 				reach("outside", "192.168.0.2:3001", masqueraded, both...),
@@ -92,7 +92,7 @@ func loopbackByDefault() []scenario {
 			families: onlyIPv4, cluster: web, steps: []step{served},
 		},
 		{
-			covers: []int{62, 66}, summary: "0.0.0.0/0 includes loopback addresses in iptables mode only",
+			covers: []int{62, 66}, summary: "node port addresses that are all addresses include loopback in iptables mode only",
 			families: onlyIPv4, settings: settings{nodePorts: []string{"0.0.0.0/0"}}, cluster: web, steps: []step{served},
 		},
 		{

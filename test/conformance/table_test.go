@@ -39,6 +39,16 @@ func TestEveryNumberIsCoveredOrListed(t *testing.T) {
 	}
 }
 
+// Summaries are names of tests, which are selected level by level: a slash would hide the
+// scenario from runs that select a variant.
+func TestNoSummaryHasASlash(t *testing.T) {
+	for _, s := range scenarios() {
+		if strings.Contains(s.summary, "/") {
+			t.Errorf("summary %q of S-%v has a slash", s.summary, s.covers)
+		}
+	}
+}
+
 func coveredNumbers() map[int]bool {
 	covered := map[int]bool{}
 	for _, s := range scenarios() {
