@@ -74,6 +74,7 @@ type serverHealth struct {
 
 	mu      sync.Mutex
 	answers int                // how many there were
+	outages int                // how many began
 	outage  trouble            // of the server as a whole; empty: none
 	server  string             // its URL, as far as a failure named it
 	kinds   map[string]trouble // of one kind of object each
@@ -92,13 +93,17 @@ type request struct {
 	to    *serverHealth
 	kind  string
 	after int // answers to other requests before it began
+
+	// outages is how many had begun before it did. The answer to a request from before an
+	// outage may arrive after that was noticed, and does not end it.
+	outages int
 }
 
 // begin is called before a request is sent.
 func (h *serverHealth) begin(kind string) request {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return request{to: h, kind: kind, after: h.answers}
+	return request{to: h, kind: kind, after: h.answers, outages: h.outages}
 }
 
 // succeeded records that the server answered a request as asked.
@@ -107,7 +112,7 @@ func (r request) succeeded() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.answers++
-	h.answered()
+	h.answered(r)
 	if _, had := h.kinds[r.kind]; had {
 		delete(h.kinds, r.kind)
 		delete(h.why, r.kind)
@@ -124,13 +129,14 @@ func (r request) failed(ctx context.Context, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if t == forbidden || t == failing {
-		h.kindFailed(r.kind, t, err)
+		h.kindFailed(r, t, err)
 		return
 	}
 	if h.outage == t || r.after != h.answers { // another request succeeded since
 		return
 	}
 	h.outage = t
+	h.outages++
 	if failed, ok := errors.AsType[*url.Error](err); ok {
 		h.server, err = base(failed.URL), failed.Err
 	}
@@ -139,9 +145,10 @@ func (r request) failed(ctx context.Context, err error) {
 }
 
 // kindFailed records a failure with one kind.
-func (h *serverHealth) kindFailed(kind string, t trouble, err error) {
+func (h *serverHealth) kindFailed(r request, t trouble, err error) {
+	kind := r.kind
 	if apierrors.ReasonForError(err) != "" {
-		h.answered() // a refusal is an answer
+		h.answered(r) // a refusal is an answer
 	}
 	h.why[kind] = err.Error()
 	if h.kinds[kind] == t {
@@ -163,8 +170,11 @@ func (h *serverHealth) beginOutage(err error) {
 	}
 }
 
-// answered records that the server answers, and ends an outage if there is one.
-func (h *serverHealth) answered() {
+// answered records that the server answers a request, and ends an outage if there is one.
+func (h *serverHealth) answered(r request) {
+	if h.outage != "" && r.outages < h.outages {
+		return
+	}
 	delete(h.why, "")
 	if !h.connected {
 		h.connected, h.since = true, time.Now()

@@ -224,6 +224,24 @@ func TestIgnoredRequests(t *testing.T) {
 	}
 }
 
+// The answer to a request that began before an outage does not end it.
+func TestALateAnswerDoesNotEndAnOutage(t *testing.T) {
+	f := &testSource{t: t, log: &texttest.Buffer{}}
+	c := newServerHealth(slog.New(slog.NewTextHandler(f.log, nil)))
+	refused := &url.Error{Op: "Get", URL: "https://k8s:6443/", Err: errors.New("connection refused")}
+	c.begin("nodes").succeeded()
+	late := c.begin("services")
+	c.begin("nodes").failed(t.Context(), refused)
+	late.succeeded()
+	if got := len(f.logLines()); got != 1 || c.state().Connected {
+		t.Errorf("connected: %v, %d lines in the log, want one:\n%s", c.state().Connected, got, f.log)
+	}
+	c.begin("services").succeeded()
+	if got := len(f.logLines()); got != 2 || !c.state().Connected {
+		t.Errorf("connected: %v, %d lines in the log, want two:\n%s", c.state().Connected, got, f.log)
+	}
+}
+
 // A missing Node is a problem that is reported once. It may be added later.
 func TestMissingNode(t *testing.T) {
 	api := newAPIServer(t)
