@@ -1,7 +1,6 @@
 package app
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"net/url"
@@ -24,23 +23,9 @@ func TestServicesThatTheKernelRejectsAreReported(t *testing.T) {
 	o.NetNS, o.Log = kerneltest.Namespace(t), slog.New(slog.NewTextHandler(&log, nil))
 	runNft(t, o.NetNS, "add table ip sluice")
 	runNft(t, o.NetNS, fmt.Sprintf("add map ip sluice fronts { type ipv4_addr . inet_proto . inet_service : classid; size %d; }", size))
-	d, err := newDaemon(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	events := make(eventLog, 100)
-	d.events = events
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- d.run(ctx) }()
-	defer func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("the daemon ended: %v", err)
-		}
-	}()
+	events := runWithEvents(t, o)
 	status := func() (s inspect.Status) {
-		_ = control.Dial(control.Options{NetNS: o.NetNS}).Get(ctx, "/status", nil, &s) // not up yet
+		_ = control.Dial(control.Options{NetNS: o.NetNS}).Get(t.Context(), "/status", nil, &s) // not up yet
 		return s
 	}
 	eventually(t, func() bool { return status().Refused == services-size })
@@ -59,7 +44,7 @@ func TestServicesThatTheKernelRejectsAreReported(t *testing.T) {
 		t.Errorf("log without %q and %q:\n%s", reason, command, text)
 	}
 	var list struct{ Items []inspect.Service }
-	if err := control.Dial(control.Options{NetNS: o.NetNS}).Get(ctx, "/services", url.Values{}, &list); err != nil {
+	if err := control.Dial(control.Options{NetNS: o.NetNS}).Get(t.Context(), "/services", url.Values{}, &list); err != nil {
 		t.Fatal(err)
 	}
 	rejected := 0

@@ -25,6 +25,27 @@ func (l eventLog) Run(ctx context.Context) error {
 	return nil
 }
 
+// runWithEvents runs a daemon until the test ends, and returns its Events.
+func runWithEvents(t *testing.T, o Options) eventLog {
+	t.Helper()
+	d, err := newDaemon(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	events := make(eventLog, 100)
+	d.events = events
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- d.run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("the daemon ended: %v", err)
+		}
+	})
+	return events
+}
+
 // A process with the name kube-proxy is reported in an Event and in the status, with its
 // executable and advice.
 func TestAProcessCalledKubeProxyIsReported(t *testing.T) {
@@ -48,21 +69,7 @@ func TestAProcessCalledKubeProxyIsReported(t *testing.T) {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait() // killed
 	}()
-	d, err := newDaemon(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	events := make(eventLog, 100)
-	d.events = events
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- d.run(ctx) }()
-	defer func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("the daemon ended: %v", err)
-		}
-	}()
+	events := runWithEvents(t, o)
 	want := fmt.Sprintf("a process called kube-proxy (pid %d, %s) runs", cmd.Process.Pid, path)
 	for e := range events {
 		if e.Reason != "KubeProxyRuns" {
@@ -74,7 +81,7 @@ func TestAProcessCalledKubeProxyIsReported(t *testing.T) {
 		break
 	}
 	var s inspect.Status
-	if err := control.Dial(control.Options{NetNS: o.NetNS}).Get(ctx, "/status", nil, &s); err != nil {
+	if err := control.Dial(control.Options{NetNS: o.NetNS}).Get(t.Context(), "/status", nil, &s); err != nil {
 		t.Fatal(err)
 	}
 	if len(s.Takeover) != 1 || !strings.HasPrefix(s.Takeover[0], want) {

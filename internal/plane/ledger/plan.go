@@ -42,11 +42,7 @@ type Rewrite[K, V comparable] struct {
 // comparison ignores old. What is added comes before all Services, what is removed
 // after them.
 func (p *Plan[K, V]) Host(old, now []Entry[K, V]) {
-	if p.found != nil {
-		p.compare(now, &p.first)
-	} else {
-		p.differ(old, now, &p.first, &p.last)
-	}
+	p.difference(old, now, &p.first, &p.last)
 	p.hosts = len(p.first.steps)
 }
 
@@ -54,11 +50,7 @@ func (p *Plan[K, V]) Host(old, now []Entry[K, V]) {
 // ignores old.
 func (p *Plan[K, V]) Service(name cluster.Name, old, now []Entry[K, V]) {
 	g := group[K, V]{service: name}
-	if p.found != nil {
-		p.compare(now, &g)
-	} else {
-		p.differ(old, now, &g, &g)
-	}
+	p.difference(old, now, &g, &g)
 	if len(g.steps) > 0 {
 		p.services = append(p.services, g)
 	}
@@ -69,10 +61,8 @@ func (p *Plan[K, V]) Service(name cluster.Name, old, now []Entry[K, V]) {
 func (p *Plan[K, V]) Depend(values func(K) (old, now V, depends bool)) {
 	for key := range p.ledger.uses {
 		if old, now, depends := values(key); depends {
-			u := p.uses[key]
-			u.need(old, -1)
-			u.need(now, 1)
-			p.uses[key] = u
+			p.need(Entry[K, V]{key, old}, -1)
+			p.need(Entry[K, V]{key, now}, 1)
 		}
 	}
 }
@@ -80,6 +70,14 @@ func (p *Plan[K, V]) Depend(values func(K) (old, now V, depends bool)) {
 // Users has a function return the Services that need a shared entry, which are refused
 // if the kernel does not accept it. Without it such a refusal is an error.
 func (p *Plan[K, V]) Users(of func(K) []cluster.Name) { p.users = of }
+
+func (p *Plan[K, V]) difference(old, now []Entry[K, V], added, removed *group[K, V]) {
+	if p.found != nil {
+		p.compare(now, added)
+		return
+	}
+	p.differ(old, now, added, removed)
+}
 
 // compare adds what the kernel lacks of entries. A shared entry is compared when the
 // first Service needs it.

@@ -10,17 +10,13 @@ type use[V comparable] struct {
 // need notes that a Service needs a shared entry (1), or needed it before (-1).
 func (p *Plan[K, V]) need(e Entry[K, V], by int32) {
 	u := p.uses[e.Key]
-	u.need(e.Value, by)
-	p.uses[e.Key] = u
-}
-
-func (u *use[V]) need(value V, by int32) {
 	u.by += by
 	if by < 0 {
-		u.needed, u.old = true, value
+		u.needed, u.old = true, e.Value
 	} else {
-		u.needs, u.now = true, value
+		u.needs, u.now = true, e.Value
 	}
+	p.uses[e.Key] = u
 }
 
 // share plans a shared entry that so many Services needed before.
