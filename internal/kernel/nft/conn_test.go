@@ -73,6 +73,11 @@ func TestMissingObjectsAreNotARefusal(t *testing.T) {
 				tx.AddSet(ip4, ways)
 				tx.Add(ip4, ways, Element{Key: string(Key{}.ClassID(1)), Goto: "no-such-chain"})
 			}, true},
+			"a rule, after a reset of an element in a missing table": {func(tx *Tx) {
+				tx.Add(tables[1], some, first)
+				tx.Reset()
+				tx.SetChain(ip4, jump)
+			}, true},
 			"a chain in a missing table":  {func(tx *Tx) { tx.SetChain(tables[1], Chain{Name: "empty"}) }, false},
 			"a rule in a missing table":   {func(tx *Tx) { tx.SetChain(tables[1], jump) }, false},
 			"a rule in an existing table": {func(tx *Tx) { tx.SetChain(ip4, jump) }, true},

@@ -73,7 +73,9 @@ func (t *Tx) needed() []Table {
 		need(c.table)
 	}
 	for _, b := range slices.Concat(t.deletes, t.adds) {
-		need(b.table)
+		if len(b.elements) > 0 { // Reset leaves empty ones
+			need(b.table)
+		}
 	}
 	for _, g := range slices.Concat(t.flushed, t.gone) {
 		need(g.table)
