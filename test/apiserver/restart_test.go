@@ -135,16 +135,17 @@ func testDisconnected(w *testEnv) {
 	p := Run(w, w.lab.NodeA, "--master="+g.URL)
 	w.waitReached(w.client, targets(goes, 80), w.pods[0])
 	w.waitReached(w.client, targets(changes, 80), w.pods[0])
+	w.waitReached(w.client, targets(stays, 80), w.pods[0])
 
 	g.disconnect()
-	writes := len(p.Syncs())
+	before := w.rules()
 	w.deleteService("goes")
 	w.setEndpoints("changes", w.pods[1])
 	fresh := w.createService(withName("fresh"))
 	w.setEndpoints("fresh", w.pods[2])
 	w.waitUnreachable(p, 1)
-	if n := len(p.Syncs()); n != writes {
-		w.Errorf("%d writes while disconnected", n-writes)
+	if diff := cmp.Diff(before, w.rules()); diff != "" {
+		w.Errorf("the rules changed while disconnected (-before, +after):\n%s", diff)
 	}
 	w.waitReached(w.client, targets(goes, 80), w.pods[0])
 
