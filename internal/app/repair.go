@@ -27,6 +27,8 @@ type repairs struct {
 	ended          time.Time     // end of that comparison
 	lastEdit       time.Time     // zero: none for calmAfter
 	count          int           // edits since there were none for calmAfter
+
+	unreported proxy.Sync // the last comparison that repaired an edit before it was reported
 }
 
 // comparer compares everything with the kernel.
@@ -174,11 +176,16 @@ func (r *repairs) logRepair(s proxy.Sync) {
 		r.logEdit(e)
 	default:
 		r.logEdit(plane.Edit{What: fmt.Sprintf("rules, without a notification; %d steps repaired them", s.Steps)})
+		r.unreported = s
 	}
 }
 
-// logEdit logs an edit. After maxLogged edits it logs once that they continue.
+// logEdit logs an edit, unless it was logged when a comparison repaired it. After maxLogged
+// edits it logs once that they continue.
 func (r *repairs) logEdit(e plane.Edit) {
+	if s := r.unreported; e.Until.After(s.Began) && e.Until.Before(s.Began.Add(s.Compile+s.Apply)) {
+		return
+	}
 	r.lastEdit = time.Now()
 	r.count++
 	switch {

@@ -236,6 +236,40 @@ func TestAnEditDuringAPeriodicComparisonIsLoggedOnce(t *testing.T) {
 	})
 }
 
+// An edit that a comparison repaired before it was reported is not logged again, but is
+// compared again: the comparison may have read the rules before the edit.
+func TestAnEditThatIsReportedAfterItsRepair(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, loop, log := startRepairs(t)
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		const takes = 20 * time.Millisecond
+		loop.setComparison(takes, 7)
+		began := time.Now()
+		g.add(plane.Edit{What: "chains just written", Possible: true})
+		time.Sleep(time.Minute / 2)
+		synctest.Wait()
+		if text := log.Take(); !strings.Contains(text, "without a notification; 7 steps") {
+			t.Fatalf("the repair is not logged:\n%s", text)
+		}
+		for _, test := range []struct {
+			until  time.Time
+			logged int
+		}{{began.Add(takes / 2), 0}, {began.Add(2 * takes), 1}, {time.Time{}, 1}} {
+			before := len(loop.times())
+			g.add(plane.Edit{What: "chains just written", Until: test.until})
+			time.Sleep(time.Second)
+			synctest.Wait()
+			if n := len(loop.times()) - before; n != 1 {
+				t.Errorf("an edit until %v: %d comparisons, want 1", test.until, n)
+			}
+			if n := strings.Count(log.Take(), "Another program changed our rules"); n != test.logged {
+				t.Errorf("an edit until %v: logged %d times, want %d", test.until, n, test.logged)
+			}
+		}
+	})
+}
+
 // An edit that is reported when the comparison ends is logged as reported.
 func TestAnEditAtTheEndOfAPeriodicComparison(t *testing.T) {
 	log := &texttest.Buffer{}

@@ -57,8 +57,9 @@ type Edit struct {
 	// caller compares everything once that is cheap.
 	Possible bool
 
-	// Since is the earliest time at which the edit may have been made; zero: now.
-	Since time.Time
+	// Since and Until are the earliest and the latest time at which the edit may have been
+	// made; zero: now. An edit with Until was found right before a write of the plane.
+	Since, Until time.Time
 }
 
 // Refused is the error of an Apply that wrote everything except the rules of some Services,

@@ -67,9 +67,10 @@ type Edit struct {
 	// tables should be compared with their expected contents, as soon as that is cheap.
 	Possible bool
 
-	// Since is when the edit was made at the earliest, where tables are polled;
-	// zero: it was made now.
-	Since time.Time
+	// Since and Until are when the edit was made at the earliest and at the latest, where
+	// tables are polled; zero: now. An edit with Until was found right before a Restore of
+	// the proxy.
+	Since, Until time.Time
 }
 
 // RestoreError is the error of input that PROGRAM-restore refused. Tables are committed

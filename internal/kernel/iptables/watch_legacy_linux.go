@@ -51,7 +51,7 @@ type legacyWatch struct {
 // tableState is the last known state of a table.
 type tableState struct {
 	stamp   Stamp           // after the last reading, or Restore
-	edited  bool            // another program changed it before a Restore
+	edited  time.Time       // of the first Restore that found it changed by another program; zero: none
 	written map[string]bool // chains that the input of a Restore named since the last reading
 
 	known  bool // digest was read
@@ -65,6 +65,7 @@ type reading struct {
 	table   Table
 	rules   *legacyTable    // nil: there is no such table
 	foreign bool            // another program changed the size
+	until   time.Time       // it did so before this Restore; zero: perhaps later
 	written map[string]bool // as of tableState
 	cost    time.Duration
 }
@@ -148,7 +149,10 @@ func (w *legacyWatch) read(ctx context.Context) (all []reading, err error) {
 	for table, s := range w.tables {
 		id := w.tools.id(table)
 		stamp, exists := stamps[id]
-		r := reading{table: table, foreign: s.edited || stamp != s.stamp, written: s.written}
+		r := reading{table: table, foreign: !s.edited.IsZero() || stamp != s.stamp, written: s.written}
+		if stamp == s.stamp {
+			r.until = s.edited
+		}
 		pause := min(pauseWithoutCause*s.cost, longestPause)
 		if r.foreign || len(s.written) > 0 {
 			pause = pauseWithCause * s.cost
@@ -164,7 +168,7 @@ func (w *legacyWatch) read(ctx context.Context) (all []reading, err error) {
 			}
 			stamp = r.rules.stamp
 		}
-		s.stamp, s.edited, s.written = stamp, false, map[string]bool{}
+		s.stamp, s.edited, s.written = stamp, time.Time{}, map[string]bool{}
 		r.cost = took()
 		all = append(all, r)
 	}
@@ -193,7 +197,7 @@ func (w *legacyWatch) edit(r reading) Edit {
 	case len(edits.what) > 0:
 		return Edit{What: edits.String()}
 	case len(r.written) > 0: // if foreign, any of these chains may have changed, or none of the proxy
-		return Edit{What: "chains just written" + where(r.table), Possible: !r.foreign}
+		return Edit{What: "chains just written" + where(r.table), Possible: !r.foreign, Until: r.until}
 	}
 	return Edit{}
 }
@@ -207,7 +211,9 @@ func (w *legacyWatch) write(ctx context.Context, f Family, input string, restore
 	stamps, _ := w.tools.tables.Stamps(ctx)
 	for name, chains := range named {
 		if s := w.tables[Table{f, name}]; s != nil {
-			s.edited = s.edited || stamps[w.tools.id(Table{f, name})] != s.stamp
+			if s.edited.IsZero() && stamps[w.tools.id(Table{f, name})] != s.stamp {
+				s.edited = time.Now()
+			}
 			maps.Copy(s.written, chains)
 		}
 	}
