@@ -110,3 +110,27 @@ func TestNextPoll(t *testing.T) {
 		}
 	}
 }
+
+// An edit right before a Restore of the same chain is reported with the time of that Restore.
+func TestAnEditBeforeARestoreHasATime(t *testing.T) {
+	o := observe(t, Legacy, func(h *host) { h.restore(IPv4, base) })
+	for range 50 { // a poll can come between the edit and the Restore
+		o.settle()
+		began := time.Now()
+		o.run("iptables -w 10 -t nat -F KUBE-SVC-A")
+		if err := o.tools.Restore(t.Context(), IPv4, []byte("*nat\n:KUBE-SVC-A - [0:0]\n-A KUBE-SVC-A -j RETURN\nCOMMIT\n")); err != nil {
+			t.Fatal(err)
+		}
+		ended := time.Now()
+		for _, e := range o.settle() {
+			if e.Until.IsZero() {
+				continue
+			}
+			if e.What != "chains just written in nat" || e.Until.Before(began) || e.Until.After(ended) {
+				t.Errorf("reported %+v, want an edit between %v and %v", e, began, ended)
+			}
+			return
+		}
+	}
+	t.Error("no edit was reported with a time")
+}
