@@ -158,7 +158,7 @@ func (r *repairs) compare(ctx context.Context, why proxy.Cause) bool {
 			if s.Began.Before(requested) {
 				continue
 			}
-			r.cost, r.ended = min(s.Compile+s.Apply, r.cpu()-before), time.Now()
+			r.cost, r.ended = min(s.Took(), r.cpu()-before), time.Now()
 			if why == proxy.Period && s.Repair() && !r.edited {
 				r.logRepair(s)
 			}
@@ -183,7 +183,7 @@ func (r *repairs) logRepair(s proxy.Sync) {
 // logEdit logs an edit, unless it was logged when a comparison repaired it. After maxLogged
 // edits it logs once that they continue.
 func (r *repairs) logEdit(e plane.Edit) {
-	if s := r.unreported; e.Until.After(s.Began) && e.Until.Before(s.Began.Add(s.Compile+s.Apply)) {
+	if s := r.unreported; e.Until.After(s.Began) && e.Until.Before(s.Began.Add(s.Took())) {
 		return
 	}
 	r.lastEdit = time.Now()

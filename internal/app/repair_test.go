@@ -77,16 +77,22 @@ func startRepairs(t *testing.T) (*repairs, *fakeLoop, *texttest.Buffer) {
 	loop, log := &fakeLoop{takes: 20 * time.Millisecond}, &texttest.Buffer{}
 	g := newRepairs(slog.New(slog.NewTextHandler(log, nil)), loop.cpu)
 	g.loop, loop.guard = loop, g
+	runUntilEnd(t, "the repairs", g.run)
+	return g, loop, log
+}
+
+// runUntilEnd runs something until the test ends, and then waits for it.
+func runUntilEnd(t *testing.T, what string, run func(context.Context) error) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- g.run(ctx) }()
+	go func() { done <- run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
-			t.Errorf("the repairs ended with: %v", err)
+			t.Errorf("%s ended with: %v", what, err)
 		}
 	})
-	return g, loop, log
 }
 
 func TestAnEditIsRepairedAtOnce(t *testing.T) {

@@ -34,15 +34,7 @@ func runWithEvents(t *testing.T, o Options) eventLog {
 	}
 	events := make(eventLog, 100)
 	d.events = events
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- d.run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("the daemon ended: %v", err)
-		}
-	})
+	runUntilEnd(t, "the daemon", d.run)
 	return events
 }
 

@@ -39,7 +39,7 @@ func (h *History) Observe(s proxy.Sync) {
 		h.failure = s.Err.Error()
 		return
 	}
-	took := s.Compile + s.Apply
+	took := s.Took()
 	h.last = Sync{
 		At: s.Began.Add(took), Took: Duration(took),
 		Services: s.Services, Steps: s.Steps, Cause: s.Cause.String(),

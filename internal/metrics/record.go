@@ -15,7 +15,7 @@ func (m *Metrics) Synced(s proxy.Sync) {
 	if s.Full() {
 		m.counter("sluice_comparisons_total", string(s.Cause)).Inc()
 	}
-	took, kind := s.Compile+s.Apply, "kubeproxy_sync_partial_proxy_rules_duration_seconds"
+	took, kind := s.Took(), "kubeproxy_sync_partial_proxy_rules_duration_seconds"
 	if s.Full() {
 		kind = "kubeproxy_sync_full_proxy_rules_duration_seconds"
 	}

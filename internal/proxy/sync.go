@@ -48,6 +48,9 @@ type Sync struct {
 	In cluster.Window
 }
 
+// Took returns how long the attempt took.
+func (s Sync) Took() time.Duration { return s.Compile + s.Apply }
+
 // Full reports whether everything was compared with the kernel.
 func (s Sync) Full() bool { return s.Cause != Change }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/control"
 	"github.com/sluice-proxy/sluice/internal/inspect"
+	"github.com/sluice-proxy/sluice/internal/proxy"
 )
 
 // filterProxy is a reverse proxy in front of the API server, with the rights of an
@@ -127,6 +128,15 @@ type delayedList struct {
 func (w *testEnv) status() (s inspect.Status, err error) {
 	err = control.Dial(control.Options{NetNS: w.lab.NodeA.NetNSFD()}).Get(w.Context(), "/status", nil, &s)
 	return s, err
+}
+
+// reported returns all attempts to write so far. A packet can show a write before Sluice has
+// reported it; the loop answers a query only after that.
+func (w *testEnv) reported(p *Proxy) []proxy.Sync {
+	w.Helper()
+	_, err := w.status()
+	w.must(err)
+	return p.Syncs()
 }
 
 func testSlowLists(w *testEnv) {

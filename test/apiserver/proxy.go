@@ -88,27 +88,17 @@ func (p *Proxy) Syncs() []proxy.Sync {
 
 // First waits for the first attempt to write.
 func (p *Proxy) First(ctx context.Context) (proxy.Sync, error) {
-	syncs, err := p.WaitSyncs(ctx, 1)
-	if err != nil {
-		return proxy.Sync{}, err
-	}
-	return syncs[0], nil
-}
-
-// WaitSyncs waits for n attempts to write and returns all so far. A packet can show a write
-// before Sluice has reported it.
-func (p *Proxy) WaitSyncs(ctx context.Context, n int) ([]proxy.Sync, error) {
 	for {
 		p.mu.Lock()
-		syncs, wake := slices.Clip(p.syncs), p.wake
+		syncs, wake := p.syncs, p.wake
 		p.mu.Unlock()
-		if len(syncs) >= n {
-			return syncs, nil
+		if len(syncs) > 0 {
+			return syncs[0], nil
 		}
 		select {
 		case <-wake:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("%d attempts to write, want %d; the log: %s", len(syncs), n, p.Log())
+			return proxy.Sync{}, fmt.Errorf("nothing was written; the log: %s", p.Log())
 		}
 	}
 }

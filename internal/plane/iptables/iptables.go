@@ -133,7 +133,7 @@ func (p *Plane) Watch(ctx context.Context, subscribed func(), report func(plane.
 		if !e.Possible {
 			p.edits.Add(1)
 		}
-		report(plane.Edit{What: e.What, By: e.By, Possible: e.Possible, Since: e.Since, Until: e.Until})
+		report(plane.Edit(e))
 	})
 }
 
