@@ -14,7 +14,7 @@ import (
 // the heap size of each in the Store.
 func BenchmarkRelist(b *testing.B) {
 	const n = 10000
-	lists := func() (services, slices []any) {
+	lists := func() (services, slices []object) {
 		for i := range n {
 			ip := fmt.Sprintf("%d.%d", i>>8, i&255)
 			services = append(services, service(fmt.Sprintf("s%d", i), "10.96."+ip))
@@ -41,14 +41,24 @@ func BenchmarkRelist(b *testing.B) {
 		b.StopTimer()
 		services, slices := lists()
 		b.StartTimer()
-		if err := src.feeds[0].to.Replace(services, ""); err != nil {
-			b.Fatal(err)
-		}
-		if err := src.feeds[1].to.Replace(slices, ""); err != nil {
-			b.Fatal(err)
-		}
+		replace(b, src.feeds[0].to, services)
+		replace(b, src.feeds[1].to, slices)
 		store.Take()
 	}
 	b.ReportMetric(float64(heap()-before)/n, "heap-B/service")
 	runtime.KeepAlive(store)
+}
+
+// replace passes a complete list to a sink.
+func replace(t testing.TB, s *sink, list []object) {
+	t.Helper()
+	s.begin()
+	for _, obj := range list {
+		if err := s.arrive(obj); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Replace(nil, ""); err != nil {
+		t.Fatal(err)
+	}
 }

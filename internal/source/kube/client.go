@@ -26,10 +26,10 @@ import (
 type Client struct {
 	server string // its URL; empty: unknown
 
-	services func(namespace string) lister[*corev1.ServiceList]
-	slices   lister[*discoveryv1.EndpointSliceList]
-	nodes    lister[*corev1.NodeList]
-	cidrs    lister[*networkingv1.ServiceCIDRList]
+	services func(namespace string) lister
+	slices   lister
+	nodes    lister
+	cidrs    lister
 	events   func(namespace string) eventAPI
 }
 
@@ -55,31 +55,29 @@ func NewClient(config *rest.Config) (*Client, error) {
 	}
 	core, discovery, networking, events := rests[0], rests[1], rests[2], rests[3]
 	params := runtime.NewParameterCodec(groups.scheme)
+	kind := func(client *rest.RESTClient, name, namespace string, empty func() protobufObject) lister {
+		return &resource{client, params, groups.codecs.UniversalDeserializer(), name, namespace, empty}
+	}
 	return &Client{
 		server: base(core.Get().URL().String()),
-		services: func(namespace string) lister[*corev1.ServiceList] {
-			return gentype.NewClientWithList("services", core, params, namespace,
-				empty[corev1.Service], empty[corev1.ServiceList], gentype.PrefersProtobuf[*corev1.Service]())
+		services: func(namespace string) lister {
+			return kind(core, kindServices, namespace, func() protobufObject { return &corev1.Service{} })
 		},
-		slices: gentype.NewClientWithList("endpointslices", discovery, params, metav1.NamespaceAll,
-			empty[discoveryv1.EndpointSlice], empty[discoveryv1.EndpointSliceList], gentype.PrefersProtobuf[*discoveryv1.EndpointSlice]()),
-		nodes: gentype.NewClientWithList("nodes", core, params, "",
-			empty[corev1.Node], empty[corev1.NodeList], gentype.PrefersProtobuf[*corev1.Node]()),
-		cidrs: gentype.NewClientWithList("servicecidrs", networking, params, "",
-			empty[networkingv1.ServiceCIDR], empty[networkingv1.ServiceCIDRList], gentype.PrefersProtobuf[*networkingv1.ServiceCIDR]()),
+		slices: kind(discovery, kindSlices, metav1.NamespaceAll, func() protobufObject { return &discoveryv1.EndpointSlice{} }),
+		nodes:  kind(core, kindNodes, "", func() protobufObject { return &corev1.Node{} }),
+		cidrs:  kind(networking, kindServiceCIDRs, "", func() protobufObject { return &networkingv1.ServiceCIDR{} }),
 		events: func(namespace string) eventAPI {
-			return gentype.NewClient("events", events, params, namespace, empty[eventsv1.Event], gentype.PrefersProtobuf[*eventsv1.Event]())
+			return gentype.NewClient("events", events, params, namespace, func() *eventsv1.Event { return &eventsv1.Event{} }, gentype.PrefersProtobuf[*eventsv1.Event]())
 		},
 	}, nil
 }
-
-func empty[T any]() *T { return new(T) }
 
 // groups makes clients of groups of the API that share connections and pace.
 type groups struct {
 	config rest.Config
 	http   *http.Client
 	scheme *runtime.Scheme
+	codecs serializer.CodecFactory
 }
 
 func newGroups(config *rest.Config) (*groups, error) {
@@ -98,8 +96,9 @@ func newGroups(config *rest.Config) (*groups, error) {
 	if c.RateLimiter == nil && c.QPS > 0 {
 		c.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(c.QPS, cmp.Or(c.Burst, rest.DefaultBurst))
 	}
-	codecs := serializer.NewCodecFactory(g.scheme)
-	c.NegotiatedSerializer = rest.CodecFactoryForGeneratedClient(g.scheme, codecs).WithoutConversion()
+	g.codecs = serializer.NewCodecFactory(g.scheme)
+	c.NegotiatedSerializer = rest.CodecFactoryForGeneratedClient(g.scheme, g.codecs).WithoutConversion()
+	c.DisableCompression = true // it would cost the API server most of the time of a list
 	var err error
 	g.http, err = rest.HTTPClientFor(c)
 	return g, err
