@@ -251,6 +251,9 @@ func (s *Source) serviceCIDRs() feed {
 // reporter returns a function that reports problems of objects of one kind.
 func (s *Source) reporter(kind string) func(cluster.Name, []route.Problem) {
 	return func(name cluster.Name, problems []route.Problem) {
+		if len(problems) == 0 && s.report.Count() == 0 {
+			return // as for nearly all objects; saves the text
+		}
 		s.report.Set(convert.Object(kind, name), problems)
 	}
 }

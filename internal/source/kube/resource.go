@@ -26,7 +26,7 @@ type object interface {
 // lister lists and watches one kind of object.
 type lister interface {
 	// List calls take with each object while the list arrives, and returns the metadata of
-	// the list.
+	// the list. An object is valid until take returns, without the fields that no proxy reads.
 	List(ctx context.Context, o metav1.ListOptions, take func(object) error) (metav1.ListMeta, error)
 	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
 }
@@ -37,13 +37,15 @@ type resource struct {
 	params    runtime.ParameterCodec
 	json      runtime.Decoder // of lists that are not in protobuf
 	name      string
-	namespace string // empty: all, or the kind has none
+	namespace string  // empty: all, or the kind has none
+	unread    *unread // nil: all is read
 	empty     func() protobufObject
 }
 
 // protobufObject is an object that is decoded from protobuf.
 type protobufObject interface {
 	object
+	Reset()
 	Unmarshal([]byte) error
 }
 
@@ -68,8 +70,13 @@ func (r *resource) List(ctx context.Context, o metav1.ListOptions, take func(obj
 // decode reads a list as protobuf or as JSON.
 func (r *resource) decode(in *bufio.Reader, take func(object) error) (metav1.ListMeta, error) {
 	if prefix, _ := in.Peek(len(protobufPrefix)); bytes.Equal(prefix, protobufPrefix) {
+		obj, read := r.empty(), []byte(nil)
 		return readList(in, func(encoded []byte) error {
-			obj := r.empty()
+			obj.Reset()
+			if r.unread != nil {
+				read = r.unread.trim(read[:0], encoded)
+				encoded = read
+			}
 			if err := obj.Unmarshal(encoded); err != nil {
 				return fmt.Errorf("decode one of %s: %w", r.name, err)
 			}

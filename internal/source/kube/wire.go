@@ -17,14 +17,12 @@ import (
 // runtime.Unknown follows, in whose field raw the object is.
 var protobufPrefix = []byte("k8s\x00")
 
-// Numbers of fields in k8s.io/apimachinery: of runtime.Unknown (generated.proto of
-// pkg/runtime), of every list and object, and of ObjectMeta (pkg/apis/meta/v1).
+// Numbers of fields of runtime.Unknown (generated.proto of k8s.io/apimachinery/pkg/runtime)
+// and of every list.
 const (
-	fieldRaw             protowire.Number = 2
-	fieldMetadata        protowire.Number = 1
-	fieldItems           protowire.Number = 2
-	fieldOwnerReferences protowire.Number = 13
-	fieldManagedFields   protowire.Number = 17
+	fieldRaw      protowire.Number = 2
+	fieldMetadata protowire.Number = 1
+	fieldItems    protowire.Number = 2
 )
 
 // maxList is more than the size of any list, in bytes.
@@ -37,9 +35,8 @@ type wireList struct {
 	in   *bufio.Reader
 	read uint64 // bytes of in
 
-	object   bytes.Buffer // the current one
-	kept     []byte       // what is decoded of it
-	metadata []byte       // what is decoded of its metadata
+	object bytes.Buffer     // the current one
+	rest   io.LimitedReader // what of it has not arrived
 }
 
 // readList calls take with the encoding of each object of a list. The bytes are valid
@@ -86,7 +83,7 @@ func (l *wireList) items(end uint64, m *metav1.ListMeta, take func([]byte) error
 				return fmt.Errorf("decode the metadata of a list: %w", err)
 			}
 		case fieldItems:
-			if err := take(l.lighten(l.object.Bytes())); err != nil {
+			if err := take(l.object.Bytes()); err != nil {
 				return err
 			}
 		}
@@ -114,9 +111,13 @@ func (l *wireList) field() (protowire.Number, uint64, error) {
 // value reads the value of a field into l.object. Memory grows as the value arrives.
 func (l *wireList) value(size uint64) error {
 	l.object.Reset()
-	n, err := io.CopyN(&l.object, l.in, int64(size))
+	l.rest = io.LimitedReader{R: l.in, N: int64(size)}
+	n, err := l.object.ReadFrom(&l.rest)
 	l.read += uint64(n)
-	return midway(err)
+	if err == nil && l.rest.N > 0 {
+		err = io.ErrUnexpectedEOF
+	}
+	return err
 }
 
 // ReadByte implements io.ByteReader.
@@ -134,31 +135,6 @@ func midway(err error) error {
 		return io.ErrUnexpectedEOF
 	}
 	return err
-}
-
-// lighten returns the encoding of an object without the parts of its metadata that no
-// proxy reads. They are a third of an object of usual size.
-func (l *wireList) lighten(object []byte) []byte {
-	l.kept = l.kept[:0]
-	for number, field := range wireFields(object) {
-		if value, n := protowire.ConsumeBytes(field[1:]); number == fieldMetadata && n >= 0 {
-			l.kept = protowire.AppendTag(l.kept, number, protowire.BytesType)
-			l.kept = protowire.AppendBytes(l.kept, l.lightenMetadata(value))
-		} else {
-			l.kept = append(l.kept, field...)
-		}
-	}
-	return l.kept
-}
-
-func (l *wireList) lightenMetadata(metadata []byte) []byte {
-	l.metadata = l.metadata[:0]
-	for number, field := range wireFields(metadata) {
-		if number != fieldOwnerReferences && number != fieldManagedFields {
-			l.metadata = append(l.metadata, field...)
-		}
-	}
-	return l.metadata
 }
 
 // wireFields iterates over the fields of a message. What is no field comes last, with

@@ -1,6 +1,8 @@
 package kube
 
 import (
+	"bufio"
+	"bytes"
 	"fmt"
 	"runtime"
 	"testing"
@@ -47,6 +49,36 @@ func BenchmarkRelist(b *testing.B) {
 	}
 	b.ReportMetric(float64(heap()-before)/n, "heap-B/service")
 	runtime.KeepAlive(store)
+}
+
+// BenchmarkList reads lists of 10,000 Services and EndpointSlices, of the size that
+// controllers and Helm make them, into a Store.
+func BenchmarkList(b *testing.B) {
+	const n = 10_000
+	c := &largeCluster{b: b, n: n}
+	var services, endpointSlices bytes.Buffer
+	c.list(&services, servicesPath, protobufItem(b, largeService()))
+	c.list(&endpointSlices, slicesPath, protobufItem(b, largeSlice()))
+	client := clientOf(b, "http://127.0.0.1:1")
+	for b.Loop() {
+		src := New(cluster.NewStore(), Options{Client: client, NodeName: "n1"})
+		read(b, client.services(""), src.feeds[0].to, services.Bytes())
+		read(b, client.slices, src.feeds[1].to, endpointSlices.Bytes())
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/n, "ns/service")
+	b.SetBytes(int64(services.Len() + endpointSlices.Len()))
+}
+
+// read passes an answer to a sink.
+func read(b *testing.B, from lister, to *sink, answer []byte) {
+	b.Helper()
+	to.begin()
+	if _, err := from.(*resource).decode(bufio.NewReaderSize(bytes.NewReader(answer), 64<<10), to.arrive); err != nil {
+		b.Fatal(err)
+	}
+	if err := to.Replace(nil, ""); err != nil {
+		b.Fatal(err)
+	}
 }
 
 // replace passes a complete list to a sink.
