@@ -1,7 +1,6 @@
 package iptables
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -110,7 +109,7 @@ func (d *familyPlan) touched() {
 		done[t.Name] = true
 	}
 	if d.change.OldHost != nil {
-		for _, name := range inNameOrder(d.change.Table) {
+		for _, name := range d.change.Table.Order() {
 			if svc := d.change.Table.Services[name]; !done[name] {
 				d.service(name, d.render(svc, before), d.render(svc, d.host))
 			}
@@ -123,7 +122,7 @@ func (d *familyPlan) touched() {
 // adoption at start, take-over from kube-proxy, and repair.
 func (d *familyPlan) compare(found *listing) {
 	d.written = written{behind: found.behind}
-	names := inNameOrder(d.change.Table)
+	names := d.change.Table.Order()
 	for _, name := range names {
 		d.endpoints += d.endpointsOf(d.inKernel(name))
 	}
@@ -168,20 +167,6 @@ func (d *familyPlan) countRules(old, now []entry) {
 	}
 }
 
-// inNameOrder returns the names of the Services, sorted, but that of the API server first.
-func inNameOrder(t *route.Table) []cluster.Name {
-	names := slices.AppendSeq(make([]cluster.Name, 0, len(t.Services)), maps.Keys(t.Services))
-	slices.SortFunc(names, func(a, b cluster.Name) int { return cmp.Or(cmp.Compare(rank(a), rank(b)), a.Compare(b)) })
-	return names
-}
-
-func rank(n cluster.Name) int {
-	if n == (cluster.Name{Namespace: "default", Name: "kubernetes"}) {
-		return 0
-	}
-	return 1
-}
-
 // maxDeletions is the number of rules of a shared chain up to which each is deleted by its
 // own command. The programs search the chain for each of them, so beyond it writing the
 // whole chain is faster.
@@ -215,7 +200,7 @@ func (d *familyPlan) rewrite() {
 // of refused Services, as they may jump to chains that do not exist.
 func (d *familyPlan) whole(chain key, refused plane.Refused) string {
 	var b strings.Builder
-	names := inNameOrder(d.change.Table)
+	names := d.change.Table.Order()
 	for name := range d.change.Underway { // some may be deleted from the table
 		if d.change.Table.Services[name] == nil {
 			names = append(names, name)
