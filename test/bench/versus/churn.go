@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/sluice-proxy/sluice/test/bench/filled"
 )
 
 // probedEvery says that every tenth change of a churn is one of a probed Service,
@@ -100,11 +102,13 @@ func (c *churner) begin(ctx context.Context, turn int) {
 			return
 		}
 	}
-	i := turn * 7919 % c.services // spread over all Services
+	i := turn * 7919 % c.Services // spread over all Services
 	for _, probed := c.podOf[i]; probed; _, probed = c.podOf[i] {
-		i = (i + 1) % c.services
+		i = (i + 1) % c.Services
 	}
-	c.group.Go(func() error { return c.timed(ctx, i, podIP(i, 0), podIP(i, 1), podIP(i, 4+turn/c.services%2)) })
+	c.group.Go(func() error {
+		return c.timed(ctx, i, filled.PodIP(i, 0), filled.PodIP(i, 1), filled.PodIP(i, 4+turn/c.Services%2))
+	})
 }
 
 // beginMove records that a probed Service moves to its other pod. It returns false if its last move

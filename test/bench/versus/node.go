@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sluice-proxy/sluice/test/bench/filled"
 	"github.com/sluice-proxy/sluice/test/harness"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
@@ -43,7 +44,7 @@ func newNode(t lab.T, s *server, o options, k kind) (n *node, err error) {
 	n.client = l.Pod(l.NodeA, clientAddr)
 	for i, a := range podAddrs() {
 		n.pods[i] = l.Pod(l.NodeA, a.String())
-		n.pods[i].Serve(lab.TCP, podPort)
+		n.pods[i].Serve(lab.TCP, filled.PodPort)
 	}
 	s.Forward(t, l.NodeA)
 	if n.dir, err = os.MkdirTemp("/run", "versus-"); err != nil {
@@ -86,7 +87,7 @@ func (n *node) measure(r *result) error {
 	if !slices.Contains(n.options.parts, "start") { // the proxy must start in any case
 		started = &result{Values: map[string]float64{}}
 	}
-	progress("%s, %d Services: start", n.kind.name, n.services)
+	progress("%s, %d Services: start", n.kind.name, n.Services)
 	if err := errors.Join(n.start(started), save(n.results, r)); err != nil {
 		return err
 	}
@@ -105,7 +106,7 @@ func (n *node) measure(r *result) error {
 }
 
 func (n *node) step(p part, r *result) error {
-	progress("%s, %d Services: %s", n.kind.name, n.services, p.name)
+	progress("%s, %d Services: %s", n.kind.name, n.Services, p.name)
 	if err := p.run(r); err != nil {
 		return fmt.Errorf("%s: %w", p.name, err)
 	}
@@ -195,7 +196,7 @@ func (n *node) verbosity(level string) error {
 
 // connectOnce connects to a Service and returns the backend that answers.
 func (n *node) connectOnce(i int) (netip.Addr, error) {
-	r := n.client.Dial(lab.TCP, target(i))
+	r := n.client.Dial(lab.TCP, filled.Target(i))
 	if r.Outcome != lab.Answered {
 		return netip.Addr{}, fmt.Errorf("service %d: %s", i, r)
 	}

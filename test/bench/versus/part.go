@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-proxy/sluice/test/bench/filled"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
@@ -130,7 +131,7 @@ func (n *node) connect(r *result) error {
 	if err != nil {
 		return err
 	}
-	to := [2]netip.AddrPort{netip.AddrPortFrom(pod, podPort), target(i)}
+	to := [2]netip.AddrPort{netip.AddrPortFrom(pod, filled.PodPort), filled.Target(i)}
 	var took [2][]time.Duration
 	for turn := range n.connects {
 		for k := range to {

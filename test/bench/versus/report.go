@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/sluice-proxy/sluice/test/bench/filled"
 )
 
 // row is a line of a table.
@@ -97,7 +99,7 @@ func printReport(w io.Writer, results []*result) error {
 		for end < len(results) && results[end].Services == size {
 			end++
 		}
-		fmt.Fprintf(&b, "### %d Services of %d endpoints\n\n", size, endpoints)
+		fmt.Fprintf(&b, "### %d Services of %d endpoints\n\n", size, filled.Endpoints)
 		sizeTable(&b, results[first:end])
 		first = end
 	}
