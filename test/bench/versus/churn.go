@@ -40,35 +40,27 @@ type move struct {
 // churn measures many changes a second, most of them of Services without clients.
 func (n *node) churn(r *result) error {
 	n.quiet()
-	before, err := n.metrics()
-	if err != nil {
-		return err
-	}
 	c := &churner{node: n, pending: map[int]move{}}
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	var observing sync.WaitGroup
 	observing.Go(func() { c.observe(ctx) })
-	began := time.Now()
-	cpu, err := n.spent(c.write)
+	var cpu, length time.Duration
+	err := n.toKernel("churn.kernel", r, func() (err error) {
+		began := time.Now()
+		cpu, err = n.spent(c.write)
+		length = time.Since(began)
+		c.settle(30 * time.Second)
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	length := time.Since(began)
-	c.settle(30 * time.Second)
 	stop()
 	observing.Wait()
-	after, err := n.metrics()
-	if err != nil {
-		return err
-	}
-	const name = "sluice_event_to_kernel_duration_seconds"
-	times := since(before.histogram(name), after.histogram(name))
 	r.Values["churn.rate"] = float64(len(c.requests)) / length.Seconds()
 	r.share("churn.cpu", cpu, length)
 	r.spread("churn.request", c.requests)
-	r.duration("churn.kernel.p50", quantile(times, 0.5))
-	r.duration("churn.kernel.p99", quantile(times, 0.99))
 	r.spread("churn.seen", c.seen)
 	r.count("churn.unseen", len(c.pending))
 	return nil

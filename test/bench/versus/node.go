@@ -87,6 +87,11 @@ func (n *node) measure(r *result) error {
 	if !slices.Contains(n.options.parts, "start") { // the proxy must start in any case
 		started = &result{Values: map[string]float64{}}
 	}
+	if slices.Contains(n.options.parts, "bare") {
+		if err := n.step(part{"bare", n.bare}, r); err != nil {
+			return err
+		}
+	}
 	progress("%s, %d Services: start", n.kind.name, n.Services)
 	if err := errors.Join(n.start(started), save(n.results, r)); err != nil {
 		return err
@@ -175,6 +180,28 @@ func (n *node) metrics() (metrics, error) {
 		return nil, err
 	}
 	return parseMetrics(text)
+}
+
+// observed runs f and returns what the proxy adds to a histogram meanwhile.
+func (n *node) observed(name string, f func() error) ([]bucket, error) {
+	before, err := n.metrics()
+	if err != nil {
+		return nil, err
+	}
+	if err := f(); err != nil {
+		return nil, err
+	}
+	after, err := n.metrics()
+	return since(before.histogram(name), after.histogram(name)), err
+}
+
+// toKernel runs f and records the share of Sluice in a change meanwhile: from the event in
+// the process until the kernel has it.
+func (n *node) toKernel(key string, r *result, f func() error) error {
+	times, err := n.observed("sluice_event_to_kernel_duration_seconds", f)
+	r.duration(key+".p50", quantile(times, 0.5))
+	r.duration(key+".p99", quantile(times, 0.99))
+	return err
 }
 
 // verbosity sets how much the proxy logs from now on.

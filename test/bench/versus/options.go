@@ -41,7 +41,7 @@ type amounts struct {
 
 // partNames returns the parts of a measurement, in the order of a run.
 func partNames() []string {
-	return []string{"start", "idle", "change", "connect", "churn", "rolling", "heap", "restart"}
+	return []string{"bare", "start", "idle", "change", "connect", "churn", "rolling", "heap", "restart"}
 }
 
 // parse parses the flags. If it fails, it prints their description to help.

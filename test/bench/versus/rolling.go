@@ -70,21 +70,16 @@ func (n *node) rolling(r *result) error {
 	if err := n.verbosity("4"); err != nil {
 		return err
 	}
-	before, err := n.metrics()
-	if err != nil {
-		return err
-	}
 	known := len(syncTimes(n.proxy.Log.String()))
-	cpu, err := n.spent(func() error { return n.roll(r) })
+	var cpu time.Duration
+	syncs, err := n.observed("kubeproxy_sync_proxy_rules_duration_seconds", func() (err error) {
+		cpu, err = n.spent(func() error { return n.roll(r) })
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	after, err := n.metrics()
-	if err != nil {
-		return err
-	}
-	const name = "kubeproxy_sync_proxy_rules_duration_seconds"
-	r.duration("rolling.sync", atLeast(since(before.histogram(name), after.histogram(name))))
+	r.duration("rolling.sync", atLeast(syncs))
 	r.count("rolling.endpoints", n.amounts.rolling)
 	r.duration("rolling.cpu", cpu)
 	if isSluice(n.kind.name) {
@@ -93,7 +88,7 @@ func (n *node) rolling(r *result) error {
 	return n.verbosity("2")
 }
 
-// prepareRolling gives the first pod all addresses of both generations and puts
+// prepareRolling gives the first pod all addresses of both generations and
 // makes the old ones the endpoints of the Service.
 func (n *node) prepareRolling() error {
 	pod := n.pods[0].Addr4().String()
