@@ -9,10 +9,12 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -59,7 +61,7 @@ type Drain struct {
 // NewDrain returns a client with a connection of its own.
 func NewDrain(config *rest.Config) (*Drain, error) {
 	client, err := connect(config)
-	return &Drain{http: client, host: config.Host}, err
+	return &Drain{http: client, host: strings.TrimSuffix(config.Host, "/")}, err
 }
 
 // Close closes the connection.
@@ -117,7 +119,7 @@ func (d *Drain) stream(ctx context.Context, path string, o metav1.ListOptions) (
 
 // get sends a request, again whenever the API server refuses it as one too many.
 func (d *Drain) get(ctx context.Context, path string, o metav1.ListOptions, accept string) (io.ReadCloser, error) {
-	query, err := scheme.ParameterCodec.EncodeParameters(&o, metav1.SchemeGroupVersion)
+	query, err := scheme.ParameterCodec.EncodeParameters(&o, corev1.SchemeGroupVersion)
 	if err != nil {
 		return nil, err
 	}
