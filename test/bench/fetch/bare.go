@@ -56,7 +56,7 @@ func both(ctx context.Context, config *rest.Config, one func(context.Context, re
 	}
 	defer http.CloseIdleConnections()
 	config = rest.CopyConfig(config)
-	config.QPS, config.ContentType = -1, protobuf
+	config.QPS, config.ContentType = -1, contentType
 	api, err := kubernetes.NewForConfigAndClient(config, http)
 	if err != nil {
 		return Counts{}, err

@@ -92,7 +92,7 @@ func (d *Drain) All(ctx context.Context, m Method) (Counts, error) {
 func (d *Drain) pages(ctx context.Context, path string, o metav1.ListOptions) (int, error) {
 	count := 0
 	for {
-		body, err := d.get(ctx, path, o, protobuf)
+		body, err := d.get(ctx, path, o, contentType)
 		if err != nil {
 			return count, err
 		}
@@ -109,7 +109,7 @@ func (d *Drain) pages(ctx context.Context, path string, o metav1.ListOptions) (i
 // stream requests a streaming list.
 func (d *Drain) stream(ctx context.Context, path string, o metav1.ListOptions) (int, error) {
 	o.Watch = true
-	body, err := d.get(ctx, path, o, protobuf+";stream=watch")
+	body, err := d.get(ctx, path, o, contentType+";stream=watch")
 	if err != nil {
 		return 0, err
 	}

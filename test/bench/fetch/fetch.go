@@ -112,5 +112,5 @@ func Median(costs []Cost) Cost {
 	}
 }
 
-// protobuf is the format that Sluice and kube-proxy request.
-const protobuf = runtime.ContentTypeProtobuf
+// contentType is the format that Sluice and kube-proxy request.
+const contentType = runtime.ContentTypeProtobuf

@@ -47,7 +47,8 @@ func drainList(body io.Reader) (count int, next string, err error) {
 	if err != nil {
 		return 0, "", err
 	}
-	list := bufio.NewReaderSize(io.LimitReader(r, length), bufferSize)
+	rest := &io.LimitedReader{R: r, N: length}
+	list := bufio.NewReaderSize(rest, bufferSize)
 	if next, err = token(list); err != nil {
 		return 0, "", err
 	}
@@ -59,6 +60,9 @@ func drainList(body io.Reader) (count int, next string, err error) {
 			return count, "", err
 		}
 		count++
+	}
+	if rest.N > 0 {
+		return count, "", io.ErrUnexpectedEOF
 	}
 	_, err = io.Copy(io.Discard, r)
 	return count, next, err
