@@ -42,23 +42,17 @@ func (c *Cluster) grant() error {
 
 // UserConfig returns the configuration of a client with the rights of Sluice.
 func (c *Cluster) UserConfig() (*rest.Config, error) {
-	u, err := c.addUser()
+	u, err := c.env.AddUser(envtest.User{Name: user}, nil)
 	if err != nil {
 		return nil, err
 	}
 	return u.Config(), nil
 }
 
-// addUser makes credentials. The groups are those of a service account, by which the API server
-// limits concurrent requests.
-func (c *Cluster) addUser() (*envtest.AuthenticatedUser, error) {
-	return c.env.AddUser(envtest.User{Name: user, Groups: []string{"system:serviceaccounts", "system:serviceaccounts:kube-system"}}, nil)
-}
-
 // Kubeconfig writes a kubeconfig for Sluice and returns its path. If server is not "", it
 // replaces the URL of the API server.
 func (c *Cluster) Kubeconfig(server string) (string, error) {
-	u, err := c.addUser()
+	u, err := c.env.AddUser(envtest.User{Name: user}, nil)
 	if err != nil {
 		return "", err
 	}
