@@ -3,12 +3,15 @@ package app
 import (
 	"context"
 	"io"
+	"log/slog"
 	"os/exec"
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/plane/planetest"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 )
 
@@ -155,5 +158,24 @@ func (d *earlyDaemon) checkReads(t *testing.T, want int) {
 	t.Helper()
 	if got := len(d.plane.reads); got != want {
 		t.Errorf("the kernel was read %d more times, want %d", got, want)
+	}
+}
+
+// An edit that the plane reports makes the loop read the kernel again, without waiting for
+// the comparison that repairs request.
+func TestAReportedEditRepeatsTheEarlyRead(t *testing.T) {
+	p := observedPlane{Plane: &planetest.Memory{}, reads: make(chan error, 10)}
+	syncs := make(chan proxy.Sync, 10)
+	n := NewNode(NodeOptions{
+		Store: cluster.NewStore(), Plane: &plane.Opened{Plane: p}, Log: slog.New(slog.DiscardHandler),
+		Observe: func(s proxy.Sync) { syncs <- s },
+	})
+	runUntilEnd(t, "the loop", n.loop.Run) // nothing else of the node runs
+	receive(t, p.reads)
+	n.edited(plane.Edit{What: "rule"})
+	n.ready()
+	receive(t, syncs)
+	if len(p.reads) != 1 {
+		t.Errorf("the kernel was read %d more times, want once", len(p.reads))
 	}
 }
