@@ -171,7 +171,9 @@ func TestAReportedEditRepeatsTheEarlyRead(t *testing.T) {
 		Observe: func(s proxy.Sync) { syncs <- s },
 	})
 	runUntilEnd(t, "the loop", n.loop.Run) // nothing else of the node runs
-	receive(t, p.reads)
+	if err := receive(t, p.reads); err != nil {
+		t.Fatal(err)
+	}
 	n.edited(plane.Edit{What: "rule"})
 	n.ready()
 	receive(t, syncs)
