@@ -3,6 +3,7 @@ package iptables
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -18,6 +19,7 @@ import (
 type Plan struct {
 	ledger.Plans
 	plane   *Plane
+	full    bool                            // it compares everything
 	partial map[cluster.Name]*route.Service // the ports that a comparison writes of the Services that it divides
 	refused plane.Refused
 }
@@ -41,9 +43,9 @@ func (p *Plane) Plan(change route.Change) plane.Plan {
 			found[f.ip] = newListing(p.state[f.ip], f.behind)
 		}
 	}
-	plan := &Plan{plane: p, partial: p.partial(change, found)}
+	plan := &Plan{plane: p, full: p.state != nil, partial: p.partial(change, found)}
 	for _, f := range p.families {
-		d := &familyPlan{family: *f, opt: p.opt, full: p.state != nil, change: change, host: &change.Table.Host, partial: plan.partial}
+		d := &familyPlan{family: *f, opt: p.opt, full: plan.full, change: change, host: &change.Table.Host, partial: plan.partial}
 		if d.full {
 			d.compare(found[f.ip])
 		} else {
@@ -58,12 +60,28 @@ func (p *Plane) Plan(change route.Change) plane.Plan {
 
 // Apply writes the plan. It implements plane.Plan.
 func (p *Plan) Apply(ctx context.Context) error {
+	if err := p.ensureObjects(ctx); err != nil {
+		return err
+	}
 	err := p.Plans.Apply(ctx)
 	refused, is := errors.AsType[plane.Refused](err)
 	if err == nil || is {
 		p.refused, p.plane.state = refused, nil
 	}
 	return err
+}
+
+// ensureObjects creates missing objects of Accounting, as another program may have deleted
+// them with the rules.
+func (p *Plan) ensureObjects(ctx context.Context) error {
+	accounting := p.plane.opt.Accounting
+	if accounting == nil || !p.full {
+		return nil
+	}
+	if err := accounting.Ensure(ctx, InvalidDropped, LoopbackNodePorts); err != nil {
+		return fmt.Errorf("add objects of nfacct: %w", err)
+	}
+	return nil
 }
 
 // Left implements plane.Partial.
