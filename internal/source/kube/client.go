@@ -55,17 +55,15 @@ func NewClient(config *rest.Config) (*Client, error) {
 	}
 	core, discovery, networking, events := rests[0], rests[1], rests[2], rests[3]
 	params := runtime.NewParameterCodec(groups.scheme)
-	kind := func(client *rest.RESTClient, name, namespace string, unread *unread, empty func() protobufObject) lister {
-		return &resource{client, params, groups.codecs.UniversalDeserializer(), name, namespace, unread, empty}
+	of := func(k kind, client *rest.RESTClient, namespace string) lister {
+		return &resource{k, client, params, groups.codecs.UniversalDeserializer(), namespace}
 	}
 	return &Client{
-		server: base(core.Get().URL().String()),
-		services: func(namespace string) lister {
-			return kind(core, kindServices, namespace, unreadService, func() protobufObject { return &corev1.Service{} })
-		},
-		slices: kind(discovery, kindSlices, metav1.NamespaceAll, unreadSlice, func() protobufObject { return &discoveryv1.EndpointSlice{} }),
-		nodes:  kind(core, kindNodes, "", nil, func() protobufObject { return &corev1.Node{} }),
-		cidrs:  kind(networking, kindServiceCIDRs, "", nil, func() protobufObject { return &networkingv1.ServiceCIDR{} }),
+		server:   base(core.Get().URL().String()),
+		services: func(namespace string) lister { return of(serviceKind(), core, namespace) },
+		slices:   of(sliceKind(), discovery, metav1.NamespaceAll),
+		nodes:    of(kind{name: kindNodes, objects: newObjects(func() protobufObject { return &corev1.Node{} })}, core, ""),
+		cidrs:    of(kind{name: kindServiceCIDRs, objects: newObjects(func() protobufObject { return &networkingv1.ServiceCIDR{} })}, networking, ""),
 		events: func(namespace string) eventAPI {
 			return gentype.NewClient("events", events, params, namespace, func() *eventsv1.Event { return &eventsv1.Event{} }, gentype.PrefersProtobuf[*eventsv1.Event]())
 		},

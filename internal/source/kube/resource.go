@@ -33,20 +33,11 @@ type lister interface {
 
 // resource is a kind of object on an API server. It implements lister.
 type resource struct {
+	kind
 	client    *rest.RESTClient
 	params    runtime.ParameterCodec
 	json      runtime.Decoder // of lists that are not in protobuf
-	name      string
-	namespace string  // empty: all, or the kind has none
-	unread    *unread // nil: all is read
-	empty     func() protobufObject
-}
-
-// protobufObject is an object that is decoded from protobuf.
-type protobufObject interface {
-	object
-	Reset()
-	Unmarshal([]byte) error
+	namespace string          // empty: all, or the kind has none
 }
 
 // List implements lister.
@@ -70,9 +61,9 @@ func (r *resource) List(ctx context.Context, o metav1.ListOptions, take func(obj
 // decode reads a list as protobuf or as JSON.
 func (r *resource) decode(in *bufio.Reader, take func(object) error) (metav1.ListMeta, error) {
 	if prefix, _ := in.Peek(len(protobufPrefix)); bytes.Equal(prefix, protobufPrefix) {
-		obj, read := r.empty(), []byte(nil)
+		next, read := r.objects(), []byte(nil)
 		return readList(in, func(encoded []byte) error {
-			obj.Reset()
+			obj := next()
 			if r.unread != nil {
 				read = r.unread.trim(read[:0], encoded)
 				encoded = read

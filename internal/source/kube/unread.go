@@ -47,7 +47,7 @@ func (u *unread) trim(to, message []byte) []byte {
 			continue
 		}
 		value, n := protowire.ConsumeBytes(field[1:])
-		if keys := u.keys[number]; keys != nil && n >= 0 && !slices.ContainsFunc(keys, hasKey(value)) {
+		if keys := u.keys[number]; keys != nil && n >= 0 && !contains(keys, keyOf(value)) {
 			continue
 		}
 		of := u.within[number]
@@ -63,13 +63,26 @@ func (u *unread) trim(to, message []byte) []byte {
 	return to
 }
 
-// hasKey returns a function that reports whether an entry of a map has a key.
-func hasKey(entry []byte) func(string) bool {
-	var have []byte
-	for number, field := range wireFields(entry) {
-		if number == 1 {
-			have, _ = protowire.ConsumeBytes(field[1:])
+// keyOf returns the key of an entry of a map.
+func keyOf(entry []byte) []byte {
+	for len(entry) > 0 {
+		number, _, n := protowire.ConsumeField(entry)
+		if n < 0 {
+			break
+		}
+		if key, m := protowire.ConsumeBytes(entry[1:n]); number == 1 && m >= 0 {
+			return key
+		}
+		entry = entry[n:]
+	}
+	return nil
+}
+
+func contains(keys []string, key []byte) bool {
+	for _, k := range keys {
+		if k == string(key) {
+			return true
 		}
 	}
-	return func(key string) bool { return key == string(have) }
+	return false
 }

@@ -1,8 +1,11 @@
 package kube
 
 import (
+	"bufio"
+	"bytes"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -12,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/randfill"
 
+	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/source/convert"
 )
 
@@ -89,6 +93,42 @@ func compare(t *testing.T, want, got any) {
 	if !reflect.DeepEqual(want, got) {
 		t.Errorf("with and without unread fields: %s", cmp.Diff(want, got, cmp.Exporter(func(reflect.Type) bool { return true })))
 	}
+}
+
+// Objects of a list share memory while they are decoded, and nothing of it afterwards: each
+// is converted as it would be alone.
+func TestObjectsOfAListDoNotMix(t *testing.T) {
+	web, db := service("web", "10.96.0.1"), service("db", "10.96.0.2")
+	web.Spec.Ports = append(web.Spec.Ports, corev1.ServicePort{Name: "b", Port: 81, NodePort: 30081})
+	web.Labels = map[string]string{convert.LabelProxyName: "other"}
+	web.Spec.ClusterIPs, web.Spec.IPFamilies = []string{"10.96.0.1", "fd00::1"}, []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}
+	web1, db1 := endpointSlice("web-1", "web", "10.0.0.1"), endpointSlice("db-1", "db", "10.0.0.2")
+	web1.Ports = append(web1.Ports, discoveryv1.EndpointPort{Name: new("b"), Port: new(int32(81))})
+	web1.Endpoints = append(web1.Endpoints, discoveryv1.Endpoint{Addresses: []string{"10.0.0.3"}, Conditions: discoveryv1.EndpointConditions{Ready: new(false)}})
+	web1.Annotations = map[string]string{corev1.EndpointsLastChangeTriggerTime: "2026-11-20T10:11:12Z"}
+
+	api := newAPIServer(t)
+	client := api.client()
+	listed := func(from lister, path string, objects ...metav1.Object) cluster.Change {
+		store := cluster.NewStore()
+		src := New(store, Options{Client: client})
+		to := src.feeds[map[string]int{servicesPath: 0, slicesPath: 1}[path]].to
+		to.begin()
+		if _, err := from.(*resource).decode(bufio.NewReader(bytes.NewReader(protobufList(t, path, 1, objects...))), to.arrive); err != nil {
+			t.Fatal(err)
+		}
+		return store.Take()
+	}
+	alone := func(from lister, path string, objects ...metav1.Object) []cluster.State {
+		var all []cluster.State
+		for _, obj := range objects {
+			all = append(all, listed(from, path, obj).Services...)
+		}
+		slices.SortFunc(all, func(a, b cluster.State) int { return a.Name.Compare(b.Name) })
+		return all
+	}
+	compare(t, alone(client.services(""), servicesPath, web, db), listed(client.services(""), servicesPath, web, db).Services)
+	compare(t, alone(client.slices, slicesPath, web1, db1), listed(client.slices, slicesPath, web1, db1).Services)
 }
 
 // A message that is no protobuf is left as it is, for its decoder to report.
