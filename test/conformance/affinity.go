@@ -126,21 +126,61 @@ func (c choices) changed(before choices) int {
 // compares them with the previous ones by a rule.
 func choose(key, from string, rule func(before, now choices) error) step {
 	return func(e *env) error {
-		before, now := e.choices(key), choices{}
-		for i := range now {
-			to := fmt.Sprintf("172.30.0.41:%d", 1000+i)
-			client, probe, err := e.probe(from, to)
-			if err != nil {
+		before := e.choices(key)
+		for i := range choicePorts {
+			if _, err := e.choose(key, from, i); err != nil {
 				return err
 			}
-			r := client.Try(probe)
-			if r.Outcome != lab.Answered {
-				return fmt.Errorf("%s to %s: %s", from, to, r)
-			}
-			now[i] = r.Backend
-			e.answered[fmt.Sprintf("%s %d", key, i)] = r.Backend
 		}
-		return rule(before, now)
+		return rule(before, e.choices(key))
+	}
+}
+
+// choose makes a client connect once to a port of manyPorts, and stores the backend.
+func (e *env) choose(key, from string, port int) (netip.AddrPort, error) {
+	to := fmt.Sprintf("172.30.0.41:%d", 1000+port)
+	client, probe, err := e.probe(from, to)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	r := client.Try(probe)
+	if r.Outcome != lab.Answered {
+		return netip.AddrPort{}, fmt.Errorf("%s to %s: %s", from, to, r)
+	}
+	e.answered[fmt.Sprintf("%s %d", key, port)] = r.Backend
+	return r.Backend, nil
+}
+
+// renew makes a client connect to every port of manyPorts about once a second, until
+// connections that followed each other within the timeout kept most ports at their backends
+// for longer than the timeout. On a busy machine a connection may come too late: that port
+// begins anew.
+func renew(key, from string, timeout time.Duration) step {
+	const margin = 500 * time.Millisecond
+	return func(e *env) error {
+		var since, last [choicePorts]time.Time
+		for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(time.Second) {
+			renewed, before := 0, e.choices(key)
+			for i := range choicePorts {
+				tried := time.Now()
+				now, err := e.choose(key, from, i)
+				if err != nil {
+					return err
+				}
+				if time.Since(last[i]) > timeout-margin {
+					since[i] = time.Now()
+				} else if now != before[i] {
+					return fmt.Errorf("port %d: from %s to %s, %v after the last connection", 1000+i, before[i], now, time.Since(last[i]))
+				}
+				if last[i] = tried; time.Since(since[i]) > timeout+margin {
+					renewed++
+				}
+			}
+			if renewed > choicePorts/2 {
+				return nil
+			}
+		}
+		return fmt.Errorf("in a minute, connections to most ports did not follow each other within %v: the machine is too busy", timeout)
 	}
 }
 

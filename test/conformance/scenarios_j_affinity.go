@@ -142,7 +142,7 @@ func affinityChanges() []scenario {
 			cluster: manyPorts(4, "10.180.0.1 A", "10.180.1.1 B"),
 			steps: []step{
 				choose("pod", "10.180.0.2", varied),
-				times(6, idle(time.Second), choose("pod", "10.180.0.2", same)),
+				renew("pod", "10.180.0.2", 4*time.Second),
 				idle(4500 * time.Millisecond),
 				choose("pod", "10.180.0.2", chosenAnew),
 			},
