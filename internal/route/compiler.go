@@ -15,6 +15,7 @@ type Compiler struct {
 	records cow.Set[*record] // by name
 	claims  *claims
 	builder builder
+	key     *record // for like
 
 	hostProblems []Problem // that Compile has returned
 
@@ -47,6 +48,16 @@ func NewCompiler(opt Options) *Compiler {
 	}
 }
 
+// like returns a record with the key of a Service, to search for it. It is valid until the
+// next call.
+func (c *Compiler) like(name cluster.Name) *record {
+	if c.key == nil {
+		c.key = recordOf(name)
+	}
+	c.key.service.Name = name
+	return c.key
+}
+
 // Table returns the table as of the last Compile, which the next Compile changes in place.
 func (c *Compiler) Table() *Table { return c.table }
 
@@ -65,11 +76,13 @@ func (c *Compiler) Compile(change cluster.Change) (Change, []Problem) {
 	}
 	affected := make([]cluster.Name, 0, len(change.Services))
 	for _, st := range change.Services {
-		affected = append(affected, c.accept(st)...)
+		affected = c.accept(affected, st)
 	}
 	affected = c.appendAffected(affected, before)
 	slices.SortFunc(affected, cluster.Name.Compare)
-	for _, name := range slices.Compact(affected) {
+	affected = slices.Compact(affected)
+	out.Touched = make([]Touch, 0, len(affected))
+	for _, name := range affected {
 		touch, added := c.compile(name)
 		problems = append(problems, added...)
 		if touch.Old != touch.New {
@@ -113,11 +126,11 @@ func (c *Compiler) setFacts(facts *cluster.Facts) (old *Host, added []Problem) {
 	return &before, added
 }
 
-// accept sets the state of a Service. It returns the names of the Services whose routes
-// it affects.
-func (c *Compiler) accept(st cluster.State) []cluster.Name {
+// accept sets the state of a Service. It adds the names of the Services whose routes it
+// affects.
+func (c *Compiler) accept(affected []cluster.Name, st cluster.State) []cluster.Name {
 	var before record
-	known := c.records.Get(recordOf(st.Name))
+	known := c.records.Get(c.like(st.Name))
 	if known != nil {
 		before = *known
 	}
@@ -125,15 +138,15 @@ func (c *Compiler) accept(st cluster.State) []cluster.Name {
 	switch {
 	case now.service != nil:
 		if before.service == now.service && slices.Equal(before.slices, now.slices) {
-			return nil
+			return affected
 		}
 		c.records.Put(&record{now, before.made, before.reported})
 	case known != nil:
 		c.records.Delete(known)
 	default:
-		return nil
+		return affected
 	}
-	affected := []cluster.Name{st.Name}
+	affected = append(affected, st.Name)
 	if before.service != now.service {
 		affected = append(affected, c.claims.replace(before.service, now.service)...)
 	}
@@ -144,7 +157,7 @@ func (c *Compiler) accept(st cluster.State) []cluster.Name {
 func (c *Compiler) compile(name cluster.Name) (Touch, []Problem) {
 	old := c.table.Services[name]
 	touch := Touch{Name: name, Old: old}
-	r := c.records.Get(recordOf(name))
+	r := c.records.Get(c.like(name))
 	if r == nil {
 		delete(c.table.Services, name)
 		return touch, nil

@@ -151,6 +151,7 @@ func (d *familyPlan) compare(found *listing) {
 		}
 	}
 	d.Plan = d.ledger.Compare(d.restorer, found)
+	d.Expect(len(names))
 	d.hostChange(nil)
 	for _, name := range names {
 		d.service(name, nil, d.render(d.inKernel(name), d.host))

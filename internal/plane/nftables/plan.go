@@ -56,6 +56,7 @@ func (p *Plan) everything(t *route.Table) {
 	listing := newListing(p.render, p.plane.seen)
 	p.Plan = p.plane.ledger.Compare(p.writer(), listing)
 	p.Users(func(k key) []cluster.Name { return p.render.users(t, names, k) })
+	p.Expect(len(names))
 	p.Host(nil, host)
 	newest := p.plane.history.newest
 	if found := listing.newestID(); newest == 0 && found > 0 {
