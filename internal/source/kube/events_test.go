@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -70,12 +71,7 @@ func (l serviceLister) List(ctx context.Context, o metav1.ListOptions, take func
 	if err != nil {
 		return metav1.ListMeta{}, err
 	}
-	for i := range list.Items {
-		if err := take(&list.Items[i]); err != nil {
-			return metav1.ListMeta{}, err
-		}
-	}
-	return list.ListMeta, nil
+	return list.ListMeta, meta.EachListItem(list, func(o runtime.Object) error { return take(o.(object)) })
 }
 
 // A problem that all nodes find is one Event, from the first node that writes it, after a

@@ -25,7 +25,7 @@ type protobufObject interface {
 // serviceKind returns the kind of Services. All Services of a list share an object, whose
 // lists and maps keep their memory: conversion copies what it keeps.
 func serviceKind() kind {
-	return kind{kindServices, unreadService, func() func() protobufObject {
+	return kind{kindServices, unreadService(), func() func() protobufObject {
 		var svc corev1.Service
 		return func() protobufObject {
 			spec := corev1.ServiceSpec{Ports: svc.Spec.Ports[:0], ClusterIPs: svc.Spec.ClusterIPs[:0], IPFamilies: svc.Spec.IPFamilies[:0]}
@@ -37,7 +37,7 @@ func serviceKind() kind {
 
 // sliceKind returns the kind of EndpointSlices, which share an object as Services do.
 func sliceKind() kind {
-	return kind{kindSlices, unreadSlice, func() func() protobufObject {
+	return kind{kindSlices, unreadSlice(), func() func() protobufObject {
 		var es discoveryv1.EndpointSlice
 		return func() protobufObject {
 			es = discoveryv1.EndpointSlice{ObjectMeta: emptied(&es.ObjectMeta), Endpoints: es.Endpoints[:0], Ports: es.Ports[:0]}

@@ -9,7 +9,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -120,7 +119,7 @@ func (c *largeCluster) list(w io.Writer, path string, template []byte) {
 // splitList returns what precedes the list in an answer, and the list.
 func splitList(b *testing.B, answer []byte) (prefix, list []byte) {
 	b.Helper()
-	prefix = slices.Clone(protobufPrefix)
+	prefix = []byte(protobufPrefix)
 	for number, field := range wireFields(answer[len(protobufPrefix):]) {
 		if number == fieldRaw {
 			list, _ = protowire.ConsumeBytes(field[1:])

@@ -2,7 +2,6 @@ package kube
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -60,7 +59,7 @@ func (r *resource) List(ctx context.Context, o metav1.ListOptions, take func(obj
 
 // decode reads a list as protobuf or as JSON.
 func (r *resource) decode(in *bufio.Reader, take func(object) error) (metav1.ListMeta, error) {
-	if prefix, _ := in.Peek(len(protobufPrefix)); bytes.Equal(prefix, protobufPrefix) {
+	if prefix, _ := in.Peek(len(protobufPrefix)); string(prefix) == protobufPrefix {
 		next, read := r.objects(), []byte(nil)
 		return readList(in, func(encoded []byte) error {
 			obj := next()

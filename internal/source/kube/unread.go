@@ -20,8 +20,23 @@ type unread struct {
 
 // Numbers of fields: generated.proto of k8s.io/apimachinery/pkg/apis/meta/v1,
 // k8s.io/api/core/v1 and k8s.io/api/discovery/v1.
-var (
-	unreadMeta = &unread{
+func unreadService() *unread {
+	return &unread{within: map[protowire.Number]*unread{
+		fieldMetadata: unreadMeta(),
+		2:             {fields: []protowire.Number{2}}, // spec: selector
+		3:             {fields: []protowire.Number{2}}, // status: conditions
+	}}
+}
+
+func unreadSlice() *unread {
+	return &unread{within: map[protowire.Number]*unread{
+		fieldMetadata: unreadMeta(),
+		2:             {fields: []protowire.Number{3, 4, 5, 7}}, // endpoints: hostname, targetRef, deprecatedTopology, zone
+	}}
+}
+
+func unreadMeta() *unread {
+	return &unread{
 		// generateName, selfLink, resourceVersion, generation, ownerReferences, finalizers, managedFields
 		fields: []protowire.Number{2, 4, 6, 7, 13, 14, 17},
 		keys: map[protowire.Number][]string{
@@ -29,16 +44,7 @@ var (
 			12: {corev1.EndpointsLastChangeTriggerTime},
 		},
 	}
-	unreadService = &unread{within: map[protowire.Number]*unread{
-		fieldMetadata: unreadMeta,
-		2:             {fields: []protowire.Number{2}}, // spec: selector
-		3:             {fields: []protowire.Number{2}}, // status: conditions
-	}}
-	unreadSlice = &unread{within: map[protowire.Number]*unread{
-		fieldMetadata: unreadMeta,
-		2:             {fields: []protowire.Number{3, 4, 5, 7}}, // endpoints: hostname, targetRef, deprecatedTopology, zone
-	}}
-)
+}
 
 // trim appends a message to to, without what is not read.
 func (u *unread) trim(to, message []byte) []byte {
@@ -47,7 +53,7 @@ func (u *unread) trim(to, message []byte) []byte {
 			continue
 		}
 		value, n := protowire.ConsumeBytes(field[1:])
-		if keys := u.keys[number]; keys != nil && n >= 0 && !contains(keys, keyOf(value)) {
+		if keys := u.keys[number]; keys != nil && n >= 0 && !slices.Contains(keys, string(keyOf(value))) {
 			continue
 		}
 		of := u.within[number]
@@ -76,13 +82,4 @@ func keyOf(entry []byte) []byte {
 		entry = entry[n:]
 	}
 	return nil
-}
-
-func contains(keys []string, key []byte) bool {
-	for _, k := range keys {
-		if k == string(key) {
-			return true
-		}
-	}
-	return false
 }

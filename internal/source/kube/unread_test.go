@@ -42,7 +42,7 @@ func TestUnreadFieldsAreNotRead(t *testing.T) {
 		svc.Annotations = pick(svc.Annotations, "a", "b")
 		svc.Spec.ClusterIP, svc.Spec.ClusterIPs = "10.96.0.1", nil
 		got := &corev1.Service{}
-		trimmed(t, unreadService, &svc, got)
+		trimmed(t, unreadService(), &svc, got)
 		wantService, wantProblems := converter.Service(&svc)
 		gotService, gotProblems := converter.Service(got)
 		compare(t, wantService, gotService)
@@ -60,7 +60,7 @@ func TestUnreadFieldsAreNotRead(t *testing.T) {
 		es.Labels = pick(pick(es.Labels, discoveryv1.LabelServiceName, "web"), convert.LabelHeadless, "")
 		es.Annotations = pick(es.Annotations, corev1.EndpointsLastChangeTriggerTime, "2026-11-20T10:11:12Z")
 		gotSlice := &discoveryv1.EndpointSlice{}
-		trimmed(t, unreadSlice, &es, gotSlice)
+		trimmed(t, unreadSlice(), &es, gotSlice)
 		want, wantProblems := converter.Slice(&es)
 		have, gotProblems := converter.Slice(gotSlice)
 		compare(t, want, have)
@@ -134,7 +134,7 @@ func TestObjectsOfAListDoNotMix(t *testing.T) {
 // A message that is no protobuf is left as it is, for its decoder to report.
 func TestWhatIsNoProtobufIsLeft(t *testing.T) {
 	for _, message := range []string{"\xff", "\x0a\x7f", "\x0a\x02\xff\xff"} {
-		if got := string(unreadService.trim(nil, []byte(message))); got != message {
+		if got := string(unreadService().trim(nil, []byte(message))); got != message {
 			t.Errorf("%q became %q", message, got)
 		}
 	}

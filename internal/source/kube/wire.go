@@ -15,7 +15,7 @@ import (
 
 // protobufPrefix begins each answer in Kubernetes' protobuf encoding. A
 // runtime.Unknown follows, in whose field raw the object is.
-var protobufPrefix = []byte("k8s\x00")
+const protobufPrefix = "k8s\x00"
 
 // Numbers of fields of runtime.Unknown (generated.proto of k8s.io/apimachinery/pkg/runtime)
 // and of every list.
@@ -77,15 +77,13 @@ func (l *wireList) items(end uint64, m *metav1.ListMeta, take func([]byte) error
 		if err != nil {
 			return fmt.Errorf("read a list: %w", midway(err))
 		}
-		switch number {
-		case fieldMetadata:
-			if err := m.Unmarshal(l.object.Bytes()); err != nil {
-				return fmt.Errorf("decode the metadata of a list: %w", err)
-			}
-		case fieldItems:
-			if err := take(l.object.Bytes()); err != nil {
-				return err
-			}
+		if number == fieldMetadata {
+			err = m.Unmarshal(l.object.Bytes())
+		} else if number == fieldItems {
+			err = take(l.object.Bytes())
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
