@@ -77,9 +77,10 @@ func (l *wireList) items(end uint64, m *metav1.ListMeta, take func([]byte) error
 		if err != nil {
 			return fmt.Errorf("read a list: %w", midway(err))
 		}
-		if number == fieldMetadata {
+		switch {
+		case number == fieldMetadata:
 			err = m.Unmarshal(l.object.Bytes())
-		} else if number == fieldItems {
+		case number == fieldItems:
 			err = take(l.object.Bytes())
 		}
 		if err != nil {
