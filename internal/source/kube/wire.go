@@ -77,10 +77,10 @@ func (l *wireList) items(end uint64, m *metav1.ListMeta, take func([]byte) error
 		if err != nil {
 			return fmt.Errorf("read a list: %w", midway(err))
 		}
-		switch {
-		case number == fieldMetadata:
+		if number == fieldMetadata {
 			err = m.Unmarshal(l.object.Bytes())
-		case number == fieldItems:
+		}
+		if number == fieldItems {
 			err = take(l.object.Bytes())
 		}
 		if err != nil {
