@@ -2,7 +2,6 @@ package route
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
@@ -12,26 +11,43 @@ import (
 // it writes everything: first those that all others need, which are the API server's and
 // those of DNS, then by name.
 func (t *Table) Order() []cluster.Name {
-	return slices.SortedFunc(maps.Keys(t.Services), func(a, b cluster.Name) int {
-		return cmp.Or(cmp.Compare(t.rank(a), t.rank(b)), a.Compare(b))
+	var needed []cluster.Name
+	names := make([]cluster.Name, 0, len(t.Services))
+	for name, svc := range t.Services {
+		if need(svc) == usual {
+			names = append(names, name)
+		} else {
+			needed = append(needed, name)
+		}
+	}
+	slices.SortFunc(names, cluster.Name.Compare)
+	slices.SortFunc(needed, func(a, b cluster.Name) int {
+		return cmp.Or(cmp.Compare(need(t.Services[a]), need(t.Services[b])), a.Compare(b))
 	})
+	return slices.Concat(needed, names)
 }
+
+// Ranks of Services, the lowest first. DNS servers of tenants are behind those of the cluster.
+const (
+	apiServer = iota
+	clusterDNS
+	otherDNS
+	usual
+)
 
 // dnsPort is the port of DNS servers.
 const dnsPort = 53
 
-// rank is lower for Services that others need. The namespace kube-system is ahead of the
-// DNS servers of tenants.
-func (t *Table) rank(name cluster.Name) int {
+func need(svc *Service) int {
 	switch {
-	case name == cluster.Name{Namespace: "default", Name: "kubernetes"}:
-		return 0
-	case !t.Services[name].hasPort(dnsPort):
-		return 3
-	case name.Namespace == "kube-system":
-		return 1
+	case svc.Name == cluster.Name{Namespace: "default", Name: "kubernetes"}:
+		return apiServer
+	case !svc.hasPort(dnsPort):
+		return usual
+	case svc.Name.Namespace == "kube-system":
+		return clusterDNS
 	}
-	return 2
+	return otherDNS
 }
 
 // hasPort reports whether a frontend of the Service has a port.

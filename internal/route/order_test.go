@@ -16,7 +16,7 @@ func TestServicesThatOthersNeedComeFirst(t *testing.T) {
 		n := cluster.Name{Namespace: namespace, Name: base}
 		table.Services[n] = &Service{Name: n, Ports: []Port{{Frontends: []Frontend{{Port: port}}}}}
 	}
-	table.Services[cluster.Name{Namespace: "a", Name: "ignored"}] = &Service{}
+	table.Services[cluster.Name{Namespace: "a", Name: "ignored"}] = &Service{Name: cluster.Name{Namespace: "a", Name: "ignored"}}
 	var got []string
 	for _, n := range table.Order() {
 		got = append(got, n.String())

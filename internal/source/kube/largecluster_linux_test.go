@@ -1,16 +1,18 @@
 package kube
 
 import (
+	"bytes"
 	"encoding/pem"
 	"fmt"
 	"io"
+	"iter"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -111,8 +113,9 @@ func (c *largeCluster) list(w io.Writer, path string, template []byte) {
 	head := protowire.AppendTag(prefix, fieldRaw, protowire.BytesType)
 	head = protowire.AppendVarint(head, uint64(len(raw)+c.n*len(template)))
 	_, _ = w.Write(append(head, raw...))
+	objects := newFiller(template)
 	for i := range c.n {
-		_, _ = w.Write(fill(template, i))
+		_, _ = w.Write(objects.object(i))
 	}
 }
 
@@ -151,16 +154,49 @@ const (
 	placeholderNode      = "NODE-NR"         // and one digit: one of 300
 )
 
-// fill returns the object of Service i.
-func fill(template []byte, i int) []byte {
-	pairs := []string{
-		placeholderNumber, fmt.Sprintf("%06d", i), placeholderNamespace, fmt.Sprintf("ns-%03d", i%200), placeholderVIP, numberedAddr("172.16", i),
+// filler makes the objects of Services from a template.
+type filler struct {
+	template []byte
+	places   map[string][]int // where each placeholder is
+}
+
+func newFiller(template []byte) *filler {
+	f := &filler{slices.Clone(template), map[string][]int{}}
+	for placeholder := range values(0) {
+		for at := 0; ; at++ {
+			next := bytes.Index(template[at:], []byte(placeholder))
+			if next < 0 {
+				break
+			}
+			at += next
+			f.places[placeholder] = append(f.places[placeholder], at)
+		}
 	}
-	for e := range endpointsEach {
-		digit := strconv.Itoa(e)
-		pairs = append(pairs, placeholderPod+digit, numberedAddr("10.1"+digit, i), placeholderNode+digit, fmt.Sprintf("node-%03d", (i*endpointsEach+e)%300))
+	return f
+}
+
+// object returns the object of Service i. It is valid until the next call.
+func (f *filler) object(i int) []byte {
+	for placeholder, value := range values(i) {
+		for _, at := range f.places[placeholder] {
+			copy(f.template[at:], value)
+		}
 	}
-	return []byte(strings.NewReplacer(pairs...).Replace(string(template)))
+	return f.template
+}
+
+// values yields the placeholders and their values for Service i.
+func values(i int) iter.Seq2[string, string] {
+	return func(yield func(string, string) bool) {
+		_ = yield(placeholderNumber, fmt.Sprintf("%06d", i)) &&
+			yield(placeholderNamespace, fmt.Sprintf("ns-%03d", i%200)) &&
+			yield(placeholderVIP, numberedAddr("172.16", i))
+		for e := range endpointsEach {
+			digit := strconv.Itoa(e)
+			_ = yield(placeholderPod+digit, numberedAddr("10.1"+digit, i)) &&
+				yield(placeholderNode+digit, fmt.Sprintf("node-%03d", (i*endpointsEach+e)%300))
+		}
+	}
 }
 
 // numberedAddr returns the i-th of 100,000 addresses with a prefix; all have the same
