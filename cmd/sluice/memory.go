@@ -14,8 +14,8 @@ import (
 // peak: of a small heap a fixed amount may be garbage, as many collections cost
 // processor time, of a large one a part.
 const (
-	garbage       = 12 << 20 // bytes
-	leastPercent  = 30
+	garbage       = 9 << 20 // bytes
+	leastPercent  = 22
 	mostPercent   = 400
 	steadyPercent = 50 // after the first load
 	lookPeriod    = 10 * time.Millisecond

@@ -113,6 +113,7 @@ func (n *Node) close() {
 
 // edited passes an edit by another program on.
 func (n *Node) edited(e plane.Edit) {
+	n.loop.Edited()
 	n.repairs.add(e)
 	if n.opt.Edited != nil && !e.Possible {
 		n.opt.Edited(e)

@@ -14,14 +14,15 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Plane writes routes to one kernel mechanism. Only one goroutine may use it, except for
-// Watch.
+// Plane writes routes to one kernel mechanism. Only one goroutine may use it at a time,
+// except for Watch.
 //
 // Reading (Refresh), computing (Plan) and writing (Plan.Apply) are separate. After an error
 // of Refresh or Apply the caller must call Refresh before the next Plan.
 type Plane interface {
-	// Refresh reads the kernel, and discards what the Plane knew about it. It must be
-	// called before the first Plan. The Plan after a Refresh compares everything.
+	// Refresh reads the kernel, and discards what the Plane knew about it. It writes
+	// nothing. It must be called before the first Plan, and at start is called long before
+	// it. The Plan after a Refresh compares everything.
 	Refresh(ctx context.Context) error
 
 	// Plan computes what to write so that the kernel holds change.Table. It does no I/O
@@ -39,6 +40,10 @@ type Plane interface {
 	// runs, and returns a few words for each kind that it deleted. It needs no Refresh.
 	Remove(ctx context.Context) (removed []string, err error)
 }
+
+// Discarder is a Plane that can discard what Refresh read, which frees memory. The caller
+// must call Refresh before the next Plan.
+type Discarder interface{ Discard() }
 
 // Plan is a change of the kernel that is not written yet.
 type Plan interface {

@@ -67,6 +67,9 @@ type Loop struct {
 	settled time.Time // of the last call of Store.Settle
 	known   bool      // the last write succeeded, so the plane need not read the kernel
 
+	early  *earlyRead    // not used yet; nil: used or dropped
+	edited chan struct{} // has an item after an edit by another program
+
 	writes  uint64
 	started bool  // a write of everything has succeeded
 	failure error // of the last write
@@ -93,13 +96,18 @@ const settleWithin = 5 * time.Second
 func New(opt Options) *Loop {
 	return &Loop{
 		opt: opt, compare: Start, compareSince: time.Now(), pending: NewPending(), queue: plane.NewQueue(opt.Load),
-		starting: map[cluster.Name]bool{}, requests: make(chan func()),
+		starting: map[cluster.Name]bool{}, requests: make(chan func()), edited: make(chan struct{}, 1),
 	}
 }
 
 // Run runs until the context ends. It writes nothing before the store is complete, that
-// is, before every feed has delivered everything once.
+// is, before every feed has delivered everything once. Meanwhile it reads the kernel.
 func (l *Loop) Run(ctx context.Context) error {
+	l.readEarly(ctx)
+	defer l.dropEarlyRead()
+	if !l.ready(ctx) {
+		return nil
+	}
 	for wait := firstRetry; ; {
 		if !l.idle(ctx) {
 			return nil
@@ -128,12 +136,6 @@ func (l *Loop) Run(ctx context.Context) error {
 // idle waits until there is something to write; false: the context ended.
 func (l *Loop) idle(ctx context.Context) bool {
 	for ctx.Err() == nil {
-		select {
-		case <-l.opt.Store.Ready():
-		default:
-			l.wait(ctx, nil, l.opt.Store.Ready())
-			continue
-		}
 		if l.compare != Change || !l.queue.Empty() {
 			return l.sleep(ctx, 0)
 		}
@@ -216,6 +218,7 @@ func (l *Loop) compareFor(why Cause) {
 // waiting for the next attempt after a failure. It does not wait for the comparison.
 func (l *Loop) Compare(ctx context.Context, why Cause) error {
 	return l.request(ctx, func() {
+		l.dropEarlyRead()
 		l.compareFor(why)
 		l.urgent = true
 	})

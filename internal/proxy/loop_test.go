@@ -16,7 +16,7 @@ func TestNoWriteBeforeTheStoreIsComplete(t *testing.T) {
 		w := start(t, nil)
 		w.setService("a", 1)
 		w.advance(time.Hour)
-		w.wantOps("")
+		w.wantOps("refresh\ndiscard")
 		w.setService("b", 1)
 		w.listed()
 		w.wantOps("refresh\napply +a +b")
@@ -229,11 +229,10 @@ func TestAFailureIsLoggedOnce(t *testing.T) {
 
 func TestReadErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := start(t, nil)
-		w.plane.refreshErr = errors.New("not permitted")
+		w := start(t, func(o *Options) { o.Plane.(*recorder).refreshErr = errors.New("not permitted") })
 		w.setService("a", 1)
 		w.listed()
-		w.wantOps("refresh")
+		w.wantOps("refresh\nrefresh")
 		w.advance(firstRetry)
 		w.wantOps("refresh")
 		w.plane.refreshErr = nil
@@ -259,7 +258,7 @@ func TestStopping(t *testing.T) {
 			w.listed()
 		}},
 		{"between retries", func(w *testLoop) {
-			w.plane.refreshErr = errors.New("not permitted")
+			w.plane.applyErrs = []error{errors.New("no memory")}
 			w.listed()
 		}},
 		{"while waiting for MinPeriod", func(w *testLoop) {

@@ -25,7 +25,7 @@ type recorder struct {
 
 	applyErrs   []error         // results of the next writes; nil: success
 	refreshErr  error           // result of Refresh
-	refreshTime time.Duration   // duration of Refresh
+	refreshTime time.Duration   // duration of Refresh; the first one begins with the loop
 	onApply     func()          // called during a write
 	hold        <-chan struct{} // blocks a write until it is closed, or the context ends
 
@@ -59,6 +59,13 @@ func (r *recorder) Refresh(ctx context.Context) error {
 	}
 	r.fresh, r.compareAll = true, true
 	return nil
+}
+
+// Discard implements plane.Discarder.
+func (r *recorder) Discard() {
+	r.fence.Load()
+	r.note("discard")
+	r.fresh, r.compareAll = false, false
 }
 
 func (r *recorder) Plan(c route.Change) plane.Plan {

@@ -20,7 +20,9 @@ const (
 func (l *Loop) read(ctx context.Context, s *Sync, change *route.Change) {
 	limit := l.yieldTime()
 	if time.Since(l.compareSince) >= limit {
-		s.Err = l.opt.Plane.Refresh(ctx)
+		if !l.useEarlyRead() {
+			s.Err = l.opt.Plane.Refresh(ctx)
+		}
 		return
 	}
 	if limit == auditYields && (!change.Empty() || !l.queue.Empty()) {

@@ -162,7 +162,7 @@ func TestNoComparisonBeforeTheStoreIsComplete(t *testing.T) {
 		w := start(t, nil)
 		w.setService("a", 1)
 		w.compare(Request)
-		w.wantOps("")
+		w.wantOps("refresh\ndiscard")
 		w.listed()
 		w.wantOps("refresh\napply +a")
 	})

@@ -15,6 +15,7 @@ type Compiler struct {
 	records cow.Set[*record] // by name
 	claims  *claims
 	builder builder
+	key     *record // for like
 
 	hostProblems []Problem // that Compile has returned
 
@@ -47,6 +48,16 @@ func NewCompiler(opt Options) *Compiler {
 	}
 }
 
+// like returns a record with the key of a Service, to search for it. It is valid until the
+// next call.
+func (c *Compiler) like(name cluster.Name) *record {
+	if c.key == nil {
+		c.key = recordOf(name)
+	}
+	c.key.service.Name = name
+	return c.key
+}
+
 // Table returns the table as of the last Compile, which the next Compile changes in place.
 func (c *Compiler) Table() *Table { return c.table }
 
@@ -65,15 +76,19 @@ func (c *Compiler) Compile(change cluster.Change) (Change, []Problem) {
 	}
 	affected := make([]cluster.Name, 0, len(change.Services))
 	for _, st := range change.Services {
-		affected = append(affected, c.accept(st)...)
+		affected = c.accept(affected, st)
 	}
 	affected = c.appendAffected(affected, before)
 	slices.SortFunc(affected, cluster.Name.Compare)
-	for _, name := range slices.Compact(affected) {
-		touch, added := c.compile(name)
-		problems = append(problems, added...)
-		if touch.Old != touch.New {
-			out.Touched = append(out.Touched, touch)
+	affected = slices.Compact(affected)
+	out.Touched = make([]Touch, 0, len(affected))
+	for names := range slices.Chunk(affected, block) {
+		for _, made := range c.compile(names) {
+			touch, added := c.take(made)
+			problems = append(problems, added...)
+			if touch.Old != touch.New {
+				out.Touched = append(out.Touched, touch)
+			}
 		}
 	}
 	return out, problems
@@ -113,11 +128,11 @@ func (c *Compiler) setFacts(facts *cluster.Facts) (old *Host, added []Problem) {
 	return &before, added
 }
 
-// accept sets the state of a Service. It returns the names of the Services whose routes
-// it affects.
-func (c *Compiler) accept(st cluster.State) []cluster.Name {
+// accept sets the state of a Service. It adds the names of the Services whose routes it
+// affects.
+func (c *Compiler) accept(affected []cluster.Name, st cluster.State) []cluster.Name {
 	var before record
-	known := c.records.Get(recordOf(st.Name))
+	known := c.records.Get(c.like(st.Name))
 	if known != nil {
 		before = *known
 	}
@@ -125,56 +140,50 @@ func (c *Compiler) accept(st cluster.State) []cluster.Name {
 	switch {
 	case now.service != nil:
 		if before.service == now.service && slices.Equal(before.slices, now.slices) {
-			return nil
+			return affected
 		}
 		c.records.Put(&record{now, before.made, before.reported})
 	case known != nil:
 		c.records.Delete(known)
 	default:
-		return nil
+		return affected
 	}
-	affected := []cluster.Name{st.Name}
+	affected = append(affected, st.Name)
 	if before.service != now.service {
 		affected = append(affected, c.claims.replace(before.service, now.service)...)
 	}
 	return affected
 }
 
-// compile computes the route of one Service again. The table keeps an equal one.
-func (c *Compiler) compile(name cluster.Name) (Touch, []Problem) {
-	old := c.table.Services[name]
-	touch := Touch{Name: name, Old: old}
-	r := c.records.Get(recordOf(name))
-	if r == nil {
-		delete(c.table.Services, name)
+// take puts a compiled Service into the table, which keeps an equal one.
+func (c *Compiler) take(m compiled) (Touch, []Problem) {
+	old := c.table.Services[m.name]
+	touch := Touch{Name: m.name, Old: old}
+	if m.record == nil {
+		delete(c.table.Services, m.name)
 		return touch, nil
 	}
 	c.compiled++
-	made, problems := c.builder.service(r.state, c.claims)
-	if excess := c.excess(made); excess != nil {
-		made = &Service{Name: name, Ignored: excess.Reason + ": " + excess.Value}
-		problems = []Problem{*excess}
+	now, added := c.reportedOf(m)
+	if old != nil && old.equal(m.made) {
+		m.made = old
 	}
-	now, added := c.reportedOf(r, problems)
-	if old != nil && old.equal(made) {
-		made = old
-	}
-	touch.New = made
-	c.table.Services[name] = made
-	c.records.Put(&record{r.state, made, now})
+	touch.New = m.made
+	c.table.Services[m.name] = m.made
+	c.records.Put(&record{m.record.state, m.made, now})
 	return touch, added
 }
 
-// reportedOf returns the problems of the Service compiled last, and those that are new.
-// That a lost claim has another owner than before is not new: otherwise a tenant could
-// cause very many reports by changing the owner.
-func (c *Compiler) reportedOf(r *record, others []Problem) (now *reported, added []Problem) {
-	before, lost := r.reported, c.builder.lost
-	if len(lost) == 0 && len(others) == 0 {
+// reportedOf returns the problems of a Service, and those that are new. That a lost claim
+// has another owner than before is not new: otherwise a tenant could cause very many
+// reports by changing the owner.
+func (c *Compiler) reportedOf(m compiled) (now *reported, added []Problem) {
+	before, svc, others := m.record.reported, m.record.service, m.problems
+	if len(m.lost) == 0 && len(others) == 0 {
 		return nil, nil
 	}
-	now = &reported{svc: r.service, lost: losses(lost), conflicts: digest(lost, c.claims), others: others}
-	added = render(digest(before.added(lost), c.claims), r.service)
+	now = &reported{svc: svc, lost: losses(m.lost), conflicts: digest(m.lost, c.claims), others: others}
+	added = render(digest(before.added(m.lost), c.claims), svc)
 	if before != nil {
 		others = without(others, before.others)
 	}
@@ -183,19 +192,6 @@ func (c *Compiler) reportedOf(r *record, others []Problem) (now *reported, added
 
 // tooLarge is the field of problems about the size of a Service.
 const tooLarge = "spec"
-
-// excess returns the problem of a Service that is too large for the data plane; nil
-// otherwise.
-func (c *Compiler) excess(svc *Service) *Problem {
-	if c.opt.Excess == nil {
-		return nil
-	}
-	size, limit := c.opt.Excess(svc)
-	if limit == "" {
-		return nil
-	}
-	return &Problem{Object: "Service " + svc.Name.String(), Field: tooLarge, Value: size, Reason: "too large, not programmed: " + limit}
-}
 
 // without returns the problems that repeat none of the known ones.
 func without(problems, known []Problem) []Problem {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -16,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/sluice-proxy/sluice/test/harness"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
@@ -126,6 +128,17 @@ func (c *Cluster) prepare() error {
 
 // EtcdURL returns the URL of etcd, which needs no credentials.
 func (c *Cluster) EtcdURL() string { return c.env.ControlPlane.Etcd.URL.String() }
+
+// ServerPID returns the process of the API server. A restart changes it.
+func (c *Cluster) ServerPID() (int, error) {
+	for _, pid := range harness.Children(os.Getpid()) {
+		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)) // empty if the process has ended
+		if strings.Contains(string(line), "kube-apiserver\x00") && strings.Contains(string(line), c.path("certs")) {
+			return pid, nil
+		}
+	}
+	return 0, errors.New("no API server is running")
+}
 
 func (c *Cluster) path(name string) string { return filepath.Join(c.dir, name) }
 

@@ -9,6 +9,7 @@ import (
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 )
 
@@ -37,6 +38,15 @@ func (c *Cluster) grant() error {
 	}
 	_, err := c.Client.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{})
 	return err
+}
+
+// UserConfig returns the configuration of a client with the rights of Sluice.
+func (c *Cluster) UserConfig() (*rest.Config, error) {
+	u, err := c.env.AddUser(envtest.User{Name: user}, nil)
+	if err != nil {
+		return nil, err
+	}
+	return u.Config(), nil
 }
 
 // Kubeconfig writes a kubeconfig for Sluice and returns its path. If server is not "", it

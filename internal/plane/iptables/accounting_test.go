@@ -115,15 +115,31 @@ type failingAccounting struct{ err error }
 
 func (r *failingAccounting) Ensure(context.Context, ...string) error { return r.err }
 
-func TestRefreshFailsWithoutAccountingObjects(t *testing.T) {
+// The objects are created when a comparison is applied, and by nothing else. Without them
+// nothing is written, and the next comparison tries again.
+func TestAComparisonCreatesAccountingObjects(t *testing.T) {
 	objects := &failingAccounting{errors.New("no memory")}
 	p := New(newFake(), Options{Families: planetest.Families(), Mark: testMark, Accounting: objects})
-	if err := p.Refresh(t.Context()); !errors.Is(err, objects.err) {
+	change := atLoopback()
+	compare := func() (steps int, err error) {
+		t.Helper()
+		if err := p.Refresh(t.Context()); err != nil {
+			t.Fatalf("a read fails: %v", err)
+		}
+		plan := p.Plan(change)
+		return plan.Steps(), plan.Apply(t.Context())
+	}
+	before, err := compare()
+	if !errors.Is(err, objects.err) {
 		t.Errorf("got %v", err)
 	}
 	objects.err = nil
-	if err := p.Refresh(t.Context()); err != nil {
-		t.Error(err)
+	if steps, err := compare(); err != nil || steps != before {
+		t.Errorf("%d steps (%v) after a failure, want all %d", steps, err, before)
+	}
+	objects.err = errors.New("accounting was used")
+	if err := p.Plan(route.Change{Table: change.Table}).Apply(t.Context()); err != nil {
+		t.Errorf("a change that is no comparison: %v", err)
 	}
 }
 

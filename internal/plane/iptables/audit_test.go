@@ -32,7 +32,7 @@ func newAudit(fake *fakeKernel) *audit { return &audit{fake: fake, walker: newWa
 
 func (a *audit) read() tables {
 	p := newPlane(a.fake)
-	if err := p.read(context.Background()); err != nil {
+	if err := p.Refresh(context.Background()); err != nil {
 		panic(err) // the fake does not fail here
 	}
 	return p.state

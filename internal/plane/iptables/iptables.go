@@ -66,8 +66,9 @@ type Options struct {
 	KeepInvalid bool
 
 	// Accounting, if not nil, makes the rule that drops invalid packets count them, and
-	// adds a rule to each NodePort that counts connections to 127.0.0.0/8. Refresh creates
-	// missing objects, as the kernel refuses such rules without them.
+	// adds a rule to each NodePort that counts connections to 127.0.0.0/8. A comparison
+	// creates missing objects when it is applied, as the kernel refuses such rules without
+	// them.
 	Accounting Accounting
 
 	Observer Observer // may be nil
@@ -98,18 +99,8 @@ func New(kernel Kernel, opt Options) *Plane {
 // edited reports whether Watch has reported an edit of our rules since the last Refresh.
 func (p *Plane) edited() bool { return p.edits.Load() != p.editsRead }
 
-// Refresh reads the tables of all families. It creates missing objects of Accounting, as
-// another program may delete them with the rules.
+// Refresh reads the tables of all families.
 func (p *Plane) Refresh(ctx context.Context) error {
-	if p.opt.Accounting != nil {
-		if err := p.opt.Accounting.Ensure(ctx, InvalidDropped, LoopbackNodePorts); err != nil {
-			return fmt.Errorf("add objects of nfacct: %w", err)
-		}
-	}
-	return p.read(ctx)
-}
-
-func (p *Plane) read(ctx context.Context) error {
 	p.editsRead = p.edits.Load()
 	all := map[route.Family]state{}
 	for _, f := range p.families {
@@ -126,6 +117,9 @@ func (p *Plane) read(ctx context.Context) error {
 	return nil
 }
 
+// Discard implements plane.Discarder.
+func (p *Plane) Discard() { p.state = nil }
+
 // Watch reports changes by other programs to our chains, and to rules that jump to them.
 func (p *Plane) Watch(ctx context.Context, subscribed func(), report func(plane.Edit)) error {
 	ours := func(chain string) bool { return chain == localnet || kubechain.Proxy(chain) }
@@ -140,7 +134,7 @@ func (p *Plane) Watch(ctx context.Context, subscribed func(), report func(plane.
 // Remove removes all chains with kube-proxy's names, except those that rules of other
 // programs need, and returns what it removed from each table.
 func (p *Plane) Remove(ctx context.Context) ([]string, error) {
-	if err := p.read(ctx); err != nil {
+	if err := p.Refresh(ctx); err != nil {
 		return nil, err
 	}
 	var plans ledger.Plans

@@ -69,20 +69,20 @@ func open(ctx context.Context, s plane.Setup) (*plane.Opened, error) {
 	count := newMetrics(s.Families)
 	o := options(s)
 	o.KeepInvalid = o.KeepInvalid || liberal(sysctl.New(sysctl.Options{NetNS: s.NetNS}))
-	writer, reader := o, o
-	writer.Observer = count
 	own := plane.Part{Metrics: count.collectors()}
 	if objects := accounting(ctx, s, tools); objects != nil {
-		writer.Accounting, reader.Accounting = objects, readOnly{}
+		o.Accounting = objects
 		own.Metrics = append(own.Metrics, packetCounts(objects)...)
 	}
+	writer := o
+	writer.Observer = count
 	return &plane.Opened{
 		Plane: New(tools, writer), Load: Load(tools.Room()), Parts: append(parts, own),
 		WatchTrouble:   tools.WatchTrouble,
 		KubeProxyRules: []string{fmt.Sprintf("iptables-%s", tools.Variant())},
 		How:            fmt.Sprintf("by iptables-%s, as %s", tools.Variant(), tools.Reason()),
 		Reader: func(context.Context) (plane.Plane, func(), error) { // several goroutines may use the tools
-			return New(tools, reader), func() {}, nil
+			return New(tools, o), func() {}, nil
 		},
 	}, nil
 }

@@ -90,12 +90,6 @@ func countable(ctx context.Context, ips []route.Family, tools *iptables.Tools) e
 	return nil
 }
 
-// readOnly is the Accounting of a plane that only reads: it creates no objects.
-type readOnly struct{}
-
-// Ensure implements Accounting.
-func (readOnly) Ensure(context.Context, ...string) error { return nil }
-
 // packetCounts are the metrics of the packets that rules count.
 func packetCounts(objects *nfacct.Objects) []prometheus.Collector {
 	count := func(object, metric, help string) prometheus.Collector {

@@ -150,7 +150,7 @@ func (s *subject) End(m *planetest.Model) error {
 func (s *subject) state(table *route.Table) (string, error) {
 	var all strings.Builder
 	p := newPlane(s.kernel)
-	if err := p.read(context.Background()); err != nil {
+	if err := p.Refresh(context.Background()); err != nil {
 		return "", err
 	}
 	for _, f := range p.families {
@@ -206,7 +206,7 @@ func isGuard(guards []key, chain, rule string) bool {
 func (s *subject) others() (string, error) {
 	var all strings.Builder
 	p := newPlane(s.kernel)
-	if err := p.read(context.Background()); err != nil {
+	if err := p.Refresh(context.Background()); err != nil {
 		return "", err
 	}
 	for _, f := range p.families {

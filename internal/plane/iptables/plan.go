@@ -1,9 +1,9 @@
 package iptables
 
 import (
-	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -19,6 +19,7 @@ import (
 type Plan struct {
 	ledger.Plans
 	plane   *Plane
+	full    bool                            // it compares everything
 	partial map[cluster.Name]*route.Service // the ports that a comparison writes of the Services that it divides
 	refused plane.Refused
 }
@@ -42,9 +43,9 @@ func (p *Plane) Plan(change route.Change) plane.Plan {
 			found[f.ip] = newListing(p.state[f.ip], f.behind)
 		}
 	}
-	plan := &Plan{plane: p, partial: p.partial(change, found)}
+	plan := &Plan{plane: p, full: p.state != nil, partial: p.partial(change, found)}
 	for _, f := range p.families {
-		d := &familyPlan{family: *f, opt: p.opt, full: p.state != nil, change: change, host: &change.Table.Host, partial: plan.partial}
+		d := &familyPlan{family: *f, opt: p.opt, full: plan.full, change: change, host: &change.Table.Host, partial: plan.partial}
 		if d.full {
 			d.compare(found[f.ip])
 		} else {
@@ -59,12 +60,28 @@ func (p *Plane) Plan(change route.Change) plane.Plan {
 
 // Apply writes the plan. It implements plane.Plan.
 func (p *Plan) Apply(ctx context.Context) error {
+	if err := p.ensureObjects(ctx); err != nil {
+		return err
+	}
 	err := p.Plans.Apply(ctx)
 	refused, is := errors.AsType[plane.Refused](err)
 	if err == nil || is {
 		p.refused, p.plane.state = refused, nil
 	}
 	return err
+}
+
+// ensureObjects creates missing objects of Accounting, as another program may have deleted
+// them with the rules.
+func (p *Plan) ensureObjects(ctx context.Context) error {
+	accounting := p.plane.opt.Accounting
+	if accounting == nil || !p.full {
+		return nil
+	}
+	if err := accounting.Ensure(ctx, InvalidDropped, LoopbackNodePorts); err != nil {
+		return fmt.Errorf("add objects of nfacct: %w", err)
+	}
+	return nil
 }
 
 // Left implements plane.Partial.
@@ -110,7 +127,7 @@ func (d *familyPlan) touched() {
 		done[t.Name] = true
 	}
 	if d.change.OldHost != nil {
-		for _, name := range inNameOrder(d.change.Table) {
+		for _, name := range d.change.Table.Order() {
 			if svc := d.change.Table.Services[name]; !done[name] {
 				d.service(name, d.render(svc, before), d.render(svc, d.host))
 			}
@@ -123,7 +140,7 @@ func (d *familyPlan) touched() {
 // adoption at start, take-over from kube-proxy, and repair.
 func (d *familyPlan) compare(found *listing) {
 	d.written = written{behind: found.behind}
-	names := inNameOrder(d.change.Table)
+	names := d.change.Table.Order()
 	for _, name := range names {
 		d.endpoints += d.endpointsOf(d.inKernel(name))
 	}
@@ -134,6 +151,7 @@ func (d *familyPlan) compare(found *listing) {
 		}
 	}
 	d.Plan = d.ledger.Compare(d.restorer, found)
+	d.Expect(len(names))
 	d.hostChange(nil)
 	for _, name := range names {
 		d.service(name, nil, d.render(d.inKernel(name), d.host))
@@ -166,20 +184,6 @@ func (d *familyPlan) countRules(old, now []entry) {
 	for _, e := range now {
 		d.rules[e.Key.table] += count(e.Key, e.Value)
 	}
-}
-
-// inNameOrder returns the names of the Services, sorted, but that of the API server first.
-func inNameOrder(t *route.Table) []cluster.Name {
-	names := slices.AppendSeq(make([]cluster.Name, 0, len(t.Services)), maps.Keys(t.Services))
-	slices.SortFunc(names, func(a, b cluster.Name) int { return cmp.Or(cmp.Compare(rank(a), rank(b)), a.Compare(b)) })
-	return names
-}
-
-func rank(n cluster.Name) int {
-	if n == (cluster.Name{Namespace: "default", Name: "kubernetes"}) {
-		return 0
-	}
-	return 1
 }
 
 // maxDeletions is the number of rules of a shared chain up to which each is deleted by its
@@ -215,7 +219,7 @@ func (d *familyPlan) rewrite() {
 // of refused Services, as they may jump to chains that do not exist.
 func (d *familyPlan) whole(chain key, refused plane.Refused) string {
 	var b strings.Builder
-	names := inNameOrder(d.change.Table)
+	names := d.change.Table.Order()
 	for name := range d.change.Underway { // some may be deleted from the table
 		if d.change.Table.Services[name] == nil {
 			names = append(names, name)

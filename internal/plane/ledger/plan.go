@@ -17,6 +17,7 @@ type Plan[K, V comparable] struct {
 	found    Listing[K, V] // nil: this plan compares nothing
 	first    group[K, V]   // what Services need
 	services []group[K, V]
+	expected int // how many services there may be
 	late     *Rewrite[K, V]
 	last     group[K, V]  // what no Service needs
 	uses     map[K]use[V] // of a plan of changes
@@ -46,14 +47,21 @@ func (p *Plan[K, V]) Host(old, now []Entry[K, V]) {
 	p.hosts = len(p.first.steps)
 }
 
+// Expect announces how many Services there are, so that memory is allocated once.
+func (p *Plan[K, V]) Expect(services int) { p.expected = services }
+
 // Service adds the difference between two states of a Service. A comparison
 // ignores old.
 func (p *Plan[K, V]) Service(name cluster.Name, old, now []Entry[K, V]) {
 	g := group[K, V]{service: name}
 	p.difference(old, now, &g, &g)
-	if len(g.steps) > 0 {
-		p.services = append(p.services, g)
+	if len(g.steps) == 0 {
+		return
 	}
+	if p.services == nil {
+		p.services = make([]group[K, V], 0, p.expected)
+	}
+	p.services = append(p.services, g)
 }
 
 // Depend adds the change of shared entries that are in use and depend on the host. The

@@ -1,8 +1,6 @@
 package nftables
 
 import (
-	"cmp"
-	"maps"
 	"slices"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
@@ -49,9 +47,7 @@ func (p *Plane) Plan(change route.Change) plane.Plan {
 func (p *Plan) everything(t *route.Table) {
 	p.render = newRenderer(&p.plane.layout, p.plane.families, t.Host, p.plane.opt.Mark)
 	host := p.render.host()
-	names := slices.SortedFunc(maps.Keys(t.Services), func(a, b cluster.Name) int {
-		return cmp.Or(cmp.Compare(rank(a), rank(b)), a.Compare(b))
-	})
+	names := t.Order()
 	if foreignHooks(p.render, p.plane.seen) { // a chain of ours may have the name of one
 		for _, name := range names {
 			p.render.service(nil, t.Services[name], func(*route.Port) record { return record{} })
@@ -60,6 +56,7 @@ func (p *Plan) everything(t *route.Table) {
 	listing := newListing(p.render, p.plane.seen)
 	p.Plan = p.plane.ledger.Compare(p.writer(), listing)
 	p.Users(func(k key) []cluster.Name { return p.render.users(t, names, k) })
+	p.Expect(len(names))
 	p.Host(nil, host)
 	newest := p.plane.history.newest
 	if found := listing.newestID(); newest == 0 && found > 0 {
@@ -85,14 +82,6 @@ func (p *Plan) everything(t *route.Table) {
 // writer returns a writer of what the plan renders.
 func (p *Plan) writer() *writer {
 	return &writer{kernel: p.plane.kernel, families: len(p.plane.families), render: p.render, tx: &nft.Tx{}}
-}
-
-// rank sorts the API server's own Service first.
-func rank(n cluster.Name) int {
-	if n == (cluster.Name{Namespace: "default", Name: "kubernetes"}) {
-		return 0
-	}
-	return 1
 }
 
 // touched plans a change of some Services, and perhaps of the host.

@@ -3,8 +3,10 @@ package kube
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -38,7 +40,7 @@ type apiServer struct {
 	t    *testing.T
 	http *httptest.Server
 
-	streams bool // supports lists as a stream (WatchList)
+	protobuf bool // sends lists in protobuf, not in JSON
 
 	mu       sync.Mutex
 	version  int
@@ -86,10 +88,7 @@ func clientOf(t testing.TB, url string) *Client {
 func countedClientOf(t testing.TB, url string) (*Client, *requestCount) {
 	t.Helper()
 	r := &requestCount{}
-	config := &rest.Config{
-		Host: url, QPS: 1000, Burst: 1000,
-		ContentConfig: rest.ContentConfig{ContentType: "application/json"},
-	}
+	config := &rest.Config{Host: url, QPS: 1000, Burst: 1000}
 	config.Wrap(r.count)
 	c, err := NewClient(config)
 	if err != nil {
@@ -243,8 +242,6 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case query.Get("sendInitialEvents") == "":
 		from, _ := strconv.Atoi(query.Get("resourceVersion"))
 		s.watch(w, r, from)
-	case s.streams:
-		s.watch(w, r, s.stream(w, r.URL.Path))
 	default:
 		fail(w, http.StatusUnprocessableEntity) // like servers without WatchList
 	}
@@ -266,24 +263,16 @@ func fail(w http.ResponseWriter, status int) {
 func (s *apiServer) list(w http.ResponseWriter, path string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.protobuf {
+		_, _ = w.Write(protobufList(s.t, path, s.version, slices.Collect(maps.Values(s.objects[path]))...))
+		return
+	}
 	var items []string
 	for _, obj := range s.objects[path] {
 		items = append(items, string(encode(path, obj)))
 	}
 	fmt.Fprintf(w, `{"apiVersion":%q,"kind":"%sList","metadata":{"resourceVersion":"%d"},"items":[%s]}`,
 		kinds[path].APIVersion, kinds[path].Kind, s.version, strings.Join(items, ","))
-}
-
-// stream sends all objects as events, and the bookmark at the end.
-func (s *apiServer) stream(w http.ResponseWriter, path string) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, obj := range s.objects[path] {
-		fmt.Fprintf(w, `{"type":"ADDED","object":%s}`+"\n", encode(path, obj))
-	}
-	fmt.Fprintf(w, `{"type":"BOOKMARK","object":{"apiVersion":%q,"kind":%q,"metadata":{"resourceVersion":"%d","annotations":{%q:"true"}}}}`+"\n",
-		kinds[path].APIVersion, kinds[path].Kind, s.version, metav1.InitialEventsAnnotationKey)
-	return s.version
 }
 
 func (s *apiServer) watch(w http.ResponseWriter, r *http.Request, from int) {

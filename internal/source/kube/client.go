@@ -26,10 +26,10 @@ import (
 type Client struct {
 	server string // its URL; empty: unknown
 
-	services func(namespace string) lister[*corev1.ServiceList]
-	slices   lister[*discoveryv1.EndpointSliceList]
-	nodes    lister[*corev1.NodeList]
-	cidrs    lister[*networkingv1.ServiceCIDRList]
+	services func(namespace string) lister
+	slices   lister
+	nodes    lister
+	cidrs    lister
 	events   func(namespace string) eventAPI
 }
 
@@ -55,31 +55,27 @@ func NewClient(config *rest.Config) (*Client, error) {
 	}
 	core, discovery, networking, events := rests[0], rests[1], rests[2], rests[3]
 	params := runtime.NewParameterCodec(groups.scheme)
+	of := func(k kind, client *rest.RESTClient, namespace string) lister {
+		return &resource{k, client, params, groups.codecs.UniversalDeserializer(), namespace}
+	}
 	return &Client{
-		server: base(core.Get().URL().String()),
-		services: func(namespace string) lister[*corev1.ServiceList] {
-			return gentype.NewClientWithList("services", core, params, namespace,
-				empty[corev1.Service], empty[corev1.ServiceList], gentype.PrefersProtobuf[*corev1.Service]())
-		},
-		slices: gentype.NewClientWithList("endpointslices", discovery, params, metav1.NamespaceAll,
-			empty[discoveryv1.EndpointSlice], empty[discoveryv1.EndpointSliceList], gentype.PrefersProtobuf[*discoveryv1.EndpointSlice]()),
-		nodes: gentype.NewClientWithList("nodes", core, params, "",
-			empty[corev1.Node], empty[corev1.NodeList], gentype.PrefersProtobuf[*corev1.Node]()),
-		cidrs: gentype.NewClientWithList("servicecidrs", networking, params, "",
-			empty[networkingv1.ServiceCIDR], empty[networkingv1.ServiceCIDRList], gentype.PrefersProtobuf[*networkingv1.ServiceCIDR]()),
+		server:   base(core.Get().URL().String()),
+		services: func(namespace string) lister { return of(serviceKind(), core, namespace) },
+		slices:   of(sliceKind(), discovery, metav1.NamespaceAll),
+		nodes:    of(kind{name: kindNodes, objects: newObjects(func() protobufObject { return &corev1.Node{} })}, core, ""),
+		cidrs:    of(kind{name: kindServiceCIDRs, objects: newObjects(func() protobufObject { return &networkingv1.ServiceCIDR{} })}, networking, ""),
 		events: func(namespace string) eventAPI {
-			return gentype.NewClient("events", events, params, namespace, empty[eventsv1.Event], gentype.PrefersProtobuf[*eventsv1.Event]())
+			return gentype.NewClient("events", events, params, namespace, func() *eventsv1.Event { return &eventsv1.Event{} }, gentype.PrefersProtobuf[*eventsv1.Event]())
 		},
 	}, nil
 }
-
-func empty[T any]() *T { return new(T) }
 
 // groups makes clients of groups of the API that share connections and pace.
 type groups struct {
 	config rest.Config
 	http   *http.Client
 	scheme *runtime.Scheme
+	codecs serializer.CodecFactory
 }
 
 func newGroups(config *rest.Config) (*groups, error) {
@@ -98,8 +94,9 @@ func newGroups(config *rest.Config) (*groups, error) {
 	if c.RateLimiter == nil && c.QPS > 0 {
 		c.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(c.QPS, cmp.Or(c.Burst, rest.DefaultBurst))
 	}
-	codecs := serializer.NewCodecFactory(g.scheme)
-	c.NegotiatedSerializer = rest.CodecFactoryForGeneratedClient(g.scheme, codecs).WithoutConversion()
+	g.codecs = serializer.NewCodecFactory(g.scheme)
+	c.NegotiatedSerializer = rest.CodecFactoryForGeneratedClient(g.scheme, g.codecs).WithoutConversion()
+	c.DisableCompression = true // it would cost the API server most of the time of a list
 	var err error
 	g.http, err = rest.HTTPClientFor(c)
 	return g, err

@@ -13,13 +13,14 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/fake"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	core "k8s.io/client-go/testing"
 
 	"github.com/sluice-proxy/sluice/internal/event"
@@ -52,13 +53,25 @@ func record(t *testing.T, objects ...runtime.Object) *testRecorder {
 	})
 	r.Recorder = NewRecorder(RecorderOptions{
 		Client: &Client{
-			services: func(ns string) lister[*corev1.ServiceList] { return r.server.CoreV1().Services(ns) },
+			services: func(ns string) lister { return serviceLister{r.server.CoreV1().Services(ns)} },
 			events:   func(ns string) eventAPI { return r.server.EventsV1().Events(ns) },
 		},
 		NodeName: "n1",
 		Log:      slog.New(slog.NewTextHandler(r.log, nil)),
 	})
 	return r
+}
+
+// serviceLister lists Services of client-go's fake.
+type serviceLister struct{ typedcorev1.ServiceInterface }
+
+// List implements lister.
+func (l serviceLister) List(ctx context.Context, o metav1.ListOptions, take func(object) error) (metav1.ListMeta, error) {
+	list, err := l.ServiceInterface.List(ctx, o)
+	if err != nil {
+		return metav1.ListMeta{}, err
+	}
+	return list.ListMeta, meta.EachListItem(list, func(o runtime.Object) error { return take(o.(object)) })
 }
 
 // A problem that all nodes find is one Event, from the first node that writes it, after a

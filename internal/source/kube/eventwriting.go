@@ -130,19 +130,20 @@ func seriesPatch(s *eventsv1.EventSeries) []byte {
 // uid looks up the UID of a Service. It lists, because a proxy lacks the right to
 // get one. Empty: the Service does not exist or is not visible.
 func (w *eventWriting) uid(ctx context.Context, of corev1.ObjectReference) types.UID {
-	list, err := w.options.Client.services(of.Namespace).List(ctx, metav1.ListOptions{
+	var uid types.UID
+	_, err := w.options.Client.services(of.Namespace).List(ctx, metav1.ListOptions{
 		FieldSelector:   fields.OneTermEqualSelector(metav1.ObjectNameField, of.Name).String(),
 		ResourceVersion: "0", // from the server's cache
+	}, func(svc object) error {
+		if svc.GetName() == of.Name {
+			uid = svc.GetUID()
+		}
+		return nil
 	})
 	if err != nil {
 		return ""
 	}
-	for i := range list.Items {
-		if list.Items[i].Name == of.Name {
-			return list.Items[i].UID
-		}
-	}
-	return ""
+	return uid
 }
 
 // logRefusal logs once that the server refuses Events, until it takes one. It logs

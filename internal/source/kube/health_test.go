@@ -21,7 +21,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -93,7 +92,7 @@ func (p *port) close() {
 const someRequests = 5
 
 func TestOutageIsReportedOnce(t *testing.T) {
-	testListedAndStreamed(t, testOutage)
+	testEncodings(t, testOutage)
 }
 
 func testOutage(t *testing.T, api *apiServer) {
@@ -301,7 +300,7 @@ func TestStopIsQuick(t *testing.T) {
 // well, which ends as soon as there is a server.
 func TestClosedConnectionsAreAnOutage(t *testing.T) {
 	empty := listerOf{watch: watch.NewEmptyWatch()}
-	api := observed[*corev1.ServiceList]{&empty, kindServices, newServerHealth(slog.New(slog.DiscardHandler))}
+	api := observed{&empty, kindServices, newServerHealth(slog.New(slog.DiscardHandler))}
 	api.to.begin(kindServices).succeeded()
 	synctest.Test(t, func(t *testing.T) {
 		time.AfterFunc(time.Hour, func() { empty.set(watch.NewFake()) })
@@ -333,8 +332,8 @@ func (l *listerOf) set(w watch.Interface) {
 	l.watch = w
 }
 
-func (*listerOf) List(context.Context, metav1.ListOptions) (*corev1.ServiceList, error) {
-	return &corev1.ServiceList{}, nil
+func (*listerOf) List(context.Context, metav1.ListOptions, func(object) error) (metav1.ListMeta, error) {
+	return metav1.ListMeta{}, nil
 }
 
 func (l *listerOf) Watch(context.Context, metav1.ListOptions) (watch.Interface, error) {

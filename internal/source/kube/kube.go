@@ -60,7 +60,8 @@ const (
 type feed struct {
 	name   string
 	object any // of the kind
-	from   cache.ListerWatcher
+	from   lister
+	choose func(*metav1.ListOptions) // selects objects on the server
 	to     *sink
 	pause  wait.Backoff // after a failure
 }
@@ -91,14 +92,15 @@ func (s *Source) Run(ctx context.Context) error {
 	ctx = klog.NewContext(ctx, logr.FromSlogHandler(demoted{s.options.Log.Handler()}))
 	var running sync.WaitGroup
 	for _, f := range s.feeds {
-		running.Go(func() { f.run(ctx) })
+		running.Go(func() { f.run(ctx, s.health) })
 	}
 	running.Wait()
 	return nil
 }
 
-func (f feed) run(ctx context.Context) {
-	cache.NewReflectorWithOptions(f.from, f.object, f.to, cache.ReflectorOptions{
+func (f feed) run(ctx context.Context, health *serverHealth) {
+	from := newListing(observed{f.from, f.name, health}, f.choose, f.to)
+	cache.NewReflectorWithOptions(from, f.object, f.to, cache.ReflectorOptions{
 		Name:    f.name,
 		Backoff: &f.pause,
 		Clock:   stoppable(ctx),
@@ -113,7 +115,6 @@ func pause(longest time.Duration) wait.Backoff {
 // services are the Services meant for this proxy. The server leaves out those
 // of other proxies and headless ones; conversion does so too.
 func (s *Source) services() feed {
-	api := observed[*corev1.ServiceList]{s.options.Client.services(metav1.NamespaceAll), kindServices, s.health}
 	choose := func(o *metav1.ListOptions) {
 		o.LabelSelector = "!" + convert.LabelProxyName
 		o.FieldSelector = fields.OneTermNotEqualSelector("spec.clusterIP", corev1.ClusterIPNone).String()
@@ -122,41 +123,46 @@ func (s *Source) services() feed {
 		name:   kindServices,
 		pause:  pause(30 * time.Second),
 		object: &corev1.Service{},
-		from:   listWatch(api, choose),
+		from:   s.options.Client.services(metav1.NamespaceAll),
+		choose: choose,
 		to: &sink{
-			convert: func(obj any) (any, []route.Problem) { return s.convert.Service(obj.(*corev1.Service)) },
-			put:     func(it *item) { s.store.SetService(it.value.(*cluster.Service)) },
-			drop:    s.store.DeleteService,
-			names:   s.store.ServiceNames,
-			report:  s.reporter("Service"),
-			done:    s.store.Feed(),
+			put: func(obj object) []route.Problem {
+				svc, problems := s.convert.Service(obj.(*corev1.Service))
+				s.store.SetService(svc)
+				return problems
+			},
+			drop:   s.store.DeleteService,
+			names:  s.store.ServiceNames,
+			report: s.reporter("Service"),
+			done:   s.store.Feed(),
 		},
 	}
 }
 
 // slices are the EndpointSlices of Services that have a ClusterIP.
 func (s *Source) slices() feed {
-	api := observed[*discoveryv1.EndpointSliceList]{s.options.Client.slices, kindSlices, s.health}
 	choose := func(o *metav1.ListOptions) { o.LabelSelector = "!" + convert.LabelHeadless }
-	put := func(it *item) {
-		if sl := it.value.(*cluster.Slice); sl != nil {
+	put := func(obj object) []route.Problem {
+		sl, problems := s.convert.Slice(obj.(*discoveryv1.EndpointSlice))
+		if sl != nil {
 			s.store.SetSlice(sl)
 		} else {
-			s.store.DeleteSlice(it.name)
+			s.store.DeleteSlice(nameOf(obj))
 		}
+		return problems
 	}
 	return feed{
 		name:   kindSlices,
 		pause:  pause(30 * time.Second),
 		object: &discoveryv1.EndpointSlice{},
-		from:   listWatch(api, choose),
+		from:   s.options.Client.slices,
+		choose: choose,
 		to: &sink{
-			convert: func(obj any) (any, []route.Problem) { return s.convert.Slice(obj.(*discoveryv1.EndpointSlice)) },
-			put:     put,
-			drop:    s.store.DeleteSlice,
-			names:   s.store.SliceNames,
-			report:  s.reporter("EndpointSlice"),
-			done:    s.store.Feed(),
+			put:    put,
+			drop:   s.store.DeleteSlice,
+			names:  s.store.SliceNames,
+			report: s.reporter("EndpointSlice"),
+			done:   s.store.Feed(),
 		},
 	}
 }
@@ -164,7 +170,6 @@ func (s *Source) slices() feed {
 // node is the own Node alone.
 func (s *Source) node() feed {
 	own := cluster.Name{Name: s.options.NodeName}
-	api := observed[*corev1.NodeList]{s.options.Client.nodes, kindNodes, s.health}
 	choose := func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, own.Name).String()
 	}
@@ -172,13 +177,15 @@ func (s *Source) node() feed {
 		name:   kindNodes,
 		pause:  pause(30 * time.Second),
 		object: &corev1.Node{},
-		from:   listWatch(api, choose),
+		from:   s.options.Client.nodes,
+		choose: choose,
 		to: &sink{
-			convert: func(obj any) (any, []route.Problem) { return s.convert.Node(obj.(*corev1.Node)) },
-			put: func(it *item) {
-				if it.name == own {
-					s.store.SetNode(it.value.(*cluster.Node))
+			put: func(obj object) []route.Problem {
+				node, problems := s.convert.Node(obj.(*corev1.Node))
+				if nameOf(obj) == own {
+					s.store.SetNode(node)
 				}
+				return problems
 			},
 			drop: func(name cluster.Name) {
 				if name == own {
@@ -220,20 +227,23 @@ func missing(name, own cluster.Name) []route.Problem {
 func (s *Source) serviceCIDRs() feed {
 	union := cidrUnion{store: s.store}
 	done := s.store.Feed()
-	api := observed[*networkingv1.ServiceCIDRList]{s.options.Client.cidrs, kindServiceCIDRs, s.health}
 	return feed{
 		name:   kindServiceCIDRs,
 		object: &networkingv1.ServiceCIDR{},
 		pause:  pause(time.Minute), // the server need not have the kind
-		from:   listWatch(&optionalLister{api, done}, func(*metav1.ListOptions) {}),
+		from:   optionalKind{s.options.Client.cidrs, done},
+		choose: func(*metav1.ListOptions) {},
 		to: &sink{
-			convert: func(obj any) (any, []route.Problem) { return s.convert.ServiceCIDR(obj.(*networkingv1.ServiceCIDR)) },
-			put:     union.put,
-			drop:    union.drop,
-			names:   union.names,
-			flush:   union.flush,
-			report:  s.reporter("ServiceCIDR"),
-			done:    done,
+			put: func(obj object) []route.Problem {
+				cidrs, problems := s.convert.ServiceCIDR(obj.(*networkingv1.ServiceCIDR))
+				union.put(nameOf(obj), cidrs)
+				return problems
+			},
+			drop:   union.drop,
+			names:  union.names,
+			flush:  union.flush,
+			report: s.reporter("ServiceCIDR"),
+			done:   done,
 		},
 	}
 }
@@ -241,6 +251,9 @@ func (s *Source) serviceCIDRs() feed {
 // reporter returns a function that reports problems of objects of one kind.
 func (s *Source) reporter(kind string) func(cluster.Name, []route.Problem) {
 	return func(name cluster.Name, problems []route.Problem) {
+		if len(problems) == 0 && s.report.Count() == 0 {
+			return // as for nearly all objects; saves the text
+		}
 		s.report.Set(convert.Object(kind, name), problems)
 	}
 }

@@ -17,7 +17,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
@@ -166,19 +165,19 @@ func (f *testSource) leaving() string {
 	return ""
 }
 
-// testListedAndStreamed runs a test with lists and with lists as a stream.
-func testListedAndStreamed(t *testing.T, test func(*testing.T, *apiServer)) {
+// testEncodings runs a test with lists in JSON and in protobuf.
+func testEncodings(t *testing.T, test func(*testing.T, *apiServer)) {
 	t.Helper()
-	t.Run("listed", func(t *testing.T) { test(t, newAPIServer(t)) })
-	t.Run("streamed", func(t *testing.T) {
+	t.Run("json", func(t *testing.T) { test(t, newAPIServer(t)) })
+	t.Run("protobuf", func(t *testing.T) {
 		api := newAPIServer(t)
-		api.streams = true
+		api.protobuf = true
 		test(t, api)
 	})
 }
 
 func TestListAndWatch(t *testing.T) {
-	testListedAndStreamed(t, testListAndWatch)
+	testEncodings(t, testListAndWatch)
 }
 
 func testListAndWatch(t *testing.T, api *apiServer) {
@@ -301,7 +300,7 @@ func TestWatchResumesAfterACut(t *testing.T) {
 }
 
 func TestRelistDeletesMissingObjects(t *testing.T) {
-	testListedAndStreamed(t, testRelist)
+	testEncodings(t, testRelist)
 }
 
 func testRelist(t *testing.T, api *apiServer) {
@@ -371,29 +370,5 @@ func TestProblemsAreReportedOnce(t *testing.T) {
 	defer f.mu.Unlock()
 	if d := cmp.Diff([]string{"Service default/web spec.externalIPs[0]"}, f.problems); d != "" {
 		t.Errorf("problems (-want +got):\n%s", d)
-	}
-}
-
-// A streamed list passes through a store of client-go, which must work with converted
-// items.
-func TestAStreamedListHasConvertedItems(t *testing.T) {
-	store := cluster.NewStore()
-	src := New(store, Options{Client: newAPIServer(t).client()})
-	to := src.feeds[0].to
-	held := cache.NewStore(cache.DeletionHandlingMetaNamespaceKeyFunc, cache.WithTransformer(to.Transformer()))
-	for _, obj := range []any{service("a", "10.96.0.1"), service("b", "10.96.0.2"), service("a", "10.96.0.3")} {
-		if err := held.Add(obj); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := held.Delete(service("b", "")); err != nil {
-		t.Fatal(err)
-	}
-	if err := to.Replace(held.List(), ""); err != nil {
-		t.Fatal(err)
-	}
-	got := store.Take().Services
-	if len(got) != 1 || got[0].Service.ClusterIPs[0].String() != "10.96.0.3" {
-		t.Errorf("the store has %+v", got)
 	}
 }

@@ -5,32 +5,31 @@ import (
 	"encoding/pem"
 	"fmt"
 	"io"
+	"iter"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 )
 
 // largeCluster is an API server with very many Services of three endpoints, as large as
 // controllers and Helm make them, which never change. It uses the protocols of
-// kube-apiserver 1.36: TLS, HTTP/2, protobuf, lists as a stream.
+// kube-apiserver 1.36: TLS, HTTP/2, protobuf.
 type largeCluster struct {
 	b    *testing.B
 	n    int
@@ -44,8 +43,8 @@ func newLargeCluster(b *testing.B, netns, n int) *largeCluster {
 	b.Helper()
 	c := &largeCluster{
 		b: b, n: n,
-		service: frame(b, watch.Added, largeService()),
-		slice:   frame(b, watch.Added, largeSlice()),
+		service: protobufItem(b, largeService()),
+		slice:   protobufItem(b, largeSlice()),
 	}
 	c.http = httptest.NewUnstartedServer(c)
 	c.http.EnableHTTP2 = true
@@ -86,62 +85,63 @@ current-context: large
 
 // ServeHTTP implements http.Handler.
 func (c *largeCluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.Method != http.MethodGet || r.URL.Query().Get("watch") == "" {
-		http.Error(w, "not served here", http.StatusNotImplemented)
+	if r.URL.Query().Get("watch") != "" {
+		w.Header().Set("Content-Type", runtime.ContentTypeProtobuf+";stream=watch")
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
 		return
 	}
-	w.Header().Set("Content-Type", runtime.ContentTypeProtobuf+";stream=watch")
+	w.Header().Set("Content-Type", runtime.ContentTypeProtobuf)
 	switch r.URL.Path {
 	case servicesPath:
-		c.stream(w, c.service)
-		c.bookmark(w, &corev1.Service{})
+		c.list(w, r.URL.Path, c.service)
 	case slicesPath:
-		c.stream(w, c.slice)
-		c.bookmark(w, &discoveryv1.EndpointSlice{})
+		c.list(w, r.URL.Path, c.slice)
 	case nodesPath:
-		_, _ = w.Write(frame(c.b, watch.Added, largeNode()))
-		c.bookmark(w, &corev1.Node{})
+		_, _ = w.Write(protobufList(c.b, nodesPath, largeVersion, largeNode()))
 	case cidrsPath:
-		_, _ = w.Write(frame(c.b, watch.Added, serviceCIDR("kubernetes", "172.16.0.0/12")))
-		c.bookmark(w, &networkingv1.ServiceCIDR{})
+		_, _ = w.Write(protobufList(c.b, cidrsPath, largeVersion, serviceCIDR("kubernetes", "172.16.0.0/12")))
 	}
-	w.(http.Flusher).Flush()
-	<-r.Context().Done()
 }
 
-// stream sends an object for each Service.
-func (c *largeCluster) stream(w io.Writer, template []byte) {
+const largeVersion = 9000000
+
+// list sends a list with an object for each Service.
+func (c *largeCluster) list(w io.Writer, path string, template []byte) {
+	empty := protobufList(c.b, path, largeVersion)
+	prefix, raw := splitList(c.b, empty)
+	head := protowire.AppendTag(prefix, fieldRaw, protowire.BytesType)
+	head = protowire.AppendVarint(head, uint64(len(raw)+c.n*len(template)))
+	_, _ = w.Write(append(head, raw...))
+	objects := newFiller(template)
 	for i := range c.n {
-		_, _ = w.Write(fill(template, i))
+		_, _ = w.Write(objects.object(i))
 	}
 }
 
-// bookmark sends the end of a list.
-func (c *largeCluster) bookmark(w io.Writer, kind runtime.Object) {
-	m := kind.(metav1.Object)
-	m.SetResourceVersion("9000000")
-	m.SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
-	_, _ = w.Write(frame(c.b, watch.Bookmark, kind))
-}
-
-// frame returns the encoding of a watch event.
-func frame(b *testing.B, kind watch.EventType, obj runtime.Object) []byte {
+// splitList returns what precedes the list in an answer, and the list.
+func splitList(b *testing.B, answer []byte) (prefix, list []byte) {
 	b.Helper()
-	info, _ := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), runtime.ContentTypeProtobuf)
-	gvks, _, err := scheme.Scheme.ObjectKinds(obj)
+	prefix = []byte(protobufPrefix)
+	for number, field := range wireFields(answer[len(protobufPrefix):]) {
+		if number == fieldRaw {
+			list, _ = protowire.ConsumeBytes(field[1:])
+			return prefix, list
+		}
+		prefix = append(prefix, field...)
+	}
+	b.Fatalf("no list in %q", answer)
+	return nil, nil
+}
+
+// protobufItem returns the encoding of an object in a list.
+func protobufItem(b *testing.B, obj interface{ Marshal() ([]byte, error) }) []byte {
+	b.Helper()
+	encoded, err := obj.Marshal()
 	if err != nil {
 		b.Fatal(err)
 	}
-	raw, err := runtime.Encode(scheme.Codecs.EncoderForVersion(info.Serializer, gvks[0].GroupVersion()), obj)
-	if err != nil {
-		b.Fatal(err)
-	}
-	var out bytes.Buffer
-	to := info.StreamSerializer.NewFrameWriter(&out)
-	if err := info.StreamSerializer.Encode(&metav1.WatchEvent{Type: string(kind), Object: runtime.RawExtension{Raw: raw}}, to); err != nil {
-		b.Fatal(err)
-	}
-	return out.Bytes()
+	return protowire.AppendBytes(protowire.AppendTag(nil, fieldItems, protowire.BytesType), encoded)
 }
 
 // The placeholders in objects. Their values have the same length, so that the lengths in
@@ -154,16 +154,49 @@ const (
 	placeholderNode      = "NODE-NR"         // and one digit: one of 300
 )
 
-// fill returns the object of Service i.
-func fill(template []byte, i int) []byte {
-	pairs := []string{
-		placeholderNumber, fmt.Sprintf("%06d", i), placeholderNamespace, fmt.Sprintf("ns-%03d", i%200), placeholderVIP, numberedAddr("172.16", i),
+// filler makes the objects of Services from a template.
+type filler struct {
+	template []byte
+	places   map[string][]int // where each placeholder is
+}
+
+func newFiller(template []byte) *filler {
+	f := &filler{slices.Clone(template), map[string][]int{}}
+	for placeholder := range values(0) {
+		for at := 0; ; at++ {
+			next := bytes.Index(template[at:], []byte(placeholder))
+			if next < 0 {
+				break
+			}
+			at += next
+			f.places[placeholder] = append(f.places[placeholder], at)
+		}
 	}
-	for e := range endpointsEach {
-		digit := strconv.Itoa(e)
-		pairs = append(pairs, placeholderPod+digit, numberedAddr("10.1"+digit, i), placeholderNode+digit, fmt.Sprintf("node-%03d", (i*endpointsEach+e)%300))
+	return f
+}
+
+// object returns the object of Service i. It is valid until the next call.
+func (f *filler) object(i int) []byte {
+	for placeholder, value := range values(i) {
+		for _, at := range f.places[placeholder] {
+			copy(f.template[at:], value)
+		}
 	}
-	return []byte(strings.NewReplacer(pairs...).Replace(string(template)))
+	return f.template
+}
+
+// values yields the placeholders and their values for Service i.
+func values(i int) iter.Seq2[string, string] {
+	return func(yield func(string, string) bool) {
+		_ = yield(placeholderNumber, fmt.Sprintf("%06d", i)) &&
+			yield(placeholderNamespace, fmt.Sprintf("ns-%03d", i%200)) &&
+			yield(placeholderVIP, numberedAddr("172.16", i))
+		for e := range endpointsEach {
+			digit := strconv.Itoa(e)
+			_ = yield(placeholderPod+digit, numberedAddr("10.1"+digit, i)) &&
+				yield(placeholderNode+digit, fmt.Sprintf("node-%03d", (i*endpointsEach+e)%300))
+		}
+	}
 }
 
 // numberedAddr returns the i-th of 100,000 addresses with a prefix; all have the same

@@ -8,7 +8,6 @@ import (
 	"syscall"
 	"time"
 
-	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -17,26 +16,20 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// lister is the part of a typed client that is used; L is the list type.
-type lister[L runtime.Object] interface {
-	List(context.Context, metav1.ListOptions) (L, error)
-	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
-}
-
 // observed reports the outcome of each request of a lister to the health of its server.
-type observed[L runtime.Object] struct {
-	api  lister[L]
+type observed struct {
+	api  lister
 	kind string
 	to   *serverHealth
 }
 
 // List implements lister.
-func (l observed[L]) List(ctx context.Context, o metav1.ListOptions) (L, error) {
-	return retryUnanswered(ctx, l.to.retries, func() (L, error) { return l.list(ctx, o) })
+func (l observed) List(ctx context.Context, o metav1.ListOptions, take func(object) error) (metav1.ListMeta, error) {
+	return retryUnanswered(ctx, l.to.retries, func() (metav1.ListMeta, error) { return l.list(ctx, o, take) })
 }
 
 // Watch implements lister.
-func (l observed[L]) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+func (l observed) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	return retryUnanswered(ctx, l.to.retries, func() (watch.Interface, error) { return l.watch(ctx, o) })
 }
 
@@ -87,9 +80,9 @@ func unanswered(err error) bool {
 		errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, errLost)
 }
 
-func (l observed[L]) list(ctx context.Context, o metav1.ListOptions) (L, error) {
+func (l observed) list(ctx context.Context, o metav1.ListOptions, take func(object) error) (metav1.ListMeta, error) {
 	r := l.to.begin(l.kind)
-	list, err := l.api.List(ctx, o)
+	list, err := l.api.List(ctx, o, take)
 	switch {
 	case err == nil:
 		r.succeeded()
@@ -99,13 +92,11 @@ func (l observed[L]) list(ctx context.Context, o metav1.ListOptions) (L, error) 
 	return list, err
 }
 
-func (l observed[L]) watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+func (l observed) watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	r := l.to.begin(l.kind)
 	w, err := l.api.Watch(ctx, o)
 	switch {
 	case err != nil && isStale(err):
-	case err != nil && o.SendInitialEvents != nil && apierrors.ReasonForError(err) != metav1.StatusReasonUnknown:
-		// Not every server streams lists; the list that follows reports the failure.
 	case err != nil:
 		r.failed(ctx, err)
 	case reflect.TypeOf(w) == reflect.TypeOf(watch.NewEmptyWatch()):
@@ -125,33 +116,44 @@ var errLost = errors.New("connections are closed without an answer")
 // isStale reports whether a resource version is too old, which a new list corrects.
 func isStale(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }
 
-// listWatch lists and watches what choose selects on the server.
-func listWatch[L runtime.Object](api lister[L], choose func(*metav1.ListOptions)) cache.ListerWatcher {
-	return &cache.ListWatch{
+// listing lists and watches for a reflector. Objects of a list go to a sink as they
+// arrive, and the reflector gets an empty list. Why it is a list and not a stream of
+// events: docs/decisions/0031-one-list-at-the-start.md.
+type listing struct{ *cache.ListWatch }
+
+func newListing(from lister, choose func(*metav1.ListOptions), to *sink) listing {
+	return listing{&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			choose(&o)
-			return api.List(ctx, o)
+			if o.Continue == "" {
+				to.begin()
+			}
+			m, err := from.List(ctx, o, to.arrive)
+			return &metav1.PartialObjectMetadataList{ListMeta: m}, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			choose(&o)
-			return api.Watch(ctx, o)
+			return from.Watch(ctx, o)
 		},
-	}
+	}}
 }
 
-// optionalLister lists ServiceCIDRs if the server has them. A server without this
-// kind, or that forbids to list it, counts as listed.
-type optionalLister struct {
-	lister[*networkingv1.ServiceCIDRList]
+// IsWatchListSemanticsUnSupported makes the reflector list; client-go defines the name.
+func (listing) IsWatchListSemanticsUnSupported() bool { return true }
+
+// optionalKind lists a kind that the server may not have. A server without it, or that
+// forbids to list it, counts as listed.
+type optionalKind struct {
+	lister
 
 	done func()
 }
 
 // List implements lister.
-func (l *optionalLister) List(ctx context.Context, o metav1.ListOptions) (*networkingv1.ServiceCIDRList, error) {
-	list, err := l.lister.List(ctx, o)
+func (l optionalKind) List(ctx context.Context, o metav1.ListOptions, take func(object) error) (metav1.ListMeta, error) {
+	m, err := l.lister.List(ctx, o, take)
 	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsMethodNotSupported(err) {
 		l.done()
 	}
-	return list, err
+	return m, err
 }

@@ -33,7 +33,7 @@ var someTime = time.Unix(1, 0)
 
 // The state of a source from the start through an outage of its server.
 func TestStateThroughAnOutage(t *testing.T) {
-	testListedAndStreamed(t, func(t *testing.T, api *apiServer) {
+	testEncodings(t, func(t *testing.T, api *apiServer) {
 		t.Helper()
 		api.set(nodesPath, node("n1", "192.0.2.1"))
 		api.set(servicesPath, service("web", "10.96.0.1"))

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/sluice-proxy/sluice/test/bench/filled"
 )
 
 // probedEvery says that every tenth change of a churn is one of a probed Service,
@@ -38,35 +40,27 @@ type move struct {
 // churn measures many changes a second, most of them of Services without clients.
 func (n *node) churn(r *result) error {
 	n.quiet()
-	before, err := n.metrics()
-	if err != nil {
-		return err
-	}
 	c := &churner{node: n, pending: map[int]move{}}
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	var observing sync.WaitGroup
 	observing.Go(func() { c.observe(ctx) })
-	began := time.Now()
-	cpu, err := n.spent(c.write)
+	var cpu, length time.Duration
+	err := n.toKernel("churn.kernel", r, func() (err error) {
+		began := time.Now()
+		cpu, err = n.spent(c.write)
+		length = time.Since(began)
+		c.settle(30 * time.Second)
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	length := time.Since(began)
-	c.settle(30 * time.Second)
 	stop()
 	observing.Wait()
-	after, err := n.metrics()
-	if err != nil {
-		return err
-	}
-	const name = "sluice_event_to_kernel_duration_seconds"
-	times := since(before.histogram(name), after.histogram(name))
 	r.Values["churn.rate"] = float64(len(c.requests)) / length.Seconds()
 	r.share("churn.cpu", cpu, length)
 	r.spread("churn.request", c.requests)
-	r.duration("churn.kernel.p50", quantile(times, 0.5))
-	r.duration("churn.kernel.p99", quantile(times, 0.99))
 	r.spread("churn.seen", c.seen)
 	r.count("churn.unseen", len(c.pending))
 	return nil
@@ -100,11 +94,13 @@ func (c *churner) begin(ctx context.Context, turn int) {
 			return
 		}
 	}
-	i := turn * 7919 % c.services // spread over all Services
+	i := turn * 7919 % c.Services // spread over all Services
 	for _, probed := c.podOf[i]; probed; _, probed = c.podOf[i] {
-		i = (i + 1) % c.services
+		i = (i + 1) % c.Services
 	}
-	c.group.Go(func() error { return c.timed(ctx, i, podIP(i, 0), podIP(i, 1), podIP(i, 4+turn/c.services%2)) })
+	c.group.Go(func() error {
+		return c.timed(ctx, i, filled.PodIP(i, 0), filled.PodIP(i, 1), filled.PodIP(i, 4+turn/c.Services%2))
+	})
 }
 
 // beginMove records that a probed Service moves to its other pod. It returns false if its last move

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/test/bench/filled"
 	"github.com/sluice-proxy/sluice/test/harness"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
@@ -22,7 +23,7 @@ import (
 // reached it there.
 func TestMovesOfAChurn(t *testing.T) {
 	l := lab.New(t, lab.Options{})
-	n := &node{server: &server{services: 100, probed: spreadOver(100)}, podOf: map[int]int{}}
+	n := &node{server: &server{Server: &filled.Server{Services: 100}, probed: spreadOver(100)}, podOf: map[int]int{}}
 	for i, a := range podAddrs() {
 		n.pods[i] = l.Pod(l.NodeA, a.String())
 	}
@@ -57,15 +58,15 @@ func TestMovesOfAChurn(t *testing.T) {
 // replace those of a proxy.
 func TestObserve(t *testing.T) {
 	l := lab.New(t, lab.Options{Timeout: 50 * time.Millisecond})
-	n := &node{server: &server{services: 100, probed: spreadOver(100)}, podOf: map[int]int{}, host: l.NodeA, client: l.Pod(l.NodeA, clientAddr)}
+	n := &node{server: &server{Server: &filled.Server{Services: 100}, probed: spreadOver(100)}, podOf: map[int]int{}, host: l.NodeA, client: l.Pod(l.NodeA, clientAddr)}
 	for i, a := range podAddrs() {
 		n.pods[i] = l.Pod(l.NodeA, a.String())
-		n.pods[i].Serve(lab.TCP, podPort)
+		n.pods[i].Serve(lab.TCP, filled.PodPort)
 	}
 	point := func(pod netip.Addr) {
 		l.NodeA.Nft(`table ip test { chain pre { type nat hook prerouting priority -100; }; }
 			flush chain ip test pre
-			add rule ip test pre ip daddr ` + clusterIP(5).String() + ` tcp dport 80 counter dnat to ` + pod.String() + `:8080`)
+			add rule ip test pre ip daddr ` + filled.ClusterIP(5).String() + ` tcp dport 80 counter dnat to ` + pod.String() + `:8080`)
 	}
 	point(podAddrs()[0])
 	if got, err := n.connectOnce(5); err != nil || got != podAddrs()[0] {

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/sluice-proxy/sluice/test/bench/filled"
 )
 
 // kind is a proxy with its settings.
@@ -80,7 +82,7 @@ metricsBindAddress: %s
 enableProfiling: true
 oomScoreAdj: 0
 conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
-`, k.mode, kubeconfig, nodeName, healthAddress, metricsAddress)
+`, k.mode, kubeconfig, filled.NodeName, healthAddress, metricsAddress)
 	if k.minSync != "" {
 		text += fmt.Sprintf("%s: {minSyncPeriod: %s}\n", k.mode, k.minSync)
 	}

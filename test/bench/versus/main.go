@@ -92,18 +92,18 @@ func measureProxy(s *server, o options, k kind) error {
 			t.Fatalf("build a node: %v", err)
 		}
 		r := &result{
-			Services: s.services, Proxy: k.name, Versions: n.versions(), When: time.Now().UTC().Truncate(time.Second),
+			Services: s.Services, Proxy: k.name, Versions: n.versions(), When: time.Now().UTC().Truncate(time.Second),
 			Values: map[string]float64{},
 		}
 		failed = n.measure(r)
 		if late, ok := errors.AsType[harness.Late](failed); ok {
-			progress("%s, %d Services: %v", k.name, s.services, failed)
+			progress("%s, %d Services: %v", k.name, s.Services, failed)
 			r.NotReached = fmt.Sprintf("%s: not within %v", late.What, late.Limit)
 			failed = save(o.results, r)
 		}
 	})
 	if err := errors.Join(err, failed); err != nil {
-		return fmt.Errorf("measure %s with %d Services: %w", k.name, s.services, err)
+		return fmt.Errorf("measure %s with %d Services: %w", k.name, s.Services, err)
 	}
 	return nil
 }

@@ -64,7 +64,7 @@ func TestQuick(t *testing.T) {
 // An exceeded time limit is a result, not an error, and names the event.
 func TestATimeLimitIsAResult(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "results.json")
-	o, err := parse([]string{"-quick", "-sizes=200", "-limit=1ms", "-results=" + file}, "", os.Stderr)
+	o, err := parse([]string{"-quick", "-sizes=200", "-parts=start", "-limit=1ms", "-results=" + file}, "", os.Stderr)
 	if err != nil {
 		t.Fatal(err)
 	}

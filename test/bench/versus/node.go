@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sluice-proxy/sluice/test/bench/filled"
 	"github.com/sluice-proxy/sluice/test/harness"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
@@ -43,7 +44,7 @@ func newNode(t lab.T, s *server, o options, k kind) (n *node, err error) {
 	n.client = l.Pod(l.NodeA, clientAddr)
 	for i, a := range podAddrs() {
 		n.pods[i] = l.Pod(l.NodeA, a.String())
-		n.pods[i].Serve(lab.TCP, podPort)
+		n.pods[i].Serve(lab.TCP, filled.PodPort)
 	}
 	s.Forward(t, l.NodeA)
 	if n.dir, err = os.MkdirTemp("/run", "versus-"); err != nil {
@@ -86,7 +87,12 @@ func (n *node) measure(r *result) error {
 	if !slices.Contains(n.options.parts, "start") { // the proxy must start in any case
 		started = &result{Values: map[string]float64{}}
 	}
-	progress("%s, %d Services: start", n.kind.name, n.services)
+	if slices.Contains(n.options.parts, "bare") {
+		if err := n.step(part{"bare", n.bare}, r); err != nil {
+			return err
+		}
+	}
+	progress("%s, %d Services: start", n.kind.name, n.Services)
 	if err := errors.Join(n.start(started), save(n.results, r)); err != nil {
 		return err
 	}
@@ -105,7 +111,7 @@ func (n *node) measure(r *result) error {
 }
 
 func (n *node) step(p part, r *result) error {
-	progress("%s, %d Services: %s", n.kind.name, n.services, p.name)
+	progress("%s, %d Services: %s", n.kind.name, n.Services, p.name)
 	if err := p.run(r); err != nil {
 		return fmt.Errorf("%s: %w", p.name, err)
 	}
@@ -176,6 +182,28 @@ func (n *node) metrics() (metrics, error) {
 	return parseMetrics(text)
 }
 
+// observed runs f and returns what the proxy adds to a histogram meanwhile.
+func (n *node) observed(name string, f func() error) ([]bucket, error) {
+	before, err := n.metrics()
+	if err != nil {
+		return nil, err
+	}
+	if err := f(); err != nil {
+		return nil, err
+	}
+	after, err := n.metrics()
+	return since(before.histogram(name), after.histogram(name)), err
+}
+
+// toKernel runs f and records the share of Sluice in a change meanwhile: from the event in
+// the process until the kernel has it.
+func (n *node) toKernel(key string, r *result, f func() error) error {
+	times, err := n.observed("sluice_event_to_kernel_duration_seconds", f)
+	r.duration(key+".p50", quantile(times, 0.5))
+	r.duration(key+".p99", quantile(times, 0.99))
+	return err
+}
+
 // verbosity sets how much the proxy logs from now on.
 func (n *node) verbosity(level string) error {
 	request, err := http.NewRequest(http.MethodPut, "http://"+metricsAddress+"/debug/flags/v", strings.NewReader(level))
@@ -195,7 +223,7 @@ func (n *node) verbosity(level string) error {
 
 // connectOnce connects to a Service and returns the backend that answers.
 func (n *node) connectOnce(i int) (netip.Addr, error) {
-	r := n.client.Dial(lab.TCP, target(i))
+	r := n.client.Dial(lab.TCP, filled.Target(i))
 	if r.Outcome != lab.Answered {
 		return netip.Addr{}, fmt.Errorf("service %d: %s", i, r)
 	}

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/sluice-proxy/sluice/test/bench/filled"
 )
 
 // options are the flags.
@@ -39,7 +41,7 @@ type amounts struct {
 
 // partNames returns the parts of a measurement, in the order of a run.
 func partNames() []string {
-	return []string{"start", "idle", "change", "connect", "churn", "rolling", "heap", "restart"}
+	return []string{"bare", "start", "idle", "change", "connect", "churn", "rolling", "heap", "restart"}
 }
 
 // parse parses the flags. If it fails, it prints their description to help.
@@ -102,8 +104,8 @@ func numbers(text string) ([]int, error) {
 	var out []int
 	for word := range strings.SplitSeq(text, ",") {
 		n, err := strconv.Atoi(word)
-		if err != nil || n < 100 || n > largest {
-			return nil, fmt.Errorf("want numbers from 100 to %d, got %q", largest, word)
+		if err != nil || n < 100 || n > filled.Largest {
+			return nil, fmt.Errorf("want numbers from 100 to %d, got %q", filled.Largest, word)
 		}
 		out = append(out, n)
 	}

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -14,8 +15,46 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-proxy/sluice/test/bench/fetch"
+	"github.com/sluice-proxy/sluice/test/bench/filled"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
+
+// bareRounds is how often a bare client fetches everything; the medians count.
+const bareRounds = 5
+
+// bare measures clients that only fetch what Sluice fetches, and decode it.
+func (n *node) bare(r *result) error {
+	config, err := n.UserConfig()
+	if err != nil {
+		return err
+	}
+	pid, err := n.ServerPID()
+	if err != nil {
+		return err
+	}
+	for key, all := range map[string]fetch.Bare{"bare.list": fetch.List, "bare.stream": fetch.Stream} {
+		var costs []fetch.Cost
+		for range bareRounds {
+			cost, err := fetch.Measure(pid, func() error {
+				got, err := all(context.Background(), config)
+				if err == nil && min(got[0], got[1]) < n.Services {
+					err = fmt.Errorf("got %d Services and %d EndpointSlices", got[0], got[1])
+				}
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			costs = append(costs, cost)
+		}
+		median := fetch.Median(costs)
+		r.duration(key, median.Took)
+		r.duration(key+".cpu", median.Client)
+		r.duration(key+".server", median.Server)
+	}
+	return nil
+}
 
 // start measures from the start of the process until each probed Service, one
 // after another, has answered.
@@ -36,6 +75,7 @@ func (n *node) start(r *result) error {
 		return err
 	}
 	r.duration("start.reachable", time.Since(n.proxy.Began))
+	r.ratio("start.bare", "start.reachable", "bare.list")
 	return errors.Join(n.synced("start", r), n.peak("start.peak", r))
 }
 
@@ -82,23 +122,29 @@ func (n *node) quiet() { time.Sleep(2 * n.kind.gap) }
 func (n *node) change(r *result) error {
 	n.quiet()
 	var took []time.Duration
-	cpu, err := n.spent(func() error {
-		end := time.Now().Add(n.changing)
-		for i := 0; i < n.changes && time.Now().Before(end); i++ {
-			d, err := n.isolated(n.probed[i%probes])
-			if err != nil {
-				return err
-			}
-			took = append(took, d)
-			time.Sleep(n.kind.gap)
-		}
-		return nil
+	var cpu time.Duration
+	err := n.toKernel("change.kernel", r, func() (err error) {
+		cpu, err = n.spent(func() error { return n.isolatedChanges(&took) })
+		return err
 	})
 	if err != nil {
 		return err
 	}
 	r.spread("change", took)
 	r.duration("change.cpu", cpu/time.Duration(len(took)))
+	return nil
+}
+
+func (n *node) isolatedChanges(took *[]time.Duration) error {
+	end := time.Now().Add(n.changing)
+	for i := 0; i < n.changes && time.Now().Before(end); i++ {
+		d, err := n.isolated(n.probed[i%probes])
+		if err != nil {
+			return err
+		}
+		*took = append(*took, d)
+		time.Sleep(n.kind.gap)
+	}
 	return nil
 }
 
@@ -130,7 +176,7 @@ func (n *node) connect(r *result) error {
 	if err != nil {
 		return err
 	}
-	to := [2]netip.AddrPort{netip.AddrPortFrom(pod, podPort), target(i)}
+	to := [2]netip.AddrPort{netip.AddrPortFrom(pod, filled.PodPort), filled.Target(i)}
 	var took [2][]time.Duration
 	for turn := range n.connects {
 		for k := range to {
@@ -143,7 +189,7 @@ func (n *node) connect(r *result) error {
 	r.spread("direct", took[0])
 	r.spread("connect", took[1])
 	for _, q := range []string{".p50", ".p90"} {
-		r.Values["ratio"+q] = r.Values["connect"+q] / r.Values["direct"+q]
+		r.ratio("ratio"+q, "connect"+q, "direct"+q)
 	}
 	return nil
 }
@@ -179,6 +225,7 @@ func (n *node) restart(r *result) error {
 	if err := n.synced("restart", r); err != nil {
 		return err
 	}
+	r.ratio("restart.bare", "restart.synced", "bare.list")
 	r.count("restart.steps", firstSteps(n.proxy.Log.String()))
 	return n.halt()
 }

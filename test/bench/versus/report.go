@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/sluice-proxy/sluice/test/bench/filled"
 )
 
 // row is a line of a table.
@@ -43,7 +45,14 @@ func spreads(key, title string) []row {
 func rows() []row {
 	return slices.Concat(
 		[]row{
+			{"bare.list", "bare client: one List of each kind from the watch cache", duration},
+			{"bare.list.cpu", "— its CPU", duration},
+			{"bare.list.server", "— CPU of the API server", duration},
+			{"bare.stream", "— with a streaming list instead", duration},
+			{"bare.stream.cpu", "— its CPU", duration},
+			{"bare.stream.server", "— CPU of the API server", duration},
 			{"start.reachable", "process start to every probed Service reachable", duration},
+			{"start.bare", "— divided by the List of the bare client", decimal},
 			{"start.synced", "— to everything written", duration},
 			{"start.cpu", "— CPU", duration},
 			{"start.peak", "— peak memory, largest child included", megabytes},
@@ -51,6 +60,8 @@ func rows() []row {
 		},
 		spreads("change", "one endpoint change: API write to first new connection"),
 		[]row{
+			{"change.kernel.p50", "— of which event in the process to kernel, p50", duration},
+			{"change.kernel.p99", "— p99", duration},
 			{"change.cpu", "— CPU for each", duration},
 			{"ratio.p50", "connect() through a Service / direct, p50", decimal},
 			{"ratio.p90", "— p90", decimal},
@@ -79,6 +90,7 @@ func rows() []row {
 			{"peak", "peak memory of all so far, largest child included", megabytes},
 			{"peak.process", "— of the process alone", megabytes},
 			{"restart.synced", "restart, nothing changed: to nothing left to do", duration},
+			{"restart.bare", "— divided by the List of the bare client", decimal},
 			{"restart.cpu", "— CPU", duration},
 		},
 	)
@@ -97,7 +109,7 @@ func printReport(w io.Writer, results []*result) error {
 		for end < len(results) && results[end].Services == size {
 			end++
 		}
-		fmt.Fprintf(&b, "### %d Services of %d endpoints\n\n", size, endpoints)
+		fmt.Fprintf(&b, "### %d Services of %d endpoints\n\n", size, filled.Endpoints)
 		sizeTable(&b, results[first:end])
 		first = end
 	}

@@ -48,6 +48,13 @@ func (r *result) share(key string, cpu, span time.Duration) {
 	r.Values[key] = 100 * float64(cpu) / float64(span)
 }
 
+// ratio records the ratio of two values, if both were measured in this run.
+func (r *result) ratio(key, of, to string) {
+	if r.Values[of] > 0 && r.Values[to] > 0 {
+		r.Values[key] = r.Values[of] / r.Values[to]
+	}
+}
+
 // spread records the distribution of durations.
 func (r *result) spread(key string, times []time.Duration) {
 	if len(times) == 0 {

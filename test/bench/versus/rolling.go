@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/sluice-proxy/sluice/test/bench/filled"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
@@ -69,21 +70,16 @@ func (n *node) rolling(r *result) error {
 	if err := n.verbosity("4"); err != nil {
 		return err
 	}
-	before, err := n.metrics()
-	if err != nil {
-		return err
-	}
 	known := len(syncTimes(n.proxy.Log.String()))
-	cpu, err := n.spent(func() error { return n.roll(r) })
+	var cpu time.Duration
+	syncs, err := n.observed("kubeproxy_sync_proxy_rules_duration_seconds", func() (err error) {
+		cpu, err = n.spent(func() error { return n.roll(r) })
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	after, err := n.metrics()
-	if err != nil {
-		return err
-	}
-	const name = "kubeproxy_sync_proxy_rules_duration_seconds"
-	r.duration("rolling.sync", atLeast(since(before.histogram(name), after.histogram(name))))
+	r.duration("rolling.sync", atLeast(syncs))
 	r.count("rolling.endpoints", n.amounts.rolling)
 	r.duration("rolling.cpu", cpu)
 	if isSluice(n.kind.name) {
@@ -92,7 +88,7 @@ func (n *node) rolling(r *result) error {
 	return n.verbosity("2")
 }
 
-// prepareRolling gives the first pod all addresses of both generations and puts
+// prepareRolling gives the first pod all addresses of both generations and
 // makes the old ones the endpoints of the Service.
 func (n *node) prepareRolling() error {
 	pod := n.pods[0].Addr4().String()
@@ -120,16 +116,16 @@ func (n *node) prepareRolling() error {
 
 // createRolling creates the Service, unless the previous measurement did.
 func (n *node) createRolling(ctx context.Context) error {
-	_, err := n.api.CoreV1().Services(namespace).Get(ctx, serviceName(rollingService), metav1.GetOptions{})
+	_, err := n.API.CoreV1().Services(filled.Namespace).Get(ctx, filled.ServiceName(rollingService), metav1.GetOptions{})
 	if !apierrors.IsNotFound(err) {
 		return err
 	}
-	if _, err := n.api.CoreV1().Services(namespace).Create(ctx, serviceObject(rollingService), metav1.CreateOptions{}); err != nil {
+	if _, err := n.API.CoreV1().Services(filled.Namespace).Create(ctx, filled.Service(rollingService), metav1.CreateOptions{}); err != nil {
 		return err
 	}
 	for slice := range n.amounts.rolling / perSlice {
-		es := sliceObject(rollingService, slice, mixed(slice, 0)...)
-		if _, err := n.api.DiscoveryV1().EndpointSlices(namespace).Create(ctx, es, metav1.CreateOptions{}); err != nil {
+		es := filled.Slice(rollingService, slice, mixed(slice, 0)...)
+		if _, err := n.API.DiscoveryV1().EndpointSlices(filled.Namespace).Create(ctx, es, metav1.CreateOptions{}); err != nil {
 			return err
 		}
 	}
@@ -203,7 +199,7 @@ type prober struct {
 
 func (p *prober) run(ctx context.Context) {
 	// The timeout is longer than the first retransmission timeout of TCP.
-	probe := lab.Probe{Protocol: lab.TCP, To: target(rollingService), Timeout: 5 * time.Second}
+	probe := lab.Probe{Protocol: lab.TCP, To: filled.Target(rollingService), Timeout: 5 * time.Second}
 	for ctx.Err() == nil {
 		r := p.client.Try(probe)
 		p.took = append(p.took, r.Took)

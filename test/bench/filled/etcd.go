@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package filled
 
 import (
 	"bytes"
@@ -25,9 +25,9 @@ type entry struct {
 // entries returns the objects of Service i.
 func entries(i int, slice runtime.Object) []entry {
 	return []entry{
-		{"/registry/ipaddresses/" + clusterIP(i).String(), addressObject(i)},
-		{"/registry/services/specs/" + namespace + "/" + serviceName(i), serviceObject(i)},
-		{"/registry/endpointslices/" + namespace + "/" + sliceName(i, 0), slice},
+		{"/registry/ipaddresses/" + ClusterIP(i).String(), addressObject(i)},
+		{"/registry/services/specs/" + Namespace + "/" + ServiceName(i), Service(i)},
+		{"/registry/endpointslices/" + Namespace + "/" + SliceName(i, 0), slice},
 	}
 }
 

@@ -1,0 +1,101 @@
+package proxy
+
+import (
+	"context"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/plane"
+)
+
+// keepRead is how long the result of the early read is kept while the feeds are not
+// complete. It takes memory, and an API server may be down for hours.
+const keepRead = 30 * time.Second
+
+// earlyRead is a read of the kernel that runs while the feeds of the store deliver, so that
+// a start does not wait first for them and then for the kernel. Meanwhile nothing else uses
+// the plane.
+type earlyRead struct {
+	stop  context.CancelFunc
+	ended chan struct{} // closed when it has ended
+	err   error         // its result, once it has ended
+}
+
+// readEarly begins the early read.
+func (l *Loop) readEarly(ctx context.Context) {
+	ctx, stop := context.WithCancel(ctx)
+	r := &earlyRead{stop: stop, ended: make(chan struct{})}
+	go func() {
+		defer close(r.ended)
+		r.err = l.opt.Plane.Refresh(ctx)
+	}()
+	l.early = r
+}
+
+// ready waits until the store is complete; false: the context ended. An edit by another
+// program, or keepRead, makes it drop the early read.
+func (l *Loop) ready(ctx context.Context) bool {
+	ended, old := l.early.ended, (<-chan time.Time)(nil)
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-l.opt.Store.Ready():
+			return true
+		case do := <-l.requests:
+			do()
+		case <-l.edited:
+			l.dropEarlyRead()
+		case <-ended:
+			ended, old = nil, time.After(keepRead)
+		case <-old:
+			l.dropEarlyRead()
+		}
+	}
+}
+
+// Edited makes the loop read the kernel again if the early read has not been used yet. It
+// returns at once, and has no effect later, when Compare requests a comparison.
+func (l *Loop) Edited() {
+	select {
+	case l.edited <- struct{}{}:
+	default:
+	}
+}
+
+// useEarlyRead waits for the end of the early read, and reports whether the plane knows the
+// kernel from it. It returns true only once.
+func (l *Loop) useEarlyRead() bool {
+	if l.early == nil {
+		return false
+	}
+	select {
+	case <-l.early.ended:
+	case <-l.edited:
+		l.dropEarlyRead()
+		return false
+	}
+	select {
+	case <-l.edited:
+		l.dropEarlyRead()
+		return false
+	default:
+	}
+	r := l.early
+	l.early = nil
+	r.stop()
+	return r.err == nil
+}
+
+// dropEarlyRead ends the early read, unless it was used, and frees its result.
+func (l *Loop) dropEarlyRead() {
+	r := l.early
+	if r == nil {
+		return
+	}
+	l.early = nil
+	r.stop()
+	<-r.ended
+	if p, ok := l.opt.Plane.(plane.Discarder); ok {
+		p.Discard()
+	}
+}

@@ -1,0 +1,61 @@
+package route
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+)
+
+// Order returns the names of all Services in the order in which a plane writes them when
+// it writes everything: first those that all others need, which are the API server's and
+// those of DNS, then by name.
+func (t *Table) Order() []cluster.Name {
+	var needed []cluster.Name
+	names := make([]cluster.Name, 0, len(t.Services))
+	for name, svc := range t.Services {
+		if need(svc) == usual {
+			names = append(names, name)
+		} else {
+			needed = append(needed, name)
+		}
+	}
+	slices.SortFunc(names, cluster.Name.Compare)
+	slices.SortFunc(needed, func(a, b cluster.Name) int {
+		return cmp.Or(cmp.Compare(need(t.Services[a]), need(t.Services[b])), a.Compare(b))
+	})
+	return slices.Concat(needed, names)
+}
+
+// Ranks of Services, the lowest first. DNS servers of tenants are behind those of the cluster.
+const (
+	apiServer = iota
+	clusterDNS
+	otherDNS
+	usual
+)
+
+// dnsPort is the port of DNS servers.
+const dnsPort = 53
+
+func need(svc *Service) int {
+	switch {
+	case svc.Name == cluster.Name{Namespace: "default", Name: "kubernetes"}:
+		return apiServer
+	case !svc.hasPort(dnsPort):
+		return usual
+	case svc.Name.Namespace == "kube-system":
+		return clusterDNS
+	}
+	return otherDNS
+}
+
+// hasPort reports whether a frontend of the Service has a port.
+func (s *Service) hasPort(port uint16) bool {
+	for i := range s.Ports {
+		if slices.ContainsFunc(s.Ports[i].Frontends, func(f Frontend) bool { return f.Port == port }) {
+			return true
+		}
+	}
+	return false
+}

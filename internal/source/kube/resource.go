@@ -1,0 +1,138 @@
+package kube
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net/url"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/metrics"
+)
+
+// object is an object of the API.
+type object interface {
+	metav1.Object
+	runtime.Object
+}
+
+// lister lists and watches one kind of object.
+type lister interface {
+	// List calls take with each object while the list arrives, and returns the metadata of
+	// the list. An object is valid until take returns, without the fields that no proxy reads.
+	List(ctx context.Context, o metav1.ListOptions, take func(object) error) (metav1.ListMeta, error)
+	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
+}
+
+// resource is a kind of object on an API server. It implements lister.
+type resource struct {
+	kind
+	client    *rest.RESTClient
+	params    runtime.ParameterCodec
+	json      runtime.Decoder // of lists that are not in protobuf
+	namespace string          // empty: all, or the kind has none
+}
+
+// List implements lister.
+func (r *resource) List(ctx context.Context, o metav1.ListOptions, take func(object) error) (metav1.ListMeta, error) {
+	request := r.request(o)
+	began := time.Now()
+	body, err := request.Stream(ctx)
+	if err != nil {
+		return metav1.ListMeta{}, err
+	}
+	defer func() { _ = body.Close() }()
+	counted := &countingReader{from: body}
+	m, err := r.decode(bufio.NewReaderSize(counted, 64<<10), take)
+	measureList(ctx, request.URL(), time.Since(began), counted.bytes)
+	if counted.err != nil {
+		err = &url.Error{Op: "Get", URL: request.URL().String(), Err: counted.err}
+	}
+	return m, err
+}
+
+// decode reads a list as protobuf or as JSON.
+func (r *resource) decode(in *bufio.Reader, take func(object) error) (metav1.ListMeta, error) {
+	if prefix, _ := in.Peek(len(protobufPrefix)); string(prefix) == protobufPrefix {
+		next, read := r.objects(), []byte(nil)
+		return readList(in, func(encoded []byte) error {
+			obj := next()
+			if r.unread != nil {
+				read = r.unread.trim(read[:0], encoded)
+				encoded = read
+			}
+			if err := obj.Unmarshal(encoded); err != nil {
+				return fmt.Errorf("decode one of %s: %w", r.name, err)
+			}
+			return take(obj)
+		})
+	}
+	return r.decodeJSON(in, take)
+}
+
+func (r *resource) decodeJSON(in io.Reader, take func(object) error) (metav1.ListMeta, error) {
+	var m metav1.ListMeta
+	body, err := io.ReadAll(in)
+	if err != nil {
+		return m, fmt.Errorf("read a list of %s: %w", r.name, err)
+	}
+	list, err := runtime.Decode(r.json, body)
+	if err != nil {
+		return m, fmt.Errorf("decode a list of %s: %w", r.name, err)
+	}
+	of, err := meta.ListAccessor(list)
+	if err != nil {
+		return m, fmt.Errorf("decode a list of %s: %w", r.name, err)
+	}
+	m.ResourceVersion, m.Continue = of.GetResourceVersion(), of.GetContinue()
+	return m, meta.EachListItem(list, func(o runtime.Object) error { return take(o.(object)) })
+}
+
+// Watch implements lister.
+func (r *resource) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	o.Watch = true
+	return r.request(o).Watch(ctx)
+}
+
+func (r *resource) request(o metav1.ListOptions) *rest.Request {
+	var timeout time.Duration
+	if o.TimeoutSeconds != nil {
+		timeout = time.Duration(*o.TimeoutSeconds) * time.Second
+	}
+	return r.client.Get().
+		UseProtobufAsDefaultIfPreferred(true).
+		NamespaceIfScoped(r.namespace, r.namespace != "").
+		Resource(r.name).
+		VersionedParams(&o, r.params).
+		Timeout(timeout)
+}
+
+// measureList reports what client-go reports of requests whose answers it reads itself.
+func measureList(ctx context.Context, u *url.URL, took time.Duration, size int) {
+	metrics.RequestLatency.Observe(ctx, "GET", url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}, took)
+	metrics.RequestSize.Observe(ctx, "GET", u.Host, 0)
+	metrics.ResponseSize.Observe(ctx, "GET", u.Host, float64(size))
+}
+
+// countingReader counts the bytes of a reader, and keeps its error.
+type countingReader struct {
+	from  io.Reader
+	bytes int
+	err   error // nil at the end
+}
+
+// Read implements io.Reader.
+func (r *countingReader) Read(p []byte) (int, error) {
+	n, err := r.from.Read(p)
+	r.bytes += n
+	if err != nil && err != io.EOF {
+		r.err = err
+	}
+	return n, err
+}

@@ -1,0 +1,134 @@
+package kube
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/scheme"
+)
+
+// protobufList returns a list as an API server sends it in protobuf.
+func protobufList(t testing.TB, path string, version int, objects ...metav1.Object) []byte {
+	t.Helper()
+	gv, _ := schema.ParseGroupVersion(kinds[path].APIVersion)
+	list, err := scheme.Scheme.New(gv.WithKind(kinds[path].Kind + "List"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var items []runtime.Object
+	for _, obj := range objects {
+		items = append(items, obj.(runtime.Object))
+	}
+	m, err := meta.ListAccessor(list)
+	if err == nil {
+		m.SetResourceVersion(strconv.Itoa(version))
+		err = meta.SetList(list, items)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, _ := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), runtime.ContentTypeProtobuf)
+	encoded, err := runtime.Encode(scheme.Codecs.EncoderForVersion(info.Serializer, gv), list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return encoded
+}
+
+// wholeService returns a Service with all kinds of metadata.
+func wholeService(name string) *corev1.Service {
+	svc := service(name, "10.96.0.1")
+	svc.Labels = map[string]string{"app": "a"}
+	svc.UID, svc.ResourceVersion, svc.Generation = "u1", "7", 3
+	svc.CreationTimestamp = metav1.NewTime(time.Unix(1_700_000_000, 0))
+	svc.Finalizers = []string{"a/b"}
+	svc.OwnerReferences = []metav1.OwnerReference{{Kind: "Deployment", Name: "d"}}
+	svc.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "helm", FieldsV1: metav1.NewFieldsV1(strings.Repeat("{}", 2000))}}
+	return svc
+}
+
+// readServices reads a list of Services.
+func readServices(in io.Reader) ([]corev1.Service, metav1.ListMeta, error) {
+	var got []corev1.Service
+	m, err := readList(bufio.NewReaderSize(in, 16), func(encoded []byte) error {
+		var svc corev1.Service
+		err := svc.Unmarshal(encoded)
+		got = append(got, svc)
+		return err
+	})
+	return got, m, err
+}
+
+// Each object arrives whole, in whatever pieces the answer comes.
+func TestAListInProtobufIsReadObjectByObject(t *testing.T) {
+	a, b := wholeService("a"), wholeService("b")
+	encoded := protobufList(t, servicesPath, 42, a, b)
+	want := []corev1.Service{*a, *b}
+	for name, in := range map[string]io.Reader{
+		"at once":      bytes.NewReader(encoded),
+		"byte by byte": iotest.OneByteReader(bytes.NewReader(encoded)),
+	} {
+		got, m, err := readServices(in)
+		if err != nil || m.ResourceVersion != "42" {
+			t.Errorf("%s: version %q, %v", name, m.ResourceVersion, err)
+		}
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("%s (-want +got):\n%s", name, d)
+		}
+	}
+	if _, m, err := readServices(bytes.NewReader(protobufList(t, servicesPath, 7))); err != nil || m.ResourceVersion != "7" {
+		t.Errorf("an empty list: version %q, %v", m.ResourceVersion, err)
+	}
+}
+
+// An answer that ends early is never taken for a whole list.
+func TestAListThatEndsEarlyIsAnError(t *testing.T) {
+	encoded := protobufList(t, servicesPath, 42, service("a", "10.96.0.1"), service("b", "10.96.0.2"))
+	_, whole, err := readServices(bytes.NewReader(encoded))
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := len(encoded) - len("\x1a\x00\x22\x00") // contentEncoding and contentType, which are empty
+	for n := range end {
+		if got, m, err := readServices(bytes.NewReader(encoded[:n])); err == nil {
+			t.Fatalf("%d of %d bytes: no error, %d objects, %+v, want the error of a list like %+v", n, len(encoded), len(got), m, whole)
+		}
+	}
+	broken := errors.New("the network is down")
+	if _, _, err := readServices(io.MultiReader(bytes.NewReader(encoded[:end-1]), iotest.ErrReader(broken))); !errors.Is(err, broken) {
+		t.Errorf("got %v, want %v", err, broken)
+	}
+}
+
+// The error of an object ends the list.
+func TestAnErrorOfAnObjectEndsTheList(t *testing.T) {
+	encoded := protobufList(t, servicesPath, 42, service("a", "10.96.0.1"), service("b", "10.96.0.2"))
+	calls, refused := 0, errors.New("refused")
+	_, err := readList(bufio.NewReader(bytes.NewReader(encoded)), func([]byte) error { calls++; return refused })
+	if !errors.Is(err, refused) || calls != 1 {
+		t.Errorf("%v after %d calls", err, calls)
+	}
+}
+
+// FuzzReadList reads arbitrary answers: each gives a list or an error.
+func FuzzReadList(f *testing.F) {
+	f.Add(protobufList(f, servicesPath, 42, wholeService("a")))
+	f.Add([]byte("k8s\x00\x12\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"))
+	f.Add([]byte("k8s\x00\x12\x04\x12\x02\x0a\x7f"))
+	f.Fuzz(func(_ *testing.T, answer []byte) {
+		_, _, _ = readServices(bytes.NewReader(answer))
+	})
+}
