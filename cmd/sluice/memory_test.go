@@ -60,8 +60,8 @@ func TestGOGCWins(t *testing.T) {
 
 func TestPercent(t *testing.T) {
 	for live, want := range map[uint64]int{
-		0: mostPercent, 1 << 20: mostPercent, 3 << 20: 400, 12 << 20: 100, 24 << 20: 50,
-		40 << 20: leastPercent, 1 << 30: leastPercent,
+		0: mostPercent, 1 << 20: mostPercent, 3 << 20: 300, 9 << 20: 100, 18 << 20: 50,
+		41 << 20: leastPercent, 1 << 30: leastPercent,
 	} {
 		if got := percent(live); got != want {
 			t.Errorf("a heap of %d MB may grow by %d %%, want %d", live>>20, got, want)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"reflect"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -91,7 +92,13 @@ func (r *resource) decodeJSON(in io.Reader, take func(object) error) (metav1.Lis
 		return m, fmt.Errorf("decode a list of %s: %w", r.name, err)
 	}
 	m.ResourceVersion, m.Continue = of.GetResourceVersion(), of.GetContinue()
-	return m, meta.EachListItem(list, func(o runtime.Object) error { return take(o.(object)) })
+	want := reflect.TypeOf(r.objects()())
+	return m, meta.EachListItem(list, func(o runtime.Object) error {
+		if reflect.TypeOf(o) != want {
+			return fmt.Errorf("the answer to a request for %s has a %T", r.name, o)
+		}
+		return take(o.(object))
+	})
 }
 
 // Watch implements lister.

@@ -123,6 +123,26 @@ func TestAnErrorOfAnObjectEndsTheList(t *testing.T) {
 	}
 }
 
+// A server, or what stands before it, may answer with something else than a list of the
+// kind that was requested.
+func TestAnAnswerOfAnotherKindIsAnError(t *testing.T) {
+	services := clientOf(t, "http://127.0.0.1:1").services("").(*resource)
+	for _, answer := range []string{
+		`{"apiVersion":"v1","kind":"PodList","items":[{"metadata":{"name":"a"}}]}`,
+		`{"apiVersion":"v1","kind":"Status","status":"Success"}`,
+		`{"apiVersion":"example.com/v1","kind":"ServiceList","items":[]}`,
+		`<html>`, ``, `k8s`,
+	} {
+		_, err := services.decode(bufio.NewReader(strings.NewReader(answer)), func(object) error {
+			t.Errorf("%s: an object arrives", answer)
+			return nil
+		})
+		if err == nil {
+			t.Errorf("%s: no error", answer)
+		}
+	}
+}
+
 // FuzzReadList reads arbitrary answers: each gives a list or an error.
 func FuzzReadList(f *testing.F) {
 	f.Add(protobufList(f, servicesPath, 42, wholeService("a")))
