@@ -62,8 +62,8 @@ func NewClient(config *rest.Config) (*Client, error) {
 		server:   base(core.Get().URL().String()),
 		services: func(namespace string) lister { return of(serviceKind(), core, namespace) },
 		slices:   of(sliceKind(), discovery, metav1.NamespaceAll),
-		nodes:    of(kind{name: kindNodes, objects: newObjects(func() protobufObject { return &corev1.Node{} })}, core, ""),
-		cidrs:    of(kind{name: kindServiceCIDRs, objects: newObjects(func() protobufObject { return &networkingv1.ServiceCIDR{} })}, networking, ""),
+		nodes:    of(nodeKind(), core, ""),
+		cidrs:    of(cidrKind(), networking, ""),
 		events: func(namespace string) eventAPI {
 			return gentype.NewClient("events", events, params, namespace, func() *eventsv1.Event { return &eventsv1.Event{} }, gentype.PrefersProtobuf[*eventsv1.Event]())
 		},

@@ -1,19 +1,35 @@
 package kube
 
 import (
+	"fmt"
+
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // kind says how objects of a list are decoded from protobuf.
 type kind struct {
 	name   string
+	list   listType
 	unread *unread // nil: all is read
 
 	// objects returns a function for one list that returns an empty object for each of its
 	// objects. It may use the memory of the last one again.
 	objects func() func() protobufObject
+}
+
+// listType is the apiVersion and the kind of a list.
+type listType struct{ version, kind string }
+
+// mustBe returns an error for a list of another type: without it an empty list of something
+// else would delete everything.
+func (l listType) mustBe(version, kind string) error {
+	if l.version == version && l.kind == kind {
+		return nil
+	}
+	return fmt.Errorf("the answer is a %s of %s, want a %s of %s", kind, version, l.kind, l.version)
 }
 
 // protobufObject is an object that is decoded from protobuf.
@@ -25,7 +41,7 @@ type protobufObject interface {
 // serviceKind returns the kind of Services. All Services of a list share an object, whose
 // lists and maps keep their memory: conversion copies what it keeps.
 func serviceKind() kind {
-	return kind{kindServices, unreadService(), func() func() protobufObject {
+	return kind{kindServices, listType{"v1", "ServiceList"}, unreadService(), func() func() protobufObject {
 		var svc corev1.Service
 		return func() protobufObject {
 			spec := corev1.ServiceSpec{Ports: svc.Spec.Ports[:0], ClusterIPs: svc.Spec.ClusterIPs[:0], IPFamilies: svc.Spec.IPFamilies[:0]}
@@ -37,7 +53,7 @@ func serviceKind() kind {
 
 // sliceKind returns the kind of EndpointSlices, which share an object as Services do.
 func sliceKind() kind {
-	return kind{kindSlices, unreadSlice(), func() func() protobufObject {
+	return kind{kindSlices, listType{"discovery.k8s.io/v1", "EndpointSliceList"}, unreadSlice(), func() func() protobufObject {
 		var es discoveryv1.EndpointSlice
 		return func() protobufObject {
 			es = discoveryv1.EndpointSlice{ObjectMeta: emptied(&es.ObjectMeta), Endpoints: es.Endpoints[:0], Ports: es.Ports[:0]}
@@ -46,9 +62,17 @@ func sliceKind() kind {
 	}}
 }
 
-// newObjects returns the kind's objects as separate values.
-func newObjects(object func() protobufObject) func() func() protobufObject {
-	return func() func() protobufObject { return object }
+// nodeKind and cidrKind return the kinds of Nodes and ServiceCIDRs, of which there are few.
+func nodeKind() kind {
+	return kind{kindNodes, listType{"v1", "NodeList"}, nil, func() func() protobufObject {
+		return func() protobufObject { return &corev1.Node{} }
+	}}
+}
+
+func cidrKind() kind {
+	return kind{kindServiceCIDRs, listType{"networking.k8s.io/v1", "ServiceCIDRList"}, nil, func() func() protobufObject {
+		return func() protobufObject { return &networkingv1.ServiceCIDR{} }
+	}}
 }
 
 func emptied(m *metav1.ObjectMeta) metav1.ObjectMeta {

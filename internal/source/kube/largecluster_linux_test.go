@@ -119,21 +119,6 @@ func (c *largeCluster) list(w io.Writer, path string, template []byte) {
 	}
 }
 
-// splitList returns what precedes the list in an answer, and the list.
-func splitList(b *testing.B, answer []byte) (prefix, list []byte) {
-	b.Helper()
-	prefix = []byte(protobufPrefix)
-	for number, field := range wireFields(answer[len(protobufPrefix):]) {
-		if number == fieldRaw {
-			list, _ = protowire.ConsumeBytes(field[1:])
-			return prefix, list
-		}
-		prefix = append(prefix, field...)
-	}
-	b.Fatalf("no list in %q", answer)
-	return nil, nil
-}
-
 // protobufItem returns the encoding of an object in a list.
 func protobufItem(b *testing.B, obj interface{ Marshal() ([]byte, error) }) []byte {
 	b.Helper()

@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"io"
 	"net/url"
-	"reflect"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/metrics"
@@ -42,27 +42,45 @@ type resource struct {
 
 // List implements lister.
 func (r *resource) List(ctx context.Context, o metav1.ListOptions, take func(object) error) (metav1.ListMeta, error) {
-	request := r.request(o)
+	server := r.request(o).URL()
 	began := time.Now()
-	body, err := request.Stream(ctx)
+	body, err := r.open(ctx, o)
 	if err != nil {
+		measureRequest(ctx, server, began)
 		return metav1.ListMeta{}, err
 	}
 	defer func() { _ = body.Close() }()
 	counted := &countingReader{from: body}
 	m, err := r.decode(bufio.NewReaderSize(counted, 64<<10), take)
-	measureList(ctx, request.URL(), time.Since(began), counted.bytes)
+	measureRequest(ctx, server, began)
+	metrics.RequestSize.Observe(ctx, "GET", server.Host, 0)
+	metrics.ResponseSize.Observe(ctx, "GET", server.Host, float64(counted.bytes))
 	if counted.err != nil {
-		err = &url.Error{Op: "Get", URL: request.URL().String(), Err: counted.err}
+		return m, counted.broken(server)
 	}
 	return m, err
+}
+
+// openAttempts is how often a request is sent if the connection breaks before the answer,
+// as when the server at its other end restarts.
+const openAttempts = 3
+
+// open requests a list, and returns the body of the answer.
+func (r *resource) open(ctx context.Context, o metav1.ListOptions) (body io.ReadCloser, err error) {
+	for range openAttempts {
+		body, err = r.request(o).Stream(ctx)
+		if !utilnet.IsConnectionReset(err) && !utilnet.IsProbableEOF(err) && !utilnet.IsHTTP2ConnectionLost(err) {
+			break
+		}
+	}
+	return body, err
 }
 
 // decode reads a list as protobuf or as JSON.
 func (r *resource) decode(in *bufio.Reader, take func(object) error) (metav1.ListMeta, error) {
 	if prefix, _ := in.Peek(len(protobufPrefix)); string(prefix) == protobufPrefix {
 		next, read := r.objects(), []byte(nil)
-		return readList(in, func(encoded []byte) error {
+		return readList(in, r.list, func(encoded []byte) error {
 			obj := next()
 			if r.unread != nil {
 				read = r.unread.trim(read[:0], encoded)
@@ -83,22 +101,19 @@ func (r *resource) decodeJSON(in io.Reader, take func(object) error) (metav1.Lis
 	if err != nil {
 		return m, fmt.Errorf("read a list of %s: %w", r.name, err)
 	}
-	list, err := runtime.Decode(r.json, body)
+	list, is, err := r.json.Decode(body, nil, nil)
 	if err != nil {
 		return m, fmt.Errorf("decode a list of %s: %w", r.name, err)
+	}
+	if err := r.list.mustBe(is.GroupVersion().String(), is.Kind); err != nil {
+		return m, err
 	}
 	of, err := meta.ListAccessor(list)
 	if err != nil {
 		return m, fmt.Errorf("decode a list of %s: %w", r.name, err)
 	}
 	m.ResourceVersion, m.Continue = of.GetResourceVersion(), of.GetContinue()
-	want := reflect.TypeOf(r.objects()())
-	return m, meta.EachListItem(list, func(o runtime.Object) error {
-		if reflect.TypeOf(o) != want {
-			return fmt.Errorf("the answer to a request for %s has a %T", r.name, o)
-		}
-		return take(o.(object))
-	})
+	return m, meta.EachListItem(list, func(o runtime.Object) error { return take(o.(object)) })
 }
 
 // Watch implements lister.
@@ -120,14 +135,13 @@ func (r *resource) request(o metav1.ListOptions) *rest.Request {
 		Timeout(timeout)
 }
 
-// measureList reports what client-go reports of requests whose answers it reads itself.
-func measureList(ctx context.Context, u *url.URL, took time.Duration, size int) {
-	metrics.RequestLatency.Observe(ctx, "GET", url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}, took)
-	metrics.RequestSize.Observe(ctx, "GET", u.Host, 0)
-	metrics.ResponseSize.Observe(ctx, "GET", u.Host, float64(size))
+// measureRequest reports how long a request took, as client-go does if it reads the answer
+// itself.
+func measureRequest(ctx context.Context, u *url.URL, began time.Time) {
+	metrics.RequestLatency.Observe(ctx, "GET", url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}, time.Since(began))
 }
 
-// countingReader counts the bytes of a reader, and keeps its error.
+// countingReader counts the bytes of the body of an answer, and keeps its error.
 type countingReader struct {
 	from  io.Reader
 	bytes int
@@ -142,4 +156,10 @@ func (r *countingReader) Read(p []byte) (int, error) {
 		r.err = err
 	}
 	return n, err
+}
+
+// broken returns the error of an answer that breaks off. The cause is text only: a server
+// that began to answer is not one that does not answer.
+func (r *countingReader) broken(from *url.URL) error {
+	return fmt.Errorf("the answer of %s broke off after %d bytes: %s", base(from.String()), r.bytes, r.err.Error())
 }

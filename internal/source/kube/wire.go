@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 )
 
 // protobufPrefix begins each answer in Kubernetes' protobuf encoding. A
@@ -20,6 +21,7 @@ const protobufPrefix = "k8s\x00"
 // Numbers of fields of runtime.Unknown (generated.proto of k8s.io/apimachinery/pkg/runtime)
 // and of every list.
 const (
+	fieldTypeMeta protowire.Number = 1
 	fieldRaw      protowire.Number = 2
 	fieldMetadata protowire.Number = 1
 	fieldItems    protowire.Number = 2
@@ -39,29 +41,34 @@ type wireList struct {
 	rest   io.LimitedReader // what of it has not arrived
 }
 
-// readList calls take with the encoding of each object of a list. The bytes are valid
-// until take returns.
-func readList(in *bufio.Reader, take func(object []byte) error) (metav1.ListMeta, error) {
+// readList calls take with the encoding of each object of a list of a type. The bytes are
+// valid until take returns.
+func readList(in *bufio.Reader, want listType, take func(object []byte) error) (metav1.ListMeta, error) {
 	l := wireList{in: in}
 	var m metav1.ListMeta
 	if _, err := l.in.Discard(len(protobufPrefix)); err != nil {
 		return m, fmt.Errorf("read a list: %w", err)
 	}
+	var is runtime.TypeMeta
 	for {
 		number, size, err := l.field()
-		switch {
-		case errors.Is(err, io.EOF):
-			return m, errors.New("read a list: the answer has none")
-		case err != nil:
-			return m, fmt.Errorf("read a list: %w", err)
-		case number == fieldRaw:
+		if err != nil {
+			return m, fmt.Errorf("read a list: %w", midway(err))
+		}
+		if number == fieldRaw {
+			if err := want.mustBe(is.APIVersion, is.Kind); err != nil {
+				return m, err
+			}
 			if err := l.items(l.read+size, &m, take); err != nil {
 				return m, err
 			}
 			_, err := io.Copy(io.Discard, l.in) // reads to the end, so that the connection can be used again
 			return m, err
 		}
-		if err := l.value(size); err != nil {
+		if err = l.value(size); err == nil && number == fieldTypeMeta {
+			err = is.Unmarshal(l.object.Bytes())
+		}
+		if err != nil {
 			return m, fmt.Errorf("read a list: %w", err)
 		}
 	}
@@ -71,6 +78,9 @@ func readList(in *bufio.Reader, take func(object []byte) error) (metav1.ListMeta
 func (l *wireList) items(end uint64, m *metav1.ListMeta, take func([]byte) error) error {
 	for l.read < end {
 		number, size, err := l.field()
+		if err == nil && l.read+size > end {
+			err = fmt.Errorf("field %d ends %d bytes behind the list", number, l.read+size-end)
+		}
 		if err == nil {
 			err = l.value(size)
 		}

@@ -5,6 +5,9 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"strconv"
 	"strings"
 	"testing"
@@ -12,6 +15,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/encoding/protowire"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -63,7 +67,7 @@ func wholeService(name string) *corev1.Service {
 // readServices reads a list of Services.
 func readServices(in io.Reader) ([]corev1.Service, metav1.ListMeta, error) {
 	var got []corev1.Service
-	m, err := readList(bufio.NewReaderSize(in, 16), func(encoded []byte) error {
+	m, err := readList(bufio.NewReaderSize(in, 16), serviceKind().list, func(encoded []byte) error {
 		var svc corev1.Service
 		err := svc.Unmarshal(encoded)
 		got = append(got, svc)
@@ -113,11 +117,62 @@ func TestAListThatEndsEarlyIsAnError(t *testing.T) {
 	}
 }
 
+// An object that is longer than the rest of its list is no object.
+func TestAListThatIsLongerThanItsLengthIsAnError(t *testing.T) {
+	encoded := protobufList(t, servicesPath, 42, service("a", "10.96.0.1"))
+	prefix, raw := splitList(t, encoded)
+	short := protowire.AppendVarint(protowire.AppendTag(prefix, fieldRaw, protowire.BytesType), uint64(len(raw)-3))
+	if got, _, err := readServices(bytes.NewReader(append(short, raw...))); err == nil {
+		t.Errorf("no error, %d objects", len(got))
+	}
+}
+
+// A list that breaks off is requested by a new List, which begins anew, and not again by the
+// same one: an object that is deleted in between would stay.
+func TestAListThatBreaksOffIsNotRepeated(t *testing.T) {
+	encoded := protobufList(t, servicesPath, 42, service("a", "10.96.0.1"), service("b", "10.96.0.2"))
+	requests := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		requests++
+		_, _ = w.Write(encoded[:len(encoded)-20])
+		w.(http.Flusher).Flush()
+		panic(http.ErrAbortHandler)
+	}))
+	defer server.Close()
+	health := newServerHealth(slog.New(slog.DiscardHandler))
+	api := observed{clientOf(t, server.URL).services(""), kindServices, health}
+	arrived := 0
+	_, err := api.List(t.Context(), metav1.ListOptions{}, func(object) error { arrived++; return nil })
+	if err == nil || unanswered(err) || requests != 1 || arrived != 1 {
+		t.Errorf("%v after %d requests and %d objects, want an error of the answer after one each", err, requests, arrived)
+	}
+	if st := health.state(); !strings.Contains(st.Trouble, "services: failing: the answer of") {
+		t.Errorf("the state is %+v", st)
+	}
+}
+
+// A connection that breaks before the answer is replaced at once.
+func TestAListIsRequestedAgainIfTheConnectionBreaks(t *testing.T) {
+	requests := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if requests++; requests == 1 {
+			panic(http.ErrAbortHandler)
+		}
+		_, _ = w.Write(protobufList(t, servicesPath, 42, service("a", "10.96.0.1")))
+	}))
+	defer server.Close()
+	arrived := 0
+	_, err := clientOf(t, server.URL).services("").List(t.Context(), metav1.ListOptions{}, func(object) error { arrived++; return nil })
+	if err != nil || arrived != 1 {
+		t.Errorf("%v, %d objects", err, arrived)
+	}
+}
+
 // The error of an object ends the list.
 func TestAnErrorOfAnObjectEndsTheList(t *testing.T) {
 	encoded := protobufList(t, servicesPath, 42, service("a", "10.96.0.1"), service("b", "10.96.0.2"))
 	calls, refused := 0, errors.New("refused")
-	_, err := readList(bufio.NewReader(bytes.NewReader(encoded)), func([]byte) error { calls++; return refused })
+	_, err := readList(bufio.NewReader(bytes.NewReader(encoded)), serviceKind().list, func([]byte) error { calls++; return refused })
 	if !errors.Is(err, refused) || calls != 1 {
 		t.Errorf("%v after %d calls", err, calls)
 	}
@@ -132,6 +187,8 @@ func TestAnAnswerOfAnotherKindIsAnError(t *testing.T) {
 		`{"apiVersion":"v1","kind":"Status","status":"Success"}`,
 		`{"apiVersion":"example.com/v1","kind":"ServiceList","items":[]}`,
 		`<html>`, ``, `k8s`,
+		string(protobufList(t, slicesPath, 1)), string(protobufList(t, slicesPath, 1, endpointSlice("a", "a", "10.0.0.1"))),
+		string(protobufList(t, nodesPath, 1)), `{"apiVersion":"v1","kind":"PodList","items":[]}`,
 	} {
 		_, err := services.decode(bufio.NewReader(strings.NewReader(answer)), func(object) error {
 			t.Errorf("%s: an object arrives", answer)
@@ -151,4 +208,19 @@ func FuzzReadList(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, answer []byte) {
 		_, _, _ = readServices(bytes.NewReader(answer))
 	})
+}
+
+// splitList returns what precedes the list in an answer, and the list.
+func splitList(t testing.TB, answer []byte) (prefix, list []byte) {
+	t.Helper()
+	prefix = []byte(protobufPrefix)
+	for number, field := range wireFields(answer[len(protobufPrefix):]) {
+		if number == fieldRaw {
+			list, _ = protowire.ConsumeBytes(field[1:])
+			return prefix, list
+		}
+		prefix = append(prefix, field...)
+	}
+	t.Fatalf("no list in %q", answer)
+	return nil, nil
 }
