@@ -15,7 +15,7 @@ type Compiler struct {
 	records cow.Set[*record] // by name
 	claims  *claims
 	builder builder
-	key     *record // for like
+	key     *record // for searches in records
 
 	hostProblems []Problem // that Compile has returned
 
@@ -45,17 +45,8 @@ func NewCompiler(opt Options) *Compiler {
 		table:   &Table{Services: map[cluster.Name]*Service{}},
 		records: cow.New(compareRecords),
 		claims:  newClaims(opt.families()),
+		key:     recordOf(cluster.Name{}),
 	}
-}
-
-// like returns a record with the key of a Service, to search for it. It is valid until the
-// next call.
-func (c *Compiler) like(name cluster.Name) *record {
-	if c.key == nil {
-		c.key = recordOf(name)
-	}
-	c.key.service.Name = name
-	return c.key
 }
 
 // Table returns the table as of the last Compile, which the next Compile changes in place.
@@ -132,7 +123,8 @@ func (c *Compiler) setFacts(facts *cluster.Facts) (old *Host, added []Problem) {
 // affects.
 func (c *Compiler) accept(affected []cluster.Name, st cluster.State) []cluster.Name {
 	var before record
-	known := c.records.Get(c.like(st.Name))
+	c.key.service.Name = st.Name
+	known := c.records.Get(c.key)
 	if known != nil {
 		before = *known
 	}

@@ -38,6 +38,7 @@ const (
 // dnsPort is the port of DNS servers.
 const dnsPort = 53
 
+// need returns the rank of a Service.
 func need(svc *Service) int {
 	switch {
 	case svc.Name == cluster.Name{Namespace: "default", Name: "kubernetes"}:

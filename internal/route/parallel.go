@@ -8,10 +8,10 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 )
 
-// Services are compiled in blocks. Those of a block are compiled in parallel, in portions.
+// Services are compiled in blocks, those of a block in parallel by several workers.
 const (
 	block   = 4096
-	portion = 64
+	portion = 64 // for fewer Services another worker does not pay
 )
 
 // compiled is a Service that was compiled, before the table has it.

@@ -43,16 +43,14 @@ type resource struct {
 // List implements lister.
 func (r *resource) List(ctx context.Context, o metav1.ListOptions, take func(object) error) (metav1.ListMeta, error) {
 	server := r.request(o).URL()
-	began := time.Now()
+	defer measureRequest(ctx, server, time.Now())
 	body, err := r.open(ctx, o)
 	if err != nil {
-		measureRequest(ctx, server, began)
 		return metav1.ListMeta{}, err
 	}
 	defer func() { _ = body.Close() }()
 	counted := &countingReader{from: body}
 	m, err := r.decode(bufio.NewReaderSize(counted, 64<<10), take)
-	measureRequest(ctx, server, began)
 	metrics.RequestSize.Observe(ctx, "GET", server.Host, 0)
 	metrics.ResponseSize.Observe(ctx, "GET", server.Host, float64(counted.bytes))
 	if counted.err != nil {
@@ -135,7 +133,7 @@ func (r *resource) request(o metav1.ListOptions) *rest.Request {
 		Timeout(timeout)
 }
 
-// measureRequest reports how long a request took, as client-go does if it reads the answer
+// measureRequest reports how long a request took that began at a time, as client-go does if it reads the answer
 // itself.
 func measureRequest(ctx context.Context, u *url.URL, began time.Time) {
 	metrics.RequestLatency.Observe(ctx, "GET", url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}, time.Since(began))
