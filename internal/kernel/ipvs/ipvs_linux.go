@@ -135,7 +135,7 @@ func (t *Table) Apply(ctx context.Context, changes []Change) error {
 func (t *Table) Timeouts(ctx context.Context) (Timeouts, error) {
 	var got Timeouts
 	err := t.session(ctx, func(s *session) error {
-		answers, err := s.execute(ctx, cmdGetConfig, netlink.Acknowledge, nil)
+		answers, err := s.execute(ctx, cmdGetConfig, 0, nil)
 		if err != nil || len(answers) == 0 {
 			return fmt.Errorf("read the timeouts of IPVS: %w", err)
 		}

@@ -1,4 +1,5 @@
-// Package link reads network interfaces by name, and deletes them.
+// Package link reads network interfaces by name, creates and deletes them, and changes
+// their addresses.
 package link
 
 import (
@@ -106,6 +107,47 @@ func local(link netlink.Link, a netip.Addr) *netlink.Route {
 		r.Scope = unix.RT_SCOPE_HOST
 	}
 	return r
+}
+
+// Create creates an interface that sends nothing, unless it exists, for addresses that are
+// only local. It stays down, as no packet leaves through it.
+func (l *Links) Create(ctx context.Context, name string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	h, err := netns.Handle(l.netns, unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("open route netlink: %w", err)
+	}
+	defer h.Close()
+	err = h.LinkAdd(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: name}})
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("create interface %s: %w", name, err)
+	}
+	return nil
+}
+
+// AddAddresses adds addresses to an interface. It ignores those that are there.
+func (l *Links) AddAddresses(ctx context.Context, name string, addrs []netip.Addr) error {
+	err := l.with(name, func(h *netlink.Handle, link netlink.Link) error {
+		for _, a := range addrs {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			at := &netlink.Addr{IPNet: netlink.NewIPNet(a.AsSlice())}
+			if a.Is6() {
+				at.Flags = unix.IFA_F_NODAD // it is nowhere else on this link
+			}
+			if err := h.AddrAdd(link, at); err != nil && !errors.Is(err, unix.EEXIST) {
+				return fmt.Errorf("%s: %w", a, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("add addresses to %s: %w", name, err)
+	}
+	return nil
 }
 
 // RemoveAddresses removes addresses from an interface. It ignores missing addresses,
