@@ -35,6 +35,9 @@ func (c *check) section(cfg *Config) {
 		path, bitPath, bit = "ipvs", "iptables.masqueradeBit", in.IPTables.MasqueradeBit
 		sync, least, all = in.IPVS.SyncPeriod, in.IPVS.MinSyncPeriod, in.IPTables.MasqueradeAll
 	}
+	if cfg.Mode == "ipvs" {
+		cfg.IPVS = c.ipvs()
+	}
 	cfg.MasqueradeAll = all
 	cfg.Loopback = loopback(cfg.Mode, *in.IPTables.LocalhostNodePorts)
 	if shared := "iptables.masqueradeBit"; bitPath != shared {
@@ -130,6 +133,22 @@ func (c *check) nodePorts() NodePorts {
 		}
 	}
 	return n
+}
+
+func (c *check) ipvs() IPVS {
+	in := c.config.IPVS
+	out := IPVS{
+		Scheduler: in.Scheduler, StrictARP: in.StrictARP,
+		TCPTimeout: c.notNegative("ipvs.tcpTimeout", in.TCPTimeout.Duration),
+		TCPFinWait: c.notNegative("ipvs.tcpFinTimeout", in.TCPFinTimeout.Duration),
+		UDPTimeout: c.notNegative("ipvs.udpTimeout", in.UDPTimeout.Duration),
+	}
+	for i, text := range in.ExcludeCIDRs {
+		if p, ok := c.cidr(fmt.Sprintf("ipvs.excludeCIDRs[%d]", i), text); ok {
+			out.ExcludeCIDRs = append(out.ExcludeCIDRs, p)
+		}
+	}
+	return out
 }
 
 func (c *check) conntrack() Conntrack {

@@ -166,6 +166,7 @@ type Host struct {
 	Detector      Detector
 	MasqueradeAll bool
 	NodePorts     NodePorts
+	Local         []netip.Addr   // the addresses of this host, sorted; nil unless Options.ListLocal
 	ServiceCIDRs  []netip.Prefix // sorted, none inside another; connections to addresses in them that no Service has are dropped
 }
 

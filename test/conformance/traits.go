@@ -12,6 +12,7 @@ type Traits struct {
 	mode      string         // of --proxy-mode
 	nodePorts []string       // nodePortAddresses where settings have none
 	loopback  route.Loopback // when nodePortAddresses include 127.0.0.0/8
+	listLocal bool           // route.Options.ListLocal
 	rules     rules          // access to the rules of the plane
 	firewall  variant        // the iptables variant for the rules of other programs
 
@@ -45,6 +46,18 @@ func Iptables(programs string) Traits {
 		rules: variant(programs), firewall: variant(programs),
 		unknownPort: untouched, unallocated: untouched, emptyVIPUnlisted: refused,
 		emptyNodePortUnserved: refused, emptyVIPFromNode: untouched, pingClusterIP: pingUntouched,
+	}
+}
+
+// IPVS are the traits of ipvs mode. Addresses of Services are addresses of the node, which
+// answers pings and refuses all ports that no Service has; NodePorts are virtual servers at
+// each address that serves them.
+func IPVS(programs string) Traits {
+	return Traits{
+		mode: "ipvs", nodePorts: []string{"all"}, loopback: route.LoopbackNever, listLocal: true,
+		rules: variant(programs), firewall: variant(programs),
+		unknownPort: refused, unallocated: untouched, emptyVIPUnlisted: dropped,
+		emptyNodePortUnserved: untouched, emptyVIPFromNode: refused, pingClusterIP: pingAnswered,
 	}
 }
 

@@ -63,6 +63,16 @@ func TestSetsAreCreatedFilledAndListed(t *testing.T) {
 		t.Errorf("sets (-want +got):\n%s", diff)
 	}
 
+	sizes, err := sets.Sizes(t.Context())
+	if err != nil || len(sizes) != len(want) {
+		t.Errorf("sizes: %v, %v", sizes, err)
+	}
+	for name, size := range sizes {
+		if size != len(want[name].Members) {
+			t.Errorf("%s has %d members, want %d", name, size, len(want[name].Members))
+		}
+	}
+
 	// What Change prints is what ipset prints, and ipset restores it.
 	lines := ""
 	for _, c := range changes {

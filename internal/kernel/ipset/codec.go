@@ -43,12 +43,14 @@ const (
 	dataMax      = 19
 	dataIP2      = 20
 	dataCIDR2    = 21
+	dataElements = 24
 	dataMark     = 27
 
 	addrIPv4 = 1
 	addrIPv6 = 2
 
 	flagNamesOnly = 2
+	flagHeaders   = 4
 	flagMarks     = 1 << 6 // IPSET_FLAG_WITH_SKBINFO
 
 	// The sets of kube-proxy have at most 65,536 members.
@@ -137,6 +139,23 @@ func setName(m netlink.Message) (name string, err error) {
 	return name, err
 }
 
+// decodeSize decodes a message of a listing of headers.
+func decodeSize(m netlink.Message) (name string, size int, err error) {
+	err = nl.Decode(m, binary.BigEndian, func(ad *netlink.AttributeDecoder) {
+		switch ad.Type() {
+		case attrSetName:
+			name = ad.String()
+		case attrData:
+			nl.Nested(ad, func(ad *netlink.AttributeDecoder) {
+				if ad.Type() == dataElements {
+					size = int(ad.Uint32())
+				}
+			})
+		}
+	})
+	return name, size, err
+}
+
 // decode adds a message of a listing to a set. A set may have several messages.
 func (s *Set) decode(m netlink.Message) error {
 	return nl.Decode(m, binary.BigEndian, func(ad *netlink.AttributeDecoder) {
@@ -203,11 +222,14 @@ func decodeRevision(m netlink.Message) (newest uint8, err error) {
 	return newest, err
 }
 
+// ErrFull is the error of a set that holds as many members as it can.
+const ErrFull = unix.Errno(4352)
+
 // reason returns the reason for an error of ipset, whose numbers other subsystems do not have.
 func reason(err error) error {
 	for number, text := range map[unix.Errno]string{
 		4098: "this kernel does not have the type of set", 4099: "there are too many sets", errBusy: "rules refer to it",
-		unix.EEXIST: "it exists with another type", 4352: "it is full", 4353: "its members have another family",
+		unix.EEXIST: "it exists with another type", ErrFull: "it is full", 4353: "its members have another family",
 	} {
 		if errors.Is(err, number) {
 			return fmt.Errorf("%s (%w)", text, err)

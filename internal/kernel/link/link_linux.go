@@ -183,6 +183,20 @@ func remove(h *netlink.Handle, link netlink.Link, a netip.Addr) error {
 	return nil
 }
 
+// Change removes addresses from an interface and adds others to it. It ignores what is
+// already done.
+func (l *Links) Change(ctx context.Context, name string, add, remove []netip.Addr) error {
+	if len(remove) > 0 {
+		if err := l.RemoveAddresses(ctx, name, remove); err != nil {
+			return err
+		}
+	}
+	if len(add) == 0 {
+		return nil
+	}
+	return l.AddAddresses(ctx, name, add)
+}
+
 // Delete deletes an interface. It returns nil if there is none.
 func (l *Links) Delete(ctx context.Context, name string) error {
 	if err := ctx.Err(); err != nil {
