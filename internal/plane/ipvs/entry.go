@@ -3,6 +3,7 @@ package ipvs
 import (
 	"cmp"
 	"net/netip"
+	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/ipset"
 	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
@@ -137,6 +138,7 @@ const (
 // without source NAT. Members of SCTP have an address, as the kernel's bitmaps of
 // ports have no SCTP.
 func nodePortSets(protocol string) (all, local string) {
+	protocol = strings.ToUpper(protocol)
 	if protocol == "SCTP" {
 		return "NODE-PORT-SCTP-HASH", "NODE-PORT-LOCAL-SCTP-HASH"
 	}
