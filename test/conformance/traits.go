@@ -100,6 +100,14 @@ type condition func(*Traits) bool
 
 func inIptablesMode(n *Traits) bool { return n.mode == "iptables" }
 
+func inIPVSMode(n *Traits) bool { return n.mode == "ipvs" }
+
+// nodeReaches connects from the node to the address of a Service without source NAT. If the
+// node has that address itself, it is the source, and gets source NAT.
+func nodeReaches(to string, backends ...string) step {
+	return when(inIPVSMode, reach("node", to, masqueraded, backends...)).otherwise(reach("node", to, original, backends...))
+}
+
 // usesXtablesLock selects planes that wait for the xtables lock while another program holds it.
 func usesXtablesLock(n *Traits) bool { return inIptablesMode(n) && n.firewall == "legacy" }
 

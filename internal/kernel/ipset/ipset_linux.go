@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"time"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -16,6 +17,10 @@ import (
 )
 
 const errBusy = unix.Errno(4100)
+
+// busyTime is about how long a set may stay in use after the rules that refer to it were
+// deleted: nf_tables frees rules in the background.
+const busyTime = 500 * time.Millisecond
 
 // Sets are the sets of one network namespace. A socket is open only during a call.
 type Sets struct {
@@ -109,7 +114,12 @@ func (s *Sets) Apply(ctx context.Context, changes []Change) error {
 	}
 	defer func() { _ = conn.Close() }() // all is answered
 	for _, c := range changes {
-		if err := s.apply(ctx, conn, c); err != nil {
+		err := s.apply(ctx, conn, c)
+		for pause := time.Millisecond; c.Op == Destroy && errors.Is(err, errBusy) && pause < busyTime; pause *= 2 {
+			time.Sleep(pause)
+			err = s.apply(ctx, conn, c)
+		}
+		if err != nil {
 			return fmt.Errorf("ipset %s: %w", c, reason(err))
 		}
 	}

@@ -17,7 +17,7 @@ import (
 type state struct {
 	device  bool
 	addrs   map[netip.Addr]bool // on the interface
-	bound   map[netip.Addr]bool // the same; not used up
+	bound   map[netip.Addr]bool // the same, and those in sets; not used up
 	servers map[ipvs.Server]*found
 	sets    map[string]*ipset.Set
 	chains  map[route.Family]map[string]iptables.Chains // by table
@@ -36,16 +36,19 @@ type listing struct {
 	state
 	drains drains
 	opt    Options
-	wanted map[key]bool // chains and jumps
-	ports  map[uint16]bool
+	wanted map[key]bool    // chains and jumps
+	ports  map[uint16]bool // NodePorts
 }
 
 func newListing(s state, d drains, opt Options) *listing {
 	l := &listing{state: s, drains: d, opt: opt, wanted: map[key]bool{}, ports: map[uint16]bool{}}
 	for name, set := range s.sets {
-		if strings.Contains(name, "NODE-PORT") {
-			for m := range set.Members {
+		for m := range set.Members {
+			if strings.Contains(name, "NODE-PORT") {
 				l.ports[m.Port] = true
+			}
+			if !strings.HasSuffix(name, loopBack) && m.Addr.IsValid() {
+				l.bound[m.Addr] = true
 			}
 		}
 	}
@@ -129,23 +132,20 @@ func (l *listing) Rest() []step {
 	var list []step
 	remove := func(k key, old value) { list = append(list, step{Op: ledger.Remove, Key: k, Old: old}) }
 	for s, f := range l.servers {
-		drain := l.drains[s]
 		if !f.taken && !l.owns(s) {
 			continue
 		}
 		for at, weight := range f.dests {
-			if weight != 0 || drain == nil || drain.dests[at].IsZero() {
+			if _, drains := l.drains[s][at]; weight != 0 || !drains || !f.taken {
 				remove(key{class: destination, server: s, at: at}, value{weight: weight})
 			}
 		}
-		if !f.taken && (drain == nil || !drain.server) {
+		if !f.taken {
 			remove(key{class: server, server: s}, value{settings: f.settings})
 		}
 	}
 	for a := range l.addrs {
-		if !l.drains.hold(a) {
-			remove(key{class: address, at: netip.AddrPortFrom(a, 0)}, value{})
-		}
+		remove(key{class: address, at: netip.AddrPortFrom(a, 0)}, value{})
 	}
 	for _, f := range l.opt.Families {
 		for name, kind := range setKinds(f) {
@@ -161,11 +161,10 @@ func (l *listing) Rest() []step {
 }
 
 // owns reports whether a virtual server that no Service needs is kube-proxy's or ours: at
-// an address on the interface, at a NodePort, or for a mark.
+// an address on the interface or in the sets, at a NodePort, or for a mark.
 func (l *listing) owns(s ipvs.Server) bool {
 	excluded := slices.ContainsFunc(l.opt.Exclude, func(p netip.Prefix) bool { return s.Mark == 0 && p.Contains(s.Addr) })
-	drain := l.drains[s]
-	return !excluded && (isShortCut(s.Mark) || s.Mark == 0 && (l.bound[s.Addr] || isNodePort(s.Port) || l.ports[s.Port]) || drain != nil && drain.server)
+	return !excluded && (isShortCut(s.Mark) || s.Mark == 0 && (l.bound[s.Addr] || isNodePort(s.Port) || l.ports[s.Port]))
 }
 
 // isNodePort reports whether a port is in the default range of an API server.

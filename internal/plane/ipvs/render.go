@@ -175,6 +175,11 @@ func (r *renderer) server(p *route.Port, s ipvs.Server, backends []netip.AddrPor
 	for _, b := range backends {
 		r.add(key{class: destination, server: s, at: b}, value{weight: 1})
 	}
+	for _, b := range p.Serving {
+		if _, chosen := slices.BinarySearchFunc(backends, b, netip.AddrPort.Compare); !chosen {
+			r.add(key{class: destination, server: s, at: b}, value{}) // established flows to it go on
+		}
+	}
 }
 
 // The numbers of protocols (IANA).

@@ -76,8 +76,7 @@ type batch struct {
 	rules       map[route.Family]string // input of iptables-restore
 }
 
-// batch translates steps. Removed destinations with connections, and their virtual servers
-// and addresses, drain instead.
+// batch translates steps. Removed destinations with connections drain instead.
 func (w writer) batch(ctx context.Context, steps []*step) (batch, error) {
 	var b batch
 	for _, s := range steps {
@@ -92,11 +91,15 @@ func (w writer) batch(ctx context.Context, steps []*step) (batch, error) {
 				b.rules = compose(steps)
 			}
 		case server:
-			b.servers = w.drains.server(b.servers, s)
+			b.servers = append(b.servers, serverChange(s))
 		case destination:
 			b.servers = append(b.servers, destinationChange(s))
 		case address:
-			b.add, b.remove = w.drains.address(b.add, b.remove, s)
+			if s.Op == ledger.Remove {
+				b.remove = append(b.remove, k.at.Addr())
+			} else {
+				b.add = append(b.add, k.at.Addr())
+			}
 		}
 	}
 	var err error
