@@ -3,6 +3,8 @@
 package conformance
 
 import (
+	"slices"
+
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -55,7 +57,7 @@ func Iptables(programs string) Traits {
 func IPVS(programs string) Traits {
 	return Traits{
 		mode: "ipvs", nodePorts: []string{"all"}, loopback: route.LoopbackNever, listLocal: true,
-		rules: variant(programs), firewall: variant(programs),
+		rules: ipvsRules{variant(programs)}, firewall: variant(programs),
 		unknownPort: refused, unallocated: untouched, emptyVIPUnlisted: dropped,
 		emptyNodePortUnserved: untouched, emptyVIPFromNode: refused, pingClusterIP: pingAnswered,
 	}
@@ -99,6 +101,12 @@ func (e *env) traits() *Traits { return &e.proxy.plane.Traits }
 type condition func(*Traits) bool
 
 func inIptablesMode(n *Traits) bool { return n.mode == "iptables" }
+
+// usesIptables selects planes with rules of iptables.
+func usesIptables(n *Traits) bool { return inIptablesMode(n) || inIPVSMode(n) }
+
+// servesAllAddresses selects planes that serve NodePorts at all addresses by default.
+func servesAllAddresses(n *Traits) bool { return slices.Contains(n.nodePorts, "all") }
 
 func inIPVSMode(n *Traits) bool { return n.mode == "ipvs" }
 

@@ -35,6 +35,15 @@ func (s Server) String() string {
 	return name + " " + netip.AddrPortFrom(s.Addr, s.Port).String()
 }
 
+// The marks of Sluice's own virtual servers have this first byte.
+const (
+	OwnMark     = 0xb5000000
+	OwnMarkMask = 0xff000000
+)
+
+// Own reports whether the server is for a mark of Sluice's own.
+func (s Server) Own() bool { return s.Mark&OwnMarkMask == OwnMark }
+
 // Table is IPVS of one network namespace. A socket is open only during a call.
 type Table struct{ netns int }
 

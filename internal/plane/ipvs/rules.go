@@ -6,14 +6,15 @@ import (
 	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
+	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
 // shortCut marks packets of pods and of this node that go to another virtual server than
 // those of other clients: its first byte. The others identify the port of a Service.
 const (
-	shortCut     = 0xb5000000
-	shortCutMask = 0xff000000
+	shortCut     = ipvs.OwnMark
+	shortCutMask = ipvs.OwnMarkMask
 )
 
 // tables returns the tables that the plane has rules in.
