@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/probe"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/iptables"
+	"github.com/sluice-proxy/sluice/internal/plane/ipvs"
 	"github.com/sluice-proxy/sluice/internal/plane/nftables"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/takeover"
@@ -23,6 +24,7 @@ func Kinds() []plane.Kind {
 	return []plane.Kind{
 		nftables.Kind(),
 		iptables.Kind(),
+		ipvs.Kind(),
 	}
 }
 
