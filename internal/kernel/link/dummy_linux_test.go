@@ -2,8 +2,10 @@ package link
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
+	"os/exec"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -53,4 +55,30 @@ func TestAddressesNeedTheirInterface(t *testing.T) {
 	if err := New(kerneltest.Namespace(t)).AddAddresses(t.Context(), "vips", parse("10.96.0.1")); !errors.Is(err, ErrNotFound) {
 		t.Errorf("got %v, want %v", err, ErrNotFound)
 	}
+}
+
+// In IPv6 an address of any interface may become the source of a connection. Those of
+// Services must not.
+func TestAddedAddressesAreNotTheSourceOfOtherConnections(t *testing.T) {
+	netns := kerneltest.Namespace(t)
+	links := bridge(t, netns, "fd00:1::1/128")
+	if err := links.AddAddresses(t.Context(), "vips", parse("fd00:2::1")); err != nil {
+		t.Fatal(err)
+	}
+	kerneltest.Do(t, netns, func() error {
+		if out, err := exec.Command("ip", "-6", "route", "add", "fd00:2::/64", "dev", "lo").CombinedOutput(); err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		if err := waitForAddresses(); err != nil {
+			return err
+		}
+		c, err := net.Dial("udp", "[fd00:2::2]:80") // sends nothing
+		if err != nil {
+			return err
+		}
+		if got := netip.MustParseAddrPort(c.LocalAddr().String()).Addr(); got != netip.MustParseAddr("fd00:1::1") {
+			t.Errorf("the source is %s", got)
+		}
+		return c.Close()
+	})
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 
@@ -135,8 +136,8 @@ func (l *Links) AddAddresses(ctx context.Context, name string, addrs []netip.Add
 				return err
 			}
 			at := &netlink.Addr{IPNet: netlink.NewIPNet(a.AsSlice())}
-			if a.Is6() {
-				at.Flags = unix.IFA_F_NODAD // it is nowhere else on this link
+			if a.Is6() { // it is nowhere else on this link, and not the source of other connections
+				at.Flags, at.ValidLft, at.PreferedLft = unix.IFA_F_NODAD, math.MaxUint32, 0
 			}
 			if err := h.AddrAdd(link, at); err != nil && !errors.Is(err, unix.EEXIST) {
 				return fmt.Errorf("%s: %w", a, err)
