@@ -55,9 +55,12 @@ func (c *check) section(cfg *Config) {
 }
 
 // loopback returns the rule of a mode for NodePorts on loopback addresses: the mode
-// iptables has a setting for it, the others serve them only if they are named.
+// iptables has a setting for it, ipvs cannot serve them, the others do only if they are
+// named.
 func loopback(mode string, localhost bool) Loopback {
 	switch {
+	case mode == "ipvs":
+		return LoopbackNever
 	case mode != "iptables":
 		return LoopbackNamed
 	case localhost:

@@ -58,8 +58,10 @@ func trySets(ctx context.Context, sets *ipset.Sets, tools *iptables.Tools) error
 		t              ipset.Type
 		module, config string
 	}{
-		{ipset.Port, "ip_set_bitmap_port", "IP_SET_BITMAP_PORT"}, {ipset.IP, "ip_set_hash_ip", "IP_SET_HASH_IP"},
-		{ipset.IPPortIP, "ip_set_hash_ipportip", "IP_SET_HASH_IPPORTIP"}, {ipset.IPPortNet, "ip_set_hash_ipportnet", "IP_SET_HASH_IPPORTNET"},
+		{ipset.Port, "ip_set_bitmap_port", "IP_SET_BITMAP_PORT"},
+		{ipset.IP, "ip_set_hash_ip", "IP_SET_HASH_IP"},
+		{ipset.IPPortIP, "ip_set_hash_ipportip", "IP_SET_HASH_IPPORTIP"},
+		{ipset.IPPortNet, "ip_set_hash_ipportnet", "IP_SET_HASH_IPPORTNET"},
 		{ipset.IPPort, "ip_set_hash_ipport", "IP_SET_HASH_IPPORT"},
 	} {
 		kind := ipset.Kind{Type: of.t, Marks: of.t == ipset.IPPort}

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/follow/netfilter"
 	"github.com/sluice-proxy/sluice/internal/kernel/ipset"
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
@@ -108,7 +109,7 @@ func prepare(ctx context.Context, s plane.Setup) error {
 	if err != nil {
 		return err
 	}
-	for _, p := range parametersFor(release, s.Config.IPVS.StrictARP) {
+	for _, p := range parametersFor(release, s.Config.IPVS) {
 		key, value, _ := strings.Cut(p, "=")
 		if err := parameters.Set(key, value); err != nil {
 			return err
@@ -124,10 +125,10 @@ func prepare(ctx context.Context, s plane.Setup) error {
 }
 
 // parametersFor returns the kernel parameters for a kernel: conntrack for the packets of
-// IPVS; packets of a client that uses a port again within TIME_WAIT are scheduled anew,
-// except by kernels that delay such a connection by a second; no connection to a
-// destination that is gone.
-func parametersFor(release string, strictARP bool) []string {
+// IPVS; no connection to a destination that is gone. A connection from a port that its client
+// used within the last two minutes is scheduled anew, which kernels before 5.9 delay by a
+// second; there it goes to the destination of the previous one.
+func parametersFor(release string, c config.IPVS) []string {
 	list := []string{
 		"net/ipv4/vs/conntrack=1", "net/ipv4/vs/expire_nodest_conn=1", "net/ipv4/vs/expire_quiescent_template=1",
 		"net/ipv4/ip_forward=1",
@@ -136,7 +137,7 @@ func parametersFor(release string, strictARP bool) []string {
 	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err == nil && (major < 5 || major == 5 && minor < 9) {
 		list = append(list, "net/ipv4/vs/conn_reuse_mode=0")
 	}
-	if strictARP {
+	if c.StrictARP {
 		list = append(list, "net/ipv4/conf/all/arp_ignore=1", "net/ipv4/conf/all/arp_announce=2")
 	}
 	return list

@@ -3,6 +3,7 @@ package ipvs
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
@@ -116,7 +117,7 @@ func (f family) chains(host *route.Host, opt Options, add func(name string, rule
 		fresh+"-j SET --map-set {SLUICE-SHORT-CUT} dst,dst --map-mark")
 
 	add("nat KUBE-MARK-MASQ", "-j MARK --set-xmark {MASQ}")
-	add("nat KUBE-MARK-MASQ-NOT-POD", append(outside[:len(outside):len(outside)], "-j KUBE-MARK-MASQ")...)
+	add("nat KUBE-MARK-MASQ-NOT-POD", append(slices.Clip(outside), "-j KUBE-MARK-MASQ")...)
 	add("nat KUBE-SERVICES", f.services(host)...)
 	add("nat KUBE-LOAD-BALANCER",
 		"-m addrtype --src-type LOCAL -j KUBE-MARK-MASQ",
@@ -139,7 +140,7 @@ func (f family) chains(host *route.Host, opt Options, add func(name string, rule
 	add("filter KUBE-NODE-PORT", "-p tcp -m set --match-set {HEALTH-CHECK-NODE-PORT} dst -j ACCEPT")
 	add("filter KUBE-SOURCE-RANGES-FIREWALL", ranges...)
 	add("filter KUBE-PROXY-FIREWALL", restricted)
-	add("filter KUBE-NOT-LOCAL", append(outside[:len(outside):len(outside)], "-j DROP")...)
+	add("filter KUBE-NOT-LOCAL", append(slices.Clip(outside), "-j DROP")...)
 	for _, name := range []string{clusterIPs, externalIPs, externalLocal, loadBalancers} {
 		known = append(known, "-m set --match-set {"+name+"} dst,dst -j RETURN")
 	}
