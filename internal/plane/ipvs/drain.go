@@ -67,7 +67,9 @@ func isUDP(s ipvs.Server) bool { return s.Protocol == udp || isShortCut(s.Mark) 
 func (d drains) forget(c ipvs.Change) {
 	switch c.Op {
 	case ipvs.SetDest:
-		delete(d[c.Server], c.Dest.At)
+		if delete(d[c.Server], c.Dest.At); len(d[c.Server]) == 0 {
+			delete(d, c.Server)
+		}
 	case ipvs.Delete:
 		delete(d, c.Server)
 	case ipvs.Set, ipvs.DeleteDest:

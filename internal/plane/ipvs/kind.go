@@ -104,6 +104,9 @@ func checkScheduler(ctx context.Context, table *ipvs.Table, name string) error {
 // prepare makes the settings of the host that virtual servers need, and those that the
 // configuration asks for.
 func prepare(ctx context.Context, s plane.Setup) error {
+	if err := ipvs.New(s.NetNS).Load(ctx); err != nil {
+		return err
+	}
 	parameters := sysctl.New(sysctl.Options{NetNS: s.NetNS})
 	release, err := parameters.Get("kernel.osrelease")
 	if err != nil {
