@@ -215,3 +215,47 @@ func prepared(t *testing.T, netns int) {
 		t.Fatal(err)
 	}
 }
+
+// The Kind passes its probe, opens, and writes; an unknown scheduler is an error that names
+// it, before anything is written.
+func TestTheKindOpensOnTheKernel(t *testing.T) {
+	_, netns := realKernel(t)
+	support, err := Kind().Probe(t.Context(), netns)
+	if err != nil || !support.IPv4 || !support.IPv6 {
+		t.Fatalf("probe: %+v, %v", support, err)
+	}
+	setup := plane.Setup{
+		NetNS: netns, Families: support.Families(), Log: slog.New(slog.DiscardHandler),
+		Config: &config.Config{
+			MasqueradeMark: 0x4000, SyncPeriod: 30 * time.Second,
+			IPVS: config.IPVS{Scheduler: "best", TCPTimeout: time.Hour, StrictARP: true},
+		},
+	}
+	if _, err := Kind().Open(t.Context(), setup); err == nil || !strings.Contains(err.Error(), `the kernel does not have the scheduler "best" (ipvs.scheduler): load it with: modprobe ip_vs_best`) {
+		t.Errorf("an unknown scheduler: %v", err)
+	}
+	setup.Config.IPVS.Scheduler = "mh"
+	opened, err := Kind().Open(t.Context(), setup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	change, _ := oneService("10.0.0.1:80")
+	planetest.Load(t, opened.Plane, change)
+	listed, err := ipvs.New(netns).List(t.Context())
+	if err != nil || len(listed) != 1 || listed[0].Settings != (ipvs.Settings{Scheduler: "mh", Ports: true}) {
+		t.Errorf("virtual servers: %v, %v", listed, err)
+	}
+	if got, err := ipvs.New(netns).Timeouts(t.Context()); err != nil || got.TCP != time.Hour {
+		t.Errorf("timeouts: %v, %v", got, err)
+	}
+	for key, want := range map[string]string{"net.ipv4.vs.conntrack": "1", "net.ipv4.vs.conn_reuse_mode": "1", "net.ipv4.conf.all.arp_ignore": "1"} {
+		if got := strings.TrimSpace(run(t, netns, "sysctl", "-n", key)); got != want {
+			t.Errorf("%s is %s, want %s", key, got, want)
+		}
+	}
+	for _, part := range opened.Parts {
+		if part.Close != nil {
+			_ = part.Close()
+		}
+	}
+}
