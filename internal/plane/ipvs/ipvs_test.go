@@ -17,9 +17,9 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-func update(t *testing.T, p *Plane, table *route.Table, old, now *route.Service) string {
+func update(t *testing.T, p *Plane, old, now *route.Service) string {
 	t.Helper()
-	table.Services[now.Name] = now
+	table := &route.Table{Services: map[cluster.Name]*route.Service{now.Name: now}}
 	plan := p.Plan(route.Change{Table: table, Touched: []route.Touch{{Name: now.Name, Old: old, New: now}}})
 	text := plan.String()
 	if err := plan.Apply(t.Context()); err != nil {
@@ -39,7 +39,7 @@ func TestAnEndpointIsReplacedInTwoSteps(t *testing.T) {
 # ipvsadm --restore
 -d -t 10.96.0.1:80 -r 10.0.0.1:80
 `
-	if got := update(t, p, change.Table, svc, withBackends(svc, "10.0.0.2:80", "10.0.0.3:80")); got != want {
+	if got := update(t, p, svc, withBackends(svc, "10.0.0.2:80", "10.0.0.3:80")); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 }
@@ -56,7 +56,7 @@ func TestADestinationReturnsWhileItDrains(t *testing.T) {
 	one := withBackends(both, "10.0.0.2:80")
 	step := func(old, svc *route.Service, want string) {
 		t.Helper()
-		update(t, p, change.Table, old, svc)
+		update(t, p, old, svc)
 		if got := destinations(t, fake.kernel()); got != want {
 			t.Errorf("destinations %s, want %s", got, want)
 		}
@@ -87,7 +87,7 @@ func TestUDPDoesNotDrain(t *testing.T) {
 	written(t, p, change)
 	after := withBackends(svc, "10.0.0.3:53")
 	after.Ports[0].Serving = []netip.AddrPort{netip.MustParseAddrPort("10.0.0.2:53"), netip.MustParseAddrPort("10.0.0.3:53")}
-	update(t, p, change.Table, svc, after)
+	update(t, p, svc, after)
 	const want = "-A -u 10.96.0.1:80 -s rr\n-a -u 10.96.0.1:80 -r 10.0.0.2:53 -m -w 0\n-a -u 10.96.0.1:80 -r 10.0.0.3:53 -m -w 1\n"
 	if got := fake.servers.String(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
