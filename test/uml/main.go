@@ -33,7 +33,7 @@ func jobs() []job {
 	for _, pkg := range []string{"kernel/ipvs", "kernel/link", "kernel/probe", "plane/ipvs"} {
 		all = append(all, job{"./internal/" + pkg, anyTest})
 	}
-	return all
+	return append(all, job{"./internal/app", "ModeIPVS"}, job{"./internal/takeover", "IPVS"})
 }
 
 func main() {

@@ -70,7 +70,7 @@ type Options struct {
 	KeepInvalid bool           // accepts forwarded packets that are invalid for conntrack
 	Scheduler   string         // of virtual servers; empty: rr
 	Exclude     []netip.Prefix // virtual servers at these addresses are never deleted as leftovers
-	Poll        time.Duration  // the time between two polls for edits; 0: 2 s
+	Poll        time.Duration  // the time between two polls for edits; 0: 1.5 s
 
 	Room int              // how many steps one write has at most; 0: roomDefault
 	Now  func() time.Time // nil: time.Now
@@ -101,7 +101,7 @@ func New(kernel Kernel, opt Options) *Plane {
 		opt.Room = roomDefault
 	}
 	if opt.Poll == 0 {
-		opt.Poll = 2 * time.Second
+		opt.Poll = pollPeriod
 	}
 	if opt.Now == nil {
 		opt.Now = time.Now

@@ -16,8 +16,11 @@ import (
 )
 
 const (
+	// pollPeriod leaves time for a comparison, so that an edit is repaired within 2 s.
+	pollPeriod = 1500 * time.Millisecond
+
 	// compareEvery is the number of polls after which everything is compared.
-	compareEvery = 30
+	compareEvery = 40
 
 	// fewServers is the number of virtual servers up to which a poll reads destinations.
 	fewServers = 1000
