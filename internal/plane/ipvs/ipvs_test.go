@@ -1,6 +1,7 @@
 package ipvs
 
 import (
+	"cmp"
 	"errors"
 	"net/netip"
 	"slices"
@@ -116,6 +117,26 @@ func TestAFullSetRefusesOnlyWhatDoesNotFit(t *testing.T) {
 	}
 	if n := strings.Count(fake.servers.String(), "-A "); n != 2 {
 		t.Errorf("%d virtual servers, want those of two Services:\n%s", n, fake.servers)
+	}
+}
+
+// A Service with a scheduler of its own changes it in place.
+func TestAServiceHasASchedulerOfItsOwn(t *testing.T) {
+	fake := newFake()
+	change, svc := oneService("10.0.0.1:80")
+	p := newPlane(fake.kernel(), planetest.Families(), 1<<20)
+	written(t, p, change)
+	for _, want := range []string{"wlc", "mh", ""} {
+		after := withBackends(svc, "10.0.0.1:80")
+		after.Ports[0].Scheduler = want
+		update(t, p, svc, after)
+		svc = after
+		if want == "mh" {
+			want = "mh -b mh-port"
+		}
+		if got := strings.SplitN(fake.servers.String(), "\n", 2)[0]; got != "-A -t 10.96.0.1:80 -s "+cmp.Or(want, "rr") {
+			t.Errorf("got %s, want scheduler %q", got, want)
+		}
 	}
 }
 

@@ -190,16 +190,22 @@ func TestAnEditIsReported(t *testing.T) {
 		t.Errorf("reported without an edit: %+v", <-edits)
 	}
 	at := ipvs.Server{Addr: netip.MustParseAddr("10.96.0.1"), Protocol: tcp, Port: 80}
-	if err := kernel.Servers.Apply(t.Context(), []ipvs.Change{{Op: ipvs.DeleteDest, Server: at, Dest: ipvs.Destination{At: netip.MustParseAddrPort("127.0.0.1:8080")}}}); err != nil {
-		t.Fatal(err)
-	}
-	select {
-	case e := <-edits:
-		if e.What == "" {
-			t.Errorf("reported %+v", e)
+	for _, edit := range []ipvs.Change{
+		{Op: ipvs.DeleteDest, Server: at, Dest: ipvs.Destination{At: netip.MustParseAddrPort("127.0.0.1:8080")}},
+		{Op: ipvs.Set, Server: at, Settings: ipvs.Settings{Scheduler: "lc"}},
+		{Op: ipvs.Delete, Server: at},
+	} {
+		if err := kernel.Servers.Apply(t.Context(), []ipvs.Change{edit}); err != nil {
+			t.Fatal(err)
 		}
-	case <-time.After(5 * time.Second):
-		t.Error("an edit was not reported")
+		select {
+		case e := <-edits:
+			if e.What == "" {
+				t.Errorf("%s: reported %+v", edit, e)
+			}
+		case <-time.After(5 * time.Second):
+			t.Errorf("%s was not reported", edit)
+		}
 	}
 	stop()
 	if err := <-ended; err != nil {

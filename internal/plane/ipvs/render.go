@@ -1,6 +1,7 @@
 package ipvs
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"time"
@@ -168,8 +169,9 @@ func choose(f *route.Frontend, all, local string) string {
 
 // server adds a virtual server. Without destinations it refuses connections.
 func (r *renderer) server(p *route.Port, s ipvs.Server, backends []netip.AddrPort) {
+	scheduler := cmp.Or(p.Scheduler, r.scheduler)
 	r.add(key{class: server, server: s}, value{settings: ipvs.Settings{
-		Scheduler: r.scheduler, Ports: r.scheduler == "mh",
+		Scheduler: scheduler, Ports: scheduler == "mh",
 		Affinity: (p.Affinity + time.Second - 1).Truncate(time.Second),
 	}})
 	for _, b := range backends {

@@ -69,7 +69,7 @@ func (p *Plane) digest(ctx context.Context) (string, error) {
 	lines := make([]string, 0, len(list))
 	var asked []ipvs.Server
 	for _, l := range list {
-		lines = append(lines, fmt.Sprint(l))
+		lines = append(lines, fmt.Sprint(l.Server, l.Settings))
 		asked = append(asked, l.Server)
 	}
 	if len(asked) > fewServers {
