@@ -134,7 +134,7 @@ func TestAServiceHasASchedulerOfItsOwn(t *testing.T) {
 		if want == "mh" {
 			want = "mh -b mh-port"
 		}
-		if got := strings.SplitN(fake.servers.String(), "\n", 2)[0]; got != "-A -t 10.96.0.1:80 -s "+cmp.Or(want, "rr") {
+		if got, _, _ := strings.Cut(fake.servers.String(), "\n"); got != "-A -t 10.96.0.1:80 -s "+cmp.Or(want, "rr") {
 			t.Errorf("got %s, want scheduler %q", got, want)
 		}
 	}
