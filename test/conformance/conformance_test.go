@@ -105,14 +105,10 @@ func ipvsPlane() Plane {
 	}
 }
 
-// notInIPVS has the scenarios of NodePorts at loopback addresses that a setting names, and
-// one that does not always succeed.
+// notInIPVS has the scenarios of NodePorts at loopback addresses that a setting names.
 func notInIPVS() map[int]string {
-	const loopback = "IPVS does not forward from loopback addresses, also not for kube-proxy"
-	return map[int]string{
-		67: loopback, 68: loopback, 69: loopback, 71: loopback,
-		309: "of some hundred SCTP associations one gets no answer to its first INIT, which the lab does not repeat; the cause is unknown",
-	}
+	const reason = "IPVS does not forward from loopback addresses, also not for kube-proxy"
+	return map[int]string{67: reason, 68: reason, 69: reason, 71: reason}
 }
 
 // liberal reports whether nf_conntrack_tcp_be_liberal is set on a host.
