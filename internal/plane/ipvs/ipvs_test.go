@@ -238,15 +238,18 @@ func TestCostGrowsWithBackends(t *testing.T) {
 
 func TestPath(t *testing.T) {
 	_, svc := oneService("10.0.0.1:80")
-	for want, p := range map[string]plane.Passage{
-		"nat KUBE-SERVICES, virtual server tcp 10.96.0.1:80, destination 10.0.0.1:80": {Backend: netip.MustParseAddrPort("10.0.0.1:80")},
-		"nat KUBE-SERVICES, virtual server tcp 10.96.0.1:80":                          {Way: route.Way{Verdict: route.Reject}},
-		"filter KUBE-IPVS-FILTER":    {Way: route.Way{Verdict: route.Drop}},
-		"filter KUBE-PROXY-FIREWALL": {KeptOut: true},
+	for _, c := range []struct {
+		want    string
+		passage plane.Passage
+	}{
+		{"nat KUBE-SERVICES, virtual server tcp 10.96.0.1:80, destination 10.0.0.1:80", plane.Passage{Backend: netip.MustParseAddrPort("10.0.0.1:80")}},
+		{"nat KUBE-SERVICES, virtual server tcp 10.96.0.1:80", plane.Passage{Way: route.Way{Verdict: route.Reject}}},
+		{"filter KUBE-IPVS-FILTER", plane.Passage{Way: route.Way{Verdict: route.Drop}}},
+		{"filter KUBE-PROXY-FIREWALL", plane.Passage{KeptOut: true}},
 	} {
-		p.Service = svc
-		if got := strings.Join(Path(p), ", "); got != want {
-			t.Errorf("got %s, want %s", got, want)
+		c.passage.Service = svc
+		if got := strings.Join(Path(c.passage), ", "); got != c.want {
+			t.Errorf("got %s, want %s", got, c.want)
 		}
 	}
 }
