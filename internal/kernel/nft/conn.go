@@ -26,6 +26,7 @@ type Conn struct {
 	sock   *netlink.Conn
 	buffer int // bytes to request
 	room   int // bytes of one transaction
+	bySize int // see the constant of this name
 
 	converter converter
 }
@@ -49,7 +50,7 @@ const (
 
 // Open opens a Conn. No privilege is needed until it is used.
 func Open(opt Options) (*Conn, error) {
-	c := &Conn{netns: opt.NetNS, own: newOwnPorts(), buffer: bufferSize}
+	c := &Conn{netns: opt.NetNS, own: newOwnPorts(), buffer: bufferSize, bySize: bySize}
 	if opt.Beside != nil {
 		c.own = opt.Beside.own
 	}
@@ -300,9 +301,9 @@ func (c *Conn) DeleteTables(ctx context.Context, tables ...Table) error {
 
 // Read returns the content of a table; nil if it does not exist. It returns as soon as
 // the context ends.
-func (c *Conn) Read(ctx context.Context, t Table) (state *State, err error) {
+func (c *Conn) Read(ctx context.Context, t Table, guesses Guesses) (state *State, err error) {
 	err = c.retry(ctx, func() (err error) {
-		state, err = c.read(t)
+		state, err = c.read(t, guesses)
 		return err
 	})
 	if err != nil {

@@ -42,7 +42,7 @@ func (f *Fake) Room() int {
 }
 
 // Read returns a copy of the contents of a table; nil if it does not exist.
-func (f *Fake) Read(_ context.Context, t Table) (*State, error) {
+func (f *Fake) Read(_ context.Context, t Table, _ Guesses) (*State, error) {
 	s := f.Tables[t]
 	if s == nil {
 		return nil, nil
@@ -228,7 +228,7 @@ func (f *Fake) add(b bucket) error {
 		return err
 	}
 	for _, e := range b.elements {
-		old, there := elements[e.Key+e.End]
+		old, there := elements[e.id()]
 		if there && (old.Data != e.Data || old.Goto != e.Goto) {
 			return fmt.Errorf("add element %s %s { %s }: exists with other data", b.table, b.set.Name, e.text(b.set, b.table.Family))
 		}
@@ -239,7 +239,7 @@ func (f *Fake) add(b bucket) error {
 			return fmt.Errorf("add element %s %s { %s }: overlaps %s", b.table, b.set.Name, e.text(b.set, b.table.Family), other)
 		}
 		if !there {
-			elements[e.Key+e.End] = e
+			elements[e.id()] = e
 		}
 	}
 	return nil
@@ -280,10 +280,10 @@ func (f *Fake) delete(b bucket) error {
 		return err
 	}
 	for _, e := range b.elements {
-		if _, there := elements[e.Key+e.End]; !there {
+		if _, there := elements[e.id()]; !there {
 			return missing("delete element %s %s { %s }: no such element", b.table, b.set.Name, e.text(b.set, b.table.Family))
 		}
-		delete(elements, e.Key+e.End)
+		delete(elements, e.id())
 	}
 	return nil
 }

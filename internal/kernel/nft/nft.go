@@ -102,6 +102,9 @@ type Element struct {
 	Comment string // at most MaxComment bytes
 }
 
+// id identifies the element in its set.
+func (e Element) id() string { return e.Key + e.End }
+
 // MaxComment is the longest comment nft accepts, in bytes.
 const MaxComment = 128
 

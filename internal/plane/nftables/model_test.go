@@ -58,11 +58,11 @@ type faulty struct {
 
 func (k faulty) Room() int { return k.Faults.Room }
 
-func (k faulty) Read(ctx context.Context, t nft.Table) (*nft.State, error) {
+func (k faulty) Read(ctx context.Context, t nft.Table, guesses nft.Guesses) (*nft.State, error) {
 	if err := k.Faults.Read(); err != nil {
 		return nil, err
 	}
-	return k.Kernel.Read(ctx, t)
+	return k.Kernel.Read(ctx, t, guesses)
 }
 
 func (k faulty) Commit(ctx context.Context, tx *nft.Tx) error {
@@ -100,7 +100,7 @@ func abstract(k Kernel) (string, error) {
 // abstractTable prints a table, with the rows of each frontend sorted by backend: the slots
 // of backends depend on history.
 func abstractTable(k Kernel, t nft.Table) (string, error) {
-	state, err := k.Read(context.Background(), t)
+	state, err := k.Read(context.Background(), t, nil)
 	if err != nil || state == nil {
 		return "", err
 	}
@@ -196,7 +196,7 @@ type editor struct {
 // edit makes edits that another program might make. It ignores errors of the kernel.
 func (m editor) edit() error {
 	t := planetest.Pick(m.Rand, bothTables...)
-	state, err := m.kernel.Read(context.Background(), t)
+	state, err := m.kernel.Read(context.Background(), t, nil)
 	if err != nil {
 		return err
 	}

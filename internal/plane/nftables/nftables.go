@@ -24,7 +24,7 @@ type Kernel interface {
 
 // Reader reads tables.
 type Reader interface {
-	Read(ctx context.Context, t nft.Table) (*nft.State, error)
+	Read(ctx context.Context, t nft.Table, guesses nft.Guesses) (*nft.State, error)
 	Watch(ctx context.Context, tables []nft.Table, subscribed func(), report func(nft.Edit)) error
 }
 
@@ -67,7 +67,7 @@ func New(kernel Kernel, opt Options) *Plane {
 func (p *Plane) Refresh(ctx context.Context) error {
 	seen := map[route.Family]*nft.State{}
 	for _, f := range everyFamily() {
-		state, err := p.kernel.Read(ctx, f.table)
+		state, err := p.kernel.Read(ctx, f.table, p.layout.guesses())
 		if err != nil {
 			return fmt.Errorf("read kernel state: %w", err)
 		}
@@ -106,7 +106,7 @@ func (p *Plane) Remove(ctx context.Context) ([]string, error) {
 	var removed []string
 	closing := &nft.Tx{}
 	for _, t := range tables() {
-		state, err := p.kernel.Read(ctx, t)
+		state, err := p.kernel.Read(ctx, t, p.layout.guesses())
 		if err != nil {
 			return nil, fmt.Errorf("read the table to remove: %w", err)
 		}

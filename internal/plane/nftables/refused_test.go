@@ -57,7 +57,7 @@ func wantRefused(t *testing.T, err error, command string, names ...cluster.Name)
 // frontendsOf returns the Services that have a frontend, from the comments of the elements.
 func frontendsOf(t *testing.T, kernel Kernel) map[string]bool {
 	t.Helper()
-	state, err := kernel.Read(context.Background(), bothTables[0])
+	state, err := kernel.Read(context.Background(), bothTables[0], nil)
 	if err != nil || state == nil {
 		t.Fatalf("%v, %v", state, err)
 	}

@@ -175,7 +175,7 @@ func TestChainsOfEarlierVersionsAreDeleted(t *testing.T) {
 	newCluster(0).sync()
 	writeEarlierVersion(t, conn, netns)
 	golden(t, "upgrade.nft", newCluster(3*time.Hour).sync())
-	state, err := conn.Read(context.Background(), bothTables[0])
+	state, err := conn.Read(context.Background(), bothTables[0], nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,149 @@
+package nft
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/userdata"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/nl"
+)
+
+// received is an element as the kernel sends it. A range in a plain interval set is two
+// elements: its first key, and the key after its last.
+type received struct {
+	Element
+	ends bool // it is the key after a range
+}
+
+// listElements lists a set again until no element is listed twice. For some
+// milliseconds after a set has grown much, the kernel moves its elements, and a listing
+// misses some and has as many others twice: each part of it continues at a position, not
+// at an element (nft_set_hash.c, nft_rhash_walk).
+func (x *exchange) listElements(t Table, ns *nftables.Set) (map[string]Element, error) {
+	for try := range readAttempts {
+		listed, err := x.list(t, ns.Name)
+		if err != nil {
+			return nil, err
+		}
+		if ns.Interval && !ns.Concatenation {
+			listed = pair(listed)
+		}
+		elements := make(map[string]Element, len(listed))
+		for _, e := range listed {
+			elements[e.id()] = e.Element
+		}
+		if len(elements) == len(listed) {
+			return elements, nil
+		}
+		time.Sleep(time.Duration(try+1) * readPause)
+	}
+	return nil, fmt.Errorf("set %s: its elements move during each of %d listings", ns.Name, readAttempts)
+}
+
+func (x *exchange) list(t Table, set string) ([]received, error) {
+	x.begin(unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, t)
+	x.request = nl.Append(x.request, unix.NFTA_SET_ELEM_LIST_SET, set+"\x00")
+	var all []received
+	err := x.do(func(attributes []byte) error {
+		return decodeElements(attributes, func(e received) { all = append(all, e) })
+	})
+	return all, err
+}
+
+// decodeElements calls yield for each element in a message of type NFT_MSG_NEWSETELEM.
+func decodeElements(attributes []byte, yield func(received)) error {
+	return nl.Walk(attributes, func(typ uint16, data []byte) error {
+		if typ != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
+			return nil
+		}
+		return nl.Walk(data, func(_ uint16, data []byte) error {
+			var e received
+			if err := nl.Walk(data, e.decode); err != nil {
+				return err
+			}
+			yield(e)
+			return nil
+		})
+	})
+}
+
+// decode decodes an attribute of an element. It ignores those that elements of Sluice
+// do not have, such as a timeout.
+func (e *received) decode(typ uint16, data []byte) error {
+	switch typ {
+	case unix.NFTA_SET_ELEM_KEY:
+		return nl.Walk(data, store(&e.Key, unix.NFTA_DATA_VALUE))
+	case elementKeyEnd:
+		return nl.Walk(data, store(&e.End, unix.NFTA_DATA_VALUE))
+	case unix.NFTA_SET_ELEM_DATA:
+		return nl.Walk(data, e.decodeData)
+	case unix.NFTA_SET_ELEM_FLAGS:
+		if len(data) != 4 {
+			return errors.New("the flags of an element are malformed")
+		}
+		e.ends = binary.BigEndian.Uint32(data)&unix.NFT_SET_ELEM_INTERVAL_END != 0
+	case unix.NFTA_SET_ELEM_USERDATA:
+		e.Comment, _ = userdata.GetString(data, userdata.NFTNL_UDATA_SET_ELEM_COMMENT)
+	}
+	return nil
+}
+
+// elementKeyEnd is NFTA_SET_ELEM_KEY_END (nf_tables.h).
+const elementKeyEnd = 10
+
+func (e *received) decodeData(typ uint16, data []byte) error {
+	switch typ {
+	case unix.NFTA_DATA_VALUE:
+		e.Data = string(data)
+	case unix.NFTA_DATA_VERDICT:
+		if err := nl.Walk(data, store(&e.Goto, unix.NFTA_VERDICT_CHAIN)); err != nil {
+			return err
+		}
+		e.Goto = strings.TrimSuffix(e.Goto, "\x00")
+	}
+	return nil
+}
+
+// store returns a function that stores the data of one type of attributes.
+func store(text *string, want uint16) func(uint16, []byte) error {
+	return func(typ uint16, data []byte) error {
+		if typ == want {
+			*text = string(data)
+		}
+		return nil
+	}
+}
+
+// pair joins the two elements of each range in a plain interval set. A range without end
+// reaches to the last key there is.
+func pair(elements []received) []received {
+	slices.SortFunc(elements, func(a, b received) int {
+		return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.order(), b.order()))
+	})
+	var ranges []received
+	for _, e := range elements {
+		switch {
+		case !e.ends:
+			ranges = append(ranges, e)
+		case len(ranges) > 0:
+			ranges[len(ranges)-1].End = e.Key
+		}
+	}
+	return ranges
+}
+
+// order puts the end of a range before the beginning of the next.
+func (e received) order() int {
+	if e.ends {
+		return 0
+	}
+	return 1
+}

@@ -1,0 +1,112 @@
+package nft
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/nl"
+)
+
+// exchange sends requests that have many answers, and receives the answers into the same
+// memory. The library allocates memory for each and asks the kernel for its size before.
+type exchange struct {
+	raw     syscall.RawConn
+	number  uint32 // of the last request
+	request []byte
+	answers []byte
+}
+
+// answerRoom is at least the size of what the kernel sends at once, 32 KB
+// (af_netlink.c, netlink_recvmsg).
+const answerRoom = 64 << 10
+
+func (c *Conn) exchange() (*exchange, error) {
+	raw, err := c.sock.SyscallConn()
+	if err != nil {
+		return nil, fmt.Errorf("reach netlink socket: %w", err)
+	}
+	return &exchange{raw: raw, answers: make([]byte, answerRoom)}, nil
+}
+
+// begin begins a request about a table. The caller appends further attributes.
+func (x *exchange) begin(kind, flags uint16, t Table) {
+	x.number++
+	b := append(x.request[:0], 0, 0, 0, 0) // the length
+	b = binary.NativeEndian.AppendUint16(b, unix.NFNL_SUBSYS_NFTABLES<<8|kind)
+	b = binary.NativeEndian.AppendUint16(b, unix.NLM_F_REQUEST|flags)
+	b = binary.NativeEndian.AppendUint32(b, x.number)
+	b = append(b, 0, 0, 0, 0) // the port: that of the socket
+	b = append(b, byte(t.Family), unix.NFNETLINK_V0, 0, 0)
+	x.request = nl.Append(b, unix.NFTA_TABLE_NAME, t.Name+"\x00") // the same number in all kinds
+}
+
+// do sends the request, and calls answer with the attributes of each message of the answer.
+// The request has the flag NLM_F_ACK or NLM_F_DUMP. If the kernel refuses it, the error is
+// a syscall.Errno, and everything is received. The error is EINTR if another program
+// changed what is listed.
+func (x *exchange) do(answer func(attributes []byte) error) error {
+	binary.NativeEndian.PutUint32(x.request, uint32(len(x.request)))
+	if err := x.send(); err != nil {
+		return fmt.Errorf("send netlink request: %w", err)
+	}
+	for {
+		n, err := x.receive()
+		if err != nil {
+			return fmt.Errorf("receive netlink answer: %w", err)
+		}
+		if done, err := x.read(x.answers[:n], answer); done || err != nil {
+			return err
+		}
+	}
+}
+
+func (x *exchange) send() (err error) {
+	waitErr := x.raw.Write(func(fd uintptr) bool {
+		_, err = unix.Write(int(fd), x.request)
+		return !errors.Is(err, unix.EAGAIN)
+	})
+	return errors.Join(waitErr, err)
+}
+
+func (x *exchange) receive() (n int, err error) {
+	waitErr := x.raw.Read(func(fd uintptr) bool {
+		n, err = unix.Read(int(fd), x.answers)
+		return !errors.Is(err, unix.EAGAIN)
+	})
+	return n, errors.Join(waitErr, err)
+}
+
+// read reads what was received at once; done: it ends the answer.
+func (x *exchange) read(b []byte, answer func(attributes []byte) error) (done bool, err error) {
+	for len(b) >= unix.NLMSG_HDRLEN+nfgenHeader {
+		size, kind := int(binary.NativeEndian.Uint32(b)), binary.NativeEndian.Uint16(b[4:])
+		flags, number := binary.NativeEndian.Uint16(b[6:]), binary.NativeEndian.Uint32(b[8:])
+		if size < unix.NLMSG_HDRLEN+nfgenHeader || size > len(b) {
+			return false, errors.New("netlink message is truncated")
+		}
+		data := b[unix.NLMSG_HDRLEN:size]
+		b = b[min((size+3)&^3, len(b)):]
+		switch {
+		case number != x.number:
+			return false, fmt.Errorf("the kernel answers request %d, want %d", number, x.number)
+		case kind == unix.NLMSG_ERROR || kind == unix.NLMSG_DONE:
+			if code := int32(binary.NativeEndian.Uint32(data)); code != 0 {
+				return true, syscall.Errno(-code)
+			}
+			return true, nil
+		case flags&unix.NLM_F_DUMP_INTR != 0:
+			return false, unix.EINTR
+		}
+		if err := answer(data[nfgenHeader:]); err != nil {
+			return false, err
+		}
+	}
+	return false, nil
+}
+
+// nfgenHeader is the size of struct nfgenmsg, with which each message begins.
+const nfgenHeader = 4
