@@ -69,7 +69,7 @@ func (m *machine) Set(name, value string) error {
 	return m.write(func() error { m.values[name] = value; return nil })
 }
 
-func (m *machine) Read(ctx context.Context, t nft.Table, guesses nft.Guesses) (*nft.State, error) {
+func (m *machine) Read(ctx context.Context, t nft.Table, guesses []nft.Guess) (*nft.State, error) {
 	if m.unreadable != nil {
 		return nil, m.unreadable
 	}

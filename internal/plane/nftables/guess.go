@@ -3,26 +3,25 @@ package nftables
 import (
 	"encoding/binary"
 	"iter"
+	"slices"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
 )
 
-// guesses returns which rows the maps of backends have if they fit the actions of the
-// frontends. These maps have several times as many elements as all others.
-func (l *layout) guesses() nft.Guesses {
-	all := nft.Guesses{}
+// guesses returns which elements the largest sets have if they fit the frontends.
+func (l *layout) guesses() []nft.Guess {
+	var rows []nft.Guess
 	for i := range l.spaces {
 		s := &l.spaces[i]
-		all[s.backends.Name] = l.rows(s.frontends, s.guarded, s.inside)
-		all[s.outsideBackends.Name] = l.rows(s.outside)
+		rows = append(rows, rowsOf(s.backends, s.frontends, s.guarded, s.inside), rowsOf(s.outsideBackends, s.outside))
 	}
-	return all
+	return append(slices.Clone(rows), l.addresses(), l.hairpins(rows))
 }
 
-// rows returns the keys of the rows that the actions in maps of frontends choose among. Of a port
-// that remembers its clients, some of the numbers have no backend.
-func (l *layout) rows(frontends ...nft.Set) func(*nft.State) iter.Seq[string] {
-	return func(state *nft.State) iter.Seq[string] {
+// rowsOf guesses the rows in a map of backends: those that the actions in maps of frontends
+// choose among. Of a port that remembers its clients, some of the numbers have no backend.
+func rowsOf(backends nft.Set, frontends ...nft.Set) nft.Guess {
+	return nft.Guess{Set: backends.Name, Keys: func(state *nft.State) iter.Seq[string] {
 		return func(yield func(string) bool) {
 			for _, set := range frontends {
 				for key, e := range state.Sets[set.Name].Elements {
@@ -35,7 +34,38 @@ func (l *layout) rows(frontends ...nft.Set) func(*nft.State) iter.Seq[string] {
 				}
 			}
 		}
-	}
+	}}
+}
+
+// addresses guesses that the address of each frontend is a ClusterIP.
+func (l *layout) addresses() nft.Guess {
+	protocolAndPort := len(nft.Key{}.Proto(0).Port(0))
+	return nft.Guess{Set: l.clusterIPs.Name, Keys: func(state *nft.State) iter.Seq[string] {
+		return func(yield func(string) bool) {
+			for key := range state.Sets[l.spaces[byAddress].frontends.Name].Elements {
+				if !yield(key[:len(key)-protocolAndPort]) {
+					return
+				}
+			}
+		}
+	}}
+}
+
+// hairpins guesses that each backend is on this node.
+func (l *layout) hairpins(backends []nft.Guess) nft.Guess {
+	port := len(nft.Key{}.Port(0))
+	return nft.Guess{Set: l.hairpin.Name, Keys: func(state *nft.State) iter.Seq[string] {
+		return func(yield func(string) bool) {
+			for _, rows := range backends {
+				for _, e := range state.Sets[rows.Set].Elements {
+					addr := e.Data[:max(0, len(e.Data)-port)]
+					if !yield(addr + addr) {
+						return
+					}
+				}
+			}
+		}
+	}}
 }
 
 // actionIn returns the action in an element.

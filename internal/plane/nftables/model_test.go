@@ -58,7 +58,7 @@ type faulty struct {
 
 func (k faulty) Room() int { return k.Faults.Room }
 
-func (k faulty) Read(ctx context.Context, t nft.Table, guesses nft.Guesses) (*nft.State, error) {
+func (k faulty) Read(ctx context.Context, t nft.Table, guesses []nft.Guess) (*nft.State, error) {
 	if err := k.Faults.Read(); err != nil {
 		return nil, err
 	}

@@ -24,7 +24,7 @@ type Kernel interface {
 
 // Reader reads tables.
 type Reader interface {
-	Read(ctx context.Context, t nft.Table, guesses nft.Guesses) (*nft.State, error)
+	Read(ctx context.Context, t nft.Table, guesses []nft.Guess) (*nft.State, error)
 	Watch(ctx context.Context, tables []nft.Table, subscribed func(), report func(nft.Edit)) error
 }
 
