@@ -299,8 +299,8 @@ func (l *Loop) report(problems []route.Problem) {
 // write plans and applies a change. After an error the next attempt compares everything.
 func (l *Loop) write(ctx context.Context, change route.Change, s *Sync) {
 	plan := l.opt.Plane.Plan(change)
-	s.Steps = plan.Steps()
 	err := plan.Apply(ctx)
+	s.Steps = plan.Steps()
 	var refused plane.Refused
 	if err != nil && !errors.As(err, &refused) {
 		l.known = false

@@ -5,27 +5,27 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"syscall"
 
-	"github.com/google/nftables"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/nl"
 )
 
-// Guesses are, by the name of a set without ranges, functions that return the keys which the
-// set probably has, from the sets without a guess. It may return others, and miss some. With
-// a right guess the time to read a large set grows with its size, without one with the
-// square of its size.
-type Guesses map[string]func(*State) iter.Seq[string]
+// Guess returns the keys that a set without ranges probably has, from the sets that were
+// read before it: those without a guess, and those with an earlier one. It may return
+// other keys, and some twice. With a right guess the time to read a large set grows with
+// its size, without one with the square of its size.
+type Guess struct {
+	Set  string
+	Keys func(*State) iter.Seq[string]
+}
 
-// order puts sets with a guess after all others.
-func (g Guesses) order(ns *nftables.Set) int {
-	if g[ns.Name] == nil {
-		return 0
-	}
-	return 1
+// order puts sets with a guess after all others, in the order of the guesses.
+func order(guesses []Guess, set string) int {
+	return slices.IndexFunc(guesses, func(g Guess) bool { return g.Set == set })
 }
 
 const (
@@ -41,22 +41,22 @@ const (
 
 // readGuessed reads a set by the guessed keys; ok is false if the set is small, has other
 // elements, or if the kernel does not report how many it has.
-func (x *exchange) readGuessed(c *Conn, t Table, ns *nftables.Set, keys iter.Seq[string]) (elements map[string]Element, ok bool, err error) {
+func (x *exchange) readGuessed(c *Conn, t Table, set string, keys iter.Seq[string]) (elements map[string]Element, ok bool, err error) {
 	before, err := c.generation()
 	if err != nil {
 		return nil, false, err
 	}
-	count, err := c.count(t, ns.Name)
+	count, err := c.count(t, set)
 	if err != nil || count < c.bySize {
 		return nil, false, err
 	}
-	elements, ok, err = x.byKeys(t, ns.Name, keys, count)
+	elements, ok, err = x.byKeys(t, set, keys, count)
 	if err != nil || !ok {
 		return nil, false, err
 	}
 	after, err := c.generation()
 	if err == nil && after != before {
-		err = fmt.Errorf("read set %s: %w", ns.Name, unix.EINTR) // another program made a change
+		err = fmt.Errorf("read set %s: %w", set, unix.EINTR) // another program made a change
 	}
 	return elements, err == nil, err
 }

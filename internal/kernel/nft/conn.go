@@ -301,7 +301,7 @@ func (c *Conn) DeleteTables(ctx context.Context, tables ...Table) error {
 
 // Read returns the content of a table; nil if it does not exist. It returns as soon as
 // the context ends.
-func (c *Conn) Read(ctx context.Context, t Table, guesses Guesses) (state *State, err error) {
+func (c *Conn) Read(ctx context.Context, t Table, guesses []Guess) (state *State, err error) {
 	err = c.retry(ctx, func() (err error) {
 		state, err = c.read(t, guesses)
 		return err

@@ -7,7 +7,7 @@ import (
 )
 
 // read lists a table: its sets with their elements, its chains with their rules.
-func (c *Conn) read(t Table, guesses Guesses) (*State, error) {
+func (c *Conn) read(t Table, guesses []Guess) (*State, error) {
 	tables, err := c.lib.ListTablesOfFamily(nftables.TableFamily(t.Family))
 	if err != nil {
 		return nil, err
@@ -23,8 +23,8 @@ func (c *Conn) read(t Table, guesses Guesses) (*State, error) {
 	return s, c.readChains(t, s)
 }
 
-// readSets reads the sets without a guess first.
-func (c *Conn) readSets(t Table, s *State, guesses Guesses) error {
+// readSets reads each set after those from which its keys are guessed.
+func (c *Conn) readSets(t Table, s *State, guesses []Guess) error {
 	sets, err := c.lib.GetSets(t.table())
 	if err != nil {
 		return err
@@ -33,7 +33,7 @@ func (c *Conn) readSets(t Table, s *State, guesses Guesses) error {
 	if err != nil {
 		return err
 	}
-	slices.SortStableFunc(sets, func(a, b *nftables.Set) int { return guesses.order(a) - guesses.order(b) })
+	slices.SortStableFunc(sets, func(a, b *nftables.Set) int { return order(guesses, a.Name) - order(guesses, b.Name) })
 	for _, ns := range sets {
 		state := SetState{definition: identity(ns), Elements: map[string]Element{}}
 		if !ns.Dynamic {
@@ -46,9 +46,9 @@ func (c *Conn) readSets(t Table, s *State, guesses Guesses) error {
 	return nil
 }
 
-func (c *Conn) readElements(x *exchange, t Table, ns *nftables.Set, read *State, guesses Guesses) (map[string]Element, error) {
-	if guess := guesses[ns.Name]; guess != nil {
-		if elements, ok, err := x.readGuessed(c, t, ns, guess(read)); ok || err != nil {
+func (c *Conn) readElements(x *exchange, t Table, ns *nftables.Set, read *State, guesses []Guess) (map[string]Element, error) {
+	if i := order(guesses, ns.Name); i >= 0 {
+		if elements, ok, err := x.readGuessed(c, t, ns.Name, guesses[i].Keys(read)); ok || err != nil {
 			return elements, err
 		}
 	}

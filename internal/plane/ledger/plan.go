@@ -26,7 +26,7 @@ type Plan[K, V comparable] struct {
 	kept     int
 	learn    []func()
 	users    func(K) []cluster.Name
-	lacking  map[K]bool // shared entries that the kernel refuses
+	lacking  map[K]bool // of a comparison: shared entries that the kernel refuses
 	refused  plane.Refused
 }
 
@@ -227,12 +227,24 @@ func (p *Plan[K, V]) End() {
 	p.move()
 }
 
+// Next begins a plan for further Services of a comparison of which p has the first ones.
+// EndPart was called for p; Apply is called for p first, but it may run meanwhile.
+func (p *Plan[K, V]) Next(w Writer[K, V]) *Plan[K, V] {
+	return &Plan[K, V]{ledger: p.ledger, writer: w, found: p.found, counts: p.counts, lacking: p.lacking}
+}
+
+// EndPart is called in place of End if further plans of the comparison follow.
+func (p *Plan[K, V]) EndPart() {
+	slices.SortStableFunc(p.first.steps[p.hosts:], p.inOrder)
+	slices.SortStableFunc(p.last.steps, p.inOrder)
+}
+
+func (p *Plan[K, V]) inOrder(a, b Step[K, V]) int { return p.ledger.layout.Order(a.Key, b.Key) }
+
 func (p *Plan[K, V]) endComparison() {
-	inOrder := func(a, b Step[K, V]) int { return p.ledger.layout.Order(a.Key, b.Key) }
-	slices.SortStableFunc(p.first.steps[p.hosts:], inOrder)
-	slices.SortStableFunc(p.last.steps, inOrder)
+	p.EndPart()
 	rest := p.found.Rest()
-	slices.SortFunc(rest, inOrder)
+	slices.SortFunc(rest, p.inOrder)
 	for _, s := range rest {
 		p.add(p.gone(s.Key), s)
 	}

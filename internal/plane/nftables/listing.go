@@ -2,6 +2,7 @@ package nftables
 
 import (
 	"encoding/binary"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -61,6 +62,11 @@ func newListing(r *renderer, seen map[route.Family]*nft.State) *listing {
 		}
 	}
 	return l
+}
+
+// empty reports whether there are no tables.
+func (l *listing) empty() bool {
+	return !slices.ContainsFunc(slices.Collect(maps.Values(l.states)), func(s *nft.State) bool { return s.Chains != nil }) && len(l.tables) == 0
 }
 
 // fit reports whether the existing sets and hooks of chains, which cannot be changed in
