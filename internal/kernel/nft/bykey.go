@@ -108,7 +108,7 @@ func (x *exchange) byKeys(t Table, set string, keys iter.Seq[string], count int)
 // The kernel answers up to the first that does not exist.
 func (x *exchange) batch(t Table, set string, keys []string, into map[string]Element) (missing int, err error) {
 	for len(keys) > 0 {
-		x.beginGet(t, set)
+		x.beginElements(unix.NLM_F_ACK, t, set)
 		x.request = nl.AppendNested(x.request, unix.NFTA_SET_ELEM_LIST_ELEMENTS, func(b []byte) []byte {
 			for _, key := range keys {
 				b = appendKey(b, key)
@@ -134,11 +134,6 @@ func (x *exchange) batch(t Table, set string, keys []string, into map[string]Ele
 	return missing, nil
 }
 
-func (x *exchange) beginGet(t Table, set string) {
-	x.begin(unix.NFT_MSG_GETSETELEM, unix.NLM_F_ACK, t)
-	x.request = nl.Append(x.request, unix.NFTA_SET_ELEM_LIST_SET, set+"\x00")
-}
-
 func appendKey(b []byte, key string) []byte {
 	return nl.AppendNested(b, unix.NFTA_LIST_ELEM, func(b []byte) []byte {
 		return nl.AppendNested(b, unix.NFTA_SET_ELEM_KEY, func(b []byte) []byte {
@@ -151,7 +146,7 @@ func appendKey(b []byte, key string) []byte {
 // does not count. Only other programs add one.
 func (x *exchange) hasCatchall(t Table, set string) (bool, error) {
 	const catchall = 2 // NFT_SET_ELEM_CATCHALL (nf_tables.h)
-	x.beginGet(t, set)
+	x.beginElements(unix.NLM_F_ACK, t, set)
 	x.request = nl.AppendNested(x.request, unix.NFTA_SET_ELEM_LIST_ELEMENTS, func(b []byte) []byte {
 		return nl.AppendNested(b, unix.NFTA_LIST_ELEM, func(b []byte) []byte {
 			return nl.Append(b, unix.NFTA_SET_ELEM_FLAGS, string(binary.BigEndian.AppendUint32(nil, catchall)))

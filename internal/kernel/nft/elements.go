@@ -49,13 +49,18 @@ func (x *exchange) listElements(t Table, ns *nftables.Set) (map[string]Element, 
 }
 
 func (x *exchange) list(t Table, set string) ([]received, error) {
-	x.begin(unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, t)
-	x.request = nl.Append(x.request, unix.NFTA_SET_ELEM_LIST_SET, set+"\x00")
+	x.beginElements(unix.NLM_F_DUMP, t, set)
 	var all []received
 	err := x.do(func(attributes []byte) error {
 		return decodeElements(attributes, func(e received) { all = append(all, e) })
 	})
 	return all, err
+}
+
+// beginElements begins a request about elements of a set.
+func (x *exchange) beginElements(flags uint16, t Table, set string) {
+	x.begin(unix.NFT_MSG_GETSETELEM, flags, t)
+	x.request = nl.Append(x.request, unix.NFTA_SET_ELEM_LIST_SET, set+"\x00")
 }
 
 // decodeElements calls yield for each element in a message of type NFT_MSG_NEWSETELEM.

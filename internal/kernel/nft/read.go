@@ -41,6 +41,10 @@ func (c *Conn) readSets(t Table, s *State, guesses []Guess) error {
 				return err
 			}
 		}
+		if _, there := state.Elements[""]; there { // an element for all other keys, which only another program adds
+			delete(state.Elements, "")
+			state.definition += " with an element for all other keys;"
+		}
 		s.Sets[ns.Name] = state
 	}
 	return nil

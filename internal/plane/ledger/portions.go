@@ -96,8 +96,13 @@ func (p *Portions) Kept() int {
 	return p.all().Kept()
 }
 
-// String prints all parts. It must not be called after Apply.
-func (p *Portions) String() string { return p.all().String() }
+// String prints all parts. After Apply, which does not keep them, it prints nothing.
+func (p *Portions) String() string {
+	if p.applied {
+		return ""
+	}
+	return p.all().String()
+}
 
 func (p *Portions) all() Plans {
 	if p.computed == nil {

@@ -29,7 +29,7 @@ var (
 func TestModelOnTheFake(t *testing.T) {
 	for seed := *firstSeed; seed < *firstSeed+*seeds; seed++ {
 		fake := nft.NewFake()
-		s := subject(fake)
+		s := subject(fake, partsOf(seed))
 		s.Audit = newAudit(fake, s.Faults)
 		if err := planetest.NewModel(seed, s).Run(); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
@@ -40,7 +40,7 @@ func TestModelOnTheFake(t *testing.T) {
 func TestModelOnTheKernel(t *testing.T) {
 	for seed := *firstSeed; seed < *firstSeed+(*seeds+9)/10; seed++ {
 		conn, netns := realKernel(t)
-		if err := planetest.NewModel(seed, subject(conn)).Run(); err != nil {
+		if err := planetest.NewModel(seed, subject(conn, partsOf(seed))).Run(); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
 		if out, err := runNft(t, netns, "", "list", "ruleset"); err != nil {
@@ -69,17 +69,23 @@ func (k faulty) Commit(ctx context.Context, tx *nft.Tx) error {
 	return k.Write(func() error { return k.Kernel.Commit(ctx, tx) })
 }
 
+// partsOf returns into how large parts a first load is divided: in half of the clusters it is
+// written as a whole.
+func partsOf(seed uint64) int { return []int{1, servicesPerPart, 3, servicesPerPart}[seed%4] }
+
 // subject returns the plane and a kernel, for the model.
-func subject(kernel Kernel) planetest.Subject {
+func subject(kernel Kernel, perPart int) planetest.Subject {
 	faults := &planetest.Faults{Room: 1 << 20}
 	return planetest.Subject{
 		Faults: faults,
 		Rooms:  []int{1, 800, 3000, 24000, 24000, 50000, 1 << 20},
 		Plane: func(opt route.Options) plane.Plane {
-			return New(faulty{kernel, faults}, Options{Families: opt.Families, Mark: testMark})
+			p := New(faulty{kernel, faults}, Options{Families: opt.Families, Mark: testMark})
+			p.perPart = perPart
+			return p
 		},
 		State:   func(*route.Table) (string, error) { return abstract(kernel) },
-		Scratch: func() planetest.Subject { return subject(nft.NewFake()) },
+		Scratch: func() planetest.Subject { return subject(nft.NewFake(), servicesPerPart) },
 		Edit:    func(w *planetest.World) error { return editor{w, kernel}.edit() },
 	}
 }

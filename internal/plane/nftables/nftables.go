@@ -47,6 +47,7 @@ type Plane struct {
 	opt      Options
 	families []family
 	layout   layout
+	perPart  int // Services in a part of a first load
 
 	ledger *ledger.Ledger[key, string]
 
@@ -58,7 +59,7 @@ type Plane struct {
 // New makes a Plane. It does nothing yet.
 func New(kernel Kernel, opt Options) *Plane {
 	return &Plane{
-		kernel: kernel, opt: opt, families: rows(opt.Families), layout: newLayout(),
+		kernel: kernel, opt: opt, families: rows(opt.Families), layout: newLayout(), perPart: servicesPerPart,
 		ledger: ledger.New[key, string](ledgerLayout()), history: newHistory(0),
 	}
 }
