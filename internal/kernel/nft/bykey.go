@@ -41,20 +41,20 @@ const (
 
 // readGuessed reads a set by the guessed keys; ok is false if the set is small, has other
 // elements, or if the kernel does not report how many it has.
-func (x *exchange) readGuessed(c *Conn, t Table, set string, keys iter.Seq[string]) (elements map[string]Element, ok bool, err error) {
-	before, err := c.generation()
+func (x *exchange) readGuessed(set string, keys iter.Seq[string]) (elements map[string]Element, ok bool, err error) {
+	before, err := x.conn.generation()
 	if err != nil {
 		return nil, false, err
 	}
-	count, err := c.count(t, set)
-	if err != nil || count < c.bySize {
+	count, err := x.conn.count(x.table, set)
+	if err != nil || count < x.conn.bySize {
 		return nil, false, err
 	}
-	elements, ok, err = x.byKeys(t, set, keys, count)
+	elements, ok, err = x.byKeys(set, keys, count)
 	if err != nil || !ok {
 		return nil, false, err
 	}
-	after, err := c.generation()
+	after, err := x.conn.generation()
 	if err == nil && after != before {
 		err = fmt.Errorf("read set %s: %w", set, unix.EINTR) // another program made a change
 	}
@@ -84,31 +84,31 @@ func (c *Conn) count(t Table, set string) (int, error) {
 
 // byKeys reads the elements with these keys; ok is false if the set, which has count
 // elements, has others, or if the kernel refuses.
-func (x *exchange) byKeys(t Table, set string, keys iter.Seq[string], count int) (elements map[string]Element, ok bool, err error) {
+func (x *exchange) byKeys(set string, keys iter.Seq[string], count int) (elements map[string]Element, ok bool, err error) {
 	elements = make(map[string]Element, count)
 	batch := make([]string, 0, keysPerRequest)
 	missing := 0
 	for key := range keys {
 		if batch = append(batch, key); len(batch) == keysPerRequest {
-			missed, err := x.batch(t, set, batch, elements)
+			missed, err := x.batch(set, batch, elements)
 			if missing += missed; err != nil || missing > count {
 				return nil, false, unlessRefused(err)
 			}
 			batch = batch[:0]
 		}
 	}
-	if _, err := x.batch(t, set, batch, elements); err != nil {
+	if _, err := x.batch(set, batch, elements); err != nil {
 		return nil, false, unlessRefused(err)
 	}
-	other, err := x.hasCatchall(t, set)
+	other, err := x.hasCatchall(set)
 	return elements, !other && len(elements) == count, err
 }
 
 // batch reads the elements with these keys into a map, and returns how many do not exist.
 // The kernel answers up to the first that does not exist.
-func (x *exchange) batch(t Table, set string, keys []string, into map[string]Element) (missing int, err error) {
+func (x *exchange) batch(set string, keys []string, into map[string]Element) (missing int, err error) {
 	for len(keys) > 0 {
-		x.beginElements(unix.NLM_F_ACK, t, set)
+		x.beginElements(unix.NLM_F_ACK, set)
 		x.request = nl.AppendNested(x.request, unix.NFTA_SET_ELEM_LIST_ELEMENTS, func(b []byte) []byte {
 			for _, key := range keys {
 				b = appendKey(b, key)
@@ -144,9 +144,9 @@ func appendKey(b []byte, key string) []byte {
 
 // hasCatchall reports whether a set has an element for all other keys, which the kernel
 // does not count. Only other programs add one.
-func (x *exchange) hasCatchall(t Table, set string) (bool, error) {
+func (x *exchange) hasCatchall(set string) (bool, error) {
 	const catchall = 2 // NFT_SET_ELEM_CATCHALL (nf_tables.h)
-	x.beginElements(unix.NLM_F_ACK, t, set)
+	x.beginElements(unix.NLM_F_ACK, set)
 	x.request = nl.AppendNested(x.request, unix.NFTA_SET_ELEM_LIST_ELEMENTS, func(b []byte) []byte {
 		return nl.AppendNested(b, unix.NFTA_LIST_ELEM, func(b []byte) []byte {
 			return nl.Append(b, unix.NFTA_SET_ELEM_FLAGS, string(binary.BigEndian.AppendUint32(nil, catchall)))

@@ -115,11 +115,11 @@ func TestReadsByKeys(t *testing.T) {
 				if !counts(t, conn, table) {
 					return
 				}
-				x, err := conn.exchange()
+				x, err := conn.exchange(table)
 				if err != nil {
 					t.Fatal(err)
 				}
-				_, ok, err := x.readGuessed(conn, table, frontends.Name, chain(of.guess))
+				_, ok, err := x.readGuessed(frontends.Name, chain(of.guess))
 				if ok != of.byKey || err != nil {
 					t.Errorf("read by keys: %v, %v; want %v", ok, err, of.byKey)
 				}
@@ -209,12 +209,12 @@ func FuzzDecodeElements(f *testing.F) {
 		}
 	}
 	commit(f, conn, tx)
-	x, err := conn.exchange()
+	x, err := conn.exchange(table)
 	if err != nil {
 		f.Fatal(err)
 	}
 	for _, s := range everySet() {
-		x.beginElements(unix.NLM_F_DUMP, table, s.Name)
+		x.beginElements(unix.NLM_F_DUMP, s.Name)
 		if err := x.do(func(attributes []byte) error { f.Add(attributes); return nil }); err != nil {
 			f.Fatal(err)
 		}

@@ -27,9 +27,9 @@ type received struct {
 // milliseconds after a set has grown much, the kernel moves its elements, and a listing
 // misses some and has as many others twice: each part of it continues at a position, not
 // at an element (nft_set_hash.c, nft_rhash_walk).
-func (x *exchange) listElements(t Table, ns *nftables.Set) (map[string]Element, error) {
+func (x *exchange) listElements(ns *nftables.Set) (map[string]Element, error) {
 	for try := range readAttempts {
-		listed, err := x.list(t, ns.Name)
+		listed, err := x.list(ns.Name)
 		if err != nil {
 			return nil, err
 		}
@@ -48,8 +48,8 @@ func (x *exchange) listElements(t Table, ns *nftables.Set) (map[string]Element, 
 	return nil, fmt.Errorf("set %s: its elements move during each of %d listings", ns.Name, readAttempts)
 }
 
-func (x *exchange) list(t Table, set string) ([]received, error) {
-	x.beginElements(unix.NLM_F_DUMP, t, set)
+func (x *exchange) list(set string) ([]received, error) {
+	x.beginElements(unix.NLM_F_DUMP, set)
 	var all []received
 	err := x.do(func(attributes []byte) error {
 		return decodeElements(attributes, func(e received) { all = append(all, e) })
@@ -58,8 +58,8 @@ func (x *exchange) list(t Table, set string) ([]received, error) {
 }
 
 // beginElements begins a request about elements of a set.
-func (x *exchange) beginElements(flags uint16, t Table, set string) {
-	x.begin(unix.NFT_MSG_GETSETELEM, flags, t)
+func (x *exchange) beginElements(flags uint16, set string) {
+	x.begin(unix.NFT_MSG_GETSETELEM, flags)
 	x.request = nl.Append(x.request, unix.NFTA_SET_ELEM_LIST_SET, set+"\x00")
 }
 

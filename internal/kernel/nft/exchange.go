@@ -11,9 +11,12 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/nl"
 )
 
-// exchange sends requests that have many answers, and receives the answers into the same
-// memory. The library allocates memory for each and asks the kernel for its size before.
+// exchange sends requests about one table that have many answers, and receives the answers
+// into the same memory. The library allocates memory for each and asks the kernel for its size
+// before.
 type exchange struct {
+	conn    *Conn
+	table   Table
 	raw     syscall.RawConn
 	number  uint32 // of the last request
 	request []byte
@@ -24,24 +27,24 @@ type exchange struct {
 // (af_netlink.c, netlink_recvmsg).
 const answerRoom = 64 << 10
 
-func (c *Conn) exchange() (*exchange, error) {
+func (c *Conn) exchange(t Table) (*exchange, error) {
 	raw, err := c.sock.SyscallConn()
 	if err != nil {
 		return nil, fmt.Errorf("reach netlink socket: %w", err)
 	}
-	return &exchange{raw: raw, answers: make([]byte, answerRoom)}, nil
+	return &exchange{conn: c, table: t, raw: raw, answers: make([]byte, answerRoom)}, nil
 }
 
-// begin begins a request about a table. The caller appends further attributes.
-func (x *exchange) begin(kind, flags uint16, t Table) {
+// begin begins a request. The caller appends further attributes.
+func (x *exchange) begin(kind, flags uint16) {
 	x.number++
 	b := append(x.request[:0], 0, 0, 0, 0) // the length
 	b = binary.NativeEndian.AppendUint16(b, unix.NFNL_SUBSYS_NFTABLES<<8|kind)
 	b = binary.NativeEndian.AppendUint16(b, unix.NLM_F_REQUEST|flags)
 	b = binary.NativeEndian.AppendUint32(b, x.number)
 	b = append(b, 0, 0, 0, 0) // the port: that of the socket
-	b = append(b, byte(t.Family), unix.NFNETLINK_V0, 0, 0)
-	x.request = nl.Append(b, unix.NFTA_TABLE_NAME, t.Name+"\x00") // the same number in all kinds
+	b = append(b, byte(x.table.Family), unix.NFNETLINK_V0, 0, 0)
+	x.request = nl.Append(b, unix.NFTA_TABLE_NAME, x.table.Name+"\x00") // the same number in all kinds
 }
 
 // do sends the request, and calls answer with the attributes of each message of the answer.

@@ -29,7 +29,7 @@ func (c *Conn) readSets(t Table, s *State, guesses []Guess) error {
 	if err != nil {
 		return err
 	}
-	x, err := c.exchange()
+	x, err := c.exchange(t)
 	if err != nil {
 		return err
 	}
@@ -37,7 +37,7 @@ func (c *Conn) readSets(t Table, s *State, guesses []Guess) error {
 	for _, ns := range sets {
 		state := SetState{definition: identity(ns), Elements: map[string]Element{}}
 		if !ns.Dynamic {
-			if state.Elements, err = c.readElements(x, t, ns, s, guesses); err != nil {
+			if state.Elements, err = x.readElements(ns, s, guesses); err != nil {
 				return err
 			}
 		}
@@ -50,13 +50,13 @@ func (c *Conn) readSets(t Table, s *State, guesses []Guess) error {
 	return nil
 }
 
-func (c *Conn) readElements(x *exchange, t Table, ns *nftables.Set, read *State, guesses []Guess) (map[string]Element, error) {
+func (x *exchange) readElements(ns *nftables.Set, read *State, guesses []Guess) (map[string]Element, error) {
 	if i := order(guesses, ns.Name); i >= 0 {
-		if elements, ok, err := x.readGuessed(c, t, ns.Name, guesses[i].Keys(read)); ok || err != nil {
+		if elements, ok, err := x.readGuessed(ns.Name, guesses[i].Keys(read)); ok || err != nil {
 			return elements, err
 		}
 	}
-	return x.listElements(t, ns)
+	return x.listElements(ns)
 }
 
 func (c *Conn) readChains(t Table, s *State) error {
