@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"iter"
 	"slices"
-	"syscall"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -161,7 +160,7 @@ func (x *exchange) hasCatchall(set string) (bool, error) {
 
 // unlessRefused returns an error, unless it is the kernel's refusal of a request.
 func unlessRefused(err error) error {
-	if _, refused := errors.AsType[syscall.Errno](err); refused && !errors.Is(err, unix.EINTR) {
+	if _, refused := errors.AsType[*netlink.OpError](err); refused {
 		return nil
 	}
 	return err

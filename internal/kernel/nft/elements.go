@@ -60,7 +60,7 @@ func (x *exchange) list(set string) ([]received, error) {
 // beginElements begins a request about elements of a set.
 func (x *exchange) beginElements(flags uint16, set string) {
 	x.begin(unix.NFT_MSG_GETSETELEM, flags)
-	x.request = nl.Append(x.request, unix.NFTA_SET_ELEM_LIST_SET, set+"\x00")
+	x.request = nl.AppendString(x.request, unix.NFTA_SET_ELEM_LIST_SET, set)
 }
 
 // decodeElements calls yield for each element in a message of type NFT_MSG_NEWSETELEM.

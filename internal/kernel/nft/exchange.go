@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"syscall"
 
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/nl"
@@ -20,6 +21,7 @@ type exchange struct {
 	raw     syscall.RawConn
 	number  uint32 // of the last request
 	request []byte
+	last    int // where the last message of the request begins
 	answers []byte
 }
 
@@ -35,24 +37,47 @@ func (c *Conn) exchange(t Table) (*exchange, error) {
 	return &exchange{conn: c, table: t, raw: raw, answers: make([]byte, answerRoom)}, nil
 }
 
-// begin begins a request. The caller appends further attributes.
+// begin begins a request of one message. The caller appends further attributes.
 func (x *exchange) begin(kind, flags uint16) {
+	x.request = x.request[:0]
 	x.number++
-	b := append(x.request[:0], 0, 0, 0, 0) // the length
-	b = binary.NativeEndian.AppendUint16(b, unix.NFNL_SUBSYS_NFTABLES<<8|kind)
+	x.about(x.table, kind, flags)
+}
+
+// about begins a further message, about a table.
+func (x *exchange) about(t Table, kind, flags uint16) {
+	x.message(unix.NFNL_SUBSYS_NFTABLES<<8|kind, flags, [nfgenHeader]byte{byte(t.Family), unix.NFNETLINK_V0, 0, 0})
+	x.request = nl.AppendString(x.request, unix.NFTA_TABLE_NAME, t.Name) // the same number in all kinds
+}
+
+// message ends the last message, and begins a further one with struct nfgenmsg.
+func (x *exchange) message(typ, flags uint16, header [nfgenHeader]byte) {
+	x.end()
+	x.last = len(x.request)
+	b := append(x.request, 0, 0, 0, 0) // the length
+	b = binary.NativeEndian.AppendUint16(b, typ)
 	b = binary.NativeEndian.AppendUint16(b, unix.NLM_F_REQUEST|flags)
 	b = binary.NativeEndian.AppendUint32(b, x.number)
 	b = append(b, 0, 0, 0, 0) // the port: that of the socket
-	b = append(b, byte(x.table.Family), unix.NFNETLINK_V0, 0, 0)
-	x.request = nl.Append(b, unix.NFTA_TABLE_NAME, x.table.Name+"\x00") // the same number in all kinds
+	x.request = append(b, header[:]...)
+}
+
+// acknowledge requests an answer to the last message.
+func (x *exchange) acknowledge() { x.request[x.last+6] |= unix.NLM_F_ACK }
+
+// end stores the length of the last message.
+func (x *exchange) end() {
+	if len(x.request) > 0 {
+		binary.NativeEndian.PutUint32(x.request[x.last:], uint32(len(x.request)-x.last))
+	}
 }
 
 // do sends the request, and calls answer with the attributes of each message of the answer.
-// The request has the flag NLM_F_ACK or NLM_F_DUMP. If the kernel refuses it, the error is
-// a syscall.Errno, and everything is received. The error is EINTR if another program
-// changed what is listed.
+// Its last message, or the one before the end of a transaction, has the flag NLM_F_ACK or
+// NLM_F_DUMP. If the kernel refuses the request, the error is a netlink.OpError. The error is
+// EINTR if another program changed what is listed.
 func (x *exchange) do(answer func(attributes []byte) error) error {
-	binary.NativeEndian.PutUint32(x.request, uint32(len(x.request)))
+	x.end()
 	if err := x.send(); err != nil {
 		return fmt.Errorf("send netlink request: %w", err)
 	}
@@ -98,7 +123,7 @@ func (x *exchange) read(b []byte, answer func(attributes []byte) error) (done bo
 			return false, fmt.Errorf("the kernel answers request %d, want %d", number, x.number)
 		case kind == unix.NLMSG_ERROR || kind == unix.NLMSG_DONE:
 			if code := int32(binary.NativeEndian.Uint32(data)); code != 0 {
-				return true, syscall.Errno(-code)
+				return true, &netlink.OpError{Op: "receive", Err: syscall.Errno(-code)}
 			}
 			return true, nil
 		case flags&unix.NLM_F_DUMP_INTR != 0:

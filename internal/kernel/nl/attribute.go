@@ -42,6 +42,18 @@ func Append(b []byte, typ uint16, data string) []byte {
 	return append(b, "\x00\x00\x00"[:aligned(size)-size]...)
 }
 
+// AppendString appends an attribute with text and the zero byte that ends it.
+func AppendString(b []byte, typ uint16, text string) []byte {
+	begin := len(b)
+	b = Append(b, typ, text)
+	if size := attributeHeader + len(text) + 1; size <= len(b)-begin {
+		binary.NativeEndian.PutUint16(b[begin:], uint16(size)) // the padding has the zero byte
+		return b
+	}
+	binary.NativeEndian.PutUint16(b[begin:], uint16(len(b)-begin+1))
+	return append(b, 0, 0, 0, 0)
+}
+
 // AppendNested appends an attribute with those that fill appends, of less than 64 KB.
 func AppendNested(b []byte, typ uint16, fill func([]byte) []byte) []byte {
 	begin := len(b)

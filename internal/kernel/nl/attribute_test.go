@@ -22,6 +22,13 @@ func TestAttributes(t *testing.T) {
 		if string(got) != string(want) {
 			t.Errorf("%q is encoded as\n%x, want\n%x", text, got, want)
 		}
+		withZero, err := netlink.MarshalAttributes([]netlink.Attribute{{Type: 9, Data: []byte(text + "\x00")}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := AppendString(nil, 9, text); string(got) != string(withZero) {
+			t.Errorf("%q with its end is encoded as\n%x, want\n%x", text, got, withZero)
+		}
 		var types []uint16
 		err = Walk(got, func(typ uint16, data []byte) error {
 			types = append(types, typ)
