@@ -40,7 +40,7 @@ const (
 
 // readGuessed reads a set by the guessed keys; ok is false if the set is small, has other
 // elements, or if the kernel does not report how many it has.
-func (x *exchange) readGuessed(set string, keys iter.Seq[string]) (elements map[string]Element, ok bool, err error) {
+func (x *exchange) readGuessed(set string, keys iter.Seq[string]) (elements Elements, ok bool, err error) {
 	before, err := x.conn.generation()
 	if err != nil {
 		return nil, false, err
@@ -83,8 +83,8 @@ func (c *Conn) count(t Table, set string) (int, error) {
 
 // byKeys reads the elements with these keys; ok is false if the set, which has count
 // elements, has others, or if the kernel refuses.
-func (x *exchange) byKeys(set string, keys iter.Seq[string], count int) (elements map[string]Element, ok bool, err error) {
-	elements = make(map[string]Element, count)
+func (x *exchange) byKeys(set string, keys iter.Seq[string], count int) (elements Elements, ok bool, err error) {
+	elements = make(Elements, count)
 	batch := make([]string, 0, keysPerRequest)
 	missing := 0
 	for key := range keys {
@@ -105,7 +105,7 @@ func (x *exchange) byKeys(set string, keys iter.Seq[string], count int) (element
 
 // batch reads the elements with these keys into a map, and returns how many do not exist.
 // The kernel answers up to the first that does not exist.
-func (x *exchange) batch(set string, keys []string, into map[string]Element) (missing int, err error) {
+func (x *exchange) batch(set string, keys []string, into Elements) (missing int, err error) {
 	for len(keys) > 0 {
 		x.beginElements(unix.NLM_F_ACK, set)
 		x.request = nl.AppendNested(x.request, unix.NFTA_SET_ELEM_LIST_ELEMENTS, func(b []byte) []byte {
@@ -117,7 +117,7 @@ func (x *exchange) batch(set string, keys []string, into map[string]Element) (mi
 		found := 0
 		err := x.do(func(attributes []byte) error {
 			return decodeElements(attributes, func(e received) {
-				into[e.id()] = e.Element
+				into.Put(e.Element)
 				found++
 			})
 		})

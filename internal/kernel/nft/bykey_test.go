@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"iter"
-	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -108,8 +107,9 @@ func TestReadsByKeys(t *testing.T) {
 					t.Errorf("read %d elements, want %d; the definition is %q", len(elements), want, state.Sets[frontends.Name].definition)
 				}
 				for i := range n {
-					if e := numbered(f, i); elements[e.Key] != e {
-						t.Fatalf("read %q, want %q", elements[e.Key], e)
+					e := numbered(f, i)
+					if got, _ := elements.Get(e.Key); got != e {
+						t.Fatalf("read %q, want %q", got, e)
 					}
 				}
 				if !counts(t, conn, table) {
@@ -177,7 +177,7 @@ func TestGuessesFollowEachOther(t *testing.T) {
 		t.Errorf("guesses saw sets of %d elements, want %d", sizes, want)
 	}
 	for _, s := range []Set{frontends, backends, some} {
-		if got := slices.Collect(maps.Values(state.Sets[s.Name].Elements)); !sameElements(got, everyElement(table.Family)[s.Name]) {
+		if got := slices.Collect(state.Sets[s.Name].Elements.Values()); !sameElements(got, everyElement(table.Family)[s.Name]) {
 			t.Errorf("%s: read %q", s.Name, got)
 		}
 	}

@@ -27,34 +27,46 @@ type received struct {
 // milliseconds after a set has grown much, the kernel moves its elements, and a listing
 // misses some and has as many others twice: each part of it continues at a position, not
 // at an element (nft_set_hash.c, nft_rhash_walk).
-func (x *exchange) listElements(ns *nftables.Set) (map[string]Element, error) {
+func (x *exchange) listElements(ns *nftables.Set) (Elements, error) {
+	list := x.list
+	if ns.Interval && !ns.Concatenation {
+		list = x.listRanges
+	}
 	for try := range readAttempts {
-		listed, err := x.list(ns.Name)
-		if err != nil {
-			return nil, err
-		}
-		if ns.Interval && !ns.Concatenation {
-			listed = pair(listed)
-		}
-		elements := make(map[string]Element, len(listed))
-		for _, e := range listed {
-			elements[e.id()] = e.Element
-		}
-		if len(elements) == len(listed) {
-			return elements, nil
+		elements, n, err := list(ns.Name)
+		if err != nil || len(elements) == n {
+			return elements, err
 		}
 		time.Sleep(time.Duration(try+1) * readPause)
 	}
 	return nil, fmt.Errorf("set %s: its elements move during each of %d listings", ns.Name, readAttempts)
 }
 
-func (x *exchange) list(set string) ([]received, error) {
-	x.beginElements(unix.NLM_F_DUMP, set)
-	var all []received
-	err := x.do(func(attributes []byte) error {
-		return decodeElements(attributes, func(e received) { all = append(all, e) })
+// list returns the elements of a set, and how many the kernel listed.
+func (x *exchange) list(set string) (elements Elements, n int, err error) {
+	elements = Elements{}
+	err = x.eachListed(set, func(e received) {
+		elements.Put(e.Element)
+		n++
 	})
-	return all, err
+	return elements, n, err
+}
+
+// listRanges is list for a plain interval set.
+func (x *exchange) listRanges(set string) (elements Elements, n int, err error) {
+	var listed []received
+	err = x.eachListed(set, func(e received) { listed = append(listed, e) })
+	ranges := pair(listed)
+	elements = make(Elements, len(ranges))
+	for _, e := range ranges {
+		elements.Put(e.Element)
+	}
+	return elements, len(ranges), err
+}
+
+func (x *exchange) eachListed(set string, do func(received)) error {
+	x.beginElements(unix.NLM_F_DUMP, set)
+	return x.do(func(attributes []byte) error { return decodeElements(attributes, do) })
 }
 
 // beginElements begins a request about elements of a set.

@@ -35,7 +35,7 @@ func (c *Conn) readSets(t Table, s *State, guesses []Guess) error {
 	}
 	slices.SortStableFunc(sets, func(a, b *nftables.Set) int { return order(guesses, a.Name) - order(guesses, b.Name) })
 	for _, ns := range sets {
-		state := SetState{definition: identity(ns), Elements: map[string]Element{}}
+		state := SetState{definition: identity(ns), Elements: Elements{}}
 		if !ns.Dynamic {
 			if state.Elements, err = x.readElements(ns, s, guesses); err != nil {
 				return err
@@ -50,7 +50,7 @@ func (c *Conn) readSets(t Table, s *State, guesses []Guess) error {
 	return nil
 }
 
-func (x *exchange) readElements(ns *nftables.Set, read *State, guesses []Guess) (map[string]Element, error) {
+func (x *exchange) readElements(ns *nftables.Set, read *State, guesses []Guess) (Elements, error) {
 	if i := order(guesses, ns.Name); i >= 0 {
 		if elements, ok, err := x.readGuessed(ns.Name, guesses[i].Keys(read)); ok || err != nil {
 			return elements, err

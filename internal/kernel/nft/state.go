@@ -30,7 +30,7 @@ type ChainState struct {
 // rules add.
 type SetState struct {
 	definition string
-	Elements   map[string]Element // by Key and End together
+	Elements   Elements
 }
 
 // Entrance reports whether the chain handles packets before they are routed. New
@@ -102,7 +102,7 @@ func (s *State) String() string {
 		set := s.Sets[name]
 		fmt.Fprintf(&b, "set %s %s\n", name, set.definition)
 		for _, k := range slices.Sorted(maps.Keys(set.Elements)) {
-			e := set.Elements[k]
+			e, _ := set.Elements.Get(k)
 			fmt.Fprintf(&b, "  %x-%x : %x %s %q\n", e.Key, e.End, e.Data, e.Goto, e.Comment)
 		}
 	}

@@ -24,7 +24,7 @@ func rowsOf(backends nft.Set, frontends ...nft.Set) nft.Guess {
 	return nft.Guess{Set: backends.Name, Keys: func(state *nft.State) iter.Seq[string] {
 		return func(yield func(string) bool) {
 			for _, set := range frontends {
-				for key, e := range state.Sets[set.Name].Elements {
+				for key, e := range state.Sets[set.Name].Elements.All() {
 					first, n := actionIn(e).numbers()
 					for i := range uint32(n) {
 						if !yield(rowKey(key, first+i)) {
@@ -57,7 +57,7 @@ func (l *layout) hairpins(backends []nft.Guess) nft.Guess {
 	return nft.Guess{Set: l.hairpin.Name, Keys: func(state *nft.State) iter.Seq[string] {
 		return func(yield func(string) bool) {
 			for _, rows := range backends {
-				for _, e := range state.Sets[rows.Set].Elements {
+				for _, e := range state.Sets[rows.Set].Elements.All() {
 					addr := e.Data[:max(0, len(e.Data)-port)]
 					if !yield(addr + addr) {
 						return

@@ -49,7 +49,7 @@ func TestGuessesAreComplete(t *testing.T) {
 // remembers reports whether a key is that of a backend of a port that remembers its clients.
 func remembers(l layout, state *nft.State, key string) bool {
 	for i := range l.spaces {
-		if _, is := state.Sets[l.spaces[i].affinity.Name].Elements[key[:len(key)-4]]; is {
+		if _, is := state.Sets[l.spaces[i].affinity.Name].Elements.Get(key[:len(key)-4]); is {
 			return true
 		}
 	}

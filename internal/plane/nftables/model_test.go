@@ -115,12 +115,12 @@ func abstractTable(k Kernel, t nft.Table) (string, error) {
 		for _, set := range []nft.Set{l.spaces[i].backends, l.spaces[i].outsideBackends} {
 			elements := state.Sets[set.Name].Elements
 			rows := map[string][]nft.Element{}
-			for _, e := range elements {
+			for e := range elements.Values() {
 				frontend := e.Key[:len(e.Key)-4]
 				rows[frontend] = append(rows[frontend], e)
 			}
 			for frontend, list := range rows {
-				if _, sticky := state.Sets[l.spaces[i].affinity.Name].Elements[frontend]; sticky {
+				if _, sticky := state.Sets[l.spaces[i].affinity.Name].Elements.Get(frontend); sticky {
 					if err := forgetNumbers(elements, list); err != nil {
 						return "", fmt.Errorf("%s %s %x: %w", t, set.Name, frontend, err)
 					}
@@ -130,7 +130,7 @@ func abstractTable(k Kernel, t nft.Table) (string, error) {
 					return "", fmt.Errorf("%s %s %x: %w", t, set.Name, frontend, err)
 				}
 				for _, e := range list {
-					elements[e.Key] = e
+					elements.Put(e)
 				}
 			}
 		}
@@ -142,13 +142,13 @@ func abstractTable(k Kernel, t nft.Table) (string, error) {
 }
 
 // forgetIDs removes the ids of ports from the elements of a map.
-func forgetIDs(elements map[string]nft.Element) error {
-	for key, e := range elements {
+func forgetIDs(elements nft.Elements) error {
+	for e := range elements.Values() {
 		if !isID(idIn(e)) {
 			return fmt.Errorf("%x is not an id", e.Data)
 		}
 		e.Data = ""
-		elements[key] = e
+		elements.Put(e)
 	}
 	return nil
 }
@@ -156,7 +156,7 @@ func forgetIDs(elements map[string]nft.Element) error {
 // forgetNumbers keeps one row for each backend of a frontend that remembers its clients, in
 // the order of the backends. A backend has at most one number for each pool and each power
 // of two numbers from which clients draw.
-func forgetNumbers(elements map[string]nft.Element, rows []nft.Element) error {
+func forgetNumbers(elements nft.Elements, rows []nft.Element) error {
 	numbers := map[string]int{}
 	for _, e := range rows {
 		delete(elements, e.Key)
@@ -166,7 +166,7 @@ func forgetNumbers(elements map[string]nft.Element, rows []nft.Element) error {
 	}
 	for i, data := range slices.Sorted(maps.Keys(numbers)) {
 		key := string(nft.Key(rows[0].Key[:len(rows[0].Key)-4]).Index(uint32(i + 1)))
-		elements[key] = nft.Element{Key: key, Data: data}
+		elements.Put(nft.Element{Key: key, Data: data})
 	}
 	return nil
 }
@@ -223,7 +223,7 @@ func (m editor) edits(t nft.Table, state *nft.State) *nft.Tx {
 	tx := &nft.Tx{}
 	l := newLayout()
 	set := *planetest.Pick(m.Rand, l.sets()...)
-	elements := slices.SortedFunc(maps.Values(state.Sets[set.Name].Elements), func(a, b nft.Element) int { return strings.Compare(a.Key+a.End, b.Key+b.End) })
+	elements := slices.SortedFunc(state.Sets[set.Name].Elements.Values(), func(a, b nft.Element) int { return strings.Compare(a.Key+a.End, b.Key+b.End) })
 	chain := planetest.Pick(m.Rand, slices.Sorted(maps.Keys(state.Chains))...)
 	foreign := nft.Set{Name: "foreign-map", Key: []nft.Type{nft.Addr}, Data: []nft.Type{nft.Verdict}}
 	switch m.IntN(6) {

@@ -104,7 +104,7 @@ func tableOf(tables map[nft.Table]*nft.State, t nft.Table) *nft.State {
 	return &nft.State{}
 }
 
-func (r *refusals) frontends(s *nft.State) map[string]nft.Element {
+func (r *refusals) frontends(s *nft.State) nft.Elements {
 	return s.Sets[r.layout.spaces[byAddress].frontends.Name].Elements
 }
 
@@ -112,10 +112,10 @@ func (r *refusals) frontends(s *nft.State) map[string]nft.Element {
 // only itself.
 func (r *refusals) refused(s *nft.State) []nft.Element {
 	var all []nft.Element
-	for _, e := range s.Sets[r.layout.clusterIPs.Name].Elements {
+	for _, e := range s.Sets[r.layout.clusterIPs.Name].Elements.All() {
 		all = append(all, nft.Element{Key: e.Key, End: e.Key + "\x00"})
 	}
-	for _, e := range s.Sets[r.layout.serviceCIDRs.Name].Elements {
+	for _, e := range s.Sets[r.layout.serviceCIDRs.Name].Elements.All() {
 		all = append(all, nft.Element{Key: e.Key, End: e.End})
 	}
 	return all
@@ -134,7 +134,7 @@ func (r *refusals) differ(a, b *nft.State) bool {
 
 // lacking returns the frontends in a range that do not exist. An empty End means the end of
 // the address space.
-func lacking(e nft.Element, want, have map[string]nft.Element) []string {
+func lacking(e nft.Element, want, have nft.Elements) []string {
 	var missing []string
 	for key := range want {
 		addr := key[:len(e.Key)]

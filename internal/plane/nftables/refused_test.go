@@ -62,7 +62,7 @@ func frontendsOf(t *testing.T, kernel Kernel) map[string]bool {
 		t.Fatalf("%v, %v", state, err)
 	}
 	names := map[string]bool{}
-	for _, e := range state.Sets["fronts"].Elements {
+	for _, e := range state.Sets["fronts"].Elements.All() {
 		name, _, _ := strings.Cut(e.Comment, ":")
 		names[name] = true
 	}
@@ -306,8 +306,8 @@ func complete(t *testing.T, p *Plane, table *route.Table, refused plane.Refused)
 			if strings.HasSuffix(set.Name, "backends") || strings.HasSuffix(set.Name, "affinity") {
 				continue // slots and ids depend on history
 			}
-			for k, want := range scratch.Tables[f.table].Sets[set.Name].Elements {
-				if got, there := fake.Tables[f.table].Sets[set.Name].Elements[k]; !there || got != want {
+			for k, want := range scratch.Tables[f.table].Sets[set.Name].Elements.All() {
+				if got, there := fake.Tables[f.table].Sets[set.Name].Elements.Get(k); !there || got != want {
 					return fmt.Errorf("%s %s: %x is %v, want %v", f.table, set.Name, k, got, want)
 				}
 			}

@@ -119,7 +119,7 @@ func TestIDsAreNotUsedAgainSoon(t *testing.T) {
 		s.service("cart", func(svc *cluster.Service) { svc.Affinity = 3 * time.Hour })
 		s.endpoints("cart", planetest.Endpoint("10.180.0.2", "a"))
 		s.sync()
-		for _, e := range fake.Tables[bothTables[0]].Sets["affinity"].Elements {
+		for _, e := range fake.Tables[bothTables[0]].Sets["affinity"].Elements.All() {
 			return idIn(e)
 		}
 		t.Fatal("no id")
