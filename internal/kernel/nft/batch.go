@@ -80,11 +80,16 @@ func keyOnly(to []byte, s Set, e Element) []byte {
 	return whole(to, Set{Key: s.Key, Interval: s.Interval}, Element{Key: e.Key, End: e.End})
 }
 
-// whole appends an element. A range of a plain interval set is two elements.
+// whole appends an element. One without a key is for all other keys. A range of a plain
+// interval set is two elements.
 func whole(to []byte, s Set, e Element) []byte {
 	ends := e.End != "" && len(s.Key) == 1
 	to = nl.AppendNested(to, unix.NFTA_LIST_ELEM, func(to []byte) []byte {
-		to = appendValue(to, unix.NFTA_SET_ELEM_KEY, e.Key)
+		if e.Key == "" {
+			to = appendCatchall(to)
+		} else {
+			to = appendValue(to, unix.NFTA_SET_ELEM_KEY, e.Key)
+		}
 		if e.End != "" && !ends {
 			to = appendValue(to, elementKeyEnd, e.End)
 		}
@@ -106,6 +111,10 @@ func whole(to []byte, s Set, e Element) []byte {
 		to = nl.Append(to, unix.NFTA_SET_ELEM_FLAGS, "\x00\x00\x00\x01") // NFT_SET_ELEM_INTERVAL_END
 		return appendValue(to, unix.NFTA_SET_ELEM_KEY, e.End)
 	})
+}
+
+func appendCatchall(to []byte) []byte {
+	return nl.Append(to, unix.NFTA_SET_ELEM_FLAGS, "\x00\x00\x00\x02") // NFT_SET_ELEM_CATCHALL
 }
 
 func appendValue(to []byte, typ uint16, value string) []byte {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"slices"
 
 	"github.com/mdlayher/netlink"
@@ -33,31 +34,28 @@ const (
 	// element for every 32 KB: 300,000 elements take 3 s, and 0.6 s by their keys.
 	bySize = 1 << 16
 
-	// keysPerRequest is how many elements are requested at once. The kernel counts some
-	// 4.5 KB of the receive buffer for each.
+	// keysPerRequest is how many elements are requested at once. The kernel counts about
+	// 1 KB of the receive buffer for each answer.
 	keysPerRequest = 64
 )
 
 // readGuessed reads a set by the guessed keys; ok is false if the set is small, has other
 // elements, or if the kernel does not report how many it has.
 func (x *exchange) readGuessed(set string, keys iter.Seq[string]) (elements Elements, ok bool, err error) {
-	before, err := x.conn.generation()
-	if err != nil {
-		return nil, false, err
-	}
 	count, err := x.conn.count(x.table, set)
 	if err != nil || count < x.conn.bySize {
 		return nil, false, err
 	}
 	elements, ok, err = x.byKeys(set, keys, count)
+	if errors.Is(err, unix.ENOBUFS) { // and answers are lost
+		x.conn.bySize = math.MaxInt
+		return nil, false, fmt.Errorf("read set %s: %w: %w", set, err, unix.EINTR)
+	}
 	if err != nil || !ok {
 		return nil, false, err
 	}
-	after, err := x.conn.generation()
-	if err == nil && after != before {
-		err = fmt.Errorf("read set %s: %w", set, unix.EINTR) // another program made a change
-	}
-	return elements, err == nil, err
+	after, err := x.conn.count(x.table, set)
+	return elements, after == count && err == nil, err
 }
 
 // count returns the number of elements of a set, without the one for all other keys; 0 if
@@ -72,6 +70,9 @@ func (c *Conn) count(t Table, set string) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("read number of elements of set %s: %w", set, err)
 	}
+	if len(answer) == 0 {
+		return 0, fmt.Errorf("read number of elements of set %s: no answer", set)
+	}
 	n := 0
 	err = nl.Decode(answer[0], binary.BigEndian, func(ad *netlink.AttributeDecoder) {
 		if ad.Type() == setCount {
@@ -81,8 +82,8 @@ func (c *Conn) count(t Table, set string) (int, error) {
 	return n, err
 }
 
-// byKeys reads the elements with these keys; ok is false if the set, which has count
-// elements, has others, or if the kernel refuses.
+// byKeys reads the elements with these keys until it has all count elements of the set; ok
+// is false if the set has others, or if the kernel refuses.
 func (x *exchange) byKeys(set string, keys iter.Seq[string], count int) (elements Elements, ok bool, err error) {
 	elements = make(Elements, count)
 	batch := make([]string, 0, keysPerRequest)
@@ -93,7 +94,9 @@ func (x *exchange) byKeys(set string, keys iter.Seq[string], count int) (element
 			if missing += missed; err != nil || missing > count {
 				return nil, false, unlessRefused(err)
 			}
-			batch = batch[:0]
+			if batch = batch[:0]; len(elements) == count {
+				break
+			}
 		}
 	}
 	if _, err := x.batch(set, batch, elements); err != nil {
@@ -144,11 +147,10 @@ func appendKey(b []byte, key string) []byte {
 // hasCatchall reports whether a set has an element for all other keys, which the kernel
 // does not count. Only other programs add one.
 func (x *exchange) hasCatchall(set string) (bool, error) {
-	const catchall = 2 // NFT_SET_ELEM_CATCHALL (nf_tables.h)
 	x.beginElements(unix.NLM_F_ACK, set)
 	x.request = nl.AppendNested(x.request, unix.NFTA_SET_ELEM_LIST_ELEMENTS, func(b []byte) []byte {
 		return nl.AppendNested(b, unix.NFTA_LIST_ELEM, func(b []byte) []byte {
-			return nl.Append(b, unix.NFTA_SET_ELEM_FLAGS, string(binary.BigEndian.AppendUint32(nil, catchall)))
+			return appendCatchall(b)
 		})
 	})
 	err := x.do(func([]byte) error { return nil })

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/google/nftables"
-	"github.com/google/nftables/userdata"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/nl"
@@ -108,13 +107,27 @@ func (e *received) decode(typ uint16, data []byte) error {
 		}
 		e.ends = binary.BigEndian.Uint32(data)&unix.NFT_SET_ELEM_INTERVAL_END != 0
 	case unix.NFTA_SET_ELEM_USERDATA:
-		e.Comment, _ = userdata.GetString(data, userdata.NFTNL_UDATA_SET_ELEM_COMMENT)
+		e.Comment = commentIn(data)
 	}
 	return nil
 }
 
 // elementKeyEnd is NFTA_SET_ELEM_KEY_END (nf_tables.h).
 const elementKeyEnd = 10
+
+// commentIn returns the comment in user data: entries of a type, a length and so many bytes
+// (libnftnl, udata.h).
+func commentIn(data []byte) string {
+	const header, comment = 2, 0 // NFTNL_UDATA_SET_ELEM_COMMENT
+	for len(data) >= header && len(data) >= header+int(data[1]) {
+		end := header + int(data[1])
+		if data[0] == comment {
+			return strings.TrimSuffix(string(data[header:end]), "\x00")
+		}
+		data = data[end:]
+	}
+	return ""
+}
 
 func (e *received) decodeData(typ uint16, data []byte) error {
 	switch typ {

@@ -63,7 +63,10 @@ func (x *exchange) message(typ, flags uint16, header [nfgenHeader]byte) {
 }
 
 // acknowledge requests an answer to the last message.
-func (x *exchange) acknowledge() { x.request[x.last+6] |= unix.NLM_F_ACK }
+func (x *exchange) acknowledge() {
+	flags := x.request[x.last+6:]
+	binary.NativeEndian.PutUint16(flags, binary.NativeEndian.Uint16(flags)|unix.NLM_F_ACK)
+}
 
 // end stores the length of the last message.
 func (x *exchange) end() {
@@ -75,7 +78,7 @@ func (x *exchange) end() {
 // do sends the request, and calls answer with the attributes of each message of the answer.
 // Its last message, or the one before the end of a transaction, has the flag NLM_F_ACK or
 // NLM_F_DUMP. If the kernel refuses the request, the error is a netlink.OpError. The error is
-// EINTR if another program changed what is listed.
+// EINTR if the kernel notices that another program changed what is listed.
 func (x *exchange) do(answer func(attributes []byte) error) error {
 	x.end()
 	if err := x.send(); err != nil {
@@ -93,19 +96,23 @@ func (x *exchange) do(answer func(attributes []byte) error) error {
 }
 
 func (x *exchange) send() (err error) {
-	waitErr := x.raw.Write(func(fd uintptr) bool {
+	if waitErr := x.raw.Write(func(fd uintptr) bool {
 		_, err = unix.Write(int(fd), x.request)
 		return !errors.Is(err, unix.EAGAIN)
-	})
-	return errors.Join(waitErr, err)
+	}); waitErr != nil {
+		return waitErr // such as the end of the deadline
+	}
+	return err
 }
 
 func (x *exchange) receive() (n int, err error) {
-	waitErr := x.raw.Read(func(fd uintptr) bool {
+	if waitErr := x.raw.Read(func(fd uintptr) bool {
 		n, err = unix.Read(int(fd), x.answers)
 		return !errors.Is(err, unix.EAGAIN)
-	})
-	return n, errors.Join(waitErr, err)
+	}); waitErr != nil {
+		return 0, waitErr
+	}
+	return n, err
 }
 
 // read reads what was received at once; done: it ends the answer.
@@ -121,13 +128,13 @@ func (x *exchange) read(b []byte, answer func(attributes []byte) error) (done bo
 		switch {
 		case number != x.number:
 			return false, fmt.Errorf("the kernel answers request %d, want %d", number, x.number)
+		case flags&unix.NLM_F_DUMP_INTR != 0:
+			return false, unix.EINTR
 		case kind == unix.NLMSG_ERROR || kind == unix.NLMSG_DONE:
 			if code := int32(binary.NativeEndian.Uint32(data)); code != 0 {
 				return true, &netlink.OpError{Op: "receive", Err: syscall.Errno(-code)}
 			}
 			return true, nil
-		case flags&unix.NLM_F_DUMP_INTR != 0:
-			return false, unix.EINTR
 		}
 		if err := answer(data[nfgenHeader:]); err != nil {
 			return false, err

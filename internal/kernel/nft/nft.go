@@ -95,7 +95,7 @@ type Chain struct {
 // Element is one element. Key, End and Data are the raw bytes of the fields,
 // each padded to four bytes, as the kernel keeps them.
 type Element struct {
-	Key     string
+	Key     string // empty: the element for all other keys, which only other programs add
 	End     string // interval sets: the last key of the range, inclusive in concatenations, exclusive otherwise
 	Data    string // data maps
 	Goto    string // verdict maps: the chain to go to

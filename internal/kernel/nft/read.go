@@ -41,7 +41,7 @@ func (c *Conn) readSets(t Table, s *State, guesses []Guess) error {
 				return err
 			}
 		}
-		if _, there := state.Elements[""]; there { // an element for all other keys, which only another program adds
+		if _, there := state.Elements[""]; there && ns.Interval {
 			delete(state.Elements, "")
 			state.definition += " with an element for all other keys;"
 		}

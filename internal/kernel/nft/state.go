@@ -56,8 +56,8 @@ func (s ChainState) Is(c Chain) bool {
 // changed in place.
 func (s ChainState) SameHook(c Chain) bool { return s.hook == c.Hook.text() }
 
-// Is reports whether the set has this definition, whatever its elements. A set with an
-// element for all other keys has not: google/nftables cannot delete that element.
+// Is reports whether the set has this definition, whatever its elements. A set of ranges with
+// an element for all other keys has not.
 func (s SetState) Is(f Family, want Set) bool { return s.definition == want.identity(f) }
 
 // identity returns the definition of a set as far as the library reads one from the

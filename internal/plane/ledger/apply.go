@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
-	"github.com/sluice-proxy/sluice/internal/plane"
 )
 
 // Steps returns how much the plan writes, in the unit of Writer.Size.
@@ -116,9 +115,6 @@ func (p *Plan[K, V]) lack(s Step[K, V], refusal *Refusal) error {
 
 // refuse notes the first reason for which a Service is refused.
 func (p *Plan[K, V]) refuse(name cluster.Name, err error) {
-	if p.refused == nil {
-		p.refused = plane.Refused{}
-	}
 	if p.refused[name] == nil {
 		p.refused[name] = err
 	}

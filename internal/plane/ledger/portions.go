@@ -55,10 +55,12 @@ func applyAll(ctx context.Context, plans iter.Seq[plane.Plan]) error {
 			return err
 		}
 		for name, err := range some {
-			if before := refused[name]; before != nil {
-				err = fmt.Errorf("%w; %w", before, err)
+			switch before := refused[name]; {
+			case before == nil:
+				refused[name] = err
+			case !errors.Is(before, err): // plans of one comparison return what was refused before
+				refused[name] = fmt.Errorf("%w; %w", before, err)
 			}
-			refused[name] = err
 		}
 	}
 	if len(refused) > 0 {

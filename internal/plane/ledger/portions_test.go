@@ -35,11 +35,11 @@ func inParts(l *Ledger[name, string], k *fake, rows []int, n int) *Portions {
 				p.End()
 				yield(p)
 			case i%n == n-1:
-				p.EndPart()
+				next := p.Next(k)
 				if !yield(p) {
 					return
 				}
-				p = p.Next(k)
+				p = next
 			}
 		}
 	})

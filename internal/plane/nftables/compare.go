@@ -65,12 +65,12 @@ func (c *comparison) parts() iter.Seq[plane.Plan] {
 		plan, names, n := c.begin(), c.names, c.plane.perPart
 		for ; len(names) > n; names = names[n:] {
 			c.add(plan, names[:n])
-			plan.EndPart()
+			next := c.next(plan)
 			plan.count()
 			if !yield(plan) {
 				return
 			}
-			plan = c.next(plan)
+			plan = next
 		}
 		c.add(plan, names)
 		c.end(plan)

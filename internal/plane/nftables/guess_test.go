@@ -3,6 +3,7 @@ package nftables
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -13,8 +14,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// The guesses have the key of each element that a new cluster of every shape needs, except
-// those of ports that remember their clients, which may have backends of two pools.
+// The guesses have the key of each element that a new cluster of every shape needs.
 func TestGuessesAreComplete(t *testing.T) {
 	fake := nft.NewFake()
 	opt := route.Options{NodeName: "a", Families: planetest.Families(), Detector: route.DetectorOptions{Kind: route.DetectNodeCIDR}}
@@ -38,7 +38,7 @@ func TestGuessesAreComplete(t *testing.T) {
 				t.Errorf("%s: the cluster needs no %s", table, guess.Set)
 			}
 			for key := range elements {
-				if !guessed[key] && !remembers(p.layout, state, key) {
+				if !guessed[key] {
 					t.Errorf("%s %s: %x is not guessed", table, guess.Set, key)
 				}
 			}
@@ -46,14 +46,43 @@ func TestGuessesAreComplete(t *testing.T) {
 	}
 }
 
-// remembers reports whether a key is that of a backend of a port that remembers its clients.
-func remembers(l layout, state *nft.State, key string) bool {
-	for i := range l.spaces {
-		if _, is := state.Sets[l.spaces[i].affinity.Name].Elements.Get(key[:len(key)-4]); is {
-			return true
+// The guesses have the numbers of clients from when a port had more endpoints.
+func TestGuessesForClientsFromBefore(t *testing.T) {
+	many, few := numberedService(1), numberedService(1)
+	for i := range 40 {
+		many.Ports[0].Cluster = append(many.Ports[0].Cluster, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 80))
+	}
+	few.Ports[0].Cluster = many.Ports[0].Cluster[30:35]
+	affinity(many, few)
+	fake, table := nft.NewFake(), &route.Table{Services: map[cluster.Name]*route.Service{many.Name: many}}
+	p := load(t, fake, route.Change{Table: table}, route.IPv4)
+	table.Services[few.Name] = few
+	if err := p.Plan(route.Change{Table: table, Touched: []route.Touch{{Name: few.Name, Old: many, New: few}}}).Apply(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	state, guessed := fake.Tables[bothTables[0]], map[string]bool{}
+	for key := range p.layout.guesses()[0].Keys(state) {
+		guessed[key] = true
+	}
+	rows, named := state.Sets["backends"].Elements, actionOf(t, state).drawn()
+	if len(rows) <= 5 || named >= 40 {
+		t.Fatalf("%d rows, and %d numbers to draw: want rows from before", len(rows), named)
+	}
+	for key := range rows {
+		if !guessed[key] {
+			t.Errorf("%x is not guessed", key)
 		}
 	}
-	return false
+}
+
+// actionOf returns the action of the only frontend.
+func actionOf(t *testing.T, state *nft.State) action {
+	t.Helper()
+	for e := range state.Sets["fronts"].Elements.Values() {
+		return actionIn(e)
+	}
+	t.Fatal("there is no frontend")
+	return 0
 }
 
 // A load in parts, and a start over sets that are read by their keys, which both need many
@@ -98,7 +127,9 @@ func TestManyServices(t *testing.T) {
 	if plan.Steps() != 5 {
 		t.Errorf("%d steps repair five elements:\n%.2000s", plan.Steps(), plan)
 	}
-	repair("add element ip sluice backends { * : 10.0.0.1 . 80 }")
+	if plan := repair("add element ip sluice backends { * : 10.0.0.1 . 80 }"); plan.Steps() != 1 {
+		t.Errorf("%d steps remove the element for all other keys:\n%.2000s", plan.Steps(), plan)
+	}
 	if out, err := runNft(t, netns, "", "get", "element", "ip", "sluice", "backends", "{ "+row+" }"); err != nil {
 		t.Errorf("the backend %s is missing: %v\n%s", to, err, out)
 	}

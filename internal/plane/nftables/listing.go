@@ -229,6 +229,9 @@ func (l *listing) indexRows() map[rowsKey]pools {
 			s := &l.render.layout.spaces[i]
 			for outside, set := range []nft.Set{s.backends, s.outsideBackends} {
 				for _, e := range state.Sets[set.Name].Elements.All() {
+					if e.Key == "" {
+						continue
+					}
 					cut := len(e.Key) - 4
 					pool, slot, numbered := slotOf(binary.NativeEndian.Uint32([]byte(e.Key[cut:])))
 					addr, ok := netip.AddrFromSlice([]byte(e.Data[:addrLen(ip)]))

@@ -185,20 +185,25 @@ func TestRefusalsComeAfterFrontendsAndGoBeforeThem(t *testing.T) {
 	}
 }
 
-// A first load in several transactions adds frontends before it refuses addresses.
+// A first load in several transactions adds frontends before it refuses addresses, also if it
+// is planned in parts.
 func TestFirstLoadInPiecesServesBeforeItRefuses(t *testing.T) {
-	kernel := &refusals{Fake: nft.NewFake()}
-	kernel.Space = 20_000
-	change := route.Change{Table: manyServices(300)}
-	kernel.begin(t, change, []route.Family{route.IPv4})
-	load(t, kernel, change, route.IPv4)
-	if kernel.err != nil || kernel.shared {
-		t.Errorf("together: %t, %v", kernel.shared, kernel.err)
+	for _, perPart := range []int{servicesPerPart, 100} {
+		kernel := &refusals{Fake: nft.NewFake()}
+		kernel.Space = 20_000
+		change := route.Change{Table: manyServices(300)}
+		kernel.begin(t, change, []route.Family{route.IPv4})
+		p := newPlane(kernel, route.IPv4)
+		p.perPart = perPart
+		planetest.Load(t, p, change)
+		if kernel.err != nil || kernel.shared {
+			t.Errorf("parts of %d: together: %t, %v", perPart, kernel.shared, kernel.err)
+		}
+		if kernel.served < 3 {
+			t.Errorf("parts of %d: %d transactions with frontends before the first refusal, want several", perPart, kernel.served)
+		}
+		checkSettled(t, kernel, change.Table, route.IPv4)
 	}
-	if kernel.served < 3 {
-		t.Errorf("%d transactions with frontends before the first refusal, want several", kernel.served)
-	}
-	checkSettled(t, kernel, change.Table, route.IPv4)
 }
 
 // Without a limit of the size, the order takes no further transaction.
@@ -248,6 +253,7 @@ add rule ip other output ip daddr 172.16.0.0/12 tcp dport 80 dnat to 10.0.0.1:80
 	}
 	listen(t, netns)
 	p := New(withRoom{conn, 100_000}, Options{Families: []route.Family{route.IPv4}, Mark: testMark})
+	p.perPart = services / 4
 	if err := p.Refresh(t.Context()); err != nil {
 		t.Fatal(err)
 	}
