@@ -37,7 +37,7 @@ func keysOf(f Family, from, to int) iter.Seq[string] {
 func filled(t *testing.T, table Table, n int) (conn *Conn, netns int) {
 	t.Helper()
 	conn, netns = realKernel(t)
-	conn.bySize = 1
+	conn.large = 1
 	tx := &Tx{}
 	tx.AddTable(table)
 	tx.AddSet(table, frontends)
@@ -140,7 +140,7 @@ func chain(all []iter.Seq[string]) iter.Seq[string] {
 func TestGuessesFollowEachOther(t *testing.T) {
 	table := tables[0]
 	conn, _ := realKernel(t)
-	conn.bySize = 1
+	conn.large = 1
 	commit(t, conn, allOf(table.Family, table))
 	tx := &Tx{}
 	for _, s := range []Set{frontends, backends, some} {
@@ -192,7 +192,7 @@ func TestReadsByKeysWithASmallBuffer(t *testing.T) {
 	if err != nil || len(state.Sets[frontends.Name].Elements) != n {
 		t.Fatalf("read %d elements, %v; want %d", state.Count(), err, n)
 	}
-	if counts(t, conn, table) && conn.bySize != math.MaxInt {
+	if counts(t, conn, table) && conn.large != math.MaxInt {
 		t.Error("the set is read by its keys again")
 	}
 }

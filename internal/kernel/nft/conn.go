@@ -26,7 +26,7 @@ type Conn struct {
 	sock   *netlink.Conn
 	buffer int // bytes to request
 	room   int // bytes of one transaction
-	bySize int // see the constant of this name
+	large int // see the constant of this name
 
 	elements exchange // for transactions of elements only
 }
@@ -49,7 +49,7 @@ const (
 
 // Open opens a Conn. No privilege is needed until it is used.
 func Open(opt Options) (*Conn, error) {
-	c := &Conn{netns: opt.NetNS, own: newOwnPorts(), buffer: bufferSize, bySize: bySize, elements: exchange{answers: make([]byte, answerRoom)}}
+	c := &Conn{netns: opt.NetNS, own: newOwnPorts(), buffer: bufferSize, large: large, elements: exchange{answers: make([]byte, answerRoom)}}
 	if opt.Beside != nil {
 		c.own = opt.Beside.own
 	}
