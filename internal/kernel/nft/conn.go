@@ -26,7 +26,7 @@ type Conn struct {
 	sock   *netlink.Conn
 	buffer int // bytes to request
 	room   int // bytes of one transaction
-	large int // see the constant of this name
+	large  int // see the constant of this name
 
 	elements exchange // for transactions of elements only
 }
