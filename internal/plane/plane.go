@@ -45,7 +45,9 @@ type Plane interface {
 // must call Refresh before the next Plan.
 type Discarder interface{ Discard() }
 
-// Plan is a change of the kernel that is not written yet.
+// Plan is a change of the kernel. Steps and Kept may also be called after Apply, String only
+// before. Apply may compute a part of the plan while it writes another one, so the
+// change.Table of the plan must not change until it returns.
 type Plan interface {
 	Steps() int                      // 0: nothing to do
 	Kept() int                       // entries found in the kernel that are right; 0 unless the Plan compares everything

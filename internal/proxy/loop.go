@@ -253,7 +253,6 @@ func (l *Loop) sync(ctx context.Context) error {
 	s := Sync{Cause: l.compare, Began: time.Now()}
 	change := l.compile(&s)
 	s.Compile = time.Since(s.Began)
-	began := time.Now()
 	if s.Full() {
 		l.read(ctx, &s, &change)
 	}
@@ -272,8 +271,9 @@ func (l *Loop) sync(ctx context.Context) error {
 		// With refusals, a comparison would leave a part out and the next write be refused.
 		change.Partly = s.Cause != Failure && len(l.refused.services) == 0
 		l.write(ctx, change, &s)
+	} else {
+		s.end()
 	}
-	s.Apply = time.Since(began)
 	if l.opt.Observe != nil {
 		l.opt.Observe(s)
 	}
@@ -299,8 +299,9 @@ func (l *Loop) report(problems []route.Problem) {
 // write plans and applies a change. After an error the next attempt compares everything.
 func (l *Loop) write(ctx context.Context, change route.Change, s *Sync) {
 	plan := l.opt.Plane.Plan(change)
-	s.Steps = plan.Steps()
 	err := plan.Apply(ctx)
+	s.end()
+	s.Steps = plan.Steps()
 	var refused plane.Refused
 	if err != nil && !errors.As(err, &refused) {
 		l.known = false

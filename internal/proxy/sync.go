@@ -39,7 +39,7 @@ type Sync struct {
 	Adopted  int   // of a comparison: entries found in the kernel that are right
 	Began    time.Time
 	Compile  time.Duration
-	Apply    time.Duration // planning included
+	Apply    time.Duration // reading and planning included; followers are notified afterwards
 	Refused  int           // Services whose rules the kernel rejects
 	Waiting  int           // large Services of the start that are not completely written yet
 	Err      error
@@ -47,6 +47,9 @@ type Sync struct {
 	// In has the changes that are in the kernel since this write; empty after an error.
 	In cluster.Window
 }
+
+// end records that the attempt to write has ended.
+func (s *Sync) end() { s.Apply = time.Since(s.Began) - s.Compile }
 
 // Took returns how long the attempt took.
 func (s Sync) Took() time.Duration { return s.Compile + s.Apply }

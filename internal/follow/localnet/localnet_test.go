@@ -69,11 +69,11 @@ func (m *machine) Set(name, value string) error {
 	return m.write(func() error { m.values[name] = value; return nil })
 }
 
-func (m *machine) Read(ctx context.Context, t nft.Table) (*nft.State, error) {
+func (m *machine) Read(ctx context.Context, t nft.Table, guesses []nft.Guess) (*nft.State, error) {
 	if m.unreadable != nil {
 		return nil, m.unreadable
 	}
-	return m.tables.Read(ctx, t)
+	return m.tables.Read(ctx, t, guesses)
 }
 
 func (m *machine) Commit(ctx context.Context, tx *nft.Tx) error {

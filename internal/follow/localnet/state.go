@@ -78,7 +78,7 @@ func (s *state) readValues(sysctl Sysctl) error {
 
 // readGuard reads the table of the guard.
 func (s *state) readGuard(ctx context.Context, kernel Kernel) error {
-	table, err := kernel.Read(ctx, Table())
+	table, err := kernel.Read(ctx, Table(), nil)
 	if err != nil || table == nil {
 		return err
 	}

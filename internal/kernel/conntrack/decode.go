@@ -1,29 +1,10 @@
 package conntrack
 
 import (
-	"encoding/binary"
 	"net/netip"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/nl"
 )
-
-// typeMask takes the flags (nested, network byte order) off an attribute type.
-const typeMask = 0x3fff
-
-// attributes calls yield for each attribute in b. It allocates nothing: a table
-// may hold millions of entries.
-func attributes(b []byte, yield func(typ uint16, data []byte) error) error {
-	for len(b) >= 4 {
-		size := int(binary.NativeEndian.Uint16(b))
-		if size < 4 || size > len(b) {
-			return errShort
-		}
-		typ := binary.NativeEndian.Uint16(b[2:]) & typeMask
-		if err := yield(typ, b[4:size]); err != nil {
-			return err
-		}
-		b = b[min((size+3)&^3, len(b)):]
-	}
-	return nil
-}
 
 // decode reads one message of a listing.
 func decode(b []byte) (Entry, error) {
@@ -31,7 +12,7 @@ func decode(b []byte) (Entry, error) {
 		return Entry{}, errShort
 	}
 	var e Entry
-	err := attributes(b[nfgenHeaderLen:], func(typ uint16, data []byte) error {
+	err := nl.Walk(b[nfgenHeaderLen:], func(typ uint16, data []byte) error {
 		switch typ {
 		case ctaTupleOrig:
 			return decodeTuple(data, &e, &e.OrigSrc, &e.OrigDst)
@@ -58,11 +39,11 @@ func decode(b []byte) (Entry, error) {
 }
 
 func decodeState(b []byte, e *Entry) error {
-	return attributes(b, func(typ uint16, data []byte) error {
+	return nl.Walk(b, func(typ uint16, data []byte) error {
 		if typ != ctaProtoInfoTCP && typ != ctaProtoInfoSCTP {
 			return nil
 		}
-		return attributes(data, func(typ uint16, data []byte) error {
+		return nl.Walk(data, func(typ uint16, data []byte) error {
 			if typ != ctaState {
 				return nil
 			}
@@ -76,7 +57,7 @@ func decodeState(b []byte, e *Entry) error {
 func decodeTuple(b []byte, e *Entry, src, dst *netip.AddrPort) error {
 	var srcAddr, dstAddr netip.Addr
 	var srcPort, dstPort uint16
-	err := attributes(b, func(typ uint16, data []byte) error {
+	err := nl.Walk(b, func(typ uint16, data []byte) error {
 		switch typ {
 		case ctaTupleIP:
 			return decodeAddrs(data, &srcAddr, &dstAddr)
@@ -100,7 +81,7 @@ func decodeTuple(b []byte, e *Entry, src, dst *netip.AddrPort) error {
 
 // decodeAddrs needs no family: the four types differ.
 func decodeAddrs(b []byte, src, dst *netip.Addr) error {
-	return attributes(b, func(typ uint16, data []byte) error {
+	return nl.Walk(b, func(typ uint16, data []byte) error {
 		a, ok := netip.AddrFromSlice(data)
 		if !ok {
 			return errShort
@@ -116,7 +97,7 @@ func decodeAddrs(b []byte, src, dst *netip.Addr) error {
 }
 
 func decodePorts(b []byte, e *Entry, src, dst *uint16) error {
-	return attributes(b, func(typ uint16, data []byte) error {
+	return nl.Walk(b, func(typ uint16, data []byte) error {
 		switch typ {
 		case ctaProtoNum:
 			v, err := number(data, 1)

@@ -26,8 +26,9 @@ type Conn struct {
 	sock   *netlink.Conn
 	buffer int // bytes to request
 	room   int // bytes of one transaction
+	large  int // see the constant of this name
 
-	converter converter
+	elements exchange // for transactions of elements only
 }
 
 // Options for Open.
@@ -41,7 +42,6 @@ type Options struct {
 
 const (
 	bufferSize    = 512 << 10        // bytes; the kernel doubles it: a transaction of some 8,000 elements, done in some 20 ms
-	perMessage    = 48 << 10         // bytes; a netlink attribute holds at most 65,535
 	answerTimeout = 60 * time.Second // of one answer of the kernel
 	readAttempts  = 10
 	readPause     = 5 * time.Millisecond // after the first attempt to read a set; it grows by as much each time
@@ -49,7 +49,7 @@ const (
 
 // Open opens a Conn. No privilege is needed until it is used.
 func Open(opt Options) (*Conn, error) {
-	c := &Conn{netns: opt.NetNS, own: newOwnPorts(), buffer: bufferSize}
+	c := &Conn{netns: opt.NetNS, own: newOwnPorts(), buffer: bufferSize, large: large, elements: exchange{answers: make([]byte, answerRoom)}}
 	if opt.Beside != nil {
 		c.own = opt.Beside.own
 	}
@@ -166,13 +166,20 @@ func (c *Conn) Commit(ctx context.Context, tx *Tx) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := c.load(tx); err != nil {
-		return errors.Join(fmt.Errorf("encode transaction: %w", err), c.redial())
-	}
-	if err := c.flush(tx); err != nil {
+	if err := c.commit(tx); err != nil {
 		return fmt.Errorf("commit %d changes to nf_tables: %w", tx.Size(), err)
 	}
 	return nil
+}
+
+func (c *Conn) commit(tx *Tx) error {
+	if tx.onlyElements() {
+		return c.flush(tx, func() error { return c.commitElements(tx) })
+	}
+	if err := c.load(tx); err != nil {
+		return errors.Join(fmt.Errorf("encode transaction: %w", err), c.redial())
+	}
+	return c.flush(tx, c.lib.Flush)
 }
 
 // exists reports whether a table exists; true also if the kernel does not answer.
@@ -195,14 +202,14 @@ func (c *Conn) Try(ctx context.Context, temporary Table, tx *Tx) error {
 		return errors.Join(fmt.Errorf("encode transaction: %w", err), c.redial())
 	}
 	c.lib.DelTable(table)
-	return c.flush(tx)
+	return c.flush(tx, c.lib.Flush)
 }
 
-// flush sends what is loaded, a transaction.
-func (c *Conn) flush(tx *Tx) error {
+// flush has a transaction sent.
+func (c *Conn) flush(tx *Tx, send func() error) error {
 	err := c.sock.SetDeadline(time.Now().Add(answerTimeout))
 	if err == nil {
-		err = c.lib.Flush()
+		err = send()
 	}
 	if err == nil {
 		return nil
@@ -255,12 +262,12 @@ func (c *Conn) load(tx *Tx) error {
 		}
 	}
 	for _, b := range tx.deletes {
-		if err := c.converter.each(b, c.lib.SetDeleteElements); err != nil {
+		if err := convert(b, c.lib.SetDeleteElements); err != nil {
 			return err
 		}
 	}
 	for _, b := range tx.adds {
-		if err := c.converter.each(b, c.lib.SetAddElements); err != nil {
+		if err := convert(b, c.lib.SetAddElements); err != nil {
 			return err
 		}
 	}
@@ -292,7 +299,7 @@ func (c *Conn) DeleteTables(ctx context.Context, tables ...Table) error {
 		c.lib.AddTable(t.table()) // deleting a table that is missing fails
 		c.lib.DelTable(t.table())
 	}
-	if err := c.flush(&Tx{}); err != nil {
+	if err := c.flush(&Tx{}, c.lib.Flush); err != nil {
 		return fmt.Errorf("delete nf_tables tables: %w", err)
 	}
 	return nil
@@ -300,9 +307,9 @@ func (c *Conn) DeleteTables(ctx context.Context, tables ...Table) error {
 
 // Read returns the content of a table; nil if it does not exist. It returns as soon as
 // the context ends.
-func (c *Conn) Read(ctx context.Context, t Table) (state *State, err error) {
+func (c *Conn) Read(ctx context.Context, t Table, guesses []Guess) (state *State, err error) {
 	err = c.retry(ctx, func() (err error) {
-		state, err = c.read(t)
+		state, err = c.read(t, guesses)
 		return err
 	})
 	if err != nil {

@@ -124,7 +124,7 @@ func TestCancelled(t *testing.T) {
 	if err := conn.Commit(ctx, tx); !errors.Is(err, context.Canceled) {
 		t.Errorf("commit: %v", err)
 	}
-	if _, err := conn.Read(ctx, ip4); !errors.Is(err, context.Canceled) {
+	if _, err := conn.Read(ctx, ip4, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("read: %v", err)
 	}
 	if err := conn.DeleteTables(ctx, ip4); !errors.Is(err, context.Canceled) {

@@ -5,56 +5,38 @@ import (
 	"github.com/google/nftables/expr"
 )
 
-// converter converts elements of sets to those of the library, as many at a time as fit
-// into a message. Its memory serves all transactions.
-type converter struct {
-	elements []nftables.SetElement
-	bytes    []byte // of keys and data
-}
-
-// each calls send, which encodes its elements at once, with all elements of a bucket.
-func (v *converter) each(b bucket, send func(*nftables.Set, []nftables.SetElement) error) error {
-	if len(b.elements) == 0 {
-		return nil
-	}
+// convert calls send, which encodes its elements at once, with all elements of a bucket, as
+// many at a time as fit into a message.
+func convert(b bucket, send func(*nftables.Set, []nftables.SetElement) error) error {
 	set := b.set.set(b.table)
-	bytes := 0
-	v.clear()
-	for _, e := range b.elements {
-		if bytes += e.Bytes(); bytes > perMessage {
-			if err := send(set, v.elements); err != nil {
-				return err
-			}
-			v.clear()
-			bytes = e.Bytes()
+	for list := b.elements; len(list) > 0; {
+		n := fitting(list)
+		var elements []nftables.SetElement
+		for _, e := range list[:n] {
+			elements = append(elements, e.elements(b.set)...)
 		}
-		v.add(b.set, e)
+		if err := send(set, elements); err != nil {
+			return err
+		}
+		list = list[n:]
 	}
-	return send(set, v.elements)
+	return nil
 }
 
-func (v *converter) clear() { v.elements, v.bytes = v.elements[:0], v.bytes[:0] }
-
-// add converts an element to one or two of the library.
-func (v *converter) add(s Set, e Element) {
-	ne := nftables.SetElement{Key: v.copy(e.Key), Comment: e.Comment}
+// elements converts an element to one or two of the library.
+func (e Element) elements(s Set) []nftables.SetElement {
+	ne := nftables.SetElement{Key: []byte(e.Key), Comment: e.Comment}
 	switch {
 	case s.verdicts():
 		ne.VerdictData = &expr.Verdict{Kind: expr.VerdictGoto, Chain: e.Goto}
 	case s.Data != nil:
-		ne.Val = v.copy(e.Data)
+		ne.Val = []byte(e.Data)
 	}
 	if e.End != "" && len(s.Key) > 1 {
-		ne.KeyEnd = v.copy(e.End)
+		ne.KeyEnd = []byte(e.End)
 	}
-	v.elements = append(v.elements, ne)
 	if e.End != "" && len(s.Key) == 1 {
-		v.elements = append(v.elements, nftables.SetElement{Key: v.copy(e.End), IntervalEnd: true})
+		return []nftables.SetElement{ne, {Key: []byte(e.End), IntervalEnd: true}}
 	}
-}
-
-func (v *converter) copy(text string) []byte {
-	at := len(v.bytes)
-	v.bytes = append(v.bytes, text...)
-	return v.bytes[at:len(v.bytes):len(v.bytes)]
+	return []nftables.SetElement{ne}
 }

@@ -99,6 +99,9 @@ func span(t Type, first, end string) string {
 // fields prints raw bytes by the types of their fields; a field whose end
 // differs is a range.
 func fields(types []Type, f Family, raw, end string) string {
+	if raw == "" {
+		return "*"
+	}
 	parts := make([]string, 0, len(types))
 	for _, t := range types {
 		w := t.width(f)

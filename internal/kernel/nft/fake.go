@@ -42,7 +42,7 @@ func (f *Fake) Room() int {
 }
 
 // Read returns a copy of the contents of a table; nil if it does not exist.
-func (f *Fake) Read(_ context.Context, t Table) (*State, error) {
+func (f *Fake) Read(_ context.Context, t Table, _ []Guess) (*State, error) {
 	s := f.Tables[t]
 	if s == nil {
 		return nil, nil
@@ -144,7 +144,7 @@ func (f *Fake) addSet(s setIn) error {
 		return fmt.Errorf("add set %s %s: exists with another definition", s.table, s.set.Name)
 	}
 	if !there {
-		state.Sets[s.set.Name] = SetState{definition: s.set.identity(s.table.Family), Elements: map[string]Element{}}
+		state.Sets[s.set.Name] = SetState{definition: s.set.identity(s.table.Family), Elements: Elements{}}
 	}
 	return nil
 }
@@ -207,7 +207,7 @@ func (r Rule) uses() (chains, sets []string) {
 	return chains, sets
 }
 
-func (f *Fake) set(b bucket) (map[string]Element, error) {
+func (f *Fake) set(b bucket) (Elements, error) {
 	state := f.Tables[b.table]
 	if state == nil {
 		return nil, missing("no such table: %s", b.table)
@@ -228,7 +228,7 @@ func (f *Fake) add(b bucket) error {
 		return err
 	}
 	for _, e := range b.elements {
-		old, there := elements[e.Key+e.End]
+		old, there := elements.Get(e.id())
 		if there && (old.Data != e.Data || old.Goto != e.Goto) {
 			return fmt.Errorf("add element %s %s { %s }: exists with other data", b.table, b.set.Name, e.text(b.set, b.table.Family))
 		}
@@ -239,18 +239,18 @@ func (f *Fake) add(b bucket) error {
 			return fmt.Errorf("add element %s %s { %s }: overlaps %s", b.table, b.set.Name, e.text(b.set, b.table.Family), other)
 		}
 		if !there {
-			elements[e.Key+e.End] = e
+			elements.Put(e)
 		}
 	}
 	return nil
 }
 
 // overlapping returns a range that shares a key with a new one.
-func (b bucket) overlapping(e Element, elements map[string]Element) string {
+func (b bucket) overlapping(e Element, elements Elements) string {
 	if !b.set.Interval {
 		return ""
 	}
-	for _, other := range elements {
+	for _, other := range elements.All() {
 		if e.meets(other, b.set, b.table.Family) {
 			return other.text(b.set, b.table.Family)
 		}
@@ -280,10 +280,10 @@ func (f *Fake) delete(b bucket) error {
 		return err
 	}
 	for _, e := range b.elements {
-		if _, there := elements[e.Key+e.End]; !there {
+		if _, there := elements[e.id()]; !there {
 			return missing("delete element %s %s { %s }: no such element", b.table, b.set.Name, e.text(b.set, b.table.Family))
 		}
-		delete(elements, e.Key+e.End)
+		delete(elements, e.id())
 	}
 	return nil
 }
@@ -341,7 +341,7 @@ func (f *Fake) unused(g goneIn) error {
 		}
 	}
 	for name, s := range f.Tables[g.table].Sets {
-		for _, e := range s.Elements {
+		for _, e := range s.Elements.All() {
 			if g.chain && e.Goto == g.name {
 				return fmt.Errorf("delete %s %s: %w by map %s", g.table, g.name, errBusy, name)
 			}

@@ -49,7 +49,7 @@ func runNft(t testing.TB, netns int, args ...string) string {
 // kernel is the common interface of Conn and Fake.
 type kernel interface {
 	Commit(ctx context.Context, tx *Tx) error
-	Read(ctx context.Context, t Table) (*State, error)
+	Read(ctx context.Context, t Table, guesses []Guess) (*State, error)
 	DeleteTables(ctx context.Context, tables ...Table) error
 	Room() int
 }
@@ -72,7 +72,7 @@ func commitFull(t testing.TB, k kernel, tx *Tx) {
 
 func read(t testing.TB, k kernel, table Table) *State {
 	t.Helper()
-	s, err := k.Read(context.Background(), table)
+	s, err := k.Read(context.Background(), table, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

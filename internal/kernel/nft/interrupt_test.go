@@ -26,10 +26,10 @@ func TestReadEndsWithItsContext(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond) // far too short
 	defer cancel()
-	if _, err := c.Read(ctx, table); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := c.Read(ctx, table, nil); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Read = %v, want context.DeadlineExceeded", err)
 	}
-	state, err := c.Read(context.Background(), table)
+	state, err := c.Read(context.Background(), table, nil)
 	if err != nil || state.Count() != 32000 {
 		t.Errorf("Read = %d elements, %v; want 32000", state.Count(), err)
 	}

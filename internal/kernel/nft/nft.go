@@ -95,12 +95,15 @@ type Chain struct {
 // Element is one element. Key, End and Data are the raw bytes of the fields,
 // each padded to four bytes, as the kernel keeps them.
 type Element struct {
-	Key     string
+	Key     string // empty: the element for all other keys, which only other programs add
 	End     string // interval sets: the last key of the range, inclusive in concatenations, exclusive otherwise
 	Data    string // data maps
 	Goto    string // verdict maps: the chain to go to
 	Comment string // at most MaxComment bytes
 }
+
+// id identifies the element in its set.
+func (e Element) id() string { return e.Key + e.End }
 
 // MaxComment is the longest comment nft accepts, in bytes.
 const MaxComment = 128

@@ -1,18 +1,13 @@
 package nft
 
 import (
-	"cmp"
-	"fmt"
 	"slices"
-	"time"
 
 	"github.com/google/nftables"
-	"github.com/mdlayher/netlink"
-	"golang.org/x/sys/unix"
 )
 
 // read lists a table: its sets with their elements, its chains with their rules.
-func (c *Conn) read(t Table) (*State, error) {
+func (c *Conn) read(t Table, guesses []Guess) (*State, error) {
 	tables, err := c.lib.ListTablesOfFamily(nftables.TableFamily(t.Family))
 	if err != nil {
 		return nil, err
@@ -22,49 +17,46 @@ func (c *Conn) read(t Table) (*State, error) {
 		return nil, nil
 	}
 	s := &State{Chains: map[string]ChainState{}, Sets: map[string]SetState{}, Dormant: tables[i].Flags != 0}
-	if err := c.readSets(t, s); err != nil {
+	if err := c.readSets(t, s, guesses); err != nil {
 		return nil, err
 	}
 	return s, c.readChains(t, s)
 }
 
-func (c *Conn) readSets(t Table, s *State) error {
+// readSets reads each set after those from which its keys are guessed.
+func (c *Conn) readSets(t Table, s *State, guesses []Guess) error {
 	sets, err := c.lib.GetSets(t.table())
 	if err != nil {
 		return err
 	}
+	x, err := c.exchange(t)
+	if err != nil {
+		return err
+	}
+	slices.SortStableFunc(sets, func(a, b *nftables.Set) int { return order(guesses, a.Name) - order(guesses, b.Name) })
 	for _, ns := range sets {
-		state := SetState{definition: identity(ns), Elements: map[string]Element{}}
+		state := SetState{definition: identity(ns), Elements: Elements{}}
 		if !ns.Dynamic {
-			if state.Elements, err = c.readElements(ns); err != nil {
+			if state.Elements, err = x.readElements(ns, s, guesses); err != nil {
 				return err
 			}
+		}
+		if _, there := state.Elements[""]; there && ns.Interval {
+			delete(state.Elements, "")
+			state.definition += " with an element for all other keys;"
 		}
 		s.Sets[ns.Name] = state
 	}
 	return nil
 }
 
-// readElements reads a set again until no element is listed twice. For some
-// milliseconds after a set has grown much, the kernel moves its elements, and a listing
-// misses some and has as many others twice: each part of it continues at a position, not
-// at an element (nft_set_hash.c, nft_rhash_walk).
-func (c *Conn) readElements(ns *nftables.Set) (map[string]Element, error) {
-	for try := range readAttempts {
-		listed, err := c.lib.GetSetElements(ns)
-		if err != nil {
-			return nil, err
+func (x *exchange) readElements(ns *nftables.Set, read *State, guesses []Guess) (Elements, error) {
+	if i := order(guesses, ns.Name); i >= 0 {
+		if elements, ok, err := x.readGuessed(ns.Name, guesses[i].Keys(read)); ok || err != nil {
+			return elements, err
 		}
-		if ns.Interval && !ns.Concatenation {
-			listed = pair(listed)
-		}
-		elements := collect(ns, listed)
-		if len(elements) == len(listed) {
-			return elements, nil
-		}
-		time.Sleep(time.Duration(try+1) * readPause)
 	}
-	return nil, fmt.Errorf("set %s: its elements move during each of %d listings", ns.Name, readAttempts)
+	return x.listElements(ns)
 }
 
 func (c *Conn) readChains(t Table, s *State) error {
@@ -87,71 +79,6 @@ func (c *Conn) readChains(t Table, s *State) error {
 		s.Chains[nc.Name] = state
 	}
 	return nil
-}
-
-// collect converts elements.
-func collect(ns *nftables.Set, elements []nftables.SetElement) map[string]Element {
-	m := make(map[string]Element, len(elements))
-	for _, ne := range elements {
-		e := Element{Key: string(ne.Key), End: string(ne.KeyEnd), Comment: ne.Comment}
-		switch {
-		case readsVerdicts(ns):
-			e.Goto = targetOf(ne.Val)
-		case ns.IsMap:
-			e.Data = string(ne.Val)
-		}
-		m[e.Key+e.End] = e
-	}
-	return m
-}
-
-// readsVerdicts reports whether a set that was read is a verdict map: the
-// library reports verdict as the type of its key then.
-func readsVerdicts(ns *nftables.Set) bool {
-	return ns.IsMap && ns.KeyType.Name == nftables.TypeVerdict.Name
-}
-
-// targetOf returns the chain a verdict leads to: the library returns the
-// nested attributes undecoded.
-func targetOf(verdict []byte) string {
-	ad, err := netlink.NewAttributeDecoder(verdict)
-	if err != nil {
-		return ""
-	}
-	chain := ""
-	for ad.Next() {
-		if ad.Type() == unix.NFTA_VERDICT_CHAIN {
-			chain = ad.String()
-		}
-	}
-	return chain
-}
-
-// pair joins the two elements as which a range of a plain interval set comes,
-// its first key and the key after its last; a range without end reaches to the
-// last key there is.
-func pair(elements []nftables.SetElement) []nftables.SetElement {
-	slices.SortFunc(elements, func(a, b nftables.SetElement) int {
-		return cmp.Or(cmp.Compare(string(a.Key), string(b.Key)), cmp.Compare(order(a), order(b)))
-	})
-	var ranges []nftables.SetElement
-	for _, e := range elements {
-		switch {
-		case !e.IntervalEnd:
-			ranges = append(ranges, e)
-		case len(ranges) > 0:
-			ranges[len(ranges)-1].KeyEnd = e.Key
-		}
-	}
-	return ranges
-}
-
-// order puts the end of a range before the beginning of the next.
-func order(e nftables.SetElement) int {
-	if e.IntervalEnd {
-		return 0
-	}
-	return 1
 }
 
 func hookOf(nc *nftables.Chain) *Hook {

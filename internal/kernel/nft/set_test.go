@@ -1,7 +1,6 @@
 package nft
 
 import (
-	"maps"
 	"net/netip"
 	"regexp"
 	"slices"
@@ -115,7 +114,7 @@ func TestElementsAreReadAndPrintedLikeNft(t *testing.T) {
 				if !set.Is(f, s) {
 					t.Errorf("set %s: the definition is %q", s.Name, set.definition)
 				}
-				if got := slices.Collect(maps.Values(set.Elements)); !sameElements(got, want) {
+				if got := slices.Collect(set.Elements.Values()); !sameElements(got, want) {
 					t.Errorf("set %s: read\n%q\nwant\n%q", s.Name, got, want)
 				}
 				got := listed(runNft(t, netns, "list", s.word(), f.String(), table.Name, s.Name))
@@ -147,7 +146,7 @@ func TestRangeOfAllAddresses(t *testing.T) {
 		commit(t, conn, tx)
 		state := read(t, conn, table)
 		for name, elements := range want {
-			if got := slices.Collect(maps.Values(state.Sets[name].Elements)); !slices.Equal(got, elements) {
+			if got := slices.Collect(state.Sets[name].Elements.Values()); !slices.Equal(got, elements) {
 				t.Errorf("%s %s: read %q, want %q", table, name, got, elements)
 			}
 		}
@@ -187,7 +186,7 @@ func TestManyElements(t *testing.T) {
 			t.Fatalf("%s: %d elements of %d exist", table, len(elements), n)
 		}
 		gone := &Tx{}
-		for _, e := range elements {
+		for _, e := range elements.All() {
 			gone.Delete(table, frontends, e)
 			commitFull(t, conn, gone)
 		}

@@ -30,7 +30,7 @@ type ChainState struct {
 // rules add.
 type SetState struct {
 	definition string
-	Elements   map[string]Element // by Key and End together
+	Elements   Elements
 }
 
 // Entrance reports whether the chain handles packets before they are routed. New
@@ -56,7 +56,8 @@ func (s ChainState) Is(c Chain) bool {
 // changed in place.
 func (s ChainState) SameHook(c Chain) bool { return s.hook == c.Hook.text() }
 
-// Is reports whether the set has this definition, whatever its elements.
+// Is reports whether the set has this definition, whatever its elements. A set of ranges with
+// an element for all other keys has not.
 func (s SetState) Is(f Family, want Set) bool { return s.definition == want.identity(f) }
 
 // identity returns the definition of a set as far as the library reads one from the
@@ -101,7 +102,7 @@ func (s *State) String() string {
 		set := s.Sets[name]
 		fmt.Fprintf(&b, "set %s %s\n", name, set.definition)
 		for _, k := range slices.Sorted(maps.Keys(set.Elements)) {
-			e := set.Elements[k]
+			e, _ := set.Elements.Get(k)
 			fmt.Fprintf(&b, "  %x-%x : %x %s %q\n", e.Key, e.End, e.Data, e.Goto, e.Comment)
 		}
 	}

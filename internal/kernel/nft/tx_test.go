@@ -61,7 +61,7 @@ func TestReplaceInOneTransaction(t *testing.T) {
 		tx.Delete(ip4, frontends, Element{Key: key})
 		commit(t, k, tx)
 		want := Element{Key: key, Data: "bbbb", Comment: "after"}
-		if got := read(t, k, ip4).Sets["fronts"].Elements[key]; got != want {
+		if got, _ := read(t, k, ip4).Sets["fronts"].Elements.Get(key); got != want {
 			t.Errorf("%s: got %q", name, got)
 		}
 	}

@@ -3,14 +3,12 @@ package ledger
 import (
 	"context"
 	"errors"
-	"fmt"
 	"iter"
 	"math"
 	"slices"
 	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
-	"github.com/sluice-proxy/sluice/internal/plane"
 )
 
 // Steps returns how much the plan writes, in the unit of Writer.Size.
@@ -108,9 +106,6 @@ func (p *Plan[K, V]) lack(s Step[K, V], refusal *Refusal) error {
 	if len(names) == 0 {
 		return refusal
 	}
-	if p.lacking == nil {
-		p.lacking = map[K]bool{}
-	}
 	p.lacking[s.Key] = true
 	for _, name := range names {
 		p.refuse(name, refusal.Err)
@@ -120,9 +115,6 @@ func (p *Plan[K, V]) lack(s Step[K, V], refusal *Refusal) error {
 
 // refuse notes the first reason for which a Service is refused.
 func (p *Plan[K, V]) refuse(name cluster.Name, err error) {
-	if p.refused == nil {
-		p.refused = plane.Refused{}
-	}
 	if p.refused[name] == nil {
 		p.refused[name] = err
 	}
@@ -262,54 +254,4 @@ func (p *Plan[K, V]) chunks(g *group[K, V], steps []Step[K, V], room int) []*gro
 		list = append(list, part)
 	}
 	return list
-}
-
-// Plans are plans for parts of the kernel that do not lead to each other, such as
-// the tables of two IP families, written one after the other.
-type Plans []plane.Plan
-
-// Steps returns the sum of all steps.
-func (p Plans) Steps() int { return p.sum(plane.Plan.Steps) }
-
-// Kept returns the sum of all that is kept.
-func (p Plans) Kept() int { return p.sum(plane.Plan.Kept) }
-
-func (p Plans) sum(of func(plane.Plan) int) int {
-	n := 0
-	for _, plan := range p {
-		n += of(plan)
-	}
-	return n
-}
-
-// String prints all plans.
-func (p Plans) String() string {
-	var b strings.Builder
-	for _, plan := range p {
-		b.WriteString(plan.String())
-	}
-	return b.String()
-}
-
-// Apply writes all plans. A Service that is refused by several is refused for all
-// their reasons.
-func (p Plans) Apply(ctx context.Context) error {
-	refused := plane.Refused{}
-	for _, plan := range p {
-		err := plan.Apply(ctx)
-		some, is := errors.AsType[plane.Refused](err)
-		if err != nil && !is {
-			return err
-		}
-		for name, err := range some {
-			if before := refused[name]; before != nil {
-				err = fmt.Errorf("%w; %w", before, err)
-			}
-			refused[name] = err
-		}
-	}
-	if len(refused) > 0 {
-		return refused
-	}
-	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"context"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/plane"
 )
 
 // Entry is one object in the kernel. No two Services have entries with the same
@@ -143,7 +144,7 @@ func (l *Ledger[K, V]) Change(w Writer[K, V]) *Plan[K, V] {
 // Compare begins a plan from what a listing says. It trusts nothing that the ledger
 // knew before.
 func (l *Ledger[K, V]) Compare(w Writer[K, V], found Listing[K, V]) *Plan[K, V] {
-	return &Plan[K, V]{ledger: l, writer: w, found: found, counts: map[K]int32{}}
+	return &Plan[K, V]{ledger: l, writer: w, found: found, counts: map[K]int32{}, lacking: map[K]bool{}, refused: plane.Refused{}}
 }
 
 // group is what a plan writes for one Service, or, without a name, for all.

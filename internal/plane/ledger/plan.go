@@ -26,8 +26,8 @@ type Plan[K, V comparable] struct {
 	kept     int
 	learn    []func()
 	users    func(K) []cluster.Name
-	lacking  map[K]bool // shared entries that the kernel refuses
-	refused  plane.Refused
+	lacking  map[K]bool    // of a comparison: shared entries that the kernel refuses
+	refused  plane.Refused // by Apply; not nil in a comparison
 }
 
 // Rewrite replaces removals of entries by steps that cost less. They are written
@@ -227,12 +227,30 @@ func (p *Plan[K, V]) End() {
 	p.move()
 }
 
+// Next ends a plan of a comparison in place of End, and begins a plan for further Services of
+// it, which also gets what comes after all Services. Apply is called for p first, but it may
+// run while the next plan is computed. What it learns about refusals is for both.
+func (p *Plan[K, V]) Next(w Writer[K, V]) *Plan[K, V] {
+	p.sort()
+	next := &Plan[K, V]{
+		ledger: p.ledger, writer: w, found: p.found, last: p.last,
+		counts: p.counts, lacking: p.lacking, refused: p.refused,
+	}
+	p.last = group[K, V]{}
+	return next
+}
+
+func (p *Plan[K, V]) sort() {
+	slices.SortStableFunc(p.first.steps[p.hosts:], p.inOrder)
+	slices.SortStableFunc(p.last.steps, p.inOrder)
+}
+
+func (p *Plan[K, V]) inOrder(a, b Step[K, V]) int { return p.ledger.layout.Order(a.Key, b.Key) }
+
 func (p *Plan[K, V]) endComparison() {
-	inOrder := func(a, b Step[K, V]) int { return p.ledger.layout.Order(a.Key, b.Key) }
-	slices.SortStableFunc(p.first.steps[p.hosts:], inOrder)
-	slices.SortStableFunc(p.last.steps, inOrder)
+	p.sort()
 	rest := p.found.Rest()
-	slices.SortFunc(rest, inOrder)
+	slices.SortFunc(rest, p.inOrder)
 	for _, s := range rest {
 		p.add(p.gone(s.Key), s)
 	}

@@ -81,7 +81,7 @@ func (a *audit) frontends() map[frontendKey]error {
 		}
 		for i := range a.layout.spaces {
 			s := &a.layout.spaces[i]
-			for key, e := range state.Sets[s.frontends.Name].Elements {
+			for key, e := range state.Sets[s.frontends.Name].Elements.All() {
 				v := visit{a, f.table, state, s, key}
 				all[frontendKey{f.ip, i, key}] = v.follow(e.Data, atOnce, false)
 			}
@@ -101,7 +101,7 @@ type visit struct {
 
 func (v visit) follow(data string, level int, outside bool) error {
 	w := action(binary.BigEndian.Uint32([]byte(data)))
-	e, ok := v.state.Sets[v.layout.actions[level].Name].Elements[data]
+	e, ok := v.state.Sets[v.layout.actions[level].Name].Elements.Get(data)
 	if !ok {
 		return fmt.Errorf("action %x: not in %s", w, v.layout.actions[level].Name)
 	}
@@ -127,7 +127,7 @@ func (v visit) follow(data string, level int, outside bool) error {
 }
 
 func (v visit) next(set nft.Set, level int, outside bool) error {
-	e, ok := v.state.Sets[set.Name].Elements[v.key]
+	e, ok := v.state.Sets[set.Name].Elements.Get(v.key)
 	if !ok {
 		return fmt.Errorf("not in %s", set.Name)
 	}
@@ -140,7 +140,7 @@ func (v visit) rows(set nft.Set, n int) error {
 	}
 	for i := range n {
 		key := nft.Key(v.key).Index(uint32(i + 1))
-		if _, ok := v.state.Sets[set.Name].Elements[string(key)]; !ok {
+		if _, ok := v.state.Sets[set.Name].Elements.Get(string(key)); !ok {
 			return fmt.Errorf("%s has no row %d of %d", set.Name, i, n)
 		}
 	}
@@ -150,7 +150,7 @@ func (v visit) rows(set nft.Set, n int) error {
 // sticky verifies that the frontend has an id, and that at least one of the numbers that
 // clients draw has a backend.
 func (v visit) sticky(w action) error {
-	if !isID(idIn(v.state.Sets[v.space.affinity.Name].Elements[v.key])) {
+	if e, _ := v.state.Sets[v.space.affinity.Name].Elements.Get(v.key); !isID(idIn(e)) {
 		return fmt.Errorf("has no id in %s", v.space.affinity.Name)
 	}
 	set := v.space.backends
@@ -158,7 +158,7 @@ func (v visit) sticky(w action) error {
 		set = v.space.outsideBackends
 	}
 	for i := range w.drawn() {
-		if _, ok := v.state.Sets[set.Name].Elements[string(nft.Key(v.key).Index(number(int(w.pool()), i)))]; ok {
+		if _, ok := v.state.Sets[set.Name].Elements.Get(string(nft.Key(v.key).Index(number(int(w.pool()), i)))); ok {
 			return nil
 		}
 	}

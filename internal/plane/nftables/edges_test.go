@@ -29,7 +29,7 @@ func TestMoreBackendsThanAnActionCounts(t *testing.T) {
 	conn, _ := realKernel(t)
 	p := load(t, conn, route.Change{Table: table}, route.IPv4)
 	rows := func() int {
-		state, err := conn.Read(context.Background(), bothTables[0])
+		state, err := conn.Read(context.Background(), bothTables[0], nil)
 		if err != nil {
 			t.Fatal(err)
 		}

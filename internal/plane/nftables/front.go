@@ -208,11 +208,15 @@ func (f *frontend) row(outside int, number uint32, backend netip.AddrPort) entry
 }
 
 func row(key string, number uint32, backend netip.AddrPort) nft.Element {
-	k := append(make(nft.Key, 0, len(key)+4), key...)
 	return nft.Element{
-		Key:  string(k.Index(number)),
+		Key:  rowKey(key, number),
 		Data: string(make(nft.Key, 0, 20).Addr(backend.Addr()).Port(backend.Port())),
 	}
+}
+
+// rowKey returns the key of the row of a frontend with a number.
+func rowKey(frontend string, number uint32) string {
+	return string(append(make(nft.Key, 0, len(frontend)+4), frontend...).Index(number))
 }
 
 // allowed renders allowed clients, as ranges of addresses.

@@ -74,8 +74,8 @@ type draft struct {
 	newest  uint32
 }
 
-func newDraft(h *history) draft {
-	return draft{history: h, changed: map[portKey]record{}, given: map[uint32]bool{}, newest: h.newest}
+func newDraft(h *history) *draft {
+	return &draft{history: h, changed: map[portKey]record{}, given: map[uint32]bool{}, newest: h.newest}
 }
 
 // note records a change of the record of a port.

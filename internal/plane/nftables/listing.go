@@ -2,6 +2,7 @@ package nftables
 
 import (
 	"encoding/binary"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -49,18 +50,23 @@ func newListing(r *renderer, seen map[route.Family]*nft.State) *listing {
 		default:
 			l.tables[ip] = ""
 		}
-		for _, e := range state.Sets[r.layout.podCIDRs.Name].Elements {
+		for _, e := range state.Sets[r.layout.podCIDRs.Name].Elements.All() {
 			k := key{ip: ip, of: podRanges}
 			l.ranges[k] = append(l.ranges[k], e)
 		}
 		for i := range r.layout.spaces {
-			for _, e := range state.Sets[r.layout.spaces[i].allowed.Name].Elements {
+			for _, e := range state.Sets[r.layout.spaces[i].allowed.Name].Elements.All() {
 				k := key{ip, allowedRanges.in(i), e.Key[:len(e.Key)-addrLen(ip)]}
 				l.ranges[k] = append(l.ranges[k], e)
 			}
 		}
 	}
 	return l
+}
+
+// empty reports whether there are no tables.
+func (l *listing) empty() bool {
+	return !slices.ContainsFunc(slices.Collect(maps.Values(l.states)), func(s *nft.State) bool { return s.Chains != nil }) && len(l.tables) == 0
 }
 
 // fit reports whether the existing sets and hooks of chains, which cannot be changed in
@@ -116,7 +122,7 @@ func (l *listing) Take(want entry) (had string, is ledger.Match) {
 		return compare(want, encode(elements), there)
 	}
 	elements := state.Sets[l.render.layout.set(k.of).Name].Elements
-	e, there := elements[k.name]
+	e, there := elements.Get(k.name)
 	delete(elements, k.name)
 	return compare(want, value(e), there)
 }
@@ -152,7 +158,7 @@ func (l *listing) Rest() []step {
 		}
 		for i, set := range l.render.layout.all {
 			of := firstElement + object(i)
-			for name, e := range state.Sets[set.Name].Elements {
+			for name, e := range state.Sets[set.Name].Elements.All() {
 				if !of.ranged() {
 					remove(ip, of, name, value(e))
 				}
@@ -170,7 +176,8 @@ func (l *listing) Rest() []step {
 // frontend returns the rows and the id that a frontend has.
 func (l *listing) frontend(k frontendKey) found {
 	f := found{rows: [2]pools{l.rows()[rowsKey{k, 0}], l.rows()[rowsKey{k, 1}]}}
-	f.id = idIn(l.states[k.ip].Sets[l.render.layout.spaces[k.space].affinity.Name].Elements[k.key])
+	e, _ := l.states[k.ip].Sets[l.render.layout.spaces[k.space].affinity.Name].Elements.Get(k.key)
+	f.id = idIn(e)
 	return f
 }
 
@@ -199,7 +206,7 @@ func (l *listing) orderedRows(f *frontend, outside int, backends []netip.AddrPor
 	for at, backend := range backends {
 		e := f.row(outside, number(0, at), backend)
 		elements := l.states[f.key.ip].Sets[l.render.layout.set(e.Key.of).Name].Elements
-		old, there := elements[e.Key.name]
+		old, there := elements.Get(e.Key.name)
 		if !there && at == 0 {
 			return true
 		}
@@ -221,7 +228,10 @@ func (l *listing) indexRows() map[rowsKey]pools {
 		for i := range l.render.layout.spaces {
 			s := &l.render.layout.spaces[i]
 			for outside, set := range []nft.Set{s.backends, s.outsideBackends} {
-				for _, e := range state.Sets[set.Name].Elements {
+				for _, e := range state.Sets[set.Name].Elements.All() {
+					if e.Key == "" {
+						continue
+					}
 					cut := len(e.Key) - 4
 					pool, slot, numbered := slotOf(binary.NativeEndian.Uint32([]byte(e.Key[cut:])))
 					addr, ok := netip.AddrFromSlice([]byte(e.Data[:addrLen(ip)]))
@@ -247,7 +257,7 @@ func (l *listing) newestID() uint32 {
 	newest := uint32(0)
 	for _, state := range l.states {
 		for i := range l.render.layout.spaces {
-			for _, e := range state.Sets[l.render.layout.spaces[i].affinity.Name].Elements {
+			for _, e := range state.Sets[l.render.layout.spaces[i].affinity.Name].Elements.All() {
 				if id := idIn(e); isID(id) {
 					newest = max(newest, id)
 				}

@@ -7,10 +7,9 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// maxElements is the largest number of map elements for one Service. The kernel lists a map
-// in time that grows with the square of its size (nft_set_hash.c, nft_rhash_walk starts
-// from the beginning for every 32 KB), and every comparison lists it: 65,536 elements take
-// 0.3 s, 300,000 take 12 s.
+// maxElements is the largest number of map elements for one Service. Kernels that do not report
+// the number of elements list a map for each comparison, in time that grows with the square
+// of its size (docs/decisions/0011): 65,536 elements take 0.3 s, 300,000 take 12 s.
 const maxElements = 1 << 16
 
 const (

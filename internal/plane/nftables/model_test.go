@@ -29,7 +29,7 @@ var (
 func TestModelOnTheFake(t *testing.T) {
 	for seed := *firstSeed; seed < *firstSeed+*seeds; seed++ {
 		fake := nft.NewFake()
-		s := subject(fake)
+		s := subject(fake, partsOf(seed))
 		s.Audit = newAudit(fake, s.Faults)
 		if err := planetest.NewModel(seed, s).Run(); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
@@ -40,7 +40,7 @@ func TestModelOnTheFake(t *testing.T) {
 func TestModelOnTheKernel(t *testing.T) {
 	for seed := *firstSeed; seed < *firstSeed+(*seeds+9)/10; seed++ {
 		conn, netns := realKernel(t)
-		if err := planetest.NewModel(seed, subject(conn)).Run(); err != nil {
+		if err := planetest.NewModel(seed, subject(conn, partsOf(seed))).Run(); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
 		if out, err := runNft(t, netns, "", "list", "ruleset"); err != nil {
@@ -58,28 +58,34 @@ type faulty struct {
 
 func (k faulty) Room() int { return k.Faults.Room }
 
-func (k faulty) Read(ctx context.Context, t nft.Table) (*nft.State, error) {
+func (k faulty) Read(ctx context.Context, t nft.Table, guesses []nft.Guess) (*nft.State, error) {
 	if err := k.Faults.Read(); err != nil {
 		return nil, err
 	}
-	return k.Kernel.Read(ctx, t)
+	return k.Kernel.Read(ctx, t, guesses)
 }
 
 func (k faulty) Commit(ctx context.Context, tx *nft.Tx) error {
 	return k.Write(func() error { return k.Kernel.Commit(ctx, tx) })
 }
 
+// partsOf returns into how large parts a first load is divided: in half of the clusters it is
+// written as a whole.
+func partsOf(seed uint64) int { return []int{1, servicesPerPart, 3, servicesPerPart}[seed%4] }
+
 // subject returns the plane and a kernel, for the model.
-func subject(kernel Kernel) planetest.Subject {
+func subject(kernel Kernel, perPart int) planetest.Subject {
 	faults := &planetest.Faults{Room: 1 << 20}
 	return planetest.Subject{
 		Faults: faults,
 		Rooms:  []int{1, 800, 3000, 24000, 24000, 50000, 1 << 20},
 		Plane: func(opt route.Options) plane.Plane {
-			return New(faulty{kernel, faults}, Options{Families: opt.Families, Mark: testMark})
+			p := New(faulty{kernel, faults}, Options{Families: opt.Families, Mark: testMark})
+			p.perPart = perPart
+			return p
 		},
 		State:   func(*route.Table) (string, error) { return abstract(kernel) },
-		Scratch: func() planetest.Subject { return subject(nft.NewFake()) },
+		Scratch: func() planetest.Subject { return subject(nft.NewFake(), servicesPerPart) },
 		Edit:    func(w *planetest.World) error { return editor{w, kernel}.edit() },
 	}
 }
@@ -100,7 +106,7 @@ func abstract(k Kernel) (string, error) {
 // abstractTable prints a table, with the rows of each frontend sorted by backend: the slots
 // of backends depend on history.
 func abstractTable(k Kernel, t nft.Table) (string, error) {
-	state, err := k.Read(context.Background(), t)
+	state, err := k.Read(context.Background(), t, nil)
 	if err != nil || state == nil {
 		return "", err
 	}
@@ -109,12 +115,12 @@ func abstractTable(k Kernel, t nft.Table) (string, error) {
 		for _, set := range []nft.Set{l.spaces[i].backends, l.spaces[i].outsideBackends} {
 			elements := state.Sets[set.Name].Elements
 			rows := map[string][]nft.Element{}
-			for _, e := range elements {
+			for e := range elements.Values() {
 				frontend := e.Key[:len(e.Key)-4]
 				rows[frontend] = append(rows[frontend], e)
 			}
 			for frontend, list := range rows {
-				if _, sticky := state.Sets[l.spaces[i].affinity.Name].Elements[frontend]; sticky {
+				if _, sticky := state.Sets[l.spaces[i].affinity.Name].Elements.Get(frontend); sticky {
 					if err := forgetNumbers(elements, list); err != nil {
 						return "", fmt.Errorf("%s %s %x: %w", t, set.Name, frontend, err)
 					}
@@ -124,7 +130,7 @@ func abstractTable(k Kernel, t nft.Table) (string, error) {
 					return "", fmt.Errorf("%s %s %x: %w", t, set.Name, frontend, err)
 				}
 				for _, e := range list {
-					elements[e.Key] = e
+					elements.Put(e)
 				}
 			}
 		}
@@ -136,13 +142,13 @@ func abstractTable(k Kernel, t nft.Table) (string, error) {
 }
 
 // forgetIDs removes the ids of ports from the elements of a map.
-func forgetIDs(elements map[string]nft.Element) error {
-	for key, e := range elements {
+func forgetIDs(elements nft.Elements) error {
+	for e := range elements.Values() {
 		if !isID(idIn(e)) {
 			return fmt.Errorf("%x is not an id", e.Data)
 		}
 		e.Data = ""
-		elements[key] = e
+		elements.Put(e)
 	}
 	return nil
 }
@@ -150,7 +156,7 @@ func forgetIDs(elements map[string]nft.Element) error {
 // forgetNumbers keeps one row for each backend of a frontend that remembers its clients, in
 // the order of the backends. A backend has at most one number for each pool and each power
 // of two numbers from which clients draw.
-func forgetNumbers(elements map[string]nft.Element, rows []nft.Element) error {
+func forgetNumbers(elements nft.Elements, rows []nft.Element) error {
 	numbers := map[string]int{}
 	for _, e := range rows {
 		delete(elements, e.Key)
@@ -160,7 +166,7 @@ func forgetNumbers(elements map[string]nft.Element, rows []nft.Element) error {
 	}
 	for i, data := range slices.Sorted(maps.Keys(numbers)) {
 		key := string(nft.Key(rows[0].Key[:len(rows[0].Key)-4]).Index(uint32(i + 1)))
-		elements[key] = nft.Element{Key: key, Data: data}
+		elements.Put(nft.Element{Key: key, Data: data})
 	}
 	return nil
 }
@@ -196,7 +202,7 @@ type editor struct {
 // edit makes edits that another program might make. It ignores errors of the kernel.
 func (m editor) edit() error {
 	t := planetest.Pick(m.Rand, bothTables...)
-	state, err := m.kernel.Read(context.Background(), t)
+	state, err := m.kernel.Read(context.Background(), t, nil)
 	if err != nil {
 		return err
 	}
@@ -217,7 +223,7 @@ func (m editor) edits(t nft.Table, state *nft.State) *nft.Tx {
 	tx := &nft.Tx{}
 	l := newLayout()
 	set := *planetest.Pick(m.Rand, l.sets()...)
-	elements := slices.SortedFunc(maps.Values(state.Sets[set.Name].Elements), func(a, b nft.Element) int { return strings.Compare(a.Key+a.End, b.Key+b.End) })
+	elements := slices.SortedFunc(state.Sets[set.Name].Elements.Values(), func(a, b nft.Element) int { return strings.Compare(a.Key+a.End, b.Key+b.End) })
 	chain := planetest.Pick(m.Rand, slices.Sorted(maps.Keys(state.Chains))...)
 	foreign := nft.Set{Name: "foreign-map", Key: []nft.Type{nft.Addr}, Data: []nft.Type{nft.Verdict}}
 	switch m.IntN(6) {

@@ -24,7 +24,7 @@ type Kernel interface {
 
 // Reader reads tables.
 type Reader interface {
-	Read(ctx context.Context, t nft.Table) (*nft.State, error)
+	Read(ctx context.Context, t nft.Table, guesses []nft.Guess) (*nft.State, error)
 	Watch(ctx context.Context, tables []nft.Table, subscribed func(), report func(nft.Edit)) error
 }
 
@@ -47,6 +47,7 @@ type Plane struct {
 	opt      Options
 	families []family
 	layout   layout
+	perPart  int // Services in a part of a first load
 
 	ledger *ledger.Ledger[key, string]
 
@@ -58,7 +59,7 @@ type Plane struct {
 // New makes a Plane. It does nothing yet.
 func New(kernel Kernel, opt Options) *Plane {
 	return &Plane{
-		kernel: kernel, opt: opt, families: rows(opt.Families), layout: newLayout(),
+		kernel: kernel, opt: opt, families: rows(opt.Families), layout: newLayout(), perPart: servicesPerPart,
 		ledger: ledger.New[key, string](ledgerLayout()), history: newHistory(0),
 	}
 }
@@ -67,7 +68,7 @@ func New(kernel Kernel, opt Options) *Plane {
 func (p *Plane) Refresh(ctx context.Context) error {
 	seen := map[route.Family]*nft.State{}
 	for _, f := range everyFamily() {
-		state, err := p.kernel.Read(ctx, f.table)
+		state, err := p.kernel.Read(ctx, f.table, p.layout.guesses())
 		if err != nil {
 			return fmt.Errorf("read kernel state: %w", err)
 		}
@@ -106,7 +107,7 @@ func (p *Plane) Remove(ctx context.Context) ([]string, error) {
 	var removed []string
 	closing := &nft.Tx{}
 	for _, t := range tables() {
-		state, err := p.kernel.Read(ctx, t)
+		state, err := p.kernel.Read(ctx, t, p.layout.guesses())
 		if err != nil {
 			return nil, fmt.Errorf("read the table to remove: %w", err)
 		}

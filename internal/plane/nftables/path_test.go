@@ -111,13 +111,14 @@ func (w walker) mentions(chain, words string) bool {
 // actions.
 func (w walker) leads(set, key string) []string {
 	state := w.fake.Tables[w.table]
-	e, there := state.Sets[set].Elements[key]
+	e, there := state.Sets[set].Elements.Get(key)
 	if !there {
 		return nil
 	}
 	chains := []string{e.Goto}
 	for _, actions := range newLayout().actions {
-		chains = append(chains, state.Sets[actions.Name].Elements[e.Data].Goto)
+		to, _ := state.Sets[actions.Name].Elements.Get(e.Data)
+		chains = append(chains, to.Goto)
 	}
 	return chains
 }
@@ -146,8 +147,8 @@ func (w walker) ends(step, key string) error {
 		first = int(way.Pool)
 	}
 	for i := range len(port.Backends(way.Pool)) {
-		data := elements[string(nft.Key(key).Index(number(first, i)))].Data
-		backends = append(backends, backendIn(data, port.Family))
+		e, _ := elements.Get(string(nft.Key(key).Index(number(first, i))))
+		backends = append(backends, backendIn(e.Data, port.Family))
 	}
 	slices.SortFunc(backends, netip.AddrPort.Compare)
 	return wanted(slices.Equal(backends, port.Backends(way.Pool)), "the backends")

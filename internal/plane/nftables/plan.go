@@ -17,66 +17,32 @@ type Plan struct {
 	*ledger.Plan[key, string]
 	plane  *Plane
 	render *renderer
-	draft  draft
+	draft  *draft
 	steps  int
 }
 
 // Steps returns the number of entries to write.
 func (p *Plan) Steps() int { return p.steps }
 
+// count counts the steps, of which Apply frees the memory.
+func (p *Plan) count() { p.Each(func(step) { p.steps++ }) }
+
 // Plan works out what to write; after a Refresh by comparing everything.
 func (p *Plane) Plan(change route.Change) plane.Plan {
-	plan := &Plan{plane: p, render: p.render}
 	if p.seen != nil {
-		plan.everything(change.Table)
+		c := newComparison(p, change.Table)
 		p.seen = nil
-	} else {
-		plan.touched(change)
+		return c.plan()
 	}
+	plan := &Plan{plane: p, render: p.render}
+	plan.touched(change)
 	plan.End()
-	plan.Each(func(step) { plan.steps++ })
+	plan.count()
 	plan.Learn(func() {
 		plan.draft.learn()
 		p.history, p.render = plan.draft.history, plan.render
 	})
 	return plan
-}
-
-// everything plans the difference between what the kernel holds and what it should:
-// adoption at start, and repair.
-func (p *Plan) everything(t *route.Table) {
-	p.render = newRenderer(&p.plane.layout, p.plane.families, t.Host, p.plane.opt.Mark)
-	host := p.render.host()
-	names := t.Order()
-	if foreignHooks(p.render, p.plane.seen) { // a chain of ours may have the name of one
-		for _, name := range names {
-			p.render.service(nil, t.Services[name], func(*route.Port) record { return record{} })
-		}
-	}
-	listing := newListing(p.render, p.plane.seen)
-	p.Plan = p.plane.ledger.Compare(p.writer(), listing)
-	p.Users(func(k key) []cluster.Name { return p.render.users(t, names, k) })
-	p.Expect(len(names))
-	p.Host(nil, host)
-	newest := p.plane.history.newest
-	if found := listing.newestID(); newest == 0 && found > 0 {
-		newest = found + idGap
-	} else {
-		newest = max(newest, found)
-	}
-	p.draft = newDraft(newHistory(newest))
-	var now []frontend
-	var list []entry
-	for _, name := range names {
-		now = p.render.service(now, t.Services[name], func(port *route.Port) record {
-			if listing.ordered(port) {
-				return record{}
-			}
-			return p.arrange(name, port, listing.frontend)
-		})
-		list = entries(list[:0], now, nil)
-		p.Service(name, nil, list)
-	}
 }
 
 // writer returns a writer of what the plan renders.

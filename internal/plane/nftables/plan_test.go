@@ -133,7 +133,7 @@ func TestEveryChainListsByName(t *testing.T) {
 	conn, netns := realKernel(t)
 	load(t, conn, planetest.Compile(planetest.EveryShape(), planetest.Detectors()["primary"]))
 	for _, table := range bothTables {
-		state, err := conn.Read(context.Background(), table)
+		state, err := conn.Read(context.Background(), table, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -104,7 +104,7 @@ func tableOf(tables map[nft.Table]*nft.State, t nft.Table) *nft.State {
 	return &nft.State{}
 }
 
-func (r *refusals) frontends(s *nft.State) map[string]nft.Element {
+func (r *refusals) frontends(s *nft.State) nft.Elements {
 	return s.Sets[r.layout.spaces[byAddress].frontends.Name].Elements
 }
 
@@ -112,10 +112,10 @@ func (r *refusals) frontends(s *nft.State) map[string]nft.Element {
 // only itself.
 func (r *refusals) refused(s *nft.State) []nft.Element {
 	var all []nft.Element
-	for _, e := range s.Sets[r.layout.clusterIPs.Name].Elements {
+	for _, e := range s.Sets[r.layout.clusterIPs.Name].Elements.All() {
 		all = append(all, nft.Element{Key: e.Key, End: e.Key + "\x00"})
 	}
-	for _, e := range s.Sets[r.layout.serviceCIDRs.Name].Elements {
+	for _, e := range s.Sets[r.layout.serviceCIDRs.Name].Elements.All() {
 		all = append(all, nft.Element{Key: e.Key, End: e.End})
 	}
 	return all
@@ -134,7 +134,7 @@ func (r *refusals) differ(a, b *nft.State) bool {
 
 // lacking returns the frontends in a range that do not exist. An empty End means the end of
 // the address space.
-func lacking(e nft.Element, want, have map[string]nft.Element) []string {
+func lacking(e nft.Element, want, have nft.Elements) []string {
 	var missing []string
 	for key := range want {
 		addr := key[:len(e.Key)]
@@ -185,20 +185,25 @@ func TestRefusalsComeAfterFrontendsAndGoBeforeThem(t *testing.T) {
 	}
 }
 
-// A first load in several transactions adds frontends before it refuses addresses.
+// A first load in several transactions adds frontends before it refuses addresses, also if it
+// is planned in parts.
 func TestFirstLoadInPiecesServesBeforeItRefuses(t *testing.T) {
-	kernel := &refusals{Fake: nft.NewFake()}
-	kernel.Space = 20_000
-	change := route.Change{Table: manyServices(300)}
-	kernel.begin(t, change, []route.Family{route.IPv4})
-	load(t, kernel, change, route.IPv4)
-	if kernel.err != nil || kernel.shared {
-		t.Errorf("together: %t, %v", kernel.shared, kernel.err)
+	for _, perPart := range []int{servicesPerPart, 100} {
+		kernel := &refusals{Fake: nft.NewFake()}
+		kernel.Space = 20_000
+		change := route.Change{Table: manyServices(300)}
+		kernel.begin(t, change, []route.Family{route.IPv4})
+		p := newPlane(kernel, route.IPv4)
+		p.perPart = perPart
+		planetest.Load(t, p, change)
+		if kernel.err != nil || kernel.shared {
+			t.Errorf("parts of %d: together: %t, %v", perPart, kernel.shared, kernel.err)
+		}
+		if kernel.served < 3 {
+			t.Errorf("parts of %d: %d transactions with frontends before the first refusal, want several", perPart, kernel.served)
+		}
+		checkSettled(t, kernel, change.Table, route.IPv4)
 	}
-	if kernel.served < 3 {
-		t.Errorf("%d transactions with frontends before the first refusal, want several", kernel.served)
-	}
-	checkSettled(t, kernel, change.Table, route.IPv4)
 }
 
 // Without a limit of the size, the order takes no further transaction.
@@ -248,6 +253,7 @@ add rule ip other output ip daddr 172.16.0.0/12 tcp dport 80 dnat to 10.0.0.1:80
 	}
 	listen(t, netns)
 	p := New(withRoom{conn, 100_000}, Options{Families: []route.Family{route.IPv4}, Mark: testMark})
+	p.perPart = services / 4
 	if err := p.Refresh(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -57,12 +57,12 @@ func wantRefused(t *testing.T, err error, command string, names ...cluster.Name)
 // frontendsOf returns the Services that have a frontend, from the comments of the elements.
 func frontendsOf(t *testing.T, kernel Kernel) map[string]bool {
 	t.Helper()
-	state, err := kernel.Read(context.Background(), bothTables[0])
+	state, err := kernel.Read(context.Background(), bothTables[0], nil)
 	if err != nil || state == nil {
 		t.Fatalf("%v, %v", state, err)
 	}
 	names := map[string]bool{}
-	for _, e := range state.Sets["fronts"].Elements {
+	for _, e := range state.Sets["fronts"].Elements.All() {
 		name, _, _ := strings.Cut(e.Comment, ":")
 		names[name] = true
 	}
@@ -247,6 +247,7 @@ func TestModelOfRefusals(t *testing.T) {
 		opt := w.Options()
 		compiler, fake := route.NewCompiler(opt), nft.NewFake()
 		p := newPlane(fake, opt.Families...)
+		p.perPart = partsOf(seed)
 		for round := range 25 {
 			for range 1 + w.IntN(8) {
 				w.Change()
@@ -306,8 +307,8 @@ func complete(t *testing.T, p *Plane, table *route.Table, refused plane.Refused)
 			if strings.HasSuffix(set.Name, "backends") || strings.HasSuffix(set.Name, "affinity") {
 				continue // slots and ids depend on history
 			}
-			for k, want := range scratch.Tables[f.table].Sets[set.Name].Elements {
-				if got, there := fake.Tables[f.table].Sets[set.Name].Elements[k]; !there || got != want {
+			for k, want := range scratch.Tables[f.table].Sets[set.Name].Elements.All() {
+				if got, there := fake.Tables[f.table].Sets[set.Name].Elements.Get(k); !there || got != want {
 					return fmt.Errorf("%s %s: %x is %v, want %v", f.table, set.Name, k, got, want)
 				}
 			}

@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -33,6 +34,13 @@ func newRenderer(l *layout, families []family, host route.Host, mark uint32) *re
 		r.builders = append(r.builders, builder{family: f, layout: l, host: &host, mark: mark})
 	}
 	return r
+}
+
+// merge adds the chains of another renderer for the same host.
+func (r *renderer) merge(other *renderer) {
+	maps.Copy(r.chains, other.chains)
+	maps.Copy(r.actions, other.actions)
+	maps.Copy(r.of, other.of)
 }
 
 func (r *renderer) enabled(ip route.Family) bool { return r.builder(ip) != nil }

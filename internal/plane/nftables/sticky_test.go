@@ -119,7 +119,7 @@ func TestIDsAreNotUsedAgainSoon(t *testing.T) {
 		s.service("cart", func(svc *cluster.Service) { svc.Affinity = 3 * time.Hour })
 		s.endpoints("cart", planetest.Endpoint("10.180.0.2", "a"))
 		s.sync()
-		for _, e := range fake.Tables[bothTables[0]].Sets["affinity"].Elements {
+		for _, e := range fake.Tables[bothTables[0]].Sets["affinity"].Elements.All() {
 			return idIn(e)
 		}
 		t.Fatal("no id")
@@ -175,7 +175,7 @@ func TestChainsOfEarlierVersionsAreDeleted(t *testing.T) {
 	newCluster(0).sync()
 	writeEarlierVersion(t, conn, netns)
 	golden(t, "upgrade.nft", newCluster(3*time.Hour).sync())
-	state, err := conn.Read(context.Background(), bothTables[0])
+	state, err := conn.Read(context.Background(), bothTables[0], nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,7 +29,7 @@ func (a *audit) rangeLookups() map[rangeLookup]rangesAndRules {
 		}
 		pods := rangeLookup{f.table, a.layout.podCIDRs.Name, ""}
 		var of rangesAndRules
-		for _, e := range state.Sets[pods.set].Elements {
+		for _, e := range state.Sets[pods.set].Elements.All() {
 			of.ranges = append(of.ranges, e.Key+e.End)
 		}
 		for name, rules := range a.fake.Rules[f.table] {
@@ -47,11 +47,11 @@ func (a *audit) rangeLookups() map[rangeLookup]rangesAndRules {
 
 // guards adds the look-ups of the frontends of one space.
 func (a *audit) guards(f family, state *nft.State, s *space, all map[rangeLookup]rangesAndRules) {
-	for _, e := range state.Sets[s.allowed.Name].Elements {
+	for _, e := range state.Sets[s.allowed.Name].Elements.All() {
 		q := rangeLookup{f.table, s.allowed.Name, e.Key[:len(e.Key)-addrLen(f.ip)]}
 		all[q] = rangesAndRules{ranges: append(all[q].ranges, e.Key+e.End), users: all[q].users}
 	}
-	for key, e := range state.Sets[s.frontends.Name].Elements {
+	for key, e := range state.Sets[s.frontends.Name].Elements.All() {
 		if e.Data == s.action(kindGuard, 0).data() {
 			q := rangeLookup{f.table, s.allowed.Name, key}
 			all[q] = rangesAndRules{ranges: all[q].ranges, users: append(all[q].users, key)}

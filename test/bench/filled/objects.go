@@ -46,6 +46,26 @@ func PodIP(i, j int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)})
 }
 
+// servicesPerNode is how many Services have their pods on the same node, so that no node has more
+// than the 110 pods that a kubelet allows.
+const servicesPerNode = 110 / Endpoints
+
+// nodeOf returns the name of the node of an endpoint: NodeName for the PodIPs of the first Services, and
+// for all other addresses, which come after those of the largest Service.
+func nodeOf(endpoint netip.Addr) string {
+	node := number(endpoint) / 8 / servicesPerNode
+	if node == 0 || number(endpoint) > number(PodIP(Largest, 0)) {
+		return NodeName
+	}
+	return fmt.Sprintf("node-%05d", node)
+}
+
+// number returns the last three bytes of an address as a number.
+func number(a netip.Addr) int {
+	ip := a.As4()
+	return int(ip[1])<<16 | int(ip[2])<<8 | int(ip[3])
+}
+
 func meta(name string, labels map[string]string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Namespace: Namespace, Name: name, Labels: labels,
@@ -88,7 +108,7 @@ func SliceName(i, n int) string { return fmt.Sprintf("%s-%05d", ServiceName(i), 
 
 // Slice returns EndpointSlice n of Service i, like that of the EndpointSlice controller.
 func Slice(i, n int, addrs ...netip.Addr) *discoveryv1.EndpointSlice {
-	http, port, tcp, yes, no, node := "http", int32(PodPort), corev1.ProtocolTCP, true, false, NodeName
+	http, port, tcp, yes, no := "http", int32(PodPort), corev1.ProtocolTCP, true, false
 	es := &discoveryv1.EndpointSlice{
 		TypeMeta: metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"},
 		ObjectMeta: meta(SliceName(i, n), map[string]string{
@@ -99,6 +119,7 @@ func Slice(i, n int, addrs ...netip.Addr) *discoveryv1.EndpointSlice {
 		Ports:       []discoveryv1.EndpointPort{{Name: &http, Port: &port, Protocol: &tcp}},
 	}
 	for _, a := range addrs {
+		node := nodeOf(a)
 		es.Endpoints = append(es.Endpoints, discoveryv1.Endpoint{
 			Addresses:  []string{a.String()},
 			NodeName:   &node,

@@ -227,7 +227,7 @@ func (n *node) restart(r *result) error {
 	}
 	r.ratio("restart.bare", "restart.synced", "bare.list")
 	r.count("restart.steps", firstSteps(n.proxy.Log.String()))
-	return n.halt()
+	return errors.Join(n.peak("restart.peak", r), n.halt())
 }
 
 // firstSteps returns the number of steps of the first sync in a log of Sluice;

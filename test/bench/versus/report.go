@@ -92,6 +92,7 @@ func rows() []row {
 			{"restart.synced", "restart, nothing changed: to nothing left to do", duration},
 			{"restart.bare", "— divided by the List of the bare client", decimal},
 			{"restart.cpu", "— CPU", duration},
+			{"restart.peak", "— peak memory, largest child included", megabytes},
 		},
 	)
 }
