@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/probe"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/iptables"
+	"github.com/sluice-proxy/sluice/internal/plane/ipvs"
 	"github.com/sluice-proxy/sluice/internal/plane/nftables"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/takeover"
@@ -23,6 +24,7 @@ func Kinds() []plane.Kind {
 	return []plane.Kind{
 		nftables.Kind(),
 		iptables.Kind(),
+		ipvs.Kind(),
 	}
 }
 
@@ -59,7 +61,7 @@ func (o Options) setup() plane.Setup {
 // policy returns the policy of the configuration, with the limits of the plane.
 func (o Options) policy(families []route.Family) route.Options {
 	p := Policy(o.Config, families)
-	p.Excess = o.kind().Excess
+	p.Excess, p.ListLocal = o.kind().Excess, o.kind().ListLocal
 	return p
 }
 

@@ -77,6 +77,10 @@ type Service struct {
 	SourceRanges []netip.Prefix
 
 	Affinity time.Duration // 0: none; spec.sessionAffinityConfig.clientIP.timeoutSeconds
+
+	// Scheduler is the name of an algorithm that chooses endpoints, for data planes that
+	// have several. Empty: the one of the node.
+	Scheduler string
 }
 
 // ServicePort is one port of a Service.

@@ -36,6 +36,7 @@ type Config struct {
 	MinSyncPeriod time.Duration // between two writes; 0: write at once
 	ResyncPeriod  time.Duration // of the API client's caches; not used, nothing is cached
 
+	IPVS        IPVS // of the mode ipvs
 	OOMScoreAdj int
 	Conntrack   Conntrack
 	Logging     Logging
@@ -128,6 +129,16 @@ type Conntrack struct {
 	TCPBeLiberal   bool // false leaves it as it is
 	UDP            time.Duration
 	UDPStream      time.Duration
+}
+
+// IPVS are settings of the mode ipvs. A timeout of zero leaves it as it is.
+type IPVS struct {
+	Scheduler    string         // empty: rr
+	ExcludeCIDRs []netip.Prefix // virtual servers at these addresses are left alone
+	StrictARP    bool           // addresses of Services are not announced by ARP
+	TCPTimeout   time.Duration
+	TCPFinWait   time.Duration
+	UDPTimeout   time.Duration
 }
 
 // Logging says how to log.

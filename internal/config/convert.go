@@ -35,6 +35,9 @@ func (c *check) section(cfg *Config) {
 		path, bitPath, bit = "ipvs", "iptables.masqueradeBit", in.IPTables.MasqueradeBit
 		sync, least, all = in.IPVS.SyncPeriod, in.IPVS.MinSyncPeriod, in.IPTables.MasqueradeAll
 	}
+	if cfg.Mode == "ipvs" {
+		cfg.IPVS = c.ipvs()
+	}
 	cfg.MasqueradeAll = all
 	cfg.Loopback = loopback(cfg.Mode, *in.IPTables.LocalhostNodePorts)
 	if shared := "iptables.masqueradeBit"; bitPath != shared {
@@ -52,9 +55,12 @@ func (c *check) section(cfg *Config) {
 }
 
 // loopback returns the rule of a mode for NodePorts on loopback addresses: the mode
-// iptables has a setting for it, the others serve them only if they are named.
+// iptables has a setting for it, ipvs cannot serve them, the others do only if they are
+// named.
 func loopback(mode string, localhost bool) Loopback {
 	switch {
+	case mode == "ipvs":
+		return LoopbackNever
 	case mode != "iptables":
 		return LoopbackNamed
 	case localhost:
@@ -130,6 +136,22 @@ func (c *check) nodePorts() NodePorts {
 		}
 	}
 	return n
+}
+
+func (c *check) ipvs() IPVS {
+	in := c.config.IPVS
+	out := IPVS{
+		Scheduler: in.Scheduler, StrictARP: in.StrictARP,
+		TCPTimeout: c.notNegative("ipvs.tcpTimeout", in.TCPTimeout.Duration),
+		TCPFinWait: c.notNegative("ipvs.tcpFinTimeout", in.TCPFinTimeout.Duration),
+		UDPTimeout: c.notNegative("ipvs.udpTimeout", in.UDPTimeout.Duration),
+	}
+	for i, text := range in.ExcludeCIDRs {
+		if p, ok := c.cidr(fmt.Sprintf("ipvs.excludeCIDRs[%d]", i), text); ok {
+			out.ExcludeCIDRs = append(out.ExcludeCIDRs, p)
+		}
+	}
+	return out
 }
 
 func (c *check) conntrack() Conntrack {

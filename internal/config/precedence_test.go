@@ -154,6 +154,9 @@ ipvs: {syncPeriod: 3m, minSyncPeriod: 1s}
 		if err != nil {
 			t.Fatal(err)
 		}
+		if mode == "ipvs" && cfg.Loopback != LoopbackNever {
+			t.Errorf("NodePorts on loopback addresses: %s", cfg.Loopback)
+		}
 		got := settings{cfg.SyncPeriod, cfg.MinSyncPeriod, cfg.MasqueradeMark, cfg.MasqueradeAll, cfg.NodePorts}
 		if diff := cmp.Diff(want, got); diff != "" || cfg.Mode != mode {
 			t.Errorf("%s (-want +got):\n%s", mode, diff)

@@ -229,6 +229,9 @@ func (a *asker) ends(to netip.Addr, f *route.Frontend, c client) bool {
 // enter answers for connections that reach a frontend.
 func (a *asker) enter(to netip.Addr, f found) Case {
 	c := a.client(to)
+	if c.own && !a.question.Source.IsValid() && a.ownVIP(f.frontend.Addr) {
+		c.addr, c.Address = to, to.String()
+	}
 	out := Case{
 		Destination: target(to, f.frontend.Port, f.port.Protocol),
 		Frontend:    frontendOf(f),

@@ -106,6 +106,12 @@ func (a *asker) ownSource(to netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
+// ownVIP reports whether this node uses an address of a Service as the source of its own
+// connections to it. The address is invalid for NodePorts.
+func (a *asker) ownVIP(addr netip.Addr) bool {
+	return a.view.Plane.OwnVIPs && addr.IsValid() && !a.isLocal(addr)
+}
+
 // isLocal reports whether an address is one of this node.
 func (a *asker) isLocal(addr netip.Addr) bool {
 	return addr.IsLoopback() || slices.Contains(a.view.Local, addr) ||

@@ -268,6 +268,25 @@ func TestAnswersFollowTheFactsOfThePlane(t *testing.T) {
 	}
 }
 
+// A node that has the addresses of Services itself uses one as the source of its own
+// connections to it, which get source NAT also without a detector.
+func TestANodeWithTheAddressesOfServicesUsesThemAsSource(t *testing.T) {
+	o := usual()
+	o.Detector = route.DetectorOptions{}
+	v := view(t, o)
+	for own, want := range map[bool]string{true: "10.96.0.80 true", false: "192.168.0.2 false"} {
+		v.Plane.OwnVIPs = own
+		q, err := Parse("node", "10.96.0.80:80")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := Ask(v, q).Cases[0]
+		if got := fmt.Sprint(c.Client.Address, " ", c.SourceNAT.Applied); got != want {
+			t.Errorf("with its own addresses %v: %s, want %s", own, got, want)
+		}
+	}
+}
+
 // A node's address has as many ways in as there are NodePorts.
 func TestManyCasesAreCut(t *testing.T) {
 	store := cluster.NewStore()

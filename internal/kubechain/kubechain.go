@@ -39,7 +39,9 @@ func KubeProxyAlone(name string) bool {
 
 // SluiceAlone reports whether Sluice creates chains with this name, and kube-proxy never
 // does.
-func SluiceAlone(name string) bool { return name == "KUBE-MARK-MASQ-NOT-POD" }
+func SluiceAlone(name string) bool {
+	return slices.Contains([]string{"KUBE-MARK-MASQ-NOT-POD", "KUBE-IPVS-SHORT-CUT", "KUBE-NOT-LOCAL"}, name)
+}
 
 func hasPrefix(name string, prefixes ...string) bool {
 	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) })

@@ -16,6 +16,10 @@ type Facts struct {
 	Ends        Ends      // where connections without a backend are refused or dropped
 	Loopback    string    // the condition for NodePorts on loopback addresses; completes "only if"
 
+	// OwnVIPs means that this node has the addresses of Services itself: its connections to
+	// one have that address as their source, and get source NAT always.
+	OwnVIPs bool
+
 	// Path returns the names of the chains, maps and so on that the first packet of a
 	// connection passes, in order. Nil: the plane has no such names.
 	Path func(Passage) []string

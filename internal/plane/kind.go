@@ -29,6 +29,10 @@ type Kind struct {
 	// change: "the tables \"sluice\"".
 	Owned string
 
+	// ListLocal means that the plane needs the addresses of this host in route.Host, for
+	// example as it has an object for each of them.
+	ListLocal bool
+
 	// Persistent means that Services are served while the process is down.
 	Persistent bool
 

@@ -15,6 +15,7 @@ func compileHost(opt Options, facts *cluster.Facts) (Host, []Problem) {
 		Detector:      detector(opt, facts.Node),
 		MasqueradeAll: opt.MasqueradeAll,
 		NodePorts:     ports,
+		Local:         opt.listLocal(facts.Local),
 		ServiceCIDRs:  ofFamilies(facts.ServiceCIDRs, opt.families()),
 	}, problems
 }
@@ -176,6 +177,21 @@ func (o Options) localAddrs(local []netip.Addr) []netip.Addr {
 	return list
 }
 
+// listLocal returns the addresses of this host that the data plane needs.
+func (o Options) listLocal(local []netip.Addr) []netip.Addr {
+	if !o.ListLocal {
+		return nil
+	}
+	var list []netip.Addr
+	for _, a := range local {
+		if a = a.WithZone(""); slices.Contains(o.families(), FamilyOf(a)) {
+			list = append(list, a)
+		}
+	}
+	slices.SortFunc(list, netip.Addr.Compare)
+	return slices.Compact(list)
+}
+
 func (o NodePortOptions) names(a netip.Addr) bool {
 	if a.IsLoopback() {
 		return o.namesLoopback(a)
@@ -197,7 +213,7 @@ func (o NodePortOptions) namesLoopback(a netip.Addr) bool {
 
 func (h Host) equal(g Host) bool {
 	return h.Detector.equal(g.Detector) && h.MasqueradeAll == g.MasqueradeAll &&
-		h.NodePorts.Equal(g.NodePorts) && slices.Equal(h.ServiceCIDRs, g.ServiceCIDRs)
+		h.NodePorts.Equal(g.NodePorts) && slices.Equal(h.Local, g.Local) && slices.Equal(h.ServiceCIDRs, g.ServiceCIDRs)
 }
 
 func (d Detector) equal(e Detector) bool {

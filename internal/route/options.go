@@ -14,6 +14,10 @@ type Options struct {
 	NodePorts     NodePortOptions
 	Primary       netip.Addr // if valid, the node's address in its family, in place of those of the Node
 
+	// ListLocal has the Host list the addresses of this host, for data planes that need
+	// each of them. Every change of an address then changes the Host.
+	ListLocal bool
+
 	// Excess returns the size of a Service that is too large for the data plane, and
 	// the limit with its reason. Such a Service is not programmed. The limit is empty
 	// if the Service fits; a nil Excess sets no limit.

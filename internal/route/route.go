@@ -74,6 +74,10 @@ type Port struct {
 	// has made no new connection for this long. The frontends of a port share it.
 	Affinity time.Duration
 
+	// Scheduler is the name of the algorithm that chooses backends, for planes that have
+	// several. Empty: the one of the node.
+	Scheduler string
+
 	// Serving lists all serving backends, whatever the policy, sorted. It is set for
 	// UDP only, to find established flows to backends that no longer serve.
 	Serving []netip.AddrPort
@@ -166,6 +170,7 @@ type Host struct {
 	Detector      Detector
 	MasqueradeAll bool
 	NodePorts     NodePorts
+	Local         []netip.Addr   // the addresses of this host, sorted; nil unless Options.ListLocal
 	ServiceCIDRs  []netip.Prefix // sorted, none inside another; connections to addresses in them that no Service has are dropped
 }
 

@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 )
 
@@ -49,12 +51,8 @@ ip route add default dev wan
 ip link add kube-ipvs0 type dummy
 for vip in 10.96.0.1 10.96.0.10; do
 	ip addr add $vip/32 dev kube-ipvs0
-	ipvsadm -A -t $vip:80 -s rr
-	ipvsadm -a -t $vip:80 -r 127.0.0.1:8080 -m
 done
 ip addr add fd00::1/128 dev kube-ipvs0
-ipvsadm -A -t [fd00::1]:80 -s rr
-ipvsadm -A -t 192.0.2.7:30080 -s rr
 ipset create KUBE-CLUSTER-IP hash:ip,port
 ipset create KUBE-6-CLUSTER-IP hash:ip,port family inet6
 iptables-legacy -t nat -N KUBE-SERVICES
@@ -62,12 +60,27 @@ iptables-legacy -t nat -A KUBE-SERVICES -m set --match-set KUBE-CLUSTER-IP dst,d
 iptables-legacy -t nat -A OUTPUT -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
 `
 
-// foreignIPVS is somebody else's.
-const foreignIPVS = `
-ipvsadm -A -t 192.0.2.7:80 -s rr
-ipvsadm -A -f 7 -s rr
-ipset create mine hash:ip
-`
+// addServers adds virtual servers at the addresses, and those of other programs: at a port of
+// the node, and for a mark.
+func addServers(t *testing.T, netns int) {
+	t.Helper()
+	var changes []ipvs.Change
+	add := func(s ipvs.Server) {
+		changes = append(changes, ipvs.Change{Op: ipvs.Set, Server: s, Settings: ipvs.Settings{Scheduler: "rr"}})
+	}
+	for _, at := range []string{"10.96.0.1:80", "10.96.0.10:80", "[fd00::1]:80", "192.0.2.7:30080", "192.0.2.7:80"} {
+		add(tcp(at))
+	}
+	add(ipvs.Server{Addr: netip.IPv4Unspecified(), Mark: 7})
+	for _, at := range []string{"10.96.0.1:80", "10.96.0.10:80"} {
+		changes = append(changes, ipvs.Change{
+			Op: ipvs.SetDest, Server: tcp(at), Dest: ipvs.Destination{At: netip.MustParseAddrPort("127.0.0.1:8080"), Weight: 1},
+		})
+	}
+	if err := ipvs.New(netns).Apply(t.Context(), changes); err != nil {
+		t.Fatal(err)
+	}
+}
 
 // talk opens a connection that is used whenever the function returned is called.
 func talk(t *testing.T, netns int, to string) (conn *net.TCPConn, say func()) {
@@ -116,7 +129,7 @@ func echo(t *testing.T, netns int) {
 	}()
 }
 
-// TestIPVSModeIsTakenOverInARealKernel ran in user-mode Linux 6.1, which has
+// TestIPVSModeIsTakenOverInARealKernel is run by test/uml in user-mode Linux 6.1, which has
 // IPVS: connections through it, and those that programs of the node made from an
 // address on kube-ipvs0, go on until they end by themselves.
 func TestIPVSModeIsTakenOverInARealKernel(t *testing.T) {
@@ -125,7 +138,8 @@ func TestIPVSModeIsTakenOverInARealKernel(t *testing.T) {
 	}
 	netns := kerneltest.Namespace(t)
 	sh(t, netns, afterRealIPVS)
-	sh(t, netns, foreignIPVS)
+	sh(t, netns, "ipset create mine hash:ip")
+	addServers(t, netns)
 	echo(t, netns)
 	through, sayThrough := talk(t, netns, "10.96.0.1:80")
 	sayThrough()
@@ -159,7 +173,7 @@ left ipvs: 2 virtual servers not known as kube-proxy's: mark 7, tcp 192.0.2.7:80
 			break
 		}
 	}
-	compare(t, "when they have ended", `removed iptables-legacy: 1 chain and 1 rule in iptables-legacy nat
+	compare(t, "when they have ended", `removed iptables-legacy: 1 chain and 1 rule in iptables-legacy nat (of kube-proxy, or of Sluice in mode iptables)
 removed ipvs: 1 virtual server, interface kube-ipvs0 with 1 address, 2 ipsets
 left ipvs: 2 virtual servers not known as kube-proxy's: mark 7, tcp 192.0.2.7:80`, sortForeign(last))
 	sayFresh()

@@ -37,12 +37,13 @@ type inUse[T fmt.Stringer] struct {
 func defaultNodePort(port uint16) bool { return port >= 30000 && port <= 32767 }
 
 // split returns kube-proxy's virtual servers and all others. kube-proxy's are those at
-// addresses on its interface, and those at NodePorts of the node's own addresses.
+// addresses on its interface, and those at NodePorts of the node's own addresses. Those that
+// Sluice has beside them count as kube-proxy's.
 func (v vips) split(servers []ipvs.Server, local []netip.Addr, nodePort func(uint16) bool) (owned, foreign []ipvs.Server) {
 	for _, s := range servers {
 		service := slices.Contains(v.Addrs, s.Addr)
 		node := slices.Contains(local, s.Addr) && !s.Addr.IsLoopback() && nodePort(s.Port)
-		if s.Mark == 0 && (service || node) {
+		if s.Mark == 0 && (service || node) || s.Own() {
 			owned = append(owned, s)
 		} else {
 			foreign = append(foreign, s)
@@ -101,6 +102,7 @@ func setNames() []string {
 		"KUBE-NODE-PORT-TCP", "KUBE-NODE-PORT-LOCAL-TCP", "KUBE-NODE-PORT-UDP", "KUBE-NODE-PORT-LOCAL-UDP",
 		"KUBE-NODE-PORT-SCTP-HASH", "KUBE-NODE-PORT-LOCAL-SCTP-HASH",
 		"KUBE-HEALTH-CHECK-NODE-PORT", "KUBE-IPVS-IPS",
+		"KUBE-SLUICE-DROP", "KUBE-SLUICE-NO-LOCAL", "KUBE-SLUICE-SHORT-CUT", // of Sluice in this mode
 	}
 }
 

@@ -136,6 +136,12 @@ func choose(key, from string, rule func(before, now choices) error) step {
 	}
 }
 
+// firstChoice makes a client connect once to every port of manyPorts, and verifies that the
+// choices are independent. IPVS chooses in turn: all ports may begin with the same backend.
+func firstChoice(key, from string) step {
+	return when(inIPVSMode, choose(key, from, anyChoice)).otherwise(choose(key, from, varied))
+}
+
 // choose makes a client connect once to a port of manyPorts, and stores the backend.
 func (e *env) choose(key, from string, port int) (netip.AddrPort, error) {
 	to := fmt.Sprintf("172.30.0.41:%d", 1000+port)

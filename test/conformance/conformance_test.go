@@ -4,15 +4,19 @@ package conformance
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/follow/netfilter"
 	kernel "github.com/sluice-proxy/sluice/internal/kernel/iptables"
+	table "github.com/sluice-proxy/sluice/internal/kernel/ipvs"
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
 	"github.com/sluice-proxy/sluice/internal/kernel/sysctl"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/iptables"
+	"github.com/sluice-proxy/sluice/internal/plane/ipvs"
 	"github.com/sluice-proxy/sluice/internal/plane/nftables"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/test/lab"
@@ -22,6 +26,11 @@ func TestMain(m *testing.M) { lab.Main(m) }
 
 func TestConformance(t *testing.T) {
 	Run(t, nftablesPlane(), iptablesPlane("nft"), iptablesPlane("legacy"))
+	if err := table.New(0).Load(t.Context()); errors.Is(err, table.ErrAbsent) {
+		t.Run("ipvs", func(t *testing.T) { t.Skip("this kernel has no IPVS; test/uml runs these scenarios on one that has") })
+		return
+	}
+	Run(t, ipvsPlane())
 }
 
 func bothFamiliesOf() []route.Family { return []route.Family{route.IPv4, route.IPv6} }
@@ -69,6 +78,37 @@ func iptablesPlane(variant string) Plane {
 			return iptables.New(tools, iptables.Options{Families: bothFamiliesOf(), Mark: 0x4000, KeepInvalid: liberal(t, host)})
 		},
 	}
+}
+
+// ipvsPlane is the plane ipvs. The machine's own kernel need not have IPVS: test/uml has one.
+func ipvsPlane() Plane {
+	nature := IPVS("nft")
+	return Plane{
+		Name: "ipvs", Traits: nature, Unsupported: notInIPVS(), Explain: ipvs.Kind().Facts, Parts: netfilterParts,
+		Other: nftablesPlane,
+		Start: func(t testing.TB, host *lab.Host) plane.Plane {
+			if err := nature.firewall.createHint(host); err != nil {
+				t.Fatalf("%v", err)
+			}
+			setup := plane.Setup{NetNS: host.NetNSFD(), Families: bothFamiliesOf(), Config: &config.Config{}}
+			if err := ipvs.Kind().Prepare(context.Background(), setup); err != nil {
+				t.Fatalf("%v", err)
+			}
+			tools, err := kernel.Open(context.Background(), kernel.Options{NetNS: host.NetNSFD(), Lock: lockOf(host), Poll: legacyPoll})
+			if err != nil {
+				t.Fatalf("find iptables: %v", err)
+			}
+			return ipvs.New(ipvs.KernelOf(host.NetNSFD(), tools), ipvs.Options{
+				Families: bothFamiliesOf(), Mark: 0x4000, KeepInvalid: liberal(t, host), Poll: legacyPoll,
+			})
+		},
+	}
+}
+
+// notInIPVS has the scenarios of NodePorts at loopback addresses that a setting names.
+func notInIPVS() map[int]string {
+	const reason = "IPVS does not forward from loopback addresses, also not for kube-proxy"
+	return map[int]string{67: reason, 68: reason, 69: reason, 71: reason}
 }
 
 // liberal reports whether nf_conntrack_tcp_be_liberal is set on a host.

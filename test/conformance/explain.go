@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/address"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/takeover"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
@@ -78,7 +79,7 @@ func (e *env) explain(client *lab.Host, p lab.Probe) (answer explain.Answer, kno
 	if e.proxy.skipExplain {
 		return answer, false, nil
 	}
-	local, err := address.New(address.Options{NetNS: e.lab.NodeA.NetNSFD()}).List(context.Background())
+	local, err := address.New(address.Options{NetNS: e.lab.NodeA.NetNSFD(), Except: takeover.ServiceDevice}).List(context.Background())
 	if err != nil {
 		return answer, false, err
 	}

@@ -54,7 +54,7 @@ func options(s settings, tr translator, n Traits) route.Options {
 	case "IPv6":
 		o.Families = []route.Family{route.IPv4}
 	}
-	o.NodePorts.Loopback = n.loopback
+	o.NodePorts.Loopback, o.ListLocal = n.loopback, n.listLocal
 	if s.noLocalhost && n.loopback == route.LoopbackIncluded {
 		o.NodePorts.Loopback = route.LoopbackNever
 	}
@@ -103,6 +103,9 @@ func (p *proxyUnderTest) start(objects *objects) error {
 	p.barrier = newBarrier()
 	log := slog.New(slog.NewTextHandler(testLog{p.t}, nil))
 	opened := &plane.Opened{Plane: p.plane.Start(p.t, p.host)}
+	if due, drains := opened.Plane.(interface{ Due() time.Time }); drains {
+		opened.Due = due.Due
+	}
 	if p.plane.Parts != nil {
 		var err error
 		setup := plane.Setup{NetNS: p.host.NetNSFD(), Families: p.options.Families, Log: log}

@@ -81,6 +81,18 @@ func switchMode(e *env) error {
 	return first.checkRemoved(e.lab.NodeA)
 }
 
+// unlessIPVS runs a step unless one of the two modes between which a scenario switches is
+// ipvs, where connections end with their virtual servers. Then it runs the others.
+func unlessIPVS(s step, others ...step) step {
+	return func(e *env) error {
+		other := e.proxy.plane.Other()
+		if inIPVSMode(e.traits()) || inIPVSMode(&other.Traits) {
+			return sequence(others...)(e)
+		}
+		return s(e)
+	}
+}
+
 // replaceAllRules deletes every rule on node A, and loads foreign rules that keep conntrack
 // active.
 func replaceAllRules(e *env) error {

@@ -94,9 +94,9 @@ func withoutDetector() []scenario {
 			settings: settings{detector: "none"}, cluster: policyServices(),
 			steps: []step{
 				addRoute("node-b", "203.0.113.0/24", "192.168.0.2"), // replies take the reverse path
-				reach("node", "172.30.0.41:80", original, c...), reach(external, "172.30.0.41:80", original, c...),
-				reach("node", "172.30.0.42:80", original, e...), reach(external, "172.30.0.42:80", original, e...),
-				reach("node", "172.30.0.43:80", original, i), reach(external, "172.30.0.43:80", original, i),
+				nodeReaches("172.30.0.41:80", c...), reach(external, "172.30.0.41:80", original, c...),
+				nodeReaches("172.30.0.42:80", e...), reach(external, "172.30.0.42:80", original, e...),
+				nodeReaches("172.30.0.43:80", i), reach(external, "172.30.0.43:80", original, i),
 			},
 		},
 		{

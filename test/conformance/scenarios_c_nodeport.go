@@ -36,10 +36,10 @@ func nodePortAddresses() []scenario {
 			cluster: aNodePort(p3001),
 			steps: []step{
 				reach("outside", "192.168.0.2:3001", masqueraded, both...),
-				when(inIptablesMode, reach("outside", "192.168.1.2:3001", masqueraded, both...)).
+				when(servesAllAddresses, reach("outside", "192.168.1.2:3001", masqueraded, both...)).
 					otherwise(untouched("outside", "192.168.1.2:3001")),
 				addAddress("192.168.0.77"),
-				when(inIptablesMode, soon(reach("outside", "192.168.0.77:3001", masqueraded, both...))).
+				when(servesAllAddresses, soon(reach("outside", "192.168.0.77:3001", masqueraded, both...))).
 					otherwise(untouched("outside", "192.168.0.77:3001")),
 			},
 		},

@@ -220,7 +220,7 @@ func firewalled() []scenario {
 				}),
 				filtered(aPod, inside), // other programs must accept packets with the pod's address
 				remove("EndpointSlice/web"),
-				refused("outside", outwards), refused(aPod, inside),
+				when(inIPVSMode, filtered("outside", outwards), filtered(aPod, inside)).otherwise(refused("outside", outwards), refused(aPod, inside)),
 			},
 		},
 		{
@@ -242,7 +242,7 @@ func firewalled() []scenario {
 			steps: []step{
 				reach("outside", "192.168.0.2:30000", original, "192.168.0.2:30000"),
 				enableFirewall,
-				when(inIptablesMode, reach("outside", "192.168.0.2:30000", original, "192.168.0.2:30000")).
+				when(usesIptables, reach("outside", "192.168.0.2:30000", original, "192.168.0.2:30000")).
 					otherwise(filtered("outside", "192.168.0.2:30000")),
 				filtered("outside", "192.168.0.2:30001"),
 				apply(exposed("Cluster", "10.180.0.1 A")...),

@@ -250,7 +250,7 @@ func specialFlows() []scenario {
 			covers: []int{214}, summary: "invalid packets are forwarded, but dropped in iptables mode",
 			cluster: exposed("Cluster", "10.180.0.1 A"),
 			steps: []step{
-				when(inIptablesMode, invalidDropped("10.180.0.2", "203.0.113.2:80")).
+				when(usesIptables, invalidDropped("10.180.0.2", "203.0.113.2:80")).
 					otherwise(invalidPasses("10.180.0.2", "203.0.113.2:80")),
 				removeRules,
 				invalidPasses("10.180.0.2", "203.0.113.2:80"),

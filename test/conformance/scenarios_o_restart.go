@@ -205,11 +205,11 @@ func otherPrograms() []scenario {
 				open("tcp", client, vip, "10.180.0.1:8080", "10.180.1.1:8080"),
 				open("udp", client, "172.30.0.41:53/udp", "10.180.0.1:53", "10.180.1.1:53"),
 				uninterrupted(client, vip, uninterrupted("outside", "192.168.0.2:32000", times(2,
-					entriesAfter(switchMode, entryKept("tcp"), entryKept("udp")),
+					unlessIPVS(entriesAfter(switchMode, entryKept("tcp"), entryKept("udp")), switchMode),
 					forget("client"), // affinity is part of the rules of a mode
 					everyKindWorks(),
 				))),
-				send("tcp"), send("udp"),
+				unlessIPVS(send("tcp")), unlessIPVS(send("udp")),
 			},
 		},
 	}

@@ -181,6 +181,21 @@ func pingRefused(from, to string) step {
 	}
 }
 
+// pingAnswered verifies that an ICMP echo is answered.
+func pingAnswered(from, to string) step {
+	return func(e *env) error {
+		client, err := e.host(from)
+		if err != nil {
+			return err
+		}
+		addr := netip.MustParseAddr(e.text(to))
+		if r := client.Ping(addr); r.Outcome != lab.Answered {
+			return fmt.Errorf("ping from %s to %s: %s, want an answer", from, to, r)
+		}
+		return e.checkExplain(client, lab.Probe{To: netip.AddrPortFrom(addr, 0)}, observation{verdict: explain.Untouched})
+	}
+}
+
 // arrives waits for a packet and reports whether it came in time.
 func (e *env) arrives(tap *lab.Tap, wanted func(lab.Packet) bool) bool {
 	return eventually(e.timeout, func() error {

@@ -3,6 +3,8 @@
 package conformance
 
 import (
+	"slices"
+
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -12,6 +14,7 @@ type Traits struct {
 	mode      string         // of --proxy-mode
 	nodePorts []string       // nodePortAddresses where settings have none
 	loopback  route.Loopback // when nodePortAddresses include 127.0.0.0/8
+	listLocal bool           // route.Options.ListLocal
 	rules     rules          // access to the rules of the plane
 	firewall  variant        // the iptables variant for the rules of other programs
 
@@ -45,6 +48,18 @@ func Iptables(programs string) Traits {
 		rules: variant(programs), firewall: variant(programs),
 		unknownPort: untouched, unallocated: untouched, emptyVIPUnlisted: refused,
 		emptyNodePortUnserved: refused, emptyVIPFromNode: untouched, pingClusterIP: pingUntouched,
+	}
+}
+
+// IPVS are the traits of ipvs mode. Addresses of Services are addresses of the node, which
+// answers pings and refuses all ports that no Service has; NodePorts are virtual servers at
+// each address that serves them.
+func IPVS(programs string) Traits {
+	return Traits{
+		mode: "ipvs", nodePorts: []string{"all"}, loopback: route.LoopbackNever, listLocal: true,
+		rules: ipvsRules{variant(programs)}, firewall: variant(programs),
+		unknownPort: refused, unallocated: untouched, emptyVIPUnlisted: dropped,
+		emptyNodePortUnserved: untouched, emptyVIPFromNode: refused, pingClusterIP: pingAnswered,
 	}
 }
 
@@ -86,6 +101,20 @@ func (e *env) traits() *Traits { return &e.proxy.plane.Traits }
 type condition func(*Traits) bool
 
 func inIptablesMode(n *Traits) bool { return n.mode == "iptables" }
+
+// usesIptables selects planes with rules of iptables.
+func usesIptables(n *Traits) bool { return inIptablesMode(n) || inIPVSMode(n) }
+
+// servesAllAddresses selects planes that serve NodePorts at all addresses by default.
+func servesAllAddresses(n *Traits) bool { return slices.Contains(n.nodePorts, "all") }
+
+func inIPVSMode(n *Traits) bool { return n.mode == "ipvs" }
+
+// nodeReaches connects from the node to the address of a Service without source NAT. If the
+// node has that address itself, it is the source, and gets source NAT.
+func nodeReaches(to string, backends ...string) step {
+	return when(inIPVSMode, reach("node", to, masqueraded, backends...)).otherwise(reach("node", to, original, backends...))
+}
 
 // usesXtablesLock selects planes that wait for the xtables lock while another program holds it.
 func usesXtablesLock(n *Traits) bool { return inIptablesMode(n) && n.firewall == "legacy" }

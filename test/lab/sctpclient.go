@@ -9,12 +9,17 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"sync/atomic"
 	"time"
 )
 
 // abortGrace is how long a client waits for another answer after an ABORT: a kernel with SCTP sends
 // an ABORT before the lab's server answers.
 const abortGrace = 50 * time.Millisecond
+
+// sctpPorts numbers the source ports, so that none is used again soon: IPVS drops the first
+// packet of an association from a port that it remembers, and the lab repeats none.
+var sctpPorts atomic.Uint32
 
 // association is the client side of an SCTP association.
 type association struct {
@@ -28,7 +33,7 @@ type association struct {
 func (f *Flow) handshakeSCTP(deadline time.Time) error {
 	a := &association{local: f.probe.From.Port(), remote: f.probe.To.Port(), tag: rand.Uint32() | 1}
 	if a.local == 0 {
-		a.local = uint16(20000 + rand.IntN(40000))
+		a.local = uint16(20000 + sctpPorts.Add(1)%40000)
 	}
 	f.assoc = a
 	f.socket.mine = a.quotedIn

@@ -21,15 +21,19 @@ import (
 const timeout = 20 * time.Minute
 
 // jobs returns the tests to run, the longest first: all scenarios of each plane, in
-// parts of similar length by the variants that scenarios have.
+// parts of similar length by the variants that scenarios have, and the tests of packages
+// that the machine's own kernel may lack the subject of.
 func jobs() []job {
 	var all []job
-	for _, plane := range []string{"iptables-legacy", "iptables-nft", "nftables"} {
+	for _, plane := range []string{"iptables-legacy", "iptables-nft", "ipvs", "nftables"} {
 		for _, variant := range []string{"IPv6", "(IPv4|dual-stack)"} {
 			all = append(all, job{"./test/conformance", "TestConformance/^" + plane + "$/" + anyTest + "/^" + variant + "$"})
 		}
 	}
-	return all
+	for _, pkg := range []string{"kernel/ipvs", "kernel/link", "kernel/probe", "plane/ipvs"} {
+		all = append(all, job{"./internal/" + pkg, anyTest})
+	}
+	return append(all, job{"./internal/app", "ModeIPVS"}, job{"./internal/takeover", "IPVS"})
 }
 
 func main() {

@@ -1,15 +1,14 @@
-// Package ipset lists and destroys sets of the kernel's ipset subsystem.
+// Package ipset reads and changes sets of the kernel's ipset subsystem.
 package ipset
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"slices"
-	"syscall"
+	"time"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -17,21 +16,11 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/nl"
 )
 
-// Of linux/netfilter/ipset/ip_set.h.
-const (
-	protocol = 6
+const errBusy = unix.Errno(4100)
 
-	cmdDestroy = 3
-	cmdList    = 7
-
-	attrProtocol = 1
-	attrSetName  = 2
-	attrFlags    = 6
-
-	flagNamesOnly = 2
-
-	errBusy = syscall.Errno(4100)
-)
+// busyTime is about how long a set may stay in use after the rules that refer to it were
+// deleted: nf_tables frees rules in the background.
+const busyTime = 500 * time.Millisecond
 
 // Sets are the sets of one network namespace. A socket is open only during a call.
 type Sets struct {
@@ -52,8 +41,8 @@ func (s *Sets) Names(ctx context.Context) ([]string, error) {
 	if !s.loaded() {
 		return nil, nil
 	}
-	answers, err := s.execute(ctx, cmdList, netlink.Dump, func(ae *netlink.AttributeEncoder) {
-		ae.Bytes(attrFlags|netlink.NetByteOrder, binary.BigEndian.AppendUint32(nil, flagNamesOnly))
+	answers, err := s.list(ctx, func(ae *netlink.AttributeEncoder) {
+		ae.Bytes(attrFlags|netlink.NetByteOrder, big32(flagNamesOnly))
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list ipsets: %w", err)
@@ -70,19 +59,107 @@ func (s *Sets) Names(ctx context.Context) ([]string, error) {
 	return slices.Compact(names), nil
 }
 
+// List returns the sets of these names that exist, with their members.
+func (s *Sets) List(ctx context.Context, names []string) (map[string]*Set, error) {
+	all := map[string]*Set{}
+	for _, name := range names {
+		answers, err := s.list(ctx, func(ae *netlink.AttributeEncoder) { ae.String(attrSetName, name) })
+		if errors.Is(err, unix.ENOENT) {
+			continue
+		}
+		set := &Set{Members: map[Member]uint32{}}
+		for _, m := range answers {
+			err = errors.Join(err, set.decode(m))
+		}
+		if err != nil {
+			return nil, fmt.Errorf("list ipset %s: %w", name, err)
+		}
+		all[name] = set
+	}
+	return all, nil
+}
+
+// Sizes returns the number of members of each set.
+func (s *Sets) Sizes(ctx context.Context) (map[string]int, error) {
+	answers, err := s.list(ctx, func(ae *netlink.AttributeEncoder) {
+		ae.Bytes(attrFlags|netlink.NetByteOrder, big32(flagHeaders))
+	})
+	sizes := map[string]int{}
+	for _, m := range answers {
+		name, size, decodeErr := decodeSize(m)
+		err = errors.Join(err, decodeErr)
+		sizes[name] = size
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list the sizes of ipsets: %w", err)
+	}
+	return sizes, nil
+}
+
+func (s *Sets) list(ctx context.Context, encode func(*netlink.AttributeEncoder)) ([]netlink.Message, error) {
+	return nl.Execute(ctx, s.request(cmdList, netlink.Dump, encode))
+}
+
 // Destroy destroys a set. It returns nil if the set does not exist, and an error if
 // rules refer to it.
 func (s *Sets) Destroy(ctx context.Context, name string) error {
-	_, err := s.execute(ctx, cmdDestroy, netlink.Acknowledge, func(ae *netlink.AttributeEncoder) {
-		ae.String(attrSetName, name)
-	})
-	switch {
-	case err == nil, errors.Is(err, unix.ENOENT):
-		return nil
-	case errors.Is(err, errBusy):
-		err = errors.New("rules refer to it")
+	return s.Apply(ctx, []Change{{Op: Destroy, Set: name}})
+}
+
+// Apply makes changes in their order. It stops at the first error.
+func (s *Sets) Apply(ctx context.Context, changes []Change) error {
+	conn, err := nl.Dial(s.netns, unix.NETLINK_NETFILTER)
+	if err != nil {
+		return err
 	}
-	return fmt.Errorf("destroy ipset %s: %w", name, err)
+	defer func() { _ = conn.Close() }() // all is answered
+	for _, c := range changes {
+		err := s.apply(ctx, conn, c)
+		for pause := time.Millisecond; c.Op == Destroy && errors.Is(err, errBusy) && pause < busyTime; pause *= 2 {
+			time.Sleep(pause)
+			err = s.apply(ctx, conn, c)
+		}
+		if err != nil {
+			return fmt.Errorf("ipset %s: %w", c, reason(err))
+		}
+	}
+	return nil
+}
+
+func (s *Sets) apply(ctx context.Context, conn *nl.Conn, c Change) error {
+	command := map[Op]netlink.HeaderType{Create: cmdCreate, Destroy: cmdDestroy, Add: cmdAdd, Delete: cmdDelete}[c.Op]
+	encode := c.encodeMember
+	switch c.Op {
+	case Create:
+		revision, err := s.revision(ctx, conn, c.Kind)
+		if err != nil {
+			return err
+		}
+		encode = func(ae *netlink.AttributeEncoder) { c.encodeCreate(ae, revision) }
+	case Destroy:
+		encode = func(ae *netlink.AttributeEncoder) { ae.String(attrSetName, c.Set) }
+	case Add, Delete: // the kernel ignores one that is already done
+	}
+	_, err := conn.Execute(ctx, s.request(command, netlink.Acknowledge, encode))
+	if c.Op == Destroy && errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	return err
+}
+
+// revision returns the newest revision of a type that the kernel has.
+func (s *Sets) revision(ctx context.Context, conn *nl.Conn, k Kind) (uint8, error) {
+	answers, err := conn.Execute(ctx, s.request(cmdType, 0, func(ae *netlink.AttributeEncoder) {
+		ae.String(attrTypeName, string(k.Type))
+		ae.Uint8(attrFamily, k.family())
+	}))
+	if err != nil {
+		return 0, err
+	}
+	if len(answers) == 0 {
+		return 0, errors.New("the kernel does not answer which revision of the type it has")
+	}
+	return decodeRevision(answers[0])
 }
 
 // loaded reports whether the kernel has loaded ipset; true if that is unknown.
@@ -94,23 +171,13 @@ func (s *Sets) loaded() bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-func (s *Sets) execute(ctx context.Context, command netlink.HeaderType, flags netlink.HeaderFlags, encode func(*netlink.AttributeEncoder)) ([]netlink.Message, error) {
-	return nl.Execute(ctx, nl.Request{
+func (s *Sets) request(command netlink.HeaderType, flags netlink.HeaderFlags, encode func(*netlink.AttributeEncoder)) nl.Request {
+	return nl.Request{
 		NetNS: s.netns, Protocol: unix.NETLINK_NETFILTER, Type: unix.NFNL_SUBSYS_IPSET<<8 | command, Flags: flags,
 		Header: [4]byte{unix.AF_INET},
 		Encode: func(ae *netlink.AttributeEncoder) {
 			ae.Uint8(attrProtocol, protocol)
 			encode(ae)
 		},
-	})
-}
-
-// setName decodes one message of a listing.
-func setName(m netlink.Message) (name string, err error) {
-	err = nl.Decode(m, binary.BigEndian, func(ad *netlink.AttributeDecoder) {
-		if ad.Type() == attrSetName {
-			name = ad.String()
-		}
-	})
-	return name, err
+	}
 }

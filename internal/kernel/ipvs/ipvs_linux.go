@@ -1,5 +1,5 @@
-// Package ipvs lists and deletes virtual servers of the kernel's load balancer
-// IPVS. It never makes the kernel load IPVS; without it there are no servers.
+// Package ipvs reads and changes virtual servers of the kernel's load balancer IPVS. Only
+// Load makes the kernel load IPVS; without it there are no servers.
 package ipvs
 
 import (
@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -34,6 +35,15 @@ func (s Server) String() string {
 	return name + " " + netip.AddrPortFrom(s.Addr, s.Port).String()
 }
 
+// The marks of Sluice's own virtual servers have this first byte.
+const (
+	OwnMark     = 0xb5000000
+	OwnMarkMask = 0xff000000
+)
+
+// Own reports whether the server is for a mark of Sluice's own.
+func (s Server) Own() bool { return s.Mark&OwnMarkMask == OwnMark }
+
 // Table is IPVS of one network namespace. A socket is open only during a call.
 type Table struct{ netns int }
 
@@ -41,83 +51,132 @@ type Table struct{ netns int }
 // current one.
 func New(netns int) *Table { return &Table{netns} }
 
-// Servers returns all virtual servers, in the kernel's order.
-func (t *Table) Servers(ctx context.Context) ([]Server, error) {
-	answers, err := t.execute(ctx, cmdGetService, netlink.Dump, nil)
-	if errors.Is(err, errAbsent) {
-		return nil, nil
-	}
-	var all []Server
-	for _, m := range answers {
-		s, decodeErr := decodeServer(m)
-		err = errors.Join(err, decodeErr)
-		all = append(all, s)
+// ErrAbsent is the error of a kernel without IPVS.
+var ErrAbsent = errors.New("this kernel has no IPVS")
+
+// Load makes the kernel load IPVS, unless it has; ErrAbsent if it cannot.
+func (t *Table) Load(ctx context.Context) error {
+	_, err := nl.Execute(ctx, nl.Request{
+		NetNS: t.netns, Protocol: unix.NETLINK_GENERIC, Type: unix.GENL_ID_CTRL, Header: [4]byte{unix.CTRL_CMD_GETFAMILY, version},
+		Encode: func(ae *netlink.AttributeEncoder) { ae.String(unix.CTRL_ATTR_FAMILY_NAME, familyName) },
+	})
+	if errors.Is(err, unix.ENOENT) {
+		return ErrAbsent
 	}
 	if err != nil {
-		return nil, fmt.Errorf("list virtual servers: %w", err)
+		return fmt.Errorf("find IPVS among the families of generic netlink: %w", err)
 	}
-	return all, nil
+	return nil
+}
+
+// Servers returns all virtual servers, in the kernel's order.
+func (t *Table) Servers(ctx context.Context) ([]Server, error) {
+	var all []Server
+	listed, err := t.List(ctx)
+	for _, s := range listed {
+		all = append(all, s.Server)
+	}
+	return all, err
+}
+
+// List returns all virtual servers with their settings, in the kernel's order.
+func (t *Table) List(ctx context.Context) ([]Listed, error) {
+	var all []Listed
+	err := t.session(ctx, func(s *session) (err error) {
+		all, err = s.list(ctx)
+		return err
+	})
+	if errors.Is(err, ErrAbsent) {
+		return nil, nil
+	}
+	return all, err
+}
+
+// Destinations returns the destinations of virtual servers, as many lists as servers. A
+// server that no longer exists has none.
+func (t *Table) Destinations(ctx context.Context, servers ...Server) ([][]Destination, error) {
+	all := make([][]Destination, len(servers))
+	err := t.session(ctx, func(s *session) (err error) {
+		for i, of := range servers {
+			if all[i], err = s.destinations(ctx, of); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return all, err
 }
 
 // Connections returns the number of connections through a virtual server, including
 // recently ended ones.
 func (t *Table) Connections(ctx context.Context, s Server) (int, error) {
-	answers, err := t.execute(ctx, cmdGetDest, netlink.Dump, &s)
+	lists, err := t.Destinations(ctx, s)
 	sum := 0
-	for _, m := range answers {
-		n, decodeErr := decodeConnections(m)
-		err = errors.Join(err, decodeErr)
-		sum += n
+	for _, d := range lists[0] {
+		sum += d.Active + d.Inactive
 	}
-	if err != nil {
-		return 0, fmt.Errorf("list real servers of %s: %w", s, err)
-	}
-	return sum, nil
+	return sum, err
 }
 
 // Delete deletes a virtual server, which ends its connections. It returns nil if the
 // server does not exist.
 func (t *Table) Delete(ctx context.Context, s Server) error {
-	_, err := t.execute(ctx, cmdDelService, netlink.Acknowledge, &s)
-	if err == nil || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENOENT) || errors.Is(err, errAbsent) {
+	err := t.Apply(ctx, []Change{{Op: Delete, Server: s}})
+	if errors.Is(err, ErrAbsent) {
 		return nil
 	}
-	return fmt.Errorf("delete virtual server %s: %w", s, err)
+	return err
 }
 
-// errAbsent is the error of a kernel without IPVS.
-var errAbsent = errors.New("this kernel has no IPVS")
-
-// execute sends a command, about a server unless it is nil.
-func (t *Table) execute(ctx context.Context, command byte, flags netlink.HeaderFlags, s *Server) ([]netlink.Message, error) {
-	family, err := t.family(ctx)
-	if err != nil {
-		return nil, err
-	}
-	r := nl.Request{
-		NetNS: t.netns, Protocol: unix.NETLINK_GENERIC, Type: family, Flags: flags, Header: [4]byte{command, version},
-	}
-	if s != nil {
-		r.Encode = s.encode
-	}
-	return nl.Execute(ctx, r)
-}
-
-// family returns the number of IPVS among the families of generic netlink. It lists
-// all, because a request by name may make the kernel load the module.
-func (t *Table) family(ctx context.Context) (netlink.HeaderType, error) {
-	answers, err := nl.Execute(ctx, nl.Request{
-		NetNS: t.netns, Protocol: unix.NETLINK_GENERIC, Type: unix.GENL_ID_CTRL, Flags: netlink.Dump,
-		Header: [4]byte{unix.CTRL_CMD_GETFAMILY, version},
+// Apply makes changes in their order. It stops at the first error.
+func (t *Table) Apply(ctx context.Context, changes []Change) error {
+	return t.session(ctx, func(s *session) error {
+		for _, c := range changes {
+			if err := s.apply(ctx, c); err != nil {
+				return fmt.Errorf("ipvs %s: %w", c, err)
+			}
+		}
+		return nil
 	})
-	for _, m := range answers {
-		name, id, decodeErr := decodeFamily(m)
-		if err = errors.Join(err, decodeErr); name == "IPVS" && err == nil {
-			return id, nil
+}
+
+// Timeouts returns the timeouts in force.
+func (t *Table) Timeouts(ctx context.Context) (Timeouts, error) {
+	var got Timeouts
+	err := t.session(ctx, func(s *session) error {
+		answers, err := s.execute(ctx, cmdGetConfig, 0, nil)
+		if err != nil || len(answers) == 0 {
+			return fmt.Errorf("read the timeouts of IPVS: %w", err)
+		}
+		got, err = decodeTimeouts(answers[0])
+		return err
+	})
+	return got, err
+}
+
+// SetTimeouts sets the timeouts that are not 0.
+func (t *Table) SetTimeouts(ctx context.Context, o Timeouts) error {
+	have, err := t.Timeouts(ctx)
+	if err != nil {
+		return err
+	}
+	for _, of := range []struct {
+		want time.Duration
+		have *time.Duration
+	}{{o.TCP, &have.TCP}, {o.TCPFin, &have.TCPFin}, {o.UDP, &have.UDP}} {
+		if of.want > 0 {
+			*of.have = of.want
 		}
 	}
-	if err != nil {
-		return 0, fmt.Errorf("list families of generic netlink: %w", err)
-	}
-	return 0, errAbsent
+	return t.session(ctx, func(s *session) error {
+		_, err := s.execute(ctx, cmdSetConfig, netlink.Acknowledge, func(ae *netlink.AttributeEncoder) {
+			ae.Uint32(attrTCP, uint32(have.TCP/time.Second))
+			ae.Uint32(attrTCPFin, uint32(have.TCPFin/time.Second))
+			ae.Uint32(attrUDP, uint32(have.UDP/time.Second))
+		})
+		if err != nil {
+			return fmt.Errorf("set the timeouts of IPVS: %w", err)
+		}
+		return nil
+	})
 }

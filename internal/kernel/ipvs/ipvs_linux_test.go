@@ -1,15 +1,9 @@
 package ipvs
 
 import (
-	"cmp"
 	"errors"
-	"fmt"
-	"io"
-	"net"
 	"net/netip"
 	"os"
-	"os/exec"
-	"slices"
 	"strings"
 	"testing"
 
@@ -31,8 +25,8 @@ func server(protocol uint8, text string) Server {
 // present reports whether this kernel has IPVS.
 func present(t *testing.T) bool {
 	t.Helper()
-	_, err := New(0).family(t.Context())
-	if err != nil && !errors.Is(err, errAbsent) {
+	err := New(0).session(t.Context(), func(*session) error { return nil })
+	if err != nil && !errors.Is(err, ErrAbsent) {
 		t.Fatal(err)
 	}
 	return err == nil
@@ -49,73 +43,9 @@ func TestAKernelWithoutIPVSHasNoServers(t *testing.T) {
 	if err := table.Delete(t.Context(), server(unix.IPPROTO_TCP, "10.96.0.1:443")); err != nil {
 		t.Errorf("delete: %v", err)
 	}
-}
-
-// TestServersAreListedAndDeleted ran in user-mode Linux 6.1, which has IPVS.
-func TestServersAreListedAndDeleted(t *testing.T) {
-	if !present(t) {
-		t.Skip("this kernel has no IPVS")
+	if err := table.Load(t.Context()); !errors.Is(err, ErrAbsent) {
+		t.Errorf("load: %v", err)
 	}
-	netns := kerneltest.Namespace(t)
-	run := func(argv ...string) {
-		t.Helper()
-		kerneltest.Do(t, netns, func() error {
-			if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
-				return fmt.Errorf("%v: %w: %s", argv, err, out)
-			}
-			return nil
-		})
-	}
-	run("ipvsadm", "-A", "-t", "127.0.0.2:80", "-s", "rr")
-	run("ipvsadm", "-a", "-t", "127.0.0.2:80", "-r", "127.0.0.1:8080", "-m")
-	run("ipvsadm", "-A", "-u", "10.96.0.10:53", "-s", "rr")
-	run("ipvsadm", "-A", "-t", "[fd00::1]:443", "-s", "rr")
-	run("ipvsadm", "-A", "-f", "7", "-s", "rr")
-	table := New(netns)
-	check := func(want ...Server) {
-		t.Helper()
-		got, err := table.Servers(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		slices.SortFunc(got, func(a, b Server) int { return cmp.Compare(a.String(), b.String()) })
-		if diff := gocmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
-			t.Errorf("servers (-want +got):\n%s", diff)
-		}
-	}
-	mark := Server{Addr: netip.IPv4Unspecified(), Mark: 7}
-	tcp4, tcp6 := server(unix.IPPROTO_TCP, "127.0.0.2:80"), server(unix.IPPROTO_TCP, "[fd00::1]:443")
-	udp := server(unix.IPPROTO_UDP, "10.96.0.10:53")
-	check(mark, tcp4, tcp6, udp)
-
-	// A connection counts while it is open, and for some time after it is closed.
-	var ends []io.Closer
-	kerneltest.Do(t, netns, func() error {
-		l, err := net.Listen("tcp", "127.0.0.1:8080")
-		if err != nil {
-			return err
-		}
-		c, err := net.Dial("tcp", "127.0.0.2:80")
-		ends = append(ends, l, c)
-		return err
-	})
-	for s, want := range map[Server]int{tcp4: 1, tcp6: 0, udp: 0, mark: 0} {
-		if n, err := table.Connections(t.Context(), s); err != nil || n != want {
-			t.Errorf("%s has %d connections, %v; want %d", s, n, err, want)
-		}
-	}
-	for _, e := range ends {
-		_ = e.Close()
-	}
-
-	for range 2 { // the second deletion has no effect
-		for _, s := range []Server{mark, tcp6, udp} {
-			if err := table.Delete(t.Context(), s); err != nil {
-				t.Error(err)
-			}
-		}
-	}
-	check(tcp4)
 }
 
 func TestServerString(t *testing.T) {
@@ -160,7 +90,7 @@ func TestMalformedRepliesAreErrors(t *testing.T) {
 			t.Errorf("%s: decoded as %s", name, s)
 		}
 	}
-	if n, err := decodeConnections(netlink.Message{Data: []byte{1}}); err == nil || !strings.Contains(err.Error(), "too short") {
-		t.Errorf("a short reply is decoded as %d connections, %v", n, err)
+	if n, err := decodeDestination(netlink.Message{Data: []byte{1}}, Server{}); err == nil || !strings.Contains(err.Error(), "too short") {
+		t.Errorf("a short reply is decoded as %v, %v", n, err)
 	}
 }

@@ -1,10 +1,12 @@
-// Package link reads network interfaces by name, and deletes them.
+// Package link reads network interfaces by name, creates and deletes them, and changes
+// their addresses.
 package link
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 
@@ -108,6 +110,47 @@ func local(link netlink.Link, a netip.Addr) *netlink.Route {
 	return r
 }
 
+// Create creates an interface that sends nothing, unless it exists, for addresses that are
+// only local. It stays down, as no packet leaves through it.
+func (l *Links) Create(ctx context.Context, name string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	h, err := netns.Handle(l.netns, unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("open route netlink: %w", err)
+	}
+	defer h.Close()
+	err = h.LinkAdd(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: name}})
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("create interface %s: %w", name, err)
+	}
+	return nil
+}
+
+// AddAddresses adds addresses to an interface. It ignores those that are there.
+func (l *Links) AddAddresses(ctx context.Context, name string, addrs []netip.Addr) error {
+	err := l.with(name, func(h *netlink.Handle, link netlink.Link) error {
+		for _, a := range addrs {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			at := &netlink.Addr{IPNet: netlink.NewIPNet(a.AsSlice())}
+			if a.Is6() { // it is nowhere else on this link, and not the source of other connections
+				at.Flags, at.ValidLft, at.PreferedLft = unix.IFA_F_NODAD, math.MaxUint32, 0
+			}
+			if err := h.AddrAdd(link, at); err != nil && !errors.Is(err, unix.EEXIST) {
+				return fmt.Errorf("%s: %w", a, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("add addresses to %s: %w", name, err)
+	}
+	return nil
+}
+
 // RemoveAddresses removes addresses from an interface. It ignores missing addresses,
 // and a missing interface.
 func (l *Links) RemoveAddresses(ctx context.Context, name string, addrs []netip.Addr) error {
@@ -139,6 +182,20 @@ func remove(h *netlink.Handle, link netlink.Link, a netip.Addr) error {
 		return fmt.Errorf("remove its route: %w", err)
 	}
 	return nil
+}
+
+// Change removes addresses from an interface and adds others to it. It ignores what is
+// already done.
+func (l *Links) Change(ctx context.Context, name string, add, remove []netip.Addr) error {
+	if len(remove) > 0 {
+		if err := l.RemoveAddresses(ctx, name, remove); err != nil {
+			return err
+		}
+	}
+	if len(add) == 0 {
+		return nil
+	}
+	return l.AddAddresses(ctx, name, add)
 }
 
 // Delete deletes an interface. It returns nil if there is none.

@@ -1,4 +1,4 @@
-// Package nl sends single requests over netlink, and decodes the attributes of
+// Package nl sends requests over netlink, and decodes the attributes of
 // answers.
 package nl
 
@@ -32,29 +32,12 @@ type Request struct {
 
 // Execute sends a request through a socket of its own and returns the answers.
 func Execute(ctx context.Context, r Request) ([]netlink.Message, error) {
-	if err := ctx.Err(); err != nil {
+	conn, err := Dial(r.NetNS, r.Protocol)
+	if err != nil {
 		return nil, err
 	}
-	attributes := netlink.NewAttributeEncoder()
-	if r.Encode != nil {
-		r.Encode(attributes)
-	}
-	data, err := attributes.Encode()
-	if err != nil {
-		return nil, fmt.Errorf("encode netlink request: %w", err)
-	}
-	conn, err := netlink.Dial(r.Protocol, &netlink.Config{NetNS: r.NetNS})
-	if err != nil {
-		return nil, fmt.Errorf("open netlink socket: %w", err)
-	}
 	defer func() { _ = conn.Close() }() // all is answered
-	if err := conn.SetDeadline(time.Now().Add(answerTimeout)); err != nil {
-		return nil, fmt.Errorf("set deadline of netlink socket: %w", err)
-	}
-	return conn.Execute(netlink.Message{
-		Header: netlink.Header{Type: r.Type, Flags: netlink.Request | r.Flags},
-		Data:   append(r.Header[:], data...),
-	})
+	return conn.Execute(ctx, r)
 }
 
 // Decode calls fn for each attribute of a message, whose numbers have this byte order.

@@ -1,4 +1,4 @@
-// Package probe finds out which features of nf_tables and iptables this kernel
+// Package probe finds out which features of nf_tables, iptables and IPVS this kernel
 // supports, and whether this process may use them. It tries features instead of
 // comparing version numbers, as distributions backport features and leave out others.
 package probe

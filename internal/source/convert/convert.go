@@ -21,6 +21,10 @@ const (
 	LabelHeadless  = corev1.IsHeadlessService
 )
 
+// AnnotationScheduler names the algorithm that chooses endpoints of a Service, in modes that
+// have several.
+const AnnotationScheduler = "sluice-proxy.github.io/scheduler"
+
 // Converter converts objects. Its zero value ignores externalIPs; it is safe for concurrent
 // use.
 type Converter struct {

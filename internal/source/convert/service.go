@@ -43,8 +43,21 @@ func (c Converter) Service(svc *corev1.Service) (*cluster.Service, []route.Probl
 	out.Ports = c.servicePorts(svc, n)
 	out.SourceRanges, out.Restricted = sourceRanges(svc, n)
 	out.Affinity = affinity(svc, n)
+	out.Scheduler = c.Strings.Of(scheduler(svc, n))
 	policies(svc, out, n)
 	return out, n.list()
+}
+
+// scheduler returns the name of an algorithm, which a data plane may not have.
+func scheduler(svc *corev1.Service, n *notes) string {
+	const longest = 15 // of a name in the kernel
+	name := svc.Annotations[AnnotationScheduler]
+	usable := len(name) <= longest && strings.IndexFunc(name, func(r rune) bool { return r < 'a' || r > 'z' }) < 0
+	if !usable {
+		n.add("metadata.annotations["+AnnotationScheduler+"]", name, "ignored: expected at most 15 letters, such as rr or wlc")
+		return ""
+	}
+	return name
 }
 
 // ignored returns the reason why a Service is not for this proxy; empty if it is.

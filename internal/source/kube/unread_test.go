@@ -39,7 +39,7 @@ func TestUnreadFieldsAreNotRead(t *testing.T) {
 		var svc corev1.Service
 		random.Fill(&svc)
 		svc.Labels = pick(svc.Labels, convert.LabelProxyName, "other")
-		svc.Annotations = pick(svc.Annotations, "a", "b")
+		svc.Annotations = pick(svc.Annotations, convert.AnnotationScheduler, "wrr")
 		svc.Spec.ClusterIP, svc.Spec.ClusterIPs = "10.96.0.1", nil
 		got := &corev1.Service{}
 		trimmed(t, unreadService(), &svc, got)

@@ -1,0 +1,104 @@
+package ipvs
+
+import (
+	"context"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
+)
+
+const (
+	// drainCheck is the time between two looks at the connections of what drains.
+	drainCheck = 5 * time.Second
+
+	// drainTime bounds a drain. IPVS itself forgets an idle connection after that time.
+	drainTime = 15 * time.Minute
+)
+
+// drains are the destinations with weight 0, which get no new connections and are deleted
+// when the last one has ended. The kernel holds this state: after a restart a comparison
+// finds such destinations and drains them again. The connections of a virtual server that
+// is deleted end at once: another host may have its address from then on.
+type drains map[ipvs.Server]map[netip.AddrPort]time.Time // when each is deleted at the latest
+
+// retire replaces the deletion of destinations that have connections by weight 0. UDP has
+// no connections: its flows move to other destinations at once.
+func (w writer) retire(ctx context.Context, changes []ipvs.Change) ([]ipvs.Change, error) {
+	var asked []ipvs.Server
+	used := map[ipvs.Server]map[netip.AddrPort]bool{}
+	for _, c := range changes {
+		w.drains.forget(c)
+		if _, twice := used[c.Server]; c.Op == ipvs.DeleteDest && !isUDP(c.Server) && !twice {
+			used[c.Server] = map[netip.AddrPort]bool{}
+			asked = append(asked, c.Server)
+		}
+	}
+	if len(asked) == 0 || w.drains == nil {
+		return changes, nil
+	}
+	lists, err := w.kernel.Servers.Destinations(ctx, asked...)
+	if err != nil {
+		return nil, err
+	}
+	for i, list := range lists {
+		for _, dest := range list {
+			used[asked[i]][dest.At] = dest.Active+dest.Inactive > 0
+		}
+	}
+	for i, c := range changes {
+		if c.Op != ipvs.DeleteDest || !used[c.Server][c.Dest.At] {
+			continue
+		}
+		changes[i] = ipvs.Change{Op: ipvs.SetDest, Server: c.Server, Dest: ipvs.Destination{At: c.Dest.At}}
+		if w.drains[c.Server] == nil {
+			w.drains[c.Server] = map[netip.AddrPort]time.Time{}
+		}
+		w.drains[c.Server][c.Dest.At] = w.now().Add(drainTime)
+	}
+	return changes, nil
+}
+
+func isUDP(s ipvs.Server) bool { return s.Protocol == udp || isShortCut(s.Mark) && s.Mark&markUDP != 0 }
+
+// forget ends the drain of a destination that is used again, or whose virtual server goes.
+func (d drains) forget(c ipvs.Change) {
+	switch c.Op {
+	case ipvs.SetDest:
+		if delete(d[c.Server], c.Dest.At); len(d[c.Server]) == 0 {
+			delete(d, c.Server)
+		}
+	case ipvs.Delete:
+		delete(d, c.Server)
+	case ipvs.Set, ipvs.DeleteDest:
+	}
+}
+
+// settle deletes destinations that have drained.
+func (w writer) settle(ctx context.Context) error {
+	servers := slices.Collect(maps.Keys(w.drains))
+	lists, err := w.kernel.Servers.Destinations(ctx, servers...)
+	if err != nil {
+		return err
+	}
+	var changes []ipvs.Change
+	for i, s := range servers {
+		left := map[netip.AddrPort]time.Time{}
+		for _, dest := range lists[i] {
+			until, drains := w.drains[s][dest.At]
+			switch {
+			case !drains || dest.Weight != 0: // another program has changed it; a comparison repairs it
+			case dest.Active+dest.Inactive > 0 && w.now().Before(until):
+				left[dest.At] = until
+			default:
+				changes = append(changes, ipvs.Change{Op: ipvs.DeleteDest, Server: s, Dest: dest})
+			}
+		}
+		if w.drains[s] = left; len(left) == 0 {
+			delete(w.drains, s)
+		}
+	}
+	return w.kernel.Servers.Apply(ctx, changes)
+}

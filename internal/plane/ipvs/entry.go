@@ -1,0 +1,175 @@
+package ipvs
+
+import (
+	"cmp"
+	"net/netip"
+	"strings"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/ipset"
+	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
+	"github.com/sluice-proxy/sluice/internal/plane/ledger"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// key names an entry. Its class says which fields it has.
+type key struct {
+	class  class
+	family route.Family // of sets, members, chains and jumps
+	name   string       // of a set, without the family; of a chain with its table; a jump with table and chain
+	member ipset.Member
+	server ipvs.Server
+	at     netip.AddrPort // of a destination; the address on the interface
+}
+
+// class is a kind of objects in the kernel.
+type class uint8
+
+const (
+	device      class = iota // the interface for addresses
+	set                      // an ipset
+	member                   // of a set
+	chain                    // of iptables, with its rules
+	jump                     // a rule in one of the kernel's chains
+	server                   // a virtual server
+	destination              // of a virtual server
+	address                  // on the interface
+)
+
+// value is the value of an entry. Its class says which fields it has.
+type value struct {
+	kind     ipset.Kind    // of a set
+	mark     uint32        // of a member
+	rules    string        // of a chain, one per line
+	settings ipvs.Settings // of a virtual server
+	weight   uint32        // of a destination
+}
+
+type (
+	entry = ledger.Entry[key, value]
+	step  = ledger.Step[key, value]
+)
+
+// The phases. An address leads to its virtual server, that to destinations, and packet
+// marks to virtual servers. Members that guard an address, by refusing some of its
+// packets, are there whenever the address leads to destinations that those packets must
+// not reach.
+const (
+	setsAdded ledger.Phase = 1 + iota
+	rulesWritten
+	rangesAdded
+	guardsAdded
+	membersAdded
+	serversWritten
+	destinationsWritten
+	marksWritten
+	addressesAdded
+	marksRemoved
+	destinationsRemoved
+	serversRemoved
+	addressesRemoved
+	guardsRemoved
+	membersRemoved
+	rulesRemoved
+	setsRemoved
+)
+
+func layout() ledger.Layout[key] { return ledger.Layout[key]{Kind: key.kind, Order: key.compare} }
+
+func (k key) kind() ledger.Kind {
+	switch k.class {
+	case device, set:
+		return ledger.Kind{Add: setsAdded, Change: setsAdded, Remove: setsRemoved, Target: true}
+	case chain, jump:
+		return ledger.Kind{Add: rulesWritten, Change: rulesWritten, Remove: rulesRemoved, Target: true}
+	case server:
+		return ledger.Kind{Add: serversWritten, Change: serversWritten, Remove: serversRemoved}
+	case destination:
+		return ledger.Kind{Add: destinationsWritten, Change: destinationsWritten, Remove: destinationsRemoved}
+	case address:
+		return ledger.Kind{Add: addressesAdded, Change: addressesAdded, Remove: addressesRemoved, Shared: true}
+	case member:
+	}
+	switch k.name {
+	case circuits:
+		return ledger.Kind{Add: marksWritten, Change: marksWritten, Remove: marksRemoved}
+	case sourceCIDR:
+		return ledger.Kind{Add: rangesAdded, Change: rangesAdded, Remove: membersRemoved}
+	case firewalled, dropped, notLocal:
+		return ledger.Kind{Add: guardsAdded, Change: guardsAdded, Remove: guardsRemoved}
+	case loopBack, healthPorts, boundIPs:
+		return ledger.Kind{Add: membersAdded, Change: membersAdded, Remove: membersRemoved, Target: true, Shared: true}
+	}
+	return ledger.Kind{Add: membersAdded, Change: membersAdded, Remove: membersRemoved}
+}
+
+func (k key) compare(o key) int {
+	return cmp.Or(
+		cmp.Compare(k.class, o.class), cmp.Compare(k.family, o.family), cmp.Compare(k.name, o.name),
+		k.member.Addr.Compare(o.member.Addr), cmp.Compare(k.member.Protocol, o.member.Protocol),
+		cmp.Compare(k.member.Port, o.member.Port), k.member.To.Compare(o.member.To),
+		k.server.Addr.Compare(o.server.Addr), cmp.Compare(k.server.Mark, o.server.Mark),
+		cmp.Compare(k.server.Protocol, o.server.Protocol), cmp.Compare(k.server.Port, o.server.Port),
+		k.at.Compare(o.at),
+	)
+}
+
+// The sets with kube-proxy's names and types.
+const (
+	loopBack      = "LOOP-BACK" // backends of this node, which may connect to themselves
+	clusterIPs    = "CLUSTER-IP"
+	externalIPs   = "EXTERNAL-IP"
+	externalLocal = "EXTERNAL-IP-LOCAL" // without source NAT
+	loadBalancers = "LOAD-BALANCER"
+	balancerLocal = "LOAD-BALANCER-LOCAL" // of them, those without source NAT
+	firewalled    = "LOAD-BALANCER-FW"    // of them, those with source ranges
+	sourceCIDR    = "LOAD-BALANCER-SOURCE-CIDR"
+	healthPorts   = "HEALTH-CHECK-NODE-PORT"
+	boundIPs      = "IPVS-IPS" // the addresses on the interface
+)
+
+// The sets that kube-proxy does not have.
+const (
+	dropped  = "SLUICE-DROP"      // frontends whose connections are dropped
+	notLocal = "SLUICE-NO-LOCAL"  // frontends for pods and this node only
+	circuits = "SLUICE-SHORT-CUT" // frontends that lead pods and this node elsewhere than other clients
+)
+
+// nodePorts returns the sets for NodePorts of a protocol: for all of them, and those
+// without source NAT. Members of SCTP have an address, as the kernel's bitmaps of
+// ports have no SCTP.
+func nodePortSets(protocol string) (all, local string) {
+	protocol = strings.ToUpper(protocol)
+	if protocol == "SCTP" {
+		return "NODE-PORT-SCTP-HASH", "NODE-PORT-LOCAL-SCTP-HASH"
+	}
+	return "NODE-PORT-" + protocol, "NODE-PORT-LOCAL-" + protocol
+}
+
+// setKinds returns the sets of a family.
+func setKinds(f route.Family) map[string]ipset.Kind {
+	of := func(t ipset.Type) ipset.Kind { return ipset.Kind{Type: t, IPv6: f == route.IPv6 && t != ipset.Port} }
+	all := map[string]ipset.Kind{
+		loopBack: of(ipset.IPPortIP), sourceCIDR: of(ipset.IPPortNet), boundIPs: of(ipset.IP), healthPorts: of(ipset.Port),
+	}
+	for _, name := range []string{clusterIPs, externalIPs, externalLocal, loadBalancers, balancerLocal, firewalled, dropped, notLocal, circuits} {
+		all[name] = of(ipset.IPPort)
+	}
+	for protocol, t := range map[string]ipset.Type{"TCP": ipset.Port, "UDP": ipset.Port, "SCTP": ipset.IPPort} {
+		every, local := nodePortSets(protocol)
+		all[every], all[local] = of(t), of(t)
+	}
+	marked := all[circuits]
+	marked.Marks = true
+	all[circuits] = marked
+	return all
+}
+
+// setName returns the name of a set in the kernel, which is at most 31 bytes long.
+func setName(f route.Family, name string) string {
+	const longest = 31
+	if f == route.IPv6 {
+		name = "6-" + name
+	}
+	name = "KUBE-" + name
+	return name[:min(len(name), longest)]
+}

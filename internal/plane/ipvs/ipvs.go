@@ -1,0 +1,234 @@
+// Package ipvs is the plane that balances with IPVS: each address of a Service is a virtual
+// server, and its endpoints are destinations. Rules of iptables beside it, which never
+// change with a Service, treat the packets of ipsets: source NAT, source ranges, refusal.
+// Virtual servers, sets and chains have kube-proxy's names. README.md draws the path of a
+// packet.
+package ipvs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/ipset"
+	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
+	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
+	"github.com/sluice-proxy/sluice/internal/kernel/link"
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/plane/ledger"
+	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/text"
+)
+
+// Device is the interface that has the addresses of Services, with kube-proxy's name.
+const Device = "kube-ipvs0"
+
+// Kernel is access to the mechanisms that the plane writes.
+type Kernel struct {
+	Servers Servers
+	Sets    Sets
+	Links   Links
+	Chains  Chains
+}
+
+// Servers are the virtual servers: ipvs.Table.
+type Servers interface {
+	List(ctx context.Context) ([]ipvs.Listed, error)
+	Destinations(ctx context.Context, servers ...ipvs.Server) ([][]ipvs.Destination, error)
+	Apply(ctx context.Context, changes []ipvs.Change) error
+}
+
+// Sets are the ipsets: ipset.Sets.
+type Sets interface {
+	List(ctx context.Context, names []string) (map[string]*ipset.Set, error)
+	Sizes(ctx context.Context) (map[string]int, error)
+	Apply(ctx context.Context, changes []ipset.Change) error
+}
+
+// Links are the network interfaces: link.Links.
+type Links interface {
+	Create(ctx context.Context, name string) error
+	Addresses(ctx context.Context, name string) ([]netip.Addr, error) // link.ErrNotFound without the interface
+	Change(ctx context.Context, name string, add, remove []netip.Addr) error
+	Delete(ctx context.Context, name string) error
+}
+
+// Chains are the tables of iptables: iptables.Tools.
+type Chains interface {
+	Read(ctx context.Context, t iptables.Table) (iptables.Chains, error)
+	Watch(ctx context.Context, ours func(chain string) bool, subscribed func(), report func(iptables.Edit)) error
+	Restore(ctx context.Context, f iptables.Family, input []byte) error
+}
+
+// Options for New.
+type Options struct {
+	Families    []route.Family // those that the host supports
+	Mark        uint32         // bit of the packet mark for packets to masquerade
+	KeepInvalid bool           // accepts forwarded packets that are invalid for conntrack
+	Scheduler   string         // of virtual servers; empty: rr
+	Exclude     []netip.Prefix // virtual servers at these addresses are never deleted as leftovers
+	Poll        time.Duration  // the time between two polls for edits; 0: 1.5 s
+
+	Room int              // how many steps one write has at most; 0: roomDefault
+	Now  func() time.Time // nil: time.Now
+}
+
+const roomDefault = 20_000
+
+// Plane balances with IPVS. It implements plane.Plane.
+type Plane struct {
+	kernel Kernel
+	opt    Options
+	ledger *ledger.Ledger[key, value]
+	marks  *marks
+	writer writer
+	check  time.Time // when drains are looked at next
+
+	state *state // that Refresh read; nil once a plan is written
+
+	writes atomic.Int64 // how often a write began or ended
+}
+
+// New makes a Plane. It does nothing yet.
+func New(kernel Kernel, opt Options) *Plane {
+	if opt.Scheduler == "" {
+		opt.Scheduler = "rr"
+	}
+	if opt.Room == 0 {
+		opt.Room = roomDefault
+	}
+	if opt.Poll == 0 {
+		opt.Poll = pollPeriod
+	}
+	if opt.Now == nil {
+		opt.Now = time.Now
+	}
+	return &Plane{
+		kernel: kernel, opt: opt, ledger: ledger.New[key, value](layout()), marks: newMarks(),
+		writer: writer{kernel: kernel, room: opt.Room, drains: drains{}, now: opt.Now},
+	}
+}
+
+// Refresh reads all mechanisms.
+func (p *Plane) Refresh(ctx context.Context) error {
+	s, err := p.read(ctx)
+	if err != nil {
+		return fmt.Errorf("read kernel state: %w", err)
+	}
+	p.state = s
+	return nil
+}
+
+func (p *Plane) read(ctx context.Context) (*state, error) {
+	s := &state{
+		addrs: map[netip.Addr]bool{}, bound: map[netip.Addr]bool{}, servers: map[ipvs.Server]*found{},
+		chains: map[route.Family]map[string]iptables.Chains{},
+	}
+	addrs, exists, err := p.addresses(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.device = exists
+	for _, a := range addrs {
+		s.addrs[a], s.bound[a] = true, true
+	}
+	if s.sets, err = p.kernel.Sets.List(ctx, p.setNames()); err != nil {
+		return nil, err
+	}
+	for _, ip := range p.opt.Families {
+		s.chains[ip] = map[string]iptables.Chains{}
+		for _, table := range tables() {
+			if s.chains[ip][table], err = p.kernel.Chains.Read(ctx, iptables.Table{Family: familyOf(ip).kernel, Name: table}); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return s, p.readServers(ctx, s)
+}
+
+func (p *Plane) readServers(ctx context.Context, s *state) error {
+	list, err := p.kernel.Servers.List(ctx)
+	if err != nil {
+		return err
+	}
+	keys := make([]ipvs.Server, len(list))
+	for i, l := range list {
+		keys[i] = l.Server
+	}
+	dests, err := p.kernel.Servers.Destinations(ctx, keys...)
+	if err != nil {
+		return err
+	}
+	for i, l := range list {
+		f := &found{settings: l.Settings, dests: make(map[netip.AddrPort]uint32, len(dests[i]))}
+		for _, d := range dests[i] {
+			f.dests[d.At] = d.Weight
+		}
+		s.servers[l.Server] = f
+	}
+	return nil
+}
+
+// addresses returns the addresses on the interface, without the kernel's own.
+func (p *Plane) addresses(ctx context.Context) (addrs []netip.Addr, exists bool, err error) {
+	all, err := p.kernel.Links.Addresses(ctx, Device)
+	if errors.Is(err, link.ErrNotFound) {
+		return nil, false, nil
+	}
+	for _, a := range all {
+		if !a.IsLinkLocalUnicast() {
+			addrs = append(addrs, a)
+		}
+	}
+	return addrs, err == nil, err
+}
+
+func (p *Plane) setNames() []string {
+	var names []string
+	for _, f := range p.opt.Families {
+		for name := range setKinds(f) {
+			names = append(names, setName(f, name))
+		}
+	}
+	return names
+}
+
+// Discard implements plane.Discarder.
+func (p *Plane) Discard() { p.state = nil }
+
+// Due returns when destinations that drain are looked at; zero: none drains.
+func (p *Plane) Due() time.Time {
+	if len(p.writer.drains) == 0 {
+		return time.Time{}
+	}
+	return p.check
+}
+
+// Remove removes all virtual servers, sets, chains and the interface, with the connections.
+func (p *Plane) Remove(ctx context.Context) ([]string, error) {
+	if err := p.Refresh(ctx); err != nil {
+		return nil, err
+	}
+	w := p.writer
+	w.drains = nil // nothing drains
+	plan := p.ledger.Compare(w, &removal{newListing(*p.state, nil, p.opt)})
+	plan.End()
+	p.state = nil
+	count := map[class]int{}
+	plan.Each(func(s step) { count[s.Key.class]++ })
+	var removed []string
+	for _, c := range []struct {
+		class class
+		name  string
+	}{{server, "virtual server"}, {set, "ipset"}, {chain, "chain"}, {device, "interface"}} {
+		if n := count[c.class]; n > 0 {
+			removed = append(removed, text.Count(n, c.name))
+		}
+	}
+	return removed, plan.Apply(ctx)
+}
+
+var _ plane.Discarder = (*Plane)(nil)

@@ -1,0 +1,163 @@
+package ipvs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/follow/netfilter"
+	"github.com/sluice-proxy/sluice/internal/kernel/ipset"
+	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
+	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
+	"github.com/sluice-proxy/sluice/internal/kernel/link"
+	"github.com/sluice-proxy/sluice/internal/kernel/probe"
+	"github.com/sluice-proxy/sluice/internal/kernel/sysctl"
+	"github.com/sluice-proxy/sluice/internal/plane"
+)
+
+// Kind returns what the rest of the program knows about this plane.
+func Kind() plane.Kind {
+	return plane.Kind{
+		Mode: "ipvs", Facts: facts(), Persistent: true, ListLocal: true,
+		Owned:   "the virtual servers of Services, the interface " + Device + ", the ipsets and chains KUBE-*",
+		Probe:   support,
+		Open:    open,
+		Preview: func(s plane.Setup) plane.Plane { return New(empty(), options(s)) },
+		Prepare: prepare, Cleanup: netfilter.Cleanup,
+	}
+}
+
+func support(ctx context.Context, netns int) (plane.Support, error) {
+	s, err := probe.IPVS(ctx, probe.Options{NetNS: netns})
+	return plane.Support{IPv4: s.IPv4, IPv6: s.IPv6, Notes: plane.IPv6Notes(s.NoIPv6)}, err
+}
+
+func options(s plane.Setup) Options {
+	return Options{
+		Families: s.Families, Mark: s.Config.MasqueradeMark, KeepInvalid: s.Config.Conntrack.TCPBeLiberal,
+		Scheduler: s.Config.IPVS.Scheduler, Exclude: s.Config.IPVS.ExcludeCIDRs,
+	}
+}
+
+func open(ctx context.Context, s plane.Setup) (*plane.Opened, error) {
+	tools, err := iptables.Open(ctx, iptables.Options{NetNS: s.NetNS, Log: s.Log, Poll: s.Config.PollPeriod()})
+	if err != nil {
+		return nil, err
+	}
+	o := options(s)
+	if err := checkScheduler(ctx, ipvs.New(s.NetNS), o.Scheduler); err != nil {
+		return nil, err
+	}
+	if err := prepare(ctx, s); err != nil {
+		return nil, err
+	}
+	parts, err := netfilter.Parts(s, nil)
+	if err != nil {
+		return nil, err
+	}
+	p := New(KernelOf(s.NetNS, tools), o)
+	return &plane.Opened{
+		Plane: p, Load: Load(), Parts: parts, Due: p.Due, WatchTrouble: tools.WatchTrouble,
+		KubeProxyRules: []string{"ipvs", fmt.Sprintf("iptables-%s", tools.Variant())},
+		How:            fmt.Sprintf("to IPVS and ipsets, and by iptables-%s, as %s", tools.Variant(), tools.Reason()),
+		Reader: func(context.Context) (plane.Plane, func(), error) {
+			return New(KernelOf(s.NetNS, tools), o), func() {}, nil
+		},
+	}, nil
+}
+
+// KernelOf returns access to the kernel in the network namespace of a file descriptor.
+func KernelOf(netns int, tools *iptables.Tools) Kernel {
+	return Kernel{Servers: ipvs.New(netns), Sets: ipset.New(netns), Links: link.New(netns), Chains: tools}
+}
+
+// empty returns the kernel of a preview, which calls only Plan.
+func empty() Kernel {
+	return Kernel{Servers: ipvs.NewFake(), Sets: ipset.NewFake(), Links: link.NewFake(), Chains: noChains{}}
+}
+
+// noChains are tables without chains.
+type noChains struct{ Chains }
+
+// Read implements Chains.
+func (noChains) Read(context.Context, iptables.Table) (iptables.Chains, error) { return nil, nil }
+
+// checkScheduler verifies that the kernel has a scheduler: it adds a virtual server at an
+// address for documentation, as kube-proxy does, and deletes it.
+func checkScheduler(ctx context.Context, table *ipvs.Table, name string) error {
+	if name == "" {
+		name = "rr"
+	}
+	at := ipvs.Server{Addr: netip.AddrFrom4([4]byte{198, 51, 100, 0}), Protocol: tcp, Port: 20000}
+	err := table.Apply(ctx, []ipvs.Change{
+		{Op: ipvs.Set, Server: at, Settings: ipvs.Settings{Scheduler: name}}, {Op: ipvs.Delete, Server: at},
+	})
+	if errors.Is(err, ipvs.ErrScheduler) {
+		return fmt.Errorf("%w: the kernel does not have the scheduler %q (ipvs.scheduler): load it with: modprobe ip_vs_%s, or choose another one; most kernels have rr, wrr, lc, wlc, sh and dh", probe.ErrFeature, name, name)
+	}
+	return err
+}
+
+// prepare makes the settings of the host that virtual servers need, and those that the
+// configuration asks for.
+func prepare(ctx context.Context, s plane.Setup) error {
+	if err := ipvs.New(s.NetNS).Load(ctx); err != nil {
+		return err
+	}
+	parameters := sysctl.New(sysctl.Options{NetNS: s.NetNS})
+	release, err := parameters.Get("kernel.osrelease")
+	if err != nil {
+		return err
+	}
+	for _, p := range parametersFor(release, s.Config.IPVS) {
+		key, value, _ := strings.Cut(p, "=")
+		if err := parameters.Set(key, value); err != nil {
+			return err
+		}
+	}
+	c := s.Config.IPVS
+	if c.TCPTimeout+c.TCPFinWait+c.UDPTimeout > 0 {
+		if err := ipvs.New(s.NetNS).SetTimeouts(ctx, ipvs.Timeouts{TCP: c.TCPTimeout, TCPFin: c.TCPFinWait, UDP: c.UDPTimeout}); err != nil {
+			return err
+		}
+	}
+	return netfilter.Prepare(ctx, s)
+}
+
+// parametersFor returns the kernel parameters for a kernel: conntrack for the packets of
+// IPVS; no connection to a destination that is gone. A connection from a port that its client
+// used within the last two minutes is scheduled anew, which kernels before 5.9 delay by a
+// second; there it goes to the destination of the previous one.
+func parametersFor(release string, c config.IPVS) []string {
+	list := []string{
+		"net/ipv4/vs/conntrack=1", "net/ipv4/vs/expire_nodest_conn=1", "net/ipv4/vs/expire_quiescent_template=1",
+		"net/ipv4/ip_forward=1",
+	}
+	var major, minor int
+	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err == nil && (major < 5 || major == 5 && minor < 9) {
+		list = append(list, "net/ipv4/vs/conn_reuse_mode=0")
+	}
+	if c.StrictARP {
+		list = append(list, "net/ipv4/conf/all/arp_ignore=1", "net/ipv4/conf/all/arp_announce=2")
+	}
+	return list
+}
+
+// facts returns how this plane behaves where planes differ. Addresses of Services are local,
+// so that they answer to an ICMP echo.
+func facts() plane.Facts {
+	filter := []string{"filter KUBE-IPVS-FILTER"}
+	return plane.Facts{
+		Name:        "ipvs",
+		OtherPort:   plane.Behaviour{Verdict: plane.Refuse, Why: "other ports of a clusterIP are refused, so that no program of this node is reached through it", Path: filter},
+		Ping:        plane.Behaviour{Verdict: plane.Untouched, Why: "a clusterIP is an address of " + Device + ": this node answers to an ICMP echo"},
+		Unallocated: plane.Behaviour{Verdict: plane.Untouched, Why: "no programmed Service has this address of a ServiceCIDR; packets to it follow the routes of this node"},
+		Ranges:      plane.RangesFirst, OwnVIPs: true,
+		Ends:     plane.Ends{ClusterIPs: plane.Everywhere, External: plane.Everywhere},
+		Loopback: "never: IPVS does not forward from loopback addresses",
+		Path:     Path,
+	}
+}

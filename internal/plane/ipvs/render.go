@@ -1,0 +1,210 @@
+package ipvs
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/kernel/ipset"
+	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// renderer renders one Service. It collects the entries of all families.
+type renderer struct {
+	host      *route.Host
+	scheduler string
+	marks     func(portID, *route.Port) uint32 // the mark of a port whose clients are treated differently
+	entries   []entry
+	known     map[key]bool // entries of the current port that Services share
+}
+
+// render returns the entries of a Service; none of one that does not exist.
+func render(svc *route.Service, host *route.Host, scheduler string, marks func(portID, *route.Port) uint32) []entry {
+	if svc == nil {
+		return nil
+	}
+	r := renderer{host: host, scheduler: scheduler, marks: marks}
+	for i := range svc.Ports {
+		p := &svc.Ports[i]
+		r.known = map[key]bool{}
+		r.port(idOf(svc.Name, p), p)
+		if svc.Health != nil {
+			r.once(key{class: member, family: p.Family, name: healthPorts, member: ipset.Member{Port: svc.Health.Port}})
+		}
+	}
+	return r.entries
+}
+
+// once adds an entry that Services share. A port adds it once, however often it needs it:
+// the ledger counts the ports.
+func (r *renderer) once(k key) {
+	if !r.known[k] {
+		r.known[k] = true
+		r.entries = append(r.entries, entry{Key: k})
+	}
+}
+
+func (r *renderer) add(k key, v value) { r.entries = append(r.entries, entry{Key: k, Value: v}) }
+
+// port adds the virtual servers of a port, and the members of sets for its frontends.
+func (r *renderer) port(id portID, p *route.Port) {
+	cut := uint32(0) // the mark of pods and this node, if some frontend needs it
+	for i := range p.Frontends {
+		f := &p.Frontends[i]
+		if cut == 0 && divided(p, f) {
+			cut = r.marks(id, p)
+			r.server(p, ipvs.Server{Addr: unspecified(p.Family), Mark: cut}, p.Backends(f.Node.Pool))
+		}
+		for _, to := range addresses(r.host, p, f) {
+			r.frontend(p, f, at{to, cut})
+		}
+		if f.Kind == route.NodePort && p.Protocol != cluster.SCTP && f.Node.Verdict != route.Drop {
+			r.nodePort(p, f, ipset.Member{Port: f.Port})
+		}
+	}
+	for _, pool := range [][]netip.AddrPort{p.Cluster, p.Local} {
+		for _, b := range pool {
+			if slices.Contains(p.Here, b.Addr()) {
+				m := ipset.Member{Addr: b.Addr(), Protocol: protocol(p), Port: b.Port(), To: netip.PrefixFrom(b.Addr(), b.Addr().BitLen())}
+				r.once(key{class: member, family: p.Family, name: loopBack, member: m})
+			}
+		}
+	}
+}
+
+// divided reports whether pods and this node have other backends than other clients.
+func divided(p *route.Port, f *route.Frontend) bool {
+	return f.Others.Verdict == route.Balance && f.Node.Verdict == route.Balance &&
+		!slices.Equal(p.Backends(f.Node.Pool), p.Backends(f.Others.Pool))
+}
+
+// addresses returns the addresses of a frontend: its own, or those that serve NodePorts.
+func addresses(host *route.Host, p *route.Port, f *route.Frontend) []netip.Addr {
+	if f.Kind == route.NodePort {
+		return nodeAddrs(host, p.Family)
+	}
+	return []netip.Addr{f.Addr}
+}
+
+// at is one address of a frontend.
+type at struct {
+	addr netip.Addr
+	cut  uint32 // the mark of the port; 0: none
+}
+
+// frontend adds everything about one address of a frontend.
+func (r *renderer) frontend(p *route.Port, f *route.Frontend, to at) {
+	m := ipset.Member{Addr: to.addr, Protocol: protocol(p), Port: f.Port}
+	in := func(name string) { r.add(key{class: member, family: p.Family, name: name, member: m}, value{}) }
+	if f.Kind != route.NodePort && !slices.Contains(r.host.Local, to.addr) {
+		r.once(key{class: address, at: netip.AddrPortFrom(to.addr, 0)})
+		r.once(key{class: member, family: p.Family, name: boundIPs, member: ipset.Member{Addr: to.addr}})
+	}
+	if f.Restricted {
+		in(firewalled)
+		for _, allowed := range f.Allow {
+			from := m
+			from.To = allowed
+			r.add(key{class: member, family: p.Family, name: sourceCIDR, member: from}, value{})
+		}
+	}
+	if f.Node.Verdict == route.Drop { // of all clients
+		in(dropped)
+		return
+	}
+	way := f.Others
+	if way.Verdict == route.Drop {
+		in(notLocal)
+		way = f.Node
+	}
+	var backends []netip.AddrPort
+	if way.Verdict == route.Balance {
+		backends = p.Backends(way.Pool)
+	}
+	r.server(p, ipvs.Server{Addr: to.addr, Protocol: m.Protocol, Port: f.Port}, backends)
+	if divided(p, f) {
+		r.add(key{class: member, family: p.Family, name: circuits, member: m}, value{mark: to.cut})
+	}
+	switch f.Kind {
+	case route.ClusterIP:
+		in(clusterIPs)
+	case route.ExternalIP:
+		in(choose(f, externalIPs, externalLocal))
+	case route.LoadBalancer:
+		in(loadBalancers)
+		if !masqueraded(f) {
+			in(balancerLocal)
+		}
+	default:
+		if p.Protocol == cluster.SCTP {
+			r.nodePort(p, f, m)
+		}
+	}
+}
+
+// nodePort adds a NodePort to the sets that decide on source NAT.
+func (r *renderer) nodePort(p *route.Port, f *route.Frontend, m ipset.Member) {
+	all, local := nodePortSets(p.Protocol.String())
+	r.add(key{class: member, family: p.Family, name: all, member: m}, value{})
+	if !masqueraded(f) {
+		r.add(key{class: member, family: p.Family, name: local, member: m}, value{})
+	}
+}
+
+// masqueraded reports whether all clients of an external frontend get source NAT. If not,
+// this node alone does.
+func masqueraded(f *route.Frontend) bool {
+	return f.Others.Verdict == route.Balance && f.Others.Masquerade
+}
+
+func choose(f *route.Frontend, all, local string) string {
+	if masqueraded(f) {
+		return all
+	}
+	return local
+}
+
+// server adds a virtual server. Without destinations it refuses connections.
+func (r *renderer) server(p *route.Port, s ipvs.Server, backends []netip.AddrPort) {
+	scheduler := cmp.Or(p.Scheduler, r.scheduler)
+	r.add(key{class: server, server: s}, value{settings: ipvs.Settings{
+		Scheduler: scheduler, Ports: scheduler == "mh",
+		Affinity: (p.Affinity + time.Second - 1).Truncate(time.Second),
+	}})
+	for _, b := range backends {
+		r.add(key{class: destination, server: s, at: b}, value{weight: 1})
+	}
+	for _, b := range p.Serving {
+		if _, chosen := slices.BinarySearchFunc(backends, b, netip.AddrPort.Compare); !chosen {
+			r.add(key{class: destination, server: s, at: b}, value{}) // established flows to it go on
+		}
+	}
+}
+
+// The numbers of protocols (IANA).
+const (
+	tcp  = 6
+	udp  = 17
+	sctp = 132
+)
+
+func protocol(p *route.Port) uint8 {
+	switch p.Protocol {
+	case cluster.UDP:
+		return udp
+	case cluster.SCTP:
+		return sctp
+	default:
+		return tcp
+	}
+}
+
+func unspecified(f route.Family) netip.Addr {
+	if f == route.IPv6 {
+		return netip.IPv6Unspecified()
+	}
+	return netip.IPv4Unspecified()
+}
