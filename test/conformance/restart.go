@@ -85,6 +85,9 @@ func switchMode(e *env) error {
 // ipvs, where connections end with their virtual servers. Then it runs the others.
 func unlessIPVS(s step, others ...step) step {
 	return func(e *env) error {
+		if err := requireInProcess(e); err != nil {
+			return err
+		}
 		other := e.proxy.plane.Other()
 		if inIPVSMode(e.traits()) || inIPVSMode(&other.Traits) {
 			return sequence(others...)(e)
