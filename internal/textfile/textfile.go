@@ -6,7 +6,6 @@
 package textfile
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -115,19 +114,30 @@ func Read(path string, limit int64) ([]byte, error) {
 }
 
 // ReadLimited reads r until its end, or returns a *TooLargeError if it has more
-// than limit bytes. Size is how many bytes are expected.
+// than limit bytes. Size is how many bytes are expected. Its buffers have at most twice
+// the limit together.
 func ReadLimited(r io.Reader, limit, size int64) ([]byte, error) {
-	var b bytes.Buffer
-	b.Grow(int(min(size, limit)) + bytes.MinRead)
-	n, err := b.ReadFrom(io.LimitReader(r, limit+1))
-	if err != nil {
-		return nil, err
+	b := make([]byte, 0, min(max(size, leastRead), limit)+1) // one more, to notice the end
+	for int64(len(b)) <= limit {
+		if len(b) == cap(b) {
+			more := make([]byte, len(b), min(2*int64(cap(b)), limit+1))
+			copy(more, b)
+			b = more
+		}
+		n, err := r.Read(b[len(b):cap(b)])
+		b = b[:len(b)+n]
+		if errors.Is(err, io.EOF) {
+			return b, nil
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
-	if n > limit {
-		return nil, &TooLargeError{Limit: limit}
-	}
-	return b.Bytes(), nil
+	return nil, &TooLargeError{Limit: limit}
 }
+
+// leastRead is the size of the first buffer for files that do not say how large they are.
+const leastRead = 512
 
 // kindOf names the type of a file, with its article.
 func kindOf(mode fs.FileMode) string {

@@ -1,0 +1,36 @@
+package textfile
+
+import (
+	"errors"
+	"strings"
+	"testing"
+)
+
+// endless is a file of the kernel that has no size and no end.
+type endless struct{ most int } // bytes that it was asked for at once
+
+func (e *endless) Read(b []byte) (int, error) {
+	e.most = max(e.most, len(b))
+	return len(b), nil
+}
+
+// A reader without an end takes no more memory than its limit, in its last buffer.
+func TestEndlessReader(t *testing.T) {
+	const limit = 1<<20 - 7
+	r := &endless{}
+	_, err := ReadLimited(r, limit, 0)
+	if tooLarge, ok := errors.AsType[*TooLargeError](err); !ok || tooLarge.Limit != limit {
+		t.Errorf("error %v", err)
+	}
+	if r.most > limit+1 {
+		t.Errorf("a buffer has room for %d bytes more, with a limit of %d", r.most, limit)
+	}
+	for _, text := range []string{"", "a", strings.Repeat("b", 4096)} {
+		for _, size := range []int64{0, 1, int64(len(text)), 1 << 30} {
+			got, err := ReadLimited(strings.NewReader(text), 4096, size)
+			if string(got) != text || err != nil {
+				t.Errorf("%d bytes, %d expected: read %d, %v", len(text), size, len(got), err)
+			}
+		}
+	}
+}
