@@ -253,3 +253,14 @@ func TestPath(t *testing.T) {
 		}
 	}
 }
+
+// What is written for the host is always in the same order, so that two plans can be compared.
+func TestTheOrderOfTheHost(t *testing.T) {
+	p := New(empty(), Options{Families: planetest.Families()})
+	first := p.fixed(&route.Host{})
+	for range 20 {
+		if !slices.Equal(p.fixed(&route.Host{}), first) {
+			t.Fatal("the order changes")
+		}
+	}
+}

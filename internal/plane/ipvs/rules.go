@@ -2,6 +2,7 @@ package ipvs
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -41,8 +42,9 @@ func familyOf(ip route.Family) family {
 // them. A change of a Service changes members only.
 func (f family) fixed(host *route.Host, opt Options) []entry {
 	var list []entry
-	for name, kind := range setKinds(f.ip) {
-		list = append(list, entry{Key: key{class: set, family: f.ip, name: name}, Value: value{kind: kind}})
+	kinds := setKinds(f.ip)
+	for _, name := range slices.Sorted(maps.Keys(kinds)) {
+		list = append(list, entry{Key: key{class: set, family: f.ip, name: name}, Value: value{kind: kinds[name]}})
 	}
 	add := func(c class, name string, rules ...string) {
 		var b strings.Builder
