@@ -118,7 +118,7 @@ func Read(path string, limit int64) ([]byte, error) {
 // the limit together.
 func ReadLimited(r io.Reader, limit, size int64) ([]byte, error) {
 	b := make([]byte, 0, min(max(size, leastRead), limit)+1) // one more, to notice the end
-	for int64(len(b)) <= limit {
+	for {
 		if len(b) == cap(b) {
 			more := make([]byte, len(b), min(2*int64(cap(b)), limit+1))
 			copy(more, b)
@@ -126,14 +126,15 @@ func ReadLimited(r io.Reader, limit, size int64) ([]byte, error) {
 		}
 		n, err := r.Read(b[len(b):cap(b)])
 		b = b[:len(b)+n]
-		if errors.Is(err, io.EOF) {
+		switch {
+		case int64(len(b)) > limit:
+			return nil, &TooLargeError{Limit: limit}
+		case errors.Is(err, io.EOF):
 			return b, nil
-		}
-		if err != nil {
+		case err != nil:
 			return nil, err
 		}
 	}
-	return nil, &TooLargeError{Limit: limit}
 }
 
 // leastRead is the size of the first buffer for files that do not say how large they are.

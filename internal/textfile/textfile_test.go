@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/iotest"
 )
 
 // endless is a file of the kernel that has no size and no end.
@@ -24,6 +25,10 @@ func TestEndlessReader(t *testing.T) {
 	}
 	if r.most > limit+1 {
 		t.Errorf("a buffer has room for %d bytes more, with a limit of %d", r.most, limit)
+	}
+	atOnce := iotest.DataErrReader(strings.NewReader(strings.Repeat("b", limit+1))) // the end with the last byte
+	if got, err := ReadLimited(atOnce, limit, 0); err == nil {
+		t.Errorf("read %d bytes, with a limit of %d", len(got), limit)
 	}
 	for _, text := range []string{"", "a", strings.Repeat("b", 4096)} {
 		for _, size := range []int64{0, 1, int64(len(text)), 1 << 30} {
