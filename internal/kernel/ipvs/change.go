@@ -49,7 +49,8 @@ type Change struct {
 	Dest     Destination // of SetDest and DeleteDest
 }
 
-// String returns the change as a line for ipvsadm --restore, which adds what is changed here.
+// String returns the change as a line for ipvsadm --restore. A server or destination whose
+// settings change is printed like a new one.
 func (c Change) String() string {
 	at := c.Server.argument()
 	switch c.Op {

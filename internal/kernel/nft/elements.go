@@ -116,7 +116,7 @@ func (e *received) decode(typ uint16, data []byte) error {
 const elementKeyEnd = 10
 
 // commentIn returns the comment in user data: entries of a type, a length and so many bytes
-// (libnftnl, udata.h).
+// (libnftnl, udata.h). The decoder of google/nftables does not check the length.
 func commentIn(data []byte) string {
 	const header, comment = 2, 0 // NFTNL_UDATA_SET_ELEM_COMMENT
 	for len(data) >= header && len(data) >= header+int(data[1]) {

@@ -110,7 +110,7 @@ func (p *Plane) fixed(host *route.Host) []entry {
 	return list
 }
 
-// Apply writes the plan, and then deletes what has drained.
+// Apply writes the plan, and then deletes the destinations that have drained.
 func (p *Plan) Apply(ctx context.Context) error {
 	p.plane.writes.Add(1)
 	defer p.plane.writes.Add(1)
