@@ -168,9 +168,8 @@ func (o Options) localAddrs(local []netip.Addr) []netip.Addr {
 	if o.NodePorts.Localhost && o.NodePorts.Loopback != LoopbackNever && slices.Contains(o.families(), IPv4) {
 		list = append(list, netip.AddrFrom4([4]byte{127, 0, 0, 1}))
 	}
-	for _, a := range local {
-		a = a.WithZone("")
-		if slices.Contains(o.families(), FamilyOf(a)) && o.NodePorts.names(a) {
+	for _, a := range o.served(local) {
+		if o.NodePorts.names(a) {
 			list = append(list, a)
 		}
 	}
@@ -182,14 +181,20 @@ func (o Options) listLocal(local []netip.Addr) []netip.Addr {
 	if !o.ListLocal {
 		return nil
 	}
-	var list []netip.Addr
-	for _, a := range local {
-		if a = a.WithZone(""); slices.Contains(o.families(), FamilyOf(a)) {
-			list = append(list, a)
-		}
-	}
+	list := o.served(local)
 	slices.SortFunc(list, netip.Addr.Compare)
 	return slices.Compact(list)
+}
+
+// served returns the addresses of the families that are served, without their zones.
+func (o Options) served(addrs []netip.Addr) []netip.Addr {
+	var list []netip.Addr
+	for _, a := range addrs {
+		if slices.Contains(o.families(), FamilyOf(a)) {
+			list = append(list, a.WithZone(""))
+		}
+	}
+	return list
 }
 
 func (o NodePortOptions) names(a netip.Addr) bool {

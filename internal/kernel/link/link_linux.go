@@ -130,23 +130,19 @@ func (l *Links) Create(ctx context.Context, name string) error {
 
 // AddAddresses adds addresses to an interface. It ignores those that are there.
 func (l *Links) AddAddresses(ctx context.Context, name string, addrs []netip.Addr) error {
-	err := l.with(name, func(h *netlink.Handle, link netlink.Link) error {
-		for _, a := range addrs {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			at := &netlink.Addr{IPNet: netlink.NewIPNet(a.AsSlice())}
-			if a.Is6() { // it is nowhere else on this link, and not the source of other connections
-				at.Flags, at.ValidLft, at.PreferedLft = unix.IFA_F_NODAD, math.MaxUint32, 0
-			}
-			if err := h.AddrAdd(link, at); err != nil && !errors.Is(err, unix.EEXIST) {
-				return fmt.Errorf("%s: %w", a, err)
-			}
-		}
-		return nil
-	})
-	if err != nil {
+	if err := l.each(ctx, name, addrs, add); err != nil {
 		return fmt.Errorf("add addresses to %s: %w", name, err)
+	}
+	return nil
+}
+
+func add(h *netlink.Handle, link netlink.Link, a netip.Addr) error {
+	at := &netlink.Addr{IPNet: netlink.NewIPNet(a.AsSlice())}
+	if a.Is6() { // it is nowhere else on this link, and not the source of other connections
+		at.Flags, at.ValidLft, at.PreferedLft = unix.IFA_F_NODAD, math.MaxUint32, 0
+	}
+	if err := h.AddrAdd(link, at); err != nil && !errors.Is(err, unix.EEXIST) {
+		return err
 	}
 	return nil
 }
@@ -154,18 +150,7 @@ func (l *Links) AddAddresses(ctx context.Context, name string, addrs []netip.Add
 // RemoveAddresses removes addresses from an interface. It ignores missing addresses,
 // and a missing interface.
 func (l *Links) RemoveAddresses(ctx context.Context, name string, addrs []netip.Addr) error {
-	err := l.with(name, func(h *netlink.Handle, link netlink.Link) error {
-		for _, a := range addrs {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			if err := remove(h, link, a); err != nil {
-				return fmt.Errorf("%s: %w", a, err)
-			}
-		}
-		return nil
-	})
-	if err != nil && !errors.Is(err, ErrNotFound) {
+	if err := l.each(ctx, name, addrs, remove); err != nil && !errors.Is(err, ErrNotFound) {
 		return fmt.Errorf("remove addresses from %s: %w", name, err)
 	}
 	return nil
@@ -208,6 +193,21 @@ func (l *Links) Delete(ctx context.Context, name string) error {
 		return fmt.Errorf("delete interface %s: %w", name, err)
 	}
 	return nil
+}
+
+// each calls fn with the interface of this name and each address, up to the first error.
+func (l *Links) each(ctx context.Context, name string, addrs []netip.Addr, fn func(*netlink.Handle, netlink.Link, netip.Addr) error) error {
+	return l.with(name, func(h *netlink.Handle, link netlink.Link) error {
+		for _, a := range addrs {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if err := fn(h, link, a); err != nil {
+				return fmt.Errorf("%s: %w", a, err)
+			}
+		}
+		return nil
+	})
 }
 
 // with calls fn with the interface of this name.

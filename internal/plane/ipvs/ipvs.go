@@ -6,6 +6,7 @@
 package ipvs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -76,7 +77,10 @@ type Options struct {
 	Now  func() time.Time // nil: time.Now
 }
 
-const roomDefault = 20_000
+const (
+	roomDefault      = 20_000
+	defaultScheduler = "rr"
+)
 
 // Plane balances with IPVS. It implements plane.Plane.
 type Plane struct {
@@ -94,9 +98,7 @@ type Plane struct {
 
 // New makes a Plane. It does nothing yet.
 func New(kernel Kernel, opt Options) *Plane {
-	if opt.Scheduler == "" {
-		opt.Scheduler = "rr"
-	}
+	opt.Scheduler = cmp.Or(opt.Scheduler, defaultScheduler)
 	if opt.Room == 0 {
 		opt.Room = roomDefault
 	}
@@ -106,9 +108,10 @@ func New(kernel Kernel, opt Options) *Plane {
 	if opt.Now == nil {
 		opt.Now = time.Now
 	}
+	sets := map[route.Family]map[string]ipset.Kind{route.IPv4: setKinds(route.IPv4), route.IPv6: setKinds(route.IPv6)}
 	return &Plane{
 		kernel: kernel, opt: opt, ledger: ledger.New[key, value](layout()), marks: newMarks(),
-		writer: writer{kernel: kernel, room: opt.Room, drains: drains{}, now: opt.Now},
+		writer: writer{kernel: kernel, room: opt.Room, sets: sets, drains: drains{}, now: opt.Now},
 	}
 }
 

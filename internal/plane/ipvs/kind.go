@@ -1,6 +1,7 @@
 package ipvs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,7 +39,7 @@ func support(ctx context.Context, netns int) (plane.Support, error) {
 func options(s plane.Setup) Options {
 	return Options{
 		Families: s.Families, Mark: s.Config.MasqueradeMark, KeepInvalid: s.Config.Conntrack.TCPBeLiberal,
-		Scheduler: s.Config.IPVS.Scheduler, Exclude: s.Config.IPVS.ExcludeCIDRs,
+		Scheduler: cmp.Or(s.Config.IPVS.Scheduler, defaultScheduler), Exclude: s.Config.IPVS.ExcludeCIDRs,
 	}
 }
 
@@ -88,9 +89,6 @@ func (noChains) Read(context.Context, iptables.Table) (iptables.Chains, error) {
 // checkScheduler verifies that the kernel has a scheduler: it adds a virtual server at an
 // address for documentation, as kube-proxy does, and deletes it.
 func checkScheduler(ctx context.Context, table *ipvs.Table, name string) error {
-	if name == "" {
-		name = "rr"
-	}
 	at := ipvs.Server{Addr: netip.AddrFrom4([4]byte{198, 51, 100, 0}), Protocol: tcp, Port: 20000}
 	err := table.Apply(ctx, []ipvs.Change{
 		{Op: ipvs.Set, Server: at, Settings: ipvs.Settings{Scheduler: name}}, {Op: ipvs.Delete, Server: at},

@@ -6,6 +6,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/kernel/ipset"
+	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -131,4 +132,4 @@ func (m *marks) adopt(svc *route.Service, host *route.Host, in map[route.Family]
 	}
 }
 
-func isShortCut(mark uint32) bool { return mark&shortCutMask == shortCut }
+func isShortCut(mark uint32) bool { return ipvs.Server{Mark: mark}.Own() }

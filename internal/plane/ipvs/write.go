@@ -19,6 +19,7 @@ import (
 type writer struct {
 	kernel Kernel
 	room   int
+	sets   map[route.Family]map[string]ipset.Kind // as setKinds returns them
 	drains drains
 	now    func() time.Time
 }
@@ -85,7 +86,7 @@ func (w writer) batch(ctx context.Context, steps []*step) (batch, error) {
 		case device:
 			b.device, b.hasDevice = s.Op, true
 		case set, member:
-			b.sets = append(b.sets, setChange(s))
+			b.sets = append(b.sets, w.setChange(s))
 		case chain, jump:
 			if b.rules == nil {
 				b.rules = compose(steps)
@@ -157,7 +158,7 @@ func (w writer) Print(steps []*step) string {
 			case address:
 				links = append(links, "address "+verb(s, "del")+" "+k.at.Addr().String()+" dev "+Device)
 			case set, member:
-				sets = append(sets, setChange(s).String())
+				sets = append(sets, w.setChange(s).String())
 			case chain, jump:
 				b.rules = compose(steps)
 			case server:
@@ -186,9 +187,8 @@ func verb(s *step, remove string) string {
 	return "add"
 }
 
-func setChange(s *step) ipset.Change {
-	kinds := setKinds(s.Key.family)
-	c := ipset.Change{Set: setName(s.Key.family, s.Key.name), Kind: kinds[s.Key.name], Member: s.Key.member, Mark: s.New.mark}
+func (w writer) setChange(s *step) ipset.Change {
+	c := ipset.Change{Set: setName(s.Key.family, s.Key.name), Kind: w.sets[s.Key.family][s.Key.name], Member: s.Key.member, Mark: s.New.mark}
 	switch removed := s.Op == ledger.Remove; {
 	case s.Key.class == set && removed:
 		c.Op = ipset.Destroy
