@@ -33,7 +33,8 @@ func jobs() []job {
 	for _, pkg := range []string{"kernel/ipvs", "kernel/link", "kernel/probe", "plane/ipvs"} {
 		all = append(all, job{"./internal/" + pkg, anyTest})
 	}
-	return append(all, job{"./internal/app", "ModeIPVS"}, job{"./internal/takeover", "IPVS"})
+	return append(all, job{"./internal/app", "ModeIPVS"}, job{"./internal/takeover", "IPVS"},
+		job{"./test/bench", "Programs"}, job{"./test/bench/balance", anyTest})
 }
 
 func main() {

@@ -34,10 +34,13 @@ func kinds() []kind {
 		{sluice, "Sluice", "nftables", "", "", short},
 		{"sluice-iptables-nft", "Sluice iptables (nft)", "iptables", "nft", "", short},
 		{"sluice-iptables-legacy", "Sluice iptables (legacy)", "iptables", "legacy", "", short},
+		{"sluice-ipvs", "Sluice ipvs", "ipvs", "nft", "", short},
 		{"nftables", "kube-proxy nftables", "nftables", "", "", long},
 		{"iptables", "kube-proxy iptables", "iptables", "", "", long},
+		{"ipvs", "kube-proxy ipvs", "ipvs", "nft", "", long},
 		{"nftables-eager", "kube-proxy nftables, minSyncPeriod " + shortest, "nftables", "", shortest, short},
 		{"iptables-eager", "kube-proxy iptables, minSyncPeriod " + shortest, "iptables", "", shortest, short},
+		{"ipvs-eager", "kube-proxy ipvs, minSyncPeriod " + shortest, "ipvs", "nft", shortest, short},
 	}
 }
 
@@ -67,7 +70,7 @@ const (
 )
 
 // config returns the KubeProxyConfiguration, which differs between proxies only
-// in the mode and minSyncPeriod. It leaves conntrack alone, whose settings are
+// in the mode, the feature gate of mode ipvs, and minSyncPeriod. It leaves conntrack alone, whose settings are
 // those of the whole machine.
 func (k kind) config(kubeconfig string) string {
 	text := fmt.Sprintf(`apiVersion: kubeproxy.config.k8s.io/v1alpha1
@@ -83,6 +86,9 @@ enableProfiling: true
 oomScoreAdj: 0
 conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
 `, k.mode, kubeconfig, filled.NodeName, healthAddress, metricsAddress)
+	if k.mode == "ipvs" {
+		text += "featureGates: {KubeProxyIPVS: true}\n"
+	}
 	if k.minSync != "" {
 		text += fmt.Sprintf("%s: {minSyncPeriod: %s}\n", k.mode, k.minSync)
 	}

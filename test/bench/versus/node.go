@@ -52,7 +52,10 @@ func newNode(t lab.T, s *server, o options, k kind) (n *node, err error) {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(n.dir) })
 	if isSluice(k.name) {
-		if n.program, err = harness.Program(); err != nil {
+		if n.program = o.sluice; o.sluice == "" {
+			n.program, err = harness.Program()
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -166,7 +169,7 @@ func (n *node) versions() string {
 	}
 	text := string(version)
 	if !isSluice(n.kind.name) {
-		tool := map[string]string{"nftables": "nft", "iptables": "iptables"}[n.kind.mode]
+		tool := map[string]string{"nftables": "nft", "iptables": "iptables", "ipvs": "ipset"}[n.kind.mode]
 		more, _ := n.host.Run("", tool, "--version") // kube-proxy reports a missing tool
 		text += more
 	}
