@@ -70,7 +70,7 @@ const (
 )
 
 // config returns the KubeProxyConfiguration, which differs between proxies only
-// in the mode, the feature gate of mode ipvs, and minSyncPeriod. It leaves conntrack alone, whose settings are
+// in the mode and minSyncPeriod. It leaves conntrack alone, whose settings are
 // those of the whole machine.
 func (k kind) config(kubeconfig string) string {
 	text := fmt.Sprintf(`apiVersion: kubeproxy.config.k8s.io/v1alpha1
@@ -86,9 +86,6 @@ enableProfiling: true
 oomScoreAdj: 0
 conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
 `, k.mode, kubeconfig, filled.NodeName, healthAddress, metricsAddress)
-	if k.mode == "ipvs" {
-		text += "featureGates: {KubeProxyIPVS: true}\n"
-	}
 	if k.minSync != "" {
 		text += fmt.Sprintf("%s: {minSyncPeriod: %s}\n", k.mode, k.minSync)
 	}
