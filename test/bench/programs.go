@@ -38,8 +38,8 @@ func (c contender) total() (sum time.Duration) {
 	return sum
 }
 
-// mechanism is a part of the kernel, by the program that writes it; thinking is what Sluice does
-// in its own process.
+// mechanism is a part of the kernel, by the program that writes it; thinking is everything but the
+// writes of Sluice.
 type mechanism string
 
 const (

@@ -64,7 +64,7 @@ func programRows() []programRow {
 		{"— their addresses (`ip -batch -`)", addresses},
 		{"— ipsets (`ipset restore`)", ipsets},
 		{"— rules (`iptables-restore`)", rules},
-		{"— to compile and plan", thinking},
+		{"— to read the empty kernel, compile and plan", thinking},
 	} {
 		list = append(list, programRow{m.title, func(all []comparison, of side) time.Duration {
 			return median(all, func(c comparison) time.Duration { return of(c).Cold[m.mechanism] })
