@@ -60,9 +60,8 @@ type result struct {
 	scheduler string
 	took      []time.Duration // of each request that was not refused
 	refused   int
-	lasted    time.Duration // all of it
-	shares    []float64     // the part of the requests of each backend
-	most      int64         // connections at the same backend
+	shares    []float64 // the part of the requests of each backend
+	most      int64     // connections at the same backend
 }
 
 // measure runs all clients. Each run has a port of its own, as IPVS remembers connections of the
@@ -92,12 +91,11 @@ func (h *host) measure(ctx context.Context, o options, s scenario, scheduler str
 			random: rand.New(rand.NewPCG(o.seed, uint64(i))), //nolint:gosec // the same numbers for each scheduler
 		})
 	}
-	began := time.Now()
 	if err := runAll(all, o.requests); err != nil {
 		return result{}, err
 	}
 	r := h.collect(all)
-	r.scheduler, r.lasted = scheduler, time.Since(began)
+	r.scheduler = scheduler
 	return r, h.table.Delete(ctx, server)
 }
 
@@ -116,13 +114,13 @@ func (h *host) collect(all []*client) (r result) {
 func printTable(w io.Writer, s scenario, results []result) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "### %s\n\n", s.title)
-	b.WriteString("| scheduler | least and most of a backend, % | the last one, % | connections at one | p50, ms | p99, ms | longest, ms | requests a second | refused, % |\n")
-	b.WriteString("|---|---:|---:|---:|---:|---:|---:|---:|---:|\n")
+	b.WriteString("| scheduler | least and most of a backend, % | the last one, % | connections at one | p50, ms | p99, ms | longest, ms | refused, % |\n")
+	b.WriteString("|---|---:|---:|---:|---:|---:|---:|---:|\n")
 	for _, r := range results {
 		millis := func(q float64) float64 { return float64(harness.Quantile(r.took, q)) / 1e6 }
-		fmt.Fprintf(&b, "| %s | %.1f, %.1f | %.1f | %d | %.0f | %.0f | %.0f | %.0f | %.1f |\n", r.scheduler,
+		fmt.Fprintf(&b, "| %s | %.1f, %.1f | %.1f | %d | %.0f | %.0f | %.0f | %.1f |\n", r.scheduler,
 			100*slices.Min(r.shares), 100*slices.Max(r.shares), 100*r.shares[len(r.shares)-1], r.most,
-			millis(0.5), millis(0.99), millis(1), float64(len(r.took))/r.lasted.Seconds(),
+			millis(0.5), millis(0.99), millis(1),
 			100*float64(r.refused)/float64(len(r.took)+r.refused))
 	}
 	b.WriteString("\n")
