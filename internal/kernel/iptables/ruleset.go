@@ -15,8 +15,7 @@ type Owner struct {
 }
 
 // Ruleset returns what a program owns in tables, by their names, as the text of
-// PROGRAM-save. The chains are sorted, and so are the rules of other chains: two
-// rulesets are equal if their texts are.
+// PROGRAM-save. The chains are sorted: two rulesets are equal if their texts are.
 func (o Owner) Ruleset(tables map[string]Chains) string {
 	var b strings.Builder
 	for _, table := range slices.Sorted(maps.Keys(tables)) {
@@ -36,7 +35,6 @@ func (o Owner) Ruleset(tables map[string]Chains) string {
 			}
 		}
 		if len(names)+len(jumps) > 0 {
-			slices.Sort(jumps)
 			b.WriteString("*" + table + "\n" + strings.Join(slices.Concat(names, rules, jumps), "") + "COMMIT\n")
 		}
 	}
@@ -64,8 +62,9 @@ func Parse(text string) map[string]Chains {
 
 // owned is what a program owns in a table.
 type owned struct {
-	names        map[string]bool // chains
-	rules, jumps []string        // lines after "-A "
+	names map[string]bool     // chains
+	rules []string            // lines after "-A "
+	jumps map[string][]string // the same, by other chains
 }
 
 // parse returns the tables of a ruleset.
@@ -76,13 +75,13 @@ func parse(ruleset string) map[string]owned {
 		line := c.chain + " " + c.rest + "\n"
 		switch {
 		case c.verb == "*":
-			t.names = map[string]bool{}
+			t.names, t.jumps = map[string]bool{}, map[string][]string{}
 		case c.verb == ":":
 			t.names[c.chain] = true
 		case c.verb == "-A" && t.names[c.chain]:
 			t.rules = append(t.rules, line)
 		case c.verb == "-A":
-			t.jumps = append(t.jumps, line)
+			t.jumps[c.chain] = append(t.jumps[c.chain], line)
 		}
 		tables[c.table] = t
 		return nil
@@ -105,17 +104,22 @@ func Replace(old, now string) []byte {
 
 // replace returns the commands for one table; empty if nothing differs.
 func (o owned) replace(now owned) string {
-	gone, added := without(o.jumps, now.jumps), without(now.jumps, o.jumps)
-	if maps.Equal(o.names, now.names) && slices.Equal(o.rules, now.rules) && len(gone)+len(added) == 0 {
-		return ""
-	}
-	var names, deleted []string
+	var names, deleted, gone, added []string
 	for _, name := range slices.Sorted(maps.Keys(union(o.names, now.names))) {
 		names = append(names, name+" - [0:0]\n")
 		if !now.names[name] {
 			deleted = append(deleted, name+"\n")
 		}
 	}
+	for _, chain := range slices.Sorted(maps.Keys(union(o.jumps, now.jumps))) {
+		if !slices.Equal(o.jumps[chain], now.jumps[chain]) {
+			gone, added = append(gone, o.jumps[chain]...), append(added, now.jumps[chain]...)
+		}
+	}
+	if maps.Equal(o.names, now.names) && slices.Equal(o.rules, now.rules) && len(gone)+len(added) == 0 {
+		return ""
+	}
+	slices.Reverse(added) // -I adds each in front of the ones before
 	var b strings.Builder
 	for _, part := range []struct {
 		verb  string
@@ -133,15 +137,4 @@ func union[V any](a, b map[string]V) map[string]V {
 	maps.Copy(all, a)
 	maps.Copy(all, b)
 	return all
-}
-
-// without returns lines without those of others, each as often as they have it.
-func without(lines, others []string) []string {
-	left := slices.Clone(lines)
-	for _, line := range others {
-		if i := slices.Index(left, line); i >= 0 {
-			left = slices.Delete(left, i, i+1)
-		}
-	}
-	return left
 }

@@ -39,7 +39,7 @@ func TestReplace(t *testing.T) {
 		Chains{"OWN-F": {"-", []string{"-j DROP"}}},
 	)
 	now := ownRuleset(
-		Chains{"OUTPUT": {"ACCEPT", []string{"-j OWN-A"}}, "INPUT": {"ACCEPT", []string{`-m comment --comment "a b" -j OWN-NEW`}}, "OWN-A": {"-", []string{"-j RETURN"}}, "OWN-NEW": {"-", nil}},
+		Chains{"OUTPUT": {"ACCEPT", []string{"-j OWN-A", "-j OWN-NEW"}}, "INPUT": {"ACCEPT", []string{`-m comment --comment "a b" -j OWN-NEW`}}, "OWN-A": {"-", []string{"-j RETURN"}}, "OWN-NEW": {"-", nil}},
 		Chains{"OWN-F": {"-", []string{"-j DROP"}}},
 	)
 	const want = `*nat
@@ -48,7 +48,10 @@ func TestReplace(t *testing.T) {
 :OWN-OLD - [0:0]
 -A OWN-A -j RETURN
 -D OUTPUT -j OWN-A
+-D OUTPUT -j OWN-A
 -D OUTPUT -j OWN-OLD
+-I OUTPUT -j OWN-NEW
+-I OUTPUT -j OWN-A
 -I INPUT -m comment --comment "a b" -j OWN-NEW
 -X OWN-OLD
 COMMIT
