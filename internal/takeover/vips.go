@@ -66,10 +66,13 @@ func (v vips) hold(connections map[netip.Addr]int) vips {
 // inUse reports whether removing everything would end connections, or may.
 func (v vips) inUse() bool { return len(v.Busy)+len(v.Held) > 0 || v.Unknown }
 
-// unused returns the addresses on the interface that no connection needs.
+// unused returns the addresses on the interface that no connection needs. Those of a virtual
+// server for a mark may be to any address of its family.
 func (v vips) unused() []netip.Addr {
 	return slices.DeleteFunc(slices.Clone(v.Addrs), func(a netip.Addr) bool {
-		return slices.ContainsFunc(v.Busy, func(b inUse[ipvs.Server]) bool { return b.object.Addr == a }) ||
+		return slices.ContainsFunc(v.Busy, func(b inUse[ipvs.Server]) bool {
+			return b.object.Addr == a || b.object.Mark != 0 && b.object.Addr.Is4() == a.Is4()
+		}) ||
 			slices.ContainsFunc(v.Held, func(h inUse[netip.Addr]) bool { return h.object == a })
 	})
 }
