@@ -88,7 +88,7 @@ func TestAnswersInModeIPVS(t *testing.T) {
 	}
 	var answer explain.Answer
 	a.ask("/explain", url.Values{"source": {"node"}, "destination": {"10.96.0.80:80"}}, &answer)
-	if text := answer.String(); !strings.Contains(text, "3/3 10.244.1.5:8080") || !strings.Contains(text, "virtual server tcp 10.96.0.80:80 -> destination") {
+	if text := answer.String(); !strings.Contains(text, "3/3 10.244.1.5:8080") || !strings.Contains(text, "-> virtual server tcp 10.96.0.80:80\n") {
 		t.Errorf("explain:\n%s", text)
 	}
 	if _, body := get(t, netns, "127.0.0.1:10249/metrics"); !strings.Contains(body, `sluice_mode_info{mode="ipvs"`) || !strings.Contains(body, "sluice_services 1\n") {
