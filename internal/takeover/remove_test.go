@@ -230,17 +230,18 @@ left ipvs: 3 virtual servers not known as kube-proxy's: tcp 192.0.2.7:80, tcp 19
 `, takeAll(t, n, n.rules()))
 }
 
-// Connections through a virtual server for a mark of Sluice's mode ipvs may be to any address
-// of its family.
+// Connections through a virtual server for a mark of Sluice's mode ipvs are to addresses that a
+// set has with the mark.
 func TestAddressesStayWhileAVirtualServerForAMarkHasConnections(t *testing.T) {
 	n := afterIPVS()
-	n.vips = addrs("10.96.0.1", "fd00::1")
+	n.vips = addrs("10.96.0.1", "10.96.0.2", "10.96.0.3")
+	n.marks = map[netip.Addr]uint32{n.vips[0]: ipvs.OwnMark | 6, n.vips[2]: ipvs.OwnMark | 5}
 	mark := ipvs.Server{Addr: netip.IPv4Unspecified(), Mark: ipvs.OwnMark | 5}
 	n.order = []ipvs.Server{tcp("10.96.0.1:443"), mark}
 	n.servers = map[ipvs.Server]int{mark: 2}
 	compare(t, "with connections", fmt.Sprintf(`stop tcp 10.96.0.1:443
 prefer 192.0.2.7 192.0.2.7
-unaddress kube-ipvs0 fd00::1
+unaddress kube-ipvs0 10.96.0.1 10.96.0.2
 removed ipvs: 1 virtual server
 left ipvs: 1 virtual server, as long as connections go through (now 2): %s
 left ipvs: interface kube-ipvs0 and kube-proxy's rules in iptables, until then
