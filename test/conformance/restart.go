@@ -80,7 +80,8 @@ func switchMode(e *env) error {
 	if err := e.proxy.start(e.objects); err != nil {
 		return err
 	}
-	if !inIPVSMode(&first.Traits) {
+	replaced := usesIptables(&first.Traits) && usesIptables(&next.Traits) // by the plane, as the chains have the same names
+	if !inIPVSMode(&first.Traits) && !replaced {
 		if _, err := first.Start(e.t, e.lab.NodeA).Remove(context.Background()); err != nil {
 			return fmt.Errorf("remove rules of %s: %w", first.Name, err)
 		}
