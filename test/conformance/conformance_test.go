@@ -42,7 +42,7 @@ func netfilterParts(s plane.Setup) ([]plane.Part, error) { return netfilter.Part
 func nftablesPlane() Plane {
 	return Plane{
 		Name: "nftables", Traits: Nftables(), Explain: nftables.Kind().Facts, Parts: netfilterParts,
-		Other: func() Plane { return iptablesPlane("nft") },
+		Others: []func() Plane{iptablesNFTPlane},
 		Start: func(t testing.TB, host *lab.Host) plane.Plane {
 			conn, err := nft.Open(nft.Options{NetNS: host.NetNSFD()})
 			if err != nil {
@@ -54,6 +54,8 @@ func nftablesPlane() Plane {
 	}
 }
 
+func iptablesNFTPlane() Plane { return iptablesPlane("nft") }
+
 // legacyPoll is how often the plane polls tables of iptables-legacy for edits. S-277 waits for
 // the next poll.
 const legacyPoll = 50 * time.Millisecond
@@ -63,7 +65,7 @@ func iptablesPlane(variant string) Plane {
 	nature := Iptables(variant)
 	return Plane{
 		Name: "iptables-" + variant, Traits: nature, Explain: iptables.Kind().Facts, Parts: netfilterParts,
-		Other: nftablesPlane,
+		Others: []func() Plane{nftablesPlane},
 		Start: func(t testing.TB, host *lab.Host) plane.Plane {
 			if err := nature.firewall.createHint(host); err != nil {
 				t.Fatalf("%v", err)
@@ -85,7 +87,7 @@ func ipvsPlane() Plane {
 	nature := IPVS("nft")
 	return Plane{
 		Name: "ipvs", Traits: nature, Unsupported: notInIPVS(), Explain: ipvs.Kind().Facts, Parts: netfilterParts,
-		Other: nftablesPlane,
+		Others: []func() Plane{nftablesPlane, iptablesNFTPlane},
 		Start: func(t testing.TB, host *lab.Host) plane.Plane {
 			if err := nature.firewall.createHint(host); err != nil {
 				t.Fatalf("%v", err)

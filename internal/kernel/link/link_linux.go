@@ -52,7 +52,8 @@ func addresses(ctx context.Context, h *netlink.Handle, link netlink.Link) ([]net
 }
 
 // Prefer sets the source address of connections from this host to the addresses on an
-// interface: one of the sources, of the same family, in place of the destination itself.
+// interface: one of the sources, of the same family, in place of the destination itself. The
+// interface is up afterwards, if there are such sources: IPv6 has no routes to one that is down.
 func (l *Links) Prefer(ctx context.Context, name string, sources []netip.Addr) error {
 	err := l.with(name, func(h *netlink.Handle, link netlink.Link) error {
 		list, err := addresses(ctx, h, link)
@@ -61,6 +62,9 @@ func (l *Links) Prefer(ctx context.Context, name string, sources []netip.Addr) e
 			i := slices.IndexFunc(sources, func(s netip.Addr) bool { return s.Is4() == a.Is4() })
 			if !ok || i < 0 || a.IsLinkLocalUnicast() {
 				continue
+			}
+			if err := h.LinkSetUp(link); err != nil {
+				return fmt.Errorf("set it up: %w", err)
 			}
 			route := local(link, a)
 			route.Src = sources[i].AsSlice()

@@ -192,6 +192,9 @@ func (p *Plane) readServers(ctx context.Context, s *state) error {
 		f := &found{settings: l.Settings, dests: make(map[netip.AddrPort]uint32, len(dests[i]))}
 		for _, d := range dests[i] {
 			f.dests[d.At] = d.Weight
+			if d.Weight == 0 && d.Active+d.Inactive > 0 {
+				f.drains = append(f.drains, d.At)
+			}
 		}
 		s.servers[l.Server] = f
 	}
@@ -226,7 +229,7 @@ func (p *Plane) Remove(ctx context.Context) ([]string, error) {
 	}
 	w := p.writer
 	w.drains = nil // nothing drains
-	plan := p.ledger.Compare(w, &removal{newListing(*p.state, nil, p.opt)})
+	plan := p.ledger.Compare(w, &removal{newListing(*p.state, p.opt)})
 	plan.End()
 	p.state = nil
 	count := map[class]int{}

@@ -63,7 +63,7 @@ func open(ctx context.Context, s plane.Setup) (*plane.Opened, error) {
 	}
 	p := New(KernelOf(s.NetNS, tools), o)
 	return &plane.Opened{
-		Plane: p, Load: Load(), Parts: parts, Due: p.Due, WatchTrouble: tools.WatchTrouble,
+		Plane: p, Load: Load(), Parts: parts, Due: p.Due, Balance: p.Balance, WatchTrouble: tools.WatchTrouble,
 		KubeProxyRules: []string{"ipvs", fmt.Sprintf("iptables-%s", tools.Variant())},
 		How:            fmt.Sprintf("to IPVS and ipsets, and by iptables-%s, as %s", tools.Variant(), tools.Reason()),
 		Reader: func(context.Context) (plane.Plane, func(), error) {
@@ -125,7 +125,7 @@ func facts() plane.Facts {
 		OtherPort:   plane.Behaviour{Verdict: plane.Refuse, Why: "other ports of a clusterIP are refused, so that no program of this node is reached through it", Path: filter},
 		Ping:        plane.Behaviour{Verdict: plane.Untouched, Why: "a clusterIP is an address of " + Device + ": this node answers to an ICMP echo"},
 		Unallocated: plane.Behaviour{Verdict: plane.Untouched, Why: "no programmed Service has this address of a ServiceCIDR; packets to it follow the routes of this node"},
-		Ranges:      plane.RangesFirst, OwnVIPs: true,
+		Ranges:      plane.RangesFirst, OwnVIPs: true, Weights: true,
 		Ends:     plane.Ends{ClusterIPs: plane.Everywhere, External: plane.Everywhere},
 		Loopback: "never: IPVS does not forward from loopback addresses",
 		Path:     Path,

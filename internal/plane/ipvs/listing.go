@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/ipset"
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
@@ -26,6 +27,7 @@ type state struct {
 type found struct {
 	settings ipvs.Settings
 	dests    map[netip.AddrPort]uint32 // weights
+	drains   []netip.AddrPort          // those of weight 0 that have connections
 	taken    bool
 }
 
@@ -33,13 +35,13 @@ type found struct {
 // ledger.Listing, and removes what is taken from the state.
 type listing struct {
 	state
-	drains drains
 	opt    Options
 	ports  map[uint16]bool // NodePorts
+	drains drains          // that Rest found
 }
 
-func newListing(s state, d drains, opt Options) *listing {
-	l := &listing{state: s, drains: d, opt: opt, ports: map[uint16]bool{}}
+func newListing(s state, opt Options) *listing {
+	l := &listing{state: s, opt: opt, ports: map[uint16]bool{}, drains: drains{}}
 	for name, set := range s.sets {
 		for m := range set.Members {
 			if strings.Contains(name, "NODE-PORT") {
@@ -103,9 +105,11 @@ func (l *listing) Rest() []step {
 			continue
 		}
 		for at, weight := range f.dests {
-			if _, drains := l.drains[s][at]; weight != 0 || !drains || !f.taken {
-				remove(key{class: destination, server: s, at: at}, value{weight: weight})
+			if f.taken && !isUDP(s) && slices.Contains(f.drains, at) {
+				l.drains.add(s, at, time.Time{})
+				continue
 			}
+			remove(key{class: destination, server: s, at: at}, value{weight: weight})
 		}
 		if !f.taken {
 			remove(key{class: server, server: s}, value{settings: f.settings})

@@ -17,14 +17,15 @@ type Plan struct {
 	*ledger.Plan[key, value]
 	plane  *Plane
 	change route.Change
-	settle bool // it looks at what drains
+	drains drains // that a comparison found; nil: it compared nothing
+	settle bool   // it looks at what drains
 }
 
 // Plan computes what to write; after a Refresh it compares everything.
 func (p *Plane) Plan(change route.Change) plane.Plan {
 	plan := &Plan{plane: p, change: change, settle: !p.Due().IsZero() && !p.opt.Now().Before(p.check)}
 	if p.state != nil {
-		plan.compare(newListing(*p.state, p.writer.drains, p.opt))
+		plan.compare(newListing(*p.state, p.opt))
 		return plan
 	}
 	plan.Plan = p.ledger.Change(p.writer)
@@ -75,6 +76,7 @@ func (p *Plan) compare(found *listing) {
 		p.Service(name, nil, after(name))
 	}
 	p.End()
+	p.drains = found.drains
 	p.Users(func(k key) (users []cluster.Name) {
 		for _, name := range names {
 			if slices.ContainsFunc(after(name), func(e entry) bool { return e.Key == k }) {
@@ -99,6 +101,9 @@ func (p *Plan) Apply(ctx context.Context) error {
 	p.plane.writes.Add(1)
 	defer p.plane.writes.Add(1)
 	idle := len(p.plane.writer.drains) == 0
+	if p.drains != nil {
+		p.plane.writer.drains.adopt(p.drains, p.plane.opt.Now().Add(drainTime))
+	}
 	growth := p.growth()
 	err := p.Plan.Apply(ctx)
 	if _, refused := errors.AsType[plane.Refused](err); err != nil && !refused {

@@ -175,7 +175,7 @@ func (r *renderer) server(p *route.Port, s ipvs.Server, backends []netip.AddrPor
 		Affinity: (p.Affinity + time.Second - 1).Truncate(time.Second),
 	}})
 	for _, b := range backends {
-		r.add(key{class: destination, server: s, at: b}, value{weight: 1})
+		r.add(key{class: destination, server: s, at: b}, value{weight: uint32(p.Weight(b))})
 	}
 	for _, b := range p.Serving {
 		if _, chosen := slices.BinarySearchFunc(backends, b, netip.AddrPort.Compare); !chosen {
