@@ -19,11 +19,9 @@ import (
 // The whole program in mode ipvs: a restart writes nothing, a change is written, what another
 // program clears is repaired, and a cleanup removes everything.
 func TestLifeOfANodeInModeIPVS(t *testing.T) {
+	kerneltest.NeedIPVS(t)
 	netns := kerneltest.Namespace(t)
 	table := ipvs.New(netns)
-	if err := table.Load(t.Context()); err != nil {
-		t.Skipf("%v; test/uml runs this test on a kernel that has it", err)
-	}
 	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
 	config := filepath.Join(t.TempDir(), "config.yaml")
 	write(t, config, quiet+"ipvs: {scheduler: wrr}\n")

@@ -133,9 +133,7 @@ func echo(t *testing.T, netns int) {
 // IPVS: connections through it, and those that programs of the node made from an
 // address on kube-ipvs0, go on until they end by themselves.
 func TestIPVSModeIsTakenOverInARealKernel(t *testing.T) {
-	if _, err := os.Stat("/proc/net/ip_vs"); err != nil {
-		t.Skip("this kernel has no IPVS")
-	}
+	kerneltest.NeedIPVS(t)
 	netns := kerneltest.Namespace(t)
 	sh(t, netns, afterRealIPVS)
 	sh(t, netns, "ipset create mine hash:ip")

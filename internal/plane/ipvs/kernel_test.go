@@ -27,10 +27,8 @@ func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
 // realKernel returns the kernel in a new network namespace, which iptables-nft is in use in.
 func realKernel(t *testing.T) (k Kernel, netns int) {
 	t.Helper()
+	kerneltest.NeedIPVS(t)
 	netns = kerneltest.Namespace(t)
-	if err := ipvs.New(netns).Load(t.Context()); err != nil {
-		t.Skipf("%v; test/uml runs this test on a kernel that has it", err)
-	}
 	lock := filepath.Join(t.TempDir(), "lock")
 	run(t, netns, "env", "XTABLES_LOCKFILE="+lock, "iptables-nft", "-t", "mangle", "-N", "KUBE-IPTABLES-HINT")
 	tools, err := iptables.Open(t.Context(), iptables.Options{NetNS: netns, Lock: lock})
