@@ -91,8 +91,8 @@ ip -6 route add default via 2001:db8::1`,
 	return r
 }
 
-// addresses returns the addresses of the Service and of the client in each family.
-func addresses() map[route.Family][2]netip.Addr {
+// ends returns the addresses of the Service and of the client in each family.
+func ends() map[route.Family][2]netip.Addr {
 	return map[route.Family][2]netip.Addr{
 		route.IPv4: {netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("192.0.2.2")},
 		route.IPv6: {netip.MustParseAddr("fd00:96::1"), netip.MustParseAddr("2001:db8::2")},
@@ -147,7 +147,7 @@ func (r *rollout) write(backends ...int) {
 	for _, family := range planetest.Families() {
 		port := route.Port{
 			Name: "http", Protocol: cluster.TCP, Family: family,
-			Frontends: []route.Frontend{{Kind: route.ClusterIP, Addr: addresses()[family][0], Port: 80}},
+			Frontends: []route.Frontend{{Kind: route.ClusterIP, Addr: ends()[family][0], Port: 80}},
 		}
 		for _, n := range backends {
 			port.Cluster = append(port.Cluster, backend(n)[family])
@@ -178,7 +178,7 @@ func (r *rollout) run() error {
 	r.write(1, 2)
 	stop := make(chan struct{})
 	var clients sync.WaitGroup
-	for _, of := range addresses() {
+	for _, of := range ends() {
 		clients.Go(func() {
 			kerneltest.Do(r.t, r.client, func() error {
 				r.connect(of, stop)
