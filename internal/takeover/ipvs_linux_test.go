@@ -165,8 +165,8 @@ left ipvs: 2 virtual servers not known as kube-proxy's: mark 7, tcp 192.0.2.7:80
 	for _, c := range []*net.TCPConn{through, past} {
 		_ = c.Close()
 	}
-	last := "" // IPVS remembers them for two minutes
-	for deadline := time.Now().Add(150 * time.Second); time.Now().Before(deadline); time.Sleep(time.Second) {
+	last := "" // IPVS remembers them for two minutes, in which waiting costs nothing but each search does
+	for deadline := time.Now().Add(150 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Second) {
 		if last = takeOnce(t, r); !strings.Contains(last, "until then") {
 			break
 		}
