@@ -18,7 +18,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 	"github.com/sluice-proxy/sluice/internal/takeover"
 	"github.com/sluice-proxy/sluice/test/apiserver"
-	"github.com/sluice-proxy/sluice/test/harness"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
@@ -102,7 +101,7 @@ func testIPVSToIptables(w *testEnv) {
 	w.addForeignServer()
 	p, _ := w.startIptables(ipvsMode())
 	w.checkIPVSLeftToConnections(p, traffic)
-	harness.Eventually(w, ipvsTimeout, func() error { return w.checkIPVSState(before) })
+	w.rarely(func() error { return w.checkIPVSState(before) })
 	w.waitExact(ipvsMode().name)
 	w.deleteForeignServer()
 	w.must(w.checkReachable(timeout))
@@ -156,9 +155,16 @@ func testCleanupOfIPVS(w *testEnv) {
 	}
 }
 
-// ipvsTimeout bounds the wait for the end of what open connections needed: Sluice looks less and
-// less often.
-const ipvsTimeout = 3 * time.Minute
+// rarely calls try every few seconds until it returns no error. Sluice looks less and less often
+// for the end of what open connections needed, and each try runs programs.
+func (w *testEnv) rarely(try func() error) {
+	w.Helper()
+	err := try()
+	for deadline := time.Now().Add(3 * time.Minute); err != nil && time.Now().Before(deadline); err = try() {
+		time.Sleep(5 * time.Second)
+	}
+	w.must(err)
+}
 
 // checkIPVSLeftToConnections verifies that Sluice leaves what open connections need, and ends
 // the traffic.
@@ -174,7 +180,7 @@ func (w *testEnv) checkIPVSLeftToConnections(p *apiserver.Proxy, traffic *lab.St
 // virtual server.
 func (w *testEnv) checkIPVSRemoved(p *apiserver.Proxy, before string) {
 	w.Helper()
-	harness.Eventually(w, ipvsTimeout, func() error {
+	w.rarely(func() error {
 		if now := w.withoutForeignServer(w.dump() + w.ipvsState()); now != before {
 			return fmt.Errorf("state differs from that before kube-proxy (-before, +now):\n%s\nthe log:\n%s", cmp.Diff(before, now), p.Log())
 		}
