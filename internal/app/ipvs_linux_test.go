@@ -36,8 +36,9 @@ func TestAFlushUnderTrafficIsRepairedInModeIPVS(t *testing.T) {
 	r := run(t, o)
 	r.sync()
 	r.drain()
-	for range 3 {
-		if err := connectFor(t, netns, repairLimit).last; err != nil { // also for a poll after the write
+	for n := range 4 {
+		phase := time.Duration(n) * 400 * time.Millisecond                   // so that flushes do not all come as long before a poll
+		if err := connectFor(t, netns, repairLimit+phase).last; err != nil { // also for a poll after the write
 			t.Fatalf("before the flush: %v", err)
 		}
 		kerneltest.FlushIPVS(t, netns)
