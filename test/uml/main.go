@@ -30,10 +30,11 @@ func jobs() []job {
 			all = append(all, job{"./test/conformance", "TestConformance/^" + plane + "$/" + anyTest + "/^" + variant + "$"})
 		}
 	}
-	for _, pkg := range []string{"kernel/ipvs", "kernel/link", "kernel/probe", "plane/ipvs"} {
+	all = append(all, job{"./internal/plane/ipvs", "OnTheKernel"}, job{"./test/takeover", "IPVS"})
+	for _, pkg := range []string{"kernel/ipvs", "kernel/link", "kernel/probe"} {
 		all = append(all, job{"./internal/" + pkg, anyTest})
 	}
-	return append(all, job{"./internal/app", "ModeIPVS"}, job{"./internal/takeover", "IPVS"}, job{"./test/takeover", "IPVS"})
+	return append(all, job{"./internal/app", "ModeIPVS"}, job{"./internal/takeover", "IPVS"})
 }
 
 func main() {

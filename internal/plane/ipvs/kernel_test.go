@@ -52,7 +52,7 @@ func run(t *testing.T, netns int, argv ...string) string {
 }
 
 func TestModelOnTheKernel(t *testing.T) {
-	for seed := *firstSeed; seed < *firstSeed+(*seeds+9)/10; seed++ {
+	for seed := *firstSeed; seed < *firstSeed+(*seeds+19)/20; seed++ {
 		kernel, _ := realKernel(t)
 		if err := newSubject(kernel).run(seed); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
@@ -168,7 +168,7 @@ func TestADestinationDrainsOnTheKernel(t *testing.T) {
 }
 
 // The poll reports a flush of the virtual servers within its period.
-func TestAnEditIsReported(t *testing.T) {
+func TestAnEditIsReportedOnTheKernel(t *testing.T) {
 	kernel, _ := realKernel(t)
 	change, _ := oneService("127.0.0.1:8080")
 	p := New(kernel, Options{Families: planetest.Families()[:1], Mark: 0x4000, Poll: 20 * time.Millisecond})

@@ -29,7 +29,7 @@ const reusedPorts = 8
 // A rolling update, whose clients use their source ports again, breaks and delays no connection.
 // A connection from a port that IPVS remembers is not sent to the destination of the one before,
 // which may be gone.
-func TestARollingUpdateWithReusedClientPorts(t *testing.T) {
+func TestARollingUpdateWithReusedClientPortsOnTheKernel(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
 		settings []string
