@@ -4,14 +4,13 @@ package conformance
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/follow/netfilter"
 	kernel "github.com/sluice-proxy/sluice/internal/kernel/iptables"
-	table "github.com/sluice-proxy/sluice/internal/kernel/ipvs"
+	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
 	"github.com/sluice-proxy/sluice/internal/kernel/sysctl"
 	"github.com/sluice-proxy/sluice/internal/plane"
@@ -25,12 +24,7 @@ import (
 func TestMain(m *testing.M) { lab.Main(m) }
 
 func TestConformance(t *testing.T) {
-	Run(t, nftablesPlane(), iptablesPlane("nft"), iptablesPlane("legacy"))
-	if err := table.New(0).Load(t.Context()); errors.Is(err, table.ErrAbsent) {
-		t.Run("ipvs", func(t *testing.T) { t.Skip("this kernel has no IPVS; test/uml runs these scenarios on one that has") })
-		return
-	}
-	Run(t, ipvsPlane())
+	Run(t, nftablesPlane(), iptablesPlane("nft"), iptablesPlane("legacy"), ipvsPlane())
 }
 
 func bothFamiliesOf() []route.Family { return []route.Family{route.IPv4, route.IPv6} }
@@ -82,12 +76,13 @@ func iptablesPlane(variant string) Plane {
 	}
 }
 
-// ipvsPlane is the plane ipvs. The machine's own kernel need not have IPVS: test/uml has one.
+// ipvsPlane is the plane ipvs.
 func ipvsPlane() Plane {
 	nature := IPVS("nft")
 	return Plane{
 		Name: "ipvs", Traits: nature, Unsupported: notInIPVS(), Explain: ipvs.Kind().Facts, Parts: netfilterParts,
 		Others: []func() Plane{nftablesPlane, iptablesNFTPlane},
+		Need:   kerneltest.NeedIPVS,
 		Start: func(t testing.TB, host *lab.Host) plane.Plane {
 			if err := nature.firewall.createHint(host); err != nil {
 				t.Fatalf("%v", err)

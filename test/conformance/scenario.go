@@ -17,6 +17,9 @@ type Plane struct {
 	Name string
 	Traits
 
+	// Need, if not nil, skips the test if the kernel lacks what the plane needs.
+	Need func(t testing.TB)
+
 	// Explain has the facts from which explain computes its answers, which steps compare with the connections.
 	Explain plane.Facts
 

@@ -22,7 +22,7 @@ func TestAddressesOnADummyInterfaceAreLocal(t *testing.T) {
 	for range 2 { // the second time everything exists
 		err := links.Create(t.Context(), "vips")
 		if errors.Is(err, unix.EOPNOTSUPP) {
-			t.Skip("this kernel has no dummy interfaces; test/uml has one that has")
+			kerneltest.Lacks(t, "dummy interfaces")
 		}
 		if err != nil {
 			t.Fatal(err)

@@ -27,10 +27,8 @@ func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
 // realKernel returns the kernel in a new network namespace, which iptables-nft is in use in.
 func realKernel(t *testing.T) (k Kernel, netns int) {
 	t.Helper()
+	kerneltest.NeedIPVS(t)
 	netns = kerneltest.Namespace(t)
-	if err := ipvs.New(netns).Load(t.Context()); err != nil {
-		t.Skipf("%v; test/uml runs this test on a kernel that has it", err)
-	}
 	lock := filepath.Join(t.TempDir(), "lock")
 	run(t, netns, "env", "XTABLES_LOCKFILE="+lock, "iptables-nft", "-t", "mangle", "-N", "KUBE-IPTABLES-HINT")
 	tools, err := iptables.Open(t.Context(), iptables.Options{NetNS: netns, Lock: lock})
@@ -54,7 +52,7 @@ func run(t *testing.T, netns int, argv ...string) string {
 }
 
 func TestModelOnTheKernel(t *testing.T) {
-	for seed := *firstSeed; seed < *firstSeed+(*seeds+9)/10; seed++ {
+	for seed := *firstSeed; seed < *firstSeed+(*seeds+19)/20; seed++ {
 		kernel, _ := realKernel(t)
 		if err := newSubject(kernel).run(seed); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
@@ -170,7 +168,7 @@ func TestADestinationDrainsOnTheKernel(t *testing.T) {
 }
 
 // The poll reports a flush of the virtual servers within its period.
-func TestAnEditIsReported(t *testing.T) {
+func TestAnEditIsReportedOnTheKernel(t *testing.T) {
 	kernel, _ := realKernel(t)
 	change, _ := oneService("127.0.0.1:8080")
 	p := New(kernel, Options{Families: planetest.Families()[:1], Mark: 0x4000, Poll: 20 * time.Millisecond})
