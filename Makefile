@@ -67,7 +67,7 @@ test: setup-test ## everything, what it needs included
 		'test-tools: make test-tools' \
 		'test-kernel: make test-kernel' \
 		'test: KUBEBUILDER_ASSETS="$(KUBEBUILDER_ASSETS)" TEST_TOOLS="$(TEST_TOOLS)" TEST_KERNEL="$(TEST_KERNEL)" go test -race -count=1 -timeout=30m -p $(TESTS_AT_ONCE) -parallel $(TESTS_AT_ONCE) -json $$(go list ./... | grep -v /test/hostile$$)' \
-		'linux-6.1: go build -o .cache/bin/uml ./test/uml && .cache/bin/uml -kernel "$(TEST_KERNEL)/linux"' \
+		'linux-6.1: go build -o .cache/bin/uml ./test/uml && KUBEBUILDER_ASSETS="$(KUBEBUILDER_ASSETS)" .cache/bin/uml -kernel "$(TEST_KERNEL)/linux"' \
 		'hostile: go test -race -count=1 -timeout=10m -json ./test/hostile'
 
 test-assets: setup-build ## the real API server, etcd and kube-proxy for the tests: minutes, once

@@ -5,9 +5,10 @@
 #
 # Afterwards DIR/linux is the kernel. The source is Debian's package
 # linux-source-6.1, which is not installed; Debian's package user-mode-linux would
-# not do, as its nf_tables has neither IPv4 nor IPv6. Where there is no such package,
-# or no user mode Linux for the processor, DIR/linux.missing says so, and test/uml
-# skips its tests for that reason. A second run returns at once.
+# not do, as its nf_tables has neither IPv4 nor IPv6. A system that cannot build the
+# kernel fails here, and test/uml fails without it: nothing would be tested on it. Only
+# for a processor without user mode Linux nothing is built, and test/uml skips its tests.
+# A second run returns at once.
 set -euo pipefail
 
 # shellcheck source=hack/fill.sh
@@ -25,11 +26,9 @@ die() {
 
 have() { command -v "$1" >/dev/null 2>&1; }
 
-# missing REASON ends the script: there will be no older kernel on this machine.
-missing() {
-	say "no older kernel to test on: $*"
-	printf 'no older kernel: %s\n' "$*" >"$dir/linux.missing"
-	exit 0
+# impossible REASON ends the script with the way to get the kernel nevertheless.
+impossible() {
+	die "cannot build the older kernel: $*. Copy the folder $dir from a machine with Debian 12 on which 'make test-kernel' ran, or set TEST_KERNEL to such a folder"
 }
 
 quietly() { "$@" </dev/null >"$tmp/log" 2>&1; }
@@ -72,11 +71,13 @@ if [[ $# -ne 1 || -z $1 ]]; then
 	exit 2
 fi
 
+if [[ $(uname -m) != x86_64 ]]; then
+	say "no older kernel to test on: user mode Linux is for x86_64, this machine is $(uname -m)"
+	exit 0
+fi
 begin "$1"
-rm -f "$dir/linux.missing"
-[[ $(uname -m) == x86_64 ]] || missing "user mode Linux is for x86_64, this machine is $(uname -m)"
-{ have apt-get && have dpkg-deb; } || missing "its source is Debian's package $package, and this system has no apt-get"
-offered || missing "this release of $(sed -n 's/^NAME="\?\([^"]*\)"\?/\1/p' /etc/os-release) has no package $package"
+{ have apt-get && have dpkg-deb; } || impossible "its source is Debian's package $package, and this system has no apt-get"
+offered || impossible "this release of $(sed -n 's/^NAME="\?\([^"]*\)"\?/\1/p' /etc/os-release) has no package $package"
 fetch_source
 build
 install_all

@@ -2,8 +2,11 @@ package app
 
 import (
 	"errors"
+	"fmt"
+	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -16,14 +19,93 @@ import (
 	"github.com/sluice-proxy/sluice/internal/takeover"
 )
 
+// repairLimit is how long an edit of virtual servers may last, with default settings.
+const repairLimit = 2 * time.Second
+
+// Connections fail for no longer than repairLimit after a flush of all virtual servers, which
+// no notification reports.
+func TestAFlushUnderTrafficIsRepairedInModeIPVS(t *testing.T) {
+	kerneltest.NeedIPVS(t)
+	netns := kerneltest.Namespace(t)
+	serveEndpoint(t, netns)
+	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
+	config := filepath.Join(t.TempDir(), "config.yaml")
+	write(t, config, quiet)
+	o, _ := daemonOptions(t, config, "--manifests="+manifests(t, webService), "--proxy-mode=ipvs")
+	o.NetNS = netns
+	r := run(t, o)
+	r.sync()
+	r.drain()
+	for n := range 4 {
+		phase := time.Duration(n) * 400 * time.Millisecond                   // so that flushes do not all come as long before a poll
+		if err := connectFor(t, netns, repairLimit+phase).last; err != nil { // also for a poll after the write
+			t.Fatalf("before the flush: %v", err)
+		}
+		kerneltest.FlushIPVS(t, netns)
+		got := connectFor(t, netns, 2*repairLimit)
+		if got.last == nil || got.failed > repairLimit {
+			t.Errorf("connections failed for %v after a flush, want at most %v, and some: %v", got.failed, repairLimit, got.last)
+		}
+		t.Logf("connections failed for %v after a flush: %v", got.failed, got.last)
+	}
+}
+
+// serveEndpoint accepts connections at the endpoint of webService.
+func serveEndpoint(t *testing.T, netns int) {
+	t.Helper()
+	kerneltest.Do(t, netns, func() error {
+		if out, err := exec.Command("ip", "addr", "add", "10.244.1.5/32", "dev", "lo").CombinedOutput(); err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		l, err := net.Listen("tcp", "10.244.1.5:8080")
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { _ = l.Close() })
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				_ = c.Close()
+			}
+		}()
+		return nil
+	})
+}
+
+// outage is a time in which connections failed.
+type outage struct {
+	failed time.Duration // from the start to the last failure
+	last   error
+}
+
+// connectFor connects to webService every 10 ms.
+func connectFor(t *testing.T, netns int, period time.Duration) outage {
+	t.Helper()
+	var out outage
+	began := time.Now()
+	kerneltest.Do(t, netns, func() error {
+		for ; time.Since(began) < period; time.Sleep(10 * time.Millisecond) {
+			c, err := net.DialTimeout("tcp", "10.96.0.80:80", 100*time.Millisecond)
+			if err != nil {
+				out = outage{time.Since(began), err}
+				continue
+			}
+			_ = c.Close()
+		}
+		return nil
+	})
+	return out
+}
+
 // The whole program in mode ipvs: a restart writes nothing, a change is written, what another
 // program clears is repaired, and a cleanup removes everything.
 func TestLifeOfANodeInModeIPVS(t *testing.T) {
+	kerneltest.NeedIPVS(t)
 	netns := kerneltest.Namespace(t)
 	table := ipvs.New(netns)
-	if err := table.Load(t.Context()); err != nil {
-		t.Skipf("%v; test/uml runs this test on a kernel that has it", err)
-	}
 	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
 	config := filepath.Join(t.TempDir(), "config.yaml")
 	write(t, config, quiet+"ipvs: {scheduler: wrr}\n")
@@ -71,7 +153,7 @@ func TestLifeOfANodeInModeIPVS(t *testing.T) {
 	if s := r.sync(); s.Steps != 3 || !s.Repair() {
 		t.Errorf("after ipvsadm -C: %+v, want a repair in 3 steps", s)
 	}
-	if took := time.Since(began); took > 2*time.Second {
+	if took := time.Since(began); took > repairLimit {
 		t.Errorf("the repair took %v", took)
 	}
 	check(2)

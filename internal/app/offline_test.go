@@ -39,6 +39,36 @@ func TestExplainFromManifests(t *testing.T) {
 	}
 }
 
+// Weights count in modes that have them, and nowhere else.
+func TestExplainWeights(t *testing.T) {
+	for _, c := range []struct{ mode, weights, want string }{
+		{"ipvs", "10.244.1.5=3", "balanced over 2 backends by their weights, as far as the scheduler uses them"},
+		{"ipvs", "10.244.1.5=3", "3/4 10.244.1.5:8080"},
+		{"ipvs", "10.244.1.5=0", "0/1 10.244.1.5:8080"},
+		{"ipvs", "10.244.1.5=0, 10.244.1.6=0", "all backends have weight 0, so that they get no new connections"},
+		{"ipvs", "10.244.1.5=1", "balanced over 2 backends, each with the same chance"},
+		{"nftables", "10.244.1.5=3", "balanced over 2 backends, each with the same chance"},
+	} {
+		q, err := explain.Parse("10.9.9.9", "10.96.0.80:80")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := Explain(t.Context(), Options{
+			Kinds: Kinds(), Log: slog.New(slog.DiscardHandler), Stdin: strings.NewReader(weighted(c.weights)),
+			Config: &config.Config{Mode: c.mode, Manifests: []string{"-"}, NodeName: "one", Detector: config.Detector{Mode: config.DetectClusterCIDR}},
+		}, q)
+		if err != nil || !strings.Contains(got.String(), c.want) {
+			t.Errorf("mode %s, %s: %v\n%s\nwant %s", c.mode, c.weights, err, got, c.want)
+		}
+	}
+}
+
+// weighted is webService with two endpoints and weights for them.
+func weighted(weights string) string {
+	text := strings.Replace(webService, "name: web,", `name: web, annotations: {sluice-proxy.github.io/weights: "`+weights+`"},`, 1)
+	return strings.Replace(text, "endpoints: [", "endpoints: [{addresses: [10.244.1.6]}, ", 1)
+}
+
 // fixedLoop is a loop that always returns the same View.
 type fixedLoop struct {
 	view proxy.View

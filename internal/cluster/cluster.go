@@ -81,6 +81,10 @@ type Service struct {
 	// Scheduler is the name of an algorithm that chooses endpoints, for data planes that
 	// have several. Empty: the one of the node.
 	Scheduler string
+
+	// Weights are the weights of endpoints, by their address or else by their node, for data
+	// planes whose algorithms use them. All other endpoints have weight 1.
+	Weights map[string]uint16
 }
 
 // ServicePort is one port of a Service.

@@ -20,8 +20,12 @@ func (a *asker) balance(out *Case, f found, c client) {
 
 	choices := a.view.Routes.Explain(f.service.Name, f.port, w.Pool)
 	pool, made := f.port.Backends(w.Pool), chosen(choices)
+	weight, total := a.weights(f.port), 0
 	for _, b := range pool {
-		backend := Backend{Address: b.String(), Chance: fmt.Sprintf("1/%d", len(pool))}
+		total += weight(b)
+	}
+	for _, b := range pool {
+		backend := Backend{Address: b.String(), Chance: fmt.Sprintf("%d/%d", weight(b), total)}
 		backend.Hairpin = b.Addr() == c.addr && slices.Contains(f.port.Here, c.addr)
 		if choice, ok := made[b]; ok {
 			e := choice.Endpoint
@@ -33,9 +37,22 @@ func (a *asker) balance(out *Case, f found, c client) {
 	out.LeftOut = leftOut(choices)
 	out.Verdict = Balanced
 	out.Why = fmt.Sprintf("over %s, each with the same chance", text.Count(len(pool), "backend"))
-	if len(pool) == 1 {
+	switch {
+	case total == 0:
+		out.Verdict, out.Why = Refused, "all backends have weight 0, so that they get no new connections"
+	case len(pool) == 1:
 		out.Why = "over 1 backend, to which all connections go"
+	case total != len(pool):
+		out.Why = fmt.Sprintf("over %s by their weights, as far as the scheduler uses them", text.Count(len(pool), "backend"))
 	}
+}
+
+// weights returns the weights of the backends of a port, all 1 in planes without weights.
+func (a *asker) weights(p *route.Port) func(netip.AddrPort) int {
+	if !a.view.Plane.Weights {
+		return func(netip.AddrPort) int { return 1 }
+	}
+	return func(b netip.AddrPort) int { return int(p.Weight(b)) }
 }
 
 // chosen returns the chosen endpoints by backend.

@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Options for New. All are required.
+// Options for New. All are required, except Balance.
 type Options struct {
 	Loop interface {
 		View(ctx context.Context) (proxy.View, error)
@@ -32,6 +32,9 @@ type Options struct {
 	Sizes   func() sizes.Sizes                              // of the Services in the kernel
 	Local   func(ctx context.Context) ([]netip.Addr, error) // addresses of this host
 	Plane   plane.Facts
+
+	// Balance returns how the kernel balances a port (plane.Opened); nil: it does not know.
+	Balance func(ctx context.Context, svc *route.Service, port int, host *route.Host) (plane.Balance, error)
 
 	// Status returns all fields that Inspector.Status does not fill in.
 	Status func(context.Context) Status

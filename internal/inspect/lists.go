@@ -150,6 +150,8 @@ type Backend struct {
 	Reason string      `json:"reason,omitempty"`
 
 	Endpoint *Endpoint `json:"endpoint,omitempty"` // only in queries for a Service by name
+
+	Balancing *Balancing `json:"balancing,omitempty"` // only in modes whose kernel counts connections
 }
 
 // Endpoint is what an EndpointSlice contains about a backend.
@@ -172,7 +174,7 @@ func (i *Inspector) Backends(ctx context.Context, f Filter) (iter.Seq[Backend], 
 	return route.Yielding(func(yield func(Backend) bool) {
 		for _, svc := range s.services {
 			for p := range svc.Ports {
-				for _, b := range s.backends(svc, &svc.Ports[p]) {
+				for _, b := range i.balanced(ctx, s, port{svc, p}) {
 					if !yield(b) {
 						return
 					}
@@ -189,12 +191,18 @@ type backendKey struct {
 	endpoint *cluster.Endpoint
 }
 
-// backends lists the backends of a port, whichever pools they are in.
-func (s *selection) backends(svc *route.Service, p *route.Port) []Backend {
-	common := Backend{
+// common returns the fields that all backends of a port share.
+func (s *selection) common(svc *route.Service, p *route.Port) Backend {
+	b := Backend{
 		Namespace: svc.Name.Namespace, Service: svc.Name.Name, PortName: p.Name, Port: number(p), Protocol: p.Protocol.String(),
 	}
-	common.State, common.Reason = s.state(svc)
+	b.State, b.Reason = s.state(svc)
+	return b
+}
+
+// backends lists the backends of a port, whichever pools they are in.
+func (s *selection) backends(svc *route.Service, p *route.Port) []Backend {
+	common := s.common(svc, p)
 	var list []Backend
 	known := map[backendKey]int{}
 	for _, pool := range poolsOf(p) {

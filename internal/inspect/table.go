@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -26,10 +27,15 @@ type Table[T any] struct {
 	width  Width
 	narrow int // number of columns that Narrow has
 	rows   func(T) [][]string
+	begin  func(first T) // prints the titles, if they depend on the first item
 }
 
 // Add adds an item, which Flush prints.
 func (t *Table[T]) Add(item T) {
+	if t.begin != nil {
+		t.begin(item)
+		t.begin = nil
+	}
 	for _, row := range t.rows(item) {
 		t.row(row...)
 	}
@@ -48,7 +54,7 @@ func (t *Table[T]) Flush() error { return t.out.Flush() }
 // ServiceTable returns a table with a line for each port and IP family of a
 // Service.
 func ServiceTable(w io.Writer, width Width) *Table[Service] {
-	t := &Table[Service]{text.NewColumns(w), width, 9, Service.rows}
+	t := &Table[Service]{out: text.NewColumns(w), width: width, narrow: 9, rows: Service.rows}
 	t.row("NAMESPACE", "NAME", "PORT", "CLUSTER-IP", "EXTERNAL", "NODE-PORT", "POLICY", "BACKENDS", "STATE",
 		"FAMILY", "AFFINITY", "CLIENTS")
 	return t
@@ -70,12 +76,23 @@ func (s Service) rows() [][]string {
 	return rows
 }
 
-// BackendTable returns a table with a line for each backend.
+// BackendTable returns a table with a line for each backend. In modes whose kernel counts
+// connections it has more columns.
 func BackendTable(w io.Writer, width Width) *Table[Backend] {
-	t := &Table[Backend]{text.NewColumns(w), width, 7, Backend.rows}
-	t.row("NAMESPACE", "NAME", "PORT", "BACKEND", "POOLS", "LEFT-OUT", "STATE", "NODE", "CONDITIONS", "ENDPOINTSLICE")
+	t := &Table[Backend]{out: text.NewColumns(w), width: width, narrow: 7, rows: Backend.rows}
+	t.begin = func(first Backend) {
+		titles := []string{"NAMESPACE", "NAME", "PORT", "BACKEND", "POOLS", "LEFT-OUT", "STATE", "NODE", "CONDITIONS", "ENDPOINTSLICE"}
+		if first.Balancing != nil {
+			titles = slices.Insert(titles, balancingAt, balancingColumns()...)
+			t.narrow += len(balancingColumns())
+		}
+		t.row(titles...)
+	}
 	return t
 }
+
+// balancingAt is the number of columns before those of a Balancing.
+const balancingAt = 4
 
 func (b Backend) rows() [][]string {
 	e := cmp.Or(b.Endpoint, &Endpoint{})
@@ -83,15 +100,19 @@ func (b Backend) rows() [][]string {
 	if b.Target != 0 {
 		at = netip.AddrPortFrom(b.Address, b.Target).String()
 	}
-	return [][]string{{
+	cells := []string{
 		b.Namespace, b.Service, portText(b.PortName, b.Port, b.Protocol), at, strings.Join(b.Pools, ","), b.leftOut(),
 		stateText(b.State, b.Reason), e.Node, e.conditions(), e.Slice,
-	}}
+	}
+	if b.Balancing != nil {
+		cells = slices.Insert(cells, balancingAt, b.Balancing.cells()...)
+	}
+	return [][]string{cells}
 }
 
 // NodePortTable returns a table with a line for each node port and IP family.
 func NodePortTable(w io.Writer, width Width) *Table[NodePort] {
-	t := &Table[NodePort]{text.NewColumns(w), width, 9, NodePort.rows}
+	t := &Table[NodePort]{out: text.NewColumns(w), width: width, narrow: 9, rows: NodePort.rows}
 	t.row("PORT", "FAMILY", "NAMESPACE", "NAME", "PORT-NAME", "ADDRESSES", "POLICY", "BACKENDS", "STATE",
 		"FROM-PODS", "FROM-NODE", "FROM-OTHERS")
 	return t

@@ -16,6 +16,9 @@ type Facts struct {
 	Ends        Ends      // where connections without a backend are refused or dropped
 	Loopback    string    // the condition for NodePorts on loopback addresses; completes "only if"
 
+	// Weights means that the weights of backends count.
+	Weights bool
+
 	// OwnVIPs means that this node has the addresses of Services itself: its connections to
 	// one have that address as their source, and get source NAT always.
 	OwnVIPs bool

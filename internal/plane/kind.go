@@ -119,6 +119,10 @@ type Opened struct {
 	// compare the kernel with the table. The caller calls done at the end.
 	Reader func(context.Context) (reader Plane, done func(), err error)
 
+	// Balance returns how the kernel balances a port of a Service, by its index. It is safe
+	// for concurrent use. Nil: the kernel does not know.
+	Balance func(ctx context.Context, svc *route.Service, port int, host *route.Host) (Balance, error)
+
 	// Due returns when the plane has something to write although nothing changed, such
 	// as the end of a drain; zero: never. The loop calls it after each write, and at
 	// that time passes Plan a change that touches no Service. After that write Due
@@ -139,6 +143,18 @@ type Opened struct {
 	How string // completes "rules are written" in messages; may be empty
 
 	Close func() error // called last; nil: nothing is open
+}
+
+// Balance is how the kernel balances a port of a Service.
+type Balance struct {
+	Scheduler string // the algorithm
+	Backends  map[netip.AddrPort]Balanced
+}
+
+// Balanced is what the kernel knows about a backend.
+type Balanced struct {
+	Weight           uint32 // 0: it gets no new connections
+	Active, Inactive int    // connections: open ones, and others that the kernel remembers
 }
 
 // Part is code that runs beside the rules of a plane: it ends stale connections, or

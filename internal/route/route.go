@@ -78,6 +78,9 @@ type Port struct {
 	// several. Empty: the one of the node.
 	Scheduler string
 
+	// Weights has the backends whose weight is not 1; see Weight.
+	Weights map[netip.AddrPort]uint16
+
 	// Serving lists all serving backends, whatever the policy, sorted. It is set for
 	// UDP only, to find established flows to backends that no longer serve.
 	Serving []netip.AddrPort
@@ -163,6 +166,15 @@ func (p *Port) Backends(pool Pool) []netip.AddrPort {
 		return p.Local
 	}
 	return p.Cluster
+}
+
+// Weight returns the weight of a backend, for planes whose schedulers use weights. A backend
+// of weight 0 gets no new connections.
+func (p *Port) Weight(backend netip.AddrPort) uint16 {
+	if w, has := p.Weights[backend]; has {
+		return w
+	}
+	return 1
 }
 
 // Host is the policy of the whole node.

@@ -1,7 +1,9 @@
 package route
 
 import (
+	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
@@ -32,6 +34,53 @@ func TestSchedulerOfAService(t *testing.T) {
 	}
 	if change := set("wlc"); !change.Empty() {
 		t.Errorf("the same scheduler changes %v", change.Touched)
+	}
+}
+
+// An endpoint has the weight of its address, or else of its node. A changed weight is a change
+// of its Service.
+func TestWeightsOfEndpoints(t *testing.T) {
+	store := cluster.NewStore()
+	c := NewCompiler(Options{})
+	name := cluster.Name{Namespace: "default", Name: "web"}
+	endpoint := func(addr, node string) cluster.Endpoint {
+		return cluster.Endpoint{Addr: netip.MustParseAddr(addr), Node: node, Ready: true, Serving: true}
+	}
+	store.SetSlice(&cluster.Slice{
+		Name: name, Service: name, Ports: []cluster.SlicePort{{Protocol: cluster.TCP, Port: 8080}},
+		Endpoints: []cluster.Endpoint{
+			endpoint("10.0.0.1", "a"), endpoint("10.0.0.2", "a"), endpoint("10.0.0.3", ""), endpoint("10.0.0.4", "b"), endpoint("fd00::1", "a"),
+		},
+	})
+	set := func(weights map[string]uint16) Change {
+		store.SetService(&cluster.Service{
+			Name: name, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("fd96::1")}, Weights: weights,
+			Ports: []cluster.ServicePort{{Protocol: cluster.TCP, Port: 80}},
+		})
+		change, _ := c.Compile(store.Take())
+		return change
+	}
+	weights := func(change Change) string {
+		var all []string
+		for _, p := range change.Touched[0].New.Ports {
+			for _, b := range p.Cluster {
+				all = append(all, fmt.Sprint(b.Addr(), "=", p.Weight(b)))
+			}
+		}
+		return strings.Join(all, " ")
+	}
+	if got, want := weights(set(nil)), "10.0.0.1=1 10.0.0.2=1 10.0.0.3=1 10.0.0.4=1 fd00::1=1"; got != want {
+		t.Errorf("weights %s, want %s", got, want)
+	}
+	some := map[string]uint16{"a": 3, "10.0.0.2": 0, "fd00::1": 5, "other": 7}
+	if got, want := weights(set(some)), "10.0.0.1=3 10.0.0.2=0 10.0.0.3=1 10.0.0.4=1 fd00::1=5"; got != want {
+		t.Errorf("weights %s, want %s", got, want)
+	}
+	if change := set(map[string]uint16{"a": 3, "10.0.0.2": 0, "fd00::1": 5, "b": 1, "another": 2}); !change.Empty() {
+		t.Errorf("weights of no endpoint, and 1 for one, change %v", change.Touched)
+	}
+	if change := set(nil); len(change.Touched) != 1 {
+		t.Errorf("without weights: %v", change.Touched)
 	}
 }
 

@@ -210,7 +210,30 @@ func (b *builder) port(st state, won []candidate, g guard) Port {
 		p.Frontends = append(p.Frontends, frontend)
 	}
 	b.fill(&p, candidates)
+	p.Weights = weights(st.service, candidates)
 	return p
+}
+
+// weights returns the backends whose weight is not 1; nil if there are none.
+func weights(svc *cluster.Service, candidates []Choice) map[netip.AddrPort]uint16 {
+	if len(svc.Weights) == 0 {
+		return nil
+	}
+	out := map[netip.AddrPort]uint16{}
+	for i := range candidates {
+		c := &candidates[i]
+		w, has := svc.Weights[c.Backend.Addr().String()]
+		if !has {
+			w, has = svc.Weights[c.Endpoint.Node]
+		}
+		if has && w != 1 {
+			out[c.Backend] = w
+		}
+	}
+	if len(out) == 0 {
+		return nil
+	}
+	return out
 }
 
 // fill sets the pools of the Port that its frontends use. The reasons of the candidates

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sluice-proxy/sluice/internal/kernel/ipset"
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables/iptablestest"
 	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
@@ -24,8 +25,9 @@ type node struct {
 	servers map[ipvs.Server]int // with their connections
 	order   []ipvs.Server
 	sets    []string
-	vips    []netip.Addr // on kube-ipvs0; nil: there is none
-	others  []netip.Addr // addresses of other interfaces
+	marks   map[netip.Addr]uint32 // in a set of Sluice's
+	vips    []netip.Addr          // on kube-ipvs0; nil: there is none
+	others  []netip.Addr          // addresses of other interfaces
 	sockets map[netip.Addr]int
 	source  []netip.Addr // that programs prefer
 	broken  map[string]error
@@ -117,6 +119,14 @@ func (f serversFake) Delete(_ context.Context, s ipvs.Server) error {
 type setsFake struct{ *node }
 
 func (f setsFake) Names(context.Context) ([]string, error) { return f.node.sets, f.do("read sets") }
+
+func (f setsFake) List(context.Context, []string) (map[string]*ipset.Set, error) {
+	set := &ipset.Set{Members: map[ipset.Member]uint32{}}
+	for a, mark := range f.marks {
+		set.Members[ipset.Member{Addr: a}] = mark
+	}
+	return map[string]*ipset.Set{"KUBE-SLUICE-SHORT-CUT": set}, f.do("read members")
+}
 
 // Destroy refuses while there are rules of kube-proxy's, which refer to the sets.
 func (f setsFake) Destroy(ctx context.Context, name string) error {

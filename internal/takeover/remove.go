@@ -27,7 +27,10 @@ func (r *rules) remove(ctx context.Context, f findings) (a Account, err error) {
 	}
 	v, gone, serverErr := r.removeServers(ctx, f.vips)
 	err = errors.Join(err, serverErr)
-	if !v.inUse() {
+	if v.inUse() {
+		_, chainErr := r.removeChains(ctx, inMangle(f.chains), &a)
+		err = errors.Join(err, chainErr)
+	} else {
 		if serverErr == nil {
 			deviceErr := r.removeDevice(ctx, v)
 			gone.Addrs, gone.Device = v.Addrs, v.Device && deviceErr == nil
@@ -46,6 +49,13 @@ func (r *rules) remove(ctx context.Context, f findings) (a Account, err error) {
 	}
 	a.Left = append(a.Left, v.left()...)
 	return a, err
+}
+
+// inMangle returns the chains in table mangle. Those of Sluice's mode ipvs treat new connections
+// only, and come before the rules of its present mode: by sets that are no longer kept up, they
+// would drop packets, or mark them for a virtual server.
+func inMangle(chains []iptables.Removal) []iptables.Removal {
+	return slices.DeleteFunc(slices.Clone(chains), func(c iptables.Removal) bool { return c.Table.Name != "mangle" })
 }
 
 // removeTables first deletes the chains that packets enter before they are routed. A

@@ -230,6 +230,51 @@ left ipvs: 3 virtual servers not known as kube-proxy's: tcp 192.0.2.7:80, tcp 19
 `, takeAll(t, n, n.rules()))
 }
 
+// Connections through a virtual server for a mark of Sluice's mode ipvs are to addresses that a
+// set has with the mark.
+func TestAddressesStayWhileAVirtualServerForAMarkHasConnections(t *testing.T) {
+	n := afterIPVS()
+	n.vips = addrs("10.96.0.1", "10.96.0.2", "10.96.0.3")
+	n.marks = map[netip.Addr]uint32{n.vips[0]: ipvs.OwnMark | 6, n.vips[2]: ipvs.OwnMark | 5}
+	mark := ipvs.Server{Addr: netip.IPv4Unspecified(), Mark: ipvs.OwnMark | 5}
+	n.order = []ipvs.Server{tcp("10.96.0.1:443"), mark}
+	n.servers = map[ipvs.Server]int{mark: 2}
+	compare(t, "with connections", fmt.Sprintf(`stop tcp 10.96.0.1:443
+prefer 192.0.2.7 192.0.2.7
+unaddress kube-ipvs0 10.96.0.1 10.96.0.2
+removed ipvs: 1 virtual server
+left ipvs: 1 virtual server, as long as connections go through (now 2): %s
+left ipvs: interface kube-ipvs0 and kube-proxy's rules in iptables, until then
+`, mark), takeAll(t, n, n.rules()))
+}
+
+// Rules for new connections only, which Sluice's mode ipvs has in table mangle, go at once.
+func TestRulesForNewConnectionsDoNotWait(t *testing.T) {
+	n := afterIPVS()
+	n.servers[tcp("10.96.0.1:443")] = 3
+	nat, err := n.chains.Outlines(t.Context(), iptables.AllRules)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.chains = iptablestest.NewKernel(append(nat, iptables.Outline{
+		TableID: iptables.TableID{Variant: iptables.NFT, Family: iptables.IPv4, Name: "mangle"}, Chains: []iptables.ChainOutline{
+			{Name: "PREROUTING", Builtin: true, Rules: []iptables.RuleOutline{{Target: "KUBE-IPVS-SHORT-CUT", Jump: true}}},
+			{Name: "KUBE-IPVS-SHORT-CUT"},
+		},
+	})...)
+	compare(t, "with connections", `stop tcp 10.96.0.10:53
+stop tcp 192.0.2.7:30080
+prefer 192.0.2.7 192.0.2.7
+unaddress kube-ipvs0 10.96.0.10
+unchain
+removed iptables-nft: 1 chain and 1 rule in iptables-nft mangle (of kube-proxy, or of Sluice in mode iptables)
+removed ipvs: 2 virtual servers
+left ipvs: 1 virtual server, as long as connections go through (now 3): tcp 10.96.0.1:443
+left ipvs: interface kube-ipvs0 and kube-proxy's rules in iptables, until then
+left ipvs: 3 virtual servers not known as kube-proxy's: tcp 192.0.2.7:80, tcp 198.51.100.1:80, mark 7
+`, takeAll(t, n, n.rules()))
+}
+
 func TestAnAddressStaysWhileLocalConnectionsUseIt(t *testing.T) {
 	n := afterIPVS()
 	n.sockets = map[netip.Addr]int{n.vips[0]: 2, n.others[1]: 5}

@@ -39,6 +39,7 @@ type (
 	}
 	ipsetKernel interface {
 		Names(ctx context.Context) ([]string, error)
+		List(ctx context.Context, names []string) (map[string]*ipset.Set, error)
 		Destroy(ctx context.Context, name string) error
 	}
 	linkKernel interface {
@@ -163,9 +164,26 @@ func (r *rules) findVIPs(ctx context.Context) (vips, error) {
 		return v, err
 	}
 	v.Device = true
-	v, err = r.findServers(ctx, v)
+	v.Marked, err = r.findMarks(ctx, v.Sets)
+	if err == nil {
+		v, err = r.findServers(ctx, v)
+	}
 	v.Unknown = err != nil
 	return v, err
+}
+
+// findMarks finds the addresses whose packets Sluice's mode ipvs marks.
+func (r *rules) findMarks(ctx context.Context, sets []string) (map[uint32][]netip.Addr, error) {
+	found, err := r.sets.List(ctx, slices.DeleteFunc(slices.Clone(sets), func(name string) bool {
+		return !strings.HasSuffix(name, strings.TrimPrefix(shortCuts, "KUBE-"))
+	}))
+	marked := map[uint32][]netip.Addr{}
+	for _, set := range found {
+		for m, mark := range set.Members {
+			marked[mark] = append(marked[mark], m.Addr)
+		}
+	}
+	return marked, err
 }
 
 func (r *rules) findServers(ctx context.Context, v vips) (vips, error) {

@@ -16,15 +16,16 @@ const ServiceDevice = "kube-ipvs0"
 
 // vips is what kube-proxy's ipvs mode left outside of iptables.
 type vips struct {
-	Idle      []ipvs.Server        // kube-proxy's, without connections
-	Busy      []inUse[ipvs.Server] // kube-proxy's, with connections that would end with them
-	Held      []inUse[netip.Addr]  // addresses from which programs of this host have connections
-	Foreign   []ipvs.Server        // of other programs, or not identified as kube-proxy's
-	Unknown   bool                 // not all of kube-proxy's virtual servers and their connections could be listed
-	Device    bool                 // there is kube-ipvs0
-	Addrs     []netip.Addr         // on it
-	Sets      []string             // ipsets
-	Immediate bool                 // do not wait for connections to end
+	Idle      []ipvs.Server           // kube-proxy's, without connections
+	Busy      []inUse[ipvs.Server]    // kube-proxy's, with connections that would end with them
+	Held      []inUse[netip.Addr]     // addresses from which programs of this host have connections
+	Foreign   []ipvs.Server           // of other programs, or not identified as kube-proxy's
+	Unknown   bool                    // not all of kube-proxy's virtual servers and their connections could be listed
+	Device    bool                    // there is kube-ipvs0
+	Addrs     []netip.Addr            // on it
+	Sets      []string                // ipsets
+	Marked    map[uint32][]netip.Addr // the addresses of packets that have a mark of Sluice's
+	Immediate bool                    // do not wait for connections to end
 }
 
 // inUse is an object with connections.
@@ -69,7 +70,9 @@ func (v vips) inUse() bool { return len(v.Busy)+len(v.Held) > 0 || v.Unknown }
 // unused returns the addresses on the interface that no connection needs.
 func (v vips) unused() []netip.Addr {
 	return slices.DeleteFunc(slices.Clone(v.Addrs), func(a netip.Addr) bool {
-		return slices.ContainsFunc(v.Busy, func(b inUse[ipvs.Server]) bool { return b.object.Addr == a }) ||
+		return slices.ContainsFunc(v.Busy, func(b inUse[ipvs.Server]) bool {
+			return b.object.Addr == a || b.object.Mark != 0 && slices.Contains(v.Marked[b.object.Mark], a)
+		}) ||
 			slices.ContainsFunc(v.Held, func(h inUse[netip.Addr]) bool { return h.object == a })
 	})
 }
@@ -94,6 +97,9 @@ func kubeSet(name string) bool {
 	})
 }
 
+// shortCuts is the set of Sluice's mode ipvs that gives packets their mark.
+const shortCuts = "KUBE-SLUICE-SHORT-CUT"
+
 func setNames() []string {
 	return []string{
 		"KUBE-LOOP-BACK", "KUBE-CLUSTER-IP", "KUBE-EXTERNAL-IP", "KUBE-EXTERNAL-IP-LOCAL",
@@ -102,7 +108,7 @@ func setNames() []string {
 		"KUBE-NODE-PORT-TCP", "KUBE-NODE-PORT-LOCAL-TCP", "KUBE-NODE-PORT-UDP", "KUBE-NODE-PORT-LOCAL-UDP",
 		"KUBE-NODE-PORT-SCTP-HASH", "KUBE-NODE-PORT-LOCAL-SCTP-HASH",
 		"KUBE-HEALTH-CHECK-NODE-PORT", "KUBE-IPVS-IPS",
-		"KUBE-SLUICE-DROP", "KUBE-SLUICE-NO-LOCAL", "KUBE-SLUICE-SHORT-CUT", // of Sluice in this mode
+		"KUBE-SLUICE-DROP", "KUBE-SLUICE-NO-LOCAL", shortCuts, // of Sluice in this mode
 	}
 }
 

@@ -4,14 +4,13 @@ package conformance
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/follow/netfilter"
 	kernel "github.com/sluice-proxy/sluice/internal/kernel/iptables"
-	table "github.com/sluice-proxy/sluice/internal/kernel/ipvs"
+	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
 	"github.com/sluice-proxy/sluice/internal/kernel/sysctl"
 	"github.com/sluice-proxy/sluice/internal/plane"
@@ -25,12 +24,7 @@ import (
 func TestMain(m *testing.M) { lab.Main(m) }
 
 func TestConformance(t *testing.T) {
-	Run(t, nftablesPlane(), iptablesPlane("nft"), iptablesPlane("legacy"))
-	if err := table.New(0).Load(t.Context()); errors.Is(err, table.ErrAbsent) {
-		t.Run("ipvs", func(t *testing.T) { t.Skip("this kernel has no IPVS; test/uml runs these scenarios on one that has") })
-		return
-	}
-	Run(t, ipvsPlane())
+	Run(t, nftablesPlane(), iptablesPlane("nft"), iptablesPlane("legacy"), ipvsPlane())
 }
 
 func bothFamiliesOf() []route.Family { return []route.Family{route.IPv4, route.IPv6} }
@@ -42,7 +36,7 @@ func netfilterParts(s plane.Setup) ([]plane.Part, error) { return netfilter.Part
 func nftablesPlane() Plane {
 	return Plane{
 		Name: "nftables", Traits: Nftables(), Explain: nftables.Kind().Facts, Parts: netfilterParts,
-		Other: func() Plane { return iptablesPlane("nft") },
+		Others: []func() Plane{iptablesNFTPlane},
 		Start: func(t testing.TB, host *lab.Host) plane.Plane {
 			conn, err := nft.Open(nft.Options{NetNS: host.NetNSFD()})
 			if err != nil {
@@ -54,6 +48,8 @@ func nftablesPlane() Plane {
 	}
 }
 
+func iptablesNFTPlane() Plane { return iptablesPlane("nft") }
+
 // legacyPoll is how often the plane polls tables of iptables-legacy for edits. S-277 waits for
 // the next poll.
 const legacyPoll = 50 * time.Millisecond
@@ -63,7 +59,7 @@ func iptablesPlane(variant string) Plane {
 	nature := Iptables(variant)
 	return Plane{
 		Name: "iptables-" + variant, Traits: nature, Explain: iptables.Kind().Facts, Parts: netfilterParts,
-		Other: nftablesPlane,
+		Others: []func() Plane{nftablesPlane},
 		Start: func(t testing.TB, host *lab.Host) plane.Plane {
 			if err := nature.firewall.createHint(host); err != nil {
 				t.Fatalf("%v", err)
@@ -80,12 +76,13 @@ func iptablesPlane(variant string) Plane {
 	}
 }
 
-// ipvsPlane is the plane ipvs. The machine's own kernel need not have IPVS: test/uml has one.
+// ipvsPlane is the plane ipvs.
 func ipvsPlane() Plane {
 	nature := IPVS("nft")
 	return Plane{
 		Name: "ipvs", Traits: nature, Unsupported: notInIPVS(), Explain: ipvs.Kind().Facts, Parts: netfilterParts,
-		Other: nftablesPlane,
+		Others: []func() Plane{nftablesPlane, iptablesNFTPlane},
+		Need:   kerneltest.NeedIPVS,
 		Start: func(t testing.TB, host *lab.Host) plane.Plane {
 			if err := nature.firewall.createHint(host); err != nil {
 				t.Fatalf("%v", err)

@@ -4,6 +4,7 @@ package conformance
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -53,6 +54,27 @@ func send(name string, backends ...string) step {
 		e.answered[name] = r.Backend
 		return nil
 	}
+}
+
+// openAlso opens a flow under a name that no other flow has.
+func openAlso(name, from, to string) step {
+	return func(e *env) error {
+		name := fmt.Sprintf("%s in mode %s", name, e.traits().mode)
+		for e.flows[name] != nil {
+			name += " again"
+		}
+		return sequence(open(name, from, to), send(name))(e)
+	}
+}
+
+// sendOnAll sends a request on each open flow. The backend that answered before must answer.
+func sendOnAll(e *env) error {
+	for _, name := range slices.Sorted(maps.Keys(e.flows)) {
+		if err := send(name)(e); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // unanswered sends a request on an open flow and verifies its outcome, such as lab.TimedOut or

@@ -6,10 +6,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
+	"github.com/sluice-proxy/sluice/internal/takeover"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
@@ -61,38 +65,74 @@ func (n *Traits) checkRemoved(h *lab.Host) error {
 	return err
 }
 
-// switchMode restarts the proxy in another mode, and removes the rules of the first mode when
-// those of the other are in the kernel.
+// switchMode restarts the proxy in the next mode, and removes the rules of the first mode when
+// those of the next are in the kernel.
 func switchMode(e *env) error {
 	if err := requireInProcess(e); err != nil {
 		return err
 	}
 	e.proxy.stop()
 	first := e.proxy.plane
-	e.proxy.plane = first.Other()
-	e.proxy.plane.Other = func() Plane { return first }
-	e.proxy.options = options(e.settings, e.translator, e.proxy.plane.Traits)
+	next := first.Others[0]()
+	next.Others = append(slices.Clone(first.Others[1:]), func() Plane { return first })
+	e.proxy.plane = next
+	e.proxy.options = options(e.settings, e.translator, next.Traits)
 	if err := e.proxy.start(e.objects); err != nil {
 		return err
 	}
-	if _, err := first.Start(e.t, e.lab.NodeA).Remove(context.Background()); err != nil {
-		return fmt.Errorf("remove rules of %s: %w", first.Name, err)
+	replaced := usesIptables(&first.Traits) && usesIptables(&next.Traits) // by the plane, as the chains have the same names
+	if !inIPVSMode(&first.Traits) && !replaced {
+		if _, err := first.Start(e.t, e.lab.NodeA).Remove(context.Background()); err != nil {
+			return fmt.Errorf("remove rules of %s: %w", first.Name, err)
+		}
+		if err := first.checkRemoved(e.lab.NodeA); err != nil {
+			return err
+		}
 	}
-	return first.checkRemoved(e.lab.NodeA)
+	return e.takeOver()
 }
 
-// unlessIPVS runs a step unless one of the two modes between which a scenario switches is
-// ipvs, where connections end with their virtual servers. Then it runs the others.
-func unlessIPVS(s step, others ...step) step {
+// takeOver runs the take-over beside the proxy. It removes the rules of mode ipvs, those with
+// connections when these have ended. It returns after the first attempt.
+func (e *env) takeOver() error {
+	const soon = 100 * time.Millisecond
+	ready := make(chan struct{})
+	close(ready)
+	controller := takeover.New(takeover.Options{
+		NetNS: e.lab.NodeA.NetNSFD(), Log: slog.New(slog.NewTextHandler(testLog{e.t}, nil)), Ours: e.traits().mechanisms(),
+		IgnoreKubeProxy: true, Soon: soon, Rarely: soon,
+	}, ready)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- controller.Run(ctx) }()
+	stop := e.proxy.stop
+	e.proxy.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			e.t.Errorf("the take-over ended: %v", err)
+		}
+		stop()
+	})
+	e.t.Cleanup(e.proxy.stop)
+	return eventually(changeTimeout, func() error {
+		s := controller.State()
+		if !s.Searched {
+			return errors.New("the take-over has not searched")
+		}
+		return s.Err
+	})
+}
+
+// inEachMode runs the steps in each mode in turn, and then in the first one again.
+func inEachMode(steps ...step) step {
 	return func(e *env) error {
 		if err := requireInProcess(e); err != nil {
 			return err
 		}
-		other := e.proxy.plane.Other()
-		if inIPVSMode(e.traits()) || inIPVSMode(&other.Traits) {
-			return sequence(others...)(e)
+		if err := sequence(steps...)(e); err != nil {
+			return err
 		}
-		return s(e)
+		return times(1+len(e.proxy.plane.Others), switchMode, sequence(steps...))(e)
 	}
 }
 

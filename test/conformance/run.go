@@ -15,6 +15,9 @@ import (
 func Run(t *testing.T, planes ...Plane) {
 	for _, p := range planes {
 		t.Run(p.Name, func(t *testing.T) {
+			if p.Need != nil {
+				p.Need(t)
+			}
 			for _, s := range slices.DeleteFunc(scenarios(), func(s scenario) bool { return s.excluded(p) }) {
 				t.Run(s.name(), func(t *testing.T) { s.run(t, p) })
 			}

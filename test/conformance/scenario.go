@@ -17,6 +17,9 @@ type Plane struct {
 	Name string
 	Traits
 
+	// Need, if not nil, skips the test if the kernel lacks what the plane needs.
+	Need func(t testing.TB)
+
 	// Explain has the facts from which explain computes its answers, which steps compare with the connections.
 	Explain plane.Facts
 
@@ -32,9 +35,9 @@ type Plane struct {
 	// only by scenarios that need the proxy in this process, and must skip them.
 	Launch func(t testing.TB, p Program) (stop func())
 
-	// Other returns a plane of another mode, for scenarios that switch modes. It may
-	// be nil if Launch is set.
-	Other func() Plane
+	// Others return planes of other modes, for scenarios that switch from each to the next.
+	// It is empty if the proxy is a separate process.
+	Others []func() Plane
 
 	// Unsupported has, by S-number, the reason why a scenario cannot run with the plane.
 	Unsupported map[int]string

@@ -199,17 +199,25 @@ func otherPrograms() []scenario {
 		},
 		{
 			covers: []int{281}, summary: "switching to another mode and back keeps connections, with rules at every moment",
-			cluster: everyKind(),
+			cluster: append(everyKind(),
+				loadBalancer("split", `clusterIP: 172.30.0.47, externalTrafficPolicy: Local, ports: [{port: 80}]`, "192.168.99.3"),
+				slice("split", "8080", "10.180.0.1 A", "10.180.1.1 B"),
+			),
 			steps: []step{
-				everyKindWorks(),
-				open("tcp", client, vip, "10.180.0.1:8080", "10.180.1.1:8080"),
-				open("udp", client, "172.30.0.41:53/udp", "10.180.0.1:53", "10.180.1.1:53"),
-				uninterrupted(client, vip, uninterrupted("outside", "192.168.0.2:32000", times(2,
-					unlessIPVS(entriesAfter(switchMode, entryKept("tcp"), entryKept("udp")), switchMode),
+				uninterrupted(client, vip, uninterrupted("outside", "192.168.0.2:32000", inEachMode(
+					sendOnAll,
 					forget("client"), // affinity is part of the rules of a mode
 					everyKindWorks(),
+					reach(client, "192.168.99.3:80", original, "10.180.0.1:8080", "10.180.1.1:8080"),
+					reach("outside", "192.168.99.3:80", original, "10.180.0.1:8080"),
+					openAlso("pod", client, vip),
+					openAlso("udp", client, "172.30.0.41:53/udp"),
+					openAlso("pod to a load balancer", client, "192.168.99.3:80"),
+					openAlso("node", "node", vip),
+					openAlso("outside", "outside", "192.168.0.2:32000"),
+					openAlso("outside to an external address", "outside", "192.168.99.22:80"),
 				))),
-				unlessIPVS(send("tcp")), unlessIPVS(send("udp")),
+				sendOnAll,
 			},
 		},
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/takeover"
 )
 
 // Traits are the behaviours in which the proxy modes differ. They come from the behaviour to
@@ -107,6 +108,18 @@ func usesIptables(n *Traits) bool { return inIptablesMode(n) || inIPVSMode(n) }
 
 // servesAllAddresses selects planes that serve NodePorts at all addresses by default.
 func servesAllAddresses(n *Traits) bool { return slices.Contains(n.nodePorts, "all") }
+
+// mechanisms returns those in which the plane has chains with kube-proxy's names.
+func (n *Traits) mechanisms() []takeover.Mechanism {
+	var all []takeover.Mechanism
+	if inIPVSMode(n) {
+		all = append(all, takeover.IPVS)
+	}
+	if usesIptables(n) {
+		all = append(all, takeover.Mechanism("iptables-"+string(n.firewall)))
+	}
+	return all
+}
 
 func inIPVSMode(n *Traits) bool { return n.mode == "ipvs" }
 

@@ -3,6 +3,8 @@
 // switches between its modes. Meanwhile clients connect: no open connection breaks, and
 // no new one fails.
 //
+// Tests of kube-proxy's mode ipvs need a kernel with IPVS; test/uml runs them on one.
+//
 // KUBE_PROXY is the path of the real program; the default is in the folder
 // KUBEBUILDER_ASSETS, into which `make test-assets` puts it. Without it, the tests load
 // its rules from testdata, which are recorded with:

@@ -6,7 +6,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +15,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 )
 
 // job is the tests of a package that match run.
@@ -31,6 +32,9 @@ func (j job) name() string {
 	}
 	return strings.Join(parts, ":")
 }
+
+// depth returns how many levels of subtests run selects.
+func (j job) depth() int { return strings.Count(j.run, "/") }
 
 // anyTest is a part of job.run that matches every test.
 const anyTest = "."
@@ -85,8 +89,11 @@ func (t test) runInGuest(ctx context.Context, kernel string, processor int, out 
 	}
 	var shown sync.WaitGroup
 	shown.Go(func() { out.copy(events) })
-	command := append([]string{t.dir, t.binary}, t.args()...)
-	failed := guest{processor, idleClock, kernel, command}.run(ctx, text)
+	passed := &tally{to: text, depth: t.depth()}
+	failed := guest{processor, idleClock, kernel, t.command(os.Getenv)}.run(ctx, passed)
+	if failed == nil && passed.count == 0 {
+		failed = fmt.Errorf("no test passed: none matches -run %q, or all were skipped", t.run)
+	}
 	if failed != nil {
 		fmt.Fprintf(text, "%v\nFAIL\n", failed) // after the output of the tests, so that it decides
 	}
@@ -125,6 +132,13 @@ func (g guest) run(ctx context.Context, text io.Writer) error {
 	return nil
 }
 
+// command returns the command of a guest: the tests, in the environment of the guest and with
+// variables by which they find programs.
+func (t test) command(getenv func(string) string) []string {
+	command := append([]string{t.dir, "/usr/bin/env", kerneltest.CompleteVar + "=1"}, environment(getenv)...)
+	return append(append(command, t.binary), t.args()...)
+}
+
 // args returns the arguments of the test binary. A guest has one processor, and because of its
 // clock waiting takes no time and a timeout of the tests has no effect.
 func (t test) args() []string {
@@ -154,46 +168,5 @@ func relay(from io.Reader, to io.Writer) (int, error) {
 		if err != nil {
 			return 0, fmt.Errorf("read from the guest: %w", err)
 		}
-	}
-}
-
-// output is the common output of concurrent jobs, each of which writes complete lines.
-type output struct {
-	mu sync.Mutex
-	w  io.Writer
-}
-
-func (o *output) copy(from io.Reader) {
-	lines := bufio.NewReader(from)
-	for {
-		line, err := lines.ReadBytes('\n')
-		o.line(line)
-		if err != nil {
-			return
-		}
-	}
-}
-
-func (o *output) line(line []byte) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	_, _ = o.w.Write(line) // ignore that the reader has closed the output
-}
-
-// event is an event of go test -json.
-type event struct{ Action, Package, Test, Output string }
-
-// skip reports that a job was skipped.
-func (o *output) skip(j job, reason string) {
-	name, _, _ := strings.Cut(j.run, "/")
-	for _, e := range []event{
-		{Action: "run", Test: name},
-		{Action: "output", Test: name, Output: "    main.go:1: " + reason + "\n"},
-		{Action: "skip", Test: name},
-		{Action: "pass"},
-	} {
-		e.Package = j.name()
-		line, _ := json.Marshal(e) //nolint:errchkjson // four strings
-		o.line(append(line, '\n'))
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"strings"
+	"runtime"
 	"sync"
 	"time"
 
@@ -30,7 +30,8 @@ func jobs() []job {
 			all = append(all, job{"./test/conformance", "TestConformance/^" + plane + "$/" + anyTest + "/^" + variant + "$"})
 		}
 	}
-	for _, pkg := range []string{"kernel/ipvs", "kernel/link", "kernel/probe", "plane/ipvs"} {
+	all = append(all, job{"./internal/plane/ipvs", "OnTheKernel"}, job{"./test/takeover", "IPVS"})
+	for _, pkg := range []string{"kernel/ipvs", "kernel/link", "kernel/probe"} {
 		all = append(all, job{"./internal/" + pkg, anyTest})
 	}
 	return append(all, job{"./internal/app", "ModeIPVS"}, job{"./internal/takeover", "IPVS"},
@@ -80,15 +81,15 @@ func chosen(packages []string, run string) []job {
 // at a time.
 func runAll(ctx context.Context, kernel string, jobs []job) error {
 	out := &output{w: os.Stdout}
-	if reason, err := os.ReadFile(kernel + ".missing"); err == nil {
+	if reason := unsupported(runtime.GOARCH); reason != "" {
 		for _, j := range jobs {
-			out.skip(j, strings.TrimSpace(string(reason)))
+			out.skip(j, reason)
 		}
 		return nil
 	}
-	kernel, err := filepath.Abs(kernel)
+	kernel, err := find(kernel)
 	if err != nil {
-		return fmt.Errorf("find the kernel: %w", err)
+		return err
 	}
 	dir, err := os.MkdirTemp(filepath.Dir(kernel), ".tests.")
 	if err != nil {
@@ -116,6 +117,26 @@ func runAll(ctx context.Context, kernel string, jobs []job) error {
 	}
 	all.Wait()
 	return errors.Join(errs...)
+}
+
+// unsupported returns why there is no guest for an architecture; empty if there is one.
+func unsupported(arch string) string {
+	if arch == "amd64" {
+		return ""
+	}
+	return "no older kernel: user mode Linux is for x86_64, this machine is " + arch
+}
+
+// find returns the absolute path of the kernel, or an error with the remedy if it does not exist.
+func find(kernel string) (string, error) {
+	path, err := filepath.Abs(kernel)
+	if err == nil {
+		_, err = os.Stat(path)
+	}
+	if err != nil {
+		return "", fmt.Errorf("no older kernel, so nothing was tested on it (make test-kernel builds it, or says why not): %w", err)
+	}
+	return path, nil
 }
 
 // freeProcessors returns the processors that this process may use, in a channel with capacity for

@@ -8,11 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
+	"runtime"
 )
-
-// passedVars returns the environment variables that programs get from this process.
-func passedVars() []string { return []string{"KUBEBUILDER_ASSETS", "KUBE_PROXY"} }
 
 // runProgram builds a program, whose package is the first of args, runs it in a guest with the
 // other arguments, and prints its output.
@@ -20,12 +17,12 @@ func runProgram(ctx context.Context, kernel string, how clock, args []string) er
 	if how != idleClock && how != realClock {
 		return fmt.Errorf("want the clock %s or %s, got %q", idleClock, realClock, how)
 	}
-	if reason, err := os.ReadFile(kernel + ".missing"); err == nil {
-		return fmt.Errorf("%s cannot run: %s", args[0], strings.TrimSpace(string(reason)))
+	if reason := unsupported(runtime.GOARCH); reason != "" {
+		return fmt.Errorf("%s cannot run: %s", args[0], reason)
 	}
-	kernel, err := filepath.Abs(kernel)
+	kernel, err := find(kernel)
 	if err != nil {
-		return fmt.Errorf("find the kernel: %w", err)
+		return err
 	}
 	dir, err := os.MkdirTemp(filepath.Dir(kernel), ".program.")
 	if err != nil {
@@ -46,21 +43,24 @@ func runProgram(ctx context.Context, kernel string, how clock, args []string) er
 	if err != nil {
 		return fmt.Errorf("find the working folder: %w", err)
 	}
-	command := append([]string{work, "/usr/bin/env"}, environment(os.LookupEnv)...)
+	command := append([]string{work, "/usr/bin/env"}, environment(os.Getenv)...)
 	command = append(append(command, binary), args[1:]...)
 	return guest{<-processors, how, kernel, command}.run(ctx, os.Stdout)
 }
 
-// environment returns the variables to pass on as NAME=VALUE, with absolute paths.
-func environment(lookup func(string) (string, bool)) []string {
+// environment returns the variables by which tests and programs find other programs, as
+// NAME=VALUE with absolute paths.
+func environment(getenv func(string) string) []string {
 	var list []string
-	for _, name := range passedVars() {
-		if value, ok := lookup(name); ok {
-			if abs, err := filepath.Abs(value); err == nil && value != "" {
-				value = abs
-			}
-			list = append(list, name+"="+value)
+	for _, name := range []string{"KUBEBUILDER_ASSETS", "KUBE_PROXY"} {
+		value := getenv(name)
+		if value == "" {
+			continue
 		}
+		if abs, err := filepath.Abs(value); err == nil {
+			value = abs
+		}
+		list = append(list, name+"="+value)
 	}
 	return list
 }

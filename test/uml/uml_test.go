@@ -10,10 +10,13 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 )
 
 func TestRelay(t *testing.T) {
@@ -54,12 +57,15 @@ func TestPack(t *testing.T) {
 	}
 }
 
-func TestProgramsGetSomeVariables(t *testing.T) {
-	got := environment(func(name string) (string, bool) {
-		value, ok := map[string]string{"KUBE_PROXY": "/kube-proxy", "KUBEBUILDER_ASSETS": "", "HOME": "/root"}[name]
-		return value, ok
+func TestVariablesHaveAbsolutePaths(t *testing.T) {
+	work, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := environment(func(name string) string {
+		return map[string]string{"KUBE_PROXY": "bin/kube-proxy", "KUBEBUILDER_ASSETS": "", "HOME": "/root"}[name]
 	})
-	if want := []string{"KUBEBUILDER_ASSETS=", "KUBE_PROXY=/kube-proxy"}; !slices.Equal(got, want) {
+	if want := []string{"KUBE_PROXY=" + work + "/bin/kube-proxy"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
@@ -81,13 +87,54 @@ func TestNamesOfJobs(t *testing.T) {
 		base + "iptables-nft:IPv6", base + "iptables-nft:IPv4|dual-stack",
 		base + "ipvs:IPv6", base + "ipvs:IPv4|dual-stack",
 		base + "nftables:IPv6", base + "nftables:IPv4|dual-stack",
-		"linux-6.1/internal/kernel/ipvs", "linux-6.1/internal/kernel/link", "linux-6.1/internal/kernel/probe", "linux-6.1/internal/plane/ipvs",
+		"linux-6.1/internal/plane/ipvs", "linux-6.1/test/takeover",
+		"linux-6.1/internal/kernel/ipvs", "linux-6.1/internal/kernel/link", "linux-6.1/internal/kernel/probe",
 		"linux-6.1/internal/app", "linux-6.1/internal/takeover",
 		"linux-6.1/test/bench", "linux-6.1/test/bench/balance",
 		"linux-6.1/internal/route",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("jobs are %q, want %q", got, want)
+	}
+}
+
+// A run without a test that passed is a failure: a pattern that matches nothing passes, as
+// does a test all of whose subtests a pattern excludes.
+func TestOnlyTestsOfTheDepthOfThePatternCount(t *testing.T) {
+	const out = "\x16=== RUN   TestA\n\x16--- PASS: TestA (0.10s)\n    \x16--- PASS: TestA/b/c (0.00s)\n" +
+		"    --- SKIP: TestA/b/d (0.00s)\n    --- FAIL: TestA/b/e (0.00s)\ntalk of --- PASS: TestA/b/f (0.00s)\nPASS\n"
+	for run, want := range map[string]int{"TestA": 2, "TestA/b": 1, "TestA/./c": 1, "TestA/././d": 0} {
+		var to bytes.Buffer
+		passed := &tally{to: &to, depth: job{"./x", run}.depth()}
+		if _, err := relay(strings.NewReader(out+exitMark+"0\n"), passed); err != nil || passed.count != want || to.String() != out {
+			t.Errorf("-run %s: %d passed, %v, want %d; the output is %q", run, passed.count, err, want, &to)
+		}
+	}
+}
+
+func TestTestsGetTheProgramsAndAreToldThatTheKernelIsComplete(t *testing.T) {
+	getenv := func(name string) string {
+		return map[string]string{"KUBEBUILDER_ASSETS": "/assets", "OTHER": "x"}[name]
+	}
+	got := test{job{"./a", "B"}, "/a.test", "/a"}.command(getenv)
+	want := []string{
+		"/a", "/usr/bin/env", kerneltest.CompleteVar + "=1", "KUBEBUILDER_ASSETS=/assets",
+		"/a.test", "-test.v=test2json", "-test.parallel=1", "-test.run=B", "-test.timeout=0",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestOnlyAnotherProcessorIsAReasonToSkip(t *testing.T) {
+	for arch, want := range map[string]string{"amd64": "", "arm64": "no older kernel: user mode Linux is for x86_64, this machine is arm64"} {
+		if got := unsupported(arch); got != want {
+			t.Errorf("%s: %q, want %q", arch, got, want)
+		}
+	}
+	missing := t.TempDir() + "/linux"
+	if path, err := find(missing); err == nil || !strings.Contains(err.Error(), "make test-kernel") || !strings.Contains(err.Error(), missing) {
+		t.Errorf("without a kernel: %q, %v", path, err)
 	}
 }
 
@@ -124,12 +171,12 @@ func TestStayOnOneProcessor(t *testing.T) {
 // kernel returns the kernel that hack/test-kernel.sh built.
 func kernel(t *testing.T) string {
 	t.Helper()
-	path := cmp.Or(os.Getenv("TEST_KERNEL"), "../../.cache/test-kernel") + "/linux"
-	if reason, err := os.ReadFile(path + ".missing"); err == nil {
-		t.Skip(strings.TrimSpace(string(reason)))
+	if reason := unsupported(runtime.GOARCH); reason != "" {
+		t.Skip(reason)
 	}
-	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
-		t.Skip("no older kernel: run make test-kernel")
+	path, err := find(cmp.Or(os.Getenv("TEST_KERNEL"), "../../.cache/test-kernel") + "/linux")
+	if err != nil {
+		t.Fatal(err)
 	}
 	return path
 }
@@ -178,6 +225,26 @@ func runScript(ctx context.Context, t *testing.T, script string) (string, error)
 		err = errors.New("exited with a code other than 0")
 	}
 	return out.String(), err
+}
+
+// The whole program fails if there is no kernel, or if no test ran on it.
+func TestWithoutATestTheProgramFails(t *testing.T) {
+	path := program(t)
+	for _, tt := range []struct{ name, kernel, pattern, wants string }{
+		{"no kernel", t.TempDir() + "/linux", "Count", "no older kernel, so nothing was tested on it"},
+		{"no test", kernel(t), "NoSuchTest", "no test passed"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+			defer cancel()
+			cmd := exec.CommandContext(ctx, path, "-kernel", tt.kernel, "-run", tt.pattern, "./internal/text")
+			cmd.Dir = "../.."
+			out, err := cmd.CombinedOutput()
+			if _, failed := errors.AsType[*exec.ExitError](err); !failed || !strings.Contains(string(out), tt.wants) {
+				t.Errorf("got %v, want a failure with %q:\n%s", err, tt.wants, out)
+			}
+		})
+	}
 }
 
 // A guest can read the files of this machine, but not change them.

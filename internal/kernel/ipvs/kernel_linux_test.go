@@ -22,9 +22,7 @@ import (
 // The tests of this file need a kernel with IPVS: test/uml runs them on one.
 func kernel(t *testing.T) (*Table, int) {
 	t.Helper()
-	if !present(t) {
-		t.Skip("this kernel has no IPVS; test/uml has one that has")
-	}
+	kerneltest.NeedIPVS(t)
 	netns := kerneltest.Namespace(t)
 	return New(netns), netns
 }

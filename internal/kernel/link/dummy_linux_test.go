@@ -22,7 +22,7 @@ func TestAddressesOnADummyInterfaceAreLocal(t *testing.T) {
 	for range 2 { // the second time everything exists
 		err := links.Create(t.Context(), "vips")
 		if errors.Is(err, unix.EOPNOTSUPP) {
-			t.Skip("this kernel has no dummy interfaces; test/uml has one that has")
+			kerneltest.Lacks(t, "dummy interfaces")
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -80,5 +80,43 @@ func TestAddedAddressesAreNotTheSourceOfOtherConnections(t *testing.T) {
 			t.Errorf("the source is %s", got)
 		}
 		return c.Close()
+	})
+}
+
+// Sources can be preferred for addresses on an interface that is down, as kube-proxy's is.
+func TestSourcesArePreferredOnAnInterfaceThatIsDown(t *testing.T) {
+	netns := kerneltest.Namespace(t)
+	links := New(netns)
+	err := links.Create(t.Context(), "vips")
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		t.Skip("this kernel has no dummy interfaces; test/uml has one that has")
+	}
+	if err == nil {
+		err = links.AddAddresses(t.Context(), "vips", parse("10.96.0.1", "fd00::1"))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	kerneltest.Do(t, netns, func() error {
+		const commands = "ip link set lo up; ip addr add 192.0.2.7/32 dev lo; ip addr add 2001:db8::7/128 dev lo nodad"
+		return exec.Command("sh", "-ec", commands).Run()
+	})
+	for range 2 {
+		if err := links.Prefer(t.Context(), "vips", parse("192.0.2.7", "2001:db8::7")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kerneltest.Do(t, netns, func() error {
+		for to, want := range map[string]string{"10.96.0.1:80": "192.0.2.7", "[fd00::1]:80": "2001:db8::7"} {
+			c, err := net.Dial("udp", to) // sends nothing
+			if err != nil {
+				return err
+			}
+			if from := c.LocalAddr().(*net.UDPAddr).IP.String(); from != want {
+				t.Errorf("a connection to %s comes from %s, want %s", to, from, want)
+			}
+			_ = c.Close()
+		}
+		return nil
 	})
 }

@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net"
 	"net/netip"
 	"slices"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/netns"
@@ -52,7 +54,8 @@ func addresses(ctx context.Context, h *netlink.Handle, link netlink.Link) ([]net
 }
 
 // Prefer sets the source address of connections from this host to the addresses on an
-// interface: one of the sources, of the same family, in place of the destination itself.
+// interface: one of the sources, of the same family, in place of the destination itself. IPv6
+// needs the interface up.
 func (l *Links) Prefer(ctx context.Context, name string, sources []netip.Addr) error {
 	err := l.with(name, func(h *netlink.Handle, link netlink.Link) error {
 		list, err := addresses(ctx, h, link)
@@ -61,6 +64,11 @@ func (l *Links) Prefer(ctx context.Context, name string, sources []netip.Addr) e
 			i := slices.IndexFunc(sources, func(s netip.Addr) bool { return s.Is4() == a.Is4() })
 			if !ok || i < 0 || a.IsLinkLocalUnicast() {
 				continue
+			}
+			if a.Is6() {
+				if err := up(h, link); err != nil {
+					return err
+				}
 			}
 			route := local(link, a)
 			route.Src = sources[i].AsSlice()
@@ -73,6 +81,22 @@ func (l *Links) Prefer(ctx context.Context, name string, sources []netip.Addr) e
 	if err != nil && !errors.Is(err, ErrNotFound) {
 		return fmt.Errorf("set the source of connections to addresses on %s: %w", name, err)
 	}
+	return nil
+}
+
+// up brings an interface up, without a link-local address. The kernel refuses IPv6 routes of
+// others, and kube-proxy leaves its interface down.
+func up(h *netlink.Handle, link netlink.Link) error {
+	if link.Attrs().Flags&net.FlagUp != 0 {
+		return nil
+	}
+	if err := h.LinkSetIP6AddrGenMode(link, nl.IN6_ADDR_GEN_MODE_NONE); err != nil {
+		return fmt.Errorf("switch off its link-local address: %w", err)
+	}
+	if err := h.LinkSetUp(link); err != nil {
+		return fmt.Errorf("bring it up: %w", err)
+	}
+	link.Attrs().Flags |= net.FlagUp
 	return nil
 }
 

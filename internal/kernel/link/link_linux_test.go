@@ -91,12 +91,20 @@ func waitForAddresses() error {
 	return errors.New("addresses stay tentative")
 }
 
+// kube-proxy leaves its interface down.
 func TestProgramsUsePreferredSourceAddresses(t *testing.T) {
+	for _, state := range []string{"up", "down"} {
+		t.Run(state, func(t *testing.T) { testPreferredSources(t, state) })
+	}
+}
+
+func testPreferredSources(t *testing.T, state string) {
+	t.Helper()
 	netns := kerneltest.Namespace(t)
 	links := bridge(t, netns, "10.96.0.10/32", "fd00::1/128")
 	kerneltest.Do(t, netns, func() error {
 		for _, c := range [][]string{
-			{"ip", "link", "set", "vips", "up"},
+			{"ip", "link", "set", "vips", state},
 			{"ip", "addr", "add", "192.0.2.7/32", "dev", "lo"},
 			{"ip", "addr", "add", "2001:db8::7/128", "dev", "lo"},
 		} {

@@ -19,8 +19,8 @@ const (
 )
 
 // drains are the destinations with weight 0, which get no new connections and are deleted
-// when the last one has ended. The kernel holds this state: after a restart a comparison
-// finds such destinations and drains them again. The connections of a virtual server that
+// when the last one has ended. The kernel holds this state: a comparison finds destinations of
+// weight 0 that have connections and that no Service needs. The connections of a virtual server that
 // is deleted end at once: another host may have its address from then on.
 type drains map[ipvs.Server]map[netip.AddrPort]time.Time // when each is deleted at the latest
 
@@ -53,15 +53,34 @@ func (w writer) retire(ctx context.Context, changes []ipvs.Change) ([]ipvs.Chang
 			continue
 		}
 		changes[i] = ipvs.Change{Op: ipvs.SetDest, Server: c.Server, Dest: ipvs.Destination{At: c.Dest.At}}
-		if w.drains[c.Server] == nil {
-			w.drains[c.Server] = map[netip.AddrPort]time.Time{}
-		}
-		w.drains[c.Server][c.Dest.At] = w.now().Add(drainTime)
+		w.drains.add(c.Server, c.Dest.At, w.now().Add(drainTime))
 	}
 	return changes, nil
 }
 
 func isUDP(s ipvs.Server) bool { return s.Protocol == udp || isShortCut(s.Mark) && s.Mark&markUDP != 0 }
+
+func (d drains) add(s ipvs.Server, at netip.AddrPort, until time.Time) {
+	if d[s] == nil {
+		d[s] = map[netip.AddrPort]time.Time{}
+	}
+	d[s][at] = until
+}
+
+// adopt replaces the drains by those that a comparison found. Those that are new end at the
+// given time, the others keep theirs.
+func (d drains) adopt(found drains, end time.Time) {
+	for s, dests := range found {
+		for at := range dests {
+			dests[at] = end
+			if known, has := d[s][at]; has {
+				dests[at] = known
+			}
+		}
+	}
+	clear(d)
+	maps.Copy(d, found)
+}
 
 // forget ends the drain of a destination that is used again, or whose virtual server goes.
 func (d drains) forget(c ipvs.Change) {

@@ -16,13 +16,13 @@ import (
 type renderer struct {
 	host      *route.Host
 	scheduler string
-	marks     func(portID, *route.Port) uint32 // the mark of a port whose clients are treated differently
+	marks     *marks
 	entries   []entry
 	known     map[key]bool // entries of the current port that Services share
 }
 
 // render returns the entries of a Service; none of one that does not exist.
-func render(svc *route.Service, host *route.Host, scheduler string, marks func(portID, *route.Port) uint32) []entry {
+func render(svc *route.Service, host *route.Host, scheduler string, marks *marks) []entry {
 	if svc == nil {
 		return nil
 	}
@@ -55,7 +55,7 @@ func (r *renderer) port(id portID, p *route.Port) {
 	for i := range p.Frontends {
 		f := &p.Frontends[i]
 		if cut == 0 && divided(p, f) {
-			cut = r.marks(id, p)
+			cut = r.marks.mark(id)
 			r.server(p, ipvs.Server{Addr: unspecified(p.Family), Mark: cut}, p.Backends(f.Node.Pool))
 		}
 		for _, to := range addresses(r.host, p, f) {
@@ -175,7 +175,7 @@ func (r *renderer) server(p *route.Port, s ipvs.Server, backends []netip.AddrPor
 		Affinity: (p.Affinity + time.Second - 1).Truncate(time.Second),
 	}})
 	for _, b := range backends {
-		r.add(key{class: destination, server: s, at: b}, value{weight: 1})
+		r.add(key{class: destination, server: s, at: b}, value{weight: uint32(p.Weight(b))})
 	}
 	for _, b := range p.Serving {
 		if _, chosen := slices.BinarySearchFunc(backends, b, netip.AddrPort.Compare); !chosen {

@@ -22,8 +22,11 @@ const (
 )
 
 // AnnotationScheduler names the algorithm that chooses endpoints of a Service, in modes that
-// have several.
-const AnnotationScheduler = "sluice-proxy.github.io/scheduler"
+// have several. AnnotationWeights has the weights of endpoints: "NODE=3, ADDRESS=0".
+const (
+	AnnotationScheduler = "sluice-proxy.github.io/scheduler"
+	AnnotationWeights   = "sluice-proxy.github.io/weights"
+)
 
 // Converter converts objects. Its zero value ignores externalIPs; it is safe for concurrent
 // use.

@@ -44,6 +44,7 @@ func (c Converter) Service(svc *corev1.Service) (*cluster.Service, []route.Probl
 	out.SourceRanges, out.Restricted = sourceRanges(svc, n)
 	out.Affinity = affinity(svc, n)
 	out.Scheduler = c.Strings.Of(scheduler(svc, n))
+	out.Weights = c.weights(svc, n)
 	policies(svc, out, n)
 	return out, n.list()
 }

@@ -40,6 +40,7 @@ func TestUnreadFieldsAreNotRead(t *testing.T) {
 		random.Fill(&svc)
 		svc.Labels = pick(svc.Labels, convert.LabelProxyName, "other")
 		svc.Annotations = pick(svc.Annotations, convert.AnnotationScheduler, "wrr")
+		svc.Annotations = pick(svc.Annotations, convert.AnnotationWeights, "node-a=3, bad")
 		svc.Spec.ClusterIP, svc.Spec.ClusterIPs = "10.96.0.1", nil
 		got := &corev1.Service{}
 		trimmed(t, unreadService(), &svc, got)

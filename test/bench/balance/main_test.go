@@ -4,13 +4,12 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"io"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
+	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
@@ -29,10 +28,8 @@ func TestParse(t *testing.T) {
 // Round robin gives every backend the same share, and so the slow one as well; least connections
 // gives it less.
 func TestSlowBackend(t *testing.T) {
+	kerneltest.NeedIPVS(t)
 	h, err := newHost(t.Context())
-	if errors.Is(err, ipvs.ErrAbsent) {
-		t.Skip(err)
-	}
 	if err != nil {
 		t.Fatal(err)
 	}

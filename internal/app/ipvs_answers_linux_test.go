@@ -1,0 +1,145 @@
+package app
+
+import (
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/control"
+	"github.com/sluice-proxy/sluice/internal/explain"
+	"github.com/sluice-proxy/sluice/internal/inspect"
+	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
+	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+)
+
+// answering is a daemon in mode ipvs with its answers.
+type answering struct {
+	*testing.T
+	client *control.Client
+}
+
+func (a answering) ask(path string, query url.Values, answer any) {
+	a.Helper()
+	if err := a.client.Get(a.Context(), path, query, answer); err != nil {
+		a.Fatalf("%s: %v", path, err)
+	}
+}
+
+// backends returns the rows of sluice get backends default/web.
+func (a answering) backends() string {
+	a.Helper()
+	var list struct{ Items []inspect.Backend }
+	a.ask("/backends", url.Values{"name": {"default/web"}}, &list)
+	var out strings.Builder
+	table := inspect.BackendTable(&out, inspect.Narrow)
+	for _, b := range list.Items {
+		table.Add(b)
+	}
+	if err := table.Flush(); err != nil {
+		a.Fatal(err)
+	}
+	var rows []string
+	for line := range strings.Lines(out.String()) {
+		rows = append(rows, strings.Join(strings.Fields(line)[3:8], " ")) // from the backend to the number of connections
+	}
+	return strings.Join(rows[1:], "\n")
+}
+
+// Questions about a daemon in mode ipvs: weights and connections of backends, what drains, and
+// the difference, of which a drain is no part.
+func TestAnswersInModeIPVS(t *testing.T) {
+	netns := kerneltest.Namespace(t)
+	if err := ipvs.New(netns).Load(t.Context()); err != nil {
+		t.Skipf("%v; test/uml runs this test on a kernel that has it", err)
+	}
+	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
+	config := filepath.Join(t.TempDir(), "config.yaml")
+	write(t, config, quiet+"ipvs: {scheduler: wrr}\n")
+	both := weighted("10.244.1.5=3, 10.244.1.6=0, 10.244.1.6=1")
+	path := manifests(t, both)
+	o, _ := daemonOptions(t, config, "--manifests="+path, "--proxy-mode=ipvs")
+	o.NetNS = netns
+	kerneltest.Do(t, netns, func() error {
+		return exec.Command("sh", "-ec", "ip link set lo up; ip addr add 10.244.1.5/32 dev lo; ip addr add 10.244.1.6/32 dev lo").Run()
+	})
+	serveTCP(t, netns, "10.244.1.5:8080")
+	r := run(t, o)
+	r.sync()
+	a := answering{t, control.Dial(control.Options{NetNS: netns})}
+	expect := func(want string) {
+		t.Helper()
+		if got := a.backends(); got != want {
+			t.Errorf("backends:\n%s\nwant\n%s", got, want)
+		}
+		var d inspect.Difference
+		if a.ask("/diff", nil, &d); d.Steps != 0 {
+			t.Errorf("difference:\n%s", d.Text)
+		}
+	}
+	expect("10.244.1.5:8080 wrr 3 0 0\n10.244.1.6:8080 wrr 0 0 0")
+	var status inspect.Status
+	if a.ask("/status", nil, &status); len(status.Problems) != 1 || status.Problems[0].Value != "10.244.1.6=1" || status.Mode.Name != "ipvs" {
+		t.Errorf("status: mode %s, problems %+v", status.Mode.Name, status.Problems)
+	}
+	var answer explain.Answer
+	a.ask("/explain", url.Values{"source": {"node"}, "destination": {"10.96.0.80:80"}}, &answer)
+	if text := answer.String(); !strings.Contains(text, "3/3 10.244.1.5:8080") || !strings.Contains(text, "-> virtual server tcp 10.96.0.80:80\n") {
+		t.Errorf("explain:\n%s", text)
+	}
+	if _, body := get(t, netns, "127.0.0.1:10249/metrics"); !strings.Contains(body, `sluice_mode_info{mode="ipvs"`) || !strings.Contains(body, "sluice_services 1\n") {
+		t.Errorf("metrics:\n%s", body)
+	}
+
+	conn := connect(t, netns, "10.96.0.80:80")
+	expect("10.244.1.5:8080 wrr 3 1 0\n10.244.1.6:8080 wrr 0 0 0")
+	without := strings.Replace(both, ", {addresses: [10.244.1.5]}", "", 1)
+	if err := os.WriteFile(path, []byte(without), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.sync()
+	expect("10.244.1.6:8080 wrr 0 0 0\n10.244.1.5:8080 wrr 0 1 0")
+	r.drain()
+	_ = conn.Close()
+	gone := ""
+	for deadline := time.Now().Add(3 * time.Minute); time.Now().Before(deadline) && gone != "10.244.1.6:8080 wrr 0 0 0"; time.Sleep(time.Second) {
+		gone = a.backends()
+	}
+	expect("10.244.1.6:8080 wrr 0 0 0")
+}
+
+// serveTCP accepts connections and keeps them.
+func serveTCP(t *testing.T, netns int, at string) {
+	t.Helper()
+	kerneltest.Do(t, netns, func() error {
+		l, err := net.Listen("tcp", at)
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { _ = l.Close() })
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				t.Cleanup(func() { _ = c.Close() })
+			}
+		}()
+		return nil
+	})
+}
+
+func connect(t *testing.T, netns int, to string) net.Conn {
+	t.Helper()
+	var c net.Conn
+	kerneltest.Do(t, netns, func() (err error) {
+		c, err = net.DialTimeout("tcp", to, 5*time.Second)
+		return err
+	})
+	return c
+}

@@ -1,0 +1,88 @@
+package inspect
+
+import (
+	"context"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// Balancing is how the kernel balances connections to a backend.
+type Balancing struct {
+	Scheduler string `json:"scheduler,omitempty"`
+
+	// Weight is nil if the kernel does not have the backend. With 0 it gets no new
+	// connections.
+	Weight   *uint32 `json:"weight,omitempty"`
+	Active   int     `json:"activeConnections"`
+	Inactive int     `json:"inactiveConnections"` // that the kernel remembers
+	Error    string  `json:"error,omitempty"`     // why the kernel could not be read
+}
+
+// drains is why a backend that is no endpoint is listed.
+const drains = "no longer an endpoint: its connections drain"
+
+// port is a port of a Service in the answer to a query.
+type port struct {
+	service *route.Service
+	index   int
+}
+
+func (p port) route() *route.Port { return &p.service.Ports[p.index] }
+
+// balanced lists the backends of a port with what the kernel knows about them, and in a query
+// for a Service by name also those that only the kernel has.
+func (i *Inspector) balanced(ctx context.Context, s *selection, p port) []Backend {
+	list := s.backends(p.service, p.route())
+	if i.opt.Balance == nil {
+		return list
+	}
+	kernel, err := i.opt.Balance(ctx, p.service, p.index, &s.Routes.Host)
+	if err != nil {
+		for n := range list {
+			list[n].Balancing = &Balancing{Error: err.Error()}
+		}
+		return list
+	}
+	for n := range list {
+		at := netip.AddrPortFrom(list[n].Address, list[n].Target)
+		list[n].Balancing = balancing(kernel, at)
+		delete(kernel.Backends, at)
+	}
+	if s.filter.Name == "" {
+		return list
+	}
+	pool := poolName(poolsOf(p.route())[0])
+	for _, at := range slices.SortedFunc(maps.Keys(kernel.Backends), netip.AddrPort.Compare) {
+		b := s.common(p.service, p.route())
+		b.Address, b.Target = at.Addr(), at.Port()
+		b.LeftOut, b.Balancing = map[string]string{pool: drains}, balancing(kernel, at)
+		list = append(list, b)
+	}
+	return list
+}
+
+func balancing(of plane.Balance, at netip.AddrPort) *Balancing {
+	b, has := of.Backends[at]
+	if !has {
+		return &Balancing{Scheduler: of.Scheduler}
+	}
+	return &Balancing{Scheduler: of.Scheduler, Weight: &b.Weight, Active: b.Active, Inactive: b.Inactive}
+}
+
+// balancingColumns are the titles of the cells of a Balancing.
+func balancingColumns() []string { return []string{"SCHEDULER", "WEIGHT", "ACTIVE", "INACTIVE"} }
+
+func (b *Balancing) cells() []string {
+	switch {
+	case b.Error != "":
+		return []string{"?", "?", "?", "?"}
+	case b.Weight == nil:
+		return []string{b.Scheduler, "", "", ""}
+	}
+	return []string{b.Scheduler, strconv.FormatUint(uint64(*b.Weight), 10), strconv.Itoa(b.Active), strconv.Itoa(b.Inactive)}
+}

@@ -1,0 +1,78 @@
+package inspect
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// counting starts a world whose kernel counts connections: it balances each backend of a port
+// with weight 3, and one more that is no endpoint drains.
+func counting(t *testing.T, err error) *world {
+	t.Helper()
+	w := start(t, func(_ *world, o *Options) {
+		o.Balance = func(_ context.Context, svc *route.Service, port int, _ *route.Host) (plane.Balance, error) {
+			b := plane.Balance{Scheduler: "wlc", Backends: map[netip.AddrPort]plane.Balanced{}}
+			for _, at := range svc.Ports[port].Cluster {
+				b.Backends[at] = plane.Balanced{Weight: 3, Active: 2, Inactive: 5}
+			}
+			b.Backends[netip.MustParseAddrPort("10.9.9.9:99")] = plane.Balanced{Active: 1}
+			return b, err
+		}
+	})
+	w.load()
+	return w
+}
+
+func backendTable(t *testing.T, w *world, f Filter, width Width) string {
+	t.Helper()
+	var out bytes.Buffer
+	if err := tabulate(BackendTable(&out, width), must(w.Backends(t.Context(), f))); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+// In a mode whose kernel counts connections, backends have columns for that, and a query for a
+// Service lists those that only drain.
+func TestBackendsOfAKernelThatCountsConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := counting(t, nil)
+		golden(t, "balancing.txt", []byte(backendTable(t, w, Filter{Name: "web"}, Narrow)+"\n"+backendTable(t, w, Filter{Name: "web"}, Wide)))
+		if all := backendTable(t, w, Filter{}, Narrow); strings.Contains(all, "10.9.9.9") || !strings.Contains(all, "wlc") {
+			t.Errorf("a query for all Services lists\n%s", all)
+		}
+		for _, b := range must(w.Backends(t.Context(), Filter{Name: "web"})) {
+			text, err := json.Marshal(b)
+			drains := b.Address == netip.MustParseAddr("10.9.9.9")
+			has := strings.Contains(string(text), `"balancing":{"scheduler":"wlc","weight":0,"activeConnections":1,"inactiveConnections":0}`)
+			if err != nil || drains != has {
+				t.Errorf("%s, %v", text, err)
+			}
+		}
+	})
+}
+
+// If the kernel cannot be read, the backends are listed with the reason.
+func TestBackendsOfAKernelThatCannotBeRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := counting(t, errors.New("no buffer space"))
+		list := must(w.Backends(t.Context(), Filter{}))
+		for _, b := range list {
+			if b.Balancing == nil || b.Balancing.Error != "no buffer space" || b.Balancing.Weight != nil {
+				t.Errorf("%s: %+v", b.Address, b.Balancing)
+			}
+		}
+		if table := backendTable(t, w, Filter{}, Narrow); len(list) == 0 || strings.Count(table, "?") != 4*len(list) {
+			t.Errorf("table\n%s", table)
+		}
+	})
+}
