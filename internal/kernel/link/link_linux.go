@@ -52,8 +52,8 @@ func addresses(ctx context.Context, h *netlink.Handle, link netlink.Link) ([]net
 }
 
 // Prefer sets the source address of connections from this host to the addresses on an
-// interface: one of the sources, of the same family, in place of the destination itself. The
-// interface is up afterwards, if there are such sources: IPv6 has no routes to one that is down.
+// interface: one of the sources, of the same family, in place of the destination itself. It sets
+// the interface up if it must, as IPv6 refuses routes to one that is down.
 func (l *Links) Prefer(ctx context.Context, name string, sources []netip.Addr) error {
 	err := l.with(name, func(h *netlink.Handle, link netlink.Link) error {
 		list, err := addresses(ctx, h, link)
@@ -63,12 +63,13 @@ func (l *Links) Prefer(ctx context.Context, name string, sources []netip.Addr) e
 			if !ok || i < 0 || a.IsLinkLocalUnicast() {
 				continue
 			}
-			if err := h.LinkSetUp(link); err != nil {
-				return fmt.Errorf("set it up: %w", err)
-			}
 			route := local(link, a)
 			route.Src = sources[i].AsSlice()
-			if err := replace(h, route); err != nil {
+			err := replace(h, route)
+			if errors.Is(err, unix.ENETDOWN) {
+				err = errors.Join(h.LinkSetUp(link), replace(h, route))
+			}
+			if err != nil {
 				return fmt.Errorf("%s from %s: %w", a, sources[i], err)
 			}
 		}
