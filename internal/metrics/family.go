@@ -122,10 +122,14 @@ func bucketsOf() map[string][]float64 {
 			prometheus.LinearBuckets(60, 5, 12),
 			prometheus.LinearBuckets(120, 30, 7),
 		),
-		"steps":   append([]float64{0}, prometheus.ExponentialBuckets(1, 4, 11)...),
-		"latency": prometheus.ExponentialBuckets(0.0001, 2, 21),
-		"waits":   {0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60},
-		"bytes":   {64, 256, 512, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20},
+		"steps": append([]float64{0}, prometheus.ExponentialBuckets(1, 4, 11)...),
+		// close to each other where changes are: 0.1 to 2 ms
+		"latency": slices.Concat(
+			[]float64{0.0001, 0.00015, 0.0002, 0.00025, 0.0003, 0.0004, 0.0005, 0.0007, 0.001, 0.0015, 0.002},
+			prometheus.ExponentialBuckets(0.004, 2, 15),
+		),
+		"waits": {0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60},
+		"bytes": {64, 256, 512, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20},
 		"ages": {
 			10 * minute, 30 * minute, hour, 4 * hour, day, 7 * day,
 			30 * day, 90 * day, 180 * day, 360 * day, 1440 * day,

@@ -37,6 +37,17 @@ func (f *Fake) List(context.Context) ([]Listed, error) {
 	return all, nil
 }
 
+// Count returns the number of virtual servers of IPv4.
+func (f *Fake) Count(context.Context) (int, error) {
+	n := 0
+	for s := range f.servers {
+		if s.Addr.Is4() {
+			n++
+		}
+	}
+	return n, nil
+}
+
 func (f *Fake) sorted() []Server {
 	return slices.SortedFunc(maps.Keys(f.servers), func(a, b Server) int {
 		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Mark, b.Mark))

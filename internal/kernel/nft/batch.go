@@ -27,7 +27,7 @@ func (c *Conn) commitElements(tx *Tx) error {
 	if err != nil {
 		return err
 	}
-	x := &c.elements
+	x := c.elements
 	x.raw = raw
 	x.number++
 	x.request = x.request[:0]

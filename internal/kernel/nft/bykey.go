@@ -119,7 +119,7 @@ func (x *exchange) batch(set string, keys []string, into Elements) (missing int,
 		})
 		found := 0
 		err := x.do(func(attributes []byte) error {
-			return decodeElements(attributes, func(e received) {
+			return decodeElements(attributes, keys[min(found, len(keys)-1)], func(e received) {
 				into.Put(e.Element)
 				found++
 			})

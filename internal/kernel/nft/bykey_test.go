@@ -261,7 +261,7 @@ func FuzzDecodeElements(f *testing.F) {
 	f.Add([]byte(strings.Repeat("\x08\x00\x03\x80\x04\x00\x01\x80", 3)))
 	f.Fuzz(func(t *testing.T, attributes []byte) {
 		total := 0
-		_ = decodeElements(attributes, func(e received) { total += len(e.id()) + len(e.Data) + len(e.Goto) + len(e.Comment) })
+		_ = decodeElements(attributes, "", func(e received) { total += len(e.id()) + len(e.Data) + len(e.Goto) + len(e.Comment) })
 		if total > 2*len(attributes) {
 			t.Errorf("%d bytes contain elements of %d", len(attributes), total)
 		}

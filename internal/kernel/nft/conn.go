@@ -28,7 +28,7 @@ type Conn struct {
 	room   int // bytes of one transaction
 	large  int // see the constant of this name
 
-	elements exchange // for transactions of elements only
+	elements *exchange // for transactions of elements only
 }
 
 // Options for Open.
@@ -49,7 +49,8 @@ const (
 
 // Open opens a Conn. No privilege is needed until it is used.
 func Open(opt Options) (*Conn, error) {
-	c := &Conn{netns: opt.NetNS, own: newOwnPorts(), buffer: bufferSize, large: large, elements: exchange{answers: make([]byte, answerRoom)}}
+	c := &Conn{netns: opt.NetNS, own: newOwnPorts(), buffer: bufferSize, large: large}
+	c.elements = newExchange(c)
 	if opt.Beside != nil {
 		c.own = opt.Beside.own
 	}

@@ -44,8 +44,8 @@ func (s Elements) Values() iter.Seq[Element] {
 
 // Put adds an element, or replaces the one with its id. Each of its parts has at most 255 bytes.
 func (s Elements) Put(e Element) {
-	b := make([]byte, 0, contentHeader+len(e.Data)+len(e.Goto)+len(e.Comment))
-	b = append(b, byte(len(e.End)), byte(len(e.Data)), byte(len(e.Goto)))
+	var room [64]byte // for most elements: only the content is allocated
+	b := append(room[:0], byte(len(e.End)), byte(len(e.Data)), byte(len(e.Goto)))
 	b = append(append(append(b, e.Data...), e.Goto...), e.Comment...)
 	s[e.id()] = content(b)
 }

@@ -20,6 +20,8 @@ import (
 type received struct {
 	Element
 	ends bool // it is the key after a range
+
+	requested string // the key that the request names, if it names one
 }
 
 // listElements lists a set again until no element is listed twice. For some
@@ -65,7 +67,7 @@ func (x *exchange) listRanges(set string) (elements Elements, n int, err error) 
 
 func (x *exchange) eachListed(set string, do func(received)) error {
 	x.beginElements(unix.NLM_F_DUMP, set)
-	return x.do(func(attributes []byte) error { return decodeElements(attributes, do) })
+	return x.do(func(attributes []byte) error { return decodeElements(attributes, "", do) })
 }
 
 // beginElements begins a request about elements of a set.
@@ -74,14 +76,15 @@ func (x *exchange) beginElements(flags uint16, set string) {
 	x.request = nl.AppendString(x.request, unix.NFTA_SET_ELEM_LIST_SET, set)
 }
 
-// decodeElements calls yield for each element in a message of type NFT_MSG_NEWSETELEM.
-func decodeElements(attributes []byte, yield func(received)) error {
+// decodeElements calls yield for each element in a message of type NFT_MSG_NEWSETELEM, which
+// may be the answer to a request for a key.
+func decodeElements(attributes []byte, requested string, yield func(received)) error {
 	return nl.Walk(attributes, func(typ uint16, data []byte) error {
 		if typ != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
 			return nil
 		}
 		return nl.Walk(data, func(_ uint16, data []byte) error {
-			var e received
+			e := received{requested: requested}
 			if err := nl.Walk(data, e.decode); err != nil {
 				return err
 			}
@@ -96,7 +99,7 @@ func decodeElements(attributes []byte, yield func(received)) error {
 func (e *received) decode(typ uint16, data []byte) error {
 	switch typ {
 	case unix.NFTA_SET_ELEM_KEY:
-		return nl.Walk(data, store(&e.Key, unix.NFTA_DATA_VALUE))
+		return nl.Walk(data, e.decodeKey)
 	case elementKeyEnd:
 		return nl.Walk(data, store(&e.End, unix.NFTA_DATA_VALUE))
 	case unix.NFTA_SET_ELEM_DATA:
@@ -108,6 +111,18 @@ func (e *received) decode(typ uint16, data []byte) error {
 		e.ends = binary.BigEndian.Uint32(data)&unix.NFT_SET_ELEM_INTERVAL_END != 0
 	case unix.NFTA_SET_ELEM_USERDATA:
 		e.Comment = commentIn(data)
+	}
+	return nil
+}
+
+// decodeKey uses the memory of the requested key, if the element has it.
+func (e *received) decodeKey(typ uint16, data []byte) error {
+	switch {
+	case typ != unix.NFTA_DATA_VALUE:
+	case string(data) == e.requested:
+		e.Key = e.requested
+	default:
+		e.Key = string(data)
 	}
 	return nil
 }

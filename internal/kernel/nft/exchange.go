@@ -23,6 +23,10 @@ type exchange struct {
 	request []byte
 	last    int // where the last message of the request begins
 	answers []byte
+
+	readable    func(fd uintptr) bool // receives into answers, once
+	received    int                   // bytes in answers
+	receivedErr error
 }
 
 // answerRoom is at least the size of what the kernel sends at once, 32 KB
@@ -34,7 +38,18 @@ func (c *Conn) exchange(t Table) (*exchange, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reach netlink socket: %w", err)
 	}
-	return &exchange{conn: c, table: t, raw: raw, answers: make([]byte, answerRoom)}, nil
+	x := newExchange(c)
+	x.table, x.raw = t, raw
+	return x, nil
+}
+
+func newExchange(c *Conn) *exchange {
+	x := &exchange{conn: c, answers: make([]byte, answerRoom)}
+	x.readable = func(fd uintptr) bool {
+		x.received, x.receivedErr = unix.Read(int(fd), x.answers)
+		return !errors.Is(x.receivedErr, unix.EAGAIN)
+	}
+	return x
 }
 
 // begin begins a request of one message. The caller appends further attributes.
@@ -106,13 +121,10 @@ func (x *exchange) send() (err error) {
 }
 
 func (x *exchange) receive() (n int, err error) {
-	if waitErr := x.raw.Read(func(fd uintptr) bool {
-		n, err = unix.Read(int(fd), x.answers)
-		return !errors.Is(err, unix.EAGAIN)
-	}); waitErr != nil {
-		return 0, waitErr
+	if err := x.raw.Read(x.readable); err != nil {
+		return 0, err
 	}
-	return n, err
+	return x.received, x.receivedErr
 }
 
 // read reads what was received at once; done: it ends the answer.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/netip"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/ipset"
 	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -13,15 +12,15 @@ import (
 // Balance returns how the kernel balances a port of a Service. It is safe for concurrent use.
 func (p *Plane) Balance(ctx context.Context, svc *route.Service, port int, host *route.Host) (plane.Balance, error) {
 	one := &route.Service{Name: svc.Name, Ports: svc.Ports[port : port+1]}
-	family, known := svc.Ports[port].Family, newMarks()
-	sets, err := p.kernel.Sets.List(ctx, []string{setName(family, circuits)})
+	sets, err := p.kernel.Sets.List(ctx, []string{setName(svc.Ports[port].Family, circuits)})
 	if err != nil {
 		return plane.Balance{}, err
 	}
-	known.adopt(one, host, map[route.Family]*ipset.Set{family: sets[setName(family, circuits)]})
+	known := newMarks()
+	known.adopt(one, host, sets)
 	b := plane.Balance{Backends: map[netip.AddrPort]plane.Balanced{}}
 	var servers []ipvs.Server
-	for _, e := range render(one, host, p.opt.Scheduler, func(id portID, _ *route.Port) uint32 { return known.of[id] }) {
+	for _, e := range render(one, host, p.opt.Scheduler, known) {
 		if e.Key.class == server {
 			servers = append(servers, e.Key.server)
 			b.Scheduler = e.Value.settings.Scheduler

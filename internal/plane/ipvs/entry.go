@@ -14,8 +14,8 @@ import (
 // key names an entry. Its class says which fields it has.
 type key struct {
 	class  class
-	family route.Family // of sets, members, chains and jumps
-	name   string       // of a set, without the family; of a chain with its table; a jump with table and chain
+	family route.Family // of sets, members and rules
+	name   string       // of a set, without the family
 	member ipset.Member
 	server ipvs.Server
 	at     netip.AddrPort // of a destination; the address on the interface
@@ -28,8 +28,7 @@ const (
 	device      class = iota // the interface for addresses
 	set                      // an ipset
 	member                   // of a set
-	chain                    // of iptables, with its rules
-	jump                     // a rule in one of the kernel's chains
+	rules                    // of iptables, all of a family
 	server                   // a virtual server
 	destination              // of a virtual server
 	address                  // on the interface
@@ -39,7 +38,7 @@ const (
 type value struct {
 	kind     ipset.Kind    // of a set
 	mark     uint32        // of a member
-	rules    string        // of a chain, one per line
+	rules    string        // a ruleset (iptables.Owner)
 	settings ipvs.Settings // of a virtual server
 	weight   uint32        // of a destination
 }
@@ -49,12 +48,13 @@ type (
 	step  = ledger.Step[key, value]
 )
 
-// The phases. An address leads to its virtual server, that to destinations, and packet
+// The phases. Each writes entries of one class. An address leads to its virtual server, that to destinations, and packet
 // marks to virtual servers. Members that guard an address, by refusing some of its
 // packets, are there whenever the address leads to destinations that those packets must
 // not reach.
 const (
-	setsAdded ledger.Phase = 1 + iota
+	deviceAdded ledger.Phase = 1 + iota
+	setsAdded
 	rulesWritten
 	rangesAdded
 	guardsAdded
@@ -71,15 +71,18 @@ const (
 	membersRemoved
 	rulesRemoved
 	setsRemoved
+	deviceRemoved
 )
 
 func layout() ledger.Layout[key] { return ledger.Layout[key]{Kind: key.kind, Order: key.compare} }
 
 func (k key) kind() ledger.Kind {
 	switch k.class {
-	case device, set:
+	case device:
+		return ledger.Kind{Add: deviceAdded, Change: deviceAdded, Remove: deviceRemoved, Target: true}
+	case set:
 		return ledger.Kind{Add: setsAdded, Change: setsAdded, Remove: setsRemoved, Target: true}
-	case chain, jump:
+	case rules:
 		return ledger.Kind{Add: rulesWritten, Change: rulesWritten, Remove: rulesRemoved, Target: true}
 	case server:
 		return ledger.Kind{Add: serversWritten, Change: serversWritten, Remove: serversRemoved}

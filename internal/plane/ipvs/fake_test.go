@@ -37,7 +37,7 @@ type fakeChains struct {
 func newFakeChains() *fakeChains {
 	f := &fakeChains{map[iptables.Table]iptables.Chains{}}
 	for _, family := range []iptables.Family{iptables.IPv4, iptables.IPv6} {
-		for _, name := range tables() {
+		for _, name := range tableNames() {
 			chains := iptables.Chains{}
 			for _, builtin := range []string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"} {
 				chains[builtin] = iptables.Chain{Policy: "ACCEPT"}

@@ -38,6 +38,7 @@ type Kernel struct {
 // Servers are the virtual servers: ipvs.Table.
 type Servers interface {
 	List(ctx context.Context) ([]ipvs.Listed, error)
+	Count(ctx context.Context) (int, error) // of IPv4
 	Destinations(ctx context.Context, servers ...ipvs.Server) ([][]ipvs.Destination, error)
 	Apply(ctx context.Context, changes []ipvs.Change) error
 }
@@ -93,7 +94,8 @@ type Plane struct {
 
 	state *state // that Refresh read; nil once a plan is written
 
-	writes atomic.Int64 // how often a write began or ended
+	writes  atomic.Int64    // how often a write began or ended
+	servers [2]atomic.Int64 // virtual servers that the kernel should have, with those of other programs: IPv4, IPv6
 }
 
 // New makes a Plane. It does nothing yet.
@@ -122,34 +124,55 @@ func (p *Plane) Refresh(ctx context.Context) error {
 		return fmt.Errorf("read kernel state: %w", err)
 	}
 	p.state = s
+	var count [2]int64
+	for of := range s.servers {
+		count[familyIndex(of)]++
+	}
+	for i, n := range count {
+		p.servers[i].Store(n)
+	}
 	return nil
 }
 
-func (p *Plane) read(ctx context.Context) (*state, error) {
-	s := &state{
+func (p *Plane) newState() *state {
+	return &state{
 		addrs: map[netip.Addr]bool{}, bound: map[netip.Addr]bool{}, servers: map[ipvs.Server]*found{},
 		chains: map[route.Family]map[string]iptables.Chains{},
 	}
-	addrs, exists, err := p.addresses(ctx)
-	if err != nil {
+}
+
+func (p *Plane) read(ctx context.Context) (s *state, err error) {
+	s = p.newState()
+	if err := p.readAddresses(ctx, s); err != nil {
 		return nil, err
-	}
-	s.device = exists
-	for _, a := range addrs {
-		s.addrs[a], s.bound[a] = true, true
 	}
 	if s.sets, err = p.kernel.Sets.List(ctx, p.setNames()); err != nil {
 		return nil, err
 	}
 	for _, ip := range p.opt.Families {
 		s.chains[ip] = map[string]iptables.Chains{}
-		for _, table := range tables() {
+		for _, table := range tableNames() {
 			if s.chains[ip][table], err = p.kernel.Chains.Read(ctx, iptables.Table{Family: familyOf(ip).kernel, Name: table}); err != nil {
 				return nil, err
 			}
 		}
 	}
 	return s, p.readServers(ctx, s)
+}
+
+// readAddresses reads the addresses on the interface, without the kernel's own.
+func (p *Plane) readAddresses(ctx context.Context, s *state) error {
+	all, err := p.kernel.Links.Addresses(ctx, Device)
+	if errors.Is(err, link.ErrNotFound) {
+		return nil
+	}
+	s.device = err == nil
+	for _, a := range all {
+		if !a.IsLinkLocalUnicast() {
+			s.addrs[a], s.bound[a] = true, true
+		}
+	}
+	return err
 }
 
 func (p *Plane) readServers(ctx context.Context, s *state) error {
@@ -176,20 +199,6 @@ func (p *Plane) readServers(ctx context.Context, s *state) error {
 		s.servers[l.Server] = f
 	}
 	return nil
-}
-
-// addresses returns the addresses on the interface, without the kernel's own.
-func (p *Plane) addresses(ctx context.Context) (addrs []netip.Addr, exists bool, err error) {
-	all, err := p.kernel.Links.Addresses(ctx, Device)
-	if errors.Is(err, link.ErrNotFound) {
-		return nil, false, nil
-	}
-	for _, a := range all {
-		if !a.IsLinkLocalUnicast() {
-			addrs = append(addrs, a)
-		}
-	}
-	return addrs, err == nil, err
 }
 
 func (p *Plane) setNames() []string {
@@ -229,7 +238,7 @@ func (p *Plane) Remove(ctx context.Context) ([]string, error) {
 	for _, c := range []struct {
 		class class
 		name  string
-	}{{server, "virtual server"}, {set, "ipset"}, {chain, "chain"}, {device, "interface"}} {
+	}{{server, "virtual server"}, {set, "ipset"}, {rules, "iptables ruleset"}, {device, "interface"}} {
 		if n := count[c.class]; n > 0 {
 			removed = append(removed, text.Count(n, c.name))
 		}

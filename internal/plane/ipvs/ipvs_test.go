@@ -159,22 +159,11 @@ func TestMarksAreUnique(t *testing.T) {
 	m := newMarks()
 	one, two := portID{name: "one"}, portID{name: "two", protocol: cluster.UDP}
 	m.set(portID{name: "other"}, one.first())
-	d := m.draft()
-	if a, again := d.after(one, nil), d.after(one, nil); a != next(one.first()) || a != again {
+	if a, again := m.mark(one), m.mark(one); a != next(one.first()) || a != again {
 		t.Errorf("marks %#x, %#x, want %#x", a, again, next(one.first()))
 	}
-	if mark := d.after(two, nil); mark&markUDP == 0 || !isShortCut(mark) {
+	if mark := m.mark(two); mark&markUDP == 0 || !isShortCut(mark) {
 		t.Errorf("the mark of a UDP port is %#x", mark)
-	}
-	if len(m.of) != 1 {
-		t.Error("the draft has changed the marks before it was learnt")
-	}
-	d.learn()
-	d = m.draft()
-	d.before(one, nil)
-	d.learn()
-	if len(m.of) != 2 || len(m.owner) != 2 {
-		t.Errorf("marks after one was released: %v", m.of)
 	}
 	if last := uint32(shortCut | markNumber); next(last) != shortCut {
 		t.Errorf("after %#x: %#x", last, next(last))
@@ -196,18 +185,6 @@ func TestSetNames(t *testing.T) {
 		if !slices.Contains(names, name) {
 			t.Errorf("no set %s", name)
 		}
-	}
-}
-
-func TestParametersByKernel(t *testing.T) {
-	const reuse, arp = "net/ipv4/vs/conn_reuse_mode=0", "net/ipv4/conf/all/arp_ignore=1"
-	for release, old := range map[string]bool{"4.19.0-8-amd64": true, "5.8.18": true, "5.9.0": false, "6.1.90": false, "unknown": false} {
-		if got := parametersFor(release, config.IPVS{}); slices.Contains(got, reuse) != old || slices.Contains(got, arp) {
-			t.Errorf("%s: %q", release, got)
-		}
-	}
-	if got := parametersFor("6.1", config.IPVS{StrictARP: true}); !slices.Contains(got, arp) || !slices.Contains(got, "net/ipv4/conf/all/arp_announce=2") {
-		t.Errorf("strictARP: %q", got)
 	}
 }
 

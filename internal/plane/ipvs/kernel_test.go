@@ -213,6 +213,62 @@ func TestAnEditIsReported(t *testing.T) {
 	}
 }
 
+// The number of virtual servers is polled, however many there are and however often the
+// plane writes.
+func TestAFlushOfManyIsReported(t *testing.T) {
+	kernel, _ := realKernel(t)
+	change, svc := oneService("127.0.0.1:8080")
+	_, large := oneService()
+	large.Name.Name, large.Ports[0].Frontends = "large", nil
+	for n := range fewServers {
+		large.Ports[0].Frontends = append(large.Ports[0].Frontends, route.Frontend{
+			Kind: route.ClusterIP, Addr: netip.MustParseAddr("10.96.0.2"), Port: uint16(1000 + n),
+		})
+	}
+	change.Table.Services[large.Name] = large
+	p := New(kernel, Options{Families: planetest.Families()[:1], Mark: 0x4000, Poll: 20 * time.Millisecond})
+	written(t, p, change)
+	edits := make(chan plane.Edit, 1000)
+	go func() {
+		_ = p.poll(t.Context(), func(e plane.Edit) {
+			if !e.Possible {
+				edits <- e
+			}
+		})
+	}()
+	for n := range 10 {
+		time.Sleep(20 * time.Millisecond)
+		after := withBackends(svc, fmt.Sprintf("127.0.0.1:%d", 8081+n))
+		change.Table.Services[svc.Name] = after
+		if err := p.Plan(route.Change{Table: change.Table, Touched: []route.Touch{{Name: svc.Name, Old: svc, New: after}}}).Apply(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		svc = after
+	}
+	if len(edits) != 0 {
+		t.Fatalf("reported without an edit: %+v", <-edits)
+	}
+	listed, err := kernel.Servers.List(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if count, err := kernel.Servers.Count(t.Context()); err != nil || count != len(listed) || count != fewServers+1 {
+		t.Fatalf("%d virtual servers counted (%v), %d listed", count, err, len(listed))
+	}
+	var flush []ipvs.Change
+	for _, l := range listed {
+		flush = append(flush, ipvs.Change{Op: ipvs.Delete, Server: l.Server})
+	}
+	if err := kernel.Servers.Apply(t.Context(), flush); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-edits:
+	case <-time.After(5 * time.Second):
+		t.Error("the flush was not reported")
+	}
+}
+
 // prepared makes the settings of the host.
 func prepared(t *testing.T, netns int) {
 	t.Helper()
@@ -254,7 +310,7 @@ func TestTheKindOpensOnTheKernel(t *testing.T) {
 	if got, err := ipvs.New(netns).Timeouts(t.Context()); err != nil || got.TCP != time.Hour {
 		t.Errorf("timeouts: %v, %v", got, err)
 	}
-	for key, want := range map[string]string{"net.ipv4.vs.conntrack": "1", "net.ipv4.vs.conn_reuse_mode": "1", "net.ipv4.conf.all.arp_ignore": "1"} {
+	for key, want := range map[string]string{"net.ipv4.vs.conntrack": "1", "net.ipv4.vs.conn_reuse_mode": "1", "net.ipv4.conf.all.arp_ignore": "1", "net.ipv4.conf.all.arp_announce": "2"} {
 		if got := strings.TrimSpace(run(t, netns, "sysctl", "-n", key)); got != want {
 			t.Errorf("%s is %s, want %s", key, got, want)
 		}

@@ -5,10 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"strings"
 
-	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/follow/netfilter"
 	"github.com/sluice-proxy/sluice/internal/kernel/ipset"
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
@@ -49,7 +47,11 @@ func open(ctx context.Context, s plane.Setup) (*plane.Opened, error) {
 		return nil, err
 	}
 	o := options(s)
-	if err := checkScheduler(ctx, ipvs.New(s.NetNS), o.Scheduler); err != nil {
+	err = ipvs.New(s.NetNS).Check(ctx, o.Scheduler)
+	if errors.Is(err, ipvs.ErrScheduler) {
+		return nil, fmt.Errorf("%w: the kernel does not have the scheduler %q (ipvs.scheduler): load it with: modprobe ip_vs_%s, or choose another one; most kernels have rr, wrr, lc, wlc, sh and dh", probe.ErrFeature, o.Scheduler, o.Scheduler)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if err := prepare(ctx, s); err != nil {
@@ -86,23 +88,11 @@ type noChains struct{ Chains }
 // Read implements Chains.
 func (noChains) Read(context.Context, iptables.Table) (iptables.Chains, error) { return nil, nil }
 
-// checkScheduler verifies that the kernel has a scheduler: it adds a virtual server at an
-// address for documentation, as kube-proxy does, and deletes it.
-func checkScheduler(ctx context.Context, table *ipvs.Table, name string) error {
-	at := ipvs.Server{Addr: netip.AddrFrom4([4]byte{198, 51, 100, 0}), Protocol: tcp, Port: 20000}
-	err := table.Apply(ctx, []ipvs.Change{
-		{Op: ipvs.Set, Server: at, Settings: ipvs.Settings{Scheduler: name}}, {Op: ipvs.Delete, Server: at},
-	})
-	if errors.Is(err, ipvs.ErrScheduler) {
-		return fmt.Errorf("%w: the kernel does not have the scheduler %q (ipvs.scheduler): load it with: modprobe ip_vs_%s, or choose another one; most kernels have rr, wrr, lc, wlc, sh and dh", probe.ErrFeature, name, name)
-	}
-	return err
-}
-
 // prepare makes the settings of the host that virtual servers need, and those that the
 // configuration asks for.
 func prepare(ctx context.Context, s plane.Setup) error {
-	if err := ipvs.New(s.NetNS).Load(ctx); err != nil {
+	table, c := ipvs.New(s.NetNS), s.Config.IPVS
+	if err := table.Load(ctx); err != nil {
 		return err
 	}
 	parameters := sysctl.New(sysctl.Options{NetNS: s.NetNS})
@@ -110,38 +100,20 @@ func prepare(ctx context.Context, s plane.Setup) error {
 	if err != nil {
 		return err
 	}
-	for _, p := range parametersFor(release, s.Config.IPVS) {
+	list := ipvs.Parameters(release)
+	if c.StrictARP {
+		list = append(list, "net/ipv4/conf/all/arp_ignore=1", "net/ipv4/conf/all/arp_announce=2")
+	}
+	for _, p := range list {
 		key, value, _ := strings.Cut(p, "=")
 		if err := parameters.Set(key, value); err != nil {
 			return err
 		}
 	}
-	c := s.Config.IPVS
-	if c.TCPTimeout+c.TCPFinWait+c.UDPTimeout > 0 {
-		if err := ipvs.New(s.NetNS).SetTimeouts(ctx, ipvs.Timeouts{TCP: c.TCPTimeout, TCPFin: c.TCPFinWait, UDP: c.UDPTimeout}); err != nil {
-			return err
-		}
+	if err := table.SetTimeouts(ctx, ipvs.Timeouts{TCP: c.TCPTimeout, TCPFin: c.TCPFinWait, UDP: c.UDPTimeout}); err != nil {
+		return err
 	}
 	return netfilter.Prepare(ctx, s)
-}
-
-// parametersFor returns the kernel parameters for a kernel: conntrack for the packets of
-// IPVS; no connection to a destination that is gone. A connection from a port that its client
-// used within the last two minutes is scheduled anew, which kernels before 5.9 delay by a
-// second; there it goes to the destination of the previous one.
-func parametersFor(release string, c config.IPVS) []string {
-	list := []string{
-		"net/ipv4/vs/conntrack=1", "net/ipv4/vs/expire_nodest_conn=1", "net/ipv4/vs/expire_quiescent_template=1",
-		"net/ipv4/ip_forward=1",
-	}
-	var major, minor int
-	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err == nil && (major < 5 || major == 5 && minor < 9) {
-		list = append(list, "net/ipv4/vs/conn_reuse_mode=0")
-	}
-	if c.StrictARP {
-		list = append(list, "net/ipv4/conf/all/arp_ignore=1", "net/ipv4/conf/all/arp_announce=2")
-	}
-	return list
 }
 
 // facts returns how this plane behaves where planes differ. Addresses of Services are local,

@@ -9,7 +9,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/ipset"
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
 	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
-	"github.com/sluice-proxy/sluice/internal/kubechain"
 	"github.com/sluice-proxy/sluice/internal/plane/ledger"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
@@ -37,13 +36,12 @@ type found struct {
 type listing struct {
 	state
 	opt    Options
-	wanted map[key]bool    // chains and jumps
 	ports  map[uint16]bool // NodePorts
 	drains drains          // that Rest found
 }
 
 func newListing(s state, opt Options) *listing {
-	l := &listing{state: s, opt: opt, wanted: map[key]bool{}, ports: map[uint16]bool{}, drains: drains{}}
+	l := &listing{state: s, opt: opt, ports: map[uint16]bool{}, drains: drains{}}
 	for name, set := range s.sets {
 		for m := range set.Members {
 			if strings.Contains(name, "NODE-PORT") {
@@ -75,17 +73,9 @@ func (l *listing) Take(want entry) (had value, is ledger.Match) {
 			had.mark, exists = s.Members[k.member]
 			delete(s.Members, k.member)
 		}
-	case chain:
-		l.wanted[k] = true
-		var c iptables.Chain
-		if c, exists = l.chainOf(k); exists {
-			had.rules = join(c.Rules)
-		}
-	case jump:
-		l.wanted[k] = true
-		_, rule := splitJump(k.name)
-		c, _ := l.chainOf(k)
-		had, exists = want.Value, slices.Contains(c.Rules, rule)
+	case rules:
+		had.rules = owner().Ruleset(l.chains[k.family])
+		exists = had.rules != ""
 	case server:
 		if s := l.servers[k.server]; s != nil {
 			had.settings, exists, s.taken = s.settings, true, true
@@ -105,31 +95,8 @@ func (l *listing) Take(want entry) (had value, is ledger.Match) {
 	return had, ledger.Different
 }
 
-// chainOf returns the chain that a key names, which begins with the table.
-func (l *listing) chainOf(k key) (iptables.Chain, bool) {
-	table, name, _ := strings.Cut(k.name, " ")
-	name, _, _ = strings.Cut(name, " ")
-	c, exists := l.chains[k.family][table][name]
-	return c, exists
-}
-
-// splitJump returns the table and chain of a jump, and its rule.
-func splitJump(name string) (at, rule string) {
-	table, rest, _ := strings.Cut(name, " ")
-	in, rule, _ := strings.Cut(rest, " ")
-	return table + " " + in, rule
-}
-
-func join(rules []string) string {
-	var b strings.Builder
-	for _, rule := range rules {
-		b.WriteString(rule + "\n")
-	}
-	return b.String()
-}
-
-// Rest implements ledger.Listing. It leaves out what drains, virtual servers of other
-// programs, and chains that rules of other programs may need.
+// Rest implements ledger.Listing. It leaves out what drains, and virtual servers of other
+// programs.
 func (l *listing) Rest() []step {
 	var list []step
 	remove := func(k key, old value) { list = append(list, step{Op: ledger.Remove, Key: k, Old: old}) }
@@ -159,7 +126,6 @@ func (l *listing) Rest() []step {
 				}
 			}
 		}
-		l.restOfChains(f, remove)
 	}
 	return list
 }
@@ -174,66 +140,30 @@ func (l *listing) owns(s ipvs.Server) bool {
 // isNodePort reports whether a port is in the default range of an API server.
 func isNodePort(port uint16) bool { return port >= 30000 && port <= 32767 }
 
-// restOfChains removes chains of kube-proxy in any mode that the plane does not have, and
-// jumps to them.
-func (l *listing) restOfChains(f route.Family, remove func(key, value)) {
-	for table, chains := range l.chains[f] {
-		for name, c := range chains {
-			k := key{class: chain, family: f, name: table + " " + name}
-			if kubechain.Proxy(name) {
-				if !l.wanted[k] {
-					remove(k, value{rules: join(c.Rules)})
-				}
-				continue
-			}
-			for _, rule := range c.Rules {
-				j := key{class: jump, family: f, name: table + " " + name + " " + rule}
-				to := iptables.Target(rule)
-				if kubechain.Proxy(to) && to != markMasq && !l.wanted[j] {
-					remove(j, value{})
-				}
-			}
-		}
-	}
-}
-
-// Other programs jump to the first chain as well, and need the second one.
-const (
-	markMasq    = "KUBE-MARK-MASQ"
-	postrouting = "KUBE-POSTROUTING"
-)
-
 // removal is the listing of a plan that removes everything.
 type removal struct{ *listing }
 
 // Take implements ledger.Listing: no entry is wanted.
 func (*removal) Take(entry) (had value, is ledger.Match) { return value{}, ledger.Absent }
 
-// Rest implements ledger.Listing. It keeps KUBE-MARK-MASQ, and the chain that masquerades,
-// while rules of other programs jump to the former.
+// Rest implements ledger.Listing. A set goes with its members. The set of those that the
+// rules which stay match stays.
 func (r *removal) Rest() []step {
-	marked := map[route.Family]bool{}
-	for f, of := range r.chains {
-		for name, c := range of["nat"] {
-			if !kubechain.Proxy(name) && slices.ContainsFunc(c.Rules, func(rule string) bool { return iptables.Target(rule) == markMasq }) {
-				marked[f] = true
-			}
-		}
-	}
-	list := slices.DeleteFunc(r.listing.Rest(), func(s step) bool {
-		kept := s.Key.class == chain && (s.Key.name == "nat "+markMasq || s.Key.name == "nat "+postrouting) ||
-			s.Key.class == jump && iptables.Target(s.Key.name) == postrouting
-		return s.Key.class == member || kept && marked[s.Key.family]
-	})
+	list := slices.DeleteFunc(r.listing.Rest(), func(s step) bool { return s.Key.class == member })
+	remove := func(k key, old value) { list = append(list, step{Op: ledger.Remove, Key: k, Old: old}) }
 	for _, f := range r.opt.Families {
+		all, ours := owner().Ruleset(r.chains[f]), leaver(r.chains[f]).Ruleset(r.chains[f])
+		if ours != "" {
+			remove(key{class: rules, family: f}, value{rules: ours})
+		}
 		for name := range setKinds(f) {
-			if r.sets[setName(f, name)] != nil && (name != loopBack || !marked[f]) {
-				list = append(list, step{Op: ledger.Remove, Key: key{class: set, family: f, name: name}})
+			if r.sets[setName(f, name)] != nil && (name != loopBack || all == ours) {
+				remove(key{class: set, family: f, name: name}, value{})
 			}
 		}
 	}
 	if r.device {
-		list = append(list, step{Op: ledger.Remove, Key: key{class: device}})
+		remove(key{class: device}, value{})
 	}
 	return list
 }

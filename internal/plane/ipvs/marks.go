@@ -52,7 +52,8 @@ const (
 	markNumber = markUDP - 1
 )
 
-// marks are the packet marks of ports in the kernel.
+// marks are the packet marks of ports. Each comparison with the kernel begins with new
+// ones, from the marks that it finds.
 type marks struct {
 	of    map[portID]uint32
 	owner map[uint32]portID
@@ -62,70 +63,36 @@ func newMarks() *marks { return &marks{map[portID]uint32{}, map[uint32]portID{}}
 
 func (m *marks) set(id portID, mark uint32) { m.of[id], m.owner[mark] = mark, id }
 
-// draft is what a plan changes about marks.
-type draft struct {
-	*marks
-	taken         map[uint32]portID // by Services after
-	needed, needs map[portID]uint32 // by Services before and after
-}
-
-func (m *marks) draft() *draft {
-	return &draft{m, map[uint32]portID{}, map[portID]uint32{}, map[portID]uint32{}}
-}
-
-// before returns the mark that a port has in the kernel.
-func (d *draft) before(id portID, _ *route.Port) uint32 {
-	d.needed[id] = d.of[id]
-	return d.of[id]
-}
-
-// after returns the mark that a port has after the plan.
-func (d *draft) after(id portID, _ *route.Port) uint32 {
-	mark, has := d.of[id]
-	if !has {
-		mark, has = d.needs[id]
+// mark returns the mark of a port. It chooses a free one for a port that has none.
+func (m *marks) mark(id portID) uint32 {
+	if mark, has := m.of[id]; has {
+		return mark
 	}
-	if !has {
-		for mark = id.first(); d.used(mark); {
-			mark = next(mark)
-		}
+	mark := id.first()
+	for _, used := m.owner[mark]; used; _, used = m.owner[mark] {
+		mark = next(mark)
 	}
-	d.needs[id], d.taken[mark] = mark, id
+	m.set(id, mark)
 	return mark
 }
 
-func (d *draft) used(mark uint32) bool {
-	_, owned := d.owner[mark]
-	_, taken := d.taken[mark]
-	return owned || taken
-}
-
-// learn takes the changes over.
-func (d *draft) learn() {
-	for id, mark := range d.needed {
-		if _, needs := d.needs[id]; !needs {
-			delete(d.of, id)
-			delete(d.owner, mark)
-		}
+// adopt gives ports the marks that their frontends have in sets of the kernel.
+func (m *marks) adopt(svc *route.Service, host *route.Host, sets map[string]*ipset.Set) {
+	if svc == nil {
+		return
 	}
-	for id, mark := range d.needs {
-		d.set(id, mark)
-	}
-}
-
-// adopt gives ports the marks that their frontends have in the kernel.
-func (m *marks) adopt(svc *route.Service, host *route.Host, in map[route.Family]*ipset.Set) {
 	for i := range svc.Ports {
 		p := &svc.Ports[i]
+		cuts := sets[setName(p.Family, circuits)]
 		for j := range p.Frontends {
 			f := &p.Frontends[j]
-			if in[p.Family] == nil || !divided(p, f) {
+			if cuts == nil || !divided(p, f) {
 				continue
 			}
 			for _, a := range addresses(host, p, f) {
-				mark := in[p.Family].Members[ipset.Member{Addr: a, Protocol: protocol(p), Port: f.Port}]
-				if _, used := m.owner[mark]; isShortCut(mark) && !used && m.of[idOf(svc.Name, p)] == 0 {
-					m.set(idOf(svc.Name, p), mark)
+				mark, id := cuts.Members[ipset.Member{Addr: a, Protocol: protocol(p), Port: f.Port}], idOf(svc.Name, p)
+				if _, used := m.owner[mark]; isShortCut(mark) && !used && m.of[id] == 0 {
+					m.set(id, mark)
 				}
 			}
 		}

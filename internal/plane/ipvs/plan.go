@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
-	"github.com/sluice-proxy/sluice/internal/kernel/ipset"
+	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/ledger"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -17,7 +17,6 @@ type Plan struct {
 	*ledger.Plan[key, value]
 	plane  *Plane
 	change route.Change
-	marks  *draft
 	drains drains // that a comparison found; nil: it compared nothing
 	settle bool   // it looks at what drains
 }
@@ -29,19 +28,14 @@ func (p *Plane) Plan(change route.Change) plane.Plan {
 		plan.compare(newListing(*p.state, p.opt))
 		return plan
 	}
-	plan.marks = p.marks.draft()
 	plan.Plan = p.ledger.Change(p.writer)
 	plan.touched()
-	plan.Learn(plan.marks.learn)
 	return plan
 }
 
-func (p *Plan) before(svc *route.Service, host *route.Host) []entry {
-	return render(svc, host, p.plane.opt.Scheduler, p.marks.before)
-}
-
-func (p *Plan) after(svc *route.Service) []entry {
-	return render(svc, &p.change.Table.Host, p.plane.opt.Scheduler, p.marks.after)
+// render returns the entries of a Service.
+func (p *Plane) render(svc *route.Service, host *route.Host) []entry {
+	return render(svc, host, p.opt.Scheduler, p.marks)
 }
 
 // touched plans a change between two states that are both known.
@@ -54,13 +48,13 @@ func (p *Plan) touched() {
 	}
 	done := map[cluster.Name]bool{}
 	for _, t := range p.change.Touched {
-		p.Service(t.Name, p.before(t.Old, before), p.after(t.New))
+		p.Service(t.Name, p.plane.render(t.Old, before), p.plane.render(t.New, host))
 		done[t.Name] = true
 	}
 	if p.change.OldHost != nil {
 		for _, name := range p.change.Table.Order() {
 			if svc := p.change.Table.Services[name]; !done[name] {
-				p.Service(name, p.before(svc, before), p.after(svc))
+				p.Service(name, p.plane.render(svc, before), p.plane.render(svc, host))
 			}
 		}
 	}
@@ -69,37 +63,27 @@ func (p *Plan) touched() {
 
 // compare plans the difference between what the kernel holds and what it should hold.
 func (p *Plan) compare(found *listing) {
-	names := p.change.Table.Order()
-	all := newMarks()
-	cuts := map[route.Family]*ipset.Set{}
-	for _, f := range p.plane.opt.Families {
-		cuts[f] = found.sets[setName(f, circuits)]
-	}
+	host, names := &p.change.Table.Host, p.change.Table.Order()
+	p.plane.marks = newMarks()
 	for _, name := range names {
-		if svc := p.change.InKernel(name); svc != nil {
-			all.adopt(svc, &p.change.Table.Host, cuts)
-		}
+		p.plane.marks.adopt(p.change.InKernel(name), host, found.sets)
 	}
-	p.marks = all.draft()
+	after := func(name cluster.Name) []entry { return p.plane.render(p.change.InKernel(name), host) }
 	p.Plan = p.plane.ledger.Compare(p.plane.writer, found)
 	p.Expect(len(names))
-	p.Host(nil, p.plane.fixed(&p.change.Table.Host))
+	p.Host(nil, p.plane.fixed(host))
 	for _, name := range names {
-		p.Service(name, nil, p.after(p.change.InKernel(name)))
+		p.Service(name, nil, after(name))
 	}
 	p.End()
 	p.drains = found.drains
 	p.Users(func(k key) (users []cluster.Name) {
 		for _, name := range names {
-			if slices.ContainsFunc(p.after(p.change.InKernel(name)), func(e entry) bool { return e.Key == k }) {
+			if slices.ContainsFunc(after(name), func(e entry) bool { return e.Key == k }) {
 				users = append(users, name)
 			}
 		}
 		return users
-	})
-	p.Learn(func() {
-		p.plane.marks = all
-		p.marks.learn()
 	})
 }
 
@@ -120,8 +104,12 @@ func (p *Plan) Apply(ctx context.Context) error {
 	if p.drains != nil {
 		p.plane.writer.drains.adopt(p.drains, p.plane.opt.Now().Add(drainTime))
 	}
+	growth := p.growth()
 	err := p.Plan.Apply(ctx)
 	if _, refused := errors.AsType[plane.Refused](err); err != nil && !refused {
+		return err
+	}
+	if err := p.plane.expect(ctx, growth, err); err != nil {
 		return err
 	}
 	p.plane.state = nil
@@ -134,4 +122,39 @@ func (p *Plan) Apply(ctx context.Context) error {
 		p.plane.check = p.plane.opt.Now().Add(drainCheck)
 	}
 	return err
+}
+
+// growth returns how many virtual servers the plan adds, less those that it removes.
+func (p *Plan) growth() (n [2]int64) {
+	p.Each(func(s step) {
+		switch {
+		case s.Key.class != server:
+		case s.Op == ledger.Add:
+			n[familyIndex(s.Key.server)]++
+		case s.Op == ledger.Remove:
+			n[familyIndex(s.Key.server)]--
+		}
+	})
+	return n
+}
+
+// expect stores the number of virtual servers that the kernel should have from now on.
+func (p *Plane) expect(ctx context.Context, growth [2]int64, refused error) error {
+	for i, n := range growth {
+		p.servers[i].Add(n)
+	}
+	if refused == nil {
+		return nil
+	}
+	n, err := p.kernel.Servers.Count(ctx) // some steps were not carried out
+	p.servers[0].Store(int64(n))
+	return err
+}
+
+// familyIndex returns 0 for IPv4, 1 for IPv6.
+func familyIndex(s ipvs.Server) int {
+	if s.Addr.Is4() {
+		return 0
+	}
+	return 1
 }

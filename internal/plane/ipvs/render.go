@@ -16,13 +16,13 @@ import (
 type renderer struct {
 	host      *route.Host
 	scheduler string
-	marks     func(portID, *route.Port) uint32 // the mark of a port whose clients are treated differently
+	marks     *marks
 	entries   []entry
 	known     map[key]bool // entries of the current port that Services share
 }
 
 // render returns the entries of a Service; none of one that does not exist.
-func render(svc *route.Service, host *route.Host, scheduler string, marks func(portID, *route.Port) uint32) []entry {
+func render(svc *route.Service, host *route.Host, scheduler string, marks *marks) []entry {
 	if svc == nil {
 		return nil
 	}
@@ -55,7 +55,7 @@ func (r *renderer) port(id portID, p *route.Port) {
 	for i := range p.Frontends {
 		f := &p.Frontends[i]
 		if cut == 0 && divided(p, f) {
-			cut = r.marks(id, p)
+			cut = r.marks.mark(id)
 			r.server(p, ipvs.Server{Addr: unspecified(p.Family), Mark: cut}, p.Backends(f.Node.Pool))
 		}
 		for _, to := range addresses(r.host, p, f) {

@@ -2,15 +2,14 @@ package ipvs
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"hash/fnv"
 	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
-	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
 	"github.com/sluice-proxy/sluice/internal/kubechain"
 	"github.com/sluice-proxy/sluice/internal/plane"
 )
@@ -22,7 +21,7 @@ const (
 	// compareEvery is the number of polls after which everything is compared.
 	compareEvery = 40
 
-	// fewServers is the number of virtual servers up to which a poll reads destinations.
+	// fewServers is the number of virtual servers up to which a poll reads them all.
 	fewServers = 1000
 )
 
@@ -37,18 +36,20 @@ func (p *Plane) Watch(ctx context.Context, subscribed func(), report func(plane.
 	return group.Wait()
 }
 
-// poll compares a digest of what the kernel holds with that after the last write.
+// poll compares the number of virtual servers with the expected one, and a digest of what
+// the kernel holds with that of the poll before, unless something was written between.
 func (p *Plane) poll(ctx context.Context, report func(plane.Edit)) error {
 	var last string    // the digest
 	wrote := int64(-1) // the writes before it
 	polls := 0
 	return plane.Poll(ctx, p.opt.Poll, func() {}, func(plane.Edit) {
-		before := p.writes.Load()
-		now, err := p.digest(ctx)
-		if err != nil || before%2 != 0 || p.writes.Load() != before { // a write is on its way
+		before, four, six := p.writes.Load(), p.servers[0].Load(), p.servers[1].Load()
+		count, countErr := p.kernel.Servers.Count(ctx)
+		now, err := p.digest(ctx, int(four+six))
+		if countErr != nil || err != nil || before%2 != 0 || p.writes.Load() != before { // a write is on its way
 			return
 		}
-		if wrote == before && now != last {
+		if int64(count) != four || wrote == before && now != last {
 			report(plane.Edit{What: "virtual servers, addresses or sets", Since: time.Now().Add(-p.opt.Poll)})
 		}
 		last, wrote = now, before
@@ -58,49 +59,21 @@ func (p *Plane) poll(ctx context.Context, report func(plane.Edit)) error {
 	})
 }
 
-// digest returns a text that changes with an edit of a virtual server, of an address, or
-// of the number of members in a set; if there are few virtual servers, also of a
-// destination.
-func (p *Plane) digest(ctx context.Context) (string, error) {
-	list, err := p.kernel.Servers.List(ctx)
-	if err != nil {
-		return "", err
-	}
-	lines := make([]string, 0, len(list))
-	var asked []ipvs.Server
-	for _, l := range list {
-		lines = append(lines, fmt.Sprint(l.Server, l.Settings))
-		asked = append(asked, l.Server)
-	}
-	if len(asked) > fewServers {
-		asked = nil
-	}
-	dests, err := p.kernel.Servers.Destinations(ctx, asked...)
-	if err != nil {
-		return "", err
-	}
-	for i, of := range dests {
-		for _, d := range of {
-			lines = append(lines, fmt.Sprint(asked[i], d.At, d.Weight))
+// digest returns a text that changes with the number of members in a set, and, if there are
+// few virtual servers, with each edit of one, of a destination or of an address.
+func (p *Plane) digest(ctx context.Context, servers int) (string, error) {
+	var lines []string
+	if servers <= fewServers {
+		s := p.newState()
+		if err := errors.Join(p.readAddresses(ctx, s), p.readServers(ctx, s)); err != nil {
+			return "", err
 		}
+		lines = append(lines, fmt.Sprint(s.device, s.addrs)) // fmt sorts maps
+		for of, f := range s.servers {
+			lines = append(lines, fmt.Sprint(of, f.settings, f.dests))
+		}
+		slices.Sort(lines)
 	}
-	addrs, exists, err := p.addresses(ctx)
-	if err != nil {
-		return "", err
-	}
-	lines = append(lines, fmt.Sprint(addrs, exists))
 	sizes, err := p.kernel.Sets.Sizes(ctx)
-	if err != nil {
-		return "", err
-	}
-	for _, name := range p.setNames() {
-		size, exists := sizes[name]
-		lines = append(lines, fmt.Sprint(name, size, exists))
-	}
-	slices.Sort(lines)
-	h := fnv.New64a()
-	for _, line := range lines {
-		_, _ = h.Write([]byte(line)) // never fails
-	}
-	return fmt.Sprint(h.Sum64()), nil
+	return fmt.Sprint(lines, sizes), err
 }

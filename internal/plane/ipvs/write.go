@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// writer writes entries. Each phase is written by one mechanism, except the first.
+// writer writes entries, phase by phase.
 type writer struct {
 	kernel Kernel
 	room   int
@@ -30,14 +30,20 @@ func (w writer) Room() int { return w.room }
 // Size implements ledger.Writer.
 func (writer) Size(step) int { return 1 }
 
-// phases yields the steps phase by phase.
-func phases(steps []*step, do func([]*step) error) error {
+// Write implements ledger.Writer. Each step may be carried out twice: a phase that the
+// kernel refuses is written again in parts.
+func (w writer) Write(ctx context.Context, steps []*step) error {
 	for len(steps) > 0 {
-		end := slices.IndexFunc(steps, func(s *step) bool { return s.Phase != steps[0].Phase })
-		if end < 0 {
-			end = len(steps)
+		phase, end := steps[0].Phase, len(steps)
+		if i := slices.IndexFunc(steps, func(s *step) bool { return s.Phase != phase }); i >= 0 {
+			end = i
 		}
-		if err := do(steps[:end]); err != nil {
+		err := w.write(ctx, steps[:end])
+		_, rejected := errors.AsType[*iptables.RestoreError](err)
+		if rejected || errors.Is(err, ipvs.ErrScheduler) || errors.Is(err, ipset.ErrFull) {
+			return &ledger.Refusal{Phase: phase, Err: err}
+		}
+		if err != nil {
 			return err
 		}
 		steps = steps[end:]
@@ -45,146 +51,84 @@ func phases(steps []*step, do func([]*step) error) error {
 	return nil
 }
 
-// Write implements ledger.Writer. Each step may be carried out twice: a phase that the
-// kernel refuses is written again in parts.
-func (w writer) Write(ctx context.Context, steps []*step) error {
-	return phases(steps, func(steps []*step) error {
-		err := w.write(ctx, steps)
-		_, rules := errors.AsType[*iptables.RestoreError](err)
-		if rules || errors.Is(err, ipvs.ErrScheduler) || errors.Is(err, ipset.ErrFull) {
-			return &ledger.Refusal{Phase: steps[0].Phase, Err: err}
-		}
-		return err
-	})
-}
-
-// write writes the steps of one phase.
+// write writes the steps of one phase, which are of one mechanism. Removed destinations
+// with connections drain instead.
 func (w writer) write(ctx context.Context, steps []*step) error {
-	b, err := w.batch(ctx, steps)
-	if err != nil {
-		return err
-	}
-	return b.write(ctx, w.kernel)
-}
-
-// batch is what the steps of one phase change in each mechanism.
-type batch struct {
-	device      ledger.Op // Add or Remove, if there is a step for the interface
-	hasDevice   bool
-	add, remove []netip.Addr
-	sets        []ipset.Change
-	servers     []ipvs.Change
-	rules       map[route.Family]string // input of iptables-restore
-}
-
-// batch translates steps. Removed destinations with connections drain instead.
-func (w writer) batch(ctx context.Context, steps []*step) (batch, error) {
-	var b batch
+	var members []ipset.Change
+	var servers []ipvs.Change
+	var add, remove []netip.Addr
 	for _, s := range steps {
-		k := s.Key
-		switch k.class {
+		switch removed := s.Op == ledger.Remove; s.Key.class {
 		case device:
-			b.device, b.hasDevice = s.Op, true
-		case set, member:
-			b.sets = append(b.sets, w.setChange(s))
-		case chain, jump:
-			if b.rules == nil {
-				b.rules = compose(steps)
+			if removed {
+				return w.kernel.Links.Delete(ctx, Device)
 			}
-		case server:
-			b.servers = append(b.servers, serverChange(s))
-		case destination:
-			b.servers = append(b.servers, destinationChange(s))
-		case address:
-			if s.Op == ledger.Remove {
-				b.remove = append(b.remove, k.at.Addr())
-			} else {
-				b.add = append(b.add, k.at.Addr())
-			}
-		}
-	}
-	var err error
-	b.servers, err = w.retire(ctx, b.servers)
-	return b, err
-}
-
-func (b batch) write(ctx context.Context, k Kernel) error {
-	if b.hasDevice && b.device == ledger.Add {
-		if err := k.Links.Create(ctx, Device); err != nil {
-			return err
-		}
-	}
-	for _, f := range []route.Family{route.IPv4, route.IPv6} {
-		if input := b.rules[f]; input != "" {
-			if err := k.Chains.Restore(ctx, familyOf(f).kernel, []byte(input)); err != nil {
+			return w.kernel.Links.Create(ctx, Device)
+		case rules:
+			if err := w.kernel.Chains.Restore(ctx, familyOf(s.Key.family).kernel, iptables.Replace(s.Old.rules, s.New.rules)); err != nil {
 				return err
 			}
+		case set, member:
+			members = append(members, w.setChange(s))
+		case server, destination:
+			servers = append(servers, serverChange(s))
+		case address:
+			if removed {
+				remove = append(remove, s.Key.at.Addr())
+			} else {
+				add = append(add, s.Key.at.Addr())
+			}
 		}
 	}
-	if len(b.sets) > 0 {
-		if err := k.Sets.Apply(ctx, b.sets); err != nil {
+	switch {
+	case members != nil:
+		return w.kernel.Sets.Apply(ctx, members)
+	case servers != nil:
+		changes, err := w.retire(ctx, servers)
+		if err != nil {
 			return err
 		}
+		return w.kernel.Servers.Apply(ctx, changes)
+	case len(add)+len(remove) > 0:
+		return w.kernel.Links.Change(ctx, Device, add, remove)
 	}
-	if len(b.servers) > 0 {
-		if err := k.Servers.Apply(ctx, b.servers); err != nil {
-			return err
-		}
-	}
-	if b.hasDevice && b.device == ledger.Remove {
-		return k.Links.Delete(ctx, Device)
-	}
-	if len(b.add)+len(b.remove) == 0 {
-		return nil
-	}
-	return k.Links.Change(ctx, Device, b.add, b.remove)
+	return nil
 }
 
 // Print implements ledger.Writer. It returns commands with their input.
 func (w writer) Print(steps []*step) string {
 	var out strings.Builder
-	section := func(title string, lines []string) {
-		if len(lines) > 0 {
-			out.WriteString("# " + title + "\n" + strings.Join(lines, "\n") + "\n")
+	last := ""
+	phase := ledger.Phase(0)
+	for _, s := range steps {
+		program, line := w.command(s)
+		if program != last || s.Phase != phase {
+			out.WriteString("# " + program + "\n")
+			last, phase = program, s.Phase
 		}
+		out.WriteString(line)
 	}
-	_ = phases(steps, func(steps []*step) error { // it returns no error
-		var b batch
-		var links, sets, servers []string
-		for _, s := range steps {
-			switch k := s.Key; k.class {
-			case device:
-				links = append(links, "link "+verb(s, "del")+" "+Device+" type dummy")
-			case address:
-				links = append(links, "address "+verb(s, "del")+" "+k.at.Addr().String()+" dev "+Device)
-			case set, member:
-				sets = append(sets, w.setChange(s).String())
-			case chain, jump:
-				b.rules = compose(steps)
-			case server:
-				servers = append(servers, serverChange(s).String())
-			case destination:
-				servers = append(servers, destinationChange(s).String())
-			}
-		}
-		section("ip -batch -", links)
-		section("ipset restore", sets)
-		section("ipvsadm --restore", servers)
-		for _, f := range []route.Family{route.IPv4, route.IPv6} {
-			if b.rules[f] != "" {
-				section(familyOf(f).program+"-restore --noflush", []string{strings.TrimSuffix(b.rules[f], "\n")})
-			}
-		}
-		return nil
-	})
 	return out.String()
 }
 
-func verb(s *step, remove string) string {
+// command returns the program that could carry out a step, and its input.
+func (w writer) command(s *step) (program, input string) {
+	verb := "add "
 	if s.Op == ledger.Remove {
-		return remove
+		verb = "del "
 	}
-	return "add"
+	switch k := s.Key; k.class {
+	case device:
+		return "ip -batch -", "link " + verb + Device + " type dummy\n"
+	case address:
+		return "ip -batch -", "address " + verb + k.at.Addr().String() + " dev " + Device + "\n"
+	case set, member:
+		return "ipset restore", w.setChange(s).String() + "\n"
+	case rules:
+		return familyOf(k.family).program + "-restore --noflush", string(iptables.Replace(s.Old.rules, s.New.rules))
+	default:
+		return "ipvsadm --restore", serverChange(s).String() + "\n"
+	}
 }
 
 func (w writer) setChange(s *step) ipset.Change {
@@ -203,52 +147,17 @@ func (w writer) setChange(s *step) ipset.Change {
 }
 
 func serverChange(s *step) ipvs.Change {
-	if s.Op == ledger.Remove {
-		return ipvs.Change{Op: ipvs.Delete, Server: s.Key.server}
-	}
-	return ipvs.Change{Op: ipvs.Set, Server: s.Key.server, Settings: s.New.settings}
-}
-
-func destinationChange(s *step) ipvs.Change {
-	c := ipvs.Change{Op: ipvs.SetDest, Server: s.Key.server, Dest: ipvs.Destination{At: s.Key.at, Weight: s.New.weight}}
-	if s.Op == ledger.Remove {
+	c := ipvs.Change{Server: s.Key.server, Settings: s.New.settings}
+	switch removed := s.Op == ledger.Remove; {
+	case s.Key.class == destination && removed:
 		c.Op = ipvs.DeleteDest
+	case s.Key.class == destination:
+		c.Op = ipvs.SetDest
+	case removed:
+		c.Op = ipvs.Delete
+	}
+	if s.Key.class == destination {
+		c.Dest = ipvs.Destination{At: s.Key.at, Weight: s.New.weight}
 	}
 	return c
-}
-
-// compose prints the steps of chains and jumps as the input of iptables-restore. A table
-// changes as a whole.
-func compose(steps []*step) map[route.Family]string {
-	all := map[route.Family]string{}
-	for _, f := range []route.Family{route.IPv4, route.IPv6} {
-		for _, table := range tables() {
-			var names, rules, jumps, gone strings.Builder
-			for _, s := range steps {
-				of, rest, _ := strings.Cut(s.Key.name, " ")
-				if s.Key.family != f || of != table {
-					continue
-				}
-				name, rule, _ := strings.Cut(rest, " ")
-				switch {
-				case s.Key.class == jump && s.Op == ledger.Remove:
-					jumps.WriteString("-D " + name + " " + rule + "\n")
-				case s.Key.class == jump:
-					jumps.WriteString("-I " + name + " " + rule + "\n")
-				default:
-					names.WriteString(":" + name + " - [0:0]\n")
-					for line := range strings.Lines(s.New.rules) {
-						rules.WriteString("-A " + name + " " + line)
-					}
-					if s.Op == ledger.Remove {
-						gone.WriteString("-X " + name + "\n")
-					}
-				}
-			}
-			if text := names.String() + rules.String() + jumps.String() + gone.String(); text != "" {
-				all[f] += "*" + table + "\n" + text + "COMMIT\n"
-			}
-		}
-	}
-	return all
 }
