@@ -71,18 +71,13 @@ func (m generator) changes(o options, store *cluster.Store) []change {
 
 // repeat makes all changes of a kind, one pass for each.
 func (p *pipeline) repeat(ctx context.Context, c change) (changeStats, error) {
-	took := make([]time.Duration, len(c.edits))
 	before, err := usage()
 	if err != nil {
 		return changeStats{}, err
 	}
-	for i, edit := range c.edits {
-		began := time.Now()
-		edit()
-		if err := p.next(ctx); err != nil {
-			return changeStats{}, err
-		}
-		took[i] = time.Since(began)
+	took, err := p.times(ctx, c)
+	if err != nil {
+		return changeStats{}, err
 	}
 	after, err := usage()
 	if err != nil {
@@ -96,4 +91,18 @@ func (p *pipeline) repeat(ctx context.Context, c change) (changeStats, error) {
 		Allocs: float64(after.allocs-before.allocs) / float64(n),
 		Bytes:  float64(after.bytes-before.bytes) / float64(n),
 	}, nil
+}
+
+// times makes all changes of a kind, and returns how long each took.
+func (p *pipeline) times(ctx context.Context, c change) ([]time.Duration, error) {
+	took := make([]time.Duration, len(c.edits))
+	for i, edit := range c.edits {
+		began := time.Now()
+		edit()
+		if err := p.next(ctx); err != nil {
+			return nil, err
+		}
+		took[i] = time.Since(began)
+	}
+	return took, nil
 }

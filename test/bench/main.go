@@ -6,6 +6,9 @@
 //
 //	go run ./test/bench
 //	go run ./test/bench -questions -sizes 100000 # the delay of changes while get, explain and diff run
+//	go run ./test/uml -clock real -program ./test/bench -- -programs -sizes 100,10000
+//
+// The last one measures mode ipvs beside ipvsadm, ipset, ip and iptables-restore, in user mode Linux.
 //
 // It needs root, or unprivileged user namespaces.
 package main
@@ -33,6 +36,7 @@ type options struct {
 	profile string // folder for profiles of the measuring processes
 
 	questions bool // measure changes during queries
+	programs  bool // compare mode ipvs with the programs that write the same
 }
 
 func main() {
@@ -69,12 +73,16 @@ func parse(args []string, help io.Writer) (options, error) {
 	fs.BoolVar(&o.crowded, "crowded", false, "measure how long changes wait for a large Service, in place of all else")
 	fs.IntVar(&o.shape, "shape", 0, "measure one large Service in this process and print JSON; for bench itself")
 	fs.BoolVar(&o.questions, "questions", false, "measure how long changes take while a daemon is asked questions, of each size once")
+	fs.BoolVar(&o.programs, "programs", false, "measure mode ipvs beside the programs that write the same: ipvsadm, ipset, ip, iptables-restore")
 	fs.IntVar(&o.child, "child", 0, "measure one size in this process and print JSON; for bench itself")
 	if err := fs.Parse(args); err != nil {
 		return o, err
 	}
 	if o.runs < 1 || o.changes < 10 {
 		return o, fmt.Errorf("want at least one run of 10 changes, got %d of %d", o.runs, o.changes)
+	}
+	if o.programs {
+		o.plane = ipvsPlane
 	}
 	if !slices.Contains(planeNames(), o.plane) {
 		return o, fmt.Errorf("want a plane of %s, got %q", strings.Join(planeNames(), ","), o.plane)
@@ -92,6 +100,8 @@ func run(o options, w io.Writer) error {
 		return measureCrowded(o, w)
 	case o.questions:
 		return reportQuestions(o, w)
+	case o.programs:
+		return reportPrograms(o, w)
 	}
 	return measureSizes(o, w)
 }

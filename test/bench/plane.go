@@ -11,9 +11,11 @@ import (
 	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
+	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	planeiptables "github.com/sluice-proxy/sluice/internal/plane/iptables"
+	planeipvs "github.com/sluice-proxy/sluice/internal/plane/ipvs"
 	"github.com/sluice-proxy/sluice/internal/plane/nftables"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
@@ -21,12 +23,15 @@ import (
 // mark is the mark of packets to masquerade.
 const mark = 1 << 14
 
+// ipvsPlane is the name of the plane that needs a kernel with IPVS.
+const ipvsPlane = "ipvs"
+
 // planeKind is a plane to measure.
 type planeKind struct {
 	name string
 	open func(dir string, families []route.Family) (plane.Plane, plane.Load, error)
 
-	excess func(*route.Service) (size, limit string) // that of its Kind
+	excess func(*route.Service) (size, limit string) // that of its Kind; nil: it has none
 }
 
 func planes() []planeKind {
@@ -34,6 +39,7 @@ func planes() []planeKind {
 		{"nftables", openNftables, nftables.Excess},
 		{"iptables-nft", openIptables(iptables.NFT), planeiptables.Excess},
 		{"iptables-legacy", openIptables(iptables.Legacy), planeiptables.Excess},
+		{ipvsPlane, openIPVS, nil},
 	}
 }
 
@@ -60,21 +66,40 @@ func openNftables(_ string, families []route.Family) (plane.Plane, plane.Load, e
 	return nftables.New(conn, nftables.Options{Families: families, Mark: mark}), nftables.Load(), nil
 }
 
-// openIptables creates the hint chain of kubelet in table mangle, which selects the variant.
 func openIptables(v iptables.Variant) func(string, []route.Family) (plane.Plane, plane.Load, error) {
 	return func(dir string, families []route.Family) (plane.Plane, plane.Load, error) {
-		hint := exec.Command("iptables-"+string(v)+"-restore", "--noflush")
-		hint.Stdin = strings.NewReader("*mangle\n:KUBE-IPTABLES-HINT - [0:0]\nCOMMIT\n")
-		if out, err := hint.CombinedOutput(); err != nil {
-			return nil, plane.Load{}, fmt.Errorf("%s: %w: %s", hint, err, out)
-		}
-		tools, err := iptables.Open(context.Background(), iptables.Options{Lock: filepath.Join(dir, "lock")})
+		tools, err := openTools(v, dir)
 		if err != nil {
 			return nil, plane.Load{}, err
 		}
-		if tools.Variant() != v {
-			return nil, plane.Load{}, fmt.Errorf("the variant is %s, want %s: %s", tools.Variant(), v, tools.Reason())
-		}
 		return planeiptables.New(tools, planeiptables.Options{Families: families, Mark: mark}), planeiptables.Load(tools.Room()), nil
 	}
+}
+
+func openIPVS(dir string, families []route.Family) (plane.Plane, plane.Load, error) {
+	kernel, err := openIPVSKernel(dir)
+	return planeipvs.New(kernel, planeipvs.Options{Families: families, Mark: mark}), planeipvs.Load(), err
+}
+
+func openIPVSKernel(dir string) (planeipvs.Kernel, error) {
+	if err := ipvs.New(0).Load(context.Background()); err != nil {
+		return planeipvs.Kernel{}, fmt.Errorf("%w; test/uml runs this program on a kernel that has it", err)
+	}
+	tools, err := openTools(iptables.NFT, dir)
+	return planeipvs.KernelOf(0, tools), err
+}
+
+// openTools opens the programs of iptables. It creates the hint chain of kubelet in table mangle,
+// which selects the variant.
+func openTools(v iptables.Variant, dir string) (*iptables.Tools, error) {
+	hint := exec.Command("iptables-"+string(v)+"-restore", "--noflush")
+	hint.Stdin = strings.NewReader("*mangle\n:KUBE-IPTABLES-HINT - [0:0]\nCOMMIT\n")
+	if out, err := hint.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("%s: %w: %s", hint, err, out)
+	}
+	tools, err := iptables.Open(context.Background(), iptables.Options{Lock: filepath.Join(dir, "lock")})
+	if err == nil && tools.Variant() != v {
+		err = fmt.Errorf("the variant is %s, want %s: %s", tools.Variant(), v, tools.Reason())
+	}
+	return tools, err
 }

@@ -48,7 +48,7 @@ func child(o options, n int) ([]byte, error) {
 		return nil, err
 	}
 	cmd := exec.Command(self, fmt.Sprint("-child=", n), "-plane="+o.plane, fmt.Sprint("-changes=", o.changes),
-		"-profile="+o.profile, fmt.Sprint("-questions=", o.questions))
+		"-profile="+o.profile, fmt.Sprint("-questions=", o.questions), fmt.Sprint("-programs=", o.programs))
 	cmd.Stderr = os.Stderr
 	return cmd.Output()
 }
@@ -56,8 +56,11 @@ func child(o options, n int) ([]byte, error) {
 // measureChild measures one size in a new network namespace.
 func measureChild(o options, w io.Writer) error {
 	return inNamespace(o, w, func(o options) (any, error) {
-		if o.questions {
+		switch {
+		case o.questions:
 			return measureQuestions(o)
+		case o.programs:
+			return measurePrograms(o)
 		}
 		return measure(o)
 	})

@@ -4,8 +4,13 @@
 // linux-6.1/PACKAGE in the output.
 //
 //	uml [-kernel FILE] [-run REGEXP] [PACKAGE ...]
+//	uml [-kernel FILE] [-clock idle|real] -program PACKAGE [-- ARGUMENT ...]
 //
 // Without a package it runs all tests that make test runs there (jobs).
+//
+// The second form runs a program instead, such as a benchmark, and prints its output. It passes on
+// the environment variables KUBEBUILDER_ASSETS and KUBE_PROXY. With the clock idle, which tests have
+// as well, time passes only while nothing runs; measurements of speed need the clock real.
 //
 // Nothing needs to be installed in the guest, and it cannot change the machine: all file systems
 // are mounted read-only for the kernel process and for its root, and tests write to memory. The

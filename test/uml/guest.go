@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -30,6 +31,9 @@ func runTests() error {
 		return err
 	}
 	if err := mounts(); err != nil {
+		return err
+	}
+	if err := seedRandom(); err != nil {
 		return err
 	}
 	port, err := serial()
@@ -81,6 +85,25 @@ func mounts() error {
 		if err := unix.Mount(m[0], m[1], m[0], 0, ""); err != nil {
 			return fmt.Errorf("mount %s: %w", m[1], err)
 		}
+	}
+	return nil
+}
+
+// seedRandom makes random numbers available. A guest has no source of them, and with the clock of
+// the machine the kernel does not make one up: programs would wait forever. The numbers are no
+// secret.
+func seedRandom() error {
+	random, err := os.OpenFile("/dev/random", os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = random.Close() }()
+	pool := struct { // struct rand_pool_info
+		bits, size int32
+		data       [32]byte
+	}{bits: 256, size: 32}
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, random.Fd(), unix.RNDADDENTROPY, uintptr(unsafe.Pointer(&pool))); errno != 0 {
+		return fmt.Errorf("seed the random numbers: %w", errno)
 	}
 	return nil
 }

@@ -19,7 +19,7 @@ import (
 )
 
 // hostArg is the first argument of the copy of this program that executes the kernel. PROCESSOR
-// KERNEL DIR BINARY ARGS follow.
+// CLOCK KERNEL DIR BINARY ARGS follow.
 const hostArg = "-boot"
 
 // scratch is the only writable folder of the kernel process; both guest and host mount a tmpfs
@@ -32,10 +32,31 @@ const guestMemory = "2G"
 // self is this program.
 const self = "/proc/self/exe"
 
+// clock is how time passes in a guest.
+type clock string
+
+const (
+	// idleClock advances only while nothing runs in the guest: timeouts of tests do not depend on
+	// the speed and load of this machine, and pauses take no time.
+	idleClock clock = "idle"
+
+	// realClock is the clock of this machine, for measurements.
+	realClock clock = "real"
+)
+
+// parameters returns the parameters of the kernel that select the clock.
+func (c clock) parameters() []string {
+	if c == idleClock {
+		return []string{"time-travel=inf-cpu"}
+	}
+	return nil
+}
+
 // guest is a kernel to boot on one processor of this machine, and the command to run in it, whose
 // first word is the working folder.
 type guest struct {
 	processor int
+	clock     clock
 	kernel    string
 	command   []string
 }
@@ -44,7 +65,7 @@ type guest struct {
 // the race detector, which does not work in a guest. Its process is the first of a PID namespace,
 // so that all its children end with it, and it is killed when this process ends.
 func guestCommand(ctx context.Context, program string, g guest) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, program, append([]string{hostArg, strconv.Itoa(g.processor), g.kernel}, g.command...)...)
+	cmd := exec.CommandContext(ctx, program, append([]string{hostArg, strconv.Itoa(g.processor), string(g.clock), g.kernel}, g.command...)...)
 	cmd.WaitDelay = 10 * time.Second
 	cmd.Env = []string{"HOME=" + scratch, "TMPDIR=" + scratch}
 	cmd.SysProcAttr = &syscall.SysProcAttr{
@@ -65,7 +86,7 @@ func boot(args []string) error {
 	if err != nil {
 		return fmt.Errorf("read the number of the processor: %w", err)
 	}
-	kernel, test := args[1], args[2:]
+	how, kernel, command := clock(args[1]), args[2], args[3:]
 	if err := bindTo(processor); err != nil {
 		return err
 	}
@@ -76,14 +97,12 @@ func boot(args []string) error {
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
 	}
-	// The clock of the guest advances only while nothing runs in it: timeouts of tests do not
-	// depend on the speed and load of this machine, and pauses take no time.
-	line := []string{
+	line := append([]string{
 		kernel, "mem=" + guestMemory, "quiet", "panic=-1",
 		"root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro",
-		"time-travel=inf-cpu", "con0=null,fd:1", "con=null", "ssl0=null,fd:3", "ssl=null",
-		"init=" + program, guestVar + "=" + pack(test),
-	}
+		"con0=null,fd:1", "con=null", "ssl0=null,fd:3", "ssl=null",
+		"init=" + program, guestVar + "=" + pack(command),
+	}, how.parameters()...)
 	return fmt.Errorf("run the kernel: %w", unix.Exec(kernel, line, os.Environ()))
 }
 

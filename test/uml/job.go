@@ -90,7 +90,7 @@ func (t test) runInGuest(ctx context.Context, kernel string, processor int, out 
 	var shown sync.WaitGroup
 	shown.Go(func() { out.copy(events) })
 	passed := &tally{to: text, depth: t.depth()}
-	failed := guest{processor, kernel, t.command(os.Getenv)}.run(ctx, passed)
+	failed := guest{processor, idleClock, kernel, t.command(os.Getenv)}.run(ctx, passed)
 	if failed == nil && passed.count == 0 {
 		failed = fmt.Errorf("no test passed: none matches -run %q, or all were skipped", t.run)
 	}
@@ -127,7 +127,7 @@ func (g guest) run(ctx context.Context, text io.Writer) error {
 	case read != nil:
 		return fmt.Errorf("%w (%s); its console:\n%s", read, cmd.ProcessState, &console)
 	case code != 0:
-		return fmt.Errorf("the tests exited with %d", code)
+		return fmt.Errorf("the command exited with %d", code)
 	}
 	return nil
 }
@@ -154,7 +154,7 @@ func (t test) args() []string {
 }
 
 // exitMark begins the last line of a guest, before the exit code of the tests.
-const exitMark = "uml: the tests exited with "
+const exitMark = "uml: the command exited with "
 
 // relay copies the output of a guest up to the line with the exit code, which it returns.
 func relay(from io.Reader, to io.Writer) (int, error) {
@@ -168,7 +168,7 @@ func relay(from io.Reader, to io.Writer) (int, error) {
 			return 0, fmt.Errorf("write the output: %w", err)
 		}
 		if errors.Is(err, io.EOF) {
-			return 0, errors.New("the guest ended before the tests")
+			return 0, errors.New("the guest ended before its command")
 		}
 		if err != nil {
 			return 0, fmt.Errorf("read from the guest: %w", err)

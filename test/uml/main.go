@@ -34,7 +34,8 @@ func jobs() []job {
 	for _, pkg := range []string{"kernel/ipvs", "kernel/link", "kernel/probe"} {
 		all = append(all, job{"./internal/" + pkg, anyTest})
 	}
-	return append(all, job{"./internal/app", "ModeIPVS"}, job{"./internal/takeover", "IPVS"})
+	return append(all, job{"./internal/app", "ModeIPVS"}, job{"./internal/takeover", "IPVS"},
+		job{"./test/bench", "Programs"}, job{"./test/bench/balance", anyTest})
 }
 
 func main() {
@@ -47,20 +48,33 @@ func main() {
 	}
 	kernel := flag.String("kernel", ".cache/test-kernel/linux", "the kernel, a program")
 	run := flag.String("run", "", "which tests of the packages named; all if empty")
+	program := flag.String("program", "", "a program to run instead of tests: its package")
+	timing := flag.String("clock", string(idleClock), "the clock of a program: idle, which advances only while nothing runs, or real")
 	flag.Parse()
-	wanted := jobs()
-	if flag.NArg() > 0 {
-		wanted = nil
-	}
-	for _, pkg := range flag.Args() {
-		wanted = append(wanted, job{pkg, *run})
-	}
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
 	defer stop()
-	if err := runAll(ctx, *kernel, wanted); err != nil {
+	var err error
+	if *program != "" {
+		err = runProgram(ctx, *kernel, clock(*timing), append([]string{*program}, flag.Args()...))
+	} else {
+		err = runAll(ctx, *kernel, chosen(flag.Args(), *run))
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "uml:", err)
 		os.Exit(1)
 	}
+}
+
+// chosen returns the tests of packages that match run; all jobs without packages.
+func chosen(packages []string, run string) []job {
+	if len(packages) == 0 {
+		return jobs()
+	}
+	var list []job
+	for _, pkg := range packages {
+		list = append(list, job{pkg, run})
+	}
+	return list
 }
 
 // runAll runs every job and returns the errors of all. Each processor runs one guest

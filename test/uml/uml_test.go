@@ -27,8 +27,8 @@ func TestRelay(t *testing.T) {
 	}{
 		{"passed", "PASS\n\n" + exitMark + "0\n", 0, "PASS\n\n", ""},
 		{"failed", "FAIL\n\n" + exitMark + "1\n", 1, "FAIL\n\n", ""},
-		{"died", "=== RUN A\nhalf a li", 0, "=== RUN A\nhalf a li", "the guest ended before the tests"},
-		{"died as it reported", "PASS\n\n" + exitMark, 0, "PASS\n\n" + exitMark, "the guest ended before the tests"},
+		{"died", "=== RUN A\nhalf a li", 0, "=== RUN A\nhalf a li", "the guest ended before its command"},
+		{"died as it reported", "PASS\n\n" + exitMark, 0, "PASS\n\n" + exitMark, "the guest ended before its command"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var to bytes.Buffer
@@ -57,6 +57,22 @@ func TestPack(t *testing.T) {
 	}
 }
 
+func TestProgramsGetSomeVariables(t *testing.T) {
+	got := environment(func(name string) (string, bool) {
+		value, ok := map[string]string{"KUBE_PROXY": "/kube-proxy", "KUBEBUILDER_ASSETS": "", "HOME": "/root"}[name]
+		return value, ok
+	})
+	if want := []string{"KUBEBUILDER_ASSETS=", "KUBE_PROXY=/kube-proxy"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestUnknownClock(t *testing.T) {
+	if err := runProgram(t.Context(), "linux", "lunar", []string{"./test/bench"}); err == nil || !strings.Contains(err.Error(), `"lunar"`) {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestNamesOfJobs(t *testing.T) {
 	var got []string
 	for _, j := range append(jobs(), job{"./internal/route", ""}) {
@@ -71,6 +87,7 @@ func TestNamesOfJobs(t *testing.T) {
 		"linux-6.1/internal/plane/ipvs", "linux-6.1/test/takeover",
 		"linux-6.1/internal/kernel/ipvs", "linux-6.1/internal/kernel/link", "linux-6.1/internal/kernel/probe",
 		"linux-6.1/internal/app", "linux-6.1/internal/takeover",
+		"linux-6.1/test/bench", "linux-6.1/test/bench/balance",
 		"linux-6.1/internal/route",
 	}
 	if !slices.Equal(got, want) {
@@ -181,7 +198,7 @@ func newGuest(t *testing.T, script string) guest {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return guest{all[0], kernel(t), []string{"/", "/bin/sh", "-c", script}}
+	return guest{all[0], idleClock, kernel(t), []string{"/", "/bin/sh", "-c", script}}
 }
 
 // runScript runs a shell script in a guest, and returns its output and error.

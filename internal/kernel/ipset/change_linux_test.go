@@ -147,3 +147,24 @@ func TestErrorsOfSetsHaveAReason(t *testing.T) {
 		}
 	}
 }
+
+// One of many members is refused: the error names it, and those before it are there.
+func TestOneOfManyMembersIsRefused(t *testing.T) {
+	sets := New(kerneltest.Namespace(t))
+	k := Kind{Type: IPPort}
+	if err := sets.Apply(t.Context(), []Change{{Op: Create, Set: "HERE", Kind: k}}); err != nil {
+		t.Fatal(err)
+	}
+	var changes []Change
+	for n := range 300 {
+		m := Member{Addr: netip.MustParseAddr("10.96.0.1"), Protocol: tcp, Port: uint16(n + 1)}
+		changes = append(changes, Change{Op: Add, Set: "HERE", Kind: k, Member: m})
+	}
+	changes[200].Set = "ABSENT"
+	if err := sets.Apply(t.Context(), changes); err == nil || !strings.HasPrefix(err.Error(), "ipset add ABSENT 10.96.0.1,tcp:201: ") {
+		t.Errorf("got %v", err)
+	}
+	if sizes, err := sets.Sizes(t.Context()); err != nil || sizes["HERE"] < 200 {
+		t.Errorf("%v, %v, want at least 200 members", sizes, err)
+	}
+}

@@ -106,8 +106,11 @@ func (s *Sets) Destroy(ctx context.Context, name string) error {
 	return s.Apply(ctx, []Change{{Op: Destroy, Set: name}})
 }
 
-// Apply makes changes in their order. It stops at the first error.
+// Apply makes changes in their order. After an error some of the changes that follow may be made.
 func (s *Sets) Apply(ctx context.Context, changes []Change) error {
+	if len(changes) > 1 && s.applyMembers(ctx, changes) == nil {
+		return nil
+	}
 	conn, err := nl.Dial(s.netns, unix.NETLINK_NETFILTER)
 	if err != nil {
 		return err
@@ -126,8 +129,27 @@ func (s *Sets) Apply(ctx context.Context, changes []Change) error {
 	return nil
 }
 
+// errNotMembers is the error of applyMembers for other changes.
+var errNotMembers = errors.New("not only changes of members")
+
+// applyMembers makes changes of members in few messages. After an error any of them may be made.
+func (s *Sets) applyMembers(ctx context.Context, changes []Change) error {
+	requests := make([]nl.Request, len(changes))
+	for i, c := range changes {
+		if c.Op != Add && c.Op != Delete {
+			return errNotMembers
+		}
+		requests[i] = s.request(c.command(), 0, c.encodeMember)
+	}
+	conn, err := nl.Dial(s.netns, unix.NETLINK_NETFILTER)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }() // all is answered
+	return conn.ExecuteAll(ctx, requests)
+}
+
 func (s *Sets) apply(ctx context.Context, conn *nl.Conn, c Change) error {
-	command := map[Op]netlink.HeaderType{Create: cmdCreate, Destroy: cmdDestroy, Add: cmdAdd, Delete: cmdDelete}[c.Op]
 	encode := c.encodeMember
 	switch c.Op {
 	case Create:
@@ -140,11 +162,24 @@ func (s *Sets) apply(ctx context.Context, conn *nl.Conn, c Change) error {
 		encode = func(ae *netlink.AttributeEncoder) { ae.String(attrSetName, c.Set) }
 	case Add, Delete: // the kernel ignores one that is already done
 	}
-	_, err := conn.Execute(ctx, s.request(command, netlink.Acknowledge, encode))
+	_, err := conn.Execute(ctx, s.request(c.command(), netlink.Acknowledge, encode))
 	if c.Op == Destroy && errors.Is(err, unix.ENOENT) {
 		return nil
 	}
 	return err
+}
+
+func (c Change) command() netlink.HeaderType {
+	switch c.Op {
+	case Create:
+		return cmdCreate
+	case Destroy:
+		return cmdDestroy
+	case Add:
+		return cmdAdd
+	default:
+		return cmdDelete
+	}
 }
 
 // revision returns the newest revision of a type that the kernel has.

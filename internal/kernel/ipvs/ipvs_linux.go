@@ -127,8 +127,11 @@ func (t *Table) Delete(ctx context.Context, s Server) error {
 	return err
 }
 
-// Apply makes changes in their order. It stops at the first error.
+// Apply makes changes in their order. After an error some of the changes that follow may be made.
 func (t *Table) Apply(ctx context.Context, changes []Change) error {
+	if len(changes) > 1 && t.applyAll(ctx, changes) == nil {
+		return nil
+	}
 	return t.session(ctx, func(s *session) error {
 		for _, c := range changes {
 			if err := s.apply(ctx, c); err != nil {
@@ -136,5 +139,17 @@ func (t *Table) Apply(ctx context.Context, changes []Change) error {
 			}
 		}
 		return nil
+	})
+}
+
+// applyAll makes changes of what does not exist, or exists in case of deletions, in few messages.
+// After an error any of them may be made.
+func (t *Table) applyAll(ctx context.Context, changes []Change) error {
+	return t.session(ctx, func(s *session) error {
+		requests := make([]nl.Request, len(changes))
+		for i, c := range changes {
+			requests[i] = s.request(c.commands()[0], 0, c.encode)
+		}
+		return s.conn.ExecuteAll(ctx, requests)
 	})
 }

@@ -108,6 +108,45 @@ func TestServersAndDestinationsAreWrittenAndListed(t *testing.T) {
 	}
 }
 
+// Many changes at once: the first time all is new, then every second destination exists, and at
+// last one change is refused.
+func TestManyChanges(t *testing.T) {
+	table, _ := kernel(t)
+	s := server(unix.IPPROTO_TCP, "10.96.0.1:80")
+	const n = 300
+	dests := func(step int, weight uint32) []Change {
+		list := []Change{{Op: Set, Server: s, Settings: Settings{Scheduler: "rr"}}}
+		for i := 0; i < n; i += step {
+			at := netip.AddrPortFrom(netip.MustParseAddr("10.0.0.1"), uint16(i+1))
+			list = append(list, Change{Op: SetDest, Server: s, Dest: Destination{At: at, Weight: weight}})
+		}
+		return list
+	}
+	check := func(weight uint32) {
+		t.Helper()
+		got, err := table.Destinations(t.Context(), s)
+		if err != nil || len(got[0]) != n {
+			t.Fatalf("%d destinations, %v, want %d", len(got[0]), err, n)
+		}
+		for _, d := range got[0] {
+			if d.Weight != weight {
+				t.Errorf("%s has weight %d, want %d", d.At, d.Weight, weight)
+			}
+		}
+	}
+	apply(t, table, dests(2, 1)...)
+	apply(t, table, dests(1, 3)...)
+	check(3)
+	refused := dests(1, 5)
+	refused[200].Server.Port = 81
+	err := table.Apply(t.Context(), refused)
+	if want := "ipvs -a -t 10.96.0.1:81 -r 10.0.0.1:200 -m -w 5: "; err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("got %v, want %s...", err, want)
+	}
+	apply(t, table, dests(1, 7)...)
+	check(7)
+}
+
 func TestEverySchedulerOfTheKernelIsAccepted(t *testing.T) {
 	table, _ := kernel(t)
 	s := server(unix.IPPROTO_TCP, "10.96.0.1:80")

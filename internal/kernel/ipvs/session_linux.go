@@ -53,7 +53,11 @@ func (s *session) find(ctx context.Context) error {
 }
 
 func (s *session) execute(ctx context.Context, command byte, flags netlink.HeaderFlags, encode func(*netlink.AttributeEncoder)) ([]netlink.Message, error) {
-	return s.conn.Execute(ctx, nl.Request{Type: s.family, Flags: flags, Header: [4]byte{command, version}, Encode: encode})
+	return s.conn.Execute(ctx, s.request(command, flags, encode))
+}
+
+func (s *session) request(command byte, flags netlink.HeaderFlags, encode func(*netlink.AttributeEncoder)) nl.Request {
+	return nl.Request{Type: s.family, Flags: flags, Header: [4]byte{command, version}, Encode: encode}
 }
 
 func (s *session) list(ctx context.Context) ([]Listed, error) {
@@ -89,10 +93,7 @@ func (s *session) destinations(ctx context.Context, of Server) ([]Destination, e
 
 // apply makes one change. What exists is changed, and what does not exist needs no deletion.
 func (s *session) apply(ctx context.Context, c Change) error {
-	commands := map[Op][]byte{
-		Set: {cmdNewService, cmdSetService}, Delete: {cmdDelService},
-		SetDest: {cmdNewDest, cmdSetDest}, DeleteDest: {cmdDelDest},
-	}[c.Op]
+	commands := c.commands()
 	_, err := s.execute(ctx, commands[0], netlink.Acknowledge, c.encode)
 	switch {
 	case len(commands) == 2 && errors.Is(err, unix.EEXIST):
@@ -101,6 +102,20 @@ func (s *session) apply(ctx context.Context, c Change) error {
 		return nil
 	}
 	return c.explain(err)
+}
+
+// commands returns the command for a change, and the one for what exists, if that is another.
+func (c Change) commands() []byte {
+	switch c.Op {
+	case Set:
+		return []byte{cmdNewService, cmdSetService}
+	case Delete:
+		return []byte{cmdDelService}
+	case SetDest:
+		return []byte{cmdNewDest, cmdSetDest}
+	default:
+		return []byte{cmdDelDest}
+	}
 }
 
 // explain adds the reason to an error of the kernel.

@@ -34,10 +34,13 @@ func kinds() []kind {
 		{sluice, "Sluice", "nftables", "", "", short},
 		{"sluice-iptables-nft", "Sluice iptables (nft)", "iptables", "nft", "", short},
 		{"sluice-iptables-legacy", "Sluice iptables (legacy)", "iptables", "legacy", "", short},
+		{"sluice-ipvs", "Sluice ipvs", "ipvs", "nft", "", short},
 		{"nftables", "kube-proxy nftables", "nftables", "", "", long},
 		{"iptables", "kube-proxy iptables", "iptables", "", "", long},
+		{"ipvs", "kube-proxy ipvs", "ipvs", "nft", "", long},
 		{"nftables-eager", "kube-proxy nftables, minSyncPeriod " + shortest, "nftables", "", shortest, short},
 		{"iptables-eager", "kube-proxy iptables, minSyncPeriod " + shortest, "iptables", "", shortest, short},
+		{"ipvs-eager", "kube-proxy ipvs, minSyncPeriod " + shortest, "ipvs", "nft", shortest, short},
 	}
 }
 

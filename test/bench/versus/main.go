@@ -10,6 +10,11 @@
 //	go run ./test/bench/versus -sizes 1000,100000 -proxies sluice -parts start,change
 //	go run ./test/bench/versus -report                          # print the tables of all saved results
 //
+// Mode ipvs, in user mode Linux if this kernel has no IPVS; results are lost, so it prints them:
+//
+//	make build && go run ./test/uml -clock real -program ./test/bench/versus -- -sluice bin/sluice \
+//		-results /dev/shm/bench.json -proxies sluice-ipvs,ipvs -parts start,idle,change,connect -sizes 1000
+//
 // KUBEBUILDER_ASSETS is the folder with kube-apiserver and etcd (make
 // test-assets), KUBE_PROXY the path of kube-proxy. Without KUBE_PROXY only Sluice
 // is measured. Each part is saved in -results when it ends, with the results of

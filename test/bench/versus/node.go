@@ -52,7 +52,10 @@ func newNode(t lab.T, s *server, o options, k kind) (n *node, err error) {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(n.dir) })
 	if isSluice(k.name) {
-		if n.program, err = harness.Program(); err != nil {
+		if n.program = o.sluice; o.sluice == "" {
+			n.program, err = harness.Program()
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -135,7 +138,7 @@ func (n *node) launch() error {
 		return err
 	}
 	config := filepath.Join(n.dir, "config.yaml")
-	if err := os.WriteFile(config, []byte(n.kind.config(kubeconfig)), 0o600); err != nil {
+	if err := os.WriteFile(config, []byte(n.kind.config(kubeconfig)+n.gates()), 0o600); err != nil {
 		return err
 	}
 	if v := n.kind.variant; v != "" {
@@ -148,6 +151,16 @@ func (n *node) launch() error {
 	}
 	n.memory = n.proxy.WatchMemory()
 	return nil
+}
+
+// gates returns the feature gates that the mode needs: from v1.37 on that of mode ipvs, which
+// programs before do not know.
+func (n *node) gates() string {
+	const gate = "KubeProxyIPVS"
+	if help, _ := exec.Command(n.program, "--help").Output(); n.kind.mode != "ipvs" || !strings.Contains(string(help), gate) {
+		return ""
+	}
+	return "featureGates: {" + gate + ": true}\n"
 }
 
 // halt stops the proxy; its rules stay. kube-proxy ends with a signal error, Sluice
@@ -166,7 +179,7 @@ func (n *node) versions() string {
 	}
 	text := string(version)
 	if !isSluice(n.kind.name) {
-		tool := map[string]string{"nftables": "nft", "iptables": "iptables"}[n.kind.mode]
+		tool := map[string]string{"nftables": "nft", "iptables": "iptables", "ipvs": "ipset"}[n.kind.mode]
 		more, _ := n.host.Run("", tool, "--version") // kube-proxy reports a missing tool
 		text += more
 	}

@@ -139,6 +139,7 @@ func TestConfigurations(t *testing.T) {
 		"iptables":       {"mode: iptables"},
 		"iptables-eager": {"mode: iptables", "iptables: {minSyncPeriod: 1ms}"},
 		"nftables-eager": {"mode: nftables", "nftables: {minSyncPeriod: 1ms}"},
+		"ipvs-eager":     {"mode: ipvs", "ipvs: {minSyncPeriod: 1ms}"},
 	} {
 		for _, k := range kinds() {
 			if k.name != name {
