@@ -156,9 +156,14 @@ func (r *rules) findVIPs(ctx context.Context) (vips, error) {
 			v.Sets = append(v.Sets, name)
 		}
 	}
-	v.Addrs, err = r.links.Addresses(ctx, ServiceDevice)
+	addrs, err := r.links.Addresses(ctx, ServiceDevice)
 	if errors.Is(err, link.ErrNotFound) {
 		return v, nil
+	}
+	for _, a := range addrs {
+		if !a.IsLinkLocalUnicast() { // which the kernel adds
+			v.Addrs = append(v.Addrs, a)
+		}
 	}
 	if err != nil {
 		return v, err

@@ -81,7 +81,7 @@ func ipvsPlane() Plane {
 	nature := IPVS("nft")
 	return Plane{
 		Name: "ipvs", Traits: nature, Unsupported: notInIPVS(), Explain: ipvs.Kind().Facts, Parts: netfilterParts,
-		Others: []func() Plane{nftablesPlane, iptablesNFTPlane},
+		Others: []func() Plane{nftablesPlane, ipvsPlane, iptablesNFTPlane}, // from and to each other mode
 		Need:   kerneltest.NeedIPVS,
 		Start: func(t testing.TB, host *lab.Host) plane.Plane {
 			if err := nature.firewall.createHint(host); err != nil {

@@ -12,11 +12,11 @@ import (
 // Balance returns how the kernel balances a port of a Service. It is safe for concurrent use.
 func (p *Plane) Balance(ctx context.Context, svc *route.Service, port int, host *route.Host) (plane.Balance, error) {
 	one := &route.Service{Name: svc.Name, Ports: svc.Ports[port : port+1]}
-	family, known := svc.Ports[port].Family, newMarks()
-	sets, err := p.kernel.Sets.List(ctx, []string{setName(family, circuits)})
+	sets, err := p.kernel.Sets.List(ctx, []string{setName(svc.Ports[port].Family, circuits)})
 	if err != nil {
 		return plane.Balance{}, err
 	}
+	known := newMarks()
 	known.adopt(one, host, sets)
 	b := plane.Balance{Backends: map[netip.AddrPort]plane.Balanced{}}
 	var servers []ipvs.Server
