@@ -239,5 +239,5 @@ func (w *testEnv) ipvsState() string {
 	sets := strings.Split(w.lab.NodeA.MustRun("ipset", "list", "-n"), "\n")
 	slices.Sort(addrs)
 	slices.Sort(sets)
-	return "== ipvs\n" + strings.Join(lines, "") + "== addresses\n" + strings.Join(addrs, "\n") + "\n== sets\n" + strings.Join(sets, "\n")
+	return "== ipvs\n" + strings.Join(lines, "") + "== addresses\n" + strings.Join(addrs, "\n") + "\n== sets\n" + strings.Join(sets, "\n") + "\n"
 }
