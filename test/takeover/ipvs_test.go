@@ -162,7 +162,7 @@ func (w *testEnv) rarely(try func() error) {
 	w.Helper()
 	err := try()
 	for deadline := time.Now().Add(3 * time.Minute); err != nil && time.Now().Before(deadline); err = try() {
-		time.Sleep(5 * time.Second)
+		time.Sleep(10 * time.Second)
 	}
 	w.must(err)
 }
