@@ -162,7 +162,7 @@ func (w *testEnv) rarely(try func() error) {
 	w.Helper()
 	err := try()
 	for deadline := time.Now().Add(3 * time.Minute); err != nil && time.Now().Before(deadline); err = try() {
-		time.Sleep(5 * time.Second)
+		time.Sleep(10 * time.Second)
 	}
 	w.must(err)
 }
@@ -239,5 +239,5 @@ func (w *testEnv) ipvsState() string {
 	sets := strings.Split(w.lab.NodeA.MustRun("ipset", "list", "-n"), "\n")
 	slices.Sort(addrs)
 	slices.Sort(sets)
-	return "== ipvs\n" + strings.Join(lines, "") + "== addresses\n" + strings.Join(addrs, "\n") + "\n== sets\n" + strings.Join(sets, "\n")
+	return "== ipvs\n" + strings.Join(lines, "") + "== addresses\n" + strings.Join(addrs, "\n") + "\n== sets\n" + strings.Join(sets, "\n") + "\n"
 }
