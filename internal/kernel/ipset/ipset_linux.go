@@ -209,7 +209,7 @@ func (s *Sets) loaded() bool {
 func (s *Sets) request(command netlink.HeaderType, flags netlink.HeaderFlags, encode func(*netlink.AttributeEncoder)) nl.Request {
 	return nl.Request{
 		NetNS: s.netns, Protocol: unix.NETLINK_NETFILTER, Type: unix.NFNL_SUBSYS_IPSET<<8 | command, Flags: flags,
-		Header: [4]byte{unix.AF_INET},
+		Header: []byte{unix.AF_INET, 0, 0, 0},
 		Encode: func(ae *netlink.AttributeEncoder) {
 			ae.Uint8(attrProtocol, protocol)
 			encode(ae)

@@ -37,7 +37,7 @@ func (t *Table) session(ctx context.Context, use func(*session) error) error {
 // because a request by name may make the kernel load the module.
 func (s *session) find(ctx context.Context) error {
 	answers, err := s.conn.Execute(ctx, nl.Request{
-		Type: unix.GENL_ID_CTRL, Flags: netlink.Dump, Header: [4]byte{unix.CTRL_CMD_GETFAMILY, version},
+		Type: unix.GENL_ID_CTRL, Flags: netlink.Dump, Header: []byte{unix.CTRL_CMD_GETFAMILY, version, 0, 0},
 	})
 	for _, m := range answers {
 		name, id, decodeErr := decodeFamily(m)
@@ -57,7 +57,7 @@ func (s *session) execute(ctx context.Context, command byte, flags netlink.Heade
 }
 
 func (s *session) request(command byte, flags netlink.HeaderFlags, encode func(*netlink.AttributeEncoder)) nl.Request {
-	return nl.Request{Type: s.family, Flags: flags, Header: [4]byte{command, version}, Encode: encode}
+	return nl.Request{Type: s.family, Flags: flags, Header: []byte{command, version, 0, 0}, Encode: encode}
 }
 
 func (s *session) list(ctx context.Context) ([]Listed, error) {

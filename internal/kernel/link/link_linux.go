@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"net"
 	"net/netip"
 	"slices"
@@ -148,25 +147,6 @@ func (l *Links) Create(ctx context.Context, name string) error {
 	err = h.LinkAdd(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: name}})
 	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("create interface %s: %w", name, err)
-	}
-	return nil
-}
-
-// AddAddresses adds addresses to an interface. It ignores those that are there.
-func (l *Links) AddAddresses(ctx context.Context, name string, addrs []netip.Addr) error {
-	if err := l.each(ctx, name, addrs, add); err != nil {
-		return fmt.Errorf("add addresses to %s: %w", name, err)
-	}
-	return nil
-}
-
-func add(h *netlink.Handle, link netlink.Link, a netip.Addr) error {
-	at := &netlink.Addr{IPNet: netlink.NewIPNet(a.AsSlice())}
-	if a.Is6() { // it is nowhere else on this link, and not the source of other connections
-		at.Flags, at.ValidLft, at.PreferedLft = unix.IFA_F_NODAD, math.MaxUint32, 0
-	}
-	if err := h.AddrAdd(link, at); err != nil && !errors.Is(err, unix.EEXIST) {
-		return err
 	}
 	return nil
 }

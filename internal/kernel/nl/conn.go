@@ -95,6 +95,6 @@ func (r Request) message() (netlink.Message, error) {
 	}
 	return netlink.Message{
 		Header: netlink.Header{Type: r.Type, Flags: netlink.Request | r.Flags},
-		Data:   append(r.Header[:], data...),
+		Data:   slices.Concat(r.Header, data),
 	}, nil
 }

@@ -24,7 +24,7 @@ type Request struct {
 	Protocol int // such as unix.NETLINK_NETFILTER
 	Type     netlink.HeaderType
 	Flags    netlink.HeaderFlags // in addition to netlink.Request
-	Header   [headerLen]byte     // struct nfgenmsg or struct genlmsghdr
+	Header   []byte              // what begins the data, such as struct nfgenmsg or struct genlmsghdr
 
 	// Encode adds the attributes; nil: there are none.
 	Encode func(*netlink.AttributeEncoder)

@@ -74,7 +74,7 @@ func TestNoRequestIsSentWithACancelledContext(t *testing.T) {
 func TestExecuteReturnsTheReplies(t *testing.T) {
 	answers, err := Execute(t.Context(), Request{
 		Protocol: unix.NETLINK_GENERIC, Type: unix.GENL_ID_CTRL, Flags: netlink.Dump,
-		Header: [headerLen]byte{unix.CTRL_CMD_GETFAMILY, 1},
+		Header: []byte{unix.CTRL_CMD_GETFAMILY, 1, 0, 0},
 	})
 	if err != nil {
 		t.Fatal(err)
