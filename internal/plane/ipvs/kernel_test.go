@@ -27,6 +27,9 @@ func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
 // realKernel returns the kernel in a new network namespace, which iptables-nft is in use in.
 func realKernel(t *testing.T) (k Kernel, netns int) {
 	t.Helper()
+	if !strings.Contains(t.Name(), "OnTheKernel") {
+		t.Fatal("a test that needs the kernel has OnTheKernel in its name, by which test/uml runs it")
+	}
 	kerneltest.NeedIPVS(t)
 	netns = kerneltest.Namespace(t)
 	lock := filepath.Join(t.TempDir(), "lock")
@@ -213,7 +216,7 @@ func TestAnEditIsReportedOnTheKernel(t *testing.T) {
 
 // The number of virtual servers is polled, however many there are and however often the
 // plane writes.
-func TestAFlushOfManyIsReported(t *testing.T) {
+func TestAFlushOfManyIsReportedOnTheKernel(t *testing.T) {
 	kernel, _ := realKernel(t)
 	change, svc := oneService("127.0.0.1:8080")
 	_, large := oneService()
