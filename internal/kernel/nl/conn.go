@@ -93,8 +93,12 @@ func (r Request) message() (netlink.Message, error) {
 	if err != nil {
 		return netlink.Message{}, fmt.Errorf("encode netlink request: %w", err)
 	}
+	header := r.Header
+	if header == nil {
+		header = make([]byte, headerLen)
+	}
 	return netlink.Message{
 		Header: netlink.Header{Type: r.Type, Flags: netlink.Request | r.Flags},
-		Data:   slices.Concat(r.Header, data),
+		Data:   slices.Concat(header, data),
 	}, nil
 }

@@ -24,7 +24,7 @@ type Request struct {
 	Protocol int // such as unix.NETLINK_NETFILTER
 	Type     netlink.HeaderType
 	Flags    netlink.HeaderFlags // in addition to netlink.Request
-	Header   []byte              // what begins the data, such as struct nfgenmsg or struct genlmsghdr
+	Header   []byte              // begins the data; nil: four zero bytes, as of struct nfgenmsg or struct genlmsghdr
 
 	// Encode adds the attributes; nil: there are none.
 	Encode func(*netlink.AttributeEncoder)
