@@ -1,13 +1,12 @@
 package ipvs
 
 import (
-	_ "embed" // rules.tmpl
+	_ "embed" // rules.txt
 	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 	"strings"
-	"text/template"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
 	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
@@ -15,7 +14,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-//go:embed rules.tmpl
+//go:embed rules.txt
 var rulesText string
 
 // shortCut marks packets of pods and of this node that go to another virtual server than
@@ -33,8 +32,8 @@ type family struct {
 	ip       route.Family
 	kernel   iptables.Family
 	program  string
-	Loopback string
-	Ping     string // the protocol of an ICMP echo
+	loopback string
+	ping     string // the protocol of an ICMP echo
 }
 
 func familyOf(ip route.Family) family {
@@ -55,55 +54,62 @@ func (f family) fixed(host *route.Host, opt Options) []entry {
 	return append(list, entry{Key: key{class: rules, family: f.ip}, Value: value{rules: f.ruleset(host, opt)}})
 }
 
-// ruleset executes the template.
+// ruleset returns the rules in rules.txt for a host.
 func (f family) ruleset(host *route.Host, opt Options) string {
 	var b strings.Builder
-	set := func(name string) string { return setName(f.ip, name) }
-	rules := template.Must(template.New("rules").Funcs(template.FuncMap{"set": set}).Parse(rulesText))
-	if err := rules.Execute(&b, f.settings(host, opt)); err != nil {
-		panic(err) // rules.tmpl needs a field that settings lacks
+	values := f.values(host, opt)
+	for line := range strings.Lines(rulesText) {
+		if !strings.HasPrefix(line, "#") {
+			f.expand(&b, line, values)
+		}
 	}
 	return owner().Ruleset(iptables.Parse(b.String()))
 }
 
-// settings are what the template depends on.
-type settings struct {
-	family
-	Masq, Toggle, Cut string   // marks with their masks
-	KeepInvalid       bool     // packets that are invalid for conntrack
-	Pods              []string // what matches packets of pods, each for one rule
-	NodePorts         []string // what matches packets to addresses that serve NodePorts
-	Protocols         []nodePortMatches
-	Cluster           struct { // packets to ClusterIPs
-		OwnVIPs bool // only those whose source is an address of a Service
-		To      string
+// expand writes a line for each combination of the values in it.
+func (f family) expand(b *strings.Builder, line string, values map[string][]string) {
+	before, rest, found := strings.Cut(line, "{")
+	if !found {
+		b.WriteString(line)
+		return
+	}
+	name, after, _ := strings.Cut(rest, "}")
+	list, known := values[name]
+	if !known {
+		list = []string{setName(f.ip, name)}
+	}
+	for _, value := range list {
+		f.expand(b, before+value+after, values)
 	}
 }
 
-// nodePortMatches match packets to NodePorts: to all of them, and those without source NAT.
-type nodePortMatches struct{ Name, All, Local string }
-
-func (f family) settings(host *route.Host, opt Options) settings {
-	s := settings{
-		family: f, KeepInvalid: opt.KeepInvalid, Pods: f.pods(host), NodePorts: f.nodePorts(host),
-		Masq:   fmt.Sprintf("%#x/%#x", opt.Mark, opt.Mark),
-		Toggle: fmt.Sprintf("%#x/0x0", opt.Mark),
-		Cut:    fmt.Sprintf("%#x/%#x", uint32(shortCut), uint32(shortCutMask)),
+// values returns what the names in rules.txt stand for.
+func (f family) values(host *route.Host, opt Options) map[string][]string {
+	mark := func(value, mask uint32) []string { return []string{fmt.Sprintf("%#x/%#x", value, mask)} }
+	v := map[string][]string{
+		"new":        {"-m conntrack --ctstate NEW"},
+		"masq":       mark(opt.Mark, opt.Mark),
+		"toggle":     mark(opt.Mark, 0),
+		"cut":        mark(shortCut, shortCutMask),
+		"loopback":   {f.loopback},
+		"ping":       {f.ping}, // the protocol of an ICMP echo
+		"pods":       f.pods(host),
+		"nodeports":  f.nodePorts(host),
+		"invalid":    {"-m conntrack --ctstate INVALID"},
+		"own":        {""}, // all packets to ClusterIPs, or only those from an address of a Service
+		"masquerade": {markMasq},
 	}
-	for _, name := range []string{"tcp", "udp", "sctp"} {
-		fields := " dst"
-		if name == "sctp" {
-			fields = " dst,dst"
-		}
-		all, local := nodePortSets(name)
-		s.Protocols = append(s.Protocols, nodePortMatches{name, setName(f.ip, all) + fields, setName(f.ip, local) + fields})
+	if opt.KeepInvalid {
+		v["invalid"] = nil
 	}
-	s.Cluster.To = markMasq
-	if !host.MasqueradeAll && host.Detector.Detects(f.ip) {
-		s.Cluster.To = "KUBE-MARK-MASQ-NOT-POD"
+	switch {
+	case host.MasqueradeAll:
+	case host.Detector.Detects(f.ip):
+		v["masquerade"] = []string{"KUBE-MARK-MASQ-NOT-POD"}
+	default:
+		v["own"] = []string{"-m set --match-set {" + boundIPs + "} src "}
 	}
-	s.Cluster.OwnVIPs = !host.MasqueradeAll && !host.Detector.Detects(f.ip)
-	return s
+	return v
 }
 
 // owner selects the chains of kube-proxy in any mode, and the jumps to them. Other
