@@ -58,6 +58,9 @@ type Chain struct {
 	Rules  []string
 }
 
+// Builtin reports whether a hook of the kernel leads to the chain.
+func (c Chain) Builtin() bool { return c.Policy != "-" }
+
 // Edit is a change that another program made to chains of the proxy.
 type Edit struct {
 	What string // in a few words: "rule of KUBE-SERVICES in nat"

@@ -7,38 +7,35 @@ import (
 	"strings"
 )
 
-// Owner selects what a program owns in the tables of a family: chains with all their
-// rules, and rules of other chains by the chain to which they jump.
+// Owner selects what a program owns in a table: chains with all their rules, and rules of
+// other chains by the chain to which they jump.
 type Owner struct {
-	Chain func(table, name string) bool
-	Jump  func(table, target string) bool
+	Chain func(name string) bool
+	Jump  func(from Chain, target string) bool
 }
 
-// Ruleset returns what a program owns in tables, by their names, as the text of
-// PROGRAM-save. The chains are sorted: two rulesets are equal if their texts are.
-func (o Owner) Ruleset(tables map[string]Chains) string {
-	var b strings.Builder
-	for _, table := range slices.Sorted(maps.Keys(tables)) {
-		var names, rules, jumps []string
-		for _, name := range slices.Sorted(maps.Keys(tables[table])) {
-			own := o.Chain(table, name)
-			if own {
-				names = append(names, ":"+name+"\n")
-			}
-			for _, rule := range tables[table][name].Rules {
-				switch {
-				case own:
-					rules = append(rules, "-A "+name+" "+rule+"\n")
-				case o.Jump(table, Target(rule)):
-					jumps = append(jumps, "-A "+name+" "+rule+"\n")
-				}
-			}
+// Ruleset returns what a program owns in a table, as the text of PROGRAM-save; empty if it owns
+// nothing. The chains are sorted: two rulesets are equal if their texts are.
+func (o Owner) Ruleset(table string, chains Chains) string {
+	var names, rules, jumps []string
+	for _, name := range slices.Sorted(maps.Keys(chains)) {
+		c, own := chains[name], o.Chain(name)
+		if own {
+			names = append(names, ":"+name+" -\n")
 		}
-		if len(names)+len(jumps) > 0 {
-			b.WriteString("*" + table + "\n" + strings.Join(slices.Concat(names, rules, jumps), "") + "COMMIT\n")
+		for _, rule := range c.Rules {
+			switch {
+			case own:
+				rules = append(rules, "-A "+name+" "+rule+"\n")
+			case o.Jump(c, Target(rule)):
+				jumps = append(jumps, "-A "+name+" "+rule+"\n")
+			}
 		}
 	}
-	return b.String()
+	if len(names)+len(jumps) == 0 {
+		return ""
+	}
+	return "*" + table + "\n" + strings.Join(slices.Concat(names, rules, jumps), "") + "COMMIT\n"
 }
 
 // Parse returns the tables in a text of PROGRAM-save.

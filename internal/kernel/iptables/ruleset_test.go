@@ -6,15 +6,16 @@ import (
 )
 
 func ownRuleset(nat, filter Chains) string {
-	own := func(_, name string) bool { return strings.HasPrefix(name, "OWN-") }
-	return Owner{Chain: own, Jump: own}.Ruleset(map[string]Chains{"nat": nat, "filter": filter})
+	own := func(name string) bool { return strings.HasPrefix(name, "OWN-") }
+	o := Owner{Chain: own, Jump: func(from Chain, to string) bool { return from.Builtin() && own(to) }}
+	return o.Ruleset("filter", filter) + o.Ruleset("nat", nat)
 }
 
 // A ruleset has the program's own chains and the jumps to them, and nothing of other programs.
 func TestRuleset(t *testing.T) {
 	const want = `*nat
-:OWN-A
-:OWN-B
+:OWN-A -
+:OWN-B -
 -A OWN-A -j OWN-B
 -A OWN-A -j RETURN
 -A OUTPUT -j OWN-A
@@ -26,7 +27,7 @@ COMMIT
 		"OUTPUT":     {"ACCEPT", []string{"-j OWN-A"}},
 		"OWN-A":      {"-", []string{"-j OWN-B", "-j RETURN"}},
 		"OWN-B":      {"-", nil},
-		"OTHER":      {"-", []string{"-j RETURN"}},
+		"OTHER":      {"-", []string{"-j RETURN", "-j OWN-B"}},
 	}, Chains{"INPUT": {"ACCEPT", []string{"-j DROP"}}}); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}

@@ -3,6 +3,7 @@ package ipvs
 import (
 	"context"
 	"net/netip"
+	"slices"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
 	"github.com/sluice-proxy/sluice/internal/plane"
@@ -12,12 +13,14 @@ import (
 // Balance returns how the kernel balances a port of a Service. It is safe for concurrent use.
 func (p *Plane) Balance(ctx context.Context, svc *route.Service, port int, host *route.Host) (plane.Balance, error) {
 	one := &route.Service{Name: svc.Name, Ports: svc.Ports[port : port+1]}
-	sets, err := p.kernel.Sets.List(ctx, []string{setName(svc.Ports[port].Family, circuits)})
-	if err != nil {
-		return plane.Balance{}, err
-	}
 	known := newMarks()
-	known.adopt(one, host, sets)
+	if of := &one.Ports[0]; slices.ContainsFunc(of.Frontends, func(f route.Frontend) bool { return divided(of, &f) }) {
+		sets, err := p.kernel.Sets.List(ctx, []string{setName(of.Family, circuits)})
+		if err != nil {
+			return plane.Balance{}, err
+		}
+		known.adopt(one, host, sets)
+	}
 	b := plane.Balance{Backends: map[netip.AddrPort]plane.Balanced{}}
 	var servers []ipvs.Server
 	for _, e := range render(one, host, p.opt.Scheduler, known) {

@@ -15,7 +15,8 @@ import (
 type key struct {
 	class  class
 	family route.Family // of sets, members and rules
-	name   string       // of a set, without the family
+	name   string       // of a set, without the family; of a table
+	late   bool         // rules that are written after the addresses
 	member ipset.Member
 	server ipvs.Server
 	at     netip.AddrPort // of a destination; the address on the interface
@@ -28,7 +29,7 @@ const (
 	device      class = iota // the interface for addresses
 	set                      // an ipset
 	member                   // of a set
-	rules                    // of iptables, all of a family
+	rules                    // of iptables, in one table
 	server                   // a virtual server
 	destination              // of a virtual server
 	address                  // on the interface
@@ -48,29 +49,39 @@ type (
 	step  = ledger.Step[key, value]
 )
 
-// The phases. Each writes entries of one class. An address leads to its virtual server, that to destinations, and packet
-// marks to virtual servers. Members that guard an address, by refusing some of its
-// packets, are there whenever the address leads to destinations that those packets must
-// not reach.
+// The phases. Each writes entries of one class, and of rules those of one table, which
+// iptables commits as a whole. An address leads to its virtual server, that to
+// destinations, and packet marks to virtual servers. What refuses packets to an address,
+// rules and members of sets, is there before its destinations, and goes after them.
 const (
 	deviceAdded ledger.Phase = 1 + iota
 	setsAdded
-	rulesWritten
-	rangesAdded
+	rulesWritten // and a phase for each further table
+)
+
+const (
+	rangesAdded = rulesWritten + tableCount + iota
 	guardsAdded
 	membersAdded
 	serversWritten
 	destinationsWritten
 	marksWritten
 	addressesAdded
-	marksRemoved
+	lateRulesWritten
+)
+
+const (
+	marksRemoved = lateRulesWritten + tableCount + iota
 	destinationsRemoved
 	serversRemoved
 	addressesRemoved
 	guardsRemoved
 	membersRemoved
 	rulesRemoved
-	setsRemoved
+)
+
+const (
+	setsRemoved = rulesRemoved + tableCount + iota
 	deviceRemoved
 )
 
@@ -83,7 +94,11 @@ func (k key) kind() ledger.Kind {
 	case set:
 		return ledger.Kind{Add: setsAdded, Change: setsAdded, Remove: setsRemoved, Target: true}
 	case rules:
-		return ledger.Kind{Add: rulesWritten, Change: rulesWritten, Remove: rulesRemoved, Target: true}
+		n, written := k.table(), rulesWritten
+		if k.late {
+			written = lateRulesWritten
+		}
+		return ledger.Kind{Add: written + n, Change: written + n, Remove: rulesRemoved + n, Target: true}
 	case server:
 		return ledger.Kind{Add: serversWritten, Change: serversWritten, Remove: serversRemoved}
 	case destination:

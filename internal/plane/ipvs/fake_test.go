@@ -32,10 +32,11 @@ func (f *fakeKernel) kernel() Kernel { return Kernel{f.servers, f.sets, f.links,
 // fakeChains are tables of iptables in memory. Each table of an input is committed as a whole.
 type fakeChains struct {
 	tables map[iptables.Table]iptables.Chains
+	refuse iptables.Table // a table that accepts nothing
 }
 
 func newFakeChains() *fakeChains {
-	f := &fakeChains{map[iptables.Table]iptables.Chains{}}
+	f := &fakeChains{tables: map[iptables.Table]iptables.Chains{}}
 	for _, family := range []iptables.Family{iptables.IPv4, iptables.IPv6} {
 		for _, name := range tableNames() {
 			chains := iptables.Chains{}
@@ -62,6 +63,7 @@ func (f *fakeChains) Watch(ctx context.Context, _ func(string) bool, subscribed 
 func (f *fakeChains) Restore(_ context.Context, family iptables.Family, input []byte) error {
 	var at iptables.Table
 	var chains iptables.Chains
+	committed := 0
 	for line := range strings.Lines(string(input)) {
 		line = strings.TrimSpace(line)
 		verb, rest, _ := strings.Cut(line, " ")
@@ -81,17 +83,23 @@ func (f *fakeChains) Restore(_ context.Context, family iptables.Family, input []
 		case verb == "-D":
 			i := slices.Index(c.Rules, rule)
 			if i < 0 {
-				return &iptables.RestoreError{Rule: line, Reason: "no such rule"}
+				return &iptables.RestoreError{Rule: line, Reason: "no such rule", Committed: committed}
 			}
 			c.Rules = slices.Delete(slices.Clone(c.Rules), i, i+1)
 		case verb == "-X":
 			delete(chains, name)
 			continue
 		case line == "COMMIT":
-			if err := consistent(chains); err != nil {
+			err := consistent(chains)
+			if at == f.refuse {
+				err = &iptables.RestoreError{Rule: line, Reason: "refused"}
+			}
+			if err != nil {
+				err.Committed = committed
 				return err
 			}
 			f.tables[at] = chains
+			committed++
 			continue
 		default:
 			return &iptables.RestoreError{Rule: line, Reason: "unknown"}
@@ -101,7 +109,7 @@ func (f *fakeChains) Restore(_ context.Context, family iptables.Family, input []
 	return nil
 }
 
-func consistent(chains iptables.Chains) error {
+func consistent(chains iptables.Chains) *iptables.RestoreError {
 	for name, c := range chains {
 		for _, rule := range c.Rules {
 			to := iptables.Target(rule)

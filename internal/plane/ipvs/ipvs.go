@@ -94,8 +94,9 @@ type Plane struct {
 
 	state *state // that Refresh read; nil once a plan is written
 
-	writes  atomic.Int64    // how often a write began or ended
-	servers [2]atomic.Int64 // virtual servers that the kernel should have, with those of other programs: IPv4, IPv6
+	writes  atomic.Int64           // how often a write began or ended
+	trouble atomic.Pointer[string] // of the last poll
+	servers [2]atomic.Int64        // virtual servers that the kernel should have, with those of other programs: IPv4, IPv6
 }
 
 // New makes a Plane. It does nothing yet.

@@ -38,6 +38,7 @@ type listing struct {
 	opt    Options
 	ports  map[uint16]bool // NodePorts
 	drains drains          // that Rest found
+	late   []step          // rules that are written after the addresses
 }
 
 func newListing(s state, opt Options) *listing {
@@ -74,8 +75,14 @@ func (l *listing) Take(want entry) (had value, is ledger.Match) {
 			delete(s.Members, k.member)
 		}
 	case rules:
-		had.rules = owner().Ruleset(l.chains[k.family])
+		found := l.chains[k.family][k.name]
+		had.rules = existing(found, iptables.Parse(want.Value.rules)[k.name]).Ruleset(k.name, found)
 		exists = had.rules != ""
+		if k.name == nat && balances(had.rules) { // they serve until the addresses lead to virtual servers
+			k.late = true
+			l.late = append(l.late, step{Op: ledger.Change, Key: k, Old: had, New: want.Value})
+			return want.Value, ledger.Equal
+		}
 	case server:
 		if s := l.servers[k.server]; s != nil {
 			had.settings, exists, s.taken = s.settings, true, true
@@ -98,7 +105,7 @@ func (l *listing) Take(want entry) (had value, is ledger.Match) {
 // Rest implements ledger.Listing. It leaves out what drains, and virtual servers of other
 // programs.
 func (l *listing) Rest() []step {
-	var list []step
+	list := l.late
 	remove := func(k key, old value) { list = append(list, step{Op: ledger.Remove, Key: k, Old: old}) }
 	for s, f := range l.servers {
 		if !f.taken && !l.owns(s) {
@@ -146,18 +153,20 @@ type removal struct{ *listing }
 // Take implements ledger.Listing: no entry is wanted.
 func (*removal) Take(entry) (had value, is ledger.Match) { return value{}, ledger.Absent }
 
-// Rest implements ledger.Listing. A set goes with its members. The set of those that the
-// rules which stay match stays.
+// Rest implements ledger.Listing. A set goes with its members. LOOP-BACK stays if rules
+// that match it stay.
 func (r *removal) Rest() []step {
 	list := slices.DeleteFunc(r.listing.Rest(), func(s step) bool { return s.Key.class == member })
 	remove := func(k key, old value) { list = append(list, step{Op: ledger.Remove, Key: k, Old: old}) }
 	for _, f := range r.opt.Families {
-		all, ours := owner().Ruleset(r.chains[f]), leaver(r.chains[f]).Ruleset(r.chains[f])
-		if ours != "" {
-			remove(key{class: rules, family: f}, value{rules: ours})
+		for table, chains := range r.chains[f] {
+			if ours := leaver(chains).Ruleset(table, chains); ours != "" {
+				remove(key{class: rules, family: f, name: table}, value{rules: ours})
+			}
 		}
+		masquerades := usedByOthers(r.chains[f][nat])[markMasq]
 		for name := range setKinds(f) {
-			if r.sets[setName(f, name)] != nil && (name != loopBack || all == ours) {
+			if r.sets[setName(f, name)] != nil && (name != loopBack || !masquerades) {
 				remove(key{class: set, family: f, name: name}, value{})
 			}
 		}

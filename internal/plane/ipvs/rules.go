@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
 	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
 	"github.com/sluice-proxy/sluice/internal/kubechain"
+	"github.com/sluice-proxy/sluice/internal/plane/ledger"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -24,8 +25,21 @@ const (
 	shortCutMask = ipvs.OwnMarkMask
 )
 
-// tableNames returns the tables that the plane has rules in.
-func tableNames() []string { return []string{"mangle", "nat", "filter"} }
+// tableNames returns the tables that the plane has rules in, in the order in which they
+// are written.
+func tableNames() []string { return []string{"filter", "mangle", nat} }
+
+// tableCount is the number of tables of both families.
+const tableCount = 6
+
+// table returns the number of the table of rules.
+func (k key) table() ledger.Phase {
+	n := slices.Index(tableNames(), k.name)
+	if k.family == route.IPv6 {
+		n += len(tableNames())
+	}
+	return ledger.Phase(n)
+}
 
 // family has everything that differs between IPv4 and IPv6.
 type family struct {
@@ -51,11 +65,15 @@ func (f family) fixed(host *route.Host, opt Options) []entry {
 	for _, name := range slices.Sorted(maps.Keys(kinds)) {
 		list = append(list, entry{Key: key{class: set, family: f.ip, name: name}, Value: value{kind: kinds[name]}})
 	}
-	return append(list, entry{Key: key{class: rules, family: f.ip}, Value: value{rules: f.ruleset(host, opt)}})
+	tables := f.tables(host, opt)
+	for _, name := range tableNames() {
+		list = append(list, entry{Key: key{class: rules, family: f.ip, name: name}, Value: value{rules: owner().Ruleset(name, tables[name])}})
+	}
+	return list
 }
 
-// ruleset returns the rules in rules.txt for a host.
-func (f family) ruleset(host *route.Host, opt Options) string {
+// tables returns the rules in rules.txt for a host.
+func (f family) tables(host *route.Host, opt Options) map[string]iptables.Chains {
 	var b strings.Builder
 	values := f.values(host, opt)
 	for line := range strings.Lines(rulesText) {
@@ -63,7 +81,7 @@ func (f family) ruleset(host *route.Host, opt Options) string {
 			f.expand(&b, line, values)
 		}
 	}
-	return owner().Ruleset(iptables.Parse(b.String()))
+	return iptables.Parse(b.String())
 }
 
 // expand writes a line for each combination of the values in it.
@@ -112,35 +130,65 @@ func (f family) values(host *route.Host, opt Options) map[string][]string {
 	return v
 }
 
-// owner selects the chains of kube-proxy in any mode, and the jumps to them. Other
-// programs jump to KUBE-MARK-MASQ as well.
-func owner() iptables.Owner {
-	return iptables.Owner{
-		Chain: func(_, name string) bool { return kubechain.Proxy(name) },
-		Jump:  func(_, target string) bool { return kubechain.Proxy(target) && target != markMasq },
-	}
-}
-
+// The names that rules of other programs may use, and the table that they are in.
 const (
+	nat         = "nat"
 	markMasq    = "KUBE-MARK-MASQ"
 	postrouting = "KUBE-POSTROUTING"
 )
 
-// leaver is owner without the chains that masquerade packets, while rules of other
-// programs jump to the first of them.
-func leaver(tables map[string]iptables.Chains) iptables.Owner {
-	all, marked := owner(), false
-	for name, c := range tables["nat"] {
-		marked = marked || !kubechain.Proxy(name) && slices.ContainsFunc(c.Rules, func(rule string) bool { return iptables.Target(rule) == markMasq })
-	}
-	stays := func(table, name string) bool {
-		return marked && table == "nat" && (name == markMasq || name == postrouting)
-	}
+// owner selects the chains of kube-proxy in any mode, and the jumps to them from chains of
+// the kernel.
+func owner() iptables.Owner {
 	return iptables.Owner{
-		Chain: func(table, name string) bool { return all.Chain(table, name) && !stays(table, name) },
-		Jump:  func(table, to string) bool { return all.Jump(table, to) && !stays(table, to) },
+		Chain: kubechain.Proxy,
+		Jump: func(from iptables.Chain, target string) bool {
+			return from.Builtin() && kubechain.Proxy(target) && target != markMasq
+		},
 	}
 }
+
+// existing is owner without chains to which chains of other programs jump, unless the
+// plane has them, too.
+func existing(found, wanted iptables.Chains) iptables.Owner {
+	o, used := owner(), usedByOthers(found)
+	o.Chain = func(name string) bool {
+		_, is := wanted[name]
+		return kubechain.Proxy(name) && (is || !used[name])
+	}
+	return o
+}
+
+// leaver selects everything that the plane leaves when it ends: also the jumps of other
+// programs, except those to KUBE-MARK-MASQ. While there are such jumps, that chain stays,
+// and the one that masquerades what it marks.
+func leaver(found iptables.Chains) iptables.Owner {
+	used := usedByOthers(found)
+	goes := func(name string) bool {
+		return kubechain.Proxy(name) && (!used[markMasq] || name != markMasq && name != postrouting)
+	}
+	return iptables.Owner{
+		Chain: goes,
+		Jump:  func(_ iptables.Chain, target string) bool { return goes(target) && target != markMasq },
+	}
+}
+
+// usedByOthers returns the targets of rules in chains of other programs, and KUBE-MARK-MASQ
+// if any chain but ours jumps to it.
+func usedByOthers(chains iptables.Chains) map[string]bool {
+	used := map[string]bool{}
+	for name, c := range chains {
+		for _, rule := range c.Rules {
+			if to := iptables.Target(rule); !kubechain.Proxy(name) && (!c.Builtin() || to == markMasq) {
+				used[to] = true
+			}
+		}
+	}
+	return used
+}
+
+// balances reports whether rules of mode iptables lead packets to endpoints.
+func balances(ruleset string) bool { return strings.Contains(ruleset, "\n:KUBE-SVC-") }
 
 // pods returns what matches packets of pods, one match for each rule.
 func (f family) pods(host *route.Host) []string {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -15,7 +16,7 @@ import (
 )
 
 const (
-	// pollPeriod leaves time for a comparison, so that an edit is repaired within 2 s.
+	// pollPeriod leaves time for a comparison, so that a flush is repaired within 2 s.
 	pollPeriod = 1500 * time.Millisecond
 
 	// compareEvery is the number of polls after which everything is compared.
@@ -36,44 +37,95 @@ func (p *Plane) Watch(ctx context.Context, subscribed func(), report func(plane.
 	return group.Wait()
 }
 
-// poll compares the number of virtual servers with the expected one, and a digest of what
-// the kernel holds with that of the poll before, unless something was written between.
+// poller looks for edits of what has no notifications.
+type poller struct {
+	plane  *Plane
+	report func(plane.Edit)
+	polls  int
+	digest string    // of what the kernel held at the last poll
+	wrote  int64     // the writes of the plane before it
+	at     time.Time // when it began
+}
+
 func (p *Plane) poll(ctx context.Context, report func(plane.Edit)) error {
-	var last string    // the digest
-	wrote := int64(-1) // the writes before it
-	polls := 0
+	w := poller{plane: p, report: report, wrote: -1, at: time.Now()}
 	return plane.Poll(ctx, p.opt.Poll, func() {}, func(plane.Edit) {
-		before, four, six := p.writes.Load(), p.servers[0].Load(), p.servers[1].Load()
-		count, countErr := p.kernel.Servers.Count(ctx)
-		now, err := p.digest(ctx, int(four+six))
-		if countErr != nil || err != nil || before%2 != 0 || p.writes.Load() != before { // a write is on its way
-			return
+		trouble := ""
+		if err := w.poll(ctx); err != nil {
+			trouble = err.Error()
 		}
-		if int64(count) != four || wrote == before && now != last {
-			report(plane.Edit{What: "virtual servers, addresses or sets", Since: time.Now().Add(-p.opt.Poll)})
-		}
-		last, wrote = now, before
-		if polls++; polls%compareEvery == 0 {
-			report(plane.Edit{Possible: true})
-		}
+		p.trouble.Store(&trouble)
 	})
 }
 
-// digest returns a text that changes with the number of members in a set, and, if there are
-// few virtual servers, with each edit of one, of a destination or of an address.
-func (p *Plane) digest(ctx context.Context, servers int) (string, error) {
+// watchTrouble returns why edits are not noticed; empty: they are.
+func (p *Plane) watchTrouble() string {
+	if t := p.trouble.Load(); t != nil {
+		return *t
+	}
+	return ""
+}
+
+// poll reports an edit if virtual servers are missing, or if the kernel holds something
+// else than at the last poll and nothing was written meanwhile. What was read during a
+// write does not count.
+func (w *poller) poll(ctx context.Context) error {
+	if w.polls++; w.polls%compareEvery == 0 {
+		w.report(plane.Edit{Possible: true})
+	}
+	now, before := time.Now(), w.plane.writes.Load()
+	missing, err := w.plane.missing(ctx)
+	writing := func() bool { return before%2 != 0 || w.plane.writes.Load() != before }
+	if err != nil || writing() {
+		return err
+	}
+	digest := ""
+	if !missing {
+		if digest, err = w.plane.digest(ctx); err != nil || writing() {
+			return err
+		}
+	}
+	if missing || w.wrote == before && digest != w.digest {
+		w.report(plane.Edit{What: "virtual servers, addresses or sets", Since: w.at})
+	}
+	w.digest, w.wrote, w.at = digest, before, now
+	return nil
+}
+
+// missing reports whether there are fewer virtual servers than the plane has left there.
+// The kernel counts those of IPv4 only; without any, those of IPv6 are listed.
+func (p *Plane) missing(ctx context.Context) (bool, error) {
+	four, six := p.servers[0].Load(), p.servers[1].Load()
+	if four == 0 && six > 0 {
+		list, err := p.kernel.Servers.List(ctx)
+		return int64(len(list)) < six, err
+	}
+	n, err := p.kernel.Servers.Count(ctx)
+	return int64(n) < four, err
+}
+
+// digest returns a text that changes with the number of members in a set of the plane, and,
+// if there are few virtual servers, with each edit of one of the plane's, of a destination
+// or of an address.
+func (p *Plane) digest(ctx context.Context) (string, error) {
 	var lines []string
-	if servers <= fewServers {
+	if p.servers[0].Load()+p.servers[1].Load() <= fewServers {
 		s := p.newState()
 		if err := errors.Join(p.readAddresses(ctx, s), p.readServers(ctx, s)); err != nil {
 			return "", err
 		}
 		lines = append(lines, fmt.Sprint(s.device, s.addrs)) // fmt sorts maps
 		for of, f := range s.servers {
-			lines = append(lines, fmt.Sprint(of, f.settings, f.dests))
+			if s.bound[of.Addr] || isShortCut(of.Mark) || isNodePort(of.Port) {
+				lines = append(lines, fmt.Sprint(of, f.settings, f.dests))
+			}
 		}
-		slices.Sort(lines)
 	}
 	sizes, err := p.kernel.Sets.Sizes(ctx)
-	return fmt.Sprint(lines, sizes), err
+	for _, name := range p.setNames() {
+		size, exists := sizes[name]
+		lines = append(lines, fmt.Sprint(name, size, exists))
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n"), err
 }

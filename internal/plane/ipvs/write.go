@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/netip"
-	"slices"
 	"strings"
 	"time"
 
@@ -30,20 +29,15 @@ func (w writer) Room() int { return w.room }
 // Size implements ledger.Writer.
 func (writer) Size(step) int { return 1 }
 
-// Write implements ledger.Writer. Each step may be carried out twice: a phase that the
-// kernel refuses is written again in parts.
+// Write implements ledger.Writer. What is not of one table of iptables may be carried out
+// twice: a phase that the kernel refuses is written again in parts.
 func (w writer) Write(ctx context.Context, steps []*step) error {
 	for len(steps) > 0 {
-		phase, end := steps[0].Phase, len(steps)
-		if i := slices.IndexFunc(steps, func(s *step) bool { return s.Phase != phase }); i >= 0 {
-			end = i
+		end := 1
+		for end < len(steps) && together(steps[0], steps[end]) {
+			end++
 		}
-		err := w.write(ctx, steps[:end])
-		_, rejected := errors.AsType[*iptables.RestoreError](err)
-		if rejected || errors.Is(err, ipvs.ErrScheduler) || errors.Is(err, ipset.ErrFull) {
-			return &ledger.Refusal{Phase: phase, Err: err}
-		}
-		if err != nil {
+		if err := w.write(ctx, steps[:end]); err != nil {
 			return err
 		}
 		steps = steps[end:]
@@ -51,48 +45,81 @@ func (w writer) Write(ctx context.Context, steps []*step) error {
 	return nil
 }
 
-// write writes the steps of one phase, which are of one mechanism. Removed destinations
-// with connections drain instead.
+// together reports whether steps are written at once: those of a phase, and the tables of
+// a family.
+func together(a, b *step) bool {
+	return a.Phase == b.Phase || a.Key.class == rules && b.Key.class == rules && a.Key.family == b.Key.family
+}
+
+// write writes steps of one mechanism.
 func (w writer) write(ctx context.Context, steps []*step) error {
-	var members []ipset.Change
-	var servers []ipvs.Change
+	var err error
+	switch first := steps[0]; first.Key.class {
+	case rules:
+		return w.restore(ctx, steps)
+	case device:
+		if first.Op == ledger.Remove {
+			return w.kernel.Links.Delete(ctx, Device)
+		}
+		return w.kernel.Links.Create(ctx, Device)
+	case address:
+		return w.change(ctx, steps)
+	case set, member:
+		changes := make([]ipset.Change, len(steps))
+		for i, s := range steps {
+			changes[i] = w.setChange(s)
+		}
+		err = w.kernel.Sets.Apply(ctx, changes)
+	case server, destination:
+		err = w.balance(ctx, steps)
+	}
+	if errors.Is(err, ipvs.ErrScheduler) || errors.Is(err, ipset.ErrFull) {
+		return &ledger.Refusal{Phase: steps[0].Phase, Err: err}
+	}
+	return err
+}
+
+// restore writes tables of a family, which are committed one by one.
+func (w writer) restore(ctx context.Context, steps []*step) error {
+	var input []byte
+	var phases []ledger.Phase
+	for _, s := range steps {
+		if table := iptables.Replace(s.Old.rules, s.New.rules); len(table) > 0 {
+			input, phases = append(input, table...), append(phases, s.Phase)
+		}
+	}
+	err := w.kernel.Chains.Restore(ctx, familyOf(steps[0].Key.family).kernel, input)
+	if refused, is := errors.AsType[*iptables.RestoreError](err); is {
+		return &ledger.Refusal{Phase: phases[min(refused.Committed, len(phases)-1)], Err: err}
+	}
+	return err
+}
+
+// change writes addresses.
+func (w writer) change(ctx context.Context, steps []*step) error {
 	var add, remove []netip.Addr
 	for _, s := range steps {
-		switch removed := s.Op == ledger.Remove; s.Key.class {
-		case device:
-			if removed {
-				return w.kernel.Links.Delete(ctx, Device)
-			}
-			return w.kernel.Links.Create(ctx, Device)
-		case rules:
-			if err := w.kernel.Chains.Restore(ctx, familyOf(s.Key.family).kernel, iptables.Replace(s.Old.rules, s.New.rules)); err != nil {
-				return err
-			}
-		case set, member:
-			members = append(members, w.setChange(s))
-		case server, destination:
-			servers = append(servers, serverChange(s))
-		case address:
-			if removed {
-				remove = append(remove, s.Key.at.Addr())
-			} else {
-				add = append(add, s.Key.at.Addr())
-			}
+		if a := s.Key.at.Addr(); s.Op == ledger.Remove {
+			remove = append(remove, a)
+		} else {
+			add = append(add, a)
 		}
 	}
-	switch {
-	case members != nil:
-		return w.kernel.Sets.Apply(ctx, members)
-	case servers != nil:
-		changes, err := w.retire(ctx, servers)
-		if err != nil {
-			return err
-		}
-		return w.kernel.Servers.Apply(ctx, changes)
-	case len(add)+len(remove) > 0:
-		return w.kernel.Links.Change(ctx, Device, add, remove)
+	return w.kernel.Links.Change(ctx, Device, add, remove)
+}
+
+// balance writes virtual servers and destinations. Removed destinations with connections
+// drain instead.
+func (w writer) balance(ctx context.Context, steps []*step) error {
+	changes := make([]ipvs.Change, len(steps))
+	for i, s := range steps {
+		changes[i] = serverChange(s)
 	}
-	return nil
+	changes, err := w.retire(ctx, changes)
+	if err != nil {
+		return err
+	}
+	return w.kernel.Servers.Apply(ctx, changes)
 }
 
 // Print implements ledger.Writer. It returns commands with their input.
