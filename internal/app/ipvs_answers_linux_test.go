@@ -13,7 +13,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/control"
 	"github.com/sluice-proxy/sluice/internal/explain"
 	"github.com/sluice-proxy/sluice/internal/inspect"
-	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 )
 
@@ -54,9 +53,7 @@ func (a answering) backends() string {
 // the difference, of which a drain is no part.
 func TestAnswersInModeIPVS(t *testing.T) {
 	netns := kerneltest.Namespace(t)
-	if err := ipvs.New(netns).Load(t.Context()); err != nil {
-		t.Skipf("%v; test/uml runs this test on a kernel that has it", err)
-	}
+	kerneltest.NeedIPVS(t)
 	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
 	config := filepath.Join(t.TempDir(), "config.yaml")
 	write(t, config, quiet+"ipvs: {scheduler: wrr}\n")

@@ -42,9 +42,10 @@ func TestExplainFromManifests(t *testing.T) {
 // Weights count in modes that have them, and nowhere else.
 func TestExplainWeights(t *testing.T) {
 	for _, c := range []struct{ mode, weights, want string }{
-		{"ipvs", "10.244.1.5=3", "balanced over 2 backends by their weights, as far as the scheduler uses them"},
+		{"ipvs", "10.244.1.5=3", "balanced over 2 backends, by their weights"},
 		{"ipvs", "10.244.1.5=3", "3/4 10.244.1.5:8080"},
 		{"ipvs", "10.244.1.5=0", "0/1 10.244.1.5:8080"},
+		{"ipvs", "10.244.1.5=0, 10.244.1.6=2", "balanced over 2 backends, by their weights"},
 		{"ipvs", "10.244.1.5=0, 10.244.1.6=0", "all backends have weight 0, so that they get no new connections"},
 		{"ipvs", "10.244.1.5=1", "balanced over 2 backends, each with the same chance"},
 		{"nftables", "10.244.1.5=3", "balanced over 2 backends, each with the same chance"},

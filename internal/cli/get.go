@@ -68,7 +68,8 @@ func newGet(env Env) *cobra.Command {
 		Long: `List what the daemon has programmed on this node.
 
 The command asks the daemon of the network namespace in which it runs: run it as root on the node,
-or in the Sluice pod. NAME is NAME or NAMESPACE/NAME. Without --namespace it lists all namespaces.`,
+or in the Sluice pod. NAME is NAME or NAMESPACE/NAME. Without --namespace it lists all namespaces.
+In mode ipvs, backends have the scheduler, the weight and the numbers of connections of the kernel.`,
 		Example: `  sluice get services
   sluice get svc web -n default -o wide
   sluice get backends default/web

@@ -2,6 +2,7 @@ package explain
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 
@@ -20,9 +21,10 @@ func (a *asker) balance(out *Case, f found, c client) {
 
 	choices := a.view.Routes.Explain(f.service.Name, f.port, w.Pool)
 	pool, made := f.port.Backends(w.Pool), chosen(choices)
-	weight, total := a.weights(f.port), 0
+	weight, total, alike := a.weights(f.port), 0, true
 	for _, b := range pool {
 		total += weight(b)
+		alike = alike && weight(b) == weight(pool[0])
 	}
 	for _, b := range pool {
 		backend := Backend{Address: b.String(), Chance: fmt.Sprintf("%d/%d", weight(b), total)}
@@ -42,17 +44,22 @@ func (a *asker) balance(out *Case, f found, c client) {
 		out.Verdict, out.Why = Refused, "all backends have weight 0, so that they get no new connections"
 	case len(pool) == 1:
 		out.Why = "over 1 backend, to which all connections go"
-	case total != len(pool):
-		out.Why = fmt.Sprintf("over %s by their weights, as far as the scheduler uses them", text.Count(len(pool), "backend"))
+	case !alike:
+		out.Why = fmt.Sprintf("over %s, by their weights", text.Count(len(pool), "backend"))
 	}
 }
 
-// weights returns the weights of the backends of a port, all 1 in planes without weights.
+// weights returns the weights of the backends of a port, all 1 in planes without weights. For
+// some schedulers of IPVS only 0 counts.
 func (a *asker) weights(p *route.Port) func(netip.AddrPort) int {
 	if !a.view.Plane.Weights {
 		return func(netip.AddrPort) int { return 1 }
 	}
-	return func(b netip.AddrPort) int { return int(p.Weight(b)) }
+	most := uint16(math.MaxUint16)
+	if slices.Contains([]string{"rr", "lc", "dh"}, p.Scheduler) {
+		most = 1
+	}
+	return func(b netip.AddrPort) int { return int(min(most, p.Weight(b))) }
 }
 
 // chosen returns the chosen endpoints by backend.

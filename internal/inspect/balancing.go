@@ -23,8 +23,11 @@ type Balancing struct {
 	Error    string  `json:"error,omitempty"`     // why the kernel could not be read
 }
 
-// drains is why a backend that is no endpoint is listed.
-const drains = "no longer an endpoint: its connections drain"
+// These are why a backend that is no endpoint is listed.
+const (
+	drains  = "no longer an endpoint: its connections drain"
+	foreign = "no endpoint, but the kernel has it"
+)
 
 // port is a port of a Service in the answer to a query.
 type port struct {
@@ -61,6 +64,9 @@ func (i *Inspector) balanced(ctx context.Context, s *selection, p port) []Backen
 		b := s.common(p.service, p.route())
 		b.Address, b.Target = at.Addr(), at.Port()
 		b.LeftOut, b.Balancing = map[string]string{pool: drains}, balancing(kernel, at)
+		if kernel.Backends[at].Weight > 0 {
+			b.LeftOut[pool] = foreign
+		}
 		list = append(list, b)
 	}
 	return list

@@ -32,12 +32,17 @@ type Table[T any] struct {
 
 // Add adds an item, which Flush prints.
 func (t *Table[T]) Add(item T) {
-	if t.begin != nil {
-		t.begin(item)
-		t.begin = nil
-	}
+	t.titles(item)
 	for _, row := range t.rows(item) {
 		t.row(row...)
+	}
+}
+
+// titles prints the titles, once.
+func (t *Table[T]) titles(first T) {
+	if t.begin != nil {
+		t.begin(first)
+		t.begin = nil
 	}
 }
 
@@ -49,7 +54,11 @@ func (t *Table[T]) row(cells ...string) {
 }
 
 // Flush prints the table.
-func (t *Table[T]) Flush() error { return t.out.Flush() }
+func (t *Table[T]) Flush() error {
+	var none T
+	t.titles(none)
+	return t.out.Flush()
+}
 
 // ServiceTable returns a table with a line for each port and IP family of a
 // Service.

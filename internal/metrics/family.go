@@ -123,7 +123,7 @@ func bucketsOf() map[string][]float64 {
 			prometheus.LinearBuckets(120, 30, 7),
 		),
 		"steps": append([]float64{0}, prometheus.ExponentialBuckets(1, 4, 11)...),
-		// close to each other where changes are: 0.1 to 2 ms
+		// Close to each other where most changes are, at 0.1 to 2 ms.
 		"latency": slices.Concat(
 			[]float64{0.0001, 0.00015, 0.0002, 0.00025, 0.0003, 0.0004, 0.0005, 0.0007, 0.001, 0.0015, 0.002},
 			prometheus.ExponentialBuckets(0.004, 2, 15),

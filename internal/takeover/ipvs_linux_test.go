@@ -171,7 +171,7 @@ left ipvs: 2 virtual servers not known as kube-proxy's: mark 7, tcp 192.0.2.7:80
 			break
 		}
 	}
-	compare(t, "when they have ended", `removed iptables-legacy: 1 chain and 1 rule in iptables-legacy nat (of kube-proxy, or of Sluice in mode iptables)
+	compare(t, "when they have ended", `removed iptables-legacy: 1 chain and 1 rule in iptables-legacy nat (of kube-proxy, or of Sluice in another mode)
 removed ipvs: 1 virtual server, interface kube-ipvs0 with 1 address, 2 ipsets
 left ipvs: 2 virtual servers not known as kube-proxy's: mark 7, tcp 192.0.2.7:80`, sortForeign(last))
 	sayFresh()

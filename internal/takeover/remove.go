@@ -52,7 +52,7 @@ func (r *rules) remove(ctx context.Context, f findings) (a Account, err error) {
 }
 
 // inMangle returns the chains in table mangle. Those of Sluice's mode ipvs treat new connections
-// only, and come before the rules of its present mode: by sets that are no longer kept up, they
+// only, and come before the rules of its present mode. They match sets that nobody updates now, and so
 // would drop packets, or mark them for a virtual server.
 func inMangle(chains []iptables.Removal) []iptables.Removal {
 	return slices.DeleteFunc(slices.Clone(chains), func(c iptables.Removal) bool { return c.Table.Name != "mangle" })

@@ -142,7 +142,7 @@ func TestARuleOfAnotherProgramThatJumpsToKubeProxysChainsIsRemovedAndNamed(t *te
 		},
 	})
 	compare(t, "done", `unchain
-removed iptables-nft: 1 chain and 1 rule in ip6tables-nft nat (of kube-proxy, or of Sluice in mode iptables)
+removed iptables-nft: 1 chain and 1 rule in ip6tables-nft nat (of kube-proxy, or of Sluice in another mode)
 removed a rule of another program: ip6tables-nft nat: chain MINE, not kube-proxy's, jumps to KUBE-SERVICES
 `, takeAll(t, n, n.rules()))
 }
@@ -267,7 +267,7 @@ stop tcp 192.0.2.7:30080
 prefer 192.0.2.7 192.0.2.7
 unaddress kube-ipvs0 10.96.0.10
 unchain
-removed iptables-nft: 1 chain and 1 rule in iptables-nft mangle (of kube-proxy, or of Sluice in mode iptables)
+removed iptables-nft: 1 chain and 1 rule in iptables-nft mangle (of kube-proxy, or of Sluice in another mode)
 removed ipvs: 2 virtual servers
 left ipvs: 1 virtual server, as long as connections go through (now 3): tcp 10.96.0.1:443
 left ipvs: interface kube-ipvs0 and kube-proxy's rules in iptables, until then

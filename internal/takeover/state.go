@@ -86,7 +86,7 @@ type Entry struct {
 	Count     int    // of objects: tables, chains, rules, virtual servers, sets, interfaces
 	What      string // in words, without the mechanism
 	Why       string // it cannot be removed; empty: it can, or What gives the reason
-	MayBeOwn  bool   // an earlier run of Sluice in mode iptables may have made them, with kube-proxy's names
+	MayBeOwn  bool   // an earlier run of Sluice in mode iptables or ipvs may have made them, with kube-proxy's names
 	Remedy    string // how a person can remove them; empty: no person has to
 }
 
@@ -94,7 +94,7 @@ type Entry struct {
 func (e Entry) String() string {
 	s := fmt.Sprintf("%s: %s", e.Mechanism, e.What)
 	if e.MayBeOwn {
-		s += " (of kube-proxy, or of Sluice in mode iptables)"
+		s += " (of kube-proxy, or of Sluice in another mode)"
 	}
 	if e.Why != "" {
 		s += ": " + e.Why

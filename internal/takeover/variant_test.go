@@ -32,17 +32,17 @@ func TestCleanupRemovesChainsThatARunningKubeProxyCannotUse(t *testing.T) {
 	}{
 		{
 			"mode nftables", nat(leading), "nftables",
-			"removed iptables-nft: 3 chains in iptables-nft nat (of kube-proxy, or of Sluice in mode iptables)\n" + beside,
+			"removed iptables-nft: 3 chains in iptables-nft nat (of kube-proxy, or of Sluice in another mode)\n" + beside,
 		},
 		{
 			"mode iptables", nat(), "iptables",
-			"removed iptables-nft: 1 chain in iptables-nft nat (of kube-proxy, or of Sluice in mode iptables)\n" +
-				"left iptables-nft: 2 chains in iptables-nft nat (of kube-proxy, or of Sluice in mode iptables)\n" + beside,
+			"removed iptables-nft: 1 chain in iptables-nft nat (of kube-proxy, or of Sluice in another mode)\n" +
+				"left iptables-nft: 2 chains in iptables-nft nat (of kube-proxy, or of Sluice in another mode)\n" + beside,
 		},
 		{
 			"Sluice's rules lead there yet", nat(leading), "iptables",
-			"left iptables-nft: 1 chain in iptables-nft nat (of kube-proxy, or of Sluice in mode iptables)\n" +
-				"left iptables-nft: 2 chains in iptables-nft nat (of kube-proxy, or of Sluice in mode iptables)\n" + beside,
+			"left iptables-nft: 1 chain in iptables-nft nat (of kube-proxy, or of Sluice in another mode)\n" +
+				"left iptables-nft: 2 chains in iptables-nft nat (of kube-proxy, or of Sluice in another mode)\n" + beside,
 		},
 	} {
 		m := &machine{pids: []int{812}, answers: speaking(c.mode)}

@@ -25,7 +25,7 @@ type comparison struct {
 	Nothing          []time.Duration // ipvsadm --restore without input
 }
 
-// contender is one of those that write.
+// contender is what Sluice, or the programs, took.
 type contender struct {
 	Cold    map[mechanism]time.Duration // the load of an empty kernel
 	Changes []time.Duration             // one endpoint of one Service replaced, each time

@@ -22,7 +22,7 @@ const timeout = 20 * time.Minute
 
 // jobs returns the tests to run, the longest first: all scenarios of each plane, in
 // parts of similar length by the variants that scenarios have, and the tests of packages
-// that the machine's own kernel may lack the subject of.
+// whose subject the machine's own kernel may lack.
 func jobs() []job {
 	var all []job
 	for _, plane := range []string{"iptables-legacy", "iptables-nft", "ipvs", "nftables"} {

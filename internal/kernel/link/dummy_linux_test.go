@@ -89,7 +89,7 @@ func TestSourcesArePreferredOnAnInterfaceThatIsDown(t *testing.T) {
 	links := New(netns)
 	err := links.Create(t.Context(), "vips")
 	if errors.Is(err, unix.EOPNOTSUPP) {
-		t.Skip("this kernel has no dummy interfaces; test/uml has one that has")
+		kerneltest.Lacks(t, "dummy interfaces")
 	}
 	if err == nil {
 		err = links.AddAddresses(t.Context(), "vips", parse("10.96.0.1", "fd00::1"))

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// drainCheck is the time between two looks at the connections of what drains.
+	// drainCheck is the time between two counts of the connections to destinations that drain.
 	drainCheck = 5 * time.Second
 
 	// drainTime bounds a drain. IPVS itself forgets an idle connection after that time.

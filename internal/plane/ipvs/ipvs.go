@@ -90,7 +90,7 @@ type Plane struct {
 	ledger *ledger.Ledger[key, value]
 	marks  *marks
 	writer writer
-	check  time.Time // when drains are looked at next
+	check  time.Time // when the connections of drains are counted next
 
 	state *state // that Refresh read; nil once a plan is written
 
@@ -215,7 +215,7 @@ func (p *Plane) setNames() []string {
 // Discard implements plane.Discarder.
 func (p *Plane) Discard() { p.state = nil }
 
-// Due returns when destinations that drain are looked at; zero: none drains.
+// Due returns when the connections to destinations that drain are counted; zero: none drains.
 func (p *Plane) Due() time.Time {
 	if len(p.writer.drains) == 0 {
 		return time.Time{}

@@ -18,7 +18,7 @@ type Plan struct {
 	plane  *Plane
 	change route.Change
 	drains drains // that a comparison found; nil: it compared nothing
-	settle bool   // it looks at what drains
+	settle bool   // it deletes what has drained
 }
 
 // Plan computes what to write; after a Refresh it compares everything.

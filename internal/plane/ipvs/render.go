@@ -170,6 +170,9 @@ func choose(f *route.Frontend, all, local string) string {
 // server adds a virtual server. Without destinations it refuses connections.
 func (r *renderer) server(p *route.Port, s ipvs.Server, backends []netip.AddrPort) {
 	scheduler := cmp.Or(p.Scheduler, r.scheduler)
+	if p.Scheduler == "" && len(p.Weights) > 0 {
+		scheduler = byWeight(scheduler)
+	}
 	r.add(key{class: server, server: s}, value{settings: ipvs.Settings{
 		Scheduler: scheduler, Ports: scheduler == "mh",
 		Affinity: (p.Affinity + time.Second - 1).Truncate(time.Second),
@@ -182,6 +185,15 @@ func (r *renderer) server(p *route.Port, s ipvs.Server, backends []netip.AddrPor
 			r.add(key{class: destination, server: s, at: b}, value{}) // established flows to it go on
 		}
 	}
+}
+
+// byWeight returns the scheduler that does the same by weights.
+func byWeight(scheduler string) string {
+	switch scheduler {
+	case "rr", "lc":
+		return "w" + scheduler
+	}
+	return scheduler
 }
 
 // The numbers of protocols (IANA).

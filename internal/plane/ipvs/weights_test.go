@@ -31,19 +31,24 @@ func weighted(svc *route.Service, weights map[string]uint16) *route.Service {
 // A changed weight is one step.
 func TestAWeightIsChangedInOneStep(t *testing.T) {
 	fake := newFake()
-	change, svc := oneService("10.0.0.1:80", "10.0.0.2:80")
+	change, plain := oneService("10.0.0.1:80", "10.0.0.2:80")
 	p := newPlane(fake.kernel(), planetest.Families(), 1<<20)
 	written(t, p, change)
-	heavy := weighted(svc, map[string]uint16{"10.0.0.2:80": 65535})
-	for _, s := range []struct {
-		old, now *route.Service
-		weight   string
-	}{{svc, heavy, "65535"}, {heavy, svc, "1"}} {
-		want := "# ipvsadm --restore\n-a -t 10.96.0.1:80 -r 10.0.0.2:80 -m -w " + s.weight + "\n"
-		got := strings.Replace(update(t, p, s.old, s.now), "\n-e ", "\n-a ", 1)
-		if got != want {
-			t.Errorf("got\n%s\nwant\n%s", got, want)
+	before := plain
+	for _, c := range []struct {
+		weights map[string]uint16
+		want    string
+	}{
+		// With weights the default is wrr.
+		{map[string]uint16{"10.0.0.1:80": 2}, "# ipvsadm --restore\n-A -t 10.96.0.1:80 -s wrr\n# ipvsadm --restore\n-a -t 10.96.0.1:80 -r 10.0.0.1:80 -m -w 2\n"},
+		{map[string]uint16{"10.0.0.1:80": 2, "10.0.0.2:80": 65535}, "# ipvsadm --restore\n-a -t 10.96.0.1:80 -r 10.0.0.2:80 -m -w 65535\n"},
+		{map[string]uint16{"10.0.0.2:80": 65535}, "# ipvsadm --restore\n-a -t 10.96.0.1:80 -r 10.0.0.1:80 -m -w 1\n"},
+	} {
+		after := weighted(plain, c.weights)
+		if got := update(t, p, before, after); got != c.want {
+			t.Errorf("%v: got\n%s\nwant\n%s", c.weights, got, c.want)
 		}
+		before = after
 	}
 }
 

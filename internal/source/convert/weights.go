@@ -29,7 +29,10 @@ func (c Converter) weights(svc *corev1.Service, n *notes) map[string]uint16 {
 		if all == nil {
 			all = map[string]uint16{}
 		}
-		all[c.Strings.Of(key)] = weight
+		if _, err := netip.ParseAddr(key); err != nil { // names of nodes repeat, addresses do not
+			key = c.Strings.Of(key)
+		}
+		all[key] = weight
 	}
 	return all
 }
