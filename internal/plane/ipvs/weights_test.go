@@ -3,7 +3,6 @@ package ipvs
 import (
 	"net/netip"
 	"reflect"
-	"strings"
 	"testing"
 	"time"
 
