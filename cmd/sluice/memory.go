@@ -48,8 +48,8 @@ func allow(end <-chan struct{}) {
 	for {
 		select {
 		case <-end:
-			debug.SetGCPercent(steadyPercent)
 			debug.FreeOSMemory() // takes a while; the next change does not wait
+			debug.SetGCPercent(steadyPercent)
 			return
 		case <-look.C:
 		}

@@ -47,19 +47,27 @@ type Change struct {
 	Server   Server
 	Settings Settings    // of Set
 	Dest     Destination // of SetDest and DeleteDest
+
+	// Exists says that what a Set or SetDest names probably exists, so that it is edited first,
+	// and added only if it does not.
+	Exists bool
 }
 
 // String returns the change as a line for ipvsadm --restore. A server or destination whose
 // settings change is printed like a new one.
 func (c Change) String() string {
 	at := c.Server.argument()
+	server, dest := "-A ", "-a "
+	if c.Exists {
+		server, dest = "-E ", "-e "
+	}
 	switch c.Op {
 	case Set:
-		return "-A " + at + c.Settings.arguments()
+		return server + at + c.Settings.arguments()
 	case Delete:
 		return "-D " + at
 	case SetDest:
-		return fmt.Sprintf("-a %s -r %s -m -w %d", at, c.Dest.At, c.Dest.Weight)
+		return fmt.Sprintf("%s%s -r %s -m -w %d", dest, at, c.Dest.At, c.Dest.Weight)
 	default:
 		return fmt.Sprintf("-d %s -r %s", at, c.Dest.At)
 	}

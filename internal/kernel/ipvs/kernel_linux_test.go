@@ -147,6 +147,32 @@ func TestManyChanges(t *testing.T) {
 	check(7)
 }
 
+// What exists is edited, and what does not is added, whatever was expected.
+func TestExpectationsMayBeWrong(t *testing.T) {
+	table, _ := kernel(t)
+	at := server(unix.IPPROTO_TCP, "10.96.0.1:80")
+	for _, exists := range []bool{true, false, true} { // the first time it does not exist, then it does
+		for weight := range uint32(2) {
+			dest := Destination{At: netip.MustParseAddrPort("10.0.0.1:8080"), Weight: weight}
+			changes := []Change{
+				{Op: Set, Server: at, Settings: Settings{Scheduler: "rr"}, Exists: exists}, {Op: SetDest, Server: at, Dest: dest, Exists: exists},
+			}
+			apply(t, table, changes...)
+			for _, c := range changes {
+				apply(t, table, c)
+			}
+			if got, err := table.Destinations(t.Context(), at); err != nil || len(got[0]) != 1 || got[0][0] != dest {
+				t.Errorf("exists %t: destinations %v, %v", exists, got, err)
+			}
+		}
+	}
+	gone := server(unix.IPPROTO_TCP, "10.96.0.2:80")
+	err := table.Apply(t.Context(), []Change{{Op: SetDest, Server: gone, Dest: Destination{At: netip.MustParseAddrPort("10.0.0.1:8080")}, Exists: true}})
+	if err == nil || !strings.Contains(err.Error(), "the virtual server does not exist") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestEverySchedulerOfTheKernelIsAccepted(t *testing.T) {
 	table, _ := kernel(t)
 	s := server(unix.IPPROTO_TCP, "10.96.0.1:80")

@@ -52,7 +52,7 @@ func (w writer) retire(ctx context.Context, changes []ipvs.Change) ([]ipvs.Chang
 		if c.Op != ipvs.DeleteDest || !used[c.Server][c.Dest.At] {
 			continue
 		}
-		changes[i] = ipvs.Change{Op: ipvs.SetDest, Server: c.Server, Dest: ipvs.Destination{At: c.Dest.At}}
+		changes[i] = ipvs.Change{Op: ipvs.SetDest, Server: c.Server, Dest: ipvs.Destination{At: c.Dest.At}, Exists: true}
 		w.drains.add(c.Server, c.Dest.At, w.now().Add(drainTime))
 	}
 	return changes, nil

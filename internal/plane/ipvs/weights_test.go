@@ -39,9 +39,9 @@ func TestAWeightIsChangedInOneStep(t *testing.T) {
 		want    string
 	}{
 		// With weights the default is wrr.
-		{map[string]uint16{"10.0.0.1:80": 2}, "# ipvsadm --restore\n-A -t 10.96.0.1:80 -s wrr\n# ipvsadm --restore\n-a -t 10.96.0.1:80 -r 10.0.0.1:80 -m -w 2\n"},
-		{map[string]uint16{"10.0.0.1:80": 2, "10.0.0.2:80": 65535}, "# ipvsadm --restore\n-a -t 10.96.0.1:80 -r 10.0.0.2:80 -m -w 65535\n"},
-		{map[string]uint16{"10.0.0.2:80": 65535}, "# ipvsadm --restore\n-a -t 10.96.0.1:80 -r 10.0.0.1:80 -m -w 1\n"},
+		{map[string]uint16{"10.0.0.1:80": 2}, "# ipvsadm --restore\n-E -t 10.96.0.1:80 -s wrr\n# ipvsadm --restore\n-e -t 10.96.0.1:80 -r 10.0.0.1:80 -m -w 2\n"},
+		{map[string]uint16{"10.0.0.1:80": 2, "10.0.0.2:80": 65535}, "# ipvsadm --restore\n-e -t 10.96.0.1:80 -r 10.0.0.2:80 -m -w 65535\n"},
+		{map[string]uint16{"10.0.0.2:80": 65535}, "# ipvsadm --restore\n-e -t 10.96.0.1:80 -r 10.0.0.1:80 -m -w 1\n"},
 	} {
 		after := weighted(plain, c.weights)
 		if got := update(t, p, before, after); got != c.want {

@@ -174,7 +174,7 @@ func (w writer) setChange(s *step) ipset.Change {
 }
 
 func serverChange(s *step) ipvs.Change {
-	c := ipvs.Change{Server: s.Key.server, Settings: s.New.settings}
+	c := ipvs.Change{Server: s.Key.server, Settings: s.New.settings, Exists: s.Op == ledger.Change}
 	switch removed := s.Op == ledger.Remove; {
 	case s.Key.class == destination && removed:
 		c.Op = ipvs.DeleteDest
