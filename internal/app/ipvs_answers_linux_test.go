@@ -117,16 +117,7 @@ func serveTCP(t *testing.T, netns int, at string) {
 		if err != nil {
 			return err
 		}
-		t.Cleanup(func() { _ = l.Close() })
-		go func() {
-			for {
-				c, err := l.Accept()
-				if err != nil {
-					return
-				}
-				t.Cleanup(func() { _ = c.Close() })
-			}
-		}()
+		kerneltest.Serve(t, l, func(c net.Conn) { t.Cleanup(func() { _ = c.Close() }) })
 		return nil
 	})
 }

@@ -61,16 +61,7 @@ func serveEndpoint(t *testing.T, netns int) {
 		if err != nil {
 			return err
 		}
-		t.Cleanup(func() { _ = l.Close() })
-		go func() {
-			for {
-				c, err := l.Accept()
-				if err != nil {
-					return
-				}
-				_ = c.Close()
-			}
-		}()
+		kerneltest.Serve(t, l, func(c net.Conn) { _ = c.Close() })
 		return nil
 	})
 }

@@ -114,19 +114,10 @@ func echo(t *testing.T, netns int) {
 		l, err = net.Listen("tcp4", ":8080")
 		return err
 	})
-	t.Cleanup(func() { _ = l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				_, _ = io.Copy(c, c)
-				_ = c.Close()
-			}()
-		}
-	}()
+	kerneltest.Serve(t, l, func(c net.Conn) {
+		_, _ = io.Copy(c, c)
+		_ = c.Close()
+	})
 }
 
 // TestIPVSModeIsTakenOverInARealKernel is run by test/uml in user-mode Linux 6.1, which has

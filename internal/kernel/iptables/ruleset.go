@@ -57,76 +57,58 @@ func Parse(text string) map[string]Chains {
 	return tables
 }
 
-// owned is what a program owns in a table.
-type owned struct {
-	names map[string]bool     // chains
-	rules []string            // lines after "-A "
-	jumps map[string][]string // the same, by other chains
-}
-
-// parse returns the tables of a ruleset.
-func parse(ruleset string) map[string]owned {
-	tables := map[string]owned{}
-	_ = commands(ruleset, func(c command) error { // it returns no error
-		t := tables[c.table]
-		line := c.chain + " " + c.rest + "\n"
-		switch {
-		case c.verb == "*":
-			t.names, t.jumps = map[string]bool{}, map[string][]string{}
-		case c.verb == ":":
-			t.names[c.chain] = true
-		case c.verb == "-A" && t.names[c.chain]:
-			t.rules = append(t.rules, line)
-		case c.verb == "-A":
-			t.jumps[c.chain] = append(t.jumps[c.chain], line)
-		}
-		tables[c.table] = t
-		return nil
-	})
-	return tables
-}
-
 // Replace returns the input of PROGRAM-restore that replaces a ruleset by another one. A
 // table changes as a whole; one that is the same is left out.
 func Replace(old, now string) []byte {
 	var b bytes.Buffer
-	before, after := parse(old), parse(now)
+	before, after := Parse(old), Parse(now)
 	for _, table := range slices.Sorted(maps.Keys(union(before, after))) {
-		if text := before[table].replace(after[table]); text != "" {
+		if text := replace(before[table], after[table]); text != "" {
 			b.WriteString("*" + table + "\n" + text + "COMMIT\n")
 		}
 	}
 	return b.Bytes()
 }
 
-// replace returns the commands for one table; empty if nothing differs.
-func (o owned) replace(now owned) string {
-	var names, deleted, gone, added []string
-	for _, name := range slices.Sorted(maps.Keys(union(o.names, now.names))) {
-		names = append(names, name+" - [0:0]\n")
-		if !now.names[name] {
-			deleted = append(deleted, name+"\n")
-		}
-	}
-	for _, chain := range slices.Sorted(maps.Keys(union(o.jumps, now.jumps))) {
-		if !slices.Equal(o.jumps[chain], now.jumps[chain]) {
-			gone, added = append(gone, o.jumps[chain]...), append(added, now.jumps[chain]...)
-		}
-	}
-	if maps.Equal(o.names, now.names) && slices.Equal(o.rules, now.rules) && len(gone)+len(added) == 0 {
+// replace returns the commands that replace the chains and jumps of a table; empty if nothing
+// differs.
+func replace(old, now Chains) string {
+	if maps.EqualFunc(old, now, func(a, b Chain) bool { return slices.Equal(a.Rules, b.Rules) }) {
 		return ""
+	}
+	var names, rules, gone, added, deleted []string
+	for _, name := range slices.Sorted(maps.Keys(union(old, now))) {
+		had, existed := old[name]
+		has, stays := now[name]
+		switch jumps := (!existed || had.Builtin()) && (!stays || has.Builtin()); {
+		case !jumps:
+			names = append(names, name+" - [0:0]")
+			rules = appendRules(rules, name, has)
+			if !stays {
+				deleted = append(deleted, name)
+			}
+		case !slices.Equal(had.Rules, has.Rules):
+			gone, added = appendRules(gone, name, had), appendRules(added, name, has)
+		}
 	}
 	slices.Reverse(added) // -I adds each in front of the ones before
 	var b strings.Builder
 	for _, part := range []struct {
 		verb  string
 		lines []string
-	}{{":", names}, {"-A ", now.rules}, {"-D ", gone}, {"-I ", added}, {"-X ", deleted}} {
+	}{{":", names}, {"-A ", rules}, {"-D ", gone}, {"-I ", added}, {"-X ", deleted}} {
 		for _, line := range part.lines {
-			b.WriteString(part.verb + line)
+			b.WriteString(part.verb + line + "\n")
 		}
 	}
 	return b.String()
+}
+
+func appendRules(lines []string, chain string, c Chain) []string {
+	for _, rule := range c.Rules {
+		lines = append(lines, chain+" "+rule)
+	}
+	return lines
 }
 
 func union[V any](a, b map[string]V) map[string]V {

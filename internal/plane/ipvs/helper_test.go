@@ -61,21 +61,12 @@ func listen(t *testing.T, netns int, at string) {
 		if err != nil {
 			return err
 		}
-		t.Cleanup(func() { _ = l.Close() })
-		go func() {
-			for {
-				c, err := l.Accept()
-				if err != nil {
-					return
-				}
-				go func() {
-					for lines := bufio.NewScanner(c); lines.Scan(); {
-						_, _ = fmt.Fprintln(c, at)
-					}
-					_ = c.Close()
-				}()
+		kerneltest.Serve(t, l, func(c net.Conn) {
+			for lines := bufio.NewScanner(c); lines.Scan(); {
+				_, _ = fmt.Fprintln(c, at)
 			}
-		}()
+			_ = c.Close()
+		})
 		return nil
 	})
 }

@@ -18,7 +18,7 @@ type Plan struct {
 	plane  *Plane
 	change route.Change
 	drains drains // that a comparison found; nil: it compared nothing
-	settle bool   // it deletes what has drained
+	settle bool   // Apply deletes the destinations that have drained
 }
 
 // Plan computes what to write; after a Refresh it compares everything.

@@ -148,8 +148,8 @@ func owner() iptables.Owner {
 	}
 }
 
-// existing is owner without chains to which chains of other programs jump, unless the
-// plane has them, too.
+// existing selects what owner selects, except chains that the plane does not have and to
+// which chains of other programs jump.
 func existing(found, wanted iptables.Chains) iptables.Owner {
 	o, used := owner(), usedByOthers(found)
 	o.Chain = func(name string) bool {

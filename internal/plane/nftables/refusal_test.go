@@ -298,16 +298,7 @@ func listen(t *testing.T, netns int) {
 		l, err = net.Listen("tcp4", "0.0.0.0:8080")
 		return err
 	})
-	t.Cleanup(func() { _ = l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return // the listener is closed
-			}
-			_ = c.Close()
-		}
-	}()
+	kerneltest.Serve(t, l, func(c net.Conn) { _ = c.Close() })
 }
 
 // dial connects to the i-th service from this thread.
