@@ -122,8 +122,8 @@ func TestPrune(t *testing.T) {
 	}
 }
 
-// If another program writes between the listing and the deletion, Prune lists again: the
-// handles of a table that was created again identify other rules.
+// If another program makes the table anew between the listing and the deletion, Prune lists
+// again: the handles of the new table identify other rules.
 func TestPruneListsAgain(t *testing.T) {
 	conn, netns := foreignTable(t)
 	calls := 0
@@ -154,6 +154,28 @@ func TestPruneListsAgain(t *testing.T) {
 	}
 	if got := strings.Join(targets, " "); got != "B  REJECT" {
 		t.Errorf("the remaining targets are %q", got)
+	}
+}
+
+// Another program that writes between the listing and the deletion does not cause another
+// listing: a program that writes without pause would delay the deletion forever.
+func TestPruneDoesNotListAgainForOtherWrites(t *testing.T) {
+	conn, netns := foreignTable(t)
+	calls := 0
+	err := conn.Prune(t.Context(), func() ([]Cut, error) {
+		calls++
+		cut := Cut{Table: Table{IP4, "t"}}
+		for _, r := range outline(t, conn)[0].Chains[0].Rules {
+			cut.Rules = append(cut.Rules, RuleRef{"in", r.Handle})
+		}
+		runNft(t, netns, "insert rule ip t in counter")
+		return []Cut{cut}, nil
+	})
+	if err != nil || calls != 1 {
+		t.Errorf("%d listings, %v", calls, err)
+	}
+	if rules := outline(t, conn)[0].Chains[0].Rules; len(rules) != 1 || rules[0].Target != "" {
+		t.Errorf("the remaining rules are %v, want only that of the other program", rules)
 	}
 }
 
