@@ -36,7 +36,8 @@ type Config struct {
 	MinSyncPeriod time.Duration // between two writes; 0: write at once
 	ResyncPeriod  time.Duration // of the API client's caches; not used, nothing is cached
 
-	IPVS        IPVS // of the mode ipvs
+	IPVS        IPVS      // of the mode ipvs
+	Userspace   Userspace // of the mode userspace
 	OOMScoreAdj int
 	Conntrack   Conntrack
 	Logging     Logging
@@ -140,6 +141,25 @@ type IPVS struct {
 	TCPFinWait   time.Duration
 	UDPTimeout   time.Duration
 }
+
+// Userspace are settings of the mode userspace. They are zero in other modes.
+type Userspace struct {
+	Bind                     Bind
+	FirstPort, LastPort      uint16 // of listening sockets, both ends included
+	UDPTimeout, DrainTimeout time.Duration
+}
+
+// Bind says how clients reach the listening sockets of the mode userspace.
+type Bind string
+
+// The ways.
+const (
+	BindRules    Bind = "rules"    // rules lead packets to them, which needs privileges
+	BindLoopback Bind = "loopback" // clients on this host connect to loopback addresses
+)
+
+// Unprivileged reports whether the proxy changes nothing on this host, and needs no privilege.
+func (c *Config) Unprivileged() bool { return c.Userspace.Bind == BindLoopback }
 
 // Logging says how to log.
 type Logging struct {
