@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/plane/iptables"
 	"github.com/sluice-proxy/sluice/internal/plane/ipvs"
 	"github.com/sluice-proxy/sluice/internal/plane/nftables"
+	"github.com/sluice-proxy/sluice/internal/plane/userspace"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/takeover"
 )
@@ -25,6 +26,7 @@ func Kinds() []plane.Kind {
 		nftables.Kind(),
 		iptables.Kind(),
 		ipvs.Kind(),
+		userspace.Loopback(),
 	}
 }
 
@@ -32,14 +34,18 @@ func Kinds() []plane.Kind {
 func Modes(kinds []plane.Kind) []string {
 	var modes []string
 	for _, k := range kinds {
-		modes = append(modes, k.Mode)
+		if !slices.Contains(modes, k.Mode) {
+			modes = append(modes, k.Mode)
+		}
 	}
 	return modes
 }
 
 // kind returns the plane of the configured mode, which the configuration has checked.
 func (o Options) kind() plane.Kind {
-	return o.Kinds[slices.IndexFunc(o.Kinds, func(k plane.Kind) bool { return k.Mode == o.Config.Mode })]
+	return o.Kinds[slices.IndexFunc(o.Kinds, func(k plane.Kind) bool {
+		return k.Mode == o.Config.Mode && k.Bind == o.Config.Userspace.Bind
+	})]
 }
 
 // AfterStop returns what happens to traffic after the process has stopped, for its log.

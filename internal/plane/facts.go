@@ -19,6 +19,10 @@ type Facts struct {
 	// Weights means that the weights of backends count.
 	Weights bool
 
+	// Proxied means that connections end in the process, which makes others to the backends: these
+	// have an address of this node as their source always.
+	Proxied bool
+
 	// OwnVIPs means that this node has the addresses of Services itself: its connections to
 	// one have that address as their source, and get source NAT always.
 	OwnVIPs bool
