@@ -1,5 +1,5 @@
 // Package kubechain recognizes by their names the chains of kube-proxy, of any version and
-// mode, and those of Sluice's plane iptables, many of which have the same names. It does
+// mode, and those of Sluice's plane iptables and its variant, many of which have the same names. It does
 // not recognize the chains of kubelet (KUBE-FIREWALL, KUBE-MARK-DROP, KUBE-KUBELET-CANARY,
 // KUBE-IPTABLES-HINT).
 package kubechain
@@ -21,19 +21,20 @@ func shared(name string) bool {
 		slices.Contains([]string{
 			"KUBE-SERVICES", "KUBE-EXTERNAL-SERVICES", "KUBE-NODEPORTS", "KUBE-POSTROUTING", "KUBE-MARK-MASQ",
 			"KUBE-FORWARD", "KUBE-PROXY-FIREWALL",
+			// Mode userspace.
+			"KUBE-PORTALS-CONTAINER", "KUBE-PORTALS-HOST", "KUBE-NODEPORT-CONTAINER", "KUBE-NODEPORT-HOST",
+			"KUBE-NODEPORT-NON-LOCAL",
 		}, name)
 }
 
 // KubeProxyAlone reports whether kube-proxy creates chains with this name, and Sluice never
 // does.
 func KubeProxyAlone(name string) bool {
-	return hasPrefix(name, "KUBE-XLB-", "KUBE-PORTALS-") || slices.Contains([]string{
+	return hasPrefix(name, "KUBE-XLB-") || slices.Contains([]string{
 		"KUBE-PROXY-CANARY",
 		// Mode ipvs; the last until Kubernetes 1.9.
 		"KUBE-NODE-PORT", "KUBE-LOAD-BALANCER", "KUBE-SOURCE-RANGES-FIREWALL", "KUBE-IPVS-FILTER",
 		"KUBE-IPVS-OUT-FILTER", "KUBE-FIRE-WALL",
-		// Mode userspace.
-		"KUBE-NODEPORT-CONTAINER", "KUBE-NODEPORT-HOST", "KUBE-NODEPORT-NON-LOCAL",
 	}, name)
 }
 

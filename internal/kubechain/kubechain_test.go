@@ -7,7 +7,8 @@ func TestNames(t *testing.T) {
 	for name, creators := range map[string]int{
 		"KUBE-SERVICES": kubeProxy | sluice, "KUBE-SEP-ID6YWIT3F6WNZ47P": kubeProxy | sluice,
 		"KUBE-PROXY-CANARY": kubeProxy, "KUBE-XLB-ID6YWIT3F6WNZ47P": kubeProxy, "KUBE-LOAD-BALANCER": kubeProxy,
-		"KUBE-PORTALS-HOST": kubeProxy, "KUBE-MARK-MASQ-NOT-POD": sluice, "KUBE-IPVS-SHORT-CUT": sluice,
+		"KUBE-PORTALS-HOST": kubeProxy | sluice, "KUBE-NODEPORT-NON-LOCAL": kubeProxy | sluice, "KUBE-NODE-PORT": kubeProxy,
+		"KUBE-PORTALS-OF-OTHERS": 0, "KUBE-MARK-MASQ-NOT-POD": sluice, "KUBE-IPVS-SHORT-CUT": sluice,
 		"KUBE-FIREWALL": 0, "KUBE-MARK-DROP": 0, "KUBE-IPTABLES-HINT": 0, "KUBE-KUBELET-CANARY": 0,
 		"KUBE-SERVICES-OF-OTHERS": 0, "DOCKER": 0, "": 0,
 	} {

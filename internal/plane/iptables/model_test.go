@@ -179,7 +179,7 @@ func (f *family) ownRules(t table, name string, rules []string, host *route.Host
 	case k.shared():
 		tail := 0
 		if k == (key{table: nat, chain: services}) {
-			tail = len(f.tail(host))
+			tail = len(f.tail(f.entrances[0], host))
 		}
 		head := slices.Sorted(slices.Values(rules[:max(0, len(rules)-tail)]))
 		return append(append(lines, head...), rules[max(0, len(rules)-tail):]...)
