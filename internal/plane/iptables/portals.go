@@ -75,7 +75,7 @@ func (f *family) guardListeners() []string {
 		at := fmt.Sprintf("-p %s -m comment --comment %%s -m conntrack --ctstate %%s --ctreplsrcport %d:%d -j %%s", p, f.listeners.First, f.listeners.Last)
 		list = append(list,
 			fmt.Sprintf(at, `"connections to Services"`, "DNAT", "ACCEPT"),
-			fmt.Sprintf(at, `"others would bypass their source ranges"`, "NEW", "DROP"),
+			fmt.Sprintf(at, `"direct connections, which would bypass source ranges"`, "NEW", "DROP"),
 		)
 	}
 	return list
