@@ -17,14 +17,20 @@ func Proxy(name string) bool {
 
 // shared reports whether both kube-proxy and Sluice create chains with this name.
 func shared(name string) bool {
-	return hasPrefix(name, "KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-", "KUBE-SEP-") ||
+	return Userspace(name) || hasPrefix(name, "KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-", "KUBE-SEP-") ||
 		slices.Contains([]string{
 			"KUBE-SERVICES", "KUBE-EXTERNAL-SERVICES", "KUBE-NODEPORTS", "KUBE-POSTROUTING", "KUBE-MARK-MASQ",
 			"KUBE-FORWARD", "KUBE-PROXY-FIREWALL",
-			// Mode userspace.
-			"KUBE-PORTALS-CONTAINER", "KUBE-PORTALS-HOST", "KUBE-NODEPORT-CONTAINER", "KUBE-NODEPORT-HOST",
-			"KUBE-NODEPORT-NON-LOCAL",
 		}, name)
+}
+
+// Userspace reports whether kube-proxy and Sluice create chains with this name in mode
+// userspace only. Since Kubernetes 1.26 kube-proxy neither uses nor removes them.
+func Userspace(name string) bool {
+	return slices.Contains([]string{
+		"KUBE-PORTALS-CONTAINER", "KUBE-PORTALS-HOST", "KUBE-NODEPORT-CONTAINER", "KUBE-NODEPORT-HOST",
+		"KUBE-NODEPORT-NON-LOCAL",
+	}, name)
 }
 
 // KubeProxyAlone reports whether kube-proxy creates chains with this name, and Sluice never

@@ -1,6 +1,9 @@
 package kubechain
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func TestNames(t *testing.T) {
 	const kubeProxy, sluice = 1, 2
@@ -20,6 +23,9 @@ func TestNames(t *testing.T) {
 		}
 		if got := SluiceAlone(name); got != (creators == sluice) {
 			t.Errorf("SluiceAlone(%q) = %v", name, got)
+		}
+		if want := strings.HasPrefix(name, "KUBE-NODEPORT-") || name == "KUBE-PORTALS-HOST"; Userspace(name) != want {
+			t.Errorf("Userspace(%q) = %v", name, !want)
 		}
 	}
 }

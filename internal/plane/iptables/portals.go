@@ -20,7 +20,7 @@ import (
 // as they would bypass the policy of the Services.
 func PortalsKind() plane.Kind {
 	k := Kind()
-	k.Facts.Path = PortalsPath
+	k.Facts.Path, k.Excess = PortalsPath, excessFrontends
 	k.Open = func(ctx context.Context, s plane.Setup) (*plane.Opened, error) {
 		if s.Listeners == (plane.Ports{}) {
 			return nil, errors.New("the ports of the listeners are not known")
@@ -31,7 +31,13 @@ func PortalsKind() plane.Kind {
 }
 
 // PortalsPath is the Path of PortalsKind. It ends at the chain that leads to the listener.
-func PortalsPath(p plane.Passage) []string { return pathFrom(portals()[0], p) }
+func PortalsPath(p plane.Passage) []string {
+	container, host := portals()[0], portals()[1]
+	if p.Node {
+		return pathFrom(host, p)
+	}
+	return pathFrom(container, p)
+}
 
 // entrance is a chain of table nat with a rule for each frontend, and the one for NodePorts
 // behind it. Jumps from the hooks lead to the former.
