@@ -52,7 +52,7 @@ func portalCluster() *cluster.Store {
 	s := cluster.NewStore()
 	s.SetNode(planetest.NewNode("10.180.0.0/24", "fd00:10:180::/64"))
 	s.SetLocalAddresses(planetest.Addrs("127.0.0.1", "::1", "192.168.0.2", "192.168.1.2", "2001:db8::1", "2001:db8:1::2"))
-	add := func(name, ip string, endpoint string, tune func(*cluster.Service)) {
+	add := func(name, ip, endpoint string, tune func(*cluster.Service)) {
 		svc := &cluster.Service{Name: cluster.Name{Namespace: "shop", Name: name}, ClusterIPs: both(ip)}
 		sl := &cluster.Slice{Name: svc.Name, Service: svc.Name}
 		sl6 := &cluster.Slice{Name: cluster.Name{Namespace: "shop", Name: name + "-6"}, Service: svc.Name}
