@@ -89,6 +89,7 @@ type Passage struct {
 	Port     int            // index in Service.Ports
 	Frontend int            // index in the Frontends of the port
 	Inside   bool           // the client is a pod on this node, or this node itself
+	Node     bool           // the client is this node itself
 	Way      route.Way      // of the client
 	KeptOut  bool           // source ranges do not admit the client, whatever Way is
 	Backend  netip.AddrPort // the one chosen; invalid: up to the choice

@@ -96,12 +96,20 @@ func IPv6Notes(reason string) []string {
 	return []string{"IPv6 is not served: " + reason}
 }
 
+// Ports is a range of ports, from First to Last. The zero value is empty.
+type Ports struct{ First, Last uint16 }
+
 // Setup is what a plane is opened with.
 type Setup struct {
 	Config   *config.Config
 	NetNS    int // file descriptor of the network namespace to serve; 0: the current one
 	Families []route.Family
 	Log      *slog.Logger
+
+	// Listeners are the ports of sockets of this program to which the routes lead in place of
+	// backends. They are reserved for it. It is empty except for planes that forward in the
+	// process.
+	Listeners Ports
 
 	// Local lists the addresses of this host.
 	Local func(context.Context) ([]netip.Addr, error)

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
+	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/ledger"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
@@ -31,6 +32,8 @@ type family struct {
 	program     string // lists the rules
 	loopbackNet string // NodePorts are not served there by default
 	counting    bool   // rules count with nfacct
+	entrances   []entrance
+	listeners   plane.Ports // not empty: the variant of PortalsKind
 
 	ledger   *ledger.Ledger[key, string]
 	restorer restorer
@@ -78,7 +81,13 @@ func (f *family) endpointComment(parts ...string) string {
 func families(opt Options) []*family {
 	var list []*family
 	for _, ip := range opt.Families {
-		f := &family{ip: ip, kernel: iptables.IPv4, program: "iptables", loopbackNet: loopbackRange, counting: opt.Accounting != nil}
+		f := &family{
+			ip: ip, kernel: iptables.IPv4, program: "iptables", loopbackNet: loopbackRange,
+			counting: opt.Accounting != nil, entrances: entrances(), listeners: opt.Listeners,
+		}
+		if f.isPortals() {
+			f.entrances = portals()
+		}
 		if ip == route.IPv6 {
 			f.kernel, f.program, f.loopbackNet = iptables.IPv6, "ip6tables", "::1/128"
 		}

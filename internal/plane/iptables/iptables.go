@@ -71,6 +71,10 @@ type Options struct {
 	// them.
 	Accounting Accounting
 
+	// Listeners, if not empty, are the ports of sockets of this program: the plane is the
+	// variant that PortalsKind describes.
+	Listeners plane.Ports
+
 	Observer Observer // may be nil
 }
 

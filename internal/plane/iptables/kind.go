@@ -54,7 +54,10 @@ func (empty) Read(context.Context, iptables.Table) (iptables.Chains, error) { re
 func (empty) Room() int { return math.MaxInt }
 
 func options(s plane.Setup) Options {
-	return Options{Families: s.Families, Mark: s.Config.MasqueradeMark, KeepInvalid: s.Config.Conntrack.TCPBeLiberal}
+	return Options{
+		Families: s.Families, Mark: s.Config.MasqueradeMark, KeepInvalid: s.Config.Conntrack.TCPBeLiberal,
+		Listeners: s.Listeners,
+	}
 }
 
 func open(ctx context.Context, s plane.Setup) (*plane.Opened, error) {

@@ -1,0 +1,109 @@
+package iptables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/plane/ledger"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// PortalsKind returns a variant of this plane for planes that forward in the process. The routes
+// that it gets have a listening socket of the process in place of the backends of each pool: an
+// address of this node, with a port of Setup.Listeners. Its chains in table nat have the names of
+// kube-proxy's mode userspace. Connections that were not translated cannot reach the listeners,
+// as they would bypass the policy of the Services.
+func PortalsKind() plane.Kind {
+	k := Kind()
+	k.Facts.Path, k.Excess = PortalsPath, excessFrontends
+	k.Open = func(ctx context.Context, s plane.Setup) (*plane.Opened, error) {
+		if s.Listeners == (plane.Ports{}) {
+			return nil, errors.New("the ports of the listeners are not known")
+		}
+		return open(ctx, s)
+	}
+	return k
+}
+
+// PortalsPath is the Path of PortalsKind. It ends at the chain that leads to the listener.
+func PortalsPath(p plane.Passage) []string {
+	container, host := portals()[0], portals()[1]
+	if p.Node {
+		return pathFrom(host, p)
+	}
+	return pathFrom(container, p)
+}
+
+// entrance is a chain of table nat with a rule for each frontend, and the one for NodePorts
+// behind it. Jumps from the hooks lead to the former.
+type entrance struct {
+	frontends, nodePorts string
+	hooks                []string
+}
+
+func entrances() []entrance {
+	return []entrance{{services, nodePorts, []string{"PREROUTING", "OUTPUT"}}}
+}
+
+func portals() []entrance {
+	return []entrance{
+		{portalsContainer, nodePortContainer, []string{"PREROUTING"}},
+		{portalsHost, nodePortHost, []string{"OUTPUT"}},
+	}
+}
+
+// isPortals reports whether the plane is the variant of PortalsKind.
+func (f *family) isPortals() bool { return f.listeners != plane.Ports{} }
+
+// listeners returns the rules that lead to the listeners of a pool; usually there is one. They
+// are in the chain of the pool, and not in the rules of the frontends, as only that chain changes
+// when a port does.
+func listeners(name id, p *route.Port, list []string) []rule {
+	var rules []rule
+	for i, to := range list {
+		rules = append(rules, rule{
+			protocol: p.Protocol, comment: comment(name.text), match: oneOf(len(list) - i), target: "DNAT --to-destination " + to,
+		})
+	}
+	return rules
+}
+
+// guardListeners returns rules for new connections to the listeners. It matches the source port
+// of replies, as a match of the protocol for the destination port may be missing.
+func (f *family) guardListeners() []string {
+	var list []string
+	for _, p := range []cluster.Protocol{cluster.TCP, cluster.UDP, cluster.SCTP} {
+		at := fmt.Sprintf("-p %s -m comment --comment %%s -m conntrack --ctstate %%s --ctreplsrcport %d:%d -j %%s", p, f.listeners.First, f.listeners.Last)
+		list = append(list,
+			fmt.Sprintf(at, `"connections to Services"`, "DNAT", "ACCEPT"),
+			fmt.Sprintf(at, `"direct connections, which would bypass source ranges"`, "NEW", "DROP"),
+		)
+	}
+	return list
+}
+
+// abandons reports whether a chain has rules of all Services in the other variant of this plane
+// only. It stays until a comparison has written all Services.
+func (f *family) abandons(k key) bool {
+	return k.table == nat && k.shared() && !slices.ContainsFunc(f.entrances, func(e entrance) bool {
+		return k.chain == e.frontends || k.chain == e.nodePorts
+	})
+}
+
+// abandoned returns the steps that remove the jumps to chains of the other variant.
+func (l *listing) abandoned() []step {
+	var list []step
+	for _, chain := range builtin(nat) {
+		for _, rule := range l.rules(key{table: nat, chain: chain}) {
+			if l.abandons(key{table: nat, chain: iptables.Target(rule)}) {
+				list = append(list, step{Op: ledger.Remove, Key: key{nat, chain, rule}})
+			}
+		}
+	}
+	return list
+}
