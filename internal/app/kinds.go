@@ -26,6 +26,7 @@ func Kinds() []plane.Kind {
 		nftables.Kind(),
 		iptables.Kind(),
 		ipvs.Kind(),
+		userspace.Kind(iptables.PortalsKind()),
 		userspace.Loopback(),
 	}
 }

@@ -96,9 +96,6 @@ func IPv6Notes(reason string) []string {
 	return []string{"IPv6 is not served: " + reason}
 }
 
-// Ports is a range of ports, from First to Last. The zero value is empty.
-type Ports struct{ First, Last uint16 }
-
 // Setup is what a plane is opened with.
 type Setup struct {
 	Config   *config.Config
@@ -106,10 +103,10 @@ type Setup struct {
 	Families []route.Family
 	Log      *slog.Logger
 
-	// Listeners are the ports of sockets of this program to which the routes lead in place of
-	// backends. They are reserved for it. It is empty except for planes that forward in the
-	// process.
-	Listeners Ports
+	// Listeners are the addresses of this host, one for each family, at which sockets of this
+	// program listen, to which the routes lead in place of backends. Nothing else uses them. It is
+	// empty except for planes that forward in the process.
+	Listeners []netip.Addr
 
 	// Local lists the addresses of this host.
 	Local func(context.Context) ([]netip.Addr, error)

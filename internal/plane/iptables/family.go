@@ -4,7 +4,6 @@ import (
 	"net/netip"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
-	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/ledger"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
@@ -33,7 +32,7 @@ type family struct {
 	loopbackNet string // NodePorts are not served there by default
 	counting    bool   // rules count with nfacct
 	entrances   []entrance
-	listeners   plane.Ports // not empty: the variant of PortalsKind
+	listener    netip.Addr // valid: the variant of PortalsKind
 
 	ledger   *ledger.Ledger[key, string]
 	restorer restorer
@@ -83,10 +82,12 @@ func families(opt Options) []*family {
 	for _, ip := range opt.Families {
 		f := &family{
 			ip: ip, kernel: iptables.IPv4, program: "iptables", loopbackNet: loopbackRange,
-			counting: opt.Accounting != nil, entrances: entrances(), listeners: opt.Listeners,
+			counting: opt.Accounting != nil, entrances: entrances(),
 		}
-		if f.isPortals() {
-			f.entrances = portals()
+		for _, a := range opt.Listeners {
+			if route.FamilyOf(a) == ip {
+				f.listener, f.entrances = a, portals()
+			}
 		}
 		if ip == route.IPv6 {
 			f.kernel, f.program, f.loopbackNet = iptables.IPv6, "ip6tables", "::1/128"

@@ -9,6 +9,7 @@ package iptables
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"sync/atomic"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
@@ -71,9 +72,9 @@ type Options struct {
 	// them.
 	Accounting Accounting
 
-	// Listeners, if not empty, are the ports of sockets of this program: the plane is the
+	// Listeners, if not empty, are the addresses of sockets of this program: the plane is the
 	// variant that PortalsKind describes.
-	Listeners plane.Ports
+	Listeners []netip.Addr
 
 	Observer Observer // may be nil
 }

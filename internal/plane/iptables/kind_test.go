@@ -28,8 +28,8 @@ func TestSupportNamesTheServicesThatAreNotServed(t *testing.T) {
 	}
 }
 
-// Without the ports of the listeners everybody could connect to them.
-func TestPortalsNeedThePortsOfTheListeners(t *testing.T) {
+// Without the addresses of the listeners everybody could connect to them.
+func TestPortalsNeedTheAddressesOfTheListeners(t *testing.T) {
 	if _, err := PortalsKind().Open(t.Context(), plane.Setup{}); err == nil {
 		t.Error("the plane was opened without them")
 	}

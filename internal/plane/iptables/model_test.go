@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -84,7 +85,7 @@ func (k faulty) Restore(ctx context.Context, f iptables.Family, input []byte) er
 type subject struct {
 	kernel    Kernel
 	faults    *planetest.Faults
-	listeners plane.Ports
+	listeners []netip.Addr
 	audit     *audit // nil: the kernel is not a fake, and its steps cannot be observed
 	foreign   string // the rules of other programs after their last edit
 }

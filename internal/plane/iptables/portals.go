@@ -3,10 +3,8 @@ package iptables
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 
-	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/ledger"
@@ -15,15 +13,15 @@ import (
 
 // PortalsKind returns a variant of this plane for planes that forward in the process. The routes
 // that it gets have a listening socket of the process in place of the backends of each pool: an
-// address of this node, with a port of Setup.Listeners. Its chains in table nat have the names of
+// port of an address in Setup.Listeners. Its chains in table nat have the names of
 // kube-proxy's mode userspace. Connections that were not translated cannot reach the listeners,
 // as they would bypass the policy of the Services.
 func PortalsKind() plane.Kind {
 	k := Kind()
 	k.Facts.Path, k.Excess = PortalsPath, excessFrontends
 	k.Open = func(ctx context.Context, s plane.Setup) (*plane.Opened, error) {
-		if s.Listeners == (plane.Ports{}) {
-			return nil, errors.New("the ports of the listeners are not known")
+		if len(s.Listeners) == 0 {
+			return nil, errors.New("the addresses of the listeners are not known")
 		}
 		return open(ctx, s)
 	}
@@ -58,7 +56,7 @@ func portals() []entrance {
 }
 
 // isPortals reports whether the plane is the variant of PortalsKind.
-func (f *family) isPortals() bool { return f.listeners != plane.Ports{} }
+func (f *family) isPortals() bool { return f.listener.IsValid() }
 
 // listeners returns the rules that lead to the listeners of a pool; usually there is one. They
 // are in the chain of the pool, and not in the rules of the frontends, as only that chain changes
@@ -73,18 +71,13 @@ func listeners(name id, p *route.Port, list []string) []rule {
 	return rules
 }
 
-// guardListeners returns rules for new connections to the listeners. It matches the source port
-// of replies, as a match of the protocol for the destination port may be missing.
+// guardListeners returns rules for new connections to the listeners.
 func (f *family) guardListeners() []string {
-	var list []string
-	for _, p := range []cluster.Protocol{cluster.TCP, cluster.UDP, cluster.SCTP} {
-		at := fmt.Sprintf("-p %s -m comment --comment %%s -m conntrack --ctstate %%s --ctreplsrcport %d:%d -j %%s", p, f.listeners.First, f.listeners.Last)
-		list = append(list,
-			fmt.Sprintf(at, `"connections to Services"`, "DNAT", "ACCEPT"),
-			fmt.Sprintf(at, `"direct connections, which would bypass source ranges"`, "NEW", "DROP"),
-		)
+	to := "-d " + single(f.listener) + " -m comment --comment "
+	return []string{
+		to + `"connections to Services" -m conntrack --ctstate DNAT -j ACCEPT`,
+		to + `"direct connections, which would bypass source ranges" -j DROP`,
 	}
-	return list
 }
 
 // abandons reports whether a chain has rules of all Services in the other variant of this plane

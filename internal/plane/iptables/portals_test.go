@@ -10,21 +10,20 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
-	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/planetest"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-func listenerPorts() plane.Ports { return plane.Ports{First: 32000, Last: 32767} }
+func listenerAddrs() []netip.Addr { return planetest.Addrs("169.254.73.1", "fd73:6c75:6963:65::1") }
 
 func newPortals(kernel Kernel) *Plane {
-	return New(kernel, Options{Families: planetest.Families(), Mark: testMark, Listeners: listenerPorts()})
+	return New(kernel, Options{Families: planetest.Families(), Mark: testMark, Listeners: listenerAddrs()})
 }
 
 // toListeners returns routes with a listener of this node in place of each pool.
 func toListeners(change route.Change) route.Change {
 	table := &route.Table{Host: change.Table.Host, Services: map[cluster.Name]*route.Service{}}
-	next := listenerPorts().First
+	next := uint16(32000)
 	for _, name := range slices.SortedFunc(maps.Keys(change.Table.Services), cluster.Name.Compare) {
 		svc := *change.Table.Services[name]
 		svc.Ports = slices.Clone(svc.Ports)
@@ -33,7 +32,7 @@ func toListeners(change route.Change) route.Change {
 			p.Affinity, p.Weights, p.Here = 0, nil, nil
 			for _, pool := range []*[]netip.AddrPort{&p.Cluster, &p.Local} {
 				if len(*pool) > 0 {
-					*pool = []netip.AddrPort{netip.AddrPortFrom(nodeAddr(p.Family), next)}
+					*pool = []netip.AddrPort{netip.AddrPortFrom(listenerAddr(p.Family), next)}
 					next++
 				}
 			}
@@ -48,11 +47,10 @@ func toListeners(change route.Change) route.Change {
 	return route.Change{Table: table}
 }
 
-func nodeAddr(f route.Family) netip.Addr {
-	if f == route.IPv6 {
-		return netip.MustParseAddr("2001:db8::1")
-	}
-	return netip.MustParseAddr("192.168.0.2")
+// listenerAddr returns the address of listeners in a family.
+func listenerAddr(f route.Family) netip.Addr {
+	list := listenerAddrs()
+	return list[slices.IndexFunc(list, func(a netip.Addr) bool { return route.FamilyOf(a) == f })]
 }
 
 // Rules lead to listeners from both entrances, without a choice, an endpoint or a mark.
@@ -68,7 +66,7 @@ func TestPortalsArePrintedAsInputOfIptablesRestore(t *testing.T) {
 	change, _ := s.compiler.Compile(s.store.Take())
 	change = toListeners(change)
 	opt := s.plane.opt
-	opt.Listeners = listenerPorts()
+	opt.Listeners = listenerAddrs()
 	p := New(s.kernel, opt)
 	if err := p.Refresh(t.Context()); err != nil {
 		t.Fatal(err)
@@ -81,7 +79,7 @@ func TestModelOfPortalsOnTheFake(t *testing.T) {
 	for seed := *firstSeed; seed < *firstSeed+*seeds; seed++ {
 		fake := newFake()
 		s := newSubject(fake)
-		s.audit, s.listeners = newAudit(fake), listenerPorts()
+		s.audit, s.listeners = newAudit(fake), listenerAddrs()
 		if err := s.run(seed); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
@@ -186,7 +184,7 @@ func packetsOf(table *route.Table) []packet {
 					pk.from = netip.MustParseAddr("fd00::9")
 				}
 				if !f.Addr.IsValid() {
-					pk.to = nodeAddr(p.Family)
+					pk.to = listenerAddr(p.Family)
 				}
 				for _, pk.hook = range []string{"PREROUTING", "OUTPUT"} {
 					list = append(list, pk)
