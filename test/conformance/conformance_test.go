@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/plane/iptables"
 	"github.com/sluice-proxy/sluice/internal/plane/ipvs"
 	"github.com/sluice-proxy/sluice/internal/plane/nftables"
+	"github.com/sluice-proxy/sluice/internal/plane/userspace"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
@@ -24,7 +25,7 @@ import (
 func TestMain(m *testing.M) { lab.Main(m) }
 
 func TestConformance(t *testing.T) {
-	Run(t, nftablesPlane(), iptablesPlane("nft"), iptablesPlane("legacy"), ipvsPlane())
+	Run(t, nftablesPlane(), iptablesPlane("nft"), iptablesPlane("legacy"), ipvsPlane(), userspacePlane())
 }
 
 func bothFamiliesOf() []route.Family { return []route.Family{route.IPv4, route.IPv6} }
@@ -101,6 +102,26 @@ func ipvsPlane() Plane {
 		},
 	}
 }
+
+// userspacePlane is the plane userspace, with rules by iptables-nft.
+func userspacePlane() Plane {
+	nature := Userspace("nft")
+	return Plane{
+		Name: "userspace", Traits: nature, Explain: userspaceKind().Facts,
+		Others: []func() Plane{nftablesPlane},
+		Open: func(t testing.TB, host *lab.Host, s plane.Setup) (*plane.Opened, error) {
+			if err := nature.firewall.createHint(host); err != nil {
+				t.Fatalf("%v", err)
+			}
+			s.Config = &config.Config{MasqueradeMark: 0x4000, SyncPeriod: legacyPoll}
+			s.Config.Userspace.UDPTimeout, s.Config.Userspace.DrainTimeout = time.Minute, time.Minute
+			s.Families = bothFamiliesOf()
+			return userspaceKind().Open(context.Background(), s)
+		},
+	}
+}
+
+func userspaceKind() plane.Kind { return userspace.Kind(iptables.PortalsKind()) }
 
 // notInIPVS has the scenarios of NodePorts at loopback addresses that a setting names.
 func notInIPVS() map[int]string {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/test/lab"
@@ -30,6 +31,9 @@ type Plane struct {
 	// Parts returns plane.Opened.Parts for the plane. Nil: there are none.
 	Parts func(plane.Setup) ([]plane.Part, error)
 
+	// Open, if not nil, opens the plane with its parts, in place of Start and Parts.
+	Open func(testing.TB, *lab.Host, plane.Setup) (*plane.Opened, error)
+
 	// Launch, if not nil, runs the proxy as a separate process. It returns a function
 	// that stops the process and may be called more than once. Start is then called
 	// only by scenarios that need the proxy in this process, and must skip them.
@@ -45,6 +49,23 @@ type Plane struct {
 	// Only, if not empty, are the S-numbers of the scenarios to run. It is for a plane
 	// for which another test runs all scenarios.
 	Only []int
+}
+
+// open opens the plane with its parts for a host.
+func (p *Plane) open(t testing.TB, host *lab.Host, s plane.Setup) (*plane.Opened, error) {
+	if p.Open != nil {
+		return p.Open(t, host, s)
+	}
+	opened := &plane.Opened{Plane: p.Start(t, host)}
+	if due, drains := opened.Plane.(interface{ Due() time.Time }); drains {
+		opened.Due = due.Due
+	}
+	if p.Parts == nil {
+		return opened, nil
+	}
+	var err error
+	opened.Parts, err = p.Parts(s)
+	return opened, err
 }
 
 // scenario is a small cluster and the connections of its clients. See the package comment.
