@@ -39,7 +39,7 @@ type plan struct {
 
 // load is how many connections a backend has.
 type load struct {
-	open   atomic.Int64
+	open atomic.Int64
 }
 
 // pool is the backends of a pool with a weight.
