@@ -1,0 +1,43 @@
+package forward
+
+import (
+	"context"
+	"net/netip"
+	"syscall"
+)
+
+// portable is the system of all others than Linux: goroutines over package net. It is built on
+// Linux too, for its tests.
+type portable struct {
+	engine *Engine
+	tcp    portableTCP
+}
+
+func newPortable(e *Engine) *portable {
+	p := &portable{engine: e}
+	p.tcp.init(e)
+	return p
+}
+
+// listen implements system.
+func (p *portable) listen(l *Listener) (server, error) {
+	switch l.spec.Protocol {
+	case TCP:
+		return p.tcp.listen(l)
+	case UDP:
+		return p.listenUDP(l)
+	case SCTP:
+	}
+	return nil, syscall.EPROTONOSUPPORT
+}
+
+// run implements system.
+func (p *portable) run(ctx context.Context) error {
+	p.tcp.start()
+	<-ctx.Done()
+	p.tcp.end()
+	return nil
+}
+
+// left implements system.
+func (p *portable) left(b *Balancer, gone []netip.AddrPort) { p.tcp.left(b, gone) }
