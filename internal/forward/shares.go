@@ -11,7 +11,7 @@ type seat struct {
 	link[*seat]
 	used   atomic.Int64 // when the flow was last used
 	placed int64        // what used was when the seat was put at the end of the list
-	client *share       // nil: it has no place
+	holder *share       // nil: it has no seat
 	owner  evicter
 }
 
@@ -64,7 +64,7 @@ func (s *shares) take(client netip.Addr, flow *seat, now int64) (evicted *seat, 
 		c.item = c
 		s.clients[client] = c
 	}
-	flow.client, flow.item, flow.placed = c, flow, now
+	flow.holder, flow.item, flow.placed = c, flow, now
 	flow.used.Store(now)
 	c.seats.push(&flow.link)
 	s.total++
@@ -88,15 +88,15 @@ func (s *shares) replace(client netip.Addr, now int64) *seat {
 func (s *shares) release(flow *seat) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if flow.client != nil {
+	if flow.holder != nil {
 		s.leave(flow)
 	}
 }
 
 func (s *shares) leave(flow *seat) {
-	c := flow.client
+	c := flow.holder
 	flow.link.remove()
-	flow.client = nil
+	flow.holder = nil
 	s.total--
 	s.rank(c, c.count-1)
 }
