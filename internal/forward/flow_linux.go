@@ -19,6 +19,7 @@ type flow struct {
 	listener *udpListener
 	path     datagram.Path
 	fd       int    // -1: none
+	port     uint16 // of the socket; 0: it is not one of ports
 	length   uint16 // of the last datagram of the client
 	ended    bool
 }
@@ -46,9 +47,8 @@ func (f *flow) connect() bool {
 			f.refuse()
 			return false
 		}
-		fd, err := f.open(to, target)
+		err := f.open(to, target)
 		if err == nil {
-			f.fd = fd
 			f.connected(to, target)
 			return true
 		}
@@ -63,30 +63,48 @@ func (f *flow) connect() bool {
 	return false
 }
 
-// open opens a socket to a backend and adds it to the loop. If there are no more file descriptors, it takes the one
-// of another flow, if the client may have that.
-func (f *flow) open(to netip.AddrPort, target *Target) (int, error) {
-	source := netip.Addr{}
-	if target.Transparent[to.Addr()] {
-		source = f.client
-	}
+// open opens a socket to a backend and adds it to the loop. If there are no more file descriptors, it
+// takes the one of another flow, if the client may have that.
+func (f *flow) open(to netip.AddrPort, target *Target) error {
 	loop := f.listener.loop
-	fd, err := datagram.Dial(to, source)
+	err := f.dial(to, target)
 	if errors.Is(err, unix.EMFILE) {
-		if evicted := loop.udp.shares.replace(f.client, int64(loop.clock())); evicted != nil {
-			evicted.owner.evict(loop)
-			loop.udp.refused(f.settings.balancer, reasonFiles)
-			fd, err = datagram.Dial(to, source)
+		evicted := loop.udp.shares.replace(f.client, int64(loop.clock()))
+		if evicted == nil {
+			return err
 		}
+		evicted.owner.evict(loop)
+		loop.udp.refused(f.settings.balancer, reasonFiles)
+		err = f.dial(to, target)
 	}
 	if err != nil {
-		return -1, err
+		return err
 	}
-	if err := loop.Add(fd, unix.EPOLLIN, f); err != nil {
-		loop.Close(fd)
-		return -1, err
+	if err = loop.Add(f.fd, unix.EPOLLIN, f); err != nil {
+		f.close(to)
 	}
-	return fd, nil
+	return err
+}
+
+// dial opens a socket to a backend.
+func (f *flow) dial(to netip.AddrPort, target *Target) (err error) {
+	if target.Transparent[to.Addr()] {
+		f.fd, err = datagram.Dial(to, f.client)
+		return err
+	}
+	f.fd, f.port, err = f.listener.loop.ports.dial(to)
+	return err
+}
+
+// close closes the socket to a backend.
+func (f *flow) close(backend netip.AddrPort) {
+	loop := f.listener.loop
+	loop.Close(f.fd)
+	f.fd = -1
+	if f.port > 0 {
+		loop.ports.release(backend, f.port)
+		f.port = 0
+	}
 }
 
 // disconnect closes the socket to the backend, if there is one.
@@ -94,8 +112,7 @@ func (f *flow) disconnect() {
 	if f.fd < 0 {
 		return
 	}
-	f.listener.loop.Close(f.fd)
-	f.fd = -1
+	f.close(f.backend)
 	f.disconnected()
 }
 
@@ -156,17 +173,3 @@ func (f *flow) onRefusal() {
 
 // refuse tells the client that its last datagram was refused.
 func (f *flow) refuse() { f.listener.refuse(&f.path, int(f.length)) }
-
-// shortage returns the reason if an error means that this host has run out of something; "": it
-// does not.
-func shortage(err error) string {
-	switch {
-	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOSPC):
-		return reasonFiles
-	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EADDRINUSE):
-		return reasonPorts
-	case errors.Is(err, unix.ENOMEM), errors.Is(err, unix.ENOBUFS):
-		return reasonMemory
-	}
-	return ""
-}

@@ -1,6 +1,8 @@
 package forward
 
 import (
+	"errors"
+	"syscall"
 	"time"
 )
 
@@ -26,4 +28,18 @@ func newUDP(o Options, count func(reason string)) *udp {
 func (u *udp) refused(b *Balancer, reason string) {
 	b.counts.refused.Add(1)
 	u.count(reason)
+}
+
+// shortage returns the reason if an error means that this host has run out of something; "": it
+// does not.
+func shortage(err error) string {
+	switch {
+	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ENOSPC):
+		return reasonFiles
+	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.EADDRINUSE):
+		return reasonPorts
+	case errors.Is(err, syscall.ENOMEM), errors.Is(err, syscall.ENOBUFS):
+		return reasonMemory
+	}
+	return ""
 }

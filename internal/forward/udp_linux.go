@@ -22,6 +22,7 @@ type udpLoop struct {
 	waiting bool                      // the timer is set
 	busy    map[*udpListener]struct{} // those with flows
 
+	ports    *ports
 	refusals refusals
 }
 
@@ -121,6 +122,7 @@ func (l *udpListener) begin(p datagram.Path, length int) *flow {
 	}
 	s.balancer.counts.connections.Add(1)
 	if !f.connect() {
+		f.ended = true
 		l.loop.udp.shares.release(&f.seat)
 		return nil
 	}
