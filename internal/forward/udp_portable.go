@@ -27,8 +27,12 @@ type portableUDP struct {
 // maxDatagram is the size of the largest datagram.
 const maxDatagram = 65535
 
-// maxCheck is the longest time between two checks whether the backend of a flow has left.
-const maxCheck = 5 * time.Second
+// A flow is checked some times per timeout, and at least this often: it may be idle, or its backend may
+// have left.
+const (
+	checks   = 4
+	maxCheck = 5 * time.Second
+)
 
 func newPortableUDP(conn *net.UDPConn, u *udp, s *settings) *portableUDP {
 	l := &portableUDP{udp: u, conn: conn, start: time.Now(), flows: map[netip.AddrPort]*portableFlow{}}
@@ -232,7 +236,7 @@ func (f *portableFlow) read(conn *net.UDPConn) {
 	l := f.listener
 	buffer := make([]byte, maxDatagram)
 	for {
-		_ = conn.SetReadDeadline(time.Now().Add(min(l.udp.timeout, maxCheck)))
+		_ = conn.SetReadDeadline(time.Now().Add(min(l.udp.timeout/checks, maxCheck)))
 		n, err := conn.Read(buffer)
 		switch {
 		case err == nil:
