@@ -13,8 +13,9 @@ type Balancer struct {
 	target atomic.Pointer[Target]
 	counts counts
 
-	mu   sync.Mutex
-	next int
+	mu      sync.Mutex
+	next    int
+	engines []*Engine // that have used the Balancer
 }
 
 // counts has an atomic counter for each field of Counts.
@@ -27,6 +28,15 @@ func NewBalancer(t *Target) *Balancer {
 	b := &Balancer{}
 	b.target.Store(t)
 	return b
+}
+
+// subscribe makes the Balancer tell an Engine which backends have left.
+func (b *Balancer) subscribe(e *Engine) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !slices.Contains(b.engines, e) {
+		b.engines = append(b.engines, e)
+	}
 }
 
 // Set changes the target. Connections to backends that are in no pool any more drain.

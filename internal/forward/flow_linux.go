@@ -53,7 +53,7 @@ func (f *flow) connect() bool {
 			return true
 		}
 		if reason := shortage(err); reason != "" {
-			u.refused(f.settings.balancer, reason)
+			u.engine.refuse(f.settings.balancer, reason)
 			return false
 		}
 		f.failed(to)
@@ -74,7 +74,7 @@ func (f *flow) open(to netip.AddrPort, target *Target) error {
 			return err
 		}
 		evicted.owner.evict(loop)
-		loop.udp.refused(f.settings.balancer, reasonFiles)
+		loop.engine.refuse(f.settings.balancer, reasonFiles)
 		err = f.dial(to, target)
 	}
 	if err != nil {
@@ -92,7 +92,7 @@ func (f *flow) dial(to netip.AddrPort, target *Target) (err error) {
 		f.fd, err = datagram.Dial(to, f.client)
 		return err
 	}
-	f.fd, f.port, err = f.listener.loop.ports.dial(to)
+	f.fd, f.port, err = f.listener.loop.udp.ports.dial(to)
 	return err
 }
 
@@ -102,7 +102,7 @@ func (f *flow) close(backend netip.AddrPort) {
 	loop.Close(f.fd)
 	f.fd = -1
 	if f.port > 0 {
-		loop.ports.release(backend, f.port)
+		loop.udp.ports.release(backend, f.port)
 		f.port = 0
 	}
 }

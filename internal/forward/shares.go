@@ -30,11 +30,10 @@ type share struct {
 // client with most flows loses the one that it has not used for longest, to a client with fewer; among clients with
 // equally many, only an idle flow ends for a new one. It is safe for concurrent use.
 type shares struct {
-	limit int
+	quota *quota
 	idle  int64 // how long a flow must be unused to be idle
 
 	mu      sync.Mutex
-	total   int
 	clients map[netip.Addr]*share
 	ranks   []link[*share] // clients by their number of flows
 	most    int            // the highest rank that has clients
@@ -43,8 +42,8 @@ type shares struct {
 // maxLooks bounds how many clients and flows are looked at to find one that is idle.
 const maxLooks = 16
 
-func newShares(limit int, idle int64) *shares {
-	return &shares{limit: limit, idle: idle, clients: map[netip.Addr]*share{}, ranks: make([]link[*share], 1)}
+func newShares(q *quota, idle int64) *shares {
+	return &shares{quota: q, idle: idle, clients: map[netip.Addr]*share{}, ranks: make([]link[*share], 1)}
 }
 
 // take gives a flow of a client a seat. If it must end another flow for that, it returns that seat. It returns
@@ -52,11 +51,12 @@ func newShares(limit int, idle int64) *shares {
 func (s *shares) take(client netip.Addr, flow *seat, now int64) (evicted *seat, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.total >= s.limit {
+	if !s.quota.take() {
 		if evicted = s.victim(client, now); evicted == nil {
 			return nil, false
 		}
 		s.leave(evicted)
+		s.quota.open.Add(1)
 	}
 	c := s.clients[client]
 	if c == nil {
@@ -67,7 +67,6 @@ func (s *shares) take(client netip.Addr, flow *seat, now int64) (evicted *seat, 
 	flow.holder, flow.item, flow.placed = c, flow, now
 	flow.used.Store(now)
 	c.seats.push(&flow.link)
-	s.total++
 	s.rank(c, c.count+1)
 	return evicted, true
 }
@@ -97,7 +96,7 @@ func (s *shares) leave(flow *seat) {
 	c := flow.holder
 	flow.link.remove()
 	flow.holder = nil
-	s.total--
+	s.quota.release()
 	s.rank(c, c.count-1)
 }
 

@@ -24,7 +24,7 @@ type table struct {
 
 func newTable(t *testing.T, limit int) *table {
 	t.Helper()
-	return &table{shares: newShares(limit, 100), t: t, flows: map[string]*owned{}}
+	return &table{shares: newShares(&quota{limit: int64(limit)}, 100), t: t, flows: map[string]*owned{}}
 }
 
 // open opens flow n of a client and returns what it displaced: "", "refused" or the name of a flow.
@@ -57,8 +57,8 @@ func (b *table) check() {
 			b.t.Error("a client without flows was kept")
 		}
 	}
-	if sum != b.total || most != b.most || b.total > b.limit {
-		b.t.Errorf("%d flows of at most %d for a client, counted %d and %d, limit %d", sum, most, b.total, b.most, b.limit)
+	if total, limit := int(b.quota.open.Load()), int(b.quota.limit); sum != total || most != b.most || total > limit {
+		b.t.Errorf("%d flows of at most %d for a client, counted %d and %d, limit %d", sum, most, total, b.most, limit)
 	}
 }
 
@@ -162,7 +162,7 @@ func TestSharesAlways(t *testing.T) {
 
 // BenchmarkTake measures a new flow while the table is full.
 func BenchmarkTake(b *testing.B) {
-	s := newShares(20000, 0)
+	s := newShares(&quota{limit: 20000}, 0)
 	flows := make([]owned, b.N)
 	for i := range b.N {
 		flows[i].owner = &flows[i]

@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sluice-proxy/sluice/internal/kernel/datagram"
 	"github.com/sluice-proxy/sluice/internal/kernel/epoll"
 )
@@ -11,30 +13,34 @@ import (
 // batchSize is how many datagrams are received at once.
 const batchSize = 32
 
-// udpLoop is what the UDP listeners of an epoll loop share.
+// udpLoop is what the UDP listeners of a worker share.
 type udpLoop struct {
-	*epoll.Loop
-	udp     *udp
-	start   time.Time
+	*worker
+	udp     *udpPoller
 	batch   *datagram.Batch
 	wheel   *wheel[*flow]
 	timer   epoll.Timer
 	waiting bool                      // the timer is set
 	busy    map[*udpListener]struct{} // those with flows
-
-	ports    *ports
-	refusals refusals
+	refuser refuser
 }
 
-func newUDPLoop(l *epoll.Loop, u *udp) *udpLoop {
-	return &udpLoop{
-		Loop: l, udp: u, start: time.Now(), batch: datagram.NewBatch(batchSize),
-		wheel: newWheel[*flow](u.timeout), busy: map[*udpListener]struct{}{},
+func (l *udpLoop) init(w *worker, u *udpPoller) {
+	l.worker, l.udp, l.batch = w, u, datagram.NewBatch(batchSize)
+	l.wheel, l.busy = newWheel[*flow](u.timeout), map[*udpListener]struct{}{}
+}
+
+// clock returns the time of the loop, since the start of the engine.
+func (l *udpLoop) clock() time.Duration { return l.Now().Sub(l.udp.start) }
+
+// left ends the flows to backends that have left all pools of a Balancer.
+func (l *udpLoop) left(b *Balancer) {
+	for listener := range l.busy {
+		if listener.settings.balancer == b {
+			listener.sweep()
+		}
 	}
 }
-
-// clock returns the time of the loop.
-func (l *udpLoop) clock() time.Duration { return l.Now().Sub(l.start) }
 
 // wait makes the loop look for idle flows after the next tick.
 func (l *udpLoop) wait() {
@@ -69,7 +75,8 @@ type udpListener struct {
 	settings *settings
 	flows    map[datagram.Path]*flow
 	swept    *Target // at the last sweep
-	closed   bool
+
+	closeSocket func()
 }
 
 // Ready implements epoll.Handler.
@@ -114,7 +121,7 @@ func (l *udpListener) begin(p datagram.Path, length int) *flow {
 	f.owner, f.due.item = f, f
 	evicted, ok := l.loop.udp.shares.take(client, &f.seat, int64(l.loop.clock()))
 	if !ok {
-		l.loop.udp.refused(s.balancer, reasonFlows)
+		l.loop.engine.refuse(s.balancer, reasonFlows)
 		return nil
 	}
 	if evicted != nil {
@@ -167,22 +174,29 @@ func (l *udpListener) sweep() {
 	}
 }
 
-// set changes where new datagrams go.
-func (l *udpListener) set(s *settings) { l.settings, l.swept = s, nil }
-
-// close ends all flows and closes the socket.
-func (l *udpListener) close() {
-	if l.closed {
+// reset implements member.
+func (l *udpListener) reset() {
+	if _, open := l.loop.members[l]; !open {
 		return
 	}
-	l.closed = true
+	delete(l.loop.members, l)
 	for _, f := range l.flows {
 		l.end(f)
 	}
-	l.loop.Close(l.fd)
+	l.closeSocket()
 }
 
 // refuse sends the client of a path an ICMP error about its last datagram.
 func (l *udpListener) refuse(p *datagram.Path, length int) {
-	l.loop.refusals.send(p, l.port, length, l.loop.Now())
+	if !l.loop.refuser.send(l.loop.udp.raw, p, l.port, length, l.loop.Now()) {
+		l.loop.engine.unreported.Add(1)
+	}
+}
+
+// start adds the socket to the loop.
+func (l *udpListener) start() {
+	l.loop.members[l] = struct{}{}
+	if err := l.loop.Add(l.fd, unix.EPOLLIN, l); err != nil {
+		l.loop.engine.options.Log.Error("A UDP listener does not work.", "error", err)
+	}
 }

@@ -1,14 +1,12 @@
 package forward
 
 import (
-	"bytes"
+	"context"
 	"errors"
 	"net"
 	"net/netip"
 	"os"
 	"os/exec"
-	"runtime"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,115 +14,90 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/datagram"
-	"github.com/sluice-proxy/sluice/internal/kernel/epoll"
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 )
 
 func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
 
-// udpRig is a UDP listener of a test.
+// udpRig is an Engine with a UDP listener.
 type udpRig struct {
-	netns   int
-	at      netip.AddrPort
-	refused map[string]int
-	set     func(*settings)
-	close   func()
+	*Engine
+	*Listener
+	at netip.AddrPort
 }
 
 // kinds are the two implementations.
-var kinds = map[string]func(*testing.T, int, Options, Spec) *udpRig{"epoll": epollUDP, "portable": portable}
-
-func defaults(o Options) Options {
-	if o.UDPTimeout == 0 {
-		o.UDPTimeout = time.Minute
-	}
-	if o.MaxFlows == 0 {
-		o.MaxFlows = 1000
-	}
-	o.Attempts = make([]time.Duration, 4)
-	return o
-}
+var kinds = map[string]func(*testing.T, int, Options, Spec) *udpRig{"epoll": epollUDP, "portable": portableRig}
 
 func epollUDP(t *testing.T, netns int, o Options, s Spec) *udpRig {
 	t.Helper()
-	loop, err := epoll.New()
+	o.NetNS = netns
+	e, err := New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &udpRig{netns: netns, refused: map[string]int{}}
-	u := newUDP(defaults(o), func(reason string) { r.refused[reason]++ })
-	l := &udpListener{loop: newUDPLoop(loop, u), flows: map[datagram.Path]*flow{}, settings: &settings{balancer: s.Balancer, admit: s.Admit}}
-	kerneltest.Do(t, netns, func() error {
-		var errs [3]error
-		l.fd, errs[0] = datagram.Listen(s.Addr)
-		l.loop.ports, errs[1] = newPorts()
-		l.loop.refusals.refuser, errs[2] = datagram.NewRefuser()
-		return errors.Join(errs[:]...)
+	return rig(t, e, s)
+}
+
+// portableRig opens the sockets of the portable implementation in a namespace.
+func portableRig(t *testing.T, ns int, o Options, s Spec) *udpRig {
+	t.Helper()
+	e, err := newEngine(o, func(e *Engine) (system, error) {
+		p := &inNamespace{portable: newPortable(e), netns: ns}
+		dial := p.udp.dial
+		p.udp.dial = func(to netip.AddrPort) (c *net.UDPConn, err error) {
+			err = netns.Do(ns, func() (err error) {
+				c, err = dial(to)
+				return err
+			})
+			return c, err
+		}
+		return p, nil
 	})
-	r.at, err = datagram.LocalAddr(l.fd)
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.port = r.at.Port()
-	if err := loop.Add(l.fd, unix.EPOLLIN, l); err != nil {
+	return rig(t, e, s)
+}
+
+func rig(t *testing.T, e *Engine, s Spec) *udpRig {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	s.Protocol = UDP
+	l, err := e.Listen(s)
+	if err != nil {
 		t.Fatal(err)
 	}
-	do := func(f func()) {
-		done := make(chan struct{})
-		loop.Post(func() { f(); close(done) })
-		<-done
-	}
-	r.set = func(s *settings) { do(func() { l.set(s) }) }
-	r.close = func() { do(l.close) }
-	ended := make(chan error)
-	go func() { ended <- loop.Run(netns) }()
+	go func() { ended <- e.Run(ctx) }()
 	t.Cleanup(func() {
-		do(l.close)
-		l.loop.refusals.refuser.Close()
-		loop.Post(loop.End)
+		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-		if len(l.loop.udp.shares.clients)+len(l.loop.ports.used)+l.loop.wheel.count+len(l.loop.ports.order) > 0 {
-			t.Errorf("after the end %d clients, %d ports and %d timers remain",
-				len(l.loop.udp.shares.clients), len(l.loop.ports.used), l.loop.wheel.count)
+		if stats := e.Stats(); stats.Flows != 0 {
+			t.Errorf("%d flows remain after the end", stats.Flows)
+		}
+		if p, ok := e.system.(*poller); ok && len(p.udp.ports.used)+len(p.udp.ports.order)+len(p.udp.ports.taken) > 0 {
+			t.Errorf("%d ports remain after the end", len(p.udp.ports.order))
 		}
 	})
-	return r
+	return &udpRig{Engine: e, Listener: l, at: l.Addr()}
 }
 
-func portable(t *testing.T, netns int, o Options, s Spec) *udpRig {
-	t.Helper()
-	r := &udpRig{netns: netns, refused: map[string]int{}}
-	u := newUDP(defaults(o), func(reason string) { r.refused[reason]++ })
-	var l *portableUDP
-	kerneltest.Do(t, netns, func() error {
-		conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(s.Addr))
-		if err != nil {
-			return err
-		}
-		l = newPortableUDP(conn, u, &settings{balancer: s.Balancer, admit: s.Admit})
-		r.at = conn.LocalAddr().(*net.UDPAddr).AddrPort()
-		return nil
+// inNamespace runs the portable implementation, which uses the namespace of its threads, in another one.
+type inNamespace struct {
+	*portable
+	netns int
+}
+
+func (p *inNamespace) listen(l *Listener) (s server, err error) {
+	err = netns.Do(p.netns, func() (err error) {
+		s, err = p.portable.listen(l)
+		return err
 	})
-	r.set, r.close = l.settings.Store, func() { _ = l.conn.Close() }
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread() // never unlocked
-		if err := unix.Setns(netns, unix.CLONE_NEWNET); err != nil {
-			t.Error(err)
-		}
-		l.run()
-	}()
-	t.Cleanup(func() {
-		r.close()
-		<-done
-		if n := len(u.shares.clients); n > 0 {
-			t.Errorf("after the end %d clients remain", n)
-		}
-	})
-	return r
+	return s, err
 }
 
 // backend answers each datagram with its name, a colon and the datagram, until it is closed.
@@ -422,7 +395,7 @@ func TestUDPNotAdmitted(t *testing.T) {
 		defer c.Close()
 		_, _ = c.Write([]byte("x"))
 		eventually(t, "refused", 1, func() int64 { return balancer.Counts().Refused })
-		r.set(&settings{balancer: balancer}) // pool 0 has no backend
+		r.Set(balancer, nil) // pool 0 has no backend
 		c = dialUDP(t, ns, r.at)
 		_, _ = c.Write([]byte("x"))
 		eventually(t, "failures", 1, func() int64 { return balancer.Counts().Failures })
@@ -448,7 +421,7 @@ func TestUDPBackendLeaves(t *testing.T) {
 		balancer.Set(pools(b))
 		want(t, used, "x", "b:x")
 		eventually(t, "open", 1, func() int64 { return balancer.Counts().Open })
-		r.set(&settings{balancer: balancer, admit: func(netip.Addr) Admission { return Admission{Refused: true} }})
+		r.Set(balancer, func(netip.Addr) Admission { return Admission{Refused: true} })
 		_, _ = used.Write([]byte("x"))
 		eventually(t, "open", 0, func() int64 { return balancer.Counts().Open })
 	})
@@ -463,13 +436,10 @@ func TestUDPClose(t *testing.T) {
 		r := start(t, ns, Options{}, Spec{Addr: loopback, Balancer: balancer})
 		c := dialUDP(t, ns, r.at)
 		want(t, c, "x", "a:x")
-		r.close()
+		r.Close()
 		eventually(t, "open", 0, func() int64 { return balancer.Counts().Open })
 		if got, err := ask(c, "x"); !errors.Is(err, unix.ECONNREFUSED) {
 			t.Errorf("answer %q, %v, want that the connection is refused", got, err)
 		}
 	})
 }
-
-var _ = bytes.Equal
-var _ = slices.Sort[[]int]

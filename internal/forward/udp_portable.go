@@ -2,8 +2,12 @@ package forward
 
 import (
 	"errors"
+	"fmt"
+	"maps"
 	"net"
 	"net/netip"
+	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -14,9 +18,8 @@ import (
 // one for each flow. Replies come from the address that the system chooses, which is the one to which
 // the client sent unless the socket has an unspecified address.
 type portableUDP struct {
-	udp      *udp
+	udp      *portableUDPs
 	conn     *net.UDPConn
-	start    time.Time
 	settings atomic.Pointer[settings]
 	readers  sync.WaitGroup
 
@@ -34,13 +37,105 @@ const (
 	maxCheck = 5 * time.Second
 )
 
-func newPortableUDP(conn *net.UDPConn, u *udp, s *settings) *portableUDP {
-	l := &portableUDP{udp: u, conn: conn, start: time.Now(), flows: map[netip.AddrPort]*portableFlow{}}
-	l.settings.Store(s)
-	return l
+// portableUDPs is the UDP half of portable.
+type portableUDPs struct {
+	*udp
+	dial    func(netip.AddrPort) (*net.UDPConn, error)
+	started chan struct{}
+	running sync.WaitGroup
+
+	mu        sync.Mutex
+	listeners map[*portableUDP]struct{}
 }
 
-func (l *portableUDP) clock() int64 { return int64(time.Since(l.start)) }
+func (u *portableUDPs) init(e *Engine) {
+	u.udp, u.started, u.listeners = newUDP(e), make(chan struct{}), map[*portableUDP]struct{}{}
+	u.dial = func(to netip.AddrPort) (*net.UDPConn, error) {
+		return net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(to))
+	}
+}
+
+func (u *portableUDPs) start() { close(u.started) }
+
+// end closes all listeners and waits for them.
+func (u *portableUDPs) end() {
+	for _, l := range u.all() {
+		l.close()
+	}
+	u.running.Wait()
+}
+
+func (u *portableUDPs) all() []*portableUDP {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return slices.Collect(maps.Keys(u.listeners))
+}
+
+// left ends the flows to backends that have left all pools of a Balancer.
+func (u *portableUDPs) left(b *Balancer) {
+	for _, l := range u.all() {
+		if l.settings.Load().balancer == b {
+			l.sweep()
+		}
+	}
+}
+
+// listen opens a listener.
+func (u *portableUDPs) listen(l *Listener) (server, error) {
+	conn, err := socket(l.spec)
+	if err != nil {
+		return nil, err
+	}
+	p := &portableUDP{udp: u, conn: conn, flows: map[netip.AddrPort]*portableFlow{}}
+	p.set(&settings{balancer: l.spec.Balancer, admit: l.spec.Admit})
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.listeners[p] = struct{}{}
+	u.running.Go(func() {
+		<-u.started
+		p.run()
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		delete(u.listeners, p)
+	})
+	return p, nil
+}
+
+// socket returns the socket of a listener.
+func socket(s Spec) (*net.UDPConn, error) {
+	if s.Inherited == nil {
+		return net.ListenUDP("udp", net.UDPAddrFromAddrPort(s.Addr))
+	}
+	conn, err := net.FilePacketConn(s.Inherited)
+	if err != nil {
+		return nil, err
+	}
+	udp, ok := conn.(*net.UDPConn)
+	if !ok {
+		return nil, errors.Join(fmt.Errorf("the inherited socket is a %T", conn), conn.Close())
+	}
+	return udp, s.Inherited.Close()
+}
+
+func (l *portableUDP) addr() netip.AddrPort { return l.conn.LocalAddr().(*net.UDPAddr).AddrPort() }
+
+func (l *portableUDP) file() (*os.File, error) { return l.conn.File() }
+
+func (l *portableUDP) set(s *settings) {
+	l.settings.Store(s)
+	l.sweep()
+}
+
+func (l *portableUDP) close() { _ = l.conn.Close() }
+
+// sweep ends the flows that may not go on.
+func (l *portableUDP) sweep() {
+	for _, f := range l.all() {
+		f.check()
+	}
+}
+
+func (l *portableUDP) clock() int64 { return int64(time.Since(l.udp.udp.start)) }
 
 // run forwards datagrams until the socket is closed. Then it ends all flows.
 func (l *portableUDP) run() {
@@ -67,11 +162,7 @@ func (l *portableUDP) run() {
 func (l *portableUDP) all() []*portableFlow {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	all := make([]*portableFlow, 0, len(l.flows))
-	for _, f := range l.flows {
-		all = append(all, f)
-	}
-	return all
+	return slices.Collect(maps.Values(l.flows))
 }
 
 // flow returns the flow of a client, which it begins if there is none. It returns nil if the client is
@@ -95,7 +186,7 @@ func (l *portableUDP) flow(from netip.AddrPort) *portableFlow {
 	f.owner = f
 	evicted, ok := l.udp.shares.take(client, &f.seat, l.clock())
 	if !ok {
-		l.udp.refused(s.balancer, reasonFlows)
+		l.udp.engine.refuse(s.balancer, reasonFlows)
 		return nil
 	}
 	if evicted != nil {
@@ -150,7 +241,7 @@ func (f *portableFlow) connect() bool {
 		if !ok {
 			return false
 		}
-		conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(to))
+		conn, err := u.dial(to)
 		if err == nil {
 			f.conn = conn
 			f.connected(to, target)
@@ -158,7 +249,7 @@ func (f *portableFlow) connect() bool {
 			return true
 		}
 		if reason := shortage(err); reason != "" {
-			u.refused(b, reason)
+			u.engine.refuse(b, reason)
 			return false
 		}
 		f.failed(to)

@@ -12,16 +12,15 @@ const (
 	refusalsAtOnce    = 50
 )
 
-// refusals sends ICMP errors to clients, not too many.
-type refusals struct {
-	refuser *datagram.Refuser // nil: the program is not allowed to
+// refuser sends ICMP errors to clients, not too many.
+type refuser struct {
 	allowed float64
 	last    time.Time
 }
 
 // send sends a client the error that its datagram of a length to a port was refused.
-func (r *refusals) send(p *datagram.Path, port uint16, length int, now time.Time) bool {
-	if r.refuser == nil {
+func (r *refuser) send(raw *datagram.Refuser, p *datagram.Path, port uint16, length int, now time.Time) bool {
+	if raw == nil {
 		return false
 	}
 	r.allowed = min(refusalsAtOnce, r.allowed+now.Sub(r.last).Seconds()*refusalsPerSecond)
@@ -30,5 +29,5 @@ func (r *refusals) send(p *datagram.Path, port uint16, length int, now time.Time
 		return false
 	}
 	r.allowed--
-	return r.refuser.Refuse(p, port, length) == nil
+	return raw.Refuse(p, port, length) == nil
 }

@@ -1,0 +1,240 @@
+package forward
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Engine forwards the connections of its Listeners. All methods are safe for concurrent use.
+type Engine struct {
+	options     Options
+	connections quota
+	flows       quota
+	refusals    refusals
+	unreported  atomic.Int64
+	system      system
+
+	mu        sync.Mutex
+	listeners map[*Listener]struct{}
+	ended     bool
+}
+
+// system runs the sockets of an Engine.
+type system interface {
+	// listen opens a socket, which accepts once run is called.
+	listen(l *Listener) (server, error)
+
+	// run blocks until the context ends. Then it closes all sockets and returns.
+	run(ctx context.Context) error
+
+	// left starts to drain connections to backends that have left all pools of a Balancer.
+	left(b *Balancer, gone []netip.AddrPort)
+}
+
+// server is the socket of a Listener. Any goroutine may call it.
+type server interface {
+	addr() netip.AddrPort
+	file() (*os.File, error)
+	set(s *settings)
+	close() // no new connection is accepted; those that exist drain
+}
+
+// settings say where new connections of a Listener go.
+type settings struct {
+	balancer *Balancer
+	admit    func(client netip.Addr) Admission
+}
+
+// admission returns the decision about a client.
+func (s *settings) admission(client netip.Addr) Admission {
+	if s.admit == nil {
+		return Admission{}
+	}
+	return s.admit(client)
+}
+
+// The reasons why an Engine refuses new work.
+const (
+	reasonFiles       = "file descriptors"
+	reasonConnections = "connections"
+	reasonFlows       = "flows"
+	reasonPorts       = "ports"
+	reasonMemory      = "memory"
+)
+
+// refusals has a counter for each reason.
+type refusals struct{ files, connections, flows, ports, memory atomic.Int64 }
+
+// of returns the counter of a reason.
+func (r *refusals) of(reason string) *atomic.Int64 {
+	switch reason {
+	case reasonFiles:
+		return &r.files
+	case reasonConnections:
+		return &r.connections
+	case reasonFlows:
+		return &r.flows
+	case reasonPorts:
+		return &r.ports
+	default:
+		return &r.memory
+	}
+}
+
+// quota counts what is open, up to a limit.
+type quota struct {
+	limit int64
+	open  atomic.Int64
+}
+
+// take counts one more. It returns false if the limit is reached.
+func (q *quota) take() bool {
+	if q.open.Add(1) <= q.limit {
+		return true
+	}
+	q.open.Add(-1)
+	return false
+}
+
+// release counts one less.
+func (q *quota) release() { q.open.Add(-1) }
+
+// Stats are the numbers of an Engine.
+type Stats struct {
+	Connections, Flows       int64            // open now
+	MaxConnections, MaxFlows int64            // the limits of them
+	Refused                  map[string]int64 // since the start, by reason; all reasons are there
+
+	// Unreported is how many refusals of datagrams clients did not learn of, because the
+	// program is not allowed to send ICMP errors, or because there were too many.
+	Unreported int64
+}
+
+// New returns an Engine. Its Listeners accept once Run is called.
+func New(o Options) (*Engine, error) { return newEngine(o, newSystem) }
+
+func newEngine(o Options, newSystem func(*Engine) (system, error)) (*Engine, error) {
+	o = o.withDefaults(fileLimit())
+	e := &Engine{options: o, listeners: map[*Listener]struct{}{}}
+	e.connections.limit, e.flows.limit = int64(o.MaxConnections), int64(o.MaxFlows)
+	var err error
+	e.system, err = newSystem(e)
+	return e, err
+}
+
+// withDefaults returns options without zero fields, for a limit of file descriptors. A connection
+// has two of them, a flow one. Connections get three quarters, flows one eighth; the rest is for
+// listeners, pipes and the rest of the program.
+func (o Options) withDefaults(files int) Options {
+	const (
+		drain      = time.Minute
+		udpTimeout = time.Minute
+	)
+	if len(o.Attempts) == 0 {
+		o.Attempts = []time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second}
+	}
+	if o.Drain == 0 {
+		o.Drain = drain
+	}
+	if o.UDPTimeout == 0 {
+		o.UDPTimeout = udpTimeout
+	}
+	if o.MaxConnections == 0 {
+		o.MaxConnections = files / 4 * 3 / 2
+	}
+	if o.MaxFlows == 0 {
+		o.MaxFlows = files / 8
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+// errEnded is returned for a Listener of an Engine that has ended.
+var errEnded = errors.New("the engine has ended")
+
+// Listen opens a Listener, or adopts an inherited one.
+func (e *Engine) Listen(s Spec) (*Listener, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.ended {
+		return nil, errEnded
+	}
+	l := &Listener{engine: e, spec: s}
+	s.Balancer.subscribe(e)
+	var err error
+	if l.server, err = e.system.listen(l); err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", s.Addr, err)
+	}
+	e.listeners[l] = struct{}{}
+	return l, nil
+}
+
+// Run forwards until the context ends. Then it resets the connections that are left and closes all
+// Listeners. It is called once.
+func (e *Engine) Run(ctx context.Context) error {
+	err := e.system.run(ctx)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.ended = true
+	clear(e.listeners)
+	return err
+}
+
+// Stats returns the numbers of this moment.
+func (e *Engine) Stats() Stats {
+	s := Stats{
+		Connections: e.connections.open.Load(), MaxConnections: e.connections.limit,
+		Flows: e.flows.open.Load(), MaxFlows: e.flows.limit, Refused: map[string]int64{},
+		Unreported: e.unreported.Load(),
+	}
+	for _, reason := range []string{reasonFiles, reasonConnections, reasonFlows, reasonPorts, reasonMemory} {
+		s.Refused[reason] = e.refusals.of(reason).Load()
+	}
+	return s
+}
+
+// refuse counts that new work of a Balancer was refused for a reason.
+func (e *Engine) refuse(b *Balancer, reason string) {
+	b.counts.refused.Add(1)
+	e.refusals.of(reason).Add(1)
+}
+
+// Listener is an address whose clients reach the backends of a Balancer.
+type Listener struct {
+	engine *Engine
+	spec   Spec
+	server server
+}
+
+// Addr returns the address, with the port that was chosen if Spec.Addr had none.
+func (l *Listener) Addr() netip.AddrPort { return l.server.addr() }
+
+// Set changes where new connections go. Those that exist stay where they are.
+func (l *Listener) Set(b *Balancer, admit func(client netip.Addr) Admission) {
+	b.subscribe(l.engine)
+	l.server.set(&settings{balancer: b, admit: admit})
+}
+
+// File returns a duplicate of the listening socket, to hand it over to another process. It must stay
+// non-blocking: do not call its method Fd.
+func (l *Listener) File() (*os.File, error) { return l.server.file() }
+
+// Close stops to accept connections. Those that exist drain.
+func (l *Listener) Close() {
+	l.engine.mu.Lock()
+	_, open := l.engine.listeners[l]
+	delete(l.engine.listeners, l)
+	l.engine.mu.Unlock()
+	if open {
+		l.server.close()
+	}
+}

@@ -1,0 +1,113 @@
+package forward
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"runtime"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/epoll"
+)
+
+// poller is the system of Linux: an epoll loop on a thread for each processor.
+type poller struct {
+	engine  *Engine
+	workers []*worker
+	udp     udpPoller
+}
+
+// worker is a loop and what its thread uses. All its methods must be called on that thread.
+type worker struct {
+	*epoll.Loop
+	engine  *Engine
+	peers   []*worker // all workers
+	members map[member]struct{}
+	tcp     tcpLoop
+	udp     udpLoop
+}
+
+// member has sockets on a worker, which calls it on its thread.
+type member interface {
+	reset() // closes all sockets at once
+}
+
+func newSystem(e *Engine) (system, error) {
+	p := &poller{engine: e, udp: udpPoller{udp: newUDP(e)}}
+	for range runtime.GOMAXPROCS(0) {
+		l, err := epoll.New()
+		if err != nil {
+			return nil, err
+		}
+		w := &worker{Loop: l, engine: e, members: map[member]struct{}{}}
+		w.tcp.init(w)
+		w.udp.init(w, &p.udp)
+		p.workers = append(p.workers, w)
+	}
+	for _, w := range p.workers {
+		w.peers = p.workers
+	}
+	return p, nil
+}
+
+// fileLimit returns how many file descriptors this process may have.
+func fileLimit() int {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return 1024 // the default of Linux
+	}
+	return int(min(limit.Cur, 1<<30))
+}
+
+// listen implements system.
+func (p *poller) listen(l *Listener) (server, error) {
+	switch l.spec.Protocol {
+	case TCP:
+		return p.listenTCP(l)
+	case UDP:
+		return p.listenUDP(l)
+	case SCTP:
+		return p.listenSCTP(l)
+	}
+	return nil, syscall.EPROTONOSUPPORT
+}
+
+// run implements system.
+func (p *poller) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var running sync.WaitGroup
+	errs := make([]error, len(p.workers))
+	for i, w := range p.workers {
+		running.Go(func() {
+			defer cancel() // an engine without one of its loops is not useful
+			errs[i] = w.Run(p.engine.options.NetNS)
+		})
+	}
+	<-ctx.Done()
+	for _, w := range p.workers {
+		w.Post(func() {
+			for m := range w.members {
+				m.reset()
+			}
+			w.tcp.end()
+			w.End()
+		})
+	}
+	running.Wait()
+	p.udp.close()
+	return errors.Join(errs...)
+}
+
+// left implements system.
+func (p *poller) left(b *Balancer, gone []netip.AddrPort) {
+	for _, w := range p.workers {
+		w.Post(func() {
+			w.tcp.left(b, gone)
+			w.udp.left(b)
+		})
+	}
+}

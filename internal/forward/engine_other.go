@@ -1,0 +1,9 @@
+//go:build !linux
+
+package forward
+
+func newSystem(e *Engine) (system, error) { return newPortable(e), nil }
+
+// fileLimit returns how many file descriptors this process may have: a number that all systems
+// allow, and to which package os has raised the limit where it has a lower default.
+func fileLimit() int { return 8192 }

@@ -1,0 +1,50 @@
+package forward
+
+import (
+	"context"
+	"net/netip"
+	"syscall"
+)
+
+// portable is the system of all others than Linux: goroutines over package net. It is built on
+// Linux too, for its tests.
+type portable struct {
+	engine *Engine
+	tcp    portableTCP
+	udp    portableUDPs
+}
+
+func newPortable(e *Engine) *portable {
+	p := &portable{engine: e}
+	p.tcp.init(e)
+	p.udp.init(e)
+	return p
+}
+
+// listen implements system.
+func (p *portable) listen(l *Listener) (server, error) {
+	switch l.spec.Protocol {
+	case TCP:
+		return p.tcp.listen(l)
+	case UDP:
+		return p.udp.listen(l)
+	case SCTP:
+	}
+	return nil, syscall.EPROTONOSUPPORT
+}
+
+// run implements system.
+func (p *portable) run(ctx context.Context) error {
+	p.tcp.start()
+	p.udp.start()
+	<-ctx.Done()
+	p.udp.end()
+	p.tcp.end()
+	return nil
+}
+
+// left implements system.
+func (p *portable) left(b *Balancer, gone []netip.AddrPort) {
+	p.tcp.left(b, gone)
+	p.udp.left(b)
+}
