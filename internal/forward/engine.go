@@ -17,7 +17,7 @@ type Engine struct {
 	options     Options
 	connections quota
 	flows       quota
-	refusals    refusals
+	refused     refusedBy
 	unreported  atomic.Int64
 	system      system
 
@@ -69,11 +69,11 @@ const (
 	reasonMemory      = "memory"
 )
 
-// refusals has a counter for each reason.
-type refusals struct{ files, connections, flows, ports, memory atomic.Int64 }
+// refusedBy has a counter for each reason.
+type refusedBy struct{ files, connections, flows, ports, memory atomic.Int64 }
 
 // of returns the counter of a reason.
-func (r *refusals) of(reason string) *atomic.Int64 {
+func (r *refusedBy) of(reason string) *atomic.Int64 {
 	switch reason {
 	case reasonFiles:
 		return &r.files
@@ -197,7 +197,7 @@ func (e *Engine) Stats() Stats {
 		Unreported: e.unreported.Load(),
 	}
 	for _, reason := range []string{reasonFiles, reasonConnections, reasonFlows, reasonPorts, reasonMemory} {
-		s.Refused[reason] = e.refusals.of(reason).Load()
+		s.Refused[reason] = e.refused.of(reason).Load()
 	}
 	return s
 }
@@ -205,7 +205,7 @@ func (e *Engine) Stats() Stats {
 // refuse counts that new work of a Balancer was refused for a reason.
 func (e *Engine) refuse(b *Balancer, reason string) {
 	b.counts.refused.Add(1)
-	e.refusals.of(reason).Add(1)
+	e.refused.of(reason).Add(1)
 }
 
 // Listener is an address whose clients reach the backends of a Balancer.

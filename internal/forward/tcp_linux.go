@@ -1,17 +1,321 @@
 package forward
 
 import (
+	"errors"
 	"net/netip"
-	"syscall"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/epoll"
+	"github.com/sluice-proxy/sluice/internal/kernel/netns"
+	"github.com/sluice-proxy/sluice/internal/kernel/stream"
 )
 
-// tcpLoop is what the TCP listeners of a worker share.
-type tcpLoop struct{ *worker }
+// tcpServer is a listening socket, which all workers have in their loops.
+type tcpServer struct {
+	at       netip.AddrPort
+	fd       int
+	settings atomic.Pointer[settings]
+	loops    []*acceptor
+	users    atomic.Int32 // how many of these have not left
 
-func (t *tcpLoop) init(w *worker) { t.worker = w }
+	mu     sync.Mutex
+	closed bool // also the file descriptor, or it will be soon
+}
 
-func (t *tcpLoop) end() {}
+func (p *poller) listenTCP(l *Listener) (server, error) {
+	s := &tcpServer{}
+	s.set(&settings{balancer: l.spec.Balancer, admit: l.spec.Admit})
+	err := netns.Do(p.engine.options.NetNS, func() (err error) {
+		if l.spec.Inherited != nil {
+			s.fd, err = adopt(l.spec.Inherited)
+			return err
+		}
+		s.fd, err = stream.Listen(l.spec.Addr)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if s.at, err = stream.Addr(s.fd); err != nil {
+		stream.Close(s.fd)
+		return nil, err
+	}
+	s.users.Store(int32(len(p.workers)))
+	for _, w := range p.workers {
+		a := &acceptor{worker: w, server: s}
+		s.loops = append(s.loops, a)
+		w.Post(a.start)
+	}
+	return s, nil
+}
 
-func (t *tcpLoop) left(*Balancer, []netip.AddrPort) {}
+// adopt returns a duplicate of an inherited socket, which it closes.
+func adopt(f *os.File) (fd int, err error) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return -1, err
+	}
+	controlErr := raw.Control(func(n uintptr) {
+		if fd, err = unix.FcntlInt(n, unix.F_DUPFD_CLOEXEC, 0); err == nil {
+			err = stream.Adopt(fd)
+		}
+	})
+	return fd, errors.Join(controlErr, err, f.Close())
+}
 
-func (p *poller) listenTCP(*Listener) (server, error) { return nil, syscall.EPROTONOSUPPORT }
+// addr implements server.
+func (s *tcpServer) addr() netip.AddrPort { return s.at }
+
+// set implements server.
+func (s *tcpServer) set(to *settings) { s.settings.Store(to) }
+
+// file implements server.
+func (s *tcpServer) file() (*os.File, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, os.ErrClosed
+	}
+	fd, err := unix.FcntlInt(uintptr(s.fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("fcntl", err)
+	}
+	return os.NewFile(uintptr(fd), s.at.String()), nil
+}
+
+// close implements server.
+func (s *tcpServer) close() {
+	for _, a := range s.loops {
+		a.worker.Post(a.close)
+	}
+}
+
+// release is called when a loop does not use the socket any more.
+func (s *tcpServer) release() {
+	if s.users.Add(-1) > 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	stream.Close(s.fd)
+}
+
+// acceptor accepts connections of a tcpServer on the thread of a worker, which alone uses it.
+type acceptor struct {
+	worker *worker
+	server *tcpServer
+	conns  link[*conn]
+	added  bool // the socket is in the loop
+	closed bool
+	pause  epoll.Timer
+}
+
+// maxAccept is how many connections are accepted before other work goes on.
+const maxAccept = 16
+
+// acceptPause is how long an acceptor waits when the kernel has no resources for a connection.
+const acceptPause = 50 * time.Millisecond
+
+// start adds the socket to the loop.
+func (a *acceptor) start() {
+	if a.closed {
+		return
+	}
+	a.worker.members[a] = struct{}{}
+	if err := a.worker.Add(a.server.fd, unix.EPOLLIN|unix.EPOLLEXCLUSIVE, a); err != nil {
+		a.worker.Set(&a.pause, a.worker.Now().Add(acceptPause), a.start) // no memory
+		return
+	}
+	a.added = true
+}
+
+// stop removes the socket from the loop.
+func (a *acceptor) stop() {
+	a.worker.Stop(&a.pause)
+	if a.added {
+		a.added = false
+		_ = a.worker.Remove(a.server.fd) // it is in the loop
+	}
+}
+
+// close stops to accept. Connections drain.
+func (a *acceptor) close() {
+	if a.closed {
+		return
+	}
+	a.closed = true
+	a.stop()
+	a.server.release()
+	for e := a.conns.next; e != nil && e != &a.conns; e = e.next {
+		e.item.drain()
+	}
+	a.ended()
+}
+
+// ended makes the worker forget an acceptor that was closed when its last connection has ended.
+func (a *acceptor) ended() {
+	if a.closed && a.conns.empty() {
+		delete(a.worker.members, a)
+	}
+}
+
+// reset implements member.
+func (a *acceptor) reset() {
+	a.close()
+	for !a.conns.empty() {
+		a.conns.next.item.abort()
+	}
+}
+
+// Ready implements epoll.Handler: clients wait to be accepted.
+func (a *acceptor) Ready(uint32) {
+	for range maxAccept {
+		fd, client, err := stream.Accept(a.server.fd)
+		switch {
+		case err == nil:
+			a.accepted(fd, client)
+		case errors.Is(err, unix.EAGAIN):
+			return
+		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.ENOMEM):
+			if !a.shed(err) {
+				a.stop()
+				a.worker.Set(&a.pause, a.worker.Now().Add(acceptPause), a.start)
+				return
+			}
+		default: // an error of that connection, such as ECONNABORTED
+		}
+	}
+}
+
+// shed resets the next client, for which there is no file descriptor but the one in reserve. It returns
+// false if that was not possible.
+func (a *acceptor) shed(cause error) bool {
+	reason := reasonMemory
+	if errors.Is(cause, unix.EMFILE) || errors.Is(cause, unix.ENFILE) {
+		reason = reasonFiles
+	}
+	t := &a.worker.tcp
+	if t.reserve < 0 {
+		t.openReserve()
+	}
+	if t.reserve < 0 {
+		return false
+	}
+	stream.Close(t.reserve)
+	t.reserve = -1
+	fd, _, err := stream.Accept(a.server.fd)
+	if err == nil {
+		a.worker.engine.refuse(a.server.settings.Load().balancer, reason)
+		stream.SetReset(fd)
+		stream.Close(fd)
+	}
+	t.openReserve()
+	return err == nil || errors.Is(err, unix.EAGAIN)
+}
+
+// accepted starts a connection, on the worker that has few.
+func (a *acceptor) accepted(fd int, client netip.AddrPort) {
+	e, s := a.worker.engine, a.server.settings.Load()
+	admission := s.admission(client.Addr())
+	if admission.Refused {
+		s.balancer.counts.refused.Add(1)
+		stream.SetReset(fd)
+		stream.Close(fd)
+		return
+	}
+	if !e.connections.take() {
+		e.refuse(s.balancer, reasonConnections)
+		stream.SetReset(fd)
+		stream.Close(fd)
+		return
+	}
+	s.balancer.counts.connections.Add(1)
+	s.balancer.counts.open.Add(1)
+	c := &conn{settings: s, pool: admission.Pool, peer: client}
+	c.client.conn, c.remote.conn = c, c
+	c.client.fd, c.remote.fd = fd, -1
+	to := a.least()
+	to.worker.tcp.open.Add(1)
+	if to == a {
+		c.start(a)
+		return
+	}
+	to.worker.Post(func() { c.start(to) })
+}
+
+// least returns the acceptor on whose worker a connection should be: this one, unless another one has
+// considerably fewer.
+func (a *acceptor) least() *acceptor {
+	best, open := a, a.worker.tcp.open.Load()
+	const some, part = 4, 8
+	limit := open - some - open/part
+	for _, other := range a.server.loops {
+		if n := other.worker.tcp.open.Load(); n < limit {
+			best, limit = other, n
+		}
+	}
+	return best
+}
+
+// tcpLoop is what the TCP connections of a worker share.
+type tcpLoop struct {
+	worker   *worker
+	open     atomic.Int64 // connections
+	buffer   []byte
+	pipes    []stream.Pipe // that are not in use
+	reserve  int           // a file descriptor to close if there are no others; -1: none
+	backends map[remote]*link[*conn]
+}
+
+// remote is a backend of a Balancer.
+type remote struct {
+	balancer *Balancer
+	addr     netip.AddrPort
+}
+
+// bufferSize is how much is read at once. A direction that fills the buffer is moved to a pipe.
+const bufferSize = 16 << 10
+
+func (t *tcpLoop) init(w *worker) {
+	t.worker, t.buffer, t.backends = w, make([]byte, bufferSize), map[remote]*link[*conn]{}
+	t.openReserve()
+}
+
+// openReserve opens the file descriptor in reserve.
+func (t *tcpLoop) openReserve() {
+	fd, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		fd = -1
+	}
+	t.reserve = fd
+}
+
+// end closes what is not of a connection.
+func (t *tcpLoop) end() {
+	for _, p := range t.pipes {
+		p.Close()
+	}
+	t.pipes = nil
+	if t.reserve >= 0 {
+		stream.Close(t.reserve)
+	}
+}
+
+// left makes connections to backends that have left drain.
+func (t *tcpLoop) left(b *Balancer, gone []netip.AddrPort) {
+	for _, addr := range gone {
+		conns := t.backends[remote{b, addr}]
+		if conns == nil {
+			continue
+		}
+		for e := conns.next; e != conns; e = e.next {
+			e.item.drain()
+		}
+	}
+}

@@ -1,19 +1,324 @@
 package forward
 
 import (
+	"context"
+	"errors"
+	"io"
+	"net"
 	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
 	"syscall"
+	"time"
 )
 
-// portableTCP is the TCP half of portable.
-type portableTCP struct{ engine *Engine }
+// portableTCP is the TCP half of portable: a goroutine for each listener, and two for each connection.
+type portableTCP struct {
+	engine  *Engine
+	running chan struct{} // closed when connections may be accepted
+	ctx     context.Context
+	cancel  context.CancelFunc
+	wait    sync.WaitGroup
 
-func (t *portableTCP) init(e *Engine) { t.engine = e }
+	mu      sync.Mutex
+	servers map[*portableServer]struct{}
+	conns   map[*portableConn]struct{}
+}
 
-func (t *portableTCP) start() {}
+func (t *portableTCP) init(e *Engine) {
+	t.engine, t.running = e, make(chan struct{})
+	t.ctx, t.cancel = context.WithCancel(context.Background())
+	t.servers, t.conns = map[*portableServer]struct{}{}, map[*portableConn]struct{}{}
+}
 
-func (t *portableTCP) end() {}
+func (t *portableTCP) start() { close(t.running) }
 
-func (t *portableTCP) left(*Balancer, []netip.AddrPort) {}
+// end resets all connections and closes all listeners.
+func (t *portableTCP) end() {
+	t.cancel()
+	t.mu.Lock()
+	for s := range t.servers {
+		_ = s.listener.Close()
+	}
+	for c := range t.conns {
+		c.abort()
+	}
+	t.mu.Unlock()
+	t.wait.Wait()
+}
 
-func (t *portableTCP) listen(*Listener) (server, error) { return nil, syscall.EPROTONOSUPPORT }
+// left makes connections to backends that have left drain.
+func (t *portableTCP) left(b *Balancer, gone []netip.AddrPort) {
+	left := map[netip.AddrPort]bool{}
+	for _, addr := range gone {
+		left[addr] = true
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for c := range t.conns {
+		if c.settings.balancer == b && left[c.backend] {
+			c.drain()
+		}
+	}
+}
+
+// portableServer is a listening socket.
+type portableServer struct {
+	tcp      *portableTCP
+	listener *net.TCPListener
+	settings atomic.Pointer[settings]
+	closed   atomic.Bool
+}
+
+func (t *portableTCP) listen(l *Listener) (server, error) {
+	listener, err := t.open(l.spec)
+	if err != nil {
+		return nil, err
+	}
+	s := &portableServer{tcp: t, listener: listener}
+	s.set(&settings{balancer: l.spec.Balancer, admit: l.spec.Admit})
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.servers[s] = struct{}{}
+	t.wait.Go(s.accept)
+	return s, nil
+}
+
+// open opens a listening socket, or adopts an inherited one.
+func (t *portableTCP) open(s Spec) (*net.TCPListener, error) {
+	var l net.Listener
+	var err error
+	if s.Inherited != nil {
+		l, err = net.FileListener(s.Inherited)
+		err = errors.Join(err, s.Inherited.Close())
+	} else {
+		network := "tcp6"
+		if s.Addr.Addr().Is4() {
+			network = "tcp4"
+		}
+		var config net.ListenConfig
+		config.SetMultipathTCP(false)
+		l, err = config.Listen(t.ctx, network, s.Addr.String())
+	}
+	if err != nil {
+		return nil, err
+	}
+	if tcp, ok := l.(*net.TCPListener); ok {
+		return tcp, nil
+	}
+	return nil, errors.Join(syscall.EPROTONOSUPPORT, l.Close())
+}
+
+// addr implements server.
+func (s *portableServer) addr() netip.AddrPort {
+	at, _ := netip.ParseAddrPort(s.listener.Addr().String()) // package net formats it
+	return at
+}
+
+// file implements server.
+func (s *portableServer) file() (*os.File, error) { return s.listener.File() }
+
+// set implements server.
+func (s *portableServer) set(to *settings) { s.settings.Store(to) }
+
+// close implements server.
+func (s *portableServer) close() {
+	s.closed.Store(true)
+	_ = s.listener.Close() // the port is free, whatever it returns
+	s.tcp.mu.Lock()
+	defer s.tcp.mu.Unlock()
+	delete(s.tcp.servers, s)
+	for c := range s.tcp.conns {
+		if c.server == s {
+			c.drain()
+		}
+	}
+}
+
+// accept accepts connections until the listener is closed.
+func (s *portableServer) accept() {
+	const pause = 50 * time.Millisecond
+	select {
+	case <-s.tcp.running:
+	case <-s.tcp.ctx.Done():
+	}
+	for {
+		client, err := s.listener.AcceptTCP()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil { // no more file descriptors, or a connection that was reset before
+			if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
+				s.tcp.engine.refuse(s.settings.Load().balancer, reasonFiles)
+			}
+			time.Sleep(pause)
+			continue
+		}
+		s.accepted(client)
+	}
+}
+
+// accepted starts a connection, or refuses it.
+func (s *portableServer) accepted(client *net.TCPConn) {
+	t, to := s.tcp, s.settings.Load()
+	c := &portableConn{server: s, settings: to, client: client}
+	c.peer, _ = netip.ParseAddrPort(client.RemoteAddr().String()) // package net formats it
+	c.peer = netip.AddrPortFrom(c.peer.Addr().Unmap().WithZone(""), c.peer.Port())
+	admission := to.admission(c.peer.Addr())
+	c.pool = admission.Pool
+	if admission.Refused {
+		to.balancer.counts.refused.Add(1)
+		c.abort()
+		return
+	}
+	if !t.engine.connections.take() {
+		t.engine.refuse(to.balancer, reasonConnections)
+		c.abort()
+		return
+	}
+	to.balancer.counts.connections.Add(1)
+	to.balancer.counts.open.Add(1)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.conns[c] = struct{}{}
+	t.wait.Go(func() {
+		c.run()
+		t.mu.Lock()
+		delete(t.conns, c)
+		t.mu.Unlock()
+		to.balancer.counts.open.Add(-1)
+		t.engine.connections.release()
+	})
+}
+
+// portableConn is a connection of a client, and the one to its backend.
+type portableConn struct {
+	server   *portableServer
+	settings *settings
+	pool     int
+	client   *net.TCPConn
+	peer     netip.AddrPort
+
+	// They change with portableTCP.mu held.
+	remote   *net.TCPConn // nil: not yet
+	backend  netip.AddrPort
+	draining *time.Timer
+}
+
+// abort resets both sides. The caller holds portableTCP.mu, or is alone.
+func (c *portableConn) abort() {
+	for _, side := range []*net.TCPConn{c.client, c.remote} {
+		if side != nil {
+			_ = side.SetLinger(0) // an error means that it is closed
+			_ = side.Close()
+		}
+	}
+}
+
+// drain makes the connection end after a time, unless its backend returns. The caller holds
+// portableTCP.mu.
+func (c *portableConn) drain() {
+	if c.draining != nil {
+		c.draining.Stop()
+	}
+	c.draining = time.AfterFunc(c.server.tcp.engine.options.Drain, func() {
+		c.server.tcp.mu.Lock()
+		defer c.server.tcp.mu.Unlock()
+		if c.server.closed.Load() || !c.settings.balancer.has(c.backend) {
+			c.abort()
+		}
+	})
+}
+
+// run forwards until both sides have ended.
+func (c *portableConn) run() {
+	t, b := c.server.tcp, c.settings.balancer
+	remote, backend := c.connect()
+	t.mu.Lock()
+	c.remote, c.backend = remote, backend
+	if remote == nil || t.ctx.Err() != nil {
+		c.abort()
+	} else if c.server.closed.Load() || !b.has(backend) {
+		c.drain()
+	}
+	t.mu.Unlock()
+	if remote == nil {
+		return
+	}
+	defer b.ended(backend)
+	if b.target.Load().ProxyHeader {
+		to, _ := netip.ParseAddrPort(c.client.LocalAddr().String()) // package net formats it
+		to = netip.AddrPortFrom(to.Addr().Unmap().WithZone(""), to.Port())
+		if _, err := remote.Write(appendProxyHeader(nil, c.peer, to)); err != nil {
+			c.locked((*portableConn).abort)
+			return
+		}
+	}
+	var down sync.WaitGroup
+	down.Go(func() { c.copy(c.client, remote, &b.counts.sent) })
+	c.copy(remote, c.client, &b.counts.received)
+	down.Wait()
+	c.locked(func(c *portableConn) {
+		_, _ = c.client.Close(), remote.Close()
+		if c.draining != nil {
+			c.draining.Stop()
+		}
+	})
+}
+
+func (c *portableConn) locked(f func(*portableConn)) {
+	c.server.tcp.mu.Lock()
+	defer c.server.tcp.mu.Unlock()
+	f(c)
+}
+
+// copy moves one direction, and passes on its end or its error.
+func (c *portableConn) copy(to, from *net.TCPConn, count *atomic.Int64) {
+	n, err := io.Copy(to, from)
+	count.Add(n)
+	if err == nil {
+		err = to.CloseWrite()
+	}
+	if err != nil {
+		c.locked((*portableConn).abort)
+	}
+}
+
+// connect connects to a backend; nil: no attempt succeeded.
+func (c *portableConn) connect() (*net.TCPConn, netip.AddrPort) {
+	t, b := c.server.tcp, c.settings.balancer
+	var tried []netip.AddrPort
+	var err error
+	for i, timeout := range t.engine.options.Attempts {
+		to, ok := b.pick(c.peer.Addr(), c.pool, tried)
+		if !ok || t.ctx.Err() != nil {
+			break
+		}
+		if i > 0 {
+			b.counts.retries.Add(1)
+		}
+		b.reached(c.peer.Addr(), to)
+		var remote net.Conn
+		dialer := net.Dialer{Timeout: timeout}
+		dialer.SetMultipathTCP(false)
+		if remote, err = dialer.DialContext(t.ctx, "tcp", to.String()); err == nil {
+			return remote.(*net.TCPConn), to
+		}
+		b.ended(to)
+		tried = append(tried, to)
+		if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.EADDRNOTAVAIL) {
+			break
+		}
+		b.failed(c.peer.Addr(), to)
+	}
+	switch {
+	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
+		t.engine.refuse(b, reasonFiles)
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		t.engine.refuse(b, reasonPorts)
+	default:
+		b.counts.failures.Add(1)
+	}
+	return nil, netip.AddrPort{}
+}

@@ -26,10 +26,13 @@ type Loop struct {
 	slots    []slot // by file descriptor
 	timers   timers
 	now      time.Time
+	next     []func() // to call after the events
+
+	ended    bool
 
 	mu     sync.Mutex
 	posted []func()
-	ended  bool
+	closed bool
 }
 
 // slot is the handler of a file descriptor. Its generation distinguishes it from an earlier user of
@@ -72,13 +75,20 @@ func (l *Loop) Run(namespace int) error {
 				return err
 			}
 		}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.closed = true
 		return errors.Join(unix.Close(l.fd), unix.Close(l.wake))
 	})
 }
 
 // once waits for events and timers, and calls their handlers.
 func (l *Loop) once(events []unix.EpollEvent) error {
-	n, err := unix.EpollWait(l.fd, events, l.timers.wait(time.Now()))
+	timeout := l.timers.wait(time.Now())
+	if len(l.next) > 0 {
+		timeout = 0
+	}
+	n, err := unix.EpollWait(l.fd, events, timeout)
 	if err != nil && !errors.Is(err, unix.EINTR) {
 		return fmt.Errorf("wait for events: %w", err)
 	}
@@ -95,8 +105,17 @@ func (l *Loop) once(events []unix.EpollEvent) error {
 	for t := l.timers.expired(l.now); t != nil; t = l.timers.expired(l.now) {
 		t.expire()
 	}
+	next := l.next
+	l.next = nil
+	for _, f := range next {
+		f()
+	}
 	return nil
 }
+
+// Next calls a function once the handlers of all events that have been received were called. A handler
+// that has much to do can so let others go first.
+func (l *Loop) Next(f func()) { l.next = append(l.next, f) }
 
 // runPosted calls the posted functions.
 func (l *Loop) runPosted() {
@@ -111,15 +130,17 @@ func (l *Loop) runPosted() {
 	}
 }
 
-// Post makes the loop call a function soon. Any goroutine may call it.
+// Post makes the loop call a function soon, unless it has ended. Any goroutine may call it.
 func (l *Loop) Post(f func()) {
 	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return
+	}
 	l.posted = append(l.posted, f)
-	first := len(l.posted) == 1
-	l.mu.Unlock()
-	if first {
+	if len(l.posted) == 1 {
 		one := [8]byte{1}
-		_, _ = unix.Write(l.wake, one[:]) // an error means that it is closed
+		_, _ = unix.Write(l.wake, one[:]) // it cannot be full
 	}
 }
 

@@ -1,0 +1,91 @@
+package forward
+
+import (
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// maxAffinity is how many clients a Balancer remembers. If there are more, it forgets the one that has
+// made no connection for the longest time.
+const maxAffinity = 1 << 16
+
+// affinity remembers the backends of clients. The zero value is ready to use.
+type affinity struct {
+	mu      sync.Mutex
+	clients map[netip.Addr]*sticky
+	list    sticky // the head of a ring, the oldest first
+}
+
+// sticky is the backend of a client.
+type sticky struct {
+	client     netip.Addr
+	backend    netip.AddrPort
+	used       time.Time
+	prev, next *sticky
+}
+
+// get returns the backend of a client that has made a connection since a time.
+func (a *affinity) get(client netip.Addr, since time.Time) (netip.AddrPort, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for oldest := a.list.next; oldest != nil && oldest != &a.list && !oldest.used.After(since); oldest = a.list.next {
+		a.remove(oldest)
+	}
+	s := a.clients[client]
+	if s == nil {
+		return netip.AddrPort{}, false
+	}
+	return s.backend, true
+}
+
+// put records a connection of a client to a backend.
+func (a *affinity) put(client netip.Addr, backend netip.AddrPort, now time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.clients == nil {
+		a.clients = map[netip.Addr]*sticky{}
+		a.list.next, a.list.prev = &a.list, &a.list
+	}
+	s := a.clients[client]
+	switch {
+	case s != nil:
+		s.prev.next, s.next.prev = s.next, s.prev
+	case len(a.clients) == maxAffinity:
+		s = a.list.next
+		a.remove(s)
+		a.clients[client] = s
+	default:
+		s = &sticky{}
+		a.clients[client] = s
+	}
+	s.client, s.backend, s.used = client, backend, now
+	s.prev, s.next = a.list.prev, &a.list
+	s.prev.next, a.list.prev = s, s
+}
+
+// drop forgets a client, if its backend is this one.
+func (a *affinity) drop(client netip.Addr, backend netip.AddrPort) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if s := a.clients[client]; s != nil && s.backend == backend {
+		a.remove(s)
+	}
+}
+
+// keep forgets the clients of backends that are not listed.
+func (a *affinity) keep(listed map[netip.AddrPort]*load) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, s := range a.clients {
+		if listed[s.backend] == nil {
+			a.remove(s)
+		}
+	}
+}
+
+// remove forgets a client.
+func (a *affinity) remove(s *sticky) {
+	s.prev.next, s.next.prev = s.next, s.prev
+	delete(a.clients, s.client)
+}

@@ -1,0 +1,302 @@
+package forward
+
+import (
+	"errors"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/epoll"
+	"github.com/sluice-proxy/sluice/internal/kernel/stream"
+)
+
+// conn is a connection of a client, and the one to its backend. It is used on the thread of its
+// acceptor's worker only. Between events it has no buffer and no pipe, unless one side is slower than the
+// other.
+type conn struct {
+	owner    *acceptor
+	settings *settings
+	pool     int
+	state    state
+	client   side
+	remote   side
+	up, down direction // to the backend, to the client
+	peer     netip.AddrPort
+	backend  netip.AddrPort
+	tried    []netip.AddrPort
+	attempts int
+	timer    epoll.Timer // of the attempt to connect, or of the end of draining
+	all      link[*conn] // in acceptor.conns
+	same     link[*conn] // in tcpLoop.backends
+}
+
+// state is the state of a conn.
+type state uint8
+
+const (
+	connecting state = iota // also between two attempts
+	open
+	closed
+)
+
+// side is a socket of a conn.
+type side struct {
+	conn *conn
+	fd   int
+}
+
+// events are those of both sockets, edge-triggered: they are set once.
+const connEvents = unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLET
+
+// resetDelay is how long bytes that were received before a reset may take to be written.
+const resetDelay = time.Second
+
+// start connects the client to a backend. What the client sends meanwhile stays in the kernel.
+func (c *conn) start(a *acceptor) {
+	c.owner, c.all.item, c.same.item = a, c, c
+	c.up.init(&c.client, &c.remote, &c.settings.balancer.counts.received)
+	c.down.init(&c.remote, &c.client, &c.settings.balancer.counts.sent)
+	a.conns.push(&c.all)
+	if err := a.worker.Add(c.client.fd, connEvents, &c.client); err != nil {
+		a.worker.engine.refuse(c.settings.balancer, reasonMemory)
+		c.abort()
+		return
+	}
+	if a.closed {
+		c.drain() // it was closed while the connection was passed to this worker
+	}
+	c.connect()
+}
+
+// connect begins the next attempt to reach a backend.
+func (c *conn) connect() {
+	w, b := c.owner.worker, c.settings.balancer
+	limits := w.engine.options.Attempts
+	var shortage string
+	for c.attempts < len(limits) {
+		to, ok := b.pick(c.peer.Addr(), c.pool, c.tried)
+		if !ok {
+			break
+		}
+		if c.attempts++; c.attempts > 1 {
+			b.counts.retries.Add(1)
+		}
+		fd, err := stream.Connect(to, c.source(to.Addr()))
+		if err == nil {
+			c.backend, c.remote.fd = to, fd
+			b.reached(c.peer.Addr(), to)
+			w.Set(&c.timer, w.Now().Add(limits[c.attempts-1]), c.unanswered)
+			if err := w.Add(fd, connEvents, &c.remote); err != nil {
+				c.refuse(reasonMemory)
+			}
+			return
+		}
+		if shortage = shortageOf(err); shortage == reasonFiles || shortage == reasonMemory {
+			c.refuse(shortage)
+			return
+		}
+		c.tried = append(c.tried, to)
+		if shortage == "" {
+			b.failed(c.peer.Addr(), to)
+		}
+	}
+	if shortage != "" {
+		c.refuse(shortage)
+		return
+	}
+	b.counts.failures.Add(1)
+	c.abort()
+}
+
+// shortageOf returns the reason if this host has run out of something; "": it has not.
+func shortageOf(err error) string {
+	switch {
+	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
+		return reasonFiles
+	case errors.Is(err, unix.EADDRNOTAVAIL), errors.Is(err, unix.EADDRINUSE), errors.Is(err, unix.EAGAIN):
+		return reasonPorts
+	case errors.Is(err, unix.ENOMEM), errors.Is(err, unix.ENOBUFS):
+		return reasonMemory
+	}
+	return ""
+}
+
+// source returns the address that the backend should see, if it is not one of this host.
+func (c *conn) source(backend netip.Addr) netip.Addr {
+	if c.settings.balancer.target.Load().Transparent[backend] {
+		return c.peer.Addr()
+	}
+	return netip.Addr{}
+}
+
+// refuse resets the client because this host has run out of something.
+func (c *conn) refuse(reason string) {
+	c.owner.worker.engine.refuse(c.settings.balancer, reason)
+	c.abort()
+}
+
+// unanswered is called when the backend has not answered in time.
+func (c *conn) unanswered() { c.failed() }
+
+// failed ends an attempt to reach a backend and begins the next one.
+func (c *conn) failed() {
+	b := c.settings.balancer
+	b.failed(c.peer.Addr(), c.backend)
+	c.tried = append(c.tried, c.backend)
+	c.hangUp()
+	c.connect()
+}
+
+// hangUp closes the socket to the backend.
+func (c *conn) hangUp() {
+	if c.remote.fd < 0 {
+		return
+	}
+	c.owner.worker.Stop(&c.timer)
+	c.owner.worker.Close(c.remote.fd)
+	c.remote.fd = -1
+	c.settings.balancer.ended(c.backend)
+}
+
+// Ready implements epoll.Handler.
+func (s *side) Ready(events uint32) {
+	c := s.conn
+	if c.state == connecting {
+		c.whileConnecting(s, events)
+		return
+	}
+	in, out := &c.up, &c.down
+	if s == &c.remote {
+		in, out = out, in
+	}
+	const (
+		readable = unix.EPOLLIN | unix.EPOLLRDHUP | unix.EPOLLHUP | unix.EPOLLERR
+		writable = unix.EPOLLOUT | unix.EPOLLHUP | unix.EPOLLERR
+	)
+	if events&unix.EPOLLERR != 0 && c.broken(in) {
+		return
+	}
+	if events&readable != 0 {
+		in.received(events)
+		in.pump()
+	}
+	if events&writable != 0 && out.blocked && c.state == open {
+		out.blocked = false
+		out.pump()
+	}
+}
+
+// whileConnecting handles events before there is a backend.
+func (c *conn) whileConnecting(s *side, events uint32) {
+	if s == &c.client {
+		c.up.received(events)
+		if events&unix.EPOLLERR != 0 {
+			c.abort()
+		}
+		return
+	}
+	if events&(unix.EPOLLERR|unix.EPOLLHUP) != 0 {
+		if shortageOf(stream.Error(c.remote.fd)) == reasonPorts {
+			c.refuse(reasonPorts)
+			return
+		}
+		c.failed()
+		return
+	}
+	if events&unix.EPOLLOUT != 0 {
+		c.connected(events)
+	}
+}
+
+// connected starts to forward.
+func (c *conn) connected(events uint32) {
+	w, b := c.owner.worker, c.settings.balancer
+	w.Stop(&c.timer)
+	c.state, c.tried = open, nil
+	key := remote{b, c.backend}
+	conns := w.tcp.backends[key]
+	if conns == nil {
+		conns = &link[*conn]{}
+		w.tcp.backends[key] = conns
+	}
+	conns.push(&c.same)
+	if c.owner.closed || !b.has(c.backend) {
+		c.drain()
+	}
+	if b.target.Load().ProxyHeader {
+		to, err := stream.Destination(c.client.fd)
+		if err != nil {
+			c.abort()
+			return
+		}
+		c.up.pending = appendProxyHeader(nil, c.peer, to)
+		c.up.count.Add(-int64(len(c.up.pending))) // it is not from the client
+	}
+	c.up.pump()
+	if c.state == open && events&^unix.EPOLLOUT != 0 {
+		c.down.received(events)
+		c.down.pump()
+	}
+}
+
+// broken handles a reset by the peer of the source of a direction. It returns true if the connection was
+// aborted. Bytes that the peer sent before may still be passed on, for a moment.
+func (c *conn) broken(from *direction) bool {
+	if from.done {
+		c.abort()
+		return true
+	}
+	if from.blocked {
+		w := c.owner.worker
+		w.Set(&c.timer, w.Now().Add(resetDelay), c.abort)
+	}
+	return false
+}
+
+// drain makes the connection end after a time, unless its backend returns.
+func (c *conn) drain() {
+	if c.state != open {
+		return // connected will do it
+	}
+	w := c.owner.worker
+	w.Set(&c.timer, w.Now().Add(w.engine.options.Drain), func() {
+		if c.owner.closed || !c.settings.balancer.has(c.backend) {
+			c.abort()
+		}
+	})
+}
+
+// abort resets both sides.
+func (c *conn) abort() {
+	if c.state == closed {
+		return
+	}
+	stream.SetReset(c.client.fd)
+	if c.remote.fd >= 0 {
+		stream.SetReset(c.remote.fd)
+	}
+	c.end()
+}
+
+// end closes both sides.
+func (c *conn) end() {
+	w, b := c.owner.worker, c.settings.balancer
+	c.hangUp()
+	w.Close(c.client.fd)
+	w.Stop(&c.timer)
+	c.up.discard()
+	c.down.discard()
+	c.state = closed
+	c.all.remove()
+	if c.same.next != nil {
+		c.same.remove()
+		if key := (remote{b, c.backend}); w.tcp.backends[key].empty() {
+			delete(w.tcp.backends, key)
+		}
+	}
+	c.owner.ended()
+	w.tcp.open.Add(-1)
+	w.engine.connections.release()
+	b.counts.open.Add(-1)
+}

@@ -1,0 +1,227 @@
+package forward
+
+import (
+	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/stream"
+)
+
+// direction is one direction of a conn. Small messages are copied by the buffer of the loop. If more comes
+// than fits into it, the direction has a pipe from then on, as long as there are bytes to move: the kernel
+// moves them without a copy.
+type direction struct {
+	from, to *side
+	count    *atomic.Int64 // of the bytes
+	pending  []byte        // read, but not written
+	pipe     stream.Pipe   // valid if piped
+	held     int           // how many bytes are in the pipe
+	moved    int           // how many bytes were moved since the direction was idle
+	piped    bool
+	bulk     bool // when the direction was busy the last time, the buffer was too small
+	readable bool // there may be bytes to read
+	toEnd    bool // the peer has closed its side, so that no event follows
+	blocked  bool // the destination takes no more until the next event
+	queued   bool // Loop.Next will go on
+	done     bool // the end was passed on
+}
+
+// maxTurn is how many bytes a direction may move before others go on.
+const maxTurn = 1 << 20
+
+// maxPipes is how many pipes a worker keeps for later.
+const maxPipes = 64
+
+func (d *direction) init(from, to *side, count *atomic.Int64) {
+	d.from, d.to, d.count = from, to, count
+}
+
+// received records an event that means that there are bytes, an end or an error to read.
+func (d *direction) received(events uint32) {
+	d.readable = d.readable || events&(unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0
+	d.toEnd = d.toEnd || events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0
+}
+
+// pump moves bytes until there are none or the destination takes no more.
+func (d *direction) pump() {
+	c := d.from.conn
+	for turn := 0; ; {
+		if d.done || d.queued || !d.flush() {
+			return
+		}
+		if !d.readable {
+			d.idle()
+			return
+		}
+		if turn > maxTurn {
+			d.queued = true
+			c.owner.worker.Next(d.resume)
+			return
+		}
+		n, ok := d.fill()
+		if !ok {
+			return
+		}
+		turn += n
+	}
+}
+
+// resume goes on after others had their turn.
+func (d *direction) resume() {
+	d.queued = false
+	if d.from.conn.state == open {
+		d.pump()
+	}
+}
+
+// flush writes what was read. It returns false if not everything could be written.
+func (d *direction) flush() bool {
+	for len(d.pending) > 0 || d.held > 0 {
+		if d.blocked {
+			return false
+		}
+		n, e := d.write()
+		if e == unix.EAGAIN {
+			d.blocked = true
+			return false
+		}
+		if e != 0 {
+			d.from.conn.abort()
+			return false
+		}
+		d.count.Add(int64(n))
+	}
+	d.pending = nil
+	return true
+}
+
+// write writes some of what was read.
+func (d *direction) write() (n int, e syscall.Errno) {
+	if len(d.pending) > 0 {
+		n, e = stream.Write(d.to.fd, d.pending)
+		if e == 0 {
+			d.pending = d.pending[n:]
+		}
+		return n, e
+	}
+	n, e = stream.Splice(d.pipe.Read, d.to.fd, d.held)
+	if e == 0 {
+		d.held -= n
+	}
+	return n, e
+}
+
+// fill reads. It returns false if the connection, or this direction, has come to its end.
+func (d *direction) fill() (int, bool) {
+	var n int
+	var e syscall.Errno
+	piped := d.bulk && d.getPipe()
+	if piped {
+		n, e = stream.Splice(d.from.fd, d.pipe.Write, maxTurn)
+	} else {
+		n, e = stream.Read(d.from.fd, d.buffer())
+	}
+	switch {
+	case e == unix.EAGAIN:
+		d.readable = false
+		return 0, true
+	case e != 0:
+		d.from.conn.abort()
+		return 0, false
+	case n == 0:
+		d.finish()
+		return 0, false
+	}
+	d.moved += n
+	if piped {
+		d.held += n
+		return n, true
+	}
+	full := n == len(d.buffer())
+	d.readable = full || d.toEnd
+	d.bulk = d.bulk || full
+	return n, d.copied(d.buffer()[:n])
+}
+
+// copied writes bytes from the buffer of the loop. What the destination does not take is kept.
+func (d *direction) copied(b []byte) bool {
+	n, e := stream.Write(d.to.fd, b)
+	switch e {
+	case 0:
+		d.count.Add(int64(n))
+		b = b[n:]
+	case unix.EAGAIN:
+	default:
+		d.from.conn.abort()
+		return false
+	}
+	if len(b) > 0 {
+		d.pending = append([]byte(nil), b...)
+	}
+	return true
+}
+
+func (d *direction) buffer() []byte { return d.from.conn.owner.worker.tcp.buffer }
+
+// finish passes on that the source has closed its direction. The connection ends with the second one.
+func (d *direction) finish() {
+	c := d.from.conn
+	d.done = true
+	d.putPipe()
+	if c.up.done && c.down.done {
+		c.end()
+		return
+	}
+	stream.CloseWrite(d.to.fd)
+}
+
+// idle gives back what the direction does not need while nothing is moved.
+func (d *direction) idle() {
+	d.putPipe()
+	d.bulk = d.bulk && d.moved >= bufferSize
+	d.moved = 0
+}
+
+// getPipe makes sure that the direction has a pipe. It returns false if there is none.
+func (d *direction) getPipe() bool {
+	if d.piped {
+		return true
+	}
+	t := &d.from.conn.owner.worker.tcp
+	if n := len(t.pipes); n > 0 {
+		d.pipe, t.pipes, d.piped = t.pipes[n-1], t.pipes[:n-1], true
+		return true
+	}
+	p, err := stream.NewPipe()
+	if err != nil {
+		return false
+	}
+	d.pipe, d.piped = p, true
+	return true
+}
+
+// putPipe gives the pipe, which is empty, back.
+func (d *direction) putPipe() {
+	if !d.piped {
+		return
+	}
+	d.piped = false
+	t := &d.from.conn.owner.worker.tcp
+	if len(t.pipes) == maxPipes {
+		d.pipe.Close()
+		return
+	}
+	t.pipes = append(t.pipes, d.pipe)
+}
+
+// discard drops everything.
+func (d *direction) discard() {
+	d.done, d.pending = true, nil
+	if d.held > 0 {
+		d.pipe.Close()
+		d.held, d.piped = 0, false
+	}
+	d.putPipe()
+}

@@ -1,0 +1,260 @@
+// Package stream has the system calls of non-blocking TCP sockets and of pipes between them. They
+// return at once, so most are made without the scheduler of Go, which keeps them short.
+package stream
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// The settings of keep-alive probes, in seconds: as package net has them.
+const (
+	keepAliveIdle     = 15
+	keepAliveInterval = 15
+)
+
+// Listen opens a listening socket. One for an IPv6 address accepts no connections of IPv4. Accepted
+// connections have TCP_NODELAY and keep-alive as it has.
+func Listen(at netip.AddrPort) (int, error) {
+	fd, err := unix.Socket(family(at.Addr()), unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
+	if err != nil {
+		return -1, os.NewSyscallError("socket", err)
+	}
+	if err := prepare(fd, at); err != nil {
+		return -1, errors.Join(err, unix.Close(fd))
+	}
+	return fd, nil
+}
+
+func prepare(fd int, at netip.AddrPort) error {
+	if at.Addr().Is6() {
+		if err := unix.SetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_V6ONLY, 1); err != nil {
+			return os.NewSyscallError("setsockopt", err)
+		}
+	}
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
+		return os.NewSyscallError("setsockopt", err)
+	}
+	set(fd)
+	to, err := sockaddr(at)
+	if err != nil {
+		return err
+	}
+	if err := unix.Bind(fd, to); err != nil {
+		return os.NewSyscallError("bind", err)
+	}
+	return os.NewSyscallError("listen", unix.Listen(fd, backlog()))
+}
+
+// Adopt makes a listening socket of a previous run non-blocking, and sets what Listen sets.
+func Adopt(fd int) error {
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return os.NewSyscallError("fcntl", err)
+	}
+	set(fd)
+	return os.NewSyscallError("listen", unix.Listen(fd, backlog()))
+}
+
+// set sets what all connections have. Errors mean that the kernel has no such setting.
+func set(fd int) {
+	option(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
+	option(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
+	option(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, keepAliveIdle)
+	option(fd, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, keepAliveInterval)
+}
+
+// backlog returns net.core.somaxconn, up to which the kernel queues connections.
+func backlog() int {
+	b, err := os.ReadFile("/proc/sys/net/core/somaxconn")
+	if err != nil {
+		return unix.SOMAXCONN
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil {
+		return unix.SOMAXCONN
+	}
+	return n
+}
+
+func family(a netip.Addr) int {
+	if a.Is4() {
+		return unix.AF_INET
+	}
+	return unix.AF_INET6
+}
+
+// sockaddr converts an address, whose zone may be the name of an interface.
+func sockaddr(at netip.AddrPort) (unix.Sockaddr, error) {
+	if at.Addr().Is4() {
+		return &unix.SockaddrInet4{Port: int(at.Port()), Addr: at.Addr().As4()}, nil
+	}
+	s := &unix.SockaddrInet6{Port: int(at.Port()), Addr: at.Addr().As16()}
+	zone := at.Addr().Zone()
+	if zone == "" {
+		return s, nil
+	}
+	i, err := net.InterfaceByName(zone)
+	if err != nil {
+		return nil, fmt.Errorf("interface %q: %w", zone, err)
+	}
+	s.ZoneId = uint32(i.Index)
+	return s, nil
+}
+
+// Addr returns the address of a socket.
+func Addr(fd int) (netip.AddrPort, error) {
+	s, err := unix.Getsockname(fd)
+	if err != nil {
+		return netip.AddrPort{}, os.NewSyscallError("getsockname", err)
+	}
+	switch s := s.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrPortFrom(netip.AddrFrom4(s.Addr), uint16(s.Port)), nil
+	case *unix.SockaddrInet6:
+		return netip.AddrPortFrom(netip.AddrFrom16(s.Addr), uint16(s.Port)), nil
+	}
+	return netip.AddrPort{}, fmt.Errorf("address of a socket: %w", unix.EAFNOSUPPORT)
+}
+
+// Destination returns the address to which the client of an accepted connection has connected: if
+// rules of netfilter have changed it, the one before.
+func Destination(fd int) (netip.AddrPort, error) {
+	const soOriginalDst = 80 // linux/netfilter_ipv4.h; IPv6 has the same number
+	for _, level := range []uintptr{unix.SOL_IP, unix.SOL_IPV6} {
+		var a raw
+		size := uint32(len(a))
+		_, _, e := unix.RawSyscall6(unix.SYS_GETSOCKOPT, uintptr(fd), level, soOriginalDst,
+			uintptr(unsafe.Pointer(&a)), uintptr(unsafe.Pointer(&size)), 0)
+		if e == 0 {
+			return a.addr(), nil
+		}
+	}
+	at, err := Addr(fd)
+	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()), err
+}
+
+// Accept accepts a connection. It returns its client, and an IPv4 address as such.
+func Accept(fd int) (int, netip.AddrPort, error) {
+	var a raw
+	size := uint32(len(a))
+	n, _, e := unix.RawSyscall6(unix.SYS_ACCEPT4, uintptr(fd), uintptr(unsafe.Pointer(&a)), uintptr(unsafe.Pointer(&size)),
+		unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0, 0)
+	if e != 0 {
+		return -1, netip.AddrPort{}, e
+	}
+	return int(n), a.addr(), nil
+}
+
+// Connect opens a socket and starts to connect it. The source, if it is valid, is an address of another
+// host, which replies to this one. The socket is connected, or the attempt has failed, when the
+// socket is ready to write.
+func Connect(to netip.AddrPort, source netip.Addr) (int, error) {
+	n, _, e := unix.RawSyscall(unix.SYS_SOCKET, uintptr(family(to.Addr())),
+		unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
+	if e != 0 {
+		return -1, e
+	}
+	fd := int(n)
+	set(fd)
+	if source.IsValid() {
+		if err := bind(fd, source, to.Addr()); err != nil {
+			Close(fd)
+			return -1, err
+		}
+	}
+	var a raw
+	size := a.set(to)
+	_, _, e = unix.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&a)), size)
+	if e != 0 && e != unix.EINPROGRESS {
+		Close(fd)
+		return -1, e
+	}
+	return fd, nil
+}
+
+// bind gives a socket the address of another host.
+func bind(fd int, source, to netip.Addr) error {
+	if source.Is4() != to.Is4() {
+		return unix.EAFNOSUPPORT
+	}
+	level, transparent := unix.SOL_IP, unix.IP_TRANSPARENT
+	if to.Is6() {
+		level, transparent = unix.SOL_IPV6, unix.IPV6_TRANSPARENT
+	}
+	if err := unix.SetsockoptInt(fd, level, transparent, 1); err != nil {
+		return err
+	}
+	option(fd, unix.SOL_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1)
+	at, err := sockaddr(netip.AddrPortFrom(source, 0))
+	if err != nil {
+		return err
+	}
+	return unix.Bind(fd, at)
+}
+
+// Error returns and clears the error of a socket; nil: it has none.
+func Error(fd int) error {
+	n, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
+	if err == nil && n != 0 {
+		err = syscall.Errno(n)
+	}
+	return err
+}
+
+// Read reads bytes; 0: the peer has closed its direction.
+func Read(fd int, b []byte) (int, syscall.Errno) {
+	return call(unix.SYS_READ, fd, b, 0)
+}
+
+// Write writes bytes. It may write fewer.
+func Write(fd int, b []byte) (int, syscall.Errno) {
+	return call(unix.SYS_SENDTO, fd, b, unix.MSG_NOSIGNAL)
+}
+
+func call(number uintptr, fd int, b []byte, flags uintptr) (int, syscall.Errno) {
+	for {
+		n, _, e := unix.RawSyscall6(number, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), flags, 0, 0)
+		if e != unix.EINTR {
+			return int(n), e
+		}
+	}
+}
+
+// Splice moves up to a number of bytes from a socket to a pipe or back, inside of the kernel; 0: the
+// peer has closed its direction.
+func Splice(from, to, count int) (int, syscall.Errno) {
+	for {
+		n, _, e := unix.RawSyscall6(unix.SYS_SPLICE, uintptr(from), 0, uintptr(to), 0, uintptr(count),
+			unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
+		if e != unix.EINTR {
+			return int(n), e
+		}
+	}
+}
+
+// CloseWrite tells the peer that nothing more is written.
+func CloseWrite(fd int) { _, _, _ = unix.RawSyscall(unix.SYS_SHUTDOWN, uintptr(fd), unix.SHUT_WR, 0) }
+
+// SetReset makes the socket tell the peer, when it is closed, that the connection was reset.
+func SetReset(fd int) {
+	linger := unix.Linger{Onoff: 1}
+	_, _, _ = unix.RawSyscall6(unix.SYS_SETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_LINGER,
+		uintptr(unsafe.Pointer(&linger)), unsafe.Sizeof(linger), 0)
+}
+
+// Close closes a file descriptor.
+func Close(fd int) { _, _, _ = unix.RawSyscall(unix.SYS_CLOSE, uintptr(fd), 0, 0) }
+
+func option(fd, level, name int, value int32) {
+	_, _, _ = unix.RawSyscall6(unix.SYS_SETSOCKOPT, uintptr(fd), uintptr(level), uintptr(name),
+		uintptr(unsafe.Pointer(&value)), unsafe.Sizeof(value), 0)
+}
