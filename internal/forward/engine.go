@@ -18,6 +18,7 @@ type Engine struct {
 	connections quota
 	flows       quota
 	refused     refusedBy
+	unreported  atomic.Int64
 	system      system
 
 	mu        sync.Mutex
@@ -110,6 +111,10 @@ type Stats struct {
 	Connections, Flows       int64            // open now
 	MaxConnections, MaxFlows int64            // the limits of them
 	Refused                  map[string]int64 // since the start, by reason; all reasons are there
+
+	// Unreported is how many refusals of datagrams clients did not learn of, because the
+	// program is not allowed to send ICMP errors, or because there were too many.
+	Unreported int64
 }
 
 // New returns an Engine. Its Listeners accept once Run is called.
@@ -189,6 +194,7 @@ func (e *Engine) Stats() Stats {
 	s := Stats{
 		Connections: e.connections.open.Load(), MaxConnections: e.connections.limit,
 		Flows: e.flows.open.Load(), MaxFlows: e.flows.limit, Refused: map[string]int64{},
+		Unreported: e.unreported.Load(),
 	}
 	for _, reason := range []string{reasonFiles, reasonConnections, reasonFlows, reasonPorts, reasonMemory} {
 		s.Refused[reason] = e.refused.of(reason).Load()

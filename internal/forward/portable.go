@@ -11,11 +11,13 @@ import (
 type portable struct {
 	engine *Engine
 	tcp    portableTCP
+	udp    portableUDPs
 }
 
 func newPortable(e *Engine) *portable {
 	p := &portable{engine: e}
 	p.tcp.init(e)
+	p.udp.init(e)
 	return p
 }
 
@@ -25,7 +27,7 @@ func (p *portable) listen(l *Listener) (server, error) {
 	case TCP:
 		return p.tcp.listen(l)
 	case UDP:
-		return p.listenUDP(l)
+		return p.udp.listen(l)
 	case SCTP:
 	}
 	return nil, syscall.EPROTONOSUPPORT
@@ -34,10 +36,15 @@ func (p *portable) listen(l *Listener) (server, error) {
 // run implements system.
 func (p *portable) run(ctx context.Context) error {
 	p.tcp.start()
+	p.udp.start()
 	<-ctx.Done()
+	p.udp.end()
 	p.tcp.end()
 	return nil
 }
 
 // left implements system.
-func (p *portable) left(b *Balancer, gone []netip.AddrPort) { p.tcp.left(b, gone) }
+func (p *portable) left(b *Balancer, gone []netip.AddrPort) {
+	p.tcp.left(b, gone)
+	p.udp.left(b)
+}
