@@ -4,6 +4,8 @@ package conformance
 
 import (
 	"context"
+	"log/slog"
+	"sync"
 	"testing"
 	"time"
 
@@ -106,22 +108,39 @@ func ipvsPlane() Plane {
 // userspacePlane is the plane userspace, with rules by iptables-nft.
 func userspacePlane() Plane {
 	nature := Userspace("nft")
+	kind := userspace.Kind(iptables.PortalsKind())
+	var parts sync.Map // of open planes, by network namespace
 	return Plane{
-		Name: "userspace", Traits: nature, Explain: userspaceKind().Facts,
+		Name: "userspace", Traits: nature, Explain: kind.Facts, Unsupported: notInUserspace(),
 		Others: []func() Plane{nftablesPlane},
-		Open: func(t testing.TB, host *lab.Host, s plane.Setup) (*plane.Opened, error) {
+		Start: func(t testing.TB, host *lab.Host) plane.Plane {
 			if err := nature.firewall.createHint(host); err != nil {
 				t.Fatalf("%v", err)
 			}
-			s.Config = &config.Config{MasqueradeMark: 0x4000, SyncPeriod: legacyPoll}
-			s.Config.Userspace.UDPTimeout, s.Config.Userspace.DrainTimeout = time.Minute, time.Minute
-			s.Families = bothFamiliesOf()
-			return userspaceKind().Open(context.Background(), s)
+			cfg := &config.Config{Mode: "userspace", MasqueradeMark: 0x4000, SyncPeriod: 10 * legacyPoll, Userspace: config.Userspace{
+				Bind: config.BindRules, FirstPort: 1024, LastPort: 65535, UDPTimeout: time.Minute, DrainTimeout: time.Minute,
+			}}
+			opened, err := kind.Open(context.Background(), plane.Setup{
+				Config: cfg, NetNS: host.NetNSFD(), Families: bothFamiliesOf(), Log: slog.New(slog.DiscardHandler),
+			})
+			if err != nil {
+				t.Fatalf("%v", err)
+			}
+			parts.Store(host.NetNSFD(), opened.Parts)
+			return opened.Plane
+		},
+		Parts: func(s plane.Setup) ([]plane.Part, error) {
+			list, _ := parts.Load(s.NetNS)
+			return list.([]plane.Part), nil
 		},
 	}
 }
 
-func userspaceKind() plane.Kind { return userspace.Kind(iptables.PortalsKind()) }
+// notInUserspace has the scenarios of SCTP: the kernel here has no SCTP sockets.
+func notInUserspace() map[int]string {
+	const reason = "the kernel has no SCTP sockets"
+	return map[int]string{5: reason, 107: reason, 110: reason, 205: reason, 309: reason, 310: reason, 311: reason}
+}
 
 // notInIPVS has the scenarios of NodePorts at loopback addresses that a setting names.
 func notInIPVS() map[int]string {

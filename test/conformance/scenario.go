@@ -31,9 +31,6 @@ type Plane struct {
 	// Parts returns plane.Opened.Parts for the plane. Nil: there are none.
 	Parts func(plane.Setup) ([]plane.Part, error)
 
-	// Open, if not nil, opens the plane with its parts, in place of Start and Parts.
-	Open func(testing.TB, *lab.Host, plane.Setup) (*plane.Opened, error)
-
 	// Launch, if not nil, runs the proxy as a separate process. It returns a function
 	// that stops the process and may be called more than once. Start is then called
 	// only by scenarios that need the proxy in this process, and must skip them.
@@ -53,9 +50,6 @@ type Plane struct {
 
 // open opens the plane with its parts for a host.
 func (p *Plane) open(t testing.TB, host *lab.Host, s plane.Setup) (*plane.Opened, error) {
-	if p.Open != nil {
-		return p.Open(t, host, s)
-	}
 	opened := &plane.Opened{Plane: p.Start(t, host)}
 	if due, drains := opened.Plane.(interface{ Due() time.Time }); drains {
 		opened.Due = due.Due

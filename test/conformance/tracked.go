@@ -60,6 +60,9 @@ func (e *env) checkEntry(f entryCheck, before conntrack.Entry) error {
 		}
 		return err
 	})
+	if e.traits().proxied {
+		return nil // it leads to the process, which chooses another backend
+	}
 	if f.deleted {
 		return gone(e)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/forward"
 	"github.com/sluice-proxy/sluice/internal/plane"
@@ -40,7 +41,7 @@ func loopbacks() plane.Support {
 	if !s.IPv6 {
 		s.Notes = plane.IPv6Notes("this host has no address ::1")
 	}
-	return s
+	return withNotes(s)
 }
 
 func loopbackAddrs(families []route.Family) []netip.Addr {
@@ -57,7 +58,18 @@ func loopbackAddrs(families []route.Family) []netip.Addr {
 
 func options(s plane.Setup, addrs []netip.Addr, rules plane.Plane) Options {
 	u := s.Config.Userspace
-	return Options{Addrs: addrs, Ports: PortRange{u.FirstPort, u.LastPort}, Rules: rules}
+	return Options{Addrs: addrs, Ports: PortRange{u.FirstPort, u.LastPort}, Rules: rules, Without: without}
+}
+
+// without reports whether this system has no sockets of a protocol.
+func without(p cluster.Protocol) bool { return p == cluster.SCTP && !forward.HasSCTP() }
+
+// withNotes adds what this system cannot serve to what a plane supports.
+func withNotes(s plane.Support) plane.Support {
+	if without(cluster.SCTP) {
+		s.Notes = append(s.Notes, "Ports with SCTP are refused: this system has no SCTP sockets; on Linux load the kernel module sctp")
+	}
+	return s
 }
 
 // open opens the plane with sockets at some addresses, on top of another plane, whose parts it

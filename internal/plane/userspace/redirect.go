@@ -12,12 +12,13 @@ import (
 // balances to it. The proxy process is the one that needs the address of the client, for session
 // affinity, so there is no source NAT before it.
 type redirect struct {
-	place func(key) netip.AddrPort
-	table route.Table
+	place   func(key) netip.AddrPort
+	without func(cluster.Protocol) bool
+	table   route.Table
 }
 
-func newRedirect(place func(key) netip.AddrPort) *redirect {
-	return &redirect{place: place, table: route.Table{Services: map[cluster.Name]*route.Service{}}}
+func newRedirect(place func(key) netip.AddrPort, without func(cluster.Protocol) bool) *redirect {
+	return &redirect{place: place, without: without, table: route.Table{Services: map[cluster.Name]*route.Service{}}}
 }
 
 // change rewrites a change that is about to be written. If it is complete, it rewrites the whole
@@ -65,7 +66,11 @@ func (r *redirect) service(svc *route.Service) *route.Service {
 		for i, f := range p.Frontends {
 			for _, w := range []*route.Way{&f.Pods, &f.Node, &f.Others} {
 				w.Masquerade = false
-				if w.Verdict == route.Balance {
+				switch {
+				case w.Verdict != route.Balance:
+				case r.without(p.Protocol):
+					*w = route.Way{Verdict: route.Reject}
+				default:
 					r.lead(&port, id, w.Pool)
 				}
 			}

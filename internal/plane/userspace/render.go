@@ -16,7 +16,7 @@ func (p *Plane) render(svc *route.Service) []entry {
 	var list []entry
 	for port, id := range portsOf(svc) {
 		used := p.used(port)
-		if used == nil || !p.ports.serve(id.family) {
+		if used == nil || !p.ports.serve(id.family) || p.opt.Without(id.protocol) {
 			continue
 		}
 		list = append(list, entry{Key: key{id, balancer}, Value: value{target: print(targetOf(port))}})

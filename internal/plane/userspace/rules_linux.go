@@ -36,9 +36,13 @@ func Kind(rules plane.Kind) plane.Kind {
 	k := plane.Kind{
 		Mode: mode, Bind: config.BindRules, Facts: rules.Facts, ListLocal: rules.ListLocal, PartialSyncs: rules.PartialSyncs,
 		Owned: rules.Owned + ", and the listening sockets of the process",
-		Probe: rules.Probe, Prepare: rules.Prepare, Cleanup: rules.Cleanup,
+		Prepare: rules.Prepare, Cleanup: rules.Cleanup,
 	}
 	k.Facts.Name, k.Facts.Proxied, k.Facts.Weights = mode, true, true
+	k.Probe = func(ctx context.Context, netns int) (plane.Support, error) {
+		s, err := rules.Probe(ctx, netns)
+		return withNotes(s), err
+	}
 	k.Preview = func(s plane.Setup) plane.Plane {
 		s.Listeners = listenAddrs(s.Families)
 		return New(noEngine{}, options(s, s.Listeners, rules.Preview(s)))
@@ -60,7 +64,7 @@ func Kind(rules plane.Kind) plane.Kind {
 
 func addAddresses(ctx context.Context, s plane.Setup) error {
 	links := link.New(s.NetNS)
-	if err := links.Change(ctx, loopbackDevice, s.Listeners, nil); err != nil {
+	if err := links.AddHidden(ctx, loopbackDevice, s.Listeners); err != nil {
 		return fmt.Errorf("add the addresses of the listening sockets: %w", err)
 	}
 	return nil

@@ -146,7 +146,7 @@ func (w writer) listen(s *step) error {
 }
 
 func (w writer) shut(k key) {
-	_ = w.open[k].Close() // it had no connection yet
+	w.open[k].Close()
 	delete(w.open, k)
 	delete(w.values, k)
 }
@@ -159,7 +159,7 @@ func (s *sockets) close() []key {
 	s.leave = nil
 	for _, k := range list {
 		if l := s.open[k]; l != nil {
-			_ = l.Close() // nothing was written to it
+			l.Close()
 			delete(s.open, k)
 		}
 	}

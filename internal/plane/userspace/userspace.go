@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net/netip"
 
+	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/forward"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/ledger"
@@ -23,7 +24,7 @@ type Engine interface {
 
 // Listener is an open socket: a forward.Listener.
 type Listener interface {
-	Close() error
+	Close()
 }
 
 // EngineOf returns an Engine that opens Listeners of a forward.Engine.
@@ -41,6 +42,10 @@ type Options struct {
 
 	// Ports is the range of their ports; the zero value is every port from 1024 on.
 	Ports PortRange
+
+	// Without reports whether this system has no sockets of a protocol: ports with it are refused.
+	// Nil: it has them all.
+	Without func(cluster.Protocol) bool
 
 	// Rules, if not nil, is the plane that sends the packets of Services to the sockets. Without
 	// it, clients on this host connect to the sockets themselves.
@@ -63,7 +68,10 @@ func New(e Engine, opt Options) *Plane { return on(newSockets(e), newPorts(opt.A
 // on makes a Plane for sockets that may be open already.
 func on(s *sockets, at *ports, opt Options) *Plane {
 	p := &Plane{opt: opt, ledger: ledger.New[key, value](layout()), ports: at, sockets: s, compare: true}
-	p.redirect = newRedirect(p.place)
+	if p.opt.Without == nil {
+		p.opt.Without = func(cluster.Protocol) bool { return false }
+	}
+	p.redirect = newRedirect(p.place, p.opt.Without)
 	return p
 }
 
