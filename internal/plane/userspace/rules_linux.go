@@ -35,7 +35,7 @@ func listenAddrs(families []route.Family) []netip.Addr {
 func Kind(rules plane.Kind) plane.Kind {
 	k := plane.Kind{
 		Mode: mode, Bind: config.BindRules, Facts: rules.Facts, ListLocal: rules.ListLocal, PartialSyncs: rules.PartialSyncs,
-		Owned: rules.Owned + ", and the listening sockets of the process",
+		Owned:   rules.Owned + ", and the listening sockets of the process",
 		Prepare: rules.Prepare, Cleanup: rules.Cleanup,
 	}
 	k.Facts.Name, k.Facts.Proxied, k.Facts.Weights = mode, true, true
