@@ -59,8 +59,8 @@ func bound(t testing.TB, netns int, from string, to netip.AddrPort) *net.UDPConn
 	return c
 }
 
-// heap returns how many bytes live objects have.
-func heap() int64 {
+// liveHeap returns how many bytes live objects have.
+func liveHeap() int64 {
 	var m runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&m)
@@ -77,7 +77,7 @@ func TestUDPFlood(t *testing.T) {
 	r := epollUDP(t, ns, Options{MaxFlows: limit}, Spec{Addr: anyAddr, Balancer: balancer})
 	to := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), r.at.Port())
 	hog := newSwarm(t, ns, "127.0.0.7", r)
-	before := heap()
+	before := liveHeap()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -106,7 +106,7 @@ func TestUDPFlood(t *testing.T) {
 			t.Fatalf("%d flows, want at most %d", n, limit)
 		}
 	}
-	growth := heap() - before
+	growth := liveHeap() - before
 	t.Logf("%d flows attempted, %d refused; %d answers to others, slowest %v; heap +%d KiB",
 		flows, r.Stats().Refused["flows"], asked, slowest, growth>>10)
 	if growth > 2<<20 || asked < 20 || slowest > time.Second || r.Stats().Refused["flows"] == 0 {
@@ -278,10 +278,10 @@ func TestUDPManyFlows(t *testing.T) {
 		all = append(all, a)
 	}
 	balancer := NewBalancer(pools(all...))
-	before := heap()
+	before := liveHeap()
 	r := epollUDP(t, ns, Options{MaxFlows: flows, UDPTimeout: time.Hour}, Spec{Addr: anyAddr, Balancer: balancer})
 	hog := newSwarm(t, ns, "127.0.0.7", r)
-	empty := heap()
+	empty := liveHeap()
 	start := time.Now()
 	buffer := make([]byte, 9)
 	lost := 0
@@ -297,7 +297,7 @@ func TestUDPManyFlows(t *testing.T) {
 	if lost > 0 {
 		t.Errorf("%d datagrams were lost: %+v", lost, r.Stats())
 	}
-	t.Logf("%d flows in %v: %d bytes of heap for each, %d KiB without flows", flows, time.Since(start), (heap()-empty)/int64(flows), (empty-before)>>10)
+	t.Logf("%d flows in %v: %d bytes of heap for each, %d KiB without flows", flows, time.Since(start), (liveHeap()-empty)/int64(flows), (empty-before)>>10)
 	if n := r.Stats().Flows; n != int64(flows) {
 		t.Errorf("%d flows, want %d", n, flows)
 	}

@@ -317,7 +317,7 @@ func TestUDPRefusal(t *testing.T) {
 		closed, dead := backend(t, ns, "dead", "127.0.0.1:0")
 		_ = closed.Close()
 		conn, live := backend(t, ns, "live", "127.0.0.1:0")
-		balancer := NewBalancer(pools(live, dead)) // the second one is first
+		balancer := NewBalancer(pools(dead, live))
 		r := start(t, ns, Options{}, Spec{Addr: loopback, Balancer: balancer})
 		c := dialUDP(t, ns, r.at)
 		if _, err := c.Write([]byte("lost")); err != nil {

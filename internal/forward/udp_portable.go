@@ -225,7 +225,7 @@ func (f *portableFlow) evict(any) { f.end() }
 // check reports whether the flow can go on. It ends a flow whose backend has left.
 func (f *portableFlow) check() bool {
 	f.mu.Lock()
-	good := !f.ended && f.current(f.listener.settings.Load(), (*Target).has)
+	good := !f.ended && f.current(f.listener.settings.Load())
 	f.mu.Unlock()
 	if !good {
 		f.end()
@@ -237,14 +237,14 @@ func (f *portableFlow) check() bool {
 func (f *portableFlow) connect() bool {
 	u, b := f.listener.udp, f.settings.balancer
 	for range u.attempts {
-		to, target, ok := f.next()
+		to, ok := f.next()
 		if !ok {
 			return false
 		}
 		conn, err := u.dial(to)
 		if err == nil {
 			f.conn = conn
-			f.connected(to, target)
+			f.connected(to)
 			f.listener.readers.Go(func() { f.read(conn) })
 			return true
 		}
