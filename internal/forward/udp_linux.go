@@ -21,7 +21,7 @@ type udpLoop struct {
 	timer   epoll.Timer
 	waiting bool                      // the timer is set
 	busy    map[*udpListener]struct{} // those with flows
-	refuser refuser
+	budget  budget                    // for ICMP errors
 }
 
 func (l *udpLoop) init(w *worker, u *udpPoller) {
@@ -183,7 +183,8 @@ func (l *udpListener) reset() {
 
 // refuse sends the client of a path an ICMP error about its last datagram.
 func (l *udpListener) refuse(p *datagram.Path, length int) {
-	if !l.loop.refuser.send(l.loop.udp.raw, p, l.port, length, l.loop.Now()) {
+	raw := l.loop.udp.raw
+	if raw == nil || !l.loop.budget.take(l.loop.Now()) || raw.Refuse(p, l.port, length) != nil {
 		l.loop.engine.unreported.Add(1)
 	}
 }
