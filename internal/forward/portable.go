@@ -11,11 +11,15 @@ import (
 type portable struct {
 	engine *Engine
 	tcp    portableTCP
+	open   opener
 }
 
+// opener calls a function that opens a socket. Tests use another network namespace.
+type opener func(open func() error) error
+
 func newPortable(e *Engine) *portable {
-	p := &portable{engine: e}
-	p.tcp.init(e)
+	p := &portable{engine: e, open: func(open func() error) error { return open() }}
+	p.tcp.init(p)
 	return p
 }
 
