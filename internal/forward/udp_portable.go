@@ -40,7 +40,7 @@ const (
 // portableUDPs is the UDP half of portable.
 type portableUDPs struct {
 	*udp
-	dial    func(netip.AddrPort) (*net.UDPConn, error)
+	system  *portable
 	started chan struct{}
 	running sync.WaitGroup
 
@@ -48,11 +48,9 @@ type portableUDPs struct {
 	listeners map[*portableUDP]struct{}
 }
 
-func (u *portableUDPs) init(e *Engine) {
-	u.udp, u.started, u.listeners = newUDP(e), make(chan struct{}), map[*portableUDP]struct{}{}
-	u.dial = func(to netip.AddrPort) (*net.UDPConn, error) {
-		return net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(to))
-	}
+func (u *portableUDPs) init(p *portable) {
+	u.udp, u.system = newUDP(p.engine), p
+	u.started, u.listeners = make(chan struct{}), map[*portableUDP]struct{}{}
 }
 
 func (u *portableUDPs) start() { close(u.started) }
@@ -82,7 +80,11 @@ func (u *portableUDPs) left(b *Balancer) {
 
 // listen opens a listener.
 func (u *portableUDPs) listen(l *Listener) (server, error) {
-	conn, err := socket(l.spec)
+	var conn *net.UDPConn
+	err := u.system.open(func() (err error) {
+		conn, err = socket(l.spec)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -99,6 +101,15 @@ func (u *portableUDPs) listen(l *Listener) (server, error) {
 		delete(u.listeners, p)
 	})
 	return p, nil
+}
+
+// dial opens a socket to a backend.
+func (u *portableUDPs) dial(to netip.AddrPort) (conn *net.UDPConn, err error) {
+	err = u.system.open(func() (err error) {
+		conn, err = net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(to))
+		return err
+	})
+	return conn, err
 }
 
 // socket returns the socket of a listener.
