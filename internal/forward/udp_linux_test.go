@@ -125,7 +125,9 @@ func TestUDPRefusal(t *testing.T) {
 		closed, dead := backend(t, ns, "dead", "127.0.0.1:0")
 		_ = closed.Close()
 		conn, live := backend(t, ns, "live", "127.0.0.1:0")
-		balancer := NewBalancer(pools(dead, live))
+		balancer := NewBalancer(&Target{})
+		balancer.random = func(uint64) uint64 { return 0 } // in order
+		balancer.Set(pools(dead, live))
 		r := start(t, ns, Options{}, Spec{Addr: loopback, Balancer: balancer})
 		c := dialUDP(t, ns, r.at)
 		if _, err := c.Write([]byte("lost")); err != nil {
@@ -163,7 +165,9 @@ func TestUDPAllRefuse(t *testing.T) {
 			_ = closed.Close()
 			dead = append(dead, at)
 		}
-		balancer := NewBalancer(pools(dead...))
+		balancer := NewBalancer(&Target{})
+		balancer.random = func(uint64) uint64 { return 0 } // in order
+		balancer.Set(pools(dead...))
 		r := start(t, ns, Options{}, Spec{Addr: loopback, Balancer: balancer})
 		c := dialUDP(t, ns, r.at)
 		for range 4 {
