@@ -126,8 +126,8 @@ func TestUDPRefusal(t *testing.T) {
 		_ = closed.Close()
 		conn, live := backend(t, ns, "live", "127.0.0.1:0")
 		balancer := NewBalancer(&Target{})
-		balancer.random = func(uint64) uint64 { return 0 } // in order
-		balancer.Set(pools(dead, live))
+		balancer.random = func(uint64) uint64 { return 0 } // the last one first
+		balancer.Set(pools(live, dead))
 		r := start(t, ns, Options{}, Spec{Addr: loopback, Balancer: balancer})
 		c := dialUDP(t, ns, r.at)
 		if _, err := c.Write([]byte("lost")); err != nil {
@@ -166,7 +166,7 @@ func TestUDPAllRefuse(t *testing.T) {
 			dead = append(dead, at)
 		}
 		balancer := NewBalancer(&Target{})
-		balancer.random = func(uint64) uint64 { return 0 } // in order
+		balancer.random = func(uint64) uint64 { return 0 } // the last one first
 		balancer.Set(pools(dead...))
 		r := start(t, ns, Options{}, Spec{Addr: loopback, Balancer: balancer})
 		c := dialUDP(t, ns, r.at)
