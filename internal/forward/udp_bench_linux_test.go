@@ -37,7 +37,7 @@ func BenchmarkUDP(b *testing.B) {
 // echo starts a backend that answers as fast as it can, without Go's poller.
 func echo(b *testing.B, ns int) netip.AddrPort {
 	b.Helper()
-	c, at := backend(b, ns, "x", "127.0.0.1:0")
+	c, at := echoUDP(b, ns, "x", "127.0.0.1:0")
 	_ = c.Close()
 	var fd int
 	kerneltest.Do(b, ns, func() (err error) {
@@ -106,6 +106,7 @@ func exchange(b *testing.B, ns int, at netip.AddrPort, clients int) {
 	}
 	var all sync.WaitGroup
 	times := make([][]time.Duration, clients)
+	before := processorTime(b)
 	b.ResetTimer()
 	for i, c := range conns {
 		all.Go(func() {
@@ -127,8 +128,19 @@ func exchange(b *testing.B, ns int, at netip.AddrPort, clients int) {
 	}
 	all.Wait()
 	b.StopTimer()
+	b.ReportMetric(float64((processorTime(b)-before).Nanoseconds())/float64(b.N), "cpu-ns/op")
 	sorted := slices.Sorted(slices.Values(slices.Concat(times...)))
 	b.ReportMetric(float64(len(sorted))/b.Elapsed().Seconds(), "answers/s")
 	b.ReportMetric(float64(sorted[len(sorted)/2].Microseconds()), "p50-us")
 	b.ReportMetric(float64(sorted[len(sorted)*99/100].Microseconds()), "p99-us")
+}
+
+// processorTime returns how much processor time this process has used, with clients and backends.
+func processorTime(b *testing.B) time.Duration {
+	b.Helper()
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

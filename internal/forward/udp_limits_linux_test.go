@@ -72,7 +72,7 @@ func liveHeap() int64 {
 func TestUDPFlood(t *testing.T) {
 	const flows, limit = 100_000, 500
 	ns := kerneltest.Namespace(t)
-	_, a := backend(t, ns, "a", "127.0.0.1:0")
+	_, a := echoUDP(t, ns, "a", "127.0.0.1:0")
 	balancer := NewBalancer(pools(a))
 	r := epollUDP(t, ns, Options{MaxFlows: limit}, Spec{Addr: anyAddr, Balancer: balancer})
 	to := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), r.at.Port())
@@ -132,7 +132,7 @@ func TestUDPFairness(t *testing.T) {
 	const limit = 40
 	each(t, func(t *testing.T, start func(*testing.T, int, Options, Spec) *udpRig) {
 		ns := kerneltest.Namespace(t)
-		_, a := backend(t, ns, "a", "127.0.0.1:0")
+		_, a := echoUDP(t, ns, "a", "127.0.0.1:0")
 		balancer := NewBalancer(pools(a))
 		r := start(t, ns, Options{MaxFlows: limit, UDPTimeout: 10 * time.Minute}, Spec{Addr: loopback, Balancer: balancer})
 		hog := []*net.UDPConn{}
@@ -164,8 +164,8 @@ func TestUDPPorts(t *testing.T) {
 	const allowed = 15 // three quarters of 20
 	ns := kerneltest.Namespace(t)
 	kerneltest.Do(t, ns, func() error { return os.WriteFile(portRange, []byte("40000 40019"), 0) })
-	_, a := backend(t, ns, "a", "127.0.0.1:1")
-	_, b := backend(t, ns, "b", "127.0.0.1:2")
+	_, a := echoUDP(t, ns, "a", "127.0.0.1:1")
+	_, b := echoUDP(t, ns, "b", "127.0.0.1:2")
 	balancer := NewBalancer(pools(a, b))
 	r := epollUDP(t, ns, Options{UDPTimeout: time.Hour}, Spec{Addr: netip.MustParseAddrPort("0.0.0.0:9"), Balancer: balancer})
 	hog := newSwarm(t, ns, "127.0.0.7", r)
@@ -201,7 +201,7 @@ func TestUDPPorts(t *testing.T) {
 // takes file descriptors of the one that has most.
 func TestUDPFiles(t *testing.T) {
 	ns := kerneltest.Namespace(t)
-	_, a := backend(t, ns, "a", "127.0.0.1:0")
+	_, a := echoUDP(t, ns, "a", "127.0.0.1:0")
 	balancer := NewBalancer(pools(a))
 	r := epollUDP(t, ns, Options{UDPTimeout: time.Hour}, Spec{Addr: anyAddr, Balancer: balancer})
 	to := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), r.at.Port())
@@ -279,7 +279,7 @@ func TestUDPManyFlows(t *testing.T) {
 	ns := kerneltest.Namespace(t)
 	all := []netip.AddrPort{}
 	for range backends {
-		_, a := backend(t, ns, "a", "127.0.0.1:0")
+		_, a := echoUDP(t, ns, "a", "127.0.0.1:0")
 		all = append(all, a)
 	}
 	balancer := NewBalancer(pools(all...))

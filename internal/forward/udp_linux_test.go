@@ -17,8 +17,8 @@ import (
 func TestUDPFlows(t *testing.T) {
 	each(t, func(t *testing.T, start func(*testing.T, int, Options, Spec) *udpRig) {
 		ns := kerneltest.Namespace(t)
-		_, a := backend(t, ns, "a", "127.0.0.1:0")
-		_, b := backend(t, ns, "b", "[::1]:0") // the family of the client does not matter
+		_, a := echoUDP(t, ns, "a", "127.0.0.1:0")
+		_, b := echoUDP(t, ns, "b", "[::1]:0") // the family of the client does not matter
 		balancer := NewBalancer(pools(a, b))
 		r := start(t, ns, Options{}, Spec{Addr: loopback, Balancer: balancer})
 		seen := map[string]int{}
@@ -60,8 +60,8 @@ func TestUDPReplySource(t *testing.T) {
 			for _, a := range []string{"10.0.0.1/32", "fd00::1/128", "fd00::2/128"} {
 				ip(t, ns, "address", "add", a, "dev", "lo")
 			}
-			_, a := backend(t, ns, "a", "127.0.0.1:0")
-			_, b := backend(t, ns, "b", "127.0.0.1:0")
+			_, a := echoUDP(t, ns, "a", "127.0.0.1:0")
+			_, b := echoUDP(t, ns, "b", "127.0.0.1:0")
 			balancer := NewBalancer(pools(a, b))
 			r := epollUDP(t, ns, Options{}, Spec{Addr: netip.MustParseAddrPort(family[0]), Balancer: balancer})
 			// An unconnected client sees the source; its datagrams to different addresses are different flows.
@@ -96,7 +96,7 @@ func TestUDPReplySource(t *testing.T) {
 func TestUDPTimeout(t *testing.T) {
 	each(t, func(t *testing.T, start func(*testing.T, int, Options, Spec) *udpRig) {
 		ns := kerneltest.Namespace(t)
-		_, a := backend(t, ns, "a", "127.0.0.1:0")
+		_, a := echoUDP(t, ns, "a", "127.0.0.1:0")
 		balancer := NewBalancer(pools(a))
 		const timeout = 300 * time.Millisecond
 		r := start(t, ns, Options{UDPTimeout: timeout}, Spec{Addr: loopback, Balancer: balancer})
@@ -122,9 +122,9 @@ func TestUDPTimeout(t *testing.T) {
 func TestUDPRefusal(t *testing.T) {
 	each(t, func(t *testing.T, start func(*testing.T, int, Options, Spec) *udpRig) {
 		ns := kerneltest.Namespace(t)
-		closed, dead := backend(t, ns, "dead", "127.0.0.1:0")
+		closed, dead := echoUDP(t, ns, "dead", "127.0.0.1:0")
 		_ = closed.Close()
-		conn, live := backend(t, ns, "live", "127.0.0.1:0")
+		conn, live := echoUDP(t, ns, "live", "127.0.0.1:0")
 		balancer := NewBalancer(&Target{})
 		balancer.random = func(uint64) uint64 { return 0 } // the last one first
 		balancer.Set(pools(live, dead))
@@ -150,7 +150,7 @@ func TestUDPRefusal(t *testing.T) {
 		_, _ = c.Write([]byte("lost"))
 		time.Sleep(50 * time.Millisecond)
 		_, _ = answer(c)
-		backend(t, ns, "again", at)
+		echoUDP(t, ns, "again", at)
 		want(t, c, "x", "again:x")
 	})
 }
@@ -161,7 +161,7 @@ func TestUDPAllRefuse(t *testing.T) {
 		ns := kerneltest.Namespace(t)
 		dead := []netip.AddrPort{}
 		for range 3 {
-			closed, at := backend(t, ns, "dead", "127.0.0.1:0")
+			closed, at := echoUDP(t, ns, "dead", "127.0.0.1:0")
 			_ = closed.Close()
 			dead = append(dead, at)
 		}
@@ -178,7 +178,7 @@ func TestUDPAllRefuse(t *testing.T) {
 		if got := balancer.Counts(); got.Failures != 1 || got.Retries != 2 || got.Open != 1 {
 			t.Errorf("counts %+v, want 2 retries and 1 failure", got)
 		}
-		backend(t, ns, "back", dead[0].String())
+		echoUDP(t, ns, "back", dead[0].String())
 		eventually(t, "answers", 1, func() int64 {
 			_, _ = c.Write([]byte("x"))
 			_ = c.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
@@ -192,7 +192,7 @@ func TestUDPAllRefuse(t *testing.T) {
 func TestUDPNotAdmitted(t *testing.T) {
 	each(t, func(t *testing.T, start func(*testing.T, int, Options, Spec) *udpRig) {
 		ns := kerneltest.Namespace(t)
-		_, a := backend(t, ns, "a", "127.0.0.1:0")
+		_, a := echoUDP(t, ns, "a", "127.0.0.1:0")
 		balancer := NewBalancer(&Target{Pools: [][]Backend{{}, {{Addr: a, Weight: 1}}}})
 		stranger := netip.MustParseAddr("127.0.0.9")
 		r := start(t, ns, Options{}, Spec{Addr: loopback, Balancer: balancer, Admit: func(client netip.Addr) Admission {
@@ -221,8 +221,8 @@ func TestUDPNotAdmitted(t *testing.T) {
 func TestUDPBackendLeaves(t *testing.T) {
 	each(t, func(t *testing.T, start func(*testing.T, int, Options, Spec) *udpRig) {
 		ns := kerneltest.Namespace(t)
-		_, a := backend(t, ns, "a", "127.0.0.1:0")
-		_, b := backend(t, ns, "b", "127.0.0.1:0")
+		_, a := echoUDP(t, ns, "a", "127.0.0.1:0")
+		_, b := echoUDP(t, ns, "b", "127.0.0.1:0")
 		balancer := NewBalancer(pools(a))
 		r := start(t, ns, Options{UDPTimeout: time.Second}, Spec{Addr: loopback, Balancer: balancer})
 		used, unused := dialUDP(t, ns, r.at), dialUDP(t, ns, r.at)
@@ -243,7 +243,7 @@ func TestUDPBackendLeaves(t *testing.T) {
 func TestUDPClose(t *testing.T) {
 	each(t, func(t *testing.T, start func(*testing.T, int, Options, Spec) *udpRig) {
 		ns := kerneltest.Namespace(t)
-		_, a := backend(t, ns, "a", "127.0.0.1:0")
+		_, a := echoUDP(t, ns, "a", "127.0.0.1:0")
 		balancer := NewBalancer(pools(a))
 		r := start(t, ns, Options{}, Spec{Addr: loopback, Balancer: balancer})
 		c := dialUDP(t, ns, r.at)

@@ -72,8 +72,8 @@ func rig(t *testing.T, e *Engine, s Spec) *udpRig {
 	return &udpRig{Engine: e, Listener: l, at: l.Addr()}
 }
 
-// backend answers each datagram with its name, a colon and the datagram, until it is closed.
-func backend(t testing.TB, netns int, name, at string) (*net.UDPConn, netip.AddrPort) {
+// echoUDP answers each datagram with its name, a colon and the datagram, until it is closed.
+func echoUDP(t testing.TB, netns int, name, at string) (*net.UDPConn, netip.AddrPort) {
 	t.Helper()
 	var c *net.UDPConn
 	kerneltest.Do(t, netns, func() (err error) {
