@@ -58,8 +58,7 @@ func TestProxyHeaderToBackend(t *testing.T) {
 
 // A transparent backend sees the address of the client.
 func TestTransparent(t *testing.T) {
-	b := &bench{T: t, ns: kerneltest.Namespace(t)}
-	run(t, b.ns, Options{NetNS: b.ns}, newSystem, func(b *bench) {
+	run(t, Options{NetNS: kerneltest.Namespace(t)}, newSystem, func(b *bench) {
 		sources := make(chan netip.Addr, 1)
 		at := b.backend(func(c *net.TCPConn) {
 			sources <- address(c.RemoteAddr()).Addr()
@@ -91,7 +90,7 @@ func TestTransparent(t *testing.T) {
 // When all ports to a backend are in use, clients are reset and counted, and others go on.
 func TestNoPorts(t *testing.T) {
 	ns := kerneltest.Namespace(t)
-	run(t, ns, Options{NetNS: ns}, newSystem, func(b *bench) {
+	run(t, Options{NetNS: ns}, newSystem, func(b *bench) {
 		echo := b.echo()
 		l, _ := b.front(one(echo))
 		first, err := b.outcome(l.Addr())

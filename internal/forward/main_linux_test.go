@@ -37,22 +37,23 @@ type bench struct {
 // both runs a test with each implementation.
 func both(t *testing.T, o Options, test func(b *bench)) {
 	t.Run("epoll", func(t *testing.T) {
-		ns := kerneltest.Namespace(t)
 		o := o
-		o.NetNS = ns
-		run(t, ns, o, newSystem, test)
+		o.NetNS = kerneltest.Namespace(t)
+		run(t, o, newSystem, test)
 	})
 	t.Run("portable", func(t *testing.T) {
-		ns := kerneltest.Namespace(t)
-		run(t, ns, o, func(e *Engine) (system, error) {
+		o := o
+		o.NetNS = kerneltest.Namespace(t)
+		run(t, o, func(e *Engine) (system, error) {
 			p := newPortable(e)
-			p.open = func(open func() error) error { return netns.Do(ns, open) }
+			p.open = func(open func() error) error { return netns.Do(o.NetNS, open) }
 			return p, nil
 		}, test)
 	})
 }
 
-func run(t *testing.T, ns int, o Options, system func(*Engine) (system, error), test func(b *bench)) {
+// run runs a test with an Engine.
+func run(t *testing.T, o Options, system func(*Engine) (system, error), test func(b *bench)) {
 	t.Helper()
 	e, err := newEngine(o, system)
 	if err != nil {
@@ -61,7 +62,7 @@ func run(t *testing.T, ns int, o Options, system func(*Engine) (system, error), 
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- e.Run(ctx) }()
-	test(&bench{T: t, ns: ns, engine: e})
+	test(&bench{T: t, ns: o.NetNS, engine: e})
 	cancel()
 	if err := <-done; err != nil {
 		t.Errorf("Run: %v", err)
@@ -131,11 +132,11 @@ func (b *bench) silent() netip.AddrPort {
 	})
 	b.Cleanup(func() { _ = unix.Close(fd) })
 	for {
-		if c, err := b.try(at, time.Second/4); err != nil {
+		c, err := b.try(at, time.Second/4)
+		if err != nil {
 			return at
-		} else {
-			b.Cleanup(func() { _ = c.Close() })
 		}
+		b.Cleanup(func() { _ = c.Close() })
 	}
 }
 

@@ -18,7 +18,7 @@ func TestProxyHeader(t *testing.T) {
 		},
 	} {
 		client, to := netip.MustParseAddrPort(c.client), netip.MustParseAddrPort(c.to)
-		b := appendProxyHeader(nil, client, to)
+		b := proxyHeader(client, to)
 		if got := hex.EncodeToString(b); got != c.want {
 			t.Errorf("%s to %s: %s, want %s", c.client, c.to, got, c.want)
 		}
@@ -36,15 +36,15 @@ func TestProxyHeader(t *testing.T) {
 
 // What is accepted is what would be written for it.
 func FuzzProxyHeader(f *testing.F) {
-	f.Add(appendProxyHeader(nil, netip.MustParseAddrPort("192.0.2.1:1"), netip.MustParseAddrPort("192.0.2.2:2")))
-	f.Add(appendProxyHeader(nil, netip.MustParseAddrPort("[2001:db8::1]:1"), netip.MustParseAddrPort("[2001:db8::1]:2")))
-	f.Add(appendProxyHeader(nil, netip.MustParseAddrPort("[2001:db8::1]:1"), netip.MustParseAddrPort("192.0.2.2:2")))
+	f.Add(proxyHeader(netip.MustParseAddrPort("192.0.2.1:1"), netip.MustParseAddrPort("192.0.2.2:2")))
+	f.Add(proxyHeader(netip.MustParseAddrPort("[2001:db8::1]:1"), netip.MustParseAddrPort("[2001:db8::1]:2")))
+	f.Add(proxyHeader(netip.MustParseAddrPort("[2001:db8::1]:1"), netip.MustParseAddrPort("192.0.2.2:2")))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		client, to, rest, err := parseProxyHeader(b)
 		if err != nil {
 			return
 		}
-		if again := append(appendProxyHeader(nil, client, to), rest...); !bytes.Equal(again, b) {
+		if again := append(proxyHeader(client, to), rest...); !bytes.Equal(again, b) {
 			t.Errorf("%x is accepted, but would be written as %x", b, again)
 		}
 	})

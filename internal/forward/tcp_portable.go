@@ -254,7 +254,7 @@ func (c *portableConn) run() {
 	if b.target.Load().ProxyHeader {
 		to, _ := netip.ParseAddrPort(c.client.LocalAddr().String()) // package net formats it
 		to = netip.AddrPortFrom(to.Addr().Unmap().WithZone(""), to.Port())
-		if _, err := remote.Write(appendProxyHeader(nil, c.peer, to)); err != nil {
+		if _, err := remote.Write(proxyHeader(c.peer, to)); err != nil {
 			c.locked((*portableConn).abort)
 			return
 		}
