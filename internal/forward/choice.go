@@ -11,20 +11,19 @@ type choice struct {
 	client   netip.Addr
 	pool     int
 	backend  netip.AddrPort
-	target   *Target          // the last one that was seen to have the backend
+	plan     *plan            // the last one that was seen to have the backend
 	tried    []netip.AddrPort // backends that have refused the flow
 	replied  bool             // the backend has sent a datagram
 	refused  bool             // the backend has refused the flow, which must have another one
 }
 
 // next chooses a backend. It returns false if there is none.
-func (c *choice) next() (netip.AddrPort, *Target, bool) {
+func (c *choice) next() (netip.AddrPort, bool) {
 	b := c.settings.balancer
-	target := b.target.Load()
 	to, ok := b.pick(c.client, c.pool, c.tried)
 	if !ok {
 		b.counts.failures.Add(1)
-		return to, target, false
+		return to, false
 	}
 	if slices.Contains(c.tried, to) { // all have refused: start again
 		b.counts.failures.Add(1)
@@ -32,12 +31,12 @@ func (c *choice) next() (netip.AddrPort, *Target, bool) {
 	} else if len(c.tried) > 0 {
 		b.counts.retries.Add(1)
 	}
-	return to, target, true
+	return to, true
 }
 
 // connected records that the flow has a socket to a backend.
-func (c *choice) connected(to netip.AddrPort, target *Target) {
-	c.backend, c.target, c.refused = to, target, false
+func (c *choice) connected(to netip.AddrPort) {
+	c.backend, c.plan, c.refused = to, nil, false
 	c.settings.balancer.reached(c.client, to)
 }
 
@@ -64,32 +63,9 @@ func (c *choice) onRefusal() {
 	c.refused = true
 }
 
-// has reports whether a backend is in a pool of the target.
-func (t *Target) has(backend netip.AddrPort) bool {
-	for _, pool := range t.Pools {
-		for i := range pool {
-			if pool[i].Addr == backend {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// set returns the backends of all pools.
-func (t *Target) set() map[netip.AddrPort]bool {
-	all := map[netip.AddrPort]bool{}
-	for _, pool := range t.Pools {
-		for i := range pool {
-			all[pool[i].Addr] = true
-		}
-	}
-	return all
-}
-
 // current reports whether the flow may go on with its backend. While nothing has changed, that costs
 // two comparisons.
-func (c *choice) current(s *settings, has func(*Target, netip.AddrPort) bool) bool {
+func (c *choice) current(s *settings) bool {
 	if s != c.settings {
 		admission := s.admission(c.client)
 		if admission.Refused || s.balancer != c.settings.balancer {
@@ -97,13 +73,10 @@ func (c *choice) current(s *settings, has func(*Target, netip.AddrPort) bool) bo
 		}
 		c.settings, c.pool = s, admission.Pool
 	}
-	target := s.balancer.target.Load()
-	if target == c.target {
-		return true
-	}
-	if !has(target, c.backend) {
+	p := s.balancer.plan.Load()
+	if p != c.plan && p.listed[c.backend] == nil {
 		return false
 	}
-	c.target = target
+	c.plan = p
 	return true
 }

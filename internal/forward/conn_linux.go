@@ -230,7 +230,7 @@ func (c *conn) connected(events uint32) {
 			c.abort()
 			return
 		}
-		c.up.pending = appendProxyHeader(nil, c.peer, to)
+		c.up.pending = proxyHeader(c.peer, to)
 		c.up.count.Add(-int64(len(c.up.pending))) // it is not from the client
 	}
 	c.up.pump()

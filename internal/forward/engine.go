@@ -130,7 +130,7 @@ func newEngine(o Options, newSystem func(*Engine) (system, error)) (*Engine, err
 }
 
 // withDefaults returns options without zero fields, for a limit of file descriptors. A connection
-// has two of them, a flow one. Connections get three quarters, flows one eighth; the rest is for
+// has two of them, a flow one. Connections get three quarters, flows at most one eighth; the rest is for
 // listeners, pipes and the rest of the program.
 func (o Options) withDefaults(files int) Options {
 	const (
@@ -150,7 +150,7 @@ func (o Options) withDefaults(files int) Options {
 		o.MaxConnections = files / 4 * 3 / 2
 	}
 	if o.MaxFlows == 0 {
-		o.MaxFlows = files / 8
+		o.MaxFlows = maxFlows(files)
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

@@ -111,7 +111,3 @@ func (p *poller) left(b *Balancer, gone []netip.AddrPort) {
 		})
 	}
 }
-
-// hasSCTP reports whether the kernel has SCTP sockets (CONFIG_IP_SCTP), as far as this network
-// namespace may use them.
-func hasSCTP() bool { return false }

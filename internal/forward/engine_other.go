@@ -8,5 +8,5 @@ func newSystem(e *Engine) (system, error) { return newPortable(e), nil }
 // allow, and to which package os has raised the limit where it has a lower default.
 func fileLimit() int { return 8192 }
 
-// hasSCTP reports that package net has no SCTP sockets.
-func hasSCTP() bool { return false }
+// maxFlows returns how many UDP flows there may be by default, for a limit of file descriptors.
+func maxFlows(files int) int { return files / 8 }

@@ -42,14 +42,14 @@ func (f *flow) evict(by any) {
 func (f *flow) connect() bool {
 	u := f.listener.loop.udp
 	for range u.attempts {
-		to, target, ok := f.next()
+		to, ok := f.next()
 		if !ok {
 			f.refuse()
 			return false
 		}
-		err := f.open(to, target)
+		err := f.open(to)
 		if err == nil {
-			f.connected(to, target)
+			f.connected(to)
 			return true
 		}
 		if reason := shortage(err); reason != "" {
@@ -65,9 +65,9 @@ func (f *flow) connect() bool {
 
 // open opens a socket to a backend and adds it to the loop. If there are no more file descriptors, it
 // takes the one of another flow, if the client may have that.
-func (f *flow) open(to netip.AddrPort, target *Target) error {
+func (f *flow) open(to netip.AddrPort) error {
 	loop := f.listener.loop
-	err := f.dial(to, target)
+	err := f.dial(to)
 	if errors.Is(err, unix.EMFILE) {
 		evicted := loop.udp.shares.replace(f.client, int64(loop.clock()))
 		if evicted == nil {
@@ -75,7 +75,7 @@ func (f *flow) open(to netip.AddrPort, target *Target) error {
 		}
 		evicted.owner.evict(loop)
 		loop.engine.refuse(f.settings.balancer, reasonFiles)
-		err = f.dial(to, target)
+		err = f.dial(to)
 	}
 	if err != nil {
 		return err
@@ -87,8 +87,8 @@ func (f *flow) open(to netip.AddrPort, target *Target) error {
 }
 
 // dial opens a socket to a backend.
-func (f *flow) dial(to netip.AddrPort, target *Target) (err error) {
-	if target.Transparent[to.Addr()] {
+func (f *flow) dial(to netip.AddrPort) (err error) {
+	if f.settings.balancer.target.Load().Transparent[to.Addr()] {
 		f.fd, err = datagram.Dial(to, f.client)
 		return err
 	}

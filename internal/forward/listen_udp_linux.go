@@ -47,8 +47,8 @@ func (u *udpPoller) close() {
 func (p *poller) listenUDP(l *Listener) (server, error) {
 	p.udp.mu.Lock()
 	defer p.udp.mu.Unlock()
-	fd, err := -1, error(nil)
-	err = netns.Do(p.engine.options.NetNS, func() (err error) {
+	fd := -1
+	err := netns.Do(p.engine.options.NetNS, func() (err error) {
 		if err = p.udp.open(); err == nil {
 			fd, err = socketUDP(l.spec)
 		}

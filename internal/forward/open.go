@@ -24,6 +24,3 @@ func CanListen(a netip.Addr) bool {
 	_ = l.Close() // it had no connection
 	return true
 }
-
-// HasSCTP reports whether this system has SCTP sockets that an Engine can use.
-func HasSCTP() bool { return hasSCTP() }

@@ -12,12 +12,16 @@ type portable struct {
 	engine *Engine
 	tcp    portableTCP
 	udp    portableUDPs
+	open   opener
 }
 
+// opener calls a function that opens a socket. Tests use another network namespace.
+type opener func(open func() error) error
+
 func newPortable(e *Engine) *portable {
-	p := &portable{engine: e}
-	p.tcp.init(e)
-	p.udp.init(e)
+	p := &portable{engine: e, open: func(open func() error) error { return open() }}
+	p.tcp.init(p)
+	p.udp.init(p)
 	return p
 }
 

@@ -19,10 +19,10 @@ const (
 	proxyLength6 = 2 * (16 + 2)
 )
 
-// appendProxyHeader appends a PROXY header of version 2 for a TCP connection from a client to the address
-// to which it connected.
-func appendProxyHeader(b []byte, client, to netip.AddrPort) []byte {
-	b = append(b, proxySignature...)
+// proxyHeader returns a PROXY header of version 2 for a TCP connection from a client to the address to
+// which it connected.
+func proxyHeader(client, to netip.AddrPort) []byte {
+	b := []byte(proxySignature)
 	if client.Addr().Is4() && to.Addr().Is4() {
 		b = append(b, proxyCommand, proxyTCP4, 0, proxyLength4)
 		b = append(b, client.Addr().AsSlice()...)
@@ -37,11 +37,11 @@ func appendProxyHeader(b []byte, client, to netip.AddrPort) []byte {
 	return binary.BigEndian.AppendUint16(b, to.Port())
 }
 
-// errProxyHeader is returned for bytes that are no PROXY header as appendProxyHeader writes it.
+// errProxyHeader is returned for bytes that are no PROXY header as proxyHeader writes it.
 var errProxyHeader = errors.New("not a PROXY header of version 2 for TCP")
 
 // parseProxyHeader decodes the header at the beginning of b, and returns the bytes after it. It is strict:
-// it accepts what appendProxyHeader writes and nothing else.
+// it accepts what proxyHeader writes and nothing else.
 func parseProxyHeader(b []byte) (client, to netip.AddrPort, rest []byte, err error) {
 	if len(b) < proxyFixed || string(b[:len(proxySignature)]) != proxySignature || b[len(proxySignature)] != proxyCommand {
 		return client, to, nil, errProxyHeader

@@ -51,13 +51,13 @@ func newShares(q *quota, idle int64) *shares {
 func (s *shares) take(client netip.Addr, flow *seat, now int64) (evicted *seat, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.quota.take() {
+	if s.quota.open.Load() >= s.quota.limit {
 		if evicted = s.victim(client, now); evicted == nil {
 			return nil, false
 		}
 		s.leave(evicted)
-		s.quota.open.Add(1)
 	}
+	s.quota.open.Add(1)
 	c := s.clients[client]
 	if c == nil {
 		c = &share{addr: client}

@@ -47,9 +47,10 @@ func (p *poller) listenTCP(l *Listener) (server, error) {
 	}
 	s.users.Store(int32(len(p.workers)))
 	for _, w := range p.workers {
-		a := &acceptor{worker: w, server: s}
-		s.loops = append(s.loops, a)
-		w.Post(a.start)
+		s.loops = append(s.loops, &acceptor{worker: w, server: s})
+	}
+	for _, a := range s.loops { // complete from now on: other threads read it
+		a.worker.Post(a.start)
 	}
 	return s, nil
 }

@@ -15,7 +15,7 @@ import (
 
 // portableTCP is the TCP half of portable: a goroutine for each listener, and two for each connection.
 type portableTCP struct {
-	engine  *Engine
+	*portable
 	running chan struct{} // closed when connections may be accepted
 	ctx     context.Context
 	cancel  context.CancelFunc
@@ -26,8 +26,8 @@ type portableTCP struct {
 	conns   map[*portableConn]struct{}
 }
 
-func (t *portableTCP) init(e *Engine) {
-	t.engine, t.running = e, make(chan struct{})
+func (t *portableTCP) init(p *portable) {
+	t.portable, t.running = p, make(chan struct{})
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	t.servers, t.conns = map[*portableServer]struct{}{}, map[*portableConn]struct{}{}
 }
@@ -72,7 +72,11 @@ type portableServer struct {
 }
 
 func (t *portableTCP) listen(l *Listener) (server, error) {
-	listener, err := t.open(l.spec)
+	var listener *net.TCPListener
+	err := t.open(func() (err error) {
+		listener, err = t.socket(l.spec)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -85,8 +89,8 @@ func (t *portableTCP) listen(l *Listener) (server, error) {
 	return s, nil
 }
 
-// open opens a listening socket, or adopts an inherited one.
-func (t *portableTCP) open(s Spec) (*net.TCPListener, error) {
+// socket opens a listening socket, or adopts an inherited one.
+func (t *portableTCP) socket(s Spec) (*net.TCPListener, error) {
 	var l net.Listener
 	var err error
 	if s.Inherited != nil {
@@ -250,7 +254,7 @@ func (c *portableConn) run() {
 	if b.target.Load().ProxyHeader {
 		to, _ := netip.ParseAddrPort(c.client.LocalAddr().String()) // package net formats it
 		to = netip.AddrPortFrom(to.Addr().Unmap().WithZone(""), to.Port())
-		if _, err := remote.Write(appendProxyHeader(nil, c.peer, to)); err != nil {
+		if _, err := remote.Write(proxyHeader(c.peer, to)); err != nil {
 			c.locked((*portableConn).abort)
 			return
 		}
@@ -302,7 +306,11 @@ func (c *portableConn) connect() (*net.TCPConn, netip.AddrPort) {
 		var remote net.Conn
 		dialer := net.Dialer{Timeout: timeout}
 		dialer.SetMultipathTCP(false)
-		if remote, err = dialer.DialContext(t.ctx, "tcp", to.String()); err == nil {
+		err = t.open(func() (err error) {
+			remote, err = dialer.DialContext(t.ctx, "tcp", to.String())
+			return err
+		})
+		if err == nil {
 			return remote.(*net.TCPConn), to
 		}
 		b.ended(to)

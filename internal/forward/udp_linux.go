@@ -1,7 +1,6 @@
 package forward
 
 import (
-	"net/netip"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -22,7 +21,7 @@ type udpLoop struct {
 	timer   epoll.Timer
 	waiting bool                      // the timer is set
 	busy    map[*udpListener]struct{} // those with flows
-	refuser refuser
+	budget  budget                    // for ICMP errors
 }
 
 func (l *udpLoop) init(w *worker, u *udpPoller) {
@@ -74,7 +73,7 @@ type udpListener struct {
 	port     uint16
 	settings *settings
 	flows    map[datagram.Path]*flow
-	swept    *Target // at the last sweep
+	swept    *plan // at the last sweep
 
 	closeSocket func()
 }
@@ -94,7 +93,7 @@ func (l *udpListener) Ready(uint32) {
 // forward sends a datagram of a client to the backend of its flow.
 func (l *udpListener) forward(p datagram.Path, data []byte) {
 	f := l.flows[p]
-	if f != nil && !f.current(l.settings, (*Target).has) {
+	if f != nil && !f.current(l.settings) {
 		l.end(f)
 		f = nil
 	}
@@ -158,17 +157,13 @@ func (l *udpListener) end(f *flow) {
 
 // sweep ends the flows to backends that have left all pools.
 func (l *udpListener) sweep() {
-	target := l.settings.balancer.target.Load()
-	if target == l.swept {
+	plan := l.settings.balancer.plan.Load()
+	if plan == l.swept {
 		return
 	}
-	l.swept = target
-	backends := target.set()
-	has := func(t *Target, backend netip.AddrPort) bool {
-		return backends[backend] && t == target || t.has(backend)
-	}
+	l.swept = plan
 	for _, f := range l.flows {
-		if !f.current(l.settings, has) {
+		if !f.current(l.settings) {
 			l.end(f)
 		}
 	}
@@ -188,7 +183,8 @@ func (l *udpListener) reset() {
 
 // refuse sends the client of a path an ICMP error about its last datagram.
 func (l *udpListener) refuse(p *datagram.Path, length int) {
-	if !l.loop.refuser.send(l.loop.udp.raw, p, l.port, length, l.loop.Now()) {
+	raw := l.loop.udp.raw
+	if raw == nil || !l.loop.budget.take(l.loop.Now()) || raw.Refuse(p, l.port, length) != nil {
 		l.loop.engine.unreported.Add(1)
 	}
 }

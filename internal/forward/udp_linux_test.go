@@ -1,216 +1,24 @@
 package forward
 
 import (
-	"context"
 	"errors"
 	"net"
 	"net/netip"
-	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/datagram"
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
-	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 )
-
-func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
-
-// udpRig is an Engine with a UDP listener.
-type udpRig struct {
-	*Engine
-	*Listener
-	at netip.AddrPort
-}
-
-// kinds are the two implementations.
-var kinds = map[string]func(*testing.T, int, Options, Spec) *udpRig{"epoll": epollUDP, "portable": portableRig}
-
-func epollUDP(t *testing.T, netns int, o Options, s Spec) *udpRig {
-	t.Helper()
-	o.NetNS = netns
-	e, err := New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return rig(t, e, s)
-}
-
-// portableRig opens the sockets of the portable implementation in a namespace.
-func portableRig(t *testing.T, ns int, o Options, s Spec) *udpRig {
-	t.Helper()
-	e, err := newEngine(o, func(e *Engine) (system, error) {
-		p := &inNamespace{portable: newPortable(e), netns: ns}
-		dial := p.udp.dial
-		p.udp.dial = func(to netip.AddrPort) (c *net.UDPConn, err error) {
-			err = netns.Do(ns, func() (err error) {
-				c, err = dial(to)
-				return err
-			})
-			return c, err
-		}
-		return p, nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return rig(t, e, s)
-}
-
-func rig(t *testing.T, e *Engine, s Spec) *udpRig {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error)
-	s.Protocol = UDP
-	l, err := e.Listen(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	go func() { ended <- e.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-		if stats := e.Stats(); stats.Flows != 0 {
-			t.Errorf("%d flows remain after the end", stats.Flows)
-		}
-		if p, ok := e.system.(*poller); ok && len(p.udp.ports.used)+len(p.udp.ports.order)+len(p.udp.ports.taken) > 0 {
-			t.Errorf("%d ports remain after the end", len(p.udp.ports.order))
-		}
-	})
-	return &udpRig{Engine: e, Listener: l, at: l.Addr()}
-}
-
-// inNamespace runs the portable implementation, which uses the namespace of its threads, in another one.
-type inNamespace struct {
-	*portable
-	netns int
-}
-
-func (p *inNamespace) listen(l *Listener) (s server, err error) {
-	err = netns.Do(p.netns, func() (err error) {
-		s, err = p.portable.listen(l)
-		return err
-	})
-	return s, err
-}
-
-// backend answers each datagram with its name, a colon and the datagram, until it is closed.
-func backend(t testing.TB, netns int, name, at string) (*net.UDPConn, netip.AddrPort) {
-	t.Helper()
-	var c *net.UDPConn
-	kerneltest.Do(t, netns, func() (err error) {
-		c, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.MustParseAddrPort(at)))
-		return err
-	})
-	t.Cleanup(func() { _ = c.Close() })
-	go func() {
-		buffer := make([]byte, datagram.MaxSize)
-		for {
-			n, from, err := c.ReadFromUDPAddrPort(buffer[len(name)+1:])
-			if err != nil {
-				return
-			}
-			copy(buffer, name+":")
-			if n > 0 && buffer[len(name)+1] == '0' { // a reply of the same size
-				_, _ = c.WriteToUDPAddrPort(buffer[len(name)+1:][:n], from)
-				continue
-			}
-			_, _ = c.WriteToUDPAddrPort(buffer[:len(name)+1+n], from)
-		}
-	}()
-	return c, c.LocalAddr().(*net.UDPAddr).AddrPort()
-}
-
-// dialUDP returns a client. It receives datagrams from the address to which it sends only.
-func dialUDP(t testing.TB, netns int, to netip.AddrPort) *net.UDPConn {
-	t.Helper()
-	var c *net.UDPConn
-	kerneltest.Do(t, netns, func() (err error) {
-		c, err = net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(to))
-		return err
-	})
-	t.Cleanup(func() { _ = c.Close() })
-	return c
-}
-
-// ask sends a datagram and returns the answer.
-func ask(c *net.UDPConn, question string) (string, error) {
-	if _, err := c.Write([]byte(question)); err != nil {
-		return "", err
-	}
-	return answer(c)
-}
-
-func answer(c *net.UDPConn) (string, error) {
-	buffer := make([]byte, datagram.MaxSize)
-	if err := c.SetReadDeadline(time.Now().Add(2 * time.Second)); err != nil {
-		return "", err
-	}
-	n, err := c.Read(buffer)
-	return string(buffer[:n]), err
-}
-
-// want sends a datagram and verifies the answer.
-func want(t testing.TB, c *net.UDPConn, question, want string) {
-	t.Helper()
-	if got, err := ask(c, question); got != want || err != nil {
-		t.Errorf("%s is answered by %q, %v, want %q", question, got, err, want)
-	}
-}
-
-// eventually waits until a counter has a value.
-func eventually(t testing.TB, what string, want int64, get func() int64) {
-	t.Helper()
-	deadline := time.Now().Add(5 * time.Second)
-	for get() != want {
-		if time.Now().After(deadline) {
-			t.Errorf("%s: %d, want %d", what, get(), want)
-			return
-		}
-		time.Sleep(time.Millisecond)
-	}
-}
-
-func pools(backends ...netip.AddrPort) *Target {
-	pool := []Backend{}
-	for _, b := range backends {
-		pool = append(pool, Backend{Addr: b, Weight: 1})
-	}
-	return &Target{Pools: [][]Backend{pool}}
-}
-
-func ip(t testing.TB, netns int, args ...string) {
-	t.Helper()
-	kerneltest.Do(t, netns, func() error {
-		if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
-			t.Fatalf("ip %v: %v: %s", args, err, out)
-		}
-		return nil
-	})
-}
-
-func each(t *testing.T, test func(*testing.T, func(*testing.T, int, Options, Spec) *udpRig)) {
-	t.Helper()
-	for name, start := range kinds {
-		t.Run(name, func(t *testing.T) { test(t, start) })
-	}
-}
-
-// loopback is an address of which the system chooses the port.
-var loopback = netip.MustParseAddrPort("127.0.0.1:0")
 
 // Each client stays on its backend; clients are spread. Datagrams of any size pass.
 func TestUDPFlows(t *testing.T) {
 	each(t, func(t *testing.T, start func(*testing.T, int, Options, Spec) *udpRig) {
 		ns := kerneltest.Namespace(t)
-		_, a := backend(t, ns, "a", "127.0.0.1:0")
-		_, b := backend(t, ns, "b", "[::1]:0") // the family of the client does not matter
+		_, a := echoUDP(t, ns, "a", "127.0.0.1:0")
+		_, b := echoUDP(t, ns, "b", "[::1]:0") // the family of the client does not matter
 		balancer := NewBalancer(pools(a, b))
 		r := start(t, ns, Options{}, Spec{Addr: loopback, Balancer: balancer})
 		seen := map[string]int{}
@@ -252,8 +60,8 @@ func TestUDPReplySource(t *testing.T) {
 			for _, a := range []string{"10.0.0.1/32", "fd00::1/128", "fd00::2/128"} {
 				ip(t, ns, "address", "add", a, "dev", "lo")
 			}
-			_, a := backend(t, ns, "a", "127.0.0.1:0")
-			_, b := backend(t, ns, "b", "127.0.0.1:0")
+			_, a := echoUDP(t, ns, "a", "127.0.0.1:0")
+			_, b := echoUDP(t, ns, "b", "127.0.0.1:0")
 			balancer := NewBalancer(pools(a, b))
 			r := epollUDP(t, ns, Options{}, Spec{Addr: netip.MustParseAddrPort(family[0]), Balancer: balancer})
 			// An unconnected client sees the source; its datagrams to different addresses are different flows.
@@ -288,7 +96,7 @@ func TestUDPReplySource(t *testing.T) {
 func TestUDPTimeout(t *testing.T) {
 	each(t, func(t *testing.T, start func(*testing.T, int, Options, Spec) *udpRig) {
 		ns := kerneltest.Namespace(t)
-		_, a := backend(t, ns, "a", "127.0.0.1:0")
+		_, a := echoUDP(t, ns, "a", "127.0.0.1:0")
 		balancer := NewBalancer(pools(a))
 		const timeout = 300 * time.Millisecond
 		r := start(t, ns, Options{UDPTimeout: timeout}, Spec{Addr: loopback, Balancer: balancer})
@@ -314,10 +122,12 @@ func TestUDPTimeout(t *testing.T) {
 func TestUDPRefusal(t *testing.T) {
 	each(t, func(t *testing.T, start func(*testing.T, int, Options, Spec) *udpRig) {
 		ns := kerneltest.Namespace(t)
-		closed, dead := backend(t, ns, "dead", "127.0.0.1:0")
+		closed, dead := echoUDP(t, ns, "dead", "127.0.0.1:0")
 		_ = closed.Close()
-		conn, live := backend(t, ns, "live", "127.0.0.1:0")
-		balancer := NewBalancer(pools(live, dead)) // the second one is first
+		conn, live := echoUDP(t, ns, "live", "127.0.0.1:0")
+		balancer := NewBalancer(&Target{})
+		balancer.random = func(uint64) uint64 { return 0 } // the last one first
+		balancer.Set(pools(live, dead))
 		r := start(t, ns, Options{}, Spec{Addr: loopback, Balancer: balancer})
 		c := dialUDP(t, ns, r.at)
 		if _, err := c.Write([]byte("lost")); err != nil {
@@ -340,7 +150,7 @@ func TestUDPRefusal(t *testing.T) {
 		_, _ = c.Write([]byte("lost"))
 		time.Sleep(50 * time.Millisecond)
 		_, _ = answer(c)
-		backend(t, ns, "again", at)
+		echoUDP(t, ns, "again", at)
 		want(t, c, "x", "again:x")
 	})
 }
@@ -351,11 +161,13 @@ func TestUDPAllRefuse(t *testing.T) {
 		ns := kerneltest.Namespace(t)
 		dead := []netip.AddrPort{}
 		for range 3 {
-			closed, at := backend(t, ns, "dead", "127.0.0.1:0")
+			closed, at := echoUDP(t, ns, "dead", "127.0.0.1:0")
 			_ = closed.Close()
 			dead = append(dead, at)
 		}
-		balancer := NewBalancer(pools(dead...))
+		balancer := NewBalancer(&Target{})
+		balancer.random = func(uint64) uint64 { return 0 } // the last one first
+		balancer.Set(pools(dead...))
 		r := start(t, ns, Options{}, Spec{Addr: loopback, Balancer: balancer})
 		c := dialUDP(t, ns, r.at)
 		for range 4 {
@@ -366,7 +178,7 @@ func TestUDPAllRefuse(t *testing.T) {
 		if got := balancer.Counts(); got.Failures != 1 || got.Retries != 2 || got.Open != 1 {
 			t.Errorf("counts %+v, want 2 retries and 1 failure", got)
 		}
-		backend(t, ns, "back", dead[0].String())
+		echoUDP(t, ns, "back", dead[0].String())
 		eventually(t, "answers", 1, func() int64 {
 			_, _ = c.Write([]byte("x"))
 			_ = c.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
@@ -380,7 +192,7 @@ func TestUDPAllRefuse(t *testing.T) {
 func TestUDPNotAdmitted(t *testing.T) {
 	each(t, func(t *testing.T, start func(*testing.T, int, Options, Spec) *udpRig) {
 		ns := kerneltest.Namespace(t)
-		_, a := backend(t, ns, "a", "127.0.0.1:0")
+		_, a := echoUDP(t, ns, "a", "127.0.0.1:0")
 		balancer := NewBalancer(&Target{Pools: [][]Backend{{}, {{Addr: a, Weight: 1}}}})
 		stranger := netip.MustParseAddr("127.0.0.9")
 		r := start(t, ns, Options{}, Spec{Addr: loopback, Balancer: balancer, Admit: func(client netip.Addr) Admission {
@@ -409,8 +221,8 @@ func TestUDPNotAdmitted(t *testing.T) {
 func TestUDPBackendLeaves(t *testing.T) {
 	each(t, func(t *testing.T, start func(*testing.T, int, Options, Spec) *udpRig) {
 		ns := kerneltest.Namespace(t)
-		_, a := backend(t, ns, "a", "127.0.0.1:0")
-		_, b := backend(t, ns, "b", "127.0.0.1:0")
+		_, a := echoUDP(t, ns, "a", "127.0.0.1:0")
+		_, b := echoUDP(t, ns, "b", "127.0.0.1:0")
 		balancer := NewBalancer(pools(a))
 		r := start(t, ns, Options{UDPTimeout: time.Second}, Spec{Addr: loopback, Balancer: balancer})
 		used, unused := dialUDP(t, ns, r.at), dialUDP(t, ns, r.at)
@@ -431,7 +243,7 @@ func TestUDPBackendLeaves(t *testing.T) {
 func TestUDPClose(t *testing.T) {
 	each(t, func(t *testing.T, start func(*testing.T, int, Options, Spec) *udpRig) {
 		ns := kerneltest.Namespace(t)
-		_, a := backend(t, ns, "a", "127.0.0.1:0")
+		_, a := echoUDP(t, ns, "a", "127.0.0.1:0")
 		balancer := NewBalancer(pools(a))
 		r := start(t, ns, Options{}, Spec{Addr: loopback, Balancer: balancer})
 		c := dialUDP(t, ns, r.at)

@@ -40,7 +40,7 @@ const (
 // portableUDPs is the UDP half of portable.
 type portableUDPs struct {
 	*udp
-	dial    func(netip.AddrPort) (*net.UDPConn, error)
+	system  *portable
 	started chan struct{}
 	running sync.WaitGroup
 
@@ -48,11 +48,9 @@ type portableUDPs struct {
 	listeners map[*portableUDP]struct{}
 }
 
-func (u *portableUDPs) init(e *Engine) {
-	u.udp, u.started, u.listeners = newUDP(e), make(chan struct{}), map[*portableUDP]struct{}{}
-	u.dial = func(to netip.AddrPort) (*net.UDPConn, error) {
-		return net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(to))
-	}
+func (u *portableUDPs) init(p *portable) {
+	u.udp, u.system = newUDP(p.engine), p
+	u.started, u.listeners = make(chan struct{}), map[*portableUDP]struct{}{}
 }
 
 func (u *portableUDPs) start() { close(u.started) }
@@ -82,7 +80,11 @@ func (u *portableUDPs) left(b *Balancer) {
 
 // listen opens a listener.
 func (u *portableUDPs) listen(l *Listener) (server, error) {
-	conn, err := socket(l.spec)
+	var conn *net.UDPConn
+	err := u.system.open(func() (err error) {
+		conn, err = socket(l.spec)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -99,6 +101,15 @@ func (u *portableUDPs) listen(l *Listener) (server, error) {
 		delete(u.listeners, p)
 	})
 	return p, nil
+}
+
+// dial opens a socket to a backend.
+func (u *portableUDPs) dial(to netip.AddrPort) (conn *net.UDPConn, err error) {
+	err = u.system.open(func() (err error) {
+		conn, err = net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(to))
+		return err
+	})
+	return conn, err
 }
 
 // socket returns the socket of a listener.
@@ -225,7 +236,7 @@ func (f *portableFlow) evict(any) { f.end() }
 // check reports whether the flow can go on. It ends a flow whose backend has left.
 func (f *portableFlow) check() bool {
 	f.mu.Lock()
-	good := !f.ended && f.current(f.listener.settings.Load(), (*Target).has)
+	good := !f.ended && f.current(f.listener.settings.Load())
 	f.mu.Unlock()
 	if !good {
 		f.end()
@@ -237,14 +248,14 @@ func (f *portableFlow) check() bool {
 func (f *portableFlow) connect() bool {
 	u, b := f.listener.udp, f.settings.balancer
 	for range u.attempts {
-		to, target, ok := f.next()
+		to, ok := f.next()
 		if !ok {
 			return false
 		}
 		conn, err := u.dial(to)
 		if err == nil {
 			f.conn = conn
-			f.connected(to, target)
+			f.connected(to)
 			f.listener.readers.Go(func() { f.read(conn) })
 			return true
 		}

@@ -136,10 +136,13 @@ func userspacePlane() Plane {
 	}
 }
 
-// notInUserspace has the scenarios of SCTP: the kernel here has no SCTP sockets.
+// notInUserspace has the scenarios that need SCTP, and those that stop the proxy.
 func notInUserspace() map[int]string {
-	const reason = "the kernel has no SCTP sockets"
-	return map[int]string{5: reason, 107: reason, 110: reason, 205: reason, 309: reason, 310: reason, 311: reason}
+	const sctp, ends = "mode userspace does not forward SCTP", "in mode userspace connections end with the process"
+	return map[int]string{
+		5: sctp, 107: sctp, 110: sctp, 205: sctp, 309: sctp, 310: sctp, 311: sctp,
+		195: ends, 273: ends, 274: ends, 278: ends, 281: ends,
+	}
 }
 
 // notInIPVS has the scenarios of NodePorts at loopback addresses that a setting names.

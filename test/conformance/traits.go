@@ -113,6 +113,10 @@ type condition func(*Traits) bool
 // inIptablesMode selects planes with the rules of mode iptables.
 func inIptablesMode(n *Traits) bool { return n.mode == "iptables" || inUserspaceMode(n) }
 
+// acceptsMasqueraded selects planes with rules that accept connections which they masquerade. Those
+// of a process need a firewall that accepts the replies, as it must for other programs.
+func acceptsMasqueraded(n *Traits) bool { return inIptablesMode(n) && !n.proxied }
+
 func inUserspaceMode(n *Traits) bool { return n.mode == "userspace" }
 
 // usesIptables selects planes with rules of iptables.

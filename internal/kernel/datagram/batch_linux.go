@@ -21,14 +21,14 @@ type Path struct {
 
 // Client returns the source of the datagram.
 func (p Path) Client() netip.AddrPort {
-	return netip.AddrPortFrom(address(p.client, p.v6), p.port)
+	return netip.AddrPortFrom(p.address(p.client), p.port)
 }
 
 // Local returns the address of this host.
-func (p Path) Local() netip.Addr { return address(p.local, p.v6) }
+func (p Path) Local() netip.Addr { return p.address(p.local) }
 
-func address(a [16]byte, v6 bool) netip.Addr {
-	if v6 {
+func (p Path) address(a [16]byte) netip.Addr {
+	if p.v6 {
 		return netip.AddrFrom16(a)
 	}
 	return netip.AddrFrom4([4]byte(a[:4]))

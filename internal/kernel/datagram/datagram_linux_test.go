@@ -167,31 +167,37 @@ func TestRefuse(t *testing.T) {
 					to, toPort = family.node, port
 				}
 				run(t, node, "nft", "-f", "-", strings.ReplaceAll(rule, "PORT", strconv.Itoa(int(port))))
-				refuse(t, node, fd, port, dial(t, pod, to, toPort))
+				refuse(t, listener{node, fd, port}, dial(t, pod, to, toPort))
 			})
 		}
 	}
 }
 
+// listener is a socket of Listen in a namespace.
+type listener struct {
+	netns, fd int
+	port      uint16
+}
+
 // refuse receives a datagram of a client and refuses it.
-func refuse(t *testing.T, node, fd int, port uint16, client *net.UDPConn) {
+func refuse(t *testing.T, l listener, client *net.UDPConn) {
 	t.Helper()
 	if _, err := client.Write([]byte("hello")); err != nil {
 		t.Fatal(err)
 	}
-	ready(t, fd)
+	ready(t, l.fd)
 	b := datagram.NewBatch(1)
-	if _, err := b.Receive(fd); err != nil {
+	if _, err := b.Receive(l.fd); err != nil {
 		t.Fatal(err)
 	}
 	p := b.Path(0)
 	var r *datagram.Refuser
-	kerneltest.Do(t, node, func() (err error) {
+	kerneltest.Do(t, l.netns, func() (err error) {
 		r, err = datagram.NewRefuser()
 		return err
 	})
 	defer r.Close()
-	if err := r.Refuse(&p, port, len("hello")); err != nil {
+	if err := r.Refuse(&p, l.port, len("hello")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := client.Read(make([]byte, 9)); !errors.Is(err, unix.ECONNREFUSED) {

@@ -28,7 +28,7 @@ type Loop struct {
 	now      time.Time
 	next     []func() // to call after the events
 
-	ended    bool
+	ended bool
 
 	mu     sync.Mutex
 	posted []func()

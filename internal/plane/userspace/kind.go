@@ -61,14 +61,12 @@ func options(s plane.Setup, addrs []netip.Addr, rules plane.Plane) Options {
 	return Options{Addrs: addrs, Ports: PortRange{u.FirstPort, u.LastPort}, Rules: rules, Without: without}
 }
 
-// without reports whether this system has no sockets of a protocol.
-func without(p cluster.Protocol) bool { return p == cluster.SCTP && !forward.HasSCTP() }
+// without reports whether package forward does not forward a protocol.
+func without(p cluster.Protocol) bool { return p == cluster.SCTP }
 
-// withNotes adds what this system cannot serve to what a plane supports.
+// withNotes adds what the plane cannot serve to what a plane supports.
 func withNotes(s plane.Support) plane.Support {
-	if without(cluster.SCTP) {
-		s.Notes = append(s.Notes, "Ports with SCTP are refused: this system has no SCTP sockets; on Linux load the kernel module sctp")
-	}
+	s.Notes = append(s.Notes, "Ports with SCTP are refused: mode userspace does not forward SCTP")
 	return s
 }
 

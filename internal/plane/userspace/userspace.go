@@ -43,8 +43,7 @@ type Options struct {
 	// Ports is the range of their ports; the zero value is every port from 1024 on.
 	Ports PortRange
 
-	// Without reports whether this system has no sockets of a protocol: ports with it are refused.
-	// Nil: it has them all.
+	// Without reports whether a protocol is not forwarded: ports with it are refused. Nil: all are.
 	Without func(cluster.Protocol) bool
 
 	// Rules, if not nil, is the plane that sends the packets of Services to the sockets. Without

@@ -1,0 +1,132 @@
+package forward
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"syscall"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+)
+
+// header is what a backend reads from a PROXY header.
+type header struct {
+	client, to netip.AddrPort
+	rest       string
+	err        error
+}
+
+// Backends get a PROXY header before the bytes of the client, also if the client sends none.
+func TestProxyHeaderToBackend(t *testing.T) {
+	both(t, Options{}, func(b *bench) {
+		for _, at := range []string{"127.0.0.1:0", "[::1]:0"} {
+			headers := make(chan header, 1)
+			target := one(b.backend(func(c *net.TCPConn) {
+				got, _ := io.ReadAll(c)
+				var h header
+				var rest []byte
+				h.client, h.to, rest, h.err = parseProxyHeader(got)
+				h.rest = string(rest)
+				headers <- h
+				_ = c.Close()
+			}))
+			target.ProxyHeader = true
+			balancer := NewBalancer(target)
+			l, err := b.engine.Listen(Spec{Protocol: TCP, Addr: netip.MustParseAddrPort(at), Balancer: balancer})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, sent := range []string{"hello", ""} {
+				c := b.dial(l.Addr())
+				_, _ = c.Write([]byte(sent))
+				_ = c.CloseWrite()
+				want := header{client: address(c.LocalAddr()), to: l.Addr(), rest: sent}
+				if got := <-headers; got != want {
+					t.Errorf("the backend received %+v, want %+v", got, want)
+				}
+			}
+			b.eventually("ended", func() bool { return balancer.Counts().Open == 0 })
+			if n := balancer.Counts().Received; n != int64(len("hello")) {
+				t.Errorf("%d bytes counted from clients", n)
+			}
+		}
+	})
+}
+
+// A transparent backend sees the address of the client.
+func TestTransparent(t *testing.T) {
+	run(t, Options{NetNS: kerneltest.Namespace(t)}, newSystem, func(b *bench) {
+		sources := make(chan netip.Addr, 1)
+		at := b.backend(func(c *net.TCPConn) {
+			sources <- address(c.RemoteAddr()).Addr()
+			_ = c.Close()
+		})
+		target := one(at)
+		l, balancer := b.front(target)
+		source := netip.MustParseAddr("127.0.0.77")
+		for _, want := range []netip.Addr{netip.MustParseAddr("127.0.0.1"), source} {
+			kerneltest.Do(t, b.ns, func() error {
+				d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(source, 0))}
+				c, err := d.DialContext(t.Context(), "tcp", l.Addr().String())
+				if err == nil {
+					_, err = io.ReadAll(c)
+					_ = c.Close()
+				}
+				return err
+			})
+			if got := <-sources; got != want {
+				t.Errorf("the backend sees %v, want %v", got, want)
+			}
+			target = one(at)
+			target.Transparent = map[netip.Addr]bool{at.Addr(): true}
+			balancer.Set(target)
+		}
+	})
+}
+
+// When all ports to a backend are in use, clients are reset and counted, and others go on.
+func TestNoPorts(t *testing.T) {
+	ns := kerneltest.Namespace(t)
+	run(t, Options{NetNS: ns}, newSystem, func(b *bench) {
+		echo := b.echo()
+		l, _ := b.front(one(echo))
+		first, err := b.outcome(l.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		kerneltest.Do(t, ns, func() error { // clients bind before, as they need ports too
+			return os.WriteFile("/proc/sys/net/ipv4/ip_local_port_range", []byte("60000 60003"), 0o644)
+		})
+		served, refused := 0, 0
+		for port := range 10 {
+			kerneltest.Do(t, ns, func() error {
+				d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 40000 + port}}
+				c, err := d.DialContext(t.Context(), "tcp", l.Addr().String())
+				if err == nil {
+					t.Cleanup(func() { _ = c.Close() })
+					_, _ = c.Write([]byte("x"))
+					_, err = io.ReadFull(c, make([]byte, 1))
+				}
+				if err == nil {
+					served++
+					return nil
+				}
+				refused++
+				if !errors.Is(err, syscall.ECONNRESET) {
+					return err
+				}
+				return nil
+			})
+		}
+		if n := b.engine.Stats().Refused[reasonPorts]; served < 1 || refused < 1 || n != int64(refused) {
+			t.Errorf("%d served, %d refused, %d counted", served, refused, n)
+		}
+		_, _ = first.Write([]byte("x"))
+		if _, err := io.ReadFull(first, make([]byte, 1)); err != nil {
+			t.Errorf("a connection that was open: %v", err)
+		}
+	})
+}
