@@ -2,6 +2,8 @@
 // with kube-proxy's names: operators find the rules where kube-proxy had them, and
 // the rules of kube-proxy on a node are taken over in place.
 //
+// PortalsKind is a variant that leads to listeners of this process in place of backends.
+//
 // A change writes the chains that changed, and single rules of those that all
 // Services share. README.md draws the path of a packet.
 package iptables

@@ -52,25 +52,16 @@ const routePeriod = 10 * time.Second
 
 // routeReplies keeps the routing of replies as Setup.Transparent needs it, until the context ends.
 func routeReplies(ctx context.Context, s plane.Setup) error {
-	d, mark, last := divert.New(s.NetNS), options(s).Transparent, ""
-	if mark == 0 {
-		_, err := d.Remove()
-		return err
-	}
-	families := map[route.Family]divert.Family{route.IPv4: divert.IPv4, route.IPv6: divert.IPv6}
-	var list []divert.Family
-	for _, f := range s.Families {
-		list = append(list, families[f])
-	}
+	route := routing(s)
 	ticker := time.NewTicker(routePeriod)
 	defer ticker.Stop()
-	for ctx.Err() == nil {
+	for last := ""; ctx.Err() == nil; {
 		now := ""
-		if err := d.Ensure(mark, list...); err != nil {
+		if err := route(); err != nil {
 			now = err.Error()
 		}
 		if now != "" && now != last {
-			s.Log.Warn("Backends that should see the addresses of clients cannot reply, retrying", "error", now)
+			s.Log.Warn("Cannot route the replies of backends to addresses of clients, retrying", "error", now)
 		}
 		last = now
 		select {
@@ -79,4 +70,20 @@ func routeReplies(ctx context.Context, s plane.Setup) error {
 		}
 	}
 	return nil
+}
+
+// routing returns a function that adds or removes the routing of replies.
+func routing(s plane.Setup) func() error {
+	d, mark := divert.New(s.NetNS), options(s).Transparent
+	if mark == 0 {
+		return func() error {
+			_, err := d.Remove()
+			return err
+		}
+	}
+	var list []divert.Family
+	for _, f := range s.Families {
+		list = append(list, map[route.Family]divert.Family{route.IPv4: divert.IPv4, route.IPv6: divert.IPv6}[f])
+	}
+	return func() error { return d.Ensure(mark, list...) }
 }
