@@ -1,32 +1,15 @@
 package iptables
 
 import (
-	"context"
-	"errors"
+	"fmt"
 	"slices"
 
+	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/ledger"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
-
-// PortalsKind returns a variant of this plane for planes that forward in the process. The routes
-// that it gets have a listening socket of the process in place of the backends of each pool: an
-// port of an address in Setup.Listeners. Its chains in table nat have the names of
-// kube-proxy's mode userspace. Connections that were not translated cannot reach the listeners,
-// as they would bypass the policy of the Services.
-func PortalsKind() plane.Kind {
-	k := Kind()
-	k.Facts.Path, k.Excess = PortalsPath, excessFrontends
-	k.Open = func(ctx context.Context, s plane.Setup) (*plane.Opened, error) {
-		if len(s.Listeners) == 0 {
-			return nil, errors.New("the addresses of the listeners are not known")
-		}
-		return open(ctx, s)
-	}
-	return k
-}
 
 // PortalsPath is the Path of PortalsKind. It ends at the chain that leads to the listener.
 func PortalsPath(p plane.Passage) []string {
@@ -78,6 +61,15 @@ func (f *family) guardListeners() []string {
 		to + `"connections to Services" -m conntrack --ctstate DNAT -j ACCEPT`,
 		to + `"direct connections, which would bypass source ranges" -j DROP`,
 	}
+}
+
+// markReplies returns rules that mark replies to sockets with the address of a client.
+func (f *family) markReplies() []string {
+	var list []string
+	for _, p := range []cluster.Protocol{cluster.TCP, cluster.UDP} {
+		list = append(list, fmt.Sprintf("-p %s -m socket --transparent -j MARK --set-xmark %#x/%#x", p, f.transparent, f.transparent))
+	}
+	return list
 }
 
 // abandons reports whether a chain has rules of all Services in the other variant of this plane
