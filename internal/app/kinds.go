@@ -11,25 +11,9 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/address"
 	"github.com/sluice-proxy/sluice/internal/kernel/probe"
 	"github.com/sluice-proxy/sluice/internal/plane"
-	"github.com/sluice-proxy/sluice/internal/plane/iptables"
-	"github.com/sluice-proxy/sluice/internal/plane/ipvs"
-	"github.com/sluice-proxy/sluice/internal/plane/nftables"
-	"github.com/sluice-proxy/sluice/internal/plane/userspace"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/takeover"
 )
-
-// Kinds returns the data planes of this build, the default first. A further plane is one
-// more line here.
-func Kinds() []plane.Kind {
-	return []plane.Kind{
-		nftables.Kind(),
-		iptables.Kind(),
-		ipvs.Kind(),
-		userspace.Kind(iptables.PortalsKind()),
-		userspace.Loopback(),
-	}
-}
 
 // Modes returns the names of data planes.
 func Modes(kinds []plane.Kind) []string {

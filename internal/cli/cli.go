@@ -48,7 +48,7 @@ func Main(ctx context.Context, args []string, env Env) int {
 	if env.Kinds == nil {
 		env.Kinds = app.Kinds()
 	}
-	name := filepath.Base(args[0])
+	name := strings.TrimSuffix(filepath.Base(args[0]), ".exe")
 	root := newRoot(name, env)
 	if name != "kube-proxy" {
 		asking := env // an answer of the daemon may have text from objects of any author
