@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/kernel/address"
 	"github.com/sluice-proxy/sluice/internal/kernel/probe"
 	"github.com/sluice-proxy/sluice/internal/plane"
@@ -24,6 +25,17 @@ func Modes(kinds []plane.Kind) []string {
 		}
 	}
 	return modes
+}
+
+// Binds returns the ways in which clients reach the sockets of data planes that have some.
+func Binds(kinds []plane.Kind) []config.Bind {
+	var binds []config.Bind
+	for _, k := range kinds {
+		if k.Bind != "" && !slices.Contains(binds, k.Bind) {
+			binds = append(binds, k.Bind)
+		}
+	}
+	return binds
 }
 
 // kind returns the plane of the configured mode, which the configuration has checked.
