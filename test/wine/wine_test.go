@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sluice-proxy/sluice/test/wine"
 )
@@ -36,7 +37,64 @@ func TestSluice(t *testing.T) {
 		}
 	})
 	t.Run("bad input", func(t *testing.T) { testBadInput(t, p, sluice) })
+	t.Run("daemon", func(t *testing.T) { testDaemon(t, p, sluice) })
 }
+
+// One daemon runs for a user and answers commands. When it is killed, the next may run.
+func testDaemon(t *testing.T, p *wine.Prefix, sluice string) {
+	service := filepath.Join(t.TempDir(), "service.yaml")
+	if err := os.WriteFile(service, []byte(manifest), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	daemon := append([]string{"--manifests", wine.Path(service)}, loopback()...)
+	answers := func() { // within the time that status waits for the daemon
+		t.Helper()
+		var last wine.Result
+		for end := time.Now().Add(patience); time.Now().Before(end); {
+			if last = p.Run(sluice, "get", "services"); last.Code == 0 && strings.Contains(last.Stdout, "web") {
+				return
+			}
+		}
+		t.Fatalf("the daemon does not answer: %+v", last)
+	}
+	for range 2 {
+		first := p.Start(t.Output(), sluice, daemon...)
+		answers()
+		if r := p.Run(sluice, daemon...); r.Code != 1 || !strings.Contains(r.Stderr, "already serves this user") {
+			t.Errorf("a second daemon: %+v", r)
+		}
+		if r := p.Run(sluice, "status"); r.Code != 0 || !strings.Contains(r.Stdout, "healthy") {
+			t.Errorf("status: %+v", r)
+		}
+		if r := p.Run(sluice, "diff"); r.Code != 0 {
+			t.Errorf("diff: %+v", r)
+		}
+		first.Kill()
+		if r := p.Run(sluice, "status"); r.Code != 2 {
+			t.Errorf("status of a killed daemon: %+v", r)
+		}
+	}
+}
+
+// patience is for a machine that is busy.
+const patience = 30 * time.Second
+
+const manifest = `apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: default}
+spec:
+  clusterIP: 10.96.0.20
+  clusterIPs: [10.96.0.20]
+  ipFamilies: [IPv4]
+  ports: [{port: 80, targetPort: 8080, protocol: TCP}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, namespace: default, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: "", port: 8080, protocol: TCP}]
+endpoints: [{addresses: [127.0.0.1], conditions: {ready: true}}]
+`
 
 func loopback() []string { return []string{"--proxy-mode=userspace", "--bind=loopback"} }
 
