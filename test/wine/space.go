@@ -18,7 +18,7 @@ import (
 // all others end with the first.
 type space struct {
 	starts chan request
-	ended  chan error
+	ended  chan struct{}
 }
 
 // request is a command to start, and where the outcome goes.
@@ -28,7 +28,7 @@ type request struct {
 }
 
 func newSpace() (*space, error) {
-	s := &space{starts: make(chan request), ended: make(chan error)}
+	s := &space{starts: make(chan request), ended: make(chan struct{})}
 	ready := make(chan error)
 	go s.run(ready)
 	return s, <-ready
