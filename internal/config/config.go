@@ -196,4 +196,8 @@ type Options struct {
 
 	// Default, if not nil, chooses one of them when the configuration names none.
 	Default func() string
+
+	// Binds are the ways in which the mode userspace works in this build; the first is the
+	// default. Empty: all.
+	Binds []Bind
 }

@@ -22,6 +22,7 @@ func (f *Flags) Load(env Env, opt Options) (*Config, []string, error) {
 		config:   &v1alpha1.KubeProxyConfiguration{},
 		byFlag:   map[string]string{},
 		own:      f.own,
+		binds:    opt.Binds,
 		flags:    f.values,
 		problems: slices.Clone(f.problems),
 	}

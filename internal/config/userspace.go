@@ -3,6 +3,7 @@ package config
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -20,9 +21,13 @@ const (
 
 // userspace returns the settings of the mode userspace.
 func (c *check) userspace() Userspace {
-	u := Userspace{Bind: cmp.Or(c.own.Bind, BindRules), UDPTimeout: defaultUDPTimeout, DrainTimeout: defaultDrainTimeout}
-	if u.Bind != BindRules && u.Bind != BindLoopback {
-		c.flagProblem("bind", invalid(string(u.Bind), "must be rules or loopback"))
+	binds := c.binds
+	if len(binds) == 0 {
+		binds = []Bind{BindRules, BindLoopback}
+	}
+	u := Userspace{Bind: cmp.Or(c.own.Bind, binds[0]), UDPTimeout: defaultUDPTimeout, DrainTimeout: defaultDrainTimeout}
+	if !slices.Contains(binds, u.Bind) {
+		c.flagProblem("bind", invalid(string(u.Bind), "must be "+alternatives(binds)))
 	}
 	if d := c.own.UDPTimeout; d != nil {
 		if u.UDPTimeout = d.Duration; u.UDPTimeout <= 0 {
@@ -39,6 +44,15 @@ func (c *check) userspace() Userspace {
 		c.problem("portRange", invalid(c.config.PortRange, "must be a range of ports from 1 to 65535, such as 20000-29999 or 20000+10000"))
 	}
 	return u
+}
+
+// alternatives returns "rules or loopback".
+func alternatives(binds []Bind) string {
+	var names []string
+	for _, b := range binds {
+		names = append(names, string(b))
+	}
+	return strings.Join(names, " or ")
 }
 
 // parsePorts reads "FROM-TO", "FROM+COUNT" (COUNT more ports) or "PORT", as kube-proxy did

@@ -53,7 +53,28 @@ func TestUserspace(t *testing.T) {
 		"--proxy-mode=nftables --drain-timeout=1m": `--drain-timeout: Invalid value: "1m": only the mode userspace`,
 	} {
 		if _, err := loadUserspace(t, strings.Fields(args)...); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: got %v, want %s", args, err, want)
+			t.Errorf("%s: got %v, want %q", args, err, want)
+		}
+	}
+}
+
+// A build in which rules cannot lead packets to sockets has another default, and refuses them.
+func TestBindsOfTheBuild(t *testing.T) {
+	for args, want := range map[string]string{"": "", "--bind=loopback": "", "--bind=rules": "must be loopback"} {
+		fs := pflag.NewFlagSet("sluice", pflag.ContinueOnError)
+		f := NewFlags(fs)
+		if err := fs.Parse(strings.Fields(args)); err != nil {
+			t.Fatal(err)
+		}
+		cfg, _, err := f.Load(Env{Hostname: os.Hostname}, Options{Modes: []string{"userspace"}, Binds: []Bind{BindLoopback}})
+		if want != "" {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%q: %v, want %q", args, err, want)
+			}
+			continue
+		}
+		if err != nil || cfg.Userspace.Bind != BindLoopback {
+			t.Errorf("%q: %+v, %v", args, cfg, err)
 		}
 	}
 }
