@@ -73,12 +73,16 @@ func manifests(t testing.TB, text string) string {
 }
 
 func TestEveryKindIsComplete(t *testing.T) {
-	seen := map[string]bool{}
+	type id struct {
+		mode string
+		bind config.Bind
+	}
+	seen := map[id]bool{}
 	for _, k := range Kinds() {
-		if k.Mode == "" || k.Mode != k.Facts.Name || seen[k.Mode] || k.Probe == nil || k.Open == nil || k.Preview == nil || k.Owned == "" {
+		if k.Mode == "" || k.Mode != k.Facts.Name || seen[id{k.Mode, k.Bind}] || k.Probe == nil || k.Open == nil || k.Preview == nil || k.Owned == "" {
 			t.Errorf("mode %q exists twice or is incomplete: %+v", k.Mode, k)
 		}
-		seen[k.Mode] = true
+		seen[id{k.Mode, k.Bind}] = true
 	}
 }
 

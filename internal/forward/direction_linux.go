@@ -31,8 +31,12 @@ type direction struct {
 // maxTurn is how many bytes a direction may move before others go on.
 const maxTurn = 1 << 20
 
-// maxPipes is how many pipes a worker keeps for later.
-const maxPipes = 64
+// maxSplice is how many bytes a pipe may hold, and maxPipes how many pipes a worker may have. So clients
+// that do not read cannot make the kernel hold much. Without a pipe, bytes are copied.
+const (
+	maxSplice = 256 << 10
+	maxPipes  = 256
+)
 
 func (d *direction) init(from, to *side, count *atomic.Int64) {
 	d.from, d.to, d.count = from, to, count
@@ -119,7 +123,7 @@ func (d *direction) fill() (int, bool) {
 	var e syscall.Errno
 	piped := d.bulk && d.getPipe()
 	if piped {
-		n, e = stream.Splice(d.from.fd, d.pipe.Write, maxTurn)
+		n, e = stream.Splice(d.from.fd, d.pipe.Write, maxSplice)
 	} else {
 		n, e = stream.Read(d.from.fd, d.buffer())
 	}
@@ -194,10 +198,14 @@ func (d *direction) getPipe() bool {
 		d.pipe, t.pipes, d.piped = t.pipes[n-1], t.pipes[:n-1], true
 		return true
 	}
+	if t.pipeCount >= t.pipeLimit {
+		return false
+	}
 	p, err := stream.NewPipe()
 	if err != nil {
 		return false
 	}
+	t.pipeCount++
 	d.pipe, d.piped = p, true
 	return true
 }
@@ -209,10 +217,6 @@ func (d *direction) putPipe() {
 	}
 	d.piped = false
 	t := &d.from.conn.owner.worker.tcp
-	if len(t.pipes) == maxPipes {
-		d.pipe.Close()
-		return
-	}
 	t.pipes = append(t.pipes, d.pipe)
 }
 
@@ -221,6 +225,7 @@ func (d *direction) discard() {
 	d.done, d.pending = true, nil
 	if d.held > 0 {
 		d.pipe.Close()
+		d.from.conn.owner.worker.tcp.pipeCount--
 		d.held, d.piped = 0, false
 	}
 	d.putPipe()

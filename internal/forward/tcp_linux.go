@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -266,12 +267,13 @@ func (a *acceptor) least() *acceptor {
 
 // tcpLoop is what the TCP connections of a worker share.
 type tcpLoop struct {
-	worker   *worker
-	open     atomic.Int64 // connections
-	buffer   []byte
-	pipes    []stream.Pipe // that are not in use
-	reserve  int           // a file descriptor to close if there are no others; -1: none
-	backends map[remote]*link[*conn]
+	worker               *worker
+	open                 atomic.Int64 // connections
+	buffer               []byte
+	pipes                []stream.Pipe // that are not in use
+	pipeCount, pipeLimit int           // of all pipes
+	reserve              int           // a file descriptor to close if there are no others; -1: none
+	backends             map[remote]*link[*conn]
 }
 
 // remote is a backend of a Balancer.
@@ -285,6 +287,8 @@ const bufferSize = 16 << 10
 
 func (t *tcpLoop) init(w *worker) {
 	t.worker, t.buffer, t.backends = w, make([]byte, bufferSize), map[remote]*link[*conn]{}
+	const part, ends = 8, 2 // a part of the file descriptors, see Options.withDefaults
+	t.pipeLimit = min(maxPipes, fileLimit()/part/ends/runtime.GOMAXPROCS(0))
 	t.openReserve()
 }
 

@@ -170,7 +170,10 @@ func TestUDPAllRefuse(t *testing.T) {
 		balancer.Set(pools(dead...))
 		r := start(t, ns, Options{}, Spec{Addr: loopback, Balancer: balancer})
 		c := dialUDP(t, ns, r.at)
-		for range 4 {
+		for range 100 {
+			if balancer.Counts().Failures > 0 {
+				break
+			}
 			_, _ = c.Write([]byte("x"))
 			_ = c.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
 			_, _ = c.Read(make([]byte, 9)) // the refusal, which would be the result of the next Write

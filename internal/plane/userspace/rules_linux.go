@@ -58,7 +58,17 @@ func Kind(rules plane.Kind) plane.Kind {
 		}
 		return open(s, on, s.Listeners)
 	}
-	k.Remove = removeAddresses
+	k.Remove = func(ctx context.Context, s plane.Setup) ([]string, error) {
+		var removed []string
+		if rules.Remove != nil {
+			var err error
+			if removed, err = rules.Remove(ctx, s); err != nil {
+				return removed, err
+			}
+		}
+		addrs, err := removeAddresses(ctx, s)
+		return append(removed, addrs...), err
+	}
 	return k
 }
 

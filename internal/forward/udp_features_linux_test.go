@@ -1,0 +1,125 @@
+package forward
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+)
+
+// The socket of a listener passes to another Engine; no datagram is refused meanwhile.
+func TestUDPHandover(t *testing.T) {
+	each(t, func(t *testing.T, start func(*testing.T, int, Options, Spec) *udpRig) {
+		ns := kerneltest.Namespace(t)
+		_, a := echoUDP(t, ns, "a", "127.0.0.1:0")
+		_, b := echoUDP(t, ns, "b", "127.0.0.1:0")
+		first := start(t, ns, Options{}, Spec{Addr: loopback, Balancer: NewBalancer(pools(a))})
+		c := dialUDP(t, ns, first.at)
+		want(t, c, "x", "a:x")
+		f, err := first.File()
+		if err != nil {
+			t.Fatal(err)
+		}
+		first.Close()
+		second := start(t, ns, Options{}, Spec{Addr: first.at, Balancer: NewBalancer(pools(b)), Inherited: f})
+		if second.at != first.at {
+			t.Errorf("address %v, want %v", second.at, first.at)
+		}
+		answers := 0
+		for range 50 { // the first Engine may take one more before it has closed its socket
+			if got, err := ask(c, "x"); err == nil && got == "b:x" {
+				answers++
+			}
+		}
+		if answers < 49 {
+			t.Errorf("%d of 50 answers", answers)
+		}
+	})
+}
+
+// A backend that is listed as transparent sees the address of the client.
+func TestUDPTransparent(t *testing.T) {
+	ns := kerneltest.Namespace(t)
+	var backend *net.UDPConn
+	kerneltest.Do(t, ns, func() (err error) {
+		backend, err = net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 5)})
+		return err
+	})
+	defer backend.Close()
+	at := address(backend.LocalAddr())
+	target := pools(at)
+	target.Transparent = map[netip.Addr]bool{at.Addr(): true}
+	r := epollUDP(t, ns, Options{}, Spec{Addr: loopback, Balancer: NewBalancer(target)})
+	c := bound(t, ns, "127.0.0.77", r.at)
+	_, _ = c.Write([]byte("x"))
+	_ = backend.SetDeadline(time.Now().Add(2 * time.Second))
+	_, seen, err := backend.ReadFromUDPAddrPort(make([]byte, 9))
+	if err != nil || seen.Addr().Unmap().String() != "127.0.0.77" {
+		t.Fatalf("the backend sees %v, want the address of the client: %v", seen, err)
+	}
+	_, _ = backend.WriteToUDPAddrPort([]byte("y"), seen)
+	if got, err := answer(c); got != "y" {
+		t.Errorf("answer %q: %v", got, err)
+	}
+}
+
+// Without the capability, a refusal is counted.
+func TestUDPUnreported(t *testing.T) {
+	ns := kerneltest.Namespace(t)
+	closed, dead := echoUDP(t, ns, "dead", "127.0.0.1:0")
+	_ = closed.Close()
+	e, err := New(Options{NetNS: ns})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := e.Listen(Spec{Protocol: UDP, Addr: loopback, Balancer: NewBalancer(pools(dead))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := e.system.(*poller)
+	p.udp.raw.Close()
+	p.udp.raw = nil // as if the program was not allowed to open it
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- e.Run(ctx) }()
+	c := dialUDP(t, ns, l.Addr())
+	_, _ = c.Write([]byte("x"))
+	eventually(t, "unreported", 1, func() int64 { return e.Stats().Unreported })
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// SCTP listeners say why there are none.
+func TestSCTP(t *testing.T) {
+	run(t, Options{NetNS: kerneltest.Namespace(t)}, newSystem, func(b *bench) {
+		_, err := b.engine.Listen(Spec{Protocol: SCTP, Addr: loopback, Balancer: NewBalancer(&Target{})})
+		if err == nil || !strings.Contains(err.Error(), "SCTP") {
+			t.Errorf("error %v, want one about SCTP", err)
+		}
+	})
+}
+
+// A budget admits a burst and a rate.
+func TestBudget(t *testing.T) {
+	b, now, sent := budget{}, time.Now(), 0
+	for range 1000 {
+		if b.take(now) {
+			sent++
+		}
+	}
+	for range 2000 {
+		now = now.Add(time.Millisecond / 2)
+		if b.take(now) {
+			sent++
+		}
+	}
+	if want := refusalsAtOnce + refusalsPerSecond; sent < want-2 || sent > want+2 {
+		t.Errorf("%d were sent in a second, want %d", sent, want)
+	}
+}
