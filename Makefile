@@ -39,11 +39,13 @@ help: ## list the targets
 build: setup-build ## bin/sluice, one static binary (the default)
 	@$(GOBUILD) -o bin/sluice ./cmd/sluice
 
-build-all: setup-build ## bin/sluice and bin/sluice-linux-{amd64,arm64}
-	@for arch in amd64 arm64; do \
-		echo "building bin/sluice-linux-$$arch"; \
-		GOOS=linux GOARCH=$$arch $(GOBUILD) -o bin/sluice-linux-$$arch ./cmd/sluice; \
-	done
+build-all: setup-build ## bin/sluice and bin/sluice-{linux,darwin,windows}-{amd64,arm64}
+	@for os in linux darwin windows; do for arch in amd64 arm64; do \
+		program=bin/sluice-$$os-$$arch; \
+		if [[ $$os == windows ]]; then program+=.exe; fi; \
+		echo "building $$program"; \
+		GOOS=$$os GOARCH=$$arch $(GOBUILD) -o $$program ./cmd/sluice; \
+	done; done
 	@$(GOBUILD) -o bin/sluice ./cmd/sluice
 
 demo: setup-demo build ## a little cluster in namespaces, with real traffic; touches nothing else
@@ -79,8 +81,15 @@ test-tools: setup-build ## kubectl, helm and prometheus for the tests: minutes, 
 test-kernel: setup-test ## Linux 6.1 for the tests, as a program: minutes, once
 	@hack/test-kernel.sh "$(TEST_KERNEL)"
 
-lint: setup-build $(LINT) ## house style, formatting, modules, shell scripts
+# The packages of the program compile on other systems, with their tests; those
+# that are for Linux are not among them. The flags are those of build-all, whose
+# compiled packages this uses.
+lint: setup-build $(LINT) ## house style, formatting, modules, other systems, shell scripts
 	@$(LINT) run ./...
+	@for os in darwin windows; do \
+		export GOOS=$$os GOARCH=amd64 CGO_ENABLED=0; \
+		go vet -trimpath $$(go list -deps ./cmd/sluice | grep '^github.com/sluice-proxy/sluice/'); \
+	done
 	@go mod tidy -diff
 	@if command -v shellcheck >/dev/null; then shellcheck hack/*.sh .ci/run; else echo 'lint: no shellcheck here, scripts not checked'; fi
 

@@ -62,7 +62,16 @@ need_for_test() {
 	have shellcheck || need shellcheck shellcheck
 	have systemd-analyze || need systemd-analyze systemd
 	compiles || need "gcc with libc headers" gcc libc6-dev
+	need_for_windows
 	need_for_kernel
+}
+
+# need_for_windows is for tests of the program for Windows (test/wine). Wine and
+# Debian's packages of it are for amd64 only.
+need_for_windows() {
+	[[ $(uname -m) == x86_64 ]] || return 0
+	[[ -x /usr/lib/wine/wine64 ]] || need wine64 wine64
+	have x86_64-w64-mingw32-gcc || need mingw-w64 gcc-mingw-w64-x86-64
 }
 
 # need_for_kernel is for hack/test-kernel.sh.

@@ -132,7 +132,7 @@ func (d *daemon) assemble(ctx context.Context) error {
 	d.reload = d.newReloader()
 	d.inspect = inspect.New(inspect.Options{
 		Loop: d.node.Loop(), Store: d.store, History: d.history, Sizes: d.sizes.Sizes, Status: d.status, Diff: d.diff,
-		Local: address.New(address.Options{NetNS: o.NetNS}).List, Plane: d.o.kind().Facts, Balance: d.plane.Balance,
+		Local: address.New(address.Options{NetNS: o.NetNS}).List, Plane: d.o.kind().Facts, Balance: d.plane.Balance, Sockets: d.plane.Sockets,
 	})
 	d.assembleServers()
 	d.metrics.Read(d.readings)
@@ -181,8 +181,10 @@ func (d *daemon) observe(s proxy.Sync) {
 // run runs all parts until the context ends or one of them returns. It answers commands
 // until no more rules are written.
 func (d *daemon) run(ctx context.Context) error {
-	if err := d.host.Configure(d.o.Config); err != nil {
-		d.o.Log.Warn("Cannot make all settings of the host; serving goes on", "error", err)
+	if !d.o.Config.Unprivileged() {
+		if err := d.host.Configure(d.o.Config); err != nil {
+			d.o.Log.Warn("Cannot make all settings of the host; serving goes on", "error", err)
+		}
 	}
 	d.events.Record(event.Starting())
 	group, ctx := errgroup.WithContext(ctx)
@@ -198,11 +200,15 @@ func (d *daemon) run(ctx context.Context) error {
 // work runs all parts except the control socket.
 func (d *daemon) work(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	for _, part := range []func(context.Context) error{
-		d.node.Run, d.events.Run, d.health.Run, d.ports.Run, d.takeover.Run,
+	parts := []func(context.Context) error{
+		d.node.Run, d.events.Run, d.health.Run, d.ports.Run,
 		d.listen.Run, d.healthz.Run, d.diagnostics.Run, d.reload.Run, d.onRequest,
 		d.logged.Run, d.warnings.Run, d.contests.run,
-	} {
+	}
+	if !d.o.Config.Unprivileged() { // otherwise there are no rules to replace
+		parts = append(parts, d.takeover.Run)
+	}
+	for _, part := range parts {
 		group.Go(func() error { return part(ctx) })
 	}
 	return group.Wait()

@@ -8,38 +8,41 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/kernel/address"
 	"github.com/sluice-proxy/sluice/internal/kernel/probe"
 	"github.com/sluice-proxy/sluice/internal/plane"
-	"github.com/sluice-proxy/sluice/internal/plane/iptables"
-	"github.com/sluice-proxy/sluice/internal/plane/ipvs"
-	"github.com/sluice-proxy/sluice/internal/plane/nftables"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/takeover"
 )
-
-// Kinds returns the data planes of this build, the default first. A further plane is one
-// more line here.
-func Kinds() []plane.Kind {
-	return []plane.Kind{
-		nftables.Kind(),
-		iptables.Kind(),
-		ipvs.Kind(),
-	}
-}
 
 // Modes returns the names of data planes.
 func Modes(kinds []plane.Kind) []string {
 	var modes []string
 	for _, k := range kinds {
-		modes = append(modes, k.Mode)
+		if !slices.Contains(modes, k.Mode) {
+			modes = append(modes, k.Mode)
+		}
 	}
 	return modes
 }
 
+// Binds returns the ways in which clients reach the sockets of data planes that have some.
+func Binds(kinds []plane.Kind) []config.Bind {
+	var binds []config.Bind
+	for _, k := range kinds {
+		if k.Bind != "" && !slices.Contains(binds, k.Bind) {
+			binds = append(binds, k.Bind)
+		}
+	}
+	return binds
+}
+
 // kind returns the plane of the configured mode, which the configuration has checked.
 func (o Options) kind() plane.Kind {
-	return o.Kinds[slices.IndexFunc(o.Kinds, func(k plane.Kind) bool { return k.Mode == o.Config.Mode })]
+	return o.Kinds[slices.IndexFunc(o.Kinds, func(k plane.Kind) bool {
+		return k.Mode == o.Config.Mode && k.Bind == o.Config.Userspace.Bind
+	})]
 }
 
 // AfterStop returns what happens to traffic after the process has stopped, for its log.

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// A mode is named in its own folder, the configuration, the take-over and kinds.go only
+// A mode is named in its own folder, the configuration, the take-over and kinds_*.go only
 // (docs/architecture.md).
 func TestModesAreNamedInFewPlaces(t *testing.T) {
 	names := append(Modes(Kinds()), "ipvs")

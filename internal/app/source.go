@@ -58,7 +58,7 @@ func dial(c *config.Config) (*kube.Client, error) {
 func openManifests(store *cluster.Store, o Options, report reporter, limits manifest.Limits) *manifest.Source {
 	return manifest.New(store, manifest.Options{
 		Paths: o.Config.Manifests, Stdin: o.Stdin, NodeName: o.Config.NodeName,
-		AllowExternalIPs: o.Config.ExternalIPs, Report: report, Limits: limits,
+		AllowExternalIPs: o.Config.ExternalIPs, LoopbackEndpoints: o.Config.Unprivileged(), Report: report, Limits: limits,
 	})
 }
 

@@ -48,7 +48,7 @@ func Main(ctx context.Context, args []string, env Env) int {
 	if env.Kinds == nil {
 		env.Kinds = app.Kinds()
 	}
-	name := filepath.Base(args[0])
+	name := strings.TrimSuffix(filepath.Base(args[0]), ".exe")
 	root := newRoot(name, env)
 	if name != "kube-proxy" {
 		asking := env // an answer of the daemon may have text from objects of any author
@@ -125,6 +125,7 @@ func run(ctx context.Context, flags *config.Flags, env Env) error {
 	chosen := app.Configured("")
 	reader := configuration{flags: flags, env: env, opt: config.Options{
 		Modes:   app.Modes(env.Kinds),
+		Binds:   app.Binds(env.Kinds),
 		Default: sync.OnceValue(func() string { chosen = app.Choose(ctx, env.Kinds, 0); return chosen.Mode }),
 	}}
 	if err := env.Before.Get(textName, &reader.text); err != nil {
@@ -218,7 +219,7 @@ func (c *configuration) load() (app.Options, *logs, error) {
 // load reads the configuration for a command that does not depend on what this kernel
 // can do.
 func load(flags *config.Flags, env Env) (app.Options, *logs, error) {
-	c := configuration{flags: flags, env: env, opt: config.Options{Modes: app.Modes(env.Kinds)}}
+	c := configuration{flags: flags, env: env, opt: config.Options{Modes: app.Modes(env.Kinds), Binds: app.Binds(env.Kinds)}}
 	return c.load()
 }
 

@@ -57,6 +57,16 @@ POLICY and BACKENDS are for clients that are neither pods of this node nor the n
 clients ("masqueraded").`,
 			table: func(w io.Writer, width inspect.Width) printer { return tableItems(w, width, inspect.NodePortTable) },
 		},
+		{
+			name: "addresses", aliases: []string{"address", "addr"},
+			short: "listening addresses, in mode userspace",
+			long: `List where the proxy listens for the ports of Services, in mode userspace.
+
+With --bind loopback, programs on this host connect to these addresses. Otherwise rules lead the
+packets of Services there. --output wide adds which backends a socket leads to ("cluster": any,
+"local": those on this node), and the open connections of the port.`,
+			table: func(w io.Writer, width inspect.Width) printer { return tableItems(w, width, inspect.AddressTable) },
+		},
 	}
 }
 
@@ -64,7 +74,7 @@ clients ("masqueraded").`,
 func newGet(env Env) *cobra.Command {
 	get := &cobra.Command{
 		Use:   "get RESOURCE [NAME]",
-		Short: "List what is programmed on this node: services, backends, node ports",
+		Short: "List what is programmed on this node: services, backends, node ports, listening addresses",
 		Long: `List what the daemon has programmed on this node.
 
 The command asks the daemon of the network namespace in which it runs: run it as root on the node,
@@ -77,7 +87,7 @@ In mode ipvs, backends have the scheduler, the weight and the numbers of connect
   kubectl -n kube-system exec POD -- sluice get services`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return fmt.Errorf("unknown resource %q: want services, backends or nodeports", args[0])
+				return fmt.Errorf("unknown resource %q: want services, backends, nodeports or addresses", args[0])
 			}
 			return nil
 		},

@@ -20,6 +20,7 @@ type check struct {
 	file     *document         // nil: none
 	byFlag   map[string]string // path of a field -> the flag that set it
 	own      ownFlags
+	binds    []Bind            // Options.Binds
 	flags    map[string]string // Flags.values
 	problems []Problem
 	warnings []string

@@ -36,7 +36,8 @@ type Config struct {
 	MinSyncPeriod time.Duration // between two writes; 0: write at once
 	ResyncPeriod  time.Duration // of the API client's caches; not used, nothing is cached
 
-	IPVS        IPVS // of the mode ipvs
+	IPVS        IPVS      // of the mode ipvs
+	Userspace   Userspace // of the mode userspace
 	OOMScoreAdj int
 	Conntrack   Conntrack
 	Logging     Logging
@@ -141,6 +142,25 @@ type IPVS struct {
 	UDPTimeout   time.Duration
 }
 
+// Userspace are settings of the mode userspace. They are zero in other modes.
+type Userspace struct {
+	Bind                     Bind
+	FirstPort, LastPort      uint16 // of listening sockets, both ends included
+	UDPTimeout, DrainTimeout time.Duration
+}
+
+// Bind says how clients reach the listening sockets of the mode userspace.
+type Bind string
+
+// The ways.
+const (
+	BindRules    Bind = "rules"    // rules lead packets to them, which needs privileges
+	BindLoopback Bind = "loopback" // clients on this host connect to loopback addresses
+)
+
+// Unprivileged reports whether the proxy changes nothing on this host, and needs no privilege.
+func (c *Config) Unprivileged() bool { return c.Userspace.Bind == BindLoopback }
+
 // Logging says how to log.
 type Logging struct {
 	Format         string // "text" or "json"
@@ -176,4 +196,8 @@ type Options struct {
 
 	// Default, if not nil, chooses one of them when the configuration names none.
 	Default func() string
+
+	// Binds are the ways in which the mode userspace works in this build; the first is the
+	// default. Empty: all.
+	Binds []Bind
 }

@@ -31,12 +31,18 @@ func (c *check) section(cfg *Config) {
 	case "iptables":
 		path, bitPath, bit = "iptables", "iptables.masqueradeBit", in.IPTables.MasqueradeBit
 		sync, least, all = in.IPTables.SyncPeriod, in.IPTables.MinSyncPeriod, in.IPTables.MasqueradeAll
+	case "userspace": // the rules before the sockets are those of iptables
+		path, bitPath, bit = "iptables", "iptables.masqueradeBit", in.IPTables.MasqueradeBit
+		sync, least, all = in.IPTables.SyncPeriod, in.IPTables.MinSyncPeriod, in.IPTables.MasqueradeAll
 	case "ipvs": // shares all fields but periods with iptables
 		path, bitPath, bit = "ipvs", "iptables.masqueradeBit", in.IPTables.MasqueradeBit
 		sync, least, all = in.IPVS.SyncPeriod, in.IPVS.MinSyncPeriod, in.IPTables.MasqueradeAll
 	}
-	if cfg.Mode == "ipvs" {
+	switch cfg.Mode {
+	case "ipvs":
 		cfg.IPVS = c.ipvs()
+	case "userspace":
+		cfg.Userspace = c.userspace()
 	}
 	cfg.MasqueradeAll = all
 	cfg.Loopback = loopback(cfg.Mode, *in.IPTables.LocalhostNodePorts)
@@ -61,7 +67,7 @@ func loopback(mode string, localhost bool) Loopback {
 	switch {
 	case mode == "ipvs":
 		return LoopbackNever
-	case mode != "iptables":
+	case mode != "iptables" && mode != "userspace":
 		return LoopbackNamed
 	case localhost:
 		return LoopbackIncluded

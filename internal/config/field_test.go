@@ -115,7 +115,7 @@ func fieldCases() []fieldCase {
 		{path: "conntrack.udpTimeout", value: "1m", want: func(c *Config) { c.Conntrack.UDP = time.Minute }},
 		{path: "conntrack.udpStreamTimeout", value: "1m", want: func(c *Config) { c.Conntrack.UDPStream = time.Minute }},
 		{path: "configSyncPeriod", value: "1m", want: func(c *Config) { c.ResyncPeriod = time.Minute }},
-		{path: "portRange", value: "1-2", warning: "portRange has no effect: only the mode userspace opened ports for Services; remove the field"},
+		{path: "portRange", value: "1-2", warning: "portRange has no effect in mode nftables: only the mode userspace opens ports for Services"},
 		{path: "windowsRunAsService", value: "true"},
 	}
 }

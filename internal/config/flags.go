@@ -36,6 +36,9 @@ type ownFlags struct {
 	HealthzPort     string           `json:"healthz-port"` // checked together with the address that they complete
 	MetricsPort     string           `json:"metrics-port"`
 	ConntrackMax    *int32           `json:"conntrack-max"` // nil: not set
+	Bind            Bind             `json:"bind"`
+	UDPTimeout      *metav1.Duration `json:"udp-timeout"`   // nil: not set
+	DrainTimeout    *metav1.Duration `json:"drain-timeout"` // nil: not set
 }
 
 // Group is a heading of the help text and the flags below it.

@@ -117,6 +117,11 @@ func passing() []flagCase {
 		{args: "--ipvs-tcp-timeout=5s"},
 		{args: "--ipvs-tcpfin-timeout=5s"},
 		{args: "--ipvs-udp-timeout=5s"},
+		{args: "--proxy-port-range=30000-30100", warning: "--proxy-port-range has no effect in mode nftables: only the mode userspace opens ports for Services"},
+		{args: "--proxy-port-range=0-0"},
+		{args: "--proxy-port-range="},
+		{args: "--udp-timeout=1s", warning: "--udp-timeout has no effect in mode nftables: only the mode userspace has UDP flows; use --conntrack-udp-timeout for those of the kernel"},
+		{args: "--udp-timeout=250ms"},
 		{args: "--windows-service"},
 		{args: "--source-vip=10.0.0.9"},
 		{args: "--network-name=n"},
@@ -128,7 +133,7 @@ func passing() []flagCase {
 }
 
 func TestFlags(t *testing.T) {
-	tested := map[string]bool{"v": true}
+	tested := map[string]bool{"v": true, "bind": true, "drain-timeout": true} // TestUserspace
 	for _, tc := range flagCases() {
 		for arg := range strings.FieldsSeq(tc.args) {
 			name, _, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")

@@ -22,6 +22,7 @@ func (f *Flags) Load(env Env, opt Options) (*Config, []string, error) {
 		config:   &v1alpha1.KubeProxyConfiguration{},
 		byFlag:   map[string]string{},
 		own:      f.own,
+		binds:    opt.Binds,
 		flags:    f.values,
 		problems: slices.Clone(f.problems),
 	}
@@ -166,8 +167,6 @@ func (c *check) mode(opt Options) {
 // modeHint suggests a mode in place of one of kube-proxy that this build lacks.
 func modeHint(mode string) string {
 	switch mode {
-	case "userspace":
-		return "; kube-proxy 1.26 removed the mode userspace: use nftables, or iptables to keep kube-proxy's chains"
 	case "ipvs":
 		return "; use nftables, or iptables to keep kube-proxy's chains"
 	case "kernelspace":
@@ -266,8 +265,8 @@ func collide(a, b netip.AddrPort) bool {
 
 // unused warns of settings without effect.
 func (c *check) unused() {
-	if text := c.config.PortRange; text != "" && text != "0" && text != "0-0" && c.byFlag["portRange"] == "" {
-		c.warn("portRange has no effect: only the mode userspace opened ports for Services; remove the field")
+	if c.config.Mode != userspaceMode {
+		c.unusedInKernel()
 	}
 	version := c.config.ShowHiddenMetricsForVersion
 	switch {

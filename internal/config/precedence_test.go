@@ -177,7 +177,7 @@ func TestWarnings(t *testing.T) {
 			"or the resources of the pod (not in Kubernetes since 1.16) (config.yaml:4)",
 		"--healthz-port is deprecated, use --healthz-bind-address",
 		"clientConnection.kubeconfig is not used: --manifests is set",
-		"portRange has no effect: only the mode userspace opened ports for Services; remove the field",
+		"portRange has no effect in mode nftables: only the mode userspace opens ports for Services",
 	}
 	if diff := cmp.Diff(want, warnings); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)

@@ -37,11 +37,6 @@ func replacedCases() []removedCase {
 		{"--cleanup-ipvs=false", "1.21", nil, "no effect: --cleanup also removes"},
 		{"--conntrack-max=100000", "1.15", size, "sets conntrack.min to this"},
 		{"--conntrack-max=0", "1.15", nil, ""},
-		{"--proxy-port-range=30000-30100", "1.31", nil, "no effect: only the mode userspace"},
-		{"--proxy-port-range=0-0", "1.31", nil, ""},
-		{"--proxy-port-range=", "1.31", nil, ""},
-		{"--udp-timeout=1s", "1.26", nil, "no effect: only the mode userspace"},
-		{"--udp-timeout=250ms", "1.26", nil, ""},
 		{"--resource-container=/kube-proxy", "1.16", nil, "no effect: use Slice="},
 		{"--resource-container=", "1.16", nil, ""},
 		{"--legacy-userspace-proxy=false", "1.1", nil, "no effect: use --proxy-mode"},
@@ -152,7 +147,7 @@ func release(text string) bool { return regexp.MustCompile(`^1\.\d+$`).MatchStri
 
 // Every flag says since when kube-proxy has it, except for flags of Sluice alone.
 func TestReleases(t *testing.T) {
-	ours := []string{"manifests", "ignore-kube-proxy", "reload-jitter"}
+	ours := []string{"manifests", "ignore-kube-proxy", "reload-jitter", "bind", "drain-timeout"}
 	for _, g := range table() {
 		for _, def := range g.flags {
 			if !release(def.since) && !slices.Contains(ours, def.name) {
@@ -235,7 +230,6 @@ func TestRemovedFlagsAreHidden(t *testing.T) {
 // to use.
 func TestOldModes(t *testing.T) {
 	for mode, want := range map[string]string{
-		"userspace":   "kube-proxy 1.26 removed the mode userspace: use nftables",
 		"ipvs":        "use nftables, or iptables",
 		"kernelspace": "the mode for Windows",
 	} {

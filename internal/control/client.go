@@ -10,23 +10,9 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 	"sync/atomic"
-	"syscall"
-	"time"
-
-	"github.com/sluice-proxy/sluice/internal/kernel/netlock"
 )
-
-// ErrNotRunning means that no daemon serves the network namespace.
-var ErrNotRunning = errors.New("no Sluice is running in this network namespace; " +
-	"run the command in the daemon's network namespace: on the node itself, with kubectl exec in the Sluice pod, " +
-	"or with ip netns exec NAME")
-
-// errNotRoot means that this process may not query the daemon.
-var errNotRoot = errors.New("only root may ask the daemon, with CAP_NET_ADMIN in its network namespace: " +
-	"run as root, for example with sudo, or with kubectl exec in the Sluice pod")
 
 // UnansweredError means that a process holds the lock but did not answer in
 // time. Other processes may have tried to answer in its place.
@@ -74,44 +60,6 @@ func Dial(o Options) *Client {
 		DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxHeader,
 	}}
 	return c
-}
-
-const (
-	attemptTimeout = 2 * time.Second        // for the daemon to follow an invitation
-	fullPause      = 100 * time.Millisecond // before the next invitation if the mailbox is full
-)
-
-// dial sends invitations until the daemon connects or the context ends.
-func (c *Client) dial(ctx context.Context) (net.Conn, error) {
-	if os.Geteuid() != 0 {
-		return nil, errNotRoot
-	}
-	var refused refusedPeers
-	for {
-		attempt, cancel := context.WithTimeout(ctx, attemptTimeout)
-		conn, err := invite(attempt, c.opts, &refused)
-		cancel()
-		switch {
-		case err == nil:
-			c.pid.Store(int64(conn.peer.pid))
-			return conn.UnixConn, nil
-		case errors.Is(err, netlock.ErrFree):
-			return nil, ErrNotRunning
-		case errors.Is(err, netlock.ErrPrivilege):
-			return nil, errNotRoot
-		case !errors.Is(err, errNotConnected) && !errors.Is(err, syscall.EAGAIN):
-			return nil, err
-		}
-		pause := time.Duration(0)
-		if errors.Is(err, syscall.EAGAIN) {
-			pause = fullPause
-		}
-		select {
-		case <-ctx.Done():
-			return nil, &UnansweredError{refused.count, refused.last.pid, refused.last.uid}
-		case <-time.After(pause):
-		}
-	}
 }
 
 // Ask sends a query and returns the answer, which the caller closes. If the

@@ -4,6 +4,9 @@
 // a command listens, and sends the holder of the lock an invitation to connect,
 // which requires CAP_NET_ADMIN over the namespace. The reasons are in
 // docs/decisions/0016-the-lock-of-a-network-namespace.md.
+//
+// On systems without network namespaces the lock belongs to a user, and the daemon has
+// a listener for the commands of this user (package userlock).
 package control
 
 import (
@@ -12,8 +15,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/netlock"
-	"github.com/sluice-proxy/sluice/internal/kernel/process"
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
@@ -25,8 +26,6 @@ type Options struct {
 	// the one that has been silent longest (package connlimit). 0: no limit.
 	MaxConns int
 }
-
-func (o Options) lock() netlock.Options { return netlock.Options{NetNS: o.NetNS} }
 
 // Identity describes a daemon to another one that finds the lock held.
 type Identity struct {
@@ -63,7 +62,7 @@ func (e *TakenError) Error() string {
 		who = fmt.Sprintf("%s, %s on %s, mode %s, since %s", who,
 			text.Short(h.Version), text.Short(h.Host), text.Short(h.Mode), h.Since.UTC().Format(time.RFC3339))
 	}
-	return fmt.Sprintf("another Sluice (%s) already serves this network namespace; stop it first", who)
+	return fmt.Sprintf("another Sluice (%s) already serves %s; stop it first", who, domain)
 }
 
 // identityTimeout bounds the wait for the Identity of another daemon.
@@ -79,10 +78,6 @@ func identifyHolder(ctx context.Context, o Options) (*TakenError, bool) {
 	if err := c.Get(ctx, identityPath, nil, &id); err == nil {
 		return &TakenError{PID: int(c.pid.Load()), Holder: &id}, true
 	}
-	inode, err := netlock.Socket(o.lock())
-	if err != nil {
-		return &TakenError{}, false
-	}
-	pid, _ := process.New(process.Options{}).WithSocket(inode) // 0 if no process is visible
-	return &TakenError{PID: pid}, true
+	pid, err := holder(o)
+	return &TakenError{PID: pid}, err == nil
 }

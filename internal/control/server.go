@@ -12,38 +12,26 @@ import (
 	"os"
 	"sync"
 	"time"
-
-	"github.com/sluice-proxy/sluice/internal/connlimit"
-	"github.com/sluice-proxy/sluice/internal/kernel/netlock"
 )
 
 // Server holds the lock of a network namespace and answers queries.
 type Server struct {
-	lock *netlock.Lock
+	lock *lock
 	opts Options
 }
-
-// Errors of Listen besides a *TakenError.
-var (
-	// ErrUnsupported means that the kernel has no mechanism for the lock.
-	ErrUnsupported = netlock.ErrUnsupported
-	// ErrPrivilege means that this process may neither hold the lock nor change rules.
-	ErrPrivilege = errors.New("missing privilege: the lock of the daemon needs CAP_NET_ADMIN " +
-		"in this network namespace; run as root, or give the container this capability")
-)
 
 // Listen takes the lock and holds it until Close or the end of the process, even
 // by kill -9. The error is a *TakenError if another daemon holds the lock.
 func Listen(ctx context.Context, o Options) (*Server, error) {
 	const tries = 5 // the holder may exit before it is identified
 	for try := 1; ; try++ {
-		lock, err := netlock.Acquire(o.lock())
+		lock, err := acquire(o)
 		switch {
 		case err == nil:
 			return &Server{lock, o}, nil
-		case errors.Is(err, netlock.ErrPrivilege):
+		case errors.Is(err, ErrPrivilege):
 			return nil, ErrPrivilege
-		case !errors.Is(err, netlock.ErrHeld):
+		case !errors.Is(err, errHeld):
 			return nil, fmt.Errorf("take the lock of the daemon: %w", err)
 		}
 		taken, held := identifyHolder(ctx, o)
@@ -55,7 +43,7 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 
 // Adopt returns a Server that holds the lock by a file of File. It owns the file.
 func Adopt(file *os.File, o Options) (*Server, error) {
-	lock, err := netlock.Adopt(file)
+	lock, err := adopt(file)
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +89,10 @@ func (s *Server) Serve(ctx context.Context, who Identity, h http.Handler) error 
 		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          log.New(io.Discard, "", 0), // about peers that closed the connection
 	}
-	l := newListener(context.WithoutCancel(ctx), s.lock, s.opts)
+	l, err := newListener(context.WithoutCancel(ctx), s.lock, s.opts)
+	if err != nil {
+		return errors.Join(fmt.Errorf("control socket: %w", err), s.lock.Close())
+	}
 	var running sync.WaitGroup
 	defer running.Wait()
 	running.Go(l.run)
@@ -130,83 +121,3 @@ func withVersion(version string, next http.Handler) http.Handler {
 		next.ServeHTTP(w, r)
 	})
 }
-
-// maxConnecting bounds how many invitations are followed at once. Further ones
-// are dropped; a command sends another if the daemon does not connect.
-const maxConnecting = 64
-
-// listener is a net.Listener whose connections the daemon opens itself, when an
-// invitation from root arrives.
-type listener struct {
-	lock  *netlock.Lock
-	opts  Options
-	conns chan net.Conn
-	limit *connlimit.Limiter
-	ctx   context.Context // ends with Close
-	close context.CancelFunc
-}
-
-func newListener(ctx context.Context, lock *netlock.Lock, o Options) *listener {
-	l := &listener{lock: lock, opts: o, conns: make(chan net.Conn), limit: connlimit.New(connlimit.Options{Max: o.MaxConns})}
-	l.ctx, l.close = context.WithCancel(ctx)
-	return l
-}
-
-// run follows invitations until Close.
-func (l *listener) run() {
-	defer l.close()
-	var connecting sync.WaitGroup
-	defer connecting.Wait()
-	slots := make(chan struct{}, maxConnecting)
-	for {
-		m, err := l.lock.Receive()
-		if err != nil {
-			return // closed
-		}
-		i, ok := parseInvitation(m.Text)
-		if !ok || m.UID != 0 {
-			continue
-		}
-		select {
-		case slots <- struct{}{}:
-		default:
-			continue
-		}
-		connecting.Go(func() {
-			defer func() { <-slots }()
-			l.follow(i)
-		})
-	}
-}
-
-// follow follows an invitation and passes the connection to Accept.
-func (l *listener) follow(i invitation) {
-	c, err := i.follow(l.ctx, l.opts)
-	if err != nil {
-		return // the command has exited, or sends another invitation
-	}
-	select {
-	case l.conns <- l.limit.Admit(c):
-	case <-l.ctx.Done():
-		_ = c.Close()
-	}
-}
-
-// Accept implements net.Listener.
-func (l *listener) Accept() (net.Conn, error) {
-	select {
-	case c := <-l.conns:
-		return c, nil
-	case <-l.ctx.Done():
-		return nil, net.ErrClosed
-	}
-}
-
-// Close implements net.Listener. It releases the lock.
-func (l *listener) Close() error {
-	l.close()
-	return l.lock.Close()
-}
-
-// Addr implements net.Listener.
-func (l *listener) Addr() net.Addr { return &net.UnixAddr{Net: "unix", Name: namePrefix} }

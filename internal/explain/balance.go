@@ -92,6 +92,9 @@ func policyOf(f *route.Frontend, c client) Policy {
 
 // sourceNAT returns whether backends see an address of this node, and why.
 func (a *asker) sourceNAT(f found, c client) SourceNAT {
+	if a.view.Plane.Proxied {
+		return SourceNAT{true, "the proxy process connects to the backend in place of the client"}
+	}
 	if a.ownVIP(f.frontend.Addr) && c.addr == f.frontend.Addr {
 		return SourceNAT{true, "this node uses the address of the Service as its source, to which a backend cannot reply"}
 	}

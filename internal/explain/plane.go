@@ -14,7 +14,7 @@ func (a *asker) path(out *Case, f found, w route.Way) {
 	}
 	p := plane.Passage{
 		Service: f.service, Port: index(f.service.Ports, f.port), Frontend: index(f.port.Frontends, f.frontend),
-		Inside: out.Client.CountsAs != Outside, Way: w, KeptOut: out.Access != nil && !out.Access.Allowed, Unserved: f.unserved,
+		Inside: out.Client.CountsAs != Outside, Node: out.Client.CountsAs == Node, Way: w, KeptOut: out.Access != nil && !out.Access.Allowed, Unserved: f.unserved,
 	}
 	out.Path = a.view.Plane.Path(p)
 	if out.Verdict != Balanced {

@@ -18,6 +18,7 @@ type Engine struct {
 	connections quota
 	flows       quota
 	refused     refusedBy
+	unreported  atomic.Int64
 	system      system
 
 	mu        sync.Mutex
@@ -110,6 +111,10 @@ type Stats struct {
 	Connections, Flows       int64            // open now
 	MaxConnections, MaxFlows int64            // the limits of them
 	Refused                  map[string]int64 // since the start, by reason; all reasons are there
+
+	// Unreported is how many refusals of datagrams clients did not learn of, because the
+	// program is not allowed to send ICMP errors, or because there were too many.
+	Unreported int64
 }
 
 // New returns an Engine. Its Listeners accept once Run is called.
@@ -125,7 +130,7 @@ func newEngine(o Options, newSystem func(*Engine) (system, error)) (*Engine, err
 }
 
 // withDefaults returns options without zero fields, for a limit of file descriptors. A connection
-// has two of them, a flow one. Connections get three quarters, flows one eighth; the rest is for
+// has two of them, a flow one. Connections get three quarters, flows at most one eighth; the rest is for
 // listeners, pipes and the rest of the program.
 func (o Options) withDefaults(files int) Options {
 	const (
@@ -145,7 +150,7 @@ func (o Options) withDefaults(files int) Options {
 		o.MaxConnections = files / 4 * 3 / 2
 	}
 	if o.MaxFlows == 0 {
-		o.MaxFlows = files / 8
+		o.MaxFlows = maxFlows(files)
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -189,6 +194,7 @@ func (e *Engine) Stats() Stats {
 	s := Stats{
 		Connections: e.connections.open.Load(), MaxConnections: e.connections.limit,
 		Flows: e.flows.open.Load(), MaxFlows: e.flows.limit, Refused: map[string]int64{},
+		Unreported: e.unreported.Load(),
 	}
 	for _, reason := range []string{reasonFiles, reasonConnections, reasonFlows, reasonPorts, reasonMemory} {
 		s.Refused[reason] = e.refused.of(reason).Load()

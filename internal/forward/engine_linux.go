@@ -17,6 +17,7 @@ import (
 type poller struct {
 	engine  *Engine
 	workers []*worker
+	udp     udpPoller
 }
 
 // worker is a loop and what its thread uses. All its methods must be called on that thread.
@@ -26,6 +27,7 @@ type worker struct {
 	peers   []*worker // all workers
 	members map[member]struct{}
 	tcp     tcpLoop
+	udp     udpLoop
 }
 
 // member has sockets on a worker, which calls it on its thread.
@@ -34,7 +36,7 @@ type member interface {
 }
 
 func newSystem(e *Engine) (system, error) {
-	p := &poller{engine: e}
+	p := &poller{engine: e, udp: udpPoller{udp: newUDP(e)}}
 	for range runtime.GOMAXPROCS(0) {
 		l, err := epoll.New()
 		if err != nil {
@@ -42,6 +44,7 @@ func newSystem(e *Engine) (system, error) {
 		}
 		w := &worker{Loop: l, engine: e, members: map[member]struct{}{}}
 		w.tcp.init(w)
+		w.udp.init(w, &p.udp)
 		p.workers = append(p.workers, w)
 	}
 	for _, w := range p.workers {
@@ -95,12 +98,16 @@ func (p *poller) run(ctx context.Context) error {
 		})
 	}
 	running.Wait()
+	p.udp.close()
 	return errors.Join(errs...)
 }
 
 // left implements system.
 func (p *poller) left(b *Balancer, gone []netip.AddrPort) {
 	for _, w := range p.workers {
-		w.Post(func() { w.tcp.left(b, gone) })
+		w.Post(func() {
+			w.tcp.left(b, gone)
+			w.udp.left(b)
+		})
 	}
 }

@@ -7,22 +7,22 @@ type link[T any] struct {
 }
 
 // empty reports whether a list has no elements. The zero value is an empty list.
-func (head *link[T]) empty() bool { return head.next == nil || head.next == head }
+func (l *link[T]) empty() bool { return l.next == nil || l.next == l }
 
 // push adds an element at the end of a list.
-func (head *link[T]) push(e *link[T]) {
-	if head.next == nil {
-		head.next, head.prev = head, head
+func (l *link[T]) push(e *link[T]) {
+	if l.next == nil {
+		l.next, l.prev = l, l
 	}
-	e.prev, e.next = head.prev, head
-	head.prev.next, head.prev = e, e
+	e.prev, e.next = l.prev, l
+	l.prev.next, l.prev = e, e
 }
 
 // remove removes the element from its list, if it is in one.
-func (e *link[T]) remove() {
-	if e.next == nil {
+func (l *link[T]) remove() {
+	if l.next == nil {
 		return
 	}
-	e.prev.next, e.next.prev = e.next, e.prev
-	e.next, e.prev = nil, nil
+	l.prev.next, l.next.prev = l.next, l.prev
+	l.next, l.prev = nil, nil
 }

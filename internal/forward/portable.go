@@ -11,6 +11,7 @@ import (
 type portable struct {
 	engine *Engine
 	tcp    portableTCP
+	udp    portableUDPs
 	open   opener
 }
 
@@ -20,6 +21,7 @@ type opener func(open func() error) error
 func newPortable(e *Engine) *portable {
 	p := &portable{engine: e, open: func(open func() error) error { return open() }}
 	p.tcp.init(p)
+	p.udp.init(p)
 	return p
 }
 
@@ -29,7 +31,7 @@ func (p *portable) listen(l *Listener) (server, error) {
 	case TCP:
 		return p.tcp.listen(l)
 	case UDP:
-		return p.listenUDP(l)
+		return p.udp.listen(l)
 	case SCTP:
 	}
 	return nil, syscall.EPROTONOSUPPORT
@@ -38,10 +40,15 @@ func (p *portable) listen(l *Listener) (server, error) {
 // run implements system.
 func (p *portable) run(ctx context.Context) error {
 	p.tcp.start()
+	p.udp.start()
 	<-ctx.Done()
+	p.udp.end()
 	p.tcp.end()
 	return nil
 }
 
 // left implements system.
-func (p *portable) left(b *Balancer, gone []netip.AddrPort) { p.tcp.left(b, gone) }
+func (p *portable) left(b *Balancer, gone []netip.AddrPort) {
+	p.tcp.left(b, gone)
+	p.udp.left(b)
+}

@@ -22,8 +22,8 @@ const (
 
 // Handler answers queries with JSON:
 //
-//	/services /backends /nodeports   {"items": [...]} of Service, Backend, NodePort;
-//	                                 ?namespace= and ?name= filter
+//	/services /backends /nodeports   {"items": [...]} of Service, Backend, NodePort, Address;
+//	/addresses                       ?namespace= and ?name= filter
 //	/names                           ["NAMESPACE/NAME", ...], of ?namespace=, with ?name= as prefix
 //	/status                          Status
 //	/diff                            Difference
@@ -38,6 +38,7 @@ func (i *Inspector) Handler() http.Handler {
 	query("/services", items(i.Services))
 	query("/backends", items(i.Backends))
 	query("/nodeports", items(i.NodePorts))
+	query("/addresses", items(i.Addresses))
 	query("/names", func(w http.ResponseWriter, r *http.Request) {
 		names, err := i.Names(r.Context(), Filter{Namespace: r.FormValue("namespace"), Name: r.FormValue("name")})
 		respond(w, names, err)

@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Options for New. All are required, except Balance.
+// Options for New. All are required, except Balance and Sockets.
 type Options struct {
 	Loop interface {
 		View(ctx context.Context) (proxy.View, error)
@@ -35,6 +35,9 @@ type Options struct {
 
 	// Balance returns how the kernel balances a port (plane.Opened); nil: it does not know.
 	Balance func(ctx context.Context, svc *route.Service, port int, host *route.Host) (plane.Balance, error)
+
+	// Sockets lists the listening sockets of the plane (plane.Opened); nil: it opens none.
+	Sockets func() []plane.Socket
 
 	// Status returns all fields that Inspector.Status does not fill in.
 	Status func(context.Context) Status

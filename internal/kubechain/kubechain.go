@@ -1,7 +1,7 @@
 // Package kubechain recognizes by their names the chains of kube-proxy, of any version and
-// mode, and those of Sluice's plane iptables, many of which have the same names. It does
-// not recognize the chains of kubelet (KUBE-FIREWALL, KUBE-MARK-DROP, KUBE-KUBELET-CANARY,
-// KUBE-IPTABLES-HINT).
+// mode, and those of Sluice's plane iptables and its variant, many of which have the same
+// names. It does not recognize the chains of kubelet (KUBE-FIREWALL, KUBE-MARK-DROP,
+// KUBE-KUBELET-CANARY, KUBE-IPTABLES-HINT).
 package kubechain
 
 import (
@@ -17,30 +17,37 @@ func Proxy(name string) bool {
 
 // shared reports whether both kube-proxy and Sluice create chains with this name.
 func shared(name string) bool {
-	return hasPrefix(name, "KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-", "KUBE-SEP-") ||
+	return Userspace(name) || hasPrefix(name, "KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-", "KUBE-SEP-") ||
 		slices.Contains([]string{
 			"KUBE-SERVICES", "KUBE-EXTERNAL-SERVICES", "KUBE-NODEPORTS", "KUBE-POSTROUTING", "KUBE-MARK-MASQ",
 			"KUBE-FORWARD", "KUBE-PROXY-FIREWALL",
 		}, name)
 }
 
+// Userspace reports whether kube-proxy and Sluice create chains with this name in mode
+// userspace only. Since Kubernetes 1.26 kube-proxy neither uses nor removes them.
+func Userspace(name string) bool {
+	return slices.Contains([]string{
+		"KUBE-PORTALS-CONTAINER", "KUBE-PORTALS-HOST", "KUBE-NODEPORT-CONTAINER", "KUBE-NODEPORT-HOST",
+		"KUBE-NODEPORT-NON-LOCAL",
+	}, name)
+}
+
 // KubeProxyAlone reports whether kube-proxy creates chains with this name, and Sluice never
 // does.
 func KubeProxyAlone(name string) bool {
-	return hasPrefix(name, "KUBE-XLB-", "KUBE-PORTALS-") || slices.Contains([]string{
+	return hasPrefix(name, "KUBE-XLB-") || slices.Contains([]string{
 		"KUBE-PROXY-CANARY",
 		// Mode ipvs; the last until Kubernetes 1.9.
 		"KUBE-NODE-PORT", "KUBE-LOAD-BALANCER", "KUBE-SOURCE-RANGES-FIREWALL", "KUBE-IPVS-FILTER",
 		"KUBE-IPVS-OUT-FILTER", "KUBE-FIRE-WALL",
-		// Mode userspace.
-		"KUBE-NODEPORT-CONTAINER", "KUBE-NODEPORT-HOST", "KUBE-NODEPORT-NON-LOCAL",
 	}, name)
 }
 
 // SluiceAlone reports whether Sluice creates chains with this name, and kube-proxy never
 // does.
 func SluiceAlone(name string) bool {
-	return slices.Contains([]string{"KUBE-MARK-MASQ-NOT-POD", "KUBE-IPVS-SHORT-CUT", "KUBE-NOT-LOCAL"}, name)
+	return slices.Contains([]string{"KUBE-MARK-MASQ-NOT-POD", "KUBE-TRANSPARENT", "KUBE-IPVS-SHORT-CUT", "KUBE-NOT-LOCAL"}, name)
 }
 
 func hasPrefix(name string, prefixes ...string) bool {

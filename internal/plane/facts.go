@@ -19,6 +19,10 @@ type Facts struct {
 	// Weights means that the weights of backends count.
 	Weights bool
 
+	// Proxied means that connections end in the process, which makes others to the backends: these
+	// have an address of this node as their source always.
+	Proxied bool
+
 	// OwnVIPs means that this node has the addresses of Services itself: its connections to
 	// one have that address as their source, and get source NAT always.
 	OwnVIPs bool
@@ -85,6 +89,7 @@ type Passage struct {
 	Port     int            // index in Service.Ports
 	Frontend int            // index in the Frontends of the port
 	Inside   bool           // the client is a pod on this node, or this node itself
+	Node     bool           // the client is this node itself
 	Way      route.Way      // of the client
 	KeptOut  bool           // source ranges do not admit the client, whatever Way is
 	Backend  netip.AddrPort // the one chosen; invalid: up to the choice

@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
@@ -21,9 +22,10 @@ import (
 // Its function Kind then takes the Kind of the other as a parameter, calls its functions,
 // and sets On.
 type Kind struct {
-	Mode  string // its name in the configuration
-	On    string // the mode of the plane that it uses, whose rules must not be removed
-	Facts Facts  // for explanations
+	Mode  string      // its name in the configuration
+	Bind  config.Bind // of several kinds with the same mode, the one for which this is configured
+	On    string      // the mode of the plane that it uses, whose rules must not be removed
+	Facts Facts       // for explanations
 
 	// Owned names the objects of the plane in the kernel, which other programs must not
 	// change: "the tables \"sluice\"".
@@ -101,6 +103,16 @@ type Setup struct {
 	Families []route.Family
 	Log      *slog.Logger
 
+	// Listeners are the addresses of this host, one for each family, at which sockets of this
+	// program listen, to which the routes lead in place of backends. Nothing else uses them. It is
+	// empty except for planes that forward in the process.
+	Listeners []netip.Addr
+
+	// Transparent means that sockets of this program have addresses of clients (IP_TRANSPARENT),
+	// and that replies to them from pods on this node must reach the sockets. Replies from other
+	// nodes, and from programs in the network of this node, do not.
+	Transparent bool
+
 	// Local lists the addresses of this host.
 	Local func(context.Context) ([]netip.Addr, error)
 
@@ -123,6 +135,10 @@ type Opened struct {
 	// for concurrent use. Nil: the kernel does not know.
 	Balance func(ctx context.Context, svc *route.Service, port int, host *route.Host) (Balance, error)
 
+	// Sockets lists the listening sockets, sorted. It is safe for concurrent use. Nil: the plane
+	// opens none.
+	Sockets func() []Socket
+
 	// Due returns when the plane has something to write although nothing changed, such
 	// as the end of a drain; zero: never. The loop calls it after each write, and at
 	// that time passes Plan a change that touches no Service. After that write Due
@@ -143,6 +159,16 @@ type Opened struct {
 	How string // completes "rules are written" in messages; may be empty
 
 	Close func() error // called last; nil: nothing is open
+}
+
+// Socket is a listening socket for a port of a Service.
+type Socket struct {
+	Service  cluster.Name
+	Port     string // its name, or a number if several ports have the same
+	Protocol cluster.Protocol
+	Pool     route.Pool // where its connections go
+	At       netip.AddrPort
+	Open     int64 // connections of the port at this moment, those through other sockets included
 }
 
 // Balance is how the kernel balances a port of a Service.

@@ -1,9 +1,11 @@
 // Package takeover takes a node over from kube-proxy. It finds the rules that kube-proxy
 // of any mode left in the kernel, detects a kube-proxy that still runs, and removes the
-// rules once Sluice's own are in force and no kube-proxy would write them again.
+// rules once Sluice's own are in force and no kube-proxy would write them again. On systems
+// other than Linux kube-proxy leaves no rules: only other modes of Sluice may.
 package takeover
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net"
@@ -64,6 +66,21 @@ type Options struct {
 	Soon, Rarely time.Duration
 }
 
+func (o Options) withDefaults() Options {
+	o.Soon, o.Rarely = cmp.Or(o.Soon, 3*time.Second), cmp.Or(o.Rarely, time.Minute)
+	o.Grace = cmp.Or(o.Grace, defaultGrace)
+	if o.Record == nil {
+		o.Record = func(string) {}
+	}
+	if o.RecordLeft == nil {
+		o.RecordLeft = func(string) {}
+	}
+	return o
+}
+
+// defaultGrace is longer than a kube-proxy takes from its start to listening.
+const defaultGrace = 2 * time.Minute
+
 // Leftover removes the rules that another plane of Sluice may have left.
 type Leftover struct {
 	Mode   string                                  // of the plane
@@ -73,3 +90,7 @@ type Leftover struct {
 // ServerHeader is the Server header of every answer of Sluice at kube-proxy's addresses.
 // Its other answers there look like kube-proxy's.
 const ServerHeader = "sluice"
+
+// ServiceDevice is the interface to which kube-proxy adds the addresses of Services.
+// They are not addresses of the node.
+const ServiceDevice = "kube-ipvs0"

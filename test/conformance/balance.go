@@ -30,6 +30,8 @@ func (e *env) balance(b balance) error {
 	got := observation{verdict: explain.Balanced, backends: slices.Clone(b.want)}
 	if slices.Equal(b.want, []netip.AddrPort{probe.To}) {
 		got.verdict = explain.Untouched
+	} else if e.traits().proxied {
+		b.seen = masqueraded
 	}
 	for range b.n {
 		r := client.Try(probe)

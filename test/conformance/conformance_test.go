@@ -4,6 +4,8 @@ package conformance
 
 import (
 	"context"
+	"log/slog"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,6 +19,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/plane/iptables"
 	"github.com/sluice-proxy/sluice/internal/plane/ipvs"
 	"github.com/sluice-proxy/sluice/internal/plane/nftables"
+	"github.com/sluice-proxy/sluice/internal/plane/userspace"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
@@ -24,7 +27,7 @@ import (
 func TestMain(m *testing.M) { lab.Main(m) }
 
 func TestConformance(t *testing.T) {
-	Run(t, nftablesPlane(), iptablesPlane("nft"), iptablesPlane("legacy"), ipvsPlane())
+	Run(t, nftablesPlane(), iptablesPlane("nft"), iptablesPlane("legacy"), ipvsPlane(), userspacePlane())
 }
 
 func bothFamiliesOf() []route.Family { return []route.Family{route.IPv4, route.IPv6} }
@@ -99,6 +102,46 @@ func ipvsPlane() Plane {
 				Families: bothFamiliesOf(), Mark: 0x4000, KeepInvalid: liberal(t, host), Poll: legacyPoll,
 			})
 		},
+	}
+}
+
+// userspacePlane is the plane userspace, with rules by iptables-nft.
+func userspacePlane() Plane {
+	nature := Userspace("nft")
+	kind := userspace.Kind(iptables.PortalsKind())
+	var parts sync.Map // of open planes, by network namespace
+	return Plane{
+		Name: "userspace", Traits: nature, Explain: kind.Facts, Unsupported: notInUserspace(),
+		Others: []func() Plane{nftablesPlane},
+		Start: func(t testing.TB, host *lab.Host) plane.Plane {
+			if err := nature.firewall.createHint(host); err != nil {
+				t.Fatalf("%v", err)
+			}
+			cfg := &config.Config{Mode: "userspace", MasqueradeMark: 0x4000, SyncPeriod: 10 * legacyPoll, Userspace: config.Userspace{
+				Bind: config.BindRules, FirstPort: 1024, LastPort: 65535, UDPTimeout: time.Minute, DrainTimeout: time.Minute,
+			}}
+			opened, err := kind.Open(context.Background(), plane.Setup{
+				Config: cfg, NetNS: host.NetNSFD(), Families: bothFamiliesOf(), Log: slog.New(slog.DiscardHandler),
+			})
+			if err != nil {
+				t.Fatalf("%v", err)
+			}
+			parts.Store(host.NetNSFD(), opened.Parts)
+			return opened.Plane
+		},
+		Parts: func(s plane.Setup) ([]plane.Part, error) {
+			list, _ := parts.Load(s.NetNS)
+			return list.([]plane.Part), nil
+		},
+	}
+}
+
+// notInUserspace has the scenarios that need SCTP, and those that stop the proxy.
+func notInUserspace() map[int]string {
+	const sctp, ends = "mode userspace does not forward SCTP", "in mode userspace connections end with the process"
+	return map[int]string{
+		5: sctp, 107: sctp, 110: sctp, 205: sctp, 309: sctp, 310: sctp, 311: sctp,
+		195: ends, 273: ends, 274: ends, 278: ends, 281: ends,
 	}
 }
 

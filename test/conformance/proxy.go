@@ -102,16 +102,9 @@ func (p *proxyUnderTest) start(objects *objects) error {
 	p.store = cluster.NewStore()
 	p.barrier = newBarrier()
 	log := slog.New(slog.NewTextHandler(testLog{p.t}, nil))
-	opened := &plane.Opened{Plane: p.plane.Start(p.t, p.host)}
-	if due, drains := opened.Plane.(interface{ Due() time.Time }); drains {
-		opened.Due = due.Due
-	}
-	if p.plane.Parts != nil {
-		var err error
-		setup := plane.Setup{NetNS: p.host.NetNSFD(), Families: p.options.Families, Log: log}
-		if opened.Parts, err = p.plane.Parts(setup); err != nil {
-			return err
-		}
+	opened, err := p.plane.open(p.t, p.host, plane.Setup{NetNS: p.host.NetNSFD(), Families: p.options.Families, Log: log})
+	if err != nil {
+		return err
 	}
 	node := app.NewNode(app.NodeOptions{
 		Store: p.store, Source: newSource(objects, p.store, p.barrier), Plane: opened,

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/test/lab"
@@ -45,6 +46,20 @@ type Plane struct {
 	// Only, if not empty, are the S-numbers of the scenarios to run. It is for a plane
 	// for which another test runs all scenarios.
 	Only []int
+}
+
+// open opens the plane with its parts for a host.
+func (p *Plane) open(t testing.TB, host *lab.Host, s plane.Setup) (*plane.Opened, error) {
+	opened := &plane.Opened{Plane: p.Start(t, host)}
+	if due, drains := opened.Plane.(interface{ Due() time.Time }); drains {
+		opened.Due = due.Due
+	}
+	if p.Parts == nil {
+		return opened, nil
+	}
+	var err error
+	opened.Parts, err = p.Parts(s)
+	return opened, err
 }
 
 // scenario is a small cluster and the connections of its clients. See the package comment.

@@ -214,7 +214,7 @@ func firewalled() []scenario {
 			steps: []step{
 				enableFirewall,
 				onFrontends(func(to string) step {
-					return when(inIptablesMode,
+					return when(acceptsMasqueraded,
 						reach("outside", to, masqueraded, here, elsewhere), reach(aPod, to, masqueraded, here, elsewhere),
 					).otherwise(filtered("outside", to), filtered(aPod, to))
 				}),

@@ -60,6 +60,15 @@ func (e *env) checkEntry(f entryCheck, before conntrack.Entry) error {
 		}
 		return err
 	})
+	if f.deleted && e.traits().proxied { // or it leads to the process, which chooses another backend
+		gone = soon(func(e *env) error {
+			there, err := e.hasEntry(before)
+			if err == nil && there && e.flows[f.flow].AskWithin(nil, lab.Soon).Outcome != lab.Answered {
+				err = fmt.Errorf("flow %s: not answered, and its entry is still there: %s", f.flow, before)
+			}
+			return err
+		})
+	}
 	if f.deleted {
 		return gone(e)
 	}

@@ -17,6 +17,7 @@ type Traits struct {
 	loopback  route.Loopback // when nodePortAddresses include 127.0.0.0/8
 	listLocal bool           // route.Options.ListLocal
 	rules     rules          // access to the rules of the plane
+	proxied   bool           // a process makes the connections to backends, so that these see an address of the node
 	firewall  variant        // the iptables variant for the rules of other programs
 
 	unknownPort           expectation // connection to a ClusterIP on a port that its Service does not have
@@ -64,6 +65,14 @@ func IPVS(programs string) Traits {
 	}
 }
 
+// Userspace are the traits of mode userspace. Its rules are those of mode iptables; a process makes
+// the connections to the backends.
+func Userspace(programs string) Traits {
+	n := Iptables(programs)
+	n.mode, n.proxied = "userspace", true
+	return n
+}
+
 // unknownPort connects to a ClusterIP on a port that its Service does not have.
 func unknownPort(from, to string) step {
 	return func(e *env) error { return e.traits().unknownPort(from, to)(e) }
@@ -101,7 +110,14 @@ func (e *env) traits() *Traits { return &e.proxy.plane.Traits }
 // condition selects planes by their traits.
 type condition func(*Traits) bool
 
-func inIptablesMode(n *Traits) bool { return n.mode == "iptables" }
+// inIptablesMode selects planes with the rules of mode iptables.
+func inIptablesMode(n *Traits) bool { return n.mode == "iptables" || inUserspaceMode(n) }
+
+// acceptsMasqueraded selects planes with rules that accept connections which they masquerade. Those
+// of a process need a firewall that accepts the replies, as it must for other programs.
+func acceptsMasqueraded(n *Traits) bool { return inIptablesMode(n) && !n.proxied }
+
+func inUserspaceMode(n *Traits) bool { return n.mode == "userspace" }
 
 // usesIptables selects planes with rules of iptables.
 func usesIptables(n *Traits) bool { return inIptablesMode(n) || inIPVSMode(n) }

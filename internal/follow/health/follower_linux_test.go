@@ -19,9 +19,6 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
 
-// patience is for a machine that is busy; nothing here takes a second.
-const patience = 20 * time.Second
-
 // real is a node in a namespace that has 192.168.0.2 as well.
 type real struct {
 	*node

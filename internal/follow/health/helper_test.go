@@ -10,10 +10,14 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
+
+// patience is for a machine that is busy; nothing here takes a second.
+const patience = 20 * time.Second
 
 // node is a Follower at work, told what a compiler makes of a cluster.
 type node struct {

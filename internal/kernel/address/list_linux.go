@@ -24,7 +24,16 @@ func (w *Watcher) List(ctx context.Context) ([]netip.Addr, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list addresses: %w", err)
 	}
-	return canonical(w.without(handle, list)), nil
+	addrs := make([]netip.Addr, 0, len(list))
+	for _, l := range w.without(handle, list) {
+		if l.IPNet == nil { // the message has no address
+			continue
+		}
+		if a, ok := netip.AddrFromSlice(l.IP); ok {
+			addrs = append(addrs, a)
+		}
+	}
+	return canonical(addrs), nil
 }
 
 func open(opts Options) (*netlink.Handle, error) {
@@ -47,20 +56,6 @@ func (w *Watcher) without(handle *netlink.Handle, list []netlink.Addr) []netlink
 	return slices.DeleteFunc(list, func(a netlink.Addr) bool { return a.LinkIndex == link.Attrs().Index })
 }
 
-func canonical(list []netlink.Addr) []netip.Addr {
-	addrs := make([]netip.Addr, 0, len(list))
-	for _, l := range list {
-		if l.IPNet == nil { // the message has no address
-			continue
-		}
-		if a, ok := netip.AddrFromSlice(l.IP); ok && !a.IsLinkLocalUnicast() {
-			addrs = append(addrs, a)
-		}
-	}
-	slices.SortFunc(addrs, netip.Addr.Compare)
-	return slices.Compact(addrs)
-}
-
 // Primary returns the primary address of this host in each family: the source address
 // of the default route, or without such a route the first that is not loopback. It
 // sends no packet.
@@ -74,19 +69,7 @@ func (w *Watcher) Primary() ([]netip.Addr, error) {
 	if err != nil {
 		return nil, err
 	}
-	var primary []netip.Addr
-	// No network uses the addresses for documentation (RFC 5737, RFC 3849).
-	for _, outside := range []string{"192.0.2.1", "2001:db8:ffff:ffff::1"} {
-		remote := netip.MustParseAddr(outside)
-		if a := sourceFor(handle, remote); a.IsValid() {
-			primary = append(primary, a)
-			continue
-		}
-		if a := first(all, remote); a.IsValid() {
-			primary = append(primary, a)
-		}
-	}
-	return primary, nil
+	return primary(all, func(remote netip.Addr) netip.Addr { return sourceFor(handle, remote) }), nil
 }
 
 // sourceFor returns the source address of packets to an address; invalid if there is no
@@ -101,13 +84,4 @@ func sourceFor(handle *netlink.Handle, remote netip.Addr) netip.Addr {
 		return netip.Addr{}
 	}
 	return a
-}
-
-func first(all []netip.Addr, like netip.Addr) netip.Addr {
-	for _, a := range all {
-		if a.Is4() == like.Is4() && a.IsGlobalUnicast() {
-			return a
-		}
-	}
-	return netip.Addr{}
 }

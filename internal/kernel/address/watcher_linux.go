@@ -1,5 +1,3 @@
-// Package address watches the addresses of this host's interfaces, of both
-// families, loopback ones included and link-local ones not.
 package address
 
 import (
@@ -12,18 +10,6 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
-
-// Options for New.
-type Options struct {
-	NetNS  int    // file descriptor of a network namespace; 0: the current one
-	Except string // name of an interface whose addresses are left out; "": none
-}
-
-// Watcher watches the addresses of one network namespace.
-type Watcher struct{ opts Options }
-
-// New returns a Watcher. It does nothing until Run.
-func New(opts Options) *Watcher { return &Watcher{opts: opts} }
 
 // Run calls fn with all addresses, at the start and after each change, until ctx is done;
 // it returns nil then. Calls do not overlap, and fn may keep the list. Changes during a

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
 	"slices"
@@ -229,4 +230,18 @@ func (l *Links) with(name string, fn func(*netlink.Handle, netlink.Link) error) 
 		return fmt.Errorf("find interface: %w", err)
 	}
 	return fn(h, link)
+}
+
+// AddHidden adds addresses to an interface that this host has, but never uses as the source of
+// connections to other hosts: scope host in IPv4 (rtnetlink(7)), deprecated in IPv6 (RFC 6724, 5).
+// It ignores those that exist.
+func (l *Links) AddHidden(ctx context.Context, name string, addrs []netip.Addr) error {
+	err := l.each(ctx, name, addrs, func(h *netlink.Handle, link netlink.Link, a netip.Addr) error {
+		const forever = math.MaxUint32
+		return h.AddrReplace(link, &netlink.Addr{IPNet: netlink.NewIPNet(a.AsSlice()), Scope: unix.RT_SCOPE_HOST, ValidLft: forever})
+	})
+	if err != nil {
+		return fmt.Errorf("add addresses to %s: %w", name, err)
+	}
+	return nil
 }

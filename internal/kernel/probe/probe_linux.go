@@ -1,6 +1,3 @@
-// Package probe finds out which features of nf_tables, iptables and IPVS this kernel
-// supports, and whether this process may use them. It tries features instead of
-// comparing version numbers, as distributions backport features and leave out others.
 package probe
 
 import (
@@ -40,14 +37,6 @@ type Missing struct {
 	Family string // IPv4 or IPv6
 	Remedy string
 }
-
-// The kinds of errors, for callers that treat them differently.
-var (
-	// ErrPrivilege: this process may not do it.
-	ErrPrivilege = errors.New("missing privilege")
-	// ErrFeature: this kernel cannot do it.
-	ErrFeature = errors.New("missing kernel feature")
-)
 
 // NFTables checks the features of nf_tables. The error has a sentence with the
 // remedy for each problem, one per line, and is ErrPrivilege or ErrFeature. A

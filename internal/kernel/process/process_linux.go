@@ -1,5 +1,3 @@
-// Package process finds processes of this machine by their name or a socket, and
-// describes them.
 package process
 
 import (

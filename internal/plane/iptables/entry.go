@@ -3,6 +3,7 @@ package iptables
 import (
 	"cmp"
 	"iter"
+	"slices"
 	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/plane/ledger"
@@ -76,15 +77,18 @@ func (k key) shared() bool {
 		return k.table != mangle
 	case external, firewall:
 		return k.table == filter
+	case portalsContainer, portalsHost, nodePortContainer, nodePortHost:
+		return k.table == nat
 	}
 	return false
 }
 
 // inFront reports whether a rule is added in front of the other rules of its chain. In nat
-// KUBE-SERVICES other rules must stay last; in nat KUBE-NODEPORTS a rule that counts must
-// precede the one that matches all packets.
+// KUBE-SERVICES and KUBE-PORTALS- other rules must stay last; in chains for NodePorts a rule that
+// counts must precede the one that matches all packets.
 func (k key) inFront() bool {
-	return !k.shared() || k.table == nat && (k.chain == services || strings.Contains(k.rule, LoopbackNodePorts))
+	first := slices.Contains([]string{services, portalsContainer, portalsHost}, k.chain) || strings.Contains(k.rule, LoopbackNodePorts)
+	return !k.shared() || k.table == nat && first
 }
 
 // join returns the value with these rules.

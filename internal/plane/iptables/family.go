@@ -16,7 +16,7 @@ type table uint8
 const (
 	filter table = iota
 	nat
-	mangle // only to remove what kube-proxy left
+	mangle // only for Options.Transparent, and to remove what others left
 )
 
 // String returns the name.
@@ -31,6 +31,9 @@ type family struct {
 	program     string // lists the rules
 	loopbackNet string // NodePorts are not served there by default
 	counting    bool   // rules count with nfacct
+	entrances   []entrance
+	listener    netip.Addr // valid: the variant of PortalsKind
+	transparent uint32     // Options.Transparent
 
 	ledger   *ledger.Ledger[key, string]
 	restorer restorer
@@ -78,7 +81,15 @@ func (f *family) endpointComment(parts ...string) string {
 func families(opt Options) []*family {
 	var list []*family
 	for _, ip := range opt.Families {
-		f := &family{ip: ip, kernel: iptables.IPv4, program: "iptables", loopbackNet: loopbackRange, counting: opt.Accounting != nil}
+		f := &family{
+			ip: ip, kernel: iptables.IPv4, program: "iptables", loopbackNet: loopbackRange,
+			counting: opt.Accounting != nil, entrances: entrances(), transparent: opt.Transparent,
+		}
+		for _, a := range opt.Listeners {
+			if route.FamilyOf(a) == ip {
+				f.listener, f.entrances = a, portals()
+			}
+		}
 		if ip == route.IPv6 {
 			f.kernel, f.program, f.loopbackNet = iptables.IPv6, "ip6tables", "::1/128"
 		}

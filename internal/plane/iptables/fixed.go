@@ -2,7 +2,6 @@ package iptables
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/sluice-proxy/sluice/internal/route"
 )
@@ -27,12 +26,20 @@ func (f *family) hostEntries(host *route.Host, opt Options) []entry {
 		list = append(list, chain(nat, markOutside, notFrom(pods)...))
 	}
 	list = append(list,
-		chain(filter, services), chain(filter, external), chain(filter, nodePorts), chain(filter, firewall),
-		chain(nat, nodePorts), chain(nat, services, f.tail(host)...))
+		chain(filter, services), chain(filter, external), chain(filter, nodePorts), chain(filter, firewall))
+	for _, e := range f.entrances {
+		list = append(list, chain(nat, e.nodePorts), chain(nat, e.frontends, f.tail(e, host)...))
+	}
+	if f.isPortals() {
+		list = append(list, chain(filter, nonLocal, f.guardListeners()...))
+	}
+	if f.transparent != 0 {
+		list = append(list, chain(mangle, transparent, f.markReplies()...))
+	}
 	for _, t := range everyTable() {
 		for _, name := range builtin(t) {
 			var rules []string
-			for _, jump := range jumps() {
+			for _, jump := range f.jumps() {
 				if jump.table == t && jump.chain == name {
 					rules = append(rules, jump.rule)
 				}
@@ -89,32 +96,36 @@ func notFrom(pods []source) []string {
 	return append(list, rule{target: markMasq}.String())
 }
 
-// tail returns the last rules of nat KUBE-SERVICES: packets to this node that match no
-// other frontend may be to a NodePort.
-func (f *family) tail(host *route.Host) []string {
+// tail returns the last rules of the chain with the frontends: packets to this node that match
+// no other frontend may be to a NodePort.
+func (f *family) tail(e entrance, host *route.Host) []string {
 	const note = `-m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain"`
 	var list []string
 	if host.NodePorts.All(f.ip) {
-		all := note + " -m " + toThisNode + " -j " + nodePorts
+		all := note + " -m " + toThisNode + " -j " + e.nodePorts
 		if f.ip == route.IPv6 || !host.NodePorts.All127 {
 			all = "! -d " + f.loopbackNet + " " + all
 		}
 		list = append(list, all)
 	}
 	for _, a := range f.nodeIPs(host) {
-		list = append(list, "-d "+single(a)+" "+note+" -j "+nodePorts)
+		list = append(list, "-d "+single(a)+" "+note+" -j "+e.nodePorts)
 	}
 	return list
 }
 
 // jumps returns the jumps from the kernel's own chains to ours, those of one chain in
 // order.
-func jumps() []key {
+func (f *family) jumps() []key {
 	const (
 		fresh = "-m conntrack --ctstate NEW -m comment --comment "
 		any   = "-m comment --comment "
 	)
-	return []key{
+	var list []key
+	if f.isPortals() { // first, as another rule may match the port of a listener
+		list = append(list, key{filter, "INPUT", fresh + `"kubernetes service portals" -j ` + nonLocal})
+	}
+	list = append(list, []key{
 		{filter, "INPUT", fresh + `"kubernetes load balancer firewall" -j ` + firewall},
 		{filter, "INPUT", any + `"kubernetes health check service ports" -j ` + nodePorts},
 		{filter, "INPUT", fresh + `"kubernetes externally-visible service portals" -j ` + external},
@@ -124,19 +135,24 @@ func jumps() []key {
 		{filter, "FORWARD", fresh + `"kubernetes externally-visible service portals" -j ` + external},
 		{filter, "OUTPUT", fresh + `"kubernetes load balancer firewall" -j ` + firewall},
 		{filter, "OUTPUT", fresh + `"kubernetes service portals" -j ` + services},
-		{nat, "PREROUTING", any + `"kubernetes service portals" -j ` + services},
-		{nat, "OUTPUT", any + `"kubernetes service portals" -j ` + services},
 		{nat, "POSTROUTING", any + `"kubernetes postrouting rules" -j ` + postrouting},
+	}...)
+	if f.transparent != 0 {
+		list = append(list, key{mangle, "PREROUTING", any + `"kubernetes service portals" -j ` + transparent})
 	}
+	for _, e := range f.entrances {
+		for _, hook := range e.hooks {
+			list = append(list, key{nat, hook, any + `"kubernetes service portals" -j ` + e.frontends})
+		}
+	}
+	return list
 }
 
 // builtin returns the kernel's own chains in which we have jumps.
 func builtin(t table) []string {
-	var list []string
-	for _, j := range jumps() {
-		if j.table == t && !slices.Contains(list, j.chain) {
-			list = append(list, j.chain)
-		}
-	}
-	return list
+	return [...][]string{
+		filter: {"INPUT", "FORWARD", "OUTPUT"},
+		nat:    {"PREROUTING", "OUTPUT", "POSTROUTING"},
+		mangle: {"PREROUTING"},
+	}[t]
 }

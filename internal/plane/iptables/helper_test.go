@@ -22,6 +22,12 @@ const testMark = 0x4000
 func realKernel(t testing.TB, variant iptables.Variant) (tools *iptables.Tools, netns int) {
 	t.Helper()
 	netns = kerneltest.Namespace(t)
+	return toolsIn(t, variant, netns), netns
+}
+
+// toolsIn returns the tools of one variant in a network namespace.
+func toolsIn(t testing.TB, variant iptables.Variant, netns int) *iptables.Tools {
+	t.Helper()
 	programs := t.TempDir()
 	for _, family := range []string{"iptables", "ip6tables"} {
 		for _, suffix := range []string{"", "-save", "-restore"} {
@@ -39,7 +45,7 @@ func realKernel(t testing.TB, variant iptables.Variant) (tools *iptables.Tools, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	return tools, netns
+	return tools
 }
 
 func variants() []iptables.Variant { return []iptables.Variant{iptables.NFT, iptables.Legacy} }

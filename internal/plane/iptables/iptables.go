@@ -2,6 +2,8 @@
 // with kube-proxy's names: operators find the rules where kube-proxy had them, and
 // the rules of kube-proxy on a node are taken over in place.
 //
+// PortalsKind is a variant that leads to listeners of this process in place of backends.
+//
 // A change writes the chains that changed, and single rules of those that all
 // Services share. README.md draws the path of a packet.
 package iptables
@@ -9,6 +11,7 @@ package iptables
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"sync/atomic"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
@@ -70,6 +73,14 @@ type Options struct {
 	// creates missing objects when it is applied, as the kernel refuses such rules without
 	// them.
 	Accounting Accounting
+
+	// Listeners, if not empty, are the addresses of sockets of this program: the plane is the
+	// variant that PortalsKind describes.
+	Listeners []netip.Addr
+
+	// Transparent, if not 0, is a bit of the packet mark for replies to sockets of this program
+	// that have the address of a client; see Setup.Transparent of package plane.
+	Transparent uint32
 
 	Observer Observer // may be nil
 }

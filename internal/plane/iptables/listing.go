@@ -16,6 +16,7 @@ type state map[table]iptables.Chains
 // listing compares the tables of a family with the entries that they should hold. It
 // implements ledger.Listing.
 type listing struct {
+	*family
 	state  state
 	chains map[key][]string       // chains of proxies that are not taken yet, without the shared ones
 	lines  map[key]map[string]int // how often each rule of the shared chains occurs
@@ -26,15 +27,15 @@ type listing struct {
 	frontends map[string]bool // what the rules match, as a rule without comment and target
 }
 
-// newListing indexes the chains of proxies. Behind is that of the previous listing.
-func newListing(state state, behind map[key][]string) *listing {
-	l := &listing{state: state, chains: map[key][]string{}, lines: map[key]map[string]int{}, behind: map[key][]string{}}
-	maps.Copy(l.behind, behind)
+// newListing indexes the chains of proxies.
+func (f *family) newListing(state state) *listing {
+	l := &listing{family: f, state: state, chains: map[key][]string{}, lines: map[key]map[string]int{}, behind: map[key][]string{}}
+	maps.Copy(l.behind, f.behind)
 	for t, chains := range state {
 		for name, c := range chains {
 			k := key{table: t, chain: name}
 			switch {
-			case k.shared():
+			case k.shared() && !f.abandons(k):
 				l.lines[k] = make(map[string]int, len(c.Rules))
 				for _, rule := range c.Rules {
 					l.lines[k][rule]++
@@ -129,7 +130,10 @@ func (l *listing) takeTail(k key, want string) (had string, is ledger.Match) {
 // exists once, in order, and no other program has inserted a terminating rule before them.
 func (l *listing) takeJumps(k key, want string) (had string, is ledger.Match) {
 	rules := l.rules(k)
-	found := slices.DeleteFunc(slices.Clone(rules), func(rule string) bool { return !toProxy(iptables.Target(rule)) })
+	found := slices.DeleteFunc(slices.Clone(rules), func(rule string) bool {
+		to := iptables.Target(rule)
+		return !toProxy(to) || l.abandons(key{table: k.table, chain: to})
+	})
 	if join(found...) == want && !overtaken(rules, found, l.behind[k]) {
 		l.behind[k] = slices.DeleteFunc(slices.Clone(rules[lastJump(rules, found):]), continues)
 		return want, ledger.Equal
@@ -228,6 +232,7 @@ func (l *listing) Rest() []step {
 			}
 		}
 	}
+	list = append(list, l.abandoned()...)
 	used := l.usedByOthers()
 	for k, rules := range l.chains {
 		switch {

@@ -39,28 +39,36 @@ func linesOf(p *route.Port) int {
 // Excess returns the size of a Service that is too large for this plane, and the limit with
 // its reason. Both are empty for other Services.
 func Excess(svc *route.Service) (size, limit string) {
-	frontends, endpoints := 0, 0
+	endpoints := 0
 	for i := range svc.Ports {
 		p := &svc.Ports[i]
-		for j := range p.Frontends {
-			frontends += 1 + len(p.Frontends[j].Allow)
-		}
 		n := max(len(p.Cluster), len(p.Local))
 		if n > maxPortEndpoints {
 			return fmt.Sprintf("%d endpoints of port %q", n, p.Name), atMost(maxPortEndpoints, "endpoints for a port")
 		}
 		endpoints += n
 	}
-	switch {
-	case frontends > maxFrontends:
-		return fmt.Sprintf("%d addresses with ports and source ranges for them", frontends), atMost(maxFrontends, "of them for a Service")
-	case endpoints > maxEndpoints:
+	if size, limit = excessFrontends(svc); size == "" && endpoints > maxEndpoints {
 		return fmt.Sprintf("%d endpoints of all ports", endpoints), atMost(maxEndpoints, "endpoints for a Service")
+	}
+	return size, limit
+}
+
+// excessFrontends is Excess for any number of endpoints.
+func excessFrontends(svc *route.Service) (size, limit string) {
+	frontends := 0
+	for i := range svc.Ports {
+		for j := range svc.Ports[i].Frontends {
+			frontends += 1 + len(svc.Ports[i].Frontends[j].Allow)
+		}
+	}
+	if frontends > maxFrontends {
+		return fmt.Sprintf("%d addresses with ports and source ranges for them", frontends), atMost(maxFrontends, "of them for a Service")
 	}
 	return "", ""
 }
 
 func atMost(most int, of string) string {
-	return fmt.Sprintf("mode iptables programs at most %d %s, as more would keep all other Services waiting for seconds; "+
+	return fmt.Sprintf("rules of iptables serve at most %d %s, as more would keep all other Services waiting for seconds; "+
 		"divide it into several Services, or use mode nftables", most, of)
 }

@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -82,14 +83,25 @@ func (k faulty) Restore(ctx context.Context, f iptables.Family, input []byte) er
 
 // subject is the plane and a kernel, for the model.
 type subject struct {
-	kernel  Kernel
-	faults  *planetest.Faults
-	audit   *audit // nil: the kernel is not a fake, and its steps cannot be observed
-	foreign string // the rules of other programs after their last edit
+	kernel    Kernel
+	faults    *planetest.Faults
+	listeners []netip.Addr
+	audit     *audit // nil: the kernel is not a fake, and its steps cannot be observed
+	foreign   string // the rules of other programs after their last edit
 }
 
 func newSubject(kernel Kernel) *subject {
 	return &subject{kernel: kernel, faults: &planetest.Faults{Room: 1 << 20}}
+}
+
+func (s *subject) plane(kernel Kernel) *Plane {
+	return New(kernel, Options{Families: planetest.Families(), Mark: testMark, Listeners: s.listeners})
+}
+
+func (s *subject) scratch() planetest.Subject {
+	other := newSubject(newFake())
+	other.listeners = s.listeners
+	return other.hooks()
 }
 
 func (s *subject) run(seed uint64) error {
@@ -98,11 +110,11 @@ func (s *subject) run(seed uint64) error {
 
 func (s *subject) hooks() planetest.Subject {
 	return planetest.Subject{
-		Plane:   func(route.Options) plane.Plane { return newPlane(faulty{s.kernel, s.faults}) },
+		Plane:   func(route.Options) plane.Plane { return s.plane(faulty{s.kernel, s.faults}) },
 		Faults:  s.faults,
 		Rooms:   []int{1, 20, 60, 60, 200, 1 << 20, 1 << 20},
 		State:   s.state,
-		Scratch: func() planetest.Subject { return newSubject(newFake()).hooks() },
+		Scratch: s.scratch,
 		Edit:    s.editTables,
 		Disturbed: func(err error) bool {
 			if _, ok := errors.AsType[plane.Refused](err); ok {
@@ -149,7 +161,7 @@ func (s *subject) End(m *planetest.Model) error {
 // state prints our rules. Only the order of rules in shared chains depends on history.
 func (s *subject) state(table *route.Table) (string, error) {
 	var all strings.Builder
-	p := newPlane(s.kernel)
+	p := s.plane(s.kernel)
 	if err := p.Refresh(context.Background()); err != nil {
 		return "", err
 	}
@@ -178,8 +190,10 @@ func (f *family) ownRules(t table, name string, rules []string, host *route.Host
 	switch {
 	case k.shared():
 		tail := 0
-		if k == (key{table: nat, chain: services}) {
-			tail = len(f.tail(host))
+		for _, e := range f.entrances {
+			if k == (key{table: nat, chain: e.frontends}) {
+				tail = len(f.tail(e, host))
+			}
 		}
 		head := slices.Sorted(slices.Values(rules[:max(0, len(rules)-tail)]))
 		return append(append(lines, head...), rules[max(0, len(rules)-tail):]...)
@@ -205,7 +219,7 @@ func isGuard(guards []key, chain, rule string) bool {
 // others prints the rules of other programs.
 func (s *subject) others() (string, error) {
 	var all strings.Builder
-	p := newPlane(s.kernel)
+	p := s.plane(s.kernel)
 	if err := p.Refresh(context.Background()); err != nil {
 		return "", err
 	}

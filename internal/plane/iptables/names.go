@@ -29,6 +29,19 @@ const (
 	markOutside = "KUBE-MARK-MASQ-NOT-POD"
 )
 
+// The chains that PortalsKind has in place of KUBE-SERVICES and KUBE-NODEPORTS in table nat,
+// and in addition in table filter. They have the names of kube-proxy's mode userspace.
+const (
+	portalsContainer  = "KUBE-PORTALS-CONTAINER" // packets that arrive
+	portalsHost       = "KUBE-PORTALS-HOST"      // packets that this node sends
+	nodePortContainer = "KUBE-NODEPORT-CONTAINER"
+	nodePortHost      = "KUBE-NODEPORT-HOST"
+	nonLocal          = "KUBE-NODEPORT-NON-LOCAL"
+)
+
+// transparent is a chain of table mangle that kube-proxy does not have.
+const transparent = "KUBE-TRANSPARENT"
+
 // The prefixes of chains of a single Service port.
 const (
 	clusterPrefix  = "KUBE-SVC-" // to any usable endpoint

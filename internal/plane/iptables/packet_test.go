@@ -109,6 +109,8 @@ func (w *walker) rule(text string) *parsed {
 			p.marked = map[bool]string{false: "yes", true: "no"}[not]
 		case "--ctstate":
 			p.states = value
+		case "--ctreplsrcport":
+			p.states = "never NEW here" // no packet of the walker is for a port of a listener
 		case "-j", "-g":
 			p.target = value
 		case "--to-destination":

@@ -7,7 +7,10 @@ import (
 
 // Path returns the chains of this plane that the first packet of a connection passes, each
 // with its table.
-func Path(p plane.Passage) []string {
+func Path(p plane.Passage) []string { return pathFrom(entrances()[0], p) }
+
+// pathFrom returns the chains of a packet that enters by one of the entrances.
+func pathFrom(e entrance, p plane.Passage) []string {
 	port := &p.Service.Ports[p.Port]
 	f, name := &port.Frontends[p.Frontend], idOf(p.Service, p.Port)
 	if f.Kind == route.ClusterIP && p.Way.Verdict != route.Balance {
@@ -16,7 +19,7 @@ func Path(p plane.Passage) []string {
 	if p.Unserved || f.Node.Verdict != route.Balance { // refused to all clients
 		return []string{in(filter, external)}
 	}
-	path := append([]string{in(nat, services)}, entries(p, name, f)...)
+	path := append([]string{in(nat, e.frontends)}, e.entries(p, name, f)...)
 	switch {
 	case p.KeptOut, f.Restricted && p.Way.Verdict != route.Balance:
 		return append(path, in(filter, firewall)) // it comes before KUBE-EXTERNAL-SERVICES
@@ -24,20 +27,20 @@ func Path(p plane.Passage) []string {
 		return append(path, in(filter, external))
 	}
 	path = append(path, in(nat, name.pool(p.Way.Pool)))
-	if p.Backend.IsValid() {
+	if p.Backend.IsValid() && e.frontends == services {
 		path = append(path, in(nat, name.endpoint(p.Backend.String())))
 	}
 	return path
 }
 
-// entries returns the chains between KUBE-SERVICES and those that choose a backend.
-func entries(p plane.Passage, name id, f *route.Frontend) []string {
+// entries returns the chains between that of the frontends and those that choose a backend.
+func (e entrance) entries(p plane.Passage, name id, f *route.Frontend) []string {
 	var path []string
 	switch {
 	case f.Kind == route.ClusterIP:
 		return nil
 	case f.Kind == route.NodePort:
-		path = append(path, in(nat, nodePorts))
+		path = append(path, in(nat, e.nodePorts))
 	case f.Restricted:
 		path = append(path, in(nat, name.ranges()))
 	}

@@ -16,11 +16,29 @@ import (
 // Every path exists in the loaded rules: each chain jumps to the next, and the last one
 // sends the packet to the backend, or refuses it.
 func TestPathsLeadThroughTheRules(t *testing.T) {
+	testPaths(t, newPlane, Path, services, external, nodePorts, firewall, clusterPrefix, localPrefix, externalPrefix, rangesPrefix, endpointPrefix)
+}
+
+func TestPathsOfPortalsLeadThroughTheRules(t *testing.T) {
+	for _, node := range []bool{false, true} {
+		chains := []string{portalsContainer, nodePortContainer}
+		if node {
+			chains = []string{portalsHost, nodePortHost}
+		}
+		path := func(p plane.Passage) []string {
+			p.Node = node
+			return PortalsPath(p)
+		}
+		testPaths(t, newPortals, path, append(chains, services, external, firewall, clusterPrefix, localPrefix, externalPrefix, rangesPrefix)...)
+	}
+}
+
+func testPaths(t *testing.T, with func(Kernel) *Plane, pathOf func(plane.Passage) []string, chains ...string) {
 	walked := map[string]bool{}
 	for detector, opt := range planetest.Detectors() {
 		fake := newFake()
 		change := planetest.Compile(planetest.EveryShape(), opt)
-		load(t, fake, change)
+		planetest.Load(t, with(fake), change)
 		rules := map[route.Family]map[table]iptables.Chains{route.IPv4: {}, route.IPv6: {}}
 		for ip, kernel := range map[route.Family]iptables.Family{route.IPv4: iptables.IPv4, route.IPv6: iptables.IPv6} {
 			for _, tab := range []table{filter, nat} {
@@ -34,7 +52,7 @@ func TestPathsLeadThroughTheRules(t *testing.T) {
 		for _, svc := range change.Table.Services {
 			for i := range svc.Ports {
 				for _, p := range passages(svc, i) {
-					path := Path(p)
+					path := pathOf(p)
 					if err := follow(rules[svc.Ports[i].Family], p, path); err != nil {
 						t.Errorf("%s: %+v: %s: %v", detector, p, strings.Join(path, " -> "), err)
 					}
@@ -46,7 +64,7 @@ func TestPathsLeadThroughTheRules(t *testing.T) {
 			}
 		}
 	}
-	for _, chain := range []string{services, external, nodePorts, firewall, clusterPrefix, localPrefix, externalPrefix, rangesPrefix, endpointPrefix} {
+	for _, chain := range chains {
 		if !slices.ContainsFunc(slices.Collect(maps.Keys(walked)), func(w string) bool { return strings.HasPrefix(w, chain) }) {
 			t.Errorf("no path has the chain %s", chain)
 		}
@@ -89,7 +107,7 @@ func follow(rules map[table]iptables.Chains, p plane.Passage, path []string) err
 		}
 	}
 	for i, chain := range natChains {
-		if i == 0 && chain != services {
+		if i == 0 && chain != services && !strings.HasPrefix(chain, "KUBE-PORTALS-") {
 			return fmt.Errorf("begins at %s", chain)
 		}
 		if i > 0 && !has(rules[nat][natChains[i-1]], "-j "+chain) {
@@ -100,7 +118,9 @@ func follow(rules map[table]iptables.Chains, p plane.Passage, path []string) err
 		return refuses(rules[filter], p, strings.TrimPrefix(path[len(path)-1], "filter "))
 	}
 	last, to := natChains[len(natChains)-1], "-j "+endpointPrefix
-	if p.Backend.IsValid() {
+	if natChains[0] != services {
+		to = "-j DNAT --to-destination" // a listener, which chooses the backend
+	} else if p.Backend.IsValid() {
 		to = "--to-destination " + p.Backend.String()
 	}
 	if !slices.ContainsFunc(rules[nat][last].Rules, func(r string) bool { return strings.Contains(r, to) }) {

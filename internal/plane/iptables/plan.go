@@ -40,7 +40,7 @@ func (p *Plane) Plan(change route.Change) plane.Plan {
 	found := map[route.Family]*listing{}
 	for _, f := range p.families {
 		if p.state != nil {
-			found[f.ip] = newListing(p.state[f.ip], f.behind)
+			found[f.ip] = f.newListing(p.state[f.ip])
 		}
 	}
 	plan := &Plan{plane: p, full: p.state != nil, partial: p.partial(change, found)}

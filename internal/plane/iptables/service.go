@@ -125,7 +125,7 @@ func (r *renderer) internal(name id, p *route.Port, f *route.Frontend) {
 		return
 	}
 	at.comment, at.target = comment(name.text, " cluster IP"), name.pool(f.Others.Pool)
-	r.line(nat, services, at)
+	r.frontend(at)
 }
 
 // match returns a rule that matches packets to a frontend.
@@ -168,19 +168,28 @@ func (r *renderer) external(name id, p *route.Port, f *route.Frontend) {
 		r.restrict(name, f, at)
 		at.target = name.ranges()
 	}
-	r.line(nat, services, at)
+	r.frontend(at)
+}
+
+// frontend adds a rule that matches a frontend with an address of its own.
+func (r *renderer) frontend(at rule) {
+	for _, e := range r.entrances {
+		r.line(nat, e.frontends, at)
+	}
 }
 
 // nodePort adds the rule that matches a NodePort in the chain for packets to addresses of
 // this node. If packets to 127.0.0.0/8 are counted, they have a rule before it.
 func (r *renderer) nodePort(name id, at rule) {
 	at.match, at.comment = "", comment(name.text)
-	if r.counting && r.loopback(r.host) {
-		counted := at
-		counted.to, counted.counter = loopbackRange, LoopbackNodePorts
-		r.line(nat, nodePorts, counted)
+	for _, e := range r.entrances {
+		if r.counting && r.loopback(r.host) {
+			counted := at
+			counted.to, counted.counter = loopbackRange, LoopbackNodePorts
+			r.line(nat, e.nodePorts, counted)
+		}
+		r.line(nat, e.nodePorts, at)
 	}
-	r.line(nat, nodePorts, at)
 }
 
 // refuse adds the rule for packets that no rule sent to a backend.
@@ -223,10 +232,10 @@ func (r *renderer) bySource(name id, f *route.Frontend) []rule {
 		}
 	}
 	const here = "addrtype --src-type LOCAL"
-	list = append(list,
-		rule{comment: comment("masquerade LOCAL traffic for ", name.text, " external destinations"), match: here, target: markMasq},
-		rule{comment: comment("route LOCAL traffic for ", name.text, " external destinations"), match: here, target: name.pool(f.Node.Pool)},
-	)
+	if f.Node.Masquerade {
+		list = append(list, rule{comment: comment("masquerade LOCAL traffic for ", name.text, " external destinations"), match: here, target: markMasq})
+	}
+	list = append(list, rule{comment: comment("route LOCAL traffic for ", name.text, " external destinations"), match: here, target: name.pool(f.Node.Pool)})
 	if f.Others.Verdict == route.Balance {
 		list = append(list, rule{target: name.pool(f.Others.Pool)})
 	}
@@ -252,6 +261,10 @@ func (r *renderer) pool(name id, p *route.Port, pool route.Pool) {
 		}
 	}
 	backends := sorted(p.Backends(pool))
+	if r.isPortals() {
+		r.own(name.pool(pool), append(list, listeners(name, p, backends)...)...)
+		return
+	}
 	if p.Affinity > 0 {
 		for _, b := range backends {
 			list = append(list, r.choice(name, b, recentClient(name.endpoint(b), p.Affinity)))

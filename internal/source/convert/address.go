@@ -77,6 +77,14 @@ func remoteFault(a netip.Addr) string {
 	return virtualFault(a)
 }
 
+// endpointFault returns the reason why an address cannot be an endpoint; empty if it can.
+func (c Converter) endpointFault(a netip.Addr) string {
+	if c.LoopbackEndpoints && a.IsLoopback() {
+		return ""
+	}
+	return remoteFault(a)
+}
+
 // unique collects values into a list without duplicates.
 type unique[T comparable] struct {
 	list []T

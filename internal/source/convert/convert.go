@@ -34,6 +34,10 @@ type Converter struct {
 	// AllowExternalIPs lets Services claim addresses by spec.externalIPs.
 	AllowExternalIPs bool
 
+	// LoopbackEndpoints lets endpoints have loopback addresses, for programs on the same host that
+	// are reached by connections of this process. The API server accepts none.
+	LoopbackEndpoints bool
+
 	// Strings, if not nil, makes equal strings of different objects share
 	// their memory.
 	Strings *Interner

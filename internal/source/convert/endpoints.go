@@ -68,7 +68,7 @@ type subsetAddr struct {
 }
 
 func (c Converter) addSubsetAddr(list []cluster.Endpoint, in corev1.EndpointAddress, pos subsetAddr, n *notes) []cluster.Endpoint {
-	a, reason := readAddr(in.IP, remoteFault)
+	a, reason := readAddr(in.IP, c.endpointFault)
 	if reason != "" {
 		n.add(pos.field+".ip", in.IP, reason)
 		return list

@@ -79,7 +79,7 @@ func (c Converter) slicePorts(es *discoveryv1.EndpointSlice, n *notes) []cluster
 
 func (c Converter) endpoints(es *discoveryv1.EndpointSlice, n *notes) []cluster.Endpoint {
 	fault := func(a netip.Addr) string {
-		reason := remoteFault(a)
+		reason := c.endpointFault(a)
 		if reason == "" && route.FamilyOf(a).String() != string(es.AddressType) {
 			reason = "expected " + string(es.AddressType) + ", the addressType of the slice"
 		}

@@ -3,9 +3,13 @@ package manifest
 import (
 	"bytes"
 	"fmt"
+	"runtime"
 	"runtime/debug"
+	"runtime/metrics"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/source"
@@ -116,4 +120,29 @@ func BenchmarkLargestFile(b *testing.B) {
 		}))
 	}
 	b.ReportMetric(float64(most>>20), "MB")
+}
+
+// growth runs a function and returns the maximum growth of the heap in bytes.
+func growth(f func()) uint64 {
+	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+	runtime.GC()
+	metrics.Read(sample)
+	begin, most := sample[0].Value.Uint64(), sample[0].Value.Uint64()
+	stop := make(chan struct{})
+	var sampling sync.WaitGroup
+	sampling.Go(func() {
+		for tick := time.NewTicker(time.Millisecond); ; {
+			metrics.Read(sample)
+			most = max(most, sample[0].Value.Uint64())
+			select {
+			case <-stop:
+				return
+			case <-tick.C:
+			}
+		}
+	})
+	f()
+	close(stop)
+	sampling.Wait()
+	return most - begin
 }

@@ -4,9 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"runtime/debug"
-	"runtime/metrics"
 	"strings"
 	"sync"
 	"syscall"
@@ -77,31 +75,6 @@ func hostile() map[string][2]string {
 		"dense slice":             {`{"apiVersion":"discovery.k8s.io/v1","kind":"EndpointSlice","metadata":{"name":"x"},"endpoints":[{}` + strings.Repeat(",{}", 260_000) + "]}", "EndpointSlice default/x: "},
 		"object twice, often":     {strings.Repeat(jsonNode("x")+"\n", 20_000), "and 19989 more problems"},
 	}
-}
-
-// growth runs a function and returns the maximum growth of the heap in bytes.
-func growth(f func()) uint64 {
-	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
-	runtime.GC()
-	metrics.Read(sample)
-	begin, most := sample[0].Value.Uint64(), sample[0].Value.Uint64()
-	stop := make(chan struct{})
-	var sampling sync.WaitGroup
-	sampling.Go(func() {
-		for tick := time.NewTicker(time.Millisecond); ; {
-			metrics.Read(sample)
-			most = max(most, sample[0].Value.Uint64())
-			select {
-			case <-stop:
-				return
-			case <-tick.C:
-			}
-		}
-	})
-	f()
-	close(stop)
-	sampling.Wait()
-	return most - begin
 }
 
 // Each hostile text is refused with an error that contains the limit, in a bounded number

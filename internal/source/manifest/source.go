@@ -42,6 +42,8 @@ type Options struct {
 	NodeName         string // the Node of this name is the own one
 	AllowExternalIPs bool   // spec.externalIPs of Services count
 
+	LoopbackEndpoints bool // endpoints may have loopback addresses
+
 	Report func([]route.Problem) // receives each problem once; may be nil
 
 	Limits Limits // zero: DaemonLimits
@@ -85,7 +87,7 @@ func New(store *cluster.Store, o Options) *Source {
 	s := &Source{
 		stdin: o.Stdin,
 		reader: reader{
-			convert:  convert.Converter{AllowExternalIPs: o.AllowExternalIPs, Strings: convert.NewInterner()},
+			convert:  convert.Converter{AllowExternalIPs: o.AllowExternalIPs, LoopbackEndpoints: o.LoopbackEndpoints, Strings: convert.NewInterner()},
 			nodeName: o.NodeName,
 			limits:   o.Limits,
 			heavy:    &sync.Mutex{},

@@ -6,9 +6,6 @@ import (
 	"time"
 )
 
-// defaultGrace is longer than a kube-proxy takes from its start to listening.
-const defaultGrace = 2 * time.Minute
-
 // unconfirmed is a process that has kube-proxy's name and may change rules, but listens
 // on none of kube-proxy's ports. It is a kube-proxy if kube-proxy's rules change while
 // it runs.

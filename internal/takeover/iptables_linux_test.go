@@ -201,3 +201,32 @@ func TestTheMasqueradeChainsOfANetworkPluginStay(t *testing.T) {
 		t.Errorf("found %v, want %v", found, want)
 	}
 }
+
+// The chains of mode userspace, with the rules that jump there, go although a kube-proxy runs in
+// another mode: it does not know them, and they lead to ports that nobody serves.
+func TestARunningKubeProxyKeepsTheChainsThatItUses(t *testing.T) {
+	nat := iptables.TableID{Variant: iptables.NFT, Family: iptables.IPv4, Name: "nat"}
+	f := findings{chains: []iptables.Removal{{
+		Table: nat, Chains: []string{"KUBE-SERVICES", "KUBE-PORTALS-HOST", "KUBE-MARK-MASQ-NOT-POD"},
+		Rules: []iptables.ChainRule{{Chain: "OUTPUT", Target: "KUBE-SERVICES"}, {Chain: "OUTPUT", Target: "KUBE-PORTALS-HOST"}},
+	}}}
+	for mode, want := range map[string]string{
+		"iptables":  "[KUBE-PORTALS-HOST KUBE-MARK-MASQ-NOT-POD] [{OUTPUT KUBE-PORTALS-HOST}]",
+		"ipvs":      "[KUBE-PORTALS-HOST KUBE-MARK-MASQ-NOT-POD] [{OUTPUT KUBE-PORTALS-HOST}]",
+		"userspace": "[KUBE-MARK-MASQ-NOT-POD] []",
+		"":          "[KUBE-MARK-MASQ-NOT-POD] []",
+		"nftables":  "[KUBE-SERVICES KUBE-PORTALS-HOST KUBE-MARK-MASQ-NOT-POD] [{OUTPUT KUBE-SERVICES} {OUTPUT KUBE-PORTALS-HOST}]",
+	} {
+		unused, used := f.divide(&KubeProxy{Mode: mode})
+		if got := fmt.Sprint(unused.chains[0].Chains, unused.chains[0].Rules); got != want {
+			t.Errorf("mode %q: %s goes, want %s", mode, got, want)
+		}
+		all := unused.chains[0].Size()
+		for _, c := range used.chains {
+			all += c.Size()
+		}
+		if all != f.chains[0].Size() {
+			t.Errorf("mode %q: %d chains and rules of %d", mode, all, f.chains[0].Size())
+		}
+	}
+}

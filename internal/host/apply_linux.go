@@ -9,15 +9,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/sysctl"
 )
 
-// Effect is the outcome of one Setting.
-type Effect struct {
-	Name   string
-	Wanted string
-	Was    string // before; empty: unknown
-	Is     string // now; empty: unknown
-	Err    error  // nil: the host has the wanted value
-}
-
 // Apply writes settings, each only if the host has another value. A failure does not
 // keep others from being written.
 func (h *Host) Apply(settings []Setting) []Effect {

@@ -70,8 +70,9 @@ func keptFor(ctx context.Context, d *detector, o Options) (kubeProxy, ignored *K
 }
 
 // divide returns the rules that a running kube-proxy does not use, and those that it may
-// use: in mode nftables no chain of iptables, in other modes none that only Sluice makes.
-// A kube-proxy that reports no mode may use all others.
+// use: in mode nftables no chain of iptables, in other modes none that only Sluice makes, and
+// none of mode userspace if it is in another one. A kube-proxy that reports no mode may use all
+// others.
 func (f findings) divide(kubeProxy *KubeProxy) (unused, used findings) {
 	if kubeProxy == nil {
 		return f, findings{}
@@ -83,7 +84,10 @@ func (f findings) divide(kubeProxy *KubeProxy) (unused, used findings) {
 	}
 	used.chains = nil
 	for _, c := range f.chains {
-		own, rest := divideChains(c)
+		own, rest := divideChains(c, func(name string) bool {
+			other := kubeProxy.Mode != "" && kubeProxy.Mode != "userspace"
+			return kubechain.SluiceAlone(name) || other && kubechain.Userspace(name)
+		})
 		if own.Size() > 0 {
 			unused.chains = append(unused.chains, own)
 		}
@@ -94,15 +98,22 @@ func (f findings) divide(kubeProxy *KubeProxy) (unused, used findings) {
 	return unused, used
 }
 
-// divideChains separates the chains that only Sluice makes from all others.
-func divideChains(c iptables.Removal) (own, rest iptables.Removal) {
-	own.Table, rest.Table, rest.Rules = c.Table, c.Table, c.Rules
-	for _, name := range c.Chains {
-		to := &rest
-		if kubechain.SluiceAlone(name) {
-			to = &own
+// divideChains separates chains, with the rules that jump there, from all others.
+func divideChains(c iptables.Removal, is func(chain string) bool) (these, rest iptables.Removal) {
+	these.Table, rest.Table = c.Table, c.Table
+	to := func(chain string) *iptables.Removal {
+		if is(chain) {
+			return &these
 		}
-		to.Chains = append(to.Chains, name)
+		return &rest
 	}
-	return own, rest
+	for _, name := range c.Chains {
+		r := to(name)
+		r.Chains = append(r.Chains, name)
+	}
+	for _, rule := range c.Rules {
+		r := to(rule.Target)
+		r.Rules = append(r.Rules, rule)
+	}
+	return these, rest
 }

@@ -10,10 +10,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-// ServiceDevice is the interface to which kube-proxy adds the addresses of Services.
-// They are not addresses of the node.
-const ServiceDevice = "kube-ipvs0"
-
 // vips is what kube-proxy's ipvs mode left outside of iptables.
 type vips struct {
 	Idle      []ipvs.Server           // kube-proxy's, without connections

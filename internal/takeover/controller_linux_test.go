@@ -321,6 +321,7 @@ func TestKubeProxyModesThatWriteTheSameChains(t *testing.T) {
 		{nil, "iptables", false},
 		{[]Mechanism{IPTablesNFT}, "iptables", true},
 		{[]Mechanism{IPTablesLegacy}, "ipvs", true},
+		{[]Mechanism{IPTablesLegacy}, "userspace", true},
 		{[]Mechanism{IPTablesLegacy}, "nftables", false},
 		{[]Mechanism{IPTablesLegacy}, "", false},
 	} {

@@ -1,11 +1,9 @@
 package takeover
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"sync"
 	"time"
@@ -56,18 +54,6 @@ func New(o Options, ready <-chan struct{}) *Controller {
 	}
 	c.rules.remedy = remedyRunning
 	return c
-}
-
-func (o Options) withDefaults() Options {
-	o.Soon, o.Rarely = cmp.Or(o.Soon, 3*time.Second), cmp.Or(o.Rarely, time.Minute)
-	o.Grace = cmp.Or(o.Grace, defaultGrace)
-	if o.Record == nil {
-		o.Record = func(string) {}
-	}
-	if o.RecordLeft == nil {
-		o.RecordLeft = func(string) {}
-	}
-	return o
 }
 
 // Run takes over, and watches for a kube-proxy until the context ends.
@@ -241,35 +227,3 @@ func (c *Controller) report(err error) {
 	c.update(func(s *State) { s.Err = err })
 	c.failure.report(err)
 }
-
-// failure logs when attempts begin to fail, fail for another reason, or succeed again.
-type failure struct {
-	log          *slog.Logger
-	began, ended string // messages; ended may be empty: it logs none
-	last         string // the error logged last
-}
-
-func (f *failure) report(err error) {
-	text := ""
-	if err != nil {
-		text = err.Error()
-	}
-	switch {
-	case text == f.last:
-	case text != "":
-		f.log.Warn(f.began, "error", text)
-	case f.ended != "":
-		f.log.Info(f.ended)
-	}
-	f.last = text
-}
-
-// backoff returns waits that double.
-type backoff struct{ first, last, wait time.Duration }
-
-func (b *backoff) next() time.Duration {
-	b.wait = min(max(b.first, 2*b.wait), b.last)
-	return b.wait
-}
-
-func (b *backoff) reset() { b.wait = 0 }

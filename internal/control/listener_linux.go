@@ -1,0 +1,90 @@
+package control
+
+import (
+	"context"
+	"net"
+	"sync"
+
+	"github.com/sluice-proxy/sluice/internal/connlimit"
+	"github.com/sluice-proxy/sluice/internal/kernel/netlock"
+)
+
+// maxConnecting bounds how many invitations are followed at once. Further ones
+// are dropped; a command sends another if the daemon does not connect.
+const maxConnecting = 64
+
+// listener is a net.Listener whose connections the daemon opens itself, when an
+// invitation from root arrives.
+type listener struct {
+	lock  *netlock.Lock
+	opts  Options
+	conns chan net.Conn
+	limit *connlimit.Limiter
+	ctx   context.Context // ends with Close
+	close context.CancelFunc
+}
+
+func newListener(ctx context.Context, lock *netlock.Lock, o Options) (*listener, error) {
+	l := &listener{lock: lock, opts: o, conns: make(chan net.Conn), limit: connlimit.New(connlimit.Options{Max: o.MaxConns})}
+	l.ctx, l.close = context.WithCancel(ctx)
+	return l, nil
+}
+
+// run follows invitations until Close.
+func (l *listener) run() {
+	defer l.close()
+	var connecting sync.WaitGroup
+	defer connecting.Wait()
+	slots := make(chan struct{}, maxConnecting)
+	for {
+		m, err := l.lock.Receive()
+		if err != nil {
+			return // closed
+		}
+		i, ok := parseInvitation(m.Text)
+		if !ok || m.UID != 0 {
+			continue
+		}
+		select {
+		case slots <- struct{}{}:
+		default:
+			continue
+		}
+		connecting.Go(func() {
+			defer func() { <-slots }()
+			l.follow(i)
+		})
+	}
+}
+
+// follow follows an invitation and passes the connection to Accept.
+func (l *listener) follow(i invitation) {
+	c, err := i.follow(l.ctx, l.opts)
+	if err != nil {
+		return // the command has exited, or sends another invitation
+	}
+	select {
+	case l.conns <- l.limit.Admit(c):
+	case <-l.ctx.Done():
+		_ = c.Close()
+	}
+}
+
+// Accept implements net.Listener.
+func (l *listener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.ctx.Done():
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener. It releases the lock.
+func (l *listener) Close() error {
+	l.close()
+	return l.lock.Close()
+}
+
+// Addr implements net.Listener.
+func (l *listener) Addr() net.Addr { return &net.UnixAddr{Net: "unix", Name: namePrefix} }

@@ -1,0 +1,171 @@
+package forward
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"testing/quick"
+)
+
+// owned is a flow of a test.
+type owned struct {
+	seat
+	name string
+}
+
+func (o *owned) evict(any) {}
+
+// table is shares with named flows.
+type table struct {
+	*shares
+	t     *testing.T
+	flows map[string]*owned
+}
+
+func newTable(t *testing.T, limit int) *table {
+	t.Helper()
+	return &table{shares: newShares(&quota{limit: int64(limit)}, 100), t: t, flows: map[string]*owned{}}
+}
+
+// open opens flow n of a client and returns what it displaced: "", "refused" or the name of a flow.
+func (b *table) open(client byte, n int, now int64) string {
+	b.t.Helper()
+	o := &owned{name: fmt.Sprintf("%d/%d", client, n)}
+	o.owner = o
+	evicted, ok := b.take(netip.AddrFrom4([4]byte{10, 0, 0, client}), &o.seat, now)
+	if !ok {
+		return "refused"
+	}
+	b.flows[o.name] = o
+	b.check()
+	if evicted == nil {
+		return ""
+	}
+	name := evicted.owner.(*owned).name
+	delete(b.flows, name)
+	return name
+}
+
+// check verifies the sums.
+func (b *table) check() {
+	b.t.Helper()
+	sum, most := 0, 0
+	for _, c := range b.clients {
+		sum += c.count
+		most = max(most, c.count)
+		if c.count == 0 {
+			b.t.Error("a client without flows was kept")
+		}
+	}
+	if total, limit := int(b.quota.open.Load()), int(b.quota.limit); sum != total || most != b.most || total > limit {
+		b.t.Errorf("%d flows of at most %d for a client, counted %d and %d, limit %d", sum, most, total, b.most, limit)
+	}
+}
+
+// A client with all flows loses those that it has not used for longest, until the others have their share.
+func TestHogLosesFlows(t *testing.T) {
+	b := newTable(t, 4)
+	for i := range 4 {
+		if got := b.open(1, i, int64(i)); got != "" {
+			t.Fatalf("flow %d: %s", i, got)
+		}
+	}
+	b.flows["1/0"].used.Store(10) // 1/1 is the oldest then
+	if got := b.open(2, 0, 11); got != "1/1" {
+		t.Errorf("displaced %q, want 1/1", got)
+	}
+	if got := b.open(2, 1, 12); got != "1/2" {
+		t.Errorf("displaced %q, want 1/2", got)
+	}
+	// Both have two flows that are in use.
+	for _, client := range []byte{1, 2} {
+		if got := b.open(client, 9, 13); got != "refused" {
+			t.Errorf("client %d displaced %q, want it refused", client, got)
+		}
+	}
+	// A third client has none, so it gets one of the two of client 1, which reached its number first.
+	if got := b.open(3, 0, 14); got != "1/3" {
+		t.Errorf("displaced %q, want 1/3", got)
+	}
+	// It gets a second one only if one of those with two has an idle one.
+	if got := b.open(3, 1, 15); got != "refused" {
+		t.Errorf("displaced %q, want it refused", got)
+	}
+	b.flows["2/0"].used.Store(190)
+	if got := b.open(3, 1, 200); got != "2/1" {
+		t.Errorf("displaced %q, want 2/1", got)
+	}
+}
+
+// Many clients with one flow each: an idle one ends for a new client, one in use does not.
+func TestFloodOfClients(t *testing.T) {
+	b := newTable(t, 10)
+	for i := range 10 {
+		b.open(byte(i), 0, 0)
+	}
+	b.flows["0/0"].used.Store(150)
+	for i := range 9 {
+		if got := b.open(byte(100+i), 0, 160); got == "0/0" || got == "refused" || got == "" {
+			t.Errorf("displaced %q, want an idle flow", got)
+		}
+	}
+	if got := b.open(200, 0, 161); got != "refused" {
+		t.Errorf("displaced %q, want it refused: all flows are in use", got)
+	}
+}
+
+// Released flows make room, and a flow can be released twice.
+func TestRelease(t *testing.T) {
+	b := newTable(t, 2)
+	b.open(1, 0, 0)
+	b.open(1, 1, 0)
+	b.release(&b.flows["1/0"].seat)
+	b.release(&b.flows["1/0"].seat)
+	b.check()
+	if got := b.open(2, 0, 0); got != "" {
+		t.Errorf("displaced %q, want free room", got)
+	}
+	if newTable(t, 0).open(1, 0, 0) != "refused" {
+		t.Error("a limit of 0 admits a flow")
+	}
+}
+
+// Whatever happens, the sums are right and the limit holds; a client that asks for one flow while
+// another has more than one gets it.
+func TestSharesAlways(t *testing.T) {
+	one := func(steps []uint16) bool {
+		b := newTable(t, 16)
+		for i, step := range steps {
+			client := byte(step % 7)
+			if step%5 == 0 {
+				for _, o := range b.flows {
+					b.release(&o.seat)
+					delete(b.flows, o.name)
+					break
+				}
+				b.check()
+				continue
+			}
+			hog := b.most > 1
+			none := b.clients[netip.AddrFrom4([4]byte{10, 0, 0, client})] == nil
+			if got := b.open(client, i, int64(i)); got == "refused" && hog && none {
+				t.Logf("client %d was refused although one has %d flows", client, b.most)
+				return false
+			}
+		}
+		return true
+	}
+	if err := quick.Check(one, &quick.Config{MaxCount: 2000}); err != nil {
+		t.Error(err)
+	}
+}
+
+// BenchmarkTake measures a new flow while the table is full.
+func BenchmarkTake(b *testing.B) {
+	s := newShares(&quota{limit: 20000}, 0)
+	flows := make([]owned, b.N)
+	for i := range b.N {
+		flows[i].owner = &flows[i]
+		s.take(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), &flows[i].seat, int64(i))
+	}
+}

@@ -1,5 +1,0 @@
-package forward
-
-import "syscall"
-
-func (p *portable) listenUDP(*Listener) (server, error) { return nil, syscall.EPROTONOSUPPORT }

@@ -1,0 +1,54 @@
+// Package address watches the addresses of this host's interfaces, of both
+// families, loopback ones included and link-local ones not.
+package address
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// Options for New.
+type Options struct {
+	NetNS  int    // file descriptor of a network namespace; 0: the current one
+	Except string // name of an interface whose addresses are left out; "": none
+}
+
+// Watcher watches the addresses of one network namespace.
+type Watcher struct{ opts Options }
+
+// New returns a Watcher. It does nothing until Run.
+func New(opts Options) *Watcher { return &Watcher{opts: opts} }
+
+// canonical sorts addresses, and leaves out duplicates and link-local ones.
+func canonical(addrs []netip.Addr) []netip.Addr {
+	addrs = slices.DeleteFunc(addrs, netip.Addr.IsLinkLocalUnicast)
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return slices.Compact(addrs)
+}
+
+// primary returns one address for each family: the one that source returns for a remote
+// address, or else the first that is not loopback.
+func primary(all []netip.Addr, source func(remote netip.Addr) netip.Addr) []netip.Addr {
+	var primary []netip.Addr
+	// No network uses the addresses for documentation (RFC 5737, RFC 3849).
+	for _, outside := range []string{"192.0.2.1", "2001:db8:ffff:ffff::1"} {
+		remote := netip.MustParseAddr(outside)
+		if a := source(remote); a.IsValid() {
+			primary = append(primary, a)
+			continue
+		}
+		if a := first(all, remote); a.IsValid() {
+			primary = append(primary, a)
+		}
+	}
+	return primary
+}
+
+func first(all []netip.Addr, like netip.Addr) netip.Addr {
+	for _, a := range all {
+		if a.Is4() == like.Is4() && a.IsGlobalUnicast() {
+			return a
+		}
+	}
+	return netip.Addr{}
+}

@@ -1,0 +1,134 @@
+package datagram
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Refuser sends ICMP errors to clients, through a raw socket.
+type Refuser struct{ fd4, fd6 int }
+
+// NewRefuser opens a Refuser in the network namespace of the thread. It needs CAP_NET_RAW.
+func NewRefuser() (*Refuser, error) {
+	fd4, err := raw(unix.AF_INET, unix.IPPROTO_ICMP)
+	if err != nil {
+		return nil, err
+	}
+	r := &Refuser{fd4: fd4, fd6: -1}
+	// The raw sockets only send.
+	_ = unix.SetsockoptInt(fd4, unix.SOL_RAW, unix.ICMP_FILTER, -1)
+	if r.fd6, err = raw(unix.AF_INET6, unix.IPPROTO_ICMPV6); err != nil {
+		r.fd6 = -1 // the kernel has no IPv6
+		return r, nil
+	}
+	block := unix.ICMPv6Filter{}
+	for i := range block.Data {
+		block.Data[i] = 1<<32 - 1
+	}
+	_ = unix.SetsockoptICMPv6Filter(r.fd6, unix.SOL_ICMPV6, unix.ICMPV6_FILTER, &block)
+	return r, nil
+}
+
+func raw(family, protocol int) (int, error) {
+	fd, err := unix.Socket(family, unix.SOCK_RAW|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, protocol)
+	return fd, os.NewSyscallError("socket", err)
+}
+
+// Close closes the sockets.
+func (r *Refuser) Close() {
+	for _, fd := range []int{r.fd4, r.fd6} {
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
+	}
+}
+
+// Refuse sends the error "port unreachable" about a datagram of some length that was sent to a port
+// of this host. The source is the address to which the client sent the datagram. The datagram in the error has the
+// addresses that this host's sockets see; conntrack translates them back together with the source.
+func (r *Refuser) Refuse(p *Path, port uint16, length int) error {
+	fd, packet := r.fd4, p.unreachable4(port, length)
+	if p.v6 {
+		fd, packet = r.fd6, p.unreachable6(port, length)
+	}
+	if fd < 0 {
+		return unix.EAFNOSUPPORT
+	}
+	var control ancillary
+	controlLength := p.source(&control)
+	oob := unsafe.Slice((*byte)(unsafe.Pointer(&control)), controlLength)
+	to := Sockaddr(netip.AddrPortFrom(p.Client().Addr(), 0))
+	if v6, ok := to.(*unix.SockaddrInet6); ok {
+		v6.ZoneId = p.zone
+	}
+	return os.NewSyscallError("sendmsg", unix.Sendmsg(fd, packet, oob, to, unix.MSG_DONTWAIT))
+}
+
+// Sizes of headers, in bytes.
+const (
+	ipv4Header = 20
+	ipv6Header = 40
+	udpHeader  = 8
+	icmpHeader = 8
+)
+
+// Types and codes of "port unreachable".
+const (
+	icmpUnreachable, icmpPort     = 3, 3
+	icmpv6Unreachable, icmpv6Port = 1, 4
+)
+
+// hops is the remaining hop limit in the header of the datagram; its real value is not known.
+const hops = 64
+
+func (p *Path) unreachable4(port uint16, length int) []byte {
+	packet := make([]byte, icmpHeader+ipv4Header+udpHeader)
+	packet[0], packet[1] = icmpUnreachable, icmpPort
+	ip := packet[icmpHeader:]
+	ip[0] = 4<<4 | ipv4Header/4
+	binary.BigEndian.PutUint16(ip[2:], uint16(min(ipv4Header+udpHeader+length, MaxSize)))
+	ip[8], ip[9] = hops, unix.IPPROTO_UDP
+	copy(ip[12:16], p.client[:4])
+	copy(ip[16:20], p.local[:4])
+	binary.BigEndian.PutUint16(ip[10:], checksum(ip[:ipv4Header]))
+	p.putUDP(ip[ipv4Header:], port, length)
+	binary.BigEndian.PutUint16(packet[2:], checksum(packet))
+	return packet
+}
+
+// unreachable6 leaves the checksum of ICMP to the kernel, which computes it with the addresses.
+func (p *Path) unreachable6(port uint16, length int) []byte {
+	packet := make([]byte, icmpHeader+ipv6Header+udpHeader)
+	packet[0], packet[1] = icmpv6Unreachable, icmpv6Port
+	ip := packet[icmpHeader:]
+	ip[0] = 6 << 4
+	binary.BigEndian.PutUint16(ip[4:], uint16(min(udpHeader+length, MaxSize)))
+	ip[6], ip[7] = unix.IPPROTO_UDP, hops
+	copy(ip[8:24], p.client[:])
+	copy(ip[24:40], p.local[:])
+	p.putUDP(ip[ipv6Header:], port, length)
+	return packet
+}
+
+// putUDP writes a UDP header without a checksum.
+func (p *Path) putUDP(udp []byte, port uint16, length int) {
+	binary.BigEndian.PutUint16(udp, p.port)
+	binary.BigEndian.PutUint16(udp[2:], port)
+	binary.BigEndian.PutUint16(udp[4:], uint16(min(udpHeader+length, MaxSize)))
+}
+
+// checksum returns the Internet checksum (RFC 1071) of data of even length.
+func checksum(data []byte) uint16 {
+	sum := uint32(0)
+	for i := 0; i < len(data); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(data[i:]))
+	}
+	for sum > 1<<16-1 {
+		sum = sum>>16 + sum&(1<<16-1)
+	}
+	return ^uint16(sum)
+}

@@ -1,0 +1,142 @@
+package datagram
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// receiveBuffer is the size of the receive and send buffer of a listening socket, as far as the
+// kernel allows it.
+const receiveBuffer = 1 << 20
+
+// Listen opens a UDP socket at an address for Batch.Receive, in the network namespace of the thread.
+func Listen(at netip.AddrPort) (int, error) {
+	fd, err := unix.Socket(family(at.Addr()), unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, os.NewSyscallError("socket", err)
+	}
+	if at.Addr().Is6() {
+		err = os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1))
+	}
+	if err == nil {
+		err = os.NewSyscallError("bind", unix.Bind(fd, Sockaddr(at)))
+	}
+	if err == nil {
+		err = Prepare(fd, at.Addr())
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+// Prepare prepares a bound socket for Batch.Receive.
+func Prepare(fd int, at netip.Addr) error {
+	level, option := unix.IPPROTO_IP, unix.IP_PKTINFO
+	if at.Is6() {
+		level, option = unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO
+	}
+	if err := unix.SetsockoptInt(fd, level, option, 1); err != nil {
+		return fmt.Errorf("request the local address of datagrams: %w", err)
+	}
+	for _, buffer := range [][2]int{{unix.SO_RCVBUFFORCE, unix.SO_RCVBUF}, {unix.SO_SNDBUFFORCE, unix.SO_SNDBUF}} {
+		if unix.SetsockoptInt(fd, unix.SOL_SOCKET, buffer[0], receiveBuffer) != nil { // it needs CAP_NET_ADMIN
+			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, buffer[1], receiveBuffer)
+		}
+	}
+	return nil
+}
+
+// Dial opens a UDP socket that is connected to an address, in the network namespace of the thread.
+// If source is valid, the datagrams come from it, which needs CAP_NET_ADMIN if it is no address of
+// this host.
+func Dial(to netip.AddrPort, source netip.Addr) (int, error) {
+	fd, err := unix.Socket(family(to.Addr()), unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, os.NewSyscallError("socket", err)
+	}
+	if source.IsValid() {
+		err = bindTransparent(fd, source)
+	}
+	if err == nil {
+		err = os.NewSyscallError("connect", unix.Connect(fd, Sockaddr(to)))
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+func bindTransparent(fd int, source netip.Addr) error {
+	level, option := unix.SOL_IP, unix.IP_TRANSPARENT
+	if source.Is6() {
+		level, option = unix.SOL_IPV6, unix.IPV6_TRANSPARENT
+	}
+	if err := unix.SetsockoptInt(fd, level, option, 1); err != nil {
+		return os.NewSyscallError("setsockopt", err)
+	}
+	return os.NewSyscallError("bind", unix.Bind(fd, Sockaddr(netip.AddrPortFrom(source, 0))))
+}
+
+// DialFrom opens a UDP socket like Dial, from a port of this host that other sockets, which Share has
+// prepared, use for other peers.
+func DialFrom(port uint16, to netip.AddrPort) (int, error) {
+	fd, err := unix.Socket(family(to.Addr()), unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, os.NewSyscallError("socket", err)
+	}
+	any := netip.IPv4Unspecified()
+	if to.Addr().Is6() {
+		any = netip.IPv6Unspecified()
+	}
+	err = errors.Join(Share(fd), os.NewSyscallError("bind", unix.Bind(fd, Sockaddr(netip.AddrPortFrom(any, port)))))
+	if err == nil {
+		err = os.NewSyscallError("connect", unix.Connect(fd, Sockaddr(to)))
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+// Share lets sockets of DialFrom use the port of a socket.
+func Share(fd int) error {
+	return os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1))
+}
+
+// LocalAddr returns the address of a socket.
+func LocalAddr(fd int) (netip.AddrPort, error) {
+	sa, err := unix.Getsockname(fd)
+	if err != nil {
+		return netip.AddrPort{}, os.NewSyscallError("getsockname", err)
+	}
+	switch sa := sa.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), uint16(sa.Port)), nil
+	case *unix.SockaddrInet6:
+		return netip.AddrPortFrom(netip.AddrFrom16(sa.Addr), uint16(sa.Port)), nil
+	}
+	return netip.AddrPort{}, fmt.Errorf("%T is no address of a UDP socket", sa)
+}
+
+// Sockaddr returns an address in the form that system calls take.
+func Sockaddr(a netip.AddrPort) unix.Sockaddr {
+	if a.Addr().Is4() {
+		return &unix.SockaddrInet4{Addr: a.Addr().As4(), Port: int(a.Port())}
+	}
+	return &unix.SockaddrInet6{Addr: a.Addr().As16(), Port: int(a.Port())}
+}
+
+func family(a netip.Addr) int {
+	if a.Is4() {
+		return unix.AF_INET
+	}
+	return unix.AF_INET6
+}

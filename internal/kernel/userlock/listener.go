@@ -1,0 +1,98 @@
+package userlock
+
+import (
+	"crypto/subtle"
+	"io"
+	"net"
+	"sync"
+	"time"
+)
+
+const (
+	secretTimeout = 2 * time.Second // for a connection to send the secret
+	maxUnproven   = 64              // connections that have not sent it; more are closed
+)
+
+// Listener is a net.Listener of connections that have sent the secret.
+type Listener struct {
+	inner  net.Listener
+	secret string
+	conns  chan net.Conn
+	closed chan struct{}
+	close  func() error
+}
+
+func newListener(inner net.Listener, secret string) *Listener {
+	l := &Listener{inner: inner, secret: secret, conns: make(chan net.Conn), closed: make(chan struct{})}
+	l.close = sync.OnceValue(func() error {
+		close(l.closed)
+		return inner.Close()
+	})
+	return l
+}
+
+// Run accepts connections for Accept until Close, or until the system accepts no more.
+// A silent connection does not delay others.
+func (l *Listener) Run() {
+	defer func() { _ = l.close() }()
+	var checks sync.WaitGroup
+	defer checks.Wait()
+	slots := make(chan struct{}, maxUnproven)
+	for {
+		c, err := l.inner.Accept()
+		if err != nil {
+			return
+		}
+		select {
+		case slots <- struct{}{}:
+		default:
+			_ = c.Close()
+			continue
+		}
+		checks.Go(func() {
+			ok := l.proves(c)
+			<-slots
+			if !ok || !l.pass(c) {
+				_ = c.Close()
+			}
+		})
+	}
+}
+
+// proves reports whether a connection begins with the secret.
+func (l *Listener) proves(c net.Conn) bool {
+	if c.SetReadDeadline(time.Now().Add(secretTimeout)) != nil {
+		return false
+	}
+	got := make([]byte, secretText)
+	if _, err := io.ReadFull(c, got); err != nil {
+		return false
+	}
+	return subtle.ConstantTimeCompare(got, []byte(l.secret)) == 1 && c.SetReadDeadline(time.Time{}) == nil
+}
+
+// pass passes a connection to Accept; false: the listener is closed.
+func (l *Listener) pass(c net.Conn) bool {
+	select {
+	case l.conns <- c:
+		return true
+	case <-l.closed:
+		return false
+	}
+}
+
+// Accept implements net.Listener.
+func (l *Listener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener.
+func (l *Listener) Close() error { return l.close() }
+
+// Addr implements net.Listener.
+func (l *Listener) Addr() net.Addr { return l.inner.Addr() }

@@ -1,0 +1,94 @@
+package iptables
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/plane/ledger"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// PortalsPath is the Path of PortalsKind. It ends at the chain that leads to the listener.
+func PortalsPath(p plane.Passage) []string {
+	container, host := portals()[0], portals()[1]
+	if p.Node {
+		return pathFrom(host, p)
+	}
+	return pathFrom(container, p)
+}
+
+// entrance is a chain of table nat with a rule for each frontend, and the one for NodePorts
+// behind it. Jumps from the hooks lead to the former.
+type entrance struct {
+	frontends, nodePorts string
+	hooks                []string
+}
+
+func entrances() []entrance {
+	return []entrance{{services, nodePorts, []string{"PREROUTING", "OUTPUT"}}}
+}
+
+func portals() []entrance {
+	return []entrance{
+		{portalsContainer, nodePortContainer, []string{"PREROUTING"}},
+		{portalsHost, nodePortHost, []string{"OUTPUT"}},
+	}
+}
+
+// isPortals reports whether the plane is the variant of PortalsKind.
+func (f *family) isPortals() bool { return f.listener.IsValid() }
+
+// listeners returns the rules that lead to the listeners of a pool; usually there is one. They
+// are in the chain of the pool, and not in the rules of the frontends, as only that chain changes
+// when a port does.
+func listeners(name id, p *route.Port, list []string) []rule {
+	var rules []rule
+	for i, to := range list {
+		rules = append(rules, rule{
+			protocol: p.Protocol, comment: comment(name.text), match: oneOf(len(list) - i), target: "DNAT --to-destination " + to,
+		})
+	}
+	return rules
+}
+
+// guardListeners returns rules for new connections to the listeners.
+func (f *family) guardListeners() []string {
+	to := "-d " + single(f.listener) + " -m comment --comment "
+	return []string{
+		to + `"connections to Services" -m conntrack --ctstate DNAT -j ACCEPT`,
+		to + `"direct connections, which would bypass source ranges" -j DROP`,
+	}
+}
+
+// markReplies returns rules that mark replies to sockets with the address of a client.
+func (f *family) markReplies() []string {
+	var list []string
+	for _, p := range []cluster.Protocol{cluster.TCP, cluster.UDP} {
+		list = append(list, fmt.Sprintf("-p %s -m socket --transparent -j MARK --set-xmark %#x/%#x", p, f.transparent, f.transparent))
+	}
+	return list
+}
+
+// abandons reports whether a chain has rules of all Services in the other variant of this plane
+// only. It stays until a comparison has written all Services.
+func (f *family) abandons(k key) bool {
+	return k.table == nat && k.shared() && !slices.ContainsFunc(f.entrances, func(e entrance) bool {
+		return k.chain == e.frontends || k.chain == e.nodePorts
+	})
+}
+
+// abandoned returns the steps that remove the jumps to chains of the other variant.
+func (l *listing) abandoned() []step {
+	var list []step
+	for _, chain := range builtin(nat) {
+		for _, rule := range l.rules(key{table: nat, chain: chain}) {
+			if l.abandons(key{table: nat, chain: iptables.Target(rule)}) {
+				list = append(list, step{Op: ledger.Remove, Key: key{nat, chain, rule}})
+			}
+		}
+	}
+	return list
+}

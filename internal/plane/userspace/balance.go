@@ -1,0 +1,59 @@
+package userspace
+
+import (
+	"context"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/sluice-proxy/sluice/internal/forward"
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// Balance returns how a port of a Service is balanced. It is safe for concurrent use.
+func (p *Plane) Balance(_ context.Context, svc *route.Service, port int, _ *route.Host) (plane.Balance, error) {
+	b := plane.Balance{Backends: map[netip.AddrPort]plane.Balanced{}}
+	i := 0
+	for at, id := range portsOf(svc) {
+		if i++; i-1 != port {
+			continue
+		}
+		b.Scheduler = schedulerName(targetOf(at).Scheduler)
+		balancer := p.sockets.balancer(id)
+		if balancer == nil {
+			break
+		}
+		for to, open := range balancer.Open() {
+			b.Backends[to] = plane.Balanced{Weight: uint32(at.Weight(to)), Active: open}
+		}
+	}
+	return b, nil
+}
+
+// balancer returns the balancer of a port; nil: it has none.
+func (s *sockets) balancer(id portID) *forward.Balancer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.balancers[id]
+}
+
+// Sockets lists the open sockets, sorted. It is safe for concurrent use.
+func (p *Plane) Sockets() []plane.Socket {
+	s := p.sockets
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	keys := slices.SortedFunc(maps.Keys(s.open), key.compare)
+	list := make([]plane.Socket, 0, len(keys))
+	for _, k := range keys {
+		socket := plane.Socket{
+			Service: k.port.service, Port: k.port.label(), Protocol: k.port.protocol,
+			Pool: route.Pool(k.part.pool()), At: s.values[k].at,
+		}
+		if b := s.balancers[k.port]; b != nil {
+			socket.Open = b.Counts().Open
+		}
+		list = append(list, socket)
+	}
+	return list
+}

@@ -1,0 +1,100 @@
+package userspace
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/plane/ledger"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// portID identifies a port of a Service in one family.
+type portID struct {
+	service  cluster.Name
+	family   route.Family
+	protocol cluster.Protocol
+	name     string
+	nth      int // of the ports with the same name, which manifests may have
+}
+
+// String returns "default/web:http tcp IPv4".
+func (id portID) String() string {
+	text := id.service.String()
+	if id.name != "" {
+		text += ":" + id.name
+	}
+	if id.nth > 0 {
+		text += fmt.Sprintf("#%d", id.nth+1)
+	}
+	return fmt.Sprintf("%s %s %s", text, id.protocol, id.family)
+}
+
+func (id portID) compare(o portID) int {
+	return cmp.Or(id.service.Compare(o.service), cmp.Compare(id.family, o.family), cmp.Compare(id.protocol, o.protocol),
+		cmp.Compare(id.name, o.name), cmp.Compare(id.nth, o.nth))
+}
+
+// key names an entry: the balancer of a port, or a socket of it.
+type key struct {
+	port portID
+	part part
+}
+
+// part is an entry of a port.
+type part uint8
+
+// The parts of a port. Its pools have a socket each, so that rules choose the pool.
+const (
+	balancer part = iota
+	clusterSocket
+	localSocket
+)
+
+// socketOf returns the socket that balances to a pool.
+func socketOf(p route.Pool) part { return clusterSocket + part(p) }
+
+// pool returns the pool of a socket.
+func (p part) pool() int { return int(p - clusterSocket) }
+
+// String returns "default/web:http tcp IPv4 local".
+func (k key) String() string { return k.port.String() + [...]string{"", " cluster", " local"}[k.part] }
+
+// value is the value of an entry: of a balancer, its target as text; of a socket, its address.
+type value struct {
+	target string
+	at     netip.AddrPort
+}
+
+type (
+	entry = ledger.Entry[key, value]
+	step  = ledger.Step[key, value]
+)
+
+// A balancer exists before its sockets are opened, and until they are closed.
+const (
+	balancerWritten ledger.Phase = 1 + iota
+	socketOpened
+	socketClosed
+	balancerRemoved
+)
+
+func layout() ledger.Layout[key] { return ledger.Layout[key]{Kind: key.kind, Order: key.compare} }
+
+func (k key) kind() ledger.Kind {
+	if k.part == balancer {
+		return ledger.Kind{Add: balancerWritten, Change: balancerWritten, Remove: balancerRemoved, Target: true}
+	}
+	return ledger.Kind{Add: socketOpened, Change: socketOpened, Remove: socketClosed}
+}
+
+func (k key) compare(o key) int { return cmp.Or(k.port.compare(o.port), cmp.Compare(k.part, o.part)) }
+
+// label returns the name of the port among those of its Service.
+func (id portID) label() string {
+	if id.nth == 0 {
+		return id.name
+	}
+	return fmt.Sprintf("%s#%d", id.name, id.nth+1)
+}

@@ -1,0 +1,121 @@
+package userspace
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/forward"
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+const mode = "userspace"
+
+// Loopback returns the plane whose clients are on this host, and connect to sockets at loopback
+// addresses. It needs no privilege.
+func Loopback() plane.Kind {
+	const why = "in this mode clients connect to addresses of this host, which sluice get addresses lists"
+	untouched := plane.Behaviour{Verdict: plane.Untouched, Why: why}
+	return plane.Kind{
+		Mode: mode, Bind: config.BindLoopback, Owned: "the listening sockets of the process",
+		Facts: plane.Facts{
+			Name: mode, OtherPort: untouched, Ping: untouched, Unallocated: untouched, Weights: true,
+			Loopback: "sluice get addresses lists it",
+		},
+		Probe: func(context.Context, int) (plane.Support, error) { return loopbacks(), nil },
+		Open: func(_ context.Context, s plane.Setup) (*plane.Opened, error) {
+			return open(s, &plane.Opened{}, loopbackAddrs(s.Families))
+		},
+		Preview: func(s plane.Setup) plane.Plane { return New(noEngine{}, options(s, loopbackAddrs(s.Families), nil)) },
+	}
+}
+
+// loopbacks returns the families that have a loopback address here.
+func loopbacks() plane.Support {
+	s := plane.Support{IPv4: forward.CanListen(netip.AddrFrom4([4]byte{127, 0, 0, 1})), IPv6: forward.CanListen(netip.IPv6Loopback())}
+	if !s.IPv6 {
+		s.Notes = plane.IPv6Notes("this host has no address ::1")
+	}
+	return withNotes(s)
+}
+
+func loopbackAddrs(families []route.Family) []netip.Addr {
+	var list []netip.Addr
+	for _, f := range families {
+		if f == route.IPv4 {
+			list = append(list, netip.AddrFrom4([4]byte{127, 0, 0, 1}))
+		} else {
+			list = append(list, netip.IPv6Loopback())
+		}
+	}
+	return list
+}
+
+func options(s plane.Setup, addrs []netip.Addr, rules plane.Plane) Options {
+	u := s.Config.Userspace
+	return Options{Addrs: addrs, Ports: PortRange{u.FirstPort, u.LastPort}, Rules: rules, Without: without}
+}
+
+// without reports whether package forward does not forward a protocol.
+func without(p cluster.Protocol) bool { return p == cluster.SCTP }
+
+// withNotes adds what the plane cannot serve to what a plane supports.
+func withNotes(s plane.Support) plane.Support {
+	s.Notes = append(s.Notes, "Ports with SCTP are refused: mode userspace does not forward SCTP")
+	return s
+}
+
+// open opens the plane with sockets at some addresses, on top of another plane, whose parts it
+// keeps; without one, its Plane is nil.
+func open(s plane.Setup, on *plane.Opened, addrs []netip.Addr) (*plane.Opened, error) {
+	u := s.Config.Userspace
+	engine, err := forward.New(forward.Options{NetNS: s.NetNS, Log: s.Log, Drain: u.DrainTimeout, UDPTimeout: u.UDPTimeout})
+	if err != nil {
+		return nil, err
+	}
+	p := New(EngineOf(engine), options(s, addrs, on.Plane))
+	opened := *on
+	opened.Plane, opened.Load, opened.Balance, opened.Sockets = p, plane.Load{}, p.Balance, p.Sockets
+	opened.Parts = []plane.Part{{Run: engine.Run, Metrics: []prometheus.Collector{newCollector(p.sockets, engine.Stats)}}}
+	for _, part := range on.Parts {
+		if part.Follower != nil {
+			part.Follower = p.redirected(part.Follower)
+		}
+		opened.Parts = append(opened.Parts, part)
+	}
+	opened.Reader = func(ctx context.Context) (plane.Plane, func(), error) {
+		if on.Reader == nil {
+			return p.Reader(nil), func() {}, nil
+		}
+		rules, done, err := on.Reader(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		return p.Reader(rules), done, nil
+	}
+	return &opened, nil
+}
+
+// redirected returns a follower that passes changes on as the rules have them.
+func (p *Plane) redirected(f plane.Follower) plane.Follower { return follower{p, f} }
+
+type follower struct {
+	plane *Plane
+	to    plane.Follower
+}
+
+// Applied implements plane.Follower.
+func (f follower) Applied(c route.Change) { f.to.Applied(f.plane.redirect.again(c)) }
+
+// noEngine is the Engine of a preview, which opens nothing.
+type noEngine struct{}
+
+// Listen implements Engine.
+func (noEngine) Listen(forward.Spec) (Listener, error) {
+	return nil, errors.New("a preview opens no sockets")
+}

@@ -1,0 +1,68 @@
+package userspace
+
+import (
+	"maps"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluice-proxy/sluice/internal/forward"
+)
+
+// family is a family of metrics with a series for each Service port.
+type family struct {
+	desc *prometheus.Desc
+	kind prometheus.ValueType
+	of   func(forward.Counts) int64
+}
+
+// collector collects the counters of all balancers, and those of the engine.
+type collector struct {
+	sockets  *sockets
+	stats    func() forward.Stats
+	families []family
+	refused  *prometheus.Desc
+}
+
+func newCollector(s *sockets, stats func() forward.Stats) *collector {
+	labels := []string{"namespace", "service", "port", "protocol", "ip_family"}
+	of := func(name, help string, kind prometheus.ValueType, value func(forward.Counts) int64) family {
+		return family{prometheus.NewDesc("sluice_userspace_"+name, help, labels, nil), kind, value}
+	}
+	return &collector{
+		sockets: s, stats: stats,
+		families: []family{
+			of("open_connections", "Connections and UDP flows to a Service port that are open.", prometheus.GaugeValue, func(c forward.Counts) int64 { return c.Open }),
+			of("connections_total", "Connections and UDP flows to a Service port.", prometheus.CounterValue, func(c forward.Counts) int64 { return c.Connections }),
+			of("received_bytes_total", "Bytes that clients of a Service port sent.", prometheus.CounterValue, func(c forward.Counts) int64 { return c.Received }),
+			of("sent_bytes_total", "Bytes that were sent to clients of a Service port.", prometheus.CounterValue, func(c forward.Counts) int64 { return c.Sent }),
+			of("retries_total", "Endpoints that did not accept a connection, after which another one was tried.", prometheus.CounterValue, func(c forward.Counts) int64 { return c.Retries }),
+			of("failures_total", "Connections that no endpoint accepted.", prometheus.CounterValue, func(c forward.Counts) int64 { return c.Failures }),
+		},
+		refused: prometheus.NewDesc("sluice_userspace_refused_total", "New connections and flows that were refused, by the limit that was reached.", []string{"reason"}, nil),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c *collector) Describe(out chan<- *prometheus.Desc) {
+	for _, f := range c.families {
+		out <- f.desc
+	}
+	out <- c.refused
+}
+
+// Collect implements prometheus.Collector.
+func (c *collector) Collect(out chan<- prometheus.Metric) {
+	c.sockets.mu.Lock()
+	all := maps.Clone(c.sockets.balancers)
+	c.sockets.mu.Unlock()
+	for id, b := range all {
+		counts := b.Counts()
+		for _, f := range c.families {
+			out <- prometheus.MustNewConstMetric(f.desc, f.kind, float64(f.of(counts)),
+				id.service.Namespace, id.service.Name, id.label(), id.protocol.String(), id.family.String())
+		}
+	}
+	for reason, n := range c.stats().Refused {
+		out <- prometheus.MustNewConstMetric(c.refused, prometheus.CounterValue, float64(n), reason)
+	}
+}

@@ -1,0 +1,110 @@
+package userspace
+
+import (
+	"hash/fnv"
+	"net/netip"
+	"sync"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// PortRange is a range of port numbers, with both ends.
+type PortRange struct{ First, Last uint16 }
+
+// ports gives each socket an address. The port follows from the name of the Service port, as long
+// as no other socket has it, so that it is the same one after a restart. A socket keeps its
+// address until it is freed. It is safe for concurrent use.
+type ports struct {
+	addrs map[route.Family]netip.Addr
+	from  PortRange
+
+	mu    sync.Mutex
+	at    map[key]netip.AddrPort
+	users map[place]key
+	leave []key // to be freed before the next plan
+}
+
+// place is an address that a socket can have. A key of no Service stands for another program.
+type place struct {
+	protocol cluster.Protocol
+	at       netip.AddrPort
+}
+
+func newPorts(addrs []netip.Addr, from PortRange) *ports {
+	if from == (PortRange{}) {
+		from = PortRange{unprivileged, 65535}
+	}
+	p := &ports{addrs: map[route.Family]netip.Addr{}, from: from, at: map[key]netip.AddrPort{}, users: map[place]key{}}
+	for _, a := range addrs {
+		p.addrs[route.FamilyOf(a)] = a
+	}
+	return p
+}
+
+// serve reports whether there is an address of a family.
+func (p *ports) serve(f route.Family) bool { return p.addrs[f].IsValid() }
+
+// of returns the address of a socket: with the preferred port, if it is not 0 and no other socket
+// has it. The port is 0 if all ports of the range are in use.
+func (p *ports) of(k key, preferred uint16) netip.AddrPort {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if at, has := p.at[k]; has {
+		return at
+	}
+	addr := p.addrs[k.port.family]
+	if at := netip.AddrPortFrom(addr, preferred); preferred != 0 && p.take(k, at) {
+		return at
+	}
+	n := uint32(p.from.Last-p.from.First) + 1
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(k.String())) // it returns no error
+	first := h.Sum32() % n
+	for i := range n {
+		if at := netip.AddrPortFrom(addr, p.from.First+uint16((first+i)%n)); p.take(k, at) {
+			return at
+		}
+	}
+	return netip.AddrPortFrom(addr, 0)
+}
+
+func (p *ports) take(k key, at netip.AddrPort) bool {
+	where := place{k.port.protocol, at}
+	if _, used := p.users[where]; used {
+		return false
+	}
+	p.users[where], p.at[k] = k, at
+	return true
+}
+
+// refuse makes of return another address for a socket, as another program has this one.
+func (p *ports) refuse(k key) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if at, has := p.at[k]; has {
+		p.users[place{k.port.protocol, at}] = key{}
+		delete(p.at, k)
+	}
+}
+
+// free marks the address of a closed socket as free, from the next release on: until then the
+// change that closed it may still be described.
+func (p *ports) free(k key) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.leave = append(p.leave, k)
+}
+
+// release frees the addresses that were marked.
+func (p *ports) release() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, k := range p.leave {
+		if at, has := p.at[k]; has {
+			delete(p.users, place{k.port.protocol, at})
+			delete(p.at, k)
+		}
+	}
+	p.leave = nil
+}

@@ -1,0 +1,96 @@
+package userspace
+
+import (
+	"maps"
+	"net/netip"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// redirect rewrites routes for the rules: each pool of a port has one backend, the socket that
+// balances to it. The proxy process is the one that needs the address of the client, for session
+// affinity, so there is no source NAT before it.
+type redirect struct {
+	place   func(key) netip.AddrPort
+	without func(cluster.Protocol) bool
+	table   route.Table
+}
+
+func newRedirect(place func(key) netip.AddrPort, without func(cluster.Protocol) bool) *redirect {
+	return &redirect{place: place, without: without, table: route.Table{Services: map[cluster.Name]*route.Service{}}}
+}
+
+// change rewrites a change that is about to be written. If it is complete, it rewrites the whole
+// table.
+func (r *redirect) change(c route.Change, complete bool) route.Change {
+	r.table.Host = c.Table.Host
+	if complete {
+		clear(r.table.Services)
+		for name, svc := range c.Table.Services {
+			r.table.Services[name] = r.service(svc)
+		}
+	}
+	for _, t := range c.Touched {
+		if svc := c.Table.Services[t.Name]; svc != nil {
+			r.table.Services[t.Name] = r.service(svc)
+			continue
+		}
+		delete(r.table.Services, t.Name)
+	}
+	return r.again(c)
+}
+
+// again rewrites the last change again.
+func (r *redirect) again(c route.Change) route.Change {
+	out := c
+	out.Table, out.Touched, out.Underway = &r.table, make([]route.Touch, len(c.Touched)), maps.Clone(c.Underway)
+	for i, t := range c.Touched {
+		out.Touched[i] = route.Touch{Name: t.Name, Old: r.service(t.Old), New: r.service(t.New)}
+	}
+	for name, svc := range c.Underway {
+		out.Underway[name] = r.service(svc)
+	}
+	return out
+}
+
+// service rewrites a Service.
+func (r *redirect) service(svc *route.Service) *route.Service {
+	if svc == nil || svc.Ignored != "" {
+		return svc
+	}
+	out := *svc
+	out.Ports = make([]route.Port, 0, len(svc.Ports))
+	for p, id := range portsOf(svc) {
+		port := route.Port{Name: p.Name, Protocol: p.Protocol, Family: p.Family, Frontends: make([]route.Frontend, len(p.Frontends))}
+		for i, f := range p.Frontends {
+			for _, w := range []*route.Way{&f.Pods, &f.Node, &f.Others} {
+				w.Masquerade = false
+				switch {
+				case w.Verdict != route.Balance:
+				case r.without(p.Protocol):
+					*w = route.Way{Verdict: route.Reject}
+				default:
+					r.lead(&port, id, w.Pool)
+				}
+			}
+			port.Frontends[i] = f
+		}
+		if p.Serving != nil {
+			port.Serving = append(append(port.Serving, port.Cluster...), port.Local...)
+		}
+		out.Ports = append(out.Ports, port)
+	}
+	return &out
+}
+
+// lead makes a pool of a port consist of its socket.
+func (r *redirect) lead(port *route.Port, id portID, pool route.Pool) {
+	to := &port.Cluster
+	if pool == route.Local {
+		to = &port.Local
+	}
+	if *to == nil {
+		*to = []netip.AddrPort{r.place(key{id, socketOf(pool)})}
+	}
+}

@@ -1,0 +1,136 @@
+package userspace
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/sluice-proxy/sluice/internal/forward"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// render returns the entries of a Service.
+func (p *Plane) render(svc *route.Service) []entry {
+	if svc == nil || svc.Ignored != "" {
+		return nil
+	}
+	var list []entry
+	for port, id := range portsOf(svc) {
+		used := p.used(port)
+		if used == nil || !p.ports.serve(id.family) || p.opt.Without(id.protocol) {
+			continue
+		}
+		list = append(list, entry{Key: key{id, balancer}, Value: value{target: print(targetOf(port))}})
+		for _, pool := range used {
+			k := key{id, socketOf(pool)}
+			list = append(list, entry{Key: k, Value: value{at: p.ports.of(k, p.preferred(port))}})
+		}
+	}
+	return list
+}
+
+// portsOf yields the ports of a Service with their ids.
+func portsOf(svc *route.Service) func(yield func(*route.Port, portID) bool) {
+	return func(yield func(*route.Port, portID) bool) {
+		known := map[portID]int{}
+		for i := range svc.Ports {
+			port := &svc.Ports[i]
+			id := portID{service: svc.Name, family: port.Family, protocol: port.Protocol, name: port.Name}
+			known[id]++
+			id.nth = known[id] - 1
+			if !yield(port, id) {
+				return
+			}
+		}
+	}
+}
+
+// used returns the pools of a port that need a socket. With rules these are all to which a client is
+// sent; without, clients are on this host, and connect in place of the first frontend.
+func (p *Plane) used(port *route.Port) []route.Pool {
+	var has [2]bool
+	for i := range port.Frontends {
+		f := &port.Frontends[i]
+		if p.opt.Rules == nil {
+			if f.Node.Verdict == route.Balance {
+				return []route.Pool{f.Node.Pool}
+			}
+			continue
+		}
+		for _, w := range []route.Way{f.Pods, f.Node, f.Others} {
+			if w.Verdict == route.Balance {
+				has[w.Pool] = true
+			}
+		}
+	}
+	var list []route.Pool
+	for _, pool := range []route.Pool{route.Cluster, route.Local} {
+		if has[pool] {
+			list = append(list, pool)
+		}
+	}
+	return list
+}
+
+// unprivileged is the first port that every user may bind.
+const unprivileged = 1024
+
+// preferred returns the port on which clients of this host would look for a port of a Service: the
+// same one, or 8080 in place of 80; 0: rules lead to the socket, so any is good.
+func (p *Plane) preferred(port *route.Port) uint16 {
+	if p.opt.Rules != nil || len(port.Frontends) == 0 {
+		return 0
+	}
+	if n := port.Frontends[0].Port; n >= unprivileged {
+		return n
+	}
+	return 8000 + port.Frontends[0].Port
+}
+
+// targetOf returns where the connections of a port go.
+func targetOf(p *route.Port) *forward.Target {
+	t := &forward.Target{Scheduler: schedulerOf(p.Scheduler), Affinity: p.Affinity, Pools: make([][]forward.Backend, 2)}
+	for _, pool := range []route.Pool{route.Cluster, route.Local} {
+		for _, at := range p.Backends(pool) {
+			t.Pools[pool] = append(t.Pools[pool], forward.Backend{Addr: at, Weight: p.Weight(at)})
+		}
+	}
+	return t
+}
+
+// schedulerOf returns the scheduler with the name that IPVS has for it.
+func schedulerOf(name string) forward.Scheduler {
+	switch name {
+	case "lc", "wlc":
+		return forward.LeastConnections
+	case "sh":
+		return forward.SourceHash
+	case "p2c":
+		return forward.TwoChoices
+	}
+	return forward.RoundRobin
+}
+
+// schedulerName returns the name of a scheduler.
+func schedulerName(s forward.Scheduler) string { return [...]string{"rr", "lc", "sh", "p2c"}[s] }
+
+// print returns a target as text: "rr affinity 3h0m0s cluster 10.0.0.1:80 10.0.0.2:80*3 local 10.0.0.1:80".
+func print(t *forward.Target) string {
+	var b strings.Builder
+	b.WriteString(schedulerName(t.Scheduler))
+	if t.Affinity > 0 {
+		fmt.Fprintf(&b, " affinity %s", t.Affinity)
+	}
+	for i, pool := range t.Pools {
+		if len(pool) == 0 {
+			continue
+		}
+		b.WriteString([...]string{" cluster", " local"}[i])
+		for _, backend := range pool {
+			b.WriteString(" " + backend.Addr.String())
+			if backend.Weight != 1 {
+				fmt.Fprintf(&b, "*%d", backend.Weight)
+			}
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,208 @@
+// Package userspace is the plane that balances in this process: each Service port has a listening
+// socket and a balancer of package forward. On Linux with privileges, rules of another plane send
+// the packets of Services to these sockets; without, clients connect to them directly. README.md
+// draws the way of a connection.
+package userspace
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net/netip"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/forward"
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/plane/ledger"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// Engine opens listening sockets and forwards their connections: EngineOf a forward.Engine.
+type Engine interface {
+	Listen(forward.Spec) (Listener, error)
+}
+
+// Listener is an open socket: a forward.Listener.
+type Listener interface {
+	Close()
+}
+
+// EngineOf returns an Engine that opens Listeners of a forward.Engine.
+func EngineOf(e *forward.Engine) Engine { return engine{e} }
+
+type engine struct{ *forward.Engine }
+
+// Listen implements Engine.
+func (e engine) Listen(s forward.Spec) (Listener, error) { return e.Engine.Listen(s) }
+
+// Options for New.
+type Options struct {
+	// Addrs are the addresses on which the sockets listen, one for each family to serve.
+	Addrs []netip.Addr
+
+	// Ports is the range of their ports; the zero value is every port from 1024 on.
+	Ports PortRange
+
+	// Without reports whether a protocol is not forwarded: ports with it are refused. Nil: all are.
+	Without func(cluster.Protocol) bool
+
+	// Rules, if not nil, is the plane that sends the packets of Services to the sockets. Without
+	// it, clients on this host connect to the sockets themselves.
+	Rules plane.Plane
+}
+
+// Plane balances in this process. It implements plane.Plane.
+type Plane struct {
+	opt      Options
+	ledger   *ledger.Ledger[key, value]
+	ports    *ports
+	sockets  *sockets
+	redirect *redirect
+	compare  bool // the next Plan compares everything
+}
+
+// New makes a Plane. It does nothing yet.
+func New(e Engine, opt Options) *Plane { return on(newSockets(e), newPorts(opt.Addrs, opt.Ports), opt) }
+
+// on makes a Plane for sockets that may be open already.
+func on(s *sockets, at *ports, opt Options) *Plane {
+	p := &Plane{opt: opt, ledger: ledger.New[key, value](layout()), ports: at, sockets: s, compare: true}
+	if p.opt.Without == nil {
+		p.opt.Without = func(cluster.Protocol) bool { return false }
+	}
+	p.redirect = newRedirect(p.place, p.opt.Without)
+	return p
+}
+
+// Reader returns another plane for the same sockets, with other access to the rules, that only
+// compares.
+func (p *Plane) Reader(rules plane.Plane) *Plane {
+	opt := p.opt
+	opt.Rules = rules
+	return on(p.sockets, p.ports, opt)
+}
+
+// Refresh implements plane.Plane. The sockets are known; only the rules are read.
+func (p *Plane) Refresh(ctx context.Context) error {
+	p.compare = true
+	if p.opt.Rules == nil {
+		return nil
+	}
+	return p.opt.Rules.Refresh(ctx)
+}
+
+// Discard implements plane.Discarder.
+func (p *Plane) Discard() {
+	if d, does := p.opt.Rules.(plane.Discarder); does {
+		d.Discard()
+	}
+}
+
+// Watch implements plane.Plane. Nobody else can change the sockets.
+func (p *Plane) Watch(ctx context.Context, subscribed func(), report func(plane.Edit)) error {
+	if p.opt.Rules != nil {
+		return p.opt.Rules.Watch(ctx, subscribed, report)
+	}
+	subscribed()
+	<-ctx.Done()
+	return nil
+}
+
+// Remove removes the rules. The sockets end with the process.
+func (p *Plane) Remove(ctx context.Context) ([]string, error) {
+	if p.opt.Rules == nil {
+		return nil, nil
+	}
+	return p.opt.Rules.Remove(ctx)
+}
+
+// Plan is a change of the sockets, and of the rules.
+type Plan struct {
+	*ledger.Plan[key, value]
+	plane *Plane
+	rules plane.Plan // nil: there are none
+}
+
+// Plan computes what to open, change and close; after a Refresh it compares everything.
+func (p *Plane) Plan(change route.Change) plane.Plan {
+	w := writer{p.sockets, change.InKernel, p.ports.refuse}
+	plan := &Plan{plane: p}
+	if p.compare {
+		plan.Plan = p.ledger.Compare(w, p.sockets.listing())
+		for _, name := range change.Table.Order() {
+			plan.Service(name, nil, p.render(change.InKernel(name)))
+		}
+	} else {
+		plan.Plan = p.ledger.Change(w)
+		for _, t := range change.Touched {
+			plan.Service(t.Name, p.render(t.Old), p.render(t.New))
+		}
+	}
+	plan.End()
+	if p.opt.Rules != nil {
+		plan.rules = p.opt.Rules.Plan(p.redirect.change(change, p.compare))
+	}
+	return plan
+}
+
+// Steps implements plane.Plan.
+func (p *Plan) Steps() int {
+	if p.rules == nil {
+		return p.Plan.Steps()
+	}
+	return p.Plan.Steps() + p.rules.Steps()
+}
+
+// Kept implements plane.Plan.
+func (p *Plan) Kept() int {
+	if p.rules == nil {
+		return p.Plan.Kept()
+	}
+	return p.Plan.Kept() + p.rules.Kept()
+}
+
+// String implements plane.Plan.
+func (p *Plan) String() string {
+	if p.rules == nil {
+		return p.Plan.String()
+	}
+	return p.Plan.String() + p.rules.String()
+}
+
+// Apply frees the addresses of sockets that an earlier plan closed, and then opens and changes sockets, then writes the rules, and closes the sockets to which no rule
+// leads any more.
+func (p *Plan) Apply(ctx context.Context) error {
+	p.plane.compare = true // unless it succeeds
+	p.plane.ports.release()
+	refused := plane.Refused{}
+	err := merge(refused, p.Plan.Apply(ctx))
+	if err == nil && p.rules != nil {
+		err = merge(refused, p.rules.Apply(ctx))
+	}
+	if err != nil {
+		return err
+	}
+	p.plane.compare = false
+	for _, k := range p.plane.sockets.close() {
+		p.plane.ports.free(k)
+	}
+	if len(refused) > 0 {
+		return refused
+	}
+	return nil
+}
+
+// merge adds the Services that an error refuses to all. It returns any other error.
+func merge(all plane.Refused, err error) error {
+	refused, is := errors.AsType[plane.Refused](err)
+	if !is {
+		return err
+	}
+	maps.Copy(all, refused)
+	return nil
+}
+
+// place returns the address of the socket of a key, which a rule leads to.
+func (p *Plane) place(k key) netip.AddrPort { return p.ports.of(k, 0) }
+
+var _ plane.Discarder = (*Plane)(nil)

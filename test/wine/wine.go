@@ -1,0 +1,163 @@
+//go:build linux
+
+// Package wine runs Windows programs in tests, by Wine. It makes a folder in which Wine keeps
+// its Windows, adds what Go programs need and this Wine may lack, and ends every process of Wine
+// with the test, also if the test is killed: they are in a PID namespace of their own.
+//
+// Tests call Main from TestMain.
+package wine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+// loader is Wine itself: Debian's package wine64 has no program in the search path.
+const loader = "/usr/lib/wine/wine64"
+
+// compiler makes Windows libraries.
+const compiler = "x86_64-w64-mingw32-gcc"
+
+const (
+	setUpTimeout = 3 * time.Minute
+	runTimeout   = time.Minute
+)
+
+// Main runs the tests in new namespaces and exits. It is for TestMain.
+func Main(m *testing.M) { lab.Main(m) }
+
+// Prefix is a Windows with its processes.
+type Prefix struct {
+	t      testing.TB
+	folder string // in which programs run
+	env    []string
+	space  *space
+}
+
+// New returns a Windows, which ends with the test. It takes some 10 seconds.
+func New(t testing.TB) *Prefix {
+	t.Helper()
+	folder := t.TempDir()
+	s, err := newSpace()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.close) // before the folder is removed
+	p := &Prefix{t: t, folder: folder, space: s, env: append(os.Environ(),
+		"WINEPREFIX="+filepath.Join(folder, "prefix"), "WINEDEBUG=-all",
+		"WINEDLLOVERRIDES=mscoree,mshtml,winemenubuilder.exe=", // no .NET, no browser, no icons on a desktop
+		"HOME="+folder, "TMPDIR="+folder, "DISPLAY=")}
+	ctx, cancel := context.WithTimeout(t.Context(), setUpTimeout)
+	defer cancel()
+	if r := p.run(ctx, loader, "wineboot", "--init"); r.Code != 0 {
+		t.Fatalf("set up Wine: status %d\n%s%s", r.Code, r.Stdout, r.Stderr)
+	}
+	library := filepath.Join(folder, "prefix", "drive_c", "windows", "system32", "bcryptprimitives.dll")
+	if _, err := os.Stat(library); errors.Is(err, os.ErrNotExist) { // newer ones have it
+		p.compile(library, "testdata/bcryptprimitives.c", "-ladvapi32")
+	}
+	return p
+}
+
+// compile makes a Windows library of a C file.
+func (p *Prefix) compile(library, source string, flags ...string) {
+	p.t.Helper()
+	cmd := exec.CommandContext(p.t.Context(), compiler, append([]string{"-shared", "-o", library, source}, flags...)...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		p.t.Fatalf("compile %s: %v\n%s", source, err, out)
+	}
+}
+
+// Build builds a Go package of this module for Windows and returns the program.
+func (p *Prefix) Build(pkg string) string {
+	p.t.Helper()
+	program := filepath.Join(p.folder, filepath.Base(pkg)+".exe")
+	cmd := exec.CommandContext(p.t.Context(), "go", "build", "-trimpath", "-o", program, pkg)
+	cmd.Env = append(os.Environ(), "GOOS=windows", "GOARCH=amd64", "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		p.t.Fatalf("build %s for Windows: %v\n%s", pkg, err, out)
+	}
+	return program
+}
+
+// Path returns the name that a file has for Windows programs.
+func Path(file string) string { return "Z:" + filepath.FromSlash(file) }
+
+// Result is the outcome of a program.
+type Result struct {
+	Code           int // exit status; -1: it did not end in time
+	Stdout, Stderr string
+}
+
+// Run runs a program to its end, a minute at most.
+func (p *Prefix) Run(program string, args ...string) Result {
+	p.t.Helper()
+	ctx, cancel := context.WithTimeout(p.t.Context(), runTimeout)
+	defer cancel()
+	return p.run(ctx, append([]string{loader, program}, args...)...)
+}
+
+func (p *Prefix) run(ctx context.Context, command ...string) Result {
+	p.t.Helper()
+	var stdout, stderr bytes.Buffer
+	process, err := p.start(&stdout, &stderr, command)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	select {
+	case <-process.done:
+	case <-ctx.Done():
+		process.Kill()
+		return Result{-1, stdout.String(), stderr.String() + fmt.Sprintf("%v: killed\n", context.Cause(ctx))}
+	}
+	return Result{process.cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+}
+
+// Start starts a program that writes its output to a writer. It is killed at the end of the
+// test.
+func (p *Prefix) Start(output io.Writer, program string, args ...string) *Process {
+	p.t.Helper()
+	process, err := p.start(output, output, append([]string{loader, program}, args...))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(process.Kill)
+	return process
+}
+
+func (p *Prefix) start(stdout, stderr io.Writer, command []string) (*Process, error) {
+	cmd := exec.Command(command[0], command[1:]...)
+	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = p.folder, p.env, stdout, stderr
+	cmd.WaitDelay = time.Second // servers of Wine keep its output open
+	if err := p.space.start(cmd); err != nil {
+		return nil, fmt.Errorf("start %s: %w", command[0], err)
+	}
+	process := &Process{cmd: cmd, done: make(chan struct{})}
+	go func() {
+		defer close(process.done)
+		_ = cmd.Wait() // ProcessState has the status
+	}()
+	return process, nil
+}
+
+// Process is a program that runs.
+type Process struct {
+	cmd  *exec.Cmd
+	done chan struct{}
+}
+
+// Kill ends the program, as a crash would, and waits for its end.
+func (p *Process) Kill() {
+	_ = p.cmd.Process.Kill() // an error means that it has ended
+	<-p.done
+}

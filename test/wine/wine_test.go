@@ -1,0 +1,124 @@
+//go:build linux
+
+package wine_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/test/wine"
+)
+
+func TestMain(m *testing.M) { wine.Main(m) }
+
+const module = "github.com/sluice-proxy/sluice/"
+
+// TestSluice runs the program on Windows, as far as Wine is one.
+func TestSluice(t *testing.T) {
+	p := wine.New(t)
+	sluice := p.Build(module + "cmd/sluice")
+	t.Run("version", func(t *testing.T) {
+		r := p.Run(sluice, "version")
+		if r.Code != 0 || !strings.Contains(r.Stdout, "windows/amd64") {
+			t.Errorf("%+v", r)
+		}
+	})
+	t.Run("plan", func(t *testing.T) {
+		examples, err := filepath.Abs("../../examples")
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := p.Run(sluice, append([]string{"plan", "-f", wine.Path(examples)}, loopback()...)...)
+		if r.Code != 0 || !strings.Contains(r.Stdout, "default/web") {
+			t.Errorf("%+v", r)
+		}
+	})
+	t.Run("bad input", func(t *testing.T) { testBadInput(t, p, sluice) })
+	t.Run("daemon", func(t *testing.T) { testDaemon(t, p, sluice) })
+}
+
+// One daemon runs for a user and answers commands. When it is killed, the next may run.
+func testDaemon(t *testing.T, p *wine.Prefix, sluice string) {
+	service := filepath.Join(t.TempDir(), "service.yaml")
+	if err := os.WriteFile(service, []byte(manifest), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	daemon := append([]string{"--manifests", wine.Path(service)}, loopback()...)
+	answers := func() { // within the time that status waits for the daemon
+		t.Helper()
+		var last wine.Result
+		for end := time.Now().Add(patience); time.Now().Before(end); {
+			if last = p.Run(sluice, "get", "services"); last.Code == 0 && strings.Contains(last.Stdout, "web") {
+				return
+			}
+		}
+		t.Fatalf("the daemon does not answer: %+v", last)
+	}
+	for range 2 {
+		first := p.Start(t.Output(), sluice, daemon...)
+		answers()
+		if r := p.Run(sluice, daemon...); r.Code != 1 || !strings.Contains(r.Stderr, "already serves this user") {
+			t.Errorf("a second daemon: %+v", r)
+		}
+		if r := p.Run(sluice, "status"); r.Code != 0 || !strings.Contains(r.Stdout, "healthy") {
+			t.Errorf("status: %+v", r)
+		}
+		if r := p.Run(sluice, "diff"); r.Code != 0 {
+			t.Errorf("diff: %+v", r)
+		}
+		first.Kill()
+		if r := p.Run(sluice, "status"); r.Code != 2 {
+			t.Errorf("status of a killed daemon: %+v", r)
+		}
+	}
+}
+
+// patience is for a machine that is busy.
+const patience = 30 * time.Second
+
+const manifest = `apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: default}
+spec:
+  clusterIP: 10.96.0.20
+  clusterIPs: [10.96.0.20]
+  ipFamilies: [IPv4]
+  ports: [{port: 80, targetPort: 8080, protocol: TCP}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, namespace: default, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: "", port: 8080, protocol: TCP}]
+endpoints: [{addresses: [127.0.0.1], conditions: {ready: true}}]
+`
+
+func loopback() []string { return []string{"--proxy-mode=userspace", "--bind=loopback"} }
+
+func testBadInput(t *testing.T, p *wine.Prefix, sluice string) {
+	bad := filepath.Join(t.TempDir(), "bad.yaml")
+	if err := os.WriteFile(bad, []byte("kind: [Service\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		args   []string
+		code   int
+		stderr string
+	}{
+		"no such flag":      {[]string{"--no-such-flag"}, 1, "no-such-flag"},
+		"no such file":      {append([]string{"plan", "-f", wine.Path(bad + "-missing")}, loopback()...), 1, "bad.yaml-missing"},
+		"a broken file":     {append([]string{"plan", "--strict", "-f", wine.Path(bad)}, loopback()...), 1, "bad.yaml"},
+		"a mode of Linux":   {[]string{"plan", "--mode=nftables", "-f", wine.Path(bad)}, 1, "userspace"},
+		"nobody to answer":  {[]string{"status"}, 2, "no Sluice of this user is running"},
+		"rules, not a bind": {[]string{"plan", "--bind=rules", "-f", wine.Path(bad)}, 1, "loopback"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if r := p.Run(sluice, tc.args...); r.Code != tc.code || !strings.Contains(r.Stderr, tc.stderr) {
+				t.Errorf("%+v, want status %d and %q on standard error", r, tc.code, tc.stderr)
+			}
+		})
+	}
+}
