@@ -22,7 +22,7 @@ const (
 // stays bounded, and what is refused is counted.
 func TestHostile(t *testing.T) {
 	ns := kerneltest.Namespace(t)
-	run(t, ns, Options{NetNS: ns, MaxConnections: hostileConnections, MaxFlows: hostileFlows}, newSystem, func(b *bench) {
+	run(t, Options{NetNS: ns, MaxConnections: hostileConnections, MaxFlows: hostileFlows}, newSystem, func(b *bench) {
 		tcp, _ := b.front(one(b.echo()))
 		_, at := echoUDP(t, ns, "a", "127.0.0.1:0")
 		udp, err := b.engine.Listen(Spec{Protocol: UDP, Addr: anyAddr, Balancer: NewBalancer(one(at))})
