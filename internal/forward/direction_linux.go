@@ -34,8 +34,8 @@ const maxTurn = 1 << 20
 // maxSplice is how many bytes a pipe may hold, and maxPipes how many pipes a worker may have. So clients
 // that do not read cannot make the kernel hold much. Without a pipe, bytes are copied.
 const (
-	maxSplice = 256 << 10
-	maxPipes  = 256
+	maxSplice = 512 << 10
+	maxPipes  = 128
 )
 
 func (d *direction) init(from, to *side, count *atomic.Int64) {

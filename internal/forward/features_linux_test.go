@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"net"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 )
@@ -127,6 +129,36 @@ func TestNoPorts(t *testing.T) {
 		_, _ = first.Write([]byte("x"))
 		if _, err := io.ReadFull(first, make([]byte, 1)); err != nil {
 			t.Errorf("a connection that was open: %v", err)
+		}
+	})
+}
+
+// Without pipes much data is copied, and nothing is lost when the client is slow.
+func TestWithoutPipes(t *testing.T) {
+	noPipes := func(e *Engine) (system, error) {
+		s, err := newSystem(e)
+		for _, w := range s.(*poller).workers {
+			w.tcp.pipeLimit = 0
+		}
+		return s, err
+	}
+	run(t, Options{NetNS: kerneltest.Namespace(t)}, noPipes, func(b *bench) {
+		sent := random(7, 20<<20)
+		l, balancer := b.front(one(b.backend(func(c *net.TCPConn) {
+			_, _ = c.Write(sent)
+			_ = c.Close()
+		})))
+		c := b.dial(l.Addr())
+		last := int64(-1)
+		b.eventually("blocked", func() bool {
+			before := last
+			last = balancer.Counts().Sent
+			time.Sleep(50 * time.Millisecond)
+			return last == before
+		})
+		got, err := io.ReadAll(c)
+		if err != nil || !bytes.Equal(got, sent) {
+			t.Errorf("received %d bytes, %v; want %d", len(got), err, len(sent))
 		}
 	})
 }
