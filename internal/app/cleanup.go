@@ -21,7 +21,7 @@ func Cleanup(ctx context.Context, o Options) (removed []string, err error) {
 }
 
 func cleanup(ctx context.Context, o Options, wait time.Duration) (removed []string, err error) {
-	held, err := newLock(o.NetNS, o.Log).acquireWithin(ctx, afterStop(wait))
+	held, err := newLock(o).acquireWithin(ctx, afterStop(wait))
 	if err != nil {
 		return nil, err
 	}

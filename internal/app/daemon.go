@@ -71,7 +71,7 @@ type daemon struct {
 // another daemon holds it, newDaemon changes nothing.
 func newDaemon(ctx context.Context, o Options) (*daemon, error) {
 	d := &daemon{
-		o: o, started: time.Now(), lock: newLock(o.NetNS, o.Log),
+		o: o, started: time.Now(), lock: newLock(o),
 		store: cluster.NewStore(), history: inspect.NewHistory(), sizes: sizes.New(), host: host.New(host.Options{NetNS: o.NetNS}),
 		inForce: make(chan struct{}), logged: o.logged(),
 	}

@@ -20,8 +20,9 @@ type lock struct {
 	log     *slog.Logger
 }
 
-func newLock(netns int, log *slog.Logger) lock {
-	o := control.Options{NetNS: netns, MaxConns: budget(log).Control}
+func newLock(from Options) lock {
+	log := from.Log
+	o := control.Options{NetNS: from.NetNS, User: from.Config.Unprivileged(), MaxConns: budget(log).Control}
 	return lock{o, func(ctx context.Context) (*control.Server, error) { return control.Listen(ctx, o) }, log}
 }
 

@@ -120,7 +120,7 @@ func newGetOne(r resource, env Env) *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		ctx, cancel := context.WithTimeout(cmd.Context(), askTimeout)
 		defer cancel()
-		body, err := control.Dial(control.Options{}).Ask(ctx, "/"+r.name, url.Values{"namespace": {namespace}, "name": args})
+		body, err := control.DialNearest().Ask(ctx, "/"+r.name, url.Values{"namespace": {namespace}, "name": args})
 		if err != nil {
 			return err
 		}

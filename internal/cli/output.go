@@ -27,7 +27,7 @@ const askTimeout = 30 * time.Second
 // ask queries the daemon of the network namespace of this process.
 func ask(ctx context.Context, path string, query url.Values) (json.RawMessage, error) {
 	var answer json.RawMessage
-	err := control.Dial(control.Options{}).Get(ctx, path, query, &answer)
+	err := control.DialNearest().Get(ctx, path, query, &answer)
 	return answer, err
 }
 

@@ -34,11 +34,11 @@ func (e *UnansweredError) Error() string {
 // Unwrap returns context.DeadlineExceeded.
 func (*UnansweredError) Unwrap() error { return context.DeadlineExceeded }
 
-// Client queries the daemon of a network namespace.
+// Client queries a daemon.
 type Client struct {
-	http *http.Client
-	opts Options
-	pid  atomic.Int64 // of the daemon that last connected
+	http  *http.Client
+	scope scope
+	pid   atomic.Int64 // of the daemon that last connected
 
 	maxAnswer int64 // bytes that Get decodes
 }
@@ -51,11 +51,24 @@ const (
 	maxStream  = 1 << 30   // what a caller of Ask reads
 )
 
-// Dial returns a Client. Each query opens a connection.
-func Dial(o Options) *Client {
-	c := &Client{opts: o, maxAnswer: maxWhole}
+// Dial returns a Client for the daemon of a network namespace, or of this user. Each query opens a
+// connection.
+func Dial(o Options) *Client { return dialIn(o.scope()) }
+
+// DialNearest returns a Client for the daemon that this user may ask: that of the network namespace,
+// or else one of the user's own.
+func DialNearest() *Client { return dialIn(nearest()) }
+
+func dialIn(s scope) *Client {
+	c := &Client{scope: s, maxAnswer: maxWhole}
 	c.http = &http.Client{Transport: &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dial(ctx) },
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			conn, pid, err := s.dial(ctx)
+			if err == nil {
+				c.pid.Store(int64(pid))
+			}
+			return conn, err
+		},
 		// One query for each connection, and limits for a faulty daemon.
 		DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxHeader,
 	}}

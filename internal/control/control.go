@@ -5,13 +5,16 @@
 // which requires CAP_NET_ADMIN over the namespace. The reasons are in
 // docs/decisions/0016-the-lock-of-a-network-namespace.md.
 //
-// On systems without network namespaces the lock belongs to a user, and the daemon has
-// a listener for the commands of this user (package userlock).
+// The lock of a daemon without privileges, and of all daemons on systems without network
+// namespaces, belongs to a user, and the daemon has a listener for the commands of this user
+// (package userlock).
 package control
 
 import (
 	"context"
 	"fmt"
+	"net"
+	"os"
 	"strconv"
 	"time"
 
@@ -21,6 +24,10 @@ import (
 // Options for Listen and Dial.
 type Options struct {
 	NetNS int // file descriptor of a network namespace; 0: the current one
+
+	// User means that the daemon needs no privilege: its lock belongs to the user who runs it,
+	// not to the network namespace, and it answers to this user. Other systems have no other lock.
+	User bool
 
 	// MaxConns is the most connections that Serve keeps open; a further one closes
 	// the one that has been silent longest (package connlimit). 0: no limit.
@@ -34,6 +41,33 @@ type Identity struct {
 	Host    string    `json:"host"` // name of the host
 	Mode    string    `json:"mode"`
 	Since   time.Time `json:"since"`
+}
+
+// scope is what a lock belongs to, and how commands reach its holder.
+type scope interface {
+	acquire() (lock, error)
+	adopt(*os.File) (lock, error)
+
+	// holder returns the PID of the holder; 0: it is not known. The error says that there is none.
+	holder() (pid int, err error)
+
+	// dial connects to the holder.
+	dial(context.Context) (conn net.Conn, pid int, err error)
+
+	String() string // completes "another Sluice already serves"
+}
+
+// lock is a lock that is held.
+type lock interface {
+	File() (*os.File, error)
+	Close() error
+	listen(context.Context, Options) (listener, error) // for commands; closing it releases the lock
+}
+
+// listener accepts connections of commands while run runs, until Close.
+type listener interface {
+	net.Listener
+	run()
 }
 
 const (
@@ -53,6 +87,8 @@ func pidText(pid int) string {
 type TakenError struct {
 	PID    int       // in this PID namespace; 0: the daemon is in another one
 	Holder *Identity // nil: the daemon did not answer in time
+
+	serves string // "this network namespace"
 }
 
 // Error names the other daemon.
@@ -62,7 +98,7 @@ func (e *TakenError) Error() string {
 		who = fmt.Sprintf("%s, %s on %s, mode %s, since %s", who,
 			text.Short(h.Version), text.Short(h.Host), text.Short(h.Mode), h.Since.UTC().Format(time.RFC3339))
 	}
-	return fmt.Sprintf("another Sluice (%s) already serves %s; stop it first", who, domain)
+	return fmt.Sprintf("another Sluice (%s) already serves %s; stop it first", who, e.serves)
 }
 
 // identityTimeout bounds the wait for the Identity of another daemon.
@@ -74,10 +110,10 @@ func identifyHolder(ctx context.Context, o Options) (*TakenError, bool) {
 	ctx, cancel := context.WithTimeout(ctx, identityTimeout)
 	defer cancel()
 	var id Identity
-	c := Dial(o)
+	c := dialIn(o.scope())
 	if err := c.Get(ctx, identityPath, nil, &id); err == nil {
-		return &TakenError{PID: int(c.pid.Load()), Holder: &id}, true
+		return &TakenError{PID: int(c.pid.Load()), Holder: &id, serves: c.scope.String()}, true
 	}
-	pid, err := holder(o)
-	return &TakenError{PID: pid}, err == nil
+	pid, err := c.scope.holder()
+	return &TakenError{PID: pid, serves: c.scope.String()}, err == nil
 }

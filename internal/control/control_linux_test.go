@@ -183,7 +183,7 @@ func TestSilentConnectionsOfRoot(t *testing.T) {
 	o := Options{NetNS: namespace(t), MaxConns: 2}
 	serve(t, o)
 	for i := range 10 {
-		c, err := Dial(o).dial(t.Context())
+		c, _, err := Dial(o).scope.dial(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

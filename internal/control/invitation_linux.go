@@ -80,7 +80,7 @@ func invite(ctx context.Context, o Options, refused *refusedPeers) (provenConn, 
 		return provenConn{}, err
 	}
 	defer func() { _ = l.Close() }()
-	if err := netlock.Send(o.lock(), i.text()); err != nil {
+	if err := netlock.Send(netlock.Options{NetNS: o.NetNS}, i.text()); err != nil {
 		return provenConn{}, err
 	}
 	return i.accept(ctx, l, refused)

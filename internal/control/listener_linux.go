@@ -13,9 +13,9 @@ import (
 // are dropped; a command sends another if the daemon does not connect.
 const maxConnecting = 64
 
-// listener is a net.Listener whose connections the daemon opens itself, when an
+// invited is a net.Listener whose connections the daemon opens itself, when an
 // invitation from root arrives.
-type listener struct {
+type invited struct {
 	lock  *netlock.Lock
 	opts  Options
 	conns chan net.Conn
@@ -24,14 +24,14 @@ type listener struct {
 	close context.CancelFunc
 }
 
-func newListener(ctx context.Context, lock *netlock.Lock, o Options) (*listener, error) {
-	l := &listener{lock: lock, opts: o, conns: make(chan net.Conn), limit: connlimit.New(connlimit.Options{Max: o.MaxConns})}
+func newInvited(ctx context.Context, lock *netlock.Lock, o Options) *invited {
+	l := &invited{lock: lock, opts: o, conns: make(chan net.Conn), limit: connlimit.New(connlimit.Options{Max: o.MaxConns})}
 	l.ctx, l.close = context.WithCancel(ctx)
-	return l, nil
+	return l
 }
 
 // run follows invitations until Close.
-func (l *listener) run() {
+func (l *invited) run() {
 	defer l.close()
 	var connecting sync.WaitGroup
 	defer connecting.Wait()
@@ -58,7 +58,7 @@ func (l *listener) run() {
 }
 
 // follow follows an invitation and passes the connection to Accept.
-func (l *listener) follow(i invitation) {
+func (l *invited) follow(i invitation) {
 	c, err := i.follow(l.ctx, l.opts)
 	if err != nil {
 		return // the command has exited, or sends another invitation
@@ -71,7 +71,7 @@ func (l *listener) follow(i invitation) {
 }
 
 // Accept implements net.Listener.
-func (l *listener) Accept() (net.Conn, error) {
+func (l *invited) Accept() (net.Conn, error) {
 	select {
 	case c := <-l.conns:
 		return c, nil
@@ -81,10 +81,10 @@ func (l *listener) Accept() (net.Conn, error) {
 }
 
 // Close implements net.Listener. It releases the lock.
-func (l *listener) Close() error {
+func (l *invited) Close() error {
 	l.close()
 	return l.lock.Close()
 }
 
 // Addr implements net.Listener.
-func (l *listener) Addr() net.Addr { return &net.UnixAddr{Net: "unix", Name: namePrefix} }
+func (l *invited) Addr() net.Addr { return &net.UnixAddr{Net: "unix", Name: namePrefix} }

@@ -12,9 +12,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/process"
 )
 
-// domain is what one daemon serves.
-const domain = "this network namespace"
-
 // ErrNotRunning means that no daemon serves the network namespace.
 var ErrNotRunning = errors.New("no Sluice is running in this network namespace; " +
 	"run the command in the daemon's network namespace: on the node itself, with kubectl exec in the Sluice pod, " +
@@ -33,28 +30,43 @@ var (
 		"in this network namespace; run as root, or give the container this capability")
 )
 
-// errHeld means that another process holds the lock.
-var errHeld = netlock.ErrHeld
+// netnsScope is the scope of a network namespace.
+type netnsScope struct{ netlock.Options }
 
-// lock is the lock of a network namespace.
-type lock = netlock.Lock
-
-func (o Options) lock() netlock.Options { return netlock.Options{NetNS: o.NetNS} }
-
-func acquire(o Options) (*lock, error) {
-	l, err := netlock.Acquire(o.lock())
-	if errors.Is(err, netlock.ErrPrivilege) {
-		return nil, ErrPrivilege
+func (o Options) scope() scope {
+	if o.User {
+		return user{}
 	}
-	return l, err
+	return netnsScope{netlock.Options{NetNS: o.NetNS}}
 }
 
-func adopt(file *os.File) (*lock, error) { return netlock.Adopt(file) }
+// String implements scope.
+func (netnsScope) String() string { return "this network namespace" }
 
-// holder returns the PID of the holder of the lock; 0: no process of this PID namespace
-// holds it. The error is netlock.ErrFree if there is no holder.
-func holder(o Options) (pid int, err error) {
-	inode, err := netlock.Socket(o.lock())
+func (n netnsScope) acquire() (lock, error) {
+	l, err := netlock.Acquire(n.Options)
+	switch {
+	case errors.Is(err, netlock.ErrPrivilege):
+		return nil, ErrPrivilege
+	case errors.Is(err, netlock.ErrHeld):
+		return nil, errHeld
+	case err != nil:
+		return nil, err
+	}
+	return namespaceLock{l}, nil
+}
+
+func (netnsScope) adopt(file *os.File) (lock, error) {
+	l, err := netlock.Adopt(file)
+	if err != nil {
+		return nil, err
+	}
+	return namespaceLock{l}, nil
+}
+
+// holder implements scope. The PID is 0 if no process of this PID namespace holds the lock.
+func (n netnsScope) holder() (pid int, err error) {
+	inode, err := netlock.Socket(n.Options)
 	if err != nil {
 		return 0, err
 	}
@@ -68,25 +80,24 @@ const (
 )
 
 // dial sends invitations until the daemon connects or the context ends.
-func (c *Client) dial(ctx context.Context) (net.Conn, error) {
+func (n netnsScope) dial(ctx context.Context) (net.Conn, int, error) {
 	if os.Geteuid() != 0 {
-		return nil, errNotRoot
+		return nil, 0, errNotRoot
 	}
 	var refused refusedPeers
 	for {
 		attempt, cancel := context.WithTimeout(ctx, attemptTimeout)
-		conn, err := invite(attempt, c.opts, &refused)
+		conn, err := invite(attempt, Options{NetNS: n.NetNS}, &refused)
 		cancel()
 		switch {
 		case err == nil:
-			c.pid.Store(int64(conn.peer.pid))
-			return conn.UnixConn, nil
+			return conn.UnixConn, conn.peer.pid, nil
 		case errors.Is(err, netlock.ErrFree):
-			return nil, ErrNotRunning
+			return nil, 0, ErrNotRunning
 		case errors.Is(err, netlock.ErrPrivilege):
-			return nil, errNotRoot
+			return nil, 0, errNotRoot
 		case !errors.Is(err, errNotConnected) && !errors.Is(err, syscall.EAGAIN):
-			return nil, err
+			return nil, 0, err
 		}
 		pause := time.Duration(0)
 		if errors.Is(err, syscall.EAGAIN) {
@@ -94,8 +105,33 @@ func (c *Client) dial(ctx context.Context) (net.Conn, error) {
 		}
 		select {
 		case <-ctx.Done():
-			return nil, &UnansweredError{refused.count, refused.last.pid, refused.last.uid}
+			return nil, 0, &UnansweredError{refused.count, refused.last.pid, refused.last.uid}
 		case <-time.After(pause):
 		}
 	}
+}
+
+// either is the scope of a command: the daemon of the network namespace, or else one of the user.
+type either struct{ netnsScope }
+
+func nearest() scope { return either{} }
+
+// dial implements scope. If the user has no daemon, the error is that for the network namespace.
+func (e either) dial(ctx context.Context) (net.Conn, int, error) {
+	conn, pid, err := e.netnsScope.dial(ctx)
+	if !errors.Is(err, ErrNotRunning) && !errors.Is(err, errNotRoot) {
+		return conn, pid, err
+	}
+	own, pid, ownErr := user{}.dial(ctx)
+	if errors.Is(ownErr, errNoUserDaemon) {
+		return nil, 0, err
+	}
+	return own, pid, ownErr
+}
+
+// namespaceLock is the lock of a network namespace.
+type namespaceLock struct{ *netlock.Lock }
+
+func (l namespaceLock) listen(ctx context.Context, o Options) (listener, error) {
+	return newInvited(ctx, l.Lock, o), nil
 }

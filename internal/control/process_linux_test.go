@@ -140,7 +140,7 @@ func TestAStoppedDaemonIsNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := Listen(t.Context(), o)
-	if taken, ok := errors.AsType[*TakenError](err); !ok || *taken != (TakenError{PID: first.Process.Pid}) {
+	if taken, ok := errors.AsType[*TakenError](err); !ok || taken.PID != first.Process.Pid || taken.Holder != nil {
 		t.Errorf("Listen = %#v, want it taken by pid %d, without more", err, first.Process.Pid)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -286,7 +286,7 @@ func TestInvalidInvitationsAreIgnored(t *testing.T) {
 		greeting + " " + token + " ../" + token[3:], "x " + token + " " + token, strings.Repeat("x", netlock.MaxMessage), "\x00",
 		greeting + " " + token + " " + token, // nobody listens there
 	} {
-		if err := netlock.Send(o.lock(), text); err != nil {
+		if err := netlock.Send(netlock.Options{NetNS: o.NetNS}, text); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -16,7 +16,7 @@ import (
 
 // Server holds the lock of a network namespace and answers queries.
 type Server struct {
-	lock *lock
+	lock lock
 	opts Options
 }
 
@@ -25,7 +25,7 @@ type Server struct {
 func Listen(ctx context.Context, o Options) (*Server, error) {
 	const tries = 5 // the holder may exit before it is identified
 	for try := 1; ; try++ {
-		lock, err := acquire(o)
+		lock, err := o.scope().acquire()
 		switch {
 		case err == nil:
 			return &Server{lock, o}, nil
@@ -43,7 +43,7 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 
 // Adopt returns a Server that holds the lock by a file of File. It owns the file.
 func Adopt(file *os.File, o Options) (*Server, error) {
-	lock, err := adopt(file)
+	lock, err := o.scope().adopt(file)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +89,7 @@ func (s *Server) Serve(ctx context.Context, who Identity, h http.Handler) error 
 		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          log.New(io.Discard, "", 0), // about peers that closed the connection
 	}
-	l, err := newListener(context.WithoutCancel(ctx), s.lock, s.opts)
+	l, err := s.lock.listen(context.WithoutCancel(ctx), s.opts)
 	if err != nil {
 		return errors.Join(fmt.Errorf("control socket: %w", err), s.lock.Close())
 	}

@@ -26,3 +26,17 @@ func lock(f *os.File, how int) error {
 	}
 	return errors.Join(controlErr, err)
 }
+
+// duplicate returns a second descriptor of a file, which shares its lock (flock(2)).
+func duplicate(f *os.File) (*os.File, error) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	fd := -1
+	controlErr := raw.Control(func(of uintptr) { fd, err = unix.FcntlInt(of, unix.F_DUPFD_CLOEXEC, 0) })
+	if err := errors.Join(controlErr, err); err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), f.Name()), nil
+}

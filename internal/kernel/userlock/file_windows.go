@@ -26,3 +26,8 @@ func lock(f *os.File, how uint32) error {
 	}
 	return errors.Join(controlErr, err)
 }
+
+// duplicate returns an error: no other process inherits the lock.
+func duplicate(*os.File) (*os.File, error) {
+	return nil, errors.New("hand over the lock: not possible on this system")
+}

@@ -1,6 +1,6 @@
 // Package userlock is a lock that belongs to a user of this machine, and connections to
-// its holder. It is for systems without network namespaces, where package netlock does
-// the same.
+// its holder. It is for systems without network namespaces, and for daemons without privileges.
+// For others package netlock does the same.
 //
 // The lock is a file that the system locks, so that it is free when its holder has ended,
 // in whatever way. Beside it the holder writes the address at which it listens, on
@@ -31,6 +31,8 @@ var (
 	ErrFree = errors.New("lock is free")
 	// ErrSilent means that the holder of the lock does not listen.
 	ErrSilent = errors.New("the holder of the lock does not listen")
+	// ErrNoFolder means that this user has no folder for the lock.
+	ErrNoFolder = errors.New("find a folder for the lock")
 )
 
 // Options for Acquire, Dial and Holder.
@@ -57,7 +59,7 @@ func (o Options) folder() (string, error) {
 	}
 	caches, err := os.UserCacheDir()
 	if err != nil {
-		return "", fmt.Errorf("find a folder for the lock: %w", err)
+		return "", fmt.Errorf("%w: %w", ErrNoFolder, err)
 	}
 	return filepath.Join(caches, "sluice"), nil
 }
@@ -91,6 +93,18 @@ func Acquire(o Options) (*Lock, error) {
 	}
 	return &Lock{folder, file}, nil
 }
+
+// Adopt returns a lock that is held by a file of File. It owns the file.
+func Adopt(file *os.File, o Options) (*Lock, error) {
+	folder, err := o.folder()
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return &Lock{folder, file}, nil
+}
+
+// File returns a second file that holds the lock, which is released when both are closed.
+func (l *Lock) File() (*os.File, error) { return duplicate(l.file) }
 
 // Close releases the lock.
 func (l *Lock) Close() error { return l.file.Close() }
