@@ -82,10 +82,24 @@ type Service struct {
 	// have several. Empty: the one of the node.
 	Scheduler string
 
+	// Clients is how endpoints learn the addresses of clients, in data planes that connect to
+	// endpoints in place of clients.
+	Clients Clients
+
 	// Weights are the weights of endpoints, by their address or else by their node, for data
 	// planes whose algorithms use them. All other endpoints have weight 1.
 	Weights map[string]uint16
 }
+
+// Clients is how endpoints learn the addresses of clients.
+type Clients uint8
+
+// The ways.
+const (
+	HiddenClients      Clients = iota // they do not
+	ProxyHeader                       // by a header of the PROXY protocol, version 2, before the first byte
+	TransparentClients                // the client is the source of the connection, if the endpoint is a pod on this node
+)
 
 // ServicePort is one port of a Service.
 type ServicePort struct {

@@ -147,6 +147,7 @@ type Userspace struct {
 	Bind                     Bind
 	FirstPort, LastPort      uint16 // of listening sockets, both ends included
 	UDPTimeout, DrainTimeout time.Duration
+	Transparent              bool // pods on this node see addresses of clients if their Service asks for it
 }
 
 // Bind says how clients reach the listening sockets of the mode userspace.

@@ -37,7 +37,8 @@ type ownFlags struct {
 	MetricsPort     string           `json:"metrics-port"`
 	ConntrackMax    *int32           `json:"conntrack-max"` // nil: not set
 	Bind            Bind             `json:"bind"`
-	UDPTimeout      *metav1.Duration `json:"udp-timeout"`   // nil: not set
+	UDPTimeout      *metav1.Duration `json:"udp-timeout"` // nil: not set
+	Transparent     bool             `json:"transparent"`
 	DrainTimeout    *metav1.Duration `json:"drain-timeout"` // nil: not set
 }
 

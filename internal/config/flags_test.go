@@ -133,7 +133,7 @@ func passing() []flagCase {
 }
 
 func TestFlags(t *testing.T) {
-	tested := map[string]bool{"v": true, "bind": true, "drain-timeout": true} // TestUserspace
+	tested := map[string]bool{"v": true, "bind": true, "drain-timeout": true, "transparent": true} // TestUserspace
 	for _, tc := range flagCases() {
 		for arg := range strings.FieldsSeq(tc.args) {
 			name, _, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")

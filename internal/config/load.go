@@ -186,9 +186,13 @@ func (c *check) addresses(cfg *Config) {
 	if cfg.BindAddress.Is6() {
 		every, loopback = netip.IPv6Unspecified(), netip.IPv6Loopback()
 	}
+	health := every
+	if cfg.Unprivileged() { // nothing that other hosts reach, unless it is asked for
+		health = loopback
+	}
 	cfg.Healthz = c.server(server{
 		path: "healthzBindAddress", field: &in.HealthzBindAddress,
-		flag: "healthz-bind-address", portFlag: "healthz-port", initial: netip.AddrPortFrom(every, 10256),
+		flag: "healthz-bind-address", portFlag: "healthz-port", initial: netip.AddrPortFrom(health, 10256),
 	})
 	cfg.Metrics = c.server(server{
 		path: "metricsBindAddress", field: &in.MetricsBindAddress,

@@ -29,6 +29,9 @@ func (c *check) userspace() Userspace {
 	if !slices.Contains(binds, u.Bind) {
 		c.flagProblem("bind", invalid(string(u.Bind), "must be "+alternatives(binds)))
 	}
+	if u.Transparent = c.own.Transparent; u.Transparent && u.Bind == BindLoopback {
+		c.flagProblem("transparent", "not possible with --bind=loopback: it needs privileges")
+	}
 	if d := c.own.UDPTimeout; d != nil {
 		if u.UDPTimeout = d.Duration; u.UDPTimeout <= 0 {
 			c.flagProblem("udp-timeout", invalid(d.Duration, "must be more than 0"))
@@ -90,7 +93,7 @@ func (c *check) unusedInKernel() {
 	if d := c.own.UDPTimeout; d != nil && d.Duration != 250*time.Millisecond { // kube-proxy's default
 		c.warn("--udp-timeout has no effect in mode %s: only the mode userspace has UDP flows; use --conntrack-udp-timeout for those of the kernel", c.config.Mode)
 	}
-	for _, flag := range []string{"bind", "drain-timeout"} {
+	for _, flag := range []string{"bind", "drain-timeout", "transparent"} {
 		if text, given := c.flags[flag]; given {
 			c.flagProblem(flag, invalid(text, fmt.Sprintf("only the mode userspace has this flag, and the mode is %s", c.config.Mode)))
 		}

@@ -26,12 +26,13 @@ func loadUserspace(t *testing.T, args ...string) (Userspace, error) {
 
 func TestUserspace(t *testing.T) {
 	for args, want := range map[string]Userspace{
-		"": {BindRules, 1024, 65535, 30 * time.Second, time.Minute},
-		"--bind=loopback --proxy-port-range=20000-20010 --udp-timeout=1m --drain-timeout=0s": {BindLoopback, 20000, 20010, time.Minute, 0},
-		"--proxy-port-range=20000+5": {BindRules, 20000, 20005, 30 * time.Second, time.Minute},
-		"--proxy-port-range=7":       {BindRules, 7, 7, 30 * time.Second, time.Minute},
+		"": {BindRules, 1024, 65535, 30 * time.Second, time.Minute, false},
+		"--bind=loopback --proxy-port-range=20000-20010 --udp-timeout=1m --drain-timeout=0s": {BindLoopback, 20000, 20010, time.Minute, 0, false},
+		"--proxy-port-range=20000+5": {BindRules, 20000, 20005, 30 * time.Second, time.Minute, false},
+		"--proxy-port-range=7":       {BindRules, 7, 7, 30 * time.Second, time.Minute, false},
+		"--transparent":              {BindRules, 1024, 65535, 30 * time.Second, time.Minute, true},
 		"--proxy-mode=nftables":      {},
-		"--proxy-port-range=1-65535": {BindRules, 1, 65535, 30 * time.Second, time.Minute},
+		"--proxy-port-range=1-65535": {BindRules, 1, 65535, 30 * time.Second, time.Minute, false},
 	} {
 		got, err := loadUserspace(t, strings.Fields(args)...)
 		if err != nil {
@@ -43,6 +44,7 @@ func TestUserspace(t *testing.T) {
 	}
 	for args, want := range map[string]string{
 		"--bind=0.0.0.0":                           `--bind: Invalid value: "0.0.0.0": must be rules or loopback`,
+		"--bind=loopback --transparent":            "--transparent: not possible with --bind=loopback",
 		"--udp-timeout=0s":                         "--udp-timeout: Invalid value: 0s: must be more than 0",
 		"--drain-timeout=-1s":                      "--drain-timeout: Invalid value: -1s: must be 0 or more",
 		"--proxy-port-range=9-1":                   `--proxy-port-range: Invalid value: "9-1": must be a range of ports`,

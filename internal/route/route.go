@@ -78,6 +78,10 @@ type Port struct {
 	// several. Empty: the one of the node.
 	Scheduler string
 
+	// Clients is how backends learn the addresses of clients, for planes that connect to backends
+	// in place of clients.
+	Clients cluster.Clients
+
 	// Weights has the backends whose weight is not 1; see Weight.
 	Weights map[netip.AddrPort]uint16
 

@@ -189,6 +189,7 @@ func (b *builder) port(st state, won []candidate, g guard) Port {
 		Family:    f,
 		Affinity:  st.service.Affinity,
 		Scheduler: st.service.Scheduler,
+		Clients:   st.service.Clients,
 		Frontends: make([]Frontend, 0, len(won)),
 	}
 	b.choices = b.supplies.candidates(b.choices[:0], backendKey{portName{sp.Name, sp.Protocol}, f})

@@ -19,7 +19,7 @@ func (p *Plane) Balance(_ context.Context, svc *route.Service, port int, _ *rout
 		if i++; i-1 != port {
 			continue
 		}
-		b.Scheduler = schedulerName(targetOf(at).Scheduler)
+		b.Scheduler = schedulerName(schedulerOf(at.Scheduler))
 		balancer := p.sockets.balancer(id)
 		if balancer == nil {
 			break

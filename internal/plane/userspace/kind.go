@@ -58,7 +58,7 @@ func loopbackAddrs(families []route.Family) []netip.Addr {
 
 func options(s plane.Setup, addrs []netip.Addr, rules plane.Plane) Options {
 	u := s.Config.Userspace
-	return Options{Addrs: addrs, Ports: PortRange{u.FirstPort, u.LastPort}, Rules: rules, Without: without}
+	return Options{Addrs: addrs, Ports: PortRange{u.FirstPort, u.LastPort}, Rules: rules, Without: without, Transparent: s.Transparent}
 }
 
 // without reports whether package forward does not forward a protocol.
@@ -81,7 +81,7 @@ func open(s plane.Setup, on *plane.Opened, addrs []netip.Addr) (*plane.Opened, e
 	p := New(EngineOf(engine), options(s, addrs, on.Plane))
 	opened := *on
 	opened.Plane, opened.Load, opened.Balance, opened.Sockets = p, plane.Load{}, p.Balance, p.Sockets
-	opened.Parts = []plane.Part{{Run: engine.Run, Metrics: []prometheus.Collector{newCollector(p.sockets, engine.Stats)}}}
+	opened.Parts = []plane.Part{{Run: engine.Run, SetLocal: p.local.set, Metrics: []prometheus.Collector{newCollector(p.sockets, engine.Stats)}}}
 	for _, part := range on.Parts {
 		if part.Follower != nil {
 			part.Follower = p.redirected(part.Follower)

@@ -21,16 +21,18 @@ func newRedirect(place func(key) netip.AddrPort, without func(cluster.Protocol) 
 	return &redirect{place: place, without: without, table: route.Table{Services: map[cluster.Name]*route.Service{}}}
 }
 
-// change rewrites a change that is about to be written. If it is complete, it rewrites the whole
-// table.
-func (r *redirect) change(c route.Change, complete bool) route.Change {
-	r.table.Host = c.Table.Host
-	if complete {
-		clear(r.table.Services)
-		for name, svc := range c.Table.Services {
-			r.table.Services[name] = r.service(svc)
-		}
+// whole rewrites a change that compares everything.
+func (r *redirect) whole(c route.Change) route.Change {
+	clear(r.table.Services)
+	for name, svc := range c.Table.Services {
+		r.table.Services[name] = r.service(svc)
 	}
+	return r.change(c)
+}
+
+// change rewrites a change that is about to be written.
+func (r *redirect) change(c route.Change) route.Change {
+	r.table.Host = c.Table.Host
 	for _, t := range c.Touched {
 		if svc := c.Table.Services[t.Name]; svc != nil {
 			r.table.Services[t.Name] = r.service(svc)

@@ -2,8 +2,10 @@ package userspace
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 
+	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/forward"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
@@ -19,7 +21,7 @@ func (p *Plane) render(svc *route.Service) []entry {
 		if used == nil || !p.ports.serve(id.family) || p.opt.Without(id.protocol) {
 			continue
 		}
-		list = append(list, entry{Key: key{id, balancer}, Value: value{target: print(targetOf(port))}})
+		list = append(list, entry{Key: key{id, balancer}, Value: value{target: print(p.targetOf(port))}})
 		for _, pool := range used {
 			k := key{id, socketOf(pool)}
 			list = append(list, entry{Key: k, Value: value{at: p.ports.of(k, p.preferred(port))}})
@@ -87,14 +89,39 @@ func (p *Plane) preferred(port *route.Port) uint16 {
 }
 
 // targetOf returns where the connections of a port go.
-func targetOf(p *route.Port) *forward.Target {
-	t := &forward.Target{Scheduler: schedulerOf(p.Scheduler), Affinity: p.Affinity, Pools: make([][]forward.Backend, 2)}
+func (pl *Plane) targetOf(p *route.Port) *forward.Target {
+	t := &forward.Target{
+		Scheduler: schedulerOf(p.Scheduler), Affinity: p.Affinity, Pools: make([][]forward.Backend, 2),
+		ProxyHeader: p.Clients == cluster.ProxyHeader && p.Protocol == cluster.TCP,
+	}
+	if p.Clients == cluster.TransparentClients {
+		t.Transparent = pl.onThisNode(p)
+	}
 	for _, pool := range []route.Pool{route.Cluster, route.Local} {
 		for _, at := range p.Backends(pool) {
 			t.Pools[pool] = append(t.Pools[pool], forward.Backend{Addr: at, Weight: p.Weight(at)})
 		}
 	}
 	return t
+}
+
+// onThisNode returns the backends of a port that are pods on this node. A backend in the network of
+// the node would send its replies past the rules that lead them back.
+func (pl *Plane) onThisNode(p *route.Port) map[netip.Addr]bool {
+	if !pl.opt.Transparent {
+		return nil
+	}
+	here := map[netip.Addr]bool{}
+	for _, a := range p.Here {
+		here[a] = true
+	}
+	for _, b := range p.Local {
+		here[b.Addr()] = true
+	}
+	for _, a := range pl.local.get() {
+		delete(here, a)
+	}
+	return here
 }
 
 // schedulerOf returns the scheduler with the name that IPVS has for it.
@@ -120,6 +147,9 @@ func print(t *forward.Target) string {
 	if t.Affinity > 0 {
 		fmt.Fprintf(&b, " affinity %s", t.Affinity)
 	}
+	if t.ProxyHeader {
+		b.WriteString(" proxy-protocol")
+	}
 	for i, pool := range t.Pools {
 		if len(pool) == 0 {
 			continue
@@ -129,6 +159,9 @@ func print(t *forward.Target) string {
 			b.WriteString(" " + backend.Addr.String())
 			if backend.Weight != 1 {
 				fmt.Fprintf(&b, "*%d", backend.Weight)
+			}
+			if t.Transparent[backend.Addr.Addr()] {
+				b.WriteString(" (transparent)")
 			}
 		}
 	}

@@ -44,11 +44,11 @@ func Kind(rules plane.Kind) plane.Kind {
 		return withNotes(s), err
 	}
 	k.Preview = func(s plane.Setup) plane.Plane {
-		s.Listeners = listenAddrs(s.Families)
+		s.Listeners, s.Transparent = listenAddrs(s.Families), s.Config.Userspace.Transparent
 		return New(noEngine{}, options(s, s.Listeners, rules.Preview(s)))
 	}
 	k.Open = func(ctx context.Context, s plane.Setup) (*plane.Opened, error) {
-		s.Listeners = listenAddrs(s.Families)
+		s.Listeners, s.Transparent = listenAddrs(s.Families), s.Config.Userspace.Transparent
 		if err := addAddresses(ctx, s); err != nil {
 			return nil, err
 		}

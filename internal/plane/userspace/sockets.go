@@ -38,7 +38,8 @@ func newSockets(e Engine) *sockets {
 type writer struct {
 	*sockets
 	service func(cluster.Name) *route.Service // as the plan leaves it
-	taken   func(key)                         // called if another program has the address of a socket
+	target  func(*route.Port) *forward.Target
+	taken   func(key) // called if another program has the address of a socket
 }
 
 // Room implements ledger.Writer.
@@ -112,10 +113,10 @@ func (w writer) balance(id portID) {
 			continue
 		}
 		if b := w.balancers[id]; b != nil {
-			b.Set(targetOf(port))
+			b.Set(w.target(port))
 			return
 		}
-		w.balancers[id] = forward.NewBalancer(targetOf(port))
+		w.balancers[id] = forward.NewBalancer(w.target(port))
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"maps"
 	"net/netip"
+	"sync/atomic"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/forward"
@@ -46,6 +47,9 @@ type Options struct {
 	// Without reports whether a protocol is not forwarded: ports with it are refused. Nil: all are.
 	Without func(cluster.Protocol) bool
 
+	// Transparent lets Services ask that pods on this node see the addresses of clients.
+	Transparent bool
+
 	// Rules, if not nil, is the plane that sends the packets of Services to the sockets. Without
 	// it, clients on this host connect to the sockets themselves.
 	Rules plane.Plane
@@ -58,7 +62,8 @@ type Plane struct {
 	ports    *ports
 	sockets  *sockets
 	redirect *redirect
-	compare  bool // the next Plan compares everything
+	local    *addresses // of this host
+	compare  bool       // the next Plan compares everything
 }
 
 // New makes a Plane. It does nothing yet.
@@ -66,7 +71,7 @@ func New(e Engine, opt Options) *Plane { return on(newSockets(e), newPorts(opt.A
 
 // on makes a Plane for sockets that may be open already.
 func on(s *sockets, at *ports, opt Options) *Plane {
-	p := &Plane{opt: opt, ledger: ledger.New[key, value](layout()), ports: at, sockets: s, compare: true}
+	p := &Plane{opt: opt, ledger: ledger.New[key, value](layout()), ports: at, sockets: s, local: &addresses{}, compare: true}
 	if p.opt.Without == nil {
 		p.opt.Without = func(cluster.Protocol) bool { return false }
 	}
@@ -79,7 +84,21 @@ func on(s *sockets, at *ports, opt Options) *Plane {
 func (p *Plane) Reader(rules plane.Plane) *Plane {
 	opt := p.opt
 	opt.Rules = rules
-	return on(p.sockets, p.ports, opt)
+	reader := on(p.sockets, p.ports, opt)
+	reader.local = p.local
+	return reader
+}
+
+// addresses is a list of addresses. It is safe for concurrent use.
+type addresses struct{ list atomic.Pointer[[]netip.Addr] }
+
+func (a *addresses) set(list []netip.Addr) { a.list.Store(&list) }
+
+func (a *addresses) get() []netip.Addr {
+	if list := a.list.Load(); list != nil {
+		return *list
+	}
+	return nil
 }
 
 // Refresh implements plane.Plane. The sockets are known; only the rules are read.
@@ -125,9 +144,10 @@ type Plan struct {
 
 // Plan computes what to open, change and close; after a Refresh it compares everything.
 func (p *Plane) Plan(change route.Change) plane.Plan {
-	w := writer{p.sockets, change.InKernel, p.ports.refuse}
-	plan := &Plan{plane: p}
+	w := writer{p.sockets, change.InKernel, p.targetOf, p.ports.refuse}
+	plan, rewrite := &Plan{plane: p}, p.redirect.change
 	if p.compare {
+		rewrite = p.redirect.whole
 		plan.Plan = p.ledger.Compare(w, p.sockets.listing())
 		for _, name := range change.Table.Order() {
 			plan.Service(name, nil, p.render(change.InKernel(name)))
@@ -140,7 +160,7 @@ func (p *Plane) Plan(change route.Change) plane.Plan {
 	}
 	plan.End()
 	if p.opt.Rules != nil {
-		plan.rules = p.opt.Rules.Plan(p.redirect.change(change, p.compare))
+		plan.rules = p.opt.Rules.Plan(rewrite(change))
 	}
 	return plan
 }

@@ -23,9 +23,12 @@ const (
 
 // AnnotationScheduler names the algorithm that chooses endpoints of a Service, in modes that
 // have several. AnnotationWeights has the weights of endpoints: "NODE=3, ADDRESS=0".
+// AnnotationClients says how endpoints learn the addresses of clients in mode userspace:
+// "proxy-protocol" or "transparent".
 const (
 	AnnotationScheduler = "sluice-proxy.github.io/scheduler"
 	AnnotationWeights   = "sluice-proxy.github.io/weights"
+	AnnotationClients   = "sluice-proxy.github.io/client-address"
 )
 
 // Converter converts objects. Its zero value ignores externalIPs; it is safe for concurrent

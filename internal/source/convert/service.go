@@ -44,6 +44,7 @@ func (c Converter) Service(svc *corev1.Service) (*cluster.Service, []route.Probl
 	out.SourceRanges, out.Restricted = sourceRanges(svc, n)
 	out.Affinity = affinity(svc, n)
 	out.Scheduler = c.Strings.Of(scheduler(svc, n))
+	out.Clients = clients(svc, n)
 	out.Weights = c.weights(svc, n)
 	policies(svc, out, n)
 	return out, n.list()
@@ -59,6 +60,20 @@ func scheduler(svc *corev1.Service, n *notes) string {
 		return ""
 	}
 	return name
+}
+
+// clients returns how endpoints learn the addresses of clients.
+func clients(svc *corev1.Service, n *notes) cluster.Clients {
+	switch text := svc.Annotations[AnnotationClients]; text {
+	case "":
+	case "proxy-protocol":
+		return cluster.ProxyHeader
+	case "transparent":
+		return cluster.TransparentClients
+	default:
+		n.add("metadata.annotations["+AnnotationClients+"]", text, "ignored: expected proxy-protocol or transparent")
+	}
+	return cluster.HiddenClients
 }
 
 // ignored returns the reason why a Service is not for this proxy; empty if it is.

@@ -41,6 +41,7 @@ func TestUnreadFieldsAreNotRead(t *testing.T) {
 		svc.Labels = pick(svc.Labels, convert.LabelProxyName, "other")
 		svc.Annotations = pick(svc.Annotations, convert.AnnotationScheduler, "wrr")
 		svc.Annotations = pick(svc.Annotations, convert.AnnotationWeights, "node-a=3, bad")
+		svc.Annotations = pick(svc.Annotations, convert.AnnotationClients, "transparent")
 		svc.Spec.ClusterIP, svc.Spec.ClusterIPs = "10.96.0.1", nil
 		got := &corev1.Service{}
 		trimmed(t, unreadService(), &svc, got)
