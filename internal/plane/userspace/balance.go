@@ -46,10 +46,7 @@ func (p *Plane) Sockets() []plane.Socket {
 	keys := slices.SortedFunc(maps.Keys(s.open), key.compare)
 	list := make([]plane.Socket, 0, len(keys))
 	for _, k := range keys {
-		socket := plane.Socket{
-			Service: k.port.service, Port: k.port.label(), Protocol: k.port.protocol,
-			Pool: route.Pool(k.part.pool()), At: s.values[k].at,
-		}
+		socket := k.socket(s.values[k].at)
 		if b := s.balancers[k.port]; b != nil {
 			socket.Open = b.Counts().Open
 		}

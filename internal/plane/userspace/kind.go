@@ -78,7 +78,13 @@ func open(s plane.Setup, on *plane.Opened, addrs []netip.Addr) (*plane.Opened, e
 	if err != nil {
 		return nil, err
 	}
-	p := New(EngineOf(engine), options(s, addrs, on.Plane))
+	opt := options(s, addrs, on.Plane)
+	if on.Plane == nil { // the addresses are for people
+		opt.Opened = func(o plane.Socket) {
+			s.Log.Info("Listening", "service", o.Service.String(), "port", o.Port, "protocol", o.Protocol.String(), "address", o.At.String())
+		}
+	}
+	p := New(EngineOf(engine), opt)
 	opened := *on
 	opened.Plane, opened.Load, opened.Balance, opened.Sockets = p, plane.Load{}, p.Balance, p.Sockets
 	opened.Parts = []plane.Part{{Run: engine.Run, SetLocal: p.local.set, Metrics: []prometheus.Collector{newCollector(p.sockets, engine.Stats)}}}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/forward"
+	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/ledger"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
@@ -40,6 +41,7 @@ type writer struct {
 	service func(cluster.Name) *route.Service // as the plan leaves it
 	target  func(*route.Port) *forward.Target
 	taken   func(key) // called if another program has the address of a socket
+	opened  func(plane.Socket)
 }
 
 // Room implements ledger.Writer.
@@ -143,7 +145,15 @@ func (w writer) listen(s *step) error {
 		return fmt.Errorf("listen for %s: %w", s.Key, err)
 	}
 	w.open[s.Key] = l
+	w.opened(s.Key.socket(s.New.at))
 	return nil
+}
+
+// socket describes the socket at an address.
+func (k key) socket(at netip.AddrPort) plane.Socket {
+	return plane.Socket{
+		Service: k.port.service, Port: k.port.label(), Protocol: k.port.protocol, Pool: route.Pool(k.part.pool()), At: at,
+	}
 }
 
 func (w writer) shut(k key) {

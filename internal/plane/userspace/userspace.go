@@ -50,6 +50,9 @@ type Options struct {
 	// Transparent lets Services ask that pods on this node see the addresses of clients.
 	Transparent bool
 
+	// Opened is called with each socket that was opened; nil: nothing is.
+	Opened func(plane.Socket)
+
 	// Rules, if not nil, is the plane that sends the packets of Services to the sockets. Without
 	// it, clients on this host connect to the sockets themselves.
 	Rules plane.Plane
@@ -72,6 +75,9 @@ func New(e Engine, opt Options) *Plane { return on(newSockets(e), newPorts(opt.A
 // on makes a Plane for sockets that may be open already.
 func on(s *sockets, at *ports, opt Options) *Plane {
 	p := &Plane{opt: opt, ledger: ledger.New[key, value](layout()), ports: at, sockets: s, local: &addresses{}, compare: true}
+	if p.opt.Opened == nil {
+		p.opt.Opened = func(plane.Socket) {}
+	}
 	if p.opt.Without == nil {
 		p.opt.Without = func(cluster.Protocol) bool { return false }
 	}
@@ -144,7 +150,7 @@ type Plan struct {
 
 // Plan computes what to open, change and close; after a Refresh it compares everything.
 func (p *Plane) Plan(change route.Change) plane.Plan {
-	w := writer{p.sockets, change.InKernel, p.targetOf, p.ports.refuse}
+	w := writer{p.sockets, change.InKernel, p.targetOf, p.ports.refuse, p.opt.Opened}
 	plan, rewrite := &Plan{plane: p}, p.redirect.change
 	if p.compare {
 		rewrite = p.redirect.whole
