@@ -48,7 +48,7 @@ func (p *Plane) Sockets() []plane.Socket {
 	for _, k := range keys {
 		socket := plane.Socket{
 			Service: k.port.service, Port: k.port.label(), Protocol: k.port.protocol,
-			Pool: route.Pool(k.part.pool()), At: s.values[k].at,
+			Pool: s.values[k].pool, At: s.values[k].at,
 		}
 		if b := s.balancers[k.port]; b != nil {
 			socket.Open = b.Counts().Open
