@@ -46,7 +46,7 @@ func (p *Plane) Sockets() []plane.Socket {
 	keys := slices.SortedFunc(maps.Keys(s.open), key.compare)
 	list := make([]plane.Socket, 0, len(keys))
 	for _, k := range keys {
-		socket := k.socket(s.values[k].at)
+		socket := k.socket(s.values[k])
 		if b := s.balancers[k.port]; b != nil {
 			socket.Open = b.Counts().Open
 		}

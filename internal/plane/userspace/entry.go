@@ -45,7 +45,8 @@ type key struct {
 // part is an entry of a port.
 type part uint8
 
-// The parts of a port. Its pools have a socket each, so that rules choose the pool.
+// The parts of a port. With rules its pools have a socket each, so that rules choose the pool;
+// without, it has one, whose address stays when the pool changes.
 const (
 	balancer part = iota
 	clusterSocket
@@ -55,16 +56,15 @@ const (
 // socketOf returns the socket that balances to a pool.
 func socketOf(p route.Pool) part { return clusterSocket + part(p) }
 
-// pool returns the pool of a socket.
-func (p part) pool() int { return int(p - clusterSocket) }
-
 // String returns "default/web:http tcp IPv4 local".
 func (k key) String() string { return k.port.String() + [...]string{"", " cluster", " local"}[k.part] }
 
-// value is the value of an entry: of a balancer, its target as text; of a socket, its address.
+// value is the value of an entry: of a balancer, its target as text; of a socket, its address and
+// pool.
 type value struct {
 	target string
 	at     netip.AddrPort
+	pool   route.Pool
 }
 
 type (

@@ -2,7 +2,9 @@ package userspace
 
 import (
 	"hash/fnv"
+	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
@@ -22,7 +24,7 @@ type ports struct {
 	mu    sync.Mutex
 	at    map[key]netip.AddrPort
 	users map[place]key
-	leave []key // to be freed before the next plan
+	leave []key // of closed sockets, to be freed after the next plan
 }
 
 // place is an address that a socket can have. A key of no Service stands for another program.
@@ -66,7 +68,22 @@ func (p *ports) of(k key, preferred uint16) netip.AddrPort {
 			return at
 		}
 	}
+	p.forget()
 	return netip.AddrPortFrom(addr, 0)
+}
+
+// forget makes the next attempts try the addresses again that other programs had. The caller holds
+// the lock.
+func (p *ports) forget() {
+	maps.DeleteFunc(p.users, func(_ place, k key) bool { return k == key{} })
+}
+
+// known returns the address that a socket has. It returns false if it has none.
+func (p *ports) known(k key) (netip.AddrPort, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	at, has := p.at[k]
+	return at, has
 }
 
 func (p *ports) take(k key, at netip.AddrPort) bool {
@@ -88,23 +105,34 @@ func (p *ports) refuse(k key) {
 	}
 }
 
-// free marks the address of a closed socket as free, from the next release on: until then the
-// change that closed it may still be described.
-func (p *ports) free(k key) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.leave = append(p.leave, k)
-}
-
-// release frees the addresses that were marked.
-func (p *ports) release() {
+// release frees the addresses of sockets that the plan before this one closed, unless they are open
+// again. Those of sockets that this plan closed stay for now, as the change may still be described.
+func (p *ports) release(closed []key, open func(key) bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, k := range p.leave {
-		if at, has := p.at[k]; has {
-			delete(p.users, place{k.port.protocol, at})
-			delete(p.at, k)
+		if !open(k) {
+			p.free(k)
 		}
 	}
-	p.leave = nil
+	p.leave = closed
+}
+
+// retain frees the addresses of sockets that were never opened: their plans failed.
+func (p *ports) retain(open func(key) bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for k := range p.at {
+		if !open(k) && !slices.Contains(p.leave, k) {
+			p.free(k)
+		}
+	}
+}
+
+// free frees an address. The caller holds the lock.
+func (p *ports) free(k key) {
+	if at, has := p.at[k]; has {
+		delete(p.users, place{k.port.protocol, at})
+		delete(p.at, k)
+	}
 }

@@ -12,12 +12,12 @@ import (
 // balances to it. The proxy process is the one that needs the address of the client, for session
 // affinity, so there is no source NAT before it.
 type redirect struct {
-	place   func(key) netip.AddrPort
+	place   func(key) (netip.AddrPort, bool)
 	without func(cluster.Protocol) bool
 	table   route.Table
 }
 
-func newRedirect(place func(key) netip.AddrPort, without func(cluster.Protocol) bool) *redirect {
+func newRedirect(place func(key) (netip.AddrPort, bool), without func(cluster.Protocol) bool) *redirect {
 	return &redirect{place: place, without: without, table: route.Table{Services: map[cluster.Name]*route.Service{}}}
 }
 
@@ -70,10 +70,8 @@ func (r *redirect) service(svc *route.Service) *route.Service {
 				w.Masquerade = false
 				switch {
 				case w.Verdict != route.Balance:
-				case r.without(p.Protocol):
+				case r.without(p.Protocol) || !r.lead(&port, id, w.Pool):
 					*w = route.Way{Verdict: route.Reject}
-				default:
-					r.lead(&port, id, w.Pool)
 				}
 			}
 			port.Frontends[i] = f
@@ -86,13 +84,18 @@ func (r *redirect) service(svc *route.Service) *route.Service {
 	return &out
 }
 
-// lead makes a pool of a port consist of its socket.
-func (r *redirect) lead(port *route.Port, id portID, pool route.Pool) {
+// lead makes a pool of a port consist of its socket. It returns false if there is none.
+func (r *redirect) lead(port *route.Port, id portID, pool route.Pool) bool {
 	to := &port.Cluster
 	if pool == route.Local {
 		to = &port.Local
 	}
-	if *to == nil {
-		*to = []netip.AddrPort{r.place(key{id, socketOf(pool)})}
+	if *to != nil {
+		return true
 	}
+	at, has := r.place(key{id, socketOf(pool)})
+	if has {
+		*to = []netip.AddrPort{at}
+	}
+	return has
 }

@@ -23,8 +23,11 @@ func (p *Plane) render(svc *route.Service) []entry {
 		}
 		list = append(list, entry{Key: key{id, balancer}, Value: value{target: print(p.targetOf(port))}})
 		for _, pool := range used {
-			k := key{id, socketOf(pool)}
-			list = append(list, entry{Key: k, Value: value{at: p.ports.of(k, p.preferred(port))}})
+			k := key{id, clusterSocket}
+			if p.opt.Rules != nil {
+				k.part = socketOf(pool)
+			}
+			list = append(list, entry{Key: k, Value: value{at: p.ports.of(k, p.preferred(port)), pool: pool}})
 		}
 	}
 	return list
@@ -154,7 +157,7 @@ func print(t *forward.Target) string {
 		if len(pool) == 0 {
 			continue
 		}
-		b.WriteString([...]string{" cluster", " local"}[i])
+		b.WriteString(" " + poolName(route.Pool(i)))
 		for _, backend := range pool {
 			b.WriteString(" " + backend.Addr.String())
 			if backend.Weight != 1 {
@@ -167,3 +170,6 @@ func print(t *forward.Target) string {
 	}
 	return b.String()
 }
+
+// poolName returns "cluster" or "local".
+func poolName(p route.Pool) string { return [...]string{"cluster", "local"}[p] }

@@ -35,6 +35,7 @@ func listenAddrs(families []route.Family) []netip.Addr {
 func Kind(rules plane.Kind) plane.Kind {
 	k := plane.Kind{
 		Mode: mode, Bind: config.BindRules, Facts: rules.Facts, ListLocal: rules.ListLocal, PartialSyncs: rules.PartialSyncs,
+		Excess:  rules.Excess,
 		Owned:   rules.Owned + ", and the listening sockets of the process",
 		Prepare: rules.Prepare, Cleanup: rules.Cleanup,
 	}

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/forward"
@@ -28,7 +27,7 @@ type sockets struct {
 	balancers map[portID]*forward.Balancer
 	values    map[key]value
 	open      map[key]Listener
-	leave     []key // to close once no rule leads there
+	leave     []key // sockets and balancers to close once no rule leads there
 }
 
 func newSockets(e Engine) *sockets {
@@ -42,6 +41,7 @@ type writer struct {
 	target  func(*route.Port) *forward.Target
 	taken   func(key) // called if another program has the address of a socket
 	opened  func(plane.Socket)
+	failed  map[key]error // sockets that could not be opened; a plan tries each once
 }
 
 // Room implements ledger.Writer.
@@ -63,7 +63,7 @@ func (writer) Print(steps []*step) string {
 			fmt.Fprintf(&b, "%s balancer %s: %s\n", verb, s.Key, v.target)
 			continue
 		}
-		fmt.Fprintf(&b, "%s listener %s at %s\n", verb, s.Key, v.at)
+		fmt.Fprintf(&b, "%s listener %s %s at %s\n", verb, s.Key.port, poolName(v.pool), v.at)
 	}
 	return b.String()
 }
@@ -72,33 +72,42 @@ func (writer) Print(steps []*step) string {
 func (w writer) Write(_ context.Context, steps []*step) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var opened []*step
-	for _, s := range steps {
+	for i, s := range steps {
 		if err := w.write(s); err != nil {
-			for _, o := range opened { // a refused phase leaves nothing
-				w.shut(o.Key)
+			for _, done := range steps[:i] { // a refused phase leaves nothing
+				if done.Phase == s.Phase {
+					w.undo(done)
+				}
 			}
 			return &ledger.Refusal{Phase: s.Phase, Err: err}
-		}
-		if s.Op == ledger.Add && s.Key.part != balancer {
-			opened = append(opened, s)
 		}
 	}
 	return nil
 }
 
+// undo reverts a step that opened or changed a socket. A socket that it opened may have waited to be
+// closed, so it waits again.
+func (w writer) undo(s *step) {
+	if s.Op == ledger.Change {
+		w.open[s.Key].Set(w.balancers[s.Key.port], admit(s.Old.pool))
+		w.values[s.Key] = s.Old
+		return
+	}
+	w.leave = append(w.leave, s.Key)
+	delete(w.values, s.Key)
+}
+
 func (w writer) write(s *step) error {
 	switch {
-	case s.Op == ledger.Remove && s.Key.part == balancer:
-		delete(w.balancers, s.Key.port)
-		delete(w.values, s.Key)
-		return nil
 	case s.Op == ledger.Remove:
 		w.leave = append(w.leave, s.Key)
 		delete(w.values, s.Key)
 		return nil
 	case s.Key.part == balancer:
+		w.stay(s.Key)
 		w.balance(s.Key.port)
+	case s.Op == ledger.Change:
+		w.open[s.Key].Set(w.balancers[s.Key.port], admit(s.New.pool))
 	default:
 		if err := w.listen(s); err != nil {
 			return err
@@ -124,57 +133,88 @@ func (w writer) balance(id portID) {
 
 // listen opens a socket. One that waits to be closed serves again.
 func (w writer) listen(s *step) error {
-	if i := slices.Index(w.leave, s.Key); i >= 0 {
-		w.leave = slices.Delete(w.leave, i, i+1)
-		if w.open[s.Key] != nil {
-			return nil
-		}
+	if w.stay(s.Key) {
+		w.open[s.Key].Set(w.balancers[s.Key.port], admit(s.New.pool))
+		return nil
+	}
+	if err := w.failed[s.Key]; err != nil {
+		return err
 	}
 	if s.New.at.Port() == 0 {
 		return errors.New("all ports of the range for listening sockets are in use (portRange)")
 	}
-	admission := forward.Admission{Pool: s.Key.part.pool()}
 	l, err := w.engine.Listen(forward.Spec{
 		Protocol: forward.Protocol(s.Key.port.protocol), Addr: s.New.at, Balancer: w.balancers[s.Key.port],
-		Admit: func(netip.Addr) forward.Admission { return admission },
+		Admit: admit(s.New.pool),
 	})
-	if errors.Is(err, syscall.EADDRINUSE) {
+	if inUse(err) {
 		w.taken(s.Key)
 	}
 	if err != nil {
-		return fmt.Errorf("listen for %s: %w", s.Key, err)
+		w.failed[s.Key] = fmt.Errorf("listen for %s: %w", s.Key.port, err)
+		return w.failed[s.Key]
 	}
 	w.open[s.Key] = l
-	w.opened(s.Key.socket(s.New.at))
+	w.opened(s.Key.socket(s.New))
 	return nil
 }
 
-// socket describes the socket at an address.
-func (k key) socket(at netip.AddrPort) plane.Socket {
-	return plane.Socket{
-		Service: k.port.service, Port: k.port.label(), Protocol: k.port.protocol, Pool: route.Pool(k.part.pool()), At: at,
+// socket describes the socket of a key.
+func (k key) socket(v value) plane.Socket {
+	return plane.Socket{Service: k.port.service, Port: k.port.label(), Protocol: k.port.protocol, Pool: v.pool, At: v.at}
+}
+
+// admit admits all clients to a pool.
+func admit(pool route.Pool) func(netip.Addr) forward.Admission {
+	admission := forward.Admission{Pool: int(pool)}
+	return func(netip.Addr) forward.Admission { return admission }
+}
+
+// stay makes an entry that waits to be closed stay. It returns false if none waits.
+func (s *sockets) stay(k key) bool {
+	i := slices.Index(s.leave, k)
+	if i < 0 {
+		return false
 	}
+	s.leave = slices.Delete(s.leave, i, i+1)
+	return true
 }
 
-func (w writer) shut(k key) {
-	w.open[k].Close()
-	delete(w.open, k)
-	delete(w.values, k)
-}
-
-// close closes the sockets that were removed, and returns them.
-func (s *sockets) close() []key {
+// close closes what was removed, except for some Services, and returns it.
+func (s *sockets) close(except map[cluster.Name]bool) []key {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	list := s.leave
-	s.leave = nil
-	for _, k := range list {
-		if l := s.open[k]; l != nil {
+	var closed, left []key
+	for _, k := range s.leave {
+		switch l := s.open[k]; {
+		case except[k.port.service]:
+			left = append(left, k)
+			continue
+		case k.part == balancer:
+			delete(s.balancers, k.port)
+		case l != nil:
 			l.Close()
 			delete(s.open, k)
 		}
+		closed = append(closed, k)
 	}
-	return list
+	s.leave = left
+	return closed
+}
+
+// isOpen reports whether a socket is open.
+func (s *sockets) isOpen(k key) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.open[k] != nil
+}
+
+// serves reports whether a socket is open and wanted.
+func (s *sockets) serves(k key) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, wanted := s.values[k]
+	return wanted
 }
 
 // listing returns what is open.

@@ -25,6 +25,7 @@ type Engine interface {
 
 // Listener is an open socket: a forward.Listener.
 type Listener interface {
+	Set(b *forward.Balancer, admit func(client netip.Addr) forward.Admission)
 	Close()
 }
 
@@ -50,7 +51,7 @@ type Options struct {
 	// Transparent lets Services ask that pods on this node see the addresses of clients.
 	Transparent bool
 
-	// Opened is called with each socket that was opened; nil: nothing is.
+	// Opened is called with each socket that was opened; it may be nil.
 	Opened func(plane.Socket)
 
 	// Rules, if not nil, is the plane that sends the packets of Services to the sockets. Without
@@ -65,8 +66,10 @@ type Plane struct {
 	ports    *ports
 	sockets  *sockets
 	redirect *redirect
-	local    *addresses // of this host
-	compare  bool       // the next Plan compares everything
+	local    *addresses            // of this host
+	compare  bool                  // the next Plan compares everything
+	lacking  plane.Refused         // Services of which a socket could not be opened by the last comparison
+	held     map[cluster.Name]bool // Services whose old rules may lead to sockets that are not wanted any more
 }
 
 // New makes a Plane. It does nothing yet.
@@ -144,16 +147,22 @@ func (p *Plane) Remove(ctx context.Context) ([]string, error) {
 // Plan is a change of the sockets, and of the rules.
 type Plan struct {
 	*ledger.Plan[key, value]
-	plane *Plane
-	rules plane.Plan // nil: there are none
+	plane  *Plane
+	change route.Change
+	full   bool       // it compares everything
+	rules  plane.Plan // nil: there are none
+
+	rewrite func(route.Change) route.Change // for the rules
 }
 
 // Plan computes what to open, change and close; after a Refresh it compares everything.
 func (p *Plane) Plan(change route.Change) plane.Plan {
-	w := writer{p.sockets, change.InKernel, p.targetOf, p.ports.refuse, p.opt.Opened}
-	plan, rewrite := &Plan{plane: p}, p.redirect.change
-	if p.compare {
-		rewrite = p.redirect.whole
+	change.Partly = false // rules are small, and a Plan has no Left
+	w := writer{p.sockets, change.InKernel, p.targetOf, p.ports.refuse, p.opt.Opened, map[key]error{}}
+	plan := &Plan{plane: p, change: change, full: p.compare, rewrite: p.redirect.change}
+	if plan.full {
+		plan.rewrite = p.redirect.whole
+		p.lacking = nil // it tries them again
 		plan.Plan = p.ledger.Compare(w, p.sockets.listing())
 		for _, name := range change.Table.Order() {
 			plan.Service(name, nil, p.render(change.InKernel(name)))
@@ -166,7 +175,7 @@ func (p *Plane) Plan(change route.Change) plane.Plan {
 	}
 	plan.End()
 	if p.opt.Rules != nil {
-		plan.rules = p.opt.Rules.Plan(rewrite(change))
+		plan.rules = p.opt.Rules.Plan(plan.rewrite(change))
 	}
 	return plan
 }
@@ -195,26 +204,51 @@ func (p *Plan) String() string {
 	return p.Plan.String() + p.rules.String()
 }
 
-// Apply frees the addresses of sockets that an earlier plan closed, and then opens and changes sockets, then writes the rules, and closes the sockets to which no rule
-// leads any more.
+// Apply opens and changes sockets, then writes the rules, and then closes the sockets to which no
+// rule leads any more.
 func (p *Plan) Apply(ctx context.Context) error {
-	p.plane.compare = true // unless it succeeds
-	p.plane.ports.release()
-	refused := plane.Refused{}
-	err := merge(refused, p.Plan.Apply(ctx))
+	on := p.plane
+	on.compare = true // unless it succeeds
+	lacking, refused := plane.Refused{}, plane.Refused{}
+	err := merge(lacking, p.Plan.Apply(ctx))
+	if err == nil && len(lacking) > 0 {
+		on.lacking = lacking
+		err = p.withoutLacking(ctx)
+	}
 	if err == nil && p.rules != nil {
 		err = merge(refused, p.rules.Apply(ctx))
 	}
 	if err != nil {
 		return err
 	}
-	p.plane.compare = false
-	for _, k := range p.plane.sockets.close() {
-		p.plane.ports.free(k)
+	on.compare = false
+	if p.full {
+		on.held = map[cluster.Name]bool{}
+		for name := range refused {
+			on.held[name] = true
+		}
 	}
+	closed := on.sockets.close(on.held)
+	on.ports.release(closed, on.sockets.isOpen)
+	if p.full {
+		on.ports.retain(on.sockets.isOpen)
+	}
+	maps.Copy(refused, lacking)
 	if len(refused) > 0 {
 		return refused
 	}
+	return nil
+}
+
+// withoutLacking computes the rules again, as they must not lead to sockets that could not be opened.
+func (p *Plan) withoutLacking(ctx context.Context) error {
+	if p.rules == nil {
+		return nil
+	}
+	if err := p.plane.opt.Rules.Refresh(ctx); err != nil {
+		return err
+	}
+	p.rules = p.plane.opt.Rules.Plan(p.rewrite(p.change))
 	return nil
 }
 
@@ -228,7 +262,12 @@ func merge(all plane.Refused, err error) error {
 	return nil
 }
 
-// place returns the address of the socket of a key, which a rule leads to.
-func (p *Plane) place(k key) netip.AddrPort { return p.ports.of(k, 0) }
+// place returns the address of a socket that a rule leads to. It returns false if there is none.
+func (p *Plane) place(k key) (netip.AddrPort, bool) {
+	if p.lacking[k.port.service] != nil && !p.sockets.serves(k) {
+		return netip.AddrPort{}, false
+	}
+	return p.ports.known(k)
+}
 
 var _ plane.Discarder = (*Plane)(nil)
