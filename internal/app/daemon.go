@@ -132,7 +132,7 @@ func (d *daemon) assemble(ctx context.Context) error {
 	d.reload = d.newReloader()
 	d.inspect = inspect.New(inspect.Options{
 		Loop: d.node.Loop(), Store: d.store, History: d.history, Sizes: d.sizes.Sizes, Status: d.status, Diff: d.diff,
-		Local: address.New(address.Options{NetNS: o.NetNS}).List, Plane: d.o.kind().Facts, Balance: d.plane.Balance, Sockets: d.plane.Sockets,
+		Local: address.New(address.Options{NetNS: o.NetNS}).List, Plane: d.o.kind().Facts, Balance: d.plane.Balance, Sockets: d.plane.Sockets, Shares: d.plane.Shares,
 	})
 	d.assembleServers()
 	d.metrics.Read(d.readings)

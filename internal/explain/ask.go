@@ -22,6 +22,9 @@ type View struct {
 	Node  *cluster.Node // of this host; nil: unknown
 	Local []netip.Addr  // addresses of this host
 	Plane plane.Facts
+
+	// Shares returns the probabilities of backends (plane.Opened); nil: they follow from the weights.
+	Shares func(svc *route.Service, port int, pool route.Pool, client netip.Addr) map[netip.AddrPort]float64
 }
 
 // mostCases is how many cases an Answer has at most. For an address of a node

@@ -5,6 +5,7 @@ import (
 	"math"
 	"net/netip"
 	"slices"
+	"strconv"
 
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/text"
@@ -36,6 +37,7 @@ func (a *asker) balance(out *Case, f found, c client) {
 		}
 		out.Backends = append(out.Backends, backend)
 	}
+	shared := a.shares(f, w.Pool, c, out.Backends)
 	out.LeftOut = leftOut(choices)
 	out.Verdict = Balanced
 	out.Why = fmt.Sprintf("over %s, each with the same chance", text.Count(len(pool), "backend"))
@@ -47,6 +49,32 @@ func (a *asker) balance(out *Case, f found, c client) {
 	case !alike:
 		out.Why = fmt.Sprintf("over %s, by their weights", text.Count(len(pool), "backend"))
 	}
+	if shared && len(pool) > 1 && total > 0 {
+		out.Why = fmt.Sprintf("over %s, with the chances that the next connection has", text.Count(len(pool), "backend"))
+	}
+}
+
+// shares sets the chances of backends that the plane knows better than their weights do. It returns
+// false if it knows none.
+func (a *asker) shares(f found, pool route.Pool, c client, backends []Backend) bool {
+	if a.view.Shares == nil {
+		return false
+	}
+	port := 0
+	for i := range f.service.Ports {
+		if &f.service.Ports[i] == f.port {
+			port = i
+		}
+	}
+	shares := a.view.Shares(f.service, port, pool, c.addr)
+	if len(shares) == 0 {
+		return false
+	}
+	for i := range backends {
+		at, _ := netip.ParseAddrPort(backends[i].Address) // it was printed from one
+		backends[i].Chance = strconv.FormatFloat(100*shares[at], 'f', 1, 64) + "%"
+	}
+	return true
 }
 
 // weights returns the weights of the backends of a port, all 1 in planes without weights. For

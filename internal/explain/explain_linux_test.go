@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -284,6 +285,28 @@ func TestANodeWithTheAddressesOfServicesUsesThemAsSource(t *testing.T) {
 		if got := fmt.Sprint(c.Client.Address, " ", c.SourceNAT.Applied); got != want {
 			t.Errorf("with its own addresses %v: %s, want %s", own, got, want)
 		}
+	}
+}
+
+// A plane whose process makes the connections knows how probable each backend is now, and is their
+// source.
+func TestTheProbabilitiesOfAProxy(t *testing.T) {
+	v := view(t, usual())
+	v.Plane.Proxied = true
+	var asked string
+	v.Shares = func(svc *route.Service, port int, pool route.Pool, client netip.Addr) map[netip.AddrPort]float64 {
+		asked = fmt.Sprint(svc.Name, " ", port, " ", pool, " ", client)
+		p := &svc.Ports[port]
+		return map[netip.AddrPort]float64{p.Cluster[0]: 0.75, p.Cluster[1]: 0.25}
+	}
+	q, err := Parse("node", "10.96.0.80:80")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := Ask(v, q).Cases[0]
+	if !c.SourceNAT.Applied || len(c.Backends) < 2 || c.Backends[0].Chance != "75.0%" || c.Backends[1].Chance != "25.0%" ||
+		!strings.HasSuffix(c.Why, "the next connection has") || asked != "default/web 0 0 192.168.0.2" {
+		t.Errorf("got %+v for %q", c, asked)
 	}
 }
 

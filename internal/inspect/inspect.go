@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Options for New. All are required, except Balance and Sockets.
+// Options for New. All are required, except Balance, Shares and Sockets.
 type Options struct {
 	Loop interface {
 		View(ctx context.Context) (proxy.View, error)
@@ -35,6 +35,9 @@ type Options struct {
 
 	// Balance returns how the kernel balances a port (plane.Opened); nil: it does not know.
 	Balance func(ctx context.Context, svc *route.Service, port int, host *route.Host) (plane.Balance, error)
+
+	// Shares returns the probabilities of backends (plane.Opened); nil: they follow from the weights.
+	Shares func(svc *route.Service, port int, pool route.Pool, client netip.Addr) map[netip.AddrPort]float64
 
 	// Sockets lists the listening sockets of the plane (plane.Opened); nil: it opens none.
 	Sockets func() []plane.Socket
@@ -72,7 +75,7 @@ func (i *Inspector) view(ctx context.Context) (explain.View, error) {
 	if err != nil {
 		return explain.View{}, errBusy
 	}
-	return explain.View{View: v, Node: i.opt.Store.Node(), Plane: i.opt.Plane}, nil
+	return explain.View{View: v, Node: i.opt.Store.Node(), Plane: i.opt.Plane, Shares: i.opt.Shares}, nil
 }
 
 // Explain answers where connections go.

@@ -31,6 +31,24 @@ func (p *Plane) Balance(_ context.Context, svc *route.Service, port int, _ *rout
 	return b, nil
 }
 
+// Shares returns how probable it is now that each backend gets the next connection of a client. It is
+// safe for concurrent use.
+func (p *Plane) Shares(svc *route.Service, port int, pool route.Pool, client netip.Addr) map[netip.AddrPort]float64 {
+	shares := map[netip.AddrPort]float64{}
+	i := 0
+	for _, id := range portsOf(svc) {
+		if i++; i-1 != port {
+			continue
+		}
+		if b := p.sockets.balancer(id); b != nil {
+			for _, s := range b.Shares(client, int(pool)) {
+				shares[s.Addr] = s.Probability
+			}
+		}
+	}
+	return shares
+}
+
 // balancer returns the balancer of a port; nil: it has none.
 func (s *sockets) balancer(id portID) *forward.Balancer {
 	s.mu.Lock()

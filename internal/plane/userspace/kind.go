@@ -87,6 +87,7 @@ func open(s plane.Setup, on *plane.Opened, addrs []netip.Addr) (*plane.Opened, e
 	p := New(EngineOf(engine), opt)
 	opened := *on
 	opened.Plane, opened.Load, opened.Balance, opened.Sockets = p, plane.Load{}, p.Balance, p.Sockets
+	opened.Shares = p.Shares
 	opened.Parts = []plane.Part{{Run: engine.Run, SetLocal: p.local.set, Metrics: []prometheus.Collector{newCollector(p.sockets, engine.Stats)}}}
 	for _, part := range on.Parts {
 		if part.Follower != nil {
