@@ -16,6 +16,7 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -41,7 +42,7 @@ type options struct {
 
 func main() {
 	err := runRole(os.Args[1:])
-	if err == errNoRole {
+	if errors.Is(err, errNoRole) {
 		err = bench(os.Args[1:])
 	}
 	if err != nil {

@@ -17,16 +17,18 @@ import (
 
 // TestMain also runs the processes that the benchmark starts: backend and clients.
 func TestMain(m *testing.M) {
-	if err := runRole(os.Args[1:]); !errors.Is(err, errNoRole) {
+	switch err := runRole(os.Args[1:]); {
+	case errors.Is(err, errNoRole):
+		harness.Main(m)
+	case err != nil:
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	harness.Main(m)
 }
 
 // A short run measures direct connections and both planes of Sluice, and nothing fails.
 func TestRun(t *testing.T) {
-	o, err := parse(strings.Fields("-rounds 1 -time 50ms -connections 1,20 -proxies direct,nftables,userspace"), t.Output())
+	o, err := parse(strings.Fields("-rounds 1 -time 150ms -connections 1,20 -proxies direct,nftables,userspace"), t.Output())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +42,7 @@ func TestRun(t *testing.T) {
 			t.Errorf("nothing was done: %s", line)
 		}
 	}
-	for _, want := range []string{"| | direct | nftables | userspace |\n", "| 20 kept connections: requests/s |", "| streams: 4, MB/s |", "| 16 clients: new connections/s |"} {
+	for _, want := range []string{"| | direct | nftables | userspace |\n", "| kept connections: 20, requests/s |", "| streams: 4, MB/s |", "| clients: 16, new connections/s |"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("there is no %q", want)
 		}
@@ -101,7 +103,7 @@ func TestTable(t *testing.T) {
 	contenders := []*contender{{name: direct}, {name: haproxy}, {name: userspace}}
 	const want = `| | direct | haproxy | userspace | userspace / haproxy |
 |---|---:|---:|---:|---:|
-| 1 kept connections: requests/s | 1500 (1000–2000) | 150 (100–200) | 175 (50.0–300) | 1.00 (0.50–1.50) |
+| kept connections: 1, requests/s | 1500 (1000–2000) | 150 (100–200) | 175 (50.0–300) | 1.00 (0.50–1.50) |
 | — p50, µs | 1000 (1000–1000) | 1000 (1000–1000) | 1000 (1000–1000) | 1.00 (1.00–1.00) |
 | — p99, µs | 2000 (2000–2000) | 2000 (2000–2000) | 2000 (2000–2000) | 1.00 (1.00–1.00) |
 | — CPU of the proxy for a request, µs |  | 7500 (5000–10000) | 11667 (3333–20000) | 1.33 (0.67–2.00) |

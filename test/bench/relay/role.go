@@ -56,7 +56,7 @@ func roleCommand(role string, parameters any) (*exec.Cmd, error) {
 // one it writes without end.
 type backend struct{ Echo, Source string }
 
-// serve returns only if it cannot listen.
+// serve returns only if it cannot listen or accept.
 func (b backend) serve() error {
 	echo, err := net.Listen("tcp", b.Echo)
 	if err != nil {
@@ -66,26 +66,34 @@ func (b backend) serve() error {
 	if err != nil {
 		return err
 	}
-	go accept(echo, func(c net.Conn) {
-		buffer := make([]byte, 4*requestSize)
-		for {
-			n, err := c.Read(buffer)
-			if err != nil {
-				return
-			}
-			if _, err := c.Write(buffer[:n]); err != nil {
-				return
-			}
+	failed := make(chan error, 2)
+	go func() { failed <- accept(echo, reply) }()
+	go func() { failed <- accept(source, write) }()
+	return <-failed
+}
+
+// reply returns what it gets, until the connection ends.
+func reply(c net.Conn) {
+	buffer := make([]byte, 4*requestSize)
+	for {
+		n, err := c.Read(buffer)
+		if err != nil {
+			return
 		}
-	})
-	return accept(source, func(c net.Conn) {
-		buffer := make([]byte, streamBuffer)
-		for {
-			if _, err := c.Write(buffer); err != nil {
-				return
-			}
+		if _, err := c.Write(buffer[:n]); err != nil {
+			return
 		}
-	})
+	}
+}
+
+// write writes until the connection ends.
+func write(c net.Conn) {
+	buffer := make([]byte, streamBuffer)
+	for {
+		if _, err := c.Write(buffer); err != nil {
+			return
+		}
+	}
 }
 
 // accept calls handle for each connection, until the listener fails.

@@ -24,7 +24,7 @@ func tableRows(o options) []row {
 		switch w.Kind {
 		case requests:
 			rows = append(rows,
-				row{title: fmt.Sprintf("%d kept connections: requests/s", w.Connections), work: w, value: sample.rate},
+				row{title: fmt.Sprintf("kept connections: %d, requests/s", w.Connections), work: w, value: sample.rate},
 				row{title: "— p50, µs", work: w, value: func(s sample) float64 { return micros(s.P50) }},
 				row{title: "— p99, µs", work: w, value: func(s sample) float64 { return micros(s.P99) }},
 				row{title: "— CPU of the proxy for a request, µs", work: w, value: sample.cost, proxy: true},
@@ -37,7 +37,7 @@ func tableRows(o options) []row {
 			)
 		case connects:
 			rows = append(rows,
-				row{title: fmt.Sprintf("%d clients: new connections/s", w.Connections), work: w, value: sample.rate},
+				row{title: fmt.Sprintf("clients: %d, new connections/s", w.Connections), work: w, value: sample.rate},
 				row{title: "— p50, µs", work: w, value: func(s sample) float64 { return micros(s.P50) }},
 				row{title: "— p99, µs", work: w, value: func(s sample) float64 { return micros(s.P99) }},
 				row{title: "— CPU of the proxy for a connection, µs", work: w, value: sample.cost, proxy: true},
