@@ -101,8 +101,9 @@ $(LINT):
 	@GOBIN=$(CURDIR)/$(@D) GOFLAGS= go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION) 2> >(grep -v '^go: downloading' >&2)
 
 # VERSUS has flags, such as -sizes 10000 -parts start,change; see test/bench/versus.
-bench: setup-test test-assets ## store to kernel; with an API server, and beside kube-proxy if KUBE_PROXY names it; Go benchmarks (BENCH=regexp)
+bench: setup-test test-assets ## store to kernel; with an API server, and beside kube-proxy if KUBE_PROXY names it, and HAProxy if it is there; Go benchmarks (BENCH=regexp)
 	@go run ./test/bench
+	@go run ./test/bench/relay
 	@KUBEBUILDER_ASSETS="$(KUBEBUILDER_ASSETS)" go run ./test/bench/versus $(VERSUS)
 	@go test -run='^$$' -bench='$(BENCH)' -benchmem ./internal/...
 
