@@ -45,9 +45,13 @@ type Identity struct {
 
 // scope is what a lock belongs to, and how commands reach its holder.
 type scope interface {
+	finder
 	acquire() (lock, error)
 	adopt(*os.File) (lock, error)
+}
 
+// finder finds the holder of a lock.
+type finder interface {
 	// holder returns the PID of the holder; 0: it is not known. The error says that there is none.
 	holder() (pid int, err error)
 

@@ -92,17 +92,17 @@ func (p *Plane) preferred(port *route.Port) uint16 {
 }
 
 // targetOf returns where the connections of a port go.
-func (pl *Plane) targetOf(p *route.Port) *forward.Target {
+func (p *Plane) targetOf(port *route.Port) *forward.Target {
 	t := &forward.Target{
-		Scheduler: schedulerOf(p.Scheduler), Affinity: p.Affinity, Pools: make([][]forward.Backend, 2),
-		ProxyHeader: p.Clients == cluster.ProxyHeader && p.Protocol == cluster.TCP,
+		Scheduler: schedulerOf(port.Scheduler), Affinity: port.Affinity, Pools: make([][]forward.Backend, 2),
+		ProxyHeader: port.Clients == cluster.ProxyHeader && port.Protocol == cluster.TCP,
 	}
-	if p.Clients == cluster.TransparentClients {
-		t.Transparent = pl.onThisNode(p)
+	if port.Clients == cluster.TransparentClients {
+		t.Transparent = p.onThisNode(port)
 	}
 	for _, pool := range []route.Pool{route.Cluster, route.Local} {
-		for _, at := range p.Backends(pool) {
-			t.Pools[pool] = append(t.Pools[pool], forward.Backend{Addr: at, Weight: p.Weight(at)})
+		for _, at := range port.Backends(pool) {
+			t.Pools[pool] = append(t.Pools[pool], forward.Backend{Addr: at, Weight: port.Weight(at)})
 		}
 	}
 	return t
@@ -110,18 +110,18 @@ func (pl *Plane) targetOf(p *route.Port) *forward.Target {
 
 // onThisNode returns the backends of a port that are pods on this node. A backend in the network of
 // the node would send its replies past the rules that lead them back.
-func (pl *Plane) onThisNode(p *route.Port) map[netip.Addr]bool {
-	if !pl.opt.Transparent {
+func (p *Plane) onThisNode(port *route.Port) map[netip.Addr]bool {
+	if !p.opt.Transparent {
 		return nil
 	}
 	here := map[netip.Addr]bool{}
-	for _, a := range p.Here {
+	for _, a := range port.Here {
 		here[a] = true
 	}
-	for _, b := range p.Local {
+	for _, b := range port.Local {
 		here[b.Addr()] = true
 	}
-	for _, a := range pl.local.get() {
+	for _, a := range p.local.get() {
 		delete(here, a)
 	}
 	return here
