@@ -53,7 +53,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// HAProxy that is not there is left out, unless its path was given.
+// A path that was given is not replaced by that of the system.
 func TestFindHAProxy(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	if path, err := findHAProxy("/no/such/haproxy"); err == nil {
