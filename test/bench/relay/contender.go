@@ -75,7 +75,11 @@ func start(t lab.T, o options) ([]*contender, error) {
 			continue
 		}
 		if name == haproxy {
-			if o.haproxy, err = findHAProxy(o.haproxy); err != nil {
+			given := o.haproxy
+			if o.haproxy, err = findHAProxy(given); err != nil && given != "" {
+				return nil, err
+			}
+			if err != nil {
 				fmt.Fprintf(os.Stderr, "relay: HAProxy is not measured: %v; install Debian's package haproxy, or use -haproxy PATH\n", err)
 				continue
 			}
