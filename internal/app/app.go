@@ -83,6 +83,9 @@ func Policy(c *config.Config, families []route.Family) route.Options {
 			Localhost: c.NodePorts.Localhost, All: c.NodePorts.All, Loopback: loopbacks[c.Loopback],
 		},
 	}
+	if c.Unprivileged() { // every address is as good, as none serves NodePorts
+		o.NodePorts = route.NodePortOptions{All: true}
+	}
 	for _, l := range []route.Listener{
 		{At: c.Healthz, Name: "health server (healthzBindAddress)"}, {At: c.Metrics, Name: "metrics server (metricsBindAddress)"},
 	} {

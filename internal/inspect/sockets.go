@@ -7,6 +7,7 @@ import (
 	"iter"
 	"net/netip"
 	"strconv"
+	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/text"
@@ -54,6 +55,6 @@ func AddressTable(w io.Writer, width Width) *Table[Address] {
 
 func (a Address) rows() [][]string {
 	return [][]string{{
-		a.Namespace, a.Service, portText(a.Port, 0, a.Protocol), a.Address.String(), a.Pool, strconv.FormatInt(a.Open, 10),
+		a.Namespace, a.Service, strings.TrimPrefix(a.Port+"/"+a.Protocol, "/"), a.Address.String(), a.Pool, strconv.FormatInt(a.Open, 10),
 	}}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -24,7 +25,7 @@ func Loopback() plane.Kind {
 	return plane.Kind{
 		Mode: mode, Bind: config.BindLoopback, Owned: "the listening sockets of the process",
 		Facts: plane.Facts{
-			Name: mode, OtherPort: untouched, Ping: untouched, Unallocated: untouched, Weights: true,
+			Name: mode, Proxied: true, OtherPort: untouched, Ping: untouched, Unallocated: untouched, Weights: true,
 			Loopback: "sluice get addresses lists it",
 		},
 		Probe: func(context.Context, int) (plane.Support, error) { return loopbacks(), nil },
@@ -74,7 +75,7 @@ func withNotes(s plane.Support) plane.Support {
 // keeps; without one, its Plane is nil.
 func open(s plane.Setup, on *plane.Opened, addrs []netip.Addr) (*plane.Opened, error) {
 	u := s.Config.Userspace
-	engine, err := forward.New(forward.Options{NetNS: s.NetNS, Log: s.Log, Drain: u.DrainTimeout, UDPTimeout: u.UDPTimeout})
+	engine, err := forward.New(forward.Options{NetNS: s.NetNS, Log: s.Log, Drain: max(u.DrainTimeout, time.Nanosecond), UDPTimeout: u.UDPTimeout})
 	if err != nil {
 		return nil, err
 	}

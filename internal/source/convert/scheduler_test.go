@@ -12,7 +12,7 @@ import (
 // is ignored.
 func TestScheduler(t *testing.T) {
 	for value, want := range map[string]string{
-		"": "", "wlc": "wlc", "unheard": "unheard", "WLC": "", "wrr,rr": "", "../x": "", strings.Repeat("a", 16): "",
+		"": "", "wlc": "wlc", "p2c": "p2c", "unheard": "unheard", "WLC": "", "wrr,rr": "", "../x": "", strings.Repeat("a", 16): "",
 	} {
 		svc := &corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", Annotations: map[string]string{AnnotationScheduler: value}},

@@ -54,9 +54,9 @@ func (c Converter) Service(svc *corev1.Service) (*cluster.Service, []route.Probl
 func scheduler(svc *corev1.Service, n *notes) string {
 	const longest = 15 // of a name in the kernel
 	name := svc.Annotations[AnnotationScheduler]
-	usable := len(name) <= longest && strings.IndexFunc(name, func(r rune) bool { return r < 'a' || r > 'z' }) < 0
+	usable := len(name) <= longest && strings.IndexFunc(name, func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') }) < 0
 	if !usable {
-		n.add("metadata.annotations["+AnnotationScheduler+"]", name, "ignored: expected at most 15 letters, such as rr or wlc")
+		n.add("metadata.annotations["+AnnotationScheduler+"]", name, "ignored: expected at most 15 letters and digits, such as rr or wlc")
 		return ""
 	}
 	return name
