@@ -83,7 +83,7 @@ func TestHostAndWaitingServices(t *testing.T) {
 		svcName("a"): service("a", to(tcp(81, backend), route.Cluster)),
 	}}
 	c := route.Change{Table: table, OldHost: &route.Host{}, Underway: map[cluster.Name]*route.Service{svcName("a"): old}}
-	got := r.redirect.change(c, false)
+	got := r.redirect.change(c)
 	if !got.Table.Host.MasqueradeAll || got.OldHost != c.OldHost {
 		t.Errorf("the host is %+v", got.Table.Host)
 	}
