@@ -127,7 +127,7 @@ func TestRefusedServiceKeepsItsSockets(t *testing.T) {
 	other.Name = "other"
 	r.ok(r.load(service("a", tcp(80, backend)), service("b", tcp(82, backend))))
 	before := r.engine.listens
-	r.engine.refuse = func(s forward.Spec) error { return errors.New("no descriptors") }
+	r.engine.refuse = func(forward.Spec) error { return errors.New("no descriptors") }
 	wantRefused(t, r.load(service("a", tcp(80, backend), other), service("b", tcp(82, backend, "127.0.0.1:10"))), "a", "no descriptors")
 	if n := r.engine.listens - before; n != 1 {
 		t.Errorf("%d attempts to open one socket", n)
