@@ -40,7 +40,7 @@ func TestPrintedTargets(t *testing.T) {
 	for scheduler, want := range map[string]string{"": "rr", "rr": "rr", "lc": "lc", "wlc": "lc", "sh": "sh", "p2c": "p2c", "other": "rr"} {
 		p.Scheduler = scheduler
 		want += " affinity 3h0m0s cluster 10.0.0.1:80 10.0.0.2:80*3 local 10.0.0.1:80"
-		if got := print(targetOf(&p)); got != want {
+		if got := print(newRig(t, Options{}).targetOf(&p)); got != want {
 			t.Errorf("scheduler %q: %s, want %s", scheduler, got, want)
 		}
 	}
