@@ -180,6 +180,10 @@ func (s *side) Ready(events uint32) {
 	if events&readable != 0 {
 		in.received(events)
 		in.pump()
+		if events&unix.EPOLLERR != 0 && in.done && c.state == open { // a reset right behind the end
+			c.abort()
+			return
+		}
 	}
 	if events&writable != 0 && out.blocked && c.state == open {
 		out.blocked = false

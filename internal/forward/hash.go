@@ -136,23 +136,24 @@ func (t *tree) shares(client netip.Addr) []float64 {
 	return shares
 }
 
-// highest is the index with the highest score.
+// highest is the index with the highest score, or the only one.
 type highest struct {
-	index int
-	score float64
+	index   int
+	score   float64
+	offered bool
 }
 
 func (h *highest) offer(index int, score float64) {
-	if score > h.score {
-		h.index, h.score = index, score
+	if !h.offered || score > h.score {
+		*h = highest{index, score, true}
 	}
 }
 
 // score returns the score of a member or group for a client: the higher, the greater the weight. The
 // highest of several belongs to each with a probability in proportion to its weight.
 func score(client, id uint64, weight float64) float64 {
-	const unit = 1 << 53
-	uniform := (float64(mix(client^mix(id))>>11) + 0.5) / unit
+	const unit = 1 << 52 // with one bit more, the largest number would be rounded to 1
+	uniform := (float64(mix(client^mix(id))>>12) + 0.5) / unit
 	return weight / -math.Log(uniform)
 }
 
