@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluice-proxy/sluice/internal/control"
 	"github.com/sluice-proxy/sluice/internal/host"
 	"github.com/sluice-proxy/sluice/internal/kernel/listen"
 	"github.com/sluice-proxy/sluice/internal/kernel/probe"
@@ -21,7 +22,7 @@ func Cleanup(ctx context.Context, o Options) (removed []string, err error) {
 }
 
 func cleanup(ctx context.Context, o Options, wait time.Duration) (removed []string, err error) {
-	held, err := newLock(o).acquireWithin(ctx, afterStop(wait))
+	held, err := lockOf(control.Options{NetNS: o.NetNS}, o.Log).acquireWithin(ctx, afterStop(wait))
 	if err != nil {
 		return nil, err
 	}

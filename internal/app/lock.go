@@ -21,8 +21,11 @@ type lock struct {
 }
 
 func newLock(from Options) lock {
-	log := from.Log
-	o := control.Options{NetNS: from.NetNS, User: from.Config.Unprivileged(), MaxConns: budget(log).Control}
+	return lockOf(control.Options{NetNS: from.NetNS, User: from.Config.Unprivileged()}, from.Log)
+}
+
+func lockOf(o control.Options, log *slog.Logger) lock {
+	o.MaxConns = budget(log).Control
 	return lock{o, func(ctx context.Context) (*control.Server, error) { return control.Listen(ctx, o) }, log}
 }
 

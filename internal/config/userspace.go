@@ -3,6 +3,7 @@ package config
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,8 +17,11 @@ const userspaceMode = "userspace"
 const (
 	defaultUDPTimeout   = 30 * time.Second
 	defaultDrainTimeout = time.Minute
-	firstPort, lastPort = 1024, 65535
 )
+
+// The default range of ports is above NodePorts and below the dynamic ports of IANA (RFC 6335, 6): a
+// socket that listens keeps every program from listening at its port on all addresses.
+const firstPort, lastPort = 33000, 49151
 
 // userspace returns the settings of the mode userspace.
 func (c *check) userspace() Userspace {
@@ -79,7 +83,7 @@ func parsePorts(text string) (first, last uint16, ok bool) {
 	if isSum {
 		b += a
 	}
-	return uint16(a), uint16(b), a > 0 && a <= b && b <= lastPort
+	return uint16(a), uint16(b), a > 0 && a <= b && b <= math.MaxUint16
 }
 
 // noPorts reports whether a range is one of the spellings of none.

@@ -26,11 +26,11 @@ func loadUserspace(t *testing.T, args ...string) (Userspace, error) {
 
 func TestUserspace(t *testing.T) {
 	for args, want := range map[string]Userspace{
-		"": {BindRules, 1024, 65535, 30 * time.Second, time.Minute, false},
+		"": {BindRules, 33000, 49151, 30 * time.Second, time.Minute, false},
 		"--bind=loopback --proxy-port-range=20000-20010 --udp-timeout=1m --drain-timeout=0s": {BindLoopback, 20000, 20010, time.Minute, 0, false},
 		"--proxy-port-range=20000+5": {BindRules, 20000, 20005, 30 * time.Second, time.Minute, false},
 		"--proxy-port-range=7":       {BindRules, 7, 7, 30 * time.Second, time.Minute, false},
-		"--transparent":              {BindRules, 1024, 65535, 30 * time.Second, time.Minute, true},
+		"--transparent":              {BindRules, 33000, 49151, 30 * time.Second, time.Minute, true},
 		"--proxy-mode=nftables":      {},
 		"--proxy-port-range=1-65535": {BindRules, 1, 65535, 30 * time.Second, time.Minute, false},
 	} {

@@ -29,12 +29,18 @@ func (user) acquire() (lock, error) {
 	case errors.Is(err, userlock.ErrHeld):
 		return nil, errHeld
 	case errors.Is(err, userlock.ErrNoFolder):
-		return nil, errors.Join(ErrUnsupported, err)
+		return nil, noLock{err}
 	case err != nil:
 		return nil, err
 	}
 	return userLock{l}, nil
 }
+
+// noLock is an ErrUnsupported with another reason.
+type noLock struct{ error }
+
+// Is implements the interface of errors.Is.
+func (noLock) Is(target error) bool { return target == ErrUnsupported }
 
 func (user) adopt(file *os.File) (lock, error) {
 	l, err := userlock.Adopt(file, userlock.Options{})

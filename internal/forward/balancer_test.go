@@ -172,6 +172,17 @@ func TestSourceHashIsStable(t *testing.T) {
 	}
 }
 
+// The hash of this client and this backend has the largest number there is, of which the logarithm must
+// not be 0.
+func TestSourceHashOfAChosenClient(t *testing.T) {
+	client := netip.MustParseAddr("2001:db8:1:2:5b6e:9a5f:90fa:6801")
+	backend := netip.MustParseAddrPort("[fd00:10:244::7]:8080")
+	b := NewBalancer(&Target{Scheduler: SourceHash, Pools: [][]Backend{{{Addr: backend, Weight: 1}}}})
+	if got, ok := b.pick(client, 0, nil); got != backend || !ok {
+		t.Errorf("got %v, %t", got, ok)
+	}
+}
+
 // Backends that were tried are avoided while there are others.
 func TestTried(t *testing.T) {
 	for _, s := range []Scheduler{RoundRobin, LeastConnections, SourceHash, TwoChoices} {

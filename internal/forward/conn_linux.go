@@ -124,10 +124,7 @@ func shortageOf(err error) string {
 
 // source returns the address that the backend should see, if it is not one of this host.
 func (c *conn) source(backend netip.Addr) netip.Addr {
-	if c.settings.balancer.target.Load().Transparent[backend] {
-		return c.peer.Addr()
-	}
-	return netip.Addr{}
+	return c.settings.balancer.target.Load().source(c.peer.Addr(), backend)
 }
 
 // refuse resets the client because this host has run out of something.

@@ -109,7 +109,9 @@ func TestNoPorts(t *testing.T) {
 				c, err := d.DialContext(t.Context(), "tcp", l.Addr().String())
 				if err == nil {
 					t.Cleanup(func() { _ = c.Close() })
-					_, _ = c.Write([]byte("x"))
+					_, err = c.Write([]byte("x"))
+				}
+				if err == nil {
 					_, err = io.ReadFull(c, make([]byte, 1))
 				}
 				if err == nil {

@@ -88,8 +88,8 @@ func (f *flow) open(to netip.AddrPort) error {
 
 // dial opens a socket to a backend.
 func (f *flow) dial(to netip.AddrPort) (err error) {
-	if f.settings.balancer.target.Load().Transparent[to.Addr()] {
-		f.fd, err = datagram.Dial(to, f.client)
+	if source := f.settings.balancer.target.Load().source(f.client, to.Addr()); source.IsValid() {
+		f.fd, err = datagram.Dial(to, source)
 		return err
 	}
 	f.fd, f.port, err = f.listener.loop.udp.ports.dial(to)

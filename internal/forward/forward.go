@@ -61,6 +61,16 @@ type Target struct {
 	Transparent map[netip.Addr]bool
 }
 
+// source returns the address that a backend should see as that of a client; invalid: one of this host. A
+// backend that is its own client would not reply to itself through this host, and a loopback address
+// does not leave a host.
+func (t *Target) source(client, backend netip.Addr) netip.Addr {
+	if !t.Transparent[backend] || client == backend || client.IsLoopback() && !backend.IsLoopback() {
+		return netip.Addr{}
+	}
+	return client
+}
+
 // Admission is the decision about a client.
 type Admission struct {
 	Refused bool // the connection is reset, or the datagram dropped

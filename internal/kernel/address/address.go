@@ -7,6 +7,13 @@ import (
 	"slices"
 )
 
+// OfSockets returns the addresses of the loopback interface at which sockets of this program listen, one
+// for each family, the same on every host: a link-local one, and one of a private range (RFC 4193). They
+// belong to the program, not to the host.
+func OfSockets() []netip.Addr {
+	return []netip.Addr{netip.AddrFrom4([4]byte{169, 254, 73, 1}), netip.MustParseAddr("fd73:6c75:6963:65::1")}
+}
+
 // Options for New.
 type Options struct {
 	NetNS  int    // file descriptor of a network namespace; 0: the current one

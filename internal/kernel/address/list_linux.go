@@ -13,8 +13,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 )
 
-// List returns all addresses, sorted and without duplicates, except for those that this host never
-// uses as a source: link.AddHidden adds them for sockets of the proxy.
+// List returns all addresses, sorted and without duplicates, except for OfSockets.
 func (w *Watcher) List(ctx context.Context) ([]netip.Addr, error) {
 	handle, err := open(w.opts)
 	if err != nil {
@@ -27,21 +26,14 @@ func (w *Watcher) List(ctx context.Context) ([]netip.Addr, error) {
 	}
 	addrs := make([]netip.Addr, 0, len(list))
 	for _, l := range w.without(handle, list) {
-		if l.IPNet == nil || hidden(l) { // the message may have no address
+		if l.IPNet == nil { // the message has no address
 			continue
 		}
-		if a, ok := netip.AddrFromSlice(l.IP); ok {
+		if a, ok := netip.AddrFromSlice(l.IP); ok && !slices.Contains(OfSockets(), a.Unmap()) {
 			addrs = append(addrs, a)
 		}
 	}
 	return canonical(addrs), nil
-}
-
-// hidden reports whether an address of the loopback interface is never a source.
-func hidden(a netlink.Addr) bool {
-	const loopbackIndex = 1 // in every network namespace (net/core/dev.c)
-	return a.LinkIndex == loopbackIndex && !a.IP.IsLoopback() &&
-		(a.Scope == unix.RT_SCOPE_HOST || a.Flags&unix.IFA_F_DEPRECATED != 0)
 }
 
 func open(opts Options) (*netlink.Handle, error) {

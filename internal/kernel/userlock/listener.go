@@ -2,6 +2,7 @@ package userlock
 
 import (
 	"crypto/subtle"
+	"errors"
 	"io"
 	"net"
 	"sync"
@@ -10,7 +11,8 @@ import (
 
 const (
 	secretTimeout = 2 * time.Second // for a connection to send the secret
-	maxUnproven   = 64              // connections that have not sent it; more are closed
+	acceptPause   = 100 * time.Millisecond
+	maxUnproven   = 64 // connections that have not sent it; more are closed
 )
 
 // Listener is a net.Listener of connections that have sent the secret.
@@ -31,7 +33,7 @@ func newListener(inner net.Listener, secret string) *Listener {
 	return l
 }
 
-// Run accepts connections for Accept until Close, or until the system accepts no more.
+// Run accepts connections for Accept until Close.
 // A silent connection does not delay others.
 func (l *Listener) Run() {
 	defer func() { _ = l.close() }()
@@ -40,8 +42,12 @@ func (l *Listener) Run() {
 	slots := make(chan struct{}, maxUnproven)
 	for {
 		c, err := l.inner.Accept()
-		if err != nil {
+		if errors.Is(err, net.ErrClosed) {
 			return
+		}
+		if err != nil { // such as too many open files
+			time.Sleep(acceptPause)
+			continue
 		}
 		select {
 		case slots <- struct{}{}:

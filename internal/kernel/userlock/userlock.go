@@ -71,7 +71,7 @@ type Lock struct {
 }
 
 // Acquire takes the lock. It does not wait: the error is ErrHeld if another process
-// holds it, or looks at this moment whether one does.
+// holds it, or is checking it at this moment.
 func Acquire(o Options) (*Lock, error) {
 	folder, err := o.folder()
 	if err != nil {
@@ -88,7 +88,7 @@ func Acquire(o Options) (*Lock, error) {
 		_ = file.Close() // nothing was written to it
 		return nil, fmt.Errorf("lock %s: %w", file.Name(), err)
 	}
-	if err := os.WriteFile(filepath.Join(folder, holderFile), nil, 0o600); err != nil { // the last holder's
+	if err := os.Remove(filepath.Join(folder, holderFile)); err != nil && !errors.Is(err, fs.ErrNotExist) { // the last holder's
 		return nil, errors.Join(fmt.Errorf("take the lock: %w", err), file.Close())
 	}
 	return &Lock{folder, file}, nil
@@ -143,7 +143,15 @@ func (h holder) write(folder string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(folder, holderFile), text, 0o600)
+	file, err := os.CreateTemp(folder, holderFile) // which only this user can read
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(text)
+	if err := errors.Join(err, file.Close()); err != nil {
+		return errors.Join(err, os.Remove(file.Name()))
+	}
+	return os.Rename(file.Name(), filepath.Join(folder, holderFile))
 }
 
 // Holder returns the PID of the holder of the lock; 0: it has not listened yet. The error

@@ -120,6 +120,13 @@ type follower struct {
 // Applied implements plane.Follower.
 func (f follower) Applied(c route.Change) { f.to.Applied(f.plane.redirect.again(c)) }
 
+// Repaired implements proxy.RepairFollower.
+func (f follower) Repaired(*route.Table) {
+	if r, is := f.to.(interface{ Repaired(*route.Table) }); is {
+		r.Repaired(&f.plane.redirect.table)
+	}
+}
+
 // noEngine is the Engine of a preview, which opens nothing.
 type noEngine struct{}
 

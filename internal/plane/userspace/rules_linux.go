@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/kernel/address"
 	"github.com/sluice-proxy/sluice/internal/kernel/link"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -16,19 +19,9 @@ import (
 // loopbackDevice has the addresses of the sockets.
 const loopbackDevice = "lo"
 
-// listenAddrs returns the addresses at which the sockets listen. They are the same on every node:
-// a link-local address and one of a private range (RFC 4193) that no other program uses, so that
-// every port is free, and that no neighbour reaches.
+// listenAddrs returns the addresses at which the sockets listen. Rules drop what neighbours send there.
 func listenAddrs(families []route.Family) []netip.Addr {
-	var list []netip.Addr
-	for _, f := range families {
-		if f == route.IPv4 {
-			list = append(list, netip.AddrFrom4([4]byte{169, 254, 73, 1}))
-		} else {
-			list = append(list, netip.MustParseAddr("fd73:6c75:6963:65::1"))
-		}
-	}
-	return list
+	return slices.DeleteFunc(address.OfSockets(), func(a netip.Addr) bool { return !slices.Contains(families, route.FamilyOf(a)) })
 }
 
 // Kind returns the plane whose packets are led to the sockets by the rules of another plane.
@@ -57,6 +50,7 @@ func Kind(rules plane.Kind) plane.Kind {
 		if err != nil {
 			return nil, err
 		}
+		on.Parts = append(on.Parts, plane.Part{Run: func(ctx context.Context) error { return keepAddresses(ctx, s) }})
 		return open(s, on, s.Listeners)
 	}
 	k.Remove = func(ctx context.Context, s plane.Setup) ([]string, error) {
@@ -71,6 +65,31 @@ func Kind(rules plane.Kind) plane.Kind {
 		return append(removed, addrs...), err
 	}
 	return k
+}
+
+// addressPeriod is how often missing addresses are added: programs that manage the network delete
+// those of others.
+const addressPeriod = 10 * time.Second
+
+// keepAddresses adds the addresses again until the context ends.
+func keepAddresses(ctx context.Context, s plane.Setup) error {
+	ticker := time.NewTicker(addressPeriod)
+	defer ticker.Stop()
+	for last := ""; ; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		now := ""
+		if err := addAddresses(ctx, s); err != nil && ctx.Err() == nil {
+			now = err.Error()
+		}
+		if now != "" && now != last {
+			s.Log.Warn("Services are not reached, retrying", "error", now)
+		}
+		last = now
+	}
 }
 
 func addAddresses(ctx context.Context, s plane.Setup) error {
@@ -92,14 +111,7 @@ func removeAddresses(ctx context.Context, s plane.Setup) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	var found []netip.Addr
-	for _, a := range listenAddrs([]route.Family{route.IPv4, route.IPv6}) {
-		for _, h := range have {
-			if h == a {
-				found = append(found, a)
-			}
-		}
-	}
+	found := slices.DeleteFunc(address.OfSockets(), func(a netip.Addr) bool { return !slices.Contains(have, a) })
 	if len(found) == 0 {
 		return nil, nil
 	}

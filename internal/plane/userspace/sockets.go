@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/forward"
@@ -21,7 +22,8 @@ import (
 
 // sockets are the open sockets and their balancers. It is safe for concurrent use.
 type sockets struct {
-	engine Engine
+	engine  Engine
+	guarded atomic.Bool // clients are admitted
 
 	mu        sync.Mutex
 	balancers map[portID]*forward.Balancer
@@ -89,7 +91,7 @@ func (w writer) Write(_ context.Context, steps []*step) error {
 // closed, so it waits again.
 func (w writer) undo(s *step) {
 	if s.Op == ledger.Change {
-		w.open[s.Key].Set(w.balancers[s.Key.port], admit(s.Old.pool))
+		w.open[s.Key].Set(w.balancers[s.Key.port], w.admit(s.Old.pool))
 		w.values[s.Key] = s.Old
 		return
 	}
@@ -107,7 +109,7 @@ func (w writer) write(s *step) error {
 		w.stay(s.Key)
 		w.balance(s.Key.port)
 	case s.Op == ledger.Change:
-		w.open[s.Key].Set(w.balancers[s.Key.port], admit(s.New.pool))
+		w.open[s.Key].Set(w.balancers[s.Key.port], w.admit(s.New.pool))
 	default:
 		if err := w.listen(s); err != nil {
 			return err
@@ -134,7 +136,7 @@ func (w writer) balance(id portID) {
 // listen opens a socket. One that waits to be closed serves again.
 func (w writer) listen(s *step) error {
 	if w.stay(s.Key) {
-		w.open[s.Key].Set(w.balancers[s.Key.port], admit(s.New.pool))
+		w.open[s.Key].Set(w.balancers[s.Key.port], w.admit(s.New.pool))
 		return nil
 	}
 	if err := w.failed[s.Key]; err != nil {
@@ -145,7 +147,7 @@ func (w writer) listen(s *step) error {
 	}
 	l, err := w.engine.Listen(forward.Spec{
 		Protocol: forward.Protocol(s.Key.port.protocol), Addr: s.New.at, Balancer: w.balancers[s.Key.port],
-		Admit: admit(s.New.pool),
+		Admit: w.admit(s.New.pool),
 	})
 	if inUse(err) {
 		w.taken(s.Key)
@@ -164,10 +166,12 @@ func (k key) socket(v value) plane.Socket {
 	return plane.Socket{Service: k.port.service, Port: k.port.label(), Protocol: k.port.protocol, Pool: v.pool, At: v.at}
 }
 
-// admit admits all clients to a pool.
-func admit(pool route.Pool) func(netip.Addr) forward.Admission {
-	admission := forward.Admission{Pool: int(pool)}
-	return func(netip.Addr) forward.Admission { return admission }
+// admit admits all clients to a pool, once the rules were written: before, there may be none that keep
+// clients from the sockets, or rules of an earlier run that lead to those of another Service.
+func (s *sockets) admit(pool route.Pool) func(netip.Addr) forward.Admission {
+	return func(netip.Addr) forward.Admission {
+		return forward.Admission{Pool: int(pool), Refused: !s.guarded.Load()}
+	}
 }
 
 // stay makes an entry that waits to be closed stay. It returns false if none waits.

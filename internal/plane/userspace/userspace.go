@@ -222,6 +222,7 @@ func (p *Plan) Apply(ctx context.Context) error {
 		return err
 	}
 	on.compare = false
+	on.sockets.guarded.Store(true)
 	if p.full {
 		on.held = map[cluster.Name]bool{}
 		for name := range refused {
