@@ -1,7 +1,6 @@
 package forward
 
 import (
-	"errors"
 	"net/netip"
 	"time"
 
@@ -73,7 +72,7 @@ func (c *conn) start(a *acceptor) {
 func (c *conn) connect() {
 	w, b := c.owner.worker, c.settings.balancer
 	limits := w.engine.options.Attempts
-	var shortage string
+	var reason string
 	for c.attempts < len(limits) {
 		to, ok := b.pick(c.peer.Addr(), c.pool, c.tried)
 		if !ok {
@@ -82,7 +81,7 @@ func (c *conn) connect() {
 		if c.attempts++; c.attempts > 1 {
 			b.counts.retries.Add(1)
 		}
-		fd, err := stream.Connect(to, c.source(to.Addr()))
+		fd, err := w.files.connect(to, c.source(to.Addr()))
 		if err == nil {
 			c.backend, c.remote.fd = to, fd
 			b.reached(c.peer.Addr(), to)
@@ -92,34 +91,21 @@ func (c *conn) connect() {
 			}
 			return
 		}
-		if shortage = shortageOf(err); shortage == reasonFiles || shortage == reasonMemory {
-			c.refuse(shortage)
+		if reason = shortage(err); reason == reasonFiles || reason == reasonMemory {
+			c.refuse(reason)
 			return
 		}
 		c.tried = append(c.tried, to)
-		if shortage == "" {
+		if reason == "" {
 			b.failed(c.peer.Addr(), to)
 		}
 	}
-	if shortage != "" {
-		c.refuse(shortage)
+	if reason != "" {
+		c.refuse(reason)
 		return
 	}
 	b.counts.failures.Add(1)
 	c.abort()
-}
-
-// shortageOf returns the reason if this host has run out of something; "": it has not.
-func shortageOf(err error) string {
-	switch {
-	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
-		return reasonFiles
-	case errors.Is(err, unix.EADDRNOTAVAIL), errors.Is(err, unix.EADDRINUSE), errors.Is(err, unix.EAGAIN):
-		return reasonPorts
-	case errors.Is(err, unix.ENOMEM), errors.Is(err, unix.ENOBUFS):
-		return reasonMemory
-	}
-	return ""
 }
 
 // source returns the address that the backend should see, if it is not one of this host.
@@ -198,7 +184,7 @@ func (c *conn) whileConnecting(s *side, events uint32) {
 		return
 	}
 	if events&(unix.EPOLLERR|unix.EPOLLHUP) != 0 {
-		if shortageOf(stream.Error(c.remote.fd)) == reasonPorts {
+		if shortage(stream.Error(c.remote.fd)) == reasonPorts {
 			c.refuse(reasonPorts)
 			return
 		}

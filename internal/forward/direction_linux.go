@@ -201,7 +201,11 @@ func (d *direction) getPipe() bool {
 	if t.pipeCount >= t.pipeLimit {
 		return false
 	}
-	p, err := stream.NewPipe()
+	var p stream.Pipe
+	err := d.from.conn.owner.worker.files.open(func() (err error) {
+		p, err = stream.NewPipe()
+		return err
+	})
 	if err != nil {
 		return false
 	}

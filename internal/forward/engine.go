@@ -9,6 +9,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -68,6 +69,20 @@ const (
 	reasonPorts       = "ports"
 	reasonMemory      = "memory"
 )
+
+// shortage returns the reason if an error means that this host has run out of something; "": it
+// does not.
+func shortage(err error) string {
+	switch {
+	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ENOSPC):
+		return reasonFiles
+	case errors.Is(err, syscall.EADDRNOTAVAIL), errors.Is(err, syscall.EADDRINUSE), errors.Is(err, syscall.EAGAIN):
+		return reasonPorts
+	case errors.Is(err, syscall.ENOMEM), errors.Is(err, syscall.ENOBUFS):
+		return reasonMemory
+	}
+	return ""
+}
 
 // refusedBy has a counter for each reason.
 type refusedBy struct{ files, connections, flows, ports, memory atomic.Int64 }

@@ -17,6 +17,7 @@ import (
 type poller struct {
 	engine  *Engine
 	workers []*worker
+	files   files
 	udp     udpPoller
 }
 
@@ -25,6 +26,7 @@ type worker struct {
 	*epoll.Loop
 	engine  *Engine
 	peers   []*worker // all workers
+	files   *files
 	members map[member]struct{}
 	tcp     tcpLoop
 	udp     udpLoop
@@ -37,12 +39,13 @@ type member interface {
 
 func newSystem(e *Engine) (system, error) {
 	p := &poller{engine: e, udp: udpPoller{udp: newUDP(e)}}
+	p.files.keep()
 	for range runtime.GOMAXPROCS(0) {
 		l, err := epoll.New()
 		if err != nil {
 			return nil, err
 		}
-		w := &worker{Loop: l, engine: e, members: map[member]struct{}{}}
+		w := &worker{Loop: l, engine: e, files: &p.files, members: map[member]struct{}{}}
 		w.tcp.init(w)
 		w.udp.init(w, &p.udp)
 		p.workers = append(p.workers, w)
@@ -98,6 +101,7 @@ func (p *poller) run(ctx context.Context) error {
 		})
 	}
 	running.Wait()
+	p.files.close()
 	p.udp.close()
 	return errors.Join(errs...)
 }

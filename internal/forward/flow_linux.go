@@ -87,13 +87,16 @@ func (f *flow) open(to netip.AddrPort) error {
 }
 
 // dial opens a socket to a backend.
-func (f *flow) dial(to netip.AddrPort) (err error) {
-	if source := f.settings.balancer.target.Load().source(f.client, to.Addr()); source.IsValid() {
-		f.fd, err = datagram.Dial(to, source)
+func (f *flow) dial(to netip.AddrPort) error {
+	loop := f.listener.loop
+	return loop.files.open(func() (err error) {
+		if source := f.settings.balancer.target.Load().source(f.client, to.Addr()); source.IsValid() {
+			f.fd, err = datagram.Dial(to, source)
+			return err
+		}
+		f.fd, f.port, err = loop.udp.ports.dial(to)
 		return err
-	}
-	f.fd, f.port, err = f.listener.loop.udp.ports.dial(to)
-	return err
+	})
 }
 
 // close closes the socket to a backend.

@@ -11,6 +11,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -202,6 +203,24 @@ func TestNoFiles(t *testing.T) {
 		_, err := b.outcome(p.addr)
 		return err == nil
 	})
+}
+
+// While clients have all file descriptors, each one of many others that come at once is reset.
+func TestNoFilesForManyAtOnce(t *testing.T) {
+	b := &bench{T: t, ns: kerneltest.Namespace(t)}
+	p := forwarder(b, b.echo(), 64)
+	const rounds, clients = 20, 50
+	for range rounds {
+		var all sync.WaitGroup
+		for range clients {
+			all.Go(func() {
+				if _, err := b.outcome(p.addr); errors.Is(err, os.ErrDeadlineExceeded) {
+					t.Error("neither served nor reset")
+				}
+			})
+		}
+		all.Wait()
+	}
 }
 
 // raiseFileLimit raises the limit of file descriptors for the test, where that is allowed.

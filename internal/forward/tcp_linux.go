@@ -178,47 +178,28 @@ func (a *acceptor) reset() {
 // Ready implements epoll.Handler: clients wait to be accepted.
 func (a *acceptor) Ready(uint32) {
 	for range maxAccept {
-		fd, client, err := stream.Accept(a.server.fd)
+		fd, client, err := a.worker.files.accept(a.server.fd)
+		if err == nil {
+			a.accepted(fd, client)
+			continue
+		}
+		if errors.Is(err, unix.EAGAIN) {
+			return
+		}
+		reason := shortage(err)
+		if reason == "" {
+			continue // an error of that connection, such as ECONNABORTED
+		}
+		err = a.worker.files.reset(a.server.fd)
 		switch {
 		case err == nil:
-			a.accepted(fd, client)
-		case errors.Is(err, unix.EAGAIN):
+			a.worker.engine.refuse(a.server.settings.Load().balancer, reason)
+		case !errors.Is(err, unix.EAGAIN):
+			a.stop()
+			a.worker.Set(&a.pause, a.worker.Now().Add(acceptPause), a.start)
 			return
-		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.ENOMEM):
-			if !a.shed(err) {
-				a.stop()
-				a.worker.Set(&a.pause, a.worker.Now().Add(acceptPause), a.start)
-				return
-			}
-		default: // an error of that connection, such as ECONNABORTED
 		}
 	}
-}
-
-// shed resets the next client, for which there is no file descriptor but the one in reserve. It returns
-// false if that was not possible.
-func (a *acceptor) shed(cause error) bool {
-	reason := reasonMemory
-	if errors.Is(cause, unix.EMFILE) || errors.Is(cause, unix.ENFILE) {
-		reason = reasonFiles
-	}
-	t := &a.worker.tcp
-	if t.reserve < 0 {
-		t.openReserve()
-	}
-	if t.reserve < 0 {
-		return false
-	}
-	stream.Close(t.reserve)
-	t.reserve = -1
-	fd, _, err := stream.Accept(a.server.fd)
-	if err == nil {
-		a.worker.engine.refuse(a.server.settings.Load().balancer, reason)
-		stream.SetReset(fd)
-		stream.Close(fd)
-	}
-	t.openReserve()
-	return err == nil || errors.Is(err, unix.EAGAIN)
 }
 
 // accepted starts a connection, on the worker that has few.
@@ -272,7 +253,6 @@ type tcpLoop struct {
 	buffer               []byte
 	pipes                []stream.Pipe // that are not in use
 	pipeCount, pipeLimit int           // of all pipes
-	reserve              int           // a file descriptor to close if there are no others; -1: none
 	backends             map[remote]*link[*conn]
 }
 
@@ -289,16 +269,6 @@ func (t *tcpLoop) init(w *worker) {
 	t.worker, t.buffer, t.backends = w, make([]byte, bufferSize), map[remote]*link[*conn]{}
 	const part, ends = 8, 2 // a part of the file descriptors, see Options.withDefaults
 	t.pipeLimit = min(maxPipes, fileLimit()/part/ends/runtime.GOMAXPROCS(0))
-	t.openReserve()
-}
-
-// openReserve opens the file descriptor in reserve.
-func (t *tcpLoop) openReserve() {
-	fd, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		fd = -1
-	}
-	t.reserve = fd
 }
 
 // end closes what is not of a connection.
@@ -307,9 +277,6 @@ func (t *tcpLoop) end() {
 		p.Close()
 	}
 	t.pipes = nil
-	if t.reserve >= 0 {
-		stream.Close(t.reserve)
-	}
 }
 
 // left makes connections to backends that have left drain.

@@ -1,8 +1,6 @@
 package forward
 
 import (
-	"errors"
-	"syscall"
 	"time"
 )
 
@@ -24,18 +22,4 @@ func newUDP(e *Engine) *udp {
 		engine: e, start: time.Now(), timeout: o.UDPTimeout, attempts: len(o.Attempts),
 		shares: newShares(&e.flows, int64(o.UDPTimeout/idleFraction)),
 	}
-}
-
-// shortage returns the reason if an error means that this host has run out of something; "": it
-// does not.
-func shortage(err error) string {
-	switch {
-	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ENOSPC):
-		return reasonFiles
-	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.EADDRINUSE):
-		return reasonPorts
-	case errors.Is(err, syscall.ENOMEM), errors.Is(err, syscall.ENOBUFS):
-		return reasonMemory
-	}
-	return ""
 }
