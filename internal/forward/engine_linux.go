@@ -38,7 +38,7 @@ type member interface {
 }
 
 func newSystem(e *Engine) (system, error) {
-	p := &poller{engine: e, udp: udpPoller{udp: newUDP(e)}}
+	p := &poller{engine: e, files: files{reserve: -1}, udp: udpPoller{udp: newUDP(e)}}
 	p.files.keep()
 	for range runtime.GOMAXPROCS(0) {
 		l, err := epoll.New()

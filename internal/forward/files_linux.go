@@ -9,32 +9,46 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/stream"
 )
 
-// files opens the file descriptors of connections and flows, for all workers. It keeps one more: if the
-// process may have no others, a client is accepted with that one, and reset.
+// files opens the file descriptors of connections and flows, for all workers. It keeps one in reserve: if
+// the process may have no others, a client is accepted with that one, and reset.
 type files struct {
-	mu      sync.RWMutex // locked for writing while the kept one is in use, so that no connection takes it
-	reserve int          // -1: the rest of the program had taken it
+	mu      sync.RWMutex // locked for writing while reserve changes
+	reserve int          // -1: the rest of the program has taken it
 }
 
-// open calls a function that opens file descriptors.
+// open calls a function that opens file descriptors, unless that could take the one in reserve: then it
+// returns EMFILE.
 func (f *files) open(do func() error) error {
 	f.mu.RLock()
-	defer f.mu.RUnlock()
+	if f.reserve >= 0 {
+		defer f.mu.RUnlock()
+		return do()
+	}
+	f.mu.RUnlock()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.keep() {
+		return unix.EMFILE
+	}
 	return do()
 }
 
 // accept accepts a client.
 func (f *files) accept(listener int) (fd int, client netip.AddrPort, err error) {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	return stream.Accept(listener)
+	err = f.open(func() (err error) {
+		fd, client, err = stream.Accept(listener)
+		return err
+	})
+	return fd, client, err
 }
 
 // connect begins to connect to a backend.
-func (f *files) connect(to netip.AddrPort, source netip.Addr) (int, error) {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	return stream.Connect(to, source)
+func (f *files) connect(to netip.AddrPort, source netip.Addr) (fd int, err error) {
+	err = f.open(func() (err error) {
+		fd, err = stream.Connect(to, source)
+		return err
+	})
+	return fd, err
 }
 
 // reset resets the next client of a listening socket. It returns EAGAIN if none waits, and EMFILE if there
@@ -42,13 +56,11 @@ func (f *files) connect(to netip.AddrPort, source netip.Addr) (int, error) {
 func (f *files) reset(listener int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.reserve < 0 {
-		f.keep()
-	}
-	if f.reserve < 0 {
+	if !f.keep() {
 		return unix.EMFILE
 	}
 	stream.Close(f.reserve)
+	f.reserve = -1
 	fd, _, err := stream.Accept(listener)
 	if err == nil {
 		stream.SetReset(fd)
@@ -58,13 +70,17 @@ func (f *files) reset(listener int) error {
 	return err
 }
 
-// keep opens the file descriptor in reserve.
-func (f *files) keep() {
+// keep opens the file descriptor in reserve, if it is not open. It returns false if that is not possible.
+func (f *files) keep() bool {
+	if f.reserve >= 0 {
+		return true
+	}
 	fd, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		fd = -1
+		return false
 	}
 	f.reserve = fd
+	return true
 }
 
 // close closes the file descriptor in reserve.

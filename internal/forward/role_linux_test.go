@@ -27,7 +27,9 @@ const (
 )
 
 // roles are what copies of the test program do.
-func roles() map[string]func() error { return map[string]func() error{"forward": forwardRole} }
+func roles() map[string]func() error {
+	return map[string]func() error{"forward": forwardRole, "reserve": reserveRole}
+}
 
 // forwardRole forwards to a backend in a process of its own. It prints the address, and another one that
 // replies with what state has.
@@ -205,11 +207,12 @@ func TestNoFiles(t *testing.T) {
 	})
 }
 
-// While clients have all file descriptors, each one of many others that come at once is reset.
+// While clients have all file descriptors, each one of many others that come at once is reset, also if the
+// rest of the program opens files.
 func TestNoFilesForManyAtOnce(t *testing.T) {
 	b := &bench{T: t, ns: kerneltest.Namespace(t)}
 	p := forwarder(b, b.echo(), 64)
-	const rounds, clients = 20, 50
+	const rounds, clients = 200, 10
 	for range rounds {
 		var all sync.WaitGroup
 		for range clients {
@@ -219,7 +222,11 @@ func TestNoFilesForManyAtOnce(t *testing.T) {
 				}
 			})
 		}
+		p.state() // opens files
 		all.Wait()
+		if t.Failed() {
+			return
+		}
 	}
 }
 
