@@ -10,10 +10,11 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/stream"
 )
 
-// conn is a connection of a client, and the one to its backend. It is used on the thread of its
+// conn is a connection of a client, or an association of SCTP,, and the one to its backend. It is used on the thread of its
 // acceptor's worker only. Between events it has no buffer and no pipe, unless one side is slower than the
 // other.
 type conn struct {
+	protocol stream.Protocol
 	owner    *acceptor
 	settings *settings
 	pool     int
@@ -81,7 +82,7 @@ func (c *conn) connect() {
 		if c.attempts++; c.attempts > 1 {
 			b.counts.retries.Add(1)
 		}
-		fd, err := w.files.connect(to, c.source(to.Addr()))
+		fd, err := w.files.connect(c.protocol, to, c.source(to.Addr()))
 		if err == nil {
 			c.backend, c.remote.fd = to, fd
 			b.reached(c.peer.Addr(), to)
@@ -211,7 +212,7 @@ func (c *conn) connected(events uint32) {
 	if c.owner.closed || !b.has(c.backend) {
 		c.drain()
 	}
-	if b.target.Load().ProxyHeader {
+	if b.target.Load().ProxyHeader && c.protocol == stream.TCP {
 		to, err := stream.Destination(c.client.fd)
 		if err != nil {
 			c.abort()

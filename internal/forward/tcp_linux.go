@@ -16,8 +16,9 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/stream"
 )
 
-// tcpServer is a listening socket, which all workers have in their loops.
+// tcpServer is a listening socket of TCP or SCTP, which all workers have in their loops.
 type tcpServer struct {
+	protocol stream.Protocol
 	at       netip.AddrPort
 	fd       int
 	settings atomic.Pointer[settings]
@@ -29,14 +30,14 @@ type tcpServer struct {
 }
 
 func (p *poller) listenTCP(l *Listener) (server, error) {
-	s := &tcpServer{}
+	s := &tcpServer{protocol: stream.Protocol(l.spec.Protocol)}
 	s.set(&settings{balancer: l.spec.Balancer, admit: l.spec.Admit})
 	err := netns.Do(p.engine.options.NetNS, func() (err error) {
 		if l.spec.Inherited != nil {
-			s.fd, err = adopt(l.spec.Inherited)
+			s.fd, err = adopt(s.protocol, l.spec.Inherited)
 			return err
 		}
-		s.fd, err = stream.Listen(l.spec.Addr)
+		s.fd, err = stream.Listen(s.protocol, l.spec.Addr)
 		return err
 	})
 	if err != nil {
@@ -57,14 +58,14 @@ func (p *poller) listenTCP(l *Listener) (server, error) {
 }
 
 // adopt returns a duplicate of an inherited socket, which it closes.
-func adopt(f *os.File) (fd int, err error) {
+func adopt(p stream.Protocol, f *os.File) (fd int, err error) {
 	raw, err := f.SyscallConn()
 	if err != nil {
 		return -1, err
 	}
 	controlErr := raw.Control(func(n uintptr) {
 		if fd, err = unix.FcntlInt(n, unix.F_DUPFD_CLOEXEC, 0); err == nil {
-			err = stream.Adopt(fd)
+			err = stream.Adopt(p, fd)
 		}
 	})
 	return fd, errors.Join(controlErr, err, f.Close())
@@ -220,7 +221,7 @@ func (a *acceptor) accepted(fd int, client netip.AddrPort) {
 	}
 	s.balancer.counts.connections.Add(1)
 	s.balancer.counts.open.Add(1)
-	c := &conn{settings: s, pool: admission.Pool, peer: client}
+	c := &conn{protocol: a.server.protocol, settings: s, pool: admission.Pool, peer: client}
 	c.client.conn, c.remote.conn = c, c
 	c.client.fd, c.remote.fd = fd, -1
 	to := a.least()

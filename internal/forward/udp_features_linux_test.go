@@ -4,7 +4,6 @@ import (
 	"context"
 	"net"
 	"net/netip"
-	"strings"
 	"testing"
 	"time"
 
@@ -93,16 +92,6 @@ func TestUDPUnreported(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-}
-
-// SCTP listeners say why there are none.
-func TestSCTP(t *testing.T) {
-	run(t, Options{NetNS: kerneltest.Namespace(t)}, newSystem, func(b *bench) {
-		_, err := b.engine.Listen(Spec{Protocol: SCTP, Addr: loopback, Balancer: NewBalancer(&Target{})})
-		if err == nil || !strings.Contains(err.Error(), "SCTP") {
-			t.Errorf("error %v, want one about SCTP", err)
-		}
-	})
 }
 
 // A budget admits a burst and a rate.

@@ -1,4 +1,4 @@
-// Package stream has the system calls of non-blocking TCP sockets and of pipes between them. They
+// Package stream has the system calls of non-blocking TCP and SCTP sockets, and of pipes between those of TCP. They
 // return at once, so most are made without the scheduler of Go, which keeps them short.
 package stream
 
@@ -22,13 +22,23 @@ const (
 	keepAliveInterval = 15
 )
 
+// Protocol is the number of a protocol in IP.
+type Protocol int
+
+// Protocols.
+const (
+	TCP  Protocol = unix.IPPROTO_TCP
+	SCTP Protocol = unix.IPPROTO_SCTP
+)
+
 // Listen opens a listening socket. One for an IPv6 address accepts no connections of IPv4. Accepted
-// connections have TCP_NODELAY and keep-alive as it has.
-func Listen(at netip.AddrPort) (int, error) {
-	fd, err := unix.Socket(family(at.Addr()), unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
+// connections have the settings that it has, such as TCP_NODELAY and keep-alive.
+func Listen(p Protocol, at netip.AddrPort) (int, error) {
+	fd, err := unix.Socket(family(at.Addr()), unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, int(p))
 	if err != nil {
 		return -1, os.NewSyscallError("socket", err)
 	}
+	p.set(fd)
 	if err := prepare(fd, at); err != nil {
 		return -1, errors.Join(err, unix.Close(fd))
 	}
@@ -44,7 +54,6 @@ func prepare(fd int, at netip.AddrPort) error {
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
 		return os.NewSyscallError("setsockopt", err)
 	}
-	set(fd)
 	to, err := sockaddr(at)
 	if err != nil {
 		return err
@@ -56,16 +65,20 @@ func prepare(fd int, at netip.AddrPort) error {
 }
 
 // Adopt makes a listening socket of a previous run non-blocking, and sets what Listen sets.
-func Adopt(fd int) error {
+func Adopt(p Protocol, fd int) error {
 	if err := unix.SetNonblock(fd, true); err != nil {
 		return os.NewSyscallError("fcntl", err)
 	}
-	set(fd)
+	p.set(fd)
 	return os.NewSyscallError("listen", unix.Listen(fd, backlog()))
 }
 
 // set sets what all connections have. Errors mean that the kernel has no such setting.
-func set(fd int) {
+func (p Protocol) set(fd int) {
+	if p == SCTP {
+		setMessages(fd)
+		return
+	}
 	option(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 	option(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
 	option(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, keepAliveIdle)
@@ -157,14 +170,14 @@ func Accept(fd int) (int, netip.AddrPort, error) {
 // Connect opens a socket and starts to connect it. The source, if it is valid, is an address of another
 // host, which replies to this one. The socket is connected, or the attempt has failed, when the
 // socket is ready to write.
-func Connect(to netip.AddrPort, source netip.Addr) (int, error) {
+func Connect(p Protocol, to netip.AddrPort, source netip.Addr) (int, error) {
 	n, _, e := unix.RawSyscall(unix.SYS_SOCKET, uintptr(family(to.Addr())),
-		unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
+		unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, uintptr(p))
 	if e != 0 {
 		return -1, e
 	}
 	fd := int(n)
-	set(fd)
+	p.set(fd)
 	if source.IsValid() {
 		if err := bind(fd, source, to.Addr()); err != nil {
 			Close(fd)

@@ -59,15 +59,20 @@ func loopbackAddrs(families []route.Family) []netip.Addr {
 
 func options(s plane.Setup, addrs []netip.Addr, rules plane.Plane) Options {
 	u := s.Config.Userspace
-	return Options{Addrs: addrs, Ports: PortRange{u.FirstPort, u.LastPort}, Rules: rules, Without: without, Transparent: s.Transparent}
+	return Options{Addrs: addrs, Ports: PortRange{u.FirstPort, u.LastPort}, Rules: rules, Without: without(), Transparent: s.Transparent}
 }
 
-// without reports whether package forward does not forward a protocol.
-func without(p cluster.Protocol) bool { return p == cluster.SCTP }
+// without returns a function that reports whether package forward does not forward a protocol here.
+func without() func(cluster.Protocol) bool {
+	hasSCTP := forward.HasSCTP()
+	return func(p cluster.Protocol) bool { return p == cluster.SCTP && !hasSCTP }
+}
 
 // withNotes adds what the plane cannot serve to what a plane supports.
 func withNotes(s plane.Support) plane.Support {
-	s.Notes = append(s.Notes, "Ports with SCTP are refused: mode userspace does not forward SCTP")
+	if !forward.HasSCTP() {
+		s.Notes = append(s.Notes, "Ports with SCTP are refused: this system has no SCTP sockets (on Linux: CONFIG_IP_SCTP, module sctp)")
+	}
 	return s
 }
 

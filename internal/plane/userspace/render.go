@@ -97,7 +97,7 @@ func (p *Plane) targetOf(port *route.Port) *forward.Target {
 		Scheduler: schedulerOf(port.Scheduler), Affinity: port.Affinity, Pools: make([][]forward.Backend, 2),
 		ProxyHeader: port.Clients == cluster.ProxyHeader && port.Protocol == cluster.TCP,
 	}
-	if port.Clients == cluster.TransparentClients {
+	if port.Clients == cluster.TransparentClients && port.Protocol != cluster.SCTP {
 		t.Transparent = p.onThisNode(port)
 	}
 	for _, pool := range []route.Pool{route.Cluster, route.Local} {
