@@ -138,7 +138,7 @@ func userspacePlane() Plane {
 
 // notInUserspace has the scenarios that need SCTP, and those that stop the proxy.
 func notInUserspace() map[int]string {
-	const sctp, ends = "mode userspace does not forward SCTP", "in mode userspace connections end with the process"
+	const sctp, ends = "a process forwards SCTP between sockets, and the lab has none; internal/plane/userspace tests it", "in mode userspace connections end with the process"
 	return map[int]string{
 		5: sctp, 107: sctp, 110: sctp, 205: sctp, 309: sctp, 310: sctp, 311: sctp,
 		195: ends, 273: ends, 274: ends, 278: ends, 281: ends,

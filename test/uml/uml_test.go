@@ -89,7 +89,7 @@ func TestNamesOfJobs(t *testing.T) {
 		base + "nftables:IPv6", base + "nftables:IPv4|dual-stack",
 		"linux-6.1/internal/plane/ipvs", "linux-6.1/test/takeover",
 		"linux-6.1/internal/kernel/ipvs", "linux-6.1/internal/kernel/link", "linux-6.1/internal/kernel/probe",
-		"linux-6.1/internal/app", "linux-6.1/internal/takeover", "linux-6.1/internal/forward",
+		"linux-6.1/internal/app", "linux-6.1/internal/takeover", "linux-6.1/internal/forward", "linux-6.1/internal/plane/userspace",
 		"linux-6.1/test/bench", "linux-6.1/test/bench/balance",
 		"linux-6.1/internal/route",
 	}

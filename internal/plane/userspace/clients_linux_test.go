@@ -74,7 +74,7 @@ func store(clients cluster.Clients) *cluster.Store {
 		{Name: cluster.Name{Namespace: "shop", Name: "web-4"}, Service: svc.Name, Endpoints: []cluster.Endpoint{planetest.Endpoint("10.180.0.1", "a")}},
 		{Name: cluster.Name{Namespace: "shop", Name: "web-6"}, Service: svc.Name, Endpoints: []cluster.Endpoint{planetest.Endpoint("fd00:10:180::1", "a")}},
 	}
-	for _, p := range []cluster.Protocol{cluster.TCP, cluster.UDP} {
+	for _, p := range []cluster.Protocol{cluster.TCP, cluster.UDP, cluster.SCTP} {
 		svc.Ports = append(svc.Ports, cluster.ServicePort{Name: p.String(), Protocol: p, Port: 80, NodePort: 30080})
 		for _, sl := range slices {
 			sl.Ports = append(sl.Ports, cluster.SlicePort{Name: p.String(), Protocol: p, Port: 8080})
