@@ -108,12 +108,12 @@ func testBadInput(t *testing.T, p *wine.Prefix, sluice string) {
 		code   int
 		stderr string
 	}{
-		"no such flag":      {[]string{"--no-such-flag"}, 1, "no-such-flag"},
-		"no such file":      {append([]string{"plan", "-f", wine.Path(bad + "-missing")}, loopback()...), 1, "bad.yaml-missing"},
-		"a broken file":     {append([]string{"plan", "--strict", "-f", wine.Path(bad)}, loopback()...), 1, "bad.yaml"},
-		"a mode of Linux":   {[]string{"plan", "--mode=nftables", "-f", wine.Path(bad)}, 1, "userspace"},
-		"nobody to answer":  {[]string{"status"}, 2, "no Sluice of this user is running"},
-		"rules, not a bind": {[]string{"plan", "--bind=rules", "-f", wine.Path(bad)}, 1, "loopback"},
+		"no such flag":     {[]string{"--no-such-flag"}, 1, "no-such-flag"},
+		"no such file":     {append([]string{"plan", "-f", wine.Path(bad + "-missing")}, loopback()...), 1, "bad.yaml-missing"},
+		"a broken file":    {append([]string{"plan", "--strict", "-f", wine.Path(bad)}, loopback()...), 1, "bad.yaml"},
+		"a mode of Linux":  {[]string{"plan", "--mode=nftables", "-f", wine.Path(bad)}, 1, "userspace"},
+		"nobody to answer": {[]string{"status"}, 2, "no Sluice of this user is running"},
+		"no such bind":     {[]string{"plan", "--bind=sockets", "-f", wine.Path(bad)}, 1, "rules or loopback"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if r := p.Run(sluice, tc.args...); r.Code != tc.code || !strings.Contains(r.Stderr, tc.stderr) {

@@ -40,31 +40,40 @@ func (id portID) compare(o portID) int {
 type key struct {
 	port portID
 	part part
+	at   netip.AddrPort // of a frontendSocket
 }
 
 // part is an entry of a port.
 type part uint8
 
 // The parts of a port. With rules its pools have a socket each, so that rules choose the pool;
-// without, it has one, whose address stays when the pool changes.
+// without, it has one, whose address stays when the pool changes. With the addresses of Services each
+// frontend has a socket, or several if it is a NodePort.
 const (
 	balancer part = iota
 	clusterSocket
 	localSocket
+	frontendSocket
 )
 
 // socketOf returns the socket that balances to a pool.
 func socketOf(p route.Pool) part { return clusterSocket + part(p) }
 
 // String returns "default/web:http tcp IPv4 local".
-func (k key) String() string { return k.port.String() + [...]string{"", " cluster", " local"}[k.part] }
+func (k key) String() string {
+	if k.part == frontendSocket {
+		return k.port.String() + " " + k.at.String()
+	}
+	return k.port.String() + [...]string{"", " cluster", " local"}[k.part]
+}
 
-// value is the value of an entry: of a balancer, its target as text; of a socket, its address and
-// pool.
+// value is the value of an entry: of a balancer, its target as text; of a socket, its address, and its
+// pool or who may use it.
 type value struct {
 	target string
 	at     netip.AddrPort
-	pool   route.Pool
+	pool   route.Pool // of a frontendSocket, that of most clients
+	policy policy
 }
 
 type (
@@ -89,7 +98,9 @@ func (k key) kind() ledger.Kind {
 	return ledger.Kind{Add: socketOpened, Change: socketOpened, Remove: socketClosed}
 }
 
-func (k key) compare(o key) int { return cmp.Or(k.port.compare(o.port), cmp.Compare(k.part, o.part)) }
+func (k key) compare(o key) int {
+	return cmp.Or(k.port.compare(o.port), cmp.Compare(k.part, o.part), k.at.Compare(o.at))
+}
 
 // label returns the name of the port among those of its Service.
 func (id portID) label() string {

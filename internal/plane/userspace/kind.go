@@ -30,7 +30,7 @@ func Loopback() plane.Kind {
 		},
 		Probe: func(context.Context, int) (plane.Support, error) { return loopbacks(), nil },
 		Open: func(_ context.Context, s plane.Setup) (*plane.Opened, error) {
-			return open(s, &plane.Opened{}, loopbackAddrs(s.Families))
+			return open(s, &plane.Opened{}, options(s, loopbackAddrs(s.Families), nil))
 		},
 		Preview: func(s plane.Setup) plane.Plane { return New(noEngine{}, options(s, loopbackAddrs(s.Families), nil)) },
 	}
@@ -76,15 +76,13 @@ func withNotes(s plane.Support) plane.Support {
 	return s
 }
 
-// open opens the plane with sockets at some addresses, on top of another plane, whose parts it
-// keeps; without one, its Plane is nil.
-func open(s plane.Setup, on *plane.Opened, addrs []netip.Addr) (*plane.Opened, error) {
+// open opens the plane, on top of another plane, whose parts it keeps; without one, its Plane is nil.
+func open(s plane.Setup, on *plane.Opened, opt Options) (*plane.Opened, error) {
 	u := s.Config.Userspace
 	engine, err := forward.New(forward.Options{NetNS: s.NetNS, Log: s.Log, Drain: max(u.DrainTimeout, time.Nanosecond), UDPTimeout: u.UDPTimeout})
 	if err != nil {
 		return nil, err
 	}
-	opt := options(s, addrs, on.Plane)
 	if on.Plane == nil { // the addresses are for people
 		opt.Opened = func(o plane.Socket) {
 			s.Log.Info("Listening", "service", o.Service.String(), "port", o.Port, "protocol", o.Protocol.String(), "address", o.At.String())

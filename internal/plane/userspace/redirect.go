@@ -93,7 +93,7 @@ func (r *redirect) lead(port *route.Port, id portID, pool route.Pool) bool {
 	if *to != nil {
 		return true
 	}
-	at, has := r.place(key{id, socketOf(pool)})
+	at, has := r.place(key{port: id, part: socketOf(pool)})
 	if has {
 		*to = []netip.AddrPort{at}
 	}

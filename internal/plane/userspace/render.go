@@ -21,9 +21,13 @@ func (p *Plane) render(svc *route.Service) []entry {
 		if used == nil || !p.ports.serve(id.family) || p.opt.Without(id.protocol) {
 			continue
 		}
-		list = append(list, entry{Key: key{id, balancer}, Value: value{target: print(p.targetOf(port))}})
+		list = append(list, entry{Key: key{port: id, part: balancer}, Value: value{target: print(p.targetOf(port))}})
+		if p.opt.Own != nil {
+			list = append(list, p.frontends(port, id)...)
+			continue
+		}
 		for _, pool := range used {
-			k := key{id, clusterSocket}
+			k := key{port: id, part: clusterSocket}
 			if p.opt.Rules != nil {
 				k.part = socketOf(pool)
 			}
@@ -55,7 +59,7 @@ func (p *Plane) used(port *route.Port) []route.Pool {
 	var has [2]bool
 	for i := range port.Frontends {
 		f := &port.Frontends[i]
-		if p.opt.Rules == nil {
+		if p.opt.Rules == nil && p.opt.Own == nil {
 			if f.Node.Verdict == route.Balance {
 				return []route.Pool{f.Node.Pool}
 			}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/forward"
@@ -58,8 +57,10 @@ func Kind(rules plane.Kind) plane.Kind {
 		if err != nil {
 			return nil, err
 		}
-		on.Parts = append(on.Parts, plane.Part{Run: func(ctx context.Context) error { return keepAddresses(ctx, s) }})
-		return open(s, on, s.Listeners)
+		on.Parts = append(on.Parts, plane.Part{Run: func(ctx context.Context) error {
+			return keep(ctx, s, func(ctx context.Context) error { return addAddresses(ctx, s) })
+		}})
+		return open(s, on, options(s, s.Listeners, on.Plane))
 	}
 	k.Remove = func(ctx context.Context, s plane.Setup) ([]string, error) {
 		var removed []string
@@ -73,31 +74,6 @@ func Kind(rules plane.Kind) plane.Kind {
 		return append(removed, addrs...), err
 	}
 	return k
-}
-
-// addressPeriod is how often missing addresses are added: programs that manage the network delete
-// those of others.
-const addressPeriod = 10 * time.Second
-
-// keepAddresses adds the addresses again until the context ends.
-func keepAddresses(ctx context.Context, s plane.Setup) error {
-	ticker := time.NewTicker(addressPeriod)
-	defer ticker.Stop()
-	for last := ""; ; {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
-		now := ""
-		if err := addAddresses(ctx, s); err != nil && ctx.Err() == nil {
-			now = err.Error()
-		}
-		if now != "" && now != last {
-			s.Log.Warn("Services are not reached, retrying", "error", now)
-		}
-		last = now
-	}
 }
 
 func addAddresses(ctx context.Context, s plane.Setup) error {

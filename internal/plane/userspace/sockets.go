@@ -43,7 +43,10 @@ type writer struct {
 	target  func(*route.Port) *forward.Target
 	taken   func(key) // called if another program has the address of a socket
 	opened  func(plane.Socket)
-	failed  map[key]error // sockets that could not be opened; a plan tries each once
+	admit   func(value) func(client netip.Addr) forward.Admission
+	own     Addresses            // nil: none
+	failed  map[key]error        // sockets that could not be opened; a plan tries each once
+	lacks   map[netip.Addr]error // addresses that this host could not get
 }
 
 // Room implements ledger.Writer.
@@ -65,13 +68,18 @@ func (writer) Print(steps []*step) string {
 			fmt.Fprintf(&b, "%s balancer %s: %s\n", verb, s.Key, v.target)
 			continue
 		}
-		fmt.Fprintf(&b, "%s listener %s %s at %s\n", verb, s.Key.port, poolName(v.pool), v.at)
+		to := poolName(v.pool)
+		if s.Key.part == frontendSocket {
+			to = v.policy.String()
+		}
+		fmt.Fprintf(&b, "%s listener %s %s at %s\n", verb, s.Key.port, to, v.at)
 	}
 	return b.String()
 }
 
 // Write implements ledger.Writer. A socket that cannot be opened refuses its Service.
-func (w writer) Write(_ context.Context, steps []*step) error {
+func (w writer) Write(ctx context.Context, steps []*step) error {
+	w.give(ctx, steps)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i, s := range steps {
@@ -91,7 +99,7 @@ func (w writer) Write(_ context.Context, steps []*step) error {
 // closed, so it waits again.
 func (w writer) undo(s *step) {
 	if s.Op == ledger.Change {
-		w.open[s.Key].Set(w.balancers[s.Key.port], w.admit(s.Old.pool))
+		w.open[s.Key].Set(w.balancers[s.Key.port], w.admit(s.Old))
 		w.values[s.Key] = s.Old
 		return
 	}
@@ -109,7 +117,7 @@ func (w writer) write(s *step) error {
 		w.stay(s.Key)
 		w.balance(s.Key.port)
 	case s.Op == ledger.Change:
-		w.open[s.Key].Set(w.balancers[s.Key.port], w.admit(s.New.pool))
+		w.open[s.Key].Set(w.balancers[s.Key.port], w.admit(s.New))
 	default:
 		if err := w.listen(s); err != nil {
 			return err
@@ -136,10 +144,13 @@ func (w writer) balance(id portID) {
 // listen opens a socket. One that waits to be closed serves again.
 func (w writer) listen(s *step) error {
 	if w.stay(s.Key) {
-		w.open[s.Key].Set(w.balancers[s.Key.port], w.admit(s.New.pool))
+		w.open[s.Key].Set(w.balancers[s.Key.port], w.admit(s.New))
 		return nil
 	}
 	if err := w.failed[s.Key]; err != nil {
+		return err
+	}
+	if err := w.lacks[s.New.at.Addr()]; err != nil {
 		return err
 	}
 	if s.New.at.Port() == 0 {
@@ -147,7 +158,7 @@ func (w writer) listen(s *step) error {
 	}
 	l, err := w.engine.Listen(forward.Spec{
 		Protocol: forward.Protocol(s.Key.port.protocol), Addr: s.New.at, Balancer: w.balancers[s.Key.port],
-		Admit: w.admit(s.New.pool),
+		Admit: w.admit(s.New),
 	})
 	if inUse(err) {
 		w.taken(s.Key)
@@ -164,14 +175,6 @@ func (w writer) listen(s *step) error {
 // socket describes the socket of a key.
 func (k key) socket(v value) plane.Socket {
 	return plane.Socket{Service: k.port.service, Port: k.port.label(), Protocol: k.port.protocol, Pool: v.pool, At: v.at}
-}
-
-// admit admits all clients to a pool, once the rules were written: before, there may be none that keep
-// clients from the sockets, or rules of an earlier run that lead to those of another Service.
-func (s *sockets) admit(pool route.Pool) func(netip.Addr) forward.Admission {
-	return func(netip.Addr) forward.Admission {
-		return forward.Admission{Pool: int(pool), Refused: !s.guarded.Load()}
-	}
 }
 
 // stay makes an entry that waits to be closed stay. It returns false if none waits.

@@ -55,8 +55,12 @@ type Options struct {
 	Opened func(plane.Socket)
 
 	// Rules, if not nil, is the plane that sends the packets of Services to the sockets. Without
-	// it, clients on this host connect to the sockets themselves.
+	// it, clients connect to the sockets themselves.
 	Rules plane.Plane
+
+	// Own, if not nil, gives this host the addresses of Services. Then the sockets listen at these,
+	// at the ports of Services, and Addrs only says which families are served. It excludes Rules.
+	Own Addresses
 }
 
 // Plane balances in this process. It implements plane.Plane.
@@ -66,10 +70,13 @@ type Plane struct {
 	ports    *ports
 	sockets  *sockets
 	redirect *redirect
-	local    *addresses            // of this host
-	compare  bool                  // the next Plan compares everything
-	lacking  plane.Refused         // Services of which a socket could not be opened by the last comparison
-	held     map[cluster.Name]bool // Services whose old rules may lead to sockets that are not wanted any more
+	local    *addresses // of this host
+	host     *facts     // of the last change that was applied
+	compare  bool       // the next Plan compares everything
+
+	nodePorts route.NodePorts       // as the last Plan has them
+	lacking   plane.Refused         // Services of which a socket could not be opened by the last comparison
+	held      map[cluster.Name]bool // Services whose old rules may lead to sockets that are not wanted any more
 }
 
 // New makes a Plane. It does nothing yet.
@@ -77,7 +84,7 @@ func New(e Engine, opt Options) *Plane { return on(newSockets(e), newPorts(opt.A
 
 // on makes a Plane for sockets that may be open already.
 func on(s *sockets, at *ports, opt Options) *Plane {
-	p := &Plane{opt: opt, ledger: ledger.New[key, value](layout()), ports: at, sockets: s, local: &addresses{}, compare: true}
+	p := &Plane{opt: opt, ledger: ledger.New[key, value](layout()), ports: at, sockets: s, local: &addresses{}, host: &facts{}, compare: true}
 	if p.opt.Opened == nil {
 		p.opt.Opened = func(plane.Socket) {}
 	}
@@ -94,7 +101,7 @@ func (p *Plane) Reader(rules plane.Plane) *Plane {
 	opt := p.opt
 	opt.Rules = rules
 	reader := on(p.sockets, p.ports, opt)
-	reader.local = p.local
+	reader.local, reader.host = p.local, p.host
 	return reader
 }
 
@@ -158,8 +165,14 @@ type Plan struct {
 // Plan computes what to open, change and close; after a Refresh it compares everything.
 func (p *Plane) Plan(change route.Change) plane.Plan {
 	change.Partly = false // rules are small, and a Plan has no Left
-	w := writer{p.sockets, change.InKernel, p.targetOf, p.ports.refuse, p.opt.Opened, map[key]error{}}
-	plan := &Plan{plane: p, change: change, full: p.compare, rewrite: p.redirect.change}
+	w := writer{
+		sockets: p.sockets, service: change.InKernel, target: p.targetOf, taken: p.ports.refuse, opened: p.opt.Opened,
+		admit: p.admit, own: p.opt.Own, failed: map[key]error{}, lacks: map[netip.Addr]error{},
+	}
+	p.nodePorts = change.Table.Host.NodePorts
+	// Where NodePorts were served before a change of the host, only the sockets themselves tell.
+	moved := p.opt.Own != nil && change.OldHost != nil
+	plan := &Plan{plane: p, change: change, full: p.compare || moved, rewrite: p.redirect.change}
 	if plan.full {
 		plan.rewrite = p.redirect.whole
 		p.lacking = nil // it tries them again
@@ -209,6 +222,7 @@ func (p *Plan) String() string {
 func (p *Plan) Apply(ctx context.Context) error {
 	on := p.plane
 	on.compare = true // unless it succeeds
+	on.host.set(p.change.Table.Host.Detector)
 	lacking, refused := plane.Refused{}, plane.Refused{}
 	err := merge(lacking, p.Plan.Apply(ctx))
 	if err == nil && len(lacking) > 0 {
@@ -233,6 +247,9 @@ func (p *Plan) Apply(ctx context.Context) error {
 	on.ports.release(closed, on.sockets.isOpen)
 	if p.full {
 		on.ports.retain(on.sockets.isOpen)
+	}
+	if err := on.retainAddresses(); err != nil {
+		return err
 	}
 	maps.Copy(refused, lacking)
 	if len(refused) > 0 {

@@ -1,0 +1,189 @@
+package assign_test
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/assign"
+)
+
+func addrs(list ...string) []netip.Addr {
+	var all []netip.Addr
+	for _, s := range list {
+		all = append(all, netip.MustParseAddr(s))
+	}
+	return all
+}
+
+func open(t *testing.T, f *assign.Fake) *assign.Assigner {
+	t.Helper()
+	a, err := assign.New(f, f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func add(t *testing.T, a *assign.Assigner, list ...string) {
+	t.Helper()
+	if failed := a.Add(t.Context(), addrs(list...)); len(failed) > 0 {
+		t.Fatal(failed)
+	}
+}
+
+func retain(t *testing.T, a *assign.Assigner, keep ...string) []netip.Addr {
+	t.Helper()
+	gone, err := a.Retain(addrs(keep...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return gone
+}
+
+func has(t *testing.T, f *assign.Fake, want ...string) {
+	t.Helper()
+	if got := f.Addrs(); !slices.Equal(got, addrs(want...)) {
+		t.Errorf("the host has %v, want %v", got, want)
+	}
+}
+
+// An address is given once, and taken away when nobody wants it. What the host had before stays.
+func TestAddAndRetain(t *testing.T) {
+	f := assign.NewFake(netip.MustParsePrefix("192.0.2.1/24"))
+	a := open(t, f)
+	add(t, a, "10.96.0.10", "10.96.0.10", "192.0.2.1", "fd00::10")
+	add(t, a, "10.96.0.10")
+	has(t, f, "10.96.0.10", "192.0.2.1", "fd00::10")
+	if gone := retain(t, a, "10.96.0.10"); !slices.Equal(gone, addrs("fd00::10")) {
+		t.Errorf("took away %v", gone)
+	}
+	if gone := retain(t, a); !slices.Equal(gone, addrs("10.96.0.10")) {
+		t.Errorf("took away %v", gone)
+	}
+	has(t, f, "192.0.2.1")
+}
+
+// After a crash the next run keeps the addresses that it wants and takes away the others.
+func TestAfterACrash(t *testing.T) {
+	f := assign.NewFake()
+	add(t, open(t, f), "10.96.0.10", "10.96.0.11", "10.96.0.12")
+	next := open(t, f)
+	add(t, next, "10.96.0.11", "10.96.0.13")
+	retain(t, next, "10.96.0.11", "10.96.0.13")
+	has(t, f, "10.96.0.11", "10.96.0.13")
+	retain(t, open(t, f))
+	has(t, f)
+	if marks, _ := f.Marks(); len(marks) > 0 {
+		t.Errorf("the journal has %v", marks)
+	}
+}
+
+// A crash between the journal and the address leaves a mark. If another program then gives the address
+// in its own way, it stays.
+func TestAMarkWithoutItsAddress(t *testing.T) {
+	for name, row := range map[string]assign.Row{
+		"another interface": {Mark: assign.Mark{Addr: addrs("10.96.0.10")[0], Interface: 2}, Bits: 32},
+		"another prefix":    {Mark: assign.Mark{Addr: addrs("10.96.0.10")[0], Interface: 1}, Bits: 24},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := assign.NewFake()
+			if err := f.Write(assign.Mark{Addr: row.Addr, Interface: 1}); err != nil {
+				t.Fatal(err)
+			}
+			f.Put(row)
+			if gone := retain(t, open(t, f)); len(gone) > 0 {
+				t.Errorf("took away %v", gone)
+			}
+			has(t, f, "10.96.0.10")
+			if marks, _ := f.Marks(); len(marks) > 0 {
+				t.Errorf("the journal still has %v", marks)
+			}
+		})
+	}
+}
+
+// An address that cannot be added leaves no mark, and does not keep others from being added.
+func TestARefusedAddress(t *testing.T) {
+	f := assign.NewFake()
+	f.Refuse(addrs("10.96.0.10")[0])
+	a := open(t, f)
+	failed := a.Add(t.Context(), addrs("10.96.0.10", "10.96.0.11"))
+	if got := slices.Collect(maps.Keys(failed)); !slices.Equal(got, addrs("10.96.0.10")) {
+		t.Errorf("failed: %v", failed)
+	}
+	has(t, f, "10.96.0.11")
+	if marks, _ := f.Marks(); len(marks) != 1 {
+		t.Errorf("the journal has %v", marks)
+	}
+}
+
+// Addresses that another program took away come back; those of others do not concern it.
+func TestRestore(t *testing.T) {
+	f := assign.NewFake()
+	a := open(t, f)
+	add(t, a, "10.96.0.10")
+	if err := f.Delete(assign.Mark{Addr: addrs("10.96.0.10")[0], Interface: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Restore(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	has(t, f, "10.96.0.10")
+}
+
+// slow is a host on which addresses never become usable, or are found on another host.
+type slow struct {
+	*assign.Fake
+	duplicate bool
+}
+
+func (s slow) Rows() ([]assign.Row, error) {
+	rows, err := s.Fake.Rows()
+	for i := range rows {
+		rows[i].Usable, rows[i].Duplicate = false, s.duplicate
+	}
+	return rows, err
+}
+
+func TestAnAddressThatIsNotUsable(t *testing.T) {
+	for duplicate, want := range map[bool]string{false: "not usable yet", true: "another host has"} {
+		synctest.Test(t, func(t *testing.T) {
+			s := slow{assign.NewFake(), duplicate}
+			a, err := assign.New(s, s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = a.Add(t.Context(), addrs("10.96.0.10"))[addrs("10.96.0.10")[0]]
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("got %v, want %q", err, want)
+			}
+			if gone := retain(t, a); len(gone) != 1 {
+				t.Errorf("took away %v", gone)
+			}
+		})
+	}
+}
+
+func TestChoose(t *testing.T) {
+	loopback, hns, other := assign.Candidate{ID: 1, Name: "Loopback Pseudo-Interface 1", Loopback: true},
+		assign.Candidate{ID: 2, Name: "vEthernet (HNS Internal NIC)"}, assign.Candidate{ID: 3, Name: "Ethernet"}
+	for _, tt := range []struct {
+		name string
+		all  []assign.Candidate
+		want uint64
+	}{
+		{"", []assign.Candidate{other, loopback, hns}, 2},
+		{"", []assign.Candidate{other, loopback}, 1},
+		{"ethernet", []assign.Candidate{other, loopback, hns}, 3},
+		{"", []assign.Candidate{other}, 0},
+		{"Wi-Fi", []assign.Candidate{other, loopback, hns}, 0},
+	} {
+		if got, err := assign.Choose(tt.all, tt.name); got.ID != tt.want || (err != nil) != (tt.want == 0) {
+			t.Errorf("%q of %v: %v, %v", tt.name, tt.all, got, err)
+		}
+	}
+}

@@ -1,0 +1,114 @@
+package userspace
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/text"
+)
+
+// Assigned are addresses that are given again when another program took them away: an assign.Assigner.
+type Assigned interface {
+	Addresses
+	Restore(context.Context) error
+}
+
+// OnServices returns the plane that gives this host the addresses of Services, and whose sockets listen
+// there. It needs the privilege to change an interface, and no rules: kube-proxy's mode winuserspace.
+// The function assigned finds the addresses that this run and those before it gave.
+func OnServices(assigned func() (Assigned, error)) plane.Kind {
+	probe := func(context.Context, int) (plane.Support, error) {
+		if _, err := assigned(); err != nil {
+			return plane.Support{}, err
+		}
+		return loopbacks(), nil
+	}
+	const closed = "this host has the addresses of Services itself, and nothing listens at other ports"
+	return plane.Kind{
+		Mode: mode, Bind: config.BindRules, Owned: "the addresses of Services on an interface of this host, and the listening sockets of the process",
+		Facts: plane.Facts{
+			Name: mode, Proxied: true, Weights: true,
+			OtherPort:   plane.Behaviour{Verdict: plane.Refuse, Why: closed},
+			Ping:        plane.Behaviour{Verdict: plane.Untouched, Why: "this host has the address itself, and answers"},
+			Unallocated: plane.Behaviour{Verdict: plane.Untouched, Why: "in this mode this host has only the addresses that Services have"},
+			Loopback:    "every address of this host serves NodePorts, or the loopback address is among those that do",
+		},
+		Probe: probe,
+		Open: func(_ context.Context, s plane.Setup) (*plane.Opened, error) {
+			own, err := assigned()
+			if err != nil {
+				return nil, err
+			}
+			return openOwn(s, own)
+		},
+		Preview: func(s plane.Setup) plane.Plane {
+			opt := options(s, loopbackAddrs(s.Families), nil)
+			opt.Own = noAddresses{}
+			return New(noEngine{}, opt)
+		},
+		Remove: func(context.Context, plane.Setup) ([]string, error) {
+			own, err := assigned()
+			if err != nil {
+				return nil, err
+			}
+			gone, err := own.Retain(nil)
+			if len(gone) == 0 {
+				return nil, err
+			}
+			return []string{text.Count(len(gone), "address") + " of Services"}, err
+		},
+	}
+}
+
+// openOwn opens the plane. The addresses go when the process ends.
+func openOwn(s plane.Setup, own Assigned) (*plane.Opened, error) {
+	opt := options(s, loopbackAddrs(s.Families), nil)
+	opt.Own = own
+	return open(s, &plane.Opened{
+		Parts: []plane.Part{{Run: func(ctx context.Context) error { return keep(ctx, s, own.Restore) }}},
+		Close: func() error {
+			if _, err := own.Retain(nil); err != nil {
+				return fmt.Errorf("remove the addresses of Services: %w", err)
+			}
+			return nil
+		},
+	}, opt)
+}
+
+// noAddresses are the Addresses of a preview, which changes nothing.
+type noAddresses struct{}
+
+// Add implements Addresses.
+func (noAddresses) Add(context.Context, []netip.Addr) map[netip.Addr]error { return nil }
+
+// Retain implements Addresses.
+func (noAddresses) Retain([]netip.Addr) ([]netip.Addr, error) { return nil, nil }
+
+// keepPeriod is how often missing addresses are added: programs that manage the network delete those of
+// others.
+const keepPeriod = 10 * time.Second
+
+// keep adds addresses again until the context ends.
+func keep(ctx context.Context, s plane.Setup, add func(context.Context) error) error {
+	ticker := time.NewTicker(keepPeriod)
+	defer ticker.Stop()
+	for last := ""; ; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		now := ""
+		if err := add(ctx); err != nil && ctx.Err() == nil {
+			now = err.Error()
+		}
+		if now != "" && now != last {
+			s.Log.Warn("Services are not reached, retrying", "error", now)
+		}
+		last = now
+	}
+}

@@ -1,0 +1,191 @@
+package userspace
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"github.com/sluice-proxy/sluice/internal/forward"
+	"github.com/sluice-proxy/sluice/internal/plane/ledger"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// Addresses gives this host addresses and takes them back: an assign.Assigner.
+type Addresses interface {
+	// Add gives the host addresses that it lacks, and returns the reason for each that failed.
+	Add(context.Context, []netip.Addr) map[netip.Addr]error
+
+	// Retain takes away all addresses that were given, except some, and returns them.
+	Retain(keep []netip.Addr) ([]netip.Addr, error)
+}
+
+// facts are what tells clients apart. It is safe for concurrent use.
+type facts struct {
+	detector atomic.Pointer[route.Detector]
+}
+
+func (f *facts) set(d route.Detector) { f.detector.Store(&d) }
+
+// pod reports whether an address is that of a pod on this node. By the interface on which packets of pods
+// arrive nobody can tell here.
+func (f *facts) pod(client netip.Addr) bool {
+	d := f.detector.Load()
+	return d != nil && slices.ContainsFunc(d.PodCIDRs, func(p netip.Prefix) bool { return p.Contains(client) })
+}
+
+// policy is what a frontend does with its clients.
+type policy struct {
+	pods, node, others route.Way
+	restricted         bool
+	allow              string // prefixes, with spaces between them
+}
+
+func policyOf(f *route.Frontend) policy {
+	p := policy{pods: f.Pods, node: f.Node, others: f.Others, restricted: f.Restricted}
+	for _, w := range []*route.Way{&p.pods, &p.node, &p.others} {
+		w.Masquerade = false // the process connects to backends with an address of this node
+	}
+	var allow []string
+	for _, prefix := range f.Allow {
+		allow = append(allow, prefix.String())
+	}
+	p.allow = strings.Join(allow, " ")
+	return p
+}
+
+// pool returns the pool of most clients; false: no client has one.
+func (p policy) pool() (route.Pool, bool) {
+	for _, w := range []route.Way{p.others, p.pods, p.node} {
+		if w.Verdict == route.Balance {
+			return w.Pool, true
+		}
+	}
+	return 0, false
+}
+
+// String returns "cluster", or "pods cluster, node local, others dropped, only for 192.0.2.0/24".
+func (p policy) String() string {
+	var text string
+	if p.pods == p.node && p.node == p.others {
+		text = wayName(p.pods)
+	} else {
+		text = fmt.Sprintf("pods %s, node %s, others %s", wayName(p.pods), wayName(p.node), wayName(p.others))
+	}
+	if p.restricted {
+		text += strings.TrimSuffix(", only for "+p.allow, " ")
+	}
+	return text
+}
+
+func wayName(w route.Way) string {
+	if w.Verdict == route.Balance {
+		return poolName(w.Pool)
+	}
+	return [...]string{route.Reject: "refused", route.Drop: "dropped"}[w.Verdict]
+}
+
+// frontends returns the sockets of a port, at the addresses of its frontends.
+func (p *Plane) frontends(port *route.Port, id portID) []entry {
+	var list []entry
+	for i := range port.Frontends {
+		f := &port.Frontends[i]
+		policy := policyOf(f)
+		pool, balances := policy.pool()
+		if !balances {
+			continue
+		}
+		for _, addr := range p.frontendAddrs(f, id.family) {
+			at := netip.AddrPortFrom(addr, f.Port)
+			list = append(list, entry{Key: key{id, frontendSocket, at}, Value: value{at: at, pool: pool, policy: policy}})
+		}
+	}
+	return list
+}
+
+// frontendAddrs returns the addresses of a frontend: its own, or those of this node that serve NodePorts.
+func (p *Plane) frontendAddrs(f *route.Frontend, family route.Family) []netip.Addr {
+	switch {
+	case f.Addr.IsValid():
+		return []netip.Addr{f.Addr}
+	case p.nodePorts.All(family) && family == route.IPv4:
+		return []netip.Addr{netip.IPv4Unspecified()}
+	case p.nodePorts.All(family):
+		return []netip.Addr{netip.IPv6Unspecified()}
+	}
+	return slices.DeleteFunc(slices.Clone(p.nodePorts.Addrs), func(a netip.Addr) bool { return route.FamilyOf(a) != family })
+}
+
+// admit returns who may use a socket, and what for. Nobody may before the first write is complete:
+// before, there may be no rules that keep clients from the sockets, or rules of an earlier run that lead
+// to those of another Service.
+func (p *Plane) admit(v value) func(netip.Addr) forward.Admission {
+	if p.opt.Own == nil {
+		return func(netip.Addr) forward.Admission {
+			return forward.Admission{Pool: int(v.pool), Refused: !p.sockets.guarded.Load()}
+		}
+	}
+	allow := parsePrefixes(v.policy.allow)
+	return func(client netip.Addr) forward.Admission {
+		way := v.policy.others
+		switch {
+		case client.IsLoopback(), client == v.at.Addr(), slices.Contains(p.local.get(), client):
+			way = v.policy.node
+		case p.host.pod(client):
+			way = v.policy.pods
+		}
+		refused := way.Verdict != route.Balance || !p.sockets.guarded.Load() ||
+			v.policy.restricted && !slices.ContainsFunc(allow, func(p netip.Prefix) bool { return p.Contains(client) })
+		return forward.Admission{Pool: int(way.Pool), Refused: refused}
+	}
+}
+
+func parsePrefixes(text string) []netip.Prefix {
+	var list []netip.Prefix
+	for field := range strings.FieldsSeq(text) {
+		list = append(list, netip.MustParsePrefix(field)) // policyOf wrote it
+	}
+	return list
+}
+
+// give gives this host the addresses of sockets that are to be opened.
+func (w writer) give(ctx context.Context, steps []*step) {
+	if w.own == nil {
+		return
+	}
+	want := map[netip.Addr]bool{}
+	for _, s := range steps {
+		addr := s.Key.at.Addr()
+		if s.Op == ledger.Add && s.Key.part == frontendSocket && !addr.IsUnspecified() && w.lacks[addr] == nil {
+			want[addr] = true
+		}
+	}
+	if len(want) > 0 {
+		maps.Copy(w.lacks, w.own.Add(ctx, slices.SortedFunc(maps.Keys(want), netip.Addr.Compare)))
+	}
+}
+
+// retainAddresses takes away the addresses at which no socket listens.
+func (p *Plane) retainAddresses() error {
+	if p.opt.Own == nil {
+		return nil
+	}
+	_, err := p.opt.Own.Retain(p.sockets.addrs())
+	return err
+}
+
+// addrs returns the addresses of the open sockets.
+func (s *sockets) addrs() []netip.Addr {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := make([]netip.Addr, 0, len(s.open))
+	for k := range s.open {
+		if k.part == frontendSocket {
+			list = append(list, k.at.Addr())
+		}
+	}
+	return list
+}

@@ -1,0 +1,61 @@
+package userspace
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/assign"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// The host has the address of a Service as long as the Service exists, and a socket listens there, at
+// the port of the Service.
+func TestAddressesOfServices(t *testing.T) {
+	fake := assign.NewFake()
+	own, err := assign.New(fake, fake)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRig(t, Options{Own: own})
+	web := service("web", to(tcp(80, "10.0.0.1:8080"), route.Cluster))
+	r.ok(r.load(web))
+	if got := r.listed("web"); !slices.Equal(got, at("172.30.0.1:80")) {
+		t.Errorf("listens at %v", got)
+	}
+	if got := fake.Addrs(); !slices.Equal(got, []netip.Addr{netip.MustParseAddr("172.30.0.1")}) {
+		t.Errorf("the host has %v", got)
+	}
+	r.ok(r.set(service("web")))
+	if got := fake.Addrs(); len(got) > 0 {
+		t.Errorf("after the Service is deleted the host has %v", got)
+	}
+}
+
+// Each client gets what the Service has for it.
+func TestThePolicyOfAnAddress(t *testing.T) {
+	fake := assign.NewFake()
+	own, err := assign.New(fake, fake)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newRig(t, Options{Own: own})
+	p.host.set(route.Detector{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}})
+	p.local.set([]netip.Addr{netip.MustParseAddr("192.0.2.1")})
+	p.sockets.guarded.Store(true)
+	admit := p.admit(value{at: at("172.30.0.1:80")[0], policy: policyOf(&route.Frontend{
+		Pods: route.Way{Verdict: route.Reject}, Node: route.Way{Pool: route.Local}, Others: route.Way{Pool: route.Cluster},
+		Restricted: true, Allow: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("10.1.0.0/16")},
+	})})
+	for client, want := range map[string]struct {
+		refused bool
+		pool    route.Pool
+	}{
+		"192.0.2.1": {false, route.Local}, "192.0.2.9": {false, route.Cluster}, "198.51.100.1": {refused: true}, "10.1.0.5": {refused: true},
+	} {
+		got := admit(netip.MustParseAddr(client))
+		if got.Refused != want.refused || !got.Refused && route.Pool(got.Pool) != want.pool {
+			t.Errorf("%s: %+v, want %+v", client, got, want)
+		}
+	}
+}
