@@ -14,6 +14,7 @@ import (
 // acceptor's worker only. Between events it has no buffer and no pipe, unless one side is slower than the
 // other.
 type conn struct {
+	seat     seat
 	protocol stream.Protocol
 	owner    *acceptor
 	settings *settings
@@ -27,6 +28,7 @@ type conn struct {
 	tried    []netip.AddrPort
 	attempts int
 	timer    epoll.Timer // of the attempt to connect, or of the end of draining
+	evicted  bool        // before it was started
 	all      link[*conn] // in acceptor.conns
 	same     link[*conn] // in tcpLoop.backends
 }
@@ -53,8 +55,9 @@ const connEvents = unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLET
 const resetDelay = time.Second
 
 // start connects the client to a backend. What the client sends meanwhile stays in the kernel.
-func (c *conn) start(a *acceptor) {
-	c.owner, c.all.item, c.same.item = a, c, c
+func (c *conn) start() {
+	a := c.owner
+	c.all.item, c.same.item = c, c
 	c.up.init(&c.client, &c.remote, &c.settings.balancer.counts.received)
 	c.down.init(&c.remote, &c.client, &c.settings.balancer.counts.sent)
 	a.conns.push(&c.all)
@@ -63,10 +66,37 @@ func (c *conn) start(a *acceptor) {
 		c.abort()
 		return
 	}
+	if c.evicted {
+		c.abort()
+		return
+	}
 	if a.closed {
 		c.drain() // it was closed while the connection was passed to this worker
 	}
 	c.connect()
+}
+
+// evict implements evicter. The connection may not have been started yet, as that is posted too.
+func (c *conn) evict(by any) {
+	w := c.owner.worker
+	if by != w {
+		w.Post(c.giveWay)
+		return
+	}
+	c.giveWay()
+}
+
+// giveWay ends the connection for one of another client.
+func (c *conn) giveWay() {
+	switch {
+	case c.state == closed:
+		return // it has ended meanwhile
+	case c.all.item == nil:
+		c.evicted = true
+		c.owner.worker.engine.refuse(c.settings.balancer, reasonConnections)
+	default:
+		c.refuse(reasonConnections)
+	}
 }
 
 // connect begins the next attempt to reach a backend.
@@ -150,6 +180,7 @@ func (s *side) Ready(events uint32) {
 		c.whileConnecting(s, events)
 		return
 	}
+	c.seat.used.Store(c.owner.worker.clock())
 	in, out := &c.up, &c.down
 	if s == &c.remote {
 		in, out = out, in
@@ -285,6 +316,6 @@ func (c *conn) end() {
 	}
 	c.owner.ended()
 	w.tcp.open.Add(-1)
-	w.engine.connections.release()
+	w.engine.clients.release(&c.seat)
 	b.counts.open.Add(-1)
 }

@@ -32,6 +32,9 @@ type worker struct {
 	udp     udpLoop
 }
 
+// clock returns the time of the loop, since the start of the engine.
+func (w *worker) clock() int64 { return int64(w.Now().Sub(w.engine.start)) }
+
 // member has sockets on a worker, which calls it on its thread.
 type member interface {
 	reset() // closes all sockets at once
