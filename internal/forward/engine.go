@@ -201,6 +201,13 @@ func (e *Engine) Run(ctx context.Context) error {
 	return err
 }
 
+// Discard closes an Engine and its Listeners in place of Run.
+func (e *Engine) Discard() error {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return e.Run(ctx)
+}
+
 // Stats returns the numbers of this moment.
 func (e *Engine) Stats() Stats {
 	s := Stats{

@@ -46,6 +46,10 @@ func newSystem(e *Engine) (system, error) {
 	for range runtime.GOMAXPROCS(0) {
 		l, err := epoll.New()
 		if err != nil {
+			for _, w := range p.workers {
+				w.Discard()
+			}
+			p.files.close()
 			return nil, err
 		}
 		w := &worker{Loop: l, engine: e, files: &p.files, members: map[member]struct{}{}}

@@ -59,16 +59,16 @@ func (p *poller) listenTCP(l *Listener) (server, error) {
 
 // adopt returns a duplicate of an inherited socket, which it closes.
 func adopt(p stream.Protocol, f *os.File) (fd int, err error) {
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return -1, err
+	fd, err = duplicate(f)
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		err = stream.Adopt(p, fd)
 	}
-	controlErr := raw.Control(func(n uintptr) {
-		if fd, err = unix.FcntlInt(n, unix.F_DUPFD_CLOEXEC, 0); err == nil {
-			err = stream.Adopt(p, fd)
-		}
-	})
-	return fd, errors.Join(controlErr, err, f.Close())
+	if err != nil && fd >= 0 {
+		stream.Close(fd)
+		fd = -1
+	}
+	return fd, err
 }
 
 // addr implements server.

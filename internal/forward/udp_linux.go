@@ -73,7 +73,8 @@ type udpListener struct {
 	port     uint16
 	settings *settings
 	flows    map[datagram.Path]*flow
-	swept    *plan // at the last sweep
+	swept    *plan       // at the last sweep
+	retry    epoll.Timer // of start
 
 	closeSocket func()
 }
@@ -175,6 +176,7 @@ func (l *udpListener) reset() {
 		return
 	}
 	delete(l.loop.members, l)
+	l.loop.Stop(&l.retry)
 	for _, f := range l.flows {
 		l.end(f)
 	}
@@ -193,6 +195,7 @@ func (l *udpListener) refuse(p *datagram.Path, length int) {
 func (l *udpListener) start() {
 	l.loop.members[l] = struct{}{}
 	if err := l.loop.Add(l.fd, unix.EPOLLIN, l); err != nil {
-		l.loop.engine.options.Log.Error("A UDP listener does not work.", "error", err)
+		l.loop.engine.options.Log.Error("A UDP listener does not work yet; Sluice tries again.", "error", err)
+		l.loop.Set(&l.retry, l.loop.Now().Add(acceptPause), l.start) // no memory
 	}
 }
