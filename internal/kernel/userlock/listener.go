@@ -12,7 +12,7 @@ import (
 const (
 	secretTimeout = 2 * time.Second // for a connection to send the secret
 	acceptPause   = 100 * time.Millisecond
-	maxUnproven   = 64 // connections that have not sent it; more are closed
+	maxUnproven   = 64 // connections that have not sent it; of more, others are closed
 )
 
 // Listener is a net.Listener of connections that have sent the secret.
@@ -39,7 +39,7 @@ func (l *Listener) Run() {
 	defer func() { _ = l.close() }()
 	var checks sync.WaitGroup
 	defer checks.Wait()
-	slots := make(chan struct{}, maxUnproven)
+	unproven := newWaiting()
 	for {
 		c, err := l.inner.Accept()
 		if errors.Is(err, net.ErrClosed) {
@@ -49,20 +49,44 @@ func (l *Listener) Run() {
 			time.Sleep(acceptPause)
 			continue
 		}
-		select {
-		case slots <- struct{}{}:
-		default:
-			_ = c.Close()
-			continue
-		}
+		unproven.add(c)
 		checks.Go(func() {
 			ok := l.proves(c)
-			<-slots
+			unproven.remove(c)
 			if !ok || !l.pass(c) {
 				_ = c.Close()
 			}
 		})
 	}
+}
+
+// waiting are connections that have not proven anything yet.
+type waiting struct {
+	mu    sync.Mutex
+	conns map[net.Conn]struct{}
+}
+
+func newWaiting() *waiting { return &waiting{conns: map[net.Conn]struct{}{}} }
+
+// add adds a connection. If there are too many, it closes one of the others at random, so that silent ones
+// keep no slot from one that sends the secret at once.
+func (w *waiting) add(c net.Conn) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.conns) >= maxUnproven {
+		for other := range w.conns {
+			_ = other.Close()
+			delete(w.conns, other)
+			break
+		}
+	}
+	w.conns[c] = struct{}{}
+}
+
+func (w *waiting) remove(c net.Conn) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.conns, c)
 }
 
 // proves reports whether a connection begins with the secret.

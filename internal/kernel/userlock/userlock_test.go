@@ -181,6 +181,41 @@ func TestWithoutTheSecret(t *testing.T) {
 	}
 }
 
+// However many connections are silent, a command is served.
+func TestManySilentConnections(t *testing.T) {
+	const silent = 200
+	o := options(t)
+	listener := listen(t, acquire(t, o))
+	for range silent {
+		c, err := net.Dial("tcp", listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = c.Close() }()
+	}
+	begin := time.Now()
+	c, _, err := userlock.Dial(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	served := make(chan error, 1)
+	go func() {
+		server, err := listener.Accept()
+		if err == nil {
+			_, err = io.WriteString(server, "x")
+		}
+		served <- err
+	}()
+	_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+	if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
+		t.Fatalf("a command is not served: %v", err)
+	}
+	if err := <-served; err != nil || time.Since(begin) > time.Second {
+		t.Errorf("served after %v, %v", time.Since(begin), err)
+	}
+}
+
 // What the last holder wrote is not used when the next does not listen yet.
 func TestTheLastAddressIsForgotten(t *testing.T) {
 	o := options(t)
