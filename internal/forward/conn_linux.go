@@ -14,6 +14,7 @@ import (
 // acceptor's worker only. Between events it has no buffer and no pipe, unless one side is slower than the
 // other.
 type conn struct {
+	seat     seat
 	protocol stream.Protocol
 	owner    *acceptor
 	settings *settings
@@ -27,6 +28,9 @@ type conn struct {
 	tried    []netip.AddrPort
 	attempts int
 	timer    epoll.Timer // of the attempt to connect, or of the end of draining
+	gone     *side       // in state resetting
+	until    time.Time   // when the other side is reset at the latest
+	evicted  bool        // before it was started
 	all      link[*conn] // in acceptor.conns
 	same     link[*conn] // in tcpLoop.backends
 }
@@ -37,6 +41,7 @@ type state uint8
 const (
 	connecting state = iota // also between two attempts
 	open
+	resetting // the peer of one side, conn.gone, has reset the connection
 	closed
 )
 
@@ -49,12 +54,13 @@ type side struct {
 // events are those of both sockets, edge-triggered: they are set once.
 const connEvents = unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLET
 
-// resetDelay is how long bytes that were received before a reset may take to be written.
+// resetDelay is how long bytes that were received before a reset may take to reach the other peer.
 const resetDelay = time.Second
 
 // start connects the client to a backend. What the client sends meanwhile stays in the kernel.
-func (c *conn) start(a *acceptor) {
-	c.owner, c.all.item, c.same.item = a, c, c
+func (c *conn) start() {
+	a := c.owner
+	c.all.item, c.same.item = c, c
 	c.up.init(&c.client, &c.remote, &c.settings.balancer.counts.received)
 	c.down.init(&c.remote, &c.client, &c.settings.balancer.counts.sent)
 	a.conns.push(&c.all)
@@ -63,10 +69,37 @@ func (c *conn) start(a *acceptor) {
 		c.abort()
 		return
 	}
+	if c.evicted {
+		c.abort()
+		return
+	}
 	if a.closed {
 		c.drain() // it was closed while the connection was passed to this worker
 	}
 	c.connect()
+}
+
+// evict implements evicter. The connection may not have been started yet, as that is posted too.
+func (c *conn) evict(by any) {
+	w := c.owner.worker
+	if by != w {
+		w.Post(c.giveWay)
+		return
+	}
+	c.giveWay()
+}
+
+// giveWay ends the connection for one of another client.
+func (c *conn) giveWay() {
+	switch {
+	case c.state == closed:
+		return // it has ended meanwhile
+	case c.all.item == nil:
+		c.evicted = true
+		c.owner.worker.engine.refuse(c.settings.balancer, reasonConnections)
+	default:
+		c.refuse(reasonConnections)
+	}
 }
 
 // connect begins the next attempt to reach a backend.
@@ -146,33 +179,41 @@ func (c *conn) hangUp() {
 // Ready implements epoll.Handler.
 func (s *side) Ready(events uint32) {
 	c := s.conn
-	if c.state == connecting {
+	switch c.state {
+	case connecting:
 		c.whileConnecting(s, events)
 		return
+	case resetting:
+		c.whileResetting(s, events)
+		return
+	case open, closed:
 	}
-	in, out := &c.up, &c.down
-	if s == &c.remote {
-		in, out = out, in
-	}
+	c.seat.used.Store(c.owner.worker.clock())
+	in, out := c.directions(s)
 	const (
 		readable = unix.EPOLLIN | unix.EPOLLRDHUP | unix.EPOLLHUP | unix.EPOLLERR
 		writable = unix.EPOLLOUT | unix.EPOLLHUP | unix.EPOLLERR
 	)
-	if events&unix.EPOLLERR != 0 && c.broken(in) {
+	if events&unix.EPOLLERR != 0 {
+		c.reset(s)
 		return
 	}
 	if events&readable != 0 {
 		in.received(events)
 		in.pump()
-		if events&unix.EPOLLERR != 0 && in.done && c.state == open { // a reset right behind the end
-			c.abort()
-			return
-		}
 	}
 	if events&writable != 0 && out.blocked && c.state == open {
 		out.blocked = false
 		out.pump()
 	}
+}
+
+// directions returns the direction from a side, and the one to it.
+func (c *conn) directions(s *side) (from, to *direction) {
+	if s == &c.remote {
+		return &c.down, &c.up
+	}
+	return &c.up, &c.down
 }
 
 // whileConnecting handles events before there is a backend.
@@ -228,20 +269,6 @@ func (c *conn) connected(events uint32) {
 	}
 }
 
-// broken handles a reset by the peer of the source of a direction. It returns true if the connection was
-// aborted. Bytes that the peer sent before may still be passed on, for a moment.
-func (c *conn) broken(from *direction) bool {
-	if from.done {
-		c.abort()
-		return true
-	}
-	if from.blocked {
-		w := c.owner.worker
-		w.Set(&c.timer, w.Now().Add(resetDelay), c.abort)
-	}
-	return false
-}
-
 // drain makes the connection end after a time, unless its backend returns.
 func (c *conn) drain() {
 	if c.state != open {
@@ -285,6 +312,6 @@ func (c *conn) end() {
 	}
 	c.owner.ended()
 	w.tcp.open.Add(-1)
-	w.engine.connections.release()
+	w.engine.clients.release(&c.seat)
 	b.counts.open.Add(-1)
 }

@@ -76,7 +76,8 @@ func (d *direction) pump() {
 // resume goes on after others had their turn.
 func (d *direction) resume() {
 	d.queued = false
-	if d.from.conn.state == open {
+	c := d.from.conn
+	if c.state == open || c.state == resetting && d.from == c.gone {
 		d.pump()
 	}
 }
@@ -93,7 +94,7 @@ func (d *direction) flush() bool {
 			return false
 		}
 		if e != 0 {
-			d.from.conn.abort()
+			d.from.conn.reset(d.to)
 			return false
 		}
 		d.count.Add(int64(n))
@@ -138,8 +139,11 @@ func (d *direction) fill() (int, bool) {
 	case e == unix.EAGAIN:
 		d.readable = false
 		return 0, true
-	case e != 0:
-		d.from.conn.abort()
+	case e != 0 && d.from.conn.state == open:
+		d.from.conn.reset(d.from)
+		return 0, false
+	case e != 0 || n == 0 && d.from.conn.state == resetting:
+		d.from.conn.passReset()
 		return 0, false
 	case n == 0:
 		d.finish()
@@ -165,7 +169,7 @@ func (d *direction) copied(b []byte) bool {
 		b = b[n:]
 	case unix.EAGAIN:
 	default:
-		d.from.conn.abort()
+		d.from.conn.reset(d.to)
 		return false
 	}
 	if len(b) > 0 {

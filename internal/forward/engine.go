@@ -18,6 +18,8 @@ type Engine struct {
 	options     Options
 	connections quota
 	flows       quota
+	clients     *shares // of connections
+	start       time.Time
 	refused     refusedBy
 	unreported  atomic.Int64
 	system      system
@@ -103,19 +105,10 @@ func (r *refusedBy) of(reason string) *atomic.Int64 {
 	}
 }
 
-// quota counts what is open, up to a limit.
+// quota counts what is open, up to a limit, for shares.
 type quota struct {
 	limit int64
 	open  atomic.Int64
-}
-
-// take counts one more. It returns false if the limit is reached.
-func (q *quota) take() bool {
-	if q.open.Add(1) <= q.limit {
-		return true
-	}
-	q.open.Add(-1)
-	return false
 }
 
 // release counts one less.
@@ -137,8 +130,9 @@ func New(o Options) (*Engine, error) { return newEngine(o, newSystem) }
 
 func newEngine(o Options, newSystem func(*Engine) (system, error)) (*Engine, error) {
 	o = o.withDefaults(fileLimit())
-	e := &Engine{options: o, listeners: map[*Listener]struct{}{}}
+	e := &Engine{options: o, listeners: map[*Listener]struct{}{}, start: time.Now()}
 	e.connections.limit, e.flows.limit = int64(o.MaxConnections), int64(o.MaxFlows)
+	e.clients = newShares(&e.connections, int64(idleConnection))
 	var err error
 	e.system, err = newSystem(e)
 	return e, err
@@ -173,6 +167,9 @@ func (o Options) withDefaults(files int) Options {
 	return o
 }
 
+// idleConnection is how long a connection must be unused to end for one of another client that has no more.
+const idleConnection = 5 * time.Minute
+
 // errEnded is returned for a Listener of an Engine that has ended.
 var errEnded = errors.New("the engine has ended")
 
@@ -202,6 +199,13 @@ func (e *Engine) Run(ctx context.Context) error {
 	e.ended = true
 	clear(e.listeners)
 	return err
+}
+
+// Discard closes an Engine and its Listeners in place of Run.
+func (e *Engine) Discard() error {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return e.Run(ctx)
 }
 
 // Stats returns the numbers of this moment.

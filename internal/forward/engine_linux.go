@@ -32,6 +32,9 @@ type worker struct {
 	udp     udpLoop
 }
 
+// clock returns the time of the loop, since the start of the engine.
+func (w *worker) clock() int64 { return int64(w.Now().Sub(w.engine.start)) }
+
 // member has sockets on a worker, which calls it on its thread.
 type member interface {
 	reset() // closes all sockets at once
@@ -43,6 +46,10 @@ func newSystem(e *Engine) (system, error) {
 	for range runtime.GOMAXPROCS(0) {
 		l, err := epoll.New()
 		if err != nil {
+			for _, w := range p.workers {
+				w.Discard()
+			}
+			p.files.close()
 			return nil, err
 		}
 		w := &worker{Loop: l, engine: e, files: &p.files, members: map[member]struct{}{}}

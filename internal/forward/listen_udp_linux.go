@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"errors"
 	"net/netip"
 	"os"
 	"sync"
@@ -80,14 +81,15 @@ func socketUDP(s Spec) (int, error) {
 		return datagram.Listen(s.Addr)
 	}
 	fd, err := duplicate(s.Inherited)
-	if err != nil {
-		return -1, err
+	err = errors.Join(err, s.Inherited.Close())
+	if err == nil {
+		err = datagram.Prepare(fd, s.Addr.Addr())
 	}
-	if err := datagram.Prepare(fd, s.Addr.Addr()); err != nil {
+	if err != nil && fd >= 0 {
 		_ = unix.Close(fd)
-		return -1, err
+		fd = -1
 	}
-	return fd, s.Inherited.Close()
+	return fd, err
 }
 
 // duplicate duplicates the file descriptor of a file.

@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -59,6 +60,9 @@ func (p *ports) dial(to netip.AddrPort) (int, uint16, error) {
 		return p.share(to)
 	}
 	fd, err := datagram.Dial(to, netip.Addr{})
+	if errors.Is(err, unix.EAGAIN) { // other programs have so many
+		return p.share(to)
+	}
 	if err != nil {
 		return -1, 0, err
 	}

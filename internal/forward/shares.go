@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 )
 
-// seat is the place of a flow among the flows of its client.
+// seat is the place of a connection or flow among those of its client.
 type seat struct {
 	link[*seat]
 	used   atomic.Int64 // when the flow was last used
@@ -15,35 +15,56 @@ type seat struct {
 	owner  evicter
 }
 
-// evicter is a flow that can be ended for another one, whose loop is given. Its seat is released already.
+// evicter is a connection or flow that can be ended for another one, whose loop is given. Its seat is released already.
 type evicter interface{ evict(by any) }
 
-// share are the flows of one client address.
+// share are the flows of an address, or of all addresses of a network.
 type share struct {
 	link[*share]
-	addr  netip.Addr
-	seats link[*seat] // the first is likely to be unused for longest
-	count int
+	ranking          // of the addresses of a network
+	in      *ranking // where the share is
+	network *share   // of an address; nil: none
+	addr    netip.Addr
+	seats   link[*seat] // of an address; the first is likely to be unused for longest
+	count   int
 }
 
-// shares divides a limited number of flows fairly among client addresses. If all are taken, the
-// client with most flows loses the one that it has not used for longest, to a client with fewer; among clients with
-// equally many, only an idle flow ends for a new one. It is safe for concurrent use.
+// ranking orders clients by their number of flows.
+type ranking struct {
+	clients map[netip.Addr]*share
+	ranks   []link[*share] // by number
+	most    int            // the highest rank that has clients
+}
+
+// shares divides a limited number of connections or flows, here called flows, fairly among clients. If all are
+// taken, the client with most flows loses the one that it has not used for longest, to a client with fewer; among clients
+// with equally many, only an idle flow ends for a new one. An attacker commonly has a whole network of IPv6, so a network
+// is one client. As the pods of a node are often in one network, its addresses divide its share in the same way. It is
+// safe for concurrent use.
 type shares struct {
 	quota *quota
 	idle  int64 // how long a flow must be unused to be idle
 
-	mu      sync.Mutex
-	clients map[netip.Addr]*share
-	ranks   []link[*share] // clients by their number of flows
-	most    int            // the highest rank that has clients
+	mu sync.Mutex
+	ranking
 }
+
+// networkBits is the length of the prefix of a network.
+const networkBits = 64
 
 // maxLooks bounds how many clients and flows are looked at to find one that is idle.
 const maxLooks = 16
 
 func newShares(q *quota, idle int64) *shares {
-	return &shares{quota: q, idle: idle, clients: map[netip.Addr]*share{}, ranks: make([]link[*share], 1)}
+	return &shares{quota: q, idle: idle}
+}
+
+// network returns the first address of a client's network of IPv6, and an address of IPv4 as it is.
+func network(client netip.Addr) netip.Addr {
+	if client.Is4() {
+		return client
+	}
+	return netip.PrefixFrom(client, networkBits).Masked().Addr()
 }
 
 // take gives a flow of a client a seat. If it must end another flow for that, it returns that seat. It returns
@@ -58,16 +79,18 @@ func (s *shares) take(client netip.Addr, flow *seat, now int64) (evicted *seat, 
 		s.leave(evicted)
 	}
 	s.quota.open.Add(1)
-	c := s.clients[client]
-	if c == nil {
-		c = &share{addr: client}
-		c.item = c
-		s.clients[client] = c
+	c := s.share(network(client))
+	if client.Is6() {
+		of := c
+		c = of.share(client)
+		c.network = of
 	}
 	flow.holder, flow.item, flow.placed = c, flow, now
 	flow.used.Store(now)
 	c.seats.push(&flow.link)
-	s.rank(c, c.count+1)
+	for ; c != nil; c = c.network {
+		c.in.rank(c, c.count+1)
+	}
 	return evicted, true
 }
 
@@ -97,54 +120,78 @@ func (s *shares) leave(flow *seat) {
 	flow.link.remove()
 	flow.holder = nil
 	s.quota.release()
-	s.rank(c, c.count-1)
+	for ; c != nil; c = c.network {
+		c.in.rank(c, c.count-1)
+	}
+}
+
+// share returns the share of a client. A new one has no rank yet.
+func (r *ranking) share(client netip.Addr) *share {
+	c := r.clients[client]
+	if c == nil {
+		c = &share{addr: client, in: r}
+		c.item = c
+		if r.clients == nil {
+			r.clients = map[netip.Addr]*share{}
+		}
+		r.clients[client] = c
+	}
+	return c
 }
 
 // rank puts a client among those with a number of flows.
-func (s *shares) rank(c *share, count int) {
+func (r *ranking) rank(c *share, count int) {
 	c.link.remove()
 	c.count = count
 	if count == 0 {
-		delete(s.clients, c.addr)
+		delete(r.clients, c.addr)
 	} else {
-		s.room(count)
-		s.ranks[count].push(&c.link)
+		r.room(count)
+		r.ranks[count].push(&c.link)
 	}
-	s.most = max(s.most, count)
-	for s.most > 0 && s.ranks[s.most].empty() {
-		s.most--
+	r.most = max(r.most, count)
+	for r.most > 0 && r.ranks[r.most].empty() {
+		r.most--
 	}
 }
 
 // room makes the rank of a number of flows exist.
-func (s *shares) room(count int) {
-	if count < len(s.ranks) {
+func (r *ranking) room(count int) {
+	if count < len(r.ranks) {
 		return
 	}
 	grown := make([]link[*share], 2*count)
-	for i := range s.ranks {
-		for head := &s.ranks[i]; !head.empty(); {
+	for i := range r.ranks {
+		for head := &r.ranks[i]; !head.empty(); {
 			e := head.next
 			e.remove()
 			grown[i].push(e)
 		}
 	}
-	s.ranks = grown
+	r.ranks = grown
 }
 
 // victim chooses the flow that ends for a new one of a client; nil: none.
 func (s *shares) victim(client netip.Addr, now int64) *seat {
-	has := 0
-	if c := s.clients[client]; c != nil {
-		has = c.count
-	}
 	if s.most == 0 {
 		return nil
 	}
-	top := &s.ranks[s.most]
-	if s.most > has+1 {
-		return top.next.item.oldest()
+	r := &s.ranking
+	for _, key := range []netip.Addr{network(client), client} {
+		has := 0
+		c := r.clients[key]
+		if c != nil {
+			has = c.count
+		}
+		if r.most > has+1 {
+			return r.ranks[r.most].next.item.oldest()
+		}
+		if c == nil {
+			break
+		}
+		r = &c.ranking // which is empty in IPv4
 	}
+	top := &s.ranks[s.most]
 	for range maxLooks {
 		c := top.next
 		if v := c.item.oldest(); now-v.used.Load() >= s.idle {
@@ -156,9 +203,12 @@ func (s *shares) victim(client netip.Addr, now int64) *seat {
 	return nil
 }
 
-// oldest returns a flow that has not been used for long: the one unused for longest, if only a few were
-// used since it was called last.
+// oldest returns a flow of a client, or of the address in a network that has most, which has not been used for long:
+// the one unused for longest, if only a few were used since it was called last.
 func (c *share) oldest() *seat {
+	if c.most > 0 {
+		c = c.ranks[c.most].next.item
+	}
 	best := c.seats.next.item
 	for range min(maxLooks, c.count) {
 		e := c.seats.next.item

@@ -30,9 +30,15 @@ func newTable(t *testing.T, limit int) *table {
 // open opens flow n of a client and returns what it displaced: "", "refused" or the name of a flow.
 func (b *table) open(client byte, n int, now int64) string {
 	b.t.Helper()
-	o := &owned{name: fmt.Sprintf("%d/%d", client, n)}
+	return b.begin(fmt.Sprintf("%d/%d", client, n), netip.AddrFrom4([4]byte{10, 0, 0, client}), now)
+}
+
+// begin opens a flow with a name, like open.
+func (b *table) begin(name string, client netip.Addr, now int64) string {
+	b.t.Helper()
+	o := &owned{name: name}
 	o.owner = o
-	evicted, ok := b.take(netip.AddrFrom4([4]byte{10, 0, 0, client}), &o.seat, now)
+	evicted, ok := b.take(client, &o.seat, now)
 	if !ok {
 		return "refused"
 	}
@@ -41,9 +47,9 @@ func (b *table) open(client byte, n int, now int64) string {
 	if evicted == nil {
 		return ""
 	}
-	name := evicted.owner.(*owned).name
-	delete(b.flows, name)
-	return name
+	displaced := evicted.owner.(*owned).name
+	delete(b.flows, displaced)
+	return displaced
 }
 
 // check verifies the sums.
@@ -53,8 +59,12 @@ func (b *table) check() {
 	for _, c := range b.clients {
 		sum += c.count
 		most = max(most, c.count)
-		if c.count == 0 {
-			b.t.Error("a client without flows was kept")
+		inside := 0
+		for _, a := range c.clients {
+			inside += a.count
+		}
+		if c.count == 0 || len(c.clients) > 0 && inside != c.count {
+			b.t.Errorf("a client with %d flows, %d of them of its addresses", c.count, inside)
 		}
 	}
 	if total, limit := int(b.quota.open.Load()), int(b.quota.limit); sum != total || most != b.most || total > limit {
@@ -127,6 +137,38 @@ func TestRelease(t *testing.T) {
 	}
 	if newTable(t, 0).open(1, 0, 0) != "refused" {
 		t.Error("a limit of 0 admits a flow")
+	}
+}
+
+// A network of IPv6 is one client, with however many addresses; inside of it, its addresses are.
+func TestNetworksShare(t *testing.T) {
+	b := newTable(t, 4)
+	address := netip.MustParseAddr
+	for i := range 4 {
+		b.begin(fmt.Sprint("attacker/", i), address(fmt.Sprintf("2001:db8::%d", i+1)), int64(i))
+	}
+	for i := range 2 {
+		if got, want := b.begin(fmt.Sprint("other/", i), address("2001:db8:0:1::1"), 10), fmt.Sprint("attacker/", i); got != want {
+			t.Errorf("displaced %q, want %s", got, want)
+		}
+	}
+	if got := b.begin("attacker", address("2001:db8::99"), 11); got != "refused" {
+		t.Errorf("displaced %q, want it refused", got)
+	}
+	b = newTable(t, 4)
+	for i := range 4 {
+		b.begin(fmt.Sprint("hog/", i), address("fd00::1"), int64(i))
+	}
+	for i := range 2 {
+		if got, want := b.begin(fmt.Sprint("neighbor/", i), address("fd00::2"), 10), fmt.Sprint("hog/", i); got != want {
+			t.Errorf("displaced %q, want %s", got, want)
+		}
+	}
+	for _, o := range b.flows {
+		b.release(&o.seat)
+	}
+	if len(b.clients) != 0 {
+		t.Errorf("%d clients without flows", len(b.clients))
 	}
 }
 

@@ -59,16 +59,16 @@ func (p *poller) listenTCP(l *Listener) (server, error) {
 
 // adopt returns a duplicate of an inherited socket, which it closes.
 func adopt(p stream.Protocol, f *os.File) (fd int, err error) {
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return -1, err
+	fd, err = duplicate(f)
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		err = stream.Adopt(p, fd)
 	}
-	controlErr := raw.Control(func(n uintptr) {
-		if fd, err = unix.FcntlInt(n, unix.F_DUPFD_CLOEXEC, 0); err == nil {
-			err = stream.Adopt(p, fd)
-		}
-	})
-	return fd, errors.Join(controlErr, err, f.Close())
+	if err != nil && fd >= 0 {
+		stream.Close(fd)
+		fd = -1
+	}
+	return fd, err
 }
 
 // addr implements server.
@@ -213,7 +213,16 @@ func (a *acceptor) accepted(fd int, client netip.AddrPort) {
 		stream.Close(fd)
 		return
 	}
-	if !e.connections.take() {
+	to := a.least()
+	c := &conn{owner: to, protocol: a.server.protocol, settings: s, pool: admission.Pool, peer: client}
+	c.client.conn, c.remote.conn = c, c
+	c.client.fd, c.remote.fd = fd, -1
+	c.seat.owner = c
+	evicted, ok := e.clients.take(client.Addr(), &c.seat, a.worker.clock())
+	if evicted != nil {
+		evicted.owner.evict(a.worker)
+	}
+	if !ok {
 		e.refuse(s.balancer, reasonConnections)
 		stream.SetReset(fd)
 		stream.Close(fd)
@@ -221,16 +230,12 @@ func (a *acceptor) accepted(fd int, client netip.AddrPort) {
 	}
 	s.balancer.counts.connections.Add(1)
 	s.balancer.counts.open.Add(1)
-	c := &conn{protocol: a.server.protocol, settings: s, pool: admission.Pool, peer: client}
-	c.client.conn, c.remote.conn = c, c
-	c.client.fd, c.remote.fd = fd, -1
-	to := a.least()
 	to.worker.tcp.open.Add(1)
 	if to == a {
-		c.start(a)
+		c.start()
 		return
 	}
-	to.worker.Post(func() { c.start(to) })
+	to.worker.Post(c.start)
 }
 
 // least returns the acceptor on whose worker a connection should be: this one, unless another one has

@@ -32,6 +32,9 @@ func (t *portableTCP) init(p *portable) {
 	t.servers, t.conns = map[*portableServer]struct{}{}, map[*portableConn]struct{}{}
 }
 
+// clock returns the time since the start of the engine.
+func (t *portableTCP) clock() int64 { return int64(time.Since(t.engine.start)) }
+
 func (t *portableTCP) start() { close(t.running) }
 
 // end resets all connections and closes all listeners.
@@ -167,6 +170,7 @@ func (s *portableServer) accept() {
 func (s *portableServer) accepted(client *net.TCPConn) {
 	t, to := s.tcp, s.settings.Load()
 	c := &portableConn{server: s, settings: to, client: client}
+	c.seat.owner = c
 	c.peer, _ = netip.ParseAddrPort(client.RemoteAddr().String()) // package net formats it
 	c.peer = netip.AddrPortFrom(c.peer.Addr().Unmap().WithZone(""), c.peer.Port())
 	admission := to.admission(c.peer.Addr())
@@ -176,7 +180,11 @@ func (s *portableServer) accepted(client *net.TCPConn) {
 		c.abort()
 		return
 	}
-	if !t.engine.connections.take() {
+	evicted, ok := t.engine.clients.take(c.peer.Addr(), &c.seat, t.clock())
+	if evicted != nil {
+		evicted.owner.evict(nil)
+	}
+	if !ok {
 		t.engine.refuse(to.balancer, reasonConnections)
 		c.abort()
 		return
@@ -192,12 +200,13 @@ func (s *portableServer) accepted(client *net.TCPConn) {
 		delete(t.conns, c)
 		t.mu.Unlock()
 		to.balancer.counts.open.Add(-1)
-		t.engine.connections.release()
+		t.engine.clients.release(&c.seat)
 	})
 }
 
 // portableConn is a connection of a client, and the one to its backend.
 type portableConn struct {
+	seat     seat
 	server   *portableServer
 	settings *settings
 	pool     int
@@ -218,6 +227,12 @@ func (c *portableConn) abort() {
 			_ = side.Close()
 		}
 	}
+}
+
+// evict implements evicter.
+func (c *portableConn) evict(any) {
+	c.server.tcp.engine.refuse(c.settings.balancer, reasonConnections)
+	c.locked((*portableConn).abort)
 }
 
 // drain makes the connection end after a time, unless its backend returns. The caller holds
@@ -279,7 +294,7 @@ func (c *portableConn) locked(f func(*portableConn)) {
 
 // copy moves one direction, and passes on its end or its error.
 func (c *portableConn) copy(to, from *net.TCPConn, count *atomic.Int64) {
-	n, err := io.Copy(to, from)
+	n, err := io.Copy(used{to, c}, from)
 	count.Add(n)
 	if err == nil {
 		err = to.CloseWrite()
@@ -287,6 +302,18 @@ func (c *portableConn) copy(to, from *net.TCPConn, count *atomic.Int64) {
 	if err != nil {
 		c.locked((*portableConn).abort)
 	}
+}
+
+// used is a socket of a connection that is used by writing.
+type used struct {
+	to   *net.TCPConn
+	conn *portableConn
+}
+
+// Write implements io.Writer.
+func (u used) Write(b []byte) (int, error) {
+	u.conn.seat.used.Store(u.conn.server.tcp.clock())
+	return u.to.Write(b)
 }
 
 // connect connects to a backend; nil: no attempt succeeded.

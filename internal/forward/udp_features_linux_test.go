@@ -98,17 +98,39 @@ func TestUDPUnreported(t *testing.T) {
 func TestBudget(t *testing.T) {
 	b, now, sent := budget{}, time.Now(), 0
 	for range 1000 {
-		if b.take(now) {
+		if b.take(rate{refusalsPerSecond, refusalsAtOnce}, now) {
 			sent++
 		}
 	}
 	for range 2000 {
 		now = now.Add(time.Millisecond / 2)
-		if b.take(now) {
+		if b.take(rate{refusalsPerSecond, refusalsAtOnce}, now) {
 			sent++
 		}
 	}
 	if want := refusalsAtOnce + refusalsPerSecond; sent < want-2 || sent > want+2 {
 		t.Errorf("%d were sent in a second, want %d", sent, want)
+	}
+}
+
+// One client, or one network of IPv6, gets few errors, and leaves those of others.
+func TestBudgets(t *testing.T) {
+	b, now, sent := newBudgets(), time.Now(), 0
+	for i := range 100 {
+		if b.take(netip.AddrFrom16([16]byte{0xfd, 15: byte(i)}), now) {
+			sent++
+		}
+	}
+	for range 1000 {
+		now = now.Add(time.Millisecond)
+		if b.take(netip.MustParseAddr("fd00::1"), now) {
+			sent++
+		}
+	}
+	if want := clientRefusalsAtOnce + clientRefusalsPerSecond; sent < want-1 || sent > want+1 {
+		t.Errorf("%d were sent, want %d", sent, want)
+	}
+	if !b.take(netip.MustParseAddr("10.0.0.1"), now) {
+		t.Error("another client gets no error")
 	}
 }

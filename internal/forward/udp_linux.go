@@ -21,12 +21,12 @@ type udpLoop struct {
 	timer   epoll.Timer
 	waiting bool                      // the timer is set
 	busy    map[*udpListener]struct{} // those with flows
-	budget  budget                    // for ICMP errors
+	budget  *budgets                  // for ICMP errors
 }
 
 func (l *udpLoop) init(w *worker, u *udpPoller) {
 	l.worker, l.udp, l.batch = w, u, datagram.NewBatch(batchSize)
-	l.wheel, l.busy = newWheel[*flow](u.timeout), map[*udpListener]struct{}{}
+	l.wheel, l.busy, l.budget = newWheel[*flow](u.timeout), map[*udpListener]struct{}{}, newBudgets()
 }
 
 // clock returns the time of the loop, since the start of the engine.
@@ -73,7 +73,8 @@ type udpListener struct {
 	port     uint16
 	settings *settings
 	flows    map[datagram.Path]*flow
-	swept    *plan // at the last sweep
+	swept    *plan       // at the last sweep
+	retry    epoll.Timer // of start
 
 	closeSocket func()
 }
@@ -175,6 +176,7 @@ func (l *udpListener) reset() {
 		return
 	}
 	delete(l.loop.members, l)
+	l.loop.Stop(&l.retry)
 	for _, f := range l.flows {
 		l.end(f)
 	}
@@ -184,7 +186,7 @@ func (l *udpListener) reset() {
 // refuse sends the client of a path an ICMP error about its last datagram.
 func (l *udpListener) refuse(p *datagram.Path, length int) {
 	raw := l.loop.udp.raw
-	if raw == nil || !l.loop.budget.take(l.loop.Now()) || raw.Refuse(p, l.port, length) != nil {
+	if raw == nil || !l.loop.budget.take(p.Client().Addr(), l.loop.Now()) || raw.Refuse(p, l.port, length) != nil {
 		l.loop.engine.unreported.Add(1)
 	}
 }
@@ -193,6 +195,7 @@ func (l *udpListener) refuse(p *datagram.Path, length int) {
 func (l *udpListener) start() {
 	l.loop.members[l] = struct{}{}
 	if err := l.loop.Add(l.fd, unix.EPOLLIN, l); err != nil {
-		l.loop.engine.options.Log.Error("A UDP listener does not work.", "error", err)
+		l.loop.engine.options.Log.Error("A UDP listener does not work yet; Sluice tries again.", "error", err)
+		l.loop.Set(&l.retry, l.loop.Now().Add(acceptPause), l.start) // no memory
 	}
 }

@@ -220,7 +220,7 @@ func (s *selection) state(svc *route.Service) (Programming, string) {
 	refusal, pending := s.Refused[svc.Name], s.Pending.Has(svc.Name)
 	switch {
 	case refusal != nil:
-		return NotProgrammed, "the kernel rejects its rules: " + refusal.Error()
+		return NotProgrammed, plane.Problem(refusal) + ": " + refusal.Error()
 	case pending && s.removed(s.Pending.Of(svc.Name)):
 		return Pending, "to be removed: " + s.why
 	case pending:

@@ -4,6 +4,7 @@ package plane
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -73,6 +74,23 @@ type Edit struct {
 // which the kernel rejects. It has the reason for each. The kernel holds these Services as
 // before, or not at all. The Plane needs no Refresh for the others.
 type Refused map[cluster.Name]error
+
+// NoSocket is the error of a Service of which a listening socket could not be opened.
+type NoSocket struct{ Err error }
+
+// Error implements error.
+func (n *NoSocket) Error() string { return n.Err.Error() }
+
+// Unwrap returns the cause.
+func (n *NoSocket) Unwrap() error { return n.Err }
+
+// Problem says in general why a Service is refused, for a reason in Refused.
+func Problem(reason error) string {
+	if _, is := errors.AsType[*NoSocket](reason); is {
+		return "a listening socket cannot be opened"
+	}
+	return "the kernel rejects its rules"
+}
 
 // Names returns the Services, sorted.
 func (r Refused) Names() []cluster.Name {

@@ -80,7 +80,7 @@ func newRefusals(before, now plane.Refused) []route.Problem {
 		if old := before[name]; old == nil || old.Error() != now[name].Error() {
 			list = append(list, route.Problem{
 				Object: "Service " + name.String(),
-				Reason: "the kernel rejects its rules; Sluice retries periodically: " + now[name].Error(),
+				Reason: plane.Problem(now[name]) + "; Sluice retries periodically: " + now[name].Error(),
 			})
 		}
 	}

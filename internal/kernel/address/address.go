@@ -3,6 +3,7 @@
 package address
 
 import (
+	"context"
 	"net/netip"
 	"slices"
 )
@@ -25,6 +26,25 @@ type Watcher struct{ opts Options }
 
 // New returns a Watcher. It does nothing until Run.
 func New(opts Options) *Watcher { return &Watcher{opts: opts} }
+
+// follow calls fn with the addresses at first, and again whenever they differ after wait. It ends with the
+// error of wait.
+func (w *Watcher) follow(ctx context.Context, fn func([]netip.Addr), wait func() error) error {
+	var last []netip.Addr
+	for first := true; ; first = false {
+		now, err := w.List(ctx)
+		if err != nil {
+			return err
+		}
+		if first || !slices.Equal(last, now) {
+			last = now
+			fn(slices.Clone(now))
+		}
+		if err := wait(); err != nil {
+			return err
+		}
+	}
+}
 
 // canonical sorts addresses, and leaves out duplicates and link-local ones.
 func canonical(addrs []netip.Addr) []netip.Addr {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -28,34 +27,21 @@ func (w *Watcher) Run(ctx context.Context, fn func([]netip.Addr)) error {
 	failed := make(chan error, 1)
 	go func() { failed <- listen(events, dirty) }()
 
-	err = w.follow(ctx, dirty, failed, fn)
+	err = w.follow(ctx, fn, func() error {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case err := <-failed:
+			return err
+		case <-dirty:
+			return nil
+		}
+	})
 	_ = events.Close() // wakes listen
 	if ctx.Err() != nil {
 		return nil
 	}
 	return err
-}
-
-// follow calls fn with the addresses at first, and again whenever they have changed.
-func (w *Watcher) follow(ctx context.Context, dirty <-chan struct{}, failed <-chan error, fn func([]netip.Addr)) error {
-	var last []netip.Addr
-	for first := true; ; first = false {
-		now, err := w.List(ctx)
-		if err != nil {
-			return err
-		}
-		if first || !slices.Equal(last, now) {
-			last = now
-			fn(slices.Clone(now))
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case err := <-failed:
-			return err
-		case <-dirty:
-		}
-	}
 }
 
 // listen marks the list as dirty at each message, and after the kernel dropped messages.

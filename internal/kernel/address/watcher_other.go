@@ -20,22 +20,18 @@ const period = 5 * time.Second
 func (w *Watcher) Run(ctx context.Context, fn func([]netip.Addr)) error {
 	ticker := time.NewTicker(period)
 	defer ticker.Stop()
-	var last []netip.Addr
-	for first := true; ; first = false {
-		now, err := w.List(ctx)
-		if err != nil {
-			return err
-		}
-		if first || !slices.Equal(last, now) {
-			last = now
-			fn(slices.Clone(now))
-		}
+	err := w.follow(ctx, fn, func() error {
 		select {
 		case <-ctx.Done():
-			return nil
+			return ctx.Err()
 		case <-ticker.C:
+			return nil
 		}
+	})
+	if ctx.Err() != nil {
+		return nil
 	}
+	return err
 }
 
 // List returns all addresses, sorted and without duplicates.

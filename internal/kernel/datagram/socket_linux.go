@@ -1,7 +1,6 @@
 package datagram
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -13,26 +12,52 @@ import (
 // kernel allows it.
 const receiveBuffer = 1 << 20
 
-// Listen opens a UDP socket at an address for Batch.Receive, in the network namespace of the thread.
-func Listen(at netip.AddrPort) (int, error) {
-	fd, err := unix.Socket(family(at.Addr()), unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+// open opens a UDP socket for a family of addresses and calls the steps that set it up.
+func open(like netip.Addr, steps ...func(fd int) error) (int, error) {
+	fd, err := unix.Socket(family(like), unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return -1, os.NewSyscallError("socket", err)
 	}
-	if at.Addr().Is6() {
-		err = os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1))
-	}
-	if err == nil {
-		err = os.NewSyscallError("bind", unix.Bind(fd, Sockaddr(at)))
-	}
-	if err == nil {
-		err = Prepare(fd, at.Addr())
-	}
-	if err != nil {
-		_ = unix.Close(fd)
-		return -1, err
+	for _, step := range steps {
+		if err := step(fd); err != nil {
+			_ = unix.Close(fd)
+			return -1, err
+		}
 	}
 	return fd, nil
+}
+
+// Listen opens a UDP socket at an address for Batch.Receive, in the network namespace of the thread.
+func Listen(at netip.AddrPort) (int, error) {
+	return open(at.Addr(), func(fd int) error {
+		if at.Addr().Is4() {
+			return nil
+		}
+		return os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1))
+	}, bind(at), func(fd int) error { return Prepare(fd, at.Addr()) })
+}
+
+// bind returns the step that binds a socket.
+func bind(at netip.AddrPort) func(fd int) error {
+	return func(fd int) error { return os.NewSyscallError("bind", unix.Bind(fd, Sockaddr(at))) }
+}
+
+// connect returns the step that connects a socket. It discards what others have sent to the socket before it was
+// connected: the kernel does not.
+func connect(to netip.AddrPort) func(fd int) error {
+	return func(fd int) error {
+		if err := unix.Connect(fd, Sockaddr(to)); err != nil {
+			return os.NewSyscallError("connect", err)
+		}
+		const most = 1 << 16 // in case the peer sends without end
+		var discarded [1]byte
+		for range most {
+			if _, _, err := unix.Recvfrom(fd, discarded[:], unix.MSG_DONTWAIT); err != nil {
+				return nil
+			}
+		}
+		return nil
+	}
 }
 
 // Prepare prepares a bound socket for Batch.Receive.
@@ -56,21 +81,10 @@ func Prepare(fd int, at netip.Addr) error {
 // If source is valid, the datagrams come from it, which needs CAP_NET_ADMIN if it is no address of
 // this host.
 func Dial(to netip.AddrPort, source netip.Addr) (int, error) {
-	fd, err := unix.Socket(family(to.Addr()), unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return -1, os.NewSyscallError("socket", err)
+	if !source.IsValid() {
+		return open(to.Addr(), connect(to))
 	}
-	if source.IsValid() {
-		err = bindTransparent(fd, source)
-	}
-	if err == nil {
-		err = os.NewSyscallError("connect", unix.Connect(fd, Sockaddr(to)))
-	}
-	if err != nil {
-		_ = unix.Close(fd)
-		return -1, err
-	}
-	return fd, nil
+	return open(to.Addr(), func(fd int) error { return bindTransparent(fd, source) }, connect(to))
 }
 
 func bindTransparent(fd int, source netip.Addr) error {
@@ -87,23 +101,11 @@ func bindTransparent(fd int, source netip.Addr) error {
 // DialFrom opens a UDP socket like Dial, from a port of this host that other sockets, which Share has
 // prepared, use for other peers.
 func DialFrom(port uint16, to netip.AddrPort) (int, error) {
-	fd, err := unix.Socket(family(to.Addr()), unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return -1, os.NewSyscallError("socket", err)
-	}
 	any := netip.IPv4Unspecified()
 	if to.Addr().Is6() {
 		any = netip.IPv6Unspecified()
 	}
-	err = errors.Join(Share(fd), os.NewSyscallError("bind", unix.Bind(fd, Sockaddr(netip.AddrPortFrom(any, port)))))
-	if err == nil {
-		err = os.NewSyscallError("connect", unix.Connect(fd, Sockaddr(to)))
-	}
-	if err != nil {
-		_ = unix.Close(fd)
-		return -1, err
-	}
-	return fd, nil
+	return open(to.Addr(), Share, bind(netip.AddrPortFrom(any, port)), connect(to))
 }
 
 // Share lets sockets of DialFrom use the port of a socket.

@@ -82,6 +82,14 @@ func (l *Loop) Run(namespace int) error {
 	})
 }
 
+// Discard closes a Loop in place of Run.
+func (l *Loop) Discard() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	_, _ = unix.Close(l.fd), unix.Close(l.wake) // nothing was written
+}
+
 // once waits for events and timers, and calls their handlers.
 func (l *Loop) once(events []unix.EpollEvent) error {
 	timeout := l.timers.wait(time.Now())

@@ -257,6 +257,15 @@ func Splice(from, to, count int) (int, syscall.Errno) {
 // CloseWrite tells the peer that nothing more is written.
 func CloseWrite(fd int) { _, _, _ = unix.RawSyscall(unix.SYS_SHUTDOWN, uintptr(fd), unix.SHUT_WR, 0) }
 
+// Unsent returns how many bytes that were written the peer has not acknowledged.
+func Unsent(fd int) int {
+	n, err := unix.IoctlGetInt(fd, unix.SIOCOUTQ)
+	if err != nil {
+		return 0 // it is not connected any more
+	}
+	return n
+}
+
 // SetReset makes the socket tell the peer, when it is closed, that the connection was reset.
 func SetReset(fd int) {
 	linger := unix.Linger{Onoff: 1}

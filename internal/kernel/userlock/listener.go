@@ -1,21 +1,19 @@
 package userlock
 
 import (
-	"crypto/subtle"
 	"errors"
-	"io"
 	"net"
 	"sync"
 	"time"
 )
 
 const (
-	secretTimeout = 2 * time.Second // for a connection to send the secret
+	secretTimeout = 2 * time.Second // for both sides of a connection to prove that they have the secret
 	acceptPause   = 100 * time.Millisecond
-	maxUnproven   = 64 // connections that have not sent it; more are closed
+	maxUnproven   = 64 // connections that have not proven it; of more, others are closed
 )
 
-// Listener is a net.Listener of connections that have sent the secret.
+// Listener is a net.Listener of connections whose peers have the secret.
 type Listener struct {
 	inner  net.Listener
 	secret string
@@ -39,7 +37,7 @@ func (l *Listener) Run() {
 	defer func() { _ = l.close() }()
 	var checks sync.WaitGroup
 	defer checks.Wait()
-	slots := make(chan struct{}, maxUnproven)
+	unproven := newWaiting()
 	for {
 		c, err := l.inner.Accept()
 		if errors.Is(err, net.ErrClosed) {
@@ -49,15 +47,10 @@ func (l *Listener) Run() {
 			time.Sleep(acceptPause)
 			continue
 		}
-		select {
-		case slots <- struct{}{}:
-		default:
-			_ = c.Close()
-			continue
-		}
+		unproven.add(c)
 		checks.Go(func() {
 			ok := l.proves(c)
-			<-slots
+			unproven.remove(c)
 			if !ok || !l.pass(c) {
 				_ = c.Close()
 			}
@@ -65,16 +58,41 @@ func (l *Listener) Run() {
 	}
 }
 
-// proves reports whether a connection begins with the secret.
+// waiting are connections that have not proven anything yet.
+type waiting struct {
+	mu    sync.Mutex
+	conns map[net.Conn]struct{}
+}
+
+func newWaiting() *waiting { return &waiting{conns: map[net.Conn]struct{}{}} }
+
+// add adds a connection. If there are too many, it closes one of the others at random, so that silent ones
+// keep no slot from one that has the secret.
+func (w *waiting) add(c net.Conn) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.conns) >= maxUnproven {
+		for other := range w.conns {
+			_ = other.Close()
+			delete(w.conns, other)
+			break
+		}
+	}
+	w.conns[c] = struct{}{}
+}
+
+func (w *waiting) remove(c net.Conn) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.conns, c)
+}
+
+// proves reports whether the peer of a connection has the secret.
 func (l *Listener) proves(c net.Conn) bool {
-	if c.SetReadDeadline(time.Now().Add(secretTimeout)) != nil {
+	if c.SetDeadline(time.Now().Add(secretTimeout)) != nil {
 		return false
 	}
-	got := make([]byte, secretText)
-	if _, err := io.ReadFull(c, got); err != nil {
-		return false
-	}
-	return subtle.ConstantTimeCompare(got, []byte(l.secret)) == 1 && c.SetReadDeadline(time.Time{}) == nil
+	return proveHolder(c, l.secret) == nil && c.SetDeadline(time.Time{}) == nil
 }
 
 // pass passes a connection to Accept; false: the listener is closed.

@@ -4,8 +4,9 @@
 //
 // The lock is a file that the system locks, so that it is free when its holder has ended,
 // in whatever way. Beside it the holder writes the address at which it listens, on
-// 127.0.0.1, and a secret. Only this user can read the file: a connection that does not
-// begin with the secret is closed.
+// 127.0.0.1, and a secret. Only this user can read the file: both sides of a connection prove
+// that they have the secret (proof.go), and one without it is closed. All systems have TCP; a socket of a
+// file system, whose peer the kernel identifies, is one thing on Linux, another on macOS, and a third on Windows.
 package userlock
 
 import (
@@ -21,6 +22,8 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"syscall"
+	"time"
 )
 
 // Errors of this package.
@@ -171,14 +174,37 @@ func Dial(ctx context.Context, o Options) (conn net.Conn, pid int, err error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	conn, err = new(net.Dialer).DialContext(ctx, "tcp", h.At.String())
+	const attempts = 5 // a holder with many silent connections may close this one
+	for range attempts {
+		if conn, err = h.dial(ctx); err == nil {
+			return conn, h.PID, nil
+		}
+		if !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {
+			break
+		}
+	}
+	return nil, 0, errors.Join(ErrSilent, err)
+}
+
+// dial connects to the holder.
+func (h holder) dial(ctx context.Context) (net.Conn, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", h.At.String())
 	if err != nil {
-		return nil, 0, errors.Join(ErrSilent, err)
+		return nil, err
 	}
-	if _, err := io.WriteString(conn, h.Secret); err != nil {
-		return nil, 0, errors.Join(ErrSilent, err, conn.Close())
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	err = conn.SetDeadline(time.Now().Add(secretTimeout))
+	if err == nil {
+		err = proveCommand(conn, h.Secret)
 	}
-	return conn, h.PID, nil
+	if err == nil && stop() {
+		err = conn.SetDeadline(time.Time{})
+	}
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return conn, nil
 }
 
 // find reads the holder file if the lock is held.

@@ -175,9 +175,77 @@ func TestWithoutTheSecret(t *testing.T) {
 		if err := c.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
 			t.Fatal(err)
 		}
-		if n, err := c.Read(make([]byte, 1)); n > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("a stranger's connection stays open: %d bytes, %v", n, err)
+		if got, err := io.ReadAll(c); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("a stranger's connection stays open: %d bytes, %v", len(got), err)
 		}
+	}
+}
+
+// A program that has got the port of the holder is not taken for it, and does not learn the secret.
+func TestAnotherProgramAtThePort(t *testing.T) {
+	o := options(t)
+	listener := listen(t, acquire(t, o))
+	at := listener.Addr().String()
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	stranger, err := net.Listen("tcp", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = stranger.Close() }()
+	sent := make(chan int, 1)
+	go func() {
+		c, err := stranger.Accept()
+		if err != nil {
+			return
+		}
+		defer func() { _ = c.Close() }()
+		_, _ = c.Write(make([]byte, 1000))
+		_ = c.SetReadDeadline(time.Now().Add(time.Second))
+		all, _ := io.ReadAll(c)
+		sent <- len(all)
+	}()
+	if c, _, err := userlock.Dial(t.Context(), o); !errors.Is(err, userlock.ErrSilent) {
+		t.Errorf("Dial: %v, %v, want ErrSilent", c, err)
+	}
+	if n := <-sent; n != 16 {
+		t.Errorf("the other program received %d bytes, want a random number only", n)
+	}
+}
+
+// However many connections are silent, a command is served.
+func TestManySilentConnections(t *testing.T) {
+	const silent = 200
+	o := options(t)
+	listener := listen(t, acquire(t, o))
+	for range silent {
+		c, err := net.Dial("tcp", listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = c.Close() }()
+	}
+	begin := time.Now()
+	c, _, err := userlock.Dial(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	served := make(chan error, 1)
+	go func() {
+		server, err := listener.Accept()
+		if err == nil {
+			_, err = io.WriteString(server, "x")
+		}
+		served <- err
+	}()
+	_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+	if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
+		t.Fatalf("a command is not served: %v", err)
+	}
+	if err := <-served; err != nil || time.Since(begin) > time.Second {
+		t.Errorf("served after %v, %v", time.Since(begin), err)
 	}
 }
 

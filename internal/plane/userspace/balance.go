@@ -14,16 +14,12 @@ import (
 // Balance returns how a port of a Service is balanced. It is safe for concurrent use.
 func (p *Plane) Balance(_ context.Context, svc *route.Service, port int, _ *route.Host) (plane.Balance, error) {
 	b := plane.Balance{Backends: map[netip.AddrPort]plane.Balanced{}}
-	i := 0
-	for at, id := range portsOf(svc) {
-		if i++; i-1 != port {
-			continue
-		}
-		b.Scheduler = schedulerName(schedulerOf(at.Scheduler))
-		balancer := p.sockets.balancer(id)
-		if balancer == nil {
-			break
-		}
+	at, id := nth(svc, port)
+	if at == nil {
+		return b, nil
+	}
+	b.Scheduler = schedulerName(schedulerOf(at.Scheduler))
+	if balancer := p.sockets.balancer(id); balancer != nil {
 		for to, open := range balancer.Open() {
 			b.Backends[to] = plane.Balanced{Weight: uint32(at.Weight(to)), Active: open}
 		}
@@ -31,19 +27,29 @@ func (p *Plane) Balance(_ context.Context, svc *route.Service, port int, _ *rout
 	return b, nil
 }
 
+// nth returns a port of a Service by its index; nil: there is none.
+func nth(svc *route.Service, index int) (*route.Port, portID) {
+	i := 0
+	for at, id := range portsOf(svc) {
+		if i == index {
+			return at, id
+		}
+		i++
+	}
+	return nil, portID{}
+}
+
 // Shares returns how probable it is now that each backend gets the next connection of a client. It is
 // safe for concurrent use.
 func (p *Plane) Shares(svc *route.Service, port int, pool route.Pool, client netip.Addr) map[netip.AddrPort]float64 {
 	shares := map[netip.AddrPort]float64{}
-	i := 0
-	for _, id := range portsOf(svc) {
-		if i++; i-1 != port {
-			continue
-		}
-		if b := p.sockets.balancer(id); b != nil {
-			for _, s := range b.Shares(client, int(pool)) {
-				shares[s.Addr] = s.Probability
-			}
+	at, id := nth(svc, port)
+	if at == nil {
+		return shares
+	}
+	if b := p.sockets.balancer(id); b != nil {
+		for _, s := range b.Shares(client, int(pool)) {
+			shares[s.Addr] = s.Probability
 		}
 	}
 	return shares

@@ -105,7 +105,11 @@ func TestPortOfAnotherProgram(t *testing.T) {
 	r.engine.others[taken("127.0.0.1:8080")] = true
 	r.engine.others[taken("127.0.0.1:20000")] = true
 	a, b := service("a", tcp(80, backend)), service("b", tcp(90, backend))
-	wantRefused(t, r.load(a, b), "a", "listen for ns/a tcp IPv4: listen 127.0.0.1:8080: address already in use")
+	err := r.load(a, b)
+	wantRefused(t, err, "a", "listen for ns/a tcp IPv4 at 127.0.0.1:8080: another program has this port")
+	if refused, is := errors.AsType[plane.Refused](err); is && plane.Problem(refused[svcName("a")]) != "a listening socket cannot be opened" {
+		t.Errorf("the problem is %q", plane.Problem(refused[svcName("a")]))
+	}
 	if !slices.Equal(r.listed("b"), at("127.0.0.1:8090")) {
 		t.Errorf("b listens at %v", r.listed("b"))
 	}

@@ -154,7 +154,7 @@ func (w writer) listen(s *step) error {
 		return err
 	}
 	if s.New.at.Port() == 0 {
-		return errors.New("all ports of the range for listening sockets are in use (portRange)")
+		return &plane.NoSocket{Err: errors.New("all ports of the range for listening sockets are in use (portRange)")}
 	}
 	l, err := w.engine.Listen(forward.Spec{
 		Protocol: forward.Protocol(s.Key.port.protocol), Addr: s.New.at, Balancer: w.balancers[s.Key.port],
@@ -162,9 +162,10 @@ func (w writer) listen(s *step) error {
 	})
 	if inUse(err) {
 		w.taken(s.Key)
+		err = fmt.Errorf("another program has this port, Sluice will try another one of its range: %w", err)
 	}
 	if err != nil {
-		w.failed[s.Key] = fmt.Errorf("listen for %s: %w", s.Key.port, err)
+		w.failed[s.Key] = &plane.NoSocket{Err: fmt.Errorf("listen for %s at %s: %w", s.Key.port, s.New.at, err)}
 		return w.failed[s.Key]
 	}
 	w.open[s.Key] = l
