@@ -1,0 +1,128 @@
+package forward
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"time"
+)
+
+// Handed is what a Listener hands over to the next run of the program: file descriptors, which keep their
+// numbers, and what this program knows about them. It can be encoded as JSON.
+type Handed struct {
+	Socket int    // that listens; -1: it is closed
+	Conns  []Conn `json:",omitempty"`
+	Flows  []Flow `json:",omitempty"`
+}
+
+// Conn is a TCP connection of a client. One that has no backend yet begins to look for one again.
+type Conn struct {
+	Client   int // the socket to the client
+	Remote   int // the socket to the backend; -1: there is none yet
+	Peer     netip.AddrPort
+	Backend  netip.AddrPort
+	Pool     int       `json:",omitempty"`
+	Up, Down Way       // to the backend, to the client
+	Ends     time.Time // when it ends, if its backend does not return; zero: it does not drain
+}
+
+// Way is a direction of a Conn.
+type Way struct {
+	Done    bool   `json:",omitempty"` // the end was passed on
+	Pending []byte `json:",omitempty"` // read, but not written
+	Held    int    `json:",omitempty"` // how many bytes are in a pipe
+	Pipe    [2]int // its ends, to read and to write, if Held is not 0
+}
+
+// Flow is a UDP flow.
+type Flow struct {
+	Socket  int // to the backend
+	Client  netip.AddrPort
+	Zone    uint32     `json:",omitempty"` // the interface, if the client has a link-local address
+	Local   netip.Addr // the address of this host to which the client sends
+	Backend netip.AddrPort
+	Pool    int           `json:",omitempty"`
+	Idle    time.Duration // since the last datagram
+	Port    uint16        `json:",omitempty"` // of the socket, if the Engine counts ports
+	Replied bool          `json:",omitempty"` // the backend has sent a datagram
+}
+
+// descriptors calls a function with each file descriptor.
+func (h *Handed) descriptors(yield func(int)) {
+	if h.Socket >= 0 {
+		yield(h.Socket)
+	}
+	for i := range h.Conns {
+		c := &h.Conns[i]
+		yield(c.Client)
+		if c.Remote >= 0 {
+			yield(c.Remote)
+		}
+		for _, way := range []*Way{&c.Up, &c.Down} {
+			if way.Held > 0 {
+				yield(way.Pipe[0])
+				yield(way.Pipe[1])
+			}
+		}
+	}
+	for i := range h.Flows {
+		yield(h.Flows[i].Socket)
+	}
+}
+
+// Descriptors returns all file descriptors.
+func (h *Handed) Descriptors() []int {
+	var list []int
+	h.descriptors(func(fd int) { list = append(list, fd) })
+	return list
+}
+
+// handover is a system whose sockets another Engine can adopt.
+type handover interface {
+	// handOver takes the sockets of all Listeners out of the loops. What belongs to those that
+	// are closed has the key nil.
+	handOver(ctx context.Context, open map[server]*Listener) (map[*Listener]*Handed, error)
+
+	// drain forwards connections of a Listener that is closed.
+	drain(b *Balancer, h *Handed)
+}
+
+// adopter is a server that adopts what belonged to its socket.
+type adopter interface{ adopt(h *Handed) }
+
+// errNoHandover is returned where sockets cannot be handed over.
+var errNoHandover = errors.New("sockets cannot be handed over on this system")
+
+// HandOver takes all sockets out of the Engine, so that the next run of the program can adopt them. The
+// Engine forwards nothing from then on, and Run ends no connection. The result has what belongs to each
+// Listener; the key nil has connections of Listeners that are closed. It is called once, while Run runs.
+func (e *Engine) HandOver(ctx context.Context) (map[*Listener]*Handed, error) {
+	s, can := e.system.(handover)
+	if !can {
+		return nil, errNoHandover
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	open := map[server]*Listener{}
+	for l := range e.listeners {
+		open[l.server] = l
+	}
+	e.ended = true
+	return s.handOver(ctx, open)
+}
+
+// Adopt adopts the connections and flows that belonged to the socket in the previous run of the program.
+// The Listener was opened with that socket.
+func (l *Listener) Adopt(h *Handed) {
+	if a, can := l.server.(adopter); can {
+		a.adopt(h)
+	}
+}
+
+// Drain adopts connections of a Listener that is closed. They end in time.
+func (e *Engine) Drain(b *Balancer, h *Handed) {
+	if s, can := e.system.(handover); can {
+		b.subscribe(e)
+		s.drain(b, h)
+	}
+}
