@@ -83,7 +83,7 @@ type handover interface {
 	// are closed has the key nil.
 	handOver(ctx context.Context, open map[server]*Listener) (map[*Listener]*Handed, error)
 
-	// drain forwards connections of a Listener that is closed.
+	// drain forwards connections of a Listener that is closed, and closes its socket and flows.
 	drain(b *Balancer, h *Handed)
 }
 
@@ -119,10 +119,41 @@ func (l *Listener) Adopt(h *Handed) {
 	}
 }
 
-// Drain adopts connections of a Listener that is closed. They end in time.
+// Drain adopts the connections of a Listener that is closed, until they have drained. It closes the socket and
+// the flows.
 func (e *Engine) Drain(b *Balancer, h *Handed) {
 	if s, can := e.system.(handover); can {
 		b.subscribe(e)
 		s.drain(b, h)
+	}
+}
+
+// Target returns the target.
+func (b *Balancer) Target() *Target { return b.target.Load() }
+
+// Client is the backend of a client by affinity.
+type Client struct {
+	Addr    netip.Addr
+	Backend netip.AddrPort
+	Idle    time.Duration // since its last connection
+}
+
+// Clients returns which clients the Balancer remembers for affinity, the one that is idle for longest first.
+func (b *Balancer) Clients() []Client {
+	now := b.now()
+	b.affinity.mu.Lock()
+	defer b.affinity.mu.Unlock()
+	list := make([]Client, 0, len(b.affinity.clients))
+	for s := b.affinity.list.next; s != nil && s != &b.affinity.list; s = s.next {
+		list = append(list, Client{s.client, s.backend, now.Sub(s.used)})
+	}
+	return list
+}
+
+// Remember makes the Balancer remember what Clients of another one returned.
+func (b *Balancer) Remember(list []Client) {
+	now := b.now()
+	for _, c := range list {
+		b.affinity.put(c.Addr, c.Backend, now.Add(-c.Idle))
 	}
 }

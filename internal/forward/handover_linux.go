@@ -127,6 +127,12 @@ func (s *tcpServer) adopt(h *Handed) {
 
 // drain implements handover.
 func (p *poller) drain(b *Balancer, h *Handed) {
+	if h.Socket >= 0 {
+		stream.Close(h.Socket)
+	}
+	for i := range h.Flows {
+		stream.Close(h.Flows[i].Socket)
+	}
 	s := &tcpServer{fd: -1}
 	s.set(&settings{balancer: b})
 	for _, w := range p.workers {
