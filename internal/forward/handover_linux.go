@@ -77,7 +77,7 @@ func (a *acceptor) handOver(to *Handed, room *int) {
 	}
 	for !a.conns.empty() {
 		c := a.conns.next.item
-		if *room -= len(c.up.pending) + len(c.down.pending); *room < 0 {
+		if *room -= c.up.size() + c.down.size(); *room < 0 {
 			c.abort()
 			continue
 		}
@@ -88,7 +88,7 @@ func (a *acceptor) handOver(to *Handed, room *int) {
 // handOver removes a connection without closing its sockets.
 func (c *conn) handOver() Conn {
 	w := c.owner.worker
-	s := Conn{Client: c.client.fd, Remote: -1, Peer: c.peer, Pool: c.pool}
+	s := Conn{Protocol: Protocol(c.protocol), Client: c.client.fd, Remote: -1, Peer: c.peer, Pool: c.pool}
 	if c.state == connecting {
 		c.hangUp()
 	} else {
@@ -103,10 +103,16 @@ func (c *conn) handOver() Conn {
 	return s
 }
 
+// size is how many bytes the direction has in the memory of the process.
+func (d *direction) size() int { return len(d.pending) + len(d.message.part) }
+
 // handOver returns what the direction has read but not written.
 func (d *direction) handOver() Way {
 	s := Way{Done: d.done, Pending: d.pending}
 	d.pending = nil
+	if m := d.message; d.from.conn.protocol == stream.SCTP {
+		s.Message = &Message{Stream: m.info.Stream, Unordered: m.info.Unordered, PPID: m.info.PPID, Part: m.part}
+	}
 	if d.held > 0 {
 		s.Held, s.Pipe = d.held, [2]int{d.pipe.Read, d.pipe.Write}
 		d.from.conn.owner.worker.tcp.pipeCount--
@@ -144,7 +150,7 @@ func (p *poller) drain(b *Balancer, h *Handed) {
 // adopt goes on with a connection.
 func (a *acceptor) adopt(s *Conn) {
 	w := a.worker
-	c := &conn{settings: a.server.settings.Load(), pool: s.Pool, peer: s.Peer}
+	c := &conn{protocol: stream.Protocol(s.Protocol), settings: a.server.settings.Load(), pool: s.Pool, peer: s.Peer}
 	c.client.conn, c.remote.conn = c, c
 	c.client.fd, c.remote.fd = s.Client, s.Remote
 	b := c.settings.balancer
@@ -183,6 +189,9 @@ func (d *direction) adopt(s *Way) {
 	if s.Held > 0 {
 		d.held, d.pipe, d.piped = s.Held, stream.Pipe{Read: s.Pipe[0], Write: s.Pipe[1]}, true
 		d.from.conn.owner.worker.tcp.pipeCount++
+	}
+	if m := s.Message; m != nil {
+		d.message = message{stream.Info{Stream: m.Stream, Unordered: m.Unordered, PPID: m.PPID}, m.Part}
 	}
 	d.blocked = len(d.pending) > 0 || d.held > 0
 }
