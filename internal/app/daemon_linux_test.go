@@ -173,7 +173,7 @@ func (r *reloadingDaemon) waitForReload(t *testing.T) {
 	case <-time.After(testTimeout):
 		t.Fatal("the changed file has no effect")
 	}
-	if err := r.stop(); err != nil {
+	if err := errors.Join(r.stop(), r.o.Before.Finish()); err != nil {
 		t.Fatal(err)
 	}
 	var err error

@@ -81,6 +81,9 @@ func openPlane(ctx context.Context, o Options, report reporter) (*plane.Opened, 
 	}
 	s := o.setup()
 	s.Families, s.Report = support.Families(), report
+	if s.Inherited, err = o.inherited(); err != nil {
+		return nil, nil, err
+	}
 	opened, err := kind.Open(ctx, s)
 	if err == nil && opened.How != "" {
 		o.Log.Info("Rules are written " + opened.How)

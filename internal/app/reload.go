@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/health"
 	"github.com/sluice-proxy/sluice/internal/kernel/handover"
 	"github.com/sluice-proxy/sluice/internal/kernel/listen"
+	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/reload"
 	"github.com/sluice-proxy/sluice/internal/web"
 )
@@ -144,7 +145,46 @@ func (d *daemon) handOver(ctx context.Context) (*handover.Handover, error) {
 		return nil, err
 	}
 	maps.Copy(h.Files, ports)
+	d.handOverPlane(h)
 	return h, nil
+}
+
+// handOverPlane lets the plane hand over what it has when its parts have ended.
+func (d *daemon) handOverPlane(h *handover.Handover) {
+	if d.plane.HandOver == nil {
+		return
+	}
+	finish := d.plane.HandOver()
+	h.Last(func(h *handover.Handover) error {
+		ctx, cancel := context.WithTimeout(context.Background(), planeTime)
+		defer cancel()
+		in, err := finish(ctx)
+		if err != nil {
+			return fmt.Errorf("connections end, as they cannot be handed over: %w", err)
+		}
+		h.Descriptors = in.Descriptors
+		return h.Put(d.o.planeName(), in.State)
+	})
+}
+
+// planeTime is how long a plane may take to hand over what it has.
+const planeTime = 5 * time.Second
+
+// planeName returns the name in a Handover of what the plane hands over: another plane does not
+// receive it.
+func (o Options) planeName() string { return "plane " + o.Config.Mode + " " + string(o.kind().Bind) }
+
+// inherited returns what the same plane of the previous run has handed over; nil: nothing. It closes what
+// another plane has handed over.
+func (o Options) inherited() (*plane.Inherited, error) {
+	in := &plane.Inherited{}
+	err := o.Before.Get(o.planeName(), &in.State)
+	if err != nil || in.State == nil {
+		o.Before.Discard()
+		return nil, err
+	}
+	in.Descriptors = o.Before.TakeDescriptors()
+	return in, nil
 }
 
 // takeLock adopts the lock of the previous run, or acquires it.

@@ -159,6 +159,9 @@ func run(ctx context.Context, flags *config.Flags, env Env) error {
 	if err := next.Put(textName, reader.text); err != nil {
 		return err
 	}
+	if err := next.Finish(); err != nil {
+		o.Log.Warn("Not everything is passed to the new run", "error", err)
+	}
 	logs.Flush()
 	return env.Execute(next)
 }

@@ -60,10 +60,7 @@ const resetDelay = time.Second
 // start connects the client to a backend. What the client sends meanwhile stays in the kernel.
 func (c *conn) start() {
 	a := c.owner
-	c.all.item, c.same.item = c, c
-	c.up.init(&c.client, &c.remote, &c.settings.balancer.counts.received)
-	c.down.init(&c.remote, &c.client, &c.settings.balancer.counts.sent)
-	a.conns.push(&c.all)
+	c.list()
 	if err := a.worker.Add(c.client.fd, connEvents, &c.client); err != nil {
 		a.worker.engine.refuse(c.settings.balancer, reasonMemory)
 		c.abort()
@@ -100,6 +97,14 @@ func (c *conn) giveWay() {
 	default:
 		c.refuse(reasonConnections)
 	}
+}
+
+// list puts the connection among those of its acceptor.
+func (c *conn) list() {
+	c.all.item, c.same.item = c, c
+	c.up.init(&c.client, &c.remote, &c.settings.balancer.counts.received)
+	c.down.init(&c.remote, &c.client, &c.settings.balancer.counts.sent)
+	c.owner.conns.push(&c.all)
 }
 
 // connect begins the next attempt to reach a backend.
@@ -243,13 +248,7 @@ func (c *conn) connected(events uint32) {
 	w, b := c.owner.worker, c.settings.balancer
 	w.Stop(&c.timer)
 	c.state, c.tried = open, nil
-	key := remote{b, c.backend}
-	conns := w.tcp.backends[key]
-	if conns == nil {
-		conns = &link[*conn]{}
-		w.tcp.backends[key] = conns
-	}
-	conns.push(&c.same)
+	c.join()
 	if c.owner.closed || !b.has(c.backend) {
 		c.drain()
 	}
@@ -267,6 +266,17 @@ func (c *conn) connected(events uint32) {
 		c.down.received(events)
 		c.down.pump()
 	}
+}
+
+// join puts the connection among those of its backend.
+func (c *conn) join() {
+	t, key := &c.owner.worker.tcp, remote{c.settings.balancer, c.backend}
+	conns := t.backends[key]
+	if conns == nil {
+		conns = &link[*conn]{}
+		t.backends[key] = conns
+	}
+	conns.push(&c.same)
 }
 
 // drain makes the connection end after a time, unless its backend returns.
@@ -296,9 +306,14 @@ func (c *conn) abort() {
 
 // end closes both sides.
 func (c *conn) end() {
-	w, b := c.owner.worker, c.settings.balancer
 	c.hangUp()
-	w.Close(c.client.fd)
+	c.owner.worker.Close(c.client.fd)
+	c.forget()
+}
+
+// forget removes what the loop knows of the connection, except for its sockets.
+func (c *conn) forget() {
+	w, b := c.owner.worker, c.settings.balancer
 	w.Stop(&c.timer)
 	c.up.discard()
 	c.down.discard()

@@ -38,6 +38,9 @@ func (w *worker) clock() int64 { return int64(w.Now().Sub(w.engine.start)) }
 // member has sockets on a worker, which calls it on its thread.
 type member interface {
 	reset() // closes all sockets at once
+
+	// handOver adds the sockets and takes them out of the loop. It lowers how many bytes there is room for.
+	handOver(to *Handed, room *int)
 }
 
 func newSystem(e *Engine) (system, error) {

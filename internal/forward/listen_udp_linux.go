@@ -70,7 +70,7 @@ func (p *poller) listenUDP(l *Listener) (server, error) {
 		settings: &settings{balancer: l.spec.Balancer, admit: l.spec.Admit},
 	}
 	s := &udpServer{listener: listener, at: at}
-	listener.closeSocket = s.closeSocket
+	listener.server, listener.closeSocket = s, s.closeSocket
 	w.Post(listener.start)
 	return s, nil
 }

@@ -238,3 +238,32 @@ func (s *sctp) withoutbackend() {
 		s.Errorf("the client receives %v", err)
 	}
 }
+
+// An association goes on in the next run of the program, with the messages that wait in memory.
+func TestSCTPOutlivesTheEngine(t *testing.T) { withSCTP(t, []uint16{7001}, (*sctp).handedOver) }
+
+func (s *sctp) handedOver() {
+	client, backend := s.pair(s.listen(7001))
+	const count = 300
+	message := func(i int) []byte { return fmt.Appendf(nil, "%8000d", i) }
+	info := stream.Info{Stream: 5, PPID: [4]byte{1, 2, 3, 4}}
+	go func() {
+		for i := range count {
+			s.send(client, message(i), info)
+		}
+	}()
+	s.eventually("the client is blocked", func() bool {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(client), Events: unix.POLLOUT}}, 0)
+		return n == 0 && err == nil
+	})
+	s.handOver(Options{}, Spec{Protocol: SCTP, Addr: s.front, Balancer: NewBalancer(one(netip.AddrPortFrom(loopback.Addr(), 7001)))}, nothing)
+	for i := range count {
+		if got, is, err := s.receive(backend); !bytes.Equal(got, message(i)) || is != info || err != nil {
+			s.Fatalf("message %d: %d bytes, %+v, %v", i, len(got), is, err)
+		}
+	}
+	s.send(backend, []byte("reply"), info)
+	if got, _, err := s.receive(client); string(got) != "reply" || err != nil {
+		s.Errorf("the client received %q, %v", got, err)
+	}
+}

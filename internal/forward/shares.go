@@ -78,6 +78,18 @@ func (s *shares) take(client netip.Addr, flow *seat, now int64) (evicted *seat, 
 		}
 		s.leave(evicted)
 	}
+	s.place(client, flow, now)
+	return evicted, true
+}
+
+// adopt gives a flow of a client a seat, also if all are taken: it was open before.
+func (s *shares) adopt(client netip.Addr, flow *seat, now int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.place(client, flow, now)
+}
+
+func (s *shares) place(client netip.Addr, flow *seat, now int64) {
 	s.quota.open.Add(1)
 	c := s.share(network(client))
 	if client.Is6() {
@@ -91,7 +103,6 @@ func (s *shares) take(client netip.Addr, flow *seat, now int64) (evicted *seat, 
 	for ; c != nil; c = c.network {
 		c.in.rank(c, c.count+1)
 	}
-	return evicted, true
 }
 
 // replace ends a flow so that a client can use what that flow held. It returns nil if the client

@@ -24,6 +24,7 @@ type tcpServer struct {
 	settings atomic.Pointer[settings]
 	loops    []*acceptor
 	users    atomic.Int32 // how many of these have not left
+	handed   atomic.Bool  // the socket is not this engine's any more
 
 	mu     sync.Mutex
 	closed bool // also the file descriptor, or it will be soon
@@ -106,7 +107,9 @@ func (s *tcpServer) release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
-	stream.Close(s.fd)
+	if !s.handed.Load() {
+		stream.Close(s.fd)
+	}
 }
 
 // acceptor accepts connections of a tcpServer on the thread of a worker, which alone uses it.

@@ -69,6 +69,7 @@ func (l *udpLoop) sweep() {
 // udpListener forwards the datagrams of a socket. It is used on the thread of its loop only.
 type udpListener struct {
 	loop     *udpLoop
+	server   *udpServer
 	fd       int
 	port     uint16
 	settings *settings

@@ -2,6 +2,7 @@ package plane
 
 import (
 	"context"
+	"encoding/json"
 	"log/slog"
 	"net/netip"
 	"time"
@@ -116,9 +117,19 @@ type Setup struct {
 	// Local lists the addresses of this host.
 	Local func(context.Context) ([]netip.Addr, error)
 
+	// Inherited is what the same plane of the previous run of the program has handed over. Nil:
+	// nothing.
+	Inherited *Inherited
+
 	// Report is called with problems of objects that a part of the plane finds. It may
 	// be nil.
 	Report func([]route.Problem)
+}
+
+// Inherited is what a plane hands over to the next run of the program in the same process.
+type Inherited struct {
+	State       json.RawMessage
+	Descriptors []int // open files, whose numbers State has; the plane closes those that it does not use
 }
 
 // Opened is an open plane with its parts.
@@ -160,6 +171,11 @@ type Opened struct {
 	// KubeProxyRules are the mechanisms in which the rules of the plane have
 	// kube-proxy's names, as package takeover spells them.
 	KubeProxyRules []string
+
+	// HandOver is called before the context of the parts ends, if another run of the program
+	// follows in this process. It returns a function that is called after that, and returns what
+	// the next run inherits. Nil: nothing.
+	HandOver func() (finish func(context.Context) (*Inherited, error))
 
 	How string // completes "rules are written" in messages; may be empty
 

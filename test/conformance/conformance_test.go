@@ -109,7 +109,7 @@ func ipvsPlane() Plane {
 func userspacePlane() Plane {
 	nature := Userspace("nft")
 	kind := userspace.Kind(iptables.PortalsKind())
-	var parts sync.Map // of open planes, by network namespace
+	var parts, handing, inherited sync.Map // of open planes, by network namespace
 	return Plane{
 		Name: "userspace", Traits: nature, Explain: kind.Facts, Unsupported: notInUserspace(),
 		Others: []func() Plane{nftablesPlane},
@@ -120,14 +120,25 @@ func userspacePlane() Plane {
 			cfg := &config.Config{Mode: "userspace", MasqueradeMark: 0x4000, SyncPeriod: 10 * legacyPoll, Userspace: config.Userspace{
 				Bind: config.BindRules, FirstPort: 1024, LastPort: 65535, UDPTimeout: time.Minute, DrainTimeout: time.Minute,
 			}}
-			opened, err := kind.Open(context.Background(), plane.Setup{
-				Config: cfg, NetNS: host.NetNSFD(), Families: bothFamiliesOf(), Log: slog.New(slog.DiscardHandler),
-			})
+			setup := plane.Setup{Config: cfg, NetNS: host.NetNSFD(), Families: bothFamiliesOf(), Log: slog.New(slog.DiscardHandler)}
+			if finish, reloads := inherited.LoadAndDelete(host.NetNSFD()); reloads {
+				in, err := finish.(func(context.Context) (*plane.Inherited, error))(t.Context())
+				if err != nil {
+					t.Fatalf("hand over: %v", err)
+				}
+				setup.Inherited = in
+			}
+			opened, err := kind.Open(context.Background(), setup)
 			if err != nil {
 				t.Fatalf("%v", err)
 			}
 			parts.Store(host.NetNSFD(), opened.Parts)
+			handing.Store(host.NetNSFD(), opened.HandOver)
 			return opened.Plane
+		},
+		Reload: func(host *lab.Host) {
+			handOver, _ := handing.Load(host.NetNSFD())
+			inherited.Store(host.NetNSFD(), handOver.(func() func(context.Context) (*plane.Inherited, error))())
 		},
 		Parts: func(s plane.Setup) ([]plane.Part, error) {
 			list, _ := parts.Load(s.NetNS)
@@ -136,12 +147,12 @@ func userspacePlane() Plane {
 	}
 }
 
-// notInUserspace has the scenarios that need SCTP, and those that stop the proxy.
+// notInUserspace has the scenarios that need SCTP, and those that stop the proxy or start it in another mode.
 func notInUserspace() map[int]string {
 	const sctp, ends = "a process forwards SCTP between sockets, and the lab has none; internal/plane/userspace tests it", "in mode userspace connections end with the process"
 	return map[int]string{
 		5: sctp, 107: sctp, 110: sctp, 205: sctp, 309: sctp, 310: sctp, 311: sctp,
-		195: ends, 273: ends, 274: ends, 278: ends, 281: ends,
+		195: ends, 273: ends, 274: ends, 281: ends,
 	}
 }
 

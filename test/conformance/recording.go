@@ -41,6 +41,9 @@ func (e *env) restartRecording() (*recordingPlane, error) {
 	if err := requireInProcess(e); err != nil {
 		return nil, err
 	}
+	if reload := e.proxy.plane.Reload; reload != nil {
+		reload(e.proxy.host)
+	}
 	e.proxy.stop()
 	w := &recordingPlane{}
 	start := e.proxy.plane.Start

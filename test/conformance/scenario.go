@@ -28,6 +28,10 @@ type Plane struct {
 	// the same host. Everything it opens is closed when t ends.
 	Start func(t testing.TB, host *lab.Host) plane.Plane
 
+	// Reload makes the plane of a host, which is stopped next, hand over its sockets to the one that
+	// Start returns next. Nil: it has none.
+	Reload func(host *lab.Host)
+
 	// Parts returns plane.Opened.Parts for the plane. Nil: there are none.
 	Parts func(plane.Setup) ([]plane.Part, error)
 

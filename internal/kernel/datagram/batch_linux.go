@@ -19,6 +19,18 @@ type Path struct {
 	v6            bool
 }
 
+// PathOf returns the Path from a client, with the index of the interface if it has a link-local address,
+// to an address of this host.
+func PathOf(client netip.AddrPort, zone uint32, local netip.Addr) Path {
+	p := Path{port: client.Port(), zone: zone, v6: client.Addr().Is6()}
+	copy(p.client[:], client.Addr().AsSlice())
+	copy(p.local[:], local.AsSlice())
+	return p
+}
+
+// Zone returns the index of the interface, if the client has a link-local address; 0: it has none.
+func (p Path) Zone() uint32 { return p.zone }
+
 // Client returns the source of the datagram.
 func (p Path) Client() netip.AddrPort {
 	return netip.AddrPortFrom(p.address(p.client), p.port)

@@ -8,6 +8,7 @@ package handover
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 )
@@ -17,6 +18,24 @@ import (
 type Handover struct {
 	Files  map[string]*os.File
 	Values map[string]json.RawMessage
+
+	// Descriptors are more open files, whose numbers are the same in the new run.
+	Descriptors []int
+
+	last []func(*Handover) error
+}
+
+// Last adds a function that adds what is known only when all parts of this run have ended.
+func (h *Handover) Last(add func(*Handover) error) { h.last = append(h.last, add) }
+
+// Finish calls the functions of Last. The Handover is complete then, except for what they report.
+func (h *Handover) Finish() error {
+	var errs []error
+	for _, add := range h.last {
+		errs = append(errs, add(h))
+	}
+	h.last = nil
+	return errors.Join(errs...)
 }
 
 // Put adds a value.
@@ -55,9 +74,27 @@ func (h *Handover) Take(name string) *os.File {
 	return f
 }
 
+// TakeDescriptors returns the Descriptors and removes them from the Handover. A nil Handover has none.
+func (h *Handover) TakeDescriptors() []int {
+	if h == nil {
+		return nil
+	}
+	fds := h.Descriptors
+	h.Descriptors = nil
+	return fds
+}
+
+// Discard closes the Descriptors.
+func (h *Handover) Discard() {
+	for _, fd := range h.TakeDescriptors() {
+		_ = os.NewFile(uintptr(fd), "inherited").Close() // nothing was written to it
+	}
+}
+
 // Close closes the files.
 func (h *Handover) Close() {
 	for _, f := range h.Files {
 		_ = f.Close() // nothing was written to it
 	}
+	h.Discard()
 }

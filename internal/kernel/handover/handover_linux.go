@@ -23,9 +23,10 @@ const program = "/proc/self/exe"
 
 // listing is a Handover in the file that the new run reads.
 type listing struct {
-	PID    int                        `json:"pid"`
-	Files  map[string]uintptr         `json:"files"`
-	Values map[string]json.RawMessage `json:"values"`
+	PID         int                        `json:"pid"`
+	Files       map[string]uintptr         `json:"files"`
+	Values      map[string]json.RawMessage `json:"values"`
+	Descriptors []int                      `json:"descriptors,omitempty"`
 }
 
 // Possible returns the reason why this process cannot re-execute its program; nil if none
@@ -55,7 +56,12 @@ func (h *Handover) Exec(args []string) error {
 // list lets the new run inherit the files and returns the descriptor of the file
 // that lists them.
 func (h *Handover) list() (int, error) {
-	l := listing{PID: os.Getpid(), Files: map[string]uintptr{}, Values: h.Values}
+	l := listing{PID: os.Getpid(), Files: map[string]uintptr{}, Values: h.Values, Descriptors: h.Descriptors}
+	for _, fd := range h.Descriptors {
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0); err != nil {
+			return 0, fmt.Errorf("descriptor %d: %w", fd, err)
+		}
+	}
 	for name, f := range h.Files {
 		fd, err := inheritable(f)
 		if err != nil {
@@ -122,7 +128,10 @@ func Receive() (*Handover, error) {
 	if l.PID != os.Getpid() { // for another process
 		return nil, nil
 	}
-	h := &Handover{Files: map[string]*os.File{}, Values: l.Values}
+	h := &Handover{Files: map[string]*os.File{}, Values: l.Values, Descriptors: l.Descriptors}
+	for _, fd := range l.Descriptors {
+		unix.CloseOnExec(fd)
+	}
 	for name, fd := range l.Files {
 		unix.CloseOnExec(int(fd))
 		h.Files[name] = os.NewFile(fd, name)

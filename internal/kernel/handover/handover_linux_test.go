@@ -47,6 +47,14 @@ func child() error {
 	if err != nil {
 		return err
 	}
+	raw := h.TakeDescriptors()
+	if len(raw) != 1 || len(h.TakeDescriptors()) != 0 {
+		return fmt.Errorf("the second run received the descriptors %v, not one", raw)
+	}
+	more, err := io.ReadAll(os.NewFile(uintptr(raw[0]), "descriptor"))
+	if err != nil || string(more) != "by its number" {
+		return fmt.Errorf("the descriptor has %q, %w", more, err)
+	}
 	env, err := exec.Command("env").Output() // the environment that a child inherits
 	if err != nil || bytes.Contains(env, []byte(variable)) {
 		return fmt.Errorf("a child inherits %s, %w", env, err)
@@ -81,7 +89,18 @@ func first() error {
 	if err := h.Put("text", strings.Repeat("x", 1<<20)); err != nil {
 		return err
 	}
-	if err := Possible(); err != nil {
+	var raw [2]int
+	if err := syscall.Pipe2(raw[:], syscall.O_CLOEXEC); err != nil {
+		return err
+	}
+	if _, err := syscall.Write(raw[1], []byte("by its number")); err != nil {
+		return err
+	}
+	h.Last(func(h *Handover) error {
+		h.Descriptors = raw[:1]
+		return syscall.Close(raw[1])
+	})
+	if err := errors.Join(Possible(), h.Finish()); err != nil {
 		return err
 	}
 	fmt.Println(os.Getpid(), leaked.Name())
@@ -137,4 +156,26 @@ func TestNil(t *testing.T) {
 	if err := h.Get("text", &out); err != nil || out != "as it was" || h.Take("file") != nil {
 		t.Errorf("%q, %v", out, err)
 	}
+}
+
+// What nobody takes is closed.
+func TestClose(t *testing.T) {
+	var raw [2]int
+	if err := syscall.Pipe2(raw[:], syscall.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	h := &Handover{Descriptors: raw[:1]}
+	failed := errors.New("failed")
+	h.Last(func(*Handover) error { return failed })
+	if err := h.Finish(); !errors.Is(err, failed) {
+		t.Errorf("Finish returns %v", err)
+	}
+	if err := h.Finish(); err != nil {
+		t.Errorf("the second Finish returns %v", err)
+	}
+	h.Close()
+	if _, err := syscall.Write(raw[1], []byte("x")); !errors.Is(err, syscall.EPIPE) {
+		t.Errorf("write to a pipe whose other end should be closed: %v", err)
+	}
+	_ = syscall.Close(raw[1])
 }

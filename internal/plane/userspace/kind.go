@@ -89,10 +89,14 @@ func open(s plane.Setup, on *plane.Opened, opt Options) (*plane.Opened, error) {
 		}
 	}
 	p := New(EngineOf(engine), opt)
+	if err := p.inherit(engine, s.Inherited); err != nil {
+		return nil, err
+	}
+	keeping := newKeeper(engine, p)
 	opened := *on
 	opened.Plane, opened.Load, opened.Balance, opened.Sockets = p, plane.Load{}, p.Balance, p.Sockets
-	opened.Shares = p.Shares
-	opened.Parts = []plane.Part{{Run: engine.Run, SetLocal: p.local.set, Metrics: []prometheus.Collector{newCollector(p.sockets, engine.Stats)}}}
+	opened.Shares, opened.HandOver = p.Shares, keeping.handOver
+	opened.Parts = []plane.Part{{Run: keeping.run, SetLocal: p.local.set, Metrics: []prometheus.Collector{newCollector(p.sockets, engine.Stats)}}}
 	for _, part := range on.Parts {
 		if part.Follower != nil {
 			part.Follower = p.redirected(part.Follower)

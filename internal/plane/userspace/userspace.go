@@ -9,6 +9,7 @@ import (
 	"errors"
 	"maps"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
@@ -77,6 +78,9 @@ type Plane struct {
 	nodePorts route.NodePorts       // as the last Plan has them
 	lacking   plane.Refused         // Services of which a socket could not be opened by the last comparison
 	held      map[cluster.Name]bool // Services whose old rules may lead to sockets that are not wanted any more
+
+	writing sync.Mutex // held by Apply
+	ended   bool       // the sockets belong to the next run of the program
 }
 
 // New makes a Plane. It does nothing yet.
@@ -143,7 +147,7 @@ func (p *Plane) Watch(ctx context.Context, subscribed func(), report func(plane.
 	return nil
 }
 
-// Remove removes the rules. The sockets end with the process.
+// Remove removes the rules. The sockets are closed when the process ends.
 func (p *Plane) Remove(ctx context.Context) ([]string, error) {
 	if p.opt.Rules == nil {
 		return nil, nil
@@ -221,6 +225,11 @@ func (p *Plan) String() string {
 // rule leads any more.
 func (p *Plan) Apply(ctx context.Context) error {
 	on := p.plane
+	on.writing.Lock()
+	defer on.writing.Unlock()
+	if on.ended {
+		return errEnded
+	}
 	on.compare = true // unless it succeeds
 	on.host.set(p.change.Table.Host.Detector)
 	lacking, refused := plane.Refused{}, plane.Refused{}

@@ -1,0 +1,170 @@
+package forward
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"time"
+)
+
+// Handed is what a Listener hands over to the next run of the program: file descriptors, which keep their
+// numbers, and what this program knows about them. It can be encoded as JSON.
+type Handed struct {
+	Socket int    // that listens; -1: it is closed
+	Conns  []Conn `json:",omitempty"`
+	Flows  []Flow `json:",omitempty"`
+}
+
+// Conn is a connection of a client, or an association of SCTP. One that has no backend yet begins to look for
+// one again.
+type Conn struct {
+	Protocol Protocol
+	Client   int // the socket to the client
+	Remote   int // the socket to the backend; -1: there is none yet
+	Peer     netip.AddrPort
+	Backend  netip.AddrPort
+	Pool     int       `json:",omitempty"`
+	Up, Down Way       // to the backend, to the client
+	Ends     time.Time // when it ends, if its backend does not return; zero: it does not drain
+}
+
+// Way is a direction of a Conn.
+type Way struct {
+	Done    bool     `json:",omitempty"` // the end was passed on
+	Pending []byte   `json:",omitempty"` // read, but not written
+	Held    int      `json:",omitempty"` // how many bytes are in a pipe
+	Pipe    [2]int   // its ends, to read and to write, if Held is not 0
+	Message *Message `json:",omitempty"` // of SCTP
+}
+
+// Message is the state of a Way of SCTP.
+type Message struct {
+	Stream    uint16 // of Pending, as the next two
+	Unordered bool
+	PPID      [4]byte
+	Part      []byte // the beginning of a message that was not received whole
+}
+
+// Flow is a UDP flow.
+type Flow struct {
+	Socket  int // to the backend
+	Client  netip.AddrPort
+	Zone    uint32     `json:",omitempty"` // the interface, if the client has a link-local address
+	Local   netip.Addr // the address of this host to which the client sends
+	Backend netip.AddrPort
+	Pool    int           `json:",omitempty"`
+	Idle    time.Duration // since the last datagram
+	Port    uint16        `json:",omitempty"` // of the socket, if the Engine counts ports
+	Replied bool          `json:",omitempty"` // the backend has sent a datagram
+}
+
+// descriptors calls a function with each file descriptor.
+func (h *Handed) descriptors(yield func(int)) {
+	if h.Socket >= 0 {
+		yield(h.Socket)
+	}
+	for i := range h.Conns {
+		c := &h.Conns[i]
+		yield(c.Client)
+		if c.Remote >= 0 {
+			yield(c.Remote)
+		}
+		for _, way := range []*Way{&c.Up, &c.Down} {
+			if way.Held > 0 {
+				yield(way.Pipe[0])
+				yield(way.Pipe[1])
+			}
+		}
+	}
+	for i := range h.Flows {
+		yield(h.Flows[i].Socket)
+	}
+}
+
+// Descriptors returns all file descriptors.
+func (h *Handed) Descriptors() []int {
+	var list []int
+	h.descriptors(func(fd int) { list = append(list, fd) })
+	return list
+}
+
+// handover is a system whose sockets another Engine can adopt.
+type handover interface {
+	// handOver takes the sockets of all Listeners out of the loops. What belongs to those that
+	// are closed has the key nil.
+	handOver(ctx context.Context, open map[server]*Listener) (map[*Listener]*Handed, error)
+
+	// drain forwards connections of a Listener that is closed, and closes its socket and flows.
+	drain(b *Balancer, h *Handed)
+}
+
+// adopter is a server that adopts what belonged to its socket.
+type adopter interface{ adopt(h *Handed) }
+
+// errNoHandover is returned where sockets cannot be handed over.
+var errNoHandover = errors.New("sockets cannot be handed over on this system")
+
+// HandOver takes all sockets out of the Engine, so that the next run of the program can adopt them. The
+// Engine forwards nothing from then on, and Run ends no connection. The result has what belongs to each
+// Listener; the key nil has connections of Listeners that are closed. It is called once, while Run runs.
+func (e *Engine) HandOver(ctx context.Context) (map[*Listener]*Handed, error) {
+	s, can := e.system.(handover)
+	if !can {
+		return nil, errNoHandover
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	open := map[server]*Listener{}
+	for l := range e.listeners {
+		open[l.server] = l
+	}
+	e.ended = true
+	return s.handOver(ctx, open)
+}
+
+// Adopt adopts the connections and flows that belonged to the socket in the previous run of the program.
+// The Listener was opened with that socket.
+func (l *Listener) Adopt(h *Handed) {
+	if a, can := l.server.(adopter); can {
+		a.adopt(h)
+	}
+}
+
+// Drain adopts the connections of a Listener that is closed, until they have drained. It closes the socket and
+// the flows.
+func (e *Engine) Drain(b *Balancer, h *Handed) {
+	if s, can := e.system.(handover); can {
+		b.subscribe(e)
+		s.drain(b, h)
+	}
+}
+
+// Target returns the target.
+func (b *Balancer) Target() *Target { return b.target.Load() }
+
+// Client is the backend of a client by affinity.
+type Client struct {
+	Addr    netip.Addr
+	Backend netip.AddrPort
+	Idle    time.Duration // since its last connection
+}
+
+// Clients returns which clients the Balancer remembers for affinity, the one that is idle for longest first.
+func (b *Balancer) Clients() []Client {
+	now := b.now()
+	b.affinity.mu.Lock()
+	defer b.affinity.mu.Unlock()
+	list := make([]Client, 0, len(b.affinity.clients))
+	for s := b.affinity.list.next; s != nil && s != &b.affinity.list; s = s.next {
+		list = append(list, Client{s.client, s.backend, now.Sub(s.used)})
+	}
+	return list
+}
+
+// Remember makes the Balancer remember what Clients of another one returned.
+func (b *Balancer) Remember(list []Client) {
+	now := b.now()
+	for _, c := range list {
+		b.affinity.put(c.Addr, c.Backend, now.Add(-c.Idle))
+	}
+}

@@ -1,0 +1,202 @@
+package forward
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/stream"
+)
+
+// maxPending is how many bytes that were read but not written are handed over. Connections with more are
+// reset.
+const maxPending = 64 << 20
+
+// handOver implements handover.
+func (p *poller) handOver(ctx context.Context, open map[server]*Listener) (map[*Listener]*Handed, error) {
+	// What a worker accepts for another one is posted there before the second step.
+	if err := p.each(ctx, func(w *worker) { w.stopAccepting() }); err != nil {
+		return nil, err
+	}
+	var mu sync.Mutex
+	all, room := map[*Listener]*Handed{}, maxPending
+	err := p.each(ctx, func(w *worker) {
+		mu.Lock()
+		defer mu.Unlock()
+		for m := range w.members {
+			var l *Listener
+			switch m := m.(type) {
+			case *acceptor:
+				l = open[m.server]
+			case *udpListener:
+				l = open[m.server]
+			}
+			if all[l] == nil {
+				all[l] = &Handed{Socket: -1}
+			}
+			m.handOver(all[l], &room)
+		}
+	})
+	return all, err
+}
+
+// each calls a function on the thread of each worker, and waits for all of them.
+func (p *poller) each(ctx context.Context, do func(w *worker)) error {
+	done := make(chan struct{}, len(p.workers))
+	for _, w := range p.workers {
+		w.Post(func() {
+			do(w)
+			done <- struct{}{}
+		})
+	}
+	for range p.workers {
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// stopAccepting leaves new clients in the queues of the listening sockets.
+func (w *worker) stopAccepting() {
+	for m := range w.members {
+		if a, is := m.(*acceptor); is {
+			a.stop()
+		}
+	}
+}
+
+// handOver implements member.
+func (a *acceptor) handOver(to *Handed, room *int) {
+	if !a.closed {
+		to.Socket = a.server.fd
+		a.server.handed.Store(true)
+	}
+	for !a.conns.empty() {
+		c := a.conns.next.item
+		if c.state == resetting {
+			c.abort()
+			continue
+		}
+		if *room -= c.up.size() + c.down.size(); *room < 0 {
+			c.abort()
+			continue
+		}
+		to.Conns = append(to.Conns, c.handOver())
+	}
+}
+
+// handOver removes a connection without closing its sockets.
+func (c *conn) handOver() Conn {
+	w := c.owner.worker
+	s := Conn{Protocol: Protocol(c.protocol), Client: c.client.fd, Remote: -1, Peer: c.peer, Pool: c.pool}
+	if c.state == connecting {
+		c.hangUp()
+	} else {
+		s.Remote, s.Backend, s.Up, s.Down = c.remote.fd, c.backend, c.up.handOver(), c.down.handOver()
+		s.Ends = c.timer.At()
+		_ = w.Remove(c.remote.fd) // it is in the loop
+		c.remote.fd = -1
+		c.settings.balancer.ended(c.backend)
+	}
+	_ = w.Remove(c.client.fd)
+	c.forget()
+	return s
+}
+
+// size is how many bytes the direction has in the memory of the process.
+func (d *direction) size() int { return len(d.pending) + len(d.message.part) }
+
+// handOver returns what the direction has read but not written.
+func (d *direction) handOver() Way {
+	s := Way{Done: d.done, Pending: d.pending}
+	d.pending = nil
+	if m := d.message; d.from.conn.protocol == stream.SCTP {
+		s.Message = &Message{Stream: m.info.Stream, Unordered: m.info.Unordered, PPID: m.info.PPID, Part: m.part}
+	}
+	if d.held > 0 {
+		s.Held, s.Pipe = d.held, [2]int{d.pipe.Read, d.pipe.Write}
+		d.from.conn.owner.worker.tcp.pipeCount--
+		d.held, d.piped = 0, false
+	}
+	return s
+}
+
+// adopt implements adopter.
+func (s *tcpServer) adopt(h *Handed) {
+	for i := range h.Conns {
+		a := s.loops[i%len(s.loops)]
+		a.worker.tcp.open.Add(1)
+		a.worker.Post(func() { a.adopt(&h.Conns[i]) })
+	}
+}
+
+// drain implements handover.
+func (p *poller) drain(b *Balancer, h *Handed) {
+	if h.Socket >= 0 {
+		stream.Close(h.Socket)
+	}
+	for i := range h.Flows {
+		stream.Close(h.Flows[i].Socket)
+	}
+	s := &tcpServer{fd: -1}
+	s.set(&settings{balancer: b})
+	for _, w := range p.workers {
+		s.loops = append(s.loops, &acceptor{worker: w, server: s, closed: true})
+	}
+	s.adopt(h)
+}
+
+// adopt goes on with a connection.
+func (a *acceptor) adopt(s *Conn) {
+	w := a.worker
+	c := &conn{owner: a, protocol: stream.Protocol(s.Protocol), settings: a.server.settings.Load(), pool: s.Pool, peer: s.Peer}
+	c.client.conn, c.remote.conn = c, c
+	c.client.fd, c.remote.fd = s.Client, s.Remote
+	c.seat.owner = c
+	w.engine.clients.adopt(s.Peer.Addr(), &c.seat, w.clock())
+	b := c.settings.balancer
+	b.counts.open.Add(1)
+	w.members[a] = struct{}{}
+	if s.Remote < 0 {
+		c.start()
+		return
+	}
+	c.list()
+	c.backend, c.state = s.Backend, open
+	b.reached(c.peer.Addr(), c.backend)
+	c.up.adopt(&s.Up)
+	c.down.adopt(&s.Down)
+	c.join()
+	if c.owner.closed || !b.has(c.backend) || !s.Ends.IsZero() {
+		c.drainUntil(s.Ends)
+	}
+	// The loop reports at once what there is to read, and that there is room to write.
+	if errors.Join(w.Add(c.client.fd, connEvents, &c.client), w.Add(c.remote.fd, connEvents, &c.remote)) != nil {
+		c.refuse(reasonMemory)
+	}
+}
+
+// drainUntil makes the connection end at a time, as drain does.
+func (c *conn) drainUntil(end time.Time) {
+	c.drain()
+	if latest := c.timer.At(); !end.IsZero() && end.Before(latest) {
+		c.owner.worker.Reset(&c.timer, end)
+	}
+}
+
+// adopt goes on with a direction.
+func (d *direction) adopt(s *Way) {
+	d.done, d.pending = s.Done, s.Pending
+	if s.Held > 0 {
+		d.held, d.pipe, d.piped = s.Held, stream.Pipe{Read: s.Pipe[0], Write: s.Pipe[1]}, true
+		d.from.conn.owner.worker.tcp.pipeCount++
+	}
+	if m := s.Message; m != nil {
+		d.message = message{stream.Info{Stream: m.Stream, Unordered: m.Unordered, PPID: m.PPID}, m.Part}
+	}
+	d.blocked = len(d.pending) > 0 || d.held > 0
+}

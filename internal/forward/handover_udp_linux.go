@@ -1,0 +1,95 @@
+package forward
+
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/datagram"
+)
+
+// handOver implements member.
+func (l *udpListener) handOver(to *Handed, _ *int) {
+	_ = l.loop.Remove(l.fd) // it is in the loop
+	delete(l.loop.members, l)
+	to.Socket = l.fd
+	l.server.handOver()
+	for _, f := range l.flows {
+		if !f.refused && f.current(l.settings) { // otherwise the next datagram begins another one
+			to.Flows = append(to.Flows, f.handOver())
+		}
+		l.end(f)
+	}
+}
+
+// handOver makes the socket not this engine's any more.
+func (s *udpServer) handOver() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+}
+
+// handOver takes the socket to the backend out of the flow.
+func (f *flow) handOver() Flow {
+	loop := f.listener.loop
+	s := Flow{
+		Socket: f.fd, Client: f.path.Client(), Zone: f.path.Zone(), Local: f.path.Local(), Backend: f.backend, Pool: f.pool,
+		Idle: loop.clock() - time.Duration(f.used.Load()), Port: f.port, Replied: f.replied,
+	}
+	_ = loop.Remove(f.fd) // it is in the loop
+	if f.port > 0 {
+		loop.udp.ports.release(f.backend, f.port)
+		f.port = 0
+	}
+	f.fd = -1
+	f.disconnected()
+	return s
+}
+
+// adopt implements adopter.
+func (s *udpServer) adopt(h *Handed) {
+	s.listener.loop.Post(func() {
+		for i := range h.Flows {
+			s.listener.adopt(&h.Flows[i])
+		}
+	})
+}
+
+// adopt goes on with a flow.
+func (l *udpListener) adopt(s *Flow) {
+	u, used := l.loop.udp, l.loop.clock()-s.Idle
+	f := &flow{listener: l, path: datagram.PathOf(s.Client, s.Zone, s.Local), fd: s.Socket, port: s.Port}
+	f.choice = choice{settings: l.settings, client: s.Client.Addr(), pool: s.Pool, replied: s.Replied}
+	f.owner, f.due.item = f, f
+	if began := l.flows[f.path]; began != nil {
+		l.end(began)
+	}
+	evicted, ok := u.shares.take(f.client, &f.seat, int64(used))
+	if !ok {
+		u.engine.refuse(l.settings.balancer, reasonFlows)
+		_ = unix.Close(f.fd)
+		return
+	}
+	if evicted != nil {
+		evicted.owner.evict(l.loop)
+	}
+	if f.port > 0 {
+		u.ports.adopt(binding{backend: s.Backend, port: f.port})
+	}
+	f.connected(s.Backend)
+	l.settings.balancer.counts.open.Add(1)
+	l.flows[f.path] = f
+	l.loop.busy[l] = struct{}{}
+	l.loop.wheel.add(&f.due, used)
+	l.loop.wait()
+	if l.loop.Add(f.fd, unix.EPOLLIN, f) != nil || !f.current(l.settings) {
+		l.end(f)
+	}
+}
+
+// adopt records a port that the previous run of the program took.
+func (p *ports) adopt(b binding) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.take(b)
+}

@@ -1,0 +1,150 @@
+package userspace_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/plane/planetest"
+	"github.com/sluice-proxy/sluice/internal/plane/userspace"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// loopbackRun is a run of the program with the plane at loopback addresses.
+type loopbackRun struct {
+	*plane.Opened
+	stop func()
+}
+
+// begin starts a run with the first port of the range, and what the run before has left.
+func begin(t *testing.T, ns int, first uint16, in *plane.Inherited) *loopbackRun {
+	t.Helper()
+	opened, err := userspace.Loopback().Open(t.Context(), plane.Setup{
+		Config: &config.Config{Mode: "userspace", Userspace: config.Userspace{
+			Bind: config.BindLoopback, FirstPort: first, LastPort: 65535, UDPTimeout: time.Minute, DrainTimeout: time.Second,
+		}},
+		NetNS: ns, Families: []route.Family{route.IPv4}, Log: slog.New(slog.DiscardHandler), Inherited: in,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- opened.Parts[0].Run(ctx) }()
+	r := &loopbackRun{opened, func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		done <- nil
+	}}
+	t.Cleanup(r.stop)
+	return r
+}
+
+// compare returns the first plan for a Service with an endpoint.
+func (r *loopbackRun) compare(t *testing.T, backend netip.AddrPort) plane.Plan {
+	t.Helper()
+	s := cluster.NewStore()
+	svc := &cluster.Service{
+		Name: cluster.Name{Namespace: "shop", Name: "web"}, ClusterIPs: planetest.Addrs("172.30.0.41"),
+		Ports: []cluster.ServicePort{{Protocol: cluster.TCP, Port: 80}},
+	}
+	s.SetService(svc)
+	s.SetSlice(&cluster.Slice{
+		Name: cluster.Name{Namespace: "shop", Name: "web-4"}, Service: svc.Name,
+		Ports:     []cluster.SlicePort{{Protocol: cluster.TCP, Port: backend.Port()}},
+		Endpoints: []cluster.Endpoint{planetest.Endpoint(backend.Addr().String(), "a")},
+	})
+	if err := r.Plane.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return r.Plane.Plan(planetest.Compile(s, route.Options{Families: []route.Family{route.IPv4}}))
+}
+
+// end ends a run and returns what the next one inherits.
+func (r *loopbackRun) end(t *testing.T) *plane.Inherited {
+	t.Helper()
+	finish := r.HandOver()
+	r.stop()
+	in, err := finish(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return in
+}
+
+// The next run finds the sockets open and has nothing to write. With another range of ports it opens
+// new ones, and connections to the old ones drain.
+func TestAPlaneInheritsSockets(t *testing.T) {
+	ns := kerneltest.Namespace(t)
+	var l net.Listener
+	kerneltest.Do(t, ns, func() (err error) {
+		l, err = net.Listen("tcp", "127.0.0.1:0")
+		return err
+	})
+	defer func() { _ = l.Close() }()
+	kerneltest.Serve(t, l, func(c net.Conn) { _, _ = io.Copy(c, c) })
+	backend := netip.MustParseAddrPort(l.Addr().String())
+
+	r := begin(t, ns, 1024, nil)
+	first := r.compare(t, backend)
+	if err := first.Apply(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var c net.Conn
+	kerneltest.Do(t, ns, func() (err error) {
+		c, err = net.DialTimeout("tcp", "127.0.0.1:8080", time.Second)
+		return err
+	})
+	defer func() { _ = c.Close() }()
+	works := func(when string) {
+		t.Helper()
+		_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+		_, _ = c.Write([]byte("x"))
+		if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
+			t.Fatalf("%s: %v", when, err)
+		}
+	}
+	works("before")
+	in := r.end(t)
+	if err := first.Apply(t.Context()); err == nil {
+		t.Error("a run that has handed its sockets over writes")
+	}
+
+	r = begin(t, ns, 1024, in)
+	works("before the first plan of the next run")
+	plan := r.compare(t, backend)
+	if plan.Steps() != 0 || plan.Kept() != 2 {
+		t.Errorf("the first plan of the next run keeps %d and has the steps\n%s", plan.Kept(), plan)
+	}
+	if err := plan.Apply(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if s := r.Sockets(); len(s) != 1 || s[0].Open != 1 {
+		t.Errorf("sockets %+v", s)
+	}
+	in = r.end(t)
+
+	begun := time.Now()
+	r = begin(t, ns, 30000, in)
+	works("after a change of the range")
+	if plan := r.compare(t, backend); plan.Steps() != 1 {
+		t.Errorf("with another range the first plan is\n%s", plan)
+	}
+	if _, err := c.Read(make([]byte, 1)); err == nil || errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the connection ends with %v", err)
+	}
+	if took := time.Since(begun); took < 900*time.Millisecond || took > 3*time.Second {
+		t.Errorf("it has ended after %v, want a second", took)
+	}
+}
