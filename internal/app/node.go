@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -107,7 +108,9 @@ func (n *Node) close() {
 		}
 	}
 	if n.opt.Plane.Close != nil {
-		_ = n.opt.Plane.Close()
+		if err := n.opt.Plane.Close(); err != nil {
+			n.opt.Log.Warn("Something of the plane is left, which --cleanup removes", "error", err)
+		}
 	}
 }
 
@@ -132,6 +135,10 @@ func (n *Node) observe(s proxy.Sync) {
 func (n *Node) addresses(ctx context.Context) error {
 	w := address.New(address.Options{NetNS: n.opt.NetNS, Except: takeover.ServiceDevice})
 	return w.Run(ctx, func(addrs []netip.Addr) {
+		if assigned := n.opt.Plane.Assigned; assigned != nil {
+			given := assigned()
+			addrs = slices.DeleteFunc(addrs, func(a netip.Addr) bool { return slices.Contains(given, a) })
+		}
 		n.opt.Store.SetLocalAddresses(addrs)
 		for _, part := range n.opt.Plane.Parts {
 			if part.SetLocal != nil {

@@ -62,8 +62,8 @@ clients ("masqueraded").`,
 			short: "listening addresses, in mode userspace",
 			long: `List where the proxy listens for the ports of Services, in mode userspace.
 
-With --bind loopback, programs on this host connect to these addresses. Otherwise rules lead the
-packets of Services there. --output wide adds which backends a socket leads to ("cluster": any,
+With --bind loopback, programs on this host connect to these addresses. Otherwise rules send the
+packets of Services there; on Windows these are the addresses of Services. --output wide adds which backends a socket leads to ("cluster": any,
 "local": those on this node), and the open connections of the port.`,
 			table: func(w io.Writer, width inspect.Width) printer { return tableItems(w, width, inspect.AddressTable) },
 		},

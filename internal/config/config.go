@@ -155,7 +155,7 @@ type Bind string
 
 // The ways.
 const (
-	BindRules    Bind = "rules"    // rules lead packets to them, which needs privileges
+	BindRules    Bind = "rules"    // clients connect to the addresses of Services, which needs privileges
 	BindLoopback Bind = "loopback" // clients on this host connect to loopback addresses
 )
 

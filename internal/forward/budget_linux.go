@@ -9,14 +9,15 @@ import (
 // rate is how many ICMP errors may be sent a second, and at once.
 type rate struct{ perSecond, atOnce float64 }
 
-// Limits of ICMP errors for each loop, and for each client, whose address may be a forged one: then its owner gets
-// the errors. The kernel's limits (icmp_msgs_per_sec, icmp_ratelimit) do not apply to raw sockets.
+// Limits of ICMP errors for each loop, and for each client, whose address may be a forged one: then its
+// owner gets the errors. The kernel's limits (icmp_msgs_per_sec, icmp_ratelimit) do not apply to raw sockets.
 const (
 	refusalsPerSecond, refusalsAtOnce             = 1000, 50
 	clientRefusalsPerSecond, clientRefusalsAtOnce = 10, 20
 )
 
-// budgets limits how many ICMP errors are sent. Clients with the same hash share a budget, so that memory is bounded.
+// budgets limits how many ICMP errors are sent. Clients with the same hash share a budget, so that memory
+// is bounded.
 type budgets struct {
 	all     budget
 	clients [1024]budget

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/stream"
 )
 
-// conn is a connection of a client, or an association of SCTP,, and the one to its backend. It is used on the thread of its
-// acceptor's worker only. Between events it has no buffer and no pipe, unless one side is slower than the
+// conn is a connection of a client, or an association of SCTP, and the one to its backend. It is used on the
+// thread of its acceptor's worker only. Between events it has no buffer and no pipe, unless one side is slower than the
 // other.
 type conn struct {
 	seat     seat
@@ -105,6 +105,7 @@ func (c *conn) list() {
 	c.up.init(&c.client, &c.remote, &c.settings.balancer.counts.received)
 	c.down.init(&c.remote, &c.client, &c.settings.balancer.counts.sent)
 	c.owner.conns.push(&c.all)
+	c.owner.worker.members[c.owner] = struct{}{} // an acceptor that was closed meanwhile was forgotten
 }
 
 // connect begins the next attempt to reach a backend.

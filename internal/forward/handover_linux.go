@@ -77,14 +77,12 @@ func (a *acceptor) handOver(to *Handed, room *int) {
 	}
 	for !a.conns.empty() {
 		c := a.conns.next.item
-		if c.state == resetting {
+		size := c.up.size() + c.down.size()
+		if c.state == resetting || size > *room {
 			c.abort()
 			continue
 		}
-		if *room -= c.up.size() + c.down.size(); *room < 0 {
-			c.abort()
-			continue
-		}
+		*room -= size
 		to.Conns = append(to.Conns, c.handOver())
 	}
 }

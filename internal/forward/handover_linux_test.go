@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -325,5 +326,38 @@ func TestDescriptors(t *testing.T) {
 		if _, err := b.engine.Listen(Spec{Protocol: TCP, Addr: loopback, Balancer: NewBalancer(&Target{})}); !errors.Is(err, errEnded) {
 			t.Errorf("listen: %v", err)
 		}
+	})
+}
+
+// A connection with too many bytes that were not written is reset; others are handed over.
+func TestTooManyPendingBytes(t *testing.T) {
+	run(t, Options{NetNS: kerneltest.Namespace(t)}, newSystem, func(b *bench) {
+		l, balancer := b.front(one(b.echo()))
+		clients := []*net.TCPConn{b.dial(l.Addr()), b.dial(l.Addr()), b.dial(l.Addr())}
+		for _, c := range clients {
+			echoed(t, c, "hello")
+		}
+		var mu sync.Mutex
+		all, room, first := &Handed{}, 0, true
+		if err := b.engine.system.(*poller).each(t.Context(), func(w *worker) {
+			mu.Lock()
+			defer mu.Unlock()
+			for m := range w.members {
+				a := m.(*acceptor)
+				if first && !a.conns.empty() {
+					a.conns.next.item.up.pending, first = []byte("x"), false
+				}
+				m.handOver(all, &room)
+			}
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if len(all.Conns) != 2 || balancer.Counts().Open != 0 {
+			t.Errorf("%d of 3 connections are handed over, %+v", len(all.Conns), balancer.Counts())
+		}
+		for _, c := range all.Conns {
+			_, _ = unix.Close(c.Client), unix.Close(c.Remote)
+		}
+		_ = unix.Close(all.Socket)
 	})
 }

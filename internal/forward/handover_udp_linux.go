@@ -10,7 +10,8 @@ import (
 
 // handOver implements member.
 func (l *udpListener) handOver(to *Handed, _ *int) {
-	_ = l.loop.Remove(l.fd) // it is in the loop
+	l.loop.Stop(&l.retry)
+	_ = l.loop.Remove(l.fd) // it may not be in the loop yet
 	delete(l.loop.members, l)
 	to.Socket = l.fd
 	l.server.handOver()
@@ -22,7 +23,7 @@ func (l *udpListener) handOver(to *Handed, _ *int) {
 	}
 }
 
-// handOver makes the socket not this engine's any more.
+// handOver marks the socket as handed over, so that close leaves it open.
 func (s *udpServer) handOver() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

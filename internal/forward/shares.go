@@ -15,10 +15,11 @@ type seat struct {
 	owner  evicter
 }
 
-// evicter is a connection or flow that can be ended for another one, whose loop is given. Its seat is released already.
+// evicter is a connection or flow that can be ended in favour of another one. by is the loop of that
+// one. Its own seat is released already.
 type evicter interface{ evict(by any) }
 
-// share are the flows of an address, or of all addresses of a network.
+// share is the flows of one address, or of all addresses of a network.
 type share struct {
 	link[*share]
 	ranking          // of the addresses of a network
@@ -36,11 +37,11 @@ type ranking struct {
 	most    int            // the highest rank that has clients
 }
 
-// shares divides a limited number of connections or flows, here called flows, fairly among clients. If all are
-// taken, the client with most flows loses the one that it has not used for longest, to a client with fewer; among clients
-// with equally many, only an idle flow ends for a new one. An attacker commonly has a whole network of IPv6, so a network
-// is one client. As the pods of a node are often in one network, its addresses divide its share in the same way. It is
-// safe for concurrent use.
+// shares divides a limited number of connections or flows, here called flows, fairly among clients. If all
+// are taken, the client with most flows loses the one that it has not used for longest, to a client with
+// fewer; among clients with equally many, only an idle flow ends for a new one. An attacker commonly has a
+// whole network of IPv6, so a network is one client. As the pods of a node are often in one network, its
+// addresses divide its share in the same way. It is safe for concurrent use.
 type shares struct {
 	quota *quota
 	idle  int64 // how long a flow must be unused to be idle
@@ -214,8 +215,8 @@ func (s *shares) victim(client netip.Addr, now int64) *seat {
 	return nil
 }
 
-// oldest returns a flow of a client, or of the address in a network that has most, which has not been used for long:
-// the one unused for longest, if only a few were used since it was called last.
+// oldest returns a flow of a client, or of the address in a network that has most, which has not been used
+// for long: the one unused for longest, if only a few were used since the last call.
 func (c *share) oldest() *seat {
 	if c.most > 0 {
 		c = c.ranks[c.most].next.item

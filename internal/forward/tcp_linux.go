@@ -24,7 +24,7 @@ type tcpServer struct {
 	settings atomic.Pointer[settings]
 	loops    []*acceptor
 	users    atomic.Int32 // how many of these have not left
-	handed   atomic.Bool  // the socket is not this engine's any more
+	handed   atomic.Bool  // the socket belongs to the next run
 
 	mu     sync.Mutex
 	closed bool // also the file descriptor, or it will be soon

@@ -179,6 +179,10 @@ type Opened struct {
 
 	How string // completes "rules are written" in messages; may be empty
 
+	// Assigned returns the addresses of Services that the plane has given this host. It is safe for
+	// concurrent use. Nil: it gives none.
+	Assigned func() []netip.Addr
+
 	Close func() error // called last; nil: nothing is open
 }
 

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -121,16 +122,22 @@ func missing(rows []Row, want []netip.Addr) []netip.Addr {
 // mark without an address.
 func (a *Assigner) give(addr netip.Addr) error {
 	m := Mark{addr, a.table.Interface()}
-	if a.marks[addr] != m {
+	known := a.marks[addr] == m
+	if !known {
 		if err := a.journal.Write(m); err != nil {
 			return fmt.Errorf("remember address %s: %w", addr, err)
 		}
 		a.marks[addr] = m
 	}
-	if err := a.table.Add(addr); err != nil {
-		return errors.Join(fmt.Errorf("add address %s: %w", addr, err), a.strike(m))
+	err := a.table.Add(addr)
+	if err == nil {
+		return nil
 	}
-	return nil
+	err = fmt.Errorf("add address %s: %w", addr, err)
+	if known {
+		return err // Restore tries again
+	}
+	return errors.Join(err, a.strike(m))
 }
 
 func (a *Assigner) strike(m Mark) error {
@@ -150,7 +157,7 @@ func (a *Assigner) await(ctx context.Context, added []netip.Addr, failed map[net
 	for {
 		rows, err := a.table.Rows()
 		if err != nil {
-			return // listening there will tell
+			return // opening the socket reports the error
 		}
 		added = unready(rows, added, failed)
 		if len(added) == 0 {
@@ -184,13 +191,7 @@ func unready(rows []Row, addrs []netip.Addr, failed map[netip.Addr]error) []neti
 
 // Restore gives the addresses again that another program took away.
 func (a *Assigner) Restore(ctx context.Context) error {
-	a.mu.Lock()
-	var want []netip.Addr
-	for addr := range a.marks {
-		want = append(want, addr)
-	}
-	a.mu.Unlock()
-	slices.SortFunc(want, netip.Addr.Compare)
+	want := a.Addrs()
 	var errs []error
 	failed := a.Add(ctx, want)
 	for _, addr := range want {
@@ -199,6 +200,13 @@ func (a *Assigner) Restore(ctx context.Context) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// Addrs returns the addresses that this program gave, now or in an earlier run, sorted.
+func (a *Assigner) Addrs() []netip.Addr {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.SortedFunc(maps.Keys(a.marks), netip.Addr.Compare)
 }
 
 // Retain takes all addresses away that this program gave, now or in an earlier run, except some. It

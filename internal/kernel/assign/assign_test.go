@@ -121,7 +121,7 @@ func TestARefusedAddress(t *testing.T) {
 	}
 }
 
-// Addresses that another program took away come back; those of others do not concern it.
+// Addresses that another program took away come back, also if that fails at first.
 func TestRestore(t *testing.T) {
 	f := assign.NewFake()
 	a := open(t, f)
@@ -129,6 +129,11 @@ func TestRestore(t *testing.T) {
 	if err := f.Delete(assign.Mark{Addr: addrs("10.96.0.10")[0], Interface: 1}); err != nil {
 		t.Fatal(err)
 	}
+	f.Refuse(addrs("10.96.0.10")[0])
+	if err := a.Restore(t.Context()); err == nil {
+		t.Error("no error, although the address could not be added")
+	}
+	f.Allow(addrs("10.96.0.10")[0])
 	if err := a.Restore(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -40,6 +40,13 @@ func (f *Fake) Refuse(a netip.Addr) {
 	f.refuse[a] = true
 }
 
+// Allow makes attempts to add an address succeed again.
+func (f *Fake) Allow(a netip.Addr) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.refuse, a)
+}
+
 // Addrs returns the addresses of the host, sorted.
 func (f *Fake) Addrs() []netip.Addr {
 	f.mu.Lock()

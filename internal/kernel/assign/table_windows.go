@@ -63,10 +63,7 @@ func (t table) Add(a netip.Addr) error {
 	if err != nil {
 		return err
 	}
-	if err := row.Create(); !errors.Is(err, windows.ERROR_OBJECT_ALREADY_EXISTS) {
-		return err
-	}
-	return nil
+	return row.Create() // an error also if another program was first: then the address is not ours
 }
 
 // Delete implements Table.

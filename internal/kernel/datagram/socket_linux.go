@@ -42,8 +42,8 @@ func bind(at netip.AddrPort) func(fd int) error {
 	return func(fd int) error { return os.NewSyscallError("bind", unix.Bind(fd, Sockaddr(at))) }
 }
 
-// connect returns the step that connects a socket. It discards what others have sent to the socket before it was
-// connected: the kernel does not.
+// connect returns the step that connects a socket. It discards what others have sent to the socket before
+// it was connected: the kernel does not.
 func connect(to netip.AddrPort) func(fd int) error {
 	return func(fd int) error {
 		if err := unix.Connect(fd, Sockaddr(to)); err != nil {

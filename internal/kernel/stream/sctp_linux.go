@@ -22,7 +22,7 @@ const (
 // Streams is how many streams an association has at most in each direction.
 const Streams = 64
 
-// setMessages sets what all associations have: a message is sent at once, and received with its Info.
+// setMessages sets the options of all associations: a message is sent at once, and received with its Info.
 func setMessages(fd int) {
 	option(fd, unix.IPPROTO_SCTP, sctpNoDelay, 1)
 	option(fd, unix.IPPROTO_SCTP, sctpRecvRcvInfo, 1)
@@ -31,7 +31,7 @@ func setMessages(fd int) {
 		uintptr(unsafe.Pointer(&initial)), unsafe.Sizeof(initial), 0)
 }
 
-// Info belongs to a message of SCTP (RFC 6458, sections 5.3.4 and 5.3.5).
+// Info is the ancillary data of a message of SCTP (RFC 6458, sections 5.3.4 and 5.3.5).
 type Info struct {
 	Stream    uint16
 	Unordered bool

@@ -8,9 +8,9 @@ import (
 	"io"
 )
 
-// Both sides of a connection prove that they have the secret, which is not sent: each sends a random number, and the
-// HMAC-SHA256 of its role and both numbers. The holder is first, so that a command sends nothing to another program that
-// has got the port of a holder that has ended.
+// Both sides of a connection prove that they have the secret, which is not sent: each sends a random
+// number, and the HMAC-SHA256 of its role and both numbers. The holder is first, so that a command sends
+// nothing to another program that has got the port of a holder that has ended.
 const (
 	numberBytes = 16
 	proofBytes  = sha256.Size

@@ -4,9 +4,9 @@
 //
 // The lock is a file that the system locks, so that it is free when its holder has ended,
 // in whatever way. Beside it the holder writes the address at which it listens, on
-// 127.0.0.1, and a secret. Only this user can read the file: both sides of a connection prove
-// that they have the secret (proof.go), and one without it is closed. All systems have TCP; a socket of a
-// file system, whose peer the kernel identifies, is one thing on Linux, another on macOS, and a third on Windows.
+// 127.0.0.1, and a secret, in a file that only this user can read. Both sides of a connection prove
+// that they have the secret (proof.go); a connection without proof is closed. It is TCP, as the
+// credentials of the peer of a unix socket are different on each system.
 package userlock
 
 import (

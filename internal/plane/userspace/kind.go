@@ -90,7 +90,7 @@ func open(s plane.Setup, on *plane.Opened, opt Options) (*plane.Opened, error) {
 	}
 	p := New(EngineOf(engine), opt)
 	if err := p.inherit(engine, s.Inherited); err != nil {
-		return nil, err
+		return nil, errors.Join(err, engine.Discard())
 	}
 	keeping := newKeeper(engine, p)
 	opened := *on

@@ -15,6 +15,7 @@ import (
 type Assigned interface {
 	Addresses
 	Restore(context.Context) error
+	Addrs() []netip.Addr
 }
 
 // OnServices returns the plane that gives this host the addresses of Services, and whose sockets listen
@@ -69,7 +70,8 @@ func openOwn(s plane.Setup, own Assigned) (*plane.Opened, error) {
 	opt := options(s, loopbackAddrs(s.Families), nil)
 	opt.Own = own
 	return open(s, &plane.Opened{
-		Parts: []plane.Part{{Run: func(ctx context.Context) error { return keep(ctx, s, own.Restore) }}},
+		Assigned: own.Addrs,
+		Parts:    []plane.Part{{Run: func(ctx context.Context) error { return keep(ctx, s, own.Restore) }}},
 		Close: func() error {
 			if _, err := own.Retain(nil); err != nil {
 				return fmt.Errorf("remove the addresses of Services: %w", err)
@@ -107,7 +109,7 @@ func keep(ctx context.Context, s plane.Setup, add func(context.Context) error) e
 			now = err.Error()
 		}
 		if now != "" && now != last {
-			s.Log.Warn("Services are not reached, retrying", "error", now)
+			s.Log.Warn("Cannot restore addresses; Services at them are not reached; retrying", "error", now)
 		}
 		last = now
 	}

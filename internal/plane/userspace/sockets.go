@@ -162,7 +162,7 @@ func (w writer) listen(s *step) error {
 	})
 	if inUse(err) {
 		w.taken(s.Key)
-		err = fmt.Errorf("another program has this port, Sluice will try another one of its range: %w", err)
+		err = fmt.Errorf("another program has this port: %w", err)
 	}
 	if err != nil {
 		w.failed[s.Key] = &plane.NoSocket{Err: fmt.Errorf("listen for %s at %s: %w", s.Key.port, s.New.at, err)}
