@@ -23,7 +23,7 @@ import (
 // A failure reports its seed: -args -seed N -seeds 1 repeats it.
 var (
 	firstSeed = flag.Uint64("seed", 0, "first seed of the model test")
-	seeds     = flag.Uint64("seeds", 20, "number of random clusters of the model test, for each kind of HNS")
+	seeds     = flag.Uint64("seeds", 6, "number of random clusters of the model test, for each kind of HNS")
 )
 
 // kindsOfHNS are the versions of HNS that the model runs on.
