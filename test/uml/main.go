@@ -35,7 +35,7 @@ func jobs() []job {
 		all = append(all, job{"./internal/" + pkg, anyTest})
 	}
 	return append(all, job{"./internal/app", "ModeIPVS"}, job{"./internal/takeover", "IPVS"},
-		job{"./internal/forward", "TestSCTP"}, job{"./internal/plane/userspace", "TestSCTP"},
+		job{"./internal/forward", "TestSCTP|TestIdle|TestUDPManyFlows"}, job{"./internal/plane/userspace", "TestSCTP"},
 		job{"./test/bench", "Programs"}, job{"./test/bench/balance", anyTest})
 }
 
