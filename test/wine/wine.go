@@ -135,6 +135,24 @@ func (p *Prefix) Start(output io.Writer, program string, args ...string) *Proces
 	return process
 }
 
+// Hold keeps Windows running until the end of the test: without a program it ends, and forgets what it has
+// until it starts anew.
+func (p *Prefix) Hold() {
+	p.t.Helper()
+	input, output, err := os.Pipe()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	cmd := exec.Command(loader, "cmd")
+	cmd.Dir, cmd.Env, cmd.Stdin = p.folder, p.env, input
+	err = errors.Join(p.space.start(cmd), input.Close())
+	p.t.Cleanup(func() { _ = output.Close() }) // which ends cmd
+	if err != nil {
+		p.t.Fatalf("start cmd: %v", err)
+	}
+	go func() { _ = cmd.Wait() }()
+}
+
 func (p *Prefix) start(stdout, stderr io.Writer, command []string) (*Process, error) {
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = p.folder, p.env, stdout, stderr
