@@ -18,7 +18,7 @@ import (
 const builtin = "/usr/lib/x86_64-linux-gnu/wine/x86_64-windows"
 
 // ServeAddresses makes the calls work that add addresses to the loopback interface and delete them:
-// Wine 8 lacks them. Windows runs on after it, as Hold does.
+// Wine 8 lacks them.
 func (p *Prefix) ServeAddresses() {
 	p.t.Helper()
 	l, err := new(net.ListenConfig).Listen(p.t.Context(), "tcp", "127.0.0.1:0")
@@ -40,7 +40,6 @@ func (p *Prefix) ServeAddresses() {
 	if err := os.WriteFile(exports, []byte(p.forwards(of)), 0o600); err != nil {
 		p.t.Fatal(err)
 	}
-	p.Hold()
 	for _, name := range []string{"iphlpapi", "wineiphlpapi"} { // a variable does not reach services
 		if r := p.Run("reg", "add", `HKCU\Software\Wine\DllOverrides`, "/f", "/v", name, "/d", "native,builtin"); r.Code != 0 {
 			p.t.Fatalf("replace %s: %+v", name, r)

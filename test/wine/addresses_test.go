@@ -43,6 +43,11 @@ func testAddresses(t *testing.T, p *wine.Prefix, sluice string) {
 	state(t, p, "RUNNING")
 	answers(t, "10.96.0.21", "10.96.0.22")
 	hasAddresses(t, "10.96.0.21", "10.96.0.22")
+	r := p.Run("cmd", "/c", `set "LocalAppData=C:\users\operator" && `+wine.Path(sluice)+" --cleanup") // that user has another lock
+	if r.Code != 1 || !strings.Contains(r.Stderr, "another Sluice on this machine has addresses") {
+		t.Errorf("--cleanup of another user: %+v", r)
+	}
+	hasAddresses(t, "10.96.0.21", "10.96.0.22")
 	control(t, p, "stop")
 	if text := state(t, p, "STOPPED"); !strings.Contains(text, "WIN32_EXIT_CODE    : 0 ") {
 		t.Errorf("after a graceful end: %s", text)

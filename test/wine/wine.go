@@ -25,6 +25,9 @@ import (
 // loader is Wine itself: Debian's package wine64 has no program in the search path.
 const loader = "/usr/lib/wine/wine64"
 
+// server is what all programs of a Windows have in common. It ends a little after them.
+const server = "/usr/lib/wine/wineserver64"
+
 // compiler makes Windows libraries.
 const compiler = "x86_64-w64-mingw32-gcc"
 
@@ -62,6 +65,11 @@ func New(t testing.TB) *Prefix {
 	if r := p.run(ctx, loader, "wineboot", "--init"); r.Code != 0 {
 		t.Fatalf("set up Wine: status %d\n%s%s", r.Code, r.Stdout, r.Stderr)
 	}
+	// The first service manager has an environment from before the registry was filled: in it no service starts.
+	if r := p.run(ctx, server, "--wait"); r.Code != 0 {
+		t.Fatalf("set up Wine: %+v", r)
+	}
+	p.hold()
 	library := filepath.Join(folder, "prefix", "drive_c", "windows", "system32", "bcryptprimitives.dll")
 	if _, err := os.Stat(library); errors.Is(err, os.ErrNotExist) { // newer ones have it
 		p.compile(library, "testdata/bcryptprimitives.c", "-ladvapi32")
@@ -135,9 +143,9 @@ func (p *Prefix) Start(output io.Writer, program string, args ...string) *Proces
 	return process
 }
 
-// Hold keeps Windows running until the end of the test: without a program it ends, and forgets what it has
+// hold keeps Windows running until the end of the test: without a program it ends, and forgets what it has
 // until it starts anew.
-func (p *Prefix) Hold() {
+func (p *Prefix) hold() {
 	p.t.Helper()
 	input, output, err := os.Pipe()
 	if err != nil {
