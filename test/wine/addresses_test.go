@@ -43,7 +43,12 @@ func testAddresses(t *testing.T, p *wine.Prefix, sluice string) {
 	state(t, p, "RUNNING")
 	answers(t, "10.96.0.21", "10.96.0.22")
 	hasAddresses(t, "10.96.0.21", "10.96.0.22")
-	r := p.Run("cmd", "/c", `set "LocalAppData=C:\users\operator" && `+wine.Path(sluice)+" --cleanup") // that user has another lock
+	script := filepath.Join(folder, "cleanup.bat")
+	text := "@set LocalAppData=C:\\users\\operator\r\n@" + wine.Path(sluice) + " --cleanup\r\n@exit %errorlevel%\r\n"
+	if err := os.WriteFile(script, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := p.Run("cmd", "/c", wine.Path(script)) // as a user with another lock
 	if r.Code != 1 || !strings.Contains(r.Stderr, "another Sluice on this machine has addresses") {
 		t.Errorf("--cleanup of another user: %+v", r)
 	}
