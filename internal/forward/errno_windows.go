@@ -28,6 +28,7 @@ func winsock(of syscall.Errno) syscall.Errno {
 		return 10055
 	case syscall.ECONNREFUSED:
 		return 10061
+	default:
+		return of
 	}
-	return of
 }
