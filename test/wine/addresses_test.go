@@ -23,9 +23,9 @@ import (
 // a killed daemon go at the next start, and those that the host had stay.
 func testAddresses(t *testing.T, p *wine.Prefix, sluice string) {
 	p.ServeAddresses()
-	ip(t, "address", "add", "192.0.2.10/32", "dev", "lo")
-	ip(t, "address", "add", "fd00::10/128", "dev", "lo", "nodad")
-	ip(t, "address", "add", "10.96.0.22/32", "dev", "lo") // the host's
+	for _, addr := range []string{"192.0.2.10/32", "fd00::10/128", "10.96.0.22/32"} { // of backends, and one that a Service has too
+		addAddress(t, addr)
+	}
 	serveBackend(t, "192.0.2.10:8080")
 	serveBackend(t, "[fd00::10]:8080")
 	folder := t.TempDir()
@@ -132,6 +132,17 @@ func ip(t *testing.T, args ...string) string {
 		t.Fatalf("ip %v: %v\n%s", args, err, out)
 	}
 	return string(out)
+}
+
+// addAddress adds an address to this host until the end of the test.
+func addAddress(t *testing.T, addr string) {
+	t.Helper()
+	ip(t, "address", "replace", addr, "dev", "lo")
+	t.Cleanup(func() {
+		if err := exec.Command("ip", "address", "delete", addr, "dev", "lo").Run(); err != nil {
+			t.Errorf("ip address delete %s: %v", addr, err)
+		}
+	})
 }
 
 // hasAddresses compares the addresses of Services on this host.
