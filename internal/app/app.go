@@ -28,6 +28,9 @@ type Options struct {
 	// written, unless Run ends before it writes any. It may be nil.
 	Written func()
 
+	// Started is called once when everything is open, before anything is written. It may be nil.
+	Started func()
+
 	Reason  string            // why Config.Mode is the mode
 	Version string            // of this program
 	Flags   map[string]string // the command line, for /flagz
@@ -53,6 +56,9 @@ func Run(ctx context.Context, o Options) error {
 	d, err := newDaemon(ctx, o)
 	if err != nil {
 		return err
+	}
+	if o.Started != nil {
+		o.Started()
 	}
 	return d.run(ctx)
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/app"
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/kernel/handover"
+	"github.com/sluice-proxy/sluice/internal/kernel/winservice"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/source/kube"
@@ -40,6 +41,10 @@ type Env struct {
 	// Execute executes the program anew; nil: the configuration file is not watched.
 	Before  *handover.Handover
 	Execute func(*handover.Handover) error
+
+	// Service runs a program as a service of Windows with a name. The program calls running once it
+	// serves. nil: this system has no such services.
+	Service func(ctx context.Context, name string, program winservice.Program) error
 }
 
 // Main runs a command line, args[0] being the name of the program, and returns
@@ -134,9 +139,12 @@ func run(ctx context.Context, flags *config.Flags, env Env) error {
 	reader.passed = reader.text != nil
 	o, logs, err := reader.load()
 	if err != nil {
+		if env.Service != nil && flags.WindowsService() {
+			return env.asService(ctx, func(context.Context, func()) error { return err })
+		}
 		return err
 	}
-	defer logs.Flush()
+	defer logs.Close()
 	cfg := o.Config
 	switch {
 	case cfg.WriteConfigTo != "":
@@ -152,7 +160,12 @@ func run(ctx context.Context, flags *config.Flags, env Env) error {
 		o.Load, o.File = reader.read, flags.File()
 	}
 	o.Log.Info("Starting", "version", o.Version, "mode", cfg.Mode, "reason", o.Reason, "node", cfg.NodeName)
-	next, err := serve(ctx, o)
+	var next *handover.Handover
+	if env.Service != nil && cfg.WindowsService {
+		next, err = env.serveAsService(ctx, o)
+	} else {
+		next, err = serve(ctx, o)
+	}
 	if err != nil || next == nil {
 		return err
 	}
@@ -211,7 +224,10 @@ func (c *configuration) load() (app.Options, *logs, error) {
 	if err != nil {
 		return app.Options{}, nil, err
 	}
-	logs := newLogs(cfg.Logging, c.env.Stdout, c.env.Stderr)
+	logs, err := openLogs(cfg.Logging, c.env.Stdout, c.env.Stderr)
+	if err != nil {
+		return app.Options{}, nil, err
+	}
 	log := logs.Logger()
 	for _, w := range warnings {
 		log.Warn(w)

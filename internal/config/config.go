@@ -51,6 +51,8 @@ type Config struct {
 	InitOnly      bool
 	Version       Version
 
+	WindowsService bool // run as a service of Windows; no effect elsewhere
+
 	// IgnoreKubeProxy removes kube-proxy's rules although one runs.
 	IgnoreKubeProxy bool
 
@@ -164,6 +166,7 @@ func (c *Config) Unprivileged() bool { return c.Userspace.Bind == BindLoopback }
 
 // Logging says how to log.
 type Logging struct {
+	File           string // "": standard error
 	Format         string // "text" or "json"
 	Verbosity      int
 	VModule        []VModule

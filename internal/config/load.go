@@ -116,6 +116,7 @@ func (c *check) convert(opt Options) *Config {
 		Version:       c.own.Version,
 
 		IgnoreKubeProxy: c.own.IgnoreKubeProxy,
+		WindowsService:  in.WindowsRunAsService,
 		ReloadJitter:    c.reloadJitter(),
 	}
 	cfg.ExternalIPs = enabled(in.FeatureGates, gateExternalIPs)

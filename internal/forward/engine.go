@@ -76,11 +76,11 @@ const (
 // does not.
 func shortage(err error) string {
 	switch {
-	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ENOSPC):
+	case is(err, syscall.EMFILE), is(err, syscall.ENFILE), is(err, syscall.ENOSPC):
 		return reasonFiles
-	case errors.Is(err, syscall.EADDRNOTAVAIL), errors.Is(err, syscall.EADDRINUSE), errors.Is(err, syscall.EAGAIN):
+	case is(err, syscall.EADDRNOTAVAIL), is(err, syscall.EADDRINUSE), is(err, syscall.EAGAIN):
 		return reasonPorts
-	case errors.Is(err, syscall.ENOMEM), errors.Is(err, syscall.ENOBUFS):
+	case is(err, syscall.ENOMEM), is(err, syscall.ENOBUFS):
 		return reasonMemory
 	}
 	return ""

@@ -79,7 +79,7 @@ func (writer) Print(steps []*step) string {
 
 // Write implements ledger.Writer. A socket that cannot be opened refuses its Service.
 func (w writer) Write(ctx context.Context, steps []*step) error {
-	w.give(ctx, steps)
+	w.addAddresses(ctx, steps)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i, s := range steps {
