@@ -51,6 +51,9 @@ type Config struct {
 	InitOnly      bool
 	Version       Version
 
+	// Replace takes the place of the Sluice that runs.
+	Replace bool
+
 	// IgnoreKubeProxy removes kube-proxy's rules although one runs.
 	IgnoreKubeProxy bool
 
