@@ -4,9 +4,12 @@ package endurance
 
 import (
 	"fmt"
+	"io"
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/sluice-proxy/sluice/internal/control"
 )
 
 // replace starts a Sluice that takes the place of another one, which then stands by.
@@ -108,6 +111,20 @@ func TestReplaceThatFails(t *testing.T) {
 	}
 	if n := d.log.count("takes the place"); n != 0 {
 		w.Errorf("the running Sluice was asked:\n%s", d.log)
+	}
+	for n := range 3 { // a process asks, and ends before it has received everything
+		c, err := control.Succeed(w.Context(), control.Options{NetNS: w.lab.NodeA.NetNSFD()})
+		w.must(err)
+		_, err = io.ReadFull(c, make([]byte, 20))
+		w.must(err)
+		w.must(c.Close())
+		w.eventually(func() error {
+			if got := d.log.count("did not take the place"); got != n+1 {
+				return fmt.Errorf("%d attempts are logged, want %d:\n%s", got, n+1, d.log)
+			}
+			return nil
+		})
+		d.waitSynced(1)
 	}
 	w.checkTraffic(traffic)
 	if err := open.end(); err != nil {
