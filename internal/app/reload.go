@@ -119,10 +119,11 @@ func (d *daemon) replace(ctx context.Context) error {
 
 // handOver returns what the next run receives. It keeps the lock and the ports open,
 // whatever this run closes.
-func (d *daemon) handOver(ctx context.Context, c carried) (*handover.Handover, error) {
+func (d *daemon) handOver(ctx context.Context, c carried) (_ *handover.Handover, err error) {
 	if d.replaced.Swap(true) {
 		return nil, errors.New("this Sluice is being replaced already")
 	}
+	defer func() { d.replaced.Store(err == nil) }()
 	if v := d.health.Verdict(); v.Programmed() {
 		c.Health = health.Before{LastUpdated: v.LastUpdated, Eligible: v.Eligible}
 	}
@@ -183,6 +184,9 @@ func (o Options) inherited() (*plane.Inherited, error) {
 	in := &plane.Inherited{}
 	err := o.Before.Get(o.planeName(), &in.State)
 	if err != nil || in.State == nil {
+		if o.Before != nil && len(o.Before.Descriptors) > 0 {
+			o.Log.Warn("Connections that the previous run forwarded itself end, as this mode cannot go on with them")
+		}
 		o.Before.Discard()
 		return nil, err
 	}
