@@ -53,7 +53,7 @@ func TestReplace(t *testing.T) {
 			d.waitSynced(1)
 			open := w.keep(0)
 			traffic, healthz, metrics := w.startTraffic(), w.startProbes("192.168.0.2:10256"), w.startProbes(metricsAt)
-			for range 4 {
+			for range 10 {
 				next := w.replace(d)
 				if err := traffic.Broken(); err != nil {
 					w.Fatalf("%v\n%s\n%s", err, d.log, next.log)
