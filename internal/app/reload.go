@@ -106,7 +106,9 @@ func listenPossible(ctx context.Context, old, next *config.Config, try web.Liste
 
 // replace ends this run of the program and begins the next.
 func (d *daemon) replace(ctx context.Context) error {
-	h, err := d.handOver(ctx)
+	c := carried{Reloads: d.reload.State().Count}
+	c.Reloads.Accepted++
+	h, err := d.handOver(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -117,9 +119,11 @@ func (d *daemon) replace(ctx context.Context) error {
 
 // handOver returns what the next run receives. It keeps the lock and the ports open,
 // whatever this run closes.
-func (d *daemon) handOver(ctx context.Context) (*handover.Handover, error) {
-	c := carried{Reloads: d.reload.State().Count}
-	c.Reloads.Accepted++
+func (d *daemon) handOver(ctx context.Context, c carried) (_ *handover.Handover, err error) {
+	if d.replaced.Swap(true) {
+		return nil, errors.New("this Sluice is being replaced already")
+	}
+	defer func() { d.replaced.Store(err == nil) }()
 	if v := d.health.Verdict(); v.Programmed() {
 		c.Health = health.Before{LastUpdated: v.LastUpdated, Eligible: v.Eligible}
 	}
@@ -180,10 +184,14 @@ func (o Options) inherited() (*plane.Inherited, error) {
 	in := &plane.Inherited{}
 	err := o.Before.Get(o.planeName(), &in.State)
 	if err != nil || in.State == nil {
+		if o.Before != nil && len(o.Before.Descriptors) > 0 {
+			o.Log.Warn("Connections that the previous run forwarded itself end, as this mode cannot go on with them")
+		}
 		o.Before.Discard()
 		return nil, err
 	}
-	in.Descriptors = o.Before.TakeDescriptors()
+	o.Before.Forget(o.planeName())
+	in.Descriptors, in.Numbers = o.Before.TakeDescriptors(), o.Before.Numbers
 	return in, nil
 }
 

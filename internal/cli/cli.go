@@ -160,12 +160,7 @@ func run(ctx context.Context, flags *config.Flags, env Env) error {
 		o.Load, o.File = reader.read, flags.File()
 	}
 	o.Log.Info("Starting", "version", o.Version, "mode", cfg.Mode, "reason", o.Reason, "node", cfg.NodeName)
-	var next *handover.Handover
-	if env.Service != nil && cfg.WindowsService {
-		next, err = env.serveAsService(ctx, o)
-	} else {
-		next, err = serve(ctx, o)
-	}
+	next, err := env.run(ctx, o)
 	if err != nil || next == nil {
 		return err
 	}
@@ -175,6 +170,7 @@ func run(ctx context.Context, flags *config.Flags, env Env) error {
 	if err := next.Finish(); err != nil {
 		o.Log.Warn("Not everything is passed to the new run", "error", err)
 	}
+	next = pass(o.Log, next)
 	logs.Flush()
 	return env.Execute(next)
 }
@@ -272,6 +268,10 @@ func serve(ctx context.Context, o app.Options) (*handover.Handover, error) {
 		if ctx.Err() == nil {
 			return h, nil
 		}
+		if err := h.Finish(); err != nil { // what is not known cannot be closed
+			o.Log.Warn("Stopping during a handover", "error", err)
+		}
+		h.Close()
 	default:
 	}
 	o.Log.Info("Stopped; " + app.AfterStop(o))

@@ -23,6 +23,17 @@ func (e Env) asService(ctx context.Context, program winservice.Program) error {
 	return err
 }
 
+// run serves until the context ends, or until another run of the program is to follow.
+func (e Env) run(ctx context.Context, o app.Options) (next *handover.Handover, err error) {
+	if o.Before, err = before(ctx, o); err != nil || ctx.Err() != nil {
+		return nil, err
+	}
+	if e.Service != nil && o.Config.WindowsService {
+		return e.serveAsService(ctx, o)
+	}
+	return serve(ctx, o)
+}
+
 // serveAsService does what serve does as a service of Windows, which is running when everything is open.
 func (e Env) serveAsService(ctx context.Context, o app.Options) (next *handover.Handover, err error) {
 	err = e.asService(ctx, func(ctx context.Context, running func()) (err error) {

@@ -53,6 +53,9 @@ type Config struct {
 
 	WindowsService bool // run as a service of Windows; no effect elsewhere
 
+	// Replace takes the place of the Sluice that runs.
+	Replace bool
+
 	// IgnoreKubeProxy removes kube-proxy's rules although one runs.
 	IgnoreKubeProxy bool
 

@@ -115,6 +115,7 @@ func (c *check) convert(opt Options) *Config {
 		InitOnly:      c.own.InitOnly,
 		Version:       c.own.Version,
 
+		Replace:         c.own.Replace,
 		IgnoreKubeProxy: c.own.IgnoreKubeProxy,
 		WindowsService:  in.WindowsRunAsService,
 		ReloadJitter:    c.reloadJitter(),

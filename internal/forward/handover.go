@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// Handed is what a Listener hands over to the next run of the program: file descriptors, which keep their
-// numbers, and what this program knows about them. It can be encoded as JSON.
+// Handed is what a Listener hands over to the next run of the program: file descriptors, and what this program knows about them. It can be encoded as JSON.
 type Handed struct {
 	Socket int    // that listens; -1: it is closed
 	Conns  []Conn `json:",omitempty"`
@@ -59,34 +58,49 @@ type Flow struct {
 }
 
 // descriptors calls a function with each file descriptor.
-func (h *Handed) descriptors(yield func(int)) {
+func (h *Handed) descriptors(yield func(*int)) {
 	if h.Socket >= 0 {
-		yield(h.Socket)
+		yield(&h.Socket)
 	}
 	for i := range h.Conns {
 		c := &h.Conns[i]
-		yield(c.Client)
+		yield(&c.Client)
 		if c.Remote >= 0 {
-			yield(c.Remote)
+			yield(&c.Remote)
 		}
 		for _, way := range []*Way{&c.Up, &c.Down} {
 			if way.Held > 0 {
-				yield(way.Pipe[0])
-				yield(way.Pipe[1])
+				yield(&way.Pipe[0])
+				yield(&way.Pipe[1])
 			}
 		}
 	}
 	for i := range h.Flows {
-		yield(h.Flows[i].Socket)
+		yield(&h.Flows[i].Socket)
 	}
 }
 
 // Descriptors returns all file descriptors.
 func (h *Handed) Descriptors() []int {
 	var list []int
-	h.descriptors(func(fd int) { list = append(list, fd) })
+	h.descriptors(func(fd *int) { list = append(list, *fd) })
 	return list
 }
+
+// Renumber replaces the file descriptors by those that another process has for them. A missing one becomes
+// invalid.
+func (h *Handed) Renumber(numbers map[int]int) {
+	h.descriptors(func(fd *int) {
+		n, is := numbers[*fd]
+		if !is {
+			n = invalid
+		}
+		*fd = n
+	})
+}
+
+// invalid is a file descriptor that is never open.
+const invalid = 1<<31 - 1
 
 // handover is a system whose sockets another Engine can adopt.
 type handover interface {

@@ -58,9 +58,7 @@ func (h *Handover) Exec(args []string) error {
 func (h *Handover) list() (int, error) {
 	l := listing{PID: os.Getpid(), Files: map[string]uintptr{}, Values: h.Values, Descriptors: h.Descriptors}
 	for _, fd := range h.Descriptors {
-		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0); err != nil {
-			return 0, fmt.Errorf("descriptor %d: %w", fd, err)
-		}
+		_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0) // Finish has checked it
 	}
 	for name, f := range h.Files {
 		fd, err := inheritable(f)

@@ -162,6 +162,7 @@ func (p *Plane) inherit(e *forward.Engine, in *plane.Inherited) error {
 	if err := json.Unmarshal(in.State, &from); err != nil {
 		return fmt.Errorf("read the sockets of the previous run: %w", err)
 	}
+	from.renumber(in.Numbers)
 	p.sockets.mu.Lock()
 	defer p.sockets.mu.Unlock()
 	for _, b := range from.Balancers {
@@ -184,6 +185,19 @@ func (p *Plane) inherit(e *forward.Engine, in *plane.Inherited) error {
 	}
 	p.sockets.guarded.Store(complete)
 	return nil
+}
+
+// renumber replaces the file descriptors by those of this process. Nil: they are the same.
+func (e *estate) renumber(numbers map[int]int) {
+	if numbers == nil {
+		return
+	}
+	for _, s := range e.Sockets {
+		s.Handed.Renumber(numbers)
+	}
+	for _, h := range e.Closed {
+		h.Renumber(numbers)
+	}
 }
 
 // adopt opens a Listener with an inherited socket. It returns false if that failed.
