@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/follow/netfilter"
+	"github.com/sluice-proxy/sluice/internal/forward"
 	kernel "github.com/sluice-proxy/sluice/internal/kernel/iptables"
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
@@ -147,13 +148,17 @@ func userspacePlane() Plane {
 	}
 }
 
-// notInUserspace has the scenarios that need SCTP, and those that stop the proxy or start it in another mode.
+// notInUserspace has the scenarios that stop the proxy or start it in another mode, and those that need
+// sockets of SCTP if this kernel has none.
 func notInUserspace() map[int]string {
-	const sctp, ends = "a process forwards SCTP between sockets, and the lab has none; internal/plane/userspace tests it", "in mode userspace connections end with the process"
-	return map[int]string{
-		5: sctp, 107: sctp, 110: sctp, 205: sctp, 309: sctp, 310: sctp, 311: sctp,
-		195: ends, 273: ends, 274: ends, 281: ends,
+	const sctp, ends = "this kernel has no SCTP sockets; test/uml runs it on a kernel that has them", "in mode userspace connections end with the process"
+	list := map[int]string{195: ends, 273: ends, 274: ends, 281: ends}
+	if !forward.HasSCTP() {
+		for _, n := range []int{5, 107, 110, 205, 309, 310, 311} {
+			list[n] = sctp
+		}
 	}
+	return list
 }
 
 // notInIPVS has the scenarios of NodePorts at loopback addresses that a setting names.
