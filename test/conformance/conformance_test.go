@@ -11,7 +11,6 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/follow/netfilter"
-	"github.com/sluice-proxy/sluice/internal/forward"
 	kernel "github.com/sluice-proxy/sluice/internal/kernel/iptables"
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
@@ -112,7 +111,7 @@ func userspacePlane() Plane {
 	kind := userspace.Kind(iptables.PortalsKind())
 	var parts, handing, inherited sync.Map // of open planes, by network namespace
 	return Plane{
-		Name: "userspace", Traits: nature, Explain: kind.Facts, Unsupported: notInUserspace(),
+		Name: "userspace", Traits: nature, Explain: kind.Facts, Unsupported: notInUserspace(), SCTPSockets: overSCTP(),
 		Others: []func() Plane{nftablesPlane},
 		Start: func(t testing.TB, host *lab.Host) plane.Plane {
 			if err := nature.firewall.createHint(host); err != nil {
@@ -148,18 +147,14 @@ func userspacePlane() Plane {
 	}
 }
 
-// notInUserspace has the scenarios that stop the proxy or start it in another mode, and those that need
-// sockets of SCTP if this kernel has none.
+// notInUserspace has the scenarios that stop the proxy or start it in another mode.
 func notInUserspace() map[int]string {
-	const sctp, ends = "this kernel has no SCTP sockets; test/uml runs it on a kernel that has them", "in mode userspace connections end with the process"
-	list := map[int]string{195: ends, 273: ends, 274: ends, 281: ends}
-	if !forward.HasSCTP() {
-		for _, n := range []int{5, 107, 110, 205, 309, 310, 311} {
-			list[n] = sctp
-		}
-	}
-	return list
+	const ends = "in mode userspace connections end with the process"
+	return map[int]string{195: ends, 273: ends, 274: ends, 281: ends}
 }
+
+// overSCTP returns the scenarios in which associations reach backends.
+func overSCTP() []int { return []int{5, 107, 110, 205, 309, 310, 311} }
 
 // notInIPVS has the scenarios of NodePorts at loopback addresses that a setting names.
 func notInIPVS() map[int]string {
