@@ -75,6 +75,9 @@ func fileLimit() int {
 	return int(min(limit.Cur, 1<<30))
 }
 
+// maxListeners returns how many Listeners there may be by default, for a limit of file descriptors.
+func maxListeners(files int) int { return max(files/2, 1) }
+
 // listen implements system.
 func (p *poller) listen(l *Listener) (server, error) {
 	switch l.spec.Protocol {

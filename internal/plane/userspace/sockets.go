@@ -199,6 +199,9 @@ func (s *sockets) close(except map[cluster.Name]bool) []key {
 			left = append(left, k)
 			continue
 		case k.part == balancer:
+			if b := s.balancers[k.port]; b != nil {
+				b.Forget()
+			}
 			delete(s.balancers, k.port)
 		case l != nil:
 			l.Close()
