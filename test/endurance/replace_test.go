@@ -5,11 +5,15 @@ package endurance
 import (
 	"fmt"
 	"io"
+	"net"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/control"
+	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/test/harness"
 )
 
 // replace starts a Sluice that takes the place of another one, which then stands by.
@@ -129,5 +133,96 @@ func TestReplaceThatFails(t *testing.T) {
 	w.checkTraffic(traffic)
 	if err := open.end(); err != nil {
 		w.Errorf("a connection that was open: %v", err)
+	}
+}
+
+// Without privileges a process takes over, too: connections and UDP flows from this host go on.
+func TestReplaceOnLoopback(t *testing.T) {
+	w := newTestEnv(t)
+	ports := []object{{"name": "tcp", "port": 8080}, {"name": "udp", "port": 8080, "protocol": "UDP"}}
+	w.write("web.json", []any{
+		harness.Service("local", object{"clusterIP": webIP4, "ports": ports}),
+		harness.EndpointSlice("local", "IPv4", []object{
+			{"name": "tcp", "port": 9001}, {"name": "udp", "port": 9001, "protocol": "UDP"},
+		}, "127.0.0.1"),
+	})
+	w.args = []string{"--manifests=" + w.dir, "--hostname-override=node-a", "--proxy-mode=userspace", "--bind=loopback"}
+	var ask [2]func() (string, error)
+	kerneltest.Do(t, w.lab.NodeA.NetNSFD(), func() error {
+		l, err := net.Listen("tcp", "127.0.0.1:9001")
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { _ = l.Close() })
+		u, err := net.ListenPacket("udp", "127.0.0.1:9001")
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { _ = u.Close() })
+		go answerTCP(l)
+		go answerUDP(u)
+		return nil
+	})
+	d := w.start(launch{})
+	d.waitForLog("Synced")
+	kerneltest.Do(t, w.lab.NodeA.NetNSFD(), func() error {
+		for i, network := range []string{"tcp", "udp"} {
+			c, err := net.Dial(network, "127.0.0.1:8080")
+			if err != nil {
+				return err
+			}
+			t.Cleanup(func() { _ = c.Close() })
+			ask[i] = func() (string, error) { return question(c) }
+		}
+		return nil
+	})
+	var first [2]string
+	for run := range 5 {
+		for i := range ask {
+			seen, err := ask[i]()
+			if err != nil || run > 0 && seen != first[i] {
+				t.Fatalf("run %d: the backend sees %q, %v, want %q\n%s", run, seen, err, first[i], d.log)
+			}
+			first[i] = seen
+		}
+		next := w.start(launch{}, "--replace")
+		d.waitForLog("Standing by")
+		next.waitForLog("Synced")
+		d.endStandBy()
+		d = next
+	}
+}
+
+// question returns the address that the backend sees.
+func question(c net.Conn) (string, error) {
+	if err := c.SetDeadline(time.Now().Add(timeout)); err != nil {
+		return "", err
+	}
+	if _, err := c.Write([]byte("?")); err != nil {
+		return "", err
+	}
+	b := make([]byte, 100)
+	n, err := c.Read(b)
+	return string(b[:n]), err
+}
+
+// answerTCP answers each byte of the first connection with the address of the client.
+func answerTCP(l net.Listener) {
+	c, err := l.Accept()
+	for b := make([]byte, 1); err == nil; _, err = c.Write([]byte(c.RemoteAddr().String())) {
+		if _, err = c.Read(b); err != nil {
+			return
+		}
+	}
+}
+
+// answerUDP answers each datagram with the address of the client.
+func answerUDP(c net.PacketConn) {
+	for b := make([]byte, 100); ; {
+		_, from, err := c.ReadFrom(b)
+		if err != nil {
+			return
+		}
+		_, _ = c.WriteTo([]byte(from.String()), from) // the client asks again
 	}
 }
