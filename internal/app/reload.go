@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/control"
 	"github.com/sluice-proxy/sluice/internal/event"
 	serviceports "github.com/sluice-proxy/sluice/internal/follow/health"
 	"github.com/sluice-proxy/sluice/internal/health"
@@ -121,7 +122,7 @@ func (d *daemon) replace(ctx context.Context) error {
 // whatever this run closes.
 func (d *daemon) handOver(ctx context.Context, c carried) (_ *handover.Handover, err error) {
 	if d.replaced.Swap(true) {
-		return nil, errors.New("this Sluice is being replaced already")
+		return nil, errors.New("a handover has begun already")
 	}
 	defer func() { d.replaced.Store(err == nil) }()
 	if v := d.health.Verdict(); v.Programmed() {
@@ -131,6 +132,9 @@ func (d *daemon) handOver(ctx context.Context, c carried) (_ *handover.Handover,
 	defer cancel()
 	if v, err := d.node.Loop().View(viewing); err == nil { // without it, ports answer after the first write
 		c.Ports = serviceports.BeforeOf(v.Routes)
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
 	}
 	h := &handover.Handover{Files: map[string]*os.File{}}
 	if err := h.Put(carriedName, c); err != nil {
@@ -202,5 +206,8 @@ func (d *daemon) takeLock(ctx context.Context) (err error) {
 		return err
 	}
 	d.held, err = d.lock.acquireWithin(ctx, afterKill)
+	if _, taken := errors.AsType[*control.TakenError](err); taken && handover.Possible() == nil {
+		err = fmt.Errorf("%w, or take over from it: --replace", err)
+	}
 	return err
 }

@@ -160,6 +160,10 @@ func run(ctx context.Context, flags *config.Flags, env Env) error {
 		o.Load, o.File = reader.read, flags.File()
 	}
 	o.Log.Info("Starting", "version", o.Version, "mode", cfg.Mode, "reason", o.Reason, "node", cfg.NodeName)
+	standBy, err := env.standsBy()
+	if standBy || err != nil {
+		return errors.Join(err, env.standBy(ctx, o, logs))
+	}
 	next, err := env.run(ctx, o)
 	if err != nil || next == nil {
 		return err

@@ -11,19 +11,20 @@ import (
 // standByName is the name of a value in the Handover to a run that stands by.
 const standByName = "stand by"
 
-// before returns what this run goes on with. It waits while another Sluice has the place of this one.
-func before(ctx context.Context, o app.Options) (*handover.Handover, error) {
-	standBy := false
-	if err := o.Before.Get(standByName, &standBy); err != nil {
-		return nil, err
+// standsBy reports whether the previous run has handed over to another process.
+func (e Env) standsBy() (standBy bool, err error) {
+	err = e.Before.Get(standByName, &standBy)
+	return standBy, err
+}
+
+// standBy waits until the program is to be executed anew, with the configuration of that time.
+func (e Env) standBy(ctx context.Context, o app.Options, logs *logs) error {
+	next, err := app.StandBy(ctx, o)
+	if err != nil || next == nil {
+		return err
 	}
-	switch {
-	case standBy:
-		return app.StandBy(ctx, o)
-	case o.Before == nil && o.Config.Replace:
-		return app.TakeOver(ctx, o)
-	}
-	return o.Before, nil
+	logs.Flush()
+	return e.Execute(next)
 }
 
 // pass passes a Handover to another process, if it is for one, and returns the Handover for the next run of
@@ -33,10 +34,10 @@ func pass(log *slog.Logger, next *handover.Handover) *handover.Handover {
 		return next
 	}
 	if err := next.Send(); err != nil {
-		log.Warn("Another Sluice did not take the place of this one; going on", "error", err)
+		log.Warn("Handover failed; this Sluice goes on", "error", err)
 		return next
 	}
-	log.Info("Another Sluice has taken the place of this one")
+	log.Info("Handed over to another Sluice")
 	idle := &handover.Handover{}
 	if err := idle.Put(standByName, true); err != nil {
 		log.Error("Cannot stand by", "error", err)

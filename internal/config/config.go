@@ -53,7 +53,7 @@ type Config struct {
 
 	WindowsService bool // run as a service of Windows; no effect elsewhere
 
-	// Replace takes the place of the Sluice that runs.
+	// Replace takes over from the Sluice that runs.
 	Replace bool
 
 	// IgnoreKubeProxy removes kube-proxy's rules although one runs.

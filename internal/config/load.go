@@ -239,6 +239,9 @@ func (c *check) combinations() {
 	if c.own.Cleanup && c.own.InitOnly {
 		c.flagProblem("cleanup", "Forbidden: cannot be used together with --init-only")
 	}
+	if c.own.Replace && (c.own.Cleanup || c.own.InitOnly) {
+		c.flagProblem("replace", "Forbidden: cannot be used together with --cleanup or --init-only")
+	}
 	seen := map[string]bool{}
 	for _, path := range c.own.Manifests {
 		if path == "" {

@@ -106,7 +106,7 @@ func (e *TakenError) Error() string {
 		who = fmt.Sprintf("%s, %s on %s, mode %s, since %s", who,
 			text.Short(h.Version), text.Short(h.Host), text.Short(h.Mode), h.Since.UTC().Format(time.RFC3339))
 	}
-	return fmt.Sprintf("another Sluice (%s) already serves %s; stop it first, or take its place with --replace", who, e.serves)
+	return fmt.Sprintf("another Sluice (%s) already serves %s; stop it first", who, e.serves)
 }
 
 // identityTimeout bounds the wait for the Identity of another daemon.

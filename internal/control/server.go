@@ -118,10 +118,10 @@ func shutdown(srv *http.Server) {
 // succeed hands over to the process that asks for it.
 func (s *Server) succeed(w http.ResponseWriter, r *http.Request) {
 	if s.opts.Replace == nil {
-		http.Error(w, "this Sluice cannot hand over", http.StatusNotImplemented)
+		http.Error(w, "this Sluice cannot hand over: stop it first", http.StatusNotImplemented)
 		return
 	}
-	c, err := meet(r.Context(), s.opts, r.FormValue("at"))
+	c, err := meet(r.Context(), s.opts, r.FormValue("invitation"))
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return

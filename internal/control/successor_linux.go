@@ -2,77 +2,61 @@ package control
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
-	"fmt"
 	"net"
 	"net/url"
 	"os"
-	"regexp"
 	"time"
 )
 
 const (
-	successorPath   = "/successor"
-	successorPrefix = namePrefix + "successor-"
-	successorTime   = 10 * time.Second // for the daemon to connect
+	successorPath = "/successor"
+
+	// successorTime bounds the question and the answer. The daemon may first wait for a write that is in progress.
+	successorTime = 30 * time.Second
 )
-
-// successorName is the random part of the name of a socket on which a successor listens.
-var successorName = regexp.MustCompile(`^[A-Z2-7]{26}$`)
-
-// errStranger means that a process of another user is at the other end.
-var errStranger = errors.New("the other process belongs to another user")
 
 // Succeed asks the daemon to hand over to this process, and returns a connection to it.
 func Succeed(ctx context.Context, o Options) (*net.UnixConn, error) {
 	ctx, cancel := context.WithTimeout(ctx, successorTime)
 	defer cancel()
-	name := rand.Text()
-	l, err := socket{successorPrefix + name, o.NetNS}.listen(ctx)
+	i := newInvitation()
+	i.uid = os.Geteuid()
+	l, err := i.socket(o).listen(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = l.Close() }() // it is used once
-	var answer struct{}
-	if err := Dial(o).Get(ctx, successorPath, url.Values{"at": {name}}, &answer); err != nil {
-		return nil, err
-	}
-	deadline, _ := ctx.Deadline()
-	if err := l.SetDeadline(deadline); err != nil {
-		return nil, err
-	}
-	for {
-		c, err := l.AcceptUnix()
+	accepting, refuse := context.WithCancel(ctx)
+	asked := make(chan error, 1)
+	go func() {
+		err := Dial(o).Get(ctx, successorPath, url.Values{"invitation": {i.text()}}, new(struct{}))
 		if err != nil {
-			return nil, fmt.Errorf("wait for the daemon to connect: %w", err)
+			refuse()
 		}
-		if sameUser(c) == nil {
-			return c, nil
+		asked <- err
+	}()
+	var strangers refusedPeers
+	c, err := i.accept(accepting, l, &strangers)
+	refuse()
+	if refusal := <-asked; refusal != nil {
+		if err == nil {
+			_ = c.Close() // nothing was sent
 		}
+		return nil, refusal
 	}
+	if err != nil && strangers.count > 0 {
+		err = errors.Join(err, &UnansweredError{strangers.count, strangers.last.pid, strangers.last.uid})
+	}
+	return c.UnixConn, err
 }
 
-// meet connects to a successor.
-func meet(ctx context.Context, o Options, name string) (*net.UnixConn, error) {
-	if !successorName.MatchString(name) {
-		return nil, fmt.Errorf("%q is not the name of a successor", name)
+// meet connects to the process that asked.
+func meet(ctx context.Context, o Options, text string) (*net.UnixConn, error) {
+	i, ok := parseInvitation(text)
+	if !ok {
+		return nil, errors.New("there is no invitation in the question")
 	}
-	c, err := socket{successorPrefix + name, o.NetNS}.dial(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return c, sameUser(c)
-}
-
-// sameUser closes a connection to a process of another user.
-func sameUser(c *net.UnixConn) error {
-	p, err := peerOf(c)
-	if err == nil && p.uid != os.Geteuid() {
-		err = errStranger
-	}
-	if err != nil {
-		_ = c.Close() // nothing was sent
-	}
-	return err
+	i.uid = os.Geteuid()
+	return i.follow(ctx, o)
 }

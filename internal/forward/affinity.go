@@ -11,10 +11,10 @@ import (
 const maxAffinity = 1 << 16
 
 // maxRemembered is how many clients all Balancers of an Engine remember, which take some 100 MB. If there are
-// more, each Balancer forgets a client for a new one, and has keptAffinity at least.
+// more, each Balancer forgets a client for a new one, but may always have keptAffinity.
 const (
 	maxRemembered = 1 << 19
-	keptAffinity  = 1 << 10
+	keptAffinity  = 1 << 6
 )
 
 // affinity remembers the backends of clients. The zero value is ready to use.

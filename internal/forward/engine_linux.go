@@ -46,7 +46,7 @@ type member interface {
 func newSystem(e *Engine) (system, error) {
 	p := &poller{engine: e, files: files{reserve: -1}, udp: udpPoller{udp: newUDP(e)}}
 	p.files.keep()
-	for range min(runtime.GOMAXPROCS(0), runtime.NumCPU()) { // the first may be lower by a CPU limit
+	for range min(runtime.GOMAXPROCS(0), runtime.NumCPU()) { // a limit of CPU time lowers the first, another Engine that runs raises it
 		l, err := epoll.New()
 		if err != nil {
 			for _, w := range p.workers {

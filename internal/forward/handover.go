@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"time"
 )
 
-// Handed is what a Listener hands over to the next run of the program: file descriptors, and what this program knows about them. It can be encoded as JSON.
+// Handed is what a Listener hands over to the next run of the program: file descriptors, and what this program
+// knows about them. It can be encoded as JSON.
 type Handed struct {
 	Socket int    // that listens; -1: it is closed
 	Conns  []Conn `json:",omitempty"`
@@ -87,20 +89,32 @@ func (h *Handed) Descriptors() []int {
 	return list
 }
 
-// Renumber replaces the file descriptors by those that another process has for them. A missing one becomes
-// invalid.
-func (h *Handed) Renumber(numbers map[int]int) {
-	h.descriptors(func(fd *int) {
-		n, is := numbers[*fd]
-		if !is {
-			n = invalid
+// Renumber replaces the file descriptors by those that this process has for them, and returns those that
+// nothing needs any more: they belong to connections and flows of which one was not received.
+func (h *Handed) Renumber(numbers map[int]int) (rest []int) {
+	if _, is := numbers[h.Socket]; !is {
+		h.Socket = -1
+	}
+	complete := func(part *Handed) bool {
+		var have []int
+		all := true
+		part.descriptors(func(fd *int) {
+			if n, is := numbers[*fd]; is {
+				have = append(have, n)
+			} else {
+				all = false
+			}
+		})
+		if !all {
+			rest = append(rest, have...)
 		}
-		*fd = n
-	})
+		return all
+	}
+	h.Conns = slices.DeleteFunc(h.Conns, func(c Conn) bool { return !complete(&Handed{Socket: -1, Conns: []Conn{c}}) })
+	h.Flows = slices.DeleteFunc(h.Flows, func(f Flow) bool { return !complete(&Handed{Socket: -1, Flows: []Flow{f}}) })
+	h.descriptors(func(fd *int) { *fd = numbers[*fd] })
+	return rest
 }
-
-// invalid is a file descriptor that is never open.
-const invalid = 1<<31 - 1
 
 // handover is a system whose sockets another Engine can adopt.
 type handover interface {

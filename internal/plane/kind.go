@@ -131,7 +131,7 @@ type Inherited struct {
 	State       json.RawMessage
 	Descriptors []int // open files, whose numbers State has; the plane closes those that it does not use
 
-	// Numbers has the numbers of Descriptors by those in State; nil: they are the same.
+	// Numbers has the numbers of Descriptors by those in State.
 	Numbers map[int]int
 }
 

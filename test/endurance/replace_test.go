@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-proxy/sluice/test/harness"
 )
 
-// replace starts a Sluice that takes the place of another one, which then stands by.
+// replace starts a Sluice that takes over from another one, which then stands by.
 func (w *testEnv) replace(old *daemon) *daemon {
 	w.Helper()
 	next := w.start(launch{}, "--replace")
@@ -43,7 +43,7 @@ func (d *daemon) endStandBy() {
 	}
 }
 
-// A new process takes the place of a running one. No connection and no probe is refused; in mode userspace no
+// A new process takes over from a running one. No connection and no probe is refused; in mode userspace no
 // connection that is open ends.
 func TestReplace(t *testing.T) {
 	for _, mode := range []string{"nftables", "userspace"} {
@@ -113,7 +113,7 @@ func TestReplaceThatFails(t *testing.T) {
 	if out, status := w.runSluice(append(w.args, "--replace", "--cluster-cidr=none")...); status == 0 {
 		w.Errorf("an invalid configuration is no error: %s", out)
 	}
-	if n := d.log.count("takes the place"); n != 0 {
+	if n := d.log.count("Handing over"); n != 0 {
 		w.Errorf("the running Sluice was asked:\n%s", d.log)
 	}
 	for n := range 3 { // a process asks, and ends before it has received everything
@@ -123,7 +123,7 @@ func TestReplaceThatFails(t *testing.T) {
 		w.must(err)
 		w.must(c.Close())
 		w.eventually(func() error {
-			if got := d.log.count("did not take the place"); got != n+1 {
+			if got := d.log.count("Handover failed"); got != n+1 {
 				return fmt.Errorf("%d attempts are logged, want %d:\n%s", got, n+1, d.log)
 			}
 			return nil

@@ -21,8 +21,8 @@ type Handover struct {
 	Files  map[string]*os.File
 	Values map[string]json.RawMessage
 
-	// Descriptors are more open files. Numbers has their numbers in this process by those in the
-	// previous run; nil: they are the same.
+	// Descriptors are more open files. A Handover that was received has their Numbers in this process,
+	// by those in the previous run.
 	Descriptors []int
 	Numbers     map[int]int
 

@@ -126,9 +126,10 @@ func Receive() (*Handover, error) {
 	if l.PID != os.Getpid() { // for another process
 		return nil, nil
 	}
-	h := &Handover{Files: map[string]*os.File{}, Values: l.Values, Descriptors: l.Descriptors}
+	h := &Handover{Files: map[string]*os.File{}, Values: l.Values, Descriptors: l.Descriptors, Numbers: map[int]int{}}
 	for _, fd := range l.Descriptors {
 		unix.CloseOnExec(fd)
+		h.Numbers[fd] = fd
 	}
 	for name, fd := range l.Files {
 		unix.CloseOnExec(int(fd))

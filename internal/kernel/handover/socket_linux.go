@@ -20,12 +20,13 @@ import (
 const format = 1
 
 const (
-	batch         = 250     // descriptors in one message; the kernel allows 253
-	maxText       = 1 << 30 // bytes of a parcel
-	maxFiles      = 4 << 20 // descriptors of a parcel
-	sendTime      = 20 * time.Second
-	commit   byte = 'c' // from the sender: the receiver has everything, and goes on
-	ready    byte = 'r' // from the receiver: it has everything so far
+	batch            = 250              // descriptors in one message; the kernel allows 253
+	maxText          = 1 << 30          // bytes of a parcel
+	maxFiles         = 4 << 20          // descriptors of a parcel
+	stepTime         = 5 * time.Second  // for the receiver, at each step: nothing is forwarded meanwhile
+	receiveTime      = 60 * time.Second // for everything; the sender ends its parts first
+	commit      byte = 'c'              // from the sender: the receiver has everything, and goes on
+	ready       byte = 'r'              // from the receiver: it has everything so far
 )
 
 // parcel is a Handover on a socket. Its descriptors follow: those of Files, then Descriptors.
@@ -48,18 +49,25 @@ func (h *Handover) Send() error {
 		}
 		fds = append(fds, fd)
 	}
-	if err := p.send(h.To, append(fds, h.Descriptors...)); err != nil {
+	fds = append(fds, h.Descriptors...)
+	if err := p.send(h.To, fds); err != nil {
 		return errors.Join(fmt.Errorf("hand over to another process: %w", err), h.To.Close())
 	}
+	for _, f := range h.Files {
+		_ = f.Close() // the receiver has it
+	}
+	closeAll(h.TakeDescriptors()) // a copy would keep a connection open that the receiver closes
+	_ = h.To.Close()              // the receiver has everything
 	return nil
 }
 
 func (p *parcel) send(c *net.UnixConn, fds []int) error {
-	if err := c.SetDeadline(time.Now().Add(sendTime)); err != nil {
-		return err
-	}
+	step := func() error { return c.SetDeadline(time.Now().Add(stepTime)) }
 	text, err := json.Marshal(p)
 	if err != nil {
+		return err
+	}
+	if err := step(); err != nil {
 		return err
 	}
 	if _, err := c.Write(binary.BigEndian.AppendUint64(nil, uint64(len(text)))); err != nil {
@@ -69,6 +77,9 @@ func (p *parcel) send(c *net.UnixConn, fds []int) error {
 		return err
 	}
 	for part := range slices.Chunk(fds, batch) {
+		if err := step(); err != nil {
+			return err
+		}
 		if _, _, err := c.WriteMsgUnix([]byte{ready}, unix.UnixRights(part...), nil); err != nil {
 			return err
 		}
@@ -76,7 +87,7 @@ func (p *parcel) send(c *net.UnixConn, fds []int) error {
 			return err
 		}
 	}
-	if err := expect(c, ready); err != nil {
+	if err := errors.Join(step(), expect(c, ready)); err != nil {
 		return err
 	}
 	_, err = c.Write([]byte{commit})
@@ -111,14 +122,14 @@ var ErrFormat = errors.New("another version of the program handed over; connecti
 // Accept returns the Handover that the other end sends. Without an error, or with ErrFormat, the sender does not
 // go on with it. Accept closes the connection.
 func Accept(c *net.UnixConn) (*Handover, error) {
-	defer func() { _ = c.Close() }()                                    // everything was read
-	if err := c.SetDeadline(time.Now().Add(3 * sendTime)); err != nil { // the sender ends its parts first
+	defer func() { _ = c.Close() }() // everything was read
+	if err := c.SetDeadline(time.Now().Add(receiveTime)); err != nil {
 		return nil, err
 	}
 	p, fds, err := receive(c)
 	if err != nil {
 		closeAll(fds)
-		return nil, fmt.Errorf("receive what another process hands over: %w", err)
+		return nil, fmt.Errorf("the running Sluice did not finish the handover: it still serves, or has ended: %w", err)
 	}
 	h := &Handover{Files: map[string]*os.File{}}
 	for i, name := range p.Files {
@@ -195,7 +206,7 @@ func receiveBatch(c *net.UnixConn) (fds []int, err error) {
 		fds = append(fds, part...)
 	}
 	if flags&unix.MSG_CTRUNC != 0 {
-		return fds, fmt.Errorf("the limit of open files is too low: %w", unix.EMFILE)
+		return fds, fmt.Errorf("the limit of open files is too low, or a security module refuses them: %w", unix.EMFILE)
 	}
 	if len(fds) == 0 {
 		return nil, io.ErrUnexpectedEOF

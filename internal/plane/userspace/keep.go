@@ -124,9 +124,12 @@ func (p *Plane) leave(e *forward.Engine) (*plane.Inherited, error) {
 	if err != nil {
 		return nil, err
 	}
-	in := &plane.Inherited{}
+	in := &plane.Inherited{Numbers: map[int]int{}}
 	for _, h := range handed {
 		in.Descriptors = append(in.Descriptors, h.Descriptors()...)
+	}
+	for _, fd := range in.Descriptors {
+		in.Numbers[fd] = fd
 	}
 	in.State, err = json.Marshal(p.sockets.estate(handed, p.ports.from))
 	return in, err
@@ -187,16 +190,17 @@ func (p *Plane) inherit(e *forward.Engine, in *plane.Inherited) error {
 	return nil
 }
 
-// renumber replaces the file descriptors by those of this process. Nil: they are the same.
+// renumber replaces the file descriptors by those of this process, and closes those that nothing needs.
 func (e *estate) renumber(numbers map[int]int) {
-	if numbers == nil {
-		return
-	}
+	var rest []int
 	for _, s := range e.Sockets {
-		s.Handed.Renumber(numbers)
+		rest = append(rest, s.Handed.Renumber(numbers)...)
 	}
 	for _, h := range e.Closed {
-		h.Renumber(numbers)
+		rest = append(rest, h.Renumber(numbers)...)
+	}
+	for _, fd := range rest {
+		_ = os.NewFile(uintptr(fd), "inherited").Close() // nothing was written to it
 	}
 }
 
