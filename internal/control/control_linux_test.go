@@ -137,7 +137,7 @@ func TestASecondDaemonNamesTheFirst(t *testing.T) {
 		t.Fatalf("Listen = %#v, want a TakenError with the first", err)
 	}
 	want := fmt.Sprintf("another Sluice (pid %d, v1.2.0 on node-a, mode nftables, since 2026-11-20T10:00:00Z) "+
-		"already serves this network namespace; stop it first, or take its place with --replace", os.Getpid())
+		"already serves this network namespace; stop it first", os.Getpid())
 	if taken.Error() != want {
 		t.Errorf("it says:\n%s\nwant:\n%s", taken, want)
 	}
