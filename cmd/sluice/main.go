@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/cli"
 	"github.com/sluice-proxy/sluice/internal/kernel/handover"
+	"github.com/sluice-proxy/sluice/internal/kernel/winservice"
 )
 
 func main() {
@@ -30,8 +31,17 @@ func main() {
 	os.Exit(cli.Main(ctx, os.Args, cli.Env{
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 		Hostname: os.Hostname, Hangup: hangup, Synced: saveMemory(),
-		Before: before, Execute: func(next *handover.Handover) error { return execute(ctx, next) },
+		Service: services(),
+		Before:  before, Execute: func(next *handover.Handover) error { return execute(ctx, next) },
 	}))
+}
+
+// services returns what runs programs as services of this system, nil if it has none.
+func services() func(context.Context, string, winservice.Program) error {
+	if runtime.GOOS != "windows" {
+		return nil
+	}
+	return winservice.Run
 }
 
 // execute executes the program anew, unless it is to end.

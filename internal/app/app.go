@@ -6,6 +6,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 
 	"github.com/sluice-proxy/sluice/internal/config"
@@ -28,6 +29,9 @@ type Options struct {
 	// written, unless Run ends before it writes any. It may be nil.
 	Written func()
 
+	// Started is called once when everything is open, before anything is written. It may be nil.
+	Started func()
+
 	Reason  string            // why Config.Mode is the mode
 	Version string            // of this program
 	Flags   map[string]string // the command line, for /flagz
@@ -43,6 +47,9 @@ type Options struct {
 	Replace func(*handover.Handover)
 	Before  *handover.Handover // nil: another process started this one
 
+	// succeed hands over to another process; nil: that is not possible.
+	succeed func(context.Context, *net.UnixConn) error
+
 	// Compare requests that the configuration be read, and everything be compared with the
 	// kernel.
 	Compare <-chan os.Signal
@@ -53,6 +60,9 @@ func Run(ctx context.Context, o Options) error {
 	d, err := newDaemon(ctx, o)
 	if err != nil {
 		return err
+	}
+	if o.Started != nil {
+		o.Started()
 	}
 	return d.run(ctx)
 }

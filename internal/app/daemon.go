@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -63,6 +64,8 @@ type daemon struct {
 
 	healthz, diagnostics *web.Server
 
+	replaced atomic.Bool // a handover has begun
+
 	inForce     chan struct{} // closed when everything was in the kernel once
 	inForceOnce func()
 }
@@ -70,8 +73,12 @@ type daemon struct {
 // newDaemon assembles everything. First it acquires the lock of this network namespace: if
 // another daemon holds it, newDaemon changes nothing.
 func newDaemon(ctx context.Context, o Options) (*daemon, error) {
-	d := &daemon{
-		o: o, started: time.Now(), lock: newLock(o),
+	d := &daemon{started: time.Now()}
+	if o.Replace != nil {
+		o.succeed = d.succeed
+	}
+	*d = daemon{
+		o: o, started: d.started, lock: newLock(o),
 		store: cluster.NewStore(), history: inspect.NewHistory(), sizes: sizes.New(), host: host.New(host.Options{NetNS: o.NetNS}),
 		inForce: make(chan struct{}), logged: o.logged(),
 	}

@@ -20,7 +20,7 @@ const interfaceVariable = "INTERFACE_TO_ADD_SERVICE_IP"
 // more line here.
 func Kinds() []plane.Kind {
 	return []plane.Kind{
-		userspace.OnServices(assigned),
+		userspace.OnServices(assigned, assign.Claim),
 		userspace.Loopback(),
 	}
 }

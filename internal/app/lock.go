@@ -21,7 +21,12 @@ type lock struct {
 }
 
 func newLock(from Options) lock {
-	return lockOf(control.Options{NetNS: from.NetNS, User: from.Config.Unprivileged()}, from.Log)
+	return lockOf(from.control(), from.Log)
+}
+
+// control returns the options of the control socket.
+func (o Options) control() control.Options {
+	return control.Options{NetNS: o.NetNS, User: o.Config.Unprivileged(), Replace: o.succeed}
 }
 
 func lockOf(o control.Options, log *slog.Logger) lock {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/control"
 	"github.com/sluice-proxy/sluice/internal/event"
 	serviceports "github.com/sluice-proxy/sluice/internal/follow/health"
 	"github.com/sluice-proxy/sluice/internal/health"
@@ -106,7 +107,9 @@ func listenPossible(ctx context.Context, old, next *config.Config, try web.Liste
 
 // replace ends this run of the program and begins the next.
 func (d *daemon) replace(ctx context.Context) error {
-	h, err := d.handOver(ctx)
+	c := carried{Reloads: d.reload.State().Count}
+	c.Reloads.Accepted++
+	h, err := d.handOver(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -117,9 +120,11 @@ func (d *daemon) replace(ctx context.Context) error {
 
 // handOver returns what the next run receives. It keeps the lock and the ports open,
 // whatever this run closes.
-func (d *daemon) handOver(ctx context.Context) (*handover.Handover, error) {
-	c := carried{Reloads: d.reload.State().Count}
-	c.Reloads.Accepted++
+func (d *daemon) handOver(ctx context.Context, c carried) (_ *handover.Handover, err error) {
+	if d.replaced.Swap(true) {
+		return nil, errors.New("a handover has begun already")
+	}
+	defer func() { d.replaced.Store(err == nil) }()
 	if v := d.health.Verdict(); v.Programmed() {
 		c.Health = health.Before{LastUpdated: v.LastUpdated, Eligible: v.Eligible}
 	}
@@ -127,6 +132,9 @@ func (d *daemon) handOver(ctx context.Context) (*handover.Handover, error) {
 	defer cancel()
 	if v, err := d.node.Loop().View(viewing); err == nil { // without it, ports answer after the first write
 		c.Ports = serviceports.BeforeOf(v.Routes)
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
 	}
 	h := &handover.Handover{Files: map[string]*os.File{}}
 	if err := h.Put(carriedName, c); err != nil {
@@ -180,10 +188,14 @@ func (o Options) inherited() (*plane.Inherited, error) {
 	in := &plane.Inherited{}
 	err := o.Before.Get(o.planeName(), &in.State)
 	if err != nil || in.State == nil {
+		if o.Before != nil && len(o.Before.Descriptors) > 0 {
+			o.Log.Warn("Connections that the previous run forwarded itself end, as this mode cannot go on with them")
+		}
 		o.Before.Discard()
 		return nil, err
 	}
-	in.Descriptors = o.Before.TakeDescriptors()
+	o.Before.Forget(o.planeName())
+	in.Descriptors, in.Numbers = o.Before.TakeDescriptors(), o.Before.Numbers
 	return in, nil
 }
 
@@ -194,5 +206,8 @@ func (d *daemon) takeLock(ctx context.Context) (err error) {
 		return err
 	}
 	d.held, err = d.lock.acquireWithin(ctx, afterKill)
+	if _, taken := errors.AsType[*control.TakenError](err); taken && handover.Possible() == nil {
+		err = fmt.Errorf("%w, or take over from it: --replace", err)
+	}
 	return err
 }

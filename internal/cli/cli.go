@@ -21,6 +21,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/app"
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/kernel/handover"
+	"github.com/sluice-proxy/sluice/internal/kernel/winservice"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/source/kube"
@@ -40,6 +41,10 @@ type Env struct {
 	// Execute executes the program anew; nil: the configuration file is not watched.
 	Before  *handover.Handover
 	Execute func(*handover.Handover) error
+
+	// Service runs a program as a service of Windows with a name. The program calls running once it
+	// serves. nil: this system has no such services.
+	Service func(ctx context.Context, name string, program winservice.Program) error
 }
 
 // Main runs a command line, args[0] being the name of the program, and returns
@@ -134,9 +139,12 @@ func run(ctx context.Context, flags *config.Flags, env Env) error {
 	reader.passed = reader.text != nil
 	o, logs, err := reader.load()
 	if err != nil {
+		if env.Service != nil && flags.WindowsService() {
+			return env.asService(ctx, func(context.Context, func()) error { return err })
+		}
 		return err
 	}
-	defer logs.Flush()
+	defer logs.Close()
 	cfg := o.Config
 	switch {
 	case cfg.WriteConfigTo != "":
@@ -152,7 +160,11 @@ func run(ctx context.Context, flags *config.Flags, env Env) error {
 		o.Load, o.File = reader.read, flags.File()
 	}
 	o.Log.Info("Starting", "version", o.Version, "mode", cfg.Mode, "reason", o.Reason, "node", cfg.NodeName)
-	next, err := serve(ctx, o)
+	standBy, err := env.standsBy()
+	if standBy || err != nil {
+		return errors.Join(err, env.standBy(ctx, o, logs))
+	}
+	next, err := env.run(ctx, o)
 	if err != nil || next == nil {
 		return err
 	}
@@ -162,6 +174,7 @@ func run(ctx context.Context, flags *config.Flags, env Env) error {
 	if err := next.Finish(); err != nil {
 		o.Log.Warn("Not everything is passed to the new run", "error", err)
 	}
+	next = pass(o.Log, next)
 	logs.Flush()
 	return env.Execute(next)
 }
@@ -211,7 +224,10 @@ func (c *configuration) load() (app.Options, *logs, error) {
 	if err != nil {
 		return app.Options{}, nil, err
 	}
-	logs := newLogs(cfg.Logging, c.env.Stdout, c.env.Stderr)
+	logs, err := openLogs(cfg.Logging, c.env.Stdout, c.env.Stderr)
+	if err != nil {
+		return app.Options{}, nil, err
+	}
 	log := logs.Logger()
 	for _, w := range warnings {
 		log.Warn(w)
@@ -256,6 +272,10 @@ func serve(ctx context.Context, o app.Options) (*handover.Handover, error) {
 		if ctx.Err() == nil {
 			return h, nil
 		}
+		if err := h.Finish(); err != nil { // what is not known cannot be closed
+			o.Log.Warn("Stopping during a handover", "error", err)
+		}
+		h.Close()
 	default:
 	}
 	o.Log.Info("Stopped; " + app.AfterStop(o))

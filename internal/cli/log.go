@@ -2,9 +2,11 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"math"
+	"os"
 	"path"
 	"runtime"
 	"strings"
@@ -32,6 +34,29 @@ type logs struct {
 	levels  logLevels
 	handler logHandler
 	out     *logStream
+	file    io.Closer // that it writes to; nil: streams of the process
+}
+
+// openLogs returns a log to the file of the settings, or else to these streams.
+func openLogs(settings config.Logging, stdout, stderr io.Writer) (*logs, error) {
+	if settings.File == "" {
+		return newLogs(settings, stdout, stderr), nil
+	}
+	file, err := os.OpenFile(settings.File, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open the log: %w", err)
+	}
+	l := newLogs(settings, file, file)
+	l.file = file
+	return l, nil
+}
+
+// Close writes the buffer and closes the file.
+func (l *logs) Close() {
+	l.Flush()
+	if l.file != nil {
+		_ = l.file.Close() // lines are written at once
+	}
 }
 
 // newLogs returns a log to these streams.

@@ -51,6 +51,11 @@ type Config struct {
 	InitOnly      bool
 	Version       Version
 
+	WindowsService bool // run as a service of Windows; no effect elsewhere
+
+	// Replace takes over from the Sluice that runs.
+	Replace bool
+
 	// IgnoreKubeProxy removes kube-proxy's rules although one runs.
 	IgnoreKubeProxy bool
 
@@ -164,6 +169,7 @@ func (c *Config) Unprivileged() bool { return c.Userspace.Bind == BindLoopback }
 
 // Logging says how to log.
 type Logging struct {
+	File           string // "": standard error
 	Format         string // "text" or "json"
 	Verbosity      int
 	VModule        []VModule

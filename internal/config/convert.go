@@ -184,6 +184,7 @@ func (c *check) logging() Logging {
 		c.problem("logging.vmodule", "Forbidden: only the text format can log by source file")
 	}
 	l := Logging{
+		File:           c.logFile(),
 		Format:         in.Format,
 		Verbosity:      int(in.Verbosity),
 		FlushFrequency: c.positive("logging.flushFrequency", in.FlushFrequency.Duration.Duration),

@@ -116,7 +116,7 @@ func fieldCases() []fieldCase {
 		{path: "conntrack.udpStreamTimeout", value: "1m", want: func(c *Config) { c.Conntrack.UDPStream = time.Minute }},
 		{path: "configSyncPeriod", value: "1m", want: func(c *Config) { c.ResyncPeriod = time.Minute }},
 		{path: "portRange", value: "1-2", warning: "portRange has no effect in mode nftables: only the mode userspace opens ports for Services"},
-		{path: "windowsRunAsService", value: "true"},
+		{path: "windowsRunAsService", value: "true", want: func(c *Config) { c.WindowsService = true }},
 	}
 }
 

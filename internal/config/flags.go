@@ -30,6 +30,7 @@ type ownFlags struct {
 	Manifests       paths            `json:"manifests"`
 	Cleanup         bool             `json:"cleanup"`
 	InitOnly        bool             `json:"init-only"`
+	Replace         bool             `json:"replace"`
 	IgnoreKubeProxy bool             `json:"ignore-kube-proxy"`
 	Jitter          *metav1.Duration `json:"reload-jitter"` // nil: not set
 	Version         Version          `json:"version"`
@@ -122,6 +123,10 @@ func (f *Flags) Version() Version { return f.own.Version }
 
 // File returns the path of the configuration file, "" if there is none.
 func (f *Flags) File() string { return f.own.Config }
+
+// WindowsService returns the value of --windows-service. It does not need Load, so that the service
+// manager learns of an invalid configuration.
+func (f *Flags) WindowsService() bool { return f.mirrored.WindowsRunAsService }
 
 // apply overwrites the fields of the file by those of flags. Maps are merged by key;
 // --vmodule adds to the file's list.

@@ -115,7 +115,9 @@ func (c *check) convert(opt Options) *Config {
 		InitOnly:      c.own.InitOnly,
 		Version:       c.own.Version,
 
+		Replace:         c.own.Replace,
 		IgnoreKubeProxy: c.own.IgnoreKubeProxy,
+		WindowsService:  in.WindowsRunAsService,
 		ReloadJitter:    c.reloadJitter(),
 	}
 	cfg.ExternalIPs = enabled(in.FeatureGates, gateExternalIPs)
@@ -236,6 +238,9 @@ func (c *check) combinations() {
 	}
 	if c.own.Cleanup && c.own.InitOnly {
 		c.flagProblem("cleanup", "Forbidden: cannot be used together with --init-only")
+	}
+	if c.own.Replace && (c.own.Cleanup || c.own.InitOnly) {
+		c.flagProblem("replace", "Forbidden: cannot be used together with --cleanup or --init-only")
 	}
 	seen := map[string]bool{}
 	for _, path := range c.own.Manifests {

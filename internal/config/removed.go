@@ -16,11 +16,22 @@ const oldAPIVersion = "componentconfig/v1alpha1"
 func (c *check) warnOfRemoved() {
 	for _, group := range removedFlags() {
 		for _, def := range group.flags {
-			if text, ok := c.flags[def.name]; ok && !def.quietFor(text) {
+			if text, ok := c.flags[def.name]; ok && !def.quietFor(text) && (def.name != logFile || c.logFile() == "") {
 				c.warn("--%s: %s (not in kube-proxy since %s)", def.name, def.usage, def.removed)
 			}
 		}
 	}
+}
+
+// logFile is a removed flag that a service of Windows needs: its standard error leads nowhere.
+const logFile = "log-file"
+
+// logFile returns the file for the log of a service of Windows.
+func (c *check) logFile() string {
+	if !c.config.WindowsRunAsService {
+		return ""
+	}
+	return c.flags[logFile]
 }
 
 func (d flagDef) quietFor(text string) bool {

@@ -20,7 +20,10 @@ import (
 // invitation asks the holder of the lock to connect to an abstract unix socket.
 // Every process of the network namespace can see the name of the socket and
 // connect. Only the holder of the lock receives the proof.
-type invitation struct{ name, proof string }
+type invitation struct {
+	name, proof string
+	uid         int // of both ends
+}
 
 const (
 	namePrefix = "@sluice-proxy/"
@@ -36,7 +39,7 @@ func newInvitation() invitation {
 		_, _ = rand.Read(b) // it never fails
 		return hex.EncodeToString(b)
 	}
-	return invitation{name: token(), proof: token()}
+	return invitation{token(), token(), root}
 }
 
 // parseInvitation is the inverse of text.
@@ -45,7 +48,7 @@ func parseInvitation(text string) (invitation, bool) {
 	if len(f) != 3 || f[0] != greeting || !isToken(f[1]) || !isToken(f[2]) {
 		return invitation{}, false
 	}
-	return invitation{name: f[1], proof: f[2]}, true
+	return invitation{f[1], f[2], root}, true
 }
 
 func isToken(s string) bool {
@@ -100,7 +103,7 @@ func (i invitation) accept(ctx context.Context, l *net.UnixListener, refused *re
 			break
 		}
 		from, err := peerOf(c)
-		if err != nil || !from.trusted() {
+		if err != nil || from.uid != i.uid {
 			refused.count, refused.last = refused.count+1, from
 			_ = c.Close()
 			continue
@@ -167,7 +170,7 @@ func (i invitation) connect(ctx context.Context, o Options) (*net.UnixConn, erro
 		return nil, err
 	}
 	to, err := peerOf(c)
-	if err == nil && !to.trusted() { // the sender has ended, and another process has bound the name
+	if err == nil && to.uid != i.uid { // the sender has ended, and another process has bound the name
 		err = fmt.Errorf("socket of the invitation belongs to uid %d", to.uid)
 	}
 	if err == nil {

@@ -10,9 +10,17 @@ import (
 // made no connection for the longest time.
 const maxAffinity = 1 << 16
 
+// maxRemembered is how many clients all Balancers of an Engine remember, which take some 100 MB. If there are
+// more, each Balancer forgets a client for a new one, but may always have keptAffinity.
+const (
+	maxRemembered = 1 << 19
+	keptAffinity  = 1 << 6
+)
+
 // affinity remembers the backends of clients. The zero value is ready to use.
 type affinity struct {
 	mu      sync.Mutex
+	all     *quota // of the clients of all Balancers; nil: no limit
 	clients map[netip.Addr]*sticky
 	list    sticky // the head of a ring, the oldest first
 }
@@ -48,16 +56,15 @@ func (a *affinity) put(client netip.Addr, backend netip.AddrPort, now time.Time)
 		a.list.next, a.list.prev = &a.list, &a.list
 	}
 	s := a.clients[client]
-	switch {
-	case s != nil:
+	if s == nil {
+		if s = (&sticky{}); a.full() {
+			s = a.list.next
+			a.remove(s)
+		}
+		a.clients[client] = s
+		a.count(1)
+	} else {
 		s.prev.next, s.next.prev = s.next, s.prev
-	case len(a.clients) == maxAffinity:
-		s = a.list.next
-		a.remove(s)
-		a.clients[client] = s
-	default:
-		s = &sticky{}
-		a.clients[client] = s
 	}
 	s.client, s.backend, s.used = client, backend, now
 	s.prev, s.next = a.list.prev, &a.list
@@ -88,4 +95,28 @@ func (a *affinity) keep(listed map[netip.AddrPort]*load) {
 func (a *affinity) remove(s *sticky) {
 	s.prev.next, s.next.prev = s.next, s.prev
 	delete(a.clients, s.client)
+	a.count(-1)
+}
+
+// full reports whether a client must be forgotten before another one is remembered.
+func (a *affinity) full() bool {
+	n := len(a.clients)
+	return n == maxAffinity || n >= keptAffinity && a.all != nil && a.all.open.Load() >= a.all.limit
+}
+
+// count adds to the number of the clients of all Balancers.
+func (a *affinity) count(n int) {
+	if a.all != nil {
+		a.all.open.Add(int64(n))
+	}
+}
+
+// limit makes the clients count for a quota; only the first one has an effect.
+func (a *affinity) limit(all *quota) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.all == nil {
+		a.all = all
+		a.count(len(a.clients))
+	}
 }

@@ -68,10 +68,15 @@ func NewBalancer(t *Target) *Balancer {
 func (b *Balancer) subscribe(e *Engine) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.affinity.limit(&e.remembered)
 	if !slices.Contains(b.engines, e) {
 		b.engines = append(b.engines, e)
 	}
 }
+
+// Forget forgets the clients of affinity. A Balancer that is not used any more would take up room for those
+// of others.
+func (b *Balancer) Forget() { b.affinity.keep(nil) }
 
 // Set changes the target. Connections to backends that are in no pool any more drain.
 func (b *Balancer) Set(t *Target) {

@@ -18,6 +18,7 @@ type Engine struct {
 	options     Options
 	connections quota
 	flows       quota
+	remembered  quota   // clients of affinity
 	clients     *shares // of connections
 	start       time.Time
 	refused     refusedBy
@@ -76,11 +77,11 @@ const (
 // does not.
 func shortage(err error) string {
 	switch {
-	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ENOSPC):
+	case is(err, syscall.EMFILE), is(err, syscall.ENFILE), is(err, syscall.ENOSPC):
 		return reasonFiles
-	case errors.Is(err, syscall.EADDRNOTAVAIL), errors.Is(err, syscall.EADDRINUSE), errors.Is(err, syscall.EAGAIN):
+	case is(err, syscall.EADDRNOTAVAIL), is(err, syscall.EADDRINUSE), is(err, syscall.EAGAIN):
 		return reasonPorts
-	case errors.Is(err, syscall.ENOMEM), errors.Is(err, syscall.ENOBUFS):
+	case is(err, syscall.ENOMEM), is(err, syscall.ENOBUFS):
 		return reasonMemory
 	}
 	return ""
@@ -132,6 +133,7 @@ func newEngine(o Options, newSystem func(*Engine) (system, error)) (*Engine, err
 	o = o.withDefaults(fileLimit())
 	e := &Engine{options: o, listeners: map[*Listener]struct{}{}, start: time.Now()}
 	e.connections.limit, e.flows.limit = int64(o.MaxConnections), int64(o.MaxFlows)
+	e.remembered.limit = maxRemembered
 	e.clients = newShares(&e.connections, int64(idleConnection))
 	var err error
 	e.system, err = newSystem(e)
@@ -161,6 +163,9 @@ func (o Options) withDefaults(files int) Options {
 	if o.MaxFlows == 0 {
 		o.MaxFlows = maxFlows(files)
 	}
+	if o.MaxListeners == 0 {
+		o.MaxListeners = maxListeners(files)
+	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -173,12 +178,18 @@ const idleConnection = 5 * time.Minute
 // errEnded is returned for a Listener of an Engine that has ended.
 var errEnded = errors.New("the engine has ended")
 
+// errListeners is returned for a Listener beyond Options.MaxListeners.
+var errListeners = errors.New("there are too many listening sockets for the limit of open files (nofile), as half is for connections")
+
 // Listen opens a Listener, or adopts an inherited one.
 func (e *Engine) Listen(s Spec) (*Listener, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.ended {
 		return nil, errEnded
+	}
+	if len(e.listeners) >= e.options.MaxListeners {
+		return nil, fmt.Errorf("%w (%d)", errListeners, e.options.MaxListeners)
 	}
 	l := &Listener{engine: e, spec: s}
 	s.Balancer.subscribe(e)

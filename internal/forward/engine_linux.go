@@ -46,7 +46,7 @@ type member interface {
 func newSystem(e *Engine) (system, error) {
 	p := &poller{engine: e, files: files{reserve: -1}, udp: udpPoller{udp: newUDP(e)}}
 	p.files.keep()
-	for range runtime.GOMAXPROCS(0) {
+	for range min(runtime.GOMAXPROCS(0), runtime.NumCPU()) { // a limit of CPU time lowers the first, another Engine that runs raises it
 		l, err := epoll.New()
 		if err != nil {
 			for _, w := range p.workers {
@@ -75,6 +75,9 @@ func fileLimit() int {
 	return int(min(limit.Cur, 1<<30))
 }
 
+// maxListeners returns how many Listeners there may be by default, for a limit of file descriptors.
+func maxListeners(files int) int { return max(files/2, 1) }
+
 // listen implements system.
 func (p *poller) listen(l *Listener) (server, error) {
 	switch l.spec.Protocol {
@@ -92,6 +95,8 @@ func (p *poller) listen(l *Listener) (server, error) {
 func (p *poller) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	addProcs(len(p.workers))
+	defer addProcs(-len(p.workers))
 	var running sync.WaitGroup
 	errs := make([]error, len(p.workers))
 	for i, w := range p.workers {
@@ -115,6 +120,11 @@ func (p *poller) run(ctx context.Context) error {
 	p.udp.close()
 	return errors.Join(errs...)
 }
+
+// addProcs lets the Go runtime execute more goroutines at once. With one more for each loop, some are always
+// free. If none were, the runtime would wake up a thread every 20 µs to see whether a loop that waits in
+// epoll_wait(2) prevents a goroutine from running (retake in runtime/proc.go).
+func addProcs(n int) { runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + n) }
 
 // left implements system.
 func (p *poller) left(b *Balancer, gone []netip.AddrPort) {

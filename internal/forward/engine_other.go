@@ -10,3 +10,7 @@ func fileLimit() int { return 8192 }
 
 // maxFlows returns how many UDP flows there may be by default, for a limit of file descriptors.
 func maxFlows(files int) int { return files / 8 }
+
+// maxListeners returns how many Listeners there may be by default, for a limit of file descriptors. Windows
+// has none for sockets.
+func maxListeners(int) int { return 1 << 16 }

@@ -110,6 +110,10 @@ type Options struct {
 	// MaxConnections and MaxFlows limit open TCP and SCTP connections, and UDP flows; by default
 	// they follow the limit of file descriptors.
 	MaxConnections, MaxFlows int
+
+	// MaxListeners limits Listeners, so that those that exist can have connections (half of the limit
+	// of file descriptors).
+	MaxListeners int
 }
 
 // Counts are the counters of a Balancer since it was made, except for Open.

@@ -4,11 +4,12 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"time"
 )
 
-// Handed is what a Listener hands over to the next run of the program: file descriptors, which keep their
-// numbers, and what this program knows about them. It can be encoded as JSON.
+// Handed is what a Listener hands over to the next run of the program: file descriptors, and what this program
+// knows about them. It can be encoded as JSON.
 type Handed struct {
 	Socket int    // that listens; -1: it is closed
 	Conns  []Conn `json:",omitempty"`
@@ -59,33 +60,60 @@ type Flow struct {
 }
 
 // descriptors calls a function with each file descriptor.
-func (h *Handed) descriptors(yield func(int)) {
+func (h *Handed) descriptors(yield func(*int)) {
 	if h.Socket >= 0 {
-		yield(h.Socket)
+		yield(&h.Socket)
 	}
 	for i := range h.Conns {
 		c := &h.Conns[i]
-		yield(c.Client)
+		yield(&c.Client)
 		if c.Remote >= 0 {
-			yield(c.Remote)
+			yield(&c.Remote)
 		}
 		for _, way := range []*Way{&c.Up, &c.Down} {
 			if way.Held > 0 {
-				yield(way.Pipe[0])
-				yield(way.Pipe[1])
+				yield(&way.Pipe[0])
+				yield(&way.Pipe[1])
 			}
 		}
 	}
 	for i := range h.Flows {
-		yield(h.Flows[i].Socket)
+		yield(&h.Flows[i].Socket)
 	}
 }
 
 // Descriptors returns all file descriptors.
 func (h *Handed) Descriptors() []int {
 	var list []int
-	h.descriptors(func(fd int) { list = append(list, fd) })
+	h.descriptors(func(fd *int) { list = append(list, *fd) })
 	return list
+}
+
+// Renumber replaces the file descriptors by those that this process has for them, and returns those that
+// nothing needs any more: they belong to connections and flows of which one was not received.
+func (h *Handed) Renumber(numbers map[int]int) (rest []int) {
+	if _, is := numbers[h.Socket]; !is {
+		h.Socket = -1
+	}
+	complete := func(part *Handed) bool {
+		var have []int
+		all := true
+		part.descriptors(func(fd *int) {
+			if n, is := numbers[*fd]; is {
+				have = append(have, n)
+			} else {
+				all = false
+			}
+		})
+		if !all {
+			rest = append(rest, have...)
+		}
+		return all
+	}
+	h.Conns = slices.DeleteFunc(h.Conns, func(c Conn) bool { return !complete(&Handed{Socket: -1, Conns: []Conn{c}}) })
+	h.Flows = slices.DeleteFunc(h.Flows, func(f Flow) bool { return !complete(&Handed{Socket: -1, Flows: []Flow{f}}) })
+	h.descriptors(func(fd *int) { *fd = numbers[*fd] })
+	return rest
 }
 
 // handover is a system whose sockets another Engine can adopt.

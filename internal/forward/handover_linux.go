@@ -21,9 +21,13 @@ func (p *poller) handOver(ctx context.Context, open map[server]*Listener) (map[*
 	}
 	var mu sync.Mutex
 	all, room := map[*Listener]*Handed{}, maxPending
+	ended := false
 	err := p.each(ctx, func(w *worker) {
 		mu.Lock()
 		defer mu.Unlock()
+		if ended {
+			return // too late: its connections end with the Engine
+		}
 		for m := range w.members {
 			var l *Listener
 			switch m := m.(type) {
@@ -38,7 +42,19 @@ func (p *poller) handOver(ctx context.Context, open map[server]*Listener) (map[*
 			m.handOver(all[l], &room)
 		}
 	})
-	return all, err
+	mu.Lock()
+	defer mu.Unlock()
+	ended = true
+	if err == nil {
+		return all, nil
+	}
+	for _, h := range all { // nobody would adopt them
+		for _, fd := range h.Descriptors() {
+			stream.SetReset(fd)
+			stream.Close(fd)
+		}
+	}
+	return nil, err
 }
 
 // each calls a function on the thread of each worker, and waits for all of them.

@@ -156,7 +156,7 @@ func (s *portableServer) accept() {
 			return
 		}
 		if err != nil { // no more file descriptors, or a connection that was reset before
-			if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
+			if is(err, syscall.EMFILE) || is(err, syscall.ENFILE) {
 				s.tcp.engine.refuse(s.settings.Load().balancer, reasonFiles)
 			}
 			time.Sleep(pause)
@@ -342,15 +342,15 @@ func (c *portableConn) connect() (*net.TCPConn, netip.AddrPort) {
 		}
 		b.ended(to)
 		tried = append(tried, to)
-		if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.EADDRNOTAVAIL) {
+		if is(err, syscall.EMFILE) || is(err, syscall.ENFILE) || is(err, syscall.EADDRNOTAVAIL) {
 			break
 		}
 		b.failed(c.peer.Addr(), to)
 	}
 	switch {
-	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
+	case is(err, syscall.EMFILE), is(err, syscall.ENFILE):
 		t.engine.refuse(b, reasonFiles)
-	case errors.Is(err, syscall.EADDRNOTAVAIL):
+	case is(err, syscall.EADDRNOTAVAIL):
 		t.engine.refuse(b, reasonPorts)
 	default:
 		b.counts.failures.Add(1)

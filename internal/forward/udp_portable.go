@@ -325,7 +325,7 @@ func (f *portableFlow) write(data []byte) bool {
 			}
 		}
 		_, err := f.conn.Write(data)
-		if !errors.Is(err, syscall.ECONNREFUSED) {
+		if !refusal(err) {
 			return true // any other error loses the datagram, as a network may
 		}
 		f.onRefusal()
@@ -345,7 +345,7 @@ func (f *portableFlow) read(conn *net.UDPConn) {
 			f.reply(buffer[:n])
 		case errors.Is(err, net.ErrClosed):
 			return
-		case errors.Is(err, syscall.ECONNREFUSED):
+		case refusal(err):
 			f.mu.Lock()
 			if f.conn == conn {
 				f.onRefusal()
@@ -359,6 +359,9 @@ func (f *portableFlow) read(conn *net.UDPConn) {
 		}
 	}
 }
+
+// refusal reports whether a host has refused an earlier datagram. Windows reports it as a reset.
+func refusal(err error) bool { return is(err, syscall.ECONNREFUSED) || is(err, syscall.ECONNRESET) }
 
 // reply sends a datagram to the client.
 func (f *portableFlow) reply(data []byte) {

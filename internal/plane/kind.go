@@ -130,6 +130,9 @@ type Setup struct {
 type Inherited struct {
 	State       json.RawMessage
 	Descriptors []int // open files, whose numbers State has; the plane closes those that it does not use
+
+	// Numbers has the numbers of Descriptors by those in State.
+	Numbers map[int]int
 }
 
 // Opened is an open plane with its parts.

@@ -111,7 +111,7 @@ func userspacePlane() Plane {
 	kind := userspace.Kind(iptables.PortalsKind())
 	var parts, handing, inherited sync.Map // of open planes, by network namespace
 	return Plane{
-		Name: "userspace", Traits: nature, Explain: kind.Facts, Unsupported: notInUserspace(),
+		Name: "userspace", Traits: nature, Explain: kind.Facts, Unsupported: notInUserspace(), SCTPSockets: overSCTP(),
 		Others: []func() Plane{nftablesPlane},
 		Start: func(t testing.TB, host *lab.Host) plane.Plane {
 			if err := nature.firewall.createHint(host); err != nil {
@@ -147,14 +147,14 @@ func userspacePlane() Plane {
 	}
 }
 
-// notInUserspace has the scenarios that need SCTP, and those that stop the proxy or start it in another mode.
+// notInUserspace has the scenarios that stop the proxy or start it in another mode.
 func notInUserspace() map[int]string {
-	const sctp, ends = "a process forwards SCTP between sockets, and the lab has none; internal/plane/userspace tests it", "in mode userspace connections end with the process"
-	return map[int]string{
-		5: sctp, 107: sctp, 110: sctp, 205: sctp, 309: sctp, 310: sctp, 311: sctp,
-		195: ends, 273: ends, 274: ends, 281: ends,
-	}
+	const ends = "in mode userspace connections end with the process"
+	return map[int]string{195: ends, 273: ends, 274: ends, 281: ends}
 }
+
+// overSCTP returns the scenarios in which associations reach backends.
+func overSCTP() []int { return []int{5, 107, 110, 205, 309, 310, 311} }
 
 // notInIPVS has the scenarios of NodePorts at loopback addresses that a setting names.
 func notInIPVS() map[int]string {

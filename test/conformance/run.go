@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/sluice-proxy/sluice/internal/forward"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
@@ -59,7 +60,7 @@ func (s scenario) setUp(t *testing.T, p Plane, tr translator) *env {
 		timeout:    changeTimeout,
 		translator: tr,
 		t:          t,
-		lab:        lab.New(t, s.lab),
+		lab:        lab.New(t, s.labFor(p)),
 		settings:   s.settings,
 		objects:    newObjects(s.settings),
 		hosts:      map[string]*lab.Host{},
@@ -79,6 +80,13 @@ func (s scenario) setUp(t *testing.T, p Plane, tr translator) *env {
 		t.Fatalf("prepare: %v", err)
 	}
 	return e
+}
+
+// labFor returns the options of the lab. A process forwards SCTP between sockets.
+func (s scenario) labFor(p Plane) lab.Options {
+	o := s.lab
+	o.SCTPSockets = p.proxied && forward.HasSCTP()
+	return o
 }
 
 // prepare starts the pods, adds the objects and starts the proxy.

@@ -81,6 +81,9 @@ func (f *Flow) handshake(deadline time.Time) error {
 	case TCP:
 		return f.handshakeTCP(deadline)
 	case SCTP:
+		if !f.socket.raw {
+			return f.handshakeTCP(deadline)
+		}
 		return f.handshakeSCTP(deadline)
 	}
 	return nil
@@ -117,12 +120,12 @@ func (f *Flow) AskWithin(payload []byte, timeout time.Duration) Result {
 	deadline := start.Add(timeout)
 	var r Result
 	var err error
-	switch f.probe.Protocol {
-	case TCP:
+	switch p := f.probe.Protocol; {
+	case p == TCP, p == SCTP && !f.socket.raw:
 		r, err = f.askTCP(payload, deadline)
-	case SCTP:
+	case p == SCTP:
 		r, err = f.askSCTP(payload, deadline)
-	case Echo:
+	case p == Echo:
 		r, err = f.askPing(payload, deadline)
 	default:
 		r, err = f.askUDP(payload, deadline)

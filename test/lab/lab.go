@@ -28,6 +28,10 @@ type Options struct {
 	// VethPrefix is the prefix of the pods' interfaces on the node; "veth" if empty.
 	VethPrefix string
 
+	// SCTPSockets makes clients and servers of SCTP use sockets of the kernel, which must have them,
+	// instead of raw packets. Proxies that terminate associations need it.
+	SCTPSockets bool
+
 	// Timeout is how long probes wait for an answer; two seconds if zero.
 	Timeout time.Duration
 }

@@ -86,8 +86,16 @@ func (h *Host) serveTCP(family string, port uint16, s *Server) error {
 		l, err = config.Listen(context.Background(), "tcp"+family, fmt.Sprintf(":%d", port))
 		return err
 	})
-	if err != nil || !s.track(l) {
-		return err
+	if err == nil {
+		s.accept(l)
+	}
+	return err
+}
+
+// accept serves the clients of a listener until the server is closed.
+func (s *Server) accept(l net.Listener) {
+	if !s.track(l) {
+		return
 	}
 	s.wait.Go(func() {
 		for {
@@ -99,10 +107,9 @@ func (h *Host) serveTCP(family string, port uint16, s *Server) error {
 			s.wait.Go(func() { s.answer(conn) })
 		}
 	})
-	return nil
 }
 
-// answer serves one TCP client, which detects errors.
+// answer serves one client of a TCP or SCTP socket, which detects errors.
 func (s *Server) answer(conn net.Conn) {
 	if !s.track(conn) {
 		return

@@ -43,6 +43,8 @@ type socket struct {
 	fd    int
 	local netip.AddrPort
 	took  time.Duration // of connect
+	raw   bool          // SCTP by the lab
+	watch *socket       // if not nil, it receives the ICMP errors: SCTP by the kernel
 
 	// mine, if set, reports whether an ICMP error belongs to this socket: raw sockets
 	// also receive those of other sockets.
@@ -60,6 +62,9 @@ func (h *Host) open(p Probe) (*socket, error) {
 		kind = unix.SOCK_STREAM
 	case SCTP:
 		kind = unix.SOCK_RAW
+		if h.world.options.SCTPSockets {
+			kind = unix.SOCK_STREAM
+		}
 	case Echo:
 		if domain == unix.AF_INET6 {
 			proto = unix.IPPROTO_ICMPV6
@@ -74,8 +79,12 @@ func (h *Host) open(p Probe) (*socket, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open %s socket on %s: %w", p.Protocol, h.name, err)
 	}
-	s := &socket{fd: fd}
-	if err := s.prepare(h.source(p), p); err != nil {
+	s := &socket{fd: fd, raw: kind == unix.SOCK_RAW}
+	err = s.prepare(h.source(p), p)
+	if err == nil && p.Protocol == SCTP && !s.raw {
+		err = s.watchICMP(h, p)
+	}
+	if err != nil {
 		s.close()
 		return nil, err
 	}
@@ -86,8 +95,8 @@ func (h *Host) open(p Probe) (*socket, error) {
 // address.
 func (h *Host) source(p Probe) netip.AddrPort {
 	from := p.From.Addr()
-	if !from.IsValid() && h.outside {
-		from = h.Addr(p.To.Addr())
+	if !from.IsValid() && (h.outside || p.Protocol == SCTP && h.world.options.SCTPSockets) {
+		from = h.Addr(p.To.Addr()) // without it an SCTP socket uses all addresses of the host
 	}
 	if !from.IsValid() && p.From.Port() != 0 {
 		from = defaultPrefix(p.To.Addr()).Addr()
@@ -112,7 +121,7 @@ func (s *socket) prepare(from netip.AddrPort, p Probe) error {
 	if err := unix.SetsockoptInt(s.fd, level, free, 1); err != nil {
 		return fmt.Errorf("allow any source: %w", err)
 	}
-	if p.Protocol == SCTP {
+	if s.raw {
 		from = netip.AddrPortFrom(from.Addr(), 0) // a raw socket has no ports
 	}
 	if err := unix.Bind(s.fd, sockaddr(from)); err != nil {
@@ -124,7 +133,7 @@ func (s *socket) prepare(from netip.AddrPort, p Probe) error {
 // connect connects, and for TCP waits for the handshake.
 func (s *socket) connect(p Probe, deadline time.Time) error {
 	to := p.To
-	if p.Protocol == SCTP {
+	if s.raw {
 		to = netip.AddrPortFrom(to.Addr(), 0)
 	}
 	address, began := sockaddr(to), time.Now()
@@ -165,6 +174,9 @@ func (s *socket) wait(events int16, deadline time.Time) error {
 			return errTimeout
 		}
 		fds := []unix.PollFd{{Fd: int32(s.fd), Events: events}}
+		if s.watch != nil {
+			fds = append(fds, unix.PollFd{Fd: int32(s.watch.fd)})
+		}
 		n, err := unix.Poll(fds, int((left+time.Millisecond-1)/time.Millisecond))
 		if errors.Is(err, unix.EINTR) || n == 0 {
 			continue
@@ -172,7 +184,7 @@ func (s *socket) wait(events int16, deadline time.Time) error {
 		if err != nil {
 			return fmt.Errorf("wait: %w", err)
 		}
-		if fds[0].Revents&unix.POLLERR == 0 {
+		if fds[0].Revents != 0 && fds[0].Revents&unix.POLLERR == 0 {
 			return nil
 		}
 		if err := s.failure(); err != nil {
@@ -186,11 +198,16 @@ func (s *socket) failure() error {
 	if icmp := s.icmp(); icmp != nil {
 		return icmp
 	}
+	if s.watch != nil {
+		if err := s.watch.failure(); err != nil {
+			return err
+		}
+	}
 	code, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_ERROR)
 	if err != nil {
 		return fmt.Errorf("read socket error: %w", err)
 	}
-	if code != 0 && s.mine == nil {
+	if code != 0 && !s.raw {
 		return unix.Errno(code)
 	}
 	return nil
@@ -198,6 +215,9 @@ func (s *socket) failure() error {
 
 // icmp returns the next ICMP error for this socket from its error queue, or nil.
 func (s *socket) icmp() *icmpError {
+	if s.watch != nil {
+		return s.watch.icmp()
+	}
 	for {
 		e, more := s.nextICMP()
 		if e != nil && (s.mine == nil || s.mine(e)) {
@@ -281,7 +301,7 @@ func (s *socket) read(b []byte, deadline time.Time) (int, error) {
 			return n, nil
 		}
 		if !errors.Is(err, unix.EAGAIN) {
-			if err = s.explain(err); s.mine == nil || isICMP(err) {
+			if err = s.explain(err); !s.raw || isICMP(err) {
 				return 0, err
 			}
 		}
@@ -291,7 +311,12 @@ func (s *socket) read(b []byte, deadline time.Time) (int, error) {
 	}
 }
 
-func (s *socket) close() { _ = unix.Close(s.fd) }
+func (s *socket) close() {
+	if s.watch != nil {
+		s.watch.close()
+	}
+	_ = unix.Close(s.fd)
+}
 
 func sockaddr(a netip.AddrPort) unix.Sockaddr {
 	if a.Addr().Is4() {

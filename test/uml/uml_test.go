@@ -87,6 +87,7 @@ func TestNamesOfJobs(t *testing.T) {
 		base + "iptables-nft:IPv6", base + "iptables-nft:IPv4|dual-stack",
 		base + "ipvs:IPv6", base + "ipvs:IPv4|dual-stack",
 		base + "nftables:IPv6", base + "nftables:IPv4|dual-stack",
+		base + "userspace:S-005|S-107|S-110|S-205|S-309|S-310|S-311",
 		"linux-6.1/internal/plane/ipvs", "linux-6.1/test/takeover",
 		"linux-6.1/internal/kernel/ipvs", "linux-6.1/internal/kernel/link", "linux-6.1/internal/kernel/probe",
 		"linux-6.1/internal/app", "linux-6.1/internal/takeover", "linux-6.1/internal/forward", "linux-6.1/internal/plane/userspace",

@@ -25,6 +25,9 @@ import (
 // loader is Wine itself: Debian's package wine64 has no program in the search path.
 const loader = "/usr/lib/wine/wine64"
 
+// server is what all programs of a Windows have in common. It ends a little after them.
+const server = "/usr/lib/wine/wineserver64"
+
 // compiler makes Windows libraries.
 const compiler = "x86_64-w64-mingw32-gcc"
 
@@ -62,6 +65,11 @@ func New(t testing.TB) *Prefix {
 	if r := p.run(ctx, loader, "wineboot", "--init"); r.Code != 0 {
 		t.Fatalf("set up Wine: status %d\n%s%s", r.Code, r.Stdout, r.Stderr)
 	}
+	// The first service manager has an environment from before the registry was filled: in it no service starts.
+	if r := p.run(ctx, server, "--wait"); r.Code != 0 {
+		t.Fatalf("set up Wine: %+v", r)
+	}
+	p.hold()
 	library := filepath.Join(folder, "prefix", "drive_c", "windows", "system32", "bcryptprimitives.dll")
 	if _, err := os.Stat(library); errors.Is(err, os.ErrNotExist) { // newer ones have it
 		p.compile(library, "testdata/bcryptprimitives.c", "-ladvapi32")
@@ -133,6 +141,24 @@ func (p *Prefix) Start(output io.Writer, program string, args ...string) *Proces
 	}
 	p.t.Cleanup(process.Kill)
 	return process
+}
+
+// hold keeps Windows running until the end of the test: without a program it ends, and forgets what it has
+// until it starts anew.
+func (p *Prefix) hold() {
+	p.t.Helper()
+	input, output, err := os.Pipe()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	cmd := exec.Command(loader, "cmd")
+	cmd.Dir, cmd.Env, cmd.Stdin = p.folder, p.env, input
+	err = errors.Join(p.space.start(cmd), input.Close())
+	p.t.Cleanup(func() { _ = output.Close() }) // which ends cmd
+	if err != nil {
+		p.t.Fatalf("start cmd: %v", err)
+	}
+	go func() { _ = cmd.Wait() }()
 }
 
 func (p *Prefix) start(stdout, stderr io.Writer, command []string) (*Process, error) {

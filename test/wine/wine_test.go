@@ -38,6 +38,8 @@ func TestSluice(t *testing.T) {
 	})
 	t.Run("bad input", func(t *testing.T) { testBadInput(t, p, sluice) })
 	t.Run("daemon", func(t *testing.T) { testDaemon(t, p, sluice) })
+	t.Run("addresses", func(t *testing.T) { testAddresses(t, p, sluice) })
+	t.Run("failing service", func(t *testing.T) { testFailingService(t, p, sluice) })
 }
 
 // One daemon runs for a user and answers commands. When it is killed, the next may run.

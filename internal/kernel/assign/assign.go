@@ -1,5 +1,5 @@
-// Package assign gives addresses to an interface of this host, and takes back those that it gave
-// and no others. A journal outlives the process, so that the next run knows what a crashed one gave.
+// Package assign adds addresses to an interface of this host, and removes those that it added
+// and no others. A journal outlives the process, so that the next run knows what a crashed one added.
 //
 // The interface table and the journal are small interfaces: those of Windows are in *_windows.go,
 // and Fake has both in memory.
@@ -16,7 +16,10 @@ import (
 	"time"
 )
 
-// Mark is an address that this program gave to an interface, or is about to give.
+// ErrClaimed means that another process of this machine adds and removes addresses.
+var ErrClaimed = errors.New("another Sluice on this machine has addresses of Services, perhaps one of another user; stop it first")
+
+// Mark is an address that this program added to an interface, or is about to add.
 type Mark struct {
 	Addr      netip.Addr
 	Interface uint64 // its identity, which no other interface gets while the host runs
@@ -38,30 +41,31 @@ type Table interface {
 	Delete(Mark) error
 }
 
-// Journal remembers Marks until the host starts anew, which also takes the addresses away.
+// Journal remembers Marks until the host starts anew, which also removes the addresses.
 type Journal interface {
 	Marks() ([]Mark, error)
 	Write(Mark) error
 	Strike(Mark) error
 }
 
-// Assigner gives addresses and takes them back. It is safe for concurrent use. Only one process may have
+// Assigner adds and removes addresses. It is safe for concurrent use. Only one process may have
 // one.
 type Assigner struct {
 	table   Table
 	journal Journal
 
-	mu    sync.Mutex
-	marks map[netip.Addr]Mark // as in the journal
+	mu     sync.Mutex
+	marks  map[netip.Addr]Mark     // as in the journal
+	wanted map[netip.Addr]struct{} // by this run; marks of earlier ones may have others
 }
 
-// New returns an Assigner that knows what earlier runs gave.
+// New returns an Assigner that knows what earlier runs added.
 func New(table Table, journal Journal) (*Assigner, error) {
 	list, err := journal.Marks()
 	if err != nil {
 		return nil, fmt.Errorf("read which addresses of Services this host has: %w", err)
 	}
-	a := &Assigner{table: table, journal: journal, marks: map[netip.Addr]Mark{}}
+	a := &Assigner{table: table, journal: journal, marks: map[netip.Addr]Mark{}, wanted: map[netip.Addr]struct{}{}}
 	for _, m := range list {
 		a.marks[m.Addr] = m
 	}
@@ -75,31 +79,44 @@ const (
 	usablePeriod  = 20 * time.Millisecond
 )
 
-// Add gives addresses that the host lacks, and waits until they are usable. Addresses that it has from
-// elsewhere stay as they are, and are never taken away. Add returns the reason for each that failed.
+// Add adds addresses that the host lacks, and waits until they are usable. Addresses that it has from
+// elsewhere stay as they are, and are never removed. Add returns the reason for each that failed.
 func (a *Assigner) Add(ctx context.Context, want []netip.Addr) map[netip.Addr]error {
+	added, failed := a.addMissing(want)
+	if len(added) > 0 {
+		a.await(ctx, added, failed)
+	}
+	return failed
+}
+
+// addMissing adds addresses that the host lacks, without waiting.
+func (a *Assigner) addMissing(want []netip.Addr) (added []netip.Addr, failed map[netip.Addr]error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	failed := map[netip.Addr]error{}
+	for _, addr := range want {
+		a.wanted[addr] = struct{}{}
+	}
+	return a.change(want)
+}
+
+// change adds addresses that the host lacks. The caller holds mu.
+func (a *Assigner) change(want []netip.Addr) (added []netip.Addr, failed map[netip.Addr]error) {
+	failed = map[netip.Addr]error{}
 	rows, err := a.table.Rows()
 	if err != nil {
 		for _, addr := range want {
 			failed[addr] = fmt.Errorf("read the addresses of this host: %w", err)
 		}
-		return failed
+		return nil, failed
 	}
-	var added []netip.Addr
 	for _, addr := range missing(rows, want) {
-		if err := a.give(addr); err != nil {
+		if err := a.add(addr); err != nil {
 			failed[addr] = err
 			continue
 		}
 		added = append(added, addr)
 	}
-	if len(added) > 0 {
-		a.await(ctx, added, failed)
-	}
-	return failed
+	return added, failed
 }
 
 // missing returns the wanted addresses that no interface has, each once.
@@ -118,9 +135,9 @@ func missing(rows []Row, want []netip.Addr) []netip.Addr {
 	return list
 }
 
-// give gives an address. It is in the journal before the host has it: a crash between the two leaves a
+// add adds an address. It is in the journal before the host has it: a crash between the two leaves a
 // mark without an address.
-func (a *Assigner) give(addr netip.Addr) error {
+func (a *Assigner) add(addr netip.Addr) error {
 	m := Mark{addr, a.table.Interface()}
 	known := a.marks[addr] == m
 	if !known {
@@ -189,11 +206,16 @@ func unready(rows []Row, addrs []netip.Addr, failed map[netip.Addr]error) []neti
 	return list
 }
 
-// Restore gives the addresses again that another program took away.
-func (a *Assigner) Restore(ctx context.Context) error {
-	want := a.Addrs()
+// Restore adds the addresses of this run again that another program removed. It does not wait until they
+// are usable.
+func (a *Assigner) Restore(context.Context) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	want := slices.DeleteFunc(a.addrs(), func(addr netip.Addr) bool {
+		return !has(a.wanted, addr) // only the first write of this run decides about those of earlier ones
+	})
+	_, failed := a.change(want)
 	var errs []error
-	failed := a.Add(ctx, want)
 	for _, addr := range want {
 		if err := failed[addr]; err != nil {
 			errs = append(errs, err)
@@ -202,19 +224,28 @@ func (a *Assigner) Restore(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Addrs returns the addresses that this program gave, now or in an earlier run, sorted.
+// Addrs returns the addresses that this program added, now or in an earlier run, sorted.
 func (a *Assigner) Addrs() []netip.Addr {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	return a.addrs()
+}
+
+func (a *Assigner) addrs() []netip.Addr {
 	return slices.SortedFunc(maps.Keys(a.marks), netip.Addr.Compare)
 }
 
-// Retain takes all addresses away that this program gave, now or in an earlier run, except some. It
+// Retain removes all addresses that this program added, now or in an earlier run, except some. It
 // returns those that the host had.
 func (a *Assigner) Retain(keep []netip.Addr) ([]netip.Addr, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	old := unwanted(a.marks, keep)
+	kept := map[netip.Addr]struct{}{}
+	for _, addr := range keep {
+		kept[addr] = struct{}{}
+	}
+	maps.DeleteFunc(a.wanted, func(addr netip.Addr, _ struct{}) bool { return !has(kept, addr) })
+	old := unwanted(a.marks, kept)
 	if len(old) == 0 {
 		return nil, nil
 	}
@@ -225,7 +256,7 @@ func (a *Assigner) Retain(keep []netip.Addr) ([]netip.Addr, error) {
 	var gone []netip.Addr
 	var errs []error
 	for _, m := range old {
-		if given(rows, m) {
+		if assigned(rows, m) {
 			if err := a.table.Delete(m); err != nil {
 				errs = append(errs, fmt.Errorf("remove address %s: %w", m.Addr, err))
 				continue
@@ -240,14 +271,10 @@ func (a *Assigner) Retain(keep []netip.Addr) ([]netip.Addr, error) {
 }
 
 // unwanted returns the marks of addresses that are not to be kept, sorted.
-func unwanted(marks map[netip.Addr]Mark, keep []netip.Addr) []Mark {
-	wanted := map[netip.Addr]bool{}
-	for _, addr := range keep {
-		wanted[addr] = true
-	}
+func unwanted(marks map[netip.Addr]Mark, keep map[netip.Addr]struct{}) []Mark {
 	var list []Mark
 	for _, m := range marks {
-		if !wanted[m.Addr] {
+		if !has(keep, m.Addr) {
 			list = append(list, m)
 		}
 	}
@@ -255,8 +282,13 @@ func unwanted(marks map[netip.Addr]Mark, keep []netip.Addr) []Mark {
 	return list
 }
 
-// given reports whether the host has a marked address as this program gives it: on that interface, and
+func has(set map[netip.Addr]struct{}, addr netip.Addr) bool {
+	_, ok := set[addr]
+	return ok
+}
+
+// assigned reports whether the host has a marked address as this program adds it: on that interface, and
 // alone in its prefix.
-func given(rows []Row, m Mark) bool {
+func assigned(rows []Row, m Mark) bool {
 	return slices.ContainsFunc(rows, func(r Row) bool { return r.Mark == m && r.Bits == m.Addr.BitLen() })
 }

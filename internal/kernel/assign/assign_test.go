@@ -51,7 +51,7 @@ func has(t *testing.T, f *assign.Fake, want ...string) {
 	}
 }
 
-// An address is given once, and taken away when nobody wants it. What the host had before stays.
+// An address is added once, and removed when nobody wants it. What the host had before stays.
 func TestAddAndRetain(t *testing.T) {
 	f := assign.NewFake(netip.MustParsePrefix("192.0.2.1/24"))
 	a := open(t, f)
@@ -59,15 +59,15 @@ func TestAddAndRetain(t *testing.T) {
 	add(t, a, "10.96.0.10")
 	has(t, f, "10.96.0.10", "192.0.2.1", "fd00::10")
 	if gone := retain(t, a, "10.96.0.10"); !slices.Equal(gone, addrs("fd00::10")) {
-		t.Errorf("took away %v", gone)
+		t.Errorf("removed %v", gone)
 	}
 	if gone := retain(t, a); !slices.Equal(gone, addrs("10.96.0.10")) {
-		t.Errorf("took away %v", gone)
+		t.Errorf("removed %v", gone)
 	}
 	has(t, f, "192.0.2.1")
 }
 
-// After a crash the next run keeps the addresses that it wants and takes away the others.
+// After a crash the next run keeps the addresses that it wants and removes the others.
 func TestAfterACrash(t *testing.T) {
 	f := assign.NewFake()
 	add(t, open(t, f), "10.96.0.10", "10.96.0.11", "10.96.0.12")
@@ -82,7 +82,7 @@ func TestAfterACrash(t *testing.T) {
 	}
 }
 
-// A crash between the journal and the address leaves a mark. If another program then gives the address
+// A crash between the journal and the address leaves a mark. If another program then adds the address
 // in its own way, it stays.
 func TestAMarkWithoutItsAddress(t *testing.T) {
 	for name, row := range map[string]assign.Row{
@@ -96,7 +96,7 @@ func TestAMarkWithoutItsAddress(t *testing.T) {
 			}
 			f.Put(row)
 			if gone := retain(t, open(t, f)); len(gone) > 0 {
-				t.Errorf("took away %v", gone)
+				t.Errorf("removed %v", gone)
 			}
 			has(t, f, "10.96.0.10")
 			if marks, _ := f.Marks(); len(marks) > 0 {
@@ -121,7 +121,7 @@ func TestARefusedAddress(t *testing.T) {
 	}
 }
 
-// Addresses that another program took away come back, also if that fails at first.
+// Addresses that another program removed come back, also if that fails at first.
 func TestRestore(t *testing.T) {
 	f := assign.NewFake()
 	a := open(t, f)
@@ -138,6 +138,23 @@ func TestRestore(t *testing.T) {
 		t.Fatal(err)
 	}
 	has(t, f, "10.96.0.10")
+}
+
+// Restore leaves out the addresses of an earlier run: the first write decides about them.
+func TestRestoreAfterACrash(t *testing.T) {
+	f := assign.NewFake()
+	add(t, open(t, f), "10.96.0.10", "10.96.0.11")
+	for _, addr := range addrs("10.96.0.10", "10.96.0.11") {
+		if err := f.Delete(assign.Mark{Addr: addr, Interface: 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	next := open(t, f)
+	add(t, next, "10.96.0.11")
+	if err := next.Restore(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	has(t, f, "10.96.0.11")
 }
 
 // slow is a host on which addresses never become usable, or are found on another host.
@@ -167,7 +184,7 @@ func TestAnAddressThatIsNotUsable(t *testing.T) {
 				t.Errorf("got %v, want %q", err, want)
 			}
 			if gone := retain(t, a); len(gone) != 1 {
-				t.Errorf("took away %v", gone)
+				t.Errorf("removed %v", gone)
 			}
 		})
 	}

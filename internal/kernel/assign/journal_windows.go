@@ -15,14 +15,15 @@ import (
 const journalKey = `SOFTWARE\Sluice\Addresses`
 
 // journal is the Journal in the registry.
-type journal struct{ key registry.Key }
+type journal struct{}
 
-func openJournal() (*journal, error) {
+// with opens the key for a function.
+func (journal) with(use func(registry.Key) error) error {
 	key, err := createVolatile(journalKey)
 	if err != nil {
-		return nil, fmt.Errorf(`open HKLM\%s: %w`, journalKey, err)
+		return fmt.Errorf(`open HKLM\%s: %w`, journalKey, err)
 	}
-	return &journal{key}, nil
+	return errors.Join(use(key), key.Close())
 }
 
 // createVolatile opens a key of the machine, or creates one that lasts until Windows starts anew. Package
@@ -44,31 +45,34 @@ func createVolatile(path string) (registry.Key, error) {
 }
 
 // Marks implements Journal. It leaves out what no run of this program wrote.
-func (j *journal) Marks() ([]Mark, error) {
-	names, err := j.key.ReadValueNames(-1)
-	if err != nil {
-		return nil, err
-	}
-	var list []Mark
-	for _, name := range names {
-		addr, err := netip.ParseAddr(name)
-		if err != nil {
-			continue
+func (j journal) Marks() (list []Mark, err error) {
+	err = j.with(func(key registry.Key) error {
+		names, err := key.ReadValueNames(-1)
+		for _, name := range names {
+			addr, err := netip.ParseAddr(name)
+			if err != nil {
+				continue
+			}
+			if id, _, err := key.GetIntegerValue(name); err == nil {
+				list = append(list, Mark{addr, id})
+			}
 		}
-		if id, _, err := j.key.GetIntegerValue(name); err == nil {
-			list = append(list, Mark{addr, id})
-		}
-	}
-	return list, nil
+		return err
+	})
+	return list, err
 }
 
 // Write implements Journal.
-func (j *journal) Write(m Mark) error { return j.key.SetQWordValue(m.Addr.String(), m.Interface) }
+func (j journal) Write(m Mark) error {
+	return j.with(func(key registry.Key) error { return key.SetQWordValue(m.Addr.String(), m.Interface) })
+}
 
 // Strike implements Journal.
-func (j *journal) Strike(m Mark) error {
-	if err := j.key.DeleteValue(m.Addr.String()); !errors.Is(err, registry.ErrNotExist) {
-		return err
-	}
-	return nil
+func (j journal) Strike(m Mark) error {
+	return j.with(func(key registry.Key) error {
+		if err := key.DeleteValue(m.Addr.String()); !errors.Is(err, registry.ErrNotExist) {
+			return err
+		}
+		return nil
+	})
 }

@@ -24,11 +24,7 @@ func Open(name string) (*Assigner, error) {
 	if err != nil {
 		return nil, err
 	}
-	j, err := openJournal()
-	if err != nil {
-		return nil, err
-	}
-	return New(table{winipcfg.LUID(chosen.ID)}, j)
+	return New(table{winipcfg.LUID(chosen.ID)}, journal{})
 }
 
 // table is the Table of the IP helper API.

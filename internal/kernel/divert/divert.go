@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -21,6 +22,8 @@ const (
 	IPv4 Family = unix.AF_INET
 	IPv6 Family = unix.AF_INET6
 )
+
+func both() []Family { return []Family{IPv4, IPv6} }
 
 // The numbers by which the rule and the route are recognized, also those of an earlier run. The
 // rule comes before those of network plugins.
@@ -41,12 +44,20 @@ type Diverter struct{ netns int }
 func New(netns int) *Diverter { return &Diverter{netns} }
 
 // Ensure adds what is missing to deliver packets of the families with the mark, and removes the
-// rules for other marks. It changes nothing if everything is there.
+// rules for other marks and in other families. It changes nothing if everything is there.
 func (d *Diverter) Ensure(mark uint32, families ...Family) error {
 	return d.with(func(h *netlink.Handle) error {
 		for _, f := range families {
 			if err := ensure(h, f, mark); err != nil {
 				return fmt.Errorf("deliver marked packets to this host: %w", err)
+			}
+		}
+		for _, f := range both() {
+			if slices.Contains(families, f) {
+				continue
+			}
+			if _, err := remove(h, f); err != nil {
+				return fmt.Errorf("stop delivering marked packets: %w", err)
 			}
 		}
 		return nil
@@ -57,7 +68,7 @@ func (d *Diverter) Ensure(mark uint32, families ...Family) error {
 func (d *Diverter) Remove() (removed int, err error) {
 	err = d.with(func(h *netlink.Handle) error {
 		var errs []error
-		for _, f := range []Family{IPv4, IPv6} {
+		for _, f := range both() {
 			n, err := remove(h, f)
 			removed += n
 			errs = append(errs, err)

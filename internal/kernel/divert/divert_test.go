@@ -47,6 +47,15 @@ func TestEnsureAndRemove(t *testing.T) {
 	if err := New(netns).Ensure(0x1000, IPv4, IPv6); err != nil { // another run
 		t.Fatal(err)
 	}
+	if err := New(netns).Ensure(0x1000, IPv6); err != nil { // IPv4 is not served any more
+		t.Fatal(err)
+	}
+	if rest := ip(t, netns, "-4 rule show pref 83") + ip(t, netns, "-4 route show table 5383 proto 83"); rest != "" {
+		t.Errorf("left in IPv4:\n%s", rest)
+	}
+	if err := New(netns).Ensure(0x1000, IPv4, IPv6); err != nil {
+		t.Fatal(err)
+	}
 	if n, err := New(netns).Remove(); err != nil || n != 4 {
 		t.Errorf("removed %d, %v", n, err)
 	}

@@ -1,5 +1,6 @@
 // Package handover re-executes the program of this process, in the same process,
-// and passes open files and values to the new run.
+// and passes open files and values to the new run. It also passes them to another process,
+// over a unix socket.
 //
 // The new run has the same PID, arguments and environment. It is the same
 // binary, also if the file was replaced or deleted meanwhile: /proc/self/exe
@@ -10,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 )
 
@@ -19,8 +21,13 @@ type Handover struct {
 	Files  map[string]*os.File
 	Values map[string]json.RawMessage
 
-	// Descriptors are more open files, whose numbers are the same in the new run.
+	// Descriptors are more open files. A Handover that was received has their Numbers in this process,
+	// by those in the previous run.
 	Descriptors []int
+	Numbers     map[int]int
+
+	// To is the connection to the process that is the next run; nil: this process executes its program anew.
+	To *net.UnixConn
 
 	last []func(*Handover) error
 }
@@ -35,6 +42,7 @@ func (h *Handover) Finish() error {
 		errs = append(errs, add(h))
 	}
 	h.last = nil
+	errs = append(errs, h.check())
 	return errors.Join(errs...)
 }
 
@@ -49,6 +57,13 @@ func (h *Handover) Put(name string, value any) error {
 	}
 	h.Values[name] = data
 	return nil
+}
+
+// Forget removes a value. A nil Handover has none.
+func (h *Handover) Forget(name string) {
+	if h != nil {
+		delete(h.Values, name)
+	}
 }
 
 // Get decodes a value into out, which stays as it is if there is no such value.
@@ -84,15 +99,18 @@ func (h *Handover) TakeDescriptors() []int {
 	return fds
 }
 
-// Discard closes the Descriptors.
+// Discard closes the Descriptors. Connections are reset.
 func (h *Handover) Discard() {
 	for _, fd := range h.TakeDescriptors() {
-		_ = os.NewFile(uintptr(fd), "inherited").Close() // nothing was written to it
+		reset(fd)
 	}
 }
 
-// Close closes the files.
+// Close closes the files, and the connection To.
 func (h *Handover) Close() {
+	if h.To != nil {
+		_ = h.To.Close() // the other process sees that nothing follows
+	}
 	for _, f := range h.Files {
 		_ = f.Close() // nothing was written to it
 	}

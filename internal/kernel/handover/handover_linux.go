@@ -58,9 +58,7 @@ func (h *Handover) Exec(args []string) error {
 func (h *Handover) list() (int, error) {
 	l := listing{PID: os.Getpid(), Files: map[string]uintptr{}, Values: h.Values, Descriptors: h.Descriptors}
 	for _, fd := range h.Descriptors {
-		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0); err != nil {
-			return 0, fmt.Errorf("descriptor %d: %w", fd, err)
-		}
+		_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0) // Finish has checked it
 	}
 	for name, f := range h.Files {
 		fd, err := inheritable(f)
@@ -128,9 +126,10 @@ func Receive() (*Handover, error) {
 	if l.PID != os.Getpid() { // for another process
 		return nil, nil
 	}
-	h := &Handover{Files: map[string]*os.File{}, Values: l.Values, Descriptors: l.Descriptors}
+	h := &Handover{Files: map[string]*os.File{}, Values: l.Values, Descriptors: l.Descriptors, Numbers: map[int]int{}}
 	for _, fd := range l.Descriptors {
 		unix.CloseOnExec(fd)
+		h.Numbers[fd] = fd
 	}
 	for name, fd := range l.Files {
 		unix.CloseOnExec(int(fd))

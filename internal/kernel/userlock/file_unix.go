@@ -9,6 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// connectionReset is the error of a connection that the peer has reset.
+const connectionReset = unix.ECONNRESET
+
 // lockAlone locks a file for one process. The error is ErrHeld if any other has it locked.
 func lockAlone(f *os.File) error { return lock(f, unix.LOCK_EX) }
 

@@ -7,6 +7,9 @@ import (
 	"golang.org/x/sys/windows"
 )
 
+// connectionReset is the error of a connection that the peer has reset: never syscall.ECONNRESET here.
+const connectionReset = windows.WSAECONNRESET
+
 // lockAlone locks a file for one process. The error is ErrHeld if any other has it locked.
 func lockAlone(f *os.File) error { return lock(f, windows.LOCKFILE_EXCLUSIVE_LOCK) }
 

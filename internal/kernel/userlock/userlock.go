@@ -22,7 +22,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"syscall"
 	"time"
 )
 
@@ -179,7 +178,7 @@ func Dial(ctx context.Context, o Options) (conn net.Conn, pid int, err error) {
 		if conn, err = h.dial(ctx); err == nil {
 			return conn, h.PID, nil
 		}
-		if !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {
+		if !errors.Is(err, io.EOF) && !errors.Is(err, connectionReset) {
 			break
 		}
 	}

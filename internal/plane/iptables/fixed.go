@@ -120,10 +120,13 @@ func (f *family) jumps() []key {
 	const (
 		fresh = "-m conntrack --ctstate NEW -m comment --comment "
 		any   = "-m comment --comment "
+
+		// A packet that conntrack does not know, as other programs may want it (NOTRACK), was not translated.
+		untranslated = "-m conntrack --ctstate INVALID,NEW,UNTRACKED -m comment --comment "
 	)
 	var list []key
 	if f.isPortals() { // first, as another rule may match the port of a listener
-		list = append(list, key{filter, "INPUT", fresh + `"kubernetes service portals" -j ` + nonLocal})
+		list = append(list, key{filter, "INPUT", untranslated + `"kubernetes service portals" -j ` + nonLocal})
 	}
 	list = append(list, []key{
 		{filter, "INPUT", fresh + `"kubernetes load balancer firewall" -j ` + firewall},

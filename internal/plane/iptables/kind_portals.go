@@ -3,10 +3,12 @@ package iptables
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/follow/netfilter"
 	"github.com/sluice-proxy/sluice/internal/kernel/divert"
+	"github.com/sluice-proxy/sluice/internal/kernel/probe"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/text"
@@ -38,6 +40,11 @@ func PortalsKind() plane.Kind {
 func openPortals(ctx context.Context, s plane.Setup) (*plane.Opened, error) {
 	if len(s.Listeners) == 0 {
 		return nil, errors.New("the addresses of the listeners are not known")
+	}
+	if s.Transparent { // or each write would fail
+		if _, err := probe.Iptables(ctx, probe.Options{NetNS: s.NetNS, Transparent: true}); err != nil {
+			return nil, fmt.Errorf("--transparent: %w", err)
+		}
 	}
 	opened, err := open(ctx, s)
 	if err == nil {

@@ -24,7 +24,8 @@ func TestMain(m *testing.M) { lab.Main(m) }
 // node is a node with the plane, a Service with a NodePort, and a pod behind it.
 type node struct {
 	*lab.Lab
-	pod *lab.Host
+	pod    *lab.Host
+	opened *plane.Opened
 }
 
 func newNode(t *testing.T, clients cluster.Clients) *node {
@@ -57,6 +58,7 @@ func newNode(t *testing.T, clients cluster.Clients) *node {
 			})
 		}
 	}
+	n.opened = opened
 	planetest.Load(t, opened.Plane, planetest.Compile(store(clients), route.Options{
 		Families: families, NodePorts: route.NodePortOptions{All: true},
 	}))

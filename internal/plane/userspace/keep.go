@@ -124,9 +124,12 @@ func (p *Plane) leave(e *forward.Engine) (*plane.Inherited, error) {
 	if err != nil {
 		return nil, err
 	}
-	in := &plane.Inherited{}
+	in := &plane.Inherited{Numbers: map[int]int{}}
 	for _, h := range handed {
 		in.Descriptors = append(in.Descriptors, h.Descriptors()...)
+	}
+	for _, fd := range in.Descriptors {
+		in.Numbers[fd] = fd
 	}
 	in.State, err = json.Marshal(p.sockets.estate(handed, p.ports.from))
 	return in, err
@@ -162,6 +165,7 @@ func (p *Plane) inherit(e *forward.Engine, in *plane.Inherited) error {
 	if err := json.Unmarshal(in.State, &from); err != nil {
 		return fmt.Errorf("read the sockets of the previous run: %w", err)
 	}
+	from.renumber(in.Numbers)
 	p.sockets.mu.Lock()
 	defer p.sockets.mu.Unlock()
 	for _, b := range from.Balancers {
@@ -184,6 +188,20 @@ func (p *Plane) inherit(e *forward.Engine, in *plane.Inherited) error {
 	}
 	p.sockets.guarded.Store(complete)
 	return nil
+}
+
+// renumber replaces the file descriptors by those of this process, and closes those that nothing needs.
+func (e *estate) renumber(numbers map[int]int) {
+	var rest []int
+	for _, s := range e.Sockets {
+		rest = append(rest, s.Handed.Renumber(numbers)...)
+	}
+	for _, h := range e.Closed {
+		rest = append(rest, h.Renumber(numbers)...)
+	}
+	for _, fd := range rest {
+		_ = os.NewFile(uintptr(fd), "inherited").Close() // nothing was written to it
+	}
 }
 
 // adopt opens a Listener with an inherited socket. It returns false if that failed.

@@ -2,6 +2,7 @@ package userspace
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"time"
@@ -11,17 +12,18 @@ import (
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-// Assigned are addresses that are given again when another program took them away: an assign.Assigner.
+// Assigned are addresses that are added again when another program removed them: an assign.Assigner.
 type Assigned interface {
 	Addresses
 	Restore(context.Context) error
 	Addrs() []netip.Addr
 }
 
-// OnServices returns the plane that gives this host the addresses of Services, and whose sockets listen
+// OnServices returns the plane that adds the addresses of Services to this host, and whose sockets listen
 // there. It needs the privilege to change an interface, and no rules: kube-proxy's mode winuserspace.
-// The function assigned finds the addresses that this run and those before it gave.
-func OnServices(assigned func() (Assigned, error)) plane.Kind {
+// The function assigned finds the addresses that this run and those before it added. The function claim
+// returns an error if another process of this machine changes them, and keeps others from it until release.
+func OnServices(assigned func() (Assigned, error), claim func() (release func() error, err error)) plane.Kind {
 	probe := func(context.Context, int) (plane.Support, error) {
 		if _, err := assigned(); err != nil {
 			return plane.Support{}, err
@@ -44,7 +46,15 @@ func OnServices(assigned func() (Assigned, error)) plane.Kind {
 			if err != nil {
 				return nil, err
 			}
-			return openOwn(s, own)
+			release, err := claim()
+			if err != nil {
+				return nil, err
+			}
+			opened, err := openOwn(s, own, release)
+			if err != nil {
+				return nil, errors.Join(err, release())
+			}
+			return opened, nil
 		},
 		Preview: func(s plane.Setup) plane.Plane {
 			opt := options(s, loopbackAddrs(s.Families), nil)
@@ -56,7 +66,12 @@ func OnServices(assigned func() (Assigned, error)) plane.Kind {
 			if err != nil {
 				return nil, err
 			}
+			release, err := claim()
+			if err != nil {
+				return nil, err
+			}
 			gone, err := own.Retain(nil)
+			err = errors.Join(err, release())
 			if len(gone) == 0 {
 				return nil, err
 			}
@@ -65,8 +80,8 @@ func OnServices(assigned func() (Assigned, error)) plane.Kind {
 	}
 }
 
-// openOwn opens the plane. The addresses go when the process ends.
-func openOwn(s plane.Setup, own Assigned) (*plane.Opened, error) {
+// openOwn opens the plane. The addresses go when the process ends, and then the claim to them.
+func openOwn(s plane.Setup, own Assigned, release func() error) (*plane.Opened, error) {
 	opt := options(s, loopbackAddrs(s.Families), nil)
 	opt.Own = own
 	return open(s, &plane.Opened{
@@ -74,9 +89,9 @@ func openOwn(s plane.Setup, own Assigned) (*plane.Opened, error) {
 		Parts:    []plane.Part{{Run: func(ctx context.Context) error { return keep(ctx, s, own.Restore) }}},
 		Close: func() error {
 			if _, err := own.Retain(nil); err != nil {
-				return fmt.Errorf("remove the addresses of Services: %w", err)
+				return errors.Join(fmt.Errorf("remove the addresses of Services: %w", err), release())
 			}
-			return nil
+			return release()
 		},
 	}, opt)
 }

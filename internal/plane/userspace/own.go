@@ -14,12 +14,12 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Addresses gives this host addresses and takes them back: an assign.Assigner.
+// Addresses adds addresses to this host and removes them: an assign.Assigner.
 type Addresses interface {
-	// Add gives the host addresses that it lacks, and returns the reason for each that failed.
+	// Add adds addresses that the host lacks, and returns the reason for each that failed.
 	Add(context.Context, []netip.Addr) map[netip.Addr]error
 
-	// Retain takes away all addresses that were given, except some, and returns them.
+	// Retain removes all addresses that were added, except some, and returns them.
 	Retain(keep []netip.Addr) ([]netip.Addr, error)
 }
 
@@ -151,8 +151,8 @@ func parsePrefixes(text string) []netip.Prefix {
 	return list
 }
 
-// give gives this host the addresses of sockets that are to be opened.
-func (w writer) give(ctx context.Context, steps []*step) {
+// addAddresses adds to this host the addresses of sockets that are to be opened.
+func (w writer) addAddresses(ctx context.Context, steps []*step) {
 	if w.own == nil {
 		return
 	}
@@ -168,7 +168,7 @@ func (w writer) give(ctx context.Context, steps []*step) {
 	}
 }
 
-// retainAddresses takes away the addresses at which no socket listens.
+// retainAddresses removes the addresses at which no socket listens.
 func (p *Plane) retainAddresses() error {
 	if p.opt.Own == nil {
 		return nil

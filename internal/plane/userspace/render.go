@@ -3,6 +3,7 @@ package userspace
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
@@ -107,6 +108,11 @@ func (p *Plane) targetOf(port *route.Port) *forward.Target {
 	for _, pool := range []route.Pool{route.Cluster, route.Local} {
 		for _, at := range port.Backends(pool) {
 			t.Pools[pool] = append(t.Pools[pool], forward.Backend{Addr: at, Weight: port.Weight(at)})
+		}
+	}
+	for _, at := range port.Serving { // a terminating endpoint keeps its flows, and gets no new ones
+		if !slices.Contains(port.Cluster, at) && !slices.Contains(port.Local, at) {
+			t.Pools[route.Cluster] = append(t.Pools[route.Cluster], forward.Backend{Addr: at})
 		}
 	}
 	return t

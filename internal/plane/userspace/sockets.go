@@ -79,7 +79,7 @@ func (writer) Print(steps []*step) string {
 
 // Write implements ledger.Writer. A socket that cannot be opened refuses its Service.
 func (w writer) Write(ctx context.Context, steps []*step) error {
-	w.give(ctx, steps)
+	w.addAddresses(ctx, steps)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i, s := range steps {
@@ -199,6 +199,9 @@ func (s *sockets) close(except map[cluster.Name]bool) []key {
 			left = append(left, k)
 			continue
 		case k.part == balancer:
+			if b := s.balancers[k.port]; b != nil {
+				b.Forget()
+			}
 			delete(s.balancers, k.port)
 		case l != nil:
 			l.Close()

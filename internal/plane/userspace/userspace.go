@@ -160,8 +160,8 @@ type Plan struct {
 	*ledger.Plan[key, value]
 	plane  *Plane
 	change route.Change
-	full   bool       // it compares everything
-	rules  plane.Plan // nil: there are none
+	full   bool // it compares everything
+	rules  plane.Plan
 
 	rewrite func(route.Change) route.Change // for the rules
 }
@@ -191,35 +191,29 @@ func (p *Plane) Plan(change route.Change) plane.Plan {
 		}
 	}
 	plan.End()
+	plan.rules = noRules{}
 	if p.opt.Rules != nil {
 		plan.rules = p.opt.Rules.Plan(plan.rewrite(change))
 	}
 	return plan
 }
 
+// noRules is the plan of the rules if there are none.
+type noRules struct{}
+
+func (noRules) Steps() int                  { return 0 }
+func (noRules) Kept() int                   { return 0 }
+func (noRules) String() string              { return "" }
+func (noRules) Apply(context.Context) error { return nil }
+
 // Steps implements plane.Plan.
-func (p *Plan) Steps() int {
-	if p.rules == nil {
-		return p.Plan.Steps()
-	}
-	return p.Plan.Steps() + p.rules.Steps()
-}
+func (p *Plan) Steps() int { return p.Plan.Steps() + p.rules.Steps() }
 
 // Kept implements plane.Plan.
-func (p *Plan) Kept() int {
-	if p.rules == nil {
-		return p.Plan.Kept()
-	}
-	return p.Plan.Kept() + p.rules.Kept()
-}
+func (p *Plan) Kept() int { return p.Plan.Kept() + p.rules.Kept() }
 
 // String implements plane.Plan.
-func (p *Plan) String() string {
-	if p.rules == nil {
-		return p.Plan.String()
-	}
-	return p.Plan.String() + p.rules.String()
-}
+func (p *Plan) String() string { return p.Plan.String() + p.rules.String() }
 
 // Apply opens and changes sockets, then writes the rules, and then closes the sockets to which no
 // rule leads any more.
@@ -238,7 +232,7 @@ func (p *Plan) Apply(ctx context.Context) error {
 		on.lacking = lacking
 		err = p.withoutLacking(ctx)
 	}
-	if err == nil && p.rules != nil {
+	if err == nil {
 		err = merge(refused, p.rules.Apply(ctx))
 	}
 	if err != nil {
@@ -269,7 +263,7 @@ func (p *Plan) Apply(ctx context.Context) error {
 
 // withoutLacking computes the rules again, as they must not lead to sockets that could not be opened.
 func (p *Plan) withoutLacking(ctx context.Context) error {
-	if p.rules == nil {
+	if p.plane.opt.Rules == nil {
 		return nil
 	}
 	if err := p.plane.opt.Rules.Refresh(ctx); err != nil {

@@ -1,0 +1,53 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/sluice-proxy/sluice/internal/app"
+	"github.com/sluice-proxy/sluice/internal/kernel/handover"
+	"github.com/sluice-proxy/sluice/internal/kernel/winservice"
+)
+
+// serviceName is the name of kube-proxy's service.
+const serviceName = "kube-proxy"
+
+// asService runs a program as a service of Windows.
+func (e Env) asService(ctx context.Context, program winservice.Program) error {
+	err := e.Service(ctx, serviceName, program)
+	if errors.Is(err, winservice.ErrNoManager) {
+		return fmt.Errorf("%w: --windows-service (windowsRunAsService) is for a service only, such as one that "+
+			`sc.exe create %s binPath= "..." installs; remove it to run Sluice in a terminal`, err, serviceName)
+	}
+	return err
+}
+
+// run serves until the context ends, or until another run of the program is to follow.
+func (e Env) run(ctx context.Context, o app.Options) (next *handover.Handover, err error) {
+	if o.Before == nil && o.Config.Replace {
+		if o.Before, err = app.TakeOver(ctx, o); err != nil || ctx.Err() != nil {
+			return nil, err
+		}
+	}
+	if e.Service != nil && o.Config.WindowsService {
+		return e.serveAsService(ctx, o)
+	}
+	return serve(ctx, o)
+}
+
+// serveAsService does what serve does as a service of Windows, which is running when everything is open.
+func (e Env) serveAsService(ctx context.Context, o app.Options) (next *handover.Handover, err error) {
+	err = e.asService(ctx, func(ctx context.Context, running func()) (err error) {
+		o.Started = func() {
+			o.Log.Info("Running as a service of Windows", "name", serviceName)
+			running()
+		}
+		next, err = serve(ctx, o)
+		if err != nil { // standard error of a service leads nowhere
+			o.Log.Error("Ending", "error", err)
+		}
+		return err
+	})
+	return next, err
+}

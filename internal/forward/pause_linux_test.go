@@ -1,0 +1,46 @@
+package forward
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+)
+
+// The pause of a handover, from the request to the first answer by the next Engine, is short, also with
+// thousands of connections. docs/userspace.md has the figures that this test logs.
+func TestPauseOfHandover(t *testing.T) {
+	for _, count := range []int{100, 1000, 4500} {
+		t.Run(fmt.Sprint(count), func(t *testing.T) {
+			o := Options{NetNS: kerneltest.Namespace(t), MaxConnections: 2 * count}
+			run(t, o, newSystem, func(b *bench) {
+				target := one(b.echo())
+				l, _ := b.front(target)
+				clients := make([]*net.TCPConn, count)
+				for i := range clients {
+					clients[i] = b.dial(l.Addr())
+					echoed(t, clients[i], "before")
+				}
+				const limit = time.Second
+				s := Spec{Protocol: TCP, Addr: l.Addr(), Balancer: NewBalancer(target)}
+				began := time.Now()
+				next := b.handOver(o, s, func() { _, _ = clients[0].Write([]byte("!")) })
+				if _, err := io.ReadFull(clients[0], make([]byte, 1)); err != nil {
+					t.Error(err)
+				}
+				took := time.Since(began)
+				t.Logf("%d connections: %v", count, took)
+				if took > limit {
+					t.Errorf("the pause was %v", took)
+				}
+				b.eventually("all open", func() bool { return next.balancer.Counts().Open == int64(count) })
+				for _, c := range clients {
+					_ = c.Close()
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,106 @@
+//go:build linux
+
+package wine
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// builtin has the libraries of Wine.
+const builtin = "/usr/lib/x86_64-linux-gnu/wine/x86_64-windows"
+
+// ServeAddresses makes the calls work that add addresses to the loopback interface and delete them:
+// Wine 8 lacks them.
+func (p *Prefix) ServeAddresses() {
+	p.t.Helper()
+	l, err := new(net.ListenConfig).Listen(p.t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(func() { _ = l.Close() })
+	go serveAddresses(l)
+	system := filepath.Join(p.folder, "prefix", "drive_c", "windows", "system32")
+	of := filepath.Join(builtin, "iphlpapi.dll")
+	library, err := os.ReadFile(of)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(system, "wineiphlpapi.dll"), library, 0o600); err != nil {
+		p.t.Fatal(err)
+	}
+	exports := filepath.Join(p.folder, "iphlpapi.def")
+	if err := os.WriteFile(exports, []byte(p.forwards(of)), 0o600); err != nil {
+		p.t.Fatal(err)
+	}
+	for _, name := range []string{"iphlpapi", "wineiphlpapi"} { // a variable does not reach services
+		if r := p.Run("reg", "add", `HKCU\Software\Wine\DllOverrides`, "/f", "/v", name, "/d", "native,builtin"); r.Code != 0 {
+			p.t.Fatalf("replace %s: %+v", name, r)
+		}
+	}
+	if err := os.Remove(filepath.Join(system, "iphlpapi.dll")); err != nil {
+		p.t.Fatal(err)
+	}
+	p.compile(filepath.Join(system, "iphlpapi.dll"), "testdata/iphlpapi.c", exports,
+		fmt.Sprintf("-DSERVER=%d", l.Addr().(*net.TCPAddr).Port), "-lws2_32")
+}
+
+// forwards returns a definition file that forwards the calls of a library, except those that
+// iphlpapi.c has.
+func (p *Prefix) forwards(library string) string {
+	p.t.Helper()
+	out, err := exec.CommandContext(p.t.Context(), "x86_64-w64-mingw32-objdump", "-p", library).Output()
+	if err != nil {
+		p.t.Fatalf("read %s: %v", library, err)
+	}
+	own := []string{"InitializeUnicastIpAddressEntry", "CreateUnicastIpAddressEntry", "DeleteUnicastIpAddressEntry"}
+	var b strings.Builder
+	b.WriteString("LIBRARY iphlpapi.dll\nEXPORTS\n  " + strings.Join(own, "\n  ") + "\n")
+	_, table, _ := strings.Cut(string(out), "[Ordinal/Name Pointer] Table")
+	for _, m := range regexp.MustCompile(`(?m)^\s*\[\s*\d+\].* (\w+)$`).FindAllStringSubmatch(table, -1) {
+		if !slices.Contains(own, m[1]) {
+			fmt.Fprintf(&b, "  %s=wineiphlpapi.%[1]s\n", m[1])
+		}
+	}
+	return b.String()
+}
+
+// Error codes of Windows.
+const (
+	success         = 0
+	elementNotFound = 1168
+)
+
+// serveAddresses serves the requests of iphlpapi.c.
+func serveAddresses(l net.Listener) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		line, _ := bufio.NewReader(c).ReadString('\n')
+		_, _ = fmt.Fprintf(c, "%d", changeAddress(strings.Fields(line)))
+		_ = c.Close()
+	}
+}
+
+func changeAddress(request []string) int {
+	if len(request) != 3 {
+		return elementNotFound
+	}
+	cmd := exec.Command("ip", "address", request[0], request[1]+"/"+request[2], "dev", "lo")
+	if strings.Contains(request[1], ":") && request[0] == "add" {
+		cmd.Args = append(cmd.Args, "nodad")
+	}
+	if cmd.Run() != nil {
+		return elementNotFound
+	}
+	return success
+}
