@@ -21,7 +21,7 @@ func mapped(doing string, err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case hcn.IsNotFoundError(err) || hcn.IsElementNotFoundError(err):
+	case hcn.IsNotFoundError(err), hcn.IsElementNotFoundError(err), hcn.IsNetworkNotFoundError(err), hcn.IsEndpointNotFoundError(err):
 		return fmt.Errorf("%s: %w: %w", doing, ErrNotFound, err)
 	case hcn.IsPortAlreadyExistsError(err):
 		return fmt.Errorf("%s: %w: %w", doing, ErrPortExists, err)
