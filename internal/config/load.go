@@ -172,7 +172,7 @@ func modeHint(mode string) string {
 	case "ipvs":
 		return "; use nftables, or iptables to keep kube-proxy's chains"
 	case "kernelspace":
-		return "; kernelspace is the mode for Windows"
+		return "; kernelspace, the mode for Windows, is not part of Sluice yet: use userspace there"
 	}
 	return ""
 }

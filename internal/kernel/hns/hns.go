@@ -1,0 +1,105 @@
+// Package hns is access to the Host Networking Service of Windows (HNS, API version 2): networks,
+// endpoints and load balancers. The types are those of this package on every operating system; the
+// access itself exists on Windows only.
+package hns
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// The errors that callers distinguish.
+var (
+	ErrNotFound       = errors.New("HNS has no such object (ELEMENT_NOT_FOUND)")
+	ErrPortExists     = errors.New("another load balancer has this address and port (HCN_E_PORT_ALREADY_EXISTS)")
+	ErrNotImplemented = errors.New("this version of HNS cannot do it (E_NOTIMPL)")
+)
+
+// NetworkType is the driver of a network.
+type NetworkType string
+
+// The types of networks that load balancers are made for.
+const (
+	L2Bridge NetworkType = "L2Bridge"
+	L2Tunnel NetworkType = "L2Tunnel"
+	Overlay  NetworkType = "Overlay"
+)
+
+// Is reports whether two types are the same; HNS spells them with different cases.
+func (t NetworkType) Is(other NetworkType) bool { return strings.EqualFold(string(t), string(other)) }
+
+// Network is a network of HNS. A network that is deleted and made again has another ID.
+type Network struct {
+	ID, Name string
+	Type     NetworkType
+	Remote   []RemoteSubnet // of an overlay network: the subnets of other nodes
+}
+
+// RemoteSubnet says at which address of another node the endpoints of a subnet are.
+type RemoteSubnet struct {
+	Prefix   netip.Prefix
+	Provider netip.Addr
+}
+
+// Endpoint is an endpoint of HNS: an address in a network, of a container on this host, or of
+// another host (Remote).
+type Endpoint struct {
+	ID, Name string
+	Network  string // the ID of its network
+	Addrs    []netip.Addr
+	MAC      string     // as HNS spells it: 02-11-0A-B4-01-07
+	Provider netip.Addr // the node that has a remote endpoint of an overlay network; may be invalid
+	Remote   bool
+}
+
+// MAC returns the MAC address that kube-proxy gives the remote endpoint at an address: 02-11 and
+// the last four bytes of the address.
+func MAC(a netip.Addr) string {
+	b := a.AsSlice()
+	b = b[len(b)-4:]
+	return fmt.Sprintf("02-11-%02X-%02X-%02X-%02X", b[0], b[1], b[2], b[3])
+}
+
+// Flags are the settings of a load balancer.
+type Flags struct {
+	DSR         bool // replies go to the client directly
+	IPv6        bool
+	ILB         bool // for clients on this host and in its containers
+	LocalRouted bool // the host itself can use the address
+	UseMux      bool // for clients that a load balancer outside sends here
+	PreserveDIP bool // backends see the address of the Service as the destination
+	Affinity    bool // all connections of a client address go to the same backend
+}
+
+// LoadBalancer is a load balancer with one port.
+type LoadBalancer struct {
+	ID        string
+	VIP       netip.Addr // invalid: the addresses of this host
+	Protocol  uint8      // the number of IANA
+	Port      uint16     // of clients
+	Target    uint16     // of the backends
+	Endpoints []string   // the IDs of the backends
+	SourceVIP netip.Addr // may be invalid
+	Flags     Flags
+
+	// Other means that HNS returned properties that this package does not write, such as a
+	// second port or address.
+	Other bool
+}
+
+// String prints a load balancer without its ID.
+func (l LoadBalancer) String() string {
+	return fmt.Sprintf("%s protocol %d port %d -> %d, source %s, %+v", l.VIP, l.Protocol, l.Port, l.Target, l.SourceVIP, l.Flags)
+}
+
+// Features are what a version of HNS can do.
+type Features struct {
+	V2              bool // API version 2
+	RemoteSubnet    bool
+	DSR             bool
+	SessionAffinity bool
+	DualStack       bool // IPv6 beside IPv4
+	Modify          bool // load balancers can be changed in place
+}

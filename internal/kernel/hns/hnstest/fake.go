@@ -1,0 +1,199 @@
+// Package hnstest has an HNS in memory, for tests on every operating system.
+package hnstest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/hns"
+)
+
+// ErrInUse is the error of the deletion of an endpoint to which a load balancer refers.
+var ErrInUse = errors.New("a load balancer refers to the endpoint")
+
+// Fake is HNS in memory. It refuses what would be wrong. Where the behaviour of the real HNS is not
+// documented it is the stricter one, or an option. One goroutine uses it.
+type Fake struct {
+	Version hns.Features
+
+	// OneTarget means that an address and port has at most one load balancer. Otherwise it may have
+	// one for each port of backends.
+	OneTarget bool
+
+	networks  map[string]hns.Network // by name
+	endpoints map[string]hns.Endpoint
+	balancers map[string]hns.LoadBalancer
+	last      int // number of the last ID
+
+	// Writes lists what was written, one line each.
+	Writes []string
+}
+
+// New returns a recent HNS with one network.
+func New(network hns.Network) *Fake {
+	f := &Fake{
+		Version:  hns.Features{V2: true, RemoteSubnet: true, DSR: true, SessionAffinity: true, DualStack: true, Modify: true},
+		networks: map[string]hns.Network{}, endpoints: map[string]hns.Endpoint{}, balancers: map[string]hns.LoadBalancer{},
+	}
+	f.AddNetwork(network)
+	return f
+}
+
+func (f *Fake) id() string {
+	f.last++
+	return fmt.Sprintf("00000000-0000-0000-0000-%012d", f.last)
+}
+
+// AddNetwork creates a network with a new ID.
+func (f *Fake) AddNetwork(n hns.Network) {
+	n.ID = f.id()
+	f.networks[n.Name] = n
+}
+
+// DeleteNetwork deletes a network with its endpoints, and load balancers whose endpoints are all gone.
+func (f *Fake) DeleteNetwork(name string) {
+	gone := f.networks[name].ID
+	delete(f.networks, name)
+	maps.DeleteFunc(f.endpoints, func(_ string, e hns.Endpoint) bool { return e.Network == gone })
+	maps.DeleteFunc(f.balancers, func(_ string, l hns.LoadBalancer) bool {
+		return !slices.ContainsFunc(l.Endpoints, func(id string) bool { return f.endpoints[id].ID != "" })
+	})
+}
+
+// Features returns what the version can do.
+func (f *Fake) Features(context.Context) (hns.Features, error) { return f.Version, nil }
+
+// Network returns the network with a name.
+func (f *Fake) Network(_ context.Context, name string) (hns.Network, error) {
+	n, has := f.networks[name]
+	if !has {
+		return n, fmt.Errorf("network %s: %w", name, hns.ErrNotFound)
+	}
+	return n, nil
+}
+
+// Endpoints returns all endpoints of a network, sorted by ID.
+func (f *Fake) Endpoints(_ context.Context, network string) ([]hns.Endpoint, error) {
+	var all []hns.Endpoint
+	for _, id := range slices.Sorted(maps.Keys(f.endpoints)) {
+		if f.endpoints[id].Network == network {
+			all = append(all, f.endpoints[id])
+		}
+	}
+	return all, nil
+}
+
+// CreateEndpoint creates an endpoint. No two in a network have the same address.
+func (f *Fake) CreateEndpoint(_ context.Context, e hns.Endpoint) (string, error) {
+	if !slices.ContainsFunc(slices.Collect(maps.Values(f.networks)), func(n hns.Network) bool { return n.ID == e.Network }) {
+		return "", fmt.Errorf("network %s: %w", e.Network, hns.ErrNotFound)
+	}
+	for _, other := range f.endpoints {
+		for _, a := range e.Addrs {
+			if other.Network == e.Network && slices.Contains(other.Addrs, a) {
+				return "", fmt.Errorf("endpoint %s has the address %s already", other.ID, a)
+			}
+		}
+	}
+	e.ID = f.id()
+	f.endpoints[e.ID] = e
+	f.Writes = append(f.Writes, fmt.Sprintf("create endpoint %s", e.Addrs))
+	return e.ID, nil
+}
+
+// DeleteEndpoint deletes an endpoint to which no load balancer refers.
+func (f *Fake) DeleteEndpoint(_ context.Context, id string) error {
+	e, has := f.endpoints[id]
+	if !has {
+		return fmt.Errorf("endpoint %s: %w", id, hns.ErrNotFound)
+	}
+	for _, l := range f.balancers {
+		if slices.Contains(l.Endpoints, id) {
+			return fmt.Errorf("%w: %s, load balancer %s", ErrInUse, e.Addrs, l)
+		}
+	}
+	delete(f.endpoints, id)
+	f.Writes = append(f.Writes, fmt.Sprintf("delete endpoint %s", e.Addrs))
+	return nil
+}
+
+// KillEndpoint deletes an endpoint from everywhere, as when a container ends.
+func (f *Fake) KillEndpoint(id string) {
+	delete(f.endpoints, id)
+	for at, l := range f.balancers {
+		l.Endpoints = slices.DeleteFunc(slices.Clone(l.Endpoints), func(e string) bool { return e == id })
+		f.balancers[at] = l
+	}
+}
+
+// LoadBalancers returns all load balancers, sorted by ID.
+func (f *Fake) LoadBalancers(context.Context) ([]hns.LoadBalancer, error) {
+	var all []hns.LoadBalancer
+	for _, id := range slices.Sorted(maps.Keys(f.balancers)) {
+		all = append(all, f.balancers[id])
+	}
+	return all, nil
+}
+
+// CreateLoadBalancer creates a load balancer.
+func (f *Fake) CreateLoadBalancer(_ context.Context, l hns.LoadBalancer) (string, error) {
+	l.ID = f.id()
+	if err := f.check(l); err != nil {
+		return "", err
+	}
+	f.balancers[l.ID] = l
+	f.Writes = append(f.Writes, "create "+l.String())
+	return l.ID, nil
+}
+
+// ModifyLoadBalancer changes a load balancer in place.
+func (f *Fake) ModifyLoadBalancer(_ context.Context, l hns.LoadBalancer) error {
+	if !f.Version.Modify {
+		return hns.ErrNotImplemented
+	}
+	if _, has := f.balancers[l.ID]; !has {
+		return fmt.Errorf("load balancer %s: %w", l.ID, hns.ErrNotFound)
+	}
+	if err := f.check(l); err != nil {
+		return err
+	}
+	f.balancers[l.ID] = l
+	f.Writes = append(f.Writes, "modify "+l.String())
+	return nil
+}
+
+// DeleteLoadBalancer deletes a load balancer.
+func (f *Fake) DeleteLoadBalancer(_ context.Context, id string) error {
+	l, has := f.balancers[id]
+	if !has {
+		return fmt.Errorf("load balancer %s: %w", id, hns.ErrNotFound)
+	}
+	delete(f.balancers, id)
+	f.Writes = append(f.Writes, "delete "+l.String())
+	return nil
+}
+
+// check verifies a load balancer before it is stored.
+func (f *Fake) check(l hns.LoadBalancer) error {
+	if len(l.Endpoints) == 0 {
+		return errors.New("a load balancer needs endpoints")
+	}
+	for _, id := range l.Endpoints {
+		if _, has := f.endpoints[id]; !has {
+			return fmt.Errorf("endpoint %s: %w", id, hns.ErrNotFound)
+		}
+	}
+	if l.Flags.DSR && !f.Version.DSR || l.Flags.Affinity && !f.Version.SessionAffinity {
+		return hns.ErrNotImplemented
+	}
+	for _, o := range f.balancers {
+		same := o.VIP == l.VIP && o.Protocol == l.Protocol && o.Port == l.Port && o.Flags.IPv6 == l.Flags.IPv6
+		if o.ID != l.ID && same && (f.OneTarget || o.Target == l.Target) {
+			return fmt.Errorf("%w: %s", hns.ErrPortExists, l)
+		}
+	}
+	return nil
+}

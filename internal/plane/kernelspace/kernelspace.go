@@ -1,0 +1,232 @@
+// Package kernelspace is the plane that balances with the Host Networking Service of Windows (HNS):
+// each address and port of a Service is a load balancer, and its backends are endpoints. README.md
+// says what belongs to the plane.
+package kernelspace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/kernel/hns"
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/plane/ledger"
+	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/text"
+)
+
+// HNS is access to the service: hns.Service.
+type HNS interface {
+	Node
+	Endpoints
+	Balancers
+}
+
+// Node describes what there is on this node.
+type Node interface {
+	Features(ctx context.Context) (hns.Features, error)
+	Network(ctx context.Context, name string) (hns.Network, error) // hns.ErrNotFound
+}
+
+// Endpoints are the endpoints of a network.
+type Endpoints interface {
+	Endpoints(ctx context.Context, network string) ([]hns.Endpoint, error)
+	CreateEndpoint(ctx context.Context, e hns.Endpoint) (id string, err error)
+	DeleteEndpoint(ctx context.Context, id string) error // hns.ErrNotFound
+}
+
+// Balancers are the load balancers of this host.
+type Balancers interface {
+	LoadBalancers(ctx context.Context) ([]hns.LoadBalancer, error)
+	CreateLoadBalancer(ctx context.Context, l hns.LoadBalancer) (id string, err error) // hns.ErrPortExists
+	ModifyLoadBalancer(ctx context.Context, l hns.LoadBalancer) error
+	DeleteLoadBalancer(ctx context.Context, id string) error // hns.ErrNotFound
+}
+
+// Options for New.
+type Options struct {
+	Network   string     // its name
+	SourceVIP netip.Addr // of load balancers in an overlay network
+	NodeIP    netip.Addr // the node of remote endpoints that are in no remote subnet
+	DSR       bool       // for ClusterIPs
+	Poll      time.Duration
+
+	// OneTarget is for an HNS that takes one load balancer for each address and port. Without it
+	// the plane finds out with the first write that is refused.
+	OneTarget bool
+}
+
+// pollPeriod is the usual time between two comparisons: HNS reports no edits.
+const pollPeriod = 30 * time.Second
+
+// sourceName is the name of the endpoint of the source VIP.
+const sourceName = "sluice-source-vip"
+
+// Plane balances with HNS. It implements plane.Plane.
+type Plane struct {
+	hns    HNS
+	opt    Options
+	ledger *ledger.Ledger[key, value]
+	writer *writer
+	fresh  bool // Refresh has read the state, and no plan has used it
+
+	// single means that HNS takes one load balancer for each address and port: only backends with
+	// the most common port are served.
+	single bool
+}
+
+// New makes a Plane. It does nothing yet.
+func New(h HNS, opt Options) *Plane {
+	if opt.Poll == 0 {
+		opt.Poll = pollPeriod
+	}
+	return &Plane{hns: h, opt: opt, single: opt.OneTarget, ledger: ledger.New[key, value](layout()), writer: &writer{hns: h, opt: opt}}
+}
+
+// Refresh reads the network, its endpoints and the load balancers. The error wraps hns.ErrNotFound
+// while the network does not exist.
+func (p *Plane) Refresh(ctx context.Context) error {
+	s, err := p.read(ctx)
+	if err != nil {
+		return fmt.Errorf("read HNS: %w", err)
+	}
+	p.writer.state, p.fresh = s, true
+	return nil
+}
+
+func (p *Plane) read(ctx context.Context) (*state, error) {
+	s := &state{balancers: map[key]balancer{}}
+	var err error
+	if s.features, err = p.hns.Features(ctx); err != nil {
+		return nil, err
+	}
+	if s.network, err = p.hns.Network(ctx, p.opt.Network); err != nil {
+		return nil, err
+	}
+	list, err := p.hns.Endpoints(ctx, s.network.ID)
+	if err != nil {
+		return nil, err
+	}
+	s.setEndpoints(list)
+	balancers, err := p.hns.LoadBalancers(ctx)
+	s.sortOut(balancers)
+	return s, err
+}
+
+// Plan computes what to write; after a Refresh it compares everything.
+func (p *Plane) Plan(change route.Change) plane.Plan {
+	host := &change.Table.Host
+	plan := &Plan{plane: p, change: change}
+	if !p.fresh {
+		plan.Plan = p.ledger.Change(p.writer)
+		p.touched(plan.Plan, change)
+		return plan
+	}
+	plan.Plan = p.ledger.Compare(p.writer, newListing(p.writer.state))
+	plan.Host(nil, p.fixed())
+	for _, name := range change.Table.Order() {
+		plan.Service(name, nil, p.render(change.InKernel(name), host))
+	}
+	plan.End()
+	plan.Users(func(k key) (users []cluster.Name) {
+		for _, name := range change.Table.Order() {
+			for _, e := range p.render(change.InKernel(name), host) {
+				if e.Key == k {
+					users = append(users, name)
+				}
+			}
+		}
+		return users
+	})
+	return plan
+}
+
+// touched plans a change between two states that are both known.
+func (p *Plane) touched(plan *ledger.Plan[key, value], change route.Change) {
+	host := &change.Table.Host
+	before := host
+	if change.OldHost != nil {
+		before = change.OldHost
+	}
+	done := map[cluster.Name]bool{}
+	for _, t := range change.Touched {
+		plan.Service(t.Name, p.render(t.Old, before), p.render(t.New, host))
+		done[t.Name] = true
+	}
+	if change.OldHost != nil {
+		for _, name := range change.Table.Order() {
+			if svc := change.Table.Services[name]; !done[name] {
+				plan.Service(name, p.render(svc, before), p.render(svc, host))
+			}
+		}
+	}
+	plan.End()
+}
+
+// fixed returns the entries that belong to no Service.
+func (p *Plane) fixed() []entry {
+	if !p.overlay() || !p.opt.SourceVIP.IsValid() {
+		return nil
+	}
+	return []entry{{Key: key{class: source, addr: p.opt.SourceVIP}}}
+}
+
+func (p *Plane) overlay() bool {
+	return p.writer.state != nil && p.writer.state.network.Type.Is(hns.Overlay)
+}
+
+// Plan is a change of HNS.
+type Plan struct {
+	*ledger.Plan[key, value]
+	plane  *Plane
+	change route.Change
+}
+
+// Apply writes the plan. If HNS turns out to take one load balancer for each address and port, it
+// compares everything again, without further ones.
+func (p *Plan) Apply(ctx context.Context) error {
+	p.plane.fresh = false
+	err := p.Plan.Apply(ctx)
+	if !errors.Is(err, errOneTarget) || p.plane.single {
+		return err
+	}
+	p.plane.single = true
+	if err := p.plane.Refresh(ctx); err != nil {
+		return err
+	}
+	return p.plane.Plan(p.change).Apply(ctx)
+}
+
+// Watch implements plane.Plane. HNS has notifications, but they do not name who made a change.
+func (p *Plane) Watch(ctx context.Context, subscribed func(), report func(plane.Edit)) error {
+	return plane.Poll(ctx, p.opt.Poll, subscribed, report)
+}
+
+// Remove deletes all load balancers in the network, and then the remote endpoints and the endpoint
+// of the source VIP. Without the network there is nothing to remove.
+func (p *Plane) Remove(ctx context.Context) (removed []string, err error) {
+	err = p.Refresh(ctx)
+	if errors.Is(err, hns.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	p.fresh = false
+	plan := p.ledger.Compare(p.writer, newListing(p.writer.state))
+	plan.End()
+	count := map[class]int{}
+	plan.Each(func(s step) { count[s.Key.class]++ })
+	for _, c := range []struct {
+		n    int
+		name string
+	}{{count[frontend] + count[unknown], "load balancer"}, {count[remote] + count[source], "endpoint"}} {
+		if c.n > 0 {
+			removed = append(removed, text.Count(c.n, c.name))
+		}
+	}
+	return removed, plan.Apply(ctx)
+}

@@ -1,0 +1,168 @@
+package kernelspace
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/kernel/hns"
+	"github.com/sluice-proxy/sluice/internal/kernel/hns/hnstest"
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/plane/planetest"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+func options() route.Options { return route.Options{Families: planetest.Families()} }
+
+// written is a subject that holds every shape of a Service.
+func written(t *testing.T) (*subject, route.Change) {
+	t.Helper()
+	s := newSubject(hns.L2Bridge, func(*hnstest.Fake) {})
+	p := New(s.fake, s.options())
+	change := planetest.Compile(planetest.EveryShape(), options())
+	write(t, p, change)
+	s.fake.Writes = nil
+	return s, change
+}
+
+func write(t *testing.T, p *Plane, change route.Change) {
+	t.Helper()
+	if err := p.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	plan := p.Plan(change)
+	if err := plan.Apply(t.Context()); err != nil {
+		t.Fatalf("%v\n%s", err, plan)
+	}
+}
+
+// A restart adopts what it finds, and writes only the difference, in place.
+func TestAdoption(t *testing.T) {
+	s, change := written(t)
+	p := New(s.fake, s.options())
+	write(t, p, change)
+	if len(s.fake.Writes) > 0 {
+		t.Errorf("a restart writes:\n%s", strings.Join(s.fake.Writes, "\n"))
+	}
+	list, err := s.fake.LoadBalancers(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := list[0]
+	changed.Endpoints = changed.Endpoints[:1]
+	if err := s.fake.ModifyLoadBalancer(t.Context(), changed); err != nil {
+		t.Fatal(err)
+	}
+	s.fake.Writes = nil
+	write(t, New(s.fake, s.options()), change)
+	if len(s.fake.Writes) != 1 || !strings.HasPrefix(s.fake.Writes[0], "modify ") {
+		t.Errorf("one load balancer differs, and is not changed in place:\n%s", strings.Join(s.fake.Writes, "\n"))
+	}
+}
+
+// Remove leaves the endpoints of containers and nothing else.
+func TestRemove(t *testing.T) {
+	s, _ := written(t)
+	removed, err := New(s.fake, s.options()).Remove(t.Context())
+	if err != nil || len(removed) != 2 {
+		t.Fatal(removed, err)
+	}
+	got, err := s.state(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := s.scratch().state(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	s.fake.DeleteNetwork(networkName)
+	if removed, err := New(s.fake, s.options()).Remove(t.Context()); err != nil || len(removed) > 0 {
+		t.Error("without the network:", removed, err)
+	}
+}
+
+// The network may not exist yet.
+func TestNetworkMissing(t *testing.T) {
+	s := newSubject(hns.L2Bridge, func(*hnstest.Fake) {})
+	s.fake.DeleteNetwork(networkName)
+	if err := New(s.fake, s.options()).Refresh(t.Context()); !errors.Is(err, hns.ErrNotFound) {
+		t.Error(err)
+	}
+}
+
+// twoTargets is a Service whose backends have different ports.
+func twoTargets() *cluster.Store {
+	s := cluster.NewStore()
+	s.SetNode(planetest.NewNode())
+	name := cluster.Name{Namespace: "ns", Name: "web"}
+	s.SetService(&cluster.Service{
+		Name: name, ClusterIPs: planetest.Addrs("172.30.0.1"),
+		Ports: []cluster.ServicePort{{Protocol: cluster.TCP, Port: 80}},
+	})
+	for i, port := range []uint16{8080, 8081, 8081} {
+		s.SetSlice(&cluster.Slice{
+			Name: cluster.Name{Namespace: "ns", Name: fmt.Sprint("web-", i)}, Service: name,
+			Ports:     []cluster.SlicePort{{Protocol: cluster.TCP, Port: port}},
+			Endpoints: []cluster.Endpoint{planetest.Endpoint(fmt.Sprintf("10.180.1.%d", i+1), "b")},
+		})
+	}
+	return s
+}
+
+// Backends with different ports get a load balancer each. If HNS takes only one, the
+// largest group is served.
+func TestTargetPorts(t *testing.T) {
+	for one, want := range map[bool][]string{false: {"80 -> 8081", "80 -> 8080"}, true: {"80 -> 8081"}} {
+		s := newSubject(hns.L2Bridge, func(f *hnstest.Fake) { f.OneTarget = one })
+		p := New(s.fake, Options{Network: networkName})
+		write(t, p, planetest.Compile(twoTargets(), options()))
+		list, err := s.fake.LoadBalancers(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, l := range list {
+			got = append(got, fmt.Sprintf("%d -> %d", l.Port, l.Target))
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Error(one, diff)
+		}
+	}
+}
+
+// A Service whose address and port another program's load balancer has costs only itself.
+func TestRefused(t *testing.T) {
+	s := newSubject(hns.L2Bridge, func(*hnstest.Fake) {})
+	other, err := s.fake.Network(t.Context(), "other")
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := s.fake.CreateEndpoint(t.Context(), hns.Endpoint{Network: other.ID, Addrs: planetest.Addrs("192.0.2.1")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	foreign := hns.LoadBalancer{VIP: planetest.Addrs("172.30.0.2")[0], Protocol: 6, Port: 80, Target: 8080, Endpoints: []string{e}, Flags: hns.Flags{}}
+	if _, err := s.fake.CreateLoadBalancer(t.Context(), foreign); err != nil {
+		t.Fatal(err)
+	}
+	p := New(s.fake, s.options())
+	if err := p.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	err = p.Plan(planetest.Compile(planetest.EveryShape(), options())).Apply(t.Context())
+	refused, is := errors.AsType[plane.Refused](err)
+	if !is || len(refused) != 1 || refused.Names()[0].Name != "svc-2" || !errors.Is(refused[refused.Names()[0]], hns.ErrPortExists) {
+		t.Fatal(err)
+	}
+	list, err := s.fake.LoadBalancers(t.Context())
+	if err != nil || len(list) < 50 {
+		t.Errorf("%d load balancers, %v", len(list), err)
+	}
+}

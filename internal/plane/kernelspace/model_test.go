@@ -1,0 +1,278 @@
+package kernelspace
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/hns"
+	"github.com/sluice-proxy/sluice/internal/kernel/hns/hnstest"
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/plane/planetest"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// The model test: after any sequence of changes and failures HNS holds the same as if
+// everything had been written at once.
+
+// A failure reports its seed: -args -seed N -seeds 1 repeats it.
+var (
+	firstSeed = flag.Uint64("seed", 0, "first seed of the model test")
+	seeds     = flag.Uint64("seeds", 6, "number of random clusters of the model test, for each kind of HNS")
+)
+
+// kindsOfHNS are the versions of HNS that the model runs on.
+func kindsOfHNS() map[string]func(*hnstest.Fake) {
+	return map[string]func(*hnstest.Fake){
+		"recent":     func(*hnstest.Fake) {},
+		"one target": func(f *hnstest.Fake) { f.OneTarget = true },
+		"old": func(f *hnstest.Fake) {
+			f.Version = hns.Features{V2: true, RemoteSubnet: true}
+		},
+	}
+}
+
+func TestModelOnTheFake(t *testing.T) {
+	for name, kind := range kindsOfHNS() {
+		for _, network := range []hns.NetworkType{hns.L2Bridge, hns.Overlay} {
+			t.Run(fmt.Sprint(name, " ", network), func(t *testing.T) {
+				for seed := *firstSeed; seed < *firstSeed+*seeds; seed++ {
+					s := newSubject(network, kind)
+					if err := planetest.NewModel(seed, s.hooks()).Run(); err != nil {
+						t.Fatalf("seed %d: %v", seed, err)
+					}
+				}
+			})
+		}
+	}
+}
+
+// subject is the plane and an HNS, for the model.
+type subject struct {
+	fake    *hnstest.Fake
+	network hns.NetworkType
+	kind    func(*hnstest.Fake)
+	faults  *planetest.Faults
+	foreign []string // the IDs of load balancers of another program
+}
+
+const networkName = "cbr0"
+
+func newSubject(network hns.NetworkType, kind func(*hnstest.Fake)) *subject {
+	s := &subject{network: network, kind: kind, faults: &planetest.Faults{Room: 1}}
+	s.fake = hnstest.New(hns.Network{Name: networkName, Type: network, Remote: []hns.RemoteSubnet{
+		{Prefix: netip.MustParsePrefix("10.180.1.0/24"), Provider: netip.MustParseAddr("192.168.0.3")},
+	}})
+	kind(s.fake)
+	s.fake.AddNetwork(hns.Network{Name: "other", Type: hns.L2Bridge})
+	s.addPods()
+	return s
+}
+
+// addPods creates the endpoints of the containers on this node, as a CNI does.
+func (s *subject) addPods() {
+	n, err := s.fake.Network(context.Background(), networkName)
+	if err != nil {
+		panic(err)
+	}
+	for _, format := range []string{"10.180.0.%d", "fd00:10:180::%x"} {
+		for i := range 250 {
+			e := hns.Endpoint{Network: n.ID, MAC: "00-15-5D-00-00-01", Addrs: planetest.Addrs(fmt.Sprintf(format, i+1))}
+			if _, err := s.fake.CreateEndpoint(context.Background(), e); err != nil {
+				panic(err)
+			}
+		}
+	}
+}
+
+func (s *subject) options() Options {
+	opt := Options{Network: networkName, DSR: true, NodeIP: netip.MustParseAddr("192.168.0.2"), OneTarget: s.fake.OneTarget}
+	if s.network == hns.Overlay {
+		opt.SourceVIP = netip.MustParseAddr("10.180.99.1")
+	}
+	return opt
+}
+
+func (s *subject) hooks() planetest.Subject {
+	return planetest.Subject{
+		Plane:   func(route.Options) plane.Plane { return New(faulty{s.fake, s.faults}, s.options()) },
+		Faults:  s.faults,
+		Rooms:   []int{1},
+		State:   s.state,
+		Scratch: func() planetest.Subject { return s.scratch().hooks() },
+		Edit:    s.edit,
+		Disturbed: func(err error) bool {
+			return errors.Is(err, hns.ErrPortExists) || errors.Is(err, hns.ErrNotFound)
+		},
+	}
+}
+
+func (s *subject) scratch() *subject { return newSubject(s.network, s.kind) }
+
+// state prints what HNS holds, without IDs, and checks that what another program made is there.
+func (s *subject) state(*route.Table) (string, error) {
+	ctx := context.Background()
+	n, err := s.fake.Network(ctx, networkName)
+	if err != nil {
+		return "", err
+	}
+	list, err := s.fake.Endpoints(ctx, n.ID)
+	if err != nil {
+		return "", err
+	}
+	var lines []string
+	names := map[string]string{}
+	for _, e := range list {
+		names[e.ID] = fmt.Sprint(e.Addrs)
+		lines = append(lines, fmt.Sprint("endpoint ", e.Name, e.Addrs, e.MAC, e.Provider, e.Remote))
+	}
+	balancers, err := s.fake.LoadBalancers(ctx)
+	if err != nil {
+		return "", err
+	}
+	foreign := 0
+	for _, l := range balancers {
+		if slices.Contains(s.foreign, l.ID) {
+			foreign++
+			continue
+		}
+		var to []string
+		for _, id := range l.Endpoints {
+			to = append(to, names[id])
+		}
+		slices.Sort(to)
+		lines = append(lines, fmt.Sprint(l, to))
+	}
+	if foreign != len(s.foreign) {
+		return "", fmt.Errorf("%d load balancers of another program, want %d", foreign, len(s.foreign))
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n"), nil
+}
+
+// edit edits HNS as another program might.
+func (s *subject) edit(w *planetest.World) error {
+	ctx := context.Background()
+	if w.Chance(6) { // the CNI makes the network anew
+		s.fake.DeleteNetwork(networkName)
+		s.fake.AddNetwork(hns.Network{Name: networkName, Type: s.network, Remote: []hns.RemoteSubnet{
+			{Prefix: netip.MustParsePrefix("10.180.1.0/24"), Provider: netip.MustParseAddr("192.168.0.3")},
+		}})
+		s.addPods()
+		return nil
+	}
+	if w.Chance(4) && len(s.foreign) == 0 {
+		if err := s.addForeign(ctx); err != nil {
+			return err
+		}
+	}
+	n, err := s.fake.Network(ctx, networkName)
+	if err != nil {
+		return err
+	}
+	if w.Chance(3) { // a remote endpoint that an earlier run left
+		a := planetest.Addrs("10.180.9.9")
+		_, _ = s.fake.CreateEndpoint(ctx, hns.Endpoint{Network: n.ID, Addrs: a, MAC: hns.MAC(a[0]), Remote: true}) // it may be there
+	}
+	return s.editObjects(w, n.ID)
+}
+
+// addForeign adds a load balancer of another program in another network.
+func (s *subject) addForeign(ctx context.Context) error {
+	other, err := s.fake.Network(ctx, "other")
+	if err != nil {
+		return err
+	}
+	e, err := s.fake.CreateEndpoint(ctx, hns.Endpoint{Network: other.ID, Addrs: planetest.Addrs("192.0.2.1")})
+	if err != nil {
+		return err
+	}
+	id, err := s.fake.CreateLoadBalancer(ctx, hns.LoadBalancer{VIP: netip.MustParseAddr("192.0.2.7"), Protocol: 6, Port: 80, Target: 80, Endpoints: []string{e}})
+	s.foreign = append(s.foreign, id)
+	return err
+}
+
+// editObjects deletes and changes some objects of the plane.
+func (s *subject) editObjects(w *planetest.World, network string) error {
+	ctx := context.Background()
+	balancers, err := s.fake.LoadBalancers(ctx)
+	if err != nil {
+		return err
+	}
+	for _, l := range balancers {
+		if slices.Contains(s.foreign, l.ID) {
+			continue
+		}
+		switch w.IntN(8) {
+		case 0:
+			err = s.fake.DeleteLoadBalancer(ctx, l.ID)
+		case 1:
+			l.Flags.ILB = !l.Flags.ILB
+			err = s.replace(ctx, l)
+		case 2:
+			l.Endpoints = l.Endpoints[:1]
+			err = s.replace(ctx, l)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	list, err := s.fake.Endpoints(ctx, network)
+	if err != nil {
+		return err
+	}
+	for _, e := range list {
+		if e.Remote && w.Chance(10) {
+			s.fake.KillEndpoint(e.ID)
+		}
+	}
+	return nil
+}
+
+func (s *subject) replace(ctx context.Context, l hns.LoadBalancer) error {
+	if err := s.fake.DeleteLoadBalancer(ctx, l.ID); err != nil {
+		return err
+	}
+	_, err := s.fake.CreateLoadBalancer(ctx, l)
+	return err
+}
+
+// faulty is an HNS whose calls fail at times.
+type faulty struct {
+	*hnstest.Fake
+	faults *planetest.Faults
+}
+
+func (f faulty) LoadBalancers(ctx context.Context) ([]hns.LoadBalancer, error) {
+	if err := f.faults.Read(); err != nil {
+		return nil, err
+	}
+	return f.Fake.LoadBalancers(ctx)
+}
+
+func (f faulty) CreateEndpoint(ctx context.Context, e hns.Endpoint) (id string, err error) {
+	err = f.faults.Write(func() (err error) { id, err = f.Fake.CreateEndpoint(ctx, e); return err })
+	return id, err
+}
+
+func (f faulty) DeleteEndpoint(ctx context.Context, id string) error {
+	return f.faults.Write(func() error { return f.Fake.DeleteEndpoint(ctx, id) })
+}
+
+func (f faulty) CreateLoadBalancer(ctx context.Context, l hns.LoadBalancer) (id string, err error) {
+	err = f.faults.Write(func() (err error) { id, err = f.Fake.CreateLoadBalancer(ctx, l); return err })
+	return id, err
+}
+
+func (f faulty) ModifyLoadBalancer(ctx context.Context, l hns.LoadBalancer) error {
+	return f.faults.Write(func() error { return f.Fake.ModifyLoadBalancer(ctx, l) })
+}
+
+func (f faulty) DeleteLoadBalancer(ctx context.Context, id string) error {
+	return f.faults.Write(func() error { return f.Fake.DeleteLoadBalancer(ctx, id) })
+}
