@@ -86,8 +86,8 @@ test-kernel: setup-test ## Linux 6.1 for the tests, as a program: minutes, once
 # compiled packages this uses.
 lint: setup-build $(LINT) ## house style, formatting, modules, other systems, shell scripts
 	@$(LINT) run ./...
-	@for os in darwin windows; do \
-		export GOOS=$$os GOARCH=amd64 CGO_ENABLED=0; \
+	@for system in darwin/amd64 windows/amd64 windows/arm64; do \
+		export GOOS=$${system%/*} GOARCH=$${system#*/} CGO_ENABLED=0; \
 		go vet -trimpath $$(go list -deps ./cmd/sluice | grep '^github.com/sluice-proxy/sluice/'); \
 	done
 	@go mod tidy -diff

@@ -4,12 +4,14 @@ go 1.26.8
 
 require (
 	github.com/Microsoft/hnslib v0.1.3
+	github.com/cilium/ebpf v0.22.0
 	github.com/fsnotify/fsnotify v1.10.1
 	github.com/go-logr/logr v1.4.3
 	github.com/google/go-cmp v0.7.0
 	github.com/google/nftables v0.3.0
 	github.com/mdlayher/netlink v1.11.2
 	github.com/rogpeppe/go-internal v1.16.0
+	github.com/sirupsen/logrus v1.9.4
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.10
 	github.com/tidwall/btree v1.8.2
@@ -31,10 +33,7 @@ require (
 	sigs.k8s.io/yaml v1.6.0
 )
 
-require (
-	github.com/Microsoft/go-winio v0.6.2 // indirect
-	github.com/sirupsen/logrus v1.9.4 // indirect
-)
+require github.com/Microsoft/go-winio v0.6.2 // indirect
 
 require (
 	github.com/beorn7/perks v1.0.1 // indirect

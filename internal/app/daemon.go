@@ -41,6 +41,7 @@ type daemon struct {
 	listen   *listen.Ports // of all servers
 	plane    *plane.Opened
 	families []route.Family
+	formers  []former // modes
 
 	lock     lock
 	held     *control.Server // nil if the kernel has no lock; then there is no control socket
@@ -68,6 +69,9 @@ type daemon struct {
 
 	inForce     chan struct{} // closed when everything was in the kernel once
 	inForceOnce func()
+
+	replacing     chan struct{} // closed when no rule leads to sockets of former modes
+	replaceFormer func()
 }
 
 // newDaemon assembles everything. First it acquires the lock of this network namespace: if
@@ -80,10 +84,11 @@ func newDaemon(ctx context.Context, o Options) (*daemon, error) {
 	*d = daemon{
 		o: o, started: d.started, lock: newLock(o),
 		store: cluster.NewStore(), history: inspect.NewHistory(), sizes: sizes.New(), host: host.New(host.Options{NetNS: o.NetNS}),
-		inForce: make(chan struct{}), logged: o.logged(),
+		inForce: make(chan struct{}), replacing: make(chan struct{}), logged: o.logged(),
 	}
 	d.warnings = warnings(func(e event.Event) { d.events.Record(e) })
 	d.inForceOnce = sync.OnceFunc(func() { close(d.inForce) })
+	d.replaceFormer = sync.OnceFunc(func() { close(d.replacing) })
 	if d.o.Before == nil {
 		d.o.Before = &handover.Handover{}
 	}
@@ -105,7 +110,7 @@ func newDaemon(ctx context.Context, o Options) (*daemon, error) {
 func (d *daemon) assemble(ctx context.Context) error {
 	o := d.o
 	var err error
-	if d.plane, d.families, err = openPlane(ctx, o, d.report); err != nil {
+	if err = d.openPlane(ctx); err != nil {
 		return err
 	}
 	d.metrics = metrics.New(metrics.Options{
@@ -115,7 +120,7 @@ func (d *daemon) assemble(ctx context.Context) error {
 	if d.source, d.events, err = d.openSource(); err != nil {
 		return err
 	}
-	d.health = health.New(health.Options{Store: d.store, Families: d.families, SyncPeriod: o.Config.SyncPeriod, Before: d.before.Health})
+	d.health = health.New(health.Options{Store: d.store, Families: d.families, SyncPeriod: o.Config.SyncPeriod, Before: d.before.Health, Waiting: d.plane.Waiting})
 	d.contests = newContestReporter(d.health.Contest, d.events, o)
 	share := budget(o.Log)
 	d.ports = serviceports.New(serviceports.Options{
@@ -130,7 +135,7 @@ func (d *daemon) assemble(ctx context.Context) error {
 	})
 	d.assembleNode()
 	d.takeover = takeover.New(takeover.Options{
-		NetNS: o.NetNS, Log: o.Log, Ours: mechanisms(d.plane), Others: leftovers(o),
+		NetNS: o.NetNS, Log: o.Log, Ours: mechanisms(d.plane), Others: leftovers(o, d.formers), Replaced: d.replaceFormer,
 		NodePorts: d.nodePorts, Dial: listen.Opener{NetNS: o.NetNS}.Dial, Address: kubeProxyAddress(o.Config),
 		IgnoreKubeProxy: o.Config.IgnoreKubeProxy,
 		Record:          func(note string) { d.events.Record(event.KubeProxyRuns(note)) },
@@ -147,8 +152,10 @@ func (d *daemon) assemble(ctx context.Context) error {
 }
 
 func (d *daemon) assembleNode() {
+	policy := d.o.policy(d.families)
+	policy.PreserveDestination = d.plane.PreserveDestination
 	opt := NodeOptions{
-		Store: d.store, Source: d.source, Plane: d.plane, Policy: d.o.policy(d.families),
+		Store: d.store, Source: d.source, Plane: d.plane, Policy: policy,
 		NetNS: d.o.NetNS, Log: d.o.Log, MinPeriod: d.o.Config.MinSyncPeriod,
 		Report: d.report, Observe: d.observe, Edited: d.edited, Written: d.o.Written,
 		Followers: []proxy.Follower{notProgrammed{d.o.Log, slog.LevelDebug}, d.ports, d.sizes},
@@ -212,7 +219,9 @@ func (d *daemon) work(ctx context.Context) error {
 		d.listen.Run, d.healthz.Run, d.diagnostics.Run, d.reload.Run, d.onRequest,
 		d.logged.Run, d.warnings.Run, d.contests.run,
 	}
-	if !d.o.Config.Unprivileged() { // otherwise there are no rules to replace
+	if d.o.Config.Unprivileged() { // there are no rules that this run could replace
+		d.replaceFormer()
+	} else {
 		parts = append(parts, d.takeover.Run)
 	}
 	for _, part := range parts {

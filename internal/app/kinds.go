@@ -70,37 +70,45 @@ func (o Options) policy(families []route.Family) route.Options {
 
 // openPlane verifies that the kernel can do what the mode needs, and opens the plane
 // for the life of the process.
-func openPlane(ctx context.Context, o Options, report reporter) (*plane.Opened, []route.Family, error) {
+func (d *daemon) openPlane(ctx context.Context) error {
+	o := d.o
 	kind := o.kind()
 	support, err := kind.Probe(ctx, o.NetNS)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
 	for _, note := range support.Notes {
 		o.Log.LogAttrs(ctx, slog.LevelInfo, note)
 	}
+	inherited, err := o.inherited()
+	if err != nil {
+		return err
+	}
 	s := o.setup()
-	s.Families, s.Report = support.Families(), report
-	if s.Inherited, err = o.inherited(); err != nil {
-		return nil, nil, err
+	s.Families, s.Report, s.Inherited = support.Families(), d.report, inherited[planeName(kind)]
+	if d.plane, err = kind.Open(ctx, s); err != nil {
+		return err
 	}
-	opened, err := kind.Open(ctx, s)
-	if err == nil && opened.How != "" {
-		o.Log.Info("Rules are written " + opened.How)
+	if d.plane.How != "" {
+		o.Log.Info("Rules are written " + d.plane.How)
 	}
-	return opened, s.Families, err
+	d.families, d.formers = s.Families, goOn(o, s, inherited, d.replacing)
+	for _, f := range d.formers {
+		d.plane.Parts = append(d.plane.Parts, f.part(o.Log))
+	}
+	return nil
 }
 
 // leftovers returns the planes that may have left rules when the mode changed, except
 // those whose rules the take-over removes, and the one that this plane stands on.
-func leftovers(o Options) []takeover.Leftover {
+func leftovers(o Options, formers []former) []takeover.Leftover {
 	var list []takeover.Leftover
 	for _, k := range o.Kinds {
 		if k.Mode == o.Config.Mode || k.Mode == o.kind().On || k.Remove == nil {
 			continue
 		}
 		list = append(list, takeover.Leftover{Mode: k.Mode, Remove: func(ctx context.Context) ([]string, error) {
-			return removeRules(ctx, k, o)
+			return removeUnused(ctx, k, o, formers)
 		}})
 	}
 	return list

@@ -2,6 +2,7 @@ package app
 
 import (
 	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/plane/ebpf"
 	"github.com/sluice-proxy/sluice/internal/plane/iptables"
 	"github.com/sluice-proxy/sluice/internal/plane/ipvs"
 	"github.com/sluice-proxy/sluice/internal/plane/nftables"
@@ -17,5 +18,6 @@ func Kinds() []plane.Kind {
 		ipvs.Kind(),
 		userspace.Kind(iptables.PortalsKind()),
 		userspace.Loopback(),
+		ebpf.Kind(nftables.Kind()),
 	}
 }

@@ -6,9 +6,12 @@ import (
 	"os"
 	"syscall"
 
+	"github.com/sluice-proxy/sluice/internal/kernel/address"
 	"github.com/sluice-proxy/sluice/internal/kernel/assign"
+	"github.com/sluice-proxy/sluice/internal/kernel/hns"
 	"github.com/sluice-proxy/sluice/internal/kernel/probe"
 	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/plane/kernelspace"
 	"github.com/sluice-proxy/sluice/internal/plane/userspace"
 )
 
@@ -20,6 +23,7 @@ const interfaceVariable = "INTERFACE_TO_ADD_SERVICE_IP"
 // more line here.
 func Kinds() []plane.Kind {
 	return []plane.Kind{
+		kernelspace.Kind(hns.New(), address.New(address.Options{})),
 		userspace.OnServices(assigned, assign.Claim),
 		userspace.Loopback(),
 	}

@@ -153,51 +153,42 @@ func (d *daemon) handOver(ctx context.Context, c carried) (_ *handover.Handover,
 		return nil, err
 	}
 	maps.Copy(h.Files, ports)
-	d.handOverPlane(h)
+	d.handOverPlanes(h)
 	return h, nil
 }
 
-// handOverPlane lets the plane hand over what it has when its parts have ended.
-func (d *daemon) handOverPlane(h *handover.Handover) {
-	if d.plane.HandOver == nil {
-		return
+// handOverPlanes lets the plane, and former modes, hand over what they have when their parts have ended.
+func (d *daemon) handOverPlanes(h *handover.Handover) {
+	if d.plane.HandOver != nil {
+		d.handOverPlane(h, d.o.kind(), d.plane.HandOver())
 	}
-	finish := d.plane.HandOver()
+	for _, f := range d.formers {
+		d.handOverPlane(h, f.kind, f.HandOver())
+	}
+}
+
+// handOverPlane adds what a function returns about a plane at the end.
+func (d *daemon) handOverPlane(h *handover.Handover, of plane.Kind, finish func(context.Context) (*plane.Inherited, error)) {
 	h.Last(func(h *handover.Handover) error {
 		ctx, cancel := context.WithTimeout(context.Background(), planeTime)
 		defer cancel()
 		in, err := finish(ctx)
-		if err != nil {
+		switch {
+		case err != nil:
 			return fmt.Errorf("connections end, as they cannot be handed over: %w", err)
+		case in == nil:
+			return nil
 		}
-		h.Descriptors = in.Descriptors
-		return h.Put(d.o.planeName(), in.State)
+		h.Descriptors = append(h.Descriptors, in.Descriptors...)
+		return h.Put(planeName(of), in.State)
 	})
 }
 
 // planeTime is how long a plane may take to hand over what it has.
 const planeTime = 5 * time.Second
 
-// planeName returns the name in a Handover of what the plane hands over: another plane does not
-// receive it.
-func (o Options) planeName() string { return "plane " + o.Config.Mode + " " + string(o.kind().Bind) }
-
-// inherited returns what the same plane of the previous run has handed over; nil: nothing. It closes what
-// another plane has handed over.
-func (o Options) inherited() (*plane.Inherited, error) {
-	in := &plane.Inherited{}
-	err := o.Before.Get(o.planeName(), &in.State)
-	if err != nil || in.State == nil {
-		if o.Before != nil && len(o.Before.Descriptors) > 0 {
-			o.Log.Warn("Connections that the previous run forwarded itself end, as this mode cannot go on with them")
-		}
-		o.Before.Discard()
-		return nil, err
-	}
-	o.Before.Forget(o.planeName())
-	in.Descriptors, in.Numbers = o.Before.TakeDescriptors(), o.Before.Numbers
-	return in, nil
-}
+// planeName returns the name in a Handover of what a plane hands over.
+func planeName(k plane.Kind) string { return "plane " + k.Mode + " " + string(k.Bind) }
 
 // takeLock adopts the lock of the previous run, or acquires it.
 func (d *daemon) takeLock(ctx context.Context) (err error) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/control"
+	"github.com/sluice-proxy/sluice/internal/health"
 	"github.com/sluice-proxy/sluice/internal/inspect"
 	"github.com/sluice-proxy/sluice/internal/metrics"
 	"github.com/sluice-proxy/sluice/internal/reload"
@@ -55,6 +56,8 @@ func (d *daemon) status(context.Context) inspect.Status {
 func (d *daemon) verdict() inspect.Health {
 	v := d.health.Verdict()
 	switch {
+	case v.Waiting != "":
+		return inspect.Health{State: notServing(v), Reason: v.Waiting}
 	case !v.Started:
 		return inspect.Health{State: inspect.Starting, Reason: "not everything was in the kernel yet"}
 	case !v.Live:
@@ -65,6 +68,14 @@ func (d *daemon) verdict() inspect.Health {
 		return inspect.Health{State: inspect.Sick, Reason: "the Node is leaving, or not known"}
 	}
 	return inspect.Health{State: inspect.Healthy}
+}
+
+// notServing returns the state of a proxy whose plane waits for something.
+func notServing(v health.Verdict) inspect.State {
+	if !v.Started {
+		return inspect.Starting
+	}
+	return inspect.Sick
 }
 
 func (d *daemon) sourceStatus() inspect.Source {

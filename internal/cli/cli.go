@@ -205,7 +205,7 @@ type configuration struct {
 const textName = "configuration"
 
 func (c *configuration) read() (*config.Config, []string, error) {
-	return c.flags.Load(config.Env{Hostname: c.env.Hostname, ReadFile: c.readFile}, c.opt)
+	return c.flags.Load(config.Env{Hostname: c.env.Hostname, ReadFile: c.readFile, Getenv: os.Getenv}, c.opt)
 }
 
 func (c *configuration) readFile(name string) (text []byte, err error) {

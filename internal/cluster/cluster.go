@@ -65,6 +65,7 @@ type Service struct {
 	InternalLocal       bool   // spec.internalTrafficPolicy: Local
 	ExternalLocal       bool   // spec.externalTrafficPolicy: Local, as written; route decides where it counts
 	Restricted          bool   // spec.loadBalancerSourceRanges has entries
+	PreserveDestination bool   // annotation preserve-destination, for data planes that can
 	HealthCheckNodePort uint16 // 0: none
 
 	ClusterIPs      []netip.Addr

@@ -38,6 +38,8 @@ type Config struct {
 
 	IPVS        IPVS      // of the mode ipvs
 	Userspace   Userspace // of the mode userspace
+	HNS         HNS       // of the mode kernelspace
+	EBPF        EBPF      // of the mode ebpf
 	OOMScoreAdj int
 	Conntrack   Conntrack
 	Logging     Logging
@@ -155,6 +157,15 @@ type Userspace struct {
 	Transparent              bool // pods on this node see addresses of clients if their Service asks for it
 }
 
+// HNS are settings of the mode kernelspace. Other modes use Network to remove what that mode left.
+type HNS struct {
+	Network            string     // the name of the HNS network; empty: not set
+	SourceVIP          netip.Addr // the source of connections with source NAT; not valid: not set
+	DSR                bool       // replies of clusterIPs go to the client directly
+	RootEndpoint       string     // the name of the endpoint of this node
+	ForwardHealthCheck bool       // health checks at addresses of load balancers go to RootEndpoint
+}
+
 // Bind says how clients reach the listening sockets of the mode userspace.
 type Bind string
 
@@ -194,6 +205,7 @@ type Version struct {
 type Env struct {
 	Hostname func() (string, error)
 	ReadFile func(name string) ([]byte, error)
+	Getenv   func(name string) string // nil: no variable is set
 }
 
 // Options describe this build.

@@ -72,6 +72,8 @@ func defaults() *Config {
 		NodePorts:   NodePorts{Primary: true},
 		Loopback:    LoopbackNamed,
 
+		EBPF: EBPF{Dir: "/sys/fs/bpf/sluice"},
+
 		MasqueradeMark: 0x4000,
 		ExternalIPs:    true,
 		SyncPeriod:     30 * time.Second,

@@ -31,7 +31,7 @@ func (c *check) section(cfg *Config) {
 	case "iptables":
 		path, bitPath, bit = "iptables", "iptables.masqueradeBit", in.IPTables.MasqueradeBit
 		sync, least, all = in.IPTables.SyncPeriod, in.IPTables.MinSyncPeriod, in.IPTables.MasqueradeAll
-	case "userspace": // the rules before the sockets are those of iptables
+	case "userspace", kernelspaceMode: // of iptables are the rules before the sockets; HNS has no section with periods
 		path, bitPath, bit = "iptables", "iptables.masqueradeBit", in.IPTables.MasqueradeBit
 		sync, least, all = in.IPTables.SyncPeriod, in.IPTables.MinSyncPeriod, in.IPTables.MasqueradeAll
 	case "ipvs": // shares all fields but periods with iptables
@@ -44,6 +44,7 @@ func (c *check) section(cfg *Config) {
 	case "userspace":
 		cfg.Userspace = c.userspace()
 	}
+	cfg.EBPF = c.ebpf()
 	cfg.MasqueradeAll = all
 	cfg.Loopback = loopback(cfg.Mode, *in.IPTables.LocalhostNodePorts)
 	if shared := "iptables.masqueradeBit"; bitPath != shared {
@@ -61,11 +62,11 @@ func (c *check) section(cfg *Config) {
 }
 
 // loopback returns the rule of a mode for NodePorts on loopback addresses: the mode
-// iptables has a setting for it, ipvs cannot serve them, the others do only if they are
+// iptables has a setting for it, ipvs and kernelspace cannot serve them, the others do only if they are
 // named.
 func loopback(mode string, localhost bool) Loopback {
 	switch {
-	case mode == "ipvs":
+	case mode == "ipvs", mode == kernelspaceMode:
 		return LoopbackNever
 	case mode != "iptables" && mode != "userspace":
 		return LoopbackNamed

@@ -88,11 +88,11 @@ func fieldCases() []fieldCase {
 		{path: "nftables.masqueradeAll", value: "true", want: func(c *Config) { c.MasqueradeAll = true }},
 		{path: "nftables.syncPeriod", value: "1m", want: func(c *Config) { c.SyncPeriod = time.Minute }},
 		{path: "nftables.minSyncPeriod", value: "2s", want: func(c *Config) { c.MinSyncPeriod = 2 * time.Second }},
-		{path: "winkernel.networkName", value: "n"},
-		{path: "winkernel.sourceVip", value: "10.0.0.9"},
-		{path: "winkernel.enableDSR", value: "true"},
-		{path: "winkernel.rootHnsEndpointName", value: "r"},
-		{path: "winkernel.forwardHealthCheckVip", value: "true"},
+		{path: "winkernel.networkName", value: "n", want: func(c *Config) { c.HNS.Network = "n" }},
+		{path: "winkernel.sourceVip", value: "10.0.0.9", want: func(c *Config) { c.HNS.SourceVIP = netip.MustParseAddr("10.0.0.9") }},
+		{path: "winkernel.enableDSR", value: "true", want: func(c *Config) { c.HNS.DSR = true }},
+		{path: "winkernel.rootHnsEndpointName", value: "r", want: func(c *Config) { c.HNS.RootEndpoint = "r" }},
+		{path: "winkernel.forwardHealthCheckVip", value: "true", want: func(c *Config) { c.HNS.ForwardHealthCheck = true }},
 		{path: "detectLocalMode", value: "NodeCIDR", want: func(c *Config) { c.Detector.Mode = DetectNodeCIDR }},
 		{path: "detectLocal.bridgeInterface", value: "cni0", also: "detectLocalMode: BridgeInterface", want: func(c *Config) {
 			c.Detector = Detector{Mode: DetectBridgeInterface, Interface: "cni0"}

@@ -41,6 +41,8 @@ type ownFlags struct {
 	UDPTimeout      *metav1.Duration `json:"udp-timeout"` // nil: not set
 	Transparent     bool             `json:"transparent"`
 	DrainTimeout    *metav1.Duration `json:"drain-timeout"` // nil: not set
+	BPFDir          string           `json:"bpf-dir"`
+	CgroupRoot      string           `json:"cgroup-root"`
 }
 
 // Group is a heading of the help text and the flags below it.

@@ -125,17 +125,17 @@ func passing() []flagCase {
 		{args: "--udp-timeout=250ms"},
 		{args: "--windows-service", want: func(c *Config) { c.WindowsService = true }},
 		{args: "--windows-service --log-file=/l", want: func(c *Config) { c.WindowsService, c.Logging.File = true, "/l" }},
-		{args: "--source-vip=10.0.0.9"},
-		{args: "--network-name=n"},
-		{args: "--enable-dsr"},
-		{args: "--root-hnsendpoint-name=r"},
-		{args: "--forward-healthcheck-vip"},
+		{args: "--source-vip=10.0.0.9", want: func(c *Config) { c.HNS.SourceVIP = netip.MustParseAddr("10.0.0.9") }},
+		{args: "--network-name=n", want: func(c *Config) { c.HNS.Network = "n" }},
+		{args: "--enable-dsr", want: func(c *Config) { c.HNS.DSR = true }},
+		{args: "--root-hnsendpoint-name=r", want: func(c *Config) { c.HNS.RootEndpoint = "r" }},
+		{args: "--forward-healthcheck-vip", want: func(c *Config) { c.HNS.ForwardHealthCheck = true }},
 		{args: "--show-hidden-metrics-for-version=1.36", warning: "--show-hidden-metrics-for-version has no effect: no metrics are hidden"},
 	}
 }
 
 func TestFlags(t *testing.T) {
-	tested := map[string]bool{"v": true, "bind": true, "drain-timeout": true, "transparent": true} // TestUserspace
+	tested := map[string]bool{"v": true, "bind": true, "drain-timeout": true, "transparent": true, "bpf-dir": true, "cgroup-root": true} // TestUserspace, TestEBPF
 	for _, tc := range flagCases() {
 		for arg := range strings.FieldsSeq(tc.args) {
 			name, _, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")

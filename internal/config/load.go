@@ -37,6 +37,7 @@ func (f *Flags) Load(env Env, opt Options) (*Config, []string, error) {
 		c.config.Mode = v1alpha1.ProxyMode(opt.defaultMode())
 	}
 	c.setDefaults()
+	c.winkernelDefaults(env)
 	cfg := c.convert(opt)
 	cfg.NodeName = c.nodeName(env)
 	if len(c.problems) > 0 {
@@ -123,6 +124,7 @@ func (c *check) convert(opt Options) *Config {
 	cfg.ExternalIPs = enabled(in.FeatureGates, gateExternalIPs)
 	c.mode(opt)
 	c.section(cfg)
+	cfg.HNS = c.hns()
 	cfg.Client = c.client()
 	c.addresses(cfg)
 	cfg.Detector = c.detector()
@@ -171,8 +173,8 @@ func modeHint(mode string) string {
 	switch mode {
 	case "ipvs":
 		return "; use nftables, or iptables to keep kube-proxy's chains"
-	case "kernelspace":
-		return "; kernelspace, the mode for Windows, is not part of Sluice yet: use userspace there"
+	case kernelspaceMode:
+		return "; kernelspace is the mode for Windows"
 	}
 	return ""
 }

@@ -89,6 +89,55 @@ func TestTransparent(t *testing.T) {
 	})
 }
 
+// A Listener that is retired accepts no client. Its connections go on for longer than those of a closed one, except
+// transparent ones, which are reset.
+func TestRetire(t *testing.T) {
+	run(t, Options{NetNS: kerneltest.Namespace(t), Drain: 50 * time.Millisecond}, newSystem, func(b *bench) {
+		for _, transparent := range []bool{false, true} {
+			echo := b.echo()
+			target := one(echo)
+			target.Transparent = map[netip.Addr]bool{echo.Addr(): transparent}
+			l, _ := b.front(target)
+			dial := func() (c net.Conn, err error) {
+				kerneltest.Do(t, b.ns, func() error {
+					d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 77)}}
+					c, err = d.DialContext(t.Context(), "tcp", l.Addr().String())
+					return nil
+				})
+				return c, err
+			}
+			c, err := dial()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = c.Close() }()
+			ask := func() error {
+				_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+				if _, err := c.Write([]byte("x")); err != nil {
+					return err
+				}
+				_, err := io.ReadFull(c, make([]byte, 1))
+				return err
+			}
+			if err := ask(); err != nil {
+				t.Fatal(err)
+			}
+			l.Retire()
+			b.eventually("clients are refused", func() bool {
+				late, err := dial()
+				if err == nil {
+					_ = late.Close()
+				}
+				return errors.Is(err, syscall.ECONNREFUSED)
+			})
+			time.Sleep(200 * time.Millisecond)
+			if err := ask(); transparent && !errors.Is(err, syscall.ECONNRESET) || !transparent && err != nil {
+				t.Errorf("transparent %t: a connection that is open: %v", transparent, err)
+			}
+		}
+	})
+}
+
 // When all ports to a backend are in use, clients are reset and counted, and others go on.
 func TestNoPorts(t *testing.T) {
 	ns := kerneltest.Namespace(t)

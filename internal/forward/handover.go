@@ -122,12 +122,16 @@ type handover interface {
 	// are closed has the key nil.
 	handOver(ctx context.Context, open map[server]*Listener) (map[*Listener]*Handed, error)
 
-	// drain forwards connections of a Listener that is closed, and closes its socket and flows.
-	drain(b *Balancer, h *Handed)
+	// retired returns a server without a socket. It closes the socket and the flows of what was handed over.
+	retired(s Spec, h *Handed) heir
 }
 
-// adopter is a server that adopts what belonged to its socket.
-type adopter interface{ adopt(h *Handed) }
+// heir is a server that adopts what belonged to its socket.
+type heir interface {
+	server
+	adopt(h *Handed)
+	retire() // closes the socket; connections go on, flows end
+}
 
 // errNoHandover is returned where sockets cannot be handed over.
 var errNoHandover = errors.New("sockets cannot be handed over on this system")
@@ -153,9 +157,37 @@ func (e *Engine) HandOver(ctx context.Context) (map[*Listener]*Handed, error) {
 // Adopt adopts the connections and flows that belonged to the socket in the previous run of the program.
 // The Listener was opened with that socket.
 func (l *Listener) Adopt(h *Handed) {
-	if a, can := l.server.(adopter); can {
+	if a, can := l.server.(heir); can {
 		a.adopt(h)
 	}
+}
+
+// Retire closes the socket of a Listener that can be handed over. Its connections go on without a deadline,
+// except those whose backend sees the address of the client (Target.Transparent), which are reset: their packets
+// need rules. UDP flows end.
+func (l *Listener) Retire() {
+	if a, can := l.server.(heir); can {
+		a.retire()
+	}
+}
+
+// Retired returns a Listener that was retired in the previous run of the program, with its connections.
+func (e *Engine) Retired(s Spec, h *Handed) (*Listener, error) {
+	system, can := e.system.(handover)
+	if !can {
+		return nil, errNoHandover
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.ended {
+		return nil, errEnded
+	}
+	s.Balancer.subscribe(e)
+	server := system.retired(s, h)
+	server.adopt(h)
+	l := &Listener{engine: e, spec: s, server: server}
+	e.listeners[l] = struct{}{}
+	return l, nil
 }
 
 // Drain adopts the connections of a Listener that is closed, until they have drained. It closes the socket and
@@ -163,7 +195,9 @@ func (l *Listener) Adopt(h *Handed) {
 func (e *Engine) Drain(b *Balancer, h *Handed) {
 	if s, can := e.system.(handover); can {
 		b.subscribe(e)
-		s.drain(b, h)
+		to := s.retired(Spec{Balancer: b}, h)
+		to.close()
+		to.adopt(h)
 	}
 }
 

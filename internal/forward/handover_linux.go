@@ -87,7 +87,7 @@ func (w *worker) stopAccepting() {
 
 // handOver implements member.
 func (a *acceptor) handOver(to *Handed, room *int) {
-	if !a.closed {
+	if !a.retired {
 		to.Socket = a.server.fd
 		a.server.handed.Store(true)
 	}
@@ -148,20 +148,20 @@ func (s *tcpServer) adopt(h *Handed) {
 	}
 }
 
-// drain implements handover.
-func (p *poller) drain(b *Balancer, h *Handed) {
+// retired implements handover.
+func (p *poller) retired(spec Spec, h *Handed) heir {
 	if h.Socket >= 0 {
 		stream.Close(h.Socket)
 	}
 	for i := range h.Flows {
 		stream.Close(h.Flows[i].Socket)
 	}
-	s := &tcpServer{fd: -1}
-	s.set(&settings{balancer: b})
+	s := &tcpServer{protocol: stream.Protocol(spec.Protocol), at: spec.Addr, fd: -1, closed: true}
+	s.set(&settings{balancer: spec.Balancer, admit: spec.Admit})
 	for _, w := range p.workers {
-		s.loops = append(s.loops, &acceptor{worker: w, server: s, closed: true})
+		s.loops = append(s.loops, &acceptor{worker: w, server: s, retired: true})
 	}
-	s.adopt(h)
+	return s
 }
 
 // adopt goes on with a connection.

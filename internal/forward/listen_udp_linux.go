@@ -144,6 +144,9 @@ func (s *udpServer) close() {
 	s.listener.loop.Post(s.listener.reset)
 }
 
+// retire implements heir.
+func (s *udpServer) retire() { s.close() }
+
 // closeSocket closes the socket. It is called on the thread of the loop.
 func (s *udpServer) closeSocket() {
 	s.mu.Lock()

@@ -99,6 +99,13 @@ func (s *tcpServer) close() {
 	}
 }
 
+// retire implements heir.
+func (s *tcpServer) retire() {
+	for _, a := range s.loops {
+		a.worker.Post(a.retire)
+	}
+}
+
 // release is called when a loop does not use the socket any more.
 func (s *tcpServer) release() {
 	if s.users.Add(-1) > 0 {
@@ -114,12 +121,13 @@ func (s *tcpServer) release() {
 
 // acceptor accepts connections of a tcpServer on the thread of a worker, which alone uses it.
 type acceptor struct {
-	worker *worker
-	server *tcpServer
-	conns  link[*conn]
-	added  bool // the socket is in the loop
-	closed bool
-	pause  epoll.Timer
+	worker  *worker
+	server  *tcpServer
+	conns   link[*conn]
+	added   bool // the socket is in the loop
+	retired bool // the socket is not used any more
+	closed  bool // connections drain, too
+	pause   epoll.Timer
 }
 
 // maxAccept is how many connections are accepted before other work goes on.
@@ -130,7 +138,7 @@ const acceptPause = 50 * time.Millisecond
 
 // start adds the socket to the loop.
 func (a *acceptor) start() {
-	if a.closed {
+	if a.closed || a.retired {
 		return
 	}
 	a.worker.members[a] = struct{}{}
@@ -156,12 +164,36 @@ func (a *acceptor) close() {
 		return
 	}
 	a.closed = true
-	a.stop()
-	a.server.release()
+	a.leave()
 	for e := a.conns.next; e != nil && e != &a.conns; e = e.next {
 		e.item.drain()
 	}
 	a.ended()
+}
+
+// retire stops to accept. Connections go on, except those that need rules.
+func (a *acceptor) retire() {
+	if a.added {
+		a.Ready(unix.EPOLLIN) // clients that wait
+	}
+	a.leave()
+	for e := a.conns.next; e != nil && e != &a.conns; {
+		c := e.item
+		e = e.next
+		if c.remote.fd >= 0 && stream.IsTransparent(c.remote.fd) {
+			c.abort()
+		}
+	}
+}
+
+// leave makes the loop not use the socket any more.
+func (a *acceptor) leave() {
+	if a.retired {
+		return
+	}
+	a.retired = true
+	a.stop()
+	a.server.release()
 }
 
 // ended makes the worker forget an acceptor that was closed when its last connection has ended.

@@ -30,6 +30,7 @@ type Verdict struct {
 	Live        bool      // no write is overdue
 	Eligible    bool      // the own Node is known and is not being removed
 	Contest     Contest   // another program keeps changing the rules
+	Waiting     string    // what the data plane waits for; empty: nothing
 
 	// Families are those that the Verdict applies to: one write is for all of them.
 	// Empty before the first write.
@@ -38,12 +39,13 @@ type Verdict struct {
 
 // Programmed reports whether the rules are in the kernel as they should be.
 // They are not while another program keeps removing them, however soon they are
-// repaired. The process is live then, as a restart would not help.
-func (v Verdict) Programmed() bool { return v.Started && v.Live && !v.Contest.Active() }
+// repaired, or while the data plane waits for something. The process is live then, as a
+// restart would not help.
+func (v Verdict) Programmed() bool { return v.Started && v.Serving() }
 
 // Serving reports whether this node may be sent new connections as far as its
 // rules are concerned. Before the first write no rules are known to be wrong.
-func (v Verdict) Serving() bool { return v.Live && !v.Contest.Active() }
+func (v Verdict) Serving() bool { return v.Live && !v.Contest.Active() && v.Waiting == "" }
 
 // Ready reports whether the node should be sent new connections.
 func (v Verdict) Ready() bool { return v.Programmed() && v.Eligible }
@@ -116,6 +118,7 @@ type Tracker struct {
 	families []route.Family
 	timeout  time.Duration
 	before   Before
+	waiting  func() string
 
 	mu                              sync.Mutex
 	listedAt, syncedAt, failedSince time.Time
@@ -128,11 +131,14 @@ type Options struct {
 	Families   []route.Family // those served
 	SyncPeriod time.Duration  // a write that waits for twice as long is overdue
 	Before     Before
+
+	// Waiting returns what the data plane waits for; empty: nothing. Nil: always nothing.
+	Waiting func() string
 }
 
 // New returns a Tracker for a proxy that starts now.
 func New(o Options) *Tracker {
-	return &Tracker{store: o.Store, families: o.Families, timeout: 2 * o.SyncPeriod, before: o.Before}
+	return &Tracker{store: o.Store, families: o.Families, timeout: 2 * o.SyncPeriod, before: o.Before, waiting: o.Waiting}
 }
 
 // Run notes when the store is complete. It returns when it is, or when the
@@ -186,10 +192,15 @@ func (t *Tracker) Verdict() Verdict {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
-	return facts{
+	v := facts{
 		now: now, contest: t.contest.at(now), listed: t.listedAt, synced: t.syncedAt, pending: pending,
 		failing: t.failedSince, timeout: t.timeout, node: node, before: t.before,
 	}.verdict(t.families)
+	if t.waiting != nil {
+		v.Waiting = t.waiting()
+		v.Live = v.Live || v.Waiting != ""
+	}
+	return v
 }
 
 // Serving reports whether no write is overdue and no other program keeps changing

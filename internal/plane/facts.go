@@ -57,6 +57,7 @@ type Ranges uint8
 const (
 	RangesFirst       Ranges = iota // before anything else
 	RangesWhileServed               // while the Service has endpoints; otherwise all clients are refused
+	RangesNever                     // the mechanism cannot check them
 )
 
 // Ends are the hooks at which a plane refuses or drops connections without a backend. At
@@ -101,5 +102,5 @@ type Passage struct {
 
 // Checks reports whether the plane checks source ranges for clients with this Way.
 func (f Facts) Checks(frontend *route.Frontend, w route.Way) bool {
-	return frontend.Restricted && (f.Ranges == RangesFirst || w.Verdict != route.Reject)
+	return frontend.Restricted && f.Ranges != RangesNever && (f.Ranges == RangesFirst || w.Verdict != route.Reject)
 }

@@ -51,6 +51,11 @@ type Kind struct {
 	// Open opens the plane for the life of the process. It writes no rules.
 	Open func(context.Context, Setup) (*Opened, error)
 
+	// GoOn goes on with what a run in this mode has handed over (Setup.Inherited), beside the plane of another
+	// mode. It accepts new connections until a channel is closed: no rule leads to it then. Nil: the plane hands
+	// nothing over.
+	GoOn func(s Setup, replaced <-chan struct{}) (*Rest, error)
+
 	// Preview returns a plane whose mechanism is an empty one in memory. It needs no
 	// privilege.
 	Preview func(Setup) Plane
@@ -167,6 +172,14 @@ type Opened struct {
 	// WriteFailed is called after each attempt to write that failed.
 	WriteFailed func()
 
+	// Waiting returns what the plane waits for before it can serve; empty: nothing. It is safe for
+	// concurrent use. Nil: it waits for nothing.
+	Waiting func() string
+
+	// PreserveDestination means that the plane can leave the destination of connections as it is,
+	// for Services that ask for it (route.Options).
+	PreserveDestination bool
+
 	// WatchTrouble returns why edits by other programs are detected only by periodic
 	// comparisons; empty: they are detected at once.
 	WatchTrouble func() string
@@ -187,6 +200,14 @@ type Opened struct {
 	Assigned func() []netip.Addr
 
 	Close func() error // called last; nil: nothing is open
+}
+
+// Rest is what a mode that was replaced still does.
+type Rest struct {
+	Run      func(context.Context) error                               // returns when nothing is left, too
+	HandOver func() (finish func(context.Context) (*Inherited, error)) // as in Opened; finish returns nil if nothing is left
+	Over     <-chan struct{}                                           // closed when nothing is left
+	Open     func() int64                                              // connections at this moment
 }
 
 // Socket is a listening socket for a port of a Service.

@@ -258,6 +258,11 @@ func externalWays(svc *cluster.Service, s supply, f Family, v *view) ways {
 	if !externalLocal(svc) {
 		return same(Way{Pool: Cluster, Masquerade: true})
 	}
+	return localWays(s, f, v)
+}
+
+// localWays returns the ways of connections that stay on this node, except those of its own clients.
+func localWays(s supply, f Family, v *view) ways {
 	out := ways{
 		pods:   Way{Pool: Cluster},
 		node:   Way{Pool: Cluster, Masquerade: true},

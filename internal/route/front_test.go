@@ -19,6 +19,7 @@ func masqService(changes ...func(*cluster.Service)) *cluster.Service {
 
 func itpLocal(s *cluster.Service) { s.InternalLocal = true }
 func etpLocal(s *cluster.Service) { s.ExternalLocal = true }
+func preserve(s *cluster.Service) { s.PreserveDestination = true }
 
 func TestWays(t *testing.T) {
 	const both, here, remote = "10.180.0.1 @A\n10.180.1.1 @B", "10.180.0.1 @A", "10.180.1.1 @B"
@@ -114,6 +115,28 @@ func TestWays(t *testing.T) {
 		{
 			"S-143 S-144 none anywhere, Cluster", detect, nil, "",
 			"pods reject, node reject, others reject", "pods reject, node reject, others reject",
+		},
+		{
+			"preserve-destination",
+			Options{Detector: clusterCIDR(), PreserveDestination: true},
+			preserve, both,
+			"pods cluster, node cluster+masq, others cluster+masq", "pods cluster, node cluster+masq, others local",
+		},
+		{
+			"preserve-destination, none local",
+			Options{Detector: clusterCIDR(), PreserveDestination: true},
+			preserve, remote,
+			"pods cluster, node cluster+masq, others cluster+masq", "pods cluster, node cluster+masq, others drop",
+		},
+		{
+			"preserve-destination, none anywhere",
+			Options{Detector: clusterCIDR(), PreserveDestination: true},
+			preserve, "",
+			"pods reject, node reject, others reject", "pods reject, node reject, others reject",
+		},
+		{
+			"preserve-destination in a plane that cannot", detect, preserve, both,
+			"pods cluster, node cluster+masq, others cluster+masq", "pods cluster+masq, node cluster+masq, others cluster+masq",
 		},
 		{
 			"S-137 S-138 eTP Local, a remote one terminating", detect, etpLocal, "10.180.1.1 @B st",

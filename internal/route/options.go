@@ -18,6 +18,10 @@ type Options struct {
 	// each of them. Every change of an address then changes the Host.
 	ListLocal bool
 
+	// PreserveDestination means that the data plane can leave the destination as it is, for Services
+	// that ask for it.
+	PreserveDestination bool
+
 	// Excess returns the size of a Service that is too large for the data plane, and
 	// the limit with its reason. Such a Service is not programmed. The limit is empty
 	// if the Service fits; a nil Excess sets no limit.

@@ -70,6 +70,9 @@ type Port struct {
 	// may connect to itself through a frontend (hairpin), which needs source NAT.
 	Here []netip.Addr
 
+	// Unplaced lists those of Here whose node is not known, such as backends outside of the cluster.
+	Unplaced []netip.Addr
+
 	// Affinity, if not 0, keeps a client address on its backend until the client
 	// has made no new connection for this long. The frontends of a port share it.
 	Affinity time.Duration
@@ -81,6 +84,13 @@ type Port struct {
 	// Clients is how backends learn the addresses of clients, for planes that connect to backends
 	// in place of clients.
 	Clients cluster.Clients
+
+	// PreserveDestination means that backends see the load balancer address as the destination.
+	// Connections to it and to the NodePort then stay on this node (Options.PreserveDestination).
+	PreserveDestination bool
+
+	// HealthPort is the health check node port of the Service; 0: it has none.
+	HealthPort uint16
 
 	// Weights has the backends whose weight is not 1; see Weight.
 	Weights map[netip.AddrPort]uint16

@@ -15,6 +15,7 @@ type view struct {
 	addrs         []netip.Addr // of the node
 	detector      Detector
 	masqueradeAll bool
+	preserve      bool // Options.PreserveDestination
 	own           own
 }
 
@@ -25,6 +26,7 @@ func viewOf(opt Options, facts *cluster.Facts, host Host) *view {
 		node:          opt.NodeName,
 		detector:      host.Detector,
 		masqueradeAll: host.MasqueradeAll,
+		preserve:      opt.PreserveDestination,
 		own:           ownOf(opt, facts, host),
 	}
 	if facts.Node == nil {
@@ -110,7 +112,11 @@ func (b *builder) service(st state, claims *claims) (*Service, []Problem) {
 			out.Ports = append(out.Ports, b.port(st, won, g))
 		}
 	})
-	out.Health = b.health(st, claims)
+	if out.Health = b.health(st, claims); out.Health != nil {
+		for i := range out.Ports {
+			out.Ports[i].HealthPort = out.Health.Port
+		}
+	}
 	out.Lost = len(b.lost)
 	b.supplies = supplies{}
 	return out, problems
@@ -192,6 +198,7 @@ func (b *builder) port(st state, won []candidate, g guard) Port {
 		Clients:   st.service.Clients,
 		Frontends: make([]Frontend, 0, len(won)),
 	}
+	p.PreserveDestination = st.service.PreserveDestination && b.view.preserve
 	b.choices = b.supplies.candidates(b.choices[:0], backendKey{portName{sp.Name, sp.Protocol}, f})
 	candidates := b.choices
 	choose(candidates, Local, b.view)
@@ -201,8 +208,11 @@ func (b *builder) port(st state, won []candidate, g guard) Port {
 	for _, c := range won {
 		frontend := Frontend{Kind: c.kind, Addr: c.addr, Port: c.claim.port}
 		w := external
-		if c.kind == ClusterIP {
+		switch {
+		case c.kind == ClusterIP:
 			w = internal
+		case c.kind != ExternalIP && p.PreserveDestination && s.any:
+			w = localWays(s, f, b.view)
 		}
 		frontend.Pods, frontend.Node, frontend.Others = w.pods, w.node, w.others
 		if c.kind == LoadBalancer {
@@ -247,7 +257,7 @@ func (b *builder) fill(p *Port, candidates []Choice) {
 	if p.Uses(Cluster) {
 		choose(candidates, Cluster, b.view)
 		p.Cluster = share(chosen(candidates), p.Local)
-		p.Here = merge(p.Here, b.here(candidates))
+		p.Here, p.Unplaced = merge(p.Here, b.here(candidates)), unplaced(candidates)
 	}
 	if p.Protocol == cluster.UDP {
 		p.Serving = share(serving(candidates), p.Cluster)
@@ -318,6 +328,17 @@ func (b *builder) here(list []Choice) []netip.Addr {
 		}
 	}
 	return slices.Clip(out)
+}
+
+// unplaced returns the addresses of chosen endpoints whose node is not known.
+func unplaced(list []Choice) []netip.Addr {
+	var out []netip.Addr
+	for i := range list {
+		if c := &list[i]; c.Reason == Chosen && c.Endpoint.Node == "" {
+			out = append(out, c.Backend.Addr())
+		}
+	}
+	return slices.Clip(slices.Compact(out))
 }
 
 // merge returns the union of two sorted lists.

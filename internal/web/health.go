@@ -26,6 +26,7 @@ func Health(j Judge, c Counter) http.Handler {
 		case "/healthz":
 			v := j.Verdict()
 			r := report(v, v.Programmed(), &v.Eligible)
+			r.Reason = v.Waiting
 			if v.Contest.Active() {
 				r.Reason = v.Contest.String()
 			}

@@ -49,6 +49,7 @@ func TestHealth(t *testing.T) {
 	starting := func(v *verdict) { v.Started, v.LastUpdated, v.Families = false, time.Time{}, nil }
 	overdue := func(v *verdict) { v.Live = false }
 	leaving := func(v *verdict) { v.Eligible = false }
+	waiting := func(v *verdict) { v.Waiting = `HNS network "l2" does not exist` }
 	contested := func(v *verdict) {
 		v.Contest = health.Contest{Since: v.Now, Repairs: 12, What: "table", By: "nft (thread 812)"}
 	}
@@ -82,6 +83,12 @@ func TestHealth(t *testing.T) {
 			"another program keeps removing rules: alive, and not ready", well(contested), 503, 200,
 			`{"lastUpdated":` + synced + `,"currentTime":` + now + `,"nodeEligible":true,"healthy":false,` +
 				`"reason":"nft (thread 812) repeatedly changed the rules of Sluice (last: table): rules were repaired 12 times",` + status(synced, false) + `}`,
+			`{"lastUpdated":` + now + `,"currentTime":` + now + `,"healthy":true,` + status(synced, true) + `}`,
+		},
+		{
+			"the data plane waits: alive, and not ready", well(waiting), 503, 200,
+			`{"lastUpdated":` + synced + `,"currentTime":` + now + `,"nodeEligible":true,"healthy":false,` +
+				`"reason":"HNS network \"l2\" does not exist",` + status(synced, false) + `}`,
 			`{"lastUpdated":` + now + `,"currentTime":` + now + `,"healthy":true,` + status(synced, true) + `}`,
 		},
 		{

@@ -86,6 +86,7 @@ func (e *env) probe(from, to string) (*lab.Host, lab.Probe, error) {
 	if client == e.lab.Outside || client == e.lab.Blocked {
 		p.From = netip.AddrPortFrom(client.Addr(target.Addr()), 0)
 	}
+	e.introduce(client, target.Addr())
 	return client, p, nil
 }
 

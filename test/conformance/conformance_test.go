@@ -4,7 +4,9 @@ package conformance
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -16,6 +18,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
 	"github.com/sluice-proxy/sluice/internal/kernel/sysctl"
 	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/plane/ebpf"
 	"github.com/sluice-proxy/sluice/internal/plane/iptables"
 	"github.com/sluice-proxy/sluice/internal/plane/ipvs"
 	"github.com/sluice-proxy/sluice/internal/plane/nftables"
@@ -27,7 +30,7 @@ import (
 func TestMain(m *testing.M) { lab.Main(m) }
 
 func TestConformance(t *testing.T) {
-	Run(t, nftablesPlane(), iptablesPlane("nft"), iptablesPlane("legacy"), ipvsPlane(), userspacePlane())
+	Run(t, nftablesPlane(), ebpfPlane(), iptablesPlane("nft"), iptablesPlane("legacy"), ipvsPlane(), userspacePlane())
 }
 
 func bothFamiliesOf() []route.Family { return []route.Family{route.IPv4, route.IPv6} }
@@ -47,6 +50,50 @@ func nftablesPlane() Plane {
 			}
 			t.Cleanup(func() { _ = conn.Close() }) // nothing is left to lose
 			return nftables.New(conn, nftables.Options{Families: bothFamiliesOf(), Mark: 0x4000})
+		},
+	}
+}
+
+// ebpfPlane is the plane ebpf, on top of nftables.
+func ebpfPlane() Plane {
+	var bpffs string
+	kind := ebpf.Kind(nftables.Kind())
+	var parts sync.Map // of open planes, by network namespace
+	setupOn := func(host *lab.Host) plane.Setup {
+		at := config.EBPF{Dir: filepath.Join(bpffs, fmt.Sprint("sluice-", host.NetNSFD())), Cgroup: host.Cgroup()}
+		cfg := &config.Config{Mode: "ebpf", MasqueradeMark: 0x4000, EBPF: at}
+		return plane.Setup{Config: cfg, NetNS: host.NetNSFD(), Families: bothFamiliesOf()}
+	}
+	return Plane{
+		Need: func(t testing.TB) {
+			kerneltest.NeedPrograms(t)
+			bpffs = lab.BPFFS(t)
+		},
+		Leave: func(host *lab.Host) error {
+			_, err := kind.Remove(context.Background(), setupOn(host))
+			return err
+		},
+		Name: "ebpf", Traits: EBPF(), Explain: kind.Facts, Sockets: true, On: "nftables",
+		Others: []func() Plane{nftablesPlane},
+		Start: func(t testing.TB, host *lab.Host) plane.Plane {
+			setup := setupOn(host)
+			setup.Log = slog.New(slog.NewTextHandler(testLog{t}, nil))
+			opened, err := kind.Open(context.Background(), setup)
+			if err != nil {
+				t.Fatalf("%v", err)
+			}
+			t.Cleanup(func() {
+				_ = opened.Close() // nothing is left to lose
+				if _, err := kind.Remove(context.Background(), setup); err != nil {
+					t.Error(err)
+				}
+			})
+			parts.Store(host.NetNSFD(), opened.Parts)
+			return opened.Plane
+		},
+		Parts: func(s plane.Setup) ([]plane.Part, error) {
+			list, _ := parts.Load(s.NetNS)
+			return list.([]plane.Part), nil
 		},
 	}
 }
@@ -109,7 +156,7 @@ func ipvsPlane() Plane {
 func userspacePlane() Plane {
 	nature := Userspace("nft")
 	kind := userspace.Kind(iptables.PortalsKind())
-	var parts, handing, inherited sync.Map // of open planes, by network namespace
+	var parts, handing, goingOn, inherited sync.Map // of open planes, by network namespace
 	return Plane{
 		Name: "userspace", Traits: nature, Explain: kind.Facts, Unsupported: notInUserspace(), SCTPSockets: overSCTP(),
 		Others: []func() Plane{nftablesPlane},
@@ -117,10 +164,7 @@ func userspacePlane() Plane {
 			if err := nature.firewall.createHint(host); err != nil {
 				t.Fatalf("%v", err)
 			}
-			cfg := &config.Config{Mode: "userspace", MasqueradeMark: 0x4000, SyncPeriod: 10 * legacyPoll, Userspace: config.Userspace{
-				Bind: config.BindRules, FirstPort: 1024, LastPort: 65535, UDPTimeout: time.Minute, DrainTimeout: time.Minute,
-			}}
-			setup := plane.Setup{Config: cfg, NetNS: host.NetNSFD(), Families: bothFamiliesOf(), Log: slog.New(slog.DiscardHandler)}
+			setup := plane.Setup{Config: userspaceConfig(), NetNS: host.NetNSFD(), Families: bothFamiliesOf(), Log: slog.New(slog.DiscardHandler)}
 			if finish, reloads := inherited.LoadAndDelete(host.NetNSFD()); reloads {
 				in, err := finish.(func(context.Context) (*plane.Inherited, error))(t.Context())
 				if err != nil {
@@ -137,8 +181,27 @@ func userspacePlane() Plane {
 			return opened.Plane
 		},
 		Reload: func(host *lab.Host) {
-			handOver, _ := handing.Load(host.NetNSFD())
-			inherited.Store(host.NetNSFD(), handOver.(func() func(context.Context) (*plane.Inherited, error))())
+			handOver, open := goingOn.LoadAndDelete(host.NetNSFD())
+			if !open {
+				handOver, open = handing.LoadAndDelete(host.NetNSFD())
+			}
+			if open {
+				inherited.Store(host.NetNSFD(), handOver.(func() func(context.Context) (*plane.Inherited, error))())
+			}
+		},
+		GoOn: func(s plane.Setup, replaced <-chan struct{}) ([]plane.Part, error) {
+			finish, _ := inherited.LoadAndDelete(s.NetNS)
+			in, err := finish.(func(context.Context) (*plane.Inherited, error))(context.Background())
+			if err != nil {
+				return nil, err
+			}
+			s.Config, s.Inherited = userspaceConfig(), in
+			rest, err := kind.GoOn(s, replaced)
+			if err != nil {
+				return nil, err
+			}
+			goingOn.Store(s.NetNS, rest.HandOver) // Start is called to remove rules, too
+			return []plane.Part{{Run: rest.Run}}, nil
 		},
 		Parts: func(s plane.Setup) ([]plane.Part, error) {
 			list, _ := parts.Load(s.NetNS)
@@ -147,10 +210,17 @@ func userspacePlane() Plane {
 	}
 }
 
-// notInUserspace has the scenarios that stop the proxy or start it in another mode.
+// userspaceConfig is the configuration of the plane userspace.
+func userspaceConfig() *config.Config {
+	return &config.Config{Mode: "userspace", MasqueradeMark: 0x4000, SyncPeriod: 10 * legacyPoll, Userspace: config.Userspace{
+		Bind: config.BindRules, FirstPort: 1024, LastPort: 65535, UDPTimeout: time.Minute, DrainTimeout: time.Minute,
+	}}
+}
+
+// notInUserspace has the scenarios that stop the proxy.
 func notInUserspace() map[int]string {
 	const ends = "in mode userspace connections end with the process"
-	return map[int]string{195: ends, 273: ends, 274: ends, 281: ends}
+	return map[int]string{195: ends, 273: ends, 274: ends}
 }
 
 // overSCTP returns the scenarios in which associations reach backends.

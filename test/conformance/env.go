@@ -27,6 +27,7 @@ type env struct {
 	hosts    map[string]*lab.Host // pods by address
 	serving  map[server]bool
 	remote   map[*lab.Host]bool // pods on node B
+	known    map[client]bool    // those that have made a connection
 	flows    map[string]*lab.Flow
 	answered map[string]netip.AddrPort // the backend that answered last, by flow or client
 	tap      *lab.Tap
@@ -41,6 +42,23 @@ type server struct {
 	host     *lab.Host
 	protocol lab.Protocol
 	port     uint16
+}
+
+// client is a host in one IP family.
+type client struct {
+	host *lab.Host
+	is4  bool
+}
+
+// introduce makes a client connect to its node, as most pods have done before they connect to a Service. The
+// connection is reset.
+func (e *env) introduce(h *lab.Host, to netip.Addr) {
+	c := client{h, to.Is4()}
+	if !e.proxy.plane.Sockets || e.known[c] {
+		return
+	}
+	e.known[c] = true
+	h.Try(lab.Probe{Protocol: lab.TCP, To: netip.AddrPortFrom(e.lab.NodeA.Addr(to), 9), Timeout: time.Second})
 }
 
 // change applies documents and removes objects. It first starts pods for all new endpoints.

@@ -37,6 +37,9 @@ type proxyUnderTest struct {
 	stop        func() // nil: not running
 	skipExplain bool   // the rules may differ from the routes: deleted, or written by another process
 
+	former   func(plane.Setup, <-chan struct{}) ([]plane.Part, error) // Plane.GoOn of the mode before; may be nil
+	replaced func()                                                   // tells it that its rules are gone
+
 	// routes returns nil if the routes are not in the kernel.
 	routes func() (*route.Snapshot, error)
 }
@@ -102,8 +105,12 @@ func (p *proxyUnderTest) start(objects *objects) error {
 	p.store = cluster.NewStore()
 	p.barrier = newBarrier()
 	log := slog.New(slog.NewTextHandler(testLog{p.t}, nil))
-	opened, err := p.plane.open(p.t, p.host, plane.Setup{NetNS: p.host.NetNSFD(), Families: p.options.Families, Log: log})
+	setup := plane.Setup{NetNS: p.host.NetNSFD(), Families: p.options.Families, Log: log}
+	opened, err := p.plane.open(p.t, p.host, setup)
 	if err != nil {
+		return err
+	}
+	if err := p.goOn(opened, setup); err != nil {
 		return err
 	}
 	node := app.NewNode(app.NodeOptions{
@@ -125,6 +132,19 @@ func (p *proxyUnderTest) start(objects *objects) error {
 	})
 	p.t.Cleanup(p.stop)
 	return p.barrier.wait()
+}
+
+// goOn adds what the mode before has handed over.
+func (p *proxyUnderTest) goOn(opened *plane.Opened, s plane.Setup) error {
+	replaced := make(chan struct{})
+	p.replaced = sync.OnceFunc(func() { close(replaced) })
+	if p.former == nil {
+		return nil
+	}
+	parts, err := p.former(s, replaced)
+	p.former = nil
+	opened.Parts = append(opened.Parts, parts...)
+	return err
 }
 
 // routesOf returns a function that returns the routes of a running proxy.

@@ -71,17 +71,28 @@ func switchMode(e *env) error {
 	if err := requireInProcess(e); err != nil {
 		return err
 	}
-	e.proxy.stop()
 	first := e.proxy.plane
 	next := first.Others[0]()
 	next.Others = append(slices.Clone(first.Others[1:]), func() Plane { return first })
-	e.proxy.plane = next
+	for _, p := range []Plane{first, next} { // the next one may have connections from before
+		if p.Reload != nil {
+			p.Reload(e.proxy.host)
+		}
+	}
+	e.proxy.stop()
+	e.proxy.plane, e.proxy.former = next, first.GoOn
 	e.proxy.options = options(e.settings, e.translator, next.Traits)
 	if err := e.proxy.start(e.objects); err != nil {
 		return err
 	}
 	replaced := usesIptables(&first.Traits) && usesIptables(&next.Traits) // by the plane, as the chains have the same names
-	if !inIPVSMode(&first.Traits) && !replaced {
+	switch {
+	case next.On == first.Name:
+	case first.On == next.Name:
+		if err := first.Leave(e.lab.NodeA); err != nil {
+			return fmt.Errorf("remove what %s has besides its rules: %w", first.Name, err)
+		}
+	case !inIPVSMode(&first.Traits) && !replaced:
 		if _, err := first.Start(e.t, e.lab.NodeA).Remove(context.Background()); err != nil {
 			return fmt.Errorf("remove rules of %s: %w", first.Name, err)
 		}
@@ -89,7 +100,11 @@ func switchMode(e *env) error {
 			return err
 		}
 	}
-	return e.takeOver()
+	if err := e.takeOver(); err != nil {
+		return err
+	}
+	e.proxy.replaced()
+	return nil
 }
 
 // takeOver runs the take-over beside the proxy. It removes the rules of mode ipvs, those with
@@ -136,9 +151,29 @@ func inEachMode(steps ...step) step {
 	}
 }
 
-// replaceAllRules deletes every rule on node A, and loads foreign rules that keep conntrack
+// betweenKernelModes runs the steps unless mode userspace is among the modes of inEachMode: from and to that one, UDP
+// flows begin anew, at any backend.
+func betweenKernelModes(steps ...step) step {
+	return func(e *env) error {
+		modes := []string{e.traits().mode}
+		for _, other := range e.proxy.plane.Others {
+			modes = append(modes, other().mode)
+		}
+		if slices.Contains(modes, "userspace") {
+			return nil
+		}
+		return sequence(steps...)(e)
+	}
+}
+
+// replaceAllRules deletes every rule on node A, and programs that act without rules, and loads foreign rules that keep conntrack
 // active.
 func replaceAllRules(e *env) error {
+	if e.proxy.plane.Sockets {
+		if err := removeRules(e); err != nil {
+			return err
+		}
+	}
 	if err := e.traits().rules.flush(e.lab.NodeA); err != nil {
 		return err
 	}

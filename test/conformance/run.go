@@ -66,6 +66,7 @@ func (s scenario) setUp(t *testing.T, p Plane, tr translator) *env {
 		hosts:      map[string]*lab.Host{},
 		serving:    map[server]bool{},
 		remote:     map[*lab.Host]bool{},
+		known:      map[client]bool{},
 		flows:      map[string]*lab.Flow{},
 		answered:   map[string]netip.AddrPort{},
 	}
@@ -86,6 +87,7 @@ func (s scenario) setUp(t *testing.T, p Plane, tr translator) *env {
 func (s scenario) labFor(p Plane) lab.Options {
 	o := s.lab
 	o.SCTPSockets = p.proxied && forward.HasSCTP()
+	o.Cgroups = p.Sockets
 	return o
 }
 

@@ -33,8 +33,19 @@ type Plane struct {
 	// Start returns next. Nil: it has none.
 	Reload func(host *lab.Host)
 
+	// GoOn makes what was handed over go on beside another plane, until a channel is closed that says that rules
+	// of the other one have replaced those of this one; then only connections go on. Nil: it has nothing.
+	GoOn func(s plane.Setup, replaced <-chan struct{}) ([]plane.Part, error)
+
 	// Parts returns plane.Opened.Parts for the plane. Nil: there are none.
 	Parts func(plane.Setup) ([]plane.Part, error)
+
+	// Sockets means that the plane acts on sockets of node A's cgroup, for pods once they have connected to anything.
+	Sockets bool
+
+	// On is the name of the plane that this one stands on, and Leave removes what it has besides.
+	On    string
+	Leave func(host *lab.Host) error
 
 	// Launch, if not nil, runs the proxy as a separate process. It returns a function
 	// that stops the process and may be called more than once. Start is then called

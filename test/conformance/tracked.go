@@ -85,10 +85,12 @@ func (e *env) sendAndFind(name string) (conntrack.Entry, error) {
 	if f == nil {
 		return conntrack.Entry{}, fmt.Errorf("no flow %q is open", name)
 	}
-	client, to := f.AskWithin(nil, lab.Soon).Local, f.Probe()
+	r, to := f.AskWithin(nil, lab.Soon), f.Probe()
+	client := r.Local
 	var found []conntrack.Entry
 	err := e.listEntries(client.Addr(), func(c conntrack.Entry) {
-		if c.OrigSrc == client && c.OrigDst == to.To && c.Protocol == uint8(to.Protocol) {
+		dst := c.OrigDst == to.To || e.proxy.plane.Sockets && c.OrigDst == r.Backend // or its socket knows the backend
+		if c.OrigSrc == client && dst && c.Protocol == uint8(to.Protocol) {
 			found = append(found, c)
 		}
 	})

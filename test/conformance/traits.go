@@ -42,6 +42,13 @@ func Nftables() Traits {
 	}
 }
 
+// EBPF are the traits of ebpf mode, which are those of the packet plane beneath.
+func EBPF() Traits {
+	n := Nftables()
+	n.mode, n.listLocal = "ebpf", true
+	return n
+}
+
 // Iptables are the traits of iptables mode with the programs of a variant, "nft" or "legacy".
 // Except for rejected Services it has rules only for ports with endpoints.
 func Iptables(programs string) Traits {

@@ -41,7 +41,13 @@ type testEnv struct {
 
 func newTestEnv(t *testing.T) *testEnv {
 	t.Helper()
-	l := lab.New(t, lab.Options{Timeout: time.Second})
+	return newTestEnvIn(t, lab.Options{})
+}
+
+func newTestEnvIn(t *testing.T, o lab.Options) *testEnv {
+	t.Helper()
+	o.Timeout = time.Second
+	l := lab.New(t, o)
 	client, pods := harness.Pods(l, 3)
 	w := &testEnv{T: t, lab: l, client: client, pods: [3]*lab.Host(pods)}
 	w.dir = w.tempDir()

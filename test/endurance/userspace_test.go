@@ -5,6 +5,7 @@ package endurance
 import (
 	"fmt"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -82,6 +83,7 @@ type kept struct {
 	longest, count, broken atomic.Int64
 	stop                   chan struct{}
 	ended                  chan error
+	close                  func()
 }
 
 // keep opens a connection to a pod through the Service.
@@ -92,14 +94,17 @@ func (w *testEnv) keep(pod int) *kept {
 	w.eventually(func() error {
 		f, r := w.client.Open(lab.Probe{Protocol: lab.TCP, To: to, Timeout: timeout})
 		if f == nil || r.Backend.Addr() != w.pods[pod].Addr(to.Addr()) {
+			if f != nil {
+				f.Close()
+			}
 			return fmt.Errorf("%s, want pod %d", r, pod)
 		}
 		flow = f
 		return nil
 	})
-	k := &kept{stop: make(chan struct{}), ended: make(chan error, 1)}
+	k := &kept{stop: make(chan struct{}), ended: make(chan error, 1), close: sync.OnceFunc(flow.Close)}
 	go func() { k.ended <- k.ask(flow) }()
-	w.Cleanup(flow.Close)
+	w.Cleanup(k.close)
 	return k
 }
 

@@ -47,10 +47,20 @@ type Host struct {
 	*machine
 	t     T
 	addrs []netip.Addr
+
+	cgroup string                     // of the node; empty: that of this process
+	inside func(f func() error) error // opens sockets of clients; nil: do
 }
 
 // For returns the same host for another test.
-func (h *Host) For(t T) *Host { return &Host{machine: h.machine, t: t, addrs: h.addrs} }
+func (h *Host) For(t T) *Host {
+	other := *h
+	other.t = t
+	return &other
+}
+
+// WithoutCgroup returns the same host with clients in the cgroup of this process.
+func (h *Host) WithoutCgroup() *Host { return &Host{machine: h.machine, t: h.t, addrs: h.addrs} }
 
 // Name returns the name of the host.
 func (h *Host) Name() string { return h.name }
@@ -81,6 +91,17 @@ func (h *Host) NetNSFD() int { return h.fd }
 // NetNSPath returns a path of the host's network namespace that is valid in this process and its
 // children.
 func (h *Host) NetNSPath() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), h.fd) }
+
+// Cgroup returns the folder of the cgroup of a node. It is empty without Options.Cgroups.
+func (h *Host) Cgroup() string { return h.cgroup }
+
+// asClient runs f in the host's namespace and cgroup.
+func (h *Host) asClient(f func() error) error {
+	if h.inside == nil {
+		return h.do(f)
+	}
+	return h.inside(f)
+}
 
 // Do runs f on a thread in the host's namespace. Sockets that f opens and
 // processes that it starts stay there; goroutines that it starts do not.

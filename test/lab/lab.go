@@ -32,6 +32,10 @@ type Options struct {
 	// instead of raw packets. Proxies that terminate associations need it.
 	SCTPSockets bool
 
+	// Cgroups gives node A a cgroup (v2), in which its clients and those of its pods are. Programs that are
+	// attached to it see no others.
+	Cgroups bool
+
 	// Timeout is how long probes wait for an answer; two seconds if zero.
 	Timeout time.Duration
 }
@@ -86,6 +90,10 @@ func New(t T, o Options) *Lab {
 	l.Outside = &Host{t: t, machine: outside, addrs: parse(outsideAddr4, outsideAddr6)}
 	l.Blocked = &Host{t: t, machine: outside, addrs: parse(blockedAddr4, blockedAddr6)}
 	l.NodeA = l.Node("node-a", "192.168.0.2", "2001:db8::1", "192.168.1.2", "2001:db8:1::2")
+	if o.Cgroups {
+		l.NodeA.cgroup = Cgroup(t)
+		l.NodeA.inside = Inside(t, l.NodeA.cgroup, l.NodeA.fd)
+	}
 	l.NodeB = l.Node("node-b", "192.168.0.3", "2001:db8::3")
 	return l
 }
@@ -121,6 +129,9 @@ func (l *Lab) Pod(node *Host, addrs ...string) *Host {
 	}
 	h := &Host{t: l.t, machine: l.machine("pod-" + addrs[0]), addrs: parse(addrs...)}
 	h.node = node.machine
+	if node.cgroup != "" {
+		h.cgroup, h.inside = node.cgroup, Inside(l.t, node.cgroup, h.fd)
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err := l.joinPod(h); err != nil {

@@ -28,7 +28,12 @@ func Main(m runner) {
 		fmt.Fprintln(os.Stderr, "lab:", err)
 		os.Exit(1)
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	if err := leaveCgroups(); err != nil {
+		fmt.Fprintln(os.Stderr, "lab:", err)
+		code = max(code, 1)
+	}
+	os.Exit(code)
 }
 
 // Enter runs this program again, with the same arguments, in new network and mount namespaces,

@@ -71,7 +71,7 @@ func (h *Host) open(p Probe) (*socket, error) {
 		}
 	}
 	fd := -1
-	err := h.do(func() error {
+	err := h.asClient(func() error {
 		var err error
 		fd, err = unix.Socket(domain, kind|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, proto)
 		return err

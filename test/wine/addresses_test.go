@@ -49,8 +49,17 @@ func testAddresses(t *testing.T, p *wine.Prefix, sluice string) {
 		t.Fatal(err)
 	}
 	r := p.Run("cmd", "/c", wine.Path(script)) // as a user with another lock
-	if r.Code != 1 || !strings.Contains(r.Stderr, "another Sluice on this machine has addresses") {
+	if r.Code != 1 || !strings.Contains(r.Stderr, "already serves this machine") {
 		t.Errorf("--cleanup of another user: %+v", r)
+	}
+	if r := p.Run(sluice, "--manifests", wine.Path(folder), "--proxy-mode=userspace"); r.Code != 1 || !strings.Contains(r.Stderr, "already serves this machine") {
+		t.Errorf("a second daemon: %+v", r)
+	}
+	if r := p.Run(sluice, "get", "services"); r.Code != 0 || !strings.Contains(r.Stdout, "10.96.0.21") {
+		t.Errorf("get services: %+v", r)
+	}
+	if r := p.Run(sluice, "status"); r.Code != 0 || !strings.Contains(r.Stdout, "healthy") {
+		t.Errorf("status: %+v", r)
 	}
 	hasAddresses(t, "10.96.0.21", "10.96.0.22")
 	control(t, p, "stop")

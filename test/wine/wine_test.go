@@ -115,7 +115,8 @@ func testBadInput(t *testing.T, p *wine.Prefix, sluice string) {
 		"a broken file":    {append([]string{"plan", "--strict", "-f", wine.Path(bad)}, loopback()...), 1, "bad.yaml"},
 		"a mode of Linux":  {[]string{"plan", "--mode=nftables", "-f", wine.Path(bad)}, 1, "userspace"},
 		"nobody to answer": {[]string{"status"}, 2, "no Sluice of this user is running"},
-		"no such bind":     {[]string{"plan", "--bind=sockets", "-f", wine.Path(bad)}, 1, "rules or loopback"},
+		"no HNS":           {[]string{"--proxy-mode=kernelspace", "--network-name=l2", "--manifests", wine.Path(bad)}, 1, "the Host Networking Service (HNS) is not installed"},
+		"no such bind":     {[]string{"plan", "--mode=userspace", "--bind=sockets", "-f", wine.Path(bad)}, 1, "rules or loopback"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if r := p.Run(sluice, tc.args...); r.Code != tc.code || !strings.Contains(r.Stderr, tc.stderr) {

@@ -86,9 +86,13 @@ func balancerOf(doc *hcn.HostComputeLoadBalancer) LoadBalancer {
 	m := doc.PortMappings[0]
 	l.Protocol, l.Port, l.Target = uint8(m.Protocol), m.ExternalPort, m.InternalPort
 	l.Flags.Affinity = m.DistributionType == hcn.LoadBalancerDistributionSourceIP
+	knownOfPort := hcn.LoadBalancerPortMappingFlags(0)
 	for _, b := range portFlags(&l.Flags) {
 		*b.set = m.Flags&b.flag != 0
+		knownOfPort |= b.flag
 	}
+	byProtocol := m.DistributionType == hcn.LoadBalancerDistributionSourceIPProtocol
+	l.Other = l.Other || m.Flags&^knownOfPort != 0 || byProtocol
 	return l
 }
 
@@ -101,11 +105,15 @@ func flags(f *Flags) []flag[hcn.LoadBalancerFlags] {
 	return []flag[hcn.LoadBalancerFlags]{{&f.DSR, hcn.LoadBalancerFlagsDSR}, {&f.IPv6, hcn.LoadBalancerFlagsIPv6}}
 }
 
+// flagExternal is a flag of HNS for which the library has no name.
+const flagExternal hcn.LoadBalancerPortMappingFlags = 16
+
 func portFlags(f *Flags) []flag[hcn.LoadBalancerPortMappingFlags] {
 	return []flag[hcn.LoadBalancerPortMappingFlags]{
 		{&f.ILB, hcn.LoadBalancerPortMappingFlagsILB},
 		{&f.LocalRouted, hcn.LoadBalancerPortMappingFlagsLocalRoutedVIP},
 		{&f.UseMux, hcn.LoadBalancerPortMappingFlagsUseMux},
 		{&f.PreserveDIP, hcn.LoadBalancerPortMappingFlagsPreserveDIP},
+		{&f.External, flagExternal},
 	}
 }

@@ -15,6 +15,9 @@ var (
 	ErrNotFound       = errors.New("HNS has no such object (ELEMENT_NOT_FOUND)")
 	ErrPortExists     = errors.New("another load balancer has this address and port (HCN_E_PORT_ALREADY_EXISTS)")
 	ErrNotImplemented = errors.New("this version of HNS cannot do it (E_NOTIMPL)")
+	ErrInvalidIP      = errors.New("HNS does not accept an address (HCN_E_INVALID_IP)")
+	ErrDenied         = errors.New("HNS denies access (E_ACCESSDENIED)")
+	ErrNoService      = errors.New("the Host Networking Service (HNS) is not installed, not running, or too old")
 )
 
 // NetworkType is the driver of a network.
@@ -66,7 +69,8 @@ func MAC(a netip.Addr) string {
 type Flags struct {
 	DSR         bool // replies go to the client directly
 	IPv6        bool
-	ILB         bool // for clients on this host and in its containers
+	ILB         bool // internal load balancing; neither kube-proxy nor Sluice asks for it
+	External    bool // the address is not one of the cluster
 	LocalRouted bool // the host itself can use the address
 	UseMux      bool // for clients that a load balancer outside sends here
 	PreserveDIP bool // backends see the address of the Service as the destination

@@ -5,16 +5,26 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 
 	"github.com/Microsoft/hnslib/hcn"
+	"github.com/sirupsen/logrus"
+	"golang.org/x/sys/windows"
 )
 
 // Service is the HNS of this host.
 type Service struct{}
 
-// New returns the HNS of this host. It calls nothing.
-func New() *Service { return &Service{} }
+// New returns the HNS of this host. It calls nothing. The library logs what it returns as well, in another format
+// than this program; that is discarded.
+func New() *Service {
+	logrus.SetOutput(io.Discard)
+	return &Service{}
+}
+
+// denied is the code of E_ACCESSDENIED, which the library makes of its result.
+const denied = hcn.ErrorCode(windows.ERROR_ACCESS_DENIED)
 
 // mapped returns an error that wraps those of this package.
 func mapped(doing string, err error) error {
@@ -25,6 +35,10 @@ func mapped(doing string, err error) error {
 		return fmt.Errorf("%s: %w: %w", doing, ErrNotFound, err)
 	case hcn.IsPortAlreadyExistsError(err):
 		return fmt.Errorf("%s: %w: %w", doing, ErrPortExists, err)
+	case hcn.IsInvalidIPError(err):
+		return fmt.Errorf("%s: %w: %w", doing, ErrInvalidIP, err)
+	case hcn.CheckErrorWithCode(err, denied), errors.Is(err, windows.ERROR_ACCESS_DENIED):
+		return fmt.Errorf("%s: %w: %w", doing, ErrDenied, err)
 	case hcn.IsNotImplemented(err):
 		return fmt.Errorf("%s: %w: %w", doing, ErrNotImplemented, err)
 	}
@@ -34,10 +48,13 @@ func mapped(doing string, err error) error {
 // Features returns what this version of HNS can do.
 func (*Service) Features(context.Context) (Features, error) {
 	f, err := hcn.GetCachedSupportedFeatures()
+	if err != nil {
+		return Features{}, errors.Join(ErrNoService, mapped("read the version of HNS", err))
+	}
 	return Features{
 		V2: f.Api.V2, RemoteSubnet: f.RemoteSubnet, DSR: f.DSR, SessionAffinity: f.SessionAffinity,
 		DualStack: f.IPv6DualStack, Modify: f.ModifyLoadbalancer,
-	}, mapped("read the version of HNS", err)
+	}, nil
 }
 
 // Network returns the network with a name, or ErrNotFound.

@@ -3,6 +3,7 @@ package kerneltest
 import (
 	"errors"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -53,4 +54,17 @@ func FlushIPVS(t testing.TB, netns int) {
 		_, err = request.Execute(unix.NETLINK_GENERIC, 0)
 		return err
 	})
+}
+
+// NeedPrograms skips the test if this process may not load programs (eBPF): no user namespace may, whatever the privileges
+// in it.
+func NeedPrograms(t testing.TB) {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/uid_map")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f := strings.Fields(string(b)); len(f) != 3 || f[2] != "4294967295" || os.Geteuid() != 0 {
+		t.Skip("only root of the machine may load programs")
+	}
 }

@@ -214,6 +214,16 @@ func bind(fd int, source, to netip.Addr) error {
 	return unix.Bind(fd, at)
 }
 
+// IsTransparent reports whether a socket may have the address of another host (IP_TRANSPARENT).
+func IsTransparent(fd int) bool {
+	for _, option := range [][2]int{{unix.SOL_IP, unix.IP_TRANSPARENT}, {unix.SOL_IPV6, unix.IPV6_TRANSPARENT}} {
+		if n, err := unix.GetsockoptInt(fd, option[0], option[1]); err == nil && n != 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // Error returns and clears the error of a socket; nil: it has none.
 func Error(fd int) error {
 	n, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)

@@ -28,18 +28,44 @@ type key struct {
 type class uint8
 
 const (
-	source   class = iota // the endpoint of the source VIP
-	remote                // a remote endpoint; Services share it
-	frontend              // a load balancer
-	unknown               // a load balancer that this plane would not write
+	source      class = iota // the endpoint of the source VIP
+	remote                   // a remote endpoint; Services share it
+	vip                      // the remote endpoint of a clusterIP in an overlay network; the ports of a Service share it
+	frontend                 // a load balancer
+	healthCheck              // a load balancer for health checks; Services with the same address share it
+	unknown                  // a load balancer that this plane would not write
 )
 
-// value is the value of a load balancer; other entries have none.
+// balancer reports whether an entry is a load balancer.
+func (c class) balancer() bool { return c >= frontend }
+
+// value is the value of an entry: of a load balancer, or of a remote endpoint, which has a provider only.
 type value struct {
 	target    uint16
 	endpoints string // the addresses of the backends, sorted
 	source    netip.Addr
 	flags     hns.Flags
+	kind      kind // what the load balancer is for; HNS does not store it
+
+	provider netip.Addr // the node of a remote endpoint in an overlay network
+}
+
+// kind says what a load balancer is for, as metrics name it.
+type kind string
+
+// The kinds.
+const (
+	ofClusterIP   kind = "clusterip"
+	ofNodePort    kind = "nodeport"
+	ofExternalIP  kind = "externalip"
+	ofIngressIP   kind = "ingressip"
+	ofHealthCheck kind = "healthcheck"
+)
+
+// same reports whether HNS stores two values alike.
+func (v value) same(o value) bool {
+	v.kind = o.kind
+	return v == o
 }
 
 type (
@@ -63,8 +89,10 @@ func (k key) kind() ledger.Kind {
 	switch k.class {
 	case source:
 		return ledger.Kind{Add: endpointsAdded, Change: endpointsAdded, Remove: endpointsRemoved, Target: true}
-	case remote:
+	case remote, vip:
 		return ledger.Kind{Add: endpointsAdded, Change: endpointsAdded, Remove: endpointsRemoved, Target: true, Shared: true}
+	case healthCheck:
+		return ledger.Kind{Add: balancersAdded, Change: balancersChanged, Remove: balancersRemoved, Shared: true}
 	default:
 		return ledger.Kind{Add: balancersAdded, Change: balancersChanged, Remove: balancersRemoved}
 	}
@@ -78,5 +106,14 @@ func (k key) compare(o key) int {
 // first returns the key of the first load balancer at the same address and port.
 func (k key) first() key {
 	k.target = 0
+	return k
+}
+
+// stored returns the key under which the state has an entry: HNS does not know which load balancers
+// are for health checks.
+func (k key) stored() key {
+	if k.class == healthCheck {
+		k.class = frontend
+	}
 	return k
 }

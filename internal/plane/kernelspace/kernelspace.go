@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
@@ -49,10 +50,20 @@ type Balancers interface {
 // Options for New.
 type Options struct {
 	Network   string     // its name
-	SourceVIP netip.Addr // of load balancers in an overlay network
-	NodeIP    netip.Addr // the node of remote endpoints that are in no remote subnet
-	DSR       bool       // for ClusterIPs
+	SourceVIP netip.Addr // of load balancers; overlay networks need it
+	DSR       bool       // for clusterIPs
 	Poll      time.Duration
+
+	RootEndpoint string // the name of the endpoint that gets health checks at load balancer addresses; empty: none
+	HealthPort   uint16 // of Services without a health check node port; 0: none
+	IPv6         bool   // Services may have IPv6 addresses
+
+	// Node returns the address of this node, which stands for backends in no remote subnet, and the MAC
+	// address of its interface. Refresh calls it if the network is an overlay. Nil: they are not known.
+	Node func() (netip.Addr, string, error)
+
+	Failed func(Failure)         // called for each write of a load balancer that failed; may be nil
+	Report func([]route.Problem) // called with each new problem of the network; may be nil
 
 	// OneTarget is for an HNS that takes one load balancer for each address and port. Without it
 	// the plane finds out with the first write that is refused.
@@ -72,6 +83,10 @@ type Plane struct {
 	ledger *ledger.Ledger[key, value]
 	writer *writer
 	fresh  bool // Refresh has read the state, and no plan has used it
+	waits  waiting
+	took   atomic.Int64    // the duration of the last Refresh in nanoseconds, for Watch
+	noted  map[string]bool // problems that were reported
+	stuck  bool            // HNS confirms changes in place, and does not make them
 
 	// single means that HNS takes one load balancer for each address and port: only backends with
 	// the most common port are served.
@@ -83,18 +98,57 @@ func New(h HNS, opt Options) *Plane {
 	if opt.Poll == 0 {
 		opt.Poll = pollPeriod
 	}
-	return &Plane{hns: h, opt: opt, single: opt.OneTarget, ledger: ledger.New[key, value](layout()), writer: &writer{hns: h, opt: opt}}
+	return &Plane{
+		hns: h, opt: opt, single: opt.OneTarget, ledger: ledger.New[key, value](layout()), noted: map[string]bool{},
+		writer: &writer{hns: h, opt: opt, modified: map[string]modification{}, unmoved: map[key]bool{}},
+	}
 }
 
 // Refresh reads the network, its endpoints and the load balancers. The error wraps hns.ErrNotFound
 // while the network does not exist.
 func (p *Plane) Refresh(ctx context.Context) error {
+	began := time.Now()
 	s, err := p.read(ctx)
-	if err != nil {
+	p.took.Store(int64(time.Since(began)))
+	if err == nil {
+		err = p.opt.check(s.network, s.features)
+	}
+	waits := p.whatFor(err)
+	p.waits.set(waits)
+	switch {
+	case waits != "":
+		return fmt.Errorf("%s: %w", waits, err)
+	case err != nil:
 		return fmt.Errorf("read HNS: %w", err)
+	}
+	if p.writer.stuck(s) && s.features.Modify {
+		p.stuck = true
+		p.note("HNS confirmed changes of load balancers in place, and did not make them (kubernetes/kubernetes#131466); " +
+			"from now on Sluice makes changed load balancers anew")
+	}
+	s.features.Modify = s.features.Modify && !p.stuck
+	if s.overlay() && p.opt.IPv6 {
+		p.note("it is an overlay network, which has no dual stack: IPv6 addresses of Services are not served")
+	}
+	if name := p.opt.RootEndpoint; name != "" && !s.root(name, route.IPv4).IsValid() && !s.root(name, route.IPv6).IsValid() {
+		p.note(fmt.Sprintf("it has no endpoint %q (--root-hnsendpoint-name): health checks at addresses of load balancers are not forwarded", name))
 	}
 	p.writer.state, p.fresh = s, true
 	return nil
+}
+
+// note reports a problem of the network, once.
+func (p *Plane) note(reason string) {
+	if !p.noted[reason] {
+		p.noted[reason] = true
+		p.opt.report(reason)
+	}
+}
+
+func (o *Options) report(reason string) {
+	if o.Report != nil {
+		o.Report([]route.Problem{{Object: "HNS network " + o.Network, Reason: reason}})
+	}
 }
 
 func (p *Plane) read(ctx context.Context) (*state, error) {
@@ -105,6 +159,11 @@ func (p *Plane) read(ctx context.Context) (*state, error) {
 	}
 	if s.network, err = p.hns.Network(ctx, p.opt.Network); err != nil {
 		return nil, err
+	}
+	if s.overlay() && p.opt.Node != nil {
+		if s.nodeIP, s.hostMAC, err = p.opt.Node(); err != nil {
+			return nil, err
+		}
 	}
 	list, err := p.hns.Endpoints(ctx, s.network.ID)
 	if err != nil {
@@ -168,14 +227,10 @@ func (p *Plane) touched(plan *ledger.Plan[key, value], change route.Change) {
 
 // fixed returns the entries that belong to no Service.
 func (p *Plane) fixed() []entry {
-	if !p.overlay() || !p.opt.SourceVIP.IsValid() {
+	if !p.writer.state.overlay() || !p.opt.SourceVIP.IsValid() {
 		return nil
 	}
 	return []entry{{Key: key{class: source, addr: p.opt.SourceVIP}}}
-}
-
-func (p *Plane) overlay() bool {
-	return p.writer.state != nil && p.writer.state.network.Type.Is(hns.Overlay)
 }
 
 // Plan is a change of HNS.
@@ -200,22 +255,17 @@ func (p *Plan) Apply(ctx context.Context) error {
 	return p.plane.Plan(p.change).Apply(ctx)
 }
 
-// Watch implements plane.Plane. HNS has notifications, but they do not name who made a change.
-func (p *Plane) Watch(ctx context.Context, subscribed func(), report func(plane.Edit)) error {
-	return plane.Poll(ctx, p.opt.Poll, subscribed, report)
-}
-
 // Remove deletes all load balancers in the network, and then the remote endpoints and the endpoint
 // of the source VIP. Without the network there is nothing to remove.
 func (p *Plane) Remove(ctx context.Context) (removed []string, err error) {
-	err = p.Refresh(ctx)
+	s, err := p.read(ctx)
 	if errors.Is(err, hns.ErrNotFound) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read HNS: %w", err)
 	}
-	p.fresh = false
+	p.writer.state, p.fresh = s, false
 	plan := p.ledger.Compare(p.writer, newListing(p.writer.state))
 	plan.End()
 	count := map[class]int{}
@@ -223,7 +273,7 @@ func (p *Plane) Remove(ctx context.Context) (removed []string, err error) {
 	for _, c := range []struct {
 		n    int
 		name string
-	}{{count[frontend] + count[unknown], "load balancer"}, {count[remote] + count[source], "endpoint"}} {
+	}{{count[frontend] + count[unknown], "load balancer"}, {count[remote] + count[vip] + count[source], "endpoint"}} {
 		if c.n > 0 {
 			removed = append(removed, text.Count(c.n, c.name))
 		}

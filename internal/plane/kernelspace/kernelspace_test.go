@@ -16,7 +16,9 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-func options() route.Options { return route.Options{Families: planetest.Families()} }
+func options() route.Options {
+	return route.Options{Families: planetest.Families(), PreserveDestination: true}
+}
 
 // written is a subject that holds every shape of a Service.
 func written(t *testing.T) (*subject, route.Change) {

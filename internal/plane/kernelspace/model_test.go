@@ -61,23 +61,30 @@ type subject struct {
 	foreign []string // the IDs of load balancers of another program
 }
 
-const networkName = "cbr0"
+const networkName, rootName = "cbr0", "cbr0_ep"
 
 func newSubject(network hns.NetworkType, kind func(*hnstest.Fake)) *subject {
 	s := &subject{network: network, kind: kind, faults: &planetest.Faults{Room: 1}}
-	s.fake = hnstest.New(hns.Network{Name: networkName, Type: network, Remote: []hns.RemoteSubnet{
-		{Prefix: netip.MustParsePrefix("10.180.1.0/24"), Provider: netip.MustParseAddr("192.168.0.3")},
-	}})
+	s.fake = hnstest.New(hns.Network{Name: networkName, Type: network, Remote: subnets("192.168.0.3")})
 	kind(s.fake)
 	s.fake.AddNetwork(hns.Network{Name: "other", Type: hns.L2Bridge})
 	s.addPods()
 	return s
 }
 
+// subnets returns the remote subnets of the network while a node has the pods of node b.
+func subnets(node string) []hns.RemoteSubnet {
+	return []hns.RemoteSubnet{{Prefix: netip.MustParsePrefix("10.180.1.0/24"), Provider: netip.MustParseAddr(node)}}
+}
+
 // addPods creates the endpoints of the containers on this node, as a CNI does.
 func (s *subject) addPods() {
 	n, err := s.fake.Network(context.Background(), networkName)
 	if err != nil {
+		panic(err)
+	}
+	root := hns.Endpoint{Network: n.ID, Name: rootName, MAC: "00-15-5D-00-00-02", Addrs: planetest.Addrs("10.180.99.2")}
+	if _, err := s.fake.CreateEndpoint(context.Background(), root); err != nil {
 		panic(err)
 	}
 	for _, format := range []string{"10.180.0.%d", "fd00:10:180::%x"} {
@@ -91,7 +98,12 @@ func (s *subject) addPods() {
 }
 
 func (s *subject) options() Options {
-	opt := Options{Network: networkName, DSR: true, NodeIP: netip.MustParseAddr("192.168.0.2"), OneTarget: s.fake.OneTarget}
+	opt := Options{
+		Network: networkName, DSR: s.fake.Version.DSR, OneTarget: s.fake.OneTarget, RootEndpoint: rootName, HealthPort: 10256,
+		Node: func() (netip.Addr, string, error) {
+			return netip.MustParseAddr("192.168.0.2"), "00:15:5d:00:00:02", nil
+		},
+	}
 	if s.network == hns.Overlay {
 		opt.SourceVIP = netip.MustParseAddr("10.180.99.1")
 	}
@@ -100,7 +112,7 @@ func (s *subject) options() Options {
 
 func (s *subject) hooks() planetest.Subject {
 	return planetest.Subject{
-		Plane:   func(route.Options) plane.Plane { return New(faulty{s.fake, s.faults}, s.options()) },
+		Plane:   func(route.Options) plane.Plane { return New(&faulty{Fake: s.fake, faults: s.faults}, s.options()) },
 		Faults:  s.faults,
 		Rooms:   []int{1},
 		State:   s.state,
@@ -160,9 +172,7 @@ func (s *subject) edit(w *planetest.World) error {
 	ctx := context.Background()
 	if w.Chance(6) { // the CNI makes the network anew
 		s.fake.DeleteNetwork(networkName)
-		s.fake.AddNetwork(hns.Network{Name: networkName, Type: s.network, Remote: []hns.RemoteSubnet{
-			{Prefix: netip.MustParsePrefix("10.180.1.0/24"), Provider: netip.MustParseAddr("192.168.0.3")},
-		}})
+		s.fake.AddNetwork(hns.Network{Name: networkName, Type: s.network, Remote: subnets("192.168.0.3")})
 		s.addPods()
 		return nil
 	}
@@ -212,7 +222,7 @@ func (s *subject) editObjects(w *planetest.World, network string) error {
 		case 0:
 			err = s.fake.DeleteLoadBalancer(ctx, l.ID)
 		case 1:
-			l.Flags.ILB = !l.Flags.ILB
+			l.Flags.External = !l.Flags.External
 			err = s.replace(ctx, l)
 		case 2:
 			l.Endpoints = l.Endpoints[:1]
@@ -227,8 +237,11 @@ func (s *subject) editObjects(w *planetest.World, network string) error {
 		return err
 	}
 	for _, e := range list {
-		if e.Remote && w.Chance(10) {
+		switch {
+		case e.Remote && w.Chance(10):
 			s.fake.KillEndpoint(e.ID)
+		case e.Remote && e.Provider.IsValid() && w.Chance(10): // the subnet was another node's
+			s.fake.SetProvider(e.ID, netip.MustParseAddr("192.168.0.4"))
 		}
 	}
 	return nil
@@ -246,33 +259,50 @@ func (s *subject) replace(ctx context.Context, l hns.LoadBalancer) error {
 type faulty struct {
 	*hnstest.Fake
 	faults *planetest.Faults
+	down   bool // a write failed, and the next call fails as well
 }
 
-func (f faulty) LoadBalancers(ctx context.Context) ([]hns.LoadBalancer, error) {
+// write makes a write fail at times, and then the call after it.
+func (f *faulty) write(do func() error) error {
+	err := f.faults.Write(do)
+	f.down = errors.Is(err, planetest.ErrInjected)
+	return err
+}
+
+// Network implements HNS.
+func (f *faulty) Network(ctx context.Context, name string) (hns.Network, error) {
+	if f.down {
+		f.down = false
+		return hns.Network{}, planetest.ErrInjected
+	}
+	return f.Fake.Network(ctx, name)
+}
+
+func (f *faulty) LoadBalancers(ctx context.Context) ([]hns.LoadBalancer, error) {
 	if err := f.faults.Read(); err != nil {
 		return nil, err
 	}
 	return f.Fake.LoadBalancers(ctx)
 }
 
-func (f faulty) CreateEndpoint(ctx context.Context, e hns.Endpoint) (id string, err error) {
-	err = f.faults.Write(func() (err error) { id, err = f.Fake.CreateEndpoint(ctx, e); return err })
+func (f *faulty) CreateEndpoint(ctx context.Context, e hns.Endpoint) (id string, err error) {
+	err = f.write(func() (err error) { id, err = f.Fake.CreateEndpoint(ctx, e); return err })
 	return id, err
 }
 
-func (f faulty) DeleteEndpoint(ctx context.Context, id string) error {
-	return f.faults.Write(func() error { return f.Fake.DeleteEndpoint(ctx, id) })
+func (f *faulty) DeleteEndpoint(ctx context.Context, id string) error {
+	return f.write(func() error { return f.Fake.DeleteEndpoint(ctx, id) })
 }
 
-func (f faulty) CreateLoadBalancer(ctx context.Context, l hns.LoadBalancer) (id string, err error) {
-	err = f.faults.Write(func() (err error) { id, err = f.Fake.CreateLoadBalancer(ctx, l); return err })
+func (f *faulty) CreateLoadBalancer(ctx context.Context, l hns.LoadBalancer) (id string, err error) {
+	err = f.write(func() (err error) { id, err = f.Fake.CreateLoadBalancer(ctx, l); return err })
 	return id, err
 }
 
-func (f faulty) ModifyLoadBalancer(ctx context.Context, l hns.LoadBalancer) error {
-	return f.faults.Write(func() error { return f.Fake.ModifyLoadBalancer(ctx, l) })
+func (f *faulty) ModifyLoadBalancer(ctx context.Context, l hns.LoadBalancer) error {
+	return f.write(func() error { return f.Fake.ModifyLoadBalancer(ctx, l) })
 }
 
-func (f faulty) DeleteLoadBalancer(ctx context.Context, id string) error {
-	return f.faults.Write(func() error { return f.Fake.DeleteLoadBalancer(ctx, id) })
+func (f *faulty) DeleteLoadBalancer(ctx context.Context, id string) error {
+	return f.write(func() error { return f.Fake.DeleteLoadBalancer(ctx, id) })
 }

@@ -20,6 +20,7 @@ func Load() plane.Load {
 // renderer renders one Service.
 type renderer struct {
 	*Plane
+	state   *state
 	host    *route.Host
 	entries []entry
 }
@@ -30,7 +31,7 @@ func (p *Plane) render(svc *route.Service, host *route.Host) []entry {
 	if svc == nil || p.writer.state == nil {
 		return nil
 	}
-	r := renderer{Plane: p, host: host}
+	r := renderer{Plane: p, state: p.writer.state, host: host}
 	for i := range svc.Ports {
 		r.port(&svc.Ports[i])
 	}
@@ -39,31 +40,70 @@ func (p *Plane) render(svc *route.Service, host *route.Host) []entry {
 
 func (r *renderer) port(p *route.Port) {
 	protocol := protocolOf(p.Protocol)
-	if protocol == 0 || p.Family == route.IPv6 && !r.writer.state.features.DualStack {
+	if protocol == 0 || p.Family == route.IPv6 && !r.state.dualStack() {
 		return
 	}
+	r.healthChecks(p)
 	needed := map[netip.Addr]bool{}
 	for i := range p.Frontends {
 		f := &p.Frontends[i]
 		way := f.Others
 		if f.Kind == route.ClusterIP {
 			way = f.Pods
+			r.clusterIP(f.Addr)
 		}
 		if way.Verdict != route.Balance {
 			continue // HNS neither refuses nor drops
 		}
+		backends := p.Backends(way.Pool)
 		for _, addr := range r.addresses(f, p.Family) {
 			k := key{class: frontend, addr: addr, family: p.Family, protocol: protocol, port: f.Port}
-			v := value{flags: r.flags(p, f, way), source: r.source(p.Family)}
-			for _, b := range r.balancers(k, v, p.Backends(way.Pool)) {
+			v := value{flags: r.flags(p, f, way), source: r.source(p, backends), kind: kindOf(f.Kind)}
+			for _, b := range r.balancers(k, v, backends) {
 				needed[b.Addr()] = true
 			}
 		}
 	}
 	for a := range needed {
-		if !slices.Contains(p.Here, a) {
-			r.entries = append(r.entries, entry{Key: key{class: remote, addr: a}})
+		if !here(p, a) {
+			r.entries = append(r.entries, entry{Key: key{class: remote, addr: a}, Value: value{provider: r.provider(a)}})
 		}
+	}
+}
+
+// here reports whether a backend is on this node, so that its endpoint belongs to the CNI.
+func here(p *route.Port, a netip.Addr) bool {
+	return slices.Contains(p.Here, a) && !slices.Contains(p.Unplaced, a)
+}
+
+// clusterIP adds the remote endpoint of a clusterIP, which an overlay network needs.
+func (r *renderer) clusterIP(a netip.Addr) {
+	if r.state.overlay() && r.state.hostMAC != "" && r.state.nodeIP.IsValid() {
+		r.entries = append(r.entries, entry{Key: key{class: vip, addr: a}, Value: value{provider: r.state.nodeIP}})
+	}
+}
+
+// healthChecks adds a load balancer for the health checks of each load balancer address. It leads to
+// the endpoint of this node, at the health check node port of the Service or the port of the health server.
+func (r *renderer) healthChecks(p *route.Port) {
+	root, port := r.state.root(r.opt.RootEndpoint, p.Family), cmp.Or(p.HealthPort, r.opt.HealthPort)
+	if !root.IsValid() || port == 0 {
+		return
+	}
+	preserve := p.PreserveDestination && p.HealthPort != 0 // otherwise Services share it
+	for i := range p.Frontends {
+		f := &p.Frontends[i]
+		taken := f.Port == port && p.Protocol == cluster.TCP
+		if f.Kind != route.LoadBalancer || f.Others.Verdict == route.Reject || taken {
+			continue
+		}
+		r.entries = append(r.entries, entry{
+			Key: key{class: healthCheck, addr: f.Addr, family: p.Family, protocol: uint8(cluster.TCP), port: port},
+			Value: value{
+				target: port, endpoints: root.String(), source: r.source(p, nil), kind: ofHealthCheck,
+				flags: hns.Flags{IPv6: p.Family == route.IPv6, UseMux: preserve, PreserveDIP: preserve},
+			},
+		})
 	}
 }
 
@@ -123,32 +163,56 @@ func (r *renderer) addresses(f *route.Frontend, family route.Family) []netip.Add
 	})
 }
 
+// flags returns the flags that kube-proxy sets.
 func (r *renderer) flags(p *route.Port, f *route.Frontend, way route.Way) hns.Flags {
-	has := r.writer.state.features
+	has := r.state.features
+	preserve := f.Kind == route.LoadBalancer && p.PreserveDestination && has.DSR
 	return hns.Flags{
 		DSR:         has.DSR && (f.Kind == route.ClusterIP && r.opt.DSR || f.Kind != route.ClusterIP && way.Pool == route.Local),
 		IPv6:        p.Family == route.IPv6,
-		ILB:         f.Kind == route.ClusterIP || f.Kind == route.NodePort,
+		External:    f.Kind != route.ClusterIP,
 		LocalRouted: f.Kind == route.NodePort,
+		UseMux:      preserve,
+		PreserveDIP: preserve,
 		Affinity:    has.SessionAffinity && p.Affinity != 0,
 	}
 }
 
-func (r *renderer) source(family route.Family) netip.Addr {
-	if !r.overlay() || !r.opt.SourceVIP.IsValid() || route.FamilyOf(r.opt.SourceVIP) != family {
+// source returns the source of connections with source NAT: the source VIP, except that in an overlay
+// network backends outside of pods get the address of the node.
+func (r *renderer) source(p *route.Port, backends []netip.AddrPort) netip.Addr {
+	out := r.opt.SourceVIP
+	for _, b := range backends {
+		a := b.Addr()
+		if node := r.state.provider(a); r.state.overlay() && !here(p, a) && (!node.IsValid() || node == a) {
+			out = r.state.nodeIP
+		}
+	}
+	if !out.IsValid() || route.FamilyOf(out) != p.Family {
 		return netip.Addr{}
 	}
-	return r.opt.SourceVIP
+	return out
+}
+
+// provider returns the node of a remote endpoint; invalid: the network needs none.
+func (r *renderer) provider(a netip.Addr) netip.Addr {
+	if !r.state.overlay() {
+		return netip.Addr{}
+	}
+	if node := r.state.provider(a); node.IsValid() {
+		return node
+	}
+	return r.state.nodeIP
+}
+
+func kindOf(k route.Kind) kind {
+	return [...]kind{route.ClusterIP: ofClusterIP, route.NodePort: ofNodePort, route.ExternalIP: ofExternalIP, route.LoadBalancer: ofIngressIP}[k]
 }
 
 // protocolOf returns the number of a protocol that HNS balances; 0: it does not.
 func protocolOf(p cluster.Protocol) uint8 {
-	switch p {
-	case cluster.TCP:
-		return 6
-	case cluster.UDP:
-		return 17
-	default:
-		return 0
+	if p == cluster.TCP || p == cluster.UDP {
+		return uint8(p)
 	}
+	return 0
 }

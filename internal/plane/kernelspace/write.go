@@ -6,23 +6,34 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/hns"
 	"github.com/sluice-proxy/sluice/internal/plane/ledger"
 )
 
-// errOneTarget is the error of a write of a second load balancer for an address and port.
-var errOneTarget = errors.New("HNS takes one load balancer for each address and port")
+var (
+	// errOneTarget is the error of a write of a second load balancer for an address and port.
+	errOneTarget = errors.New("HNS takes one load balancer for each address and port")
+
+	// errChanged means that what Refresh read is out of date.
+	errChanged = errors.New("the network has changed")
+)
 
 // writer writes entries into HNS. It implements ledger.Writer. HNS has no transactions: steps that
 // are carried out already do nothing when they are written again after a refusal.
 type writer struct {
-	hns    HNS
-	opt    Options
-	state  *state // nil before the first Refresh
-	listed bool   // the endpoints were read again by this write
+	hns      HNS
+	opt      Options
+	state    *state // nil before the first Refresh
+	listed   bool   // the endpoints were read again by this write
+	modified map[string]modification
+	unmoved  map[key]bool // removals that failed and were reported
 }
+
+// modification is a change of a load balancer in place.
+type modification struct{ old, new value }
 
 // Room implements ledger.Writer: all steps are written in the order of their phases, as a load
 // balancer that goes may make room for another one.
@@ -36,150 +47,168 @@ func (w *writer) Write(ctx context.Context, steps []*step) error {
 	w.listed = false
 	for _, s := range steps {
 		err := w.step(ctx, s)
-		switch {
-		case err == nil:
-		case ctx.Err() != nil || !refused(err):
-			return err
-		default:
-			return &ledger.Refusal{Phase: s.Phase, Err: err}
+		if err == nil {
+			continue
 		}
+		if general := w.general(ctx, err); general != nil {
+			return general
+		}
+		if s.Op == ledger.Remove {
+			w.unremoved(s, err)
+			continue
+		}
+		return &ledger.Refusal{Phase: s.Phase, Err: err}
 	}
 	return nil
 }
 
-// refused reports whether HNS did not accept one object, and others may be accepted.
-func refused(err error) bool { return errors.Is(err, hns.ErrPortExists) }
+// general returns an error that concerns more than one object: what Refresh read is out of date, or HNS does not
+// answer; nil: HNS does not accept one object, and others may be accepted.
+func (w *writer) general(ctx context.Context, err error) error {
+	if ctx.Err() != nil || errors.Is(err, errOneTarget) || errors.Is(err, errChanged) {
+		return err
+	}
+	if errors.Is(err, hns.ErrPortExists) {
+		return nil
+	}
+	now, readErr := w.hns.Network(ctx, w.opt.Network)
+	if readErr != nil {
+		return errors.Join(err, readErr)
+	}
+	if now.ID != w.state.network.ID {
+		return errors.Join(err, errChanged)
+	}
+	return nil
+}
+
+// unremoved reports an object that could not be deleted. It does not keep other objects from being
+// written, and each comparison tries again. An endpoint stays with its load balancers.
+func (w *writer) unremoved(s *step, err error) {
+	inUse := !s.Key.class.balancer() && len(w.users(s.Key.addr)) > 0
+	if !w.unmoved[s.Key] && !inUse {
+		w.unmoved[s.Key] = true
+		w.opt.report("cannot delete an object that no Service needs; Sluice retries periodically: " + err.Error())
+	}
+}
 
 func (w *writer) step(ctx context.Context, s *step) error {
+	err := w.carryOut(ctx, s)
+	if err != nil && w.opt.Failed != nil && s.Key.class.balancer() && !errors.Is(err, errOneTarget) {
+		w.opt.Failed(failureOf(s, err))
+	}
+	return err
+}
+
+func (w *writer) carryOut(ctx context.Context, s *step) error {
 	switch {
-	case s.Key.class == frontend && s.Op != ledger.Remove:
-		return w.balancer(ctx, s.Key, s.New)
-	case s.Key.class == frontend || s.Key.class == unknown:
-		return w.deleteBalancer(ctx, s.Key)
+	case s.Key.class.balancer() && s.Op != ledger.Remove:
+		return w.balancer(ctx, s.Key.stored(), s.New)
+	case s.Key.class.balancer():
+		return w.deleteBalancer(ctx, s.Key.stored())
 	case s.Op == ledger.Remove:
 		return w.deleteEndpoint(ctx, s.Key)
 	}
-	return w.endpoint(ctx, s.Key)
+	return w.endpoint(ctx, s)
 }
 
-// endpoint creates an endpoint unless there is one.
-func (w *writer) endpoint(ctx context.Context, k key) error {
-	if _, has := w.state.endpoints[k.addr]; has {
+// endpoint creates an endpoint unless there is one, or moves it to another node.
+func (w *writer) endpoint(ctx context.Context, s *step) error {
+	if found, has := w.state.endpoints[s.Key.addr]; has {
+		if s.Op == ledger.Change && found.Provider != s.New.provider {
+			return w.move(ctx, found, s.New.provider)
+		}
 		return nil
 	}
-	e := hns.Endpoint{Network: w.state.network.ID, Addrs: []netip.Addr{k.addr}}
-	if k.class == source {
-		e.Name = sourceName
-	} else {
-		e.Remote, e.MAC, e.Provider = true, hns.MAC(k.addr), w.provider(k.addr)
-	}
-	var err error
-	if e.ID, err = w.hns.CreateEndpoint(ctx, e); err != nil {
+	if err := w.recent(ctx, s.Key); err != nil {
 		return err
 	}
-	w.state.endpoints[k.addr] = e
+	e := hns.Endpoint{Network: w.state.network.ID, Addrs: []netip.Addr{s.Key.addr}}
+	switch s.Key.class {
+	case source:
+		e.Name, e.MAC = sourceName, w.state.hostMAC
+	case vip:
+		e.Remote, e.MAC, e.Provider = true, w.state.hostMAC, s.New.provider
+	default:
+		e.Remote, e.MAC, e.Provider = true, hns.MAC(s.Key.addr), s.New.provider
+	}
+	return w.create(ctx, e)
+}
+
+func (w *writer) create(ctx context.Context, e hns.Endpoint) error {
+	id, err := w.hns.CreateEndpoint(ctx, e)
+	if err != nil {
+		return err
+	}
+	e.ID = id
+	w.state.endpoints[e.Addrs[0]] = e
 	return nil
 }
 
-// provider returns the address of the node that has an endpoint of an overlay network.
-func (w *writer) provider(a netip.Addr) netip.Addr {
-	if !w.state.network.Type.Is(hns.Overlay) {
-		return netip.Addr{}
+// recent verifies that no remote subnet of another node was added since Refresh, before an endpoint in
+// none of them is created: its node may have joined the cluster a moment ago.
+func (w *writer) recent(ctx context.Context, k key) error {
+	if k.class != remote || !w.state.overlay() || w.state.provider(k.addr).IsValid() {
+		return nil
 	}
-	for _, r := range w.state.network.Remote {
-		if r.Prefix.Contains(a) || r.Provider == a {
-			return r.Provider
+	now, err := w.hns.Network(ctx, w.opt.Network)
+	if err != nil {
+		return err
+	}
+	if now.ID != w.state.network.ID || !slices.Equal(now.Remote, w.state.network.Remote) {
+		return fmt.Errorf("the remote subnets of network %s: %w", w.opt.Network, errChanged)
+	}
+	return nil
+}
+
+// move makes a remote endpoint anew for another node. It takes the endpoint out of load balancers
+// meanwhile.
+func (w *writer) move(ctx context.Context, e hns.Endpoint, node netip.Addr) error {
+	users := w.users(e.Addrs[0])
+	for k, without := range users {
+		others := slices.DeleteFunc(strings.Fields(without.endpoints), func(a string) bool { return a == e.Addrs[0].String() })
+		without.endpoints = strings.Join(others, " ")
+		if err := w.balancer(ctx, k, without); err != nil {
+			return err
 		}
 	}
-	return w.opt.NodeIP
+	if err := w.hns.DeleteEndpoint(ctx, e.ID); err != nil && !errors.Is(err, hns.ErrNotFound) {
+		return err
+	}
+	delete(w.state.endpoints, e.Addrs[0])
+	e.Provider = node
+	if err := w.create(ctx, e); err != nil {
+		return err
+	}
+	for k, v := range users {
+		if err := w.balancer(ctx, k, v); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// users returns the load balancers that lead to an address.
+func (w *writer) users(a netip.Addr) map[key]value {
+	users := map[key]value{}
+	for k, b := range w.state.balancers {
+		if slices.Contains(strings.Fields(b.endpoints), a.String()) {
+			users[k] = b.value
+		}
+	}
+	return users
 }
 
 func (w *writer) deleteEndpoint(ctx context.Context, k key) error {
 	e, has := w.state.endpoints[k.addr]
-	if !has || !ours(e) || w.state.kept[e.ID] {
+	if _, ours := w.state.class(e); !has || !ours || w.state.kept[e.ID] {
 		return nil
 	}
 	if err := w.hns.DeleteEndpoint(ctx, e.ID); err != nil && !errors.Is(err, hns.ErrNotFound) {
 		return err
 	}
 	delete(w.state.endpoints, k.addr)
+	delete(w.unmoved, k)
 	return nil
-}
-
-func (w *writer) deleteBalancer(ctx context.Context, k key) error {
-	b, has := w.state.balancers[k]
-	if !has {
-		return nil
-	}
-	if err := w.hns.DeleteLoadBalancer(ctx, b.id); err != nil && !errors.Is(err, hns.ErrNotFound) {
-		return err
-	}
-	delete(w.state.balancers, k)
-	return nil
-}
-
-// balancer creates a load balancer, or changes it. One whose backends HNS does not have is deleted:
-// a container of this node has just ended, and the cluster does not know it yet.
-func (w *writer) balancer(ctx context.Context, k key, v value) error {
-	had, has := w.state.balancers[k]
-	if has && had.value == v {
-		return nil
-	}
-	ids, err := w.resolve(ctx, v.endpoints)
-	if err != nil {
-		return err
-	}
-	l := hns.LoadBalancer{
-		ID: had.id, VIP: k.addr, Protocol: k.protocol, Port: k.port, Target: v.target,
-		Endpoints: ids, SourceVIP: v.source, Flags: v.flags,
-	}
-	if has && len(ids) > 0 && w.state.features.Modify {
-		if err := w.hns.ModifyLoadBalancer(ctx, l); err != nil {
-			return err
-		}
-		w.state.balancers[k] = balancer{had.id, v}
-		return nil
-	}
-	if err := w.deleteBalancer(ctx, k); err != nil || len(ids) == 0 {
-		return err
-	}
-	id, err := w.hns.CreateLoadBalancer(ctx, l)
-	if _, other := w.state.balancers[k.first()]; errors.Is(err, hns.ErrPortExists) && k.target != 0 && other {
-		return errOneTarget
-	}
-	if err == nil {
-		w.state.balancers[k] = balancer{id, v}
-	}
-	return err
-}
-
-// resolve returns the IDs of endpoints. If one is missing, it reads the list again, once in a write.
-func (w *writer) resolve(ctx context.Context, addrs string) ([]string, error) {
-	ids, missing := w.known(addrs)
-	if !missing || w.listed {
-		return ids, nil
-	}
-	list, err := w.hns.Endpoints(ctx, w.state.network.ID)
-	if err != nil {
-		return nil, err
-	}
-	w.listed = true
-	w.state.setEndpoints(list)
-	ids, _ = w.known(addrs)
-	return ids, nil
-}
-
-func (w *writer) known(addrs string) (ids []string, missing bool) {
-	for a := range strings.FieldsSeq(addrs) {
-		addr, err := netip.ParseAddr(a)
-		e, has := w.state.endpoints[addr]
-		if err != nil || !has {
-			missing = true
-			continue
-		}
-		ids = append(ids, e.ID)
-	}
-	return ids, missing
 }
 
 // Print implements ledger.Writer.
@@ -187,17 +216,20 @@ func (w *writer) Print(steps []*step) string {
 	var b strings.Builder
 	for _, s := range steps {
 		op := [...]string{"add", "change", "empty", "remove"}[s.Op]
-		switch s.Key.class {
-		case source, remote:
-			fmt.Fprintf(&b, "%s endpoint %s %s\n", op, s.Key.addr, hns.MAC(s.Key.addr))
-		default:
-			v := s.New
-			if s.Op == ledger.Remove {
-				v = s.Old
+		if !s.Key.class.balancer() {
+			fmt.Fprintf(&b, "%s endpoint %s", op, s.Key.addr)
+			if s.New.provider.IsValid() {
+				fmt.Fprintf(&b, " at node %s", s.New.provider)
 			}
-			l := hns.LoadBalancer{VIP: s.Key.addr, Protocol: s.Key.protocol, Port: s.Key.port, Target: v.target, SourceVIP: v.source, Flags: v.flags}
-			fmt.Fprintf(&b, "%s load balancer %s: %s%s\n", op, l, v.endpoints, s.Key.id)
+			b.WriteByte('\n')
+			continue
 		}
+		v := s.New
+		if s.Op == ledger.Remove {
+			v = s.Old
+		}
+		l := hns.LoadBalancer{VIP: s.Key.addr, Protocol: s.Key.protocol, Port: s.Key.port, Target: v.target, SourceVIP: v.source, Flags: v.flags}
+		fmt.Fprintf(&b, "%s load balancer %s: %s%s\n", op, l, v.endpoints, s.Key.id)
 	}
 	return b.String()
 }

@@ -54,7 +54,7 @@ func EveryShape() *cluster.Store {
 					i++
 					addShape(s, i, &cluster.Service{
 						InternalLocal: local && restricted, ExternalLocal: local,
-						Restricted: restricted, Affinity: time.Duration(affinity) * 3 * time.Hour,
+						PreserveDestination: restricted, Restricted: restricted, Affinity: time.Duration(affinity) * 3 * time.Hour,
 					}, endpoints)
 				}
 			}

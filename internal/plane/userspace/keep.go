@@ -55,6 +55,7 @@ func (k *keeper) handOver() func(context.Context) (*plane.Inherited, error) {
 func (k *keeper) run(ctx context.Context) error {
 	forwarding, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
+	defer k.close()
 	ended := make(chan error, 1)
 	go func() { ended <- k.engine.Run(forwarding) }()
 	select {
@@ -64,7 +65,7 @@ func (k *keeper) run(ctx context.Context) error {
 	}
 	if k.wanted.Load() {
 		k.result, k.err = k.plane.leave(k.engine)
-		k.close()
+		k.close() // the engine ends meanwhile
 	}
 	stop()
 	return <-ended
@@ -157,7 +158,7 @@ func (s *sockets) estate(handed map[*forward.Listener]*forward.Handed, from Port
 }
 
 // inherit goes on with the sockets of the previous run of the program: the first plan finds them open.
-func (p *Plane) inherit(e *forward.Engine, in *plane.Inherited) error {
+func (p *Plane) inherit(e *forward.Engine, in *plane.Inherited, adopt adoption) error {
 	if in == nil {
 		return nil
 	}
@@ -178,7 +179,7 @@ func (p *Plane) inherit(e *forward.Engine, in *plane.Inherited) error {
 	complete := from.Complete
 	for _, s := range from.Sockets {
 		fits := from.Range == p.ports.from && p.ports.addrs[s.Port.Family] == s.At.Addr()
-		if !fits || !p.adopt(e, s) {
+		if !fits || !p.adopt(s, adopt) {
 			complete = complete && fits
 			from.Closed = append(from.Closed, s.Handed)
 		}
@@ -204,22 +205,37 @@ func (e *estate) renumber(numbers map[int]int) {
 	}
 }
 
-// adopt opens a Listener with an inherited socket. It returns false if that failed.
-func (p *Plane) adopt(e *forward.Engine, s heldSocket) bool {
+// adoption opens a Listener with what one of the previous run has handed over.
+type adoption func(forward.Spec, *forward.Handed) (*forward.Listener, error)
+
+// listenAgain is the adoption of a plane. If the socket was closed, a new one takes its place.
+func listenAgain(e *forward.Engine) adoption {
+	return func(s forward.Spec, h *forward.Handed) (*forward.Listener, error) {
+		if h.Socket >= 0 {
+			s.Inherited = os.NewFile(uintptr(h.Socket), s.Addr.String())
+		}
+		h.Socket = -1 // the engine has closed it, or has its own
+		l, err := e.Listen(s)
+		if err == nil {
+			l.Adopt(h)
+		}
+		return l, err
+	}
+}
+
+// adopt goes on with an inherited socket. It returns false if that failed.
+func (p *Plane) adopt(s heldSocket, adopt adoption) bool {
 	k := key{port: s.Port.id(), part: s.Part}
 	to := p.sockets.balancers[k.port]
 	if to == nil {
 		return false
 	}
-	l, err := e.Listen(forward.Spec{
+	l, err := adopt(forward.Spec{
 		Protocol: forward.Protocol(k.port.protocol), Addr: s.At, Balancer: to, Admit: p.admit(value{at: s.At, pool: s.Pool}),
-		Inherited: os.NewFile(uintptr(s.Handed.Socket), s.At.String()),
-	})
-	s.Handed.Socket = -1 // the engine has closed it, or has its own
+	}, s.Handed)
 	if err != nil {
 		return false
 	}
-	l.Adopt(s.Handed)
 	p.ports.keep(k, s.At)
 	p.sockets.open[k], p.sockets.values[k] = l, value{at: s.At, pool: s.Pool}
 	return true

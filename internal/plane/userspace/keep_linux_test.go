@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -87,15 +89,7 @@ func (r *loopbackRun) end(t *testing.T) *plane.Inherited {
 // new ones, and connections to the old ones drain.
 func TestAPlaneInheritsSockets(t *testing.T) {
 	ns := kerneltest.Namespace(t)
-	var l net.Listener
-	kerneltest.Do(t, ns, func() (err error) {
-		l, err = net.Listen("tcp", "127.0.0.1:0")
-		return err
-	})
-	defer func() { _ = l.Close() }()
-	kerneltest.Serve(t, l, func(c net.Conn) { _, _ = io.Copy(c, c) })
-	backend := netip.MustParseAddrPort(l.Addr().String())
-
+	backend := echoServer(t, ns)
 	r := begin(t, ns, 1024, nil)
 	first := r.compare(t, backend)
 	if err := first.Apply(t.Context()); err != nil {
@@ -107,14 +101,7 @@ func TestAPlaneInheritsSockets(t *testing.T) {
 		return err
 	})
 	defer func() { _ = c.Close() }()
-	works := func(when string) {
-		t.Helper()
-		_ = c.SetDeadline(time.Now().Add(5 * time.Second))
-		_, _ = c.Write([]byte("x"))
-		if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
-			t.Fatalf("%s: %v", when, err)
-		}
-	}
+	works := func(when string) { t.Helper(); checkEcho(t, c, when) }
 	works("before")
 	in := r.end(t)
 	if err := first.Apply(t.Context()); err == nil {
@@ -146,5 +133,158 @@ func TestAPlaneInheritsSockets(t *testing.T) {
 	}
 	if took := time.Since(begun); took < 900*time.Millisecond || took > 3*time.Second {
 		t.Errorf("it has ended after %v, want a second", took)
+	}
+}
+
+// After a change to another mode a connection goes on for longer than connections drain, in that run and in the
+// next ones, but no client is accepted. When the node returns to this mode, the connection goes on there.
+func TestConnectionsGoOnInAnotherMode(t *testing.T) {
+	ns := kerneltest.Namespace(t)
+	backend := echoServer(t, ns)
+	r := begin(t, ns, 1024, nil)
+	if err := r.compare(t, backend).Apply(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	dial := func() (c net.Conn, err error) {
+		kerneltest.Do(t, ns, func() error {
+			c, err = net.DialTimeout("tcp", "127.0.0.1:8080", time.Second)
+			return nil
+		})
+		return c, err
+	}
+	c, err := dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	in := r.end(t)
+
+	replaced := make(chan struct{})
+	first := goOn(t, ns, in, replaced)
+	next, err := dial()
+	if err != nil {
+		t.Errorf("before other rules are there: %v", err)
+	} else {
+		checkEcho(t, next, "a connection that began after the change")
+		_ = next.Close()
+	}
+	close(replaced)
+	eventually(t, func() bool { c, err := dial(); closeIf(c); return errors.Is(err, syscall.ECONNREFUSED) })
+	time.Sleep(1500 * time.Millisecond) // connections drain for 1 s
+	checkEcho(t, c, "in another mode")
+	in = first.end(t)
+
+	second := goOn(t, ns, in, replaced)
+	checkEcho(t, c, "in the next run")
+	if n := second.Open(); n != 1 {
+		t.Errorf("%d connections are open, want 1", n)
+	}
+	if c, err := dial(); err == nil {
+		closeIf(c)
+		t.Error("the next run listens again")
+	}
+	in = second.end(t)
+
+	r = begin(t, ns, 1024, in)
+	if plan := r.compare(t, backend); plan.Steps() != 0 {
+		t.Errorf("back in this mode the first plan is\n%s", plan)
+	}
+	time.Sleep(1500 * time.Millisecond)
+	checkEcho(t, c, "back in this mode")
+	again, err := dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeIf(again)
+	in = r.end(t)
+
+	third := goOn(t, ns, in, replaced)
+	_ = c.Close()
+	select {
+	case <-third.Over:
+	case <-time.After(5 * time.Second):
+		t.Errorf("%d connections are open", third.Open())
+	}
+	if in := third.end(t); in != nil {
+		t.Errorf("a run without connections hands over %s", in.State)
+	}
+}
+
+// restRun is a run in another mode.
+type restRun struct {
+	*plane.Rest
+	stop func()
+}
+
+func goOn(t *testing.T, ns int, in *plane.Inherited, replaced chan struct{}) *restRun {
+	t.Helper()
+	rest, err := userspace.Loopback().GoOn(plane.Setup{
+		Config: &config.Config{Mode: "nftables", Userspace: config.Userspace{UDPTimeout: time.Minute, DrainTimeout: time.Second}},
+		NetNS:  ns, Log: slog.New(slog.DiscardHandler), Inherited: in,
+	}, replaced)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- rest.Run(ctx) }()
+	stop := sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(stop)
+	return &restRun{rest, stop}
+}
+
+func (r *restRun) end(t *testing.T) *plane.Inherited {
+	t.Helper()
+	finish := r.HandOver()
+	r.stop()
+	in, err := finish(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return in
+}
+
+// echoServer returns the address of a server that returns what it reads.
+func echoServer(t *testing.T, ns int) netip.AddrPort {
+	t.Helper()
+	var l net.Listener
+	kerneltest.Do(t, ns, func() (err error) {
+		l, err = net.Listen("tcp", "127.0.0.1:0")
+		return err
+	})
+	t.Cleanup(func() { _ = l.Close() })
+	kerneltest.Serve(t, l, func(c net.Conn) {
+		_, _ = io.Copy(c, c)
+		_ = c.Close()
+	})
+	return netip.MustParseAddrPort(l.Addr().String())
+}
+
+func checkEcho(t *testing.T, c net.Conn, when string) {
+	t.Helper()
+	_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+	_, _ = c.Write([]byte("x"))
+	if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
+		t.Fatalf("%s: %v", when, err)
+	}
+}
+
+func closeIf(c net.Conn) {
+	if c != nil {
+		_ = c.Close()
+	}
+}
+
+func eventually(t *testing.T, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(5 * time.Second); !holds(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("it does not hold after 5 s")
+		}
 	}
 }

@@ -32,6 +32,9 @@ func Loopback() plane.Kind {
 		Open: func(_ context.Context, s plane.Setup) (*plane.Opened, error) {
 			return open(s, &plane.Opened{}, options(s, loopbackAddrs(s.Families), nil))
 		},
+		GoOn: func(s plane.Setup, replaced <-chan struct{}) (*plane.Rest, error) {
+			return goOn(s, loopbackAddrs([]route.Family{route.IPv4, route.IPv6}), replaced)
+		},
 		Preview: func(s plane.Setup) plane.Plane { return New(noEngine{}, options(s, loopbackAddrs(s.Families), nil)) },
 	}
 }
@@ -76,10 +79,15 @@ func withNotes(s plane.Support) plane.Support {
 	return s
 }
 
+// newEngine returns the engine of a plane.
+func newEngine(s plane.Setup) (*forward.Engine, error) {
+	u := s.Config.Userspace
+	return forward.New(forward.Options{NetNS: s.NetNS, Log: s.Log, Drain: max(u.DrainTimeout, time.Nanosecond), UDPTimeout: u.UDPTimeout})
+}
+
 // open opens the plane, on top of another plane, whose parts it keeps; without one, its Plane is nil.
 func open(s plane.Setup, on *plane.Opened, opt Options) (*plane.Opened, error) {
-	u := s.Config.Userspace
-	engine, err := forward.New(forward.Options{NetNS: s.NetNS, Log: s.Log, Drain: max(u.DrainTimeout, time.Nanosecond), UDPTimeout: u.UDPTimeout})
+	engine, err := newEngine(s)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +97,7 @@ func open(s plane.Setup, on *plane.Opened, opt Options) (*plane.Opened, error) {
 		}
 	}
 	p := New(EngineOf(engine), opt)
-	if err := p.inherit(engine, s.Inherited); err != nil {
+	if err := p.inherit(engine, s.Inherited, listenAgain(engine)); err != nil {
 		return nil, errors.Join(err, engine.Discard())
 	}
 	keeping := newKeeper(engine, p)

@@ -62,6 +62,9 @@ func Kind(rules plane.Kind) plane.Kind {
 		}})
 		return open(s, on, options(s, s.Listeners, on.Plane))
 	}
+	k.GoOn = func(s plane.Setup, replaced <-chan struct{}) (*plane.Rest, error) {
+		return goOn(s, address.OfSockets(), replaced)
+	}
 	k.Remove = func(ctx context.Context, s plane.Setup) ([]string, error) {
 		var removed []string
 		if rules.Remove != nil {

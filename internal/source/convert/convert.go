@@ -24,11 +24,13 @@ const (
 // AnnotationScheduler names the algorithm that chooses endpoints of a Service, in modes that
 // have several. AnnotationWeights has the weights of endpoints: "NODE=3, ADDRESS=0".
 // AnnotationClients says how endpoints learn the addresses of clients in mode userspace:
-// "proxy-protocol" or "transparent".
+// "proxy-protocol" or "transparent". AnnotationPreserve is kube-proxy's for Windows: "true" leaves
+// the destination as it is.
 const (
 	AnnotationScheduler = "sluice-proxy.github.io/scheduler"
 	AnnotationWeights   = "sluice-proxy.github.io/weights"
 	AnnotationClients   = "sluice-proxy.github.io/client-address"
+	AnnotationPreserve  = "preserve-destination"
 )
 
 // Converter converts objects. Its zero value ignores externalIPs; it is safe for concurrent

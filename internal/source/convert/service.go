@@ -45,6 +45,7 @@ func (c Converter) Service(svc *corev1.Service) (*cluster.Service, []route.Probl
 	out.Affinity = affinity(svc, n)
 	out.Scheduler = c.Strings.Of(scheduler(svc, n))
 	out.Clients = clients(svc, n)
+	out.PreserveDestination = svc.Annotations[AnnotationPreserve] == "true"
 	out.Weights = c.weights(svc, n)
 	policies(svc, out, n)
 	return out, n.list()

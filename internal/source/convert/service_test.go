@@ -346,3 +346,14 @@ func TestServicePolicies(t *testing.T) {
 		}, problems: []string{"spec.healthCheckNodePort -1"}},
 	})
 }
+
+// The annotation of kube-proxy on Windows has one value.
+func TestPreserveDestination(t *testing.T) {
+	for value, want := range map[string]bool{"true": true, "false": false, "True": false, "": false} {
+		svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{AnnotationPreserve: value}}}
+		svc.Spec.ClusterIP = "10.96.0.1"
+		if got, problems := (Converter{}).Service(svc); got.PreserveDestination != want || len(problems) > 0 {
+			t.Errorf("%q: %+v, %v", value, got, problems)
+		}
+	}
+}

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
+	"sync"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/hns"
 )
@@ -15,7 +17,7 @@ import (
 var ErrInUse = errors.New("a load balancer refers to the endpoint")
 
 // Fake is HNS in memory. It refuses what would be wrong. Where the behaviour of the real HNS is not
-// documented it is the stricter one, or an option. One goroutine uses it.
+// documented it is the stricter one, or an option. Its methods are safe for concurrent use.
 type Fake struct {
 	Version hns.Features
 
@@ -23,6 +25,16 @@ type Fake struct {
 	// one for each port of backends.
 	OneTarget bool
 
+	// StuckModify means that changes in place succeed without an effect, as in some versions.
+	StuckModify bool
+
+	// Refuse, if not nil, returns an error for calls that HNS does not accept, by their line in Writes.
+	Refuse func(write string) error
+
+	// Broken, if not nil, is the error of each attempt to read a network.
+	Broken error
+
+	mu        sync.Mutex
 	networks  map[string]hns.Network // by name
 	endpoints map[string]hns.Endpoint
 	balancers map[string]hns.LoadBalancer
@@ -49,12 +61,52 @@ func (f *Fake) id() string {
 
 // AddNetwork creates a network with a new ID.
 func (f *Fake) AddNetwork(n hns.Network) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	n.ID = f.id()
 	f.networks[n.Name] = n
 }
 
+// SetRemote changes the remote subnets of a network.
+func (f *Fake) SetRemote(name string, remote []hns.RemoteSubnet) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := f.networks[name]
+	n.Remote = remote
+	f.networks[name] = n
+}
+
+// SetProvider changes the node of a remote endpoint, as if it had been created for another one.
+func (f *Fake) SetProvider(id string, node netip.Addr) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	e := f.endpoints[id]
+	e.Provider = node
+	f.endpoints[id] = e
+}
+
+// write notes a write, unless it is refused.
+func (f *Fake) write(line string) error {
+	if f.Refuse != nil {
+		if err := f.Refuse(line); err != nil {
+			return err
+		}
+	}
+	f.Writes = append(f.Writes, line)
+	return nil
+}
+
+// Written returns a copy of Writes.
+func (f *Fake) Written() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.Writes)
+}
+
 // DeleteNetwork deletes a network with its endpoints, and load balancers whose endpoints are all gone.
 func (f *Fake) DeleteNetwork(name string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	gone := f.networks[name].ID
 	delete(f.networks, name)
 	maps.DeleteFunc(f.endpoints, func(_ string, e hns.Endpoint) bool { return e.Network == gone })
@@ -68,6 +120,11 @@ func (f *Fake) Features(context.Context) (hns.Features, error) { return f.Versio
 
 // Network returns the network with a name.
 func (f *Fake) Network(_ context.Context, name string) (hns.Network, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.Broken != nil {
+		return hns.Network{}, f.Broken
+	}
 	n, has := f.networks[name]
 	if !has {
 		return n, fmt.Errorf("network %s: %w", name, hns.ErrNotFound)
@@ -77,6 +134,8 @@ func (f *Fake) Network(_ context.Context, name string) (hns.Network, error) {
 
 // Endpoints returns all endpoints of a network, sorted by ID.
 func (f *Fake) Endpoints(_ context.Context, network string) ([]hns.Endpoint, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	var all []hns.Endpoint
 	for _, id := range slices.Sorted(maps.Keys(f.endpoints)) {
 		if f.endpoints[id].Network == network {
@@ -88,6 +147,8 @@ func (f *Fake) Endpoints(_ context.Context, network string) ([]hns.Endpoint, err
 
 // CreateEndpoint creates an endpoint. No two in a network have the same address.
 func (f *Fake) CreateEndpoint(_ context.Context, e hns.Endpoint) (string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	if !slices.ContainsFunc(slices.Collect(maps.Values(f.networks)), func(n hns.Network) bool { return n.ID == e.Network }) {
 		return "", fmt.Errorf("network %s: %w", e.Network, hns.ErrNotFound)
 	}
@@ -98,14 +159,18 @@ func (f *Fake) CreateEndpoint(_ context.Context, e hns.Endpoint) (string, error)
 			}
 		}
 	}
+	if err := f.write(fmt.Sprintf("create endpoint %s", e.Addrs)); err != nil {
+		return "", err
+	}
 	e.ID = f.id()
 	f.endpoints[e.ID] = e
-	f.Writes = append(f.Writes, fmt.Sprintf("create endpoint %s", e.Addrs))
 	return e.ID, nil
 }
 
 // DeleteEndpoint deletes an endpoint to which no load balancer refers.
 func (f *Fake) DeleteEndpoint(_ context.Context, id string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	e, has := f.endpoints[id]
 	if !has {
 		return fmt.Errorf("endpoint %s: %w", id, hns.ErrNotFound)
@@ -115,13 +180,17 @@ func (f *Fake) DeleteEndpoint(_ context.Context, id string) error {
 			return fmt.Errorf("%w: %s, load balancer %s", ErrInUse, e.Addrs, l)
 		}
 	}
+	if err := f.write(fmt.Sprintf("delete endpoint %s", e.Addrs)); err != nil {
+		return err
+	}
 	delete(f.endpoints, id)
-	f.Writes = append(f.Writes, fmt.Sprintf("delete endpoint %s", e.Addrs))
 	return nil
 }
 
 // KillEndpoint deletes an endpoint from everywhere, as when a container ends.
 func (f *Fake) KillEndpoint(id string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	delete(f.endpoints, id)
 	for at, l := range f.balancers {
 		l.Endpoints = slices.DeleteFunc(slices.Clone(l.Endpoints), func(e string) bool { return e == id })
@@ -131,6 +200,8 @@ func (f *Fake) KillEndpoint(id string) {
 
 // LoadBalancers returns all load balancers, sorted by ID.
 func (f *Fake) LoadBalancers(context.Context) ([]hns.LoadBalancer, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	var all []hns.LoadBalancer
 	for _, id := range slices.Sorted(maps.Keys(f.balancers)) {
 		all = append(all, f.balancers[id])
@@ -140,17 +211,23 @@ func (f *Fake) LoadBalancers(context.Context) ([]hns.LoadBalancer, error) {
 
 // CreateLoadBalancer creates a load balancer.
 func (f *Fake) CreateLoadBalancer(_ context.Context, l hns.LoadBalancer) (string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	l.ID = f.id()
 	if err := f.check(l); err != nil {
 		return "", err
 	}
+	if err := f.write("create " + l.String()); err != nil {
+		return "", err
+	}
 	f.balancers[l.ID] = l
-	f.Writes = append(f.Writes, "create "+l.String())
 	return l.ID, nil
 }
 
 // ModifyLoadBalancer changes a load balancer in place.
 func (f *Fake) ModifyLoadBalancer(_ context.Context, l hns.LoadBalancer) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	if !f.Version.Modify {
 		return hns.ErrNotImplemented
 	}
@@ -160,19 +237,25 @@ func (f *Fake) ModifyLoadBalancer(_ context.Context, l hns.LoadBalancer) error {
 	if err := f.check(l); err != nil {
 		return err
 	}
+	if err := f.write("modify " + l.String()); err != nil || f.StuckModify {
+		return err
+	}
 	f.balancers[l.ID] = l
-	f.Writes = append(f.Writes, "modify "+l.String())
 	return nil
 }
 
 // DeleteLoadBalancer deletes a load balancer.
 func (f *Fake) DeleteLoadBalancer(_ context.Context, id string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	l, has := f.balancers[id]
 	if !has {
 		return fmt.Errorf("load balancer %s: %w", id, hns.ErrNotFound)
 	}
+	if err := f.write("delete " + l.String()); err != nil {
+		return err
+	}
 	delete(f.balancers, id)
-	f.Writes = append(f.Writes, "delete "+l.String())
 	return nil
 }
 

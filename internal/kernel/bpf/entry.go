@@ -1,0 +1,166 @@
+package bpf
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"net/netip"
+)
+
+// Clients are those for whom a frontend is: connections of the two may go to different pools.
+type Clients uint8
+
+// The clients whose sockets a node has.
+const (
+	OfPods Clients = iota
+	OfNode
+)
+
+// String completes "for".
+func (c Clients) String() string { return [...]string{"pods", "the node"}[c] }
+
+// Pool identifies the backends that connections choose among. Pools of the same Service port differ in the
+// last byte only.
+type Pool [16]byte
+
+// String returns the beginning, which is enough to tell pools apart.
+func (p Pool) String() string { return hex.EncodeToString(p[:4]) + "/" + hex.EncodeToString(p[15:]) }
+
+// Frontend is where connections of some clients go.
+type Frontend struct {
+	At       netip.AddrPort // with the unspecified address: a NodePort
+	Protocol uint8
+	Clients  Clients
+	Pool     Pool
+	Count    int // of the backends in the pool
+}
+
+// Entry encodes it.
+func (f Frontend) Entry() Entry {
+	k := append(endpoint(f.At)[:18], f.Protocol, byte(f.Clients))
+	v := append(append([]byte{}, f.Pool[:]...), native32(uint32(f.Count))...)
+	return entry(Frontends, k, v)
+}
+
+// Slot is a numbered backend of a pool.
+type Slot struct {
+	Pool    Pool
+	Index   int
+	Backend netip.AddrPort
+}
+
+// Entry encodes it.
+func (s Slot) Entry() Entry {
+	return entry(Slots, append(append([]byte{}, s.Pool[:]...), native32(uint32(s.Index))...), endpoint(s.Backend))
+}
+
+// Member says that a pool has a backend, for sockets and clients that have chosen it before; with port 0, that it has a
+// backend with this address that may be on this node.
+type Member struct {
+	Pool    Pool
+	Backend netip.AddrPort
+}
+
+// Entry encodes it.
+func (m Member) Entry() Entry {
+	return entry(Members, append(append([]byte{}, m.Pool[:]...), endpoint(m.Backend)...), native32(1))
+}
+
+// NodeAddr returns the entry of an address that serves NodePorts.
+func NodeAddr(a netip.Addr) Entry { return entry(NodeAddrs, address(a), native32(1)) }
+
+// PodPrefix returns the entry of addresses that pods on this node have.
+func PodPrefix(p netip.Prefix) Entry {
+	bits := p.Bits()
+	if p.Addr().Is4() {
+		bits += 96
+	}
+	return entry(PodPrefixes, append(native32(uint32(bits)), address(p.Addr())...), native32(1))
+}
+
+func entry(t Table, k, v []byte) Entry { return Entry{Key{t, string(k)}, string(v)} }
+
+// sizes returns how long keys and values of a map are.
+func (t Table) sizes() (key, value int) {
+	switch t {
+	case Slots:
+		return 20, 20
+	case Members:
+		return 36, 4
+	case PodPrefixes:
+		return 20, 4
+	case NodeAddrs:
+		return 16, 4
+	case Frontends:
+		return 20, 20
+	default:
+		return 0, 0
+	}
+}
+
+func address(a netip.Addr) []byte {
+	b := a.As16()
+	return b[:]
+}
+
+func endpoint(at netip.AddrPort) []byte {
+	return append(binary.BigEndian.AppendUint16(address(at.Addr()), at.Port()), 0, 0)
+}
+
+func native32(n uint32) []byte { return binary.NativeEndian.AppendUint32(nil, n) }
+func native64(n uint64) []byte { return binary.NativeEndian.AppendUint64(nil, n) }
+
+// String describes an entry on one line.
+func (e Entry) String() string {
+	k, v := e.Key.String(), []byte(e.Value)
+	switch {
+	case len(v) == 0:
+		return k
+	case e.Table == Slots:
+		return k + " -> " + endpointIn(v).String()
+	case e.Table == Frontends:
+		return fmt.Sprintf("%s -> pool %s of %d", k, Pool(v[:16]), binary.NativeEndian.Uint32(v[16:]))
+	case e.Table == Programs:
+		return k + " " + e.Value
+	}
+	return k
+}
+
+// String describes a key.
+func (k Key) String() string {
+	d := []byte(k.Data)
+	switch k.Table {
+	case Slots:
+		return fmt.Sprintf("slots %s %d", Pool(d[:16]), binary.NativeEndian.Uint32(d[16:]))
+	case Members:
+		return fmt.Sprintf("members %s %s", Pool(d[:16]), endpointIn(d[16:]))
+	case PodPrefixes:
+		bits, a := int(binary.NativeEndian.Uint32(d)), addressIn(d[4:])
+		if a.Is4() {
+			bits -= 96
+		}
+		return fmt.Sprintf("pod_prefixes %s", netip.PrefixFrom(a, bits))
+	case NodeAddrs:
+		return "node_addrs " + addressIn(d).String()
+	case Frontends:
+		return fmt.Sprintf("frontends %s/%s for %s", endpointIn(d), protocolName(d[18]), Clients(d[19]))
+	default:
+		return k.Table.String()
+	}
+}
+
+func protocolName(n byte) string {
+	switch n {
+	case 6:
+		return "tcp"
+	case 17:
+		return "udp"
+	}
+	return fmt.Sprint(n)
+}
+
+func addressIn(b []byte) netip.Addr { return netip.AddrFrom16([16]byte(b[:16])).Unmap() }
+
+func endpointIn(b []byte) netip.AddrPort {
+	return netip.AddrPortFrom(addressIn(b), binary.BigEndian.Uint16(b[16:]))
+}

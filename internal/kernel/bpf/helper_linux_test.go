@@ -1,0 +1,183 @@
+package bpf
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+func TestMain(m *testing.M) { lab.Main(m) }
+
+// node is a network namespace with a cgroup, in which clients are balanced, and with backends.
+type node struct {
+	t      testing.TB
+	conn   *Conn
+	opt    Options
+	inside func(func() error) error
+}
+
+func newNode(t testing.TB) *node {
+	t.Helper()
+	kerneltest.NeedPrograms(t)
+	n := &node{t: t, opt: Options{Dir: filepath.Join(lab.BPFFS(t), "sluice"), Cgroup: lab.Cgroup(t), NetNS: kerneltest.Namespace(t)}}
+	n.inside = lab.Inside(t, n.opt.Cgroup, n.opt.NetNS)
+	n.conn = n.open()
+	t.Cleanup(func() {
+		if _, err := n.conn.Remove(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return n
+}
+
+func (n *node) open() *Conn {
+	n.t.Helper()
+	c, err := Open(n.opt)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// write adds entries, and the programs.
+func (n *node) write(list ...Entry) {
+	n.t.Helper()
+	var steps []Step
+	for _, e := range list {
+		steps = append(steps, Step{Entry: e})
+	}
+	steps = append(steps, Step{Entry: Entry{Key{Table: Programs}, n.conn.Version()}})
+	if err := n.conn.Write(context.Background(), steps); err != nil {
+		n.t.Fatalf("%+v", err)
+	}
+}
+
+func (n *node) run(f func() error) {
+	n.t.Helper()
+	if err := n.inside(f); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// address gives a namespace an address on lo.
+func address4(t testing.TB, netns int, text string) {
+	t.Helper()
+	kerneltest.Do(t, netns, func() error {
+		lo, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		a, err := netlink.ParseAddr(text)
+		if err != nil {
+			return err
+		}
+		return netlink.AddrAdd(lo, a)
+	})
+}
+
+// serve answers each connection, and each datagram, with the address of the server.
+func serve(t testing.TB, netns int, at string) {
+	t.Helper()
+	var l net.Listener
+	var p net.PacketConn
+	kerneltest.Do(t, netns, func() (err error) {
+		if l, err = net.Listen("tcp", at); err != nil {
+			return err
+		}
+		p, err = net.ListenPacket("udp", at)
+		return err
+	})
+	kerneltest.Serve(t, l, func(c net.Conn) {
+		_, _ = fmt.Fprintf(c, "%s\n", at) // the client notices errors
+		_ = c.Close()
+	})
+	t.Cleanup(func() { _ = p.Close() })
+	go func() {
+		b := make([]byte, 64)
+		for {
+			_, from, err := p.ReadFrom(b)
+			if err != nil {
+				return
+			}
+			_, _ = p.WriteTo([]byte(at), from) // the client notices errors
+		}
+	}()
+}
+
+// ask connects by TCP, and returns who answered, and whom the socket calls its peer.
+func ask(to string) (answered, peer string, err error) {
+	c, err := net.DialTimeout("tcp", to, time.Second)
+	if err != nil {
+		return "", "", err
+	}
+	defer func() { _ = c.Close() }() // all is read
+	line, err := bufio.NewReader(c).ReadString('\n')
+	if err != nil {
+		return "", "", err
+	}
+	raw, err := c.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		return "", "", err
+	}
+	peer, err = peerOf(raw)
+	return line[:len(line)-1], peer, err
+}
+
+// peerOf returns what getpeername tells.
+func peerOf(raw syscall.RawConn) (peer string, err error) {
+	var sa unix.Sockaddr
+	if failed := raw.Control(func(fd uintptr) { sa, err = unix.Getpeername(int(fd)) }); failed != nil {
+		return "", failed
+	}
+	switch a := sa.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrPortFrom(netip.AddrFrom4(a.Addr), uint16(a.Port)).String(), err
+	case *unix.SockaddrInet6:
+		return netip.AddrPortFrom(netip.AddrFrom16(a.Addr).Unmap(), uint16(a.Port)).String(), err
+	}
+	return "", err
+}
+
+// connectMapped connects a socket of IPv6 to an IPv4 address.
+func connectMapped(to string) error {
+	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(fd) }() // nothing was written to it
+	at := netip.MustParseAddrPort(to)
+	if err := unix.Connect(fd, &unix.SockaddrInet6{Addr: at.Addr().As16(), Port: int(at.Port())}); err != nil {
+		return err
+	}
+	sa, err := unix.Getpeername(fd)
+	if err != nil {
+		return err
+	}
+	if a := sa.(*unix.SockaddrInet6); a.Addr != at.Addr().As16() || a.Port != int(at.Port()) {
+		return fmt.Errorf("the peer is %v, want %s", a, to)
+	}
+	return nil
+}
+
+func service(vip string, protocol uint8, clients Clients, backends ...string) []Entry {
+	at := netip.MustParseAddrPort(vip)
+	pool := Pool{1, protocol, byte(clients), byte(at.Addr().BitLen()), at.Addr().As16()[15], byte(at.Port())}
+	var list []Entry
+	for i, b := range backends {
+		list = append(list, Slot{pool, i, netip.MustParseAddrPort(b)}.Entry(), Member{pool, netip.MustParseAddrPort(b)}.Entry())
+	}
+	return append(list, Frontend{At: at, Protocol: protocol, Clients: clients, Pool: pool, Count: len(backends)}.Entry())
+}

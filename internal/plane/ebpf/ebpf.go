@@ -1,0 +1,145 @@
+// Package ebpf is the plane that balances when sockets connect: programs of cgroup v2 put the address of
+// a backend in place of that of the Service, so that no packet is translated. It stands on a packet plane, which
+// has the rules for everything that has no socket here, and for what the programs cannot decide
+// exactly. README.md says what that is.
+package ebpf
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/plane/ledger"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// Kernel has the maps and the programs: bpf.Conn, or bpf.Fake.
+type Kernel interface {
+	Read(context.Context) (bpf.State, error)
+	Write(context.Context, []bpf.Step) error
+	Remove(context.Context) ([]string, error)
+	Version() string // the value of the entry of the programs
+}
+
+// Options for New.
+type Options struct {
+	Families []route.Family // those that the host supports
+
+	// Packets is the plane beneath.
+	Packets plane.Plane
+}
+
+type (
+	key   = bpf.Key
+	entry = ledger.Entry[bpf.Key, string]
+	step  = ledger.Step[bpf.Key, string]
+)
+
+// Plane balances sockets, and packets by the plane beneath. It implements plane.Plane.
+type Plane struct {
+	kernel Kernel
+	opt    Options
+	ledger *ledger.Ledger[key, string]
+	room   int // steps of one write
+
+	seen bpf.State // what Refresh read; nil once a Plan used it
+}
+
+const defaultRoom = 1 << 14
+
+// New makes a Plane. It does nothing yet.
+func New(k Kernel, opt Options) *Plane {
+	return &Plane{kernel: k, opt: opt, ledger: ledger.New[key, string](layout()), room: defaultRoom}
+}
+
+// Refresh reads the maps, and what the plane beneath reads.
+func (p *Plane) Refresh(ctx context.Context) error {
+	seen, err := p.kernel.Read(ctx)
+	if err != nil {
+		return fmt.Errorf("read the maps: %w", err)
+	}
+	p.seen = seen
+	return p.opt.Packets.Refresh(ctx)
+}
+
+// Discard implements plane.Discarder.
+func (p *Plane) Discard() {
+	p.seen = nil
+	if d, does := p.opt.Packets.(plane.Discarder); does {
+		d.Discard()
+	}
+}
+
+// Watch reports edits of the rules of the plane beneath. The kernel reports none of maps.
+func (p *Plane) Watch(ctx context.Context, subscribed func(), report func(plane.Edit)) error {
+	return p.opt.Packets.Watch(ctx, subscribed, report)
+}
+
+// Remove detaches the programs first: from then on packets have the addresses of Services.
+func (p *Plane) Remove(ctx context.Context) ([]string, error) {
+	removed, err := p.kernel.Remove(ctx)
+	if err != nil {
+		return removed, err
+	}
+	rules, err := p.opt.Packets.Remove(ctx)
+	return append(removed, rules...), err
+}
+
+// Plan is a change of the maps, and of the rules of the plane beneath.
+type Plan struct {
+	*ledger.Plan[key, string]
+	packets plane.Plan
+}
+
+// Plan computes what to write; after a Refresh by comparing everything.
+func (p *Plane) Plan(change route.Change) plane.Plan {
+	change.Partly = false // a Plan has no Left
+	plan := &Plan{packets: p.opt.Packets.Plan(change)}
+	w := writer{p.kernel, p.room}
+	if p.seen != nil {
+		plan.Plan = p.ledger.Compare(w, newListing(p.seen))
+		p.seen = nil
+		plan.Host(nil, p.host(&change.Table.Host))
+		for _, name := range change.Table.Order() {
+			plan.Service(name, nil, p.render(change.InKernel(name)))
+		}
+	} else {
+		plan.Plan = p.ledger.Change(w)
+		if change.OldHost != nil {
+			plan.Host(p.host(change.OldHost), p.host(&change.Table.Host))
+		}
+		for _, t := range change.Touched {
+			plan.Service(t.Name, p.render(t.Old), p.render(t.New))
+		}
+	}
+	plan.End()
+	return plan
+}
+
+// Steps implements plane.Plan.
+func (p *Plan) Steps() int { return p.packets.Steps() + p.Plan.Steps() }
+
+// Kept implements plane.Plan.
+func (p *Plan) Kept() int { return p.packets.Kept() + p.Plan.Kept() }
+
+// String implements plane.Plan.
+func (p *Plan) String() string { return p.packets.String() + p.Plan.String() }
+
+// Apply writes the rules first, as the programs leave to them what they cannot decide. A Service whose rules the
+// kernel refuses is balanced by the programs.
+func (p *Plan) Apply(ctx context.Context) error {
+	refused := plane.Refused{}
+	if err := merge(refused, p.packets.Apply(ctx)); err != nil {
+		return err
+	}
+	if err := merge(refused, p.Plan.Apply(ctx)); err != nil {
+		return err
+	}
+	if len(refused) > 0 {
+		return refused
+	}
+	return nil
+}
+
+var _ plane.Discarder = (*Plane)(nil)

@@ -1,0 +1,87 @@
+package ebpf
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
+	"github.com/sluice-proxy/sluice/internal/plane/planetest"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+func TestEveryShape(t *testing.T) {
+	for name, opt := range planetest.Detectors() {
+		t.Run(name+" on the fake", func(t *testing.T) { roundTrip(t, bpf.NewFake(), opt) })
+		t.Run(name+" on the kernel", func(t *testing.T) { roundTrip(t, realKernel(t), opt) })
+	}
+}
+
+// roundTrip writes every shape, and verifies that neither the same plane nor a new one finds anything to write.
+func roundTrip(t *testing.T, k Kernel, opt route.Options) {
+	opt.ListLocal = true
+	change := planetest.Compile(planetest.EveryShape(), opt)
+	p := New(k, Options{Families: planetest.Families(), Packets: noPackets{}})
+	apply(t, p, change)
+	if plan := p.Plan(route.Change{Table: change.Table}); plan.Steps() != 0 {
+		t.Errorf("%d steps without a change:\n%.3000s", plan.Steps(), plan)
+	}
+	p = New(k, Options{Families: planetest.Families(), Packets: noPackets{}})
+	if err := p.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if plan := p.Plan(change); plan.Steps() != 0 || plan.Kept() < 50 {
+		t.Errorf("%d steps after a restart, %d kept, want none:\n%.3000s", plan.Steps(), plan.Kept(), plan)
+	}
+	if removed, err := p.Remove(context.Background()); err != nil || len(removed) == 0 {
+		t.Errorf("removed %v, %v", removed, err)
+	}
+}
+
+func apply(t *testing.T, p *Plane, change route.Change) {
+	t.Helper()
+	if err := p.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Plan(change).Apply(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What the programs decide, and what they leave to the packet plane.
+func TestDecisions(t *testing.T) {
+	opt := route.Options{ListLocal: true, Detector: route.DetectorOptions{Kind: route.DetectNodeCIDR}}
+	k := bpf.NewFake()
+	apply(t, New(k, Options{Families: planetest.Families(), Packets: noPackets{}}), planetest.Compile(planetest.EveryShape(), opt))
+	all, err := text(k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	has := func(want bool, why, line string) {
+		t.Helper()
+		if strings.Contains(all, line) != want {
+			t.Errorf("%s: %q: %t, want %t", why, line, !want, want)
+		}
+	}
+	// ns/svc-2 has no restrictions, no affinity and endpoints on the node b.
+	has(true, "pods keep their source", "frontends 172.30.0.2:80/tcp for pods")
+	has(true, "the node is its own source", "frontends 172.30.0.2:80/tcp for the node")
+	has(true, "the node", "frontends 203.0.113.2:80/tcp for the node")
+	has(false, "pods get source NAT", "frontends 203.0.113.2:80/tcp for pods")
+	has(false, "pods get source NAT", "frontends 0.0.0.0:30020/tcp for pods")
+	has(true, "NodePort", "frontends 0.0.0.0:30020/tcp for the node")
+	has(true, "IPv6", "frontends [fd00:172:30::2]:80/udp for pods")
+	has(false, "SCTP has no programs", "0.0.0.0:30022/")
+	has(false, "no endpoints: the packet plane refuses", "frontends 172.30.0.1:80/")
+	// ns/svc-5 has affinity.
+	has(false, "affinity", "frontends 172.30.0.5:80/")
+	// ns/svc-8 is restricted to source ranges.
+	has(false, "source ranges", "frontends 203.0.113.8:80/tcp")
+	has(true, "source ranges are for load balancers only", "frontends 172.30.0.8:80/tcp")
+	has(true, "pods of this node", "pod_prefixes 10.180.0.0/24")
+	has(true, "NodePorts", "node_addrs 192.168.0.2")
+	has(false, "pods have 127.0.0.1 themselves", "node_addrs 127.0.0.1")
+	if t.Failed() {
+		t.Log(all)
+	}
+}

@@ -1,0 +1,122 @@
+package ebpf
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
+	"github.com/sluice-proxy/sluice/internal/kernel/probe"
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+const mode = "ebpf"
+
+// Kind returns the plane that stands on a packet plane. If this host cannot do what the programs need, the packet
+// plane is all there is.
+func Kind(packets plane.Kind) plane.Kind {
+	k := packets
+	k.Mode, k.On, k.ListLocal = mode, packets.Mode, true
+	k.Facts.Name, k.Facts.Path = mode, pathOver(packets.Facts.Path)
+	k.Owned = packets.Owned + ", and the maps and programs in --bpf-dir"
+	k.Preview = func(s plane.Setup) plane.Plane {
+		return New(bpf.NewFake(), Options{Families: s.Families, Packets: packets.Preview(s)})
+	}
+	k.Open = func(ctx context.Context, s plane.Setup) (*plane.Opened, error) {
+		on, err := packets.Open(ctx, s)
+		if err != nil {
+			return nil, err
+		}
+		o, err := place(s)
+		if err == nil {
+			err = probe.Sockets(o)
+		}
+		if err != nil {
+			s.Log.Warn("Sockets are not balanced: all connections are translated packet by packet, as in mode "+packets.Mode, "error", err)
+			return on, nil
+		}
+		return open(s, on, o)
+	}
+	k.Remove = func(ctx context.Context, s plane.Setup) ([]string, error) { return remove(ctx, s) } // the packet plane removes its own
+	return k
+}
+
+// place returns where the programs and maps are.
+func place(s plane.Setup) (bpf.Options, error) {
+	o := bpf.Options{Dir: s.Config.EBPF.Dir, Cgroup: s.Config.EBPF.Cgroup, NetNS: s.NetNS}
+	root, err := bpf.CgroupRoot()
+	if o.Cgroup = cmp.Or(o.Cgroup, root); o.Cgroup != "" {
+		err = nil
+	}
+	return o, err
+}
+
+// open opens the plane on top of another one, whose parts it keeps.
+func open(s plane.Setup, on *plane.Opened, o bpf.Options) (*plane.Opened, error) {
+	conn, err := bpf.Open(o)
+	if err != nil {
+		return nil, err
+	}
+	if err := bpf.Whole(o.Cgroup); err != nil {
+		s.Log.Info("Processes in other cgroups are served packet by packet", "cgroup", o.Cgroup, "reason", err)
+	}
+	opened := *on
+	opened.Plane = New(conn, Options{Families: s.Families, Packets: on.Plane})
+	count := newCounter(conn.Counts)
+	opened.Parts = append(opened.Parts,
+		plane.Part{Follower: &proof{conn: conn, log: s.Log}},
+		plane.Part{Follower: count, Metrics: []prometheus.Collector{count}})
+	opened.Reader = func(ctx context.Context) (plane.Plane, func(), error) {
+		packets, done, err := on.Reader(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		other, err := bpf.Open(o)
+		if err != nil {
+			done()
+			return nil, nil, err
+		}
+		return New(other, Options{Families: s.Families, Packets: packets}), func() {
+			_ = other.Close() // it was only read from
+			done()
+		}, nil
+	}
+	opened.Close = func() error {
+		err := conn.Close()
+		if on.Close != nil {
+			err = errors.Join(err, on.Close())
+		}
+		return err
+	}
+	return &opened, nil
+}
+
+// proof verifies after the first write that the programs are effective for processes in other cgroups than this one.
+type proof struct {
+	once sync.Once
+	conn *bpf.Conn
+	log  *slog.Logger
+}
+
+// Applied implements plane.Follower.
+func (p *proof) Applied(route.Change) {
+	p.once.Do(func() {
+		if err := p.conn.Effective(); err != nil {
+			p.log.Error("Programs for sockets have no effect: connections are translated packet by packet", "error", err)
+		}
+	})
+}
+
+// remove removes the programs and the maps. There are none if there is no bpffs.
+func remove(ctx context.Context, s plane.Setup) ([]string, error) {
+	o, err := place(s)
+	if err != nil && !errors.Is(err, bpf.ErrNoCgroup) {
+		return nil, err
+	}
+	return bpf.Remove(ctx, o)
+}

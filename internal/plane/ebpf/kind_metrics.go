@@ -1,0 +1,80 @@
+package ebpf
+
+import (
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// counter has a series for each Service port to which sockets have connected. It follows changes, as programs know pools by
+// a hash of the name only.
+type counter struct {
+	counts func() (map[bpf.Pool]uint64, error)
+	desc   *prometheus.Desc
+
+	mu    sync.Mutex
+	ports map[bpf.Pool]port
+}
+
+// port are the labels of a Service port.
+type port struct{ namespace, service, name, protocol, family string }
+
+func newCounter(counts func() (map[bpf.Pool]uint64, error)) *counter {
+	return &counter{counts: counts, ports: map[bpf.Pool]port{}, desc: prometheus.NewDesc("sluice_ebpf_connections_total",
+		"Connections and UDP flows to a Service port that were decided at sockets of this node.",
+		[]string{"namespace", "service", "port", "protocol", "ip_family"}, nil)}
+}
+
+// Applied implements plane.Follower.
+func (c *counter) Applied(change route.Change) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, t := range change.Touched {
+		each(t.Old, t.Name.Namespace, func(id bpf.Pool, _ port) { delete(c.ports, id) })
+		each(t.New, t.Name.Namespace, func(id bpf.Pool, p port) { c.ports[id] = p })
+	}
+}
+
+// each calls a function for the pools of a Service.
+func each(svc *route.Service, namespace string, do func(bpf.Pool, port)) {
+	if svc == nil {
+		return
+	}
+	for i := range svc.Ports {
+		p := &svc.Ports[i]
+		if !decidable(p) {
+			continue
+		}
+		for _, pool := range []route.Pool{route.Cluster, route.Local} {
+			if p.Uses(pool) {
+				do(poolOf(svc.Name, p, pool), port{namespace, svc.Name.Name, p.Name, p.Protocol.String(), p.Family.String()})
+			}
+		}
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c *counter) Describe(out chan<- *prometheus.Desc) { out <- c.desc }
+
+// Collect implements prometheus.Collector.
+func (c *counter) Collect(out chan<- prometheus.Metric) {
+	counts, err := c.counts()
+	if err != nil {
+		out <- prometheus.NewInvalidMetric(c.desc, err)
+		return
+	}
+	sums := map[port]uint64{}
+	c.mu.Lock()
+	for id, n := range counts {
+		if p, known := c.ports[id]; known {
+			sums[p] += n
+		}
+	}
+	c.mu.Unlock()
+	for p, n := range sums {
+		out <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, float64(n), p.namespace, p.service, p.name, p.protocol, p.family)
+	}
+}

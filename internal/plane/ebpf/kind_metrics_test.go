@@ -1,0 +1,45 @@
+package ebpf
+
+import (
+	"testing"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
+	"github.com/sluice-proxy/sluice/internal/metrics/metricstest"
+	"github.com/sluice-proxy/sluice/internal/plane/planetest"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+func TestConnectionsAreCounted(t *testing.T) {
+	table := planetest.Compile(planetest.EveryShape(), route.Options{}).Table
+	name := cluster.Name{Namespace: "ns", Name: "svc-15"}
+	svc := table.Services[name]
+	var tcp *route.Port
+	for i := range svc.Ports {
+		if p := &svc.Ports[i]; p.Protocol == cluster.TCP && p.Family == route.IPv4 {
+			tcp = p
+		}
+	}
+	if tcp == nil || tcp.Affinity != 0 {
+		t.Fatalf("no port without affinity: %v", svc)
+	}
+	c := newCounter(func() (map[bpf.Pool]uint64, error) {
+		return map[bpf.Pool]uint64{poolOf(name, tcp, route.Cluster): 3, poolOf(name, tcp, route.Local): 4, {1}: 9}, nil
+	})
+	r := metricstest.Registry(c)
+	c.Applied(route.Change{Touched: []route.Touch{{Name: name, New: svc}}})
+	sum := 0
+	for pool, n := range map[route.Pool]int{route.Cluster: 3, route.Local: 4} {
+		if tcp.Uses(pool) {
+			sum += n
+		}
+	}
+	want := `sluice_ebpf_connections_total{ip_family="IPv4", namespace="ns", port="tcp", protocol="tcp", service="svc-15"} ` + string(rune('0'+sum))
+	if got := metricstest.Values(t, r, ""); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	c.Applied(route.Change{Touched: []route.Touch{{Name: name, Old: svc}}})
+	if got := metricstest.Values(t, r, ""); got != "" {
+		t.Errorf("got\n%s\nfor a Service that is gone", got)
+	}
+}

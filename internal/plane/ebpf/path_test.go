@@ -1,0 +1,62 @@
+package ebpf
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/plane/planetest"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// The path that explain shows agrees with what is rendered.
+func TestPath(t *testing.T) {
+	opt := route.Options{Detector: route.DetectorOptions{Kind: route.DetectNodeCIDR}}
+	table := planetest.Compile(planetest.EveryShape(), opt).Table
+	path := pathOver(func(plane.Passage) []string { return []string{"packets"} })
+	p := &Plane{opt: Options{Families: planetest.Families()}}
+	sockets, packets := 0, 0
+	for _, svc := range table.Services {
+		var rendered []string
+		for _, e := range p.render(svc) {
+			rendered = append(rendered, e.Key.String())
+		}
+		for i := range svc.Ports {
+			port := &svc.Ports[i]
+			for j, f := range port.Frontends {
+				for _, client := range []struct {
+					node bool
+					way  route.Way
+					name string
+				}{{false, f.Pods, "pods"}, {true, f.Node, "the node"}} {
+					got := path(plane.Passage{Service: svc, Port: i, Frontend: j, Inside: true, Node: client.node, Way: client.way})
+					name := "frontends " + netip.AddrPortFrom(addrOf(port, &f), f.Port).String() + "/" + protocolOf(port) + " for " + client.name
+					there := slices.Contains(rendered, name) && port.Protocol == cluster.TCP
+					if is := got[0] != "packets"; is != there {
+						t.Errorf("%s %s: path %v, but rendered: %t", svc.Name, name, got, there)
+					}
+					if there {
+						sockets++
+					} else {
+						packets++
+					}
+				}
+				if got := path(plane.Passage{Service: svc, Port: i, Frontend: j, Way: f.Others}); got[0] != "packets" {
+					t.Errorf("%s: from outside %v", svc.Name, got)
+				}
+			}
+		}
+	}
+	if sockets < 20 || packets < 20 {
+		t.Errorf("%d frontends by sockets, %d by packets, want some of each", sockets, packets)
+	}
+}
+
+func protocolOf(p *route.Port) string {
+	if p.Protocol == cluster.UDP {
+		return "udp"
+	}
+	return "tcp"
+}

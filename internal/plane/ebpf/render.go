@@ -1,0 +1,161 @@
+package ebpf
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// render returns the entries of a Service: the frontends whose connections the programs can decide exactly
+// as the packet plane does, and what these lead to.
+func (p *Plane) render(svc *route.Service) []entry {
+	if svc == nil || svc.Ignored != "" {
+		return nil
+	}
+	r := rendering{known: map[key]bool{}}
+	for i := range svc.Ports {
+		port := &svc.Ports[i]
+		if slices.Contains(p.opt.Families, port.Family) && decidable(port) {
+			r.port(svc.Name, port)
+		}
+	}
+	return r.list
+}
+
+// decidable reports whether programs may decide connections of a port. They do not see those of SCTP. With session
+// affinity one plane has to decide for all addresses of the port and all sockets of a client.
+func decidable(p *route.Port) bool { return p.Protocol != cluster.SCTP && p.Affinity == 0 }
+
+// exact reports whether clients that connect to a backend themselves reach it as the packet plane lets them: with the
+// same source. The source of the node is its own address, with and without source NAT.
+func exact(clients bpf.Clients, w route.Way) bool {
+	return w.Verdict == route.Balance && (clients == bpf.OfNode || !w.Masquerade)
+}
+
+// rendering collects entries, each once: ports of the same name have the same pools.
+type rendering struct {
+	list  []entry
+	known map[key]bool
+}
+
+func (r *rendering) add(e bpf.Entry) {
+	if !r.known[e.Key] {
+		r.known[e.Key] = true
+		r.list = append(r.list, entry{Key: e.Key, Value: e.Value})
+	}
+}
+
+func (r *rendering) port(name cluster.Name, p *route.Port) {
+	var used [2]bool
+	for i := range p.Frontends {
+		f := &p.Frontends[i]
+		if f.Restricted { // by source addresses, which sockets have only later
+			continue
+		}
+		for clients, way := range []route.Way{bpf.OfPods: f.Pods, bpf.OfNode: f.Node} {
+			n := len(p.Backends(way.Pool))
+			if !exact(bpf.Clients(clients), way) || n == 0 {
+				continue
+			}
+			used[way.Pool] = true
+			r.add(bpf.Frontend{
+				At: netip.AddrPortFrom(addrOf(p, f), f.Port), Protocol: uint8(p.Protocol), Clients: bpf.Clients(clients),
+				Pool: poolOf(name, p, way.Pool), Count: n,
+			}.Entry())
+		}
+	}
+	for pool, is := range used {
+		if is {
+			r.pool(p, poolOf(name, p, route.Pool(pool)), p.Backends(route.Pool(pool)))
+		}
+	}
+}
+
+// pool adds the backends of a pool. Those of UDP, which sockets remember, are members as well.
+func (r *rendering) pool(p *route.Port, id bpf.Pool, backends []netip.AddrPort) {
+	for i, b := range backends {
+		r.add(bpf.Slot{Pool: id, Index: i, Backend: b}.Entry())
+		if p.Protocol == cluster.UDP {
+			r.add(bpf.Member{Pool: id, Backend: b}.Entry())
+		}
+	}
+	for _, a := range p.Here {
+		first := netip.AddrPortFrom(a, 0)
+		if i, _ := slices.BinarySearchFunc(backends, first, netip.AddrPort.Compare); i < len(backends) && backends[i].Addr() == a {
+			r.add(bpf.Member{Pool: id, Backend: first}.Entry())
+		}
+	}
+}
+
+func addrOf(p *route.Port, f *route.Frontend) netip.Addr {
+	switch {
+	case f.Kind != route.NodePort:
+		return f.Addr
+	case p.Family == route.IPv4:
+		return netip.IPv4Unspecified()
+	}
+	return netip.IPv6Unspecified()
+}
+
+// poolOf returns the id of a pool. As it is a hash of the name, nothing has to be remembered, and a restart finds the
+// pools as they were. Nobody can find two names with the same.
+func poolOf(name cluster.Name, p *route.Port, pool route.Pool) bpf.Pool {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s/%s/%s/%s/%s", name.Namespace, name.Name, p.Name, p.Protocol, p.Family))
+	id := bpf.Pool(sum[:16])
+	id[15] = byte(pool) + 1
+	return id
+}
+
+// host returns the entries of the node.
+func (p *Plane) host(h *route.Host) []entry {
+	r := rendering{known: map[key]bool{}}
+	for _, a := range slices.Concat(h.Local, h.NodePorts.Addrs) {
+		if h.NodePorts.Serve(a) && !a.IsLoopback() && !a.IsLinkLocalUnicast() && slices.Contains(p.opt.Families, route.FamilyOf(a)) {
+			r.add(bpf.NodeAddr(a))
+		}
+	}
+	for _, f := range p.opt.Families {
+		for _, prefix := range podPrefixes(&h.Detector, f) {
+			r.add(bpf.PodPrefix(prefix))
+		}
+	}
+	r.add(bpf.Entry{Key: key{Table: bpf.Programs}, Value: p.kernel.Version()})
+	return r.list
+}
+
+// podPrefixes returns the source addresses of clients for whom the frontends of pods are. Without a detector these are
+// all. Interfaces by which others are recognized cannot be seen from a socket, so there are none.
+func podPrefixes(d *route.Detector, f route.Family) []netip.Prefix {
+	if !d.Detects(f) {
+		return everything(f)
+	}
+	var list []netip.Prefix
+	for _, p := range d.PodCIDRs {
+		switch {
+		case route.FamilyOf(p.Addr()) != f:
+		case p.Bits() == 0:
+			list = append(list, everything(f)...)
+		default:
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// everything returns prefixes with all addresses that sockets of a family may have as their source. The maps have IPv4
+// addresses as a part of those of IPv6, below ::/8.
+func everything(f route.Family) []netip.Prefix {
+	if f == route.IPv4 {
+		return []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0)}
+	}
+	var list []netip.Prefix
+	for bits := 1; bits <= 8; bits++ { // 8000::/1, 4000::/2 ... 100::/8
+		list = append(list, netip.PrefixFrom(netip.AddrFrom16([16]byte{1 << (8 - bits)}), bits))
+	}
+	return list
+}

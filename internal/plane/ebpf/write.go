@@ -1,0 +1,128 @@
+package ebpf
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/plane/ledger"
+)
+
+// The phases of a write. After each of them a program finds a backend at every slot below the count of a frontend.
+const (
+	_      ledger.Phase = iota
+	fill                // what frontends lead to
+	lead                // frontends, and addresses at which NodePorts are
+	attach              // programs
+	leave
+	empty
+)
+
+func layout() ledger.Layout[key] {
+	return ledger.Layout[key]{
+		Kind: func(k key) ledger.Kind {
+			switch k.Table {
+			case bpf.Frontends, bpf.NodeAddrs, bpf.PodPrefixes:
+				return ledger.Kind{Add: lead, Change: lead, Remove: leave}
+			case bpf.Programs:
+				return ledger.Kind{Add: attach, Change: attach, Remove: leave}
+			default:
+				return ledger.Kind{Add: fill, Change: fill, Remove: empty, Target: true}
+			}
+		},
+		Order: order,
+	}
+}
+
+func order(a, b key) int {
+	return cmp.Or(cmp.Compare(a.Table, b.Table), strings.Compare(a.Data, b.Data))
+}
+
+// writer writes steps into the maps.
+type writer struct {
+	kernel Kernel
+	room   int
+}
+
+// Write implements ledger.Writer.
+func (w writer) Write(ctx context.Context, steps []*step) error {
+	list := make([]bpf.Step, len(steps))
+	for i, s := range steps {
+		list[i] = bpf.Step{Entry: bpf.Entry{Key: s.Key, Value: s.New}, Remove: s.Op == ledger.Remove}
+	}
+	return w.kernel.Write(ctx, list)
+}
+
+// Print implements ledger.Writer.
+func (w writer) Print(steps []*step) string {
+	var b strings.Builder
+	for _, s := range steps {
+		e := bpf.Entry{Key: s.Key, Value: s.New}
+		switch s.Op {
+		case ledger.Add:
+			b.WriteString("add ")
+		case ledger.Change:
+			b.WriteString("change ")
+		default:
+			b.WriteString("delete ")
+		}
+		b.WriteString(e.String())
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// Room implements ledger.Writer.
+func (w writer) Room() int { return w.room }
+
+// Size implements ledger.Writer.
+func (w writer) Size(step) int { return 1 }
+
+// listing is what the maps have.
+type listing struct {
+	found bpf.State
+	taken map[key]bool
+}
+
+func newListing(s bpf.State) *listing { return &listing{s, make(map[key]bool, len(s))} }
+
+// Take implements ledger.Listing.
+func (l *listing) Take(want entry) (had string, is ledger.Match) {
+	had, there := l.found[want.Key]
+	switch {
+	case !there:
+		return "", ledger.Absent
+	case had != want.Value:
+		is = ledger.Different
+	default:
+		is = ledger.Equal
+	}
+	l.taken[want.Key] = true
+	return had, is
+}
+
+// Rest implements ledger.Listing.
+func (l *listing) Rest() []step {
+	var list []step
+	for _, k := range slices.SortedFunc(maps.Keys(l.found), order) {
+		if !l.taken[k] {
+			list = append(list, step{Op: ledger.Remove, Key: k, Old: l.found[k]})
+		}
+	}
+	return list
+}
+
+// merge adds the Services that an error refuses to all. It returns any other error.
+func merge(all plane.Refused, err error) error {
+	refused, is := errors.AsType[plane.Refused](err)
+	if !is {
+		return err
+	}
+	maps.Copy(all, refused)
+	return nil
+}

@@ -1,0 +1,190 @@
+package kernelspace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/hns"
+	"github.com/sluice-proxy/sluice/internal/kernel/probe"
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+const mode = "kernelspace"
+
+// Host describes this host: an address.Watcher.
+type Host interface {
+	Primary() ([]netip.Addr, error)
+	HardwareAddr(netip.Addr) (string, error)
+}
+
+// Kind returns the plane that balances with an HNS: kube-proxy's mode on Windows.
+func Kind(h HNS, host Host) plane.Kind {
+	const only = "HNS translates connections to the ports of Services only"
+	untouched := plane.Behaviour{Verdict: plane.Untouched, Why: only}
+	return plane.Kind{
+		Mode: mode, Persistent: true,
+		Owned: "the load balancers of HNS in the configured network, and its remote endpoints",
+		Facts: plane.Facts{
+			Name: mode, OtherPort: untouched, Ping: untouched, Unallocated: untouched, Ranges: plane.RangesNever,
+			Loopback: "another program forwards it: HNS balances at addresses of interfaces",
+		},
+		Probe: func(ctx context.Context, _ int) (plane.Support, error) { return support(ctx, h) },
+		Open: func(ctx context.Context, s plane.Setup) (*plane.Opened, error) {
+			return open(ctx, h, optionsOf(s, host), s)
+		},
+		Preview: func(s plane.Setup) plane.Plane { return New(empty{}, optionsOf(s, nil)) },
+		Remove: func(ctx context.Context, s plane.Setup) ([]string, error) {
+			if s.Config.HNS.Network == "" {
+				return nil, nil // no run wrote anything without it
+			}
+			return New(h, optionsOf(s, host)).Remove(ctx)
+		},
+	}
+}
+
+// support probes HNS. It changes nothing.
+func support(ctx context.Context, h HNS) (plane.Support, error) {
+	has, err := h.Features(ctx)
+	if err == nil && has.V2 {
+		_, err = h.LoadBalancers(ctx)
+	}
+	switch {
+	case errors.Is(err, hns.ErrDenied):
+		return plane.Support{}, fmt.Errorf("%w: %w: run as an administrator or as LocalSystem", probe.ErrPrivilege, err)
+	case err != nil:
+		return plane.Support{}, fmt.Errorf("%w: %w: install the Windows feature Containers, and start the service hns", probe.ErrFeature, err)
+	case !has.V2:
+		return plane.Support{}, fmt.Errorf("%w: this version of HNS has no API version 2: use Windows Server 2019 or newer", probe.ErrFeature)
+	}
+	s := plane.Support{IPv4: true, IPv6: has.DualStack}
+	if !has.DualStack {
+		s.Notes = plane.IPv6Notes("this version of HNS has no dual stack: use Windows Server 2022 or newer")
+	}
+	for _, missing := range []struct {
+		has  bool
+		note string
+	}{
+		{has.DSR, "HNS has no direct server return: externalTrafficPolicy Local hides the addresses of clients, and preserve-destination has no effect"},
+		{has.RemoteSubnet, "HNS has no remote subnets: overlay networks are not served"},
+		{has.SessionAffinity, "HNS has no session affinity: Services with it are served without"},
+		{has.Modify, "HNS cannot change load balancers in place: a changed one is made anew, and connections in between are refused"},
+	} {
+		if !missing.has {
+			s.Notes = append(s.Notes, missing.note)
+		}
+	}
+	return s, nil
+}
+
+// optionsOf returns the options of a configuration. Without a host the plane is for a preview.
+func optionsOf(s plane.Setup, host Host) Options {
+	c := s.Config
+	o := Options{
+		Network: c.HNS.Network, SourceVIP: c.HNS.SourceVIP, DSR: c.HNS.DSR, Poll: max(c.PollPeriod(), pollPeriod), Report: s.Report,
+		IPv6: slices.Contains(s.Families, route.IPv6),
+	}
+	if c.HNS.ForwardHealthCheck {
+		o.RootEndpoint, o.HealthPort = c.HNS.RootEndpoint, c.Healthz.Port()
+	}
+	if host != nil {
+		o.Node = func() (netip.Addr, string, error) { return node(c.BindAddress, host) }
+	}
+	return o
+}
+
+// node returns the IPv4 address of this node and the MAC address of its interface.
+func node(bind netip.Addr, host Host) (netip.Addr, string, error) {
+	list := []netip.Addr{bind}
+	if !bind.IsValid() || bind.IsUnspecified() {
+		var err error
+		if list, err = host.Primary(); err != nil {
+			return netip.Addr{}, "", err
+		}
+	}
+	for _, a := range list {
+		if a.Is4() {
+			mac, err := host.HardwareAddr(a)
+			return a, mac, err
+		}
+	}
+	return netip.Addr{}, "", errors.New("this node has no IPv4 address: set --bind-address")
+}
+
+// open opens the plane. It does not wait for a network that does not exist yet.
+func open(ctx context.Context, h HNS, opt Options, s plane.Setup) (*plane.Opened, error) {
+	if opt.Network == "" {
+		return nil, errNoNetwork
+	}
+	has, err := h.Features(ctx)
+	if err != nil {
+		return nil, err
+	}
+	n, err := h.Network(ctx, opt.Network)
+	if err != nil && !errors.Is(err, hns.ErrNotFound) {
+		return nil, err
+	}
+	if err := opt.check(n, has); err != nil {
+		return nil, fmt.Errorf("%w: %w", probe.ErrFeature, err)
+	}
+	failures := newFailures()
+	opt.Failed = failures.count
+	p := New(h, opt)
+	p.waits.set(p.whatFor(err))
+	if waits := p.Waiting(); waits != "" {
+		s.Log.Warn("Services are not served yet", "reason", waits)
+	}
+	return &plane.Opened{
+		Plane: p, Load: Load(), Waiting: p.Waiting, PreserveDestination: has.DSR,
+		Parts: []plane.Part{{Metrics: []prometheus.Collector{failures}}},
+		Reader: func(context.Context) (plane.Plane, func(), error) {
+			reading := opt
+			reading.Failed, reading.Report = nil, nil
+			return New(h, reading), func() {}, nil
+		},
+		WatchTrouble: func() string { return "HNS does not say who changes its objects" },
+	}, nil
+}
+
+// empty is the HNS of a preview: a recent one with nothing in it.
+type empty struct{}
+
+var errPreview = errors.New("a preview writes nothing")
+
+// Features implements HNS.
+func (empty) Features(context.Context) (hns.Features, error) {
+	return hns.Features{V2: true, RemoteSubnet: true, DSR: true, SessionAffinity: true, DualStack: true, Modify: true}, nil
+}
+
+// Network implements HNS.
+func (empty) Network(_ context.Context, name string) (hns.Network, error) {
+	return hns.Network{ID: name, Name: name, Type: hns.L2Bridge}, nil
+}
+
+// Endpoints implements HNS.
+func (empty) Endpoints(context.Context, string) ([]hns.Endpoint, error) { return nil, nil }
+
+// CreateEndpoint implements HNS.
+func (empty) CreateEndpoint(context.Context, hns.Endpoint) (string, error) { return "", errPreview }
+
+// DeleteEndpoint implements HNS.
+func (empty) DeleteEndpoint(context.Context, string) error { return errPreview }
+
+// LoadBalancers implements HNS.
+func (empty) LoadBalancers(context.Context) ([]hns.LoadBalancer, error) { return nil, nil }
+
+// CreateLoadBalancer implements HNS.
+func (empty) CreateLoadBalancer(context.Context, hns.LoadBalancer) (string, error) {
+	return "", errPreview
+}
+
+// ModifyLoadBalancer implements HNS.
+func (empty) ModifyLoadBalancer(context.Context, hns.LoadBalancer) error { return errPreview }
+
+// DeleteLoadBalancer implements HNS.
+func (empty) DeleteLoadBalancer(context.Context, string) error { return errPreview }

@@ -1,0 +1,130 @@
+package kernelspace
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/hns"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// state is what Refresh read, kept up to date by the writer.
+type state struct {
+	features  hns.Features
+	network   hns.Network
+	endpoints map[netip.Addr]hns.Endpoint // in the network; one of this host before a remote one
+	balancers map[key]balancer            // of this plane
+	kept      map[string]bool             // endpoints to which load balancers of other programs refer
+	nodeIP    netip.Addr                  // of this node; invalid: not known
+	hostMAC   string                      // of the interface with nodeIP
+}
+
+// balancer is a load balancer in HNS.
+type balancer struct {
+	id string
+	value
+}
+
+func (s *state) overlay() bool { return s.network.Type.Is(hns.Overlay) }
+
+// dualStack reports whether IPv6 is served beside IPv4.
+func (s *state) dualStack() bool { return s.features.DualStack && !s.overlay() }
+
+// provider returns the address of the node that has an endpoint of an overlay network; invalid: no
+// remote subnet contains it.
+func (s *state) provider(a netip.Addr) netip.Addr {
+	for _, r := range s.network.Remote {
+		if r.Prefix.Contains(a) || r.Provider == a {
+			return r.Provider
+		}
+	}
+	return netip.Addr{}
+}
+
+// root returns the address of the endpoint with a name, of a family; invalid: there is none.
+func (s *state) root(name string, family route.Family) netip.Addr {
+	for a, e := range s.endpoints {
+		if name != "" && strings.EqualFold(e.Name, name) && route.FamilyOf(a) == family {
+			return a
+		}
+	}
+	return netip.Addr{}
+}
+
+func (s *state) setEndpoints(list []hns.Endpoint) {
+	s.endpoints = map[netip.Addr]hns.Endpoint{}
+	for _, e := range list {
+		for _, a := range e.Addrs {
+			if old, has := s.endpoints[a]; !has || old.Remote {
+				s.endpoints[a] = e
+			}
+		}
+	}
+}
+
+// class returns the class of an endpoint that this plane, an earlier run, or kube-proxy made; false:
+// it is another one.
+func (s *state) class(e hns.Endpoint) (class, bool) {
+	switch {
+	case len(e.Addrs) != 1:
+		return 0, false
+	case e.Name == sourceName:
+		return source, true
+	case e.Remote && sameMAC(e.MAC, hns.MAC(e.Addrs[0])):
+		return remote, true
+	case e.Remote && s.overlay() && s.hostMAC != "" && sameMAC(e.MAC, s.hostMAC):
+		return vip, true
+	}
+	return 0, false
+}
+
+func sameMAC(a, b string) bool {
+	return strings.EqualFold(strings.ReplaceAll(a, ":", "-"), strings.ReplaceAll(b, ":", "-"))
+}
+
+// sortOut stores the load balancers that refer to an endpoint of the network, or to none at all: they
+// are this plane's, those of an earlier run, or kube-proxy's.
+func (s *state) sortOut(list []hns.LoadBalancer) {
+	s.kept = map[string]bool{}
+	addrs := map[string]netip.Addr{}
+	for a, e := range s.endpoints {
+		addrs[e.ID] = a
+	}
+	slices.SortFunc(list, func(a, b hns.LoadBalancer) int { return int(a.Target) - int(b.Target) })
+	for _, l := range list {
+		if len(l.Endpoints) > 0 && !slices.ContainsFunc(l.Endpoints, func(id string) bool { return addrs[id].IsValid() }) {
+			for _, id := range l.Endpoints {
+				s.kept[id] = true
+			}
+			continue
+		}
+		k, v := s.entryOf(l, addrs)
+		s.balancers[k] = balancer{l.ID, v}
+	}
+}
+
+func (s *state) entryOf(l hns.LoadBalancer, addrs map[string]netip.Addr) (key, value) {
+	family := route.IPv4
+	if l.Flags.IPv6 {
+		family = route.IPv6
+	}
+	k := key{class: frontend, addr: l.VIP, family: family, protocol: l.Protocol, port: l.Port}
+	if _, has := s.balancers[k]; has {
+		k.target = l.Target
+	}
+	if _, has := s.balancers[k]; has || l.Other {
+		k = key{class: unknown, id: l.ID}
+	}
+	var names []string
+	for _, id := range l.Endpoints {
+		name := id // of an endpoint that is gone
+		if a, has := addrs[id]; has {
+			name = a.String()
+		}
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	v := value{target: l.Target, endpoints: strings.Join(names, " "), source: l.SourceVIP, flags: l.Flags}
+	return k, v
+}

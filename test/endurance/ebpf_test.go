@@ -1,0 +1,73 @@
+//go:build linux
+
+package endurance
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+// In mode ebpf sockets are balanced also while Sluice is killed and starts again, and while there are no rules of its packet
+// plane at all. A cleanup leaves nothing.
+func TestSocketsAreBalancedWithoutSluice(t *testing.T) {
+	kerneltest.NeedPrograms(t)
+	w := newTestEnvIn(t, lab.Options{Cgroups: true})
+	dir := filepath.Join(lab.BPFFS(t), "sluice")
+	where := []string{"--bpf-dir=" + dir, "--cgroup-root=" + w.lab.NodeA.Cgroup()}
+	w.args = append(append(w.args, "--proxy-mode=ebpf"), where...)
+	d := w.start(launch{})
+	d.waitSynced(1)
+	d.checkLoggedOnce("Processes in other cgroups are served packet by packet") // it is not the root
+	if n := d.log.count("Sockets are not balanced") + d.log.count("have no effect"); n > 0 {
+		t.Fatalf("programs do not work:\n%s", d.log)
+	}
+	for _, a := range w.lab.NodeA.Addrs() { // the addresses of the pod are known from then on
+		w.client.Dial(lab.TCP, netip.AddrPortFrom(a, 9))
+	}
+	traffic := w.startTraffic()
+	for n := range 5 {
+		d.kill()
+		if n%2 == 0 {
+			w.write("web.json", web(0, 1))
+		} else {
+			w.write("web.json", web(0, 1, 2))
+		}
+		d = w.start(launch{})
+		d.waitSynced(1)
+	}
+	w.checkDiff()
+	w.checkTraffic(traffic)
+
+	d.kill()
+	w.lab.NodeA.MustRun("nft", "flush", "ruleset")
+	for _, way := range w.ways()[:3] { // from the pod and from the node
+		for range 10 {
+			if r := way.From.Try(lab.Probe{Protocol: lab.TCP, To: way.To}); r.Outcome != lab.Answered {
+				t.Errorf("%s to %s without rules: %s", way.From.Name(), way.To, r)
+			}
+		}
+	}
+	if r := w.client.WithoutCgroup().Dial(lab.TCP, w.ways()[0].To); r.Outcome == lab.Answered {
+		t.Errorf("a client in another cgroup is balanced without rules: %s", r)
+	}
+	d = w.start(launch{})
+	d.waitSynced(1)
+	d.kill()
+
+	out, status := w.runSluice(append([]string{"--cleanup"}, where...)...)
+	if status != 0 || !strings.Contains(out, "removed sluice: 9 programs of sockets") {
+		t.Errorf("--cleanup exits with %d; its output:\n%s", status, out)
+	}
+	if _, err := os.Stat(dir); !os.IsNotExist(err) {
+		t.Errorf("after --cleanup there is %s: %v", dir, err)
+	}
+	if r := w.client.Dial(lab.TCP, w.ways()[0].To); r.Outcome == lab.Answered {
+		t.Errorf("after --cleanup the Service answers: %s", r)
+	}
+}

@@ -1,0 +1,192 @@
+//go:build linux
+
+package lab
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// homePrefix begins the names of the cgroups of test processes; the PID follows.
+const homePrefix = "sluice-test-"
+
+// Cgroup makes a cgroup, which is removed when the test ends. It is a threaded one: threads of this process enter
+// it, see Inside. The process itself enters the cgroup above it, and leaves it at the end of Main.
+func Cgroup(t T) string {
+	t.Helper()
+	home, err := enterHome()
+	if err != nil {
+		t.Fatalf("enter a cgroup for tests: %v", err)
+	}
+	dir, err := os.MkdirTemp(home, "node-")
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "cgroup.type"), []byte("threaded"), 0)
+	}
+	if err != nil {
+		t.Fatalf("make a cgroup: %v", err)
+	}
+	t.Cleanup(func() { removeSoon(dir) })
+	return dir
+}
+
+// removeSoon removes a cgroup when its threads have ended; the next test process removes it otherwise.
+func removeSoon(dir string) {
+	for range 100 {
+		if err := os.Remove(dir); err == nil || errors.Is(err, os.ErrNotExist) {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// Inside starts a thread in a cgroup and in a network namespace, which ends with the test. It returns a function that
+// runs others on it: the sockets that they open belong there.
+func Inside(t T, cgroup string, netns int) func(func() error) error {
+	t.Helper()
+	calls, started, ended := make(chan func()), make(chan error), make(chan struct{})
+	go func() {
+		defer close(ended)
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		err := os.WriteFile(filepath.Join(cgroup, "cgroup.threads"), []byte("0"), 0)
+		if err == nil {
+			err = unix.Setns(netns, unix.CLONE_NEWNET)
+		}
+		if started <- err; err != nil {
+			return
+		}
+		for call := range calls {
+			call()
+		}
+	}()
+	if err := <-started; err != nil {
+		t.Fatalf("enter the cgroup: %v", err)
+	}
+	t.Cleanup(func() {
+		close(calls)
+		<-ended
+	})
+	return func(f func() error) error {
+		done := make(chan error, 1)
+		calls <- func() { done <- f() }
+		return <-done
+	}
+}
+
+// leaveCgroups moves this process out of the cgroups that Cgroup made, and removes them.
+func leaveCgroups() error {
+	root, err := cgroupRoot()
+	if err != nil {
+		return nil // there are none
+	}
+	home := homeIn(root)
+	if _, err := os.Stat(home); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err := os.WriteFile(filepath.Join(root, "cgroup.procs"), []byte("0"), 0); err != nil {
+		return fmt.Errorf("leave the cgroup: %w", err)
+	}
+	return removeTree(home)
+}
+
+func homeIn(root string) string { return filepath.Join(root, homePrefix+strconv.Itoa(os.Getpid())) }
+
+// enterHome moves this process into a cgroup of its own, once. The cgroups below may be threaded then.
+func enterHome() (string, error) {
+	root, err := cgroupRoot()
+	if err != nil {
+		return "", err
+	}
+	home := homeIn(root)
+	switch err := os.Mkdir(home, 0o755); {
+	case errors.Is(err, os.ErrExist): // another test enters it
+		return home, waitFor(home)
+	case err != nil:
+		return "", err
+	}
+	if err := removeStale(root); err != nil {
+		return "", err
+	}
+	return home, os.WriteFile(filepath.Join(home, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())), 0)
+}
+
+func waitFor(home string) error {
+	for range 500 {
+		b, err := os.ReadFile("/proc/self/cgroup")
+		if err != nil {
+			return err
+		}
+		if strings.Contains(string(b), "/"+filepath.Base(home)) {
+			return nil
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return errors.New("another test has not entered it within 5s")
+}
+
+// removeStale removes what killed test processes have left.
+func removeStale(root string) error {
+	list, err := filepath.Glob(filepath.Join(root, homePrefix+"*"))
+	if err != nil {
+		return err
+	}
+	for _, dir := range list {
+		pid, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(dir), homePrefix))
+		if err == nil && errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
+			_ = removeTree(dir) // another test process may do the same
+		}
+	}
+	return nil
+}
+
+func removeTree(dir string) error {
+	list, err := filepath.Glob(filepath.Join(dir, "*", "cgroup.procs"))
+	if err != nil {
+		return err
+	}
+	for _, file := range list {
+		removeSoon(filepath.Dir(file))
+	}
+	return os.Remove(dir)
+}
+
+// cgroupRoot returns the folder where cgroup v2 is mounted.
+func cgroupRoot() (string, error) {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = f.Close() }() // it was only read from
+	for s := bufio.NewScanner(f); s.Scan(); {
+		if words := strings.Fields(s.Text()); strings.Contains(s.Text(), " - cgroup2 ") {
+			return words[4], nil
+		}
+	}
+	return "", errors.New("cgroup v2 is not mounted")
+}
+
+// BPFFS mounts a bpffs, which is gone when the test ends. The process must be in a mount namespace of its own.
+func BPFFS(t T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "sluice-bpffs-")
+	if err != nil {
+		t.Fatalf("make a folder: %v", err)
+	}
+	if err := unix.Mount("bpf", dir, "bpf", 0, ""); err != nil {
+		t.Fatalf("mount a bpffs: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(unix.Unmount(dir, unix.MNT_DETACH), os.Remove(dir)); err != nil {
+			t.Logf("unmount the bpffs: %v", err)
+		}
+	})
+	return dir
+}
