@@ -43,7 +43,7 @@ func goOn(s plane.Setup, addrs []netip.Addr, replaced <-chan struct{}) (*plane.R
 	if err := r.plane.inherit(engine, s.Inherited, r.adopt); err != nil {
 		return nil, errors.Join(err, engine.Discard())
 	}
-	return &plane.Rest{Run: r.run, HandOver: r.keeper.handOver, Over: r.over, Open: r.open}, nil
+	return &plane.Rest{Run: r.run, HandOver: r.handOver, Over: r.over, Open: r.open}, nil
 }
 
 // adopt is the adoption of a rest: a socket that was closed stays so.
@@ -52,6 +52,16 @@ func (r *rest) adopt(s forward.Spec, h *forward.Handed) (*forward.Listener, erro
 		return r.engine.Retired(s, h)
 	}
 	return listenAgain(r.engine)(s, h)
+}
+
+// handOver implements plane.Rest.HandOver. After the last connection there is nothing to hand over.
+func (r *rest) handOver() func(context.Context) (*plane.Inherited, error) {
+	select {
+	case <-r.over:
+		return func(context.Context) (*plane.Inherited, error) { return nil, nil }
+	default:
+		return r.keeper.handOver()
+	}
 }
 
 func (r *rest) open() int64 { return r.engine.Stats().Connections }
