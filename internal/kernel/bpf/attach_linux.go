@@ -16,11 +16,12 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 )
 
-// version says which programs there are, and for which network namespace.
-func version(cookie uint64) string {
+// version says which programs there are, for which network namespace, and with which options.
+func version(cookie uint64, o Options) string {
 	h := sha256.New()
 	h.Write(_SockBytes)
 	h.Write(native64(cookie))
+	h.Write(native32(uint32(o.ConnectedUDP)))
 	return hex.EncodeToString(h.Sum(nil)[:6])
 }
 
@@ -48,7 +49,7 @@ func points() map[string]ebpf.AttachType {
 		sockProgSluiceSendmsg4: ebpf.AttachCGroupUDP4Sendmsg, sockProgSluiceSendmsg6: ebpf.AttachCGroupUDP6Sendmsg,
 		sockProgSluiceRecvmsg4: ebpf.AttachCGroupUDP4Recvmsg, sockProgSluiceRecvmsg6: ebpf.AttachCGroupUDP6Recvmsg,
 		sockProgSluiceGetpeer4: ebpf.AttachCgroupInet4GetPeername, sockProgSluiceGetpeer6: ebpf.AttachCgroupInet6GetPeername,
-		sockProgSluiceLearn: ebpf.AttachCGroupSockOps,
+		sockProgSluiceLearn: ebpf.AttachCGroupSockOps, sockProgSluiceRelease: ebpf.AttachCgroupInetSockRelease,
 	}
 }
 
@@ -163,7 +164,7 @@ func (c *Conn) load() (*ebpf.Collection, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := spec.Variables["node_netns"].Set(c.cookie); err != nil {
+	if err := errors.Join(spec.Variables["node_netns"].Set(c.cookie), spec.Variables["connected_udp"].Set(uint32(c.opt.ConnectedUDP))); err != nil {
 		return nil, err
 	}
 	for name, m := range c.maps {

@@ -30,6 +30,17 @@ func (t Table) String() string {
 	return [...]string{"", "slots", "members", "pod_prefixes", "node_addrs", "frontends", "programs"}[t]
 }
 
+// Where says in which network namespaces UDP sockets are balanced when they connect: those in which they can be destroyed
+// when their backend is gone.
+type Where uint32
+
+// The namespaces, by the numbers of sock.c.
+const (
+	Nowhere Where = iota
+	OnNode
+	Everywhere
+)
+
 // Key identifies an entry of a table.
 type Key struct {
 	Table Table

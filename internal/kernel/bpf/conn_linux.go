@@ -20,6 +20,9 @@ type Options struct {
 	Dir    string // on a bpffs, where maps and links of programs stay; nothing else uses it
 	Cgroup string // folder of a cgroup: programs are for sockets of processes in it, and below
 	NetNS  int    // file descriptor of the network namespace of the node; 0: the current one
+
+	// ConnectedUDP says which UDP sockets are balanced when they connect.
+	ConnectedUDP Where
 }
 
 // layout is the version of the meaning of the maps. It is part of their path: maps of another version are not adopted.
@@ -41,7 +44,7 @@ func Open(o Options) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Conn{opt: o, cookie: cookie, version: version(cookie)}, nil
+	return &Conn{opt: o, cookie: cookie, version: version(cookie, o)}, nil
 }
 
 // Version returns the value that the entry of the programs should have.

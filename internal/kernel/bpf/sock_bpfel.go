@@ -26,6 +26,7 @@ const (
 	sockMapOriginals       = "originals"
 	sockMapPodPrefixes     = "pod_prefixes"
 	sockMapSlots           = "slots"
+	sockMapUdpSockets      = "udp_sockets"
 	sockProgSluiceConnect4 = "sluice_connect4"
 	sockProgSluiceConnect6 = "sluice_connect6"
 	sockProgSluiceGetpeer4 = "sluice_getpeer4"
@@ -33,8 +34,10 @@ const (
 	sockProgSluiceLearn    = "sluice_learn"
 	sockProgSluiceRecvmsg4 = "sluice_recvmsg4"
 	sockProgSluiceRecvmsg6 = "sluice_recvmsg6"
+	sockProgSluiceRelease  = "sluice_release"
 	sockProgSluiceSendmsg4 = "sluice_sendmsg4"
 	sockProgSluiceSendmsg6 = "sluice_sendmsg6"
+	sockVarConnectedUdp    = "connected_udp"
 	sockVarNodeNetns       = "node_netns"
 )
 
@@ -87,6 +90,7 @@ type sockProgramSpecs struct {
 	SluiceLearn    *ebpf.ProgramSpec `ebpf:"sluice_learn"`
 	SluiceRecvmsg4 *ebpf.ProgramSpec `ebpf:"sluice_recvmsg4"`
 	SluiceRecvmsg6 *ebpf.ProgramSpec `ebpf:"sluice_recvmsg6"`
+	SluiceRelease  *ebpf.ProgramSpec `ebpf:"sluice_release"`
 	SluiceSendmsg4 *ebpf.ProgramSpec `ebpf:"sluice_sendmsg4"`
 	SluiceSendmsg6 *ebpf.ProgramSpec `ebpf:"sluice_sendmsg6"`
 }
@@ -105,13 +109,15 @@ type sockMapSpecs struct {
 	Originals   *ebpf.MapSpec `ebpf:"originals"`
 	PodPrefixes *ebpf.MapSpec `ebpf:"pod_prefixes"`
 	Slots       *ebpf.MapSpec `ebpf:"slots"`
+	UdpSockets  *ebpf.MapSpec `ebpf:"udp_sockets"`
 }
 
 // sockVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type sockVariableSpecs struct {
-	NodeNetns *ebpf.VariableSpec `ebpf:"node_netns"`
+	ConnectedUdp *ebpf.VariableSpec `ebpf:"connected_udp"`
+	NodeNetns    *ebpf.VariableSpec `ebpf:"node_netns"`
 }
 
 // sockObjects contains all objects after they have been loaded into the kernel.
@@ -144,6 +150,7 @@ type sockMaps struct {
 	Originals   *ebpf.Map `ebpf:"originals"`
 	PodPrefixes *ebpf.Map `ebpf:"pod_prefixes"`
 	Slots       *ebpf.Map `ebpf:"slots"`
+	UdpSockets  *ebpf.Map `ebpf:"udp_sockets"`
 }
 
 func (m *sockMaps) Close() error {
@@ -158,6 +165,7 @@ func (m *sockMaps) Close() error {
 		m.Originals,
 		m.PodPrefixes,
 		m.Slots,
+		m.UdpSockets,
 	)
 }
 
@@ -165,7 +173,8 @@ func (m *sockMaps) Close() error {
 //
 // It can be passed to loadSockObjects or ebpf.CollectionSpec.LoadAndAssign.
 type sockVariables struct {
-	NodeNetns *ebpf.Variable `ebpf:"node_netns"`
+	ConnectedUdp *ebpf.Variable `ebpf:"connected_udp"`
+	NodeNetns    *ebpf.Variable `ebpf:"node_netns"`
 }
 
 // sockPrograms contains all programs after they have been loaded into the kernel.
@@ -179,6 +188,7 @@ type sockPrograms struct {
 	SluiceLearn    *ebpf.Program `ebpf:"sluice_learn"`
 	SluiceRecvmsg4 *ebpf.Program `ebpf:"sluice_recvmsg4"`
 	SluiceRecvmsg6 *ebpf.Program `ebpf:"sluice_recvmsg6"`
+	SluiceRelease  *ebpf.Program `ebpf:"sluice_release"`
 	SluiceSendmsg4 *ebpf.Program `ebpf:"sluice_sendmsg4"`
 	SluiceSendmsg6 *ebpf.Program `ebpf:"sluice_sendmsg6"`
 }
@@ -192,6 +202,7 @@ func (p *sockPrograms) Close() error {
 		p.SluiceLearn,
 		p.SluiceRecvmsg4,
 		p.SluiceRecvmsg6,
+		p.SluiceRelease,
 		p.SluiceSendmsg4,
 		p.SluiceSendmsg6,
 	)

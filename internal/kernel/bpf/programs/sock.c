@@ -71,9 +71,12 @@ struct client_key {
 	__u32 zero;
 };
 
+// A socket that is connected to a backend in place of a Service.
 struct connected {
 	__u64 socket;
 	struct endpoint backend, service;
+	struct pool pool;
+	__u64 netns;
 };
 
 struct flow_key {
@@ -84,6 +87,11 @@ struct flow_key {
 
 // The network namespace of the node.
 const volatile __u64 node_netns = 0;
+
+// Where UDP sockets that connect are balanced: in namespaces in which they can be destroyed, as a connected socket does not
+// leave a backend that is gone.
+enum { nowhere = 0, on_node = 1, everywhere = 2 };
+const volatile __u32 connected_udp = nowhere;
 
 // Maps that the program of user space writes.
 
@@ -158,6 +166,16 @@ struct {
 	__type(value, struct connected);
 } connections SEC(".maps");
 
+// The UDP sockets that are connected through Services, until they are closed. It does not evict: a socket that is not here could not
+// be destroyed when its backend is gone. Without room the packet plane has the sockets that connect.
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, __u64);
+	__type(value, struct connected);
+} udp_sockets SEC(".maps");
+
 // From the backend to the Service, for where datagrams seem to come from.
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -180,6 +198,16 @@ static always_inline __u32 is4(const struct address *a)
 }
 
 static always_inline int equal(const struct address *a, const struct address *b)
+{
+	return a->word[0] == b->word[0] && a->word[1] == b->word[1] && a->word[2] == b->word[2] && a->word[3] == b->word[3];
+}
+
+static always_inline int same(const struct endpoint *a, const struct endpoint *b)
+{
+	return a->port == b->port && equal(&a->addr, &b->addr);
+}
+
+static always_inline int same_pool(const struct pool *a, const struct pool *b)
 {
 	return a->word[0] == b->word[0] && a->word[1] == b->word[1] && a->word[2] == b->word[2] && a->word[3] == b->word[3];
 }
@@ -260,16 +288,18 @@ static always_inline int draw(const struct frontend *f, struct endpoint *backend
 	return 1;
 }
 
-static always_inline void remember(__u64 socket, const struct endpoint *backend, const struct endpoint *service)
+static always_inline void remember(const struct connected *is)
 {
-	__u32 i = socket % newest;
+	__u32 i = is->socket % newest;
 	struct connected *c = bpf_map_lookup_elem(&connections, &i);
 	if (!c)
 		return;
 	c->socket = 0; // until all of it is there
-	c->backend = *backend;
-	c->service = *service;
-	c->socket = socket;
+	c->backend = is->backend;
+	c->service = is->service;
+	c->pool = is->pool;
+	c->netns = is->netns;
+	c->socket = is->socket;
 }
 
 // balance chooses a backend, and returns 0 if the packet plane must.
@@ -302,26 +332,111 @@ static always_inline int balance(struct bpf_sock_addr *ctx, const struct endpoin
 		k.to = *backend;
 		bpf_map_update_elem(&originals, &k, to, BPF_ANY);
 	} else {
-		remember(bpf_get_socket_cookie(ctx), backend, to);
+		struct connected c = { .socket = bpf_get_socket_cookie(ctx), .backend = *backend, .service = *to, .pool = f->pool, .netns = netns };
+		remember(&c);
 	}
 	return 1;
 }
 
-// peer finds the Service to which a TCP socket has connected.
+// is_at reports whether a socket is connected to a backend. It reads all words first: the verifier wants constant offsets.
+static always_inline int is_at(struct bpf_sock *sk, const struct endpoint *e)
+{
+	volatile struct bpf_sock *v = sk;
+	struct address a = { .word = { v->dst_ip6[0], v->dst_ip6[1], v->dst_ip6[2], v->dst_ip6[3] } };
+	__u32 a4 = v->dst_ip4;
+	return v->dst_port == e->port && (is4(&e->addr) ? a4 == e->addr.word[3] : equal(&a, &e->addr));
+}
+
+// rejoin finds the backend to which a UDP socket is connected through this Service, if that still serves.
+static always_inline int rejoin(struct bpf_sock_addr *ctx, const struct endpoint *to, struct endpoint *backend)
+{
+	__u64 socket = bpf_get_socket_cookie(ctx);
+	struct bpf_sock *sk = ctx->sk;
+	struct connected *c = bpf_map_lookup_elem(&udp_sockets, &socket);
+	if (!c || !sk || sk->bound_dev_if || !same(&c->service, to) || !is_at(sk, &c->backend) || !has_member(&c->pool, &c->backend))
+		return 0;
+	struct frontend *f = frontend_of(to, IPPROTO_UDP, c->netns == node_netns ? of_node : of_pods);
+	if (!f || !same_pool(&f->pool, &c->pool))
+		return 0;
+	*backend = c->backend;
+	return 1;
+}
+
+// settle chooses a backend for a UDP socket that connects: the one to which it has sent before, if any.
+static always_inline int settle(struct bpf_sock_addr *ctx, const struct endpoint *to, struct endpoint *backend)
+{
+	struct connected c = { .socket = bpf_get_socket_cookie(ctx), .service = *to, .netns = bpf_get_netns_cookie(ctx) };
+	__u8 from = c.netns == node_netns ? of_node : of_pods;
+	if (connected_udp == nowhere || (connected_udp == on_node && from != of_node))
+		return 0;
+	struct frontend *f = frontend_of(to, IPPROTO_UDP, from);
+	if (!f || is_bound(ctx) || (from == of_pods && !is_pod(c.netns, to, &f->pool)))
+		return 0;
+	struct flow_key k = { .socket = c.socket, .to = *to, .protocol = IPPROTO_UDP };
+	struct endpoint *last = bpf_map_lookup_elem(&chosen, &k);
+	if (last && has_member(&f->pool, last))
+		*backend = *last;
+	else if (!draw(f, backend))
+		return 0;
+	c.backend = *backend;
+	c.pool = f->pool;
+	if (bpf_map_update_elem(&udp_sockets, &c.socket, &c, BPF_ANY))
+		return 0;
+	count(&f->pool);
+	return 1;
+}
+
+// join connects a UDP socket. One that is connected and connects to something else keeps its source: that is for packets.
+static always_inline int join(struct bpf_sock_addr *ctx, const struct endpoint *to, struct endpoint *backend)
+{
+	__u64 socket = bpf_get_socket_cookie(ctx);
+	if (rejoin(ctx, to, backend) || settle(ctx, to, backend))
+		return 1;
+	bpf_map_delete_elem(&udp_sockets, &socket); // it may have been connected through a Service before
+	return 0;
+}
+
+static always_inline int connect(struct bpf_sock_addr *ctx, const struct endpoint *to, struct endpoint *backend)
+{
+	switch (ctx->protocol) {
+	case IPPROTO_TCP:
+		return balance(ctx, to, backend);
+	case IPPROTO_UDP:
+		return join(ctx, to, backend);
+	}
+	return 0;
+}
+
+// send chooses a backend for a datagram. A connected socket gets replies from its peer only.
+static always_inline int send(struct bpf_sock_addr *ctx, const struct endpoint *to, struct endpoint *backend)
+{
+	struct bpf_sock *sk = ctx->sk;
+	if (sk && sk->dst_port)
+		return rejoin(ctx, to, backend);
+	return balance(ctx, to, backend);
+}
+
+// peer finds the Service to which a socket has connected.
 static always_inline int peer(struct bpf_sock_addr *ctx, struct endpoint *from)
 {
 	__u64 socket = bpf_get_socket_cookie(ctx);
 	__u32 i = socket % newest;
-	struct connected *c = bpf_map_lookup_elem(&connections, &i);
-	if (!c || c->socket != socket || c->backend.port != from->port || !equal(&c->backend.addr, &from->addr))
+	struct connected *c;
+	if (ctx->protocol == IPPROTO_UDP)
+		c = bpf_map_lookup_elem(&udp_sockets, &socket);
+	else
+		c = bpf_map_lookup_elem(&connections, &i);
+	if (!c || c->socket != socket || !same(&c->backend, from))
 		return 0;
 	*from = c->service;
 	return 1;
 }
 
-// original finds the Service to which a UDP socket has sent.
+// original finds the Service to which a UDP socket has sent, or is connected.
 static always_inline int original(struct bpf_sock_addr *ctx, struct endpoint *from)
 {
+	if (ctx->protocol == IPPROTO_UDP && peer(ctx, from))
+		return 1;
 	struct flow_key k = { .socket = bpf_get_socket_cookie(ctx), .to = *from, .protocol = ctx->protocol };
 	struct endpoint *to = bpf_map_lookup_elem(&originals, &k);
 	if (!to)
@@ -370,11 +485,10 @@ static always_inline void write6(struct bpf_sock_addr *ctx, const struct endpoin
 		return passed;                                                 \
 	}
 
-// A connected UDP socket would stay on a backend that is gone: the packet plane has its packets.
-ADDRESS_PROGRAM(sluice_connect4, "cgroup/connect4", 4, ctx->protocol == IPPROTO_TCP, balance(ctx, &seen, &now))
-ADDRESS_PROGRAM(sluice_connect6, "cgroup/connect6", 6, ctx->protocol == IPPROTO_TCP, balance(ctx, &seen, &now))
-ADDRESS_PROGRAM(sluice_sendmsg4, "cgroup/sendmsg4", 4, ctx->protocol == IPPROTO_UDP, balance(ctx, &seen, &now))
-ADDRESS_PROGRAM(sluice_sendmsg6, "cgroup/sendmsg6", 6, ctx->protocol == IPPROTO_UDP, balance(ctx, &seen, &now))
+ADDRESS_PROGRAM(sluice_connect4, "cgroup/connect4", 4, 1, connect(ctx, &seen, &now))
+ADDRESS_PROGRAM(sluice_connect6, "cgroup/connect6", 6, 1, connect(ctx, &seen, &now))
+ADDRESS_PROGRAM(sluice_sendmsg4, "cgroup/sendmsg4", 4, ctx->protocol == IPPROTO_UDP, send(ctx, &seen, &now))
+ADDRESS_PROGRAM(sluice_sendmsg6, "cgroup/sendmsg6", 6, ctx->protocol == IPPROTO_UDP, send(ctx, &seen, &now))
 ADDRESS_PROGRAM(sluice_recvmsg4, "cgroup/recvmsg4", 4, 1, original(ctx, &now))
 ADDRESS_PROGRAM(sluice_recvmsg6, "cgroup/recvmsg6", 6, 1, original(ctx, &now))
 ADDRESS_PROGRAM(sluice_getpeer4, "cgroup/getpeername4", 4, 1, peer(ctx, &now))
@@ -405,6 +519,21 @@ SEC("sockops") int sluice_learn(struct bpf_sock_ops *ctx)
 	if (!last || !equal(last, &own))
 		bpf_map_update_elem(&clients, &k, &own, BPF_ANY);
 	return 1;
+}
+
+// sluice_release forgets a socket that is closed.
+SEC("cgroup/sock_release") int sluice_release(struct bpf_sock *sk)
+{
+	__u64 socket = bpf_get_socket_cookie(sk);
+	__u32 i = socket % newest;
+	if (sk->protocol == IPPROTO_UDP) {
+		bpf_map_delete_elem(&udp_sockets, &socket);
+	} else if (sk->protocol == IPPROTO_TCP) {
+		struct connected *c = bpf_map_lookup_elem(&connections, &i);
+		if (c && c->socket == socket)
+			c->socket = 0;
+	}
+	return passed;
 }
 
 char _license[] SEC("license") = "Apache-2.0";

@@ -1,0 +1,83 @@
+package bpf
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// Socket is a socket that is connected to a backend in place of a Service. It may be closed, or connected to something else, since.
+type Socket struct {
+	Socket           uint64 // its cookie
+	Backend, Service netip.AddrPort
+	Pool             Pool
+	NetNS            uint64 // the cookie of its network namespace
+}
+
+// Sockets returns the sockets of a protocol that are connected through Services: the newest ones of TCP, all of UDP.
+func (c *Conn) Sockets(protocol uint8) ([]Socket, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	name := sockMapConnections
+	if protocol == unix.IPPROTO_UDP {
+		name = sockMapUdpSockets
+	}
+	m := c.maps[name]
+	if m == nil {
+		var err error
+		m, err = ebpf.LoadPinnedMap(c.mapPath(name), nil)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("open the map of sockets: %w", err)
+		}
+		defer func() { _ = m.Close() }() // it was only read from
+	}
+	list, err := socketsIn(m)
+	if err != nil {
+		return nil, fmt.Errorf("read map %s: %w", name, err)
+	}
+	return list, nil
+}
+
+// socketSize is the size of a struct connected of sock.c.
+const socketSize = 72
+
+func socketsIn(m *ebpf.Map) (list []Socket, err error) {
+	if m.ValueSize() != socketSize {
+		return nil, nil // of another version
+	}
+	const batch = 8192 // no bucket of a hash is as large
+	var keys any = make([]uint64, batch)
+	if m.KeySize() == 4 {
+		keys = make([]uint32, batch)
+	}
+	values := make([][socketSize]byte, batch)
+	for at := new(ebpf.MapBatchCursor); ; {
+		n, err := m.BatchLookup(at, keys, values, nil)
+		for i := range values[:n] {
+			if s := socketIn(values[i][:]); s.Socket != 0 {
+				list = append(list, s)
+			}
+		}
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			return list, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+func socketIn(v []byte) Socket {
+	return Socket{
+		Socket: binary.NativeEndian.Uint64(v), Backend: endpointIn(v[8:]), Service: endpointIn(v[28:]),
+		Pool: Pool(v[48:64]), NetNS: binary.NativeEndian.Uint64(v[64:]),
+	}
+}

@@ -1,0 +1,332 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+// socket is a UDP socket whose calls the tests make one by one.
+type socket struct {
+	fd, family int
+}
+
+func openSocket(family int) (*socket, error) {
+	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	wait := unix.NsecToTimeval(int64(time.Second / 2))
+	return &socket{fd, family}, unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait)
+}
+
+func (s *socket) close() { _ = unix.Close(s.fd) } // nothing is left to lose
+
+func (s *socket) address(to string) unix.Sockaddr {
+	at := netip.MustParseAddrPort(to)
+	if s.family == unix.AF_INET {
+		return &unix.SockaddrInet4{Addr: at.Addr().As4(), Port: int(at.Port())}
+	}
+	return &unix.SockaddrInet6{Addr: at.Addr().As16(), Port: int(at.Port())}
+}
+
+func (s *socket) connect(to string) error {
+	if err := unix.Connect(s.fd, s.address(to)); err != nil {
+		return fmt.Errorf("connect to %s: %w", to, err)
+	}
+	return nil
+}
+
+// disconnect connects to AF_UNSPEC.
+func (s *socket) disconnect() error {
+	sa := unix.RawSockaddrInet4{Family: unix.AF_UNSPEC}
+	if _, _, errno := unix.Syscall(unix.SYS_CONNECT, uintptr(s.fd), uintptr(unsafe.Pointer(&sa)), unsafe.Sizeof(sa)); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// ask sends a datagram to an address, or to the peer if that is empty, and returns who answered.
+func (s *socket) ask(to string) (answered, from string, err error) {
+	if to == "" {
+		_, err = unix.Write(s.fd, []byte("?"))
+	} else {
+		err = unix.Sendto(s.fd, []byte("?"), 0, s.address(to))
+	}
+	if err != nil {
+		return "", "", fmt.Errorf("send: %w", err)
+	}
+	b := make([]byte, 64)
+	n, sa, err := unix.Recvfrom(s.fd, b, 0)
+	if err != nil {
+		return "", "", fmt.Errorf("receive: %w", err)
+	}
+	return string(b[:n]), text(sa), nil
+}
+
+// want asks twice, and verifies that the Service seems to answer. It returns who did.
+func (s *socket) want(to, service string) (answered string, err error) {
+	for range 2 {
+		by, from, err := s.ask(to)
+		switch {
+		case err != nil:
+			return "", err
+		case from != service:
+			return "", fmt.Errorf("the reply seems to come from %s, want %s", from, service)
+		case answered != "" && by != answered:
+			return "", fmt.Errorf("%s answers after %s", by, answered)
+		}
+		answered = by
+	}
+	sa, err := unix.Getpeername(s.fd)
+	if err == nil && text(sa) != service {
+		err = fmt.Errorf("the peer is %s, want %s", text(sa), service)
+	}
+	return answered, err
+}
+
+func text(sa unix.Sockaddr) string {
+	switch a := sa.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrPortFrom(netip.AddrFrom4(a.Addr), uint16(a.Port)).String()
+	case *unix.SockaddrInet6:
+		return netip.AddrPortFrom(netip.AddrFrom16(a.Addr).Unmap(), uint16(a.Port)).String()
+	}
+	return ""
+}
+
+const (
+	dns4, dns6 = "10.96.0.10:53", "[fd00::10]:53"
+	other4     = "10.96.0.11:53"
+)
+
+// dns is a node with Services over UDP, and their backends.
+func dns(t *testing.T) *node {
+	n := newNode(t)
+	backends := [][]string{{"127.0.0.1:53", "127.0.0.2:53"}, {"[::1]:53", "[::1]:54"}, {"127.0.0.3:53"}}
+	for _, list := range backends {
+		for _, at := range list {
+			serve(t, n.opt.NetNS, at)
+		}
+	}
+	for i, vip := range []string{dns4, dns6, other4} {
+		n.write(service(vip, 17, OfNode, backends[i]...)...)
+	}
+	return n
+}
+
+// with runs a function with a new socket.
+func (n *node) with(family int, f func(*socket) error) {
+	n.t.Helper()
+	n.run(func() error {
+		s, err := openSocket(family)
+		if err != nil {
+			return err
+		}
+		defer s.close()
+		return f(s)
+	})
+}
+
+func (n *node) udpSockets() (list []Socket) {
+	n.t.Helper()
+	list, err := n.conn.Sockets(unix.IPPROTO_UDP)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return list
+}
+
+func TestConnectedUDP(t *testing.T) {
+	n := dns(t)
+	for name, c := range map[string]struct {
+		family int
+		vip    string
+	}{"IPv4": {unix.AF_INET, dns4}, "IPv6": {unix.AF_INET6, dns6}, "mapped": {unix.AF_INET6, dns4}} {
+		count := map[string]int{}
+		for range 40 {
+			n.with(c.family, func(s *socket) error {
+				if err := s.connect(c.vip); err != nil {
+					return err
+				}
+				answered, err := s.want("", c.vip)
+				count[answered]++
+				list := n.udpSockets()
+				if len(list) != 1 || list[0].Backend.String() != answered || list[0].Service.String() != c.vip || list[0].NetNS != n.conn.cookie {
+					return errors.Join(err, fmt.Errorf("%s: sockets %+v, want one at %s", name, list, answered))
+				}
+				return err
+			})
+		}
+		if len(count) != 2 {
+			t.Errorf("%s: answers %v, want both backends", name, count)
+		}
+	}
+	if list := n.udpSockets(); len(list) != 0 {
+		t.Errorf("after all are closed: %+v", list)
+	}
+}
+
+// A socket may connect many times, to Services and to others, and may send to other addresses meanwhile.
+func TestUDPConnectsAgain(t *testing.T) {
+	n := dns(t)
+	for range 20 {
+		n.with(unix.AF_INET, func(s *socket) error {
+			if err := s.connect(dns4); err != nil {
+				return err
+			}
+			first, err := s.want("", dns4)
+			if err != nil {
+				return err
+			}
+			if err := s.connect(dns4); err != nil { // the same Service: the same backend
+				return err
+			}
+			for _, to := range []string{"", dns4} {
+				again, err := s.want(to, dns4)
+				if err != nil || again != first {
+					return fmt.Errorf("to %q: %s answers after %s: %w", to, again, first, err)
+				}
+			}
+			if err := s.disconnect(); err != nil {
+				return err
+			}
+			if err := s.connect(other4); err != nil {
+				return err
+			}
+			if by, err := s.want("", other4); err != nil || by != "127.0.0.3:53" {
+				return fmt.Errorf("%s answers: %w", by, err)
+			}
+			if list := n.udpSockets(); len(list) != 1 || list[0].Service.String() != other4 {
+				return fmt.Errorf("sockets %+v", list)
+			}
+			if err := s.connect("127.0.0.3:53"); err != nil { // no Service, but the same backend
+				return err
+			}
+			if list := n.udpSockets(); len(list) != 0 {
+				return fmt.Errorf("connected to no Service, but noted: %+v", list)
+			}
+			_, err = s.want("", "127.0.0.3:53")
+			return err
+		})
+	}
+}
+
+// A socket that sends to a Service and connects to it later stays on its backend. One that is connected elsewhere is for packets.
+func TestUDPSendsAndConnects(t *testing.T) {
+	n := dns(t)
+	for range 20 {
+		n.with(unix.AF_INET, func(s *socket) error {
+			first, from, err := s.ask(dns4)
+			if err != nil || from != dns4 {
+				return fmt.Errorf("from %s: %w", from, err)
+			}
+			if err := errors.Join(s.disconnect(), s.connect(dns4)); err != nil {
+				return err
+			}
+			if by, err := s.want("", dns4); err != nil || by != first {
+				return fmt.Errorf("%s answers after %s: %w", by, first, err)
+			}
+			if _, _, err := s.ask(other4); err == nil {
+				return errors.New("a connected socket has a reply of another Service")
+			}
+			return nil
+		})
+	}
+}
+
+// Sockets that keep a source that others have chosen, and sockets for which the map has no room, are for the packet plane.
+func TestUDPForPackets(t *testing.T) {
+	n := dns(t)
+	address4(t, n.opt.NetNS, "10.96.0.10/32") // there is a route, and nobody answers
+	refuse := func(name string, before func(*socket) error) {
+		t.Helper()
+		n.with(unix.AF_INET, func(s *socket) error {
+			if err := errors.Join(before(s), s.connect(dns4)); err != nil {
+				return err
+			}
+			if by, _, err := s.ask(""); err == nil {
+				return fmt.Errorf("%s: %s answers", name, by)
+			}
+			if by, _, err := s.ask(dns4); err == nil {
+				return fmt.Errorf("%s: %s answers a datagram with the address", name, by)
+			}
+			if list := n.udpSockets(); len(list) != 0 && list[0].Socket <= 1<<60 {
+				return fmt.Errorf("%s: noted: %+v", name, list)
+			}
+			return nil
+		})
+	}
+	refuse("bound", func(s *socket) error { return unix.Bind(s.fd, s.address("127.0.0.1:0")) })
+	refuse("connected before", func(s *socket) error { return s.connect("127.0.0.3:53") })
+	refuse("connected to another Service before", func(s *socket) error { return s.connect(other4) })
+	fill(t, n.conn.maps[sockMapUdpSockets])
+	refuse("no room", func(*socket) error { return nil })
+}
+
+// fill adds sockets until there is no room.
+func fill(t *testing.T, m *ebpf.Map) {
+	t.Helper()
+	value := make([]byte, m.ValueSize())
+	for i := range uint64(m.MaxEntries()) + 1 {
+		if err := m.Put(1<<60+i+1, value); isFull(err) {
+			return
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Fatal("the map is never full")
+}
+
+// Where sockets cannot be destroyed they are not balanced when they connect; datagrams with an address are.
+func TestUDPNowhere(t *testing.T) {
+	n := newNode(t)
+	n.opt.ConnectedUDP = OnNode
+	n.conn = n.open()
+	serve(t, n.opt.NetNS, "127.0.0.1:53")
+	pod := kerneltest.Namespace(t)
+	address4(t, pod, "10.1.0.1/32")
+	serve(t, pod, "127.0.0.1:53")
+	serve(t, pod, "10.1.0.1:8080")
+	n.write(append(service(dns4, 17, OfNode, "127.0.0.1:53"), PodPrefix(netip.MustParsePrefix("10.1.0.0/24")))...)
+	n.write(service(dns4, 17, OfPods, "127.0.0.1:53")...)
+	try := func() error {
+		s, err := openSocket(unix.AF_INET)
+		if err != nil {
+			return err
+		}
+		defer s.close()
+		if err := s.connect(dns4); err != nil {
+			return err
+		}
+		_, err = s.want("", dns4)
+		return err
+	}
+	inPod := lab.Inside(t, n.opt.Cgroup, pod)
+	if err := inPod(func() error { _, _, err := ask("10.1.0.1:8080"); return err }); err != nil { // the address is known from now on
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		where      Where
+		node, pods bool
+	}{{OnNode, true, false}, {Nowhere, false, false}, {Everywhere, true, true}} {
+		n.opt.ConnectedUDP = c.where
+		n.conn = n.open()
+		n.write()
+		if err := n.inside(try); (err == nil) != c.node {
+			t.Errorf("%d, on the node: %v, want %t", c.where, err, c.node)
+		}
+		if err := inPod(try); (err == nil) != c.pods {
+			t.Errorf("%d, in a pod: %v, want %t", c.where, err, c.pods)
+		}
+	}
+}
