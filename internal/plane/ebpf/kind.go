@@ -21,7 +21,7 @@ const mode = "ebpf"
 // plane is all there is.
 func Kind(packets plane.Kind) plane.Kind {
 	k := packets
-	k.Mode, k.On, k.ListLocal = mode, packets.Mode, true
+	k.Mode, k.On, k.ListLocal, k.ListEndpoints = mode, packets.Mode, true, true
 	k.Facts.Name, k.Facts.Path = mode, pathOver(packets.Facts.Path)
 	k.Owned = packets.Owned + ", and the maps and programs in --bpf-dir"
 	k.Preview = func(s plane.Setup) plane.Plane {
@@ -40,7 +40,7 @@ func Kind(packets plane.Kind) plane.Kind {
 			s.Log.Warn("Sockets are not balanced: all connections are translated packet by packet, as in mode "+packets.Mode, "error", err)
 			return on, nil
 		}
-		return open(s, on, o)
+		return open(s, on, withUDP(ctx, s, o))
 	}
 	k.Remove = func(ctx context.Context, s plane.Setup) ([]string, error) { return remove(ctx, s) } // the packet plane removes its own
 	return k
@@ -70,7 +70,8 @@ func open(s plane.Setup, on *plane.Opened, o bpf.Options) (*plane.Opened, error)
 	count := newCounter(conn.Counts)
 	opened.Parts = append(opened.Parts,
 		plane.Part{Follower: &proof{conn: conn, log: s.Log}},
-		plane.Part{Follower: count, Metrics: []prometheus.Collector{count}})
+		plane.Part{Follower: count, Metrics: []prometheus.Collector{count}},
+		destroyer(s, o, conn))
 	opened.Reader = func(ctx context.Context) (plane.Plane, func(), error) {
 		packets, done, err := on.Reader(ctx)
 		if err != nil {

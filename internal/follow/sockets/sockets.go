@@ -1,0 +1,243 @@
+// Package sockets destroys sockets that programs have connected to a backend in place of a Service, when that backend is
+// gone. Conntrack does not know them: their packets were never translated.
+//
+// A UDP socket would send to a backend that is gone without end, so it is destroyed when the backend no longer serves, as its
+// conntrack entry would be. A TCP connection goes on until its endpoint is removed.
+package sockets
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
+	"github.com/sluice-proxy/sluice/internal/kernel/sockdiag"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+const (
+	// secondPass is the time from a change to the pass for TCP, and a second one for UDP: a socket may have chosen the backend
+	// just before. An endpoint may be in no EndpointSlice for a moment, when it moves to another.
+	secondPass = 2 * time.Second
+
+	// rest is the pause after a pass as a multiple of its duration.
+	rest    = 4
+	minRest = 10 * time.Millisecond
+	retry   = 5 * time.Second
+)
+
+// Options for New.
+type Options struct {
+	Sockets func(protocol uint8) ([]bpf.Socket, error) // those that programs have connected
+	Destroy func(context.Context, []sockdiag.Socket) (sockdiag.Result, error)
+	Pools   func(*route.Service, *route.Port) []bpf.Pool // by which Sockets name the backends of a port
+	Report  func(sockdiag.Result, error)                 // called after a pass that had something to destroy, or failed
+}
+
+// Follower destroys sockets. It is safe for concurrent use.
+type Follower struct {
+	opt  Options
+	wake chan struct{}
+
+	mu      sync.Mutex
+	started bool
+	ports   map[bpf.Pool]*route.Port
+	due     map[uint8]time.Time // the next pass, by protocol
+	again   map[uint8]time.Time // a second one
+}
+
+// New returns a Follower without any Service.
+func New(opt Options) *Follower {
+	return &Follower{opt: opt, wake: make(chan struct{}, 1), ports: map[bpf.Pool]*route.Port{}, due: map[uint8]time.Time{}, again: map[uint8]time.Time{}}
+}
+
+// Applied queues passes if a change has removed backends. The first one is after the start: it queues passes in any case.
+func (f *Follower) Applied(change route.Change) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	lost := map[cluster.Protocol]bool{cluster.TCP: !f.started, cluster.UDP: !f.started}
+	f.started = true
+	var gone []old
+	for _, t := range change.Touched {
+		f.each(t.Old, func(id bpf.Pool, _ *route.Port) {
+			if p := f.ports[id]; p != nil {
+				gone = append(gone, old{id, p})
+				delete(f.ports, id)
+			}
+		})
+	}
+	for _, t := range change.Touched {
+		f.each(t.New, func(id bpf.Pool, p *route.Port) { f.ports[id] = p })
+	}
+	for _, o := range gone {
+		lost[o.port.Protocol] = lost[o.port.Protocol] || f.lost(o)
+	}
+	now := time.Now()
+	if lost[cluster.UDP] {
+		f.queue(uint8(cluster.UDP), now)
+		f.again[uint8(cluster.UDP)] = now.Add(secondPass)
+	}
+	if lost[cluster.TCP] {
+		f.queue(uint8(cluster.TCP), now.Add(secondPass))
+	}
+}
+
+// old is a pool of a port before a change.
+type old struct {
+	pool bpf.Pool
+	port *route.Port
+}
+
+// lost reports whether a socket of the pool may have to be destroyed.
+func (f *Follower) lost(o old) bool {
+	for _, b := range keeps(o.port) {
+		if f.stale(o.pool, uint8(o.port.Protocol), b) {
+			return true
+		}
+	}
+	return false
+}
+
+// keeps returns the backends whose sockets stay.
+func keeps(p *route.Port) []netip.AddrPort {
+	if p.Protocol == cluster.UDP {
+		return p.Serving
+	}
+	return p.Present
+}
+
+// stale reports whether sockets of a pool that are connected to a backend have to be destroyed. A TCP connection outlives the
+// Service.
+func (f *Follower) stale(id bpf.Pool, protocol uint8, backend netip.AddrPort) bool {
+	p := f.ports[id]
+	if p == nil {
+		return protocol == uint8(cluster.UDP)
+	}
+	list := keeps(p)
+	if list == nil && p.Protocol == cluster.TCP {
+		return false // nobody has asked for them
+	}
+	_, there := slices.BinarySearchFunc(list, backend, netip.AddrPort.Compare)
+	return !there
+}
+
+func (f *Follower) each(svc *route.Service, do func(bpf.Pool, *route.Port)) {
+	if svc == nil {
+		return
+	}
+	for i := range svc.Ports {
+		for _, id := range f.opt.Pools(svc, &svc.Ports[i]) {
+			do(id, &svc.Ports[i])
+		}
+	}
+}
+
+// queue makes a pass due, unless an earlier one is.
+func (f *Follower) queue(protocol uint8, at time.Time) {
+	if is := f.due[protocol]; !is.IsZero() && is.Before(at) {
+		at, f.again[protocol] = is, at
+	}
+	f.due[protocol] = at
+	select {
+	case f.wake <- struct{}{}:
+	default: // Run wakes anyway
+	}
+}
+
+// Run makes passes until the context ends, and returns nil then.
+func (f *Follower) Run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		protocols, wait := f.take(time.Now())
+		if len(protocols) == 0 {
+			f.idle(ctx, wait)
+			continue
+		}
+		began := time.Now()
+		pause := minRest
+		if err := f.pass(ctx, protocols); err != nil {
+			f.requeue(protocols)
+			pause = retry
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(max(pause, rest*time.Since(began))):
+		}
+	}
+	return nil
+}
+
+// take returns the protocols whose pass is due, and the time until the next one; 0: none is.
+func (f *Follower) take(now time.Time) (protocols []uint8, wait time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, p := range []uint8{uint8(cluster.UDP), uint8(cluster.TCP)} {
+		at := f.due[p]
+		if !at.IsZero() && !at.After(now) {
+			protocols = append(protocols, p)
+			f.due[p] = f.again[p]
+			delete(f.again, p)
+			at = f.due[p]
+		}
+		if left := at.Sub(now); !at.IsZero() && (wait == 0 || left < wait) {
+			wait = max(left, time.Millisecond)
+		}
+	}
+	return protocols, wait
+}
+
+func (f *Follower) requeue(protocols []uint8) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, p := range protocols {
+		f.queue(p, time.Now())
+	}
+}
+
+// idle waits for a change, or for the next pass.
+func (f *Follower) idle(ctx context.Context, wait time.Duration) {
+	var due <-chan time.Time
+	if wait > 0 {
+		due = time.After(wait)
+	}
+	select {
+	case <-ctx.Done():
+	case <-f.wake:
+	case <-due:
+	}
+}
+
+// pass destroys the sockets that are stale by the last applied state.
+func (f *Follower) pass(ctx context.Context, protocols []uint8) error {
+	var list []sockdiag.Socket
+	for _, p := range protocols {
+		all, err := f.opt.Sockets(p)
+		if err != nil {
+			f.opt.Report(sockdiag.Result{}, err)
+			return err
+		}
+		list = append(list, f.choose(p, all)...)
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	result, err := f.opt.Destroy(ctx, list)
+	if ctx.Err() == nil {
+		f.opt.Report(result, err)
+	}
+	return err
+}
+
+// choose returns the sockets that are stale.
+func (f *Follower) choose(protocol uint8, all []bpf.Socket) (list []sockdiag.Socket) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, s := range all {
+		if f.stale(s.Pool, protocol, s.Backend) {
+			list = append(list, sockdiag.Socket{Cookie: s.Socket, NetNS: s.NetNS, Protocol: protocol, Peer: s.Backend})
+		}
+	}
+	return list
+}

@@ -1,0 +1,100 @@
+package sockdiag
+
+import (
+	"bufio"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/netns"
+)
+
+// visit runs a function in each network namespace, on a thread in it, until done: in that of the node, of processes, of mounts as
+// those in /run/netns, and of single threads, in this order. Namespaces that disappear meanwhile are left out.
+func (d Destroyer) visit(done func() bool, do func(cookie uint64)) error {
+	seen := map[uint64]bool{}
+	enter := func(fd int) error {
+		return netns.Do(fd, func() error {
+			cookie, err := currentCookie()
+			if err == nil {
+				do(cookie)
+			}
+			return err
+		})
+	}
+	if err := enter(d.Node); err != nil || done() {
+		return err
+	}
+	for _, list := range []func() []string{ofProcesses, ofMounts, ofThreads} {
+		for _, path := range list() {
+			if done() {
+				return nil
+			}
+			var stat unix.Stat_t
+			if unix.Stat(path, &stat) != nil || seen[stat.Ino] {
+				continue
+			}
+			seen[stat.Ino] = true
+			fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+			if err != nil {
+				continue // the process has ended
+			}
+			_ = enter(fd) // what cannot be entered is counted as not reached
+			_ = unix.Close(fd)
+		}
+	}
+	return nil
+}
+
+func ofProcesses() []string { return glob("/proc/[0-9]*/ns/net") }
+func ofThreads() []string   { return glob("/proc/[0-9]*/task/[0-9]*/ns/net") }
+
+func glob(pattern string) []string {
+	list, _ := filepath.Glob(pattern) // the pattern is a valid one
+	return list
+}
+
+// ofMounts returns where namespaces are mounted.
+func ofMounts() (list []string) {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = f.Close() }() // it was only read from
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		words := strings.Fields(lines.Text())
+		if len(words) > 4 && strings.HasPrefix(words[3], "net:[") && strings.Contains(lines.Text(), " - nsfs ") {
+			list = append(list, words[4])
+		}
+	}
+	return list
+}
+
+func currentCookie() (uint64, error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = unix.Close(fd) }() // nothing was written to it
+	return unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+}
+
+// SeesAll reports whether this process sees all processes in a cgroup and below, and so their network namespaces: those in other
+// PID namespaces have the number 0.
+func SeesAll(cgroup string) bool {
+	all := true
+	_ = filepath.WalkDir(cgroup, func(path string, entry os.DirEntry, err error) error { // cgroups come and go
+		if err != nil || !entry.IsDir() {
+			return nil
+		}
+		b, err := os.ReadFile(filepath.Join(path, "cgroup.procs"))
+		if err == nil && strings.Contains("\n"+string(b), "\n0\n") {
+			all = false
+			return filepath.SkipAll
+		}
+		return nil
+	})
+	return all
+}

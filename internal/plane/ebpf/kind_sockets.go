@@ -1,0 +1,64 @@
+package ebpf
+
+import (
+	"context"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/follow/sockets"
+	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
+	"github.com/sluice-proxy/sluice/internal/kernel/sockdiag"
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// withUDP sets where UDP sockets are balanced when they connect: in network namespaces in which they can be destroyed.
+func withUDP(ctx context.Context, s plane.Setup, o bpf.Options) bpf.Options {
+	if err := (sockdiag.Destroyer{Node: s.NetNS}).Try(ctx); err != nil {
+		s.Log.Warn("Connected UDP sockets are served packet by packet, and TCP connections to endpoints that are gone are not ended: "+
+			"the kernel does not destroy sockets; it needs CONFIG_INET_DIAG_DESTROY, CONFIG_INET_UDP_DIAG and CONFIG_INET_TCP_DIAG", "error", err)
+		return o
+	}
+	if o.ConnectedUDP = bpf.Everywhere; !sockdiag.SeesAll(o.Cgroup) {
+		o.ConnectedUDP = bpf.OnNode
+		s.Log.Warn("Connected UDP sockets of pods are served packet by packet: this process does not see the processes of the node; " +
+			"run it in the PID namespace of the node (hostPID: true)")
+	}
+	return o
+}
+
+// destroyer returns the part that destroys sockets whose backend is gone; none if the kernel does not do that.
+func destroyer(s plane.Setup, o bpf.Options, conn *bpf.Conn) plane.Part {
+	if o.ConnectedUDP == bpf.Nowhere {
+		return plane.Part{}
+	}
+	destroyed := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "sluice_ebpf_sockets_destroyed_total",
+		Help: "Connected sockets that were destroyed because their backend was gone.",
+	}, []string{"protocol"})
+	names := map[uint8]string{uint8(cluster.TCP): cluster.TCP.String(), uint8(cluster.UDP): cluster.UDP.String()}
+	for _, name := range names {
+		destroyed.WithLabelValues(name)
+	}
+	f := sockets.New(sockets.Options{
+		Sockets: conn.Sockets, Destroy: sockdiag.Destroyer{Node: s.NetNS}.Destroy, Pools: pools,
+		Report: func(r sockdiag.Result, err error) {
+			for protocol, n := range r.Destroyed {
+				destroyed.WithLabelValues(names[protocol]).Add(float64(n))
+			}
+			if err != nil {
+				s.Log.Error("Sockets that are connected to backends that are gone are not destroyed; it will be tried again", "error", err)
+			}
+			if r.Unreached > 0 {
+				s.Log.Debug("Sockets are in network namespaces that are gone, or not visible", "sockets", r.Unreached)
+			}
+		},
+	})
+	return plane.Part{Run: f.Run, Follower: f, Metrics: []prometheus.Collector{destroyed}}
+}
+
+// pools returns the pools of a port.
+func pools(svc *route.Service, p *route.Port) []bpf.Pool {
+	return []bpf.Pool{poolOf(svc.Name, p, route.Cluster), poolOf(svc.Name, p, route.Local)}
+}
