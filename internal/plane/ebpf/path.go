@@ -8,7 +8,7 @@ import (
 )
 
 // pathOver returns a function with the programs and maps that decide a TCP connection when its socket connects. Others, among
-// them all of UDP, as most of its sockets are connected, have the path of the packet plane.
+// them all of UDP, which is for packets where sockets cannot be destroyed, have the path of the packet plane.
 func pathOver(packets func(plane.Passage) []string) func(plane.Passage) []string {
 	return func(p plane.Passage) []string {
 		port := &p.Service.Ports[p.Port]
