@@ -66,7 +66,7 @@ func (s *stage) start() {
 	s.follow = New(Options{
 		Sockets: s.conn.Sockets, Destroy: sockdiag.Destroyer{Node: s.opt.NetNS}.Destroy,
 		Pools: func(svc *route.Service, p *route.Port) []bpf.Pool { return []bpf.Pool{poolOf(svc, p)} },
-		Report: func(r sockdiag.Result, err error) {
+		Report: func(_ sockdiag.Result, err error) {
 			if err != nil {
 				s.t.Error(err)
 			}
@@ -76,7 +76,9 @@ func (s *stage) start() {
 	go func() { ended <- f.Run(ctx) }()
 	s.t.Cleanup(func() {
 		cancel()
-		<-ended
+		if err := <-ended; err != nil {
+			s.t.Error(err)
+		}
 	})
 }
 
@@ -97,7 +99,7 @@ func listen(t *testing.T, netns int, at string) {
 	})
 }
 
-var services = map[route.Family]netip.AddrPort{ //nolint:gochecknoglobals // constant
+var services = map[route.Family]netip.AddrPort{
 	route.IPv4: netip.MustParseAddrPort("10.96.0.1:53"), route.IPv6: netip.MustParseAddrPort("[fd00::1]:53"),
 }
 
