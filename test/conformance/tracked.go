@@ -69,6 +69,15 @@ func (e *env) checkEntry(f entryCheck, before conntrack.Entry) error {
 			return err
 		})
 	}
+	if f.deleted && e.proxy.plane.Sockets && before.OrigDst != e.flows[f.flow].Probe().To { // its socket is destroyed, not the entry
+		was := e.flows[f.flow].Destroyed()
+		gone = soon(func(e *env) error {
+			if r := e.flows[f.flow].AskWithin(nil, lab.Soon); e.flows[f.flow].Destroyed() == was {
+				return fmt.Errorf("flow %s: %s, but its backend %s is gone", f.flow, r, before.OrigDst)
+			}
+			return nil
+		})
+	}
 	if f.deleted {
 		return gone(e)
 	}
@@ -89,7 +98,7 @@ func (e *env) sendAndFind(name string) (conntrack.Entry, error) {
 	client := r.Local
 	var found []conntrack.Entry
 	err := e.listEntries(client.Addr(), func(c conntrack.Entry) {
-		dst := c.OrigDst == to.To || e.proxy.plane.Sockets && c.OrigDst == r.Backend // or its socket knows the backend
+		dst := c.OrigDst == to.To || e.proxy.plane.Sockets && (c.OrigDst == r.Backend || r.Outcome != lab.Answered) // or its socket knows the backend
 		if c.OrigSrc == client && dst && c.Protocol == uint8(to.Protocol) {
 			found = append(found, c)
 		}

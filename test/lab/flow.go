@@ -20,6 +20,8 @@ type Flow struct {
 	socket *socket
 	hello  Result
 	assoc  *association // for SCTP
+
+	destroyed int
 }
 
 // Open connects and keeps the connection open. For UDP it sends nothing. On failure the flow is
@@ -129,6 +131,12 @@ func (f *Flow) AskWithin(payload []byte, timeout time.Duration) Result {
 		r, err = f.askPing(payload, deadline)
 	default:
 		r, err = f.askUDP(payload, deadline)
+		if errors.Is(err, unix.ECONNABORTED) || errors.Is(err, unix.EDESTADDRREQ) { // its socket was destroyed: it connects again
+			f.destroyed++
+			if err = f.socket.connect(f.probe, deadline); err == nil {
+				r, err = f.askUDP(payload, deadline)
+			}
+		}
 	}
 	if err != nil {
 		r = outcomeOf(fmt.Errorf("ask %s: %w", f.probe.To, err))
@@ -139,6 +147,9 @@ func (f *Flow) AskWithin(payload []byte, timeout time.Duration) Result {
 
 // Probe returns the probe with which the flow was opened.
 func (f *Flow) Probe() Probe { return f.probe }
+
+// Destroyed returns how often the UDP socket was destroyed. Ask notices it, and connects again.
+func (f *Flow) Destroyed() int { return f.destroyed }
 
 // Close ends the flow.
 func (f *Flow) Close() { f.socket.close() }
