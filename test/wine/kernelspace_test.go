@@ -92,7 +92,7 @@ func TestKernelspace(t *testing.T) {
 		t.Errorf("--cleanup: %+v", r)
 	}
 	list, err := fake.LoadBalancers(t.Context())
-	endpoints, endpointsErr := fake.Endpoints(t.Context(), n.ID)
+	endpoints, endpointsErr := fake.Endpoints(t.Context())
 	if err != nil || endpointsErr != nil || len(list) > 0 || len(endpoints) != 1 || endpoints[0].Name != "container" {
 		t.Errorf("after --cleanup: %+v, %+v, %v, %v", list, endpoints, err, endpointsErr)
 	}
@@ -187,11 +187,7 @@ func (k *kernelspaceTest) has(vip netip.AddrPort, backends ...string) {
 
 func (k *kernelspaceTest) check(vip netip.AddrPort, backends []string) error {
 	ctx := context.Background()
-	n, err := k.fake.Network(ctx, "pods")
-	if err != nil {
-		return err
-	}
-	endpoints, err := k.fake.Endpoints(ctx, n.ID)
+	endpoints, err := k.fake.Endpoints(ctx)
 	if err != nil {
 		return err
 	}

@@ -82,9 +82,9 @@ func (*Service) Network(_ context.Context, name string) (Network, error) {
 	return network, nil
 }
 
-// Endpoints returns all endpoints of a network.
-func (*Service) Endpoints(_ context.Context, network string) ([]Endpoint, error) {
-	list, err := hcn.ListEndpointsOfNetwork(network)
+// Endpoints returns the endpoints of all networks.
+func (*Service) Endpoints(context.Context) ([]Endpoint, error) {
+	list, err := hcn.ListEndpoints()
 	if err != nil {
 		return nil, mapped("list endpoints", err)
 	}

@@ -21,7 +21,7 @@ type key struct {
 	// backends. So the port of the first one can change in place.
 	target uint16
 
-	id string // of an unknown load balancer
+	id string // of an unknown load balancer, or of a remote endpoint whose address a container of this host has
 }
 
 // class is a kind of objects in HNS.

@@ -32,9 +32,9 @@ type Node interface {
 	Network(ctx context.Context, name string) (hns.Network, error) // hns.ErrNotFound
 }
 
-// Endpoints are the endpoints of a network.
+// Endpoints are the endpoints of all networks.
 type Endpoints interface {
-	Endpoints(ctx context.Context, network string) ([]hns.Endpoint, error)
+	Endpoints(ctx context.Context) ([]hns.Endpoint, error)
 	CreateEndpoint(ctx context.Context, e hns.Endpoint) (id string, err error)
 	DeleteEndpoint(ctx context.Context, id string) error // hns.ErrNotFound
 }
@@ -100,7 +100,7 @@ func New(h HNS, opt Options) *Plane {
 	}
 	return &Plane{
 		hns: h, opt: opt, single: opt.OneTarget, ledger: ledger.New[key, value](layout()), noted: map[string]bool{},
-		writer: &writer{hns: h, opt: opt, modified: map[string]modification{}, unmoved: map[key]bool{}},
+		writer: &writer{hns: h, opt: opt, modified: map[string]modification{}, unmoved: map[key]bool{}, lacking: lacking{}},
 	}
 }
 
@@ -133,7 +133,7 @@ func (p *Plane) Refresh(ctx context.Context) error {
 	if name := p.opt.RootEndpoint; name != "" && !s.root(name, route.IPv4).IsValid() && !s.root(name, route.IPv6).IsValid() {
 		p.note(fmt.Sprintf("it has no endpoint %q (--root-hnsendpoint-name): health checks at addresses of load balancers are not forwarded", name))
 	}
-	p.writer.state, p.fresh = s, true
+	p.writer.state, p.writer.lacking, p.fresh = s, lacking{}, true
 	return nil
 }
 
@@ -165,7 +165,7 @@ func (p *Plane) read(ctx context.Context) (*state, error) {
 			return nil, err
 		}
 	}
-	list, err := p.hns.Endpoints(ctx, s.network.ID)
+	list, err := p.hns.Endpoints(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -184,12 +184,16 @@ func (p *Plane) Plan(change route.Change) plane.Plan {
 		p.touched(plan.Plan, change)
 		return plan
 	}
-	plan.Plan = p.ledger.Compare(p.writer, newListing(p.writer.state))
+	found := newListing(p.writer.state)
+	plan.Plan = p.ledger.Compare(p.writer, found)
 	plan.Host(nil, p.fixed())
 	for _, name := range change.Table.Order() {
 		plan.Service(name, nil, p.render(change.InKernel(name), host))
 	}
 	plan.End()
+	for _, k := range found.twice {
+		p.note(fmt.Sprintf("a Service and health checks (--forward-healthcheck-vip) need %s: only one of them is served; use another port", netip.AddrPortFrom(k.addr, k.port)))
+	}
 	plan.Users(func(k key) (users []cluster.Name) {
 		for _, name := range change.Table.Order() {
 			for _, e := range p.render(change.InKernel(name), host) {

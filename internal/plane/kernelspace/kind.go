@@ -167,7 +167,7 @@ func (empty) Network(_ context.Context, name string) (hns.Network, error) {
 }
 
 // Endpoints implements HNS.
-func (empty) Endpoints(context.Context, string) ([]hns.Endpoint, error) { return nil, nil }
+func (empty) Endpoints(context.Context) ([]hns.Endpoint, error) { return nil, nil }
 
 // CreateEndpoint implements HNS.
 func (empty) CreateEndpoint(context.Context, hns.Endpoint) (string, error) { return "", errPreview }

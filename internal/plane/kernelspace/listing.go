@@ -12,10 +12,12 @@ type listing struct {
 	state     *state
 	balancers map[key]balancer
 	taken     map[netip.Addr]bool
+	claims    map[key]class
+	twice     []key // load balancers that two classes of entries need
 }
 
 func newListing(s *state) *listing {
-	return &listing{state: s, balancers: maps.Clone(s.balancers), taken: map[netip.Addr]bool{}}
+	return &listing{state: s, balancers: maps.Clone(s.balancers), taken: map[netip.Addr]bool{}, claims: map[key]class{}}
 }
 
 // Take implements ledger.Listing.
@@ -24,6 +26,10 @@ func (l *listing) Take(want entry) (had value, is ledger.Match) {
 		return l.takeEndpoint(want)
 	}
 	k := want.Key.stored()
+	if c, claimed := l.claims[k]; claimed && c != want.Key.class {
+		l.twice = append(l.twice, k)
+	}
+	l.claims[k] = want.Key.class
 	l.exchange(k, want.Value)
 	found, has := l.balancers[k]
 	delete(l.balancers, k)
@@ -45,10 +51,10 @@ func (l *listing) takeEndpoint(want entry) (had value, is ledger.Match) {
 	if !has {
 		return had, ledger.Absent
 	}
-	_, ours := l.state.class(e)
 	had.provider = e.Provider
 	moved := want.Value.provider.IsValid() && e.Provider.IsValid() && e.Provider != want.Value.provider
-	if ours && moved && !l.state.kept[e.ID] {
+	otherHost := want.Key.class == vip && !l.state.isHostMAC(e.MAC)
+	if (moved || otherHost) && l.state.owned(e) {
 		return had, ledger.Different
 	}
 	return had, ledger.Equal
@@ -82,11 +88,14 @@ func (l *listing) Rest() []step {
 		list = append(list, step{Op: ledger.Remove, Key: k, Old: b.value})
 	}
 	for a, e := range l.state.endpoints {
-		class, ours := l.state.class(e)
-		if l.taken[a] || !ours || l.state.kept[e.ID] {
-			continue
+		if class, _ := l.state.class(e); !l.taken[a] && l.state.owned(e) {
+			list = append(list, step{Op: ledger.Remove, Key: key{class: class, addr: a}})
 		}
-		list = append(list, step{Op: ledger.Remove, Key: key{class: class, addr: a}})
+	}
+	for id, e := range l.state.hidden {
+		if l.state.owned(e) {
+			list = append(list, step{Op: ledger.Remove, Key: key{class: remote, addr: e.Addrs[0], id: id}})
+		}
 	}
 	return list
 }

@@ -29,7 +29,7 @@ var (
 // kindsOfHNS are the versions of HNS that the model runs on.
 func kindsOfHNS() map[string]func(*hnstest.Fake) {
 	return map[string]func(*hnstest.Fake){
-		"recent":     func(*hnstest.Fake) {},
+		"recent":     func(f *hnstest.Fake) { f.KeepDangling = true },
 		"one target": func(f *hnstest.Fake) { f.OneTarget = true },
 		"old": func(f *hnstest.Fake) {
 			f.Version = hns.Features{V2: true, RemoteSubnet: true}
@@ -133,7 +133,7 @@ func (s *subject) state(*route.Table) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	list, err := s.fake.Endpoints(ctx, n.ID)
+	list, err := endpointsOf(ctx, s.fake, n.ID)
 	if err != nil {
 		return "", err
 	}
@@ -232,7 +232,7 @@ func (s *subject) editObjects(w *planetest.World, network string) error {
 			return err
 		}
 	}
-	list, err := s.fake.Endpoints(ctx, network)
+	list, err := endpointsOf(ctx, s.fake, network)
 	if err != nil {
 		return err
 	}
@@ -245,6 +245,12 @@ func (s *subject) editObjects(w *planetest.World, network string) error {
 		}
 	}
 	return nil
+}
+
+// endpointsOf returns the endpoints of a network.
+func endpointsOf(ctx context.Context, f *hnstest.Fake, network string) ([]hns.Endpoint, error) {
+	list, err := f.Endpoints(ctx)
+	return slices.DeleteFunc(list, func(e hns.Endpoint) bool { return e.Network != network }), err
 }
 
 func (s *subject) replace(ctx context.Context, l hns.LoadBalancer) error {

@@ -14,6 +14,8 @@ type state struct {
 	features  hns.Features
 	network   hns.Network
 	endpoints map[netip.Addr]hns.Endpoint // in the network; one of this host before a remote one
+	hidden    map[string]hns.Endpoint     // remote ones at the address of one of this host, by ID
+	elsewhere map[string]bool             // the IDs of endpoints in other networks
 	balancers map[key]balancer            // of this plane
 	kept      map[string]bool             // endpoints to which load balancers of other programs refer
 	nodeIP    netip.Addr                  // of this node; invalid: not known
@@ -22,7 +24,8 @@ type state struct {
 
 // balancer is a load balancer in HNS.
 type balancer struct {
-	id string
+	id  string
+	ids []string // of its endpoints
 	value
 }
 
@@ -53,14 +56,29 @@ func (s *state) root(name string, family route.Family) netip.Addr {
 }
 
 func (s *state) setEndpoints(list []hns.Endpoint) {
-	s.endpoints = map[netip.Addr]hns.Endpoint{}
+	s.endpoints, s.hidden, s.elsewhere = map[netip.Addr]hns.Endpoint{}, map[string]hns.Endpoint{}, map[string]bool{}
 	for _, e := range list {
+		if !strings.EqualFold(e.Network, s.network.ID) {
+			s.elsewhere[e.ID] = true
+			continue
+		}
 		for _, a := range e.Addrs {
-			if old, has := s.endpoints[a]; !has || old.Remote {
-				s.endpoints[a] = e
-			}
+			s.setEndpoint(a, e)
 		}
 	}
+}
+
+// setEndpoint stores the endpoint with an address.
+func (s *state) setEndpoint(a netip.Addr, e hns.Endpoint) {
+	old, has := s.endpoints[a]
+	switch {
+	case has && !old.Remote && e.Remote:
+		s.hidden[e.ID] = e
+		return
+	case has && old.Remote && !e.Remote:
+		s.hidden[old.ID] = old
+	}
+	s.endpoints[a] = e
 }
 
 // class returns the class of an endpoint that this plane, an earlier run, or kube-proxy made; false:
@@ -73,34 +91,45 @@ func (s *state) class(e hns.Endpoint) (class, bool) {
 		return source, true
 	case e.Remote && sameMAC(e.MAC, hns.MAC(e.Addrs[0])):
 		return remote, true
-	case e.Remote && s.overlay() && s.hostMAC != "" && sameMAC(e.MAC, s.hostMAC):
+	case e.Remote && s.overlay() && (s.isHostMAC(e.MAC) || s.nodeIP.IsValid() && e.Provider == s.nodeIP):
 		return vip, true
 	}
 	return 0, false
 }
 
+// owned reports whether this plane may delete an endpoint: no load balancer of another program refers to it.
+func (s *state) owned(e hns.Endpoint) bool {
+	_, ours := s.class(e)
+	return ours && !s.kept[e.ID]
+}
+
+// isHostMAC reports whether the interface of this node has a MAC address.
+func (s *state) isHostMAC(mac string) bool { return s.hostMAC != "" && sameMAC(mac, s.hostMAC) }
+
 func sameMAC(a, b string) bool {
 	return strings.EqualFold(strings.ReplaceAll(a, ":", "-"), strings.ReplaceAll(b, ":", "-"))
 }
 
-// sortOut stores the load balancers that refer to an endpoint of the network, or to none at all: they
-// are this plane's, those of an earlier run, or kube-proxy's.
+// sortOut stores all load balancers except those for endpoints in other networks: they are this plane's, those of
+// an earlier run, or kube-proxy's. Their endpoints may be gone, as after the network was made anew.
 func (s *state) sortOut(list []hns.LoadBalancer) {
 	s.kept = map[string]bool{}
-	addrs := map[string]netip.Addr{}
+	addrs := map[string]netip.Addr{} // by ID, of the endpoints to which load balancers should refer
 	for a, e := range s.endpoints {
 		addrs[e.ID] = a
 	}
 	slices.SortFunc(list, func(a, b hns.LoadBalancer) int { return int(a.Target) - int(b.Target) })
 	for _, l := range list {
-		if len(l.Endpoints) > 0 && !slices.ContainsFunc(l.Endpoints, func(id string) bool { return addrs[id].IsValid() }) {
+		here := func(id string) bool { return addrs[id].IsValid() || s.hidden[id].Remote }
+		elsewhere := func(id string) bool { return s.elsewhere[id] }
+		if !slices.ContainsFunc(l.Endpoints, here) && slices.ContainsFunc(l.Endpoints, elsewhere) {
 			for _, id := range l.Endpoints {
 				s.kept[id] = true
 			}
 			continue
 		}
 		k, v := s.entryOf(l, addrs)
-		s.balancers[k] = balancer{l.ID, v}
+		s.balancers[k] = balancer{l.ID, l.Endpoints, v}
 	}
 }
 
@@ -118,7 +147,7 @@ func (s *state) entryOf(l hns.LoadBalancer, addrs map[string]netip.Addr) (key, v
 	}
 	var names []string
 	for _, id := range l.Endpoints {
-		name := id // of an endpoint that is gone
+		name := id // of an endpoint that is gone or hidden
 		if a, has := addrs[id]; has {
 			name = a.String()
 		}

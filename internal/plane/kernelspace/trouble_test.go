@@ -176,7 +176,7 @@ func TestTheSubnetMoves(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		list, err := s.fake.Endpoints(t.Context(), n.ID)
+		list, err := endpointsOf(t.Context(), s.fake, n.ID)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net/netip"
 	"slices"
@@ -30,7 +31,12 @@ type writer struct {
 	listed   bool   // the endpoints were read again by this write
 	modified map[string]modification
 	unmoved  map[key]bool // removals that failed and were reported
+
+	lacking lacking
 }
+
+// lacking has the load balancers that were written without an endpoint that HNS did not have, by its address.
+type lacking map[netip.Addr]map[key]value
 
 // modification is a change of a load balancer in place.
 type modification struct{ old, new value }
@@ -102,8 +108,10 @@ func (w *writer) step(ctx context.Context, s *step) error {
 func (w *writer) carryOut(ctx context.Context, s *step) error {
 	switch {
 	case s.Key.class.balancer() && s.Op != ledger.Remove:
+		w.forget(s.Key.stored())
 		return w.balancer(ctx, s.Key.stored(), s.New)
 	case s.Key.class.balancer():
+		w.forget(s.Key.stored())
 		return w.deleteBalancer(ctx, s.Key.stored())
 	case s.Op == ledger.Remove:
 		return w.deleteEndpoint(ctx, s.Key)
@@ -111,17 +119,33 @@ func (w *writer) carryOut(ctx context.Context, s *step) error {
 	return w.endpoint(ctx, s)
 }
 
-// endpoint creates an endpoint unless there is one, or moves it to another node.
+// endpoint creates an endpoint, unless there is one or, at a change, makes that anew.
 func (w *writer) endpoint(ctx context.Context, s *step) error {
-	if found, has := w.state.endpoints[s.Key.addr]; has {
-		if s.Op == ledger.Change && found.Provider != s.New.provider {
-			return w.move(ctx, found, s.New.provider)
-		}
-		return nil
+	e := w.endpointOf(s)
+	found, has := w.state.endpoints[s.Key.addr]
+	same := found.Provider == e.Provider && sameMAC(found.MAC, e.MAC)
+	if has && (s.Op != ledger.Change || same || !w.state.owned(found)) {
+		return w.complete(ctx, s.Key.addr)
 	}
 	if err := w.recent(ctx, s.Key); err != nil {
 		return err
 	}
+	if has {
+		if err := w.retire(ctx, found); err != nil {
+			return err
+		}
+	}
+	id, err := w.hns.CreateEndpoint(ctx, e)
+	if err != nil {
+		return err
+	}
+	e.ID = id
+	w.state.endpoints[s.Key.addr] = e
+	return w.complete(ctx, s.Key.addr)
+}
+
+// endpointOf returns the endpoint that a step writes.
+func (w *writer) endpointOf(s *step) hns.Endpoint {
 	e := hns.Endpoint{Network: w.state.network.ID, Addrs: []netip.Addr{s.Key.addr}}
 	switch s.Key.class {
 	case source:
@@ -131,17 +155,7 @@ func (w *writer) endpoint(ctx context.Context, s *step) error {
 	default:
 		e.Remote, e.MAC, e.Provider = true, hns.MAC(s.Key.addr), s.New.provider
 	}
-	return w.create(ctx, e)
-}
-
-func (w *writer) create(ctx context.Context, e hns.Endpoint) error {
-	id, err := w.hns.CreateEndpoint(ctx, e)
-	if err != nil {
-		return err
-	}
-	e.ID = id
-	w.state.endpoints[e.Addrs[0]] = e
-	return nil
+	return e
 }
 
 // recent verifies that no remote subnet of another node was added since Refresh, before an endpoint in
@@ -160,29 +174,21 @@ func (w *writer) recent(ctx context.Context, k key) error {
 	return nil
 }
 
-// move makes a remote endpoint anew for another node. It takes the endpoint out of load balancers
-// meanwhile.
-func (w *writer) move(ctx context.Context, e hns.Endpoint, node netip.Addr) error {
-	users := w.users(e.Addrs[0])
-	for k, without := range users {
-		others := slices.DeleteFunc(strings.Fields(without.endpoints), func(a string) bool { return a == e.Addrs[0].String() })
-		without.endpoints = strings.Join(others, " ")
-		if err := w.balancer(ctx, k, without); err != nil {
-			return err
-		}
-	}
-	if err := w.hns.DeleteEndpoint(ctx, e.ID); err != nil && !errors.Is(err, hns.ErrNotFound) {
-		return err
-	}
-	delete(w.state.endpoints, e.Addrs[0])
-	e.Provider = node
-	if err := w.create(ctx, e); err != nil {
-		return err
-	}
-	for k, v := range users {
+// retire deletes an endpoint that is to be made anew. Its load balancers lack it meanwhile.
+func (w *writer) retire(ctx context.Context, e hns.Endpoint) error {
+	a := e.Addrs[0]
+	delete(w.state.endpoints, a)
+	w.listed = true // HNS still has it
+	for k, v := range w.users(a) {
 		if err := w.balancer(ctx, k, v); err != nil {
+			w.state.endpoints[a] = e
 			return err
 		}
+	}
+	err := w.hns.DeleteEndpoint(ctx, e.ID)
+	if err != nil && !errors.Is(err, hns.ErrNotFound) {
+		w.state.endpoints[a] = e
+		return err
 	}
 	return nil
 }
@@ -198,16 +204,45 @@ func (w *writer) users(a netip.Addr) map[key]value {
 	return users
 }
 
+// deleteEndpoint deletes an endpoint of this plane that no Service needs. If a container of this host has its address now, load
+// balancers that refer to it get the endpoint of the container.
 func (w *writer) deleteEndpoint(ctx context.Context, k key) error {
 	e, has := w.state.endpoints[k.addr]
-	if _, ours := w.state.class(e); !has || !ours || w.state.kept[e.ID] {
+	if k.id != "" {
+		e, has = w.state.hidden[k.id]
+	}
+	if !has || !w.state.owned(e) {
 		return nil
+	}
+	if err := w.release(ctx, k.addr, e.ID); err != nil {
+		return err
 	}
 	if err := w.hns.DeleteEndpoint(ctx, e.ID); err != nil && !errors.Is(err, hns.ErrNotFound) {
 		return err
 	}
-	delete(w.state.endpoints, k.addr)
+	if w.state.endpoints[k.addr].ID == e.ID {
+		delete(w.state.endpoints, k.addr)
+	}
+	delete(w.state.hidden, e.ID)
 	delete(w.unmoved, k)
+	return nil
+}
+
+// release gives the load balancers that refer to an endpoint another one with the address.
+func (w *writer) release(ctx context.Context, a netip.Addr, id string) error {
+	users := w.users(a)
+	maps.DeleteFunc(users, func(k key, _ value) bool { return !slices.Contains(w.state.balancers[k].ids, id) })
+	if len(users) == 0 {
+		return nil
+	}
+	if err := w.list(ctx); err != nil {
+		return err
+	}
+	for k, v := range users {
+		if err := w.balancer(ctx, k, v); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

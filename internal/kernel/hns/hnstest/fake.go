@@ -28,6 +28,12 @@ type Fake struct {
 	// StuckModify means that changes in place succeed without an effect, as in some versions.
 	StuckModify bool
 
+	// SharedAddrs means that a container of this host may have the address of a remote endpoint.
+	SharedAddrs bool
+
+	// KeepDangling means that load balancers stay when the network of their endpoints is deleted, with their IDs.
+	KeepDangling bool
+
 	// Refuse, if not nil, returns an error for calls that HNS does not accept, by their line in Writes.
 	Refuse func(write string) error
 
@@ -103,7 +109,8 @@ func (f *Fake) Written() []string {
 	return slices.Clone(f.Writes)
 }
 
-// DeleteNetwork deletes a network with its endpoints, and load balancers whose endpoints are all gone.
+// DeleteNetwork deletes a network with its endpoints. If KeepDangling is not set, it also deletes load balancers whose
+// endpoints are all gone.
 func (f *Fake) DeleteNetwork(name string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -111,7 +118,7 @@ func (f *Fake) DeleteNetwork(name string) {
 	delete(f.networks, name)
 	maps.DeleteFunc(f.endpoints, func(_ string, e hns.Endpoint) bool { return e.Network == gone })
 	maps.DeleteFunc(f.balancers, func(_ string, l hns.LoadBalancer) bool {
-		return !slices.ContainsFunc(l.Endpoints, func(id string) bool { return f.endpoints[id].ID != "" })
+		return !f.KeepDangling && !slices.ContainsFunc(l.Endpoints, func(id string) bool { return f.endpoints[id].ID != "" })
 	})
 }
 
@@ -132,20 +139,18 @@ func (f *Fake) Network(_ context.Context, name string) (hns.Network, error) {
 	return n, nil
 }
 
-// Endpoints returns all endpoints of a network, sorted by ID.
-func (f *Fake) Endpoints(_ context.Context, network string) ([]hns.Endpoint, error) {
+// Endpoints returns the endpoints of all networks, sorted by ID.
+func (f *Fake) Endpoints(context.Context) ([]hns.Endpoint, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var all []hns.Endpoint
 	for _, id := range slices.Sorted(maps.Keys(f.endpoints)) {
-		if f.endpoints[id].Network == network {
-			all = append(all, f.endpoints[id])
-		}
+		all = append(all, f.endpoints[id])
 	}
 	return all, nil
 }
 
-// CreateEndpoint creates an endpoint. No two in a network have the same address.
+// CreateEndpoint creates an endpoint. No two in a network have the same address, unless SharedAddrs is set.
 func (f *Fake) CreateEndpoint(_ context.Context, e hns.Endpoint) (string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -154,7 +159,8 @@ func (f *Fake) CreateEndpoint(_ context.Context, e hns.Endpoint) (string, error)
 	}
 	for _, other := range f.endpoints {
 		for _, a := range e.Addrs {
-			if other.Network == e.Network && slices.Contains(other.Addrs, a) {
+			shared := f.SharedAddrs && other.Remote != e.Remote
+			if other.Network == e.Network && !shared && slices.Contains(other.Addrs, a) {
 				return "", fmt.Errorf("endpoint %s has the address %s already", other.ID, a)
 			}
 		}

@@ -1,0 +1,263 @@
+package kernelspace
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/kernel/hns"
+	"github.com/sluice-proxy/sluice/internal/kernel/hns/hnstest"
+	"github.com/sluice-proxy/sluice/internal/plane/planetest"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// at returns a Service whose only backend is at an address of a node.
+func at(addr, node string) *cluster.Store {
+	s := preserving(false, false)
+	s.SetSlice(&cluster.Slice{
+		Name: cluster.Name{Namespace: "ns", Name: "web-1"}, Service: cluster.Name{Namespace: "ns", Name: "web"},
+		Ports:     []cluster.SlicePort{{Protocol: cluster.TCP, Port: 8080}},
+		Endpoints: []cluster.Endpoint{planetest.Endpoint(addr, node)},
+	})
+	return s
+}
+
+// onNode returns the change that makes a Service from nothing, on node a.
+func onNode(s *cluster.Store) route.Change {
+	o := options()
+	o.NodeName = "a"
+	return planetest.Compile(s, o)
+}
+
+// addPod creates the endpoint of a container, and returns its ID.
+func (s *subject) addPod(t *testing.T, addr string) string {
+	t.Helper()
+	n, err := s.fake.Network(t.Context(), networkName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := s.fake.CreateEndpoint(t.Context(), hns.Endpoint{Network: n.ID, MAC: "00-15-5D-00-00-09", Addrs: planetest.Addrs(addr)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// checkBackends verifies that the load balancers with a port of backends refer to an endpoint, and nothing else.
+func (s *subject) checkBackends(t *testing.T, balancers int, want string) {
+	t.Helper()
+	list, err := s.fake.LoadBalancers(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, l := range list {
+		if l.Target != 8080 {
+			continue
+		}
+		n++
+		if !slices.Equal(l.Endpoints, []string{want}) {
+			t.Errorf("%s leads to %s, want %s", l, l.Endpoints, want)
+		}
+	}
+	if n != balancers {
+		t.Errorf("%d load balancers, want %d", n, balancers)
+	}
+}
+
+// remotes returns the remote endpoints with an address.
+func (s *subject) remotes(t *testing.T, addr string) (list []hns.Endpoint) {
+	t.Helper()
+	all, err := s.fake.Endpoints(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range all {
+		if e.Remote && slices.Contains(e.Addrs, netip.MustParseAddr(addr)) {
+			list = append(list, e)
+		}
+	}
+	return list
+}
+
+// A container of this node gets the address that a backend on another node had: load balancers refer to the
+// container, by a change and by a comparison, and the remote endpoint is deleted.
+func TestABackendComesToThisNode(t *testing.T) {
+	const addr = "10.180.1.7"
+	for _, compared := range []bool{false, true} {
+		s := newSubject(hns.L2Bridge, func(f *hnstest.Fake) { f.SharedAddrs = true })
+		p := New(s.fake, s.options())
+		compiler := route.NewCompiler(func() route.Options { o := options(); o.NodeName = "a"; return o }())
+		store := at(addr, "b")
+		first, _ := compiler.Compile(store.Take())
+		apply(t, p, first)
+		if len(s.remotes(t, addr)) != 1 {
+			t.Fatal("no remote endpoint")
+		}
+		pod := s.addPod(t, addr)
+		store.SetSlice(&cluster.Slice{
+			Name: cluster.Name{Namespace: "ns", Name: "web-1"}, Service: cluster.Name{Namespace: "ns", Name: "web"},
+			Ports:     []cluster.SlicePort{{Protocol: cluster.TCP, Port: 8080}},
+			Endpoints: []cluster.Endpoint{planetest.Endpoint(addr, "a")},
+		})
+		second, _ := compiler.Compile(store.Take())
+		if compared {
+			apply(t, p, route.Change{Table: second.Table})
+		} else if err := p.Plan(second).Apply(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		s.checkBackends(t, 4, pod)
+		if left := s.remotes(t, addr); len(left) > 0 {
+			t.Errorf("compared: %t: %+v is left", compared, left)
+		}
+		s.fake.Writes = nil
+		apply(t, p, route.Change{Table: second.Table})
+		if len(s.fake.Writes) > 0 {
+			t.Errorf("a further comparison writes %q", s.fake.Writes)
+		}
+	}
+}
+
+// A network that is deleted and made anew may leave load balancers that refer to nothing: they are adopted.
+// Those of another network are not.
+func TestLoadBalancersOfADeletedNetwork(t *testing.T) {
+	s := newSubject(hns.L2Bridge, func(f *hnstest.Fake) { f.KeepDangling = true })
+	if err := s.addForeign(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p := New(s.fake, s.options())
+	change := planetest.Compile(planetest.EveryShape(), options())
+	apply(t, p, change)
+	s.fake.DeleteNetwork(networkName)
+	s.fake.AddNetwork(hns.Network{Name: networkName, Type: hns.L2Bridge, Remote: subnets("192.168.0.3")})
+	s.addPods()
+	apply(t, p, change)
+	full(t, s)
+}
+
+// The endpoint of a container is made anew, or load balancers are deleted by another program, without the plane knowing:
+// the next write reads what there is now, and succeeds.
+func TestObjectsThatAreGone(t *testing.T) {
+	const addr = "10.180.0.77"
+	s := newSubject(hns.L2Bridge, func(*hnstest.Fake) {})
+	compiler := route.NewCompiler(func() route.Options { o := options(); o.NodeName = "a"; return o }())
+	store := at("10.180.0.9", "a")
+	first, _ := compiler.Compile(store.Take())
+	p := New(s.fake, s.options())
+	apply(t, p, first)
+	s.fake.KillEndpoint(s.idOf(t, addr))
+	pod := s.addPod(t, addr)
+	list, err := s.fake.LoadBalancers(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range list {
+		if l.Target == 8080 {
+			err = s.fake.DeleteLoadBalancer(t.Context(), l.ID)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	store.SetSlice(&cluster.Slice{
+		Name: cluster.Name{Namespace: "ns", Name: "web-1"}, Service: cluster.Name{Namespace: "ns", Name: "web"},
+		Ports:     []cluster.SlicePort{{Protocol: cluster.TCP, Port: 8080}},
+		Endpoints: []cluster.Endpoint{planetest.Endpoint(addr, "a")},
+	})
+	second, _ := compiler.Compile(store.Take())
+	if err := p.Plan(second).Apply(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.checkBackends(t, 4, pod)
+}
+
+// idOf returns the ID of the endpoint with an address.
+func (s *subject) idOf(t *testing.T, addr string) string {
+	t.Helper()
+	list, err := s.fake.Endpoints(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range list {
+		if slices.Contains(e.Addrs, netip.MustParseAddr(addr)) {
+			return e.ID
+		}
+	}
+	t.Fatal("no endpoint with the address " + addr)
+	return ""
+}
+
+// If a remote endpoint cannot be made anew for its new node, the write fails as a whole. The comparison that follows
+// leads load balancers to it again: also those that were deleted meanwhile, as it was their only backend.
+func TestAMoveThatFailsHalfway(t *testing.T) {
+	const addr = "10.180.1.7"
+	s := newSubject(hns.Overlay, func(*hnstest.Fake) {})
+	p := New(s.fake, s.options())
+	change := onNode(at(addr, "b"))
+	apply(t, p, change)
+	s.fake.SetRemote(networkName, subnets("192.168.0.4"))
+	s.refuse("create endpoint [" + addr + "]")
+	if err := p.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	plan := p.Plan(change)
+	if err := plan.Apply(t.Context()); err == nil {
+		t.Fatal("no error")
+	}
+	s.fake.Refuse = nil
+	apply(t, p, change)
+	s.checkBackends(t, 4, s.idOf(t, addr))
+}
+
+// The MAC address of this node changes: the endpoints of clusterIPs in an overlay network are made anew, and none is left.
+func TestTheHardwareAddressChanges(t *testing.T) {
+	s := newSubject(hns.Overlay, func(*hnstest.Fake) {})
+	opt := s.options()
+	change := onNode(at("10.180.1.7", "b"))
+	apply(t, New(s.fake, opt), change)
+	opt.Node = func() (netip.Addr, string, error) {
+		return netip.MustParseAddr("192.168.0.2"), "00:15:5d:00:00:03", nil
+	}
+	p := New(s.fake, opt)
+	apply(t, p, change)
+	if list := s.remotes(t, "172.30.0.1"); len(list) != 1 || !sameMAC(list[0].MAC, "00:15:5d:00:00:03") {
+		t.Errorf("%+v", list)
+	}
+	opt.Node = func() (netip.Addr, string, error) {
+		return netip.MustParseAddr("192.168.0.2"), "00:15:5d:00:00:04", nil
+	}
+	if _, err := New(s.fake, opt).Remove(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if list := s.remotes(t, "172.30.0.1"); len(list) > 0 {
+		t.Errorf("%+v is left", list)
+	}
+}
+
+// A Service that has a port where another one has its health checks: a problem says so.
+func TestHealthChecksAtThePortOfAService(t *testing.T) {
+	s := newSubject(hns.L2Bridge, func(*hnstest.Fake) {})
+	store := preserving(false, false)
+	store.SetService(&cluster.Service{
+		Name: cluster.Name{Namespace: "ns", Name: "other"}, Type: cluster.LoadBalancer,
+		ClusterIPs: planetest.Addrs("172.30.0.2"), LoadBalancerIPs: planetest.Addrs("203.0.113.1"),
+		Ports: []cluster.ServicePort{{Protocol: cluster.TCP, Port: 10256}},
+	})
+	store.SetSlice(&cluster.Slice{
+		Name: cluster.Name{Namespace: "ns", Name: "other-1"}, Service: cluster.Name{Namespace: "ns", Name: "other"},
+		Ports:     []cluster.SlicePort{{Protocol: cluster.TCP, Port: 8081}},
+		Endpoints: []cluster.Endpoint{planetest.Endpoint("10.180.0.9", "a")},
+	})
+	opt := s.options()
+	var reported []route.Problem
+	opt.Report = func(list []route.Problem) { reported = append(reported, list...) }
+	p := New(s.fake, opt)
+	for range 2 {
+		apply(t, p, onNode(store))
+	}
+	if len(reported) != 1 || !strings.Contains(reported[0].Reason, "203.0.113.1:10256") {
+		t.Errorf("%+v", reported)
+	}
+}
