@@ -22,6 +22,7 @@ func version(cookie uint64, o Options) string {
 	h.Write(_SockBytes)
 	h.Write(native64(cookie))
 	h.Write(native32(uint32(o.ConnectedUDP)))
+	h.Write([]byte(o.Node))
 	return hex.EncodeToString(h.Sum(nil)[:6])
 }
 
@@ -164,7 +165,8 @@ func (c *Conn) load() (*ebpf.Collection, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(spec.Variables["node_netns"].Set(c.cookie), spec.Variables["connected_udp"].Set(uint32(c.opt.ConnectedUDP))); err != nil {
+	if err := errors.Join(spec.Variables["node_netns"].Set(c.cookie), spec.Variables["connected_udp"].Set(uint32(c.opt.ConnectedUDP)),
+		spec.Variables["node_hash"].Set(NodeHash(c.opt.Node))); err != nil {
 		return nil, err
 	}
 	for name, m := range c.maps {

@@ -23,6 +23,8 @@ type Options struct {
 
 	// ConnectedUDP says which UDP sockets are balanced when they connect.
 	ConnectedUDP Where
+
+	Node string // its name, for ByHash
 }
 
 // layout is the version of the meaning of the maps. It is part of their path: maps of another version are not adopted.

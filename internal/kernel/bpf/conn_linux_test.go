@@ -32,7 +32,7 @@ func TestTables(t *testing.T) {
 				for _, e := range service(fmt.Sprintf("10.96.%d.%d:%d", i/256, i%256, 80), 6, OfNode) {
 					add(e)
 				}
-				add(Slot{Pool{9}, i, netip.MustParseAddrPort("10.1.1.1:80")}.Entry())
+				add(Slot{Pool{9}, i, netip.MustParseAddrPort("10.1.1.1:80"), 1}.Entry())
 				add(PodPrefix(netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 2, byte(i / 256), byte(i)}), 32)))
 			}
 			add(Entry{Key{Table: Programs}, k.Version()})

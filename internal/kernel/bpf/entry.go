@@ -32,26 +32,38 @@ type Frontend struct {
 	Protocol uint8
 	Clients  Clients
 	Pool     Pool
-	Count    int // of the backends in the pool
+	Count    int // of the slots of the pool
+
+	Scheduler Scheduler
+	Sticky    bool // a client stays on the backend that the packet plane has chosen for it (Lease)
+	Ramps     bool // backends may be new, and get a part of their share (Conn.Ramp)
 }
 
 // Entry encodes it.
 func (f Frontend) Entry() Entry {
 	k := append(endpoint(f.At)[:18], f.Protocol, byte(f.Clients))
 	v := append(append([]byte{}, f.Pool[:]...), native32(uint32(f.Count))...)
-	return entry(Frontends, k, v)
+	return entry(Frontends, k, append(v, byte(f.Scheduler), bit(f.Sticky), bit(f.Ramps), 0))
 }
 
-// Slot is a numbered backend of a pool.
+func bit(set bool) byte {
+	if set {
+		return 1
+	}
+	return 0
+}
+
+// Slot is a numbered backend of a pool. A backend may have several slots.
 type Slot struct {
 	Pool    Pool
 	Index   int
 	Backend netip.AddrPort
+	Weight  uint16 // for ByLoad
 }
 
 // Entry encodes it.
 func (s Slot) Entry() Entry {
-	return entry(Slots, append(append([]byte{}, s.Pool[:]...), native32(uint32(s.Index))...), endpoint(s.Backend))
+	return entry(Slots, append(append([]byte{}, s.Pool[:]...), native32(uint32(s.Index))...), append(endpoint(s.Backend), native32(uint32(s.Weight))...))
 }
 
 // Member says that a pool has a backend, for sockets and clients that have chosen it before; with port 0, that it has a
@@ -84,7 +96,7 @@ func entry(t Table, k, v []byte) Entry { return Entry{Key{t, string(k)}, string(
 func (t Table) sizes() (key, value int) {
 	switch t {
 	case Slots:
-		return 20, 20
+		return 20, 24
 	case Members:
 		return 36, 4
 	case PodPrefixes:
@@ -92,7 +104,7 @@ func (t Table) sizes() (key, value int) {
 	case NodeAddrs:
 		return 16, 4
 	case Frontends:
-		return 20, 20
+		return 20, 24
 	default:
 		return 0, 0
 	}
@@ -117,13 +129,35 @@ func (e Entry) String() string {
 	case len(v) == 0:
 		return k
 	case e.Table == Slots:
-		return k + " -> " + endpointIn(v).String()
+		return k + " -> " + endpointIn(v).String() + weightIn(v)
 	case e.Table == Frontends:
-		return fmt.Sprintf("%s -> pool %s of %d", k, Pool(v[:16]), binary.NativeEndian.Uint32(v[16:]))
+		return fmt.Sprintf("%s -> pool %s of %d%s", k, Pool(v[:16]), binary.NativeEndian.Uint32(v[16:]), choice(v[20:]))
 	case e.Table == Programs:
 		return k + " " + e.Value
 	}
 	return k
+}
+
+func weightIn(slot []byte) string {
+	if w := binary.NativeEndian.Uint32(slot[20:]); w != 1 {
+		return fmt.Sprint(" weight ", w)
+	}
+	return ""
+}
+
+// choice describes how a frontend chooses.
+func choice(v []byte) string {
+	text := ""
+	if s := Scheduler(v[0]); s != ByChance {
+		text = " " + s.String()
+	}
+	if v[1] != 0 {
+		text += " with affinity"
+	}
+	if v[2] != 0 {
+		text += " with slow start"
+	}
+	return text
 }
 
 // String describes a key.

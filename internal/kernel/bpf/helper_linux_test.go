@@ -177,7 +177,7 @@ func service(vip string, protocol uint8, clients Clients, backends ...string) []
 	pool := Pool{1, protocol, byte(clients), byte(at.Addr().BitLen()), at.Addr().As16()[15], byte(at.Port())}
 	var list []Entry
 	for i, b := range backends {
-		list = append(list, Slot{pool, i, netip.MustParseAddrPort(b)}.Entry(), Member{pool, netip.MustParseAddrPort(b)}.Entry())
+		list = append(list, Slot{pool, i, netip.MustParseAddrPort(b), 1}.Entry(), Member{pool, netip.MustParseAddrPort(b)}.Entry())
 	}
 	return append(list, Frontend{At: at, Protocol: protocol, Clients: clients, Pool: pool, Count: len(backends)}.Entry())
 }

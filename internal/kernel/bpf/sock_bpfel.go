@@ -19,12 +19,17 @@ const (
 	sockMapChosen          = "chosen"
 	sockMapClients         = "clients"
 	sockMapConnections     = "connections"
+	sockMapCounted         = "counted"
 	sockMapCounts          = "counts"
 	sockMapFrontends       = "frontends"
+	sockMapLeases          = "leases"
+	sockMapLoads           = "loads"
 	sockMapMembers         = "members"
+	sockMapNewcomers       = "newcomers"
 	sockMapNodeAddrs       = "node_addrs"
 	sockMapOriginals       = "originals"
 	sockMapPodPrefixes     = "pod_prefixes"
+	sockMapRequests        = "requests"
 	sockMapSlots           = "slots"
 	sockMapUdpSockets      = "udp_sockets"
 	sockProgSluiceConnect4 = "sluice_connect4"
@@ -38,6 +43,7 @@ const (
 	sockProgSluiceSendmsg4 = "sluice_sendmsg4"
 	sockProgSluiceSendmsg6 = "sluice_sendmsg6"
 	sockVarConnectedUdp    = "connected_udp"
+	sockVarNodeHash        = "node_hash"
 	sockVarNodeNetns       = "node_netns"
 )
 
@@ -102,12 +108,17 @@ type sockMapSpecs struct {
 	Chosen      *ebpf.MapSpec `ebpf:"chosen"`
 	Clients     *ebpf.MapSpec `ebpf:"clients"`
 	Connections *ebpf.MapSpec `ebpf:"connections"`
+	Counted     *ebpf.MapSpec `ebpf:"counted"`
 	Counts      *ebpf.MapSpec `ebpf:"counts"`
 	Frontends   *ebpf.MapSpec `ebpf:"frontends"`
+	Leases      *ebpf.MapSpec `ebpf:"leases"`
+	Loads       *ebpf.MapSpec `ebpf:"loads"`
 	Members     *ebpf.MapSpec `ebpf:"members"`
+	Newcomers   *ebpf.MapSpec `ebpf:"newcomers"`
 	NodeAddrs   *ebpf.MapSpec `ebpf:"node_addrs"`
 	Originals   *ebpf.MapSpec `ebpf:"originals"`
 	PodPrefixes *ebpf.MapSpec `ebpf:"pod_prefixes"`
+	Requests    *ebpf.MapSpec `ebpf:"requests"`
 	Slots       *ebpf.MapSpec `ebpf:"slots"`
 	UdpSockets  *ebpf.MapSpec `ebpf:"udp_sockets"`
 }
@@ -117,6 +128,7 @@ type sockMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type sockVariableSpecs struct {
 	ConnectedUdp *ebpf.VariableSpec `ebpf:"connected_udp"`
+	NodeHash     *ebpf.VariableSpec `ebpf:"node_hash"`
 	NodeNetns    *ebpf.VariableSpec `ebpf:"node_netns"`
 }
 
@@ -143,12 +155,17 @@ type sockMaps struct {
 	Chosen      *ebpf.Map `ebpf:"chosen"`
 	Clients     *ebpf.Map `ebpf:"clients"`
 	Connections *ebpf.Map `ebpf:"connections"`
+	Counted     *ebpf.Map `ebpf:"counted"`
 	Counts      *ebpf.Map `ebpf:"counts"`
 	Frontends   *ebpf.Map `ebpf:"frontends"`
+	Leases      *ebpf.Map `ebpf:"leases"`
+	Loads       *ebpf.Map `ebpf:"loads"`
 	Members     *ebpf.Map `ebpf:"members"`
+	Newcomers   *ebpf.Map `ebpf:"newcomers"`
 	NodeAddrs   *ebpf.Map `ebpf:"node_addrs"`
 	Originals   *ebpf.Map `ebpf:"originals"`
 	PodPrefixes *ebpf.Map `ebpf:"pod_prefixes"`
+	Requests    *ebpf.Map `ebpf:"requests"`
 	Slots       *ebpf.Map `ebpf:"slots"`
 	UdpSockets  *ebpf.Map `ebpf:"udp_sockets"`
 }
@@ -158,12 +175,17 @@ func (m *sockMaps) Close() error {
 		m.Chosen,
 		m.Clients,
 		m.Connections,
+		m.Counted,
 		m.Counts,
 		m.Frontends,
+		m.Leases,
+		m.Loads,
 		m.Members,
+		m.Newcomers,
 		m.NodeAddrs,
 		m.Originals,
 		m.PodPrefixes,
+		m.Requests,
 		m.Slots,
 		m.UdpSockets,
 	)
@@ -174,6 +196,7 @@ func (m *sockMaps) Close() error {
 // It can be passed to loadSockObjects or ebpf.CollectionSpec.LoadAndAssign.
 type sockVariables struct {
 	ConnectedUdp *ebpf.Variable `ebpf:"connected_udp"`
+	NodeHash     *ebpf.Variable `ebpf:"node_hash"`
 	NodeNetns    *ebpf.Variable `ebpf:"node_netns"`
 }
 

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
 
 	"github.com/cilium/ebpf"
@@ -21,25 +20,15 @@ type Socket struct {
 
 // Sockets returns the sockets of a protocol that are connected through Services: the newest ones of TCP, all of UDP.
 func (c *Conn) Sockets(protocol uint8) ([]Socket, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	name := sockMapConnections
 	if protocol == unix.IPPROTO_UDP {
 		name = sockMapUdpSockets
 	}
-	m := c.maps[name]
-	if m == nil {
-		var err error
-		m, err = ebpf.LoadPinnedMap(c.mapPath(name), nil)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil, nil
-		}
-		if err != nil {
-			return nil, fmt.Errorf("open the map of sockets: %w", err)
-		}
-		defer func() { _ = m.Close() }() // it was only read from
-	}
-	list, err := socketsIn(m)
+	var list []Socket
+	err := c.use(name, func(m *ebpf.Map) (err error) {
+		list, err = socketsIn(m)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("read map %s: %w", name, err)
 	}

@@ -44,9 +44,17 @@ struct pool {
 	__u32 word[4];
 };
 
+// How a backend is chosen. by_hash: slots are a table of Maglev, and the address of the client chooses one. by_load: each backend
+// has one slot, and the one with the fewest connections for its weight is chosen.
+enum { by_chance = 0, by_hash = 1, by_load = 2 };
+
 struct frontend {
 	struct pool pool;
-	__u32 count; // of backends
+	__u32 count; // of slots
+	__u8 scheduler;
+	__u8 sticky; // a client stays on the backend that the packet plane has chosen for it
+	__u8 ramps;  // some backends may be new, and get a part of their share
+	__u8 zero;
 };
 
 struct slot_key {
@@ -54,10 +62,43 @@ struct slot_key {
 	__u32 slot;
 };
 
+struct slot {
+	struct address addr;
+	__u16 port;
+	__u16 zero;
+	__u32 weight; // for by_load
+};
+
 // With port 0: the address may be on this node, and connect to itself.
 struct member_key {
 	struct pool pool;
 	struct endpoint backend;
+};
+
+// A client whose backend the packet plane remembers. The pool has 0 as its last byte: all pools of a port share it.
+struct lease_key {
+	struct pool pool;
+	struct address client; // of a pod; for the node the frontend's address
+};
+
+struct lease {
+	struct endpoint backend;
+	__u32 zero;
+	__u64 until; // of the clock that bpf_ktime_get_ns reads
+};
+
+// A client without a lease, for user space.
+struct request {
+	struct lease_key key;
+	struct endpoint frontend;
+	__u8 protocol;
+	__u8 clients;
+	__u16 zero;
+};
+
+// While a backend is new its share grows. Times are of the clock that bpf_ktime_get_ns reads.
+struct ramp {
+	__u64 from, until;
 };
 
 struct prefix {
@@ -93,6 +134,9 @@ const volatile __u64 node_netns = 0;
 enum { nowhere = 0, on_node = 1, everywhere = 2 };
 const volatile __u32 connected_udp = nowhere;
 
+// The node among the clients that by_hash tells apart.
+const volatile __u32 node_hash = 0;
+
 // Maps that the program of user space writes.
 
 struct {
@@ -108,7 +152,7 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__uint(max_entries, 1);
 	__type(key, struct slot_key);
-	__type(value, struct endpoint);
+	__type(value, struct slot);
 } slots SEC(".maps");
 
 struct {
@@ -137,7 +181,48 @@ struct {
 	__type(value, __u32);
 } pod_prefixes SEC(".maps");
 
+// Maps that other parts of user space write.
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, struct lease_key);
+	__type(value, struct lease);
+} leases SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, struct member_key);
+	__type(value, struct ramp);
+} newcomers SEC(".maps");
+
 // Maps that the programs write.
+
+// Clients that ask for leases. While nobody reads it, it is full, and requests are lost.
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 65536);
+} requests SEC(".maps");
+
+// Open connections to backends of frontends that are by_load.
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct member_key);
+	__type(value, __u64);
+} loads SEC(".maps");
+
+// The sockets that are part of a load, until they are closed. Without room connections are not counted.
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, __u64);
+	__type(value, struct member_key);
+} counted SEC(".maps");
 
 // The source address of a network namespace, as its last TCP connection had it.
 struct {
@@ -238,11 +323,18 @@ static always_inline struct frontend *frontend_of(const struct endpoint *to, __u
 	return bpf_map_lookup_elem(&frontends, &k);
 }
 
-// is_pod reports whether the clients in a namespace are known to be a pod of this node, other than a
+// A process that connects, as far as its socket tells.
+struct client {
+	__u64 netns;
+	__u8 kind;
+	struct address addr; // of a pod
+};
+
+// is_pod finds the address of a client, and reports whether it is known to be a pod of this node, other than a
 // backend of this pool: a connection of a backend to itself needs source NAT.
-static always_inline int is_pod(__u64 netns, const struct endpoint *to, const struct pool *p)
+static always_inline int is_pod(struct client *c, const struct endpoint *to, const struct pool *p)
 {
-	struct client_key k = { .netns = netns, .is4 = is4(&to->addr) };
+	struct client_key k = { .netns = c->netns, .is4 = is4(&to->addr) };
 	struct address *own = bpf_map_lookup_elem(&clients, &k);
 	if (!own)
 		return 0;
@@ -250,6 +342,7 @@ static always_inline int is_pod(__u64 netns, const struct endpoint *to, const st
 	if (!bpf_map_lookup_elem(&pod_prefixes, &whole))
 		return 0;
 	struct endpoint self = { .addr = *own };
+	c->addr = *own;
 	return !has_member(p, &self);
 }
 
@@ -275,17 +368,152 @@ static always_inline void count(const struct pool *p)
 		bpf_map_update_elem(&counts, p, &one, BPF_ANY);
 }
 
-static always_inline int draw(const struct frontend *f, struct endpoint *backend)
+// decidable finds the frontend of a connection that can be decided here.
+static always_inline struct frontend *decidable(struct bpf_sock_addr *ctx, const struct endpoint *to, struct client *c)
 {
-	struct slot_key k = { .pool = f->pool };
+	c->netns = bpf_get_netns_cookie(ctx);
+	c->kind = c->netns == node_netns ? of_node : of_pods;
+	struct frontend *f = frontend_of(to, ctx->protocol, c->kind);
+	if (!f || is_bound(ctx) || (c->kind == of_pods && !is_pod(c, to, &f->pool)))
+		return 0;
+	return f;
+}
+
+static always_inline __u32 mix(__u32 h)
+{
+	h = (h ^ (h >> 16)) * 0x85ebca6b;
+	h = (h ^ (h >> 13)) * 0xc2b2ae35;
+	return h ^ (h >> 16);
+}
+
+// hash_of returns the number of a client. clientHash of schedule.go is the same.
+static always_inline __u32 hash_of(const struct client *c)
+{
+	__u32 h = 0;
+	if (c->kind == of_node)
+		return node_hash;
+	h = mix(h ^ bpf_ntohl(c->addr.word[0]));
+	h = mix(h ^ bpf_ntohl(c->addr.word[1]));
+	h = mix(h ^ bpf_ntohl(c->addr.word[2]));
+	return mix(h ^ bpf_ntohl(c->addr.word[3]));
+}
+
+// share returns how much of its share a backend gets, in 256ths: all, unless it is new.
+enum { all = 256, least_share = 26 };
+static always_inline __u32 share(const struct frontend *f, const struct endpoint *backend)
+{
+	struct member_key k = { .pool = f->pool, .backend = *backend };
+	struct ramp *r;
+	if (!f->ramps || !(r = bpf_map_lookup_elem(&newcomers, &k)))
+		return all;
+	__u64 now = bpf_ktime_get_ns(), from = r->from, until = r->until;
+	if (now >= until || now < from)
+		return all;
+	__u32 part = (now - from) * all / (until - from);
+	return part < least_share ? least_share : part;
+}
+
+static always_inline int backend_at(const struct frontend *f, __u32 slot, struct endpoint *backend, __u32 *weight)
+{
+	struct slot_key k = { .pool = f->pool, .slot = slot };
+	struct slot *s = bpf_map_lookup_elem(&slots, &k);
+	if (!s)
+		return 0;
+	backend->addr = s->addr;
+	backend->port = s->port;
+	backend->zero = 0;
+	*weight = s->weight;
+	return 1;
+}
+
+// draw chooses a slot by a number. A new backend passes some of its connections on to the next slots.
+enum { draws = 4 };
+static always_inline int draw(const struct frontend *f, __u32 number, struct endpoint *backend)
+{
+	__u32 weight;
+	for (int i = 0; i < draws; i++) {
+		if (!backend_at(f, number % f->count, backend, &weight))
+			return 0;
+		if (!f->ramps || (number >> 24) < share(f, backend))
+			return 1;
+		number = mix(number + 1);
+	}
+	return 1;
+}
+
+// least chooses the backend with the fewest connections for its weight, of eight whose place is random.
+enum { compared = 8 };
+static always_inline int least(const struct frontend *f, struct endpoint *backend)
+{
+	__u32 first = bpf_get_prandom_u32() % f->count, weight;
+	__u64 best = ~0ULL;
+	for (__u32 i = 0; i < compared && i < f->count; i++) {
+		struct member_key k = { .pool = f->pool };
+		if (!backend_at(f, (first + i) % f->count, &k.backend, &weight) || !weight)
+			continue;
+		__u64 *n = bpf_map_lookup_elem(&loads, &k);
+		__u64 load = (((n ? *n : 0) + 1) << 24) / (weight * share(f, &k.backend));
+		if (load < best) {
+			best = load;
+			*backend = k.backend;
+		}
+	}
+	return best != ~0ULL;
+}
+
+// leased finds the backend that the packet plane has chosen for a client with session affinity. While that is not known the
+// connection is for packets, and user space finds it out.
+static always_inline int leased(const struct frontend *f, const struct endpoint *to, __u8 protocol, const struct client *c, struct endpoint *backend)
+{
+	struct request r = { .key.pool = f->pool, .frontend = *to, .protocol = protocol, .clients = c->kind };
+	r.key.pool.word[3] &= bpf_htonl(0xffffff00);
+	r.key.client = c->kind == of_node ? to->addr : c->addr;
+	struct lease *l = bpf_map_lookup_elem(&leases, &r.key);
+	if (l && bpf_ktime_get_ns() < l->until && has_member(&f->pool, &l->backend)) {
+		*backend = l->backend;
+		return 1;
+	}
+	bpf_ringbuf_output(&requests, &r, sizeof(r), 0);
+	return 0;
+}
+
+static always_inline int choose(const struct frontend *f, const struct endpoint *to, __u8 protocol, const struct client *c, struct endpoint *backend)
+{
 	if (!f->count)
 		return 0;
-	k.slot = bpf_get_prandom_u32() % f->count;
-	struct endpoint *b = bpf_map_lookup_elem(&slots, &k);
-	if (!b)
-		return 0;
-	*backend = *b;
-	return 1;
+	if (f->sticky)
+		return leased(f, to, protocol, c, backend);
+	if (f->scheduler == by_load)
+		return least(f, backend);
+	return draw(f, f->scheduler == by_hash ? hash_of(c) : bpf_get_prandom_u32(), backend);
+}
+
+// lighten removes a socket from the load of its backend.
+static always_inline void lighten(__u64 socket)
+{
+	struct member_key *k = bpf_map_lookup_elem(&counted, &socket);
+	if (!k)
+		return;
+	__u64 *n = bpf_map_lookup_elem(&loads, k);
+	if (n && *n)
+		__sync_fetch_and_add(n, -1);
+	bpf_map_delete_elem(&counted, &socket);
+}
+
+// burden adds a socket to the load of its backend.
+static always_inline void burden(const struct frontend *f, __u64 socket, const struct endpoint *backend)
+{
+	struct member_key k = { .pool = f->pool, .backend = *backend };
+	__u64 none = 0;
+	if (f->scheduler != by_load)
+		return;
+	lighten(socket); // it may connect once more
+	if (bpf_map_update_elem(&counted, &socket, &k, BPF_ANY))
+		return;
+	bpf_map_update_elem(&loads, &k, &none, BPF_NOEXIST);
+	__u64 *n = bpf_map_lookup_elem(&loads, &k);
+	if (n)
+		__sync_fetch_and_add(n, 1);
 }
 
 static always_inline void remember(const struct connected *is)
@@ -306,10 +534,9 @@ static always_inline void remember(const struct connected *is)
 static always_inline int balance(struct bpf_sock_addr *ctx, const struct endpoint *to, struct endpoint *backend)
 {
 	__u8 protocol = ctx->protocol;
-	__u64 netns = bpf_get_netns_cookie(ctx);
-	__u8 from = netns == node_netns ? of_node : of_pods;
-	struct frontend *f = frontend_of(to, protocol, from);
-	if (!f || is_bound(ctx) || (from == of_pods && !is_pod(netns, to, &f->pool)))
+	struct client client = {};
+	struct frontend *f = decidable(ctx, to, &client);
+	if (!f)
 		return 0;
 	struct flow_key k = { .to = *to, .protocol = protocol };
 	if (protocol == IPPROTO_UDP) {
@@ -323,7 +550,7 @@ static always_inline int balance(struct bpf_sock_addr *ctx, const struct endpoin
 			return 1;
 		}
 	}
-	if (!draw(f, backend))
+	if (!choose(f, to, protocol, &client, backend))
 		return 0;
 	if (protocol == IPPROTO_UDP)
 		bpf_map_update_elem(&chosen, &k, backend, BPF_ANY);
@@ -332,8 +559,9 @@ static always_inline int balance(struct bpf_sock_addr *ctx, const struct endpoin
 		k.to = *backend;
 		bpf_map_update_elem(&originals, &k, to, BPF_ANY);
 	} else {
-		struct connected c = { .socket = bpf_get_socket_cookie(ctx), .backend = *backend, .service = *to, .pool = f->pool, .netns = netns };
+		struct connected c = { .socket = bpf_get_socket_cookie(ctx), .backend = *backend, .service = *to, .pool = f->pool, .netns = client.netns };
 		remember(&c);
+		burden(f, c.socket, backend);
 	}
 	return 1;
 }
@@ -365,24 +593,25 @@ static always_inline int rejoin(struct bpf_sock_addr *ctx, const struct endpoint
 // settle chooses a backend for a UDP socket that connects: the one to which it has sent before, if any.
 static always_inline int settle(struct bpf_sock_addr *ctx, const struct endpoint *to, struct endpoint *backend)
 {
-	struct connected c = { .socket = bpf_get_socket_cookie(ctx), .service = *to, .netns = bpf_get_netns_cookie(ctx) };
-	__u8 from = c.netns == node_netns ? of_node : of_pods;
-	if (connected_udp == nowhere || (connected_udp == on_node && from != of_node))
+	struct client client = {};
+	if (connected_udp == nowhere || (connected_udp == on_node && bpf_get_netns_cookie(ctx) != node_netns))
 		return 0;
-	struct frontend *f = frontend_of(to, IPPROTO_UDP, from);
-	if (!f || is_bound(ctx) || (from == of_pods && !is_pod(c.netns, to, &f->pool)))
+	struct frontend *f = decidable(ctx, to, &client);
+	if (!f)
 		return 0;
+	struct connected c = { .socket = bpf_get_socket_cookie(ctx), .service = *to, .netns = client.netns };
 	struct flow_key k = { .socket = c.socket, .to = *to, .protocol = IPPROTO_UDP };
 	struct endpoint *last = bpf_map_lookup_elem(&chosen, &k);
 	if (last && has_member(&f->pool, last))
 		*backend = *last;
-	else if (!draw(f, backend))
+	else if (!choose(f, to, IPPROTO_UDP, &client, backend))
 		return 0;
 	c.backend = *backend;
 	c.pool = f->pool;
 	if (bpf_map_update_elem(&udp_sockets, &c.socket, &c, BPF_ANY))
 		return 0;
 	count(&f->pool);
+	burden(f, c.socket, backend);
 	return 1;
 }
 
@@ -390,9 +619,12 @@ static always_inline int settle(struct bpf_sock_addr *ctx, const struct endpoint
 static always_inline int join(struct bpf_sock_addr *ctx, const struct endpoint *to, struct endpoint *backend)
 {
 	__u64 socket = bpf_get_socket_cookie(ctx);
-	if (rejoin(ctx, to, backend) || settle(ctx, to, backend))
+	if (rejoin(ctx, to, backend))
 		return 1;
-	bpf_map_delete_elem(&udp_sockets, &socket); // it may have been connected through a Service before
+	lighten(socket); // it may have been connected through a Service before
+	if (settle(ctx, to, backend))
+		return 1;
+	bpf_map_delete_elem(&udp_sockets, &socket);
 	return 0;
 }
 
@@ -526,6 +758,7 @@ SEC("cgroup/sock_release") int sluice_release(struct bpf_sock *sk)
 {
 	__u64 socket = bpf_get_socket_cookie(sk);
 	__u32 i = socket % newest;
+	lighten(socket);
 	if (sk->protocol == IPPROTO_UDP) {
 		bpf_map_delete_elem(&udp_sockets, &socket);
 	} else if (sk->protocol == IPPROTO_TCP) {

@@ -1,0 +1,54 @@
+package bpf
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/fnv"
+	"net/netip"
+)
+
+// Scheduler is how programs choose a slot, by the numbers of sock.c.
+type Scheduler uint8
+
+// The schedulers.
+const (
+	ByChance Scheduler = iota // each slot has the same chance
+	ByHash                    // the address of the client chooses one; for a node its name does
+	ByLoad                    // the one with the fewest open connections for its weight, of eight
+)
+
+// String completes "chosen".
+func (s Scheduler) String() string {
+	switch s {
+	case ByChance:
+		return "by chance"
+	case ByHash:
+		return "by hash"
+	case ByLoad:
+		return "by load"
+	}
+	return fmt.Sprint("scheduler ", uint8(s))
+}
+
+// PodHash returns the number by which ByHash chooses for a pod: the slot is its remainder by the number of slots.
+func PodHash(a netip.Addr) uint32 {
+	b, h := a.As16(), uint32(0)
+	for i := 0; i < len(b); i += 4 {
+		h = mix(h ^ binary.BigEndian.Uint32(b[i:]))
+	}
+	return h
+}
+
+// NodeHash returns that number for processes in the network of a node.
+func NodeHash(name string) uint32 {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(name)) // never fails
+	return mix(h.Sum32())
+}
+
+// mix is the last step of MurmurHash3.
+func mix(h uint32) uint32 {
+	h = (h ^ h>>16) * 0x85ebca6b
+	h = (h ^ h>>13) * 0xc2b2ae35
+	return h ^ h>>16
+}
