@@ -83,6 +83,9 @@ type Service struct {
 	// have several. Empty: the one of the node.
 	Scheduler string
 
+	// SlowStart is how long the share of a new endpoint grows, in data planes that do that. 0: it has all of it at once.
+	SlowStart time.Duration
+
 	// Clients is how endpoints learn the addresses of clients, in data planes that connect to
 	// endpoints in place of clients.
 	Clients Clients

@@ -24,7 +24,7 @@ type View struct {
 	Plane plane.Facts
 
 	// Shares returns the probabilities of backends (plane.Opened); nil: they follow from the weights.
-	Shares func(svc *route.Service, port int, pool route.Pool, client netip.Addr) map[netip.AddrPort]float64
+	Shares func(p plane.Passage, client netip.Addr) map[netip.AddrPort]float64
 }
 
 // mostCases is how many cases an Answer has at most. For an address of a node

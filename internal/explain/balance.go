@@ -37,7 +37,7 @@ func (a *asker) balance(out *Case, f found, c client) {
 		}
 		out.Backends = append(out.Backends, backend)
 	}
-	shared := a.shares(f, w.Pool, c, out.Backends)
+	shared := a.shares(f, c, out.Backends)
 	out.LeftOut = leftOut(choices)
 	out.Verdict = Balanced
 	out.Why = fmt.Sprintf("over %s, each with the same chance", text.Count(len(pool), "backend"))
@@ -56,17 +56,11 @@ func (a *asker) balance(out *Case, f found, c client) {
 
 // shares sets the chances of backends that the plane knows better than their weights do. It returns
 // false if it knows none.
-func (a *asker) shares(f found, pool route.Pool, c client, backends []Backend) bool {
+func (a *asker) shares(f found, c client, backends []Backend) bool {
 	if a.view.Shares == nil {
 		return false
 	}
-	port := 0
-	for i := range f.service.Ports {
-		if &f.service.Ports[i] == f.port {
-			port = i
-		}
-	}
-	shares := a.view.Shares(f.service, port, pool, c.addr)
+	shares := a.view.Shares(f.passage(c.CountsAs, c.way(f.frontend)), c.addr)
 	if len(shares) == 0 {
 		return false
 	}

@@ -294,10 +294,10 @@ func TestTheProbabilitiesOfAProxy(t *testing.T) {
 	v := view(t, usual())
 	v.Plane.Proxied = true
 	var asked string
-	v.Shares = func(svc *route.Service, port int, pool route.Pool, client netip.Addr) map[netip.AddrPort]float64 {
-		asked = fmt.Sprint(svc.Name, " ", port, " ", pool, " ", client)
-		p := &svc.Ports[port]
-		return map[netip.AddrPort]float64{p.Cluster[0]: 0.75, p.Cluster[1]: 0.25}
+	v.Shares = func(p plane.Passage, client netip.Addr) map[netip.AddrPort]float64 {
+		asked = fmt.Sprint(p.Service.Name, " ", p.Port, " ", p.Way.Pool, " ", p.Node, " ", client)
+		port := &p.Service.Ports[p.Port]
+		return map[netip.AddrPort]float64{port.Cluster[0]: 0.75, port.Cluster[1]: 0.25}
 	}
 	q, err := Parse("node", "10.96.0.80:80")
 	if err != nil {
@@ -305,7 +305,7 @@ func TestTheProbabilitiesOfAProxy(t *testing.T) {
 	}
 	c := Ask(v, q).Cases[0]
 	if !c.SourceNAT.Applied || len(c.Backends) < 2 || c.Backends[0].Chance != "75.0%" || c.Backends[1].Chance != "25.0%" ||
-		!strings.HasSuffix(c.Why, "the next connection has") || asked != "default/web 0 0 192.168.0.2" {
+		!strings.HasSuffix(c.Why, "the next connection has") || asked != "default/web 0 0 true 192.168.0.2" {
 		t.Errorf("got %+v for %q", c, asked)
 	}
 }

@@ -12,10 +12,8 @@ func (a *asker) path(out *Case, f found, w route.Way) {
 	if a.view.Plane.Path == nil || out.Verdict == Untouched {
 		return
 	}
-	p := plane.Passage{
-		Service: f.service, Port: index(f.service.Ports, f.port), Frontend: index(f.port.Frontends, f.frontend),
-		Inside: out.Client.CountsAs != Outside, Node: out.Client.CountsAs == Node, Way: w, KeptOut: out.Access != nil && !out.Access.Allowed, Unserved: f.unserved,
-	}
+	p := f.passage(out.Client.CountsAs, w)
+	p.KeptOut = out.Access != nil && !out.Access.Allowed
 	out.Path = a.view.Plane.Path(p)
 	if out.Verdict != Balanced {
 		return
@@ -23,6 +21,14 @@ func (a *asker) path(out *Case, f found, w route.Way) {
 	for i, b := range f.port.Backends(w.Pool) {
 		p.Backend = b
 		out.Backends[i].Path = beyond(out.Path, a.view.Plane.Path(p))
+	}
+}
+
+// passage returns the connection of a client, up to the choice of a backend.
+func (f found) passage(client Who, w route.Way) plane.Passage {
+	return plane.Passage{
+		Service: f.service, Port: index(f.service.Ports, f.port), Frontend: index(f.port.Frontends, f.frontend),
+		Inside: client != Outside, Node: client == Node, Way: w, Unserved: f.unserved,
 	}
 }
 

@@ -37,7 +37,7 @@ type Options struct {
 	Balance func(ctx context.Context, svc *route.Service, port int, host *route.Host) (plane.Balance, error)
 
 	// Shares returns the probabilities of backends (plane.Opened); nil: they follow from the weights.
-	Shares func(svc *route.Service, port int, pool route.Pool, client netip.Addr) map[netip.AddrPort]float64
+	Shares func(p plane.Passage, client netip.Addr) map[netip.AddrPort]float64
 
 	// Sockets lists the listening sockets of the plane (plane.Opened); nil: it opens none.
 	Sockets func() []plane.Socket

@@ -157,10 +157,9 @@ type Opened struct {
 	// for concurrent use. Nil: the kernel does not know.
 	Balance func(ctx context.Context, svc *route.Service, port int, host *route.Host) (Balance, error)
 
-	// Shares returns how probable it is at this moment that each backend of a port, by its index,
-	// gets the next connection of a client. It is safe for concurrent use. Nil: it follows from
-	// the weights.
-	Shares func(svc *route.Service, port int, pool route.Pool, client netip.Addr) map[netip.AddrPort]float64
+	// Shares returns how probable it is at this moment that each backend gets the next connection of a
+	// client. It is safe for concurrent use. Nil, or an empty map: it follows from the weights.
+	Shares func(p Passage, client netip.Addr) map[netip.AddrPort]float64
 
 	// Sockets lists the listening sockets, sorted. It is safe for concurrent use. Nil: the plane
 	// opens none.

@@ -81,6 +81,9 @@ type Port struct {
 	// several. Empty: the one of the node.
 	Scheduler string
 
+	// SlowStart is how long the share of a new backend grows, for planes that do that. 0: it has all of it at once.
+	SlowStart time.Duration
+
 	// Clients is how backends learn the addresses of clients, for planes that connect to backends
 	// in place of clients.
 	Clients cluster.Clients

@@ -197,6 +197,7 @@ func (b *builder) port(st state, won []candidate, g guard) Port {
 		Family:    f,
 		Affinity:  st.service.Affinity,
 		Scheduler: st.service.Scheduler,
+		SlowStart: st.service.SlowStart,
 		Clients:   st.service.Clients,
 		Frontends: make([]Frontend, 0, len(won)),
 	}

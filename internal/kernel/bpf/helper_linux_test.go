@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -124,7 +125,7 @@ func ask(to string) (answered, peer string, err error) {
 		return "", "", err
 	}
 	defer func() { _ = c.Close() }() // all is read
-	line, err := bufio.NewReader(c).ReadString('\n')
+	answered, err = answerer(c)
 	if err != nil {
 		return "", "", err
 	}
@@ -133,7 +134,13 @@ func ask(to string) (answered, peer string, err error) {
 		return "", "", err
 	}
 	peer, err = peerOf(raw)
-	return line[:len(line)-1], peer, err
+	return answered, peer, err
+}
+
+// answerer returns who has answered a connection.
+func answerer(c net.Conn) (string, error) {
+	line, err := bufio.NewReader(c).ReadString('\n')
+	return strings.TrimSuffix(line, "\n"), err
 }
 
 // peerOf returns what getpeername tells.

@@ -7,6 +7,7 @@ package ebpf
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
 	"github.com/sluice-proxy/sluice/internal/plane"
@@ -28,6 +29,9 @@ type Options struct {
 
 	// Packets is the plane beneath.
 	Packets plane.Plane
+
+	// Ramp makes the share of backends grow from now on (bpf.Conn). Nil: new backends get all of it at once.
+	Ramp func(backends []bpf.Member, window time.Duration) error
 }
 
 type (
@@ -90,12 +94,14 @@ func (p *Plane) Remove(ctx context.Context) ([]string, error) {
 type Plan struct {
 	*ledger.Plan[key, string]
 	packets plane.Plan
+	ramps   ramps
+	ramp    func([]bpf.Member, time.Duration) error
 }
 
 // Plan computes what to write; after a Refresh by comparing everything.
 func (p *Plane) Plan(change route.Change) plane.Plan {
 	change.Partly = false // a Plan has no Left
-	plan := &Plan{packets: p.opt.Packets.Plan(change)}
+	plan := &Plan{packets: p.opt.Packets.Plan(change), ramp: p.opt.Ramp}
 	w := writer{p.kernel, p.room}
 	if p.seen != nil {
 		plan.Plan = p.ledger.Compare(w, newListing(p.seen))
@@ -111,6 +117,9 @@ func (p *Plane) Plan(change route.Change) plane.Plan {
 		}
 		for _, t := range change.Touched {
 			plan.Service(t.Name, p.render(t.Old), p.render(t.New))
+			if p.opt.Ramp != nil {
+				plan.ramps.add(t.Old, t.New)
+			}
 		}
 	}
 	plan.End()
@@ -132,6 +141,11 @@ func (p *Plan) Apply(ctx context.Context) error {
 	refused := plane.Refused{}
 	if err := merge(refused, p.packets.Apply(ctx)); err != nil {
 		return err
+	}
+	for window, backends := range p.ramps { // before anything leads to them
+		if err := p.ramp(backends, window); err != nil {
+			return fmt.Errorf("slow start: %w", err)
+		}
 	}
 	if err := merge(refused, p.Plan.Apply(ctx)); err != nil {
 		return err

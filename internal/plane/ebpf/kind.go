@@ -48,7 +48,7 @@ func Kind(packets plane.Kind) plane.Kind {
 
 // place returns where the programs and maps are.
 func place(s plane.Setup) (bpf.Options, error) {
-	o := bpf.Options{Dir: s.Config.EBPF.Dir, Cgroup: s.Config.EBPF.Cgroup, NetNS: s.NetNS}
+	o := bpf.Options{Dir: s.Config.EBPF.Dir, Cgroup: s.Config.EBPF.Cgroup, NetNS: s.NetNS, Node: s.Config.NodeName}
 	root, err := bpf.CgroupRoot()
 	if o.Cgroup = cmp.Or(o.Cgroup, root); o.Cgroup != "" {
 		err = nil
@@ -66,7 +66,9 @@ func open(s plane.Setup, on *plane.Opened, o bpf.Options) (*plane.Opened, error)
 		s.Log.Info("Processes in other cgroups are served packet by packet", "cgroup", o.Cgroup, "reason", err)
 	}
 	opened := *on
-	opened.Plane = New(conn, Options{Families: s.Families, Packets: on.Plane})
+	opened.Plane = New(conn, Options{Families: s.Families, Packets: on.Plane, Ramp: conn.Ramp})
+	answers := &balancing{sockets: conn.Sockets, node: o.Node}
+	opened.Balance, opened.Shares = answers.balance, answers.shares
 	count := newCounter(conn.Counts)
 	opened.Parts = append(opened.Parts,
 		plane.Part{Follower: &proof{conn: conn, log: s.Log}},

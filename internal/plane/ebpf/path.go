@@ -1,32 +1,43 @@
 package ebpf
 
 import (
+	"fmt"
+	"net/netip"
+	"slices"
+
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// pathOver returns a function with the programs and maps that decide a TCP connection when its socket connects. Others, among
-// them all of UDP, which is for packets where sockets cannot be destroyed, have the path of the packet plane.
+// pathOver returns a function with the programs and maps that decide a connection when its socket connects, or a datagram when it
+// is sent. Others, among them those with session affinity, whose first one is for packets, have the path of the packet plane.
 func pathOver(packets func(plane.Passage) []string) func(plane.Passage) []string {
 	return func(p plane.Passage) []string {
-		port := &p.Service.Ports[p.Port]
-		clients := bpf.OfPods
-		if p.Node {
-			clients = bpf.OfNode
-		}
-		f := &port.Frontends[p.Frontend]
-		if !p.Inside || f.Restricted || port.Protocol != cluster.TCP || !decidable(port) || !exact(clients, p.Way) || len(port.Backends(p.Way.Pool)) == 0 {
+		if !atSocket(p) {
 			return packets(p)
 		}
-		path := []string{"program sluice_connect4"}
-		if port.Family == route.IPv6 {
-			path = []string{"program sluice_connect6"}
+		port := &p.Service.Ports[p.Port]
+		program := "program sluice_connect"
+		if port.Protocol == cluster.UDP { // of sockets that connect it is that of TCP
+			program = "program sluice_sendmsg"
 		}
-		if f.Kind == route.NodePort {
+		path := []string{fmt.Sprint(program, uint8(port.Family))}
+		if port.Frontends[p.Frontend].Kind == route.NodePort {
 			path = append(path, "map "+bpf.NodeAddrs.String())
 		}
 		return append(path, "map "+bpf.Frontends.String(), "map "+bpf.Slots.String())
 	}
+}
+
+// atSocket reports whether programs can decide all connections of a client.
+func atSocket(p plane.Passage) bool {
+	port := &p.Service.Ports[p.Port]
+	clients := bpf.OfPods
+	if p.Node {
+		clients = bpf.OfNode
+	}
+	served := slices.ContainsFunc(port.Backends(p.Way.Pool), func(b netip.AddrPort) bool { return port.Weight(b) > 0 })
+	return p.Inside && served && exact(clients, p.Way) && decidable(port) && port.Affinity == 0 && !port.Frontends[p.Frontend].Restricted
 }

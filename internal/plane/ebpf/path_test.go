@@ -3,9 +3,9 @@ package ebpf
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/planetest"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -33,7 +33,7 @@ func TestPath(t *testing.T) {
 				}{{false, f.Pods, "pods"}, {true, f.Node, "the node"}} {
 					got := path(plane.Passage{Service: svc, Port: i, Frontend: j, Inside: true, Node: client.node, Way: client.way})
 					name := "frontends " + netip.AddrPortFrom(addrOf(port, &f), f.Port).String() + "/" + protocolOf(port) + " for " + client.name
-					there := slices.Contains(rendered, name) && port.Protocol == cluster.TCP
+					there := slices.Contains(rendered, name) && port.Affinity == 0
 					if is := got[0] != "packets"; is != there {
 						t.Errorf("%s %s: path %v, but rendered: %t", svc.Name, name, got, there)
 					}
@@ -54,9 +54,4 @@ func TestPath(t *testing.T) {
 	}
 }
 
-func protocolOf(p *route.Port) string {
-	if p.Protocol == cluster.UDP {
-		return "udp"
-	}
-	return "tcp"
-}
+func protocolOf(p *route.Port) string { return strings.ToLower(p.Protocol.String()) }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
@@ -28,8 +29,13 @@ func (p *Plane) render(svc *route.Service) []entry {
 }
 
 // decidable reports whether programs may decide connections of a port. They do not see those of SCTP. With session
-// affinity one plane has to decide for all addresses of the port and all sockets of a client.
-func decidable(p *route.Port) bool { return p.Protocol != cluster.SCTP && p.Affinity == 0 }
+// affinity they repeat what the packet plane has chosen, for a small part of the timeout.
+func decidable(p *route.Port) bool {
+	return p.Protocol != cluster.SCTP && (p.Affinity == 0 || p.Affinity >= shortestAffinity)
+}
+
+// shortestAffinity is the shortest timeout of a session affinity that sockets repeat.
+const shortestAffinity = 20 * time.Second
 
 // exact reports whether clients that connect to a backend themselves reach it as the packet plane lets them: with the
 // same source. The source of the node is its own address, with and without source NAT.
@@ -51,6 +57,7 @@ func (r *rendering) add(e bpf.Entry) {
 }
 
 func (r *rendering) port(name cluster.Name, p *route.Port) {
+	slots := [2][]netip.AddrPort{route.Cluster: slotsOf(p, route.Cluster), route.Local: slotsOf(p, route.Local)}
 	var used [2]bool
 	for i := range p.Frontends {
 		f := &p.Frontends[i]
@@ -58,29 +65,35 @@ func (r *rendering) port(name cluster.Name, p *route.Port) {
 			continue
 		}
 		for clients, way := range []route.Way{bpf.OfPods: f.Pods, bpf.OfNode: f.Node} {
-			n := len(p.Backends(way.Pool))
-			if !exact(bpf.Clients(clients), way) || n == 0 {
+			if !exact(bpf.Clients(clients), way) || len(slots[way.Pool]) == 0 {
 				continue
 			}
 			used[way.Pool] = true
 			r.add(bpf.Frontend{
 				At: netip.AddrPortFrom(addrOf(p, f), f.Port), Protocol: uint8(p.Protocol), Clients: bpf.Clients(clients),
-				Pool: poolOf(name, p, way.Pool), Count: n,
+				Pool: poolOf(name, p, way.Pool), Count: len(slots[way.Pool]),
+				Scheduler: schedulerOf(p), Sticky: p.Affinity > 0, Ramps: p.SlowStart > 0,
 			}.Entry())
 		}
 	}
 	for pool, is := range used {
 		if is {
-			r.pool(p, poolOf(name, p, route.Pool(pool)), p.Backends(route.Pool(pool)))
+			r.pool(p, poolOf(name, p, route.Pool(pool)), slots[pool])
+			r.members(p, poolOf(name, p, route.Pool(pool)), p.Backends(route.Pool(pool)))
 		}
 	}
 }
 
-// pool adds the backends of a pool. Those of UDP, which sockets remember, are members as well.
-func (r *rendering) pool(p *route.Port, id bpf.Pool, backends []netip.AddrPort) {
-	for i, b := range backends {
-		r.add(bpf.Slot{Pool: id, Index: i, Backend: b}.Entry())
-		if p.Protocol == cluster.UDP {
+func (r *rendering) pool(p *route.Port, id bpf.Pool, slots []netip.AddrPort) {
+	for i, b := range slots {
+		r.add(bpf.Slot{Pool: id, Index: i, Backend: b, Weight: p.Weight(b)}.Entry())
+	}
+}
+
+// members adds the backends that sockets or clients may remember, also those of weight 0, and addresses on this node.
+func (r *rendering) members(p *route.Port, id bpf.Pool, backends []netip.AddrPort) {
+	if p.Protocol == cluster.UDP || p.Affinity > 0 {
+		for _, b := range backends {
 			r.add(bpf.Member{Pool: id, Backend: b}.Entry())
 		}
 	}

@@ -24,12 +24,14 @@ const (
 // AnnotationScheduler names the algorithm that chooses endpoints of a Service, in modes that
 // have several. AnnotationWeights has the weights of endpoints: "NODE=3, ADDRESS=0".
 // AnnotationClients says how endpoints learn the addresses of clients in mode userspace:
-// "proxy-protocol" or "transparent". AnnotationPreserve is kube-proxy's for Windows: "true" leaves
+// "proxy-protocol" or "transparent". AnnotationSlowStart is how long the share of a new endpoint grows
+// in mode ebpf, such as 30s. AnnotationPreserve is kube-proxy's for Windows: "true" leaves
 // the destination as it is.
 const (
 	AnnotationScheduler = "sluice-proxy.github.io/scheduler"
 	AnnotationWeights   = "sluice-proxy.github.io/weights"
 	AnnotationClients   = "sluice-proxy.github.io/client-address"
+	AnnotationSlowStart = "sluice-proxy.github.io/slow-start"
 	AnnotationPreserve  = "preserve-destination"
 )
 

@@ -44,6 +44,7 @@ func (c Converter) Service(svc *corev1.Service) (*cluster.Service, []route.Probl
 	out.SourceRanges, out.Restricted = sourceRanges(svc, n)
 	out.Affinity = affinity(svc, n)
 	out.Scheduler = c.Strings.Of(scheduler(svc, n))
+	out.SlowStart = slowStart(svc, n)
 	out.Clients = clients(svc, n)
 	out.PreserveDestination = svc.Annotations[AnnotationPreserve] == "true"
 	out.Weights = c.weights(svc, n)
@@ -61,6 +62,21 @@ func scheduler(svc *corev1.Service, n *notes) string {
 		return ""
 	}
 	return name
+}
+
+// slowStart returns how long the share of a new endpoint grows.
+func slowStart(svc *corev1.Service, n *notes) time.Duration {
+	const longest = time.Hour
+	text := svc.Annotations[AnnotationSlowStart]
+	if text == "" {
+		return 0
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d < 0 || d > longest {
+		n.add("metadata.annotations["+AnnotationSlowStart+"]", text, "ignored: expected a duration up to 1h, such as 30s")
+		return 0
+	}
+	return d
 }
 
 // clients returns how endpoints learn the addresses of clients.

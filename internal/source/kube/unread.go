@@ -42,7 +42,7 @@ func unreadMeta() *unread {
 		fields: []protowire.Number{2, 4, 6, 7, 13, 14, 17},
 		keys: map[protowire.Number][]string{
 			11: {convert.LabelProxyName, convert.LabelHeadless, discoveryv1.LabelServiceName},
-			12: {corev1.EndpointsLastChangeTriggerTime, convert.AnnotationScheduler, convert.AnnotationWeights, convert.AnnotationClients, convert.AnnotationPreserve},
+			12: {corev1.EndpointsLastChangeTriggerTime, convert.AnnotationScheduler, convert.AnnotationWeights, convert.AnnotationClients, convert.AnnotationSlowStart, convert.AnnotationPreserve},
 		},
 	}
 }

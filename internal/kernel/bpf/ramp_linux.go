@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -68,7 +68,7 @@ func grown(m *ebpf.Map, now uint64) error {
 	var over [][]byte
 	err := each(m, func(k, v []byte) {
 		if binary.NativeEndian.Uint64(v[8:]) <= now {
-			over = append(over, k)
+			over = append(over, slices.Clone(k))
 		}
 	})
 	if err != nil {
@@ -80,19 +80,4 @@ func grown(m *ebpf.Map, now uint64) error {
 		}
 	}
 	return nil
-}
-
-// Load returns the open connections to a backend, of frontends that choose ByLoad.
-func (c *Conn) Load(pool Pool, backend netip.AddrPort) (n uint64, err error) {
-	err = c.use(sockMapLoads, func(m *ebpf.Map) error {
-		err := m.Lookup([]byte(Member{pool, backend}.Entry().Data), &n)
-		if errors.Is(err, ebpf.ErrKeyNotExist) {
-			return nil
-		}
-		return err
-	})
-	if err != nil {
-		return 0, fmt.Errorf("read the load of %s: %w", backend, err)
-	}
-	return n, nil
 }

@@ -1,0 +1,213 @@
+package bpf
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+const vip = "10.96.0.1:80"
+
+// scheduled is a Service over TCP whose frontend has a scheduler, with as many slots as backends.
+func scheduled(n *node, change func(*Frontend)) []string {
+	backends := []string{"127.0.0.1:8080", "127.0.0.2:8080", "127.0.0.3:8080", "127.0.0.4:8080"}
+	f := Frontend{At: netip.MustParseAddrPort(vip), Protocol: unix.IPPROTO_TCP, Clients: OfNode, Pool: Pool{7, 15: 1}, Count: len(backends)}
+	change(&f)
+	list := []Entry{f.Entry()}
+	for i, b := range backends {
+		serve(n.t, n.opt.NetNS, b)
+		list = append(list, Slot{f.Pool, i, netip.MustParseAddrPort(b), 1}.Entry(), Member{f.Pool, netip.MustParseAddrPort(b)}.Entry())
+	}
+	n.write(list...)
+	return backends
+}
+
+// With ByHash all connections of a client have the backend that PodHash or NodeHash names.
+func TestByHash(t *testing.T) {
+	n := newNode(t)
+	backends := scheduled(n, func(f *Frontend) { f.Scheduler = ByHash })
+	hit := map[string]bool{}
+	for i := range 12 {
+		n.conn = n.reopen(func(o *Options) { o.Node = fmt.Sprint("node-", i) })
+		n.write()
+		want := backends[NodeHash(n.opt.Node)%4]
+		for range 3 {
+			n.run(func() error {
+				answered, _, err := ask(vip)
+				if err == nil && answered != want {
+					err = fmt.Errorf("%s: %s answers, want %s", n.opt.Node, answered, want)
+				}
+				return err
+			})
+		}
+		hit[want] = true
+	}
+	if len(hit) < 3 {
+		t.Errorf("12 nodes have the backends %v, want nearly all", hit)
+	}
+}
+
+// The programs have the same hash of pods as user space.
+func TestByHashOfPods(t *testing.T) {
+	n := newNode(t)
+	f := Frontend{At: netip.MustParseAddrPort(vip), Protocol: unix.IPPROTO_TCP, Clients: OfPods, Pool: Pool{7, 15: 1}, Count: 4, Scheduler: ByHash}
+	list := []Entry{f.Entry(), PodPrefix(netip.MustParsePrefix("10.1.0.0/16"))}
+	for i := range f.Count {
+		list = append(list, Slot{f.Pool, i, netip.MustParseAddrPort(fmt.Sprint("127.0.0.1:", 8080+i)), 1}.Entry())
+	}
+	n.write(list...)
+	hit := map[string]bool{}
+	for i := range 8 {
+		own := netip.AddrFrom4([4]byte{10, 1, byte(i), byte(3 * i)})
+		pod := kerneltest.Namespace(t)
+		address4(t, pod, own.String()+"/32")
+		for k := range f.Count {
+			serve(t, pod, fmt.Sprint("127.0.0.1:", 8080+k))
+		}
+		serve(t, pod, own.String()+":80")
+		inside := lab.Inside(t, n.opt.Cgroup, pod)
+		want := fmt.Sprint("127.0.0.1:", 8080+PodHash(own)%4)
+		hit[want] = true
+		err := inside(func() error {
+			if _, _, err := ask(own.String() + ":80"); err != nil { // its address is known from now on
+				return err
+			}
+			answered, _, err := ask(vip)
+			if err == nil && answered != want {
+				err = fmt.Errorf("%s answers, want %s", answered, want)
+			}
+			return err
+		})
+		if err != nil {
+			t.Errorf("%s: %v", own, err)
+		}
+	}
+	if len(hit) < 3 {
+		t.Errorf("8 pods have the backends %v, want nearly all", hit)
+	}
+}
+
+// With ByLoad a connection goes to a backend with the fewest open ones, whatever closes them.
+func TestByLoad(t *testing.T) {
+	n := newNode(t)
+	backends := scheduled(n, func(f *Frontend) { f.Scheduler = ByLoad })
+	var open []net.Conn
+	connect := func() (to string) {
+		n.run(func() error {
+			c, err := net.DialTimeout("tcp", vip, time.Second)
+			if err != nil {
+				return err
+			}
+			open = append(open, c)
+			to, err = answerer(c)
+			return err
+		})
+		return to
+	}
+	var order []string
+	for round := range 3 {
+		seen := map[string]bool{}
+		for range backends {
+			to := connect()
+			seen[to] = true
+			order = append(order, to)
+		}
+		if len(seen) != len(backends) {
+			t.Errorf("round %d: connections to %v only", round, seen)
+		}
+	}
+	freed := order[1]
+	for i, c := range open {
+		if order[i] == freed {
+			_ = c.Close() // it frees the backend
+		}
+	}
+	for i := range 3 {
+		if to := connect(); to != freed {
+			t.Errorf("connection %d goes to %s, want %s, which has the fewest", i, to, freed)
+		}
+	}
+	for _, c := range open {
+		_ = c.Close() // all is read
+	}
+}
+
+// A connection that fails is part of the load only until its socket is closed.
+func TestByLoadWithoutServer(t *testing.T) {
+	n := newNode(t)
+	f := Frontend{At: netip.MustParseAddrPort(vip), Protocol: unix.IPPROTO_TCP, Clients: OfNode, Pool: Pool{7, 15: 1}, Count: 2, Scheduler: ByLoad}
+	serve(t, n.opt.NetNS, "127.0.0.1:8080")
+	n.write(f.Entry(), Slot{f.Pool, 0, netip.MustParseAddrPort("127.0.0.1:8080"), 1}.Entry(), Slot{f.Pool, 1, netip.MustParseAddrPort("127.0.0.1:9"), 1}.Entry())
+	failed := 0
+	for range 60 {
+		n.run(func() error {
+			if _, _, err := ask(vip); err != nil {
+				failed++
+			}
+			return nil
+		})
+	}
+	if failed == 0 || failed == 60 {
+		t.Errorf("%d of 60 connections failed, want about half", failed)
+	}
+}
+
+// The share of a new backend begins at a tenth, and grows.
+func TestRamp(t *testing.T) {
+	for name, s := range map[string]Scheduler{"by chance": ByChance, "by load": ByLoad} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			backends := scheduled(n, func(f *Frontend) { f.Scheduler, f.Ramps = s, true })
+			is := Member{Pool{7, 15: 1}, netip.MustParseAddrPort(backends[0])}
+			share := func() float64 {
+				const tries = 300
+				count := 0
+				for range tries {
+					n.run(func() error {
+						answered, _, err := ask(vip)
+						if answered == backends[0] {
+							count++
+						}
+						return err
+					})
+				}
+				return float64(count) / tries
+			}
+			ramp := func(window time.Duration) {
+				if err := n.conn.Ramp([]Member{is}, window); err != nil {
+					t.Fatal(err)
+				}
+			}
+			ramp(time.Hour)
+			young := share()
+			ramp(time.Millisecond)
+			time.Sleep(2 * time.Millisecond)
+			grownUp := share()
+			if young > 0.1 || grownUp < 0.15 || grownUp > 0.35 {
+				t.Errorf("its share is %.3f, and later %.3f; want less than 0.1, and about 0.25", young, grownUp)
+			}
+			if err := n.conn.Ramp(nil, 0); err != nil {
+				t.Fatal(err)
+			}
+			left := 0
+			if err := each(n.conn.maps[sockMapNewcomers], func(_, _ []byte) { left++ }); err != nil || left > 0 {
+				t.Errorf("%d backends that are no longer new are noted: %v", left, err)
+			}
+		})
+	}
+}
+
+// reopen opens the tables with other options, as another run of the program.
+func (n *node) reopen(change func(*Options)) *Conn {
+	n.t.Helper()
+	change(&n.opt)
+	_ = n.conn.Close() // what is written is pinned
+	return n.open()
+}

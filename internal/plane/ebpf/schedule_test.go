@@ -1,0 +1,160 @@
+package ebpf
+
+import (
+	"math"
+	"net/netip"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+func pods(n int) (list []netip.AddrPort) {
+	for i := range n {
+		list = append(list, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i / 250), byte(1 + i%250)}), 8080))
+	}
+	return list
+}
+
+func countOf(slots []netip.AddrPort) map[netip.AddrPort]int {
+	count := map[netip.AddrPort]int{}
+	for _, b := range slots {
+		count[b]++
+	}
+	return count
+}
+
+// Each backend has its share of the slots, by its weight, within a hundredth of all in a table of a hundred slots each.
+func TestMaglevShares(t *testing.T) {
+	for _, n := range []int{1, 2, 3, 10, 40, 41, 160} {
+		for name, weight := range map[string]func(i int) uint16{
+			"equal":     func(int) uint16 { return 1 },
+			"unequal":   func(i int) uint16 { return uint16(1 + i%3) },
+			"very much": func(i int) uint16 { return uint16(1 + i%2*65534) },
+		} {
+			p := &route.Port{Scheduler: "maglev", Cluster: pods(n), Weights: map[netip.AddrPort]uint16{}}
+			total := 0
+			for i, b := range p.Cluster {
+				p.Weights[b] = weight(i)
+				total += int(weight(i))
+			}
+			slots := slotsOf(p, route.Cluster)
+			for i, b := range p.Cluster {
+				want := float64(weight(i)) / float64(total)
+				if got := float64(countOf(slots)[b]) / float64(len(slots)); math.Abs(got-want) > 0.01 {
+					t.Errorf("%d backends of %s weight: backend %d has a share of %.3f, want %.3f", n, name, i, got, want)
+				}
+			}
+		}
+	}
+}
+
+// A backend that goes takes few clients of others with it.
+func TestMaglevDisruption(t *testing.T) {
+	all := pods(10)
+	one := func(netip.AddrPort) uint16 { return 1 }
+	before, after := maglev(all, one), maglev(append(pods(4), all[5:]...), one)
+	moved := 0
+	for i := range before {
+		if before[i] != all[4] && before[i] != after[i] {
+			moved++
+		}
+	}
+	if share := float64(moved) / float64(len(before)); share > 0.05 {
+		t.Errorf("%.3f of the slots of other backends have moved, want at most 0.05", share)
+	}
+	t.Logf("%d of %d slots of other backends have moved", moved, len(before))
+}
+
+func TestWeightedSlots(t *testing.T) {
+	b := pods(3)
+	for _, c := range []struct {
+		name    string
+		weights [3]uint16
+		want    [3]int
+	}{
+		{"equal", [3]uint16{7, 7, 7}, [3]int{1, 1, 1}},
+		{"proportional", [3]uint16{10, 20, 30}, [3]int{1, 2, 3}},
+		{"0 gets none", [3]uint16{0, 1, 2}, [3]int{0, 1, 2}},
+		{"large ones are bounded", [3]uint16{65535, 32768, 1}, [3]int{256, 128, 1}},
+		{"none", [3]uint16{}, [3]int{}},
+	} {
+		p := &route.Port{Cluster: b, Weights: map[netip.AddrPort]uint16{b[0]: c.weights[0], b[1]: c.weights[1], b[2]: c.weights[2]}}
+		got := countOf(slotsOf(p, route.Cluster))
+		for i := range b {
+			if got[b[i]] != c.want[i] {
+				t.Errorf("%s: backend %d has %d slots, want %d", c.name, i, got[b[i]], c.want[i])
+			}
+		}
+	}
+}
+
+// Backends that come to a pool with others are new; the first ones of a pool are not.
+func TestRamps(t *testing.T) {
+	service := func(backends []netip.AddrPort) *route.Service {
+		return &route.Service{Ports: []route.Port{{Name: "http", Cluster: backends, SlowStart: 30e9}}}
+	}
+	b := pods(3)
+	for _, c := range []struct {
+		name    string
+		old, is *route.Service
+		want    int
+	}{
+		{"a new Service", nil, service(b), 0},
+		{"the first ones", service(nil), service(b), 0},
+		{"one more", service(b[:2]), service(b), 1},
+		{"one less", service(b), service(b[:2]), 0},
+	} {
+		var r ramps
+		r.add(c.old, c.is)
+		if got := len(r[30e9]); got != c.want {
+			t.Errorf("%s: %d new backends, want %d", c.name, got, c.want)
+		}
+	}
+}
+
+func TestShares(t *testing.T) {
+	b := pods(3)
+	pool := func(p *route.Port) bpf.Pool {
+		return poolOf((&route.Service{}).Name, p, route.Cluster)
+	}
+	port := route.Port{Name: "http", Protocol: 6, Family: route.IPv4, Cluster: b, Frontends: make([]route.Frontend, 1), Scheduler: "lc"}
+	answers := balancing{node: "a", sockets: func(protocol uint8) (list []bpf.Socket, _ error) {
+		for _, at := range []netip.AddrPort{b[0], b[0], b[1]} {
+			if protocol == 6 {
+				list = append(list, bpf.Socket{Backend: at, Pool: pool(&port)})
+			}
+		}
+		return list, nil
+	}}
+	ask := func(scheduler string, weight uint16, inside bool) map[netip.AddrPort]float64 {
+		p := port
+		p.Scheduler, p.Weights = scheduler, map[netip.AddrPort]uint16{b[0]: weight}
+		svc := &route.Service{Ports: []route.Port{p}}
+		return answers.shares(planePassage(svc, inside), netip.MustParseAddr("10.180.0.2"))
+	}
+	if got := ask("lc", 1, true); got[b[2]] != 1 {
+		t.Errorf("least connections: %v, want all for the third", got)
+	}
+	if got := ask("lc", 5, true); got[b[0]] != 0 && got[b[2]] != 0 {
+		t.Errorf("least connections, a weight of 5: %v, want the first alone", got)
+	}
+	if got := ask("maglev", 1, true); len(got) != 1 {
+		t.Errorf("by hash: %v, want one backend", got)
+	}
+	if got := ask("", 2, true); got[b[0]] != 0.5 || got[b[1]] != 0.25 {
+		t.Errorf("by weight: %v", got)
+	}
+	if got := ask("maglev", 1, false); got != nil {
+		t.Errorf("from outside: %v, want none, as packets are balanced at random", got)
+	}
+	kernel, err := answers.balance(t.Context(), &route.Service{Ports: []route.Port{port}}, 0, nil)
+	if err != nil || kernel.Scheduler != "lc" || kernel.Backends[b[0]].Active != 2 || kernel.Backends[b[2]].Active != 0 {
+		t.Errorf("answers %+v, %v", kernel, err)
+	}
+}
+
+func planePassage(svc *route.Service, inside bool) plane.Passage {
+	return plane.Passage{Service: svc, Inside: inside, Way: route.Way{Verdict: route.Balance}}
+}
