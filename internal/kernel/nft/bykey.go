@@ -111,12 +111,7 @@ func (x *exchange) byKeys(set string, keys iter.Seq[string], count int) (element
 func (x *exchange) batch(set string, keys []string, into Elements) (missing int, err error) {
 	for len(keys) > 0 {
 		x.beginElements(unix.NLM_F_ACK, set)
-		x.request = nl.AppendNested(x.request, unix.NFTA_SET_ELEM_LIST_ELEMENTS, func(b []byte) []byte {
-			for _, key := range keys {
-				b = appendKey(b, key)
-			}
-			return b
-		})
+		x.appendKeys(keys)
 		found := 0
 		err := x.do(func(attributes []byte) error {
 			return decodeElements(attributes, keys[min(found, len(keys)-1)], func(e received) {
@@ -134,6 +129,15 @@ func (x *exchange) batch(set string, keys []string, into Elements) (missing int,
 		keys = keys[found+1:]
 	}
 	return missing, nil
+}
+
+func (x *exchange) appendKeys(keys []string) {
+	x.request = nl.AppendNested(x.request, unix.NFTA_SET_ELEM_LIST_ELEMENTS, func(b []byte) []byte {
+		for _, key := range keys {
+			b = appendKey(b, key)
+		}
+		return b
+	})
 }
 
 func appendKey(b []byte, key string) []byte {

@@ -21,7 +21,8 @@ type received struct {
 	Element
 	ends bool // it is the key after a range
 
-	requested string // the key that the request names, if it names one
+	requested string        // the key that the request names, if it names one
+	left      time.Duration // until it is deleted; 0: it has no timeout
 }
 
 // listElements lists a set again until no element is listed twice. For some
@@ -95,7 +96,7 @@ func decodeElements(attributes []byte, requested string, yield func(received)) e
 }
 
 // decode decodes an attribute of an element. It ignores those that elements of Sluice
-// do not have, such as a timeout.
+// do not have.
 func (e *received) decode(typ uint16, data []byte) error {
 	switch typ {
 	case unix.NFTA_SET_ELEM_KEY:
@@ -109,6 +110,11 @@ func (e *received) decode(typ uint16, data []byte) error {
 			return errors.New("the flags of an element are malformed")
 		}
 		e.ends = binary.BigEndian.Uint32(data)&unix.NFT_SET_ELEM_INTERVAL_END != 0
+	case unix.NFTA_SET_ELEM_EXPIRATION:
+		if len(data) != 8 {
+			return errors.New("the expiration of an element is malformed")
+		}
+		e.left = time.Duration(binary.BigEndian.Uint64(data)) * time.Millisecond
 	case unix.NFTA_SET_ELEM_USERDATA:
 		e.Comment = commentIn(data)
 	}

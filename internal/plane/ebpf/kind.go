@@ -73,7 +73,7 @@ func open(s plane.Setup, on *plane.Opened, o bpf.Options) (*plane.Opened, error)
 	opened.Parts = append(opened.Parts,
 		plane.Part{Follower: &proof{conn: conn, log: s.Log}},
 		plane.Part{Follower: count, Metrics: []prometheus.Collector{count}},
-		destroyer(s, o, conn))
+		destroyer(s, o, conn), leases(s, on, conn))
 	opened.Reader = func(ctx context.Context) (plane.Plane, func(), error) {
 		packets, done, err := on.Reader(ctx)
 		if err != nil {

@@ -1,0 +1,279 @@
+// Package affinity lets programs of sockets repeat what the packet plane has chosen for a client with session affinity, so that
+// both send it to the same backend.
+//
+// A socket without a lease is for packets, and its program requests one. Afterwards the packet plane remembers the client, and the
+// Follower grants a lease, for a small part of the timeout. When that is over a connection is for packets again, which renews
+// what the packet plane remembers. A client that pauses for less than the timeout and that part keeps its backend.
+package affinity
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+const (
+	// part and longest bound a lease: it ends after a part of the timeout since the packet plane has seen the client.
+	part    = 20
+	longest = time.Minute
+
+	// delay is the time from a request to its answer: the packet plane has to have the first packet.
+	delay = 20 * time.Millisecond
+
+	// most is how many requests wait for an answer; further ones are lost, and made again with the next connection.
+	most = 1000
+
+	// rest is the pause after answers as a multiple of the time that they have taken.
+	rest = 4
+
+	sweeps = time.Minute // between removals of leases that are over
+)
+
+// Leases are the leases of programs (bpf.Conn).
+type Leases interface {
+	Requests(ctx context.Context, do func(bpf.Request)) error
+	Lease(l bpf.Leased, backend netip.AddrPort, length time.Duration) error
+	EndLeases(list []bpf.Leased) error
+	Leases() ([]bpf.Leased, error)
+}
+
+// Options for New.
+type Options struct {
+	Leases     Leases
+	Port       func(*route.Service, *route.Port) bpf.Pool                                  // by which requests name a port
+	Remembered func(f route.Key, client netip.Addr) (netip.AddrPort, time.Duration, error) // of the packet plane (plane.Opened)
+	Source     func(to netip.Addr) (netip.Addr, error)                                     // of connections of the node
+	Failed     func(error)                                                                 // called with errors; what failed is tried again with the next request
+}
+
+// Follower grants leases. It is safe for concurrent use.
+type Follower struct {
+	opt  Options
+	wake chan struct{}
+
+	mu      sync.Mutex
+	started bool
+	ports   map[bpf.Pool]*route.Port              // with affinity
+	granted map[bpf.Pool]map[netip.Addr]time.Time // when leases end
+	ended   []bpf.Leased                          // to be ended
+	waiting map[bpf.Leased]bpf.Request
+}
+
+// New returns a Follower without any Service.
+func New(opt Options) *Follower {
+	return &Follower{
+		opt: opt, wake: make(chan struct{}, 1), ports: map[bpf.Pool]*route.Port{},
+		granted: map[bpf.Pool]map[netip.Addr]time.Time{}, waiting: map[bpf.Leased]bpf.Request{},
+	}
+}
+
+// Applied ends the leases of all Services that a change touches.
+func (f *Follower) Applied(change route.Change) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, t := range change.Touched {
+		f.each(t.Old, func(id bpf.Pool, _ *route.Port) {
+			delete(f.ports, id)
+			for client := range f.granted[id] {
+				f.ended = append(f.ended, bpf.Leased{Port: id, Client: client})
+			}
+			delete(f.granted, id)
+		})
+	}
+	for _, t := range change.Touched {
+		f.each(t.New, func(id bpf.Pool, p *route.Port) { f.ports[id] = p })
+	}
+	if !f.started || len(f.ended) > 0 {
+		f.started = true
+		f.signal()
+	}
+}
+
+func (f *Follower) each(svc *route.Service, do func(bpf.Pool, *route.Port)) {
+	if svc == nil {
+		return
+	}
+	for i := range svc.Ports {
+		if p := &svc.Ports[i]; p.Affinity > 0 {
+			do(f.opt.Port(svc, p), p)
+		}
+	}
+}
+
+func (f *Follower) signal() {
+	select {
+	case f.wake <- struct{}{}:
+	default: // Run wakes anyway
+	}
+}
+
+// Run grants and ends leases until the context ends, and returns nil then. Leases of an earlier run end first.
+func (f *Follower) Run(ctx context.Context) error {
+	select { // nothing is there before the first write
+	case <-ctx.Done():
+		return nil
+	case <-f.wake:
+	}
+	earlier, err := f.opt.Leases.Leases()
+	if err = errors.Join(err, f.opt.Leases.EndLeases(earlier)); err != nil {
+		f.opt.Failed(err)
+	}
+	var done sync.WaitGroup
+	defer done.Wait()
+	done.Go(func() {
+		if err := f.opt.Leases.Requests(ctx, f.request); err != nil {
+			f.opt.Failed(err)
+		}
+	})
+	sweep := time.NewTicker(sweeps)
+	defer sweep.Stop()
+	for f.pause(ctx, sweep.C) {
+		began := time.Now()
+		if err := f.pass(); err != nil {
+			f.opt.Failed(err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(rest * time.Since(began)):
+		}
+	}
+	return nil
+}
+
+// pause waits until there is something to do, and for the packets of the first request. It returns false at the end of the context.
+func (f *Follower) pause(ctx context.Context, sweep <-chan time.Time) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case now := <-sweep:
+		f.sweep(now)
+	case <-f.wake:
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(delay):
+		return true
+	}
+}
+
+// request queues a request.
+func (f *Follower) request(r bpf.Request) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.waiting) < most {
+		f.waiting[r.Leased] = r
+		f.signal()
+	}
+}
+
+// sweep queues the removal of leases that are over.
+func (f *Follower) sweep(now time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for id, clients := range f.granted {
+		for client, end := range clients {
+			if end.Before(now) {
+				f.ended = append(f.ended, bpf.Leased{Port: id, Client: client})
+				delete(clients, client)
+			}
+		}
+		if len(clients) == 0 {
+			delete(f.granted, id)
+		}
+	}
+}
+
+// pass ends leases, and answers requests.
+func (f *Follower) pass() error {
+	f.mu.Lock()
+	ended := f.ended
+	waiting := slices.Collect(maps.Values(f.waiting))
+	f.ended = nil
+	clear(f.waiting)
+	f.mu.Unlock()
+	if err := f.opt.Leases.EndLeases(ended); err != nil {
+		f.mu.Lock()
+		f.ended = append(f.ended, ended...)
+		f.mu.Unlock()
+		return err
+	}
+	for _, r := range waiting {
+		if err := f.answer(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// answer grants a lease if the packet plane remembers the client.
+func (f *Follower) answer(r bpf.Request) error {
+	port, key := f.frontend(r)
+	if port == nil {
+		return nil
+	}
+	client := r.Client
+	if r.Clients == bpf.OfNode {
+		source, err := f.opt.Source(r.Frontend.Addr())
+		if err != nil || !source.IsValid() {
+			return err
+		}
+		client = source
+	}
+	backend, left, err := f.opt.Remembered(key, client)
+	if err != nil {
+		return err
+	}
+	length := min(port.Affinity/part, longest) - (port.Affinity - left) // since the packet plane has seen it
+	if left == 0 || length <= 0 {
+		return nil
+	}
+	return f.grant(r.Leased, port, backend, length)
+}
+
+// frontend returns the port of a request, and the key of the frontend that was asked for; nil: there is none with affinity.
+func (f *Follower) frontend(r bpf.Request) (*route.Port, route.Key) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p := f.ports[r.Port]
+	if p == nil {
+		return nil, route.Key{}
+	}
+	key := route.Key{Family: p.Family, Protocol: p.Protocol, Port: r.Frontend.Port()} // of a NodePort
+	for i := range p.Frontends {
+		if p.Frontends[i].Addr == r.Frontend.Addr() && p.Frontends[i].Port == key.Port {
+			key.Addr = r.Frontend.Addr()
+		}
+	}
+	return p, key
+}
+
+// grant grants a lease, unless the port has changed meanwhile.
+func (f *Follower) grant(l bpf.Leased, port *route.Port, backend netip.AddrPort, length time.Duration) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.ports[l.Port] != port {
+		return nil
+	}
+	err := f.opt.Leases.Lease(l, backend, length)
+	if errors.Is(err, bpf.ErrFull) {
+		return nil // until others are over
+	}
+	if err != nil {
+		return err
+	}
+	clients := f.granted[l.Port]
+	if clients == nil {
+		clients = map[netip.Addr]time.Time{}
+		f.granted[l.Port] = clients
+	}
+	clients[l.Client] = time.Now().Add(length)
+	return nil
+}

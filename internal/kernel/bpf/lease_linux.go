@@ -1,0 +1,106 @@
+package bpf
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/ringbuf"
+)
+
+// Leased says whose backend a program may choose without the packet plane, at all frontends of a port.
+type Leased struct {
+	Port   Pool       // with 0 as its last byte
+	Client netip.Addr // a pod; for the node the address of the frontend
+}
+
+// Request is a connection of a client with session affinity that has no lease. The packet plane has it.
+type Request struct {
+	Leased
+	Frontend netip.AddrPort
+	Protocol uint8
+	Clients  Clients
+}
+
+func (l Leased) key() []byte { return append(append([]byte{}, l.Port[:]...), address(l.Client)...) }
+
+// requestSize is the size of a struct request of sock.c.
+const requestSize = 56
+
+// Requests calls a function with the requests of programs until the context ends, and returns nil then. Those that were made while nobody
+// called it may be among them. When many are made at once, some are lost.
+func (c *Conn) Requests(ctx context.Context, do func(Request)) error {
+	r, err := c.requests()
+	if err != nil {
+		return fmt.Errorf("open the requests of programs: %w", err)
+	}
+	defer func() { _ = r.Close() }() // it was only read from
+	stop := context.AfterFunc(ctx, func() { _ = r.Close() })
+	defer stop()
+	for {
+		record, err := r.Read()
+		if errors.Is(err, os.ErrClosed) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read the requests of programs: %w", err)
+		}
+		if b := record.RawSample; len(b) >= requestSize {
+			do(Request{
+				Leased:   Leased{Pool(b[:16]), addressIn(b[16:])},
+				Frontend: endpointIn(b[32:]), Protocol: b[52], Clients: Clients(b[53]),
+			})
+		}
+	}
+}
+
+func (c *Conn) requests() (*ringbuf.Reader, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.open(); err != nil {
+		return nil, err
+	}
+	return ringbuf.NewReader(c.maps[sockMapRequests])
+}
+
+// Lease lets programs choose a backend for a client for some time.
+func (c *Conn) Lease(l Leased, backend netip.AddrPort, length time.Duration) error {
+	now, err := clock()
+	if err != nil {
+		return err
+	}
+	value := append(endpoint(backend), 0, 0, 0, 0)
+	value = binary.NativeEndian.AppendUint64(value, now+uint64(length))
+	return c.use(sockMapLeases, func(m *ebpf.Map) error {
+		err := m.Put(l.key(), value)
+		if isFull(err) {
+			return ErrFull
+		}
+		return err
+	})
+}
+
+// EndLeases ends leases. It is no error if some are not there.
+func (c *Conn) EndLeases(list []Leased) error {
+	return c.use(sockMapLeases, func(m *ebpf.Map) error {
+		for _, l := range list {
+			if err := m.Delete(l.key()); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// Leases lists all leases, also those whose time is over.
+func (c *Conn) Leases() (list []Leased, err error) {
+	err = c.use(sockMapLeases, func(m *ebpf.Map) error {
+		return each(m, func(k, _ []byte) { list = append(list, Leased{Pool(k[:16]), addressIn(k[16:])}) })
+	})
+	return list, err
+}
