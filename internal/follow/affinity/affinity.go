@@ -33,7 +33,8 @@ const (
 	// rest is the pause after answers as a multiple of the time that they have taken.
 	rest = 4
 
-	sweeps = time.Minute // between removals of leases that are over
+	sweeps = time.Minute     // between removals of leases that are over
+	retry  = 5 * time.Second // after a failure
 )
 
 // Leases are the leases of programs (bpf.Conn).
@@ -74,7 +75,8 @@ func New(opt Options) *Follower {
 	}
 }
 
-// Applied ends the leases of all Services that a change touches.
+// Applied ends the leases of all Services that a change touches, before the next change can follow: a backend that goes and comes back
+// may not have its clients then, as the packet plane has forgotten them.
 func (f *Follower) Applied(change route.Change) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -90,10 +92,26 @@ func (f *Follower) Applied(change route.Change) {
 	for _, t := range change.Touched {
 		f.each(t.New, func(id bpf.Pool, p *route.Port) { f.ports[id] = p })
 	}
-	if !f.started || len(f.ended) > 0 {
+	if err := f.end(); err != nil {
+		f.opt.Failed(err)
+		f.signal()
+	}
+	if !f.started {
 		f.started = true
 		f.signal()
 	}
+}
+
+// end ends leases. Those that remain after an error are for the next pass.
+func (f *Follower) end() error {
+	if len(f.ended) == 0 {
+		return nil
+	}
+	if err := f.opt.Leases.EndLeases(f.ended); err != nil {
+		return err
+	}
+	f.ended = nil
+	return nil
 }
 
 func (f *Follower) each(svc *route.Service, do func(bpf.Pool, *route.Port)) {
@@ -135,13 +153,14 @@ func (f *Follower) Run(ctx context.Context) error {
 	sweep := time.NewTicker(sweeps)
 	defer sweep.Stop()
 	for f.pause(ctx, sweep.C) {
-		began := time.Now()
+		began, pause := time.Now(), time.Duration(0)
 		if err := f.pass(); err != nil {
 			f.opt.Failed(err)
+			pause = retry
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(rest * time.Since(began)):
+		case <-time.After(max(pause, rest*time.Since(began))):
 		}
 	}
 	return nil
@@ -193,16 +212,8 @@ func (f *Follower) sweep(now time.Time) {
 
 // pass ends leases, and answers requests.
 func (f *Follower) pass() error {
-	f.mu.Lock()
-	ended := f.ended
-	waiting := slices.Collect(maps.Values(f.waiting))
-	f.ended = nil
-	clear(f.waiting)
-	f.mu.Unlock()
-	if err := f.opt.Leases.EndLeases(ended); err != nil {
-		f.mu.Lock()
-		f.ended = append(f.ended, ended...)
-		f.mu.Unlock()
+	waiting, err := f.take()
+	if err != nil {
 		return err
 	}
 	for _, r := range waiting {
@@ -211,6 +222,19 @@ func (f *Follower) pass() error {
 		}
 	}
 	return nil
+}
+
+// take ends leases, and returns the requests.
+func (f *Follower) take() ([]bpf.Request, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.end(); err != nil {
+		f.signal()
+		return nil, err
+	}
+	waiting := slices.Collect(maps.Values(f.waiting))
+	clear(f.waiting)
+	return waiting, nil
 }
 
 // answer grants a lease if the packet plane remembers the client.
