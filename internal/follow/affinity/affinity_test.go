@@ -128,7 +128,7 @@ func run(t *testing.T, f *fake, test func(*Follower, *route.Service, func(client
 
 func TestLeasesAreAPartOfTheTimeout(t *testing.T) {
 	f := &fake{}
-	run(t, f, func(_ *Follower, svc *route.Service, request func(netip.Addr, bpf.Clients) time.Duration) {
+	run(t, f, func(_ *Follower, _ *route.Service, request func(netip.Addr, bpf.Clients) time.Duration) {
 		for left, want := range map[time.Duration]time.Duration{
 			time.Hour:                          time.Minute, // the longest
 			time.Hour - 20*time.Second:         40 * time.Second,

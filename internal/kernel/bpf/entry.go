@@ -43,14 +43,14 @@ type Frontend struct {
 func (f Frontend) Entry() Entry {
 	k := append(endpoint(f.At)[:18], f.Protocol, byte(f.Clients))
 	v := append(append([]byte{}, f.Pool[:]...), native32(uint32(f.Count))...)
-	return entry(Frontends, k, append(v, byte(f.Scheduler), bit(f.Sticky), bit(f.Ramps), 0))
-}
-
-func bit(set bool) byte {
-	if set {
-		return 1
+	choice := []byte{byte(f.Scheduler), 0, 0, 0}
+	if f.Sticky {
+		choice[1] = 1
 	}
-	return 0
+	if f.Ramps {
+		choice[2] = 1
+	}
+	return entry(Frontends, k, append(v, choice...))
 }
 
 // Slot is a numbered backend of a pool. A backend may have several slots.
