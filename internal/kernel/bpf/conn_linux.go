@@ -23,6 +23,9 @@ type Options struct {
 
 	// ConnectedUDP says which UDP sockets are balanced when they connect.
 	ConnectedUDP Where
+
+	// Program is the binary that calls Client if IsClient says so. Try executes it in another cgroup; empty: it does not.
+	Program string
 }
 
 // layout is the version of the meaning of the maps. It is part of their path: maps of another version are not adopted.
@@ -192,7 +195,7 @@ func (c *Conn) open() error {
 	}
 	all := map[string]*ebpf.Map{}
 	for name, ms := range spec.Maps {
-		if strings.HasPrefix(name, ".") { // constants of programs
+		if isConstants(name) {
 			continue
 		}
 		m, err := c.openMap(ms)
@@ -207,6 +210,9 @@ func (c *Conn) open() error {
 	c.maps = all
 	return nil
 }
+
+// isConstants reports whether a map has constants of the programs.
+func isConstants(name string) bool { return strings.HasPrefix(name, ".") }
 
 func (c *Conn) openMap(ms *ebpf.MapSpec) (*ebpf.Map, error) {
 	path := c.mapPath(ms.Name)

@@ -36,6 +36,10 @@ func Kind(packets plane.Kind) plane.Kind {
 		if err == nil {
 			err = probe.Sockets(o)
 		}
+		if errors.Is(err, bpf.ErrUntested) {
+			s.Log.Warn("Whether sockets are balanced is known from the kernel only, as the test with a process was not possible", "error", err)
+			err = nil
+		}
 		if err != nil {
 			s.Log.Warn("Sockets are not balanced: all connections are translated packet by packet, as in mode "+packets.Mode, "error", err)
 			return on, nil
@@ -48,7 +52,7 @@ func Kind(packets plane.Kind) plane.Kind {
 
 // place returns where the programs and maps are.
 func place(s plane.Setup) (bpf.Options, error) {
-	o := bpf.Options{Dir: s.Config.EBPF.Dir, Cgroup: s.Config.EBPF.Cgroup, NetNS: s.NetNS}
+	o := bpf.Options{Dir: s.Config.EBPF.Dir, Cgroup: s.Config.EBPF.Cgroup, NetNS: s.NetNS, Program: s.Self}
 	root, err := bpf.CgroupRoot()
 	if o.Cgroup = cmp.Or(o.Cgroup, root); o.Cgroup != "" {
 		err = nil
