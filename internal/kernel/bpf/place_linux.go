@@ -1,11 +1,8 @@
 package bpf
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
-	"os"
-	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -23,28 +20,6 @@ var (
 	ErrUnbalanced = errors.New("a process in another cgroup is not balanced")
 	ErrUntested   = errors.New("no process was started in another cgroup")
 )
-
-// CgroupRoot returns the folder where cgroup v2 is mounted, wherever that is.
-func CgroupRoot() (string, error) {
-	f, err := os.Open("/proc/self/mountinfo")
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = f.Close() }() // it was only read from
-	lines := bufio.NewScanner(f)
-	for lines.Scan() {
-		words := strings.Fields(lines.Text())
-		if len(words) > 4 && strings.Contains(lines.Text(), " - cgroup2 ") {
-			return unescape(words[4]), nil
-		}
-	}
-	return "", errors.Join(ErrNoCgroup, lines.Err())
-}
-
-// unescape undoes how the kernel writes paths with spaces.
-func unescape(path string) string {
-	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(path)
-}
 
 // effective returns an error unless a program runs for the processes in a cgroup.
 func effective(group string, point ebpf.AttachType, id ebpf.ProgramID) error {

@@ -14,8 +14,10 @@ import (
 // Sockets tries whether programs can balance the sockets of a cgroup, and removes everything that it creates. The error
 // has a sentence with the remedy, and is ErrPrivilege or ErrFeature; or it is bpf.ErrUntested, if they should work but no
 // process could be started to try them.
-func Sockets(o bpf.Options) error {
-	err := bpf.Try(o)
+func Sockets(o bpf.Options) error { return SocketsError(bpf.Try(o)) }
+
+// SocketsError adds the remedy to an error of bpf.Try, or of the search for the cgroups.
+func SocketsError(err error) error {
 	switch {
 	case err == nil:
 		return nil
