@@ -37,8 +37,9 @@ type Conn struct {
 	version string
 	cookie  uint64
 
-	mu   sync.Mutex
-	maps map[string]*ebpf.Map // of the programs; nil: they are not opened yet
+	mu      sync.Mutex
+	maps    map[string]*ebpf.Map // of the programs; nil: they are not opened yet
+	entries map[string]int       // of the tables, since they were read
 }
 
 // Open returns the tables. It creates nothing.
@@ -47,7 +48,7 @@ func Open(o Options) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Conn{opt: o, cookie: cookie, version: version(cookie, o)}, nil
+	return &Conn{opt: o, cookie: cookie, version: version(cookie, o), entries: map[string]int{}}, nil
 }
 
 // Version returns the value that the entry of the programs should have.
@@ -83,14 +84,15 @@ func (c *Conn) Read(ctx context.Context) (State, error) {
 		if err != nil {
 			return nil, err
 		}
-		if m == nil {
-			continue
+		before := len(state)
+		if m != nil {
+			err = each(m, func(k, v []byte) { state[Key{t, string(k)}] = string(v) })
+			done()
 		}
-		err = each(m, func(k, v []byte) { state[Key{t, string(k)}] = string(v) })
-		done()
 		if err != nil {
 			return nil, fmt.Errorf("read map %s: %w", t, err)
 		}
+		c.entries[t.String()] = len(state) - before
 	}
 	attached, err := c.attached()
 	if err != nil {
@@ -157,22 +159,25 @@ func (c *Conn) write(s *Step) error {
 	if err := s.check(); err != nil {
 		return err
 	}
-	m := c.maps[s.Table.String()]
+	name := s.Table.String()
 	if s.Remove {
-		err := m.Delete([]byte(s.Data))
+		err := c.maps[name].Delete([]byte(s.Data))
 		if errors.Is(err, ebpf.ErrKeyNotExist) {
 			return ErrNotFound
 		}
+		if err == nil {
+			c.counted(name, -1)
+		}
 		return err
 	}
-	err := m.Put([]byte(s.Data), []byte(s.Value))
+	err := c.put(name, []byte(s.Data), []byte(s.Value))
 	if !isFull(err) {
 		return err
 	}
-	if err := c.grow(s.Table.String()); err != nil {
+	if err := c.grow(name); err != nil {
 		return fmt.Errorf("make the map larger: %w", err)
 	}
-	return c.maps[s.Table.String()].Put([]byte(s.Data), []byte(s.Value))
+	return c.put(name, []byte(s.Data), []byte(s.Value))
 }
 
 // isFull reports whether a map has no room: the kernel says it differently for each kind.
@@ -235,6 +240,9 @@ func (c *Conn) openMap(ms *ebpf.MapSpec) (*ebpf.Map, error) {
 	}
 	if err := m.Pin(path); err != nil {
 		return nil, errors.Join(err, m.Close())
+	}
+	if isTable(ms.Name) {
+		c.entries[ms.Name] = 0
 	}
 	return m, nil
 }

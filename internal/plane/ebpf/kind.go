@@ -95,7 +95,7 @@ func open(s plane.Setup, on *plane.Opened, o bpf.Options) (*plane.Opened, error)
 	count := newCounter(conn.Counts)
 	opened.Parts = append(opened.Parts,
 		plane.Part{Follower: &proof{conn: conn, log: s.Log}},
-		plane.Part{Follower: count, Metrics: []prometheus.Collector{count}},
+		plane.Part{Follower: count, Metrics: []prometheus.Collector{count, newPressure(conn.Usage)}},
 		destroyer(s, o, conn))
 	opened.Reader = func(ctx context.Context) (plane.Plane, func(), error) {
 		packets, done, err := on.Reader(ctx)
