@@ -43,8 +43,9 @@ func (r *Root) Close() error {
 	return r.mount.Close()
 }
 
-// mountedRoot returns where cgroup v2 is mounted; "" if it is not.
-func mountedRoot() (string, error) {
+// mountedRoot returns where cgroup v2 is mounted; "" if it is not. A container may have its own cgroups, and those of the host
+// at another place.
+func mountedRoot() (path string, err error) {
 	f, err := os.Open("/proc/thread-self/mountinfo")
 	if err != nil {
 		return "", err
@@ -53,11 +54,26 @@ func mountedRoot() (string, error) {
 	lines := bufio.NewScanner(f)
 	for lines.Scan() {
 		words := strings.Fields(lines.Text())
-		if len(words) > 4 && strings.Contains(lines.Text(), " - cgroup2 ") {
-			return unescape(words[4]), nil
+		if len(words) <= 4 || !strings.Contains(lines.Text(), " - cgroup2 ") {
+			continue
+		}
+		if at := unescape(words[4]); path == "" || rank(at) > rank(path) {
+			path = at
 		}
 	}
-	return "", lines.Err()
+	return path, lines.Err()
+}
+
+// rank says how good a mount of cgroup v2 is: the root of all is better than one of some, and then one that is writable.
+func rank(path string) int {
+	n := 0
+	if Whole(path) == nil {
+		n += 2
+	}
+	if unix.Access(path, unix.W_OK) == nil {
+		n++
+	}
+	return n
 }
 
 // unescape undoes how the kernel writes paths with spaces.

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
@@ -23,7 +24,7 @@ func TestPrivateRoot(t *testing.T) {
 	}
 	below := strings.TrimPrefix(o.Cgroup, mounted)
 	options := mountOptions(t, mounted)
-	err = withoutCgroups(func() error {
+	err = withoutCgroups(nil, func() error {
 		if path, err := mountedRoot(); path != "" || err != nil {
 			return errors.Join(err, errors.New("it is still mounted at "+path))
 		}
@@ -55,19 +56,51 @@ func TestPrivateRoot(t *testing.T) {
 	}
 }
 
-// withoutCgroups runs a function on a thread in a mount namespace in which cgroup v2 is not mounted.
-func withoutCgroups(f func() error) error {
+// As in a container, there may be several: the root of all cgroups is used, and of two the one that is writable.
+func TestBestRoot(t *testing.T) {
+	kerneltest.NeedPrograms(t)
+	mounted, err := mountedRoot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	group, part, fixed, whole := lab.Cgroup(t), t.TempDir(), t.TempDir(), t.TempDir()
+	binds := func() error {
+		return errors.Join(unix.Mount(group, part, "", unix.MS_BIND, ""), unix.Mount(mounted, fixed, "", unix.MS_BIND, ""),
+			unix.Mount("", fixed, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""), unix.Mount(mounted, whole, "", unix.MS_BIND, ""))
+	}
+	err = withoutCgroups(binds, func() error {
+		for _, want := range []string{whole, fixed, part, ""} {
+			got, err := mountedRoot()
+			if err != nil || got != want {
+				return errors.Join(err, errors.New("it finds "+got+", want "+want))
+			}
+			if want != "" {
+				err = unix.Unmount(want, unix.MNT_DETACH)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// withoutCgroups runs a function on a thread in a mount namespace in which cgroup v2 is not mounted, except where another
+// function has, if any.
+func withoutCgroups(mount, f func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		err := errors.Join(unix.Unshare(unix.CLONE_FS|unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
-		for err == nil {
-			path, findErr := mountedRoot()
-			if path == "" {
-				err = findErr
-				break
-			}
-			err = unix.Unmount(path, unix.MNT_DETACH)
+		original, findErr := mountedRoot()
+		if err = errors.Join(err, findErr); err == nil && mount != nil {
+			err = mount()
+		}
+		if err == nil {
+			err = unix.Unmount(original, unix.MNT_DETACH)
 		}
 		if err == nil {
 			err = f()
